@@ -1,0 +1,65 @@
+// Bytes in and out: little-endian readers and writers with bounds checks, and a growable buffer.
+//
+// Errors are sticky: after the first access past the end every read gives 0 and `bad` stays set, so a parser
+// reads all fields and checks once. Nothing is ever cast onto a buffer.
+#ifndef NEB_BYTES_H
+#define NEB_BYTES_H
+#include "agent/base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct neb_rd {
+    const uint8_t *p; // borrowed
+    size_t len, off;
+    bool bad; // a read went past the end
+};
+
+static inline struct neb_rd neb_rd_make(const void *p, size_t len) {
+    return (struct neb_rd){.p = p, .len = len};
+}
+uint8_t neb_rd_u8(struct neb_rd *r);
+uint16_t neb_rd_u16(struct neb_rd *r);
+uint32_t neb_rd_u32(struct neb_rd *r);
+uint64_t neb_rd_u64(struct neb_rd *r);
+int64_t neb_rd_i64(struct neb_rd *r);
+float neb_rd_f32(struct neb_rd *r);
+double neb_rd_f64(struct neb_rd *r);
+void neb_rd_copy(struct neb_rd *r, void *dst, size_t n);       // dst zeroed when past the end
+const uint8_t *neb_rd_view(struct neb_rd *r, size_t n);        // pointer into the input, NULL when past the end
+void neb_rd_str(struct neb_rd *r, char *dst, size_t cap);      // u16 length + bytes; bad if it does not fit or holds a NUL
+static inline size_t neb_rd_left(const struct neb_rd *r) { return r->len - r->off; }
+static inline bool neb_rd_done(const struct neb_rd *r) { return !r->bad && r->off == r->len; }
+
+// Growable byte buffer. All appends fail sticky (`oom`) so that a writer checks once at its end.
+// Reuse with neb_buf_clear: capacity stays, so a hot path allocates only the first time.
+struct neb_buf {
+    uint8_t *p; // owned
+    size_t len, cap;
+    bool oom;
+};
+
+void neb_buf_free(struct neb_buf *b);
+static inline void neb_buf_clear(struct neb_buf *b) { b->len = 0, b->oom = false; }
+NEB_MUST_CHECK enum neb_status neb_buf_reserve(struct neb_buf *b, size_t extra); // room for `extra` more bytes
+NEB_MUST_CHECK enum neb_status neb_buf_check(const struct neb_buf *b);           // NEB_ERR_NOMEM when oom
+uint8_t *neb_buf_grow(struct neb_buf *b, size_t n); // appends n uninitialised bytes; NULL on oom
+void neb_buf_add(struct neb_buf *b, const void *src, size_t n);
+void neb_buf_u8(struct neb_buf *b, uint8_t v);
+void neb_buf_u16(struct neb_buf *b, uint16_t v);
+void neb_buf_u32(struct neb_buf *b, uint32_t v);
+void neb_buf_u64(struct neb_buf *b, uint64_t v);
+void neb_buf_i64(struct neb_buf *b, int64_t v);
+void neb_buf_f32(struct neb_buf *b, float v);
+void neb_buf_f64(struct neb_buf *b, double v);
+void neb_buf_str(struct neb_buf *b, const char *s); // u16 length + bytes
+void neb_put_u32(uint8_t *p, uint32_t v);           // patch a field already written
+void neb_put_u64(uint8_t *p, uint64_t v);
+
+// Hexadecimal text of n bytes; out needs 2n + 1.
+void neb_hex(const void *src, size_t n, char *out);
+// Parses exactly 2n hexadecimal digits; false otherwise.
+NEB_MUST_CHECK bool neb_unhex(const char *text, void *dst, size_t n);
+
+#endif

@@ -1,0 +1,257 @@
+#include "agent/base/fs.h"
+#include "agent/base/fault.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { WRITE_BUFFER_BYTES = 1 << 20 };
+
+enum neb_status neb_path(char *out, size_t cap, const char *dir, const char *name) {
+    int n = snprintf(out, cap, "%s/%s", dir, name);
+    if (n < 0 || (size_t)n >= cap)
+        return neb_fail(NEB_ERR_LIMIT, "path too long: %s/%s", dir, name);
+    return NEB_OK;
+}
+
+bool neb_fs_exists(const char *path) { return access(path, F_OK) == 0; }
+
+enum neb_status neb_fs_mkdirs(const char *path, mode_t mode) {
+    char buf[NEB_PATH_MAX];
+    size_t n = strlen(path);
+    if (n == 0 || n >= sizeof buf)
+        return neb_fail(NEB_ERR_INVALID, "cannot create folder: path is empty or too long");
+    memcpy(buf, path, n + 1);
+    for (char *p = buf + 1;; p++) {
+        if (*p && *p != '/')
+            continue;
+        char keep = *p;
+        *p = 0;
+        if (mkdir(buf, mode) != 0 && errno != EEXIST)
+            return neb_fail_errno("cannot create folder %s", buf);
+        *p = keep;
+        if (!keep)
+            break;
+    }
+    struct stat st;
+    if (stat(path, &st) != 0 || !S_ISDIR(st.st_mode))
+        return neb_fail(NEB_ERR_EXISTS, "%s exists and is not a folder", path);
+    return NEB_OK;
+}
+
+enum neb_status neb_fs_read(const char *path, size_t max, struct neb_buf *out) {
+    enum neb_status st = NEB_OK;
+    struct stat info;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return neb_fail_errno("cannot open %s", path);
+    if (fstat(fd, &info) != 0) {
+        st = neb_fail_errno("cannot stat %s", path);
+        goto out;
+    }
+    if (!S_ISREG(info.st_mode)) {
+        st = neb_fail(NEB_ERR_INVALID, "%s is not a regular file", path);
+        goto out;
+    }
+    if ((uint64_t)info.st_size > max) {
+        st = neb_fail(NEB_ERR_LIMIT, "%s: %lld bytes, at most %zu are accepted", path, (long long)info.st_size, max);
+        goto out;
+    }
+    neb_buf_clear(out);
+    NEB_TRY_GOTO(neb_buf_reserve(out, (size_t)info.st_size + 1), out);
+    while (out->len < (size_t)info.st_size) {
+        ssize_t k = read(fd, out->p + out->len, (size_t)info.st_size - out->len);
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k < 0) {
+            st = neb_fail_errno("cannot read %s", path);
+            goto out;
+        }
+        if (k == 0)
+            break;
+        out->len += (size_t)k;
+    }
+    out->p[out->len] = 0; // not counted: lets text be used as a C string
+out:
+    close(fd);
+    return st;
+}
+
+static void dir_of(const char *path, char *out, size_t cap) {
+    const char *slash = strrchr(path, '/');
+    size_t n = slash ? (size_t)(slash - path) : 0;
+    if (!slash)
+        snprintf(out, cap, ".");
+    else if (n == 0)
+        snprintf(out, cap, "/");
+    else
+        snprintf(out, cap, "%.*s", (int)n, path);
+}
+
+enum neb_status neb_fs_sync_dir(const char *dir) {
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return neb_fail_errno("cannot open folder %s", dir);
+    enum neb_status st = fsync(fd) == 0 ? NEB_OK : neb_fail_errno("cannot sync folder %s", dir);
+    close(fd);
+    return st;
+}
+
+struct neb_fs_writer {
+    int fd;
+    char path[NEB_PATH_MAX], tmp[NEB_PATH_MAX];
+    uint8_t *buf;
+    size_t len;
+};
+
+enum neb_status neb_fs_writer_open(const char *path, mode_t mode, struct neb_fs_writer **out) {
+    enum neb_status st = NEB_OK;
+    struct neb_fs_writer *w = calloc(1, sizeof *w);
+    if (!w || !(w->buf = malloc(WRITE_BUFFER_BYTES))) {
+        free(w);
+        return neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", path);
+    }
+    w->fd = -1;
+    if (strlen(path) + 5 > sizeof w->path) {
+        st = neb_fail(NEB_ERR_LIMIT, "path too long: %s", path);
+        goto fail;
+    }
+    strncpy(w->path, path, sizeof w->path - 1);
+    snprintf(w->tmp, sizeof w->tmp, "%.*s.tmp", NEB_PATH_MAX - 5, path);
+    if (unlink(w->tmp) != 0 && errno != ENOENT) {
+        st = neb_fail_errno("cannot replace %s", w->tmp);
+        goto fail;
+    }
+    w->fd = open(w->tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
+    if (w->fd < 0) {
+        st = neb_fail_errno("cannot create %s", w->tmp);
+        goto fail;
+    }
+    *out = w;
+    return NEB_OK;
+fail:
+    neb_fs_writer_destroy(&w);
+    return st;
+}
+
+static enum neb_status write_all(struct neb_fs_writer *w, const uint8_t *p, size_t n) {
+    while (n) {
+        ssize_t k = neb_fault("fs.write") ? (errno = ENOSPC, -1) : write(w->fd, p, n);
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k < 0)
+            return neb_fail_errno("cannot write %s (%s is unchanged)", w->tmp, w->path);
+        p += k;
+        n -= (size_t)k;
+    }
+    return NEB_OK;
+}
+
+enum neb_status neb_fs_writer_add(struct neb_fs_writer *w, const void *src, size_t n) {
+    const uint8_t *p = src;
+    if (w->len + n > WRITE_BUFFER_BYTES) {
+        NEB_TRY(write_all(w, w->buf, w->len));
+        w->len = 0;
+        if (n >= WRITE_BUFFER_BYTES)
+            return write_all(w, p, n);
+    }
+    if (n)
+        memcpy(w->buf + w->len, p, n);
+    w->len += n;
+    return NEB_OK;
+}
+
+enum neb_status neb_fs_writer_commit(struct neb_fs_writer *w) {
+    char dir[NEB_PATH_MAX];
+    NEB_TRY(write_all(w, w->buf, w->len));
+    w->len = 0;
+    if (neb_fault("fs.fsync") ? (errno = EIO, true) : fsync(w->fd) != 0)
+        return neb_fail_errno("cannot sync %s (%s is unchanged)", w->tmp, w->path);
+    int fd = w->fd;
+    w->fd = -1;
+    if (close(fd) != 0) {
+        unlink(w->tmp);
+        return neb_fail_errno("cannot close %s", w->tmp);
+    }
+    if (neb_fault("fs.rename") ? (errno = EIO, true) : rename(w->tmp, w->path) != 0) {
+        enum neb_status st = neb_fail_errno("cannot rename %s to %s", w->tmp, w->path);
+        unlink(w->tmp);
+        return st;
+    }
+    dir_of(w->path, dir, sizeof dir);
+    return neb_fs_sync_dir(dir);
+}
+
+void neb_fs_writer_destroy(struct neb_fs_writer **wp) {
+    struct neb_fs_writer *w = *wp;
+    if (!w)
+        return;
+    if (w->fd >= 0) {
+        close(w->fd);
+        unlink(w->tmp);
+    }
+    free(w->buf);
+    free(w);
+    *wp = NULL;
+}
+
+enum neb_status neb_fs_write(const char *path, const void *p, size_t n, mode_t mode) {
+    enum neb_status st = NEB_OK;
+    struct neb_fs_writer *w = NULL;
+    NEB_TRY_GOTO(neb_fs_writer_open(path, mode, &w), out);
+    NEB_TRY_GOTO(neb_fs_writer_add(w, p, n), out);
+    NEB_TRY_GOTO(neb_fs_writer_commit(w), out);
+out:
+    neb_fs_writer_destroy(&w);
+    return st;
+}
+
+enum neb_status neb_fs_remove(const char *path) {
+    if (unlink(path) != 0 && errno != ENOENT)
+        return neb_fail_errno("cannot remove %s", path);
+    return NEB_OK;
+}
+
+static int remove_entry(const char *path, const struct stat *info, int type, struct FTW *ftw) {
+    (void)info, (void)type, (void)ftw;
+    return remove(path);
+}
+
+enum neb_status neb_fs_remove_tree(const char *path) {
+    if (nftw(path, remove_entry, 32, FTW_DEPTH | FTW_PHYS) != 0 && errno != ENOENT)
+        return neb_fail_errno("cannot remove %s", path);
+    return NEB_OK;
+}
+
+enum neb_status neb_map_open(const char *path, struct neb_map *out) {
+    struct stat info;
+    *out = (struct neb_map){0};
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return neb_fail_errno("cannot open %s", path);
+    enum neb_status st = NEB_OK;
+    if (fstat(fd, &info) != 0) {
+        st = neb_fail_errno("cannot stat %s", path);
+    } else if (!S_ISREG(info.st_mode)) {
+        st = neb_fail(NEB_ERR_INVALID, "%s is not a regular file", path);
+    } else if (info.st_size > 0) {
+        void *p = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (p == MAP_FAILED)
+            st = neb_fail_errno("cannot map %s", path);
+        else
+            *out = (struct neb_map){.p = p, .len = (size_t)info.st_size};
+    }
+    close(fd);
+    return st;
+}
+
+void neb_map_close(struct neb_map *m) {
+    if (m->p)
+        munmap((void *)(uintptr_t)m->p, m->len);
+    *m = (struct neb_map){0};
+}

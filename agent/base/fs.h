@@ -1,0 +1,42 @@
+// Files. Whatever Nebula writes is written whole or not at all: aside, fsync, rename, fsync of the folder.
+#ifndef NEB_FS_H
+#define NEB_FS_H
+#include "agent/base/bytes.h"
+#include "agent/base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <sys/types.h>
+
+#define NEB_PATH_MAX 4096
+
+// Joins with '/'; NEB_ERR_LIMIT when it does not fit.
+NEB_MUST_CHECK enum neb_status neb_path(char *out, size_t cap, const char *dir, const char *name);
+bool neb_fs_exists(const char *path);
+// mkdir -p with this mode for new folders.
+NEB_MUST_CHECK enum neb_status neb_fs_mkdirs(const char *path, mode_t mode);
+// Reads a whole file of at most `max` bytes. NEB_ERR_LIMIT when larger. The buffer is replaced.
+NEB_MUST_CHECK enum neb_status neb_fs_read(const char *path, size_t max, struct neb_buf *out);
+// Writes path atomically and durably; on failure the old file is untouched and nothing is left beside it.
+NEB_MUST_CHECK enum neb_status neb_fs_write(const char *path, const void *p, size_t n, mode_t mode);
+NEB_MUST_CHECK enum neb_status neb_fs_sync_dir(const char *dir);
+NEB_MUST_CHECK enum neb_status neb_fs_remove(const char *path);      // a file; missing is fine
+NEB_MUST_CHECK enum neb_status neb_fs_remove_tree(const char *path); // a folder and all in it; missing is fine
+
+// A large file written in pieces: to PATH.tmp, then commit makes it PATH. destroy without commit removes it.
+struct neb_fs_writer;
+NEB_MUST_CHECK enum neb_status neb_fs_writer_open(const char *path, mode_t mode, struct neb_fs_writer **out);
+NEB_MUST_CHECK enum neb_status neb_fs_writer_add(struct neb_fs_writer *w, const void *p, size_t n);
+NEB_MUST_CHECK enum neb_status neb_fs_writer_commit(struct neb_fs_writer *w); // flush, fsync, rename, fsync folder
+void neb_fs_writer_destroy(struct neb_fs_writer **w);
+
+// Read-only memory map of a whole file. len 0 gives p NULL.
+struct neb_map {
+    const uint8_t *p;
+    size_t len;
+};
+NEB_MUST_CHECK enum neb_status neb_map_open(const char *path, struct neb_map *out);
+void neb_map_close(struct neb_map *m);
+
+#endif

@@ -1,0 +1,20 @@
+// Log lines to stderr (or a sink): "2026-11-21T05:36:19Z info  agent: paris: link up". Thread-safe.
+#ifndef NEB_LOG_H
+#define NEB_LOG_H
+
+enum neb_log_level { NEB_LOG_ERROR, NEB_LOG_WARN, NEB_LOG_INFO, NEB_LOG_DEBUG };
+
+// Lines above this level are dropped. Default NEB_LOG_INFO.
+void neb_log_set_level(enum neb_log_level level);
+// Prefix of every line, such as "agent paris"; copied, cut at 47 bytes. Default none.
+void neb_log_set_name(const char *name);
+// Replaces stderr: sink(user, level, text without newline). NULL restores stderr. Tests capture errors so.
+typedef void neb_log_sink(void *user, enum neb_log_level level, const char *text);
+void neb_log_set_sink(neb_log_sink *sink, void *user);
+
+void neb_log(enum neb_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+#define neb_warn(...) neb_log(NEB_LOG_WARN, __VA_ARGS__)
+#define neb_info(...) neb_log(NEB_LOG_INFO, __VA_ARGS__)
+#define neb_debug(...) neb_log(NEB_LOG_DEBUG, __VA_ARGS__)
+
+#endif

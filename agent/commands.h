@@ -1,0 +1,21 @@
+// The subcommands of the program. Exit statuses are shared by all of them.
+#ifndef AGENT_COMMANDS_H
+#define AGENT_COMMANDS_H
+
+enum agent_exit {
+    AGENT_EXIT_OK = 0,          // the command did what was asked
+    AGENT_EXIT_FAILED = 1,      // it could not; the error was printed
+    AGENT_EXIT_USAGE = 2,       // bad command line or configuration
+    AGENT_EXIT_INTERRUPTED = 3, // stopped on request after a checkpoint; --resume continues
+};
+
+struct agent_command {
+    const char *name;
+    const char *summary;              // NULL: internal, not listed
+    int (*run)(int argc, char **argv); // argv[0] is the subcommand's name; returns enum agent_exit
+};
+
+extern const struct agent_command agent_commands[]; // ends with name NULL
+
+
+#endif

@@ -1,0 +1,158 @@
+// agent/base: readers and writers, files, hashing, random numbers.
+#include "agent/base/bytes.h"
+#include "agent/base/fault.h"
+#include "agent/base/fs.h"
+#include "agent/base/log.h"
+#include "agent/base/rng.h"
+#include "agent/base/sha256.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char tmp_dir[] = "/tmp/nebula-base-XXXXXX";
+
+static void test_bytes_round_trip(void **state) {
+    (void)state;
+    struct neb_buf b = {0};
+    neb_buf_u8(&b, 0xab);
+    neb_buf_u16(&b, 0x1234);
+    neb_buf_u32(&b, 0xdeadbeef);
+    neb_buf_u64(&b, 0x0123456789abcdefull);
+    neb_buf_f32(&b, -0.0f);
+    neb_buf_f64(&b, 1e-300);
+    neb_buf_str(&b, "naïve");
+    struct neb_rd r = neb_rd_make(b.p, b.len);
+    char text[16];
+    assert_int_equal(neb_rd_u8(&r), 0xab);
+    assert_int_equal(neb_rd_u16(&r), 0x1234);
+    assert_true(neb_rd_u32(&r) == 0xdeadbeef);
+    assert_true(neb_rd_u64(&r) == 0x0123456789abcdefull);
+    float z = neb_rd_f32(&r);
+    assert_true(z == 0 && 1 / z < 0);
+    assert_true(neb_rd_f64(&r) == 1e-300);
+    neb_rd_str(&r, text, sizeof text);
+    assert_string_equal(text, "naïve");
+    assert_true(neb_rd_done(&r));
+    assert_int_equal(neb_rd_u32(&r), 0); // past the end: zero, and sticky
+    assert_true(r.bad);
+    assert_int_equal(neb_rd_u8(&r), 0);
+    neb_buf_free(&b);
+}
+
+static void test_str_bounds(void **state) {
+    (void)state;
+    static const uint8_t longer[] = {5, 0, 'a', 'b', 'c', 'd', 'e'}, with_nul[] = {2, 0, 'a', 0}, lies[] = {9, 0, 'a'};
+    char text[5];
+    struct neb_rd r = neb_rd_make(longer, sizeof longer);
+    neb_rd_str(&r, text, sizeof text); // five bytes and the end do not fit into five
+    assert_true(r.bad);
+    r = neb_rd_make(with_nul, sizeof with_nul);
+    neb_rd_str(&r, text, sizeof text);
+    assert_true(r.bad);
+    r = neb_rd_make(lies, sizeof lies);
+    neb_rd_str(&r, text, sizeof text);
+    assert_true(r.bad);
+}
+
+static void swallow(void *user, enum neb_log_level level, const char *text) {
+    (void)level;
+    snprintf(user, 256, "%s", text);
+}
+
+static void test_write_is_atomic(void **state) {
+    (void)state;
+    char path[NEB_PATH_MAX], tmp[NEB_PATH_MAX + 8], message[256];
+    struct neb_buf b = {0};
+    assert_int_equal(neb_path(path, sizeof path, tmp_dir, "state"), NEB_OK);
+    assert_int_equal(neb_fs_write(path, "old", 3, 0600), NEB_OK);
+    static const struct {
+        const char *fault;
+        enum neb_status expect;
+    } cases[] = {{"fs.write:1", NEB_ERR_NOSPC}, {"fs.fsync:1", NEB_ERR_IO}, {"fs.rename:1", NEB_ERR_IO}};
+    neb_log_set_sink(swallow, message);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        neb_fault_arm(cases[i].fault);
+        assert_int_equal(neb_fs_write(path, "newer", 5, 0600), cases[i].expect);
+        neb_fault_arm(NULL);
+        assert_int_equal(neb_fs_read(path, 100, &b), NEB_OK);
+        assert_int_equal(b.len, 3);
+        assert_memory_equal(b.p, "old", 3);
+        snprintf(tmp, sizeof tmp, "%s.tmp", path);
+        assert_false(neb_fs_exists(tmp));
+        assert_non_null(strstr(message, path));
+    }
+    assert_int_equal(neb_fs_read(path, 2, &b), NEB_ERR_LIMIT);
+    neb_log_set_sink(NULL, NULL);
+    assert_int_equal(neb_fs_write(path, "newer", 5, 0600), NEB_OK);
+    assert_int_equal(neb_fs_read(path, 100, &b), NEB_OK);
+    assert_int_equal(b.len, 5);
+    neb_buf_free(&b);
+}
+
+static void test_sha256_vector(void **state) {
+    (void)state;
+    uint8_t d[NEB_SHA256_BYTES], d2[NEB_SHA256_BYTES];
+    char hex[65];
+    struct neb_sha256 *h;
+    neb_sha256("abc", 3, d);
+    neb_hex(d, sizeof d, hex);
+    assert_string_equal(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    assert_int_equal(neb_sha256_create(&h), NEB_OK);
+    for (int i = 0; i < 2; i++) { // the second pass shows that finish resets
+        neb_sha256_add(h, "a", 1);
+        neb_sha256_add(h, "bc", 2);
+        neb_sha256_finish(h, d2);
+        assert_memory_equal(d, d2, sizeof d);
+    }
+    neb_sha256_destroy(&h);
+    assert_true(neb_unhex(hex, d2, sizeof d2));
+    assert_memory_equal(d, d2, sizeof d);
+    assert_false(neb_unhex("0g", d2, 1));
+    assert_false(neb_unhex("00", d2, 2));
+}
+
+static void test_rng(void **state) {
+    (void)state;
+    struct neb_rng a = neb_rng_make(7, 1), b = neb_rng_make(7, 1), c = neb_rng_make(7, 2);
+    uint64_t counts[10] = {0};
+    double sum = 0, sq = 0;
+    int differ = 0;
+    for (int i = 0; i < 1000; i++) {
+        uint64_t x = neb_rng_u64(&a);
+        assert_true(x == neb_rng_u64(&b));
+        differ += x != neb_rng_u64(&c);
+    }
+    assert_int_equal(differ, 1000);
+    for (int i = 0; i < 100000; i++) {
+        counts[neb_rng_below(&a, 10)]++;
+        double z = (double)neb_rng_normal(&a);
+        sum += z, sq += z * z;
+    }
+    for (int i = 0; i < 10; i++)
+        assert_in_range(counts[i], 9500, 10500);
+    assert_true(sum / 1e5 > -0.02 && sum / 1e5 < 0.02 && sq / 1e5 > 0.97 && sq / 1e5 < 1.03);
+}
+
+static int set_up(void **state) {
+    (void)state;
+    return mkdtemp(tmp_dir) ? 0 : -1;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    return neb_fs_remove_tree(tmp_dir) == NEB_OK ? 0 : -1;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bytes_round_trip), cmocka_unit_test(test_str_bounds),
+        cmocka_unit_test(test_write_is_atomic),  cmocka_unit_test(test_sha256_vector),
+        cmocka_unit_test(test_rng),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
