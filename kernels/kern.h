@@ -1,0 +1,122 @@
+// Tensor operations: one table of functions per backend. `kern_ref` is the readable definition (one thread, plain
+// loops, double accumulation); `kern_cpu` is the fast one (OpenBLAS, SIMD by run-time dispatch, all threads). Every
+// op of every backend is checked against the reference (tests/ops).
+//
+// All tensors are dense, row-major fp32 in the backend's memory (host memory for both CPU backends). Pointers must
+// not overlap unless a comment says so. "+=" in a comment means the output is accumulated into. Ops do not allocate
+// after the first call with the largest shape (scratch grows once), cannot fail, and assert their shapes.
+#ifndef KERN_KERN_H
+#define KERN_KERN_H
+#include "agent/base/status.h"
+#include "kernels/pool.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum kern_mask {
+    KERN_MASK_CAUSAL = 0,    // key j is visible to query i when j <= i
+    KERN_MASK_BIDIRECTIONAL, // all keys of the sequence
+    KERN_MASK_PREFIX,        // causal, plus all keys j < prefix_len of the sequence
+};
+
+enum kern_trans { KERN_N = 0, KERN_T = 1 };
+
+// Attention shape; q and out: (B, T, n_heads, head_dim), k and v: (B, T, n_kv_heads, head_dim).
+// Query head h reads key/value head h / (n_heads / n_kv_heads). Scores are scaled by 1/sqrt(head_dim).
+struct kern_attn {
+    int B, T, n_heads, n_kv_heads, head_dim; // head_dim even, <= 256
+    enum kern_mask mask;
+    const int32_t *prefix_len; // (B), only for KERN_MASK_PREFIX
+};
+
+// Output layer and cross-entropy in one op: logits are formed in row blocks and never kept.
+// Targets equal to KERN_IGNORE do not count.
+#define KERN_IGNORE (-1)
+struct kern_head {
+    int n, d, V;
+    const float *x;         // (n, d) final hidden states
+    const float *w;         // (V, d) output weight
+    const int32_t *targets; // (n)
+    float grad_scale;       // dx and dw carry d(sum of losses) * grad_scale
+    float *dx;              // (n, d) written; NULL: loss only
+    float *dw;              // (V, d) +=; NULL: weight is frozen
+    float *losses;          // (n) nats, 0 where ignored; may be NULL
+};
+
+struct kern_adamw {
+    float lr, beta1, beta2, eps, weight_decay; // decoupled decay: p -= lr * weight_decay * p
+    float bias1, bias2;                        // 1 - beta^t, computed by the caller in double
+    float grad_scale;                          // gradient is multiplied by this first (clipping)
+};
+
+struct kern; // a backend instance
+
+struct kern_ops {
+    const char *name;
+
+    // C (m, n) = alpha * op(A) op(B) + beta * C; op(A) is (m, k), op(B) is (k, n); ld* are row strides.
+    void (*gemm)(struct kern *K, enum kern_trans ta, enum kern_trans tb, int m, int n, int k, float alpha,
+                 const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc);
+
+    // out (n, d) = table[ids]; ids (n) in [0, V)
+    void (*embed_fwd)(struct kern *K, float *out, const float *table, const int32_t *ids, int n, int d);
+    // dtable (V, d) += rows of dout at ids; the order of additions into a row is that of ids, so it is reproducible
+    void (*embed_bwd)(struct kern *K, float *dtable, const float *dout, const int32_t *ids, int n, int d, int V);
+
+    // h = x + r (r may be NULL: h = x; h may be x); y = h / sqrt(mean(h^2) + eps) * w; rstd (n). Fused residual add.
+    void (*rmsnorm_fwd)(struct kern *K, float *y, float *rstd, float *h, const float *x, const float *r,
+                        const float *w, int n, int d, float eps);
+    // dh (n, d) += gradient through y; dw (d) += (NULL: frozen)
+    void (*rmsnorm_bwd)(struct kern *K, float *dh, float *dw, const float *dy, const float *h, const float *w,
+                        const float *rstd, int n, int d);
+
+    // Rotary positions in place on x (n, heads, head_dim) with row stride ld (floats); pairs are (i, i + head_dim/2) as in
+    // Hugging Face Llama. Position of row r is r % T. cos_sin: (T, head_dim/2, 2) made by kern_rope_table. inverse: backward.
+    void (*rope)(struct kern *K, float *x, int ld, const float *cos_sin, int n, int T, int heads, int head_dim,
+                 bool inverse);
+
+    // lse: (B, n_heads, T) log-sum-exp of the scores, kept for backward. Blocked: never a (T, T) matrix.
+    // q, k, v, out may be slices of wider rows: ldq, ldk, ldv, ldo are row strides in floats.
+    void (*attn_fwd)(struct kern *K, const struct kern_attn *s, float *out, int ldo, float *lse, const float *q,
+                     int ldq, const float *k, int ldk, const float *v, int ldv);
+    // dq, dk, dv are written (not accumulated), with the strides of q, k, v. delta: (B, n_heads, T) scratch.
+    void (*attn_bwd)(struct kern *K, const struct kern_attn *s, float *dq, float *dk, float *dv, const float *dout,
+                     const float *out, int ldo, const float *lse, const float *q, int ldq, const float *k, int ldk,
+                     const float *v, int ldv, float *delta);
+
+    // gu (n, 2*f): gate in columns [0, f), up in [f, 2f). y (n, f) = silu(gate) * up
+    void (*swiglu_fwd)(struct kern *K, float *y, const float *gu, int n, int f);
+    // dgu (n, 2*f) written; may be gu itself
+    void (*swiglu_bwd)(struct kern *K, float *dgu, const float *dy, const float *gu, int n, int f);
+
+    void (*bias_fwd)(struct kern *K, float *x, const float *b, int n, int d);      // x (n, d) += b (d)
+    void (*bias_bwd)(struct kern *K, float *db, const float *dy, int n, int d);    // db (d) += column sums
+
+    // Returns the sum of losses over counted targets in double; *n_counted = their number.
+    double (*head_loss)(struct kern *K, const struct kern_head *h, int64_t *n_counted);
+
+    void (*adamw)(struct kern *K, const struct kern_adamw *c, float *p, const float *g, float *m, float *v, size_t n);
+    double (*sumsq)(struct kern *K, const float *x, size_t n); // fixed blocks: independent of thread count
+    void (*add)(struct kern *K, float *y, const float *x, size_t n);              // y += x
+    void (*scale)(struct kern *K, float *y, float a, size_t n);                   // y *= a
+    void (*zero)(struct kern *K, float *y, size_t n);
+};
+
+struct kern {
+    const struct kern_ops *ops;
+    struct kern_pool *pool; // owned; one thread for the reference
+    void *ctx;              // the backend's own: scratch memory
+    void (*destroy)(struct kern *K);
+};
+
+// n_threads as in kern_pool_create. NEBULA_ISA=sse2|avx2|avx512 lowers the instruction set (tests).
+NEB_MUST_CHECK enum neb_status kern_ref_create(struct kern **out);
+NEB_MUST_CHECK enum neb_status kern_cpu_create(int n_threads, struct kern **out);
+void kern_destroy(struct kern **K);
+const char *kern_cpu_isa(void); // "avx512", "avx2" or "sse2": what kern_cpu_create picks here
+
+// cos_sin (T, head_dim/2, 2): cos and sin of t * theta^(-2i/head_dim), computed in double.
+void kern_rope_table(float *cos_sin, int T, int head_dim, double theta);
+
+#endif
