@@ -1,0 +1,128 @@
+#include "agent/child.h"
+#include "agent/base/fs.h"
+#include "agent/base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+// Between fork and exec: only async-signal-safe calls.
+static _Noreturn void exec_child(const char *const *argv, int log_fd, int out_fd, pid_t parent) {
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent) // the parent died before prctl took effect
+        _exit(127);
+    setpgid(0, 0); // Ctrl-C in a terminal reaches only the command, which stops its children in order
+    int null_fd = open("/dev/null", O_RDONLY);
+    if (null_fd >= 0)
+        dup2(null_fd, STDIN_FILENO);
+    if (log_fd >= 0) {
+        dup2(log_fd, STDOUT_FILENO);
+        dup2(log_fd, STDERR_FILENO);
+    }
+    if (out_fd >= 0)
+        dup2(out_fd, STDOUT_FILENO);
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    execv(argv[0], (char *const *)(uintptr_t)argv);
+    _exit(127);
+}
+
+enum neb_status agent_child_start(struct agent_child *c, const char *what, const char *const *argv,
+                                  const char *log_path, int *stdout_fd) {
+    enum neb_status st = NEB_OK;
+    int log_fd = -1, pipe_fd[2] = {-1, -1};
+    *c = (struct agent_child){0};
+    snprintf(c->what, sizeof c->what, "%s", what);
+    if (access(argv[0], X_OK) != 0)
+        return neb_fail_errno("cannot start %s: %s", what, argv[0]);
+    if (log_path) {
+        log_fd = open(log_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+        if (log_fd < 0)
+            return neb_fail_errno("cannot open log %s", log_path);
+    }
+    if (stdout_fd && pipe2(pipe_fd, O_CLOEXEC) != 0) {
+        st = neb_fail_errno("cannot create a pipe for %s", what);
+        goto out;
+    }
+    pid_t parent = getpid(), pid = fork();
+    if (pid == 0)
+        exec_child(argv, log_fd, pipe_fd[1], parent);
+    if (pid < 0) {
+        st = neb_fail_errno("cannot start %s", what);
+        goto out;
+    }
+    c->pid = pid;
+    if (stdout_fd) {
+        *stdout_fd = pipe_fd[0];
+        pipe_fd[0] = -1;
+    }
+out:
+    if (log_fd >= 0)
+        close(log_fd);
+    for (int i = 0; i < 2; i++)
+        if (pipe_fd[i] >= 0)
+            close(pipe_fd[i]);
+    return st;
+}
+
+bool agent_child_ended(struct agent_child *c, int *status) {
+    if (!c->pid || waitpid(c->pid, status, WNOHANG) != c->pid)
+        return false;
+    c->pid = 0;
+    return true;
+}
+
+void agent_child_signal(const struct agent_child *c, int sig) {
+    if (c->pid > 0)
+        kill(c->pid, sig);
+}
+
+void agent_child_stop(struct agent_child *c, neb_ns grace) {
+    int status;
+    if (!c->pid)
+        return;
+    agent_child_signal(c, SIGTERM);
+    for (neb_ns end = neb_now() + grace; neb_now() < end; neb_sleep(10 * NEB_MS))
+        if (agent_child_ended(c, &status))
+            return;
+    neb_warn("%s (pid %d) did not end in %.0f s; killing it", c->what, (int)c->pid, neb_seconds(grace));
+    agent_child_signal(c, SIGKILL);
+    waitpid(c->pid, &status, 0);
+    c->pid = 0;
+}
+
+const char *agent_child_reason(int status, char *buf, size_t cap) {
+    if (WIFEXITED(status))
+        snprintf(buf, cap, "exit status %d", WEXITSTATUS(status));
+    else if (WIFSIGNALED(status))
+        snprintf(buf, cap, "killed by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
+    else
+        snprintf(buf, cap, "status 0x%x", (unsigned)status);
+    return buf;
+}
+
+enum neb_status agent_self_path(char *out, size_t cap) {
+    ssize_t n = readlink("/proc/self/exe", out, cap - 1);
+    if (n < 0)
+        return neb_fail_errno("cannot read /proc/self/exe");
+    out[n] = 0;
+    return NEB_OK;
+}
+
+enum neb_status agent_sibling_path(const char *name, char *out, size_t cap) {
+    char self[NEB_PATH_MAX];
+    NEB_TRY(agent_self_path(self, sizeof self));
+    char *slash = strrchr(self, '/');
+    NEB_ASSERT(slash);
+    *slash = 0;
+    NEB_TRY(neb_path(out, cap, self, name));
+    if (access(out, X_OK) != 0)
+        return neb_fail(NEB_ERR_NOT_FOUND, "%s is not beside the nebula program (%s); build it: cmake --build build",
+                        name, out);
+    return NEB_OK;
+}

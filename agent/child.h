@@ -1,0 +1,33 @@
+// Child processes: workers of an agent, agents and the WAN emulator of `--local N`.
+//
+// A child dies with its parent (PR_SET_PDEATHSIG), writes to a log file, and is only ever signalled by its own pid.
+#ifndef AGENT_CHILD_H
+#define AGENT_CHILD_H
+#include "agent/base/clock.h"
+#include "agent/base/status.h"
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+struct agent_child {
+    pid_t pid; // 0: not running
+    char what[64];
+};
+
+// Starts argv[0] (NULL-terminated argv). log_path: stdout and stderr are appended there (NULL: inherited).
+// stdout_fd: if not NULL, stdout goes into a pipe whose read end is returned here.
+NEB_MUST_CHECK enum neb_status agent_child_start(struct agent_child *c, const char *what, const char *const *argv,
+                                                 const char *log_path, int *stdout_fd);
+// True once the child has ended; *status as from waitpid. Never blocks.
+bool agent_child_ended(struct agent_child *c, int *status);
+// SIGTERM, up to `grace` to end, then SIGKILL. Reaps it. Fine when not running.
+void agent_child_stop(struct agent_child *c, neb_ns grace);
+void agent_child_signal(const struct agent_child *c, int sig);
+// "exit status 1", "killed by signal 9": into buf.
+const char *agent_child_reason(int status, char *buf, size_t cap);
+// Path of the running nebula binary.
+NEB_MUST_CHECK enum neb_status agent_self_path(char *out, size_t cap);
+// Path of a program that is installed beside nebula (wanlink).
+NEB_MUST_CHECK enum neb_status agent_sibling_path(const char *name, char *out, size_t cap);
+
+#endif
