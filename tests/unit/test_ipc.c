@@ -1,0 +1,160 @@
+// agent/ipc and agent/child: messages inside one machine, and the life of child processes.
+#include "agent/base/fs.h"
+#include "agent/base/log.h"
+#include "agent/child.h"
+#include "agent/ipc.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char dir[] = "/tmp/nebula-ipc-XXXXXX";
+static char path[256];
+
+static void swallow(void *user, enum neb_log_level level, const char *text) { (void)user, (void)level, (void)text; }
+
+static enum neb_status server_wait(struct agent_ipc *s, struct agent_ipc_client *from, struct agent_ipc_msg *m) {
+    enum neb_status st = NEB_ERR_AGAIN;
+    for (int i = 0; i < 500 && st == NEB_ERR_AGAIN; i++) {
+        st = agent_ipc_recv(s, from, m);
+        if (st == NEB_ERR_AGAIN)
+            neb_sleep(2 * NEB_MS);
+    }
+    return st;
+}
+
+static void test_request_and_event(void **state) {
+    (void)state;
+    void *zctx = zmq_ctx_new();
+    struct agent_ipc *server = NULL, *client = NULL;
+    struct agent_ipc_client from = {0};
+    struct agent_ipc_msg m;
+    struct stat info;
+    assert_int_equal(agent_ipc_listen(zctx, path, &server), NEB_OK);
+    assert_int_equal(stat(path, &info), 0);
+    assert_int_equal(info.st_mode & 0777, 0600);
+    assert_int_equal(agent_ipc_connect(zctx, path, &client), NEB_OK);
+    struct agent_ipc_part parts[2] = {{"abc", 3}, {"", 0}};
+    assert_int_equal(agent_ipc_send(client, NULL, json_pack("{s:s,s:i}", "op", "submit", "round", 7), parts, 2), NEB_OK);
+    assert_int_equal(server_wait(server, &from, &m), NEB_OK);
+    assert_string_equal(agent_ipc_str(&m, "op", ""), "submit");
+    assert_int_equal(agent_ipc_int(&m, "round", -1), 7);
+    assert_int_equal(agent_ipc_int(&m, "op", -1), -1); // of another type: the default
+    assert_int_equal(m.n_parts, 2);
+    assert_int_equal(m.parts[0].len, 3);
+    assert_memory_equal(m.parts[0].p, "abc", 3);
+    assert_int_equal(m.parts[1].len, 0);
+    agent_ipc_msg_clear(&m);
+    assert_int_equal(agent_ipc_send(server, &from, json_pack("{s:s}", "ev", "commit"), NULL, 0), NEB_OK);
+    assert_int_equal(agent_ipc_wait(client, NEB_S, &m), NEB_OK);
+    assert_string_equal(agent_ipc_str(&m, "ev", ""), "commit");
+    agent_ipc_msg_clear(&m);
+    assert_int_equal(agent_ipc_wait(client, 20 * NEB_MS, &m), NEB_ERR_TIMEOUT);
+    // A client that has gone: an error, not a hang.
+    agent_ipc_destroy(&client);
+    enum neb_status st = NEB_OK;
+    for (int i = 0; i < 100 && st == NEB_OK; i++, neb_sleep(2 * NEB_MS))
+        st = agent_ipc_send(server, &from, json_pack("{s:s}", "ev", "x"), NULL, 0);
+    assert_int_equal(st, NEB_ERR_AGAIN);
+    agent_ipc_destroy(&server);
+    zmq_ctx_term(zctx);
+}
+
+static void test_malformed_is_dropped(void **state) {
+    (void)state;
+    void *zctx = zmq_ctx_new(), *raw = zmq_socket(zctx, ZMQ_DEALER);
+    struct agent_ipc *server = NULL;
+    struct agent_ipc_client from;
+    struct agent_ipc_msg m;
+    char endpoint[300];
+    int linger = 0;
+    snprintf(endpoint, sizeof endpoint, "ipc://%s", path);
+    neb_log_set_sink(swallow, NULL);
+    assert_int_equal(agent_ipc_listen(zctx, path, &server), NEB_OK);
+    zmq_setsockopt(raw, ZMQ_LINGER, &linger, sizeof linger);
+    assert_int_equal(zmq_connect(raw, endpoint), 0);
+    static const char *const bad[] = {"", "{", "[1]", "{\"a\":1,\"a\":2}"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        zmq_send(raw, bad[i], strlen(bad[i]), ZMQ_SNDMORE);
+        zmq_send(raw, "tail", 4, 0);
+        assert_int_equal(server_wait(server, &from, &m), NEB_ERR_FORMAT);
+    }
+    for (int i = 0; i <= AGENT_IPC_PARTS_MAX + 1; i++) // one part too many
+        zmq_send(raw, "{}", 2, i <= AGENT_IPC_PARTS_MAX ? ZMQ_SNDMORE : 0);
+    assert_int_equal(server_wait(server, &from, &m), NEB_ERR_FORMAT);
+    zmq_send(raw, "{}", 2, 0); // and the next good one gets through whole
+    assert_int_equal(server_wait(server, &from, &m), NEB_OK);
+    assert_int_equal(m.n_parts, 0);
+    agent_ipc_msg_clear(&m);
+    neb_log_set_sink(NULL, NULL);
+    zmq_close(raw);
+    agent_ipc_destroy(&server);
+    zmq_ctx_term(zctx);
+}
+
+static void test_child_output_and_end(void **state) {
+    (void)state;
+    struct agent_child c;
+    char log[300], reason[64], text[16] = "";
+    int out_fd = -1, status = 0;
+    snprintf(log, sizeof log, "%s/log", dir);
+    const char *const argv[] = {"/bin/sh", "-c", "echo ready; echo oops >&2; exit 3", NULL};
+    assert_int_equal(agent_child_start(&c, "helper", argv, log, &out_fd), NEB_OK);
+    assert_int_equal(read(out_fd, text, sizeof text - 1), 6);
+    assert_string_equal(text, "ready\n");
+    close(out_fd);
+    for (int i = 0; i < 500 && !agent_child_ended(&c, &status); i++)
+        neb_sleep(2 * NEB_MS);
+    assert_int_equal(c.pid, 0);
+    assert_string_equal(agent_child_reason(status, reason, sizeof reason), "exit status 3");
+    struct neb_buf b = {0};
+    assert_int_equal(neb_fs_read(log, 100, &b), NEB_OK);
+    assert_string_equal((char *)b.p, "oops\n");
+    neb_buf_free(&b);
+}
+
+static void test_stubborn_child_is_killed(void **state) {
+    (void)state;
+    struct agent_child c;
+    const char *const argv[] = {"/bin/sh", "-c", "trap '' TERM; while :; do sleep 0.05; done", NULL};
+    neb_log_set_sink(swallow, NULL);
+    assert_int_equal(agent_child_start(&c, "stubborn", argv, NULL, NULL), NEB_OK);
+    neb_sleep(50 * NEB_MS);
+    pid_t pid = c.pid;
+    agent_child_stop(&c, 100 * NEB_MS);
+    assert_int_equal(c.pid, 0);
+    assert_int_equal(kill(pid, 0), -1);
+    const char *const missing[] = {"/nonexistent/program", NULL};
+    assert_int_equal(agent_child_start(&c, "missing", missing, NULL, NULL), NEB_ERR_NOT_FOUND);
+    neb_log_set_sink(NULL, NULL);
+}
+
+static int set_up(void **state) {
+    (void)state;
+    if (!mkdtemp(dir))
+        return -1;
+    snprintf(path, sizeof path, "%s/agent.sock", dir);
+    return 0;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_request_and_event),
+        cmocka_unit_test(test_malformed_is_dropped),
+        cmocka_unit_test(test_child_output_and_end),
+        cmocka_unit_test(test_stubborn_child_is_killed),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
