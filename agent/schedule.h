@@ -1,0 +1,57 @@
+// When a worker sends and merges its fragments: pure decisions over step counters, no I/O.
+//
+//      step:  0 ........ o ........ o+τ ........ o+H ....... o+H+τ ...        o = offset of the fragment
+//                        │ send      │ merge       │ send      │ merge
+//                        └─ travels ─┘             └─ travels ─┘
+//
+// A fragment is sent when it is due and its last outcome is known; a due send that finds it still travelling is a
+// missed interval: training goes on locally and the next send carries all of it. At the last step every fragment
+// is drained: merged, sent once more with what it learned since, and merged again. A cluster that has drained goes on
+// answering rounds (with nothing new) until every member has declared its last one.
+//
+// Source: Streaming DiLoCo (arXiv 2501.18512) for offsets and overlap.
+#ifndef AGENT_SCHEDULE_H
+#define AGENT_SCHEDULE_H
+#include <stdbool.h>
+#include <stdint.h>
+
+struct agent_schedule {
+    int64_t steps;    // inner steps of this cluster in all
+    int32_t interval; // H >= 1
+    int32_t overlap;  // τ, 0 <= τ < H
+    int32_t fragments;
+};
+
+struct agent_fragment {
+    uint32_t round;      // of the next send; of the travelling update while in_flight
+    bool in_flight;
+    bool arrived;        // its commit record is here
+    bool sent_final;     // the travelling (or last) update declared that nothing follows
+    bool finished;       // every member's update in the last record was final
+    int64_t send_step;   // inner step count at the send
+    int64_t merge_step;  // earliest step count of the merge
+    int64_t merged_step; // step count of the last merge: local progress exists beyond it
+    uint32_t missed;     // due sends skipped since the last commit
+};
+
+// Step count at which fragment f is due, first and then every interval.
+bool agent_schedule_due(const struct agent_schedule *s, int32_t f, int64_t step);
+// Offset of a fragment in [0, H): fragments are spread evenly over the interval.
+int64_t agent_schedule_offset(const struct agent_schedule *s, int32_t f);
+
+enum agent_decision {
+    AGENT_GO_ON, // nothing to do for this fragment at this step
+    AGENT_SEND,
+    AGENT_MERGE,
+    AGENT_WAIT,  // must have the commit before the next inner step
+    AGENT_MISS,  // due, but still travelling: count a missed interval (once a due step)
+};
+// What to do with fragment f before inner step `step` begins (so after `step` steps). peers_alive: enough members are
+// reachable for a commit to be expected; without them the worker trains on instead of waiting. Call until AGENT_GO_ON or
+// AGENT_WAIT. counted_miss: the last step at which a miss was counted (-1: none).
+enum agent_decision agent_schedule_decide(const struct agent_schedule *s, const struct agent_fragment *frag, int32_t f,
+                                          int64_t step, bool peers_alive, int64_t counted_miss);
+// The worker may leave: all steps made and every fragment finished.
+bool agent_schedule_finished(const struct agent_schedule *s, const struct agent_fragment *frags, int64_t step);
+
+#endif

@@ -1,0 +1,66 @@
+# Shared by the end-to-end tests: a small real corpus, a small job, and checks on what a run leaves behind.
+# A test sources this with $BUILD set, and works in $T, which is removed at its end (kept when KEEP=1).
+set -euo pipefail
+: "${BUILD:?set BUILD to the build folder}"
+nebula=$BUILD/nebula
+T=$(mktemp -d /tmp/nebula-e2e-XXXXXX)
+[[ ${KEEP:-} ]] && echo "working in $T" || trap 'rm -rf "$T"' EXIT
+
+fail() {
+    echo "FAILED: $*" >&2
+    find "$T" -name '*.log' -size -200k -exec sh -c 'echo "--- $1"; tail -n 15 "$1"' _ {} \; >&2
+    exit 1
+}
+skip() { echo "cannot run here: $*"; exit 77; }
+
+# Two sources of real English text that every Debian has: licences, in two groups.
+make_corpus() {
+    mkdir -p "$T/text/gpl" "$T/text/other"
+    local f
+    for f in /usr/share/common-licenses/*; do
+        [[ -f $f && ! -L $f ]] || continue
+        case ${f##*/} in
+        GPL* | LGPL*) csplit -s -z -f "$T/text/gpl/${f##*/}-" -b %03d.txt "$f" '/^$/' '{*}' 2>/dev/null || true ;;
+        *) csplit -s -z -f "$T/text/other/${f##*/}-" -b %03d.txt "$f" '/^$/' '{*}' 2>/dev/null || true ;;
+        esac
+    done
+    cat >"$T/spec.yaml" <<YAML
+name: licences
+vocabulary: {size: 512, type: bpe, character_coverage: 1.0, train_lines: 100000, byte_fallback: true}
+holdout: {per_mille: 60}
+seed: 1
+sources:
+  - {name: gpl, format: text, path: $T/text/gpl}
+  - {name: other, format: text, path: $T/text/other}
+YAML
+    "$nebula" data build "$T/spec.yaml" --out "$T/corpus" >"$T/data.log" 2>&1 || fail "data build: $(tail -n 3 "$T/data.log")"
+}
+
+# make_job FILE [extra lines for the sync section, comma separated]
+make_job() {
+    cat >"$1" <<YAML
+job: e2e
+mode: replicas
+seed: 5
+steps: 60
+model: {n_layers: 2, d_model: 64, n_heads: 4, n_kv_heads: 2, d_ff: 128, tied: true}
+data: {corpus: $T/corpus, seq_len: 64, batch: 4, accumulate: 1}
+optim: {lr: 0.003, warmup: 10, schedule: cosine}
+sync: {scheme: federated, interval: 10, fragments: 1, overlap: 0, codec: int4, outer: {lr: 0.9, momentum: 0.6}${2:+, $2}}
+eval: {windows: 16}
+checkpoint: {every_steps: 20}
+clusters:
+  - {name: alpha, sources: [{name: gpl, weight: 1}], threads: 1}
+  - {name: beta, sources: [{name: other, weight: 1}], threads: 1}
+YAML
+}
+
+summary() { jq -r "$1" "$2/summary.json"; } # summary FILTER DIR
+digests_equal() { [[ $(summary '[.clusters[].params_digest] | unique | length' "$1") == 1 ]] || fail "digests differ in $1"; }
+
+# The digests of every round, one line each, must be the same on all clusters.
+round_digests_equal() {
+    jq -s -e '[.[] | select(.kind == "round")] | length > 0' "$1/metrics.jsonl" >/dev/null || fail "no rounds in $1/metrics.jsonl"
+    jq -s -e '[.[] | select(.kind == "round")] | group_by([.round, .fragment]) | all(.[]; [.[].digest] | unique | length == 1)' \
+        "$1/metrics.jsonl" >/dev/null || fail "a round's digests differ in $1"
+}

@@ -1,0 +1,139 @@
+// agent/schedule: when fragments are sent and merged, driven as a worker would drive it.
+#include "agent/schedule.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { MAX_EVENTS = 400 };
+
+struct event {
+    char kind; // 's'end, 'm'erge, 'x' missed, 'w'ait
+    int32_t f;
+    int64_t step;
+};
+
+struct run {
+    struct agent_schedule s;
+    struct agent_fragment frag[8];
+    int64_t miss[8];
+    struct event log[MAX_EVENTS];
+    size_t n;
+};
+
+static void add(struct run *r, char kind, int32_t f, int64_t step) {
+    assert_true(r->n < MAX_EVENTS);
+    r->log[r->n++] = (struct event){kind, f, step};
+}
+
+static void start(struct run *r, int64_t steps, int32_t interval, int32_t overlap, int32_t fragments) {
+    memset(r, 0, sizeof *r);
+    r->s = (struct agent_schedule){steps, interval, overlap, fragments};
+    for (int f = 0; f < 8; f++)
+        r->frag[f].send_step = r->miss[f] = -1;
+}
+
+// One step boundary. `down`: commits do not arrive; otherwise a commit arrives as soon as it is waited for.
+static bool boundary(struct run *r, int64_t step, bool down) {
+    for (int32_t f = 0; f < r->s.fragments; f++) {
+        struct agent_fragment *g = &r->frag[f];
+        for (;;) {
+            enum agent_decision d = agent_schedule_decide(&r->s, g, f, step, !down, r->miss[f]);
+            if (d == AGENT_GO_ON)
+                break;
+            if (d == AGENT_SEND) {
+                assert_false(g->in_flight);
+                g->in_flight = true;
+                g->sent_final = step == r->s.steps;
+                g->send_step = step;
+                g->merge_step = step + r->s.overlap;
+                add(r, 's', f, step);
+            } else if (d == AGENT_MERGE) {
+                g->in_flight = g->arrived = false;
+                g->round++;
+                g->missed = 0;
+                g->merged_step = step;
+                g->finished = g->sent_final;
+                add(r, 'm', f, step);
+            } else if (d == AGENT_MISS) {
+                g->missed++;
+                r->miss[f] = step;
+                add(r, 'x', f, step);
+            } else {
+                if (down) {
+                    add(r, 'w', f, step);
+                    return false;
+                }
+                g->arrived = true;
+            }
+        }
+    }
+    return true;
+}
+
+static void expect(const struct run *r, const char *text) {
+    char got[4096] = "";
+    size_t n = 0;
+    for (size_t i = 0; i < r->n; i++)
+        n += (size_t)snprintf(got + n, sizeof got - n, "%s%c%d@%lld", i ? " " : "", r->log[i].kind, r->log[i].f,
+                              (long long)r->log[i].step);
+    assert_string_equal(got, text);
+}
+
+static void test_one_fragment(void **state) {
+    (void)state;
+    struct run r;
+    start(&r, 25, 10, 0, 1);
+    for (int64_t step = 0; step <= 25; step++)
+        assert_true(boundary(&r, step, false));
+    expect(&r, "s0@10 m0@10 s0@20 m0@20 s0@25 m0@25");
+    assert_true(agent_schedule_finished(&r.s, r.frag, 25));
+}
+
+static void test_overlap_and_fragments(void **state) {
+    (void)state;
+    struct run r;
+    start(&r, 20, 8, 3, 2); // offsets 0 and 4
+    for (int64_t step = 0; step <= 20; step++)
+        assert_true(boundary(&r, step, false));
+    // At 20 fragment 1 is due and last at once; fragment 0, merged at 19, is drained.
+    expect(&r, "s1@4 m1@7 s0@8 m0@11 s1@12 m1@15 s0@16 m0@19 s0@20 m0@20 s1@20 m1@20");
+}
+
+static void test_travelling_at_the_end_is_drained_twice(void **state) {
+    (void)state;
+    struct run r;
+    start(&r, 11, 10, 5, 1);
+    for (int64_t step = 0; step <= 11; step++)
+        assert_true(boundary(&r, step, false));
+    expect(&r, "s0@10 m0@11 s0@11 m0@11");
+}
+
+static void test_outage_counts_missed_intervals(void **state) {
+    (void)state;
+    struct run r;
+    start(&r, 60, 10, 2, 1);
+    for (int64_t step = 0; step <= 60; step++)
+        assert_true(boundary(&r, step, step >= 10 && step < 45));
+    expect(&r, "s0@10 x0@20 x0@30 x0@40 m0@45 s0@50 m0@52 s0@60 m0@60");
+    start(&r, 12, 10, 0, 1);
+    for (int64_t step = 0; step < 12; step++)
+        assert_true(boundary(&r, step, step >= 5));
+    assert_false(boundary(&r, 12, true)); // the end needs the peer, however long it is away
+    expect(&r, "s0@10 w0@12");
+    assert_false(agent_schedule_finished(&r.s, r.frag, 12));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one_fragment),
+        cmocka_unit_test(test_overlap_and_fragments),
+        cmocka_unit_test(test_travelling_at_the_end_is_drained_twice),
+        cmocka_unit_test(test_outage_counts_missed_intervals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
