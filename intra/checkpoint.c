@@ -1,0 +1,268 @@
+#include "intra/checkpoint.h"
+#include "agent/base/log.h"
+#include "agent/base/sha256.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { HEADER_BYTES = 64, ALIGN = 64, VERSION = 1, STEP_DIGITS = 12 };
+static const char magic[8] = "NEBCKPT";
+static const size_t dtype_bytes[] = {1, 4, 4, 8};
+
+struct intra_ckpt_writer {
+    struct neb_fs_writer *file;
+    struct neb_sha256 *sha;
+    struct neb_buf index;
+    uint64_t at;
+    uint32_t n;
+    struct neb_buf names; // NUL-separated, to refuse duplicates
+    char path[NEB_PATH_MAX];
+};
+
+static void put_header(uint8_t h[HEADER_BYTES], uint64_t index_at, uint64_t index_len, uint32_t n) {
+    memset(h, 0, HEADER_BYTES);
+    memcpy(h, magic, sizeof magic);
+    neb_put_u32(h + 8, VERSION);
+    neb_put_u32(h + 12, n);
+    neb_put_u64(h + 16, index_at);
+    neb_put_u64(h + 24, index_len);
+}
+
+enum neb_status intra_ckpt_create(const char *path, struct intra_ckpt_writer **out) {
+    enum neb_status st = NEB_OK;
+    struct intra_ckpt_writer *w = calloc(1, sizeof *w);
+    if (!w)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory writing %s", path);
+    snprintf(w->path, sizeof w->path, "%s", path);
+    NEB_TRY_GOTO(neb_sha256_create(&w->sha), fail);
+    NEB_TRY_GOTO(neb_fs_writer_open(path, 0600, &w->file), fail);
+    // The index stands at the end, where its place is known: header fields about it live in the trailer, and the
+    // leading 64 bytes only name the format.
+    uint8_t header[HEADER_BYTES];
+    put_header(header, 0, 0, 0);
+    NEB_TRY_GOTO(neb_fs_writer_add(w->file, header, sizeof header), fail);
+    w->at = HEADER_BYTES;
+    *out = w;
+    return NEB_OK;
+fail:
+    intra_ckpt_writer_destroy(&w);
+    return st;
+}
+
+void intra_ckpt_writer_destroy(struct intra_ckpt_writer **wp) {
+    if (*wp) {
+        neb_fs_writer_destroy(&(*wp)->file);
+        neb_sha256_destroy(&(*wp)->sha);
+        neb_buf_free(&(*wp)->index);
+        neb_buf_free(&(*wp)->names);
+    }
+    free(*wp);
+    *wp = NULL;
+}
+
+static bool name_taken(const struct intra_ckpt_writer *w, const char *name) {
+    for (size_t i = 0; i < w->names.len; i += strlen((const char *)w->names.p + i) + 1)
+        if (!strcmp((const char *)w->names.p + i, name))
+            return true;
+    return false;
+}
+
+enum neb_status intra_ckpt_add(struct intra_ckpt_writer *w, const char *name, enum intra_dtype dtype, uint64_t rows,
+                               uint64_t cols, const void *data) {
+    static const uint8_t zeros[ALIGN] = {0};
+    NEB_ASSERT(strlen(name) <= INTRA_CKPT_NAME_MAX && !name_taken(w, name) && w->n < INTRA_CKPT_SECTIONS_MAX);
+    uint64_t bytes = rows * cols * dtype_bytes[dtype];
+    uint8_t digest[32];
+    neb_buf_add(&w->names, name, strlen(name) + 1);
+    neb_sha256_add(w->sha, data, bytes);
+    neb_sha256_finish(w->sha, digest);
+    neb_buf_str(&w->index, name);
+    neb_buf_u8(&w->index, (uint8_t)dtype);
+    neb_buf_u64(&w->index, rows);
+    neb_buf_u64(&w->index, cols);
+    neb_buf_u64(&w->index, w->at);
+    neb_buf_add(&w->index, digest, sizeof digest);
+    w->n++;
+    NEB_TRY(neb_fs_writer_add(w->file, data, bytes));
+    uint64_t pad = (ALIGN - bytes % ALIGN) % ALIGN;
+    w->at += bytes + pad;
+    return neb_fs_writer_add(w->file, zeros, pad);
+}
+
+// Trailer: the header again, now filled, then the digest over index and trailer header.
+enum neb_status intra_ckpt_commit(struct intra_ckpt_writer *w) {
+    uint8_t header[HEADER_BYTES], digest[32];
+    NEB_TRY(neb_buf_check(&w->index));
+    NEB_TRY(neb_buf_check(&w->names));
+    put_header(header, w->at, w->index.len, w->n);
+    neb_sha256_add(w->sha, w->index.p, w->index.len);
+    neb_sha256_add(w->sha, header, sizeof header);
+    neb_sha256_finish(w->sha, digest);
+    NEB_TRY(neb_fs_writer_add(w->file, w->index.p, w->index.len));
+    NEB_TRY(neb_fs_writer_add(w->file, header, sizeof header));
+    NEB_TRY(neb_fs_writer_add(w->file, digest, sizeof digest));
+    return neb_fs_writer_commit(w->file);
+}
+
+struct intra_ckpt {
+    char path[NEB_PATH_MAX];
+    struct neb_map map;
+    struct intra_ckpt_section *sections;
+    uint32_t n;
+};
+
+static enum neb_status damaged(const char *path, const char *what) {
+    return neb_fail(NEB_ERR_CORRUPT, "checkpoint %s: %s; the file is damaged or not a checkpoint, use an older one", path, what);
+}
+
+static enum neb_status parse_index(struct intra_ckpt *c) {
+    size_t tail = HEADER_BYTES + 32;
+    if (c->map.len < HEADER_BYTES + tail || memcmp(c->map.p, magic, sizeof magic))
+        return damaged(c->path, "no checkpoint header");
+    struct neb_rd t = neb_rd_make(c->map.p + c->map.len - tail, HEADER_BYTES);
+    uint8_t got[32], text[8];
+    neb_rd_copy(&t, text, sizeof text);
+    uint32_t version = neb_rd_u32(&t), n = neb_rd_u32(&t);
+    uint64_t at = neb_rd_u64(&t), len = neb_rd_u64(&t);
+    if (memcmp(text, magic, sizeof magic))
+        return damaged(c->path, "no trailer: cut short");
+    if (version != VERSION)
+        return neb_fail(NEB_ERR_UNSUPPORTED, "checkpoint %s: version %" PRIu32 ", this program reads %d", c->path, version, VERSION);
+    if (at < HEADER_BYTES || at > c->map.len - tail || len != c->map.len - tail - at || n > INTRA_CKPT_SECTIONS_MAX)
+        return damaged(c->path, "index outside the file");
+    neb_sha256(c->map.p + at, len + HEADER_BYTES, got);
+    if (memcmp(got, c->map.p + c->map.len - 32, 32))
+        return damaged(c->path, "digest of the index does not match");
+    if (!(c->sections = calloc(n ? n : 1, sizeof *c->sections)))
+        return neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", c->path);
+    struct neb_rd r = neb_rd_make(c->map.p + at, len);
+    for (c->n = 0; c->n < n; c->n++) {
+        struct intra_ckpt_section *s = &c->sections[c->n];
+        neb_rd_str(&r, s->name, sizeof s->name);
+        uint8_t dtype = neb_rd_u8(&r);
+        s->rows = neb_rd_u64(&r);
+        s->cols = neb_rd_u64(&r);
+        s->at = neb_rd_u64(&r);
+        neb_rd_copy(&r, s->sha256, sizeof s->sha256);
+        if (r.bad || dtype > INTRA_U64 || (s->cols && s->rows > c->map.len / s->cols))
+            return damaged(c->path, "malformed index entry");
+        s->dtype = (enum intra_dtype)dtype;
+        s->bytes = s->rows * s->cols * dtype_bytes[dtype];
+        if (s->at % ALIGN || s->at < HEADER_BYTES || s->at > at || s->bytes > at - s->at)
+            return damaged(c->path, "section outside the file");
+    }
+    return neb_rd_done(&r) ? NEB_OK : damaged(c->path, "bytes after the index");
+}
+
+enum neb_status intra_ckpt_open(const char *path, bool verify, struct intra_ckpt **out) {
+    enum neb_status st = NEB_OK;
+    struct intra_ckpt *c = calloc(1, sizeof *c);
+    if (!c)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", path);
+    snprintf(c->path, sizeof c->path, "%s", path);
+    NEB_TRY_GOTO(neb_map_open(path, &c->map), fail);
+    NEB_TRY_GOTO(parse_index(c), fail);
+    for (uint32_t i = 0; verify && i < c->n; i++) {
+        uint8_t got[32];
+        neb_sha256(c->map.p + c->sections[i].at, c->sections[i].bytes, got);
+        if (memcmp(got, c->sections[i].sha256, sizeof got)) {
+            st = neb_fail(NEB_ERR_CORRUPT, "checkpoint %s: section '%s' at offset %" PRIu64 ": digest does not match", path,
+                          c->sections[i].name, c->sections[i].at);
+            goto fail;
+        }
+    }
+    *out = c;
+    return NEB_OK;
+fail:
+    intra_ckpt_close(&c);
+    return st;
+}
+
+void intra_ckpt_close(struct intra_ckpt **cp) {
+    if (*cp) {
+        neb_map_close(&(*cp)->map);
+        free((*cp)->sections);
+    }
+    free(*cp);
+    *cp = NULL;
+}
+
+const struct intra_ckpt_section *intra_ckpt_find(const struct intra_ckpt *c, const char *name) {
+    for (uint32_t i = 0; i < c->n; i++)
+        if (!strcmp(c->sections[i].name, name))
+            return &c->sections[i];
+    return NULL;
+}
+
+const void *intra_ckpt_data(const struct intra_ckpt *c, const struct intra_ckpt_section *s) { return c->map.p + s->at; }
+const char *intra_ckpt_path(const struct intra_ckpt *c) { return c->path; }
+
+enum neb_status intra_ckpt_read(const struct intra_ckpt *c, const char *name, enum intra_dtype dtype, uint64_t rows,
+                                uint64_t cols, void *dst) {
+    const struct intra_ckpt_section *s = intra_ckpt_find(c, name);
+    if (!s)
+        return neb_fail(NEB_ERR_NOT_FOUND, "checkpoint %s has no section '%s'", c->path, name);
+    if (s->dtype != dtype || s->rows != rows || s->cols != cols)
+        return neb_fail(NEB_ERR_FORMAT, "checkpoint %s: '%s' is %" PRIu64 " x %" PRIu64 ", this model needs %" PRIu64 " x %" PRIu64,
+                        c->path, name, s->rows, s->cols, rows, cols);
+    if (s->bytes)
+        memcpy(dst, intra_ckpt_data(c, s), s->bytes);
+    return NEB_OK;
+}
+
+enum neb_status intra_ckpt_step_path(const char *dir, int64_t step, char *out, size_t cap) {
+    char name[64];
+    snprintf(name, sizeof name, "step-%0*" PRId64 ".ckpt", STEP_DIGITS, step);
+    return neb_path(out, cap, dir, name);
+}
+
+static int is_generation(const struct dirent *e) {
+    size_t n = strlen(e->d_name);
+    return n == 5 + STEP_DIGITS + 5 && !strncmp(e->d_name, "step-", 5) && !strcmp(e->d_name + n - 5, ".ckpt");
+}
+
+// Generations of a folder, oldest first. A missing folder has none.
+static int generations(const char *dir, struct dirent ***out) {
+    int n = scandir(dir, out, is_generation, alphasort);
+    return n < 0 ? 0 : n;
+}
+
+static void free_names(struct dirent **names, int n) {
+    for (int i = 0; i < n; i++)
+        free(names[i]);
+    if (n)
+        free(names);
+}
+
+enum neb_status intra_ckpt_open_latest(const char *dir, struct intra_ckpt **out) {
+    struct dirent **names = NULL;
+    int n = generations(dir, &names);
+    enum neb_status st = NEB_ERR_NOT_FOUND;
+    for (int i = n - 1; i >= 0 && st != NEB_OK; i--) {
+        char path[NEB_PATH_MAX];
+        st = neb_path(path, sizeof path, dir, names[i]->d_name);
+        if (st == NEB_OK)
+            st = intra_ckpt_open(path, true, out);
+        if (st != NEB_OK && i > 0)
+            neb_warn("%s is not usable; trying the previous checkpoint", path);
+    }
+    free_names(names, n);
+    return st;
+}
+
+enum neb_status intra_ckpt_prune(const char *dir, int keep) {
+    struct dirent **names = NULL;
+    int n = generations(dir, &names);
+    enum neb_status st = NEB_OK;
+    for (int i = 0; i + keep < n && st == NEB_OK; i++) {
+        char path[NEB_PATH_MAX];
+        st = neb_path(path, sizeof path, dir, names[i]->d_name);
+        if (st == NEB_OK)
+            st = neb_fs_remove(path);
+    }
+    free_names(names, n);
+    return st;
+}

@@ -1,0 +1,128 @@
+// The transformer: pre-norm RMSNorm, rotary positions, SwiGLU, grouped-query attention, optional QKV bias, tied or
+// untied embeddings. Parameters carry the names of Hugging Face's Llama and Qwen2 layouts, so that folders can be
+// imported and exported tensor by tensor.
+//
+// All parameters live in one arena, in canonical order:
+//
+//     model.embed_tokens.weight                    (V, d)
+//     per layer l:
+//       model.layers.l.input_layernorm.weight      (1, d)
+//       model.layers.l.self_attn.q_proj.weight     (H*D, d)  ┐ one matrix (H+2G)*D x d for the GEMM
+//       model.layers.l.self_attn.k_proj.weight     (G*D, d)  │
+//       model.layers.l.self_attn.v_proj.weight     (G*D, d)  ┘
+//       model.layers.l.self_attn.{q,k,v}_proj.bias (1, …)    with qkv_bias: one vector of (H+2G)*D
+//       model.layers.l.self_attn.o_proj.weight     (d, H*D)
+//       model.layers.l.post_attention_layernorm.weight (1, d)
+//       model.layers.l.mlp.gate_proj.weight        (f, d)    ┐ one matrix 2f x d
+//       model.layers.l.mlp.up_proj.weight          (f, d)    ┘
+//       model.layers.l.mlp.down_proj.weight        (d, f)
+//     model.norm.weight                            (1, d)
+//     lm_head.weight                               (V, d)    unless tied
+//     then LoRA adapters, layer by layer: NAME.lora_A.weight (r, in), NAME.lora_B.weight (out, r)
+#ifndef INTRA_MODEL_H
+#define INTRA_MODEL_H
+#include "kernels/kern.h"
+
+struct intra_model_config {
+    int32_t vocab;      // V
+    int32_t d_model;    // d
+    int32_t n_layers;
+    int32_t n_heads;    // H
+    int32_t n_kv_heads; // G, divides H
+    int32_t head_dim;   // D, even
+    int32_t d_ff;       // f
+    int32_t max_seq;    // longest sequence
+    float rope_theta, norm_eps;
+    bool tied;          // output weight is the embedding
+    bool qkv_bias;
+    enum kern_mask mask;
+};
+NEB_MUST_CHECK enum neb_status intra_model_config_check(const struct intra_model_config *c);
+
+// What learns, and thus what is exchanged between clusters.
+enum intra_trainable_mode { INTRA_TRAIN_FULL, INTRA_TRAIN_LORA, INTRA_TRAIN_BITFIT, INTRA_TRAIN_LAST_LAYERS };
+enum intra_lora_target { // bits
+    INTRA_LORA_Q = 1, INTRA_LORA_K = 2, INTRA_LORA_V = 4, INTRA_LORA_O = 8,
+    INTRA_LORA_GATE = 16, INTRA_LORA_UP = 32, INTRA_LORA_DOWN = 64,
+};
+struct intra_trainable {
+    enum intra_trainable_mode mode; // bitfit: biases and RMSNorm gains (Ben Zaken et al. 2021; gains are our only other vectors)
+    int32_t lora_rank;              // r
+    float lora_alpha;               // adapters are scaled by alpha / r
+    uint32_t lora_targets;          // INTRA_LORA_* bits
+    int32_t last_layers;            // n: the last n blocks, the final norm and the output weight
+    bool freeze_embeddings;         // also the output weight when tied
+};
+
+enum intra_row_kind { // which token counts weigh a tensor's rows between clusters
+    INTRA_ROWS_NONE, INTRA_ROWS_INPUT, INTRA_ROWS_OUTPUT, INTRA_ROWS_BOTH,
+};
+
+struct intra_tensor {
+    char name[96];
+    int32_t rows, cols;
+    int32_t layer;      // -1 embedding, 0..L-1 blocks, L final norm and output
+    size_t at;          // offset in params
+    bool trainable;
+    size_t grad_at;     // offset in grads, m and v when trainable
+    bool decay;         // weight decay applies: matrices yes, vectors no
+    enum intra_row_kind row_kind;
+};
+
+struct intra_lora_pair { // adapter of one linear layer; NULL tensors: none
+    struct intra_tensor *a, *b;
+};
+enum { INTRA_LORA_SLOTS = 7 }; // q k v o gate up down, in the order of the bits
+
+struct intra_layer { // the tensors of one block
+    struct intra_tensor *norm1, *q, *q_bias, *o, *norm2, *gate, *down; // q heads the fused qkv, gate the fused gate-up
+    struct intra_lora_pair lora[INTRA_LORA_SLOTS];
+};
+
+struct intra_model {
+    struct intra_model_config c;
+    struct intra_trainable trainable;
+    struct intra_tensor *tensors; // (n_tensors) canonical order
+    int32_t n_tensors;
+    struct intra_tensor *embed, *norm, *head; // head is embed when tied
+    struct intra_layer *layers;
+    float *params; // (n_params) arena, 64-byte aligned
+    float *grads;  // (n_trainable) gradients of trainable tensors, same order
+    size_t n_params, n_trainable;
+    float *rope; // (max_seq, D/2, 2)
+};
+
+// Parameters are initialised from the seed, each tensor by its own stream: normal 0.02, residual outputs 0.02/sqrt(2L),
+// gains 1, biases 0, LoRA A normal 0.02 and B 0.
+NEB_MUST_CHECK enum neb_status intra_model_create(const struct intra_model_config *c, const struct intra_trainable *t,
+                                                  uint64_t seed, struct intra_model **out);
+void intra_model_destroy(struct intra_model **m);
+const struct intra_tensor *intra_model_find(const struct intra_model *m, const char *name); // NULL: no such tensor
+static inline float *intra_param(const struct intra_model *m, const struct intra_tensor *t) { return m->params + t->at; }
+static inline float *intra_grad(const struct intra_model *m, const struct intra_tensor *t) {
+    return t->trainable ? m->grads + t->grad_at : NULL;
+}
+static inline size_t intra_tensor_size(const struct intra_tensor *t) { return (size_t)t->rows * (size_t)t->cols; }
+
+// Adds every adapter to its base weight (W += alpha/r * B A) and zeroes B, so that the function stays the same.
+void intra_lora_merge(struct kern *K, struct intra_model *m);
+
+// Parameters that take part in matrix products (embedding look-ups excluded, output layer included): the N of 6*N FLOP a
+// token.
+size_t intra_model_matmul_params(const struct intra_model *m);
+
+// Activations for up to B sequences of T tokens: made once, reused by every call.
+struct intra_acts;
+NEB_MUST_CHECK enum neb_status intra_acts_create(const struct intra_model *m, int B, int T, bool backward, bool recompute,
+                                                 struct intra_acts **out);
+void intra_acts_destroy(struct intra_acts **a);
+
+// Mean-free pass over tokens (B, T): forward, loss in nats (sum in *loss, counted targets in *count), and with
+// grad_scale > 0 backward: gradients of (sum of losses * grad_scale) are added to grads. targets (B, T), KERN_IGNORE
+// where none; NULL: no loss, hidden states only.
+void intra_model_pass(struct kern *K, struct intra_model *m, struct intra_acts *a, const int32_t *tokens,
+                      const int32_t *targets, int B, int T, float grad_scale, double *loss, int64_t *count);
+// Logits (V) of one position (row of the last pass), into out.
+void intra_model_logits(struct kern *K, const struct intra_model *m, const struct intra_acts *a, int row, float *out);
+
+#endif

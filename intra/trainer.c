@@ -1,0 +1,205 @@
+#include "intra/trainer.h"
+#include "agent/base/log.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum neb_status intra_trainer_create(const struct intra_trainer_config *c, struct kern *K, struct intra_trainer **out) {
+    enum neb_status st = NEB_OK;
+    if (c->batch < 1 || c->seq_len < 1 || c->accumulate < 1 || (int64_t)c->batch * c->seq_len > 1 << 24)
+        return neb_fail(NEB_ERR_INVALID, "data: batch %d x seq_len %d x accumulate %d: each at least 1, and at most 2^24 "
+                                         "tokens a micro-batch", c->batch, c->seq_len, c->accumulate);
+    struct intra_trainer *t = calloc(1, sizeof *t);
+    if (!t)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory creating a trainer");
+    t->c = *c;
+    t->K = K;
+    NEB_TRY_GOTO(intra_model_create(&c->model, &c->trainable, c->seed, &t->model), fail);
+    NEB_TRY_GOTO(intra_optim_create(&c->optim, t->model, &t->optim), fail);
+    NEB_TRY_GOTO(intra_acts_create(t->model, c->batch, c->seq_len, true, c->recompute, &t->acts), fail);
+    t->input_counts = calloc((size_t)c->model.vocab, sizeof *t->input_counts);
+    t->target_counts = calloc((size_t)c->model.vocab, sizeof *t->target_counts);
+    if (!t->input_counts || !t->target_counts) {
+        st = neb_fail(NEB_ERR_NOMEM, "out of memory for token counts");
+        goto fail;
+    }
+    *out = t;
+    return NEB_OK;
+fail:
+    intra_trainer_destroy(&t);
+    return st;
+}
+
+void intra_trainer_destroy(struct intra_trainer **tp) {
+    struct intra_trainer *t = *tp;
+    if (!t)
+        return;
+    free(t->input_counts);
+    free(t->target_counts);
+    intra_acts_destroy(&t->acts);
+    intra_optim_destroy(&t->optim);
+    intra_model_destroy(&t->model);
+    free(t);
+    *tp = NULL;
+}
+
+void intra_trainer_micro(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets) {
+    double loss;
+    int64_t count;
+    int32_t n = t->c.batch * t->c.seq_len;
+    float scale = 1.0f / ((float)n * (float)t->c.accumulate);
+    intra_model_pass(t->K, t->model, t->acts, tokens, targets, t->c.batch, t->c.seq_len, scale, &loss, &count);
+    t->loss_sum += loss;
+    t->loss_count += count;
+    for (int32_t i = 0; i < n; i++) {
+        t->input_counts[tokens[i]]++;
+        if (targets[i] != KERN_IGNORE)
+            t->target_counts[targets[i]]++;
+    }
+}
+
+void intra_trainer_update(struct intra_trainer *t, struct intra_step_stats *out) {
+    out->loss = t->loss_count ? t->loss_sum / (double)t->loss_count : 0;
+    out->tokens = t->loss_count;
+    intra_optim_update(t->optim, t->K, t->model, &out->update);
+    if (!isfinite(out->update.grad_norm))
+        neb_warn("step %lld: gradient norm is not finite; the update was skipped. Lower optim.lr or turn clipping on",
+                 (long long)t->optim->t);
+    t->loss_sum = 0;
+    t->loss_count = 0;
+}
+
+double intra_trainer_eval(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets, int n) {
+    double sum = 0, loss;
+    int64_t count = 0, k;
+    for (int at = 0; at < n; at += t->c.batch) {
+        int b = n - at < t->c.batch ? n - at : t->c.batch;
+        size_t off = (size_t)at * t->c.seq_len;
+        intra_model_pass(t->K, t->model, t->acts, tokens + off, targets + off, b, t->c.seq_len, 0, &loss, &k);
+        sum += loss;
+        count += k;
+    }
+    return count ? sum / (double)count : 0;
+}
+
+enum neb_status intra_units(const struct intra_model *m, struct intra_unit **out, int32_t *n) {
+    int32_t count = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        count = 0;
+        for (int32_t i = 0; i < m->n_tensors; i++) {
+            const struct intra_tensor *t = &m->tensors[i];
+            int32_t step = INTRA_UNIT_ELEMENTS / t->cols > 0 ? INTRA_UNIT_ELEMENTS / t->cols : 1;
+            for (int32_t r = 0; t->trainable && r < t->rows; r += step, count++)
+                if (pass)
+                    (*out)[count] = (struct intra_unit){.tensor = t, .row0 = r, .cols = t->cols,
+                                                        .rows = t->rows - r < step ? t->rows - r : step,
+                                                        .data = intra_param(m, t) + (size_t)r * t->cols};
+        }
+        if (!pass && !(*out = calloc((size_t)count, sizeof **out)))
+            return neb_fail(NEB_ERR_NOMEM, "out of memory listing tensors");
+    }
+    *n = count;
+    return NEB_OK;
+}
+
+// ---- checkpoints ----------------------------------------------------------------------------------------------
+
+static void put_config(struct neb_buf *b, const struct intra_model *m) {
+    const int32_t ints[] = {m->c.vocab, m->c.d_model, m->c.n_layers, m->c.n_heads, m->c.n_kv_heads, m->c.head_dim,
+                            m->c.d_ff, m->c.max_seq, m->c.tied, m->c.qkv_bias, (int32_t)m->c.mask,
+                            (int32_t)m->trainable.mode, m->trainable.lora_rank, (int32_t)m->trainable.lora_targets,
+                            m->trainable.last_layers, m->trainable.freeze_embeddings};
+    for (size_t i = 0; i < sizeof ints / sizeof ints[0]; i++)
+        neb_buf_u32(b, (uint32_t)ints[i]);
+    neb_buf_f32(b, m->c.rope_theta);
+    neb_buf_f32(b, m->c.norm_eps);
+    neb_buf_f32(b, m->trainable.lora_alpha);
+}
+
+static void get_config(struct neb_rd *r, struct intra_model_config *c, struct intra_trainable *t) {
+    int32_t v[16];
+    for (size_t i = 0; i < 16; i++)
+        v[i] = (int32_t)neb_rd_u32(r);
+    *c = (struct intra_model_config){v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], .tied = v[8] == 1,
+                                     .qkv_bias = v[9] == 1,
+                                     .mask = v[10] == 1 ? KERN_MASK_BIDIRECTIONAL : v[10] == 2 ? KERN_MASK_PREFIX : KERN_MASK_CAUSAL};
+    *t = (struct intra_trainable){.mode = v[11] >= 0 && v[11] <= 3 ? (enum intra_trainable_mode)v[11] : INTRA_TRAIN_FULL,
+                                  .lora_rank = v[12], .lora_targets = (uint32_t)v[13], .last_layers = v[14],
+                                  .freeze_embeddings = v[15] == 1};
+    c->rope_theta = neb_rd_f32(r);
+    c->norm_eps = neb_rd_f32(r);
+    t->lora_alpha = neb_rd_f32(r);
+}
+
+enum neb_status intra_model_save(const struct intra_model *m, struct intra_ckpt_writer *w) {
+    struct neb_buf b = {0};
+    put_config(&b, m);
+    enum neb_status st = neb_buf_check(&b);
+    if (st == NEB_OK)
+        st = intra_ckpt_add(w, "model.config", INTRA_BYTES, b.len, 1, b.p);
+    neb_buf_free(&b);
+    for (int32_t i = 0; st == NEB_OK && i < m->n_tensors; i++) {
+        const struct intra_tensor *t = &m->tensors[i];
+        st = intra_ckpt_add(w, t->name, INTRA_F32, (uint64_t)t->rows, (uint64_t)t->cols, intra_param(m, t));
+    }
+    return st;
+}
+
+enum neb_status intra_model_load_params(const struct intra_ckpt *c, struct intra_model *m) {
+    for (int32_t i = 0; i < m->n_tensors; i++) {
+        const struct intra_tensor *t = &m->tensors[i];
+        if (strstr(t->name, ".lora_") && !intra_ckpt_find(c, t->name))
+            continue;
+        NEB_TRY(intra_ckpt_read(c, t->name, INTRA_F32, (uint64_t)t->rows, (uint64_t)t->cols, intra_param(m, t)));
+    }
+    return NEB_OK;
+}
+
+enum neb_status intra_model_load(const struct intra_ckpt *c, struct intra_model **out) {
+    struct intra_model_config mc;
+    struct intra_trainable t;
+    const struct intra_ckpt_section *s = intra_ckpt_find(c, "model.config");
+    if (!s)
+        return neb_fail(NEB_ERR_NOT_FOUND, "%s holds no model", intra_ckpt_path(c));
+    struct neb_rd r = neb_rd_make(intra_ckpt_data(c, s), s->bytes);
+    get_config(&r, &mc, &t);
+    if (!neb_rd_done(&r))
+        return neb_fail(NEB_ERR_FORMAT, "%s: malformed model description", intra_ckpt_path(c));
+    // The parameters must be in the file before memory for them is asked for: a hostile shape must not cost any.
+    const struct intra_ckpt_section *e = intra_ckpt_find(c, "model.embed_tokens.weight");
+    if (!e || mc.vocab < 1 || e->rows != (uint64_t)mc.vocab || e->cols != (uint64_t)mc.d_model)
+        return neb_fail(NEB_ERR_FORMAT, "%s: the embedding is missing or of another shape", intra_ckpt_path(c));
+    NEB_TRY(intra_model_create(&mc, &t, 0, out));
+    enum neb_status st = intra_model_load_params(c, *out);
+    if (st != NEB_OK)
+        intra_model_destroy(out);
+    return st;
+}
+
+enum neb_status intra_trainer_save(const struct intra_trainer *t, struct intra_ckpt_writer *w) {
+    const struct intra_optim *o = t->optim;
+    uint64_t steps = (uint64_t)o->t, V = (uint64_t)t->c.model.vocab;
+    NEB_ASSERT(t->loss_count == 0); // between steps
+    NEB_TRY(intra_model_save(t->model, w));
+    NEB_TRY(intra_ckpt_add(w, "optim.t", INTRA_U64, 1, 1, &steps));
+    NEB_TRY(intra_ckpt_add(w, "optim.m", INTRA_F32, o->n, 1, o->m));
+    NEB_TRY(intra_ckpt_add(w, "optim.v", INTRA_F32, o->n, 1, o->v));
+    NEB_TRY(intra_ckpt_add(w, "optim.gamma", INTRA_F32, (uint64_t)o->n_tensors, 1, o->gamma));
+    NEB_TRY(intra_ckpt_add(w, "counts.input", INTRA_U64, V, 1, t->input_counts));
+    return intra_ckpt_add(w, "counts.target", INTRA_U64, V, 1, t->target_counts);
+}
+
+enum neb_status intra_trainer_restore(struct intra_trainer *t, const struct intra_ckpt *c) {
+    struct intra_optim *o = t->optim;
+    uint64_t steps = 0, V = (uint64_t)t->c.model.vocab;
+    NEB_TRY(intra_model_load_params(c, t->model));
+    NEB_TRY(intra_ckpt_read(c, "optim.t", INTRA_U64, 1, 1, &steps));
+    NEB_TRY(intra_ckpt_read(c, "optim.m", INTRA_F32, o->n, 1, o->m));
+    NEB_TRY(intra_ckpt_read(c, "optim.v", INTRA_F32, o->n, 1, o->v));
+    NEB_TRY(intra_ckpt_read(c, "optim.gamma", INTRA_F32, (uint64_t)o->n_tensors, 1, o->gamma));
+    NEB_TRY(intra_ckpt_read(c, "counts.input", INTRA_U64, V, 1, t->input_counts));
+    NEB_TRY(intra_ckpt_read(c, "counts.target", INTRA_U64, V, 1, t->target_counts));
+    o->t = (int64_t)steps;
+    return NEB_OK;
+}

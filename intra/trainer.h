@@ -1,0 +1,80 @@
+// A model in training: parameters, optimiser, token counts; the unit that a worker drives step by step.
+//
+//     for each micro-batch of the step:  intra_trainer_micro(t, tokens, targets, B)
+//     intra_trainer_update(t, &stats)
+//
+// So accumulation over micro-batches (of one source or of several clusters' sources) is the caller's loop.
+#ifndef INTRA_TRAINER_H
+#define INTRA_TRAINER_H
+#include "intra/checkpoint.h"
+#include "intra/optim.h"
+
+struct intra_trainer_config {
+    struct intra_model_config model;
+    struct intra_trainable trainable;
+    struct intra_optim_config optim;
+    int32_t batch;       // sequences of a micro-batch
+    int32_t seq_len;     // tokens of a sequence
+    int32_t accumulate;  // micro-batches of a step: gradients are means over all of them
+    bool recompute;
+    uint64_t seed;       // of the initial parameters: the same on all clusters
+};
+
+struct intra_step_stats {
+    double loss;      // mean, nats per token
+    int64_t tokens;
+    struct intra_update update;
+};
+
+struct intra_trainer {
+    struct intra_trainer_config c;
+    struct kern *K;   // borrowed
+    struct intra_model *model;
+    struct intra_optim *optim;
+    struct intra_acts *acts;
+    double loss_sum;  // of the step in progress
+    int64_t loss_count;
+    uint64_t *input_counts, *target_counts; // (V) tokens seen as input and as target, ever
+};
+
+NEB_MUST_CHECK enum neb_status intra_trainer_create(const struct intra_trainer_config *c, struct kern *K,
+                                                    struct intra_trainer **out);
+void intra_trainer_destroy(struct intra_trainer **t);
+// tokens, targets: (batch, seq_len)
+void intra_trainer_micro(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets);
+void intra_trainer_update(struct intra_trainer *t, struct intra_step_stats *out);
+// Mean loss over n windows of seq_len, with the present parameters; training state is untouched (activations are not kept
+// across calls). tokens, targets: (n, seq_len).
+double intra_trainer_eval(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets, int n);
+
+// The exchanged units: row ranges of trainable tensors in canonical order, at most INTRA_UNIT_ELEMENTS each.
+enum { INTRA_UNIT_ELEMENTS = 16 << 20 };
+struct intra_unit {
+    const struct intra_tensor *tensor;
+    int32_t row0, rows, cols;
+    float *data; // (rows, cols) in the parameter arena: read it, overwrite it
+};
+// Allocates *out (free()).
+NEB_MUST_CHECK enum neb_status intra_units(const struct intra_model *m, struct intra_unit **out, int32_t *n);
+
+// Model shape and parameters only: what evaluation, generation and export need.
+NEB_MUST_CHECK enum neb_status intra_model_save(const struct intra_model *m, struct intra_ckpt_writer *w);
+// Builds the model that a checkpoint describes, with its parameters.
+NEB_MUST_CHECK enum neb_status intra_model_load(const struct intra_ckpt *c, struct intra_model **out);
+// Copies parameters of the same names and shapes into m; adapters that the checkpoint lacks keep their initial values.
+NEB_MUST_CHECK enum neb_status intra_model_load_params(const struct intra_ckpt *c, struct intra_model *m);
+// Everything that the next step depends on, but for the data cursor (the caller's).
+NEB_MUST_CHECK enum neb_status intra_trainer_save(const struct intra_trainer *t, struct intra_ckpt_writer *w);
+NEB_MUST_CHECK enum neb_status intra_trainer_restore(struct intra_trainer *t, const struct intra_ckpt *c);
+
+// Continues `tokens` (n of at most cap) until cap or eos; temperature 0 is greedy; top_k 0 means all. Returns the new count.
+struct intra_sampling {
+    float temperature;
+    int32_t top_k;
+    uint64_t seed;
+    int32_t eos; // -1: none
+};
+NEB_MUST_CHECK enum neb_status intra_generate(struct kern *K, struct intra_model *m, const struct intra_sampling *s,
+                                              int32_t *tokens, int n, int cap, int *out_n);
+
+#endif
