@@ -1,0 +1,388 @@
+#include "compress/codec.h"
+#include "kernels/quant.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zstd.h>
+
+enum { MAGIC = 0x3146424e /* "NBF1" */, STREAM_HEADER_BYTES = 9, STREAMS_MAX = 3, GAP_ESCAPE = 255 };
+
+struct header {
+    struct cmp_codec codec;
+    int top;         // exponent that scales are relative to
+    float mags[2];   // topk: codebook of magnitudes, in units of the chunk's scale, ascending
+    uint64_t n;
+};
+
+struct cmp_work {
+    ZSTD_CCtx *cctx;
+    ZSTD_DCtx *dctx;
+    struct neb_buf stream[STREAMS_MAX];
+    struct neb_buf codes;   // int8 codes of a whole array
+    uint32_t scratch[65536]; // topk
+    uint16_t idx[65536];
+};
+
+enum neb_status cmp_work_create(struct cmp_work **out) {
+    struct cmp_work *w = calloc(1, sizeof *w);
+    if (w) {
+        w->cctx = ZSTD_createCCtx();
+        w->dctx = ZSTD_createDCtx();
+    }
+    if (!w || !w->cctx || !w->dctx) {
+        cmp_work_destroy(&w);
+        return neb_fail(NEB_ERR_NOMEM, "out of memory creating a codec's work space");
+    }
+    *out = w;
+    return NEB_OK;
+}
+
+void cmp_work_destroy(struct cmp_work **wp) {
+    struct cmp_work *w = *wp;
+    if (!w)
+        return;
+    ZSTD_freeCCtx(w->cctx);
+    ZSTD_freeDCtx(w->dctx);
+    for (int i = 0; i < STREAMS_MAX; i++)
+        neb_buf_free(&w->stream[i]);
+    neb_buf_free(&w->codes);
+    free(w);
+    *wp = NULL;
+}
+
+// ---- names ----------------------------------------------------------------------------------------------------
+
+enum neb_status cmp_codec_parse(const char *text, struct cmp_codec *out) {
+    unsigned a = 0, b = 0;
+    int used = 0;
+    struct cmp_codec c = {.block = 128, .chunk = 4096, .k = 64, .zstd_level = 1};
+    if (!strcmp(text, "fp32"))
+        c.id = CMP_FP32;
+    else if (!strcmp(text, "bf16"))
+        c.id = CMP_BF16;
+    else if (!strcmp(text, "int8"))
+        c.id = CMP_INT8;
+    else if (!strcmp(text, "int4"))
+        c.id = CMP_INT4;
+    else if (sscanf(text, "int8:%u%n", &a, &used) == 1 && !text[used])
+        c.id = CMP_INT8, c.block = a;
+    else if (sscanf(text, "int4:%u%n", &a, &used) == 1 && !text[used])
+        c.id = CMP_INT4, c.block = a;
+    else if (!strcmp(text, "topk"))
+        c.id = CMP_TOPK;
+    else if (sscanf(text, "topk:%u/%u%n", &a, &b, &used) == 2 && !text[used])
+        c.id = CMP_TOPK, c.k = a, c.chunk = b;
+    else
+        return neb_fail(NEB_ERR_INVALID, "codec \"%s\" is not known; use fp32, bf16, int8, int4, int4:BLOCK, topk or "
+                                         "topk:K/CHUNK", text);
+    if (c.block < 8 || c.block > 65535 || c.chunk < 64 || c.chunk > 65536 || c.k < 1 || c.k > c.chunk)
+        return neb_fail(NEB_ERR_INVALID, "codec \"%s\": BLOCK is 8..65535, CHUNK 64..65536, K 1..CHUNK", text);
+    *out = c;
+    return NEB_OK;
+}
+
+void cmp_codec_name(const struct cmp_codec *c, char *out, size_t cap) {
+    switch (c->id) {
+    case CMP_FP32: snprintf(out, cap, "fp32"); break;
+    case CMP_BF16: snprintf(out, cap, "bf16"); break;
+    case CMP_INT8: snprintf(out, cap, c->block == 128 ? "int8" : "int8:%u", c->block); break;
+    case CMP_INT4: snprintf(out, cap, c->block == 128 ? "int4" : "int4:%u", c->block); break;
+    case CMP_TOPK: snprintf(out, cap, "topk:%u/%u", c->k, c->chunk); break;
+    }
+}
+
+// ---- header and streams ---------------------------------------------------------------------------------------
+
+static void put_header(struct neb_buf *out, const struct header *h, int streams) {
+    neb_buf_u32(out, MAGIC);
+    neb_buf_u8(out, (uint8_t)h->codec.id);
+    neb_buf_u8(out, 0);
+    neb_buf_u16(out, (uint16_t)h->codec.block);
+    neb_buf_u32(out, h->codec.chunk);
+    neb_buf_u32(out, h->codec.k);
+    neb_buf_u16(out, (uint16_t)(int16_t)h->top);
+    neb_buf_f32(out, h->mags[0]);
+    neb_buf_f32(out, h->mags[1]);
+    neb_buf_u64(out, h->n);
+    neb_buf_u32(out, 0);
+    neb_buf_u8(out, (uint8_t)streams);
+}
+
+static bool usable_mags(const float m[2]) { // finite, in order, of sane size
+    return m[0] >= 0 && m[1] >= m[0] && m[1] <= 1024.0f;
+}
+
+static int stream_count(enum cmp_codec_id id) {
+    switch (id) {
+    case CMP_FP32: return 1;
+    case CMP_BF16:
+    case CMP_INT8:
+    case CMP_INT4: return 2;
+    case CMP_TOPK: return 3;
+    }
+    return 0;
+}
+
+static enum neb_status get_header(struct neb_rd *r, struct header *h) {
+    uint32_t magic = neb_rd_u32(r);
+    uint8_t id = neb_rd_u8(r), zero = neb_rd_u8(r);
+    h->codec = (struct cmp_codec){.block = neb_rd_u16(r)};
+    h->codec.chunk = neb_rd_u32(r);
+    h->codec.k = neb_rd_u32(r);
+    h->top = (int16_t)neb_rd_u16(r);
+    h->mags[0] = neb_rd_f32(r);
+    h->mags[1] = neb_rd_f32(r);
+    h->n = neb_rd_u64(r);
+    uint32_t zero2 = neb_rd_u32(r);
+    uint8_t streams = neb_rd_u8(r);
+    if (r->bad || magic != MAGIC || zero || zero2 || id < CMP_FP32 || id > CMP_TOPK)
+        return neb_fail(NEB_ERR_FORMAT, "codec frame: no valid header");
+    h->codec.id = (enum cmp_codec_id)id;
+    if (streams != stream_count(h->codec.id) || h->n > CMP_ELEMENTS_MAX)
+        return neb_fail(NEB_ERR_FORMAT, "codec frame: %u streams, %llu elements", streams, (unsigned long long)h->n);
+    if (h->codec.block < 8 || h->codec.chunk < 64 || h->codec.chunk > 65536 || h->codec.k < 1 ||
+        h->codec.k > h->codec.chunk || h->top < -90 || h->top > 120 || !usable_mags(h->mags))
+        return neb_fail(NEB_ERR_FORMAT, "codec frame: parameters out of range");
+    return NEB_OK;
+}
+
+static enum neb_status put_stream(struct cmp_work *w, struct neb_buf *out, const struct neb_buf *raw, int level) {
+    NEB_TRY(neb_buf_check(raw));
+    size_t bound = ZSTD_compressBound(raw->len);
+    NEB_TRY(neb_buf_reserve(out, STREAM_HEADER_BYTES + bound));
+    uint8_t *at = out->p + out->len, *body = at + STREAM_HEADER_BYTES;
+    size_t n = level && raw->len ? ZSTD_compressCCtx(w->cctx, body, bound, raw->p, raw->len, level) : 0;
+    bool packed = n && !ZSTD_isError(n) && n < raw->len;
+    if (!packed && (n = raw->len))
+        memcpy(body, raw->p, n);
+    at[0] = packed;
+    neb_put_u32(at + 1, (uint32_t)raw->len);
+    neb_put_u32(at + 5, (uint32_t)n);
+    out->len += STREAM_HEADER_BYTES + n;
+    return NEB_OK;
+}
+
+// Reads a stream whose raw size must lie in [min, max] into `into`.
+static enum neb_status get_stream(struct cmp_work *w, struct neb_rd *r, size_t min, size_t max, struct neb_buf *into) {
+    uint8_t stage = neb_rd_u8(r);
+    size_t raw = neb_rd_u32(r), len = neb_rd_u32(r);
+    const uint8_t *p = neb_rd_view(r, len);
+    if (r->bad || stage > 1 || raw < min || raw > max || (stage == 0 && raw != len))
+        return neb_fail(NEB_ERR_FORMAT, "codec frame: a stream of %zu bytes where %zu to %zu belong", raw, min, max);
+    neb_buf_clear(into);
+    NEB_TRY(neb_buf_reserve(into, raw + 1));
+    into->len = raw;
+    if (stage == 0) {
+        if (raw)
+            memcpy(into->p, p, raw);
+        return NEB_OK;
+    }
+    // The frame may claim more content than its raw size: zstd refuses to write past it.
+    size_t n = ZSTD_decompressDCtx(w->dctx, into->p, raw, p, len);
+    if (ZSTD_isError(n) || n != raw)
+        return neb_fail(NEB_ERR_FORMAT, "codec frame: a zstd stream does not unpack to its size");
+    return NEB_OK;
+}
+
+// ---- encoders -------------------------------------------------------------------------------------------------
+
+static void encode_blocks(struct cmp_work *w, struct header *h, const float *x, size_t n, float max) {
+    int qmax = h->codec.id == CMP_INT4 ? 7 : 127;
+    size_t block = h->codec.block;
+    h->top = max > 0 ? kern_scale_top(max, qmax) : 0;
+    neb_buf_clear(&w->codes);
+    int8_t *codes = (int8_t *)neb_buf_grow(&w->codes, n + 1);
+    uint8_t *scales = neb_buf_grow(&w->stream[0], (n + block - 1) / block);
+    if (!codes || (!scales && n))
+        return; // the buffers' oom flag is checked when they are written out
+    for (size_t at = 0, b = 0; at < n; at += block, b++) {
+        bool finite;
+        size_t len = n - at < block ? n - at : block;
+        scales[b] = kern_scale_code(kern_absmax(x + at, len, &finite) / (float)qmax, h->top);
+        kern_quantise(codes + at, x + at, kern_scale_value(scales[b], h->top), qmax, len);
+    }
+    if (qmax == 127) {
+        neb_buf_add(&w->stream[1], codes, n);
+    } else {
+        uint8_t *packed = neb_buf_grow(&w->stream[1], (n + 1) / 2);
+        if (packed)
+            kern_pack4(packed, codes, n);
+    }
+}
+
+static size_t chunk_k(const struct cmp_codec *c, size_t len) { // entries of a chunk of len elements
+    size_t k = (c->k * len + c->chunk - 1) / c->chunk;
+    return k < 1 ? 1 : k;
+}
+
+// A chunk's scale is the mean magnitude of what was chosen; magnitudes fall into two bins around 5/4 of it, and the
+// codebook holds the bins' means over the frame.
+static const float bin_edge = 1.25f;
+
+static void encode_topk(struct cmp_work *w, struct header *h, const float *x, size_t n, float max) {
+    const struct cmp_codec *c = &h->codec;
+    h->top = max > 0 ? kern_scale_top(max, 1) : 0;
+    double sum[2] = {0, 0};
+    uint64_t count[2] = {0, 0}, entries = 0;
+    uint8_t bits = 0;
+    for (size_t at = 0; at < n; at += c->chunk) {
+        size_t len = n - at < c->chunk ? n - at : c->chunk, k = chunk_k(c, len), next = 0;
+        kern_topk(w->idx, x + at, len, k, w->scratch);
+        double mean = 0;
+        for (size_t i = 0; i < k; i++)
+            mean += fabs((double)x[at + w->idx[i]]);
+        uint8_t code = kern_scale_code((float)(mean / (double)k), h->top);
+        float scale = kern_scale_value(code, h->top), edge = scale * bin_edge;
+        neb_buf_u8(&w->stream[0], code);
+        for (size_t i = 0; i < k; i++, entries++) {
+            size_t gap = w->idx[i] - next;
+            next = (size_t)w->idx[i] + 1;
+            for (; gap >= GAP_ESCAPE; gap -= GAP_ESCAPE)
+                neb_buf_u8(&w->stream[1], GAP_ESCAPE);
+            neb_buf_u8(&w->stream[1], (uint8_t)gap);
+            float v = x[at + w->idx[i]], mag = fabsf(v);
+            unsigned big = mag >= edge;
+            if (scale > 0) {
+                sum[big] += (double)(mag / scale);
+                count[big]++;
+            }
+            bits |= (uint8_t)(((v < 0) | big << 1) << (entries % 4 * 2));
+            if (entries % 4 == 3) {
+                neb_buf_u8(&w->stream[2], bits);
+                bits = 0;
+            }
+        }
+    }
+    if (entries % 4)
+        neb_buf_u8(&w->stream[2], bits);
+    h->mags[0] = count[0] ? (float)(sum[0] / (double)count[0]) : 0;
+    h->mags[1] = count[1] ? (float)(sum[1] / (double)count[1]) : h->mags[0];
+    h->mags[1] = h->mags[1] > 1024.0f ? 1024.0f : h->mags[1];
+}
+
+enum neb_status cmp_encode(struct cmp_work *w, const struct cmp_codec *c, const float *x, size_t n, struct neb_buf *out) {
+    struct header h = {.codec = *c, .n = n};
+    bool finite;
+    NEB_ASSERT(n <= CMP_ELEMENTS_MAX);
+    float max = kern_absmax(x, n, &finite);
+    if (!finite)
+        return neb_fail(NEB_ERR_INVALID, "cannot encode: an element is NaN or infinite (training has diverged)");
+    for (int i = 0; i < STREAMS_MAX; i++)
+        neb_buf_clear(&w->stream[i]);
+    if (h.codec.id == CMP_TOPK && n < CMP_DENSE_BELOW)
+        h.codec.id = CMP_INT8;
+    switch (h.codec.id) {
+    case CMP_FP32:
+        for (size_t i = 0; i < n; i++)
+            neb_buf_f32(&w->stream[0], x[i]);
+        break;
+    case CMP_BF16: {
+        uint8_t *high = neb_buf_grow(&w->stream[0], n), *low = neb_buf_grow(&w->stream[1], n);
+        if (high && low)
+            kern_bf16_split(high, low, x, n);
+        break;
+    }
+    case CMP_INT8:
+    case CMP_INT4: encode_blocks(w, &h, x, n, max); break;
+    case CMP_TOPK: encode_topk(w, &h, x, n, max); break;
+    }
+    NEB_TRY(neb_buf_check(&w->codes));
+    put_header(out, &h, stream_count(h.codec.id));
+    for (int i = 0; i < stream_count(h.codec.id); i++)
+        NEB_TRY(put_stream(w, out, &w->stream[i], c->zstd_level));
+    return neb_buf_check(out);
+}
+
+// ---- decoders -------------------------------------------------------------------------------------------------
+
+static enum neb_status decode_fp32(struct cmp_work *w, struct neb_rd *r, float *out, size_t n) {
+    NEB_TRY(get_stream(w, r, n * 4, n * 4, &w->stream[0]));
+    struct neb_rd f = neb_rd_make(w->stream[0].p, n * 4);
+    for (size_t i = 0; i < n; i++)
+        out[i] = neb_rd_f32(&f);
+    return NEB_OK;
+}
+
+static enum neb_status decode_blocks(struct cmp_work *w, struct neb_rd *r, const struct header *h, float *out, size_t n) {
+    size_t block = h->codec.block, blocks = (n + block - 1) / block;
+    bool four = h->codec.id == CMP_INT4;
+    size_t bytes = four ? (n + 1) / 2 : n;
+    NEB_TRY(get_stream(w, r, blocks, blocks, &w->stream[0]));
+    NEB_TRY(get_stream(w, r, bytes, bytes, &w->stream[1]));
+    const int8_t *codes = (const int8_t *)w->stream[1].p;
+    if (four) {
+        neb_buf_clear(&w->codes);
+        int8_t *room = (int8_t *)neb_buf_grow(&w->codes, n + 1);
+        NEB_TRY(neb_buf_check(&w->codes));
+        if (!kern_unpack4(room, w->stream[1].p, n))
+            return neb_fail(NEB_ERR_FORMAT, "codec frame: a 4-bit code out of range");
+        codes = room;
+    } else if (n && memchr(codes, 0x80, n)) {
+        return neb_fail(NEB_ERR_FORMAT, "codec frame: an 8-bit code out of range");
+    }
+    for (size_t b = 0; b < blocks; b++) {
+        size_t at = b * block, len = n - at < block ? n - at : block;
+        kern_dequantise(out + at, codes + at, kern_scale_value(w->stream[0].p[b], h->top), len);
+    }
+    return NEB_OK;
+}
+
+static enum neb_status decode_topk(struct cmp_work *w, struct neb_rd *r, const struct header *h, float *out, size_t n) {
+    const struct cmp_codec *c = &h->codec;
+    size_t chunks = (n + c->chunk - 1) / c->chunk, entries = 0;
+    for (size_t at = 0; at < n; at += c->chunk)
+        entries += chunk_k(c, n - at < c->chunk ? n - at : c->chunk);
+    NEB_TRY(get_stream(w, r, chunks, chunks, &w->stream[0]));
+    NEB_TRY(get_stream(w, r, entries, entries + n / GAP_ESCAPE + chunks, &w->stream[1]));
+    NEB_TRY(get_stream(w, r, (entries + 3) / 4, (entries + 3) / 4, &w->stream[2]));
+    memset(out, 0, n * sizeof *out);
+    const uint8_t *gap = w->stream[1].p, *end = gap + w->stream[1].len;
+    size_t e = 0;
+    for (size_t at = 0, ch = 0; at < n; at += c->chunk, ch++) {
+        size_t len = n - at < c->chunk ? n - at : c->chunk, k = chunk_k(c, len), i = 0;
+        float scale = kern_scale_value(w->stream[0].p[ch], h->top);
+        const float value[4] = {h->mags[0] * scale, -(h->mags[0] * scale), h->mags[1] * scale, -(h->mags[1] * scale)};
+        for (size_t t = 0; t < k; t++, e++, i++) {
+            while (gap < end && *gap == GAP_ESCAPE)
+                i += GAP_ESCAPE, gap++;
+            if (gap == end || (i += *gap++) >= len)
+                return neb_fail(NEB_ERR_FORMAT, "codec frame: an index outside its chunk");
+            out[at + i] = value[w->stream[2].p[e / 4] >> (e % 4 * 2) & 3];
+        }
+    }
+    return gap == end ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "codec frame: more indices than entries");
+}
+
+enum neb_status cmp_decode(struct cmp_work *w, const uint8_t *frame, size_t len, float *out, size_t n) {
+    struct neb_rd r = neb_rd_make(frame, len);
+    struct header h;
+    NEB_TRY(get_header(&r, &h));
+    if (h.n != n)
+        return neb_fail(NEB_ERR_FORMAT, "codec frame: %llu elements where %zu belong", (unsigned long long)h.n, n);
+    switch (h.codec.id) {
+    case CMP_FP32: NEB_TRY(decode_fp32(w, &r, out, n)); break;
+    case CMP_BF16:
+        NEB_TRY(get_stream(w, &r, n, n, &w->stream[0]));
+        NEB_TRY(get_stream(w, &r, n, n, &w->stream[1]));
+        kern_bf16_join(out, w->stream[0].p, w->stream[1].p, n);
+        break;
+    case CMP_INT8:
+    case CMP_INT4: NEB_TRY(decode_blocks(w, &r, &h, out, n)); break;
+    case CMP_TOPK: NEB_TRY(decode_topk(w, &r, &h, out, n)); break;
+    }
+    bool finite;
+    (void)kern_absmax(out, n, &finite);
+    if (!finite)
+        return neb_fail(NEB_ERR_FORMAT, "codec frame: a value is NaN or infinite");
+    return neb_rd_done(&r) ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "codec frame: bytes after its end");
+}
+
+enum neb_status cmp_frame_peek(const uint8_t *frame, size_t len, struct cmp_frame_info *out) {
+    struct neb_rd r = neb_rd_make(frame, len);
+    struct header h;
+    NEB_TRY(get_header(&r, &h));
+    *out = (struct cmp_frame_info){.codec = h.codec, .n = h.n};
+    return NEB_OK;
+}

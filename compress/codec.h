@@ -1,0 +1,57 @@
+// Codecs: an array of fp32 to a self-describing frame and back.
+//
+//     frame = | "NBF1" | codec u8 | bits u8 | block u16 | chunk u32 | k u32 | top i16 | mags 2 x f32 | n u64 | streams u8 |
+//             | per stream: stage u8 (0 raw, 1 zstd) | raw u32 | encoded u32 | bytes |
+//
+//     fp32   stream 0: the floats
+//     bf16   0: high bytes   1: low bytes
+//     int8   0: a scale byte a block   1: codes
+//     int4   0: a scale byte a block   1: codes, two a byte
+//     topk   0: a scale byte a chunk   1: gaps between indices (bytes, 255 = "and 255 more")   2: 2-bit values
+//
+// The last stage of every stream is zstd where it helps. Frames from elsewhere are hostile until checked: sizes are
+// derived from the header and compared before anything is allocated or written.
+//
+// Sources: block quantisation as in QSGD and 8-bit optimisers; top-k by chunk with 2-bit values as in SparseLoCo
+// (arXiv 2508.15706), with gaps in place of 12-bit indices.
+#ifndef CMP_CODEC_H
+#define CMP_CODEC_H
+#include "agent/base/bytes.h"
+
+enum cmp_codec_id { CMP_FP32 = 1, CMP_BF16 = 2, CMP_INT8 = 3, CMP_INT4 = 4, CMP_TOPK = 5 };
+
+struct cmp_codec {
+    enum cmp_codec_id id;
+    uint32_t block;     // int8, int4: elements that share a scale
+    uint32_t chunk, k;  // topk: k of every chunk elements
+    int zstd_level;
+};
+enum {
+    CMP_ELEMENTS_MAX = 1 << 28,     // of one frame
+    CMP_DENSE_BELOW = 16384,        // topk sends arrays smaller than this as int8
+};
+
+// "fp32", "bf16", "int8", "int4", "int4:64" (block), "topk", "topk:64/4096". NEB_ERR_INVALID lists what is allowed.
+NEB_MUST_CHECK enum neb_status cmp_codec_parse(const char *text, struct cmp_codec *out);
+// The text form again; cap >= 32.
+void cmp_codec_name(const struct cmp_codec *c, char *out, size_t cap);
+
+// Scratch memory of an encoder or decoder: one per thread; grows to the largest array and stays.
+struct cmp_work;
+NEB_MUST_CHECK enum neb_status cmp_work_create(struct cmp_work **out);
+void cmp_work_destroy(struct cmp_work **w);
+
+// Appends the frame of x (n) to out. NEB_ERR_INVALID when x has a NaN or an infinity.
+NEB_MUST_CHECK enum neb_status cmp_encode(struct cmp_work *w, const struct cmp_codec *c, const float *x, size_t n,
+                                          struct neb_buf *out);
+// Decodes a frame of exactly n elements. Bit-exact on every machine. NEB_ERR_FORMAT on anything out of shape.
+NEB_MUST_CHECK enum neb_status cmp_decode(struct cmp_work *w, const uint8_t *frame, size_t len, float *out, size_t n);
+
+struct cmp_frame_info {
+    struct cmp_codec codec;
+    uint64_t n;
+};
+// Header only: which codec, how many elements.
+NEB_MUST_CHECK enum neb_status cmp_frame_peek(const uint8_t *frame, size_t len, struct cmp_frame_info *out);
+
+#endif

@@ -1,0 +1,153 @@
+#include "compress/update.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <zstd.h>
+
+enum { MAGIC = 0x3155424e /* "NBU1" */, UNITS_MAX = 1 << 20, ROWS_MAX = 1 << 24,
+       UNIT_ELEMENTS_MAX = 1 << 24 /* bounds what a hostile update makes us allocate: 64 MiB */, COUNT_CODE_MAX = 231 };
+
+// Codes 0..15 are exact; then mantissa 8 + (c & 7), exponent (c >> 3) - 1: 16, 18, 20, … Code 231 is 15 << 27.
+uint32_t cmp_count_value(uint8_t code) {
+    if (code < 16)
+        return code;
+    uint8_t c = code > COUNT_CODE_MAX ? COUNT_CODE_MAX : code;
+    return (uint32_t)(8 + (c & 7)) << ((c >> 3) - 1);
+}
+
+uint8_t cmp_count_code(uint64_t count) {
+    uint64_t top = cmp_count_value(COUNT_CODE_MAX);
+    if (count < 16)
+        return (uint8_t)count;
+    if (count >= top)
+        return COUNT_CODE_MAX;
+    int shift = 60 - __builtin_clzll(count); // leaves four significant bits
+    uint8_t low = (uint8_t)(((shift + 1) << 3) + (int)((count >> shift) - 8));
+    return count - cmp_count_value(low) <= cmp_count_value((uint8_t)(low + 1)) - count ? low : (uint8_t)(low + 1);
+}
+
+void cmp_update_begin(struct neb_buf *out, uint32_t n_units) {
+    neb_buf_u32(out, MAGIC);
+    neb_buf_u32(out, n_units);
+}
+
+static enum neb_status put_counts(struct neb_buf *out, const uint64_t *counts, uint32_t rows) {
+    size_t at = out->len;
+    neb_buf_u32(out, 0);
+    if (!counts)
+        return neb_buf_check(out);
+    uint8_t *codes = malloc(rows ? rows : 1);
+    if (!codes)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for %u row counts", rows);
+    for (uint32_t i = 0; i < rows; i++)
+        codes[i] = cmp_count_code(counts[i]);
+    size_t bound = ZSTD_compressBound(rows);
+    enum neb_status st = neb_buf_reserve(out, bound);
+    if (st == NEB_OK) {
+        size_t n = ZSTD_compress(out->p + out->len, bound, codes, rows, 3);
+        NEB_ASSERT(!ZSTD_isError(n));
+        out->len += n;
+        neb_put_u32(out->p + at, (uint32_t)n);
+    }
+    free(codes);
+    return st;
+}
+
+enum neb_status cmp_update_add(struct cmp_work *w, struct neb_buf *out, const struct cmp_unit_shape *s,
+                               const struct cmp_codec *codec, const float *x, const uint64_t *counts) {
+    neb_buf_u32(out, s->unit);
+    neb_buf_u32(out, s->rows);
+    neb_buf_u32(out, s->cols);
+    NEB_TRY(put_counts(out, s->counts ? counts : NULL, s->rows));
+    size_t at = out->len;
+    neb_buf_u32(out, 0);
+    NEB_TRY(cmp_encode(w, codec, x, (size_t)s->rows * s->cols, out));
+    NEB_TRY(neb_buf_check(out));
+    neb_put_u32(out->p + at, (uint32_t)(out->len - at - 4));
+    return NEB_OK;
+}
+
+static enum neb_status next_unit(struct neb_rd *r, struct cmp_unit_shape *s, struct cmp_update_unit *u) {
+    s->unit = neb_rd_u32(r);
+    s->rows = neb_rd_u32(r);
+    s->cols = neb_rd_u32(r);
+    u->counts_len = neb_rd_u32(r);
+    u->counts = neb_rd_view(r, u->counts_len);
+    u->frame_len = neb_rd_u32(r);
+    u->frame = neb_rd_view(r, u->frame_len);
+    s->counts = u->counts_len > 0;
+    return r->bad ? neb_fail(NEB_ERR_FORMAT, "update: cut short") : NEB_OK;
+}
+
+static enum neb_status open_header(struct neb_rd *r, uint32_t *n) {
+    uint32_t magic = neb_rd_u32(r);
+    *n = neb_rd_u32(r);
+    if (r->bad || magic != MAGIC || *n > UNITS_MAX)
+        return neb_fail(NEB_ERR_FORMAT, "update: no valid header");
+    return NEB_OK;
+}
+
+enum neb_status cmp_update_open(const uint8_t *p, size_t len, const struct cmp_unit_shape *expect, uint32_t n,
+                                struct cmp_update_unit *out) {
+    struct neb_rd r = neb_rd_make(p, len);
+    uint32_t units;
+    NEB_TRY(open_header(&r, &units));
+    if (units != n)
+        return neb_fail(NEB_ERR_FORMAT, "update: %u units where the fragment has %u; do all members run the same job?", units, n);
+    for (uint32_t i = 0; i < n; i++) {
+        struct cmp_unit_shape s;
+        NEB_TRY(next_unit(&r, &s, &out[i]));
+        if (s.unit != expect[i].unit || s.rows != expect[i].rows || s.cols != expect[i].cols || s.counts != expect[i].counts)
+            return neb_fail(NEB_ERR_FORMAT, "update: unit %u is %u x %u, unit %u of %u x %u is expected", s.unit, s.rows,
+                            s.cols, expect[i].unit, expect[i].rows, expect[i].cols);
+    }
+    return neb_rd_done(&r) ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "update: bytes after its end");
+}
+
+enum neb_status cmp_update_counts(struct cmp_work *w, const struct cmp_update_unit *u, uint32_t rows, uint32_t *counts) {
+    (void)w;
+    uint8_t *codes = malloc(rows ? rows : 1);
+    if (!codes)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for %u row counts", rows);
+    size_t n = ZSTD_decompress(codes, rows, u->counts, u->counts_len);
+    bool good = !ZSTD_isError(n) && n == rows;
+    for (uint32_t i = 0; good && i < rows; i++)
+        counts[i] = cmp_count_value(codes[i]);
+    free(codes);
+    return good ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "update: row counts do not unpack to %u rows", rows);
+}
+
+enum neb_status cmp_update_check(struct cmp_work *w, const uint8_t *p, size_t len, struct cmp_update_stats *out) {
+    struct neb_rd r = neb_rd_make(p, len);
+    enum neb_status st = NEB_OK;
+    struct neb_buf room = {0};
+    double sum = 0;
+    *out = (struct cmp_update_stats){0};
+    NEB_TRY(open_header(&r, &out->units));
+    for (uint32_t i = 0; i < out->units; i++) {
+        struct cmp_unit_shape s;
+        struct cmp_update_unit u;
+        struct cmp_frame_info info;
+        NEB_TRY_GOTO(next_unit(&r, &s, &u), out);
+        NEB_TRY_GOTO(cmp_frame_peek(u.frame, u.frame_len, &info), out);
+        if (s.rows > ROWS_MAX || info.n != (uint64_t)s.rows * s.cols || info.n > UNIT_ELEMENTS_MAX) {
+            st = neb_fail(NEB_ERR_FORMAT, "update: unit %u claims %u x %u elements in %zu bytes", s.unit, s.rows, s.cols, u.frame_len);
+            goto out;
+        }
+        neb_buf_clear(&room);
+        NEB_TRY_GOTO(neb_buf_reserve(&room, info.n * sizeof(float) + (size_t)s.rows * 4 + 64), out);
+        float *x = (float *)(void *)room.p;
+        NEB_TRY_GOTO(cmp_decode(w, u.frame, u.frame_len, x, info.n), out);
+        for (uint64_t k = 0; k < info.n; k++)
+            sum += (double)x[k] * (double)x[k];
+        if (u.counts_len)
+            NEB_TRY_GOTO(cmp_update_counts(w, &u, s.rows, (uint32_t *)(void *)room.p), out);
+        out->elements += info.n;
+    }
+    out->norm = sqrt(sum);
+    if (!neb_rd_done(&r))
+        st = neb_fail(NEB_ERR_FORMAT, "update: bytes after its end");
+out:
+    neb_buf_free(&room);
+    return st;
+}

@@ -1,0 +1,44 @@
+// An update: what one member sends for one fragment in one round. Frames of its units, and how often each row of an
+// embedding or output matrix was seen.
+//
+//     | "NBU1" | units u32 | per unit: unit u32 | rows u32 | cols u32 | counts u32 length, bytes | frame u32 length, bytes |
+//
+// Row counts are one logarithmic byte a row (8 values an octave, exact below 16), packed by zstd: zero runs vanish.
+#ifndef CMP_UPDATE_H
+#define CMP_UPDATE_H
+#include "compress/codec.h"
+
+struct cmp_unit_shape { // what the receiver expects of a unit
+    uint32_t unit, rows, cols;
+    bool counts; // rows are weighted
+};
+
+void cmp_update_begin(struct neb_buf *out, uint32_t n_units);
+// counts: (rows) tokens seen of each row, or NULL when the unit's rows are not weighted.
+NEB_MUST_CHECK enum neb_status cmp_update_add(struct cmp_work *w, struct neb_buf *out, const struct cmp_unit_shape *shape,
+                                              const struct cmp_codec *codec, const float *x, const uint64_t *counts);
+
+struct cmp_update_unit { // views into the update
+    const uint8_t *counts, *frame;
+    size_t counts_len, frame_len;
+};
+// Finds the units of an update; they must be exactly the expected ones in order. out: (n). NEB_ERR_FORMAT otherwise.
+NEB_MUST_CHECK enum neb_status cmp_update_open(const uint8_t *p, size_t len, const struct cmp_unit_shape *expect, uint32_t n,
+                                               struct cmp_update_unit *out);
+// Row counts as numbers, (rows).
+NEB_MUST_CHECK enum neb_status cmp_update_counts(struct cmp_work *w, const struct cmp_update_unit *u, uint32_t rows,
+                                                 uint32_t *counts);
+// What the byte of a count stands for, exactly; and the byte of a count (rounded to nearest).
+uint32_t cmp_count_value(uint8_t code);
+uint8_t cmp_count_code(uint64_t count);
+
+struct cmp_update_stats {
+    uint32_t units;
+    uint64_t elements;
+    double norm; // L2 of all decoded elements
+};
+// Checks an update without knowing the model: structure, frames, finiteness, norm. What an agent does before a commit.
+NEB_MUST_CHECK enum neb_status cmp_update_check(struct cmp_work *w, const uint8_t *p, size_t len,
+                                                struct cmp_update_stats *out);
+
+#endif

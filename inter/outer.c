@@ -1,0 +1,338 @@
+#include "inter/outer.h"
+#include "agent/base/rng.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct slot { // one unit
+    struct inter_outer_unit u;
+    size_t at, n;          // place in the arenas
+    struct cmp_work *work;
+    struct neb_buf frame;  // encoded unit, before it is joined to the update
+    float *acc, *part;     // (n) scratch of apply: weighted sum, one decoded update
+    float *weights;        // (rows) of one part
+    uint32_t *row_counts;  // (parts, rows)
+    struct cmp_update_unit views[INTER_PARTS_MAX];
+    enum neb_status st;
+    struct kern_digest digest;
+};
+
+struct fragment {
+    uint32_t version;
+    bool in_flight;
+    int32_t n;
+    int32_t *units;                // indices of its units, ascending
+    struct cmp_unit_shape *shapes; // what an update of it must hold
+};
+
+struct inter_outer {
+    struct inter_outer_config c;
+    struct kern_pool *pool; // borrowed
+    int32_t n_units;
+    struct slot *slots;
+    struct fragment *fragments;
+    size_t n;
+    float *theta, *v, *u, *sent;
+    struct cmp_update_unit *views;
+};
+
+static float *floats(size_t n) { return calloc(n ? n : 1, sizeof(float)); }
+
+static enum neb_status make_slot(struct inter_outer *o, struct slot *s, const struct inter_outer_unit *u) {
+    s->u = *u;
+    s->u.row_weights = u->row_weights && o->c.row_weights;
+    s->n = (size_t)u->rows * u->cols;
+    s->at = o->n;
+    o->n += s->n;
+    NEB_TRY(cmp_work_create(&s->work));
+    s->acc = floats(s->n);
+    s->part = floats(s->n);
+    s->weights = floats(u->rows);
+    s->row_counts = s->u.row_weights ? calloc((size_t)u->rows * INTER_PARTS_MAX, sizeof *s->row_counts) : NULL;
+    if (!s->acc || !s->part || !s->weights || (s->u.row_weights && !s->row_counts))
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for the outer state of %u x %u parameters", u->rows, u->cols);
+    return NEB_OK;
+}
+
+static enum neb_status make_fragment(struct inter_outer *o, int32_t f) {
+    struct fragment *g = &o->fragments[f];
+    g->units = calloc((size_t)o->n_units, sizeof *g->units);
+    g->shapes = calloc((size_t)o->n_units, sizeof *g->shapes);
+    if (!g->units || !g->shapes)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for fragment %d", f);
+    for (int32_t i = 0; i < o->n_units; i++)
+        if (o->slots[i].u.fragment == f) {
+            const struct inter_outer_unit *u = &o->slots[i].u;
+            g->shapes[g->n] = (struct cmp_unit_shape){(uint32_t)i, u->rows, u->cols, u->row_weights};
+            g->units[g->n++] = i;
+        }
+    return g->n ? NEB_OK : neb_fail(NEB_ERR_INVALID, "sync.fragments: fragment %d of %d is empty; use fewer", f, o->c.fragments);
+}
+
+enum neb_status inter_outer_create(const struct inter_outer_config *c, const struct inter_outer_unit *units, int32_t n,
+                                   struct kern_pool *pool, struct inter_outer **out) {
+    enum neb_status st = NEB_OK;
+    struct inter_outer *o = calloc(1, sizeof *o);
+    if (!o)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for the outer optimiser");
+    NEB_ASSERT(c->fragments >= 1 && n >= 1);
+    o->c = *c;
+    o->pool = pool;
+    o->n_units = n;
+    o->slots = calloc((size_t)n, sizeof *o->slots);
+    o->fragments = calloc((size_t)c->fragments, sizeof *o->fragments);
+    o->views = calloc((size_t)n, sizeof *o->views);
+    if (!o->slots || !o->fragments || !o->views) {
+        st = neb_fail(NEB_ERR_NOMEM, "out of memory for the outer optimiser");
+        goto fail;
+    }
+    for (int32_t i = 0; i < n; i++)
+        NEB_TRY_GOTO(make_slot(o, &o->slots[i], &units[i]), fail);
+    for (int32_t f = 0; f < c->fragments; f++)
+        NEB_TRY_GOTO(make_fragment(o, f), fail);
+    o->theta = floats(o->n);
+    o->v = floats(o->n);
+    o->u = floats(o->n);
+    o->sent = floats(o->n);
+    if (!o->theta || !o->v || !o->u || !o->sent) {
+        st = neb_fail(NEB_ERR_NOMEM, "out of memory for the outer state of %zu parameters (16 bytes each)", o->n);
+        goto fail;
+    }
+    for (int32_t i = 0; i < n; i++)
+        memcpy(o->theta + o->slots[i].at, units[i].theta_m, o->slots[i].n * sizeof(float));
+    *out = o;
+    return NEB_OK;
+fail:
+    inter_outer_destroy(&o);
+    return st;
+}
+
+void inter_outer_destroy(struct inter_outer **op) {
+    struct inter_outer *o = *op;
+    if (!o)
+        return;
+    for (int32_t i = 0; o->slots && i < o->n_units; i++) {
+        struct slot *s = &o->slots[i];
+        cmp_work_destroy(&s->work);
+        neb_buf_free(&s->frame);
+        free(s->acc);
+        free(s->part);
+        free(s->weights);
+        free(s->row_counts);
+    }
+    for (int32_t f = 0; o->fragments && f < o->c.fragments; f++) {
+        free(o->fragments[f].units);
+        free(o->fragments[f].shapes);
+    }
+    free(o->slots);
+    free(o->fragments);
+    free(o->views);
+    free(o->theta);
+    free(o->v);
+    free(o->u);
+    free(o->sent);
+    free(o);
+    *op = NULL;
+}
+
+// ---- encode ---------------------------------------------------------------------------------------------------
+
+struct encode_job {
+    struct inter_outer *o;
+    const struct fragment *g;
+    const struct cmp_codec *codec;
+    inter_outer_counts *counts;
+    void *user;
+};
+
+static void encode_unit(void *arg, size_t i) {
+    struct encode_job *j = arg;
+    struct inter_outer *o = j->o;
+    struct slot *s = &o->slots[j->g->units[i]];
+    kern_exact_pseudo_gradient(o->u + s->at, o->theta + s->at, s->u.theta_m, o->c.beta, s->n);
+    memcpy(o->sent + s->at, s->u.theta_m, s->n * sizeof(float));
+    neb_buf_clear(&s->frame);
+    const uint64_t *counts = s->u.row_weights ? j->counts(j->user, j->g->units[i]) : NULL;
+    s->st = cmp_update_add(s->work, &s->frame, &j->g->shapes[i], j->codec, o->u + s->at, counts);
+}
+
+enum neb_status inter_outer_encode(struct inter_outer *o, int32_t f, const struct cmp_codec *codec,
+                                   inter_outer_counts *counts, void *user, struct neb_buf *out) {
+    struct fragment *g = &o->fragments[f];
+    NEB_ASSERT(!g->in_flight);
+    struct encode_job job = {o, g, codec, counts, user};
+    kern_pool_run(o->pool, (size_t)g->n, encode_unit, &job);
+    neb_buf_clear(out);
+    cmp_update_begin(out, (uint32_t)g->n);
+    for (int32_t i = 0; i < g->n; i++) {
+        const struct slot *s = &o->slots[g->units[i]];
+        NEB_TRY(s->st);
+        neb_buf_add(out, s->frame.p, s->frame.len);
+    }
+    NEB_TRY(neb_buf_check(out));
+    g->in_flight = true;
+    return NEB_OK;
+}
+
+// ---- apply ----------------------------------------------------------------------------------------------------
+
+struct apply_job {
+    struct inter_outer *o;
+    const struct fragment *g;
+    const struct inter_outer_round *r;
+    float share[INTER_PARTS_MAX]; // tokens of a part / all tokens
+    bool mine;
+};
+
+// w[row] of part p: (n_p + κ·share_p) / Σ_q (n_q + κ·share_q), members in order.
+static void row_weights(const struct apply_job *j, struct slot *s, size_t p) {
+    float kappa = j->o->c.kappa;
+    for (uint32_t row = 0; row < s->u.rows; row++) {
+        float sum = 0, own = 0;
+        for (size_t q = 0; q < j->r->n; q++) {
+            float prior = kappa * j->share[q];
+            float n = (float)s->row_counts[q * s->u.rows + row] + prior;
+            sum = sum + n;
+            if (q == p)
+                own = n;
+        }
+        s->weights[row] = sum > 0 ? own / sum : j->share[p];
+    }
+}
+
+// First pass, which may fail: decode every part once, form the weighted sum and the own residual aside.
+static void sum_unit(void *arg, size_t i) {
+    struct apply_job *j = arg;
+    struct slot *s = &j->o->slots[j->g->units[i]];
+    memset(s->acc, 0, s->n * sizeof(float));
+    for (size_t p = 0; s->u.row_weights && p < j->r->n; p++)
+        if ((s->st = cmp_update_counts(s->work, &s->views[p], s->u.rows, s->row_counts + p * s->u.rows)) != NEB_OK)
+            return;
+    for (size_t p = 0; p < j->r->n; p++) {
+        const struct inter_outer_part *part = &j->r->parts[p];
+        if ((s->st = cmp_decode(s->work, s->views[p].frame, s->views[p].frame_len, s->part, s->n)) != NEB_OK)
+            return;
+        if (!s->u.row_weights) {
+            float w = part->clip == 1 ? j->share[p] : j->share[p] * part->clip;
+            kern_exact_add_scaled(s->acc, s->part, w, s->n);
+            continue;
+        }
+        row_weights(j, s, p);
+        for (uint32_t row = 0; part->clip != 1 && row < s->u.rows; row++)
+            s->weights[row] = s->weights[row] * part->clip;
+        kern_exact_add_rows(s->acc, s->part, s->weights, s->u.rows, s->u.cols);
+    }
+    s->st = NEB_OK;
+}
+
+// Second pass, which cannot fail: the outer step, the residual, the rebase, the digest.
+static void settle_unit(void *arg, size_t i) {
+    struct apply_job *j = arg;
+    struct inter_outer *o = j->o;
+    struct slot *s = &o->slots[j->g->units[i]];
+    for (size_t p = 0; p < j->r->n; p++)
+        if (j->r->parts[p].mine) {
+            if (j->r->n > 1 || !j->mine) // the last part decoded is still there when it is the only one
+                NEB_ASSERT(cmp_decode(s->work, s->views[p].frame, s->views[p].frame_len, s->part, s->n) == NEB_OK);
+            kern_exact_residual(o->u + s->at, s->part, s->n);
+        }
+    if (j->r->merge) {
+        memset(o->v + s->at, 0, s->n * sizeof(float));
+        kern_exact_outer_step(o->theta + s->at, o->v + s->at, s->acc, 1, 0, s->n);
+        memset(o->v + s->at, 0, s->n * sizeof(float));
+    } else {
+        kern_exact_outer_step(o->theta + s->at, o->v + s->at, s->acc, j->r->eta, j->r->mu, s->n);
+    }
+    kern_exact_rebase(s->u.theta_m, o->theta + s->at, o->sent + s->at, s->n);
+    s->digest = kern_digest_part(o->theta + s->at, o->v + s->at, s->at, s->n);
+}
+
+static struct kern_digest fragment_digest(const struct inter_outer *o, const struct fragment *g) {
+    struct kern_digest d = {neb_mix64(g->version + 1), neb_mix64((uint64_t)g->version << 32 | 7)};
+    for (int32_t i = 0; i < g->n; i++)
+        d = kern_digest_add(d, o->slots[g->units[i]].digest);
+    return d;
+}
+
+static enum neb_status open_parts(struct inter_outer *o, const struct fragment *g, const struct inter_outer_round *r) {
+    for (size_t p = 0; p < r->n; p++) {
+        if (!(r->parts[p].clip > 0 && r->parts[p].clip <= 1))
+            return neb_fail(NEB_ERR_FORMAT, "commit: clip factor %g is not in (0, 1]", (double)r->parts[p].clip);
+        NEB_TRY(cmp_update_open(r->parts[p].blob, r->parts[p].len, g->shapes, (uint32_t)g->n, o->views));
+        for (int32_t i = 0; i < g->n; i++)
+            o->slots[g->units[i]].views[p] = o->views[i];
+    }
+    return NEB_OK;
+}
+
+enum neb_status inter_outer_apply(struct inter_outer *o, int32_t f, const struct inter_outer_round *r,
+                                  struct kern_digest *digest) {
+    struct fragment *g = &o->fragments[f];
+    struct apply_job job = {.o = o, .g = g, .r = r};
+    uint64_t total = 0;
+    if (r->n < 1 || r->n > INTER_PARTS_MAX)
+        return neb_fail(NEB_ERR_FORMAT, "commit: %zu updates, 1 to %d are possible", r->n, INTER_PARTS_MAX);
+    for (size_t p = 0; p < r->n; p++) {
+        total += r->parts[p].tokens;
+        job.mine |= r->parts[p].mine;
+    }
+    if (total == 0 || total > (1ull << 60))
+        return neb_fail(NEB_ERR_FORMAT, "commit: the updates' weights sum to %llu tokens", (unsigned long long)total);
+    // float of a 64-bit integer rounds to nearest on every machine; the quotient is one fp32 division.
+    for (size_t p = 0; p < r->n; p++)
+        job.share[p] = (float)r->parts[p].tokens / (float)total;
+    NEB_TRY(open_parts(o, g, r));
+    kern_pool_run(o->pool, (size_t)g->n, sum_unit, &job);
+    for (int32_t i = 0; i < g->n; i++)
+        NEB_TRY(o->slots[g->units[i]].st);
+    if (!g->in_flight) // nothing of ours travels: there is no progress before a send, only since θ
+        for (int32_t i = 0; i < g->n; i++) {
+            const struct slot *s = &o->slots[g->units[i]];
+            memcpy(o->sent + s->at, o->theta + s->at, s->n * sizeof(float));
+        }
+    kern_pool_run(o->pool, (size_t)g->n, settle_unit, &job);
+    // Committed without ours: u becomes the residual as it is, which already contains Δ; so the progress up to the send
+    // is no longer in θ_m: it comes back through the next update.
+    g->in_flight = false;
+    g->version++;
+    *digest = fragment_digest(o, g);
+    return NEB_OK;
+}
+
+void inter_outer_reject(struct inter_outer *o, int32_t f) {
+    struct fragment *g = &o->fragments[f];
+    for (int32_t i = 0; i < g->n; i++) {
+        struct slot *s = &o->slots[g->units[i]];
+        memset(o->u + s->at, 0, s->n * sizeof(float));
+        memcpy(s->u.theta_m, o->theta + s->at, s->n * sizeof(float));
+    }
+    g->in_flight = false;
+}
+
+bool inter_outer_in_flight(const struct inter_outer *o, int32_t f) { return o->fragments[f].in_flight; }
+uint32_t inter_outer_version(const struct inter_outer *o, int32_t f) { return o->fragments[f].version; }
+
+struct kern_digest inter_outer_digest(const struct inter_outer *o) {
+    struct kern_digest d = {0, 0};
+    for (int32_t f = 0; f < o->c.fragments; f++) {
+        const struct fragment *g = &o->fragments[f];
+        struct kern_digest part = {neb_mix64(g->version + 1), neb_mix64((uint64_t)g->version << 32 | 7)};
+        for (int32_t i = 0; i < g->n; i++) {
+            const struct slot *s = &o->slots[g->units[i]];
+            part = kern_digest_add(part, kern_digest_part(o->theta + s->at, o->v + s->at, s->at, s->n));
+        }
+        d = kern_digest_add(d, part);
+    }
+    return d;
+}
+
+void inter_outer_arrays(struct inter_outer *o, struct inter_outer_array out[INTER_OUTER_ARRAYS]) {
+    const struct inter_outer_array all[INTER_OUTER_ARRAYS] = {{"outer.theta", o->theta, o->n}, {"outer.v", o->v, o->n},
+                                                              {"outer.u", o->u, o->n}, {"outer.sent", o->sent, o->n}};
+    memcpy(out, all, sizeof all);
+}
+
+void inter_outer_set_fragment(struct inter_outer *o, int32_t f, uint32_t version, bool in_flight) {
+    o->fragments[f].version = version;
+    o->fragments[f].in_flight = in_flight;
+}

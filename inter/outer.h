@@ -1,0 +1,88 @@
+// The outer optimiser of one member: turns what a cluster learned into an update, and committed updates into the next
+// global parameters. Runs on the worker, where the parameters are.
+//
+//     Δ_m = θ − θ_m                      what this cluster learned since the round began
+//     u_m = β·e_m + Δ_m                  plus what it could not send before (error feedback)
+//     c_m = C(u_m)                       encode; u_m is kept until the round's outcome is known
+//     Δ   = Σ w_m·D(c_m)                 over the committed set, in member order
+//     v   = μ·v + Δ;  θ = θ − η·(Δ + μ·v)
+//     e_m = u_m − D(c_m)                 if c_m was committed;  e_m = u_m if it was not
+//     θ_m = θ + (θ_m − θ_m at the send)  rebase: local progress since the send is kept
+//
+// Weights: by tokens; rows of embedding and output matrices by the tokens seen of that row,
+// w_row = (n_m,row + κ·share_m) / Σ, in fp32, members in order.
+//
+// Everything from decode to digest is on the exact path: all members compute the same bits. Memory: four floats a
+// parameter (θ, v, u or e, θ_m at the send). One thread calls; work is spread over the pool by units.
+//
+// Sources: DiLoCo (arXiv 2311.08105), Streaming DiLoCo (2501.18512), SparseLoCo (2508.15706).
+#ifndef INTER_OUTER_H
+#define INTER_OUTER_H
+#include "compress/exact.h"
+#include "compress/update.h"
+
+enum { INTER_PARTS_MAX = 16 };
+
+struct inter_outer_unit {
+    uint32_t rows, cols;
+    bool row_weights;
+    int32_t fragment;
+    float *theta_m; // (rows, cols) the worker's own parameters, borrowed
+};
+
+struct inter_outer_config {
+    float beta;  // decay of the residual, 1: nothing is forgotten
+    float kappa; // tokens that every row is worth before any was seen
+    bool row_weights;
+    int32_t fragments;
+};
+
+struct inter_outer;
+// θ starts as a copy of theta_m: all members must start from the same parameters.
+NEB_MUST_CHECK enum neb_status inter_outer_create(const struct inter_outer_config *c, const struct inter_outer_unit *units,
+                                                  int32_t n, struct kern_pool *pool, struct inter_outer **out);
+void inter_outer_destroy(struct inter_outer **o);
+
+// Encodes fragment f into out (replaced). counts(user, unit, rows): pointer to (rows) tokens seen of each row of a
+// row-weighted unit since the member's last commit. The fragment must not be in flight.
+typedef const uint64_t *inter_outer_counts(void *user, int32_t unit);
+NEB_MUST_CHECK enum neb_status inter_outer_encode(struct inter_outer *o, int32_t f, const struct cmp_codec *codec,
+                                                  inter_outer_counts *counts, void *user, struct neb_buf *out);
+
+struct inter_outer_part { // one committed update, in member order
+    const uint8_t *blob;
+    size_t len;
+    uint64_t tokens;
+    float clip; // gate's factor, 1: as sent
+    bool mine;
+};
+struct inter_outer_round {
+    const struct inter_outer_part *parts;
+    size_t n;
+    float eta, mu;
+    bool merge; // merge round: η 1, μ 0, v 0
+};
+// Applies a commit to fragment f. On an error nothing has changed. *digest: of (version, θ, v) afterwards, where version
+// counts the commits applied to this fragment.
+NEB_MUST_CHECK enum neb_status inter_outer_apply(struct inter_outer *o, int32_t f, const struct inter_outer_round *r,
+                                                 struct kern_digest *digest);
+// The update in flight was refused by the gate: u and e are dropped, θ_m restarts from θ.
+void inter_outer_reject(struct inter_outer *o, int32_t f);
+
+bool inter_outer_in_flight(const struct inter_outer *o, int32_t f);
+uint32_t inter_outer_version(const struct inter_outer *o, int32_t f);
+// Digest over all fragments, as in the contract's params_digest.
+struct kern_digest inter_outer_digest(const struct inter_outer *o);
+
+// State for a checkpoint: arrays to write and read back in place, in this order. Arrays stay owned by o.
+struct inter_outer_array {
+    const char *name; // "outer.theta", "outer.v", "outer.u", "outer.sent"
+    float *p;
+    size_t n;
+};
+enum { INTER_OUTER_ARRAYS = 4 };
+void inter_outer_arrays(struct inter_outer *o, struct inter_outer_array out[INTER_OUTER_ARRAYS]);
+// Per fragment: version and whether it is in flight.
+void inter_outer_set_fragment(struct inter_outer *o, int32_t f, uint32_t version, bool in_flight);
+
+#endif

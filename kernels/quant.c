@@ -1,0 +1,172 @@
+#include "kernels/quant.h"
+#include "agent/base/status.h"
+#include "kernels/clones.h"
+
+#include <string.h>
+
+// 2^(j/8) rounded to fp32: written out, since no two libraries agree on the last bit of exp2.
+static const float grid[8] = {0x1.000000p+0f, 0x1.172b84p+0f, 0x1.306fe0p+0f, 0x1.4bfdaep+0f,
+                              0x1.6a09e6p+0f, 0x1.8ace54p+0f, 0x1.ae89fap+0f, 0x1.d5818ep+0f};
+
+static inline uint32_t bits_of(float f) {
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    return u;
+}
+
+static inline float float_of(uint32_t u) {
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+// Absolute values of finite floats order like their bits; NaN and infinity are at or above 0x7f800000.
+KERN_CLONES static uint32_t absmax_bits(const float *x, size_t n) {
+    uint32_t max = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t u;
+        memcpy(&u, &x[i], sizeof u);
+        u &= 0x7fffffffu;
+        max = u > max ? u : max;
+    }
+    return max;
+}
+
+float kern_absmax(const float *x, size_t n, bool *finite) {
+    uint32_t max = absmax_bits(x, n);
+    *finite = max < 0x7f800000u;
+    return float_of(max);
+}
+
+static int exponent_of(float positive) { return (int)(bits_of(positive) >> 23) - 127; }
+
+int kern_scale_top(float max, int qmax) {
+    float want = max / (float)qmax;
+    int top = exponent_of(want) + 1; // room for rounding up to the next octave
+    return top < -90 ? -90 : top > 120 ? 120 : top;
+}
+
+float kern_scale_value(uint8_t code, int top) {
+    if (code == 0)
+        return 0;
+    int e = top - 31 + (code >> 3);
+    return float_of((uint32_t)(e + 127) << 23) * grid[code & 7];
+}
+
+uint8_t kern_scale_code(float want, int top) {
+    if (!(want > 0))
+        return 0;
+    int e = exponent_of(want), slot = e - (top - 31);
+    if (slot < 0)
+        return 0; // 2^-31 of the frame's largest: the residual keeps it
+    float mantissa = float_of((bits_of(want) & 0x7fffffu) | 127u << 23);
+    int j = 0;
+    while (j < 8 && grid[j] < mantissa)
+        j++;
+    int code = slot * 8 + j;
+    return (uint8_t)(code < 1 ? 1 : code > 255 ? 255 : code);
+}
+
+// Adding 1.5 * 2^23 rounds to an integer in the low mantissa bits, to nearest even, in every vector width.
+KERN_CLONES static void quantise(int8_t *restrict codes, const float *restrict x, float inverse, float limit, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        float q = x[i] * inverse;
+        q = q > limit ? limit : q;
+        q = q < -limit ? -limit : q;
+        float r = q + 12582912.0f;
+        codes[i] = (int8_t)(int32_t)(r - 12582912.0f);
+    }
+}
+
+void kern_quantise(int8_t *codes, const float *x, float scale, int qmax, size_t n) {
+    if (scale == 0)
+        memset(codes, 0, n);
+    else
+        quantise(codes, x, 1.0f / scale, (float)qmax, n);
+}
+
+KERN_CLONES void kern_dequantise(float *restrict out, const int8_t *restrict codes, float scale, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        out[i] = (float)codes[i] * scale;
+}
+
+KERN_CLONES static void pack_pairs(uint8_t *restrict out, const int8_t *restrict codes, size_t pairs) {
+    for (size_t i = 0; i < pairs; i++)
+        out[i] = (uint8_t)((uint8_t)(codes[2 * i] + 8) | (uint8_t)((uint8_t)(codes[2 * i + 1] + 8) << 4));
+}
+
+void kern_pack4(uint8_t *out, const int8_t *codes, size_t n) {
+    pack_pairs(out, codes, n / 2);
+    if (n % 2)
+        out[n / 2] = (uint8_t)((codes[n - 1] + 8) | 8 << 4);
+}
+
+KERN_CLONES static unsigned unpack_pairs(int8_t *restrict codes, const uint8_t *restrict in, size_t pairs) {
+    unsigned bad = 0;
+    for (size_t i = 0; i < pairs; i++) {
+        uint8_t lo = in[i] & 15, hi = in[i] >> 4;
+        bad |= (unsigned)(lo == 0) | (unsigned)(hi == 0);
+        codes[2 * i] = (int8_t)(lo - 8);
+        codes[2 * i + 1] = (int8_t)(hi - 8);
+    }
+    return bad;
+}
+
+bool kern_unpack4(int8_t *codes, const uint8_t *in, size_t n) {
+    unsigned bad = unpack_pairs(codes, in, n / 2);
+    if (n % 2) {
+        bad |= (in[n / 2] & 15) == 0 || in[n / 2] >> 4 != 8;
+        codes[n - 1] = (int8_t)((in[n / 2] & 15) - 8);
+    }
+    return !bad;
+}
+
+KERN_CLONES void kern_bf16_split(uint8_t *restrict high, uint8_t *restrict low, const float *restrict x, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        uint32_t u;
+        memcpy(&u, &x[i], sizeof u);
+        u += 0x7fffu + (u >> 16 & 1);
+        high[i] = (uint8_t)(u >> 24);
+        low[i] = (uint8_t)(u >> 16);
+    }
+}
+
+KERN_CLONES void kern_bf16_join(float *restrict out, const uint8_t *restrict high, const uint8_t *restrict low, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        uint32_t u = (uint32_t)high[i] << 24 | (uint32_t)low[i] << 16;
+        memcpy(&out[i], &u, sizeof u);
+    }
+}
+
+// Radix descent on the absolute bits: two histograms of 2048 bins leave a handful of candidates.
+void kern_topk(uint16_t *idx, const float *x, size_t n, size_t k, uint32_t *scratch) {
+    uint32_t count[2048];
+    NEB_ASSERT(n <= 65536 && k <= n);
+    for (size_t i = 0; i < n; i++)
+        scratch[i] = bits_of(x[i]) & 0x7fffffffu;
+    uint32_t prefix = 0, mask = 0;
+    size_t need = k; // how many still to take among those that match the prefix
+    static const struct {
+        int shift;
+        uint32_t bins;
+    } levels[] = {{20, 2048}, {9, 2048}, {0, 512}};
+    for (int l = 0; l < 3 && need; l++) {
+        memset(count, 0, levels[l].bins * sizeof *count);
+        for (size_t i = 0; i < n; i++)
+            if ((scratch[i] & mask) == prefix)
+                count[scratch[i] >> levels[l].shift & (levels[l].bins - 1)]++;
+        uint32_t b = levels[l].bins - 1;
+        while (count[b] < need)
+            need -= count[b--];
+        prefix |= b << levels[l].shift;
+        mask |= (levels[l].bins - 1) << levels[l].shift;
+    }
+    size_t out = 0; // prefix is now the k-th largest value itself; `need` of its equals are taken, lowest index first
+    for (size_t i = 0; i < n && out < k; i++) {
+        if (scratch[i] > prefix)
+            idx[out++] = (uint16_t)i;
+        else if (scratch[i] == prefix && need)
+            idx[out++] = (uint16_t)i, need--;
+    }
+    NEB_ASSERT(out == k);
+}

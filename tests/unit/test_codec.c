@@ -1,0 +1,240 @@
+// compress/: every codec round trip within its bound, sizes, refusals; quantisers on denormals and extremes.
+#include "agent/base/log.h"
+#include "agent/base/rng.h"
+#include "compress/update.h"
+#include "kernels/quant.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static struct cmp_work *W;
+static void swallow(void *user, enum neb_log_level level, const char *text) { (void)user, (void)level, (void)text; }
+
+static float heavy(struct neb_rng *r) { // heavy-tailed, as pseudo-gradients are
+    float z = neb_rng_normal(r);
+    return 1e-3f * z * fabsf(z);
+}
+
+static void fill(float *x, size_t n, uint64_t seed) {
+    struct neb_rng r = neb_rng_make(seed, 1);
+    for (size_t i = 0; i < n; i++)
+        x[i] = heavy(&r);
+}
+
+static double relative_error(const float *x, const float *y, size_t n) {
+    double e = 0, s = 0;
+    for (size_t i = 0; i < n; i++) {
+        double d = (double)x[i] - (double)y[i];
+        e += d * d;
+        s += (double)x[i] * (double)x[i];
+    }
+    return s > 0 ? sqrt(e / s) : sqrt(e);
+}
+
+static void test_round_trips(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        double max_error, max_bits; // bits only where n is large
+    } cases[] = {{"fp32", 0, 32.1}, {"bf16", 0.003, 16.1}, {"int8", 0.02, 7.5}, {"int4", 0.25, 3.4},
+                 {"int4:32", 0.2, 4}, {"topk:64/4096", 0.95, 0.16}, {"topk:256/4096", 0.85, 0.6}};
+    static const size_t sizes[] = {0, 1, 2, 3, 127, 128, 129, 4095, 16384, 16385, 300001};
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++)
+        for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
+            struct cmp_codec codec;
+            struct neb_buf frame = {0};
+            size_t n = sizes[k];
+            float *x = malloc((n + 1) * sizeof *x), *y = malloc((n + 1) * sizeof *y);
+            fill(x, n, k);
+            y[n] = 42; // a sentinel behind the output
+            assert_int_equal(cmp_codec_parse(cases[c].name, &codec), NEB_OK);
+            assert_int_equal(cmp_encode(W, &codec, x, n, &frame), NEB_OK);
+            assert_int_equal(cmp_decode(W, frame.p, frame.len, y, n), NEB_OK);
+            double e = relative_error(x, y, n), bits = n ? 8.0 * (double)frame.len / (double)n : 0;
+            if (e > cases[c].max_error || y[n] != 42 || (n > 300000 && bits > cases[c].max_bits))
+                fail_msg("%s, n %zu: error %g (at most %g), %g bits", cases[c].name, n, e, cases[c].max_error, bits);
+            struct cmp_frame_info info;
+            assert_int_equal(cmp_frame_peek(frame.p, frame.len, &info), NEB_OK);
+            assert_int_equal(info.n, n);
+            free(x);
+            free(y);
+            neb_buf_free(&frame);
+        }
+}
+
+static void test_extremes(void **state) {
+    (void)state;
+    static const float x[] = {0, -0.0f, 1e-45f, -1e-40f, 1.17549435e-38f, 3e38f, -3e38f, 1, -1, 1e-30f, 65504, 7, 0.5f, 2.5f, -2.5f, 1e10f};
+    static const char *const names[] = {"fp32", "int8:8", "int4:8", "topk:64/64"};
+    enum { N = sizeof x / sizeof x[0] };
+    for (size_t c = 0; c < sizeof names / sizeof names[0]; c++) {
+        struct cmp_codec codec;
+        struct neb_buf frame = {0};
+        float y[N];
+        assert_int_equal(cmp_codec_parse(names[c], &codec), NEB_OK);
+        assert_int_equal(cmp_encode(W, &codec, x, N, &frame), NEB_OK);
+        assert_int_equal(cmp_decode(W, frame.p, frame.len, y, N), NEB_OK);
+        if (codec.id == CMP_FP32)
+            assert_memory_equal(x, y, sizeof x);
+        for (size_t i = 0; i < N; i++)
+            assert_true(isfinite(y[i]));
+        neb_buf_free(&frame);
+    }
+    for (int b = 1; b < 256; b++) // the scale grid is monotone, and every scale is its own code
+        for (int top = -90; top <= 120; top += 35) {
+            float s = kern_scale_value((uint8_t)b, top);
+            assert_true(isnormal(s) && (b == 1 || s > kern_scale_value((uint8_t)(b - 1), top)));
+            assert_int_equal(kern_scale_code(s, top), b);
+        }
+}
+
+static void test_nan_is_refused(void **state) {
+    (void)state;
+    float x[300] = {0};
+    struct cmp_codec codec;
+    struct neb_buf frame = {0};
+    neb_log_set_sink(swallow, NULL);
+    for (int i = 0; i < 2; i++) {
+        x[257] = i ? INFINITY : NAN;
+        assert_int_equal(cmp_codec_parse("int4", &codec), NEB_OK);
+        assert_int_equal(cmp_encode(W, &codec, x, 300, &frame), NEB_ERR_INVALID);
+    }
+    x[257] = 1; // and from a peer: fp32 with a NaN inside
+    assert_int_equal(cmp_codec_parse("fp32", &codec), NEB_OK);
+    codec.zstd_level = 0;
+    neb_buf_clear(&frame);
+    assert_int_equal(cmp_encode(W, &codec, x, 300, &frame), NEB_OK);
+    frame.p[frame.len - 2] = 0xff;
+    frame.p[frame.len - 1] = 0x7f;
+    float y[300];
+    assert_int_equal(cmp_decode(W, frame.p, frame.len, y, 300), NEB_ERR_FORMAT);
+    neb_log_set_sink(NULL, NULL);
+    neb_buf_free(&frame);
+}
+
+static void test_topk_is_exact_and_breaks_ties_low(void **state) {
+    (void)state;
+    enum { N = 3000 };
+    static float x[N];
+    static uint32_t scratch[N];
+    uint16_t idx[N];
+    struct neb_rng r = neb_rng_make(11, 0);
+    for (int round = 0; round < 40; round++) {
+        size_t n = 1 + neb_rng_below(&r, N), k = 1 + neb_rng_below(&r, n);
+        for (size_t i = 0; i < n; i++) // few distinct values: many ties
+            x[i] = (float)((int)neb_rng_below(&r, 9) - 4) * (round % 2 ? 1.0f : heavy(&r));
+        kern_topk(idx, x, n, k, scratch);
+        for (size_t i = 0; i < n; i++) { // i is chosen exactly when fewer than k beat it
+            size_t better = 0;
+            bool chosen = false;
+            for (size_t j = 0; j < n; j++)
+                better += fabsf(x[j]) > fabsf(x[i]) || (fabsf(x[j]) == fabsf(x[i]) && j < i);
+            for (size_t j = 0; j < k; j++)
+                chosen |= idx[j] == i;
+            assert_true(chosen == (better < k));
+            if (n > 400 && i > 200)
+                break;
+        }
+        for (size_t j = 1; j < k; j++)
+            assert_true(idx[j] > idx[j - 1]);
+    }
+}
+
+static void test_names(void **state) {
+    (void)state;
+    static const char *const good[] = {"fp32", "bf16", "int8", "int4", "int4:64", "topk:64/4096", "topk:16/256"};
+    static const char *const bad[] = {"", "int5", "int4:", "int4:4", "int4:64x", "topk:0/64", "topk:65/64", "topk:64", "topk:1/100000"};
+    struct cmp_codec c;
+    char name[32];
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        assert_int_equal(cmp_codec_parse(good[i], &c), NEB_OK);
+        cmp_codec_name(&c, name, sizeof name);
+        assert_string_equal(name, good[i]);
+    }
+    neb_log_set_sink(swallow, NULL);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        assert_int_equal(cmp_codec_parse(bad[i], &c), NEB_ERR_INVALID);
+    neb_log_set_sink(NULL, NULL);
+}
+
+static void test_counts(void **state) {
+    (void)state;
+    uint32_t last = 0;
+    for (int c = 1; c <= 231; c++) {
+        uint32_t v = cmp_count_value((uint8_t)c);
+        assert_true(v > last);
+        assert_int_equal(cmp_count_code(v), c);
+        last = v;
+    }
+    struct neb_rng r = neb_rng_make(1, 1);
+    for (int i = 0; i < 10000; i++) {
+        uint64_t n = neb_rng_u64(&r) >> (33 + neb_rng_below(&r, 30));
+        double v = cmp_count_value(cmp_count_code(n));
+        assert_true(fabs(v - (double)n) <= (double)n / 16);
+    }
+    assert_int_equal(cmp_count_code(UINT64_MAX), 231);
+}
+
+static void test_update_shapes(void **state) {
+    (void)state;
+    struct cmp_unit_shape shapes[2] = {{0, 50, 8, true}, {3, 1, 77, false}};
+    struct cmp_update_unit units[2];
+    struct cmp_update_stats stats;
+    struct cmp_codec codec;
+    struct neb_buf b = {0};
+    float x[400], y[77];
+    uint64_t counts[50];
+    uint32_t got[50];
+    fill(x, 400, 3);
+    fill(y, 77, 4);
+    for (int i = 0; i < 50; i++)
+        counts[i] = i % 3 ? 0 : (uint64_t)i * 100;
+    assert_int_equal(cmp_codec_parse("int8", &codec), NEB_OK);
+    cmp_update_begin(&b, 2);
+    assert_int_equal(cmp_update_add(W, &b, &shapes[0], &codec, x, counts), NEB_OK);
+    assert_int_equal(cmp_update_add(W, &b, &shapes[1], &codec, y, NULL), NEB_OK);
+    assert_int_equal(cmp_update_open(b.p, b.len, shapes, 2, units), NEB_OK);
+    assert_int_equal(cmp_update_counts(W, &units[0], 50, got), NEB_OK);
+    for (int i = 0; i < 50; i++)
+        assert_int_equal(got[i], cmp_count_value(cmp_count_code(counts[i])));
+    assert_int_equal(cmp_update_check(W, b.p, b.len, &stats), NEB_OK);
+    assert_int_equal(stats.elements, 477);
+    assert_true(stats.norm > 0);
+    neb_log_set_sink(swallow, NULL);
+    shapes[1].cols = 78; // another model than the sender's
+    assert_int_equal(cmp_update_open(b.p, b.len, shapes, 2, units), NEB_ERR_FORMAT);
+    for (size_t cut = 0; cut < b.len; cut++) {
+        uint8_t *copy = malloc(cut ? cut : 1); // exact size: a sanitizer sees any byte read too many
+        memcpy(copy, b.p, cut);
+        assert_int_equal(cmp_update_check(W, copy, cut, &stats), NEB_ERR_FORMAT);
+        free(copy);
+    }
+    neb_log_set_sink(NULL, NULL);
+    neb_buf_free(&b);
+}
+
+static int set_up(void **state) {
+    (void)state;
+    return cmp_work_create(&W) == NEB_OK ? 0 : -1;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    cmp_work_destroy(&W);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trips), cmocka_unit_test(test_extremes),
+        cmocka_unit_test(test_nan_is_refused), cmocka_unit_test(test_topk_is_exact_and_breaks_ties_low),
+        cmocka_unit_test(test_names), cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_update_shapes),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,236 @@
+// inter/outer: members that apply the same commits hold the same bits; nothing that was learned is lost.
+#include "agent/base/log.h"
+#include "agent/base/rng.h"
+#include "inter/outer.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { MEMBERS = 3, ROWS = 40, COLS = 16, BIG = 20000, N = ROWS * COLS + BIG + 33 };
+
+struct member {
+    float theta_m[N];
+    uint64_t counts[ROWS];
+    struct inter_outer *o;
+    struct neb_buf blob;
+    struct neb_rng rng;
+};
+
+static struct kern_pool *pool;
+static struct member members[MEMBERS];
+
+static void swallow(void *user, enum neb_log_level level, const char *text) { (void)user, (void)level, (void)text; }
+static const uint64_t *counts_of(void *user, int32_t unit) {
+    (void)unit;
+    return ((struct member *)user)->counts;
+}
+
+static void start(int n, float beta, int fragments, bool row_weights) {
+    struct inter_outer_config c = {.beta = beta, .kappa = 1, .row_weights = row_weights, .fragments = fragments};
+    for (int i = 0; i < n; i++) {
+        struct member *m = &members[i];
+        struct neb_rng same = neb_rng_make(1, 1);
+        for (int k = 0; k < N; k++)
+            m->theta_m[k] = neb_rng_normal(&same);
+        m->rng = neb_rng_make(2, (uint64_t)i);
+        memset(m->counts, 0, sizeof m->counts);
+        struct inter_outer_unit units[] = {{ROWS, COLS, true, 0, m->theta_m},
+                                           {1, BIG, false, fragments - 1, m->theta_m + ROWS * COLS},
+                                           {1, 33, false, 0, m->theta_m + ROWS * COLS + BIG}};
+        assert_int_equal(inter_outer_create(&c, units, 3, pool, &m->o), NEB_OK);
+    }
+}
+
+static void stop(int n) {
+    for (int i = 0; i < n; i++) {
+        inter_outer_destroy(&members[i].o);
+        neb_buf_free(&members[i].blob);
+    }
+}
+
+static void train(struct member *m, float size) { // a heavy-tailed move, and some tokens seen
+    for (int k = 0; k < N; k++) {
+        float z = neb_rng_normal(&m->rng);
+        m->theta_m[k] += size * z * fabsf(z);
+    }
+    for (int r = 0; r < ROWS; r++)
+        m->counts[r] += neb_rng_below(&m->rng, 4) == 0 ? neb_rng_below(&m->rng, 100) : 0;
+}
+
+static void apply(int n, int f, unsigned committed, struct inter_outer_round *r, struct kern_digest *d) {
+    for (int i = 0; i < n; i++) {
+        struct inter_outer_part parts[MEMBERS];
+        r->parts = parts;
+        r->n = 0;
+        for (int k = 0; k < n; k++)
+            if (committed & 1u << k)
+                parts[r->n++] = (struct inter_outer_part){members[k].blob.p, members[k].blob.len, 1000u * (unsigned)(k + 1), 1, k == i};
+        assert_int_equal(inter_outer_apply(members[i].o, f, r, &d[i]), NEB_OK);
+    }
+}
+
+static void test_all_members_hold_the_same_bits(void **state) {
+    (void)state;
+    static const char *const names[] = {"fp32", "bf16", "int8", "int4", "topk:64/4096"};
+    for (size_t c = 0; c < sizeof names / sizeof names[0]; c++)
+        for (int n = 2; n <= MEMBERS; n++) {
+            struct cmp_codec codec;
+            struct kern_digest d[MEMBERS], last = {0, 0};
+            struct inter_outer_round r = {.eta = 0.9f, .mu = 0.6f};
+            assert_int_equal(cmp_codec_parse(names[c], &codec), NEB_OK);
+            start(n, 1, 2, c % 2);
+            for (int round = 0; round < 8; round++) {
+                int f = round % 2;
+                for (int i = 0; i < n; i++) {
+                    train(&members[i], 0.01f);
+                    assert_int_equal(inter_outer_encode(members[i].o, f, &codec, counts_of, &members[i], &members[i].blob), NEB_OK);
+                    train(&members[i], 0.001f); // overlap: steps while it travels
+                }
+                r.merge = round == 6;
+                apply(n, f, (1u << n) - 1u, &r, d);
+                for (int i = 1; i < n; i++)
+                    assert_true(d[i].lo == d[0].lo && d[i].hi == d[0].hi);
+                assert_true(d[0].lo != last.lo);
+                last = d[0];
+            }
+            struct kern_digest whole = inter_outer_digest(members[0].o);
+            for (int i = 1; i < n; i++) {
+                struct kern_digest other = inter_outer_digest(members[i].o);
+                assert_true(other.lo == whole.lo && other.hi == whole.hi);
+            }
+            stop(n);
+        }
+}
+
+static void test_late_update_is_not_lost(void **state) {
+    (void)state;
+    struct cmp_codec codec;
+    struct kern_digest d[MEMBERS];
+    struct inter_outer_round r = {.eta = 1, .mu = 0};
+    struct inter_outer_array a[INTER_OUTER_ARRAYS];
+    assert_int_equal(cmp_codec_parse("fp32", &codec), NEB_OK);
+    start(2, 1, 1, false);
+    // Member 1 moves element 5 by exactly 8, but its update is too late for the commit.
+    members[1].theta_m[5] += 8;
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(inter_outer_encode(members[i].o, 0, &codec, counts_of, &members[i], &members[i].blob), NEB_OK);
+    float before = members[0].theta_m[5];
+    apply(2, 0, 1, &r, d);
+    inter_outer_arrays(members[1].o, a);
+    assert_true(a[2].p[5] == before - (before + 8)); // e = u = Δ
+    assert_true(a[0].p[5] == before && members[1].theta_m[5] == before);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(inter_outer_encode(members[i].o, 0, &codec, counts_of, &members[i], &members[i].blob), NEB_OK);
+    apply(2, 0, 3, &r, d); // weights 1/3 and 2/3
+    assert_true(fabsf(a[0].p[5] - (before + 16.0f / 3)) < 1e-5f);
+    assert_true(a[2].p[5] == 0);
+    stop(2);
+}
+
+static void test_error_feedback_loses_nothing(void **state) {
+    (void)state;
+    // One member, η 1, μ 0: θ moves by what was decoded. After many rounds of a coarse codec, θ plus residual is where
+    // the member would be with an exact one.
+    struct cmp_codec codec;
+    struct kern_digest d;
+    struct inter_outer_round r = {.eta = 1, .mu = 0};
+    struct inter_outer_array a[INTER_OUTER_ARRAYS];
+    static double exact[N];
+    assert_int_equal(cmp_codec_parse("topk:64/4096", &codec), NEB_OK);
+    start(1, 1, 1, false);
+    inter_outer_arrays(members[0].o, a);
+    for (int k = 0; k < N; k++)
+        exact[k] = (double)members[0].theta_m[k];
+    for (int round = 0; round < 20; round++) {
+        float before[N];
+        memcpy(before, members[0].theta_m, sizeof before);
+        train(&members[0], 0.01f);
+        for (int k = 0; k < N; k++)
+            exact[k] += (double)members[0].theta_m[k] - (double)before[k];
+        assert_int_equal(inter_outer_encode(members[0].o, 0, &codec, counts_of, &members[0], &members[0].blob), NEB_OK);
+        apply(1, 0, 1, &r, &d);
+    }
+    double worst = 0, moved = 0;
+    for (int k = 0; k < N; k++) {
+        worst = fmax(worst, fabs((double)a[0].p[k] - (double)a[2].p[k] - exact[k]));
+        moved = fmax(moved, fabs((double)a[2].p[k]));
+    }
+    assert_true(worst < 1e-5 && moved > 0.01);
+    stop(1);
+}
+
+static void test_rows_follow_who_saw_them(void **state) {
+    (void)state;
+    struct cmp_codec codec;
+    struct kern_digest d[MEMBERS];
+    struct inter_outer_round r = {.eta = 1, .mu = 0};
+    assert_int_equal(cmp_codec_parse("fp32", &codec), NEB_OK);
+    start(2, 1, 1, true);
+    float before = members[0].theta_m[COLS * 3], other = members[0].theta_m[COLS * 4];
+    members[0].counts[3] = 9999; // row 3: only member 0 saw it; row 4: nobody did
+    members[0].theta_m[COLS * 3] += 1;
+    members[0].theta_m[COLS * 4] += 3;
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(inter_outer_encode(members[i].o, 0, &codec, counts_of, &members[i], &members[i].blob), NEB_OK);
+    apply(2, 0, 3, &r, d);
+    assert_true(fabsf(members[1].theta_m[COLS * 3] - before - 1) < 1e-3f);
+    assert_true(fabsf(members[1].theta_m[COLS * 4] - other - 1) < 1e-3f); // by share: a third of 3
+    stop(2);
+}
+
+static void test_bad_commit_changes_nothing(void **state) {
+    (void)state;
+    struct cmp_codec codec;
+    struct kern_digest d;
+    struct inter_outer_round r = {.eta = 1, .mu = 0};
+    assert_int_equal(cmp_codec_parse("int4", &codec), NEB_OK);
+    start(2, 1, 1, true);
+    for (int i = 0; i < 2; i++) {
+        train(&members[i], 0.01f);
+        assert_int_equal(inter_outer_encode(members[i].o, 0, &codec, counts_of, &members[i], &members[i].blob), NEB_OK);
+    }
+    struct kern_digest before = inter_outer_digest(members[0].o);
+    static float theta_m[N];
+    memcpy(theta_m, members[0].theta_m, sizeof theta_m);
+    neb_log_set_sink(swallow, NULL);
+    for (size_t cut = 0; cut < members[1].blob.len; cut += members[1].blob.len / 37 + 1) {
+        struct inter_outer_part parts[2] = {{members[0].blob.p, members[0].blob.len, 5, 1, true}, {members[1].blob.p, cut, 5, 1, false}};
+        r.parts = parts, r.n = 2;
+        assert_int_equal(inter_outer_apply(members[0].o, 0, &r, &d), NEB_ERR_FORMAT);
+    }
+    struct inter_outer_part none[1] = {{members[0].blob.p, members[0].blob.len, 0, 1, true}};
+    r.parts = none, r.n = 1;
+    assert_int_equal(inter_outer_apply(members[0].o, 0, &r, &d), NEB_ERR_FORMAT); // no tokens behind it
+    none[0].tokens = 1, none[0].clip = NAN;
+    assert_int_equal(inter_outer_apply(members[0].o, 0, &r, &d), NEB_ERR_FORMAT);
+    neb_log_set_sink(NULL, NULL);
+    struct kern_digest after = inter_outer_digest(members[0].o);
+    assert_true(after.lo == before.lo && inter_outer_in_flight(members[0].o, 0));
+    assert_memory_equal(theta_m, members[0].theta_m, sizeof theta_m);
+    stop(2);
+}
+
+static int set_up(void **state) {
+    (void)state;
+    return kern_pool_create(2, &pool) == NEB_OK ? 0 : -1;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    kern_pool_destroy(&pool);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_all_members_hold_the_same_bits), cmocka_unit_test(test_late_update_is_not_lost),
+        cmocka_unit_test(test_error_feedback_loses_nothing),   cmocka_unit_test(test_rows_follow_who_saw_them),
+        cmocka_unit_test(test_bad_commit_changes_nothing),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
