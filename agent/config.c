@@ -1,0 +1,611 @@
+#include "agent/config.h"
+#include "compress/codec.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <yaml.h>
+
+enum option_type { T_INT32, T_INT64, T_FLOAT, T_BOOL, T_STRING, T_NAME, T_ENUM, T_CODEC, T_TARGETS, T_FREEZE };
+
+struct option {
+    const char *path;
+    enum option_type type;
+    size_t at, size;          // where in struct agent_job; size of strings
+    double min, max;
+    const char *preset;       // default; NULL: must be given
+    const char *const *names; // of an enum, NULL-terminated
+    const char *help;
+};
+
+static const char *const mode_names[] = {"replicas", NULL};
+static const char *const scheme_names[] = {"federated", "synchronous", "none", NULL};
+static const char *const schedule_names[] = {"cosine", "wsd", "constant", NULL};
+static const char *const clip_names[] = {"none", "global_norm", "adagc", NULL};
+static const char *const trainable_names[] = {"full", "lora", "bitfit", "last_layers", NULL};
+static const char *const mask_names[] = {"causal", NULL};
+static const char *const target_names[] = {"q", "k", "v", "o", "gate", "up", "down", NULL};
+
+#define AT(field) offsetof(struct agent_job, field), sizeof(((struct agent_job *)0)->field)
+
+static const struct option options[] = {
+    {"job", T_NAME, AT(name), 0, 0, NULL, NULL, "name of the job"},
+    {"mode", T_ENUM, AT(mode), 0, 0, "replicas", mode_names, "the same model on every cluster"},
+    {"seed", T_INT64, AT(seed), 0, 9e15, "1", NULL, "of initial parameters and data order"},
+    {"steps", T_INT64, AT(steps), 1, 1e12, NULL, NULL, "inner steps of every cluster"},
+    {"model.vocab", T_INT32, AT(model.vocab), 0, 1 << 24, "0", NULL, "0: that of the corpus"},
+    {"model.n_layers", T_INT32, AT(model.n_layers), 1, 1024, NULL, NULL, "blocks"},
+    {"model.d_model", T_INT32, AT(model.d_model), 2, 65536, NULL, NULL, "width"},
+    {"model.n_heads", T_INT32, AT(model.n_heads), 1, 1024, NULL, NULL, "query heads"},
+    {"model.n_kv_heads", T_INT32, AT(model.n_kv_heads), 0, 1024, "0", NULL, "key/value heads; 0: n_heads"},
+    {"model.head_dim", T_INT32, AT(model.head_dim), 0, 256, "0", NULL, "0: d_model / n_heads"},
+    {"model.d_ff", T_INT32, AT(model.d_ff), 1, 1 << 20, NULL, NULL, "width of the feed-forward layer"},
+    {"model.tied", T_BOOL, AT(model.tied), 0, 0, "true", NULL, "output weight is the embedding"},
+    {"model.qkv_bias", T_BOOL, AT(model.qkv_bias), 0, 0, "false", NULL, "bias on query, key, value"},
+    {"model.rope_theta", T_FLOAT, AT(model.rope_theta), 1, 1e9, "10000", NULL, "base of the rotary positions"},
+    {"model.norm_eps", T_FLOAT, AT(model.norm_eps), 1e-12, 0.1, "1e-5", NULL, "of RMSNorm"},
+    {"model.mask", T_ENUM, AT(model.mask), 0, 0, "causal", mask_names, "what a position sees"},
+    {"data.corpus", T_STRING, AT(corpus), 0, 0, NULL, NULL, "folder made by nebula data build"},
+    {"data.seq_len", T_INT32, AT(seq_len), 1, 1 << 20, NULL, NULL, "tokens of a sequence"},
+    {"data.batch", T_INT32, AT(batch), 1, 65536, NULL, NULL, "sequences of a micro-batch"},
+    {"data.accumulate", T_INT32, AT(accumulate), 1, 65536, "1", NULL, "micro-batches of a step"},
+    {"optim.lr", T_FLOAT, AT(optim.schedule.lr), 1e-9, 10, NULL, NULL, "peak learning rate of AdamW"},
+    {"optim.warmup", T_INT64, AT(optim.schedule.warmup), 0, 1e12, "0", NULL, "steps of linear warm-up"},
+    {"optim.schedule", T_ENUM, AT(optim.schedule.kind), 0, 0, "cosine", schedule_names, "after the warm-up"},
+    {"optim.min_lr_ratio", T_FLOAT, AT(optim.schedule.min_ratio), 0, 1, "0.1", NULL, "last learning rate / peak"},
+    {"optim.decay_fraction", T_FLOAT, AT(optim.schedule.decay_fraction), 0, 1, "0.2", NULL, "wsd: share of steps that decays"},
+    {"optim.beta1", T_FLOAT, AT(optim.beta1), 0, 0.99999, "0.9", NULL, ""},
+    {"optim.beta2", T_FLOAT, AT(optim.beta2), 0, 0.99999, "0.95", NULL, ""},
+    {"optim.eps", T_FLOAT, AT(optim.eps), 1e-20, 1, "1e-8", NULL, ""},
+    {"optim.weight_decay", T_FLOAT, AT(optim.weight_decay), 0, 10, "0.1", NULL, "on matrices"},
+    {"optim.clip.kind", T_ENUM, AT(optim.clip.kind), 0, 0, "global_norm", clip_names, "adagc: per tensor (arXiv 2502.11034)"},
+    {"optim.clip.max_norm", T_FLOAT, AT(optim.clip.max_norm), 0, 1e9, "1", NULL, "global norm; 0: no limit"},
+    {"optim.clip.ratio", T_FLOAT, AT(optim.clip.ratio), 1, 100, "1.04", NULL, "adagc"},
+    {"optim.clip.beta", T_FLOAT, AT(optim.clip.beta), 0, 1, "0.99", NULL, "adagc"},
+    {"optim.clip.warmup", T_INT64, AT(optim.clip.warmup), 0, 1e12, "100", NULL, "adagc: steps of global clipping first"},
+    {"recompute", T_BOOL, AT(recompute), 0, 0, "false", NULL, "keep block inputs only, compute activations again"},
+    {"init_from", T_STRING, AT(init_from), 0, 0, "", NULL, "checkpoint whose parameters to start from"},
+    {"trainable.mode", T_ENUM, AT(trainable.mode), 0, 0, "full", trainable_names, "what learns and is exchanged; `trainable: full` is short for it"},
+    {"trainable.rank", T_INT32, AT(trainable.lora_rank), 0, 1024, "0", NULL, "lora"},
+    {"trainable.alpha", T_FLOAT, AT(trainable.lora_alpha), 0, 1e6, "16", NULL, "lora: adapters are scaled by alpha / rank"},
+    {"trainable.targets", T_TARGETS, AT(trainable.lora_targets), 0, 0, "[q, v]", NULL, "lora: of q, k, v, o, gate, up, down"},
+    {"trainable.n", T_INT32, AT(trainable.last_layers), 0, 1024, "0", NULL, "last_layers: how many"},
+    {"trainable.freeze", T_FREEZE, AT(trainable.freeze_embeddings), 0, 0, "[]", NULL, "[embeddings]"},
+    {"sync.scheme", T_ENUM, AT(sync.scheme), 0, 0, "federated", scheme_names, "synchronous: the reference, in one process"},
+    {"sync.interval", T_INT32, AT(sync.interval), 1, 1e9, "30", NULL, "H: inner steps between exchanges"},
+    {"sync.fragments", T_INT32, AT(sync.fragments), 1, 64, "1", NULL, "P: parts of the model that travel in turn"},
+    {"sync.overlap", T_INT32, AT(sync.overlap), 0, 1e9, "0", NULL, "τ: inner steps while an update travels"},
+    {"sync.codec", T_CODEC, AT(sync.codec), 0, 0, "int4", NULL, "fp32, bf16, int8, int4[:BLOCK], topk[:K/CHUNK]"},
+    {"sync.error_feedback", T_FLOAT, AT(sync.error_feedback), 0, 1, "1", NULL, "β: decay of what could not be sent"},
+    {"sync.outer.lr", T_FLOAT, AT(sync.eta), 0, 10, "0.9", NULL, "η"},
+    {"sync.outer.momentum", T_FLOAT, AT(sync.mu), 0, 0.999, "0.6", NULL, "μ (Nesterov)"},
+    {"sync.row_weights", T_BOOL, AT(sync.row_weights), 0, 0, "true", NULL, "rows of embedding and output by the tokens seen of them"},
+    {"sync.kappa", T_FLOAT, AT(sync.kappa), 1e-6, 1e6, "1", NULL, "tokens that every row is worth unseen"},
+    {"sync.merge_after", T_INT32, AT(sync.merge_after), 1, 1e6, "4", NULL, "S: missed intervals until a merge round"},
+    {"eval.windows", T_INT32, AT(eval_windows), 0, 1e9, "64", NULL, "held-out windows a source at the end; 0: all"},
+    {"checkpoint.every_steps", T_INT32, AT(checkpoint_every), 0, 1e9, "0", NULL, "0: only when stopped and at the end"},
+    {"checkpoint.keep", T_INT32, AT(checkpoint_keep), 1, 100, "2", NULL, "generations"},
+    {"log_every", T_INT32, AT(log_every), 1, 1e9, "10", NULL, "inner steps a line of metrics"},
+};
+enum { N_OPTIONS = sizeof options / sizeof options[0] };
+
+static const char cluster_keys[] = "name, threads, corpus, sources";
+
+// ---- values ---------------------------------------------------------------------------------------------------
+
+// One complaint: "job.yaml:12: model.n_heads: ..."
+#define COMPLAIN(where, path, ...) complain(where, path, __VA_ARGS__)
+__attribute__((format(printf, 3, 4))) static enum neb_status complain(const char *where, const char *path, const char *fmt, ...) {
+    char text[1024];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    return neb_fail(NEB_ERR_INVALID, "%s: %s: %s", where, path, text);
+}
+
+static void join(char *out, size_t cap, const char *const *names) {
+    size_t n = 0;
+    out[0] = 0;
+    for (; *names && n + 1 < cap; names++)
+        n += (size_t)snprintf(out + n, cap - n, "%s%s", n ? ", " : "", *names);
+}
+
+static int index_of(const char *const *names, const char *text) {
+    for (int i = 0; names[i]; i++)
+        if (!strcmp(names[i], text))
+            return i;
+    return -1;
+}
+
+static enum neb_status set_number(struct agent_job *job, const struct option *o, const char *text, const char *where) {
+    char *end = NULL;
+    bool whole = o->type != T_FLOAT;
+    errno = 0;
+    double v = whole ? (double)strtoll(text, &end, 10) : strtod(text, &end);
+    if (!*text || *end || errno || !isfinite(v))
+        return COMPLAIN(where, o->path, "\"%s\" is not %s", text, whole ? "an integer" : "a number");
+    if (v < o->min || v > o->max)
+        return COMPLAIN(where, o->path, "%s is not in %g..%g", text, o->min, o->max);
+    char *p = (char *)job + o->at;
+    if (o->type == T_INT32)
+        memcpy(p, &(int32_t){(int32_t)v}, sizeof(int32_t));
+    else if (o->type == T_INT64)
+        memcpy(p, &(int64_t){strtoll(text, NULL, 10)}, sizeof(int64_t));
+    else
+        memcpy(p, &(float){(float)v}, sizeof(float));
+    return NEB_OK;
+}
+
+static enum neb_status set_text(char *p, size_t size, const char *path, const char *text, const char *where, bool name) {
+    if (strlen(text) >= size)
+        return COMPLAIN(where, path, "longer than %zu bytes", size - 1);
+    if (name && (!*text || strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") != strlen(text)))
+        return COMPLAIN(where, path, "\"%s\" is not a name (letters, digits, '-', '_', '.')", text);
+    memset(p, 0, size);
+    memcpy(p, text, strlen(text));
+    return NEB_OK;
+}
+
+// A scalar option. Lists (targets, freeze) come as their items one by one, see set_item.
+static enum neb_status set_scalar(struct agent_job *job, const struct option *o, const char *text, const char *where) {
+    char *p = (char *)job + o->at, allowed[256];
+    struct cmp_codec codec;
+    switch (o->type) {
+    case T_INT32:
+    case T_INT64:
+    case T_FLOAT: return set_number(job, o, text, where);
+    case T_BOOL:
+        if (strcmp(text, "true") && strcmp(text, "false"))
+            return COMPLAIN(where, o->path, "\"%s\" is neither true nor false", text);
+        *(bool *)(void *)p = text[0] == 't';
+        return NEB_OK;
+    case T_STRING: return set_text(p, o->size, o->path, text, where, false);
+    case T_NAME: return set_text(p, o->size, o->path, text, where, true);
+    case T_CODEC:
+        if (cmp_codec_parse(text, &codec) != NEB_OK)
+            return COMPLAIN(where, o->path, "see above");
+        return set_text(p, o->size, o->path, text, where, false);
+    case T_ENUM: {
+        int i = index_of(o->names, text);
+        join(allowed, sizeof allowed, o->names);
+        if (i < 0)
+            return COMPLAIN(where, o->path, "\"%s\" is not one of: %s", text, allowed);
+        memcpy(p, &i, sizeof i); // enums are ints with gcc and clang on every system that we build for
+        return NEB_OK;
+    }
+    case T_TARGETS:
+    case T_FREEZE: return COMPLAIN(where, o->path, "must be a list, such as [%s]", o->type == T_TARGETS ? "q, v" : "embeddings");
+    }
+    return NEB_ERR_INVALID;
+}
+
+static void clear_list(struct agent_job *job, const struct option *o) { memset((char *)job + o->at, 0, o->size); }
+
+static enum neb_status set_item(struct agent_job *job, const struct option *o, const char *text, const char *where) {
+    char allowed[64];
+    if (o->type == T_FREEZE) {
+        if (strcmp(text, "embeddings"))
+            return COMPLAIN(where, o->path, "\"%s\" cannot be frozen; only: embeddings", text);
+        job->trainable.freeze_embeddings = true;
+        return NEB_OK;
+    }
+    int i = index_of(target_names, text);
+    join(allowed, sizeof allowed, target_names);
+    if (i < 0)
+        return COMPLAIN(where, o->path, "\"%s\" is not one of: %s", text, allowed);
+    job->trainable.lora_targets |= 1u << i;
+    return NEB_OK;
+}
+
+static void set_defaults(struct agent_job *job) {
+    memset(job, 0, sizeof *job);
+    for (int i = 0; i < N_OPTIONS; i++) {
+        const struct option *o = &options[i];
+        if (!o->preset || o->type == T_FREEZE)
+            continue;
+        if (o->type == T_TARGETS)
+            job->trainable.lora_targets = INTRA_LORA_Q | INTRA_LORA_V;
+        else
+            NEB_ASSERT(set_scalar(job, o, o->preset, "default") == NEB_OK);
+    }
+}
+
+static const struct option *find_option(const char *path) {
+    for (int i = 0; i < N_OPTIONS; i++)
+        if (!strcmp(options[i].path, path))
+            return &options[i];
+    return NULL;
+}
+
+static bool is_section(const char *path) {
+    size_t n = strlen(path);
+    for (int i = 0; i < N_OPTIONS; i++)
+        if (!strncmp(options[i].path, path, n) && options[i].path[n] == '.')
+            return true;
+    return false;
+}
+
+// Edits (insert, delete, change, swap neighbours) between short keys, for "did you mean".
+static int distance(const char *a, const char *b) {
+    enum { MAX = 64 };
+    int rows[3][MAX], n = (int)strlen(b);
+    if (n >= MAX)
+        return MAX;
+    for (int j = 0; j <= n; j++)
+        rows[0][j] = j;
+    for (int i = 1; a[i - 1]; i++) {
+        int *row = rows[i % 3], *up = rows[(i + 2) % 3], *up2 = rows[(i + 1) % 3];
+        row[0] = i;
+        for (int j = 1; j <= n; j++) {
+            int best = up[j - 1] + (a[i - 1] != b[j - 1]);
+            best = up[j] + 1 < best ? up[j] + 1 : best;
+            best = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && up2[j - 2] + 1 < best)
+                best = up2[j - 2] + 1;
+            row[j] = best;
+        }
+    }
+    return rows[strlen(a) % 3][n];
+}
+
+static enum neb_status unknown_key(const char *where, const char *path) {
+    char best[64] = "";
+    int least = 4;
+    for (int i = 0; i < N_OPTIONS; i++) // every option, and before it the section that holds it
+        for (int whole = 0; whole < 2; whole++) {
+            char candidate[64];
+            const char *dot = strrchr(options[i].path, '.');
+            if (!whole && !dot)
+                continue;
+            snprintf(candidate, sizeof candidate, "%.*s", whole ? 63 : (int)(dot - options[i].path), options[i].path);
+            int d = distance(path, candidate);
+            if (d < least || (d == least && !whole)) { // on a tie a section is likelier: it is typed more often
+                least = d;
+                memcpy(best, candidate, sizeof best);
+            }
+        }
+    if (distance(path, "clusters") < least)
+        snprintf(best, sizeof best, "clusters");
+    if (best[0])
+        return COMPLAIN(where, path, "unknown key (did you mean '%s'?)", best);
+    return COMPLAIN(where, path, "unknown key; configs/README.md lists all keys");
+}
+
+// ---- YAML -----------------------------------------------------------------------------------------------------
+
+struct walk {
+    yaml_document_t *doc;
+    const char *file;
+    struct agent_job *job;
+    bool seen[N_OPTIONS];
+};
+
+static const char *where_of(const struct walk *w, const yaml_node_t *n, char *out, size_t cap) {
+    snprintf(out, cap, "%s:%zu", w->file, n->start_mark.line + 1);
+    return out;
+}
+
+static const char *scalar(const yaml_node_t *n) {
+    return n->type == YAML_SCALAR_NODE && strlen((const char *)n->data.scalar.value) == n->data.scalar.length
+               ? (const char *)n->data.scalar.value : NULL;
+}
+
+static enum neb_status set_option_node(struct walk *w, const struct option *o, yaml_node_t *value, const char *where) {
+    if (w->seen[o - options])
+        return COMPLAIN(where, o->path, "given twice");
+    w->seen[o - options] = true;
+    if (o->type == T_TARGETS || o->type == T_FREEZE) {
+        if (value->type != YAML_SEQUENCE_NODE)
+            return set_scalar(w->job, o, "", where);
+        clear_list(w->job, o);
+        for (yaml_node_item_t *i = value->data.sequence.items.start; i < value->data.sequence.items.top; i++) {
+            const char *text = scalar(yaml_document_get_node(w->doc, *i));
+            if (!text)
+                return COMPLAIN(where, o->path, "holds something that is not a word");
+            NEB_TRY(set_item(w->job, o, text, where));
+        }
+        return NEB_OK;
+    }
+    const char *text = scalar(value);
+    if (!text)
+        return COMPLAIN(where, o->path, "must be a single value");
+    return set_scalar(w->job, o, text, where);
+}
+
+static enum neb_status walk_sources(struct walk *w, struct agent_cluster *c, yaml_node_t *map, const char *where) {
+    char at[NEB_PATH_MAX + 32];
+    if (map->type != YAML_MAPPING_NODE)
+        return COMPLAIN(where, "clusters.sources", "must map source names to weights, such as {en: 1, de: 0.5}");
+    for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top; p++) {
+        yaml_node_t *k = yaml_document_get_node(w->doc, p->key), *v = yaml_document_get_node(w->doc, p->value);
+        const char *name = scalar(k), *text = scalar(v);
+        char *end = NULL;
+        where_of(w, k, at, sizeof at);
+        if (c->n_sources == AGENT_SOURCES_MAX)
+            return COMPLAIN(at, "clusters.sources", "more than %d sources", AGENT_SOURCES_MAX);
+        struct agent_source *s = &c->sources[c->n_sources];
+        NEB_TRY(set_text(s->name, sizeof s->name, "clusters.sources", name ? name : "", at, true));
+        s->weight = text ? strtof(text, &end) : 0;
+        if (!text || !*text || *end || !(s->weight > 0) || !(s->weight <= 1e6f))
+            return COMPLAIN(at, "clusters.sources", "weight of %s must be a number above 0", s->name);
+        for (int32_t i = 0; i < c->n_sources; i++)
+            if (!strcmp(c->sources[i].name, s->name))
+                return COMPLAIN(at, "clusters.sources", "%s given twice", s->name);
+        c->n_sources++;
+    }
+    return NEB_OK;
+}
+
+static enum neb_status walk_cluster(struct walk *w, struct agent_cluster *c, yaml_node_t *map) {
+    char at[NEB_PATH_MAX + 32], *end = NULL;
+    where_of(w, map, at, sizeof at);
+    if (map->type != YAML_MAPPING_NODE)
+        return COMPLAIN(at, "clusters", "each item must be a mapping with keys %s", cluster_keys);
+    for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top; p++) {
+        yaml_node_t *k = yaml_document_get_node(w->doc, p->key), *v = yaml_document_get_node(w->doc, p->value);
+        const char *key = scalar(k), *text = scalar(v);
+        where_of(w, k, at, sizeof at);
+        if (key && !strcmp(key, "sources"))
+            NEB_TRY(walk_sources(w, c, v, at));
+        else if (key && text && !strcmp(key, "name"))
+            NEB_TRY(set_text(c->name, sizeof c->name, "clusters.name", text, at, true));
+        else if (key && text && !strcmp(key, "corpus"))
+            NEB_TRY(set_text(c->corpus, sizeof c->corpus, "clusters.corpus", text, at, false));
+        else if (key && text && !strcmp(key, "threads")) {
+            long n = strtol(text, &end, 10);
+            if (!*text || *end || n < 0 || n > 256)
+                return COMPLAIN(at, "clusters.threads", "\"%s\" is not in 0..256", text);
+            c->threads = (int32_t)n;
+        } else
+            return COMPLAIN(at, "clusters", "unknown key '%s'; allowed: %s", key ? key : "?", cluster_keys);
+    }
+    where_of(w, map, at, sizeof at);
+    return c->name[0] ? NEB_OK : COMPLAIN(at, "clusters.name", "is missing");
+}
+
+static enum neb_status walk_clusters(struct walk *w, yaml_node_t *seq, const char *where) {
+    if (seq->type != YAML_SEQUENCE_NODE)
+        return COMPLAIN(where, "clusters", "must be a list of mappings with keys %s", cluster_keys);
+    for (yaml_node_item_t *i = seq->data.sequence.items.start; i < seq->data.sequence.items.top; i++) {
+        if (w->job->n_clusters == AGENT_CLUSTERS_MAX)
+            return COMPLAIN(where, "clusters", "more than %d", AGENT_CLUSTERS_MAX);
+        NEB_TRY(walk_cluster(w, &w->job->clusters[w->job->n_clusters++], yaml_document_get_node(w->doc, *i)));
+    }
+    return NEB_OK;
+}
+
+static enum neb_status walk_mapping(struct walk *w, yaml_node_t *map, const char *prefix, int depth) {
+    char path[256], at[NEB_PATH_MAX + 32];
+    where_of(w, map, at, sizeof at);
+    if (map->type != YAML_MAPPING_NODE)
+        return COMPLAIN(at, *prefix ? prefix : "job file", "must be a mapping of keys to values");
+    for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top; p++) {
+        yaml_node_t *k = yaml_document_get_node(w->doc, p->key), *v = yaml_document_get_node(w->doc, p->value);
+        const char *key = scalar(k);
+        where_of(w, k, at, sizeof at);
+        if (!key || !*key || strlen(key) > 60)
+            return COMPLAIN(at, *prefix ? prefix : "job file", "a key must be a short word");
+        snprintf(path, sizeof path, "%s%s%s", prefix, *prefix ? "." : "", key);
+        const struct option *o = find_option(path);
+        if (!strcmp(path, "trainable") && scalar(v))
+            o = find_option("trainable.mode");
+        if (o)
+            NEB_TRY(set_option_node(w, o, v, at));
+        else if (!strcmp(path, "clusters"))
+            NEB_TRY(walk_clusters(w, v, at));
+        else if (is_section(path) && depth < 4)
+            NEB_TRY(walk_mapping(w, v, path, depth + 1));
+        else
+            return unknown_key(at, path);
+    }
+    return NEB_OK;
+}
+
+static enum neb_status walk_document(struct walk *w) {
+    yaml_node_t *root = yaml_document_get_root_node(w->doc);
+    if (!root)
+        return COMPLAIN(w->file, "job file", "is empty");
+    NEB_TRY(walk_mapping(w, root, "", 0));
+    for (int i = 0; i < N_OPTIONS; i++)
+        if (!options[i].preset && !w->seen[i])
+            return COMPLAIN(w->file, options[i].path, "is missing (%s)", options[i].help);
+    return agent_job_validate(w->job, w->file);
+}
+
+enum neb_status agent_job_parse(const char *text, size_t len, const char *file, struct agent_job *out) {
+    yaml_parser_t parser;
+    yaml_document_t doc;
+    enum neb_status st;
+    const char *slash = strrchr(file, '/');
+    set_defaults(out);
+    if (!yaml_parser_initialize(&parser))
+        return neb_fail(NEB_ERR_NOMEM, "out of memory reading %s", file);
+    yaml_parser_set_input_string(&parser, (const unsigned char *)text, len);
+    if (!yaml_parser_load(&parser, &doc)) {
+        st = neb_fail(NEB_ERR_FORMAT, "%s:%zu: not valid YAML: %s", slash ? slash + 1 : file, parser.problem_mark.line + 1,
+                      parser.problem ? parser.problem : "unreadable");
+    } else {
+        struct walk w = {.doc = &doc, .file = slash ? slash + 1 : file, .job = out};
+        st = walk_document(&w);
+        yaml_document_delete(&doc);
+    }
+    yaml_parser_delete(&parser);
+    return st;
+}
+
+enum neb_status agent_job_load(const char *path, struct agent_job *out) {
+    struct neb_buf b = {0};
+    enum neb_status st = neb_fs_read(path, 1 << 20, &b);
+    if (st == NEB_OK)
+        st = agent_job_parse((const char *)b.p, b.len, path, out);
+    neb_buf_free(&b);
+    return st;
+}
+
+enum neb_status agent_job_set(struct agent_job *job, const char *assignment) {
+    char path[128];
+    const char *eq = strchr(assignment, '=');
+    if (!eq || eq == assignment || (size_t)(eq - assignment) >= sizeof path)
+        return neb_fail(NEB_ERR_INVALID, "--set %s: write it as path=value, such as sync.interval=10", assignment);
+    snprintf(path, sizeof path, "%.*s", (int)(eq - assignment), assignment);
+    const struct option *o = find_option(!strcmp(path, "trainable") ? "trainable.mode" : path);
+    if (!o)
+        return unknown_key("--set", path);
+    if (o->type != T_TARGETS && o->type != T_FREEZE)
+        return set_scalar(job, o, eq + 1, "--set");
+    char list[128], *save = NULL;
+    snprintf(list, sizeof list, "%s", eq + 1);
+    clear_list(job, o);
+    for (char *t = strtok_r(list, "[], ", &save); t; t = strtok_r(NULL, "[], ", &save))
+        NEB_TRY(set_item(job, o, t, "--set"));
+    return NEB_OK;
+}
+
+enum neb_status agent_job_validate(const struct agent_job *j, const char *file) {
+    if (j->n_clusters < 1)
+        return COMPLAIN(file, "clusters", "is missing: list at least one, with a name");
+    for (int32_t i = 0; i < j->n_clusters; i++)
+        for (int32_t k = 0; k < i; k++)
+            if (!strcmp(j->clusters[i].name, j->clusters[k].name))
+                return COMPLAIN(file, "clusters.name", "\"%s\" is given to two clusters", j->clusters[i].name);
+    if (!j->model.head_dim && j->model.d_model % j->model.n_heads)
+        return COMPLAIN(file, "model.d_model", "%d is not a multiple of n_heads %d; set head_dim", j->model.d_model, j->model.n_heads);
+    if (j->sync.overlap >= j->sync.interval)
+        return COMPLAIN(file, "sync.overlap", "%d must be below sync.interval %d", j->sync.overlap, j->sync.interval);
+    if (j->sync.fragments > j->sync.interval)
+        return COMPLAIN(file, "sync.fragments", "%d must not be above sync.interval %d", j->sync.fragments, j->sync.interval);
+    if (j->trainable.mode == INTRA_TRAIN_LORA && (j->trainable.lora_rank < 1 || !j->trainable.lora_targets))
+        return COMPLAIN(file, "trainable.rank", "lora needs a rank of 1 or more and at least one target");
+    if (j->trainable.mode == INTRA_TRAIN_LAST_LAYERS && (j->trainable.last_layers < 1 || j->trainable.last_layers > j->model.n_layers))
+        return COMPLAIN(file, "trainable.n", "%d is not in 1..%d", j->trainable.last_layers, j->model.n_layers);
+    return NEB_OK;
+}
+
+// ---- JSON -----------------------------------------------------------------------------------------------------
+
+static json_t *option_to_json(const struct agent_job *job, const struct option *o) {
+    const char *p = (const char *)job + o->at;
+    json_t *list;
+    switch (o->type) {
+    case T_INT32: return json_integer(*(const int32_t *)(const void *)p);
+    case T_INT64: return json_integer(*(const int64_t *)(const void *)p);
+    case T_FLOAT: return json_real((double)*(const float *)(const void *)p);
+    case T_BOOL: return json_boolean(*(const bool *)(const void *)p);
+    case T_STRING:
+    case T_NAME:
+    case T_CODEC: return json_string(p);
+    case T_ENUM: {
+        int i;
+        memcpy(&i, p, sizeof i);
+        return json_string(o->names[i]);
+    }
+    case T_TARGETS:
+        list = json_array();
+        for (int i = 0; target_names[i]; i++)
+            if (job->trainable.lora_targets & 1u << i)
+                json_array_append_new(list, json_string(target_names[i]));
+        return list;
+    case T_FREEZE:
+        list = json_array();
+        if (job->trainable.freeze_embeddings)
+            json_array_append_new(list, json_string("embeddings"));
+        return list;
+    }
+    return NULL;
+}
+
+json_t *agent_job_to_json(const struct agent_job *job) {
+    json_t *root = json_object(), *clusters = json_array();
+    for (int i = 0; i < N_OPTIONS; i++)
+        json_object_set_new(root, options[i].path, option_to_json(job, &options[i]));
+    for (int32_t i = 0; i < job->n_clusters; i++) {
+        const struct agent_cluster *c = &job->clusters[i];
+        json_t *sources = json_object();
+        for (int32_t k = 0; k < c->n_sources; k++)
+            json_object_set_new(sources, c->sources[k].name, json_real((double)c->sources[k].weight));
+        json_array_append_new(clusters, json_pack("{s:s,s:i,s:s,s:o}", "name", c->name, "threads", c->threads, "corpus",
+                                                  c->corpus, "sources", sources));
+    }
+    json_object_set_new(root, "clusters", clusters);
+    return root;
+}
+
+static enum neb_status json_to_text(const json_t *v, char *out, size_t cap) {
+    int n = -1;
+    if (json_is_string(v))
+        n = snprintf(out, cap, "%s", json_string_value(v));
+    else if (json_is_integer(v))
+        n = snprintf(out, cap, "%lld", (long long)json_integer_value(v));
+    else if (json_is_real(v))
+        n = snprintf(out, cap, "%.9g", json_real_value(v));
+    else if (json_is_boolean(v))
+        n = snprintf(out, cap, "%s", json_is_true(v) ? "true" : "false");
+    return n >= 0 && (size_t)n < cap ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "job specification: a value of a wrong type");
+}
+
+static enum neb_status cluster_from_json(const json_t *v, struct agent_cluster *c) {
+    const char *name = json_string_value(json_object_get(v, "name")), *corpus = json_string_value(json_object_get(v, "corpus"));
+    const json_t *threads = json_object_get(v, "threads"), *w;
+    json_t *sources = json_object_get(v, "sources");
+    const char *key;
+    if (!name || !corpus || !json_is_integer(threads) || !json_is_object(sources) || json_object_size(v) != 4 ||
+        json_object_size(sources) > AGENT_SOURCES_MAX || json_integer_value(threads) < 0 || json_integer_value(threads) > 256)
+        return neb_fail(NEB_ERR_FORMAT, "job specification: malformed cluster");
+    NEB_TRY(set_text(c->name, sizeof c->name, "clusters.name", name, "job specification", true));
+    NEB_TRY(set_text(c->corpus, sizeof c->corpus, "clusters.corpus", corpus, "job specification", false));
+    c->threads = (int32_t)json_integer_value(threads);
+    json_object_foreach(sources, key, w) {
+        struct agent_source *s = &c->sources[c->n_sources++];
+        NEB_TRY(set_text(s->name, sizeof s->name, "clusters.sources", key, "job specification", true));
+        s->weight = (float)json_number_value(w);
+        if (!(s->weight > 0) || !(s->weight <= 1e6f))
+            return neb_fail(NEB_ERR_FORMAT, "job specification: weight of %s is not above 0", s->name);
+    }
+    return NEB_OK;
+}
+
+enum neb_status agent_job_from_json(const json_t *json, struct agent_job *out) {
+    char text[NEB_PATH_MAX];
+    size_t i;
+    json_t *v, *item;
+    set_defaults(out);
+    json_t *clusters = json_object_get(json, "clusters");
+    if (!json_is_object(json) || json_object_size(json) != N_OPTIONS + 1 || !json_is_array(clusters) ||
+        json_array_size(clusters) > AGENT_CLUSTERS_MAX)
+        return neb_fail(NEB_ERR_FORMAT, "job specification: not an object of all %d keys; do all agents run the same version?", N_OPTIONS + 1);
+    for (int k = 0; k < N_OPTIONS; k++) {
+        const struct option *o = &options[k];
+        if (!(v = json_object_get(json, o->path)))
+            return neb_fail(NEB_ERR_FORMAT, "job specification: key %s is missing", o->path);
+        if (o->type != T_TARGETS && o->type != T_FREEZE) {
+            NEB_TRY(json_to_text(v, text, sizeof text));
+            NEB_TRY(set_scalar(out, o, text, "job specification"));
+            continue;
+        }
+        clear_list(out, o);
+        json_array_foreach(v, i, item) {
+            NEB_TRY(json_to_text(item, text, sizeof text));
+            NEB_TRY(set_item(out, o, text, "job specification"));
+        }
+    }
+    json_array_foreach(clusters, i, item)
+        NEB_TRY(cluster_from_json(item, &out->clusters[out->n_clusters++]));
+    return agent_job_validate(out, "job specification");
+}
+
+void agent_job_reference(FILE *f) {
+    char allowed[128];
+    fputs("| key | default | what |\n| --- | --- | --- |\n", f);
+    for (int i = 0; i < N_OPTIONS; i++) {
+        const struct option *o = &options[i];
+        allowed[0] = 0;
+        if (o->names)
+            join(allowed, sizeof allowed, o->names);
+        fprintf(f, "| `%s` | %s | %s%s%s |\n", o->path, o->preset ? (*o->preset ? o->preset : "none") : "**required**", o->help,
+                *allowed ? (*o->help ? "; " : "") : "", allowed);
+    }
+    fprintf(f, "| `clusters` | **required** | list of {%s}; sources maps names of the corpus to weights |\n", cluster_keys);
+}

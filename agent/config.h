@@ -1,0 +1,83 @@
+// Job files: YAML, or canonical JSON between agents, into one plain struct.
+//
+// One table (config.c) holds a row an option: path, type, bounds, default, help. YAML files, `--set path=value`, JSON and the
+// reference in configs/README.md all go through it, so that a key cannot be known to one and not to another. YAML is parsed by
+// libyaml. Every complaint is one line: file:line: key: what is wrong and what is allowed.
+#ifndef AGENT_CONFIG_H
+#define AGENT_CONFIG_H
+#include "intra/trainer.h"
+
+#include <jansson.h>
+#include <stdio.h>
+
+enum { AGENT_NAME_MAX = 63, AGENT_CLUSTERS_MAX = 16, AGENT_SOURCES_MAX = 16, AGENT_JOB_ID_BYTES = 16 };
+
+enum agent_mode { AGENT_MODE_REPLICAS };
+enum agent_scheme {
+    AGENT_SCHEME_FEDERATED,   // H inner steps, then an exchange of updates
+    AGENT_SCHEME_SYNCHRONOUS, // the reference: every cluster's batch in every step, in one process
+    AGENT_SCHEME_NONE,        // every cluster trains alone
+};
+
+struct agent_source {
+    char name[AGENT_NAME_MAX + 1]; // a source of the corpus
+    float weight;                  // share of windows, relative
+};
+
+struct agent_cluster {
+    char name[AGENT_NAME_MAX + 1]; // the agent's name in the federation
+    int32_t threads;               // of the worker; 0: all processors, shared out with --local
+    char corpus[NEB_PATH_MAX];     // overrides data.corpus where the site keeps it elsewhere
+    int32_t n_sources;             // 0: all sources of the corpus, by size
+    struct agent_source sources[AGENT_SOURCES_MAX];
+};
+
+struct agent_sync {
+    enum agent_scheme scheme;
+    int32_t interval;      // H inner steps
+    int32_t fragments;     // P
+    int32_t overlap;       // τ inner steps
+    char codec[32];
+    float error_feedback;  // β
+    float eta, mu;         // outer learning rate and momentum
+    bool row_weights;
+    float kappa;
+    int32_t merge_after;   // S missed intervals until a merge round
+};
+
+struct agent_job {
+    char name[AGENT_NAME_MAX + 1];
+    enum agent_mode mode;
+    int64_t seed;
+    int64_t steps;
+    struct intra_model_config model; // vocab 0: the corpus's
+    struct intra_trainable trainable;
+    struct intra_optim_config optim;
+    char corpus[NEB_PATH_MAX];
+    int32_t seq_len, batch, accumulate;
+    bool recompute;
+    char init_from[NEB_PATH_MAX];
+    struct agent_sync sync;
+    int32_t eval_windows;     // per source at the end; 0: the whole held-out split
+    int32_t checkpoint_every; // inner steps, 0: only when stopping and at the end
+    int32_t checkpoint_keep;
+    int32_t log_every;        // inner steps a metrics line
+    int32_t n_clusters;
+    struct agent_cluster clusters[AGENT_CLUSTERS_MAX];
+};
+
+// Defaults, then the file. NEB_ERR_INVALID or NEB_ERR_FORMAT after one logged line.
+NEB_MUST_CHECK enum neb_status agent_job_load(const char *path, struct agent_job *out);
+// The same from memory; `file` names it in complaints. For tests and fuzzing.
+NEB_MUST_CHECK enum neb_status agent_job_parse(const char *text, size_t len, const char *file, struct agent_job *out);
+// "sync.interval=10", with the checks and messages of the file.
+NEB_MUST_CHECK enum neb_status agent_job_set(struct agent_job *job, const char *assignment);
+// What no single key can tell: head sizes, offsets, clusters.
+NEB_MUST_CHECK enum neb_status agent_job_validate(const struct agent_job *job, const char *file);
+// Canonical JSON (new reference, NULL when out of memory) and back; unknown keys are refused.
+json_t *agent_job_to_json(const struct agent_job *job);
+NEB_MUST_CHECK enum neb_status agent_job_from_json(const json_t *json, struct agent_job *out);
+// Prints the table as Markdown: the reference of all keys.
+void agent_job_reference(FILE *out);
+
+#endif
