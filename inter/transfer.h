@@ -1,0 +1,61 @@
+// Transfer of one blob to one peer, pure: which chunks to send next, which are missing.
+//
+//     sender                                         receiver
+//       ── MANIFEST (size, chunk size, SHA-256) ──►    knows what will come
+//       ◄─ STATE (bitmap of what it has) ──            after every reconnect: only missing chunks travel
+//       ── CHUNK i ──►  …window…                       checks, writes, acknowledges
+//       ◄─ ACK i ──
+//
+// A broken link forgets what was in flight, never what was acknowledged.
+#ifndef INTER_TRANSFER_H
+#define INTER_TRANSFER_H
+#include "agent/base/clock.h"
+#include "inter/types.h"
+
+struct inter_bitmap {
+    uint8_t *bits; // owned
+    uint32_t n, set;
+};
+NEB_MUST_CHECK enum neb_status inter_bitmap_init(struct inter_bitmap *b, uint32_t n);
+void inter_bitmap_free(struct inter_bitmap *b);
+static inline bool inter_bitmap_has(const struct inter_bitmap *b, uint32_t i) { return b->bits[i / 8] >> (i % 8) & 1; }
+bool inter_bitmap_set(struct inter_bitmap *b, uint32_t i); // false: was set already
+// Adds the bits of wire bytes; false (and nothing changed) when their length or a bit past n is wrong.
+bool inter_bitmap_merge(struct inter_bitmap *b, const uint8_t *bits, size_t len);
+
+// Goodput and round-trip time of a path from acknowledged bytes: windowed maximum and minimum (as BBR does).
+struct inter_estimate {
+    double goodput_bps; // of acknowledged payload, 0: unknown
+    neb_ns rtt;         // 0: unknown
+    double rates[8];
+    neb_ns rtts[8];
+    int at, rtt_at;
+    neb_ns window_start;
+    uint64_t window_bytes;
+};
+void inter_estimate_ack(struct inter_estimate *e, neb_ns now, uint32_t bytes, neb_ns rtt_sample, bool link_was_busy);
+// Chunk of about a quarter second of goodput, in 16 KiB..1 MiB.
+uint32_t inter_estimate_chunk(const struct inter_estimate *e, uint32_t blob_bytes);
+// Bytes in flight: about two bandwidth-delay products, in 256 KiB..8 MiB.
+uint64_t inter_estimate_window(const struct inter_estimate *e);
+
+struct inter_sender { // one blob to one peer
+    struct inter_bitmap acked, flying;
+    uint32_t bytes, chunk_bytes, next; // next: where the scan goes on
+    uint64_t flying_bytes;
+    bool ready; // the receiver's state is known since the last (re)connect, or nothing was ever sent
+    neb_ns *sent_at; // (n)
+};
+NEB_MUST_CHECK enum neb_status inter_sender_init(struct inter_sender *s, uint32_t bytes, uint32_t chunk_bytes);
+void inter_sender_free(struct inter_sender *s);
+// Next chunk to send within the window, or -1.
+int64_t inter_sender_next(struct inter_sender *s, uint64_t window, uint64_t flying_elsewhere, neb_ns now);
+void inter_sender_unsend(struct inter_sender *s, uint32_t chunk); // the link would not take it
+bool inter_sender_ack(struct inter_sender *s, uint32_t chunk, neb_ns now, neb_ns *rtt); // false: not news
+void inter_sender_link_lost(struct inter_sender *s);
+// Chunks that have flown for longer than `timeout` are to be sent again.
+void inter_sender_expire(struct inter_sender *s, neb_ns now, neb_ns timeout);
+static inline bool inter_sender_done(const struct inter_sender *s) { return s->acked.set == s->acked.n; }
+uint32_t inter_chunk_length(uint32_t bytes, uint32_t chunk_bytes, uint32_t i);
+
+#endif

@@ -1,0 +1,136 @@
+#include "inter/types.h"
+#include "agent/base/sha256.h"
+
+#include <string.h>
+
+bool inter_key_equal(const struct inter_key *a, const struct inter_key *b) {
+    return a->round == b->round && a->fragment == b->fragment && a->member == b->member && a->attempt == b->attempt &&
+           !memcmp(a->job, b->job, sizeof a->job);
+}
+
+void inter_key_put(struct neb_buf *b, const struct inter_key *k) {
+    neb_buf_add(b, k->job, sizeof k->job);
+    neb_buf_u32(b, k->round);
+    neb_buf_u32(b, k->fragment);
+    neb_buf_u8(b, k->member);
+    neb_buf_u32(b, k->attempt);
+}
+
+void inter_key_get(struct neb_rd *r, struct inter_key *k) {
+    neb_rd_copy(r, k->job, sizeof k->job);
+    k->round = neb_rd_u32(r);
+    k->fragment = neb_rd_u32(r);
+    k->member = neb_rd_u8(r);
+    k->attempt = neb_rd_u32(r);
+}
+
+static bool key_valid(const struct inter_key *k) {
+    return k->fragment < INTER_FRAGMENTS_MAX && k->member < INTER_MEMBERS_MAX;
+}
+
+void inter_manifest_put_body(struct neb_buf *b, const struct inter_manifest *m) {
+    inter_key_put(b, &m->key);
+    neb_buf_add(b, m->sha256, sizeof m->sha256);
+    neb_buf_u32(b, m->bytes);
+    neb_buf_u32(b, m->chunk_bytes);
+    neb_buf_u64(b, m->tokens);
+    neb_buf_u32(b, m->steps);
+    neb_buf_u32(b, m->missed);
+    neb_buf_u8(b, m->flags);
+    neb_buf_u64(b, m->digest[0]);
+    neb_buf_u64(b, m->digest[1]);
+}
+
+void inter_manifest_put(struct neb_buf *b, const struct inter_manifest *m) {
+    inter_manifest_put_body(b, m);
+    neb_buf_add(b, m->sig, sizeof m->sig);
+}
+
+bool inter_manifest_get(struct neb_rd *r, struct inter_manifest *m) {
+    *m = (struct inter_manifest){0};
+    inter_key_get(r, &m->key);
+    neb_rd_copy(r, m->sha256, sizeof m->sha256);
+    m->bytes = neb_rd_u32(r);
+    m->chunk_bytes = neb_rd_u32(r);
+    m->tokens = neb_rd_u64(r);
+    m->steps = neb_rd_u32(r);
+    m->missed = neb_rd_u32(r);
+    m->flags = neb_rd_u8(r);
+    m->digest[0] = neb_rd_u64(r);
+    m->digest[1] = neb_rd_u64(r);
+    neb_rd_copy(r, m->sig, sizeof m->sig);
+    return !r->bad && key_valid(&m->key) && m->bytes > 0 && m->bytes <= INTER_BLOB_MAX && m->chunk_bytes >= INTER_CHUNK_MIN &&
+           m->chunk_bytes <= INTER_CHUNK_MAX && inter_chunks(m->bytes, m->chunk_bytes) <= INTER_CHUNKS_MAX &&
+           m->tokens < 1ull << 56 && m->flags <= INTER_FINAL;
+}
+
+void inter_record_put_body(struct neb_buf *b, const struct inter_record *r) {
+    neb_buf_add(b, r->job, sizeof r->job);
+    neb_buf_u32(b, r->round);
+    neb_buf_u32(b, r->fragment);
+    neb_buf_u32(b, r->term);
+    neb_buf_u8(b, r->leader);
+    neb_buf_u8(b, r->flags);
+    neb_buf_f32(b, r->eta);
+    neb_buf_f32(b, r->mu);
+    neb_buf_add(b, r->previous, sizeof r->previous);
+    neb_buf_u8(b, r->n);
+    for (uint8_t i = 0; i < r->n; i++) {
+        const struct inter_entry *e = &r->entries[i];
+        neb_buf_u8(b, e->member);
+        neb_buf_u8(b, e->flags);
+        neb_buf_u32(b, e->attempt);
+        neb_buf_u32(b, e->bytes);
+        neb_buf_add(b, e->sha256, sizeof e->sha256);
+        neb_buf_u64(b, e->tokens);
+        neb_buf_f32(b, e->clip);
+    }
+    neb_buf_u32(b, r->plan_interval);
+    neb_buf_u32(b, r->plan_overlap);
+}
+
+void inter_record_put(struct neb_buf *b, const struct inter_record *r) {
+    inter_record_put_body(b, r);
+    neb_buf_add(b, r->sig, sizeof r->sig);
+}
+
+bool inter_record_get(struct neb_rd *r, struct inter_record *c) {
+    *c = (struct inter_record){0};
+    neb_rd_copy(r, c->job, sizeof c->job);
+    c->round = neb_rd_u32(r);
+    c->fragment = neb_rd_u32(r);
+    c->term = neb_rd_u32(r);
+    c->leader = neb_rd_u8(r);
+    c->flags = neb_rd_u8(r);
+    c->eta = neb_rd_f32(r);
+    c->mu = neb_rd_f32(r);
+    neb_rd_copy(r, c->previous, sizeof c->previous);
+    c->n = neb_rd_u8(r);
+    if (r->bad || c->n < 1 || c->n > INTER_MEMBERS_MAX)
+        return false;
+    for (uint8_t i = 0; i < c->n; i++) {
+        struct inter_entry *e = &c->entries[i];
+        e->member = neb_rd_u8(r);
+        e->flags = neb_rd_u8(r);
+        e->attempt = neb_rd_u32(r);
+        e->bytes = neb_rd_u32(r);
+        neb_rd_copy(r, e->sha256, sizeof e->sha256);
+        e->tokens = neb_rd_u64(r);
+        e->clip = neb_rd_f32(r);
+        if (e->member >= INTER_MEMBERS_MAX || (i && e->member <= c->entries[i - 1].member) || !(e->clip > 0) || !(e->clip <= 1))
+            return false;
+    }
+    c->plan_interval = neb_rd_u32(r);
+    c->plan_overlap = neb_rd_u32(r);
+    neb_rd_copy(r, c->sig, sizeof c->sig);
+    return !r->bad && c->fragment < INTER_FRAGMENTS_MAX && c->leader < INTER_MEMBERS_MAX && c->flags <= INTER_MERGE &&
+           c->eta >= 0 && c->eta <= 10 && c->mu >= 0 && c->mu < 1;
+}
+
+void inter_record_hash(const struct inter_record *r, uint8_t out[INTER_SHA_BYTES]) {
+    struct neb_buf b = {0};
+    inter_record_put_body(&b, r);
+    NEB_ASSERT(!b.oom);
+    neb_sha256(b.p, b.len, out);
+    neb_buf_free(&b);
+}
