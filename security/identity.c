@@ -38,7 +38,8 @@ enum neb_status sec_home(const char *home, char *out, size_t cap) {
     if (!home)
         home = getenv("NEBULA_HOME");
     if (home && *home)
-        return neb_path(out, cap, home, "");
+        return strlen(home) < cap ? (memcpy(out, home, strlen(home) + 1), NEB_OK)
+                                  : neb_fail(NEB_ERR_LIMIT, "home folder: path too long");
     const char *user = getenv("HOME");
     if (!user || !*user)
         return neb_fail(NEB_ERR_INVALID, "no home folder: set $HOME or pass --home DIR");
