@@ -1,0 +1,818 @@
+// See link.h. Frames inside a CURVE message, little-endian, first byte the type:
+//
+//     HELLO   u64 session, u8 connection    first on every connection, dialler to listener
+//     WELCOME u64 session, u8 connection    the answer; only then the connection carries data
+//     PING    i64 time     PONG i64 time    control only; time is the asker's own clock
+//     ACK     u8 connection, u64 bytes      control only; data bytes read so far from that
+//     connection DATA    the caller's bytes
+//
+// ZeroMQ does not tell how much it holds. The ACKs do: what was sent and not acknowledged is the
+// queue, wherever it sits (ZeroMQ, kernel, wire, peer), and it is bounded by bytes.
+//
+// ZeroMQ cannot close one connection of a ROUTER either. The link keeps a duplicate of each
+// connection's descriptor: for TCP_INFO (byte counts) and to shut a revoked or stale connection
+// down.
+#include "inter/link.h"
+
+#include "agent/base/bytes.h"
+#include "agent/base/log.h"
+#include "security/zap.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define ZAP_DOMAIN      "nebula"
+#define PING_EVERY      (1 * NEB_S)
+#define SILENCE         (4 * NEB_S) // nothing heard for so long: the set is down
+#define RETRY_AFTER     (200 * NEB_MS)
+#define DUPLICATE_GRACE (5 * NEB_S)
+
+#define HANDSHAKE_FAILED                                                                           \
+    (ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |                  \
+     ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
+
+enum { HELLO = 1, WELCOME, PING, PONG, ACK, DATA };
+enum {
+    DIALED,
+    ACCEPTED,
+    RID_BYTES = 5,
+    BURST = 256,
+    CONNS = 1 + INTER_LINK_MAX_BULK,
+    RCV_HWM = 64
+};
+
+struct counts {
+    uint64_t sent, recv, sent_segs, recv_segs;
+};
+
+struct conn {
+    void *sock, *mon;       // DEALER and its monitor; NULL on the listener's side
+    uint8_t rid[RID_BYTES]; // listener's side: the ROUTER's own name for the connection
+    int fd, zmq_fd;         // our duplicate, and the number ZeroMQ reports; -1: none
+    bool open;              // HELLO and WELCOME done
+    bool denied;            // dialler: the peer refused the handshake
+    bool lost;              // found broken; cleaned up by the next process
+    neb_ns hello_at;        // dialler: when HELLO went out; 0: not yet
+    neb_ns retry_at;        // dialler: open again at; 0: not waiting
+    uint64_t sent, acked;   // data bytes
+    uint64_t recvd, recv_acked;
+};
+
+struct set {
+    struct conn c[CONNS]; // [0] control
+    uint64_t session;     // 0: no set
+    bool up;
+    neb_ns since, heard, pinged;
+};
+
+struct peer {
+    struct sec_member member;
+    bool self, revoked, up;
+    struct set s[2]; // DIALED, ACCEPTED
+    neb_ns dial_at, since, rtt;
+    struct counts closed; // of connections that are gone
+    uint64_t connects, refused, dropped;
+};
+
+struct inter_link {
+    struct inter_link_config cfg;
+    struct sec_members members; // newest
+    void *ctx;
+    bool own_ctx;
+    struct sec_zap *zap;
+    void *router, *router_mon;
+    uint32_t port, n_peers, self, mon_serial;
+    uint64_t last_session;
+    neb_ns deadline;
+    inter_link_handler *handler; // during process
+    void *user;
+    struct peer peers[SEC_MEMBERS_MAX];
+};
+
+static int set_int(void *s, int option, int v) { return zmq_setsockopt(s, option, &v, sizeof v); }
+
+static int set_i64(void *s, int option, int64_t v) {
+    return zmq_setsockopt(s, option, &v, sizeof v);
+}
+
+// --- byte counts
+// -------------------------------------------------------------------------------------------
+
+static struct counts conn_counts(const struct conn *c) {
+    struct tcp_info ti;
+    socklen_t n = sizeof ti;
+    memset(&ti, 0, sizeof ti);
+    if (c->fd < 0 || getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &ti, &n) != 0)
+        return (struct counts){0};
+    return (struct counts){ti.tcpi_bytes_sent, ti.tcpi_bytes_received, ti.tcpi_segs_out,
+                           ti.tcpi_segs_in};
+}
+
+static void counts_add(struct counts *a, struct counts b) {
+    a->sent += b.sent;
+    a->recv += b.recv;
+    a->sent_segs += b.sent_segs;
+    a->recv_segs += b.recv_segs;
+}
+
+static void conn_watch(struct peer *p, struct conn *c, int zmq_fd) {
+    if (c->fd >= 0) {
+        counts_add(&p->closed, conn_counts(c));
+        close(c->fd);
+    }
+    c->zmq_fd = zmq_fd;
+    c->fd = zmq_fd >= 0 ? fcntl(zmq_fd, F_DUPFD_CLOEXEC, 3) : -1;
+}
+
+// --- opening and closing
+// -----------------------------------------------------------------------------------
+
+// Ends a connection and forgets it; its final byte count is kept.
+static void conn_close(struct peer *p, struct conn *c) {
+    p->dropped += c->sent - c->acked;
+    if (c->fd >= 0) {
+        counts_add(&p->closed, conn_counts(c));
+        shutdown(c->fd, SHUT_RDWR);
+        close(c->fd);
+    }
+    if (c->sock) {
+        zmq_socket_monitor(c->sock, NULL, 0);
+        zmq_close(c->sock);
+    }
+    if (c->mon)
+        zmq_close(c->mon);
+    *c = (struct conn){.fd = -1, .zmq_fd = -1};
+}
+
+static void tell(struct inter_link *l, struct peer *p, enum inter_link_kind kind) {
+    struct inter_link_event e = {.kind = kind, .peer = (uint32_t)(p - l->peers)};
+    if (l->handler)
+        l->handler(l->user, &e);
+}
+
+// Reports the change when the last set went down or the first came up.
+static void peer_update(struct inter_link *l, struct peer *p) {
+    bool up = p->s[DIALED].up || p->s[ACCEPTED].up;
+    if (up == p->up || !l->handler) // outside of process: told by the next one
+        return;
+    p->up = up;
+    p->since = neb_now();
+    if (up)
+        p->connects++;
+    else
+        p->rtt = 0;
+    tell(l, p, up ? INTER_LINK_UP : INTER_LINK_DOWN);
+}
+
+static void set_close(struct inter_link *l, struct peer *p, int which) {
+    struct set *s = &p->s[which];
+    for (uint32_t i = 0; i < CONNS; i++)
+        conn_close(p, &s->c[i]);
+    s->session = 0;
+    s->up = false;
+    if (which == DIALED)
+        p->dial_at = neb_now() + RETRY_AFTER;
+    peer_update(l, p);
+}
+
+static bool prefers_dialed(const struct inter_link *l, const struct peer *p) {
+    return memcmp(sec_identity_public(l->cfg.identity)->curve, p->member.pub.curve, SEC_KEY_BYTES) <
+           0;
+}
+
+static int common_options(const struct inter_link *l, void *s) {
+    int bad = set_i64(s, ZMQ_MAXMSGSIZE, (int64_t)l->cfg.chunk_bytes + INTER_LINK_SLACK);
+    bad |= set_int(s, ZMQ_HANDSHAKE_IVL, 3000) | set_int(s, ZMQ_LINGER, 0) |
+           set_int(s, ZMQ_IMMEDIATE, 1);
+    bad |= set_int(s, ZMQ_RECONNECT_IVL, 200) | set_int(s, ZMQ_RECONNECT_IVL_MAX, 1000);
+    bad |= set_int(s, ZMQ_CONNECT_TIMEOUT, 2000) | set_int(s, ZMQ_TCP_MAXRT, 10000);
+    bad |= set_int(s, ZMQ_RCVHWM, RCV_HWM) | set_int(s, ZMQ_IPV6, 1);
+    bad |= zmq_setsockopt(s, ZMQ_CURVE_SECRETKEY, sec_identity_curve_secret(l->cfg.identity),
+                          SEC_KEY_BYTES);
+    return bad;
+}
+
+static void *monitor(struct inter_link *l, void *s, int events) {
+    char name[64];
+    snprintf(name, sizeof name, "inproc://nebula.mon.%p.%u", (void *)l, l->mon_serial++);
+    if (zmq_socket_monitor(s, name, events) != 0)
+        return NULL;
+    void *m = zmq_socket(l->ctx, ZMQ_PAIR);
+    if (m && (set_int(m, ZMQ_LINGER, 0) != 0 || zmq_connect(m, name) != 0)) {
+        zmq_close(m);
+        m = NULL;
+    }
+    return m;
+}
+
+static void conn_dial(struct inter_link *l, struct peer *p, uint32_t index) {
+    struct conn *c = &p->s[DIALED].c[index];
+    const struct sec_public *me = sec_identity_public(l->cfg.identity);
+    char where[SEC_ENDPOINT_MAX + 8];
+    snprintf(where, sizeof where, "tcp://%s", p->member.endpoint);
+    *c = (struct conn){.fd = -1, .zmq_fd = -1};
+    c->sock = zmq_socket(l->ctx, ZMQ_DEALER);
+    int bad = !c->sock || common_options(l, c->sock) != 0;
+    bad = bad ||
+          zmq_setsockopt(c->sock, ZMQ_CURVE_SERVERKEY, p->member.pub.curve, SEC_KEY_BYTES) != 0 ||
+          zmq_setsockopt(c->sock, ZMQ_CURVE_PUBLICKEY, me->curve, SEC_KEY_BYTES) != 0;
+    if (!bad && index == 0) // pings on a bulk connection queue behind data and expire
+        bad = set_int(c->sock, ZMQ_HEARTBEAT_IVL, 1000) |
+              set_int(c->sock, ZMQ_HEARTBEAT_TIMEOUT, 4000) |
+              set_int(c->sock, ZMQ_HEARTBEAT_TTL, 4000);
+    if (!bad)
+        c->mon = monitor(l, c->sock,
+                         ZMQ_EVENT_CONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
+                             ZMQ_EVENT_DISCONNECTED | HANDSHAKE_FAILED);
+    if (bad || !c->mon || zmq_connect(c->sock, where) != 0) {
+        neb_warn("link to %s: cannot dial %s: %s", p->member.pub.name, where,
+                 zmq_strerror(zmq_errno()));
+        conn_close(p, c);
+        c->retry_at = neb_now() + NEB_S;
+    }
+}
+
+static void set_dial(struct inter_link *l, struct peer *p) {
+    // Sessions rise, so that a listener can tell a new set from what is left of an old one.
+    uint64_t session = (uint64_t)neb_wall_now();
+    l->last_session = session > l->last_session ? session : l->last_session + 1;
+    p->s[DIALED].session = l->last_session;
+    p->s[DIALED].heard = p->s[DIALED].pinged = neb_now();
+    for (uint32_t i = 0; i <= l->cfg.n_bulk; i++)
+        conn_dial(l, p, i);
+}
+
+// --- sending
+// -----------------------------------------------------------------------------------------------
+
+// Sends and gives the message away; false: it was not taken (AGAIN), or the connection is lost.
+static bool conn_send(struct inter_link *l, struct conn *c, zmq_msg_t *m) {
+    void *s = c->sock ? c->sock : l->router;
+    bool ok = c->sock || zmq_send(s, c->rid, RID_BYTES, ZMQ_DONTWAIT | ZMQ_SNDMORE) >= 0;
+    if (!ok && zmq_errno() == EHOSTUNREACH)
+        c->lost = true;
+    ok = ok && zmq_msg_send(m, s, ZMQ_DONTWAIT) >= 0;
+    if (!ok)
+        zmq_msg_close(m);
+    return ok;
+}
+
+static bool conn_send_small(struct inter_link *l, struct conn *c, const uint8_t *p, size_t n) {
+    zmq_msg_t m;
+    if (zmq_msg_init_size(&m, n) != 0)
+        return false;
+    memcpy(zmq_msg_data(&m), p, n);
+    return conn_send(l, c, &m);
+}
+
+static bool send_hello(struct inter_link *l, struct conn *c, uint8_t type, uint64_t session,
+                       uint8_t index) {
+    uint8_t b[10] = {type};
+    neb_put_u64(b + 1, session);
+    b[9] = index;
+    return conn_send_small(l, c, b, sizeof b);
+}
+
+static bool send_time(struct inter_link *l, struct conn *c, uint8_t type, uint64_t t) {
+    uint8_t b[9] = {type};
+    neb_put_u64(b + 1, t);
+    return conn_send_small(l, c, b, sizeof b);
+}
+
+static struct set *active(const struct inter_link *l, struct peer *p) {
+    struct set *want = &p->s[prefers_dialed(l, p) ? DIALED : ACCEPTED];
+    struct set *other = &p->s[prefers_dialed(l, p) ? ACCEPTED : DIALED];
+    return want->up ? want : other->up ? other : NULL;
+}
+
+enum neb_status inter_link_send2(struct inter_link *l, uint32_t peer, enum inter_channel channel,
+                                 const void *hdr, size_t hlen, const void *data, size_t len) {
+    if (peer >= l->n_peers || l->peers[peer].self)
+        return neb_fail(NEB_ERR_INVALID, "link: no peer %u", peer);
+    size_t limit =
+        channel == INTER_CONTROL ? INTER_LINK_CONTROL_MAX : l->cfg.chunk_bytes + INTER_LINK_SLACK;
+    if (limit > l->cfg.chunk_bytes + INTER_LINK_SLACK)
+        limit = l->cfg.chunk_bytes + INTER_LINK_SLACK;
+    if (hlen >= limit || len >= limit - hlen)
+        return neb_fail(NEB_ERR_LIMIT, "link: message of %zu bytes, at most %zu", hlen + len,
+                        limit - 1);
+    struct set *s = active(l, &l->peers[peer]);
+    if (!s)
+        return NEB_ERR_AGAIN;
+    size_t n = 1 + hlen + len;
+    uint64_t queued = 0, least = UINT64_MAX;
+    struct conn *c = NULL;
+    uint32_t first = channel == INTER_BULK, last = channel == INTER_BULK ? INTER_LINK_MAX_BULK : 0;
+    for (uint32_t i = first; i <= last; i++) {
+        uint64_t q = s->c[i].sent - s->c[i].acked;
+        if (!s->c[i].open || s->c[i].lost)
+            continue;
+        queued += q;
+        if (q < least)
+            least = q, c = &s->c[i];
+    }
+    if (!c || (queued && queued + n > (channel == INTER_BULK ? l->cfg.bulk_queue_bytes
+                                                             : l->cfg.control_queue_bytes)))
+        return NEB_ERR_AGAIN;
+    zmq_msg_t m;
+    if (zmq_msg_init_size(&m, n) != 0)
+        return neb_fail(NEB_ERR_NOMEM, "link: message of %zu bytes", n);
+    uint8_t *b = zmq_msg_data(&m);
+    b[0] = DATA;
+    if (hlen)
+        memcpy(b + 1, hdr, hlen);
+    if (len)
+        memcpy(b + 1 + hlen, data, len);
+    if (!conn_send(l, c, &m))
+        return NEB_ERR_AGAIN;
+    c->sent += n;
+    return NEB_OK;
+}
+
+enum neb_status inter_link_send(struct inter_link *l, uint32_t peer, enum inter_channel channel,
+                                const void *data, size_t len) {
+    return inter_link_send2(l, peer, channel, NULL, 0, data, len);
+}
+
+// --- receiving
+// ---------------------------------------------------------------------------------------------
+
+static void set_came_up(struct inter_link *l, struct peer *p, struct set *s) {
+    s->up = true;
+    s->since = s->heard = neb_now();
+    s->pinged = 0; // the first PING now: the round-trip time is known early
+    peer_update(l, p);
+}
+
+// A frame on an open connection; false: refused.
+static bool on_frame(struct inter_link *l, struct peer *p, int which, uint32_t index,
+                     const uint8_t *b, size_t n) {
+    struct set *s = &p->s[which];
+    struct conn *c = &s->c[index];
+    struct neb_rd r = neb_rd_make(b + 1, n - 1);
+    s->heard = neb_now();
+    if (b[0] == DATA) {
+        if (index == 0 && n > INTER_LINK_CONTROL_MAX)
+            return false;
+        c->recvd += n;
+        struct inter_link_event e = {.kind = INTER_LINK_MSG,
+                                     .peer = (uint32_t)(p - l->peers),
+                                     .channel = index ? INTER_BULK : INTER_CONTROL,
+                                     .data = b + 1,
+                                     .len = n - 1};
+        if (l->handler && s->up)
+            l->handler(l->user, &e);
+        return s->up;
+    }
+    if (index != 0)
+        return false;
+    if (b[0] == PING && n == 9)
+        return send_time(l, c, PONG, neb_rd_u64(&r)), true;
+    if (b[0] == PONG && n == 9) {
+        neb_ns rtt = neb_now() - neb_rd_i64(&r);
+        if (rtt < 0 || rtt > 60 * NEB_S)
+            return false;
+        p->rtt = p->rtt ? (7 * p->rtt + rtt) / 8 : rtt;
+        return true;
+    }
+    if (b[0] == ACK && n == 10) {
+        uint8_t i = neb_rd_u8(&r);
+        uint64_t bytes = neb_rd_u64(&r);
+        if (i >= CONNS || bytes > s->c[i].sent) // may be of a connection before this one: no harm
+            return false;
+        if (bytes > s->c[i].acked)
+            s->c[i].acked = bytes;
+        return true;
+    }
+    return false;
+}
+
+static void dealer_read(struct inter_link *l, struct peer *p, uint32_t index) {
+    struct set *s = &p->s[DIALED];
+    for (int k = 0; k < BURST && s->c[index].sock; k++) {
+        zmq_msg_t m;
+        zmq_msg_init(&m);
+        if (zmq_msg_recv(&m, s->c[index].sock, ZMQ_DONTWAIT) < 0) {
+            zmq_msg_close(&m);
+            return;
+        }
+        const uint8_t *b = zmq_msg_data(&m);
+        size_t n = zmq_msg_size(&m);
+        struct neb_rd r = neb_rd_make(b, n);
+        bool ok = n > 0 && !zmq_msg_more(&m);
+        if (ok && !s->c[index].open) {
+            ok = neb_rd_u8(&r) == WELCOME && neb_rd_u64(&r) == s->session &&
+                 neb_rd_u8(&r) == index && neb_rd_done(&r);
+            s->c[index].open = ok;
+            if (ok && index == 0)
+                set_came_up(l, p, s);
+        } else if (ok) {
+            ok = on_frame(l, p, DIALED, index, b, n);
+        }
+        p->refused += !ok;
+        zmq_msg_close(&m);
+    }
+}
+
+// HELLO from an admitted member: takes the connection into its set, a newer session replaces the
+// whole set.
+static bool on_hello(struct inter_link *l, struct peer *p, const uint8_t *rid, int fd,
+                     const uint8_t *b, size_t n) {
+    struct set *s = &p->s[ACCEPTED];
+    struct neb_rd r = neb_rd_make(b, n);
+    bool ok = neb_rd_u8(&r) == HELLO;
+    uint64_t session = neb_rd_u64(&r);
+    uint8_t index = neb_rd_u8(&r);
+    if (!ok || !neb_rd_done(&r) || index >= CONNS || session == 0 || session < s->session)
+        return false;
+    if (session > s->session)
+        set_close(l, p, ACCEPTED);
+    s->session = session;
+    struct conn *c = &s->c[index];
+    if (c->open)
+        conn_close(p, c);
+    *c = (struct conn){.fd = -1, .zmq_fd = -1, .open = true};
+    memcpy(c->rid, rid, RID_BYTES);
+    conn_watch(p, c, fd);
+    if (!send_hello(l, c, WELCOME, session, index))
+        return conn_close(p, c), false;
+    s->heard = neb_now();
+    if (index == 0)
+        set_came_up(l, p, s);
+    return true;
+}
+
+// Which member a message is from: by what ZAP admitted its connection as.
+static struct peer *sender(struct inter_link *l, zmq_msg_t *m) {
+    const char *who = zmq_msg_gets(m, "User-Id");
+    for (uint32_t i = 0; who && i < l->n_peers; i++) {
+        struct peer *p = &l->peers[i];
+        if (!p->self && !strcmp(who, p->member.pub.name))
+            return p;
+    }
+    return NULL;
+}
+
+static void kick(int fd) {
+    if (fd >= 0)
+        shutdown(fd, SHUT_RDWR);
+}
+
+static void router_message(struct inter_link *l, const uint8_t *rid, size_t rid_len, zmq_msg_t *m) {
+    struct peer *p = sender(l, m);
+    const uint8_t *b = zmq_msg_data(m);
+    size_t n = zmq_msg_size(m);
+    int fd = zmq_msg_get(m, ZMQ_SRCFD);
+    if (!p)
+        return;
+    // Names the ROUTER gives start with 0; any other was chosen by the peer, who could then take
+    // over another's.
+    if (p->revoked || p->member.connect == SEC_CONNECT_OUT || rid_len != RID_BYTES || rid[0] != 0 ||
+        n == 0) {
+        p->refused++;
+        kick(fd);
+        return;
+    }
+    struct set *s = &p->s[ACCEPTED];
+    for (uint32_t i = 0; i < CONNS; i++)
+        if (s->c[i].open && !memcmp(s->c[i].rid, rid, RID_BYTES)) {
+            p->refused += !on_frame(l, p, ACCEPTED, i, b, n);
+            return;
+        }
+    if (!on_hello(l, p, rid, fd, b, n)) {
+        p->refused++;
+        kick(fd);
+    }
+}
+
+static void router_read(struct inter_link *l) {
+    for (int k = 0; k < BURST; k++) {
+        uint8_t rid[256];
+        int n = zmq_recv(l->router, rid, sizeof rid, ZMQ_DONTWAIT);
+        if (n < 0)
+            return;
+        bool more = true;
+        for (int part = 0; more; part++) {
+            zmq_msg_t m;
+            zmq_msg_init(&m);
+            if (zmq_msg_recv(&m, l->router, ZMQ_DONTWAIT) < 0) {
+                zmq_msg_close(&m);
+                return;
+            }
+            more = zmq_msg_more(&m);
+            if (part == 0 && !more) // more parts than one are not of this protocol
+                router_message(l, rid, (size_t)n, &m);
+            zmq_msg_close(&m);
+        }
+    }
+}
+
+// One monitor event: event number (u16) and value (u32), then the address. false: none.
+static bool monitor_read(void *mon, uint16_t *event, int *value) {
+    uint8_t b[6], address[256];
+    if (zmq_recv(mon, b, sizeof b, ZMQ_DONTWAIT) != (int)sizeof b)
+        return false;
+    zmq_recv(mon, address, sizeof address, ZMQ_DONTWAIT);
+    memcpy(event, b, 2); // in the byte order of this host, which wrote it
+    memcpy(value, b + 2, 4);
+    return true;
+}
+
+// --- the pass
+// ----------------------------------------------------------------------------------------------
+
+static void dial_events(struct inter_link *l, struct peer *p, uint32_t index) {
+    struct set *s = &p->s[DIALED];
+    struct conn *c = &s->c[index];
+    uint16_t event;
+    int value;
+    while (c->mon && monitor_read(c->mon, &event, &value)) {
+        if (event == ZMQ_EVENT_CONNECTED)
+            conn_watch(p, c, value);
+        else if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED && !c->hello_at) {
+            if (send_hello(l, c, HELLO, s->session, (uint8_t)index))
+                c->hello_at = neb_now();
+            else
+                c->lost = true;
+        } else if (event == ZMQ_EVENT_DISCONNECTED && c->hello_at)
+            c->lost = true;
+        else if (event & HANDSHAKE_FAILED) // ZeroMQ gives up for good then; the peer may yet add us
+                                           // to its list
+            c->lost = c->denied = true;
+        else if (event == ZMQ_EVENT_DISCONNECTED)
+            conn_watch(p, c, -1); // refused handshake; ZeroMQ tries again by itself
+    }
+}
+
+static void router_events(struct inter_link *l) {
+    uint16_t event;
+    int fd;
+    while (l->router_mon && monitor_read(l->router_mon, &event, &fd))
+        for (uint32_t i = 0; i < l->n_peers; i++)
+            for (uint32_t k = 0; k < CONNS; k++) {
+                struct conn *c = &l->peers[i].s[ACCEPTED].c[k];
+                if (c->open && c->zmq_fd == fd && fd >= 0)
+                    c->lost = true;
+            }
+}
+
+// Lost connections: control takes its set down, a bulk connection is dialled again alone.
+static void set_clean(struct inter_link *l, struct peer *p, int which, neb_ns now) {
+    struct set *s = &p->s[which];
+    if (!s->session)
+        return;
+    bool down = s->c[0].lost || (s->up && now - s->heard > SILENCE);
+    for (uint32_t i = 0; i < CONNS && !down; i++) {
+        struct conn *c = &s->c[i];
+        bool unanswered = which == DIALED && c->hello_at && !c->open && now - c->hello_at > SILENCE;
+        if (unanswered && i == 0)
+            down = true;
+        else if (c->lost || unanswered) {
+            conn_close(p, c);
+            c->retry_at = which == DIALED ? now + RETRY_AFTER : 0;
+        } else if (c->retry_at && now >= c->retry_at) {
+            conn_dial(l, p, i);
+        }
+    }
+    // Accepted bulk connections whose control never came are given up too.
+    if (which == ACCEPTED && !s->up && now - s->heard > SILENCE)
+        down = true;
+    bool denied = s->c[0].denied;
+    if (down)
+        set_close(l, p, which);
+    if (down && denied)
+        p->dial_at = now + NEB_S;
+}
+
+static void set_pulse(struct inter_link *l, struct set *s, neb_ns now) {
+    if (!s->up)
+        return;
+    if (now - s->pinged >= PING_EVERY && send_time(l, &s->c[0], PING, (uint64_t)now))
+        s->pinged = now;
+    for (uint32_t i = 0; i < CONNS; i++) {
+        struct conn *c = &s->c[i];
+        if (!c->open || c->recvd == c->recv_acked)
+            continue;
+        uint8_t b[10] = {ACK, (uint8_t)i};
+        neb_put_u64(b + 2, c->recvd);
+        if (conn_send_small(l, &s->c[0], b, sizeof b))
+            c->recv_acked = c->recvd;
+    }
+}
+
+static void peer_dialing(struct inter_link *l, struct peer *p, neb_ns now) {
+    struct set *d = &p->s[DIALED], *a = &p->s[ACCEPTED];
+    bool may = p->member.endpoint[0] && p->member.connect != SEC_CONNECT_IN && !p->revoked;
+    if (!d->session && may && !a->up && now >= p->dial_at)
+        set_dial(l, p);
+    if (!d->session || !a->up || prefers_dialed(l, p))
+        return;
+    uint64_t queued = 0;
+    for (uint32_t i = 0; i < CONNS; i++)
+        queued += d->c[i].sent - d->c[i].acked;
+    if (!d->up || (now - a->since > NEB_S && !queued) || now - a->since > DUPLICATE_GRACE)
+        set_close(l, p, DIALED); // the peer's own set is kept: its key is lower
+}
+
+enum neb_status inter_link_process(struct inter_link *l, inter_link_handler *handler, void *user) {
+    l->handler = handler;
+    l->user = user;
+    router_events(l);
+    for (uint32_t i = 0; i < l->n_peers; i++)
+        for (uint32_t k = 0; k < CONNS; k++) {
+            if (!l->peers[i].s[DIALED].c[k].sock)
+                continue;
+            dial_events(l, &l->peers[i], k);
+            dealer_read(l, &l->peers[i], k);
+        }
+    if (l->router)
+        router_read(l);
+    neb_ns now = neb_now();
+    l->deadline = now + NEB_S;
+    for (uint32_t i = 0; i < l->n_peers; i++) {
+        struct peer *p = &l->peers[i];
+        if (p->self)
+            continue;
+        peer_update(l, p);
+        for (int w = 0; w < 2; w++) {
+            set_clean(l, p, w, now);
+            set_pulse(l, &p->s[w], now);
+            neb_ns next = p->s[w].up ? p->s[w].pinged + PING_EVERY : now + RETRY_AFTER;
+            if (next < l->deadline)
+                l->deadline = next;
+        }
+        peer_dialing(l, p, now);
+    }
+    l->handler = NULL;
+    return NEB_OK;
+}
+
+size_t inter_link_poll_items(const struct inter_link *l, zmq_pollitem_t *items, size_t cap) {
+    size_t n = 0;
+    void *pair[2] = {l->router, l->router_mon};
+    for (int k = 0; k < 2; k++)
+        if (pair[k] && n++ < cap)
+            items[n - 1] = (zmq_pollitem_t){.socket = pair[k], .events = ZMQ_POLLIN};
+    for (uint32_t i = 0; i < l->n_peers; i++)
+        for (uint32_t j = 0; j < CONNS; j++) {
+            const struct conn *c = &l->peers[i].s[DIALED].c[j];
+            if (c->sock && n++ < cap)
+                items[n - 1] = (zmq_pollitem_t){.socket = c->sock, .events = ZMQ_POLLIN};
+            if (c->mon && n++ < cap)
+                items[n - 1] = (zmq_pollitem_t){.socket = c->mon, .events = ZMQ_POLLIN};
+        }
+    return n;
+}
+
+neb_ns inter_link_next_deadline(const struct inter_link *l) { return l->deadline; }
+uint32_t inter_link_port(const struct inter_link *l) { return l->port; }
+uint64_t inter_link_refused(const struct inter_link *l) { return sec_zap_refused(l->zap); }
+
+enum neb_status inter_link_stats(struct inter_link *l, uint32_t peer,
+                                 struct inter_link_stats *out) {
+    if (peer >= l->n_peers)
+        return neb_fail(NEB_ERR_INVALID, "link: no peer %u", peer);
+    struct peer *p = &l->peers[peer];
+    struct counts n = p->closed;
+    uint64_t queued = 0;
+    for (int w = 0; w < 2; w++)
+        for (uint32_t i = 0; i < CONNS; i++) {
+            counts_add(&n, conn_counts(&p->s[w].c[i]));
+            queued += p->s[w].c[i].sent - p->s[w].c[i].acked;
+        }
+    *out = (struct inter_link_stats){.up = p->up,
+                                     .since = p->since,
+                                     .rtt = p->rtt,
+                                     .sent_bytes = n.sent,
+                                     .recv_bytes = n.recv,
+                                     .sent_segs = n.sent_segs,
+                                     .recv_segs = n.recv_segs,
+                                     .queued_bytes = queued,
+                                     .connects = p->connects,
+                                     .refused = p->refused,
+                                     .dropped = p->dropped};
+    return NEB_OK;
+}
+
+enum neb_status inter_link_reload(struct inter_link *l, const struct sec_members *m) {
+    if (m->version <= l->members.version)
+        return neb_fail(NEB_ERR_DENIED, "member list: version %llu is not newer than %llu",
+                        (unsigned long long)m->version, (unsigned long long)l->members.version);
+    l->members = *m;
+    sec_zap_set(l->zap, m);
+    for (uint32_t i = 0; i < l->n_peers; i++) {
+        struct peer *p = &l->peers[i];
+        const struct sec_member *x = sec_members_by_curve(m, p->member.pub.curve);
+        if (p->self)
+            continue;
+        p->revoked = !x || memcmp(&x->pub, &p->member.pub, sizeof x->pub) != 0;
+        if (!p->revoked) {
+            p->member = *x;
+            continue;
+        }
+        set_close(l, p, DIALED);
+        set_close(l, p, ACCEPTED);
+    }
+    return NEB_OK;
+}
+
+static enum neb_status listen_on(struct inter_link *l, const char *where) {
+    char endpoint[SEC_ENDPOINT_MAX + 16];
+    if (strlen(where) >= SEC_ENDPOINT_MAX)
+        return neb_fail(NEB_ERR_INVALID, "listen: '%s' is not HOST:PORT", where);
+    snprintf(endpoint, sizeof endpoint, "tcp://%s", where);
+    l->router = zmq_socket(l->ctx, ZMQ_ROUTER);
+    if (!l->router || common_options(l, l->router) != 0 ||
+        set_int(l->router, ZMQ_CURVE_SERVER, 1) != 0 ||
+        set_int(l->router, ZMQ_ROUTER_MANDATORY, 1) != 0 ||
+        zmq_setsockopt(l->router, ZMQ_ZAP_DOMAIN, ZAP_DOMAIN, strlen(ZAP_DOMAIN)) != 0)
+        return neb_fail(NEB_ERR_IO, "listen: socket options: %s", zmq_strerror(zmq_errno()));
+#ifdef ZMQ_ZAP_ENFORCE_DOMAIN
+    // A DRAFT option. Without it a listener with no ZAP handler would admit anybody: the handler is
+    // bound before this socket and outlives it, and sender() refuses what carries no User-Id.
+    if (set_int(l->router, ZMQ_ZAP_ENFORCE_DOMAIN, 1) != 0)
+        return neb_fail(NEB_ERR_IO, "listen: ZAP_ENFORCE_DOMAIN: %s", zmq_strerror(zmq_errno()));
+#endif
+    l->router_mon = monitor(l, l->router, ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED);
+    if (!l->router_mon || zmq_bind(l->router, endpoint) != 0)
+        return neb_fail(NEB_ERR_IO, "cannot listen on %s: %s", where, zmq_strerror(zmq_errno()));
+    size_t n = sizeof endpoint;
+    if (zmq_getsockopt(l->router, ZMQ_LAST_ENDPOINT, endpoint, &n) == 0)
+        l->port = (uint32_t)strtoul(strrchr(endpoint, ':') + 1, NULL, 10);
+    return NEB_OK;
+}
+
+enum neb_status inter_link_create(const struct inter_link_config *cfg, struct inter_link **out) {
+    enum neb_status st;
+    const struct sec_public *me = sec_identity_public(cfg->identity);
+    const struct sec_member *self = sec_members_by_curve(cfg->members, me->curve);
+    if (cfg->n_bulk > INTER_LINK_MAX_BULK || !self || cfg->chunk_bytes > (size_t)64 << 20)
+        return neb_fail(
+            NEB_ERR_INVALID,
+            "link: bulk connections above %d, chunk above 64 MiB, or '%s' not on the list",
+            INTER_LINK_MAX_BULK, me->name);
+    NEB_TRY(sec_init());
+    struct inter_link *l = calloc(1, sizeof *l);
+    if (!l)
+        return neb_fail(NEB_ERR_NOMEM, "link");
+    l->cfg = *cfg;
+    l->cfg.n_bulk = cfg->n_bulk ? cfg->n_bulk : 2;
+    l->cfg.chunk_bytes = cfg->chunk_bytes ? cfg->chunk_bytes : (size_t)1 << 20;
+    l->cfg.bulk_queue_bytes = cfg->bulk_queue_bytes ? cfg->bulk_queue_bytes : (size_t)8 << 20;
+    l->cfg.control_queue_bytes =
+        cfg->control_queue_bytes ? cfg->control_queue_bytes : (size_t)1 << 20;
+    l->members = *cfg->members;
+    l->n_peers = l->members.n;
+    l->self = (uint32_t)(self - cfg->members->m);
+    for (uint32_t i = 0; i < l->n_peers; i++) {
+        l->peers[i].member = l->members.m[i];
+        l->peers[i].self = i == l->self;
+        for (int w = 0; w < 2; w++)
+            for (int k = 0; k < CONNS; k++)
+                l->peers[i].s[w].c[k].fd = l->peers[i].s[w].c[k].zmq_fd = -1;
+    }
+    l->own_ctx = !cfg->zmq_context;
+    l->ctx = cfg->zmq_context ? cfg->zmq_context : zmq_ctx_new();
+    if (!l->ctx) {
+        st = neb_fail(NEB_ERR_NOMEM, "link: no ZeroMQ context");
+        goto fail;
+    }
+    if (l->own_ctx)
+        zmq_ctx_set(l->ctx, ZMQ_MAX_SOCKETS, 4096);
+    NEB_TRY_GOTO(sec_zap_create(l->ctx, ZAP_DOMAIN, &l->zap), fail);
+    sec_zap_set(l->zap, &l->members);
+    if (cfg->listen)
+        NEB_TRY_GOTO(listen_on(l, cfg->listen), fail);
+    *out = l;
+    return NEB_OK;
+fail:
+    inter_link_destroy(&l);
+    return st;
+}
+
+void inter_link_destroy(struct inter_link **lp) {
+    struct inter_link *l = lp ? *lp : NULL;
+    if (!l)
+        return;
+    l->handler = NULL;
+    for (uint32_t i = 0; i < l->n_peers; i++)
+        for (int w = 0; w < 2; w++)
+            set_close(l, &l->peers[i], w);
+    if (l->router) {
+        zmq_socket_monitor(l->router, NULL, 0);
+        zmq_close(l->router);
+    }
+    if (l->router_mon)
+        zmq_close(l->router_mon);
+    sec_zap_destroy(&l->zap);
+    if (l->own_ctx && l->ctx)
+        zmq_ctx_term(l->ctx);
+    free(l);
+    *lp = NULL;
+}

@@ -1,0 +1,115 @@
+// The links to the other members: ZeroMQ over TCP with CURVE, one control and n bulk connections a
+// peer.
+//
+// One member listens on one TCP port (a ROUTER) and dials the peers it has an endpoint for (a
+// DEALER each for control and every bulk stripe). Where both sides dial, the set dialled by the
+// lower CURVE key is kept and the other is closed, so one set of connections remains.
+//
+//     dialler                                    listener
+//     DEALER control ── HELLO{session,0} ──────▶ ROUTER (one port)      a set is up when its
+//     control has DEALER bulk 1  ── HELLO{session,1} ──────▶   │                    exchanged HELLO
+//     and WELCOME DEALER bulk n  ── HELLO{session,n} ──────▶   └ WELCOME{session} PING/PONG every
+//     second and ACK{connection, bytes} on control, both ways
+//
+// Who a message is from is what ZAP said about its connection's key (User-Id), never a claim of the
+// peer: routing ids chosen by a peer are refused.
+//
+// Delivery is best effort and unordered between channels: a message that was accepted may be lost
+// when a connection breaks. Whoever needs more acknowledges and repeats (inter/transfer,
+// inter/service).
+//
+// Threads: a link belongs to one thread (ZeroMQ's own I/O threads and the ZAP thread are inside).
+#ifndef INTER_LINK_H
+#define INTER_LINK_H
+#include "agent/base/clock.h"
+#include "agent/base/status.h"
+#include "security/identity.h"
+#include "security/members.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <zmq.h>
+
+enum inter_channel { INTER_CONTROL, INTER_BULK };
+
+enum {
+    INTER_LINK_MAX_BULK = 32,
+    INTER_LINK_SLACK = 4096,                   // allowed above chunk_bytes in one message
+    INTER_LINK_CONTROL_MAX = 64 * 1024 + 4096, // largest control message
+};
+
+enum inter_link_kind { INTER_LINK_UP, INTER_LINK_DOWN, INTER_LINK_MSG };
+
+struct inter_link_event {
+    enum inter_link_kind kind;
+    uint32_t peer;              // index into the member list given at create
+    enum inter_channel channel; // of a MSG
+    const uint8_t *data;        // of a MSG; borrowed, valid during the call
+    size_t len;
+};
+typedef void inter_link_handler(void *user, const struct inter_link_event *e);
+
+struct inter_link_config {
+    const struct sec_identity *identity; // borrowed for the life of the link
+    const struct sec_members *members;   // copied; must hold the identity itself
+    const char *listen; // "HOST:PORT", "*:PORT" (port 0: any, see inter_link_port); NULL: dial only
+    uint32_t n_bulk;    // 1..32; 0: 2
+    size_t chunk_bytes; // largest bulk message is this + INTER_LINK_SLACK; 0: 1 MiB
+    size_t bulk_queue_bytes;    // unacknowledged bulk bytes a peer, about 2 x BDP; 0: 8 MiB
+    size_t control_queue_bytes; // the same on control; 0: 1 MiB
+    void *zmq_context; // borrowed; NULL: the link makes its own. Holds this link's ZAP handler.
+};
+
+struct inter_link_stats {
+    bool up;
+    neb_ns since; // monotonic time of the last change of up
+    neb_ns rtt;   // smoothed, of PING on control; 0: not known yet
+    uint64_t sent_bytes,
+        recv_bytes; // on the TCP sockets: handshakes, ZMTP, CURVE; sent includes retransmissions
+    uint64_t sent_segs,
+        recv_segs; // TCP segments: add 40 (IPv4) plus 12 (timestamps) bytes each for IP bytes
+    uint64_t queued_bytes; // sent and not acknowledged by the peer's link, both channels
+    uint64_t connects;     // times the peer came up
+    uint64_t refused;      // messages accepted by nobody: bad frames, spoofed ids, stale sessions
+    uint64_t dropped;      // bytes that were unacknowledged when a connection broke
+};
+
+struct inter_link;
+
+// NEB_ERR_INVALID: bad configuration; NEB_ERR_IO: the port cannot be had.
+NEB_MUST_CHECK enum neb_status inter_link_create(const struct inter_link_config *cfg,
+                                                 struct inter_link **out);
+void inter_link_destroy(struct inter_link **l);
+
+// Copies the message. NEB_ERR_AGAIN: the peer is down or its queue is full (try after the next
+// process); NEB_ERR_LIMIT: larger than the channel allows; NEB_ERR_INVALID: no such peer.
+NEB_MUST_CHECK enum neb_status inter_link_send(struct inter_link *l, uint32_t peer,
+                                               enum inter_channel channel, const void *data,
+                                               size_t len);
+// The same for a header and its payload, which arrive as one message.
+NEB_MUST_CHECK enum neb_status inter_link_send2(struct inter_link *l, uint32_t peer,
+                                                enum inter_channel channel, const void *hdr,
+                                                size_t hlen, const void *data, size_t len);
+
+// Does all that is pending, without blocking: dials, liveness, and handler(user, event) for every
+// event. The handler may send; it must not call process or destroy.
+NEB_MUST_CHECK enum neb_status inter_link_process(struct inter_link *l, inter_link_handler *handler,
+                                                  void *user);
+// Fills at most cap items to poll for and returns how many there are (more than cap: call again
+// with room). They change with every process. When one is readable or the deadline has come, call
+// process.
+size_t inter_link_poll_items(const struct inter_link *l, zmq_pollitem_t *items, size_t cap);
+neb_ns inter_link_next_deadline(const struct inter_link *l); // monotonic
+
+NEB_MUST_CHECK enum neb_status inter_link_stats(struct inter_link *l, uint32_t peer,
+                                                struct inter_link_stats *out);
+uint32_t inter_link_port(const struct inter_link *l);    // the TCP port listened on; 0: none
+uint64_t inter_link_refused(const struct inter_link *l); // handshakes that ZAP refused
+
+// Takes a newer member list: members whose keys are gone are cut off at once (DOWN follows at the
+// next process), endpoints are renewed. Indices stay those of the list given at create; members
+// that are new need a new link. NEB_ERR_DENIED: not newer, or another federation's.
+NEB_MUST_CHECK enum neb_status inter_link_reload(struct inter_link *l, const struct sec_members *m);
+
+#endif

@@ -1,0 +1,317 @@
+#include "security/identity.h"
+
+#include "agent/base/bytes.h"
+#include "agent/base/fs.h"
+#include "agent/base/sha256.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+    MAGIC_BYTES = 8,
+    CHECK_BYTES = 8,
+    FILE_BYTES = MAGIC_BYTES + SEC_KEY_BYTES + CHECK_BYTES,
+    TEXT_CHECK = 6
+};
+
+struct sec_identity {
+    struct sec_public pub;
+    uint8_t *curve_secret; // 32, sodium_malloc
+    uint8_t *sign_secret;  // 64, sodium_malloc
+};
+
+enum neb_status sec_init(void) {
+    if (sodium_init() < 0)
+        return neb_fail(NEB_ERR_UNSUPPORTED, "libsodium cannot start: no random source");
+    if (prctl(PR_SET_DUMPABLE, 0) != 0)
+        return neb_fail_errno("prctl(PR_SET_DUMPABLE)");
+    return NEB_OK;
+}
+
+enum neb_status sec_home(const char *home, char *out, size_t cap) {
+    if (!home)
+        home = getenv("NEBULA_HOME");
+    if (home && *home)
+        return strlen(home) < cap ? (memcpy(out, home, strlen(home) + 1), NEB_OK)
+                                  : neb_fail(NEB_ERR_LIMIT, "home folder: path too long");
+    const char *user = getenv("HOME");
+    if (!user || !*user)
+        return neb_fail(NEB_ERR_INVALID, "no home folder: set $HOME or pass --home DIR");
+    return neb_path(out, cap, user, ".nebula");
+}
+
+bool sec_name_valid(const char *name) {
+    static const char first[] = "abcdefghijklmnopqrstuvwxyz0123456789";
+    static const char rest[] = "abcdefghijklmnopqrstuvwxyz0123456789_.-";
+    size_t n = strlen(name);
+    return n > 0 && n < SEC_NAME_MAX && strchr(first, name[0]) && strspn(name, rest) == n;
+}
+
+// The checksum of the public line: catches a cut or mistyped one.
+static void text_check(const char *line, size_t n, uint8_t out[TEXT_CHECK]) {
+    uint8_t h[NEB_SHA256_BYTES];
+    neb_sha256(line, n, h);
+    memcpy(out, h, TEXT_CHECK);
+}
+
+enum neb_status sec_public_format(const struct sec_public *p, char *out, size_t cap) {
+    if (!sec_name_valid(p->name) || cap < SEC_ID_TEXT)
+        return neb_fail(NEB_ERR_INVALID, "identity: bad name '%s' or no room", p->name);
+    char curve[48], sign[48], check[16];
+    sodium_bin2base64(curve, sizeof curve, p->curve, SEC_KEY_BYTES,
+                      sodium_base64_VARIANT_URLSAFE_NO_PADDING);
+    sodium_bin2base64(sign, sizeof sign, p->sign, SEC_KEY_BYTES,
+                      sodium_base64_VARIANT_URLSAFE_NO_PADDING);
+    int n = snprintf(out, cap, "nebid1:%s:%s:%s", p->name, curve, sign);
+    uint8_t sum[TEXT_CHECK];
+    text_check(out, (size_t)n, sum);
+    sodium_bin2base64(check, sizeof check, sum, sizeof sum,
+                      sodium_base64_VARIANT_URLSAFE_NO_PADDING);
+    snprintf(out + n, cap - (size_t)n, ":%s", check);
+    return NEB_OK;
+}
+
+static bool field(const char **s, char *out, size_t cap, char end) {
+    const char *e = end ? strchr(*s, end) : *s + strlen(*s);
+    if (!e || (size_t)(e - *s) >= cap)
+        return false;
+    memcpy(out, *s, (size_t)(e - *s));
+    out[e - *s] = 0;
+    *s = end ? e + 1 : e;
+    return true;
+}
+
+static bool unbase64(const char *text, uint8_t *out, size_t n) {
+    size_t got = 0;
+    const char *end = NULL;
+    return sodium_base642bin(out, n, text, strlen(text), NULL, &got, &end,
+                             sodium_base64_VARIANT_URLSAFE_NO_PADDING) == 0 &&
+           got == n && *end == 0;
+}
+
+enum neb_status sec_public_parse(const char *text, struct sec_public *out) {
+    struct sec_public p = {.name = ""};
+    char curve[48], sign[48], check[16];
+    uint8_t want[TEXT_CHECK], got[TEXT_CHECK];
+    const char *s = text, *last = strrchr(text, ':');
+    if (strlen(text) >= SEC_ID_TEXT || strncmp(s, "nebid1:", 7) != 0)
+        return neb_fail(
+            NEB_ERR_FORMAT,
+            "not an identity: expected one line nebid1:NAME:...: copy what 'nebula id' prints");
+    s += 7;
+    if (!field(&s, p.name, sizeof p.name, ':') || !field(&s, curve, sizeof curve, ':') ||
+        !field(&s, sign, sizeof sign, ':') || !field(&s, check, sizeof check, 0) ||
+        !sec_name_valid(p.name) || !unbase64(curve, p.curve, SEC_KEY_BYTES) ||
+        !unbase64(sign, p.sign, SEC_KEY_BYTES) || !unbase64(check, got, TEXT_CHECK))
+        return neb_fail(NEB_ERR_FORMAT,
+                        "identity is damaged: copy the whole line that 'nebula id' prints");
+    text_check(text, (size_t)(last - text), want);
+    if (memcmp(want, got, TEXT_CHECK) != 0)
+        return neb_fail(NEB_ERR_CORRUPT, "identity of '%s': checksum differs: copy the line again",
+                        p.name);
+    *out = p;
+    return NEB_OK;
+}
+
+static void key_check(const uint8_t *file, uint8_t out[16]) {
+    crypto_generichash(out, 16, file, MAGIC_BYTES + SEC_KEY_BYTES, NULL, 0);
+}
+
+// Reads a key file into `secret` (locked memory of FILE_BYTES).
+static enum neb_status key_read(const char *path, const char *magic, uint8_t *file) {
+    enum neb_status st = NEB_OK;
+    uint8_t sum[16];
+    struct stat sb;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0 && errno == ENOENT)
+        return NEB_ERR_NOT_FOUND;
+    if (fd < 0 && errno == ELOOP)
+        return neb_fail(NEB_ERR_DENIED, "%s: is a symbolic link; a key must be a plain file", path);
+    if (fd < 0)
+        return neb_fail_errno("%s", path);
+    if (fstat(fd, &sb) != 0)
+        st = neb_fail_errno("%s", path);
+    else if (!S_ISREG(sb.st_mode) || sb.st_uid != geteuid())
+        st = neb_fail(NEB_ERR_DENIED, "%s: must be a plain file of this user", path);
+    else if (sb.st_mode & 077)
+        st = neb_fail(
+            NEB_ERR_DENIED,
+            "%s: open to others (mode %03o): chmod 600 it, and make new keys if others could read",
+            path, (unsigned)(sb.st_mode & 0777));
+    else if (sb.st_size != FILE_BYTES || read(fd, file, FILE_BYTES) != FILE_BYTES ||
+             memcmp(file, magic, MAGIC_BYTES) != 0)
+        st = neb_fail(NEB_ERR_FORMAT, "%s: not a key file of this kind", path);
+    close(fd);
+    if (st != NEB_OK)
+        return st;
+    key_check(file, sum);
+    if (sodium_memcmp(sum, file + MAGIC_BYTES + SEC_KEY_BYTES, CHECK_BYTES) != 0)
+        return neb_fail(NEB_ERR_CORRUPT, "%s: checksum differs: restore it from a backup", path);
+    return NEB_OK;
+}
+
+static enum neb_status key_write(const char *path, const char *magic, uint8_t *file) {
+    uint8_t sum[16];
+    memcpy(file, magic, MAGIC_BYTES);
+    randombytes_buf(file + MAGIC_BYTES, SEC_KEY_BYTES);
+    key_check(file, sum);
+    memcpy(file + MAGIC_BYTES + SEC_KEY_BYTES, sum, CHECK_BYTES);
+    return neb_fs_write(path, file, FILE_BYTES, 0600);
+}
+
+static enum neb_status identity_alloc(struct sec_identity **out) {
+    struct sec_identity *id = calloc(1, sizeof *id);
+    if (!id)
+        return neb_fail(NEB_ERR_NOMEM, "identity");
+    id->curve_secret = sodium_malloc(SEC_KEY_BYTES);
+    id->sign_secret = sodium_malloc(crypto_sign_SECRETKEYBYTES);
+    if (!id->curve_secret || !id->sign_secret) {
+        sec_identity_destroy(&id);
+        return neb_fail(NEB_ERR_NOMEM, "no locked memory for keys: raise 'ulimit -l'");
+    }
+    *out = id;
+    return NEB_OK;
+}
+
+static void derive(struct sec_identity *id, const uint8_t *curve_file, const uint8_t *sign_file) {
+    memcpy(id->curve_secret, curve_file + MAGIC_BYTES, SEC_KEY_BYTES);
+    crypto_scalarmult_base(id->pub.curve, id->curve_secret);
+    crypto_sign_seed_keypair(id->pub.sign, id->sign_secret, sign_file + MAGIC_BYTES);
+    sodium_mprotect_readonly(id->curve_secret);
+    sodium_mprotect_readonly(id->sign_secret);
+}
+
+struct paths {
+    char dir[NEB_PATH_MAX], curve[NEB_PATH_MAX], sign[NEB_PATH_MAX], text[NEB_PATH_MAX];
+};
+
+static enum neb_status paths_make(const char *home, struct paths *p) {
+    NEB_TRY(neb_path(p->dir, sizeof p->dir, home, "keys"));
+    NEB_TRY(neb_path(p->curve, sizeof p->curve, p->dir, "curve.key"));
+    NEB_TRY(neb_path(p->sign, sizeof p->sign, p->dir, "sign.key"));
+    return neb_path(p->text, sizeof p->text, home, "identity");
+}
+
+static void host_name(char out[SEC_NAME_MAX]) {
+    char host[256] = "";
+    gethostname(host, sizeof host - 1);
+    size_t n = 0;
+    for (const char *c = host; *c && *c != '.' && n + 1 < SEC_NAME_MAX; c++) {
+        char l = (char)(*c >= 'A' && *c <= 'Z' ? *c + 32 : *c);
+        bool ok = (l >= 'a' && l <= 'z') || (l >= '0' && l <= '9') || (n && l == '-');
+        if (ok)
+            out[n++] = l;
+    }
+    out[n] = 0;
+    if (!n)
+        memcpy(out, "member", 7);
+}
+
+enum neb_status sec_identity_create(const char *home, const char *name, struct sec_identity **out) {
+    enum neb_status st;
+    struct sec_identity *id = NULL;
+    uint8_t *curve = NULL, *sign = NULL;
+    struct paths p;
+    char text[SEC_ID_TEXT], line[SEC_ID_TEXT + 2];
+    NEB_TRY(sec_init());
+    if (name && !sec_name_valid(name))
+        return neb_fail(NEB_ERR_INVALID,
+                        "name '%s': 1 to %d of a-z 0-9 _ . -, first a letter or digit", name,
+                        SEC_NAME_MAX - 1);
+    NEB_TRY(paths_make(home, &p));
+    // The public line is written last: without it the keys were never shown to anybody and are made
+    // anew.
+    if (neb_fs_exists(p.text))
+        return neb_fail(NEB_ERR_EXISTS, "%s: there is an identity already", p.text);
+    NEB_TRY(neb_fs_mkdirs(home, 0700));
+    NEB_TRY(neb_fs_mkdirs(p.dir, 0700));
+    NEB_TRY(identity_alloc(&id));
+    curve = sodium_malloc(FILE_BYTES);
+    sign = sodium_malloc(FILE_BYTES);
+    if (!curve || !sign) {
+        st = neb_fail(NEB_ERR_NOMEM, "no locked memory for keys: raise 'ulimit -l'");
+        goto out;
+    }
+    NEB_TRY_GOTO(key_write(p.curve, "nebkey1c", curve), out);
+    NEB_TRY_GOTO(key_write(p.sign, "nebkey1s", sign), out);
+    derive(id, curve, sign);
+    if (name)
+        snprintf(id->pub.name, sizeof id->pub.name, "%s", name);
+    else
+        host_name(id->pub.name);
+    NEB_TRY_GOTO(sec_public_format(&id->pub, text, sizeof text), out);
+    int n = snprintf(line, sizeof line, "%s\n", text);
+    NEB_TRY_GOTO(neb_fs_write(p.text, line, (size_t)n, 0644), out);
+    *out = id;
+    id = NULL;
+out:
+    sodium_free(curve);
+    sodium_free(sign);
+    sec_identity_destroy(&id);
+    return st;
+}
+
+enum neb_status sec_identity_load(const char *home, struct sec_identity **out) {
+    enum neb_status st;
+    struct sec_identity *id = NULL;
+    uint8_t *curve = NULL, *sign = NULL;
+    struct neb_buf b = {0};
+    struct sec_public pub;
+    struct paths p;
+    NEB_TRY(sec_init());
+    NEB_TRY(paths_make(home, &p));
+    if (!neb_fs_exists(p.text))
+        return NEB_ERR_NOT_FOUND;
+    NEB_TRY(identity_alloc(&id));
+    curve = sodium_malloc(FILE_BYTES);
+    sign = sodium_malloc(FILE_BYTES);
+    if (!curve || !sign) {
+        st = neb_fail(NEB_ERR_NOMEM, "no locked memory for keys: raise 'ulimit -l'");
+        goto out;
+    }
+    NEB_TRY_GOTO(key_read(p.curve, "nebkey1c", curve), missing);
+    NEB_TRY_GOTO(key_read(p.sign, "nebkey1s", sign), missing);
+    derive(id, curve, sign);
+    NEB_TRY_GOTO(neb_fs_read(p.text, SEC_ID_TEXT, &b), out);
+    neb_buf_u8(&b, 0);
+    NEB_TRY_GOTO(neb_buf_check(&b), out);
+    ((char *)b.p)[strcspn((char *)b.p, "\n")] = 0;
+    NEB_TRY_GOTO(sec_public_parse((char *)b.p, &pub), out);
+    if (memcmp(pub.curve, id->pub.curve, SEC_KEY_BYTES) != 0 ||
+        memcmp(pub.sign, id->pub.sign, SEC_KEY_BYTES) != 0) {
+        st = neb_fail(NEB_ERR_CORRUPT, "%s: does not belong to the keys in %s", p.text, p.dir);
+        goto out;
+    }
+    id->pub = pub;
+    *out = id;
+    id = NULL;
+missing:
+    if (st == NEB_ERR_NOT_FOUND) // an identity without its keys is damage, not absence
+        st =
+            neb_fail(NEB_ERR_CORRUPT, "%s: a key file is missing: restore it from a backup", p.dir);
+out:
+    neb_buf_free(&b);
+    sodium_free(curve);
+    sodium_free(sign);
+    sec_identity_destroy(&id);
+    return st;
+}
+
+void sec_identity_destroy(struct sec_identity **id) {
+    if (!id || !*id)
+        return;
+    sodium_free((*id)->curve_secret); // wipes
+    sodium_free((*id)->sign_secret);
+    free(*id);
+    *id = NULL;
+}
+
+const struct sec_public *sec_identity_public(const struct sec_identity *id) { return &id->pub; }
+const uint8_t *sec_identity_curve_secret(const struct sec_identity *id) { return id->curve_secret; }
+const uint8_t *sec_identity_sign_secret(const struct sec_identity *id) { return id->sign_secret; }

@@ -1,0 +1,238 @@
+#include "security/members.h"
+
+#include "agent/base/bytes.h"
+#include "agent/base/fs.h"
+#include "agent/base/sha256.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FILE_MAX = 64 * 1024 };
+static const char *const connect_names[] = {"auto", "out", "in"};
+
+bool sec_endpoint_valid(const char *e) {
+    const char *colon = strrchr(e, ':');
+    size_t n = strlen(e);
+    if (!colon || colon == e || n >= SEC_ENDPOINT_MAX)
+        return false;
+    size_t digits = strspn(colon + 1, "0123456789");
+    if (digits == 0 || digits > 5 || colon[1 + digits] != 0)
+        return false;
+    long port = strtol(colon + 1, NULL, 10);
+    if (port < 1 || port > 65535)
+        return false;
+    size_t host = (size_t)(colon - e);
+    if (e[0] == '[') // IPv6
+        return host > 3 && e[host - 1] == ']' &&
+               1 + strspn(e + 1, "0123456789abcdefABCDEF:.%") == host - 1;
+    return strspn(e, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_") == host;
+}
+
+const struct sec_member *sec_members_by_name(const struct sec_members *m, const char *name) {
+    for (uint32_t i = 0; i < m->n; i++)
+        if (!strcmp(m->m[i].pub.name, name))
+            return &m->m[i];
+    return NULL;
+}
+
+const struct sec_member *sec_members_by_curve(const struct sec_members *m,
+                                              const uint8_t curve[SEC_KEY_BYTES]) {
+    for (uint32_t i = 0; i < m->n; i++)
+        if (!memcmp(m->m[i].pub.curve, curve, SEC_KEY_BYTES))
+            return &m->m[i];
+    return NULL;
+}
+
+static const struct sec_member *by_sign(const struct sec_members *m, const uint8_t *sign) {
+    for (uint32_t i = 0; i < m->n; i++)
+        if (!memcmp(m->m[i].pub.sign, sign, SEC_KEY_BYTES))
+            return &m->m[i];
+    return NULL;
+}
+
+static void federation_id(const struct sec_members *m, uint8_t out[SEC_FEDERATION_BYTES]) {
+    static const char tag[] = "nebula federation v1";
+    uint8_t all[sizeof tag + 2 * SEC_KEY_BYTES * SEC_MEMBERS_MAX], h[NEB_SHA256_BYTES];
+    size_t n = sizeof tag;
+    memcpy(all, tag, n);
+    for (uint32_t i = 0; i < m->n; i++) {
+        memcpy(all + n, m->m[i].pub.curve, SEC_KEY_BYTES);
+        memcpy(all + n + SEC_KEY_BYTES, m->m[i].pub.sign, SEC_KEY_BYTES);
+        n += 2 * SEC_KEY_BYTES;
+    }
+    neb_sha256(all, n, h);
+    memcpy(out, h, SEC_FEDERATION_BYTES);
+}
+
+// Puts a member in its place without touching version and federation.
+static enum neb_status insert(struct sec_members *m, const struct sec_member *add) {
+    const struct sec_member *n = sec_members_by_name(m, add->pub.name),
+                            *c = sec_members_by_curve(m, add->pub.curve);
+    const struct sec_member *s = by_sign(m, add->pub.sign);
+    if (n || c || s) {
+        return neb_fail(NEB_ERR_EXISTS, "member '%s': its name or a key of it belongs to '%s'",
+                        add->pub.name,
+                        (n   ? n
+                         : c ? c
+                             : s)
+                            ->pub.name);
+    }
+    if (m->n == SEC_MEMBERS_MAX)
+        return neb_fail(NEB_ERR_LIMIT, "member list: no more than %d members", SEC_MEMBERS_MAX);
+    uint32_t i = m->n++;
+    for (; i > 0 && memcmp(m->m[i - 1].pub.sign, add->pub.sign, SEC_KEY_BYTES) > 0; i--)
+        m->m[i] = m->m[i - 1];
+    m->m[i] = *add;
+    return NEB_OK;
+}
+
+enum neb_status sec_members_add(struct sec_members *m, const struct sec_member *add) {
+    if (!sec_name_valid(add->pub.name) || (add->endpoint[0] && !sec_endpoint_valid(add->endpoint)))
+        return neb_fail(NEB_ERR_INVALID, "member '%s': endpoint '%s' is not HOST:PORT",
+                        add->pub.name, add->endpoint);
+    struct sec_member *old = (struct sec_member *)(uintptr_t)by_sign(m, add->pub.sign);
+    if (old && !memcmp(&old->pub, &add->pub, sizeof old->pub))
+        *old = *add;
+    else
+        NEB_TRY(insert(m, add));
+    m->version++;
+    federation_id(m, m->federation);
+    return NEB_OK;
+}
+
+enum neb_status sec_members_remove(struct sec_members *m, const char *name) {
+    const struct sec_member *x = sec_members_by_name(m, name);
+    if (!x)
+        return neb_fail(NEB_ERR_NOT_FOUND, "member list: no member '%s'", name);
+    size_t i = (size_t)(x - m->m);
+    memmove(&m->m[i], &m->m[i + 1], (m->n - i - 1) * sizeof m->m[0]);
+    memset(&m->m[--m->n], 0, sizeof m->m[0]);
+    m->version++;
+    federation_id(m, m->federation);
+    return NEB_OK;
+}
+
+static bool only_keys(json_t *o, const char *const *keys) {
+    const char *k;
+    json_t *v;
+    json_object_foreach(o, k, v) {
+        size_t i = 0;
+        while (keys[i] && strcmp(keys[i], k) != 0)
+            i++;
+        if (!keys[i])
+            return false;
+    }
+    return true;
+}
+
+static enum neb_status parse_member(json_t *o, const char *what, size_t i,
+                                    struct sec_members *out) {
+    static const char *const keys[] = {"id", "endpoint", "connect", NULL};
+    struct sec_member m = {.connect = SEC_CONNECT_AUTO};
+    const char *id = json_string_value(json_object_get(o, "id"));
+    json_t *endpoint = json_object_get(o, "endpoint"), *dial = json_object_get(o, "connect");
+    if (!json_is_object(o) || !only_keys(o, keys) || !id)
+        return neb_fail(NEB_ERR_FORMAT,
+                        "%s: member %zu: allowed are id (needed), endpoint, connect", what, i);
+    NEB_TRY(sec_public_parse(id, &m.pub));
+    if (endpoint) {
+        const char *e = json_string_value(endpoint);
+        if (!e || !sec_endpoint_valid(e))
+            return neb_fail(NEB_ERR_FORMAT, "%s: member '%s': endpoint must be \"HOST:PORT\"", what,
+                            m.pub.name);
+        snprintf(m.endpoint, sizeof m.endpoint, "%s", e);
+    }
+    if (dial) {
+        const char *d = json_string_value(dial);
+        int k = 0;
+        while (d && k < 3 && strcmp(connect_names[k], d) != 0)
+            k++;
+        if (!d || k == 3)
+            return neb_fail(NEB_ERR_FORMAT, "%s: member '%s': connect must be auto, out or in",
+                            what, m.pub.name);
+        m.connect = (enum sec_connect)k;
+    }
+    return insert(out, &m);
+}
+
+enum neb_status sec_members_parse(const char *text, size_t len, const char *what,
+                                  struct sec_members *out) {
+    static const char *const keys[] = {"format", "federation", "version", "members", NULL};
+    enum neb_status st = NEB_OK;
+    json_error_t err;
+    struct sec_members m = {.n = 0};
+    json_t *root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &err);
+    if (!root)
+        return neb_fail(NEB_ERR_FORMAT, "%s:%d: %s", what, err.line, err.text);
+    json_t *list = json_object_get(root, "members"), *version = json_object_get(root, "version");
+    const char *fed = json_string_value(json_object_get(root, "federation"));
+    json_int_t v = json_integer_value(version);
+    if (!json_is_object(root) || !only_keys(root, keys) || !json_is_array(list) ||
+        json_integer_value(json_object_get(root, "format")) != 1 || !json_is_integer(version) ||
+        v < 1 || !fed || !neb_unhex(fed, m.federation, SEC_FEDERATION_BYTES)) {
+        st = neb_fail(
+            NEB_ERR_FORMAT,
+            "%s: needs exactly format (1), federation (32 hex), version (1 or more), members",
+            what);
+        goto out;
+    }
+    m.version = (uint64_t)v;
+    for (size_t i = 0; i < json_array_size(list); i++)
+        NEB_TRY_GOTO(parse_member(json_array_get(list, i), what, i, &m), out);
+    *out = m;
+out:
+    json_decref(root);
+    return st;
+}
+
+enum neb_status sec_members_load(const char *path, uint64_t at_least, struct sec_members *out) {
+    enum neb_status st;
+    struct neb_buf b = {0};
+    struct sec_members m;
+    if (!neb_fs_exists(path))
+        return NEB_ERR_NOT_FOUND;
+    NEB_TRY_GOTO(neb_fs_read(path, FILE_MAX, &b), out);
+    NEB_TRY_GOTO(sec_members_parse((const char *)b.p, b.len, path, &m), out);
+    if (m.version < at_least)
+        st = neb_fail(NEB_ERR_DENIED,
+                      "%s: version %llu is older than %llu, which was in use: refused", path,
+                      (unsigned long long)m.version, (unsigned long long)at_least);
+    else
+        *out = m;
+out:
+    neb_buf_free(&b);
+    return st;
+}
+
+enum neb_status sec_members_save(const char *path, const struct sec_members *m) {
+    struct sec_members old;
+    enum neb_status st = sec_members_load(path, 0, &old);
+    if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
+        return st;
+    if (m->version == 0 || (st == NEB_OK && m->version <= old.version))
+        return neb_fail(NEB_ERR_DENIED, "%s: holds version %llu; version %llu does not replace it",
+                        path, (unsigned long long)(st == NEB_OK ? old.version : 0),
+                        (unsigned long long)m->version);
+    char fed[2 * SEC_FEDERATION_BYTES + 1], id[SEC_ID_TEXT];
+    neb_hex(m->federation, SEC_FEDERATION_BYTES, fed);
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < m->n; i++) {
+        st = sec_public_format(&m->m[i].pub, id, sizeof id);
+        if (st != NEB_OK) {
+            json_decref(list);
+            return st;
+        }
+        json_t *o = json_pack("{s:s, s:s}", "id", id, "connect", connect_names[m->m[i].connect]);
+        if (m->m[i].endpoint[0])
+            json_object_set_new(o, "endpoint", json_string(m->m[i].endpoint));
+        json_array_append_new(list, o);
+    }
+    json_t *root = json_pack("{s:i, s:s, s:I, s:o}", "format", 1, "federation", fed, "version",
+                             (json_int_t)m->version, "members", list);
+    char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
+    st = text ? neb_fs_write(path, text, strlen(text), 0600) : neb_fail(NEB_ERR_NOMEM, "%s", path);
+    free(text);
+    json_decref(root);
+    return st;
+}

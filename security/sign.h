@@ -1,0 +1,23 @@
+// Signatures: Ed25519ph (RFC 8032) by libsodium, over length(context) || context || message, so
+// that a signature made for one purpose never verifies for another. No allocation; thread-safe.
+#ifndef SEC_SIGN_H
+#define SEC_SIGN_H
+#include "security/identity.h"
+
+enum { SEC_SIGN_BYTES = 64 };
+
+// Contexts in use; a new kind of message takes a new one.
+#define SEC_CONTEXT_MANIFEST "nebula manifest v1"
+#define SEC_CONTEXT_RECORD   "nebula record v1"
+#define SEC_CONTEXT_ACCEPT   "nebula accept v1"
+
+// context: 1 to 255 bytes, NEB_ERR_INVALID otherwise.
+NEB_MUST_CHECK enum neb_status sec_sign(const struct sec_identity *id, const char *context,
+                                        const void *msg, size_t len, uint8_t sig[SEC_SIGN_BYTES]);
+// pub: an Ed25519 public key (sec_public.sign). NEB_ERR_DENIED (not logged): not this key's
+// signature of this.
+NEB_MUST_CHECK enum neb_status sec_verify(const uint8_t pub[SEC_KEY_BYTES], const char *context,
+                                          const void *msg, size_t len,
+                                          const uint8_t sig[SEC_SIGN_BYTES]);
+
+#endif

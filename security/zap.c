@@ -1,0 +1,162 @@
+#include "security/zap.h"
+
+#include "agent/base/clock.h"
+#include "agent/base/log.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zmq.h>
+
+enum { SEEN_MAX = 256, FIELD_MAX = 256, POLL_MS = 100 };
+
+struct sec_zap {
+    void *socket; // REP; used by the thread only, once it runs
+    char domain[64];
+    pthread_t thread;
+    atomic_bool stop;
+    atomic_ullong refused;
+    pthread_mutex_t lock; // members
+    struct sec_members members;
+    uint8_t seen[SEEN_MAX][SEC_KEY_BYTES]; // keys already logged; thread only
+    uint32_t n_seen;
+    neb_ns last_log;
+};
+
+struct request {
+    char version[8], id[FIELD_MAX], domain[FIELD_MAX], mechanism[16];
+    uint8_t key[SEC_KEY_BYTES];
+    size_t id_len, key_len;
+};
+
+static bool part(void *s, void *dst, size_t cap, size_t *len) {
+    int more = 0;
+    size_t size = sizeof more;
+    if (zmq_getsockopt(s, ZMQ_RCVMORE, &more, &size) != 0 || !more)
+        return false;
+    int n = zmq_recv(s, dst, cap, 0);
+    if (n < 0 || (size_t)n > cap)
+        return false;
+    *len = (size_t)n;
+    return true;
+}
+
+// Reads one request whole; false: malformed, the rest was thrown away.
+static bool request_read(void *s, struct request *q) {
+    char skip[FIELD_MAX];
+    size_t n;
+    memset(q, 0, sizeof *q);
+    int got = zmq_recv(s, q->version, sizeof q->version - 1, ZMQ_DONTWAIT);
+    bool ok = got > 0 && got < (int)sizeof q->version;
+    ok = ok && part(s, q->id, sizeof q->id, &q->id_len) &&
+         part(s, q->domain, sizeof q->domain - 1, &n) && part(s, skip, sizeof skip, &n) &&
+         part(s, skip, sizeof skip, &n) && part(s, q->mechanism, sizeof q->mechanism - 1, &n) &&
+         part(s, q->key, sizeof q->key, &q->key_len);
+    int more = 0;
+    size_t size = sizeof more;
+    while (zmq_getsockopt(s, ZMQ_RCVMORE, &more, &size) == 0 &&
+           more) { // more than a CURVE request has
+        ok = false;
+        if (zmq_recv(s, skip, sizeof skip, 0) < 0)
+            return false;
+    }
+    return ok && !strcmp(q->version, "1.0") && !strcmp(q->mechanism, "CURVE") &&
+           q->key_len == SEC_KEY_BYTES;
+}
+
+static void log_refused(struct sec_zap *z, const struct request *q) {
+    for (uint32_t i = 0; i < z->n_seen; i++)
+        if (!memcmp(z->seen[i], q->key, SEC_KEY_BYTES))
+            return;
+    neb_ns now = neb_now();
+    if (z->n_seen == SEEN_MAX || (z->last_log && now - z->last_log < NEB_S))
+        return; // a flood of fresh keys fills neither memory nor the log
+    memcpy(z->seen[z->n_seen++], q->key, SEC_KEY_BYTES);
+    z->last_log = now;
+    char text[41] = "";
+    zmq_z85_encode(text, q->key, SEC_KEY_BYTES);
+    neb_warn("link refused: key %s is not on the member list", text);
+}
+
+static void answer(struct sec_zap *z) {
+    struct request q;
+    char name[SEC_NAME_MAX] = "";
+    bool ok = request_read(z->socket, &q);
+    if (ok && !strcmp(q.domain, z->domain)) {
+        pthread_mutex_lock(&z->lock);
+        const struct sec_member *m = sec_members_by_curve(&z->members, q.key);
+        if (m)
+            memcpy(name, m->pub.name, sizeof name);
+        pthread_mutex_unlock(&z->lock);
+    }
+    bool admit = name[0] != 0;
+    if (!admit) {
+        atomic_fetch_add(&z->refused, 1);
+        if (ok)
+            log_refused(z, &q);
+    }
+    zmq_send(z->socket, "1.0", 3, ZMQ_SNDMORE);
+    zmq_send(z->socket, q.id, q.id_len, ZMQ_SNDMORE);
+    zmq_send(z->socket, admit ? "200" : "400", 3, ZMQ_SNDMORE);
+    zmq_send(z->socket, "", 0, ZMQ_SNDMORE);
+    zmq_send(z->socket, name, strlen(name), ZMQ_SNDMORE);
+    zmq_send(z->socket, "", 0, 0);
+}
+
+static void *zap_main(void *arg) {
+    struct sec_zap *z = arg;
+    while (!atomic_load(&z->stop)) {
+        zmq_pollitem_t item = {.socket = z->socket, .events = ZMQ_POLLIN};
+        if (zmq_poll(&item, 1, POLL_MS) > 0)
+            answer(z);
+    }
+    zmq_close(z->socket);
+    return NULL;
+}
+
+enum neb_status sec_zap_create(void *zmq_context, const char *domain, struct sec_zap **out) {
+    if (!*domain || strlen(domain) >= sizeof((struct sec_zap *)0)->domain)
+        return neb_fail(NEB_ERR_INVALID, "zap: bad domain '%s'", domain);
+    struct sec_zap *z = calloc(1, sizeof *z);
+    if (!z)
+        return neb_fail(NEB_ERR_NOMEM, "zap");
+    snprintf(z->domain, sizeof z->domain, "%s", domain);
+    pthread_mutex_init(&z->lock, NULL);
+    int linger = 0;
+    z->socket = zmq_socket(zmq_context, ZMQ_REP);
+    if (!z->socket || zmq_setsockopt(z->socket, ZMQ_LINGER, &linger, sizeof linger) != 0 ||
+        zmq_bind(z->socket, "inproc://zeromq.zap.01") != 0 ||
+        pthread_create(&z->thread, NULL, zap_main, z) != 0) {
+        enum neb_status st =
+            neb_fail(NEB_ERR_IO, "zap: cannot start the handler: %s", zmq_strerror(zmq_errno()));
+        if (z->socket)
+            zmq_close(z->socket);
+        pthread_mutex_destroy(&z->lock);
+        free(z);
+        return st;
+    }
+    *out = z;
+    return NEB_OK;
+}
+
+void sec_zap_destroy(struct sec_zap **z) {
+    if (!z || !*z)
+        return;
+    atomic_store(&(*z)->stop, true);
+    pthread_join((*z)->thread, NULL);
+    pthread_mutex_destroy(&(*z)->lock);
+    free(*z);
+    *z = NULL;
+}
+
+void sec_zap_set(struct sec_zap *z, const struct sec_members *m) {
+    pthread_mutex_lock(&z->lock);
+    if (m)
+        z->members = *m;
+    else
+        memset(&z->members, 0, sizeof z->members);
+    pthread_mutex_unlock(&z->lock);
+}
+
+uint64_t sec_zap_refused(const struct sec_zap *z) { return atomic_load(&z->refused); }

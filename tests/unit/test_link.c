@@ -1,0 +1,435 @@
+// inter/link: two members in one process over loopback, and what strangers and bad members cannot
+// do to them.
+#include "agent/base/fs.h"
+#include "agent/base/log.h"
+#include "inter/link.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+struct site {
+    struct sec_identity *id;
+    struct inter_link *l;
+    uint32_t peer; // index of the other
+    unsigned up, down, control;
+    uint64_t bulk_bytes;
+    uint64_t bad;
+    char last[64];
+    neb_ns control_at;
+};
+
+static char dir[] = "/tmp/nebula-link-XXXXXX";
+static struct sec_identity *ids[3]; // anna and bert know each other; carl is a stranger
+static struct sec_members list;     // anna, bert
+static unsigned refused_lines;
+
+static void sink(void *user, enum neb_log_level level, const char *text) {
+    (void)user;
+    (void)level;
+    refused_lines += strstr(text, "link refused") != NULL;
+}
+
+static void add(struct sec_members *m, int i) {
+    struct sec_member x = {.pub = *sec_identity_public(ids[i])};
+    assert_int_equal(sec_members_add(m, &x), NEB_OK);
+}
+
+static uint32_t index_of(const struct sec_members *m, int i) {
+    return (uint32_t)(sec_members_by_curve(m, sec_identity_public(ids[i])->curve) - m->m);
+}
+
+static void endpoint(struct sec_members *m, int i, uint32_t port) {
+    snprintf(m->m[index_of(m, i)].endpoint, SEC_ENDPOINT_MAX, "127.0.0.1:%u", port);
+}
+
+static struct site open_site(int i, const struct sec_members *m, int other, const char *listen) {
+    struct site s = {.id = ids[i], .peer = index_of(m, other)};
+    struct inter_link_config cfg = {
+        .identity = ids[i], .members = m, .listen = listen, .n_bulk = 3};
+    assert_int_equal(inter_link_create(&cfg, &s.l), NEB_OK);
+    return s;
+}
+
+static void on_event(void *user, const struct inter_link_event *e) {
+    struct site *s = user;
+    s->up += e->kind == INTER_LINK_UP;
+    s->down += e->kind == INTER_LINK_DOWN;
+    if (e->kind != INTER_LINK_MSG)
+        return;
+    if (e->channel == INTER_CONTROL) {
+        s->control++;
+        s->control_at = neb_now();
+        snprintf(s->last, sizeof s->last, "%.*s", (int)e->len, (const char *)e->data);
+    } else {
+        for (size_t i = 0; i < e->len; i += 4093)
+            s->bad += e->data[i] != (uint8_t)(i * 7);
+        s->bulk_bytes += e->len;
+    }
+}
+
+static void step(struct site *a, struct site *b) {
+    zmq_pollitem_t items[64];
+    size_t n = a->l ? inter_link_poll_items(a->l, items, 32) : 0;
+    n += b && b->l ? inter_link_poll_items(b->l, items + n, 64 - n) : 0;
+    assert_true(n <= 64);
+    zmq_poll(items, (int)n, 10);
+    if (a->l)
+        assert_int_equal(inter_link_process(a->l, on_event, a), NEB_OK);
+    if (b && b->l)
+        assert_int_equal(inter_link_process(b->l, on_event, b), NEB_OK);
+}
+
+#define UNTIL(a, b, cond, seconds)                                                                 \
+    do {                                                                                           \
+        neb_ns end_ = neb_now() + (neb_ns)((seconds) * (double)NEB_S);                             \
+        while (!(cond) && neb_now() < end_)                                                        \
+            step(a, b);                                                                            \
+        assert_true(cond);                                                                         \
+    } while (0)
+
+static void pair_up(struct site *a, struct site *b) {
+    *b = open_site(1, &list, 0, "127.0.0.1:*");
+    struct sec_members m = list;
+    endpoint(&m, 1, inter_link_port(b->l));
+    *a = open_site(0, &m, 1, NULL);
+    UNTIL(a, b, a->up == 1 && b->up == 1, 5);
+}
+
+static void close_pair(struct site *a, struct site *b) {
+    inter_link_destroy(&a->l);
+    inter_link_destroy(&b->l);
+}
+
+// 64 MiB of bulk one way while control goes back and forth; the byte counters agree with each
+// other.
+static void test_bulk_and_control(void **state) {
+    (void)state;
+    static uint8_t chunk[256 * 1024];
+    for (size_t i = 0; i < sizeof chunk; i++)
+        chunk[i] = (uint8_t)(i * 7);
+    struct site a, b;
+    pair_up(&a, &b);
+    const uint64_t total = 64ull << 20;
+    uint64_t sent = 0;
+    unsigned asked = 0;
+    neb_ns worst = 0, at = 0, end = neb_now() + 60 * NEB_S;
+    bool full = false;
+    while (b.bulk_bytes < total && neb_now() < end) {
+        while (sent < total) {
+            enum neb_status st = inter_link_send2(a.l, a.peer, INTER_BULK, chunk, 1000,
+                                                  chunk + 1000, sizeof chunk - 1000);
+            if (st != NEB_OK) {
+                assert_int_equal(st, NEB_ERR_AGAIN);
+                full = true;
+                break;
+            }
+            sent += sizeof chunk;
+        }
+        if (b.control == asked) {
+            if (at && b.control_at - at > worst)
+                worst = b.control_at - at;
+            at = neb_now();
+            asked += inter_link_send(a.l, a.peer, INTER_CONTROL, "hello", 5) == NEB_OK;
+        }
+        step(&a, &b);
+    }
+    assert_int_equal(b.bulk_bytes, total);
+    assert_int_equal(b.bad, 0);
+    assert_true(full); // the bound by bytes was felt
+    assert_true(b.control > 5);
+    assert_true(worst < NEB_S);
+    struct inter_link_stats sa, sb;
+    UNTIL(&a, &b,
+          (assert_int_equal(inter_link_stats(a.l, a.peer, &sa), NEB_OK), sa.queued_bytes == 0), 3);
+    assert_int_equal(inter_link_stats(b.l, b.peer, &sb), NEB_OK);
+    assert_true(sa.sent_bytes > total && sa.sent_bytes < total + total / 20);
+    assert_true(sb.recv_bytes > total && sb.recv_bytes <= sa.sent_bytes);
+    assert_true(sa.recv_bytes > 0 && sa.rtt > 0 && sa.up);
+    close_pair(&a, &b);
+}
+
+static void test_limits(void **state) {
+    (void)state;
+    struct site a, b;
+    pair_up(&a, &b);
+    uint8_t *big = calloc(1, 2u << 20);
+    assert_int_equal(inter_link_send(a.l, a.peer, INTER_BULK, big, 2u << 20), NEB_ERR_LIMIT);
+    assert_int_equal(inter_link_send(a.l, a.peer, INTER_CONTROL, big, 100 * 1024), NEB_ERR_LIMIT);
+    assert_int_equal(inter_link_send(a.l, 7, INTER_CONTROL, big, 1), NEB_ERR_INVALID);
+    free(big);
+    close_pair(&a, &b);
+}
+
+static void test_restart(void **state) {
+    (void)state;
+    struct site a, b;
+    pair_up(&a, &b);
+    char where[32];
+    snprintf(where, sizeof where, "127.0.0.1:%u", inter_link_port(b.l));
+    inter_link_destroy(&b.l);
+    UNTIL(&a, &b, a.down == 1, 5);
+    assert_int_equal(inter_link_send(a.l, a.peer, INTER_CONTROL, "x", 1), NEB_ERR_AGAIN);
+    b = open_site(1, &list, 0, where);
+    UNTIL(&a, &b, a.up == 2 && b.up == 1, 5);
+    assert_int_equal(inter_link_send(a.l, a.peer, INTER_CONTROL, "again", 5), NEB_OK);
+    UNTIL(&a, &b, !strcmp(b.last, "again"), 2);
+    uint32_t port = inter_link_port(b.l); // and the dialler's restart is seen by the listener
+    inter_link_destroy(&a.l);
+    UNTIL(&b, NULL, b.down == 1, 5);
+    struct sec_members m = list;
+    endpoint(&m, 1, port);
+    a = open_site(0, &m, 1, NULL);
+    UNTIL(&a, &b, b.up == 2, 5);
+    close_pair(&a, &b);
+}
+
+// Both dial: one set stays and works.
+static void test_both_dial(void **state) {
+    (void)state;
+    struct site a = open_site(0, &list, 1, "127.0.0.1:*"),
+                b = open_site(1, &list, 0, "127.0.0.1:*");
+    struct sec_members m = list;
+    m.version++;
+    endpoint(&m, 0, inter_link_port(a.l));
+    endpoint(&m, 1, inter_link_port(b.l));
+    assert_int_equal(inter_link_reload(a.l, &m), NEB_OK);
+    assert_int_equal(inter_link_reload(b.l, &m), NEB_OK);
+    UNTIL(&a, &b, a.up && b.up, 5);
+    neb_ns end = neb_now() + 2 * NEB_S;
+    while (neb_now() < end)
+        step(&a, &b);
+    assert_true(a.down == 0 && b.down == 0);
+    zmq_pollitem_t items[64];
+    size_t na = inter_link_poll_items(a.l, items, 64), nb = inter_link_poll_items(b.l, items, 64);
+    assert_int_equal(na + nb, 2 + 2 + 2 * 4); // two listeners, one dialled set
+    assert_int_equal(inter_link_send(a.l, a.peer, INTER_BULK, "\0", 1), NEB_OK);
+    assert_int_equal(inter_link_send(b.l, b.peer, INTER_CONTROL, "to a", 4), NEB_OK);
+    UNTIL(&a, &b, b.bulk_bytes == 1 && a.control == 1, 2);
+    close_pair(&a, &b);
+}
+
+static void test_unknown_key(void **state) {
+    (void)state;
+    struct site b = open_site(1, &list, 0, "127.0.0.1:*");
+    struct sec_members m = {.n = 0};
+    add(&m, 1);
+    add(&m, 2);
+    endpoint(&m, 1, inter_link_port(b.l));
+    refused_lines = 0;
+    neb_log_set_sink(sink, NULL);
+    struct site c = open_site(2, &m, 1, NULL);
+    UNTIL(&b, &c, inter_link_refused(b.l) >= 5, 10);
+    neb_log_set_sink(NULL, NULL);
+    assert_int_equal(refused_lines, 1); // of five or more refusals
+    assert_true(c.up == 0 && b.up == 0);
+    close_pair(&c, &b);
+}
+
+static void test_wrong_server_key(void **state) {
+    (void)state;
+    struct sec_members m = {
+        .n = 0}; // carl believes that anna is at bert's port; bert even admits carl
+    add(&m, 0);
+    add(&m, 1);
+    add(&m, 2);
+    struct site b = open_site(1, &m, 2, "127.0.0.1:*");
+    endpoint(&m, 0, inter_link_port(b.l));
+    struct site c = open_site(2, &m, 0, NULL);
+    neb_ns end = neb_now() + 2 * NEB_S;
+    while (neb_now() < end)
+        step(&b, &c);
+    assert_true(c.up == 0 && b.up == 0);
+    close_pair(&c, &b);
+}
+
+static void test_revoked(void **state) {
+    (void)state;
+    struct site a, b;
+    pair_up(&a, &b);
+    struct sec_members m = list;
+    assert_int_equal(sec_members_remove(&m, "anna"), NEB_OK);
+    assert_int_equal(inter_link_reload(b.l, &m), NEB_OK);
+    assert_int_equal(inter_link_reload(b.l, &m), NEB_ERR_DENIED); // not newer
+    UNTIL(&a, &b, a.down == 1 && b.down == 1, 6);
+    neb_ns end = neb_now() + 2 * NEB_S;
+    while (neb_now() < end)
+        step(&a, &b);
+    assert_true(a.up == 1 && b.up == 1);
+    close_pair(&a, &b);
+}
+
+// A raw DEALER with a member's keys, for what a link would never send.
+static void *raw_dealer(void *ctx, int who, int server, uint32_t port, const char *rid) {
+    char where[64];
+    int linger = 0;
+    snprintf(where, sizeof where, "tcp://127.0.0.1:%u", port);
+    void *s = zmq_socket(ctx, ZMQ_DEALER);
+    zmq_setsockopt(s, ZMQ_LINGER, &linger, sizeof linger);
+    zmq_setsockopt(s, ZMQ_CURVE_SERVERKEY, sec_identity_public(ids[server])->curve, 32);
+    zmq_setsockopt(s, ZMQ_CURVE_PUBLICKEY, sec_identity_public(ids[who])->curve, 32);
+    zmq_setsockopt(s, ZMQ_CURVE_SECRETKEY, sec_identity_curve_secret(ids[who]), 32);
+    if (rid)
+        zmq_setsockopt(s, ZMQ_ROUTING_ID, rid, strlen(rid));
+    assert_int_equal(zmq_connect(s, where), 0);
+    return s;
+}
+
+static uint64_t refused_of(struct site *s, uint32_t peer) {
+    struct inter_link_stats st;
+    assert_int_equal(inter_link_stats(s->l, peer, &st), NEB_OK);
+    return st.refused;
+}
+
+// Carl is a member here. He names himself as anna's connections might be named, replays her HELLO
+// and sends data before any HELLO: nothing of it reaches anybody as anna, and her link stays up.
+static void test_spoof(void **state) {
+    (void)state;
+    struct sec_members m = list;
+    add(&m, 2);
+    struct site b = open_site(1, &m, 0, "127.0.0.1:*");
+    uint32_t port = inter_link_port(b.l), carl = index_of(&m, 2);
+    struct sec_members ma = m;
+    endpoint(&ma, 1, port);
+    struct site a = open_site(0, &ma, 1, NULL);
+    UNTIL(&a, &b, a.up && b.up, 5);
+    void *ctx = zmq_ctx_new();
+    uint8_t hello[10] = {1, 255, 255, 255, 255, 255, 255, 255, 127, 0},
+            data[] = {6, 'e', 'v', 'i', 'l'};
+    void *named = raw_dealer(ctx, 2, 1, port, "anna");
+    zmq_send(named, hello, sizeof hello, 0);
+    UNTIL(&a, &b, refused_of(&b, carl) >= 1, 5);
+    void *early = raw_dealer(ctx, 2, 1, port, NULL);
+    zmq_send(early, data, sizeof data, 0);
+    UNTIL(&a, &b, refused_of(&b, carl) >= 2, 5);
+    assert_int_equal(b.up, 1);
+    // With a proper HELLO carl comes up, as carl; anna's session number is hers alone.
+    void *proper = raw_dealer(ctx, 2, 1, port, NULL);
+    zmq_send(proper, hello, sizeof hello, 0);
+    UNTIL(&a, &b, b.up == 2, 5);
+    assert_true(b.down == 0 && a.down == 0 && b.control == 0);
+    assert_int_equal(refused_of(&b, index_of(&m, 0)), 0);
+    assert_int_equal(inter_link_send(a.l, a.peer, INTER_CONTROL, "anna", 4), NEB_OK);
+    UNTIL(&a, &b, !strcmp(b.last, "anna"), 2);
+    zmq_close(named);
+    zmq_close(early);
+    zmq_close(proper);
+    zmq_ctx_term(ctx);
+    close_pair(&a, &b);
+}
+
+static long resident_kib(void) {
+    long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%*s %ld", &pages), 1);
+    fclose(f);
+    return pages * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+// Raw TCP: noise, a greeting that announces a huge frame, and half-open connections. The link does
+// not notice.
+static void test_garbage(void **state) {
+    (void)state;
+    struct site a, b;
+    pair_up(&a, &b);
+    long before = resident_kib();
+    struct sockaddr_in to = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)inter_link_port(b.l))};
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int fds[8];
+    for (int i = 0; i < 8; i++) {
+        uint8_t junk[4096];
+        for (size_t k = 0; k < sizeof junk; k++)
+            junk[k] = (uint8_t)(k * 31 + (size_t)i);
+        if (i % 2) { // a true ZMTP 3.0 CURVE greeting, then a command of 2^40 bytes
+            memset(junk, 0, 64);
+            junk[0] = 0xff, junk[9] = 0x7f, junk[10] = 3;
+            memcpy(junk + 12, "CURVE", 5);
+            junk[64] = 6;
+            memset(junk + 65, 0, 8);
+            junk[67] = 1;
+        }
+        fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        assert_int_equal(connect(fds[i], (struct sockaddr *)&to, sizeof to), 0);
+        if (i < 6)
+            assert_true(send(fds[i], junk, sizeof junk, MSG_NOSIGNAL) > 0);
+    }
+    neb_ns end = neb_now() + NEB_S;
+    while (neb_now() < end)
+        step(&a, &b);
+    assert_int_equal(inter_link_send(a.l, a.peer, INTER_CONTROL, "still", 5), NEB_OK);
+    UNTIL(&a, &b, !strcmp(b.last, "still"), 2);
+    assert_true(a.down == 0 && b.down == 0);
+    assert_true(resident_kib() - before < 32 * 1024);
+    for (int i = 0; i < 8; i++)
+        close(fds[i]);
+    close_pair(&a, &b);
+}
+
+// An admitted member's message above the limit breaks its own connection only.
+static void test_oversize(void **state) {
+    (void)state;
+    struct sec_members m = list;
+    add(&m, 2);
+    struct site b = open_site(1, &m, 0, "127.0.0.1:*");
+    struct sec_members ma = m;
+    endpoint(&ma, 1, inter_link_port(b.l));
+    struct site a = open_site(0, &ma, 1, NULL);
+    UNTIL(&a, &b, a.up && b.up, 5);
+    void *ctx = zmq_ctx_new(), *s = raw_dealer(ctx, 2, 1, inter_link_port(b.l), NULL);
+    size_t n = (size_t)64 << 20;
+    uint8_t *big = calloc(1, n);
+    long before = resident_kib();
+    zmq_send(s, big, n, 0);
+    neb_ns end = neb_now() + NEB_S;
+    while (neb_now() < end)
+        step(&a, &b);
+    assert_true(a.down == 0 && b.down == 0);
+    assert_true(resident_kib() - before <
+                160 * 1024); // the sender's own copies, in this process too
+    assert_int_equal(refused_of(&b, index_of(&m, 2)), 0); // never became a message
+    free(big);
+    zmq_close(s);
+    zmq_ctx_term(ctx);
+    close_pair(&a, &b);
+}
+
+static int setup(void **state) {
+    static const char *const names[] = {"anna", "bert", "carl"};
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    for (int i = 0; i < 3; i++) {
+        char home[NEB_PATH_MAX];
+        assert_int_equal(neb_path(home, sizeof home, dir, names[i]), NEB_OK);
+        assert_int_equal(sec_identity_create(home, names[i], &ids[i]), NEB_OK);
+    }
+    add(&list, 0);
+    add(&list, 1);
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    for (int i = 0; i < 3; i++)
+        sec_identity_destroy(&ids[i]);
+    return neb_fs_remove_tree(dir) != NEB_OK;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bulk_and_control), cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_restart),          cmocka_unit_test(test_both_dial),
+        cmocka_unit_test(test_unknown_key),      cmocka_unit_test(test_wrong_server_key),
+        cmocka_unit_test(test_revoked),          cmocka_unit_test(test_spoof),
+        cmocka_unit_test(test_garbage),          cmocka_unit_test(test_oversize),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
