@@ -1,0 +1,104 @@
+// The model of one direction of an emulated link: pure arithmetic on times and lengths, no I/O, no
+// clock.
+//
+//     offered ──▶ [ drop-tail queue ] ──▶ line at `rate` ──▶ loss, hold-back ──▶ delay ± jitter ──▶
+//     delivered
+//
+// Serialisation is virtual: a packet of n bytes occupies the line for 8n/rate after the packet
+// before it, and the backlog of the queue is what the line still has to send. A lost packet has
+// used the line, as on a real one. The length that counts is that of the IP packet.
+//
+// Chance: whether packet k of a direction is lost or held back depends on (seed, k) alone, so the
+// same sequence of packets meets the same fate in every run, whatever its timing.
+//
+// Jitter is a slow wander: uniform values in [-jitter, +jitter] at points 10·jitter (at least 20
+// ms) apart, joined by lines. Its slope stays under 0.2, so it never reorders and its mean is zero.
+// Only `reorder` lets packets pass each other: a chosen packet is held back by 1 ms plus the time
+// of three full packets.
+#ifndef WANLINK_LINK_H
+#define WANLINK_LINK_H
+#include "agent/base/clock.h"
+#include "agent/base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct wan_params {
+    uint64_t rate_bps;    // bits per second; 0 = unlimited
+    neb_ns delay;         // one way, without serialisation and queueing
+    neb_ns jitter;        // half width
+    double loss, reorder; // probabilities, 0..1
+    uint64_t queue_bytes; // limit of the backlog; ignored when queue_bdp > 0
+    double queue_bdp;     // limit in units of rate × 2·delay, at least 64 KiB
+    bool down;            // black hole
+};
+
+enum wan_fate {
+    WAN_PASS,       // deliver at the given time, in order
+    WAN_LATE,       // deliver at the given time, others may pass it
+    WAN_LOST,       // lost by chance
+    WAN_QUEUE_FULL, // dropped at the tail of the queue
+    WAN_DOWN,       // black hole
+};
+
+struct wan_stats {
+    uint64_t offered_packets, offered_bytes;
+    uint64_t delivered_packets, delivered_bytes;
+    uint64_t lost_packets, queue_dropped_packets, down_dropped_packets, reordered_packets;
+    uint64_t dropped_bytes; // of all three kinds
+};
+
+struct wan_link {
+    struct wan_params p;
+    uint64_t seed;       // of this direction
+    uint64_t index;      // packets offered so far
+    neb_ns busy_until;   // when the line has sent all that it accepted
+    neb_ns last_deliver; // in-order packets never overtake this
+    struct wan_stats stats;
+};
+
+// Direction from site `from` to site `to`; different directions draw independent chances from one
+// seed.
+struct wan_link wan_link_make(const struct wan_params *p, uint64_t seed, unsigned from,
+                              unsigned to);
+// Changes parameters at time now; the backlog stays and is sent at the new rate as far as new
+// packets see it. What was accepted before keeps its delivery time, and new packets do not overtake
+// it.
+void wan_link_set(struct wan_link *l, const struct wan_params *p, neb_ns now);
+// The fate of a packet of `len` bytes offered at `now`; *deliver is set for WAN_PASS and WAN_LATE.
+// Counts everything but delivery, which the caller counts when it happens (the line may go down
+// before).
+enum wan_fate wan_link_offer(struct wan_link *l, neb_ns now, size_t len, neb_ns *deliver);
+uint64_t wan_link_backlog_bytes(const struct wan_link *l,
+                                neb_ns now);               // accepted, not yet on the line
+uint64_t wan_link_queue_limit(const struct wan_params *p); // bytes
+// Memory that packets accepted but not delivered can take: queue plus what is in flight, with room
+// to spare.
+size_t wan_link_buffer_bytes(const struct wan_params *p);
+neb_ns wan_line_time(uint64_t rate_bps, uint64_t bytes); // 8·bytes/rate; 0 when unlimited
+
+// Packets in order of delivery, in one ring of bytes. Every record is contiguous:
+//     | struct wan_record | data, padded to 8 | record | data | …   (wraps only between records)
+struct wan_fifo;
+struct wan_record {
+    neb_ns deliver;
+    uint32_t len;  // bytes of data
+    uint32_t segs; // packets of the emulated line inside (a TCP super-packet holds many)
+    uint64_t wire; // bytes of those packets on the line
+};
+NEB_MUST_CHECK enum neb_status wan_fifo_create(size_t cap_bytes, struct wan_fifo **out);
+void wan_fifo_destroy(struct wan_fifo **f);
+// Makes the ring at least this large; content stays. NEB_ERR_NOMEM leaves it as it was.
+NEB_MUST_CHECK enum neb_status wan_fifo_reserve(struct wan_fifo *f, size_t cap_bytes);
+// Room for one record at the end, to be filled before the next call; NULL when the ring is full.
+uint8_t *wan_fifo_push(struct wan_fifo *f, struct wan_record r);
+// Would a record of so many bytes fit now?
+bool wan_fifo_fits(const struct wan_fifo *f, size_t len);
+// The oldest record and its data, valid until pop, push or reserve; false when empty.
+bool wan_fifo_head(const struct wan_fifo *f, struct wan_record *r, uint8_t **data);
+void wan_fifo_pop(struct wan_fifo *f);
+// Sum over records of `len`.
+uint64_t wan_fifo_bytes(const struct wan_fifo *f);
+
+#endif

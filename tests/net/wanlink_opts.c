@@ -1,0 +1,253 @@
+// The command line: see wanlink_opts.h and the head of wanlink.c.
+#include "tests/net/wanlink_opts.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum option_id {
+    OPT_PARAM = 256, // name is that of a parameter
+    OPT_BACK,        // … with -back
+    OPT_WAN,
+    OPT_SITES,
+    OPT_PAIR,
+    OPT_SEED,
+    OPT_CTL,
+    OPT_STATS,
+    OPT_NS,
+    OPT_MTU,
+    OPT_PARENT,
+    OPT_STDIN,
+    OPT_LISTEN,
+    OPT_CONNECT,
+    OPT_BETWEEN,
+};
+
+static const struct option options[] = {
+    {"rate", required_argument, NULL, OPT_PARAM},
+    {"delay", required_argument, NULL, OPT_PARAM},
+    {"jitter", required_argument, NULL, OPT_PARAM},
+    {"loss", required_argument, NULL, OPT_PARAM},
+    {"reorder", required_argument, NULL, OPT_PARAM},
+    {"queue", required_argument, NULL, OPT_PARAM},
+    {"rate-back", required_argument, NULL, OPT_BACK},
+    {"delay-back", required_argument, NULL, OPT_BACK},
+    {"loss-back", required_argument, NULL, OPT_BACK},
+    {"queue-back", required_argument, NULL, OPT_BACK},
+    {"wan", required_argument, NULL, OPT_WAN},
+    {"sites", required_argument, NULL, OPT_SITES},
+    {"pair", required_argument, NULL, OPT_PAIR},
+    {"seed", required_argument, NULL, OPT_SEED},
+    {"ctl", required_argument, NULL, OPT_CTL},
+    {"stats", required_argument, NULL, OPT_STATS},
+    {"ns", required_argument, NULL, OPT_NS},
+    {"mtu", required_argument, NULL, OPT_MTU},
+    {"die-with-parent", no_argument, NULL, OPT_PARENT},
+    {"die-with-stdin", no_argument, NULL, OPT_STDIN},
+    {"listen", required_argument, NULL, OPT_LISTEN},
+    {"connect", required_argument, NULL, OPT_CONNECT},
+    {"between", required_argument, NULL, OPT_BETWEEN},
+    {NULL, 0, NULL, 0},
+};
+
+static enum neb_status number(const char *name, const char *text, uint64_t low, uint64_t high,
+                              uint64_t *out) {
+    char *end;
+    errno = 0;
+    unsigned long long v = strtoull(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end != 0 || errno != 0 || v < low || v > high)
+        return neb_fail(NEB_ERR_INVALID, "wanlink: --%s '%s': expected %llu to %llu", name, text,
+                        (unsigned long long)low, (unsigned long long)high);
+    *out = v;
+    return NEB_OK;
+}
+
+// "0-1" (both directions) or "0>1" (one); what follows must be `end`. *rest: behind it.
+static bool sites_pair(const char *text, char end, unsigned *from, unsigned *to, bool *oneway,
+                       const char **rest) {
+    char *at;
+    if (text[0] < '0' || text[0] > '9')
+        return false;
+    unsigned long a = strtoul(text, &at, 10);
+    if ((*at != '-' && *at != '>') || at[1] < '0' || at[1] > '9')
+        return false;
+    *oneway = *at == '>';
+    unsigned long b = strtoul(at + 1, &at, 10);
+    if (*at != end || a >= WAN_SITES_MAX || b >= WAN_SITES_MAX || a == b)
+        return false;
+    *from = (unsigned)a, *to = (unsigned)b;
+    *rest = *at == 0 ? at : at + 1;
+    return true;
+}
+
+static enum neb_status set_param(struct wan_params *p, const char *option, const char *name,
+                                 const char *value) {
+    char why[160];
+    enum neb_status st = wan_param_set(p, name, value, why);
+    return st == NEB_OK ? st : neb_fail(st, "wanlink: --%s: %s", option, why);
+}
+
+// RATE:ROUND-TRIP[:LOSS], as `nebula --wan` has it: each direction gets half of the round trip.
+static enum neb_status set_wan(struct wan_params *p, const char *text) {
+    char copy[96], *save = NULL;
+    snprintf(copy, sizeof copy, "%s", text);
+    char *rate = strtok_r(copy, ":", &save), *delay = strtok_r(NULL, ":", &save),
+         *loss = strtok_r(NULL, ":", &save);
+    if (strlen(text) >= sizeof copy || rate == NULL || delay == NULL || strtok_r(NULL, ":", &save))
+        return neb_fail(
+            NEB_ERR_INVALID,
+            "wanlink: --wan '%.80s': expected RATE:ROUNDTRIP[:LOSS], such as 100mbit:80ms", text);
+    NEB_TRY(set_param(p, "wan", "rate", rate));
+    NEB_TRY(set_param(p, "wan", "delay", delay));
+    p->delay /= 2;
+    return loss ? set_param(p, "wan", "loss", loss) : NEB_OK;
+}
+
+static enum neb_status add_pair(struct wan_opts *o, const char *text) {
+    struct wan_override *v = &o->override[o->n_override];
+    if (o->n_override == WAN_OVERRIDES_MAX)
+        return neb_fail(NEB_ERR_LIMIT, "wanlink: more than %d --pair", WAN_OVERRIDES_MAX);
+    if (!sites_pair(text, ':', &v->from, &v->to, &v->oneway, &v->list))
+        return neb_fail(NEB_ERR_INVALID,
+                        "wanlink: --pair '%s': expected I-J:NAME=VALUE,… (I>J:… for one direction)",
+                        text);
+    o->n_override++;
+    return NEB_OK;
+}
+
+struct pending {
+    const char *listen;
+    unsigned from, to;
+};
+
+static enum neb_status add_proxy(struct wan_opts *o, struct pending *at, int id, const char *text) {
+    bool oneway;
+    const char *rest;
+    if (id == OPT_BETWEEN)
+        return sites_pair(text, 0, &at->from, &at->to, &oneway, &rest)
+                   ? NEB_OK
+                   : neb_fail(NEB_ERR_INVALID, "wanlink: --between '%s': expected I-J", text);
+    if (id == OPT_LISTEN) {
+        if (at->listen != NULL)
+            return neb_fail(NEB_ERR_INVALID, "wanlink: --listen %s without --connect", at->listen);
+        at->listen = text;
+        return NEB_OK;
+    }
+    if (at->listen == NULL)
+        return neb_fail(NEB_ERR_INVALID, "wanlink: --connect %s without --listen before it", text);
+    if (o->n_pair == WAN_PROXY_PAIRS_MAX)
+        return neb_fail(NEB_ERR_LIMIT, "wanlink: more than %d --listen", WAN_PROXY_PAIRS_MAX);
+    o->pair[o->n_pair++] = (struct wan_proxy_pair){at->listen, text, at->from, at->to};
+    at->listen = NULL;
+    return NEB_OK;
+}
+
+struct back_option {
+    const char *option, *value;
+};
+
+static enum neb_status take(struct wan_opts *o, int id, const char *name, const char *value) {
+    uint64_t v = 0;
+    switch (id) {
+    case OPT_PARAM: return set_param(&o->ahead, name, name, value);
+    case OPT_WAN: return set_wan(&o->ahead, value);
+    case OPT_PAIR: return add_pair(o, value);
+    case OPT_SEED: return number(name, value, 0, UINT64_MAX, &o->seed);
+    case OPT_CTL: o->ctl = value; return NEB_OK;
+    case OPT_STATS: o->stats = value; return NEB_OK;
+    case OPT_PARENT: o->die_with_parent = true; return NEB_OK;
+    case OPT_STDIN: o->die_with_stdin = true; return NEB_OK;
+    case OPT_SITES:
+        NEB_TRY(number(name, value, 2, WAN_SITES_MAX, &v));
+        o->sites = (unsigned)v;
+        return NEB_OK;
+    case OPT_MTU:
+        NEB_TRY(number(name, value, 576, 1500, &v));
+        o->mtu = (unsigned)v;
+        return NEB_OK;
+    case OPT_NS:
+        if (o->n_ns == WAN_SITES_MAX)
+            return neb_fail(NEB_ERR_LIMIT, "wanlink: more than %d --ns", WAN_SITES_MAX);
+        o->ns[o->n_ns++] = value;
+        return NEB_OK;
+    default: return neb_fail(NEB_ERR_INVALID, "wanlink: --%s does not belong here", name);
+    }
+}
+
+static bool only_proxy(int id) {
+    return id == OPT_LISTEN || id == OPT_CONNECT || id == OPT_BETWEEN;
+}
+static bool only_run(int id) { return id == OPT_NS || id == OPT_MTU; }
+
+enum neb_status wan_opts_parse(int argc, char **argv, bool proxy, struct wan_opts *out) {
+    struct wan_opts *o = out;
+    struct back_option back[16];
+    struct pending at = {.to = 1};
+    unsigned n_back = 0;
+    *o = (struct wan_opts){.sites = 2, .mtu = 1500, .seed = 1, .ahead = {.queue_bdp = 1}};
+    optind = 1;
+    for (int index = 0, id; (id = getopt_long(argc, argv, "+", options, &index)) != -1;) {
+        if (id == '?') // getopt has said what
+            return neb_fail(NEB_ERR_INVALID, "wanlink: see wanlink help");
+        const char *name = options[index].name;
+        if (proxy ? only_run(id) : only_proxy(id))
+            return neb_fail(NEB_ERR_INVALID, "wanlink: --%s is an option of wanlink %s", name,
+                            proxy ? "run" : "proxy");
+        if (id == OPT_BACK) { // applied last: the order on the command line must not matter
+            if (n_back == 16)
+                return neb_fail(NEB_ERR_LIMIT, "wanlink: too many -back options");
+            back[n_back++] = (struct back_option){name, optarg};
+        } else if (only_proxy(id)) {
+            NEB_TRY(add_proxy(o, &at, id, optarg));
+        } else {
+            NEB_TRY(take(o, id, name, optarg));
+        }
+    }
+    if (optind < argc && strcmp(argv[optind - 1], "--") != 0)
+        return neb_fail(NEB_ERR_INVALID, "wanlink: '%s': not an option (a command goes after --)",
+                        argv[optind]);
+    if (optind < argc)
+        o->command = argv + optind;
+    o->back = o->ahead;
+    for (unsigned i = 0; i < n_back; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "%.*s", (int)(strlen(back[i].option) - 5), back[i].option);
+        NEB_TRY(set_param(&o->back, back[i].option, name, back[i].value));
+    }
+    if (o->n_ns != 0 && o->n_ns != o->sites)
+        return neb_fail(NEB_ERR_INVALID, "wanlink: %u --ns for %u sites", o->n_ns, o->sites);
+    if (proxy && (o->n_pair == 0 || at.listen != NULL))
+        return neb_fail(NEB_ERR_INVALID,
+                        "wanlink: proxy: each --listen needs a --connect, one pair at least");
+    for (unsigned i = 0; i < o->n_pair; i++) {
+        if (o->pair[i].from >= o->sites || o->pair[i].to >= o->sites)
+            return neb_fail(NEB_ERR_INVALID, "wanlink: --between: there are only %u sites",
+                            o->sites);
+    }
+    return NEB_OK;
+}
+
+enum neb_status wan_opts_mesh(const struct wan_opts *o, struct wan_mesh *m) {
+    char why[160];
+    *m = (struct wan_mesh){.sites = o->sites, .started = neb_now()};
+    for (unsigned i = 0; i < o->sites; i++) {
+        for (unsigned j = 0; j < o->sites; j++) {
+            struct wan_params p = i < j ? o->ahead : o->back;
+            for (unsigned k = 0; k < o->n_override; k++) {
+                const struct wan_override *v = &o->override[k];
+                bool hit = v->from == i && v->to == j, rev = v->from == j && v->to == i;
+                if (v->from >= o->sites || v->to >= o->sites)
+                    return neb_fail(NEB_ERR_INVALID, "wanlink: --pair: there are only %u sites",
+                                    o->sites);
+                if (!hit && (v->oneway || !rev))
+                    continue;
+                if (wan_params_parse(&p, v->list, why) != NEB_OK)
+                    return neb_fail(NEB_ERR_INVALID, "wanlink: --pair: %s", why);
+            }
+            m->link[i][j] = wan_link_make(&p, o->seed, i, j);
+        }
+    }
+    return NEB_OK;
+}

@@ -1,0 +1,40 @@
+// The command line of `wanlink run` and `wanlink proxy`.
+#ifndef WANLINK_OPTS_H
+#define WANLINK_OPTS_H
+#include "tests/net/wanlink_mesh.h"
+
+enum { WAN_PROXY_PAIRS_MAX = 64, WAN_OVERRIDES_MAX = 64 };
+
+struct wan_override {
+    unsigned from, to;
+    bool oneway;
+    const char *list; // "rate=…,delay=…"
+};
+
+struct wan_proxy_pair {
+    const char *listen, *connect; // HOST:PORT
+    unsigned from, to; // sites: the side that connects to us, the side that we connect to
+};
+
+struct wan_opts {
+    struct wan_params ahead, back; // lower to higher site, higher to lower
+    unsigned sites, mtu;
+    uint64_t seed;
+    const char *ctl, *stats;
+    const char *ns[WAN_SITES_MAX]; // borrowed from argv
+    unsigned n_ns;
+    bool die_with_parent, die_with_stdin;
+    struct wan_override override[WAN_OVERRIDES_MAX];
+    unsigned n_override;
+    struct wan_proxy_pair pair[WAN_PROXY_PAIRS_MAX]; // proxy only
+    unsigned n_pair;
+    char **command; // after "--"; NULL when there is none
+};
+
+// Logs what is wrong and where. `proxy` chooses which options are known.
+NEB_MUST_CHECK enum neb_status wan_opts_parse(int argc, char **argv, bool proxy,
+                                              struct wan_opts *out);
+// The mesh with all parameters in place. Logs a bad --pair.
+NEB_MUST_CHECK enum neb_status wan_opts_mesh(const struct wan_opts *o, struct wan_mesh *out);
+
+#endif
