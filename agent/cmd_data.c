@@ -1,4 +1,5 @@
 // nebula data build SPEC.yaml: text into a corpus.
+#include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/commands.h"
 #include "agent/progress.h"
