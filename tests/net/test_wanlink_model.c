@@ -94,6 +94,10 @@ static void test_only_reorder_reorders(void **state) {
     assert_true(low >= 30 * NEB_MS && low < 33 * NEB_MS);
     assert_true(high <= 50 * NEB_MS + 10 * NEB_US && high > 47 * NEB_MS);
     assert_true(fabs(sum / N - 0.040) < 0.002);
+    p.delay = p.jitter = 0; // a shorter way does not overtake what is on the longer one
+    wan_link_set(&l, &p, (N - 1) * NEB_MS);
+    assert_int_equal(wan_link_offer(&l, (N - 1) * NEB_MS, 100, &at), WAN_PASS);
+    assert_int_equal(at, last);
     p.reorder = 0.1;
     wan_link_set(&l, &p, 0);
     unsigned late = 0;
