@@ -242,9 +242,10 @@ enum neb_status intra_sampler_create(const struct intra_corpus *c, const struct 
         t->own = (t->windows + (uint64_t)cfg->n - 1 - (uint64_t)cfg->index) / (uint64_t)cfg->n;
         t->weight = cfg->n_sources ? (double)cfg->weights[i] : (double)t->windows;
         if (t->own == 0) {
+            enum neb_status st = neb_fail(NEB_ERR_INVALID, "source %s of %s has too few tokens for windows of %d",
+                                          c->sources[t->source].name, c->dir, cfg->seq_len);
             free(s);
-            return neb_fail(NEB_ERR_INVALID, "source %s of %s has too few tokens for windows of %d", c->sources[t->source].name, c->dir,
-                            cfg->seq_len);
+            return st;
         }
         s->total_weight += t->weight;
     }
