@@ -1,4 +1,5 @@
 #include "compress/codec.h"
+#include "kernels/exact.h"
 #include "kernels/quant.h"
 
 #include <math.h>
@@ -262,7 +263,7 @@ static void encode_topk(struct cmp_work *w, struct header *h, const float *x, si
     h->mags[1] = h->mags[1] > 1024.0f ? 1024.0f : h->mags[1];
 }
 
-enum neb_status cmp_encode(struct cmp_work *w, const struct cmp_codec *c, const float *x, size_t n, struct neb_buf *out) {
+static enum neb_status encode(struct cmp_work *w, const struct cmp_codec *c, const float *x, size_t n, struct neb_buf *out) {
     struct header h = {.codec = *c, .n = n};
     bool finite;
     NEB_ASSERT(n <= CMP_ELEMENTS_MAX);
@@ -293,6 +294,13 @@ enum neb_status cmp_encode(struct cmp_work *w, const struct cmp_codec *c, const 
     for (int i = 0; i < stream_count(h.codec.id); i++)
         NEB_TRY(put_stream(w, out, &w->stream[i], c->zstd_level));
     return neb_buf_check(out);
+}
+
+enum neb_status cmp_encode(struct cmp_work *w, const struct cmp_codec *c, const float *x, size_t n, struct neb_buf *out) {
+    unsigned was = kern_exact_enter();
+    enum neb_status st = encode(w, c, x, n, out);
+    kern_exact_leave(was);
+    return st;
 }
 
 // ---- decoders -------------------------------------------------------------------------------------------------
@@ -355,7 +363,7 @@ static enum neb_status decode_topk(struct cmp_work *w, struct neb_rd *r, const s
     return gap == end ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "codec frame: more indices than entries");
 }
 
-enum neb_status cmp_decode(struct cmp_work *w, const uint8_t *frame, size_t len, float *out, size_t n) {
+static enum neb_status decode(struct cmp_work *w, const uint8_t *frame, size_t len, float *out, size_t n) {
     struct neb_rd r = neb_rd_make(frame, len);
     struct header h;
     NEB_TRY(get_header(&r, &h));
@@ -377,6 +385,13 @@ enum neb_status cmp_decode(struct cmp_work *w, const uint8_t *frame, size_t len,
     if (!finite)
         return neb_fail(NEB_ERR_FORMAT, "codec frame: a value is NaN or infinite");
     return neb_rd_done(&r) ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "codec frame: bytes after its end");
+}
+
+enum neb_status cmp_decode(struct cmp_work *w, const uint8_t *frame, size_t len, float *out, size_t n) {
+    unsigned was = kern_exact_enter();
+    enum neb_status st = decode(w, frame, len, out, n);
+    kern_exact_leave(was);
+    return st;
 }
 
 enum neb_status cmp_frame_peek(const uint8_t *frame, size_t len, struct cmp_frame_info *out) {

@@ -126,6 +126,7 @@ KERN_CLONES void kern_bf16_split(uint8_t *restrict high, uint8_t *restrict low, 
         uint32_t u;
         memcpy(&u, &x[i], sizeof u);
         u += 0x7fffu + (u >> 16 & 1);
+        u -= (u & 0x7f800000u) == 0x7f800000u ? 0x10000u : 0; // rounded up to infinity: the largest finite value instead
         high[i] = (uint8_t)(u >> 24);
         low[i] = (uint8_t)(u >> 16);
     }
