@@ -22,7 +22,7 @@ struct cmp_work {
     ZSTD_DCtx *dctx;
     struct neb_buf stream[STREAMS_MAX];
     struct neb_buf codes;   // int8 codes of a whole array
-    uint32_t scratch[65536]; // topk
+    uint32_t scratch[2 * 65536]; // topk
     uint16_t idx[65536];
 };
 

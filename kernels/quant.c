@@ -139,35 +139,74 @@ KERN_CLONES void kern_bf16_join(float *restrict out, const uint8_t *restrict hig
     }
 }
 
-// Radix descent on the absolute bits: two histograms of 2048 bins leave a handful of candidates.
-void kern_topk(uint16_t *idx, const float *x, size_t n, size_t k, uint32_t *scratch) {
-    uint32_t count[2048];
-    NEB_ASSERT(n <= 65536 && k <= n);
-    for (size_t i = 0; i < n; i++)
-        scratch[i] = bits_of(x[i]) & 0x7fffffffu;
-    uint32_t prefix = 0, mask = 0;
+// ---- top-k ----------------------------------------------------------------------------------------------------
+
+enum { RADIX = 256, LANES_PER_ENTRY = 4 };
+
+static inline uint32_t magnitude(const float *x, size_t i) {
+    uint32_t u;
+    memcpy(&u, &x[i], sizeof u);
+    return u & 0x7fffffffu;
+}
+
+// The k-th largest of v (n), or only its upper `digits` bytes; *ties: how many of those equal to it belong to the k.
+static uint32_t kth_largest(const uint32_t *v, size_t n, size_t k, int digits, size_t *ties) {
+    uint32_t count[RADIX], prefix = 0, mask = 0;
     size_t need = k; // how many still to take among those that match the prefix
-    static const struct {
-        int shift;
-        uint32_t bins;
-    } levels[] = {{20, 2048}, {9, 2048}, {0, 512}};
-    for (int l = 0; l < 3 && need; l++) {
-        memset(count, 0, levels[l].bins * sizeof *count);
+    for (int shift = 24; shift > 24 - 8 * digits; shift -= 8) {
+        memset(count, 0, sizeof count);
         for (size_t i = 0; i < n; i++)
-            if ((scratch[i] & mask) == prefix)
-                count[scratch[i] >> levels[l].shift & (levels[l].bins - 1)]++;
-        uint32_t b = levels[l].bins - 1;
+            if ((v[i] & mask) == prefix)
+                count[v[i] >> shift & (RADIX - 1)]++;
+        uint32_t b = RADIX - 1;
         while (count[b] < need)
             need -= count[b--];
-        prefix |= b << levels[l].shift;
-        mask |= (levels[l].bins - 1) << levels[l].shift;
+        prefix |= b << shift;
+        mask |= (uint32_t)(RADIX - 1) << shift;
     }
-    size_t out = 0; // prefix is now the k-th largest value itself; `need` of its equals are taken, lowest index first
-    for (size_t i = 0; i < n && out < k; i++) {
-        if (scratch[i] > prefix)
-            idx[out++] = (uint16_t)i;
-        else if (scratch[i] == prefix && need)
-            idx[out++] = (uint16_t)i, need--;
+    *ties = need;
+    return prefix;
+}
+
+// max[j] = largest of |x[j]|, |x[j + lanes]|, |x[j + 2 lanes]|, …
+KERN_CLONES static void lane_maxima(uint32_t *restrict max, const float *restrict x, size_t n, size_t lanes) {
+    memset(max, 0, lanes * sizeof *max);
+    for (size_t at = 0; at < n; at += lanes) {
+        size_t len = n - at < lanes ? n - at : lanes;
+        for (size_t j = 0; j < len; j++) {
+            uint32_t u;
+            memcpy(&u, &x[at + j], sizeof u);
+            u &= 0x7fffffffu;
+            max[j] = u > max[j] ? u : max[j];
+        }
+    }
+}
+
+// k lanes hold an element at or above the k-th largest lane maximum, so at least k elements do: only those can be among
+// the chosen, and on data without order there are hardly more. A radix descent over them gives the k-th largest exactly.
+void kern_topk(uint16_t *idx, const float *x, size_t n, size_t k, uint32_t *scratch) {
+    uint32_t *value = scratch, *at = scratch + n;
+    size_t lanes = k * LANES_PER_ENTRY, ties, found = 0, out = 0;
+    uint32_t floor = 0;
+    NEB_ASSERT(n <= 65536 && k <= n);
+    if (k == 0)
+        return;
+    if (lanes <= n / 2) {
+        lane_maxima(scratch, x, n, lanes);
+        floor = kth_largest(scratch, lanes, k, 2, &ties);
+    }
+    for (size_t i = 0; i < n; i++) { // without a branch: written always, kept when it is large enough
+        uint32_t u = magnitude(x, i);
+        value[found] = u;
+        at[found] = (uint32_t)i;
+        found += u >= floor;
+    }
+    uint32_t least = kth_largest(value, found, k, 4, &ties);
+    for (size_t c = 0; c < found && out < k; c++) {
+        if (value[c] > least)
+            idx[out++] = (uint16_t)at[c];
+        else if (value[c] == least && ties)
+            idx[out++] = (uint16_t)at[c], ties--;
     }
     NEB_ASSERT(out == k);
 }

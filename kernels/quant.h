@@ -32,7 +32,7 @@ bool kern_unpack4(int8_t *codes, const uint8_t *in, size_t n);
 void kern_bf16_split(uint8_t *high, uint8_t *low, const float *x, size_t n);
 void kern_bf16_join(float *out, const uint8_t *high, const uint8_t *low, size_t n);
 
-// Indices of the k largest |x| of n <= 65536, ascending; ties go to the lower index. scratch: n words.
+// Indices of the k largest |x| of n <= 65536, ascending; ties go to the lower index. scratch: 2n words.
 void kern_topk(uint16_t *idx, const float *x, size_t n, size_t k, uint32_t *scratch);
 
 #endif

@@ -121,7 +121,7 @@ static void test_topk_is_exact_and_breaks_ties_low(void **state) {
     (void)state;
     enum { N = 3000 };
     static float x[N];
-    static uint32_t scratch[N];
+    static uint32_t scratch[2 * N];
     uint16_t idx[N];
     struct neb_rng r = neb_rng_make(11, 0);
     for (int round = 0; round < 40; round++) {

@@ -132,7 +132,7 @@ static void run_codes(const struct table *t, const float *x, int qmax, float sca
 
 static void run_topk(const struct table *t, const float *x, size_t k, size_t n, struct output *o) {
     static uint16_t idx[N];
-    static uint32_t scratch[N];
+    static uint32_t scratch[2 * N];
     o->nf = o->nb = 0;
     t->topk(idx, x, n, k, scratch);
     add_bytes(o, idx, k * sizeof *idx);
