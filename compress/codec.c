@@ -222,7 +222,7 @@ static size_t chunk_k(const struct cmp_codec *c, size_t len) { // entries of a c
 // codebook holds the bins' means over the frame.
 static const float bin_edge = 1.25f;
 
-static void encode_topk(struct cmp_work *w, struct header *h, const float *x, size_t n, float max) {
+static enum neb_status encode_topk(struct cmp_work *w, struct header *h, const float *x, size_t n, float max) {
     const struct cmp_codec *c = &h->codec;
     h->top = max > 0 ? kern_scale_top(max, 1) : 0;
     double sum[2] = {0, 0};
@@ -237,12 +237,15 @@ static void encode_topk(struct cmp_work *w, struct header *h, const float *x, si
         uint8_t code = kern_scale_code((float)(mean / (double)k), h->top);
         float scale = kern_scale_value(code, h->top), edge = scale * bin_edge;
         neb_buf_u8(&w->stream[0], code);
+        if (neb_buf_reserve(&w->stream[1], k + len / GAP_ESCAPE) != NEB_OK)
+            return NEB_ERR_NOMEM;
+        uint8_t *gaps = w->stream[1].p + w->stream[1].len;
         for (size_t i = 0; i < k; i++, entries++) {
             size_t gap = w->idx[i] - next;
             next = (size_t)w->idx[i] + 1;
             for (; gap >= GAP_ESCAPE; gap -= GAP_ESCAPE)
-                neb_buf_u8(&w->stream[1], GAP_ESCAPE);
-            neb_buf_u8(&w->stream[1], (uint8_t)gap);
+                *gaps++ = GAP_ESCAPE;
+            *gaps++ = (uint8_t)gap;
             float v = x[at + w->idx[i]], mag = fabsf(v);
             unsigned big = mag >= edge;
             if (scale > 0) {
@@ -255,12 +258,14 @@ static void encode_topk(struct cmp_work *w, struct header *h, const float *x, si
                 bits = 0;
             }
         }
+        w->stream[1].len = (size_t)(gaps - w->stream[1].p);
     }
     if (entries % 4)
         neb_buf_u8(&w->stream[2], bits);
     h->mags[0] = count[0] ? (float)(sum[0] / (double)count[0]) : 0;
     h->mags[1] = count[1] ? (float)(sum[1] / (double)count[1]) : h->mags[0];
     h->mags[1] = h->mags[1] > 1024.0f ? 1024.0f : h->mags[1];
+    return NEB_OK;
 }
 
 static enum neb_status encode(struct cmp_work *w, const struct cmp_codec *c, const float *x, size_t n, struct neb_buf *out) {
@@ -287,7 +292,7 @@ static enum neb_status encode(struct cmp_work *w, const struct cmp_codec *c, con
     }
     case CMP_INT8:
     case CMP_INT4: encode_blocks(w, &h, x, n, max); break;
-    case CMP_TOPK: encode_topk(w, &h, x, n, max); break;
+    case CMP_TOPK: NEB_TRY(encode_topk(w, &h, x, n, max)); break;
     }
     NEB_TRY(neb_buf_check(&w->codes));
     put_header(out, &h, stream_count(h.codec.id));

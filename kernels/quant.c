@@ -141,31 +141,39 @@ KERN_CLONES void kern_bf16_join(float *restrict out, const uint8_t *restrict hig
 
 // ---- top-k ----------------------------------------------------------------------------------------------------
 
-enum { RADIX = 256, LANES_PER_ENTRY = 4 };
+enum {
+    RADIX_BITS = 8,
+    RADIX = 1 << RADIX_BITS,
+    LANES_PER_ENTRY = 4,
+    FLOOR_SHIFT = 18, // bins of 1/32 octave
+    STRIP = 16,
+};
 
-static inline uint32_t magnitude(const float *x, size_t i) {
-    uint32_t u;
-    memcpy(&u, &x[i], sizeof u);
-    return u & 0x7fffffffu;
-}
-
-// The k-th largest of v (n), or only its upper `digits` bytes; *ties: how many of those equal to it belong to the k.
-static uint32_t kth_largest(const uint32_t *v, size_t n, size_t k, int digits, size_t *ties) {
-    uint32_t count[RADIX], prefix = 0, mask = 0;
-    size_t need = k; // how many still to take among those that match the prefix
-    for (int shift = 24; shift > 24 - 8 * digits; shift -= 8) {
+// Of distances d (n) in [0, range], those below *limit are among the k smallest, and of those equal to it the first
+// `returned`. A radix descent that ends as soon as a bin is taken whole.
+static size_t nearest(const uint32_t *d, size_t n, size_t k, uint32_t range, uint32_t *limit) {
+    uint32_t count[RADIX], prefix = 0;
+    int bits = range ? 32 - __builtin_clz(range) : 1, width = bits < RADIX_BITS ? bits : RADIX_BITS, shift = bits - width;
+    for (size_t need = k;;) {
         memset(count, 0, sizeof count);
         for (size_t i = 0; i < n; i++)
-            if ((v[i] & mask) == prefix)
-                count[v[i] >> shift & (RADIX - 1)]++;
-        uint32_t b = RADIX - 1;
+            if ((uint64_t)d[i] >> (shift + width) == prefix)
+                count[d[i] >> shift & ((1u << width) - 1)]++;
+        uint32_t b = 0;
         while (count[b] < need)
-            need -= count[b--];
-        prefix |= b << shift;
-        mask |= (uint32_t)(RADIX - 1) << shift;
+            need -= count[b++];
+        prefix = prefix << width | b;
+        if (count[b] == need) {
+            *limit = (prefix + 1) << shift;
+            return 0;
+        }
+        if (shift == 0) {
+            *limit = prefix;
+            return need;
+        }
+        width = shift < RADIX_BITS ? shift : RADIX_BITS;
+        shift -= width;
     }
-    *ties = need;
-    return prefix;
 }
 
 // max[j] = largest of |x[j]|, |x[j + lanes]|, |x[j + 2 lanes]|, …
@@ -182,30 +190,63 @@ KERN_CLONES static void lane_maxima(uint32_t *restrict max, const float *restric
     }
 }
 
+// A value that at least k of the lane maxima (n) reach, close below the k-th largest of them.
+static uint32_t floor_of(const uint32_t *maxima, size_t n, size_t k, uint32_t largest) {
+    uint32_t count[RADIX], b = 0;
+    memset(count, 0, sizeof count);
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bin = (largest - maxima[i]) >> FLOOR_SHIFT;
+        count[bin < RADIX ? bin : RADIX - 1]++;
+    }
+    for (size_t seen = count[0]; seen < k; seen += count[b])
+        b++;
+    uint32_t below = (b + 1) << FLOOR_SHIFT;
+    return b == RADIX - 1 || below > largest ? 0 : largest - below + 1;
+}
+
+// Distances from `largest` and indices of the elements at or above floor; returns how many.
+KERN_CLONES static size_t candidates(uint32_t *restrict d, uint32_t *restrict at, const float *restrict x, size_t n,
+                                     uint32_t floor, uint32_t largest) {
+    size_t found = 0, i = 0;
+    for (; i + STRIP <= n; i += STRIP) {
+        uint32_t u[STRIP], any = 0;
+        memcpy(u, x + i, sizeof u);
+        for (size_t j = 0; j < STRIP; j++) {
+            u[j] &= 0x7fffffffu;
+            any |= u[j] >= floor;
+        }
+        for (size_t j = 0; any && j < STRIP; j++) { // without a branch: written always, kept when large enough
+            d[found] = largest - u[j];
+            at[found] = (uint32_t)(i + j);
+            found += u[j] >= floor;
+        }
+    }
+    for (; i < n; i++) {
+        uint32_t u = bits_of(x[i]) & 0x7fffffffu;
+        d[found] = largest - u;
+        at[found] = (uint32_t)i;
+        found += u >= floor;
+    }
+    return found;
+}
+
 // k lanes hold an element at or above the k-th largest lane maximum, so at least k elements do: only those can be among
-// the chosen, and on data without order there are hardly more. A radix descent over them gives the k-th largest exactly.
+// the chosen, and on data without order there are hardly more.
 void kern_topk(uint16_t *idx, const float *x, size_t n, size_t k, uint32_t *scratch) {
-    uint32_t *value = scratch, *at = scratch + n;
-    size_t lanes = k * LANES_PER_ENTRY, ties, found = 0, out = 0;
-    uint32_t floor = 0;
+    uint32_t *d = scratch, *at = scratch + n, floor = 0, largest = absmax_bits(x, n), limit;
+    size_t lanes = k * LANES_PER_ENTRY, out = 0;
     NEB_ASSERT(n <= 65536 && k <= n);
     if (k == 0)
         return;
     if (lanes <= n / 2) {
         lane_maxima(scratch, x, n, lanes);
-        floor = kth_largest(scratch, lanes, k, 2, &ties);
+        floor = floor_of(scratch, lanes, k, largest);
     }
-    for (size_t i = 0; i < n; i++) { // without a branch: written always, kept when it is large enough
-        uint32_t u = magnitude(x, i);
-        value[found] = u;
-        at[found] = (uint32_t)i;
-        found += u >= floor;
-    }
-    uint32_t least = kth_largest(value, found, k, 4, &ties);
+    size_t found = candidates(d, at, x, n, floor, largest), ties = nearest(d, found, k, largest - floor, &limit);
     for (size_t c = 0; c < found && out < k; c++) {
-        if (value[c] > least)
+        if (d[c] < limit)
             idx[out++] = (uint16_t)at[c];
-        else if (value[c] == least && ties)
+        else if (d[c] == limit && ties)
             idx[out++] = (uint16_t)at[c], ties--;
     }
     NEB_ASSERT(out == k);
