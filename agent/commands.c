@@ -3,5 +3,6 @@
 #include <stddef.h>
 
 const struct agent_command agent_commands[] = {
+    {"data", "make a corpus from text", cmd_data},
     {NULL, NULL, NULL},
 };

@@ -5,6 +5,10 @@
 #ifndef NEB_STATUS_H
 #define NEB_STATUS_H
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum neb_status {
     NEB_OK = 0,
     NEB_ERR_INVALID,     // a caller's or user's value is out of range, of the wrong type or unknown
@@ -59,6 +63,10 @@ enum neb_status neb_fail_errno(const char *fmt, ...) __attribute__((format(print
         if (__builtin_expect(!(cond), 0))                            \
             neb_assert_failed(#cond, __FILE__, __LINE__, __func__);  \
     } while (0)
-_Noreturn void neb_assert_failed(const char *cond, const char *file, int line, const char *func);
+__attribute__((noreturn)) void neb_assert_failed(const char *cond, const char *file, int line, const char *func);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -1,0 +1,307 @@
+// nebula data build SPEC.yaml: text into a corpus.
+#include "agent/base/fs.h"
+#include "agent/base/log.h"
+#include "agent/commands.h"
+#include "agent/progress.h"
+#include "intra/data.h"
+
+#include <argp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <yaml.h>
+
+static const char spec_help[] = "keys: name, seed, threads, tokenizer (reuse a model), vocabulary: {size, type: unigram|bpe, "
+                                "character_coverage, byte_fallback, train_lines}, holdout: {per_mille}, sources: [{name, "
+                                "format: text|jsonl|tsv, path, field, column}]";
+
+struct reader {
+    yaml_document_t doc;
+    const char *file;
+    char base[NEB_PATH_MAX]; // folder of the spec: relative paths start there
+};
+
+static const char *text_of(yaml_node_t *n) {
+    return n && n->type == YAML_SCALAR_NODE ? (const char *)n->data.scalar.value : NULL;
+}
+
+static enum neb_status bad(const struct reader *r, const yaml_node_t *n, const char *key, const char *what) {
+    return neb_fail(NEB_ERR_INVALID, "%s:%zu: %s: %s; %s", r->file, n->start_mark.line + 1, key, what, spec_help);
+}
+
+static enum neb_status take_number(const struct reader *r, yaml_node_t *n, const char *key, double min, double max, double *out) {
+    const char *t = text_of(n);
+    char *end = NULL;
+    *out = t ? strtod(t, &end) : 0;
+    if (!t || !*t || *end || !(*out >= min) || !(*out <= max))
+        return bad(r, n, key, "not a number in its range");
+    return NEB_OK;
+}
+
+static enum neb_status take_int(const struct reader *r, yaml_node_t *n, const char *key, int32_t min, int32_t max, int32_t *out) {
+    double v;
+    NEB_TRY(take_number(r, n, key, min, max, &v));
+    *out = (int32_t)v;
+    return NEB_OK;
+}
+
+static enum neb_status take_text(const struct reader *r, yaml_node_t *n, const char *key, char *out, size_t cap) {
+    const char *t = text_of(n);
+    if (!t || !*t || strlen(t) >= cap)
+        return bad(r, n, key, "must be text");
+    memcpy(out, t, strlen(t) + 1);
+    return NEB_OK;
+}
+
+static enum neb_status take_name(const struct reader *r, yaml_node_t *n, const char *key, char *out, size_t cap) {
+    NEB_TRY(take_text(r, n, key, out, cap));
+    if (strspn(out, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") != strlen(out))
+        return bad(r, n, key, "a name has letters, digits, '-' and '_' only");
+    return NEB_OK;
+}
+
+static enum neb_status take_path(const struct reader *r, yaml_node_t *n, const char *key, char *out, size_t cap) {
+    char text[NEB_PATH_MAX];
+    const char *home = getenv("HOME"), *cache = getenv("XDG_CACHE_HOME");
+    NEB_TRY(take_text(r, n, key, text, sizeof text));
+    int len = -1;
+    if (!strncmp(text, "~/.cache/", 9) && cache)
+        len = snprintf(out, cap, "%s/%s", cache, text + 9);
+    else if (!strncmp(text, "~/", 2) && home)
+        len = snprintf(out, cap, "%s/%s", home, text + 2);
+    else if (text[0] == '/')
+        len = snprintf(out, cap, "%s", text);
+    else
+        len = snprintf(out, cap, "%s/%s", r->base, text);
+    return len > 0 && (size_t)len < cap ? NEB_OK : bad(r, n, key, "path too long");
+}
+
+typedef enum neb_status take_pair(struct reader *r, const char *key, yaml_node_t *k, yaml_node_t *v, void *into);
+
+static enum neb_status each_pair(struct reader *r, yaml_node_t *map, const char *what, take_pair *take, void *into) {
+    if (!map || map->type != YAML_MAPPING_NODE)
+        return map ? bad(r, map, what, "must be a mapping") : neb_fail(NEB_ERR_INVALID, "%s: is empty; %s", r->file, spec_help);
+    for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top; p++) {
+        yaml_node_t *k = yaml_document_get_node(&r->doc, p->key), *v = yaml_document_get_node(&r->doc, p->value);
+        const char *key = text_of(k);
+        if (!key)
+            return bad(r, k, what, "a key must be a word");
+        NEB_TRY(take(r, key, k, v, into));
+    }
+    return NEB_OK;
+}
+
+static enum neb_status vocabulary_pair(struct reader *r, const char *key, yaml_node_t *k, yaml_node_t *v, void *into) {
+    struct intra_build_spec *s = into;
+    if (!strcmp(key, "size"))
+        return take_int(r, v, key, 300, 1 << 20, &s->vocab);
+    if (!strcmp(key, "type")) {
+        NEB_TRY(take_text(r, v, key, s->type, sizeof s->type));
+        return !strcmp(s->type, "unigram") || !strcmp(s->type, "bpe") ? NEB_OK : bad(r, v, key, "must be unigram or bpe");
+    }
+    if (!strcmp(key, "character_coverage"))
+        return take_number(r, v, key, 0.9, 1, &s->character_coverage);
+    if (!strcmp(key, "train_lines"))
+        return take_int(r, v, key, 100, 1 << 30, &s->train_lines);
+    if (!strcmp(key, "byte_fallback")) {
+        const char *t = text_of(v);
+        if (!t || (strcmp(t, "true") && strcmp(t, "false")))
+            return bad(r, v, key, "must be true or false");
+        s->byte_fallback = t[0] == 't';
+        return NEB_OK;
+    }
+    return bad(r, k, key, "unknown key of vocabulary");
+}
+
+static enum neb_status holdout_pair(struct reader *r, const char *key, yaml_node_t *k, yaml_node_t *v, void *into) {
+    struct intra_build_spec *s = into;
+    return !strcmp(key, "per_mille") ? take_int(r, v, key, 0, 900, &s->holdout_per_mille) : bad(r, k, key, "unknown key of holdout");
+}
+
+static enum neb_status source_pair(struct reader *r, const char *key, yaml_node_t *k, yaml_node_t *v, void *into) {
+    struct intra_source_spec *s = into;
+    if (!strcmp(key, "name"))
+        return take_name(r, v, key, s->name, sizeof s->name);
+    if (!strcmp(key, "path"))
+        return take_path(r, v, key, s->path, sizeof s->path);
+    if (!strcmp(key, "field"))
+        return take_text(r, v, key, s->field, sizeof s->field);
+    if (!strcmp(key, "column"))
+        return take_int(r, v, key, 0, 1000, &s->column);
+    if (!strcmp(key, "format")) {
+        static const char *const names[] = {"text", "jsonl", "tsv"};
+        const char *t = text_of(v);
+        for (int i = 0; t && i < 3; i++)
+            if (!strcmp(t, names[i])) {
+                s->format = (enum intra_format)i;
+                return NEB_OK;
+            }
+        return bad(r, v, key, "must be text, jsonl or tsv");
+    }
+    return bad(r, k, key, "unknown key of a source");
+}
+
+static enum neb_status top_pair(struct reader *r, const char *key, yaml_node_t *k, yaml_node_t *v, void *into) {
+    struct intra_build_spec *s = into;
+    int32_t n;
+    if (!strcmp(key, "name"))
+        return take_name(r, v, key, s->name, sizeof s->name);
+    if (!strcmp(key, "seed")) {
+        NEB_TRY(take_int(r, v, key, 0, INT32_MAX, &n));
+        s->seed = (uint64_t)n;
+        return NEB_OK;
+    }
+    if (!strcmp(key, "threads"))
+        return take_int(r, v, key, 0, 256, &s->threads);
+    if (!strcmp(key, "tokenizer"))
+        return take_path(r, v, key, s->tokenizer, sizeof s->tokenizer);
+    if (!strcmp(key, "vocabulary"))
+        return each_pair(r, v, key, vocabulary_pair, s);
+    if (!strcmp(key, "holdout"))
+        return each_pair(r, v, key, holdout_pair, s);
+    if (strcmp(key, "sources"))
+        return bad(r, k, key, "unknown key");
+    if (v->type != YAML_SEQUENCE_NODE)
+        return bad(r, v, key, "must be a list");
+    for (yaml_node_item_t *i = v->data.sequence.items.start; i < v->data.sequence.items.top; i++) {
+        yaml_node_t *item = yaml_document_get_node(&r->doc, *i);
+        struct intra_source_spec *src = &s->sources[s->n_sources];
+        if (s->n_sources == INTRA_SOURCES_MAX)
+            return bad(r, v, key, "too many sources");
+        NEB_TRY(each_pair(r, item, key, source_pair, src));
+        if (!src->name[0] || !src->path[0] || (src->format == INTRA_JSONL && !src->field[0]))
+            return bad(r, item, key, "a source needs a name and a path, and jsonl a field");
+        for (int32_t j = 0; j < s->n_sources; j++)
+            if (!strcmp(s->sources[j].name, src->name))
+                return bad(r, item, key, "two sources have the same name");
+        s->n_sources++;
+    }
+    return NEB_OK;
+}
+
+static enum neb_status load_spec(const char *path, struct intra_build_spec *s) {
+    struct neb_buf b = {0};
+    yaml_parser_t parser;
+    struct reader r = {.file = path};
+    enum neb_status st;
+    *s = (struct intra_build_spec){.name = "corpus", .seed = 1, .vocab = 4096, .type = "unigram", .character_coverage = 0.9995,
+                                   .byte_fallback = true, .train_lines = 100000, .holdout_per_mille = 20};
+    const char *slash = strrchr(path, '/');
+    if (slash)
+        snprintf(r.base, sizeof r.base, "%.*s", (int)(slash - path), path);
+    else
+        snprintf(r.base, sizeof r.base, ".");
+    NEB_TRY(neb_fs_read(path, 1 << 20, &b));
+    if (!yaml_parser_initialize(&parser)) {
+        neb_buf_free(&b);
+        return neb_fail(NEB_ERR_NOMEM, "out of memory reading %s", path);
+    }
+    yaml_parser_set_input_string(&parser, b.p, b.len);
+    if (!yaml_parser_load(&parser, &r.doc)) {
+        st = neb_fail(NEB_ERR_FORMAT, "%s:%zu: not valid YAML: %s", path, parser.problem_mark.line + 1, parser.problem);
+    } else {
+        st = each_pair(&r, yaml_document_get_root_node(&r.doc), "spec", top_pair, s);
+        if (st == NEB_OK && !s->n_sources)
+            st = neb_fail(NEB_ERR_INVALID, "%s: sources: is missing; %s", path, spec_help);
+        yaml_document_delete(&r.doc);
+    }
+    yaml_parser_delete(&parser);
+    neb_buf_free(&b);
+    return st;
+}
+
+struct show {
+    bool json, terminal;
+    char stage[32];
+    neb_ns start, last;
+};
+
+static void show_progress(void *user, const char *stage, uint64_t done, uint64_t total) {
+    struct show *s = user;
+    neb_ns now = neb_now();
+    bool fresh = strcmp(stage, s->stage) != 0;
+    if (fresh) {
+        snprintf(s->stage, sizeof s->stage, "%s", stage);
+        s->start = now;
+    } else if (now - s->last < (s->terminal ? NEB_S / 5 : 5 * NEB_S)) {
+        return;
+    }
+    s->last = now;
+    if (s->json) {
+        printf("{\"stage\": \"%s\", \"done\": %llu, \"total\": %llu}\n", stage, (unsigned long long)done, (unsigned long long)total);
+    } else {
+        char left[32] = "--:--";
+        if (done && !fresh)
+            agent_human_time(neb_seconds(now - s->start) * (double)(total - done) / (double)done, left, sizeof left);
+        printf("%s%-24s %3.0f%%  %s left%s", s->terminal && !fresh ? "\r" : s->terminal ? "\n" : "", stage,
+               total ? 100.0 * (double)done / (double)total : 0, left, s->terminal ? "" : "\n");
+    }
+    fflush(stdout);
+}
+
+static void print_summary(const struct intra_corpus *c, bool json, bool skipped) {
+    char hex[65];
+    uint8_t sha[INTRA_SHA_BYTES];
+    intra_corpus_digest(c, sha);
+    neb_hex(sha, sizeof sha, hex);
+    if (json) {
+        printf("{\"corpus\": \"%s\", \"vocab\": %d, \"unchanged\": %s, \"digest\": \"%s\"}\n", intra_corpus_dir(c), intra_corpus_vocab(c),
+               skipped ? "true" : "false", hex);
+        return;
+    }
+    printf("%s%s: vocabulary %d, digest %.16s\n", intra_corpus_dir(c), skipped ? " (unchanged)" : "", intra_corpus_vocab(c), hex);
+    for (int32_t i = 0; i < intra_corpus_sources(c); i++)
+        printf("  %-12s %12llu tokens to train, %10llu held out\n", intra_corpus_source_name(c, i),
+               (unsigned long long)intra_corpus_tokens(c, i, INTRA_TRAIN), (unsigned long long)intra_corpus_tokens(c, i, INTRA_VALID));
+}
+
+struct arguments {
+    const char *spec, *out;
+    bool json;
+};
+
+static error_t parse_option(int key, char *arg, struct argp_state *state) {
+    struct arguments *a = state->input;
+    switch (key) {
+    case 'o': a->out = arg; return 0;
+    case 'j': a->json = true; return 0;
+    case ARGP_KEY_ARG:
+        if (state->arg_num == 0 && strcmp(arg, "build") != 0)
+            argp_error(state, "the only task is: data build");
+        else if (state->arg_num == 1)
+            a->spec = arg;
+        else if (state->arg_num > 1)
+            argp_usage(state);
+        return 0;
+    case ARGP_KEY_END:
+        if (!a->spec || !a->out)
+            argp_error(state, "give a spec and --out DIR");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+int cmd_data(int argc, char **argv) {
+    static const struct argp_option options[] = {{"out", 'o', "DIR", 0, "folder of the corpus", 0},
+                                                 {"json", 'j', NULL, 0, "machine-readable output", 0},
+                                                 {0}};
+    static const struct argp argp = {options, parse_option, "build SPEC.yaml",
+                                     "Makes a corpus from text: trains a SentencePiece vocabulary, tokenizes, sets documents apart for "
+                                     "evaluation.\vAn unchanged corpus is kept.", NULL, NULL, NULL};
+    struct arguments a = {0};
+    static struct intra_build_spec spec; // large
+    struct intra_corpus *c = NULL;
+    bool skipped = false;
+    if (argp_parse(&argp, argc, argv, 0, NULL, &a) != 0)
+        return AGENT_EXIT_USAGE;
+    if (load_spec(a.spec, &spec) != NEB_OK)
+        return AGENT_EXIT_USAGE;
+    struct show show = {.json = a.json, .terminal = isatty(STDOUT_FILENO)};
+    if (intra_corpus_build(&spec, a.out, show_progress, &show, &skipped) != NEB_OK || intra_corpus_open(a.out, false, &c) != NEB_OK)
+        return AGENT_EXIT_FAILED;
+    if (show.terminal && !a.json)
+        putchar('\n');
+    print_summary(c, a.json, skipped);
+    intra_corpus_close(&c);
+    return AGENT_EXIT_OK;
+}
