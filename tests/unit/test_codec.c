@@ -1,4 +1,5 @@
 // compress/: every codec round trip within its bound, sizes, refusals; quantisers on denormals and extremes.
+#include "agent/base/clock.h"
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "compress/update.h"
@@ -206,6 +207,8 @@ static void test_update_shapes(void **state) {
     assert_int_equal(stats.elements, 477);
     assert_true(stats.norm > 0);
     neb_log_set_sink(swallow, NULL);
+    assert_int_equal(cmp_update_check_max(W, b.p, b.len, 477, &stats), NEB_OK);
+    assert_int_equal(cmp_update_check_max(W, b.p, b.len, 476, &stats), NEB_ERR_FORMAT);
     shapes[1].cols = 78; // another model than the sender's
     assert_int_equal(cmp_update_open(b.p, b.len, shapes, 2, units), NEB_ERR_FORMAT);
     for (size_t cut = 0; cut < b.len; cut++) {
@@ -216,6 +219,32 @@ static void test_update_shapes(void **state) {
     }
     neb_log_set_sink(NULL, NULL);
     neb_buf_free(&b);
+}
+
+// A few hundred bytes a unit can claim 16M zeros each: refused by what the headers say, before the time is spent.
+static void test_size_bomb_is_refused_unopened(void **state) {
+    (void)state;
+    enum { UNITS = 500, SIDE = 4096 };
+    const struct cmp_unit_shape shape = {0, SIDE, SIDE, false};
+    struct cmp_codec codec;
+    struct cmp_update_stats stats;
+    struct neb_buf one = {0}, bomb = {0};
+    float *zeros = calloc((size_t)SIDE * SIDE, sizeof *zeros);
+    assert_non_null(zeros);
+    assert_int_equal(cmp_codec_parse("int4", &codec), NEB_OK);
+    assert_int_equal(cmp_update_add(W, &one, &shape, &codec, zeros, NULL), NEB_OK);
+    cmp_update_begin(&bomb, UNITS);
+    for (int i = 0; i < UNITS; i++)
+        neb_buf_add(&bomb, one.p, one.len);
+    assert_true(bomb.len < 1 << 20);
+    neb_log_set_sink(swallow, NULL);
+    neb_ns start = neb_now();
+    assert_int_equal(cmp_update_check_max(W, bomb.p, bomb.len, (uint64_t)SIDE * SIDE, &stats), NEB_ERR_FORMAT);
+    assert_true(neb_now() - start < NEB_S); // unpacking it all takes ten times that and more
+    neb_log_set_sink(NULL, NULL);
+    neb_buf_free(&one);
+    neb_buf_free(&bomb);
+    free(zeros);
 }
 
 static int set_up(void **state) {
@@ -234,7 +263,7 @@ int main(void) {
         cmocka_unit_test(test_round_trips), cmocka_unit_test(test_extremes),
         cmocka_unit_test(test_nan_is_refused), cmocka_unit_test(test_topk_is_exact_and_breaks_ties_low),
         cmocka_unit_test(test_names), cmocka_unit_test(test_counts),
-        cmocka_unit_test(test_update_shapes),
+        cmocka_unit_test(test_update_shapes), cmocka_unit_test(test_size_bomb_is_refused_unopened),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
