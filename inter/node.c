@@ -756,8 +756,14 @@ static void on_tick(struct step *s) {
         for (uint32_t f = 0; j->open && f < j->c.fragments; f++) {
             struct fragment *g = &j->fragments[f];
             bool busy = g->voted;
-            for (uint8_t m = 0; m < j->c.n_members; m++)
-                busy |= g->slots[m].known;
+            for (uint8_t m = 0; m < j->c.n_members; m++) {
+                struct slot *t = &g->slots[m];
+                busy |= t->known;
+                if (t->known && !t->whole && !t->checking && t->got.set == t->got.n) { // all had arrived before a restart
+                    t->checking = true;
+                    act(s, INTER_ACT_BLOB_FINISH)->manifest = t->m;
+                }
+            }
             for (uint8_t m = 0; g->sending && m < j->c.n_members; m++)
                 if (m != j->c.self)
                     inter_sender_expire(&g->out[m], s->now, chunk_timeout);
@@ -860,7 +866,8 @@ void inter_node_restore_commit(struct inter_node *n, const struct inter_record *
     g->round = last->round + 1;
 }
 
-enum neb_status inter_node_restore_manifest(struct inter_node *n, const struct inter_manifest *m, bool durable) {
+enum neb_status inter_node_restore_manifest(struct inter_node *n, const struct inter_manifest *m, bool durable,
+                                            const struct inter_bitmap *got) {
     struct job *j = find_job(n, m->key.job);
     struct fragment *g = find_fragment(j, m->key.fragment);
     if (!g || m->key.round != g->round || m->key.member >= j->c.n_members)
@@ -872,7 +879,10 @@ enum neb_status inter_node_restore_manifest(struct inter_node *n, const struct i
     t->holders = 1u << m->key.member | (durable ? 1u << j->c.self : 0u);
     if (m->key.member == j->c.self)
         return start_sending(n, j, g);
-    return inter_bitmap_init(&t->got, inter_chunks(m->bytes, m->chunk_bytes));
+    NEB_TRY(inter_bitmap_init(&t->got, inter_chunks(m->bytes, m->chunk_bytes)));
+    if (got)
+        (void)inter_bitmap_merge(&t->got, got->bits, (got->n + 7) / 8);
+    return NEB_OK;
 }
 
 void inter_node_restore_vote(struct inter_node *n, const struct inter_record *r) {

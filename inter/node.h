@@ -119,7 +119,9 @@ void inter_node_destroy(struct inter_node **n);
 NEB_MUST_CHECK enum neb_status inter_node_job_open(struct inter_node *n, const struct inter_job_config *c);
 void inter_node_job_close(struct inter_node *n, const uint8_t job[INTER_ID_BYTES]);
 void inter_node_restore_commit(struct inter_node *n, const struct inter_record *last);  // newest committed record
-NEB_MUST_CHECK enum neb_status inter_node_restore_manifest(struct inter_node *n, const struct inter_manifest *m, bool blob_durable);
+// got: chunks of a blob that had begun to arrive; NULL: none.
+NEB_MUST_CHECK enum neb_status inter_node_restore_manifest(struct inter_node *n, const struct inter_manifest *m, bool blob_durable,
+                                                           const struct inter_bitmap *got);
 void inter_node_restore_vote(struct inter_node *n, const struct inter_record *r);
 
 NEB_MUST_CHECK enum neb_status inter_node_step(struct inter_node *n, neb_ns now, const struct inter_event *e, struct inter_actions *out);

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { DOC_BYTES_MAX = 64 << 20, BATCH_DOCS = 512, SHARD_TOKENS = 64 << 20, SHARD_HEADER_BYTES = 64, LINE_BYTES_MAX = 4000 };
 static const char shard_magic[8] = "NEBSHRD";
@@ -229,6 +230,7 @@ static enum neb_status write_sample(struct build *b, const char *path) {
 
 static enum neb_status make_tokenizer(struct build *b) {
     char model[NEB_PATH_MAX], prefix[NEB_PATH_MAX], sample[NEB_PATH_MAX];
+    long processors = sysconf(_SC_NPROCESSORS_ONLN);
     struct neb_buf copy = {0};
     const struct intra_build_spec *s = b->spec;
     NEB_TRY(neb_path(model, sizeof model, b->dir, "tokenizer.model"));
@@ -244,7 +246,8 @@ static enum neb_status make_tokenizer(struct build *b) {
     NEB_TRY(neb_path(sample, sizeof sample, b->dir, "sample.txt"));
     NEB_TRY(write_sample(b, sample));
     struct intra_tokenizer_train t = {.vocab = s->vocab, .type = s->type, .character_coverage = s->character_coverage,
-                                      .byte_fallback = s->byte_fallback, .threads = s->threads};
+                                      .byte_fallback = s->byte_fallback,
+                                      .threads = s->threads ? s->threads : processors < 128 ? (int32_t)processors : 128};
     NEB_TRY(intra_tokenizer_train(sample, prefix, &t));
     NEB_TRY(neb_fs_remove(sample));
     return intra_tokenizer_open(model, &b->tokenizer);

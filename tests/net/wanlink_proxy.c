@@ -45,6 +45,7 @@ struct wan_proxy {
     int listen_fd[WAN_PROXY_PAIRS_MAX];
     struct addrinfo *target[WAN_PROXY_PAIRS_MAX]; // owned
     struct conn conn[CONNS_MAX];
+    unsigned last_read; // slot: whose turn it is on a busy line
     uint8_t piece[PIECE];
 };
 
@@ -253,7 +254,8 @@ static bool take_in(struct wan_proxy *p, struct conn *c, unsigned s, neb_ns now)
         return errno == EAGAIN || errno == EINTR;
     neb_ns at = l->last_deliver > now + l->p.delay ? l->last_deliver : now + l->p.delay;
     if (n > 0 && wan_link_offer(l, now, (size_t)n, &at) != WAN_PASS)
-        return false;        // not with stream_params
+        return false; // not with stream_params
+    p->last_read = (unsigned)(c - p->conn);
     c->half[s].eof = n == 0; // an empty record stands for the end
     uint8_t *data = wan_fifo_push(
         c->half[s].fifo, (struct wan_record){.deliver = at, .len = (uint32_t)n, .segs = 1});
@@ -341,7 +343,10 @@ static void set_interest(struct wan_proxy *p, unsigned slot, unsigned s, neb_ns 
 static neb_ns advance(void *ctx, neb_ns now) {
     struct wan_proxy *p = ctx;
     neb_ns next = INT64_MAX;
-    for (unsigned i = 0; i < CONNS_MAX; i++) {
+    // When the line has room again all are set to be read, and epoll reports them in that order:
+    // whoever read last comes last, else the first slot would have the line to itself.
+    for (unsigned k = 0; k < CONNS_MAX; k++) {
+        unsigned i = (p->last_read + 1 + k) % CONNS_MAX;
         struct conn *c = &p->conn[i];
         if (c->fd[0] < 0)
             continue;

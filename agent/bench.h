@@ -1,0 +1,23 @@
+// `nebula bench`: one measurement a line, beside the ceiling measured in the same call, so that a figure from a busy or a
+// slow machine can still be judged. As JSON or as a table row.
+//
+//     {"bench": "codec", "case": "int4 encode t1", "value": 1.9, "unit": "GB/s", "limit": 11.2, "limit_is": "memcpy", "ratio": 0.17}
+#ifndef AGENT_BENCH_H
+#define AGENT_BENCH_H
+#include "agent/base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+// limit 0: no ceiling is known; limit and ratio are left out. limit_is: what the ceiling is ("memcpy", "sgemm").
+void bench_line(bool json, const char *bench, const char *case_, double value, const char *unit, double limit,
+                const char *limit_is);
+
+struct bench_field { // a further number of a line
+    const char *name;
+    double value;
+};
+void bench_line_with(bool json, const char *bench, const char *case_, double value, const char *unit, double limit,
+                     const char *limit_is, const struct bench_field *more, size_t n_more);
+
+#endif

@@ -1,0 +1,63 @@
+// The shell around the pure core: carries out a node's actions with the ledger and the link, and passes messages between
+// agents. Single-threaded and poll-driven; the daemon owns the loop.
+//
+//     loop: zmq_poll(inter_service_poll_items…, until inter_service_next_deadline) ; inter_service_process
+#ifndef INTER_SERVICE_H
+#define INTER_SERVICE_H
+#include "inter/ledger.h"
+#include "inter/link.h"
+#include "inter/node.h"
+
+struct inter_service_callbacks {
+    void *user;
+    // A commit, once it is durable here. blobs: one an entry of the record, valid during the call.
+    void (*commit)(void *user, const struct inter_record *r, const struct neb_map *blobs);
+    // A message of another agent. Reliable ones come exactly once and in order of sending.
+    void (*message)(void *user, uint32_t peer, uint32_t kind, const uint8_t *p, size_t n);
+    void (*peer)(void *user, uint32_t peer, bool up);
+    void (*fault)(void *user, uint32_t peer, enum inter_fault f);
+};
+
+struct inter_service_config {
+    const char *dir;                     // of the ledger
+    const struct sec_identity *identity; // borrowed
+    const struct sec_members *members;   // copied
+    const char *listen;                  // "HOST:PORT"; NULL: dial only
+    uint32_t n_bulk;                     // bulk connections a peer; 0: 2
+    void *zmq_context;                   // borrowed
+    struct inter_service_callbacks callbacks;
+};
+
+struct inter_service;
+NEB_MUST_CHECK enum neb_status inter_service_create(const struct inter_service_config *c, struct inter_service **out);
+void inter_service_destroy(struct inter_service **s);
+size_t inter_service_poll_items(const struct inter_service *s, zmq_pollitem_t *items, size_t cap);
+neb_ns inter_service_next_deadline(const struct inter_service *s);
+// An error is one that the agent cannot go on with: its disk.
+NEB_MUST_CHECK enum neb_status inter_service_process(struct inter_service *s);
+
+// Opens a job; what the ledger knows of it is restored.
+NEB_MUST_CHECK enum neb_status inter_service_job_open(struct inter_service *s, const struct inter_job_config *c);
+void inter_service_job_close(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]);
+// Takes this member's update: fills in digest, chunk size and signature, stores, sends. Repeating it is fine: what the
+// ledger holds under the key stands; if the round is over, its commit is delivered again.
+NEB_MUST_CHECK enum neb_status inter_service_submit(struct inter_service *s, const struct inter_manifest *m, const void *blob, size_t len);
+// The worker's oldest checkpoint needs no blob of rounds below this one.
+NEB_MUST_CHECK enum neb_status inter_service_prune(struct inter_service *s, const uint8_t job[INTER_ID_BYTES], uint32_t fragment, uint32_t round);
+
+enum { INTER_MESSAGE_MAX = 60 << 10 };
+// Kept in the ledger until the peer has it.
+NEB_MUST_CHECK enum neb_status inter_service_send(struct inter_service *s, uint32_t peer, uint32_t kind, const void *p, size_t n);
+// Sent once if the peer is up, or not at all: for telemetry.
+void inter_service_tell(struct inter_service *s, uint32_t peer, uint32_t kind, const void *p, size_t n);
+
+struct inter_ledger *inter_service_ledger(struct inter_service *s);
+uint32_t inter_service_port(const struct inter_service *s);
+struct inter_peer_stats {
+    struct inter_link_stats link;
+    struct inter_path_stats path;
+};
+NEB_MUST_CHECK enum neb_status inter_service_stats(struct inter_service *s, uint32_t peer, struct inter_peer_stats *out);
+uint64_t inter_service_faults(const struct inter_service *s, enum inter_fault f);
+
+#endif

@@ -1,0 +1,326 @@
+// The fast CPU backend: creation, choice of instruction set, and the drivers of element and row ops. A driver cuts its
+// op into blocks that depend on the shape alone; partial sums of blocks are added in block order.
+#include "kernels/cpu.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    FLAT_BLOCK = 16384, // floats of a flat array in one task: 64 KiB
+    ROW_FLOATS = 16384, // floats of a matrix's rows in one task, about
+    SUM_BLOCKS = 64,    // partial sums of a column reduction, at most
+    COLUMNS = 64,       // columns of one embed_bwd task
+};
+
+float *cpu_buf_need(struct cpu_buf *b, size_t n) {
+    if (n > b->n) {
+        free(b->p);
+        b->n = (n + 15) / 16 * 16;
+        b->p = aligned_alloc(64, b->n * sizeof *b->p);
+        NEB_ASSERT(b->p); // ops have no way to fail (kern.h)
+    }
+    return b->p;
+}
+
+static size_t blocks(size_t n, size_t block) { return (n + block - 1) / block; }
+static size_t rows_per_task(int d) {
+    size_t r = ROW_FLOATS / (size_t)(d > 0 ? d : 1);
+    return r ? r : 1;
+}
+// Rows of one partial sum: about rows_per_task, but no more than SUM_BLOCKS partials.
+static size_t rows_per_sum(size_t n, int d) {
+    size_t r = rows_per_task(d), least = blocks(n, SUM_BLOCKS);
+    return r > least ? r : least;
+}
+
+// What the tasks of one row op need; each op uses its own part.
+struct rows {
+    struct kern *K;
+    const struct cpu_isa *v;
+    float *y, *h, *rstd, *sums;
+    const float *x, *r, *w, *rs;
+    const int32_t *ids;
+    size_t n, per;
+    int d, ld, T, heads;
+    float eps;
+    bool inverse;
+};
+static size_t row_end(const struct rows *a, size_t i) {
+    size_t end = (i + 1) * a->per;
+    return end < a->n ? end : a->n;
+}
+static void rows_run(struct rows *a, void (*task)(void *arg, size_t i)) {
+    a->v = cpu_of(a->K)->isa;
+    kern_pool_run(a->K->pool, blocks(a->n, a->per), task, a);
+}
+// out += the partial sums in order
+static void sums_add(struct rows *a, float *out) {
+    for (size_t i = 0; i < blocks(a->n, a->per); i++)
+        a->v->add(out, a->sums + i * (size_t)a->d, (size_t)a->d);
+}
+
+static void embed_fwd_task(void *arg, size_t t) {
+    const struct rows *a = arg;
+    size_t d = (size_t)a->d;
+    for (size_t i = t * a->per; i < row_end(a, t); i++)
+        memcpy(a->y + i * d, a->x + (size_t)a->ids[i] * d, sizeof(float) * d);
+}
+static void embed_fwd(struct kern *K, float *out, const float *table, const int32_t *ids, int n, int d) {
+    rows_run(&(struct rows){.K = K, .y = out, .x = table, .ids = ids, .n = (size_t)n, .per = rows_per_task(d), .d = d},
+             embed_fwd_task);
+}
+
+// Tasks own columns, so that each walks the ids in order.
+static void embed_bwd_task(void *arg, size_t t) {
+    const struct rows *a = arg;
+    size_t d = (size_t)a->d, from = t * a->per, len = row_end(a, t) - from;
+    for (int i = 0; i < a->T; i++)
+        a->v->add(a->y + (size_t)a->ids[i] * d + from, a->x + (size_t)i * d + from, len);
+}
+static void embed_bwd(struct kern *K, float *dtable, const float *dout, const int32_t *ids, int n, int d, int V) {
+    for (int i = 0; i < n; i++)
+        NEB_ASSERT(ids[i] >= 0 && ids[i] < V);
+    rows_run(&(struct rows){.K = K, .y = dtable, .x = dout, .ids = ids, .n = (size_t)d, .per = COLUMNS, .d = d, .T = n},
+             embed_bwd_task);
+}
+
+static void rms_fwd_task(void *arg, size_t t) {
+    const struct rows *a = arg;
+    for (size_t i = t * a->per; i < row_end(a, t); i++) {
+        size_t at = i * (size_t)a->d;
+        a->rstd[i] = a->v->rms_fwd(a->y + at, a->h + at, a->x + at, a->r ? a->r + at : NULL, a->w, a->d, a->eps);
+    }
+}
+static void rmsnorm_fwd(struct kern *K, float *y, float *rstd, float *h, const float *x, const float *r,
+                        const float *w, int n, int d, float eps) {
+    rows_run(&(struct rows){.K = K, .y = y, .rstd = rstd, .h = h, .x = x, .r = r, .w = w, .n = (size_t)n,
+                            .per = rows_per_task(d), .d = d, .eps = eps},
+             rms_fwd_task);
+}
+
+static void rms_bwd_task(void *arg, size_t t) {
+    const struct rows *a = arg;
+    float *dw = a->sums ? a->sums + t * (size_t)a->d : NULL;
+    if (dw)
+        memset(dw, 0, sizeof(float) * (size_t)a->d);
+    for (size_t i = t * a->per; i < row_end(a, t); i++) {
+        size_t at = i * (size_t)a->d;
+        a->v->rms_bwd(a->y + at, dw, a->x + at, a->r + at, a->w, a->rs[i], a->d);
+    }
+}
+static void rmsnorm_bwd(struct kern *K, float *dh, float *dw, const float *dy, const float *h, const float *w,
+                        const float *rstd, int n, int d) {
+    struct rows a = {.K = K, .y = dh, .x = dy, .r = h, .w = w, .rs = rstd, .n = (size_t)n, .d = d};
+    a.per = rows_per_sum(a.n, d);
+    if (dw)
+        a.sums = cpu_buf_need(&cpu_of(K)->partial, blocks(a.n, a.per) * (size_t)d);
+    rows_run(&a, rms_bwd_task);
+    if (dw)
+        sums_add(&a, dw);
+}
+
+static void rope_task(void *arg, size_t t) {
+    const struct rows *a = arg;
+    for (size_t i = t * a->per; i < row_end(a, t); i++)
+        a->v->rope(a->y + i * (size_t)a->ld, a->x + i % (size_t)a->T * (size_t)a->d, a->heads, a->d, a->inverse);
+}
+static void rope(struct kern *K, float *x, int ld, const float *cos_sin, int n, int T, int heads, int head_dim,
+                 bool inverse) {
+    NEB_ASSERT(head_dim % 2 == 0 && head_dim <= CPU_HEAD_DIM_MAX);
+    rows_run(&(struct rows){.K = K, .y = x, .ld = ld, .x = cos_sin, .n = (size_t)n, .per = rows_per_task(heads * head_dim),
+                            .d = head_dim, .T = T, .heads = heads, .inverse = inverse},
+             rope_task);
+}
+
+static void swiglu_fwd_task(void *arg, size_t t) {
+    const struct rows *a = arg;
+    size_t f = (size_t)a->d;
+    for (size_t i = t * a->per; i < row_end(a, t); i++)
+        a->v->swiglu_fwd(a->y + i * f, a->x + i * 2 * f, a->x + i * 2 * f + f, f);
+}
+static void swiglu_fwd(struct kern *K, float *y, const float *gu, int n, int f) {
+    rows_run(&(struct rows){.K = K, .y = y, .x = gu, .n = (size_t)n, .per = rows_per_task(f), .d = f}, swiglu_fwd_task);
+}
+static void swiglu_bwd_task(void *arg, size_t t) {
+    const struct rows *a = arg;
+    size_t f = (size_t)a->d;
+    for (size_t i = t * a->per; i < row_end(a, t); i++) {
+        size_t at = i * 2 * f;
+        a->v->swiglu_bwd(a->y + at, a->y + at + f, a->x + i * f, a->r + at, a->r + at + f, f);
+    }
+}
+static void swiglu_bwd(struct kern *K, float *dgu, const float *dy, const float *gu, int n, int f) {
+    rows_run(&(struct rows){.K = K, .y = dgu, .x = dy, .r = gu, .n = (size_t)n, .per = rows_per_task(f), .d = f},
+             swiglu_bwd_task);
+}
+
+static void bias_fwd_task(void *arg, size_t t) {
+    const struct rows *a = arg;
+    for (size_t i = t * a->per; i < row_end(a, t); i++)
+        a->v->add(a->y + i * (size_t)a->d, a->x, (size_t)a->d);
+}
+static void bias_fwd(struct kern *K, float *x, const float *b, int n, int d) {
+    rows_run(&(struct rows){.K = K, .y = x, .x = b, .n = (size_t)n, .per = rows_per_task(d), .d = d}, bias_fwd_task);
+}
+static void bias_bwd_task(void *arg, size_t t) {
+    const struct rows *a = arg;
+    float *sum = a->sums + t * (size_t)a->d;
+    memset(sum, 0, sizeof(float) * (size_t)a->d);
+    for (size_t i = t * a->per; i < row_end(a, t); i++)
+        a->v->add(sum, a->x + i * (size_t)a->d, (size_t)a->d);
+}
+static void bias_bwd(struct kern *K, float *db, const float *dy, int n, int d) {
+    struct rows a = {.K = K, .x = dy, .n = (size_t)n, .d = d};
+    a.per = rows_per_sum(a.n, d);
+    a.sums = cpu_buf_need(&cpu_of(K)->partial, blocks(a.n, a.per) * (size_t)d);
+    rows_run(&a, bias_bwd_task);
+    sums_add(&a, db);
+}
+
+struct flat { // ops on flat arrays
+    const struct cpu_isa *v;
+    float *y, *m, *s;
+    const float *x;
+    const struct kern_adamw *c;
+    double *sums;
+    float a;
+    size_t n;
+};
+static size_t flat_len(const struct flat *f, size_t i) {
+    size_t left = f->n - i * FLAT_BLOCK;
+    return left < FLAT_BLOCK ? left : FLAT_BLOCK;
+}
+static void flat_run(struct kern *K, struct flat *f, void (*task)(void *arg, size_t i)) {
+    f->v = cpu_of(K)->isa;
+    kern_pool_run(K->pool, blocks(f->n, FLAT_BLOCK), task, f);
+}
+
+static void adamw_task(void *arg, size_t i) {
+    const struct flat *f = arg;
+    size_t at = i * FLAT_BLOCK;
+    f->v->adamw(f->c, f->y + at, f->x + at, f->m + at, f->s + at, flat_len(f, i));
+}
+static void adamw(struct kern *K, const struct kern_adamw *c, float *p, const float *g, float *m, float *v, size_t n) {
+    flat_run(K, &(struct flat){.c = c, .y = p, .x = g, .m = m, .s = v, .n = n}, adamw_task);
+}
+static void sumsq_task(void *arg, size_t i) {
+    const struct flat *f = arg;
+    f->sums[i] = f->v->sumsq(f->x + i * FLAT_BLOCK, flat_len(f, i));
+}
+static double sumsq(struct kern *K, const float *x, size_t n) {
+    size_t nb = blocks(n, FLAT_BLOCK);
+    struct flat f = {.x = x, .n = n, .sums = (double *)cpu_buf_need(&cpu_of(K)->partial, 2 * nb)};
+    double sum = 0;
+    flat_run(K, &f, sumsq_task);
+    for (size_t i = 0; i < nb; i++)
+        sum += f.sums[i];
+    return sum;
+}
+static void add_task(void *arg, size_t i) {
+    const struct flat *f = arg;
+    f->v->add(f->y + i * FLAT_BLOCK, f->x + i * FLAT_BLOCK, flat_len(f, i));
+}
+static void add(struct kern *K, float *y, const float *x, size_t n) {
+    flat_run(K, &(struct flat){.y = y, .x = x, .n = n}, add_task);
+}
+static void scale_task(void *arg, size_t i) {
+    const struct flat *f = arg;
+    f->v->scale(f->y + i * FLAT_BLOCK, f->a, flat_len(f, i));
+}
+static void scale(struct kern *K, float *y, float a, size_t n) {
+    flat_run(K, &(struct flat){.y = y, .a = a, .n = n}, scale_task);
+}
+static void zero_task(void *arg, size_t i) {
+    const struct flat *f = arg;
+    memset(f->y + i * FLAT_BLOCK, 0, sizeof(float) * flat_len(f, i));
+}
+static void zero(struct kern *K, float *y, size_t n) { flat_run(K, &(struct flat){.y = y, .n = n}, zero_task); }
+
+static const struct kern_ops cpu_ops = {
+    .name = "cpu",
+    .gemm = cpu_gemm,
+    .embed_fwd = embed_fwd,
+    .embed_bwd = embed_bwd,
+    .rmsnorm_fwd = rmsnorm_fwd,
+    .rmsnorm_bwd = rmsnorm_bwd,
+    .rope = rope,
+    .attn_fwd = cpu_attn_fwd,
+    .attn_bwd = cpu_attn_bwd,
+    .swiglu_fwd = swiglu_fwd,
+    .swiglu_bwd = swiglu_bwd,
+    .bias_fwd = bias_fwd,
+    .bias_bwd = bias_bwd,
+    .head_loss = cpu_head_loss,
+    .adamw = adamw,
+    .sumsq = sumsq,
+    .add = add,
+    .scale = scale,
+    .zero = zero,
+};
+
+const struct cpu_isa *cpu_isa_find(const char *name) {
+#if defined(__x86_64__)
+    if (!strcmp(name, "avx512"))
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")
+                   ? &cpu_isa_avx512
+                   : NULL;
+    if (!strcmp(name, "avx2"))
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &cpu_isa_avx2 : NULL;
+#endif
+    return strcmp(name, "sse2") ? NULL : &cpu_isa_sse2;
+}
+
+const char *kern_cpu_isa(void) {
+    static const char *const best_first[] = {"avx512", "avx2", "sse2"};
+    const char *limit = getenv("NEBULA_ISA");
+    bool reached = !limit;
+    for (size_t i = 0; i < sizeof best_first / sizeof *best_first; i++) {
+        reached = reached || !strcmp(limit, best_first[i]);
+        if (reached && cpu_isa_find(best_first[i]))
+            return best_first[i];
+    }
+    return limit; // unknown: cpu_create_isa refuses it by name
+}
+
+static void cpu_destroy(struct kern *K) {
+    struct cpu_ctx *x = K->ctx;
+    if (x) {
+        struct cpu_buf *all[] = {&x->attn, &x->partial, &x->logits, &x->rows, &x->drows};
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+            free(all[i]->p);
+        free(x->picked);
+        free(x);
+    }
+    kern_pool_destroy(&K->pool);
+    free(K);
+}
+
+enum neb_status cpu_create_isa(const char *isa, int n_threads, struct kern **out) {
+    enum neb_status st = NEB_ERR_NOMEM;
+    const char *name = isa ? isa : kern_cpu_isa();
+    const struct cpu_isa *v = cpu_isa_find(name);
+    if (!v)
+        return neb_fail(NEB_ERR_UNSUPPORTED, "instruction set '%s' is unknown or not in this machine; NEBULA_ISA is "
+                                             "avx512, avx2 or sse2", name);
+    struct kern *K = calloc(1, sizeof *K);
+    struct cpu_ctx *x = calloc(1, sizeof *x);
+    if (!K || !x) {
+        free(K);
+        free(x);
+        return neb_fail(NEB_ERR_NOMEM, "out of memory creating the CPU backend");
+    }
+    K->ops = &cpu_ops;
+    K->ctx = x;
+    K->destroy = cpu_destroy;
+    x->isa = v;
+    NEB_TRY_GOTO(cpu_blas_open(v == &cpu_isa_avx512, &x->sgemm), out);
+    NEB_TRY_GOTO(kern_pool_create(n_threads, &K->pool), out);
+    *out = K;
+    return NEB_OK;
+out:
+    kern_destroy(&K);
+    return st;
+}
+
+enum neb_status kern_cpu_create(int n_threads, struct kern **out) { return cpu_create_isa(NULL, n_threads, out); }

@@ -1,0 +1,16 @@
+// Inner loops for AVX-512 F, BW, VL and DQ.
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define V_LANES 16
+#define V_TABLE cpu_isa_avx512
+#define V_NAME  "avx512"
+#include "kernels/cpu_simd.inc.h"
+
+#include "kernels/cpu_rows.inc.h"
+
+#include "kernels/cpu_attn.inc.h"
+
+#include "kernels/cpu_table.inc.h"
+#else
+typedef int cpu_nothing_here; // ISO C wants a declaration in every file
+#endif

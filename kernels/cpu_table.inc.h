@@ -1,0 +1,17 @@
+// The table of one instruction set: the including file names it V_TABLE and V_NAME, after the other templates.
+const struct cpu_isa V_TABLE = {
+    .name = V_NAME,
+    .rms_fwd = rms_fwd,
+    .rms_bwd = rms_bwd,
+    .rope = rope,
+    .swiglu_fwd = swiglu_fwd,
+    .swiglu_bwd = swiglu_bwd,
+    .exp_row = exp_row,
+    .adamw = adamw,
+    .sumsq = sumsq,
+    .add = add,
+    .scale = scale,
+    .exp = exp_all,
+    .attn_fwd = attn_fwd,
+    .attn_bwd = attn_bwd,
+};

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# wanlink proxy: rate, delay, black hole and shared line of the relay that needs no root.
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+W=${BUILD:-build}/wanlink
+dir=$(mktemp -d /tmp/nebula-wanproxy-XXXXXX)
+"$W" proxy --rate 40mbit --delay 30ms --delay-back 20ms --ctl "$dir/ctl" \
+    --listen 127.0.0.1:0 --connect 127.0.0.1:1 --listen localhost:0 --connect 127.0.0.1:1 >"$dir/first" & first=$!
+for _ in $(seq 100); do grep -q ready "$dir/first" && break; sleep 0.05; done
+kill $first; wait $first
+[[ $? == 0 && ! -e $dir/ctl ]] || { echo "FAIL  start and stop"; exit 1; }
+"$W" proxy --loss 1% --listen 127.0.0.1:0 --connect 127.0.0.1:1 2>/dev/null
+[[ $? == 2 ]] || { echo "FAIL  --loss was accepted"; exit 1; }
+python3 "$here/proxyprobe.py" "$W" "$dir"
+status=$?
+rm -rf "$dir"
+exit $status

@@ -1,0 +1,60 @@
+// `nebula bench codec` on a small array: a line for every codec and direction, each with its ceiling, size and error.
+#include "agent/bench_codec.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static double number(const json_t *o, const char *key) {
+    const json_t *v = json_object_get(o, key);
+    assert_true(json_is_number(v));
+    return json_number_value(v);
+}
+
+static void test_lines(void **state) {
+    (void)state;
+    FILE *f = tmpfile();
+    assert_non_null(f);
+    fflush(stdout);
+    int was = dup(1);
+    assert_true(was >= 0 && dup2(fileno(f), 1) == 1);
+    enum neb_status st = bench_codec(true, 300001, 2);
+    fflush(stdout);
+    assert_true(dup2(was, 1) == 1);
+    close(was);
+    assert_int_equal(st, NEB_OK);
+    rewind(f);
+    char line[1024];
+    int lines = 0, exact = 0;
+    while (fgets(line, sizeof line, f)) {
+        json_t *o = json_loads(line, 0, NULL);
+        assert_non_null(o);
+        const char *what = json_string_value(json_object_get(o, "case"));
+        assert_non_null(what);
+        assert_string_equal(json_string_value(json_object_get(o, "bench")), "codec");
+        assert_string_equal(json_string_value(json_object_get(o, "limit_is")), "memcpy");
+        assert_true(number(o, "value") > 0 && number(o, "limit") > 0);
+        assert_true(fabs(number(o, "ratio") - number(o, "value") / number(o, "limit")) < 1e-3 * number(o, "ratio") + 1e-9);
+        double bits = number(o, "bits_per_param"), error = number(o, "rel_error");
+        bool fp32 = !strncmp(what, "fp32", 4);
+        assert_true(bits > 0.05 && bits < 32.1 && error < 1);
+        assert_true(fp32 == (error == 0));
+        exact += fp32;
+        json_decref(o);
+        lines++;
+    }
+    fclose(f);
+    assert_int_equal(lines, 6 * 2 * 2); // codecs, directions, one thread and two
+    assert_int_equal(exact, 4);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_lines)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
