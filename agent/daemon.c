@@ -1,0 +1,677 @@
+#include "agent/daemon.h"
+#include "agent/base/log.h"
+#include "agent/jobs.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+enum { POLL_MAX = 128 };
+static const neb_ns telemetry_interval = NEB_S;
+
+struct daemon {
+    const struct agent_daemon_config *c;
+    void *zctx;
+    struct sec_identity *identity;
+    struct sec_members members;
+    struct inter_service *service;
+    struct agent_ipc *ipc;
+    char socket_path[NEB_PATH_MAX], exe[NEB_PATH_MAX];
+    int signal_fd;
+    struct agent_jobrun jobs[AGENT_JOBS_MAX];
+    bool up[SEC_MEMBERS_MAX];
+    uint64_t faults[INTER_FAULTS];
+    neb_ns next_telemetry;
+    bool stopping;
+};
+
+// ---- small things ---------------------------------------------------------------------------------------------
+
+static const char *my_name(const struct daemon *d) { return sec_identity_public(d->identity)->name; }
+
+static struct agent_jobrun *find_job(struct daemon *d, const char *hex) {
+    for (int i = 0; hex && i < AGENT_JOBS_MAX; i++)
+        if (d->jobs[i].used && !strcmp(d->jobs[i].hex, hex))
+            return &d->jobs[i];
+    return NULL;
+}
+
+static struct agent_jobrun *find_job_id(struct daemon *d, const uint8_t id[AGENT_JOB_ID_BYTES]) {
+    char hex[2 * AGENT_JOB_ID_BYTES + 1];
+    neb_hex(id, AGENT_JOB_ID_BYTES, hex);
+    return find_job(d, hex);
+}
+
+static void job_dir(const struct daemon *d, const struct agent_jobrun *j, char *out, size_t cap) {
+    if (snprintf(out, cap, "%s/jobs/%s", d->c->home, j->hex) >= (int)cap)
+        out[0] = 0;
+}
+
+static void tell_client(struct daemon *d, const struct agent_ipc_client *to, json_t *head) {
+    if (!to->len)
+        json_decref(head);
+    else if (agent_ipc_send(d->ipc, to, head, NULL, 0) != NEB_OK)
+        neb_debug("a local client is gone");
+}
+
+static void answer(struct daemon *d, const struct agent_ipc_client *to, bool ok, const char *text) {
+    tell_client(d, to, json_pack("{s:s,s:b,s:s}", "ev", "answer", "ok", ok, "text", text));
+}
+
+static void post(struct daemon *d, uint32_t peer, enum agent_message kind, json_t *body, bool reliable) {
+    char *text = json_dumps(body, JSON_COMPACT);
+    json_decref(body);
+    if (!text)
+        return;
+    if (!reliable)
+        inter_service_tell(d->service, peer, kind, text, strlen(text));
+    else if (inter_service_send(d->service, peer, kind, text, strlen(text)) != NEB_OK)
+        neb_warn("a message to %s could not be stored", d->members.m[peer].pub.name);
+    free(text);
+}
+
+// An event of a job for everybody who follows it: local watchers, and the agent where it was submitted.
+static void publish(struct daemon *d, struct agent_jobrun *j, const char *ev, const char *key, json_t *body, bool reliable) {
+    for (int i = 0; i < AGENT_WATCHERS_MAX; i++)
+        if (j->watchers[i].len)
+            tell_client(d, &j->watchers[i], json_pack("{s:s,s:s,s:O}", "ev", ev, "job", j->hex, key, body));
+    if (!j->local && !strcmp(ev, "line"))
+        post(d, j->home, AGENT_MSG_METRICS, json_pack("{s:s,s:O}", "id", j->hex, "line", body), false);
+    else if (!j->local && !strcmp(ev, "report"))
+        post(d, j->home, AGENT_MSG_REPORT, json_pack("{s:s,s:O}", "id", j->hex, "report", body), reliable);
+    json_decref(body);
+}
+
+static int peers_alive(const struct daemon *d, const struct agent_jobrun *j) {
+    int n = 0;
+    for (int i = 0; i < j->job.n_clusters; i++)
+        n += i != j->self && d->up[j->peers[i]];
+    return n;
+}
+
+static void link_totals(struct daemon *d, const struct agent_jobrun *j, uint64_t *sent, uint64_t *recv) {
+    struct inter_peer_stats s;
+    *sent = *recv = 0;
+    for (int i = 0; i < j->job.n_clusters; i++)
+        if (i != j->self && inter_service_stats(d->service, j->peers[i], &s) == NEB_OK) {
+            *sent += s.link.sent_bytes;
+            *recv += s.link.recv_bytes;
+        }
+}
+
+static void wan_bytes(struct daemon *d, const struct agent_jobrun *j, uint64_t *sent, uint64_t *recv) {
+    *sent = *recv = 0;
+    if (!j->federated)
+        return;
+    link_totals(d, j, sent, recv);
+    *sent += j->sent_before - j->sent_base;
+    *recv += j->recv_before - j->recv_base;
+}
+
+static void save_state(struct daemon *d, struct agent_jobrun *j, const char *state) {
+    uint64_t sent, recv;
+    wan_bytes(d, j, &sent, &recv);
+    json_t *s = json_pack("{s:s,s:I,s:I}", "state", state, "sent", (json_int_t)sent, "recv", (json_int_t)recv);
+    char *spec = json_dumps(j->spec, JSON_COMPACT), *text = json_dumps(s, JSON_COMPACT);
+    if (spec && text && inter_ledger_put_job(inter_service_ledger(d->service), j->id, spec, text) != NEB_OK)
+        neb_warn("the state of job %s could not be stored", j->job.name);
+    free(spec);
+    free(text);
+    json_decref(s);
+}
+
+struct recall {
+    const uint8_t *id;
+    uint64_t sent, recv;
+};
+
+static void recall_job(void *user, const uint8_t id[INTER_ID_BYTES], const char *spec, const char *state) {
+    struct recall *r = user;
+    (void)spec;
+    if (memcmp(id, r->id, INTER_ID_BYTES))
+        return;
+    json_t *s = json_loads(state, 0, NULL);
+    r->sent = (uint64_t)json_integer_value(json_object_get(s, "sent"));
+    r->recv = (uint64_t)json_integer_value(json_object_get(s, "recv"));
+    json_decref(s);
+}
+
+// ---- jobs -----------------------------------------------------------------------------------------------------
+
+static enum neb_status start_worker(struct daemon *d, struct agent_jobrun *j) {
+    char dir[NEB_PATH_MAX], log[NEB_PATH_MAX];
+    job_dir(d, j, dir, sizeof dir);
+    NEB_TRY(neb_fs_mkdirs(dir, 0700));
+    NEB_TRY(neb_path(log, sizeof log, dir, "worker.log"));
+    const char *const argv[] = {d->exe, "worker", d->socket_path, j->hex, NULL};
+    j->client = (struct agent_ipc_client){0};
+    j->step_at_start = j->last_step;
+    return agent_child_start(&j->worker, "worker", argv, log, NULL);
+}
+
+static void forget(struct agent_jobrun *j) {
+    json_decref(j->spec);
+    json_decref(j->report);
+    *j = (struct agent_jobrun){0};
+}
+
+// Which member each cluster is. The job's own operator decides what runs here: unknown names are refused.
+static enum neb_status map_clusters(const struct daemon *d, struct agent_jobrun *j, char *why, size_t cap) {
+    j->self = -1;
+    for (int i = 0; i < j->job.n_clusters; i++) {
+        const char *name = j->job.clusters[i].name;
+        if (!strcmp(name, my_name(d)))
+            j->self = i;
+        uint32_t peer = UINT32_MAX;
+        for (uint32_t k = 0; k < d->members.n; k++)
+            if (!strcmp(d->members.m[k].pub.name, name))
+                peer = k;
+        if (peer == UINT32_MAX) {
+            snprintf(why, cap, "cluster \"%s\" is no member known to agent \"%s\"; add it with nebula peer add", name, my_name(d));
+            return NEB_ERR_NOT_FOUND;
+        }
+        j->peers[i] = peer;
+    }
+    if (j->self < 0) {
+        snprintf(why, cap, "agent \"%s\" is none of the job's clusters", my_name(d));
+        return NEB_ERR_INVALID;
+    }
+    return NEB_OK;
+}
+
+static enum neb_status open_rounds(struct daemon *d, struct agent_jobrun *j) {
+    struct inter_job_config c = {.n_members = (uint8_t)j->job.n_clusters, .self = (uint8_t)j->self,
+                                 .fragments = (uint32_t)j->job.sync.fragments, .merge_after = (uint32_t)j->job.sync.merge_after,
+                                 .eta = j->job.sync.eta, .mu = j->job.sync.mu, .interval = (uint32_t)j->job.sync.interval,
+                                 .overlap = (uint32_t)j->job.sync.overlap};
+    struct recall r = {.id = j->id};
+    memcpy(c.id, j->id, sizeof c.id);
+    memcpy(c.peers, j->peers, sizeof c.peers);
+    NEB_TRY(inter_ledger_jobs(inter_service_ledger(d->service), recall_job, &r));
+    j->sent_before = r.sent;
+    j->recv_before = r.recv;
+    link_totals(d, j, &j->sent_base, &j->recv_base);
+    return inter_service_job_open(d->service, &c);
+}
+
+// Takes a job over: from the command line (home UINT32_MAX) or from another agent.
+static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t *spec, uint32_t home, char *why, size_t cap) {
+    struct agent_jobrun *j = find_job(d, hex);
+    if (j && j->state != AGENT_JOB_ENDED)
+        return j; // said twice
+    if (j)
+        forget(j);
+    for (int i = 0; i < AGENT_JOBS_MAX && !j; i++)
+        j = d->jobs[i].used && d->jobs[i].state != AGENT_JOB_ENDED ? NULL : &d->jobs[i];
+    if (!j) {
+        snprintf(why, cap, "agent \"%s\" runs %d jobs already", my_name(d), AGENT_JOBS_MAX);
+        return NULL;
+    }
+    if (j->used)
+        forget(j);
+    snprintf(why, cap, "agent \"%s\" cannot run the job; its log says why", my_name(d));
+    if (!hex || !neb_unhex(hex, j->id, sizeof j->id) || agent_job_from_json(spec, &j->job) != NEB_OK)
+        return NULL;
+    memcpy(j->hex, hex, sizeof j->hex);
+    if (map_clusters(d, j, why, cap) != NEB_OK)
+        return NULL;
+    j->used = true;
+    j->spec = json_incref(spec);
+    j->local = home == UINT32_MAX;
+    j->home = home;
+    j->federated = j->job.sync.scheme == AGENT_SCHEME_FEDERATED && j->job.n_clusters > 1;
+    if ((j->federated && open_rounds(d, j) != NEB_OK) || start_worker(d, j) != NEB_OK) {
+        forget(j);
+        return NULL;
+    }
+    save_state(d, j, "running");
+    neb_info("job %s (%.8s) starts", j->job.name, j->hex);
+    return j;
+}
+
+static void end_job(struct daemon *d, struct agent_jobrun *j, const char *state) {
+    save_state(d, j, state);
+    if (j->federated)
+        inter_service_job_close(d->service, j->id);
+    j->state = AGENT_JOB_ENDED;
+    neb_info("job %s: %s", j->job.name, state);
+}
+
+static void stop_job(struct daemon *d, struct agent_jobrun *j) {
+    if (j->state != AGENT_JOB_RUNNING)
+        return;
+    j->state = AGENT_JOB_STOPPING;
+    if (j->client.len)
+        tell_client(d, &j->client, json_pack("{s:s}", "ev", "stop"));
+}
+
+static void report_failure(struct daemon *d, struct agent_jobrun *j, const char *text) {
+    j->reported = true;
+    json_decref(j->report);
+    j->report = json_pack("{s:s,s:s}", "name", my_name(d), "error", text);
+    publish(d, j, "report", "report", json_incref(j->report), true);
+}
+
+static void on_worker_end(struct daemon *d, struct agent_jobrun *j, int status) {
+    char reason[96], text[NEB_PATH_MAX + 256], dir[NEB_PATH_MAX];
+    agent_child_reason(status, reason, sizeof reason);
+    if (j->reported) {
+        const char *error = json_string_value(json_object_get(j->report, "error"));
+        end_job(d, j, error ? "failed" : json_is_true(json_object_get(j->report, "stopped")) ? "stopped" : "done");
+        return;
+    }
+    if (j->last_step > j->step_at_start)
+        j->restarts = 0;
+    job_dir(d, j, dir, sizeof dir);
+    if (j->state == AGENT_JOB_RUNNING && !d->stopping && j->restarts < AGENT_RESTARTS_MAX) {
+        j->restarts++;
+        neb_warn("worker of job %s ended (%s); restart %d of %d from its last checkpoint", j->job.name, reason, j->restarts, AGENT_RESTARTS_MAX);
+        publish(d, j, "line", "line", json_pack("{s:s,s:s,s:s}", "kind", "fault", "cluster", my_name(d), "text", "worker ended; restarted"), false);
+        if (start_worker(d, j) == NEB_OK)
+            return;
+    }
+    snprintf(text, sizeof text, "worker ended (%s); see %s/worker.log", reason, dir);
+    report_failure(d, j, text);
+    end_job(d, j, "failed");
+}
+
+// ---- local clients --------------------------------------------------------------------------------------------
+
+static void add_watcher(struct daemon *d, struct agent_jobrun *j, const struct agent_ipc_client *from) {
+    for (int i = 0; i < AGENT_WATCHERS_MAX; i++)
+        if (!j->watchers[i].len || agent_ipc_same(&j->watchers[i], from)) {
+            j->watchers[i] = *from;
+            break;
+        }
+    if (j->report)
+        tell_client(d, from, json_pack("{s:s,s:s,s:O}", "ev", "report", "job", j->hex, "report", j->report));
+}
+
+static void on_submit_job(struct daemon *d, const struct agent_ipc_client *from, struct agent_ipc_msg *m) {
+    char why[512];
+    json_t *spec = json_object_get(m->head, "spec");
+    struct agent_jobrun *j = accept_job(d, agent_ipc_str(m, "id", NULL), spec, UINT32_MAX, why, sizeof why);
+    if (!j) {
+        answer(d, from, false, why);
+        return;
+    }
+    j->local = true;
+    answer(d, from, true, j->hex);
+    add_watcher(d, j, from);
+    if (j->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
+        return; // one process does it all
+    for (int i = 0; i < j->job.n_clusters; i++)
+        if (i != j->self)
+            post(d, j->peers[i], AGENT_MSG_JOB, json_pack("{s:s,s:O}", "id", j->hex, "spec", spec), true);
+}
+
+static void on_attach(struct daemon *d, const struct agent_ipc_client *from, struct agent_ipc_msg *m) {
+    char dir[NEB_PATH_MAX];
+    struct agent_jobrun *j = find_job(d, agent_ipc_str(m, "job", NULL));
+    if (!j || j->state == AGENT_JOB_ENDED) {
+        answer(d, from, false, "no such job");
+        return;
+    }
+    j->client = *from;
+    job_dir(d, j, dir, sizeof dir);
+    tell_client(d, from, json_pack("{s:s,s:O,s:i,s:s,s:i,s:b}", "ev", "job", "spec", j->spec, "cluster", j->self, "dir", dir, "alive",
+                                   peers_alive(d, j), "stop", j->state == AGENT_JOB_STOPPING));
+}
+
+static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
+    struct inter_manifest mf = {.tokens = (uint64_t)agent_ipc_int(m, "tokens", 0), .steps = (uint32_t)agent_ipc_int(m, "steps", 0),
+                                .missed = (uint32_t)agent_ipc_int(m, "missed", 0),
+                                .flags = json_is_true(json_object_get(m->head, "final")) ? INTER_FINAL : 0};
+    uint8_t digest[16];
+    if (m->n_parts != 1 || !neb_unhex(agent_ipc_str(m, "digest", ""), digest, sizeof digest)) {
+        neb_warn("malformed update from a worker dropped");
+        return;
+    }
+    struct neb_rd r = neb_rd_make(digest, sizeof digest);
+    mf.digest[0] = neb_rd_u64(&r);
+    mf.digest[1] = neb_rd_u64(&r);
+    memcpy(mf.key.job, j->id, sizeof mf.key.job);
+    mf.key.round = (uint32_t)agent_ipc_int(m, "round", 0);
+    mf.key.fragment = (uint32_t)agent_ipc_int(m, "fragment", 0);
+    mf.key.member = (uint8_t)j->self;
+    if (mf.key.fragment >= (uint32_t)j->job.sync.fragments || !j->federated) {
+        neb_warn("update for fragment %u of job %s dropped", mf.key.fragment, j->job.name);
+        return;
+    }
+    enum neb_status st = inter_service_submit(d->service, &mf, m->parts[0].p, m->parts[0].len);
+    if (st != NEB_OK) {
+        char text[160];
+        snprintf(text, sizeof text, "update of round %u could not be stored: %s", mf.key.round, neb_status_name(st));
+        report_failure(d, j, text);
+        stop_job(d, j);
+    }
+}
+
+static void on_metrics(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
+    json_t *line = json_incref(json_object_get(m->head, "line"));
+    if (!json_is_object(line)) {
+        json_decref(line);
+        return;
+    }
+    json_object_set_new(line, "cluster", json_string(my_name(d)));
+    json_t *step = json_object_get(line, "step");
+    if (json_is_integer(step))
+        j->last_step = json_integer_value(step);
+    publish(d, j, "line", "line", line, false);
+}
+
+static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
+    uint64_t sent, recv;
+    json_t *report = json_object_get(m->head, "report");
+    if (!json_is_object(report))
+        return;
+    wan_bytes(d, j, &sent, &recv);
+    json_object_set_new(report, "name", json_string(my_name(d)));
+    json_object_set_new(report, "wan_sent_bytes", json_integer((json_int_t)sent));
+    json_object_set_new(report, "wan_recv_bytes", json_integer((json_int_t)recv));
+    json_t *faults = json_object();
+    for (int f = 0; f < INTER_FAULTS; f++)
+        if (d->faults[f])
+            json_object_set_new(faults, inter_fault_name((enum inter_fault)f), json_integer((json_int_t)d->faults[f]));
+    json_object_set_new(report, "faults", faults);
+    json_decref(j->report);
+    j->report = json_incref(report);
+    j->reported = true;
+    publish(d, j, "report", "report", json_incref(report), true);
+}
+
+static void on_checkpoint(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
+    json_t *rounds = json_object_get(m->head, "rounds"), *r;
+    size_t f;
+    json_array_foreach(rounds, f, r)
+        if (j->federated && json_is_integer(r) && f < (size_t)j->job.sync.fragments &&
+            inter_service_prune(d->service, j->id, (uint32_t)f, (uint32_t)json_integer_value(r)) != NEB_OK)
+            neb_warn("old updates of job %s could not be removed", j->job.name);
+}
+
+static json_t *status_of(struct daemon *d) {
+    json_t *root = json_pack("{s:s,s:s}", "ev", "status", "name", my_name(d)), *peers = json_array(), *jobs = json_array();
+    for (uint32_t i = 0; i < d->members.n; i++) {
+        struct inter_peer_stats s;
+        if (!strcmp(d->members.m[i].pub.name, my_name(d)) || inter_service_stats(d->service, i, &s) != NEB_OK)
+            continue;
+        json_array_append_new(peers, json_pack("{s:s,s:s,s:b,s:f,s:f,s:f,s:I,s:I,s:I}", "name", d->members.m[i].pub.name, "endpoint",
+                                               d->members.m[i].endpoint, "up", d->up[i], "since_s", neb_seconds(neb_now() - s.link.since),
+                                               "rtt_ms", neb_seconds(s.link.rtt) * 1e3, "goodput_bps", s.path.goodput_bps, "sent_bytes",
+                                               (json_int_t)s.link.sent_bytes, "recv_bytes", (json_int_t)s.link.recv_bytes, "resent_bytes",
+                                               (json_int_t)s.path.payload_resent));
+    }
+    for (int i = 0; i < AGENT_JOBS_MAX; i++) {
+        static const char *const names[] = {"running", "stopping", "ended"};
+        const struct agent_jobrun *j = &d->jobs[i];
+        if (j->used)
+            json_array_append_new(jobs, json_pack("{s:s,s:s,s:s,s:I,s:I}", "id", j->hex, "job", j->job.name, "state", names[j->state],
+                                                  "step", (json_int_t)j->last_step, "steps", (json_int_t)j->job.steps));
+    }
+    json_object_set_new(root, "port", json_integer(inter_service_port(d->service)));
+    json_object_set_new(root, "peers", peers);
+    json_object_set_new(root, "jobs", jobs);
+    return root;
+}
+
+static void on_stop_request(struct daemon *d, const struct agent_ipc_client *from, struct agent_ipc_msg *m) {
+    struct agent_jobrun *j = find_job(d, agent_ipc_str(m, "job", NULL));
+    if (!j) {
+        answer(d, from, false, "no such job");
+        return;
+    }
+    for (int i = 0; i < j->job.n_clusters; i++)
+        if (i != j->self && j->job.sync.scheme != AGENT_SCHEME_SYNCHRONOUS)
+            post(d, j->peers[i], AGENT_MSG_STOP, json_pack("{s:s}", "id", j->hex), true);
+    stop_job(d, j);
+    answer(d, from, true, "stopping after a checkpoint");
+}
+
+static void on_local(struct daemon *d, const struct agent_ipc_client *from, struct agent_ipc_msg *m) {
+    const char *op = agent_ipc_str(m, "op", "");
+    struct agent_jobrun *j = NULL;
+    for (int i = 0; i < AGENT_JOBS_MAX; i++)
+        if (d->jobs[i].used && agent_ipc_same(&d->jobs[i].client, from))
+            j = &d->jobs[i];
+    if (!strcmp(op, "submit"))
+        on_submit_job(d, from, m);
+    else if (!strcmp(op, "attach"))
+        on_attach(d, from, m);
+    else if (!strcmp(op, "status"))
+        tell_client(d, from, status_of(d));
+    else if (!strcmp(op, "stop"))
+        on_stop_request(d, from, m);
+    else if (j && !strcmp(op, "update"))
+        on_update(d, j, m);
+    else if (j && !strcmp(op, "metrics"))
+        on_metrics(d, j, m);
+    else if (j && !strcmp(op, "report"))
+        on_report(d, j, m);
+    else if (j && !strcmp(op, "checkpoint"))
+        on_checkpoint(d, j, m);
+    else
+        answer(d, from, false, "unknown request");
+}
+
+// ---- other agents ---------------------------------------------------------------------------------------------
+
+static void on_commit(void *user, const struct inter_record *r, const struct neb_map *blobs) {
+    struct daemon *d = user;
+    struct agent_jobrun *j = find_job_id(d, r->job);
+    struct agent_ipc_part parts[INTER_MEMBERS_MAX];
+    json_t *entries = json_array();
+    bool final = true;
+    if (!j || !j->client.len) { // the worker asks again when it is back
+        json_decref(entries);
+        return;
+    }
+    for (uint8_t i = 0; i < r->n; i++) {
+        const struct inter_entry *e = &r->entries[i];
+        parts[i] = (struct agent_ipc_part){blobs[i].p, blobs[i].len};
+        json_array_append_new(entries, json_pack("{s:i,s:I,s:f}", "member", e->member, "tokens", (json_int_t)e->tokens, "clip", (double)e->clip));
+        final = final && e->flags & INTER_FINAL;
+    }
+    json_t *head = json_pack("{s:s,s:I,s:I,s:f,s:f,s:b,s:b,s:o}", "ev", "commit", "round", (json_int_t)r->round, "fragment",
+                             (json_int_t)r->fragment, "eta", (double)r->eta, "mu", (double)r->mu, "merge", !!(r->flags & INTER_MERGE),
+                             "final", final, "entries", entries);
+    if (agent_ipc_send(d->ipc, &j->client, head, parts, r->n) != NEB_OK)
+        neb_warn("commit of round %u could not be handed to the worker yet", r->round);
+}
+
+static void on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *p, size_t n) {
+    struct daemon *d = user;
+    char why[512];
+    json_t *body = json_loadb((const char *)p, n, JSON_REJECT_DUPLICATES, NULL);
+    const char *hex = json_string_value(json_object_get(body, "id"));
+    struct agent_jobrun *j = find_job(d, hex);
+    if (kind == AGENT_MSG_JOB && hex) {
+        if (!accept_job(d, hex, json_object_get(body, "spec"), peer, why, sizeof why))
+            post(d, peer, AGENT_MSG_REFUSED, json_pack("{s:s,s:s}", "id", hex, "reason", why), true);
+    } else if (kind == AGENT_MSG_STOP && j) {
+        stop_job(d, j);
+    } else if (kind == AGENT_MSG_REFUSED && j) {
+        const char *reason = json_string_value(json_object_get(body, "reason"));
+        publish(d, j, "report", "report", json_pack("{s:s,s:s}", "name", d->members.m[peer].pub.name, "error", reason ? reason : "refused"), true);
+        stop_job(d, j);
+    } else if (kind == AGENT_MSG_METRICS && j && j->local) {
+        json_t *line = json_object_get(body, "line");
+        if (json_is_object(line)) {
+            json_object_set_new(line, "cluster", json_string(d->members.m[peer].pub.name)); // who it is from is not for it to say
+            publish(d, j, "line", "line", json_incref(line), false);
+        }
+    } else if (kind == AGENT_MSG_REPORT && j && j->local) {
+        json_t *report = json_object_get(body, "report");
+        if (json_is_object(report)) {
+            json_object_set_new(report, "name", json_string(d->members.m[peer].pub.name));
+            publish(d, j, "report", "report", json_incref(report), true);
+        }
+    }
+    json_decref(body);
+}
+
+static void on_peer(void *user, uint32_t peer, bool up) {
+    struct daemon *d = user;
+    d->up[peer] = up;
+    neb_info("link to %s is %s", d->members.m[peer].pub.name, up ? "up" : "down");
+    for (int i = 0; i < AGENT_JOBS_MAX; i++) {
+        struct agent_jobrun *j = &d->jobs[i];
+        if (!j->used || j->state == AGENT_JOB_ENDED || !j->federated)
+            continue;
+        if (j->client.len)
+            tell_client(d, &j->client, json_pack("{s:s,s:i}", "ev", "peers", "alive", peers_alive(d, j)));
+        char text[160];
+        snprintf(text, sizeof text, "link to %s is %s", d->members.m[peer].pub.name, up ? "up" : "down");
+        publish(d, j, "line", "line", json_pack("{s:s,s:s,s:s}", "kind", "fault", "cluster", my_name(d), "text", text), false);
+    }
+}
+
+static void on_fault(void *user, uint32_t peer, enum inter_fault f) {
+    struct daemon *d = user;
+    d->faults[f]++;
+    if (f == INTER_FAULT_DIVERGED)
+        neb_log(NEB_LOG_ERROR, "parameters of %s differ from ours after the same commits", d->members.m[peer].pub.name);
+    else if (d->faults[f] == 1)
+        neb_warn("a %s message from %s was dropped; further ones are counted", inter_fault_name(f), d->members.m[peer].pub.name);
+}
+
+// ---- the loop -------------------------------------------------------------------------------------------------
+
+static void telemetry(struct daemon *d) {
+    for (int i = 0; i < AGENT_JOBS_MAX; i++) {
+        struct agent_jobrun *j = &d->jobs[i];
+        uint64_t sent, recv;
+        double goodput = 0, rtt = 0;
+        if (!j->used || j->state == AGENT_JOB_ENDED || !j->federated)
+            continue;
+        wan_bytes(d, j, &sent, &recv);
+        for (int k = 0; k < j->job.n_clusters; k++) {
+            struct inter_peer_stats s;
+            if (k == j->self || inter_service_stats(d->service, j->peers[k], &s) != NEB_OK)
+                continue;
+            goodput = s.path.goodput_bps > goodput ? s.path.goodput_bps : goodput;
+            rtt = neb_seconds(s.link.rtt) * 1e3;
+        }
+        publish(d, j, "line", "line", json_pack("{s:s,s:s,s:b,s:I,s:I,s:f,s:f}", "kind", "link", "cluster", my_name(d), "up",
+                                                peers_alive(d, j) == j->job.n_clusters - 1, "sent_bytes", (json_int_t)sent, "recv_bytes",
+                                                (json_int_t)recv, "goodput_bps", goodput, "rtt_ms", rtt), false);
+    }
+}
+
+static void on_signal(struct daemon *d) {
+    struct signalfd_siginfo info;
+    while (read(d->signal_fd, &info, sizeof info) == sizeof info)
+        if (info.ssi_signo != SIGCHLD) {
+            d->stopping = true;
+            for (int i = 0; i < AGENT_JOBS_MAX; i++)
+                if (d->jobs[i].used)
+                    stop_job(d, &d->jobs[i]);
+        }
+}
+
+static bool busy(const struct daemon *d) {
+    for (int i = 0; i < AGENT_JOBS_MAX; i++)
+        if (d->jobs[i].used && d->jobs[i].state != AGENT_JOB_ENDED)
+            return true;
+    return false;
+}
+
+static enum neb_status loop(struct daemon *d) {
+    zmq_pollitem_t items[POLL_MAX];
+    neb_ns give_up = 0;
+    while (!d->stopping || (busy(d) && neb_now() < give_up)) {
+        struct agent_ipc_client from;
+        struct agent_ipc_msg m;
+        items[0] = (zmq_pollitem_t){.socket = agent_ipc_socket(d->ipc), .events = ZMQ_POLLIN};
+        items[1] = (zmq_pollitem_t){.fd = d->signal_fd, .events = ZMQ_POLLIN};
+        size_t n = 2 + inter_service_poll_items(d->service, items + 2, POLL_MAX - 2);
+        neb_ns deadline = inter_service_next_deadline(d->service), now = neb_now();
+        deadline = d->next_telemetry < deadline ? d->next_telemetry : deadline;
+        long wait_ms = deadline > now ? (long)((deadline - now + NEB_MS - 1) / NEB_MS) : 0;
+        if (zmq_poll(items, (int)(n < POLL_MAX ? n : POLL_MAX), wait_ms) < 0 && zmq_errno() != EINTR)
+            return neb_fail(NEB_ERR_IO, "poll: %s", zmq_strerror(zmq_errno()));
+        on_signal(d);
+        if (d->stopping && !give_up)
+            give_up = neb_now() + 60 * NEB_S;
+        for (int i = 0; i < 64; i++) { // local messages are few; a flood must not starve the links
+            enum neb_status st = agent_ipc_recv(d->ipc, &from, &m);
+            if (st == NEB_ERR_AGAIN)
+                break;
+            if (st == NEB_OK)
+                on_local(d, &from, &m);
+            agent_ipc_msg_clear(&m);
+        }
+        NEB_TRY(inter_service_process(d->service));
+        for (int i = 0; i < AGENT_JOBS_MAX; i++) {
+            int status;
+            if (d->jobs[i].used && agent_child_ended(&d->jobs[i].worker, &status))
+                on_worker_end(d, &d->jobs[i], status);
+        }
+        if (neb_now() >= d->next_telemetry) {
+            d->next_telemetry = neb_now() + telemetry_interval;
+            telemetry(d);
+        }
+    }
+    return NEB_OK;
+}
+
+static enum neb_status set_up(struct daemon *d) {
+    char path[NEB_PATH_MAX], jobs[NEB_PATH_MAX];
+    sigset_t set;
+    NEB_TRY(sec_init());
+    NEB_TRY(agent_self_path(d->exe, sizeof d->exe));
+    NEB_TRY(sec_identity_load(d->c->home, &d->identity));
+    neb_log_set_name(my_name(d));
+    NEB_TRY(neb_path(path, sizeof path, d->c->home, "members.json"));
+    enum neb_status st = sec_members_load(path, 0, &d->members);
+    if (st == NEB_ERR_NOT_FOUND)
+        return neb_fail(st, "no members known in %s; add the other agents with nebula peer add", path);
+    NEB_TRY(st);
+    NEB_TRY(neb_path(jobs, sizeof jobs, d->c->home, "jobs"));
+    NEB_TRY(neb_fs_mkdirs(jobs, 0700));
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    d->signal_fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+    if (d->signal_fd < 0)
+        return neb_fail_errno("signalfd");
+    if (!(d->zctx = zmq_ctx_new()))
+        return neb_fail(NEB_ERR_NOMEM, "cannot create a ZeroMQ context");
+    struct inter_service_config s = {.dir = d->c->home, .identity = d->identity, .members = &d->members, .listen = d->c->listen,
+                                     .n_bulk = d->c->n_bulk, .zmq_context = d->zctx,
+                                     .callbacks = {d, on_commit, on_message, on_peer, on_fault}};
+    NEB_TRY(inter_service_create(&s, &d->service));
+    NEB_TRY(neb_path(d->socket_path, sizeof d->socket_path, d->c->home, "agent.sock"));
+    return agent_ipc_listen(d->zctx, d->socket_path, &d->ipc); // last: who finds the socket finds an agent that is ready
+}
+
+enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
+    struct daemon *d = calloc(1, sizeof *d);
+    if (!d)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory starting the agent");
+    d->c = c;
+    d->signal_fd = -1;
+    enum neb_status st = set_up(d);
+    if (st == NEB_OK) {
+        neb_info("agent is ready%s%s", c->listen ? ", listening on " : "", c->listen ? c->listen : "");
+        st = loop(d);
+    }
+    for (int i = 0; i < AGENT_JOBS_MAX; i++)
+        if (d->jobs[i].used) {
+            agent_child_stop(&d->jobs[i].worker, 10 * NEB_S);
+            forget(&d->jobs[i]);
+        }
+    agent_ipc_destroy(&d->ipc);
+    inter_service_destroy(&d->service);
+    if (d->signal_fd >= 0)
+        close(d->signal_fd);
+    if (d->zctx)
+        zmq_ctx_term(d->zctx);
+    sec_identity_destroy(&d->identity);
+    free(d);
+    return st;
+}

@@ -1,0 +1,30 @@
+// The agent of one cluster: a daemon on its head node. Holds the links to the other agents, the ledger, and the workers of
+// the jobs that this cluster takes part in.
+//
+//     command line ──ipc──┐                              ┌──── ZeroMQ + CURVE ──── other agents
+//     worker       ──ipc──┴── daemon (one poll loop) ────┤
+//                                                        └──── ledger
+//
+// HOME holds keys/, members.json, agent.sock, ledger.db, blobs/ and jobs/ID/ (checkpoints, worker.log).
+#ifndef AGENT_DAEMON_H
+#define AGENT_DAEMON_H
+#include "agent/base/status.h"
+
+struct agent_daemon_config {
+    const char *home;   // folder with keys and members
+    const char *listen; // "HOST:PORT"; NULL: dial only
+    unsigned n_bulk;    // bulk connections a peer, 0: the default
+};
+// Runs until SIGTERM or SIGINT: workers are stopped after a checkpoint. NEB_OK after an orderly end.
+NEB_MUST_CHECK enum neb_status agent_daemon_run(const struct agent_daemon_config *c);
+
+// Messages between agents (inter_service kinds).
+enum agent_message {
+    AGENT_MSG_JOB = 1,  // reliable: {"id", "spec", "resume"}
+    AGENT_MSG_STOP,     // reliable: {"id"}
+    AGENT_MSG_REFUSED,  // reliable: {"id", "reason"}
+    AGENT_MSG_REPORT,   // reliable: {"id", "report"}
+    AGENT_MSG_METRICS,  // telemetry: {"id", "line"}
+};
+
+#endif

@@ -1,0 +1,36 @@
+// The jobs of an agent: their state, their worker, and who is told about them.
+#ifndef AGENT_JOBS_H
+#define AGENT_JOBS_H
+#include "agent/child.h"
+#include "agent/config.h"
+#include "agent/ipc.h"
+#include "inter/service.h"
+
+enum { AGENT_JOBS_MAX = 8, AGENT_WATCHERS_MAX = 8, AGENT_RESTARTS_MAX = 3 };
+
+enum agent_job_state { AGENT_JOB_RUNNING, AGENT_JOB_STOPPING, AGENT_JOB_ENDED };
+
+struct agent_jobrun {
+    bool used;
+    uint8_t id[AGENT_JOB_ID_BYTES];
+    char hex[2 * AGENT_JOB_ID_BYTES + 1];
+    struct agent_job job;
+    json_t *spec;                 // owned
+    int self;                     // cluster index of this agent
+    uint32_t peers[AGENT_CLUSTERS_MAX]; // link peer of each cluster (of self: unused)
+    bool federated;               // rounds are exchanged
+    bool local;                   // submitted here: reports of all clusters come here
+    uint32_t home;                // peer that submitted it, unless local
+    enum agent_job_state state;
+    struct agent_child worker;
+    struct agent_ipc_client client; // the worker, once attached
+    int restarts;
+    int64_t last_step, step_at_start; // progress resets the count of restarts
+    bool reported;
+    json_t *report;               // owned: of this cluster, kept for watchers that come late
+    struct agent_ipc_client watchers[AGENT_WATCHERS_MAX];
+    uint64_t sent_before, recv_before; // on the sockets, by earlier runs of the job
+    uint64_t sent_base, recv_base;     // link counters when this run began
+};
+
+#endif
