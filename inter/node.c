@@ -279,12 +279,13 @@ static void pump(struct step *s, struct job *j) {
     }
 }
 
-static enum neb_status start_sending(struct inter_node *n, struct job *j, struct fragment *g) {
+static enum neb_status start_sending(struct job *j, struct fragment *g) {
     const struct inter_manifest *m = &g->slots[j->c.self].m;
     for (uint8_t i = 0; i < j->c.n_members; i++)
         if (i != j->c.self) {
             NEB_TRY(inter_sender_init(&g->out[i], m->bytes, m->chunk_bytes));
-            g->out[i].ready = n->paths[j->c.peers[i]].up; // never sent before: nothing to ask for
+            // Not ready before the STATE that answers the manifest: chunks travel on other connections and would
+            // overtake it, be dropped as unknown, and wait for their timeout.
         }
     g->sending = true;
     return NEB_OK;
@@ -530,7 +531,7 @@ static void on_state(struct step *s, struct neb_rd *r) {
             neb_ns rtt;
             for (uint32_t c = 0; c < o->acked.n; c++)
                 (void)inter_sender_ack(o, c, s->now, &rtt);
-        } else if (!inter_bitmap_merge(&o->acked, bits, len)) {
+        } else if (!inter_sender_state(o, bits, len)) {
             fault(s, INTER_FAULT_MALFORMED);
             return;
         }
@@ -687,7 +688,7 @@ static void on_submit(struct step *s) {
     t->holders = 1u << j->c.self;
     g->moved = s->now;
     act(s, INTER_ACT_STORE_MANIFEST)->manifest = *m;
-    if ((s->st = start_sending(s->n, j, g)) != NEB_OK)
+    if ((s->st = start_sending(j, g)) != NEB_OK)
         return;
     inter_manifest_put(begin(s, MSG_MANIFEST), m);
     send_all(s, j);
@@ -838,6 +839,9 @@ enum neb_status inter_node_job_open(struct inter_node *n, const struct inter_job
     if (c->n_members < 1 || c->n_members > INTER_MEMBERS_MAX || c->self >= c->n_members || c->fragments < 1 ||
         c->fragments > INTER_FRAGMENTS_MAX)
         return neb_fail(NEB_ERR_INVALID, "job: %u members, %u fragments", c->n_members, c->fragments);
+    for (uint8_t m = 0; m < c->n_members; m++)
+        if (m != c->self && c->peers[m] >= PEERS_MAX)
+            return neb_fail(NEB_ERR_INVALID, "job: peer %u of member %u", c->peers[m], m);
     if (find_job(n, c->id))
         return neb_fail(NEB_ERR_EXISTS, "the job is open already");
     for (int i = 0; i < JOBS_MAX; i++) {
@@ -878,7 +882,7 @@ enum neb_status inter_node_restore_manifest(struct inter_node *n, const struct i
     t->whole = durable;
     t->holders = 1u << m->key.member | (durable ? 1u << j->c.self : 0u);
     if (m->key.member == j->c.self)
-        return start_sending(n, j, g);
+        return start_sending(j, g);
     NEB_TRY(inter_bitmap_init(&t->got, inter_chunks(m->bytes, m->chunk_bytes)));
     if (got)
         (void)inter_bitmap_merge(&t->got, got->bits, (got->n + 7) / 8);

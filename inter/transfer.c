@@ -141,6 +141,19 @@ bool inter_sender_ack(struct inter_sender *s, uint32_t chunk, neb_ns now, neb_ns
     return inter_bitmap_set(&s->acked, chunk);
 }
 
+bool inter_sender_state(struct inter_sender *s, const uint8_t *bits, size_t len) {
+    if (len != (s->acked.n + 7) / 8 || (s->acked.n % 8 && bits[len - 1] >> (s->acked.n % 8)))
+        return false;
+    memset(s->acked.bits, 0, len);
+    s->acked.set = 0;
+    for (uint32_t i = 0; i < s->acked.n; i++)
+        if (bits[i / 8] >> (i % 8) & 1) {
+            unfly(s, i);
+            inter_bitmap_set(&s->acked, i);
+        }
+    return true;
+}
+
 void inter_sender_link_lost(struct inter_sender *s) {
     memset(s->flying.bits, 0, (s->flying.n + 7) / 8);
     s->flying.set = 0;

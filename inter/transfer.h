@@ -52,6 +52,10 @@ void inter_sender_free(struct inter_sender *s);
 int64_t inter_sender_next(struct inter_sender *s, uint64_t window, uint64_t flying_elsewhere, neb_ns now);
 void inter_sender_unsend(struct inter_sender *s, uint32_t chunk); // the link would not take it
 bool inter_sender_ack(struct inter_sender *s, uint32_t chunk, neb_ns now, neb_ns *rtt); // false: not news
+// The receiver's own word on what it holds replaces what its acknowledgements said: a receiver that was restarted, or
+// whose whole blob did not match, holds less than it acknowledged. False (nothing changed): malformed. STATE and ACK
+// travel in order on the control channel, so a STATE never undoes a later ACK.
+NEB_MUST_CHECK bool inter_sender_state(struct inter_sender *s, const uint8_t *bits, size_t len);
 void inter_sender_link_lost(struct inter_sender *s);
 // Chunks that have flown for longer than `timeout` are to be sent again.
 void inter_sender_expire(struct inter_sender *s, neb_ns now, neb_ns timeout);
