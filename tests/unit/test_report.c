@@ -15,7 +15,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-static char dir[] = "/tmp/nebula-report-XXXXXX";
+static char dir[] = "/tmp/nebula-rep'ort-XXXXXX"; // a quote: paths reach gnuplot
 static char message[1024];
 static void capture(void *user, enum neb_log_level level, const char *text) {
     (void)user, (void)level;
@@ -257,39 +257,92 @@ static void check_svg(const char *name, bool curves) {
     neb_buf_free(&b);
 }
 
-static void test_plots(void **state) {
-    (void)state;
+static void add_plot_lines(struct agent_metrics *m, int from, int to, bool links) {
     static const char *const clusters[] = {"paris", "berlin"};
-    struct agent_metrics *m;
-    if (access("/usr/bin/gnuplot", X_OK) != 0)
-        skip();
-    assert_int_equal(agent_metrics_open(in_dir("metrics.jsonl"), false, 0, &m), NEB_OK);
-    for (int i = 1; i <= 50; i++)
+    for (int i = from; i <= to; i++)
         for (int c = 0; c < 2; c++) {
             json_t *step =
                 json_pack("{s:s, s:s, s:i, s:i, s:f}", "kind", "step", "cluster", clusters[c],
                           "step", 10 * i, "tokens", 20480 * i, "loss", 4 + 4.0 / (i + c));
+            if (i == 20)
+                json_object_set_new(step, "loss", json_null());
+            assert_int_equal(agent_metrics_add(m, i * NEB_S, step), NEB_OK);
+            if (!links)
+                continue;
             json_t *link = json_pack("{s:s, s:s, s:i, s:i, s:f, s:b, s:s}", "kind", "link",
                                      "cluster", clusters[c], "sent_bytes", 100000 * i, "recv_bytes",
                                      90000 * i, "goodput_bps", 9e7 - 1e6 * (i % 7), "up", 1,
-                                     "codec", i < 25 ? "int4" : "topk");
-            assert_int_equal(agent_metrics_add(m, i * NEB_S, step), NEB_OK);
+                                     "codec", i < 25 ? "int4" : "topk:64/4096");
             assert_int_equal(agent_metrics_add(m, i * NEB_S, link), NEB_OK);
         }
+}
+
+// gnuplot must have nothing to complain about: a warning of ours would be captured.
+static void make_plots(void) {
+    message[0] = 0;
+    neb_log_set_sink(capture, NULL);
+    enum neb_status st = agent_plots_make(dir);
+    neb_log_set_sink(NULL, NULL);
+    assert_int_equal(st, NEB_OK);
+    assert_string_equal(message, "");
+    assert_false(neb_fs_exists(in_dir("plots/.work")));
+}
+
+static void test_plots(void **state) {
+    (void)state;
+    struct agent_metrics *m;
+    if (access("/usr/bin/gnuplot", X_OK) != 0)
+        skip();
+    // Alone: nothing is sent, so only two plots.
+    assert_int_equal(agent_metrics_open(in_dir("metrics.jsonl"), false, 0, &m), NEB_OK);
+    add_plot_lines(m, 1, 5, false);
     agent_metrics_close(&m);
-    assert_int_equal(agent_plots_make(dir), NEB_OK);
+    make_plots();
+    check_svg("loss_tokens", true);
+    check_svg("loss_seconds", true);
+    assert_false(neb_fs_exists(in_dir("plots/loss_wan.svg")));
+    assert_false(neb_fs_exists(in_dir("plots/goodput.svg")));
+
+    // Federated, resumed once from a checkpoint ten lines back.
+    assert_int_equal(agent_metrics_open(in_dir("metrics.jsonl"), false, 0, &m), NEB_OK);
+    add_plot_lines(m, 1, 40, true);
+    agent_metrics_close(&m);
+    assert_int_equal(agent_metrics_open(in_dir("metrics.jsonl"), true, 0, &m), NEB_OK);
+    add_plot_lines(m, 30, 60, true);
+    agent_metrics_close(&m);
+    make_plots();
     check_svg("loss_tokens", true);
     check_svg("loss_seconds", true);
     check_svg("loss_wan", true);
     check_svg("goodput", true);
-    assert_false(neb_fs_exists(in_dir("plots/.work")));
+    struct neb_buf b = {0};
+    assert_int_equal(neb_fs_read(in_dir("plots/goodput.svg"), 1 << 22, &b), NEB_OK);
+    neb_buf_u8(&b, 0);
+    assert_non_null(strstr((const char *)b.p, "topk:64/4096")); // the change is named
+    assert_non_null(strstr((const char *)b.p, "Mbit/s"));
+    neb_buf_free(&b);
+}
+
+// Without metrics, and without gnuplot: one clear line each.
+static void test_plots_missing(void **state) {
+    (void)state;
+    char old[4096];
+    const char *path = getenv("PATH");
+    snprintf(old, sizeof old, "%s", path ? path : "");
+    message[0] = 0;
+    neb_log_set_sink(capture, NULL);
+    setenv("PATH", dir, 1);
+    assert_int_equal(agent_plots_make(dir), NEB_OK);
+    setenv("PATH", old, 1);
+    neb_log_set_sink(NULL, NULL);
+    assert_string_equal(message, "no plots: gnuplot is not installed (Debian package gnuplot-nox)");
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_metrics),      cmocka_unit_test(test_metrics_full),
         cmocka_unit_test(test_summary_file), cmocka_unit_test(test_summary_table),
-        cmocka_unit_test(test_plots),
+        cmocka_unit_test(test_plots),        cmocka_unit_test(test_plots_missing),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
