@@ -15,6 +15,7 @@ struct agent_command {
     int (*run)(int argc, char **argv); // argv[0] is the subcommand's name; returns enum agent_exit
 };
 
+int cmd_check(int argc, char **argv);
 int cmd_data(int argc, char **argv);
 
 extern const struct agent_command agent_commands[]; // ends with name NULL

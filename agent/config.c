@@ -1,4 +1,5 @@
 #include "agent/config.h"
+#include "agent/base/sha256.h"
 #include "compress/codec.h"
 
 #include <errno.h>
@@ -127,7 +128,9 @@ static enum neb_status set_number(struct agent_job *job, const struct option *o,
     double v = whole ? (double)strtoll(text, &end, 10) : strtod(text, &end);
     if (!*text || *end || errno || !isfinite(v))
         return COMPLAIN(where, o->path, "\"%s\" is not %s", text, whole ? "an integer" : "a number");
-    if (v < o->min || v > o->max)
+    // A float is compared as one: 0.999 as fp32 is a little above 0.999, and must come back through JSON.
+    bool below = whole ? v < o->min : (float)v < (float)o->min, above = whole ? v > o->max : (float)v > (float)o->max;
+    if (below || above)
         return COMPLAIN(where, o->path, "%s is not in %g..%g", text, o->min, o->max);
     char *p = (char *)job + o->at;
     if (o->type == T_INT32)
@@ -144,6 +147,10 @@ static enum neb_status set_text(char *p, size_t size, const char *path, const ch
         return COMPLAIN(where, path, "longer than %zu bytes", size - 1);
     if (name && (!*text || strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") != strlen(text)))
         return COMPLAIN(where, path, "\"%s\" is not a name (letters, digits, '-', '_', '.')", text);
+    json_t *utf8 = json_string(text); // it must be able to travel
+    if (!utf8)
+        return COMPLAIN(where, path, "is not UTF-8 text");
+    json_decref(utf8);
     memset(p, 0, size);
     memcpy(p, text, strlen(text));
     return NEB_OK;
@@ -166,7 +173,7 @@ static enum neb_status set_scalar(struct agent_job *job, const struct option *o,
     case T_NAME: return set_text(p, o->size, o->path, text, where, true);
     case T_CODEC:
         if (cmp_codec_parse(text, &codec) != NEB_OK)
-            return COMPLAIN(where, o->path, "see above");
+            return COMPLAIN(where, o->path, "\"%s\" is not one of: %s", text, o->help); // cmp_ said why
         return set_text(p, o->size, o->path, text, where, false);
     case T_ENUM: {
         int i = index_of(o->names, text);
@@ -315,26 +322,55 @@ static enum neb_status set_option_node(struct walk *w, const struct option *o, y
     return set_scalar(w->job, o, text, where);
 }
 
-static enum neb_status walk_sources(struct walk *w, struct agent_cluster *c, yaml_node_t *map, const char *where) {
+static enum neb_status add_source(struct agent_cluster *c, const char *name, const char *weight, const char *where) {
+    char *end = NULL;
+    if (c->n_sources == AGENT_SOURCES_MAX)
+        return COMPLAIN(where, "clusters.sources", "more than %d sources", AGENT_SOURCES_MAX);
+    struct agent_source *s = &c->sources[c->n_sources];
+    NEB_TRY(set_text(s->name, sizeof s->name, "clusters.sources", name ? name : "", where, true));
+    s->weight = weight ? strtof(weight, &end) : 0;
+    if (!weight || !*weight || *end || !(s->weight > 0) || !(s->weight <= 1e6f))
+        return COMPLAIN(where, "clusters.sources", "weight of %s must be a number above 0", s->name);
+    for (int32_t i = 0; i < c->n_sources; i++)
+        if (!strcmp(c->sources[i].name, s->name))
+            return COMPLAIN(where, "clusters.sources", "%s given twice", s->name);
+    c->n_sources++;
+    return NEB_OK;
+}
+
+// {name: en, weight: 0.5}; the weight may be left out
+static enum neb_status walk_source_item(struct walk *w, struct agent_cluster *c, yaml_node_t *map) {
     char at[NEB_PATH_MAX + 32];
+    const char *name = NULL, *weight = "1";
+    where_of(w, map, at, sizeof at);
     if (map->type != YAML_MAPPING_NODE)
-        return COMPLAIN(where, "clusters.sources", "must map source names to weights, such as {en: 1, de: 0.5}");
+        return COMPLAIN(at, "clusters.sources", "each item must be such as {name: en, weight: 0.5}");
     for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top; p++) {
+        const char *key = scalar(yaml_document_get_node(w->doc, p->key)), *text = scalar(yaml_document_get_node(w->doc, p->value));
+        if (key && !strcmp(key, "name"))
+            name = text;
+        else if (key && !strcmp(key, "weight"))
+            weight = text;
+        else
+            return COMPLAIN(at, "clusters.sources", "unknown key '%s'; allowed: name, weight", key ? key : "?");
+    }
+    return add_source(c, name, weight, at);
+}
+
+// {en: 1, de: 0.5}, or a list of {name, weight}
+static enum neb_status walk_sources(struct walk *w, struct agent_cluster *c, yaml_node_t *node, const char *where) {
+    char at[NEB_PATH_MAX + 32];
+    if (node->type == YAML_SEQUENCE_NODE) {
+        for (yaml_node_item_t *i = node->data.sequence.items.start; i < node->data.sequence.items.top; i++)
+            NEB_TRY(walk_source_item(w, c, yaml_document_get_node(w->doc, *i)));
+        return NEB_OK;
+    }
+    if (node->type != YAML_MAPPING_NODE)
+        return COMPLAIN(where, "clusters.sources", "must map source names to weights, such as {en: 1, de: 0.5}");
+    for (yaml_node_pair_t *p = node->data.mapping.pairs.start; p < node->data.mapping.pairs.top; p++) {
         yaml_node_t *k = yaml_document_get_node(w->doc, p->key), *v = yaml_document_get_node(w->doc, p->value);
-        const char *name = scalar(k), *text = scalar(v);
-        char *end = NULL;
         where_of(w, k, at, sizeof at);
-        if (c->n_sources == AGENT_SOURCES_MAX)
-            return COMPLAIN(at, "clusters.sources", "more than %d sources", AGENT_SOURCES_MAX);
-        struct agent_source *s = &c->sources[c->n_sources];
-        NEB_TRY(set_text(s->name, sizeof s->name, "clusters.sources", name ? name : "", at, true));
-        s->weight = text ? strtof(text, &end) : 0;
-        if (!text || !*text || *end || !(s->weight > 0) || !(s->weight <= 1e6f))
-            return COMPLAIN(at, "clusters.sources", "weight of %s must be a number above 0", s->name);
-        for (int32_t i = 0; i < c->n_sources; i++)
-            if (!strcmp(c->sources[i].name, s->name))
-                return COMPLAIN(at, "clusters.sources", "%s given twice", s->name);
-        c->n_sources++;
+        NEB_TRY(add_source(c, scalar(k), scalar(v), at));
     }
     return NEB_OK;
 }
@@ -473,6 +509,12 @@ enum neb_status agent_job_validate(const struct agent_job *j, const char *file) 
                 return COMPLAIN(file, "clusters.name", "\"%s\" is given to two clusters", j->clusters[i].name);
     if (!j->model.head_dim && j->model.d_model % j->model.n_heads)
         return COMPLAIN(file, "model.d_model", "%d is not a multiple of n_heads %d; set head_dim", j->model.d_model, j->model.n_heads);
+    int32_t kv = j->model.n_kv_heads ? j->model.n_kv_heads : j->model.n_heads;
+    int32_t head_dim = j->model.head_dim ? j->model.head_dim : j->model.d_model / j->model.n_heads;
+    if (j->model.n_heads % kv)
+        return COMPLAIN(file, "model.n_kv_heads", "%d does not divide n_heads %d", kv, j->model.n_heads);
+    if (head_dim % 2 || head_dim < 2 || head_dim > 256)
+        return COMPLAIN(file, "model.head_dim", "%d is not an even number in 2..256; choose d_model, n_heads or head_dim", head_dim);
     if (j->sync.overlap >= j->sync.interval)
         return COMPLAIN(file, "sync.overlap", "%d must be below sync.interval %d", j->sync.overlap, j->sync.interval);
     if (j->sync.fragments > j->sync.interval)
@@ -531,6 +573,27 @@ json_t *agent_job_to_json(const struct agent_job *job) {
     }
     json_object_set_new(root, "clusters", clusters);
     return root;
+}
+
+enum neb_status agent_job_id(const struct agent_job *job, const uint8_t nonce[AGENT_JOB_ID_BYTES],
+                             uint8_t out[AGENT_JOB_ID_BYTES]) {
+    static const char domain[] = "nebula job v1";
+    uint8_t digest[NEB_SHA256_BYTES];
+    struct neb_sha256 *h = NULL;
+    json_t *json = agent_job_to_json(job);
+    char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
+    enum neb_status st = text ? neb_sha256_create(&h) : neb_fail(NEB_ERR_NOMEM, "out of memory for the job's id");
+    if (st == NEB_OK) {
+        neb_sha256_add(h, domain, sizeof domain);
+        neb_sha256_add(h, nonce, AGENT_JOB_ID_BYTES);
+        neb_sha256_add(h, text, strlen(text));
+        neb_sha256_finish(h, digest);
+        memcpy(out, digest, AGENT_JOB_ID_BYTES);
+    }
+    neb_sha256_destroy(&h);
+    free(text);
+    json_decref(json);
+    return st;
 }
 
 static enum neb_status json_to_text(const json_t *v, char *out, size_t cap) {
@@ -607,5 +670,5 @@ void agent_job_reference(FILE *f) {
         fprintf(f, "| `%s` | %s | %s%s%s |\n", o->path, o->preset ? (*o->preset ? o->preset : "none") : "**required**", o->help,
                 *allowed ? (*o->help ? "; " : "") : "", allowed);
     }
-    fprintf(f, "| `clusters` | **required** | list of {%s}; sources maps names of the corpus to weights |\n", cluster_keys);
+    fprintf(f, "| `clusters` | **required** | list of {%s}; sources: {NAME: WEIGHT} or a list of {name, weight}, relative; none: all of the corpus by size |\n", cluster_keys);
 }

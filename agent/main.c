@@ -1,6 +1,7 @@
 // nebula: one binary, a subcommand per task. Each subcommand is agent/cmd_*.c.
 #include "agent/commands.h"
 
+#include <argp.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -13,6 +14,7 @@ static void usage(FILE *f) {
 }
 
 int main(int argc, char **argv) {
+    argp_err_exit_status = AGENT_EXIT_USAGE; // argp's own is 64
     if (argc < 2) {
         usage(stderr);
         return 2;

@@ -13,7 +13,7 @@ struct agent_progress {
     neb_ns start, last_draw;
     int drawn_lines;
     struct agent_sample *samples;
-    int64_t mark_step; // for the recent rate behind the ETA
+    int64_t mark_step; // for the recent rate behind the ETA; -1: no step seen yet
     neb_ns mark_time;
     double steps_per_s;
 };
@@ -32,6 +32,7 @@ enum neb_status agent_progress_create(enum agent_progress_kind kind, FILE *out, 
     p->n = n_clusters;
     p->total_steps = total_steps;
     p->start = p->last_draw = p->mark_time = now;
+    p->mark_step = -1;
     *out_p = p;
     return NEB_OK;
 }
@@ -121,25 +122,61 @@ static double eta(struct agent_progress *p, neb_ns now) {
     int64_t least = p->total_steps;
     for (int i = 0; i < p->n; i++)
         least = p->samples[i].step < least ? p->samples[i].step : least;
+    if (p->mark_step < 0 && least > 0) { // steps before this one say nothing about our speed: the job may have been resumed
+        p->mark_step = least;
+        p->mark_time = now;
+    }
     double dt = neb_seconds(now - p->mark_time);
-    if (dt > 2 && least > p->mark_step) {
+    if (p->mark_step >= 0 && dt > 2 && least > p->mark_step) {
         double rate = (double)(least - p->mark_step) / dt;
         p->steps_per_s = p->steps_per_s > 0 ? 0.6 * p->steps_per_s + 0.4 * rate : rate;
         p->mark_step = least;
         p->mark_time = now;
     }
+    if (least >= p->total_steps)
+        return 0;
     return p->steps_per_s > 0 ? (double)(p->total_steps - least) / p->steps_per_s : -1;
 }
 
-static void line_of(const struct agent_progress *p, const struct agent_sample *s, char *out, size_t cap) {
-    char sent[32], recv[32], rate[32] = "-";
-    if (s->goodput_bps > 0)
-        agent_human_rate(s->goodput_bps, rate, sizeof rate);
+enum { FIELDS = 9, FIELD_MAX = 48 };
+
+// A row's fields in the order in which they are shown. Returns how many of them there are.
+static int fields_of(const struct agent_sample *s, int64_t total_steps, char f[FIELDS][FIELD_MAX]) {
+    char buf[32];
     double busy = s->train_s + s->stall_s;
-    snprintf(out, cap, "%-10.10s step %*lld/%lld  loss %6.3f  %7.0f tok/s  sent %8s  recv %8s  %11s  stall %4.1f%%  round %lld%s",
-             s->name, p->total_steps > 9999 ? 7 : 4, (long long)s->step, (long long)p->total_steps, s->loss, s->tokens_per_s,
-             agent_human_bytes((double)s->sent_bytes, sent, sizeof sent), agent_human_bytes((double)s->recv_bytes, recv, sizeof recv),
-             rate, busy > 0 ? 100 * s->stall_s / busy : 0, (long long)s->round, s->link_known && !s->link_up ? "  LINK DOWN" : "");
+    int n = 0;
+    snprintf(f[n++], FIELD_MAX, "%-10.10s step %*lld/%lld", s->name, total_steps > 9999 ? 7 : 4, (long long)s->step,
+             (long long)total_steps);
+    snprintf(f[n++], FIELD_MAX, s->step > 0 ? "loss %6.3f" : "loss      -", s->loss);
+    snprintf(f[n++], FIELD_MAX, "%7.0f tok/s", s->tokens_per_s);
+    snprintf(f[n++], FIELD_MAX, "sent %8s", agent_human_bytes((double)s->sent_bytes, buf, sizeof buf));
+    snprintf(f[n++], FIELD_MAX, "recv %8s", agent_human_bytes((double)s->recv_bytes, buf, sizeof buf));
+    snprintf(f[n++], FIELD_MAX, "%11s", s->goodput_bps > 0 ? agent_human_rate(s->goodput_bps, buf, sizeof buf) : "-");
+    snprintf(f[n++], FIELD_MAX, "stall %4.1f%%", busy > 0 ? 100 * s->stall_s / busy : 0);
+    snprintf(f[n++], FIELD_MAX, "round %lld", (long long)s->round);
+    if (s->link_known && !s->link_up)
+        snprintf(f[n++], FIELD_MAX, "LINK DOWN");
+    return n;
+}
+
+void agent_progress_line(const struct agent_sample *s, int64_t total_steps, int width, char *out, size_t cap) {
+    // What goes first when the terminal is narrow: received, round, tokens/s, goodput, stall, sent, loss.
+    static const int dispensable[] = {4, 7, 2, 5, 6, 3, 1};
+    char f[FIELDS][FIELD_MAX];
+    int n = fields_of(s, total_steps, f), length = -2;
+    for (int i = 0; i < n; i++)
+        length += 2 + (int)strlen(f[i]);
+    for (size_t i = 0; i < sizeof dispensable / sizeof dispensable[0] && length > width; i++) {
+        length -= 2 + (int)strlen(f[dispensable[i]]);
+        f[dispensable[i]][0] = 0;
+    }
+    size_t used = 0;
+    out[0] = 0;
+    for (int i = 0; i < n && used < cap; i++)
+        if (f[i][0])
+            used += (size_t)snprintf(out + used, cap - used, "%s%s", used ? "  " : "", f[i]);
+    if (width >= 0 && (size_t)width < cap && used > (size_t)width)
+        out[width] = 0;
 }
 
 static void erase(struct agent_progress *p) {
@@ -165,11 +202,11 @@ void agent_progress_draw(struct agent_progress *p, neb_ns now, bool force) {
         erase(p);
     int width = p->kind == AGENT_PROGRESS_TERMINAL ? width_of(p->out) : 200;
     for (int i = 0; i < p->n; i++) {
-        line_of(p, &p->samples[i], text, sizeof text);
+        agent_progress_line(&p->samples[i], p->total_steps, width - 1, text, sizeof text);
         if (p->kind == AGENT_PROGRESS_PLAIN)
             fprintf(p->out, "[%s, %s left] %s\n", gone, left, text);
         else
-            fprintf(p->out, "%.*s\n", width - 1, text);
+            fprintf(p->out, "%s\n", text);
     }
     if (p->kind == AGENT_PROGRESS_TERMINAL) {
         fprintf(p->out, "%s elapsed, %s left\n", gone, left);
@@ -179,10 +216,14 @@ void agent_progress_draw(struct agent_progress *p, neb_ns now, bool force) {
 }
 
 void agent_progress_note(struct agent_progress *p, const char *text) {
-    if (p->kind == AGENT_PROGRESS_JSON)
-        return;
-    if (p->kind == AGENT_PROGRESS_TERMINAL)
-        erase(p);
-    fprintf(p->out, "%s\n", text);
+    if (p->kind == AGENT_PROGRESS_JSON) {
+        json_t *line = json_pack("{s:s, s:s}", "kind", "note", "text", text);
+        json_dumpf(line, p->out, JSON_COMPACT);
+        fputc('\n', p->out);
+        json_decref(line);
+    } else {
+        erase(p); // the next drawing comes below
+        fprintf(p->out, "%s\n", text);
+    }
     fflush(p->out);
 }

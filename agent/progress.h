@@ -31,7 +31,10 @@ struct agent_sample *agent_progress_sample(struct agent_progress *p, int cluster
 void agent_progress_metrics(struct agent_progress *p, int cluster, const json_t *line);
 // Redraws when it is time to; `force` always.
 void agent_progress_draw(struct agent_progress *p, neb_ns now, bool force);
-// An event worth a line of its own: link down, worker restarted.
+// One row, at most `width` characters: fields are left out, the least important first, until it fits; a link that is down
+// stays to be seen.
+void agent_progress_line(const struct agent_sample *s, int64_t total_steps, int width, char *out, size_t cap);
+// An event worth a line of its own: link down, worker restarted. In JSON mode {"kind": "note", "text": ...}.
 void agent_progress_note(struct agent_progress *p, const char *text);
 
 // "1.53 MB", "3:07", "12.4 Mbit/s": decimal units, three digits.

@@ -61,6 +61,17 @@ static void test_complaints(void **state) {
         {"steps: 300\n", "steps: 300\ntrainable: {mode: lora, targets: [q, x]}\n",
          "job.yaml:3: trainable.targets: \"x\" is not one of: q, k, v, o, gate, up, down"},
         {"steps: 300\n", "steps: 300\ntrainable: lora\n", "job.yaml: trainable.rank: lora needs a rank of 1 or more and at least one target"},
+        {"steps: 300\n", "steps: 300\nsync: {codec: int9}\n",
+         "job.yaml:3: sync.codec: \"int9\" is not one of: fp32, bf16, int8, int4[:BLOCK], topk[:K/CHUNK]"},
+        {"n_kv_heads: 2", "n_kv_heads: 3", "job.yaml: model.n_kv_heads: 3 does not divide n_heads 4"},
+        {"d_model: 128", "d_model: 12", "job.yaml: model.head_dim: 3 is not an even number in 2..256; choose d_model, n_heads or head_dim"},
+        {"{fr: 1, es: 0.5}", "[{name: fr}, {name: fr}]", "job.yaml:7: clusters.sources: fr given twice"},
+        {"{fr: 1, es: 0.5}", "[{name: fr, wight: 2}]", "job.yaml:7: clusters.sources: unknown key 'wight'; allowed: name, weight"},
+        {"{fr: 1, es: 0.5}", "[{weight: 2}]", "job.yaml:7: clusters.sources: \"\" is not a name (letters, digits, '-', '_', '.')"},
+        {"{fr: 1, es: 0.5}", "fr", "job.yaml:7: clusters.sources: must map source names to weights, such as {en: 1, de: 0.5}"},
+        {"steps: 300\n", "steps: 1e3\n", "job.yaml:2: steps: \"1e3\" is not an integer"},
+        {"steps: 300\n", "steps: 300\nrecompute: yes\n", "job.yaml:3: recompute: \"yes\" is neither true nor false"},
+        {"steps: 300\n", "steps: 300\nmodel: 3\n", "job.yaml:3: model: must be a mapping of keys to values"},
         {"job: first-light", "job: ../evil", "job.yaml:1: job: \"../evil\" is not a name (letters, digits, '-', '_', '.')"},
     };
     struct agent_job j;
@@ -97,6 +108,8 @@ static void test_set(void **state) {
     assert_int_equal(agent_job_set(&j, "sync.intervall=1"), NEB_ERR_INVALID);
     assert_string_equal(message, "--set: sync.intervall: unknown key (did you mean 'sync.interval'?)");
     assert_int_equal(agent_job_set(&j, "steps"), NEB_ERR_INVALID);
+    assert_int_equal(agent_job_set(&j, "data.corpus=/tmp/\xff"), NEB_ERR_INVALID);
+    assert_string_equal(message, "--set: data.corpus: is not UTF-8 text");
     neb_log_set_sink(NULL, NULL);
 }
 
@@ -119,8 +132,67 @@ static void test_json_round_trip(void **state) {
     json_decref(again);
 }
 
+// Both ways to write sources give the same job; a weight that is left out is 1.
+static void test_sources(void **state) {
+    (void)state;
+    static const char mapping[] = "{fr: 1, es: 0.5}", list[] = "[{name: fr}, {weight: 0.5, name: es}]";
+    struct agent_job a, b;
+    char text[2048];
+    const char *at = strstr(good, mapping);
+    snprintf(text, sizeof text, "%.*s%s%s", (int)(at - good), good, list, at + strlen(mapping));
+    assert_int_equal(parse(good, &a), NEB_OK);
+    assert_int_equal(parse(text, &b), NEB_OK);
+    assert_memory_equal(&a, &b, sizeof a);
+}
+
+// Bounds that fp32 cannot hold exactly: what YAML accepts, the other agents accept.
+static void test_bounds_travel(void **state) {
+    (void)state;
+    static const char *const at_bounds[] = {"sync.outer.momentum=0.999", "optim.beta2=0.99999", "model.norm_eps=0.1",
+                                            "sync.kappa=1e-6", "optim.lr=1e-9", "optim.eps=1e-20", "model.norm_eps=1e-12"};
+    struct agent_job j, k;
+    for (size_t i = 0; i < sizeof at_bounds / sizeof at_bounds[0]; i++) {
+        assert_int_equal(parse(good, &j), NEB_OK);
+        assert_int_equal(agent_job_set(&j, at_bounds[i]), NEB_OK);
+        json_t *json = agent_job_to_json(&j);
+        char *text = json_dumps(json, JSON_COMPACT); // as it travels
+        json_t *back = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+        assert_int_equal(agent_job_from_json(back, &k), NEB_OK);
+        assert_memory_equal(&j, &k, sizeof j);
+        json_decref(json);
+        json_decref(back);
+        free(text);
+    }
+    neb_log_set_sink(capture, NULL);
+    assert_int_equal(agent_job_set(&j, "sync.outer.momentum=0.9991"), NEB_ERR_INVALID);
+    neb_log_set_sink(NULL, NULL);
+    assert_string_equal(message, "--set: sync.outer.momentum: 0.9991 is not in 0..0.999");
+}
+
+static void test_job_id(void **state) {
+    (void)state;
+    struct agent_job j, k;
+    uint8_t nonce[AGENT_JOB_ID_BYTES] = {1}, a[AGENT_JOB_ID_BYTES], b[AGENT_JOB_ID_BYTES];
+    assert_int_equal(parse(good, &j), NEB_OK);
+    assert_int_equal(agent_job_id(&j, nonce, a), NEB_OK);
+    json_t *json = agent_job_to_json(&j);
+    assert_int_equal(agent_job_from_json(json, &k), NEB_OK);
+    assert_int_equal(agent_job_id(&k, nonce, b), NEB_OK);
+    assert_memory_equal(a, b, sizeof a); // the receiver computes the same
+    nonce[15] = 1;
+    assert_int_equal(agent_job_id(&j, nonce, b), NEB_OK);
+    assert_memory_not_equal(a, b, sizeof a);
+    nonce[15] = 0;
+    k.sync.interval++;
+    assert_int_equal(agent_job_id(&k, nonce, b), NEB_OK);
+    assert_memory_not_equal(a, b, sizeof a);
+    json_decref(json);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_good), cmocka_unit_test(test_complaints),
-                                       cmocka_unit_test(test_set), cmocka_unit_test(test_json_round_trip)};
+                                       cmocka_unit_test(test_set), cmocka_unit_test(test_json_round_trip),
+                                       cmocka_unit_test(test_sources), cmocka_unit_test(test_bounds_travel),
+                                       cmocka_unit_test(test_job_id)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

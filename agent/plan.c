@@ -1,0 +1,112 @@
+#include "agent/plan.h"
+#include "agent/base/rng.h"
+#include "compress/codec.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { SLOTS = 7 }; // q k v o gate up down, in the order of the LoRA bits
+
+static void add(struct agent_plan *p, int64_t *small, int64_t n, int64_t times, bool trainable) {
+    p->params += n * times;
+    if (!trainable)
+        return;
+    p->trainable += n * times;
+    if (n < CMP_DENSE_BELOW)
+        *small += n * times;
+}
+
+// Counted from the shape, as in intra/model.h's drawing; the test compares with models that were made. Making one only to
+// count would take the memory of the whole model. *small: trainable elements in tensors that top-k sends densely.
+static void count_params(const struct agent_job *job, int64_t vocab, struct agent_plan *p, int64_t *small) {
+    const struct intra_model_config *m = &job->model;
+    const struct intra_trainable *t = &job->trainable;
+    int64_t d = m->d_model, layers = m->n_layers, head_dim = m->head_dim ? m->head_dim : m->d_model / m->n_heads;
+    int64_t q = m->n_heads * head_dim, kv = (m->n_kv_heads ? m->n_kv_heads : m->n_heads) * head_dim;
+    int64_t out[SLOTS] = {q, kv, kv, d, m->d_ff, m->d_ff, d}, in[SLOTS] = {d, d, d, q, d, d, m->d_ff};
+    bool full = t->mode == INTRA_TRAIN_FULL, last = t->mode == INTRA_TRAIN_LAST_LAYERS;
+    bool bitfit = t->mode == INTRA_TRAIN_BITFIT;
+    int64_t learn = full ? layers : last ? t->last_layers : 0; // blocks whose matrices learn
+    for (int i = 0; i < SLOTS; i++) {
+        add(p, small, out[i] * in[i], learn, true);
+        add(p, small, out[i] * in[i], layers - learn, false);
+        if (t->mode == INTRA_TRAIN_LORA && t->lora_targets & 1u << i) {
+            add(p, small, out[i] * t->lora_rank, layers, true);
+            add(p, small, in[i] * t->lora_rank, layers, true);
+        }
+    }
+    learn = bitfit ? layers : learn; // and those whose vectors do
+    for (int part = 0; part < 2; part++) {
+        int64_t n = part ? layers - learn : learn;
+        add(p, small, d, 2 * n, !part);
+        add(p, small, q, m->qkv_bias ? n : 0, !part);
+        add(p, small, kv, m->qkv_bias ? 2 * n : 0, !part);
+    }
+    add(p, small, d, 1, full || last || bitfit);
+    add(p, small, vocab * d, 1, full && !t->freeze_embeddings);
+    add(p, small, vocab * d, m->tied ? 0 : 1, full || last);
+}
+
+// Updates are close to normal within a block: what the codec and its entropy stage make of such values.
+static enum neb_status measure_codec(const char *name, double *bits) {
+    enum { SAMPLE = 1 << 18 };
+    enum neb_status st;
+    struct cmp_codec codec;
+    struct cmp_work *work = NULL;
+    struct neb_buf frame = {0};
+    struct neb_rng rng = neb_rng_make(1, 1);
+    float *x = malloc(SAMPLE * sizeof *x);
+    if (!x)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for a sample of %d values", SAMPLE);
+    for (int i = 0; i < SAMPLE; i++)
+        x[i] = 1e-3f * neb_rng_normal(&rng);
+    NEB_TRY_GOTO(cmp_codec_parse(name, &codec), out);
+    NEB_TRY_GOTO(cmp_work_create(&work), out);
+    NEB_TRY_GOTO(cmp_encode(work, &codec, x, SAMPLE, &frame), out);
+    *bits = 8.0 * (double)frame.len / SAMPLE;
+out:
+    cmp_work_destroy(&work);
+    neb_buf_free(&frame);
+    free(x);
+    return st;
+}
+
+// What a parameter costs: top-k sends small tensors as int8.
+static enum neb_status bits_of(const struct agent_job *job, const struct agent_plan *p, int64_t small, double *bits) {
+    struct cmp_codec codec;
+    double dense;
+    NEB_TRY(cmp_codec_parse(job->sync.codec, &codec));
+    NEB_TRY(measure_codec(job->sync.codec, bits));
+    if (codec.id != CMP_TOPK || !small)
+        return NEB_OK;
+    NEB_TRY(measure_codec("int8", &dense));
+    double share = (double)small / (double)p->trainable;
+    *bits = *bits * (1 - share) + dense * share;
+    return NEB_OK;
+}
+
+enum neb_status agent_job_plan(const struct agent_job *job, int32_t vocab, struct agent_plan *p) {
+    int64_t small = 0;
+    *p = (struct agent_plan){0};
+    count_params(job, job->model.vocab ? job->model.vocab : vocab, p, &small);
+    p->tokens_per_step = (int64_t)job->batch * job->accumulate * job->seq_len;
+    p->tokens = job->steps * p->tokens_per_step;
+    // Parameters, gradients, two moments; a federated worker also has θ, momentum, residual and the update in flight.
+    p->memory_bytes = 4 * (p->params + 3 * p->trainable);
+    p->reduction = NAN;
+    if (job->sync.scheme == AGENT_SCHEME_NONE)
+        return NEB_OK;
+    if (job->sync.scheme == AGENT_SCHEME_SYNCHRONOUS) {
+        p->exchanges = job->steps;
+        p->bits_per_param = 32;
+    } else {
+        NEB_TRY(bits_of(job, p, small, &p->bits_per_param));
+        p->exchanges = (job->steps - 1) / job->sync.interval + 1; // the last step drains what is left
+        p->memory_bytes += 16 * p->trainable;
+    }
+    p->bytes_per_exchange = p->bits_per_param / 8 * (double)p->trainable;
+    p->bytes = p->bytes_per_exchange * (double)p->exchanges;
+    if (p->bytes > 0)
+        p->reduction = 4 * (double)p->trainable * (double)job->steps / p->bytes;
+    return NEB_OK;
+}

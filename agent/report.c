@@ -1,0 +1,293 @@
+#include "agent/report.h"
+#include "agent/base/fs.h"
+#include "agent/base/log.h"
+#include "agent/progress.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+// ---- metrics.jsonl
+// ----------------------------------------------------------------------------------
+
+struct agent_metrics {
+    int fd;
+    off_t end; // after the last whole line
+    neb_ns start;
+    double offset_s; // t of the last line that an earlier run wrote
+    char path[NEB_PATH_MAX];
+};
+
+// Length of the whole lines at the front, and the t of the last of them that has one.
+static enum neb_status find_end(const char *path, off_t *end, double *t) {
+    FILE *f = fopen(path, "r");
+    char *line = NULL;
+    size_t cap = 0;
+    ssize_t n;
+    *end = 0;
+    *t = 0;
+    if (!f)
+        return errno == ENOENT ? NEB_OK : neb_fail_errno("cannot read %s", path);
+    while ((n = getline(&line, &cap, f)) > 0 && line[n - 1] == '\n') {
+        json_t *o = json_loadb(line, (size_t)n, 0, NULL);
+        const json_t *v = json_object_get(o, "t");
+        if (json_is_number(v) && json_number_value(v) > *t)
+            *t = json_number_value(v);
+        json_decref(o);
+        *end += n;
+    }
+    free(line);
+    fclose(f);
+    return NEB_OK;
+}
+
+enum neb_status agent_metrics_open(const char *path, bool resume, neb_ns now,
+                                   struct agent_metrics **out) {
+    enum neb_status st = NEB_OK;
+    struct agent_metrics *m = calloc(1, sizeof *m);
+    if (!m)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", path);
+    m->fd = -1;
+    m->start = now;
+    if (strlen(path) >= sizeof m->path) {
+        st = neb_fail(NEB_ERR_LIMIT, "%s: path too long", path);
+        goto out;
+    }
+    memcpy(m->path, path, strlen(path));
+    if (resume)
+        NEB_TRY_GOTO(find_end(path, &m->end, &m->offset_s), out);
+    m->fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+    if (m->fd < 0 || ftruncate(m->fd, m->end) != 0)
+        st = neb_fail_errno("cannot write %s", path);
+out:
+    if (st == NEB_OK)
+        *out = m;
+    else
+        agent_metrics_close(&m);
+    return st;
+}
+
+void agent_metrics_close(struct agent_metrics **mp) {
+    if (*mp && (*mp)->fd >= 0)
+        close((*mp)->fd);
+    free(*mp);
+    *mp = NULL;
+}
+
+double agent_metrics_seconds(const struct agent_metrics *m, neb_ns now) {
+    return m->offset_s + neb_seconds(now - m->start);
+}
+
+// pwrite at the known end: a short write is repeated, a failed one leaves no half line behind.
+static enum neb_status append(struct agent_metrics *m, const char *text, size_t n) {
+    for (size_t done = 0; done < n;) {
+        ssize_t k = pwrite(m->fd, text + done, n - done, m->end + (off_t)done);
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k <= 0) {
+            int why = errno;
+            if (ftruncate(m->fd, m->end) != 0)
+                neb_warn("%s: its last line may be incomplete", m->path);
+            errno = k < 0 ? why : ENOSPC;
+            return neb_fail_errno("cannot write %s", m->path);
+        }
+        done += (size_t)k;
+    }
+    m->end += (off_t)n;
+    return NEB_OK;
+}
+
+enum neb_status agent_metrics_add(struct agent_metrics *m, neb_ns now, json_t *line) {
+    enum neb_status st = NEB_OK;
+    char *text = NULL;
+    json_t *whole = json_object(); // t comes first: people read these files too
+    double t = round(agent_metrics_seconds(m, now) * 1e3) / 1e3;
+    if (!json_is_string(json_object_get(line, "kind"))) {
+        st = neb_fail(NEB_ERR_INVALID, "%s: a line must be an object with a kind", m->path);
+        goto out;
+    }
+    if (!whole || json_object_set_new(whole, "t", json_real(t)) != 0 ||
+        json_object_update(whole, line) != 0 ||
+        json_object_set_new(whole, "t", json_real(t)) != 0 || // whatever the line said of it
+        !(text = json_dumps(whole, JSON_COMPACT | JSON_REAL_PRECISION(9)))) {
+        st = neb_fail(NEB_ERR_NOMEM, "out of memory writing %s", m->path);
+        goto out;
+    }
+    size_t n = strlen(text);
+    text[n] = '\n'; // in place of the end: append() takes a length
+    st = append(m, text, n + 1);
+out:
+    free(text);
+    json_decref(whole);
+    json_decref(line);
+    return st;
+}
+
+enum neb_status agent_metrics_read(const char *path, agent_metrics_each *each, void *user,
+                                   int64_t *bad) {
+    FILE *f = fopen(path, "r");
+    char *line = NULL;
+    size_t cap = 0;
+    ssize_t n;
+    int64_t failed = 0;
+    if (!f)
+        return neb_fail_errno("cannot read %s", path);
+    while ((n = getline(&line, &cap, f)) > 0 && line[n - 1] == '\n') {
+        json_t *o = json_loadb(line, (size_t)n, 0, NULL);
+        if (json_is_object(o))
+            each(user, o);
+        else
+            failed++;
+        json_decref(o);
+    }
+    free(line);
+    fclose(f);
+    if (bad)
+        *bad = failed;
+    return NEB_OK;
+}
+
+// ---- summary.json
+// -----------------------------------------------------------------------------------
+
+double agent_summary_bits_per_param(const struct agent_summary *s) {
+    return s->payload_params ? 8.0 * (double)s->payload_bytes / (double)s->payload_params : NAN;
+}
+
+double agent_summary_reduction(const struct agent_summary *s) {
+    double sent = 0, steps = 0;
+    for (int32_t i = 0; i < s->n_clusters; i++) {
+        sent += (double)s->clusters[i].wan_sent_bytes;
+        steps += (double)s->clusters[i].steps;
+    }
+    // Both are means over the clusters, so their number cancels.
+    return sent > 0 ? steps * (double)s->trainable_params * 4 / sent : NAN;
+}
+
+static json_t *number(double v) { return isfinite(v) ? json_real(v) : json_null(); }
+
+json_t *agent_cluster_summary_to_json(const struct agent_cluster_summary *c) {
+    return json_pack("{s:s, s:s, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:s}", "name",
+                     c->name, "device", c->device, "steps", (json_int_t)c->steps, "tokens",
+                     (json_int_t)c->tokens, "loss_first", number(c->loss_first), "loss_last",
+                     number(c->loss_last), "eval_loss", number(c->eval_loss), "stall_s",
+                     number(c->stall_s), "train_s", number(c->train_s), "wan_sent_bytes",
+                     (json_int_t)c->wan_sent_bytes, "wan_recv_bytes", (json_int_t)c->wan_recv_bytes,
+                     "params_digest", c->params_digest);
+}
+
+json_t *agent_summary_to_json(const struct agent_summary *s) {
+    json_t *clusters = json_array();
+    for (int32_t i = 0; clusters && i < s->n_clusters; i++)
+        if (json_array_append_new(clusters, agent_cluster_summary_to_json(&s->clusters[i])) != 0) {
+            json_decref(clusters);
+            clusters = NULL;
+        }
+    if (!clusters)
+        return NULL;
+    return json_pack("{s:s, s:s, s:I, s:I, s:I, s:o, s:o, s:o, s:o}", "job", s->job, "mode",
+                     s->mode, "params", (json_int_t)s->params, "trainable_params",
+                     (json_int_t)s->trainable_params, "rounds", (json_int_t)s->rounds, "wall_s",
+                     number(s->wall_s), "clusters", clusters, "wire_bits_per_param",
+                     number(agent_summary_bits_per_param(s)), "reduction_vs_sync_fp32",
+                     number(agent_summary_reduction(s)));
+}
+
+static bool take_text(const json_t *o, const char *key, char *out, size_t cap) {
+    const json_t *v = json_object_get(o, key);
+    if (!json_is_string(v) || json_string_length(v) >= cap)
+        return false;
+    memset(out, 0, cap);
+    memcpy(out, json_string_value(v), json_string_length(v));
+    return true;
+}
+
+static bool take_count(const json_t *o, const char *key, int64_t *out) {
+    const json_t *v = json_object_get(o, key);
+    *out = json_integer_value(v);
+    return json_is_integer(v) && *out >= 0;
+}
+
+static bool take_number(const json_t *o, const char *key, double *out) {
+    const json_t *v = json_object_get(o, key);
+    *out = json_is_null(v) ? NAN : json_number_value(v);
+    return json_is_null(v) || json_is_number(v);
+}
+
+enum neb_status agent_cluster_summary_from_json(const json_t *o, struct agent_cluster_summary *c) {
+    int64_t sent, recv;
+    memset(c, 0, sizeof *c);
+    if (!json_is_object(o) || json_object_size(o) != 12 ||
+        !take_text(o, "name", c->name, sizeof c->name) ||
+        !take_text(o, "device", c->device, sizeof c->device) ||
+        !take_count(o, "steps", &c->steps) || !take_count(o, "tokens", &c->tokens) ||
+        !take_number(o, "loss_first", &c->loss_first) ||
+        !take_number(o, "loss_last", &c->loss_last) ||
+        !take_number(o, "eval_loss", &c->eval_loss) || !take_number(o, "stall_s", &c->stall_s) ||
+        !take_number(o, "train_s", &c->train_s) || !take_count(o, "wan_sent_bytes", &sent) ||
+        !take_count(o, "wan_recv_bytes", &recv) ||
+        !take_text(o, "params_digest", c->params_digest, sizeof c->params_digest))
+        return neb_fail(NEB_ERR_FORMAT, "a cluster's summary is malformed; do all agents run the "
+                                        "same version?");
+    c->wan_sent_bytes = (uint64_t)sent;
+    c->wan_recv_bytes = (uint64_t)recv;
+    return NEB_OK;
+}
+
+enum neb_status agent_summary_write(const struct agent_summary *s, const char *dir) {
+    char path[NEB_PATH_MAX];
+    json_t *o = agent_summary_to_json(s);
+    char *text = o ? json_dumps(o, JSON_INDENT(2) | JSON_REAL_PRECISION(12)) : NULL;
+    enum neb_status st =
+        text ? neb_path(path, sizeof path, dir, "summary.json")
+             : neb_fail(NEB_ERR_NOMEM, "out of memory writing %s/summary.json", dir);
+    if (st == NEB_OK) {
+        size_t n = strlen(text);
+        text[n] = '\n';
+        st = neb_fs_write(path, text, n + 1, 0644);
+    }
+    free(text);
+    json_decref(o);
+    return st;
+}
+
+static const char *loss_text(double v, char *buf, size_t cap) {
+    snprintf(buf, cap, isfinite(v) ? "%.4f" : "-", v);
+    return buf;
+}
+
+void agent_summary_print(const struct agent_summary *s, FILE *f) {
+    char a[32], b[32], c[32];
+    double bits = agent_summary_bits_per_param(s), reduction = agent_summary_reduction(s);
+    fprintf(f, "%s (%s): %lld parameters, %lld trained, %lld rounds, %s\n", s->job, s->mode,
+            (long long)s->params, (long long)s->trainable_params, (long long)s->rounds,
+            agent_human_time(s->wall_s, a, sizeof a));
+    if (isfinite(bits))
+        fprintf(f, "%.2f bits a parameter and exchange", bits);
+    if (isfinite(reduction))
+        fprintf(f, "%s%.0f times fewer bytes than synchronous fp32", isfinite(bits) ? ", " : "",
+                reduction);
+    if (isfinite(bits) || isfinite(reduction))
+        fputc('\n', f);
+    int width = 7; // of the names, which are ASCII
+    for (int32_t i = 0; i < s->n_clusters; i++)
+        if ((int)strlen(s->clusters[i].name) > width)
+            width = (int)strlen(s->clusters[i].name);
+    fprintf(f, "%-*s  %9s %14s %8s %8s %8s %7s %9s %9s  %s\n", width, "cluster", "steps", "tokens",
+            "first", "last", "held out", "stall", "sent", "received", "digest");
+    for (int32_t i = 0; i < s->n_clusters; i++) {
+        const struct agent_cluster_summary *k = &s->clusters[i];
+        double busy = k->train_s + k->stall_s;
+        fprintf(f, "%-*s  %9lld %14lld", width, k->name, (long long)k->steps, (long long)k->tokens);
+        fprintf(f, " %8s %8s %8s", loss_text(k->loss_first, a, sizeof a),
+                loss_text(k->loss_last, b, sizeof b), loss_text(k->eval_loss, c, sizeof c));
+        fprintf(f, " %6.1f%% %9s %9s  %.12s\n", busy > 0 ? 100 * k->stall_s / busy : 0,
+                agent_human_bytes((double)k->wan_sent_bytes, a, sizeof a),
+                agent_human_bytes((double)k->wan_recv_bytes, b, sizeof b),
+                k->params_digest[0] ? k->params_digest : "-");
+    }
+}

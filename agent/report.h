@@ -1,0 +1,96 @@
+// What a run leaves behind for people and programs: DIR/metrics.jsonl while it goes,
+// DIR/summary.json at its end, and the summary as a table.
+//
+// Units: seconds, bytes on the socket (everything included), losses in nats per token. A number
+// that is not known (no evaluation was taken, nothing was sent) is NAN here and null in the files.
+#ifndef AGENT_REPORT_H
+#define AGENT_REPORT_H
+#include "agent/base/clock.h"
+#include "agent/base/status.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+// ---- metrics.jsonl
+// ----------------------------------------------------------------------------------
+//
+// One JSON object a line, in the order of events:
+//
+//     {"t": 12.340, "kind": "step", "cluster": "paris", "step": 120, ...}
+//
+//     step        step, tokens, loss, tokens_per_s, stall_s, train_s (sums since the start), lr
+//     round       round, fragment, digest, payload_bytes
+//     link        sent_bytes, recv_bytes (sums), goodput_bps, rtt_s, up, codec
+//     eval        loss, and sources: {NAME: loss}
+//     checkpoint, fault, tune, note    free fields, with a reason where there was a decision
+//
+// The writer adds t; kind and cluster are the caller's. Lines are appended whole, so that a reader
+// may follow the file while it grows.
+
+struct agent_metrics; // one open file; one thread
+
+// Appends to path. resume: keeps what is there, cuts off a last line that a crash left unfinished,
+// and lets t go on from the last line; otherwise the file begins empty.
+NEB_MUST_CHECK enum neb_status agent_metrics_open(const char *path, bool resume, neb_ns now,
+                                                  struct agent_metrics **out);
+void agent_metrics_close(struct agent_metrics **m);
+// Takes over (steals) line, an object; sets its t. NEB_ERR_IO or NEB_ERR_NOSPC: nothing, or not the
+// whole line, was written; the part is cut off again. NEB_ERR_INVALID: not an object with a kind.
+NEB_MUST_CHECK enum neb_status agent_metrics_add(struct agent_metrics *m, neb_ns now, json_t *line);
+double agent_metrics_seconds(const struct agent_metrics *m, neb_ns now); // t of a line written now
+
+// Calls each(user, line) for every whole line; returns how many were not JSON objects in *bad (may
+// be NULL). NEB_ERR_NOT_FOUND: no such file.
+typedef void agent_metrics_each(void *user, const json_t *line);
+NEB_MUST_CHECK enum neb_status agent_metrics_read(const char *path, agent_metrics_each *each,
+                                                  void *user, int64_t *bad);
+
+// ---- summary.json
+// -----------------------------------------------------------------------------------
+
+enum { AGENT_SUMMARY_CLUSTERS_MAX = 16, AGENT_DIGEST_TEXT = 65 };
+
+struct agent_cluster_summary {
+    char name[64];
+    char device[64]; // "cpu (avx512, 2 threads)"
+    int64_t steps, tokens;
+    double loss_first, loss_last; // training loss of the first and the last step (or logged step)
+    double eval_loss;             // on held-out text, of the parameters of params_digest
+    double stall_s, train_s;
+    uint64_t wan_sent_bytes, wan_recv_bytes;
+    char params_digest[AGENT_DIGEST_TEXT]; // hexadecimal; empty: none
+};
+
+struct agent_summary {
+    char job[64];
+    char mode[16];
+    int64_t params, trainable_params;
+    int64_t rounds; // committed
+    double wall_s;
+    int32_t n_clusters;
+    struct agent_cluster_summary clusters[AGENT_SUMMARY_CLUSTERS_MAX];
+    uint64_t payload_bytes;  // encoded updates, over all senders and exchanges, before transport
+    uint64_t payload_params; // parameters that those updates stand for, each time counted again
+};
+
+// 8 * payload_bytes / payload_params. NAN when nothing was exchanged.
+double agent_summary_bits_per_param(const struct agent_summary *s);
+// Bytes that sending every step's trainable gradients in fp32 would take, over the mean of what the
+// clusters sent. NAN when nothing was sent.
+double agent_summary_reduction(const struct agent_summary *s);
+
+// New references, NULL when out of memory. A cluster's part alone is what a worker reports to its
+// agent.
+json_t *agent_cluster_summary_to_json(const struct agent_cluster_summary *c);
+json_t *agent_summary_to_json(const struct agent_summary *s);
+// Strict: every key, no others, of its type. NEB_ERR_FORMAT.
+NEB_MUST_CHECK enum neb_status agent_cluster_summary_from_json(const json_t *json,
+                                                               struct agent_cluster_summary *out);
+// DIR/summary.json, atomic and durable.
+NEB_MUST_CHECK enum neb_status agent_summary_write(const struct agent_summary *s, const char *dir);
+// Two lines about the job and a table with a row a cluster.
+void agent_summary_print(const struct agent_summary *s, FILE *out);
+
+#endif

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# nebula check on a real corpus: what it says, as text and JSON, and its exit status.
+source "$(dirname "$0")/lib.sh"
+make_corpus
+make_job "$T/job.yaml"
+
+expect() { # expect STATUS TEXT arguments of check...
+    local status=0 want=$1 text=$2 out
+    shift 2
+    out=$("$nebula" check "$@" 2>&1) || status=$?
+    [[ $status == "$want" ]] || fail "check $*: exit status $status, not $want: $out"
+    [[ $out == *"$text"* ]] || fail "check $*: no '$text' in: $out"
+}
+expect 0 'job e2e is fine' "$T/job.yaml"
+expect 0 'exchange  6 times' "$T/job.yaml"
+expect 0 '"ok":true' "$T/job.yaml" --json
+# The vocabulary is the corpus's: 512 pieces x width 64, then two blocks, then the last norm.
+want=$((512 * 64 + 2 * (2 * 64 + 2 * 64 * 64 + 2 * 32 * 64 + 3 * 64 * 128) + 64))
+[[ $("$nebula" check "$T/job.yaml" --json | jq .params) == "$want" ]] || fail "parameters are not $want"
+sed 's/name: gpl/name: gnu/' "$T/job.yaml" >"$T/source.yaml"
+expect 2 "cluster alpha: corpus $T/corpus has no source 'gnu'" "$T/source.yaml"
+sed 's/^model:/modle:/' "$T/job.yaml" >"$T/key.yaml"
+expect 2 "key.yaml:5: modle: unknown key (did you mean 'model'?)" "$T/key.yaml"
+expect 2 '--set: sync.interval: 0 is not in 1..1e+09' "$T/job.yaml" --set sync.interval=0
+expect 2 'model.vocab: 100 is below the 512 pieces' "$T/job.yaml" --set model.vocab=100
+expect 2 '"ok":false' "$T/job.yaml" --json --set steps=no
+expect 2 'no-such.yaml' "$T/no-such.yaml"
+expect 2 'unrecognized option' "$T/job.yaml" --frobnicate
+rm -r "$T/corpus" # another site's: no error, but no size either
+expect 0 'not on this machine' "$T/job.yaml"
+expect 0 'size unknown' "$T/job.yaml"
+echo "check: all as expected"

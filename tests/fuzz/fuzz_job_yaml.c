@@ -1,0 +1,28 @@
+// Job files from anywhere: no crash, and what is accepted survives the way through JSON unchanged.
+#include "agent/base/log.h"
+#include "agent/config.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+static void drop(void *user, enum neb_log_level level, const char *text) { (void)user, (void)level, (void)text; }
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
+    static struct agent_job job, back; // large
+    neb_log_set_sink(drop, NULL);
+    if (n > 1 << 16 || agent_job_parse((const char *)data, n, "fuzz.yaml", &job) != NEB_OK)
+        return 0;
+    json_t *json = agent_job_to_json(&job);
+    char *text = json_dumps(json, JSON_COMPACT);
+    NEB_ASSERT(text);
+    json_t *travelled = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    NEB_ASSERT(travelled);
+    NEB_ASSERT(agent_job_from_json(travelled, &back) == NEB_OK);
+    NEB_ASSERT(!memcmp(&job, &back, sizeof job));
+    json_decref(travelled);
+    json_decref(json);
+    free(text);
+    return 0;
+}

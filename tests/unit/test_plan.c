@@ -1,0 +1,95 @@
+// agent/plan: counts are those of models that are made; bytes are those of the codec.
+#include "agent/plan.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <string.h>
+
+static const char base[] = "job: j\nsteps: 100\n"
+                           "model: {vocab: 96, n_layers: 3, d_model: 32, n_heads: 4, n_kv_heads: 2, d_ff: 80}\n"
+                           "data: {corpus: c, seq_len: 16, batch: 4, accumulate: 2}\n"
+                           "optim: {lr: 1e-3}\nclusters: [{name: a}]\n";
+
+static struct agent_job job_with(const char *const *sets) {
+    struct agent_job j;
+    assert_int_equal(agent_job_parse(base, strlen(base), "job.yaml", &j), NEB_OK);
+    for (; *sets; sets++)
+        assert_int_equal(agent_job_set(&j, *sets), NEB_OK);
+    assert_int_equal(agent_job_validate(&j, "job.yaml"), NEB_OK);
+    return j;
+}
+
+static void test_counts(void **state) {
+    (void)state;
+    static const char *const cases[][6] = {
+        {NULL},
+        {"model.tied=false", NULL},
+        {"model.qkv_bias=true", "model.n_kv_heads=0", NULL},
+        {"model.head_dim=16", "trainable.freeze=[embeddings]", NULL},
+        {"model.tied=false", "trainable.freeze=[embeddings]", NULL},
+        {"trainable=lora", "trainable.rank=4", "trainable.targets=[q,v,down]", NULL},
+        {"trainable=lora", "trainable.rank=2", "trainable.targets=[k,o,gate,up]", "model.tied=false", NULL},
+        {"trainable=bitfit", "model.qkv_bias=true", NULL},
+        {"trainable=last_layers", "trainable.n=2", NULL},
+        {"trainable=last_layers", "trainable.n=3", "model.tied=false", "model.qkv_bias=true", NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct agent_job j = job_with(cases[i]);
+        struct agent_plan p;
+        struct intra_model *m;
+        assert_int_equal(agent_job_plan(&j, 0, &p), NEB_OK);
+        struct intra_model_config c = j.model;
+        c.head_dim = c.head_dim ? c.head_dim : c.d_model / c.n_heads;
+        c.n_kv_heads = c.n_kv_heads ? c.n_kv_heads : c.n_heads;
+        c.max_seq = j.seq_len;
+        assert_int_equal(intra_model_create(&c, &j.trainable, 1, &m), NEB_OK);
+        int64_t params = 0;
+        for (int32_t k = 0; k < m->n_tensors; k++)
+            params += (int64_t)intra_tensor_size(&m->tensors[k]);
+        assert_int_equal(p.params, params);
+        assert_int_equal(p.trainable, m->n_trainable);
+        intra_model_destroy(&m);
+    }
+}
+
+static void test_bytes(void **state) {
+    (void)state;
+    static const struct {
+        const char *sets[4];
+        int64_t exchanges;
+        double bits_min, bits_max;
+    } cases[] = {
+        {{"sync.interval=10", "sync.codec=fp32", NULL}, 10, 29, 33},
+        {{"sync.interval=30", "sync.codec=int4", NULL}, 4, 3, 4.2},
+        {{"sync.interval=99", "sync.codec=topk:64/4096", NULL}, 2, 7, 9}, // all tensors are small: int8
+        {{"model.vocab=100000", "sync.codec=topk:64/4096", NULL}, 4, 0.1, 0.3},
+        {{"sync.scheme=synchronous", NULL}, 100, 32, 32},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct agent_job j = job_with(cases[i].sets);
+        struct agent_plan p;
+        assert_int_equal(agent_job_plan(&j, 0, &p), NEB_OK);
+        assert_int_equal(p.exchanges, cases[i].exchanges);
+        if (p.bits_per_param < cases[i].bits_min || p.bits_per_param > cases[i].bits_max)
+            fail_msg("case %zu: %g bits", i, p.bits_per_param);
+        double exact = 100.0 * 32 / (p.bits_per_param * (double)p.exchanges);
+        assert_true(fabs(p.reduction / exact - 1) < 1e-12);
+        assert_int_equal(p.tokens, 100 * 4 * 2 * 16);
+    }
+    struct agent_job none = job_with((const char *const[]){"sync.scheme=none", NULL});
+    struct agent_plan p;
+    assert_int_equal(agent_job_plan(&none, 0, &p), NEB_OK);
+    assert_true(p.exchanges == 0 && p.bytes == 0 && isnan(p.reduction));
+    none.model.vocab = 0; // the corpus's counts when the job leaves it open
+    struct agent_plan with;
+    assert_int_equal(agent_job_plan(&none, 200, &with), NEB_OK);
+    assert_int_equal(with.params - p.params, (200 - 96) * 32);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_counts), cmocka_unit_test(test_bytes)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
