@@ -87,7 +87,7 @@ static void publish(struct daemon *d, struct agent_jobrun *j, const char *ev, co
 
 static int peers_alive(const struct daemon *d, const struct agent_jobrun *j) {
     int n = 0;
-    for (int i = 0; i < j->job.n_clusters; i++)
+    for (int i = 0; j->federated && i < j->job.n_clusters; i++)
         n += i != j->self && d->up[j->peers[i]];
     return n;
 }
@@ -169,6 +169,8 @@ static enum neb_status map_clusters(const struct daemon *d, struct agent_jobrun 
         for (uint32_t k = 0; k < d->members.n; k++)
             if (!strcmp(d->members.m[k].pub.name, name))
                 peer = k;
+        if (peer == UINT32_MAX && j->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
+            continue; // the reference runs in one process: the other clusters are only its data
         if (peer == UINT32_MAX) {
             snprintf(why, cap, "cluster \"%s\" is no member known to agent \"%s\"; add it with nebula peer add", name, my_name(d));
             return NEB_ERR_NOT_FOUND;

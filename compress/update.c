@@ -117,37 +117,57 @@ enum neb_status cmp_update_counts(struct cmp_work *w, const struct cmp_update_un
     return good ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "update: row counts do not unpack to %u rows", rows);
 }
 
-enum neb_status cmp_update_check(struct cmp_work *w, const uint8_t *p, size_t len, struct cmp_update_stats *out) {
+// Headers only: what an update claims to hold, before any of it is unpacked.
+static enum neb_status sum_claims(const uint8_t *p, size_t len, uint64_t elements_max) {
+    struct neb_rd r = neb_rd_make(p, len);
+    uint32_t units;
+    uint64_t elements = 0;
+    NEB_TRY(open_header(&r, &units));
+    for (uint32_t i = 0; i < units; i++) {
+        struct cmp_unit_shape s;
+        struct cmp_update_unit u;
+        struct cmp_frame_info info;
+        NEB_TRY(next_unit(&r, &s, &u));
+        NEB_TRY(cmp_frame_peek(u.frame, u.frame_len, &info));
+        if (s.rows > ROWS_MAX || info.n != (uint64_t)s.rows * s.cols || info.n > UNIT_ELEMENTS_MAX)
+            return neb_fail(NEB_ERR_FORMAT, "update: unit %u claims %u x %u elements in %zu bytes", s.unit, s.rows, s.cols, u.frame_len);
+        elements += info.n;
+        if (elements > elements_max)
+            return neb_fail(NEB_ERR_FORMAT, "update: claims more than the %llu elements it may hold", (unsigned long long)elements_max);
+    }
+    return neb_rd_done(&r) ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "update: bytes after its end");
+}
+
+enum neb_status cmp_update_check_max(struct cmp_work *w, const uint8_t *p, size_t len, uint64_t elements_max,
+                                     struct cmp_update_stats *out) {
     struct neb_rd r = neb_rd_make(p, len);
     enum neb_status st = NEB_OK;
     struct neb_buf room = {0};
     double sum = 0;
     *out = (struct cmp_update_stats){0};
+    NEB_TRY(sum_claims(p, len, elements_max));
     NEB_TRY(open_header(&r, &out->units));
     for (uint32_t i = 0; i < out->units; i++) {
         struct cmp_unit_shape s;
         struct cmp_update_unit u;
-        struct cmp_frame_info info;
         NEB_TRY_GOTO(next_unit(&r, &s, &u), out);
-        NEB_TRY_GOTO(cmp_frame_peek(u.frame, u.frame_len, &info), out);
-        if (s.rows > ROWS_MAX || info.n != (uint64_t)s.rows * s.cols || info.n > UNIT_ELEMENTS_MAX) {
-            st = neb_fail(NEB_ERR_FORMAT, "update: unit %u claims %u x %u elements in %zu bytes", s.unit, s.rows, s.cols, u.frame_len);
-            goto out;
-        }
+        size_t n = (size_t)s.rows * s.cols;
         neb_buf_clear(&room);
-        NEB_TRY_GOTO(neb_buf_reserve(&room, info.n * sizeof(float) + (size_t)s.rows * 4 + 64), out);
+        NEB_TRY_GOTO(neb_buf_reserve(&room, n * sizeof(float) + (size_t)s.rows * 4 + 64), out);
         float *x = (float *)(void *)room.p;
-        NEB_TRY_GOTO(cmp_decode(w, u.frame, u.frame_len, x, info.n), out);
-        for (uint64_t k = 0; k < info.n; k++)
+        NEB_TRY_GOTO(cmp_decode(w, u.frame, u.frame_len, x, n), out);
+        for (size_t k = 0; k < n; k++)
             sum += (double)x[k] * (double)x[k];
         if (u.counts_len)
             NEB_TRY_GOTO(cmp_update_counts(w, &u, s.rows, (uint32_t *)(void *)room.p), out);
-        out->elements += info.n;
+        out->elements += n;
     }
     out->norm = sqrt(sum);
-    if (!neb_rd_done(&r))
-        st = neb_fail(NEB_ERR_FORMAT, "update: bytes after its end");
 out:
     neb_buf_free(&room);
     return st;
+}
+
+enum neb_status cmp_update_check(struct cmp_work *w, const uint8_t *p, size_t len, struct cmp_update_stats *out) {
+    return cmp_update_check_max(w, p, len, UINT64_MAX, out);
 }

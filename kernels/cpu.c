@@ -1,7 +1,9 @@
-// The fast CPU backend: creation, choice of instruction set, and the drivers of element and row ops. A driver cuts its
-// op into blocks that depend on the shape alone; partial sums of blocks are added in block order.
+// The fast CPU backend: creation, choice of instruction set, and the drivers of element and row
+// ops. A driver cuts its op into blocks that depend on the shape alone; partial sums of blocks are
+// added in block order.
 #include "kernels/cpu.h"
 
+#include <cblas.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -65,8 +67,15 @@ static void embed_fwd_task(void *arg, size_t t) {
     for (size_t i = t * a->per; i < row_end(a, t); i++)
         memcpy(a->y + i * d, a->x + (size_t)a->ids[i] * d, sizeof(float) * d);
 }
-static void embed_fwd(struct kern *K, float *out, const float *table, const int32_t *ids, int n, int d) {
-    rows_run(&(struct rows){.K = K, .y = out, .x = table, .ids = ids, .n = (size_t)n, .per = rows_per_task(d), .d = d},
+static void embed_fwd(struct kern *K, float *out, const float *table, const int32_t *ids, int n,
+                      int d) {
+    rows_run(&(struct rows){.K = K,
+                            .y = out,
+                            .x = table,
+                            .ids = ids,
+                            .n = (size_t)n,
+                            .per = rows_per_task(d),
+                            .d = d},
              embed_fwd_task);
 }
 
@@ -77,10 +86,18 @@ static void embed_bwd_task(void *arg, size_t t) {
     for (int i = 0; i < a->T; i++)
         a->v->add(a->y + (size_t)a->ids[i] * d + from, a->x + (size_t)i * d + from, len);
 }
-static void embed_bwd(struct kern *K, float *dtable, const float *dout, const int32_t *ids, int n, int d, int V) {
+static void embed_bwd(struct kern *K, float *dtable, const float *dout, const int32_t *ids, int n,
+                      int d, int V) {
     for (int i = 0; i < n; i++)
         NEB_ASSERT(ids[i] >= 0 && ids[i] < V);
-    rows_run(&(struct rows){.K = K, .y = dtable, .x = dout, .ids = ids, .n = (size_t)d, .per = COLUMNS, .d = d, .T = n},
+    rows_run(&(struct rows){.K = K,
+                            .y = dtable,
+                            .x = dout,
+                            .ids = ids,
+                            .n = (size_t)d,
+                            .per = COLUMNS,
+                            .d = d,
+                            .T = n},
              embed_bwd_task);
 }
 
@@ -88,13 +105,23 @@ static void rms_fwd_task(void *arg, size_t t) {
     const struct rows *a = arg;
     for (size_t i = t * a->per; i < row_end(a, t); i++) {
         size_t at = i * (size_t)a->d;
-        a->rstd[i] = a->v->rms_fwd(a->y + at, a->h + at, a->x + at, a->r ? a->r + at : NULL, a->w, a->d, a->eps);
+        a->rstd[i] = a->v->rms_fwd(a->y + at, a->h + at, a->x + at, a->r ? a->r + at : NULL, a->w,
+                                   a->d, a->eps);
     }
 }
-static void rmsnorm_fwd(struct kern *K, float *y, float *rstd, float *h, const float *x, const float *r,
-                        const float *w, int n, int d, float eps) {
-    rows_run(&(struct rows){.K = K, .y = y, .rstd = rstd, .h = h, .x = x, .r = r, .w = w, .n = (size_t)n,
-                            .per = rows_per_task(d), .d = d, .eps = eps},
+static void rmsnorm_fwd(struct kern *K, float *y, float *rstd, float *h, const float *x,
+                        const float *r, const float *w, int n, int d, float eps) {
+    rows_run(&(struct rows){.K = K,
+                            .y = y,
+                            .rstd = rstd,
+                            .h = h,
+                            .x = x,
+                            .r = r,
+                            .w = w,
+                            .n = (size_t)n,
+                            .per = rows_per_task(d),
+                            .d = d,
+                            .eps = eps},
              rms_fwd_task);
 }
 
@@ -108,8 +135,8 @@ static void rms_bwd_task(void *arg, size_t t) {
         a->v->rms_bwd(a->y + at, dw, a->x + at, a->r + at, a->w, a->rs[i], a->d);
     }
 }
-static void rmsnorm_bwd(struct kern *K, float *dh, float *dw, const float *dy, const float *h, const float *w,
-                        const float *rstd, int n, int d) {
+static void rmsnorm_bwd(struct kern *K, float *dh, float *dw, const float *dy, const float *h,
+                        const float *w, const float *rstd, int n, int d) {
     struct rows a = {.K = K, .y = dh, .x = dy, .r = h, .w = w, .rs = rstd, .n = (size_t)n, .d = d};
     a.per = rows_per_sum(a.n, d);
     if (dw)
@@ -122,13 +149,22 @@ static void rmsnorm_bwd(struct kern *K, float *dh, float *dw, const float *dy, c
 static void rope_task(void *arg, size_t t) {
     const struct rows *a = arg;
     for (size_t i = t * a->per; i < row_end(a, t); i++)
-        a->v->rope(a->y + i * (size_t)a->ld, a->x + i % (size_t)a->T * (size_t)a->d, a->heads, a->d, a->inverse);
+        a->v->rope(a->y + i * (size_t)a->ld, a->x + i % (size_t)a->T * (size_t)a->d, a->heads, a->d,
+                   a->inverse);
 }
-static void rope(struct kern *K, float *x, int ld, const float *cos_sin, int n, int T, int heads, int head_dim,
-                 bool inverse) {
+static void rope(struct kern *K, float *x, int ld, const float *cos_sin, int n, int T, int heads,
+                 int head_dim, bool inverse) {
     NEB_ASSERT(head_dim % 2 == 0 && head_dim <= CPU_HEAD_DIM_MAX);
-    rows_run(&(struct rows){.K = K, .y = x, .ld = ld, .x = cos_sin, .n = (size_t)n, .per = rows_per_task(heads * head_dim),
-                            .d = head_dim, .T = T, .heads = heads, .inverse = inverse},
+    rows_run(&(struct rows){.K = K,
+                            .y = x,
+                            .ld = ld,
+                            .x = cos_sin,
+                            .n = (size_t)n,
+                            .per = rows_per_task(heads * head_dim),
+                            .d = head_dim,
+                            .T = T,
+                            .heads = heads,
+                            .inverse = inverse},
              rope_task);
 }
 
@@ -139,7 +175,9 @@ static void swiglu_fwd_task(void *arg, size_t t) {
         a->v->swiglu_fwd(a->y + i * f, a->x + i * 2 * f, a->x + i * 2 * f + f, f);
 }
 static void swiglu_fwd(struct kern *K, float *y, const float *gu, int n, int f) {
-    rows_run(&(struct rows){.K = K, .y = y, .x = gu, .n = (size_t)n, .per = rows_per_task(f), .d = f}, swiglu_fwd_task);
+    rows_run(
+        &(struct rows){.K = K, .y = y, .x = gu, .n = (size_t)n, .per = rows_per_task(f), .d = f},
+        swiglu_fwd_task);
 }
 static void swiglu_bwd_task(void *arg, size_t t) {
     const struct rows *a = arg;
@@ -150,8 +188,10 @@ static void swiglu_bwd_task(void *arg, size_t t) {
     }
 }
 static void swiglu_bwd(struct kern *K, float *dgu, const float *dy, const float *gu, int n, int f) {
-    rows_run(&(struct rows){.K = K, .y = dgu, .x = dy, .r = gu, .n = (size_t)n, .per = rows_per_task(f), .d = f},
-             swiglu_bwd_task);
+    rows_run(
+        &(struct rows){
+            .K = K, .y = dgu, .x = dy, .r = gu, .n = (size_t)n, .per = rows_per_task(f), .d = f},
+        swiglu_bwd_task);
 }
 
 static void bias_fwd_task(void *arg, size_t t) {
@@ -160,7 +200,9 @@ static void bias_fwd_task(void *arg, size_t t) {
         a->v->add(a->y + i * (size_t)a->d, a->x, (size_t)a->d);
 }
 static void bias_fwd(struct kern *K, float *x, const float *b, int n, int d) {
-    rows_run(&(struct rows){.K = K, .y = x, .x = b, .n = (size_t)n, .per = rows_per_task(d), .d = d}, bias_fwd_task);
+    rows_run(
+        &(struct rows){.K = K, .y = x, .x = b, .n = (size_t)n, .per = rows_per_task(d), .d = d},
+        bias_fwd_task);
 }
 static void bias_bwd_task(void *arg, size_t t) {
     const struct rows *a = arg;
@@ -200,7 +242,8 @@ static void adamw_task(void *arg, size_t i) {
     size_t at = i * FLAT_BLOCK;
     f->v->adamw(f->c, f->y + at, f->x + at, f->m + at, f->s + at, flat_len(f, i));
 }
-static void adamw(struct kern *K, const struct kern_adamw *c, float *p, const float *g, float *m, float *v, size_t n) {
+static void adamw(struct kern *K, const struct kern_adamw *c, float *p, const float *g, float *m,
+                  float *v, size_t n) {
     flat_run(K, &(struct flat){.c = c, .y = p, .x = g, .m = m, .s = v, .n = n}, adamw_task);
 }
 static void sumsq_task(void *arg, size_t i) {
@@ -234,7 +277,9 @@ static void zero_task(void *arg, size_t i) {
     const struct flat *f = arg;
     memset(f->y + i * FLAT_BLOCK, 0, sizeof(float) * flat_len(f, i));
 }
-static void zero(struct kern *K, float *y, size_t n) { flat_run(K, &(struct flat){.y = y, .n = n}, zero_task); }
+static void zero(struct kern *K, float *y, size_t n) {
+    flat_run(K, &(struct flat){.y = y, .n = n}, zero_task);
+}
 
 static const struct kern_ops cpu_ops = {
     .name = "cpu",
@@ -266,7 +311,8 @@ const struct cpu_isa *cpu_isa_find(const char *name) {
                    ? &cpu_isa_avx512
                    : NULL;
     if (!strcmp(name, "avx2"))
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &cpu_isa_avx2 : NULL;
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &cpu_isa_avx2
+                                                                               : NULL;
 #endif
     return strcmp(name, "sse2") ? NULL : &cpu_isa_sse2;
 }
@@ -301,8 +347,10 @@ enum neb_status cpu_create_isa(const char *isa, int n_threads, struct kern **out
     const char *name = isa ? isa : kern_cpu_isa();
     const struct cpu_isa *v = cpu_isa_find(name);
     if (!v)
-        return neb_fail(NEB_ERR_UNSUPPORTED, "instruction set '%s' is unknown or not in this machine; NEBULA_ISA is "
-                                             "avx512, avx2 or sse2", name);
+        return neb_fail(NEB_ERR_UNSUPPORTED,
+                        "instruction set '%s' is unknown or not in this machine; NEBULA_ISA is "
+                        "avx512, avx2 or sse2",
+                        name);
     struct kern *K = calloc(1, sizeof *K);
     struct cpu_ctx *x = calloc(1, sizeof *x);
     if (!K || !x) {
@@ -314,7 +362,7 @@ enum neb_status cpu_create_isa(const char *isa, int n_threads, struct kern **out
     K->ctx = x;
     K->destroy = cpu_destroy;
     x->isa = v;
-    NEB_TRY_GOTO(cpu_blas_open(v == &cpu_isa_avx512, &x->sgemm), out);
+    openblas_set_num_threads(1); // for the process: the threads are ours (cpu_gemm.c)
     NEB_TRY_GOTO(kern_pool_create(n_threads, &K->pool), out);
     *out = K;
     return NEB_OK;
@@ -323,4 +371,6 @@ out:
     return st;
 }
 
-enum neb_status kern_cpu_create(int n_threads, struct kern **out) { return cpu_create_isa(NULL, n_threads, out); }
+enum neb_status kern_cpu_create(int n_threads, struct kern **out) {
+    return cpu_create_isa(NULL, n_threads, out);
+}

@@ -1,10 +1,12 @@
-// Inside the fast CPU backend: the table of inner loops that exists once per instruction set, the backend's context,
-// and the drivers that split an op over the pool. Not for callers outside kernels/ and its tests.
+// Inside the fast CPU backend: the table of inner loops that exists once per instruction set, the
+// backend's context, and the drivers that split an op over the pool. Not for callers outside
+// kernels/ and its tests.
 //
-//     cpu.c        create, instruction set, element and row ops       ┐ drivers: split work by fixed blocks
-//     cpu_gemm.c   OpenBLAS tiles, output layer with cross-entropy    │ (a function of the shape alone), so the
-//     cpu_attn.c   attention                                          ┘ bits do not depend on the thread count
-//     cpu_sse2.c cpu_avx2.c cpu_avx512.c: one table each, from the templates
+//     cpu.c        create, instruction set, element and row ops       ┐ drivers: split work by
+//     fixed blocks cpu_gemm.c   OpenBLAS tiles, output layer with cross-entropy    │ (a function of
+//     the shape alone), so the cpu_attn.c   attention                                          ┘
+//     bits do not depend on the thread count cpu_sse2.c cpu_avx2.c cpu_avx512.c: one table each,
+//     from the templates
 //         cpu_simd.inc.h (vectors, exp), cpu_rows.inc.h (rows), cpu_attn.inc.h (attention tiles)
 #ifndef KERN_CPU_H
 #define KERN_CPU_H
@@ -15,31 +17,36 @@ struct cpu_attn {
     struct kern_attn s;
     const float *q, *k, *v, *out, *dout;
     int ldq, ldk, ldv, ldo;
-    float *o, *lse;            // forward
-    float *dq, *dk, *dv;       // backward
-    const float *lse_in;       // backward
-    float *delta;              // backward
+    float *o, *lse;      // forward
+    float *dq, *dk, *dv; // backward
+    const float *lse_in; // backward
+    float *delta;        // backward
 };
 
 enum {
-    CPU_ATTN_BLOCK = 64,  // queries in the lanes of a tile, and keys in its rows
-    CPU_LANES_MAX = 16,   // widest vector in floats; tiles are padded to it
+    CPU_ATTN_BLOCK = 64, // queries in the lanes of a tile, and keys in its rows
+    CPU_LANES_MAX = 16,  // widest vector in floats; tiles are padded to it
     CPU_HEAD_DIM_MAX = 256,
 };
 
-// Inner loops of one instruction set. Lengths are in floats and need not be multiples of the vector.
+// Inner loops of one instruction set. Lengths are in floats and need not be multiples of the
+// vector.
 struct cpu_isa {
     const char *name;
     // One row of RMSNorm; returns rstd.
-    float (*rms_fwd)(float *y, float *h, const float *x, const float *r, const float *w, int d, float eps);
-    void (*rms_bwd)(float *dh, float *dw, const float *dy, const float *h, const float *w, float rstd, int d);
+    float (*rms_fwd)(float *y, float *h, const float *x, const float *r, const float *w, int d,
+                     float eps);
+    void (*rms_bwd)(float *dh, float *dw, const float *dy, const float *h, const float *w,
+                    float rstd, int d);
     // All heads of one row; cs: (head_dim/2, 2)
     void (*rope)(float *x, const float *cs, int heads, int head_dim, bool inverse);
     void (*swiglu_fwd)(float *y, const float *gate, const float *up, size_t n);
-    void (*swiglu_bwd)(float *dgate, float *dup, const float *dy, const float *gate, const float *up, size_t n);
+    void (*swiglu_bwd)(float *dgate, float *dup, const float *dy, const float *gate,
+                       const float *up, size_t n);
     // z = exp(z - max z); returns the sum
     double (*exp_row)(float *z, size_t n, float *max);
-    void (*adamw)(const struct kern_adamw *c, float *p, const float *g, float *m, float *v, size_t n);
+    void (*adamw)(const struct kern_adamw *c, float *p, const float *g, float *m, float *v,
+                  size_t n);
     double (*sumsq)(const float *x, size_t n);
     void (*add)(float *y, const float *x, size_t n);
     void (*scale)(float *y, float a, size_t n);
@@ -54,38 +61,33 @@ extern const struct cpu_isa cpu_isa_sse2, cpu_isa_avx2, cpu_isa_avx512;
 size_t cpu_attn_fwd_scratch(const struct kern_attn *s); // floats a work item needs
 size_t cpu_attn_bwd_scratch(const struct kern_attn *s);
 
-typedef void cpu_sgemm(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda,
-                       const float *b, int ldb, float beta, float *c, int ldc); // cblas_sgemm
-
 struct cpu_buf { // grows once, 64-byte aligned
     float *p;
     size_t n;
 };
 struct cpu_ctx {
     const struct cpu_isa *isa;
-    cpu_sgemm *sgemm;
     struct cpu_buf attn, partial, logits, rows, drows; // scratch of single ops
     int32_t *picked;                                   // (picked_n) rows with a target
     size_t picked_n;
 };
 static inline struct cpu_ctx *cpu_of(struct kern *K) { return K->ctx; }
-float *cpu_buf_need(struct cpu_buf *b, size_t n); // at least n floats; content is lost when it grows
-
-// Loads OpenBLAS with the kernels of the widest instruction set here (see cpu_gemm.c).
-NEB_MUST_CHECK enum neb_status cpu_blas_open(bool avx512, cpu_sgemm **out);
+float *cpu_buf_need(struct cpu_buf *b,
+                    size_t n); // at least n floats; content is lost when it grows
 
 // NULL when this machine or build cannot run it.
 const struct cpu_isa *cpu_isa_find(const char *name);
 // kern_cpu_create with a chosen table: NULL picks as kern_cpu_isa() says.
 NEB_MUST_CHECK enum neb_status cpu_create_isa(const char *isa, int n_threads, struct kern **out);
 
-void cpu_gemm(struct kern *K, enum kern_trans ta, enum kern_trans tb, int m, int n, int k, float alpha, const float *a,
-              int lda, const float *b, int ldb, float beta, float *c, int ldc);
+void cpu_gemm(struct kern *K, enum kern_trans ta, enum kern_trans tb, int m, int n, int k,
+              float alpha, const float *a, int lda, const float *b, int ldb, float beta, float *c,
+              int ldc);
 double cpu_head_loss(struct kern *K, const struct kern_head *h, int64_t *n_counted);
-void cpu_attn_fwd(struct kern *K, const struct kern_attn *s, float *out, int ldo, float *lse, const float *q, int ldq,
-                  const float *k, int ldk, const float *v, int ldv);
-void cpu_attn_bwd(struct kern *K, const struct kern_attn *s, float *dq, float *dk, float *dv, const float *dout,
-                  const float *out, int ldo, const float *lse, const float *q, int ldq, const float *k, int ldk,
-                  const float *v, int ldv, float *delta);
+void cpu_attn_fwd(struct kern *K, const struct kern_attn *s, float *out, int ldo, float *lse,
+                  const float *q, int ldq, const float *k, int ldk, const float *v, int ldv);
+void cpu_attn_bwd(struct kern *K, const struct kern_attn *s, float *dq, float *dk, float *dv,
+                  const float *dout, const float *out, int ldo, const float *lse, const float *q,
+                  int ldq, const float *k, int ldk, const float *v, int ldv, float *delta);
 
 #endif

@@ -1,6 +1,6 @@
-// Attention over the pool: work items (batch, head, block of queries) forward, (batch, key-value head) backward. As
-// many tasks as threads take items from a common counter, so that each needs scratch only once; no item's result
-// depends on which task takes it.
+// Attention over the pool: work items (batch, head, block of queries) forward, (batch, key-value
+// head) backward. As many tasks as threads take items from a common counter, so that each needs
+// scratch only once; no item's result depends on which task takes it.
 #include "kernels/cpu.h"
 
 #include <stdatomic.h>
@@ -14,7 +14,9 @@ struct attn_job {
     atomic_size_t next;
 };
 
-static size_t padded(int D) { return (size_t)(D + CPU_LANES_MAX - 1) / CPU_LANES_MAX * CPU_LANES_MAX; }
+static size_t padded(int D) {
+    return (size_t)(D + CPU_LANES_MAX - 1) / CPU_LANES_MAX * CPU_LANES_MAX;
+}
 
 size_t cpu_attn_fwd_scratch(const struct kern_attn *s) {
     return CPU_ATTN_BLOCK * (2 * (size_t)s->head_dim + CPU_ATTN_BLOCK + 2);
@@ -28,9 +30,13 @@ size_t cpu_attn_bwd_scratch(const struct kern_attn *s) {
 static void fwd_task(void *arg, size_t task) {
     struct attn_job *j = arg;
     size_t heads = (size_t)j->a.s.n_heads, rows = heads * (size_t)j->a.s.B;
-    for (size_t i; (i = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed)) < j->n_items;) {
-        int block = j->blocks - 1 - (int)(i / rows); // late blocks see most keys: first, so that no long one is left over
-        j->v->attn_fwd(&j->a, (int)(i % rows / heads), (int)(i % heads), block, j->scratch + task * j->per_task);
+    for (size_t i;
+         (i = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed)) < j->n_items;) {
+        int block =
+            j->blocks - 1 -
+            (int)(i / rows); // late blocks see most keys: first, so that no long one is left over
+        j->v->attn_fwd(&j->a, (int)(i % rows / heads), (int)(i % heads), block,
+                       j->scratch + task * j->per_task);
     }
 }
 
@@ -41,7 +47,8 @@ static void bwd_task(void *arg, size_t task) {
         j->v->attn_bwd(&j->a, (int)(i / heads), (int)(i % heads), j->scratch + task * j->per_task);
 }
 
-static void attn_run(struct kern *K, struct attn_job *j, size_t scratch, void (*task)(void *arg, size_t i)) {
+static void attn_run(struct kern *K, struct attn_job *j, size_t scratch,
+                     void (*task)(void *arg, size_t i)) {
     size_t tasks = (size_t)kern_pool_threads(K->pool);
     if (tasks > j->n_items)
         tasks = j->n_items;
@@ -58,22 +65,43 @@ static void check_shape(const struct kern_attn *s) {
     NEB_ASSERT(s->mask != KERN_MASK_PREFIX || s->prefix_len);
 }
 
-void cpu_attn_fwd(struct kern *K, const struct kern_attn *s, float *out, int ldo, float *lse, const float *q, int ldq,
-                  const float *k, int ldk, const float *v, int ldv) {
+void cpu_attn_fwd(struct kern *K, const struct kern_attn *s, float *out, int ldo, float *lse,
+                  const float *q, int ldq, const float *k, int ldk, const float *v, int ldv) {
     check_shape(s);
-    struct attn_job j = {.a = {.s = *s, .q = q, .k = k, .v = v, .ldq = ldq, .ldk = ldk, .ldv = ldv, .ldo = ldo,
-                               .o = out, .lse = lse},
+    struct attn_job j = {.a = {.s = *s,
+                               .q = q,
+                               .k = k,
+                               .v = v,
+                               .ldq = ldq,
+                               .ldk = ldk,
+                               .ldv = ldv,
+                               .ldo = ldo,
+                               .o = out,
+                               .lse = lse},
                          .blocks = (s->T + CPU_ATTN_BLOCK - 1) / CPU_ATTN_BLOCK};
     j.n_items = (size_t)s->B * (size_t)s->n_heads * (size_t)j.blocks;
     attn_run(K, &j, cpu_attn_fwd_scratch(s), fwd_task);
 }
 
-void cpu_attn_bwd(struct kern *K, const struct kern_attn *s, float *dq, float *dk, float *dv, const float *dout,
-                  const float *out, int ldo, const float *lse, const float *q, int ldq, const float *k, int ldk,
-                  const float *v, int ldv, float *delta) {
+void cpu_attn_bwd(struct kern *K, const struct kern_attn *s, float *dq, float *dk, float *dv,
+                  const float *dout, const float *out, int ldo, const float *lse, const float *q,
+                  int ldq, const float *k, int ldk, const float *v, int ldv, float *delta) {
     check_shape(s);
-    struct attn_job j = {.a = {.s = *s, .q = q, .k = k, .v = v, .out = out, .dout = dout, .ldq = ldq, .ldk = ldk,
-                               .ldv = ldv, .ldo = ldo, .lse_in = lse, .dq = dq, .dk = dk, .dv = dv, .delta = delta},
+    struct attn_job j = {.a = {.s = *s,
+                               .q = q,
+                               .k = k,
+                               .v = v,
+                               .out = out,
+                               .dout = dout,
+                               .ldq = ldq,
+                               .ldk = ldk,
+                               .ldv = ldv,
+                               .ldo = ldo,
+                               .lse_in = lse,
+                               .dq = dq,
+                               .dk = dk,
+                               .dv = dv,
+                               .delta = delta},
                          .n_items = (size_t)s->B * (size_t)s->n_kv_heads};
     attn_run(K, &j, cpu_attn_bwd_scratch(s), bwd_task);
 }

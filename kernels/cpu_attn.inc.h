@@ -1,13 +1,14 @@
-// Attention tiles for one instruction set, in the manner of FlashAttention (Dao et al. 2022, 2023): a block of queries
-// meets one block of keys at a time, with a running maximum and sum, and nothing of size (T, T) exists.
+// Attention tiles for one instruction set, in the manner of FlashAttention (Dao et al. 2022, 2023):
+// a block of queries meets one block of keys at a time, with a running maximum and sum, and nothing
+// of size (T, T) exists.
 //
 // Everything is kept transposed, queries in the lanes:
 //
-//     S^T (keys, queries) = K Q^T        K is read in place, element by element; only Q^T is packed, once a block
-//     O^T (D, queries)   += V^T P^T      V too
+//     S^T (keys, queries) = K Q^T        K is read in place, element by element; only Q^T is
+//     packed, once a block O^T (D, queries)   += V^T P^T      V too
 //
-// so the maximum and the sum over keys run down the rows without a horizontal step, and one small product,
-// tile_mm, with scalars of A broadcast against vectors of B, does all the arithmetic.
+// so the maximum and the sum over keys run down the rows without a horizontal step, and one small
+// product, tile_mm, with scalars of A broadcast against vectors of B, does all the arithmetic.
 enum { QB = CPU_ATTN_BLOCK, KB = CPU_ATTN_BLOCK };
 
 #if V_LANES == 16
@@ -36,7 +37,8 @@ V_INLINE void mm_kernel(const struct mm *t, size_t i0, size_t j0, const int rows
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 8
         for (int j = 0; j < vecs; j++)
-            sum[i][j] = t->add ? v_load(t->c + (i0 + (size_t)i) * t->ldc + j0 + (size_t)j * V_LANES) : (vf){0};
+            sum[i][j] = t->add ? v_load(t->c + (i0 + (size_t)i) * t->ldc + j0 + (size_t)j * V_LANES)
+                               : (vf){0};
     for (int l = 0; l < t->k; l++, a += t->a_col, b += t->ldb) {
         vf bl[MM_VECS];
 #pragma GCC unroll 8
@@ -85,9 +87,10 @@ static void tile_mm(const struct mm *t, int m, int n) {
 typedef float v4 __attribute__((vector_size(16)));
 typedef float v4_mem __attribute__((vector_size(16), aligned(4), may_alias));
 
-// to (cols, rows), row stride ldt, = scale * from (rows, cols) transposed; columns of `to` up to `pad` become 0.
-static void transpose(float *to, size_t ldt, const float *from, size_t ldf, size_t rows, size_t cols, size_t pad,
-                      float by) {
+// to (cols, rows), row stride ldt, = scale * from (rows, cols) transposed; columns of `to` up to
+// `pad` become 0.
+static void transpose(float *to, size_t ldt, const float *from, size_t ldf, size_t rows,
+                      size_t cols, size_t pad, float by) {
     size_t i = 0;
     for (; i + 4 <= rows; i += 4) {
         const float *p = from + i * ldf;
@@ -95,8 +98,10 @@ static void transpose(float *to, size_t ldt, const float *from, size_t ldf, size
         for (; j + 4 <= cols; j += 4) {
             v4 a = *(const v4_mem *)(p + j), b = *(const v4_mem *)(p + ldf + j);
             v4 c = *(const v4_mem *)(p + 2 * ldf + j), d = *(const v4_mem *)(p + 3 * ldf + j);
-            v4 ab = __builtin_shufflevector(a, b, 0, 4, 1, 5), cd = __builtin_shufflevector(c, d, 0, 4, 1, 5);
-            v4 ef = __builtin_shufflevector(a, b, 2, 6, 3, 7), gh = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+            v4 ab = __builtin_shufflevector(a, b, 0, 4, 1, 5),
+               cd = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+            v4 ef = __builtin_shufflevector(a, b, 2, 6, 3, 7),
+               gh = __builtin_shufflevector(c, d, 2, 6, 3, 7);
             *(v4_mem *)(to + j * ldt + i) = __builtin_shufflevector(ab, cd, 0, 1, 4, 5) * by;
             *(v4_mem *)(to + (j + 1) * ldt + i) = __builtin_shufflevector(ab, cd, 2, 3, 6, 7) * by;
             *(v4_mem *)(to + (j + 2) * ldt + i) = __builtin_shufflevector(ef, gh, 0, 1, 4, 5) * by;
@@ -123,8 +128,10 @@ static int keys_end(const struct kern_attn *s, int b, int i0, int nq) {
     return end < s->T ? end : s->T;
 }
 
-// Sets the hidden scores of a tile to -inf: in row j the queries before j, unless j is in the prefix.
-static void tile_mask(const struct kern_attn *s, int b, float *st, int i0, int j0, int nk, int lanes) {
+// Sets the hidden scores of a tile to -inf: in row j the queries before j, unless j is in the
+// prefix.
+static void tile_mask(const struct kern_attn *s, int b, float *st, int i0, int j0, int nk,
+                      int lanes) {
     if (s->mask == KERN_MASK_BIDIRECTIONAL)
         return;
     int open = s->mask == KERN_MASK_PREFIX ? s->prefix_len[b] : 0;
@@ -135,8 +142,10 @@ static void tile_mask(const struct kern_attn *s, int b, float *st, int i0, int j
     }
 }
 
-// The running softmax over one more tile: st becomes P^T; the sums and O^T so far are scaled to the new maximum.
-static void tile_softmax(float *st, int nk, int lanes, float *max, float *sum, float *ot, int D, bool first) {
+// The running softmax over one more tile: st becomes P^T; the sums and O^T so far are scaled to the
+// new maximum.
+static void tile_softmax(float *st, int nk, int lanes, float *max, float *sum, float *ot, int D,
+                         bool first) {
     for (int i = 0; i < lanes; i += V_LANES) {
         vf m = v_load(st + i), old = first ? (vf){0} : v_load(max + i), total = {0};
         for (int j = 1; j < nk; j++)
@@ -164,12 +173,14 @@ static int lanes_of(int n) { return (n + CPU_LANES_MAX - 1) / CPU_LANES_MAX * CP
 
 static void attn_fwd(const struct cpu_attn *a, int b, int h, int block, float *scratch) {
     const struct kern_attn *s = &a->s;
-    int D = s->head_dim, i0 = block * QB, nq = s->T - i0 < QB ? s->T - i0 : QB, lanes = lanes_of(nq);
+    int D = s->head_dim, i0 = block * QB, nq = s->T - i0 < QB ? s->T - i0 : QB,
+        lanes = lanes_of(nq);
     int g = h / (s->n_heads / s->n_kv_heads), end = keys_end(s, b, i0, nq);
     float *qt = scratch, *ot = qt + D * QB, *st = ot + D * QB, *max = st + KB * QB, *sum = max + QB;
     size_t row = (size_t)b * (size_t)s->T, ldk = (size_t)a->ldk, ldv = (size_t)a->ldv;
     const float *q = a->q + (row + (size_t)i0) * (size_t)a->ldq + (size_t)h * (size_t)D;
-    transpose(qt, QB, q, (size_t)a->ldq, (size_t)nq, (size_t)D, (size_t)lanes, 1.0f / __builtin_sqrtf((float)D));
+    transpose(qt, QB, q, (size_t)a->ldq, (size_t)nq, (size_t)D, (size_t)lanes,
+              1.0f / __builtin_sqrtf((float)D));
     for (int j0 = 0; j0 < end; j0 += KB) {
         int nk = end - j0 < KB ? end - j0 : KB;
         const float *k = a->k + (row + (size_t)j0) * ldk + (size_t)g * (size_t)D;
@@ -190,18 +201,18 @@ static void attn_fwd(const struct cpu_attn *a, int b, int h, int block, float *s
     for (int e = 0; e < D; e++)
         for (int i = 0; i < lanes; i += V_LANES)
             v_store(ot + e * QB + i, v_load(ot + e * QB + i) * v_load(sum + i));
-    transpose(a->o + (row + (size_t)i0) * (size_t)a->ldo + (size_t)h * (size_t)D, (size_t)a->ldo, ot, QB, (size_t)D,
-              (size_t)nq, 0, 1.0f);
+    transpose(a->o + (row + (size_t)i0) * (size_t)a->ldo + (size_t)h * (size_t)D, (size_t)a->ldo,
+              ot, QB, (size_t)D, (size_t)nq, 0, 1.0f);
 }
 
 // Scratch of the backward pass of one key-value head.
 struct bwd {
-    float *dk, *dv;      // (T, Dp) sums over the query heads
-    float *qt, *dot;     // (D, QB) packed and transposed
-    float *qp, *dop;     // (QB, Dp) packed
-    float *dqt;          // (D, QB)
-    float *st, *dst;     // (KB, QB)
-    float *lse, *delta;  // (QB)
+    float *dk, *dv;     // (T, Dp) sums over the query heads
+    float *qt, *dot;    // (D, QB) packed and transposed
+    float *qp, *dop;    // (QB, Dp) packed
+    float *dqt;         // (D, QB)
+    float *st, *dst;    // (KB, QB)
+    float *lse, *delta; // (QB)
     int Dp;
 };
 
@@ -239,11 +250,14 @@ static void tile_grad(const struct bwd *w, int nk, int lanes) {
 // One block of queries of head h against all keys it sees: writes dq, adds to dk and dv.
 static void bwd_block(const struct cpu_attn *a, const struct bwd *w, int b, int h, int block) {
     const struct kern_attn *s = &a->s;
-    int D = s->head_dim, Dp = w->Dp, i0 = block * QB, nq = s->T - i0 < QB ? s->T - i0 : QB, lanes = lanes_of(nq);
+    int D = s->head_dim, Dp = w->Dp, i0 = block * QB, nq = s->T - i0 < QB ? s->T - i0 : QB,
+        lanes = lanes_of(nq);
     int g = h / (s->n_heads / s->n_kv_heads), end = keys_end(s, b, i0, nq);
-    size_t row = (size_t)b * (size_t)s->T, col = (size_t)h * (size_t)D, ldk = (size_t)a->ldk, ldv = (size_t)a->ldv;
+    size_t row = (size_t)b * (size_t)s->T, col = (size_t)h * (size_t)D, ldk = (size_t)a->ldk,
+           ldv = (size_t)a->ldv;
     size_t ldq = (size_t)a->ldq, ldo = (size_t)a->ldo, ri = row + (size_t)i0;
-    const float *q = a->q + ri * ldq + col, *o = a->out + ri * ldo + col, *d_o = a->dout + ri * ldo + col;
+    const float *q = a->q + ri * ldq + col, *o = a->out + ri * ldo + col,
+                *d_o = a->dout + ri * ldo + col;
     size_t at = ((size_t)b * (size_t)s->n_heads + (size_t)h) * (size_t)s->T + (size_t)i0;
     float by = 1.0f / __builtin_sqrtf((float)D);
 
@@ -296,6 +310,7 @@ static void attn_bwd(const struct cpu_attn *a, int b, int g, float *scratch) {
         float *dk = a->dk + r * (size_t)a->ldk + (size_t)g * (size_t)D;
         for (int e = 0; e < D; e++)
             dk[e] = w.dk[from + (size_t)e] * by;
-        memcpy(a->dv + r * (size_t)a->ldv + (size_t)g * (size_t)D, w.dv + from, sizeof(float) * (size_t)D);
+        memcpy(a->dv + r * (size_t)a->ldv + (size_t)g * (size_t)D, w.dv + from,
+               sizeof(float) * (size_t)D);
     }
 }

@@ -1,57 +1,27 @@
 // Matrix products by OpenBLAS, and the output layer with its cross-entropy.
 //
-// OpenBLAS is loaded with dlopen and not linked, for one reason: it chooses its kernels once, while it is loaded, and
-// Debian 12's 0.3.21 takes its AVX2 kernels on AMD processors that it does not know although they have AVX-512:
-// 116 instead of 225 GFLOP/s a core on an EPYC of 2024. OPENBLAS_CORETYPE, its documented variable for
-// this, must be in the environment before the library is loaded.
-//
-// One thread inside OpenBLAS, ours outside: a product is cut into tiles of C by its shape alone, and each tile is one
-// call, so that results do not depend on the number of threads.
+// One thread inside OpenBLAS, ours outside: a product is cut into tiles of C by its shape alone,
+// and each tile is one call, so that results do not depend on the number of threads.
 #include "kernels/cpu.h"
 
 #include <cblas.h>
-#include <dlfcn.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    TILE_FLOPS = 1 << 25, // work worth a tile of its own: about 0.2 ms
+    // Of a large product, 0.6 ms at 200 GFLOP/s: a quarter of it costs up to 20 %.
+    TILE_FLOPS = 1 << 27,
+    TILE_FLOPS_LEAST = 1 << 23, // worth a hand-over to another thread
+    TILES_LEAST = 4,            // of a product large enough for them
     TILES_MAX = 64,
-    TILE_SIDE = 64, // least
-    HEAD_LOGITS = 1 << 20,              // floats of one block of logits, about
-    HEAD_ROWS_MIN = 64, HEAD_ROWS_MAX = 512,
+    TILE_SIDE = 64,        // least
+    HEAD_LOGITS = 1 << 20, // floats of one block of logits, about
+    HEAD_ROWS_MIN = 64,
+    HEAD_ROWS_MAX = 512,
 };
 
-enum neb_status cpu_blas_open(bool avx512, cpu_sgemm **out) {
-    static const char *const names[] = {"libopenblas.so.0", "libopenblas.so"};
-    bool set_core = avx512 && !getenv("OPENBLAS_CORETYPE"), set_threads = !getenv("OPENBLAS_NUM_THREADS");
-    void *lib = NULL;
-    if (set_core)
-        setenv("OPENBLAS_CORETYPE", "SkylakeX", 1);
-    if (set_threads)
-        setenv("OPENBLAS_NUM_THREADS", "1", 1); // starts none of its own
-    for (size_t i = 0; i < sizeof names / sizeof *names && !lib; i++)
-        lib = dlopen(names[i], RTLD_NOW | RTLD_LOCAL); // stays loaded: it cannot be unloaded safely
-    if (set_core)
-        unsetenv("OPENBLAS_CORETYPE");
-    if (set_threads)
-        unsetenv("OPENBLAS_NUM_THREADS");
-    if (!lib)
-        return neb_fail(NEB_ERR_NOT_FOUND, "%s; install OpenBLAS (Debian: libopenblas0-pthread)", dlerror());
-    void *sgemm = dlsym(lib, "cblas_sgemm"), *threads = dlsym(lib, "openblas_set_num_threads");
-    if (!sgemm || !threads)
-        return neb_fail(NEB_ERR_UNSUPPORTED, "%s: not OpenBLAS: cblas_sgemm or openblas_set_num_threads is missing",
-                        names[0]);
-    void (*set_num_threads)(int);
-    memcpy(&set_num_threads, &threads, sizeof threads); // ISO C has no cast from object to function pointer
-    memcpy(out, &sgemm, sizeof sgemm);
-    set_num_threads(1);
-    return NEB_OK;
-}
-
 struct gemm_job {
-    cpu_sgemm *sgemm;
     enum kern_trans ta, tb;
     int m, n, k, lda, ldb, ldc;
     int tile_m, tile_n, tiles_n;
@@ -65,10 +35,12 @@ static int min(int a, int b) { return a < b ? a : b; }
 
 // Halves the longer side of the tiles until there are enough of them.
 static void gemm_cut(struct gemm_job *j) {
-    double want = 2.0 * j->m * j->n * j->k / TILE_FLOPS;
+    double flops = 2.0 * j->m * j->n * j->k;
+    int want =
+        (int)fmin(fmax(flops / TILE_FLOPS, fmin(flops / TILE_FLOPS_LEAST, TILES_LEAST)), TILES_MAX);
     j->tile_m = j->m;
     j->tile_n = j->n;
-    while (up(j->m, j->tile_m) * up(j->n, j->tile_n) < min((int)fmin(want, 1e6), TILES_MAX)) {
+    while (up(j->m, j->tile_m) * up(j->n, j->tile_n) < want) {
         int *side = j->tile_m >= j->tile_n ? &j->tile_m : &j->tile_n;
         if (*side <= TILE_SIDE)
             break;
@@ -82,22 +54,35 @@ static void gemm_task(void *arg, size_t i) {
     int r = (int)i / j->tiles_n * j->tile_m, c = (int)i % j->tiles_n * j->tile_n;
     const float *a = j->a + (j->ta ? (size_t)r : (size_t)r * (size_t)j->lda);
     const float *b = j->b + (j->tb ? (size_t)c * (size_t)j->ldb : (size_t)c);
-    j->sgemm(CblasRowMajor, j->ta ? CblasTrans : CblasNoTrans, j->tb ? CblasTrans : CblasNoTrans,
-             min(j->tile_m, j->m - r), min(j->tile_n, j->n - c), j->k, j->alpha, a, j->lda, b, j->ldb, j->beta,
-             j->c + (size_t)r * (size_t)j->ldc + (size_t)c, j->ldc);
+    cblas_sgemm(CblasRowMajor, j->ta ? CblasTrans : CblasNoTrans, j->tb ? CblasTrans : CblasNoTrans,
+                min(j->tile_m, j->m - r), min(j->tile_n, j->n - c), j->k, j->alpha, a, j->lda, b,
+                j->ldb, j->beta, j->c + (size_t)r * (size_t)j->ldc + (size_t)c, j->ldc);
 }
 
-void cpu_gemm(struct kern *K, enum kern_trans ta, enum kern_trans tb, int m, int n, int k, float alpha, const float *a,
-              int lda, const float *b, int ldb, float beta, float *c, int ldc) {
+void cpu_gemm(struct kern *K, enum kern_trans ta, enum kern_trans tb, int m, int n, int k,
+              float alpha, const float *a, int lda, const float *b, int ldb, float beta, float *c,
+              int ldc) {
     if (m == 0 || n == 0)
         return;
-    struct gemm_job j = {.sgemm = cpu_of(K)->sgemm, .ta = ta, .tb = tb, .m = m, .n = n, .k = k, .lda = lda, .ldb = ldb,
-                         .ldc = ldc, .alpha = alpha, .beta = beta, .a = a, .b = b, .c = c};
+    struct gemm_job j = {.ta = ta,
+                         .tb = tb,
+                         .m = m,
+                         .n = n,
+                         .k = k,
+                         .lda = lda,
+                         .ldb = ldb,
+                         .ldc = ldc,
+                         .alpha = alpha,
+                         .beta = beta,
+                         .a = a,
+                         .b = b,
+                         .c = c};
     gemm_cut(&j);
     kern_pool_run(K->pool, (size_t)(up(m, j.tile_m) * j.tiles_n), gemm_task, &j);
 }
 
-// Output layer. Rows without a target are left out of everything: the others are gathered, block by block.
+// Output layer. Rows without a target are left out of everything: the others are gathered, block by
+// block.
 struct head_job {
     const struct kern_head *h;
     const struct cpu_isa *v;
@@ -158,7 +143,8 @@ static size_t head_pick(struct cpu_ctx *x, const struct kern_head *h) {
 
 double cpu_head_loss(struct kern *K, const struct kern_head *h, int64_t *n_counted) {
     struct cpu_ctx *x = cpu_of(K);
-    size_t counted = head_pick(x, h), d = (size_t)h->d, V = (size_t)h->V, block = HEAD_LOGITS / V / 16 * 16;
+    size_t counted = head_pick(x, h), d = (size_t)h->d, V = (size_t)h->V,
+           block = HEAD_LOGITS / V / 16 * 16;
     block = block < HEAD_ROWS_MIN ? HEAD_ROWS_MIN : block > HEAD_ROWS_MAX ? HEAD_ROWS_MAX : block;
     *n_counted = (int64_t)counted;
     bool all = counted == (size_t)h->n;
@@ -180,7 +166,8 @@ double cpu_head_loss(struct kern *K, const struct kern_head *h, int64_t *n_count
         for (size_t i = 0; i < n; i++)
             total += j.loss[i];
         if (h->dx)
-            cpu_gemm(K, KERN_N, KERN_N, (int)n, h->d, h->V, 1, j.z, h->V, h->w, h->d, 0, j.dx, h->d);
+            cpu_gemm(K, KERN_N, KERN_N, (int)n, h->d, h->V, 1, j.z, h->V, h->w, h->d, 0, j.dx,
+                     h->d);
         if (h->dx && !all)
             kern_pool_run(K->pool, n, head_scatter, &j);
         if (h->dw)

@@ -1,17 +1,20 @@
-// Inner loops over rows and flat arrays, for one instruction set. A loop over whole vectors, then one part of a vector.
+// Inner loops over rows and flat arrays, for one instruction set. A loop over whole vectors, then
+// one part of a vector.
 #define V_EACH(i, n) (size_t i = 0; i + V_LANES <= (n); i += V_LANES)
-#define V_REST(n) ((n) - (n) % V_LANES) // where the part begins
+#define V_REST(n)    ((n) - (n) % V_LANES) // where the part begins
 
-static float rms_fwd(float *y, float *h, const float *x, const float *r, const float *w, int d_, float eps) {
+static float rms_fwd(float *y, float *h, const float *x, const float *r, const float *w, int d_,
+                     float eps) {
     size_t d = (size_t)d_, rest = V_REST(d), left = d - rest;
     vf s0 = {0}, s1 = {0};
-    for V_EACH(i, d) {
-        vf a = r ? v_load(x + i) + v_load(r + i) : v_load(x + i);
-        v_store(h + i, a);
-        vf t = v_fma(a, a, s0); // two sums in turn: shorter chains
-        s0 = s1;
-        s1 = t;
-    }
+    for
+        V_EACH(i, d) {
+            vf a = r ? v_load(x + i) + v_load(r + i) : v_load(x + i);
+            v_store(h + i, a);
+            vf t = v_fma(a, a, s0); // two sums in turn: shorter chains
+            s0 = s1;
+            s1 = t;
+        }
     if (left) {
         vf a = v_load_part(x + rest, left);
         if (r)
@@ -20,31 +23,35 @@ static float rms_fwd(float *y, float *h, const float *x, const float *r, const f
         s0 = v_fma(a, a, s0);
     }
     float rstd = 1.0f / __builtin_sqrtf(v_sum(s0 + s1) / (float)d + eps);
-    for V_EACH(i, d)
-        v_store(y + i, v_load(h + i) * rstd * v_load(w + i));
+    for
+        V_EACH(i, d)
+    v_store(y + i, v_load(h + i) * rstd * v_load(w + i));
     for (size_t i = rest; i < d; i++)
         y[i] = h[i] * rstd * w[i];
     return rstd;
 }
 
-static void rms_bwd(float *dh, float *dw, const float *dy, const float *h, const float *w, float rstd, int d_) {
+static void rms_bwd(float *dh, float *dw, const float *dy, const float *h, const float *w,
+                    float rstd, int d_) {
     size_t d = (size_t)d_, rest = V_REST(d);
     vf s0 = {0}, s1 = {0};
-    for V_EACH(i, d) {
-        vf t = v_fma(v_load(dy + i) * v_load(w + i), v_load(h + i), s0);
-        s0 = s1;
-        s1 = t;
-    }
+    for
+        V_EACH(i, d) {
+            vf t = v_fma(v_load(dy + i) * v_load(w + i), v_load(h + i), s0);
+            s0 = s1;
+            s1 = t;
+        }
     float s = v_sum(s0 + s1);
     for (size_t i = rest; i < d; i++)
         s += dy[i] * w[i] * h[i];
     float back = s * rstd * rstd * rstd / (float)d; // mean(w dy n) * rstd^2 for n = h * rstd
-    for V_EACH(i, d) {
-        vf g = v_load(dy + i), x = v_load(h + i);
-        v_store(dh + i, v_load(dh + i) + (g * v_load(w + i) * rstd - x * back));
-        if (dw)
-            v_store(dw + i, v_fma(g * rstd, x, v_load(dw + i)));
-    }
+    for
+        V_EACH(i, d) {
+            vf g = v_load(dy + i), x = v_load(h + i);
+            v_store(dh + i, v_load(dh + i) + (g * v_load(w + i) * rstd - x * back));
+            if (dw)
+                v_store(dw + i, v_fma(g * rstd, x, v_load(dw + i)));
+        }
     for (size_t i = rest; i < d; i++) {
         dh[i] += dy[i] * w[i] * rstd - h[i] * back;
         if (dw)
@@ -60,11 +67,13 @@ static void rope(float *x, const float *cs, int heads, int head_dim, bool invers
         s[i] = cs[2 * i + 1] * sign;
     }
     for (int h = 0; h < heads; h++, x += head_dim) {
-        for V_EACH(i, half) {
-            vf a = v_load(x + i), b = v_load(x + half + i), ci = v_load(c + i), si = v_load(s + i);
-            v_store(x + i, a * ci - b * si);
-            v_store(x + half + i, b * ci + a * si);
-        }
+        for
+            V_EACH(i, half) {
+                vf a = v_load(x + i), b = v_load(x + half + i), ci = v_load(c + i),
+                   si = v_load(s + i);
+                v_store(x + i, a * ci - b * si);
+                v_store(x + half + i, b * ci + a * si);
+            }
         for (size_t i = V_REST(half); i < half; i++) {
             float a = x[i], b = x[half + i];
             x[i] = a * c[i] - b * s[i];
@@ -77,10 +86,11 @@ V_INLINE vf silu_gate(vf g) { return 1.0f / (1.0f + v_exp(-g)); }
 
 static void swiglu_fwd(float *y, const float *gate, const float *up, size_t n) {
     size_t rest = V_REST(n), left = n - rest;
-    for V_EACH(i, n) {
-        vf g = v_load(gate + i);
-        v_store(y + i, g * silu_gate(g) * v_load(up + i));
-    }
+    for
+        V_EACH(i, n) {
+            vf g = v_load(gate + i);
+            v_store(y + i, g * silu_gate(g) * v_load(up + i));
+        }
     if (left) {
         vf g = v_load_part(gate + rest, left);
         v_store_part(y + rest, g * silu_gate(g) * v_load_part(up + rest, left), left);
@@ -93,16 +103,19 @@ V_INLINE void swiglu_grad(vf dy, vf g, vf u, vf *dg, vf *du) {
     *dg = dy * u * v_fma(act, 1.0f - sig, sig); // sig * (1 + g * (1 - sig))
 }
 
-static void swiglu_bwd(float *dgate, float *dup, const float *dy, const float *gate, const float *up, size_t n) {
+static void swiglu_bwd(float *dgate, float *dup, const float *dy, const float *gate,
+                       const float *up, size_t n) {
     size_t rest = V_REST(n), left = n - rest;
     vf dg, du;
-    for V_EACH(i, n) {
-        swiglu_grad(v_load(dy + i), v_load(gate + i), v_load(up + i), &dg, &du);
-        v_store(dgate + i, dg);
-        v_store(dup + i, du);
-    }
+    for
+        V_EACH(i, n) {
+            swiglu_grad(v_load(dy + i), v_load(gate + i), v_load(up + i), &dg, &du);
+            v_store(dgate + i, dg);
+            v_store(dup + i, du);
+        }
     if (left) {
-        swiglu_grad(v_load_part(dy + rest, left), v_load_part(gate + rest, left), v_load_part(up + rest, left), &dg, &du);
+        swiglu_grad(v_load_part(dy + rest, left), v_load_part(gate + rest, left),
+                    v_load_part(up + rest, left), &dg, &du);
         v_store_part(dgate + rest, dg, left);
         v_store_part(dup + rest, du, left);
     }
@@ -112,8 +125,9 @@ static double exp_row(float *z, size_t n, float *max) {
     enum { CHUNK = 2048 }; // summed in fp32, chunks in double: vocabularies are long
     size_t rest = V_REST(n), left = n - rest;
     vf m = v_set(z[0]);
-    for V_EACH(i, n)
-        m = v_max(m, v_load(z + i));
+    for
+        V_EACH(i, n)
+    m = v_max(m, v_load(z + i));
     float top = v_top(m);
     for (size_t i = rest; i < n; i++)
         top = z[i] > top || z[i] != z[i] ? z[i] : top;
@@ -149,22 +163,30 @@ V_INLINE void adamw_step(const struct adamw_consts *k, vf *p, vf g, vf *m, vf *v
     *p = v_fma(v_set(-k->lr), update, *p * k->keep);
 }
 
-static void adamw(const struct kern_adamw *c, float *p, const float *g, float *m, float *v, size_t n) {
-    const struct adamw_consts k = {.g = c->grad_scale, .b1 = c->beta1, .b2 = c->beta2,
-                                   .a1 = (float)(1 - (double)c->beta1), .a2 = (float)(1 - (double)c->beta2),
-                                   .inv1 = (float)(1 / (double)c->bias1), .inv2 = (float)(1 / (double)c->bias2),
-                                   .eps = c->eps, .lr = c->lr,
+static void adamw(const struct kern_adamw *c, float *p, const float *g, float *m, float *v,
+                  size_t n) {
+    const struct adamw_consts k = {.g = c->grad_scale,
+                                   .b1 = c->beta1,
+                                   .b2 = c->beta2,
+                                   .a1 = (float)(1 - (double)c->beta1),
+                                   .a2 = (float)(1 - (double)c->beta2),
+                                   .inv1 = (float)(1 / (double)c->bias1),
+                                   .inv2 = (float)(1 / (double)c->bias2),
+                                   .eps = c->eps,
+                                   .lr = c->lr,
                                    .keep = (float)(1 - (double)c->lr * (double)c->weight_decay)};
     size_t rest = V_REST(n), left = n - rest;
-    for V_EACH(i, n) {
-        vf pi = v_load(p + i), mi = v_load(m + i), vv = v_load(v + i);
-        adamw_step(&k, &pi, v_load(g + i), &mi, &vv);
-        v_store(p + i, pi);
-        v_store(m + i, mi);
-        v_store(v + i, vv);
-    }
+    for
+        V_EACH(i, n) {
+            vf pi = v_load(p + i), mi = v_load(m + i), vv = v_load(v + i);
+            adamw_step(&k, &pi, v_load(g + i), &mi, &vv);
+            v_store(p + i, pi);
+            v_store(m + i, mi);
+            v_store(v + i, vv);
+        }
     if (left) {
-        vf pi = v_load_part(p + rest, left), mi = v_load_part(m + rest, left), vv = v_load_part(v + rest, left);
+        vf pi = v_load_part(p + rest, left), mi = v_load_part(m + rest, left),
+           vv = v_load_part(v + rest, left);
         adamw_step(&k, &pi, v_load_part(g + rest, left), &mi, &vv);
         v_store_part(p + rest, pi, left);
         v_store_part(m + rest, mi, left);
@@ -191,23 +213,26 @@ static double sumsq(const float *x, size_t n) {
 }
 
 static void add(float *y, const float *x, size_t n) {
-    for V_EACH(i, n)
-        v_store(y + i, v_load(y + i) + v_load(x + i));
+    for
+        V_EACH(i, n)
+    v_store(y + i, v_load(y + i) + v_load(x + i));
     for (size_t i = V_REST(n); i < n; i++)
         y[i] += x[i];
 }
 
 static void scale(float *y, float a, size_t n) {
-    for V_EACH(i, n)
-        v_store(y + i, v_load(y + i) * a);
+    for
+        V_EACH(i, n)
+    v_store(y + i, v_load(y + i) * a);
     for (size_t i = V_REST(n); i < n; i++)
         y[i] *= a;
 }
 
 static void exp_all(float *y, const float *x, size_t n) {
     size_t rest = V_REST(n), left = n - rest;
-    for V_EACH(i, n)
-        v_store(y + i, v_exp(v_load(x + i)));
+    for
+        V_EACH(i, n)
+    v_store(y + i, v_exp(v_load(x + i)));
     if (left)
         v_store_part(y + rest, v_exp(v_load_part(x + rest, left)), left);
 }

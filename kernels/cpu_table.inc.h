@@ -1,4 +1,5 @@
-// The table of one instruction set: the including file names it V_TABLE and V_NAME, after the other templates.
+// The table of one instruction set: the including file names it V_TABLE and V_NAME, after the other
+// templates.
 const struct cpu_isa V_TABLE = {
     .name = V_NAME,
     .rms_fwd = rms_fwd,

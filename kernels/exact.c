@@ -6,16 +6,16 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
-// Round to nearest, all exceptions masked, denormals kept.
-static inline unsigned enter(void) {
+enum { MXCSR_DEFAULT = 0x1f80 }; // round to nearest even, all exceptions masked, denormals kept
+unsigned kern_exact_enter(void) {
     unsigned was = _mm_getcsr();
-    _mm_setcsr(0x1f80);
+    _mm_setcsr(MXCSR_DEFAULT);
     return was;
 }
-static inline void leave(unsigned was) { _mm_setcsr(was); }
+void kern_exact_leave(unsigned was) { _mm_setcsr(was); }
 #else
-static inline unsigned enter(void) { return 0; }
-static inline void leave(unsigned was) { (void)was; }
+unsigned kern_exact_enter(void) { return 0; }
+void kern_exact_leave(unsigned was) { (void)was; }
 #endif
 
 KERN_CLONES static void add_scaled(float *restrict acc, const float *restrict x, float w, size_t n) {
@@ -26,16 +26,16 @@ KERN_CLONES static void add_scaled(float *restrict acc, const float *restrict x,
 }
 
 void kern_exact_add_scaled(float *acc, const float *x, float w, size_t n) {
-    unsigned was = enter();
+    unsigned was = kern_exact_enter();
     add_scaled(acc, x, w, n);
-    leave(was);
+    kern_exact_leave(was);
 }
 
 void kern_exact_add_rows(float *acc, const float *x, const float *w, size_t rows, size_t cols) {
-    unsigned was = enter();
+    unsigned was = kern_exact_enter();
     for (size_t r = 0; r < rows; r++)
         add_scaled(acc + r * cols, x + r * cols, w[r], cols);
-    leave(was);
+    kern_exact_leave(was);
 }
 
 KERN_CLONES static void outer_step(float *restrict theta, float *restrict v, const float *restrict delta, float eta,
@@ -52,9 +52,9 @@ KERN_CLONES static void outer_step(float *restrict theta, float *restrict v, con
 }
 
 void kern_exact_outer_step(float *theta, float *v, const float *delta, float eta, float mu, size_t n) {
-    unsigned was = enter();
+    unsigned was = kern_exact_enter();
     outer_step(theta, v, delta, eta, mu, n);
-    leave(was);
+    kern_exact_leave(was);
 }
 
 KERN_CLONES static void pseudo_gradient(float *restrict u, const float *restrict theta, const float *restrict theta_m,
@@ -67,9 +67,9 @@ KERN_CLONES static void pseudo_gradient(float *restrict u, const float *restrict
 }
 
 void kern_exact_pseudo_gradient(float *u, const float *theta, const float *theta_m, float beta, size_t n) {
-    unsigned was = enter();
+    unsigned was = kern_exact_enter();
     pseudo_gradient(u, theta, theta_m, beta, n);
-    leave(was);
+    kern_exact_leave(was);
 }
 
 KERN_CLONES static void residual(float *restrict u, const float *restrict d, size_t n) {
@@ -78,9 +78,9 @@ KERN_CLONES static void residual(float *restrict u, const float *restrict d, siz
 }
 
 void kern_exact_residual(float *u, const float *d, size_t n) {
-    unsigned was = enter();
+    unsigned was = kern_exact_enter();
     residual(u, d, n);
-    leave(was);
+    kern_exact_leave(was);
 }
 
 KERN_CLONES static void rebase(float *restrict theta_m, const float *restrict theta, const float *restrict sent, size_t n) {
@@ -91,9 +91,9 @@ KERN_CLONES static void rebase(float *restrict theta_m, const float *restrict th
 }
 
 void kern_exact_rebase(float *theta_m, const float *theta, const float *sent, size_t n) {
-    unsigned was = enter();
+    unsigned was = kern_exact_enter();
     rebase(theta_m, theta, sent, n);
-    leave(was);
+    kern_exact_leave(was);
 }
 
 KERN_CLONES struct kern_digest kern_digest_part(const float *theta, const float *v, uint64_t first_index, size_t n) {

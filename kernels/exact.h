@@ -2,11 +2,16 @@
 //
 // Only + - * / and checked conversions in fp32, in a fixed order per element; no libm, no fused multiply-add (the build
 // sets -ffp-contract=off), no flush to zero. Wider vectors change nothing, since every element is computed alone.
-// Each function sets the rounding state it needs and restores the caller's.
+// Each function sets the rounding state it needs and restores the caller's; code that computes exactly without them
+// (codecs) brackets itself with kern_exact_enter and kern_exact_leave.
 #ifndef KERN_EXACT_H
 #define KERN_EXACT_H
 #include <stddef.h>
 #include <stdint.h>
+
+// Round to nearest even, keep denormals, trap nothing: for this thread, until leave(what enter gave).
+unsigned kern_exact_enter(void);
+void kern_exact_leave(unsigned was);
 
 // acc[i] += w * x[i]
 void kern_exact_add_scaled(float *acc, const float *x, float w, size_t n);

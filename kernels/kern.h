@@ -5,6 +5,11 @@
 // All tensors are dense, row-major fp32 in the backend's memory (host memory for both CPU backends). Pointers must
 // not overlap unless a comment says so. "+=" in a comment means the output is accumulated into. Ops do not allocate
 // after the first call with the largest shape (scratch grows once), cannot fail, and assert their shapes.
+//
+// What holds for kern_cpu: the same bits for any number of threads, for every op, since work is cut by shape alone and
+// partial sums are added in a fixed order. Not the same bits across instruction sets or releases of OpenBLAS (the exact
+// path in exact.h is). OpenBLAS chooses its own kernels; NEBULA_ISA does not reach it, OPENBLAS_CORETYPE does.
+// One instance is used by one thread at a time; creating one sets OpenBLAS to one thread for the whole process.
 #ifndef KERN_KERN_H
 #define KERN_KERN_H
 #include "agent/base/status.h"

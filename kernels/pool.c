@@ -124,6 +124,11 @@ void kern_pool_run(struct kern_pool *p, size_t n_tasks, void (*task)(void *arg, 
     pthread_cond_broadcast(&p->wake);
     pthread_mutex_unlock(&p->lock);
     work(p);
-    while (atomic_load_explicit(&p->busy, memory_order_acquire) > 0)
-        relax();
+    // A helper that lost its processor to another process gets ours.
+    for (int i = 0; atomic_load_explicit(&p->busy, memory_order_acquire) > 0; i++) {
+        if (i < SPIN_ROUNDS)
+            relax();
+        else
+            sched_yield();
+    }
 }

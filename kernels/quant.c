@@ -126,6 +126,7 @@ KERN_CLONES void kern_bf16_split(uint8_t *restrict high, uint8_t *restrict low, 
         uint32_t u;
         memcpy(&u, &x[i], sizeof u);
         u += 0x7fffu + (u >> 16 & 1);
+        u -= (u & 0x7f800000u) == 0x7f800000u ? 0x10000u : 0; // rounded up to infinity: the largest finite value instead
         high[i] = (uint8_t)(u >> 24);
         low[i] = (uint8_t)(u >> 16);
     }
@@ -138,35 +139,115 @@ KERN_CLONES void kern_bf16_join(float *restrict out, const uint8_t *restrict hig
     }
 }
 
-// Radix descent on the absolute bits: two histograms of 2048 bins leave a handful of candidates.
-void kern_topk(uint16_t *idx, const float *x, size_t n, size_t k, uint32_t *scratch) {
-    uint32_t count[2048];
-    NEB_ASSERT(n <= 65536 && k <= n);
-    for (size_t i = 0; i < n; i++)
-        scratch[i] = bits_of(x[i]) & 0x7fffffffu;
-    uint32_t prefix = 0, mask = 0;
-    size_t need = k; // how many still to take among those that match the prefix
-    static const struct {
-        int shift;
-        uint32_t bins;
-    } levels[] = {{20, 2048}, {9, 2048}, {0, 512}};
-    for (int l = 0; l < 3 && need; l++) {
-        memset(count, 0, levels[l].bins * sizeof *count);
+// ---- top-k ----------------------------------------------------------------------------------------------------
+
+enum {
+    RADIX_BITS = 8,
+    RADIX = 1 << RADIX_BITS,
+    LANES_PER_ENTRY = 4,
+    FLOOR_SHIFT = 18, // bins of 1/32 octave
+    STRIP = 16,
+};
+
+// Of distances d (n) in [0, range], those below *limit are among the k smallest, and of those equal to it the first
+// `returned`. A radix descent that ends as soon as a bin is taken whole.
+static size_t nearest(const uint32_t *d, size_t n, size_t k, uint32_t range, uint32_t *limit) {
+    uint32_t count[RADIX], prefix = 0;
+    int bits = range ? 32 - __builtin_clz(range) : 1, width = bits < RADIX_BITS ? bits : RADIX_BITS, shift = bits - width;
+    for (size_t need = k;;) {
+        memset(count, 0, sizeof count);
         for (size_t i = 0; i < n; i++)
-            if ((scratch[i] & mask) == prefix)
-                count[scratch[i] >> levels[l].shift & (levels[l].bins - 1)]++;
-        uint32_t b = levels[l].bins - 1;
+            if ((uint64_t)d[i] >> (shift + width) == prefix)
+                count[d[i] >> shift & ((1u << width) - 1)]++;
+        uint32_t b = 0;
         while (count[b] < need)
-            need -= count[b--];
-        prefix |= b << levels[l].shift;
-        mask |= (levels[l].bins - 1) << levels[l].shift;
+            need -= count[b++];
+        prefix = prefix << width | b;
+        if (count[b] == need) {
+            *limit = (prefix + 1) << shift;
+            return 0;
+        }
+        if (shift == 0) {
+            *limit = prefix;
+            return need;
+        }
+        width = shift < RADIX_BITS ? shift : RADIX_BITS;
+        shift -= width;
     }
-    size_t out = 0; // prefix is now the k-th largest value itself; `need` of its equals are taken, lowest index first
-    for (size_t i = 0; i < n && out < k; i++) {
-        if (scratch[i] > prefix)
-            idx[out++] = (uint16_t)i;
-        else if (scratch[i] == prefix && need)
-            idx[out++] = (uint16_t)i, need--;
+}
+
+// max[j] = largest of |x[j]|, |x[j + lanes]|, |x[j + 2 lanes]|, …
+KERN_CLONES static void lane_maxima(uint32_t *restrict max, const float *restrict x, size_t n, size_t lanes) {
+    memset(max, 0, lanes * sizeof *max);
+    for (size_t at = 0; at < n; at += lanes) {
+        size_t len = n - at < lanes ? n - at : lanes;
+        for (size_t j = 0; j < len; j++) {
+            uint32_t u;
+            memcpy(&u, &x[at + j], sizeof u);
+            u &= 0x7fffffffu;
+            max[j] = u > max[j] ? u : max[j];
+        }
+    }
+}
+
+// A value that at least k of the lane maxima (n) reach, close below the k-th largest of them.
+static uint32_t floor_of(const uint32_t *maxima, size_t n, size_t k, uint32_t largest) {
+    uint32_t count[RADIX], b = 0;
+    memset(count, 0, sizeof count);
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bin = (largest - maxima[i]) >> FLOOR_SHIFT;
+        count[bin < RADIX ? bin : RADIX - 1]++;
+    }
+    for (size_t seen = count[0]; seen < k; seen += count[b])
+        b++;
+    uint32_t below = (b + 1) << FLOOR_SHIFT;
+    return b == RADIX - 1 || below > largest ? 0 : largest - below + 1;
+}
+
+// Distances from `largest` and indices of the elements at or above floor; returns how many.
+KERN_CLONES static size_t candidates(uint32_t *restrict d, uint32_t *restrict at, const float *restrict x, size_t n,
+                                     uint32_t floor, uint32_t largest) {
+    size_t found = 0, i = 0;
+    for (; i + STRIP <= n; i += STRIP) {
+        uint32_t u[STRIP], any = 0;
+        memcpy(u, x + i, sizeof u);
+        for (size_t j = 0; j < STRIP; j++) {
+            u[j] &= 0x7fffffffu;
+            any |= u[j] >= floor;
+        }
+        for (size_t j = 0; any && j < STRIP; j++) { // without a branch: written always, kept when large enough
+            d[found] = largest - u[j];
+            at[found] = (uint32_t)(i + j);
+            found += u[j] >= floor;
+        }
+    }
+    for (; i < n; i++) {
+        uint32_t u = bits_of(x[i]) & 0x7fffffffu;
+        d[found] = largest - u;
+        at[found] = (uint32_t)i;
+        found += u >= floor;
+    }
+    return found;
+}
+
+// k lanes hold an element at or above the k-th largest lane maximum, so at least k elements do: only those can be among
+// the chosen, and on data without order there are hardly more.
+void kern_topk(uint16_t *idx, const float *x, size_t n, size_t k, uint32_t *scratch) {
+    uint32_t *d = scratch, *at = scratch + n, floor = 0, largest = absmax_bits(x, n), limit;
+    size_t lanes = k * LANES_PER_ENTRY, out = 0;
+    NEB_ASSERT(n <= 65536 && k <= n);
+    if (k == 0)
+        return;
+    if (lanes <= n / 2) {
+        lane_maxima(scratch, x, n, lanes);
+        floor = floor_of(scratch, lanes, k, largest);
+    }
+    size_t found = candidates(d, at, x, n, floor, largest), ties = nearest(d, found, k, largest - floor, &limit);
+    for (size_t c = 0; c < found && out < k; c++) {
+        if (d[c] < limit)
+            idx[out++] = (uint16_t)at[c];
+        else if (d[c] == limit && ties)
+            idx[out++] = (uint16_t)at[c], ties--;
     }
     NEB_ASSERT(out == k);
 }

@@ -1,5 +1,6 @@
 // Block quantisers: the arithmetic of the codecs, without their byte format. Bit-exact like kernels/exact.h, in both
-// directions: quantising gives the same codes on every processor, dequantising the same floats.
+// directions: quantising gives the same codes on every processor, dequantising the same floats. The caller has called
+// kern_exact_enter.
 //
 // Scales are bytes on a logarithmic grid of eight steps an octave, relative to the frame's largest exponent:
 //     scale(b) = 2^(top - 31 + (b >> 3)) * mantissa[b & 7],  b = 0 means an all-zero block
@@ -27,11 +28,11 @@ void kern_pack4(uint8_t *out, const int8_t *codes, size_t n);
 // False when a nibble is 0 (no code is -8).
 bool kern_unpack4(int8_t *codes, const uint8_t *in, size_t n);
 
-// fp32 to bfloat16, nearest even, as two byte planes (high bytes compress, low ones hardly); and back.
+// Finite fp32 to finite bfloat16, nearest even, as two byte planes (high bytes compress, low ones hardly); and back.
 void kern_bf16_split(uint8_t *high, uint8_t *low, const float *x, size_t n);
 void kern_bf16_join(float *out, const uint8_t *high, const uint8_t *low, size_t n);
 
-// Indices of the k largest |x| of n <= 65536, ascending; ties go to the lower index. scratch: n words.
+// Indices of the k largest |x| of n <= 65536, ascending; ties go to the lower index. scratch: 2n words.
 void kern_topk(uint16_t *idx, const float *x, size_t n, size_t k, uint32_t *scratch);
 
 #endif

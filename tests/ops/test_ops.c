@@ -1,5 +1,6 @@
-// The op matrix: every op on every instruction set this machine has, against the reference, within a bound per op;
-// the same bits with one thread and with three; nothing written outside the outputs.
+// The op matrix: every op on every instruction set this machine has, against the reference, within
+// a bound per op; the same bits with one thread and with three; nothing written outside the
+// outputs.
 #include "agent/base/rng.h"
 #include "kernels/cpu.h"
 
@@ -33,7 +34,8 @@ static float *buf(struct run *r, size_t n, bool out) {
     assert_non_null(base);
     assert_true(r->n_bufs < BUFS_MAX);
     for (size_t i = 0; i < n + 2 * GUARD; i++)
-        memcpy(base + i, &GUARD_BITS, 4); // outputs that are written, not added to, must be written wholly
+        memcpy(base + i, &GUARD_BITS,
+               4); // outputs that are written, not added to, must be written wholly
     r->bufs[r->n_bufs].base = base;
     r->bufs[r->n_bufs].n = n;
     r->bufs[r->n_bufs++].out = out;
@@ -63,7 +65,8 @@ static void op_gemm(struct run *r) { // m n k ta tb beta/8 pad
     const int *d = r->d;
     enum kern_trans ta = d[3] ? KERN_T : KERN_N, tb = d[4] ? KERN_T : KERN_N;
     int lda = (ta ? d[0] : d[2]) + d[6], ldb = (tb ? d[2] : d[1]) + d[6], ldc = d[1] + d[6];
-    float *a = input(r, (size_t)(ta ? d[2] : d[0]) * lda, 1), *b = input(r, (size_t)(tb ? d[1] : d[2]) * ldb, 1);
+    float *a = input(r, (size_t)(ta ? d[2] : d[0]) * lda, 1),
+          *b = input(r, (size_t)(tb ? d[1] : d[2]) * ldb, 1);
     float *c = d[5] ? added(r, (size_t)d[0] * ldc) : written(r, (size_t)d[0] * ldc);
     for (int i = 0; d[6] && i < d[0]; i++) // the gap between rows stays as it is
         for (int j = d[1]; j < ldc; j++)
@@ -73,29 +76,35 @@ static void op_gemm(struct run *r) { // m n k ta tb beta/8 pad
 static void op_embed_fwd(struct run *r) {
     const int *d = r->d;
     float *table = input(r, (size_t)d[2] * d[1], 1);
-    r->K->ops->embed_fwd(r->K, written(r, (size_t)d[0] * d[1]), table, ids(r, d[0], d[2]), d[0], d[1]);
+    r->K->ops->embed_fwd(r->K, written(r, (size_t)d[0] * d[1]), table, ids(r, d[0], d[2]), d[0],
+                         d[1]);
 }
 static void op_embed_bwd(struct run *r) {
     const int *d = r->d;
     float *dout = input(r, (size_t)d[0] * d[1], 1);
-    r->K->ops->embed_bwd(r->K, added(r, (size_t)d[2] * d[1]), dout, ids(r, d[0], d[2]), d[0], d[1], d[2]);
+    r->K->ops->embed_bwd(r->K, added(r, (size_t)d[2] * d[1]), dout, ids(r, d[0], d[2]), d[0], d[1],
+                         d[2]);
 }
 static void op_rms_fwd(struct run *r) { // n d residual in-place
     const int *d = r->d;
     size_t n = (size_t)d[0] * d[1];
-    float *x = input(r, n, 2), *res = d[2] ? input(r, n, 1) : NULL, *w = input(r, (size_t)d[1], 1), *h = written(r, n);
+    float *x = input(r, n, 2), *res = d[2] ? input(r, n, 1) : NULL, *w = input(r, (size_t)d[1], 1),
+          *h = written(r, n);
     if (d[3])
         memcpy(h, x, n * sizeof *x);
-    r->K->ops->rmsnorm_fwd(r->K, written(r, n), written(r, (size_t)d[0]), h, d[3] ? h : x, res, w, d[0], d[1], 1e-5f);
+    r->K->ops->rmsnorm_fwd(r->K, written(r, n), written(r, (size_t)d[0]), h, d[3] ? h : x, res, w,
+                           d[0], d[1], 1e-5f);
 }
 static void op_rms_bwd(struct run *r) { // n d frozen
     const int *d = r->d;
     size_t n = (size_t)d[0] * d[1];
-    float *dy = input(r, n, 1), *h = input(r, n, 1), *w = input(r, (size_t)d[1], 1), *rstd = input(r, (size_t)d[0], 1);
+    float *dy = input(r, n, 1), *h = input(r, n, 1), *w = input(r, (size_t)d[1], 1),
+          *rstd = input(r, (size_t)d[0], 1);
     float *dh = added(r, n);
     for (int i = 0; i < d[0]; i++)
         rstd[i] = 0.5f + fabsf(rstd[i]);
-    r->K->ops->rmsnorm_bwd(r->K, dh, d[2] ? NULL : added(r, (size_t)d[1]), dy, h, w, rstd, d[0], d[1]);
+    r->K->ops->rmsnorm_bwd(r->K, dh, d[2] ? NULL : added(r, (size_t)d[1]), dy, h, w, rstd, d[0],
+                           d[1]);
 }
 static void op_rope(struct run *r) { // n T heads head_dim inverse pad
     const int *d = r->d;
@@ -130,8 +139,13 @@ static void op_bias_bwd(struct run *r) {
 static struct kern_attn attn_shape(struct run *r) {
     const int *d = r->d;
     int32_t *prefix = ids(r, d[0], d[1] + 1);
-    return (struct kern_attn){.B = d[0], .T = d[1], .n_heads = d[2], .n_kv_heads = d[3], .head_dim = d[4],
-                              .mask = (enum kern_mask)d[5], .prefix_len = prefix};
+    return (struct kern_attn){.B = d[0],
+                              .T = d[1],
+                              .n_heads = d[2],
+                              .n_kv_heads = d[3],
+                              .head_dim = d[4],
+                              .mask = (enum kern_mask)d[5],
+                              .prefix_len = prefix};
 }
 static void op_attn_fwd(struct run *r) {
     const int *d = r->d;
@@ -148,14 +162,15 @@ static void op_attn_bwd(struct run *r) {
     int ld = (d[2] + 2 * d[3]) * d[4] + d[7], ldo = d[2] * d[4];
     size_t rows = (size_t)d[0] * d[1];
     float *qkv = input(r, rows * ld, (float)d[6]), *k = qkv + d[2] * d[4], *v = k + d[3] * d[4];
-    float *out = buf(r, rows * ldo, false), *lse = buf(r, rows * d[2], false), *dout = input(r, rows * ldo, 1);
+    float *out = buf(r, rows * ldo, false), *lse = buf(r, rows * d[2], false),
+          *dout = input(r, rows * ldo, 1);
     float *delta = written(r, rows * d[2]), *g = added(r, rows * ld);
     struct kern *ref = NULL; // the same forward results for all, so that only backward is compared
     assert_int_equal(kern_ref_create(&ref), NEB_OK);
     ref->ops->attn_fwd(ref, &s, out, ldo, lse, qkv, ld, k, ld, v, ld);
     kern_destroy(&ref);
-    r->K->ops->attn_bwd(r->K, &s, g, g + d[2] * d[4], g + (d[2] + d[3]) * d[4], dout, out, ldo, lse, qkv, ld, k, ld, v, ld,
-                        delta);
+    r->K->ops->attn_bwd(r->K, &s, g, g + d[2] * d[4], g + (d[2] + d[3]) * d[4], dout, out, ldo, lse,
+                        qkv, ld, k, ld, v, ld, delta);
 }
 
 static void op_head(struct run *r) { // n d V ignored(%) grads(bits: 1 dx, 2 dw, 4 losses)
@@ -178,8 +193,14 @@ static void op_head(struct run *r) { // n d V ignored(%) grads(bits: 1 dx, 2 dw,
 }
 static void op_adamw(struct run *r) {
     size_t n = (size_t)r->d[0];
-    struct kern_adamw c = {.lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f,
-                           .bias1 = 1 - 0.9f * 0.9f, .bias2 = 1 - 0.95f * 0.95f, .grad_scale = 0.25f};
+    struct kern_adamw c = {.lr = 1e-2f,
+                           .beta1 = 0.9f,
+                           .beta2 = 0.95f,
+                           .eps = 1e-8f,
+                           .weight_decay = 0.1f,
+                           .bias1 = 1 - 0.9f * 0.9f,
+                           .bias2 = 1 - 0.95f * 0.95f,
+                           .grad_scale = 0.25f};
     float *g = input(r, n, 1), *p = added(r, n), *m = added(r, n), *v = added(r, n);
     for (size_t i = 0; i < n; i++)
         v[i] *= v[i];
@@ -187,7 +208,8 @@ static void op_adamw(struct run *r) {
 }
 static void op_flat(struct run *r) {
     size_t n = (size_t)r->d[0];
-    float *x = input(r, n, 1), *sum = written(r, 1), *a = added(r, n), *s = added(r, n), *z = added(r, n);
+    float *x = input(r, n, 1), *sum = written(r, 1), *a = added(r, n), *s = added(r, n),
+          *z = added(r, n);
     sum[0] = (float)r->K->ops->sumsq(r->K, x, n);
     r->K->ops->add(r->K, a, x, n);
     r->K->ops->scale(r->K, s, -1.5f, n);
@@ -229,9 +251,9 @@ static const struct op_case {
     {"bias_fwd", op_bias_fwd, 0, {67, 133}},
     {"bias_bwd", op_bias_bwd, 5e-6, {1000, 37}},
     {"bias_bwd", op_bias_bwd, 5e-6, {1, 5}},
-#define ATTN(...)                                        \
-    {"attn_fwd", op_attn_fwd, 4e-6, {__VA_ARGS__}}, {    \
-        "attn_bwd", op_attn_bwd, 2e-5, { __VA_ARGS__ }   \
+#define ATTN(...)                                                                                  \
+    {"attn_fwd", op_attn_fwd, 4e-6, {__VA_ARGS__}}, {                                              \
+        "attn_bwd", op_attn_bwd, 2e-5, { __VA_ARGS__ }                                             \
     }
     ATTN(1, 1, 1, 1, 2, KERN_MASK_CAUSAL, 1, 0),
     ATTN(2, 7, 2, 1, 6, KERN_MASK_CAUSAL, 1, 3),
@@ -283,14 +305,17 @@ static double distance(const struct run *a, const struct run *b, int i) {
     return far / (1 + size);
 }
 
-static void compare(const struct op_case *c, const char *isa, const struct run *want, const struct run *got) {
+static void compare(const struct op_case *c, const char *isa, const struct run *want,
+                    const struct run *got) {
     for (int i = 0; i < want->n_bufs; i++) {
         double far = distance(want, got, i);
         if (want->bufs[i].out && !(far <= c->bound))
-            fail_msg("%s (%d %d %d %d %d %d %d %d) on %s: array %d is off by %g, allowed %g", c->name, c->d[0], c->d[1],
-                     c->d[2], c->d[3], c->d[4], c->d[5], c->d[6], c->d[7], isa, i, far, c->bound);
+            fail_msg("%s (%d %d %d %d %d %d %d %d) on %s: array %d is off by %g, allowed %g",
+                     c->name, c->d[0], c->d[1], c->d[2], c->d[3], c->d[4], c->d[5], c->d[6],
+                     c->d[7], isa, i, far, c->bound);
         if (!want->bufs[i].out) // inputs are left alone
-            assert_memory_equal(want->bufs[i].base + GUARD, got->bufs[i].base + GUARD, want->bufs[i].n * 4);
+            assert_memory_equal(want->bufs[i].base + GUARD, got->bufs[i].base + GUARD,
+                                want->bufs[i].n * 4);
     }
 }
 
@@ -318,7 +343,8 @@ static void test_matrix(void **state) {
             compare(&cases[i], isas[s], &want, &a);
             for (int j = 0; j < a.n_bufs; j++)
                 if (memcmp(a.bufs[j].base, b.bufs[j].base, (a.bufs[j].n + 2 * GUARD) * 4))
-                    fail_msg("%s on %s: one and three threads differ in array %d", cases[i].name, isas[s], j);
+                    fail_msg("%s on %s: one and three threads differ in array %d", cases[i].name,
+                             isas[s], j);
             run_free(&want);
             run_free(&a);
             run_free(&b);
@@ -348,7 +374,8 @@ static void test_exp(void **state) {
         assert_true(worst < 2.0);
         float edge[] = {-INFINITY, -87.5f, 0.0f, -0.0f, 88.0f, 1000.0f, INFINITY, NAN}, e[8];
         v->exp(e, edge, 8);
-        assert_true(e[0] == 0 && e[1] == 0 && e[2] == 1 && e[3] == 1 && e[4] == e[5] && e[5] == e[6] && e[7] != e[7]);
+        assert_true(e[0] == 0 && e[1] == 0 && e[2] == 1 && e[3] == 1 && e[4] == e[5] &&
+                    e[5] == e[6] && e[7] != e[7]);
     }
 }
 
@@ -402,8 +429,9 @@ static void test_pool(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_matrix),     cmocka_unit_test(test_exp),  cmocka_unit_test(test_nan_is_seen),
-        cmocka_unit_test(test_isa_choice), cmocka_unit_test(test_pool),
+        cmocka_unit_test(test_matrix),      cmocka_unit_test(test_exp),
+        cmocka_unit_test(test_nan_is_seen), cmocka_unit_test(test_isa_choice),
+        cmocka_unit_test(test_pool),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
 // compress/: every codec round trip within its bound, sizes, refusals; quantisers on denormals and extremes.
+#include "agent/base/clock.h"
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "compress/update.h"
@@ -69,8 +70,8 @@ static void test_round_trips(void **state) {
 
 static void test_extremes(void **state) {
     (void)state;
-    static const float x[] = {0, -0.0f, 1e-45f, -1e-40f, 1.17549435e-38f, 3e38f, -3e38f, 1, -1, 1e-30f, 65504, 7, 0.5f, 2.5f, -2.5f, 1e10f};
-    static const char *const names[] = {"fp32", "int8:8", "int4:8", "topk:64/64"};
+    static const float x[] = {0, -0.0f, 1e-45f, -1e-40f, 1.17549435e-38f, 3e38f, -3e38f, 1, -1, 1e-30f, 65504, 7, 0.5f, 2.5f, -2.5f, 3.40282347e38f};
+    static const char *const names[] = {"fp32", "bf16", "int8:8", "int4:8", "topk:64/64"};
     enum { N = sizeof x / sizeof x[0] };
     for (size_t c = 0; c < sizeof names / sizeof names[0]; c++) {
         struct cmp_codec codec;
@@ -121,7 +122,7 @@ static void test_topk_is_exact_and_breaks_ties_low(void **state) {
     (void)state;
     enum { N = 3000 };
     static float x[N];
-    static uint32_t scratch[N];
+    static uint32_t scratch[2 * N];
     uint16_t idx[N];
     struct neb_rng r = neb_rng_make(11, 0);
     for (int round = 0; round < 40; round++) {
@@ -206,6 +207,8 @@ static void test_update_shapes(void **state) {
     assert_int_equal(stats.elements, 477);
     assert_true(stats.norm > 0);
     neb_log_set_sink(swallow, NULL);
+    assert_int_equal(cmp_update_check_max(W, b.p, b.len, 477, &stats), NEB_OK);
+    assert_int_equal(cmp_update_check_max(W, b.p, b.len, 476, &stats), NEB_ERR_FORMAT);
     shapes[1].cols = 78; // another model than the sender's
     assert_int_equal(cmp_update_open(b.p, b.len, shapes, 2, units), NEB_ERR_FORMAT);
     for (size_t cut = 0; cut < b.len; cut++) {
@@ -216,6 +219,32 @@ static void test_update_shapes(void **state) {
     }
     neb_log_set_sink(NULL, NULL);
     neb_buf_free(&b);
+}
+
+// A few hundred bytes a unit can claim 16M zeros each: refused by what the headers say, before the time is spent.
+static void test_size_bomb_is_refused_unopened(void **state) {
+    (void)state;
+    enum { UNITS = 500, SIDE = 4096 };
+    const struct cmp_unit_shape shape = {0, SIDE, SIDE, false};
+    struct cmp_codec codec;
+    struct cmp_update_stats stats;
+    struct neb_buf one = {0}, bomb = {0};
+    float *zeros = calloc((size_t)SIDE * SIDE, sizeof *zeros);
+    assert_non_null(zeros);
+    assert_int_equal(cmp_codec_parse("int4", &codec), NEB_OK);
+    assert_int_equal(cmp_update_add(W, &one, &shape, &codec, zeros, NULL), NEB_OK);
+    cmp_update_begin(&bomb, UNITS);
+    for (int i = 0; i < UNITS; i++)
+        neb_buf_add(&bomb, one.p, one.len);
+    assert_true(bomb.len < 1 << 20);
+    neb_log_set_sink(swallow, NULL);
+    neb_ns start = neb_now();
+    assert_int_equal(cmp_update_check_max(W, bomb.p, bomb.len, (uint64_t)SIDE * SIDE, &stats), NEB_ERR_FORMAT);
+    assert_true(neb_now() - start < NEB_S); // unpacking it all takes several
+    neb_log_set_sink(NULL, NULL);
+    neb_buf_free(&one);
+    neb_buf_free(&bomb);
+    free(zeros);
 }
 
 static int set_up(void **state) {
@@ -234,7 +263,7 @@ int main(void) {
         cmocka_unit_test(test_round_trips), cmocka_unit_test(test_extremes),
         cmocka_unit_test(test_nan_is_refused), cmocka_unit_test(test_topk_is_exact_and_breaks_ties_low),
         cmocka_unit_test(test_names), cmocka_unit_test(test_counts),
-        cmocka_unit_test(test_update_shapes),
+        cmocka_unit_test(test_update_shapes), cmocka_unit_test(test_size_bomb_is_refused_unopened),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -1,0 +1,267 @@
+#include "agent/local.h"
+#include "agent/base/log.h"
+#include "agent/ipc.h"
+#include "security/members.h"
+
+#include <arpa/inet.h>
+#include <jansson.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { WAN_PORT = 7443 };
+
+struct places { // where each agent listens, how the others reach it, and what namespace it lives in
+    char listen[AGENT_CLUSTERS_MAX][64];
+    char reach[AGENT_CLUSTERS_MAX][AGENT_CLUSTERS_MAX][64]; // [who dials][whom]
+    char netns[AGENT_CLUSTERS_MAX][64];
+};
+
+// A port that is free now. Somebody else may take it before the agent binds it: then the agent says so.
+static enum neb_status free_port(int *out) {
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool good = fd >= 0 && bind(fd, (struct sockaddr *)&a, len) == 0 && getsockname(fd, (struct sockaddr *)&a, &len) == 0;
+    enum neb_status st = good ? NEB_OK : neb_fail_errno("cannot find a free port on loopback");
+    *out = ntohs(a.sin_port);
+    if (fd >= 0)
+        close(fd);
+    return st;
+}
+
+static enum neb_status place_on_loopback(int n, struct places *p) {
+    for (int i = 0; i < n; i++) {
+        int port;
+        NEB_TRY(free_port(&port));
+        snprintf(p->listen[i], sizeof p->listen[i], "127.0.0.1:%d", port);
+        for (int k = 0; k < n; k++)
+            snprintf(p->reach[k][i], sizeof p->reach[k][i], "127.0.0.1:%d", port);
+    }
+    return NEB_OK;
+}
+
+// One line of JSON from a child, within `timeout`.
+static enum neb_status read_ready(int fd, neb_ns timeout, json_t **out) {
+    char line[8192];
+    size_t n = 0;
+    neb_ns end = neb_now() + timeout;
+    while (n + 1 < sizeof line && neb_now() < end) {
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        if (poll(&p, 1, 100) <= 0)
+            continue;
+        ssize_t k = read(fd, line + n, sizeof line - 1 - n);
+        if (k <= 0)
+            break;
+        n += (size_t)k;
+        line[n] = 0;
+        if (!strchr(line, '\n'))
+            continue;
+        *out = json_loads(line, JSON_DISABLE_EOF_CHECK, NULL);
+        return *out ? NEB_OK : NEB_ERR_FORMAT;
+    }
+    return NEB_ERR_TIMEOUT;
+}
+
+static bool tun_possible(const char *wanlink) {
+    struct agent_child c;
+    int status = 1, fd = -1;
+    const char *const argv[] = {wanlink, "probe", NULL};
+    if (agent_child_start(&c, "wanlink", argv, NULL, &fd) != NEB_OK)
+        return false;
+    for (int i = 0; i < 500 && !agent_child_ended(&c, &status); i++)
+        neb_sleep(10 * NEB_MS);
+    agent_child_stop(&c, NEB_S);
+    close(fd);
+    return status == 0;
+}
+
+static enum neb_status start_tun(struct agent_local *l, const char *wanlink, const char *wan, const char *dir, struct places *p) {
+    char sites[16], log[NEB_PATH_MAX], ctl[NEB_PATH_MAX], endpoint[32];
+    json_t *ready = NULL, *list, *site;
+    size_t i;
+    snprintf(sites, sizeof sites, "%d", l->n < 2 ? 2 : l->n);
+    NEB_TRY(neb_path(log, sizeof log, dir, "wanlink.log"));
+    NEB_TRY(neb_path(ctl, sizeof ctl, dir, "wan.ctl"));
+    NEB_TRY(neb_fs_remove(ctl));
+    const char *const argv[] = {wanlink, "run", "--wan", wan, "--sites", sites, "--ctl", ctl, "--die-with-parent", NULL};
+    NEB_TRY(agent_child_start(&l->wan, "wanlink", argv, log, &l->wan_stdout));
+    if (read_ready(l->wan_stdout, 15 * NEB_S, &ready) != NEB_OK) {
+        json_decref(ready);
+        return neb_fail(NEB_ERR_IO, "the WAN emulator did not start; see %s", log);
+    }
+    list = json_object_get(ready, "sites");
+    json_array_foreach(list, i, site) {
+        const char *ns = json_string_value(json_object_get(site, "netns")), *addr = json_string_value(json_object_get(site, "addr"));
+        if (i >= (size_t)l->n || !ns || !addr || strlen(ns) >= sizeof p->netns[i] || strlen(addr) > 20)
+            continue;
+        snprintf(p->netns[i], sizeof p->netns[i], "%s", ns);
+        snprintf(endpoint, sizeof endpoint, "%.20s:%d", addr, WAN_PORT);
+        snprintf(p->listen[i], sizeof p->listen[i], "%s", endpoint);
+        for (int k = 0; k < l->n; k++)
+            snprintf(p->reach[k][i], sizeof p->reach[k][i], "%s", endpoint);
+    }
+    json_decref(ready);
+    for (int k = 0; k < l->n; k++)
+        if (!p->netns[k][0])
+            return neb_fail(NEB_ERR_FORMAT, "the WAN emulator named fewer sites than %d", l->n);
+    return NEB_OK;
+}
+
+// Without root: the same agents on loopback, with a proxy of limited rate and delay between every pair.
+static enum neb_status start_proxy(struct agent_local *l, const char *wanlink, const char *wan, const char *dir, struct places *p) {
+    static const size_t words_per_pair = 4;
+    char log[NEB_PATH_MAX], ctl[NEB_PATH_MAX], (*text)[64] = NULL, rate_delay[64];
+    const char **argv = NULL;
+    int pairs = l->n * (l->n - 1) / 2, at = 0, word = 0;
+    enum neb_status st = NEB_OK;
+    json_t *ready = NULL;
+    NEB_TRY(place_on_loopback(l->n, p));
+    NEB_TRY(neb_path(log, sizeof log, dir, "wanlink.log"));
+    NEB_TRY(neb_path(ctl, sizeof ctl, dir, "wan.ctl"));
+    NEB_TRY(neb_fs_remove(ctl));
+    snprintf(rate_delay, sizeof rate_delay, "%.60s", wan);
+    char *loss = strchr(rate_delay, ':') ? strchr(strchr(rate_delay, ':') + 1, ':') : NULL;
+    if (loss) {
+        *loss = 0;
+        neb_warn("without root the WAN emulator is a proxy: the loss of %s is not emulated", wan);
+    }
+    argv = calloc(8 + words_per_pair * (size_t)pairs, sizeof *argv);
+    text = calloc(2 * (size_t)pairs + 1, sizeof *text);
+    if (!argv || !text) {
+        st = neb_fail(NEB_ERR_NOMEM, "out of memory starting the WAN emulator");
+        goto out;
+    }
+    const char *const head[] = {wanlink, "proxy", "--wan", rate_delay, "--ctl", ctl, "--die-with-parent"};
+    for (; word < 7; word++)
+        argv[word] = head[word];
+    for (int i = 0; i < l->n; i++)
+        for (int k = i + 1; k < l->n; k++) { // k dials i through a port of the proxy
+            int port;
+            NEB_TRY_GOTO(free_port(&port), out);
+            snprintf(text[at], sizeof *text, "127.0.0.1:%d", port);
+            snprintf(text[at + 1], sizeof *text, "%s", p->listen[i]);
+            snprintf(p->reach[k][i], sizeof p->reach[k][i], "%s", text[at]);
+            argv[word++] = "--listen";
+            argv[word++] = text[at];
+            argv[word++] = "--connect";
+            argv[word++] = text[at + 1];
+            at += 2;
+        }
+    NEB_TRY_GOTO(agent_child_start(&l->wan, "wanlink", argv, log, &l->wan_stdout), out);
+    if (read_ready(l->wan_stdout, 15 * NEB_S, &ready) != NEB_OK)
+        st = neb_fail(NEB_ERR_IO, "the WAN emulator did not start; see %s", log);
+    json_decref(ready);
+out:
+    free(argv);
+    free(text);
+    return st;
+}
+
+static enum neb_status make_keys(const struct agent_job *job, struct agent_local *l, const char *dir, struct sec_public *pub) {
+    for (int i = 0; i < l->n; i++) {
+        struct sec_identity *id = NULL;
+        char clusters[NEB_PATH_MAX], keys[NEB_PATH_MAX];
+        NEB_TRY(neb_path(clusters, sizeof clusters, dir, "clusters"));
+        NEB_TRY(neb_path(l->homes[i], sizeof l->homes[i], clusters, job->clusters[i].name));
+        NEB_TRY(neb_fs_mkdirs(l->homes[i], 0700));
+        NEB_TRY(neb_path(keys, sizeof keys, l->homes[i], "keys"));
+        if (neb_fs_exists(keys))
+            NEB_TRY(sec_identity_load(l->homes[i], &id));
+        else
+            NEB_TRY(sec_identity_create(l->homes[i], job->clusters[i].name, &id));
+        pub[i] = *sec_identity_public(id);
+        sec_identity_destroy(&id);
+    }
+    return NEB_OK;
+}
+
+// Everybody knows everybody; of each pair the later one in the job's list dials.
+static enum neb_status write_members(const struct agent_local *l, const struct sec_public *pub, const struct places *p) {
+    for (int i = 0; i < l->n; i++) {
+        struct sec_members members = {0};
+        char path[NEB_PATH_MAX];
+        for (int k = 0; k < l->n; k++) {
+            struct sec_member m = {.pub = pub[k], .connect = k < i ? SEC_CONNECT_OUT : SEC_CONNECT_IN};
+            if (k < i)
+                snprintf(m.endpoint, sizeof m.endpoint, "%s", p->reach[i][k]);
+            NEB_TRY(sec_members_add(&members, &m));
+        }
+        NEB_TRY(neb_path(path, sizeof path, l->homes[i], "members.json"));
+        NEB_TRY(neb_fs_remove(path)); // addresses of an earlier run
+        NEB_TRY(sec_members_save(path, &members));
+    }
+    return NEB_OK;
+}
+
+static enum neb_status wait_ready(struct agent_local *l) {
+    neb_ns end = neb_now() + 20 * NEB_S;
+    for (int i = 0; i < l->n; i++) {
+        char path[NEB_PATH_MAX];
+        NEB_TRY(neb_path(path, sizeof path, l->homes[i], "agent.sock"));
+        while (!neb_fs_exists(path)) {
+            NEB_TRY(agent_local_check(l));
+            if (neb_now() > end)
+                return neb_fail(NEB_ERR_TIMEOUT, "agent in %s did not start within 20 s; see its agent.log", l->homes[i]);
+            neb_sleep(10 * NEB_MS);
+        }
+    }
+    return NEB_OK;
+}
+
+enum neb_status agent_local_start(const struct agent_job *job, int n, const char *dir, const char *wan, struct agent_local *l) {
+    static struct places p; // large, and this runs once
+    struct sec_public pub[AGENT_CLUSTERS_MAX];
+    char exe[NEB_PATH_MAX], wanlink[NEB_PATH_MAX];
+    memset(l, 0, sizeof *l);
+    memset(&p, 0, sizeof p);
+    l->n = n;
+    l->wan_stdout = -1;
+    NEB_TRY(sec_init());
+    NEB_TRY(agent_self_path(exe, sizeof exe));
+    NEB_TRY(make_keys(job, l, dir, pub));
+    if (wan && n > 1) {
+        NEB_TRY(agent_sibling_path("wanlink", wanlink, sizeof wanlink));
+        NEB_TRY(tun_possible(wanlink) ? start_tun(l, wanlink, wan, dir, &p) : start_proxy(l, wanlink, wan, dir, &p));
+    } else {
+        NEB_TRY(place_on_loopback(n, &p));
+    }
+    NEB_TRY(write_members(l, pub, &p));
+    for (int i = 0; i < n; i++) {
+        char log[NEB_PATH_MAX], sock[NEB_PATH_MAX];
+        NEB_TRY(neb_path(log, sizeof log, l->homes[i], "agent.log"));
+        NEB_TRY(neb_path(sock, sizeof sock, l->homes[i], "agent.sock"));
+        NEB_TRY(neb_fs_remove(sock));
+        const char *const plain[] = {exe, "agent", "--home", l->homes[i], "--listen", p.listen[i], NULL};
+        const char *const inside[] = {wanlink, "exec", p.netns[i], "--", exe, "agent", "--home", l->homes[i], "--listen", p.listen[i], NULL};
+        NEB_TRY(agent_child_start(&l->agents[i], job->clusters[i].name, p.netns[i][0] ? inside : plain, log, NULL));
+    }
+    return wait_ready(l);
+}
+
+enum neb_status agent_local_check(struct agent_local *l) {
+    char reason[96];
+    int status;
+    for (int i = 0; i < l->n; i++)
+        if (agent_child_ended(&l->agents[i], &status))
+            return neb_fail(NEB_ERR_STATE, "agent %s ended (%s); see %s/agent.log", l->agents[i].what,
+                            agent_child_reason(status, reason, sizeof reason), l->homes[i]);
+    if (l->wan.pid && agent_child_ended(&l->wan, &status))
+        return neb_fail(NEB_ERR_STATE, "the WAN emulator ended (%s)", agent_child_reason(status, reason, sizeof reason));
+    return NEB_OK;
+}
+
+void agent_local_stop(struct agent_local *l) {
+    for (int i = 0; i < l->n; i++) // all at once: each may have a checkpoint to write
+        agent_child_signal(&l->agents[i], SIGTERM);
+    for (int i = 0; i < l->n; i++)
+        agent_child_stop(&l->agents[i], 70 * NEB_S);
+    agent_child_stop(&l->wan, 5 * NEB_S);
+    if (l->wan_stdout >= 0)
+        close(l->wan_stdout);
+    l->wan_stdout = -1;
+}

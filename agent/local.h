@@ -1,0 +1,24 @@
+// `--local N`: the agents of all clusters on this machine, each a process of its own with its own keys and home, over
+// loopback or over an emulated WAN. The same programs and messages as between real sites.
+#ifndef AGENT_LOCAL_H
+#define AGENT_LOCAL_H
+#include "agent/child.h"
+#include "agent/config.h"
+
+struct agent_local {
+    int n;
+    struct agent_child agents[AGENT_CLUSTERS_MAX];
+    struct agent_child wan;
+    int wan_stdout;
+    char homes[AGENT_CLUSTERS_MAX][NEB_PATH_MAX];
+};
+
+// Starts the first n agents of the job under DIR/clusters/NAME. wan: "RATE:DELAY[:LOSS]", or NULL for plain loopback.
+// Returns when every agent answers on its socket.
+NEB_MUST_CHECK enum neb_status agent_local_start(const struct agent_job *job, int n, const char *dir, const char *wan,
+                                                 struct agent_local *out);
+void agent_local_stop(struct agent_local *l);
+// NEB_ERR_STATE, logged, when a process of it ended on its own.
+NEB_MUST_CHECK enum neb_status agent_local_check(struct agent_local *l);
+
+#endif

@@ -1,0 +1,323 @@
+#include "agent/worker.h"
+#include "agent/base/log.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const neb_ns poll_slice = 200 * NEB_MS;
+
+void worker_metrics(struct agent_worker *w, json_t *line) {
+    json_t *head = json_pack("{s:s,s:o}", "op", "metrics", "line", line);
+    if (head && agent_ipc_send(w->ipc, NULL, head, NULL, 0) != NEB_OK)
+        neb_debug("a metrics line was dropped");
+}
+
+// ---- messages from the agent ----------------------------------------------------------------------------------
+
+static enum neb_status on_agent(struct agent_worker *w, struct agent_ipc_msg *m) {
+    const char *ev = agent_ipc_str(m, "ev", "");
+    enum neb_status st = NEB_OK;
+    if (!strcmp(ev, "commit") && w->federated)
+        st = worker_take_commit(w, m);
+    else if (!strcmp(ev, "peers"))
+        w->alive = (int)agent_ipc_int(m, "alive", 0);
+    else if (!strcmp(ev, "stop"))
+        w->stop = true;
+    agent_ipc_msg_clear(m);
+    return st;
+}
+
+static enum neb_status drain_agent(struct agent_worker *w) {
+    struct agent_ipc_client nobody;
+    struct agent_ipc_msg m;
+    for (;;) {
+        enum neb_status st = agent_ipc_recv(w->ipc, &nobody, &m);
+        if (st == NEB_ERR_AGAIN)
+            return NEB_OK;
+        if (st == NEB_OK)
+            NEB_TRY(on_agent(w, &m));
+    }
+}
+
+// Waits a little for something from the agent; the time counts as stall.
+static enum neb_status wait_agent(struct agent_worker *w) {
+    struct agent_ipc_msg m;
+    neb_ns start = neb_now();
+    enum neb_status st = agent_ipc_wait(w->ipc, poll_slice, &m);
+    w->stall_s += neb_seconds(neb_now() - start);
+    if (st == NEB_OK)
+        return on_agent(w, &m);
+    return st == NEB_ERR_TIMEOUT || st == NEB_ERR_INTERRUPTED || st == NEB_ERR_FORMAT ? NEB_OK : st;
+}
+
+// ---- set-up ---------------------------------------------------------------------------------------------------
+
+static enum neb_status attach(struct agent_worker *w, const char *socket_path, const char *job) {
+    struct agent_ipc_msg m;
+    if (!(w->zctx = zmq_ctx_new()))
+        return neb_fail(NEB_ERR_NOMEM, "cannot create a ZeroMQ context");
+    NEB_TRY(agent_ipc_connect(w->zctx, socket_path, &w->ipc));
+    NEB_TRY(agent_ipc_send(w->ipc, NULL, json_pack("{s:s,s:s}", "op", "attach", "job", job), NULL, 0));
+    enum neb_status st = agent_ipc_wait(w->ipc, 10 * NEB_S, &m);
+    if (st != NEB_OK)
+        return neb_fail(st, "no answer from the agent at %s", socket_path);
+    const char *dir = agent_ipc_str(&m, "dir", "");
+    w->cluster = (int)agent_ipc_int(&m, "cluster", -1);
+    w->alive = (int)agent_ipc_int(&m, "alive", 0);
+    w->stop = json_is_true(json_object_get(m.head, "stop"));
+    if (strcmp(agent_ipc_str(&m, "ev", ""), "job") || w->cluster < 0 || !*dir || strlen(dir) >= sizeof w->dir)
+        st = neb_fail(NEB_ERR_NOT_FOUND, "the agent does not know job %s", job);
+    else
+        st = agent_job_from_json(json_object_get(m.head, "spec"), &w->job);
+    if (st == NEB_OK && w->cluster >= w->job.n_clusters)
+        st = neb_fail(NEB_ERR_FORMAT, "cluster %d of %d", w->cluster, w->job.n_clusters);
+    if (st == NEB_OK)
+        memcpy(w->dir, dir, strlen(dir) + 1);
+    agent_ipc_msg_clear(&m);
+    return st;
+}
+
+static enum neb_status make_sampler(struct agent_worker *w, int cluster, struct intra_sampler **out) {
+    const struct agent_cluster *c = &w->job.clusters[cluster];
+    struct intra_sampler_config s = {.seed = (uint64_t)w->job.seed, .seq_len = w->job.seq_len, .index = cluster, .n = w->job.n_clusters,
+                                     .n_sources = c->n_sources};
+    for (int32_t i = 0; i < c->n_sources; i++) {
+        s.sources[i] = intra_corpus_find(w->corpus, c->sources[i].name);
+        s.weights[i] = c->sources[i].weight;
+        if (s.sources[i] < 0)
+            return neb_fail(NEB_ERR_NOT_FOUND, "cluster %s: the corpus %s has no source \"%s\"", c->name, intra_corpus_dir(w->corpus),
+                            c->sources[i].name);
+    }
+    return intra_sampler_create(w->corpus, &s, out);
+}
+
+static enum neb_status set_up_data(struct agent_worker *w) {
+    const struct agent_cluster *c = &w->job.clusters[w->cluster];
+    NEB_TRY(intra_corpus_open(c->corpus[0] ? c->corpus : w->job.corpus, false, &w->corpus));
+    bool all = w->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
+    for (int i = 0; i < (all ? w->job.n_clusters : 1); i++, w->n_samplers++)
+        NEB_TRY(make_sampler(w, all ? i : w->cluster, &w->samplers[i]));
+    size_t n = (size_t)w->job.batch * (size_t)w->job.seq_len;
+    w->tokens = calloc(n, sizeof *w->tokens);
+    w->targets = calloc(n, sizeof *w->targets);
+    return w->tokens && w->targets ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory for a batch of %zu tokens", n);
+}
+
+static enum neb_status set_up_trainer(struct agent_worker *w) {
+    struct agent_job *j = &w->job;
+    struct intra_ckpt *init = NULL;
+    int32_t vocab = intra_corpus_vocab(w->corpus);
+    if (j->model.vocab && j->model.vocab < vocab)
+        return neb_fail(NEB_ERR_INVALID, "model.vocab %d is smaller than the corpus's %d", j->model.vocab, vocab);
+    j->model.vocab = j->model.vocab ? j->model.vocab : vocab;
+    j->model.n_kv_heads = j->model.n_kv_heads ? j->model.n_kv_heads : j->model.n_heads;
+    j->model.head_dim = j->model.head_dim ? j->model.head_dim : j->model.d_model / j->model.n_heads;
+    j->model.max_seq = j->seq_len;
+    j->optim.schedule.steps = j->steps;
+    struct intra_trainer_config t = {.model = j->model, .trainable = j->trainable, .optim = j->optim, .batch = j->batch, .seq_len = j->seq_len,
+                                     .accumulate = j->accumulate * w->n_samplers, .recompute = j->recompute, .seed = (uint64_t)j->seed};
+    NEB_TRY(kern_cpu_create(j->clusters[w->cluster].threads, &w->K));
+    NEB_TRY(intra_trainer_create(&t, w->K, &w->trainer));
+    if (!j->init_from[0])
+        return NEB_OK;
+    NEB_TRY(intra_ckpt_open(j->init_from, true, &init));
+    enum neb_status st = intra_model_load_params(init, w->trainer->model);
+    intra_ckpt_close(&init);
+    return st;
+}
+
+// ---- training -------------------------------------------------------------------------------------------------
+
+static void draw(struct agent_worker *w, struct intra_sampler *s) {
+    for (int32_t b = 0; b < w->job.batch; b++)
+        intra_sampler_next(s, w->tokens + (size_t)b * w->job.seq_len, w->targets + (size_t)b * w->job.seq_len);
+}
+
+static void train_step(struct agent_worker *w) {
+    struct intra_step_stats s;
+    neb_ns start = neb_now();
+    for (int32_t a = 0; a < w->job.accumulate; a++)
+        for (int i = 0; i < w->n_samplers; i++) { // more than one: the synchronous reference averages over all clusters
+            draw(w, w->samplers[i]);
+            intra_trainer_micro(w->trainer, w->tokens, w->targets);
+        }
+    intra_trainer_update(w->trainer, &s);
+    double seconds = neb_seconds(neb_now() - start);
+    w->train_s += seconds;
+    w->all_tokens += (uint64_t)s.tokens;
+    w->step++;
+    w->loss_last = w->step == 1 ? s.loss : w->loss_last;
+    w->loss_first = w->step == 1 ? s.loss : w->loss_first;
+    w->loss_last = 0.9 * w->loss_last + 0.1 * s.loss; // a single step is noisy
+    if (w->step % w->job.log_every == 0 || w->step == w->job.steps || w->step == 1)
+        worker_metrics(w, json_pack("{s:s,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:f}", "kind", "step", "step", (json_int_t)w->step, "tokens",
+                                    (json_int_t)w->all_tokens, "loss", s.loss, "lr", (double)s.update.lr, "grad_norm", s.update.grad_norm,
+                                    "tokens_per_s", (double)s.tokens / seconds, "stall_s", w->stall_s, "train_s", w->train_s));
+}
+
+// All that is to be done between two steps. *ready: the next step may begin.
+static enum neb_status exchange(struct agent_worker *w, bool *ready) {
+    bool expected = w->alive >= w->job.n_clusters - 1;
+    *ready = true;
+    for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++) {
+        struct agent_fragment *g = &w->frags[f];
+        for (bool more = true; more;) {
+            enum agent_decision d = agent_schedule_decide(&w->schedule, g, f, w->step, expected, w->counted_miss[f]);
+            more = d == AGENT_SEND || d == AGENT_MERGE || d == AGENT_MISS;
+            if (d == AGENT_SEND)
+                NEB_TRY(worker_send(w, f));
+            else if (d == AGENT_MERGE)
+                NEB_TRY(worker_merge(w, f));
+            else if (d == AGENT_WAIT)
+                *ready = false;
+            else if (d == AGENT_MISS) {
+                g->missed++;
+                w->counted_miss[f] = w->step;
+            }
+        }
+        // A round that an earlier run merged at this step must be merged here too, connected or not.
+        if (g->in_flight && !g->arrived && w->step >= g->merge_step)
+            for (size_t i = 0; i < w->n_log; i++)
+                if (w->log[i].fragment == (uint32_t)f && w->log[i].round == g->round)
+                    *ready = false;
+    }
+    return NEB_OK;
+}
+
+static bool finished(const struct agent_worker *w) {
+    return w->step >= w->job.steps && (!w->federated || agent_schedule_finished(&w->schedule, w->frags, w->step));
+}
+
+static enum neb_status train(struct agent_worker *w) {
+    while (!finished(w) && !w->stop) {
+        bool ready;
+        NEB_TRY(drain_agent(w));
+        NEB_TRY(exchange(w, &ready));
+        if (w->stop || finished(w))
+            break;
+        if (!ready || w->step >= w->job.steps) {
+            NEB_TRY(wait_agent(w));
+            continue;
+        }
+        train_step(w);
+        if (w->job.checkpoint_every && w->step % w->job.checkpoint_every == 0)
+            NEB_TRY(worker_save(w));
+    }
+    return NEB_OK;
+}
+
+// ---- the end --------------------------------------------------------------------------------------------------
+
+// Mean held-out loss over all sources of the corpus, each with the same number of windows.
+static enum neb_status evaluate(struct agent_worker *w, double *loss, json_t *by_source) {
+    int32_t T = w->job.seq_len, n_sources = intra_corpus_sources(w->corpus);
+    double sum = 0;
+    int32_t counted = 0;
+    for (int32_t i = 0; i < n_sources; i++) {
+        uint64_t have = intra_corpus_windows(w->corpus, i, INTRA_VALID, T);
+        uint64_t n = w->job.eval_windows && (uint64_t)w->job.eval_windows < have ? (uint64_t)w->job.eval_windows : have;
+        if (!n)
+            continue;
+        int32_t *x = calloc(n * (size_t)T, sizeof *x), *y = calloc(n * (size_t)T, sizeof *y);
+        if (!x || !y) {
+            free(x);
+            free(y);
+            return neb_fail(NEB_ERR_NOMEM, "out of memory evaluating %llu windows", (unsigned long long)n);
+        }
+        for (uint64_t k = 0; k < n; k++) // spread over the whole split
+            intra_corpus_window(w->corpus, i, INTRA_VALID, T, k * have / n, x + k * (size_t)T, y + k * (size_t)T);
+        double l = intra_trainer_eval(w->trainer, x, y, (int)n);
+        json_object_set_new(by_source, intra_corpus_source_name(w->corpus, i), json_real(l));
+        free(x);
+        free(y);
+        sum += l;
+        counted++;
+    }
+    *loss = counted ? sum / counted : 0;
+    return NEB_OK;
+}
+
+static void params_digest(const struct agent_worker *w, char hex[33]) {
+    struct kern_digest d;
+    uint8_t b[16];
+    if (w->federated) {
+        d = inter_outer_digest(w->outer);
+    } else { // of the parameters alone
+        const struct intra_model *m = w->trainer->model;
+        d = kern_digest_part(m->params, m->params, 0, m->n_params);
+    }
+    neb_put_u64(b, d.lo);
+    neb_put_u64(b + 8, d.hi);
+    neb_hex(b, sizeof b, hex);
+}
+
+static json_t *number_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
+
+static enum neb_status report(struct agent_worker *w) {
+    double loss = 0;
+    char hex[33];
+    json_t *by_source = json_object();
+    bool done = finished(w);
+    if (done)
+        NEB_TRY(evaluate(w, &loss, by_source));
+    params_digest(w, hex);
+    json_t *r = json_pack("{s:s,s:I,s:I,s:o,s:o,s:o,s:o,s:f,s:f,s:f,s:s,s:I,s:I,s:I,s:I,s:I,s:b,s:i}", "device", "cpu", "steps",
+                          (json_int_t)w->step, "tokens", (json_int_t)w->all_tokens, "loss_first", number_or_null(w->loss_first), "loss_last",
+                          number_or_null(w->loss_last), "eval_loss", done ? number_or_null(loss) : json_null(), "eval_by_source", by_source,
+                          "stall_s", w->stall_s, "train_s", w->train_s, "sync_s", w->sync_s, "params_digest", hex, "params",
+                          (json_int_t)w->trainer->model->n_params, "trainable_params", (json_int_t)w->trainer->model->n_trainable, "rounds",
+                          (json_int_t)w->rounds, "payload_bytes", (json_int_t)w->payload_bytes, "payload_params",
+                          (json_int_t)w->payload_params, "stopped", !done, "threads", kern_pool_threads(w->K->pool));
+    if (!r)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory reporting");
+    return agent_ipc_send(w->ipc, NULL, json_pack("{s:s,s:o}", "op", "report", "report", r), NULL, 0);
+}
+
+static enum neb_status run(struct agent_worker *w, const char *socket_path, const char *job) {
+    NEB_TRY(attach(w, socket_path, job));
+    neb_log_set_name(w->job.clusters[w->cluster].name);
+    w->federated = w->job.sync.scheme == AGENT_SCHEME_FEDERATED && w->job.n_clusters > 1;
+    NEB_TRY(set_up_data(w));
+    NEB_TRY(set_up_trainer(w));
+    if (w->federated)
+        NEB_TRY(worker_sync_create(w));
+    enum neb_status st = worker_restore(w);
+    if (st == NEB_OK)
+        neb_info("going on from step %lld", (long long)w->step);
+    else if (st != NEB_ERR_NOT_FOUND)
+        return st;
+    for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++)
+        if (w->frags[f].in_flight)
+            NEB_TRY(worker_resubmit(w, f));
+    NEB_TRY(train(w));
+    NEB_TRY(worker_save(w)); // also at the end: a run that died between here and its report goes on from here
+    if (finished(w))
+        NEB_TRY(worker_save_model(w));
+    return report(w);
+}
+
+enum neb_status agent_worker_run(const char *socket_path, const char *job) {
+    struct agent_worker *w = calloc(1, sizeof *w);
+    if (!w)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory starting a worker");
+    signal(SIGINT, SIG_IGN); // the agent decides when a worker stops
+    enum neb_status st = run(w, socket_path, job);
+    worker_sync_destroy(w);
+    intra_trainer_destroy(&w->trainer);
+    for (int i = 0; i < w->n_samplers; i++)
+        intra_sampler_destroy(&w->samplers[i]);
+    intra_corpus_close(&w->corpus);
+    kern_destroy(&w->K);
+    agent_ipc_destroy(&w->ipc);
+    if (w->zctx)
+        zmq_ctx_term(w->zctx); // waits until the report has left
+    if (w->log_file)
+        fclose(w->log_file);
+    free(w->log);
+    free(w->tokens);
+    free(w->targets);
+    free(w);
+    return st;
+}

@@ -1,0 +1,101 @@
+// A worker: trains its cluster's replica, exchanges with the others through its agent.
+//
+//     worker.c        the loop: steps, decisions of agent/schedule, messages from the agent
+//     worker_sync.c   fragments: encode and submit, commits, merges
+//     worker_ckpt.c   checkpoints of everything, and how to go on from one
+//
+// Bit-identical resume: a checkpoint is taken between two inner steps and holds parameters, optimiser, data cursor, outer
+// state, updates in flight (with their bytes) and the merge log; a restarted worker computes the same steps, submits the
+// same bytes, and merges at the logged steps.
+#ifndef AGENT_WORKER_H
+#define AGENT_WORKER_H
+#include "agent/config.h"
+#include "agent/ipc.h"
+#include "agent/schedule.h"
+#include "inter/outer.h"
+#include "intra/data.h"
+
+enum { WORKER_COUNTS = 4 };
+
+struct agent_travel { // a fragment's update on its way, or its commit that waits to be merged
+    struct neb_buf blob;      // encoded bytes, as submitted
+    uint64_t tokens;          // behind it
+    uint64_t tokens_at_send;  // all tokens so far at the send: the base once it is committed
+    uint32_t steps, missed;
+    neb_ns sent_at, arrived_at;
+    // the commit
+    uint32_t n;
+    struct inter_outer_part parts[INTER_PARTS_MAX];
+    struct neb_buf bytes;     // of all parts
+    float eta, mu;
+    bool merge, all_final, mine;
+};
+
+struct agent_merge { // one line of the merge log
+    uint32_t fragment, round;
+    int64_t step;
+};
+
+struct agent_worker {
+    struct agent_job job;
+    int cluster;              // index of this cluster
+    bool federated;
+    char dir[NEB_PATH_MAX];   // of the job: checkpoints, merge log, final model
+    struct kern *K;
+    struct intra_corpus *corpus;
+    int n_samplers;           // 1, or one a cluster for the synchronous reference
+    struct intra_sampler *samplers[AGENT_CLUSTERS_MAX];
+    struct intra_trainer *trainer;
+    int32_t *tokens, *targets;
+    // exchange
+    struct inter_outer *outer;
+    struct intra_unit *units;
+    int32_t n_units;
+    struct cmp_codec codec, merge_codec;
+    struct agent_schedule schedule;
+    struct agent_fragment frags[64];
+    struct agent_travel travel[64];
+    int64_t counted_miss[64];
+    uint64_t tokens_base[64];      // tokens at the last committed send of each fragment
+    int64_t steps_base[64];
+    uint64_t *counts_sent[64];     // per fragment, (4, V): input and target counts at its last committed send, and at its last send
+    uint64_t **unit_counts;        // per unit with row weights: (rows) counts to send, scratch
+    struct kern_digest last_digest[64];
+    uint32_t checkpoint_round[64]; // of the newest checkpoint: older updates may go once the next one is written
+    struct agent_merge *log;       // of the run that is being repeated, if any
+    size_t n_log;
+    FILE *log_file;
+    // state
+    int64_t step;
+    uint64_t all_tokens;
+    double loss_first, loss_last;
+    double train_s, stall_s, sync_s;
+    uint64_t payload_bytes, payload_params; // of all submitted updates: for bits per parameter
+    uint32_t rounds;
+    int alive;                     // other members that are reachable
+    bool stop;
+    // agent
+    struct agent_ipc *ipc;
+    void *zctx;
+};
+
+NEB_MUST_CHECK enum neb_status agent_worker_run(const char *socket_path, const char *job);
+
+// worker_sync.c
+NEB_MUST_CHECK enum neb_status worker_sync_create(struct agent_worker *w);
+void worker_sync_destroy(struct agent_worker *w);
+NEB_MUST_CHECK enum neb_status worker_send(struct agent_worker *w, int32_t f);
+NEB_MUST_CHECK enum neb_status worker_resubmit(struct agent_worker *w, int32_t f); // bytes of an update in flight again
+NEB_MUST_CHECK enum neb_status worker_take_commit(struct agent_worker *w, const struct agent_ipc_msg *m);
+NEB_MUST_CHECK enum neb_status worker_merge(struct agent_worker *w, int32_t f);
+void worker_metrics(struct agent_worker *w, json_t *line); // reference is taken over
+
+// worker_ckpt.c
+NEB_MUST_CHECK enum neb_status worker_save(struct agent_worker *w);
+// NEB_ERR_NOT_FOUND (not logged): there is no checkpoint.
+NEB_MUST_CHECK enum neb_status worker_restore(struct agent_worker *w);
+// The global parameters, for evaluation and export: DIR/model.ckpt.
+NEB_MUST_CHECK enum neb_status worker_save_model(struct agent_worker *w);
+NEB_MUST_CHECK enum neb_status worker_log_merge(struct agent_worker *w, int32_t f);
+
+#endif

@@ -1,0 +1,264 @@
+// Checkpoints of a worker, the merge log, and the final model.
+#include "agent/base/log.h"
+#include "agent/worker.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static enum neb_status folder(const struct agent_worker *w, char *out, size_t cap) { return neb_path(out, cap, w->dir, "checkpoint"); }
+
+// The worker's own counters, field by field.
+static void put_state(struct neb_buf *b, const struct agent_worker *w) {
+    neb_buf_u32(b, 1); // version
+    neb_buf_i64(b, w->step);
+    neb_buf_u64(b, w->all_tokens);
+    neb_buf_f64(b, w->loss_first);
+    neb_buf_f64(b, w->loss_last);
+    neb_buf_f64(b, w->train_s);
+    neb_buf_f64(b, w->stall_s);
+    neb_buf_f64(b, w->sync_s);
+    neb_buf_u64(b, w->payload_bytes);
+    neb_buf_u64(b, w->payload_params);
+    neb_buf_u32(b, w->rounds);
+    for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++) {
+        const struct agent_fragment *g = &w->frags[f];
+        const struct agent_travel *t = &w->travel[f];
+        neb_buf_u32(b, g->round);
+        neb_buf_u8(b, g->in_flight);
+        neb_buf_u8(b, g->sent_final);
+        neb_buf_u8(b, g->finished);
+        neb_buf_i64(b, g->send_step);
+        neb_buf_i64(b, g->merge_step);
+        neb_buf_i64(b, g->merged_step);
+        neb_buf_u32(b, g->missed);
+        neb_buf_i64(b, w->counted_miss[f]);
+        neb_buf_u64(b, w->tokens_base[f]);
+        neb_buf_i64(b, w->steps_base[f]);
+        neb_buf_u64(b, w->last_digest[f].lo);
+        neb_buf_u64(b, w->last_digest[f].hi);
+        neb_buf_u64(b, t->tokens);
+        neb_buf_u64(b, t->tokens_at_send);
+        neb_buf_u32(b, t->steps);
+        neb_buf_u32(b, t->missed);
+        neb_buf_u32(b, inter_outer_version(w->outer, f));
+    }
+}
+
+static bool get_state(struct neb_rd *r, struct agent_worker *w) {
+    if (neb_rd_u32(r) != 1)
+        return false;
+    w->step = neb_rd_i64(r);
+    w->all_tokens = neb_rd_u64(r);
+    w->loss_first = neb_rd_f64(r);
+    w->loss_last = neb_rd_f64(r);
+    w->train_s = neb_rd_f64(r);
+    w->stall_s = neb_rd_f64(r);
+    w->sync_s = neb_rd_f64(r);
+    w->payload_bytes = neb_rd_u64(r);
+    w->payload_params = neb_rd_u64(r);
+    w->rounds = neb_rd_u32(r);
+    for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++) {
+        struct agent_fragment *g = &w->frags[f];
+        struct agent_travel *t = &w->travel[f];
+        g->round = neb_rd_u32(r);
+        g->in_flight = neb_rd_u8(r) == 1;
+        g->sent_final = neb_rd_u8(r) == 1;
+        g->finished = neb_rd_u8(r) == 1;
+        g->send_step = neb_rd_i64(r);
+        g->merge_step = neb_rd_i64(r);
+        g->merged_step = neb_rd_i64(r);
+        g->missed = neb_rd_u32(r);
+        w->counted_miss[f] = neb_rd_i64(r);
+        w->tokens_base[f] = neb_rd_u64(r);
+        w->steps_base[f] = neb_rd_i64(r);
+        w->last_digest[f].lo = neb_rd_u64(r);
+        w->last_digest[f].hi = neb_rd_u64(r);
+        t->tokens = neb_rd_u64(r);
+        t->tokens_at_send = neb_rd_u64(r);
+        t->steps = neb_rd_u32(r);
+        t->missed = neb_rd_u32(r);
+        inter_outer_set_fragment(w->outer, f, neb_rd_u32(r), g->in_flight);
+    }
+    return neb_rd_done(r) && w->step >= 0;
+}
+
+// Where the numbers come from: bit-identical resume holds for the same of these.
+static void build_note(char *out, size_t cap, const struct agent_worker *w) {
+    snprintf(out, cap, "nebula %s, %s, %d threads", NEBULA_VERSION, kern_cpu_isa(), kern_pool_threads(w->K->pool));
+}
+
+static enum neb_status save_sync(struct agent_worker *w, struct intra_ckpt_writer *out) {
+    struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
+    uint64_t V = (uint64_t)w->trainer->c.model.vocab;
+    char name[64];
+    inter_outer_arrays(w->outer, arrays);
+    for (int i = 0; i < INTER_OUTER_ARRAYS; i++)
+        NEB_TRY(intra_ckpt_add(out, arrays[i].name, INTRA_F32, arrays[i].n, 1, arrays[i].p));
+    for (int32_t f = 0; f < w->job.sync.fragments; f++) {
+        snprintf(name, sizeof name, "sync.counts.%d", f);
+        NEB_TRY(intra_ckpt_add(out, name, INTRA_U64, WORKER_COUNTS * V, 1, w->counts_sent[f]));
+        snprintf(name, sizeof name, "sync.blob.%d", f);
+        if (w->frags[f].in_flight)
+            NEB_TRY(intra_ckpt_add(out, name, INTRA_BYTES, w->travel[f].blob.len, 1, w->travel[f].blob.p));
+    }
+    return NEB_OK;
+}
+
+static enum neb_status write_checkpoint(struct agent_worker *w, struct intra_ckpt_writer *out) {
+    struct neb_buf state = {0};
+    char note[128], name[64];
+    put_state(&state, w);
+    enum neb_status st = neb_buf_check(&state);
+    if (st == NEB_OK)
+        st = intra_ckpt_add(out, "worker.state", INTRA_BYTES, state.len, 1, state.p);
+    neb_buf_free(&state);
+    NEB_TRY(st);
+    build_note(note, sizeof note, w);
+    NEB_TRY(intra_ckpt_add(out, "build", INTRA_BYTES, strlen(note), 1, note));
+    for (int i = 0; i < w->n_samplers; i++) {
+        uint64_t cursor[INTRA_CURSOR_WORDS];
+        intra_sampler_save(w->samplers[i], cursor);
+        snprintf(name, sizeof name, "data.cursor.%d", i);
+        NEB_TRY(intra_ckpt_add(out, name, INTRA_U64, INTRA_CURSOR_WORDS, 1, cursor));
+    }
+    NEB_TRY(intra_trainer_save(w->trainer, out));
+    return w->federated ? save_sync(w, out) : NEB_OK;
+}
+
+enum neb_status worker_save(struct agent_worker *w) {
+    char dir[NEB_PATH_MAX], path[NEB_PATH_MAX];
+    struct intra_ckpt_writer *out = NULL;
+    enum neb_status st;
+    NEB_TRY(folder(w, dir, sizeof dir));
+    NEB_TRY(neb_fs_mkdirs(dir, 0700));
+    NEB_TRY(intra_ckpt_step_path(dir, w->step, path, sizeof path));
+    NEB_TRY(intra_ckpt_create(path, &out));
+    st = write_checkpoint(w, out);
+    if (st == NEB_OK)
+        st = intra_ckpt_commit(out);
+    intra_ckpt_writer_destroy(&out);
+    NEB_TRY(st);
+    NEB_TRY(intra_ckpt_prune(dir, w->job.checkpoint_keep));
+    // Updates are kept back to the older generation: with two kept, the rounds of the one before this.
+    if (w->federated && w->ipc) {
+        json_t *rounds = json_array();
+        for (int32_t f = 0; f < w->job.sync.fragments; f++) {
+            uint32_t keep = w->checkpoint_round[f];
+            json_array_append_new(rounds, json_integer((json_int_t)keep));
+            w->checkpoint_round[f] = w->frags[f].round;
+        }
+        if (agent_ipc_send(w->ipc, NULL, json_pack("{s:s,s:o}", "op", "checkpoint", "rounds", rounds), NULL, 0) != NEB_OK)
+            neb_debug("the agent was not told about the checkpoint");
+    }
+    return NEB_OK;
+}
+
+static enum neb_status restore_sync(struct agent_worker *w, const struct intra_ckpt *c) {
+    struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
+    uint64_t V = (uint64_t)w->trainer->c.model.vocab;
+    char name[64];
+    inter_outer_arrays(w->outer, arrays);
+    for (int i = 0; i < INTER_OUTER_ARRAYS; i++)
+        NEB_TRY(intra_ckpt_read(c, arrays[i].name, INTRA_F32, arrays[i].n, 1, arrays[i].p));
+    for (int32_t f = 0; f < w->job.sync.fragments; f++) {
+        snprintf(name, sizeof name, "sync.counts.%d", f);
+        NEB_TRY(intra_ckpt_read(c, name, INTRA_U64, WORKER_COUNTS * V, 1, w->counts_sent[f]));
+        snprintf(name, sizeof name, "sync.blob.%d", f);
+        const struct intra_ckpt_section *s = intra_ckpt_find(c, name);
+        if (!w->frags[f].in_flight)
+            continue;
+        if (!s)
+            return neb_fail(NEB_ERR_CORRUPT, "%s: the update in flight of fragment %d is missing", intra_ckpt_path(c), f);
+        neb_buf_clear(&w->travel[f].blob);
+        neb_buf_add(&w->travel[f].blob, intra_ckpt_data(c, s), s->bytes);
+        NEB_TRY(neb_buf_check(&w->travel[f].blob));
+    }
+    return NEB_OK;
+}
+
+// The merges of the run that is repeated from here: "round fragment step" a line.
+static enum neb_status read_merges(struct agent_worker *w) {
+    char path[NEB_PATH_MAX];
+    unsigned fragment, round;
+    long long step;
+    NEB_TRY(neb_path(path, sizeof path, w->dir, "merges.log"));
+    FILE *f = fopen(path, "r");
+    if (!f)
+        return NEB_OK;
+    while (fscanf(f, "%u %u %lld\n", &fragment, &round, &step) == 3) {
+        struct agent_merge *p = realloc(w->log, (w->n_log + 1) * sizeof *p);
+        if (!p)
+            break;
+        w->log = p;
+        w->log[w->n_log++] = (struct agent_merge){fragment, round, step};
+    }
+    fclose(f);
+    return NEB_OK;
+}
+
+static enum neb_status restore_from(struct agent_worker *w, const struct intra_ckpt *c) {
+    char name[64], note[128];
+    const struct intra_ckpt_section *s = intra_ckpt_find(c, "worker.state"), *b = intra_ckpt_find(c, "build");
+    if (!s)
+        return neb_fail(NEB_ERR_FORMAT, "%s is not a checkpoint of a worker", intra_ckpt_path(c));
+    struct neb_rd r = neb_rd_make(intra_ckpt_data(c, s), s->bytes);
+    if (!get_state(&r, w))
+        return neb_fail(NEB_ERR_FORMAT, "%s: its state does not fit this job", intra_ckpt_path(c));
+    build_note(note, sizeof note, w);
+    if (!b || b->bytes != strlen(note) || memcmp(intra_ckpt_data(c, b), note, b->bytes))
+        neb_warn("%s was written by another build or machine (%.*s; here %s): going on, but not bit for bit", intra_ckpt_path(c),
+                 b ? (int)b->bytes : 0, b ? (const char *)intra_ckpt_data(c, b) : "", note);
+    for (int i = 0; i < w->n_samplers; i++) {
+        uint64_t cursor[INTRA_CURSOR_WORDS];
+        snprintf(name, sizeof name, "data.cursor.%d", i);
+        NEB_TRY(intra_ckpt_read(c, name, INTRA_U64, INTRA_CURSOR_WORDS, 1, cursor));
+        intra_sampler_restore(w->samplers[i], cursor);
+    }
+    NEB_TRY(intra_trainer_restore(w->trainer, c));
+    return w->federated ? restore_sync(w, c) : NEB_OK;
+}
+
+enum neb_status worker_restore(struct agent_worker *w) {
+    char dir[NEB_PATH_MAX], path[NEB_PATH_MAX];
+    struct intra_ckpt *c = NULL;
+    NEB_TRY(folder(w, dir, sizeof dir));
+    NEB_TRY(neb_path(path, sizeof path, w->dir, "merges.log"));
+    enum neb_status st = intra_ckpt_open_latest(dir, &c);
+    if (st == NEB_OK) {
+        st = restore_from(w, c);
+        intra_ckpt_close(&c);
+    }
+    if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
+        return st;
+    if (!w->federated)
+        return st;
+    NEB_TRY(read_merges(w)); // also without a checkpoint: the run began and is repeated from its start
+    if (!(w->log_file = fopen(path, "a")))
+        return neb_fail_errno("cannot open %s", path);
+    return st;
+}
+
+enum neb_status worker_log_merge(struct agent_worker *w, int32_t f) {
+    const struct agent_fragment *g = &w->frags[f];
+    for (size_t i = 0; i < w->n_log; i++)
+        if (w->log[i].fragment == (uint32_t)f && w->log[i].round == g->round)
+            return NEB_OK; // logged by the run that is repeated
+    if (fprintf(w->log_file, "%d %u %lld\n", f, g->round, (long long)w->step) < 0 || fflush(w->log_file) != 0 ||
+        fdatasync(fileno(w->log_file)) != 0)
+        return neb_fail_errno("cannot write %s/merges.log", w->dir);
+    return NEB_OK;
+}
+
+enum neb_status worker_save_model(struct agent_worker *w) {
+    char path[NEB_PATH_MAX];
+    struct intra_ckpt_writer *out = NULL;
+    NEB_TRY(neb_path(path, sizeof path, w->dir, "model.ckpt"));
+    NEB_TRY(intra_ckpt_create(path, &out));
+    enum neb_status st = intra_model_save(w->trainer->model, out);
+    if (st == NEB_OK)
+        st = intra_ckpt_commit(out);
+    intra_ckpt_writer_destroy(&out);
+    return st;
+}

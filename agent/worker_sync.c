@@ -1,0 +1,222 @@
+// Fragments of a worker: what is sent, what comes back, when it is merged.
+#include "agent/base/log.h"
+#include "agent/worker.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// Fragment of each unit: whole layers in order, balanced by size. The embedding goes with the first fragment, final norm
+// and output with the last; adapters travel with their layer.
+static void assign_fragments(const struct agent_worker *w, int32_t *fragment) {
+    int32_t L = w->job.model.n_layers, P = w->job.sync.fragments;
+    size_t per_layer[1026] = {0}, total = 0;
+    for (int32_t i = 0; i < w->n_units; i++) {
+        per_layer[w->units[i].tensor->layer + 1] += (size_t)w->units[i].rows * w->units[i].cols;
+        total += (size_t)w->units[i].rows * w->units[i].cols;
+    }
+    int32_t of_layer[1026], f = 0, last_used = -1;
+    size_t sum = 0;
+    for (int32_t l = 0; l < L + 2; l++) {
+        // Move on when this layer's middle lies beyond the fragment's share, and never leave a fragment empty.
+        while (f + 1 < P && last_used == f && (sum + per_layer[l] / 2) * (size_t)P >= total * (size_t)(f + 1))
+            f++;
+        of_layer[l] = f;
+        if (per_layer[l])
+            last_used = f;
+        sum += per_layer[l];
+    }
+    for (int32_t i = 0; i < w->n_units; i++)
+        fragment[i] = of_layer[w->units[i].tensor->layer + 1];
+}
+
+enum neb_status worker_sync_create(struct agent_worker *w) {
+    const struct agent_sync *s = &w->job.sync;
+    enum neb_status st = NEB_OK;
+    NEB_TRY(intra_units(w->trainer->model, &w->units, &w->n_units));
+    int32_t *fragment = calloc((size_t)w->n_units, sizeof *fragment);
+    struct inter_outer_unit *units = calloc((size_t)w->n_units, sizeof *units);
+    size_t V = (size_t)w->trainer->c.model.vocab;
+    w->unit_counts = calloc((size_t)w->n_units, sizeof *w->unit_counts);
+    if (!fragment || !units || !w->unit_counts) {
+        st = neb_fail(NEB_ERR_NOMEM, "out of memory for the exchange");
+        goto out;
+    }
+    assign_fragments(w, fragment);
+    for (int32_t i = 0; i < w->n_units; i++) {
+        const struct intra_unit *u = &w->units[i];
+        bool rows = u->tensor->row_kind != INTRA_ROWS_NONE;
+        if (rows && !(w->unit_counts[i] = calloc((size_t)u->rows, sizeof **w->unit_counts))) {
+            st = neb_fail(NEB_ERR_NOMEM, "out of memory for row counts");
+            goto out;
+        }
+        units[i] = (struct inter_outer_unit){(uint32_t)u->rows, (uint32_t)u->cols, rows, fragment[i], u->data};
+    }
+    struct inter_outer_config c = {.beta = s->error_feedback, .kappa = s->kappa, .row_weights = s->row_weights, .fragments = s->fragments};
+    NEB_TRY_GOTO(inter_outer_create(&c, units, w->n_units, w->K->pool, &w->outer), out);
+    NEB_TRY_GOTO(cmp_codec_parse(s->codec, &w->codec), out);
+    w->merge_codec = w->codec;
+    if (w->codec.id == CMP_INT4 || w->codec.id == CMP_TOPK) // a merge round carries much: 8 bits or finer
+        NEB_TRY_GOTO(cmp_codec_parse("int8", &w->merge_codec), out);
+    w->schedule = (struct agent_schedule){w->job.steps, s->interval, s->overlap, s->fragments};
+    for (int32_t f = 0; f < s->fragments; f++) {
+        w->frags[f].send_step = w->counted_miss[f] = -1;
+        if (!(w->counts_sent[f] = calloc(WORKER_COUNTS * V, sizeof **w->counts_sent))) {
+            st = neb_fail(NEB_ERR_NOMEM, "out of memory for row counts");
+            goto out;
+        }
+    }
+out:
+    free(units);
+    free(fragment);
+    return st;
+}
+
+void worker_sync_destroy(struct agent_worker *w) {
+    for (int f = 0; f < 64; f++) {
+        free(w->counts_sent[f]);
+        neb_buf_free(&w->travel[f].blob);
+        neb_buf_free(&w->travel[f].bytes);
+    }
+    for (int32_t i = 0; w->unit_counts && i < w->n_units; i++)
+        free(w->unit_counts[i]);
+    free(w->unit_counts);
+    free(w->units);
+    inter_outer_destroy(&w->outer);
+}
+
+struct count_source {
+    struct agent_worker *w;
+    int32_t f;
+};
+
+// Tokens seen of each row of a unit since the fragment's last committed send.
+static const uint64_t *unit_counts(void *user, int32_t unit) {
+    struct count_source *c = user;
+    struct agent_worker *w = c->w;
+    const struct intra_unit *u = &w->units[unit];
+    size_t V = (size_t)w->trainer->c.model.vocab;
+    const uint64_t *in = w->trainer->input_counts, *out = w->trainer->target_counts, *was = w->counts_sent[c->f];
+    enum intra_row_kind kind = u->tensor->row_kind;
+    uint64_t *now = w->unit_counts[unit];
+    for (int32_t r = 0; r < u->rows; r++) {
+        size_t row = (size_t)(u->row0 + r);
+        now[r] = (kind != INTRA_ROWS_OUTPUT ? in[row] - was[row] : 0) + (kind != INTRA_ROWS_INPUT ? out[row] - was[V + row] : 0);
+    }
+    return now;
+}
+
+static void digest_hex(const struct kern_digest *d, char out[33]) {
+    uint8_t b[16];
+    neb_put_u64(b, d->lo);
+    neb_put_u64(b + 8, d->hi);
+    neb_hex(b, sizeof b, out);
+}
+
+enum neb_status worker_resubmit(struct agent_worker *w, int32_t f) {
+    const struct agent_travel *t = &w->travel[f];
+    struct agent_ipc_part part = {t->blob.p, t->blob.len};
+    char hex[33];
+    digest_hex(&w->last_digest[f], hex);
+    json_t *head = json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:b,s:s}", "op", "update", "round", (json_int_t)w->frags[f].round, "fragment",
+                             (json_int_t)f, "tokens", (json_int_t)t->tokens, "steps", (json_int_t)t->steps, "missed", (json_int_t)t->missed,
+                             "final", w->frags[f].sent_final, "digest", hex);
+    return agent_ipc_send(w->ipc, NULL, head, &part, 1);
+}
+
+enum neb_status worker_send(struct agent_worker *w, int32_t f) {
+    struct agent_fragment *g = &w->frags[f];
+    struct agent_travel *t = &w->travel[f];
+    struct count_source counts = {w, f};
+    neb_ns start = neb_now();
+    bool merge = g->missed > (uint32_t)w->job.sync.merge_after;
+    NEB_TRY(inter_outer_encode(w->outer, f, merge ? &w->merge_codec : &w->codec, unit_counts, &counts, &t->blob));
+    size_t V = (size_t)w->trainer->c.model.vocab;
+    memcpy(w->counts_sent[f] + 2 * V, w->trainer->input_counts, V * sizeof **w->counts_sent);
+    memcpy(w->counts_sent[f] + 3 * V, w->trainer->target_counts, V * sizeof **w->counts_sent);
+    t->tokens = w->all_tokens - w->tokens_base[f];
+    t->tokens_at_send = w->all_tokens;
+    t->steps = (uint32_t)(w->step - w->steps_base[f]);
+    t->missed = g->missed;
+    t->sent_at = start;
+    g->in_flight = true;
+    g->arrived = false;
+    g->sent_final = w->step >= w->schedule.steps;
+    g->send_step = w->step;
+    g->merge_step = w->step + w->schedule.overlap;
+    for (size_t i = 0; i < w->n_log; i++) // a run that is being repeated merges where it did before
+        if (w->log[i].fragment == (uint32_t)f && w->log[i].round == g->round)
+            g->merge_step = w->log[i].step;
+    size_t params = 0;
+    for (int32_t i = 0; i < w->n_units; i++)
+        params += w->job.sync.fragments == 1 ? (size_t)w->units[i].rows * w->units[i].cols : 0;
+    if (w->job.sync.fragments > 1)
+        params = w->trainer->model->n_trainable / (size_t)w->job.sync.fragments;
+    w->payload_bytes += t->blob.len;
+    w->payload_params += params;
+    NEB_TRY(worker_resubmit(w, f));
+    w->sync_s += neb_seconds(neb_now() - start);
+    return NEB_OK;
+}
+
+enum neb_status worker_take_commit(struct agent_worker *w, const struct agent_ipc_msg *m) {
+    int64_t f = agent_ipc_int(m, "fragment", -1), round = agent_ipc_int(m, "round", -1);
+    json_t *entries = json_object_get(m->head, "entries"), *e;
+    size_t i, at = 0;
+    if (f < 0 || f >= w->job.sync.fragments || json_array_size(entries) != m->n_parts || !m->n_parts)
+        return neb_fail(NEB_ERR_FORMAT, "malformed commit from the agent");
+    struct agent_fragment *g = &w->frags[f];
+    struct agent_travel *t = &w->travel[f];
+    if (!g->in_flight || g->arrived || round != (int64_t)g->round)
+        return NEB_OK; // delivered again
+    neb_buf_clear(&t->bytes);
+    for (i = 0; i < m->n_parts; i++)
+        neb_buf_add(&t->bytes, m->parts[i].p, m->parts[i].len);
+    NEB_TRY(neb_buf_check(&t->bytes));
+    t->n = (uint32_t)m->n_parts;
+    t->mine = false;
+    json_array_foreach(entries, i, e) {
+        bool mine = json_integer_value(json_object_get(e, "member")) == w->cluster;
+        t->parts[i] = (struct inter_outer_part){.blob = t->bytes.p + at, .len = m->parts[i].len, .mine = mine,
+                                                .tokens = (uint64_t)json_integer_value(json_object_get(e, "tokens")),
+                                                .clip = (float)json_number_value(json_object_get(e, "clip"))};
+        at += m->parts[i].len;
+        t->mine |= mine;
+    }
+    t->eta = (float)json_number_value(json_object_get(m->head, "eta"));
+    t->mu = (float)json_number_value(json_object_get(m->head, "mu"));
+    t->merge = json_is_true(json_object_get(m->head, "merge"));
+    t->all_final = json_is_true(json_object_get(m->head, "final"));
+    t->arrived_at = neb_now();
+    g->arrived = true;
+    return NEB_OK;
+}
+
+enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
+    struct agent_fragment *g = &w->frags[f];
+    struct agent_travel *t = &w->travel[f];
+    struct inter_outer_round r = {t->parts, t->n, t->eta, t->mu, t->merge};
+    char hex[33], codec[32];
+    neb_ns start = neb_now();
+    size_t V = (size_t)w->trainer->c.model.vocab;
+    NEB_TRY(worker_log_merge(w, f));
+    NEB_TRY(inter_outer_apply(w->outer, f, &r, &w->last_digest[f]));
+    if (t->mine) { // otherwise tokens and row counts carry over, as the residual does
+        w->tokens_base[f] = t->tokens_at_send;
+        w->steps_base[f] = g->send_step;
+        memcpy(w->counts_sent[f], w->counts_sent[f] + 2 * V, 2 * V * sizeof **w->counts_sent);
+    }
+    digest_hex(&w->last_digest[f], hex);
+    cmp_codec_name(t->missed > (uint32_t)w->job.sync.merge_after ? &w->merge_codec : &w->codec, codec, sizeof codec);
+    worker_metrics(w, json_pack("{s:s,s:I,s:I,s:I,s:s,s:I,s:s,s:f,s:f,s:b,s:I}", "kind", "round", "round", (json_int_t)g->round, "fragment",
+                                (json_int_t)f, "step", (json_int_t)w->step, "digest", hex, "payload_bytes", (json_int_t)t->blob.len, "codec",
+                                codec, "travel_s", neb_seconds(t->arrived_at - t->sent_at), "apply_s", neb_seconds(neb_now() - start), "merge",
+                                t->merge, "missed", (json_int_t)t->missed));
+    g->in_flight = g->arrived = false;
+    g->round++;
+    g->missed = 0;
+    g->merged_step = w->step;
+    g->finished = t->all_final;
+    w->rounds++;
+    w->sync_s += neb_seconds(neb_now() - start);
+    return NEB_OK;
+}

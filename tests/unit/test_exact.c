@@ -1,0 +1,282 @@
+// The exact path gives the same bits whatever it is compiled for: the loops of kernels/exact.c and kernels/quant.c as plain
+// scalar C, for AVX2 with FMA at hand and for AVX-512, against what the library chose on this processor; on denormals,
+// signed zeros, extremes, every alignment and odd sizes. And whatever rounding state the caller left behind.
+#include "agent/base/rng.h"
+#include "compress/codec.h"
+#include "kernels/clones.h"
+#include "kernels/exact.h"
+#include "kernels/quant.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+struct table {
+    float (*absmax)(const float *x, size_t n, bool *finite);
+    void (*quantise)(int8_t *codes, const float *x, float scale, int qmax, size_t n);
+    void (*dequantise)(float *out, const int8_t *codes, float scale, size_t n);
+    void (*pack4)(uint8_t *out, const int8_t *codes, size_t n);
+    bool (*unpack4)(int8_t *codes, const uint8_t *in, size_t n);
+    void (*split)(uint8_t *high, uint8_t *low, const float *x, size_t n);
+    void (*join)(float *out, const uint8_t *high, const uint8_t *low, size_t n);
+    void (*topk)(uint16_t *idx, const float *x, size_t n, size_t k, uint32_t *scratch);
+    void (*add_scaled)(float *acc, const float *x, float w, size_t n);
+    void (*add_rows)(float *acc, const float *x, const float *w, size_t rows, size_t cols);
+    void (*step)(float *theta, float *v, const float *delta, float eta, float mu, size_t n);
+    void (*gradient)(float *u, const float *theta, const float *theta_m, float beta, size_t n);
+    void (*residual)(float *u, const float *d, size_t n);
+    void (*rebase)(float *theta_m, const float *theta, const float *sent, size_t n);
+    struct kern_digest (*digest)(const float *theta, const float *v, uint64_t first, size_t n);
+};
+#define EXACT_TABLE                                                                                                     \
+    {kern_absmax,     kern_quantise,         kern_dequantise,     kern_pack4,            kern_unpack4,                  \
+     kern_bf16_split, kern_bf16_join,        kern_topk,           kern_exact_add_scaled, kern_exact_add_rows,           \
+     kern_exact_outer_step, kern_exact_pseudo_gradient, kern_exact_residual, kern_exact_rebase, kern_digest_part}
+static const struct table library = EXACT_TABLE;
+
+#undef KERN_CLONES
+#if defined(__clang__)
+#define KERN_CLONES __attribute__((optnone))
+#else
+#define KERN_CLONES __attribute__((optimize("O1", "no-tree-vectorize")))
+#endif
+#define VARIANT plain
+#include "tests/unit/exact_variant.inc"
+
+#if defined(__x86_64__)
+#define KERN_CLONES __attribute__((target("avx2,fma,bmi2,f16c")))
+#define VARIANT avx2
+#include "tests/unit/exact_variant.inc"
+#define KERN_CLONES __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512cd,fma,bmi2,f16c")))
+#define VARIANT avx512
+#include "tests/unit/exact_variant.inc"
+#endif
+
+enum { N = 4200, OUT = 4 * N, MARGIN = 64 };
+
+// What all functions write for one input, in one row: compared byte by byte.
+struct output {
+    float f[OUT];
+    uint8_t bytes[OUT];
+    size_t nf, nb;
+};
+
+static float *copy_to(struct output *o, const float *x, size_t n) {
+    float *at = o->f + o->nf;
+    if (n)
+        memcpy(at, x, n * sizeof *x);
+    o->nf += n;
+    return at;
+}
+
+static void add_bytes(struct output *o, const void *p, size_t n) {
+    assert_true(o->nb + n <= sizeof o->bytes);
+    if (n)
+        memcpy(o->bytes + o->nb, p, n);
+    o->nb += n;
+}
+
+static void run_arithmetic(const struct table *t, const float *a, const float *b, const float *c, size_t n, struct output *o) {
+    o->nf = o->nb = 0;
+    unsigned was = kern_exact_enter();
+    t->add_scaled(copy_to(o, a, n), b, 0.3f, n);
+    float *theta = copy_to(o, a, n), *v = copy_to(o, b, n);
+    t->step(theta, v, c, 0.9f, 0.6f, n);
+    t->residual(copy_to(o, a, n), b, n);
+    struct kern_digest d = t->digest(theta, v, 12345678901ull, n);
+    add_bytes(o, &d, sizeof d);
+    kern_exact_leave(was);
+}
+
+static void run_moves(const struct table *t, const float *a, const float *b, const float *c, size_t n, struct output *o) {
+    o->nf = o->nb = 0;
+    size_t cols = n / 3;
+    t->gradient(copy_to(o, a, n), b, c, 0.95f, n);
+    t->rebase(copy_to(o, a, n), b, c, n);
+    t->add_rows(copy_to(o, a, n), b, c, 3, cols);
+}
+
+static void run_codes(const struct table *t, const float *x, int qmax, float scale, size_t n, struct output *o) {
+    static int8_t codes[N], back[N];
+    static uint8_t packed[N], low[N];
+    o->nf = o->nb = 0;
+    unsigned was = kern_exact_enter();
+    bool finite;
+    float max = t->absmax(x, n, &finite);
+    add_bytes(o, &max, sizeof max);
+    add_bytes(o, &finite, sizeof finite);
+    t->quantise(codes, x, scale, qmax, n);
+    add_bytes(o, codes, n);
+    t->dequantise(copy_to(o, x, n), codes, scale, n);
+    if (qmax == 7) {
+        t->pack4(packed, codes, n);
+        add_bytes(o, packed, (n + 1) / 2);
+        assert_true(t->unpack4(back, packed, n));
+        assert_memory_equal(back, codes, n);
+        if (n) {
+            packed[n / 2 ? n / 2 - 1 : 0] &= 0xf0; // a code that no encoder makes
+            assert_false(t->unpack4(back, packed, n));
+        }
+    }
+    t->split(packed, low, x, n);
+    add_bytes(o, packed, n);
+    add_bytes(o, low, n);
+    t->join(copy_to(o, x, n), packed, low, n);
+    kern_exact_leave(was);
+}
+
+static void run_topk(const struct table *t, const float *x, size_t k, size_t n, struct output *o) {
+    static uint16_t idx[N];
+    static uint32_t scratch[2 * N];
+    o->nf = o->nb = 0;
+    t->topk(idx, x, n, k, scratch);
+    add_bytes(o, idx, k * sizeof *idx);
+}
+
+static float strange(struct neb_rng *r) { // finite, from all corners of the format
+    static const uint32_t corners[] = {0, 0x80000000u, 1, 0x80000001u, 0x007fffffu, 0x00800000u, 0x80800000u, 0x7f7fffffu,
+                                       0xff7fffffu, 0x3f800000u, 0xbf800000u, 0x33800000u, 0x7f7f8000u, 0x3f000000u};
+    uint64_t kind = neb_rng_below(r, 8);
+    uint32_t u = kind == 0   ? corners[neb_rng_below(r, sizeof corners / sizeof *corners)]
+                 : kind == 1 ? (uint32_t)neb_rng_below(r, 1 << 23) | (uint32_t)neb_rng_below(r, 2) << 31 // denormal
+                 : kind == 2 ? (uint32_t)neb_rng_u64(r)
+                             : 0;
+    float f;
+    if (kind > 2)
+        return ldexpf(neb_rng_normal(r), (int)neb_rng_below(r, 12) - 6);
+    if ((u & 0x7f800000u) == 0x7f800000u)
+        u &= 0xbfffffffu;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+static void compare(const char *variant, const char *what, size_t n, const struct output *a, const struct output *b) {
+    assert_true(a->nf == b->nf && a->nb == b->nb);
+    if (memcmp(a->f, b->f, a->nf * sizeof(float)) || memcmp(a->bytes, b->bytes, a->nb))
+        fail_msg("%s: %s of %zu elements differs from the library", variant, what, n);
+}
+
+static void compare_variant(const char *name, const struct table *t) {
+    static float a[N + MARGIN], b[N + MARGIN], c[N + MARGIN];
+    static struct output lib, var;
+    struct neb_rng r = neb_rng_make(77, 0);
+    for (int round = 0; round < 400; round++) {
+        size_t n = round < 80 ? (size_t)round : neb_rng_below(&r, round % 40 ? 700 : N), at = neb_rng_below(&r, MARGIN);
+        for (size_t i = 0; i < n; i++) {
+            a[at + i] = strange(&r);
+            b[at + i] = strange(&r);
+            c[at + i] = strange(&r);
+        }
+        const float *x = a + at, *y = b + at, *z = c + at;
+        run_arithmetic(&library, x, y, z, n, &lib);
+        run_arithmetic(t, x, y, z, n, &var);
+        compare(name, "sum, step, residual, digest", n, &lib, &var);
+        run_moves(&library, x, y, z, n, &lib);
+        run_moves(t, x, y, z, n, &var);
+        compare(name, "pseudo-gradient, rebase, rows", n, &lib, &var);
+        for (int qmax = 7; qmax <= 127; qmax += 120)
+            for (int top = -90; top <= 120; top += 30) {
+                float scale = kern_scale_value((uint8_t)neb_rng_below(&r, 256), top);
+                run_codes(&library, x, qmax, scale, n, &lib);
+                run_codes(t, x, qmax, scale, n, &var);
+                compare(name, "codes", n, &lib, &var);
+            }
+        size_t k = n ? 1 + neb_rng_below(&r, n) : 0;
+        run_topk(&library, x, k, n, &lib);
+        run_topk(t, x, k, n, &var);
+        compare(name, "top-k", n, &lib, &var);
+    }
+}
+
+static void test_plain(void **state) {
+    (void)state;
+    compare_variant("plain C", &plain_table);
+}
+
+static void test_avx2(void **state) {
+    (void)state;
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        compare_variant("AVX2", &avx2_table);
+    else
+#endif
+        skip();
+}
+
+static void test_avx512(void **state) {
+    (void)state;
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+        compare_variant("AVX-512", &avx512_table);
+    else
+#endif
+        skip();
+}
+
+// A caller may round upwards and flush denormals (a library in its process did that): nothing changes, and the caller
+// finds its state as it was.
+static void test_rounding_state_of_the_caller(void **state) {
+    (void)state;
+#if defined(__x86_64__)
+    enum { UP_FLUSH = 0x1f80 | 0x4000 | 0x8000 | 0x0040, M = 20000, MAGS_AT = 18 };
+    static const char *const names[] = {"fp32", "bf16", "int8", "int4", "topk:64/4096"};
+    static float x[M], y[2][M];
+    struct cmp_work *w;
+    struct neb_rng r = neb_rng_make(5, 5);
+    assert_int_equal(cmp_work_create(&w), NEB_OK);
+    for (size_t i = 0; i < M; i++)
+        x[i] = ldexpf(neb_rng_normal(&r), i / 4096 % 2 ? -130 : -10); // some chunks are denormal
+    for (size_t c = 0; c < sizeof names / sizeof *names; c++) {
+        struct cmp_codec codec;
+        struct neb_buf frame[2] = {{0}, {0}};
+        assert_int_equal(cmp_codec_parse(names[c], &codec), NEB_OK);
+        for (int flush = 0; flush < 2; flush++) {
+            unsigned was = _mm_getcsr();
+            if (flush)
+                _mm_setcsr(UP_FLUSH);
+            enum neb_status st = cmp_encode(w, &codec, x, M, &frame[flush]);
+            if (flush && codec.id == CMP_TOPK) // a codebook that is denormal: legal, and must mean the same everywhere
+                for (int i = 0; i < 2; i++)
+                    neb_put_u32(frame[flush].p + MAGS_AT + 4 * i, 1234567u + (uint32_t)i);
+            if (st == NEB_OK)
+                st = cmp_decode(w, frame[flush].p, frame[flush].len, y[flush], M);
+            unsigned after = _mm_getcsr();
+            _mm_setcsr(was);
+            assert_int_equal(st, NEB_OK);
+            assert_int_equal(after & ~0x3fu, flush ? UP_FLUSH : was & ~0x3fu); // sticky exception flags aside
+        }
+        if (codec.id == CMP_TOPK) {
+            for (int i = 0; i < 2; i++)
+                neb_put_u32(frame[0].p + MAGS_AT + 4 * i, 1234567u + (uint32_t)i);
+            assert_int_equal(cmp_decode(w, frame[0].p, frame[0].len, y[0], M), NEB_OK);
+            size_t nonzero = 0;
+            for (size_t i = 0; i < M; i++)
+                nonzero += y[0][i] != 0;
+            assert_true(nonzero > 0);
+        }
+        assert_int_equal(frame[0].len, frame[1].len);
+        assert_memory_equal(frame[0].p, frame[1].p, frame[0].len);
+        assert_memory_equal(y[0], y[1], sizeof y[0]);
+        neb_buf_free(&frame[0]);
+        neb_buf_free(&frame[1]);
+    }
+    cmp_work_destroy(&w);
+#else
+    skip();
+#endif
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_plain),
+        cmocka_unit_test(test_avx2),
+        cmocka_unit_test(test_avx512),
+        cmocka_unit_test(test_rounding_state_of_the_caller),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
