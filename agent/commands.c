@@ -4,6 +4,13 @@
 
 const struct agent_command agent_commands[] = {
     {"check", "is a job file right, and what will it do", cmd_check},
+    {"pretrain", "train one model on several clusters", cmd_pretrain},
+    {"agent", "run the agent of this cluster", cmd_agent},
+    {"status", "show peers, links and jobs of the agent", cmd_status},
+    {"stop", "stop a job after a checkpoint", cmd_stop},
+    {"eval", "held-out loss of a checkpoint", cmd_eval},
+    {"generate", "continue a text with a checkpoint", cmd_generate},
+    {"worker", NULL, cmd_worker},
     {"data", "make a corpus from text", cmd_data},
     {NULL, NULL, NULL},
 };

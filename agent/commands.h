@@ -16,6 +16,13 @@ struct agent_command {
 };
 
 int cmd_check(int argc, char **argv);
+int cmd_pretrain(int argc, char **argv);
+int cmd_agent(int argc, char **argv);
+int cmd_worker(int argc, char **argv);
+int cmd_status(int argc, char **argv);
+int cmd_stop(int argc, char **argv);
+int cmd_eval(int argc, char **argv);
+int cmd_generate(int argc, char **argv);
 int cmd_data(int argc, char **argv);
 
 extern const struct agent_command agent_commands[]; // ends with name NULL

@@ -1,0 +1,60 @@
+// nebula agent: the daemon of a cluster. nebula worker (internal): started by it.
+#include "agent/base/log.h"
+#include "agent/commands.h"
+#include "agent/daemon.h"
+#include "agent/worker.h"
+#include "security/identity.h"
+
+#include <argp.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct options {
+    const char *home, *listen;
+    unsigned n_bulk;
+};
+
+static error_t parse_option(int key, char *arg, struct argp_state *state) {
+    struct options *o = state->input;
+    char *end = NULL;
+    switch (key) {
+    case 'H': o->home = arg; return 0;
+    case 'l': o->listen = arg; return 0;
+    case 'b':
+        o->n_bulk = (unsigned)strtoul(arg, &end, 10);
+        if (!*arg || *end || o->n_bulk < 1 || o->n_bulk > 32)
+            argp_error(state, "--connections is 1 to 32");
+        return 0;
+    case 'v': neb_log_set_level(NEB_LOG_DEBUG); return 0;
+    case ARGP_KEY_ARG: argp_usage(state); return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+int cmd_agent(int argc, char **argv) {
+    static const struct argp_option table[] = {{"home", 'H', "DIR", 0, "folder with keys and members (default ~/.nebula)", 0},
+                                               {"listen", 'l', "HOST:PORT", 0, "accept other agents here; without it, only dial", 0},
+                                               {"connections", 'b', "N", 0, "bulk connections a peer (default 2)", 0},
+                                               {"verbose", 'v', NULL, 0, "log more", 0},
+                                               {0}};
+    static const struct argp argp = {table, parse_option, NULL,
+                                     "Runs the agent of this cluster until SIGTERM. Keys: nebula id. Other agents: nebula peer add.", NULL,
+                                     NULL, NULL};
+    struct options o = {0};
+    char home[NEB_PATH_MAX];
+    argp_err_exit_status = AGENT_EXIT_USAGE;
+    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
+        return AGENT_EXIT_USAGE;
+    if (sec_home(o.home, home, sizeof home) != NEB_OK)
+        return AGENT_EXIT_USAGE;
+    struct agent_daemon_config c = {.home = home, .listen = o.listen, .n_bulk = o.n_bulk};
+    return agent_daemon_run(&c) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+}
+
+int cmd_worker(int argc, char **argv) {
+    if (argc != 3) {
+        neb_log(NEB_LOG_ERROR, "nebula worker is started by an agent");
+        return AGENT_EXIT_USAGE;
+    }
+    return agent_worker_run(argv[1], argv[2]) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+}

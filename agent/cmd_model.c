@@ -1,0 +1,216 @@
+// nebula eval and nebula generate: what a checkpoint has learned.
+#include "agent/base/log.h"
+#include "agent/commands.h"
+#include "intra/data.h"
+#include "intra/tokenizer.h"
+#include "intra/trainer.h"
+
+#include <argp.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct options {
+    const char *checkpoint, *corpus, *prompt, *tokenizer;
+    int windows, tokens, top_k, threads;
+    float temperature;
+    uint64_t seed;
+    bool json, merge;
+};
+
+// A checkpoint is a file, a folder with model.ckpt, or a folder of generations.
+static enum neb_status open_checkpoint(const char *path, struct intra_ckpt **out) {
+    char file[NEB_PATH_MAX];
+    struct neb_map probe;
+    neb_log_set_level(NEB_LOG_ERROR);
+    NEB_TRY(neb_path(file, sizeof file, path, "model.ckpt"));
+    if (neb_fs_exists(file))
+        return intra_ckpt_open(file, true, out);
+    NEB_TRY(neb_path(file, sizeof file, path, "."));
+    if (!neb_fs_exists(file)) {
+        NEB_TRY(neb_map_open(path, &probe));
+        neb_map_close(&probe);
+        return intra_ckpt_open(path, true, out);
+    }
+    enum neb_status st = intra_ckpt_open_latest(path, out);
+    return st == NEB_ERR_NOT_FOUND ? neb_fail(st, "no checkpoint in %s", path) : st;
+}
+
+static enum neb_status load(const struct options *o, struct kern **K, struct intra_model **m) {
+    struct intra_ckpt *c = NULL;
+    NEB_TRY(open_checkpoint(o->checkpoint, &c));
+    enum neb_status st = intra_model_load(c, m);
+    intra_ckpt_close(&c);
+    NEB_TRY(st);
+    NEB_TRY(kern_cpu_create(o->threads, K));
+    if (o->merge)
+        intra_lora_merge(*K, *m);
+    return NEB_OK;
+}
+
+static enum neb_status eval_source(const struct options *o, struct kern *K, struct intra_model *m, struct intra_acts *acts,
+                                   const struct intra_corpus *c, int32_t source, double *mean) {
+    int32_t T = m->c.max_seq, x[4096], y[4096];
+    uint64_t have = intra_corpus_windows(c, source, INTRA_VALID, T);
+    uint64_t n = o->windows && (uint64_t)o->windows < have ? (uint64_t)o->windows : have;
+    double sum = 0, loss;
+    int64_t count = 0, k;
+    if (T > 4096)
+        return neb_fail(NEB_ERR_UNSUPPORTED, "evaluation of sequences longer than 4096");
+    for (uint64_t i = 0; i < n; i++) {
+        intra_corpus_window(c, source, INTRA_VALID, T, i * have / n, x, y);
+        intra_model_pass(K, m, acts, x, y, 1, T, 0, &loss, &k);
+        sum += loss;
+        count += k;
+    }
+    *mean = count ? sum / (double)count : NAN;
+    return NEB_OK;
+}
+
+static enum neb_status eval(const struct options *o) {
+    struct kern *K = NULL;
+    struct intra_model *m = NULL;
+    struct intra_acts *acts = NULL;
+    struct intra_corpus *c = NULL;
+    enum neb_status st = NEB_OK;
+    double sum = 0;
+    int counted = 0;
+    NEB_TRY_GOTO(load(o, &K, &m), out);
+    NEB_TRY_GOTO(intra_corpus_open(o->corpus, false, &c), out);
+    if (intra_corpus_vocab(c) > m->c.vocab) {
+        st = neb_fail(NEB_ERR_INVALID, "the corpus has %d pieces, the model %d: not its vocabulary", intra_corpus_vocab(c), m->c.vocab);
+        goto out;
+    }
+    NEB_TRY_GOTO(intra_acts_create(m, 1, m->c.max_seq, false, false, &acts), out);
+    for (int32_t i = 0; i < intra_corpus_sources(c); i++) {
+        double mean;
+        NEB_TRY_GOTO(eval_source(o, K, m, acts, c, i, &mean), out);
+        if (isnan(mean))
+            continue;
+        if (o->json)
+            printf("{\"source\": \"%s\", \"loss\": %.6f, \"perplexity\": %.4f}\n", intra_corpus_source_name(c, i), mean, exp(mean));
+        else
+            printf("%-12s loss %.4f nats a token, perplexity %.2f\n", intra_corpus_source_name(c, i), mean, exp(mean));
+        sum += mean;
+        counted++;
+    }
+    if (!counted)
+        st = neb_fail(NEB_ERR_INVALID, "%s holds no held-out windows of %d tokens", o->corpus, m->c.max_seq);
+    else
+        printf(o->json ? "{\"source\": \"mean\", \"loss\": %.6f, \"perplexity\": %.4f}\n" : "mean         loss %.4f nats a token, perplexity %.2f\n",
+               sum / counted, exp(sum / counted));
+out:
+    intra_acts_destroy(&acts);
+    intra_corpus_close(&c);
+    intra_model_destroy(&m);
+    kern_destroy(&K);
+    return st;
+}
+
+static enum neb_status generate(const struct options *o) {
+    struct kern *K = NULL;
+    struct intra_model *m = NULL;
+    struct intra_tokenizer *t = NULL;
+    int32_t *ids = NULL, *all = NULL;
+    char tokenizer[NEB_PATH_MAX], *text = NULL;
+    size_t n = 0;
+    int total = 0;
+    enum neb_status st = NEB_OK;
+    if (o->tokenizer)
+        snprintf(tokenizer, sizeof tokenizer, "%s", o->tokenizer);
+    else
+        NEB_TRY(neb_path(tokenizer, sizeof tokenizer, o->checkpoint, "tokenizer.model"));
+    NEB_TRY_GOTO(intra_tokenizer_open(tokenizer, &t), out);
+    NEB_TRY_GOTO(load(o, &K, &m), out);
+    NEB_TRY_GOTO(intra_tokenizer_encode(t, o->prompt, strlen(o->prompt), &ids, &n), out);
+    if (!n || n > 1 << 20) {
+        st = neb_fail(NEB_ERR_INVALID, "--prompt gives %zu tokens; at least one is needed", n);
+        goto out;
+    }
+    if (!(all = calloc(n + (size_t)o->tokens, sizeof *all))) {
+        st = neb_fail(NEB_ERR_NOMEM, "out of memory");
+        goto out;
+    }
+    memcpy(all, ids, n * sizeof *all);
+    for (size_t i = 0; i < n; i++)
+        if (all[i] >= m->c.vocab) {
+            st = neb_fail(NEB_ERR_INVALID, "%s is not the vocabulary of this model", tokenizer);
+            goto out;
+        }
+    struct intra_sampling s = {.temperature = o->temperature, .top_k = o->top_k, .seed = o->seed, .eos = intra_tokenizer_eos(t)};
+    NEB_TRY_GOTO(intra_generate(K, m, &s, all, (int)n, (int)n + o->tokens, &total), out);
+    NEB_TRY_GOTO(intra_tokenizer_decode(t, all, (size_t)total, &text), out);
+    puts(text);
+out:
+    free(text);
+    free(all);
+    free(ids);
+    intra_tokenizer_close(&t);
+    intra_model_destroy(&m);
+    kern_destroy(&K);
+    return st;
+}
+
+static error_t parse_option(int key, char *arg, struct argp_state *state) {
+    struct options *o = state->input;
+    switch (key) {
+    case 'c': o->corpus = arg; return 0;
+    case 'p': o->prompt = arg; return 0;
+    case 'w': o->windows = (int)strtol(arg, NULL, 10); return 0;
+    case 'n': o->tokens = (int)strtol(arg, NULL, 10); return 0;
+    case 'k': o->top_k = (int)strtol(arg, NULL, 10); return 0;
+    case 't': o->temperature = strtof(arg, NULL); return 0;
+    case 's': o->seed = strtoull(arg, NULL, 10); return 0;
+    case 'v': o->tokenizer = arg; return 0;
+    case 'j': o->json = true; return 0;
+    case 'm': o->merge = true; return 0;
+    case ARGP_KEY_ARG:
+        if (state->arg_num)
+            argp_usage(state);
+        o->checkpoint = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (!o->checkpoint)
+            argp_error(state, "give a checkpoint");
+        if (o->tokens < 0 || o->tokens > 100000 || o->windows < 0)
+            argp_error(state, "a count is out of range");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+int cmd_eval(int argc, char **argv) {
+    static const struct argp_option table[] = {{"corpus", 'c', "DIR", 0, "whose held-out text to score (required)", 0},
+                                               {"windows", 'w', "N", 0, "windows a source (default: all)", 0},
+                                               {"merge-lora", 'm', NULL, 0, "merge adapters first", 0},
+                                               {"json", 'j', NULL, 0, "one JSON object a line", 0},
+                                               {0}};
+    static const struct argp argp = {table, parse_option, "CHECKPOINT", "Held-out loss of a checkpoint, by source.", NULL, NULL, NULL};
+    struct options o = {0};
+    argp_err_exit_status = AGENT_EXIT_USAGE;
+    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0 || !o.corpus) {
+        fputs("nebula eval: give --corpus DIR\n", stderr);
+        return AGENT_EXIT_USAGE;
+    }
+    return eval(&o) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+}
+
+int cmd_generate(int argc, char **argv) {
+    static const struct argp_option table[] = {{"prompt", 'p', "TEXT", 0, "what to continue (required)", 0},
+                                               {"tokens", 'n', "N", 0, "how many to add (default 64)", 0},
+                                               {"temperature", 't', "T", 0, "0: always the likeliest (default 0.8)", 0},
+                                               {"top-k", 'k', "K", 0, "only of the K likeliest (default 40)", 0},
+                                               {"seed", 's', "S", 0, "of the choice", 0},
+                                               {"tokenizer", 'v', "FILE", 0, "default: CHECKPOINT/tokenizer.model", 0},
+                                               {"merge-lora", 'm', NULL, 0, "merge adapters first", 0},
+                                               {0}};
+    static const struct argp argp = {table, parse_option, "CHECKPOINT", "Continues a text.", NULL, NULL, NULL};
+    struct options o = {.tokens = 64, .temperature = 0.8f, .top_k = 40, .seed = 1};
+    argp_err_exit_status = AGENT_EXIT_USAGE;
+    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0 || !o.prompt) {
+        fputs("nebula generate: give --prompt TEXT\n", stderr);
+        return AGENT_EXIT_USAGE;
+    }
+    return generate(&o) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+}

@@ -1,0 +1,455 @@
+// nebula pretrain JOB.yaml: hands a job to the agents, shows how it goes, and leaves the contract's files behind.
+//
+//     out/  summary.json  metrics.jsonl  checkpoint/{model.ckpt, tokenizer.model}  plots/*.svg  job.json
+//           clusters/NAME/…   homes of the agents, with --local
+#include "agent/base/log.h"
+#include "agent/commands.h"
+#include "agent/ipc.h"
+#include "agent/local.h"
+#include "agent/plots.h"
+#include "agent/progress.h"
+#include "agent/report.h"
+#include "security/identity.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+enum { SETS_MAX = 64, KEY_STEPS = 1000, KEY_SEED, KEY_LOCAL, KEY_WAN, KEY_RESUME, KEY_HOME };
+
+struct options {
+    const char *job, *out, *wan, *home, *steps, *seed;
+    const char *sets[SETS_MAX];
+    int n_sets, local;
+    bool json, resume;
+};
+
+struct run {
+    struct options o;
+    struct agent_job job;
+    json_t *spec;
+    char id[2 * AGENT_JOB_ID_BYTES + 1];
+    char out[NEB_PATH_MAX], socket[NEB_PATH_MAX], model_dir[NEB_PATH_MAX];
+    struct agent_local local;
+    void *zctx;
+    struct agent_ipc *ipc;
+    struct agent_progress *progress;
+    struct agent_metrics *metrics;
+    json_t *reports[AGENT_CLUSTERS_MAX];
+    int expected; // reports
+    neb_ns start;
+    bool stop_sent;
+};
+
+static volatile sig_atomic_t interrupted;
+static void on_interrupt(int sig) { interrupted = sig; }
+
+// ---- the job --------------------------------------------------------------------------------------------------
+
+static enum neb_status absolute(char *path, size_t cap, const char *what) {
+    char *full = realpath(path, NULL);
+    if (!full)
+        return neb_fail_errno("%s: cannot find %s", what, path);
+    enum neb_status st = strlen(full) < cap ? NEB_OK : neb_fail(NEB_ERR_LIMIT, "%s: path too long", what);
+    if (st == NEB_OK)
+        memcpy(path, full, strlen(full) + 1);
+    free(full);
+    return st;
+}
+
+static enum neb_status load_job(struct run *r) {
+    char assignment[128];
+    NEB_TRY(agent_job_load(r->o.job, &r->job));
+    for (int i = 0; i < r->o.n_sets; i++)
+        NEB_TRY(agent_job_set(&r->job, r->o.sets[i]));
+    if (r->o.steps) {
+        snprintf(assignment, sizeof assignment, "steps=%.100s", r->o.steps);
+        NEB_TRY(agent_job_set(&r->job, assignment));
+    }
+    if (r->o.seed) {
+        snprintf(assignment, sizeof assignment, "seed=%.100s", r->o.seed);
+        NEB_TRY(agent_job_set(&r->job, assignment));
+    }
+    NEB_TRY(agent_job_validate(&r->job, r->o.job));
+    NEB_TRY(absolute(r->job.corpus, sizeof r->job.corpus, "data.corpus"));
+    if (r->job.init_from[0])
+        NEB_TRY(absolute(r->job.init_from, sizeof r->job.init_from, "init_from"));
+    bool reference = r->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
+    if (r->o.local && r->o.local != r->job.n_clusters)
+        return neb_fail(NEB_ERR_INVALID, "--local %d, but the job has %d clusters", r->o.local, r->job.n_clusters);
+    if (reference)
+        r->o.local = r->o.local ? 1 : 0;
+    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    for (int i = 0; r->o.local && i < r->job.n_clusters; i++)
+        if (!r->job.clusters[i].threads)
+            r->job.clusters[i].threads = cpus / r->o.local > 0 ? (int32_t)(cpus / r->o.local) : 1;
+    if (reference && r->o.local) // it has the machine to itself
+        r->job.clusters[0].threads = (int32_t)cpus;
+    r->expected = reference ? 1 : r->job.n_clusters;
+    r->spec = agent_job_to_json(&r->job);
+    return r->spec ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory");
+}
+
+static const char *first_difference(const json_t *a, const json_t *b) {
+    const char *key;
+    json_t *v;
+    json_object_foreach((json_t *)(uintptr_t)a, key, v)
+        if (!json_equal(v, json_object_get(b, key)))
+            return key;
+    return "?";
+}
+
+// job.json keeps id and specification: --resume must mean the same job.
+static enum neb_status open_out(struct run *r) {
+    char path[NEB_PATH_MAX];
+    uint8_t id[AGENT_JOB_ID_BYTES];
+    enum neb_status st = NEB_OK;
+    NEB_TRY(neb_fs_mkdirs(r->o.out, 0755));
+    snprintf(r->out, sizeof r->out, "%s", r->o.out);
+    NEB_TRY(absolute(r->out, sizeof r->out, "--out"));
+    NEB_TRY(neb_path(path, sizeof path, r->out, "job.json"));
+    if (neb_fs_exists(path)) {
+        if (!r->o.resume)
+            return neb_fail(NEB_ERR_EXISTS, "%s holds a run already; --resume continues it, or choose another --out", r->o.out);
+        json_t *was = json_load_file(path, 0, NULL);
+        const char *hex = json_string_value(json_object_get(was, "id"));
+        if (!hex || !neb_unhex(hex, id, sizeof id))
+            st = neb_fail(NEB_ERR_FORMAT, "%s is damaged", path);
+        else if (!json_equal(json_object_get(was, "spec"), r->spec))
+            st = neb_fail(NEB_ERR_INVALID, "%s was begun with another job: %s differs; resume with the same file and options", r->o.out,
+                          first_difference(r->spec, json_object_get(was, "spec")));
+        else
+            memcpy(r->id, hex, sizeof r->id);
+        json_decref(was);
+        return st;
+    }
+    if (r->o.resume)
+        return neb_fail(NEB_ERR_NOT_FOUND, "--resume: %s holds no run", r->o.out);
+    if (getrandom(id, sizeof id, 0) != sizeof id)
+        return neb_fail_errno("cannot draw a job id");
+    neb_hex(id, sizeof id, r->id);
+    json_t *root = json_pack("{s:s,s:O}", "id", r->id, "spec", r->spec);
+    char *text = json_dumps(root, JSON_INDENT(1));
+    st = text ? neb_fs_write(path, text, strlen(text), 0644) : neb_fail(NEB_ERR_NOMEM, "out of memory");
+    free(text);
+    json_decref(root);
+    return st;
+}
+
+// ---- following it ---------------------------------------------------------------------------------------------
+
+static int cluster_index(const struct run *r, const char *name) {
+    for (int i = 0; name && i < r->job.n_clusters; i++)
+        if (!strcmp(r->job.clusters[i].name, name))
+            return i;
+    return -1;
+}
+
+static enum neb_status on_line(struct run *r, json_t *line) {
+    int i = cluster_index(r, json_string_value(json_object_get(line, "cluster")));
+    const char *kind = json_string_value(json_object_get(line, "kind"));
+    char text[256];
+    if (i < 0 || !kind)
+        return NEB_OK;
+    NEB_TRY(agent_metrics_add(r->metrics, neb_now(), json_incref(line)));
+    agent_progress_metrics(r->progress, i, line);
+    if (!strcmp(kind, "fault")) {
+        const char *what = json_string_value(json_object_get(line, "text"));
+        snprintf(text, sizeof text, "%s: %s", r->job.clusters[i].name, what ? what : "fault");
+        agent_progress_note(r->progress, text);
+    }
+    return NEB_OK;
+}
+
+static enum neb_status on_event(struct run *r, struct agent_ipc_msg *m) {
+    const char *ev = agent_ipc_str(m, "ev", "");
+    enum neb_status st = NEB_OK;
+    if (!strcmp(ev, "line")) {
+        st = on_line(r, json_object_get(m->head, "line"));
+    } else if (!strcmp(ev, "report")) {
+        json_t *report = json_object_get(m->head, "report");
+        int i = cluster_index(r, json_string_value(json_object_get(report, "name")));
+        if (i >= 0 && !r->reports[i])
+            r->reports[i] = json_incref(report);
+    }
+    agent_ipc_msg_clear(m);
+    return st;
+}
+
+static int reports_in(const struct run *r) {
+    int n = 0;
+    for (int i = 0; i < r->expected; i++)
+        n += r->reports[i] != NULL;
+    return n;
+}
+
+static bool report_says(const struct run *r, const char *key) {
+    for (int i = 0; i < r->expected; i++) {
+        const json_t *v = json_object_get(r->reports[i], key);
+        if (json_is_true(v) || json_is_string(v))
+            return true;
+    }
+    return false;
+}
+
+static enum neb_status send_stop(struct run *r, const char *why) {
+    if (r->stop_sent)
+        return NEB_OK;
+    r->stop_sent = true;
+    agent_progress_note(r->progress, why);
+    return agent_ipc_send(r->ipc, NULL, json_pack("{s:s,s:s}", "op", "stop", "job", r->id), NULL, 0);
+}
+
+static enum neb_status follow(struct run *r) {
+    struct agent_ipc_msg m;
+    neb_ns give_up = 0;
+    while (reports_in(r) < r->expected) {
+        enum neb_status st = agent_ipc_wait(r->ipc, 200 * NEB_MS, &m);
+        if (st == NEB_OK)
+            NEB_TRY(on_event(r, &m));
+        else if (st != NEB_ERR_TIMEOUT && st != NEB_ERR_INTERRUPTED)
+            return st;
+        if (interrupted)
+            NEB_TRY(send_stop(r, "stopping after a checkpoint; --resume continues"));
+        if (report_says(r, "error") && !r->stop_sent) // the others would wait for it
+            NEB_TRY(send_stop(r, "one cluster failed; stopping the others"));
+        if (r->stop_sent && !give_up)
+            give_up = neb_now() + 60 * NEB_S;
+        if (give_up && neb_now() > give_up)
+            return neb_fail(NEB_ERR_TIMEOUT, "not all clusters reported within 60 s of the stop; their agents' logs say more");
+        if (r->o.local)
+            NEB_TRY(agent_local_check(&r->local));
+        agent_progress_draw(r->progress, neb_now(), false);
+    }
+    agent_progress_draw(r->progress, neb_now(), true);
+    return NEB_OK;
+}
+
+static enum neb_status submit(struct run *r) {
+    struct agent_ipc_msg m;
+    if (!(r->zctx = zmq_ctx_new()))
+        return neb_fail(NEB_ERR_NOMEM, "cannot create a ZeroMQ context");
+    if (!neb_fs_exists(r->socket))
+        return neb_fail(NEB_ERR_NOT_FOUND, "no agent at %s; start one with nebula agent, or use --local %d", r->socket, r->job.n_clusters);
+    NEB_TRY(agent_ipc_connect(r->zctx, r->socket, &r->ipc));
+    NEB_TRY(agent_ipc_send(r->ipc, NULL, json_pack("{s:s,s:s,s:O}", "op", "submit", "id", r->id, "spec", r->spec), NULL, 0));
+    for (neb_ns end = neb_now() + 15 * NEB_S; neb_now() < end;) {
+        enum neb_status st = agent_ipc_wait(r->ipc, NEB_S, &m);
+        if (st == NEB_ERR_TIMEOUT || st == NEB_ERR_INTERRUPTED)
+            continue;
+        NEB_TRY(st);
+        if (strcmp(agent_ipc_str(&m, "ev", ""), "answer")) {
+            NEB_TRY(on_event(r, &m));
+            continue;
+        }
+        bool ok = json_is_true(json_object_get(m.head, "ok"));
+        if (!ok)
+            st = neb_fail(NEB_ERR_INVALID, "the agent refuses the job: %s", agent_ipc_str(&m, "text", "?"));
+        agent_ipc_msg_clear(&m);
+        return st;
+    }
+    return neb_fail(NEB_ERR_TIMEOUT, "the agent at %s does not answer", r->socket);
+}
+
+// ---- the end --------------------------------------------------------------------------------------------------
+
+static double number(const json_t *o, const char *key) {
+    const json_t *v = json_object_get(o, key);
+    return json_is_number(v) ? json_number_value(v) : NAN;
+}
+
+static void make_summary(const struct run *r, struct agent_summary *s) {
+    memset(s, 0, sizeof *s);
+    snprintf(s->job, sizeof s->job, "%s", r->job.name);
+    snprintf(s->mode, sizeof s->mode, "replicas");
+    s->wall_s = neb_seconds(neb_now() - r->start);
+    s->n_clusters = r->expected;
+    for (int i = 0; i < r->expected; i++) {
+        const json_t *p = r->reports[i];
+        struct agent_cluster_summary *c = &s->clusters[i];
+        const char *digest = json_string_value(json_object_get(p, "params_digest"));
+        snprintf(c->name, sizeof c->name, "%s", r->job.clusters[i].name);
+        snprintf(c->device, sizeof c->device, "cpu (%s, %d threads)", kern_cpu_isa(), (int)number(p, "threads"));
+        c->steps = (int64_t)number(p, "steps");
+        c->tokens = (int64_t)number(p, "tokens");
+        c->loss_first = number(p, "loss_first");
+        c->loss_last = number(p, "loss_last");
+        c->eval_loss = number(p, "eval_loss");
+        c->stall_s = number(p, "stall_s");
+        c->train_s = number(p, "train_s");
+        c->wan_sent_bytes = (uint64_t)number(p, "wan_sent_bytes");
+        c->wan_recv_bytes = (uint64_t)number(p, "wan_recv_bytes");
+        snprintf(c->params_digest, sizeof c->params_digest, "%s", digest ? digest : "");
+        s->params = (int64_t)number(p, "params");
+        s->trainable_params = (int64_t)number(p, "trainable_params");
+        s->rounds = (int64_t)number(p, "rounds") > s->rounds ? (int64_t)number(p, "rounds") : s->rounds;
+        s->payload_bytes += (uint64_t)number(p, "payload_bytes");
+        s->payload_params += (uint64_t)number(p, "payload_params");
+    }
+}
+
+static enum neb_status copy_file(const char *from, const char *to) {
+    struct neb_map map;
+    NEB_TRY(neb_map_open(from, &map));
+    enum neb_status st = neb_fs_write(to, map.p, map.len, 0644);
+    neb_map_close(&map);
+    return st;
+}
+
+// The model that was trained, with its vocabulary: what nebula eval and generate take.
+static enum neb_status export_model(struct run *r) {
+    char dir[NEB_PATH_MAX], from[NEB_PATH_MAX], to[NEB_PATH_MAX];
+    NEB_TRY(neb_path(dir, sizeof dir, r->out, "checkpoint"));
+    NEB_TRY(neb_fs_mkdirs(dir, 0755));
+    NEB_TRY(neb_path(from, sizeof from, r->model_dir, "model.ckpt"));
+    NEB_TRY(neb_path(to, sizeof to, dir, "model.ckpt"));
+    NEB_TRY(copy_file(from, to));
+    const char *corpus = r->job.clusters[0].corpus[0] ? r->job.clusters[0].corpus : r->job.corpus;
+    NEB_TRY(neb_path(from, sizeof from, corpus, "tokenizer.model"));
+    NEB_TRY(neb_path(to, sizeof to, dir, "tokenizer.model"));
+    return copy_file(from, to);
+}
+
+static int finish(struct run *r) {
+    struct agent_summary s;
+    int failed = 0, stopped = 0;
+    for (int i = 0; i < r->expected; i++) {
+        const char *error = json_string_value(json_object_get(r->reports[i], "error"));
+        if (error)
+            neb_log(NEB_LOG_ERROR, "cluster %s: %s", r->job.clusters[i].name, error);
+        failed += error != NULL;
+        stopped += json_is_true(json_object_get(r->reports[i], "stopped"));
+    }
+    if (failed)
+        return AGENT_EXIT_FAILED;
+    make_summary(r, &s);
+    if (agent_summary_write(&s, r->out) != NEB_OK || agent_plots_make(r->out) != NEB_OK)
+        return AGENT_EXIT_FAILED;
+    if (!r->o.json)
+        agent_summary_print(&s, stdout);
+    if (stopped) {
+        if (!r->o.json)
+            printf("stopped after a checkpoint; continue with --resume --out %s\n", r->o.out);
+        return AGENT_EXIT_INTERRUPTED;
+    }
+    bool same = true;
+    for (int i = 1; i < r->expected && r->job.sync.scheme == AGENT_SCHEME_FEDERATED; i++)
+        same = same && !strcmp(s.clusters[i].params_digest, s.clusters[0].params_digest);
+    if (!same) {
+        neb_log(NEB_LOG_ERROR, "the clusters' parameters differ at the end (digests above): the result cannot be trusted");
+        return AGENT_EXIT_FAILED;
+    }
+    return export_model(r) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+}
+
+static enum neb_status set_up(struct run *r) {
+    char path[NEB_PATH_MAX], home[NEB_PATH_MAX], jobs[NEB_PATH_MAX];
+    NEB_TRY(load_job(r));
+    NEB_TRY(open_out(r));
+    NEB_TRY(neb_path(path, sizeof path, r->out, "metrics.jsonl"));
+    r->start = neb_now();
+    NEB_TRY(agent_metrics_open(path, r->o.resume, r->start, &r->metrics));
+    enum agent_progress_kind kind = r->o.json ? AGENT_PROGRESS_JSON : isatty(STDOUT_FILENO) ? AGENT_PROGRESS_TERMINAL : AGENT_PROGRESS_PLAIN;
+    NEB_TRY(agent_progress_create(kind, stdout, r->expected, r->job.steps, r->start, &r->progress));
+    for (int i = 0; i < r->expected; i++)
+        snprintf(agent_progress_sample(r->progress, i)->name, sizeof agent_progress_sample(r->progress, i)->name, "%s", r->job.clusters[i].name);
+    if (r->o.local) {
+        NEB_TRY(agent_local_start(&r->job, r->o.local, r->out, r->o.wan, &r->local));
+        snprintf(home, sizeof home, "%s", r->local.homes[0]);
+    } else {
+        NEB_TRY(sec_home(r->o.home, home, sizeof home));
+    }
+    NEB_TRY(neb_path(r->socket, sizeof r->socket, home, "agent.sock"));
+    NEB_TRY(neb_path(jobs, sizeof jobs, home, "jobs"));
+    NEB_TRY(neb_path(r->model_dir, sizeof r->model_dir, jobs, r->id));
+    return submit(r);
+}
+
+static error_t parse_option(int key, char *arg, struct argp_state *state) {
+    struct options *o = state->input;
+    char *end = NULL;
+    switch (key) {
+    case 'o': o->out = arg; return 0;
+    case 'j': o->json = true; return 0;
+    case KEY_STEPS: o->steps = arg; return 0;
+    case KEY_SEED: o->seed = arg; return 0;
+    case KEY_WAN: o->wan = arg; return 0;
+    case KEY_HOME: o->home = arg; return 0;
+    case KEY_RESUME: o->resume = true; return 0;
+    case KEY_LOCAL:
+        o->local = (int)strtol(arg, &end, 10);
+        if (!*arg || *end || o->local < 1 || o->local > AGENT_CLUSTERS_MAX)
+            argp_error(state, "--local takes a number of clusters, 1 to %d", AGENT_CLUSTERS_MAX);
+        return 0;
+    case 's':
+        if (o->n_sets == SETS_MAX)
+            argp_error(state, "at most %d --set", SETS_MAX);
+        o->sets[o->n_sets++] = arg;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (state->arg_num)
+            argp_usage(state);
+        o->job = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (!o->job || !o->out)
+            argp_error(state, "give a job file and --out DIR");
+        if (o->wan && !o->local)
+            argp_error(state, "--wan needs --local: it emulates the network between local clusters");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static void tear_down(struct run *r) {
+    if (r->o.local)
+        agent_local_stop(&r->local);
+    agent_ipc_destroy(&r->ipc);
+    if (r->zctx)
+        zmq_ctx_term(r->zctx);
+    agent_progress_destroy(&r->progress);
+    agent_metrics_close(&r->metrics);
+    for (int i = 0; i < AGENT_CLUSTERS_MAX; i++)
+        json_decref(r->reports[i]);
+    json_decref(r->spec);
+    free(r);
+}
+
+int cmd_pretrain(int argc, char **argv) {
+    static const struct argp_option table[] = {
+        {"out", 'o', "DIR", 0, "folder for summary.json, metrics.jsonl, checkpoint/, plots/", 0},
+        {"local", KEY_LOCAL, "N", 0, "run the N clusters' agents on this machine", 0},
+        {"wan", KEY_WAN, "RATE:DELAY[:LOSS]", 0, "emulate a WAN between them: 100mbit:80ms:0.1% (DELAY is the round trip)", 0},
+        {"set", 's', "PATH=VALUE", 0, "override a key of the job file; may be repeated", 0},
+        {"steps", KEY_STEPS, "N", 0, "inner steps of every cluster", 0},
+        {"seed", KEY_SEED, "S", 0, "of initial parameters and data order", 0},
+        {"resume", KEY_RESUME, NULL, 0, "continue the run in --out", 0},
+        {"home", KEY_HOME, "DIR", 0, "of the agent to submit to (default ~/.nebula)", 0},
+        {"json", 'j', NULL, 0, "one JSON object a line instead of the display", 0},
+        {0}};
+    static const struct argp argp = {table, parse_option, "JOB.yaml",
+                                     "Trains one model on the job's clusters.\vExit status: 0 done, 1 failed, 2 usage, 3 stopped after a "
+                                     "checkpoint (Ctrl-C; continue with --resume).", NULL, NULL, NULL};
+    struct run *r = calloc(1, sizeof *r);
+    if (!r)
+        return AGENT_EXIT_FAILED;
+    argp_err_exit_status = AGENT_EXIT_USAGE;
+    if (argp_parse(&argp, argc, argv, 0, NULL, &r->o) != 0) {
+        free(r);
+        return AGENT_EXIT_USAGE;
+    }
+    struct sigaction sa = {.sa_handler = on_interrupt};
+    sigaction(SIGINT, &sa, NULL);
+    sigaction(SIGTERM, &sa, NULL);
+    enum neb_status st = set_up(r);
+    int rc = st == NEB_ERR_INVALID || st == NEB_ERR_FORMAT ? AGENT_EXIT_USAGE : AGENT_EXIT_FAILED;
+    if (st == NEB_OK && follow(r) == NEB_OK)
+        rc = finish(r);
+    tear_down(r);
+    return rc;
+}
