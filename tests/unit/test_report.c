@@ -123,6 +123,9 @@ static void test_metrics_full(void **state) {
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
     assert_int_not_equal(st, NEB_OK);
     assert_non_null(strstr(message, "full.jsonl"));
+    size_t whole = b.len;
+    assert_int_equal(neb_fs_read(path, 1000, &b), NEB_OK);
+    assert_int_equal(b.len, whole); // no half line is left for readers that follow the file
     add(m, NEB_S, 3); // there is room again
     agent_metrics_close(&m);
     neb_buf_free(&b);
