@@ -57,9 +57,9 @@ static const struct option options[] = {
     {"optim.schedule", T_ENUM, AT(optim.schedule.kind), 0, 0, "cosine", schedule_names, "after the warm-up"},
     {"optim.min_lr_ratio", T_FLOAT, AT(optim.schedule.min_ratio), 0, 1, "0.1", NULL, "last learning rate / peak"},
     {"optim.decay_fraction", T_FLOAT, AT(optim.schedule.decay_fraction), 0, 1, "0.2", NULL, "wsd: share of steps that decays"},
-    {"optim.beta1", T_FLOAT, AT(optim.beta1), 0, 0.99999, "0.9", NULL, ""},
-    {"optim.beta2", T_FLOAT, AT(optim.beta2), 0, 0.99999, "0.95", NULL, ""},
-    {"optim.eps", T_FLOAT, AT(optim.eps), 1e-20, 1, "1e-8", NULL, ""},
+    {"optim.beta1", T_FLOAT, AT(optim.beta1), 0, 0.99999, "0.9", NULL, "AdamW: decay of the mean of gradients"},
+    {"optim.beta2", T_FLOAT, AT(optim.beta2), 0, 0.99999, "0.95", NULL, "AdamW: decay of the mean of their squares"},
+    {"optim.eps", T_FLOAT, AT(optim.eps), 1e-20, 1, "1e-8", NULL, "AdamW: added to the root"},
     {"optim.weight_decay", T_FLOAT, AT(optim.weight_decay), 0, 10, "0.1", NULL, "on matrices"},
     {"optim.clip.kind", T_ENUM, AT(optim.clip.kind), 0, 0, "global_norm", clip_names, "adagc: per tensor (arXiv 2502.11034)"},
     {"optim.clip.max_norm", T_FLOAT, AT(optim.clip.max_norm), 0, 1e9, "1", NULL, "global norm; 0: no limit"},
@@ -661,14 +661,18 @@ enum neb_status agent_job_from_json(const json_t *json, struct agent_job *out) {
 
 void agent_job_reference(FILE *f) {
     char allowed[128];
-    fputs("| key | default | what |\n| --- | --- | --- |\n", f);
+    fputs("| key | default | allowed | what |\n| --- | --- | --- | --- |\n", f);
     for (int i = 0; i < N_OPTIONS; i++) {
         const struct option *o = &options[i];
         allowed[0] = 0;
         if (o->names)
             join(allowed, sizeof allowed, o->names);
-        fprintf(f, "| `%s` | %s | %s%s%s |\n", o->path, o->preset ? (*o->preset ? o->preset : "none") : "**required**", o->help,
-                *allowed ? (*o->help ? "; " : "") : "", allowed);
+        else if (o->type == T_BOOL)
+            snprintf(allowed, sizeof allowed, "true, false");
+        else if (o->type == T_INT32 || o->type == T_INT64 || o->type == T_FLOAT)
+            snprintf(allowed, sizeof allowed, "%.10g to %.10g", o->min, o->max);
+        fprintf(f, "| `%s` | %s | %s | %s |\n", o->path, o->preset ? (*o->preset ? o->preset : "none") : "**required**", allowed, o->help);
     }
-    fprintf(f, "| `clusters` | **required** | list of {%s}; sources: {NAME: WEIGHT} or a list of {name, weight}, relative; none: all of the corpus by size |\n", cluster_keys);
+    fprintf(f, "| `clusters` | **required** | 1 to %d | list of {%s}; sources: {NAME: WEIGHT} or a list of {name, weight}, relative; "
+               "none: all of the corpus by size |\n", AGENT_CLUSTERS_MAX, cluster_keys);
 }

@@ -173,7 +173,7 @@ static int script(FILE *g, const struct data *d, const char *out) {
     };
     int drawn = 0;
     fputs("set encoding utf8\nset terminal svg size 720,420 enhanced font 'sans,12' background '#ffffff'\n"
-          "set grid lc rgb '#dddddd'\nset border 3\nset tics nomirror\nset key top right noenhanced\n", g);
+          "set grid lt 1 lw 0.5 lc rgb '#dddddd'\nset border 3\nset tics nomirror\nset key outside top center horizontal noenhanced\n", g);
     for (size_t i = 0; i < sizeof plots / sizeof plots[0]; i++) {
         char tail[32];
         int64_t rows = 0;

@@ -221,8 +221,7 @@ static bool take_number(const json_t *o, const char *key, double *out) {
 enum neb_status agent_cluster_summary_from_json(const json_t *o, struct agent_cluster_summary *c) {
     int64_t sent, recv;
     memset(c, 0, sizeof *c);
-    if (!json_is_object(o) || json_object_size(o) != 12 ||
-        !take_text(o, "name", c->name, sizeof c->name) ||
+    if (!json_is_object(o) || !take_text(o, "name", c->name, sizeof c->name) ||
         !take_text(o, "device", c->device, sizeof c->device) ||
         !take_count(o, "steps", &c->steps) || !take_count(o, "tokens", &c->tokens) ||
         !take_number(o, "loss_first", &c->loss_first) ||
@@ -235,6 +234,30 @@ enum neb_status agent_cluster_summary_from_json(const json_t *o, struct agent_cl
                                         "same version?");
     c->wan_sent_bytes = (uint64_t)sent;
     c->wan_recv_bytes = (uint64_t)recv;
+    return NEB_OK;
+}
+
+static void take_largest(const json_t *o, const char *key, int64_t *out) {
+    int64_t v;
+    if (take_count(o, key, &v) && v > *out)
+        *out = v;
+}
+
+enum neb_status agent_summary_add(struct agent_summary *s, const json_t *report) {
+    int64_t payload_bytes, payload_params;
+    if (s->n_clusters == AGENT_SUMMARY_CLUSTERS_MAX)
+        return neb_fail(NEB_ERR_LIMIT, "reports of more than %d clusters",
+                        AGENT_SUMMARY_CLUSTERS_MAX);
+    NEB_TRY(agent_cluster_summary_from_json(report, &s->clusters[s->n_clusters]));
+    s->n_clusters++;
+    take_largest(report, "params", &s->params);
+    take_largest(report, "trainable_params", &s->trainable_params);
+    take_largest(report, "rounds", &s->rounds);
+    if (take_count(report, "payload_bytes", &payload_bytes) &&
+        take_count(report, "payload_params", &payload_params)) {
+        s->payload_bytes += (uint64_t)payload_bytes;
+        s->payload_params += (uint64_t)payload_params;
+    }
     return NEB_OK;
 }
 

@@ -26,6 +26,10 @@ expect 2 'model.vocab: 100 is below the 512 pieces' "$T/job.yaml" --set model.vo
 expect 2 '"ok":false' "$T/job.yaml" --json --set steps=no
 expect 2 'no-such.yaml' "$T/no-such.yaml"
 expect 2 'unrecognized option' "$T/job.yaml" --frobnicate
+configs=$(dirname "$0")/../../configs
+"$nebula" check --reference | cmp - <(grep '^| .*|.*|.*|.* |$\|^| --- | --- | --- | --- |$' "$configs/README.md") ||
+    fail "configs/README.md is behind: nebula check --reference"
+expect 0 'job example is fine' "$configs/example.yaml"
 rm -r "$T/corpus" # another site's: no error, but no size either
 expect 0 'not on this machine' "$T/job.yaml"
 expect 0 'size unknown' "$T/job.yaml"
