@@ -365,11 +365,30 @@ static void on_metrics(struct daemon *d, struct agent_jobrun *j, struct agent_ip
     publish(d, j, "line", "line", line, false);
 }
 
+static void tell_link(struct daemon *d, struct agent_jobrun *j) {
+    uint64_t sent, recv;
+    double goodput = 0, rtt = 0;
+    if (!j->federated)
+        return;
+    wan_bytes(d, j, &sent, &recv);
+    for (int k = 0; k < j->job.n_clusters; k++) {
+        struct inter_peer_stats s;
+        if (k == j->self || inter_service_stats(d->service, j->peers[k], &s) != NEB_OK)
+            continue;
+        goodput = s.path.goodput_bps > goodput ? s.path.goodput_bps : goodput;
+        rtt = neb_seconds(s.link.rtt) * 1e3;
+    }
+    publish(d, j, "line", "line", json_pack("{s:s,s:s,s:b,s:I,s:I,s:f,s:f}", "kind", "link", "cluster", my_name(d), "up",
+                                            peers_alive(d, j) == j->job.n_clusters - 1, "sent_bytes", (json_int_t)sent, "recv_bytes",
+                                            (json_int_t)recv, "goodput_bps", goodput, "rtt_ms", rtt), false);
+}
+
 static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
     uint64_t sent, recv;
     json_t *report = json_object_get(m->head, "report");
     if (!json_is_object(report))
         return;
+    tell_link(d, j); // the last counters belong into the run's files
     wan_bytes(d, j, &sent, &recv);
     json_object_set_new(report, "name", json_string(my_name(d)));
     json_object_set_new(report, "wan_sent_bytes", json_integer((json_int_t)sent));
@@ -542,24 +561,9 @@ static void on_fault(void *user, uint32_t peer, enum inter_fault f) {
 // ---- the loop -------------------------------------------------------------------------------------------------
 
 static void telemetry(struct daemon *d) {
-    for (int i = 0; i < AGENT_JOBS_MAX; i++) {
-        struct agent_jobrun *j = &d->jobs[i];
-        uint64_t sent, recv;
-        double goodput = 0, rtt = 0;
-        if (!j->used || j->state == AGENT_JOB_ENDED || !j->federated)
-            continue;
-        wan_bytes(d, j, &sent, &recv);
-        for (int k = 0; k < j->job.n_clusters; k++) {
-            struct inter_peer_stats s;
-            if (k == j->self || inter_service_stats(d->service, j->peers[k], &s) != NEB_OK)
-                continue;
-            goodput = s.path.goodput_bps > goodput ? s.path.goodput_bps : goodput;
-            rtt = neb_seconds(s.link.rtt) * 1e3;
-        }
-        publish(d, j, "line", "line", json_pack("{s:s,s:s,s:b,s:I,s:I,s:f,s:f}", "kind", "link", "cluster", my_name(d), "up",
-                                                peers_alive(d, j) == j->job.n_clusters - 1, "sent_bytes", (json_int_t)sent, "recv_bytes",
-                                                (json_int_t)recv, "goodput_bps", goodput, "rtt_ms", rtt), false);
-    }
+    for (int i = 0; i < AGENT_JOBS_MAX; i++)
+        if (d->jobs[i].used && d->jobs[i].state != AGENT_JOB_ENDED)
+            tell_link(d, &d->jobs[i]);
 }
 
 static void on_signal(struct daemon *d) {
