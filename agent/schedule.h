@@ -32,7 +32,7 @@ struct agent_fragment {
     int64_t send_step;   // inner step count at the send
     int64_t merge_step;  // earliest step count of the merge
     int64_t merged_step; // step count of the last merge: local progress exists beyond it
-    uint32_t missed;     // due sends skipped since the last commit
+    uint32_t missed;     // due sends skipped since the last send
 };
 
 // Step count at which fragment f is due, first and then every interval.

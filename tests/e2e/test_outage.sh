@@ -5,7 +5,7 @@
 "$BUILD/wanlink" probe >/dev/null 2>&1 || skip "no TUN device or not root"
 make_corpus
 make_job "$T/job.yaml" "merge_after: 2"
-sed -i 's/steps: 60/steps: 6000/; s/interval: 10/interval: 100/; s/every_steps: 20/every_steps: 0/; s/d_model: 64/d_model: 128/; s/d_ff: 128/d_ff: 256/' "$T/job.yaml"
+sed -i 's/steps: 60/steps: 3000/; s/interval: 10/interval: 100/; s/every_steps: 20/every_steps: 0/; s/d_model: 64/d_model: 128/; s/d_ff: 128/d_ff: 256/' "$T/job.yaml"
 
 timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --wan 50mbit:40ms --out "$T/run" >"$T/run.log" 2>&1 &
 pid=$!
@@ -16,7 +16,7 @@ done
 ((i < 300)) || fail "no rounds: $(tail -n 3 "$T/run.log")"
 "$BUILD/wanlink" ctl "$T/run/wan.ctl" down >/dev/null || fail "cannot cut the link"
 down_at=$(jq -s '[.[] | select(.kind == "step") | .step] | max' "$T/run/metrics.jsonl")
-sleep 12
+sleep 9
 grep -q 'link to .* is down' "$T/run/metrics.jsonl" || fail "the outage was not noticed"
 during=$(jq -s '[.[] | select(.kind == "step") | .step] | max' "$T/run/metrics.jsonl")
 ((during > down_at + 200)) || fail "training stood still during the outage ($down_at to $during)"
