@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HEADER_BYTES = 64, ALIGN = 64, VERSION = 1, STEP_DIGITS = 12 };
+enum { HEADER_BYTES = 64, ALIGN = 64, VERSION = 1, STEP_DIGITS = 12, INDEX_ENTRY_BYTES_MIN = 2 + 1 + 3 * 8 + 32 };
 static const char magic[8] = "NEBCKPT";
 static const size_t dtype_bytes[] = {1, 4, 4, 8};
 
@@ -19,6 +19,7 @@ struct intra_ckpt_writer {
     uint64_t at;
     uint32_t n;
     struct neb_buf names; // NUL-separated, to refuse duplicates
+    enum neb_status failed; // the first failure stays: a file with a hole is never committed
     char path[NEB_PATH_MAX];
 };
 
@@ -86,15 +87,19 @@ enum neb_status intra_ckpt_add(struct intra_ckpt_writer *w, const char *name, en
     neb_buf_u64(&w->index, w->at);
     neb_buf_add(&w->index, digest, sizeof digest);
     w->n++;
-    NEB_TRY(neb_fs_writer_add(w->file, data, bytes));
     uint64_t pad = (ALIGN - bytes % ALIGN) % ALIGN;
     w->at += bytes + pad;
-    return neb_fs_writer_add(w->file, zeros, pad);
+    if (w->failed == NEB_OK)
+        w->failed = neb_fs_writer_add(w->file, data, bytes);
+    if (w->failed == NEB_OK)
+        w->failed = neb_fs_writer_add(w->file, zeros, pad);
+    return w->failed;
 }
 
 // Trailer: the header again, now filled, then the digest over index and trailer header.
 enum neb_status intra_ckpt_commit(struct intra_ckpt_writer *w) {
     uint8_t header[HEADER_BYTES], digest[32];
+    NEB_TRY(w->failed);
     NEB_TRY(neb_buf_check(&w->index));
     NEB_TRY(neb_buf_check(&w->names));
     put_header(header, w->at, w->index.len, w->n);
@@ -118,20 +123,34 @@ static enum neb_status damaged(const char *path, const char *what) {
     return neb_fail(NEB_ERR_CORRUPT, "checkpoint %s: %s; the file is damaged or not a checkpoint, use an older one", path, what);
 }
 
-static enum neb_status parse_index(struct intra_ckpt *c) {
-    size_t tail = HEADER_BYTES + 32;
-    if (c->map.len < HEADER_BYTES + tail || memcmp(c->map.p, magic, sizeof magic))
+// The leading 64 bytes: always the same for a version. They are read first, so that a later version may move the rest.
+static enum neb_status check_header(const struct intra_ckpt *c) {
+    uint8_t expected[HEADER_BYTES];
+    put_header(expected, 0, 0, 0);
+    if (c->map.len < HEADER_BYTES || memcmp(c->map.p, magic, sizeof magic))
         return damaged(c->path, "no checkpoint header");
-    struct neb_rd t = neb_rd_make(c->map.p + c->map.len - tail, HEADER_BYTES);
-    uint8_t got[32], text[8];
-    neb_rd_copy(&t, text, sizeof text);
-    uint32_t version = neb_rd_u32(&t), n = neb_rd_u32(&t);
-    uint64_t at = neb_rd_u64(&t), len = neb_rd_u64(&t);
-    if (memcmp(text, magic, sizeof magic))
-        return damaged(c->path, "no trailer: cut short");
+    struct neb_rd r = neb_rd_make(c->map.p + sizeof magic, 4);
+    uint32_t version = neb_rd_u32(&r);
     if (version != VERSION)
         return neb_fail(NEB_ERR_UNSUPPORTED, "checkpoint %s: version %" PRIu32 ", this program reads %d", c->path, version, VERSION);
-    if (at < HEADER_BYTES || at > c->map.len - tail || len != c->map.len - tail - at || n > INTRA_CKPT_SECTIONS_MAX)
+    return memcmp(c->map.p, expected, sizeof expected) ? damaged(c->path, "header at offset 0 is damaged") : NEB_OK;
+}
+
+static enum neb_status parse_index(struct intra_ckpt *c) {
+    size_t tail = HEADER_BYTES + 32;
+    NEB_TRY(check_header(c));
+    if (c->map.len < HEADER_BYTES + tail)
+        return damaged(c->path, "no trailer: cut short");
+    struct neb_rd t = neb_rd_make(c->map.p + c->map.len - tail, HEADER_BYTES);
+    uint8_t got[32], expected[HEADER_BYTES];
+    (void)neb_rd_view(&t, sizeof magic + 4); // magic and version: compared below
+    uint32_t n = neb_rd_u32(&t);
+    uint64_t at = neb_rd_u64(&t), len = neb_rd_u64(&t);
+    put_header(expected, at, len, n);
+    if (memcmp(c->map.p + c->map.len - tail, expected, sizeof expected))
+        return damaged(c->path, "no trailer: cut short");
+    if (at < HEADER_BYTES || at > c->map.len - tail || len != c->map.len - tail - at || n > INTRA_CKPT_SECTIONS_MAX ||
+        n > len / INDEX_ENTRY_BYTES_MIN)
         return damaged(c->path, "index outside the file");
     neb_sha256(c->map.p + at, len + HEADER_BYTES, got);
     if (memcmp(got, c->map.p + c->map.len - 32, 32))
@@ -219,27 +238,33 @@ enum neb_status intra_ckpt_step_path(const char *dir, int64_t step, char *out, s
     return neb_path(out, cap, dir, name);
 }
 
-static int is_generation(const struct dirent *e) {
-    size_t n = strlen(e->d_name);
-    return n == 5 + STEP_DIGITS + 5 && !strncmp(e->d_name, "step-", 5) && !strcmp(e->d_name + n - 5, ".ckpt");
+static bool is_step(const char *name, const char *end) {
+    return strlen(name) == 5 + STEP_DIGITS + strlen(end) && !strncmp(name, "step-", 5) &&
+           strspn(name + 5, "0123456789") == STEP_DIGITS && !strcmp(name + 5 + STEP_DIGITS, end);
 }
+static int is_generation(const struct dirent *e) { return is_step(e->d_name, ".ckpt"); }
+static int is_leftover(const struct dirent *e) { return is_step(e->d_name, ".ckpt.tmp"); }
 
-// Generations of a folder, oldest first. A missing folder has none.
-static int generations(const char *dir, struct dirent ***out) {
-    int n = scandir(dir, out, is_generation, alphasort);
-    return n < 0 ? 0 : n;
+// Entries of a folder, oldest first. A missing folder has none; one that cannot be read is an error, or a run would
+// quietly begin anew.
+static enum neb_status list(const char *dir, int (*which)(const struct dirent *e), struct dirent ***out, int *n) {
+    *n = scandir(dir, out, which, alphasort);
+    if (*n >= 0)
+        return NEB_OK;
+    *n = 0;
+    return errno == ENOENT ? NEB_OK : neb_fail_errno("cannot read folder %s", dir);
 }
 
 static void free_names(struct dirent **names, int n) {
     for (int i = 0; i < n; i++)
         free(names[i]);
-    if (n)
-        free(names);
+    free(names);
 }
 
 enum neb_status intra_ckpt_open_latest(const char *dir, struct intra_ckpt **out) {
     struct dirent **names = NULL;
-    int n = generations(dir, &names);
+    int n;
+    NEB_TRY(list(dir, is_generation, &names, &n));
     enum neb_status st = NEB_ERR_NOT_FOUND;
     for (int i = n - 1; i >= 0 && st != NEB_OK; i--) {
         char path[NEB_PATH_MAX];
@@ -253,9 +278,10 @@ enum neb_status intra_ckpt_open_latest(const char *dir, struct intra_ckpt **out)
     return st;
 }
 
-enum neb_status intra_ckpt_prune(const char *dir, int keep) {
+static enum neb_status remove_but(const char *dir, int (*which)(const struct dirent *e), int keep) {
     struct dirent **names = NULL;
-    int n = generations(dir, &names);
+    int n;
+    NEB_TRY(list(dir, which, &names, &n));
     enum neb_status st = NEB_OK;
     for (int i = 0; i + keep < n && st == NEB_OK; i++) {
         char path[NEB_PATH_MAX];
@@ -265,4 +291,9 @@ enum neb_status intra_ckpt_prune(const char *dir, int keep) {
     }
     free_names(names, n);
     return st;
+}
+
+enum neb_status intra_ckpt_prune(const char *dir, int keep) {
+    NEB_TRY(remove_but(dir, is_generation, keep));
+    return remove_but(dir, is_leftover, 0);
 }

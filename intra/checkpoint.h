@@ -1,8 +1,8 @@
 // Checkpoint container: one file of named sections, each with its SHA-256.
 //
 //     ┌──────────────────────────────┬─────────┬─────────┬─────┬────────────────────┬──────────────────────┐
-//     │ magic, version, index at/len │ section │ section │  …  │ index: name, kind, │ SHA-256 of header    │
-//     │ (64 bytes)                   │ (64-byte aligned)       │ shape, at, SHA-256 │ and index            │
+//     │ magic, version               │ section │ section │  …  │ index: name, kind, │ magic … index at/len │
+//     │ (64 bytes)                   │ (64-byte aligned)       │ shape, at, SHA-256 │ + SHA-256 over both  │
 //     └──────────────────────────────┴─────────┴─────────┴─────┴────────────────────┴──────────────────────┘
 //
 // Written aside and renamed (agent/base/fs.h), so a file that exists is whole; digests find what rots later. A folder
@@ -17,7 +17,8 @@ enum { INTRA_CKPT_NAME_MAX = 127, INTRA_CKPT_SECTIONS_MAX = 65536 };
 
 struct intra_ckpt_writer;
 NEB_MUST_CHECK enum neb_status intra_ckpt_create(const char *path, struct intra_ckpt_writer **out);
-// rows x cols elements of the dtype; for bytes rows is the length and cols 1. Names are unique.
+// rows x cols elements of the dtype; for bytes rows is the length and cols 1. Names are unique. After a failure every
+// further add and commit fails too.
 NEB_MUST_CHECK enum neb_status intra_ckpt_add(struct intra_ckpt_writer *w, const char *name, enum intra_dtype dtype,
                                               uint64_t rows, uint64_t cols, const void *data);
 NEB_MUST_CHECK enum neb_status intra_ckpt_commit(struct intra_ckpt_writer *w);
@@ -43,9 +44,10 @@ NEB_MUST_CHECK enum neb_status intra_ckpt_read(const struct intra_ckpt *c, const
 // Path of the checkpoint of a step in a folder.
 NEB_MUST_CHECK enum neb_status intra_ckpt_step_path(const char *dir, int64_t step, char *out, size_t cap);
 // Opens the newest checkpoint of a folder that verifies; damaged ones are reported and passed over. NEB_ERR_NOT_FOUND
-// (not logged) when there is none.
+// (not logged) when there is none; NEB_ERR_IO when the folder cannot be read; else the failure of the oldest one tried.
 NEB_MUST_CHECK enum neb_status intra_ckpt_open_latest(const char *dir, struct intra_ckpt **out);
-// Removes all but the newest `keep` generations.
+// Removes all but the newest `keep` generations, and what a killed writer left (*.tmp). Only the folder's one writer calls
+// this, with no checkpoint being written.
 NEB_MUST_CHECK enum neb_status intra_ckpt_prune(const char *dir, int keep);
 
 #endif

@@ -245,7 +245,7 @@ static int32_t lowest_trainable_layer(const struct intra_model *m) {
 void intra_model_pass(struct kern *K, struct intra_model *m, struct intra_acts *a, const int32_t *tokens,
                       const int32_t *targets, int B, int T, float grad_scale, double *loss, int64_t *count) {
     NEB_ASSERT(B <= a->B && T <= m->c.max_seq && (size_t)B * T <= (size_t)a->B * a->T);
-    NEB_ASSERT(grad_scale == 0 || a->backward);
+    NEB_ASSERT(grad_scale == 0 || (a->backward && m->grads));
     struct shape s = shape_of(m, B, T);
     const float *h = a->hf; // the embedding goes where the final norm writes later: free until then
     K->ops->embed_fwd(K, a->hf, intra_param(m, m->embed), tokens, s.n, s.d);
@@ -267,7 +267,7 @@ void intra_model_pass(struct kern *K, struct intra_model *m, struct intra_acts *
     K->ops->zero(K, a->dh, (size_t)s.n * s.d);
     K->ops->rmsnorm_bwd(K, a->dh, intra_grad(m, m->norm), a->dy, a->hf, intra_param(m, m->norm), a->rstdf, s.n, s.d);
     for (int32_t l = m->c.n_layers - 1; l >= 0 && l >= low; l--) {
-        if (a->recompute)
+        if (a->recompute && l < m->c.n_layers - 1) // the last block's are still there
             block_fwd(K, m, a, l, a->blocks[l].h1, NULL, &s);
         block_bwd(K, m, a, l, &s, low < l);
     }

@@ -40,14 +40,19 @@ enum neb_status intra_generate(struct kern *K, struct intra_model *m, const stru
                                int n, int cap, int *out_n) {
     enum neb_status st = NEB_OK;
     struct intra_acts *acts = NULL;
-    int32_t V = m->c.vocab, window = m->c.max_seq;
+    int32_t V = m->c.vocab, window = cap < m->c.max_seq ? cap : m->c.max_seq;
     float *logits = malloc(sizeof *logits * (size_t)V);
     struct choice *choices = malloc(sizeof *choices * (size_t)V);
     struct neb_rng rng = neb_rng_make(s->seed, 0);
-    if (n < 1) {
-        st = neb_fail(NEB_ERR_INVALID, "generation needs at least one token of prompt");
+    if (n < 1 || cap < n) {
+        st = neb_fail(NEB_ERR_INVALID, "generation needs at least one token of prompt, and room for it");
         goto out;
     }
+    for (int i = 0; i < n; i++)
+        if (tokens[i] < 0 || tokens[i] >= V) {
+            st = neb_fail(NEB_ERR_INVALID, "token %d of the prompt is %d, not in the model's vocabulary of %d", i, tokens[i], V);
+            goto out;
+        }
     if (!logits || !choices) {
         st = neb_fail(NEB_ERR_NOMEM, "out of memory generating text");
         goto out;

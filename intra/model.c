@@ -31,6 +31,8 @@ enum neb_status intra_model_config_check(const struct intra_model_config *c) {
     if (!(c->rope_theta > 1) || !(c->norm_eps > 0) || !(c->norm_eps < 1))
         return neb_fail(NEB_ERR_INVALID, "model: rope_theta %g must be above 1 and norm_eps %g in (0, 1)",
                         (double)c->rope_theta, (double)c->norm_eps);
+    if (c->mask != KERN_MASK_CAUSAL && c->mask != KERN_MASK_BIDIRECTIONAL) // a prefix needs lengths, which a pass does not take
+        return neb_fail(NEB_ERR_UNSUPPORTED, "model.mask: only causal and bidirectional attention is supported here");
     return NEB_OK;
 }
 
@@ -38,9 +40,27 @@ static enum neb_status trainable_check(const struct intra_model_config *c, const
     if (t->mode == INTRA_TRAIN_LORA && (t->lora_rank < 1 || t->lora_rank > 1024 || !t->lora_targets || t->lora_targets > 127))
         return neb_fail(NEB_ERR_INVALID, "trainable: lora needs rank 1..1024 and at least one target "
                                          "(q, k, v, o, gate, up, down)");
+    if (t->mode == INTRA_TRAIN_LORA && (!(t->lora_alpha > 0) || !isfinite(t->lora_alpha)))
+        return neb_fail(NEB_ERR_INVALID, "trainable: lora alpha %g must be above 0: adapters are scaled by alpha / rank",
+                        (double)t->lora_alpha);
     if (t->mode == INTRA_TRAIN_LAST_LAYERS && (t->last_layers < 1 || t->last_layers > c->n_layers))
         return neb_fail(NEB_ERR_INVALID, "trainable: last_layers %d is not in 1..%d", t->last_layers, c->n_layers);
     return NEB_OK;
+}
+
+// What does not belong to the mode is cleared: it sizes nothing and differs in no checkpoint.
+static struct intra_trainable trainable_of_mode(const struct intra_trainable *t) {
+    struct intra_trainable r = *t;
+    if (r.mode != INTRA_TRAIN_LORA)
+        r.lora_rank = 0, r.lora_alpha = 0, r.lora_targets = 0;
+    if (r.mode != INTRA_TRAIN_LAST_LAYERS)
+        r.last_layers = 0;
+    return r;
+}
+
+static bool ends_with(const char *s, const char *tail) {
+    size_t n = strlen(s), k = strlen(tail);
+    return n >= k && strcmp(s + n - k, tail) == 0;
 }
 
 __attribute__((format(printf, 6, 7))) static struct intra_tensor *
@@ -53,7 +73,7 @@ add_tensor(struct intra_model *m, int32_t layer, int32_t rows, int32_t cols, boo
     t->rows = rows;
     t->cols = cols;
     t->layer = layer;
-    t->decay = rows > 1;
+    t->decay = !ends_with(t->name, "norm.weight") && !ends_with(t->name, "bias"); // an adapter of rank 1 is a matrix
     if (!packed) // parts of a fused matrix follow each other without a gap
         m->n_params = (m->n_params + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
     t->at = m->n_params;
@@ -119,7 +139,7 @@ static void choose_trainable(struct intra_model *m) {
         switch (t->mode) {
         case INTRA_TRAIN_FULL: x->trainable = true; break;
         case INTRA_TRAIN_LORA: break; // adapters are marked where they are made
-        case INTRA_TRAIN_BITFIT: x->trainable = x->rows == 1; break;
+        case INTRA_TRAIN_BITFIT: x->trainable = !x->decay; break;
         case INTRA_TRAIN_LAST_LAYERS: x->trainable = x->layer >= m->c.n_layers - t->last_layers; break;
         }
         if (x == m->embed && t->freeze_embeddings)
@@ -141,11 +161,6 @@ static uint64_t name_hash(const char *s) { // FNV-1a: a stream number per tensor
     return h;
 }
 
-static bool ends_with(const char *s, const char *tail) {
-    size_t n = strlen(s), k = strlen(tail);
-    return n >= k && strcmp(s + n - k, tail) == 0;
-}
-
 static void init_params(struct intra_model *m, uint64_t seed) {
     for (int32_t i = 0; i < m->n_tensors; i++) {
         const struct intra_tensor *t = &m->tensors[i];
@@ -159,19 +174,17 @@ static void init_params(struct intra_model *m, uint64_t seed) {
     }
 }
 
-enum neb_status intra_model_create(const struct intra_model_config *c, const struct intra_trainable *t, uint64_t seed,
-                                   struct intra_model **out) {
+enum neb_status intra_model_layout(const struct intra_model_config *c, const struct intra_trainable *t, struct intra_model **out) {
     NEB_TRY(intra_model_config_check(c));
     NEB_TRY(trainable_check(c, t));
     struct intra_model *m = calloc(1, sizeof *m);
     if (!m)
         goto nomem;
     m->c = *c;
-    m->trainable = *t;
+    m->trainable = trainable_of_mode(t);
     m->layers = calloc((size_t)c->n_layers, sizeof *m->layers);
     m->tensors = calloc((size_t)c->n_layers * 26 + 3, sizeof *m->tensors);
-    m->rope = malloc(sizeof *m->rope * (size_t)c->max_seq * (size_t)c->head_dim);
-    if (!m->layers || !m->tensors || !m->rope)
+    if (!m->layers || !m->tensors)
         goto nomem;
     m->embed = add_tensor(m, -1, c->vocab, c->d_model, false, "model.embed_tokens.weight");
     for (int32_t l = 0; l < c->n_layers; l++)
@@ -185,19 +198,44 @@ enum neb_status intra_model_create(const struct intra_model_config *c, const str
         intra_model_destroy(&m);
         return neb_fail(NEB_ERR_INVALID, "trainable: nothing is left to train");
     }
-    m->params = aligned_alloc(64, (m->n_params * sizeof(float) + 63) / 64 * 64);
-    m->grads = aligned_alloc(64, (m->n_trainable * sizeof(float) + 63) / 64 * 64);
-    if (!m->params || !m->grads)
-        goto nomem;
-    memset(m->params, 0, m->n_params * sizeof(float)); // the gaps between tensors too: the arena is hashed and saved whole
-    memset(m->grads, 0, m->n_trainable * sizeof(float));
-    init_params(m, seed);
-    kern_rope_table(m->rope, c->max_seq, c->head_dim, (double)c->rope_theta);
     *out = m;
     return NEB_OK;
 nomem:
     intra_model_destroy(&m);
     return neb_fail(NEB_ERR_NOMEM, "out of memory creating a model of %d layers, width %d", c->n_layers, c->d_model);
+}
+
+static float *zeroed(size_t n) {
+    float *p = aligned_alloc(64, (n * sizeof *p + 63) / 64 * 64);
+    if (p)
+        memset(p, 0, n * sizeof *p); // the gaps between tensors too: the arena is hashed and saved whole
+    return p;
+}
+
+enum neb_status intra_model_allocate(struct intra_model *m, bool learn) {
+    NEB_ASSERT(!m->params && !m->grads && !m->rope);
+    m->params = zeroed(m->n_params);
+    m->grads = learn ? zeroed(m->n_trainable) : NULL;
+    m->rope = malloc(sizeof *m->rope * (size_t)m->c.max_seq * (size_t)m->c.head_dim);
+    if (!m->params || (learn && !m->grads) || !m->rope)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory creating a model of %d layers, width %d (%zu parameters)", m->c.n_layers,
+                        m->c.d_model, m->n_params);
+    kern_rope_table(m->rope, m->c.max_seq, m->c.head_dim, (double)m->c.rope_theta);
+    return NEB_OK;
+}
+
+enum neb_status intra_model_create(const struct intra_model_config *c, const struct intra_trainable *t, uint64_t seed,
+                                   struct intra_model **out) {
+    struct intra_model *m = NULL;
+    NEB_TRY(intra_model_layout(c, t, &m));
+    enum neb_status st = intra_model_allocate(m, true);
+    if (st != NEB_OK) {
+        intra_model_destroy(&m);
+        return st;
+    }
+    init_params(m, seed);
+    *out = m;
+    return NEB_OK;
 }
 
 void intra_model_destroy(struct intra_model **mp) {
@@ -221,8 +259,10 @@ const struct intra_tensor *intra_model_find(const struct intra_model *m, const c
 }
 
 void intra_lora_merge(struct kern *K, struct intra_model *m) {
+    if (m->trainable.mode != INTRA_TRAIN_LORA)
+        return;
     float scale = m->trainable.lora_alpha / (float)m->trainable.lora_rank;
-    for (int32_t l = 0; m->trainable.mode == INTRA_TRAIN_LORA && l < m->c.n_layers; l++)
+    for (int32_t l = 0; l < m->c.n_layers; l++)
         for (int i = 0; i < INTRA_LORA_SLOTS; i++) {
             char name[96];
             const struct intra_lora_pair *p = &m->layers[l].lora[i];
@@ -239,7 +279,7 @@ void intra_lora_merge(struct kern *K, struct intra_model *m) {
 size_t intra_model_matmul_params(const struct intra_model *m) {
     size_t n = intra_tensor_size(m->head);
     for (int32_t i = 0; i < m->n_tensors; i++)
-        if (m->tensors[i].rows > 1 && &m->tensors[i] != m->embed && &m->tensors[i] != m->head)
+        if (m->tensors[i].decay && &m->tensors[i] != m->embed && &m->tensors[i] != m->head)
             n += intra_tensor_size(&m->tensors[i]);
     return n;
 }

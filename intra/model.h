@@ -35,7 +35,7 @@ struct intra_model_config {
     float rope_theta, norm_eps;
     bool tied;          // output weight is the embedding
     bool qkv_bias;
-    enum kern_mask mask;
+    enum kern_mask mask; // causal or bidirectional
 };
 NEB_MUST_CHECK enum neb_status intra_model_config_check(const struct intra_model_config *c);
 
@@ -47,10 +47,10 @@ enum intra_lora_target { // bits
 };
 struct intra_trainable {
     enum intra_trainable_mode mode; // bitfit: biases and RMSNorm gains (Ben Zaken et al. 2021; gains are our only other vectors)
-    int32_t lora_rank;              // r
+    int32_t lora_rank;              // r; fields of other modes are ignored, and cleared in a model's copy
     float lora_alpha;               // adapters are scaled by alpha / r
     uint32_t lora_targets;          // INTRA_LORA_* bits
-    int32_t last_layers;            // n: the last n blocks, the final norm and the output weight
+    int32_t last_layers;            // n: the last n blocks, the final norm and, unless tied, the output weight
     bool freeze_embeddings;         // also the output weight when tied
 };
 
@@ -87,7 +87,7 @@ struct intra_model {
     struct intra_tensor *embed, *norm, *head; // head is embed when tied
     struct intra_layer *layers;
     float *params; // (n_params) arena, 64-byte aligned
-    float *grads;  // (n_trainable) gradients of trainable tensors, same order
+    float *grads;  // (n_trainable) gradients of trainable tensors, same order; NULL in a model that was loaded to be used
     size_t n_params, n_trainable;
     float *rope; // (max_seq, D/2, 2)
 };
@@ -96,6 +96,11 @@ struct intra_model {
 // gains 1, biases 0, LoRA A normal 0.02 and B 0.
 NEB_MUST_CHECK enum neb_status intra_model_create(const struct intra_model_config *c, const struct intra_trainable *t,
                                                   uint64_t seed, struct intra_model **out);
+// The two halves of it: names, shapes and trainable set without any arena (cheap: sizes can be judged first); then zeroed
+// arenas and the rotary table, gradients only to learn. After a failure of either: destroy.
+NEB_MUST_CHECK enum neb_status intra_model_layout(const struct intra_model_config *c, const struct intra_trainable *t,
+                                                  struct intra_model **out);
+NEB_MUST_CHECK enum neb_status intra_model_allocate(struct intra_model *m, bool learn);
 void intra_model_destroy(struct intra_model **m);
 const struct intra_tensor *intra_model_find(const struct intra_model *m, const char *name); // NULL: no such tensor
 static inline float *intra_param(const struct intra_model *m, const struct intra_tensor *t) { return m->params + t->at; }

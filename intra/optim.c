@@ -52,9 +52,10 @@ static float clip_factor(struct intra_optim *o, int32_t i, double norm, float gl
     const struct intra_clip *c = &o->c.clip;
     if (c->kind != INTRA_CLIP_ADAGC)
         return global;
-    if (o->t < c->warmup) {
+    // gamma 0: no gradient yet. LoRA's A has none in its first step, since B is 0; a norm of 0 must not become the limit.
+    if (o->t < c->warmup || o->gamma[i] == 0) {
         double clipped = norm * (double)global;
-        if (o->t == 0 || clipped < (double)o->gamma[i])
+        if (clipped > 0 && (o->gamma[i] == 0 || clipped < (double)o->gamma[i]))
             o->gamma[i] = (float)clipped;
         return global;
     }

@@ -32,7 +32,7 @@ struct intra_optim {
     struct intra_optim_config c;
     int64_t t;           // updates made
     float *m, *v;        // (n_trainable) first and second moments
-    float *gamma;        // (n_tensors) AdaGC's norm per tensor
+    float *gamma;        // (n_tensors) AdaGC's norm per tensor; 0: no gradient seen yet, clipped globally
     size_t n;
     int32_t n_tensors;
 };

@@ -60,6 +60,10 @@ void intra_trainer_micro(struct intra_trainer *t, const int32_t *tokens, const i
 }
 
 void intra_trainer_update(struct intra_trainer *t, struct intra_step_stats *out) {
+    // Gradients were scaled for full micro-batches; where targets were ignored the mean is over fewer.
+    int64_t full = (int64_t)t->c.batch * t->c.seq_len * t->c.accumulate;
+    if (t->loss_count && t->loss_count != full)
+        t->K->ops->scale(t->K, t->model->grads, (float)((double)full / (double)t->loss_count), t->model->n_trainable);
     out->loss = t->loss_count ? t->loss_sum / (double)t->loss_count : 0;
     out->tokens = t->loss_count;
     intra_optim_update(t->optim, t->K, t->model, &out->update);
@@ -117,19 +121,50 @@ static void put_config(struct neb_buf *b, const struct intra_model *m) {
     neb_buf_f32(b, m->trainable.lora_alpha);
 }
 
-static void get_config(struct neb_rd *r, struct intra_model_config *c, struct intra_trainable *t) {
+// False where a value is none that this program writes: a later version's, or damage that a digest cannot see.
+static bool get_config(struct neb_rd *r, struct intra_model_config *c, struct intra_trainable *t) {
     int32_t v[16];
     for (size_t i = 0; i < 16; i++)
         v[i] = (int32_t)neb_rd_u32(r);
     *c = (struct intra_model_config){v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], .tied = v[8] == 1,
-                                     .qkv_bias = v[9] == 1,
-                                     .mask = v[10] == 1 ? KERN_MASK_BIDIRECTIONAL : v[10] == 2 ? KERN_MASK_PREFIX : KERN_MASK_CAUSAL};
-    *t = (struct intra_trainable){.mode = v[11] >= 0 && v[11] <= 3 ? (enum intra_trainable_mode)v[11] : INTRA_TRAIN_FULL,
-                                  .lora_rank = v[12], .lora_targets = (uint32_t)v[13], .last_layers = v[14],
+                                     .qkv_bias = v[9] == 1, .mask = KERN_MASK_CAUSAL};
+    *t = (struct intra_trainable){.lora_rank = v[12], .lora_targets = (uint32_t)v[13], .last_layers = v[14],
                                   .freeze_embeddings = v[15] == 1};
     c->rope_theta = neb_rd_f32(r);
     c->norm_eps = neb_rd_f32(r);
     t->lora_alpha = neb_rd_f32(r);
+    if (!neb_rd_done(r) || (v[8] | v[9] | v[15]) & ~1 || v[10] < 0 || v[10] > KERN_MASK_PREFIX || v[11] < 0 ||
+        v[11] > INTRA_TRAIN_LAST_LAYERS)
+        return false;
+    c->mask = (enum kern_mask)v[10];
+    t->mode = (enum intra_trainable_mode)v[11];
+    return true;
+}
+
+static enum neb_status read_config(const struct intra_ckpt *c, struct intra_model_config *mc, struct intra_trainable *t) {
+    const struct intra_ckpt_section *s = intra_ckpt_find(c, "model.config");
+    if (!s)
+        return neb_fail(NEB_ERR_NOT_FOUND, "%s holds no model", intra_ckpt_path(c));
+    struct neb_rd r = neb_rd_make(intra_ckpt_data(c, s), s->bytes);
+    return get_config(&r, mc, t) ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "%s: malformed model description", intra_ckpt_path(c));
+}
+
+// Tensors of equal shapes can still be another model (4 heads of 6, 2 of 12), and a model with fewer tensors would take
+// what it knows and drop the rest: the descriptions must agree.
+static enum neb_status same_model(const struct intra_ckpt *k, const struct intra_model_config *was, const struct intra_model_config *is) {
+    const struct {
+        const char *key;
+        int32_t was, is;
+    } ints[] = {{"vocab", was->vocab, is->vocab},       {"d_model", was->d_model, is->d_model},
+                {"n_layers", was->n_layers, is->n_layers}, {"n_heads", was->n_heads, is->n_heads},
+                {"n_kv_heads", was->n_kv_heads, is->n_kv_heads}, {"head_dim", was->head_dim, is->head_dim},
+                {"d_ff", was->d_ff, is->d_ff},          {"tied", was->tied, is->tied},
+                {"qkv_bias", was->qkv_bias, is->qkv_bias}};
+    for (size_t i = 0; i < sizeof ints / sizeof ints[0]; i++)
+        if (ints[i].was != ints[i].is)
+            return neb_fail(NEB_ERR_INVALID, "%s holds another model: its model.%s is %d, the job's is %d", intra_ckpt_path(k),
+                            ints[i].key, ints[i].was, ints[i].is);
+    return NEB_OK;
 }
 
 enum neb_status intra_model_save(const struct intra_model *m, struct intra_ckpt_writer *w) {
@@ -146,7 +181,7 @@ enum neb_status intra_model_save(const struct intra_model *m, struct intra_ckpt_
     return st;
 }
 
-enum neb_status intra_model_load_params(const struct intra_ckpt *c, struct intra_model *m) {
+static enum neb_status copy_params(const struct intra_ckpt *c, struct intra_model *m) {
     for (int32_t i = 0; i < m->n_tensors; i++) {
         const struct intra_tensor *t = &m->tensors[i];
         if (strstr(t->name, ".lora_") && !intra_ckpt_find(c, t->name))
@@ -156,24 +191,43 @@ enum neb_status intra_model_load_params(const struct intra_ckpt *c, struct intra
     return NEB_OK;
 }
 
+enum neb_status intra_model_load_params(const struct intra_ckpt *c, struct intra_model *m) {
+    struct intra_model_config was;
+    struct intra_trainable t;
+    NEB_TRY(read_config(c, &was, &t));
+    NEB_TRY(same_model(c, &was, &m->c));
+    uint32_t had = t.mode == INTRA_TRAIN_LORA ? t.lora_targets : 0;
+    if (had & ~m->trainable.lora_targets)
+        return neb_fail(NEB_ERR_INVALID, "%s holds LoRA adapters that this model has no place for; train with the same targets, or "
+                                         "start from a checkpoint without adapters", intra_ckpt_path(c));
+    if (was.rope_theta != m->c.rope_theta || was.norm_eps != m->c.norm_eps || was.mask != m->c.mask)
+        neb_warn("%s was trained with another rope_theta, norm_eps or mask (%g, %g, %d; here %g, %g, %d)", intra_ckpt_path(c),
+                 (double)was.rope_theta, (double)was.norm_eps, was.mask, (double)m->c.rope_theta, (double)m->c.norm_eps, m->c.mask);
+    return copy_params(c, m);
+}
+
 enum neb_status intra_model_load(const struct intra_ckpt *c, struct intra_model **out) {
     struct intra_model_config mc;
     struct intra_trainable t;
-    const struct intra_ckpt_section *s = intra_ckpt_find(c, "model.config");
-    if (!s)
-        return neb_fail(NEB_ERR_NOT_FOUND, "%s holds no model", intra_ckpt_path(c));
-    struct neb_rd r = neb_rd_make(intra_ckpt_data(c, s), s->bytes);
-    get_config(&r, &mc, &t);
-    if (!neb_rd_done(&r))
-        return neb_fail(NEB_ERR_FORMAT, "%s: malformed model description", intra_ckpt_path(c));
-    // The parameters must be in the file before memory for them is asked for: a hostile shape must not cost any.
-    const struct intra_ckpt_section *e = intra_ckpt_find(c, "model.embed_tokens.weight");
-    if (!e || mc.vocab < 1 || e->rows != (uint64_t)mc.vocab || e->cols != (uint64_t)mc.d_model)
-        return neb_fail(NEB_ERR_FORMAT, "%s: the embedding is missing or of another shape", intra_ckpt_path(c));
-    NEB_TRY(intra_model_create(&mc, &t, 0, out));
-    enum neb_status st = intra_model_load_params(c, *out);
-    if (st != NEB_OK)
-        intra_model_destroy(out);
+    struct intra_model *m = NULL;
+    enum neb_status st = NEB_OK;
+    NEB_TRY(read_config(c, &mc, &t));
+    NEB_TRY(intra_model_layout(&mc, &t, &m));
+    // Every tensor must be in the file before memory for it is asked for: a description alone must not cost any.
+    for (int32_t i = 0; i < m->n_tensors; i++) {
+        const struct intra_tensor *w = &m->tensors[i];
+        const struct intra_ckpt_section *s = intra_ckpt_find(c, w->name);
+        if (!s || s->dtype != INTRA_F32 || s->rows != (uint64_t)w->rows || s->cols != (uint64_t)w->cols) {
+            st = neb_fail(NEB_ERR_FORMAT, "%s: %s is missing or of another shape", intra_ckpt_path(c), w->name);
+            goto fail;
+        }
+    }
+    NEB_TRY_GOTO(intra_model_allocate(m, false), fail);
+    NEB_TRY_GOTO(copy_params(c, m), fail);
+    *out = m;
+    return NEB_OK;
+fail:
+    intra_model_destroy(&m);
     return st;
 }
 
@@ -192,14 +246,28 @@ enum neb_status intra_trainer_save(const struct intra_trainer *t, struct intra_c
 
 enum neb_status intra_trainer_restore(struct intra_trainer *t, const struct intra_ckpt *c) {
     struct intra_optim *o = t->optim;
+    const struct intra_trainable *is = &t->model->trainable;
+    struct intra_model_config mc;
+    struct intra_trainable was;
     uint64_t steps = 0, V = (uint64_t)t->c.model.vocab;
-    NEB_TRY(intra_model_load_params(c, t->model));
+    NEB_TRY(read_config(c, &mc, &was));
+    NEB_TRY(same_model(c, &mc, &t->model->c));
+    if (mc.rope_theta != t->model->c.rope_theta || mc.norm_eps != t->model->c.norm_eps || mc.mask != t->model->c.mask)
+        return neb_fail(NEB_ERR_INVALID, "%s: rope_theta, norm_eps or mask of the job have changed; a run goes on with what it began with",
+                        intra_ckpt_path(c));
+    if (was.mode != is->mode || was.lora_rank != is->lora_rank || was.lora_alpha != is->lora_alpha ||
+        was.lora_targets != is->lora_targets || was.last_layers != is->last_layers || was.freeze_embeddings != is->freeze_embeddings)
+        return neb_fail(NEB_ERR_INVALID, "%s: `trainable` of the job has changed; a run goes on with what it began with (start a new job "
+                                         "with init_from instead)", intra_ckpt_path(c));
+    NEB_TRY(copy_params(c, t->model));
     NEB_TRY(intra_ckpt_read(c, "optim.t", INTRA_U64, 1, 1, &steps));
     NEB_TRY(intra_ckpt_read(c, "optim.m", INTRA_F32, o->n, 1, o->m));
     NEB_TRY(intra_ckpt_read(c, "optim.v", INTRA_F32, o->n, 1, o->v));
     NEB_TRY(intra_ckpt_read(c, "optim.gamma", INTRA_F32, (uint64_t)o->n_tensors, 1, o->gamma));
     NEB_TRY(intra_ckpt_read(c, "counts.input", INTRA_U64, V, 1, t->input_counts));
     NEB_TRY(intra_ckpt_read(c, "counts.target", INTRA_U64, V, 1, t->target_counts));
+    if (steps > INT64_MAX / 2)
+        return neb_fail(NEB_ERR_FORMAT, "%s: optim.t is out of range", intra_ckpt_path(c));
     o->t = (int64_t)steps;
     return NEB_OK;
 }

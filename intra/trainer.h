@@ -15,7 +15,7 @@ struct intra_trainer_config {
     struct intra_optim_config optim;
     int32_t batch;       // sequences of a micro-batch
     int32_t seq_len;     // tokens of a sequence
-    int32_t accumulate;  // micro-batches of a step: gradients are means over all of them
+    int32_t accumulate;  // micro-batches of a step: gradients are means over all their targets
     bool recompute;
     uint64_t seed;       // of the initial parameters: the same on all clusters
 };
@@ -59,12 +59,16 @@ NEB_MUST_CHECK enum neb_status intra_units(const struct intra_model *m, struct i
 
 // Model shape and parameters only: what evaluation, generation and export need.
 NEB_MUST_CHECK enum neb_status intra_model_save(const struct intra_model *m, struct intra_ckpt_writer *w);
-// Builds the model that a checkpoint describes, with its parameters.
+// Builds the model that a checkpoint describes, with its parameters, to be used and not to be trained (no gradients).
+// NEB_ERR_FORMAT when the description is malformed or a tensor is missing; no memory is spent on the description's word.
 NEB_MUST_CHECK enum neb_status intra_model_load(const struct intra_ckpt *c, struct intra_model **out);
-// Copies parameters of the same names and shapes into m; adapters that the checkpoint lacks keep their initial values.
+// Copies the parameters into m; adapters that the checkpoint lacks keep their initial values. NEB_ERR_INVALID when the
+// checkpoint holds another model (which key, both values) or adapters that m has no place for; another rope_theta, norm_eps
+// or mask warns.
 NEB_MUST_CHECK enum neb_status intra_model_load_params(const struct intra_ckpt *c, struct intra_model *m);
 // Everything that the next step depends on, but for the data cursor (the caller's).
 NEB_MUST_CHECK enum neb_status intra_trainer_save(const struct intra_trainer *t, struct intra_ckpt_writer *w);
+// Restore wants the same model and trainable set; after a failure the trainer is to be destroyed.
 NEB_MUST_CHECK enum neb_status intra_trainer_restore(struct intra_trainer *t, const struct intra_ckpt *c);
 
 // Continues `tokens` (n of at most cap) until cap or eos; temperature 0 is greedy; top_k 0 means all. Returns the new count.

@@ -1,0 +1,193 @@
+#include "agent/bench_train.h"
+
+#include "agent/base/clock.h"
+#include "agent/base/rng.h"
+#include "agent/bench.h"
+#include "intra/trainer.h"
+
+#include <cblas.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    PEAK = 768, // side of the product for the ceiling
+    PEAK_FLOATS = PEAK * PEAK,
+    PEAK_ROUNDS = 3, // between two steps: short beside a step
+    TOKENS = 2048,
+    VOCAB = 4096,
+    STEPS = 10,
+    STEPS_MAX = 10000,
+};
+
+enum neb_status bench_train_shape_parse(const char *text, struct bench_train_shape *out) {
+    static const struct {
+        const char *name;
+        int32_t n_layers, d_model, seq_len;
+    } named[] = {{"default", 8, 256, 256}, {"small", 4, 128, 128}};
+    struct bench_train_shape s = {0};
+    int used = 0;
+    for (size_t i = 0; i < sizeof named / sizeof *named; i++)
+        if (!strcmp(text, named[i].name)) {
+            *out = (struct bench_train_shape){.n_layers = named[i].n_layers, .d_model = named[i].d_model, .seq_len = named[i].seq_len};
+            return NEB_OK;
+        }
+    if (sscanf(text, "%4dx%5dx%5d%n", &s.n_layers, &s.d_model, &s.seq_len, &used) != 3 || text[used] || s.n_layers < 1 ||
+        s.d_model < 32 || s.d_model % 32 || s.seq_len < 1)
+        return neb_fail(NEB_ERR_INVALID, "bench train: shape \"%s\": default, small, or LAYERSxWIDTHxSEQUENCE such as 12x512x256 "
+                                         "(width a multiple of 32)", text);
+    *out = s;
+    return NEB_OK;
+}
+
+double bench_train_token_flops(const struct intra_model *m, int32_t seq_len) {
+    const struct intra_model_config *c = &m->c;
+    return 6.0 * (double)intra_model_matmul_params(m) +
+           6.0 * (seq_len + 1.0) * c->n_heads * c->head_dim * c->n_layers;
+}
+
+struct bench {
+    struct kern *K;
+    float *a, *b, *c;        // (threads, PEAK, PEAK) each
+    double sgemm;            // fastest so far, FLOP/s
+    int32_t *tokens, *targets;
+    double *seconds;         // (steps)
+    double update_seconds;
+    struct intra_step_stats stats;
+};
+
+// Every thread its own product, without our tiles and hand-overs: what the cores can do.
+static void peak_part(void *arg, size_t i) {
+    struct bench *b = arg;
+    size_t at = i * PEAK_FLOATS;
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, PEAK, PEAK, PEAK, 1, b->a + at, PEAK, b->b + at, PEAK, 0, b->c + at, PEAK);
+}
+
+static void measure_peak(struct bench *b) {
+    int threads = kern_pool_threads(b->K->pool);
+    for (int i = 0; i < PEAK_ROUNDS; i++) {
+        neb_ns from = neb_now();
+        kern_pool_run(b->K->pool, (size_t)threads, peak_part, b);
+        double rate = 2.0 * PEAK * PEAK * PEAK * threads / neb_seconds(neb_now() - from);
+        b->sgemm = rate > b->sgemm ? rate : b->sgemm;
+    }
+}
+
+// The next token is a function of this one most of the time, so that there is something to learn and the loss moves.
+static void draw(struct bench *b, struct neb_rng *r, const struct intra_trainer_config *c) {
+    for (int32_t i = 0; i < c->batch; i++) {
+        uint64_t id = neb_rng_below(r, (uint64_t)c->model.vocab);
+        for (int32_t t = 0; t < c->seq_len; t++) {
+            size_t at = (size_t)i * c->seq_len + t;
+            b->tokens[at] = (int32_t)id;
+            id = neb_rng_below(r, 8) ? (id * 5 + 1) % (uint64_t)c->model.vocab : neb_rng_below(r, (uint64_t)c->model.vocab);
+            b->targets[at] = (int32_t)id;
+        }
+    }
+}
+
+// Step -1 warms up: scratch is allocated, pages are touched. The ceiling is measured before every step, so that both
+// see the same machine.
+static void measure_steps(struct bench *b, struct intra_trainer *t, int32_t steps) {
+    struct neb_rng r = neb_rng_make(1, 1);
+    for (int32_t i = -1; i < steps; i++) {
+        draw(b, &r, &t->c);
+        measure_peak(b);
+        neb_ns from = neb_now();
+        intra_trainer_micro(t, b->tokens, b->targets);
+        neb_ns middle = neb_now();
+        intra_trainer_update(t, &b->stats);
+        neb_ns end = neb_now();
+        if (i < 0)
+            continue;
+        b->seconds[i] = neb_seconds(end - from);
+        b->update_seconds += neb_seconds(end - middle);
+    }
+}
+
+static int by_value(const void *x, const void *y) {
+    double a = *(const double *)x, b = *(const double *)y;
+    return a < b ? -1 : a > b;
+}
+
+static void report(struct bench *b, const struct intra_trainer *t, int32_t steps, bool json) {
+    const struct intra_trainer_config *c = &t->c;
+    double total = 0, tokens = (double)c->batch * c->seq_len, flops = tokens * bench_train_token_flops(t->model, c->seq_len);
+    char what[64];
+    for (int32_t i = 0; i < steps; i++)
+        total += b->seconds[i];
+    qsort(b->seconds, (size_t)steps, sizeof *b->seconds, by_value);
+    double median = b->seconds[steps / 2];
+    const struct bench_field more[] = {
+        {"tokens_per_s", tokens / median},         {"step_ms", 1e3 * median},
+        {"best_step_ms", 1e3 * b->seconds[0]},     {"update_share", b->update_seconds / total},
+        {"params", (double)t->model->n_params},    {"threads", kern_pool_threads(b->K->pool)},
+        {"loss", b->stats.loss},
+    };
+    snprintf(what, sizeof what, "%dx%d seq %d batch %d%s", c->model.n_layers, c->model.d_model, c->seq_len, c->batch,
+             c->recompute ? " recompute" : "");
+    bench_line_with(json, "train", what, flops / median * 1e-9, "GFLOP/s", b->sgemm * 1e-9, "sgemm", more, sizeof more / sizeof *more);
+}
+
+static struct intra_trainer_config trainer_config(const struct bench_train_shape *s) {
+    int32_t head_dim = s->d_model >= 128 && s->d_model % 64 == 0 ? 64 : 32, heads = s->d_model / head_dim;
+    int32_t batch = s->batch ? s->batch : s->seq_len < TOKENS ? TOKENS / s->seq_len : 1;
+    return (struct intra_trainer_config){
+        .model = {.vocab = s->vocab ? s->vocab : VOCAB, .d_model = s->d_model, .n_layers = s->n_layers, .n_heads = heads,
+                  .n_kv_heads = heads, .head_dim = head_dim, .d_ff = (s->d_model * 8 / 3 + 15) / 16 * 16, .max_seq = s->seq_len,
+                  .rope_theta = 10000, .norm_eps = 1e-5f, .tied = true, .mask = KERN_MASK_CAUSAL},
+        .trainable = {.mode = INTRA_TRAIN_FULL},
+        .optim = {.schedule = {.kind = INTRA_SCHEDULE_CONSTANT, .lr = 1e-3f, .warmup = 4},
+                  .clip = {.kind = INTRA_CLIP_GLOBAL_NORM, .max_norm = 1}, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f,
+                  .weight_decay = 0.1f},
+        .batch = batch, .seq_len = s->seq_len, .accumulate = 1, .recompute = s->recompute, .seed = 1};
+}
+
+static bool arrays_create(struct bench *b, size_t tokens, size_t steps) {
+    size_t n = (size_t)kern_pool_threads(b->K->pool) * PEAK_FLOATS;
+    float **peak[] = {&b->a, &b->b, &b->c};
+    struct neb_rng r = neb_rng_make(2, 2);
+    b->tokens = calloc(tokens, sizeof *b->tokens);
+    b->targets = calloc(tokens, sizeof *b->targets);
+    b->seconds = calloc(steps, sizeof *b->seconds);
+    for (int i = 0; i < 3; i++) {
+        if (!(*peak[i] = aligned_alloc(64, n * sizeof(float))))
+            return false;
+        for (size_t k = 0; k < n; k++)
+            (*peak[i])[k] = (float)neb_rng_unit(&r) - 0.5f;
+    }
+    return b->tokens && b->targets && b->seconds;
+}
+
+enum neb_status bench_train(int n_threads, bool json, const struct bench_train_shape *shape) {
+    enum neb_status st = NEB_OK;
+    struct bench b = {0};
+    struct intra_trainer *t = NULL;
+    struct intra_trainer_config c = trainer_config(shape);
+    int32_t steps = shape->steps ? shape->steps : STEPS;
+    if (steps < 1 || steps > STEPS_MAX)
+        return neb_fail(NEB_ERR_INVALID, "bench train: %d steps is not in 1..%d", steps, STEPS_MAX);
+    NEB_TRY(kern_cpu_create(n_threads, &b.K));
+    NEB_TRY_GOTO(intra_trainer_create(&c, b.K, &t), out);
+    if (!arrays_create(&b, (size_t)c.batch * (size_t)c.seq_len, (size_t)steps)) {
+        st = neb_fail(NEB_ERR_NOMEM, "bench train: out of memory for its arrays");
+        goto out;
+    }
+    measure_steps(&b, t, steps);
+    if (!isfinite(b.stats.loss)) {
+        st = neb_fail(NEB_ERR_STATE, "bench train: the loss is not finite; the figures would mean nothing");
+        goto out;
+    }
+    report(&b, t, steps, json);
+out:
+    free(b.seconds);
+    free(b.targets);
+    free(b.tokens);
+    free(b.c);
+    free(b.b);
+    free(b.a);
+    intra_trainer_destroy(&t);
+    kern_destroy(&b.K);
+    return st;
+}
