@@ -11,6 +11,7 @@ const struct agent_command agent_commands[] = {
     {"eval", "held-out loss of a checkpoint", cmd_eval},
     {"generate", "continue a text with a checkpoint", cmd_generate},
     {"worker", NULL, cmd_worker},
+    {"bench", "measure this machine", cmd_bench},
     {"data", "make a corpus from text", cmd_data},
     {NULL, NULL, NULL},
 };
