@@ -12,5 +12,7 @@ const struct agent_command agent_commands[] = {
     {"generate", "continue a text with a checkpoint", cmd_generate},
     {"worker", NULL, cmd_worker},
     {"data", "make a corpus from text", cmd_data},
+    {"id", "print this node's identity; make its keys", cmd_id},
+    {"peer", "add, list or remove the sites this node works with", cmd_peer},
     {NULL, NULL, NULL},
 };
