@@ -87,7 +87,7 @@ static const struct option options[] = {
     {"sync.merge_after", T_INT32, AT(sync.merge_after), 1, 1e6, "4", NULL, "S: missed intervals until a merge round"},
     {"eval.windows", T_INT32, AT(eval_windows), 0, 1e9, "64", NULL, "held-out windows a source at the end; 0: all"},
     {"checkpoint.every_steps", T_INT32, AT(checkpoint_every), 0, 1e9, "0", NULL, "0: only when stopped and at the end"},
-    {"checkpoint.keep", T_INT32, AT(checkpoint_keep), 1, 100, "2", NULL, "generations"},
+    {"checkpoint.keep", T_INT32, AT(checkpoint_keep), 1, 16, "2", NULL, "generations"},
     {"log_every", T_INT32, AT(log_every), 1, 1e9, "10", NULL, "inner steps a line of metrics"},
 };
 enum { N_OPTIONS = sizeof options / sizeof options[0] };

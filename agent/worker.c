@@ -319,8 +319,16 @@ enum neb_status agent_worker_run(const char *socket_path, const char *job) {
     struct agent_worker *w = calloc(1, sizeof *w);
     if (!w)
         return neb_fail(NEB_ERR_NOMEM, "out of memory starting a worker");
+    w->saved_step = -1;
     signal(SIGINT, SIG_IGN); // the agent decides when a worker stops
     enum neb_status st = run(w, socket_path, job);
+    if (st != NEB_OK && w->ipc) { // an error, not a crash: starting again would end the same way, so the user is told at once
+        char text[1024];
+        neb_last_error(text, sizeof text);
+        json_t *r = json_pack("{s:s}", "error", text[0] ? text : neb_status_name(st));
+        if (agent_ipc_send(w->ipc, NULL, json_pack("{s:s,s:o}", "op", "report", "report", r), NULL, 0) != NEB_OK)
+            neb_warn("the agent could not be told");
+    }
     worker_sync_destroy(w);
     intra_trainer_destroy(&w->trainer);
     for (int i = 0; i < w->n_samplers; i++)
