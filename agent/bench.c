@@ -3,18 +3,22 @@
 #include <stdio.h>
 
 // Names are ours and plain ASCII: nothing has to be escaped.
-static void json_line(const char *bench, const char *case_, double value, const char *unit, double limit,
-                      const char *limit_is, const struct bench_field *more, size_t n_more) {
-    printf("{\"bench\": \"%s\", \"case\": \"%s\", \"value\": %.6g, \"unit\": \"%s\"", bench, case_, value, unit);
+static void json_line(const char *bench, const char *case_, double value, const char *unit,
+                      double limit, const char *limit_is, const struct bench_field *more,
+                      size_t n_more) {
+    printf("{\"bench\": \"%s\", \"case\": \"%s\", \"value\": %.6g, \"unit\": \"%s\"", bench, case_,
+           value, unit);
     if (limit > 0)
-        printf(", \"limit\": %.6g, \"limit_is\": \"%s\", \"ratio\": %.4g", limit, limit_is, value / limit);
+        printf(", \"limit\": %.6g, \"limit_is\": \"%s\", \"ratio\": %.4g", limit, limit_is,
+               value / limit);
     for (size_t i = 0; i < n_more; i++)
         printf(", \"%s\": %.6g", more[i].name, more[i].value);
     puts("}");
 }
 
-static void table_line(const char *bench, const char *case_, double value, const char *unit, double limit,
-                       const char *limit_is, const struct bench_field *more, size_t n_more) {
+static void table_line(const char *bench, const char *case_, double value, const char *unit,
+                       double limit, const char *limit_is, const struct bench_field *more,
+                       size_t n_more) {
     printf("%-8s %-28s %10.4g %-9s", bench, case_, value, unit);
     if (limit > 0)
         printf(" %6.1f %% of %s %.4g", 100 * value / limit, limit_is, limit);
@@ -23,13 +27,14 @@ static void table_line(const char *bench, const char *case_, double value, const
     putchar('\n');
 }
 
-void bench_line_with(bool json, const char *bench, const char *case_, double value, const char *unit, double limit,
-                     const char *limit_is, const struct bench_field *more, size_t n_more) {
+void bench_line_with(bool json, const char *bench, const char *case_, double value,
+                     const char *unit, double limit, const char *limit_is,
+                     const struct bench_field *more, size_t n_more) {
     (json ? json_line : table_line)(bench, case_, value, unit, limit, limit_is, more, n_more);
     fflush(stdout); // a bench that is interrupted has still printed what it measured
 }
 
-void bench_line(bool json, const char *bench, const char *case_, double value, const char *unit, double limit,
-                const char *limit_is) {
+void bench_line(bool json, const char *bench, const char *case_, double value, const char *unit,
+                double limit, const char *limit_is) {
     bench_line_with(json, bench, case_, value, unit, limit, limit_is, NULL, 0);
 }

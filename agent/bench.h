@@ -10,14 +10,15 @@
 #include <stddef.h>
 
 // limit 0: no ceiling is known; limit and ratio are left out. limit_is: what the ceiling is ("memcpy", "sgemm").
-void bench_line(bool json, const char *bench, const char *case_, double value, const char *unit, double limit,
-                const char *limit_is);
+void bench_line(bool json, const char *bench, const char *case_, double value, const char *unit,
+                double limit, const char *limit_is);
 
 struct bench_field { // a further number of a line
     const char *name;
     double value;
 };
-void bench_line_with(bool json, const char *bench, const char *case_, double value, const char *unit, double limit,
-                     const char *limit_is, const struct bench_field *more, size_t n_more);
+void bench_line_with(bool json, const char *bench, const char *case_, double value,
+                     const char *unit, double limit, const char *limit_is,
+                     const struct bench_field *more, size_t n_more);
 
 #endif

@@ -119,7 +119,8 @@ static enum neb_status make_units(struct bench *b, size_t params) {
     b->y = malloc(params * sizeof *b->y);
     b->units = calloc(b->n_units, sizeof *b->units);
     if (!b->x || !b->y || !b->units)
-        return neb_fail(NEB_ERR_NOMEM, "bench codec: no memory for %zu parameters (8 bytes each)", params);
+        return neb_fail(NEB_ERR_NOMEM, "bench codec: no memory for %zu parameters (8 bytes each)",
+                        params);
     for (size_t i = 0; i < b->n_units; i++) {
         b->units[i].at = i * UNIT;
         b->units[i].n = params - i * UNIT < UNIT ? params - i * UNIT : UNIT;
@@ -129,7 +130,8 @@ static enum neb_status make_units(struct bench *b, size_t params) {
 }
 
 enum neb_status bench_codec(bool json, size_t params, int threads) {
-    static const char *const names[] = {"fp32", "bf16", "int8", "int4", "topk:64/4096", "topk:256/4096"};
+    static const char *const names[] = {"fp32", "bf16",         "int8",
+                                        "int4", "topk:64/4096", "topk:256/4096"};
     enum neb_status st = NEB_OK;
     struct bench b = {0};
     struct kern_pool *one = NULL, *all = NULL;

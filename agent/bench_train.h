@@ -15,20 +15,23 @@
 #include "intra/model.h"
 
 struct bench_train_shape {
-    int32_t n_layers, d_model, seq_len; // d_model a multiple of 32; heads are 64 wide (32 below width 128)
-    int32_t batch;                      // sequences of a step; 0: about 2,048 tokens
-    int32_t vocab;                      // 0: 4,096
-    int32_t steps;                      // measured, after one that is not; 0: 10
+    int32_t n_layers, d_model,
+        seq_len;   // d_model a multiple of 32; heads are 64 wide (32 below width 128)
+    int32_t batch; // sequences of a step; 0: about 2,048 tokens
+    int32_t vocab; // 0: 4,096
+    int32_t steps; // measured, after one that is not; 0: 10
     bool recompute;
 };
 // "default" (8 x 256, sequence 256), "small" (4 x 128, sequence 128), or LAYERSxWIDTHxSEQUENCE ("12x512x256").
-NEB_MUST_CHECK enum neb_status bench_train_shape_parse(const char *text, struct bench_train_shape *out);
+NEB_MUST_CHECK enum neb_status bench_train_shape_parse(const char *text,
+                                                       struct bench_train_shape *out);
 
 // FLOP of one token of a training step, as counted above.
 double bench_train_token_flops(const struct intra_model *m, int32_t seq_len);
 
 // Prints one line: GFLOP/s of the median step; limit: fastest sgemm; further fields tokens_per_s, step_ms, best_step_ms,
 // update_share (of the step spent in clipping and optimiser), params and final loss. n_threads as in kern_pool_create.
-NEB_MUST_CHECK enum neb_status bench_train(int n_threads, bool json, const struct bench_train_shape *shape);
+NEB_MUST_CHECK enum neb_status bench_train(int n_threads, bool json,
+                                           const struct bench_train_shape *shape);
 
 #endif

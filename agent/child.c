@@ -15,7 +15,8 @@ static _Noreturn void exec_child(const char *const *argv, int log_fd, int out_fd
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) // the parent died before prctl took effect
         _exit(127);
-    setpgid(0, 0); // Ctrl-C in a terminal reaches only the command, which stops its children in order
+    setpgid(0,
+            0); // Ctrl-C in a terminal reaches only the command, which stops its children in order
     int null_fd = open("/dev/null", O_RDONLY);
     if (null_fd >= 0)
         dup2(null_fd, STDIN_FILENO);
@@ -90,7 +91,8 @@ void agent_child_stop(struct agent_child *c, neb_ns grace) {
     for (neb_ns end = neb_now() + grace; neb_now() < end; neb_sleep(10 * NEB_MS))
         if (agent_child_ended(c, &status))
             return;
-    neb_warn("%s (pid %d) did not end in %.0f s; killing it", c->what, (int)c->pid, neb_seconds(grace));
+    neb_warn("%s (pid %d) did not end in %.0f s; killing it", c->what, (int)c->pid,
+             neb_seconds(grace));
     agent_child_signal(c, SIGKILL);
     waitpid(c->pid, &status, 0);
     c->pid = 0;
@@ -100,7 +102,8 @@ const char *agent_child_reason(int status, char *buf, size_t cap) {
     if (WIFEXITED(status))
         snprintf(buf, cap, "exit status %d", WEXITSTATUS(status));
     else if (WIFSIGNALED(status))
-        snprintf(buf, cap, "killed by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
+        snprintf(buf, cap, "killed by signal %d (%s)", WTERMSIG(status),
+                 strsignal(WTERMSIG(status)));
     else
         snprintf(buf, cap, "status 0x%x", (unsigned)status);
     return buf;
@@ -122,7 +125,8 @@ enum neb_status agent_sibling_path(const char *name, char *out, size_t cap) {
     *slash = 0;
     NEB_TRY(neb_path(out, cap, self, name));
     if (access(out, X_OK) != 0)
-        return neb_fail(NEB_ERR_NOT_FOUND, "%s is not beside the nebula program (%s); build it: cmake --build build",
+        return neb_fail(NEB_ERR_NOT_FOUND,
+                        "%s is not beside the nebula program (%s); build it: cmake --build build",
                         name, out);
     return NEB_OK;
 }

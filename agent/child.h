@@ -16,8 +16,9 @@ struct agent_child {
 
 // Starts argv[0] (NULL-terminated argv). log_path: stdout and stderr are appended there (NULL: inherited).
 // stdout_fd: if not NULL, stdout goes into a pipe whose read end is returned here.
-NEB_MUST_CHECK enum neb_status agent_child_start(struct agent_child *c, const char *what, const char *const *argv,
-                                                 const char *log_path, int *stdout_fd);
+NEB_MUST_CHECK enum neb_status agent_child_start(struct agent_child *c, const char *what,
+                                                 const char *const *argv, const char *log_path,
+                                                 int *stdout_fd);
 // True once the child has ended; *status as from waitpid. Never blocks.
 bool agent_child_ended(struct agent_child *c, int *status);
 // SIGTERM, up to `grace` to end, then SIGKILL. Reaps it. Fine when not running.

@@ -32,14 +32,20 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 }
 
 int cmd_agent(int argc, char **argv) {
-    static const struct argp_option table[] = {{"home", 'H', "DIR", 0, "folder with keys and members (default ~/.nebula)", 0},
-                                               {"listen", 'l', "HOST:PORT", 0, "accept other agents here; without it, only dial", 0},
-                                               {"connections", 'b', "N", 0, "bulk connections a peer (default 2)", 0},
-                                               {"verbose", 'v', NULL, 0, "log more", 0},
-                                               {0}};
-    static const struct argp argp = {table, parse_option, NULL,
-                                     "Runs the agent of this cluster until SIGTERM. Keys: nebula id. Other agents: nebula peer add.", NULL,
-                                     NULL, NULL};
+    static const struct argp_option table[] = {
+        {"home", 'H', "DIR", 0, "folder with keys and members (default ~/.nebula)", 0},
+        {"listen", 'l', "HOST:PORT", 0, "accept other agents here; without it, only dial", 0},
+        {"connections", 'b', "N", 0, "bulk connections a peer (default 2)", 0},
+        {"verbose", 'v', NULL, 0, "log more", 0},
+        {0}};
+    static const struct argp argp = {table,
+                                     parse_option,
+                                     NULL,
+                                     "Runs the agent of this cluster until SIGTERM. Keys: nebula "
+                                     "id. Other agents: nebula peer add.",
+                                     NULL,
+                                     NULL,
+                                     NULL};
     struct options o = {0};
     char home[NEB_PATH_MAX];
     argp_err_exit_status = AGENT_EXIT_USAGE;

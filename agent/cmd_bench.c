@@ -37,7 +37,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         o->what = arg;
         return 0;
     case ARGP_KEY_END:
-        if (!o->what || (strcmp(o->what, "codec") && strcmp(o->what, "kernels") && strcmp(o->what, "train")))
+        if (!o->what ||
+            (strcmp(o->what, "codec") && strcmp(o->what, "kernels") && strcmp(o->what, "train")))
             argp_error(state, "bench what? codec, kernels or train");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
@@ -45,14 +46,21 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 }
 
 int cmd_bench(int argc, char **argv) {
-    static const struct argp_option table[] = {{"json", 'j', NULL, 0, "one JSON object a line", 0},
-                                               {"threads", 't', "N", 0, "default: all processors", 0},
-                                               {"params", 'p', "N", 0, "codec: size of the array (default 50 million)", 0},
-                                               {"shape", 's', "LxWxS", 0, "train: layers x width x sequence, or small (default 8x256x256)", 0},
-                                               {0}};
-    static const struct argp argp = {table, parse_option, "codec|kernels|train",
-                                     "Measures this machine. Every line names its limit (memcpy, sgemm) from the same call and the ratio to it.",
-                                     NULL, NULL, NULL};
+    static const struct argp_option table[] = {
+        {"json", 'j', NULL, 0, "one JSON object a line", 0},
+        {"threads", 't', "N", 0, "default: all processors", 0},
+        {"params", 'p', "N", 0, "codec: size of the array (default 50 million)", 0},
+        {"shape", 's', "LxWxS", 0, "train: layers x width x sequence, or small (default 8x256x256)",
+         0},
+        {0}};
+    static const struct argp argp = {table,
+                                     parse_option,
+                                     "codec|kernels|train",
+                                     "Measures this machine. Every line names its limit (memcpy, "
+                                     "sgemm) from the same call and the ratio to it.",
+                                     NULL,
+                                     NULL,
+                                     NULL};
     struct options o = {0};
     struct bench_train_shape shape;
     enum neb_status st;

@@ -26,7 +26,8 @@ struct found { // what there is of a corpus on this machine
 };
 
 // A corpus that is not on this machine is no error: the file may be meant for other sites. One that is here must fit.
-static enum neb_status look_at_corpus(const struct agent_job *job, const struct agent_cluster *k, struct found *f) {
+static enum neb_status look_at_corpus(const struct agent_job *job, const struct agent_cluster *k,
+                                      struct found *f) {
     char index[NEB_PATH_MAX];
     const char *dir = k->corpus[0] ? k->corpus : job->corpus;
     struct intra_corpus *c = NULL;
@@ -39,74 +40,88 @@ static enum neb_status look_at_corpus(const struct agent_job *job, const struct 
     f->here = true;
     f->vocab = intra_corpus_vocab(c);
     if (job->model.vocab && job->model.vocab < f->vocab)
-        st = neb_fail(NEB_ERR_INVALID, "model.vocab: %d is below the %d pieces of %s; leave it out or raise it", job->model.vocab,
-                      f->vocab, dir);
+        st = neb_fail(NEB_ERR_INVALID,
+                      "model.vocab: %d is below the %d pieces of %s; leave it out or raise it",
+                      job->model.vocab, f->vocab, dir);
     for (int32_t i = 0; st == NEB_OK && i < k->n_sources; i++)
         if (intra_corpus_find(c, k->sources[i].name) < 0)
-            st = neb_fail(NEB_ERR_INVALID, "cluster %s: corpus %s has no source '%s'; 'nebula data build' printed those it has",
+            st = neb_fail(NEB_ERR_INVALID,
+                          "cluster %s: corpus %s has no source '%s'; 'nebula data build' printed "
+                          "those it has",
                           k->name, dir, k->sources[i].name);
     intra_corpus_close(&c);
     return st;
 }
 
 // One vocabulary for all, or 0 when no corpus is here.
-static enum neb_status look_at_corpora(const struct agent_job *job, struct found *each, int32_t *vocab) {
+static enum neb_status look_at_corpora(const struct agent_job *job, struct found *each,
+                                       int32_t *vocab) {
     *vocab = 0;
     for (int32_t i = 0; i < job->n_clusters; i++) {
         NEB_TRY(look_at_corpus(job, &job->clusters[i], &each[i]));
         if (!each[i].here)
             continue;
         if (*vocab && *vocab != each[i].vocab)
-            return neb_fail(NEB_ERR_INVALID, "clusters.corpus: the corpora differ in their vocabularies (%d and %d pieces); build them "
-                                             "with the same tokenizer", *vocab, each[i].vocab);
+            return neb_fail(NEB_ERR_INVALID,
+                            "clusters.corpus: the corpora differ in their vocabularies (%d and %d "
+                            "pieces); build them "
+                            "with the same tokenizer",
+                            *vocab, each[i].vocab);
         *vocab = each[i].vocab;
     }
     return NEB_OK;
 }
 
-static void print_people(const char *file, const struct agent_job *job, const struct found *each, const struct agent_plan *p,
-                         bool sized) {
+static void print_people(const char *file, const struct agent_job *job, const struct found *each,
+                         const struct agent_plan *p, bool sized) {
     char a[32], b[32];
     printf("%s: job %s is fine\n", file, job->name);
     if (sized)
-        printf("  model     %lld parameters, %lld trained; %s a worker without activations\n", (long long)p->params,
-               (long long)p->trainable, agent_human_bytes((double)p->memory_bytes, a, sizeof a));
+        printf("  model     %lld parameters, %lld trained; %s a worker without activations\n",
+               (long long)p->params, (long long)p->trainable,
+               agent_human_bytes((double)p->memory_bytes, a, sizeof a));
     else
         printf("  model     size unknown until the corpus is here: its vocabulary counts\n");
     printf("  training  %lld steps of %lld tokens: %lld tokens a cluster\n", (long long)job->steps,
            (long long)p->tokens_per_step, (long long)p->tokens);
     if (job->sync.scheme == AGENT_SCHEME_FEDERATED && sized)
-        printf("  exchange  %lld times %s a cluster (%s, about %.2f bits a parameter): %s in all, %.0f times fewer than "
+        printf("  exchange  %lld times %s a cluster (%s, about %.2f bits a parameter): %s in all, "
+               "%.0f times fewer than "
                "synchronous fp32\n",
-               (long long)p->exchanges, agent_human_bytes(p->bytes_per_exchange, a, sizeof a), job->sync.codec, p->bits_per_param,
-               agent_human_bytes(p->bytes, b, sizeof b), p->reduction);
+               (long long)p->exchanges, agent_human_bytes(p->bytes_per_exchange, a, sizeof a),
+               job->sync.codec, p->bits_per_param, agent_human_bytes(p->bytes, b, sizeof b),
+               p->reduction);
     else if (job->sync.scheme == AGENT_SCHEME_FEDERATED)
-        printf("  exchange  %lld times by %s, about %.2f bits a parameter\n", (long long)p->exchanges, job->sync.codec,
-               p->bits_per_param);
+        printf("  exchange  %lld times by %s, about %.2f bits a parameter\n",
+               (long long)p->exchanges, job->sync.codec, p->bits_per_param);
     else
-        printf("  exchange  none: %s\n", job->sync.scheme == AGENT_SCHEME_NONE ? "every cluster trains alone"
-                                                                                : "the synchronous reference runs in one process");
+        printf("  exchange  none: %s\n", job->sync.scheme == AGENT_SCHEME_NONE
+                                             ? "every cluster trains alone"
+                                             : "the synchronous reference runs in one process");
     for (int32_t i = 0; i < job->n_clusters; i++) {
         const struct agent_cluster *k = &job->clusters[i];
         printf("  cluster   %s:", k->name);
         for (int32_t s = 0; s < k->n_sources; s++)
             printf("%s %s %g", s ? "," : "", k->sources[s].name, (double)k->sources[s].weight);
-        printf("%s; corpus %s%s\n", k->n_sources ? "" : " all sources", k->corpus[0] ? k->corpus : job->corpus,
+        printf("%s; corpus %s%s\n", k->n_sources ? "" : " all sources",
+               k->corpus[0] ? k->corpus : job->corpus,
                each[i].here ? "" : " (not on this machine)");
     }
 }
 
 static void print_json(const struct agent_job *job, const struct agent_plan *p, bool sized) {
-    json_t *o = json_pack("{s:b, s:s, s:I, s:I, s:I, s:f}", "ok", 1, "job", job->name, "tokens_per_step",
-                          (json_int_t)p->tokens_per_step, "tokens", (json_int_t)p->tokens, "exchanges", (json_int_t)p->exchanges,
-                          "bits_per_param", p->bits_per_param);
+    json_t *o =
+        json_pack("{s:b, s:s, s:I, s:I, s:I, s:f}", "ok", 1, "job", job->name, "tokens_per_step",
+                  (json_int_t)p->tokens_per_step, "tokens", (json_int_t)p->tokens, "exchanges",
+                  (json_int_t)p->exchanges, "bits_per_param", p->bits_per_param);
     if (sized) {
         json_object_set_new(o, "params", json_integer(p->params));
         json_object_set_new(o, "trainable_params", json_integer(p->trainable));
         json_object_set_new(o, "memory_bytes", json_integer(p->memory_bytes));
         json_object_set_new(o, "exchange_bytes", json_integer((json_int_t)p->bytes_per_exchange));
         json_object_set_new(o, "sent_bytes", json_integer((json_int_t)p->bytes));
-        json_object_set_new(o, "reduction_vs_sync_fp32", isfinite(p->reduction) ? json_real(p->reduction) : json_null());
+        json_object_set_new(o, "reduction_vs_sync_fp32",
+                            isfinite(p->reduction) ? json_real(p->reduction) : json_null());
     }
     json_object_set_new(o, "spec", agent_job_to_json(job));
     json_dumpf(o, stdout, JSON_COMPACT | JSON_REAL_PRECISION(9));
@@ -166,13 +181,20 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 }
 
 int cmd_check(int argc, char **argv) {
-    static const struct argp_option options[] = {{"set", 's', "PATH=VALUE", 0, "change a key, such as sync.interval=10", 0},
-                                                 {"json", 'j', NULL, 0, "machine-readable output", 0},
-                                                 {"reference", KEY_REFERENCE, NULL, 0, "print all keys as a table and exit", 0},
-                                                 {0}};
-    static const struct argp argp = {options, parse_option, "JOB.yaml",
-                                     "Validates a job file and says what it will do.\vExit status 0: fine; 2: a complaint was "
-                                     "printed as FILE:LINE: KEY: what is wrong.", NULL, NULL, NULL};
+    static const struct argp_option options[] = {
+        {"set", 's', "PATH=VALUE", 0, "change a key, such as sync.interval=10", 0},
+        {"json", 'j', NULL, 0, "machine-readable output", 0},
+        {"reference", KEY_REFERENCE, NULL, 0, "print all keys as a table and exit", 0},
+        {0}};
+    static const struct argp argp = {
+        options,
+        parse_option,
+        "JOB.yaml",
+        "Validates a job file and says what it will do.\vExit status 0: fine; 2: a complaint was "
+        "printed as FILE:LINE: KEY: what is wrong.",
+        NULL,
+        NULL,
+        NULL};
     struct arguments a = {0};
     char message[MESSAGE_MAX] = "";
     if (argp_parse(&argp, argc, argv, 0, NULL, &a) != 0)
@@ -191,5 +213,7 @@ int cmd_check(int argc, char **argv) {
         putchar('\n');
         json_decref(o);
     }
-    return st == NEB_OK ? AGENT_EXIT_OK : st == NEB_ERR_NOMEM ? AGENT_EXIT_FAILED : AGENT_EXIT_USAGE;
+    return st == NEB_OK          ? AGENT_EXIT_OK
+           : st == NEB_ERR_NOMEM ? AGENT_EXIT_FAILED
+                                 : AGENT_EXIT_USAGE;
 }

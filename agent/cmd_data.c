@@ -11,9 +11,10 @@
 #include <unistd.h>
 #include <yaml.h>
 
-static const char spec_help[] = "keys: name, seed, threads, tokenizer (reuse a model), vocabulary: {size, type: unigram|bpe, "
-                                "character_coverage, byte_fallback, train_lines}, holdout: {per_mille}, sources: [{name, "
-                                "format: text|jsonl|tsv, path, field, column}]";
+static const char spec_help[] =
+    "keys: name, seed, threads, tokenizer (reuse a model), vocabulary: {size, type: unigram|bpe, "
+    "character_coverage, byte_fallback, train_lines}, holdout: {per_mille}, sources: [{name, "
+    "format: text|jsonl|tsv, path, field, column}]";
 
 struct reader {
     yaml_document_t doc;
@@ -25,11 +26,14 @@ static const char *text_of(yaml_node_t *n) {
     return n && n->type == YAML_SCALAR_NODE ? (const char *)n->data.scalar.value : NULL;
 }
 
-static enum neb_status bad(const struct reader *r, const yaml_node_t *n, const char *key, const char *what) {
-    return neb_fail(NEB_ERR_INVALID, "%s:%zu: %s: %s; %s", r->file, n->start_mark.line + 1, key, what, spec_help);
+static enum neb_status bad(const struct reader *r, const yaml_node_t *n, const char *key,
+                           const char *what) {
+    return neb_fail(NEB_ERR_INVALID, "%s:%zu: %s: %s; %s", r->file, n->start_mark.line + 1, key,
+                    what, spec_help);
 }
 
-static enum neb_status take_number(const struct reader *r, yaml_node_t *n, const char *key, double min, double max, double *out) {
+static enum neb_status take_number(const struct reader *r, yaml_node_t *n, const char *key,
+                                   double min, double max, double *out) {
     const char *t = text_of(n);
     char *end = NULL;
     *out = t ? strtod(t, &end) : 0;
@@ -38,14 +42,16 @@ static enum neb_status take_number(const struct reader *r, yaml_node_t *n, const
     return NEB_OK;
 }
 
-static enum neb_status take_int(const struct reader *r, yaml_node_t *n, const char *key, int32_t min, int32_t max, int32_t *out) {
+static enum neb_status take_int(const struct reader *r, yaml_node_t *n, const char *key,
+                                int32_t min, int32_t max, int32_t *out) {
     double v;
     NEB_TRY(take_number(r, n, key, min, max, &v));
     *out = (int32_t)v;
     return NEB_OK;
 }
 
-static enum neb_status take_text(const struct reader *r, yaml_node_t *n, const char *key, char *out, size_t cap) {
+static enum neb_status take_text(const struct reader *r, yaml_node_t *n, const char *key, char *out,
+                                 size_t cap) {
     const char *t = text_of(n);
     if (!t || !*t || strlen(t) >= cap)
         return bad(r, n, key, "must be text");
@@ -53,14 +59,17 @@ static enum neb_status take_text(const struct reader *r, yaml_node_t *n, const c
     return NEB_OK;
 }
 
-static enum neb_status take_name(const struct reader *r, yaml_node_t *n, const char *key, char *out, size_t cap) {
+static enum neb_status take_name(const struct reader *r, yaml_node_t *n, const char *key, char *out,
+                                 size_t cap) {
     NEB_TRY(take_text(r, n, key, out, cap));
-    if (strspn(out, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") != strlen(out))
+    if (strspn(out, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") !=
+        strlen(out))
         return bad(r, n, key, "a name has letters, digits, '-' and '_' only");
     return NEB_OK;
 }
 
-static enum neb_status take_path(const struct reader *r, yaml_node_t *n, const char *key, char *out, size_t cap) {
+static enum neb_status take_path(const struct reader *r, yaml_node_t *n, const char *key, char *out,
+                                 size_t cap) {
     char text[NEB_PATH_MAX];
     const char *home = getenv("HOME"), *cache = getenv("XDG_CACHE_HOME");
     NEB_TRY(take_text(r, n, key, text, sizeof text));
@@ -76,13 +85,18 @@ static enum neb_status take_path(const struct reader *r, yaml_node_t *n, const c
     return len > 0 && (size_t)len < cap ? NEB_OK : bad(r, n, key, "path too long");
 }
 
-typedef enum neb_status take_pair(struct reader *r, const char *key, yaml_node_t *k, yaml_node_t *v, void *into);
+typedef enum neb_status take_pair(struct reader *r, const char *key, yaml_node_t *k, yaml_node_t *v,
+                                  void *into);
 
-static enum neb_status each_pair(struct reader *r, yaml_node_t *map, const char *what, take_pair *take, void *into) {
+static enum neb_status each_pair(struct reader *r, yaml_node_t *map, const char *what,
+                                 take_pair *take, void *into) {
     if (!map || map->type != YAML_MAPPING_NODE)
-        return map ? bad(r, map, what, "must be a mapping") : neb_fail(NEB_ERR_INVALID, "%s: is empty; %s", r->file, spec_help);
-    for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top; p++) {
-        yaml_node_t *k = yaml_document_get_node(&r->doc, p->key), *v = yaml_document_get_node(&r->doc, p->value);
+        return map ? bad(r, map, what, "must be a mapping")
+                   : neb_fail(NEB_ERR_INVALID, "%s: is empty; %s", r->file, spec_help);
+    for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top;
+         p++) {
+        yaml_node_t *k = yaml_document_get_node(&r->doc, p->key),
+                    *v = yaml_document_get_node(&r->doc, p->value);
         const char *key = text_of(k);
         if (!key)
             return bad(r, k, what, "a key must be a word");
@@ -91,13 +105,16 @@ static enum neb_status each_pair(struct reader *r, yaml_node_t *map, const char 
     return NEB_OK;
 }
 
-static enum neb_status vocabulary_pair(struct reader *r, const char *key, yaml_node_t *k, yaml_node_t *v, void *into) {
+static enum neb_status vocabulary_pair(struct reader *r, const char *key, yaml_node_t *k,
+                                       yaml_node_t *v, void *into) {
     struct intra_build_spec *s = into;
     if (!strcmp(key, "size"))
         return take_int(r, v, key, 300, 1 << 20, &s->vocab);
     if (!strcmp(key, "type")) {
         NEB_TRY(take_text(r, v, key, s->type, sizeof s->type));
-        return !strcmp(s->type, "unigram") || !strcmp(s->type, "bpe") ? NEB_OK : bad(r, v, key, "must be unigram or bpe");
+        return !strcmp(s->type, "unigram") || !strcmp(s->type, "bpe")
+                   ? NEB_OK
+                   : bad(r, v, key, "must be unigram or bpe");
     }
     if (!strcmp(key, "character_coverage"))
         return take_number(r, v, key, 0.9, 1, &s->character_coverage);
@@ -113,12 +130,15 @@ static enum neb_status vocabulary_pair(struct reader *r, const char *key, yaml_n
     return bad(r, k, key, "unknown key of vocabulary");
 }
 
-static enum neb_status holdout_pair(struct reader *r, const char *key, yaml_node_t *k, yaml_node_t *v, void *into) {
+static enum neb_status holdout_pair(struct reader *r, const char *key, yaml_node_t *k,
+                                    yaml_node_t *v, void *into) {
     struct intra_build_spec *s = into;
-    return !strcmp(key, "per_mille") ? take_int(r, v, key, 0, 900, &s->holdout_per_mille) : bad(r, k, key, "unknown key of holdout");
+    return !strcmp(key, "per_mille") ? take_int(r, v, key, 0, 900, &s->holdout_per_mille)
+                                     : bad(r, k, key, "unknown key of holdout");
 }
 
-static enum neb_status source_pair(struct reader *r, const char *key, yaml_node_t *k, yaml_node_t *v, void *into) {
+static enum neb_status source_pair(struct reader *r, const char *key, yaml_node_t *k,
+                                   yaml_node_t *v, void *into) {
     struct intra_source_spec *s = into;
     if (!strcmp(key, "name"))
         return take_name(r, v, key, s->name, sizeof s->name);
@@ -141,7 +161,8 @@ static enum neb_status source_pair(struct reader *r, const char *key, yaml_node_
     return bad(r, k, key, "unknown key of a source");
 }
 
-static enum neb_status top_pair(struct reader *r, const char *key, yaml_node_t *k, yaml_node_t *v, void *into) {
+static enum neb_status top_pair(struct reader *r, const char *key, yaml_node_t *k, yaml_node_t *v,
+                                void *into) {
     struct intra_build_spec *s = into;
     int32_t n;
     if (!strcmp(key, "name"))
@@ -184,8 +205,14 @@ static enum neb_status load_spec(const char *path, struct intra_build_spec *s) {
     yaml_parser_t parser;
     struct reader r = {.file = path};
     enum neb_status st;
-    *s = (struct intra_build_spec){.name = "corpus", .seed = 1, .vocab = 4096, .type = "unigram", .character_coverage = 0.9995,
-                                   .byte_fallback = true, .train_lines = 100000, .holdout_per_mille = 20};
+    *s = (struct intra_build_spec){.name = "corpus",
+                                   .seed = 1,
+                                   .vocab = 4096,
+                                   .type = "unigram",
+                                   .character_coverage = 0.9995,
+                                   .byte_fallback = true,
+                                   .train_lines = 100000,
+                                   .holdout_per_mille = 20};
     const char *slash = strrchr(path, '/');
     if (slash)
         snprintf(r.base, sizeof r.base, "%.*s", (int)(slash - path), path);
@@ -198,7 +225,8 @@ static enum neb_status load_spec(const char *path, struct intra_build_spec *s) {
     }
     yaml_parser_set_input_string(&parser, b.p, b.len);
     if (!yaml_parser_load(&parser, &r.doc)) {
-        st = neb_fail(NEB_ERR_FORMAT, "%s:%zu: not valid YAML: %s", path, parser.problem_mark.line + 1, parser.problem);
+        st = neb_fail(NEB_ERR_FORMAT, "%s:%zu: not valid YAML: %s", path,
+                      parser.problem_mark.line + 1, parser.problem);
     } else {
         st = each_pair(&r, yaml_document_get_root_node(&r.doc), "spec", top_pair, s);
         if (st == NEB_OK && !s->n_sources)
@@ -228,13 +256,19 @@ static void show_progress(void *user, const char *stage, uint64_t done, uint64_t
     }
     s->last = now;
     if (s->json) {
-        printf("{\"stage\": \"%s\", \"done\": %llu, \"total\": %llu}\n", stage, (unsigned long long)done, (unsigned long long)total);
+        printf("{\"stage\": \"%s\", \"done\": %llu, \"total\": %llu}\n", stage,
+               (unsigned long long)done, (unsigned long long)total);
     } else {
         char left[32] = "--:--";
         if (done && !fresh)
-            agent_human_time(neb_seconds(now - s->start) * (double)(total - done) / (double)done, left, sizeof left);
-        printf("%s%-24s %3.0f%%  %s left%s", s->terminal && !fresh ? "\r" : s->terminal ? "\n" : "", stage,
-               total ? 100.0 * (double)done / (double)total : 0, left, s->terminal ? "" : "\n");
+            agent_human_time(neb_seconds(now - s->start) * (double)(total - done) / (double)done,
+                             left, sizeof left);
+        printf("%s%-24s %3.0f%%  %s left%s",
+               s->terminal && !fresh ? "\r"
+               : s->terminal         ? "\n"
+                                     : "",
+               stage, total ? 100.0 * (double)done / (double)total : 0, left,
+               s->terminal ? "" : "\n");
     }
     fflush(stdout);
 }
@@ -245,14 +279,16 @@ static void print_summary(const struct intra_corpus *c, bool json, bool skipped)
     intra_corpus_digest(c, sha);
     neb_hex(sha, sizeof sha, hex);
     if (json) {
-        printf("{\"corpus\": \"%s\", \"vocab\": %d, \"unchanged\": %s, \"digest\": \"%s\"}\n", intra_corpus_dir(c), intra_corpus_vocab(c),
-               skipped ? "true" : "false", hex);
+        printf("{\"corpus\": \"%s\", \"vocab\": %d, \"unchanged\": %s, \"digest\": \"%s\"}\n",
+               intra_corpus_dir(c), intra_corpus_vocab(c), skipped ? "true" : "false", hex);
         return;
     }
-    printf("%s%s: vocabulary %d, digest %.16s\n", intra_corpus_dir(c), skipped ? " (unchanged)" : "", intra_corpus_vocab(c), hex);
+    printf("%s%s: vocabulary %d, digest %.16s\n", intra_corpus_dir(c),
+           skipped ? " (unchanged)" : "", intra_corpus_vocab(c), hex);
     for (int32_t i = 0; i < intra_corpus_sources(c); i++)
         printf("  %-12s %12llu tokens to train, %10llu held out\n", intra_corpus_source_name(c, i),
-               (unsigned long long)intra_corpus_tokens(c, i, INTRA_TRAIN), (unsigned long long)intra_corpus_tokens(c, i, INTRA_VALID));
+               (unsigned long long)intra_corpus_tokens(c, i, INTRA_TRAIN),
+               (unsigned long long)intra_corpus_tokens(c, i, INTRA_VALID));
 }
 
 struct arguments {
@@ -282,12 +318,19 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 }
 
 int cmd_data(int argc, char **argv) {
-    static const struct argp_option options[] = {{"out", 'o', "DIR", 0, "folder of the corpus", 0},
-                                                 {"json", 'j', NULL, 0, "machine-readable output", 0},
-                                                 {0}};
-    static const struct argp argp = {options, parse_option, "build SPEC.yaml",
-                                     "Makes a corpus from text: trains a SentencePiece vocabulary, tokenizes, sets documents apart for "
-                                     "evaluation.\vAn unchanged corpus is kept.", NULL, NULL, NULL};
+    static const struct argp_option options[] = {
+        {"out", 'o', "DIR", 0, "folder of the corpus", 0},
+        {"json", 'j', NULL, 0, "machine-readable output", 0},
+        {0}};
+    static const struct argp argp = {options,
+                                     parse_option,
+                                     "build SPEC.yaml",
+                                     "Makes a corpus from text: trains a SentencePiece vocabulary, "
+                                     "tokenizes, sets documents apart for "
+                                     "evaluation.\vAn unchanged corpus is kept.",
+                                     NULL,
+                                     NULL,
+                                     NULL};
     struct arguments a = {0};
     static struct intra_build_spec spec; // large
     struct intra_corpus *c = NULL;
@@ -297,7 +340,8 @@ int cmd_data(int argc, char **argv) {
     if (load_spec(a.spec, &spec) != NEB_OK)
         return AGENT_EXIT_USAGE;
     struct show show = {.json = a.json, .terminal = isatty(STDOUT_FILENO)};
-    if (intra_corpus_build(&spec, a.out, show_progress, &show, &skipped) != NEB_OK || intra_corpus_open(a.out, false, &c) != NEB_OK)
+    if (intra_corpus_build(&spec, a.out, show_progress, &show, &skipped) != NEB_OK ||
+        intra_corpus_open(a.out, false, &c) != NEB_OK)
         return AGENT_EXIT_FAILED;
     if (show.terminal && !a.json)
         putchar('\n');

@@ -49,8 +49,9 @@ static enum neb_status load(const struct options *o, struct kern **K, struct int
     return NEB_OK;
 }
 
-static enum neb_status eval_source(const struct options *o, struct kern *K, struct intra_model *m, struct intra_acts *acts,
-                                   const struct intra_corpus *c, int32_t source, double *mean) {
+static enum neb_status eval_source(const struct options *o, struct kern *K, struct intra_model *m,
+                                   struct intra_acts *acts, const struct intra_corpus *c,
+                                   int32_t source, double *mean) {
     int32_t T = m->c.max_seq, x[4096], y[4096];
     uint64_t have = intra_corpus_windows(c, source, INTRA_VALID, T);
     uint64_t n = o->windows && (uint64_t)o->windows < have ? (uint64_t)o->windows : have;
@@ -79,7 +80,8 @@ static enum neb_status eval(const struct options *o) {
     NEB_TRY_GOTO(load(o, &K, &m), out);
     NEB_TRY_GOTO(intra_corpus_open(o->corpus, false, &c), out);
     if (intra_corpus_vocab(c) > m->c.vocab) {
-        st = neb_fail(NEB_ERR_INVALID, "the corpus has %d pieces, the model %d: not its vocabulary", intra_corpus_vocab(c), m->c.vocab);
+        st = neb_fail(NEB_ERR_INVALID, "the corpus has %d pieces, the model %d: not its vocabulary",
+                      intra_corpus_vocab(c), m->c.vocab);
         goto out;
     }
     NEB_TRY_GOTO(intra_acts_create(m, 1, m->c.max_seq, false, false, &acts), out);
@@ -89,16 +91,20 @@ static enum neb_status eval(const struct options *o) {
         if (isnan(mean))
             continue;
         if (o->json)
-            printf("{\"source\": \"%s\", \"loss\": %.6f, \"perplexity\": %.4f}\n", intra_corpus_source_name(c, i), mean, exp(mean));
+            printf("{\"source\": \"%s\", \"loss\": %.6f, \"perplexity\": %.4f}\n",
+                   intra_corpus_source_name(c, i), mean, exp(mean));
         else
-            printf("%-12s loss %.4f nats a token, perplexity %.2f\n", intra_corpus_source_name(c, i), mean, exp(mean));
+            printf("%-12s loss %.4f nats a token, perplexity %.2f\n",
+                   intra_corpus_source_name(c, i), mean, exp(mean));
         sum += mean;
         counted++;
     }
     if (!counted)
-        st = neb_fail(NEB_ERR_INVALID, "%s holds no held-out windows of %d tokens", o->corpus, m->c.max_seq);
+        st = neb_fail(NEB_ERR_INVALID, "%s holds no held-out windows of %d tokens", o->corpus,
+                      m->c.max_seq);
     else
-        printf(o->json ? "{\"source\": \"mean\", \"loss\": %.6f, \"perplexity\": %.4f}\n" : "mean         loss %.4f nats a token, perplexity %.2f\n",
+        printf(o->json ? "{\"source\": \"mean\", \"loss\": %.6f, \"perplexity\": %.4f}\n"
+                       : "mean         loss %.4f nats a token, perplexity %.2f\n",
                sum / counted, exp(sum / counted));
 out:
     intra_acts_destroy(&acts);
@@ -138,7 +144,10 @@ static enum neb_status generate(const struct options *o) {
             st = neb_fail(NEB_ERR_INVALID, "%s is not the vocabulary of this model", tokenizer);
             goto out;
         }
-    struct intra_sampling s = {.temperature = o->temperature, .top_k = o->top_k, .seed = o->seed, .eos = intra_tokenizer_eos(t)};
+    struct intra_sampling s = {.temperature = o->temperature,
+                               .top_k = o->top_k,
+                               .seed = o->seed,
+                               .eos = intra_tokenizer_eos(t)};
     NEB_TRY_GOTO(intra_generate(K, m, &s, all, (int)n, (int)n + o->tokens, &total), out);
     NEB_TRY_GOTO(intra_tokenizer_decode(t, all, (size_t)total, &text), out);
     puts(text);
@@ -181,12 +190,15 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 }
 
 int cmd_eval(int argc, char **argv) {
-    static const struct argp_option table[] = {{"corpus", 'c', "DIR", 0, "whose held-out text to score (required)", 0},
-                                               {"windows", 'w', "N", 0, "windows a source (default: all)", 0},
-                                               {"merge-lora", 'm', NULL, 0, "merge adapters first", 0},
-                                               {"json", 'j', NULL, 0, "one JSON object a line", 0},
-                                               {0}};
-    static const struct argp argp = {table, parse_option, "CHECKPOINT", "Held-out loss of a checkpoint, by source.", NULL, NULL, NULL};
+    static const struct argp_option table[] = {
+        {"corpus", 'c', "DIR", 0, "whose held-out text to score (required)", 0},
+        {"windows", 'w', "N", 0, "windows a source (default: all)", 0},
+        {"merge-lora", 'm', NULL, 0, "merge adapters first", 0},
+        {"json", 'j', NULL, 0, "one JSON object a line", 0},
+        {0}};
+    static const struct argp argp = {
+        table, parse_option, "CHECKPOINT", "Held-out loss of a checkpoint, by source.",
+        NULL,  NULL,         NULL};
     struct options o = {0};
     argp_err_exit_status = AGENT_EXIT_USAGE;
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0 || !o.corpus) {
@@ -197,15 +209,17 @@ int cmd_eval(int argc, char **argv) {
 }
 
 int cmd_generate(int argc, char **argv) {
-    static const struct argp_option table[] = {{"prompt", 'p', "TEXT", 0, "what to continue (required)", 0},
-                                               {"tokens", 'n', "N", 0, "how many to add (default 64)", 0},
-                                               {"temperature", 't', "T", 0, "0: always the likeliest (default 0.8)", 0},
-                                               {"top-k", 'k', "K", 0, "only of the K likeliest (default 40)", 0},
-                                               {"seed", 's', "S", 0, "of the choice", 0},
-                                               {"tokenizer", 'v', "FILE", 0, "default: CHECKPOINT/tokenizer.model", 0},
-                                               {"merge-lora", 'm', NULL, 0, "merge adapters first", 0},
-                                               {0}};
-    static const struct argp argp = {table, parse_option, "CHECKPOINT", "Continues a text.", NULL, NULL, NULL};
+    static const struct argp_option table[] = {
+        {"prompt", 'p', "TEXT", 0, "what to continue (required)", 0},
+        {"tokens", 'n', "N", 0, "how many to add (default 64)", 0},
+        {"temperature", 't', "T", 0, "0: always the likeliest (default 0.8)", 0},
+        {"top-k", 'k', "K", 0, "only of the K likeliest (default 40)", 0},
+        {"seed", 's', "S", 0, "of the choice", 0},
+        {"tokenizer", 'v', "FILE", 0, "default: CHECKPOINT/tokenizer.model", 0},
+        {"merge-lora", 'm', NULL, 0, "merge adapters first", 0},
+        {0}};
+    static const struct argp argp = {table, parse_option, "CHECKPOINT", "Continues a text.",
+                                     NULL,  NULL,         NULL};
     struct options o = {.tokens = 64, .temperature = 0.8f, .top_k = 40, .seed = 1};
     argp_err_exit_status = AGENT_EXIT_USAGE;
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0 || !o.prompt) {

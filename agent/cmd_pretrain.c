@@ -55,7 +55,8 @@ static enum neb_status absolute(char *path, size_t cap, const char *what) {
     char *full = realpath(path, NULL);
     if (!full)
         return neb_fail_errno("%s: cannot find %s", what, path);
-    enum neb_status st = strlen(full) < cap ? NEB_OK : neb_fail(NEB_ERR_LIMIT, "%s: path too long", what);
+    enum neb_status st =
+        strlen(full) < cap ? NEB_OK : neb_fail(NEB_ERR_LIMIT, "%s: path too long", what);
     if (st == NEB_OK)
         memcpy(path, full, strlen(full) + 1);
     free(full);
@@ -81,7 +82,8 @@ static enum neb_status load_job(struct run *r) {
         NEB_TRY(absolute(r->job.init_from, sizeof r->job.init_from, "init_from"));
     bool reference = r->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
     if (r->o.local && r->o.local != r->job.n_clusters)
-        return neb_fail(NEB_ERR_INVALID, "--local %d, but the job has %d clusters", r->o.local, r->job.n_clusters);
+        return neb_fail(NEB_ERR_INVALID, "--local %d, but the job has %d clusters", r->o.local,
+                        r->job.n_clusters);
     if (reference)
         r->o.local = r->o.local ? 1 : 0;
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);
@@ -98,9 +100,8 @@ static enum neb_status load_job(struct run *r) {
 static const char *first_difference(const json_t *a, const json_t *b) {
     const char *key;
     json_t *v;
-    json_object_foreach((json_t *)(uintptr_t)a, key, v)
-        if (!json_equal(v, json_object_get(b, key)))
-            return key;
+    json_object_foreach((json_t *)(uintptr_t)a, key,
+                        v) if (!json_equal(v, json_object_get(b, key))) return key;
     return "?";
 }
 
@@ -115,14 +116,18 @@ static enum neb_status open_out(struct run *r) {
     NEB_TRY(neb_path(path, sizeof path, r->out, "job.json"));
     if (neb_fs_exists(path)) {
         if (!r->o.resume)
-            return neb_fail(NEB_ERR_EXISTS, "%s holds a run already; --resume continues it, or choose another --out", r->o.out);
+            return neb_fail(
+                NEB_ERR_EXISTS,
+                "%s holds a run already; --resume continues it, or choose another --out", r->o.out);
         json_t *was = json_load_file(path, 0, NULL);
         const char *hex = json_string_value(json_object_get(was, "id"));
         if (!hex || !neb_unhex(hex, id, sizeof id))
             st = neb_fail(NEB_ERR_FORMAT, "%s is damaged", path);
         else if (!json_equal(json_object_get(was, "spec"), r->spec))
-            st = neb_fail(NEB_ERR_INVALID, "%s was begun with another job: %s differs; resume with the same file and options", r->o.out,
-                          first_difference(r->spec, json_object_get(was, "spec")));
+            st = neb_fail(
+                NEB_ERR_INVALID,
+                "%s was begun with another job: %s differs; resume with the same file and options",
+                r->o.out, first_difference(r->spec, json_object_get(was, "spec")));
         else
             memcpy(r->id, hex, sizeof r->id);
         json_decref(was);
@@ -135,7 +140,8 @@ static enum neb_status open_out(struct run *r) {
     neb_hex(id, sizeof id, r->id);
     json_t *root = json_pack("{s:s,s:O}", "id", r->id, "spec", r->spec);
     char *text = json_dumps(root, JSON_INDENT(1));
-    st = text ? neb_fs_write(path, text, strlen(text), 0644) : neb_fail(NEB_ERR_NOMEM, "out of memory");
+    st = text ? neb_fs_write(path, text, strlen(text), 0644)
+              : neb_fail(NEB_ERR_NOMEM, "out of memory");
     free(text);
     json_decref(root);
     return st;
@@ -202,7 +208,8 @@ static enum neb_status send_stop(struct run *r, const char *why) {
         return NEB_OK;
     r->stop_sent = true;
     agent_progress_note(r->progress, why);
-    return agent_ipc_send(r->ipc, NULL, json_pack("{s:s,s:s}", "op", "stop", "job", r->id), NULL, 0);
+    return agent_ipc_send(r->ipc, NULL, json_pack("{s:s,s:s}", "op", "stop", "job", r->id), NULL,
+                          0);
 }
 
 static enum neb_status follow(struct run *r) {
@@ -221,7 +228,9 @@ static enum neb_status follow(struct run *r) {
         if (r->stop_sent && !give_up)
             give_up = neb_now() + 60 * NEB_S;
         if (give_up && neb_now() > give_up)
-            return neb_fail(NEB_ERR_TIMEOUT, "not all clusters reported within 60 s of the stop; their agents' logs say more");
+            return neb_fail(
+                NEB_ERR_TIMEOUT,
+                "not all clusters reported within 60 s of the stop; their agents' logs say more");
         if (r->o.local)
             NEB_TRY(agent_local_check(&r->local));
         agent_progress_draw(r->progress, neb_now(), false);
@@ -235,9 +244,13 @@ static enum neb_status submit(struct run *r) {
     if (!(r->zctx = zmq_ctx_new()))
         return neb_fail(NEB_ERR_NOMEM, "cannot create a ZeroMQ context");
     if (!neb_fs_exists(r->socket))
-        return neb_fail(NEB_ERR_NOT_FOUND, "no agent at %s; start one with nebula agent, or use --local %d", r->socket, r->job.n_clusters);
+        return neb_fail(NEB_ERR_NOT_FOUND,
+                        "no agent at %s; start one with nebula agent, or use --local %d", r->socket,
+                        r->job.n_clusters);
     NEB_TRY(agent_ipc_connect(r->zctx, r->socket, &r->ipc));
-    NEB_TRY(agent_ipc_send(r->ipc, NULL, json_pack("{s:s,s:s,s:O}", "op", "submit", "id", r->id, "spec", r->spec), NULL, 0));
+    NEB_TRY(agent_ipc_send(r->ipc, NULL,
+                           json_pack("{s:s,s:s,s:O}", "op", "submit", "id", r->id, "spec", r->spec),
+                           NULL, 0));
     for (neb_ns end = neb_now() + 15 * NEB_S; neb_now() < end;) {
         enum neb_status st = agent_ipc_wait(r->ipc, NEB_S, &m);
         if (st == NEB_ERR_TIMEOUT || st == NEB_ERR_INTERRUPTED)
@@ -249,7 +262,8 @@ static enum neb_status submit(struct run *r) {
         }
         bool ok = json_is_true(json_object_get(m.head, "ok"));
         if (!ok)
-            st = neb_fail(NEB_ERR_INVALID, "the agent refuses the job: %s", agent_ipc_str(&m, "text", "?"));
+            st = neb_fail(NEB_ERR_INVALID, "the agent refuses the job: %s",
+                          agent_ipc_str(&m, "text", "?"));
         agent_ipc_msg_clear(&m);
         return st;
     }
@@ -274,7 +288,8 @@ static void make_summary(const struct run *r, struct agent_summary *s) {
         struct agent_cluster_summary *c = &s->clusters[i];
         const char *digest = json_string_value(json_object_get(p, "params_digest"));
         snprintf(c->name, sizeof c->name, "%s", r->job.clusters[i].name);
-        snprintf(c->device, sizeof c->device, "cpu (%s, %d threads)", kern_cpu_isa(), (int)number(p, "threads"));
+        snprintf(c->device, sizeof c->device, "cpu (%s, %d threads)", kern_cpu_isa(),
+                 (int)number(p, "threads"));
         c->steps = (int64_t)number(p, "steps");
         c->tokens = (int64_t)number(p, "tokens");
         c->loss_first = number(p, "loss_first");
@@ -287,7 +302,8 @@ static void make_summary(const struct run *r, struct agent_summary *s) {
         snprintf(c->params_digest, sizeof c->params_digest, "%s", digest ? digest : "");
         s->params = (int64_t)number(p, "params");
         s->trainable_params = (int64_t)number(p, "trainable_params");
-        s->rounds = (int64_t)number(p, "rounds") > s->rounds ? (int64_t)number(p, "rounds") : s->rounds;
+        s->rounds =
+            (int64_t)number(p, "rounds") > s->rounds ? (int64_t)number(p, "rounds") : s->rounds;
         s->payload_bytes += (uint64_t)number(p, "payload_bytes");
         s->payload_params += (uint64_t)number(p, "payload_params");
     }
@@ -341,7 +357,8 @@ static int finish(struct run *r) {
     for (int i = 1; i < r->expected && r->job.sync.scheme == AGENT_SCHEME_FEDERATED; i++)
         same = same && !strcmp(s.clusters[i].params_digest, s.clusters[0].params_digest);
     if (!same) {
-        neb_log(NEB_LOG_ERROR, "the clusters' parameters differ at the end (digests above): the result cannot be trusted");
+        neb_log(NEB_LOG_ERROR, "the clusters' parameters differ at the end (digests above): the "
+                               "result cannot be trusted");
         return AGENT_EXIT_FAILED;
     }
     return export_model(r) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
@@ -354,10 +371,13 @@ static enum neb_status set_up(struct run *r) {
     NEB_TRY(neb_path(path, sizeof path, r->out, "metrics.jsonl"));
     r->start = neb_now();
     NEB_TRY(agent_metrics_open(path, r->o.resume, r->start, &r->metrics));
-    enum agent_progress_kind kind = r->o.json ? AGENT_PROGRESS_JSON : isatty(STDOUT_FILENO) ? AGENT_PROGRESS_TERMINAL : AGENT_PROGRESS_PLAIN;
+    enum agent_progress_kind kind = r->o.json               ? AGENT_PROGRESS_JSON
+                                    : isatty(STDOUT_FILENO) ? AGENT_PROGRESS_TERMINAL
+                                                            : AGENT_PROGRESS_PLAIN;
     NEB_TRY(agent_progress_create(kind, stdout, r->expected, r->job.steps, r->start, &r->progress));
     for (int i = 0; i < r->expected; i++)
-        snprintf(agent_progress_sample(r->progress, i)->name, sizeof agent_progress_sample(r->progress, i)->name, "%s", r->job.clusters[i].name);
+        snprintf(agent_progress_sample(r->progress, i)->name,
+                 sizeof agent_progress_sample(r->progress, i)->name, "%s", r->job.clusters[i].name);
     if (r->o.local) {
         NEB_TRY(agent_local_start(&r->job, r->o.local, r->out, r->o.wan, &r->local));
         snprintf(home, sizeof home, "%s", r->local.homes[0]);
@@ -400,7 +420,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         if (!o->job || !o->out)
             argp_error(state, "give a job file and --out DIR");
         if (o->wan && !o->local)
-            argp_error(state, "--wan needs --local: it emulates the network between local clusters");
+            argp_error(state,
+                       "--wan needs --local: it emulates the network between local clusters");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -424,7 +445,8 @@ int cmd_pretrain(int argc, char **argv) {
     static const struct argp_option table[] = {
         {"out", 'o', "DIR", 0, "folder for summary.json, metrics.jsonl, checkpoint/, plots/", 0},
         {"local", KEY_LOCAL, "N", 0, "run the N clusters' agents on this machine", 0},
-        {"wan", KEY_WAN, "RATE:DELAY[:LOSS]", 0, "emulate a WAN between them: 100mbit:80ms:0.1% (DELAY is the round trip)", 0},
+        {"wan", KEY_WAN, "RATE:DELAY[:LOSS]", 0,
+         "emulate a WAN between them: 100mbit:80ms:0.1% (DELAY is the round trip)", 0},
         {"set", 's', "PATH=VALUE", 0, "override a key of the job file; may be repeated", 0},
         {"steps", KEY_STEPS, "N", 0, "inner steps of every cluster", 0},
         {"seed", KEY_SEED, "S", 0, "of initial parameters and data order", 0},
@@ -432,9 +454,15 @@ int cmd_pretrain(int argc, char **argv) {
         {"home", KEY_HOME, "DIR", 0, "of the agent to submit to (default ~/.nebula)", 0},
         {"json", 'j', NULL, 0, "one JSON object a line instead of the display", 0},
         {0}};
-    static const struct argp argp = {table, parse_option, "JOB.yaml",
-                                     "Trains one model on the job's clusters.\vExit status: 0 done, 1 failed, 2 usage, 3 stopped after a "
-                                     "checkpoint (Ctrl-C; continue with --resume).", NULL, NULL, NULL};
+    static const struct argp argp = {table,
+                                     parse_option,
+                                     "JOB.yaml",
+                                     "Trains one model on the job's clusters.\vExit status: 0 "
+                                     "done, 1 failed, 2 usage, 3 stopped after a "
+                                     "checkpoint (Ctrl-C; continue with --resume).",
+                                     NULL,
+                                     NULL,
+                                     NULL};
     struct run *r = calloc(1, sizeof *r);
     if (!r)
         return AGENT_EXIT_FAILED;

@@ -23,7 +23,9 @@ static enum neb_status ask(const char *home_given, json_t *request, struct agent
     NEB_TRY_GOTO(sec_home(home_given, home, sizeof home), out);
     NEB_TRY_GOTO(neb_path(path, sizeof path, home, "agent.sock"), out);
     if (!neb_fs_exists(path)) {
-        st = neb_fail(NEB_ERR_NOT_FOUND, "no agent runs in %s (nothing at %s); start one with nebula agent", home, path);
+        st = neb_fail(NEB_ERR_NOT_FOUND,
+                      "no agent runs in %s (nothing at %s); start one with nebula agent", home,
+                      path);
         goto out;
     }
     zctx = zmq_ctx_new();
@@ -47,27 +49,35 @@ static void print_status(const json_t *s) {
     char sent[32], recv[32], rate[32], since[32];
     printf("agent: %s\n", json_string_value(json_object_get(s, "name")));
     if (json_integer_value(json_object_get(s, "port")))
-        printf("  listening port: %lld\n", (long long)json_integer_value(json_object_get(s, "port")));
+        printf("  listening port: %lld\n",
+               (long long)json_integer_value(json_object_get(s, "port")));
     list = json_object_get(s, "peers");
     json_array_foreach(list, i, o) {
         const char *endpoint = json_string_value(json_object_get(o, "endpoint"));
         bool up = json_is_true(json_object_get(o, "up"));
         double goodput = json_number_value(json_object_get(o, "goodput_bps"));
-        printf("\npeer: %s\n  endpoint: %s\n  link: %s for %s\n", json_string_value(json_object_get(o, "name")),
+        printf("\npeer: %s\n  endpoint: %s\n  link: %s for %s\n",
+               json_string_value(json_object_get(o, "name")),
                endpoint && *endpoint ? endpoint : "(dials us)", up ? "up" : "DOWN",
-               agent_human_time(json_number_value(json_object_get(o, "since_s")), since, sizeof since));
+               agent_human_time(json_number_value(json_object_get(o, "since_s")), since,
+                                sizeof since));
         if (up)
             printf("  round trip: %.1f ms\n", json_number_value(json_object_get(o, "rtt_ms")));
         if (goodput > 0)
             printf("  goodput: %s\n", agent_human_rate(goodput, rate, sizeof rate));
-        printf("  transfer: %s received, %s sent\n", agent_human_bytes(json_number_value(json_object_get(o, "recv_bytes")), recv, sizeof recv),
-               agent_human_bytes(json_number_value(json_object_get(o, "sent_bytes")), sent, sizeof sent));
+        printf("  transfer: %s received, %s sent\n",
+               agent_human_bytes(json_number_value(json_object_get(o, "recv_bytes")), recv,
+                                 sizeof recv),
+               agent_human_bytes(json_number_value(json_object_get(o, "sent_bytes")), sent,
+                                 sizeof sent));
     }
     list = json_object_get(s, "jobs");
-    json_array_foreach(list, i, o)
-        printf("\njob: %s\n  id: %s\n  state: %s\n  step: %lld of %lld\n", json_string_value(json_object_get(o, "job")),
-               json_string_value(json_object_get(o, "id")), json_string_value(json_object_get(o, "state")),
-               (long long)json_integer_value(json_object_get(o, "step")), (long long)json_integer_value(json_object_get(o, "steps")));
+    json_array_foreach(list, i, o) printf(
+        "\njob: %s\n  id: %s\n  state: %s\n  step: %lld of %lld\n",
+        json_string_value(json_object_get(o, "job")), json_string_value(json_object_get(o, "id")),
+        json_string_value(json_object_get(o, "state")),
+        (long long)json_integer_value(json_object_get(o, "step")),
+        (long long)json_integer_value(json_object_get(o, "steps")));
 }
 
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
@@ -84,12 +94,15 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     }
 }
 
-static const struct argp_option table[] = {{"home", 'H', "DIR", 0, "of the agent (default ~/.nebula)", 0},
-                                           {"json", 'j', NULL, 0, "machine-readable output", 0},
-                                           {0}};
+static const struct argp_option table[] = {
+    {"home", 'H', "DIR", 0, "of the agent (default ~/.nebula)", 0},
+    {"json", 'j', NULL, 0, "machine-readable output", 0},
+    {0}};
 
 int cmd_status(int argc, char **argv) {
-    static const struct argp argp = {table, parse_option, NULL, "Shows the agent of this machine: peers, links, jobs.", NULL, NULL, NULL};
+    static const struct argp argp = {
+        table, parse_option, NULL, "Shows the agent of this machine: peers, links, jobs.",
+        NULL,  NULL,         NULL};
     struct options o = {0};
     struct agent_ipc_msg m = {0};
     argp_err_exit_status = AGENT_EXIT_USAGE;
@@ -108,7 +121,9 @@ int cmd_status(int argc, char **argv) {
 }
 
 int cmd_stop(int argc, char **argv) {
-    static const struct argp argp = {table, parse_option, "JOB-ID", "Stops a job on all its clusters after a checkpoint.", NULL, NULL, NULL};
+    static const struct argp argp = {
+        table, parse_option, "JOB-ID", "Stops a job on all its clusters after a checkpoint.",
+        NULL,  NULL,         NULL};
     struct options o = {0};
     struct agent_ipc_msg m = {0};
     argp_err_exit_status = AGENT_EXIT_USAGE;

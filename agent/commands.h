@@ -11,7 +11,7 @@ enum agent_exit {
 
 struct agent_command {
     const char *name;
-    const char *summary;              // NULL: internal, not listed
+    const char *summary;               // NULL: internal, not listed
     int (*run)(int argc, char **argv); // argv[0] is the subcommand's name; returns enum agent_exit
 };
 
@@ -29,6 +29,5 @@ int cmd_id(int argc, char **argv);
 int cmd_peer(int argc, char **argv);
 
 extern const struct agent_command agent_commands[]; // ends with name NULL
-
 
 #endif

@@ -9,12 +9,23 @@
 #include <string.h>
 #include <yaml.h>
 
-enum option_type { T_INT32, T_INT64, T_FLOAT, T_BOOL, T_STRING, T_NAME, T_ENUM, T_CODEC, T_TARGETS, T_FREEZE };
+enum option_type {
+    T_INT32,
+    T_INT64,
+    T_FLOAT,
+    T_BOOL,
+    T_STRING,
+    T_NAME,
+    T_ENUM,
+    T_CODEC,
+    T_TARGETS,
+    T_FREEZE
+};
 
 struct option {
     const char *path;
     enum option_type type;
-    size_t at, size;          // where in struct agent_job; size of strings
+    size_t at, size; // where in struct agent_job; size of strings
     double min, max;
     const char *preset;       // default; NULL: must be given
     const char *const *names; // of an enum, NULL-terminated
@@ -40,53 +51,85 @@ static const struct option options[] = {
     {"model.n_layers", T_INT32, AT(model.n_layers), 1, 1024, NULL, NULL, "blocks"},
     {"model.d_model", T_INT32, AT(model.d_model), 2, 65536, NULL, NULL, "width"},
     {"model.n_heads", T_INT32, AT(model.n_heads), 1, 1024, NULL, NULL, "query heads"},
-    {"model.n_kv_heads", T_INT32, AT(model.n_kv_heads), 0, 1024, "0", NULL, "key/value heads; 0: n_heads"},
+    {"model.n_kv_heads", T_INT32, AT(model.n_kv_heads), 0, 1024, "0", NULL,
+     "key/value heads; 0: n_heads"},
     {"model.head_dim", T_INT32, AT(model.head_dim), 0, 256, "0", NULL, "0: d_model / n_heads"},
-    {"model.d_ff", T_INT32, AT(model.d_ff), 1, 1 << 20, NULL, NULL, "width of the feed-forward layer"},
+    {"model.d_ff", T_INT32, AT(model.d_ff), 1, 1 << 20, NULL, NULL,
+     "width of the feed-forward layer"},
     {"model.tied", T_BOOL, AT(model.tied), 0, 0, "true", NULL, "output weight is the embedding"},
-    {"model.qkv_bias", T_BOOL, AT(model.qkv_bias), 0, 0, "false", NULL, "bias on query, key, value"},
-    {"model.rope_theta", T_FLOAT, AT(model.rope_theta), 1, 1e9, "10000", NULL, "base of the rotary positions"},
+    {"model.qkv_bias", T_BOOL, AT(model.qkv_bias), 0, 0, "false", NULL,
+     "bias on query, key, value"},
+    {"model.rope_theta", T_FLOAT, AT(model.rope_theta), 1, 1e9, "10000", NULL,
+     "base of the rotary positions"},
     {"model.norm_eps", T_FLOAT, AT(model.norm_eps), 1e-12, 0.1, "1e-5", NULL, "of RMSNorm"},
     {"model.mask", T_ENUM, AT(model.mask), 0, 0, "causal", mask_names, "what a position sees"},
     {"data.corpus", T_STRING, AT(corpus), 0, 0, NULL, NULL, "folder made by nebula data build"},
     {"data.seq_len", T_INT32, AT(seq_len), 1, 1 << 20, NULL, NULL, "tokens of a sequence"},
     {"data.batch", T_INT32, AT(batch), 1, 65536, NULL, NULL, "sequences of a micro-batch"},
     {"data.accumulate", T_INT32, AT(accumulate), 1, 65536, "1", NULL, "micro-batches of a step"},
-    {"optim.lr", T_FLOAT, AT(optim.schedule.lr), 1e-9, 10, NULL, NULL, "peak learning rate of AdamW"},
-    {"optim.warmup", T_INT64, AT(optim.schedule.warmup), 0, 1e12, "0", NULL, "steps of linear warm-up"},
-    {"optim.schedule", T_ENUM, AT(optim.schedule.kind), 0, 0, "cosine", schedule_names, "after the warm-up"},
-    {"optim.min_lr_ratio", T_FLOAT, AT(optim.schedule.min_ratio), 0, 1, "0.1", NULL, "last learning rate / peak"},
-    {"optim.decay_fraction", T_FLOAT, AT(optim.schedule.decay_fraction), 0, 1, "0.2", NULL, "wsd: share of steps that decays"},
-    {"optim.beta1", T_FLOAT, AT(optim.beta1), 0, 0.99999, "0.9", NULL, "AdamW: decay of the mean of gradients"},
-    {"optim.beta2", T_FLOAT, AT(optim.beta2), 0, 0.99999, "0.95", NULL, "AdamW: decay of the mean of their squares"},
+    {"optim.lr", T_FLOAT, AT(optim.schedule.lr), 1e-9, 10, NULL, NULL,
+     "peak learning rate of AdamW"},
+    {"optim.warmup", T_INT64, AT(optim.schedule.warmup), 0, 1e12, "0", NULL,
+     "steps of linear warm-up"},
+    {"optim.schedule", T_ENUM, AT(optim.schedule.kind), 0, 0, "cosine", schedule_names,
+     "after the warm-up"},
+    {"optim.min_lr_ratio", T_FLOAT, AT(optim.schedule.min_ratio), 0, 1, "0.1", NULL,
+     "last learning rate / peak"},
+    {"optim.decay_fraction", T_FLOAT, AT(optim.schedule.decay_fraction), 0, 1, "0.2", NULL,
+     "wsd: share of steps that decays"},
+    {"optim.beta1", T_FLOAT, AT(optim.beta1), 0, 0.99999, "0.9", NULL,
+     "AdamW: decay of the mean of gradients"},
+    {"optim.beta2", T_FLOAT, AT(optim.beta2), 0, 0.99999, "0.95", NULL,
+     "AdamW: decay of the mean of their squares"},
     {"optim.eps", T_FLOAT, AT(optim.eps), 1e-20, 1, "1e-8", NULL, "AdamW: added to the root"},
     {"optim.weight_decay", T_FLOAT, AT(optim.weight_decay), 0, 10, "0.1", NULL, "on matrices"},
-    {"optim.clip.kind", T_ENUM, AT(optim.clip.kind), 0, 0, "global_norm", clip_names, "adagc: per tensor (arXiv 2502.11034)"},
-    {"optim.clip.max_norm", T_FLOAT, AT(optim.clip.max_norm), 0, 1e9, "1", NULL, "global norm; 0: no limit"},
+    {"optim.clip.kind", T_ENUM, AT(optim.clip.kind), 0, 0, "global_norm", clip_names,
+     "adagc: per tensor (arXiv 2502.11034)"},
+    {"optim.clip.max_norm", T_FLOAT, AT(optim.clip.max_norm), 0, 1e9, "1", NULL,
+     "global norm; 0: no limit"},
     {"optim.clip.ratio", T_FLOAT, AT(optim.clip.ratio), 1, 100, "1.04", NULL, "adagc"},
     {"optim.clip.beta", T_FLOAT, AT(optim.clip.beta), 0, 1, "0.99", NULL, "adagc"},
-    {"optim.clip.warmup", T_INT64, AT(optim.clip.warmup), 0, 1e12, "100", NULL, "adagc: steps of global clipping first"},
-    {"recompute", T_BOOL, AT(recompute), 0, 0, "false", NULL, "keep block inputs only, compute activations again"},
-    {"init_from", T_STRING, AT(init_from), 0, 0, "", NULL, "checkpoint whose parameters to start from"},
-    {"trainable.mode", T_ENUM, AT(trainable.mode), 0, 0, "full", trainable_names, "what learns and is exchanged; `trainable: full` is short for it"},
+    {"optim.clip.warmup", T_INT64, AT(optim.clip.warmup), 0, 1e12, "100", NULL,
+     "adagc: steps of global clipping first"},
+    {"recompute", T_BOOL, AT(recompute), 0, 0, "false", NULL,
+     "keep block inputs only, compute activations again"},
+    {"init_from", T_STRING, AT(init_from), 0, 0, "", NULL,
+     "checkpoint whose parameters to start from"},
+    {"trainable.mode", T_ENUM, AT(trainable.mode), 0, 0, "full", trainable_names,
+     "what learns and is exchanged; `trainable: full` is short for it"},
     {"trainable.rank", T_INT32, AT(trainable.lora_rank), 0, 1024, "0", NULL, "lora"},
-    {"trainable.alpha", T_FLOAT, AT(trainable.lora_alpha), 0, 1e6, "16", NULL, "lora: adapters are scaled by alpha / rank"},
-    {"trainable.targets", T_TARGETS, AT(trainable.lora_targets), 0, 0, "[q, v]", NULL, "lora: of q, k, v, o, gate, up, down"},
-    {"trainable.n", T_INT32, AT(trainable.last_layers), 0, 1024, "0", NULL, "last_layers: how many"},
-    {"trainable.freeze", T_FREEZE, AT(trainable.freeze_embeddings), 0, 0, "[]", NULL, "[embeddings]"},
-    {"sync.scheme", T_ENUM, AT(sync.scheme), 0, 0, "federated", scheme_names, "synchronous: the reference, in one process"},
-    {"sync.interval", T_INT32, AT(sync.interval), 1, 1e9, "30", NULL, "H: inner steps between exchanges"},
-    {"sync.fragments", T_INT32, AT(sync.fragments), 1, 64, "1", NULL, "P: parts of the model that travel in turn"},
-    {"sync.overlap", T_INT32, AT(sync.overlap), 0, 1e9, "0", NULL, "τ: inner steps while an update travels"},
-    {"sync.codec", T_CODEC, AT(sync.codec), 0, 0, "int4", NULL, "fp32, bf16, int8, int4[:BLOCK], topk[:K/CHUNK]"},
-    {"sync.error_feedback", T_FLOAT, AT(sync.error_feedback), 0, 1, "1", NULL, "β: decay of what could not be sent"},
+    {"trainable.alpha", T_FLOAT, AT(trainable.lora_alpha), 0, 1e6, "16", NULL,
+     "lora: adapters are scaled by alpha / rank"},
+    {"trainable.targets", T_TARGETS, AT(trainable.lora_targets), 0, 0, "[q, v]", NULL,
+     "lora: of q, k, v, o, gate, up, down"},
+    {"trainable.n", T_INT32, AT(trainable.last_layers), 0, 1024, "0", NULL,
+     "last_layers: how many"},
+    {"trainable.freeze", T_FREEZE, AT(trainable.freeze_embeddings), 0, 0, "[]", NULL,
+     "[embeddings]"},
+    {"sync.scheme", T_ENUM, AT(sync.scheme), 0, 0, "federated", scheme_names,
+     "synchronous: the reference, in one process"},
+    {"sync.interval", T_INT32, AT(sync.interval), 1, 1e9, "30", NULL,
+     "H: inner steps between exchanges"},
+    {"sync.fragments", T_INT32, AT(sync.fragments), 1, 64, "1", NULL,
+     "P: parts of the model that travel in turn"},
+    {"sync.overlap", T_INT32, AT(sync.overlap), 0, 1e9, "0", NULL,
+     "τ: inner steps while an update travels"},
+    {"sync.codec", T_CODEC, AT(sync.codec), 0, 0, "int4", NULL,
+     "fp32, bf16, int8, int4[:BLOCK], topk[:K/CHUNK]"},
+    {"sync.error_feedback", T_FLOAT, AT(sync.error_feedback), 0, 1, "1", NULL,
+     "β: decay of what could not be sent"},
     {"sync.outer.lr", T_FLOAT, AT(sync.eta), 0, 10, "0.9", NULL, "η"},
     {"sync.outer.momentum", T_FLOAT, AT(sync.mu), 0, 0.999, "0.6", NULL, "μ (Nesterov)"},
-    {"sync.row_weights", T_BOOL, AT(sync.row_weights), 0, 0, "true", NULL, "rows of embedding and output by the tokens seen of them"},
-    {"sync.kappa", T_FLOAT, AT(sync.kappa), 1e-6, 1e6, "0.1", NULL, "tokens that every row is worth unseen"},
-    {"sync.merge_after", T_INT32, AT(sync.merge_after), 1, 1e6, "4", NULL, "S: missed intervals until a merge round"},
-    {"eval.windows", T_INT32, AT(eval_windows), 0, 1e9, "64", NULL, "held-out windows a source at the end; 0: all"},
-    {"checkpoint.every_steps", T_INT32, AT(checkpoint_every), 0, 1e9, "0", NULL, "0: only when stopped and at the end"},
+    {"sync.row_weights", T_BOOL, AT(sync.row_weights), 0, 0, "true", NULL,
+     "rows of embedding and output by the tokens seen of them"},
+    {"sync.kappa", T_FLOAT, AT(sync.kappa), 1e-6, 1e6, "0.1", NULL,
+     "tokens that every row is worth unseen"},
+    {"sync.merge_after", T_INT32, AT(sync.merge_after), 1, 1e6, "4", NULL,
+     "S: missed intervals until a merge round"},
+    {"eval.windows", T_INT32, AT(eval_windows), 0, 1e9, "64", NULL,
+     "held-out windows a source at the end; 0: all"},
+    {"checkpoint.every_steps", T_INT32, AT(checkpoint_every), 0, 1e9, "0", NULL,
+     "0: only when stopped and at the end"},
     {"checkpoint.keep", T_INT32, AT(checkpoint_keep), 1, 16, "2", NULL, "generations"},
     {"log_every", T_INT32, AT(log_every), 1, 1e9, "10", NULL, "inner steps a line of metrics"},
 };
@@ -98,7 +141,8 @@ static const char cluster_keys[] = "name, threads, corpus, sources";
 
 // One complaint: "job.yaml:12: model.n_heads: ..."
 #define COMPLAIN(where, path, ...) complain(where, path, __VA_ARGS__)
-__attribute__((format(printf, 3, 4))) static enum neb_status complain(const char *where, const char *path, const char *fmt, ...) {
+__attribute__((format(printf, 3, 4))) static enum neb_status
+complain(const char *where, const char *path, const char *fmt, ...) {
     char text[1024];
     va_list ap;
     va_start(ap, fmt);
@@ -121,15 +165,18 @@ static int index_of(const char *const *names, const char *text) {
     return -1;
 }
 
-static enum neb_status set_number(struct agent_job *job, const struct option *o, const char *text, const char *where) {
+static enum neb_status set_number(struct agent_job *job, const struct option *o, const char *text,
+                                  const char *where) {
     char *end = NULL;
     bool whole = o->type != T_FLOAT;
     errno = 0;
     double v = whole ? (double)strtoll(text, &end, 10) : strtod(text, &end);
     if (!*text || *end || errno || !isfinite(v))
-        return COMPLAIN(where, o->path, "\"%s\" is not %s", text, whole ? "an integer" : "a number");
+        return COMPLAIN(where, o->path, "\"%s\" is not %s", text,
+                        whole ? "an integer" : "a number");
     // A float is compared as one: 0.999 as fp32 is a little above 0.999, and must come back through JSON.
-    bool below = whole ? v < o->min : (float)v < (float)o->min, above = whole ? v > o->max : (float)v > (float)o->max;
+    bool below = whole ? v < o->min : (float)v < (float)o->min,
+         above = whole ? v > o->max : (float)v > (float)o->max;
     if (below || above)
         return COMPLAIN(where, o->path, "%s is not in %g..%g", text, o->min, o->max);
     char *p = (char *)job + o->at;
@@ -142,10 +189,14 @@ static enum neb_status set_number(struct agent_job *job, const struct option *o,
     return NEB_OK;
 }
 
-static enum neb_status set_text(char *p, size_t size, const char *path, const char *text, const char *where, bool name) {
+static enum neb_status set_text(char *p, size_t size, const char *path, const char *text,
+                                const char *where, bool name) {
     if (strlen(text) >= size)
         return COMPLAIN(where, path, "longer than %zu bytes", size - 1);
-    if (name && (!*text || strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") != strlen(text)))
+    if (name &&
+        (!*text ||
+         strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") !=
+             strlen(text)))
         return COMPLAIN(where, path, "\"%s\" is not a name (letters, digits, '-', '_', '.')", text);
     json_t *utf8 = json_string(text); // it must be able to travel
     if (!utf8)
@@ -157,7 +208,8 @@ static enum neb_status set_text(char *p, size_t size, const char *path, const ch
 }
 
 // A scalar option. Lists (targets, freeze) come as their items one by one, see set_item.
-static enum neb_status set_scalar(struct agent_job *job, const struct option *o, const char *text, const char *where) {
+static enum neb_status set_scalar(struct agent_job *job, const struct option *o, const char *text,
+                                  const char *where) {
     char *p = (char *)job + o->at, allowed[256];
     struct cmp_codec codec;
     switch (o->type) {
@@ -173,25 +225,32 @@ static enum neb_status set_scalar(struct agent_job *job, const struct option *o,
     case T_NAME: return set_text(p, o->size, o->path, text, where, true);
     case T_CODEC:
         if (cmp_codec_parse(text, &codec) != NEB_OK)
-            return COMPLAIN(where, o->path, "\"%s\" is not one of: %s", text, o->help); // cmp_ said why
+            return COMPLAIN(where, o->path, "\"%s\" is not one of: %s", text,
+                            o->help); // cmp_ said why
         return set_text(p, o->size, o->path, text, where, false);
     case T_ENUM: {
         int i = index_of(o->names, text);
         join(allowed, sizeof allowed, o->names);
         if (i < 0)
             return COMPLAIN(where, o->path, "\"%s\" is not one of: %s", text, allowed);
-        memcpy(p, &i, sizeof i); // enums are ints with gcc and clang on every system that we build for
+        memcpy(p, &i,
+               sizeof i); // enums are ints with gcc and clang on every system that we build for
         return NEB_OK;
     }
     case T_TARGETS:
-    case T_FREEZE: return COMPLAIN(where, o->path, "must be a list, such as [%s]", o->type == T_TARGETS ? "q, v" : "embeddings");
+    case T_FREEZE:
+        return COMPLAIN(where, o->path, "must be a list, such as [%s]",
+                        o->type == T_TARGETS ? "q, v" : "embeddings");
     }
     return NEB_ERR_INVALID;
 }
 
-static void clear_list(struct agent_job *job, const struct option *o) { memset((char *)job + o->at, 0, o->size); }
+static void clear_list(struct agent_job *job, const struct option *o) {
+    memset((char *)job + o->at, 0, o->size);
+}
 
-static enum neb_status set_item(struct agent_job *job, const struct option *o, const char *text, const char *where) {
+static enum neb_status set_item(struct agent_job *job, const struct option *o, const char *text,
+                                const char *where) {
     char allowed[64];
     if (o->type == T_FREEZE) {
         if (strcmp(text, "embeddings"))
@@ -250,7 +309,8 @@ static int distance(const char *a, const char *b) {
             int best = up[j - 1] + (a[i - 1] != b[j - 1]);
             best = up[j] + 1 < best ? up[j] + 1 : best;
             best = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && up2[j - 2] + 1 < best)
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
+                up2[j - 2] + 1 < best)
                 best = up2[j - 2] + 1;
             row[j] = best;
         }
@@ -267,9 +327,11 @@ static enum neb_status unknown_key(const char *where, const char *path) {
             const char *dot = strrchr(options[i].path, '.');
             if (!whole && !dot)
                 continue;
-            snprintf(candidate, sizeof candidate, "%.*s", whole ? 63 : (int)(dot - options[i].path), options[i].path);
+            snprintf(candidate, sizeof candidate, "%.*s", whole ? 63 : (int)(dot - options[i].path),
+                     options[i].path);
             int d = distance(path, candidate);
-            if (d < least || (d == least && !whole)) { // on a tie a section is likelier: it is typed more often
+            if (d < least ||
+                (d == least && !whole)) { // on a tie a section is likelier: it is typed more often
                 least = d;
                 memcpy(best, candidate, sizeof best);
             }
@@ -296,11 +358,14 @@ static const char *where_of(const struct walk *w, const yaml_node_t *n, char *ou
 }
 
 static const char *scalar(const yaml_node_t *n) {
-    return n->type == YAML_SCALAR_NODE && strlen((const char *)n->data.scalar.value) == n->data.scalar.length
-               ? (const char *)n->data.scalar.value : NULL;
+    return n->type == YAML_SCALAR_NODE &&
+                   strlen((const char *)n->data.scalar.value) == n->data.scalar.length
+               ? (const char *)n->data.scalar.value
+               : NULL;
 }
 
-static enum neb_status set_option_node(struct walk *w, const struct option *o, yaml_node_t *value, const char *where) {
+static enum neb_status set_option_node(struct walk *w, const struct option *o, yaml_node_t *value,
+                                       const char *where) {
     if (w->seen[o - options])
         return COMPLAIN(where, o->path, "given twice");
     w->seen[o - options] = true;
@@ -308,7 +373,8 @@ static enum neb_status set_option_node(struct walk *w, const struct option *o, y
         if (value->type != YAML_SEQUENCE_NODE)
             return set_scalar(w->job, o, "", where);
         clear_list(w->job, o);
-        for (yaml_node_item_t *i = value->data.sequence.items.start; i < value->data.sequence.items.top; i++) {
+        for (yaml_node_item_t *i = value->data.sequence.items.start;
+             i < value->data.sequence.items.top; i++) {
             const char *text = scalar(yaml_document_get_node(w->doc, *i));
             if (!text)
                 return COMPLAIN(where, o->path, "holds something that is not a word");
@@ -322,7 +388,8 @@ static enum neb_status set_option_node(struct walk *w, const struct option *o, y
     return set_scalar(w->job, o, text, where);
 }
 
-static enum neb_status add_source(struct agent_cluster *c, const char *name, const char *weight, const char *where) {
+static enum neb_status add_source(struct agent_cluster *c, const char *name, const char *weight,
+                                  const char *where) {
     char *end = NULL;
     if (c->n_sources == AGENT_SOURCES_MAX)
         return COMPLAIN(where, "clusters.sources", "more than %d sources", AGENT_SOURCES_MAX);
@@ -330,7 +397,8 @@ static enum neb_status add_source(struct agent_cluster *c, const char *name, con
     NEB_TRY(set_text(s->name, sizeof s->name, "clusters.sources", name ? name : "", where, true));
     s->weight = weight ? strtof(weight, &end) : 0;
     if (!weight || !*weight || *end || !(s->weight > 0) || !(s->weight <= 1e6f))
-        return COMPLAIN(where, "clusters.sources", "weight of %s must be a number above 0", s->name);
+        return COMPLAIN(where, "clusters.sources", "weight of %s must be a number above 0",
+                        s->name);
     for (int32_t i = 0; i < c->n_sources; i++)
         if (!strcmp(c->sources[i].name, s->name))
             return COMPLAIN(where, "clusters.sources", "%s given twice", s->name);
@@ -344,31 +412,40 @@ static enum neb_status walk_source_item(struct walk *w, struct agent_cluster *c,
     const char *name = NULL, *weight = "1";
     where_of(w, map, at, sizeof at);
     if (map->type != YAML_MAPPING_NODE)
-        return COMPLAIN(at, "clusters.sources", "each item must be such as {name: en, weight: 0.5}");
-    for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top; p++) {
-        const char *key = scalar(yaml_document_get_node(w->doc, p->key)), *text = scalar(yaml_document_get_node(w->doc, p->value));
+        return COMPLAIN(at, "clusters.sources",
+                        "each item must be such as {name: en, weight: 0.5}");
+    for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top;
+         p++) {
+        const char *key = scalar(yaml_document_get_node(w->doc, p->key)),
+                   *text = scalar(yaml_document_get_node(w->doc, p->value));
         if (key && !strcmp(key, "name"))
             name = text;
         else if (key && !strcmp(key, "weight"))
             weight = text;
         else
-            return COMPLAIN(at, "clusters.sources", "unknown key '%s'; allowed: name, weight", key ? key : "?");
+            return COMPLAIN(at, "clusters.sources", "unknown key '%s'; allowed: name, weight",
+                            key ? key : "?");
     }
     return add_source(c, name, weight, at);
 }
 
 // {en: 1, de: 0.5}, or a list of {name, weight}
-static enum neb_status walk_sources(struct walk *w, struct agent_cluster *c, yaml_node_t *node, const char *where) {
+static enum neb_status walk_sources(struct walk *w, struct agent_cluster *c, yaml_node_t *node,
+                                    const char *where) {
     char at[NEB_PATH_MAX + 32];
     if (node->type == YAML_SEQUENCE_NODE) {
-        for (yaml_node_item_t *i = node->data.sequence.items.start; i < node->data.sequence.items.top; i++)
+        for (yaml_node_item_t *i = node->data.sequence.items.start;
+             i < node->data.sequence.items.top; i++)
             NEB_TRY(walk_source_item(w, c, yaml_document_get_node(w->doc, *i)));
         return NEB_OK;
     }
     if (node->type != YAML_MAPPING_NODE)
-        return COMPLAIN(where, "clusters.sources", "must map source names to weights, such as {en: 1, de: 0.5}");
-    for (yaml_node_pair_t *p = node->data.mapping.pairs.start; p < node->data.mapping.pairs.top; p++) {
-        yaml_node_t *k = yaml_document_get_node(w->doc, p->key), *v = yaml_document_get_node(w->doc, p->value);
+        return COMPLAIN(where, "clusters.sources",
+                        "must map source names to weights, such as {en: 1, de: 0.5}");
+    for (yaml_node_pair_t *p = node->data.mapping.pairs.start; p < node->data.mapping.pairs.top;
+         p++) {
+        yaml_node_t *k = yaml_document_get_node(w->doc, p->key),
+                    *v = yaml_document_get_node(w->doc, p->value);
         where_of(w, k, at, sizeof at);
         NEB_TRY(add_source(c, scalar(k), scalar(v), at));
     }
@@ -380,8 +457,10 @@ static enum neb_status walk_cluster(struct walk *w, struct agent_cluster *c, yam
     where_of(w, map, at, sizeof at);
     if (map->type != YAML_MAPPING_NODE)
         return COMPLAIN(at, "clusters", "each item must be a mapping with keys %s", cluster_keys);
-    for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top; p++) {
-        yaml_node_t *k = yaml_document_get_node(w->doc, p->key), *v = yaml_document_get_node(w->doc, p->value);
+    for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top;
+         p++) {
+        yaml_node_t *k = yaml_document_get_node(w->doc, p->key),
+                    *v = yaml_document_get_node(w->doc, p->value);
         const char *key = scalar(k), *text = scalar(v);
         where_of(w, k, at, sizeof at);
         if (key && !strcmp(key, "sources"))
@@ -396,7 +475,8 @@ static enum neb_status walk_cluster(struct walk *w, struct agent_cluster *c, yam
                 return COMPLAIN(at, "clusters.threads", "\"%s\" is not in 0..256", text);
             c->threads = (int32_t)n;
         } else
-            return COMPLAIN(at, "clusters", "unknown key '%s'; allowed: %s", key ? key : "?", cluster_keys);
+            return COMPLAIN(at, "clusters", "unknown key '%s'; allowed: %s", key ? key : "?",
+                            cluster_keys);
     }
     where_of(w, map, at, sizeof at);
     return c->name[0] ? NEB_OK : COMPLAIN(at, "clusters.name", "is missing");
@@ -405,21 +485,26 @@ static enum neb_status walk_cluster(struct walk *w, struct agent_cluster *c, yam
 static enum neb_status walk_clusters(struct walk *w, yaml_node_t *seq, const char *where) {
     if (seq->type != YAML_SEQUENCE_NODE)
         return COMPLAIN(where, "clusters", "must be a list of mappings with keys %s", cluster_keys);
-    for (yaml_node_item_t *i = seq->data.sequence.items.start; i < seq->data.sequence.items.top; i++) {
+    for (yaml_node_item_t *i = seq->data.sequence.items.start; i < seq->data.sequence.items.top;
+         i++) {
         if (w->job->n_clusters == AGENT_CLUSTERS_MAX)
             return COMPLAIN(where, "clusters", "more than %d", AGENT_CLUSTERS_MAX);
-        NEB_TRY(walk_cluster(w, &w->job->clusters[w->job->n_clusters++], yaml_document_get_node(w->doc, *i)));
+        NEB_TRY(walk_cluster(w, &w->job->clusters[w->job->n_clusters++],
+                             yaml_document_get_node(w->doc, *i)));
     }
     return NEB_OK;
 }
 
-static enum neb_status walk_mapping(struct walk *w, yaml_node_t *map, const char *prefix, int depth) {
+static enum neb_status walk_mapping(struct walk *w, yaml_node_t *map, const char *prefix,
+                                    int depth) {
     char path[256], at[NEB_PATH_MAX + 32];
     where_of(w, map, at, sizeof at);
     if (map->type != YAML_MAPPING_NODE)
         return COMPLAIN(at, *prefix ? prefix : "job file", "must be a mapping of keys to values");
-    for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top; p++) {
-        yaml_node_t *k = yaml_document_get_node(w->doc, p->key), *v = yaml_document_get_node(w->doc, p->value);
+    for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top;
+         p++) {
+        yaml_node_t *k = yaml_document_get_node(w->doc, p->key),
+                    *v = yaml_document_get_node(w->doc, p->value);
         const char *key = scalar(k);
         where_of(w, k, at, sizeof at);
         if (!key || !*key || strlen(key) > 60)
@@ -451,7 +536,8 @@ static enum neb_status walk_document(struct walk *w) {
     return agent_job_validate(w->job, w->file);
 }
 
-enum neb_status agent_job_parse(const char *text, size_t len, const char *file, struct agent_job *out) {
+enum neb_status agent_job_parse(const char *text, size_t len, const char *file,
+                                struct agent_job *out) {
     yaml_parser_t parser;
     yaml_document_t doc;
     enum neb_status st;
@@ -461,8 +547,8 @@ enum neb_status agent_job_parse(const char *text, size_t len, const char *file, 
         return neb_fail(NEB_ERR_NOMEM, "out of memory reading %s", file);
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, len);
     if (!yaml_parser_load(&parser, &doc)) {
-        st = neb_fail(NEB_ERR_FORMAT, "%s:%zu: not valid YAML: %s", slash ? slash + 1 : file, parser.problem_mark.line + 1,
-                      parser.problem ? parser.problem : "unreadable");
+        st = neb_fail(NEB_ERR_FORMAT, "%s:%zu: not valid YAML: %s", slash ? slash + 1 : file,
+                      parser.problem_mark.line + 1, parser.problem ? parser.problem : "unreadable");
     } else {
         struct walk w = {.doc = &doc, .file = slash ? slash + 1 : file, .job = out};
         st = walk_document(&w);
@@ -485,7 +571,8 @@ enum neb_status agent_job_set(struct agent_job *job, const char *assignment) {
     char path[128];
     const char *eq = strchr(assignment, '=');
     if (!eq || eq == assignment || (size_t)(eq - assignment) >= sizeof path)
-        return neb_fail(NEB_ERR_INVALID, "--set %s: write it as path=value, such as sync.interval=10", assignment);
+        return neb_fail(NEB_ERR_INVALID,
+                        "--set %s: write it as path=value, such as sync.interval=10", assignment);
     snprintf(path, sizeof path, "%.*s", (int)(eq - assignment), assignment);
     const struct option *o = find_option(!strcmp(path, "trainable") ? "trainable.mode" : path);
     if (!o)
@@ -506,23 +593,34 @@ enum neb_status agent_job_validate(const struct agent_job *j, const char *file) 
     for (int32_t i = 0; i < j->n_clusters; i++)
         for (int32_t k = 0; k < i; k++)
             if (!strcmp(j->clusters[i].name, j->clusters[k].name))
-                return COMPLAIN(file, "clusters.name", "\"%s\" is given to two clusters", j->clusters[i].name);
+                return COMPLAIN(file, "clusters.name", "\"%s\" is given to two clusters",
+                                j->clusters[i].name);
     if (!j->model.head_dim && j->model.d_model % j->model.n_heads)
-        return COMPLAIN(file, "model.d_model", "%d is not a multiple of n_heads %d; set head_dim", j->model.d_model, j->model.n_heads);
+        return COMPLAIN(file, "model.d_model", "%d is not a multiple of n_heads %d; set head_dim",
+                        j->model.d_model, j->model.n_heads);
     int32_t kv = j->model.n_kv_heads ? j->model.n_kv_heads : j->model.n_heads;
     int32_t head_dim = j->model.head_dim ? j->model.head_dim : j->model.d_model / j->model.n_heads;
     if (j->model.n_heads % kv)
-        return COMPLAIN(file, "model.n_kv_heads", "%d does not divide n_heads %d", kv, j->model.n_heads);
+        return COMPLAIN(file, "model.n_kv_heads", "%d does not divide n_heads %d", kv,
+                        j->model.n_heads);
     if (head_dim % 2 || head_dim < 2 || head_dim > 256)
-        return COMPLAIN(file, "model.head_dim", "%d is not an even number in 2..256; choose d_model, n_heads or head_dim", head_dim);
+        return COMPLAIN(file, "model.head_dim",
+                        "%d is not an even number in 2..256; choose d_model, n_heads or head_dim",
+                        head_dim);
     if (j->sync.overlap >= j->sync.interval)
-        return COMPLAIN(file, "sync.overlap", "%d must be below sync.interval %d", j->sync.overlap, j->sync.interval);
+        return COMPLAIN(file, "sync.overlap", "%d must be below sync.interval %d", j->sync.overlap,
+                        j->sync.interval);
     if (j->sync.fragments > j->sync.interval)
-        return COMPLAIN(file, "sync.fragments", "%d must not be above sync.interval %d", j->sync.fragments, j->sync.interval);
-    if (j->trainable.mode == INTRA_TRAIN_LORA && (j->trainable.lora_rank < 1 || !j->trainable.lora_targets))
-        return COMPLAIN(file, "trainable.rank", "lora needs a rank of 1 or more and at least one target");
-    if (j->trainable.mode == INTRA_TRAIN_LAST_LAYERS && (j->trainable.last_layers < 1 || j->trainable.last_layers > j->model.n_layers))
-        return COMPLAIN(file, "trainable.n", "%d is not in 1..%d", j->trainable.last_layers, j->model.n_layers);
+        return COMPLAIN(file, "sync.fragments", "%d must not be above sync.interval %d",
+                        j->sync.fragments, j->sync.interval);
+    if (j->trainable.mode == INTRA_TRAIN_LORA &&
+        (j->trainable.lora_rank < 1 || !j->trainable.lora_targets))
+        return COMPLAIN(file, "trainable.rank",
+                        "lora needs a rank of 1 or more and at least one target");
+    if (j->trainable.mode == INTRA_TRAIN_LAST_LAYERS &&
+        (j->trainable.last_layers < 1 || j->trainable.last_layers > j->model.n_layers))
+        return COMPLAIN(file, "trainable.n", "%d is not in 1..%d", j->trainable.last_layers,
+                        j->model.n_layers);
     return NEB_OK;
 }
 
@@ -567,9 +665,11 @@ json_t *agent_job_to_json(const struct agent_job *job) {
         const struct agent_cluster *c = &job->clusters[i];
         json_t *sources = json_object();
         for (int32_t k = 0; k < c->n_sources; k++)
-            json_object_set_new(sources, c->sources[k].name, json_real((double)c->sources[k].weight));
-        json_array_append_new(clusters, json_pack("{s:s,s:i,s:s,s:o}", "name", c->name, "threads", c->threads, "corpus",
-                                                  c->corpus, "sources", sources));
+            json_object_set_new(sources, c->sources[k].name,
+                                json_real((double)c->sources[k].weight));
+        json_array_append_new(clusters,
+                              json_pack("{s:s,s:i,s:s,s:o}", "name", c->name, "threads", c->threads,
+                                        "corpus", c->corpus, "sources", sources));
     }
     json_object_set_new(root, "clusters", clusters);
     return root;
@@ -582,7 +682,8 @@ enum neb_status agent_job_id(const struct agent_job *job, const uint8_t nonce[AG
     struct neb_sha256 *h = NULL;
     json_t *json = agent_job_to_json(job);
     char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
-    enum neb_status st = text ? neb_sha256_create(&h) : neb_fail(NEB_ERR_NOMEM, "out of memory for the job's id");
+    enum neb_status st =
+        text ? neb_sha256_create(&h) : neb_fail(NEB_ERR_NOMEM, "out of memory for the job's id");
     if (st == NEB_OK) {
         neb_sha256_add(h, domain, sizeof domain);
         neb_sha256_add(h, nonce, AGENT_JOB_ID_BYTES);
@@ -606,26 +707,33 @@ static enum neb_status json_to_text(const json_t *v, char *out, size_t cap) {
         n = snprintf(out, cap, "%.9g", json_real_value(v));
     else if (json_is_boolean(v))
         n = snprintf(out, cap, "%s", json_is_true(v) ? "true" : "false");
-    return n >= 0 && (size_t)n < cap ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "job specification: a value of a wrong type");
+    return n >= 0 && (size_t)n < cap
+               ? NEB_OK
+               : neb_fail(NEB_ERR_FORMAT, "job specification: a value of a wrong type");
 }
 
 static enum neb_status cluster_from_json(const json_t *v, struct agent_cluster *c) {
-    const char *name = json_string_value(json_object_get(v, "name")), *corpus = json_string_value(json_object_get(v, "corpus"));
+    const char *name = json_string_value(json_object_get(v, "name")),
+               *corpus = json_string_value(json_object_get(v, "corpus"));
     const json_t *threads = json_object_get(v, "threads"), *w;
     json_t *sources = json_object_get(v, "sources");
     const char *key;
-    if (!name || !corpus || !json_is_integer(threads) || !json_is_object(sources) || json_object_size(v) != 4 ||
-        json_object_size(sources) > AGENT_SOURCES_MAX || json_integer_value(threads) < 0 || json_integer_value(threads) > 256)
+    if (!name || !corpus || !json_is_integer(threads) || !json_is_object(sources) ||
+        json_object_size(v) != 4 || json_object_size(sources) > AGENT_SOURCES_MAX ||
+        json_integer_value(threads) < 0 || json_integer_value(threads) > 256)
         return neb_fail(NEB_ERR_FORMAT, "job specification: malformed cluster");
     NEB_TRY(set_text(c->name, sizeof c->name, "clusters.name", name, "job specification", true));
-    NEB_TRY(set_text(c->corpus, sizeof c->corpus, "clusters.corpus", corpus, "job specification", false));
+    NEB_TRY(set_text(c->corpus, sizeof c->corpus, "clusters.corpus", corpus, "job specification",
+                     false));
     c->threads = (int32_t)json_integer_value(threads);
     json_object_foreach(sources, key, w) {
         struct agent_source *s = &c->sources[c->n_sources++];
-        NEB_TRY(set_text(s->name, sizeof s->name, "clusters.sources", key, "job specification", true));
+        NEB_TRY(
+            set_text(s->name, sizeof s->name, "clusters.sources", key, "job specification", true));
         s->weight = (float)json_number_value(w);
         if (!(s->weight > 0) || !(s->weight <= 1e6f))
-            return neb_fail(NEB_ERR_FORMAT, "job specification: weight of %s is not above 0", s->name);
+            return neb_fail(NEB_ERR_FORMAT, "job specification: weight of %s is not above 0",
+                            s->name);
     }
     return NEB_OK;
 }
@@ -636,9 +744,12 @@ enum neb_status agent_job_from_json(const json_t *json, struct agent_job *out) {
     json_t *v, *item;
     set_defaults(out);
     json_t *clusters = json_object_get(json, "clusters");
-    if (!json_is_object(json) || json_object_size(json) != N_OPTIONS + 1 || !json_is_array(clusters) ||
-        json_array_size(clusters) > AGENT_CLUSTERS_MAX)
-        return neb_fail(NEB_ERR_FORMAT, "job specification: not an object of all %d keys; do all agents run the same version?", N_OPTIONS + 1);
+    if (!json_is_object(json) || json_object_size(json) != N_OPTIONS + 1 ||
+        !json_is_array(clusters) || json_array_size(clusters) > AGENT_CLUSTERS_MAX)
+        return neb_fail(
+            NEB_ERR_FORMAT,
+            "job specification: not an object of all %d keys; do all agents run the same version?",
+            N_OPTIONS + 1);
     for (int k = 0; k < N_OPTIONS; k++) {
         const struct option *o = &options[k];
         if (!(v = json_object_get(json, o->path)))
@@ -671,8 +782,12 @@ void agent_job_reference(FILE *f) {
             snprintf(allowed, sizeof allowed, "true, false");
         else if (o->type == T_INT32 || o->type == T_INT64 || o->type == T_FLOAT)
             snprintf(allowed, sizeof allowed, "%.10g to %.10g", o->min, o->max);
-        fprintf(f, "| `%s` | %s | %s | %s |\n", o->path, o->preset ? (*o->preset ? o->preset : "none") : "**required**", allowed, o->help);
+        fprintf(f, "| `%s` | %s | %s | %s |\n", o->path,
+                o->preset ? (*o->preset ? o->preset : "none") : "**required**", allowed, o->help);
     }
-    fprintf(f, "| `clusters` | **required** | 1 to %d | list of {%s}; sources: {NAME: WEIGHT} or a list of {name, weight}, relative; "
-               "none: all of the corpus by size |\n", AGENT_CLUSTERS_MAX, cluster_keys);
+    fprintf(f,
+            "| `clusters` | **required** | 1 to %d | list of {%s}; sources: {NAME: WEIGHT} or a "
+            "list of {name, weight}, relative; "
+            "none: all of the corpus by size |\n",
+            AGENT_CLUSTERS_MAX, cluster_keys);
 }

@@ -10,7 +10,12 @@
 #include <jansson.h>
 #include <stdio.h>
 
-enum { AGENT_NAME_MAX = 63, AGENT_CLUSTERS_MAX = 16, AGENT_SOURCES_MAX = 16, AGENT_JOB_ID_BYTES = 16 };
+enum {
+    AGENT_NAME_MAX = 63,
+    AGENT_CLUSTERS_MAX = 16,
+    AGENT_SOURCES_MAX = 16,
+    AGENT_JOB_ID_BYTES = 16
+};
 
 enum agent_mode { AGENT_MODE_REPLICAS };
 enum agent_scheme {
@@ -34,15 +39,15 @@ struct agent_cluster {
 
 struct agent_sync {
     enum agent_scheme scheme;
-    int32_t interval;      // H inner steps
-    int32_t fragments;     // P
-    int32_t overlap;       // τ inner steps
+    int32_t interval;  // H inner steps
+    int32_t fragments; // P
+    int32_t overlap;   // τ inner steps
     char codec[32];
-    float error_feedback;  // β
-    float eta, mu;         // outer learning rate and momentum
+    float error_feedback; // β
+    float eta, mu;        // outer learning rate and momentum
     bool row_weights;
     float kappa;
-    int32_t merge_after;   // S missed intervals until a merge round
+    int32_t merge_after; // S missed intervals until a merge round
 };
 
 struct agent_job {
@@ -61,7 +66,7 @@ struct agent_job {
     int32_t eval_windows;     // per source at the end; 0: the whole held-out split
     int32_t checkpoint_every; // inner steps, 0: only when stopping and at the end
     int32_t checkpoint_keep;
-    int32_t log_every;        // inner steps a metrics line
+    int32_t log_every; // inner steps a metrics line
     int32_t n_clusters;
     struct agent_cluster clusters[AGENT_CLUSTERS_MAX];
 };
@@ -69,7 +74,8 @@ struct agent_job {
 // Defaults, then the file. NEB_ERR_INVALID or NEB_ERR_FORMAT after one logged line.
 NEB_MUST_CHECK enum neb_status agent_job_load(const char *path, struct agent_job *out);
 // The same from memory; `file` names it in complaints. For tests and fuzzing.
-NEB_MUST_CHECK enum neb_status agent_job_parse(const char *text, size_t len, const char *file, struct agent_job *out);
+NEB_MUST_CHECK enum neb_status agent_job_parse(const char *text, size_t len, const char *file,
+                                               struct agent_job *out);
 // "sync.interval=10", with the checks and messages of the file.
 NEB_MUST_CHECK enum neb_status agent_job_set(struct agent_job *job, const char *assignment);
 // What no single key can tell: head sizes, offsets, clusters.
@@ -79,7 +85,8 @@ json_t *agent_job_to_json(const struct agent_job *job);
 NEB_MUST_CHECK enum neb_status agent_job_from_json(const json_t *json, struct agent_job *out);
 // What updates and records of one run are bound to: first 16 bytes of SHA-256("nebula job v1", 0, nonce, canonical JSON as
 // compact text in table order). The same file and nonce give the same id on every machine; another nonce, another run.
-NEB_MUST_CHECK enum neb_status agent_job_id(const struct agent_job *job, const uint8_t nonce[AGENT_JOB_ID_BYTES],
+NEB_MUST_CHECK enum neb_status agent_job_id(const struct agent_job *job,
+                                            const uint8_t nonce[AGENT_JOB_ID_BYTES],
                                             uint8_t out[AGENT_JOB_ID_BYTES]);
 // Prints the table as Markdown: the reference of all keys.
 void agent_job_reference(FILE *out);

@@ -30,7 +30,9 @@ struct daemon {
 
 // ---- small things ---------------------------------------------------------------------------------------------
 
-static const char *my_name(const struct daemon *d) { return sec_identity_public(d->identity)->name; }
+static const char *my_name(const struct daemon *d) {
+    return sec_identity_public(d->identity)->name;
+}
 
 static struct agent_jobrun *find_job(struct daemon *d, const char *hex) {
     for (int i = 0; hex && i < AGENT_JOBS_MAX; i++)
@@ -61,7 +63,8 @@ static void answer(struct daemon *d, const struct agent_ipc_client *to, bool ok,
     tell_client(d, to, json_pack("{s:s,s:b,s:s}", "ev", "answer", "ok", ok, "text", text));
 }
 
-static void post(struct daemon *d, uint32_t peer, enum agent_message kind, json_t *body, bool reliable) {
+static void post(struct daemon *d, uint32_t peer, enum agent_message kind, json_t *body,
+                 bool reliable) {
     char *text = json_dumps(body, JSON_COMPACT);
     json_decref(body);
     if (!text)
@@ -74,14 +77,18 @@ static void post(struct daemon *d, uint32_t peer, enum agent_message kind, json_
 }
 
 // An event of a job for everybody who follows it: local watchers, and the agent where it was submitted.
-static void publish(struct daemon *d, struct agent_jobrun *j, const char *ev, const char *key, json_t *body, bool reliable) {
+static void publish(struct daemon *d, struct agent_jobrun *j, const char *ev, const char *key,
+                    json_t *body, bool reliable) {
     for (int i = 0; i < AGENT_WATCHERS_MAX; i++)
         if (j->watchers[i].len)
-            tell_client(d, &j->watchers[i], json_pack("{s:s,s:s,s:O}", "ev", ev, "job", j->hex, key, body));
+            tell_client(d, &j->watchers[i],
+                        json_pack("{s:s,s:s,s:O}", "ev", ev, "job", j->hex, key, body));
     if (!j->local && !strcmp(ev, "line"))
-        post(d, j->home, AGENT_MSG_METRICS, json_pack("{s:s,s:O}", "id", j->hex, "line", body), false);
+        post(d, j->home, AGENT_MSG_METRICS, json_pack("{s:s,s:O}", "id", j->hex, "line", body),
+             false);
     else if (!j->local && !strcmp(ev, "report"))
-        post(d, j->home, AGENT_MSG_REPORT, json_pack("{s:s,s:O}", "id", j->hex, "report", body), reliable);
+        post(d, j->home, AGENT_MSG_REPORT, json_pack("{s:s,s:O}", "id", j->hex, "report", body),
+             reliable);
     json_decref(body);
 }
 
@@ -92,7 +99,8 @@ static int peers_alive(const struct daemon *d, const struct agent_jobrun *j) {
     return n;
 }
 
-static void link_totals(struct daemon *d, const struct agent_jobrun *j, uint64_t *sent, uint64_t *recv) {
+static void link_totals(struct daemon *d, const struct agent_jobrun *j, uint64_t *sent,
+                        uint64_t *recv) {
     struct inter_peer_stats s;
     *sent = *recv = 0;
     for (int i = 0; i < j->job.n_clusters; i++)
@@ -102,7 +110,8 @@ static void link_totals(struct daemon *d, const struct agent_jobrun *j, uint64_t
         }
 }
 
-static void wan_bytes(struct daemon *d, const struct agent_jobrun *j, uint64_t *sent, uint64_t *recv) {
+static void wan_bytes(struct daemon *d, const struct agent_jobrun *j, uint64_t *sent,
+                      uint64_t *recv) {
     *sent = *recv = 0;
     if (!j->federated)
         return;
@@ -114,9 +123,11 @@ static void wan_bytes(struct daemon *d, const struct agent_jobrun *j, uint64_t *
 static void save_state(struct daemon *d, struct agent_jobrun *j, const char *state) {
     uint64_t sent, recv;
     wan_bytes(d, j, &sent, &recv);
-    json_t *s = json_pack("{s:s,s:I,s:I}", "state", state, "sent", (json_int_t)sent, "recv", (json_int_t)recv);
+    json_t *s = json_pack("{s:s,s:I,s:I}", "state", state, "sent", (json_int_t)sent, "recv",
+                          (json_int_t)recv);
     char *spec = json_dumps(j->spec, JSON_COMPACT), *text = json_dumps(s, JSON_COMPACT);
-    if (spec && text && inter_ledger_put_job(inter_service_ledger(d->service), j->id, spec, text) != NEB_OK)
+    if (spec && text &&
+        inter_ledger_put_job(inter_service_ledger(d->service), j->id, spec, text) != NEB_OK)
         neb_warn("the state of job %s could not be stored", j->job.name);
     free(spec);
     free(text);
@@ -128,7 +139,8 @@ struct recall {
     uint64_t sent, recv;
 };
 
-static void recall_job(void *user, const uint8_t id[INTER_ID_BYTES], const char *spec, const char *state) {
+static void recall_job(void *user, const uint8_t id[INTER_ID_BYTES], const char *spec,
+                       const char *state) {
     struct recall *r = user;
     (void)spec;
     if (memcmp(id, r->id, INTER_ID_BYTES))
@@ -159,7 +171,8 @@ static void forget(struct agent_jobrun *j) {
 }
 
 // Which member each cluster is. The job's own operator decides what runs here: unknown names are refused.
-static enum neb_status map_clusters(const struct daemon *d, struct agent_jobrun *j, char *why, size_t cap) {
+static enum neb_status map_clusters(const struct daemon *d, struct agent_jobrun *j, char *why,
+                                    size_t cap) {
     j->self = -1;
     for (int i = 0; i < j->job.n_clusters; i++) {
         const char *name = j->job.clusters[i].name;
@@ -172,7 +185,10 @@ static enum neb_status map_clusters(const struct daemon *d, struct agent_jobrun 
         if (peer == UINT32_MAX && j->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
             continue; // the reference runs in one process: the other clusters are only its data
         if (peer == UINT32_MAX) {
-            snprintf(why, cap, "cluster \"%s\" is no member known to agent \"%s\"; add it with nebula peer add", name, my_name(d));
+            snprintf(
+                why, cap,
+                "cluster \"%s\" is no member known to agent \"%s\"; add it with nebula peer add",
+                name, my_name(d));
             return NEB_ERR_NOT_FOUND;
         }
         j->peers[i] = peer;
@@ -185,9 +201,13 @@ static enum neb_status map_clusters(const struct daemon *d, struct agent_jobrun 
 }
 
 static enum neb_status open_rounds(struct daemon *d, struct agent_jobrun *j) {
-    struct inter_job_config c = {.n_members = (uint8_t)j->job.n_clusters, .self = (uint8_t)j->self,
-                                 .fragments = (uint32_t)j->job.sync.fragments, .merge_after = (uint32_t)j->job.sync.merge_after,
-                                 .eta = j->job.sync.eta, .mu = j->job.sync.mu, .interval = (uint32_t)j->job.sync.interval,
+    struct inter_job_config c = {.n_members = (uint8_t)j->job.n_clusters,
+                                 .self = (uint8_t)j->self,
+                                 .fragments = (uint32_t)j->job.sync.fragments,
+                                 .merge_after = (uint32_t)j->job.sync.merge_after,
+                                 .eta = j->job.sync.eta,
+                                 .mu = j->job.sync.mu,
+                                 .interval = (uint32_t)j->job.sync.interval,
                                  .overlap = (uint32_t)j->job.sync.overlap};
     struct recall r = {.id = j->id};
     memcpy(c.id, j->id, sizeof c.id);
@@ -200,7 +220,8 @@ static enum neb_status open_rounds(struct daemon *d, struct agent_jobrun *j) {
 }
 
 // Takes a job over: from the command line (home UINT32_MAX) or from another agent.
-static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t *spec, uint32_t home, char *why, size_t cap) {
+static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t *spec,
+                                       uint32_t home, char *why, size_t cap) {
     struct agent_jobrun *j = find_job(d, hex);
     if (j && j->state != AGENT_JOB_ENDED)
         return j; // said twice
@@ -215,7 +236,8 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
     if (j->used)
         forget(j);
     snprintf(why, cap, "agent \"%s\" cannot run the job; its log says why", my_name(d));
-    if (!hex || !neb_unhex(hex, j->id, sizeof j->id) || agent_job_from_json(spec, &j->job) != NEB_OK)
+    if (!hex || !neb_unhex(hex, j->id, sizeof j->id) ||
+        agent_job_from_json(spec, &j->job) != NEB_OK)
         return NULL;
     memcpy(j->hex, hex, sizeof j->hex);
     if (map_clusters(d, j, why, cap) != NEB_OK)
@@ -262,7 +284,10 @@ static void on_worker_end(struct daemon *d, struct agent_jobrun *j, int status) 
     agent_child_reason(status, reason, sizeof reason);
     if (j->reported) {
         const char *error = json_string_value(json_object_get(j->report, "error"));
-        end_job(d, j, error ? "failed" : json_is_true(json_object_get(j->report, "stopped")) ? "stopped" : "done");
+        end_job(d, j,
+                error                                                 ? "failed"
+                : json_is_true(json_object_get(j->report, "stopped")) ? "stopped"
+                                                                      : "done");
         return;
     }
     if (j->last_step > j->step_at_start)
@@ -270,8 +295,12 @@ static void on_worker_end(struct daemon *d, struct agent_jobrun *j, int status) 
     job_dir(d, j, dir, sizeof dir);
     if (j->state == AGENT_JOB_RUNNING && !d->stopping && j->restarts < AGENT_RESTARTS_MAX) {
         j->restarts++;
-        neb_warn("worker of job %s ended (%s); restart %d of %d from its last checkpoint", j->job.name, reason, j->restarts, AGENT_RESTARTS_MAX);
-        publish(d, j, "line", "line", json_pack("{s:s,s:s,s:s}", "kind", "fault", "cluster", my_name(d), "text", "worker ended; restarted"), false);
+        neb_warn("worker of job %s ended (%s); restart %d of %d from its last checkpoint",
+                 j->job.name, reason, j->restarts, AGENT_RESTARTS_MAX);
+        publish(d, j, "line", "line",
+                json_pack("{s:s,s:s,s:s}", "kind", "fault", "cluster", my_name(d), "text",
+                          "worker ended; restarted"),
+                false);
         if (start_worker(d, j) == NEB_OK)
             return;
     }
@@ -282,20 +311,24 @@ static void on_worker_end(struct daemon *d, struct agent_jobrun *j, int status) 
 
 // ---- local clients --------------------------------------------------------------------------------------------
 
-static void add_watcher(struct daemon *d, struct agent_jobrun *j, const struct agent_ipc_client *from) {
+static void add_watcher(struct daemon *d, struct agent_jobrun *j,
+                        const struct agent_ipc_client *from) {
     for (int i = 0; i < AGENT_WATCHERS_MAX; i++)
         if (!j->watchers[i].len || agent_ipc_same(&j->watchers[i], from)) {
             j->watchers[i] = *from;
             break;
         }
     if (j->report)
-        tell_client(d, from, json_pack("{s:s,s:s,s:O}", "ev", "report", "job", j->hex, "report", j->report));
+        tell_client(d, from,
+                    json_pack("{s:s,s:s,s:O}", "ev", "report", "job", j->hex, "report", j->report));
 }
 
-static void on_submit_job(struct daemon *d, const struct agent_ipc_client *from, struct agent_ipc_msg *m) {
+static void on_submit_job(struct daemon *d, const struct agent_ipc_client *from,
+                          struct agent_ipc_msg *m) {
     char why[512];
     json_t *spec = json_object_get(m->head, "spec");
-    struct agent_jobrun *j = accept_job(d, agent_ipc_str(m, "id", NULL), spec, UINT32_MAX, why, sizeof why);
+    struct agent_jobrun *j =
+        accept_job(d, agent_ipc_str(m, "id", NULL), spec, UINT32_MAX, why, sizeof why);
     if (!j) {
         answer(d, from, false, why);
         return;
@@ -307,10 +340,12 @@ static void on_submit_job(struct daemon *d, const struct agent_ipc_client *from,
         return; // one process does it all
     for (int i = 0; i < j->job.n_clusters; i++)
         if (i != j->self)
-            post(d, j->peers[i], AGENT_MSG_JOB, json_pack("{s:s,s:O}", "id", j->hex, "spec", spec), true);
+            post(d, j->peers[i], AGENT_MSG_JOB, json_pack("{s:s,s:O}", "id", j->hex, "spec", spec),
+                 true);
 }
 
-static void on_attach(struct daemon *d, const struct agent_ipc_client *from, struct agent_ipc_msg *m) {
+static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
+                      struct agent_ipc_msg *m) {
     char dir[NEB_PATH_MAX];
     struct agent_jobrun *j = find_job(d, agent_ipc_str(m, "job", NULL));
     if (!j || j->state == AGENT_JOB_ENDED) {
@@ -319,14 +354,18 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from, str
     }
     j->client = *from;
     job_dir(d, j, dir, sizeof dir);
-    tell_client(d, from, json_pack("{s:s,s:O,s:i,s:s,s:i,s:b}", "ev", "job", "spec", j->spec, "cluster", j->self, "dir", dir, "alive",
-                                   peers_alive(d, j), "stop", j->state == AGENT_JOB_STOPPING));
+    tell_client(d, from,
+                json_pack("{s:s,s:O,s:i,s:s,s:i,s:b}", "ev", "job", "spec", j->spec, "cluster",
+                          j->self, "dir", dir, "alive", peers_alive(d, j), "stop",
+                          j->state == AGENT_JOB_STOPPING));
 }
 
 static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
-    struct inter_manifest mf = {.tokens = (uint64_t)agent_ipc_int(m, "tokens", 0), .steps = (uint32_t)agent_ipc_int(m, "steps", 0),
-                                .missed = (uint32_t)agent_ipc_int(m, "missed", 0),
-                                .flags = json_is_true(json_object_get(m->head, "final")) ? INTER_FINAL : 0};
+    struct inter_manifest mf = {
+        .tokens = (uint64_t)agent_ipc_int(m, "tokens", 0),
+        .steps = (uint32_t)agent_ipc_int(m, "steps", 0),
+        .missed = (uint32_t)agent_ipc_int(m, "missed", 0),
+        .flags = json_is_true(json_object_get(m->head, "final")) ? INTER_FINAL : 0};
     uint8_t digest[16];
     if (m->n_parts != 1 || !neb_unhex(agent_ipc_str(m, "digest", ""), digest, sizeof digest)) {
         neb_warn("malformed update from a worker dropped");
@@ -346,7 +385,8 @@ static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
     enum neb_status st = inter_service_submit(d->service, &mf, m->parts[0].p, m->parts[0].len);
     if (st != NEB_OK) {
         char text[160];
-        snprintf(text, sizeof text, "update of round %u could not be stored: %s", mf.key.round, neb_status_name(st));
+        snprintf(text, sizeof text, "update of round %u could not be stored: %s", mf.key.round,
+                 neb_status_name(st));
         report_failure(d, j, text);
         stop_job(d, j);
     }
@@ -378,9 +418,11 @@ static void tell_link(struct daemon *d, struct agent_jobrun *j) {
         goodput = s.path.goodput_bps > goodput ? s.path.goodput_bps : goodput;
         rtt = neb_seconds(s.link.rtt) * 1e3;
     }
-    publish(d, j, "line", "line", json_pack("{s:s,s:s,s:b,s:I,s:I,s:f,s:f}", "kind", "link", "cluster", my_name(d), "up",
-                                            peers_alive(d, j) == j->job.n_clusters - 1, "sent_bytes", (json_int_t)sent, "recv_bytes",
-                                            (json_int_t)recv, "goodput_bps", goodput, "rtt_ms", rtt), false);
+    publish(d, j, "line", "line",
+            json_pack("{s:s,s:s,s:b,s:I,s:I,s:f,s:f}", "kind", "link", "cluster", my_name(d), "up",
+                      peers_alive(d, j) == j->job.n_clusters - 1, "sent_bytes", (json_int_t)sent,
+                      "recv_bytes", (json_int_t)recv, "goodput_bps", goodput, "rtt_ms", rtt),
+            false);
 }
 
 static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
@@ -396,7 +438,8 @@ static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
     json_t *faults = json_object();
     for (int f = 0; f < INTER_FAULTS; f++)
         if (d->faults[f])
-            json_object_set_new(faults, inter_fault_name((enum inter_fault)f), json_integer((json_int_t)d->faults[f]));
+            json_object_set_new(faults, inter_fault_name((enum inter_fault)f),
+                                json_integer((json_int_t)d->faults[f]));
     json_object_set_new(report, "faults", faults);
     json_decref(j->report);
     j->report = json_incref(report);
@@ -407,30 +450,38 @@ static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
 static void on_checkpoint(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
     json_t *rounds = json_object_get(m->head, "rounds"), *r;
     size_t f;
-    json_array_foreach(rounds, f, r)
-        if (j->federated && json_is_integer(r) && f < (size_t)j->job.sync.fragments &&
-            inter_service_prune(d->service, j->id, (uint32_t)f, (uint32_t)json_integer_value(r)) != NEB_OK)
-            neb_warn("old updates of job %s could not be removed", j->job.name);
+    json_array_foreach(
+        rounds, f, r) if (j->federated && json_is_integer(r) && f < (size_t)j->job.sync.fragments &&
+                          inter_service_prune(d->service, j->id, (uint32_t)f,
+                                              (uint32_t)json_integer_value(r)) != NEB_OK)
+        neb_warn("old updates of job %s could not be removed", j->job.name);
 }
 
 static json_t *status_of(struct daemon *d) {
-    json_t *root = json_pack("{s:s,s:s}", "ev", "status", "name", my_name(d)), *peers = json_array(), *jobs = json_array();
+    json_t *root = json_pack("{s:s,s:s}", "ev", "status", "name", my_name(d)),
+           *peers = json_array(), *jobs = json_array();
     for (uint32_t i = 0; i < d->members.n; i++) {
         struct inter_peer_stats s;
-        if (!strcmp(d->members.m[i].pub.name, my_name(d)) || inter_service_stats(d->service, i, &s) != NEB_OK)
+        if (!strcmp(d->members.m[i].pub.name, my_name(d)) ||
+            inter_service_stats(d->service, i, &s) != NEB_OK)
             continue;
-        json_array_append_new(peers, json_pack("{s:s,s:s,s:b,s:f,s:f,s:f,s:I,s:I,s:I}", "name", d->members.m[i].pub.name, "endpoint",
-                                               d->members.m[i].endpoint, "up", d->up[i], "since_s", neb_seconds(neb_now() - s.link.since),
-                                               "rtt_ms", neb_seconds(s.link.rtt) * 1e3, "goodput_bps", s.path.goodput_bps, "sent_bytes",
-                                               (json_int_t)s.link.sent_bytes, "recv_bytes", (json_int_t)s.link.recv_bytes, "resent_bytes",
-                                               (json_int_t)s.path.payload_resent));
+        json_array_append_new(
+            peers, json_pack("{s:s,s:s,s:b,s:f,s:f,s:f,s:I,s:I,s:I}", "name",
+                             d->members.m[i].pub.name, "endpoint", d->members.m[i].endpoint, "up",
+                             d->up[i], "since_s", neb_seconds(neb_now() - s.link.since), "rtt_ms",
+                             neb_seconds(s.link.rtt) * 1e3, "goodput_bps", s.path.goodput_bps,
+                             "sent_bytes", (json_int_t)s.link.sent_bytes, "recv_bytes",
+                             (json_int_t)s.link.recv_bytes, "resent_bytes",
+                             (json_int_t)s.path.payload_resent));
     }
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
         static const char *const names[] = {"running", "stopping", "ended"};
         const struct agent_jobrun *j = &d->jobs[i];
         if (j->used)
-            json_array_append_new(jobs, json_pack("{s:s,s:s,s:s,s:I,s:I}", "id", j->hex, "job", j->job.name, "state", names[j->state],
-                                                  "step", (json_int_t)j->last_step, "steps", (json_int_t)j->job.steps));
+            json_array_append_new(jobs, json_pack("{s:s,s:s,s:s,s:I,s:I}", "id", j->hex, "job",
+                                                  j->job.name, "state", names[j->state], "step",
+                                                  (json_int_t)j->last_step, "steps",
+                                                  (json_int_t)j->job.steps));
     }
     json_object_set_new(root, "port", json_integer(inter_service_port(d->service)));
     json_object_set_new(root, "peers", peers);
@@ -438,7 +489,8 @@ static json_t *status_of(struct daemon *d) {
     return root;
 }
 
-static void on_stop_request(struct daemon *d, const struct agent_ipc_client *from, struct agent_ipc_msg *m) {
+static void on_stop_request(struct daemon *d, const struct agent_ipc_client *from,
+                            struct agent_ipc_msg *m) {
     struct agent_jobrun *j = find_job(d, agent_ipc_str(m, "job", NULL));
     if (!j) {
         answer(d, from, false, "no such job");
@@ -451,7 +503,8 @@ static void on_stop_request(struct daemon *d, const struct agent_ipc_client *fro
     answer(d, from, true, "stopping after a checkpoint");
 }
 
-static void on_local(struct daemon *d, const struct agent_ipc_client *from, struct agent_ipc_msg *m) {
+static void on_local(struct daemon *d, const struct agent_ipc_client *from,
+                     struct agent_ipc_msg *m) {
     const char *op = agent_ipc_str(m, "op", "");
     struct agent_jobrun *j = NULL;
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
@@ -492,12 +545,14 @@ static void on_commit(void *user, const struct inter_record *r, const struct neb
     for (uint8_t i = 0; i < r->n; i++) {
         const struct inter_entry *e = &r->entries[i];
         parts[i] = (struct agent_ipc_part){blobs[i].p, blobs[i].len};
-        json_array_append_new(entries, json_pack("{s:i,s:I,s:f}", "member", e->member, "tokens", (json_int_t)e->tokens, "clip", (double)e->clip));
+        json_array_append_new(entries, json_pack("{s:i,s:I,s:f}", "member", e->member, "tokens",
+                                                 (json_int_t)e->tokens, "clip", (double)e->clip));
         final = final && e->flags & INTER_FINAL;
     }
-    json_t *head = json_pack("{s:s,s:I,s:I,s:f,s:f,s:b,s:b,s:o}", "ev", "commit", "round", (json_int_t)r->round, "fragment",
-                             (json_int_t)r->fragment, "eta", (double)r->eta, "mu", (double)r->mu, "merge", !!(r->flags & INTER_MERGE),
-                             "final", final, "entries", entries);
+    json_t *head = json_pack("{s:s,s:I,s:I,s:f,s:f,s:b,s:b,s:o}", "ev", "commit", "round",
+                             (json_int_t)r->round, "fragment", (json_int_t)r->fragment, "eta",
+                             (double)r->eta, "mu", (double)r->mu, "merge",
+                             !!(r->flags & INTER_MERGE), "final", final, "entries", entries);
     if (agent_ipc_send(d->ipc, &j->client, head, parts, r->n) != NEB_OK)
         neb_warn("commit of round %u could not be handed to the worker yet", r->round);
 }
@@ -510,17 +565,23 @@ static void on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *
     struct agent_jobrun *j = find_job(d, hex);
     if (kind == AGENT_MSG_JOB && hex) {
         if (!accept_job(d, hex, json_object_get(body, "spec"), peer, why, sizeof why))
-            post(d, peer, AGENT_MSG_REFUSED, json_pack("{s:s,s:s}", "id", hex, "reason", why), true);
+            post(d, peer, AGENT_MSG_REFUSED, json_pack("{s:s,s:s}", "id", hex, "reason", why),
+                 true);
     } else if (kind == AGENT_MSG_STOP && j) {
         stop_job(d, j);
     } else if (kind == AGENT_MSG_REFUSED && j) {
         const char *reason = json_string_value(json_object_get(body, "reason"));
-        publish(d, j, "report", "report", json_pack("{s:s,s:s}", "name", d->members.m[peer].pub.name, "error", reason ? reason : "refused"), true);
+        publish(d, j, "report", "report",
+                json_pack("{s:s,s:s}", "name", d->members.m[peer].pub.name, "error",
+                          reason ? reason : "refused"),
+                true);
         stop_job(d, j);
     } else if (kind == AGENT_MSG_METRICS && j && j->local) {
         json_t *line = json_object_get(body, "line");
         if (json_is_object(line)) {
-            json_object_set_new(line, "cluster", json_string(d->members.m[peer].pub.name)); // who it is from is not for it to say
+            json_object_set_new(
+                line, "cluster",
+                json_string(d->members.m[peer].pub.name)); // who it is from is not for it to say
             publish(d, j, "line", "line", json_incref(line), false);
         }
     } else if (kind == AGENT_MSG_REPORT && j && j->local) {
@@ -542,10 +603,14 @@ static void on_peer(void *user, uint32_t peer, bool up) {
         if (!j->used || j->state == AGENT_JOB_ENDED || !j->federated)
             continue;
         if (j->client.len)
-            tell_client(d, &j->client, json_pack("{s:s,s:i}", "ev", "peers", "alive", peers_alive(d, j)));
+            tell_client(d, &j->client,
+                        json_pack("{s:s,s:i}", "ev", "peers", "alive", peers_alive(d, j)));
         char text[160];
-        snprintf(text, sizeof text, "link to %s is %s", d->members.m[peer].pub.name, up ? "up" : "down");
-        publish(d, j, "line", "line", json_pack("{s:s,s:s,s:s}", "kind", "fault", "cluster", my_name(d), "text", text), false);
+        snprintf(text, sizeof text, "link to %s is %s", d->members.m[peer].pub.name,
+                 up ? "up" : "down");
+        publish(d, j, "line", "line",
+                json_pack("{s:s,s:s,s:s}", "kind", "fault", "cluster", my_name(d), "text", text),
+                false);
     }
 }
 
@@ -553,9 +618,11 @@ static void on_fault(void *user, uint32_t peer, enum inter_fault f) {
     struct daemon *d = user;
     d->faults[f]++;
     if (f == INTER_FAULT_DIVERGED)
-        neb_log(NEB_LOG_ERROR, "parameters of %s differ from ours after the same commits", d->members.m[peer].pub.name);
+        neb_log(NEB_LOG_ERROR, "parameters of %s differ from ours after the same commits",
+                d->members.m[peer].pub.name);
     else if (d->faults[f] == 1)
-        neb_warn("a %s message from %s was dropped; further ones are counted", inter_fault_name(f), d->members.m[peer].pub.name);
+        neb_warn("a %s message from %s was dropped; further ones are counted", inter_fault_name(f),
+                 d->members.m[peer].pub.name);
 }
 
 // ---- the loop -------------------------------------------------------------------------------------------------
@@ -596,7 +663,8 @@ static enum neb_status loop(struct daemon *d) {
         neb_ns deadline = inter_service_next_deadline(d->service), now = neb_now();
         deadline = d->next_telemetry < deadline ? d->next_telemetry : deadline;
         long wait_ms = deadline > now ? (long)((deadline - now + NEB_MS - 1) / NEB_MS) : 0;
-        if (zmq_poll(items, (int)(n < POLL_MAX ? n : POLL_MAX), wait_ms) < 0 && zmq_errno() != EINTR)
+        if (zmq_poll(items, (int)(n < POLL_MAX ? n : POLL_MAX), wait_ms) < 0 &&
+            zmq_errno() != EINTR)
             return neb_fail(NEB_ERR_IO, "poll: %s", zmq_strerror(zmq_errno()));
         on_signal(d);
         if (d->stopping && !give_up)
@@ -633,7 +701,8 @@ static enum neb_status set_up(struct daemon *d) {
     NEB_TRY(neb_path(path, sizeof path, d->c->home, "members.json"));
     enum neb_status st = sec_members_load(path, 0, &d->members);
     if (st == NEB_ERR_NOT_FOUND)
-        return neb_fail(st, "no members known in %s; add the other agents with nebula peer add", path);
+        return neb_fail(st, "no members known in %s; add the other agents with nebula peer add",
+                        path);
     NEB_TRY(st);
     NEB_TRY(neb_path(jobs, sizeof jobs, d->c->home, "jobs"));
     NEB_TRY(neb_fs_mkdirs(jobs, 0700));
@@ -647,12 +716,17 @@ static enum neb_status set_up(struct daemon *d) {
         return neb_fail_errno("signalfd");
     if (!(d->zctx = zmq_ctx_new()))
         return neb_fail(NEB_ERR_NOMEM, "cannot create a ZeroMQ context");
-    struct inter_service_config s = {.dir = d->c->home, .identity = d->identity, .members = &d->members, .listen = d->c->listen,
-                                     .n_bulk = d->c->n_bulk, .zmq_context = d->zctx,
+    struct inter_service_config s = {.dir = d->c->home,
+                                     .identity = d->identity,
+                                     .members = &d->members,
+                                     .listen = d->c->listen,
+                                     .n_bulk = d->c->n_bulk,
+                                     .zmq_context = d->zctx,
                                      .callbacks = {d, on_commit, on_message, on_peer, on_fault}};
     NEB_TRY(inter_service_create(&s, &d->service));
     NEB_TRY(neb_path(d->socket_path, sizeof d->socket_path, d->c->home, "agent.sock"));
-    return agent_ipc_listen(d->zctx, d->socket_path, &d->ipc); // last: who finds the socket finds an agent that is ready
+    return agent_ipc_listen(d->zctx, d->socket_path,
+                            &d->ipc); // last: who finds the socket finds an agent that is ready
 }
 
 enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
@@ -663,7 +737,8 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
     d->signal_fd = -1;
     enum neb_status st = set_up(d);
     if (st == NEB_OK) {
-        neb_info("agent is ready%s%s", c->listen ? ", listening on " : "", c->listen ? c->listen : "");
+        neb_info("agent is ready%s%s", c->listen ? ", listening on " : "",
+                 c->listen ? c->listen : "");
         st = loop(d);
     }
     for (int i = 0; i < AGENT_JOBS_MAX; i++)

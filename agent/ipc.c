@@ -33,7 +33,8 @@ static enum neb_status ipc_open(void *zctx, const char *path, bool server, struc
     char endpoint[sizeof(((struct sockaddr_un *)0)->sun_path) + 8];
     int linger = 1000, queue = 4096, one = 1;
     if (strlen(path) >= sizeof(((struct sockaddr_un *)0)->sun_path))
-        return neb_fail(NEB_ERR_LIMIT, "socket path longer than %zu bytes: %s; choose a shorter --home or --out",
+        return neb_fail(NEB_ERR_LIMIT,
+                        "socket path longer than %zu bytes: %s; choose a shorter --home or --out",
                         sizeof(((struct sockaddr_un *)0)->sun_path) - 1, path);
     snprintf(endpoint, sizeof endpoint, "ipc://%s", path);
     struct agent_ipc *s = calloc(1, sizeof *s);
@@ -127,7 +128,8 @@ static void drop_rest(void *socket) {
     }
 }
 
-enum neb_status agent_ipc_recv(struct agent_ipc *s, struct agent_ipc_client *from, struct agent_ipc_msg *m) {
+enum neb_status agent_ipc_recv(struct agent_ipc *s, struct agent_ipc_client *from,
+                               struct agent_ipc_msg *m) {
     *m = (struct agent_ipc_msg){0};
     zmq_msg_t f;
     zmq_msg_init(&f);

@@ -18,12 +18,13 @@
 #include <zmq.h>
 
 enum {
-    AGENT_IPC_PARTS_MAX = 16,          // one part a member
-    AGENT_IPC_HEAD_MAX = 4 << 20,      // bytes of JSON
-    AGENT_IPC_CLIENT_MAX = 32,         // bytes of a client's routing id
+    AGENT_IPC_PARTS_MAX = 16,     // one part a member
+    AGENT_IPC_HEAD_MAX = 4 << 20, // bytes of JSON
+    AGENT_IPC_CLIENT_MAX = 32,    // bytes of a client's routing id
 };
 
-struct agent_ipc_client { // who sent a message to an agent; plain data, comparable with agent_ipc_same
+struct
+    agent_ipc_client { // who sent a message to an agent; plain data, comparable with agent_ipc_same
     uint8_t id[AGENT_IPC_CLIENT_MAX];
     uint8_t len; // 0: nobody
 };
@@ -34,9 +35,9 @@ struct agent_ipc_part {
 };
 
 struct agent_ipc_msg {
-    json_t *head;                                        // owned; always an object
+    json_t *head; // owned; always an object
     size_t n_parts;
-    struct agent_ipc_part parts[AGENT_IPC_PARTS_MAX];    // views into frames
+    struct agent_ipc_part parts[AGENT_IPC_PARTS_MAX]; // views into frames
     zmq_msg_t frames[AGENT_IPC_PARTS_MAX];
 };
 void agent_ipc_msg_clear(struct agent_ipc_msg *m);
@@ -45,22 +46,27 @@ const char *agent_ipc_str(const struct agent_ipc_msg *m, const char *key, const 
 int64_t agent_ipc_int(const struct agent_ipc_msg *m, const char *key, int64_t def);
 
 struct agent_ipc; // one socket, server or client
-NEB_MUST_CHECK enum neb_status agent_ipc_listen(void *zctx, const char *path, struct agent_ipc **out);
-NEB_MUST_CHECK enum neb_status agent_ipc_connect(void *zctx, const char *path, struct agent_ipc **out);
+NEB_MUST_CHECK enum neb_status agent_ipc_listen(void *zctx, const char *path,
+                                                struct agent_ipc **out);
+NEB_MUST_CHECK enum neb_status agent_ipc_connect(void *zctx, const char *path,
+                                                 struct agent_ipc **out);
 void agent_ipc_destroy(struct agent_ipc **s);
 void *agent_ipc_socket(const struct agent_ipc *s); // for zmq_poll
 
 // Sends a copy of head (a new reference is taken from the caller: "stolen") and of the parts. `to` only for a server.
 // NEB_ERR_AGAIN when the other side is gone or its queue is full.
-NEB_MUST_CHECK enum neb_status agent_ipc_send(struct agent_ipc *s, const struct agent_ipc_client *to, json_t *head,
+NEB_MUST_CHECK enum neb_status agent_ipc_send(struct agent_ipc *s,
+                                              const struct agent_ipc_client *to, json_t *head,
                                               const struct agent_ipc_part *parts, size_t n_parts);
 // Takes the next message if there is one: NEB_ERR_AGAIN when none, NEB_ERR_FORMAT when it was malformed (dropped).
 NEB_MUST_CHECK enum neb_status agent_ipc_recv(struct agent_ipc *s, struct agent_ipc_client *from,
                                               struct agent_ipc_msg *m);
 // Waits at most `timeout` for a message, then as agent_ipc_recv; NEB_ERR_TIMEOUT when none came.
-NEB_MUST_CHECK enum neb_status agent_ipc_wait(struct agent_ipc *s, neb_ns timeout, struct agent_ipc_msg *m);
+NEB_MUST_CHECK enum neb_status agent_ipc_wait(struct agent_ipc *s, neb_ns timeout,
+                                              struct agent_ipc_msg *m);
 
-static inline bool agent_ipc_same(const struct agent_ipc_client *a, const struct agent_ipc_client *b) {
+static inline bool agent_ipc_same(const struct agent_ipc_client *a,
+                                  const struct agent_ipc_client *b) {
     return a->len == b->len && a->len && !__builtin_memcmp(a->id, b->id, a->len);
 }
 

@@ -15,19 +15,19 @@ struct agent_jobrun {
     uint8_t id[AGENT_JOB_ID_BYTES];
     char hex[2 * AGENT_JOB_ID_BYTES + 1];
     struct agent_job job;
-    json_t *spec;                 // owned
-    int self;                     // cluster index of this agent
+    json_t *spec;                       // owned
+    int self;                           // cluster index of this agent
     uint32_t peers[AGENT_CLUSTERS_MAX]; // link peer of each cluster (of self: unused)
-    bool federated;               // rounds are exchanged
-    bool local;                   // submitted here: reports of all clusters come here
-    uint32_t home;                // peer that submitted it, unless local
+    bool federated;                     // rounds are exchanged
+    bool local;                         // submitted here: reports of all clusters come here
+    uint32_t home;                      // peer that submitted it, unless local
     enum agent_job_state state;
     struct agent_child worker;
     struct agent_ipc_client client; // the worker, once attached
     int restarts;
     int64_t last_step, step_at_start; // progress resets the count of restarts
     bool reported;
-    json_t *report;               // owned: of this cluster, kept for watchers that come late
+    json_t *report; // owned: of this cluster, kept for watchers that come late
     struct agent_ipc_client watchers[AGENT_WATCHERS_MAX];
     uint64_t sent_before, recv_before; // on the sockets, by earlier runs of the job
     uint64_t sent_base, recv_base;     // link counters when this run began

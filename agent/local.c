@@ -6,8 +6,8 @@
 #include <arpa/inet.h>
 #include <jansson.h>
 #include <netinet/in.h>
-#include <signal.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -26,7 +26,8 @@ static enum neb_status free_port(int *out) {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t len = sizeof a;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    bool good = fd >= 0 && bind(fd, (struct sockaddr *)&a, len) == 0 && getsockname(fd, (struct sockaddr *)&a, &len) == 0;
+    bool good = fd >= 0 && bind(fd, (struct sockaddr *)&a, len) == 0 &&
+                getsockname(fd, (struct sockaddr *)&a, &len) == 0;
     enum neb_status st = good ? NEB_OK : neb_fail_errno("cannot find a free port on loopback");
     *out = ntohs(a.sin_port);
     if (fd >= 0)
@@ -80,7 +81,8 @@ static bool tun_possible(const char *wanlink) {
     return status == 0;
 }
 
-static enum neb_status start_tun(struct agent_local *l, const char *wanlink, const char *wan, const char *dir, struct places *p) {
+static enum neb_status start_tun(struct agent_local *l, const char *wanlink, const char *wan,
+                                 const char *dir, struct places *p) {
     char sites[16], log[NEB_PATH_MAX], ctl[NEB_PATH_MAX], endpoint[32];
     json_t *ready = NULL, *list, *site;
     size_t i;
@@ -88,7 +90,8 @@ static enum neb_status start_tun(struct agent_local *l, const char *wanlink, con
     NEB_TRY(neb_path(log, sizeof log, dir, "wanlink.log"));
     NEB_TRY(neb_path(ctl, sizeof ctl, dir, "wan.ctl"));
     NEB_TRY(neb_fs_remove(ctl));
-    const char *const argv[] = {wanlink, "run", "--wan", wan, "--sites", sites, "--ctl", ctl, "--die-with-parent", NULL};
+    const char *const argv[] = {
+        wanlink, "run", "--wan", wan, "--sites", sites, "--ctl", ctl, "--die-with-parent", NULL};
     NEB_TRY(agent_child_start(&l->wan, "wanlink", argv, log, &l->wan_stdout));
     if (read_ready(l->wan_stdout, 15 * NEB_S, &ready) != NEB_OK) {
         json_decref(ready);
@@ -96,8 +99,10 @@ static enum neb_status start_tun(struct agent_local *l, const char *wanlink, con
     }
     list = json_object_get(ready, "sites");
     json_array_foreach(list, i, site) {
-        const char *ns = json_string_value(json_object_get(site, "netns")), *addr = json_string_value(json_object_get(site, "addr"));
-        if (i >= (size_t)l->n || !ns || !addr || strlen(ns) >= sizeof p->netns[i] || strlen(addr) > 20)
+        const char *ns = json_string_value(json_object_get(site, "netns")),
+                   *addr = json_string_value(json_object_get(site, "addr"));
+        if (i >= (size_t)l->n || !ns || !addr || strlen(ns) >= sizeof p->netns[i] ||
+            strlen(addr) > 20)
             continue;
         snprintf(p->netns[i], sizeof p->netns[i], "%s", ns);
         snprintf(endpoint, sizeof endpoint, "%.20s:%d", addr, WAN_PORT);
@@ -113,7 +118,8 @@ static enum neb_status start_tun(struct agent_local *l, const char *wanlink, con
 }
 
 // Without root: the same agents on loopback, with a proxy of limited rate and delay between every pair.
-static enum neb_status start_proxy(struct agent_local *l, const char *wanlink, const char *wan, const char *dir, struct places *p) {
+static enum neb_status start_proxy(struct agent_local *l, const char *wanlink, const char *wan,
+                                   const char *dir, struct places *p) {
     static const size_t words_per_pair = 4;
     char log[NEB_PATH_MAX], ctl[NEB_PATH_MAX], (*text)[64] = NULL, rate_delay[64];
     const char **argv = NULL;
@@ -136,7 +142,8 @@ static enum neb_status start_proxy(struct agent_local *l, const char *wanlink, c
         st = neb_fail(NEB_ERR_NOMEM, "out of memory starting the WAN emulator");
         goto out;
     }
-    const char *const head[] = {wanlink, "proxy", "--wan", rate_delay, "--ctl", ctl, "--die-with-parent"};
+    const char *const head[] = {
+        wanlink, "proxy", "--wan", rate_delay, "--ctl", ctl, "--die-with-parent"};
     for (; word < 7; word++)
         argv[word] = head[word];
     for (int i = 0; i < l->n; i++)
@@ -162,7 +169,8 @@ out:
     return st;
 }
 
-static enum neb_status make_keys(const struct agent_job *job, struct agent_local *l, const char *dir, struct sec_public *pub) {
+static enum neb_status make_keys(const struct agent_job *job, struct agent_local *l,
+                                 const char *dir, struct sec_public *pub) {
     for (int i = 0; i < l->n; i++) {
         struct sec_identity *id = NULL;
         char clusters[NEB_PATH_MAX], keys[NEB_PATH_MAX];
@@ -181,12 +189,14 @@ static enum neb_status make_keys(const struct agent_job *job, struct agent_local
 }
 
 // Everybody knows everybody; of each pair the later one in the job's list dials.
-static enum neb_status write_members(const struct agent_local *l, const struct sec_public *pub, const struct places *p) {
+static enum neb_status write_members(const struct agent_local *l, const struct sec_public *pub,
+                                     const struct places *p) {
     for (int i = 0; i < l->n; i++) {
         struct sec_members members = {0};
         char path[NEB_PATH_MAX];
         for (int k = 0; k < l->n; k++) {
-            struct sec_member m = {.pub = pub[k], .connect = k < i ? SEC_CONNECT_OUT : SEC_CONNECT_IN};
+            struct sec_member m = {.pub = pub[k],
+                                   .connect = k < i ? SEC_CONNECT_OUT : SEC_CONNECT_IN};
             if (k < i)
                 snprintf(m.endpoint, sizeof m.endpoint, "%s", p->reach[i][k]);
             NEB_TRY(sec_members_add(&members, &m));
@@ -206,14 +216,17 @@ static enum neb_status wait_ready(struct agent_local *l) {
         while (!neb_fs_exists(path)) {
             NEB_TRY(agent_local_check(l));
             if (neb_now() > end)
-                return neb_fail(NEB_ERR_TIMEOUT, "agent in %s did not start within 20 s; see its agent.log", l->homes[i]);
+                return neb_fail(NEB_ERR_TIMEOUT,
+                                "agent in %s did not start within 20 s; see its agent.log",
+                                l->homes[i]);
             neb_sleep(10 * NEB_MS);
         }
     }
     return NEB_OK;
 }
 
-enum neb_status agent_local_start(const struct agent_job *job, int n, const char *dir, const char *wan, struct agent_local *l) {
+enum neb_status agent_local_start(const struct agent_job *job, int n, const char *dir,
+                                  const char *wan, struct agent_local *l) {
     static struct places p; // large, and this runs once
     struct sec_public pub[AGENT_CLUSTERS_MAX];
     char exe[NEB_PATH_MAX], wanlink[NEB_PATH_MAX];
@@ -226,7 +239,8 @@ enum neb_status agent_local_start(const struct agent_job *job, int n, const char
     NEB_TRY(make_keys(job, l, dir, pub));
     if (wan && n > 1) {
         NEB_TRY(agent_sibling_path("wanlink", wanlink, sizeof wanlink));
-        NEB_TRY(tun_possible(wanlink) ? start_tun(l, wanlink, wan, dir, &p) : start_proxy(l, wanlink, wan, dir, &p));
+        NEB_TRY(tun_possible(wanlink) ? start_tun(l, wanlink, wan, dir, &p)
+                                      : start_proxy(l, wanlink, wan, dir, &p));
     } else {
         NEB_TRY(place_on_loopback(n, &p));
     }
@@ -236,9 +250,12 @@ enum neb_status agent_local_start(const struct agent_job *job, int n, const char
         NEB_TRY(neb_path(log, sizeof log, l->homes[i], "agent.log"));
         NEB_TRY(neb_path(sock, sizeof sock, l->homes[i], "agent.sock"));
         NEB_TRY(neb_fs_remove(sock));
-        const char *const plain[] = {exe, "agent", "--home", l->homes[i], "--listen", p.listen[i], NULL};
-        const char *const inside[] = {wanlink, "exec", p.netns[i], "--", exe, "agent", "--home", l->homes[i], "--listen", p.listen[i], NULL};
-        NEB_TRY(agent_child_start(&l->agents[i], job->clusters[i].name, p.netns[i][0] ? inside : plain, log, NULL));
+        const char *const plain[] = {exe,        "agent",     "--home", l->homes[i],
+                                     "--listen", p.listen[i], NULL};
+        const char *const inside[] = {wanlink,  "exec",      p.netns[i], "--",        exe, "agent",
+                                      "--home", l->homes[i], "--listen", p.listen[i], NULL};
+        NEB_TRY(agent_child_start(&l->agents[i], job->clusters[i].name,
+                                  p.netns[i][0] ? inside : plain, log, NULL));
     }
     return wait_ready(l);
 }
@@ -248,10 +265,12 @@ enum neb_status agent_local_check(struct agent_local *l) {
     int status;
     for (int i = 0; i < l->n; i++)
         if (agent_child_ended(&l->agents[i], &status))
-            return neb_fail(NEB_ERR_STATE, "agent %s ended (%s); see %s/agent.log", l->agents[i].what,
-                            agent_child_reason(status, reason, sizeof reason), l->homes[i]);
+            return neb_fail(NEB_ERR_STATE, "agent %s ended (%s); see %s/agent.log",
+                            l->agents[i].what, agent_child_reason(status, reason, sizeof reason),
+                            l->homes[i]);
     if (l->wan.pid && agent_child_ended(&l->wan, &status))
-        return neb_fail(NEB_ERR_STATE, "the WAN emulator ended (%s)", agent_child_reason(status, reason, sizeof reason));
+        return neb_fail(NEB_ERR_STATE, "the WAN emulator ended (%s)",
+                        agent_child_reason(status, reason, sizeof reason));
     return NEB_OK;
 }
 

@@ -15,7 +15,8 @@ struct agent_local {
 
 // Starts the first n agents of the job under DIR/clusters/NAME. wan: "RATE:DELAY[:LOSS]", or NULL for plain loopback.
 // Returns when every agent answers on its socket.
-NEB_MUST_CHECK enum neb_status agent_local_start(const struct agent_job *job, int n, const char *dir, const char *wan,
+NEB_MUST_CHECK enum neb_status agent_local_start(const struct agent_job *job, int n,
+                                                 const char *dir, const char *wan,
                                                  struct agent_local *out);
 void agent_local_stop(struct agent_local *l);
 // NEB_ERR_STATE, logged, when a process of it ended on its own.

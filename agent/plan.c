@@ -18,12 +18,15 @@ static void add(struct agent_plan *p, int64_t *small, int64_t n, int64_t times, 
 
 // Counted from the shape, as in intra/model.h's drawing; the test compares with models that were made. Making one only to
 // count would take the memory of the whole model. *small: trainable elements in tensors that top-k sends densely.
-static void count_params(const struct agent_job *job, int64_t vocab, struct agent_plan *p, int64_t *small) {
+static void count_params(const struct agent_job *job, int64_t vocab, struct agent_plan *p,
+                         int64_t *small) {
     const struct intra_model_config *m = &job->model;
     const struct intra_trainable *t = &job->trainable;
-    int64_t d = m->d_model, layers = m->n_layers, head_dim = m->head_dim ? m->head_dim : m->d_model / m->n_heads;
+    int64_t d = m->d_model, layers = m->n_layers,
+            head_dim = m->head_dim ? m->head_dim : m->d_model / m->n_heads;
     int64_t q = m->n_heads * head_dim, kv = (m->n_kv_heads ? m->n_kv_heads : m->n_heads) * head_dim;
-    int64_t out[SLOTS] = {q, kv, kv, d, m->d_ff, m->d_ff, d}, in[SLOTS] = {d, d, d, q, d, d, m->d_ff};
+    int64_t out[SLOTS] = {q, kv, kv, d, m->d_ff, m->d_ff, d},
+            in[SLOTS] = {d, d, d, q, d, d, m->d_ff};
     bool full = t->mode == INTRA_TRAIN_FULL, last = t->mode == INTRA_TRAIN_LAST_LAYERS;
     bool bitfit = t->mode == INTRA_TRAIN_BITFIT;
     int64_t learn = full ? layers : last ? t->last_layers : 0; // blocks whose matrices learn
@@ -72,7 +75,8 @@ out:
 }
 
 // What a parameter costs: top-k sends small tensors as int8.
-static enum neb_status bits_of(const struct agent_job *job, const struct agent_plan *p, int64_t small, double *bits) {
+static enum neb_status bits_of(const struct agent_job *job, const struct agent_plan *p,
+                               int64_t small, double *bits) {
     struct cmp_codec codec;
     double dense;
     NEB_TRY(cmp_codec_parse(job->sync.codec, &codec));
@@ -101,7 +105,8 @@ enum neb_status agent_job_plan(const struct agent_job *job, int32_t vocab, struc
         p->bits_per_param = 32;
     } else {
         NEB_TRY(bits_of(job, p, small, &p->bits_per_param));
-        p->exchanges = (job->steps - 1) / job->sync.interval + 1; // the last step drains what is left
+        p->exchanges =
+            (job->steps - 1) / job->sync.interval + 1; // the last step drains what is left
         p->memory_bytes += 16 * p->trainable;
     }
     p->bytes_per_exchange = p->bits_per_param / 8 * (double)p->trainable;

@@ -4,18 +4,19 @@
 #include "agent/config.h"
 
 struct agent_plan {
-    int64_t params, trainable;        // elements; with vocab 0: of the blocks and final norm only
-    int64_t tokens_per_step, tokens;  // of one cluster: a step's, and of the whole run
-    int64_t exchanges;                // of the whole model, per cluster (a fragment's are as many)
-    double bits_per_param;            // of the codec, measured on normally distributed values
-    double bytes_per_exchange;        // encoded update of one cluster, without row counts and transport
-    double bytes;                     // of all exchanges, per cluster
-    double reduction;                 // fp32 every step / bytes; NAN when nothing is sent
-    int64_t memory_bytes;             // parameters, gradients, AdamW state and outer state of a worker
+    int64_t params, trainable;       // elements; with vocab 0: of the blocks and final norm only
+    int64_t tokens_per_step, tokens; // of one cluster: a step's, and of the whole run
+    int64_t exchanges;               // of the whole model, per cluster (a fragment's are as many)
+    double bits_per_param;           // of the codec, measured on normally distributed values
+    double bytes_per_exchange; // encoded update of one cluster, without row counts and transport
+    double bytes;              // of all exchanges, per cluster
+    double reduction;          // fp32 every step / bytes; NAN when nothing is sent
+    int64_t memory_bytes;      // parameters, gradients, AdamW state and outer state of a worker
 };
 
 // vocab: of the corpus, used where the job leaves it to the corpus; 0: not known. Encodes a sample to learn what the
 // codec makes of it, nothing else. Fails with NEB_ERR_NOMEM only: the job must be valid.
-NEB_MUST_CHECK enum neb_status agent_job_plan(const struct agent_job *job, int32_t vocab, struct agent_plan *out);
+NEB_MUST_CHECK enum neb_status agent_job_plan(const struct agent_job *job, int32_t vocab,
+                                              struct agent_plan *out);
 
 #endif

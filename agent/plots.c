@@ -11,10 +11,11 @@
 
 enum { CLUSTERS_MAX = 16, CHANGES_MAX = 64 };
 
-struct series { // one cluster's tables: loss-N.dat (t, tokens, loss, sent bytes) and link-N.dat (t, Mbit/s)
+struct
+    series { // one cluster's tables: loss-N.dat (t, tokens, loss, sent bytes) and link-N.dat (t, Mbit/s)
     char name[64];
     FILE *loss, *link;
-    int64_t step;       // of the last row
+    int64_t step; // of the last row
     double sent;
     int64_t n_loss, n_sent, n_link; // rows; rows after something was sent
     char codec[32];
@@ -66,9 +67,11 @@ static double number(const json_t *o, const char *key) {
 
 static void add_step(struct series *s, const json_t *o) {
     int64_t step = json_integer_value(json_object_get(o, "step"));
-    if (step <= s->step && s->n_loss) // the job was resumed from a checkpoint behind this: begin another piece of curve
+    if (step <= s->step &&
+        s->n_loss) // the job was resumed from a checkpoint behind this: begin another piece of curve
         fputc('\n', s->loss);
-    fprintf(s->loss, "%g %g %g %g\n", number(o, "t"), number(o, "tokens"), number(o, "loss"), s->sent);
+    fprintf(s->loss, "%g %g %g %g\n", number(o, "t"), number(o, "tokens"), number(o, "loss"),
+            s->sent);
     s->step = step;
     s->n_loss++;
     s->n_sent += s->sent > 0;
@@ -89,7 +92,8 @@ static void add_codec(struct data *d, struct series *s, const json_t *o) {
 
 static void add_line(void *user, const json_t *o) {
     struct data *d = user;
-    const char *kind = json_string_value(json_object_get(o, "kind")), *name = json_string_value(json_object_get(o, "cluster"));
+    const char *kind = json_string_value(json_object_get(o, "kind")),
+               *name = json_string_value(json_object_get(o, "cluster"));
     struct series *s = kind && name ? series_of(d, name) : NULL;
     if (!s || !s->loss || !s->link)
         return;
@@ -121,7 +125,8 @@ static void quoted(FILE *g, const char *a, const char *b) {
     fprintf(g, "%s'", b);
 }
 
-static const char *const colours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"};
+static const char *const colours[] = {"#0072b2", "#d55e00", "#009e73",
+                                      "#cc79a7", "#e69f00", "#56b4e9"};
 enum { COLOURS = sizeof colours / sizeof colours[0] };
 
 enum table { TABLE_LOSS, TABLE_SENT, TABLE_LINK };
@@ -153,9 +158,11 @@ static void mark_changes(FILE *g, const struct data *d) {
         const char *colour = colours[c->cluster % COLOURS];
         if (isnan(c->t))
             continue;
-        fprintf(g, "set arrow from %g, graph 0 to %g, graph 1 nohead dt 2 lc rgb '%s'\nset label ", c->t, c->t, colour);
+        fprintf(g, "set arrow from %g, graph 0 to %g, graph 1 nohead dt 2 lc rgb '%s'\nset label ",
+                c->t, c->t, colour);
         quoted(g, c->codec, "");
-        fprintf(g, " at %g, graph %g offset 0.5, 0 noenhanced tc rgb '%s'\n", c->t, 0.06 + 0.06 * c->cluster, colour);
+        fprintf(g, " at %g, graph %g offset 0.5, 0 noenhanced tc rgb '%s'\n", c->t,
+                0.06 + 0.06 * c->cluster, colour);
     }
 }
 
@@ -166,14 +173,19 @@ static int script(FILE *g, const struct data *d, const char *out) {
         enum table table;
         const char *columns;
     } plots[] = {
-        {"loss_tokens", "tokens trained by the cluster (millions)", "training loss (nats per token)", TABLE_LOSS, "($2/1e6):3"},
+        {"loss_tokens", "tokens trained by the cluster (millions)",
+         "training loss (nats per token)", TABLE_LOSS, "($2/1e6):3"},
         {"loss_seconds", "seconds", "training loss (nats per token)", TABLE_LOSS, "1:3"},
-        {"loss_wan", "sent over the WAN by the cluster (MB, on the socket)", "training loss (nats per token)", TABLE_SENT, "($4/1e6):3"},
+        {"loss_wan", "sent over the WAN by the cluster (MB, on the socket)",
+         "training loss (nats per token)", TABLE_SENT, "($4/1e6):3"},
         {"goodput", "seconds", "goodput (Mbit/s); dashed: codec", TABLE_LINK, "1:2"},
     };
     int drawn = 0;
-    fputs("set encoding utf8\nset terminal svg size 720,420 enhanced font 'sans,12' background '#ffffff'\n"
-          "set grid lt 1 lw 0.5 lc rgb '#dddddd'\nset border 3\nset tics nomirror\nset key outside top center horizontal noenhanced\n", g);
+    fputs("set encoding utf8\nset terminal svg size 720,420 enhanced font 'sans,12' background "
+          "'#ffffff'\n"
+          "set grid lt 1 lw 0.5 lc rgb '#dddddd'\nset border 3\nset tics nomirror\nset key outside "
+          "top center horizontal noenhanced\n",
+          g);
     for (size_t i = 0; i < sizeof plots / sizeof plots[0]; i++) {
         char tail[32];
         int64_t rows = 0;
@@ -207,7 +219,8 @@ static const char *find_gnuplot(char *out, size_t cap) {
     return NULL;
 }
 
-static enum neb_status run_gnuplot(const char *program, const char *file, const char *log, const char *dir) {
+static enum neb_status run_gnuplot(const char *program, const char *file, const char *log,
+                                   const char *dir) {
     struct agent_child child;
     int status = 0;
     const char *const argv[] = {program, file, NULL};
@@ -225,7 +238,8 @@ static enum neb_status run_gnuplot(const char *program, const char *file, const 
 
 enum neb_status agent_plots_make(const char *dir) {
     enum neb_status st = NEB_OK;
-    char metrics[NEB_PATH_MAX], out[NEB_PATH_MAX], tmp[NEB_PATH_MAX], file[NEB_PATH_MAX + 16], log[NEB_PATH_MAX + 16];
+    char metrics[NEB_PATH_MAX], out[NEB_PATH_MAX], tmp[NEB_PATH_MAX], file[NEB_PATH_MAX + 16],
+        log[NEB_PATH_MAX + 16];
     char program[NEB_PATH_MAX];
     struct data d = {.tmp = tmp};
     NEB_TRY(neb_path(metrics, sizeof metrics, dir, "metrics.jsonl"));

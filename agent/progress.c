@@ -20,8 +20,9 @@ struct agent_progress {
 
 static const neb_ns terminal_interval = 250 * NEB_MS, plain_interval = 5 * NEB_S;
 
-enum neb_status agent_progress_create(enum agent_progress_kind kind, FILE *out, int n_clusters, int64_t total_steps,
-                                      neb_ns now, struct agent_progress **out_p) {
+enum neb_status agent_progress_create(enum agent_progress_kind kind, FILE *out, int n_clusters,
+                                      int64_t total_steps, neb_ns now,
+                                      struct agent_progress **out_p) {
     struct agent_progress *p = calloc(1, sizeof *p);
     if (!p || !(p->samples = calloc((size_t)n_clusters, sizeof *p->samples))) {
         free(p);
@@ -44,7 +45,9 @@ void agent_progress_destroy(struct agent_progress **pp) {
     *pp = NULL;
 }
 
-struct agent_sample *agent_progress_sample(struct agent_progress *p, int cluster) { return &p->samples[cluster]; }
+struct agent_sample *agent_progress_sample(struct agent_progress *p, int cluster) {
+    return &p->samples[cluster];
+}
 
 static void get_int(const json_t *o, const char *key, int64_t *out) {
     json_t *v = json_object_get(o, key);
@@ -94,7 +97,11 @@ const char *agent_human_bytes(double b, char *buf, size_t cap) {
     int u = 0;
     while (b >= 999.5 && u < 4)
         b /= 1000, u++;
-    snprintf(buf, cap, b >= 100 || u == 0 ? "%.0f %s" : b >= 10 ? "%.1f %s" : "%.2f %s", b, units[u]);
+    snprintf(buf, cap,
+             b >= 100 || u == 0 ? "%.0f %s"
+             : b >= 10          ? "%.1f %s"
+                                : "%.2f %s",
+             b, units[u]);
     return buf;
 }
 
@@ -122,7 +129,9 @@ static double eta(struct agent_progress *p, neb_ns now) {
     int64_t least = p->total_steps;
     for (int i = 0; i < p->n; i++)
         least = p->samples[i].step < least ? p->samples[i].step : least;
-    if (p->mark_step < 0 && least > 0) { // steps before this one say nothing about our speed: the job may have been resumed
+    if (p->mark_step < 0 &&
+        least >
+            0) { // steps before this one say nothing about our speed: the job may have been resumed
         p->mark_step = least;
         p->mark_time = now;
     }
@@ -145,13 +154,16 @@ static int fields_of(const struct agent_sample *s, int64_t total_steps, char f[F
     char buf[32];
     double busy = s->train_s + s->stall_s;
     int n = 0;
-    snprintf(f[n++], FIELD_MAX, "%-10.10s step %*lld/%lld", s->name, total_steps > 9999 ? 7 : 4, (long long)s->step,
-             (long long)total_steps);
+    snprintf(f[n++], FIELD_MAX, "%-10.10s step %*lld/%lld", s->name, total_steps > 9999 ? 7 : 4,
+             (long long)s->step, (long long)total_steps);
     snprintf(f[n++], FIELD_MAX, s->step > 0 ? "loss %6.3f" : "loss      -", s->loss);
     snprintf(f[n++], FIELD_MAX, "%7.0f tok/s", s->tokens_per_s);
-    snprintf(f[n++], FIELD_MAX, "sent %8s", agent_human_bytes((double)s->sent_bytes, buf, sizeof buf));
-    snprintf(f[n++], FIELD_MAX, "recv %8s", agent_human_bytes((double)s->recv_bytes, buf, sizeof buf));
-    snprintf(f[n++], FIELD_MAX, "%11s", s->goodput_bps > 0 ? agent_human_rate(s->goodput_bps, buf, sizeof buf) : "-");
+    snprintf(f[n++], FIELD_MAX, "sent %8s",
+             agent_human_bytes((double)s->sent_bytes, buf, sizeof buf));
+    snprintf(f[n++], FIELD_MAX, "recv %8s",
+             agent_human_bytes((double)s->recv_bytes, buf, sizeof buf));
+    snprintf(f[n++], FIELD_MAX, "%11s",
+             s->goodput_bps > 0 ? agent_human_rate(s->goodput_bps, buf, sizeof buf) : "-");
     snprintf(f[n++], FIELD_MAX, "stall %4.1f%%", busy > 0 ? 100 * s->stall_s / busy : 0);
     snprintf(f[n++], FIELD_MAX, "round %lld", (long long)s->round);
     if (s->link_known && !s->link_up)
@@ -159,7 +171,8 @@ static int fields_of(const struct agent_sample *s, int64_t total_steps, char f[F
     return n;
 }
 
-void agent_progress_line(const struct agent_sample *s, int64_t total_steps, int width, char *out, size_t cap) {
+void agent_progress_line(const struct agent_sample *s, int64_t total_steps, int width, char *out,
+                         size_t cap) {
     // What goes first when the terminal is narrow: received, round, tokens/s, goodput, stall, sent, loss.
     static const int dispensable[] = {4, 7, 2, 5, 6, 3, 1};
     char f[FIELDS][FIELD_MAX];

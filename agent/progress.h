@@ -23,17 +23,20 @@ struct agent_sample { // the last that is known of one cluster
 };
 
 struct agent_progress;
-NEB_MUST_CHECK enum neb_status agent_progress_create(enum agent_progress_kind kind, FILE *out, int n_clusters,
-                                                     int64_t total_steps, neb_ns now, struct agent_progress **out_p);
+NEB_MUST_CHECK enum neb_status agent_progress_create(enum agent_progress_kind kind, FILE *out,
+                                                     int n_clusters, int64_t total_steps,
+                                                     neb_ns now, struct agent_progress **out_p);
 void agent_progress_destroy(struct agent_progress **p);
-struct agent_sample *agent_progress_sample(struct agent_progress *p, int cluster); // to be filled in
+struct agent_sample *agent_progress_sample(struct agent_progress *p,
+                                           int cluster); // to be filled in
 // Takes over what a metrics line says about a cluster; in JSON mode prints the line.
 void agent_progress_metrics(struct agent_progress *p, int cluster, const json_t *line);
 // Redraws when it is time to; `force` always.
 void agent_progress_draw(struct agent_progress *p, neb_ns now, bool force);
 // One row, at most `width` characters: fields are left out, the least important first, until it fits; a link that is down
 // stays to be seen.
-void agent_progress_line(const struct agent_sample *s, int64_t total_steps, int width, char *out, size_t cap);
+void agent_progress_line(const struct agent_sample *s, int64_t total_steps, int width, char *out,
+                         size_t cap);
 // An event worth a line of its own: link down, worker restarted. In JSON mode {"kind": "note", "text": ...}.
 void agent_progress_note(struct agent_progress *p, const char *text);
 

@@ -24,7 +24,7 @@ struct agent_schedule {
 };
 
 struct agent_fragment {
-    uint32_t round;      // of the next send; of the travelling update while in_flight
+    uint32_t round; // of the next send; of the travelling update while in_flight
     bool in_flight;
     bool arrived;        // its commit record is here
     bool sent_final;     // the travelling (or last) update declared that nothing follows
@@ -44,15 +44,17 @@ enum agent_decision {
     AGENT_GO_ON, // nothing to do for this fragment at this step
     AGENT_SEND,
     AGENT_MERGE,
-    AGENT_WAIT,  // must have the commit before the next inner step
-    AGENT_MISS,  // due, but still travelling: count a missed interval (once a due step)
+    AGENT_WAIT, // must have the commit before the next inner step
+    AGENT_MISS, // due, but still travelling: count a missed interval (once a due step)
 };
 // What to do with fragment f before inner step `step` begins (so after `step` steps). peers_alive: enough members are
 // reachable for a commit to be expected; without them the worker trains on instead of waiting. Call until AGENT_GO_ON or
 // AGENT_WAIT. counted_miss: the last step at which a miss was counted (-1: none).
-enum agent_decision agent_schedule_decide(const struct agent_schedule *s, const struct agent_fragment *frags, int32_t f,
+enum agent_decision agent_schedule_decide(const struct agent_schedule *s,
+                                          const struct agent_fragment *frags, int32_t f,
                                           int64_t step, bool peers_alive, int64_t counted_miss);
 // The worker may leave: all steps made and every fragment finished.
-bool agent_schedule_finished(const struct agent_schedule *s, const struct agent_fragment *frags, int64_t step);
+bool agent_schedule_finished(const struct agent_schedule *s, const struct agent_fragment *frags,
+                             int64_t step);
 
 #endif

@@ -59,7 +59,8 @@ static enum neb_status attach(struct agent_worker *w, const char *socket_path, c
     if (!(w->zctx = zmq_ctx_new()))
         return neb_fail(NEB_ERR_NOMEM, "cannot create a ZeroMQ context");
     NEB_TRY(agent_ipc_connect(w->zctx, socket_path, &w->ipc));
-    NEB_TRY(agent_ipc_send(w->ipc, NULL, json_pack("{s:s,s:s}", "op", "attach", "job", job), NULL, 0));
+    NEB_TRY(
+        agent_ipc_send(w->ipc, NULL, json_pack("{s:s,s:s}", "op", "attach", "job", job), NULL, 0));
     enum neb_status st = agent_ipc_wait(w->ipc, 10 * NEB_S, &m);
     if (st != NEB_OK)
         return neb_fail(st, "no answer from the agent at %s", socket_path);
@@ -67,7 +68,8 @@ static enum neb_status attach(struct agent_worker *w, const char *socket_path, c
     w->cluster = (int)agent_ipc_int(&m, "cluster", -1);
     w->alive = (int)agent_ipc_int(&m, "alive", 0);
     w->stop = json_is_true(json_object_get(m.head, "stop"));
-    if (strcmp(agent_ipc_str(&m, "ev", ""), "job") || w->cluster < 0 || !*dir || strlen(dir) >= sizeof w->dir)
+    if (strcmp(agent_ipc_str(&m, "ev", ""), "job") || w->cluster < 0 || !*dir ||
+        strlen(dir) >= sizeof w->dir)
         st = neb_fail(NEB_ERR_NOT_FOUND, "the agent does not know job %s", job);
     else
         st = agent_job_from_json(json_object_get(m.head, "spec"), &w->job);
@@ -79,16 +81,20 @@ static enum neb_status attach(struct agent_worker *w, const char *socket_path, c
     return st;
 }
 
-static enum neb_status make_sampler(struct agent_worker *w, int cluster, struct intra_sampler **out) {
+static enum neb_status make_sampler(struct agent_worker *w, int cluster,
+                                    struct intra_sampler **out) {
     const struct agent_cluster *c = &w->job.clusters[cluster];
-    struct intra_sampler_config s = {.seed = (uint64_t)w->job.seed, .seq_len = w->job.seq_len, .index = cluster, .n = w->job.n_clusters,
+    struct intra_sampler_config s = {.seed = (uint64_t)w->job.seed,
+                                     .seq_len = w->job.seq_len,
+                                     .index = cluster,
+                                     .n = w->job.n_clusters,
                                      .n_sources = c->n_sources};
     for (int32_t i = 0; i < c->n_sources; i++) {
         s.sources[i] = intra_corpus_find(w->corpus, c->sources[i].name);
         s.weights[i] = c->sources[i].weight;
         if (s.sources[i] < 0)
-            return neb_fail(NEB_ERR_NOT_FOUND, "cluster %s: the corpus %s has no source \"%s\"", c->name, intra_corpus_dir(w->corpus),
-                            c->sources[i].name);
+            return neb_fail(NEB_ERR_NOT_FOUND, "cluster %s: the corpus %s has no source \"%s\"",
+                            c->name, intra_corpus_dir(w->corpus), c->sources[i].name);
     }
     return intra_sampler_create(w->corpus, &s, out);
 }
@@ -102,7 +108,9 @@ static enum neb_status set_up_data(struct agent_worker *w) {
     size_t n = (size_t)w->job.batch * (size_t)w->job.seq_len;
     w->tokens = calloc(n, sizeof *w->tokens);
     w->targets = calloc(n, sizeof *w->targets);
-    return w->tokens && w->targets ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory for a batch of %zu tokens", n);
+    return w->tokens && w->targets
+               ? NEB_OK
+               : neb_fail(NEB_ERR_NOMEM, "out of memory for a batch of %zu tokens", n);
 }
 
 static enum neb_status set_up_trainer(struct agent_worker *w) {
@@ -110,14 +118,21 @@ static enum neb_status set_up_trainer(struct agent_worker *w) {
     struct intra_ckpt *init = NULL;
     int32_t vocab = intra_corpus_vocab(w->corpus);
     if (j->model.vocab && j->model.vocab < vocab)
-        return neb_fail(NEB_ERR_INVALID, "model.vocab %d is smaller than the corpus's %d", j->model.vocab, vocab);
+        return neb_fail(NEB_ERR_INVALID, "model.vocab %d is smaller than the corpus's %d",
+                        j->model.vocab, vocab);
     j->model.vocab = j->model.vocab ? j->model.vocab : vocab;
     j->model.n_kv_heads = j->model.n_kv_heads ? j->model.n_kv_heads : j->model.n_heads;
     j->model.head_dim = j->model.head_dim ? j->model.head_dim : j->model.d_model / j->model.n_heads;
     j->model.max_seq = j->seq_len;
     j->optim.schedule.steps = j->steps;
-    struct intra_trainer_config t = {.model = j->model, .trainable = j->trainable, .optim = j->optim, .batch = j->batch, .seq_len = j->seq_len,
-                                     .accumulate = j->accumulate * w->n_samplers, .recompute = j->recompute, .seed = (uint64_t)j->seed};
+    struct intra_trainer_config t = {.model = j->model,
+                                     .trainable = j->trainable,
+                                     .optim = j->optim,
+                                     .batch = j->batch,
+                                     .seq_len = j->seq_len,
+                                     .accumulate = j->accumulate * w->n_samplers,
+                                     .recompute = j->recompute,
+                                     .seed = (uint64_t)j->seed};
     NEB_TRY(kern_cpu_create(j->clusters[w->cluster].threads, &w->K));
     NEB_TRY(intra_trainer_create(&t, w->K, &w->trainer));
     if (!j->init_from[0])
@@ -132,14 +147,16 @@ static enum neb_status set_up_trainer(struct agent_worker *w) {
 
 static void draw(struct agent_worker *w, struct intra_sampler *s) {
     for (int32_t b = 0; b < w->job.batch; b++)
-        intra_sampler_next(s, w->tokens + (size_t)b * w->job.seq_len, w->targets + (size_t)b * w->job.seq_len);
+        intra_sampler_next(s, w->tokens + (size_t)b * w->job.seq_len,
+                           w->targets + (size_t)b * w->job.seq_len);
 }
 
 static void train_step(struct agent_worker *w) {
     struct intra_step_stats s;
     neb_ns start = neb_now();
     for (int32_t a = 0; a < w->job.accumulate; a++)
-        for (int i = 0; i < w->n_samplers; i++) { // more than one: the synchronous reference averages over all clusters
+        for (int i = 0; i < w->n_samplers;
+             i++) { // more than one: the synchronous reference averages over all clusters
             draw(w, w->samplers[i]);
             intra_trainer_micro(w->trainer, w->tokens, w->targets);
         }
@@ -152,9 +169,11 @@ static void train_step(struct agent_worker *w) {
     w->loss_first = w->step == 1 ? s.loss : w->loss_first;
     w->loss_last = 0.9 * w->loss_last + 0.1 * s.loss; // a single step is noisy
     if (w->step % w->job.log_every == 0 || w->step == w->job.steps || w->step == 1)
-        worker_metrics(w, json_pack("{s:s,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:f}", "kind", "step", "step", (json_int_t)w->step, "tokens",
-                                    (json_int_t)w->all_tokens, "loss", s.loss, "lr", (double)s.update.lr, "grad_norm", s.update.grad_norm,
-                                    "tokens_per_s", (double)s.tokens / seconds, "stall_s", w->stall_s, "train_s", w->train_s));
+        worker_metrics(w, json_pack("{s:s,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:f}", "kind", "step", "step",
+                                    (json_int_t)w->step, "tokens", (json_int_t)w->all_tokens,
+                                    "loss", s.loss, "lr", (double)s.update.lr, "grad_norm",
+                                    s.update.grad_norm, "tokens_per_s", (double)s.tokens / seconds,
+                                    "stall_s", w->stall_s, "train_s", w->train_s));
 }
 
 // All that is to be done between two steps. *ready: the next step may begin.
@@ -164,7 +183,8 @@ static enum neb_status exchange(struct agent_worker *w, bool *ready) {
     for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++) {
         struct agent_fragment *g = &w->frags[f];
         for (bool more = true; more;) {
-            enum agent_decision d = agent_schedule_decide(&w->schedule, w->frags, f, w->step, expected, w->counted_miss[f]);
+            enum agent_decision d = agent_schedule_decide(&w->schedule, w->frags, f, w->step,
+                                                          expected, w->counted_miss[f]);
             more = d == AGENT_SEND || d == AGENT_MERGE || d == AGENT_MISS;
             if (d == AGENT_SEND)
                 NEB_TRY(worker_send(w, f));
@@ -190,19 +210,21 @@ static enum neb_status exchange(struct agent_worker *w, bool *ready) {
 static enum neb_status wait_for_peers(struct agent_worker *w) {
     const neb_ns patience = 15 * NEB_S;
     struct agent_ipc_msg m;
-    for (neb_ns end = neb_now() + patience; w->alive < w->job.n_clusters - 1 && !w->stop && neb_now() < end;) {
+    for (neb_ns end = neb_now() + patience;
+         w->alive < w->job.n_clusters - 1 && !w->stop && neb_now() < end;) {
         enum neb_status st = agent_ipc_wait(w->ipc, poll_slice, &m);
         if (st == NEB_OK)
             NEB_TRY(on_agent(w, &m));
     }
     if (w->alive < w->job.n_clusters - 1)
-        neb_warn("%d of %d other clusters are not reachable; training starts without them", w->job.n_clusters - 1 - w->alive,
-                 w->job.n_clusters - 1);
+        neb_warn("%d of %d other clusters are not reachable; training starts without them",
+                 w->job.n_clusters - 1 - w->alive, w->job.n_clusters - 1);
     return NEB_OK;
 }
 
 static bool finished(const struct agent_worker *w) {
-    return w->step >= w->job.steps && (!w->federated || agent_schedule_finished(&w->schedule, w->frags, w->step));
+    return w->step >= w->job.steps &&
+           (!w->federated || agent_schedule_finished(&w->schedule, w->frags, w->step));
 }
 
 static enum neb_status train(struct agent_worker *w) {
@@ -232,17 +254,21 @@ static enum neb_status evaluate(struct agent_worker *w, double *loss, json_t *by
     int32_t counted = 0;
     for (int32_t i = 0; i < n_sources; i++) {
         uint64_t have = intra_corpus_windows(w->corpus, i, INTRA_VALID, T);
-        uint64_t n = w->job.eval_windows && (uint64_t)w->job.eval_windows < have ? (uint64_t)w->job.eval_windows : have;
+        uint64_t n = w->job.eval_windows && (uint64_t)w->job.eval_windows < have
+                         ? (uint64_t)w->job.eval_windows
+                         : have;
         if (!n)
             continue;
         int32_t *x = calloc(n * (size_t)T, sizeof *x), *y = calloc(n * (size_t)T, sizeof *y);
         if (!x || !y) {
             free(x);
             free(y);
-            return neb_fail(NEB_ERR_NOMEM, "out of memory evaluating %llu windows", (unsigned long long)n);
+            return neb_fail(NEB_ERR_NOMEM, "out of memory evaluating %llu windows",
+                            (unsigned long long)n);
         }
         for (uint64_t k = 0; k < n; k++) // spread over the whole split
-            intra_corpus_window(w->corpus, i, INTRA_VALID, T, k * have / n, x + k * (size_t)T, y + k * (size_t)T);
+            intra_corpus_window(w->corpus, i, INTRA_VALID, T, k * have / n, x + k * (size_t)T,
+                                y + k * (size_t)T);
         double l = intra_trainer_eval(w->trainer, x, y, (int)n);
         json_object_set_new(by_source, intra_corpus_source_name(w->corpus, i), json_real(l));
         free(x);
@@ -278,16 +304,20 @@ static enum neb_status report(struct agent_worker *w) {
     if (done)
         NEB_TRY(evaluate(w, &loss, by_source));
     params_digest(w, hex);
-    json_t *r = json_pack("{s:s,s:I,s:I,s:o,s:o,s:o,s:o,s:f,s:f,s:f,s:s,s:I,s:I,s:I,s:I,s:I,s:b,s:i}", "device", "cpu", "steps",
-                          (json_int_t)w->step, "tokens", (json_int_t)w->all_tokens, "loss_first", number_or_null(w->loss_first), "loss_last",
-                          number_or_null(w->loss_last), "eval_loss", done ? number_or_null(loss) : json_null(), "eval_by_source", by_source,
-                          "stall_s", w->stall_s, "train_s", w->train_s, "sync_s", w->sync_s, "params_digest", hex, "params",
-                          (json_int_t)w->trainer->model->n_params, "trainable_params", (json_int_t)w->trainer->model->n_trainable, "rounds",
-                          (json_int_t)w->rounds, "payload_bytes", (json_int_t)w->payload_bytes, "payload_params",
-                          (json_int_t)w->payload_params, "stopped", !done, "threads", kern_pool_threads(w->K->pool));
+    json_t *r = json_pack(
+        "{s:s,s:I,s:I,s:o,s:o,s:o,s:o,s:f,s:f,s:f,s:s,s:I,s:I,s:I,s:I,s:I,s:b,s:i}", "device",
+        "cpu", "steps", (json_int_t)w->step, "tokens", (json_int_t)w->all_tokens, "loss_first",
+        number_or_null(w->loss_first), "loss_last", number_or_null(w->loss_last), "eval_loss",
+        done ? number_or_null(loss) : json_null(), "eval_by_source", by_source, "stall_s",
+        w->stall_s, "train_s", w->train_s, "sync_s", w->sync_s, "params_digest", hex, "params",
+        (json_int_t)w->trainer->model->n_params, "trainable_params",
+        (json_int_t)w->trainer->model->n_trainable, "rounds", (json_int_t)w->rounds,
+        "payload_bytes", (json_int_t)w->payload_bytes, "payload_params",
+        (json_int_t)w->payload_params, "stopped", !done, "threads", kern_pool_threads(w->K->pool));
     if (!r)
         return neb_fail(NEB_ERR_NOMEM, "out of memory reporting");
-    return agent_ipc_send(w->ipc, NULL, json_pack("{s:s,s:o}", "op", "report", "report", r), NULL, 0);
+    return agent_ipc_send(w->ipc, NULL, json_pack("{s:s,s:o}", "op", "report", "report", r), NULL,
+                          0);
 }
 
 static enum neb_status run(struct agent_worker *w, const char *socket_path, const char *job) {
@@ -309,7 +339,8 @@ static enum neb_status run(struct agent_worker *w, const char *socket_path, cons
     if (w->federated)
         NEB_TRY(wait_for_peers(w));
     NEB_TRY(train(w));
-    NEB_TRY(worker_save(w)); // also at the end: a run that died between here and its report goes on from here
+    NEB_TRY(worker_save(
+        w)); // also at the end: a run that died between here and its report goes on from here
     if (finished(w))
         NEB_TRY(worker_save_model(w));
     return report(w);
@@ -322,11 +353,13 @@ enum neb_status agent_worker_run(const char *socket_path, const char *job) {
     w->saved_step = -1;
     signal(SIGINT, SIG_IGN); // the agent decides when a worker stops
     enum neb_status st = run(w, socket_path, job);
-    if (st != NEB_OK && w->ipc) { // an error, not a crash: starting again would end the same way, so the user is told at once
+    if (st != NEB_OK &&
+        w->ipc) { // an error, not a crash: starting again would end the same way, so the user is told at once
         char text[1024];
         neb_last_error(text, sizeof text);
         json_t *r = json_pack("{s:s}", "error", text[0] ? text : neb_status_name(st));
-        if (agent_ipc_send(w->ipc, NULL, json_pack("{s:s,s:o}", "op", "report", "report", r), NULL, 0) != NEB_OK)
+        if (agent_ipc_send(w->ipc, NULL, json_pack("{s:s,s:o}", "op", "report", "report", r), NULL,
+                           0) != NEB_OK)
             neb_warn("the agent could not be told");
     }
     worker_sync_destroy(w);

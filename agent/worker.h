@@ -17,16 +17,16 @@
 
 enum { WORKER_COUNTS = 4, WORKER_GENERATIONS_MAX = 16 };
 
-struct agent_travel { // a fragment's update on its way, or its commit that waits to be merged
-    struct neb_buf blob;      // encoded bytes, as submitted
-    uint64_t tokens;          // behind it
-    uint64_t tokens_at_send;  // all tokens so far at the send: the base once it is committed
+struct agent_travel {    // a fragment's update on its way, or its commit that waits to be merged
+    struct neb_buf blob; // encoded bytes, as submitted
+    uint64_t tokens;     // behind it
+    uint64_t tokens_at_send; // all tokens so far at the send: the base once it is committed
     uint32_t steps, missed;
     neb_ns sent_at, arrived_at;
     // the commit
     uint32_t n;
     struct inter_outer_part parts[INTER_PARTS_MAX];
-    struct neb_buf bytes;     // of all parts
+    struct neb_buf bytes; // of all parts
     float eta, mu;
     bool merge, all_final, mine;
 };
@@ -38,12 +38,12 @@ struct agent_merge { // one line of the merge log
 
 struct agent_worker {
     struct agent_job job;
-    int cluster;              // index of this cluster
+    int cluster; // index of this cluster
     bool federated;
-    char dir[NEB_PATH_MAX];   // of the job: checkpoints, merge log, final model
+    char dir[NEB_PATH_MAX]; // of the job: checkpoints, merge log, final model
     struct kern *K;
     struct intra_corpus *corpus;
-    int n_samplers;           // 1, or one a cluster for the synchronous reference
+    int n_samplers; // 1, or one a cluster for the synchronous reference
     struct intra_sampler *samplers[AGENT_CLUSTERS_MAX];
     struct intra_trainer *trainer;
     int32_t *tokens, *targets;
@@ -56,16 +56,17 @@ struct agent_worker {
     struct agent_fragment frags[64];
     struct agent_travel travel[64];
     int64_t counted_miss[64];
-    uint64_t tokens_base[64];      // tokens at the last committed send of each fragment
+    uint64_t tokens_base[64]; // tokens at the last committed send of each fragment
     int64_t steps_base[64];
-    uint64_t *counts_sent[64];     // per fragment, (4, V): input and target counts at its last committed send, and at its last send
-    uint64_t **unit_counts;        // per unit with row weights: (rows) counts to send, scratch
+    uint64_t *counts_sent
+        [64]; // per fragment, (4, V): input and target counts at its last committed send, and at its last send
+    uint64_t **unit_counts; // per unit with row weights: (rows) counts to send, scratch
     struct kern_digest last_digest[64];
     // Rounds at the newest checkpoints, as a ring: updates are kept back to the oldest generation on disk.
     uint32_t saved_rounds[WORKER_GENERATIONS_MAX][64];
     int64_t saved_step; // of the newest; -1: none by this process
     int n_saved;
-    struct agent_merge *log;       // of the run that is being repeated, if any
+    struct agent_merge *log; // of the run that is being repeated, if any
     size_t n_log;
     FILE *log_file;
     // state
@@ -75,7 +76,7 @@ struct agent_worker {
     double train_s, stall_s, sync_s;
     uint64_t payload_bytes, payload_params; // of all submitted updates: for bits per parameter
     uint32_t rounds;
-    int alive;                     // other members that are reachable
+    int alive; // other members that are reachable
     bool stop;
     // agent
     struct agent_ipc *ipc;
@@ -88,8 +89,10 @@ NEB_MUST_CHECK enum neb_status agent_worker_run(const char *socket_path, const c
 NEB_MUST_CHECK enum neb_status worker_sync_create(struct agent_worker *w);
 void worker_sync_destroy(struct agent_worker *w);
 NEB_MUST_CHECK enum neb_status worker_send(struct agent_worker *w, int32_t f);
-NEB_MUST_CHECK enum neb_status worker_resubmit(struct agent_worker *w, int32_t f); // bytes of an update in flight again
-NEB_MUST_CHECK enum neb_status worker_take_commit(struct agent_worker *w, const struct agent_ipc_msg *m);
+NEB_MUST_CHECK enum neb_status worker_resubmit(struct agent_worker *w,
+                                               int32_t f); // bytes of an update in flight again
+NEB_MUST_CHECK enum neb_status worker_take_commit(struct agent_worker *w,
+                                                  const struct agent_ipc_msg *m);
 NEB_MUST_CHECK enum neb_status worker_merge(struct agent_worker *w, int32_t f);
 void worker_metrics(struct agent_worker *w, json_t *line); // reference is taken over
 

@@ -7,7 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
-static enum neb_status folder(const struct agent_worker *w, char *out, size_t cap) { return neb_path(out, cap, w->dir, "checkpoint"); }
+static enum neb_status folder(const struct agent_worker *w, char *out, size_t cap) {
+    return neb_path(out, cap, w->dir, "checkpoint");
+}
 
 // The worker's own counters, field by field.
 static void put_state(struct neb_buf *b, const struct agent_worker *w) {
@@ -86,7 +88,8 @@ static bool get_state(struct neb_rd *r, struct agent_worker *w) {
 
 // Where the numbers come from: bit-identical resume holds for the same of these.
 static void build_note(char *out, size_t cap, const struct agent_worker *w) {
-    snprintf(out, cap, "nebula %s, %s, %d threads", NEBULA_VERSION, kern_cpu_isa(), kern_pool_threads(w->K->pool));
+    snprintf(out, cap, "nebula %s, %s, %d threads", NEBULA_VERSION, kern_cpu_isa(),
+             kern_pool_threads(w->K->pool));
 }
 
 static enum neb_status save_sync(struct agent_worker *w, struct intra_ckpt_writer *out) {
@@ -101,7 +104,8 @@ static enum neb_status save_sync(struct agent_worker *w, struct intra_ckpt_write
         NEB_TRY(intra_ckpt_add(out, name, INTRA_U64, WORKER_COUNTS * V, 1, w->counts_sent[f]));
         snprintf(name, sizeof name, "sync.blob.%d", f);
         if (w->frags[f].in_flight)
-            NEB_TRY(intra_ckpt_add(out, name, INTRA_BYTES, w->travel[f].blob.len, 1, w->travel[f].blob.p));
+            NEB_TRY(intra_ckpt_add(out, name, INTRA_BYTES, w->travel[f].blob.len, 1,
+                                   w->travel[f].blob.p));
     }
     return NEB_OK;
 }
@@ -140,8 +144,10 @@ static enum neb_status release_updates(struct agent_worker *w) {
         return NEB_OK;
     json_t *rounds = json_array();
     for (int32_t f = 0; f < w->job.sync.fragments; f++) // the next slot to be written is the oldest
-        json_array_append_new(rounds, json_integer((json_int_t)w->saved_rounds[w->n_saved % keep][f]));
-    if (agent_ipc_send(w->ipc, NULL, json_pack("{s:s,s:o}", "op", "checkpoint", "rounds", rounds), NULL, 0) != NEB_OK)
+        json_array_append_new(rounds,
+                              json_integer((json_int_t)w->saved_rounds[w->n_saved % keep][f]));
+    if (agent_ipc_send(w->ipc, NULL, json_pack("{s:s,s:o}", "op", "checkpoint", "rounds", rounds),
+                       NULL, 0) != NEB_OK)
         neb_debug("the agent was not told about the checkpoint");
     return NEB_OK;
 }
@@ -178,7 +184,8 @@ static enum neb_status restore_sync(struct agent_worker *w, const struct intra_c
         if (!w->frags[f].in_flight)
             continue;
         if (!s)
-            return neb_fail(NEB_ERR_CORRUPT, "%s: the update in flight of fragment %d is missing", intra_ckpt_path(c), f);
+            return neb_fail(NEB_ERR_CORRUPT, "%s: the update in flight of fragment %d is missing",
+                            intra_ckpt_path(c), f);
         neb_buf_clear(&w->travel[f].blob);
         neb_buf_add(&w->travel[f].blob, intra_ckpt_data(c, s), s->bytes);
         NEB_TRY(neb_buf_check(&w->travel[f].blob));
@@ -208,7 +215,8 @@ static enum neb_status read_merges(struct agent_worker *w) {
 
 static enum neb_status restore_from(struct agent_worker *w, const struct intra_ckpt *c) {
     char name[64], note[128];
-    const struct intra_ckpt_section *s = intra_ckpt_find(c, "worker.state"), *b = intra_ckpt_find(c, "build");
+    const struct intra_ckpt_section *s = intra_ckpt_find(c, "worker.state"),
+                                    *b = intra_ckpt_find(c, "build");
     if (!s)
         return neb_fail(NEB_ERR_FORMAT, "%s is not a checkpoint of a worker", intra_ckpt_path(c));
     struct neb_rd r = neb_rd_make(intra_ckpt_data(c, s), s->bytes);
@@ -216,8 +224,10 @@ static enum neb_status restore_from(struct agent_worker *w, const struct intra_c
         return neb_fail(NEB_ERR_FORMAT, "%s: its state does not fit this job", intra_ckpt_path(c));
     build_note(note, sizeof note, w);
     if (!b || b->bytes != strlen(note) || memcmp(intra_ckpt_data(c, b), note, b->bytes))
-        neb_warn("%s was written by another build or machine (%.*s; here %s): going on, but not bit for bit", intra_ckpt_path(c),
-                 b ? (int)b->bytes : 0, b ? (const char *)intra_ckpt_data(c, b) : "", note);
+        neb_warn("%s was written by another build or machine (%.*s; here %s): going on, but not "
+                 "bit for bit",
+                 intra_ckpt_path(c), b ? (int)b->bytes : 0,
+                 b ? (const char *)intra_ckpt_data(c, b) : "", note);
     for (int i = 0; i < w->n_samplers; i++) {
         uint64_t cursor[INTRA_CURSOR_WORDS];
         snprintf(name, sizeof name, "data.cursor.%d", i);
@@ -242,7 +252,8 @@ enum neb_status worker_restore(struct agent_worker *w) {
         return st;
     if (!w->federated)
         return st;
-    NEB_TRY(read_merges(w)); // also without a checkpoint: the run began and is repeated from its start
+    NEB_TRY(
+        read_merges(w)); // also without a checkpoint: the run began and is repeated from its start
     if (!(w->log_file = fopen(path, "a")))
         return neb_fail_errno("cannot open %s", path);
     return st;
@@ -253,8 +264,8 @@ enum neb_status worker_log_merge(struct agent_worker *w, int32_t f) {
     for (size_t i = 0; i < w->n_log; i++)
         if (w->log[i].fragment == (uint32_t)f && w->log[i].round == g->round)
             return NEB_OK; // logged by the run that is repeated
-    if (fprintf(w->log_file, "%d %u %lld\n", f, g->round, (long long)w->step) < 0 || fflush(w->log_file) != 0 ||
-        fdatasync(fileno(w->log_file)) != 0)
+    if (fprintf(w->log_file, "%d %u %lld\n", f, g->round, (long long)w->step) < 0 ||
+        fflush(w->log_file) != 0 || fdatasync(fileno(w->log_file)) != 0)
         return neb_fail_errno("cannot write %s/merges.log", w->dir);
     return NEB_OK;
 }

@@ -18,7 +18,8 @@ static void assign_fragments(const struct agent_worker *w, int32_t *fragment) {
     size_t sum = 0;
     for (int32_t l = 0; l < L + 2; l++) {
         // Move on when this layer's middle lies beyond the fragment's share, and never leave a fragment empty.
-        while (f + 1 < P && last_used == f && (sum + per_layer[l] / 2) * (size_t)P >= total * (size_t)(f + 1))
+        while (f + 1 < P && last_used == f &&
+               (sum + per_layer[l] / 2) * (size_t)P >= total * (size_t)(f + 1))
             f++;
         of_layer[l] = f;
         if (per_layer[l])
@@ -49,13 +50,18 @@ enum neb_status worker_sync_create(struct agent_worker *w) {
             st = neb_fail(NEB_ERR_NOMEM, "out of memory for row counts");
             goto out;
         }
-        units[i] = (struct inter_outer_unit){(uint32_t)u->rows, (uint32_t)u->cols, rows, fragment[i], u->data};
+        units[i] = (struct inter_outer_unit){(uint32_t)u->rows, (uint32_t)u->cols, rows,
+                                             fragment[i], u->data};
     }
-    struct inter_outer_config c = {.beta = s->error_feedback, .kappa = s->kappa, .row_weights = s->row_weights, .fragments = s->fragments};
+    struct inter_outer_config c = {.beta = s->error_feedback,
+                                   .kappa = s->kappa,
+                                   .row_weights = s->row_weights,
+                                   .fragments = s->fragments};
     NEB_TRY_GOTO(inter_outer_create(&c, units, w->n_units, w->K->pool, &w->outer), out);
     NEB_TRY_GOTO(cmp_codec_parse(s->codec, &w->codec), out);
     w->merge_codec = w->codec;
-    if (w->codec.id == CMP_INT4 || w->codec.id == CMP_TOPK) // a merge round carries much: 8 bits or finer
+    if (w->codec.id == CMP_INT4 ||
+        w->codec.id == CMP_TOPK) // a merge round carries much: 8 bits or finer
         NEB_TRY_GOTO(cmp_codec_parse("int8", &w->merge_codec), out);
     w->schedule = (struct agent_schedule){w->job.steps, s->interval, s->overlap, s->fragments};
     for (int32_t f = 0; f < s->fragments; f++) {
@@ -95,12 +101,14 @@ static const uint64_t *unit_counts(void *user, int32_t unit) {
     struct agent_worker *w = c->w;
     const struct intra_unit *u = &w->units[unit];
     size_t V = (size_t)w->trainer->c.model.vocab;
-    const uint64_t *in = w->trainer->input_counts, *out = w->trainer->target_counts, *was = w->counts_sent[c->f];
+    const uint64_t *in = w->trainer->input_counts, *out = w->trainer->target_counts,
+                   *was = w->counts_sent[c->f];
     enum intra_row_kind kind = u->tensor->row_kind;
     uint64_t *now = w->unit_counts[unit];
     for (int32_t r = 0; r < u->rows; r++) {
         size_t row = (size_t)(u->row0 + r);
-        now[r] = (kind != INTRA_ROWS_OUTPUT ? in[row] - was[row] : 0) + (kind != INTRA_ROWS_INPUT ? out[row] - was[V + row] : 0);
+        now[r] = (kind != INTRA_ROWS_OUTPUT ? in[row] - was[row] : 0) +
+                 (kind != INTRA_ROWS_INPUT ? out[row] - was[V + row] : 0);
     }
     return now;
 }
@@ -117,9 +125,10 @@ enum neb_status worker_resubmit(struct agent_worker *w, int32_t f) {
     struct agent_ipc_part part = {t->blob.p, t->blob.len};
     char hex[33];
     digest_hex(&w->last_digest[f], hex);
-    json_t *head = json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:b,s:s}", "op", "update", "round", (json_int_t)w->frags[f].round, "fragment",
-                             (json_int_t)f, "tokens", (json_int_t)t->tokens, "steps", (json_int_t)t->steps, "missed", (json_int_t)t->missed,
-                             "final", w->frags[f].sent_final, "digest", hex);
+    json_t *head = json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:b,s:s}", "op", "update", "round",
+                             (json_int_t)w->frags[f].round, "fragment", (json_int_t)f, "tokens",
+                             (json_int_t)t->tokens, "steps", (json_int_t)t->steps, "missed",
+                             (json_int_t)t->missed, "final", w->frags[f].sent_final, "digest", hex);
     return agent_ipc_send(w->ipc, NULL, head, &part, 1);
 }
 
@@ -129,7 +138,8 @@ enum neb_status worker_send(struct agent_worker *w, int32_t f) {
     struct count_source counts = {w, f};
     neb_ns start = neb_now();
     bool merge = g->missed > (uint32_t)w->job.sync.merge_after;
-    NEB_TRY(inter_outer_encode(w->outer, f, merge ? &w->merge_codec : &w->codec, unit_counts, &counts, &t->blob));
+    NEB_TRY(inter_outer_encode(w->outer, f, merge ? &w->merge_codec : &w->codec, unit_counts,
+                               &counts, &t->blob));
     size_t V = (size_t)w->trainer->c.model.vocab;
     memcpy(w->counts_sent[f] + 2 * V, w->trainer->input_counts, V * sizeof **w->counts_sent);
     memcpy(w->counts_sent[f] + 3 * V, w->trainer->target_counts, V * sizeof **w->counts_sent);
@@ -163,7 +173,8 @@ enum neb_status worker_take_commit(struct agent_worker *w, const struct agent_ip
     int64_t f = agent_ipc_int(m, "fragment", -1), round = agent_ipc_int(m, "round", -1);
     json_t *entries = json_object_get(m->head, "entries"), *e;
     size_t i, at = 0;
-    if (f < 0 || f >= w->job.sync.fragments || json_array_size(entries) != m->n_parts || !m->n_parts)
+    if (f < 0 || f >= w->job.sync.fragments || json_array_size(entries) != m->n_parts ||
+        !m->n_parts)
         return neb_fail(NEB_ERR_FORMAT, "malformed commit from the agent");
     struct agent_fragment *g = &w->frags[f];
     struct agent_travel *t = &w->travel[f];
@@ -177,9 +188,12 @@ enum neb_status worker_take_commit(struct agent_worker *w, const struct agent_ip
     t->mine = false;
     json_array_foreach(entries, i, e) {
         bool mine = json_integer_value(json_object_get(e, "member")) == w->cluster;
-        t->parts[i] = (struct inter_outer_part){.blob = t->bytes.p + at, .len = m->parts[i].len, .mine = mine,
-                                                .tokens = (uint64_t)json_integer_value(json_object_get(e, "tokens")),
-                                                .clip = (float)json_number_value(json_object_get(e, "clip"))};
+        t->parts[i] = (struct inter_outer_part){
+            .blob = t->bytes.p + at,
+            .len = m->parts[i].len,
+            .mine = mine,
+            .tokens = (uint64_t)json_integer_value(json_object_get(e, "tokens")),
+            .clip = (float)json_number_value(json_object_get(e, "clip"))};
         at += m->parts[i].len;
         t->mine |= mine;
     }
@@ -207,11 +221,15 @@ enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
         memcpy(w->counts_sent[f], w->counts_sent[f] + 2 * V, 2 * V * sizeof **w->counts_sent);
     }
     digest_hex(&w->last_digest[f], hex);
-    cmp_codec_name(t->missed > (uint32_t)w->job.sync.merge_after ? &w->merge_codec : &w->codec, codec, sizeof codec);
-    worker_metrics(w, json_pack("{s:s,s:I,s:I,s:I,s:s,s:I,s:s,s:f,s:f,s:b,s:I}", "kind", "round", "round", (json_int_t)g->round, "fragment",
-                                (json_int_t)f, "step", (json_int_t)w->step, "digest", hex, "payload_bytes", (json_int_t)t->blob.len, "codec",
-                                codec, "travel_s", neb_seconds(t->arrived_at - t->sent_at), "apply_s", neb_seconds(neb_now() - start), "merge",
-                                t->merge, "missed", (json_int_t)t->missed));
+    cmp_codec_name(t->missed > (uint32_t)w->job.sync.merge_after ? &w->merge_codec : &w->codec,
+                   codec, sizeof codec);
+    worker_metrics(w, json_pack("{s:s,s:I,s:I,s:I,s:s,s:I,s:s,s:f,s:f,s:b,s:I}", "kind", "round",
+                                "round", (json_int_t)g->round, "fragment", (json_int_t)f, "step",
+                                (json_int_t)w->step, "digest", hex, "payload_bytes",
+                                (json_int_t)t->blob.len, "codec", codec, "travel_s",
+                                neb_seconds(t->arrived_at - t->sent_at), "apply_s",
+                                neb_seconds(neb_now() - start), "merge", t->merge, "missed",
+                                (json_int_t)t->missed));
     g->in_flight = g->arrived = false;
     g->round++;
     g->merged_step = w->step;

@@ -8,12 +8,17 @@
 #include <string.h>
 #include <zstd.h>
 
-enum { MAGIC = 0x3146424e /* "NBF1" */, STREAM_HEADER_BYTES = 9, STREAMS_MAX = 3, GAP_ESCAPE = 255 };
+enum {
+    MAGIC = 0x3146424e /* "NBF1" */,
+    STREAM_HEADER_BYTES = 9,
+    STREAMS_MAX = 3,
+    GAP_ESCAPE = 255
+};
 
 struct header {
     struct cmp_codec codec;
-    int top;         // exponent that scales are relative to
-    float mags[2];   // topk: codebook of magnitudes, in units of the chunk's scale, ascending
+    int top;       // exponent that scales are relative to
+    float mags[2]; // topk: codebook of magnitudes, in units of the chunk's scale, ascending
     uint64_t n;
 };
 
@@ -21,7 +26,7 @@ struct cmp_work {
     ZSTD_CCtx *cctx;
     ZSTD_DCtx *dctx;
     struct neb_buf stream[STREAMS_MAX];
-    struct neb_buf codes;   // int8 codes of a whole array
+    struct neb_buf codes;        // int8 codes of a whole array
     uint32_t scratch[2 * 65536]; // topk
     uint16_t idx[65536];
 };
@@ -76,10 +81,15 @@ enum neb_status cmp_codec_parse(const char *text, struct cmp_codec *out) {
     else if (sscanf(text, "topk:%u/%u%n", &a, &b, &used) == 2 && !text[used])
         c.id = CMP_TOPK, c.k = a, c.chunk = b;
     else
-        return neb_fail(NEB_ERR_INVALID, "codec \"%s\" is not known; use fp32, bf16, int8, int4, int4:BLOCK, topk or "
-                                         "topk:K/CHUNK", text);
-    if (c.block < 8 || c.block > 65535 || c.chunk < 64 || c.chunk > 65536 || c.k < 1 || c.k > c.chunk)
-        return neb_fail(NEB_ERR_INVALID, "codec \"%s\": BLOCK is 8..65535, CHUNK 64..65536, K 1..CHUNK", text);
+        return neb_fail(
+            NEB_ERR_INVALID,
+            "codec \"%s\" is not known; use fp32, bf16, int8, int4, int4:BLOCK, topk or "
+            "topk:K/CHUNK",
+            text);
+    if (c.block < 8 || c.block > 65535 || c.chunk < 64 || c.chunk > 65536 || c.k < 1 ||
+        c.k > c.chunk)
+        return neb_fail(NEB_ERR_INVALID,
+                        "codec \"%s\": BLOCK is 8..65535, CHUNK 64..65536, K 1..CHUNK", text);
     *out = c;
     return NEB_OK;
 }
@@ -142,7 +152,8 @@ static enum neb_status get_header(struct neb_rd *r, struct header *h) {
         return neb_fail(NEB_ERR_FORMAT, "codec frame: no valid header");
     h->codec.id = (enum cmp_codec_id)id;
     if (streams != stream_count(h->codec.id) || h->n > CMP_ELEMENTS_MAX)
-        return neb_fail(NEB_ERR_FORMAT, "codec frame: %u streams, %llu elements", streams, (unsigned long long)h->n);
+        return neb_fail(NEB_ERR_FORMAT, "codec frame: %u streams, %llu elements", streams,
+                        (unsigned long long)h->n);
     if (h->codec.block < 8 || h->codec.chunk < 64 || h->codec.chunk > 65536 || h->codec.k < 1 ||
         h->codec.k > h->codec.chunk || h->top < -90 || h->top > 120 || !usable_mags(h->mags))
         return neb_fail(NEB_ERR_FORMAT, "codec frame: parameters out of range");
@@ -155,13 +166,17 @@ static size_t pack(ZSTD_CCtx *z, uint8_t *out, size_t cap, const struct neb_buf 
     const struct {
         ZSTD_cParameter name;
         int value; // 0: the level's own
-    } parameters[] = {{ZSTD_c_compressionLevel, level}, {ZSTD_c_hashLog, level == 1 ? 6 : 0}, {ZSTD_c_minMatch, level == 1 ? 7 : 0}};
+    } parameters[] = {{ZSTD_c_compressionLevel, level},
+                      {ZSTD_c_hashLog, level == 1 ? 6 : 0},
+                      {ZSTD_c_minMatch, level == 1 ? 7 : 0}};
     for (size_t i = 0; i < sizeof parameters / sizeof *parameters; i++)
-        NEB_ASSERT(!ZSTD_isError(ZSTD_CCtx_setParameter(z, parameters[i].name, parameters[i].value)));
+        NEB_ASSERT(
+            !ZSTD_isError(ZSTD_CCtx_setParameter(z, parameters[i].name, parameters[i].value)));
     return ZSTD_compress2(z, out, cap, raw->p, raw->len);
 }
 
-static enum neb_status put_stream(struct cmp_work *w, struct neb_buf *out, const struct neb_buf *raw, int level) {
+static enum neb_status put_stream(struct cmp_work *w, struct neb_buf *out,
+                                  const struct neb_buf *raw, int level) {
     NEB_TRY(neb_buf_check(raw));
     size_t bound = ZSTD_compressBound(raw->len);
     NEB_TRY(neb_buf_reserve(out, STREAM_HEADER_BYTES + bound));
@@ -178,12 +193,15 @@ static enum neb_status put_stream(struct cmp_work *w, struct neb_buf *out, const
 }
 
 // Reads a stream whose raw size must lie in [min, max] into `into`.
-static enum neb_status get_stream(struct cmp_work *w, struct neb_rd *r, size_t min, size_t max, struct neb_buf *into) {
+static enum neb_status get_stream(struct cmp_work *w, struct neb_rd *r, size_t min, size_t max,
+                                  struct neb_buf *into) {
     uint8_t stage = neb_rd_u8(r);
     size_t raw = neb_rd_u32(r), len = neb_rd_u32(r);
     const uint8_t *p = neb_rd_view(r, len);
     if (r->bad || stage > 1 || raw < min || raw > max || (stage == 0 && raw != len))
-        return neb_fail(NEB_ERR_FORMAT, "codec frame: a stream of %zu bytes where %zu to %zu belong", raw, min, max);
+        return neb_fail(NEB_ERR_FORMAT,
+                        "codec frame: a stream of %zu bytes where %zu to %zu belong", raw, min,
+                        max);
     neb_buf_clear(into);
     NEB_TRY(neb_buf_reserve(into, raw + 1));
     into->len = raw;
@@ -201,12 +219,14 @@ static enum neb_status get_stream(struct cmp_work *w, struct neb_rd *r, size_t m
 
 // ---- encoders -------------------------------------------------------------------------------------------------
 
-static void encode_blocks(struct cmp_work *w, struct header *h, const float *x, size_t n, float max) {
+static void encode_blocks(struct cmp_work *w, struct header *h, const float *x, size_t n,
+                          float max) {
     int qmax = h->codec.id == CMP_INT4 ? 7 : 127;
     size_t block = h->codec.block;
     h->top = max > 0 ? kern_scale_top(max, qmax) : 0;
     neb_buf_clear(&w->codes);
-    struct neb_buf *to = qmax == 127 ? &w->stream[1] : &w->codes; // 8-bit codes are the stream already
+    struct neb_buf *to =
+        qmax == 127 ? &w->stream[1] : &w->codes; // 8-bit codes are the stream already
     int8_t *codes = (int8_t *)neb_buf_grow(to, n);
     uint8_t *scales = neb_buf_grow(&w->stream[0], (n + block - 1) / block);
     if (n && (!codes || !scales))
@@ -231,7 +251,8 @@ static size_t chunk_k(const struct cmp_codec *c, size_t len) { // entries of a c
 // codebook holds the bins' means over the frame.
 static const float bin_edge = 1.25f;
 
-static enum neb_status encode_topk(struct cmp_work *w, struct header *h, const float *x, size_t n, float max) {
+static enum neb_status encode_topk(struct cmp_work *w, struct header *h, const float *x, size_t n,
+                                   float max) {
     const struct cmp_codec *c = &h->codec;
     h->top = max > 0 ? kern_scale_top(max, 1) : 0;
     double sum[2] = {0, 0};
@@ -291,13 +312,15 @@ static void put_floats(uint8_t *to, const float *x, size_t n) {
 #endif
 }
 
-static enum neb_status encode(struct cmp_work *w, const struct cmp_codec *c, const float *x, size_t n, struct neb_buf *out) {
+static enum neb_status encode(struct cmp_work *w, const struct cmp_codec *c, const float *x,
+                              size_t n, struct neb_buf *out) {
     struct header h = {.codec = *c, .n = n};
     bool finite;
     NEB_ASSERT(n <= CMP_ELEMENTS_MAX);
     float max = kern_absmax(x, n, &finite);
     if (!finite)
-        return neb_fail(NEB_ERR_INVALID, "cannot encode: an element is NaN or infinite (training has diverged)");
+        return neb_fail(NEB_ERR_INVALID,
+                        "cannot encode: an element is NaN or infinite (training has diverged)");
     for (int i = 0; i < STREAMS_MAX; i++)
         neb_buf_clear(&w->stream[i]);
     if (h.codec.id == CMP_TOPK && n < CMP_DENSE_BELOW)
@@ -326,7 +349,8 @@ static enum neb_status encode(struct cmp_work *w, const struct cmp_codec *c, con
     return neb_buf_check(out);
 }
 
-enum neb_status cmp_encode(struct cmp_work *w, const struct cmp_codec *c, const float *x, size_t n, struct neb_buf *out) {
+enum neb_status cmp_encode(struct cmp_work *w, const struct cmp_codec *c, const float *x, size_t n,
+                           struct neb_buf *out) {
     unsigned was = kern_exact_enter();
     enum neb_status st = encode(w, c, x, n, out);
     kern_exact_leave(was);
@@ -348,7 +372,8 @@ static enum neb_status decode_fp32(struct cmp_work *w, struct neb_rd *r, float *
     return NEB_OK;
 }
 
-static enum neb_status decode_blocks(struct cmp_work *w, struct neb_rd *r, const struct header *h, float *out, size_t n) {
+static enum neb_status decode_blocks(struct cmp_work *w, struct neb_rd *r, const struct header *h,
+                                     float *out, size_t n) {
     size_t block = h->codec.block, blocks = (n + block - 1) / block;
     bool four = h->codec.id == CMP_INT4;
     size_t bytes = four ? (n + 1) / 2 : n;
@@ -372,7 +397,8 @@ static enum neb_status decode_blocks(struct cmp_work *w, struct neb_rd *r, const
     return NEB_OK;
 }
 
-static enum neb_status decode_topk(struct cmp_work *w, struct neb_rd *r, const struct header *h, float *out, size_t n) {
+static enum neb_status decode_topk(struct cmp_work *w, struct neb_rd *r, const struct header *h,
+                                   float *out, size_t n) {
     const struct cmp_codec *c = &h->codec;
     size_t chunks = (n + c->chunk - 1) / c->chunk, entries = 0;
     for (size_t at = 0; at < n; at += c->chunk)
@@ -386,7 +412,8 @@ static enum neb_status decode_topk(struct cmp_work *w, struct neb_rd *r, const s
     for (size_t at = 0, ch = 0; at < n; at += c->chunk, ch++) {
         size_t len = n - at < c->chunk ? n - at : c->chunk, k = chunk_k(c, len), i = 0;
         float scale = kern_scale_value(w->stream[0].p[ch], h->top);
-        const float value[4] = {h->mags[0] * scale, -(h->mags[0] * scale), h->mags[1] * scale, -(h->mags[1] * scale)};
+        const float value[4] = {h->mags[0] * scale, -(h->mags[0] * scale), h->mags[1] * scale,
+                                -(h->mags[1] * scale)};
         for (size_t t = 0; t < k; t++, e++, i++) {
             while (gap < end && *gap == GAP_ESCAPE)
                 i += GAP_ESCAPE, gap++;
@@ -398,12 +425,14 @@ static enum neb_status decode_topk(struct cmp_work *w, struct neb_rd *r, const s
     return gap == end ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "codec frame: more indices than entries");
 }
 
-static enum neb_status decode(struct cmp_work *w, const uint8_t *frame, size_t len, float *out, size_t n) {
+static enum neb_status decode(struct cmp_work *w, const uint8_t *frame, size_t len, float *out,
+                              size_t n) {
     struct neb_rd r = neb_rd_make(frame, len);
     struct header h;
     NEB_TRY(get_header(&r, &h));
     if (h.n != n)
-        return neb_fail(NEB_ERR_FORMAT, "codec frame: %llu elements where %zu belong", (unsigned long long)h.n, n);
+        return neb_fail(NEB_ERR_FORMAT, "codec frame: %llu elements where %zu belong",
+                        (unsigned long long)h.n, n);
     switch (h.codec.id) {
     case CMP_FP32: NEB_TRY(decode_fp32(w, &r, out, n)); break;
     case CMP_BF16:
@@ -422,7 +451,8 @@ static enum neb_status decode(struct cmp_work *w, const uint8_t *frame, size_t l
     return neb_rd_done(&r) ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "codec frame: bytes after its end");
 }
 
-enum neb_status cmp_decode(struct cmp_work *w, const uint8_t *frame, size_t len, float *out, size_t n) {
+enum neb_status cmp_decode(struct cmp_work *w, const uint8_t *frame, size_t len, float *out,
+                           size_t n) {
     unsigned was = kern_exact_enter();
     enum neb_status st = decode(w, frame, len, out, n);
     kern_exact_leave(was);

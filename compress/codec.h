@@ -22,13 +22,13 @@ enum cmp_codec_id { CMP_FP32 = 1, CMP_BF16 = 2, CMP_INT8 = 3, CMP_INT4 = 4, CMP_
 
 struct cmp_codec {
     enum cmp_codec_id id;
-    uint32_t block;     // int8, int4: elements that share a scale
-    uint32_t chunk, k;  // topk: k of every chunk elements
+    uint32_t block;    // int8, int4: elements that share a scale
+    uint32_t chunk, k; // topk: k of every chunk elements
     int zstd_level;
 };
 enum {
-    CMP_ELEMENTS_MAX = 1 << 28,     // of one frame
-    CMP_DENSE_BELOW = 16384,        // topk sends arrays smaller than this as int8
+    CMP_ELEMENTS_MAX = 1 << 28, // of one frame
+    CMP_DENSE_BELOW = 16384,    // topk sends arrays smaller than this as int8
 };
 
 // "fp32", "bf16", "int8", "int4", "int4:64" (block), "topk", "topk:64/4096". NEB_ERR_INVALID lists what is allowed.
@@ -42,16 +42,18 @@ NEB_MUST_CHECK enum neb_status cmp_work_create(struct cmp_work **out);
 void cmp_work_destroy(struct cmp_work **w);
 
 // Appends the frame of x (n) to out. NEB_ERR_INVALID when x has a NaN or an infinity.
-NEB_MUST_CHECK enum neb_status cmp_encode(struct cmp_work *w, const struct cmp_codec *c, const float *x, size_t n,
-                                          struct neb_buf *out);
+NEB_MUST_CHECK enum neb_status cmp_encode(struct cmp_work *w, const struct cmp_codec *c,
+                                          const float *x, size_t n, struct neb_buf *out);
 // Decodes a frame of exactly n elements. Bit-exact on every machine. NEB_ERR_FORMAT on anything out of shape.
-NEB_MUST_CHECK enum neb_status cmp_decode(struct cmp_work *w, const uint8_t *frame, size_t len, float *out, size_t n);
+NEB_MUST_CHECK enum neb_status cmp_decode(struct cmp_work *w, const uint8_t *frame, size_t len,
+                                          float *out, size_t n);
 
 struct cmp_frame_info {
     struct cmp_codec codec;
     uint64_t n;
 };
 // Header only: which codec, how many elements.
-NEB_MUST_CHECK enum neb_status cmp_frame_peek(const uint8_t *frame, size_t len, struct cmp_frame_info *out);
+NEB_MUST_CHECK enum neb_status cmp_frame_peek(const uint8_t *frame, size_t len,
+                                              struct cmp_frame_info *out);
 
 #endif

@@ -4,8 +4,13 @@
 #include <stdlib.h>
 #include <zstd.h>
 
-enum { MAGIC = 0x3155424e /* "NBU1" */, UNITS_MAX = 1 << 20, ROWS_MAX = 1 << 24,
-       UNIT_ELEMENTS_MAX = 1 << 24 /* bounds what a hostile update makes us allocate: 64 MiB */, COUNT_CODE_MAX = 231 };
+enum {
+    MAGIC = 0x3155424e /* "NBU1" */,
+    UNITS_MAX = 1 << 20,
+    ROWS_MAX = 1 << 24,
+    UNIT_ELEMENTS_MAX = 1 << 24 /* bounds what a hostile update makes us allocate: 64 MiB */,
+    COUNT_CODE_MAX = 231
+};
 
 // Codes 0..15 are exact; then mantissa 8 + (c & 7), exponent (c >> 3) - 1: 16, 18, 20, … Code 231 is 15 << 27.
 uint32_t cmp_count_value(uint8_t code) {
@@ -23,7 +28,9 @@ uint8_t cmp_count_code(uint64_t count) {
         return COUNT_CODE_MAX;
     int shift = 60 - __builtin_clzll(count); // leaves four significant bits
     uint8_t low = (uint8_t)(((shift + 1) << 3) + (int)((count >> shift) - 8));
-    return count - cmp_count_value(low) <= cmp_count_value((uint8_t)(low + 1)) - count ? low : (uint8_t)(low + 1);
+    return count - cmp_count_value(low) <= cmp_count_value((uint8_t)(low + 1)) - count
+               ? low
+               : (uint8_t)(low + 1);
 }
 
 void cmp_update_begin(struct neb_buf *out, uint32_t n_units) {
@@ -53,8 +60,9 @@ static enum neb_status put_counts(struct neb_buf *out, const uint64_t *counts, u
     return st;
 }
 
-enum neb_status cmp_update_add(struct cmp_work *w, struct neb_buf *out, const struct cmp_unit_shape *s,
-                               const struct cmp_codec *codec, const float *x, const uint64_t *counts) {
+enum neb_status cmp_update_add(struct cmp_work *w, struct neb_buf *out,
+                               const struct cmp_unit_shape *s, const struct cmp_codec *codec,
+                               const float *x, const uint64_t *counts) {
     neb_buf_u32(out, s->unit);
     neb_buf_u32(out, s->rows);
     neb_buf_u32(out, s->cols);
@@ -67,7 +75,8 @@ enum neb_status cmp_update_add(struct cmp_work *w, struct neb_buf *out, const st
     return NEB_OK;
 }
 
-static enum neb_status next_unit(struct neb_rd *r, struct cmp_unit_shape *s, struct cmp_update_unit *u) {
+static enum neb_status next_unit(struct neb_rd *r, struct cmp_unit_shape *s,
+                                 struct cmp_update_unit *u) {
     s->unit = neb_rd_u32(r);
     s->rows = neb_rd_u32(r);
     s->cols = neb_rd_u32(r);
@@ -87,24 +96,30 @@ static enum neb_status open_header(struct neb_rd *r, uint32_t *n) {
     return NEB_OK;
 }
 
-enum neb_status cmp_update_open(const uint8_t *p, size_t len, const struct cmp_unit_shape *expect, uint32_t n,
-                                struct cmp_update_unit *out) {
+enum neb_status cmp_update_open(const uint8_t *p, size_t len, const struct cmp_unit_shape *expect,
+                                uint32_t n, struct cmp_update_unit *out) {
     struct neb_rd r = neb_rd_make(p, len);
     uint32_t units;
     NEB_TRY(open_header(&r, &units));
     if (units != n)
-        return neb_fail(NEB_ERR_FORMAT, "update: %u units where the fragment has %u; do all members run the same job?", units, n);
+        return neb_fail(
+            NEB_ERR_FORMAT,
+            "update: %u units where the fragment has %u; do all members run the same job?", units,
+            n);
     for (uint32_t i = 0; i < n; i++) {
         struct cmp_unit_shape s;
         NEB_TRY(next_unit(&r, &s, &out[i]));
-        if (s.unit != expect[i].unit || s.rows != expect[i].rows || s.cols != expect[i].cols || s.counts != expect[i].counts)
-            return neb_fail(NEB_ERR_FORMAT, "update: unit %u is %u x %u, unit %u of %u x %u is expected", s.unit, s.rows,
-                            s.cols, expect[i].unit, expect[i].rows, expect[i].cols);
+        if (s.unit != expect[i].unit || s.rows != expect[i].rows || s.cols != expect[i].cols ||
+            s.counts != expect[i].counts)
+            return neb_fail(NEB_ERR_FORMAT,
+                            "update: unit %u is %u x %u, unit %u of %u x %u is expected", s.unit,
+                            s.rows, s.cols, expect[i].unit, expect[i].rows, expect[i].cols);
     }
     return neb_rd_done(&r) ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "update: bytes after its end");
 }
 
-enum neb_status cmp_update_counts(struct cmp_work *w, const struct cmp_update_unit *u, uint32_t rows, uint32_t *counts) {
+enum neb_status cmp_update_counts(struct cmp_work *w, const struct cmp_update_unit *u,
+                                  uint32_t rows, uint32_t *counts) {
     (void)w;
     uint8_t *codes = malloc(rows ? rows : 1);
     if (!codes)
@@ -114,7 +129,8 @@ enum neb_status cmp_update_counts(struct cmp_work *w, const struct cmp_update_un
     for (uint32_t i = 0; good && i < rows; i++)
         counts[i] = cmp_count_value(codes[i]);
     free(codes);
-    return good ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "update: row counts do not unpack to %u rows", rows);
+    return good ? NEB_OK
+                : neb_fail(NEB_ERR_FORMAT, "update: row counts do not unpack to %u rows", rows);
 }
 
 // Headers only: what an update claims to hold, before any of it is unpacked.
@@ -130,16 +146,19 @@ static enum neb_status sum_claims(const uint8_t *p, size_t len, uint64_t element
         NEB_TRY(next_unit(&r, &s, &u));
         NEB_TRY(cmp_frame_peek(u.frame, u.frame_len, &info));
         if (s.rows > ROWS_MAX || info.n != (uint64_t)s.rows * s.cols || info.n > UNIT_ELEMENTS_MAX)
-            return neb_fail(NEB_ERR_FORMAT, "update: unit %u claims %u x %u elements in %zu bytes", s.unit, s.rows, s.cols, u.frame_len);
+            return neb_fail(NEB_ERR_FORMAT, "update: unit %u claims %u x %u elements in %zu bytes",
+                            s.unit, s.rows, s.cols, u.frame_len);
         elements += info.n;
         if (elements > elements_max)
-            return neb_fail(NEB_ERR_FORMAT, "update: claims more than the %llu elements it may hold", (unsigned long long)elements_max);
+            return neb_fail(NEB_ERR_FORMAT,
+                            "update: claims more than the %llu elements it may hold",
+                            (unsigned long long)elements_max);
     }
     return neb_rd_done(&r) ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "update: bytes after its end");
 }
 
-enum neb_status cmp_update_check_max(struct cmp_work *w, const uint8_t *p, size_t len, uint64_t elements_max,
-                                     struct cmp_update_stats *out) {
+enum neb_status cmp_update_check_max(struct cmp_work *w, const uint8_t *p, size_t len,
+                                     uint64_t elements_max, struct cmp_update_stats *out) {
     struct neb_rd r = neb_rd_make(p, len);
     enum neb_status st = NEB_OK;
     struct neb_buf room = {0};
@@ -168,6 +187,7 @@ out:
     return st;
 }
 
-enum neb_status cmp_update_check(struct cmp_work *w, const uint8_t *p, size_t len, struct cmp_update_stats *out) {
+enum neb_status cmp_update_check(struct cmp_work *w, const uint8_t *p, size_t len,
+                                 struct cmp_update_stats *out) {
     return cmp_update_check_max(w, p, len, UINT64_MAX, out);
 }

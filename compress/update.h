@@ -15,18 +15,22 @@ struct cmp_unit_shape { // what the receiver expects of a unit
 
 void cmp_update_begin(struct neb_buf *out, uint32_t n_units);
 // counts: (rows) tokens seen of each row, or NULL when the unit's rows are not weighted.
-NEB_MUST_CHECK enum neb_status cmp_update_add(struct cmp_work *w, struct neb_buf *out, const struct cmp_unit_shape *shape,
-                                              const struct cmp_codec *codec, const float *x, const uint64_t *counts);
+NEB_MUST_CHECK enum neb_status cmp_update_add(struct cmp_work *w, struct neb_buf *out,
+                                              const struct cmp_unit_shape *shape,
+                                              const struct cmp_codec *codec, const float *x,
+                                              const uint64_t *counts);
 
 struct cmp_update_unit { // views into the update
     const uint8_t *counts, *frame;
     size_t counts_len, frame_len;
 };
 // Finds the units of an update; they must be exactly the expected ones in order. out: (n). NEB_ERR_FORMAT otherwise.
-NEB_MUST_CHECK enum neb_status cmp_update_open(const uint8_t *p, size_t len, const struct cmp_unit_shape *expect, uint32_t n,
+NEB_MUST_CHECK enum neb_status cmp_update_open(const uint8_t *p, size_t len,
+                                               const struct cmp_unit_shape *expect, uint32_t n,
                                                struct cmp_update_unit *out);
 // Row counts as numbers, (rows).
-NEB_MUST_CHECK enum neb_status cmp_update_counts(struct cmp_work *w, const struct cmp_update_unit *u, uint32_t rows,
+NEB_MUST_CHECK enum neb_status cmp_update_counts(struct cmp_work *w,
+                                                 const struct cmp_update_unit *u, uint32_t rows,
                                                  uint32_t *counts);
 // What the byte of a count stands for, exactly; and the byte of a count (rounded to nearest).
 uint32_t cmp_count_value(uint8_t code);
@@ -42,7 +46,8 @@ NEB_MUST_CHECK enum neb_status cmp_update_check(struct cmp_work *w, const uint8_
                                                 struct cmp_update_stats *out);
 // The same with a bound on all elements together, which is checked on the headers before anything is unpacked: a few
 // kilobytes can claim, and cost, billions of elements. Callers who know the job's trainable parameters should use this.
-NEB_MUST_CHECK enum neb_status cmp_update_check_max(struct cmp_work *w, const uint8_t *p, size_t len, uint64_t elements_max,
+NEB_MUST_CHECK enum neb_status cmp_update_check_max(struct cmp_work *w, const uint8_t *p,
+                                                    size_t len, uint64_t elements_max,
                                                     struct cmp_update_stats *out);
 
 #endif

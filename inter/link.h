@@ -5,11 +5,13 @@
 // DEALER each for control and every bulk stripe). Where both sides dial, the set dialled by the
 // lower CURVE key is kept and the other is closed, so one set of connections remains.
 //
-//     dialler                                    listener
-//     DEALER control ── HELLO{session,0} ──────▶ ROUTER (one port)      a set is up when its
-//     control has DEALER bulk 1  ── HELLO{session,1} ──────▶   │                    exchanged HELLO
-//     and WELCOME DEALER bulk n  ── HELLO{session,n} ──────▶   └ WELCOME{session} PING/PONG every
-//     second and ACK{connection, bytes} on control, both ways
+//     dialler                                            listener
+//     DEALER control ── HELLO{session,0} ──────────────► ROUTER (one port)
+//     DEALER bulk 1  ── HELLO{session,1} ──────────────►   │
+//     DEALER bulk n  ── HELLO{session,n} ──────────────►   └─ WELCOME{session}
+//
+// A set is up when control has exchanged HELLO and WELCOME. PING/PONG every second and ACK{connection,
+// bytes} go on control, both ways.
 //
 // Who a message is from is what ZAP said about its connection's key (User-Id), never a claim of the
 // peer: routing ids chosen by a peer are refused.

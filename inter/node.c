@@ -5,15 +5,25 @@
 #include <string.h>
 
 enum { JOBS_MAX = 8, PEERS_MAX = 32, CHUNK_HEADER_BYTES = 1 + 29 + 4 + 8 };
-enum message { MSG_MANIFEST = 1, MSG_STATE, MSG_ACK, MSG_PROPOSE, MSG_ACCEPT, MSG_COMMIT, MSG_PULL, MSG_CHUNK };
+enum message {
+    MSG_MANIFEST = 1,
+    MSG_STATE,
+    MSG_ACK,
+    MSG_PROPOSE,
+    MSG_ACCEPT,
+    MSG_COMMIT,
+    MSG_PULL,
+    MSG_CHUNK
+};
 
 static const neb_ns repeat_after = 2 * NEB_S, chunk_timeout = 30 * NEB_S;
-static const char manifest_context[] = "nebula manifest v1", record_context[] = "nebula record v1", accept_context[] = "nebula accept v1";
+static const char manifest_context[] = "nebula manifest v1", record_context[] = "nebula record v1",
+                  accept_context[] = "nebula accept v1";
 
-struct slot { // one member's update in the open round
-    bool known;              // manifest is here, and durable
-    bool whole;              // blob is durable here
-    bool checking;           // BLOB_FINISH is under way
+struct slot {      // one member's update in the open round
+    bool known;    // manifest is here, and durable
+    bool whole;    // blob is durable here
+    bool checking; // BLOB_FINISH is under way
     struct inter_manifest m;
     uint32_t holders;        // bit per member: blob durable there
     struct inter_bitmap got; // while it arrives
@@ -62,7 +72,8 @@ struct step { // what one step carries along
 };
 
 const char *inter_fault_name(enum inter_fault f) {
-    static const char *const names[] = {"malformed", "denied", "replay", "corrupt", "second_digest", "refused", "diverged"};
+    static const char *const names[] = {"malformed",     "denied",  "replay",  "corrupt",
+                                        "second_digest", "refused", "diverged"};
     return f < INTER_FAULTS ? names[f] : "unknown";
 }
 
@@ -127,7 +138,8 @@ static void send_all(struct step *s, const struct job *j) {
             send_to(s, j->c.peers[m]);
 }
 
-static void store_record(struct step *s, enum inter_action_kind kind, const struct inter_record *r) {
+static void store_record(struct step *s, enum inter_action_kind kind,
+                         const struct inter_record *r) {
     act(s, kind)->record = *r;
 }
 
@@ -146,7 +158,9 @@ static struct job *find_job(struct inter_node *n, const uint8_t id[INTER_ID_BYTE
     return NULL;
 }
 
-static struct fragment *find_fragment(struct job *j, uint32_t f) { return j && f < j->c.fragments ? &j->fragments[f] : NULL; }
+static struct fragment *find_fragment(struct job *j, uint32_t f) {
+    return j && f < j->c.fragments ? &j->fragments[f] : NULL;
+}
 
 static int member_of_peer(const struct job *j, uint32_t peer) {
     for (uint8_t m = 0; m < j->c.n_members; m++)
@@ -159,12 +173,16 @@ static bool leads(const struct job *j) { return j->c.self == 0; }
 
 static int count(uint32_t bits) { return __builtin_popcount(bits); }
 
-static bool majority(const struct job *j, uint32_t votes) { return count(votes) > j->c.n_members / 2; }
+static bool majority(const struct job *j, uint32_t votes) {
+    return count(votes) > j->c.n_members / 2;
+}
 
-static bool verify_manifest(struct inter_node *n, const struct job *j, const struct inter_manifest *m) {
+static bool verify_manifest(struct inter_node *n, const struct job *j,
+                            const struct inter_manifest *m) {
     neb_buf_clear(&n->scratch);
     inter_manifest_put_body(&n->scratch, m);
-    return n->crypto.verify(n->crypto.user, j->c.peers[m->key.member], manifest_context, n->scratch.p, n->scratch.len, m->sig);
+    return n->crypto.verify(n->crypto.user, j->c.peers[m->key.member], manifest_context,
+                            n->scratch.p, n->scratch.len, m->sig);
 }
 
 static bool verify_record(struct inter_node *n, const struct job *j, const struct inter_record *r) {
@@ -172,7 +190,8 @@ static bool verify_record(struct inter_node *n, const struct job *j, const struc
         return false;
     neb_buf_clear(&n->scratch);
     inter_record_put_body(&n->scratch, r);
-    return n->crypto.verify(n->crypto.user, j->c.peers[r->leader], record_context, n->scratch.p, n->scratch.len, r->sig);
+    return n->crypto.verify(n->crypto.user, j->c.peers[r->leader], record_context, n->scratch.p,
+                            n->scratch.len, r->sig);
 }
 
 // ---- what is said ---------------------------------------------------------------------------------------------
@@ -196,12 +215,14 @@ static void say_state(struct step *s, const struct job *j, const struct slot *t,
         send_to(s, j->c.peers[t->m.key.member]);
 }
 
-static void say_record(struct step *s, enum message type, const struct job *j, const struct inter_record *r) {
+static void say_record(struct step *s, enum message type, const struct job *j,
+                       const struct inter_record *r) {
     inter_record_put(begin(s, type), r);
     send_all(s, j);
 }
 
-static void accept_body(struct neb_buf *b, const struct job *j, const struct fragment *g, uint32_t f) {
+static void accept_body(struct neb_buf *b, const struct job *j, const struct fragment *g,
+                        uint32_t f) {
     neb_buf_add(b, j->c.id, sizeof j->c.id);
     neb_buf_u32(b, g->round);
     neb_buf_u32(b, f);
@@ -219,7 +240,8 @@ static void say_accept(struct step *s, struct job *j, struct fragment *g, uint32
     send_to(s, j->c.peers[g->vote.leader]);
 }
 
-static void say_pull(struct step *s, const struct job *j, const struct fragment *g, uint32_t f, uint32_t peer) {
+static void say_pull(struct step *s, const struct job *j, const struct fragment *g, uint32_t f,
+                     uint32_t peer) {
     struct neb_buf *b = begin(s, MSG_PULL);
     neb_buf_add(b, j->c.id, sizeof j->c.id);
     neb_buf_u32(b, f);
@@ -256,7 +278,8 @@ static void pump(struct step *s, struct job *j) {
                 continue;
             struct path *p = &s->n->paths[peer];
             uint64_t elsewhere = flying_to(s->n, peer) - g->out[m].flying_bytes;
-            for (int64_t c; (c = inter_sender_next(&g->out[m], inter_estimate_window(&p->estimate), elsewhere, s->now)) >= 0;) {
+            for (int64_t c; (c = inter_sender_next(&g->out[m], inter_estimate_window(&p->estimate),
+                                                   elsewhere, s->now)) >= 0;) {
                 const struct inter_manifest *mf = &g->slots[j->c.self].m;
                 struct neb_buf *b = begin(s, MSG_CHUNK);
                 inter_key_put(b, &mf->key);
@@ -307,7 +330,8 @@ static void clear_round(struct job *j, struct fragment *g) {
     g->accepted = 0;
 }
 
-static void commit(struct step *s, struct job *j, struct fragment *g, const struct inter_record *r) {
+static void commit(struct step *s, struct job *j, struct fragment *g,
+                   const struct inter_record *r) {
     struct inter_record copy = *r; // r may live in the fragment that is cleared
     store_record(s, INTER_ACT_STORE_COMMIT, &copy);
     store_record(s, INTER_ACT_DELIVER, &copy);
@@ -323,7 +347,8 @@ static void check_digests(struct step *s, const struct job *j, const struct frag
         const struct slot *t = &g->slots[m];
         if (!t->known)
             continue;
-        if (first && (first->m.digest[0] != t->m.digest[0] || first->m.digest[1] != t->m.digest[1])) {
+        if (first &&
+            (first->m.digest[0] != t->m.digest[0] || first->m.digest[1] != t->m.digest[1])) {
             fault(s, INTER_FAULT_DIVERGED);
             return;
         }
@@ -334,16 +359,26 @@ static void check_digests(struct step *s, const struct job *j, const struct frag
 // The leader proposes once every member's blob is durable on every member.
 static void try_propose(struct step *s, struct job *j, struct fragment *g, uint32_t f) {
     uint32_t everyone = (1u << j->c.n_members) - 1;
-    struct inter_record r = {.round = g->round, .fragment = f, .term = 1, .leader = j->c.self, .eta = j->c.eta, .mu = j->c.mu,
-                             .plan_interval = j->c.interval, .plan_overlap = j->c.overlap};
+    struct inter_record r = {.round = g->round,
+                             .fragment = f,
+                             .term = 1,
+                             .leader = j->c.self,
+                             .eta = j->c.eta,
+                             .mu = j->c.mu,
+                             .plan_interval = j->c.interval,
+                             .plan_overlap = j->c.overlap};
     if (!leads(j) || g->voted)
         return;
     for (uint8_t m = 0; m < j->c.n_members; m++) {
         const struct slot *t = &g->slots[m];
         if (!t->known || !t->whole || t->holders != everyone)
             return;
-        r.entries[r.n++] = (struct inter_entry){.member = m, .flags = t->m.flags, .attempt = t->m.key.attempt, .bytes = t->m.bytes,
-                                                .tokens = t->m.tokens, .clip = 1};
+        r.entries[r.n++] = (struct inter_entry){.member = m,
+                                                .flags = t->m.flags,
+                                                .attempt = t->m.key.attempt,
+                                                .bytes = t->m.bytes,
+                                                .tokens = t->m.tokens,
+                                                .clip = 1};
         memcpy(r.entries[m].sha256, t->m.sha256, sizeof t->m.sha256);
         if (t->m.missed > j->c.merge_after)
             r.flags |= INTER_MERGE;
@@ -352,7 +387,8 @@ static void try_propose(struct step *s, struct job *j, struct fragment *g, uint3
     memcpy(r.previous, g->previous, sizeof r.previous);
     neb_buf_clear(&s->n->scratch);
     inter_record_put_body(&s->n->scratch, &r);
-    if (!s->n->crypto.sign(s->n->crypto.user, record_context, s->n->scratch.p, s->n->scratch.len, r.sig))
+    if (!s->n->crypto.sign(s->n->crypto.user, record_context, s->n->scratch.p, s->n->scratch.len,
+                           r.sig))
         return;
     g->vote = r;
     g->voted = true;
@@ -371,8 +407,9 @@ static bool holds_all(const struct job *j, const struct fragment *g, const struc
     for (uint8_t i = 0; i < r->n; i++) {
         const struct inter_entry *e = &r->entries[i];
         const struct slot *t = e->member < j->c.n_members ? &g->slots[e->member] : NULL;
-        if (!t || !t->whole || t->m.key.attempt != e->attempt || t->m.bytes != e->bytes || t->m.tokens != e->tokens ||
-            t->m.flags != e->flags || memcmp(t->m.sha256, e->sha256, sizeof e->sha256))
+        if (!t || !t->whole || t->m.key.attempt != e->attempt || t->m.bytes != e->bytes ||
+            t->m.tokens != e->tokens || t->m.flags != e->flags ||
+            memcmp(t->m.sha256, e->sha256, sizeof e->sha256))
             return false;
     }
     return true;
@@ -499,7 +536,8 @@ static void on_ack(struct step *s, struct neb_rd *r) {
     struct path *p = &s->n->paths[s->e->peer];
     neb_ns rtt;
     if (inter_sender_ack(&g->out[m], chunk, s->now, &rtt))
-        inter_estimate_ack(&p->estimate, s->now, inter_chunk_length(g->out[m].bytes, g->out[m].chunk_bytes, chunk), rtt,
+        inter_estimate_ack(&p->estimate, s->now,
+                           inter_chunk_length(g->out[m].bytes, g->out[m].chunk_bytes, chunk), rtt,
                            flying_to(s->n, s->e->peer) > 0);
     g->moved = s->now;
 }
@@ -678,7 +716,9 @@ static void on_pull(struct step *s, struct neb_rd *r) {
         return;
     else if (round < g->round)
         answer_old(s, j, round, f);
-    else if (round == g->round) // it has just opened the job or come back: what was said before is lost on it
+    else if (
+        round ==
+        g->round) // it has just opened the job or come back: what was said before is lost on it
         repeat(s, j, g, f, s->e->peer);
 }
 
@@ -744,7 +784,8 @@ static void on_peer(struct step *s, bool up) {
         for (uint32_t f = 0; m >= 0 && f < j->c.fragments; f++) {
             struct fragment *g = &j->fragments[f];
             if (g->sending) {
-                p->stats.payload_resent += up ? 0 : g->out[m].flying_bytes; // will travel a second time
+                p->stats.payload_resent +=
+                    up ? 0 : g->out[m].flying_bytes; // will travel a second time
                 inter_sender_link_lost(&g->out[m]);
             }
             if (up) {
@@ -765,7 +806,8 @@ static void on_tick(struct step *s) {
             for (uint8_t m = 0; m < j->c.n_members; m++) {
                 struct slot *t = &g->slots[m];
                 busy |= t->known;
-                if (t->known && !t->whole && !t->checking && t->got.set == t->got.n) { // all had arrived before a restart
+                if (t->known && !t->whole && !t->checking &&
+                    t->got.set == t->got.n) { // all had arrived before a restart
                     t->checking = true;
                     act(s, INTER_ACT_BLOB_FINISH)->manifest = t->m;
                 }
@@ -789,11 +831,13 @@ static void on_send_failed(struct step *s) {
     int m = j ? member_of_peer(j, s->e->peer) : -1;
     if (!g || m < 0 || g->round != s->e->key.round || !g->sending)
         return;
-    s->n->paths[s->e->peer].stats.payload_sent -= inter_chunk_length(g->out[m].bytes, g->out[m].chunk_bytes, s->e->chunk);
+    s->n->paths[s->e->peer].stats.payload_sent -=
+        inter_chunk_length(g->out[m].bytes, g->out[m].chunk_bytes, s->e->chunk);
     inter_sender_unsend(&g->out[m], s->e->chunk);
 }
 
-enum neb_status inter_node_step(struct inter_node *n, neb_ns now, const struct inter_event *e, struct inter_actions *out) {
+enum neb_status inter_node_step(struct inter_node *n, neb_ns now, const struct inter_event *e,
+                                struct inter_actions *out) {
     struct step s = {.n = n, .now = now, .e = e, .out = out};
     inter_actions_clear(out);
     NEB_ASSERT(e->peer < PEERS_MAX);
@@ -841,9 +885,10 @@ void inter_node_destroy(struct inter_node **np) {
 }
 
 enum neb_status inter_node_job_open(struct inter_node *n, const struct inter_job_config *c) {
-    if (c->n_members < 1 || c->n_members > INTER_MEMBERS_MAX || c->self >= c->n_members || c->fragments < 1 ||
-        c->fragments > INTER_FRAGMENTS_MAX)
-        return neb_fail(NEB_ERR_INVALID, "job: %u members, %u fragments", c->n_members, c->fragments);
+    if (c->n_members < 1 || c->n_members > INTER_MEMBERS_MAX || c->self >= c->n_members ||
+        c->fragments < 1 || c->fragments > INTER_FRAGMENTS_MAX)
+        return neb_fail(NEB_ERR_INVALID, "job: %u members, %u fragments", c->n_members,
+                        c->fragments);
     for (uint8_t m = 0; m < c->n_members; m++)
         if (m != c->self && c->peers[m] >= PEERS_MAX)
             return neb_fail(NEB_ERR_INVALID, "job: peer %u of member %u", c->peers[m], m);
@@ -852,7 +897,8 @@ enum neb_status inter_node_job_open(struct inter_node *n, const struct inter_job
     for (int i = 0; i < JOBS_MAX; i++) {
         if (n->jobs[i].open)
             continue;
-        n->jobs[i] = (struct job){.open = true, .c = *c, .fragments = calloc(c->fragments, sizeof *n->jobs[i].fragments)};
+        n->jobs[i] = (struct job){
+            .open = true, .c = *c, .fragments = calloc(c->fragments, sizeof *n->jobs[i].fragments)};
         if (n->jobs[i].fragments)
             return NEB_OK;
         n->jobs[i].open = false;
@@ -875,8 +921,8 @@ void inter_node_restore_commit(struct inter_node *n, const struct inter_record *
     g->round = last->round + 1;
 }
 
-enum neb_status inter_node_restore_manifest(struct inter_node *n, const struct inter_manifest *m, bool durable,
-                                            const struct inter_bitmap *got) {
+enum neb_status inter_node_restore_manifest(struct inter_node *n, const struct inter_manifest *m,
+                                            bool durable, const struct inter_bitmap *got) {
     struct job *j = find_job(n, m->key.job);
     struct fragment *g = find_fragment(j, m->key.fragment);
     if (!g || m->key.round != g->round || m->key.member >= j->c.n_members)
@@ -913,7 +959,8 @@ void inter_node_path(const struct inter_node *n, uint32_t peer, struct inter_pat
 
 uint64_t inter_node_faults(const struct inter_node *n, enum inter_fault f) { return n->faults[f]; }
 
-uint32_t inter_node_round(const struct inter_node *n, const uint8_t id[INTER_ID_BYTES], uint32_t fragment) {
+uint32_t inter_node_round(const struct inter_node *n, const uint8_t id[INTER_ID_BYTES],
+                          uint32_t fragment) {
     struct fragment *g = find_fragment(find_job((struct inter_node *)(uintptr_t)n, id), fragment);
     return g ? g->round : UINT32_MAX;
 }

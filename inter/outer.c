@@ -6,12 +6,12 @@
 
 struct slot { // one unit
     struct inter_outer_unit u;
-    size_t at, n;          // place in the arenas
+    size_t at, n; // place in the arenas
     struct cmp_work *work;
-    struct neb_buf frame;  // encoded unit, before it is joined to the update
-    float *acc, *part;     // (n) scratch of apply: weighted sum, one decoded update
-    float *weights;        // (rows) of one part
-    uint32_t *row_counts;  // (parts, rows)
+    struct neb_buf frame; // encoded unit, before it is joined to the update
+    float *acc, *part;    // (n) scratch of apply: weighted sum, one decoded update
+    float *weights;       // (rows) of one part
+    uint32_t *row_counts; // (parts, rows)
     struct cmp_update_unit views[INTER_PARTS_MAX];
     enum neb_status st;
     struct kern_digest digest;
@@ -38,7 +38,8 @@ struct inter_outer {
 
 static float *floats(size_t n) { return calloc(n ? n : 1, sizeof(float)); }
 
-static enum neb_status make_slot(struct inter_outer *o, struct slot *s, const struct inter_outer_unit *u) {
+static enum neb_status make_slot(struct inter_outer *o, struct slot *s,
+                                 const struct inter_outer_unit *u) {
     s->u = *u;
     s->u.row_weights = u->row_weights && o->c.row_weights;
     s->n = (size_t)u->rows * u->cols;
@@ -48,9 +49,11 @@ static enum neb_status make_slot(struct inter_outer *o, struct slot *s, const st
     s->acc = floats(s->n);
     s->part = floats(s->n);
     s->weights = floats(u->rows);
-    s->row_counts = s->u.row_weights ? calloc((size_t)u->rows * INTER_PARTS_MAX, sizeof *s->row_counts) : NULL;
+    s->row_counts =
+        s->u.row_weights ? calloc((size_t)u->rows * INTER_PARTS_MAX, sizeof *s->row_counts) : NULL;
     if (!s->acc || !s->part || !s->weights || (s->u.row_weights && !s->row_counts))
-        return neb_fail(NEB_ERR_NOMEM, "out of memory for the outer state of %u x %u parameters", u->rows, u->cols);
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for the outer state of %u x %u parameters",
+                        u->rows, u->cols);
     return NEB_OK;
 }
 
@@ -63,13 +66,17 @@ static enum neb_status make_fragment(struct inter_outer *o, int32_t f) {
     for (int32_t i = 0; i < o->n_units; i++)
         if (o->slots[i].u.fragment == f) {
             const struct inter_outer_unit *u = &o->slots[i].u;
-            g->shapes[g->n] = (struct cmp_unit_shape){(uint32_t)i, u->rows, u->cols, u->row_weights};
+            g->shapes[g->n] =
+                (struct cmp_unit_shape){(uint32_t)i, u->rows, u->cols, u->row_weights};
             g->units[g->n++] = i;
         }
-    return g->n ? NEB_OK : neb_fail(NEB_ERR_INVALID, "sync.fragments: fragment %d of %d is empty; use fewer", f, o->c.fragments);
+    return g->n ? NEB_OK
+                : neb_fail(NEB_ERR_INVALID, "sync.fragments: fragment %d of %d is empty; use fewer",
+                           f, o->c.fragments);
 }
 
-enum neb_status inter_outer_create(const struct inter_outer_config *c, const struct inter_outer_unit *units, int32_t n,
+enum neb_status inter_outer_create(const struct inter_outer_config *c,
+                                   const struct inter_outer_unit *units, int32_t n,
                                    struct kern_pool *pool, struct inter_outer **out) {
     enum neb_status st = NEB_OK;
     struct inter_outer *o = calloc(1, sizeof *o);
@@ -95,7 +102,8 @@ enum neb_status inter_outer_create(const struct inter_outer_config *c, const str
     o->u = floats(o->n);
     o->sent = floats(o->n);
     if (!o->theta || !o->v || !o->u || !o->sent) {
-        st = neb_fail(NEB_ERR_NOMEM, "out of memory for the outer state of %zu parameters (16 bytes each)", o->n);
+        st = neb_fail(NEB_ERR_NOMEM,
+                      "out of memory for the outer state of %zu parameters (16 bytes each)", o->n);
         goto fail;
     }
     for (int32_t i = 0; i < n; i++)
@@ -206,11 +214,13 @@ static void sum_unit(void *arg, size_t i) {
     struct slot *s = &j->o->slots[j->g->units[i]];
     memset(s->acc, 0, s->n * sizeof(float));
     for (size_t p = 0; s->u.row_weights && p < j->r->n; p++)
-        if ((s->st = cmp_update_counts(s->work, &s->views[p], s->u.rows, s->row_counts + p * s->u.rows)) != NEB_OK)
+        if ((s->st = cmp_update_counts(s->work, &s->views[p], s->u.rows,
+                                       s->row_counts + p * s->u.rows)) != NEB_OK)
             return;
     for (size_t p = 0; p < j->r->n; p++) {
         const struct inter_outer_part *part = &j->r->parts[p];
-        if ((s->st = cmp_decode(s->work, s->views[p].frame, s->views[p].frame_len, s->part, s->n)) != NEB_OK)
+        if ((s->st = cmp_decode(s->work, s->views[p].frame, s->views[p].frame_len, s->part,
+                                s->n)) != NEB_OK)
             return;
         if (!s->u.row_weights) {
             float w = part->clip == 1 ? j->share[p] : j->share[p] * part->clip;
@@ -232,8 +242,10 @@ static void settle_unit(void *arg, size_t i) {
     struct slot *s = &o->slots[j->g->units[i]];
     for (size_t p = 0; p < j->r->n; p++)
         if (j->r->parts[p].mine) {
-            if (j->r->n > 1 || !j->mine) // the last part decoded is still there when it is the only one
-                NEB_ASSERT(cmp_decode(s->work, s->views[p].frame, s->views[p].frame_len, s->part, s->n) == NEB_OK);
+            if (j->r->n > 1 ||
+                !j->mine) // the last part decoded is still there when it is the only one
+                NEB_ASSERT(cmp_decode(s->work, s->views[p].frame, s->views[p].frame_len, s->part,
+                                      s->n) == NEB_OK);
             kern_exact_residual(o->u + s->at, s->part, s->n);
         }
     if (j->r->merge) {
@@ -254,30 +266,35 @@ static struct kern_digest fragment_digest(const struct inter_outer *o, const str
     return d;
 }
 
-static enum neb_status open_parts(struct inter_outer *o, const struct fragment *g, const struct inter_outer_round *r) {
+static enum neb_status open_parts(struct inter_outer *o, const struct fragment *g,
+                                  const struct inter_outer_round *r) {
     for (size_t p = 0; p < r->n; p++) {
         if (!(r->parts[p].clip > 0 && r->parts[p].clip <= 1))
-            return neb_fail(NEB_ERR_FORMAT, "commit: clip factor %g is not in (0, 1]", (double)r->parts[p].clip);
-        NEB_TRY(cmp_update_open(r->parts[p].blob, r->parts[p].len, g->shapes, (uint32_t)g->n, o->views));
+            return neb_fail(NEB_ERR_FORMAT, "commit: clip factor %g is not in (0, 1]",
+                            (double)r->parts[p].clip);
+        NEB_TRY(cmp_update_open(r->parts[p].blob, r->parts[p].len, g->shapes, (uint32_t)g->n,
+                                o->views));
         for (int32_t i = 0; i < g->n; i++)
             o->slots[g->units[i]].views[p] = o->views[i];
     }
     return NEB_OK;
 }
 
-enum neb_status inter_outer_apply(struct inter_outer *o, int32_t f, const struct inter_outer_round *r,
-                                  struct kern_digest *digest) {
+enum neb_status inter_outer_apply(struct inter_outer *o, int32_t f,
+                                  const struct inter_outer_round *r, struct kern_digest *digest) {
     struct fragment *g = &o->fragments[f];
     struct apply_job job = {.o = o, .g = g, .r = r};
     uint64_t total = 0;
     if (r->n < 1 || r->n > INTER_PARTS_MAX)
-        return neb_fail(NEB_ERR_FORMAT, "commit: %zu updates, 1 to %d are possible", r->n, INTER_PARTS_MAX);
+        return neb_fail(NEB_ERR_FORMAT, "commit: %zu updates, 1 to %d are possible", r->n,
+                        INTER_PARTS_MAX);
     for (size_t p = 0; p < r->n; p++) {
         total += r->parts[p].tokens;
         job.mine |= r->parts[p].mine;
     }
     if (total == 0 || total > (1ull << 60))
-        return neb_fail(NEB_ERR_FORMAT, "commit: the updates' weights sum to %llu tokens", (unsigned long long)total);
+        return neb_fail(NEB_ERR_FORMAT, "commit: the updates' weights sum to %llu tokens",
+                        (unsigned long long)total);
     // float of a 64-bit integer rounds to nearest on every machine; the quotient is one fp32 division.
     for (size_t p = 0; p < r->n; p++)
         job.share[p] = (float)r->parts[p].tokens / (float)total;
@@ -309,17 +326,23 @@ void inter_outer_reject(struct inter_outer *o, int32_t f) {
     g->in_flight = false;
 }
 
-bool inter_outer_in_flight(const struct inter_outer *o, int32_t f) { return o->fragments[f].in_flight; }
-uint32_t inter_outer_version(const struct inter_outer *o, int32_t f) { return o->fragments[f].version; }
+bool inter_outer_in_flight(const struct inter_outer *o, int32_t f) {
+    return o->fragments[f].in_flight;
+}
+uint32_t inter_outer_version(const struct inter_outer *o, int32_t f) {
+    return o->fragments[f].version;
+}
 
 struct kern_digest inter_outer_digest(const struct inter_outer *o) {
     struct kern_digest d = {0, 0};
     for (int32_t f = 0; f < o->c.fragments; f++) {
         const struct fragment *g = &o->fragments[f];
-        struct kern_digest part = {neb_mix64(g->version + 1), neb_mix64((uint64_t)g->version << 32 | 7)};
+        struct kern_digest part = {neb_mix64(g->version + 1),
+                                   neb_mix64((uint64_t)g->version << 32 | 7)};
         for (int32_t i = 0; i < g->n; i++) {
             const struct slot *s = &o->slots[g->units[i]];
-            part = kern_digest_add(part, kern_digest_part(o->theta + s->at, o->v + s->at, s->at, s->n));
+            part = kern_digest_add(part,
+                                   kern_digest_part(o->theta + s->at, o->v + s->at, s->at, s->n));
         }
         d = kern_digest_add(d, part);
     }
@@ -327,8 +350,10 @@ struct kern_digest inter_outer_digest(const struct inter_outer *o) {
 }
 
 void inter_outer_arrays(struct inter_outer *o, struct inter_outer_array out[INTER_OUTER_ARRAYS]) {
-    const struct inter_outer_array all[INTER_OUTER_ARRAYS] = {{"outer.theta", o->theta, o->n}, {"outer.v", o->v, o->n},
-                                                              {"outer.u", o->u, o->n}, {"outer.sent", o->sent, o->n}};
+    const struct inter_outer_array all[INTER_OUTER_ARRAYS] = {{"outer.theta", o->theta, o->n},
+                                                              {"outer.v", o->v, o->n},
+                                                              {"outer.u", o->u, o->n},
+                                                              {"outer.sent", o->sent, o->n}};
     memcpy(out, all, sizeof all);
 }
 

@@ -39,15 +39,18 @@ struct inter_outer_config {
 
 struct inter_outer;
 // θ starts as a copy of theta_m: all members must start from the same parameters.
-NEB_MUST_CHECK enum neb_status inter_outer_create(const struct inter_outer_config *c, const struct inter_outer_unit *units,
-                                                  int32_t n, struct kern_pool *pool, struct inter_outer **out);
+NEB_MUST_CHECK enum neb_status inter_outer_create(const struct inter_outer_config *c,
+                                                  const struct inter_outer_unit *units, int32_t n,
+                                                  struct kern_pool *pool, struct inter_outer **out);
 void inter_outer_destroy(struct inter_outer **o);
 
 // Encodes fragment f into out (replaced). counts(user, unit, rows): pointer to (rows) tokens seen of each row of a
 // row-weighted unit since the member's last commit. The fragment must not be in flight.
 typedef const uint64_t *inter_outer_counts(void *user, int32_t unit);
-NEB_MUST_CHECK enum neb_status inter_outer_encode(struct inter_outer *o, int32_t f, const struct cmp_codec *codec,
-                                                  inter_outer_counts *counts, void *user, struct neb_buf *out);
+NEB_MUST_CHECK enum neb_status inter_outer_encode(struct inter_outer *o, int32_t f,
+                                                  const struct cmp_codec *codec,
+                                                  inter_outer_counts *counts, void *user,
+                                                  struct neb_buf *out);
 
 struct inter_outer_part { // one committed update, in member order
     const uint8_t *blob;
@@ -64,7 +67,8 @@ struct inter_outer_round {
 };
 // Applies a commit to fragment f. On an error nothing has changed. *digest: of (version, θ, v) afterwards, where version
 // counts the commits applied to this fragment.
-NEB_MUST_CHECK enum neb_status inter_outer_apply(struct inter_outer *o, int32_t f, const struct inter_outer_round *r,
+NEB_MUST_CHECK enum neb_status inter_outer_apply(struct inter_outer *o, int32_t f,
+                                                 const struct inter_outer_round *r,
                                                  struct kern_digest *digest);
 // The update in flight was refused by the gate: u and e are dropped, θ_m restarts from θ.
 void inter_outer_reject(struct inter_outer *o, int32_t f);

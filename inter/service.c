@@ -35,17 +35,21 @@ struct inter_service {
     enum neb_status st; // first fatal error
 };
 
-static bool sign_as(void *user, const char *context, const void *msg, size_t len, uint8_t sig[INTER_SIG_BYTES]) {
+static bool sign_as(void *user, const char *context, const void *msg, size_t len,
+                    uint8_t sig[INTER_SIG_BYTES]) {
     struct inter_service *s = user;
     return sec_sign(s->identity, context, msg, len, sig) == NEB_OK;
 }
 
-static bool verify_as(void *user, uint32_t peer, const char *context, const void *msg, size_t len, const uint8_t sig[INTER_SIG_BYTES]) {
+static bool verify_as(void *user, uint32_t peer, const char *context, const void *msg, size_t len,
+                      const uint8_t sig[INTER_SIG_BYTES]) {
     struct inter_service *s = user;
-    return peer < s->members.n && sec_verify(s->members.m[peer].pub.sign, context, msg, len, sig) == NEB_OK;
+    return peer < s->members.n &&
+           sec_verify(s->members.m[peer].pub.sign, context, msg, len, sig) == NEB_OK;
 }
 
-enum neb_status inter_service_create(const struct inter_service_config *c, struct inter_service **out) {
+enum neb_status inter_service_create(const struct inter_service_config *c,
+                                     struct inter_service **out) {
     enum neb_status st = NEB_OK;
     struct inter_service *s = calloc(1, sizeof *s);
     if (!s)
@@ -55,11 +59,17 @@ enum neb_status inter_service_create(const struct inter_service_config *c, struc
     s->members = *c->members;
     s->self = UINT32_MAX;
     for (uint32_t i = 0; i < s->members.n; i++)
-        if (!memcmp(s->members.m[i].pub.sign, sec_identity_public(c->identity)->sign, SEC_KEY_BYTES))
+        if (!memcmp(s->members.m[i].pub.sign, sec_identity_public(c->identity)->sign,
+                    SEC_KEY_BYTES))
             s->self = i;
     struct inter_node_crypto crypto = {s, sign_as, verify_as};
-    struct inter_link_config link = {.identity = c->identity, .members = c->members, .listen = c->listen, .n_bulk = c->n_bulk,
-                                     .chunk_bytes = INTER_CHUNK_MAX, .bulk_queue_bytes = 16 << 20, .zmq_context = c->zmq_context};
+    struct inter_link_config link = {.identity = c->identity,
+                                     .members = c->members,
+                                     .listen = c->listen,
+                                     .n_bulk = c->n_bulk,
+                                     .chunk_bytes = INTER_CHUNK_MAX,
+                                     .bulk_queue_bytes = 16 << 20,
+                                     .zmq_context = c->zmq_context};
     NEB_TRY_GOTO(inter_ledger_open(c->dir, &s->ledger), fail);
     NEB_TRY_GOTO(cmp_work_create(&s->gate), fail);
     NEB_TRY_GOTO(inter_node_create(&crypto, &s->node), fail);
@@ -120,16 +130,20 @@ static enum neb_status send_chunk(struct inter_service *s, const struct inter_ac
     NEB_ASSERT(a->offset + a->len <= s->mapped.len);
     neb_sha256(s->mapped.p + a->offset, a->len, sha);
     memcpy(head + a->size - 8, sha, 8); // the header's last field
-    enum neb_status st = inter_link_send2(s->link, a->peer, INTER_BULK, head, a->size, s->mapped.p + a->offset, a->len);
+    enum neb_status st = inter_link_send2(s->link, a->peer, INTER_BULK, head, a->size,
+                                          s->mapped.p + a->offset, a->len);
     if (st != NEB_ERR_AGAIN)
         return st;
-    queue_event(s, &(struct inter_event){.kind = INTER_EV_SEND_FAILED, .peer = a->peer, .key = a->key, .chunk = a->chunk});
+    queue_event(
+        s, &(struct inter_event){
+               .kind = INTER_EV_SEND_FAILED, .peer = a->peer, .key = a->key, .chunk = a->chunk});
     return NEB_OK;
 }
 
 static void send_record(struct inter_service *s, const struct inter_action *a) {
     struct inter_record r;
-    enum neb_status st = inter_ledger_get_commit(s->ledger, a->key.job, a->key.fragment, a->key.round, &r);
+    enum neb_status st =
+        inter_ledger_get_commit(s->ledger, a->key.job, a->key.fragment, a->key.round, &r);
     if (st != NEB_OK)
         return;
     neb_buf_clear(&s->out);
@@ -150,7 +164,9 @@ static enum neb_status finish_blob(struct inter_service *s, const struct inter_m
         st = cmp_update_check(s->gate, map.p, map.len, &stats);
         neb_map_close(&map);
         if (st != NEB_OK) {
-            neb_log(NEB_LOG_ERROR, "update of member %u for round %u refused by the gate; the round waits until the job is stopped",
+            neb_log(NEB_LOG_ERROR,
+                    "update of member %u for round %u refused by the gate; the round waits until "
+                    "the job is stopped",
                     m->key.member, m->key.round);
             s->cb.fault(s->cb.user, m->key.member, INTER_FAULT_REFUSED);
             return NEB_OK;
@@ -167,7 +183,10 @@ static enum neb_status deliver(struct inter_service *s, const struct inter_recor
     struct neb_map blobs[INTER_MEMBERS_MAX] = {{0}};
     enum neb_status st = NEB_OK;
     for (uint8_t i = 0; i < r->n && st == NEB_OK; i++) {
-        struct inter_key k = {.round = r->round, .fragment = r->fragment, .member = r->entries[i].member, .attempt = r->entries[i].attempt};
+        struct inter_key k = {.round = r->round,
+                              .fragment = r->fragment,
+                              .member = r->entries[i].member,
+                              .attempt = r->entries[i].attempt};
         memcpy(k.job, r->job, sizeof k.job);
         st = inter_ledger_map_blob(s->ledger, &k, &blobs[i]);
     }
@@ -196,7 +215,8 @@ static enum neb_status carry_out(struct inter_service *s, const struct inter_act
         inter_bitmap_free(&none);
         return st;
     }
-    case INTER_ACT_BLOB_WRITE: return inter_ledger_part_write(s->ledger, &a->key, a->offset, a->view, a->len);
+    case INTER_ACT_BLOB_WRITE:
+        return inter_ledger_part_write(s->ledger, &a->key, a->offset, a->view, a->len);
     case INTER_ACT_BLOB_FINISH: return finish_blob(s, &a->manifest);
     case INTER_ACT_DELIVER: return deliver(s, &a->record);
     case INTER_ACT_FAULT: s->cb.fault(s->cb.user, a->peer, a->fault); return NEB_OK;
@@ -242,7 +262,8 @@ static enum neb_status resend_all(struct inter_service *s, uint32_t peer) {
     return inter_ledger_pending(s->ledger, s->members.m[peer].pub.name, resend_one, &r);
 }
 
-enum neb_status inter_service_send(struct inter_service *s, uint32_t peer, uint32_t kind, const void *p, size_t n) {
+enum neb_status inter_service_send(struct inter_service *s, uint32_t peer, uint32_t kind,
+                                   const void *p, size_t n) {
     uint64_t seq;
     if (n > INTER_MESSAGE_MAX || peer >= s->members.n || peer == s->self)
         return neb_fail(NEB_ERR_LIMIT, "message of %zu bytes to member %u", n, peer);
@@ -253,14 +274,16 @@ enum neb_status inter_service_send(struct inter_service *s, uint32_t peer, uint3
     return NEB_OK;
 }
 
-void inter_service_tell(struct inter_service *s, uint32_t peer, uint32_t kind, const void *p, size_t n) {
+void inter_service_tell(struct inter_service *s, uint32_t peer, uint32_t kind, const void *p,
+                        size_t n) {
     if (n > INTER_MESSAGE_MAX || peer >= s->members.n || !s->up[peer])
         return;
     neb_buf_clear(&s->out);
     neb_buf_u8(&s->out, MSG_TELL);
     neb_buf_u32(&s->out, kind);
     neb_buf_add(&s->out, p, n);
-    if (!s->out.oom && inter_link_send(s->link, peer, INTER_CONTROL, s->out.p, s->out.len) != NEB_OK)
+    if (!s->out.oom &&
+        inter_link_send(s->link, peer, INTER_CONTROL, s->out.p, s->out.len) != NEB_OK)
         neb_debug("telemetry dropped: the control queue is full");
 }
 
@@ -291,7 +314,9 @@ static void on_event(void *user, const struct inter_link_event *e) {
         return;
     if (e->kind != INTER_LINK_MSG) {
         s->up[e->peer] = e->kind == INTER_LINK_UP;
-        step(s, &(struct inter_event){.kind = s->up[e->peer] ? INTER_EV_PEER_UP : INTER_EV_PEER_DOWN, .peer = e->peer});
+        step(s,
+             &(struct inter_event){.kind = s->up[e->peer] ? INTER_EV_PEER_UP : INTER_EV_PEER_DOWN,
+                                   .peer = e->peer});
         if (s->up[e->peer] && s->st == NEB_OK)
             s->st = resend_all(s, e->peer);
         s->cb.peer(s->cb.user, e->peer, s->up[e->peer]);
@@ -300,7 +325,11 @@ static void on_event(void *user, const struct inter_link_event *e) {
     struct neb_rd r = neb_rd_make(e->data, e->len);
     uint8_t type = e->len ? e->data[0] : 0;
     if (type < MSG_APP || e->channel == INTER_BULK) {
-        step(s, &(struct inter_event){.kind = INTER_EV_MESSAGE, .peer = e->peer, .bulk = e->channel == INTER_BULK, .data = e->data, .len = e->len});
+        step(s, &(struct inter_event){.kind = INTER_EV_MESSAGE,
+                                      .peer = e->peer,
+                                      .bulk = e->channel == INTER_BULK,
+                                      .data = e->data,
+                                      .len = e->len});
         return;
     }
     (void)neb_rd_u8(&r);
@@ -324,7 +353,8 @@ enum neb_status inter_service_process(struct inter_service *s) {
     neb_ns now = neb_now();
     if (now >= s->next_tick && s->st == NEB_OK) {
         s->next_tick = now + tick_interval;
-        step(s, &(struct inter_event){.kind = INTER_EV_TICK, .peer = s->self < SEC_MEMBERS_MAX ? s->self : 0});
+        step(s, &(struct inter_event){.kind = INTER_EV_TICK,
+                                      .peer = s->self < SEC_MEMBERS_MAX ? s->self : 0});
     }
     if (now >= s->next_resend) {
         s->next_resend = now + resend_interval;
@@ -346,7 +376,8 @@ neb_ns inter_service_next_deadline(const struct inter_service *s) {
 
 // ---- jobs -----------------------------------------------------------------------------------------------------
 
-static enum neb_status restore_manifest(struct inter_service *s, const struct inter_manifest *m, bool own) {
+static enum neb_status restore_manifest(struct inter_service *s, const struct inter_manifest *m,
+                                        bool own) {
     bool durable = inter_ledger_has_blob(s->ledger, &m->key);
     struct inter_bitmap got = {0};
     enum neb_status st = NEB_OK;
@@ -362,7 +393,8 @@ static enum neb_status restore_manifest(struct inter_service *s, const struct in
     return st;
 }
 
-static enum neb_status restore_fragment(struct inter_service *s, const struct inter_job_config *c, uint32_t f) {
+static enum neb_status restore_fragment(struct inter_service *s, const struct inter_job_config *c,
+                                        uint32_t f) {
     struct inter_record r;
     struct inter_manifest m;
     enum neb_status st = inter_ledger_last_commit(s->ledger, c->id, f, &r);
@@ -396,24 +428,31 @@ enum neb_status inter_service_job_open(struct inter_service *s, const struct int
     return s->st;
 }
 
-void inter_service_job_close(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]) { inter_node_job_close(s->node, job); }
+void inter_service_job_close(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]) {
+    inter_node_job_close(s->node, job);
+}
 
-enum neb_status inter_service_submit(struct inter_service *s, const struct inter_manifest *given, const void *blob, size_t len) {
+enum neb_status inter_service_submit(struct inter_service *s, const struct inter_manifest *given,
+                                     const void *blob, size_t len) {
     struct inter_manifest m = *given, stored;
     struct inter_record r;
     uint32_t open = inter_node_round(s->node, m.key.job, m.key.fragment);
     if (len == 0 || len > INTER_BLOB_MAX)
         return neb_fail(NEB_ERR_LIMIT, "update of %zu bytes; at most %d", len, INTER_BLOB_MAX);
     if (open == UINT32_MAX || m.key.round > open)
-        return neb_fail(NEB_ERR_STATE, "update for round %u of fragment %u, but round %u is open", m.key.round, m.key.fragment, open);
+        return neb_fail(NEB_ERR_STATE, "update for round %u of fragment %u, but round %u is open",
+                        m.key.round, m.key.fragment, open);
     if (m.key.round < open) { // a worker that was restarted: this round is over
         NEB_TRY(inter_ledger_get_commit(s->ledger, m.key.job, m.key.fragment, m.key.round, &r));
         return deliver(s, &r);
     }
     neb_sha256(blob, len, m.sha256);
-    if (inter_ledger_get_manifest(s->ledger, &m.key, &stored) == NEB_OK && inter_ledger_has_blob(s->ledger, &m.key)) {
+    if (inter_ledger_get_manifest(s->ledger, &m.key, &stored) == NEB_OK &&
+        inter_ledger_has_blob(s->ledger, &m.key)) {
         if (memcmp(stored.sha256, m.sha256, sizeof m.sha256))
-            neb_warn("round %u: the worker computed other bytes than before its restart; those of the ledger stand", m.key.round);
+            neb_warn("round %u: the worker computed other bytes than before its restart; those of "
+                     "the ledger stand",
+                     m.key.round);
         return NEB_OK;
     }
     m.bytes = (uint32_t)len;
@@ -428,16 +467,22 @@ enum neb_status inter_service_submit(struct inter_service *s, const struct inter
     return s->st;
 }
 
-enum neb_status inter_service_prune(struct inter_service *s, const uint8_t job[INTER_ID_BYTES], uint32_t fragment, uint32_t round) {
+enum neb_status inter_service_prune(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
+                                    uint32_t fragment, uint32_t round) {
     unmap(s);
     return inter_ledger_prune(s->ledger, job, fragment, round);
 }
 
-struct inter_ledger *inter_service_ledger(struct inter_service *s) { return s->ledger; }
+struct inter_ledger *inter_service_ledger(struct inter_service *s) {
+    return s->ledger;
+}
 uint32_t inter_service_port(const struct inter_service *s) { return inter_link_port(s->link); }
-uint64_t inter_service_faults(const struct inter_service *s, enum inter_fault f) { return inter_node_faults(s->node, f); }
+uint64_t inter_service_faults(const struct inter_service *s, enum inter_fault f) {
+    return inter_node_faults(s->node, f);
+}
 
-enum neb_status inter_service_stats(struct inter_service *s, uint32_t peer, struct inter_peer_stats *out) {
+enum neb_status inter_service_stats(struct inter_service *s, uint32_t peer,
+                                    struct inter_peer_stats *out) {
     *out = (struct inter_peer_stats){0};
     NEB_TRY(inter_link_stats(s->link, peer, &out->link));
     inter_node_path(s->node, peer, &out->path);

@@ -29,7 +29,8 @@ struct inter_service_config {
 };
 
 struct inter_service;
-NEB_MUST_CHECK enum neb_status inter_service_create(const struct inter_service_config *c, struct inter_service **out);
+NEB_MUST_CHECK enum neb_status inter_service_create(const struct inter_service_config *c,
+                                                    struct inter_service **out);
 void inter_service_destroy(struct inter_service **s);
 size_t inter_service_poll_items(const struct inter_service *s, zmq_pollitem_t *items, size_t cap);
 neb_ns inter_service_next_deadline(const struct inter_service *s);
@@ -37,19 +38,26 @@ neb_ns inter_service_next_deadline(const struct inter_service *s);
 NEB_MUST_CHECK enum neb_status inter_service_process(struct inter_service *s);
 
 // Opens a job; what the ledger knows of it is restored.
-NEB_MUST_CHECK enum neb_status inter_service_job_open(struct inter_service *s, const struct inter_job_config *c);
+NEB_MUST_CHECK enum neb_status inter_service_job_open(struct inter_service *s,
+                                                      const struct inter_job_config *c);
 void inter_service_job_close(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]);
 // Takes this member's update: fills in digest, chunk size and signature, stores, sends. Repeating it is fine: what the
 // ledger holds under the key stands; if the round is over, its commit is delivered again.
-NEB_MUST_CHECK enum neb_status inter_service_submit(struct inter_service *s, const struct inter_manifest *m, const void *blob, size_t len);
+NEB_MUST_CHECK enum neb_status inter_service_submit(struct inter_service *s,
+                                                    const struct inter_manifest *m,
+                                                    const void *blob, size_t len);
 // The worker's oldest checkpoint needs no blob of rounds below this one.
-NEB_MUST_CHECK enum neb_status inter_service_prune(struct inter_service *s, const uint8_t job[INTER_ID_BYTES], uint32_t fragment, uint32_t round);
+NEB_MUST_CHECK enum neb_status inter_service_prune(struct inter_service *s,
+                                                   const uint8_t job[INTER_ID_BYTES],
+                                                   uint32_t fragment, uint32_t round);
 
 enum { INTER_MESSAGE_MAX = 60 << 10 };
 // Kept in the ledger until the peer has it.
-NEB_MUST_CHECK enum neb_status inter_service_send(struct inter_service *s, uint32_t peer, uint32_t kind, const void *p, size_t n);
+NEB_MUST_CHECK enum neb_status inter_service_send(struct inter_service *s, uint32_t peer,
+                                                  uint32_t kind, const void *p, size_t n);
 // Sent once if the peer is up, or not at all: for telemetry.
-void inter_service_tell(struct inter_service *s, uint32_t peer, uint32_t kind, const void *p, size_t n);
+void inter_service_tell(struct inter_service *s, uint32_t peer, uint32_t kind, const void *p,
+                        size_t n);
 
 struct inter_ledger *inter_service_ledger(struct inter_service *s);
 uint32_t inter_service_port(const struct inter_service *s);
@@ -57,7 +65,8 @@ struct inter_peer_stats {
     struct inter_link_stats link;
     struct inter_path_stats path;
 };
-NEB_MUST_CHECK enum neb_status inter_service_stats(struct inter_service *s, uint32_t peer, struct inter_peer_stats *out);
+NEB_MUST_CHECK enum neb_status inter_service_stats(struct inter_service *s, uint32_t peer,
+                                                   struct inter_peer_stats *out);
 uint64_t inter_service_faults(const struct inter_service *s, enum inter_fault f);
 
 #endif

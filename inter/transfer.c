@@ -30,7 +30,8 @@ bool inter_bitmap_merge(struct inter_bitmap *b, const uint8_t *bits, size_t len)
     return true;
 }
 
-void inter_estimate_ack(struct inter_estimate *e, neb_ns now, uint32_t bytes, neb_ns rtt_sample, bool link_was_busy) {
+void inter_estimate_ack(struct inter_estimate *e, neb_ns now, uint32_t bytes, neb_ns rtt_sample,
+                        bool link_was_busy) {
     const neb_ns window = 200 * NEB_MS;
     if (rtt_sample > 0) {
         e->rtts[e->rtt_at++ % 8] = rtt_sample;
@@ -39,7 +40,8 @@ void inter_estimate_ack(struct inter_estimate *e, neb_ns now, uint32_t bytes, ne
             if (e->rtts[i] && (!e->rtt || e->rtts[i] < e->rtt))
                 e->rtt = e->rtts[i];
     }
-    if (!e->window_start || now - e->window_start > 2 * NEB_S) { // idle since: the gap says nothing about the link
+    if (!e->window_start ||
+        now - e->window_start > 2 * NEB_S) { // idle since: the gap says nothing about the link
         e->window_start = now;
         e->window_bytes = 0;
         return;
@@ -61,7 +63,8 @@ void inter_estimate_ack(struct inter_estimate *e, neb_ns now, uint32_t bytes, ne
 uint32_t inter_estimate_chunk(const struct inter_estimate *e, uint32_t blob_bytes) {
     double want = e->goodput_bps > 0 ? e->goodput_bps / 8 / 4 : 64 << 10;
     uint32_t chunk = INTER_CHUNK_MIN;
-    while (chunk < INTER_CHUNK_MAX && (chunk * 2 <= want || inter_chunks(blob_bytes, chunk) > INTER_CHUNKS_MAX))
+    while (chunk < INTER_CHUNK_MAX &&
+           (chunk * 2 <= want || inter_chunks(blob_bytes, chunk) > INTER_CHUNKS_MAX))
         chunk *= 2;
     return chunk;
 }
@@ -102,12 +105,13 @@ uint32_t inter_chunk_length(uint32_t bytes, uint32_t chunk_bytes, uint32_t i) {
 static void unfly(struct inter_sender *s, uint32_t i) {
     if (!inter_bitmap_has(&s->flying, i))
         return;
-    s->flying.bits[i / 8] &= (uint8_t)~(1u << (i % 8));
+    s->flying.bits[i / 8] &= (uint8_t) ~(1u << (i % 8));
     s->flying.set--;
     s->flying_bytes -= inter_chunk_length(s->bytes, s->chunk_bytes, i);
 }
 
-int64_t inter_sender_next(struct inter_sender *s, uint64_t window, uint64_t flying_elsewhere, neb_ns now) {
+int64_t inter_sender_next(struct inter_sender *s, uint64_t window, uint64_t flying_elsewhere,
+                          neb_ns now) {
     if (!s->ready || inter_sender_done(s) || s->acked.set + s->flying.set == s->acked.n)
         return -1;
     uint64_t flying = s->flying_bytes + flying_elsewhere;

@@ -18,7 +18,9 @@ struct inter_bitmap {
 };
 NEB_MUST_CHECK enum neb_status inter_bitmap_init(struct inter_bitmap *b, uint32_t n);
 void inter_bitmap_free(struct inter_bitmap *b);
-static inline bool inter_bitmap_has(const struct inter_bitmap *b, uint32_t i) { return b->bits[i / 8] >> (i % 8) & 1; }
+static inline bool inter_bitmap_has(const struct inter_bitmap *b, uint32_t i) {
+    return b->bits[i / 8] >> (i % 8) & 1;
+}
 bool inter_bitmap_set(struct inter_bitmap *b, uint32_t i); // false: was set already
 // Adds the bits of wire bytes; false (and nothing changed) when their length or a bit past n is wrong.
 bool inter_bitmap_merge(struct inter_bitmap *b, const uint8_t *bits, size_t len);
@@ -33,7 +35,8 @@ struct inter_estimate {
     neb_ns window_start;
     uint64_t window_bytes;
 };
-void inter_estimate_ack(struct inter_estimate *e, neb_ns now, uint32_t bytes, neb_ns rtt_sample, bool link_was_busy);
+void inter_estimate_ack(struct inter_estimate *e, neb_ns now, uint32_t bytes, neb_ns rtt_sample,
+                        bool link_was_busy);
 // Chunk of about a quarter second of goodput, in 16 KiB..1 MiB.
 uint32_t inter_estimate_chunk(const struct inter_estimate *e, uint32_t blob_bytes);
 // Bytes in flight: about two bandwidth-delay products, in 256 KiB..8 MiB.
@@ -43,15 +46,19 @@ struct inter_sender { // one blob to one peer
     struct inter_bitmap acked, flying;
     uint32_t bytes, chunk_bytes, next; // next: where the scan goes on
     uint64_t flying_bytes;
-    bool ready; // the receiver's state is known since the last (re)connect, or nothing was ever sent
+    bool
+        ready; // the receiver's state is known since the last (re)connect, or nothing was ever sent
     neb_ns *sent_at; // (n)
 };
-NEB_MUST_CHECK enum neb_status inter_sender_init(struct inter_sender *s, uint32_t bytes, uint32_t chunk_bytes);
+NEB_MUST_CHECK enum neb_status inter_sender_init(struct inter_sender *s, uint32_t bytes,
+                                                 uint32_t chunk_bytes);
 void inter_sender_free(struct inter_sender *s);
 // Next chunk to send within the window, or -1.
-int64_t inter_sender_next(struct inter_sender *s, uint64_t window, uint64_t flying_elsewhere, neb_ns now);
+int64_t inter_sender_next(struct inter_sender *s, uint64_t window, uint64_t flying_elsewhere,
+                          neb_ns now);
 void inter_sender_unsend(struct inter_sender *s, uint32_t chunk); // the link would not take it
-bool inter_sender_ack(struct inter_sender *s, uint32_t chunk, neb_ns now, neb_ns *rtt); // false: not news
+bool inter_sender_ack(struct inter_sender *s, uint32_t chunk, neb_ns now,
+                      neb_ns *rtt); // false: not news
 // The receiver's own word on what it holds replaces what its acknowledgements said: a receiver that was restarted, or
 // whose whole blob did not match, holds less than it acknowledged. False (nothing changed): malformed. STATE and ACK
 // travel in order on the control channel, so a STATE never undoes a later ACK.
@@ -59,7 +66,9 @@ NEB_MUST_CHECK bool inter_sender_state(struct inter_sender *s, const uint8_t *bi
 void inter_sender_link_lost(struct inter_sender *s);
 // Chunks that have flown for longer than `timeout` are to be sent again.
 void inter_sender_expire(struct inter_sender *s, neb_ns now, neb_ns timeout);
-static inline bool inter_sender_done(const struct inter_sender *s) { return s->acked.set == s->acked.n; }
+static inline bool inter_sender_done(const struct inter_sender *s) {
+    return s->acked.set == s->acked.n;
+}
 uint32_t inter_chunk_length(uint32_t bytes, uint32_t chunk_bytes, uint32_t i);
 
 #endif

@@ -4,8 +4,8 @@
 #include <string.h>
 
 bool inter_key_equal(const struct inter_key *a, const struct inter_key *b) {
-    return a->round == b->round && a->fragment == b->fragment && a->member == b->member && a->attempt == b->attempt &&
-           !memcmp(a->job, b->job, sizeof a->job);
+    return a->round == b->round && a->fragment == b->fragment && a->member == b->member &&
+           a->attempt == b->attempt && !memcmp(a->job, b->job, sizeof a->job);
 }
 
 void inter_key_put(struct neb_buf *b, const struct inter_key *k) {
@@ -59,9 +59,10 @@ bool inter_manifest_get(struct neb_rd *r, struct inter_manifest *m) {
     m->digest[0] = neb_rd_u64(r);
     m->digest[1] = neb_rd_u64(r);
     neb_rd_copy(r, m->sig, sizeof m->sig);
-    return !r->bad && key_valid(&m->key) && m->bytes > 0 && m->bytes <= INTER_BLOB_MAX && m->chunk_bytes >= INTER_CHUNK_MIN &&
-           m->chunk_bytes <= INTER_CHUNK_MAX && inter_chunks(m->bytes, m->chunk_bytes) <= INTER_CHUNKS_MAX &&
-           m->tokens < 1ull << 56 && m->flags <= INTER_FINAL;
+    return !r->bad && key_valid(&m->key) && m->bytes > 0 && m->bytes <= INTER_BLOB_MAX &&
+           m->chunk_bytes >= INTER_CHUNK_MIN && m->chunk_bytes <= INTER_CHUNK_MAX &&
+           inter_chunks(m->bytes, m->chunk_bytes) <= INTER_CHUNKS_MAX && m->tokens < 1ull << 56 &&
+           m->flags <= INTER_FINAL;
 }
 
 void inter_record_put_body(struct neb_buf *b, const struct inter_record *r) {
@@ -117,14 +118,15 @@ bool inter_record_get(struct neb_rd *r, struct inter_record *c) {
         neb_rd_copy(r, e->sha256, sizeof e->sha256);
         e->tokens = neb_rd_u64(r);
         e->clip = neb_rd_f32(r);
-        if (e->member >= INTER_MEMBERS_MAX || (i && e->member <= c->entries[i - 1].member) || !(e->clip > 0) || !(e->clip <= 1))
+        if (e->member >= INTER_MEMBERS_MAX || (i && e->member <= c->entries[i - 1].member) ||
+            !(e->clip > 0) || !(e->clip <= 1))
             return false;
     }
     c->plan_interval = neb_rd_u32(r);
     c->plan_overlap = neb_rd_u32(r);
     neb_rd_copy(r, c->sig, sizeof c->sig);
-    return !r->bad && c->fragment < INTER_FRAGMENTS_MAX && c->leader < INTER_MEMBERS_MAX && c->flags <= INTER_MERGE &&
-           c->eta >= 0 && c->eta <= 10 && c->mu >= 0 && c->mu < 1;
+    return !r->bad && c->fragment < INTER_FRAGMENTS_MAX && c->leader < INTER_MEMBERS_MAX &&
+           c->flags <= INTER_MERGE && c->eta >= 0 && c->eta <= 10 && c->mu >= 0 && c->mu < 1;
 }
 
 void inter_record_hash(const struct inter_record *r, uint8_t out[INTER_SHA_BYTES]) {

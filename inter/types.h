@@ -12,10 +12,10 @@ enum {
     INTER_ID_BYTES = 16,
     INTER_SHA_BYTES = 32,
     INTER_SIG_BYTES = 64,
-    INTER_BLOB_MAX = 1 << 30,          // bytes of one update
+    INTER_BLOB_MAX = 1 << 30, // bytes of one update
     INTER_CHUNK_MIN = 16 << 10,
     INTER_CHUNK_MAX = 1 << 20,
-    INTER_CHUNKS_MAX = 1 << 16,        // of one blob: its bitmap fits a control message
+    INTER_CHUNKS_MAX = 1 << 16, // of one blob: its bitmap fits a control message
 };
 
 struct inter_key {
@@ -26,17 +26,20 @@ struct inter_key {
 };
 bool inter_key_equal(const struct inter_key *a, const struct inter_key *b);
 
-enum { INTER_FINAL = 1 }; // manifest flag: nothing follows this update; the member has made all its steps
+enum {
+    INTER_FINAL = 1
+}; // manifest flag: nothing follows this update; the member has made all its steps
 
 // What a member says about one of its updates; signed by it.
 struct inter_manifest {
     struct inter_key key;
     uint8_t sha256[INTER_SHA_BYTES]; // of the blob
     uint32_t bytes, chunk_bytes;
-    uint64_t tokens;                 // behind it since the member's last committed update
-    uint32_t steps, missed;          // inner steps behind it; intervals missed before it
+    uint64_t tokens;        // behind it since the member's last committed update
+    uint32_t steps, missed; // inner steps behind it; intervals missed before it
     uint8_t flags;
-    uint64_t digest[2];              // (θ, v) of the fragment after its previous commit, as this member computed it
+    uint64_t
+        digest[2]; // (θ, v) of the fragment after its previous commit, as this member computed it
     uint8_t sig[INTER_SIG_BYTES];
 };
 
@@ -66,7 +69,8 @@ struct inter_record {
 // What is signed (without the signature), and the whole.
 void inter_manifest_put_body(struct neb_buf *out, const struct inter_manifest *m);
 void inter_manifest_put(struct neb_buf *out, const struct inter_manifest *m);
-NEB_MUST_CHECK bool inter_manifest_get(struct neb_rd *r, struct inter_manifest *m); // false: malformed
+NEB_MUST_CHECK bool inter_manifest_get(struct neb_rd *r,
+                                       struct inter_manifest *m); // false: malformed
 void inter_record_put_body(struct neb_buf *out, const struct inter_record *r);
 void inter_record_put(struct neb_buf *out, const struct inter_record *r);
 NEB_MUST_CHECK bool inter_record_get(struct neb_rd *r, struct inter_record *rec);
@@ -76,6 +80,8 @@ void inter_record_hash(const struct inter_record *r, uint8_t out[INTER_SHA_BYTES
 void inter_key_put(struct neb_buf *out, const struct inter_key *k);
 void inter_key_get(struct neb_rd *r, struct inter_key *k);
 
-static inline uint32_t inter_chunks(uint32_t bytes, uint32_t chunk_bytes) { return (bytes + chunk_bytes - 1) / chunk_bytes; }
+static inline uint32_t inter_chunks(uint32_t bytes, uint32_t chunk_bytes) {
+    return (bytes + chunk_bytes - 1) / chunk_bytes;
+}
 
 #endif

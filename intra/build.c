@@ -15,7 +15,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { DOC_BYTES_MAX = 64 << 20, BATCH_DOCS = 512, SHARD_TOKENS = 64 << 20, SHARD_HEADER_BYTES = 64, LINE_BYTES_MAX = 4000 };
+enum {
+    DOC_BYTES_MAX = 64 << 20,
+    BATCH_DOCS = 512,
+    SHARD_TOKENS = 64 << 20,
+    SHARD_HEADER_BYTES = 64,
+    LINE_BYTES_MAX = 4000
+};
 static const char shard_magic[8] = "NEBSHRD";
 
 struct doc {
@@ -49,7 +55,8 @@ static uint64_t hash_bytes(const void *p, size_t n) {
     return neb_rd_u64(&r);
 }
 
-static enum neb_status add_doc(struct build *b, int32_t source, const char *text, size_t len, uint64_t name_hash) {
+static enum neb_status add_doc(struct build *b, int32_t source, const char *text, size_t len,
+                               uint64_t name_hash) {
     while (len && (text[len - 1] == '\n' || text[len - 1] == ' '))
         len--;
     if (!len)
@@ -68,19 +75,25 @@ static enum neb_status add_doc(struct build *b, int32_t source, const char *text
     memcpy(copy, text, len);
     copy[len] = 0;
     neb_sha256_add(b->inputs, text, len);
-    b->docs.p[b->docs.n++] = (struct doc){.text = copy, .len = len, .source = source, .name_hash = name_hash};
+    b->docs.p[b->docs.n++] =
+        (struct doc){.text = copy, .len = len, .source = source, .name_hash = name_hash};
     return NEB_OK;
 }
 
-static enum neb_status read_file(struct build *b, int32_t source, const char *path, bool one_document) {
+static enum neb_status read_file(struct build *b, int32_t source, const char *path,
+                                 bool one_document) {
     struct neb_buf f = {0};
     enum neb_status st = neb_fs_read(path, DOC_BYTES_MAX, &f);
     if (st == NEB_OK && one_document) {
         const char *base = strrchr(path, '/');
-        base = base ? base + 1 : path; // translations of a page carry the same name: they fall into the same split
+        base =
+            base
+                ? base + 1
+                : path; // translations of a page carry the same name: they fall into the same split
         st = add_doc(b, source, (const char *)f.p, f.len, hash_bytes(base, strlen(base)));
     }
-    for (size_t at = 0; st == NEB_OK && !one_document && at < f.len;) { // blank lines separate documents
+    for (size_t at = 0;
+         st == NEB_OK && !one_document && at < f.len;) { // blank lines separate documents
         const char *p = (const char *)f.p + at, *end = memmem(p, f.len - at, "\n\n", 2);
         size_t len = end ? (size_t)(end - p) : f.len - at;
         st = add_doc(b, source, p, len, hash_bytes(p, len));
@@ -114,7 +127,8 @@ static enum neb_status read_folder(struct build *b, int32_t source, const char *
     return st;
 }
 
-static enum neb_status read_lines(struct build *b, int32_t source, const struct intra_source_spec *s) {
+static enum neb_status read_lines(struct build *b, int32_t source,
+                                  const struct intra_source_spec *s) {
     enum neb_status st = NEB_OK;
     char *line = NULL;
     size_t cap = 0, number = 0;
@@ -131,9 +145,11 @@ static enum neb_status read_lines(struct build *b, int32_t source, const struct 
             json_t *o = json_loadb(line, (size_t)len, 0, NULL);
             const json_t *v = json_object_get(o, s->field);
             if (!json_is_string(v))
-                st = neb_fail(NEB_ERR_FORMAT, "%s:%zu: no text in field \"%s\"", s->path, number, s->field);
+                st = neb_fail(NEB_ERR_FORMAT, "%s:%zu: no text in field \"%s\"", s->path, number,
+                              s->field);
             else
-                st = add_doc(b, source, json_string_value(v), json_string_length(v), hash_bytes(json_string_value(v), json_string_length(v)));
+                st = add_doc(b, source, json_string_value(v), json_string_length(v),
+                             hash_bytes(json_string_value(v), json_string_length(v)));
             json_decref(o);
             continue;
         }
@@ -143,7 +159,8 @@ static enum neb_status read_lines(struct build *b, int32_t source, const struct 
             at = at ? at + 1 : NULL;
         }
         if (!at)
-            st = neb_fail(NEB_ERR_FORMAT, "%s:%zu: fewer than %d columns", s->path, number, s->column + 1);
+            st = neb_fail(NEB_ERR_FORMAT, "%s:%zu: fewer than %d columns", s->path, number,
+                          s->column + 1);
         else
             st = add_doc(b, source, at, strcspn(at, "\t"), hash_bytes(at, strcspn(at, "\t")));
     }
@@ -175,7 +192,8 @@ static enum neb_status read_sources(struct build *b) {
 
 // Exact duplicates within a source are dropped: the first stays.
 static int by_hash(const void *a, const void *b) {
-    uint64_t x = ((const uint64_t *)a)[0], y = ((const uint64_t *)b)[0], i = ((const uint64_t *)a)[1], j = ((const uint64_t *)b)[1];
+    uint64_t x = ((const uint64_t *)a)[0], y = ((const uint64_t *)b)[0],
+             i = ((const uint64_t *)a)[1], j = ((const uint64_t *)b)[1];
     return x != y ? (x < y ? -1 : 1) : i < j ? -1 : i > j;
 }
 
@@ -184,7 +202,8 @@ static enum neb_status drop_duplicates(struct build *b) {
     if (!h)
         return neb_fail(NEB_ERR_NOMEM, "out of memory comparing %zu documents", b->docs.n);
     for (size_t i = 0; i < b->docs.n; i++) {
-        h[i][0] = hash_bytes(b->docs.p[i].text, b->docs.p[i].len) + neb_mix64((uint64_t)b->docs.p[i].source);
+        h[i][0] = hash_bytes(b->docs.p[i].text, b->docs.p[i].len) +
+                  neb_mix64((uint64_t)b->docs.p[i].source);
         h[i][1] = i;
     }
     qsort(h, b->docs.n, sizeof *h, by_hash);
@@ -214,7 +233,8 @@ static enum neb_status write_sample(struct build *b, const char *path) {
         for (const char *p = b->docs.p[i].text; p; p = (p = strchr(p, '\n')) ? p + 1 : NULL)
             lines[b->docs.p[i].source]++;
     for (size_t i = 0; i < b->docs.n; i++) {
-        double keep = (double)b->spec->train_lines / b->spec->n_sources / (double)lines[b->docs.p[i].source];
+        double keep =
+            (double)b->spec->train_lines / b->spec->n_sources / (double)lines[b->docs.p[i].source];
         for (const char *p = b->docs.p[i].text; p;) {
             const char *end = strchr(p, '\n');
             size_t len = end ? (size_t)(end - p) : strlen(p);
@@ -245,9 +265,13 @@ static enum neb_status make_tokenizer(struct build *b) {
     NEB_TRY(neb_path(prefix, sizeof prefix, b->dir, "tokenizer"));
     NEB_TRY(neb_path(sample, sizeof sample, b->dir, "sample.txt"));
     NEB_TRY(write_sample(b, sample));
-    struct intra_tokenizer_train t = {.vocab = s->vocab, .type = s->type, .character_coverage = s->character_coverage,
+    struct intra_tokenizer_train t = {.vocab = s->vocab,
+                                      .type = s->type,
+                                      .character_coverage = s->character_coverage,
                                       .byte_fallback = s->byte_fallback,
-                                      .threads = s->threads ? s->threads : processors < 128 ? (int32_t)processors : 128};
+                                      .threads = s->threads         ? s->threads
+                                                 : processors < 128 ? (int32_t)processors
+                                                                    : 128};
     NEB_TRY(intra_tokenizer_train(sample, prefix, &t));
     NEB_TRY(neb_fs_remove(sample));
     return intra_tokenizer_open(model, &b->tokenizer);
@@ -262,7 +286,8 @@ struct shard_out { // one split of one source
     json_t *list;
 };
 
-static enum neb_status flush_shard(struct build *b, const char *source, const char *split, struct shard_out *o, int width) {
+static enum neb_status flush_shard(struct build *b, const char *source, const char *split,
+                                   struct shard_out *o, int width) {
     char file[160], path[NEB_PATH_MAX], hex[65];
     uint8_t sha[INTRA_SHA_BYTES];
     struct neb_buf whole = {0};
@@ -284,8 +309,9 @@ static enum neb_status flush_shard(struct build *b, const char *source, const ch
     if (st == NEB_OK)
         st = neb_fs_write(path, whole.p, whole.len, 0644);
     neb_buf_free(&whole);
-    json_array_append_new(o->list, json_pack("{s:s,s:I,s:I,s:s}", "file", file, "tokens", (json_int_t)o->n, "text_bytes",
-                                             (json_int_t)o->text_bytes, "sha256", hex));
+    json_array_append_new(o->list,
+                          json_pack("{s:s,s:I,s:I,s:s}", "file", file, "tokens", (json_int_t)o->n,
+                                    "text_bytes", (json_int_t)o->text_bytes, "sha256", hex));
     neb_buf_clear(&o->tokens);
     o->n = o->text_bytes = 0;
     return st;
@@ -299,10 +325,12 @@ struct encode_job {
 
 static void encode_doc(void *arg, size_t i) {
     struct encode_job *j = arg;
-    j->st[i] = intra_tokenizer_encode(j->b->tokenizer, j->docs[i].text, j->docs[i].len, &j->docs[i].ids, &j->docs[i].n);
+    j->st[i] = intra_tokenizer_encode(j->b->tokenizer, j->docs[i].text, j->docs[i].len,
+                                      &j->docs[i].ids, &j->docs[i].n);
 }
 
-static enum neb_status encode_all(struct build *b, struct kern_pool *pool, json_t *sources, int width) {
+static enum neb_status encode_all(struct build *b, struct kern_pool *pool, json_t *sources,
+                                  int width) {
     static const char *const split_names[2] = {"train", "valid"};
     enum neb_status st = NEB_OK, batch[BATCH_DOCS];
     int32_t eos = intra_tokenizer_eos(b->tokenizer);
@@ -313,7 +341,8 @@ static enum neb_status encode_all(struct build *b, struct kern_pool *pool, json_
         char dir[NEB_PATH_MAX];
         NEB_TRY(neb_path(dir, sizeof dir, b->dir, name));
         NEB_TRY(neb_fs_mkdirs(dir, 0755));
-        while (st == NEB_OK && at < b->docs.n && b->docs.p[at].source == s) { // documents are ordered by source
+        while (st == NEB_OK && at < b->docs.n &&
+               b->docs.p[at].source == s) { // documents are ordered by source
             size_t n = 0;
             while (n < BATCH_DOCS && at + n < b->docs.n && b->docs.p[at + n].source == s)
                 n++;
@@ -350,7 +379,8 @@ static enum neb_status encode_all(struct build *b, struct kern_pool *pool, json_
                 st = flush_shard(b, name, split_names[k], &out[k], width);
             neb_buf_free(&out[k].tokens);
         }
-        json_array_append_new(sources, json_pack("{s:s,s:o,s:o}", "name", name, "train", out[0].list, "valid", out[1].list));
+        json_array_append_new(sources, json_pack("{s:s,s:o,s:o}", "name", name, "train",
+                                                 out[0].list, "valid", out[1].list));
     }
     return st;
 }
@@ -360,8 +390,9 @@ static enum neb_status encode_all(struct build *b, struct kern_pool *pool, json_
 static void hash_spec(struct build *b) {
     const struct intra_build_spec *s = b->spec;
     char text[512];
-    int n = snprintf(text, sizeof text, "v1 %s %llu %d %s %.9g %d %d %d", s->name, (unsigned long long)s->seed, s->vocab, s->type,
-                     s->character_coverage, s->byte_fallback, s->train_lines, s->holdout_per_mille);
+    int n = snprintf(text, sizeof text, "v1 %s %llu %d %s %.9g %d %d %d", s->name,
+                     (unsigned long long)s->seed, s->vocab, s->type, s->character_coverage,
+                     s->byte_fallback, s->train_lines, s->holdout_per_mille);
     neb_sha256_add(b->inputs, text, (size_t)n);
     neb_sha256_add(b->inputs, s->tokenizer, strlen(s->tokenizer));
 }
@@ -382,10 +413,12 @@ static enum neb_status write_corpus(struct build *b, struct kern_pool *pool, con
     json_t *sources = json_array();
     int32_t vocab = intra_tokenizer_vocab(b->tokenizer);
     enum neb_status st = encode_all(b, pool, sources, vocab <= 65536 ? 2 : 4);
-    json_t *root = json_pack("{s:i,s:s,s:i,s:s,s:o}", "version", 1, "name", b->spec->name, "vocab", vocab, "inputs", inputs, "sources", sources);
+    json_t *root = json_pack("{s:i,s:s,s:i,s:s,s:o}", "version", 1, "name", b->spec->name, "vocab",
+                             vocab, "inputs", inputs, "sources", sources);
     char *text = json_dumps(root, JSON_INDENT(1));
     if (st == NEB_OK)
-        st = text ? neb_path(path, sizeof path, b->dir, "corpus.json") : neb_fail(NEB_ERR_NOMEM, "out of memory writing corpus.json");
+        st = text ? neb_path(path, sizeof path, b->dir, "corpus.json")
+                  : neb_fail(NEB_ERR_NOMEM, "out of memory writing corpus.json");
     if (st == NEB_OK)
         st = neb_fs_write(path, text, strlen(text), 0644);
     free(text);
@@ -393,8 +426,8 @@ static enum neb_status write_corpus(struct build *b, struct kern_pool *pool, con
     return st;
 }
 
-enum neb_status intra_corpus_build(const struct intra_build_spec *spec, const char *dir, intra_build_progress *progress, void *user,
-                                   bool *skipped) {
+enum neb_status intra_corpus_build(const struct intra_build_spec *spec, const char *dir,
+                                   intra_build_progress *progress, void *user, bool *skipped) {
     enum neb_status st = NEB_OK;
     struct build b = {.spec = spec, .progress = progress, .user = user};
     struct kern_pool *pool = NULL;

@@ -8,7 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HEADER_BYTES = 64, ALIGN = 64, VERSION = 1, STEP_DIGITS = 12, INDEX_ENTRY_BYTES_MIN = 2 + 1 + 3 * 8 + 32 };
+enum {
+    HEADER_BYTES = 64,
+    ALIGN = 64,
+    VERSION = 1,
+    STEP_DIGITS = 12,
+    INDEX_ENTRY_BYTES_MIN = 2 + 1 + 3 * 8 + 32
+};
 static const char magic[8] = "NEBCKPT";
 static const size_t dtype_bytes[] = {1, 4, 4, 8};
 
@@ -18,7 +24,7 @@ struct intra_ckpt_writer {
     struct neb_buf index;
     uint64_t at;
     uint32_t n;
-    struct neb_buf names; // NUL-separated, to refuse duplicates
+    struct neb_buf names;   // NUL-separated, to refuse duplicates
     enum neb_status failed; // the first failure stays: a file with a hole is never committed
     char path[NEB_PATH_MAX];
 };
@@ -71,10 +77,12 @@ static bool name_taken(const struct intra_ckpt_writer *w, const char *name) {
     return false;
 }
 
-enum neb_status intra_ckpt_add(struct intra_ckpt_writer *w, const char *name, enum intra_dtype dtype, uint64_t rows,
-                               uint64_t cols, const void *data) {
+enum neb_status intra_ckpt_add(struct intra_ckpt_writer *w, const char *name,
+                               enum intra_dtype dtype, uint64_t rows, uint64_t cols,
+                               const void *data) {
     static const uint8_t zeros[ALIGN] = {0};
-    NEB_ASSERT(strlen(name) <= INTRA_CKPT_NAME_MAX && !name_taken(w, name) && w->n < INTRA_CKPT_SECTIONS_MAX);
+    NEB_ASSERT(strlen(name) <= INTRA_CKPT_NAME_MAX && !name_taken(w, name) &&
+               w->n < INTRA_CKPT_SECTIONS_MAX);
     uint64_t bytes = rows * cols * dtype_bytes[dtype];
     uint8_t digest[32];
     neb_buf_add(&w->names, name, strlen(name) + 1);
@@ -120,7 +128,9 @@ struct intra_ckpt {
 };
 
 static enum neb_status damaged(const char *path, const char *what) {
-    return neb_fail(NEB_ERR_CORRUPT, "checkpoint %s: %s; the file is damaged or not a checkpoint, use an older one", path, what);
+    return neb_fail(NEB_ERR_CORRUPT,
+                    "checkpoint %s: %s; the file is damaged or not a checkpoint, use an older one",
+                    path, what);
 }
 
 // The leading 64 bytes: always the same for a version. They are read first, so that a later version may move the rest.
@@ -132,8 +142,12 @@ static enum neb_status check_header(const struct intra_ckpt *c) {
     struct neb_rd r = neb_rd_make(c->map.p + sizeof magic, 4);
     uint32_t version = neb_rd_u32(&r);
     if (version != VERSION)
-        return neb_fail(NEB_ERR_UNSUPPORTED, "checkpoint %s: version %" PRIu32 ", this program reads %d", c->path, version, VERSION);
-    return memcmp(c->map.p, expected, sizeof expected) ? damaged(c->path, "header at offset 0 is damaged") : NEB_OK;
+        return neb_fail(NEB_ERR_UNSUPPORTED,
+                        "checkpoint %s: version %" PRIu32 ", this program reads %d", c->path,
+                        version, VERSION);
+    return memcmp(c->map.p, expected, sizeof expected)
+               ? damaged(c->path, "header at offset 0 is damaged")
+               : NEB_OK;
 }
 
 static enum neb_status parse_index(struct intra_ckpt *c) {
@@ -149,8 +163,8 @@ static enum neb_status parse_index(struct intra_ckpt *c) {
     put_header(expected, at, len, n);
     if (memcmp(c->map.p + c->map.len - tail, expected, sizeof expected))
         return damaged(c->path, "no trailer: cut short");
-    if (at < HEADER_BYTES || at > c->map.len - tail || len != c->map.len - tail - at || n > INTRA_CKPT_SECTIONS_MAX ||
-        n > len / INDEX_ENTRY_BYTES_MIN)
+    if (at < HEADER_BYTES || at > c->map.len - tail || len != c->map.len - tail - at ||
+        n > INTRA_CKPT_SECTIONS_MAX || n > len / INDEX_ENTRY_BYTES_MIN)
         return damaged(c->path, "index outside the file");
     neb_sha256(c->map.p + at, len + HEADER_BYTES, got);
     if (memcmp(got, c->map.p + c->map.len - 32, 32))
@@ -188,8 +202,10 @@ enum neb_status intra_ckpt_open(const char *path, bool verify, struct intra_ckpt
         uint8_t got[32];
         neb_sha256(c->map.p + c->sections[i].at, c->sections[i].bytes, got);
         if (memcmp(got, c->sections[i].sha256, sizeof got)) {
-            st = neb_fail(NEB_ERR_CORRUPT, "checkpoint %s: section '%s' at offset %" PRIu64 ": digest does not match", path,
-                          c->sections[i].name, c->sections[i].at);
+            st =
+                neb_fail(NEB_ERR_CORRUPT,
+                         "checkpoint %s: section '%s' at offset %" PRIu64 ": digest does not match",
+                         path, c->sections[i].name, c->sections[i].at);
             goto fail;
         }
     }
@@ -216,16 +232,20 @@ const struct intra_ckpt_section *intra_ckpt_find(const struct intra_ckpt *c, con
     return NULL;
 }
 
-const void *intra_ckpt_data(const struct intra_ckpt *c, const struct intra_ckpt_section *s) { return c->map.p + s->at; }
+const void *intra_ckpt_data(const struct intra_ckpt *c, const struct intra_ckpt_section *s) {
+    return c->map.p + s->at;
+}
 const char *intra_ckpt_path(const struct intra_ckpt *c) { return c->path; }
 
-enum neb_status intra_ckpt_read(const struct intra_ckpt *c, const char *name, enum intra_dtype dtype, uint64_t rows,
-                                uint64_t cols, void *dst) {
+enum neb_status intra_ckpt_read(const struct intra_ckpt *c, const char *name,
+                                enum intra_dtype dtype, uint64_t rows, uint64_t cols, void *dst) {
     const struct intra_ckpt_section *s = intra_ckpt_find(c, name);
     if (!s)
         return neb_fail(NEB_ERR_NOT_FOUND, "checkpoint %s has no section '%s'", c->path, name);
     if (s->dtype != dtype || s->rows != rows || s->cols != cols)
-        return neb_fail(NEB_ERR_FORMAT, "checkpoint %s: '%s' is %" PRIu64 " x %" PRIu64 ", this model needs %" PRIu64 " x %" PRIu64,
+        return neb_fail(NEB_ERR_FORMAT,
+                        "checkpoint %s: '%s' is %" PRIu64 " x %" PRIu64
+                        ", this model needs %" PRIu64 " x %" PRIu64,
                         c->path, name, s->rows, s->cols, rows, cols);
     if (s->bytes)
         memcpy(dst, intra_ckpt_data(c, s), s->bytes);
@@ -247,7 +267,8 @@ static int is_leftover(const struct dirent *e) { return is_step(e->d_name, ".ckp
 
 // Entries of a folder, oldest first. A missing folder has none; one that cannot be read is an error, or a run would
 // quietly begin anew.
-static enum neb_status list(const char *dir, int (*which)(const struct dirent *e), struct dirent ***out, int *n) {
+static enum neb_status list(const char *dir, int (*which)(const struct dirent *e),
+                            struct dirent ***out, int *n) {
     *n = scandir(dir, out, which, alphasort);
     if (*n >= 0)
         return NEB_OK;

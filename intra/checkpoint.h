@@ -19,10 +19,12 @@ struct intra_ckpt_writer;
 NEB_MUST_CHECK enum neb_status intra_ckpt_create(const char *path, struct intra_ckpt_writer **out);
 // rows x cols elements of the dtype; for bytes rows is the length and cols 1. Names are unique. After a failure every
 // further add and commit fails too.
-NEB_MUST_CHECK enum neb_status intra_ckpt_add(struct intra_ckpt_writer *w, const char *name, enum intra_dtype dtype,
-                                              uint64_t rows, uint64_t cols, const void *data);
+NEB_MUST_CHECK enum neb_status intra_ckpt_add(struct intra_ckpt_writer *w, const char *name,
+                                              enum intra_dtype dtype, uint64_t rows, uint64_t cols,
+                                              const void *data);
 NEB_MUST_CHECK enum neb_status intra_ckpt_commit(struct intra_ckpt_writer *w);
-void intra_ckpt_writer_destroy(struct intra_ckpt_writer **w); // without commit: nothing is left behind
+void intra_ckpt_writer_destroy(
+    struct intra_ckpt_writer **w); // without commit: nothing is left behind
 
 struct intra_ckpt_section {
     char name[INTRA_CKPT_NAME_MAX + 1];
@@ -32,17 +34,22 @@ struct intra_ckpt_section {
 };
 struct intra_ckpt; // an open, mapped checkpoint
 // Opens, checks header and index; verify: every section's digest as well. NEB_ERR_CORRUPT names file, section, offset.
-NEB_MUST_CHECK enum neb_status intra_ckpt_open(const char *path, bool verify, struct intra_ckpt **out);
+NEB_MUST_CHECK enum neb_status intra_ckpt_open(const char *path, bool verify,
+                                               struct intra_ckpt **out);
 void intra_ckpt_close(struct intra_ckpt **c);
-const struct intra_ckpt_section *intra_ckpt_find(const struct intra_ckpt *c, const char *name); // NULL: none
-const void *intra_ckpt_data(const struct intra_ckpt *c, const struct intra_ckpt_section *s);    // until close
+const struct intra_ckpt_section *intra_ckpt_find(const struct intra_ckpt *c,
+                                                 const char *name); // NULL: none
+const void *intra_ckpt_data(const struct intra_ckpt *c,
+                            const struct intra_ckpt_section *s); // until close
 const char *intra_ckpt_path(const struct intra_ckpt *c);
 // Copies a section of exactly this dtype and size into dst. NEB_ERR_NOT_FOUND / NEB_ERR_FORMAT say what differs.
-NEB_MUST_CHECK enum neb_status intra_ckpt_read(const struct intra_ckpt *c, const char *name, enum intra_dtype dtype,
-                                               uint64_t rows, uint64_t cols, void *dst);
+NEB_MUST_CHECK enum neb_status intra_ckpt_read(const struct intra_ckpt *c, const char *name,
+                                               enum intra_dtype dtype, uint64_t rows, uint64_t cols,
+                                               void *dst);
 
 // Path of the checkpoint of a step in a folder.
-NEB_MUST_CHECK enum neb_status intra_ckpt_step_path(const char *dir, int64_t step, char *out, size_t cap);
+NEB_MUST_CHECK enum neb_status intra_ckpt_step_path(const char *dir, int64_t step, char *out,
+                                                    size_t cap);
 // Opens the newest checkpoint of a folder that verifies; damaged ones are reported and passed over. NEB_ERR_NOT_FOUND
 // (not logged) when there is none; NEB_ERR_IO when the folder cannot be read; else the failure of the oldest one tried.
 NEB_MUST_CHECK enum neb_status intra_ckpt_open_latest(const char *dir, struct intra_ckpt **out);

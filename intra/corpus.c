@@ -38,7 +38,8 @@ struct intra_corpus {
 
 static const char rebuild[] = "rebuild the corpus with nebula data build";
 
-static enum neb_status open_shard(struct intra_corpus *c, struct shard *s, const char *file, uint64_t tokens, const char *sha_hex, bool verify) {
+static enum neb_status open_shard(struct intra_corpus *c, struct shard *s, const char *file,
+                                  uint64_t tokens, const char *sha_hex, bool verify) {
     char path[NEB_PATH_MAX], magic[8];
     uint8_t sha[INTRA_SHA_BYTES], got[INTRA_SHA_BYTES];
     NEB_TRY(neb_path(path, sizeof path, c->dir, file));
@@ -47,24 +48,29 @@ static enum neb_status open_shard(struct intra_corpus *c, struct shard *s, const
     neb_rd_copy(&r, magic, sizeof magic);
     uint32_t version = neb_rd_u32(&r), width = neb_rd_u32(&r);
     uint64_t n = neb_rd_u64(&r);
-    if (r.bad || memcmp(magic, shard_magic, sizeof magic) || version != 1 || width != (uint32_t)c->width || n != tokens)
-        return neb_fail(NEB_ERR_FORMAT, "%s: not the shard of %" PRIu64 " tokens that corpus.json lists; %s", path, tokens, rebuild);
+    if (r.bad || memcmp(magic, shard_magic, sizeof magic) || version != 1 ||
+        width != (uint32_t)c->width || n != tokens)
+        return neb_fail(NEB_ERR_FORMAT,
+                        "%s: not the shard of %" PRIu64 " tokens that corpus.json lists; %s", path,
+                        tokens, rebuild);
     if (n > (UINT64_MAX >> 4) || s->map.len != SHARD_HEADER_BYTES + n * width)
-        return neb_fail(NEB_ERR_CORRUPT, "%s: %zu bytes where %" PRIu64 " belong: cut short? %s", path, s->map.len,
-                        SHARD_HEADER_BYTES + n * width, rebuild);
+        return neb_fail(NEB_ERR_CORRUPT, "%s: %zu bytes where %" PRIu64 " belong: cut short? %s",
+                        path, s->map.len, SHARD_HEADER_BYTES + n * width, rebuild);
     if (!neb_unhex(sha_hex, sha, sizeof sha))
         return neb_fail(NEB_ERR_FORMAT, "%s/corpus.json: %s has no valid digest", c->dir, file);
     if (verify) {
         neb_sha256(s->map.p + SHARD_HEADER_BYTES, s->map.len - SHARD_HEADER_BYTES, got);
         if (memcmp(got, sha, sizeof sha))
-            return neb_fail(NEB_ERR_CORRUPT, "%s: digest does not match corpus.json; %s", path, rebuild);
+            return neb_fail(NEB_ERR_CORRUPT, "%s: digest does not match corpus.json; %s", path,
+                            rebuild);
     }
     s->tokens = s->map.p + SHARD_HEADER_BYTES;
     s->n = n;
     return NEB_OK;
 }
 
-static enum neb_status open_split(struct intra_corpus *c, struct split *p, const json_t *list, bool verify) {
+static enum neb_status open_split(struct intra_corpus *c, struct split *p, const json_t *list,
+                                  bool verify) {
     size_t i;
     json_t *item;
     if (!json_is_array(list) || json_array_size(list) > SHARDS_MAX)
@@ -72,7 +78,8 @@ static enum neb_status open_split(struct intra_corpus *c, struct split *p, const
     if (!(p->shards = calloc(json_array_size(list) + 1, sizeof *p->shards)))
         return neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", c->dir);
     json_array_foreach(list, i, item) {
-        const char *file = json_string_value(json_object_get(item, "file")), *sha = json_string_value(json_object_get(item, "sha256"));
+        const char *file = json_string_value(json_object_get(item, "file")),
+                   *sha = json_string_value(json_object_get(item, "sha256"));
         json_int_t tokens = json_integer_value(json_object_get(item, "tokens"));
         if (!file || !sha || tokens < 0 || strstr(file, ".."))
             return neb_fail(NEB_ERR_FORMAT, "%s/corpus.json: malformed shard entry", c->dir);
@@ -117,13 +124,17 @@ enum neb_status intra_corpus_open(const char *dir, bool verify, struct intra_cor
     snprintf(c->dir, sizeof c->dir, "%s", dir);
     NEB_TRY_GOTO(neb_path(path, sizeof path, dir, "corpus.json"), out);
     if (!neb_fs_exists(path)) {
-        st = neb_fail(NEB_ERR_NOT_FOUND, "no corpus in %s (corpus.json is missing); make one with nebula data build SPEC.yaml --out %s", dir, dir);
+        st = neb_fail(NEB_ERR_NOT_FOUND,
+                      "no corpus in %s (corpus.json is missing); make one with nebula data build "
+                      "SPEC.yaml --out %s",
+                      dir, dir);
         goto out;
     }
     NEB_TRY_GOTO(neb_fs_read(path, 16 << 20, &text), out);
     neb_sha256(text.p, text.len, c->digest);
     root = json_loadb((const char *)text.p, text.len, JSON_REJECT_DUPLICATES, NULL);
-    st = json_is_object(root) ? open_corpus(c, root, verify) : neb_fail(NEB_ERR_FORMAT, "%s is not valid JSON; %s", path, rebuild);
+    st = json_is_object(root) ? open_corpus(c, root, verify)
+                              : neb_fail(NEB_ERR_FORMAT, "%s is not valid JSON; %s", path, rebuild);
 out:
     json_decref(root);
     neb_buf_free(&text);
@@ -150,10 +161,16 @@ void intra_corpus_close(struct intra_corpus **cp) {
 
 int32_t intra_corpus_vocab(const struct intra_corpus *c) { return c->vocab; }
 const char *intra_corpus_dir(const struct intra_corpus *c) { return c->dir; }
-void intra_corpus_digest(const struct intra_corpus *c, uint8_t out[INTRA_SHA_BYTES]) { memcpy(out, c->digest, INTRA_SHA_BYTES); }
+void intra_corpus_digest(const struct intra_corpus *c, uint8_t out[INTRA_SHA_BYTES]) {
+    memcpy(out, c->digest, INTRA_SHA_BYTES);
+}
 int32_t intra_corpus_sources(const struct intra_corpus *c) { return c->n; }
-const char *intra_corpus_source_name(const struct intra_corpus *c, int32_t i) { return c->sources[i].name; }
-uint64_t intra_corpus_tokens(const struct intra_corpus *c, int32_t i, enum intra_split s) { return c->sources[i].splits[s].tokens; }
+const char *intra_corpus_source_name(const struct intra_corpus *c, int32_t i) {
+    return c->sources[i].name;
+}
+uint64_t intra_corpus_tokens(const struct intra_corpus *c, int32_t i, enum intra_split s) {
+    return c->sources[i].splits[s].tokens;
+}
 
 int32_t intra_corpus_find(const struct intra_corpus *c, const char *name) {
     for (int32_t i = 0; i < c->n; i++)
@@ -169,17 +186,19 @@ static int32_t token_at(const struct intra_corpus *c, const struct split *p, uin
         k++;
     const uint8_t *b = p->shards[k].tokens + (at - p->shards[k].first) * (uint64_t)c->width;
     uint32_t v = c->width == 2 ? (uint32_t)b[0] | (uint32_t)b[1] << 8
-                               : (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
+                               : (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 |
+                                     (uint32_t)b[3] << 24;
     return v < (uint32_t)c->vocab ? (int32_t)v : 0;
 }
 
-uint64_t intra_corpus_windows(const struct intra_corpus *c, int32_t source, enum intra_split split, int32_t seq_len) {
+uint64_t intra_corpus_windows(const struct intra_corpus *c, int32_t source, enum intra_split split,
+                              int32_t seq_len) {
     uint64_t n = c->sources[source].splits[split].tokens;
     return n > 0 ? (n - 1) / (uint64_t)seq_len : 0;
 }
 
-void intra_corpus_window(const struct intra_corpus *c, int32_t source, enum intra_split split, int32_t seq_len, uint64_t k,
-                         int32_t *tokens, int32_t *targets) {
+void intra_corpus_window(const struct intra_corpus *c, int32_t source, enum intra_split split,
+                         int32_t seq_len, uint64_t k, int32_t *tokens, int32_t *targets) {
     const struct split *p = &c->sources[source].splits[split];
     uint64_t at = k * (uint64_t)seq_len;
     int32_t next = token_at(c, p, at);
@@ -227,8 +246,11 @@ static uint64_t permute(uint64_t i, uint64_t n, uint64_t key) {
     return i;
 }
 
-enum neb_status intra_sampler_create(const struct intra_corpus *c, const struct intra_sampler_config *cfg, struct intra_sampler **out) {
-    NEB_ASSERT(cfg->n >= 1 && cfg->index >= 0 && cfg->index < cfg->n && cfg->n_sources <= INTRA_SOURCES_MAX);
+enum neb_status intra_sampler_create(const struct intra_corpus *c,
+                                     const struct intra_sampler_config *cfg,
+                                     struct intra_sampler **out) {
+    NEB_ASSERT(cfg->n >= 1 && cfg->index >= 0 && cfg->index < cfg->n &&
+               cfg->n_sources <= INTRA_SOURCES_MAX);
     struct intra_sampler *s = calloc(1, sizeof *s);
     if (!s)
         return neb_fail(NEB_ERR_NOMEM, "out of memory creating a sampler");
@@ -242,8 +264,9 @@ enum neb_status intra_sampler_create(const struct intra_corpus *c, const struct 
         t->own = (t->windows + (uint64_t)cfg->n - 1 - (uint64_t)cfg->index) / (uint64_t)cfg->n;
         t->weight = cfg->n_sources ? (double)cfg->weights[i] : (double)t->windows;
         if (t->own == 0) {
-            enum neb_status st = neb_fail(NEB_ERR_INVALID, "source %s of %s has too few tokens for windows of %d",
-                                          c->sources[t->source].name, c->dir, cfg->seq_len);
+            enum neb_status st =
+                neb_fail(NEB_ERR_INVALID, "source %s of %s has too few tokens for windows of %d",
+                         c->sources[t->source].name, c->dir, cfg->seq_len);
             free(s);
             return st;
         }
@@ -259,17 +282,21 @@ void intra_sampler_destroy(struct intra_sampler **s) {
 }
 
 void intra_sampler_next(struct intra_sampler *s, int32_t *tokens, int32_t *targets) {
-    uint64_t word = neb_mix64(neb_mix64(s->c.seed * 0x9e3779b97f4a7c15ull + (uint64_t)s->c.index + 1) + s->draws++);
+    uint64_t word = neb_mix64(
+        neb_mix64(s->c.seed * 0x9e3779b97f4a7c15ull + (uint64_t)s->c.index + 1) + s->draws++);
     double u = (double)(word >> 11) * 0x1p-53 * s->total_weight;
     int32_t pick = 0;
     while (pick + 1 < s->n && u >= s->streams[pick].weight)
         u -= s->streams[pick++].weight;
     struct stream *t = &s->streams[pick];
-    uint64_t epoch = t->taken / t->own, position = t->taken % t->own * (uint64_t)s->c.n + (uint64_t)s->c.index;
+    uint64_t epoch = t->taken / t->own,
+             position = t->taken % t->own * (uint64_t)s->c.n + (uint64_t)s->c.index;
     t->taken++;
     // The permutation is the same on all clusters: it depends on seed, source and epoch only.
-    uint64_t key = neb_mix64(s->c.seed ^ neb_mix64((uint64_t)t->source + 1) ^ neb_mix64(epoch << 20 | 0xfeed));
-    intra_corpus_window(s->corpus, t->source, INTRA_TRAIN, s->c.seq_len, permute(position, t->windows, key), tokens, targets);
+    uint64_t key =
+        neb_mix64(s->c.seed ^ neb_mix64((uint64_t)t->source + 1) ^ neb_mix64(epoch << 20 | 0xfeed));
+    intra_corpus_window(s->corpus, t->source, INTRA_TRAIN, s->c.seq_len,
+                        permute(position, t->windows, key), tokens, targets);
 }
 
 void intra_sampler_save(const struct intra_sampler *s, uint64_t cursor[INTRA_CURSOR_WORDS]) {

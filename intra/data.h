@@ -17,7 +17,8 @@ enum { INTRA_SOURCES_MAX = 64, INTRA_SHA_BYTES = 32, INTRA_SOURCE_NAME_MAX = 63 
 
 struct intra_corpus;
 // verify: also the SHA-256 of every shard. A missing, cut or damaged shard is named with what was expected and found.
-NEB_MUST_CHECK enum neb_status intra_corpus_open(const char *dir, bool verify, struct intra_corpus **out);
+NEB_MUST_CHECK enum neb_status intra_corpus_open(const char *dir, bool verify,
+                                                 struct intra_corpus **out);
 void intra_corpus_close(struct intra_corpus **c);
 int32_t intra_corpus_vocab(const struct intra_corpus *c);
 const char *intra_corpus_dir(const struct intra_corpus *c);
@@ -35,12 +36,13 @@ struct intra_sampler_config {
     uint64_t seed;
     int32_t seq_len;
     int32_t index, n;
-    int32_t n_sources;                 // 0: all sources, weighted by their size
+    int32_t n_sources; // 0: all sources, weighted by their size
     int32_t sources[INTRA_SOURCES_MAX];
     float weights[INTRA_SOURCES_MAX];
 };
 struct intra_sampler;
-NEB_MUST_CHECK enum neb_status intra_sampler_create(const struct intra_corpus *c, const struct intra_sampler_config *cfg,
+NEB_MUST_CHECK enum neb_status intra_sampler_create(const struct intra_corpus *c,
+                                                    const struct intra_sampler_config *cfg,
                                                     struct intra_sampler **out);
 void intra_sampler_destroy(struct intra_sampler **s);
 // tokens, targets: (seq_len); targets are tokens shifted by one
@@ -51,9 +53,10 @@ void intra_sampler_save(const struct intra_sampler *s, uint64_t cursor[INTRA_CUR
 void intra_sampler_restore(struct intra_sampler *s, const uint64_t cursor[INTRA_CURSOR_WORDS]);
 
 // Evaluation: window k of a source's held-out split, in order.
-uint64_t intra_corpus_windows(const struct intra_corpus *c, int32_t source, enum intra_split split, int32_t seq_len);
-void intra_corpus_window(const struct intra_corpus *c, int32_t source, enum intra_split split, int32_t seq_len, uint64_t k,
-                         int32_t *tokens, int32_t *targets);
+uint64_t intra_corpus_windows(const struct intra_corpus *c, int32_t source, enum intra_split split,
+                              int32_t seq_len);
+void intra_corpus_window(const struct intra_corpus *c, int32_t source, enum intra_split split,
+                         int32_t seq_len, uint64_t k, int32_t *tokens, int32_t *targets);
 
 // ---- building -------------------------------------------------------------------------------------------------
 
@@ -61,28 +64,30 @@ enum intra_format { INTRA_TEXT, INTRA_JSONL, INTRA_TSV };
 struct intra_source_spec {
     char name[INTRA_SOURCE_NAME_MAX + 1];
     enum intra_format format;
-    char path[4096];  // text: a folder (every regular file below is a document) or a file (documents are separated by blank
-                      // lines); jsonl, tsv: a file
-    char field[64];   // jsonl: the text's key
-    int32_t column;   // tsv: the text's column, from 0
+    char path
+        [4096]; // text: a folder (every regular file below is a document) or a file (documents are separated by blank
+                // lines); jsonl, tsv: a file
+    char field[64]; // jsonl: the text's key
+    int32_t column; // tsv: the text's column, from 0
 };
 struct intra_build_spec {
     char name[INTRA_SOURCE_NAME_MAX + 1];
     uint64_t seed;
-    char tokenizer[4096];       // reuse this model; empty: train one
+    char tokenizer[4096]; // reuse this model; empty: train one
     int32_t vocab;
-    char type[16];              // "unigram" or "bpe"
+    char type[16]; // "unigram" or "bpe"
     double character_coverage;
     bool byte_fallback;
-    int32_t train_lines;        // sampled for the vocabulary
-    int32_t holdout_per_mille;  // of documents, by hash of their name (files) or text
+    int32_t train_lines;       // sampled for the vocabulary
+    int32_t holdout_per_mille; // of documents, by hash of their name (files) or text
     int32_t threads;
     int32_t n_sources;
     struct intra_source_spec sources[INTRA_SOURCES_MAX];
 };
 typedef void intra_build_progress(void *user, const char *stage, uint64_t done, uint64_t total);
 // Builds the corpus aside and renames it to dir; an existing corpus of the same spec and inputs is kept (*skipped).
-NEB_MUST_CHECK enum neb_status intra_corpus_build(const struct intra_build_spec *spec, const char *dir, intra_build_progress *progress,
+NEB_MUST_CHECK enum neb_status intra_corpus_build(const struct intra_build_spec *spec,
+                                                  const char *dir, intra_build_progress *progress,
                                                   void *user, bool *skipped);
 
 #endif

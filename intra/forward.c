@@ -25,10 +25,10 @@ struct intra_acts {
     bool backward, recompute;
     int32_t n_layers;
     struct block_acts *blocks;
-    float *r;              // (n, d) what a block adds
-    float *hf, *yf, *rstdf; // final norm
-    float *lora;           // (n, rank)
-    float *dh, *dy;        // (n, d)
+    float *r;                          // (n, d) what a block adds
+    float *hf, *yf, *rstdf;            // final norm
+    float *lora;                       // (n, rank)
+    float *dh, *dy;                    // (n, d)
     float *dqkv, *datt, *delta, *dact; // backward scratch
     float *dlora;
     float *arena;
@@ -46,8 +46,10 @@ static void take(struct carve *c, float **p, size_t n) {
     c->used += (n + 15) / 16 * 16;
 }
 
-static void carve_block(struct carve *c, struct block_acts *b, const struct intra_model_config *m, size_t n, bool spine_only) {
-    size_t d = (size_t)m->d_model, qkv = (size_t)(m->n_heads + 2 * m->n_kv_heads) * m->head_dim, f = (size_t)m->d_ff;
+static void carve_block(struct carve *c, struct block_acts *b, const struct intra_model_config *m,
+                        size_t n, bool spine_only) {
+    size_t d = (size_t)m->d_model, qkv = (size_t)(m->n_heads + 2 * m->n_kv_heads) * m->head_dim,
+           f = (size_t)m->d_ff;
     if (spine_only) {
         take(c, &b->h1, n * d);
         return;
@@ -97,11 +99,13 @@ static void carve_all(struct carve *c, struct intra_acts *a, const struct intra_
     take(c, &a->dlora, n * rank);
 }
 
-enum neb_status intra_acts_create(const struct intra_model *m, int B, int T, bool backward, bool recompute,
-                                  struct intra_acts **out) {
+enum neb_status intra_acts_create(const struct intra_model *m, int B, int T, bool backward,
+                                  bool recompute, struct intra_acts **out) {
     NEB_ASSERT(B > 0 && T > 0);
     if (T > m->c.max_seq)
-        return neb_fail(NEB_ERR_INVALID, "sequence of %d tokens is longer than the model's max_seq %d", T, m->c.max_seq);
+        return neb_fail(NEB_ERR_INVALID,
+                        "sequence of %d tokens is longer than the model's max_seq %d", T,
+                        m->c.max_seq);
     struct intra_acts *a = calloc(1, sizeof *a);
     if (!a || !(a->blocks = calloc((size_t)m->c.n_layers, sizeof *a->blocks)))
         goto nomem;
@@ -122,7 +126,10 @@ enum neb_status intra_acts_create(const struct intra_model *m, int B, int T, boo
     return NEB_OK;
 nomem:
     intra_acts_destroy(&a);
-    return neb_fail(NEB_ERR_NOMEM, "out of memory for activations of %d x %d tokens; lower data.batch or set recompute: true", B, T);
+    return neb_fail(
+        NEB_ERR_NOMEM,
+        "out of memory for activations of %d x %d tokens; lower data.batch or set recompute: true",
+        B, T);
 }
 
 void intra_acts_destroy(struct intra_acts **ap) {
@@ -135,43 +142,52 @@ void intra_acts_destroy(struct intra_acts **ap) {
 }
 
 // y (n, out; row stride ld) = x (n, in) W^T. The adapter of each part of a fused matrix is added to its columns.
-static void linear(struct kern *K, const struct intra_model *m, const struct intra_acts *a, float *y, int ld,
-                   const float *x, int n, int out, int in, const struct intra_tensor *w,
-                   const struct intra_lora_pair *lora, int parts) {
+static void linear(struct kern *K, const struct intra_model *m, const struct intra_acts *a,
+                   float *y, int ld, const float *x, int n, int out, int in,
+                   const struct intra_tensor *w, const struct intra_lora_pair *lora, int parts) {
     K->ops->gemm(K, KERN_N, KERN_T, n, out, in, 1, x, in, intra_param(m, w), in, 0, y, ld);
-    float scale = m->trainable.lora_rank ? m->trainable.lora_alpha / (float)m->trainable.lora_rank : 0;
+    float scale =
+        m->trainable.lora_rank ? m->trainable.lora_alpha / (float)m->trainable.lora_rank : 0;
     int col = 0;
     for (int i = 0; i < parts; i++) {
         int rank = m->trainable.lora_rank, rows = w[i].rows;
         if (lora[i].a) {
-            K->ops->gemm(K, KERN_N, KERN_T, n, rank, in, 1, x, in, intra_param(m, lora[i].a), in, 0, a->lora, rank);
-            K->ops->gemm(K, KERN_N, KERN_T, n, rows, rank, scale, a->lora, rank, intra_param(m, lora[i].b), rank, 1,
-                         y + col, ld);
+            K->ops->gemm(K, KERN_N, KERN_T, n, rank, in, 1, x, in, intra_param(m, lora[i].a), in, 0,
+                         a->lora, rank);
+            K->ops->gemm(K, KERN_N, KERN_T, n, rows, rank, scale, a->lora, rank,
+                         intra_param(m, lora[i].b), rank, 1, y + col, ld);
         }
         col += rows;
     }
 }
 
 // dx (n, in) = dy W (dx NULL: not wanted); dW += dy^T x where the weight learns; adapters likewise.
-static void linear_bwd(struct kern *K, const struct intra_model *m, const struct intra_acts *a, float *dx,
-                       const float *dy, int ld, const float *x, int n, int out, int in, const struct intra_tensor *w,
-                       const struct intra_lora_pair *lora, int parts) {
+static void linear_bwd(struct kern *K, const struct intra_model *m, const struct intra_acts *a,
+                       float *dx, const float *dy, int ld, const float *x, int n, int out, int in,
+                       const struct intra_tensor *w, const struct intra_lora_pair *lora,
+                       int parts) {
     if (w->trainable)
         K->ops->gemm(K, KERN_T, KERN_N, out, in, n, 1, dy, ld, x, in, 1, intra_grad(m, w), in);
     if (dx)
         K->ops->gemm(K, KERN_N, KERN_N, n, in, out, 1, dy, ld, intra_param(m, w), in, 0, dx, in);
-    float scale = m->trainable.lora_rank ? m->trainable.lora_alpha / (float)m->trainable.lora_rank : 0;
+    float scale =
+        m->trainable.lora_rank ? m->trainable.lora_alpha / (float)m->trainable.lora_rank : 0;
     int col = 0, rank = m->trainable.lora_rank;
     for (int i = 0; i < parts; i++) {
         const struct intra_lora_pair *p = &lora[i];
         int rows = w[i].rows;
         if (p->a) {
-            K->ops->gemm(K, KERN_N, KERN_T, n, rank, in, 1, x, in, intra_param(m, p->a), in, 0, a->lora, rank);
-            K->ops->gemm(K, KERN_T, KERN_N, rows, rank, n, scale, dy + col, ld, a->lora, rank, 1, intra_grad(m, p->b), rank);
-            K->ops->gemm(K, KERN_N, KERN_N, n, rank, rows, scale, dy + col, ld, intra_param(m, p->b), rank, 0, a->dlora, rank);
-            K->ops->gemm(K, KERN_T, KERN_N, rank, in, n, 1, a->dlora, rank, x, in, 1, intra_grad(m, p->a), in);
+            K->ops->gemm(K, KERN_N, KERN_T, n, rank, in, 1, x, in, intra_param(m, p->a), in, 0,
+                         a->lora, rank);
+            K->ops->gemm(K, KERN_T, KERN_N, rows, rank, n, scale, dy + col, ld, a->lora, rank, 1,
+                         intra_grad(m, p->b), rank);
+            K->ops->gemm(K, KERN_N, KERN_N, n, rank, rows, scale, dy + col, ld,
+                         intra_param(m, p->b), rank, 0, a->dlora, rank);
+            K->ops->gemm(K, KERN_T, KERN_N, rank, in, n, 1, a->dlora, rank, x, in, 1,
+                         intra_grad(m, p->a), in);
             if (dx)
-                K->ops->gemm(K, KERN_N, KERN_N, n, in, rank, 1, a->dlora, rank, intra_param(m, p->a), in, 1, dx, in);
+                K->ops->gemm(K, KERN_N, KERN_N, n, in, rank, 1, a->dlora, rank,
+                             intra_param(m, p->a), in, 1, dx, in);
         }
         col += rows;
     }
@@ -187,23 +203,28 @@ static struct shape shape_of(const struct intra_model *m, int B, int T) {
 }
 
 static struct kern_attn attn_shape(const struct intra_model *m, const struct shape *s) {
-    return (struct kern_attn){s->B, s->T, m->c.n_heads, m->c.n_kv_heads, m->c.head_dim, m->c.mask, NULL};
+    return (struct kern_attn){s->B,          s->T,      m->c.n_heads, m->c.n_kv_heads,
+                              m->c.head_dim, m->c.mask, NULL};
 }
 
 // From h (and r, unless NULL) through block l; leaves what it adds in a->r.
-static void block_fwd(struct kern *K, const struct intra_model *m, struct intra_acts *a, int32_t l, const float *h,
-                      const float *r, const struct shape *s) {
+static void block_fwd(struct kern *K, const struct intra_model *m, struct intra_acts *a, int32_t l,
+                      const float *h, const float *r, const struct shape *s) {
     const struct intra_layer *y = &m->layers[l];
     struct block_acts *b = &a->blocks[l];
-    K->ops->rmsnorm_fwd(K, b->y1, b->rstd1, b->h1, h, r, intra_param(m, y->norm1), s->n, s->d, m->c.norm_eps);
+    K->ops->rmsnorm_fwd(K, b->y1, b->rstd1, b->h1, h, r, intra_param(m, y->norm1), s->n, s->d,
+                        m->c.norm_eps);
     linear(K, m, a, b->qkv, s->qkv, b->y1, s->n, s->qkv, s->d, y->q, &y->lora[0], 3);
     if (y->q_bias)
         K->ops->bias_fwd(K, b->qkv, intra_param(m, y->q_bias), s->n, s->qkv);
-    K->ops->rope(K, b->qkv, s->qkv, m->rope, s->n, s->T, m->c.n_heads + m->c.n_kv_heads, m->c.head_dim, false);
+    K->ops->rope(K, b->qkv, s->qkv, m->rope, s->n, s->T, m->c.n_heads + m->c.n_kv_heads,
+                 m->c.head_dim, false);
     struct kern_attn at = attn_shape(m, s);
-    K->ops->attn_fwd(K, &at, b->att, s->q, b->lse, b->qkv, s->qkv, b->qkv + s->q, s->qkv, b->qkv + s->q + s->kv, s->qkv);
+    K->ops->attn_fwd(K, &at, b->att, s->q, b->lse, b->qkv, s->qkv, b->qkv + s->q, s->qkv,
+                     b->qkv + s->q + s->kv, s->qkv);
     linear(K, m, a, a->r, s->d, b->att, s->n, s->d, s->q, y->o, &y->lora[3], 1);
-    K->ops->rmsnorm_fwd(K, b->y2, b->rstd2, b->h2, b->h1, a->r, intra_param(m, y->norm2), s->n, s->d, m->c.norm_eps);
+    K->ops->rmsnorm_fwd(K, b->y2, b->rstd2, b->h2, b->h1, a->r, intra_param(m, y->norm2), s->n,
+                        s->d, m->c.norm_eps);
     linear(K, m, a, b->gu, 2 * s->f, b->y2, s->n, 2 * s->f, s->d, y->gate, &y->lora[4], 2);
     K->ops->swiglu_fwd(K, b->act, b->gu, s->n, s->f);
     linear(K, m, a, a->r, s->d, b->act, s->n, s->d, s->f, y->down, &y->lora[6], 1);
@@ -217,19 +238,24 @@ static void block_bwd(struct kern *K, const struct intra_model *m, struct intra_
     struct kern_attn at = attn_shape(m, s);
     linear_bwd(K, m, a, a->dact, a->dh, s->d, b->act, s->n, s->d, s->f, y->down, &y->lora[6], 1);
     K->ops->swiglu_bwd(K, b->gu, a->dact, b->gu, s->n, s->f); // in place: gu is not needed again
-    linear_bwd(K, m, a, a->dy, b->gu, 2 * s->f, b->y2, s->n, 2 * s->f, s->d, y->gate, &y->lora[4], 2);
-    K->ops->rmsnorm_bwd(K, a->dh, intra_grad(m, y->norm2), a->dy, b->h2, intra_param(m, y->norm2), b->rstd2, s->n, s->d);
+    linear_bwd(K, m, a, a->dy, b->gu, 2 * s->f, b->y2, s->n, 2 * s->f, s->d, y->gate, &y->lora[4],
+               2);
+    K->ops->rmsnorm_bwd(K, a->dh, intra_grad(m, y->norm2), a->dy, b->h2, intra_param(m, y->norm2),
+                        b->rstd2, s->n, s->d);
     linear_bwd(K, m, a, a->datt, a->dh, s->d, b->att, s->n, s->d, s->q, y->o, &y->lora[3], 1);
     float *dq = a->dqkv, *dk = a->dqkv + s->q, *dv = dk + s->kv;
-    K->ops->attn_bwd(K, &at, dq, dk, dv, a->datt, b->att, s->q, b->lse, b->qkv, s->qkv, b->qkv + s->q, s->qkv,
-                     b->qkv + s->q + s->kv, s->qkv, a->delta);
-    K->ops->rope(K, a->dqkv, s->qkv, m->rope, s->n, s->T, m->c.n_heads + m->c.n_kv_heads, m->c.head_dim, true);
+    K->ops->attn_bwd(K, &at, dq, dk, dv, a->datt, b->att, s->q, b->lse, b->qkv, s->qkv,
+                     b->qkv + s->q, s->qkv, b->qkv + s->q + s->kv, s->qkv, a->delta);
+    K->ops->rope(K, a->dqkv, s->qkv, m->rope, s->n, s->T, m->c.n_heads + m->c.n_kv_heads,
+                 m->c.head_dim, true);
     if (y->q_bias && y->q_bias->trainable)
         K->ops->bias_bwd(K, intra_grad(m, y->q_bias), a->dqkv, s->n, s->qkv);
     bool through = below || y->norm1->trainable;
-    linear_bwd(K, m, a, through ? a->dy : NULL, a->dqkv, s->qkv, b->y1, s->n, s->qkv, s->d, y->q, &y->lora[0], 3);
+    linear_bwd(K, m, a, through ? a->dy : NULL, a->dqkv, s->qkv, b->y1, s->n, s->qkv, s->d, y->q,
+               &y->lora[0], 3);
     if (through)
-        K->ops->rmsnorm_bwd(K, a->dh, intra_grad(m, y->norm1), a->dy, b->h1, intra_param(m, y->norm1), b->rstd1, s->n, s->d);
+        K->ops->rmsnorm_bwd(K, a->dh, intra_grad(m, y->norm1), a->dy, b->h1,
+                            intra_param(m, y->norm1), b->rstd1, s->n, s->d);
 }
 
 static int32_t lowest_trainable_layer(const struct intra_model *m) {
@@ -242,8 +268,9 @@ static int32_t lowest_trainable_layer(const struct intra_model *m) {
     return low;
 }
 
-void intra_model_pass(struct kern *K, struct intra_model *m, struct intra_acts *a, const int32_t *tokens,
-                      const int32_t *targets, int B, int T, float grad_scale, double *loss, int64_t *count) {
+void intra_model_pass(struct kern *K, struct intra_model *m, struct intra_acts *a,
+                      const int32_t *tokens, const int32_t *targets, int B, int T, float grad_scale,
+                      double *loss, int64_t *count) {
     NEB_ASSERT(B <= a->B && T <= m->c.max_seq && (size_t)B * T <= (size_t)a->B * a->T);
     NEB_ASSERT(grad_scale == 0 || (a->backward && m->grads));
     struct shape s = shape_of(m, B, T);
@@ -253,19 +280,27 @@ void intra_model_pass(struct kern *K, struct intra_model *m, struct intra_acts *
         block_fwd(K, m, a, l, h, l ? a->r : NULL, &s);
         h = a->blocks[l].h2;
     }
-    K->ops->rmsnorm_fwd(K, a->yf, a->rstdf, a->hf, h, a->r, intra_param(m, m->norm), s.n, s.d, m->c.norm_eps);
+    K->ops->rmsnorm_fwd(K, a->yf, a->rstdf, a->hf, h, a->r, intra_param(m, m->norm), s.n, s.d,
+                        m->c.norm_eps);
     if (!targets)
         return;
     bool learn = grad_scale > 0;
-    struct kern_head head = {.n = s.n, .d = s.d, .V = m->c.vocab, .x = a->yf, .w = intra_param(m, m->head),
-                             .targets = targets, .grad_scale = grad_scale, .dx = learn ? a->dy : NULL,
+    struct kern_head head = {.n = s.n,
+                             .d = s.d,
+                             .V = m->c.vocab,
+                             .x = a->yf,
+                             .w = intra_param(m, m->head),
+                             .targets = targets,
+                             .grad_scale = grad_scale,
+                             .dx = learn ? a->dy : NULL,
                              .dw = learn ? intra_grad(m, m->head) : NULL};
     *loss = K->ops->head_loss(K, &head, count);
     if (!learn)
         return;
     int32_t low = lowest_trainable_layer(m);
     K->ops->zero(K, a->dh, (size_t)s.n * s.d);
-    K->ops->rmsnorm_bwd(K, a->dh, intra_grad(m, m->norm), a->dy, a->hf, intra_param(m, m->norm), a->rstdf, s.n, s.d);
+    K->ops->rmsnorm_bwd(K, a->dh, intra_grad(m, m->norm), a->dy, a->hf, intra_param(m, m->norm),
+                        a->rstdf, s.n, s.d);
     for (int32_t l = m->c.n_layers - 1; l >= 0 && l >= low; l--) {
         if (a->recompute && l < m->c.n_layers - 1) // the last block's are still there
             block_fwd(K, m, a, l, a->blocks[l].h1, NULL, &s);
@@ -275,7 +310,9 @@ void intra_model_pass(struct kern *K, struct intra_model *m, struct intra_acts *
         K->ops->embed_bwd(K, intra_grad(m, m->embed), a->dh, tokens, s.n, s.d, m->c.vocab);
 }
 
-void intra_model_logits(struct kern *K, const struct intra_model *m, const struct intra_acts *a, int row, float *out) {
-    K->ops->gemm(K, KERN_N, KERN_T, 1, m->c.vocab, m->c.d_model, 1, a->yf + (size_t)row * m->c.d_model, m->c.d_model,
-                 intra_param(m, m->head), m->c.d_model, 0, out, m->c.vocab);
+void intra_model_logits(struct kern *K, const struct intra_model *m, const struct intra_acts *a,
+                        int row, float *out) {
+    K->ops->gemm(K, KERN_N, KERN_T, 1, m->c.vocab, m->c.d_model, 1,
+                 a->yf + (size_t)row * m->c.d_model, m->c.d_model, intra_param(m, m->head),
+                 m->c.d_model, 0, out, m->c.vocab);
 }

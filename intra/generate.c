@@ -1,7 +1,7 @@
 // Text from a model, token by token. The whole window is run again for every token: fine for looking at what was
 // learned; serving is not this program's job.
-#include "intra/trainer.h"
 #include "agent/base/rng.h"
+#include "intra/trainer.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -19,7 +19,8 @@ static int by_logit(const void *a, const void *b) {
     return x->id < y->id ? -1 : x->id > y->id; // ties by id: the same everywhere
 }
 
-static int32_t pick(const struct intra_sampling *s, struct neb_rng *rng, struct choice *c, int32_t V) {
+static int32_t pick(const struct intra_sampling *s, struct neb_rng *rng, struct choice *c,
+                    int32_t V) {
     qsort(c, (size_t)V, sizeof *c, by_logit);
     if (s->temperature <= 0)
         return c[0].id;
@@ -36,8 +37,9 @@ static int32_t pick(const struct intra_sampling *s, struct neb_rng *rng, struct 
     return c[k - 1].id;
 }
 
-enum neb_status intra_generate(struct kern *K, struct intra_model *m, const struct intra_sampling *s, int32_t *tokens,
-                               int n, int cap, int *out_n) {
+enum neb_status intra_generate(struct kern *K, struct intra_model *m,
+                               const struct intra_sampling *s, int32_t *tokens, int n, int cap,
+                               int *out_n) {
     enum neb_status st = NEB_OK;
     struct intra_acts *acts = NULL;
     int32_t V = m->c.vocab, window = cap < m->c.max_seq ? cap : m->c.max_seq;
@@ -45,12 +47,15 @@ enum neb_status intra_generate(struct kern *K, struct intra_model *m, const stru
     struct choice *choices = malloc(sizeof *choices * (size_t)V);
     struct neb_rng rng = neb_rng_make(s->seed, 0);
     if (n < 1 || cap < n) {
-        st = neb_fail(NEB_ERR_INVALID, "generation needs at least one token of prompt, and room for it");
+        st = neb_fail(NEB_ERR_INVALID,
+                      "generation needs at least one token of prompt, and room for it");
         goto out;
     }
     for (int i = 0; i < n; i++)
         if (tokens[i] < 0 || tokens[i] >= V) {
-            st = neb_fail(NEB_ERR_INVALID, "token %d of the prompt is %d, not in the model's vocabulary of %d", i, tokens[i], V);
+            st = neb_fail(NEB_ERR_INVALID,
+                          "token %d of the prompt is %d, not in the model's vocabulary of %d", i,
+                          tokens[i], V);
             goto out;
         }
     if (!logits || !choices) {

@@ -15,36 +15,47 @@ enum neb_status intra_model_config_check(const struct intra_model_config *c) {
         const char *name;
         int32_t value, min, max;
     } bounds[] = {
-        {"vocab", c->vocab, 2, 1 << 24},         {"d_model", c->d_model, 2, 1 << 16},
-        {"n_layers", c->n_layers, 1, 1024},      {"n_heads", c->n_heads, 1, 1024},
-        {"n_kv_heads", c->n_kv_heads, 1, 1024},  {"head_dim", c->head_dim, 2, 256},
-        {"d_ff", c->d_ff, 1, 1 << 20},           {"max_seq", c->max_seq, 1, 1 << 20},
+        {"vocab", c->vocab, 2, 1 << 24},        {"d_model", c->d_model, 2, 1 << 16},
+        {"n_layers", c->n_layers, 1, 1024},     {"n_heads", c->n_heads, 1, 1024},
+        {"n_kv_heads", c->n_kv_heads, 1, 1024}, {"head_dim", c->head_dim, 2, 256},
+        {"d_ff", c->d_ff, 1, 1 << 20},          {"max_seq", c->max_seq, 1, 1 << 20},
     };
     for (size_t i = 0; i < sizeof bounds / sizeof bounds[0]; i++)
         if (bounds[i].value < bounds[i].min || bounds[i].value > bounds[i].max)
-            return neb_fail(NEB_ERR_INVALID, "model.%s: %d is not in %d..%d", bounds[i].name, bounds[i].value,
-                            bounds[i].min, bounds[i].max);
+            return neb_fail(NEB_ERR_INVALID, "model.%s: %d is not in %d..%d", bounds[i].name,
+                            bounds[i].value, bounds[i].min, bounds[i].max);
     if (c->head_dim % 2)
-        return neb_fail(NEB_ERR_INVALID, "model.head_dim: %d is odd; rotary positions need pairs", c->head_dim);
+        return neb_fail(NEB_ERR_INVALID, "model.head_dim: %d is odd; rotary positions need pairs",
+                        c->head_dim);
     if (c->n_heads % c->n_kv_heads)
-        return neb_fail(NEB_ERR_INVALID, "model.n_kv_heads: %d does not divide n_heads %d", c->n_kv_heads, c->n_heads);
+        return neb_fail(NEB_ERR_INVALID, "model.n_kv_heads: %d does not divide n_heads %d",
+                        c->n_kv_heads, c->n_heads);
     if (!(c->rope_theta > 1) || !(c->norm_eps > 0) || !(c->norm_eps < 1))
-        return neb_fail(NEB_ERR_INVALID, "model: rope_theta %g must be above 1 and norm_eps %g in (0, 1)",
+        return neb_fail(NEB_ERR_INVALID,
+                        "model: rope_theta %g must be above 1 and norm_eps %g in (0, 1)",
                         (double)c->rope_theta, (double)c->norm_eps);
-    if (c->mask != KERN_MASK_CAUSAL && c->mask != KERN_MASK_BIDIRECTIONAL) // a prefix needs lengths, which a pass does not take
-        return neb_fail(NEB_ERR_UNSUPPORTED, "model.mask: only causal and bidirectional attention is supported here");
+    if (c->mask != KERN_MASK_CAUSAL &&
+        c->mask != KERN_MASK_BIDIRECTIONAL) // a prefix needs lengths, which a pass does not take
+        return neb_fail(NEB_ERR_UNSUPPORTED,
+                        "model.mask: only causal and bidirectional attention is supported here");
     return NEB_OK;
 }
 
-static enum neb_status trainable_check(const struct intra_model_config *c, const struct intra_trainable *t) {
-    if (t->mode == INTRA_TRAIN_LORA && (t->lora_rank < 1 || t->lora_rank > 1024 || !t->lora_targets || t->lora_targets > 127))
-        return neb_fail(NEB_ERR_INVALID, "trainable: lora needs rank 1..1024 and at least one target "
-                                         "(q, k, v, o, gate, up, down)");
+static enum neb_status trainable_check(const struct intra_model_config *c,
+                                       const struct intra_trainable *t) {
+    if (t->mode == INTRA_TRAIN_LORA &&
+        (t->lora_rank < 1 || t->lora_rank > 1024 || !t->lora_targets || t->lora_targets > 127))
+        return neb_fail(NEB_ERR_INVALID,
+                        "trainable: lora needs rank 1..1024 and at least one target "
+                        "(q, k, v, o, gate, up, down)");
     if (t->mode == INTRA_TRAIN_LORA && (!(t->lora_alpha > 0) || !isfinite(t->lora_alpha)))
-        return neb_fail(NEB_ERR_INVALID, "trainable: lora alpha %g must be above 0: adapters are scaled by alpha / rank",
-                        (double)t->lora_alpha);
+        return neb_fail(
+            NEB_ERR_INVALID,
+            "trainable: lora alpha %g must be above 0: adapters are scaled by alpha / rank",
+            (double)t->lora_alpha);
     if (t->mode == INTRA_TRAIN_LAST_LAYERS && (t->last_layers < 1 || t->last_layers > c->n_layers))
-        return neb_fail(NEB_ERR_INVALID, "trainable: last_layers %d is not in 1..%d", t->last_layers, c->n_layers);
+        return neb_fail(NEB_ERR_INVALID, "trainable: last_layers %d is not in 1..%d",
+                        t->last_layers, c->n_layers);
     return NEB_OK;
 }
 
@@ -64,7 +75,8 @@ static bool ends_with(const char *s, const char *tail) {
 }
 
 __attribute__((format(printf, 6, 7))) static struct intra_tensor *
-add_tensor(struct intra_model *m, int32_t layer, int32_t rows, int32_t cols, bool packed, const char *fmt, ...) {
+add_tensor(struct intra_model *m, int32_t layer, int32_t rows, int32_t cols, bool packed,
+           const char *fmt, ...) {
     struct intra_tensor *t = &m->tensors[m->n_tensors++];
     va_list ap;
     va_start(ap, fmt);
@@ -73,7 +85,8 @@ add_tensor(struct intra_model *m, int32_t layer, int32_t rows, int32_t cols, boo
     t->rows = rows;
     t->cols = cols;
     t->layer = layer;
-    t->decay = !ends_with(t->name, "norm.weight") && !ends_with(t->name, "bias"); // an adapter of rank 1 is a matrix
+    t->decay = !ends_with(t->name, "norm.weight") &&
+               !ends_with(t->name, "bias"); // an adapter of rank 1 is a matrix
     if (!packed) // parts of a fused matrix follow each other without a gap
         m->n_params = (m->n_params + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
     t->at = m->n_params;
@@ -104,11 +117,14 @@ static void add_block(struct intra_model *m, int32_t l) {
     for (int i = 0; i < INTRA_LORA_SLOTS; i++) {
         linear_shape(c, i, &out, &in);
         if (i == 4)
-            y->norm2 = add_tensor(m, l, 1, c->d_model, false, "model.layers.%d.post_attention_layernorm.weight", l);
-        w[i] = add_tensor(m, l, out, in, i == 1 || i == 2 || i == 5, "model.layers.%d.%s.weight", l, linear_names[i]);
+            y->norm2 = add_tensor(m, l, 1, c->d_model, false,
+                                  "model.layers.%d.post_attention_layernorm.weight", l);
+        w[i] = add_tensor(m, l, out, in, i == 1 || i == 2 || i == 5, "model.layers.%d.%s.weight", l,
+                          linear_names[i]);
         for (int b = 0; i == 2 && c->qkv_bias && b < 3; b++) {
             linear_shape(c, b, &out, &in);
-            struct intra_tensor *t = add_tensor(m, l, 1, out, b > 0, "model.layers.%d.%s.bias", l, linear_names[b]);
+            struct intra_tensor *t =
+                add_tensor(m, l, 1, out, b > 0, "model.layers.%d.%s.bias", l, linear_names[b]);
             if (b == 0)
                 y->q_bias = t;
         }
@@ -126,8 +142,10 @@ static void add_adapters(struct intra_model *m, int32_t l) {
             continue;
         linear_shape(&m->c, i, &out, &in);
         struct intra_lora_pair *p = &m->layers[l].lora[i];
-        p->a = add_tensor(m, l, r, in, false, "model.layers.%d.%s.lora_A.weight", l, linear_names[i]);
-        p->b = add_tensor(m, l, out, r, false, "model.layers.%d.%s.lora_B.weight", l, linear_names[i]);
+        p->a =
+            add_tensor(m, l, r, in, false, "model.layers.%d.%s.lora_A.weight", l, linear_names[i]);
+        p->b =
+            add_tensor(m, l, out, r, false, "model.layers.%d.%s.lora_B.weight", l, linear_names[i]);
         p->a->trainable = p->b->trainable = true;
     }
 }
@@ -140,7 +158,9 @@ static void choose_trainable(struct intra_model *m) {
         case INTRA_TRAIN_FULL: x->trainable = true; break;
         case INTRA_TRAIN_LORA: break; // adapters are marked where they are made
         case INTRA_TRAIN_BITFIT: x->trainable = !x->decay; break;
-        case INTRA_TRAIN_LAST_LAYERS: x->trainable = x->layer >= m->c.n_layers - t->last_layers; break;
+        case INTRA_TRAIN_LAST_LAYERS:
+            x->trainable = x->layer >= m->c.n_layers - t->last_layers;
+            break;
         }
         if (x == m->embed && t->freeze_embeddings)
             x->trainable = false;
@@ -168,13 +188,15 @@ static void init_params(struct intra_model *m, uint64_t seed) {
         float *p = intra_param(m, t), std = 0.02f;
         if (ends_with(t->name, "o_proj.weight") || ends_with(t->name, "down_proj.weight"))
             std /= sqrtf(2.0f * (float)m->c.n_layers);
-        bool gain = ends_with(t->name, "norm.weight"), zero = ends_with(t->name, "bias") || ends_with(t->name, "lora_B.weight");
+        bool gain = ends_with(t->name, "norm.weight"),
+             zero = ends_with(t->name, "bias") || ends_with(t->name, "lora_B.weight");
         for (size_t k = 0; k < intra_tensor_size(t); k++)
             p[k] = gain ? 1.0f : zero ? 0.0f : std * neb_rng_normal(&rng);
     }
 }
 
-enum neb_status intra_model_layout(const struct intra_model_config *c, const struct intra_trainable *t, struct intra_model **out) {
+enum neb_status intra_model_layout(const struct intra_model_config *c,
+                                   const struct intra_trainable *t, struct intra_model **out) {
     NEB_TRY(intra_model_config_check(c));
     NEB_TRY(trainable_check(c, t));
     struct intra_model *m = calloc(1, sizeof *m);
@@ -190,7 +212,8 @@ enum neb_status intra_model_layout(const struct intra_model_config *c, const str
     for (int32_t l = 0; l < c->n_layers; l++)
         add_block(m, l);
     m->norm = add_tensor(m, c->n_layers, 1, c->d_model, false, "model.norm.weight");
-    m->head = c->tied ? m->embed : add_tensor(m, c->n_layers, c->vocab, c->d_model, false, "lm_head.weight");
+    m->head = c->tied ? m->embed
+                      : add_tensor(m, c->n_layers, c->vocab, c->d_model, false, "lm_head.weight");
     for (int32_t l = 0; t->mode == INTRA_TRAIN_LORA && l < c->n_layers; l++)
         add_adapters(m, l);
     choose_trainable(m);
@@ -202,13 +225,15 @@ enum neb_status intra_model_layout(const struct intra_model_config *c, const str
     return NEB_OK;
 nomem:
     intra_model_destroy(&m);
-    return neb_fail(NEB_ERR_NOMEM, "out of memory creating a model of %d layers, width %d", c->n_layers, c->d_model);
+    return neb_fail(NEB_ERR_NOMEM, "out of memory creating a model of %d layers, width %d",
+                    c->n_layers, c->d_model);
 }
 
 static float *zeroed(size_t n) {
     float *p = aligned_alloc(64, (n * sizeof *p + 63) / 64 * 64);
     if (p)
-        memset(p, 0, n * sizeof *p); // the gaps between tensors too: the arena is hashed and saved whole
+        memset(p, 0,
+               n * sizeof *p); // the gaps between tensors too: the arena is hashed and saved whole
     return p;
 }
 
@@ -218,13 +243,15 @@ enum neb_status intra_model_allocate(struct intra_model *m, bool learn) {
     m->grads = learn ? zeroed(m->n_trainable) : NULL;
     m->rope = malloc(sizeof *m->rope * (size_t)m->c.max_seq * (size_t)m->c.head_dim);
     if (!m->params || (learn && !m->grads) || !m->rope)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory creating a model of %d layers, width %d (%zu parameters)", m->c.n_layers,
-                        m->c.d_model, m->n_params);
+        return neb_fail(NEB_ERR_NOMEM,
+                        "out of memory creating a model of %d layers, width %d (%zu parameters)",
+                        m->c.n_layers, m->c.d_model, m->n_params);
     kern_rope_table(m->rope, m->c.max_seq, m->c.head_dim, (double)m->c.rope_theta);
     return NEB_OK;
 }
 
-enum neb_status intra_model_create(const struct intra_model_config *c, const struct intra_trainable *t, uint64_t seed,
+enum neb_status intra_model_create(const struct intra_model_config *c,
+                                   const struct intra_trainable *t, uint64_t seed,
                                    struct intra_model **out) {
     struct intra_model *m = NULL;
     NEB_TRY(intra_model_layout(c, t, &m));
@@ -270,8 +297,9 @@ void intra_lora_merge(struct kern *K, struct intra_model *m) {
                 continue;
             snprintf(name, sizeof name, "model.layers.%d.%s.weight", l, linear_names[i]);
             const struct intra_tensor *w = intra_model_find(m, name);
-            K->ops->gemm(K, KERN_N, KERN_N, w->rows, w->cols, p->a->rows, scale, intra_param(m, p->b), p->a->rows,
-                         intra_param(m, p->a), w->cols, 1, intra_param(m, w), w->cols);
+            K->ops->gemm(K, KERN_N, KERN_N, w->rows, w->cols, p->a->rows, scale,
+                         intra_param(m, p->b), p->a->rows, intra_param(m, p->a), w->cols, 1,
+                         intra_param(m, w), w->cols);
             K->ops->zero(K, intra_param(m, p->b), intra_tensor_size(p->b));
         }
 }

@@ -24,8 +24,8 @@
 #include "kernels/kern.h"
 
 struct intra_model_config {
-    int32_t vocab;      // V
-    int32_t d_model;    // d
+    int32_t vocab;   // V
+    int32_t d_model; // d
     int32_t n_layers;
     int32_t n_heads;    // H
     int32_t n_kv_heads; // G, divides H
@@ -33,39 +33,53 @@ struct intra_model_config {
     int32_t d_ff;       // f
     int32_t max_seq;    // longest sequence
     float rope_theta, norm_eps;
-    bool tied;          // output weight is the embedding
+    bool tied; // output weight is the embedding
     bool qkv_bias;
     enum kern_mask mask; // causal or bidirectional
 };
 NEB_MUST_CHECK enum neb_status intra_model_config_check(const struct intra_model_config *c);
 
 // What learns, and thus what is exchanged between clusters.
-enum intra_trainable_mode { INTRA_TRAIN_FULL, INTRA_TRAIN_LORA, INTRA_TRAIN_BITFIT, INTRA_TRAIN_LAST_LAYERS };
+enum intra_trainable_mode {
+    INTRA_TRAIN_FULL,
+    INTRA_TRAIN_LORA,
+    INTRA_TRAIN_BITFIT,
+    INTRA_TRAIN_LAST_LAYERS
+};
 enum intra_lora_target { // bits
-    INTRA_LORA_Q = 1, INTRA_LORA_K = 2, INTRA_LORA_V = 4, INTRA_LORA_O = 8,
-    INTRA_LORA_GATE = 16, INTRA_LORA_UP = 32, INTRA_LORA_DOWN = 64,
+    INTRA_LORA_Q = 1,
+    INTRA_LORA_K = 2,
+    INTRA_LORA_V = 4,
+    INTRA_LORA_O = 8,
+    INTRA_LORA_GATE = 16,
+    INTRA_LORA_UP = 32,
+    INTRA_LORA_DOWN = 64,
 };
 struct intra_trainable {
-    enum intra_trainable_mode mode; // bitfit: biases and RMSNorm gains (Ben Zaken et al. 2021; gains are our only other vectors)
-    int32_t lora_rank;              // r; fields of other modes are ignored, and cleared in a model's copy
-    float lora_alpha;               // adapters are scaled by alpha / r
-    uint32_t lora_targets;          // INTRA_LORA_* bits
-    int32_t last_layers;            // n: the last n blocks, the final norm and, unless tied, the output weight
-    bool freeze_embeddings;         // also the output weight when tied
+    enum intra_trainable_mode
+        mode; // bitfit: biases and RMSNorm gains (Ben Zaken et al. 2021; gains are our only other vectors)
+    int32_t lora_rank;     // r; fields of other modes are ignored, and cleared in a model's copy
+    float lora_alpha;      // adapters are scaled by alpha / r
+    uint32_t lora_targets; // INTRA_LORA_* bits
+    int32_t last_layers; // n: the last n blocks, the final norm and, unless tied, the output weight
+    bool freeze_embeddings; // also the output weight when tied
 };
 
 enum intra_row_kind { // which token counts weigh a tensor's rows between clusters
-    INTRA_ROWS_NONE, INTRA_ROWS_INPUT, INTRA_ROWS_OUTPUT, INTRA_ROWS_BOTH,
+    INTRA_ROWS_NONE,
+    INTRA_ROWS_INPUT,
+    INTRA_ROWS_OUTPUT,
+    INTRA_ROWS_BOTH,
 };
 
 struct intra_tensor {
     char name[96];
     int32_t rows, cols;
-    int32_t layer;      // -1 embedding, 0..L-1 blocks, L final norm and output
-    size_t at;          // offset in params
+    int32_t layer; // -1 embedding, 0..L-1 blocks, L final norm and output
+    size_t at;     // offset in params
     bool trainable;
-    size_t grad_at;     // offset in grads, m and v when trainable
-    bool decay;         // weight decay applies: matrices yes, vectors no
+    size_t grad_at; // offset in grads, m and v when trainable
+    bool decay;     // weight decay applies: matrices yes, vectors no
     enum intra_row_kind row_kind;
 };
 
@@ -75,7 +89,8 @@ struct intra_lora_pair { // adapter of one linear layer; NULL tensors: none
 enum { INTRA_LORA_SLOTS = 7 }; // q k v o gate up down, in the order of the bits
 
 struct intra_layer { // the tensors of one block
-    struct intra_tensor *norm1, *q, *q_bias, *o, *norm2, *gate, *down; // q heads the fused qkv, gate the fused gate-up
+    struct intra_tensor *norm1, *q, *q_bias, *o, *norm2, *gate,
+        *down; // q heads the fused qkv, gate the fused gate-up
     struct intra_lora_pair lora[INTRA_LORA_SLOTS];
 };
 
@@ -87,27 +102,35 @@ struct intra_model {
     struct intra_tensor *embed, *norm, *head; // head is embed when tied
     struct intra_layer *layers;
     float *params; // (n_params) arena, 64-byte aligned
-    float *grads;  // (n_trainable) gradients of trainable tensors, same order; NULL in a model that was loaded to be used
+    float *
+        grads; // (n_trainable) gradients of trainable tensors, same order; NULL in a model that was loaded to be used
     size_t n_params, n_trainable;
     float *rope; // (max_seq, D/2, 2)
 };
 
 // Parameters are initialised from the seed, each tensor by its own stream: normal 0.02, residual outputs 0.02/sqrt(2L),
 // gains 1, biases 0, LoRA A normal 0.02 and B 0.
-NEB_MUST_CHECK enum neb_status intra_model_create(const struct intra_model_config *c, const struct intra_trainable *t,
-                                                  uint64_t seed, struct intra_model **out);
+NEB_MUST_CHECK enum neb_status intra_model_create(const struct intra_model_config *c,
+                                                  const struct intra_trainable *t, uint64_t seed,
+                                                  struct intra_model **out);
 // The two halves of it: names, shapes and trainable set without any arena (cheap: sizes can be judged first); then zeroed
 // arenas and the rotary table, gradients only to learn. After a failure of either: destroy.
-NEB_MUST_CHECK enum neb_status intra_model_layout(const struct intra_model_config *c, const struct intra_trainable *t,
+NEB_MUST_CHECK enum neb_status intra_model_layout(const struct intra_model_config *c,
+                                                  const struct intra_trainable *t,
                                                   struct intra_model **out);
 NEB_MUST_CHECK enum neb_status intra_model_allocate(struct intra_model *m, bool learn);
 void intra_model_destroy(struct intra_model **m);
-const struct intra_tensor *intra_model_find(const struct intra_model *m, const char *name); // NULL: no such tensor
-static inline float *intra_param(const struct intra_model *m, const struct intra_tensor *t) { return m->params + t->at; }
+const struct intra_tensor *intra_model_find(const struct intra_model *m,
+                                            const char *name); // NULL: no such tensor
+static inline float *intra_param(const struct intra_model *m, const struct intra_tensor *t) {
+    return m->params + t->at;
+}
 static inline float *intra_grad(const struct intra_model *m, const struct intra_tensor *t) {
     return t->trainable ? m->grads + t->grad_at : NULL;
 }
-static inline size_t intra_tensor_size(const struct intra_tensor *t) { return (size_t)t->rows * (size_t)t->cols; }
+static inline size_t intra_tensor_size(const struct intra_tensor *t) {
+    return (size_t)t->rows * (size_t)t->cols;
+}
 
 // Adds every adapter to its base weight (W += alpha/r * B A) and zeroes B, so that the function stays the same.
 void intra_lora_merge(struct kern *K, struct intra_model *m);
@@ -118,16 +141,19 @@ size_t intra_model_matmul_params(const struct intra_model *m);
 
 // Activations for up to B sequences of T tokens: made once, reused by every call.
 struct intra_acts;
-NEB_MUST_CHECK enum neb_status intra_acts_create(const struct intra_model *m, int B, int T, bool backward, bool recompute,
+NEB_MUST_CHECK enum neb_status intra_acts_create(const struct intra_model *m, int B, int T,
+                                                 bool backward, bool recompute,
                                                  struct intra_acts **out);
 void intra_acts_destroy(struct intra_acts **a);
 
 // Mean-free pass over tokens (B, T): forward, loss in nats (sum in *loss, counted targets in *count), and with
 // grad_scale > 0 backward: gradients of (sum of losses * grad_scale) are added to grads. targets (B, T), KERN_IGNORE
 // where none; NULL: no loss, hidden states only.
-void intra_model_pass(struct kern *K, struct intra_model *m, struct intra_acts *a, const int32_t *tokens,
-                      const int32_t *targets, int B, int T, float grad_scale, double *loss, int64_t *count);
+void intra_model_pass(struct kern *K, struct intra_model *m, struct intra_acts *a,
+                      const int32_t *tokens, const int32_t *targets, int B, int T, float grad_scale,
+                      double *loss, int64_t *count);
 // Logits (V) of one position (row of the last pass), into out.
-void intra_model_logits(struct kern *K, const struct intra_model *m, const struct intra_acts *a, int row, float *out);
+void intra_model_logits(struct kern *K, const struct intra_model *m, const struct intra_acts *a,
+                        int row, float *out);
 
 #endif

@@ -14,7 +14,8 @@ float intra_schedule_lr(const struct intra_schedule *s, int64_t t) {
         double x = (double)(t - s->warmup) / (double)(s->steps - s->warmup);
         return (float)(peak * (low + (1 - low) * 0.5 * (1 + cos(3.141592653589793 * fmin(x, 1)))));
     }
-    double decay = fmax(1, (double)s->decay_fraction * (double)s->steps), left = (double)(s->steps - t);
+    double decay = fmax(1, (double)s->decay_fraction * (double)s->steps),
+           left = (double)(s->steps - t);
     return (float)(peak * (left >= decay ? 1 : low + (1 - low) * fmax(left, 0) / decay));
 }
 
@@ -31,7 +32,8 @@ enum neb_status intra_optim_create(const struct intra_optim_config *c, const str
     }
     if (!o || !o->m || !o->v || !o->gamma) {
         intra_optim_destroy(&o);
-        return neb_fail(NEB_ERR_NOMEM, "out of memory for the optimiser state of %zu parameters", m->n_trainable);
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for the optimiser state of %zu parameters",
+                        m->n_trainable);
     }
     *out = o;
     return NEB_OK;
@@ -59,17 +61,21 @@ static float clip_factor(struct intra_optim *o, int32_t i, double norm, float gl
             o->gamma[i] = (float)clipped;
         return global;
     }
-    double limit = (double)c->ratio * (double)o->gamma[i], factor = norm > limit ? limit / (norm + 1e-12) : 1;
-    o->gamma[i] = (float)((double)c->beta * (double)o->gamma[i] + (1 - (double)c->beta) * norm * factor);
+    double limit = (double)c->ratio * (double)o->gamma[i],
+           factor = norm > limit ? limit / (norm + 1e-12) : 1;
+    o->gamma[i] =
+        (float)((double)c->beta * (double)o->gamma[i] + (1 - (double)c->beta) * norm * factor);
     return (float)factor;
 }
 
-void intra_optim_update(struct intra_optim *o, struct kern *K, struct intra_model *m, struct intra_update *out) {
+void intra_optim_update(struct intra_optim *o, struct kern *K, struct intra_model *m,
+                        struct intra_update *out) {
     double total = 0;
     *out = (struct intra_update){.lr = intra_schedule_lr(&o->c.schedule, o->t)};
     for (int32_t i = 0; i < m->n_tensors; i++)
         if (m->tensors[i].trainable)
-            total += K->ops->sumsq(K, intra_grad(m, &m->tensors[i]), intra_tensor_size(&m->tensors[i]));
+            total +=
+                K->ops->sumsq(K, intra_grad(m, &m->tensors[i]), intra_tensor_size(&m->tensors[i]));
     out->grad_norm = sqrt(total);
     if (!isfinite(out->grad_norm)) {
         K->ops->zero(K, m->grads, m->n_trainable);
@@ -79,18 +85,24 @@ void intra_optim_update(struct intra_optim *o, struct kern *K, struct intra_mode
     float max_norm = o->c.clip.max_norm, global = 1;
     if (o->c.clip.kind != INTRA_CLIP_NONE && max_norm > 0 && out->grad_norm > (double)max_norm)
         global = (float)((double)max_norm / out->grad_norm);
-    struct kern_adamw c = {.lr = out->lr, .beta1 = o->c.beta1, .beta2 = o->c.beta2, .eps = o->c.eps,
+    struct kern_adamw c = {.lr = out->lr,
+                           .beta1 = o->c.beta1,
+                           .beta2 = o->c.beta2,
+                           .eps = o->c.eps,
                            .bias1 = (float)(1 - pow((double)o->c.beta1, (double)(o->t + 1))),
                            .bias2 = (float)(1 - pow((double)o->c.beta2, (double)(o->t + 1)))};
     for (int32_t i = 0; i < m->n_tensors; i++) {
         const struct intra_tensor *t = &m->tensors[i];
         if (!t->trainable)
             continue;
-        double norm = o->c.clip.kind == INTRA_CLIP_ADAGC ? sqrt(K->ops->sumsq(K, intra_grad(m, t), intra_tensor_size(t))) : 0;
+        double norm = o->c.clip.kind == INTRA_CLIP_ADAGC
+                          ? sqrt(K->ops->sumsq(K, intra_grad(m, t), intra_tensor_size(t)))
+                          : 0;
         c.grad_scale = clip_factor(o, i, norm, global);
         c.weight_decay = t->decay ? o->c.weight_decay : 0;
         out->clipped += c.grad_scale < 1;
-        K->ops->adamw(K, &c, intra_param(m, t), intra_grad(m, t), o->m + t->grad_at, o->v + t->grad_at, intra_tensor_size(t));
+        K->ops->adamw(K, &c, intra_param(m, t), intra_grad(m, t), o->m + t->grad_at,
+                      o->v + t->grad_at, intra_tensor_size(t));
     }
     K->ops->zero(K, m->grads, m->n_trainable);
     o->t++;

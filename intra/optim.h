@@ -17,9 +17,10 @@ float intra_schedule_lr(const struct intra_schedule *s, int64_t t);
 enum intra_clip_kind { INTRA_CLIP_NONE, INTRA_CLIP_GLOBAL_NORM, INTRA_CLIP_ADAGC };
 struct intra_clip {
     enum intra_clip_kind kind;
-    float max_norm;      // global norm; also AdaGC's warm-up
-    float ratio, beta;   // AdaGC: clip a tensor to ratio * gamma; gamma follows by beta (arXiv 2502.11034: 1.04, 0.99)
-    int64_t warmup;      // AdaGC: steps of global clipping first (100)
+    float max_norm; // global norm; also AdaGC's warm-up
+    float ratio,
+        beta; // AdaGC: clip a tensor to ratio * gamma; gamma follows by beta (arXiv 2502.11034: 1.04, 0.99)
+    int64_t warmup; // AdaGC: steps of global clipping first (100)
 };
 
 struct intra_optim_config {
@@ -30,23 +31,25 @@ struct intra_optim_config {
 
 struct intra_optim {
     struct intra_optim_config c;
-    int64_t t;           // updates made
-    float *m, *v;        // (n_trainable) first and second moments
-    float *gamma;        // (n_tensors) AdaGC's norm per tensor; 0: no gradient seen yet, clipped globally
+    int64_t t;    // updates made
+    float *m, *v; // (n_trainable) first and second moments
+    float *gamma; // (n_tensors) AdaGC's norm per tensor; 0: no gradient seen yet, clipped globally
     size_t n;
     int32_t n_tensors;
 };
-NEB_MUST_CHECK enum neb_status intra_optim_create(const struct intra_optim_config *c, const struct intra_model *m,
+NEB_MUST_CHECK enum neb_status intra_optim_create(const struct intra_optim_config *c,
+                                                  const struct intra_model *m,
                                                   struct intra_optim **out);
 void intra_optim_destroy(struct intra_optim **o);
 
 struct intra_update { // what one update did
     float lr;
-    double grad_norm;    // global, before clipping
-    int32_t clipped;     // tensors scaled down
+    double grad_norm; // global, before clipping
+    int32_t clipped;  // tensors scaled down
 };
 // Clips, updates the parameters from m->grads and zeroes the gradients. A non-finite gradient norm skips the update
 // (grad_norm says so) but counts the step, so that schedules of all clusters stay together.
-void intra_optim_update(struct intra_optim *o, struct kern *K, struct intra_model *m, struct intra_update *out);
+void intra_optim_update(struct intra_optim *o, struct kern *K, struct intra_model *m,
+                        struct intra_update *out);
 
 #endif

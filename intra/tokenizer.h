@@ -12,25 +12,29 @@ extern "C" {
 #endif
 
 struct intra_tokenizer; // calls on one instance are safe from several threads
-NEB_MUST_CHECK enum neb_status intra_tokenizer_open(const char *model_path, struct intra_tokenizer **out);
+NEB_MUST_CHECK enum neb_status intra_tokenizer_open(const char *model_path,
+                                                    struct intra_tokenizer **out);
 void intra_tokenizer_close(struct intra_tokenizer **t);
 int32_t intra_tokenizer_vocab(const struct intra_tokenizer *t);
 int32_t intra_tokenizer_eos(const struct intra_tokenizer *t);
 // Token ids of UTF-8 text into *ids (malloc'ed, *n of them).
-NEB_MUST_CHECK enum neb_status intra_tokenizer_encode(const struct intra_tokenizer *t, const char *text, size_t len, int32_t **ids,
+NEB_MUST_CHECK enum neb_status intra_tokenizer_encode(const struct intra_tokenizer *t,
+                                                      const char *text, size_t len, int32_t **ids,
                                                       size_t *n);
 // Text of n ids into *text (malloc'ed, NUL-terminated).
-NEB_MUST_CHECK enum neb_status intra_tokenizer_decode(const struct intra_tokenizer *t, const int32_t *ids, size_t n, char **text);
+NEB_MUST_CHECK enum neb_status intra_tokenizer_decode(const struct intra_tokenizer *t,
+                                                      const int32_t *ids, size_t n, char **text);
 
 struct intra_tokenizer_train {
     int32_t vocab;
-    const char *type;           // "unigram" or "bpe"
+    const char *type; // "unigram" or "bpe"
     double character_coverage;
     bool byte_fallback;
     int32_t threads;
 };
 // Trains from a file of lines; writes PREFIX.model and PREFIX.vocab.
-NEB_MUST_CHECK enum neb_status intra_tokenizer_train(const char *lines_path, const char *prefix, const struct intra_tokenizer_train *c);
+NEB_MUST_CHECK enum neb_status intra_tokenizer_train(const char *lines_path, const char *prefix,
+                                                     const struct intra_tokenizer_train *c);
 
 #ifdef __cplusplus
 }

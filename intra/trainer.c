@@ -5,11 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum neb_status intra_trainer_create(const struct intra_trainer_config *c, struct kern *K, struct intra_trainer **out) {
+enum neb_status intra_trainer_create(const struct intra_trainer_config *c, struct kern *K,
+                                     struct intra_trainer **out) {
     enum neb_status st = NEB_OK;
-    if (c->batch < 1 || c->seq_len < 1 || c->accumulate < 1 || (int64_t)c->batch * c->seq_len > 1 << 24)
-        return neb_fail(NEB_ERR_INVALID, "data: batch %d x seq_len %d x accumulate %d: each at least 1, and at most 2^24 "
-                                         "tokens a micro-batch", c->batch, c->seq_len, c->accumulate);
+    if (c->batch < 1 || c->seq_len < 1 || c->accumulate < 1 ||
+        (int64_t)c->batch * c->seq_len > 1 << 24)
+        return neb_fail(
+            NEB_ERR_INVALID,
+            "data: batch %d x seq_len %d x accumulate %d: each at least 1, and at most 2^24 "
+            "tokens a micro-batch",
+            c->batch, c->seq_len, c->accumulate);
     struct intra_trainer *t = calloc(1, sizeof *t);
     if (!t)
         return neb_fail(NEB_ERR_NOMEM, "out of memory creating a trainer");
@@ -17,7 +22,8 @@ enum neb_status intra_trainer_create(const struct intra_trainer_config *c, struc
     t->K = K;
     NEB_TRY_GOTO(intra_model_create(&c->model, &c->trainable, c->seed, &t->model), fail);
     NEB_TRY_GOTO(intra_optim_create(&c->optim, t->model, &t->optim), fail);
-    NEB_TRY_GOTO(intra_acts_create(t->model, c->batch, c->seq_len, true, c->recompute, &t->acts), fail);
+    NEB_TRY_GOTO(intra_acts_create(t->model, c->batch, c->seq_len, true, c->recompute, &t->acts),
+                 fail);
     t->input_counts = calloc((size_t)c->model.vocab, sizeof *t->input_counts);
     t->target_counts = calloc((size_t)c->model.vocab, sizeof *t->target_counts);
     if (!t->input_counts || !t->target_counts) {
@@ -49,7 +55,8 @@ void intra_trainer_micro(struct intra_trainer *t, const int32_t *tokens, const i
     int64_t count;
     int32_t n = t->c.batch * t->c.seq_len;
     float scale = 1.0f / ((float)n * (float)t->c.accumulate);
-    intra_model_pass(t->K, t->model, t->acts, tokens, targets, t->c.batch, t->c.seq_len, scale, &loss, &count);
+    intra_model_pass(t->K, t->model, t->acts, tokens, targets, t->c.batch, t->c.seq_len, scale,
+                     &loss, &count);
     t->loss_sum += loss;
     t->loss_count += count;
     for (int32_t i = 0; i < n; i++) {
@@ -63,24 +70,28 @@ void intra_trainer_update(struct intra_trainer *t, struct intra_step_stats *out)
     // Gradients were scaled for full micro-batches; where targets were ignored the mean is over fewer.
     int64_t full = (int64_t)t->c.batch * t->c.seq_len * t->c.accumulate;
     if (t->loss_count && t->loss_count != full)
-        t->K->ops->scale(t->K, t->model->grads, (float)((double)full / (double)t->loss_count), t->model->n_trainable);
+        t->K->ops->scale(t->K, t->model->grads, (float)((double)full / (double)t->loss_count),
+                         t->model->n_trainable);
     out->loss = t->loss_count ? t->loss_sum / (double)t->loss_count : 0;
     out->tokens = t->loss_count;
     intra_optim_update(t->optim, t->K, t->model, &out->update);
     if (!isfinite(out->update.grad_norm))
-        neb_warn("step %lld: gradient norm is not finite; the update was skipped. Lower optim.lr or turn clipping on",
+        neb_warn("step %lld: gradient norm is not finite; the update was skipped. Lower optim.lr "
+                 "or turn clipping on",
                  (long long)t->optim->t);
     t->loss_sum = 0;
     t->loss_count = 0;
 }
 
-double intra_trainer_eval(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets, int n) {
+double intra_trainer_eval(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets,
+                          int n) {
     double sum = 0, loss;
     int64_t count = 0, k;
     for (int at = 0; at < n; at += t->c.batch) {
         int b = n - at < t->c.batch ? n - at : t->c.batch;
         size_t off = (size_t)at * t->c.seq_len;
-        intra_model_pass(t->K, t->model, t->acts, tokens + off, targets + off, b, t->c.seq_len, 0, &loss, &k);
+        intra_model_pass(t->K, t->model, t->acts, tokens + off, targets + off, b, t->c.seq_len, 0,
+                         &loss, &k);
         sum += loss;
         count += k;
     }
@@ -96,9 +107,12 @@ enum neb_status intra_units(const struct intra_model *m, struct intra_unit **out
             int32_t step = INTRA_UNIT_ELEMENTS / t->cols > 0 ? INTRA_UNIT_ELEMENTS / t->cols : 1;
             for (int32_t r = 0; t->trainable && r < t->rows; r += step, count++)
                 if (pass)
-                    (*out)[count] = (struct intra_unit){.tensor = t, .row0 = r, .cols = t->cols,
-                                                        .rows = t->rows - r < step ? t->rows - r : step,
-                                                        .data = intra_param(m, t) + (size_t)r * t->cols};
+                    (*out)[count] =
+                        (struct intra_unit){.tensor = t,
+                                            .row0 = r,
+                                            .cols = t->cols,
+                                            .rows = t->rows - r < step ? t->rows - r : step,
+                                            .data = intra_param(m, t) + (size_t)r * t->cols};
         }
         if (!pass && !(*out = calloc((size_t)count, sizeof **out)))
             return neb_fail(NEB_ERR_NOMEM, "out of memory listing tensors");
@@ -110,10 +124,22 @@ enum neb_status intra_units(const struct intra_model *m, struct intra_unit **out
 // ---- checkpoints ----------------------------------------------------------------------------------------------
 
 static void put_config(struct neb_buf *b, const struct intra_model *m) {
-    const int32_t ints[] = {m->c.vocab, m->c.d_model, m->c.n_layers, m->c.n_heads, m->c.n_kv_heads, m->c.head_dim,
-                            m->c.d_ff, m->c.max_seq, m->c.tied, m->c.qkv_bias, (int32_t)m->c.mask,
-                            (int32_t)m->trainable.mode, m->trainable.lora_rank, (int32_t)m->trainable.lora_targets,
-                            m->trainable.last_layers, m->trainable.freeze_embeddings};
+    const int32_t ints[] = {m->c.vocab,
+                            m->c.d_model,
+                            m->c.n_layers,
+                            m->c.n_heads,
+                            m->c.n_kv_heads,
+                            m->c.head_dim,
+                            m->c.d_ff,
+                            m->c.max_seq,
+                            m->c.tied,
+                            m->c.qkv_bias,
+                            (int32_t)m->c.mask,
+                            (int32_t)m->trainable.mode,
+                            m->trainable.lora_rank,
+                            (int32_t)m->trainable.lora_targets,
+                            m->trainable.last_layers,
+                            m->trainable.freeze_embeddings};
     for (size_t i = 0; i < sizeof ints / sizeof ints[0]; i++)
         neb_buf_u32(b, (uint32_t)ints[i]);
     neb_buf_f32(b, m->c.rope_theta);
@@ -126,44 +152,64 @@ static bool get_config(struct neb_rd *r, struct intra_model_config *c, struct in
     int32_t v[16];
     for (size_t i = 0; i < 16; i++)
         v[i] = (int32_t)neb_rd_u32(r);
-    *c = (struct intra_model_config){v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], .tied = v[8] == 1,
-                                     .qkv_bias = v[9] == 1, .mask = KERN_MASK_CAUSAL};
-    *t = (struct intra_trainable){.lora_rank = v[12], .lora_targets = (uint32_t)v[13], .last_layers = v[14],
+    *c = (struct intra_model_config){v[0],
+                                     v[1],
+                                     v[2],
+                                     v[3],
+                                     v[4],
+                                     v[5],
+                                     v[6],
+                                     v[7],
+                                     .tied = v[8] == 1,
+                                     .qkv_bias = v[9] == 1,
+                                     .mask = KERN_MASK_CAUSAL};
+    *t = (struct intra_trainable){.lora_rank = v[12],
+                                  .lora_targets = (uint32_t)v[13],
+                                  .last_layers = v[14],
                                   .freeze_embeddings = v[15] == 1};
     c->rope_theta = neb_rd_f32(r);
     c->norm_eps = neb_rd_f32(r);
     t->lora_alpha = neb_rd_f32(r);
-    if (!neb_rd_done(r) || (v[8] | v[9] | v[15]) & ~1 || v[10] < 0 || v[10] > KERN_MASK_PREFIX || v[11] < 0 ||
-        v[11] > INTRA_TRAIN_LAST_LAYERS)
+    if (!neb_rd_done(r) || (v[8] | v[9] | v[15]) & ~1 || v[10] < 0 || v[10] > KERN_MASK_PREFIX ||
+        v[11] < 0 || v[11] > INTRA_TRAIN_LAST_LAYERS)
         return false;
     c->mask = (enum kern_mask)v[10];
     t->mode = (enum intra_trainable_mode)v[11];
     return true;
 }
 
-static enum neb_status read_config(const struct intra_ckpt *c, struct intra_model_config *mc, struct intra_trainable *t) {
+static enum neb_status read_config(const struct intra_ckpt *c, struct intra_model_config *mc,
+                                   struct intra_trainable *t) {
     const struct intra_ckpt_section *s = intra_ckpt_find(c, "model.config");
     if (!s)
         return neb_fail(NEB_ERR_NOT_FOUND, "%s holds no model", intra_ckpt_path(c));
     struct neb_rd r = neb_rd_make(intra_ckpt_data(c, s), s->bytes);
-    return get_config(&r, mc, t) ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "%s: malformed model description", intra_ckpt_path(c));
+    return get_config(&r, mc, t)
+               ? NEB_OK
+               : neb_fail(NEB_ERR_FORMAT, "%s: malformed model description", intra_ckpt_path(c));
 }
 
 // Tensors of equal shapes can still be another model (4 heads of 6, 2 of 12), and a model with fewer tensors would take
 // what it knows and drop the rest: the descriptions must agree.
-static enum neb_status same_model(const struct intra_ckpt *k, const struct intra_model_config *was, const struct intra_model_config *is) {
+static enum neb_status same_model(const struct intra_ckpt *k, const struct intra_model_config *was,
+                                  const struct intra_model_config *is) {
     const struct {
         const char *key;
         int32_t was, is;
-    } ints[] = {{"vocab", was->vocab, is->vocab},       {"d_model", was->d_model, is->d_model},
-                {"n_layers", was->n_layers, is->n_layers}, {"n_heads", was->n_heads, is->n_heads},
-                {"n_kv_heads", was->n_kv_heads, is->n_kv_heads}, {"head_dim", was->head_dim, is->head_dim},
-                {"d_ff", was->d_ff, is->d_ff},          {"tied", was->tied, is->tied},
+    } ints[] = {{"vocab", was->vocab, is->vocab},
+                {"d_model", was->d_model, is->d_model},
+                {"n_layers", was->n_layers, is->n_layers},
+                {"n_heads", was->n_heads, is->n_heads},
+                {"n_kv_heads", was->n_kv_heads, is->n_kv_heads},
+                {"head_dim", was->head_dim, is->head_dim},
+                {"d_ff", was->d_ff, is->d_ff},
+                {"tied", was->tied, is->tied},
                 {"qkv_bias", was->qkv_bias, is->qkv_bias}};
     for (size_t i = 0; i < sizeof ints / sizeof ints[0]; i++)
         if (ints[i].was != ints[i].is)
-            return neb_fail(NEB_ERR_INVALID, "%s holds another model: its model.%s is %d, the job's is %d", intra_ckpt_path(k),
-                            ints[i].key, ints[i].was, ints[i].is);
+            return neb_fail(NEB_ERR_INVALID,
+                            "%s holds another model: its model.%s is %d, the job's is %d",
+                            intra_ckpt_path(k), ints[i].key, ints[i].was, ints[i].is);
     return NEB_OK;
 }
 
@@ -176,7 +222,8 @@ enum neb_status intra_model_save(const struct intra_model *m, struct intra_ckpt_
     neb_buf_free(&b);
     for (int32_t i = 0; st == NEB_OK && i < m->n_tensors; i++) {
         const struct intra_tensor *t = &m->tensors[i];
-        st = intra_ckpt_add(w, t->name, INTRA_F32, (uint64_t)t->rows, (uint64_t)t->cols, intra_param(m, t));
+        st = intra_ckpt_add(w, t->name, INTRA_F32, (uint64_t)t->rows, (uint64_t)t->cols,
+                            intra_param(m, t));
     }
     return st;
 }
@@ -186,7 +233,8 @@ static enum neb_status copy_params(const struct intra_ckpt *c, struct intra_mode
         const struct intra_tensor *t = &m->tensors[i];
         if (strstr(t->name, ".lora_") && !intra_ckpt_find(c, t->name))
             continue;
-        NEB_TRY(intra_ckpt_read(c, t->name, INTRA_F32, (uint64_t)t->rows, (uint64_t)t->cols, intra_param(m, t)));
+        NEB_TRY(intra_ckpt_read(c, t->name, INTRA_F32, (uint64_t)t->rows, (uint64_t)t->cols,
+                                intra_param(m, t)));
     }
     return NEB_OK;
 }
@@ -198,11 +246,16 @@ enum neb_status intra_model_load_params(const struct intra_ckpt *c, struct intra
     NEB_TRY(same_model(c, &was, &m->c));
     uint32_t had = t.mode == INTRA_TRAIN_LORA ? t.lora_targets : 0;
     if (had & ~m->trainable.lora_targets)
-        return neb_fail(NEB_ERR_INVALID, "%s holds LoRA adapters that this model has no place for; train with the same targets, or "
-                                         "start from a checkpoint without adapters", intra_ckpt_path(c));
+        return neb_fail(NEB_ERR_INVALID,
+                        "%s holds LoRA adapters that this model has no place for; train with the "
+                        "same targets, or "
+                        "start from a checkpoint without adapters",
+                        intra_ckpt_path(c));
     if (was.rope_theta != m->c.rope_theta || was.norm_eps != m->c.norm_eps || was.mask != m->c.mask)
-        neb_warn("%s was trained with another rope_theta, norm_eps or mask (%g, %g, %d; here %g, %g, %d)", intra_ckpt_path(c),
-                 (double)was.rope_theta, (double)was.norm_eps, was.mask, (double)m->c.rope_theta, (double)m->c.norm_eps, m->c.mask);
+        neb_warn("%s was trained with another rope_theta, norm_eps or mask (%g, %g, %d; here %g, "
+                 "%g, %d)",
+                 intra_ckpt_path(c), (double)was.rope_theta, (double)was.norm_eps, was.mask,
+                 (double)m->c.rope_theta, (double)m->c.norm_eps, m->c.mask);
     return copy_params(c, m);
 }
 
@@ -217,8 +270,10 @@ enum neb_status intra_model_load(const struct intra_ckpt *c, struct intra_model 
     for (int32_t i = 0; i < m->n_tensors; i++) {
         const struct intra_tensor *w = &m->tensors[i];
         const struct intra_ckpt_section *s = intra_ckpt_find(c, w->name);
-        if (!s || s->dtype != INTRA_F32 || s->rows != (uint64_t)w->rows || s->cols != (uint64_t)w->cols) {
-            st = neb_fail(NEB_ERR_FORMAT, "%s: %s is missing or of another shape", intra_ckpt_path(c), w->name);
+        if (!s || s->dtype != INTRA_F32 || s->rows != (uint64_t)w->rows ||
+            s->cols != (uint64_t)w->cols) {
+            st = neb_fail(NEB_ERR_FORMAT, "%s: %s is missing or of another shape",
+                          intra_ckpt_path(c), w->name);
             goto fail;
         }
     }
@@ -252,13 +307,20 @@ enum neb_status intra_trainer_restore(struct intra_trainer *t, const struct intr
     uint64_t steps = 0, V = (uint64_t)t->c.model.vocab;
     NEB_TRY(read_config(c, &mc, &was));
     NEB_TRY(same_model(c, &mc, &t->model->c));
-    if (mc.rope_theta != t->model->c.rope_theta || mc.norm_eps != t->model->c.norm_eps || mc.mask != t->model->c.mask)
-        return neb_fail(NEB_ERR_INVALID, "%s: rope_theta, norm_eps or mask of the job have changed; a run goes on with what it began with",
+    if (mc.rope_theta != t->model->c.rope_theta || mc.norm_eps != t->model->c.norm_eps ||
+        mc.mask != t->model->c.mask)
+        return neb_fail(NEB_ERR_INVALID,
+                        "%s: rope_theta, norm_eps or mask of the job have changed; a run goes on "
+                        "with what it began with",
                         intra_ckpt_path(c));
-    if (was.mode != is->mode || was.lora_rank != is->lora_rank || was.lora_alpha != is->lora_alpha ||
-        was.lora_targets != is->lora_targets || was.last_layers != is->last_layers || was.freeze_embeddings != is->freeze_embeddings)
-        return neb_fail(NEB_ERR_INVALID, "%s: `trainable` of the job has changed; a run goes on with what it began with (start a new job "
-                                         "with init_from instead)", intra_ckpt_path(c));
+    if (was.mode != is->mode || was.lora_rank != is->lora_rank ||
+        was.lora_alpha != is->lora_alpha || was.lora_targets != is->lora_targets ||
+        was.last_layers != is->last_layers || was.freeze_embeddings != is->freeze_embeddings)
+        return neb_fail(NEB_ERR_INVALID,
+                        "%s: `trainable` of the job has changed; a run goes on with what it began "
+                        "with (start a new job "
+                        "with init_from instead)",
+                        intra_ckpt_path(c));
     NEB_TRY(copy_params(c, t->model));
     NEB_TRY(intra_ckpt_read(c, "optim.t", INTRA_U64, 1, 1, &steps));
     NEB_TRY(intra_ckpt_read(c, "optim.m", INTRA_F32, o->n, 1, o->m));

@@ -13,39 +13,40 @@ struct intra_trainer_config {
     struct intra_model_config model;
     struct intra_trainable trainable;
     struct intra_optim_config optim;
-    int32_t batch;       // sequences of a micro-batch
-    int32_t seq_len;     // tokens of a sequence
-    int32_t accumulate;  // micro-batches of a step: gradients are means over all their targets
+    int32_t batch;      // sequences of a micro-batch
+    int32_t seq_len;    // tokens of a sequence
+    int32_t accumulate; // micro-batches of a step: gradients are means over all their targets
     bool recompute;
-    uint64_t seed;       // of the initial parameters: the same on all clusters
+    uint64_t seed; // of the initial parameters: the same on all clusters
 };
 
 struct intra_step_stats {
-    double loss;      // mean, nats per token
+    double loss; // mean, nats per token
     int64_t tokens;
     struct intra_update update;
 };
 
 struct intra_trainer {
     struct intra_trainer_config c;
-    struct kern *K;   // borrowed
+    struct kern *K; // borrowed
     struct intra_model *model;
     struct intra_optim *optim;
     struct intra_acts *acts;
-    double loss_sum;  // of the step in progress
+    double loss_sum; // of the step in progress
     int64_t loss_count;
     uint64_t *input_counts, *target_counts; // (V) tokens seen as input and as target, ever
 };
 
-NEB_MUST_CHECK enum neb_status intra_trainer_create(const struct intra_trainer_config *c, struct kern *K,
-                                                    struct intra_trainer **out);
+NEB_MUST_CHECK enum neb_status intra_trainer_create(const struct intra_trainer_config *c,
+                                                    struct kern *K, struct intra_trainer **out);
 void intra_trainer_destroy(struct intra_trainer **t);
 // tokens, targets: (batch, seq_len)
 void intra_trainer_micro(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets);
 void intra_trainer_update(struct intra_trainer *t, struct intra_step_stats *out);
 // Mean loss over n windows of seq_len, with the present parameters; training state is untouched (activations are not kept
 // across calls). tokens, targets: (n, seq_len).
-double intra_trainer_eval(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets, int n);
+double intra_trainer_eval(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets,
+                          int n);
 
 // The exchanged units: row ranges of trainable tensors in canonical order, at most INTRA_UNIT_ELEMENTS each.
 enum { INTRA_UNIT_ELEMENTS = 16 << 20 };
@@ -55,21 +56,27 @@ struct intra_unit {
     float *data; // (rows, cols) in the parameter arena: read it, overwrite it
 };
 // Allocates *out (free()).
-NEB_MUST_CHECK enum neb_status intra_units(const struct intra_model *m, struct intra_unit **out, int32_t *n);
+NEB_MUST_CHECK enum neb_status intra_units(const struct intra_model *m, struct intra_unit **out,
+                                           int32_t *n);
 
 // Model shape and parameters only: what evaluation, generation and export need.
-NEB_MUST_CHECK enum neb_status intra_model_save(const struct intra_model *m, struct intra_ckpt_writer *w);
+NEB_MUST_CHECK enum neb_status intra_model_save(const struct intra_model *m,
+                                                struct intra_ckpt_writer *w);
 // Builds the model that a checkpoint describes, with its parameters, to be used and not to be trained (no gradients).
 // NEB_ERR_FORMAT when the description is malformed or a tensor is missing; no memory is spent on the description's word.
-NEB_MUST_CHECK enum neb_status intra_model_load(const struct intra_ckpt *c, struct intra_model **out);
+NEB_MUST_CHECK enum neb_status intra_model_load(const struct intra_ckpt *c,
+                                                struct intra_model **out);
 // Copies the parameters into m; adapters that the checkpoint lacks keep their initial values. NEB_ERR_INVALID when the
 // checkpoint holds another model (which key, both values) or adapters that m has no place for; another rope_theta, norm_eps
 // or mask warns.
-NEB_MUST_CHECK enum neb_status intra_model_load_params(const struct intra_ckpt *c, struct intra_model *m);
+NEB_MUST_CHECK enum neb_status intra_model_load_params(const struct intra_ckpt *c,
+                                                       struct intra_model *m);
 // Everything that the next step depends on, but for the data cursor (the caller's).
-NEB_MUST_CHECK enum neb_status intra_trainer_save(const struct intra_trainer *t, struct intra_ckpt_writer *w);
+NEB_MUST_CHECK enum neb_status intra_trainer_save(const struct intra_trainer *t,
+                                                  struct intra_ckpt_writer *w);
 // Restore wants the same model and trainable set; after a failure the trainer is to be destroyed.
-NEB_MUST_CHECK enum neb_status intra_trainer_restore(struct intra_trainer *t, const struct intra_ckpt *c);
+NEB_MUST_CHECK enum neb_status intra_trainer_restore(struct intra_trainer *t,
+                                                     const struct intra_ckpt *c);
 
 // Continues `tokens` (n of at most cap) until cap or eos; temperature 0 is greedy; top_k 0 means all. Returns the new count.
 struct intra_sampling {
@@ -78,7 +85,8 @@ struct intra_sampling {
     uint64_t seed;
     int32_t eos; // -1: none
 };
-NEB_MUST_CHECK enum neb_status intra_generate(struct kern *K, struct intra_model *m, const struct intra_sampling *s,
-                                              int32_t *tokens, int n, int cap, int *out_n);
+NEB_MUST_CHECK enum neb_status intra_generate(struct kern *K, struct intra_model *m,
+                                              const struct intra_sampling *s, int32_t *tokens,
+                                              int n, int cap, int *out_n);
 
 #endif

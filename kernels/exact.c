@@ -18,7 +18,8 @@ unsigned kern_exact_enter(void) { return 0; }
 void kern_exact_leave(unsigned was) { (void)was; }
 #endif
 
-KERN_CLONES static void add_scaled(float *restrict acc, const float *restrict x, float w, size_t n) {
+KERN_CLONES static void add_scaled(float *restrict acc, const float *restrict x, float w,
+                                   size_t n) {
     for (size_t i = 0; i < n; i++) {
         float p = w * x[i];
         acc[i] = acc[i] + p;
@@ -38,8 +39,8 @@ void kern_exact_add_rows(float *acc, const float *x, const float *w, size_t rows
     kern_exact_leave(was);
 }
 
-KERN_CLONES static void outer_step(float *restrict theta, float *restrict v, const float *restrict delta, float eta,
-                                   float mu, size_t n) {
+KERN_CLONES static void outer_step(float *restrict theta, float *restrict v,
+                                   const float *restrict delta, float eta, float mu, size_t n) {
     for (size_t i = 0; i < n; i++) {
         float mv = mu * v[i];
         float nv = mv + delta[i];
@@ -51,14 +52,15 @@ KERN_CLONES static void outer_step(float *restrict theta, float *restrict v, con
     }
 }
 
-void kern_exact_outer_step(float *theta, float *v, const float *delta, float eta, float mu, size_t n) {
+void kern_exact_outer_step(float *theta, float *v, const float *delta, float eta, float mu,
+                           size_t n) {
     unsigned was = kern_exact_enter();
     outer_step(theta, v, delta, eta, mu, n);
     kern_exact_leave(was);
 }
 
-KERN_CLONES static void pseudo_gradient(float *restrict u, const float *restrict theta, const float *restrict theta_m,
-                                        float beta, size_t n) {
+KERN_CLONES static void pseudo_gradient(float *restrict u, const float *restrict theta,
+                                        const float *restrict theta_m, float beta, size_t n) {
     for (size_t i = 0; i < n; i++) {
         float d = theta[i] - theta_m[i];
         float b = beta * u[i];
@@ -66,7 +68,8 @@ KERN_CLONES static void pseudo_gradient(float *restrict u, const float *restrict
     }
 }
 
-void kern_exact_pseudo_gradient(float *u, const float *theta, const float *theta_m, float beta, size_t n) {
+void kern_exact_pseudo_gradient(float *u, const float *theta, const float *theta_m, float beta,
+                                size_t n) {
     unsigned was = kern_exact_enter();
     pseudo_gradient(u, theta, theta_m, beta, n);
     kern_exact_leave(was);
@@ -83,7 +86,8 @@ void kern_exact_residual(float *u, const float *d, size_t n) {
     kern_exact_leave(was);
 }
 
-KERN_CLONES static void rebase(float *restrict theta_m, const float *restrict theta, const float *restrict sent, size_t n) {
+KERN_CLONES static void rebase(float *restrict theta_m, const float *restrict theta,
+                               const float *restrict sent, size_t n) {
     for (size_t i = 0; i < n; i++) {
         float progress = theta_m[i] - sent[i];
         theta_m[i] = theta[i] + progress;
@@ -96,13 +100,15 @@ void kern_exact_rebase(float *theta_m, const float *theta, const float *sent, si
     kern_exact_leave(was);
 }
 
-KERN_CLONES struct kern_digest kern_digest_part(const float *theta, const float *v, uint64_t first_index, size_t n) {
+KERN_CLONES struct kern_digest kern_digest_part(const float *theta, const float *v,
+                                                uint64_t first_index, size_t n) {
     uint64_t lo = 0, hi = 0;
     for (size_t i = 0; i < n; i++) {
         uint32_t a, b;
         memcpy(&a, &theta[i], sizeof a);
         memcpy(&b, &v[i], sizeof b);
-        uint64_t bits = (uint64_t)a << 32 | b, where = (first_index + i + 1) * 0x9e3779b97f4a7c15ull;
+        uint64_t bits = (uint64_t)a << 32 | b,
+                 where = (first_index + i + 1) * 0x9e3779b97f4a7c15ull;
         lo += neb_mix64(bits ^ where);
         hi += neb_mix64((bits + where) * 0xd1342543de82ef95ull + 0x2545f4914f6cdd1dull);
     }

@@ -18,10 +18,12 @@ void kern_exact_add_scaled(float *acc, const float *x, float w, size_t n);
 // Rows of `cols` elements: acc[r][c] += w[r] * x[r][c]
 void kern_exact_add_rows(float *acc, const float *x, const float *w, size_t rows, size_t cols);
 // Outer Nesterov step (design of DiLoCo, arXiv 2311.08105): v = mu*v + delta; theta = theta - eta*(delta + mu*v)
-void kern_exact_outer_step(float *theta, float *v, const float *delta, float eta, float mu, size_t n);
+void kern_exact_outer_step(float *theta, float *v, const float *delta, float eta, float mu,
+                           size_t n);
 
 // u[i] = beta * u[i] + (theta[i] - theta_m[i]): what a member has to send, in place of its residual.
-void kern_exact_pseudo_gradient(float *u, const float *theta, const float *theta_m, float beta, size_t n);
+void kern_exact_pseudo_gradient(float *u, const float *theta, const float *theta_m, float beta,
+                                size_t n);
 // e[i] = u[i] - d[i], in place of u
 void kern_exact_residual(float *u, const float *d, size_t n);
 // theta_m[i] = theta[i] + (theta_m[i] - sent[i]): local progress since the send moves onto the new global value
@@ -32,7 +34,8 @@ void kern_exact_rebase(float *theta_m, const float *theta, const float *sent, si
 struct kern_digest {
     uint64_t lo, hi;
 };
-struct kern_digest kern_digest_part(const float *theta, const float *v, uint64_t first_index, size_t n);
+struct kern_digest kern_digest_part(const float *theta, const float *v, uint64_t first_index,
+                                    size_t n);
 static inline struct kern_digest kern_digest_add(struct kern_digest a, struct kern_digest b) {
     return (struct kern_digest){a.lo + b.lo, a.hi + b.hi};
 }

@@ -61,50 +61,56 @@ struct kern_ops {
     const char *name;
 
     // C (m, n) = alpha * op(A) op(B) + beta * C; op(A) is (m, k), op(B) is (k, n); ld* are row strides.
-    void (*gemm)(struct kern *K, enum kern_trans ta, enum kern_trans tb, int m, int n, int k, float alpha,
-                 const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc);
+    void (*gemm)(struct kern *K, enum kern_trans ta, enum kern_trans tb, int m, int n, int k,
+                 float alpha, const float *a, int lda, const float *b, int ldb, float beta,
+                 float *c, int ldc);
 
     // out (n, d) = table[ids]; ids (n) in [0, V)
-    void (*embed_fwd)(struct kern *K, float *out, const float *table, const int32_t *ids, int n, int d);
+    void (*embed_fwd)(struct kern *K, float *out, const float *table, const int32_t *ids, int n,
+                      int d);
     // dtable (V, d) += rows of dout at ids; the order of additions into a row is that of ids, so it is reproducible
-    void (*embed_bwd)(struct kern *K, float *dtable, const float *dout, const int32_t *ids, int n, int d, int V);
+    void (*embed_bwd)(struct kern *K, float *dtable, const float *dout, const int32_t *ids, int n,
+                      int d, int V);
 
     // h = x + r (r may be NULL: h = x; h may be x); y = h / sqrt(mean(h^2) + eps) * w; rstd (n). Fused residual add.
-    void (*rmsnorm_fwd)(struct kern *K, float *y, float *rstd, float *h, const float *x, const float *r,
-                        const float *w, int n, int d, float eps);
+    void (*rmsnorm_fwd)(struct kern *K, float *y, float *rstd, float *h, const float *x,
+                        const float *r, const float *w, int n, int d, float eps);
     // dh (n, d) += gradient through y; dw (d) += (NULL: frozen)
-    void (*rmsnorm_bwd)(struct kern *K, float *dh, float *dw, const float *dy, const float *h, const float *w,
-                        const float *rstd, int n, int d);
+    void (*rmsnorm_bwd)(struct kern *K, float *dh, float *dw, const float *dy, const float *h,
+                        const float *w, const float *rstd, int n, int d);
 
     // Rotary positions in place on x (n, heads, head_dim) with row stride ld (floats); pairs are (i, i + head_dim/2) as in
     // Hugging Face Llama. Position of row r is r % T. cos_sin: (T, head_dim/2, 2) made by kern_rope_table. inverse: backward.
-    void (*rope)(struct kern *K, float *x, int ld, const float *cos_sin, int n, int T, int heads, int head_dim,
-                 bool inverse);
+    void (*rope)(struct kern *K, float *x, int ld, const float *cos_sin, int n, int T, int heads,
+                 int head_dim, bool inverse);
 
     // lse: (B, n_heads, T) log-sum-exp of the scores, kept for backward. Blocked: never a (T, T) matrix.
     // q, k, v, out may be slices of wider rows: ldq, ldk, ldv, ldo are row strides in floats.
-    void (*attn_fwd)(struct kern *K, const struct kern_attn *s, float *out, int ldo, float *lse, const float *q,
-                     int ldq, const float *k, int ldk, const float *v, int ldv);
+    void (*attn_fwd)(struct kern *K, const struct kern_attn *s, float *out, int ldo, float *lse,
+                     const float *q, int ldq, const float *k, int ldk, const float *v, int ldv);
     // dq, dk, dv are written (not accumulated), with the strides of q, k, v. delta: (B, n_heads, T) scratch.
-    void (*attn_bwd)(struct kern *K, const struct kern_attn *s, float *dq, float *dk, float *dv, const float *dout,
-                     const float *out, int ldo, const float *lse, const float *q, int ldq, const float *k, int ldk,
-                     const float *v, int ldv, float *delta);
+    void (*attn_bwd)(struct kern *K, const struct kern_attn *s, float *dq, float *dk, float *dv,
+                     const float *dout, const float *out, int ldo, const float *lse, const float *q,
+                     int ldq, const float *k, int ldk, const float *v, int ldv, float *delta);
 
     // gu (n, 2*f): gate in columns [0, f), up in [f, 2f). y (n, f) = silu(gate) * up
     void (*swiglu_fwd)(struct kern *K, float *y, const float *gu, int n, int f);
     // dgu (n, 2*f) written; may be gu itself
     void (*swiglu_bwd)(struct kern *K, float *dgu, const float *dy, const float *gu, int n, int f);
 
-    void (*bias_fwd)(struct kern *K, float *x, const float *b, int n, int d);      // x (n, d) += b (d)
-    void (*bias_bwd)(struct kern *K, float *db, const float *dy, int n, int d);    // db (d) += column sums
+    void (*bias_fwd)(struct kern *K, float *x, const float *b, int n, int d); // x (n, d) += b (d)
+    void (*bias_bwd)(struct kern *K, float *db, const float *dy, int n,
+                     int d); // db (d) += column sums
 
     // Returns the sum of losses over counted targets in double; *n_counted = their number.
     double (*head_loss)(struct kern *K, const struct kern_head *h, int64_t *n_counted);
 
-    void (*adamw)(struct kern *K, const struct kern_adamw *c, float *p, const float *g, float *m, float *v, size_t n);
-    double (*sumsq)(struct kern *K, const float *x, size_t n); // fixed blocks: independent of thread count
-    void (*add)(struct kern *K, float *y, const float *x, size_t n);              // y += x
-    void (*scale)(struct kern *K, float *y, float a, size_t n);                   // y *= a
+    void (*adamw)(struct kern *K, const struct kern_adamw *c, float *p, const float *g, float *m,
+                  float *v, size_t n);
+    double (*sumsq)(struct kern *K, const float *x,
+                    size_t n); // fixed blocks: independent of thread count
+    void (*add)(struct kern *K, float *y, const float *x, size_t n); // y += x
+    void (*scale)(struct kern *K, float *y, float a, size_t n);      // y *= a
     void (*zero)(struct kern *K, float *y, size_t n);
 };
 

@@ -43,7 +43,9 @@ static void *helper(void *arg) {
     struct kern_pool *p = arg;
     unsigned seen = 0;
     for (;;) {
-        for (int i = 0; i < SPIN_ROUNDS && atomic_load_explicit(&p->generation, memory_order_acquire) == seen; i++)
+        for (int i = 0;
+             i < SPIN_ROUNDS && atomic_load_explicit(&p->generation, memory_order_acquire) == seen;
+             i++)
             relax();
         pthread_mutex_lock(&p->lock);
         while (atomic_load_explicit(&p->generation, memory_order_acquire) == seen && !p->stop)
@@ -65,7 +67,8 @@ static int processors(void) {
 
 enum neb_status kern_pool_create(int n_threads, struct kern_pool **out) {
     if (n_threads < 0 || n_threads > POOL_THREADS_MAX)
-        return neb_fail(NEB_ERR_INVALID, "threads: %d is not in 0..%d (0: all processors)", n_threads, POOL_THREADS_MAX);
+        return neb_fail(NEB_ERR_INVALID, "threads: %d is not in 0..%d (0: all processors)",
+                        n_threads, POOL_THREADS_MAX);
     struct kern_pool *p = calloc(1, sizeof *p);
     if (!p)
         return neb_fail(NEB_ERR_NOMEM, "out of memory creating a thread pool");
@@ -81,7 +84,8 @@ enum neb_status kern_pool_create(int n_threads, struct kern_pool **out) {
     while (p->n_threads < want) {
         if (pthread_create(&p->threads[p->n_threads - 1], NULL, helper, p) != 0) {
             kern_pool_destroy(&p);
-            return neb_fail(NEB_ERR_NOMEM, "cannot start thread %d of %d", p ? p->n_threads : 0, want);
+            return neb_fail(NEB_ERR_NOMEM, "cannot start thread %d of %d", p ? p->n_threads : 0,
+                            want);
         }
         p->n_threads++;
     }
@@ -108,7 +112,8 @@ void kern_pool_destroy(struct kern_pool **pp) {
 
 int kern_pool_threads(const struct kern_pool *p) { return p->n_threads; }
 
-void kern_pool_run(struct kern_pool *p, size_t n_tasks, void (*task)(void *arg, size_t i), void *arg) {
+void kern_pool_run(struct kern_pool *p, size_t n_tasks, void (*task)(void *arg, size_t i),
+                   void *arg) {
     if (p->n_threads == 1 || n_tasks <= 1) {
         for (size_t i = 0; i < n_tasks; i++)
             task(arg, i);

@@ -68,7 +68,8 @@ uint8_t kern_scale_code(float want, int top) {
 }
 
 // Adding 1.5 * 2^23 rounds to an integer in the low mantissa bits, to nearest even, in every vector width.
-KERN_CLONES static void quantise(int8_t *restrict codes, const float *restrict x, float inverse, float limit, size_t n) {
+KERN_CLONES static void quantise(int8_t *restrict codes, const float *restrict x, float inverse,
+                                 float limit, size_t n) {
     for (size_t i = 0; i < n; i++) {
         float q = x[i] * inverse;
         q = q > limit ? limit : q;
@@ -85,14 +86,17 @@ void kern_quantise(int8_t *codes, const float *x, float scale, int qmax, size_t 
         quantise(codes, x, 1.0f / scale, (float)qmax, n);
 }
 
-KERN_CLONES void kern_dequantise(float *restrict out, const int8_t *restrict codes, float scale, size_t n) {
+KERN_CLONES void kern_dequantise(float *restrict out, const int8_t *restrict codes, float scale,
+                                 size_t n) {
     for (size_t i = 0; i < n; i++)
         out[i] = (float)codes[i] * scale;
 }
 
-KERN_CLONES static void pack_pairs(uint8_t *restrict out, const int8_t *restrict codes, size_t pairs) {
+KERN_CLONES static void pack_pairs(uint8_t *restrict out, const int8_t *restrict codes,
+                                   size_t pairs) {
     for (size_t i = 0; i < pairs; i++)
-        out[i] = (uint8_t)((uint8_t)(codes[2 * i] + 8) | (uint8_t)((uint8_t)(codes[2 * i + 1] + 8) << 4));
+        out[i] = (uint8_t)((uint8_t)(codes[2 * i] + 8) |
+                           (uint8_t)((uint8_t)(codes[2 * i + 1] + 8) << 4));
 }
 
 void kern_pack4(uint8_t *out, const int8_t *codes, size_t n) {
@@ -101,7 +105,8 @@ void kern_pack4(uint8_t *out, const int8_t *codes, size_t n) {
         out[n / 2] = (uint8_t)((codes[n - 1] + 8) | 8 << 4);
 }
 
-KERN_CLONES static unsigned unpack_pairs(int8_t *restrict codes, const uint8_t *restrict in, size_t pairs) {
+KERN_CLONES static unsigned unpack_pairs(int8_t *restrict codes, const uint8_t *restrict in,
+                                         size_t pairs) {
     unsigned bad = 0;
     for (size_t i = 0; i < pairs; i++) {
         uint8_t lo = in[i] & 15, hi = in[i] >> 4;
@@ -121,18 +126,22 @@ bool kern_unpack4(int8_t *codes, const uint8_t *in, size_t n) {
     return !bad;
 }
 
-KERN_CLONES void kern_bf16_split(uint8_t *restrict high, uint8_t *restrict low, const float *restrict x, size_t n) {
+KERN_CLONES void kern_bf16_split(uint8_t *restrict high, uint8_t *restrict low,
+                                 const float *restrict x, size_t n) {
     for (size_t i = 0; i < n; i++) {
         uint32_t u;
         memcpy(&u, &x[i], sizeof u);
         u += 0x7fffu + (u >> 16 & 1);
-        u -= (u & 0x7f800000u) == 0x7f800000u ? 0x10000u : 0; // rounded up to infinity: the largest finite value instead
+        u -= (u & 0x7f800000u) == 0x7f800000u
+                 ? 0x10000u
+                 : 0; // rounded up to infinity: the largest finite value instead
         high[i] = (uint8_t)(u >> 24);
         low[i] = (uint8_t)(u >> 16);
     }
 }
 
-KERN_CLONES void kern_bf16_join(float *restrict out, const uint8_t *restrict high, const uint8_t *restrict low, size_t n) {
+KERN_CLONES void kern_bf16_join(float *restrict out, const uint8_t *restrict high,
+                                const uint8_t *restrict low, size_t n) {
     for (size_t i = 0; i < n; i++) {
         uint32_t u = (uint32_t)high[i] << 24 | (uint32_t)low[i] << 16;
         memcpy(&out[i], &u, sizeof u);
@@ -153,7 +162,8 @@ enum {
 // `returned`. A radix descent that ends as soon as a bin is taken whole.
 static size_t nearest(const uint32_t *d, size_t n, size_t k, uint32_t range, uint32_t *limit) {
     uint32_t count[RADIX], prefix = 0;
-    int bits = range ? 32 - __builtin_clz(range) : 1, width = bits < RADIX_BITS ? bits : RADIX_BITS, shift = bits - width;
+    int bits = range ? 32 - __builtin_clz(range) : 1, width = bits < RADIX_BITS ? bits : RADIX_BITS,
+        shift = bits - width;
     for (size_t need = k;;) {
         memset(count, 0, sizeof count);
         for (size_t i = 0; i < n; i++)
@@ -177,7 +187,8 @@ static size_t nearest(const uint32_t *d, size_t n, size_t k, uint32_t range, uin
 }
 
 // max[j] = largest of |x[j]|, |x[j + lanes]|, |x[j + 2 lanes]|, …
-KERN_CLONES static void lane_maxima(uint32_t *restrict max, const float *restrict x, size_t n, size_t lanes) {
+KERN_CLONES static void lane_maxima(uint32_t *restrict max, const float *restrict x, size_t n,
+                                    size_t lanes) {
     memset(max, 0, lanes * sizeof *max);
     for (size_t at = 0; at < n; at += lanes) {
         size_t len = n - at < lanes ? n - at : lanes;
@@ -205,8 +216,9 @@ static uint32_t floor_of(const uint32_t *maxima, size_t n, size_t k, uint32_t la
 }
 
 // Distances from `largest` and indices of the elements at or above floor; returns how many.
-KERN_CLONES static size_t candidates(uint32_t *restrict d, uint32_t *restrict at, const float *restrict x, size_t n,
-                                     uint32_t floor, uint32_t largest) {
+KERN_CLONES static size_t candidates(uint32_t *restrict d, uint32_t *restrict at,
+                                     const float *restrict x, size_t n, uint32_t floor,
+                                     uint32_t largest) {
     size_t found = 0, i = 0;
     for (; i + STRIP <= n; i += STRIP) {
         uint32_t u[STRIP], any = 0;
@@ -215,7 +227,8 @@ KERN_CLONES static size_t candidates(uint32_t *restrict d, uint32_t *restrict at
             u[j] &= 0x7fffffffu;
             any |= u[j] >= floor;
         }
-        for (size_t j = 0; any && j < STRIP; j++) { // without a branch: written always, kept when large enough
+        for (size_t j = 0; any && j < STRIP;
+             j++) { // without a branch: written always, kept when large enough
             d[found] = largest - u[j];
             at[found] = (uint32_t)(i + j);
             found += u[j] >= floor;
@@ -242,7 +255,8 @@ void kern_topk(uint16_t *idx, const float *x, size_t n, size_t k, uint32_t *scra
         lane_maxima(scratch, x, n, lanes);
         floor = floor_of(scratch, lanes, k, largest);
     }
-    size_t found = candidates(d, at, x, n, floor, largest), ties = nearest(d, found, k, largest - floor, &limit);
+    size_t found = candidates(d, at, x, n, floor, largest),
+           ties = nearest(d, found, k, largest - floor, &limit);
     for (size_t c = 0; c < found && out < k; c++) {
         if (d[c] < limit)
             idx[out++] = (uint16_t)at[c];

@@ -15,8 +15,9 @@ void kern_rope_table(float *cos_sin, int T, int head_dim, double theta) {
         }
 }
 
-static void gemm(struct kern *K, enum kern_trans ta, enum kern_trans tb, int m, int n, int k, float alpha,
-                 const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc) {
+static void gemm(struct kern *K, enum kern_trans ta, enum kern_trans tb, int m, int n, int k,
+                 float alpha, const float *a, int lda, const float *b, int ldb, float beta,
+                 float *c, int ldc) {
     (void)K;
     for (int i = 0; i < m; i++)
         for (int j = 0; j < n; j++) {
@@ -29,13 +30,15 @@ static void gemm(struct kern *K, enum kern_trans ta, enum kern_trans tb, int m, 
         }
 }
 
-static void embed_fwd(struct kern *K, float *out, const float *table, const int32_t *ids, int n, int d) {
+static void embed_fwd(struct kern *K, float *out, const float *table, const int32_t *ids, int n,
+                      int d) {
     (void)K;
     for (int i = 0; i < n; i++)
         memcpy(out + (size_t)i * d, table + (size_t)ids[i] * d, sizeof(float) * d);
 }
 
-static void embed_bwd(struct kern *K, float *dtable, const float *dout, const int32_t *ids, int n, int d, int V) {
+static void embed_bwd(struct kern *K, float *dtable, const float *dout, const int32_t *ids, int n,
+                      int d, int V) {
     (void)K;
     for (int i = 0; i < n; i++) {
         NEB_ASSERT(ids[i] >= 0 && ids[i] < V);
@@ -44,8 +47,8 @@ static void embed_bwd(struct kern *K, float *dtable, const float *dout, const in
     }
 }
 
-static void rmsnorm_fwd(struct kern *K, float *y, float *rstd, float *h, const float *x, const float *r,
-                        const float *w, int n, int d, float eps) {
+static void rmsnorm_fwd(struct kern *K, float *y, float *rstd, float *h, const float *x,
+                        const float *r, const float *w, int n, int d, float eps) {
     (void)K;
     for (int i = 0; i < n; i++) {
         size_t at = (size_t)i * d;
@@ -61,8 +64,8 @@ static void rmsnorm_fwd(struct kern *K, float *y, float *rstd, float *h, const f
 }
 
 // With n = h * rstd: dh = rstd * (w dy - n * mean(w dy n)).
-static void rmsnorm_bwd(struct kern *K, float *dh, float *dw, const float *dy, const float *h, const float *w,
-                        const float *rstd, int n, int d) {
+static void rmsnorm_bwd(struct kern *K, float *dh, float *dw, const float *dy, const float *h,
+                        const float *w, const float *rstd, int n, int d) {
     (void)K;
     for (int i = 0; i < n; i++) {
         size_t at = (size_t)i * d;
@@ -71,7 +74,8 @@ static void rmsnorm_bwd(struct kern *K, float *dh, float *dw, const float *dy, c
             mean += (double)dy[at + j] * (double)w[j] * (double)h[at + j] * s;
         mean /= d;
         for (int j = 0; j < d; j++)
-            dh[at + j] += (float)(s * ((double)dy[at + j] * (double)w[j] - (double)h[at + j] * s * mean));
+            dh[at + j] +=
+                (float)(s * ((double)dy[at + j] * (double)w[j] - (double)h[at + j] * s * mean));
     }
     for (int j = 0; dw && j < d; j++) {
         double s = 0;
@@ -81,15 +85,16 @@ static void rmsnorm_bwd(struct kern *K, float *dh, float *dw, const float *dy, c
     }
 }
 
-static void rope(struct kern *K, float *x, int ld, const float *cos_sin, int n, int T, int heads, int head_dim,
-                 bool inverse) {
+static void rope(struct kern *K, float *x, int ld, const float *cos_sin, int n, int T, int heads,
+                 int head_dim, bool inverse) {
     (void)K;
     int half = head_dim / 2;
     for (int r = 0; r < n; r++)
         for (int h = 0; h < heads; h++) {
             float *p = x + (size_t)r * ld + (size_t)h * head_dim;
             for (int i = 0; i < half; i++) {
-                float c = cos_sin[((r % T) * half + i) * 2], s = cos_sin[((r % T) * half + i) * 2 + 1];
+                float c = cos_sin[((r % T) * half + i) * 2],
+                      s = cos_sin[((r % T) * half + i) * 2 + 1];
                 float a = p[i], b = p[i + half];
                 if (inverse)
                     s = -s;
@@ -115,8 +120,8 @@ static double score(const struct kern_attn *s, const float *q, const float *k) {
     return dot / sqrt((double)s->head_dim);
 }
 
-static void attn_fwd(struct kern *K, const struct kern_attn *s, float *out, int ldo, float *lse, const float *q,
-                     int ldq, const float *k, int ldk, const float *v, int ldv) {
+static void attn_fwd(struct kern *K, const struct kern_attn *s, float *out, int ldo, float *lse,
+                     const float *q, int ldq, const float *k, int ldk, const float *v, int ldv) {
     (void)K;
     int D = s->head_dim, group = s->n_heads / s->n_kv_heads;
     for (int b = 0; b < s->B; b++)
@@ -127,11 +132,13 @@ static void attn_fwd(struct kern *K, const struct kern_attn *s, float *out, int 
                 double max = -INFINITY, sum = 0, acc[256] = {0};
                 for (int j = 0; j < s->T; j++)
                     if (visible(s, b, i, j))
-                        max = fmax(max, score(s, qi, k + (size_t)(b * s->T + j) * ldk + h / group * D));
+                        max = fmax(max,
+                                   score(s, qi, k + (size_t)(b * s->T + j) * ldk + h / group * D));
                 for (int j = 0; j < s->T; j++) {
                     if (!visible(s, b, i, j))
                         continue;
-                    double p = exp(score(s, qi, k + (size_t)(b * s->T + j) * ldk + h / group * D) - max);
+                    double p =
+                        exp(score(s, qi, k + (size_t)(b * s->T + j) * ldk + h / group * D) - max);
                     const float *vj = v + (size_t)(b * s->T + j) * ldv + h / group * D;
                     sum += p;
                     for (int e = 0; e < D; e++)
@@ -144,9 +151,9 @@ static void attn_fwd(struct kern *K, const struct kern_attn *s, float *out, int 
 }
 
 // P = exp(S - lse); dV = P^T dO; dP = dO V^T; dS = P (dP - delta) / sqrt(D), delta = rowsum(dO * O).
-static void attn_bwd(struct kern *K, const struct kern_attn *s, float *dq, float *dk, float *dv, const float *dout,
-                     const float *out, int ldo, const float *lse, const float *q, int ldq, const float *k, int ldk,
-                     const float *v, int ldv, float *delta) {
+static void attn_bwd(struct kern *K, const struct kern_attn *s, float *dq, float *dk, float *dv,
+                     const float *dout, const float *out, int ldo, const float *lse, const float *q,
+                     int ldq, const float *k, int ldk, const float *v, int ldv, float *delta) {
     (void)K;
     int D = s->head_dim, group = s->n_heads / s->n_kv_heads;
     double scale = 1 / sqrt((double)D);
@@ -159,7 +166,8 @@ static void attn_bwd(struct kern *K, const struct kern_attn *s, float *dq, float
         for (int h = 0; h < s->n_heads; h++)
             for (int i = 0; i < s->T; i++) {
                 size_t ri = (size_t)(b * s->T + i), at = ((size_t)b * s->n_heads + h) * s->T + i;
-                const float *qi = q + ri * ldq + h * D, *oi = out + ri * ldo + h * D, *doi = dout + ri * ldo + h * D;
+                const float *qi = q + ri * ldq + h * D, *oi = out + ri * ldo + h * D,
+                            *doi = dout + ri * ldo + h * D;
                 double dd = 0;
                 for (int e = 0; e < D; e++)
                     dd += (double)oi[e] * (double)doi[e];
@@ -168,7 +176,8 @@ static void attn_bwd(struct kern *K, const struct kern_attn *s, float *dq, float
                     if (!visible(s, b, i, j))
                         continue;
                     size_t rj = (size_t)(b * s->T + j);
-                    const float *kj = k + rj * ldk + h / group * D, *vj = v + rj * ldv + h / group * D;
+                    const float *kj = k + rj * ldk + h / group * D,
+                                *vj = v + rj * ldv + h / group * D;
                     double p = exp(score(s, qi, kj) - (double)lse[at]), dp = 0;
                     for (int e = 0; e < D; e++)
                         dp += (double)doi[e] * (double)vj[e];
@@ -187,7 +196,8 @@ static void swiglu_fwd(struct kern *K, float *y, const float *gu, int n, int f) 
     for (int i = 0; i < n; i++)
         for (int j = 0; j < f; j++) {
             double g = (double)gu[(size_t)i * 2 * f + j];
-            y[(size_t)i * f + j] = (float)(g / (1 + exp(-g)) * (double)gu[(size_t)i * 2 * f + f + j]);
+            y[(size_t)i * f + j] =
+                (float)(g / (1 + exp(-g)) * (double)gu[(size_t)i * 2 * f + f + j]);
         }
 }
 
@@ -262,7 +272,8 @@ static double head_loss(struct kern *K, const struct kern_head *h, int64_t *n_co
     return total;
 }
 
-static void adamw(struct kern *K, const struct kern_adamw *c, float *p, const float *g, float *m, float *v, size_t n) {
+static void adamw(struct kern *K, const struct kern_adamw *c, float *p, const float *g, float *m,
+                  float *v, size_t n) {
     (void)K;
     for (size_t i = 0; i < n; i++) {
         double gi = (double)g[i] * (double)c->grad_scale;
@@ -271,7 +282,8 @@ static void adamw(struct kern *K, const struct kern_adamw *c, float *p, const fl
         m[i] = (float)mi;
         v[i] = (float)vi;
         double update = mi / (double)c->bias1 / (sqrt(vi / (double)c->bias2) + (double)c->eps);
-        p[i] = (float)((double)p[i] - (double)c->lr * (update + (double)c->weight_decay * (double)p[i]));
+        p[i] = (float)((double)p[i] -
+                       (double)c->lr * (update + (double)c->weight_decay * (double)p[i]));
     }
 }
 

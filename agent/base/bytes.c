@@ -69,7 +69,8 @@ void neb_buf_free(struct neb_buf *b) {
 }
 
 enum neb_status neb_buf_check(const struct neb_buf *b) {
-    return b->oom ? neb_fail(NEB_ERR_NOMEM, "out of memory growing a buffer past %zu bytes", b->cap) : NEB_OK;
+    return b->oom ? neb_fail(NEB_ERR_NOMEM, "out of memory growing a buffer past %zu bytes", b->cap)
+                  : NEB_OK;
 }
 
 enum neb_status neb_buf_reserve(struct neb_buf *b, size_t extra) {

@@ -7,11 +7,11 @@ typedef int64_t neb_ns; // nanoseconds; a point of the monotonic clock, or a dif
 
 #define NEB_US ((neb_ns)1000)
 #define NEB_MS ((neb_ns)1000000)
-#define NEB_S ((neb_ns)1000000000)
+#define NEB_S  ((neb_ns)1000000000)
 
-neb_ns neb_now(void);       // monotonic
-neb_ns neb_wall_now(void);  // since 1970-01-01 UTC
-void neb_sleep(neb_ns ns);  // returns early on a signal
+neb_ns neb_now(void);      // monotonic
+neb_ns neb_wall_now(void); // since 1970-01-01 UTC
+void neb_sleep(neb_ns ns); // returns early on a signal
 static inline double neb_seconds(neb_ns d) { return (double)d * 1e-9; }
 
 #endif

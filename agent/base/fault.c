@@ -38,7 +38,8 @@ void neb_fault_arm(const char *spec) {
 __attribute__((constructor)) static void fault_init(void) { neb_fault_arm(getenv("NEBULA_FAULT")); }
 
 bool neb_fault_hit(const char *point) {
-    bool match = plan.prefix ? strncmp(point, plan.point, strlen(plan.point)) == 0 : strcmp(point, plan.point) == 0;
+    bool match = plan.prefix ? strncmp(point, plan.point, strlen(plan.point)) == 0
+                             : strcmp(point, plan.point) == 0;
     if (!match || atomic_fetch_add(&plan.seen, 1) + 1 != plan.nth)
         return false;
     if (plan.kill)

@@ -59,7 +59,8 @@ enum neb_status neb_fs_read(const char *path, size_t max, struct neb_buf *out) {
         goto out;
     }
     if ((uint64_t)info.st_size > max) {
-        st = neb_fail(NEB_ERR_LIMIT, "%s: %lld bytes, at most %zu are accepted", path, (long long)info.st_size, max);
+        st = neb_fail(NEB_ERR_LIMIT, "%s: %lld bytes, at most %zu are accepted", path,
+                      (long long)info.st_size, max);
         goto out;
     }
     neb_buf_clear(out);

@@ -21,14 +21,17 @@ NEB_MUST_CHECK enum neb_status neb_fs_read(const char *path, size_t max, struct 
 // Writes path atomically and durably; on failure the old file is untouched and nothing is left beside it.
 NEB_MUST_CHECK enum neb_status neb_fs_write(const char *path, const void *p, size_t n, mode_t mode);
 NEB_MUST_CHECK enum neb_status neb_fs_sync_dir(const char *dir);
-NEB_MUST_CHECK enum neb_status neb_fs_remove(const char *path);      // a file; missing is fine
-NEB_MUST_CHECK enum neb_status neb_fs_remove_tree(const char *path); // a folder and all in it; missing is fine
+NEB_MUST_CHECK enum neb_status neb_fs_remove(const char *path); // a file; missing is fine
+NEB_MUST_CHECK enum neb_status
+neb_fs_remove_tree(const char *path); // a folder and all in it; missing is fine
 
 // A large file written in pieces: to PATH.tmp, then commit makes it PATH. destroy without commit removes it.
 struct neb_fs_writer;
-NEB_MUST_CHECK enum neb_status neb_fs_writer_open(const char *path, mode_t mode, struct neb_fs_writer **out);
+NEB_MUST_CHECK enum neb_status neb_fs_writer_open(const char *path, mode_t mode,
+                                                  struct neb_fs_writer **out);
 NEB_MUST_CHECK enum neb_status neb_fs_writer_add(struct neb_fs_writer *w, const void *p, size_t n);
-NEB_MUST_CHECK enum neb_status neb_fs_writer_commit(struct neb_fs_writer *w); // flush, fsync, rename, fsync folder
+NEB_MUST_CHECK enum neb_status
+neb_fs_writer_commit(struct neb_fs_writer *w); // flush, fsync, rename, fsync folder
 void neb_fs_writer_destroy(struct neb_fs_writer **w);
 
 // Read-only memory map of a whole file. len 0 gives p NULL.

@@ -10,9 +10,10 @@
 #include <time.h>
 
 static const char *const status_names[] = {
-    "ok",      "invalid value", "input/output error", "out of memory", "malformed data", "corrupt data",
-    "not found", "already exists", "denied",          "timed out",     "try again",      "wrong state",
-    "unsupported", "interrupted", "limit exceeded",   "disk full",
+    "ok",           "invalid value", "input/output error", "out of memory", "malformed data",
+    "corrupt data", "not found",     "already exists",     "denied",        "timed out",
+    "try again",    "wrong state",   "unsupported",        "interrupted",   "limit exceeded",
+    "disk full",
 };
 static const char *const level_names[] = {"error", "warn ", "info ", "debug"};
 
@@ -117,6 +118,7 @@ enum neb_status neb_fail_errno(const char *fmt, ...) {
 }
 
 void neb_assert_failed(const char *cond, const char *file, int line, const char *func) {
-    fprintf(stderr, "nebula: invariant broken: %s (%s, %s:%d); please report this\n", cond, func, file, line);
+    fprintf(stderr, "nebula: invariant broken: %s (%s, %s:%d); please report this\n", cond, func,
+            file, line);
     abort();
 }

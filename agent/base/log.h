@@ -17,8 +17,8 @@ void neb_log_set_sink(neb_log_sink *sink, void *user);
 void neb_last_error(char *out, size_t cap);
 
 void neb_log(enum neb_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-#define neb_warn(...) neb_log(NEB_LOG_WARN, __VA_ARGS__)
-#define neb_info(...) neb_log(NEB_LOG_INFO, __VA_ARGS__)
+#define neb_warn(...)  neb_log(NEB_LOG_WARN, __VA_ARGS__)
+#define neb_info(...)  neb_log(NEB_LOG_INFO, __VA_ARGS__)
 #define neb_debug(...) neb_log(NEB_LOG_DEBUG, __VA_ARGS__)
 
 #endif

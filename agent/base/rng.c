@@ -4,7 +4,8 @@
 
 struct neb_rng neb_rng_make(uint64_t seed, uint64_t stream) {
     struct neb_rng r;
-    uint64_t x = neb_mix64(seed + 0x9e3779b97f4a7c15ull) ^ neb_mix64(stream * 0xd1342543de82ef95ull + 1);
+    uint64_t x =
+        neb_mix64(seed + 0x9e3779b97f4a7c15ull) ^ neb_mix64(stream * 0xd1342543de82ef95ull + 1);
     for (int i = 0; i < 4; i++) {
         x += 0x9e3779b97f4a7c15ull;
         r.s[i] = neb_mix64(x);

@@ -42,28 +42,29 @@ enum neb_status neb_fail(enum neb_status s, const char *fmt, ...)
 // Like neb_fail with errno's text appended; maps ENOSPC, ENOMEM, ENOENT, EACCES to their status.
 enum neb_status neb_fail_errno(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-#define NEB_TRY(expr)                              \
-    do {                                           \
-        enum neb_status neb_try_status_ = (expr);  \
-        if (neb_try_status_ != NEB_OK)             \
-            return neb_try_status_;                \
+#define NEB_TRY(expr)                                                                              \
+    do {                                                                                           \
+        enum neb_status neb_try_status_ = (expr);                                                  \
+        if (neb_try_status_ != NEB_OK)                                                             \
+            return neb_try_status_;                                                                \
     } while (0)
 
 // For functions with one cleanup label; needs a local `enum neb_status st`.
-#define NEB_TRY_GOTO(expr, label) \
-    do {                          \
-        st = (expr);              \
-        if (st != NEB_OK)         \
-            goto label;           \
+#define NEB_TRY_GOTO(expr, label)                                                                  \
+    do {                                                                                           \
+        st = (expr);                                                                               \
+        if (st != NEB_OK)                                                                          \
+            goto label;                                                                            \
     } while (0)
 
 // Invariant of our own code, checked in release builds too. Never for bytes from a peer or a file.
-#define NEB_ASSERT(cond)                                             \
-    do {                                                             \
-        if (__builtin_expect(!(cond), 0))                            \
-            neb_assert_failed(#cond, __FILE__, __LINE__, __func__);  \
+#define NEB_ASSERT(cond)                                                                           \
+    do {                                                                                           \
+        if (__builtin_expect(!(cond), 0))                                                          \
+            neb_assert_failed(#cond, __FILE__, __LINE__, __func__);                                \
     } while (0)
-__attribute__((noreturn)) void neb_assert_failed(const char *cond, const char *file, int line, const char *func);
+__attribute__((noreturn)) void neb_assert_failed(const char *cond, const char *file, int line,
+                                                 const char *func);
 
 #ifdef __cplusplus
 }

@@ -37,7 +37,8 @@ static void decode_frame(struct cmp_work *w, const uint8_t *p, size_t len) {
 }
 
 static void open_update(struct cmp_work *w, const uint8_t *p, size_t len) {
-    static const struct cmp_unit_shape shapes[2] = {{0, 50, 8, true}, {3, 1, 77, false}}; // as in the corpus
+    static const struct cmp_unit_shape shapes[2] = {{0, 50, 8, true},
+                                                    {3, 1, 77, false}}; // as in the corpus
     struct cmp_update_unit units[2];
     struct cmp_update_stats stats;
     uint32_t counts[50];
@@ -52,7 +53,8 @@ static void open_update(struct cmp_work *w, const uint8_t *p, size_t len) {
     enum neb_status st_second = cmp_decode(w, units[1].frame, units[1].frame_len, x, 77);
     // The gate's check and what a worker does later must agree: an update that passed is applied.
     if (st == NEB_OK)
-        require(st_counts == NEB_OK && st_first == NEB_OK && st_second == NEB_OK && stats.elements == 477);
+        require(st_counts == NEB_OK && st_first == NEB_OK && st_second == NEB_OK &&
+                stats.elements == 477);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

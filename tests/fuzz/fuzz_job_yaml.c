@@ -7,7 +7,9 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
-static void drop(void *user, enum neb_log_level level, const char *text) { (void)user, (void)level, (void)text; }
+static void drop(void *user, enum neb_log_level level, const char *text) {
+    (void)user, (void)level, (void)text;
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     static struct agent_job job, back; // large

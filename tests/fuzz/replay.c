@@ -10,7 +10,9 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void drop(void *user, enum neb_log_level level, const char *text) { (void)user, (void)level, (void)text; }
+static void drop(void *user, enum neb_log_level level, const char *text) {
+    (void)user, (void)level, (void)text;
+}
 
 static size_t mutate(struct neb_rng *r, uint8_t *p, size_t n, size_t cap) {
     uint64_t edits = 1 + neb_rng_below(r, 4);

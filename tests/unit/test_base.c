@@ -46,7 +46,8 @@ static void test_bytes_round_trip(void **state) {
 
 static void test_str_bounds(void **state) {
     (void)state;
-    static const uint8_t longer[] = {5, 0, 'a', 'b', 'c', 'd', 'e'}, with_nul[] = {2, 0, 'a', 0}, lies[] = {9, 0, 'a'};
+    static const uint8_t longer[] = {5, 0, 'a', 'b', 'c', 'd', 'e'}, with_nul[] = {2, 0, 'a', 0},
+                         lies[] = {9, 0, 'a'};
     char text[5];
     struct neb_rd r = neb_rd_make(longer, sizeof longer);
     neb_rd_str(&r, text, sizeof text); // five bytes and the end do not fit into five
@@ -73,7 +74,8 @@ static void test_write_is_atomic(void **state) {
     static const struct {
         const char *fault;
         enum neb_status expect;
-    } cases[] = {{"fs.write:1", NEB_ERR_NOSPC}, {"fs.fsync:1", NEB_ERR_IO}, {"fs.rename:1", NEB_ERR_IO}};
+    } cases[] = {
+        {"fs.write:1", NEB_ERR_NOSPC}, {"fs.fsync:1", NEB_ERR_IO}, {"fs.rename:1", NEB_ERR_IO}};
     neb_log_set_sink(swallow, message);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         neb_fault_arm(cases[i].fault);
@@ -150,8 +152,10 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes_round_trip), cmocka_unit_test(test_str_bounds),
-        cmocka_unit_test(test_write_is_atomic),  cmocka_unit_test(test_sha256_vector),
+        cmocka_unit_test(test_bytes_round_trip),
+        cmocka_unit_test(test_str_bounds),
+        cmocka_unit_test(test_write_is_atomic),
+        cmocka_unit_test(test_sha256_vector),
         cmocka_unit_test(test_rng),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

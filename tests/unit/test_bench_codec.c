@@ -40,7 +40,8 @@ static void test_lines(void **state) {
         assert_string_equal(json_string_value(json_object_get(o, "bench")), "codec");
         assert_string_equal(json_string_value(json_object_get(o, "limit_is")), "memcpy");
         assert_true(number(o, "value") > 0 && number(o, "limit") > 0);
-        assert_true(fabs(number(o, "ratio") - number(o, "value") / number(o, "limit")) < 1e-3 * number(o, "ratio") + 1e-9);
+        assert_true(fabs(number(o, "ratio") - number(o, "value") / number(o, "limit")) <
+                    1e-3 * number(o, "ratio") + 1e-9);
         double bits = number(o, "bits_per_param"), error = number(o, "rel_error");
         bool fp32 = !strncmp(what, "fp32", 4);
         assert_true(bits > 0.05 && bits < 32.1 && error < 1);

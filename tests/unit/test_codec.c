@@ -14,7 +14,9 @@
 #include <cmocka.h>
 
 static struct cmp_work *W;
-static void swallow(void *user, enum neb_log_level level, const char *text) { (void)user, (void)level, (void)text; }
+static void swallow(void *user, enum neb_log_level level, const char *text) {
+    (void)user, (void)level, (void)text;
+}
 
 static float heavy(struct neb_rng *r) { // heavy-tailed, as pseudo-gradients are
     float z = neb_rng_normal(r);
@@ -42,8 +44,9 @@ static void test_round_trips(void **state) {
     static const struct {
         const char *name;
         double max_error, max_bits; // bits only where n is large
-    } cases[] = {{"fp32", 0, 32.1}, {"bf16", 0.003, 16.1}, {"int8", 0.02, 7.5}, {"int4", 0.25, 3.4},
-                 {"int4:32", 0.2, 4}, {"topk:64/4096", 0.95, 0.16}, {"topk:256/4096", 0.85, 0.6}};
+    } cases[] = {{"fp32", 0, 32.1},           {"bf16", 0.003, 16.1}, {"int8", 0.02, 7.5},
+                 {"int4", 0.25, 3.4},         {"int4:32", 0.2, 4},   {"topk:64/4096", 0.95, 0.16},
+                 {"topk:256/4096", 0.85, 0.6}};
     static const size_t sizes[] = {0, 1, 2, 3, 127, 128, 129, 4095, 16384, 16385, 300001};
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++)
         for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
@@ -58,7 +61,8 @@ static void test_round_trips(void **state) {
             assert_int_equal(cmp_decode(W, frame.p, frame.len, y, n), NEB_OK);
             double e = relative_error(x, y, n), bits = n ? 8.0 * (double)frame.len / (double)n : 0;
             if (e > cases[c].max_error || y[n] != 42 || (n > 300000 && bits > cases[c].max_bits))
-                fail_msg("%s, n %zu: error %g (at most %g), %g bits", cases[c].name, n, e, cases[c].max_error, bits);
+                fail_msg("%s, n %zu: error %g (at most %g), %g bits", cases[c].name, n, e,
+                         cases[c].max_error, bits);
             struct cmp_frame_info info;
             assert_int_equal(cmp_frame_peek(frame.p, frame.len, &info), NEB_OK);
             assert_int_equal(info.n, n);
@@ -70,7 +74,9 @@ static void test_round_trips(void **state) {
 
 static void test_extremes(void **state) {
     (void)state;
-    static const float x[] = {0, -0.0f, 1e-45f, -1e-40f, 1.17549435e-38f, 3e38f, -3e38f, 1, -1, 1e-30f, 65504, 7, 0.5f, 2.5f, -2.5f, 3.40282347e38f};
+    static const float x[] = {0,      -0.0f, 1e-45f, -1e-40f,       1.17549435e-38f, 3e38f,
+                              -3e38f, 1,     -1,     1e-30f,        65504,           7,
+                              0.5f,   2.5f,  -2.5f,  3.40282347e38f};
     static const char *const names[] = {"fp32", "bf16", "int8:8", "int4:8", "topk:64/64"};
     enum { N = sizeof x / sizeof x[0] };
     for (size_t c = 0; c < sizeof names / sizeof names[0]; c++) {
@@ -148,8 +154,11 @@ static void test_topk_is_exact_and_breaks_ties_low(void **state) {
 
 static void test_names(void **state) {
     (void)state;
-    static const char *const good[] = {"fp32", "bf16", "int8", "int4", "int4:64", "topk:64/4096", "topk:16/256"};
-    static const char *const bad[] = {"", "int5", "int4:", "int4:4", "int4:64x", "topk:0/64", "topk:65/64", "topk:64", "topk:1/100000"};
+    static const char *const good[] = {"fp32",    "bf16",         "int8",       "int4",
+                                       "int4:64", "topk:64/4096", "topk:16/256"};
+    static const char *const bad[] = {
+        "",          "int5",       "int4:",   "int4:4",       "int4:64x",
+        "topk:0/64", "topk:65/64", "topk:64", "topk:1/100000"};
     struct cmp_codec c;
     char name[32];
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
@@ -212,7 +221,8 @@ static void test_update_shapes(void **state) {
     shapes[1].cols = 78; // another model than the sender's
     assert_int_equal(cmp_update_open(b.p, b.len, shapes, 2, units), NEB_ERR_FORMAT);
     for (size_t cut = 0; cut < b.len; cut++) {
-        uint8_t *copy = malloc(cut ? cut : 1); // exact size: a sanitizer sees any byte read too many
+        uint8_t *copy =
+            malloc(cut ? cut : 1); // exact size: a sanitizer sees any byte read too many
         memcpy(copy, b.p, cut);
         assert_int_equal(cmp_update_check(W, copy, cut, &stats), NEB_ERR_FORMAT);
         free(copy);
@@ -239,7 +249,8 @@ static void test_size_bomb_is_refused_unopened(void **state) {
     assert_true(bomb.len < 1 << 20);
     neb_log_set_sink(swallow, NULL);
     neb_ns start = neb_now();
-    assert_int_equal(cmp_update_check_max(W, bomb.p, bomb.len, (uint64_t)SIDE * SIDE, &stats), NEB_ERR_FORMAT);
+    assert_int_equal(cmp_update_check_max(W, bomb.p, bomb.len, (uint64_t)SIDE * SIDE, &stats),
+                     NEB_ERR_FORMAT);
     assert_true(neb_now() - start < NEB_S); // unpacking it all takes several
     neb_log_set_sink(NULL, NULL);
     neb_buf_free(&one);
@@ -260,10 +271,14 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trips), cmocka_unit_test(test_extremes),
-        cmocka_unit_test(test_nan_is_refused), cmocka_unit_test(test_topk_is_exact_and_breaks_ties_low),
-        cmocka_unit_test(test_names), cmocka_unit_test(test_counts),
-        cmocka_unit_test(test_update_shapes), cmocka_unit_test(test_size_bomb_is_refused_unopened),
+        cmocka_unit_test(test_round_trips),
+        cmocka_unit_test(test_extremes),
+        cmocka_unit_test(test_nan_is_refused),
+        cmocka_unit_test(test_topk_is_exact_and_breaks_ties_low),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_update_shapes),
+        cmocka_unit_test(test_size_bomb_is_refused_unopened),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

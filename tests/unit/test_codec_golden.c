@@ -50,7 +50,8 @@ static void corpus_path(const char *file, char *out) { // beside this source fil
     assert_true(n > 0 && n < NEB_PATH_MAX);
 }
 
-static void fill(float *x, size_t n, uint64_t seed) { // exact arithmetic only: the same input on every machine
+static void fill(float *x, size_t n,
+                 uint64_t seed) { // exact arithmetic only: the same input on every machine
     struct neb_rng r = neb_rng_make(seed, 5);
     for (size_t i = 0; i < n; i++) {
         float a = (float)((int)neb_rng_below(&r, 2001) - 1000), b = (float)neb_rng_below(&r, 1000);
@@ -97,8 +98,9 @@ static void write_corpus(void) {
         struct kern_digest d = digest_of_frame(&b, goldens[i].n);
         corpus_path(goldens[i].file, path);
         assert_int_equal(neb_fs_write(path, b.p, b.len, 0644), NEB_OK);
-        printf("    {\"%s\", \"%s\", %zu, %d, 0x%016llx, 0x%016llx},\n", goldens[i].file, goldens[i].codec, goldens[i].n,
-               goldens[i].zstd_level, (unsigned long long)d.lo, (unsigned long long)d.hi);
+        printf("    {\"%s\", \"%s\", %zu, %d, 0x%016llx, 0x%016llx},\n", goldens[i].file,
+               goldens[i].codec, goldens[i].n, goldens[i].zstd_level, (unsigned long long)d.lo,
+               (unsigned long long)d.hi);
     }
     neb_buf_clear(&b);
     build_update(&b);
@@ -119,8 +121,9 @@ static void test_stored_frames_decode_to_the_same_bits(void **state) {
         encode(g, &now);
         struct kern_digest e = digest_of_frame(&now, g->n);
         if (d.lo != g->lo || d.hi != g->hi || e.lo != g->lo || e.hi != g->hi)
-            fail_msg("%s: digest %016llx %016llx stored, %016llx %016llx encoded now", g->file, (unsigned long long)d.lo,
-                     (unsigned long long)d.hi, (unsigned long long)e.lo, (unsigned long long)e.hi);
+            fail_msg("%s: digest %016llx %016llx stored, %016llx %016llx encoded now", g->file,
+                     (unsigned long long)d.lo, (unsigned long long)d.hi, (unsigned long long)e.lo,
+                     (unsigned long long)e.hi);
         if (g->zstd_level == 0) { // nothing of zstd's own version in it: the very same bytes
             assert_int_equal(now.len, stored.len);
             assert_memory_equal(now.p, stored.p, now.len);

@@ -15,16 +15,19 @@ static void capture(void *user, enum neb_log_level level, const char *text) {
     snprintf(message, sizeof message, "%s", text);
 }
 
-static const char good[] = "job: first-light\n"
-                           "steps: 300\n"
-                           "model: {n_layers: 4, d_model: 128, n_heads: 4, n_kv_heads: 2, d_ff: 384}\n"
-                           "data: {corpus: /tmp/corpus, seq_len: 128, batch: 4}\n"
-                           "optim: {lr: 2e-3, warmup: 20}\n"
-                           "clusters:\n"
-                           "  - {name: paris, sources: {fr: 1, es: 0.5}, threads: 2}\n"
-                           "  - {name: berlin, sources: {en: 1, de: 1}}\n";
+static const char good[] =
+    "job: first-light\n"
+    "steps: 300\n"
+    "model: {n_layers: 4, d_model: 128, n_heads: 4, n_kv_heads: 2, d_ff: 384}\n"
+    "data: {corpus: /tmp/corpus, seq_len: 128, batch: 4}\n"
+    "optim: {lr: 2e-3, warmup: 20}\n"
+    "clusters:\n"
+    "  - {name: paris, sources: {fr: 1, es: 0.5}, threads: 2}\n"
+    "  - {name: berlin, sources: {en: 1, de: 1}}\n";
 
-static enum neb_status parse(const char *text, struct agent_job *j) { return agent_job_parse(text, strlen(text), "dir/job.yaml", j); }
+static enum neb_status parse(const char *text, struct agent_job *j) {
+    return agent_job_parse(text, strlen(text), "dir/job.yaml", j);
+}
 
 static void test_good(void **state) {
     (void)state;
@@ -32,7 +35,8 @@ static void test_good(void **state) {
     assert_int_equal(parse(good, &j), NEB_OK);
     assert_int_equal(j.steps, 300);
     assert_int_equal(j.model.n_kv_heads, 2);
-    assert_true(j.model.tied && j.optim.schedule.lr == 2e-3f && j.sync.eta == 0.9f && j.optim.clip.kind == INTRA_CLIP_GLOBAL_NORM);
+    assert_true(j.model.tied && j.optim.schedule.lr == 2e-3f && j.sync.eta == 0.9f &&
+                j.optim.clip.kind == INTRA_CLIP_GLOBAL_NORM);
     assert_int_equal(j.n_clusters, 2);
     assert_string_equal(j.clusters[0].sources[1].name, "es");
     assert_true(j.clusters[0].sources[1].weight == 0.5f);
@@ -44,35 +48,54 @@ static void test_complaints(void **state) {
     static const struct {
         const char *from, *to, *expect; // `from` in the good file becomes `to`
     } cases[] = {
-        {"n_heads: 4,", "n_heads: eight,", "job.yaml:3: model.n_heads: \"eight\" is not an integer"},
+        {"n_heads: 4,", "n_heads: eight,",
+         "job.yaml:3: model.n_heads: \"eight\" is not an integer"},
         {"n_heads: 4,", "n_heads: 0,", "job.yaml:3: model.n_heads: 0 is not in 1..1024"},
         {"model:", "modle:", "job.yaml:3: modle: unknown key (did you mean 'model'?)"},
-        {"warmup:", "warmpu:", "job.yaml:5: optim.warmpu: unknown key (did you mean 'optim.warmup'?)"},
+        {"warmup:", "warmpu:",
+         "job.yaml:5: optim.warmpu: unknown key (did you mean 'optim.warmup'?)"},
         {"steps: 300\n", "", "job.yaml: steps: is missing (inner steps of every cluster)"},
         {"steps: 300\n", "steps: [3]\n", "job.yaml:2: steps: must be a single value"},
         {"steps: 300\n", "steps: 300\nsteps: 301\n", "job.yaml:3: steps: given twice"},
-        {"name: berlin", "name: paris", "job.yaml: clusters.name: \"paris\" is given to two clusters"},
-        {"threads: 2", "thread: 2", "job.yaml:7: clusters: unknown key 'thread'; allowed: name, threads, corpus, sources"},
+        {"name: berlin", "name: paris",
+         "job.yaml: clusters.name: \"paris\" is given to two clusters"},
+        {"threads: 2", "thread: 2",
+         "job.yaml:7: clusters: unknown key 'thread'; allowed: name, threads, corpus, sources"},
         {"fr: 1", "fr: -1", "job.yaml:7: clusters.sources: weight of fr must be a number above 0"},
         {"name: paris, ", "", "job.yaml:7: clusters.name: is missing"},
         {"lr: 2e-3", "lr: nan", "job.yaml:5: optim.lr: \"nan\" is not a number"},
-        {"steps: 300\n", "steps: 300\nmode: rdt\n", "job.yaml:3: mode: \"rdt\" is not one of: replicas"},
-        {"steps: 300\n", "steps: 300\nsync: {overlap: 30}\n", "job.yaml: sync.overlap: 30 must be below sync.interval 30"},
+        {"steps: 300\n", "steps: 300\nmode: rdt\n",
+         "job.yaml:3: mode: \"rdt\" is not one of: replicas"},
+        {"steps: 300\n", "steps: 300\nsync: {overlap: 30}\n",
+         "job.yaml: sync.overlap: 30 must be below sync.interval 30"},
         {"steps: 300\n", "steps: 300\ntrainable: {mode: lora, targets: [q, x]}\n",
          "job.yaml:3: trainable.targets: \"x\" is not one of: q, k, v, o, gate, up, down"},
-        {"steps: 300\n", "steps: 300\ntrainable: lora\n", "job.yaml: trainable.rank: lora needs a rank of 1 or more and at least one target"},
+        {"steps: 300\n", "steps: 300\ntrainable: lora\n",
+         "job.yaml: trainable.rank: lora needs a rank of 1 or more and at least one target"},
         {"steps: 300\n", "steps: 300\nsync: {codec: int9}\n",
-         "job.yaml:3: sync.codec: \"int9\" is not one of: fp32, bf16, int8, int4[:BLOCK], topk[:K/CHUNK]"},
-        {"n_kv_heads: 2", "n_kv_heads: 3", "job.yaml: model.n_kv_heads: 3 does not divide n_heads 4"},
-        {"d_model: 128", "d_model: 12", "job.yaml: model.head_dim: 3 is not an even number in 2..256; choose d_model, n_heads or head_dim"},
-        {"{fr: 1, es: 0.5}", "[{name: fr}, {name: fr}]", "job.yaml:7: clusters.sources: fr given twice"},
-        {"{fr: 1, es: 0.5}", "[{name: fr, wight: 2}]", "job.yaml:7: clusters.sources: unknown key 'wight'; allowed: name, weight"},
-        {"{fr: 1, es: 0.5}", "[{weight: 2}]", "job.yaml:7: clusters.sources: \"\" is not a name (letters, digits, '-', '_', '.')"},
-        {"{fr: 1, es: 0.5}", "fr", "job.yaml:7: clusters.sources: must map source names to weights, such as {en: 1, de: 0.5}"},
+         "job.yaml:3: sync.codec: \"int9\" is not one of: fp32, bf16, int8, int4[:BLOCK], "
+         "topk[:K/CHUNK]"},
+        {"n_kv_heads: 2", "n_kv_heads: 3",
+         "job.yaml: model.n_kv_heads: 3 does not divide n_heads 4"},
+        {"d_model: 128", "d_model: 12",
+         "job.yaml: model.head_dim: 3 is not an even number in 2..256; choose d_model, n_heads or "
+         "head_dim"},
+        {"{fr: 1, es: 0.5}", "[{name: fr}, {name: fr}]",
+         "job.yaml:7: clusters.sources: fr given twice"},
+        {"{fr: 1, es: 0.5}", "[{name: fr, wight: 2}]",
+         "job.yaml:7: clusters.sources: unknown key 'wight'; allowed: name, weight"},
+        {"{fr: 1, es: 0.5}", "[{weight: 2}]",
+         "job.yaml:7: clusters.sources: \"\" is not a name (letters, digits, '-', '_', '.')"},
+        {"{fr: 1, es: 0.5}", "fr",
+         "job.yaml:7: clusters.sources: must map source names to weights, such as {en: 1, de: "
+         "0.5}"},
         {"steps: 300\n", "steps: 1e3\n", "job.yaml:2: steps: \"1e3\" is not an integer"},
-        {"steps: 300\n", "steps: 300\nrecompute: yes\n", "job.yaml:3: recompute: \"yes\" is neither true nor false"},
-        {"steps: 300\n", "steps: 300\nmodel: 3\n", "job.yaml:3: model: must be a mapping of keys to values"},
-        {"job: first-light", "job: ../evil", "job.yaml:1: job: \"../evil\" is not a name (letters, digits, '-', '_', '.')"},
+        {"steps: 300\n", "steps: 300\nrecompute: yes\n",
+         "job.yaml:3: recompute: \"yes\" is neither true nor false"},
+        {"steps: 300\n", "steps: 300\nmodel: 3\n",
+         "job.yaml:3: model: must be a mapping of keys to values"},
+        {"job: first-light", "job: ../evil",
+         "job.yaml:1: job: \"../evil\" is not a name (letters, digits, '-', '_', '.')"},
     };
     struct agent_job j;
     neb_log_set_sink(capture, NULL);
@@ -80,7 +103,8 @@ static void test_complaints(void **state) {
         char text[2048];
         const char *at = strstr(good, cases[i].from);
         assert_non_null(at);
-        snprintf(text, sizeof text, "%.*s%s%s", (int)(at - good), good, cases[i].to, at + strlen(cases[i].from));
+        snprintf(text, sizeof text, "%.*s%s%s", (int)(at - good), good, cases[i].to,
+                 at + strlen(cases[i].from));
         assert_int_equal(parse(text, &j), NEB_ERR_INVALID);
         assert_string_equal(message, cases[i].expect);
     }
@@ -106,7 +130,8 @@ static void test_set(void **state) {
     assert_int_equal(agent_job_set(&j, "sync.interval=x"), NEB_ERR_INVALID);
     assert_string_equal(message, "--set: sync.interval: \"x\" is not an integer");
     assert_int_equal(agent_job_set(&j, "sync.intervall=1"), NEB_ERR_INVALID);
-    assert_string_equal(message, "--set: sync.intervall: unknown key (did you mean 'sync.interval'?)");
+    assert_string_equal(message,
+                        "--set: sync.intervall: unknown key (did you mean 'sync.interval'?)");
     assert_int_equal(agent_job_set(&j, "steps"), NEB_ERR_INVALID);
     assert_int_equal(agent_job_set(&j, "data.corpus=/tmp/\xff"), NEB_ERR_INVALID);
     assert_string_equal(message, "--set: data.corpus: is not UTF-8 text");
@@ -135,7 +160,8 @@ static void test_json_round_trip(void **state) {
 // Both ways to write sources give the same job; a weight that is left out is 1.
 static void test_sources(void **state) {
     (void)state;
-    static const char mapping[] = "{fr: 1, es: 0.5}", list[] = "[{name: fr}, {weight: 0.5, name: es}]";
+    static const char mapping[] = "{fr: 1, es: 0.5}",
+                      list[] = "[{name: fr}, {weight: 0.5, name: es}]";
     struct agent_job a, b;
     char text[2048];
     const char *at = strstr(good, mapping);
@@ -148,8 +174,10 @@ static void test_sources(void **state) {
 // Bounds that fp32 cannot hold exactly: what YAML accepts, the other agents accept.
 static void test_bounds_travel(void **state) {
     (void)state;
-    static const char *const at_bounds[] = {"sync.outer.momentum=0.999", "optim.beta2=0.99999", "model.norm_eps=0.1",
-                                            "sync.kappa=1e-6", "optim.lr=1e-9", "optim.eps=1e-20", "model.norm_eps=1e-12"};
+    static const char *const at_bounds[] = {
+        "sync.outer.momentum=0.999", "optim.beta2=0.99999", "model.norm_eps=0.1",
+        "sync.kappa=1e-6",           "optim.lr=1e-9",       "optim.eps=1e-20",
+        "model.norm_eps=1e-12"};
     struct agent_job j, k;
     for (size_t i = 0; i < sizeof at_bounds / sizeof at_bounds[0]; i++) {
         assert_int_equal(parse(good, &j), NEB_OK);
@@ -190,9 +218,10 @@ static void test_job_id(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_good), cmocka_unit_test(test_complaints),
-                                       cmocka_unit_test(test_set), cmocka_unit_test(test_json_round_trip),
-                                       cmocka_unit_test(test_sources), cmocka_unit_test(test_bounds_travel),
-                                       cmocka_unit_test(test_job_id)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_good),    cmocka_unit_test(test_complaints),
+        cmocka_unit_test(test_set),     cmocka_unit_test(test_json_round_trip),
+        cmocka_unit_test(test_sources), cmocka_unit_test(test_bounds_travel),
+        cmocka_unit_test(test_job_id)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

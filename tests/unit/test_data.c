@@ -21,9 +21,12 @@ static void capture(void *user, enum neb_log_level level, const char *text) {
     if (level == NEB_LOG_ERROR)
         snprintf(message, sizeof message, "%s", text);
 }
-static void quiet(void *user, const char *stage, uint64_t done, uint64_t total) { (void)user, (void)stage, (void)done, (void)total; }
+static void quiet(void *user, const char *stage, uint64_t done, uint64_t total) {
+    (void)user, (void)stage, (void)done, (void)total;
+}
 
-static const char *const words[] = {"the", "file", "système", "Grüße", "archivo", "año", "process", "naïve", "descripción", "über", "kernel", "write"};
+static const char *const words[] = {"the",     "file",  "système",     "Grüße", "archivo", "año",
+                                    "process", "naïve", "descripción", "über",  "kernel",  "write"};
 
 static void write_text(const char *name, uint64_t seed, int lines) {
     char path[NEB_PATH_MAX], folder[NEB_PATH_MAX];
@@ -54,8 +57,16 @@ static void test_build(void **state) {
         write_text(name, (uint64_t)i + 1000, 12);
     }
     write_text("one/again.txt", 3, 12); // the text of page3: an exact duplicate
-    spec = (struct intra_build_spec){.name = "t", .seed = 1, .vocab = 300, .type = "bpe", .character_coverage = 1, .byte_fallback = true,
-                                     .train_lines = 2000, .holdout_per_mille = 200, .threads = 2, .n_sources = 2};
+    spec = (struct intra_build_spec){.name = "t",
+                                     .seed = 1,
+                                     .vocab = 300,
+                                     .type = "bpe",
+                                     .character_coverage = 1,
+                                     .byte_fallback = true,
+                                     .train_lines = 2000,
+                                     .holdout_per_mille = 200,
+                                     .threads = 2,
+                                     .n_sources = 2};
     snprintf(spec.sources[0].name, sizeof spec.sources[0].name, "one");
     snprintf(spec.sources[0].path, sizeof spec.sources[0].path, "%s/one", dir);
     snprintf(spec.sources[1].name, sizeof spec.sources[1].name, "two");
@@ -69,7 +80,8 @@ static void test_build(void **state) {
     assert_int_equal(intra_corpus_open(corpus_dir, true, &c), NEB_OK);
     assert_int_equal(intra_corpus_sources(c), 2);
     for (int i = 0; i < 2; i++) {
-        double held = (double)intra_corpus_tokens(c, i, INTRA_VALID), all = held + (double)intra_corpus_tokens(c, i, INTRA_TRAIN);
+        double held = (double)intra_corpus_tokens(c, i, INTRA_VALID),
+               all = held + (double)intra_corpus_tokens(c, i, INTRA_TRAIN);
         assert_true(held / all > 0.1 && held / all < 0.32);
     }
     intra_corpus_close(&c);
@@ -112,7 +124,7 @@ static void test_held_out_pages(void **state) {
                 in[s][k] = strstr(text[s][k], (char *)page.p + 40) != NULL;
             neb_buf_free(&page);
             if (s == 0 && i == 3)
-                continue; // the page with a duplicate of another name
+                continue;                      // the page with a duplicate of another name
             assert_true(in[s][0] != in[s][1]); // in exactly one split
         }
         if (i != 3)
@@ -128,7 +140,8 @@ static void test_held_out_pages(void **state) {
 
 static void test_tokenizer_round_trip(void **state) {
     (void)state;
-    static const char *const texts[] = {"Grüße über naïve système", "año: descripción\narchivo", "日本語 and emoji 🙂 by bytes", "a  b   c"};
+    static const char *const texts[] = {"Grüße über naïve système", "año: descripción\narchivo",
+                                        "日本語 and emoji 🙂 by bytes", "a  b   c"};
     char path[NEB_PATH_MAX];
     struct intra_tokenizer *t = NULL;
     assert_int_equal(neb_path(path, sizeof path, corpus_dir, "tokenizer.model"), NEB_OK);
@@ -148,7 +161,8 @@ static void test_tokenizer_round_trip(void **state) {
 
 enum { T = 64 }; // long enough that no two windows of the text are equal
 
-static uint64_t window_id(const struct intra_corpus *c, int32_t source, const int32_t *tokens) { // which window of the source this is
+static uint64_t window_id(const struct intra_corpus *c, int32_t source,
+                          const int32_t *tokens) { // which window of the source this is
     int32_t x[T], y[T];
     for (uint64_t k = 0; k < intra_corpus_windows(c, source, INTRA_TRAIN, T); k++) {
         intra_corpus_window(c, source, INTRA_TRAIN, T, k, x, y);
@@ -165,7 +179,13 @@ static void test_clusters_are_disjoint_and_cover_an_epoch(void **state) {
     uint64_t windows = intra_corpus_windows(c, 0, INTRA_TRAIN, T);
     uint8_t *seen = calloc(windows, 1);
     for (int cluster = 0; cluster < 3; cluster++) {
-        struct intra_sampler_config cfg = {.seed = 7, .seq_len = T, .index = cluster, .n = 3, .n_sources = 1, .sources = {0}, .weights = {1}};
+        struct intra_sampler_config cfg = {.seed = 7,
+                                           .seq_len = T,
+                                           .index = cluster,
+                                           .n = 3,
+                                           .n_sources = 1,
+                                           .sources = {0},
+                                           .weights = {1}};
         struct intra_sampler *s = NULL;
         int32_t x[T], y[T];
         assert_int_equal(intra_sampler_create(c, &cfg, &s), NEB_OK);
@@ -189,7 +209,13 @@ static void test_resume_and_weights(void **state) {
     (void)state;
     struct intra_corpus *c = NULL;
     struct intra_sampler *a = NULL, *b = NULL;
-    struct intra_sampler_config cfg = {.seed = 7, .seq_len = T, .index = 1, .n = 2, .n_sources = 2, .sources = {0, 1}, .weights = {3, 1}};
+    struct intra_sampler_config cfg = {.seed = 7,
+                                       .seq_len = T,
+                                       .index = 1,
+                                       .n = 2,
+                                       .n_sources = 2,
+                                       .sources = {0, 1},
+                                       .weights = {3, 1}};
     uint64_t cursor[INTRA_CURSOR_WORDS];
     int32_t x[T], y[T], x2[T], y2[T];
     assert_int_equal(intra_corpus_open(corpus_dir, false, &c), NEB_OK);
@@ -242,8 +268,10 @@ static void test_damaged_shards(void **state) {
 static void test_jsonl_and_tsv(void **state) {
     (void)state;
     char path[NEB_PATH_MAX], out[NEB_PATH_MAX];
-    static const char jsonl[] = "{\"id\": 1, \"text\": \"the file system\"}\n{\"id\": 2, \"text\": \"über den Kernel\"}\n";
-    static const char tsv[] = "1\tel archivo\tthe file\n2\tel año\tthe year\n", broken[] = "{\"id\": 1}\n";
+    static const char jsonl[] =
+        "{\"id\": 1, \"text\": \"the file system\"}\n{\"id\": 2, \"text\": \"über den Kernel\"}\n";
+    static const char tsv[] = "1\tel archivo\tthe file\n2\tel año\tthe year\n",
+                      broken[] = "{\"id\": 1}\n";
     struct intra_build_spec s = spec;
     struct intra_corpus *c = NULL;
     bool skipped;
@@ -262,7 +290,8 @@ static void test_jsonl_and_tsv(void **state) {
     snprintf(out, sizeof out, "%s/lines", dir);
     assert_int_equal(intra_corpus_build(&s, out, quiet, NULL, &skipped), NEB_OK);
     assert_int_equal(intra_corpus_open(out, true, &c), NEB_OK);
-    assert_true(intra_corpus_tokens(c, 0, INTRA_TRAIN) > 6 && intra_corpus_tokens(c, 1, INTRA_TRAIN) > 4);
+    assert_true(intra_corpus_tokens(c, 0, INTRA_TRAIN) > 6 &&
+                intra_corpus_tokens(c, 1, INTRA_TRAIN) > 4);
     assert_int_equal(intra_corpus_tokens(c, 0, INTRA_VALID), 0);
     intra_corpus_close(&c);
     snprintf(path, sizeof path, "%s/a.jsonl", dir);
@@ -287,9 +316,13 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_build), cmocka_unit_test(test_held_out_pages), cmocka_unit_test(test_tokenizer_round_trip),
-        cmocka_unit_test(test_clusters_are_disjoint_and_cover_an_epoch), cmocka_unit_test(test_resume_and_weights),
-        cmocka_unit_test(test_jsonl_and_tsv), cmocka_unit_test(test_damaged_shards),
+        cmocka_unit_test(test_build),
+        cmocka_unit_test(test_held_out_pages),
+        cmocka_unit_test(test_tokenizer_round_trip),
+        cmocka_unit_test(test_clusters_are_disjoint_and_cover_an_epoch),
+        cmocka_unit_test(test_resume_and_weights),
+        cmocka_unit_test(test_jsonl_and_tsv),
+        cmocka_unit_test(test_damaged_shards),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

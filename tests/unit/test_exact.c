@@ -33,10 +33,13 @@ struct table {
     void (*rebase)(float *theta_m, const float *theta, const float *sent, size_t n);
     struct kern_digest (*digest)(const float *theta, const float *v, uint64_t first, size_t n);
 };
-#define EXACT_TABLE                                                                                                     \
-    {kern_absmax,     kern_quantise,         kern_dequantise,     kern_pack4,            kern_unpack4,                  \
-     kern_bf16_split, kern_bf16_join,        kern_topk,           kern_exact_add_scaled, kern_exact_add_rows,           \
-     kern_exact_outer_step, kern_exact_pseudo_gradient, kern_exact_residual, kern_exact_rebase, kern_digest_part}
+#define EXACT_TABLE                                                                                \
+    {                                                                                              \
+        kern_absmax, kern_quantise, kern_dequantise, kern_pack4, kern_unpack4, kern_bf16_split,    \
+            kern_bf16_join, kern_topk, kern_exact_add_scaled, kern_exact_add_rows,                 \
+            kern_exact_outer_step, kern_exact_pseudo_gradient, kern_exact_residual,                \
+            kern_exact_rebase, kern_digest_part                                                    \
+    }
 static const struct table library = EXACT_TABLE;
 
 #undef KERN_CLONES
@@ -50,9 +53,10 @@ static const struct table library = EXACT_TABLE;
 
 #if defined(__x86_64__)
 #define KERN_CLONES __attribute__((target("avx2,fma,bmi2,f16c")))
-#define VARIANT avx2
+#define VARIANT     avx2
 #include "tests/unit/exact_variant.inc"
-#define KERN_CLONES __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512cd,fma,bmi2,f16c")))
+#define KERN_CLONES                                                                                \
+    __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512cd,fma,bmi2,f16c")))
 #define VARIANT avx512
 #include "tests/unit/exact_variant.inc"
 #endif
@@ -81,7 +85,8 @@ static void add_bytes(struct output *o, const void *p, size_t n) {
     o->nb += n;
 }
 
-static void run_arithmetic(const struct table *t, const float *a, const float *b, const float *c, size_t n, struct output *o) {
+static void run_arithmetic(const struct table *t, const float *a, const float *b, const float *c,
+                           size_t n, struct output *o) {
     o->nf = o->nb = 0;
     unsigned was = kern_exact_enter();
     t->add_scaled(copy_to(o, a, n), b, 0.3f, n);
@@ -93,7 +98,8 @@ static void run_arithmetic(const struct table *t, const float *a, const float *b
     kern_exact_leave(was);
 }
 
-static void run_moves(const struct table *t, const float *a, const float *b, const float *c, size_t n, struct output *o) {
+static void run_moves(const struct table *t, const float *a, const float *b, const float *c,
+                      size_t n, struct output *o) {
     o->nf = o->nb = 0;
     size_t cols = n / 3;
     t->gradient(copy_to(o, a, n), b, c, 0.95f, n);
@@ -101,7 +107,8 @@ static void run_moves(const struct table *t, const float *a, const float *b, con
     t->add_rows(copy_to(o, a, n), b, c, 3, cols);
 }
 
-static void run_codes(const struct table *t, const float *x, int qmax, float scale, size_t n, struct output *o) {
+static void run_codes(const struct table *t, const float *x, int qmax, float scale, size_t n,
+                      struct output *o) {
     static int8_t codes[N], back[N];
     static uint8_t packed[N], low[N];
     o->nf = o->nb = 0;
@@ -139,11 +146,13 @@ static void run_topk(const struct table *t, const float *x, size_t k, size_t n, 
 }
 
 static float strange(struct neb_rng *r) { // finite, from all corners of the format
-    static const uint32_t corners[] = {0, 0x80000000u, 1, 0x80000001u, 0x007fffffu, 0x00800000u, 0x80800000u, 0x7f7fffffu,
-                                       0xff7fffffu, 0x3f800000u, 0xbf800000u, 0x33800000u, 0x7f7f8000u, 0x3f000000u};
+    static const uint32_t corners[] = {
+        0,           0x80000000u, 1,           0x80000001u, 0x007fffffu, 0x00800000u, 0x80800000u,
+        0x7f7fffffu, 0xff7fffffu, 0x3f800000u, 0xbf800000u, 0x33800000u, 0x7f7f8000u, 0x3f000000u};
     uint64_t kind = neb_rng_below(r, 8);
     uint32_t u = kind == 0   ? corners[neb_rng_below(r, sizeof corners / sizeof *corners)]
-                 : kind == 1 ? (uint32_t)neb_rng_below(r, 1 << 23) | (uint32_t)neb_rng_below(r, 2) << 31 // denormal
+                 : kind == 1 ? (uint32_t)neb_rng_below(r, 1 << 23) | (uint32_t)neb_rng_below(r, 2)
+                                                                         << 31 // denormal
                  : kind == 2 ? (uint32_t)neb_rng_u64(r)
                              : 0;
     float f;
@@ -155,7 +164,8 @@ static float strange(struct neb_rng *r) { // finite, from all corners of the for
     return f;
 }
 
-static void compare(const char *variant, const char *what, size_t n, const struct output *a, const struct output *b) {
+static void compare(const char *variant, const char *what, size_t n, const struct output *a,
+                    const struct output *b) {
     assert_true(a->nf == b->nf && a->nb == b->nb);
     if (memcmp(a->f, b->f, a->nf * sizeof(float)) || memcmp(a->bytes, b->bytes, a->nb))
         fail_msg("%s: %s of %zu elements differs from the library", variant, what, n);
@@ -166,7 +176,8 @@ static void compare_variant(const char *name, const struct table *t) {
     static struct output lib, var;
     struct neb_rng r = neb_rng_make(77, 0);
     for (int round = 0; round < 400; round++) {
-        size_t n = round < 80 ? (size_t)round : neb_rng_below(&r, round % 40 ? 700 : N), at = neb_rng_below(&r, MARGIN);
+        size_t n = round < 80 ? (size_t)round : neb_rng_below(&r, round % 40 ? 700 : N),
+               at = neb_rng_below(&r, MARGIN);
         for (size_t i = 0; i < n; i++) {
             a[at + i] = strange(&r);
             b[at + i] = strange(&r);
@@ -211,7 +222,8 @@ static void test_avx2(void **state) {
 static void test_avx512(void **state) {
     (void)state;
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512dq"))
         compare_variant("AVX-512", &avx512_table);
     else
 #endif
@@ -240,7 +252,9 @@ static void test_rounding_state_of_the_caller(void **state) {
             if (flush)
                 _mm_setcsr(UP_FLUSH);
             enum neb_status st = cmp_encode(w, &codec, x, M, &frame[flush]);
-            if (flush && codec.id == CMP_TOPK) // a codebook that is denormal: legal, and must mean the same everywhere
+            if (flush &&
+                codec.id ==
+                    CMP_TOPK) // a codebook that is denormal: legal, and must mean the same everywhere
                 for (int i = 0; i < 2; i++)
                     neb_put_u32(frame[flush].p + MAGS_AT + 4 * i, 1234567u + (uint32_t)i);
             if (st == NEB_OK)
@@ -248,7 +262,8 @@ static void test_rounding_state_of_the_caller(void **state) {
             unsigned after = _mm_getcsr();
             _mm_setcsr(was);
             assert_int_equal(st, NEB_OK);
-            assert_int_equal(after & ~0x3fu, flush ? UP_FLUSH : was & ~0x3fu); // sticky exception flags aside
+            assert_int_equal(after & ~0x3fu,
+                             flush ? UP_FLUSH : was & ~0x3fu); // sticky exception flags aside
         }
         if (codec.id == CMP_TOPK) {
             for (int i = 0; i < 2; i++)

@@ -18,9 +18,12 @@
 static char dir[] = "/tmp/nebula-ipc-XXXXXX";
 static char path[256];
 
-static void swallow(void *user, enum neb_log_level level, const char *text) { (void)user, (void)level, (void)text; }
+static void swallow(void *user, enum neb_log_level level, const char *text) {
+    (void)user, (void)level, (void)text;
+}
 
-static enum neb_status server_wait(struct agent_ipc *s, struct agent_ipc_client *from, struct agent_ipc_msg *m) {
+static enum neb_status server_wait(struct agent_ipc *s, struct agent_ipc_client *from,
+                                   struct agent_ipc_msg *m) {
     enum neb_status st = NEB_ERR_AGAIN;
     for (int i = 0; i < 500 && st == NEB_ERR_AGAIN; i++) {
         st = agent_ipc_recv(s, from, m);
@@ -42,7 +45,9 @@ static void test_request_and_event(void **state) {
     assert_int_equal(info.st_mode & 0777, 0600);
     assert_int_equal(agent_ipc_connect(zctx, path, &client), NEB_OK);
     struct agent_ipc_part parts[2] = {{"abc", 3}, {"", 0}};
-    assert_int_equal(agent_ipc_send(client, NULL, json_pack("{s:s,s:i}", "op", "submit", "round", 7), parts, 2), NEB_OK);
+    assert_int_equal(
+        agent_ipc_send(client, NULL, json_pack("{s:s,s:i}", "op", "submit", "round", 7), parts, 2),
+        NEB_OK);
     assert_int_equal(server_wait(server, &from, &m), NEB_OK);
     assert_string_equal(agent_ipc_str(&m, "op", ""), "submit");
     assert_int_equal(agent_ipc_int(&m, "round", -1), 7);
@@ -52,7 +57,8 @@ static void test_request_and_event(void **state) {
     assert_memory_equal(m.parts[0].p, "abc", 3);
     assert_int_equal(m.parts[1].len, 0);
     agent_ipc_msg_clear(&m);
-    assert_int_equal(agent_ipc_send(server, &from, json_pack("{s:s}", "ev", "commit"), NULL, 0), NEB_OK);
+    assert_int_equal(agent_ipc_send(server, &from, json_pack("{s:s}", "ev", "commit"), NULL, 0),
+                     NEB_OK);
     assert_int_equal(agent_ipc_wait(client, NEB_S, &m), NEB_OK);
     assert_string_equal(agent_ipc_str(&m, "ev", ""), "commit");
     agent_ipc_msg_clear(&m);
@@ -123,7 +129,8 @@ static void test_child_output_and_end(void **state) {
 static void test_stubborn_child_is_killed(void **state) {
     (void)state;
     struct agent_child c;
-    const char *const argv[] = {"/bin/sh", "-c", "trap '' TERM; while :; do sleep 0.05; done", NULL};
+    const char *const argv[] = {"/bin/sh", "-c", "trap '' TERM; while :; do sleep 0.05; done",
+                                NULL};
     neb_log_set_sink(swallow, NULL);
     assert_int_equal(agent_child_start(&c, "stubborn", argv, NULL, NULL), NEB_OK);
     neb_sleep(50 * NEB_MS);

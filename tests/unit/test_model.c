@@ -17,13 +17,24 @@
 static struct kern *K;
 
 static struct intra_model_config small(bool tied, bool bias) {
-    return (struct intra_model_config){.vocab = 23, .d_model = 12, .n_layers = 2, .n_heads = 4, .n_kv_heads = 2,
-                                       .head_dim = 6, .d_ff = 10, .max_seq = 8, .rope_theta = 100, .norm_eps = 1e-5f,
-                                       .tied = tied, .qkv_bias = bias, .mask = KERN_MASK_CAUSAL};
+    return (struct intra_model_config){.vocab = 23,
+                                       .d_model = 12,
+                                       .n_layers = 2,
+                                       .n_heads = 4,
+                                       .n_kv_heads = 2,
+                                       .head_dim = 6,
+                                       .d_ff = 10,
+                                       .max_seq = 8,
+                                       .rope_theta = 100,
+                                       .norm_eps = 1e-5f,
+                                       .tied = tied,
+                                       .qkv_bias = bias,
+                                       .mask = KERN_MASK_CAUSAL};
 }
 
 static const struct intra_trainable full = {.mode = INTRA_TRAIN_FULL};
-static const struct intra_trainable lora = {.mode = INTRA_TRAIN_LORA, .lora_rank = 3, .lora_alpha = 6, .lora_targets = 127};
+static const struct intra_trainable lora = {
+    .mode = INTRA_TRAIN_LORA, .lora_rank = 3, .lora_alpha = 6, .lora_targets = 127};
 
 static void fill(int32_t *ids, int n, int32_t V, uint64_t seed) {
     struct neb_rng r = neb_rng_make(seed, 9);
@@ -31,7 +42,8 @@ static void fill(int32_t *ids, int n, int32_t V, uint64_t seed) {
         ids[i] = (int32_t)neb_rng_below(&r, (uint64_t)V);
 }
 
-static void randomise(struct intra_model *m) { // away from the symmetric start: gains, biases and B too
+static void
+randomise(struct intra_model *m) { // away from the symmetric start: gains, biases and B too
     struct neb_rng r = neb_rng_make(3, 3);
     for (int32_t i = 0; i < m->n_tensors; i++)
         for (size_t k = 0; k < intra_tensor_size(&m->tensors[i]); k++)
@@ -39,7 +51,8 @@ static void randomise(struct intra_model *m) { // away from the symmetric start:
 }
 
 // Directional derivative of the loss along each tensor's own gradient, by central differences.
-static void check_gradients(const struct intra_model_config *c, const struct intra_trainable *t, bool recompute) {
+static void check_gradients(const struct intra_model_config *c, const struct intra_trainable *t,
+                            bool recompute) {
     enum { B = 2, T = 7 };
     struct intra_model *m = NULL;
     struct intra_acts *a = NULL;
@@ -94,15 +107,29 @@ static void test_gradients(void **state) {
     check_gradients(&c, &lora, false);
     check_gradients(&c, &lora, true);
     check_gradients(&c, &(struct intra_trainable){.mode = INTRA_TRAIN_BITFIT}, false);
-    check_gradients(&c, &(struct intra_trainable){.mode = INTRA_TRAIN_LAST_LAYERS, .last_layers = 1}, false);
-    check_gradients(&c, &(struct intra_trainable){.mode = INTRA_TRAIN_FULL, .freeze_embeddings = true}, false);
+    check_gradients(
+        &c, &(struct intra_trainable){.mode = INTRA_TRAIN_LAST_LAYERS, .last_layers = 1}, false);
+    check_gradients(
+        &c, &(struct intra_trainable){.mode = INTRA_TRAIN_FULL, .freeze_embeddings = true}, false);
 }
 
 static struct intra_trainer_config config(const struct intra_trainable *t) {
     return (struct intra_trainer_config){
-        .model = small(true, false), .trainable = *t, .batch = 2, .seq_len = 8, .accumulate = 1, .seed = 4,
-        .optim = {.schedule = {.kind = INTRA_SCHEDULE_COSINE, .lr = 0.01f, .min_ratio = 0.1f, .warmup = 5, .steps = 200},
-                  .clip = {.kind = INTRA_CLIP_GLOBAL_NORM, .max_norm = 1}, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f,
+        .model = small(true, false),
+        .trainable = *t,
+        .batch = 2,
+        .seq_len = 8,
+        .accumulate = 1,
+        .seed = 4,
+        .optim = {.schedule = {.kind = INTRA_SCHEDULE_COSINE,
+                               .lr = 0.01f,
+                               .min_ratio = 0.1f,
+                               .warmup = 5,
+                               .steps = 200},
+                  .clip = {.kind = INTRA_CLIP_GLOBAL_NORM, .max_norm = 1},
+                  .beta1 = 0.9f,
+                  .beta2 = 0.95f,
+                  .eps = 1e-8f,
                   .weight_decay = 0.1f}};
 }
 
@@ -136,7 +163,9 @@ static void test_learns_a_batch(void **state) {
 
 static void test_frozen_stays(void **state) {
     (void)state;
-    const struct intra_trainable sets[] = {lora, {.mode = INTRA_TRAIN_BITFIT}, {.mode = INTRA_TRAIN_LAST_LAYERS, .last_layers = 1},
+    const struct intra_trainable sets[] = {lora,
+                                           {.mode = INTRA_TRAIN_BITFIT},
+                                           {.mode = INTRA_TRAIN_LAST_LAYERS, .last_layers = 1},
                                            {.mode = INTRA_TRAIN_FULL, .freeze_embeddings = true}};
     for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {
         struct intra_trainer_config c = config(&sets[i]);
@@ -151,7 +180,8 @@ static void test_frozen_stays(void **state) {
         int32_t learned = 0;
         for (int32_t k = 0; k < m->n_tensors; k++) {
             const struct intra_tensor *w = &m->tensors[k];
-            bool same = !memcmp(before + w->at, intra_param(m, w), intra_tensor_size(w) * sizeof *before);
+            bool same =
+                !memcmp(before + w->at, intra_param(m, w), intra_tensor_size(w) * sizeof *before);
             assert_true(same == !w->trainable);
             learned += w->trainable;
         }
@@ -199,7 +229,8 @@ static void test_accumulation_is_a_larger_batch(void **state) {
     intra_trainer_micro(two, x, y);
     intra_trainer_micro(two, x + 16, y + 16);
     intra_trainer_update(two, &s2);
-    assert_true(fabs(s1.loss - s2.loss) < 1e-6 && fabs(s1.update.grad_norm - s2.update.grad_norm) < 1e-5);
+    assert_true(fabs(s1.loss - s2.loss) < 1e-6 &&
+                fabs(s1.update.grad_norm - s2.update.grad_norm) < 1e-5);
     for (size_t i = 0; i < one->model->n_params; i++)
         assert_true(fabsf(one->model->params[i] - two->model->params[i]) < 1e-5f);
     intra_trainer_destroy(&one);
@@ -224,7 +255,8 @@ static void test_resume_is_bit_identical(void **state) {
         struct intra_trainer *a = NULL, *b = NULL;
         struct intra_ckpt *k = NULL;
         char path[NEB_PATH_MAX];
-        c.optim.clip = (struct intra_clip){.kind = INTRA_CLIP_ADAGC, .max_norm = 1, .ratio = 1.04f, .beta = 0.99f, .warmup = 4};
+        c.optim.clip = (struct intra_clip){
+            .kind = INTRA_CLIP_ADAGC, .max_norm = 1, .ratio = 1.04f, .beta = 0.99f, .warmup = 4};
         assert_int_equal(intra_ckpt_step_path(dir, 7, path, sizeof path), NEB_OK);
         assert_int_equal(intra_trainer_create(&c, K, &a), NEB_OK);
         for (int s = 0; s < 7; s++)
@@ -274,7 +306,8 @@ static void test_damaged_checkpoint(void **state) {
         assert_non_null(strstr(message, newer));
     }
     int refused = 0, flips = 0;
-    for (size_t at = 64; at < file.len; at += file.len / 61 + 1, flips++) { // a bit flipped anywhere
+    for (size_t at = 64; at < file.len;
+         at += file.len / 61 + 1, flips++) { // a bit flipped anywhere
         file.p[at] ^= 0x10;
         assert_int_equal(neb_fs_write(newer, file.p, file.len, 0600), NEB_OK);
         file.p[at] ^= 0x10;
@@ -323,12 +356,14 @@ static void test_generate(void **state) {
         intra_trainer_micro(t, x, y);
         intra_trainer_update(t, &s);
     }
-    struct intra_sampling greedy = {.eos = -1}, warm = {.temperature = 1.5f, .top_k = 5, .seed = 3, .eos = -1};
+    struct intra_sampling greedy = {.eos = -1},
+                          warm = {.temperature = 1.5f, .top_k = 5, .seed = 3, .eos = -1};
     assert_int_equal(intra_generate(K, t->model, &greedy, ids, 3, 8, &n), NEB_OK);
     assert_int_equal(n, 8);
     for (int i = 0; i < 8; i++)
         assert_int_equal(ids[i], i + 1); // counting was learned
-    assert_int_equal(intra_generate(K, t->model, &warm, ids, 3, 24, &n), NEB_OK); // longer than the window
+    assert_int_equal(intra_generate(K, t->model, &warm, ids, 3, 24, &n),
+                     NEB_OK); // longer than the window
     assert_int_equal(intra_generate(K, t->model, &warm, again, 3, 24, &n2), NEB_OK);
     assert_memory_equal(ids, again, sizeof ids);
     intra_trainer_destroy(&t);
@@ -336,10 +371,14 @@ static void test_generate(void **state) {
 
 static void test_schedule(void **state) {
     (void)state;
-    struct intra_schedule cosine = {INTRA_SCHEDULE_COSINE, 1, 0.1f, 0, 10, 110}, wsd = {INTRA_SCHEDULE_WSD, 1, 0, 0.2f, 10, 100};
-    assert_true(fabsf(intra_schedule_lr(&cosine, 0) - 0.1f) < 1e-6f && fabsf(intra_schedule_lr(&cosine, 9) - 1) < 1e-6f);
-    assert_true(fabsf(intra_schedule_lr(&cosine, 60) - 0.55f) < 1e-3f && fabsf(intra_schedule_lr(&cosine, 110) - 0.1f) < 1e-6f);
-    assert_true(intra_schedule_lr(&wsd, 80) == 1 && fabsf(intra_schedule_lr(&wsd, 90) - 0.5f) < 1e-6f);
+    struct intra_schedule cosine = {INTRA_SCHEDULE_COSINE, 1, 0.1f, 0, 10, 110},
+                          wsd = {INTRA_SCHEDULE_WSD, 1, 0, 0.2f, 10, 100};
+    assert_true(fabsf(intra_schedule_lr(&cosine, 0) - 0.1f) < 1e-6f &&
+                fabsf(intra_schedule_lr(&cosine, 9) - 1) < 1e-6f);
+    assert_true(fabsf(intra_schedule_lr(&cosine, 60) - 0.55f) < 1e-3f &&
+                fabsf(intra_schedule_lr(&cosine, 110) - 0.1f) < 1e-6f);
+    assert_true(intra_schedule_lr(&wsd, 80) == 1 &&
+                fabsf(intra_schedule_lr(&wsd, 90) - 0.5f) < 1e-6f);
 }
 
 static void test_bad_shapes(void **state) {
@@ -352,7 +391,10 @@ static void test_bad_shapes(void **state) {
     assert_int_equal(intra_model_create(&c, &full, 1, &m), NEB_ERR_INVALID);
     assert_non_null(strstr(message, "n_kv_heads: 3 does not divide n_heads 4"));
     c = small(true, false);
-    assert_int_equal(intra_model_create(&c, &(struct intra_trainable){.mode = INTRA_TRAIN_LAST_LAYERS, .last_layers = 3}, 1, &m),
+    assert_int_equal(intra_model_create(&c,
+                                        &(struct intra_trainable){.mode = INTRA_TRAIN_LAST_LAYERS,
+                                                                  .last_layers = 3},
+                                        1, &m),
                      NEB_ERR_INVALID);
     neb_log_set_sink(NULL, NULL);
 }
@@ -370,11 +412,16 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gradients),         cmocka_unit_test(test_learns_a_batch),
-        cmocka_unit_test(test_frozen_stays),      cmocka_unit_test(test_lora_merge_keeps_the_function),
-        cmocka_unit_test(test_accumulation_is_a_larger_batch), cmocka_unit_test(test_resume_is_bit_identical),
-        cmocka_unit_test(test_damaged_checkpoint), cmocka_unit_test(test_generate),
-        cmocka_unit_test(test_schedule),          cmocka_unit_test(test_bad_shapes),
+        cmocka_unit_test(test_gradients),
+        cmocka_unit_test(test_learns_a_batch),
+        cmocka_unit_test(test_frozen_stays),
+        cmocka_unit_test(test_lora_merge_keeps_the_function),
+        cmocka_unit_test(test_accumulation_is_a_larger_batch),
+        cmocka_unit_test(test_resume_is_bit_identical),
+        cmocka_unit_test(test_damaged_checkpoint),
+        cmocka_unit_test(test_generate),
+        cmocka_unit_test(test_schedule),
+        cmocka_unit_test(test_bad_shapes),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

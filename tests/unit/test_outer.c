@@ -24,14 +24,17 @@ struct member {
 static struct kern_pool *pool;
 static struct member members[MEMBERS];
 
-static void swallow(void *user, enum neb_log_level level, const char *text) { (void)user, (void)level, (void)text; }
+static void swallow(void *user, enum neb_log_level level, const char *text) {
+    (void)user, (void)level, (void)text;
+}
 static const uint64_t *counts_of(void *user, int32_t unit) {
     (void)unit;
     return ((struct member *)user)->counts;
 }
 
 static void start(int n, float beta, int fragments, bool row_weights) {
-    struct inter_outer_config c = {.beta = beta, .kappa = 1, .row_weights = row_weights, .fragments = fragments};
+    struct inter_outer_config c = {
+        .beta = beta, .kappa = 1, .row_weights = row_weights, .fragments = fragments};
     for (int i = 0; i < n; i++) {
         struct member *m = &members[i];
         struct neb_rng same = neb_rng_make(1, 1);
@@ -62,14 +65,16 @@ static void train(struct member *m, float size) { // a heavy-tailed move, and so
         m->counts[r] += neb_rng_below(&m->rng, 4) == 0 ? neb_rng_below(&m->rng, 100) : 0;
 }
 
-static void apply(int n, int f, unsigned committed, struct inter_outer_round *r, struct kern_digest *d) {
+static void apply(int n, int f, unsigned committed, struct inter_outer_round *r,
+                  struct kern_digest *d) {
     for (int i = 0; i < n; i++) {
         struct inter_outer_part parts[MEMBERS];
         r->parts = parts;
         r->n = 0;
         for (int k = 0; k < n; k++)
             if (committed & 1u << k)
-                parts[r->n++] = (struct inter_outer_part){members[k].blob.p, members[k].blob.len, 1000u * (unsigned)(k + 1), 1, k == i};
+                parts[r->n++] = (struct inter_outer_part){members[k].blob.p, members[k].blob.len,
+                                                          1000u * (unsigned)(k + 1), 1, k == i};
         assert_int_equal(inter_outer_apply(members[i].o, f, r, &d[i]), NEB_OK);
     }
 }
@@ -88,7 +93,9 @@ static void test_all_members_hold_the_same_bits(void **state) {
                 int f = round % 2;
                 for (int i = 0; i < n; i++) {
                     train(&members[i], 0.01f);
-                    assert_int_equal(inter_outer_encode(members[i].o, f, &codec, counts_of, &members[i], &members[i].blob), NEB_OK);
+                    assert_int_equal(inter_outer_encode(members[i].o, f, &codec, counts_of,
+                                                        &members[i], &members[i].blob),
+                                     NEB_OK);
                     train(&members[i], 0.001f); // overlap: steps while it travels
                 }
                 r.merge = round == 6;
@@ -118,14 +125,18 @@ static void test_late_update_is_not_lost(void **state) {
     // Member 1 moves element 5 by exactly 8, but its update is too late for the commit.
     members[1].theta_m[5] += 8;
     for (int i = 0; i < 2; i++)
-        assert_int_equal(inter_outer_encode(members[i].o, 0, &codec, counts_of, &members[i], &members[i].blob), NEB_OK);
+        assert_int_equal(
+            inter_outer_encode(members[i].o, 0, &codec, counts_of, &members[i], &members[i].blob),
+            NEB_OK);
     float before = members[0].theta_m[5];
     apply(2, 0, 1, &r, d);
     inter_outer_arrays(members[1].o, a);
     assert_true(a[2].p[5] == before - (before + 8)); // e = u = Δ
     assert_true(a[0].p[5] == before && members[1].theta_m[5] == before);
     for (int i = 0; i < 2; i++)
-        assert_int_equal(inter_outer_encode(members[i].o, 0, &codec, counts_of, &members[i], &members[i].blob), NEB_OK);
+        assert_int_equal(
+            inter_outer_encode(members[i].o, 0, &codec, counts_of, &members[i], &members[i].blob),
+            NEB_OK);
     apply(2, 0, 3, &r, d); // weights 1/3 and 2/3
     assert_true(fabsf(a[0].p[5] - (before + 16.0f / 3)) < 1e-5f);
     assert_true(a[2].p[5] == 0);
@@ -152,7 +163,9 @@ static void test_error_feedback_loses_nothing(void **state) {
         train(&members[0], 0.01f);
         for (int k = 0; k < N; k++)
             exact[k] += (double)members[0].theta_m[k] - (double)before[k];
-        assert_int_equal(inter_outer_encode(members[0].o, 0, &codec, counts_of, &members[0], &members[0].blob), NEB_OK);
+        assert_int_equal(
+            inter_outer_encode(members[0].o, 0, &codec, counts_of, &members[0], &members[0].blob),
+            NEB_OK);
         apply(1, 0, 1, &r, &d);
     }
     double worst = 0, moved = 0;
@@ -176,7 +189,9 @@ static void test_rows_follow_who_saw_them(void **state) {
     members[0].theta_m[COLS * 3] += 1;
     members[0].theta_m[COLS * 4] += 3;
     for (int i = 0; i < 2; i++)
-        assert_int_equal(inter_outer_encode(members[i].o, 0, &codec, counts_of, &members[i], &members[i].blob), NEB_OK);
+        assert_int_equal(
+            inter_outer_encode(members[i].o, 0, &codec, counts_of, &members[i], &members[i].blob),
+            NEB_OK);
     apply(2, 0, 3, &r, d);
     assert_true(fabsf(members[1].theta_m[COLS * 3] - before - 1) < 1e-3f);
     assert_true(fabsf(members[1].theta_m[COLS * 4] - other - 1) < 1e-3f); // by share: a third of 3
@@ -192,20 +207,24 @@ static void test_bad_commit_changes_nothing(void **state) {
     start(2, 1, 1, true);
     for (int i = 0; i < 2; i++) {
         train(&members[i], 0.01f);
-        assert_int_equal(inter_outer_encode(members[i].o, 0, &codec, counts_of, &members[i], &members[i].blob), NEB_OK);
+        assert_int_equal(
+            inter_outer_encode(members[i].o, 0, &codec, counts_of, &members[i], &members[i].blob),
+            NEB_OK);
     }
     struct kern_digest before = inter_outer_digest(members[0].o);
     static float theta_m[N];
     memcpy(theta_m, members[0].theta_m, sizeof theta_m);
     neb_log_set_sink(swallow, NULL);
     for (size_t cut = 0; cut < members[1].blob.len; cut += members[1].blob.len / 37 + 1) {
-        struct inter_outer_part parts[2] = {{members[0].blob.p, members[0].blob.len, 5, 1, true}, {members[1].blob.p, cut, 5, 1, false}};
+        struct inter_outer_part parts[2] = {{members[0].blob.p, members[0].blob.len, 5, 1, true},
+                                            {members[1].blob.p, cut, 5, 1, false}};
         r.parts = parts, r.n = 2;
         assert_int_equal(inter_outer_apply(members[0].o, 0, &r, &d), NEB_ERR_FORMAT);
     }
     struct inter_outer_part none[1] = {{members[0].blob.p, members[0].blob.len, 0, 1, true}};
     r.parts = none, r.n = 1;
-    assert_int_equal(inter_outer_apply(members[0].o, 0, &r, &d), NEB_ERR_FORMAT); // no tokens behind it
+    assert_int_equal(inter_outer_apply(members[0].o, 0, &r, &d),
+                     NEB_ERR_FORMAT); // no tokens behind it
     none[0].tokens = 1, none[0].clip = NAN;
     assert_int_equal(inter_outer_apply(members[0].o, 0, &r, &d), NEB_ERR_FORMAT);
     neb_log_set_sink(NULL, NULL);
@@ -228,8 +247,10 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_members_hold_the_same_bits), cmocka_unit_test(test_late_update_is_not_lost),
-        cmocka_unit_test(test_error_feedback_loses_nothing),   cmocka_unit_test(test_rows_follow_who_saw_them),
+        cmocka_unit_test(test_all_members_hold_the_same_bits),
+        cmocka_unit_test(test_late_update_is_not_lost),
+        cmocka_unit_test(test_error_feedback_loses_nothing),
+        cmocka_unit_test(test_rows_follow_who_saw_them),
         cmocka_unit_test(test_bad_commit_changes_nothing),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

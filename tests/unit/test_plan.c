@@ -8,10 +8,11 @@
 #include <math.h>
 #include <string.h>
 
-static const char base[] = "job: j\nsteps: 100\n"
-                           "model: {vocab: 96, n_layers: 3, d_model: 32, n_heads: 4, n_kv_heads: 2, d_ff: 80}\n"
-                           "data: {corpus: c, seq_len: 16, batch: 4, accumulate: 2}\n"
-                           "optim: {lr: 1e-3}\nclusters: [{name: a}]\n";
+static const char base[] =
+    "job: j\nsteps: 100\n"
+    "model: {vocab: 96, n_layers: 3, d_model: 32, n_heads: 4, n_kv_heads: 2, d_ff: 80}\n"
+    "data: {corpus: c, seq_len: 16, batch: 4, accumulate: 2}\n"
+    "optim: {lr: 1e-3}\nclusters: [{name: a}]\n";
 
 static struct agent_job job_with(const char *const *sets) {
     struct agent_job j;
@@ -31,7 +32,8 @@ static void test_counts(void **state) {
         {"model.head_dim=16", "trainable.freeze=[embeddings]", NULL},
         {"model.tied=false", "trainable.freeze=[embeddings]", NULL},
         {"trainable=lora", "trainable.rank=4", "trainable.targets=[q,v,down]", NULL},
-        {"trainable=lora", "trainable.rank=2", "trainable.targets=[k,o,gate,up]", "model.tied=false", NULL},
+        {"trainable=lora", "trainable.rank=2", "trainable.targets=[k,o,gate,up]",
+         "model.tied=false", NULL},
         {"trainable=bitfit", "model.qkv_bias=true", NULL},
         {"trainable=last_layers", "trainable.n=2", NULL},
         {"trainable=last_layers", "trainable.n=3", "model.tied=false", "model.qkv_bias=true", NULL},
@@ -64,7 +66,10 @@ static void test_bytes(void **state) {
     } cases[] = {
         {{"sync.interval=10", "sync.codec=fp32", NULL}, 10, 29, 33},
         {{"sync.interval=30", "sync.codec=int4", NULL}, 4, 3, 4.2},
-        {{"sync.interval=99", "sync.codec=topk:64/4096", NULL}, 2, 7, 9}, // all tensors are small: int8
+        {{"sync.interval=99", "sync.codec=topk:64/4096", NULL},
+         2,
+         7,
+         9}, // all tensors are small: int8
         {{"model.vocab=100000", "sync.codec=topk:64/4096", NULL}, 4, 0.1, 0.3},
         {{"sync.scheme=synchronous", NULL}, 100, 32, 32},
     };

@@ -31,15 +31,16 @@ static void end(struct screen *s) {
 }
 
 static void step(struct screen *s, int cluster, int n, double loss) {
-    json_t *line = json_pack("{s:s, s:i, s:i, s:f, s:f, s:f, s:f}", "kind", "step", "step", n, "tokens", 2048 * n, "loss",
-                             loss, "tokens_per_s", 20480.0, "stall_s", 0.1 * n / 10, "train_s", 0.9 * n / 10);
+    json_t *line = json_pack("{s:s, s:i, s:i, s:f, s:f, s:f, s:f}", "kind", "step", "step", n,
+                             "tokens", 2048 * n, "loss", loss, "tokens_per_s", 20480.0, "stall_s",
+                             0.1 * n / 10, "train_s", 0.9 * n / 10);
     agent_progress_metrics(s->p, cluster, line);
     json_decref(line);
 }
 
 static void link_state(struct screen *s, int cluster, bool up) {
-    json_t *line = json_pack("{s:s, s:i, s:i, s:f, s:b}", "kind", "link", "sent_bytes", 1234567, "recv_bytes", 998, "goodput_bps",
-                             94.2e6, "up", up);
+    json_t *line = json_pack("{s:s, s:i, s:i, s:f, s:b}", "kind", "link", "sent_bytes", 1234567,
+                             "recv_bytes", 998, "goodput_bps", 94.2e6, "up", up);
     agent_progress_metrics(s->p, cluster, line);
     json_decref(line);
 }
@@ -71,20 +72,25 @@ static void test_human(void **state) {
 
 static void test_plain(void **state) {
     (void)state;
-    static const char expect[] =
-        "[0:05, --:-- left] paris      step   10/300  loss  7.125    20480 tok/s  sent  1.23 MB  recv    998 B  94.2 Mbit/s  "
-        "stall 10.0%  round 0\n"
-        "[0:05, --:-- left] berlin     step    0/300  loss      -        0 tok/s  sent      0 B  recv      0 B            -  "
-        "stall  0.0%  round 0\n"
-        "berlin: link down\n"
-        "[0:10, --:-- left] paris      step  110/300  loss  5.200    20480 tok/s  sent  1.23 MB  recv    998 B  94.2 Mbit/s  "
-        "stall 10.0%  round 0\n"
-        "[0:10, --:-- left] berlin     step  110/300  loss  5.600    20480 tok/s  sent      0 B  recv      0 B            -  "
-        "stall 10.0%  round 0\n"
-        "[0:20, 0:28 left] paris      step  160/300  loss  5.000    20480 tok/s  sent  1.23 MB  recv    998 B  94.2 Mbit/s  "
-        "stall 10.0%  round 0\n"
-        "[0:20, 0:28 left] berlin     step  160/300  loss  5.500    20480 tok/s  sent  1.23 MB  recv    998 B  94.2 Mbit/s  "
-        "stall 10.0%  round 3  LINK DOWN\n";
+    static const char expect[] = "[0:05, --:-- left] paris      step   10/300  loss  7.125    "
+                                 "20480 tok/s  sent  1.23 MB  recv    998 B  94.2 Mbit/s  "
+                                 "stall 10.0%  round 0\n"
+                                 "[0:05, --:-- left] berlin     step    0/300  loss      -        "
+                                 "0 tok/s  sent      0 B  recv      0 B            -  "
+                                 "stall  0.0%  round 0\n"
+                                 "berlin: link down\n"
+                                 "[0:10, --:-- left] paris      step  110/300  loss  5.200    "
+                                 "20480 tok/s  sent  1.23 MB  recv    998 B  94.2 Mbit/s  "
+                                 "stall 10.0%  round 0\n"
+                                 "[0:10, --:-- left] berlin     step  110/300  loss  5.600    "
+                                 "20480 tok/s  sent      0 B  recv      0 B            -  "
+                                 "stall 10.0%  round 0\n"
+                                 "[0:20, 0:28 left] paris      step  160/300  loss  5.000    20480 "
+                                 "tok/s  sent  1.23 MB  recv    998 B  94.2 Mbit/s  "
+                                 "stall 10.0%  round 0\n"
+                                 "[0:20, 0:28 left] berlin     step  160/300  loss  5.500    20480 "
+                                 "tok/s  sent  1.23 MB  recv    998 B  94.2 Mbit/s  "
+                                 "stall 10.0%  round 3  LINK DOWN\n";
     struct screen s;
     begin(&s, AGENT_PROGRESS_PLAIN);
     step(&s, 0, 10, 7.125);
@@ -144,7 +150,8 @@ static void test_json(void **state) {
     agent_progress_note(s.p, "berlin: \"gone\"");
     agent_progress_draw(s.p, 99 * NEB_S, true);
     char *next = strchr(s.text, '\n') + 1;
-    json_t *a = json_loadb(s.text, (size_t)(next - s.text), 0, NULL), *b = json_loads(next, 0, NULL);
+    json_t *a = json_loadb(s.text, (size_t)(next - s.text), 0, NULL),
+           *b = json_loads(next, 0, NULL);
     assert_int_equal(json_integer_value(json_object_get(a, "step")), 10);
     assert_string_equal(json_string_value(json_object_get(b, "text")), "berlin: \"gone\"");
     assert_int_equal(count(s.text, "\n"), 2);
@@ -155,8 +162,16 @@ static void test_json(void **state) {
 
 static void test_narrow(void **state) {
     (void)state;
-    struct agent_sample s = {.name = "paris", .step = 120, .loss = 5.25, .tokens_per_s = 20480, .stall_s = 1, .train_s = 9,
-                             .sent_bytes = 5000000, .goodput_bps = 9e7, .link_known = true, .link_up = false};
+    struct agent_sample s = {.name = "paris",
+                             .step = 120,
+                             .loss = 5.25,
+                             .tokens_per_s = 20480,
+                             .stall_s = 1,
+                             .train_s = 9,
+                             .sent_bytes = 5000000,
+                             .goodput_bps = 9e7,
+                             .link_known = true,
+                             .link_up = false};
     char line[512];
     for (int width = 1; width < 160; width++) {
         agent_progress_line(&s, 300, width, line, sizeof line);
@@ -167,11 +182,13 @@ static void test_narrow(void **state) {
             assert_non_null(strstr(line, "loss  5.250"));
     }
     agent_progress_line(&s, 300, 80, line, sizeof line);
-    assert_string_equal(line, "paris      step  120/300  loss  5.250  sent  5.00 MB  stall 10.0%  LINK DOWN");
+    assert_string_equal(
+        line, "paris      step  120/300  loss  5.250  sent  5.00 MB  stall 10.0%  LINK DOWN");
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_human), cmocka_unit_test(test_plain), cmocka_unit_test(test_terminal),
-                                       cmocka_unit_test(test_json), cmocka_unit_test(test_narrow)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_human), cmocka_unit_test(test_plain),
+                                       cmocka_unit_test(test_terminal), cmocka_unit_test(test_json),
+                                       cmocka_unit_test(test_narrow)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -126,7 +126,7 @@ static void test_metrics_full(void **state) {
     size_t whole = b.len;
     assert_int_equal(neb_fs_read(path, 1000, &b), NEB_OK);
     assert_int_equal(b.len, whole); // no half line is left for readers that follow the file
-    add(m, NEB_S, 3); // there is room again
+    add(m, NEB_S, 3);               // there is room again
     agent_metrics_close(&m);
     neb_buf_free(&b);
     assert_int_equal(agent_metrics_read(path, collect, &s, &bad), NEB_OK);

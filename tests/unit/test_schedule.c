@@ -30,7 +30,8 @@ static void add(struct run *r, char kind, int32_t f, int64_t step) {
     r->log[r->n++] = (struct event){kind, f, step};
 }
 
-static void start(struct run *r, int64_t steps, int32_t interval, int32_t overlap, int32_t fragments) {
+static void start(struct run *r, int64_t steps, int32_t interval, int32_t overlap,
+                  int32_t fragments) {
     memset(r, 0, sizeof *r);
     r->s = (struct agent_schedule){steps, interval, overlap, fragments};
     for (int f = 0; f < 8; f++)
@@ -42,7 +43,8 @@ static bool boundary(struct run *r, int64_t step, bool down) {
     for (int32_t f = 0; f < r->s.fragments; f++) {
         struct agent_fragment *g = &r->frag[f];
         for (;;) {
-            enum agent_decision d = agent_schedule_decide(&r->s, r->frag, f, step, !down, r->miss[f]);
+            enum agent_decision d =
+                agent_schedule_decide(&r->s, r->frag, f, step, !down, r->miss[f]);
             if (d == AGENT_GO_ON)
                 break;
             if (d == AGENT_SEND) {
@@ -79,8 +81,8 @@ static void expect(const struct run *r, const char *text) {
     char got[4096] = "";
     size_t n = 0;
     for (size_t i = 0; i < r->n; i++)
-        n += (size_t)snprintf(got + n, sizeof got - n, "%s%c%d@%lld", i ? " " : "", r->log[i].kind, r->log[i].f,
-                              (long long)r->log[i].step);
+        n += (size_t)snprintf(got + n, sizeof got - n, "%s%c%d@%lld", i ? " " : "", r->log[i].kind,
+                              r->log[i].f, (long long)r->log[i].step);
     assert_string_equal(got, text);
 }
 
@@ -141,10 +143,12 @@ static void test_unaligned_members_never_wait_for_each_other_in_a_circle(void **
         for (int i = 0; i < 2; i++) {
             struct run *r = &m[i], *o = &m[1 - i];
             bool ready = true;
-            for (int32_t f = 0; f < 2; f++) { // waiting for one fragment does not keep the other from being sent
+            for (int32_t f = 0; f < 2;
+                 f++) { // waiting for one fragment does not keep the other from being sent
                 struct agent_fragment *g = &r->frag[f];
                 enum agent_decision d;
-                while ((d = agent_schedule_decide(&r->s, r->frag, f, at[i], true, r->miss[f])) != AGENT_GO_ON) {
+                while ((d = agent_schedule_decide(&r->s, r->frag, f, at[i], true, r->miss[f])) !=
+                       AGENT_GO_ON) {
                     const struct agent_fragment *p = &o->frag[f];
                     if (d == AGENT_SEND) {
                         g->in_flight = true;
@@ -176,7 +180,8 @@ static void test_unaligned_members_never_wait_for_each_other_in_a_circle(void **
             break;
     }
     assert_true(at[0] == 400 && at[1] == 400);
-    assert_true(agent_schedule_finished(&m[0].s, m[0].frag, 400) && agent_schedule_finished(&m[1].s, m[1].frag, 400));
+    assert_true(agent_schedule_finished(&m[0].s, m[0].frag, 400) &&
+                agent_schedule_finished(&m[1].s, m[1].frag, 400));
 }
 
 int main(void) {
