@@ -11,6 +11,9 @@ const struct agent_command agent_commands[] = {
     {"eval", "held-out loss of a checkpoint", cmd_eval},
     {"generate", "continue a text with a checkpoint", cmd_generate},
     {"worker", NULL, cmd_worker},
+    {"bench", "measure this machine", cmd_bench},
     {"data", "make a corpus from text", cmd_data},
+    {"id", "print this node's identity; make its keys", cmd_id},
+    {"peer", "add, list or remove the sites this node works with", cmd_peer},
     {NULL, NULL, NULL},
 };

@@ -23,7 +23,10 @@ int cmd_status(int argc, char **argv);
 int cmd_stop(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
 int cmd_generate(int argc, char **argv);
+int cmd_bench(int argc, char **argv);
 int cmd_data(int argc, char **argv);
+int cmd_id(int argc, char **argv);
+int cmd_peer(int argc, char **argv);
 
 extern const struct agent_command agent_commands[]; // ends with name NULL
 

@@ -83,11 +83,11 @@ static const struct option options[] = {
     {"sync.outer.lr", T_FLOAT, AT(sync.eta), 0, 10, "0.9", NULL, "η"},
     {"sync.outer.momentum", T_FLOAT, AT(sync.mu), 0, 0.999, "0.6", NULL, "μ (Nesterov)"},
     {"sync.row_weights", T_BOOL, AT(sync.row_weights), 0, 0, "true", NULL, "rows of embedding and output by the tokens seen of them"},
-    {"sync.kappa", T_FLOAT, AT(sync.kappa), 1e-6, 1e6, "1", NULL, "tokens that every row is worth unseen"},
+    {"sync.kappa", T_FLOAT, AT(sync.kappa), 1e-6, 1e6, "0.1", NULL, "tokens that every row is worth unseen"},
     {"sync.merge_after", T_INT32, AT(sync.merge_after), 1, 1e6, "4", NULL, "S: missed intervals until a merge round"},
     {"eval.windows", T_INT32, AT(eval_windows), 0, 1e9, "64", NULL, "held-out windows a source at the end; 0: all"},
     {"checkpoint.every_steps", T_INT32, AT(checkpoint_every), 0, 1e9, "0", NULL, "0: only when stopped and at the end"},
-    {"checkpoint.keep", T_INT32, AT(checkpoint_keep), 1, 100, "2", NULL, "generations"},
+    {"checkpoint.keep", T_INT32, AT(checkpoint_keep), 1, 16, "2", NULL, "generations"},
     {"log_every", T_INT32, AT(log_every), 1, 1e9, "10", NULL, "inner steps a line of metrics"},
 };
 enum { N_OPTIONS = sizeof options / sizeof options[0] };

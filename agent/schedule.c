@@ -8,8 +8,27 @@ bool agent_schedule_due(const struct agent_schedule *s, int32_t f, int64_t step)
     return step > 0 && (step - agent_schedule_offset(s, f)) % s->interval == 0;
 }
 
-enum agent_decision agent_schedule_decide(const struct agent_schedule *s, const struct agent_fragment *frag, int32_t f,
+// Place of a fragment's next update in the one order that all members send in: by round, then by offset, where the
+// first fragment (offset 0) closes a cycle. A member that lags or ran alone for a while still offers what the others wait for.
+static int64_t next_in_order(const struct agent_schedule *s, const struct agent_fragment *g, int32_t f) {
+    int64_t round = (int64_t)g->round + (g->in_flight ? 1 : 0);
+    return round * s->fragments + (f == 0 ? s->fragments - 1 : f - 1);
+}
+
+// Some fragment is due at this step, nothing was sent at it yet, and f is the one whose turn it is.
+static bool turn_of(const struct agent_schedule *s, const struct agent_fragment *frags, int32_t f, int64_t step) {
+    bool any = false;
+    for (int32_t g = 0; g < s->fragments; g++) {
+        if (frags[g].send_step >= step || next_in_order(s, &frags[g], g) < next_in_order(s, &frags[f], f))
+            return false;
+        any = any || agent_schedule_due(s, g, step);
+    }
+    return any;
+}
+
+enum agent_decision agent_schedule_decide(const struct agent_schedule *s, const struct agent_fragment *frags, int32_t f,
                                           int64_t step, bool peers_alive, int64_t counted_miss) {
+    const struct agent_fragment *frag = &frags[f];
     bool last = step >= s->steps;
     if (frag->finished)
         return AGENT_GO_ON;
@@ -19,12 +38,9 @@ enum agent_decision agent_schedule_decide(const struct agent_schedule *s, const 
             return AGENT_MERGE;
         if (last || (ripe && peers_alive))
             return AGENT_WAIT;
-        bool due = agent_schedule_due(s, f, step) && step > frag->send_step;
-        return due && counted_miss != step ? AGENT_MISS : AGENT_GO_ON;
+        return counted_miss != step && turn_of(s, frags, f, step) ? AGENT_MISS : AGENT_GO_ON;
     }
-    if (last)
-        return AGENT_SEND;
-    return agent_schedule_due(s, f, step) && step > frag->send_step ? AGENT_SEND : AGENT_GO_ON;
+    return last || turn_of(s, frags, f, step) ? AGENT_SEND : AGENT_GO_ON;
 }
 
 bool agent_schedule_finished(const struct agent_schedule *s, const struct agent_fragment *frags, int64_t step) {

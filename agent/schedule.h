@@ -4,8 +4,9 @@
 //                        │ send      │ merge       │ send      │ merge
 //                        └─ travels ─┘             └─ travels ─┘
 //
-// A fragment is sent when it is due and its last outcome is known; a due send that finds it still travelling is a
-// missed interval: training goes on locally and the next send carries all of it. At the last step every fragment
+// At a due step the fragment whose turn it is in the common order is sent, if its last outcome is known; if it still travels,
+// that is a missed interval: training goes on locally and its next send carries all of it. The order is the same on all
+// members, whatever their step counts: otherwise one could wait for fragment 0 while another waits for fragment 1, for ever. At the last step every fragment
 // is drained: merged, sent once more with what it learned since, and merged again. A cluster that has drained goes on
 // answering rounds (with nothing new) until every member has declared its last one.
 //
@@ -31,7 +32,7 @@ struct agent_fragment {
     int64_t send_step;   // inner step count at the send
     int64_t merge_step;  // earliest step count of the merge
     int64_t merged_step; // step count of the last merge: local progress exists beyond it
-    uint32_t missed;     // due sends skipped since the last commit
+    uint32_t missed;     // due sends skipped since the last send
 };
 
 // Step count at which fragment f is due, first and then every interval.
@@ -49,7 +50,7 @@ enum agent_decision {
 // What to do with fragment f before inner step `step` begins (so after `step` steps). peers_alive: enough members are
 // reachable for a commit to be expected; without them the worker trains on instead of waiting. Call until AGENT_GO_ON or
 // AGENT_WAIT. counted_miss: the last step at which a miss was counted (-1: none).
-enum agent_decision agent_schedule_decide(const struct agent_schedule *s, const struct agent_fragment *frag, int32_t f,
+enum agent_decision agent_schedule_decide(const struct agent_schedule *s, const struct agent_fragment *frags, int32_t f,
                                           int64_t step, bool peers_alive, int64_t counted_miss);
 // The worker may leave: all steps made and every fragment finished.
 bool agent_schedule_finished(const struct agent_schedule *s, const struct agent_fragment *frags, int64_t step);

@@ -164,7 +164,7 @@ static enum neb_status exchange(struct agent_worker *w, bool *ready) {
     for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++) {
         struct agent_fragment *g = &w->frags[f];
         for (bool more = true; more;) {
-            enum agent_decision d = agent_schedule_decide(&w->schedule, g, f, w->step, expected, w->counted_miss[f]);
+            enum agent_decision d = agent_schedule_decide(&w->schedule, w->frags, f, w->step, expected, w->counted_miss[f]);
             more = d == AGENT_SEND || d == AGENT_MERGE || d == AGENT_MISS;
             if (d == AGENT_SEND)
                 NEB_TRY(worker_send(w, f));
@@ -183,6 +183,21 @@ static enum neb_status exchange(struct agent_worker *w, bool *ready) {
                 if (w->log[i].fragment == (uint32_t)f && w->log[i].round == g->round)
                     *ready = false;
     }
+    return NEB_OK;
+}
+
+// A run that starts alone would train past its first exchanges while the links are still being made.
+static enum neb_status wait_for_peers(struct agent_worker *w) {
+    const neb_ns patience = 15 * NEB_S;
+    struct agent_ipc_msg m;
+    for (neb_ns end = neb_now() + patience; w->alive < w->job.n_clusters - 1 && !w->stop && neb_now() < end;) {
+        enum neb_status st = agent_ipc_wait(w->ipc, poll_slice, &m);
+        if (st == NEB_OK)
+            NEB_TRY(on_agent(w, &m));
+    }
+    if (w->alive < w->job.n_clusters - 1)
+        neb_warn("%d of %d other clusters are not reachable; training starts without them", w->job.n_clusters - 1 - w->alive,
+                 w->job.n_clusters - 1);
     return NEB_OK;
 }
 
@@ -291,6 +306,8 @@ static enum neb_status run(struct agent_worker *w, const char *socket_path, cons
     for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++)
         if (w->frags[f].in_flight)
             NEB_TRY(worker_resubmit(w, f));
+    if (w->federated)
+        NEB_TRY(wait_for_peers(w));
     NEB_TRY(train(w));
     NEB_TRY(worker_save(w)); // also at the end: a run that died between here and its report goes on from here
     if (finished(w))
@@ -302,8 +319,16 @@ enum neb_status agent_worker_run(const char *socket_path, const char *job) {
     struct agent_worker *w = calloc(1, sizeof *w);
     if (!w)
         return neb_fail(NEB_ERR_NOMEM, "out of memory starting a worker");
+    w->saved_step = -1;
     signal(SIGINT, SIG_IGN); // the agent decides when a worker stops
     enum neb_status st = run(w, socket_path, job);
+    if (st != NEB_OK && w->ipc) { // an error, not a crash: starting again would end the same way, so the user is told at once
+        char text[1024];
+        neb_last_error(text, sizeof text);
+        json_t *r = json_pack("{s:s}", "error", text[0] ? text : neb_status_name(st));
+        if (agent_ipc_send(w->ipc, NULL, json_pack("{s:s,s:o}", "op", "report", "report", r), NULL, 0) != NEB_OK)
+            neb_warn("the agent could not be told");
+    }
     worker_sync_destroy(w);
     intra_trainer_destroy(&w->trainer);
     for (int i = 0; i < w->n_samplers; i++)

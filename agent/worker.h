@@ -15,7 +15,7 @@
 #include "inter/outer.h"
 #include "intra/data.h"
 
-enum { WORKER_COUNTS = 4 };
+enum { WORKER_COUNTS = 4, WORKER_GENERATIONS_MAX = 16 };
 
 struct agent_travel { // a fragment's update on its way, or its commit that waits to be merged
     struct neb_buf blob;      // encoded bytes, as submitted
@@ -61,7 +61,10 @@ struct agent_worker {
     uint64_t *counts_sent[64];     // per fragment, (4, V): input and target counts at its last committed send, and at its last send
     uint64_t **unit_counts;        // per unit with row weights: (rows) counts to send, scratch
     struct kern_digest last_digest[64];
-    uint32_t checkpoint_round[64]; // of the newest checkpoint: older updates may go once the next one is written
+    // Rounds at the newest checkpoints, as a ring: updates are kept back to the oldest generation on disk.
+    uint32_t saved_rounds[WORKER_GENERATIONS_MAX][64];
+    int64_t saved_step; // of the newest; -1: none by this process
+    int n_saved;
     struct agent_merge *log;       // of the run that is being repeated, if any
     size_t n_log;
     FILE *log_file;

@@ -127,6 +127,25 @@ static enum neb_status write_checkpoint(struct agent_worker *w, struct intra_ckp
     return w->federated ? save_sync(w, out) : NEB_OK;
 }
 
+// Tells the agent which updates no generation on disk needs any more. A process that has not yet written them all itself does
+// not know what the older ones need, and keeps everything.
+static enum neb_status release_updates(struct agent_worker *w) {
+    int keep = w->job.checkpoint_keep;
+    if (w->saved_step == w->step)
+        return NEB_OK; // the same generation again
+    w->saved_step = w->step;
+    for (int32_t f = 0; f < w->job.sync.fragments; f++)
+        w->saved_rounds[w->n_saved % keep][f] = w->frags[f].round;
+    if (++w->n_saved < keep)
+        return NEB_OK;
+    json_t *rounds = json_array();
+    for (int32_t f = 0; f < w->job.sync.fragments; f++) // the next slot to be written is the oldest
+        json_array_append_new(rounds, json_integer((json_int_t)w->saved_rounds[w->n_saved % keep][f]));
+    if (agent_ipc_send(w->ipc, NULL, json_pack("{s:s,s:o}", "op", "checkpoint", "rounds", rounds), NULL, 0) != NEB_OK)
+        neb_debug("the agent was not told about the checkpoint");
+    return NEB_OK;
+}
+
 enum neb_status worker_save(struct agent_worker *w) {
     char dir[NEB_PATH_MAX], path[NEB_PATH_MAX];
     struct intra_ckpt_writer *out = NULL;
@@ -141,18 +160,7 @@ enum neb_status worker_save(struct agent_worker *w) {
     intra_ckpt_writer_destroy(&out);
     NEB_TRY(st);
     NEB_TRY(intra_ckpt_prune(dir, w->job.checkpoint_keep));
-    // Updates are kept back to the older generation: with two kept, the rounds of the one before this.
-    if (w->federated && w->ipc) {
-        json_t *rounds = json_array();
-        for (int32_t f = 0; f < w->job.sync.fragments; f++) {
-            uint32_t keep = w->checkpoint_round[f];
-            json_array_append_new(rounds, json_integer((json_int_t)keep));
-            w->checkpoint_round[f] = w->frags[f].round;
-        }
-        if (agent_ipc_send(w->ipc, NULL, json_pack("{s:s,s:o}", "op", "checkpoint", "rounds", rounds), NULL, 0) != NEB_OK)
-            neb_debug("the agent was not told about the checkpoint");
-    }
-    return NEB_OK;
+    return w->federated ? release_updates(w) : NEB_OK;
 }
 
 static enum neb_status restore_sync(struct agent_worker *w, const struct intra_ckpt *c) {

@@ -136,7 +136,8 @@ enum neb_status worker_send(struct agent_worker *w, int32_t f) {
     t->tokens = w->all_tokens - w->tokens_base[f];
     t->tokens_at_send = w->all_tokens;
     t->steps = (uint32_t)(w->step - w->steps_base[f]);
-    t->missed = g->missed;
+    t->missed = g->missed; // they count for the update that carries what was learned in them
+    g->missed = 0;
     t->sent_at = start;
     g->in_flight = true;
     g->arrived = false;
@@ -213,7 +214,6 @@ enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
                                 t->merge, "missed", (json_int_t)t->missed));
     g->in_flight = g->arrived = false;
     g->round++;
-    g->missed = 0;
     g->merged_step = w->step;
     g->finished = t->all_final;
     w->rounds++;

@@ -650,6 +650,22 @@ static void on_commit(struct step *s, struct neb_rd *r) {
     commit(s, j, g, &c);
 }
 
+// Says again what the other side may have missed.
+static void repeat(struct step *s, struct job *j, struct fragment *g, uint32_t f, uint32_t peer) {
+    int m = member_of_peer(j, peer);
+    const struct slot *own = &g->slots[j->c.self];
+    if (own->known && !(own->holders >> m & 1))
+        say_manifest(s, j, g, peer);
+    if (g->slots[m].known)
+        say_state(s, j, &g->slots[m], false);
+    if (g->voted && leads(j)) {
+        inter_record_put(begin(s, MSG_PROPOSE), &g->vote);
+        send_to(s, peer);
+    } else if (g->voted && g->vote.leader == m) {
+        say_accept(s, j, g, f);
+    }
+}
+
 static void on_pull(struct step *s, struct neb_rd *r) {
     uint8_t id[INTER_ID_BYTES];
     neb_rd_copy(r, id, sizeof id);
@@ -658,8 +674,12 @@ static void on_pull(struct step *s, struct neb_rd *r) {
     struct fragment *g = find_fragment(j, f);
     if (!neb_rd_done(r))
         fault(s, INTER_FAULT_MALFORMED);
-    else if (g && member_of_peer(j, s->e->peer) >= 0 && round < g->round)
+    else if (!g || member_of_peer(j, s->e->peer) < 0)
+        return;
+    else if (round < g->round)
         answer_old(s, j, round, f);
+    else if (round == g->round) // it has just opened the job or come back: what was said before is lost on it
+        repeat(s, j, g, f, s->e->peer);
 }
 
 static void on_message(struct step *s) {
@@ -715,22 +735,6 @@ static void on_blob_done(struct step *s) {
     try_propose(s, j, g, s->e->key.fragment);
 }
 
-// Says again what the other side may have missed.
-static void repeat(struct step *s, struct job *j, struct fragment *g, uint32_t f, uint32_t peer) {
-    int m = member_of_peer(j, peer);
-    const struct slot *own = &g->slots[j->c.self];
-    if (own->known && !(own->holders >> m & 1))
-        say_manifest(s, j, g, peer);
-    if (g->slots[m].known)
-        say_state(s, j, &g->slots[m], false);
-    if (g->voted && leads(j)) {
-        inter_record_put(begin(s, MSG_PROPOSE), &g->vote);
-        send_to(s, peer);
-    } else if (g->voted && g->vote.leader == m) {
-        say_accept(s, j, g, f);
-    }
-}
-
 static void on_peer(struct step *s, bool up) {
     struct path *p = &s->n->paths[s->e->peer];
     p->up = up;
@@ -745,6 +749,7 @@ static void on_peer(struct step *s, bool up) {
             }
             if (up) {
                 repeat(s, j, g, f, s->e->peer);
+                say_pull(s, j, g, f, s->e->peer);
                 g->moved = s->now;
             }
         }

@@ -13,6 +13,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+// LeakSanitizer attaches to its own process, which one that is not dumpable refuses.
+#if defined(__SANITIZE_ADDRESS__)
+#define SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+#ifndef SANITIZED
+#define SANITIZED 0
+#endif
+
 enum {
     MAGIC_BYTES = 8,
     CHECK_BYTES = 8,
@@ -29,8 +41,10 @@ struct sec_identity {
 enum neb_status sec_init(void) {
     if (sodium_init() < 0)
         return neb_fail(NEB_ERR_UNSUPPORTED, "libsodium cannot start: no random source");
+#if !SANITIZED
     if (prctl(PR_SET_DUMPABLE, 0) != 0)
         return neb_fail_errno("prctl(PR_SET_DUMPABLE)");
+#endif
     return NEB_OK;
 }
 

@@ -23,6 +23,7 @@ static struct {
     char name[48];
     neb_log_sink *sink;
     void *user;
+    char last_error[1024];
 } log_state = {.lock = PTHREAD_MUTEX_INITIALIZER, .level = NEB_LOG_INFO};
 
 const char *neb_status_name(enum neb_status s) {
@@ -57,6 +58,8 @@ static void log_v(enum neb_log_level level, const char *suffix, const char *fmt,
     if (suffix && (size_t)n < sizeof text)
         snprintf(text + n, sizeof text - (size_t)n, ": %s", suffix);
     pthread_mutex_lock(&log_state.lock);
+    if (level == NEB_LOG_ERROR)
+        snprintf(log_state.last_error, sizeof log_state.last_error, "%.1000s", text);
     if (level <= log_state.level) {
         if (log_state.sink) {
             log_state.sink(log_state.user, level, text);
@@ -71,6 +74,12 @@ static void log_v(enum neb_log_level level, const char *suffix, const char *fmt,
                     log_state.name[0] ? ": " : "", text);
         }
     }
+    pthread_mutex_unlock(&log_state.lock);
+}
+
+void neb_last_error(char *out, size_t cap) {
+    pthread_mutex_lock(&log_state.lock);
+    snprintf(out, cap, "%s", log_state.last_error);
     pthread_mutex_unlock(&log_state.lock);
 }
 

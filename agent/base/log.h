@@ -1,6 +1,7 @@
 // Log lines to stderr (or a sink): "2026-11-21T05:36:19Z info  agent: paris: link up". Thread-safe.
 #ifndef NEB_LOG_H
 #define NEB_LOG_H
+#include <stddef.h>
 
 enum neb_log_level { NEB_LOG_ERROR, NEB_LOG_WARN, NEB_LOG_INFO, NEB_LOG_DEBUG };
 
@@ -11,6 +12,9 @@ void neb_log_set_name(const char *name);
 // Replaces stderr: sink(user, level, text without newline). NULL restores stderr. Tests capture errors so.
 typedef void neb_log_sink(void *user, enum neb_log_level level, const char *text);
 void neb_log_set_sink(neb_log_sink *sink, void *user);
+
+// The newest line of error level of this process, for a report that must name the cause; "" when there was none.
+void neb_last_error(char *out, size_t cap);
 
 void neb_log(enum neb_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 #define neb_warn(...) neb_log(NEB_LOG_WARN, __VA_ARGS__)

@@ -42,7 +42,7 @@ static bool boundary(struct run *r, int64_t step, bool down) {
     for (int32_t f = 0; f < r->s.fragments; f++) {
         struct agent_fragment *g = &r->frag[f];
         for (;;) {
-            enum agent_decision d = agent_schedule_decide(&r->s, g, f, step, !down, r->miss[f]);
+            enum agent_decision d = agent_schedule_decide(&r->s, r->frag, f, step, !down, r->miss[f]);
             if (d == AGENT_GO_ON)
                 break;
             if (d == AGENT_SEND) {
@@ -128,12 +128,64 @@ static void test_outage_counts_missed_intervals(void **state) {
     assert_false(agent_schedule_finished(&r.s, r.frag, 12));
 }
 
+// Two members whose steps are far apart (one trained alone for a while): whatever one waits for, the other offers next.
+static void test_unaligned_members_never_wait_for_each_other_in_a_circle(void **state) {
+    (void)state;
+    static struct run m[2];
+    static bool final[2][2][256]; // member, fragment, round: its update was its last
+    int64_t at[2] = {30, 117};
+    for (int i = 0; i < 2; i++)
+        start(&m[i], 400, 20, 3, 2);
+    for (int turn = 0; turn < 4000; turn++) {
+        bool moved = false;
+        for (int i = 0; i < 2; i++) {
+            struct run *r = &m[i], *o = &m[1 - i];
+            bool ready = true;
+            for (int32_t f = 0; f < 2; f++) { // waiting for one fragment does not keep the other from being sent
+                struct agent_fragment *g = &r->frag[f];
+                enum agent_decision d;
+                while ((d = agent_schedule_decide(&r->s, r->frag, f, at[i], true, r->miss[f])) != AGENT_GO_ON) {
+                    const struct agent_fragment *p = &o->frag[f];
+                    if (d == AGENT_SEND) {
+                        g->in_flight = true;
+                        assert_true(g->round < 256);
+                        final[i][f][g->round] = g->sent_final = at[i] == 400;
+                        g->send_step = at[i];
+                        g->merge_step = at[i] + 3;
+                    } else if (d == AGENT_MERGE) {
+                        g->finished = final[0][f][g->round] && final[1][f][g->round];
+                        g->in_flight = g->arrived = false;
+                        g->round++;
+                    } else if (d == AGENT_MISS) {
+                        r->miss[f] = at[i];
+                    } else if (p->round > g->round || (p->round == g->round && p->in_flight)) {
+                        g->arrived = true; // the other has sent it too
+                    } else {
+                        ready = false;
+                        break;
+                    }
+                    moved = true;
+                }
+            }
+            if (ready && at[i] < 400) {
+                at[i]++;
+                moved = true;
+            }
+        }
+        if (!moved)
+            break;
+    }
+    assert_true(at[0] == 400 && at[1] == 400);
+    assert_true(agent_schedule_finished(&m[0].s, m[0].frag, 400) && agent_schedule_finished(&m[1].s, m[1].frag, 400));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_fragment),
         cmocka_unit_test(test_overlap_and_fragments),
         cmocka_unit_test(test_travelling_at_the_end_is_drained_twice),
         cmocka_unit_test(test_outage_counts_missed_intervals),
+        cmocka_unit_test(test_unaligned_members_never_wait_for_each_other_in_a_circle),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,68 @@
+// nebula bench WHAT: figures of this machine, each beside its limit measured in the same call.
+#include "agent/bench_codec.h"
+#include "agent/bench_kernels.h"
+#include "agent/bench_train.h"
+#include "agent/commands.h"
+
+#include <argp.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct options {
+    const char *what, *shape;
+    int threads;
+    size_t params;
+    bool json;
+};
+
+static error_t parse_option(int key, char *arg, struct argp_state *state) {
+    struct options *o = state->input;
+    char *end = NULL;
+    switch (key) {
+    case 'j': o->json = true; return 0;
+    case 't':
+        o->threads = (int)strtol(arg, &end, 10);
+        if (!*arg || *end || o->threads < 0 || o->threads > 256)
+            argp_error(state, "--threads is 0..256");
+        return 0;
+    case 's': o->shape = arg; return 0;
+    case 'p':
+        o->params = (size_t)strtoull(arg, &end, 10);
+        if (!*arg || *end)
+            argp_error(state, "--params is a number");
+        return 0;
+    case ARGP_KEY_ARG:
+        if (state->arg_num)
+            argp_usage(state);
+        o->what = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (!o->what || (strcmp(o->what, "codec") && strcmp(o->what, "kernels") && strcmp(o->what, "train")))
+            argp_error(state, "bench what? codec, kernels or train");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+int cmd_bench(int argc, char **argv) {
+    static const struct argp_option table[] = {{"json", 'j', NULL, 0, "one JSON object a line", 0},
+                                               {"threads", 't', "N", 0, "default: all processors", 0},
+                                               {"params", 'p', "N", 0, "codec: size of the array (default 50 million)", 0},
+                                               {"shape", 's', "LxWxS", 0, "train: layers x width x sequence, or small (default 8x256x256)", 0},
+                                               {0}};
+    static const struct argp argp = {table, parse_option, "codec|kernels|train",
+                                     "Measures this machine. Every line names its limit (memcpy, sgemm) from the same call and the ratio to it.",
+                                     NULL, NULL, NULL};
+    struct options o = {0};
+    struct bench_train_shape shape;
+    enum neb_status st;
+    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
+        return AGENT_EXIT_USAGE;
+    if (!strcmp(o.what, "codec"))
+        st = bench_codec(o.json, o.params, o.threads);
+    else if (!strcmp(o.what, "kernels"))
+        st = bench_kernels(o.threads, o.json);
+    else if ((st = bench_train_shape_parse(o.shape ? o.shape : "default", &shape)) == NEB_OK)
+        st = bench_train(o.threads, o.json, &shape);
+    return st == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+}

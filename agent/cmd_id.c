@@ -1,0 +1,74 @@
+// nebula id: this node's public identity, made on first use.
+#include "agent/base/fs.h"
+#include "agent/commands.h"
+#include "security/identity.h"
+
+#include <argp.h>
+#include <string.h>
+
+struct options {
+    const char *home, *name;
+};
+
+static error_t parse_option(int key, char *arg, struct argp_state *state) {
+    struct options *o = state->input;
+    switch (key) {
+    case 'H': o->home = arg; return 0;
+    case 'n':
+        if (!sec_name_valid(arg))
+            argp_error(state, "name '%s': 1 to %d of a-z 0-9 _ . -, first a letter or digit", arg,
+                       SEC_NAME_MAX - 1);
+        o->name = arg;
+        return 0;
+    case ARGP_KEY_ARG: argp_usage(state); return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+// Only the line itself goes to stdout, so that it can be piped to where it is needed.
+static enum neb_status show(const struct options *o) {
+    char home[NEB_PATH_MAX], line[SEC_ID_TEXT];
+    struct sec_identity *id = NULL;
+    enum neb_status st;
+    NEB_TRY(sec_init());
+    NEB_TRY(sec_home(o->home, home, sizeof home));
+    st = sec_identity_load(home, &id);
+    if (st == NEB_ERR_NOT_FOUND) {
+        NEB_TRY(sec_identity_create(home, o->name, &id));
+        fprintf(stderr, "made new keys in %s/keys\n", home);
+        st = NEB_OK;
+    }
+    if (st != NEB_OK)
+        return st;
+    if (o->name && strcmp(o->name, sec_identity_public(id)->name) != 0) {
+        st = neb_fail(NEB_ERR_EXISTS, "the identity in %s is named '%s' already; peers know it so",
+                      home, sec_identity_public(id)->name);
+        goto out;
+    }
+    NEB_TRY_GOTO(sec_public_format(sec_identity_public(id), line, sizeof line), out);
+    if (puts(line) < 0 || fflush(stdout) != 0)
+        st = neb_fail_errno("stdout");
+out:
+    sec_identity_destroy(&id);
+    return st;
+}
+
+int cmd_id(int argc, char **argv) {
+    static const struct argp_option table[] = {
+        {"home", 'H', "DIR", 0, "folder of the keys (default ~/.nebula)", 0},
+        {"name", 'n', "NAME", 0, "name of a new identity (default: the host's name)", 0},
+        {0}};
+    static const struct argp argp = {
+        table,
+        parse_option,
+        NULL,
+        "Prints this node's public identity, one line to hand to the other sites; makes its keys "
+        "if there are none.",
+        NULL,
+        NULL,
+        NULL};
+    struct options o = {0};
+    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
+        return AGENT_EXIT_USAGE;
+    return show(&o) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+}

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# What goes wrong at run time gets one clear error, in time, and leaves what was there intact.
+. "$(dirname "$0")/lib.sh"
+make_corpus
+make_job "$T/job.yaml"
+
+expect() { # NAME STATUS PATTERN options…: the run fails with this status and says this
+    local name=$1 status=$2 pattern=$3 rc=0
+    shift 3
+    timeout 90 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/$name" "$@" >"$T/$name.log" 2>&1 || rc=$?
+    [[ $rc == "$status" ]] || fail "$name: exit status $rc, not $status: $(tail -n 3 "$T/$name.log")"
+    grep -qE "$pattern" "$T/$name.log" || fail "$name: no line like '$pattern': $(tail -n 3 "$T/$name.log")"
+}
+
+cp -r "$T/corpus" "$T/cut"
+shard=$T/cut/gpl/train-00000.bin
+truncate -s -100 "$shard"
+expect cut-shard 1 'train-00000.bin: .* bytes where .* belong: cut short\?' --set data.corpus="$T/cut"
+rm "$shard"
+expect no-shard 1 'cannot (open|stat) .*train-00000.bin' --set data.corpus="$T/cut"
+expect no-corpus 1 'data.corpus: cannot find' --set data.corpus="$T/nowhere"
+expect unknown-key 2 "unknown key \(did you mean 'sync.interval'\?\)" --set sync.intervall=3
+expect bad-wan 1 'WAN emulator did not start' --wan nonsense
+mkdir -p "$T/other" && cp -r "$T/corpus/." "$T/other/" && sed -i 's/"gpl"/"gnu"/' "$T/other/corpus.json"
+expect other-source 1 'has no source "gpl"' --set data.corpus="$T/other"
+printf 'not a checkpoint' >"$T/garbage.ckpt"
+expect bad-init 1 'garbage.ckpt: no checkpoint header' --set init_from="$T/garbage.ckpt"
+
+# A disk that fills up while a checkpoint is written: the error names it, and the run can go on once there is room.
+NEBULA_FAULT=fs.write:20 expect full 1 'No space left on device|disk full' --set checkpoint.every_steps=5
+timeout 90 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/full" --set checkpoint.every_steps=5 --resume >"$T/full2.log" 2>&1 ||
+    fail "the run did not go on after the disk had room again: $(tail -n 3 "$T/full2.log")"
+digests_equal "$T/full"
+
+# A damaged newest checkpoint: reported, and the one before it serves.
+timeout 90 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/rot" --set checkpoint.every_steps=10 >"$T/rot.log" 2>&1 || fail "run to damage"
+for ck in "$T"/rot/clusters/*/jobs/*/checkpoint; do
+    newest=$(ls "$ck" | tail -n 1)
+    printf '\xff' | dd of="$ck/$newest" bs=1 seek=5000 conv=notrunc status=none
+done
+want=$(summary '.clusters[0].params_digest' "$T/rot")
+timeout 90 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/rot" --set checkpoint.every_steps=10 --resume >"$T/rot2.log" 2>&1 ||
+    fail "did not go on from the older checkpoint: $(tail -n 3 "$T/rot2.log")"
+grep -q 'digest does not match' "$T"/rot/clusters/*/jobs/*/worker.log || fail "the damage was not reported"
+[[ $(summary '.clusters[0].params_digest' "$T/rot") == "$want" ]] || fail "other parameters after going back one checkpoint"
+"$nebula" eval "$T/garbage.ckpt" --corpus "$T/corpus" >"$T/eval.log" 2>&1 && fail "eval took garbage"
+grep -q 'no checkpoint header' "$T/eval.log" || fail "eval: $(cat "$T/eval.log")"
+echo "bad input and a full disk are reported, nothing is lost"

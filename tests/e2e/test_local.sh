@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Two clusters of their own processes and keys train one model: digests equal after every round, the contract's files
+# complete, eval and generate work on the result; every trainable set and codec too.
+. "$(dirname "$0")/lib.sh"
+make_corpus
+make_job "$T/job.yaml"
+
+timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/fed" >"$T/fed.log" 2>&1 || fail "federated run: $(tail -n 3 "$T/fed.log")"
+digests_equal "$T/fed"
+round_digests_equal "$T/fed"
+jq -e '.job == "e2e" and .mode == "replicas" and .rounds == 6 and .params > 0 and .trainable_params == .params and .wall_s > 0
+       and (.clusters | length == 2) and .wire_bits_per_param > 1 and .reduction_vs_sync_fp32 > 10
+       and all(.clusters[]; .steps == 60 and .tokens == 15360 and .loss_last < .loss_first - 0.5 and .eval_loss > 0
+               and .stall_s >= 0 and .train_s > 0 and .wan_sent_bytes > 10000 and .wan_recv_bytes > 10000
+               and (.params_digest | length == 32) and (.device | length > 0) and (.name | length > 0))' \
+    "$T/fed/summary.json" >/dev/null || fail "summary.json: $(cat "$T/fed/summary.json")"
+for f in checkpoint/model.ckpt checkpoint/tokenizer.model metrics.jsonl plots/loss_tokens.svg plots/loss_seconds.svg; do
+    [[ -s $T/fed/$f ]] || fail "missing $f"
+done
+[[ $(jq -s '[.[] | select(.kind == "step") | .cluster] | unique | length' "$T/fed/metrics.jsonl") == 2 ]] || fail "metrics of one cluster only"
+
+# The evaluation that training printed is that of the model it left behind.
+reported=$(summary '.clusters[0].eval_loss' "$T/fed")
+scored=$("$nebula" eval "$T/fed/checkpoint" --corpus "$T/corpus" --windows 16 --json | jq -r 'select(.source == "mean").loss')
+awk -v a="$reported" -v b="$scored" 'BEGIN { exit !(a - b < 1e-4 && b - a < 1e-4) }' || fail "eval says $scored, summary $reported"
+[[ $("$nebula" generate "$T/fed/checkpoint" --prompt "This License" --tokens 20 --seed 3) == "This License"* ]] || fail "generate"
+[[ "$("$nebula" generate "$T/fed/checkpoint" --prompt "This License" --seed 3)" == "$("$nebula" generate "$T/fed/checkpoint" --prompt "This License" --seed 3)" ]] ||
+    fail "generate is not reproducible"
+
+# An --out that holds a run is not overwritten.
+if timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/fed" >"$T/again.log" 2>&1; then fail "a finished run was overwritten"; fi
+grep -q -- '--resume continues it' "$T/again.log" || fail "no hint: $(cat "$T/again.log")"
+
+run() { # NAME options…: a shorter run with other settings
+    local name=$1; shift
+    timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 20 --set sync.interval=5 --out "$T/$name" "$@" >"$T/$name.log" 2>&1 ||
+        fail "$name: $(tail -n 3 "$T/$name.log")"
+    digests_equal "$T/$name"
+    round_digests_equal "$T/$name"
+    jq -e 'all(.clusters[]; .loss_last < .loss_first + 0.2)' "$T/$name/summary.json" >/dev/null || fail "$name: the loss rose"
+}
+for codec in fp32 bf16 int8 topk:64/4096; do run "codec-${codec%%[:/]*}" --set "sync.codec=$codec"; done
+run overlap --set sync.overlap=2 --set sync.fragments=2
+run untied --set model.tied=false --set model.qkv_bias=true --set optim.clip.kind=adagc --set recompute=true --set data.accumulate=2
+run lora --set trainable=lora --set trainable.rank=4 --set 'trainable.targets=[q, v, down]' --set "init_from=$T/fed/checkpoint/model.ckpt"
+run bitfit --set trainable=bitfit --set "init_from=$T/fed/checkpoint/model.ckpt"
+run last --set trainable=last_layers --set trainable.n=1
+run frozen --set 'trainable.freeze=[embeddings]'
+for name in lora bitfit last frozen; do # only what is trainable is exchanged
+    jq -e '.trainable_params < .params' "$T/$name/summary.json" >/dev/null || fail "$name: everything was trained"
+    [[ $(summary '.clusters[0].wan_sent_bytes' "$T/$name") -lt $(summary '.clusters[0].wan_sent_bytes' "$T/codec-fp32") ]] || fail "$name: too many bytes"
+done
+"$nebula" eval "$T/lora/checkpoint" --corpus "$T/corpus" --windows 4 --merge-lora >/dev/null || fail "merged LoRA model"
+timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 10 --set sync.scheme=none --out "$T/none" >"$T/none.log" 2>&1 || fail "scheme none"
+timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 10 --set sync.scheme=synchronous --out "$T/sync" >"$T/sync.log" 2>&1 || fail "scheme synchronous"
+[[ $(summary '.clusters | length' "$T/sync") == 1 && $(summary '.clusters[0].tokens' "$T/sync") == 5120 ]] || fail "synchronous reference"
+echo "federated runs leave equal parameters and complete files"

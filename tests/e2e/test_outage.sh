@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# A link that goes black in mid-run: training goes on locally, the round completes after the return, a long absence ends in
+# a merge round, and both clusters hold the same parameters. Needs root and TUN for the emulated WAN.
+. "$(dirname "$0")/lib.sh"
+"$BUILD/wanlink" probe >/dev/null 2>&1 || skip "no TUN device or not root"
+make_corpus
+make_job "$T/job.yaml" "merge_after: 2"
+sed -i 's/steps: 60/steps: 3000/; s/interval: 10/interval: 100/; s/every_steps: 20/every_steps: 0/; s/d_model: 64/d_model: 128/; s/d_ff: 128/d_ff: 256/' "$T/job.yaml"
+
+timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --wan 50mbit:40ms --out "$T/run" >"$T/run.log" 2>&1 &
+pid=$!
+for ((i = 0; i < 300; i++)); do
+    [[ $(grep -c '"kind":"round"' "$T/run/metrics.jsonl" 2>/dev/null) -ge 4 ]] && break
+    sleep 0.1
+done
+((i < 300)) || fail "no rounds: $(tail -n 3 "$T/run.log")"
+"$BUILD/wanlink" ctl "$T/run/wan.ctl" down >/dev/null || fail "cannot cut the link"
+down_at=$(jq -s '[.[] | select(.kind == "step") | .step] | max' "$T/run/metrics.jsonl")
+sleep 9
+grep -q 'link to .* is down' "$T/run/metrics.jsonl" || fail "the outage was not noticed"
+during=$(jq -s '[.[] | select(.kind == "step") | .step] | max' "$T/run/metrics.jsonl")
+((during > down_at + 200)) || fail "training stood still during the outage ($down_at to $during)"
+"$BUILD/wanlink" ctl "$T/run/wan.ctl" up >/dev/null || fail "cannot restore the link"
+wait "$pid" || fail "run failed: $(tail -n 5 "$T/run.log")"
+digests_equal "$T/run"
+round_digests_equal "$T/run"
+jq -s -e '[.[] | select(.kind == "round" and .merge)] | length >= 1' "$T/run/metrics.jsonl" >/dev/null || fail "no merge round after $((during - down_at)) steps alone"
+echo "outage from step $down_at to about $during survived; digests equal"

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# A run that was interrupted (Ctrl-C) or whose worker was killed (kill -9) ends with the very bits of a run that was not.
+. "$(dirname "$0")/lib.sh"
+make_corpus
+make_job "$T/job.yaml"
+sed -i 's/steps: 60/steps: 400/; s/every_steps: 20/every_steps: 30/; s/interval: 10/interval: 20/; s/overlap: 0/overlap: 3/; s/fragments: 1/fragments: 2/' "$T/job.yaml"
+
+timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/whole" >"$T/whole.log" 2>&1 || fail "uninterrupted run: $(tail -n 3 "$T/whole.log")"
+want=$(summary '.clusters[0].params_digest' "$T/whole")
+
+steps_done() { jq -s '[.[] | select(.kind == "step") | .step] | max // 0' "$1/metrics.jsonl" 2>/dev/null || echo 0; }
+wait_step() { # DIR STEP PID
+    local i
+    for ((i = 0; i < 600; i++)); do
+        (($(steps_done "$1") >= $2)) && return 0
+        kill -0 "$3" 2>/dev/null || return 1
+        sleep 0.02
+    done
+    return 1
+}
+
+# Ctrl-C, twice, and on.
+resume=()
+for at in 60 220; do
+    timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/cut" "${resume[@]}" >>"$T/cut.log" 2>&1 &
+    pid=$!
+    wait_step "$T/cut" "$at" "$pid" || fail "run ended before step $at: $(tail -n 3 "$T/cut.log")"
+    kill -INT "$pid"
+    rc=0; wait "$pid" || rc=$?
+    [[ $rc == 3 ]] || fail "exit status $rc after an interrupt, not 3: $(tail -n 3 "$T/cut.log")"
+    resume=(--resume)
+done
+timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/cut" --resume >>"$T/cut.log" 2>&1 || fail "resumed run: $(tail -n 3 "$T/cut.log")"
+digests_equal "$T/cut"
+[[ $(summary '.clusters[0].params_digest' "$T/cut") == "$want" ]] || fail "the resumed run has other parameters"
+
+# Another job is not resumed over it.
+if timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/cut" --resume --seed 9 >"$T/other.log" 2>&1; then fail "another seed was resumed"; fi
+grep -q 'seed differs' "$T/other.log" || fail "no reason: $(cat "$T/other.log")"
+
+# kill -9 of each worker in turn: the agent starts it again from its checkpoint.
+timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/kill" >"$T/kill.log" 2>&1 &
+pid=$!
+for at in 80 200; do
+    wait_step "$T/kill" "$at" "$pid" || fail "run ended before step $at: $(tail -n 3 "$T/kill.log")"
+    name=$([[ $at == 80 ]] && echo alpha || echo beta)
+    victim=$(pgrep -f "nebula worker $T/kill/clusters/$name/" | head -n 1)
+    [[ -n $victim ]] || fail "no worker of $name found"
+    kill -KILL "$victim"
+done
+wait "$pid" || fail "the run with killed workers failed: $(tail -n 5 "$T/kill.log")"
+digests_equal "$T/kill"
+[[ $(summary '.clusters[0].params_digest' "$T/kill") == "$want" ]] || fail "after kill -9 the parameters differ from an undisturbed run"
+echo "interrupted, resumed and killed runs end with the same bits"

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Two agents as on two real sites: keys by `nebula id`, trust by `nebula peer add`, a job submitted to one of them, status
+# as `wg show`, and a stranger whose key nobody added: refused, logged once, told nothing.
+. "$(dirname "$0")/lib.sh"
+make_corpus
+make_job "$T/job.yaml"
+port=$((20000 + RANDOM % 20000))
+pids=()
+stop_agents() { for p in "${pids[@]}"; do kill "$p" 2>/dev/null || true; done; wait 2>/dev/null || true; }
+trap 'stop_agents; [[ ${KEEP:-} ]] || rm -rf "$T"' EXIT
+
+a=$("$nebula" id --home "$T/a" --name alpha) || fail "nebula id"
+b=$("$nebula" id --home "$T/b" --name beta) || fail "nebula id"
+x=$("$nebula" id --home "$T/x" --name mallory) || fail "nebula id"
+[[ $a == nebid1:alpha:* && $b == nebid1:beta:* ]] || fail "identity line: $a"
+[[ $("$nebula" id --home "$T/a") == "$a" ]] || fail "a second call made another identity"
+[[ $(stat -c %a "$T/a/keys/sign.key") == 600 ]] || fail "key file is not 0600"
+"$nebula" peer add "$b" - --home "$T/a" >/dev/null || fail "peer add"
+"$nebula" peer add "$a" "127.0.0.1:$port" --home "$T/b" >/dev/null || fail "peer add"
+"$nebula" peer add "$a" "127.0.0.1:$port" --home "$T/x" >/dev/null || fail "peer add"   # mallory knows alpha; alpha not mallory
+
+"$nebula" agent --home "$T/a" --listen "127.0.0.1:$port" >"$T/a.log" 2>&1 & pids+=($!)
+"$nebula" agent --home "$T/b" >"$T/b.log" 2>&1 & pids+=($!)
+"$nebula" agent --home "$T/x" >"$T/x.log" 2>&1 & pids+=($!)
+for ((i = 0; i < 100; i++)); do
+    "$nebula" status --home "$T/a" --json 2>/dev/null | jq -e '.peers[0].up' >/dev/null 2>&1 && break
+    sleep 0.1
+done
+((i < 100)) || fail "no link: $(tail -n 3 "$T/a.log" "$T/b.log")"
+"$nebula" status --home "$T/a" | grep -q 'link: up' || fail "status: $("$nebula" status --home "$T/a")"
+
+timeout 120 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" --set data.corpus="$T/corpus" >"$T/run.log" 2>&1 || fail "run: $(tail -n 3 "$T/run.log")"
+digests_equal "$T/run"
+round_digests_equal "$T/run"
+"$nebula" status --home "$T/b" --json | jq -e '.jobs[0].state == "ended" and .jobs[0].step == 60' >/dev/null || fail "beta's status"
+
+sleep 3 # mallory has tried several times by now
+refusals=$(grep -ci 'refused' "$T/a.log" || true)
+[[ $refusals == 1 ]] || fail "$refusals log lines about the stranger, one is right: $(cat "$T/a.log")"
+"$nebula" status --home "$T/x" --json | jq -e '.peers[0].up == false' >/dev/null || fail "mallory got in"
+
+# A job that names a cluster nobody knows is refused with a reason.
+sed 's/name: beta/name: gamma/' "$T/job.yaml" >"$T/other.yaml"
+if timeout 60 "$nebula" pretrain "$T/other.yaml" --home "$T/a" --out "$T/other" >"$T/other.log" 2>&1; then fail "a job of strangers ran"; fi
+grep -q 'cluster "gamma" is no member' "$T/other.log" || fail "no reason: $(cat "$T/other.log")"
+echo "two sites paired by hand train together; a stranger stays out"

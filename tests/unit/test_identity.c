@@ -1,0 +1,240 @@
+// security/identity and security/sign: key files, the public line, signatures.
+#include "agent/base/fs.h"
+#include "agent/base/log.h"
+#include "security/sign.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char dir[] = "/tmp/nebula-identity-XXXXXX";
+
+static void quiet(void *user, enum neb_log_level level, const char *text) {
+    (void)user, (void)level, (void)text;
+}
+
+static void path_of(char out[NEB_PATH_MAX], const char *home, const char *file) {
+    assert_int_equal(neb_path(out, NEB_PATH_MAX, home, file), NEB_OK);
+}
+
+// A fresh home with keys in it.
+static struct sec_identity *fresh(char home[NEB_PATH_MAX], const char *name) {
+    struct sec_identity *id = NULL;
+    path_of(home, dir, name);
+    assert_int_equal(sec_identity_create(home, name, &id), NEB_OK);
+    return id;
+}
+
+static void refused(const char *home, enum neb_status expect) {
+    struct sec_identity *id = NULL;
+    assert_int_equal(sec_identity_load(home, &id), expect);
+    assert_null(id);
+}
+
+static void test_round_trip(void **state) {
+    (void)state;
+    char home[NEB_PATH_MAX], path[NEB_PATH_MAX];
+    struct sec_identity *a = fresh(home, "round"), *b = NULL, *c = NULL;
+    assert_int_equal(sec_identity_load(home, &b), NEB_OK);
+    assert_memory_equal(sec_identity_public(a), sec_identity_public(b), sizeof(struct sec_public));
+    assert_memory_equal(sec_identity_curve_secret(a), sec_identity_curve_secret(b), 32);
+    assert_memory_equal(sec_identity_sign_secret(a), sec_identity_sign_secret(b), 64);
+    assert_int_equal(sec_identity_create(home, "again", &c), NEB_ERR_EXISTS);
+    static const char *const files[] = {"keys/curve.key", "keys/sign.key"};
+    struct stat sb;
+    for (int i = 0; i < 2; i++) {
+        path_of(path, home, files[i]);
+        assert_int_equal(stat(path, &sb), 0);
+        assert_int_equal(sb.st_mode & 07777, 0600);
+    }
+    path_of(path, home, "keys");
+    assert_int_equal(stat(path, &sb), 0);
+    assert_int_equal(sb.st_mode & 07777, 0700);
+    sec_identity_destroy(&a);
+    sec_identity_destroy(&b);
+    assert_null(b);
+    sec_identity_destroy(&b);
+    path_of(path, dir, "nobody");
+    refused(path, NEB_ERR_NOT_FOUND);
+    assert_int_equal(sec_identity_create(path, "No Such Name", &c), NEB_ERR_INVALID);
+}
+
+// A key file that others may read, or that is a link, is refused for both keys.
+static void test_files_of_others(void **state) {
+    (void)state;
+    static const char *const files[] = {"keys/curve.key", "keys/sign.key"};
+    static const mode_t wide[] = {0640, 0604, 0620, 0602, 0610, 0601, 0644, 0666};
+    char home[NEB_PATH_MAX], path[NEB_PATH_MAX], real[NEB_PATH_MAX];
+    struct sec_identity *id = fresh(home, "files");
+    sec_identity_destroy(&id);
+    for (int i = 0; i < 2; i++) {
+        path_of(path, home, files[i]);
+        path_of(real, home, "moved");
+        for (size_t k = 0; k < sizeof wide / sizeof wide[0]; k++) {
+            assert_int_equal(chmod(path, wide[k]), 0);
+            refused(home, NEB_ERR_DENIED);
+        }
+        assert_int_equal(chmod(path, 0600), 0);
+        assert_int_equal(rename(path, real), 0);
+        refused(home, NEB_ERR_CORRUPT); // an identity without its keys is damage
+        assert_int_equal(symlink(real, path), 0);
+        refused(home, NEB_ERR_DENIED);
+        assert_int_equal(unlink(path), 0);
+        assert_int_equal(mkfifo(path, 0600), 0);
+        refused(home, NEB_ERR_DENIED); // and does not block
+        assert_int_equal(unlink(path), 0);
+        assert_int_equal(rename(real, path), 0);
+        assert_int_equal(sec_identity_load(home, &id), NEB_OK);
+        sec_identity_destroy(&id);
+    }
+}
+
+static void test_damaged_files(void **state) {
+    (void)state;
+    static const char *const files[] = {"keys/curve.key", "keys/sign.key"};
+    char home[NEB_PATH_MAX], path[NEB_PATH_MAX], other[NEB_PATH_MAX];
+    struct sec_identity *id = fresh(home, "damage");
+    struct neb_buf good = {0}, b = {0};
+    sec_identity_destroy(&id);
+    for (int i = 0; i < 2; i++) {
+        path_of(path, home, files[i]);
+        path_of(other, home, files[1 - i]);
+        assert_int_equal(neb_fs_read(path, 1000, &good), NEB_OK);
+        for (size_t n = 0; n < good.len; n += 7) {
+            assert_int_equal(neb_fs_write(path, good.p, n, 0600), NEB_OK);
+            refused(home, NEB_ERR_FORMAT);
+        }
+        for (size_t k = 0; k < good.len; k++) { // a flipped bit anywhere
+            good.p[k] ^= 0x10;
+            assert_int_equal(neb_fs_write(path, good.p, good.len, 0600), NEB_OK);
+            refused(home, k < 8 ? NEB_ERR_FORMAT : NEB_ERR_CORRUPT);
+            good.p[k] ^= 0x10;
+        }
+        neb_buf_u8(&good, 0);
+        assert_int_equal(neb_fs_write(path, good.p, good.len, 0600), NEB_OK);
+        refused(home, NEB_ERR_FORMAT); // longer
+        assert_int_equal(neb_fs_read(other, 1000, &b), NEB_OK);
+        assert_int_equal(neb_fs_write(path, b.p, b.len, 0600), NEB_OK);
+        refused(home, NEB_ERR_FORMAT); // the other kind of key
+        assert_int_equal(neb_fs_write(path, good.p, good.len - 1, 0600), NEB_OK);
+        assert_int_equal(sec_identity_load(home, &id), NEB_OK);
+        sec_identity_destroy(&id);
+    }
+    // Another identity's line over these keys.
+    char stranger[NEB_PATH_MAX];
+    id = fresh(stranger, "stranger");
+    sec_identity_destroy(&id);
+    path_of(path, stranger, "identity");
+    path_of(other, home, "identity");
+    assert_int_equal(neb_fs_read(path, 1000, &b), NEB_OK);
+    assert_int_equal(neb_fs_write(other, b.p, b.len, 0644), NEB_OK);
+    refused(home, NEB_ERR_CORRUPT);
+    neb_buf_free(&good);
+    neb_buf_free(&b);
+}
+
+static void test_public_line(void **state) {
+    (void)state;
+    char home[NEB_PATH_MAX], line[SEC_ID_TEXT], bad[SEC_ID_TEXT + 200];
+    struct sec_identity *id = fresh(home, "a-name_of.exactly.32-bytes.12345");
+    struct sec_public p, same;
+    assert_int_equal(strlen(sec_identity_public(id)->name), SEC_NAME_MAX - 1);
+    assert_int_equal(sec_public_format(sec_identity_public(id), line, sizeof line), NEB_OK);
+    assert_int_equal(sec_public_parse(line, &p), NEB_OK);
+    assert_memory_equal(&p, sec_identity_public(id), sizeof p);
+    assert_int_equal(sec_public_format(&p, bad, 20), NEB_ERR_INVALID); // no room
+    same = p;
+    size_t n = strlen(line);
+    for (size_t k = 0; k < n; k++) { // cut anywhere, or one character changed
+        memcpy(bad, line, n + 1);
+        bad[k] = 0;
+        assert_int_equal(sec_public_parse(bad, &p), NEB_ERR_FORMAT);
+        memcpy(bad, line, n + 1);
+        bad[k] = bad[k] == 'A' ? 'B' : 'A';
+        enum neb_status st = sec_public_parse(bad, &p);
+        assert_true(st == NEB_ERR_FORMAT || st == NEB_ERR_CORRUPT);
+    }
+    memcpy(bad, line, n + 1);
+    bad[7] = 'b'; // a valid line but for its checksum
+    assert_int_equal(sec_public_parse(bad, &p), NEB_ERR_CORRUPT);
+    static const char *const tails[] = {" ", "\n", "=", ":", "A"};
+    for (int i = 0; i < 5; i++) {
+        snprintf(bad, sizeof bad, "%s%s", line, tails[i]);
+        assert_int_equal(sec_public_parse(bad, &p), NEB_ERR_FORMAT);
+    }
+    memset(bad, 'x', sizeof bad - 1);
+    bad[sizeof bad - 1] = 0;
+    assert_int_equal(sec_public_parse(bad, &p), NEB_ERR_FORMAT);
+    assert_memory_equal(&p, &same, sizeof p); // untouched by failures
+    sec_identity_destroy(&id);
+    static const char *const names[] = {"", "A", "-a", ".a", "a b", "a/b", "a:b", "\xc3\xa9"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        assert_false(sec_name_valid(names[i]));
+    assert_false(sec_name_valid("a23456789012345678901234567890123"));
+    assert_true(sec_name_valid("0"));
+}
+
+static void test_signatures(void **state) {
+    (void)state;
+    char home[NEB_PATH_MAX], msg[] = "all-reduce round 7", long_context[300];
+    struct sec_identity *a = fresh(home, "signer"), *b = fresh(home, "other");
+    const uint8_t *pub = sec_identity_public(a)->sign;
+    uint8_t sig[SEC_SIGN_BYTES];
+    const size_t n = sizeof msg;
+    assert_int_equal(sec_sign(a, SEC_CONTEXT_RECORD, msg, n, sig), NEB_OK);
+    assert_int_equal(sec_verify(pub, SEC_CONTEXT_RECORD, msg, n, sig), NEB_OK);
+    assert_int_equal(sec_verify(pub, SEC_CONTEXT_ACCEPT, msg, n, sig), NEB_ERR_DENIED);
+    assert_int_equal(sec_verify(sec_identity_public(b)->sign, SEC_CONTEXT_RECORD, msg, n, sig),
+                     NEB_ERR_DENIED);
+    assert_int_equal(sec_verify(pub, SEC_CONTEXT_RECORD, msg, n - 1, sig), NEB_ERR_DENIED);
+    for (size_t k = 0; k < n * 8; k++) {
+        msg[k / 8] = (char)(msg[k / 8] ^ 1 << k % 8);
+        assert_int_equal(sec_verify(pub, SEC_CONTEXT_RECORD, msg, n, sig), NEB_ERR_DENIED);
+        msg[k / 8] = (char)(msg[k / 8] ^ 1 << k % 8);
+    }
+    for (size_t k = 0; k < sizeof sig * 8; k++) {
+        sig[k / 8] = (uint8_t)(sig[k / 8] ^ 1 << k % 8);
+        assert_int_equal(sec_verify(pub, SEC_CONTEXT_RECORD, msg, n, sig), NEB_ERR_DENIED);
+        sig[k / 8] = (uint8_t)(sig[k / 8] ^ 1 << k % 8);
+    }
+    // ("ab", "c") and ("a", "bc") are different things to sign; an empty message is one too.
+    assert_int_equal(sec_sign(a, "ab", "c", 1, sig), NEB_OK);
+    assert_int_equal(sec_verify(pub, "a", "bc", 2, sig), NEB_ERR_DENIED);
+    assert_int_equal(sec_sign(a, "a", NULL, 0, sig), NEB_OK);
+    assert_int_equal(sec_verify(pub, "a", NULL, 0, sig), NEB_OK);
+    memset(long_context, 'c', sizeof long_context);
+    long_context[256] = 0;
+    assert_int_equal(sec_sign(a, long_context, msg, n, sig), NEB_ERR_INVALID);
+    assert_int_equal(sec_sign(a, "", msg, n, sig), NEB_ERR_INVALID);
+    assert_int_equal(sec_verify(pub, "", msg, n, sig), NEB_ERR_INVALID);
+    long_context[255] = 0;
+    assert_int_equal(sec_sign(a, long_context, msg, n, sig), NEB_OK);
+    assert_int_equal(sec_verify(pub, long_context, msg, n, sig), NEB_OK);
+    sec_identity_destroy(&a);
+    sec_identity_destroy(&b);
+}
+
+static int setup(void **state) {
+    (void)state;
+    neb_log_set_sink(quiet, NULL);
+    return mkdtemp(dir) ? 0 : -1;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trip),    cmocka_unit_test(test_files_of_others),
+        cmocka_unit_test(test_damaged_files), cmocka_unit_test(test_public_line),
+        cmocka_unit_test(test_signatures),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
