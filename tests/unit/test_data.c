@@ -1,0 +1,295 @@
+// intra/data: building a corpus from text, what is held out, and how windows are drawn.
+#include "agent/base/fs.h"
+#include "agent/base/log.h"
+#include "agent/base/rng.h"
+#include "intra/data.h"
+#include "intra/tokenizer.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static char dir[] = "/tmp/nebula-data-XXXXXX";
+static char corpus_dir[NEB_PATH_MAX], message[1024];
+static struct intra_build_spec spec;
+
+static void capture(void *user, enum neb_log_level level, const char *text) {
+    (void)user;
+    if (level == NEB_LOG_ERROR)
+        snprintf(message, sizeof message, "%s", text);
+}
+static void quiet(void *user, const char *stage, uint64_t done, uint64_t total) { (void)user, (void)stage, (void)done, (void)total; }
+
+static const char *const words[] = {"the", "file", "système", "Grüße", "archivo", "año", "process", "naïve", "descripción", "über", "kernel", "write"};
+
+static void write_text(const char *name, uint64_t seed, int lines) {
+    char path[NEB_PATH_MAX], folder[NEB_PATH_MAX];
+    struct neb_buf b = {0};
+    struct neb_rng r = neb_rng_make(seed, 5);
+    for (int l = 0; l < lines; l++) {
+        for (int w = 0; w < 9; w++) {
+            const char *word = words[neb_rng_below(&r, 12)];
+            neb_buf_add(&b, word, strlen(word));
+            neb_buf_u8(&b, w < 8 ? ' ' : '\n');
+        }
+    }
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(path, '/') - path), path);
+    assert_int_equal(neb_fs_mkdirs(folder, 0755), NEB_OK);
+    assert_int_equal(neb_fs_write(path, b.p, b.len, 0644), NEB_OK);
+    neb_buf_free(&b);
+}
+
+static void test_build(void **state) {
+    (void)state;
+    bool skipped = true;
+    char name[64];
+    for (int i = 0; i < 120; i++) { // the same page names in both folders, as translations have
+        snprintf(name, sizeof name, "one/page%d.txt", i);
+        write_text(name, (uint64_t)i, 12);
+        snprintf(name, sizeof name, "two/page%d.txt", i);
+        write_text(name, (uint64_t)i + 1000, 12);
+    }
+    write_text("one/again.txt", 3, 12); // the text of page3: an exact duplicate
+    spec = (struct intra_build_spec){.name = "t", .seed = 1, .vocab = 300, .type = "bpe", .character_coverage = 1, .byte_fallback = true,
+                                     .train_lines = 2000, .holdout_per_mille = 200, .threads = 2, .n_sources = 2};
+    snprintf(spec.sources[0].name, sizeof spec.sources[0].name, "one");
+    snprintf(spec.sources[0].path, sizeof spec.sources[0].path, "%s/one", dir);
+    snprintf(spec.sources[1].name, sizeof spec.sources[1].name, "two");
+    snprintf(spec.sources[1].path, sizeof spec.sources[1].path, "%s/two", dir);
+    snprintf(corpus_dir, sizeof corpus_dir, "%s/corpus", dir);
+    assert_int_equal(intra_corpus_build(&spec, corpus_dir, quiet, NULL, &skipped), NEB_OK);
+    assert_false(skipped);
+    assert_int_equal(intra_corpus_build(&spec, corpus_dir, quiet, NULL, &skipped), NEB_OK);
+    assert_true(skipped); // unchanged: kept
+    struct intra_corpus *c = NULL;
+    assert_int_equal(intra_corpus_open(corpus_dir, true, &c), NEB_OK);
+    assert_int_equal(intra_corpus_sources(c), 2);
+    for (int i = 0; i < 2; i++) {
+        double held = (double)intra_corpus_tokens(c, i, INTRA_VALID), all = held + (double)intra_corpus_tokens(c, i, INTRA_TRAIN);
+        assert_true(held / all > 0.1 && held / all < 0.32);
+    }
+    intra_corpus_close(&c);
+}
+
+// The documents of a split, as text.
+static char *split_text(const struct intra_corpus *c, int32_t source, enum intra_split split) {
+    char path[NEB_PATH_MAX], *text = NULL;
+    struct intra_tokenizer *t = NULL;
+    uint64_t n = intra_corpus_windows(c, source, split, 1);
+    int32_t *ids = malloc((n + 1) * sizeof *ids), y;
+    for (uint64_t k = 0; k < n; k++)
+        intra_corpus_window(c, source, split, 1, k, &ids[k], &y);
+    assert_int_equal(neb_path(path, sizeof path, corpus_dir, "tokenizer.model"), NEB_OK);
+    assert_int_equal(intra_tokenizer_open(path, &t), NEB_OK);
+    assert_int_equal(intra_tokenizer_decode(t, ids, n, &text), NEB_OK);
+    intra_tokenizer_close(&t);
+    free(ids);
+    return text;
+}
+
+static void test_held_out_pages(void **state) {
+    (void)state;
+    struct intra_corpus *c = NULL;
+    int held = 0;
+    assert_int_equal(intra_corpus_open(corpus_dir, false, &c), NEB_OK);
+    char *text[2][2];
+    for (int s = 0; s < 2; s++)
+        for (int k = 0; k < 2; k++)
+            text[s][k] = split_text(c, s, (enum intra_split)k);
+    for (int i = 0; i < 120; i++) {
+        bool in[2][2];
+        for (int s = 0; s < 2; s++) {
+            struct neb_buf page = {0};
+            char path[NEB_PATH_MAX];
+            snprintf(path, sizeof path, "%s/%s/page%d.txt", dir, s ? "two" : "one", i);
+            assert_int_equal(neb_fs_read(path, 1 << 20, &page), NEB_OK);
+            page.p[page.len - 2] = 0; // without the last newline, which the builder drops
+            for (int k = 0; k < 2; k++)
+                in[s][k] = strstr(text[s][k], (char *)page.p + 40) != NULL;
+            neb_buf_free(&page);
+            if (s == 0 && i == 3)
+                continue; // the page with a duplicate of another name
+            assert_true(in[s][0] != in[s][1]); // in exactly one split
+        }
+        if (i != 3)
+            assert_true(in[0][1] == in[1][1]); // both translations in the same
+        held += in[0][1];
+    }
+    assert_in_range(held, 10, 45);
+    for (int s = 0; s < 2; s++)
+        for (int k = 0; k < 2; k++)
+            free(text[s][k]);
+    intra_corpus_close(&c);
+}
+
+static void test_tokenizer_round_trip(void **state) {
+    (void)state;
+    static const char *const texts[] = {"Grüße über naïve système", "año: descripción\narchivo", "日本語 and emoji 🙂 by bytes", "a  b   c"};
+    char path[NEB_PATH_MAX];
+    struct intra_tokenizer *t = NULL;
+    assert_int_equal(neb_path(path, sizeof path, corpus_dir, "tokenizer.model"), NEB_OK);
+    assert_int_equal(intra_tokenizer_open(path, &t), NEB_OK);
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        int32_t *ids = NULL;
+        size_t n = 0;
+        char *back = NULL;
+        assert_int_equal(intra_tokenizer_encode(t, texts[i], strlen(texts[i]), &ids, &n), NEB_OK);
+        assert_int_equal(intra_tokenizer_decode(t, ids, n, &back), NEB_OK);
+        assert_string_equal(back, texts[i]);
+        free(back);
+        free(ids);
+    }
+    intra_tokenizer_close(&t);
+}
+
+enum { T = 64 }; // long enough that no two windows of the text are equal
+
+static uint64_t window_id(const struct intra_corpus *c, int32_t source, const int32_t *tokens) { // which window of the source this is
+    int32_t x[T], y[T];
+    for (uint64_t k = 0; k < intra_corpus_windows(c, source, INTRA_TRAIN, T); k++) {
+        intra_corpus_window(c, source, INTRA_TRAIN, T, k, x, y);
+        if (!memcmp(x, tokens, sizeof x))
+            return k;
+    }
+    return UINT64_MAX;
+}
+
+static void test_clusters_are_disjoint_and_cover_an_epoch(void **state) {
+    (void)state;
+    struct intra_corpus *c = NULL;
+    assert_int_equal(intra_corpus_open(corpus_dir, false, &c), NEB_OK);
+    uint64_t windows = intra_corpus_windows(c, 0, INTRA_TRAIN, T);
+    uint8_t *seen = calloc(windows, 1);
+    for (int cluster = 0; cluster < 3; cluster++) {
+        struct intra_sampler_config cfg = {.seed = 7, .seq_len = T, .index = cluster, .n = 3, .n_sources = 1, .sources = {0}, .weights = {1}};
+        struct intra_sampler *s = NULL;
+        int32_t x[T], y[T];
+        assert_int_equal(intra_sampler_create(c, &cfg, &s), NEB_OK);
+        uint64_t own = (windows + 2 - (uint64_t)cluster) / 3;
+        for (uint64_t i = 0; i < own; i++) {
+            intra_sampler_next(s, x, y);
+            assert_memory_equal(x + 1, y, (T - 1) * sizeof *x);
+            uint64_t k = window_id(c, 0, x);
+            assert_true(k < windows);
+            seen[k]++;
+        }
+        intra_sampler_destroy(&s);
+    }
+    for (uint64_t k = 0; k < windows; k++)
+        assert_int_equal(seen[k], 1); // each exactly once, by one cluster
+    free(seen);
+    intra_corpus_close(&c);
+}
+
+static void test_resume_and_weights(void **state) {
+    (void)state;
+    struct intra_corpus *c = NULL;
+    struct intra_sampler *a = NULL, *b = NULL;
+    struct intra_sampler_config cfg = {.seed = 7, .seq_len = T, .index = 1, .n = 2, .n_sources = 2, .sources = {0, 1}, .weights = {3, 1}};
+    uint64_t cursor[INTRA_CURSOR_WORDS];
+    int32_t x[T], y[T], x2[T], y2[T];
+    assert_int_equal(intra_corpus_open(corpus_dir, false, &c), NEB_OK);
+    assert_int_equal(intra_sampler_create(c, &cfg, &a), NEB_OK);
+    assert_int_equal(intra_sampler_create(c, &cfg, &b), NEB_OK);
+    for (int i = 0; i < 777; i++)
+        intra_sampler_next(a, x, y);
+    intra_sampler_save(a, cursor);
+    assert_int_equal(cursor[0], 777);
+    assert_true(cursor[1] > 777 * 0.69 && cursor[1] < 777 * 0.81); // three to one
+    intra_sampler_restore(b, cursor);
+    for (int i = 0; i < 2000; i++) { // over the end of an epoch
+        intra_sampler_next(a, x, y);
+        intra_sampler_next(b, x2, y2);
+        assert_memory_equal(x, x2, sizeof x);
+        assert_memory_equal(y, y2, sizeof y);
+    }
+    intra_sampler_destroy(&a);
+    intra_sampler_destroy(&b);
+    intra_corpus_close(&c);
+}
+
+static void test_damaged_shards(void **state) {
+    (void)state;
+    char path[NEB_PATH_MAX];
+    struct neb_buf good = {0};
+    struct intra_corpus *c = NULL;
+    assert_int_equal(neb_path(path, sizeof path, corpus_dir, "one/train-00000.bin"), NEB_OK);
+    assert_int_equal(neb_fs_read(path, 1 << 26, &good), NEB_OK);
+    neb_log_set_sink(capture, NULL);
+    assert_int_equal(neb_fs_write(path, good.p, good.len - 10, 0644), NEB_OK);
+    assert_int_equal(intra_corpus_open(corpus_dir, false, &c), NEB_ERR_CORRUPT);
+    assert_non_null(strstr(message, "cut short?"));
+    good.p[0] ^= 1;
+    assert_int_equal(neb_fs_write(path, good.p, good.len, 0644), NEB_OK);
+    assert_int_equal(intra_corpus_open(corpus_dir, false, &c), NEB_ERR_FORMAT);
+    good.p[0] ^= 1;
+    good.p[good.len / 2] ^= 1;
+    assert_int_equal(neb_fs_write(path, good.p, good.len, 0644), NEB_OK);
+    assert_int_equal(intra_corpus_open(corpus_dir, true, &c), NEB_ERR_CORRUPT);
+    assert_non_null(strstr(message, "digest does not match"));
+    assert_int_equal(neb_fs_remove(path), NEB_OK);
+    assert_int_equal(intra_corpus_open(corpus_dir, false, &c), NEB_ERR_NOT_FOUND);
+    assert_int_equal(intra_corpus_open("/nonexistent", false, &c), NEB_ERR_NOT_FOUND);
+    assert_non_null(strstr(message, "nebula data build"));
+    neb_log_set_sink(NULL, NULL);
+    neb_buf_free(&good);
+}
+
+static void test_jsonl_and_tsv(void **state) {
+    (void)state;
+    char path[NEB_PATH_MAX], out[NEB_PATH_MAX];
+    static const char jsonl[] = "{\"id\": 1, \"text\": \"the file system\"}\n{\"id\": 2, \"text\": \"über den Kernel\"}\n";
+    static const char tsv[] = "1\tel archivo\tthe file\n2\tel año\tthe year\n", broken[] = "{\"id\": 1}\n";
+    struct intra_build_spec s = spec;
+    struct intra_corpus *c = NULL;
+    bool skipped;
+    snprintf(path, sizeof path, "%s/a.jsonl", dir);
+    assert_int_equal(neb_fs_write(path, jsonl, sizeof jsonl - 1, 0644), NEB_OK);
+    s.sources[0].format = INTRA_JSONL;
+    snprintf(s.sources[0].path, sizeof s.sources[0].path, "%s/a.jsonl", dir);
+    snprintf(s.sources[0].field, sizeof s.sources[0].field, "text");
+    snprintf(path, sizeof path, "%s/b.tsv", dir);
+    assert_int_equal(neb_fs_write(path, tsv, sizeof tsv - 1, 0644), NEB_OK);
+    s.sources[1].format = INTRA_TSV;
+    s.sources[1].column = 1;
+    snprintf(s.sources[1].path, sizeof s.sources[1].path, "%s/b.tsv", dir);
+    snprintf(s.tokenizer, sizeof s.tokenizer, "%s/corpus/tokenizer.model", dir); // reused
+    s.holdout_per_mille = 0;
+    snprintf(out, sizeof out, "%s/lines", dir);
+    assert_int_equal(intra_corpus_build(&s, out, quiet, NULL, &skipped), NEB_OK);
+    assert_int_equal(intra_corpus_open(out, true, &c), NEB_OK);
+    assert_true(intra_corpus_tokens(c, 0, INTRA_TRAIN) > 6 && intra_corpus_tokens(c, 1, INTRA_TRAIN) > 4);
+    assert_int_equal(intra_corpus_tokens(c, 0, INTRA_VALID), 0);
+    intra_corpus_close(&c);
+    snprintf(path, sizeof path, "%s/a.jsonl", dir);
+    assert_int_equal(neb_fs_write(path, broken, sizeof broken - 1, 0644), NEB_OK);
+    neb_log_set_sink(capture, NULL);
+    assert_int_equal(intra_corpus_build(&s, out, quiet, NULL, &skipped), NEB_ERR_FORMAT);
+    assert_non_null(strstr(message, "a.jsonl:1: no text in field \"text\""));
+    neb_log_set_sink(NULL, NULL);
+    assert_int_equal(intra_corpus_open(out, true, &c), NEB_OK); // the old corpus is still whole
+    intra_corpus_close(&c);
+}
+
+static int set_up(void **state) {
+    (void)state;
+    return mkdtemp(dir) ? 0 : -1;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_build), cmocka_unit_test(test_held_out_pages), cmocka_unit_test(test_tokenizer_round_trip),
+        cmocka_unit_test(test_clusters_are_disjoint_and_cover_an_epoch), cmocka_unit_test(test_resume_and_weights),
+        cmocka_unit_test(test_jsonl_and_tsv), cmocka_unit_test(test_damaged_shards),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
