@@ -30,13 +30,18 @@ enum neb_status bench_train_shape_parse(const char *text, struct bench_train_sha
     int used = 0;
     for (size_t i = 0; i < sizeof named / sizeof *named; i++)
         if (!strcmp(text, named[i].name)) {
-            *out = (struct bench_train_shape){.n_layers = named[i].n_layers, .d_model = named[i].d_model, .seq_len = named[i].seq_len};
+            *out = (struct bench_train_shape){.n_layers = named[i].n_layers,
+                                              .d_model = named[i].d_model,
+                                              .seq_len = named[i].seq_len};
             return NEB_OK;
         }
-    if (sscanf(text, "%4dx%5dx%5d%n", &s.n_layers, &s.d_model, &s.seq_len, &used) != 3 || text[used] || s.n_layers < 1 ||
-        s.d_model < 32 || s.d_model % 32 || s.seq_len < 1)
-        return neb_fail(NEB_ERR_INVALID, "bench train: shape \"%s\": default, small, or LAYERSxWIDTHxSEQUENCE such as 12x512x256 "
-                                         "(width a multiple of 32)", text);
+    if (sscanf(text, "%4dx%5dx%5d%n", &s.n_layers, &s.d_model, &s.seq_len, &used) != 3 ||
+        text[used] || s.n_layers < 1 || s.d_model < 32 || s.d_model % 32 || s.seq_len < 1)
+        return neb_fail(NEB_ERR_INVALID,
+                        "bench train: shape \"%s\": default, small, or LAYERSxWIDTHxSEQUENCE such "
+                        "as 12x512x256 "
+                        "(width a multiple of 32)",
+                        text);
     *out = s;
     return NEB_OK;
 }
@@ -49,10 +54,10 @@ double bench_train_token_flops(const struct intra_model *m, int32_t seq_len) {
 
 struct bench {
     struct kern *K;
-    float *a, *b, *c;        // (threads, PEAK, PEAK) each
-    double sgemm;            // fastest so far, FLOP/s
+    float *a, *b, *c; // (threads, PEAK, PEAK) each
+    double sgemm;     // fastest so far, FLOP/s
     int32_t *tokens, *targets;
-    double *seconds;         // (steps)
+    double *seconds; // (steps)
     double update_seconds;
     struct intra_step_stats stats;
 };
@@ -61,7 +66,8 @@ struct bench {
 static void peak_part(void *arg, size_t i) {
     struct bench *b = arg;
     size_t at = i * PEAK_FLOATS;
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, PEAK, PEAK, PEAK, 1, b->a + at, PEAK, b->b + at, PEAK, 0, b->c + at, PEAK);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, PEAK, PEAK, PEAK, 1, b->a + at, PEAK,
+                b->b + at, PEAK, 0, b->c + at, PEAK);
 }
 
 static void measure_peak(struct bench *b) {
@@ -74,21 +80,23 @@ static void measure_peak(struct bench *b) {
     }
 }
 
-// The next token is a function of this one most of the time, so that there is something to learn and the loss moves.
+// The next token is a function of this one most of the time, so that there is something to learn
+// and the loss moves.
 static void draw(struct bench *b, struct neb_rng *r, const struct intra_trainer_config *c) {
     for (int32_t i = 0; i < c->batch; i++) {
         uint64_t id = neb_rng_below(r, (uint64_t)c->model.vocab);
         for (int32_t t = 0; t < c->seq_len; t++) {
             size_t at = (size_t)i * c->seq_len + t;
             b->tokens[at] = (int32_t)id;
-            id = neb_rng_below(r, 8) ? (id * 5 + 1) % (uint64_t)c->model.vocab : neb_rng_below(r, (uint64_t)c->model.vocab);
+            id = neb_rng_below(r, 8) ? (id * 5 + 1) % (uint64_t)c->model.vocab
+                                     : neb_rng_below(r, (uint64_t)c->model.vocab);
             b->targets[at] = (int32_t)id;
         }
     }
 }
 
-// Step -1 warms up: scratch is allocated, pages are touched. The ceiling is measured before every step, so that both
-// see the same machine.
+// Step -1 warms up: scratch is allocated, pages are touched. The ceiling is measured before every
+// step, so that both see the same machine.
 static void measure_steps(struct bench *b, struct intra_trainer *t, int32_t steps) {
     struct neb_rng r = neb_rng_make(1, 1);
     for (int32_t i = -1; i < steps; i++) {
@@ -113,35 +121,57 @@ static int by_value(const void *x, const void *y) {
 
 static void report(struct bench *b, const struct intra_trainer *t, int32_t steps, bool json) {
     const struct intra_trainer_config *c = &t->c;
-    double total = 0, tokens = (double)c->batch * c->seq_len, flops = tokens * bench_train_token_flops(t->model, c->seq_len);
+    double total = 0, tokens = (double)c->batch * c->seq_len,
+           flops = tokens * bench_train_token_flops(t->model, c->seq_len);
     char what[64];
     for (int32_t i = 0; i < steps; i++)
         total += b->seconds[i];
     qsort(b->seconds, (size_t)steps, sizeof *b->seconds, by_value);
     double median = b->seconds[steps / 2];
     const struct bench_field more[] = {
-        {"tokens_per_s", tokens / median},         {"step_ms", 1e3 * median},
-        {"best_step_ms", 1e3 * b->seconds[0]},     {"update_share", b->update_seconds / total},
-        {"params", (double)t->model->n_params},    {"threads", kern_pool_threads(b->K->pool)},
+        {"tokens_per_s", tokens / median},
+        {"step_ms", 1e3 * median},
+        {"best_step_ms", 1e3 * b->seconds[0]},
+        {"update_share", b->update_seconds / total},
+        {"params", (double)t->model->n_params},
+        {"threads", kern_pool_threads(b->K->pool)},
         {"loss", b->stats.loss},
     };
-    snprintf(what, sizeof what, "%dx%d seq %d batch %d%s", c->model.n_layers, c->model.d_model, c->seq_len, c->batch,
-             c->recompute ? " recompute" : "");
-    bench_line_with(json, "train", what, flops / median * 1e-9, "GFLOP/s", b->sgemm * 1e-9, "sgemm", more, sizeof more / sizeof *more);
+    snprintf(what, sizeof what, "%dx%d seq %d batch %d%s", c->model.n_layers, c->model.d_model,
+             c->seq_len, c->batch, c->recompute ? " recompute" : "");
+    bench_line_with(json, "train", what, flops / median * 1e-9, "GFLOP/s", b->sgemm * 1e-9, "sgemm",
+                    more, sizeof more / sizeof *more);
 }
 
 static struct intra_trainer_config trainer_config(const struct bench_train_shape *s) {
-    int32_t head_dim = s->d_model >= 128 && s->d_model % 64 == 0 ? 64 : 32, heads = s->d_model / head_dim;
+    int32_t head_dim = s->d_model >= 128 && s->d_model % 64 == 0 ? 64 : 32,
+            heads = s->d_model / head_dim;
     int32_t batch = s->batch ? s->batch : s->seq_len < TOKENS ? TOKENS / s->seq_len : 1;
     return (struct intra_trainer_config){
-        .model = {.vocab = s->vocab ? s->vocab : VOCAB, .d_model = s->d_model, .n_layers = s->n_layers, .n_heads = heads,
-                  .n_kv_heads = heads, .head_dim = head_dim, .d_ff = (s->d_model * 8 / 3 + 15) / 16 * 16, .max_seq = s->seq_len,
-                  .rope_theta = 10000, .norm_eps = 1e-5f, .tied = true, .mask = KERN_MASK_CAUSAL},
+        .model = {.vocab = s->vocab ? s->vocab : VOCAB,
+                  .d_model = s->d_model,
+                  .n_layers = s->n_layers,
+                  .n_heads = heads,
+                  .n_kv_heads = heads,
+                  .head_dim = head_dim,
+                  .d_ff = (s->d_model * 8 / 3 + 15) / 16 * 16,
+                  .max_seq = s->seq_len,
+                  .rope_theta = 10000,
+                  .norm_eps = 1e-5f,
+                  .tied = true,
+                  .mask = KERN_MASK_CAUSAL},
         .trainable = {.mode = INTRA_TRAIN_FULL},
         .optim = {.schedule = {.kind = INTRA_SCHEDULE_CONSTANT, .lr = 1e-3f, .warmup = 4},
-                  .clip = {.kind = INTRA_CLIP_GLOBAL_NORM, .max_norm = 1}, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f,
+                  .clip = {.kind = INTRA_CLIP_GLOBAL_NORM, .max_norm = 1},
+                  .beta1 = 0.9f,
+                  .beta2 = 0.95f,
+                  .eps = 1e-8f,
                   .weight_decay = 0.1f},
-        .batch = batch, .seq_len = s->seq_len, .accumulate = 1, .recompute = s->recompute, .seed = 1};
+        .batch = batch,
+        .seq_len = s->seq_len,
+        .accumulate = 1,
+        .recompute = s->recompute,
+        .seed = 1};
 }
 
 static bool arrays_create(struct bench *b, size_t tokens, size_t steps) {
@@ -176,7 +206,8 @@ enum neb_status bench_train(int n_threads, bool json, const struct bench_train_s
     }
     measure_steps(&b, t, steps);
     if (!isfinite(b.stats.loss)) {
-        st = neb_fail(NEB_ERR_STATE, "bench train: the loss is not finite; the figures would mean nothing");
+        st = neb_fail(NEB_ERR_STATE,
+                      "bench train: the loss is not finite; the figures would mean nothing");
         goto out;
     }
     report(&b, t, steps, json);

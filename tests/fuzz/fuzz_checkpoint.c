@@ -1,7 +1,7 @@
-// Checkpoints from a hostile writer: whatever the bytes, opening and loading answer with a status, read nothing outside the
-// file and ask for no more memory than the file backs. Every input is tried twice: as it is, and with the digest over its
-// index made right, since no mutation would get past that otherwise.
-// The corpus is written by tests/golden/test_golden.c.
+// Checkpoints from a hostile writer: whatever the bytes, opening and loading answer with a status,
+// read nothing outside the file and ask for no more memory than the file backs. Every input is
+// tried twice: as it is, and with the digest over its index made right, since no mutation would get
+// past that otherwise. The corpus is written by tests/golden/test_golden.c.
 #include "agent/base/sha256.h"
 #include "intra/trainer.h"
 
@@ -31,7 +31,8 @@ static void use_model(const struct intra_ckpt *c, size_t file_bytes) {
         require(s->bytes == 0 || memcmp(intra_param(m, t), intra_ckpt_data(c, s), s->bytes) == 0);
         backed += s->bytes;
     }
-    require(backed <= file_bytes * (size_t)m->n_tensors); // sections may overlap, and each lies in the file
+    require(backed <=
+            file_bytes * (size_t)m->n_tensors); // sections may overlap, and each lies in the file
     require(m->params && !m->grads && intra_model_matmul_params(m) <= m->n_params);
     intra_model_destroy(&m);
 }
@@ -41,10 +42,23 @@ static void use_state(const struct intra_ckpt *c) {
     static struct kern *K;
     static struct intra_trainer *t; // one for the process: restoring overwrites it
     if (!K) {
-        struct intra_trainer_config config = {
-            .model = {.vocab = 5, .d_model = 4, .n_layers = 1, .n_heads = 2, .n_kv_heads = 1, .head_dim = 2, .d_ff = 3, .max_seq = 4,
-                      .rope_theta = 100, .norm_eps = 1e-5f, .tied = true, .qkv_bias = true},
-            .trainable = {.mode = INTRA_TRAIN_FULL}, .batch = 1, .seq_len = 4, .accumulate = 1, .seed = 1};
+        struct intra_trainer_config config = {.model = {.vocab = 5,
+                                                        .d_model = 4,
+                                                        .n_layers = 1,
+                                                        .n_heads = 2,
+                                                        .n_kv_heads = 1,
+                                                        .head_dim = 2,
+                                                        .d_ff = 3,
+                                                        .max_seq = 4,
+                                                        .rope_theta = 100,
+                                                        .norm_eps = 1e-5f,
+                                                        .tied = true,
+                                                        .qkv_bias = true},
+                                              .trainable = {.mode = INTRA_TRAIN_FULL},
+                                              .batch = 1,
+                                              .seq_len = 4,
+                                              .accumulate = 1,
+                                              .seed = 1};
         require(kern_ref_create(&K) == NEB_OK && intra_trainer_create(&config, K, &t) == NEB_OK);
     }
     if (intra_trainer_restore(t, c) == NEB_OK)

@@ -1,6 +1,7 @@
-// `nebula bench train`: its FLOP count against one made by hand, its shapes, and its line on a tiny model.
-#include "agent/bench_train.h"
+// `nebula bench train`: its FLOP count against one made by hand, its shapes, and its line on a tiny
+// model.
 #include "agent/base/log.h"
+#include "agent/bench_train.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -12,19 +13,34 @@
 
 #include <cmocka.h>
 
-static void drop(void *user, enum neb_log_level level, const char *text) { (void)user, (void)level, (void)text; }
+static void drop(void *user, enum neb_log_level level, const char *text) {
+    (void)user, (void)level, (void)text;
+}
 
 static void test_flops(void **state) {
     (void)state;
     struct intra_model *m = NULL;
-    struct intra_model_config c = {.vocab = 50, .d_model = 8, .n_layers = 3, .n_heads = 4, .n_kv_heads = 2, .head_dim = 6, .d_ff = 10,
-                                   .max_seq = 7, .rope_theta = 100, .norm_eps = 1e-5f, .qkv_bias = true};
+    struct intra_model_config c = {.vocab = 50,
+                                   .d_model = 8,
+                                   .n_layers = 3,
+                                   .n_heads = 4,
+                                   .n_kv_heads = 2,
+                                   .head_dim = 6,
+                                   .d_ff = 10,
+                                   .max_seq = 7,
+                                   .rope_theta = 100,
+                                   .norm_eps = 1e-5f,
+                                   .qkv_bias = true};
     for (int tied = 0; tied < 2; tied++) {
         c.tied = tied;
-        assert_int_equal(intra_model_create(&c, &(struct intra_trainable){.mode = INTRA_TRAIN_FULL}, 1, &m), NEB_OK);
-        // Products a token and layer: qkv 8 x (24 + 12 + 12), output 24 x 8, gate and up 8 x 20, down 10 x 8; then logits.
-        // Attention: queries see 1, 2, ... 7 keys, 4 on average, scores and values of 4 heads of 6.
-        double products = 3 * (8 * 48 + 24 * 8 + 8 * 20 + 10 * 8) + 8 * 50, attention = 3 * 2 * 4 * (4 * 6);
+        assert_int_equal(
+            intra_model_create(&c, &(struct intra_trainable){.mode = INTRA_TRAIN_FULL}, 1, &m),
+            NEB_OK);
+        // Products a token and layer: qkv 8 x (24 + 12 + 12), output 24 x 8, gate and up 8 x 20,
+        // down 10 x 8; then logits. Attention: queries see 1, 2, ... 7 keys, 4 on average, scores
+        // and values of 4 heads of 6.
+        double products = 3 * (8 * 48 + 24 * 8 + 8 * 20 + 10 * 8) + 8 * 50,
+               attention = 3 * 2 * 4 * (4 * 6);
         assert_true(fabs(bench_train_token_flops(m, 7) - 6 * (products + attention)) < 1e-6);
         intra_model_destroy(&m);
     }
@@ -38,7 +54,8 @@ static void test_shapes(void **state) {
     assert_int_equal(bench_train_shape_parse("12x512x128", &s), NEB_OK);
     assert_true(s.n_layers == 12 && s.d_model == 512 && s.seq_len == 128);
     neb_log_set_sink(drop, NULL);
-    static const char *const wrong[] = {"", "large", "8x256", "8x256x256x1", "8x250x256", "0x256x256", "8x256x0", "-8x256x256"};
+    static const char *const wrong[] = {"",          "large",     "8x256",   "8x256x256x1",
+                                        "8x250x256", "0x256x256", "8x256x0", "-8x256x256"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         assert_int_equal(bench_train_shape_parse(wrong[i], &s), NEB_ERR_INVALID);
     neb_log_set_sink(NULL, NULL);
@@ -57,7 +74,8 @@ static void test_line(void **state) {
     fflush(stdout);
     int was = dup(1);
     assert_true(was >= 0 && dup2(fileno(f), 1) == 1);
-    struct bench_train_shape shape = {.n_layers = 1, .d_model = 32, .seq_len = 16, .batch = 8, .vocab = 40, .steps = 60};
+    struct bench_train_shape shape = {
+        .n_layers = 1, .d_model = 32, .seq_len = 16, .batch = 8, .vocab = 40, .steps = 60};
     enum neb_status st = bench_train(2, true, &shape);
     fflush(stdout);
     assert_true(dup2(was, 1) == 1);
@@ -73,7 +91,8 @@ static void test_line(void **state) {
     assert_string_equal(json_string_value(json_object_get(o, "limit_is")), "sgemm");
     double value = number(o, "value"), step = number(o, "step_ms") * 1e-3;
     assert_true(value > 0 && number(o, "limit") > 0);
-    assert_true(fabs(number(o, "ratio") - value / number(o, "limit")) < 1e-3 * number(o, "ratio") + 1e-9);
+    assert_true(fabs(number(o, "ratio") - value / number(o, "limit")) <
+                1e-3 * number(o, "ratio") + 1e-9);
     assert_true(fabs(number(o, "tokens_per_s") * step / 128 - 1) < 1e-3);
     // 6 x (32 x 96 + 32 x 32 + 32 x 192 + 96 x 32 + 40 x 32) + 6 x 17 x 32: d_ff is 96
     assert_true(fabs(value * 1e9 * step / 128 / (6 * 14592 + 6 * 17 * 32) - 1) < 1e-3);
@@ -86,6 +105,7 @@ static void test_line(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_flops), cmocka_unit_test(test_shapes), cmocka_unit_test(test_line)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_flops), cmocka_unit_test(test_shapes),
+                                       cmocka_unit_test(test_line)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

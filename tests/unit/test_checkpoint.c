@@ -1,4 +1,5 @@
-// The checkpoint container alone: every bit of a small file flipped, every cut, every k-th failing write, versions, folders.
+// The checkpoint container alone: every bit of a small file flipped, every cut, every k-th failing
+// write, versions, folders.
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"
@@ -65,7 +66,8 @@ static void test_round_trip(void **state) {
     const struct intra_ckpt_section *s = intra_ckpt_find(c, "weights");
     assert_true((uintptr_t)intra_ckpt_data(c, s) % 64 == 0);
     assert_int_equal(intra_ckpt_read(c, "absent", INTRA_F32, 5, 3, f), NEB_ERR_NOT_FOUND);
-    assert_int_equal(intra_ckpt_read(c, "weights", INTRA_F32, 3, 5, f), NEB_ERR_FORMAT); // same bytes, another shape
+    assert_int_equal(intra_ckpt_read(c, "weights", INTRA_F32, 3, 5, f),
+                     NEB_ERR_FORMAT); // same bytes, another shape
     assert_int_equal(intra_ckpt_read(c, "weights", INTRA_U32, 5, 3, f), NEB_ERR_FORMAT);
     intra_ckpt_close(&c);
 }
@@ -107,7 +109,8 @@ static void test_every_bit(void **state) {
     neb_buf_free(&file);
 }
 
-// Index fields that lie, under a digest that is right: what a hostile writer can do and a flipped bit cannot.
+// Index fields that lie, under a digest that is right: what a hostile writer can do and a flipped
+// bit cannot.
 static void test_lying_index(void **state) {
     (void)state;
     struct neb_buf file = {0};
@@ -121,22 +124,22 @@ static void test_lying_index(void **state) {
         size_t at, bytes;
         uint64_t value;
     } lies[] = {
-        {entry, 1, 4},                       // dtype
-        {entry + 1, 8, UINT64_MAX},          // rows
-        {entry + 1, 8, 1ull << 62},          // rows x 4 wraps
-        {entry + 9, 8, 1ull << 62},          // cols
-        {entry + 1, 8, 6},                   // one row more than there is
-        {entry + 17, 8, 63},                 // at: unaligned
-        {entry + 17, 8, 0},                  // in the header
-        {entry + 17, 8, UINT64_MAX - 63},    // wraps
+        {entry, 1, 4},                                // dtype
+        {entry + 1, 8, UINT64_MAX},                   // rows
+        {entry + 1, 8, 1ull << 62},                   // rows x 4 wraps
+        {entry + 9, 8, 1ull << 62},                   // cols
+        {entry + 1, 8, 6},                            // one row more than there is
+        {entry + 17, 8, 63},                          // at: unaligned
+        {entry + 17, 8, 0},                           // in the header
+        {entry + 17, 8, UINT64_MAX - 63},             // wraps
         {entry + 17, 8, (index + 63) / 64 * 64 + 64}, // behind the index
-        {index, 2, 65535},                   // name longer than the index
-        {index, 2, 200},                     // name longer than a name may be
-        {tail + 12, 4, 2},                   // fewer sections than entries
-        {tail + 12, 4, 4},                   // more
-        {tail + 12, 4, 65536},               // far more: no memory for them
-        {tail + 16, 8, UINT64_MAX},          // index at
-        {tail + 24, 8, len + 1},             // index length
+        {index, 2, 65535},                            // name longer than the index
+        {index, 2, 200},                              // name longer than a name may be
+        {tail + 12, 4, 2},                            // fewer sections than entries
+        {tail + 12, 4, 4},                            // more
+        {tail + 12, 4, 65536},                        // far more: no memory for them
+        {tail + 16, 8, UINT64_MAX},                   // index at
+        {tail + 24, 8, len + 1},                      // index length
     };
     for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
         uint8_t keep[8];
@@ -146,7 +149,8 @@ static void test_lying_index(void **state) {
         neb_sha256(file.p + index, len + 64, file.p + file.len - 32);
         overwrite(file.p, file.len);
         enum neb_status st = intra_ckpt_open(path, false, &c);
-        bool good = i == 4; // five rows of three and a padding of 4 bytes: 6 x 3 still lies inside the file
+        bool good =
+            i == 4; // five rows of three and a padding of 4 bytes: 6 x 3 still lies inside the file
         if (good && st == NEB_OK) {
             intra_ckpt_close(&c);
             st = intra_ckpt_open(path, true, &c); // and then the digest does not match
@@ -158,8 +162,8 @@ static void test_lying_index(void **state) {
     neb_buf_free(&file);
 }
 
-// Whatever step of writing fails, the error is reported, the older file under the same name stays whole, and nothing is
-// left beside it.
+// Whatever step of writing fails, the error is reported, the older file under the same name stays
+// whole, and nothing is left beside it.
 static void test_failing_disk(void **state) {
     (void)state;
     static const char *const points[] = {"fs.write", "fs.fsync", "fs.rename"};
@@ -226,13 +230,17 @@ static void test_folder(void **state) {
     assert_non_null(strstr(intra_ckpt_path(c), "step-000000000020.ckpt"));
     intra_ckpt_close(&c);
     assert_int_equal(intra_ckpt_prune(dir, 2), NEB_OK);
-    assert_true(!there("step-000000000010.ckpt") && there("step-000000000020.ckpt") && there("step-000000000030.ckpt"));
-    assert_true(!there("step-000000000040.ckpt.tmp") && there("step-of-the-day.ckpt") && there("step-99999999999.ckpt"));
+    assert_true(!there("step-000000000010.ckpt") && there("step-000000000020.ckpt") &&
+                there("step-000000000030.ckpt"));
+    assert_true(!there("step-000000000040.ckpt.tmp") && there("step-of-the-day.ckpt") &&
+                there("step-99999999999.ckpt"));
     put("step-000000000020.ckpt", false);
-    assert_int_equal(intra_ckpt_open_latest(dir, &c), NEB_ERR_CORRUPT); // all damaged: an error, not a fresh start
+    assert_int_equal(intra_ckpt_open_latest(dir, &c),
+                     NEB_ERR_CORRUPT); // all damaged: an error, not a fresh start
     char file[NEB_PATH_MAX];
     assert_int_equal(neb_path(file, sizeof file, dir, "step-of-the-day.ckpt"), NEB_OK);
-    assert_int_equal(intra_ckpt_open_latest(file, &c), NEB_ERR_IO); // a folder that cannot be read is not an empty one
+    assert_int_equal(intra_ckpt_open_latest(file, &c),
+                     NEB_ERR_IO); // a folder that cannot be read is not an empty one
     assert_int_equal(intra_ckpt_prune(file, 2), NEB_ERR_IO);
 }
 
@@ -250,8 +258,9 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),   cmocka_unit_test(test_every_bit), cmocka_unit_test(test_lying_index),
-        cmocka_unit_test(test_failing_disk), cmocka_unit_test(test_folder),
+        cmocka_unit_test(test_round_trip),  cmocka_unit_test(test_every_bit),
+        cmocka_unit_test(test_lying_index), cmocka_unit_test(test_failing_disk),
+        cmocka_unit_test(test_folder),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -1,5 +1,5 @@
-// Edges of training: AdaGC where gradients begin at zero, ignored targets, recomputation bit for bit, checkpoints of
-// another model, descriptions that lie.
+// Edges of training: AdaGC where gradients begin at zero, ignored targets, recomputation bit for
+// bit, checkpoints of another model, descriptions that lie.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "intra/trainer.h"
@@ -25,15 +25,34 @@ static void swallow(void *user, enum neb_log_level level, const char *text) {
 }
 
 static const struct intra_trainable full = {.mode = INTRA_TRAIN_FULL};
-static const struct intra_trainable lora = {.mode = INTRA_TRAIN_LORA, .lora_rank = 3, .lora_alpha = 6, .lora_targets = 127};
+static const struct intra_trainable lora = {
+    .mode = INTRA_TRAIN_LORA, .lora_rank = 3, .lora_alpha = 6, .lora_targets = 127};
 
 static struct intra_trainer_config config(const struct intra_trainable *t) {
     return (struct intra_trainer_config){
-        .model = {.vocab = V, .d_model = 12, .n_layers = 3, .n_heads = 4, .n_kv_heads = 2, .head_dim = 6, .d_ff = 10, .max_seq = T,
-                  .rope_theta = 100, .norm_eps = 1e-5f, .tied = true, .mask = KERN_MASK_CAUSAL},
-        .trainable = *t, .batch = B, .seq_len = T, .accumulate = 1, .seed = 4,
-        .optim = {.schedule = {.kind = INTRA_SCHEDULE_CONSTANT, .lr = 0.01f}, .clip = {.kind = INTRA_CLIP_GLOBAL_NORM, .max_norm = 1},
-                  .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f}};
+        .model = {.vocab = V,
+                  .d_model = 12,
+                  .n_layers = 3,
+                  .n_heads = 4,
+                  .n_kv_heads = 2,
+                  .head_dim = 6,
+                  .d_ff = 10,
+                  .max_seq = T,
+                  .rope_theta = 100,
+                  .norm_eps = 1e-5f,
+                  .tied = true,
+                  .mask = KERN_MASK_CAUSAL},
+        .trainable = *t,
+        .batch = B,
+        .seq_len = T,
+        .accumulate = 1,
+        .seed = 4,
+        .optim = {.schedule = {.kind = INTRA_SCHEDULE_CONSTANT, .lr = 0.01f},
+                  .clip = {.kind = INTRA_CLIP_GLOBAL_NORM, .max_norm = 1},
+                  .beta1 = 0.9f,
+                  .beta2 = 0.95f,
+                  .eps = 1e-8f,
+                  .weight_decay = 0.1f}};
 }
 
 static struct intra_trainer *make(const struct intra_trainer_config *c) {
@@ -72,7 +91,11 @@ static void test_adagc_with_lora(void **state) {
     (void)state;
     for (int64_t warmup = 0; warmup <= 4; warmup += 4) {
         struct intra_trainer_config c = config(&lora);
-        c.optim.clip = (struct intra_clip){.kind = INTRA_CLIP_ADAGC, .max_norm = 1, .ratio = 1.04f, .beta = 0.99f, .warmup = warmup};
+        c.optim.clip = (struct intra_clip){.kind = INTRA_CLIP_ADAGC,
+                                           .max_norm = 1,
+                                           .ratio = 1.04f,
+                                           .beta = 0.99f,
+                                           .warmup = warmup};
         c.optim.weight_decay = 0; // or decay alone would move them
         struct intra_trainer *t = make(&c);
         const struct intra_model *m = t->model;
@@ -82,11 +105,13 @@ static void test_adagc_with_lora(void **state) {
         memcpy(before, m->params, m->n_params * sizeof *before);
         for (int32_t i = 0; i < m->n_tensors; i++) // and not by momentum alone
             if (m->tensors[i].trainable)
-                memset(t->optim->m + m->tensors[i].grad_at, 0, intra_tensor_size(&m->tensors[i]) * sizeof(float));
+                memset(t->optim->m + m->tensors[i].grad_at, 0,
+                       intra_tensor_size(&m->tensors[i]) * sizeof(float));
         step(t, 6);
         for (int32_t i = 0; i < m->n_tensors; i++) {
             const struct intra_tensor *w = &m->tensors[i];
-            if (w->trainable && !memcmp(before + w->at, intra_param(m, w), intra_tensor_size(w) * sizeof *before))
+            if (w->trainable &&
+                !memcmp(before + w->at, intra_param(m, w), intra_tensor_size(w) * sizeof *before))
                 fail_msg("%s does not learn", w->name);
             assert_true(!w->trainable || t->optim->gamma[i] > 0);
         }
@@ -99,7 +124,8 @@ static void test_adagc_with_lora(void **state) {
 static void test_adagc_after_a_skipped_step(void **state) {
     (void)state;
     struct intra_trainer_config c = config(&full);
-    c.optim.clip = (struct intra_clip){.kind = INTRA_CLIP_ADAGC, .max_norm = 1, .ratio = 1.04f, .beta = 0.99f, .warmup = 2};
+    c.optim.clip = (struct intra_clip){
+        .kind = INTRA_CLIP_ADAGC, .max_norm = 1, .ratio = 1.04f, .beta = 0.99f, .warmup = 2};
     struct intra_trainer *t = make(&c);
     struct intra_step_stats s = {0};
     float first = t->model->params[0];
@@ -114,7 +140,8 @@ static void test_adagc_after_a_skipped_step(void **state) {
     intra_trainer_destroy(&t);
 }
 
-// With the second sequence's targets ignored a step is exactly a step on the first: a mean over counted targets.
+// With the second sequence's targets ignored a step is exactly a step on the first: a mean over
+// counted targets.
 static void test_ignored_targets(void **state) {
     (void)state;
     struct intra_trainer_config c = config(&full), half = c;
@@ -148,7 +175,10 @@ static void test_ignored_targets(void **state) {
 
 static void test_recompute_is_bit_identical(void **state) {
     (void)state;
-    const struct intra_trainable sets[] = {full, lora, {.mode = INTRA_TRAIN_LAST_LAYERS, .last_layers = 2}, {.mode = INTRA_TRAIN_BITFIT}};
+    const struct intra_trainable sets[] = {full,
+                                           lora,
+                                           {.mode = INTRA_TRAIN_LAST_LAYERS, .last_layers = 2},
+                                           {.mode = INTRA_TRAIN_BITFIT}};
     for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {
         struct intra_trainer_config c = config(&sets[i]);
         c.model.qkv_bias = true;
@@ -171,20 +201,26 @@ static void test_kinds_of_tensors(void **state) {
     one.lora_rank = 1;
     c.qkv_bias = true;
     assert_int_equal(intra_model_create(&c, &one, 1, &m), NEB_OK);
-    for (int32_t i = 0; i < m->n_tensors; i++) { // an adapter of rank 1 is one row, and a matrix all the same
-        bool vector = strstr(m->tensors[i].name, "norm.weight") || strstr(m->tensors[i].name, ".bias");
+    for (int32_t i = 0; i < m->n_tensors;
+         i++) { // an adapter of rank 1 is one row, and a matrix all the same
+        bool vector =
+            strstr(m->tensors[i].name, "norm.weight") || strstr(m->tensors[i].name, ".bias");
         assert_true(m->tensors[i].decay == !vector);
     }
     intra_model_destroy(&m);
     c.d_ff = 1; // matrices of one row
-    assert_int_equal(intra_model_create(&c, &(struct intra_trainable){.mode = INTRA_TRAIN_BITFIT}, 1, &m), NEB_OK);
+    assert_int_equal(
+        intra_model_create(&c, &(struct intra_trainable){.mode = INTRA_TRAIN_BITFIT}, 1, &m),
+        NEB_OK);
     assert_false(intra_model_find(m, "model.layers.0.mlp.up_proj.weight")->trainable);
     assert_true(intra_model_find(m, "model.layers.0.self_attn.k_proj.bias")->trainable);
     intra_model_destroy(&m);
     // What belongs to another mode means nothing.
-    struct intra_trainer_config tc = config(&(struct intra_trainable){.lora_rank = -5, .lora_targets = 1u << 31, .last_layers = -1});
+    struct intra_trainer_config tc = config(
+        &(struct intra_trainable){.lora_rank = -5, .lora_targets = 1u << 31, .last_layers = -1});
     struct intra_trainer *t = make(&tc);
-    assert_true(t->model->trainable.lora_rank == 0 && t->model->trainable.lora_targets == 0 && t->model->trainable.last_layers == 0);
+    assert_true(t->model->trainable.lora_rank == 0 && t->model->trainable.lora_targets == 0 &&
+                t->model->trainable.last_layers == 0);
     assert_true(isfinite(step(t, 1).loss));
     intra_trainer_destroy(&t);
     one.lora_alpha = NAN;
@@ -202,7 +238,8 @@ static void refuse(struct intra_trainer_config c, bool resume, const char *why) 
     struct intra_ckpt *k = NULL;
     message[0] = 0;
     assert_int_equal(intra_ckpt_open(path, true, &k), NEB_OK);
-    assert_int_equal(resume ? intra_trainer_restore(t, k) : intra_model_load_params(k, t->model), NEB_ERR_INVALID);
+    assert_int_equal(resume ? intra_trainer_restore(t, k) : intra_model_load_params(k, t->model),
+                     NEB_ERR_INVALID);
     if (!strstr(message, why))
         fail_msg("\"%s\" does not say %s", message, why);
     intra_ckpt_close(&k);
@@ -213,7 +250,8 @@ static void accept(struct intra_trainer_config c, bool resume) {
     struct intra_trainer *t = make(&c);
     struct intra_ckpt *k = NULL;
     assert_int_equal(intra_ckpt_open(path, true, &k), NEB_OK);
-    assert_int_equal(resume ? intra_trainer_restore(t, k) : intra_model_load_params(k, t->model), NEB_OK);
+    assert_int_equal(resume ? intra_trainer_restore(t, k) : intra_model_load_params(k, t->model),
+                     NEB_OK);
     intra_ckpt_close(&k);
     intra_trainer_destroy(&t);
 }
@@ -256,7 +294,8 @@ static void test_another_models_checkpoint(void **state) {
     refuse(d, true, "trainable");
 }
 
-// A description costs no memory that the file does not back, and values that no version wrote are refused.
+// A description costs no memory that the file does not back, and values that no version wrote are
+// refused.
 static void test_lying_description(void **state) {
     (void)state;
     enum { WORDS = 19 };
@@ -267,10 +306,21 @@ static void test_lying_description(void **state) {
         uint32_t value;
         enum neb_status st;
     } lies[] = {
-        {0, 0, NEB_ERR_INVALID},           {0, 3, NEB_ERR_FORMAT},      {2, 1024, NEB_ERR_FORMAT}, {6, 1 << 20, NEB_ERR_FORMAT},
-        {2, UINT32_MAX, NEB_ERR_INVALID},  {7, 0, NEB_ERR_INVALID},     {8, 2, NEB_ERR_FORMAT},    {9, UINT32_MAX, NEB_ERR_FORMAT},
-        {10, KERN_MASK_PREFIX, NEB_ERR_UNSUPPORTED}, {10, 3, NEB_ERR_FORMAT}, {11, 4, NEB_ERR_FORMAT}, {11, UINT32_MAX, NEB_ERR_FORMAT},
-        {11, INTRA_TRAIN_LORA, NEB_ERR_INVALID}, {15, 3, NEB_ERR_FORMAT}, {16, 0x7fc00000, NEB_ERR_INVALID},
+        {0, 0, NEB_ERR_INVALID},
+        {0, 3, NEB_ERR_FORMAT},
+        {2, 1024, NEB_ERR_FORMAT},
+        {6, 1 << 20, NEB_ERR_FORMAT},
+        {2, UINT32_MAX, NEB_ERR_INVALID},
+        {7, 0, NEB_ERR_INVALID},
+        {8, 2, NEB_ERR_FORMAT},
+        {9, UINT32_MAX, NEB_ERR_FORMAT},
+        {10, KERN_MASK_PREFIX, NEB_ERR_UNSUPPORTED},
+        {10, 3, NEB_ERR_FORMAT},
+        {11, 4, NEB_ERR_FORMAT},
+        {11, UINT32_MAX, NEB_ERR_FORMAT},
+        {11, INTRA_TRAIN_LORA, NEB_ERR_INVALID},
+        {15, 3, NEB_ERR_FORMAT},
+        {16, 0x7fc00000, NEB_ERR_INVALID},
     };
     for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
         struct neb_buf b = {0};
@@ -287,7 +337,8 @@ static void test_lying_description(void **state) {
         neb_buf_f32(&b, 0);
         assert_int_equal(intra_ckpt_create(path, &w), NEB_OK);
         assert_int_equal(intra_ckpt_add(w, "model.config", INTRA_BYTES, b.len, 1, b.p), NEB_OK);
-        assert_int_equal(intra_ckpt_add(w, "model.embed_tokens.weight", INTRA_F32, 2, 2, table), NEB_OK);
+        assert_int_equal(intra_ckpt_add(w, "model.embed_tokens.weight", INTRA_F32, 2, 2, table),
+                         NEB_OK);
         assert_int_equal(intra_ckpt_commit(w), NEB_OK);
         intra_ckpt_writer_destroy(&w);
         assert_int_equal(intra_ckpt_open(path, true, &k), NEB_OK);
@@ -323,7 +374,8 @@ static void test_loaded_model_is_for_use(void **state) {
     intra_model_pass(K, m, a, x, y, B, T, 0, &loss, &count);
     assert_true(loss / (double)count == intra_trainer_eval(t, x, y, B));
     struct intra_sampling s = {.eos = -1};
-    assert_int_equal(intra_generate(K, m, &s, wrong, 2, 4, &n), NEB_ERR_INVALID); // an index beyond the table
+    assert_int_equal(intra_generate(K, m, &s, wrong, 2, 4, &n),
+                     NEB_ERR_INVALID); // an index beyond the table
     wrong[1] = -1;
     assert_int_equal(intra_generate(K, m, &s, wrong, 2, 4, &n), NEB_ERR_INVALID);
     wrong[1] = 2;
@@ -338,7 +390,10 @@ static void test_loaded_model_is_for_use(void **state) {
 static int set_up(void **state) {
     (void)state;
     neb_log_set_sink(swallow, NULL);
-    return mkdtemp(dir) && neb_path(path, sizeof path, dir, "one.ckpt") == NEB_OK && kern_ref_create(&K) == NEB_OK ? 0 : -1;
+    return mkdtemp(dir) && neb_path(path, sizeof path, dir, "one.ckpt") == NEB_OK &&
+                   kern_ref_create(&K) == NEB_OK
+               ? 0
+               : -1;
 }
 
 static int tear_down(void **state) {
@@ -350,10 +405,10 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_adagc_with_lora),           cmocka_unit_test(test_adagc_after_a_skipped_step),
-        cmocka_unit_test(test_ignored_targets),           cmocka_unit_test(test_recompute_is_bit_identical),
-        cmocka_unit_test(test_kinds_of_tensors),          cmocka_unit_test(test_another_models_checkpoint),
-        cmocka_unit_test(test_lying_description),         cmocka_unit_test(test_loaded_model_is_for_use),
+        cmocka_unit_test(test_adagc_with_lora),   cmocka_unit_test(test_adagc_after_a_skipped_step),
+        cmocka_unit_test(test_ignored_targets),   cmocka_unit_test(test_recompute_is_bit_identical),
+        cmocka_unit_test(test_kinds_of_tensors),  cmocka_unit_test(test_another_models_checkpoint),
+        cmocka_unit_test(test_lying_description), cmocka_unit_test(test_loaded_model_is_for_use),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
