@@ -198,8 +198,7 @@ static void test_fast(void **state) {
     }
 }
 
-// ---- the fuzz corpus
-// --------------------------------------------------------------------------------------------
+// ---- the fuzz corpus ----
 
 static void corpus_path(const char *file, char *out) { // beside this source file
     char dir[NEB_PATH_MAX];
