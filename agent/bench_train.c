@@ -80,7 +80,8 @@ static void measure_peak(struct bench *b) {
     }
 }
 
-// The next token is a function of this one most of the time, so that there is something to learn and the loss moves.
+// The next token is a function of this one most of the time, so that there is something to learn
+// and the loss moves.
 static void draw(struct bench *b, struct neb_rng *r, const struct intra_trainer_config *c) {
     for (int32_t i = 0; i < c->batch; i++) {
         uint64_t id = neb_rng_below(r, (uint64_t)c->model.vocab);
@@ -94,8 +95,8 @@ static void draw(struct bench *b, struct neb_rng *r, const struct intra_trainer_
     }
 }
 
-// Step -1 warms up: scratch is allocated, pages are touched. The ceiling is measured before every step, so that both
-// see the same machine.
+// Step -1 warms up: scratch is allocated, pages are touched. The ceiling is measured before every
+// step, so that both see the same machine.
 static void measure_steps(struct bench *b, struct intra_trainer *t, int32_t steps) {
     struct neb_rng r = neb_rng_make(1, 1);
     for (int32_t i = -1; i < steps; i++) {

@@ -277,6 +277,12 @@ static double number(const json_t *o, const char *key) {
     return json_is_number(v) ? json_number_value(v) : NAN;
 }
 
+// A count in another site's report: what is no number, or absurd, is 0. (A NaN cast to an integer is undefined.)
+static uint64_t whole(const json_t *o, const char *key) {
+    double x = number(o, key);
+    return x >= 0 && x < 0x1p62 ? (uint64_t)x : 0;
+}
+
 static void make_summary(const struct run *r, struct agent_summary *s) {
     memset(s, 0, sizeof *s);
     snprintf(s->job, sizeof s->job, "%s", r->job.name);
@@ -289,23 +295,23 @@ static void make_summary(const struct run *r, struct agent_summary *s) {
         const char *digest = json_string_value(json_object_get(p, "params_digest"));
         snprintf(c->name, sizeof c->name, "%s", r->job.clusters[i].name);
         snprintf(c->device, sizeof c->device, "cpu (%s, %d threads)", kern_cpu_isa(),
-                 (int)number(p, "threads"));
-        c->steps = (int64_t)number(p, "steps");
-        c->tokens = (int64_t)number(p, "tokens");
+                 (int)(whole(p, "threads") & 0xffff));
+        c->steps = (int64_t)whole(p, "steps");
+        c->tokens = (int64_t)whole(p, "tokens");
         c->loss_first = number(p, "loss_first");
         c->loss_last = number(p, "loss_last");
         c->eval_loss = number(p, "eval_loss");
         c->stall_s = number(p, "stall_s");
         c->train_s = number(p, "train_s");
-        c->wan_sent_bytes = (uint64_t)number(p, "wan_sent_bytes");
-        c->wan_recv_bytes = (uint64_t)number(p, "wan_recv_bytes");
+        c->wan_sent_bytes = whole(p, "wan_sent_bytes");
+        c->wan_recv_bytes = whole(p, "wan_recv_bytes");
         snprintf(c->params_digest, sizeof c->params_digest, "%s", digest ? digest : "");
-        s->params = (int64_t)number(p, "params");
-        s->trainable_params = (int64_t)number(p, "trainable_params");
+        s->params = (int64_t)whole(p, "params");
+        s->trainable_params = (int64_t)whole(p, "trainable_params");
         s->rounds =
-            (int64_t)number(p, "rounds") > s->rounds ? (int64_t)number(p, "rounds") : s->rounds;
-        s->payload_bytes += (uint64_t)number(p, "payload_bytes");
-        s->payload_params += (uint64_t)number(p, "payload_params");
+            (int64_t)whole(p, "rounds") > s->rounds ? (int64_t)whole(p, "rounds") : s->rounds;
+        s->payload_bytes += whole(p, "payload_bytes");
+        s->payload_params += whole(p, "payload_params");
     }
 }
 

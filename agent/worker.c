@@ -301,8 +301,11 @@ static enum neb_status report(struct agent_worker *w) {
     char hex[33];
     json_t *by_source = json_object();
     bool done = finished(w);
-    if (done)
-        NEB_TRY(evaluate(w, &loss, by_source));
+    enum neb_status st = done ? evaluate(w, &loss, by_source) : NEB_OK;
+    if (st != NEB_OK) {
+        json_decref(by_source);
+        return st;
+    }
     params_digest(w, hex);
     json_t *r = json_pack(
         "{s:s,s:I,s:I,s:o,s:o,s:o,s:o,s:f,s:f,s:f,s:s,s:I,s:I,s:I,s:I,s:I,s:b,s:i}", "device",

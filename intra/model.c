@@ -8,7 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ARENA_ALIGN = 16 }; // floats: every tensor starts on a cache line
+enum {
+    ARENA_ALIGN = 16,          // floats: every tensor starts on a cache line
+    ROPE_FLOATS_MAX = 1 << 26, // 256 MiB: half a million positions of 128
+};
 
 enum neb_status intra_model_config_check(const struct intra_model_config *c) {
     const struct {
@@ -30,6 +33,11 @@ enum neb_status intra_model_config_check(const struct intra_model_config *c) {
     if (c->n_heads % c->n_kv_heads)
         return neb_fail(NEB_ERR_INVALID, "model.n_kv_heads: %d does not divide n_heads %d",
                         c->n_kv_heads, c->n_heads);
+    if ((int64_t)c->max_seq * c->head_dim > ROPE_FLOATS_MAX)
+        return neb_fail(
+            NEB_ERR_INVALID,
+            "model.max_seq: %d positions of head_dim %d need a rotary table of more than %d floats",
+            c->max_seq, c->head_dim, ROPE_FLOATS_MAX);
     if (!(c->rope_theta > 1) || !(c->norm_eps > 0) || !(c->norm_eps < 1))
         return neb_fail(NEB_ERR_INVALID,
                         "model: rope_theta %g must be above 1 and norm_eps %g in (0, 1)",

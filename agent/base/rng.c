@@ -41,7 +41,40 @@ uint64_t neb_rng_below(struct neb_rng *r, uint64_t n) {
 
 double neb_rng_unit(struct neb_rng *r) { return (double)(neb_rng_u64(r) >> 11) * 0x1p-53; }
 
+// log and cos of our own: + - x / and frexp only, so that a model's first parameters have the same bits on all clusters. A
+// C library's may differ in the last place between releases, and between processors with and without FMA.
+static double exact_log(double x) { // x in (0, 1], normal
+    int e;
+    double m = frexp(x, &e), sum = 0; // m in [0.5, 1)
+    if (m < 0.70710678118654752) {
+        m *= 2;
+        e--;
+    }
+    double s = (m - 1) / (m + 1), s2 = s * s; // |s| < 0.172: log m = 2 (s + s^3/3 + s^5/5 + ...)
+    for (int k = 23; k >= 1; k -= 2)
+        sum = sum * s2 + 1.0 / k;
+    return e * 0.69314718055994531 + 2 * s * sum;
+}
+
+static double exact_cos_turns(double v) { // cos(2 pi v), v in [0, 1)
+    int quarter = (int)(v * 4 + 0.5);
+    double x = 6.2831853071795865 * (v - quarter * 0.25), x2 = x * x, cosine = 0,
+           sine = 0; // |x| <= pi / 4
+    for (int k = 18; k >= 2; k -= 2) {
+        cosine = (1 + cosine) * -x2 / (k * (k - 1));
+        sine = (1 + sine) * -x2 / (k * (k + 1));
+    }
+    cosine += 1;
+    sine = x * (1 + sine);
+    switch (quarter & 3) {
+    case 0: return cosine;
+    case 1: return -sine;
+    case 2: return -cosine;
+    default: return sine;
+    }
+}
+
 float neb_rng_normal(struct neb_rng *r) {
     double u = 1.0 - neb_rng_unit(r), v = neb_rng_unit(r); // u in (0, 1]
-    return (float)(sqrt(-2.0 * log(u)) * cos(6.283185307179586 * v));
+    return (float)(sqrt(-2.0 * exact_log(u)) * exact_cos_turns(v));
 }

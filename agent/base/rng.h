@@ -14,7 +14,7 @@ struct neb_rng neb_rng_make(uint64_t seed, uint64_t stream);
 uint64_t neb_rng_u64(struct neb_rng *r);
 uint64_t neb_rng_below(struct neb_rng *r, uint64_t n); // uniform in [0, n), n > 0
 double neb_rng_unit(struct neb_rng *r);                // uniform in [0, 1), 53 bits
-float neb_rng_normal(struct neb_rng *r);               // mean 0, deviation 1
+float neb_rng_normal(struct neb_rng *r); // mean 0, deviation 1; the same bits everywhere (no libm)
 
 // Stateless mixing of one word (splitmix64's finaliser): for hashing and per-index randomness.
 static inline uint64_t neb_mix64(uint64_t z) {

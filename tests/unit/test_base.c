@@ -137,6 +137,16 @@ static void test_rng(void **state) {
     }
     for (int i = 0; i < 10; i++)
         assert_in_range(counts[i], 9500, 10500);
+    uint64_t hash =
+        0; // normal deviates to the last bit: a model starts from the same parameters on every machine
+    struct neb_rng n = neb_rng_make(11, 3);
+    for (int i = 0; i < 100000; i++) {
+        float f = neb_rng_normal(&n);
+        uint32_t bits;
+        memcpy(&bits, &f, sizeof bits);
+        hash = neb_mix64(hash ^ bits);
+    }
+    assert_true(hash == 0xe0bbfabeca293e3eull);
     assert_true(sum / 1e5 > -0.02 && sum / 1e5 < 0.02 && sq / 1e5 > 0.97 && sq / 1e5 < 1.03);
 }
 

@@ -106,7 +106,22 @@ static void test_gradients(void **state) {
     struct intra_model_config c = small(false, true);
     check_gradients(&c, &lora, false);
     check_gradients(&c, &lora, true);
+    for (uint32_t target = 1; target <= 64;
+         target *= 2) { // each alone: parts of the fused matrices
+        struct intra_trainable one = lora;
+        one.lora_targets = target;
+        check_gradients(&c, &one, target > 8);
+    }
     check_gradients(&c, &(struct intra_trainable){.mode = INTRA_TRAIN_BITFIT}, false);
+    c.mask = KERN_MASK_BIDIRECTIONAL;
+    check_gradients(&c, &full, true);
+    c = small(true, true);
+    check_gradients(&c, &lora, false);
+    check_gradients(
+        &c, &(struct intra_trainable){.mode = INTRA_TRAIN_LAST_LAYERS, .last_layers = 2}, false);
+    check_gradients(
+        &c, &(struct intra_trainable){.mode = INTRA_TRAIN_FULL, .freeze_embeddings = true}, true);
+    c = small(false, true);
     check_gradients(
         &c, &(struct intra_trainable){.mode = INTRA_TRAIN_LAST_LAYERS, .last_layers = 1}, false);
     check_gradients(

@@ -1,0 +1,112 @@
+// Checkpoints from a hostile writer: whatever the bytes, opening and loading answer with a status,
+// read nothing outside the file and ask for no more memory than the file backs. Every input is
+// tried twice: as it is, and with the digest over its index made right, since no mutation would get
+// past that otherwise. The corpus is written by tests/golden/test_golden.c.
+#include "agent/base/sha256.h"
+#include "intra/trainer.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { HEADER_BYTES = 64, TRAILER_BYTES = 96 };
+
+static void require(bool good) {
+    if (!good)
+        abort();
+}
+
+static void use_model(const struct intra_ckpt *c, size_t file_bytes) {
+    struct intra_model *m = NULL;
+    if (intra_model_load(c, &m) != NEB_OK) {
+        require(!m);
+        return;
+    }
+    size_t backed = 0;
+    for (int32_t i = 0; i < m->n_tensors; i++) {
+        const struct intra_tensor *t = &m->tensors[i];
+        const struct intra_ckpt_section *s = intra_ckpt_find(c, t->name);
+        require(s && s->bytes == intra_tensor_size(t) * sizeof(float));
+        require(s->bytes == 0 || memcmp(intra_param(m, t), intra_ckpt_data(c, s), s->bytes) == 0);
+        backed += s->bytes;
+    }
+    require(backed <=
+            file_bytes * (size_t)m->n_tensors); // sections may overlap, and each lies in the file
+    require(m->params && !m->grads && intra_model_matmul_params(m) <= m->n_params);
+    intra_model_destroy(&m);
+}
+
+// A trainer of the corpus' model takes a whole state or refuses it.
+static void use_state(const struct intra_ckpt *c) {
+    static struct kern *K;
+    static struct intra_trainer *t; // one for the process: restoring overwrites it
+    if (!K) {
+        struct intra_trainer_config config = {.model = {.vocab = 5,
+                                                        .d_model = 4,
+                                                        .n_layers = 1,
+                                                        .n_heads = 2,
+                                                        .n_kv_heads = 1,
+                                                        .head_dim = 2,
+                                                        .d_ff = 3,
+                                                        .max_seq = 4,
+                                                        .rope_theta = 100,
+                                                        .norm_eps = 1e-5f,
+                                                        .tied = true,
+                                                        .qkv_bias = true},
+                                              .trainable = {.mode = INTRA_TRAIN_FULL},
+                                              .batch = 1,
+                                              .seq_len = 4,
+                                              .accumulate = 1,
+                                              .seed = 1};
+        require(kern_ref_create(&K) == NEB_OK && intra_trainer_create(&config, K, &t) == NEB_OK);
+    }
+    if (intra_trainer_restore(t, c) == NEB_OK)
+        require(t->optim->t >= 0);
+}
+
+static void use(const uint8_t *p, size_t size) {
+    static int fd = -1;
+    static char path[64];
+    struct intra_ckpt *c = NULL;
+    if (fd < 0) {
+        fd = memfd_create("checkpoint", MFD_CLOEXEC);
+        require(fd >= 0);
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    }
+    require(ftruncate(fd, 0) == 0 && pwrite(fd, p, size, 0) == (ssize_t)size);
+    if (intra_ckpt_open(path, true, &c) == NEB_OK) // nothing that verifies fails without verifying
+        intra_ckpt_close(&c);
+    require(!c);
+    if (intra_ckpt_open(path, false, &c) != NEB_OK) {
+        require(!c);
+        return;
+    }
+    const struct intra_ckpt_section *s = intra_ckpt_find(c, "model.config");
+    require(!s || (s->at % 64 == 0 && s->at <= size && s->bytes <= size - s->at));
+    use_model(c, size);
+    use_state(c);
+    intra_ckpt_close(&c);
+}
+
+static void make_digest_right(uint8_t *p, size_t size) {
+    uint64_t at = 0;
+    for (int i = 7; i >= 0; i--)
+        at = at << 8 | p[size - TRAILER_BYTES + 16 + (size_t)i];
+    if (at <= size - TRAILER_BYTES)
+        neb_sha256(p + at, size - 32 - at, p + size - 32);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    use(data, size);
+    if (size < HEADER_BYTES + TRAILER_BYTES)
+        return 0;
+    uint8_t *copy = malloc(size);
+    require(copy != NULL);
+    memcpy(copy, data, size);
+    make_digest_right(copy, size);
+    use(copy, size);
+    free(copy);
+    return 0;
+}

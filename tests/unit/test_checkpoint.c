@@ -1,0 +1,266 @@
+// The checkpoint container alone: every bit of a small file flipped, every cut, every k-th failing
+// write, versions, folders.
+#include "agent/base/fault.h"
+#include "agent/base/log.h"
+#include "agent/base/sha256.h"
+#include "intra/checkpoint.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { TRAILER_BYTES = 96 };
+
+static char dir[] = "/tmp/nebula-ckpt-XXXXXX", path[NEB_PATH_MAX], message[1024];
+static const float weights[15] = {1, -2, 3.5f, 0, 1e-30f};
+static const uint64_t cursor[3] = {7, 8, UINT64_MAX};
+
+static void swallow(void *user, enum neb_log_level level, const char *text) {
+    (void)user;
+    if (level == NEB_LOG_ERROR)
+        snprintf(message, sizeof message, "%s", text);
+}
+
+static enum neb_status write_one(const char *to) {
+    enum neb_status st = NEB_OK;
+    struct intra_ckpt_writer *w = NULL;
+    NEB_TRY(intra_ckpt_create(to, &w));
+    NEB_TRY_GOTO(intra_ckpt_add(w, "weights", INTRA_F32, 5, 3, weights), out);
+    NEB_TRY_GOTO(intra_ckpt_add(w, "empty", INTRA_BYTES, 0, 1, NULL), out);
+    NEB_TRY_GOTO(intra_ckpt_add(w, "cursor", INTRA_U64, 3, 1, cursor), out);
+    NEB_TRY_GOTO(intra_ckpt_commit(w), out);
+out:
+    intra_ckpt_writer_destroy(&w);
+    return st;
+}
+
+// Damaged files are made without the fsync that neb_fs_write does: there are thousands.
+static void overwrite(const void *p, size_t n) {
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_int_equal(fwrite(p, 1, n, f), n);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void check_content(struct intra_ckpt *c) {
+    float f[15];
+    uint64_t u[3];
+    assert_int_equal(intra_ckpt_read(c, "weights", INTRA_F32, 5, 3, f), NEB_OK);
+    assert_int_equal(intra_ckpt_read(c, "empty", INTRA_BYTES, 0, 1, NULL), NEB_OK);
+    assert_int_equal(intra_ckpt_read(c, "cursor", INTRA_U64, 3, 1, u), NEB_OK);
+    assert_memory_equal(f, weights, sizeof f);
+    assert_memory_equal(u, cursor, sizeof u);
+}
+
+static void test_round_trip(void **state) {
+    (void)state;
+    struct intra_ckpt *c = NULL;
+    float f[15];
+    assert_int_equal(write_one(path), NEB_OK);
+    assert_int_equal(intra_ckpt_open(path, true, &c), NEB_OK);
+    check_content(c);
+    const struct intra_ckpt_section *s = intra_ckpt_find(c, "weights");
+    assert_true((uintptr_t)intra_ckpt_data(c, s) % 64 == 0);
+    assert_int_equal(intra_ckpt_read(c, "absent", INTRA_F32, 5, 3, f), NEB_ERR_NOT_FOUND);
+    assert_int_equal(intra_ckpt_read(c, "weights", INTRA_F32, 3, 5, f),
+                     NEB_ERR_FORMAT); // same bytes, another shape
+    assert_int_equal(intra_ckpt_read(c, "weights", INTRA_U32, 5, 3, f), NEB_ERR_FORMAT);
+    intra_ckpt_close(&c);
+}
+
+static void test_every_bit(void **state) {
+    (void)state;
+    struct neb_buf file = {0};
+    struct intra_ckpt *c = NULL;
+    assert_int_equal(write_one(path), NEB_OK);
+    assert_int_equal(neb_fs_read(path, 1 << 20, &file), NEB_OK);
+    size_t passed = 0;
+    for (size_t bit = 0; bit < 8 * file.len; bit++) {
+        file.p[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        overwrite(file.p, file.len);
+        file.p[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        if (intra_ckpt_open(path, true, &c) == NEB_OK) {
+            check_content(c); // what is not refused does not matter
+            intra_ckpt_close(&c);
+            passed++;
+        }
+        assert_null(c);
+    }
+    assert_int_equal(passed, 8 * ((64 - 60) + (64 - 24))); // the padding after the two sections
+    for (size_t cut = 0; cut < file.len; cut++) {
+        overwrite(file.p, cut);
+        assert_int_equal(intra_ckpt_open(path, true, &c), NEB_ERR_CORRUPT);
+        assert_non_null(strstr(message, path));
+    }
+    file.p[64] ^= 1; // a section's damage is named with its place, and only found when asked for
+    overwrite(file.p, file.len);
+    assert_int_equal(intra_ckpt_open(path, true, &c), NEB_ERR_CORRUPT);
+    assert_non_null(strstr(message, "section 'weights' at offset 64"));
+    assert_int_equal(intra_ckpt_open(path, false, &c), NEB_OK);
+    intra_ckpt_close(&c);
+    file.p[64] ^= 1;
+    file.p[8] = 2; // a later version: said so, whatever the rest looks like
+    overwrite(file.p, file.len);
+    assert_int_equal(intra_ckpt_open(path, true, &c), NEB_ERR_UNSUPPORTED);
+    neb_buf_free(&file);
+}
+
+// Index fields that lie, under a digest that is right: what a hostile writer can do and a flipped
+// bit cannot.
+static void test_lying_index(void **state) {
+    (void)state;
+    struct neb_buf file = {0};
+    struct intra_ckpt *c = NULL;
+    assert_int_equal(write_one(path), NEB_OK);
+    assert_int_equal(neb_fs_read(path, 1 << 20, &file), NEB_OK);
+    size_t tail = file.len - TRAILER_BYTES;
+    struct neb_rd r = neb_rd_make(file.p + tail + 16, 16);
+    size_t index = neb_rd_u64(&r), len = neb_rd_u64(&r), entry = index + 2 + strlen("weights");
+    const struct {
+        size_t at, bytes;
+        uint64_t value;
+    } lies[] = {
+        {entry, 1, 4},                                // dtype
+        {entry + 1, 8, UINT64_MAX},                   // rows
+        {entry + 1, 8, 1ull << 62},                   // rows x 4 wraps
+        {entry + 9, 8, 1ull << 62},                   // cols
+        {entry + 1, 8, 6},                            // one row more than there is
+        {entry + 17, 8, 63},                          // at: unaligned
+        {entry + 17, 8, 0},                           // in the header
+        {entry + 17, 8, UINT64_MAX - 63},             // wraps
+        {entry + 17, 8, (index + 63) / 64 * 64 + 64}, // behind the index
+        {index, 2, 65535},                            // name longer than the index
+        {index, 2, 200},                              // name longer than a name may be
+        {tail + 12, 4, 2},                            // fewer sections than entries
+        {tail + 12, 4, 4},                            // more
+        {tail + 12, 4, 65536},                        // far more: no memory for them
+        {tail + 16, 8, UINT64_MAX},                   // index at
+        {tail + 24, 8, len + 1},                      // index length
+    };
+    for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
+        uint8_t keep[8];
+        memcpy(keep, file.p + lies[i].at, lies[i].bytes);
+        for (size_t k = 0; k < lies[i].bytes; k++)
+            file.p[lies[i].at + k] = (uint8_t)(lies[i].value >> 8 * k);
+        neb_sha256(file.p + index, len + 64, file.p + file.len - 32);
+        overwrite(file.p, file.len);
+        enum neb_status st = intra_ckpt_open(path, false, &c);
+        bool good =
+            i == 4; // five rows of three and a padding of 4 bytes: 6 x 3 still lies inside the file
+        if (good && st == NEB_OK) {
+            intra_ckpt_close(&c);
+            st = intra_ckpt_open(path, true, &c); // and then the digest does not match
+        }
+        if (st != NEB_ERR_CORRUPT)
+            fail_msg("lie %zu: status %d", i, st);
+        memcpy(file.p + lies[i].at, keep, lies[i].bytes);
+    }
+    neb_buf_free(&file);
+}
+
+// Whatever step of writing fails, the error is reported, the older file under the same name stays
+// whole, and nothing is left beside it.
+static void test_failing_disk(void **state) {
+    (void)state;
+    static const char *const points[] = {"fs.write", "fs.fsync", "fs.rename"};
+    struct intra_ckpt *c = NULL;
+    float *large = calloc(3 << 20, sizeof *large); // beyond the writer's buffer: several writes
+    assert_int_equal(write_one(path), NEB_OK);
+    for (size_t p = 0; p < 3; p++)
+        for (int k = 1;; k++) {
+            char spec[64], tmp[NEB_PATH_MAX + 8];
+            struct intra_ckpt_writer *w = NULL;
+            snprintf(spec, sizeof spec, "%s:%d", points[p], k);
+            neb_fault_arm(spec);
+            assert_int_equal(intra_ckpt_create(path, &w), NEB_OK);
+            enum neb_status st = intra_ckpt_add(w, "large", INTRA_F32, 1 << 20, 3, large), again;
+            again = intra_ckpt_add(w, "cursor", INTRA_U64, 3, 1, cursor);
+            assert_true(st == NEB_OK || again == st); // a failure is not forgotten
+            if (st == NEB_OK)
+                st = again;
+            again = intra_ckpt_commit(w);
+            assert_true(st == NEB_OK || again == st);
+            neb_fault_arm(NULL);
+            intra_ckpt_writer_destroy(&w);
+            snprintf(tmp, sizeof tmp, "%s.tmp", path);
+            assert_false(neb_fs_exists(tmp));
+            assert_int_equal(intra_ckpt_open(path, true, &c), NEB_OK);
+            if (again == NEB_OK) { // fewer than k of them: all swept
+                assert_true(k > 1);
+                assert_non_null(intra_ckpt_find(c, "large"));
+                intra_ckpt_close(&c);
+                assert_int_equal(write_one(path), NEB_OK);
+                break;
+            }
+            assert_int_equal(again, p == 0 ? NEB_ERR_NOSPC : NEB_ERR_IO);
+            check_content(c);
+            intra_ckpt_close(&c);
+        }
+    free(large);
+}
+
+static void put(const char *name, bool whole) {
+    char p[NEB_PATH_MAX];
+    assert_int_equal(neb_path(p, sizeof p, dir, name), NEB_OK);
+    assert_int_equal(whole ? write_one(p) : neb_fs_write(p, "x", 1, 0600), NEB_OK);
+}
+
+static bool there(const char *name) {
+    char p[NEB_PATH_MAX];
+    return neb_path(p, sizeof p, dir, name) == NEB_OK && neb_fs_exists(p);
+}
+
+static void test_folder(void **state) {
+    (void)state;
+    struct intra_ckpt *c = NULL;
+    assert_int_equal(neb_fs_remove(path), NEB_OK);
+    assert_int_equal(intra_ckpt_open_latest(dir, &c), NEB_ERR_NOT_FOUND);
+    assert_int_equal(intra_ckpt_open_latest("/nonexistent-folder", &c), NEB_ERR_NOT_FOUND);
+    put("step-000000000010.ckpt", true);
+    put("step-000000000020.ckpt", true);
+    put("step-000000000030.ckpt", false);     // cut short
+    put("step-000000000040.ckpt.tmp", false); // its writer was killed
+    put("step-of-the-day.ckpt", false);       // somebody else's, as long as ours
+    put("step-99999999999.ckpt", false);      // a digit short
+    assert_int_equal(intra_ckpt_open_latest(dir, &c), NEB_OK);
+    assert_non_null(strstr(intra_ckpt_path(c), "step-000000000020.ckpt"));
+    intra_ckpt_close(&c);
+    assert_int_equal(intra_ckpt_prune(dir, 2), NEB_OK);
+    assert_true(!there("step-000000000010.ckpt") && there("step-000000000020.ckpt") &&
+                there("step-000000000030.ckpt"));
+    assert_true(!there("step-000000000040.ckpt.tmp") && there("step-of-the-day.ckpt") &&
+                there("step-99999999999.ckpt"));
+    put("step-000000000020.ckpt", false);
+    assert_int_equal(intra_ckpt_open_latest(dir, &c),
+                     NEB_ERR_CORRUPT); // all damaged: an error, not a fresh start
+    char file[NEB_PATH_MAX];
+    assert_int_equal(neb_path(file, sizeof file, dir, "step-of-the-day.ckpt"), NEB_OK);
+    assert_int_equal(intra_ckpt_open_latest(file, &c),
+                     NEB_ERR_IO); // a folder that cannot be read is not an empty one
+    assert_int_equal(intra_ckpt_prune(file, 2), NEB_ERR_IO);
+}
+
+static int set_up(void **state) {
+    (void)state;
+    neb_log_set_sink(swallow, NULL);
+    return mkdtemp(dir) && neb_path(path, sizeof path, dir, "one.ckpt") == NEB_OK ? 0 : -1;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    neb_log_set_sink(NULL, NULL);
+    return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trip),  cmocka_unit_test(test_every_bit),
+        cmocka_unit_test(test_lying_index), cmocka_unit_test(test_failing_disk),
+        cmocka_unit_test(test_folder),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
