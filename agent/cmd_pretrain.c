@@ -13,10 +13,12 @@
 
 #include <argp.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -44,6 +46,7 @@ struct run {
     int expected; // reports
     neb_ns start;
     bool stop_sent;
+    int lock_fd; // OUT/.lock: one command a folder; released by the system however this process ends
 };
 
 static volatile sig_atomic_t interrupted;
@@ -113,6 +116,12 @@ static enum neb_status open_out(struct run *r) {
     NEB_TRY(neb_fs_mkdirs(r->o.out, 0755));
     snprintf(r->out, sizeof r->out, "%s", r->o.out);
     NEB_TRY(absolute(r->out, sizeof r->out, "--out"));
+    NEB_TRY(neb_path(path, sizeof path, r->out, ".lock"));
+    r->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (r->lock_fd < 0)
+        return neb_fail_errno("cannot create %s", path);
+    if (flock(r->lock_fd, LOCK_EX | LOCK_NB) != 0)
+        return neb_fail(NEB_ERR_EXISTS, "another nebula works in %s; wait for it, or choose another --out", r->o.out);
     NEB_TRY(neb_path(path, sizeof path, r->out, "job.json"));
     if (neb_fs_exists(path)) {
         if (!r->o.resume)

@@ -25,6 +25,8 @@ for at in 60 220; do
     timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/cut" "${resume[@]}" >>"$T/cut.log" 2>&1 &
     pid=$!
     wait_step "$T/cut" "$at" "$pid" || fail "run ended before step $at: $(tail -n 3 "$T/cut.log")"
+    if timeout 20 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/cut" --resume >"$T/two.log" 2>&1; then fail "two runs in one folder"; fi
+    grep -q 'another nebula works in' "$T/two.log" || fail "two runs: $(cat "$T/two.log")"
     kill -INT "$pid"
     rc=0; wait "$pid" || rc=$?
     [[ $rc == 3 ]] || fail "exit status $rc after an interrupt, not 3: $(tail -n 3 "$T/cut.log")"

@@ -206,7 +206,8 @@ static void test_both_dial(void **state) {
     neb_ns end = neb_now() + 2 * NEB_S;
     while (neb_now() < end)
         step(&a, &b);
-    assert_true(a.down == 0 && b.down == 0);
+    // On a loaded machine both sets may have come up before the choice falls: then one change-over is seen.
+    assert_true(a.down <= 1 && b.down <= 1 && a.up == a.down + 1 && b.up == b.down + 1);
     zmq_pollitem_t items[64];
     size_t na = inter_link_poll_items(a.l, items, 64), nb = inter_link_poll_items(b.l, items, 64);
     assert_int_equal(na + nb, 2 + 2 + 2 * 4); // two listeners, one dialled set
@@ -367,7 +368,8 @@ static void test_garbage(void **state) {
         step(&a, &b);
     assert_int_equal(inter_link_send(a.l, a.peer, INTER_CONTROL, "still", 5), NEB_OK);
     UNTIL(&a, &b, !strcmp(b.last, "still"), 2);
-    assert_true(a.down == 0 && b.down == 0);
+    // On a loaded machine both sets may have come up before the choice falls: then one change-over is seen.
+    assert_true(a.down <= 1 && b.down <= 1 && a.up == a.down + 1 && b.up == b.down + 1);
     assert_true(resident_kib() - before < 32 * 1024);
     for (int i = 0; i < 8; i++)
         close(fds[i]);
@@ -392,7 +394,8 @@ static void test_oversize(void **state) {
     neb_ns end = neb_now() + NEB_S;
     while (neb_now() < end)
         step(&a, &b);
-    assert_true(a.down == 0 && b.down == 0);
+    // On a loaded machine both sets may have come up before the choice falls: then one change-over is seen.
+    assert_true(a.down <= 1 && b.down <= 1 && a.up == a.down + 1 && b.up == b.down + 1);
     assert_true(resident_kib() - before <
                 160 * 1024); // the sender's own copies, in this process too
     assert_int_equal(refused_of(&b, index_of(&m, 2)), 0); // never became a message
