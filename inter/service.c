@@ -240,9 +240,13 @@ static void step(struct inter_service *s, const struct inter_event *event) {
 
 // ---- messages between agents ----------------------------------------------------------------------------------
 
+// | MSG_APP u8 | epoch of the sender's ledger u64 | seq u64 | previous u64 | kind u32 | body |
+// previous: the message that waits before this one, 0 when none does. A receiver that has not taken it drops this one,
+// without an acknowledgement: what overtook a message that the link refused must not count as taken.
 struct resend {
     struct inter_service *s;
     uint32_t peer;
+    uint64_t previous;
 };
 
 static void resend_one(void *user, uint64_t seq, uint32_t kind, const uint8_t *p, size_t n) {
@@ -250,25 +254,28 @@ static void resend_one(void *user, uint64_t seq, uint32_t kind, const uint8_t *p
     struct neb_buf *b = &r->s->out;
     neb_buf_clear(b);
     neb_buf_u8(b, MSG_APP);
+    neb_buf_u64(b, inter_ledger_epoch(r->s->ledger));
     neb_buf_u64(b, seq);
+    neb_buf_u64(b, r->previous);
     neb_buf_u32(b, kind);
     neb_buf_add(b, p, n);
     if (!b->oom && inter_link_send(r->s->link, r->peer, INTER_CONTROL, b->p, b->len) != NEB_OK)
         neb_debug("a message waits for the link");
+    r->previous = seq;
 }
 
 static enum neb_status resend_all(struct inter_service *s, uint32_t peer) {
-    struct resend r = {s, peer};
+    struct resend r = {s, peer, 0};
     return inter_ledger_pending(s->ledger, s->members.m[peer].pub.name, resend_one, &r);
 }
 
 enum neb_status inter_service_send(struct inter_service *s, uint32_t peer, uint32_t kind,
                                    const void *p, size_t n) {
-    uint64_t seq;
+    uint64_t seq, previous;
     if (n > INTER_MESSAGE_MAX || peer >= s->members.n || peer == s->self)
         return neb_fail(NEB_ERR_LIMIT, "message of %zu bytes to member %u", n, peer);
-    NEB_TRY(inter_ledger_post(s->ledger, s->members.m[peer].pub.name, kind, p, n, &seq));
-    struct resend r = {s, peer};
+    NEB_TRY(inter_ledger_post(s->ledger, s->members.m[peer].pub.name, kind, p, n, &seq, &previous));
+    struct resend r = {s, peer, previous};
     if (s->up[peer])
         resend_one(&r, seq, kind, p, n);
     return NEB_OK;
@@ -289,20 +296,23 @@ void inter_service_tell(struct inter_service *s, uint32_t peer, uint32_t kind, c
 
 static enum neb_status on_app(struct inter_service *s, uint32_t peer, struct neb_rd *r) {
     const char *name = s->members.m[peer].pub.name;
-    uint64_t seq = neb_rd_u64(r), last;
+    uint64_t epoch = neb_rd_u64(r), seq = neb_rd_u64(r), previous = neb_rd_u64(r), last;
     uint32_t kind = neb_rd_u32(r);
     size_t n = neb_rd_left(r);
     const uint8_t *p = neb_rd_view(r, n);
     if (r->bad)
         return NEB_OK;
-    NEB_TRY(inter_ledger_taken(s->ledger, name, &last));
+    NEB_TRY(inter_ledger_taken(s->ledger, name, epoch, &last));
+    if (seq > last && previous > last)
+        return NEB_OK; // it overtook one, which is sent again
     if (seq > last) {
         // Taken first: a crash in between loses the message for the caller, who asks again; twice would be worse.
-        NEB_TRY(inter_ledger_take(s->ledger, name, seq));
+        NEB_TRY(inter_ledger_take(s->ledger, name, epoch, seq));
         s->cb.message(s->cb.user, peer, kind, p, n);
     }
     neb_buf_clear(&s->out);
     neb_buf_u8(&s->out, MSG_APP_ACK);
+    neb_buf_u64(&s->out, epoch);
     neb_buf_u64(&s->out, seq);
     enum neb_status st = inter_link_send(s->link, peer, INTER_CONTROL, s->out.p, s->out.len);
     return st == NEB_ERR_AGAIN ? NEB_OK : st;
@@ -336,8 +346,8 @@ static void on_event(void *user, const struct inter_link_event *e) {
     if (type == MSG_APP) {
         s->st = on_app(s, e->peer, &r);
     } else if (type == MSG_APP_ACK) {
-        uint64_t seq = neb_rd_u64(&r);
-        if (neb_rd_done(&r))
+        uint64_t epoch = neb_rd_u64(&r), seq = neb_rd_u64(&r);
+        if (neb_rd_done(&r) && epoch == inter_ledger_epoch(s->ledger))
             s->st = inter_ledger_posted(s->ledger, s->members.m[e->peer].pub.name, seq);
     } else if (type == MSG_TELL) {
         uint32_t kind = neb_rd_u32(&r);
