@@ -126,6 +126,10 @@ static const struct option options[] = {
      "tokens that every row is worth unseen"},
     {"sync.merge_after", T_INT32, AT(sync.merge_after), 1, 1e6, "4", NULL,
      "S: missed intervals until a merge round"},
+    {"sync.commit_all", T_BOOL, AT(sync.commit_all), 0, 0, "false", NULL,
+     "never commit a round without every cluster's update"},
+    {"sync.grace_s", T_FLOAT, AT(sync.grace_s), 0, 1e6, "60", NULL,
+     "seconds that a slow cluster is waited for once two updates are ready"},
     {"eval.windows", T_INT32, AT(eval_windows), 0, 1e9, "64", NULL,
      "held-out windows a source at the end; 0: all"},
     {"checkpoint.every_steps", T_INT32, AT(checkpoint_every), 0, 1e9, "0", NULL,
@@ -135,7 +139,7 @@ static const struct option options[] = {
 };
 enum { N_OPTIONS = sizeof options / sizeof options[0] };
 
-static const char cluster_keys[] = "name, threads, corpus, sources";
+static const char cluster_keys[] = "name, witness, threads, corpus, sources";
 
 // ---- values ---------------------------------------------------------------------------------------------------
 
@@ -469,7 +473,11 @@ static enum neb_status walk_cluster(struct walk *w, struct agent_cluster *c, yam
             NEB_TRY(set_text(c->name, sizeof c->name, "clusters.name", text, at, true));
         else if (key && text && !strcmp(key, "corpus"))
             NEB_TRY(set_text(c->corpus, sizeof c->corpus, "clusters.corpus", text, at, false));
-        else if (key && text && !strcmp(key, "threads")) {
+        else if (key && text && !strcmp(key, "witness")) {
+            if (strcmp(text, "true") && strcmp(text, "false"))
+                return COMPLAIN(at, "clusters.witness", "\"%s\" is neither true nor false", text);
+            c->witness = !strcmp(text, "true");
+        } else if (key && text && !strcmp(key, "threads")) {
             long n = strtol(text, &end, 10);
             if (!*text || *end || n < 0 || n > 256)
                 return COMPLAIN(at, "clusters.threads", "\"%s\" is not in 0..256", text);
@@ -595,6 +603,13 @@ enum neb_status agent_job_validate(const struct agent_job *j, const char *file) 
             if (!strcmp(j->clusters[i].name, j->clusters[k].name))
                 return COMPLAIN(file, "clusters.name", "\"%s\" is given to two clusters",
                                 j->clusters[i].name);
+    int32_t data = 0;
+    for (int32_t i = 0; i < j->n_clusters; i++)
+        data += !j->clusters[i].witness;
+    if (data < j->n_clusters && (data < 2 || j->n_clusters < 3))
+        return COMPLAIN(file, "clusters.witness",
+                        "a witness helps two or more clusters that train to elect a leader; here are %d",
+                        data);
     if (!j->model.head_dim && j->model.d_model % j->model.n_heads)
         return COMPLAIN(file, "model.d_model", "%d is not a multiple of n_heads %d; set head_dim",
                         j->model.d_model, j->model.n_heads);
@@ -668,8 +683,9 @@ json_t *agent_job_to_json(const struct agent_job *job) {
             json_object_set_new(sources, c->sources[k].name,
                                 json_real((double)c->sources[k].weight));
         json_array_append_new(clusters,
-                              json_pack("{s:s,s:i,s:s,s:o}", "name", c->name, "threads", c->threads,
-                                        "corpus", c->corpus, "sources", sources));
+                              json_pack("{s:s,s:b,s:i,s:s,s:o}", "name", c->name, "witness",
+                                        c->witness, "threads", c->threads, "corpus", c->corpus,
+                                        "sources", sources));
     }
     json_object_set_new(root, "clusters", clusters);
     return root;
@@ -715,17 +731,19 @@ static enum neb_status json_to_text(const json_t *v, char *out, size_t cap) {
 static enum neb_status cluster_from_json(const json_t *v, struct agent_cluster *c) {
     const char *name = json_string_value(json_object_get(v, "name")),
                *corpus = json_string_value(json_object_get(v, "corpus"));
-    const json_t *threads = json_object_get(v, "threads"), *w;
+    const json_t *threads = json_object_get(v, "threads"), *witness = json_object_get(v, "witness"),
+                 *w;
     json_t *sources = json_object_get(v, "sources");
     const char *key;
     if (!name || !corpus || !json_is_integer(threads) || !json_is_object(sources) ||
-        json_object_size(v) != 4 || json_object_size(sources) > AGENT_SOURCES_MAX ||
+        !json_is_boolean(witness) || json_object_size(v) != 5 || json_object_size(sources) > AGENT_SOURCES_MAX ||
         json_integer_value(threads) < 0 || json_integer_value(threads) > 256)
         return neb_fail(NEB_ERR_FORMAT, "job specification: malformed cluster");
     NEB_TRY(set_text(c->name, sizeof c->name, "clusters.name", name, "job specification", true));
     NEB_TRY(set_text(c->corpus, sizeof c->corpus, "clusters.corpus", corpus, "job specification",
                      false));
     c->threads = (int32_t)json_integer_value(threads);
+    c->witness = json_is_true(witness);
     json_object_foreach(sources, key, w) {
         struct agent_source *s = &c->sources[c->n_sources++];
         NEB_TRY(

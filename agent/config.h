@@ -31,6 +31,7 @@ struct agent_source {
 
 struct agent_cluster {
     char name[AGENT_NAME_MAX + 1]; // the agent's name in the federation
+    bool witness;                  // votes, but trains nothing and holds no updates
     int32_t threads;               // of the worker; 0: all processors, shared out with --local
     char corpus[NEB_PATH_MAX];     // overrides data.corpus where the site keeps it elsewhere
     int32_t n_sources;             // 0: all sources of the corpus, by size
@@ -48,6 +49,8 @@ struct agent_sync {
     bool row_weights;
     float kappa;
     int32_t merge_after; // S missed intervals until a merge round
+    bool commit_all;     // never commit without every cluster
+    float grace_s;       // how long a slow cluster is waited for once two updates are ready
 };
 
 struct agent_job {

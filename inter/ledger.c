@@ -26,6 +26,7 @@ static const char schema[] =
     " PRIMARY KEY(job, fragment, round, member, attempt)) WITHOUT ROWID;"
     "CREATE TABLE IF NOT EXISTS vote(job BLOB, fragment INT, round INT, body BLOB NOT NULL,"
     " PRIMARY KEY(job, fragment, round)) WITHOUT ROWID;"
+    "CREATE TABLE IF NOT EXISTS standing(job BLOB PRIMARY KEY, body BLOB NOT NULL) WITHOUT ROWID;"
     "CREATE TABLE IF NOT EXISTS record(seq INTEGER PRIMARY KEY AUTOINCREMENT, job BLOB NOT NULL,"
     " fragment INT NOT NULL, round INT NOT NULL, body BLOB NOT NULL, UNIQUE(job, fragment, round));"
     "CREATE TABLE IF NOT EXISTS chain(job BLOB, fragment INT, first INT NOT NULL, floor INT NOT "
@@ -252,6 +253,20 @@ enum neb_status inter_ledger_get_manifest(struct inter_ledger *l, const struct i
     return st;
 }
 
+enum neb_status inter_ledger_find_manifest(struct inter_ledger *l, const struct inter_key *k,
+                                           struct inter_manifest *out) {
+    struct neb_buf b = {0};
+    enum neb_status st = inter_db_fetch(l, &b,
+                                        "SELECT body FROM manifest WHERE job=? AND fragment=? AND "
+                                        "round=? AND member=? AND attempt=?",
+                                        "biiii", INTER_JOB(k->job), (int64_t)k->fragment,
+                                        (int64_t)k->round, (int64_t)k->member, (int64_t)k->attempt);
+    if (st == NEB_OK)
+        st = parse_manifest(l, &b, out);
+    neb_buf_free(&b);
+    return st;
+}
+
 // ---- votes and commits ----------------------------------------------------------------------------------------
 
 enum neb_status inter_ledger_parse_record(struct inter_ledger *l, const struct neb_buf *b,
@@ -330,6 +345,31 @@ enum neb_status inter_ledger_put_vote(struct inter_ledger *l, const struct inter
                       "has this node's vote",
                       l->dir, r->round, r->fragment, r->term, old.term);
     return inter_db_end(l, st);
+}
+
+enum neb_status inter_ledger_put_standing(struct inter_ledger *l, const struct inter_standing *st) {
+    struct neb_buf b = {0};
+    inter_standing_put(&b, st);
+    enum neb_status rc = neb_buf_check(&b);
+    if (rc == NEB_OK)
+        rc = inter_db_run(l, "store a standing", "INSERT OR REPLACE INTO standing VALUES(?,?)", "bb",
+                          INTER_JOB(st->job), (const void *)b.p, b.len);
+    neb_buf_free(&b);
+    return rc;
+}
+
+enum neb_status inter_ledger_get_standing(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES],
+                                          struct inter_standing *out) {
+    struct neb_buf b = {0};
+    enum neb_status st =
+        inter_db_fetch(l, &b, "SELECT body FROM standing WHERE job=?", "b", INTER_JOB(job));
+    if (st == NEB_OK) {
+        struct neb_rd r = neb_rd_make(b.p, b.len);
+        if (!inter_standing_get(&r, out))
+            st = neb_fail(NEB_ERR_CORRUPT, "ledger %s: a damaged standing", l->dir);
+    }
+    neb_buf_free(&b);
+    return st;
 }
 
 // The chain grows at its end only.

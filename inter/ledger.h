@@ -57,10 +57,21 @@ NEB_MUST_CHECK enum neb_status inter_ledger_last_commit(struct inter_ledger *l,
 NEB_MUST_CHECK enum neb_status inter_ledger_get_manifest(struct inter_ledger *l,
                                                          const struct inter_key *key,
                                                          struct inter_manifest *out);
+// Of exactly this key.
+NEB_MUST_CHECK enum neb_status inter_ledger_find_manifest(struct inter_ledger *l,
+                                                          const struct inter_key *key,
+                                                          struct inter_manifest *out);
 NEB_MUST_CHECK enum neb_status inter_ledger_get_vote(struct inter_ledger *l,
                                                      const uint8_t job[INTER_ID_BYTES],
                                                      uint32_t fragment, uint32_t round,
                                                      struct inter_record *out);
+
+// What this node promised of a job as a voter; NEB_ERR_NOT_FOUND (not logged) when nothing yet.
+NEB_MUST_CHECK enum neb_status inter_ledger_put_standing(struct inter_ledger *l,
+                                                         const struct inter_standing *s);
+NEB_MUST_CHECK enum neb_status inter_ledger_get_standing(struct inter_ledger *l,
+                                                         const uint8_t job[INTER_ID_BYTES],
+                                                         struct inter_standing *out);
 
 struct inter_chain { // one fragment's records, as drawn above
     uint8_t job[INTER_ID_BYTES];
