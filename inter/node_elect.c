@@ -312,10 +312,28 @@ static void ask(struct step *s, struct job *j) {
     say_elect(s, j, PROMISE_TERM);
 }
 
+// A leader that was told of a round which nobody is in any more: whoever was has lost its disk since. The round before may be
+// open again, with its votes: the leader has to be told anew.
+static bool misled(const struct job *j) {
+    for (uint32_t f = 0; f < j->c.fragments; f++) {
+        uint32_t top = j->fragments[f].round;
+        for (uint8_t m = 0; m < j->c.n_members; m++)
+            top = m != j->c.self && j->members[m].rounds[f] > top ? j->members[m].rounds[f] : top;
+        if (top < j->fragments[f].floor)
+            return true;
+    }
+    return false;
+}
+
 static void elect_tick(struct step *s, struct job *j) {
     uint32_t n = j->c.n_members, term = j->standing.term;
-    if (n < 3 || j->leads)
+    if (n < 3)
         return;
+    if (j->leads) {
+        if (s->now - j->asked_at > leader_silent && misled(j))
+            ask(s, j);
+        return;
+    }
     neb_ns since = j->leader_heard > j->asked_at ? j->leader_heard : j->asked_at;
     since = since > j->born ? since : j->born;
     uint32_t rank = (j->c.self + n - (term + 1) % n) % n + (node_is_witness(j) ? n : 0);

@@ -41,7 +41,8 @@ struct slot {      // one member's update in the open round
     bool refused;  // by the gate
     struct inter_manifest m;
     uint16_t holders, refusers;  // bit per member: blob durable there; refused there
-    uint16_t hints;              // who says to hold a blob whose manifest is not here
+    uint16_t hints;              // who says to hold a blob whose manifest is not here,
+    uint32_t hint_attempt;       // of this attempt, the newest told of
     uint16_t gone;               // who was asked and does not have it
     uint8_t asked;               // member asked last
     struct inter_bitmap got;     // while it arrives

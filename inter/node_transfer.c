@@ -118,11 +118,11 @@ void node_pump(struct step *s, struct job *j) {
 }
 
 // Whether a manifest takes the place of the one that is known: its owner has a new disk and can no longer serve what the
-// old one said, and no vote of ours lists that; or the round was decided with this one.
+// old one said; or the round was decided with this one. What is here of the other stays on disk under its own key.
 static bool replaces(const struct fragment *g, const struct slot *t, const struct inter_manifest *m) {
     if (g->decided)
         return node_lists(&g->decision, m) && !node_lists(&g->decision, &t->m);
-    return m->key.attempt > t->m.key.attempt && !(g->voted && node_lists(&g->vote, &t->m));
+    return m->key.attempt > t->m.key.attempt;
 }
 
 // ---- this member's own update ---------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ static void check_digests(struct step *s, const struct job *j, struct fragment *
 static enum neb_status take_manifest(struct step *s, struct job *j, struct fragment *g,
                                      const struct inter_manifest *m) {
     struct slot *t = &g->slots[m->key.member];
-    uint16_t hints = t->hints;
+    uint16_t hints = t->hint_attempt == m->key.attempt ? t->hints : 0;
     node_clear_slot(t);
     NEB_TRY(inter_bitmap_init(&t->got, inter_chunks(m->bytes, m->chunk_bytes)));
     t->known = true;
@@ -361,7 +361,11 @@ void node_on_state(struct step *s, struct neb_rd *r) {
     }
     struct slot *t = &g->slots[k.member];
     if (!t->known) {
-        t->hints |= h == INTER_HOLD_WHOLE ? (uint16_t)BIT(m) : 0;
+        if (k.attempt > t->hint_attempt)
+            t->hints = 0;
+        t->hint_attempt = k.attempt > t->hint_attempt ? k.attempt : t->hint_attempt;
+        if (h == INTER_HOLD_WHOLE && k.attempt == t->hint_attempt)
+            t->hints |= (uint16_t)BIT(m);
         return; // who has it can be asked for it
     }
     if (t->m.key.attempt != k.attempt)

@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const neb_ns notice_at_most = 5 * NEB_S, tick_every = 200 * NEB_MS;
+static const neb_ns notice_at_most = 5 * NEB_S, tick_every = 200 * NEB_MS,
+                    chaos_until = 60 * NEB_S;
 
 // ---- trace and failure ----------------------------------------------------------------------------------------
 
@@ -217,6 +218,27 @@ void sim_transmit(struct sim *s, uint8_t from, uint8_t to, bool bulk, const uint
         deliver_later(s, x, 2 * after, false);
 }
 
+static void isolate(struct sim *s, uint8_t i) {
+    sim_note(s, "isolated", i, 0, 0, 0, 0);
+    for (uint8_t j = 0; j < s->o.members; j++)
+        if (j != i)
+            sim_cut(s, i, j, false, false);
+}
+
+// Faults at the worst moment: right after a message of a certain kind has arrived.
+static void spring(struct sim *s, const struct sim_message *m) {
+    if (!s->ambush.type || m->bytes[0] != s->ambush.type || s->ambush.skip--)
+        return;
+    s->ambush.type = 0;
+    sim_note(s, "ambush", m->bytes[0], m->from, m->to, s->ambush.what, 0);
+    switch (s->ambush.what) {
+    case SIM_CRASH_SENDER: sim_crash(s, m->from, between(s, 0, 12 * NEB_S)); break;
+    case SIM_CRASH_RECEIVER: sim_crash(s, m->to, between(s, 0, 12 * NEB_S)); break;
+    case SIM_ISOLATE_SENDER: isolate(s, m->from); break;
+    case SIM_ISOLATE_RECEIVER: isolate(s, m->to); break;
+    }
+}
+
 static void on_message(struct sim *s, struct sim_message *m) {
     struct sim_link *l = link_of(s, m->from, m->to);
     if (!l->session || l->number != m->session || !s->h[m->to].alive)
@@ -231,6 +253,7 @@ static void on_message(struct sim *s, struct sim_message *m) {
                                         .bulk = m->bulk,
                                         .data = m->bytes,
                                         .len = m->len});
+    spring(s, m);
 }
 
 // ---- faults ---------------------------------------------------------------------------------------------------
@@ -310,10 +333,31 @@ static bool may_lose_disk(const struct sim *s, uint8_t i) {
     return !s->h[i].needs_state;
 }
 
+static uint8_t leader_or(const struct sim *s, uint8_t otherwise) {
+    struct inter_job_status st;
+    const uint8_t id[INTER_ID_BYTES] = {1};
+    for (uint8_t i = 0; i < s->o.members; i++)
+        if (s->h[i].alive && inter_node_job_status(s->h[i].node, id, sim_clock(s, &s->h[i]), &st) &&
+            st.leads)
+            return i;
+    return otherwise;
+}
+
 static void one_fault(struct sim *s) {
-    uint8_t n = (uint8_t)s->o.members, i = (uint8_t)neb_rng_below(&s->rng, n),
-            j = (uint8_t)((i + 1 + neb_rng_below(&s->rng, n - 1u)) % n);
-    switch (neb_rng_below(&s->rng, 14)) {
+    uint8_t n = (uint8_t)s->o.members, i = (uint8_t)neb_rng_below(&s->rng, n);
+    if (s->hunts && neb_rng_below(&s->rng, 2))
+        i = leader_or(s, i);
+    uint8_t j = (uint8_t)((i + 1 + neb_rng_below(&s->rng, n - 1u)) % n);
+    switch (neb_rng_below(&s->rng, 18)) {
+    case 14:
+    case 15:
+    case 16: // types of inter/node: votes, commits and promises more often than the rest
+        s->ambush.type = (uint8_t)(neb_rng_below(&s->rng, 2) ? 1 + neb_rng_below(&s->rng, 13)
+                                                             : (uint8_t[]){4, 5, 6, 10, 11}[neb_rng_below(&s->rng, 5)]);
+        s->ambush.skip = (uint32_t)neb_rng_below(&s->rng, 4);
+        s->ambush.what = (int)neb_rng_below(&s->rng, 4);
+        break;
+    case 17: isolate(s, i); break;
     case 0: sim_crash(s, i, between(s, 0, 15 * NEB_S)); break;
     case 1:
     case 2: s->h[i].crash_in = 1 + neb_rng_below(&s->rng, 12); break;
@@ -347,11 +391,12 @@ static void one_fault(struct sim *s) {
 }
 
 static void on_chaos(struct sim *s) {
-    if (s->now < 40 * NEB_S) {
+    if (s->now < chaos_until) {
         one_fault(s);
         sim_post(s, between(s, 100 * NEB_MS, 5 * NEB_S), SIM_CHAOS, 0, 0, 0);
         return;
     }
+    s->ambush.type = 0;
     s->calm = true; // from here on everything must come to its end
     heal(s);
     s->loss = s->twice = s->swap = 0;
@@ -409,12 +454,13 @@ static void set_up(struct sim *s) {
         struct sim_host *h = &s->h[i];
         h->id = i;
         h->witness = i >= s->o.members - s->o.witnesses;
-        h->step_time = s->o.chaos ? between(s, 30 * NEB_MS, 120 * NEB_MS) : 50 * NEB_MS;
+        h->step_time = s->o.chaos ? between(s, 50 * NEB_MS, 300 * NEB_MS) : 50 * NEB_MS;
         h->clock_offset = s->o.chaos ? between(s, 0, 100 * NEB_S) : 0;
         h->clock_ppm = s->o.chaos ? (int32_t)between(s, -50000, 50000) : 0;
         for (uint8_t j = (uint8_t)(i + 1); j < s->o.members; j++)
             s->links[i][j].open[0] = s->links[i][j].open[1] = true;
     }
+    s->hunts = s->o.chaos && neb_rng_below(&s->rng, 3) == 0;
     for (uint8_t i = 0; i < s->o.members; i++)
         boot(s, i);
     if (s->o.chaos)
@@ -423,7 +469,7 @@ static void set_up(struct sim *s) {
 
 void sim_run(const struct sim_options *o, struct sim_result *out) {
     struct sim *s = calloc(1, sizeof *s);
-    const neb_ns limit = (o->chaos ? 40 * NEB_S : 0) + 240 * NEB_S;
+    const neb_ns limit = (o->chaos ? chaos_until : 0) + 240 * NEB_S;
     if (!s || !(s->oracle = calloc(1, sizeof *s->oracle)))
         abort();
     s->o = *o;
@@ -435,6 +481,7 @@ void sim_run(const struct sim_options *o, struct sim_result *out) {
             handle(s, &e);
             free(e.m);
         }
+        if (s->o.trace) { extern void sim_dump(struct sim *s); sim_dump(s); }
         sim_check_end(s);
     } else {
         fprintf(stderr, "\nviolation: %s\nseed %llu, %u members (%u witnesses), %u rounds, %u fragments",

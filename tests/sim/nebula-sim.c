@@ -114,7 +114,7 @@ int main(int argc, char **argv) {
         {"witnesses", 1, NULL, 'w'}, {"rounds", 1, NULL, 'r'},   {"fragments", 1, NULL, 'f'},
         {"jobs", 1, NULL, 'j'},    {"exhaustive", 1, NULL, 'x'}, {"trace", 0, NULL, 't'},
         {"orderly", 0, NULL, 'o'}, {0}};
-    struct sim_options o = {.seed = 1, .rounds = 6, .chaos = true};
+    struct sim_options o = {.seed = 1, .rounds = 8, .chaos = true};
     uint64_t count = 1, jobs = 2;
     bool exhaustive = false, pairs = false, good = true;
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {

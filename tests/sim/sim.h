@@ -180,6 +180,12 @@ struct sim {
     struct sim_trace trace[SIM_TRACE];
     uint64_t n_trace;
     double loss, twice, swap; // probabilities inside a session
+    bool hunts;               // this seed goes for the leader
+    struct {                  // what happens when the next message of a type has arrived
+        uint8_t type;         // 0: nothing is planned
+        uint32_t skip;
+        enum { SIM_CRASH_SENDER, SIM_CRASH_RECEIVER, SIM_ISOLATE_SENDER, SIM_ISOLATE_RECEIVER } what;
+    } ambush;
     bool calm;                // faults are over
     int64_t interval, overlap;
     uint64_t epochs;
