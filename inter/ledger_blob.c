@@ -150,11 +150,11 @@ enum neb_status inter_blob_sweep(struct inter_ledger *l) {
     if (!d)
         return neb_fail_errno("cannot open folder %s", l->blobs);
     l->used = 0;
+    for (int i = 0; i < INTER_PARTS_MAX; i++)
+        l->used += l->parts[i].open ? l->parts[i].bytes : 0;
     for (struct dirent *e; st == NEB_OK && (errno = 0, e = readdir(d));)
         st = sweep_one(l, e->d_name);
     closedir(d);
-    for (int i = 0; i < INTER_PARTS_MAX; i++)
-        l->used += l->parts[i].open ? l->parts[i].bytes : 0;
     return st;
 }
 
