@@ -17,25 +17,23 @@ static const neb_ns lock_wait = 2 * NEB_S;
 
 // record.seq: the order of commits over all fragments, for what is dropped first. chain: see struct inter_chain.
 static const char schema[] =
-    "BEGIN IMMEDIATE;"
-    "CREATE TABLE IF NOT EXISTS meta(key TEXT PRIMARY KEY, value) WITHOUT ROWID;"
-    "CREATE TABLE IF NOT EXISTS job(id BLOB PRIMARY KEY, spec TEXT NOT NULL, state TEXT NOT NULL) "
+    "CREATE TABLE meta(key TEXT PRIMARY KEY, value) WITHOUT ROWID;"
+    "CREATE TABLE job(id BLOB PRIMARY KEY, spec TEXT NOT NULL, state TEXT NOT NULL) "
     "WITHOUT ROWID;"
-    "CREATE TABLE IF NOT EXISTS manifest(job BLOB, fragment INT, round INT, member INT, attempt "
+    "CREATE TABLE manifest(job BLOB, fragment INT, round INT, member INT, attempt "
     "INT, body BLOB NOT NULL,"
     " PRIMARY KEY(job, fragment, round, member, attempt)) WITHOUT ROWID;"
-    "CREATE TABLE IF NOT EXISTS vote(job BLOB, fragment INT, round INT, body BLOB NOT NULL,"
+    "CREATE TABLE vote(job BLOB, fragment INT, round INT, body BLOB NOT NULL,"
     " PRIMARY KEY(job, fragment, round)) WITHOUT ROWID;"
-    "CREATE TABLE IF NOT EXISTS record(seq INTEGER PRIMARY KEY AUTOINCREMENT, job BLOB NOT NULL,"
+    "CREATE TABLE record(seq INTEGER PRIMARY KEY AUTOINCREMENT, job BLOB NOT NULL,"
     " fragment INT NOT NULL, round INT NOT NULL, body BLOB NOT NULL, UNIQUE(job, fragment, round));"
-    "CREATE TABLE IF NOT EXISTS chain(job BLOB, fragment INT, first INT NOT NULL, floor INT NOT "
+    "CREATE TABLE chain(job BLOB, fragment INT, first INT NOT NULL, floor INT NOT "
     "NULL, kept INT NOT NULL, next INT NOT NULL, base BLOB NOT NULL, head BLOB NOT NULL,"
     " PRIMARY KEY(job, fragment)) WITHOUT ROWID;"
-    "CREATE TABLE IF NOT EXISTS outbox(seq INTEGER PRIMARY KEY AUTOINCREMENT, peer TEXT NOT NULL, "
+    "CREATE TABLE outbox(seq INTEGER PRIMARY KEY AUTOINCREMENT, peer TEXT NOT NULL, "
     "kind INT NOT NULL, body BLOB NOT NULL);"
-    "CREATE TABLE IF NOT EXISTS inbox(id INTEGER PRIMARY KEY AUTOINCREMENT, peer TEXT NOT NULL,"
-    " epoch INT NOT NULL, seq INT NOT NULL, UNIQUE(peer, epoch));"
-    "COMMIT;";
+    "CREATE TABLE inbox(id INTEGER PRIMARY KEY AUTOINCREMENT, peer TEXT NOT NULL,"
+    " epoch INT NOT NULL, seq INT NOT NULL, UNIQUE(peer, epoch));";
 
 // ---- opening --------------------------------------------------------------------------------------------------
 
@@ -86,20 +84,22 @@ static enum neb_status check_version(struct inter_ledger *l, bool *empty) {
     return NEB_OK;
 }
 
-// Tables, epoch and version: the version is written last, so that a cut in between starts over.
+// Tables, epoch and version at once, or nothing.
 static enum neb_status make_tables(struct inter_ledger *l) {
     uint64_t epoch = 0;
-    if (neb_fault("ledger.write"))
-        return neb_fail(NEB_ERR_NOSPC, "ledger %s/ledger.db: cannot make tables: disk full",
-                        l->dir);
     while (epoch == 0)
         if (getrandom(&epoch, sizeof epoch, 0) != (ssize_t)sizeof epoch && errno != EINTR)
             return neb_fail_errno("cannot get random bytes");
-    if (sqlite3_exec(l->db, schema, NULL, NULL, NULL) != SQLITE_OK)
-        return inter_db_end(l, inter_db_fail(l, "make tables"));
-    NEB_TRY(inter_db_run(l, "store the epoch", "INSERT OR IGNORE INTO meta VALUES('epoch', ?)", "i",
-                         (int64_t)epoch));
-    return inter_db_run(l, "store the version", "PRAGMA user_version=2", "");
+    NEB_TRY(inter_db_begin(l));
+    enum neb_status st = sqlite3_exec(l->db, schema, NULL, NULL, NULL) == SQLITE_OK
+                             ? NEB_OK
+                             : inter_db_fail(l, "make tables");
+    if (st == NEB_OK)
+        st = inter_db_run(l, "store the epoch", "INSERT INTO meta VALUES('epoch', ?)", "i",
+                          (int64_t)epoch);
+    if (st == NEB_OK)
+        st = inter_db_run(l, "store the version", "PRAGMA user_version=2", "");
+    return inter_db_end(l, st);
 }
 
 // SQLite would make the file readable for all; its -wal and -shm take the mode over.
@@ -467,6 +467,8 @@ enum neb_status inter_ledger_begin_at(struct inter_ledger *l, const uint8_t job[
     memcpy(c.head, previous, sizeof c.head);
     NEB_TRY(inter_db_begin(l));
     enum neb_status st = inter_ledger_chain(l, job, fragment, &old);
+    if (st == NEB_OK && old.first == round && !memcmp(old.base, previous, sizeof old.base))
+        return inter_db_end(l, st); // said again
     if (st == NEB_OK && old.next >= round)
         st = neb_fail(NEB_ERR_STATE, "ledger %s: fragment %u is at round %u already, not before %u",
                       l->dir, fragment, old.next, round);

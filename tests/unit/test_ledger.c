@@ -223,6 +223,7 @@ static void test_begin_at(void **state) {
     assert_int_equal(inter_ledger_begin_at(l, fx_job, 0, 3, far.previous), NEB_ERR_STATE);
     assert_int_equal(inter_ledger_put_commit(l, &far), NEB_ERR_STATE);
     OK(inter_ledger_begin_at(l, fx_job, 0, 9, far.previous));
+    OK(inter_ledger_begin_at(l, fx_job, 0, 9, far.previous));
     assert_int_equal(inter_ledger_used(l), 0);
     reopen();
     assert_int_equal(inter_ledger_last_commit(l, fx_job, 0, &r), NEB_ERR_NOT_FOUND);
