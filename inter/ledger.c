@@ -15,7 +15,8 @@
 
 static const neb_ns lock_wait = 2 * NEB_S;
 
-// record.seq: the order of commits over all fragments, for what is dropped first. chain: see struct inter_chain.
+// record.seq: the order of commits over all fragments, for what is dropped first. chain: see struct inter_chain. promise: how
+// many manifests a round has and the hash of its vote, so that verify() misses a row that is gone.
 static const char schema[] =
     "CREATE TABLE meta(key TEXT PRIMARY KEY, value) WITHOUT ROWID;"
     "CREATE TABLE job(id BLOB PRIMARY KEY, spec TEXT NOT NULL, state TEXT NOT NULL) "
@@ -30,6 +31,8 @@ static const char schema[] =
     "CREATE TABLE chain(job BLOB, fragment INT, first INT NOT NULL, floor INT NOT "
     "NULL, kept INT NOT NULL, next INT NOT NULL, base BLOB NOT NULL, head BLOB NOT NULL,"
     " PRIMARY KEY(job, fragment)) WITHOUT ROWID;"
+    "CREATE TABLE promise(job BLOB, fragment INT, round INT, manifests INT NOT NULL, vote BLOB,"
+    " PRIMARY KEY(job, fragment, round)) WITHOUT ROWID;"
     "CREATE TABLE outbox(seq INTEGER PRIMARY KEY AUTOINCREMENT, peer TEXT NOT NULL, "
     "kind INT NOT NULL, body BLOB NOT NULL);"
     "CREATE TABLE inbox(id INTEGER PRIMARY KEY AUTOINCREMENT, peer TEXT NOT NULL,"
@@ -243,6 +246,11 @@ enum neb_status inter_ledger_put_manifest(struct inter_ledger *l, const struct i
             st = inter_db_run(l, "store a manifest", "INSERT INTO manifest VALUES(?,?,?,?,?,?)",
                               "biiiib", INTER_JOB(k->job), (int64_t)k->fragment, (int64_t)k->round,
                               (int64_t)k->member, (int64_t)k->attempt, (const void *)b.p, b.len);
+        if (st == NEB_OK)
+            st = inter_db_run(l, "count a manifest",
+                              "INSERT INTO promise VALUES(?,?,?,1,NULL) ON CONFLICT DO UPDATE SET "
+                              "manifests=manifests+1",
+                              "bii", INTER_JOB(k->job), (int64_t)k->fragment, (int64_t)k->round);
     }
     neb_buf_free(&b);
     return inter_db_end(l, st);
@@ -327,13 +335,24 @@ enum neb_status inter_ledger_get_vote(struct inter_ledger *l, const uint8_t job[
                       fragment, round, out);
 }
 
+static enum neb_status replace_vote(struct inter_ledger *l, const struct inter_record *r) {
+    uint8_t hash[INTER_SHA_BYTES];
+    inter_record_hash(r, hash);
+    NEB_TRY(put_record(l, "store a vote", "INSERT OR REPLACE INTO vote VALUES(?,?,?,?)", r));
+    return inter_db_run(l, "note a vote",
+                        "INSERT INTO promise VALUES(?,?,?,0,?) ON CONFLICT DO UPDATE SET "
+                        "vote=excluded.vote",
+                        "biib", INTER_JOB(r->job), (int64_t)r->fragment, (int64_t)r->round,
+                        (const void *)hash, sizeof hash);
+}
+
 enum neb_status inter_ledger_put_vote(struct inter_ledger *l, const struct inter_record *r) {
     struct inter_record old;
     NEB_TRY(inter_db_begin(l));
     enum neb_status st = inter_ledger_get_vote(l, r->job, r->fragment, r->round, &old);
     bool replace = st == NEB_ERR_NOT_FOUND || (st == NEB_OK && r->term > old.term);
     if (replace)
-        st = put_record(l, "store a vote", "INSERT OR REPLACE INTO vote VALUES(?,?,?,?)", r);
+        st = replace_vote(l, r);
     else if (st == NEB_OK && !same_record(&old, r))
         st = neb_fail(NEB_ERR_EXISTS,
                       "ledger %s: a second vote for round %u of fragment %u: term %u, but term %u "
@@ -459,7 +478,6 @@ enum neb_status inter_ledger_chains(struct inter_ledger *l, inter_ledger_each_ch
 enum neb_status inter_ledger_begin_at(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES],
                                       uint32_t fragment, uint32_t round,
                                       const uint8_t previous[INTER_SHA_BYTES]) {
-    static const char *const tables[] = {"record", "manifest", "vote"};
     struct inter_chain old,
         c = {.fragment = fragment, .first = round, .floor = round, .kept = round, .next = round};
     memcpy(c.job, job, sizeof c.job);
@@ -474,13 +492,12 @@ enum neb_status inter_ledger_begin_at(struct inter_ledger *l, const uint8_t job[
                       l->dir, fragment, old.next, round);
     if (st == NEB_OK || st == NEB_ERR_NOT_FOUND)
         st = put_chain(l, &c);
-    for (size_t i = 0; i < sizeof tables / sizeof tables[0] && st == NEB_OK; i++) {
-        char sql[96];
-        snprintf(sql, sizeof sql, "DELETE FROM %s WHERE job=? AND fragment=? AND round<?",
-                 tables[i]);
-        st = inter_db_run(l, "begin a chain", sql, "bii", INTER_JOB(job), (int64_t)fragment,
-                          (int64_t)round);
-    }
+    if (st == NEB_OK)
+        st = inter_db_run(l, "begin a chain",
+                          "DELETE FROM record WHERE job=? AND fragment=? AND round<?", "bii",
+                          INTER_JOB(job), (int64_t)fragment, (int64_t)round);
+    if (st == NEB_OK)
+        st = inter_db_forget(l, job, fragment, round);
     NEB_TRY(inter_db_end(l, st));
     return inter_blob_sweep(l);
 }

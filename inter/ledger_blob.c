@@ -357,11 +357,7 @@ static enum neb_status forget_below(struct inter_ledger *l, const struct inter_c
                          "UPDATE chain SET floor=?3, kept=max(kept, ?3) WHERE job=?1 AND "
                          "fragment=?2",
                          "bii", INTER_JOB(c->job), (int64_t)c->fragment, (int64_t)round));
-    NEB_TRY(inter_db_run(l, "prune manifests",
-                         "DELETE FROM manifest WHERE job=? AND fragment=? AND round<?", "bii",
-                         INTER_JOB(c->job), (int64_t)c->fragment, (int64_t)round));
-    return inter_db_run(l, "prune votes", "DELETE FROM vote WHERE job=? AND fragment=? AND round<?",
-                        "bii", INTER_JOB(c->job), (int64_t)c->fragment, (int64_t)round);
+    return inter_db_forget(l, c->job, c->fragment, round);
 }
 
 enum neb_status inter_ledger_prune(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES],

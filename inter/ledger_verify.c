@@ -331,6 +331,74 @@ static enum neb_status check_votes(struct check *v) {
     return ended(v, s, st);
 }
 
+// ---- what is gone without a trace elsewhere --------------------------------------------------------------------
+
+static enum neb_status count_of(struct check *v, const char *sql, uint32_t round, int64_t *out) {
+    sqlite3_stmt *s = NULL;
+    bool row = false;
+    *out = 0;
+    NEB_TRY(inter_db_prepare(v->l, &s, sql, "bii", INTER_JOB(v->chain.job),
+                             (int64_t)v->chain.fragment, (int64_t)round));
+    enum neb_status st = inter_db_next(v->l, s, &row);
+    if (row)
+        *out = sqlite3_column_int64(s, 0);
+    sqlite3_finalize(s);
+    return st;
+}
+
+static enum neb_status check_promise(struct check *v, sqlite3_stmt *s) {
+    uint32_t round = (uint32_t)sqlite3_column_int64(s, 0);
+    int64_t promised = sqlite3_column_int64(s, 1), have;
+    bool voted = sqlite3_column_type(s, 2) != SQLITE_NULL, same = false;
+    struct inter_record r;
+    struct neb_buf b = {0};
+    uint8_t hash[INTER_SHA_BYTES];
+    NEB_TRY(count_of(v, "SELECT count(*) FROM manifest WHERE job=? AND fragment=? AND round=?",
+                     round, &have));
+    if (have != promised)
+        damage(v, INTER_DAMAGE_MANIFEST, round, -1, "%lld manifests were stored, %lld are here",
+               (long long)promised, (long long)have);
+    enum neb_status st =
+        inter_db_fetch(v->l, &b, "SELECT body FROM vote WHERE job=? AND fragment=? AND round=?",
+                       "bii", INTER_JOB(v->chain.job), (int64_t)v->chain.fragment, (int64_t)round);
+    if (st == NEB_OK) {
+        struct neb_rd rd = neb_rd_make(b.p, b.len);
+        if (inter_record_get(&rd, &r)) {
+            inter_record_hash(&r, hash);
+            same = sqlite3_column_bytes(s, 2) == INTER_SHA_BYTES &&
+                   !memcmp(sqlite3_column_blob(s, 2), hash, sizeof hash);
+        }
+    }
+    neb_buf_free(&b);
+    if (voted && !same)
+        damage(v, INTER_DAMAGE_VOTE, round, -1, "the vote that was stored is not here");
+    else if (!voted && st == NEB_OK)
+        damage(v, INTER_DAMAGE_VOTE, round, -1, "there is a vote, but none was stored");
+    return st == NEB_ERR_NOT_FOUND || st == NEB_ERR_CORRUPT ? NEB_OK : st;
+}
+
+static enum neb_status check_promises(struct check *v) {
+    sqlite3_stmt *s = NULL;
+    bool row = false;
+    NEB_TRY(inter_db_prepare(
+        v->l, &s, "SELECT round, manifests, vote FROM promise WHERE job=? AND fragment=?", "bi",
+        INTER_JOB(v->chain.job), (int64_t)v->chain.fragment));
+    enum neb_status st;
+    while ((st = inter_db_next(v->l, s, &row)) == NEB_OK && row &&
+           (st = check_promise(v, s)) == NEB_OK)
+        ;
+    NEB_TRY(ended(v, s, st));
+    NEB_TRY(inter_db_prepare(v->l, &s,
+                             "SELECT round FROM (SELECT job, fragment, round FROM manifest UNION "
+                             "SELECT job, fragment, round FROM vote) WHERE job=?1 AND fragment=?2 "
+                             "EXCEPT SELECT round FROM promise WHERE job=?1 AND fragment=?2",
+                             "bi", INTER_JOB(v->chain.job), (int64_t)v->chain.fragment));
+    while ((st = inter_db_next(v->l, s, &row)) == NEB_OK && row)
+        damage(v, INTER_DAMAGE_MANIFEST, (uint32_t)sqlite3_column_int64(s, 0), -1,
+               "there are manifests or votes, but none were stored");
+    return ended(v, s, st);
+}
+
 // ---- all of it ------------------------------------------------------------------------------------------------
 
 static enum neb_status check_fragment(struct check *v, const uint8_t job[INTER_ID_BYTES],
@@ -347,7 +415,8 @@ static enum neb_status check_fragment(struct check *v, const uint8_t job[INTER_I
     v->n->fragments++;
     NEB_TRY(check_records(v));
     NEB_TRY(check_manifests(v));
-    return check_votes(v);
+    NEB_TRY(check_votes(v));
+    return check_promises(v);
 }
 
 static enum neb_status check_fragments(struct check *v) {
@@ -357,7 +426,7 @@ static enum neb_status check_fragments(struct check *v) {
     NEB_TRY(inter_db_prepare(v->l, &s,
                              "SELECT job, fragment FROM chain UNION SELECT job, fragment FROM "
                              "record UNION SELECT job, fragment FROM manifest UNION SELECT job, "
-                             "fragment FROM vote",
+                             "fragment FROM vote UNION SELECT job, fragment FROM promise",
                              ""));
     while ((st = inter_db_next(v->l, s, &row)) == NEB_OK && row) {
         int64_t fragment = sqlite3_column_int64(s, 1);

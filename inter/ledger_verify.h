@@ -2,7 +2,7 @@
 //
 //     chain (first, next, hash of the last record) ── records, each naming the SHA-256 of the one before ── their signatures
 //       └─ entries of a record ── manifests (digest, size, tokens) ── their signatures ── blobs (SHA-256)
-//     votes ── their signatures; the database's own structure
+//     votes ── their signatures; per round, how many manifests and which vote were stored; the database's own structure
 //
 // A row that was altered, removed or put in is found and named. What no check inside one folder can find: the whole folder
 // put back to an earlier state, or the newest records cut off together with the chain's row; compare `nebula ledger show`

@@ -209,6 +209,23 @@ static void test_removed_rows(void **state) {
             }
             expect_well();
         }
+    // Of the open round, which no record lists yet: what this node must not promise otherwise.
+    sql("CREATE TEMP TABLE old AS SELECT * FROM manifest WHERE round=%u AND member=1", ROUNDS);
+    sql("DELETE FROM manifest WHERE round=%u AND member=1", ROUNDS);
+    expect(1, ROUNDS, INTER_DAMAGE_MANIFEST);
+    sql("INSERT INTO manifest SELECT * FROM old; DROP TABLE old");
+    for (int r = PRUNED; r <= ROUNDS; r++) {
+        sql("CREATE TEMP TABLE old AS SELECT * FROM vote WHERE fragment=1 AND round=%d", r);
+        sql("DELETE FROM vote WHERE fragment=1 AND round=%d", r);
+        expect(1, (uint32_t)r, INTER_DAMAGE_VOTE);
+        sql("INSERT INTO vote SELECT * FROM old; DROP TABLE old");
+    }
+    expect_well();
+    sql("CREATE TEMP TABLE old AS SELECT * FROM promise WHERE fragment=1 AND round=%u", ROUNDS);
+    sql("DELETE FROM promise WHERE fragment=1 AND round=%u", ROUNDS);
+    expect(1, ROUNDS, INTER_DAMAGE_MANIFEST);
+    sql("INSERT INTO promise SELECT * FROM old; DROP TABLE old");
+    expect_well();
     sql("DELETE FROM record WHERE fragment=0 AND round>1"); // several at the end
     expect(0, 2, INTER_DAMAGE_CHAIN);
     sql("DELETE FROM chain WHERE fragment=1");
@@ -337,7 +354,7 @@ static bool contents(struct neb_buf *out) {
     static const char *const queries[] = {
         "SELECT job, fragment, round, body FROM record ORDER BY 1, 2, 3",
         "SELECT * FROM manifest ORDER BY 1, 2, 3, 4, 5", "SELECT * FROM vote ORDER BY 1, 2, 3",
-        "SELECT * FROM chain ORDER BY 1, 2"};
+        "SELECT * FROM chain ORDER BY 1, 2", "SELECT * FROM promise ORDER BY 1, 2, 3"};
     char path[96];
     sqlite3 *look_db;
     snprintf(path, sizeof path, "%s/ledger.db", dir);
