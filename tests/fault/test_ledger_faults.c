@@ -81,11 +81,11 @@ enum { BIG_CHUNKS = 17 }; // one more than lie between two writes of a bitmap
     X(OPEN)                                                                                        \
     X(JOB)                                                                                         \
     X(OWN_0)                                                                                       \
-    X(MINE_0) X(THEIRS_0) X(PART_0) X(CHUNK_0) X(CHUNK_1) X(CHUNK_2) X(FINISH_0) X(VOTE_0)         \
-        X(COMMIT_0) X(POST_1) X(POST_2) X(OWN_1) X(MINE_1) X(ARRIVE_1) X(VOTE_1) X(COMMIT_1)       \
-            X(TAKE) X(POSTED) X(OWN_2) X(MINE_2) X(ARRIVE_2) X(COMMIT_2) X(PRUNE_0) X(CAP) X(BIG)  \
-                X(REOPEN) X(OWN_3) X(MINE_3) X(VOTE_3) X(VOTE_AGAIN) X(BEGIN_AT) X(JOB_DONE)       \
-                    X(CLOSE)
+    X(MINE_0)                                                                                      \
+    X(THEIRS_0) X(PART_0) X(CHUNK_0) X(CHUNK_1) X(CHUNK_2) X(FINISH_0) X(VOTE_0) X(COMMIT_0)       \
+        X(POST_1) X(POST_2) X(OWN_1) X(MINE_1) X(ARRIVE_1) X(VOTE_1) X(COMMIT_1) X(TAKE) X(POSTED) \
+            X(OWN_2) X(MINE_2) X(ARRIVE_2) X(COMMIT_2) X(PRUNE_0) X(CAP) X(BIG) X(REOPEN) X(OWN_3) \
+                X(MINE_3) X(VOTE_3) X(VOTE_AGAIN) X(BEGIN_AT) X(JOB_DONE) X(CLOSE)
 
 #define NAME(s) S_##s,
 enum step { STEPS(NAME) STEPS_N };
@@ -441,11 +441,39 @@ static void test_stays_full(void **state) {
     inter_ledger_close(&l);
 }
 
+// The bitmap of an arriving blob never claims bytes that are not synced.
+static void test_bytes_before_their_bitmap(void **state) {
+    (void)state;
+    static const uint8_t chunk[INTER_CHUNK_MIN];
+    char map[NEB_PATH_MAX];
+    struct inter_manifest m = big_manifest();
+    struct inter_bitmap had;
+    fresh("map", 0);
+    OK(inter_ledger_open(dir, &l));
+    OK(inter_ledger_put_manifest(l, &m));
+    OK(inter_bitmap_init(&had, BIG_CHUNKS));
+    OK(inter_ledger_part_open(l, &m, &had));
+    inter_bitmap_free(&had);
+    fx_file(dir, &m.key, ".map", map);
+    neb_fault_arm("ledger.sync:1");
+    for (uint64_t c = 0; c < 15; c++)
+        OK(inter_ledger_part_write(l, &m.key, c * INTER_CHUNK_MIN, chunk, sizeof chunk));
+    assert_int_equal(
+        inter_ledger_part_write(l, &m.key, 15 * (uint64_t)INTER_CHUNK_MIN, chunk, sizeof chunk),
+        NEB_ERR_IO);
+    assert_false(neb_fs_exists(map));
+    neb_fault_arm(NULL);
+    OK(inter_ledger_part_write(l, &m.key, 15 * (uint64_t)INTER_CHUNK_MIN, chunk, sizeof chunk));
+    assert_true(neb_fs_exists(map));
+    inter_ledger_close(&l);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_killed_at_every_point),
                                        cmocka_unit_test(test_fails_then_opened_again),
                                        cmocka_unit_test(test_fails_then_tried_again),
-                                       cmocka_unit_test(test_stays_full)};
+                                       cmocka_unit_test(test_stays_full),
+                                       cmocka_unit_test(test_bytes_before_their_bitmap)};
     snprintf(root, sizeof root, "%s/nebula-faults-XXXXXX",
              access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
     if (!mkdtemp(root))
