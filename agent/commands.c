@@ -14,6 +14,7 @@ const struct agent_command agent_commands[] = {
     {"bench", "measure this machine", cmd_bench},
     {"data", "make a corpus from text", cmd_data},
     {"id", "print this node's identity; make its keys", cmd_id},
+    {"ledger", "show or check what an agent promised and saw committed", cmd_ledger},
     {"peer", "add, list or remove the sites this node works with", cmd_peer},
     {NULL, NULL, NULL},
 };

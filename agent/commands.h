@@ -26,6 +26,7 @@ int cmd_generate(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_data(int argc, char **argv);
 int cmd_id(int argc, char **argv);
+int cmd_ledger(int argc, char **argv);
 int cmd_peer(int argc, char **argv);
 
 extern const struct agent_command agent_commands[]; // ends with name NULL

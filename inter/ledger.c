@@ -1,5 +1,5 @@
-// Opening a ledger; manifests, votes, commits and jobs. Blobs are in ledger_blob.c, messages in ledger_outbox.c, checks in
-// ledger_verify.c.
+// Opening a ledger; manifests, votes, commits and jobs. Chains are in ledger_chain.c, blobs in ledger_blob.c, messages in
+// ledger_outbox.c, checks in ledger_verify.c.
 #include "inter/ledger.h"
 #include "agent/base/clock.h"
 #include "agent/base/fault.h"
@@ -15,28 +15,29 @@
 
 static const neb_ns lock_wait = 2 * NEB_S;
 
-// record.seq: the order of commits over all fragments, for what is dropped first. chain: see struct inter_chain.
+// record.seq: the order of commits over all fragments, for what is dropped first. chain: see struct inter_chain. promise: how
+// many manifests a round has and the hash of its vote, so that verify() misses a row that is gone.
 static const char schema[] =
-    "BEGIN IMMEDIATE;"
-    "CREATE TABLE IF NOT EXISTS meta(key TEXT PRIMARY KEY, value) WITHOUT ROWID;"
-    "CREATE TABLE IF NOT EXISTS job(id BLOB PRIMARY KEY, spec TEXT NOT NULL, state TEXT NOT NULL) "
+    "CREATE TABLE meta(key TEXT PRIMARY KEY, value) WITHOUT ROWID;"
+    "CREATE TABLE job(id BLOB PRIMARY KEY, spec TEXT NOT NULL, state TEXT NOT NULL) "
     "WITHOUT ROWID;"
-    "CREATE TABLE IF NOT EXISTS manifest(job BLOB, fragment INT, round INT, member INT, attempt "
+    "CREATE TABLE manifest(job BLOB, fragment INT, round INT, member INT, attempt "
     "INT, body BLOB NOT NULL,"
     " PRIMARY KEY(job, fragment, round, member, attempt)) WITHOUT ROWID;"
-    "CREATE TABLE IF NOT EXISTS vote(job BLOB, fragment INT, round INT, body BLOB NOT NULL,"
+    "CREATE TABLE vote(job BLOB, fragment INT, round INT, body BLOB NOT NULL,"
     " PRIMARY KEY(job, fragment, round)) WITHOUT ROWID;"
-    "CREATE TABLE IF NOT EXISTS standing(job BLOB PRIMARY KEY, body BLOB NOT NULL) WITHOUT ROWID;"
-    "CREATE TABLE IF NOT EXISTS record(seq INTEGER PRIMARY KEY AUTOINCREMENT, job BLOB NOT NULL,"
+    "CREATE TABLE standing(job BLOB PRIMARY KEY, body BLOB NOT NULL) WITHOUT ROWID;"
+    "CREATE TABLE record(seq INTEGER PRIMARY KEY AUTOINCREMENT, job BLOB NOT NULL,"
     " fragment INT NOT NULL, round INT NOT NULL, body BLOB NOT NULL, UNIQUE(job, fragment, round));"
-    "CREATE TABLE IF NOT EXISTS chain(job BLOB, fragment INT, first INT NOT NULL, floor INT NOT "
+    "CREATE TABLE chain(job BLOB, fragment INT, first INT NOT NULL, floor INT NOT "
     "NULL, kept INT NOT NULL, next INT NOT NULL, base BLOB NOT NULL, head BLOB NOT NULL,"
     " PRIMARY KEY(job, fragment)) WITHOUT ROWID;"
-    "CREATE TABLE IF NOT EXISTS outbox(seq INTEGER PRIMARY KEY AUTOINCREMENT, peer TEXT NOT NULL, "
+    "CREATE TABLE promise(job BLOB, fragment INT, round INT, manifests INT NOT NULL, vote BLOB,"
+    " PRIMARY KEY(job, fragment, round)) WITHOUT ROWID;"
+    "CREATE TABLE outbox(seq INTEGER PRIMARY KEY AUTOINCREMENT, peer TEXT NOT NULL, "
     "kind INT NOT NULL, body BLOB NOT NULL);"
-    "CREATE TABLE IF NOT EXISTS inbox(id INTEGER PRIMARY KEY AUTOINCREMENT, peer TEXT NOT NULL,"
-    " epoch INT NOT NULL, seq INT NOT NULL, UNIQUE(peer, epoch));"
-    "COMMIT;";
+    "CREATE TABLE inbox(id INTEGER PRIMARY KEY AUTOINCREMENT, peer TEXT NOT NULL,"
+    " epoch INT NOT NULL, seq INT NOT NULL, UNIQUE(peer, epoch));";
 
 // ---- opening --------------------------------------------------------------------------------------------------
 
@@ -87,20 +88,31 @@ static enum neb_status check_version(struct inter_ledger *l, bool *empty) {
     return NEB_OK;
 }
 
-// Tables, epoch and version: the version is written last, so that a cut in between starts over.
+// Tables, epoch and version at once, or nothing.
 static enum neb_status make_tables(struct inter_ledger *l) {
     uint64_t epoch = 0;
-    if (neb_fault("ledger.write"))
-        return neb_fail(NEB_ERR_NOSPC, "ledger %s/ledger.db: cannot make tables: disk full",
-                        l->dir);
     while (epoch == 0)
         if (getrandom(&epoch, sizeof epoch, 0) != (ssize_t)sizeof epoch && errno != EINTR)
             return neb_fail_errno("cannot get random bytes");
-    if (sqlite3_exec(l->db, schema, NULL, NULL, NULL) != SQLITE_OK)
-        return inter_db_end(l, inter_db_fail(l, "make tables"));
-    NEB_TRY(inter_db_run(l, "store the epoch", "INSERT OR IGNORE INTO meta VALUES('epoch', ?)", "i",
-                         (int64_t)epoch));
-    return inter_db_run(l, "store the version", "PRAGMA user_version=2", "");
+    NEB_TRY(inter_db_begin(l));
+    enum neb_status st = sqlite3_exec(l->db, schema, NULL, NULL, NULL) == SQLITE_OK
+                             ? NEB_OK
+                             : inter_db_fail(l, "make tables");
+    if (st == NEB_OK)
+        st = inter_db_run(l, "store the epoch", "INSERT INTO meta VALUES('epoch', ?)", "i",
+                          (int64_t)epoch);
+    if (st == NEB_OK)
+        st = inter_db_run(l, "store the version", "PRAGMA user_version=2", "");
+    return inter_db_end(l, st);
+}
+
+// SQLite would make the file readable for all; its -wal and -shm take the mode over.
+static enum neb_status make_private(const char *path) {
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return neb_fail_errno("cannot open %s", path);
+    close(fd);
+    return NEB_OK;
 }
 
 static enum neb_status open_db(struct inter_ledger *l, const char *path, int flags) {
@@ -141,7 +153,8 @@ enum neb_status inter_ledger_open(const char *dir, struct inter_ledger **out) {
     NEB_TRY_GOTO(create(dir, &l, path, sizeof path), fail);
     NEB_TRY_GOTO(neb_fs_mkdirs(l->blobs, 0700), fail);
     NEB_TRY_GOTO(take_lock(l), fail);
-    NEB_TRY_GOTO(open_db(l, path, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE), fail);
+    NEB_TRY_GOTO(make_private(path), fail);
+    NEB_TRY_GOTO(open_db(l, path, SQLITE_OPEN_READWRITE), fail);
     if (sqlite3_exec(l->db, pragmas, NULL, NULL, NULL) != SQLITE_OK) {
         st = inter_db_fail(l, "open");
         goto fail;
@@ -234,6 +247,11 @@ enum neb_status inter_ledger_put_manifest(struct inter_ledger *l, const struct i
             st = inter_db_run(l, "store a manifest", "INSERT INTO manifest VALUES(?,?,?,?,?,?)",
                               "biiiib", INTER_JOB(k->job), (int64_t)k->fragment, (int64_t)k->round,
                               (int64_t)k->member, (int64_t)k->attempt, (const void *)b.p, b.len);
+        if (st == NEB_OK)
+            st = inter_db_run(l, "count a manifest",
+                              "INSERT INTO promise VALUES(?,?,?,1,NULL) ON CONFLICT DO UPDATE SET "
+                              "manifests=manifests+1",
+                              "bii", INTER_JOB(k->job), (int64_t)k->fragment, (int64_t)k->round);
     }
     neb_buf_free(&b);
     return inter_db_end(l, st);
@@ -332,13 +350,24 @@ enum neb_status inter_ledger_get_vote(struct inter_ledger *l, const uint8_t job[
                       fragment, round, out);
 }
 
+static enum neb_status replace_vote(struct inter_ledger *l, const struct inter_record *r) {
+    uint8_t hash[INTER_SHA_BYTES];
+    inter_record_hash(r, hash);
+    NEB_TRY(put_record(l, "store a vote", "INSERT OR REPLACE INTO vote VALUES(?,?,?,?)", r));
+    return inter_db_run(l, "note a vote",
+                        "INSERT INTO promise VALUES(?,?,?,0,?) ON CONFLICT DO UPDATE SET "
+                        "vote=excluded.vote",
+                        "biib", INTER_JOB(r->job), (int64_t)r->fragment, (int64_t)r->round,
+                        (const void *)hash, sizeof hash);
+}
+
 enum neb_status inter_ledger_put_vote(struct inter_ledger *l, const struct inter_record *r) {
     struct inter_record old;
     NEB_TRY(inter_db_begin(l));
     enum neb_status st = inter_ledger_get_vote(l, r->job, r->fragment, r->round, &old);
     bool replace = st == NEB_ERR_NOT_FOUND || (st == NEB_OK && r->term > old.term);
     if (replace)
-        st = put_record(l, "store a vote", "INSERT OR REPLACE INTO vote VALUES(?,?,?,?)", r);
+        st = replace_vote(l, r);
     else if (st == NEB_OK && !same_record(&old, r))
         st = neb_fail(NEB_ERR_EXISTS,
                       "ledger %s: a second vote for round %u of fragment %u: term %u, but term %u "
@@ -394,14 +423,6 @@ static enum neb_status follows(struct inter_ledger *l, const struct inter_record
     return NEB_OK;
 }
 
-static enum neb_status put_chain(struct inter_ledger *l, const struct inter_chain *c) {
-    return inter_db_run(l, "store a chain", "INSERT OR REPLACE INTO chain VALUES(?,?,?,?,?,?,?,?)",
-                        "biiiiibb", INTER_JOB(c->job), (int64_t)c->fragment, (int64_t)c->first,
-                        (int64_t)c->floor, (int64_t)c->kept, (int64_t)c->next,
-                        (const void *)c->base, sizeof c->base, (const void *)c->head,
-                        sizeof c->head);
-}
-
 enum neb_status inter_ledger_put_commit(struct inter_ledger *l, const struct inter_record *r) {
     struct inter_record old;
     struct inter_chain c;
@@ -423,102 +444,10 @@ enum neb_status inter_ledger_put_commit(struct inter_ledger *l, const struct int
     if (st == NEB_OK) {
         c.next = r->round + 1;
         inter_record_hash(r, c.head);
-        st = put_chain(l, &c);
+        st = inter_chain_put(l, &c);
     }
     NEB_TRY(inter_db_end(l, st));
     return inter_blob_make_room(l, 0); // what was the newest commit may be dropped now
-}
-
-// ---- chains ---------------------------------------------------------------------------------------------------
-
-static const char chain_columns[] =
-    "SELECT job, fragment, first, floor, kept, next, base, head FROM chain";
-
-static bool column_bytes(sqlite3_stmt *s, int i, void *out, size_t n) {
-    if ((size_t)sqlite3_column_bytes(s, i) != n)
-        return false;
-    memcpy(out, sqlite3_column_blob(s, i), n);
-    return true;
-}
-
-static enum neb_status read_chain(const struct inter_ledger *l, sqlite3_stmt *s,
-                                  struct inter_chain *c) {
-    c->fragment = (uint32_t)sqlite3_column_int64(s, 1);
-    c->first = (uint32_t)sqlite3_column_int64(s, 2);
-    c->floor = (uint32_t)sqlite3_column_int64(s, 3);
-    c->kept = (uint32_t)sqlite3_column_int64(s, 4);
-    c->next = (uint32_t)sqlite3_column_int64(s, 5);
-    if (column_bytes(s, 0, c->job, sizeof c->job) && column_bytes(s, 6, c->base, sizeof c->base) &&
-        column_bytes(s, 7, c->head, sizeof c->head) && c->first <= c->floor &&
-        c->floor <= c->kept && c->kept <= c->next)
-        return NEB_OK;
-    return neb_fail(NEB_ERR_CORRUPT, "ledger %s/ledger.db: the chain of fragment %u is damaged",
-                    l->dir, c->fragment);
-}
-
-enum neb_status inter_ledger_chain(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES],
-                                   uint32_t fragment, struct inter_chain *out) {
-    sqlite3_stmt *s = NULL;
-    char sql[160];
-    bool row = false;
-    snprintf(sql, sizeof sql, "%s WHERE job=? AND fragment=?", chain_columns);
-    NEB_TRY(inter_db_prepare(l, &s, sql, "bi", INTER_JOB(job), (int64_t)fragment));
-    enum neb_status st = inter_db_next(l, s, &row);
-    if (st == NEB_OK)
-        st = row ? read_chain(l, s, out) : NEB_ERR_NOT_FOUND;
-    sqlite3_finalize(s);
-    return st;
-}
-
-enum neb_status inter_ledger_chains(struct inter_ledger *l, inter_ledger_each_chain *fn,
-                                    void *user) {
-    sqlite3_stmt *s = NULL;
-    struct inter_chain c;
-    char sql[160];
-    bool row = false;
-    enum neb_status st;
-    snprintf(sql, sizeof sql, "%s ORDER BY job, fragment", chain_columns);
-    NEB_TRY(inter_db_prepare(l, &s, sql, ""));
-    while ((st = inter_db_next(l, s, &row)) == NEB_OK && row &&
-           (st = read_chain(l, s, &c)) == NEB_OK)
-        fn(user, &c);
-    sqlite3_finalize(s);
-    return st;
-}
-
-enum neb_status inter_ledger_begin_at(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES],
-                                      uint32_t fragment, uint32_t round,
-                                      const uint8_t previous[INTER_SHA_BYTES]) {
-    static const char *const tables[] = {"record", "manifest", "vote"};
-    struct inter_chain old,
-        c = {.fragment = fragment, .first = round, .floor = round, .kept = round, .next = round};
-    memcpy(c.job, job, sizeof c.job);
-    memcpy(c.base, previous, sizeof c.base);
-    memcpy(c.head, previous, sizeof c.head);
-    NEB_TRY(inter_db_begin(l));
-    enum neb_status st = inter_ledger_chain(l, job, fragment, &old);
-    if (st == NEB_OK && old.next >= round)
-        st = neb_fail(NEB_ERR_STATE, "ledger %s: fragment %u is at round %u already, not before %u",
-                      l->dir, fragment, old.next, round);
-    if (st == NEB_OK || st == NEB_ERR_NOT_FOUND)
-        st = put_chain(l, &c);
-    for (size_t i = 0; i < sizeof tables / sizeof tables[0] && st == NEB_OK; i++) {
-        char sql[96];
-        snprintf(sql, sizeof sql, "DELETE FROM %s WHERE job=? AND fragment=? AND round<?",
-                 tables[i]);
-        st = inter_db_run(l, "begin a chain", sql, "bii", INTER_JOB(job), (int64_t)fragment,
-                          (int64_t)round);
-    }
-    NEB_TRY(inter_db_end(l, st));
-    return inter_blob_sweep(l);
-}
-
-enum neb_status inter_ledger_floor(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES],
-                                   uint32_t fragment, uint32_t *round) {
-    struct inter_chain c;
-    enum neb_status st = inter_ledger_chain(l, job, fragment, &c);
-    *round = st == NEB_OK ? c.kept : 0;
-    return st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
 }
 
 // ---- jobs -----------------------------------------------------------------------------------------------------

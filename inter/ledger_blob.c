@@ -150,11 +150,11 @@ enum neb_status inter_blob_sweep(struct inter_ledger *l) {
     if (!d)
         return neb_fail_errno("cannot open folder %s", l->blobs);
     l->used = 0;
+    for (int i = 0; i < INTER_PARTS_MAX; i++)
+        l->used += l->parts[i].open ? l->parts[i].bytes : 0;
     for (struct dirent *e; st == NEB_OK && (errno = 0, e = readdir(d));)
         st = sweep_one(l, e->d_name);
     closedir(d);
-    for (int i = 0; i < INTER_PARTS_MAX; i++)
-        l->used += l->parts[i].open ? l->parts[i].bytes : 0;
     return st;
 }
 
@@ -357,11 +357,7 @@ static enum neb_status forget_below(struct inter_ledger *l, const struct inter_c
                          "UPDATE chain SET floor=?3, kept=max(kept, ?3) WHERE job=?1 AND "
                          "fragment=?2",
                          "bii", INTER_JOB(c->job), (int64_t)c->fragment, (int64_t)round));
-    NEB_TRY(inter_db_run(l, "prune manifests",
-                         "DELETE FROM manifest WHERE job=? AND fragment=? AND round<?", "bii",
-                         INTER_JOB(c->job), (int64_t)c->fragment, (int64_t)round));
-    return inter_db_run(l, "prune votes", "DELETE FROM vote WHERE job=? AND fragment=? AND round<?",
-                        "bii", INTER_JOB(c->job), (int64_t)c->fragment, (int64_t)round);
+    return inter_db_forget(l, c->job, c->fragment, round);
 }
 
 enum neb_status inter_ledger_prune(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES],

@@ -98,3 +98,17 @@ enum neb_status inter_db_end(struct inter_ledger *l, enum neb_status st) {
         sqlite3_exec(l->db, "ROLLBACK", NULL, NULL, NULL);
     return st;
 }
+
+enum neb_status inter_db_forget(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES],
+                                uint32_t fragment, uint32_t round) {
+    static const char *const tables[] = {"manifest", "vote", "promise"};
+    enum neb_status st = NEB_OK;
+    for (size_t i = 0; i < sizeof tables / sizeof tables[0] && st == NEB_OK; i++) {
+        char sql[96];
+        snprintf(sql, sizeof sql, "DELETE FROM %s WHERE job=? AND fragment=? AND round<?",
+                 tables[i]);
+        st = inter_db_run(l, "forget old rounds", sql, "bii", INTER_JOB(job), (int64_t)fragment,
+                          (int64_t)round);
+    }
+    return st;
+}

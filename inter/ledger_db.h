@@ -46,6 +46,12 @@ NEB_MUST_CHECK enum neb_status inter_db_begin(struct inter_ledger *l);
 // Commits when st is NEB_OK, else rolls back and returns st. Nothing of a transaction that failed is there.
 NEB_MUST_CHECK enum neb_status inter_db_end(struct inter_ledger *l, enum neb_status st);
 
+NEB_MUST_CHECK enum neb_status inter_chain_put(struct inter_ledger *l, const struct inter_chain *c);
+// Deletes a fragment's manifests and votes of rounds below `round`, within a transaction.
+NEB_MUST_CHECK enum neb_status inter_db_forget(struct inter_ledger *l,
+                                               const uint8_t job[INTER_ID_BYTES], uint32_t fragment,
+                                               uint32_t round);
+
 NEB_MUST_CHECK enum neb_status inter_ledger_parse_record(struct inter_ledger *l,
                                                          const struct neb_buf *b,
                                                          struct inter_record *out);
