@@ -401,6 +401,10 @@ enum neb_status intra_st_read(const struct intra_st *s, const struct intra_st_te
     return NEB_OK;
 }
 
+const void *intra_st_data(const struct intra_st *s, const struct intra_st_tensor *t) {
+    return s->shards[t->shard].map.p + t->at;
+}
+
 void intra_st_drop(const struct intra_st *s, const struct intra_st_tensor *t) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), from = t->at / page * page;
     const struct neb_map *map = &s->shards[t->shard].map;

@@ -73,6 +73,8 @@ const char *intra_st_file(const struct intra_st *s, const struct intra_st_tensor
 NEB_MUST_CHECK enum neb_status intra_st_read(const struct intra_st *s,
                                              const struct intra_st_tensor *t, uint64_t first,
                                              uint64_t n, float *dst);
+// Its bytes as they lie in the file: little-endian, row by row, perhaps not aligned. Until close.
+const void *intra_st_data(const struct intra_st *s, const struct intra_st_tensor *t);
 // Gives the pages of a tensor back to the system: large folders are passed through tensor by tensor.
 void intra_st_drop(const struct intra_st *s, const struct intra_st_tensor *t);
 
