@@ -8,7 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LOOK = 4096 }; // elements looked at in one go
+enum {
+    LOOK = 4096,
+    DROP = 1 << 22
+}; // elements looked at in one go; after which pages are given back
 
 struct importing {
     const struct intra_hf_import *i;
@@ -139,9 +142,9 @@ static enum neb_status copy_tensor(struct importing *p, struct intra_ckpt_writer
         float *x = all ? all + at : look;
         NEB_TRY_GOTO(intra_st_read(file, f, at, n, x), out);
         NEB_TRY_GOTO(check_finite(file, f, at, x, n), out);
+        if (all && at % DROP == 0) // the file's pages are not needed any more
+            intra_st_drop(file, f);
     }
-    if (all) // the file's pages are not needed any more
-        intra_st_drop(file, f);
     st = intra_ckpt_add(w, t->name, INTRA_F32, (uint64_t)t->rows, (uint64_t)t->cols,
                         all ? all : intra_st_data(file, f));
     intra_st_drop(file, f);
