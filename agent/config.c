@@ -47,6 +47,8 @@ static const struct option options[] = {
     {"mode", T_ENUM, AT(mode), 0, 0, "replicas", mode_names, "the same model on every cluster"},
     {"seed", T_INT64, AT(seed), 0, 9e15, "1", NULL, "of initial parameters and data order"},
     {"steps", T_INT64, AT(steps), 1, 1e12, NULL, NULL, "inner steps of every cluster"},
+    {"model.init", T_STRING, AT(model_init), 0, 0, "", NULL,
+     "checkpoint for shape and parameters: file or folder, as nebula import makes"},
     {"model.vocab", T_INT32, AT(model.vocab), 0, 1 << 24, "0", NULL, "0: that of the corpus"},
     {"model.n_layers", T_INT32, AT(model.n_layers), 1, 1024, NULL, NULL, "blocks"},
     {"model.d_model", T_INT32, AT(model.d_model), 2, 65536, NULL, NULL, "width"},
@@ -539,7 +541,8 @@ static enum neb_status walk_document(struct walk *w) {
         return COMPLAIN(w->file, "job file", "is empty");
     NEB_TRY(walk_mapping(w, root, "", 0));
     for (int i = 0; i < N_OPTIONS; i++)
-        if (!options[i].preset && !w->seen[i])
+        if (!options[i].preset && !w->seen[i] &&
+            !(w->job->model_init[0] && !strncmp(options[i].path, "model.", 6)))
             return COMPLAIN(w->file, options[i].path, "is missing (%s)", options[i].help);
     return agent_job_validate(w->job, w->file);
 }
@@ -595,6 +598,22 @@ enum neb_status agent_job_set(struct agent_job *job, const char *assignment) {
     return NEB_OK;
 }
 
+static enum neb_status validate_shape(const struct agent_job *j, const char *file) {
+    if (!j->model.head_dim && j->model.d_model % j->model.n_heads)
+        return COMPLAIN(file, "model.d_model", "%d is not a multiple of n_heads %d; set head_dim",
+                        j->model.d_model, j->model.n_heads);
+    int32_t kv = j->model.n_kv_heads ? j->model.n_kv_heads : j->model.n_heads;
+    int32_t head_dim = j->model.head_dim ? j->model.head_dim : j->model.d_model / j->model.n_heads;
+    if (j->model.n_heads % kv)
+        return COMPLAIN(file, "model.n_kv_heads", "%d does not divide n_heads %d", kv,
+                        j->model.n_heads);
+    if (head_dim % 2 || head_dim < 2 || head_dim > 256)
+        return COMPLAIN(file, "model.head_dim",
+                        "%d is not an even number in 2..256; choose d_model, n_heads or head_dim",
+                        head_dim);
+    return NEB_OK;
+}
+
 enum neb_status agent_job_validate(const struct agent_job *j, const char *file) {
     if (j->n_clusters < 1)
         return COMPLAIN(file, "clusters", "is missing: list at least one, with a name");
@@ -610,18 +629,10 @@ enum neb_status agent_job_validate(const struct agent_job *j, const char *file) 
         return COMPLAIN(file, "clusters.witness",
                         "a witness helps two or more clusters that train to elect a leader; here are %d",
                         data);
-    if (!j->model.head_dim && j->model.d_model % j->model.n_heads)
-        return COMPLAIN(file, "model.d_model", "%d is not a multiple of n_heads %d; set head_dim",
-                        j->model.d_model, j->model.n_heads);
-    int32_t kv = j->model.n_kv_heads ? j->model.n_kv_heads : j->model.n_heads;
-    int32_t head_dim = j->model.head_dim ? j->model.head_dim : j->model.d_model / j->model.n_heads;
-    if (j->model.n_heads % kv)
-        return COMPLAIN(file, "model.n_kv_heads", "%d does not divide n_heads %d", kv,
-                        j->model.n_heads);
-    if (head_dim % 2 || head_dim < 2 || head_dim > 256)
-        return COMPLAIN(file, "model.head_dim",
-                        "%d is not an even number in 2..256; choose d_model, n_heads or head_dim",
-                        head_dim);
+    bool waiting =
+        j->model_init[0] && (!j->model.d_model || !j->model.n_heads); // agent/model_init.h
+    if (!waiting)
+        NEB_TRY(validate_shape(j, file));
     if (j->sync.overlap >= j->sync.interval)
         return COMPLAIN(file, "sync.overlap", "%d must be below sync.interval %d", j->sync.overlap,
                         j->sync.interval);
@@ -633,7 +644,8 @@ enum neb_status agent_job_validate(const struct agent_job *j, const char *file) 
         return COMPLAIN(file, "trainable.rank",
                         "lora needs a rank of 1 or more and at least one target");
     if (j->trainable.mode == INTRA_TRAIN_LAST_LAYERS &&
-        (j->trainable.last_layers < 1 || j->trainable.last_layers > j->model.n_layers))
+        (j->trainable.last_layers < 1 ||
+         (j->model.n_layers && j->trainable.last_layers > j->model.n_layers)))
         return COMPLAIN(file, "trainable.n", "%d is not in 1..%d", j->trainable.last_layers,
                         j->model.n_layers);
     return NEB_OK;

@@ -59,6 +59,7 @@ struct agent_job {
     int64_t seed;
     int64_t steps;
     struct intra_model_config model; // vocab 0: the corpus's
+    char model_init[NEB_PATH_MAX];   // checkpoint that gives shape and parameters (model_init.h)
     struct intra_trainable trainable;
     struct intra_optim_config optim;
     char corpus[NEB_PATH_MAX];
