@@ -20,10 +20,15 @@ enum neb_status intra_trainer_create(const struct intra_trainer_config *c, struc
         return neb_fail(NEB_ERR_NOMEM, "out of memory creating a trainer");
     t->c = *c;
     t->K = K;
-    NEB_TRY_GOTO(intra_model_create(&c->model, &c->trainable, c->seed, &t->model), fail);
+    NEB_TRY_GOTO(intra_model_create_on(&c->model, &c->trainable, c->seed, c->mesh, &t->model),
+                 fail);
     NEB_TRY_GOTO(intra_optim_create(&c->optim, t->model, &t->optim), fail);
     NEB_TRY_GOTO(intra_acts_create(t->model, c->batch, c->seq_len, true, c->recompute, &t->acts),
                  fail);
+    if (intra_mesh_pp(c->mesh) > 1)
+        NEB_TRY_GOTO(
+            intra_pipe_create(t->model, t->acts, c->batch, c->seq_len, c->accumulate, &t->pipe),
+            fail);
     t->input_counts = calloc((size_t)c->model.vocab, sizeof *t->input_counts);
     t->target_counts = calloc((size_t)c->model.vocab, sizeof *t->target_counts);
     if (!t->input_counts || !t->target_counts) {
@@ -43,6 +48,7 @@ void intra_trainer_destroy(struct intra_trainer **tp) {
         return;
     free(t->input_counts);
     free(t->target_counts);
+    intra_pipe_destroy(&t->pipe);
     intra_acts_destroy(&t->acts);
     intra_optim_destroy(&t->optim);
     intra_model_destroy(&t->model);
@@ -50,13 +56,20 @@ void intra_trainer_destroy(struct intra_trainer **tp) {
     *tp = NULL;
 }
 
+static double full_step(const struct intra_trainer *t) { // targets of a step, when none is ignored
+    return (double)t->c.batch * t->c.seq_len * t->c.accumulate * intra_mesh_dp(t->c.mesh);
+}
+
 void intra_trainer_micro(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets) {
-    double loss;
-    int64_t count;
+    double loss = 0;
+    int64_t count = 0;
     int32_t n = t->c.batch * t->c.seq_len;
-    float scale = 1.0f / ((float)n * (float)t->c.accumulate);
-    intra_model_pass(t->K, t->model, t->acts, tokens, targets, t->c.batch, t->c.seq_len, scale,
-                     &loss, &count);
+    float scale = 1.0f / ((float)n * (float)t->c.accumulate * (float)intra_mesh_dp(t->c.mesh));
+    if (t->pipe)
+        intra_pipe_add(t->pipe, tokens, targets);
+    else
+        intra_model_pass(t->K, t->model, t->acts, tokens, targets, t->c.batch, t->c.seq_len, scale,
+                         &loss, &count);
     t->loss_sum += loss;
     t->loss_count += count;
     for (int32_t i = 0; i < n; i++) {
@@ -66,15 +79,33 @@ void intra_trainer_micro(struct intra_trainer *t, const int32_t *tokens, const i
     }
 }
 
+// Sums of all replicas: of the last stages, where the loss is, and of one tensor-parallel rank each.
+static void sum_loss(struct intra_trainer *t, double *loss, int64_t *count) {
+    const struct intra_mesh *mesh = t->c.mesh;
+    if (!mesh)
+        return;
+    bool mine = intra_model_last(t->model) && mesh->tp_rank == 0;
+    double x[2] = {mine ? *loss : 0, mine ? (double)*count : 0};
+    if (t->model->failed == NEB_OK)
+        intra_model_keep(t->model, mesh->world->ops->all_reduce(mesh->world, x, 2, INTRA_COMM_F64,
+                                                                INTRA_COMM_SUM));
+    *loss = x[0];
+    *count = (int64_t)x[1];
+}
+
 void intra_trainer_update(struct intra_trainer *t, struct intra_step_stats *out) {
+    double full = full_step(t);
+    if (t->pipe)
+        intra_pipe_run(t->pipe, t->K, (float)(1 / full), &t->loss_sum, &t->loss_count);
+    sum_loss(t, &t->loss_sum, &t->loss_count);
     // Gradients were scaled for full micro-batches; where targets were ignored the mean is over fewer.
-    int64_t full = (int64_t)t->c.batch * t->c.seq_len * t->c.accumulate;
-    if (t->loss_count && t->loss_count != full)
-        t->K->ops->scale(t->K, t->model->grads, (float)((double)full / (double)t->loss_count),
+    if (t->loss_count && (double)t->loss_count != full)
+        t->K->ops->scale(t->K, t->model->grads, (float)(full / (double)t->loss_count),
                          t->model->n_trainable);
     out->loss = t->loss_count ? t->loss_sum / (double)t->loss_count : 0;
     out->tokens = t->loss_count;
     intra_optim_update(t->optim, t->K, t->model, &out->update);
+    out->status = t->model->failed;
     if (!isfinite(out->update.grad_norm))
         neb_warn("step %lld: gradient norm is not finite; the update was skipped. Lower optim.lr "
                  "or turn clipping on",
@@ -85,16 +116,25 @@ void intra_trainer_update(struct intra_trainer *t, struct intra_step_stats *out)
 
 double intra_trainer_eval(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets,
                           int n) {
-    double sum = 0, loss;
-    int64_t count = 0, k;
-    for (int at = 0; at < n; at += t->c.batch) {
+    double sum = 0;
+    int64_t count = 0;
+    int replica = 0; // whose turn it is
+    for (int at = 0; at < n; at += t->c.batch, replica = (replica + 1) % intra_mesh_dp(t->c.mesh)) {
+        double loss = 0;
+        int64_t k = 0;
         int b = n - at < t->c.batch ? n - at : t->c.batch;
         size_t off = (size_t)at * t->c.seq_len;
-        intra_model_pass(t->K, t->model, t->acts, tokens + off, targets + off, b, t->c.seq_len, 0,
-                         &loss, &k);
+        if (replica != intra_mesh_dp_rank(t->c.mesh))
+            continue;
+        if (t->pipe)
+            intra_pipe_eval(t->pipe, t->K, tokens + off, targets + off, b, &loss, &k);
+        else
+            intra_model_pass(t->K, t->model, t->acts, tokens + off, targets + off, b, t->c.seq_len,
+                             0, &loss, &k);
         sum += loss;
         count += k;
     }
+    sum_loss(t, &sum, &count);
     return count ? sum / (double)count : 0;
 }
 

@@ -4,26 +4,35 @@
 //     intra_trainer_update(t, &stats)
 //
 // So accumulation over micro-batches (of one source or of several clusters' sources) is the caller's loop.
+//
+// On a mesh every rank makes these calls in the same order. The ranks of one replica (equal mesh->dp_rank) pass the same
+// micro-batches; different replicas pass different ones, and a step's gradient is the mean over all of them. With several
+// pipeline stages the work is done in intra_trainer_update, which needs all micro-batches of the step. When a collective
+// fails, statistics carry its status, and the ranks have to start again from a checkpoint.
 #ifndef INTRA_TRAINER_H
 #define INTRA_TRAINER_H
 #include "intra/checkpoint.h"
 #include "intra/optim.h"
+#include "intra/pipe.h"
 
 struct intra_trainer_config {
     struct intra_model_config model;
     struct intra_trainable trainable;
     struct intra_optim_config optim;
-    int32_t batch;      // sequences of a micro-batch
-    int32_t seq_len;    // tokens of a sequence
-    int32_t accumulate; // micro-batches of a step: gradients are means over all their targets
+    int32_t batch;   // sequences of a micro-batch
+    int32_t seq_len; // tokens of a sequence
+    int32_t
+        accumulate; // micro-batches of a step and replica: gradients are means over all their targets
     bool recompute;
-    uint64_t seed; // of the initial parameters: the same on all clusters
+    uint64_t seed;                 // of the initial parameters: the same on all clusters
+    const struct intra_mesh *mesh; // borrowed; NULL: one rank
 };
 
-struct intra_step_stats {
-    double loss; // mean, nats per token
-    int64_t tokens;
+struct intra_step_stats { // the same on all ranks of a mesh
+    double loss;          // mean, nats per token
+    int64_t tokens;       // of all replicas
     struct intra_update update;
+    enum neb_status status; // of a mesh's collectives; NEB_OK on one rank
 };
 
 struct intra_trainer {
@@ -32,9 +41,11 @@ struct intra_trainer {
     struct intra_model *model;
     struct intra_optim *optim;
     struct intra_acts *acts;
-    double loss_sum; // of the step in progress
+    struct intra_pipe *pipe; // NULL with one stage
+    double loss_sum;         // of the step in progress
     int64_t loss_count;
-    uint64_t *input_counts, *target_counts; // (V) tokens seen as input and as target, ever
+    uint64_t *input_counts,
+        *target_counts; // (V) tokens seen as input and as target, ever, by this replica
 };
 
 NEB_MUST_CHECK enum neb_status intra_trainer_create(const struct intra_trainer_config *c,
@@ -44,7 +55,7 @@ void intra_trainer_destroy(struct intra_trainer **t);
 void intra_trainer_micro(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets);
 void intra_trainer_update(struct intra_trainer *t, struct intra_step_stats *out);
 // Mean loss over n windows of seq_len, with the present parameters; training state is untouched (activations are not kept
-// across calls). tokens, targets: (n, seq_len).
+// across calls). tokens, targets: (n, seq_len). On a mesh all ranks pass all windows, and replicas share the work.
 double intra_trainer_eval(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets,
                           int n);
 
