@@ -87,17 +87,19 @@ static int32_t part_start(int32_t n, int32_t ways, int32_t r) {
     return (int32_t)((int64_t)n * r / ways);
 }
 
-static void cut_tensor(struct intra_tensor *t, const struct intra_mesh *mesh) {
-    int32_t ways = intra_mesh_tp(mesh), r = intra_mesh_tp_rank(mesh);
-    t->rows = t->all_rows;
-    t->cols = t->all_cols;
-    if (ways > 1 && t->cut == INTRA_CUT_ROWS) {
-        t->row0 = part_start(t->all_rows, ways, r);
-        t->rows = part_start(t->all_rows, ways, r + 1) - t->row0;
-    } else if (ways > 1 && t->cut == INTRA_CUT_COLS) {
-        t->col0 = part_start(t->all_cols, ways, r);
-        t->cols = part_start(t->all_cols, ways, r + 1) - t->col0;
+struct intra_tensor intra_tensor_part(const struct intra_tensor *t, int32_t ways, int32_t r) {
+    struct intra_tensor p = *t;
+    p.rows = t->all_rows;
+    p.cols = t->all_cols;
+    p.row0 = p.col0 = 0;
+    if (t->cut == INTRA_CUT_ROWS) {
+        p.row0 = part_start(t->all_rows, ways, r);
+        p.rows = part_start(t->all_rows, ways, r + 1) - p.row0;
+    } else if (t->cut == INTRA_CUT_COLS) {
+        p.col0 = part_start(t->all_cols, ways, r);
+        p.cols = part_start(t->all_cols, ways, r + 1) - p.col0;
     }
+    return p;
 }
 
 static bool learns(const struct intra_model *m, const struct intra_tensor *t) {
@@ -117,8 +119,7 @@ static bool learns(const struct intra_model *m, const struct intra_tensor *t) {
 static struct intra_tensor *place_tensor(struct intra_model *m, const struct intra_tensor *as,
                                          bool packed) {
     struct intra_tensor *t = &m->tensors[m->n_tensors++];
-    *t = *as;
-    cut_tensor(t, m->mesh);
+    *t = intra_tensor_part(as, intra_mesh_tp(m->mesh), intra_mesh_tp_rank(m->mesh));
     if (!packed) // parts of a fused matrix follow each other without a gap
         m->n_params = (m->n_params + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
     t->at = m->n_params;

@@ -102,6 +102,8 @@ struct intra_tensor {
     bool decay;     // weight decay applies: matrices yes, vectors no
     enum intra_row_kind row_kind;
 };
+// Shape and place of the part that tensor-parallel rank r of `ways` holds of t; offsets are t's.
+struct intra_tensor intra_tensor_part(const struct intra_tensor *t, int32_t ways, int32_t r);
 
 struct intra_lora_pair { // adapter of one linear layer; NULL tensors: none
     struct intra_tensor *a, *b;

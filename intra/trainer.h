@@ -42,7 +42,9 @@ struct intra_trainer {
     struct intra_optim *optim;
     struct intra_acts *acts;
     struct intra_pipe *pipe; // NULL with one stage
-    double loss_sum;         // of the step in progress
+    struct intra_model
+        *whole; // on a mesh: layout of the whole model; at the owner, while needed, its parameters
+    double loss_sum; // of the step in progress
     int64_t loss_count;
     uint64_t *input_counts,
         *target_counts; // (V) tokens seen as input and as target, ever, by this replica
@@ -82,7 +84,12 @@ NEB_MUST_CHECK enum neb_status intra_model_load(const struct intra_ckpt *c,
 // or mask warns.
 NEB_MUST_CHECK enum neb_status intra_model_load_params(const struct intra_ckpt *c,
                                                        struct intra_model *m);
-// Everything that the next step depends on, but for the data cursor (the caller's).
+// Tokens seen by all replicas: (V) each. Collective over the data-parallel ranks.
+NEB_MUST_CHECK enum neb_status intra_trainer_counts(const struct intra_trainer *t, uint64_t *input,
+                                                    uint64_t *target);
+// Everything that the next step depends on, but for the data cursor (the caller's). The file does not depend on the mesh:
+// it can be restored on any other. On a mesh both are collective; the owner (intra_mesh_owner) writes and reads, w and c
+// are NULL on the other ranks, and all return the same status.
 NEB_MUST_CHECK enum neb_status intra_trainer_save(const struct intra_trainer *t,
                                                   struct intra_ckpt_writer *w);
 // Restore wants the same model and trainable set; after a failure the trainer is to be destroyed.
