@@ -63,6 +63,15 @@ static double full_step(const struct intra_trainer *t) { // targets of a step, w
     return (double)t->c.batch * t->c.seq_len * t->c.accumulate * intra_mesh_dp(t->c.mesh);
 }
 
+void intra_trainer_count(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets) {
+    int32_t n = t->c.batch * t->c.seq_len;
+    for (int32_t i = 0; i < n; i++) {
+        t->input_counts[tokens[i]]++;
+        if (targets[i] != KERN_IGNORE)
+            t->target_counts[targets[i]]++;
+    }
+}
+
 void intra_trainer_micro(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets) {
     double loss = 0;
     int64_t count = 0;
@@ -75,11 +84,7 @@ void intra_trainer_micro(struct intra_trainer *t, const int32_t *tokens, const i
                          &loss, &count);
     t->loss_sum += loss;
     t->loss_count += count;
-    for (int32_t i = 0; i < n; i++) {
-        t->input_counts[tokens[i]]++;
-        if (targets[i] != KERN_IGNORE)
-            t->target_counts[targets[i]]++;
-    }
+    intra_trainer_count(t, tokens, targets);
 }
 
 // Sums of all replicas: of the last stages, where the loss is, and of one tensor-parallel rank each.

@@ -55,6 +55,8 @@ NEB_MUST_CHECK enum neb_status intra_trainer_create(const struct intra_trainer_c
 void intra_trainer_destroy(struct intra_trainer **t);
 // tokens, targets: (batch, seq_len)
 void intra_trainer_micro(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets);
+// Only counts the tokens of a micro-batch, which another replica trains on (micro counts its own).
+void intra_trainer_count(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets);
 void intra_trainer_update(struct intra_trainer *t, struct intra_step_stats *out);
 // Mean loss over n windows of seq_len, with the present parameters; training state is untouched (activations are not kept
 // across calls). tokens, targets: (n, seq_len). On a mesh all ranks pass all windows, and replicas share the work.

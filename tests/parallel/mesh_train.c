@@ -6,11 +6,13 @@
 //     tied=0|1      0           bias=0|1                 recompute=0|1
 //     save=PATH     checkpoint after the last step       load=PATH      begin from it (steps counts on)
 //     eval=0|1      held-out loss at the end             ignore=0|1     some targets do not count
+//     nudge=0|1     between two steps, halfway, all parameters are pulled, changed and pushed
+//     team=0|1      rank 0 drives the others (team.h), instead of all running this program side by side
 //
 // Output of rank 0, a line a step: step, loss, gradient norm, clipped tensors; with 9 digits.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
-#include "intra/trainer.h"
+#include "intra/team.h"
 #include "intra/whole.h"
 
 #include <stdio.h>
@@ -23,7 +25,7 @@ enum { VOCAB = 131, WIDTH = 64, LAYERS = 4, T = 16, BATCH = 2, MICROS = 8, EVAL 
 struct options {
     struct intra_mesh_config mesh;
     int steps;
-    bool adagc, tied, bias, recompute, eval, ignore;
+    bool adagc, tied, bias, recompute, eval, ignore, nudge, team;
     const char *trainable, *save, *load;
 };
 
@@ -56,6 +58,10 @@ static bool parse(int argc, char **argv, struct options *o) {
             o->eval = on;
         else if (!strcmp(argv[i], "ignore"))
             o->ignore = on;
+        else if (!strcmp(argv[i], "nudge"))
+            o->nudge = on;
+        else if (!strcmp(argv[i], "team"))
+            o->team = on;
         else if (!strcmp(argv[i], "save"))
             o->save = value;
         else if (!strcmp(argv[i], "load"))
@@ -133,25 +139,53 @@ static void batch(uint64_t number, bool ignore, int n, int32_t *tokens, int32_t 
         window(number * BATCH + (uint64_t)b, ignore, tokens + b * T, targets + b * T);
 }
 
-static enum neb_status train(const struct options *o, struct intra_trainer *t, bool speak) {
+static void speak(int64_t step, const struct intra_step_stats *s) {
+    printf("%lld %.9g %.9g %d\n", (long long)step, s->loss, s->update.grad_norm, s->update.clipped);
+}
+
+static void nudge(struct intra_model *whole) { // as if another cluster had sent something
+    for (size_t i = 0; i < whole->n_params; i++)
+        whole->params[i] += 1e-3f * (float)((int)(i % 7) - 3);
+}
+
+// ---- side by side ---------------------------------------------------------------------------------------------
+
+static enum neb_status nudge_all(struct intra_trainer *t) {
+    struct intra_model *m = t->model, *whole = t->whole;
+    if (!t->c.mesh) {
+        nudge(m);
+        return NEB_OK;
+    }
+    if (intra_mesh_owner(t->c.mesh) && !whole->params)
+        NEB_TRY(intra_model_allocate(whole, false));
+    NEB_TRY(intra_whole_params(m, whole));
+    if (whole->params)
+        nudge(whole);
+    return intra_whole_set_params(m, whole);
+}
+
+static enum neb_status train(const struct options *o, struct intra_trainer *t) {
     const struct intra_mesh *mesh = t->c.mesh;
+    bool owner = intra_mesh_owner(mesh);
     int32_t tokens[EVAL * T], targets[EVAL * T];
-    for (int64_t first = t->optim->t, i = first; i < first + o->steps; i++) {
+    int64_t first = t->optim->t;
+    for (int64_t i = first; i < first + o->steps; i++) {
         struct intra_step_stats s;
+        if (o->nudge && i == first + o->steps / 2)
+            NEB_TRY(nudge_all(t));
         for (int k = intra_mesh_dp_rank(mesh); k < MICROS; k += intra_mesh_dp(mesh)) {
             batch((uint64_t)i * MICROS + (uint64_t)k, o->ignore, BATCH, tokens, targets);
             intra_trainer_micro(t, tokens, targets);
         }
         intra_trainer_update(t, &s);
         NEB_TRY(s.status);
-        if (speak)
-            printf("%lld %.9g %.9g %d\n", (long long)i, s.loss, s.update.grad_norm,
-                   s.update.clipped);
+        if (owner)
+            speak(i, &s);
     }
     if (o->eval) {
         batch(1 << 20, o->ignore, EVAL, tokens, targets);
         double loss = intra_trainer_eval(t, tokens, targets, EVAL);
-        if (speak)
+        if (owner)
             printf("eval %.9g\n", loss);
     }
     return t->model->failed;
@@ -161,6 +195,7 @@ static enum neb_status save(const struct intra_trainer *t, const char *path) {
     struct intra_ckpt_writer *w = NULL;
     bool owner = intra_mesh_owner(t->c.mesh);
     enum neb_status st = owner ? intra_ckpt_create(path, &w) : NEB_OK;
+    st = intra_whole_agree(t->c.mesh, st);
     if (st == NEB_OK)
         st = intra_trainer_save(t, w);
     if (st == NEB_OK && owner)
@@ -178,22 +213,75 @@ static enum neb_status load(struct intra_trainer *t, const char *path) {
     return st;
 }
 
-static enum neb_status run(const struct options *o, const struct intra_mesh *mesh, bool speak) {
+static enum neb_status run(const struct options *o, const struct intra_mesh *mesh, struct kern *K) {
     enum neb_status st = NEB_OK;
-    struct kern *K = NULL;
     struct intra_trainer *t = NULL;
     struct intra_trainer_config c = config(o, mesh);
-    NEB_TRY_GOTO(kern_cpu_create(1, &K), out);
     NEB_TRY_GOTO(intra_trainer_create(&c, K, &t), out);
     if (o->load)
         NEB_TRY_GOTO(load(t, o->load), out);
-    NEB_TRY_GOTO(train(o, t, speak), out);
+    NEB_TRY_GOTO(train(o, t), out);
     if (o->save)
         NEB_TRY_GOTO(save(t, o->save), out);
 out:
     intra_trainer_destroy(&t);
-    kern_destroy(&K);
     return st;
+}
+
+// ---- as a team ------------------------------------------------------------------------------------------------
+
+static enum neb_status train_team(const struct options *o, struct intra_team *team) {
+    int32_t tokens[EVAL * T], targets[EVAL * T];
+    int64_t first = intra_team_trainer(team)->optim->t;
+    for (int64_t i = first; i < first + o->steps; i++) {
+        struct intra_step_stats s;
+        if (o->nudge && i == first + o->steps / 2) {
+            NEB_TRY(intra_team_pull(team, NULL));
+            nudge(intra_team_model(team));
+            NEB_TRY(intra_team_push(team, NULL));
+        }
+        for (int k = 0; k < MICROS; k++) {
+            batch((uint64_t)i * MICROS + (uint64_t)k, o->ignore, BATCH, tokens, targets);
+            intra_team_micro(team, tokens, targets);
+        }
+        NEB_TRY(intra_team_update(team, &s));
+        speak(i, &s);
+    }
+    if (o->eval) {
+        double loss;
+        batch(1 << 20, o->ignore, EVAL, tokens, targets);
+        NEB_TRY(intra_team_eval(team, tokens, targets, EVAL, &loss));
+        printf("eval %.9g\n", loss);
+    }
+    return NEB_OK;
+}
+
+static enum neb_status lead(const struct options *o, struct intra_comm *world, struct kern *K) {
+    enum neb_status st = NEB_OK;
+    struct intra_team *team = NULL;
+    struct intra_ckpt *c = NULL;
+    struct intra_ckpt_writer *w = NULL;
+    struct intra_trainer_config cfg = config(o, NULL);
+    NEB_TRY_GOTO(intra_team_create(&cfg, &o->mesh, world, K, &team), out);
+    if (o->load) {
+        NEB_TRY_GOTO(intra_ckpt_open(o->load, true, &c), out);
+        NEB_TRY_GOTO(intra_team_restore(team, c), out);
+    }
+    NEB_TRY_GOTO(train_team(o, team), out);
+    if (o->save) {
+        NEB_TRY_GOTO(intra_ckpt_create(o->save, &w), out);
+        NEB_TRY_GOTO(intra_team_save(team, w), out);
+        NEB_TRY_GOTO(intra_ckpt_commit(w), out);
+    }
+out:
+    intra_ckpt_writer_destroy(&w);
+    intra_ckpt_close(&c);
+    intra_team_destroy(&team);
+    return st;
+}
+
+static enum neb_status run_team(const struct options *o, struct intra_comm *world, struct kern *K) {
+    return !world || world->rank == 0 ? lead(o, world, K) : intra_team_serve(world, K);
 }
 
 int main(int argc, char **argv) {
@@ -206,15 +294,22 @@ int main(int argc, char **argv) {
         return 2;
     }
     int ranks = o.mesh.dp * o.mesh.pp * o.mesh.tp;
+    struct kern *K = NULL;
+    NEB_TRY_GOTO(kern_cpu_create(1, &K), out);
     if (ranks > 0)
         NEB_TRY_GOTO(ranks > 1 ? intra_comm_mpi(&world) : intra_comm_self(&world), out);
+    if (o.team) {
+        st = run_team(&o, world, K);
+        goto out;
+    }
     if (ranks > 0)
         NEB_TRY_GOTO(intra_mesh_create(&o.mesh, world, &mesh), out);
-    st = run(&o, mesh, !world || world->rank == 0);
+    st = run(&o, mesh, K);
 out:
     if (st != NEB_OK && world && world->size > 1 && world->ops->abort)
         world->ops->abort(world); // the others may wait for this rank
     intra_mesh_destroy(&mesh);
     intra_comm_destroy(&world);
+    kern_destroy(&K);
     return st == NEB_OK ? 0 : 1;
 }

@@ -61,4 +61,6 @@ meshes "steps=20 trainable=bitfit bias=1" 1x4x1 2x2x2
 meshes "steps=20 trainable=last" 1x4x1 2x2x2
 meshes "steps=20 trainable=last tied=1" 2x2x2
 meshes "steps=20 recompute=1 ignore=1" 1x4x1 2x2x2
+meshes "steps=20 nudge=1 tied=1" 2x2x2 1x4x1
+meshes "steps=20 team=1 nudge=1 ignore=1" 1x1x1 2x1x1 1x1x2 1x2x1 2x2x2
 echo "all meshes agree, $((SECONDS - start)) s"
