@@ -734,7 +734,8 @@ json_t *agent_job_to_json(const struct agent_job *job) {
                                 json_real((double)c->sources[k].weight));
         json_t *o = json_pack("{s:s,s:i,s:s,s:o}", "name", c->name, "threads", c->threads, "corpus",
                               c->corpus, "sources", sources);
-        if (agent_cluster_ranks(c) > 1) { // left out otherwise: the job's id stays what it was
+        if (agent_cluster_ranks(c) > 1 ||
+            c->launcher) { // left out otherwise: ids stay what they were
             json_object_set_new(o, "mesh",
                                 json_pack("[i,i,i]", c->mesh.dp, c->mesh.pp, c->mesh.tp));
             json_object_set_new(o, "launcher", json_string(launcher_names[c->launcher]));
