@@ -5,7 +5,8 @@
 //
 // - A communicator is a group of ranks 0..size-1. Each collective is called by all ranks of it, in the same order, with
 //   the same sizes; what happens otherwise is undefined (a hang, a wrong sum, an error).
-// - Buffers are the caller's. They are in the memory of the kernels: host for self and mpi, device for nccl.
+// - Buffers are the caller's: in host memory for self and mpi; in device memory for nccl, which also takes host memory and
+//   stages it.
 // - A call blocks until its result is in the buffer, unless the slot says otherwise, and may wait for the slowest rank.
 // - A reduction leaves the same bits on every rank, and the same bits again for the same inputs, ranks and library.
 //   Replicated parameters stay equal because of it. Between different group sizes results differ by rounding.
@@ -45,7 +46,9 @@ struct intra_comm_ops {
     enum neb_status (*broadcast)(struct intra_comm *c, void *x, size_t bytes, int root);
 
     // Point to point. Messages from one rank to another with one tag arrive in the order of sending; a message is
-    // received with exactly its size and tag. nccl ignores tags: there the order alone pairs messages.
+    // received with exactly its size and tag. nccl ignores tags and sizes that differ: there the order alone pairs
+    // messages, and a receive waits for this rank's earlier sends of the same communicator; so ranks must not send in a
+    // circle before they receive.
     // send does not wait for the receiver; the buffer is the library's until wait() returns. wait on a zeroed or
     // finished send returns at once; it clears *s also on failure.
     enum neb_status (*send)(struct intra_comm *c, const void *x, size_t bytes, int to, int tag,

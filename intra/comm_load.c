@@ -1,4 +1,5 @@
 // Finds the objects that need a library which not every host has, and hands over to them.
+#include "agent/base/clock.h"
 #include "agent/base/fs.h"
 #include "intra/comm.h"
 
@@ -6,6 +7,11 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+// What the objects call of base must be in the program, also where it calls nothing of it itself.
+extern void (*const intra_comm_needs[])(void);
+void (*const intra_comm_needs[])(void) = {(void (*)(void))neb_fail, (void (*)(void))neb_now,
+                                          (void (*)(void))neb_assert_failed};
 
 void intra_comm_destroy(struct intra_comm **cp) {
     if (*cp)
