@@ -48,8 +48,9 @@ static void test_order_and_memory(void **state) {
 }
 
 // One operation of stage i, if what it waits for has come. A send waits until the one before it in the same direction has
-// been received (one buffer a direction), so that no deadlock is hidden by buffers.
-static bool step(struct stage *s, int i, int stages, int32_t micros, bool *moved) {
+// been received (one buffer a direction), so that no deadlock is hidden by buffers. in_order: a receive too waits for
+// this stage's sends of the same direction (NCCL: one stream a communicator).
+static bool step(struct stage *s, int i, int stages, int32_t micros, bool in_order, bool *moved) {
     struct stage *me = &s[i];
     if (me->at == 2 * micros)
         return false;
@@ -57,7 +58,7 @@ static bool step(struct stage *s, int i, int stages, int32_t micros, bool *moved
     int dir = op.backward, from = dir ? i + 1 : i - 1;
     bool has_from = from >= 0 && from < stages, has_to = dir ? i > 0 : i < stages - 1;
     if (has_from && s[from].got[dir] <= op.micro) { // receive
-        if (s[from].sent[dir] <= op.micro)
+        if (s[from].sent[dir] <= op.micro || (in_order && has_to && me->got[dir] < me->sent[dir]))
             return false;
         s[from].got[dir]++;
         *moved = true;
@@ -75,14 +76,15 @@ static void test_no_deadlock(void **state) {
     (void)state;
     for (int stages = 1; stages <= STAGES; stages++)
         for (int32_t micros = 1; micros <= MICROS; micros++)
-            for (int reverse = 0; reverse < 2;
-                 reverse++) { // greedy from either end: two extreme interleavings
+            for (int v = 0; v < 4; v++) { // greedy from either end: two extreme interleavings
+                bool reverse = v & 1, in_order = v & 2;
                 struct stage s[STAGES];
                 make(s, stages, micros);
                 for (bool moved = true; moved;) {
                     moved = false;
                     for (int k = 0; k < stages; k++)
-                        while (step(s, reverse ? stages - 1 - k : k, stages, micros, &moved))
+                        while (
+                            step(s, reverse ? stages - 1 - k : k, stages, micros, in_order, &moved))
                             ;
                 }
                 for (int i = 0; i < stages; i++)
