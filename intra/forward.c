@@ -249,9 +249,9 @@ static struct kern_attn attn_shape(const struct intra_model *m, const struct sha
     return (struct kern_attn){s->B, s->T, c->n_heads, c->n_kv_heads, c->head_dim, c->mask, NULL};
 }
 
-// From h (and r, unless NULL) through block l; leaves what it adds in a->r.
+// From h (and r, unless NULL) through block l; leaves what it adds in a->r. again: only what backward needs of it.
 static void block_fwd(struct kern *K, struct intra_model *m, struct intra_acts *a, int32_t l,
-                      const float *h, const float *r, const struct shape *s) {
+                      const float *h, const float *r, const struct shape *s, bool again) {
     const struct intra_layer *y = &m->layers[l];
     struct block_acts *b = &a->blocks[l - m->layer0];
     K->ops->rmsnorm_fwd(K, b->y1, b->rstd1, b->h1, h, r, intra_param(m, y->norm1), s->n, s->d,
@@ -270,6 +270,8 @@ static void block_fwd(struct kern *K, struct intra_model *m, struct intra_acts *
                         s->d, m->c.norm_eps);
     linear(K, m, a, b->gu, 2 * s->f, b->y2, s->n, 2 * s->f, s->d, y->gate, &y->lora[4], 2);
     K->ops->swiglu_fwd(K, b->act, b->gu, s->n, s->f);
+    if (again)
+        return;
     linear(K, m, a, a->r, s->d, b->act, s->n, s->d, s->f, y->down, &y->lora[6], 1);
     intra_model_sum_tp(m, a->r, (size_t)s->n * s->d);
 }
@@ -337,7 +339,7 @@ void intra_model_forward(struct kern *K, struct intra_model *m, struct intra_act
         intra_vocab_embed(K, m, a->hf, tokens, s.n);
     int32_t end = m->layer0 + m->local.n_layers;
     for (int32_t l = m->layer0; l < end; l++) {
-        block_fwd(K, m, a, l, h, l > m->layer0 ? a->r : NULL, &s);
+        block_fwd(K, m, a, l, h, l > m->layer0 ? a->r : NULL, &s, false);
         h = a->blocks[l - m->layer0].h2;
     }
     a->first->holds = a;
@@ -362,7 +364,7 @@ void intra_model_backward(struct kern *K, struct intra_model *m, struct intra_ac
     for (int32_t l = end - 1; l >= m->layer0 && l >= m->low; l--) {
         if (a->recompute &&
             (l < end - 1 || a->first->holds != a)) // else the block's are still there
-            block_fwd(K, m, a, l, a->blocks[l - m->layer0].h1, NULL, &s);
+            block_fwd(K, m, a, l, a->blocks[l - m->layer0].h1, NULL, &s, true);
         a->first->holds = NULL;
         block_bwd(K, m, a, l, &s, m->low < l);
     }
