@@ -251,6 +251,9 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
     j->home = home;
     j->federated = j->job.sync.scheme == AGENT_SCHEME_FEDERATED && j->job.n_clusters > 1;
     if ((j->federated && open_rounds(d, j) != NEB_OK) || start_worker(d, j) != NEB_OK) {
+        char text[400];
+        neb_last_error(text, sizeof text);
+        snprintf(why, cap, "agent \"%s\" cannot run the job: %s", my_name(d), text);
         forget(j);
         return NULL;
     }

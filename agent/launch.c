@@ -46,6 +46,7 @@ enum neb_status agent_launch_worker(const struct agent_cluster *c, const char *e
             "cluster %s has a mesh of %d ranks, but there is no mpirun on this machine; "
             "install Open MPI (configs/install-deps) or remove `mesh`",
             c->name, ranks);
+    NEB_TRY(intra_comm_mpi_find());
     snprintf(out->ranks, sizeof out->ranks, "%d", ranks);
     snprintf(out->threads, sizeof out->threads, "%ld",
              !local              ? (long)c->threads

@@ -10,7 +10,7 @@ struct agent_launch {
         *argv[AGENT_LAUNCH_ARGS]; // NULL-terminated; points into this struct and the arguments
     char ranks[24], threads[24];
 };
-// NEB_ERR_UNSUPPORTED: the mesh has several ranks and there is no mpirun on this machine.
+// NEB_ERR_UNSUPPORTED: the mesh has several ranks, and this machine has no mpirun or this build no MPI.
 NEB_MUST_CHECK enum neb_status agent_launch_worker(const struct agent_cluster *c, const char *exe,
                                                    const char *socket_path, const char *job,
                                                    struct agent_launch *out);

@@ -81,6 +81,8 @@ NEB_MUST_CHECK enum neb_status intra_comm_self(struct intra_comm **out);
 // ../lib/nebula; NEB_ERR_UNSUPPORTED when it or its MPI library cannot be loaded. At most once a process, and to be
 // destroyed before it exits.
 NEB_MUST_CHECK enum neb_status intra_comm_mpi(struct intra_comm **out);
+// Whether the object is there at all, for whoever starts the ranks. NEB_ERR_UNSUPPORTED says where it was looked for.
+NEB_MUST_CHECK enum neb_status intra_comm_mpi_find(void);
 // The same ranks as `boot` over NCCL on the CUDA device `device` of this process: boot carries the identifier to all
 // ranks and is otherwise not used. A call gives up after timeout_ms. NEB_ERR_UNSUPPORTED where libnebula_nccl.so, NCCL
 // or the device is missing. Collective over boot.

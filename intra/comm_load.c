@@ -39,6 +39,11 @@ static enum neb_status object_path(const char *name, char *out, size_t cap) {
                     name, exe);
 }
 
+enum neb_status intra_comm_mpi_find(void) {
+    char path[NEB_PATH_MAX];
+    return object_path("libnebula_mpi.so", path, sizeof path);
+}
+
 // The object stays loaded: its library keeps threads and handlers that cannot be unloaded.
 static enum neb_status load(const char *object, const char *symbol, void **out) {
     char path[NEB_PATH_MAX];

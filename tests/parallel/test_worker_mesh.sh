@@ -90,4 +90,7 @@ refused "{tp: 4}" "does not divide model.n_kv_heads"
 refused "{pp: 3}" "does not divide model.n_layers"
 refused "{dp: 0}" "is not in 1..1024"
 refused "{cp: 2}" "allowed: dp, pp, tp"
+mkdir "$T/bin" # without mpirun
+if PATH=$T/bin "$nebula" pretrain "$T/mesh.yaml" --local 2 --out "$T/bad" >"$T/bad.log" 2>&1; then fail "no mpirun, and nobody minds"; fi
+grep -q "there is no mpirun" "$T/bad.log" || fail "no mpirun: no reason: $(cat "$T/bad.log")"
 echo "unlike meshes exchange identical bytes"
