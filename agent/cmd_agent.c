@@ -2,6 +2,7 @@
 #include "agent/base/log.h"
 #include "agent/commands.h"
 #include "agent/daemon.h"
+#include "agent/launch.h"
 #include "agent/worker.h"
 #include "security/identity.h"
 
@@ -58,9 +59,12 @@ int cmd_agent(int argc, char **argv) {
 }
 
 int cmd_worker(int argc, char **argv) {
-    if (argc != 3) {
+    bool rank = argc == 5 && !strcmp(argv[3], "--mpi");
+    if (argc != 3 && !rank) {
         neb_log(NEB_LOG_ERROR, "nebula worker is started by an agent");
         return AGENT_EXIT_USAGE;
     }
-    return agent_worker_run(argv[1], argv[2]) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+    enum neb_status st = rank ? agent_launch_rank(argv[1], argv[2], (int)strtol(argv[4], NULL, 10))
+                              : agent_worker_run(argv[1], argv[2], NULL, 0);
+    return st == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
 }

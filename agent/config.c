@@ -141,7 +141,9 @@ static const struct option options[] = {
 };
 enum { N_OPTIONS = sizeof options / sizeof options[0] };
 
-static const char cluster_keys[] = "name, witness, threads, corpus, sources";
+static const char cluster_keys[] = "name, witness, threads, corpus, sources, mesh, launcher";
+static const char *const launcher_names[] = {"local", "mpirun", NULL};
+enum { MESH_AXIS_MAX = 1024, MESH_RANKS_MAX = 1024 };
 
 // ---- values ---------------------------------------------------------------------------------------------------
 
@@ -458,8 +460,44 @@ static enum neb_status walk_sources(struct walk *w, struct agent_cluster *c, yam
     return NEB_OK;
 }
 
+static enum neb_status walk_mesh(struct walk *w, struct intra_mesh_config *mesh, yaml_node_t *map,
+                                 const char *where) {
+    if (map->type != YAML_MAPPING_NODE)
+        return COMPLAIN(where, "clusters.mesh", "must be a mapping such as {dp: 2, pp: 1, tp: 2}");
+    for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top;
+         p++) {
+        const char *key = scalar(yaml_document_get_node(w->doc, p->key)),
+                   *text = scalar(yaml_document_get_node(w->doc, p->value));
+        int32_t *axis = !key                 ? NULL
+                        : !strcmp(key, "dp") ? &mesh->dp
+                        : !strcmp(key, "pp") ? &mesh->pp
+                        : !strcmp(key, "tp") ? &mesh->tp
+                                             : NULL;
+        char *end = NULL;
+        if (!axis)
+            return COMPLAIN(where, "clusters.mesh", "unknown key '%s'; allowed: dp, pp, tp",
+                            key ? key : "?");
+        long n = text ? strtol(text, &end, 10) : 0;
+        if (!text || !*text || *end || n < 1 || n > MESH_AXIS_MAX)
+            return COMPLAIN(where, "clusters.mesh", "%s \"%s\" is not in 1..%d", key,
+                            text ? text : "?", MESH_AXIS_MAX);
+        *axis = (int32_t)n;
+    }
+    return NEB_OK;
+}
+
+static enum neb_status set_launcher(struct agent_cluster *c, const char *text, const char *where) {
+    for (int i = 0; launcher_names[i]; i++)
+        if (!strcmp(text, launcher_names[i])) {
+            c->launcher = (enum agent_launcher)i;
+            return NEB_OK;
+        }
+    return COMPLAIN(where, "clusters.launcher", "\"%s\" is not one of: local, mpirun", text);
+}
+
 static enum neb_status walk_cluster(struct walk *w, struct agent_cluster *c, yaml_node_t *map) {
     char at[NEB_PATH_MAX + 32], *end = NULL;
+    c->mesh = (struct intra_mesh_config){1, 1, 1};
     where_of(w, map, at, sizeof at);
     if (map->type != YAML_MAPPING_NODE)
         return COMPLAIN(at, "clusters", "each item must be a mapping with keys %s", cluster_keys);
@@ -471,6 +509,10 @@ static enum neb_status walk_cluster(struct walk *w, struct agent_cluster *c, yam
         where_of(w, k, at, sizeof at);
         if (key && !strcmp(key, "sources"))
             NEB_TRY(walk_sources(w, c, v, at));
+        else if (key && !strcmp(key, "mesh"))
+            NEB_TRY(walk_mesh(w, &c->mesh, v, at));
+        else if (key && text && !strcmp(key, "launcher"))
+            NEB_TRY(set_launcher(c, text, at));
         else if (key && text && !strcmp(key, "name"))
             NEB_TRY(set_text(c->name, sizeof c->name, "clusters.name", text, at, true));
         else if (key && text && !strcmp(key, "corpus"))
@@ -598,6 +640,29 @@ enum neb_status agent_job_set(struct agent_job *job, const char *assignment) {
     return NEB_OK;
 }
 
+// What the mesh of every cluster has to divide.
+static enum neb_status validate_meshes(const struct agent_job *j, const char *file) {
+    struct intra_model_config m = j->model;
+    m.n_kv_heads = m.n_kv_heads ? m.n_kv_heads : m.n_heads;
+    m.vocab = m.vocab ? m.vocab : INT32_MAX; // the corpus's
+    for (int32_t i = 0; i < j->n_clusters; i++) {
+        const struct agent_cluster *c = &j->clusters[i];
+        if (agent_cluster_ranks(c) == 1)
+            continue;
+        if (agent_cluster_ranks(c) > MESH_RANKS_MAX)
+            return COMPLAIN(file, "clusters.mesh", "cluster %s: %d ranks, at most %d are possible",
+                            c->name, agent_cluster_ranks(c), MESH_RANKS_MAX);
+        if (intra_mesh_check(&c->mesh, &m) != NEB_OK)
+            return COMPLAIN(file, "clusters.mesh", "cluster %s cannot run this model", c->name);
+        if (j->accumulate % c->mesh.dp)
+            return COMPLAIN(file, "clusters.mesh",
+                            "cluster %s: dp %d does not divide data.accumulate %d; a step's "
+                            "micro-batches are dealt to the replicas",
+                            c->name, c->mesh.dp, j->accumulate);
+    }
+    return NEB_OK;
+}
+
 static enum neb_status validate_shape(const struct agent_job *j, const char *file) {
     if (!j->model.head_dim && j->model.d_model % j->model.n_heads)
         return COMPLAIN(file, "model.d_model", "%d is not a multiple of n_heads %d; set head_dim",
@@ -631,8 +696,10 @@ enum neb_status agent_job_validate(const struct agent_job *j, const char *file) 
                         data);
     bool waiting =
         j->model_init[0] && (!j->model.d_model || !j->model.n_heads); // agent/model_init.h
-    if (!waiting)
+    if (!waiting) {
         NEB_TRY(validate_shape(j, file));
+        NEB_TRY(validate_meshes(j, file));
+    }
     if (j->sync.overlap >= j->sync.interval)
         return COMPLAIN(file, "sync.overlap", "%d must be below sync.interval %d", j->sync.overlap,
                         j->sync.interval);
@@ -694,10 +761,15 @@ json_t *agent_job_to_json(const struct agent_job *job) {
         for (int32_t k = 0; k < c->n_sources; k++)
             json_object_set_new(sources, c->sources[k].name,
                                 json_real((double)c->sources[k].weight));
-        json_array_append_new(clusters,
-                              json_pack("{s:s,s:b,s:i,s:s,s:o}", "name", c->name, "witness",
-                                        c->witness, "threads", c->threads, "corpus", c->corpus,
-                                        "sources", sources));
+        json_t *o = json_pack("{s:s,s:b,s:i,s:s,s:o}", "name", c->name, "witness", c->witness, "threads",
+                              c->threads, "corpus", c->corpus, "sources", sources);
+        if (agent_cluster_ranks(c) > 1 ||
+            c->launcher) { // left out otherwise: ids stay what they were
+            json_object_set_new(o, "mesh",
+                                json_pack("[i,i,i]", c->mesh.dp, c->mesh.pp, c->mesh.tp));
+            json_object_set_new(o, "launcher", json_string(launcher_names[c->launcher]));
+        }
+        json_array_append_new(clusters, o);
     }
     json_object_set_new(root, "clusters", clusters);
     return root;
@@ -740,6 +812,22 @@ static enum neb_status json_to_text(const json_t *v, char *out, size_t cap) {
                : neb_fail(NEB_ERR_FORMAT, "job specification: a value of a wrong type");
 }
 
+static enum neb_status mesh_from_json(const json_t *v, struct agent_cluster *c) {
+    const json_t *mesh = json_object_get(v, "mesh");
+    const char *launcher = json_string_value(json_object_get(v, "launcher"));
+    int32_t *const axes[] = {&c->mesh.dp, &c->mesh.pp, &c->mesh.tp};
+    c->mesh = (struct intra_mesh_config){1, 1, 1};
+    if (!mesh)
+        return NEB_OK;
+    for (size_t i = 0; i < 3; i++) {
+        json_int_t n = json_integer_value(json_array_get(mesh, i));
+        if (n < 1 || n > MESH_AXIS_MAX || json_array_size(mesh) != 3 || !launcher)
+            return neb_fail(NEB_ERR_FORMAT, "job specification: malformed mesh");
+        *axes[i] = (int32_t)n;
+    }
+    return set_launcher(c, launcher, "job specification");
+}
+
 static enum neb_status cluster_from_json(const json_t *v, struct agent_cluster *c) {
     const char *name = json_string_value(json_object_get(v, "name")),
                *corpus = json_string_value(json_object_get(v, "corpus"));
@@ -748,14 +836,16 @@ static enum neb_status cluster_from_json(const json_t *v, struct agent_cluster *
     json_t *sources = json_object_get(v, "sources");
     const char *key;
     if (!name || !corpus || !json_is_integer(threads) || !json_is_object(sources) ||
-        !json_is_boolean(witness) || json_object_size(v) != 5 || json_object_size(sources) > AGENT_SOURCES_MAX ||
-        json_integer_value(threads) < 0 || json_integer_value(threads) > 256)
+        !json_is_boolean(witness) || json_object_size(v) != (json_object_get(v, "mesh") ? 7 : 5) ||
+        json_object_size(sources) > AGENT_SOURCES_MAX || json_integer_value(threads) < 0 ||
+        json_integer_value(threads) > 256)
         return neb_fail(NEB_ERR_FORMAT, "job specification: malformed cluster");
     NEB_TRY(set_text(c->name, sizeof c->name, "clusters.name", name, "job specification", true));
     NEB_TRY(set_text(c->corpus, sizeof c->corpus, "clusters.corpus", corpus, "job specification",
                      false));
     c->threads = (int32_t)json_integer_value(threads);
     c->witness = json_is_true(witness);
+    NEB_TRY(mesh_from_json(v, c));
     json_object_foreach(sources, key, w) {
         struct agent_source *s = &c->sources[c->n_sources++];
         NEB_TRY(
@@ -818,6 +908,8 @@ void agent_job_reference(FILE *f) {
     fprintf(f,
             "| `clusters` | **required** | 1 to %d | list of {%s}; sources: {NAME: WEIGHT} or a "
             "list of {name, weight}, relative; "
-            "none: all of the corpus by size |\n",
+            "none: all of the corpus by size; mesh: {dp, pp, tp}, ranks of the cluster's worker "
+            "(default 1 each; dp must divide data.accumulate, pp model.n_layers, tp heads and "
+            "d_ff); launcher: local (all on the agent's machine) or mpirun (its hosts) |\n",
             AGENT_CLUSTERS_MAX, cluster_keys);
 }

@@ -29,14 +29,28 @@ struct agent_source {
     float weight;                  // share of windows, relative
 };
 
+enum agent_launcher {
+    AGENT_LAUNCHER_LOCAL, // all ranks on the agent's machine
+    AGENT_LAUNCHER_MPIRUN, // where mpirun finds hosts: the Slurm allocation, a host file; rank 0 on the agent's
+};
+
 struct agent_cluster {
     char name[AGENT_NAME_MAX + 1]; // the agent's name in the federation
-    bool witness;                  // votes, but trains nothing and holds no updates
-    int32_t threads;               // of the worker; 0: all processors, shared out with --local
-    char corpus[NEB_PATH_MAX];     // overrides data.corpus where the site keeps it elsewhere
-    int32_t n_sources;             // 0: all sources of the corpus, by size
+    bool witness; // votes, but trains nothing and holds no updates
+    int32_t
+        threads; // of the worker; 0: all processors, shared out with --local. Ranks on one machine share them;
+        // with launcher mpirun: of each rank
+    struct intra_mesh_config mesh; // ranks of the worker; 0 counts as 1
+    enum agent_launcher launcher;
+    char corpus[NEB_PATH_MAX]; // overrides data.corpus where the site keeps it elsewhere
+    int32_t n_sources;         // 0: all sources of the corpus, by size
     struct agent_source sources[AGENT_SOURCES_MAX];
 };
+
+static inline int agent_cluster_ranks(const struct agent_cluster *c) {
+    return (c->mesh.dp > 1 ? c->mesh.dp : 1) * (c->mesh.pp > 1 ? c->mesh.pp : 1) *
+           (c->mesh.tp > 1 ? c->mesh.tp : 1);
+}
 
 struct agent_sync {
     enum agent_scheme scheme;

@@ -1,6 +1,7 @@
 #include "agent/daemon.h"
 #include "agent/base/log.h"
 #include "agent/jobs.h"
+#include "agent/launch.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -178,10 +179,12 @@ static enum neb_status start_worker(struct daemon *d, struct agent_jobrun *j) {
     job_dir(d, j, dir, sizeof dir);
     NEB_TRY(neb_fs_mkdirs(dir, 0700));
     NEB_TRY(neb_path(log, sizeof log, dir, "worker.log"));
-    const char *const argv[] = {d->exe, "worker", d->socket_path, j->hex, NULL};
+    struct agent_launch launch;
+    NEB_TRY(
+        agent_launch_worker(&j->job.clusters[j->self], d->exe, d->socket_path, j->hex, &launch));
     j->client = (struct agent_ipc_client){0};
     j->step_at_start = j->last_step;
-    return agent_child_start(&j->worker, "worker", argv, log, NULL);
+    return agent_child_start(&j->worker, "worker", launch.argv, log, NULL);
 }
 
 static void forget(struct daemon *d, struct agent_jobrun *j) {
@@ -276,6 +279,9 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
     bool witness = j->job.clusters[j->self].witness;
     if ((j->federated && open_rounds(d, j) != NEB_OK) ||
         (!witness && start_worker(d, j) != NEB_OK)) {
+        char text[400];
+        neb_last_error(text, sizeof text);
+        snprintf(why, cap, "agent \"%s\" cannot run the job: %s", my_name(d), text);
         forget(d, j);
         return NULL;
     }

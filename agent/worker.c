@@ -135,12 +135,25 @@ static enum neb_status set_up_trainer(struct agent_worker *w) {
                                      .accumulate = j->accumulate * w->n_samplers,
                                      .recompute = j->recompute,
                                      .seed = (uint64_t)j->seed};
-    NEB_TRY(kern_cpu_create(j->clusters[w->cluster].threads, &w->K));
-    NEB_TRY(intra_trainer_create(&t, w->K, &w->trainer));
+    const struct agent_cluster *c = &j->clusters[w->cluster];
+    if (w->world && w->world->size != agent_cluster_ranks(c))
+        return neb_fail(NEB_ERR_STATE, "cluster %s has a mesh of %d ranks, %d were started",
+                        c->name, agent_cluster_ranks(c), w->world->size);
+    NEB_TRY(kern_cpu_create(w->world ? w->threads : c->threads, &w->K));
+    NEB_TRY(intra_team_create(&t, &c->mesh, w->world, w->K, &w->team));
+    w->trainer = intra_team_trainer(w->team);
+    w->model = intra_team_model(w->team);
+    if (w->world)
+        neb_info("%d ranks: dp %d, pp %d, tp %d, %d threads each", w->world->size, c->mesh.dp,
+                 c->mesh.pp, c->mesh.tp, kern_pool_threads(w->K->pool));
+    NEB_TRY(intra_team_pull(
+        w->team, NULL)); // all of it, what is frozen too: the final model is written from here
     if (!j->init_from[0])
         return NEB_OK;
     NEB_TRY(intra_ckpt_open(j->init_from, true, &init));
-    enum neb_status st = intra_model_load_params(init, w->trainer->model);
+    enum neb_status st = intra_model_load_params(init, w->model);
+    if (st == NEB_OK)
+        st = intra_team_push(w->team, NULL);
     intra_ckpt_close(&init);
     return st;
 }
@@ -153,16 +166,16 @@ static void draw(struct agent_worker *w, struct intra_sampler *s) {
                            w->targets + (size_t)b * w->job.seq_len);
 }
 
-static void train_step(struct agent_worker *w) {
+static enum neb_status train_step(struct agent_worker *w) {
     struct intra_step_stats s;
     neb_ns start = neb_now();
     for (int32_t a = 0; a < w->job.accumulate; a++)
         for (int i = 0; i < w->n_samplers;
              i++) { // more than one: the synchronous reference averages over all clusters
             draw(w, w->samplers[i]);
-            intra_trainer_micro(w->trainer, w->tokens, w->targets);
+            intra_team_micro(w->team, w->tokens, w->targets);
         }
-    intra_trainer_update(w->trainer, &s);
+    NEB_TRY(intra_team_update(w->team, &s));
     double seconds = neb_seconds(neb_now() - start);
     w->train_s += seconds;
     w->all_tokens += (uint64_t)s.tokens;
@@ -176,6 +189,7 @@ static void train_step(struct agent_worker *w) {
                                     "loss", s.loss, "lr", (double)s.update.lr, "grad_norm",
                                     s.update.grad_norm, "tokens_per_s", (double)s.tokens / seconds,
                                     "stall_s", w->stall_s, "train_s", w->train_s));
+    return NEB_OK;
 }
 
 static const struct agent_merge *logged(const struct agent_worker *w, int32_t f) {
@@ -260,7 +274,7 @@ static enum neb_status train(struct agent_worker *w) {
             NEB_TRY(wait_agent(w));
             continue;
         }
-        train_step(w);
+        NEB_TRY(train_step(w));
         if (w->job.checkpoint_every && w->step % w->job.checkpoint_every == 0)
             NEB_TRY(worker_save(w));
     }
@@ -291,10 +305,12 @@ static enum neb_status evaluate(struct agent_worker *w, double *loss, json_t *by
         for (uint64_t k = 0; k < n; k++) // spread over the whole split
             intra_corpus_window(w->corpus, i, INTRA_VALID, T, k * have / n, x + k * (size_t)T,
                                 y + k * (size_t)T);
-        double l = intra_trainer_eval(w->trainer, x, y, (int)n);
-        json_object_set_new(by_source, intra_corpus_source_name(w->corpus, i), json_real(l));
+        double l = 0;
+        enum neb_status st = intra_team_eval(w->team, x, y, (int)n, &l);
         free(x);
         free(y);
+        NEB_TRY(st);
+        json_object_set_new(by_source, intra_corpus_source_name(w->corpus, i), json_real(l));
         sum += l;
         counted++;
     }
@@ -308,7 +324,7 @@ static void params_digest(const struct agent_worker *w, char hex[33]) {
     if (w->federated) {
         d = inter_outer_digest(w->outer);
     } else { // of the parameters alone
-        const struct intra_model *m = w->trainer->model;
+        const struct intra_model *m = w->model;
         d = kern_digest_part(m->params, m->params, 0, m->n_params);
     }
     neb_put_u64(b, d.lo);
@@ -324,6 +340,8 @@ static enum neb_status report(struct agent_worker *w) {
     json_t *by_source = json_object();
     bool done = finished(w);
     enum neb_status st = done ? evaluate(w, &loss, by_source) : NEB_OK;
+    if (st == NEB_OK && !w->federated) // the digest is of the parameters themselves
+        st = intra_team_pull(w->team, NULL);
     if (st != NEB_OK) {
         json_decref(by_source);
         return st;
@@ -335,10 +353,10 @@ static enum neb_status report(struct agent_worker *w) {
         number_or_null(w->loss_first), "loss_last", number_or_null(w->loss_last), "eval_loss",
         done ? number_or_null(loss) : json_null(), "eval_by_source", by_source, "stall_s",
         w->stall_s, "train_s", w->train_s, "sync_s", w->sync_s, "params_digest", hex, "params",
-        (json_int_t)w->trainer->model->n_params, "trainable_params",
-        (json_int_t)w->trainer->model->n_trainable, "rounds", (json_int_t)w->rounds,
-        "payload_bytes", (json_int_t)w->payload_bytes, "payload_params",
-        (json_int_t)w->payload_params, "stopped", !done, "threads", kern_pool_threads(w->K->pool));
+        (json_int_t)w->model->n_params, "trainable_params", (json_int_t)w->model->n_trainable,
+        "rounds", (json_int_t)w->rounds, "payload_bytes", (json_int_t)w->payload_bytes,
+        "payload_params", (json_int_t)w->payload_params, "stopped", !done, "threads",
+        kern_pool_threads(w->K->pool));
     if (!r)
         return neb_fail(NEB_ERR_NOMEM, "out of memory reporting");
     return agent_ipc_send(w->ipc, NULL, json_pack("{s:s,s:o}", "op", "report", "report", r), NULL,
@@ -373,11 +391,14 @@ static enum neb_status run(struct agent_worker *w, const char *socket_path, cons
     return report(w);
 }
 
-enum neb_status agent_worker_run(const char *socket_path, const char *job) {
+enum neb_status agent_worker_run(const char *socket_path, const char *job, struct intra_comm *world,
+                                 int threads) {
     struct agent_worker *w = calloc(1, sizeof *w);
     if (!w)
         return neb_fail(NEB_ERR_NOMEM, "out of memory starting a worker");
     w->saved_step = -1;
+    w->world = world;
+    w->threads = threads;
     signal(SIGINT, SIG_IGN); // the agent decides when a worker stops
     enum neb_status st = run(w, socket_path, job);
     if (st != NEB_OK &&
@@ -390,7 +411,7 @@ enum neb_status agent_worker_run(const char *socket_path, const char *job) {
             neb_warn("the agent could not be told");
     }
     worker_sync_destroy(w);
-    intra_trainer_destroy(&w->trainer);
+    intra_team_destroy(&w->team);
     for (int i = 0; i < w->n_samplers; i++)
         intra_sampler_destroy(&w->samplers[i]);
     intra_corpus_close(&w->corpus);

@@ -14,6 +14,7 @@
 #include "agent/schedule.h"
 #include "inter/outer.h"
 #include "intra/data.h"
+#include "intra/team.h"
 
 enum { WORKER_COUNTS = 4, WORKER_GENERATIONS_MAX = 16 };
 
@@ -47,12 +48,19 @@ struct agent_worker {
     struct intra_corpus *corpus;
     int n_samplers; // 1, or one a cluster for the synchronous reference
     struct intra_sampler *samplers[AGENT_CLUSTERS_MAX];
-    struct intra_trainer *trainer;
+    struct intra_comm *world; // borrowed; NULL: one rank
+    int threads;              // of each of its ranks
+    struct intra_team *team;
+    struct intra_trainer *trainer; // the team's
+    struct intra_model *
+        model; // the team's, of all parameters: pulled before it is read, pushed after it has changed
     int32_t *tokens, *targets;
     // exchange
     struct inter_outer *outer;
     struct intra_unit *units;
     int32_t n_units;
+    int32_t *fragment; // (n_units)
+    bool *wanted;      // (tensors) scratch
     struct cmp_codec codec, merge_codec;
     struct agent_schedule schedule;
     struct agent_fragment frags[64];
@@ -86,7 +94,10 @@ struct agent_worker {
     void *zctx;
 };
 
-NEB_MUST_CHECK enum neb_status agent_worker_run(const char *socket_path, const char *job);
+// world: the ranks of this worker, which wait in intra_team_serve, and the threads of each (0: all processors); NULL: one
+// rank, with the threads that the job says.
+NEB_MUST_CHECK enum neb_status agent_worker_run(const char *socket_path, const char *job,
+                                                struct intra_comm *world, int threads);
 
 // worker_sync.c
 NEB_MUST_CHECK enum neb_status worker_sync_create(struct agent_worker *w);

@@ -127,7 +127,7 @@ static enum neb_status write_checkpoint(struct agent_worker *w, struct intra_ckp
         snprintf(name, sizeof name, "data.cursor.%d", i);
         NEB_TRY(intra_ckpt_add(out, name, INTRA_U64, INTRA_CURSOR_WORDS, 1, cursor));
     }
-    NEB_TRY(intra_trainer_save(w->trainer, out));
+    NEB_TRY(intra_team_save(w->team, out));
     return w->federated ? save_sync(w, out) : NEB_OK;
 }
 
@@ -234,7 +234,7 @@ static enum neb_status restore_from(struct agent_worker *w, const struct intra_c
         NEB_TRY(intra_ckpt_read(c, name, INTRA_U64, INTRA_CURSOR_WORDS, 1, cursor));
         intra_sampler_restore(w->samplers[i], cursor);
     }
-    NEB_TRY(intra_trainer_restore(w->trainer, c));
+    NEB_TRY(intra_team_restore(w->team, c));
     return w->federated ? restore_sync(w, c) : NEB_OK;
 }
 
@@ -273,9 +273,10 @@ enum neb_status worker_log_merge(struct agent_worker *w, int32_t f) {
 enum neb_status worker_save_model(struct agent_worker *w) {
     char path[NEB_PATH_MAX];
     struct intra_ckpt_writer *out = NULL;
+    NEB_TRY(intra_team_pull(w->team, NULL));
     NEB_TRY(neb_path(path, sizeof path, w->dir, "model.ckpt"));
     NEB_TRY(intra_ckpt_create(path, &out));
-    enum neb_status st = intra_model_save(w->trainer->model, out);
+    enum neb_status st = intra_model_save(w->model, out);
     if (st == NEB_OK)
         st = intra_ckpt_commit(out);
     intra_ckpt_writer_destroy(&out);

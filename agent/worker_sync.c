@@ -33,12 +33,13 @@ static void assign_fragments(const struct agent_worker *w, int32_t *fragment) {
 enum neb_status worker_sync_create(struct agent_worker *w) {
     const struct agent_sync *s = &w->job.sync;
     enum neb_status st = NEB_OK;
-    NEB_TRY(intra_units(w->trainer->model, &w->units, &w->n_units));
-    int32_t *fragment = calloc((size_t)w->n_units, sizeof *fragment);
+    NEB_TRY(intra_units(w->model, &w->units, &w->n_units));
+    int32_t *fragment = w->fragment = calloc((size_t)w->n_units, sizeof *fragment);
+    w->wanted = calloc((size_t)w->model->n_all_tensors, sizeof *w->wanted);
     struct inter_outer_unit *units = calloc((size_t)w->n_units, sizeof *units);
     size_t V = (size_t)w->trainer->c.model.vocab;
     w->unit_counts = calloc((size_t)w->n_units, sizeof *w->unit_counts);
-    if (!fragment || !units || !w->unit_counts) {
+    if (!fragment || !units || !w->unit_counts || !w->wanted) {
         st = neb_fail(NEB_ERR_NOMEM, "out of memory for the exchange");
         goto out;
     }
@@ -73,7 +74,6 @@ enum neb_status worker_sync_create(struct agent_worker *w) {
     }
 out:
     free(units);
-    free(fragment);
     return st;
 }
 
@@ -86,6 +86,8 @@ void worker_sync_destroy(struct agent_worker *w) {
     for (int32_t i = 0; w->unit_counts && i < w->n_units; i++)
         free(w->unit_counts[i]);
     free(w->unit_counts);
+    free(w->fragment);
+    free(w->wanted);
     free(w->units);
     inter_outer_destroy(&w->outer);
 }
@@ -132,12 +134,25 @@ enum neb_status worker_resubmit(struct agent_worker *w, int32_t f) {
     return agent_ipc_send(w->ipc, NULL, head, &part, 1);
 }
 
+// A fragment's parameters, from or to the ranks of this worker.
+static enum neb_status move_fragment(struct agent_worker *w, int32_t f,
+                                     enum neb_status (*move)(struct intra_team *, const bool *)) {
+    if (!w->world)
+        return NEB_OK;
+    memset(w->wanted, 0, (size_t)w->model->n_all_tensors * sizeof *w->wanted);
+    for (int32_t i = 0; i < w->n_units; i++)
+        if (w->fragment[i] == f)
+            w->wanted[w->units[i].tensor->index] = true;
+    return move(w->team, w->wanted);
+}
+
 enum neb_status worker_send(struct agent_worker *w, int32_t f) {
     struct agent_fragment *g = &w->frags[f];
     struct agent_travel *t = &w->travel[f];
     struct count_source counts = {w, f};
     neb_ns start = neb_now();
     bool merge = g->missed > (uint32_t)w->job.sync.merge_after;
+    NEB_TRY(move_fragment(w, f, intra_team_pull));
     NEB_TRY(inter_outer_encode(w->outer, f, merge ? &w->merge_codec : &w->codec, unit_counts,
                                &counts, &t->blob));
     size_t V = (size_t)w->trainer->c.model.vocab;
@@ -161,7 +176,7 @@ enum neb_status worker_send(struct agent_worker *w, int32_t f) {
     for (int32_t i = 0; i < w->n_units; i++)
         params += w->job.sync.fragments == 1 ? (size_t)w->units[i].rows * w->units[i].cols : 0;
     if (w->job.sync.fragments > 1)
-        params = w->trainer->model->n_trainable / (size_t)w->job.sync.fragments;
+        params = w->model->n_trainable / (size_t)w->job.sync.fragments;
     w->payload_bytes += t->blob.len;
     w->payload_params += params;
     NEB_TRY(worker_resubmit(w, f));
@@ -236,12 +251,14 @@ enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
     size_t V = (size_t)w->trainer->c.model.vocab;
     bool foreign = !g->in_flight; // others went on without us
     NEB_TRY(worker_log_merge(w, f));
+    NEB_TRY(move_fragment(w, f, intra_team_pull)); // what was learned since the send is kept
     if (t->rejected)
         drop_rejected(w, f);
     if (t->n)
         NEB_TRY(inter_outer_apply(w->outer, f, &r, &w->last_digest[f]));
     else
         inter_outer_skip(w->outer, f, &w->last_digest[f]);
+    NEB_TRY(move_fragment(w, f, intra_team_push));
     if (foreign)
         t->mine = false; // what a former life of this cluster had sent
     if (t->mine) { // otherwise tokens and row counts carry over, as the residual does

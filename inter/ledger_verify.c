@@ -89,6 +89,33 @@ static enum neb_status sign_of_record(struct check *v, const char *what,
     return NEB_OK;
 }
 
+// A commit carries the word of a majority of the job's members that they had it on disk.
+static enum neb_status accepts_of_record(struct check *v, const struct inter_record *r) {
+    uint8_t hash[INTER_SHA_BYTES];
+    inter_record_hash(r, hash);
+    for (uint8_t i = 0; i < r->n_accepts; i++) {
+        const struct inter_accept *a = &r->accepts[i];
+        neb_buf_clear(&v->scratch);
+        inter_accept_put_body(&v->scratch, r, hash, a->epoch);
+        NEB_TRY(neb_buf_check(&v->scratch));
+        check_signature(v, "the vote in the record", r->round, a->member, SEC_CONTEXT_ACCEPT, a->sig);
+    }
+    if (v->c->verify && r->n_accepts <= r->n_plans / 2)
+        damage(v, INTER_DAMAGE_SIGNATURE, r->round, -1,
+               "the record carries %u votes, which is no majority of %u members", r->n_accepts,
+               r->n_plans);
+    return NEB_OK;
+}
+
+// The ledger of a witness has no updates at all.
+static bool keeps_updates(struct check *v) {
+    struct neb_buf b = {0};
+    enum neb_status st = inter_db_fetch(v->l, &b, "SELECT body FROM manifest WHERE job=? LIMIT 1", "b",
+                                        INTER_JOB(v->chain.job));
+    neb_buf_free(&b);
+    return st != NEB_ERR_NOT_FOUND;
+}
+
 static enum neb_status sign_of_manifest(struct check *v, const struct inter_manifest *m) {
     neb_buf_clear(&v->scratch);
     inter_manifest_put_body(&v->scratch, m);
@@ -282,8 +309,11 @@ static enum neb_status check_record(struct check *v, sqlite3_stmt *s, struct wal
     inter_record_hash(&r, w->hash);
     w->known = true;
     NEB_TRY(sign_of_record(v, "the record", &r));
-    for (uint8_t i = 0; i < r.n && r.round >= v->chain.floor; i++)
-        NEB_TRY(check_entry(v, &r, &r.entries[i]));
+    NEB_TRY(accepts_of_record(v, &r));
+    bool entries = r.round >= v->chain.floor && keeps_updates(v);
+    for (uint8_t i = 0; i < r.n && entries; i++)
+        if (r.entries[i].verdict == INTER_ACCEPTED) // a refused one may not have come here
+            NEB_TRY(check_entry(v, &r, &r.entries[i]));
     return NEB_OK;
 }
 

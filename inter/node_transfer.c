@@ -189,9 +189,10 @@ static enum neb_status take_manifest(struct step *s, struct job *j, struct fragm
     if (m->key.member != j->c.self)
         t->holders |= (uint16_t)BIT(m->key.member);
     t->moved = g->said = s->now;
-    node_act(s, INTER_ACT_STORE_MANIFEST)->manifest = *m;
-    if (!node_is_witness(j))
+    if (!node_is_witness(j)) { // which holds no updates: its votes are all it keeps
+        node_act(s, INTER_ACT_STORE_MANIFEST)->manifest = *m;
         node_act(s, INTER_ACT_BLOB_OPEN)->manifest = *m;
+    }
     return NEB_OK;
 }
 

@@ -82,24 +82,86 @@ static bool ends_with(const char *s, const char *tail) {
     return n >= k && strcmp(s + n - k, tail) == 0;
 }
 
-__attribute__((format(printf, 6, 7))) static struct intra_tensor *
-add_tensor(struct intra_model *m, int32_t layer, int32_t rows, int32_t cols, bool packed,
-           const char *fmt, ...) {
+// What of a tensor a tensor-parallel rank holds: part r of `ways` parts of n, uneven where they must be.
+static int32_t part_start(int32_t n, int32_t ways, int32_t r) {
+    return (int32_t)((int64_t)n * r / ways);
+}
+
+struct intra_tensor intra_tensor_part(const struct intra_tensor *t, int32_t ways, int32_t r) {
+    struct intra_tensor p = *t;
+    p.rows = t->all_rows;
+    p.cols = t->all_cols;
+    p.row0 = p.col0 = 0;
+    if (t->cut == INTRA_CUT_ROWS) {
+        p.row0 = part_start(t->all_rows, ways, r);
+        p.rows = part_start(t->all_rows, ways, r + 1) - p.row0;
+    } else if (t->cut == INTRA_CUT_COLS) {
+        p.col0 = part_start(t->all_cols, ways, r);
+        p.cols = part_start(t->all_cols, ways, r + 1) - p.col0;
+    }
+    return p;
+}
+
+static bool learns(const struct intra_model *m, const struct intra_tensor *t) {
+    const struct intra_trainable *c = &m->trainable;
+    if (t->layer == -1 && c->freeze_embeddings)
+        return false;
+    switch (c->mode) {
+    case INTRA_TRAIN_FULL: return true;
+    case INTRA_TRAIN_LORA: return strstr(t->name, ".lora_") != NULL;
+    case INTRA_TRAIN_BITFIT: return !t->decay;
+    case INTRA_TRAIN_LAST_LAYERS: return t->layer >= m->c.n_layers - c->last_layers;
+    }
+    return false;
+}
+
+// Gives a tensor its room on this rank.
+static struct intra_tensor *place_tensor(struct intra_model *m, const struct intra_tensor *as,
+                                         bool packed) {
     struct intra_tensor *t = &m->tensors[m->n_tensors++];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(t->name, sizeof t->name, fmt, ap);
-    va_end(ap);
-    t->rows = rows;
-    t->cols = cols;
-    t->layer = layer;
-    t->decay = !ends_with(t->name, "norm.weight") &&
-               !ends_with(t->name, "bias"); // an adapter of rank 1 is a matrix
+    *t = intra_tensor_part(as, intra_mesh_tp(m->mesh), intra_mesh_tp_rank(m->mesh));
     if (!packed) // parts of a fused matrix follow each other without a gap
         m->n_params = (m->n_params + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
     t->at = m->n_params;
     m->n_params += intra_tensor_size(t);
+    if (t->trainable) {
+        t->grad_at = m->n_trainable;
+        m->n_trainable += intra_tensor_size(t);
+    }
     return t;
+}
+
+static bool is_here(const struct intra_model *m, int32_t layer) {
+    if (layer == -1) // the last stage keeps a copy of a tied embedding
+        return intra_model_first(m) || (m->c.tied && intra_model_last(m));
+    if (layer == m->c.n_layers)
+        return intra_model_last(m);
+    return layer >= m->layer0 && layer < m->layer0 + m->local.n_layers;
+}
+
+// The next tensor of the whole model. Returns it, or NULL when it belongs to another stage. `packed`: follows the one
+// before without a gap.
+__attribute__((format(printf, 7, 8))) static struct intra_tensor *
+add_tensor(struct intra_model *m, int32_t layer, int32_t rows, int32_t cols, enum intra_cut cut,
+           bool packed, const char *fmt, ...) {
+    struct intra_tensor t = {.layer = layer,
+                             .all_rows = rows,
+                             .all_cols = cols,
+                             .cut = cut,
+                             .index = m->n_all_tensors++,
+                             .all_grad_at = m->n_all_trainable};
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(t.name, sizeof t.name, fmt, ap);
+    va_end(ap);
+    t.decay = !ends_with(t.name, "norm.weight") &&
+              !ends_with(t.name, "bias"); // an adapter of rank 1 is a matrix
+    t.trainable = m->learns[t.index] = learns(m, &t);
+    if (t.trainable) {
+        m->n_all_trainable += (size_t)rows * (size_t)cols;
+        m->low = layer < m->low ? layer : m->low;
+    }
+    return is_here(m, layer) ? place_tensor(m, &t, packed) : NULL;
 }
 
 static const char *const linear_names[INTRA_LORA_SLOTS] = {
@@ -116,23 +178,28 @@ static void linear_shape(const struct intra_model_config *c, int i, int32_t *out
     *in = ins[i];
 }
 
+static enum intra_cut linear_cut(int i) { // o and down by columns, the others by rows
+    return i == 3 || i == 6 ? INTRA_CUT_COLS : INTRA_CUT_ROWS;
+}
+
 static void add_block(struct intra_model *m, int32_t l) {
     const struct intra_model_config *c = &m->c;
     struct intra_layer *y = &m->layers[l];
     struct intra_tensor *w[INTRA_LORA_SLOTS];
     int32_t out, in;
-    y->norm1 = add_tensor(m, l, 1, c->d_model, false, "model.layers.%d.input_layernorm.weight", l);
+    y->norm1 = add_tensor(m, l, 1, c->d_model, INTRA_CUT_NONE, false,
+                          "model.layers.%d.input_layernorm.weight", l);
     for (int i = 0; i < INTRA_LORA_SLOTS; i++) {
         linear_shape(c, i, &out, &in);
         if (i == 4)
-            y->norm2 = add_tensor(m, l, 1, c->d_model, false,
+            y->norm2 = add_tensor(m, l, 1, c->d_model, INTRA_CUT_NONE, false,
                                   "model.layers.%d.post_attention_layernorm.weight", l);
-        w[i] = add_tensor(m, l, out, in, i == 1 || i == 2 || i == 5, "model.layers.%d.%s.weight", l,
-                          linear_names[i]);
+        w[i] = add_tensor(m, l, out, in, linear_cut(i), i == 1 || i == 2 || i == 5,
+                          "model.layers.%d.%s.weight", l, linear_names[i]);
         for (int b = 0; i == 2 && c->qkv_bias && b < 3; b++) {
             linear_shape(c, b, &out, &in);
-            struct intra_tensor *t =
-                add_tensor(m, l, 1, out, b > 0, "model.layers.%d.%s.bias", l, linear_names[b]);
+            struct intra_tensor *t = add_tensor(m, l, 1, out, INTRA_CUT_COLS, b > 0,
+                                                "model.layers.%d.%s.bias", l, linear_names[b]);
             if (b == 0)
                 y->q_bias = t;
         }
@@ -143,43 +210,23 @@ static void add_block(struct intra_model *m, int32_t l) {
     y->down = w[6];
 }
 
+// With tensor parallelism one half of an adapter is cut like its base weight; of the other, replicated half each rank
+// computes the gradient that comes through its own part.
 static void add_adapters(struct intra_model *m, int32_t l) {
     for (int i = 0; i < INTRA_LORA_SLOTS; i++) {
         int32_t out, in, r = m->trainable.lora_rank;
+        bool by_rows = linear_cut(i) == INTRA_CUT_ROWS;
         if (!(m->trainable.lora_targets & 1u << i))
             continue;
         linear_shape(&m->c, i, &out, &in);
         struct intra_lora_pair *p = &m->layers[l].lora[i];
-        p->a =
-            add_tensor(m, l, r, in, false, "model.layers.%d.%s.lora_A.weight", l, linear_names[i]);
-        p->b =
-            add_tensor(m, l, out, r, false, "model.layers.%d.%s.lora_B.weight", l, linear_names[i]);
-        p->a->trainable = p->b->trainable = true;
+        p->a = add_tensor(m, l, r, in, by_rows ? INTRA_CUT_NONE : INTRA_CUT_COLS, false,
+                          "model.layers.%d.%s.lora_A.weight", l, linear_names[i]);
+        p->b = add_tensor(m, l, out, r, by_rows ? INTRA_CUT_ROWS : INTRA_CUT_NONE, false,
+                          "model.layers.%d.%s.lora_B.weight", l, linear_names[i]);
+        if (p->a && intra_mesh_tp(m->mesh) > 1)
+            (by_rows ? p->a : p->b)->partial = true;
     }
-}
-
-static void choose_trainable(struct intra_model *m) {
-    const struct intra_trainable *t = &m->trainable;
-    for (int32_t i = 0; i < m->n_tensors; i++) {
-        struct intra_tensor *x = &m->tensors[i];
-        switch (t->mode) {
-        case INTRA_TRAIN_FULL: x->trainable = true; break;
-        case INTRA_TRAIN_LORA: break; // adapters are marked where they are made
-        case INTRA_TRAIN_BITFIT: x->trainable = !x->decay; break;
-        case INTRA_TRAIN_LAST_LAYERS:
-            x->trainable = x->layer >= m->c.n_layers - t->last_layers;
-            break;
-        }
-        if (x == m->embed && t->freeze_embeddings)
-            x->trainable = false;
-        if (x->trainable) {
-            x->grad_at = m->n_trainable;
-            m->n_trainable += intra_tensor_size(x);
-        }
-    }
-    m->embed->row_kind = m->c.tied ? INTRA_ROWS_BOTH : INTRA_ROWS_INPUT;
-    if (!m->c.tied)
-        m->head->row_kind = INTRA_ROWS_OUTPUT;
 }
 
 static uint64_t name_hash(const char *s) { // FNV-1a: a stream number per tensor name
@@ -189,6 +236,7 @@ static uint64_t name_hash(const char *s) { // FNV-1a: a stream number per tensor
     return h;
 }
 
+// Every rank draws the whole tensor's stream and keeps its part.
 static void init_params(struct intra_model *m, uint64_t seed) {
     for (int32_t i = 0; i < m->n_tensors; i++) {
         const struct intra_tensor *t = &m->tensors[i];
@@ -198,34 +246,76 @@ static void init_params(struct intra_model *m, uint64_t seed) {
             std /= sqrtf(2.0f * (float)m->c.n_layers);
         bool gain = ends_with(t->name, "norm.weight"),
              zero = ends_with(t->name, "bias") || ends_with(t->name, "lora_B.weight");
-        for (size_t k = 0; k < intra_tensor_size(t); k++)
-            p[k] = gain ? 1.0f : zero ? 0.0f : std * neb_rng_normal(&rng);
+        for (int32_t r = 0; r < t->row0 + t->rows; r++)
+            for (int32_t c = 0; c < t->all_cols; c++) {
+                float x = gain ? 1.0f : zero ? 0.0f : std * neb_rng_normal(&rng);
+                if (r >= t->row0 && c >= t->col0 && c < t->col0 + t->cols)
+                    *p++ = x;
+            }
     }
 }
 
-enum neb_status intra_model_layout(const struct intra_model_config *c,
-                                   const struct intra_trainable *t, struct intra_model **out) {
+// Sizes of this rank's part.
+static void set_part(struct intra_model *m) {
+    int32_t tp = intra_mesh_tp(m->mesh), r = intra_mesh_tp_rank(m->mesh);
+    m->local = m->c;
+    m->local.n_layers = m->c.n_layers / intra_mesh_pp(m->mesh);
+    m->local.n_heads = m->c.n_heads / tp;
+    m->local.n_kv_heads = m->c.n_kv_heads / tp;
+    m->local.d_ff = m->c.d_ff / tp;
+    m->local.vocab = part_start(m->c.vocab, tp, r + 1) - part_start(m->c.vocab, tp, r);
+    m->layer0 = m->local.n_layers * intra_mesh_pp_rank(m->mesh);
+}
+
+static void add_all(struct intra_model *m) {
+    const struct intra_model_config *c = &m->c;
+    m->low = c->n_layers;
+    m->embed =
+        add_tensor(m, -1, c->vocab, c->d_model, INTRA_CUT_ROWS, false, "model.embed_tokens.weight");
+    for (int32_t l = 0; l < c->n_layers; l++)
+        add_block(m, l);
+    m->norm = add_tensor(m, c->n_layers, 1, c->d_model, INTRA_CUT_NONE, false, "model.norm.weight");
+    if (!c->tied)
+        m->head = add_tensor(m, c->n_layers, c->vocab, c->d_model, INTRA_CUT_ROWS, false,
+                             "lm_head.weight");
+    else if (intra_model_last(m))
+        m->head = m->embed;
+    for (int32_t l = 0; m->trainable.mode == INTRA_TRAIN_LORA && l < c->n_layers; l++)
+        add_adapters(m, l);
+    if (m->embed) {
+        m->embed->row_kind = c->tied ? INTRA_ROWS_BOTH : INTRA_ROWS_INPUT;
+        m->embed->copy = !intra_model_first(m);
+    }
+    if (m->head && !c->tied)
+        m->head->row_kind = INTRA_ROWS_OUTPUT;
+    size_t dp = (size_t)intra_mesh_dp(m->mesh);
+    m->n_grads =
+        dp == 1 ? m->n_trainable
+                : (m->n_trainable + dp * ARENA_ALIGN - 1) / (dp * ARENA_ALIGN) * dp * ARENA_ALIGN;
+}
+
+static enum neb_status layout_on(const struct intra_model_config *c,
+                                 const struct intra_trainable *t, const struct intra_mesh *mesh,
+                                 struct intra_model **out) {
     NEB_TRY(intra_model_config_check(c));
     NEB_TRY(trainable_check(c, t));
+    if (mesh)
+        NEB_TRY(intra_mesh_check(&mesh->c, c));
+    size_t most = (size_t)c->n_layers * 26 + 3;
     struct intra_model *m = calloc(1, sizeof *m);
     if (!m)
         goto nomem;
     m->c = *c;
+    m->mesh = mesh;
     m->trainable = trainable_of_mode(t);
     m->layers = calloc((size_t)c->n_layers, sizeof *m->layers);
-    m->tensors = calloc((size_t)c->n_layers * 26 + 3, sizeof *m->tensors);
-    if (!m->layers || !m->tensors)
+    m->tensors = calloc(most, sizeof *m->tensors);
+    m->learns = calloc(most, sizeof *m->learns);
+    if (!m->layers || !m->tensors || !m->learns)
         goto nomem;
-    m->embed = add_tensor(m, -1, c->vocab, c->d_model, false, "model.embed_tokens.weight");
-    for (int32_t l = 0; l < c->n_layers; l++)
-        add_block(m, l);
-    m->norm = add_tensor(m, c->n_layers, 1, c->d_model, false, "model.norm.weight");
-    m->head = c->tied ? m->embed
-                      : add_tensor(m, c->n_layers, c->vocab, c->d_model, false, "lm_head.weight");
-    for (int32_t l = 0; t->mode == INTRA_TRAIN_LORA && l < c->n_layers; l++)
-        add_adapters(m, l);
-    choose_trainable(m);
-    if (m->n_trainable == 0) {
+    set_part(m);
+    add_all(m);
+    if (m->n_all_trainable == 0) {
         intra_model_destroy(&m);
         return neb_fail(NEB_ERR_INVALID, "trainable: nothing is left to train");
     }
@@ -237,8 +327,14 @@ nomem:
                     c->n_layers, c->d_model);
 }
 
+enum neb_status intra_model_layout(const struct intra_model_config *c,
+                                   const struct intra_trainable *t, struct intra_model **out) {
+    return layout_on(c, t, NULL, out);
+}
+
 static float *zeroed(size_t n) {
-    float *p = aligned_alloc(64, (n * sizeof *p + 63) / 64 * 64);
+    float *p =
+        aligned_alloc(64, (n * sizeof *p + 64) / 64 * 64); // a stage may have nothing to learn
     if (p)
         memset(p, 0,
                n * sizeof *p); // the gaps between tensors too: the arena is hashed and saved whole
@@ -248,7 +344,7 @@ static float *zeroed(size_t n) {
 enum neb_status intra_model_allocate(struct intra_model *m, bool learn) {
     NEB_ASSERT(!m->params && !m->grads && !m->rope);
     m->params = zeroed(m->n_params);
-    m->grads = learn ? zeroed(m->n_trainable) : NULL;
+    m->grads = learn ? zeroed(m->n_grads) : NULL;
     m->rope = malloc(sizeof *m->rope * (size_t)m->c.max_seq * (size_t)m->c.head_dim);
     if (!m->params || (learn && !m->grads) || !m->rope)
         return neb_fail(NEB_ERR_NOMEM,
@@ -258,11 +354,11 @@ enum neb_status intra_model_allocate(struct intra_model *m, bool learn) {
     return NEB_OK;
 }
 
-enum neb_status intra_model_create(const struct intra_model_config *c,
-                                   const struct intra_trainable *t, uint64_t seed,
-                                   struct intra_model **out) {
+enum neb_status intra_model_create_on(const struct intra_model_config *c,
+                                      const struct intra_trainable *t, uint64_t seed,
+                                      const struct intra_mesh *mesh, struct intra_model **out) {
     struct intra_model *m = NULL;
-    NEB_TRY(intra_model_layout(c, t, &m));
+    NEB_TRY(layout_on(c, t, mesh, &m));
     enum neb_status st = intra_model_allocate(m, true);
     if (st != NEB_OK) {
         intra_model_destroy(&m);
@@ -273,6 +369,12 @@ enum neb_status intra_model_create(const struct intra_model_config *c,
     return NEB_OK;
 }
 
+enum neb_status intra_model_create(const struct intra_model_config *c,
+                                   const struct intra_trainable *t, uint64_t seed,
+                                   struct intra_model **out) {
+    return intra_model_create_on(c, t, seed, NULL, out);
+}
+
 void intra_model_destroy(struct intra_model **mp) {
     struct intra_model *m = *mp;
     if (!m)
@@ -280,6 +382,7 @@ void intra_model_destroy(struct intra_model **mp) {
     free(m->rope);
     free(m->grads);
     free(m->params);
+    free(m->learns);
     free(m->tensors);
     free(m->layers);
     free(m);
@@ -291,6 +394,12 @@ const struct intra_tensor *intra_model_find(const struct intra_model *m, const c
         if (!strcmp(m->tensors[i].name, name))
             return &m->tensors[i];
     return NULL;
+}
+
+void intra_model_sum_tp(struct intra_model *m, float *x, size_t n) {
+    struct intra_comm *tp = m->mesh ? m->mesh->tp : NULL;
+    if (tp && m->failed == NEB_OK)
+        intra_model_keep(m, tp->ops->all_reduce(tp, x, n, INTRA_COMM_F32, INTRA_COMM_SUM));
 }
 
 void intra_lora_merge(struct kern *K, struct intra_model *m) {
@@ -313,7 +422,7 @@ void intra_lora_merge(struct kern *K, struct intra_model *m) {
 }
 
 size_t intra_model_matmul_params(const struct intra_model *m) {
-    size_t n = intra_tensor_size(m->head);
+    size_t n = m->head ? intra_tensor_size(m->head) : 0;
     for (int32_t i = 0; i < m->n_tensors; i++)
         if (m->tensors[i].decay && &m->tensors[i] != m->embed && &m->tensors[i] != m->head)
             n += intra_tensor_size(&m->tensors[i]);

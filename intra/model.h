@@ -19,8 +19,17 @@
 //     model.norm.weight                            (1, d)
 //     lm_head.weight                               (V, d)    unless tied
 //     then LoRA adapters, layer by layer: NAME.lora_A.weight (r, in), NAME.lora_B.weight (out, r)
+//
+// On a mesh a rank holds a part, in the same order: the blocks of its stage (the embedding on the first, norm and output
+// on the last, a second copy of a tied embedding there), and of each of their tensors with tensor parallelism
+//
+//     rows of   embed, lm_head (vocabulary; uneven where tp does not divide it), q, k, v (heads) with biases, gate, up,
+//               and lora_B of these                                         column-parallel in Megatron-LM's terms
+//     columns of  o, down and their lora_A                                  row-parallel
+//     all of    the norms, and the adapters' other halves                   replicated
 #ifndef INTRA_MODEL_H
 #define INTRA_MODEL_H
+#include "intra/mesh.h"
 #include "kernels/kern.h"
 
 struct intra_model_config {
@@ -72,9 +81,20 @@ enum intra_row_kind { // which token counts weigh a tensor's rows between cluste
     INTRA_ROWS_BOTH,
 };
 
+enum intra_cut { INTRA_CUT_NONE, INTRA_CUT_ROWS, INTRA_CUT_COLS }; // over tensor-parallel ranks
+
+// One tensor, as much of it as this rank holds; on one rank all_rows = rows, and so on.
 struct intra_tensor {
     char name[96];
     int32_t rows, cols;
+    int32_t all_rows, all_cols, row0, col0; // the whole tensor, and where in it this part lies
+    enum intra_cut cut;
+    int32_t index;      // place in the whole model's list
+    size_t all_grad_at; // like grad_at, in the whole model
+    bool
+        copy; // the last stage's copy of a tied embedding: the first stage's is the one that counts
+    bool
+        partial; // replicated over tp, but each rank computes a part of its gradient only (adapters)
     int32_t layer; // -1 embedding, 0..L-1 blocks, L final norm and output
     size_t at;     // offset in params
     bool trainable;
@@ -82,6 +102,8 @@ struct intra_tensor {
     bool decay;     // weight decay applies: matrices yes, vectors no
     enum intra_row_kind row_kind;
 };
+// Shape and place of the part that tensor-parallel rank r of `ways` holds of t; offsets are t's.
+struct intra_tensor intra_tensor_part(const struct intra_tensor *t, int32_t ways, int32_t r);
 
 struct intra_lora_pair { // adapter of one linear layer; NULL tensors: none
     struct intra_tensor *a, *b;
@@ -97,15 +119,26 @@ struct intra_layer { // the tensors of one block
 struct intra_model {
     struct intra_model_config c;
     struct intra_trainable trainable;
-    struct intra_tensor *tensors; // (n_tensors) canonical order
+    const struct intra_mesh *mesh;   // borrowed; NULL: one rank, which holds everything
+    struct intra_model_config local; // what this rank holds: its vocabulary, layers, heads and d_ff
+    int32_t layer0;                  // first of its local.n_layers blocks
+    int32_t
+        low; // lowest layer (see intra_tensor) of the whole model that learns: backward ends there
+    struct intra_tensor *tensors; // (n_tensors) of this rank, canonical order
     int32_t n_tensors;
-    struct intra_tensor *embed, *norm, *head; // head is embed when tied
-    struct intra_layer *layers;
-    float *params; // (n_params) arena, 64-byte aligned
+    struct intra_tensor *embed, *norm,
+        *head;                  // NULL where another stage has them; head is embed when tied
+    struct intra_layer *layers; // (n_layers) all; of other stages' blocks nothing is set
+    float *params;              // (n_params) arena, 64-byte aligned
     float *
-        grads; // (n_trainable) gradients of trainable tensors, same order; NULL in a model that was loaded to be used
-    size_t n_params, n_trainable;
-    float *rope; // (max_seq, D/2, 2)
+        grads; // (n_grads) gradients of trainable tensors, same order; NULL in a model that was loaded to be used
+    size_t n_params, n_trainable,
+        n_grads;           // n_grads: n_trainable, and zeros that make dp equal parts of it
+    int32_t n_all_tensors; // of the whole model
+    size_t n_all_trainable;
+    bool *learns;           // (n_all_tensors) by index
+    float *rope;            // (max_seq, D/2, 2)
+    enum neb_status failed; // first failure of a collective; nothing is communicated after it
 };
 
 // Parameters are initialised from the seed, each tensor by its own stream: normal 0.02, residual outputs 0.02/sqrt(2L),
@@ -119,9 +152,25 @@ NEB_MUST_CHECK enum neb_status intra_model_layout(const struct intra_model_confi
                                                   const struct intra_trainable *t,
                                                   struct intra_model **out);
 NEB_MUST_CHECK enum neb_status intra_model_allocate(struct intra_model *m, bool learn);
+// The part of a model that one rank of a mesh holds (NULL: all of it); the initial values do not depend on the mesh.
+NEB_MUST_CHECK enum neb_status intra_model_create_on(const struct intra_model_config *c,
+                                                     const struct intra_trainable *t, uint64_t seed,
+                                                     const struct intra_mesh *mesh,
+                                                     struct intra_model **out);
 void intra_model_destroy(struct intra_model **m);
 const struct intra_tensor *intra_model_find(const struct intra_model *m,
-                                            const char *name); // NULL: no such tensor
+                                            const char *name); // NULL: no such tensor here
+static inline bool intra_model_first(const struct intra_model *m) {
+    return intra_mesh_pp_rank(m->mesh) == 0;
+}
+static inline bool intra_model_last(const struct intra_model *m) {
+    return intra_mesh_pp_rank(m->mesh) == intra_mesh_pp(m->mesh) - 1;
+}
+// Keeps the first failure of a collective: passes return nothing, and the caller of a step asks once (m->failed).
+static inline void intra_model_keep(struct intra_model *m, enum neb_status st) {
+    if (m->failed == NEB_OK)
+        m->failed = st;
+}
 static inline float *intra_param(const struct intra_model *m, const struct intra_tensor *t) {
     return m->params + t->at;
 }
@@ -131,6 +180,8 @@ static inline float *intra_grad(const struct intra_model *m, const struct intra_
 static inline size_t intra_tensor_size(const struct intra_tensor *t) {
     return (size_t)t->rows * (size_t)t->cols;
 }
+// x (n) = its sum over tensor-parallel ranks; nothing to do with one. A failure is kept.
+void intra_model_sum_tp(struct intra_model *m, float *x, size_t n);
 
 // Adds every adapter to its base weight (W += alpha/r * B A) and zeroes B, so that the function stays the same.
 void intra_lora_merge(struct kern *K, struct intra_model *m);
@@ -144,15 +195,33 @@ struct intra_acts;
 NEB_MUST_CHECK enum neb_status intra_acts_create(const struct intra_model *m, int B, int T,
                                                  bool backward, bool recompute,
                                                  struct intra_acts **out);
+// Activations of the same kind for one more micro-batch in flight. Scratch is shared with `first`, which lives longer.
+NEB_MUST_CHECK enum neb_status intra_acts_create_more(const struct intra_model *m,
+                                                      struct intra_acts *first,
+                                                      struct intra_acts **out);
 void intra_acts_destroy(struct intra_acts **a);
 
 // Mean-free pass over tokens (B, T): forward, loss in nats (sum in *loss, counted targets in *count), and with
 // grad_scale > 0 backward: gradients of (sum of losses * grad_scale) are added to grads. targets (B, T), KERN_IGNORE
-// where none; NULL: no loss, hidden states only.
+// where none; NULL: no loss, hidden states only. Not for a model of several stages. Tensor-parallel ranks call it
+// together, with the same tokens, and get the same loss.
 void intra_model_pass(struct kern *K, struct intra_model *m, struct intra_acts *a,
                       const int32_t *tokens, const int32_t *targets, int B, int T, float grad_scale,
                       double *loss, int64_t *count);
-// Logits (V) of one position (row of the last pass), into out.
+// The two halves of a pass, for one stage. Forward: the first stage begins with tokens, others with what is in
+// intra_acts_in(a); the last leaves loss and count as above (others: 0), others leave the stream in intra_acts_out(a).
+// Backward after a forward with grad_scale > 0: the last stage begins at its loss, others at the stream's gradient in
+// intra_acts_grad(a), where each leaves that of its own input. All three buffers are (B * T, d), scratch that the next
+// forward or backward of any activations of this stage overwrites.
+void intra_model_forward(struct kern *K, struct intra_model *m, struct intra_acts *a,
+                         const int32_t *tokens, const int32_t *targets, int B, int T,
+                         float grad_scale, double *loss, int64_t *count);
+void intra_model_backward(struct kern *K, struct intra_model *m, struct intra_acts *a,
+                          const int32_t *tokens, int B, int T);
+float *intra_acts_in(struct intra_acts *a);
+float *intra_acts_out(struct intra_acts *a);
+float *intra_acts_grad(struct intra_acts *a);
+// Logits (V) of one position (row of the last pass), into out. One rank only.
 void intra_model_logits(struct kern *K, const struct intra_model *m, const struct intra_acts *a,
                         int row, float *out);
 

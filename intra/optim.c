@@ -24,13 +24,17 @@ enum neb_status intra_optim_create(const struct intra_optim_config *c, const str
     struct intra_optim *o = calloc(1, sizeof *o);
     if (o) {
         o->c = *c;
-        o->n = m->n_trainable;
-        o->n_tensors = m->n_tensors;
-        o->m = calloc(m->n_trainable, sizeof *o->m);
-        o->v = calloc(m->n_trainable, sizeof *o->v);
-        o->gamma = calloc((size_t)m->n_tensors, sizeof *o->gamma);
+        size_t tensors = (size_t)m->n_all_tensors;
+        o->n = m->n_grads / (size_t)intra_mesh_dp(m->mesh);
+        o->at = o->n * (size_t)intra_mesh_dp_rank(m->mesh);
+        o->n_tensors = m->n_all_tensors;
+        o->m = calloc(o->n + 1, sizeof *o->m); // a stage may have nothing to learn
+        o->v = calloc(o->n + 1, sizeof *o->v);
+        o->gamma = calloc(tensors, sizeof *o->gamma);
+        o->sums = calloc(tensors, sizeof *o->sums);
+        o->factors = calloc(tensors, sizeof *o->factors);
     }
-    if (!o || !o->m || !o->v || !o->gamma) {
+    if (!o || !o->m || !o->v || !o->gamma || !o->sums || !o->factors) {
         intra_optim_destroy(&o);
         return neb_fail(NEB_ERR_NOMEM, "out of memory for the optimiser state of %zu parameters",
                         m->n_trainable);
@@ -44,6 +48,8 @@ void intra_optim_destroy(struct intra_optim **op) {
         free((*op)->m);
         free((*op)->v);
         free((*op)->gamma);
+        free((*op)->sums);
+        free((*op)->factors);
     }
     free(*op);
     *op = NULL;
@@ -68,24 +74,59 @@ static float clip_factor(struct intra_optim *o, int32_t i, double norm, float gl
     return (float)factor;
 }
 
-void intra_optim_update(struct intra_optim *o, struct kern *K, struct intra_model *m,
-                        struct intra_update *out) {
-    double total = 0;
-    *out = (struct intra_update){.lr = intra_schedule_lr(&o->c.schedule, o->t)};
-    for (int32_t i = 0; i < m->n_tensors; i++)
-        if (m->tensors[i].trainable)
-            total +=
-                K->ops->sumsq(K, intra_grad(m, &m->tensors[i]), intra_tensor_size(&m->tensors[i]));
-    out->grad_norm = sqrt(total);
-    if (!isfinite(out->grad_norm)) {
-        K->ops->zero(K, m->grads, m->n_trainable);
-        o->t++;
-        return;
+// The part of tensor t that this rank updates: elements from..from+n of it.
+static size_t own_part(const struct intra_optim *o, const struct intra_tensor *t, size_t *from) {
+    size_t lo = t->grad_at > o->at ? t->grad_at : o->at, end = t->grad_at + intra_tensor_size(t),
+           hi = end < o->at + o->n ? end : o->at + o->n;
+    *from = lo - t->grad_at;
+    return t->trainable && lo < hi ? hi - lo : 0;
+}
+
+// Adapters: what came through each tensor-parallel rank's part. Tied embedding: its use as input and as output. Then
+// everything over the replicas, where each rank keeps its own part.
+static void reduce_grads(const struct intra_optim *o, struct intra_model *m) {
+    const struct intra_mesh *mesh = m->mesh;
+    for (int32_t i = 0; mesh->tp && i < m->n_tensors; i++)
+        if (m->tensors[i].trainable && m->tensors[i].partial)
+            intra_model_sum_tp(m, intra_grad(m, &m->tensors[i]), intra_tensor_size(&m->tensors[i]));
+    if (mesh->ends && m->c.tied && m->embed->trainable && m->failed == NEB_OK)
+        intra_model_keep(m, mesh->ends->ops->all_reduce(mesh->ends, intra_grad(m, m->embed),
+                                                        intra_tensor_size(m->embed), INTRA_COMM_F32,
+                                                        INTRA_COMM_SUM));
+    if (mesh->dp && m->failed == NEB_OK)
+        intra_model_keep(m, mesh->dp->ops->reduce_scatter(mesh->dp, m->grads, o->n));
+}
+
+// Sums of squares of every tensor of the whole model, each element counted once.
+static void sum_squares(struct intra_optim *o, struct kern *K, struct intra_model *m) {
+    const struct intra_mesh *mesh = m->mesh;
+    memset(o->sums, 0, (size_t)o->n_tensors * sizeof *o->sums);
+    for (int32_t i = 0; i < m->n_tensors; i++) {
+        const struct intra_tensor *t = &m->tensors[i];
+        bool again = t->copy || (t->cut == INTRA_CUT_NONE && intra_mesh_tp_rank(mesh) > 0);
+        size_t from, n = own_part(o, t, &from);
+        if (n && !again)
+            o->sums[t->index] = K->ops->sumsq(K, intra_grad(m, t) + from, n);
     }
+    if (mesh && m->failed == NEB_OK)
+        intra_model_keep(m, mesh->world->ops->all_reduce(mesh->world, o->sums, (size_t)o->n_tensors,
+                                                         INTRA_COMM_F64, INTRA_COMM_SUM));
+}
+
+// Every rank has the same sums and comes to the same factors.
+static void clip(struct intra_optim *o, const struct intra_model *m, struct intra_update *out) {
     float max_norm = o->c.clip.max_norm, global = 1;
     if (o->c.clip.kind != INTRA_CLIP_NONE && max_norm > 0 && out->grad_norm > (double)max_norm)
         global = (float)((double)max_norm / out->grad_norm);
-    struct kern_adamw c = {.lr = out->lr,
+    for (int32_t i = 0; i < o->n_tensors; i++)
+        if (m->learns[i]) {
+            o->factors[i] = clip_factor(o, i, sqrt(o->sums[i]), global);
+            out->clipped += o->factors[i] < 1;
+        }
+}
+
+static void step(struct intra_optim *o, struct kern *K, struct intra_model *m, float lr) {
+    struct kern_adamw c = {.lr = lr,
                            .beta1 = o->c.beta1,
                            .beta2 = o->c.beta2,
                            .eps = o->c.eps,
@@ -93,17 +134,53 @@ void intra_optim_update(struct intra_optim *o, struct kern *K, struct intra_mode
                            .bias2 = (float)(1 - pow((double)o->c.beta2, (double)(o->t + 1)))};
     for (int32_t i = 0; i < m->n_tensors; i++) {
         const struct intra_tensor *t = &m->tensors[i];
-        if (!t->trainable)
+        size_t from, n = own_part(o, t, &from), at = t->grad_at + from - o->at;
+        if (!n)
             continue;
-        double norm = o->c.clip.kind == INTRA_CLIP_ADAGC
-                          ? sqrt(K->ops->sumsq(K, intra_grad(m, t), intra_tensor_size(t)))
-                          : 0;
-        c.grad_scale = clip_factor(o, i, norm, global);
+        c.grad_scale = o->factors[t->index];
         c.weight_decay = t->decay ? o->c.weight_decay : 0;
-        out->clipped += c.grad_scale < 1;
-        K->ops->adamw(K, &c, intra_param(m, t), intra_grad(m, t), o->m + t->grad_at,
-                      o->v + t->grad_at, intra_tensor_size(t));
+        K->ops->adamw(K, &c, intra_param(m, t) + from, intra_grad(m, t) + from, o->m + at,
+                      o->v + at, n);
     }
-    K->ops->zero(K, m->grads, m->n_trainable);
+}
+
+// Updated parameters of all replicas, by way of the gradient arena, which is free by now.
+static void gather_params(const struct intra_optim *o, struct kern *K, struct intra_model *m) {
+    struct intra_comm *dp = m->mesh->dp;
+    for (int32_t i = 0; i < m->n_tensors; i++) {
+        const struct intra_tensor *t = &m->tensors[i];
+        size_t from, n = own_part(o, t, &from);
+        if (n) {
+            K->ops->zero(K, intra_grad(m, t) + from, n);
+            K->ops->add(K, intra_grad(m, t) + from, intra_param(m, t) + from, n);
+        }
+    }
+    intra_model_keep(m, dp->ops->all_gather(dp, m->grads, o->n));
+    for (int32_t i = 0; i < m->n_tensors && m->failed == NEB_OK; i++) {
+        const struct intra_tensor *t = &m->tensors[i];
+        if (t->trainable) {
+            K->ops->zero(K, intra_param(m, t), intra_tensor_size(t));
+            K->ops->add(K, intra_param(m, t), intra_grad(m, t), intra_tensor_size(t));
+        }
+    }
+}
+
+void intra_optim_update(struct intra_optim *o, struct kern *K, struct intra_model *m,
+                        struct intra_update *out) {
+    double total = 0;
+    *out = (struct intra_update){.lr = intra_schedule_lr(&o->c.schedule, o->t)};
+    if (m->mesh)
+        reduce_grads(o, m);
+    sum_squares(o, K, m);
+    for (int32_t i = 0; i < o->n_tensors; i++)
+        total += o->sums[i];
+    out->grad_norm = sqrt(total);
+    if (m->failed == NEB_OK && isfinite(out->grad_norm)) {
+        clip(o, m, out);
+        step(o, K, m, out->lr);
+        if (m->mesh && m->mesh->dp)
+            gather_params(o, K, m);
+    }
+    K->ops->zero(K, m->grads, m->n_grads);
     o->t++;
 }

@@ -29,13 +29,18 @@ struct intra_optim_config {
     float beta1, beta2, eps, weight_decay; // decay on matrices only
 };
 
+// With data parallelism each of the dp ranks keeps the moments of an equal part of the gradient arena (ZeRO stage 1,
+// Rajbhandari et al. 2020): gradients are reduce-scattered, each rank updates its part of the parameters, and these are
+// all-gathered. Norms are summed over the whole mesh, so clipping does the same on every mesh but for rounding.
 struct intra_optim {
     struct intra_optim_config c;
     int64_t t;    // updates made
-    float *m, *v; // (n_trainable) first and second moments
+    float *m, *v; // (n) first and second moments of gradients at..at+n
     float *gamma; // (n_tensors) AdaGC's norm per tensor; 0: no gradient seen yet, clipped globally
-    size_t n;
-    int32_t n_tensors;
+    double *sums; // (n_tensors) of squared gradients, in an update
+    float *factors;    // (n_tensors) of clipping, in an update
+    size_t at, n;      // all of n_trainable on one rank; else n_grads / dp
+    int32_t n_tensors; // of the whole model, by index
 };
 NEB_MUST_CHECK enum neb_status intra_optim_create(const struct intra_optim_config *c,
                                                   const struct intra_model *m,
@@ -48,7 +53,8 @@ struct intra_update { // what one update did
     int32_t clipped;  // tensors scaled down
 };
 // Clips, updates the parameters from m->grads and zeroes the gradients. A non-finite gradient norm skips the update
-// (grad_norm says so) but counts the step, so that schedules of all clusters stay together.
+// (grad_norm says so) but counts the step, so that schedules of all clusters stay together. On a mesh: collective over
+// its world, gradients are summed over dp first; a failure is kept in m->failed and nothing is updated.
 void intra_optim_update(struct intra_optim *o, struct kern *K, struct intra_model *m,
                         struct intra_update *out);
 

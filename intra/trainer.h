@@ -4,26 +4,35 @@
 //     intra_trainer_update(t, &stats)
 //
 // So accumulation over micro-batches (of one source or of several clusters' sources) is the caller's loop.
+//
+// On a mesh every rank makes these calls in the same order. The ranks of one replica (equal mesh->dp_rank) pass the same
+// micro-batches; different replicas pass different ones, and a step's gradient is the mean over all of them. With several
+// pipeline stages the work is done in intra_trainer_update, which needs all micro-batches of the step. When a collective
+// fails, statistics carry its status, and the ranks have to start again from a checkpoint.
 #ifndef INTRA_TRAINER_H
 #define INTRA_TRAINER_H
 #include "intra/checkpoint.h"
 #include "intra/optim.h"
+#include "intra/pipe.h"
 
 struct intra_trainer_config {
     struct intra_model_config model;
     struct intra_trainable trainable;
     struct intra_optim_config optim;
-    int32_t batch;      // sequences of a micro-batch
-    int32_t seq_len;    // tokens of a sequence
-    int32_t accumulate; // micro-batches of a step: gradients are means over all their targets
+    int32_t batch;   // sequences of a micro-batch
+    int32_t seq_len; // tokens of a sequence
+    int32_t
+        accumulate; // micro-batches of a step and replica: gradients are means over all their targets
     bool recompute;
-    uint64_t seed; // of the initial parameters: the same on all clusters
+    uint64_t seed;                 // of the initial parameters: the same on all clusters
+    const struct intra_mesh *mesh; // borrowed; NULL: one rank
 };
 
-struct intra_step_stats {
-    double loss; // mean, nats per token
-    int64_t tokens;
+struct intra_step_stats { // the same on all ranks of a mesh
+    double loss;          // mean, nats per token
+    int64_t tokens;       // of all replicas
     struct intra_update update;
+    enum neb_status status; // of a mesh's collectives; NEB_OK on one rank
 };
 
 struct intra_trainer {
@@ -32,9 +41,13 @@ struct intra_trainer {
     struct intra_model *model;
     struct intra_optim *optim;
     struct intra_acts *acts;
+    struct intra_pipe *pipe; // NULL with one stage
+    struct intra_model
+        *whole; // on a mesh: layout of the whole model; at the owner, while needed, its parameters
     double loss_sum; // of the step in progress
     int64_t loss_count;
-    uint64_t *input_counts, *target_counts; // (V) tokens seen as input and as target, ever
+    uint64_t *input_counts,
+        *target_counts; // (V) tokens seen as input and as target, ever, by this replica
 };
 
 NEB_MUST_CHECK enum neb_status intra_trainer_create(const struct intra_trainer_config *c,
@@ -42,9 +55,11 @@ NEB_MUST_CHECK enum neb_status intra_trainer_create(const struct intra_trainer_c
 void intra_trainer_destroy(struct intra_trainer **t);
 // tokens, targets: (batch, seq_len)
 void intra_trainer_micro(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets);
+// Only counts the tokens of a micro-batch, which another replica trains on (micro counts its own).
+void intra_trainer_count(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets);
 void intra_trainer_update(struct intra_trainer *t, struct intra_step_stats *out);
 // Mean loss over n windows of seq_len, with the present parameters; training state is untouched (activations are not kept
-// across calls). tokens, targets: (n, seq_len).
+// across calls). tokens, targets: (n, seq_len). On a mesh all ranks pass all windows, and replicas share the work.
 double intra_trainer_eval(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets,
                           int n);
 
@@ -71,7 +86,12 @@ NEB_MUST_CHECK enum neb_status intra_model_load(const struct intra_ckpt *c,
 // or mask warns.
 NEB_MUST_CHECK enum neb_status intra_model_load_params(const struct intra_ckpt *c,
                                                        struct intra_model *m);
-// Everything that the next step depends on, but for the data cursor (the caller's).
+// Tokens seen by all replicas: (V) each. Collective over the data-parallel ranks.
+NEB_MUST_CHECK enum neb_status intra_trainer_counts(const struct intra_trainer *t, uint64_t *input,
+                                                    uint64_t *target);
+// Everything that the next step depends on, but for the data cursor (the caller's). The file does not depend on the mesh:
+// it can be restored on any other. On a mesh both are collective; the owner (intra_mesh_owner) writes and reads, w and c
+// are NULL on the other ranks, and all return the same status.
 NEB_MUST_CHECK enum neb_status intra_trainer_save(const struct intra_trainer *t,
                                                   struct intra_ckpt_writer *w);
 // Restore wants the same model and trainable set; after a failure the trainer is to be destroyed.

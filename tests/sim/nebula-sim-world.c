@@ -481,7 +481,6 @@ void sim_run(const struct sim_options *o, struct sim_result *out) {
             handle(s, &e);
             free(e.m);
         }
-        if (s->o.trace) { extern void sim_dump(struct sim *s); sim_dump(s); }
         sim_check_end(s);
     } else {
         fprintf(stderr, "\nviolation: %s\nseed %llu, %u members (%u witnesses), %u rounds, %u fragments",
@@ -492,6 +491,7 @@ void sim_run(const struct sim_options *o, struct sim_result *out) {
                         (unsigned long long)o->points[i].index);
         fprintf(stderr, "; last events (virtual s, what, host, ...):\n");
         print_trace(s);
+        sim_dump(s);
     }
     s->r.seconds = neb_seconds(s->now);
     *out = s->r;

@@ -4,6 +4,7 @@
 //     nebula-sim-host.c     one agent: carries out the core's actions on a modelled disk; boots from what that disk holds
 //     nebula-sim-worker.c   one worker: integers for tensors, so that no update can be lost or counted twice unnoticed
 //     nebula-sim-oracle.c   invariants after every store and merge; recomputes the parameters from the commits
+//     nebula-sim-dump.c     where everybody stands, when a run fails
 //     nebula-sim.c          seeds, exhaustive faults, the command line
 //
 // Everything follows from the seed: a failing run is repeated by its number alone, and prints its last events.
@@ -226,5 +227,8 @@ void sim_check_commit(struct sim *s, uint8_t i, const struct inter_record *r);
 void sim_check_worker(struct sim *s, uint8_t i, uint32_t f);
 void sim_check_bounds(struct sim *s, uint8_t i, const struct inter_actions *a);
 void sim_check_end(struct sim *s);
+
+// nebula-sim-dump.c
+void sim_dump(const struct sim *s);
 
 #endif

@@ -81,17 +81,27 @@ static inline struct inter_manifest fx_manifest(const struct inter_key *k) {
     return m;
 }
 
+// The leader's signature, and the votes of both members.
 static inline void fx_sign_record(struct inter_record *r) {
     struct neb_buf b = {0};
+    uint8_t hash[INTER_SHA_BYTES];
     inter_record_put_body(&b, r);
     fx_sign(r->leader, SEC_CONTEXT_RECORD, b.p, b.len, r->sig);
+    inter_record_hash(r, hash);
+    r->n_accepts = 2;
+    for (uint8_t m = 0; m < 2; m++) {
+        r->accepts[m] = (struct inter_accept){.member = m, .epoch = 70u + m};
+        neb_buf_clear(&b);
+        inter_accept_put_body(&b, r, hash, r->accepts[m].epoch);
+        fx_sign(m, SEC_CONTEXT_ACCEPT, b.p, b.len, r->accepts[m].sig);
+    }
     neb_buf_free(&b);
 }
 
 static inline struct inter_record fx_record(uint32_t fragment, uint32_t round,
                                             const uint8_t previous[INTER_SHA_BYTES]) {
     struct inter_record r = {
-        .round = round, .fragment = fragment, .term = 1, .eta = 0.9f, .mu = 0.5f, .n = 2};
+        .round = round, .fragment = fragment, .term = 1, .eta = 0.9f, .mu = 0.5f, .n = 2, .n_plans = 2};
     memcpy(r.job, fx_job, sizeof r.job);
     memcpy(r.previous, previous, sizeof r.previous);
     for (uint8_t i = 0; i < 2; i++) {

@@ -60,7 +60,17 @@ static void test_complaints(void **state) {
         {"name: berlin", "name: paris",
          "job.yaml: clusters.name: \"paris\" is given to two clusters"},
         {"threads: 2", "thread: 2",
-         "job.yaml:7: clusters: unknown key 'thread'; allowed: name, witness, threads, corpus, sources"},
+         "job.yaml:7: clusters: unknown key 'thread'; allowed: name, witness, threads, corpus, sources, "
+         "mesh, launcher"},
+        {"threads: 2", "mesh: {dp: 2, cp: 2}",
+         "job.yaml:7: clusters.mesh: unknown key 'cp'; allowed: dp, pp, tp"},
+        {"threads: 2", "mesh: {tp: 0}", "job.yaml:7: clusters.mesh: tp \"0\" is not in 1..1024"},
+        {"threads: 2", "mesh: {dp: 64, tp: 64}",
+         "job.yaml: clusters.mesh: cluster paris: 4096 ranks, at most 1024 are possible"},
+        {"threads: 2", "mesh: {tp: 3}",
+         "job.yaml: clusters.mesh: cluster paris cannot run this model"},
+        {"threads: 2", "launcher: srun",
+         "job.yaml:7: clusters.launcher: \"srun\" is not one of: local, mpirun"},
         {"fr: 1", "fr: -1", "job.yaml:7: clusters.sources: weight of fr must be a number above 0"},
         {"name: paris, ", "", "job.yaml:7: clusters.name: is missing"},
         {"lr: 2e-3", "lr: nan", "job.yaml:5: optim.lr: \"nan\" is not a number"},
@@ -144,8 +154,11 @@ static void test_json_round_trip(void **state) {
     assert_int_equal(parse(good, &j), NEB_OK);
     assert_int_equal(agent_job_set(&j, "optim.lr=0.0017"), NEB_OK);
     assert_int_equal(agent_job_set(&j, "trainable.freeze=[embeddings]"), NEB_OK);
+    j.clusters[0].mesh = (struct intra_mesh_config){1, 1, 2};
+    j.clusters[0].launcher = AGENT_LAUNCHER_MPIRUN;
     json_t *json = agent_job_to_json(&j);
     assert_int_equal(agent_job_from_json(json, &k), NEB_OK);
+    assert_memory_equal(&j.clusters, &k.clusters, sizeof j.clusters);
     json_t *again = agent_job_to_json(&k);
     assert_true(json_equal(json, again));
     assert_memory_equal(&j.optim, &k.optim, sizeof j.optim); // floats to the bit

@@ -36,11 +36,14 @@ static struct inter_record a_record(uint8_t n) {
                              .eta = 0.9f,
                              .mu = 0.6f,
                              .n = n,
-                             .plan_interval = 20,
-                             .plan_overlap = 3};
+                             .n_plans = 2,
+                             .plans = {{20, 3}, {10, 1}},
+                             .n_accepts = 2};
     memset(r.job, 7, sizeof r.job);
     memset(r.previous, 0x55, sizeof r.previous);
     memset(r.sig, 0x99, sizeof r.sig);
+    r.accepts[0].epoch = 12345;
+    r.accepts[1].member = 3;
     for (uint8_t i = 0; i < n; i++) {
         r.entries[i] = (struct inter_entry){.member = i,
                                             .flags = INTER_FINAL,
@@ -111,7 +114,12 @@ static void test_record_round_trip(void **state) {
         assert_int_equal(got.term, r.term);
         assert_int_equal(got.leader, r.leader);
         assert_true(got.eta == r.eta && got.mu == r.mu);
-        assert_int_equal(got.plan_interval, 20);
+        assert_int_equal(got.n_plans, 2);
+        assert_int_equal(got.plans[0].interval, 20);
+        assert_int_equal(got.plans[1].overlap, 1);
+        assert_int_equal(got.n_accepts, 2);
+        assert_int_equal(got.accepts[0].epoch, 12345);
+        assert_int_equal(got.accepts[1].member, 3);
         assert_memory_equal(got.previous, r.previous, sizeof r.previous);
         assert_int_equal(got.entries[n - 1].bytes, 999u + n);
         assert_int_equal(got.entries[n - 1].tokens, 1ull << (3 * (n - 1)));
@@ -222,11 +230,15 @@ static void test_record_limits(void **state) {
     REFUSED(entries[0].clip, 1.5f);
     REFUSED(entries[0].clip, NAN);
     REFUSED(entries[0].clip, INFINITY);
+    REFUSED(entries[0].verdict, INTER_REJECTED + 1);
+    REFUSED(n_accepts, INTER_MEMBERS_MAX + 1);
+    REFUSED(accepts[1].member, 0); // twice the same voter
+    REFUSED(accepts[1].member, INTER_MEMBERS_MAX);
 #undef REFUSED
     // A count of entries beyond the array must be refused before the first one is read.
     struct neb_buf b = record_bytes(&r);
     struct inter_record got;
-    size_t at = 16 + 4 + 4 + 4 + 1 + 1 + 4 + 4 + 32;
+    size_t at = 4 + 1 + 16 + 4 + 4 + 1 + 4 + 4 + 32;
     assert_int_equal(b.p[at], 3);
     for (int n = INTER_MEMBERS_MAX + 1; n < 256; n++) {
         b.p[at] = (uint8_t)n;
@@ -235,17 +247,18 @@ static void test_record_limits(void **state) {
     neb_buf_free(&b);
 }
 
-// What is signed and hashed is all but the signature: every other byte changes it.
+// The hash names the value: all but term and leader in front, signature and votes behind; what is signed has those too.
 static void test_hash_and_body(void **state) {
     (void)state;
+    const size_t front = 4 + 1;
     struct inter_record r = a_record(2), got;
     struct neb_buf b = record_bytes(&r), body = {0};
     uint8_t want[INTER_SHA_BYTES], have[INTER_SHA_BYTES], sha[INTER_SHA_BYTES];
     inter_record_hash(&r, want);
     inter_record_put_body(&body, &r);
-    assert_int_equal(body.len + INTER_SIG_BYTES, b.len);
+    assert_int_equal(body.len + INTER_SIG_BYTES + 1 + 2 * (1 + 8 + INTER_SIG_BYTES), b.len);
     assert_memory_equal(body.p, b.p, body.len);
-    neb_sha256(body.p, body.len, sha);
+    neb_sha256(body.p + front, body.len - front, sha);
     assert_memory_equal(sha, want, sizeof want);
     unsigned parsed = 0;
     for (size_t i = 0; i < b.len; i++) {
@@ -253,13 +266,38 @@ static void test_hash_and_body(void **state) {
         if (record_parses(b.p, b.len, &got)) {
             parsed++;
             inter_record_hash(&got, have);
-            assert_int_equal(memcmp(have, want, sizeof want) == 0, i >= body.len);
+            assert_int_equal(memcmp(have, want, sizeof want) == 0, i < front || i >= body.len);
         }
         b.p[i] ^= 1;
     }
     assert_true(parsed > 150);
     neb_buf_free(&b);
     neb_buf_free(&body);
+}
+
+static void test_standing(void **state) {
+    (void)state;
+    struct inter_standing s = {.term = 7, .joined = true, .epoch = 99, .renewed = 0x8001}, got;
+    struct neb_buf b = {0};
+    memset(s.job, 3, sizeof s.job);
+    for (int i = 0; i < INTER_MEMBERS_MAX; i++)
+        s.epochs[i] = 1000u + (unsigned)i;
+    inter_standing_put(&b, &s);
+    struct neb_rd r = neb_rd_make(b.p, b.len);
+    assert_true(inter_standing_get(&r, &got));
+    assert_int_equal(got.term, 7);
+    assert_true(got.joined);
+    assert_int_equal(got.epoch, 99);
+    assert_int_equal(got.renewed, 0x8001);
+    assert_memory_equal(got.epochs, s.epochs, sizeof s.epochs);
+    for (size_t n = 0; n < b.len; n++) {
+        r = neb_rd_make(b.p, n);
+        assert_false(inter_standing_get(&r, &got));
+    }
+    b.p[0] = 2; // another version
+    r = neb_rd_make(b.p, b.len);
+    assert_false(inter_standing_get(&r, &got));
+    neb_buf_free(&b);
 }
 
 static void test_key(void **state) {
@@ -292,6 +330,7 @@ int main(void) {
                                        cmocka_unit_test(test_manifest_limits),
                                        cmocka_unit_test(test_record_limits),
                                        cmocka_unit_test(test_hash_and_body),
+                                       cmocka_unit_test(test_standing),
                                        cmocka_unit_test(test_key)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

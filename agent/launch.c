@@ -1,0 +1,89 @@
+#include "agent/launch.h"
+#include "agent/base/log.h"
+#include "agent/worker.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+static bool in_path(const char *program) {
+    const char *at = getenv("PATH");
+    char file[NEB_PATH_MAX];
+    while (at && *at) {
+        int n = (int)strcspn(at, ":");
+        if (snprintf(file, sizeof file, "%.*s/%s", n, at, program) < (int)sizeof file &&
+            access(file, X_OK) == 0)
+            return true;
+        at += n + (at[n] == ':');
+    }
+    return false;
+}
+
+enum neb_status agent_launch_worker(const struct agent_cluster *c, const char *exe,
+                                    const char *socket_path, const char *job,
+                                    struct agent_launch *out) {
+    // Open MPI's settings, as variables: another MPI does not stumble over them.
+    static const char *const here[] = {
+        "OMPI_MCA_rmaps_base_oversubscribe=1",     // ranks share processors if they must
+        "OMPI_MCA_hwloc_base_binding_policy=none", // and their threads are not tied to one
+        "OMPI_MCA_mpi_yield_when_idle=1",
+    };
+    static const char *const root[] = {"OMPI_ALLOW_RUN_AS_ROOT=1",
+                                       "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"};
+    int ranks = agent_cluster_ranks(c), n = 0;
+    bool local = c->launcher == AGENT_LAUNCHER_LOCAL;
+    long cpus = c->threads ? c->threads : sysconf(_SC_NPROCESSORS_ONLN);
+    if (ranks == 1) {
+        const char *const alone[] = {exe, "worker", socket_path, job, NULL};
+        memcpy(out->argv, alone, sizeof alone);
+        return NEB_OK;
+    }
+    if (!in_path("mpirun"))
+        return neb_fail(
+            NEB_ERR_UNSUPPORTED,
+            "cluster %s has a mesh of %d ranks, but there is no mpirun on this machine; "
+            "install Open MPI (configs/install-deps) or remove `mesh`",
+            c->name, ranks);
+    NEB_TRY(intra_comm_mpi_find());
+    snprintf(out->ranks, sizeof out->ranks, "%d", ranks);
+    snprintf(out->threads, sizeof out->threads, "%ld",
+             !local              ? (long)c->threads
+             : cpus / ranks >= 1 ? cpus / ranks
+                                 : 1);
+    out->argv[n++] = "/usr/bin/env";
+    for (size_t i = 0; local && i < sizeof here / sizeof here[0]; i++)
+        out->argv[n++] = here[i];
+    for (size_t i = 0; geteuid() == 0 && i < sizeof root / sizeof root[0]; i++)
+        out->argv[n++] = root[i];
+    const char *const rest[] = {"mpirun",    "-n", out->ranks, exe,          "worker",
+                                socket_path, job,  "--mpi",    out->threads, NULL};
+    NEB_ASSERT((size_t)n + sizeof rest / sizeof rest[0] <= AGENT_LAUNCH_ARGS);
+    memcpy(out->argv + n, rest, sizeof rest);
+    return NEB_OK;
+}
+
+static enum neb_status follow(struct intra_comm *world, int threads) {
+    struct kern *K = NULL;
+    char name[32];
+    snprintf(name, sizeof name, "rank %d", world->rank);
+    neb_log_set_name(name);
+    signal(SIGINT, SIG_IGN); // rank 0 decides when to stop
+    NEB_TRY(kern_cpu_create(threads, &K));
+    enum neb_status st = intra_team_serve(world, K);
+    kern_destroy(&K);
+    return st;
+}
+
+enum neb_status agent_launch_rank(const char *socket_path, const char *job, int threads) {
+    struct intra_comm *world = NULL;
+    prctl(PR_SET_PDEATHSIG, SIGTERM); // a killed mpirun must not leave ranks behind
+    NEB_TRY(intra_comm_mpi(&world));
+    enum neb_status st = world->rank == 0 ? agent_worker_run(socket_path, job, world, threads)
+                                          : follow(world, threads);
+    if (st != NEB_OK)
+        world->ops->abort(world); // the others may wait for this rank
+    intra_comm_destroy(&world);
+    return st;
+}

@@ -1,0 +1,22 @@
+// How the worker of a cluster is started: one process, or one rank a place of the mesh through mpirun. Rank 0 is the worker
+// that the agent knows; the others follow it (intra/team.h).
+#ifndef AGENT_LAUNCH_H
+#define AGENT_LAUNCH_H
+#include "agent/config.h"
+
+enum { AGENT_LAUNCH_ARGS = 24 };
+struct agent_launch {
+    const char
+        *argv[AGENT_LAUNCH_ARGS]; // NULL-terminated; points into this struct and the arguments
+    char ranks[24], threads[24];
+};
+// NEB_ERR_UNSUPPORTED: the mesh has several ranks, and this machine has no mpirun or this build no MPI.
+NEB_MUST_CHECK enum neb_status agent_launch_worker(const struct agent_cluster *c, const char *exe,
+                                                   const char *socket_path, const char *job,
+                                                   struct agent_launch *out);
+
+// `nebula worker SOCKET JOB --mpi THREADS`: a rank. Returns when the job is done.
+NEB_MUST_CHECK enum neb_status agent_launch_rank(const char *socket_path, const char *job,
+                                                 int threads);
+
+#endif

@@ -1,0 +1,104 @@
+// Collectives between the ranks of one cluster, behind one table: `self` (one rank, no library), `mpi` (host memory),
+// `nccl` (device memory). Every implementation passes tests/conform/test_comm.c.
+//
+// What holds for all of them:
+//
+// - A communicator is a group of ranks 0..size-1. Each collective is called by all ranks of it, in the same order, with
+//   the same sizes; what happens otherwise is undefined (a hang, a wrong sum, an error).
+// - Buffers are the caller's: in host memory for self and mpi; in device memory for nccl, which also takes host memory and
+//   stages it.
+// - A call blocks until its result is in the buffer, unless the slot says otherwise, and may wait for the slowest rank.
+// - A reduction leaves the same bits on every rank, and the same bits again for the same inputs, ranks and library.
+//   Replicated parameters stay equal because of it. Between different group sizes results differ by rounding.
+// - One thread uses a communicator and those split from it.
+// - Errors: NEB_ERR_IO (the library or a peer failed; logged here), NEB_ERR_TIMEOUT (nccl: a peer did not come in
+//   time), NEB_ERR_LIMIT (a size the library cannot take), NEB_ERR_STATE (after abort). After any error but LIMIT the
+//   group is lost: abort it, and start again from a checkpoint.
+#ifndef INTRA_COMM_H
+#define INTRA_COMM_H
+#include "agent/base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum intra_comm_type { INTRA_COMM_F32, INTRA_COMM_F64, INTRA_COMM_U64 };
+enum intra_comm_op { INTRA_COMM_SUM, INTRA_COMM_MAX };
+
+struct intra_comm;
+
+// A send in progress. Zeroed: none.
+struct intra_comm_send {
+    void *handle; // the implementation's
+};
+
+struct intra_comm_ops {
+    const char *name;
+
+    // x (n) = sum or maximum over all ranks, in place. n 0 is allowed.
+    enum neb_status (*all_reduce)(struct intra_comm *c, void *x, size_t n, enum intra_comm_type t,
+                                  enum intra_comm_op op);
+    // x (size, n) fp32: afterwards row `rank` holds the sum of that row over all ranks; the other rows are undefined.
+    enum neb_status (*reduce_scatter)(struct intra_comm *c, float *x, size_t n);
+    // x (size, n) fp32: every rank has filled row `rank`; afterwards all rows are filled on every rank.
+    enum neb_status (*all_gather)(struct intra_comm *c, float *x, size_t n);
+    // x (bytes) of rank root reaches all.
+    enum neb_status (*broadcast)(struct intra_comm *c, void *x, size_t bytes, int root);
+
+    // Point to point. Messages from one rank to another with one tag arrive in the order of sending; a message is
+    // received with exactly its size and tag. nccl ignores tags and sizes that differ: there the order alone pairs
+    // messages, and a receive waits for this rank's earlier sends of the same communicator; so ranks must not send in a
+    // circle before they receive.
+    // send does not wait for the receiver; the buffer is the library's until wait() returns. wait on a zeroed or
+    // finished send returns at once; it clears *s also on failure.
+    enum neb_status (*send)(struct intra_comm *c, const void *x, size_t bytes, int to, int tag,
+                            struct intra_comm_send *s);
+    enum neb_status (*wait)(struct intra_comm *c, struct intra_comm_send *s);
+    enum neb_status (*recv)(struct intra_comm *c, void *x, size_t bytes, int from, int tag);
+
+    enum neb_status (*barrier)(struct intra_comm *c);
+    // Collective over c: ranks with the same color (>= 0) form a new communicator, ordered by key, then by old rank.
+    // The new one is the caller's, may outlive no abort of c, and is destroyed before c.
+    enum neb_status (*split)(struct intra_comm *c, int color, int key, struct intra_comm **out);
+
+    // Optional (NULL: nothing to do). Ends what other ranks wait for: mpi ends all processes of the job and does not
+    // return; nccl gives up outstanding calls, and later calls of this communicator fail with NEB_ERR_STATE. Not
+    // collective.
+    void (*abort)(struct intra_comm *c);
+    // Frees c. Collective over its ranks in good order; after an error or abort any rank may call it alone.
+    void (*destroy)(struct intra_comm *c);
+};
+
+struct intra_comm {
+    const struct intra_comm_ops *ops;
+    void *ctx; // the implementation's
+    int rank, size;
+};
+
+// One rank alone. Never fails but for memory.
+NEB_MUST_CHECK enum neb_status intra_comm_self(struct intra_comm **out);
+// The ranks that mpirun started this process with. The object libnebula_mpi.so is looked for beside the program and in
+// ../lib/nebula; NEB_ERR_UNSUPPORTED when it or its MPI library cannot be loaded. At most once a process, and to be
+// destroyed before it exits.
+NEB_MUST_CHECK enum neb_status intra_comm_mpi(struct intra_comm **out);
+// Whether the object is there at all, for whoever starts the ranks. NEB_ERR_UNSUPPORTED says where it was looked for.
+NEB_MUST_CHECK enum neb_status intra_comm_mpi_find(void);
+// The same ranks as `boot` over NCCL on the CUDA device `device` of this process: boot carries the identifier to all
+// ranks and is otherwise not used. A call gives up after timeout_ms. NEB_ERR_UNSUPPORTED where libnebula_nccl.so, NCCL
+// or the device is missing. Collective over boot.
+NEB_MUST_CHECK enum neb_status intra_comm_nccl(struct intra_comm *boot, int device,
+                                               int64_t timeout_ms, struct intra_comm **out);
+void intra_comm_destroy(struct intra_comm **c); // NULL-safe
+
+static inline size_t intra_comm_type_bytes(enum intra_comm_type t) {
+    return t == INTRA_COMM_F32 ? 4 : 8;
+}
+
+// What a loadable object exports: intra_comm_mpi_open and intra_comm_nccl_open. `version` guards against an object of
+// another build.
+enum { INTRA_COMM_VERSION = 1 };
+typedef enum neb_status intra_comm_mpi_opener(int version, struct intra_comm **out);
+typedef enum neb_status intra_comm_nccl_opener(int version, struct intra_comm *boot, int device,
+                                               int64_t timeout_ms, struct intra_comm **out);
+
+#endif

@@ -1,0 +1,77 @@
+// Finds the objects that need a library which not every host has, and hands over to them.
+#include "agent/base/clock.h"
+#include "agent/base/fs.h"
+#include "intra/comm.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+// What the objects call of base must be in the program, also where it calls nothing of it itself.
+extern void (*const intra_comm_needs[])(void);
+void (*const intra_comm_needs[])(void) = {(void (*)(void))neb_fail, (void (*)(void))neb_now,
+                                          (void (*)(void))neb_assert_failed};
+
+void intra_comm_destroy(struct intra_comm **cp) {
+    if (*cp)
+        (*cp)->ops->destroy(*cp);
+    *cp = NULL;
+}
+
+// Beside the program (a build folder), one up (its tests), and where an installation keeps it. Nothing else: a search
+// path from the environment would let its owner run code in a job.
+static enum neb_status object_path(const char *name, char *out, size_t cap) {
+    static const char *const places[] = {"", "../", "../lib/nebula/"};
+    char exe[NEB_PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
+    if (n < 0)
+        return neb_fail_errno("cannot read /proc/self/exe");
+    exe[n] = 0;
+    char *slash = strrchr(exe, '/');
+    slash[1] = 0;
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++)
+        if (snprintf(out, cap, "%s%s%s", exe, places[i], name) < (int)cap && access(out, R_OK) == 0)
+            return NEB_OK;
+    return neb_fail(NEB_ERR_UNSUPPORTED,
+                    "%s is neither in %s nor in its ../lib/nebula: this build has no such "
+                    "communication; install the library (configs/install-deps) and build again",
+                    name, exe);
+}
+
+enum neb_status intra_comm_mpi_find(void) {
+    char path[NEB_PATH_MAX];
+    return object_path("libnebula_mpi.so", path, sizeof path);
+}
+
+// The object stays loaded: its library keeps threads and handlers that cannot be unloaded.
+static enum neb_status load(const char *object, const char *symbol, void **out) {
+    char path[NEB_PATH_MAX];
+    NEB_TRY(object_path(object, path, sizeof path));
+    // Global: MPI libraries load parts of their own that look for its symbols.
+    void *so = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+    if (!so)
+        return neb_fail(NEB_ERR_UNSUPPORTED, "cannot load %s: %s", path, dlerror());
+    if (!(*out = dlsym(so, symbol)))
+        return neb_fail(NEB_ERR_UNSUPPORTED, "%s has no %s: it is not of this build", path, symbol);
+    return NEB_OK;
+}
+
+enum neb_status intra_comm_mpi(struct intra_comm **out) {
+    union {
+        void *p;
+        intra_comm_mpi_opener *open;
+    } s;
+    NEB_TRY(load("libnebula_mpi.so", "intra_comm_mpi_open", &s.p));
+    return s.open(INTRA_COMM_VERSION, out);
+}
+
+enum neb_status intra_comm_nccl(struct intra_comm *boot, int device, int64_t timeout_ms,
+                                struct intra_comm **out) {
+    union {
+        void *p;
+        intra_comm_nccl_opener *open;
+    } s;
+    NEB_TRY(load("libnebula_nccl.so", "intra_comm_nccl_open", &s.p));
+    return s.open(INTRA_COMM_VERSION, boot, device, timeout_ms, out);
+}

@@ -1,0 +1,418 @@
+// Collectives over NCCL (2.28), between GPUs. Built as an object of its own (libnebula_nccl.so). Buffers are in device
+// memory; host memory is taken too and staged through the device, so that a step's few numbers need no second communicator.
+//
+// Communicators are non-blocking and every wait is bounded. A call that hangs because a peer died ends in time:
+//
+//     nccl… ──► ncclInProgress? poll ncclCommGetAsyncError ──► enqueued ──► poll stream and async error ──► done
+//                        └──────────── error or no time left: ncclCommAbort, NEB_ERR_IO or NEB_ERR_TIMEOUT ─┘
+//
+// One stream a communicator: its operations run in the order of the calls on every rank. So a receive waits for the sends
+// before it on this communicator; ranks that send in a circle before they receive would wait for each other. Pipelines
+// send down and up over two communicators (mesh.h), where there is no circle.
+#include "agent/base/clock.h"
+#include "intra/comm.h"
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+struct nccl {
+    ncclComm_t comm; // NULL once aborted
+    cudaStream_t stream;
+    int64_t timeout_ms;
+};
+
+static struct nccl *nccl_of(struct intra_comm *c) { return c->ctx; }
+
+static void give_up(struct intra_comm *c) {
+    struct nccl *n = nccl_of(c);
+    if (n->comm)
+        (void)ncclCommAbort(n->comm); // frees it too; its own failure changes nothing any more
+    n->comm = NULL;
+}
+
+static enum neb_status usable(struct intra_comm *c, const char *what) {
+    return nccl_of(c)->comm ? NEB_OK
+                            : neb_fail(NEB_ERR_STATE,
+                                       "NCCL: %s on a communicator that was given up before", what);
+}
+
+static enum neb_status broken(struct intra_comm *c, ncclResult_t r, const char *what) {
+    enum neb_status st =
+        neb_fail(NEB_ERR_IO, "NCCL: %s failed on rank %d of %d: %s (%s)", what, c->rank, c->size,
+                 ncclGetErrorString(r), ncclGetLastError(nccl_of(c)->comm));
+    give_up(c);
+    return st;
+}
+
+static enum neb_status late(struct intra_comm *c, const char *what) {
+    enum neb_status st =
+        neb_fail(NEB_ERR_TIMEOUT,
+                 "NCCL: %s on rank %d of %d has not ended after %lld ms: a rank or its network is "
+                 "gone, or the ranks disagree on what comes next",
+                 what, c->rank, c->size, (long long)nccl_of(c)->timeout_ms);
+    give_up(c);
+    return st;
+}
+
+static enum neb_status cuda_failed(struct intra_comm *c, cudaError_t e, const char *what) {
+    enum neb_status st =
+        neb_fail(e == cudaErrorMemoryAllocation ? NEB_ERR_NOMEM : NEB_ERR_IO,
+                 "NCCL: %s on rank %d: CUDA says: %s", what, c->rank, cudaGetErrorString(e));
+    give_up(c);
+    return st;
+}
+
+// Spins at first: a step's collectives end within microseconds.
+static void pause_a_little(int turn) {
+    const struct timespec t = {.tv_nsec = 50000};
+    if (turn > 1000)
+        nanosleep(&t, NULL);
+}
+
+static neb_ns deadline(const struct intra_comm *c) {
+    return neb_now() + ((const struct nccl *)c->ctx)->timeout_ms * NEB_MS;
+}
+
+// r: what a call returned. Until it is enqueued.
+static enum neb_status settle(struct intra_comm *c, ncclResult_t r, const char *what) {
+    neb_ns end = deadline(c);
+    for (int turn = 0; r == ncclInProgress; turn++) {
+        ncclResult_t asked = ncclCommGetAsyncError(nccl_of(c)->comm, &r);
+        if (asked != ncclSuccess)
+            return broken(c, asked, what);
+        if (r == ncclInProgress && neb_now() > end)
+            return late(c, what);
+        pause_a_little(turn);
+    }
+    return r == ncclSuccess ? NEB_OK : broken(c, r, what);
+}
+
+// Until everything up to `event` (NULL: all that was enqueued) has run.
+static enum neb_status finish(struct intra_comm *c, cudaEvent_t event, const char *what) {
+    struct nccl *n = nccl_of(c);
+    neb_ns end = deadline(c);
+    for (int turn = 0;; turn++) {
+        ncclResult_t r = ncclSuccess;
+        cudaError_t e = event ? cudaEventQuery(event) : cudaStreamQuery(n->stream);
+        if (e == cudaSuccess)
+            return NEB_OK;
+        if (e != cudaErrorNotReady)
+            return cuda_failed(c, e, what);
+        ncclResult_t asked = ncclCommGetAsyncError(n->comm, &r);
+        if (asked != ncclSuccess || (r != ncclSuccess && r != ncclInProgress))
+            return broken(c, asked != ncclSuccess ? asked : r, what);
+        if (neb_now() > end)
+            return late(c, what);
+        pause_a_little(turn);
+    }
+}
+
+// ---- host memory ----------------------------------------------------------------------------------------------
+
+// A buffer as the device sees it: itself, or a copy that goes back after the operation.
+struct staged {
+    void *host; // NULL: the buffer was the device's already
+    void *device;
+    size_t bytes;
+};
+
+static enum neb_status stage(struct intra_comm *c, const void *x, size_t bytes, bool fill,
+                             struct staged *out) {
+    struct nccl *n = nccl_of(c);
+    struct cudaPointerAttributes a;
+    cudaError_t e = cudaPointerGetAttributes(&a, x);
+    *out = (struct staged){.device = (void *)(uintptr_t)x, .bytes = bytes};
+    if (e == cudaSuccess &&
+        (a.type == cudaMemoryTypeDevice || a.type == cudaMemoryTypeManaged || bytes == 0))
+        return NEB_OK;
+    if (e != cudaSuccess)
+        return cuda_failed(c, e, "looking at a buffer");
+    out->host = (void *)(uintptr_t)x;
+    if ((e = cudaMallocAsync(&out->device, bytes, n->stream)) != cudaSuccess)
+        return cuda_failed(c, e, "staging a buffer");
+    if (fill && (e = cudaMemcpyAsync(out->device, x, bytes, cudaMemcpyHostToDevice, n->stream)) !=
+                    cudaSuccess)
+        return cuda_failed(c, e, "staging a buffer");
+    return NEB_OK;
+}
+
+// Enqueues the way back and the release.
+static enum neb_status unstage(struct intra_comm *c, struct staged *s, bool back) {
+    struct nccl *n = nccl_of(c);
+    cudaError_t e = cudaSuccess;
+    if (!s->host)
+        return NEB_OK;
+    if (back)
+        e = cudaMemcpyAsync(s->host, s->device, s->bytes, cudaMemcpyDeviceToHost, n->stream);
+    cudaError_t freed = cudaFreeAsync(s->device, n->stream);
+    s->host = NULL;
+    if (e != cudaSuccess || freed != cudaSuccess)
+        return cuda_failed(c, e != cudaSuccess ? e : freed, "unstaging a buffer");
+    return NEB_OK;
+}
+
+// ---- operations -----------------------------------------------------------------------------------------------
+
+static ncclDataType_t type_of(enum intra_comm_type t) {
+    return t == INTRA_COMM_F32 ? ncclFloat32 : t == INTRA_COMM_F64 ? ncclFloat64 : ncclUint64;
+}
+
+// One collective, in place on x: enqueue, then wait.
+enum kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST };
+struct call {
+    enum kind kind;
+    const char *what;
+    size_t n; // elements; of one rank for scatter and gather
+    ncclDataType_t type;
+    ncclRedOp_t op;
+    int root;
+};
+
+static ncclResult_t enqueue(struct intra_comm *c, const struct call *k, void *x) {
+    struct nccl *n = nccl_of(c);
+    char *own = (char *)x + (size_t)c->rank * k->n * sizeof(float);
+    switch (k->kind) {
+    case ALL_REDUCE: return ncclAllReduce(x, x, k->n, k->type, k->op, n->comm, n->stream);
+    case REDUCE_SCATTER: return ncclReduceScatter(x, own, k->n, k->type, k->op, n->comm, n->stream);
+    case ALL_GATHER: return ncclAllGather(own, x, k->n, k->type, n->comm, n->stream);
+    case BROADCAST: return ncclBroadcast(x, x, k->n, k->type, k->root, n->comm, n->stream);
+    }
+    return ncclInvalidArgument;
+}
+
+static enum neb_status collective(struct intra_comm *c, const struct call *k, void *x,
+                                  size_t bytes) {
+    struct staged s;
+    NEB_TRY(usable(c, k->what));
+    if (!bytes)
+        return NEB_OK;
+    NEB_TRY(stage(c, x, bytes, true, &s));
+    NEB_TRY(settle(c, enqueue(c, k, s.device), k->what));
+    NEB_TRY(unstage(c, &s, true));
+    return finish(c, NULL, k->what);
+}
+
+static enum neb_status all_reduce(struct intra_comm *c, void *x, size_t n, enum intra_comm_type t,
+                                  enum intra_comm_op op) {
+    const struct call k = {.kind = ALL_REDUCE,
+                           .what = "all-reduce",
+                           .n = n,
+                           .type = type_of(t),
+                           .op = op == INTRA_COMM_SUM ? ncclSum : ncclMax};
+    return collective(c, &k, x, n * intra_comm_type_bytes(t));
+}
+
+static enum neb_status reduce_scatter(struct intra_comm *c, float *x, size_t n) {
+    const struct call k = {.kind = REDUCE_SCATTER,
+                           .what = "reduce-scatter",
+                           .n = n,
+                           .type = ncclFloat32,
+                           .op = ncclSum};
+    return collective(c, &k, x, n * (size_t)c->size * sizeof *x);
+}
+
+static enum neb_status all_gather(struct intra_comm *c, float *x, size_t n) {
+    const struct call k = {.kind = ALL_GATHER, .what = "all-gather", .n = n, .type = ncclFloat32};
+    return collective(c, &k, x, n * (size_t)c->size * sizeof *x);
+}
+
+static enum neb_status broadcast(struct intra_comm *c, void *x, size_t bytes, int root) {
+    const struct call k = {
+        .kind = BROADCAST, .what = "broadcast", .n = bytes, .type = ncclUint8, .root = root};
+    NEB_ASSERT(root >= 0 && root < c->size);
+    return collective(c, &k, x, bytes);
+}
+
+struct sending {
+    struct staged s;
+    cudaEvent_t done;
+};
+
+static enum neb_status send(struct intra_comm *c, const void *x, size_t bytes, int to, int tag,
+                            struct intra_comm_send *out) {
+    struct nccl *n = nccl_of(c);
+    (void)tag;
+    out->handle = NULL;
+    NEB_ASSERT(to >= 0 && to < c->size);
+    NEB_TRY(usable(c, "send"));
+    struct sending *g = calloc(1, sizeof *g);
+    if (!g)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for a send of %zu bytes", bytes);
+    cudaError_t e = cudaEventCreateWithFlags(&g->done, cudaEventDisableTiming);
+    enum neb_status st =
+        e == cudaSuccess ? stage(c, x, bytes, true, &g->s) : cuda_failed(c, e, "sending");
+    if (st == NEB_OK)
+        st = settle(c, ncclSend(g->s.device, bytes, ncclUint8, to, n->comm, n->stream), "send");
+    if (st == NEB_OK)
+        st = unstage(c, &g->s, false);
+    if (st == NEB_OK && (e = cudaEventRecord(g->done, n->stream)) != cudaSuccess)
+        st = cuda_failed(c, e, "sending");
+    if (st == NEB_OK) {
+        out->handle = g;
+        return NEB_OK;
+    }
+    if (g->done)
+        (void)cudaEventDestroy(g->done);
+    free(g);
+    return st;
+}
+
+static enum neb_status wait_send(struct intra_comm *c, struct intra_comm_send *s) {
+    struct sending *g = s->handle;
+    s->handle = NULL;
+    if (!g)
+        return NEB_OK;
+    enum neb_status st = usable(c, "send");
+    if (st == NEB_OK)
+        st = finish(c, g->done, "send");
+    (void)cudaEventDestroy(g->done);
+    free(g);
+    return st;
+}
+
+static enum neb_status recv(struct intra_comm *c, void *x, size_t bytes, int from, int tag) {
+    struct nccl *n = nccl_of(c);
+    struct staged s;
+    (void)tag;
+    NEB_ASSERT(from >= 0 && from < c->size);
+    NEB_TRY(usable(c, "receive"));
+    NEB_TRY(stage(c, x, bytes, false, &s));
+    NEB_TRY(settle(c, ncclRecv(s.device, bytes, ncclUint8, from, n->comm, n->stream), "receive"));
+    NEB_TRY(unstage(c, &s, true));
+    return finish(c, NULL, "receive");
+}
+
+static enum neb_status barrier(struct intra_comm *c) {
+    uint64_t nothing = 0;
+    return all_reduce(c, &nothing, 1, INTRA_COMM_U64, INTRA_COMM_SUM);
+}
+
+// ---- communicators --------------------------------------------------------------------------------------------
+
+static const struct intra_comm_ops nccl_ops;
+
+static enum neb_status make(int64_t timeout_ms, int rank, int size, struct intra_comm **out) {
+    struct intra_comm *c = calloc(1, sizeof *c);
+    struct nccl *n = calloc(1, sizeof *n);
+    if (!c || !n) {
+        free(c);
+        free(n);
+        return neb_fail(NEB_ERR_NOMEM, "out of memory creating a communicator");
+    }
+    n->timeout_ms = timeout_ms;
+    *c = (struct intra_comm){.ops = &nccl_ops, .ctx = n, .rank = rank, .size = size};
+    cudaError_t e = cudaStreamCreateWithFlags(&n->stream, cudaStreamNonBlocking);
+    if (e != cudaSuccess) {
+        enum neb_status st =
+            neb_fail(NEB_ERR_IO, "NCCL: no stream for a communicator: %s", cudaGetErrorString(e));
+        free(n);
+        free(c);
+        return st;
+    }
+    *out = c;
+    return NEB_OK;
+}
+
+static void destroy(struct intra_comm *c) {
+    struct nccl *n = nccl_of(c);
+    if (n->comm && settle(c, ncclCommFinalize(n->comm), "finalize") == NEB_OK)
+        (void)ncclCommDestroy(n->comm); // local by now
+    (void)cudaStreamDestroy(n->stream);
+    free(n);
+    free(c);
+}
+
+static enum neb_status split(struct intra_comm *c, int color, int key, struct intra_comm **out) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    struct intra_comm *part = NULL;
+    NEB_ASSERT(color >= 0);
+    NEB_TRY(usable(c, "split"));
+    NEB_TRY(make(nccl_of(c)->timeout_ms, 0, 1, &part));
+    struct nccl *n = nccl_of(part);
+    config.blocking = 0;
+    enum neb_status st =
+        settle(c, ncclCommSplit(nccl_of(c)->comm, color, key, &n->comm, &config), "split");
+    if (st == NEB_OK)
+        st = settle(part, ncclInProgress, "split");
+    if (st == NEB_OK && (ncclCommUserRank(n->comm, &part->rank) != ncclSuccess ||
+                         ncclCommCount(n->comm, &part->size) != ncclSuccess))
+        st = neb_fail(NEB_ERR_IO, "NCCL: a new communicator does not know its ranks");
+    if (st != NEB_OK) {
+        give_up(part);
+        destroy(part);
+        return st;
+    }
+    *out = part;
+    return NEB_OK;
+}
+
+static const struct intra_comm_ops nccl_ops = {
+    .name = "nccl",
+    .all_reduce = all_reduce,
+    .reduce_scatter = reduce_scatter,
+    .all_gather = all_gather,
+    .broadcast = broadcast,
+    .send = send,
+    .wait = wait_send,
+    .recv = recv,
+    .barrier = barrier,
+    .split = split,
+    .abort = give_up,
+    .destroy = destroy,
+};
+
+// The worst status of any rank: nobody may begin what another cannot.
+static enum neb_status agree(struct intra_comm *boot, enum neb_status st) {
+    uint64_t worst = (uint64_t)st;
+    NEB_TRY(boot->ops->all_reduce(boot, &worst, 1, INTRA_COMM_U64, INTRA_COMM_MAX));
+    return (enum neb_status)worst;
+}
+
+static enum neb_status prepare(struct intra_comm *boot, int device, int64_t timeout_ms,
+                               ncclUniqueId *id, struct intra_comm **out) {
+    cudaError_t e = cudaSetDevice(device);
+    if (e != cudaSuccess)
+        return neb_fail(NEB_ERR_UNSUPPORTED, "rank %d cannot use CUDA device %d: %s", boot->rank,
+                        device, cudaGetErrorString(e));
+    if (boot->rank == 0) {
+        ncclResult_t r = ncclGetUniqueId(id);
+        if (r != ncclSuccess)
+            return neb_fail(NEB_ERR_IO, "NCCL does not start: %s (%s)", ncclGetErrorString(r),
+                            ncclGetLastError(NULL));
+    }
+    return make(timeout_ms, boot->rank, boot->size, out);
+}
+
+intra_comm_nccl_opener intra_comm_nccl_open;
+
+enum neb_status intra_comm_nccl_open(int version, struct intra_comm *boot, int device,
+                                     int64_t timeout_ms, struct intra_comm **out) {
+    ncclUniqueId id;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    struct intra_comm *c = NULL;
+    if (version != INTRA_COMM_VERSION)
+        return neb_fail(NEB_ERR_UNSUPPORTED,
+                        "libnebula_nccl.so has interface %d, the program wants %d: install both "
+                        "from one build",
+                        INTRA_COMM_VERSION, version);
+    memset(&id, 0, sizeof id);
+    enum neb_status st = agree(boot, prepare(boot, device, timeout_ms, &id, &c));
+    if (st == NEB_OK)
+        st = boot->ops->broadcast(boot, &id, sizeof id, 0);
+    if (st == NEB_OK) {
+        config.blocking = 0;
+        struct nccl *n = nccl_of(c);
+        st = settle(c, ncclCommInitRankConfig(&n->comm, boot->size, id, boot->rank, &config),
+                    "start");
+    }
+    if (st != NEB_OK) {
+        if (c)
+            destroy(c);
+        return st;
+    }
+    *out = c;
+    return NEB_OK;
+}

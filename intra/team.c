@@ -1,0 +1,301 @@
+#include "intra/team.h"
+#include "intra/whole.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum order { ORDER_END, ORDER_STEP, ORDER_EVAL, ORDER_SAVE, ORDER_RESTORE, ORDER_PULL, ORDER_PUSH };
+
+struct message { // what goes to all ranks before each action; ranks run the same program
+    int32_t order, n;
+};
+
+struct hello { // first of all its size, which another build has another of; 0: nothing comes of it
+    struct intra_mesh_config mesh;
+    struct intra_trainer_config trainer;
+};
+
+struct intra_team {
+    struct intra_comm *world; // NULL: one rank
+    struct intra_mesh *mesh;
+    struct intra_trainer *trainer;
+    struct intra_model *model;
+    int32_t micros, added;     // of a step
+    int32_t *tokens, *targets; // (micros, batch, seq_len)
+    bool *wanted;              // (n_all_tensors)
+};
+
+static size_t micro_tokens(const struct intra_team *m) {
+    return (size_t)m->trainer->c.batch * (size_t)m->trainer->c.seq_len;
+}
+
+static enum neb_status spread(struct intra_team *m, void *x, size_t bytes) {
+    return m->world->ops->broadcast(m->world, x, bytes, 0);
+}
+
+static enum neb_status give(struct intra_team *m, enum order order, int32_t n) {
+    struct message x = {(int32_t)order, n};
+    return spread(m, &x, sizeof x);
+}
+
+// ---- what all ranks do together -------------------------------------------------------------------------------
+
+static enum neb_status do_step(struct intra_team *m, struct intra_step_stats *out) {
+    struct intra_trainer *t = m->trainer;
+    size_t n = micro_tokens(m);
+    int32_t dp = intra_mesh_dp(m->mesh), mine = intra_mesh_dp_rank(m->mesh);
+    NEB_TRY(spread(m, m->tokens, (size_t)m->micros * n * sizeof *m->tokens));
+    NEB_TRY(spread(m, m->targets, (size_t)m->micros * n * sizeof *m->targets));
+    for (int32_t k = 0; k < m->micros; k++) {
+        const int32_t *tokens = m->tokens + (size_t)k * n, *targets = m->targets + (size_t)k * n;
+        if (k % dp == mine)
+            intra_trainer_micro(t, tokens, targets);
+        else if (intra_mesh_owner(m->mesh))
+            intra_trainer_count(t, tokens, targets);
+    }
+    intra_trainer_update(t, out);
+    if (!intra_mesh_owner(m->mesh)) { // the owner counts for all
+        memset(t->input_counts, 0, (size_t)t->c.model.vocab * sizeof *t->input_counts);
+        memset(t->target_counts, 0, (size_t)t->c.model.vocab * sizeof *t->target_counts);
+    }
+    return out->status;
+}
+
+// tokens and targets (n, seq_len): given at the owner, room for them elsewhere.
+static enum neb_status do_eval(struct intra_team *m, int32_t *tokens, int32_t *targets, int n,
+                               double *loss) {
+    size_t bytes = (size_t)n * (size_t)m->trainer->c.seq_len * sizeof *tokens;
+    NEB_TRY(spread(m, tokens, bytes));
+    NEB_TRY(spread(m, targets, bytes));
+    *loss = intra_trainer_eval(m->trainer, tokens, targets, n);
+    return m->trainer->model->failed;
+}
+
+static enum neb_status do_move(struct intra_team *m, bool pull) {
+    struct intra_model *part = m->trainer->model, *whole = m->trainer->whole;
+    NEB_TRY(spread(m, m->wanted, (size_t)part->n_all_tensors * sizeof *m->wanted));
+    for (int32_t i = 0; i < whole->n_tensors; i++) {
+        const struct intra_tensor *t = &whole->tensors[i];
+        float *x = whole->params ? intra_param(whole, t) : NULL;
+        if (!m->wanted[t->index])
+            continue;
+        NEB_TRY(pull ? intra_whole_gather(part, t, INTRA_ARENA_PARAMS, part->params, x)
+                     : intra_whole_scatter(part, t, INTRA_ARENA_PARAMS, x, part->params));
+    }
+    return NEB_OK;
+}
+
+// ---- making and ending a team ---------------------------------------------------------------------------------
+
+static enum neb_status make_room(struct intra_team *m) {
+    struct intra_model *part = m->trainer->model;
+    size_t n = (size_t)m->micros * micro_tokens(m);
+    m->tokens = calloc(n, sizeof *m->tokens);
+    m->targets = calloc(n, sizeof *m->targets);
+    m->wanted = calloc((size_t)part->n_all_tensors, sizeof *m->wanted);
+    if (!m->tokens || !m->targets || !m->wanted)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for a step of %d micro-batches", m->micros);
+    if (!intra_mesh_owner(m->mesh))
+        return NEB_OK;
+    m->model = m->trainer->whole;
+    return m->model->params ? NEB_OK : intra_model_allocate(m->model, false);
+}
+
+static enum neb_status check(const struct hello *h) {
+    if (h->trainer.accumulate < 1 || h->trainer.accumulate % h->mesh.dp)
+        return neb_fail(NEB_ERR_INVALID,
+                        "mesh.dp: %d does not divide data.accumulate %d: the micro-batches of a "
+                        "step are dealt to the replicas",
+                        h->mesh.dp, h->trainer.accumulate);
+    return intra_mesh_check(&h->mesh, &h->trainer.model);
+}
+
+// A rank's part of the team; h is known to all by now, and was checked by the owner.
+static enum neb_status join(struct intra_team *m, const struct hello *h, struct kern *K) {
+    struct intra_trainer_config c = h->trainer;
+    m->micros = c.accumulate;
+    NEB_TRY(intra_mesh_create(&h->mesh, m->world, &m->mesh));
+    c.mesh = m->mesh;
+    c.accumulate /= h->mesh.dp;
+    enum neb_status st = intra_trainer_create(&c, K, &m->trainer);
+    if (st == NEB_OK)
+        st = make_room(m);
+    return intra_whole_agree(m->mesh, st);
+}
+
+static void free_team(struct intra_team **mp) {
+    struct intra_team *m = *mp;
+    if (!m)
+        return;
+    free(m->tokens);
+    free(m->targets);
+    free(m->wanted);
+    intra_trainer_destroy(&m->trainer);
+    intra_mesh_destroy(&m->mesh);
+    free(m);
+    *mp = NULL;
+}
+
+enum neb_status intra_team_create(const struct intra_trainer_config *c,
+                                  const struct intra_mesh_config *mesh, struct intra_comm *world,
+                                  struct kern *K, struct intra_team **out) {
+    enum neb_status st = NEB_OK;
+    struct intra_team *m = calloc(1, sizeof *m);
+    struct hello h = {.mesh = *mesh, .trainer = *c};
+    if (!m)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory creating a trainer");
+    m->world = world;
+    h.trainer.mesh = NULL;
+    if (!world) {
+        NEB_TRY_GOTO(intra_trainer_create(&h.trainer, K, &m->trainer), fail);
+        m->model = m->trainer->model;
+        *out = m;
+        return NEB_OK;
+    }
+    st = check(&h);
+    uint64_t bytes = st == NEB_OK ? sizeof h : 0;
+    enum neb_status told = spread(m, &bytes, sizeof bytes);
+    st = st != NEB_OK ? st : told;
+    if (st == NEB_OK)
+        st = spread(m, &h, sizeof h);
+    if (st == NEB_OK)
+        st = join(m, &h, K);
+    if (st == NEB_OK) {
+        *out = m;
+        return NEB_OK;
+    }
+fail:
+    free_team(&m);
+    return st;
+}
+
+void intra_team_destroy(struct intra_team **mp) {
+    struct intra_team *m = *mp;
+    if (m && m->world && m->trainer->model->failed == NEB_OK)
+        intra_model_keep(m->trainer->model, give(m, ORDER_END, 0));
+    free_team(mp);
+}
+
+// ---- the others -----------------------------------------------------------------------------------------------
+
+static enum neb_status follow_eval(struct intra_team *m, int n) {
+    size_t tokens = (size_t)n * (size_t)m->trainer->c.seq_len;
+    int32_t *x = malloc(tokens * sizeof *x), *y = malloc(tokens * sizeof *y);
+    double loss;
+    enum neb_status st =
+        x && y ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory evaluating %d windows", n);
+    st = intra_whole_agree(m->mesh, st);
+    if (st == NEB_OK)
+        st = do_eval(m, x, y, n, &loss);
+    free(x);
+    free(y);
+    return st;
+}
+
+static enum neb_status follow(struct intra_team *m, bool *end) {
+    struct intra_step_stats stats;
+    struct message x;
+    NEB_TRY(spread(m, &x, sizeof x));
+    *end = x.order == ORDER_END;
+    switch ((enum order)x.order) {
+    case ORDER_END: return NEB_OK;
+    case ORDER_STEP: return do_step(m, &stats);
+    case ORDER_EVAL: return follow_eval(m, x.n);
+    case ORDER_SAVE: (void)!intra_trainer_save(m->trainer, NULL); return m->trainer->model->failed;
+    case ORDER_RESTORE: return intra_trainer_restore(m->trainer, NULL);
+    case ORDER_PULL: return do_move(m, true);
+    case ORDER_PUSH: return do_move(m, false);
+    }
+    return neb_fail(NEB_ERR_STATE, "order %d from the owner is none of this program's", x.order);
+}
+
+enum neb_status intra_team_serve(struct intra_comm *world, struct kern *K) {
+    struct hello h = {0};
+    struct intra_team *m = calloc(1, sizeof *m);
+    if (!m)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory joining a team");
+    m->world = world;
+    uint64_t bytes = 0;
+    enum neb_status st = spread(m, &bytes, sizeof bytes);
+    bool end = bytes == 0; // the owner's configuration cannot be used; it says why
+    if (st == NEB_OK && !end)
+        st = bytes == sizeof h ? spread(m, &h, sizeof h)
+                               : neb_fail(NEB_ERR_UNSUPPORTED,
+                                          "rank %d runs another build than the owner", world->rank);
+    if (st == NEB_OK && !end)
+        st = join(m, &h, K);
+    while (st == NEB_OK && !end)
+        st = follow(m, &end);
+    free_team(&m);
+    return st;
+}
+
+// ---- the owner ------------------------------------------------------------------------------------------------
+
+struct intra_trainer *intra_team_trainer(struct intra_team *m) {
+    return m->trainer;
+}
+struct intra_model *intra_team_model(struct intra_team *m) {
+    return m->model;
+}
+
+void intra_team_micro(struct intra_team *m, const int32_t *tokens, const int32_t *targets) {
+    if (!m->world) {
+        intra_trainer_micro(m->trainer, tokens, targets);
+        return;
+    }
+    size_t n = micro_tokens(m), at = n * (size_t)m->added++;
+    NEB_ASSERT(m->added <= m->micros);
+    memcpy(m->tokens + at, tokens, n * sizeof *tokens);
+    memcpy(m->targets + at, targets, n * sizeof *targets);
+}
+
+enum neb_status intra_team_update(struct intra_team *m, struct intra_step_stats *out) {
+    if (!m->world) {
+        intra_trainer_update(m->trainer, out);
+        return out->status;
+    }
+    NEB_ASSERT(m->added == m->micros);
+    m->added = 0;
+    NEB_TRY(give(m, ORDER_STEP, m->micros));
+    return do_step(m, out);
+}
+
+enum neb_status intra_team_eval(struct intra_team *m, const int32_t *tokens, const int32_t *targets,
+                                int n, double *loss) {
+    if (!m->world) {
+        *loss = intra_trainer_eval(m->trainer, tokens, targets, n);
+        return NEB_OK;
+    }
+    NEB_TRY(give(m, ORDER_EVAL, n));
+    NEB_TRY(intra_whole_agree(m->mesh, NEB_OK));
+    return do_eval(m, (int32_t *)tokens, (int32_t *)targets, n, loss); // the root only reads them
+}
+
+enum neb_status intra_team_save(struct intra_team *m, struct intra_ckpt_writer *w) {
+    if (m->world)
+        NEB_TRY(give(m, ORDER_SAVE, 0));
+    return intra_trainer_save(m->trainer, w);
+}
+
+enum neb_status intra_team_restore(struct intra_team *m, const struct intra_ckpt *c) {
+    if (m->world)
+        NEB_TRY(give(m, ORDER_RESTORE, 0));
+    return intra_trainer_restore(m->trainer, c);
+}
+
+static enum neb_status move(struct intra_team *m, const bool *wanted, bool pull) {
+    if (!m->world)
+        return NEB_OK;
+    for (int32_t i = 0; i < m->trainer->model->n_all_tensors; i++)
+        m->wanted[i] = !wanted || wanted[i];
+    NEB_TRY(give(m, pull ? ORDER_PULL : ORDER_PUSH, 0));
+    return do_move(m, pull);
+}
+
+enum neb_status intra_team_pull(struct intra_team *m, const bool *wanted) {
+    return move(m, wanted, true);
+}
+enum neb_status intra_team_push(struct intra_team *m, const bool *wanted) {
+    return move(m, wanted, false);
+}

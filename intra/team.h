@@ -1,0 +1,50 @@
+// The ranks of a cluster as one trainer: the owner (rank 0) drives, the others follow its orders. Only the owner knows about
+// data, checkpoints and other clusters, so a caller that works with one rank works with any mesh, and a job's batches are
+// the same whatever the mesh: a step's micro-batches are drawn by the owner and dealt to the replicas in turn.
+//
+//     owner                                            other ranks
+//     intra_team_create ── configuration ───────────►  intra_team_serve
+//     intra_team_micro, _update ── tokens ──────────►    train a step
+//     intra_team_save, _restore, _pull, _push ──────►    gather, scatter
+//     intra_team_destroy ── end ────────────────────►  returns
+//
+// With world NULL there are no others, and the calls are those of intra_trainer. Any failure ends the team: destroy it and
+// start again from a checkpoint. While the owner does something else, the others wait inside a collective, which with most
+// MPI libraries keeps their processors busy.
+#ifndef INTRA_TEAM_H
+#define INTRA_TEAM_H
+#include "intra/trainer.h"
+
+struct intra_team;
+
+// c->accumulate is of a step of the whole cluster; NEB_ERR_INVALID when dp does not divide it. c->mesh is ignored. K and
+// world are borrowed. All ranks of world are in intra_team_serve, or about to be.
+NEB_MUST_CHECK enum neb_status intra_team_create(const struct intra_trainer_config *c,
+                                                 const struct intra_mesh_config *mesh,
+                                                 struct intra_comm *world, struct kern *K,
+                                                 struct intra_team **out);
+// Tells the others to end. NULL-safe.
+void intra_team_destroy(struct intra_team **team);
+// Every other rank: follows until the owner ends the team. NEB_OK also when the owner ended for a failure of its own.
+NEB_MUST_CHECK enum neb_status intra_team_serve(struct intra_comm *world, struct kern *K);
+
+// The owner's trainer: its counts are those of the whole cluster.
+struct intra_trainer *intra_team_trainer(struct intra_team *team);
+// All parameters in canonical layout: the trainer's own model with one rank; else a copy that pull fills and push gives out.
+struct intra_model *intra_team_model(struct intra_team *team);
+
+// A step: c->accumulate calls of micro, then update; as in trainer.h.
+void intra_team_micro(struct intra_team *team, const int32_t *tokens, const int32_t *targets);
+NEB_MUST_CHECK enum neb_status intra_team_update(struct intra_team *team,
+                                                 struct intra_step_stats *out);
+NEB_MUST_CHECK enum neb_status intra_team_eval(struct intra_team *team, const int32_t *tokens,
+                                               const int32_t *targets, int n, double *loss);
+NEB_MUST_CHECK enum neb_status intra_team_save(struct intra_team *team,
+                                               struct intra_ckpt_writer *w);
+NEB_MUST_CHECK enum neb_status intra_team_restore(struct intra_team *team,
+                                                  const struct intra_ckpt *c);
+// Tensors of intra_team_model with wanted[index] (NULL: all), from and to the ranks. Nothing to do with one rank.
+NEB_MUST_CHECK enum neb_status intra_team_pull(struct intra_team *team, const bool *wanted);
+NEB_MUST_CHECK enum neb_status intra_team_push(struct intra_team *team, const bool *wanted);
+
+#endif

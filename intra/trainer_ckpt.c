@@ -1,0 +1,380 @@
+// Models and trainers in checkpoint files (checkpoint.h). The layout is that of one rank, whatever mesh trained.
+#include "agent/base/log.h"
+#include "intra/trainer.h"
+#include "intra/whole.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void put_config(struct neb_buf *b, const struct intra_model *m) {
+    const int32_t ints[] = {m->c.vocab,
+                            m->c.d_model,
+                            m->c.n_layers,
+                            m->c.n_heads,
+                            m->c.n_kv_heads,
+                            m->c.head_dim,
+                            m->c.d_ff,
+                            m->c.max_seq,
+                            m->c.tied,
+                            m->c.qkv_bias,
+                            (int32_t)m->c.mask,
+                            (int32_t)m->trainable.mode,
+                            m->trainable.lora_rank,
+                            (int32_t)m->trainable.lora_targets,
+                            m->trainable.last_layers,
+                            m->trainable.freeze_embeddings};
+    for (size_t i = 0; i < sizeof ints / sizeof ints[0]; i++)
+        neb_buf_u32(b, (uint32_t)ints[i]);
+    neb_buf_f32(b, m->c.rope_theta);
+    neb_buf_f32(b, m->c.norm_eps);
+    neb_buf_f32(b, m->trainable.lora_alpha);
+}
+
+// False where a value is none that this program writes: a later version's, or damage that a digest cannot see.
+static bool get_config(struct neb_rd *r, struct intra_model_config *c, struct intra_trainable *t) {
+    int32_t v[16];
+    for (size_t i = 0; i < 16; i++)
+        v[i] = (int32_t)neb_rd_u32(r);
+    *c = (struct intra_model_config){v[0],
+                                     v[1],
+                                     v[2],
+                                     v[3],
+                                     v[4],
+                                     v[5],
+                                     v[6],
+                                     v[7],
+                                     .tied = v[8] == 1,
+                                     .qkv_bias = v[9] == 1,
+                                     .mask = KERN_MASK_CAUSAL};
+    *t = (struct intra_trainable){.lora_rank = v[12],
+                                  .lora_targets = (uint32_t)v[13],
+                                  .last_layers = v[14],
+                                  .freeze_embeddings = v[15] == 1};
+    c->rope_theta = neb_rd_f32(r);
+    c->norm_eps = neb_rd_f32(r);
+    t->lora_alpha = neb_rd_f32(r);
+    if (!neb_rd_done(r) || (v[8] | v[9] | v[15]) & ~1 || v[10] < 0 || v[10] > KERN_MASK_PREFIX ||
+        v[11] < 0 || v[11] > INTRA_TRAIN_LAST_LAYERS)
+        return false;
+    c->mask = (enum kern_mask)v[10];
+    t->mode = (enum intra_trainable_mode)v[11];
+    return true;
+}
+
+static enum neb_status read_config(const struct intra_ckpt *c, struct intra_model_config *mc,
+                                   struct intra_trainable *t) {
+    const struct intra_ckpt_section *s = intra_ckpt_find(c, "model.config");
+    if (!s)
+        return neb_fail(NEB_ERR_NOT_FOUND, "%s holds no model", intra_ckpt_path(c));
+    struct neb_rd r = neb_rd_make(intra_ckpt_data(c, s), s->bytes);
+    return get_config(&r, mc, t)
+               ? NEB_OK
+               : neb_fail(NEB_ERR_FORMAT, "%s: malformed model description", intra_ckpt_path(c));
+}
+
+// Tensors of equal shapes can still be another model (4 heads of 6, 2 of 12), and a model with fewer tensors would take
+// what it knows and drop the rest: the descriptions must agree.
+static enum neb_status same_model(const struct intra_ckpt *k, const struct intra_model_config *was,
+                                  const struct intra_model_config *is) {
+    const struct {
+        const char *key;
+        int32_t was, is;
+    } ints[] = {{"vocab", was->vocab, is->vocab},
+                {"d_model", was->d_model, is->d_model},
+                {"n_layers", was->n_layers, is->n_layers},
+                {"n_heads", was->n_heads, is->n_heads},
+                {"n_kv_heads", was->n_kv_heads, is->n_kv_heads},
+                {"head_dim", was->head_dim, is->head_dim},
+                {"d_ff", was->d_ff, is->d_ff},
+                {"tied", was->tied, is->tied},
+                {"qkv_bias", was->qkv_bias, is->qkv_bias}};
+    for (size_t i = 0; i < sizeof ints / sizeof ints[0]; i++)
+        if (ints[i].was != ints[i].is)
+            return neb_fail(NEB_ERR_INVALID,
+                            "%s holds another model: its model.%s is %d, the job's is %d",
+                            intra_ckpt_path(k), ints[i].key, ints[i].was, ints[i].is);
+    return NEB_OK;
+}
+
+enum neb_status intra_model_save(const struct intra_model *m, struct intra_ckpt_writer *w) {
+    struct neb_buf b = {0};
+    put_config(&b, m);
+    enum neb_status st = neb_buf_check(&b);
+    if (st == NEB_OK)
+        st = intra_ckpt_add(w, "model.config", INTRA_BYTES, b.len, 1, b.p);
+    neb_buf_free(&b);
+    for (int32_t i = 0; st == NEB_OK && i < m->n_tensors; i++) {
+        const struct intra_tensor *t = &m->tensors[i];
+        st = intra_ckpt_add(w, t->name, INTRA_F32, (uint64_t)t->rows, (uint64_t)t->cols,
+                            intra_param(m, t));
+    }
+    return st;
+}
+
+static enum neb_status copy_params(const struct intra_ckpt *c, struct intra_model *m) {
+    for (int32_t i = 0; i < m->n_tensors; i++) {
+        const struct intra_tensor *t = &m->tensors[i];
+        if (strstr(t->name, ".lora_") && !intra_ckpt_find(c, t->name))
+            continue;
+        NEB_TRY(intra_ckpt_read(c, t->name, INTRA_F32, (uint64_t)t->rows, (uint64_t)t->cols,
+                                intra_param(m, t)));
+    }
+    return NEB_OK;
+}
+
+enum neb_status intra_model_load_params(const struct intra_ckpt *c, struct intra_model *m) {
+    struct intra_model_config was;
+    struct intra_trainable t;
+    NEB_TRY(read_config(c, &was, &t));
+    NEB_TRY(same_model(c, &was, &m->c));
+    uint32_t had = t.mode == INTRA_TRAIN_LORA ? t.lora_targets : 0;
+    if (had & ~m->trainable.lora_targets)
+        return neb_fail(NEB_ERR_INVALID,
+                        "%s holds LoRA adapters that this model has no place for; train with the "
+                        "same targets, or "
+                        "start from a checkpoint without adapters",
+                        intra_ckpt_path(c));
+    if (was.rope_theta != m->c.rope_theta || was.norm_eps != m->c.norm_eps || was.mask != m->c.mask)
+        neb_warn("%s was trained with another rope_theta, norm_eps or mask (%g, %g, %d; here %g, "
+                 "%g, %d)",
+                 intra_ckpt_path(c), (double)was.rope_theta, (double)was.norm_eps, was.mask,
+                 (double)m->c.rope_theta, (double)m->c.norm_eps, m->c.mask);
+    return copy_params(c, m);
+}
+
+enum neb_status intra_model_load(const struct intra_ckpt *c, struct intra_model **out) {
+    struct intra_model_config mc;
+    struct intra_trainable t;
+    struct intra_model *m = NULL;
+    enum neb_status st = NEB_OK;
+    NEB_TRY(read_config(c, &mc, &t));
+    NEB_TRY(intra_model_layout(&mc, &t, &m));
+    // Every tensor must be in the file before memory for it is asked for: a description alone must not cost any.
+    for (int32_t i = 0; i < m->n_tensors; i++) {
+        const struct intra_tensor *w = &m->tensors[i];
+        const struct intra_ckpt_section *s = intra_ckpt_find(c, w->name);
+        if (!s || s->dtype != INTRA_F32 || s->rows != (uint64_t)w->rows ||
+            s->cols != (uint64_t)w->cols) {
+            st = neb_fail(NEB_ERR_FORMAT, "%s: %s is missing or of another shape",
+                          intra_ckpt_path(c), w->name);
+            goto fail;
+        }
+    }
+    NEB_TRY_GOTO(intra_model_allocate(m, false), fail);
+    NEB_TRY_GOTO(copy_params(c, m), fail);
+    *out = m;
+    return NEB_OK;
+fail:
+    intra_model_destroy(&m);
+    return st;
+}
+
+// ---- trainers -------------------------------------------------------------------------------------------------
+
+// Moments of the whole model, at the owner. Each replica's ranks hold parts of them (optim.h): those are put together in
+// the gradient arena, which is free between steps, then gathered tensor by tensor.
+static enum neb_status gather_moments(const struct intra_trainer *t, const float *part,
+                                      float *whole) {
+    struct intra_model *m = t->model;
+    const struct intra_optim *o = t->optim;
+    enum neb_status st = NEB_OK;
+    memcpy(m->grads + o->at, part, o->n * sizeof *part);
+    if (m->mesh->dp)
+        st = m->mesh->dp->ops->all_gather(m->mesh->dp, m->grads, o->n);
+    for (int32_t i = 0; i < t->whole->n_tensors && st == NEB_OK; i++) {
+        const struct intra_tensor *x = &t->whole->tensors[i];
+        if (x->trainable)
+            st = intra_whole_gather(m, x, INTRA_ARENA_GRADS, m->grads,
+                                    whole ? whole + x->grad_at : NULL);
+    }
+    t->K->ops->zero(t->K, m->grads, m->n_grads);
+    return st;
+}
+
+static enum neb_status scatter_moments(struct intra_trainer *t, const float *whole, float *part) {
+    struct intra_model *m = t->model;
+    const struct intra_optim *o = t->optim;
+    enum neb_status st = NEB_OK;
+    for (int32_t i = 0; i < t->whole->n_tensors && st == NEB_OK; i++) {
+        const struct intra_tensor *x = &t->whole->tensors[i];
+        if (x->trainable)
+            st = intra_whole_scatter(m, x, INTRA_ARENA_GRADS, whole ? whole + x->grad_at : NULL,
+                                     m->grads);
+    }
+    memcpy(part, m->grads + o->at, o->n * sizeof *part);
+    t->K->ops->zero(t->K, m->grads, m->n_grads);
+    return st;
+}
+
+enum neb_status intra_trainer_counts(const struct intra_trainer *t, uint64_t *input,
+                                     uint64_t *target) {
+    struct intra_comm *dp = t->c.mesh ? t->c.mesh->dp : NULL;
+    size_t V = (size_t)t->c.model.vocab;
+    memcpy(input, t->input_counts, V * sizeof *input);
+    memcpy(target, t->target_counts, V * sizeof *target);
+    if (!dp)
+        return NEB_OK;
+    NEB_TRY(dp->ops->all_reduce(dp, input, V, INTRA_COMM_U64, INTRA_COMM_SUM));
+    return dp->ops->all_reduce(dp, target, V, INTRA_COMM_U64, INTRA_COMM_SUM);
+}
+
+static enum neb_status save_rest(const struct intra_trainer *t, struct intra_ckpt_writer *w,
+                                 const float *m, const float *v, const uint64_t *input,
+                                 const uint64_t *target) {
+    const struct intra_optim *o = t->optim;
+    uint64_t steps = (uint64_t)o->t, V = (uint64_t)t->c.model.vocab, n = t->model->n_all_trainable;
+    NEB_TRY(intra_ckpt_add(w, "optim.t", INTRA_U64, 1, 1, &steps));
+    NEB_TRY(intra_ckpt_add(w, "optim.m", INTRA_F32, n, 1, m));
+    NEB_TRY(intra_ckpt_add(w, "optim.v", INTRA_F32, n, 1, v));
+    NEB_TRY(intra_ckpt_add(w, "optim.gamma", INTRA_F32, (uint64_t)o->n_tensors, 1, o->gamma));
+    NEB_TRY(intra_ckpt_add(w, "counts.input", INTRA_U64, V, 1, input));
+    return intra_ckpt_add(w, "counts.target", INTRA_U64, V, 1, target);
+}
+
+// What a mesh has to put together at the owner: allocated there, NULL elsewhere but for the counts.
+struct whole_state {
+    float *m, *v;             // (n_all_trainable)
+    uint64_t *input, *target; // (V)
+};
+
+static void free_state(struct whole_state *s) {
+    free(s->m);
+    free(s->v);
+    free(s->input);
+    free(s->target);
+}
+
+static enum neb_status make_state(const struct intra_trainer *t, struct whole_state *s) {
+    size_t V = (size_t)t->c.model.vocab, n = t->model->n_all_trainable;
+    bool owner = intra_mesh_owner(t->c.mesh);
+    s->input = malloc(V * sizeof *s->input);
+    s->target = malloc(V * sizeof *s->target);
+    s->m = owner ? malloc(n * sizeof *s->m) : NULL;
+    s->v = owner ? malloc(n * sizeof *s->v) : NULL;
+    if (!s->input || !s->target || (owner && (!s->m || !s->v)))
+        return neb_fail(NEB_ERR_NOMEM, "out of memory gathering the state of %zu parameters", n);
+    return NEB_OK;
+}
+
+static enum neb_status save_mesh(const struct intra_trainer *t, struct intra_ckpt_writer *w) {
+    struct whole_state s = {0};
+    struct intra_model *whole = t->whole;
+    bool owner = intra_mesh_owner(t->c.mesh);
+    enum neb_status st = make_state(t, &s);
+    NEB_TRY_GOTO(intra_whole_agree(t->c.mesh, st), out);
+    if (owner && !whole->params)
+        st = intra_model_allocate(whole, false); // kept: the next checkpoint wants it too
+    NEB_TRY_GOTO(intra_whole_agree(t->c.mesh, st), out);
+    NEB_TRY_GOTO(intra_whole_params(t->model, whole), out);
+    NEB_TRY_GOTO(gather_moments(t, t->optim->m, s.m), out);
+    NEB_TRY_GOTO(gather_moments(t, t->optim->v, s.v), out);
+    NEB_TRY_GOTO(intra_trainer_counts(t, s.input, s.target), out);
+    if (owner)
+        st = intra_model_save(whole, w);
+    if (owner && st == NEB_OK)
+        st = save_rest(t, w, s.m, s.v, s.input, s.target);
+    st = intra_whole_agree(t->c.mesh, st);
+out:
+    free_state(&s);
+    return st;
+}
+
+enum neb_status intra_trainer_save(const struct intra_trainer *t, struct intra_ckpt_writer *w) {
+    NEB_ASSERT(t->loss_count == 0); // between steps
+    if (t->c.mesh)
+        return save_mesh(t, w);
+    NEB_TRY(intra_model_save(t->model, w));
+    return save_rest(t, w, t->optim->m, t->optim->v, t->input_counts, t->target_counts);
+}
+
+static enum neb_status same_run(const struct intra_trainer *t, const struct intra_ckpt *c) {
+    const struct intra_trainable *is = &t->model->trainable;
+    struct intra_model_config mc;
+    struct intra_trainable was;
+    NEB_TRY(read_config(c, &mc, &was));
+    NEB_TRY(same_model(c, &mc, &t->model->c));
+    if (mc.rope_theta != t->model->c.rope_theta || mc.norm_eps != t->model->c.norm_eps ||
+        mc.mask != t->model->c.mask)
+        return neb_fail(NEB_ERR_INVALID,
+                        "%s: rope_theta, norm_eps or mask of the job have changed; a run goes on "
+                        "with what it began with",
+                        intra_ckpt_path(c));
+    if (was.mode != is->mode || was.lora_rank != is->lora_rank ||
+        was.lora_alpha != is->lora_alpha || was.lora_targets != is->lora_targets ||
+        was.last_layers != is->last_layers || was.freeze_embeddings != is->freeze_embeddings)
+        return neb_fail(NEB_ERR_INVALID,
+                        "%s: `trainable` of the job has changed; a run goes on with what it began "
+                        "with (start a new job "
+                        "with init_from instead)",
+                        intra_ckpt_path(c));
+    return NEB_OK;
+}
+
+// Everything of a checkpoint but the parameters; arrays as in save_rest.
+static enum neb_status read_rest(const struct intra_trainer *t, const struct intra_ckpt *c,
+                                 uint64_t *steps, float *m, float *v, uint64_t *input,
+                                 uint64_t *target) {
+    struct intra_optim *o = t->optim;
+    uint64_t V = (uint64_t)t->c.model.vocab, n = t->model->n_all_trainable;
+    NEB_TRY(intra_ckpt_read(c, "optim.t", INTRA_U64, 1, 1, steps));
+    NEB_TRY(intra_ckpt_read(c, "optim.m", INTRA_F32, n, 1, m));
+    NEB_TRY(intra_ckpt_read(c, "optim.v", INTRA_F32, n, 1, v));
+    NEB_TRY(intra_ckpt_read(c, "optim.gamma", INTRA_F32, (uint64_t)o->n_tensors, 1, o->gamma));
+    NEB_TRY(intra_ckpt_read(c, "counts.input", INTRA_U64, V, 1, input));
+    NEB_TRY(intra_ckpt_read(c, "counts.target", INTRA_U64, V, 1, target));
+    if (*steps > INT64_MAX / 2)
+        return neb_fail(NEB_ERR_FORMAT, "%s: optim.t is out of range", intra_ckpt_path(c));
+    return NEB_OK;
+}
+
+// The owner alone reads; the others get their parts from it.
+static enum neb_status restore_mesh(struct intra_trainer *t, const struct intra_ckpt *c) {
+    struct whole_state s = {0};
+    struct intra_optim *o = t->optim;
+    struct intra_comm *world = t->c.mesh->world;
+    struct intra_model *whole = t->whole;
+    bool owner = intra_mesh_owner(t->c.mesh);
+    uint64_t steps = 0;
+    enum neb_status st = make_state(t, &s);
+    if (owner && st == NEB_OK)
+        st = same_run(t, c);
+    if (owner && st == NEB_OK && !whole->params)
+        st = intra_model_allocate(whole, false);
+    if (owner && st == NEB_OK)
+        st = copy_params(c, whole);
+    if (owner && st == NEB_OK)
+        st = read_rest(t, c, &steps, s.m, s.v, s.input, s.target);
+    NEB_TRY_GOTO(intra_whole_agree(t->c.mesh, st), out);
+    NEB_TRY_GOTO(intra_whole_set_params(t->model, whole), out);
+    NEB_TRY_GOTO(scatter_moments(t, s.m, o->m), out);
+    NEB_TRY_GOTO(scatter_moments(t, s.v, o->v), out);
+    NEB_TRY_GOTO(world->ops->broadcast(world, &steps, sizeof steps, 0), out);
+    NEB_TRY_GOTO(world->ops->broadcast(world, o->gamma, (size_t)o->n_tensors * sizeof *o->gamma, 0),
+                 out);
+    o->t = (int64_t)steps;
+    // Replica 0 goes on with all that was counted: sums over replicas stay what they were.
+    size_t bytes = (size_t)t->c.model.vocab * sizeof *s.input;
+    NEB_TRY_GOTO(world->ops->broadcast(world, s.input, bytes, 0), out);
+    NEB_TRY_GOTO(world->ops->broadcast(world, s.target, bytes, 0), out);
+    memset(t->input_counts, 0, bytes);
+    memset(t->target_counts, 0, bytes);
+    if (intra_mesh_dp_rank(t->c.mesh) == 0) {
+        memcpy(t->input_counts, s.input, bytes);
+        memcpy(t->target_counts, s.target, bytes);
+    }
+out:
+    free_state(&s);
+    return st;
+}
+
+enum neb_status intra_trainer_restore(struct intra_trainer *t, const struct intra_ckpt *c) {
+    struct intra_optim *o = t->optim;
+    uint64_t steps = 0;
+    if (t->c.mesh)
+        return restore_mesh(t, c);
+    NEB_TRY(same_run(t, c));
+    NEB_TRY(copy_params(c, t->model));
+    NEB_TRY(read_rest(t, c, &steps, o->m, o->v, t->input_counts, t->target_counts));
+    o->t = (int64_t)steps;
+    return NEB_OK;
+}

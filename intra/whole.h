@@ -1,0 +1,34 @@
+// Whole tensors in their canonical layout from the parts that the ranks of a mesh hold, and back. They meet at the owner
+// (rank 0 of the mesh's world), which is where checkpoints are written and where updates leave the cluster; so neither
+// depends on the mesh. All calls are collective over the world, in host memory; with mesh NULL they copy.
+#ifndef INTRA_WHOLE_H
+#define INTRA_WHOLE_H
+#include "intra/model.h"
+
+static inline bool intra_mesh_owner(const struct intra_mesh *m) {
+    return !m || m->world->rank == 0;
+}
+// Which rank holds what can be told from the tensor alone. arena: params of m, or anything laid out like its gradients.
+enum intra_arena { INTRA_ARENA_PARAMS, INTRA_ARENA_GRADS };
+
+// t: a tensor of the whole model's layout (intra_model_layout). out (t->rows, t->cols): written at the owner, ignored
+// elsewhere (NULL). The parts of replica 0 count.
+NEB_MUST_CHECK enum neb_status intra_whole_gather(const struct intra_model *m,
+                                                  const struct intra_tensor *t,
+                                                  enum intra_arena kind, const float *arena,
+                                                  float *out);
+// The other way: in (t->rows, t->cols) of the owner goes to all who hold a part of it.
+NEB_MUST_CHECK enum neb_status intra_whole_scatter(const struct intra_model *m,
+                                                   const struct intra_tensor *t,
+                                                   enum intra_arena kind, const float *in,
+                                                   float *arena);
+// All parameters: to and from whole, which has the whole model's layout and, at the owner, its parameters.
+NEB_MUST_CHECK enum neb_status intra_whole_params(const struct intra_model *m,
+                                                  struct intra_model *whole);
+NEB_MUST_CHECK enum neb_status intra_whole_set_params(struct intra_model *m,
+                                                      const struct intra_model *whole);
+// One status for all ranks, NEB_OK when all have it: what one rank finds out alone (a file that is not there) must not leave
+// the others waiting for it.
+NEB_MUST_CHECK enum neb_status intra_whole_agree(const struct intra_mesh *mesh, enum neb_status st);
+
+#endif

@@ -1,0 +1,274 @@
+// One suite for every communicator: alone (self, one rank), or started by mpirun with "mpi" or "nccl" as argument
+// (test_comm_mpi.sh: 1, 2 and 4 ranks; test_comm_nccl.sh: as many as there are GPUs). Every rank checks every result.
+#include "agent/base/log.h"
+#include "intra/comm.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static struct intra_comm *C;
+
+enum { SIZES = 6 };
+static const size_t sizes[SIZES] = {
+    0, 1, 3, 64, 1000, 100003}; // short, odd, and long enough for other algorithms
+
+// A value that differs by rank and place, with bits to round.
+static float value(int rank, size_t i) {
+    return (float)(rank + 1) * 0.37f + (float)(i % 97) * 1.003f;
+}
+
+static bool nccl(void) { return !strcmp(C->ops->name, "nccl"); }
+
+static void *need(size_t bytes) {
+    void *p = calloc(1, bytes + 1);
+    assert_non_null(p);
+    return p;
+}
+
+static void test_all_reduce_sum(void **state) {
+    (void)state;
+    for (int s = 0; s < SIZES; s++) {
+        size_t n = sizes[s];
+        float *x = need(n * sizeof *x);
+        for (size_t i = 0; i < n; i++)
+            x[i] = value(C->rank, i);
+        assert_int_equal(C->ops->all_reduce(C, x, n, INTRA_COMM_F32, INTRA_COMM_SUM), NEB_OK);
+        for (size_t i = 0; i < n; i++) {
+            double want = 0;
+            for (int r = 0; r < C->size; r++)
+                want += (double)value(r, i);
+            assert_true(fabs((double)x[i] - want) <= want * 1e-6);
+        }
+        free(x);
+    }
+}
+
+static void test_all_reduce_types(void **state) {
+    (void)state;
+    double d[3] = {1.0 / 3, C->rank, -1e300};
+    uint64_t u[2] = {(uint64_t)1 << 60, (uint64_t)C->rank};
+    float f[3] = {-1.5f, (float)C->rank, (float)-C->rank};
+    int n = C->size;
+    assert_int_equal(C->ops->all_reduce(C, d, 2, INTRA_COMM_F64, INTRA_COMM_SUM), NEB_OK);
+    assert_true(fabs(d[0] - n / 3.0) <= 1e-15 * n);
+    assert_true(d[1] == n * (n - 1) / 2.0);
+    assert_true(d[2] == -1e300); // behind the end: untouched
+    assert_int_equal(C->ops->all_reduce(C, u, 2, INTRA_COMM_U64, INTRA_COMM_SUM), NEB_OK);
+    assert_true(u[0] == (uint64_t)n << 60 && u[1] == (uint64_t)(n * (n - 1) / 2));
+    assert_int_equal(C->ops->all_reduce(C, f, 3, INTRA_COMM_F32, INTRA_COMM_MAX), NEB_OK);
+    assert_true(f[0] == -1.5f && f[1] == (float)(n - 1) && f[2] == 0);
+}
+
+// The same bits on all ranks, and again: sums whose value depends on the order of additions.
+static void test_same_bits(void **state) {
+    (void)state;
+    enum { N = 5000 };
+    float *x = need(N * sizeof *x), *again = need(N * sizeof *x), *root = need(N * sizeof *x);
+    for (int pass = 0; pass < 2; pass++) {
+        float *y = pass ? again : x;
+        for (size_t i = 0; i < N; i++)
+            y[i] = (C->rank % 2 ? -1.0f : 1.0f) * (1e7f / (float)(i + 1)) + 0.1f * (float)C->rank;
+        assert_int_equal(C->ops->all_reduce(C, y, N, INTRA_COMM_F32, INTRA_COMM_SUM), NEB_OK);
+    }
+    assert_memory_equal(x, again, N * sizeof *x);
+    memcpy(root, x, N * sizeof *x);
+    assert_int_equal(C->ops->broadcast(C, root, N * sizeof *root, C->size - 1), NEB_OK);
+    assert_memory_equal(x, root, N * sizeof *x);
+    free(x);
+    free(again);
+    free(root);
+}
+
+static void test_scatter_gather(void **state) {
+    (void)state;
+    for (int s = 0; s < SIZES; s++) {
+        size_t n = sizes[s], all = n * (size_t)C->size, own = n * (size_t)C->rank;
+        float *x = need(all * sizeof *x);
+        for (size_t i = 0; i < all; i++)
+            x[i] = value(C->rank, i);
+        assert_int_equal(C->ops->reduce_scatter(C, x, n), NEB_OK);
+        for (size_t i = own; i < own + n; i++) {
+            double want = 0;
+            for (int r = 0; r < C->size; r++)
+                want += (double)value(r, i);
+            assert_true(fabs((double)x[i] - want) <= want * 1e-6);
+        }
+        for (size_t i = 0; i < all; i++)
+            x[i] = i >= own && i < own + n ? value(C->rank, i) : -1;
+        assert_int_equal(C->ops->all_gather(C, x, n), NEB_OK);
+        for (size_t i = 0; i < all; i++)
+            assert_true(x[i] == value((int)(i / (n ? n : 1)), i));
+        free(x);
+    }
+}
+
+static void test_broadcast(void **state) {
+    (void)state;
+    for (int root = 0; root < C->size; root++) {
+        char text[100] = "";
+        if (C->rank == root)
+            snprintf(text, sizeof text, "from %d", root);
+        assert_int_equal(C->ops->broadcast(C, text, sizeof text, root), NEB_OK);
+        char want[100] = "";
+        snprintf(want, sizeof want, "from %d", root);
+        assert_memory_equal(text, want, sizeof want);
+    }
+}
+
+// All send to the next at once, large and small, before anyone receives: a send must not wait for its receiver.
+static void test_ring(void **state) {
+    (void)state;
+    int to = (C->rank + 1) % C->size, from = (C->rank + C->size - 1) % C->size;
+    if (nccl() && C->size > 1)
+        skip(); // a circle: comm.h
+    for (int s = 0; s < SIZES; s++) {
+        size_t n = sizes[s];
+        float *out = need(n * sizeof *out), *in = need(n * sizeof *in);
+        struct intra_comm_send send = {0};
+        for (size_t i = 0; i < n; i++)
+            out[i] = value(C->rank, i);
+        assert_int_equal(C->ops->send(C, out, n * sizeof *out, to, 7, &send), NEB_OK);
+        assert_int_equal(C->ops->recv(C, in, n * sizeof *in, from, 7), NEB_OK);
+        assert_int_equal(C->ops->wait(C, &send), NEB_OK);
+        assert_int_equal(C->ops->wait(C, &send), NEB_OK); // finished: nothing to do
+        for (size_t i = 0; i < n; i++)
+            assert_true(in[i] == value(from, i));
+        free(out);
+        free(in);
+    }
+}
+
+// Order within a tag; tags apart from each other.
+static void test_tags(void **state) {
+    (void)state;
+    int to = (C->rank + 1) % C->size, from = (C->rank + C->size - 1) % C->size;
+    if (nccl())
+        skip(); // it has none
+    int out[4] = {10, 11, 20, 12}, tags[4] = {1, 1, 2, 1}, in = 0;
+    struct intra_comm_send send[4] = {{0}};
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(C->ops->send(C, &out[i], sizeof out[i], to, tags[i], &send[i]), NEB_OK);
+    const int want[4] = {20, 10, 11, 12}, order[4] = {2, 1, 1, 1};
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(C->ops->recv(C, &in, sizeof in, from, order[i]), NEB_OK);
+        assert_int_equal(in, want[i]);
+    }
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(C->ops->wait(C, &send[i]), NEB_OK);
+}
+
+static void test_wrong_size(void **state) {
+    (void)state;
+    int to = (C->rank + 1) % C->size, from = (C->rank + C->size - 1) % C->size;
+    int64_t out = 5, in = 0;
+    if (nccl())
+        skip(); // it does not notice
+    struct intra_comm_send send = {0};
+    assert_int_equal(C->ops->send(C, &out, 4, to, 3, &send), NEB_OK);
+    assert_int_equal(C->ops->recv(C, &in, 8, from, 3), NEB_ERR_IO);
+    assert_int_equal(C->ops->wait(C, &send), NEB_OK);
+}
+
+static void test_split(void **state) {
+    (void)state;
+    struct intra_comm *part = NULL, *pair = NULL;
+    // Odd and even ranks, in reverse order.
+    assert_int_equal(C->ops->split(C, C->rank % 2, -C->rank, &part), NEB_OK);
+    int same = (C->size + (C->rank % 2 ? 0 : 1)) / 2;
+    assert_int_equal(part->size, same);
+    assert_int_equal(part->rank, same - 1 - C->rank / 2);
+    double sum = C->rank, want = 0;
+    for (int r = C->rank % 2; r < C->size; r += 2)
+        want += r;
+    assert_int_equal(part->ops->all_reduce(part, &sum, 1, INTRA_COMM_F64, INTRA_COMM_SUM), NEB_OK);
+    assert_true(sum == want);
+    // A group of a group; messages of one group do not reach another.
+    assert_int_equal(part->ops->split(part, 0, part->rank, &pair), NEB_OK);
+    assert_true(pair->size == part->size && pair->rank == part->rank);
+    int a = 1, b = 2, got = 0, to = (pair->rank + 1) % pair->size,
+        from = (pair->rank + pair->size - 1) % pair->size;
+    struct intra_comm_send sa = {0}, sb = {0};
+    assert_int_equal(part->ops->send(part, &a, sizeof a, to, 1, &sa), NEB_OK);
+    assert_int_equal(pair->ops->send(pair, &b, sizeof b, to, 1, &sb), NEB_OK);
+    assert_int_equal(pair->ops->recv(pair, &got, sizeof got, from, 1), NEB_OK);
+    assert_int_equal(got, 2);
+    assert_int_equal(part->ops->recv(part, &got, sizeof got, from, 1), NEB_OK);
+    assert_int_equal(got, 1);
+    assert_int_equal(part->ops->wait(part, &sa), NEB_OK);
+    assert_int_equal(pair->ops->wait(pair, &sb), NEB_OK);
+    intra_comm_destroy(&pair);
+    assert_null(pair);
+    intra_comm_destroy(&pair); // nothing there: nothing happens
+    intra_comm_destroy(&part);
+}
+
+// Down the ranks and up again, several in flight: what a pipeline does, without a circle.
+static void test_chain(void **state) {
+    (void)state;
+    enum { N = 3000, MESSAGES = 5 };
+    float *x = need(MESSAGES * N * sizeof *x), in[N];
+    for (int up = 0; up < 2; up++) {
+        int to = C->rank + (up ? -1 : 1), from = C->rank + (up ? 1 : -1);
+        struct intra_comm_send send[MESSAGES] = {{0}};
+        for (int i = 0; i < MESSAGES; i++) {
+            if (from >= 0 && from < C->size) {
+                assert_int_equal(C->ops->recv(C, in, sizeof in, from, i), NEB_OK);
+                for (size_t k = 0; k < N; k++)
+                    assert_true(in[k] == value(from, k + (size_t)i));
+            }
+            for (size_t k = 0; k < N; k++)
+                x[(size_t)i * N + k] = value(C->rank, k + (size_t)i);
+            if (to >= 0 && to < C->size)
+                assert_int_equal(C->ops->send(C, x + (size_t)i * N, N * sizeof *x, to, i, &send[i]),
+                                 NEB_OK);
+        }
+        for (int i = 0; i < MESSAGES; i++)
+            assert_int_equal(C->ops->wait(C, &send[i]), NEB_OK);
+    }
+    free(x);
+}
+
+static void test_barrier(void **state) {
+    (void)state;
+    for (int i = 0; i < 100; i++)
+        assert_int_equal(C->ops->barrier(C), NEB_OK);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_all_reduce_sum), cmocka_unit_test(test_all_reduce_types),
+        cmocka_unit_test(test_same_bits),      cmocka_unit_test(test_scatter_gather),
+        cmocka_unit_test(test_broadcast),      cmocka_unit_test(test_ring),
+        cmocka_unit_test(test_tags),           cmocka_unit_test(test_wrong_size),
+        cmocka_unit_test(test_chain),          cmocka_unit_test(test_split),
+        cmocka_unit_test(test_barrier),
+    };
+    int failed = 77;
+    const char *which = argc > 1 ? argv[1] : "self";
+    struct intra_comm *boot = NULL;
+    bool gpu = !strcmp(which, "nccl");
+    enum neb_status st = !strcmp(which, "self") ? intra_comm_self(&boot) : intra_comm_mpi(&boot);
+    if (st == NEB_OK && gpu)
+        st = intra_comm_nccl(boot, boot->rank, 30000, &C);
+    else
+        C = boot;
+    if (st != NEB_OK) {
+        failed = st == NEB_ERR_UNSUPPORTED ? 77 : 1;
+        goto out;
+    }
+    printf("%s: rank %d of %d\n", C->ops->name, C->rank, C->size);
+    failed = cmocka_run_group_tests(tests, NULL, NULL);
+    if (failed && C->ops->abort)
+        C->ops->abort(C); // the others may wait for this rank
+out:
+    if (gpu)
+        intra_comm_destroy(&C);
+    intra_comm_destroy(&boot);
+    return failed;
+}

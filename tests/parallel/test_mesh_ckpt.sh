@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# Checkpoints do not depend on the mesh: what one mesh has saved, every other loads, and writes again byte for byte; a run
+# goes on from it as one rank would; a file that cannot be used stops all ranks with its reason.
+set -euo pipefail
+source "$(dirname "$0")/lib.sh"
+
+need_mpi
+limit=30
+
+# mesh DPxPPxTP ARGS...: rank 0's lines on stdout.
+mesh() {
+    local dp pp tp
+    IFS=x read -r dp pp tp <<<"$1"
+    shift
+    ranks $((dp * pp * tp)) "$BUILD/mesh_train" "$dp" "$pp" "$tp" "$@"
+}
+same() { cmp "$1" "$2" || { echo "$3"; exit 1; }; }
+
+for options in "clip=adagc bias=1 recompute=1" "tied=1" "trainable=lora"; do
+    # shellcheck disable=SC2206
+    o=($options)
+    # No step at all: parameters, moments, counts pass through every mesh unchanged.
+    timeout 30 "$BUILD/mesh_train" 0 0 0 steps=6 save="$work/one.ckpt" "${o[@]}" >/dev/null
+    timeout 30 "$BUILD/mesh_train" 0 0 0 steps=6 load="$work/one.ckpt" "${o[@]}" >"$work/on"
+    for m in 1x1x1 3x1x1 1x1x4 1x4x1 2x2x2; do
+        rm -f "$work/again.ckpt"
+        mesh "$m" steps=0 load="$work/one.ckpt" save="$work/again.ckpt" "${o[@]}" >/dev/null
+        same "$work/one.ckpt" "$work/again.ckpt" "$m ($options): loading and saving has changed the checkpoint"
+    done
+    # A mesh saves what one rank would, and another mesh goes on from there: the losses are those of one rank.
+    mesh 2x1x2 steps=6 save="$work/mesh.ckpt" "${o[@]}" >/dev/null
+    mesh 2x2x1 steps=6 load="$work/mesh.ckpt" "${o[@]}" >"$work/out"
+    awk 'NR == FNR { want[$1] = $2; n++; next }
+         { d = ($2 - want[$1]) / want[$1]; if (d < 0) d = -d; if (d > 1e-5) { print "step " $1 ": " $2 ", one rank has " want[$1]; bad = 1 } n-- }
+         END { if (n) print "not all steps were made"; exit bad || n }' "$work/on" "$work/out"
+    # The same mesh, the same bits: 3 + 3 steps are 6.
+    mesh 2x2x2 steps=6 save="$work/a.ckpt" "${o[@]}" >/dev/null
+    mesh 2x2x2 steps=3 save="$work/b.ckpt" "${o[@]}" >/dev/null
+    mesh 2x2x2 steps=3 load="$work/b.ckpt" save="$work/c.ckpt" "${o[@]}" >/dev/null
+    same "$work/a.ckpt" "$work/c.ckpt" "2x2x2 ($options): a resumed run has come to other bits"
+    # Driven by the owner, it is the same run.
+    mesh 2x2x2 steps=6 team=1 save="$work/d.ckpt" "${o[@]}" >/dev/null
+    same "$work/a.ckpt" "$work/d.ckpt" "2x2x2 ($options): a team has come to other bits"
+    mesh 1x4x1 steps=0 team=1 load="$work/one.ckpt" save="$work/again.ckpt" "${o[@]}" >/dev/null
+    same "$work/one.ckpt" "$work/again.ckpt" "1x4x1 ($options): a team has changed the checkpoint"
+    echo "$options: checkpoints pass from mesh to mesh"
+done
+
+# No such file; another model; no room: every rank ends, and the reason is said.
+stops() { # REASON MESH ARGS...
+    local reason=$1
+    shift
+    if mesh "$@" >"$work/out" 2>&1; then
+        echo "$*: it should have failed"
+        exit 1
+    fi
+    grep -q "$reason" "$work/out" || { cat "$work/out"; echo "$*: no message with '$reason'"; exit 1; }
+}
+stops "nothing.ckpt" 2x2x1 load="$work/nothing.ckpt"
+stops "model.tied" 1x2x2 load="$work/one.ckpt" tied=1
+stops "missing/x.ckpt" 2x1x2 steps=1 save="$work/missing/x.ckpt"
+stops "nothing.ckpt" 2x1x2 team=1 load="$work/nothing.ckpt"
+stops "model.tied" 1x2x2 team=1 load="$work/one.ckpt" tied=1
+stops "does not divide data.accumulate" 3x1x1 team=1
+stops "does not divide model.n_layers" 1x3x1
+stops "does not divide model.n_layers" 1x3x1 team=1
+stops "does not divide model.n_heads" 1x1x3
+echo "unusable checkpoints and meshes stop all ranks"

@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# Clusters with unlike meshes in one job: their workers are several ranks each, started by mpirun, and still exchange the same
+# bytes: parameter digests are equal after every round and at the end. What one rank would have learned, a mesh learns too;
+# a stopped run goes on.
+source "$(dirname "$0")/../e2e/lib.sh"
+[[ -e $BUILD/libnebula_mpi.so ]] || skip "this build has no MPI (configs/install-deps, then build again)"
+command -v mpirun >/dev/null || skip "no mpirun on this machine (Debian: openmpi-bin)"
+export OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_btl=self,vader # containers forbid the other transfer
+export ASAN_OPTIONS="detect_leaks=0:${ASAN_OPTIONS:-}" # MPI leaks at its end
+make_corpus
+
+# job FILE MESH_ALPHA MESH_BETA: as make_job, four micro-batches a step.
+job() {
+    make_job "$1"
+    sed -i -e "s/batch: 4, accumulate: 1/batch: 1, accumulate: 4/" -e "s/{name: alpha,/{name: alpha, mesh: $2,/" \
+        -e "s/{name: beta,/{name: beta, mesh: $3,/" "$1"
+}
+run() { # NAME options…
+    local name=$1
+    shift
+    timeout 120 "$nebula" pretrain "$T/$name.yaml" --local 2 --steps 20 --set sync.interval=5 --out "$T/$name" "$@" >"$T/$name.log" 2>&1 ||
+        fail "$name: $(tail -n 5 "$T/$name.log"; cat "$T/$name"/clusters/*/jobs/*/worker.log)"
+    digests_equal "$T/$name"
+    round_digests_equal "$T/$name"
+}
+
+job "$T/one.yaml" "{dp: 1}" "{dp: 1}"
+job "$T/mesh.yaml" "{dp: 2, tp: 2}" "{pp: 2}"
+run one
+run mesh
+cat "$T"/mesh/clusters/*/jobs/*/worker.log >"$T/ranks"
+grep -q "4 ranks: dp 2, pp 1, tp 2" "$T/ranks" && grep -q "2 ranks: dp 1, pp 2, tp 1" "$T/ranks" || fail "other ranks: $(cat "$T/ranks")"
+for key in loss_first loss_last eval_loss; do
+    a=$(summary "[.clusters[].$key] | @tsv" "$T/one") b=$(summary "[.clusters[].$key] | @tsv" "$T/mesh")
+    awk -v a="$a" -v b="$b" 'BEGIN { n = split(a, x, "\t"); split(b, y, "\t"); for (i = 1; i <= n; i++) { d = x[i] - y[i]; if (d > 0.02 || d < -0.02) exit 1 } }' ||
+        fail "$key: one rank has $a, the meshes $b"
+done
+jq -e 'all(.clusters[]; .steps == 20 and .tokens == 5120)' "$T/mesh/summary.json" >/dev/null || fail "summary.json: $(cat "$T/mesh/summary.json")"
+"$nebula" eval "$T/mesh/checkpoint" --corpus "$T/corpus" --windows 4 >/dev/null || fail "the meshes' model cannot be used"
+
+# What is trained, coded and overlapped differently; parameters that came from elsewhere.
+for name in lora overlap; do cp "$T/mesh.yaml" "$T/$name.yaml"; done
+run lora --set trainable=lora --set trainable.rank=4 --set 'trainable.targets=[q, v, down]' --set "init_from=$T/mesh/checkpoint/model.ckpt"
+run overlap --set sync.overlap=2 --set sync.fragments=2 --set sync.codec=int8 --set model.tied=false --set optim.clip.kind=adagc --set recompute=true
+
+# Interrupted and resumed, and with a killed worker: the same bits as undisturbed.
+job "$T/whole.yaml" "{dp: 2, tp: 2}" "{pp: 2}"
+long=(--steps 200 --set sync.interval=20 --set log_every=5)
+for name in cut kill; do cp "$T/whole.yaml" "$T/$name.yaml"; done
+run whole "${long[@]}"
+want=$(summary '.clusters[0].params_digest' "$T/whole")
+steps_done() { # the last line may be half written
+    local n
+    n=$(jq -R -s '[split("\n")[] | fromjson? | select(.kind == "step") | .step] | max // 0' "$1/metrics.jsonl" 2>/dev/null) || n=0
+    echo "${n:-0}"
+}
+started() { # NAME STEP: $pid has come this far
+    local i
+    for ((i = 0; i < 600; i++)); do
+        (($(steps_done "$T/$1") >= $2)) && return 0
+        kill -0 "$pid" 2>/dev/null || fail "$1 ended before step $2: $(tail -n 3 "$T/$1.log")"
+        sleep 0.02
+    done
+    fail "$1 does not come to step $2"
+}
+timeout 120 "$nebula" pretrain "$T/cut.yaml" --local 2 --out "$T/cut" "${long[@]}" >"$T/cut.log" 2>&1 &
+pid=$!
+started cut 50
+kill -INT "$pid"
+rc=0; wait "$pid" || rc=$?
+[[ $rc == 3 ]] || fail "exit status $rc after an interrupt, not 3: $(tail -n 3 "$T/cut.log")"
+run cut --resume "${long[@]}"
+[[ $(summary '.clusters[0].params_digest' "$T/cut") == "$want" ]] || fail "the resumed run has other parameters"
+
+timeout 120 "$nebula" pretrain "$T/kill.yaml" --local 2 --out "$T/kill" "${long[@]}" >"$T/kill.log" 2>&1 &
+pid=$!
+started kill 50
+victim=$(pgrep -f "nebula worker $T/kill/clusters/alpha/.* --mpi" | sort -n | tail -n 1) # any of its ranks
+[[ -n $victim ]] || fail "no rank of alpha found"
+kill -KILL "$victim"
+wait "$pid" || fail "the run with a killed rank failed: $(tail -n 5 "$T/kill.log")"
+digests_equal "$T/kill"
+[[ $(summary '.clusters[0].params_digest' "$T/kill") == "$want" ]] || fail "after kill -9 of a rank the parameters differ"
+sleep 0.5
+! pgrep -f "nebula worker $T/" >/dev/null || fail "ranks are left: $(pgrep -af "nebula worker $T/")"
+
+# Meshes that cannot be are refused before anything starts.
+refused() { # MESH REASON
+    job "$T/bad.yaml" "$1" "{dp: 1}"
+    if "$nebula" pretrain "$T/bad.yaml" --local 2 --out "$T/bad" >"$T/bad.log" 2>&1; then fail "mesh $1 was accepted"; fi
+    grep -q "$2" "$T/bad.log" || fail "mesh $1: no reason '$2': $(cat "$T/bad.log")"
+}
+refused "{dp: 3}" "does not divide data.accumulate"
+refused "{tp: 4}" "does not divide model.n_kv_heads"
+refused "{pp: 3}" "does not divide model.n_layers"
+refused "{dp: 0}" "is not in 1..1024"
+refused "{cp: 2}" "allowed: dp, pp, tp"
+mkdir "$T/bin" # without mpirun
+if PATH=$T/bin "$nebula" pretrain "$T/mesh.yaml" --local 2 --out "$T/bad" >"$T/bad.log" 2>&1; then fail "no mpirun, and nobody minds"; fi
+grep -q "there is no mpirun" "$T/bad.log" || fail "no mpirun: no reason: $(cat "$T/bad.log")"
+echo "unlike meshes exchange identical bytes"
