@@ -1,5 +1,5 @@
 // inter/ledger: what is promised stays promised, through closing and opening again.
-#include "ledger_fixture.h"
+#include "tests/unit/ledger_fixture.h"
 
 #include <sqlite3.h>
 

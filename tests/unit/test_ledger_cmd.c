@@ -1,5 +1,5 @@
 // nebula ledger: what it prints, what it finds with the members' real keys, and its exit status.
-#include "ledger_fixture.h"
+#include "tests/unit/ledger_fixture.h"
 
 #include "agent/commands.h"
 #include "security/members.h"

@@ -1,5 +1,5 @@
 // inter/ledger_verify: whatever is altered, removed, put in or exchanged in a ledger is found and named.
-#include "ledger_fixture.h"
+#include "tests/unit/ledger_fixture.h"
 
 #include "inter/ledger_verify.h"
 #include <sqlite3.h>
