@@ -113,7 +113,8 @@ NEB_MUST_CHECK enum neb_status inter_ledger_prune(struct inter_ledger *l,
 // Most bytes of all blobs; 0: no limit. Beyond it blobs of the oldest commits go, whole rounds at a time; never those of an
 // open round or of a fragment's newest commit, so that the ledger may stay above the cap.
 NEB_MUST_CHECK enum neb_status inter_ledger_set_cap(struct inter_ledger *l, uint64_t bytes);
-uint64_t inter_ledger_used(const struct inter_ledger *l); // bytes of blobs, here or arriving
+// Bytes of blobs, here or arriving; 0 for a read-only ledger, which does not count them.
+uint64_t inter_ledger_used(const struct inter_ledger *l);
 // Lowest round whose blobs can still be served; 0 for a fragment without commits. A member further behind must rejoin by
 // snapshot.
 NEB_MUST_CHECK enum neb_status inter_ledger_floor(struct inter_ledger *l,

@@ -336,7 +336,7 @@ static enum neb_status on_app(struct inter_service *s, uint32_t peer, struct neb
     uint32_t kind = neb_rd_u32(r);
     size_t n = neb_rd_left(r);
     const uint8_t *p = neb_rd_view(r, n);
-    if (r->bad)
+    if (r->bad || seq == 0 || seq > INT64_MAX || previous >= seq)
         return NEB_OK;
     NEB_TRY(inter_ledger_taken(s->ledger, name, epoch, &last));
     if (seq > last && previous > last)

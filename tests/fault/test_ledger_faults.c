@@ -1,9 +1,9 @@
 // The ledger under failing disks and power cuts: a fixed script is run again and again, and its k-th write, sync, rename,
 // removal or truncation, those inside SQLite included, fails (or is where the process is killed), for every k. Afterwards
 // everything that was acknowledged is there, nothing is half there, and the script can go on to its end.
-#include "../unit/ledger_fixture.h"
 #include "agent/base/fault.h"
 #include "inter/ledger_verify.h"
+#include "tests/unit/ledger_fixture.h"
 
 #include <sqlite3.h>
 #include <sys/mman.h>
@@ -82,9 +82,10 @@ enum { BIG_CHUNKS = 17 }; // one more than lie between two writes of a bitmap
     X(JOB)                                                                                         \
     X(OWN_0)                                                                                       \
     X(MINE_0)                                                                                      \
-    X(THEIRS_0) X(PART_0) X(CHUNK_0) X(CHUNK_1) X(CHUNK_2) X(FINISH_0) X(VOTE_0) X(COMMIT_0)       \
-        X(POST_1) X(POST_2) X(OWN_1) X(MINE_1) X(ARRIVE_1) X(VOTE_1) X(COMMIT_1) X(TAKE) X(POSTED) \
-            X(OWN_2) X(MINE_2) X(ARRIVE_2) X(COMMIT_2) X(PRUNE_0) X(CAP) X(BIG) X(REOPEN) X(OWN_3) \
+    X(THEIRS_0)                                                                                    \
+    X(PART_0) X(CHUNK_0) X(CHUNK_1) X(CHUNK_2) X(FINISH_0) X(VOTE_0) X(COMMIT_0) X(POST_1)         \
+        X(POST_2) X(OWN_1) X(MINE_1) X(ARRIVE_1) X(VOTE_1) X(COMMIT_1) X(TAKE) X(POSTED) X(OWN_2)  \
+            X(MINE_2) X(ARRIVE_2) X(COMMIT_2) X(PRUNE_0) X(CAP) X(BIG) X(REOPEN) X(OWN_3)          \
                 X(MINE_3) X(VOTE_3) X(VOTE_AGAIN) X(BEGIN_AT) X(JOB_DONE) X(CLOSE)
 
 #define NAME(s) S_##s,

@@ -290,6 +290,75 @@ static void test_messages(void **state) {
     assert_non_null(strstr(bert.text, "6:six 7:seven ")); // five as well, were its receipt lost
 }
 
+// ---- a member that does not follow the protocol
+
+struct rogue {
+    struct inter_link *l;
+    bool up;
+};
+
+static void on_rogue(void *user, const struct inter_link_event *e) {
+    struct rogue *r = user;
+    r->up |= e->kind == INTER_LINK_UP;
+}
+
+static void rogue_go(struct rogue *r, neb_ns time) {
+    for (neb_ns end = neb_now() + time; neb_now() < end;) {
+        OK(inter_link_process(r->l, on_rogue, r));
+        go();
+    }
+}
+
+static void rogue_says(struct rogue *r, uint64_t epoch, uint64_t seq, uint64_t previous,
+                       size_t cut) {
+    struct neb_buf b = {0};
+    neb_buf_u8(&b, 32); // a message of inter/service
+    neb_buf_u64(&b, epoch);
+    neb_buf_u64(&b, seq);
+    neb_buf_u64(&b, previous);
+    neb_buf_u32(&b, 8);
+    neb_buf_add(&b, "x", 1);
+    OK(inter_link_send(r->l, index_of[1], INTER_CONTROL, b.p, b.len - cut));
+    neb_buf_free(&b);
+    rogue_go(r, 5 * NEB_MS);
+}
+
+static void test_wrong_messages(void **state) {
+    (void)state;
+    struct rogue r = {.up = false};
+    struct inter_link_config c = {.identity = ids[0], .members = &list};
+    stop(&anna); // her keys in other hands
+    OK(inter_link_create(&c, &r.l));
+    for (int i = 0; i < 100 && !r.up; i++)
+        rogue_go(&r, 50 * NEB_MS);
+    assert_true(r.up);
+    send(&bert, 1, "waits");
+    for (size_t cut = 2; cut < 30; cut++)
+        rogue_says(&r, 1, 1, 0, cut);
+    rogue_says(&r, 1, 0, 0, 0);
+    rogue_says(&r, 1, UINT64_MAX, 0, 0);
+    rogue_says(&r, 1, 1ull << 63, 0, 0);
+    rogue_says(&r, 1, 5, 5, 0);
+    rogue_says(&r, 1, 5, UINT64_MAX, 0);
+    rogue_says(&r, 1, 5, 4, 0); // 4 has not come
+    assert_string_equal(bert.text, "");
+    struct neb_buf ack = {0}; // for another ledger's numbers: what waits goes on waiting
+    neb_buf_u8(&ack, 33);
+    neb_buf_u64(&ack, 1);
+    neb_buf_u64(&ack, UINT64_MAX);
+    OK(inter_link_send(r.l, index_of[1], INTER_CONTROL, ack.p, ack.len));
+    neb_buf_free(&ack);
+    rogue_says(&r, 1, 4, 0, 0);
+    rogue_says(&r, 1, 5, 4, 0);
+    rogue_says(&r, 1, 5, 4, 0);
+    rogue_says(&r, 1, 4, 0, 0);
+    rogue_go(&r, 300 * NEB_MS);
+    assert_string_equal(bert.text, "8:x 8:x ");
+    inter_link_destroy(&r.l);
+    start(&anna);
+    UNTIL(!strcmp(anna.text, "1:waits "));
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, open_pair, close_pair)
 
 static void quiet(void *user, enum neb_log_level level, const char *text) {
@@ -298,7 +367,7 @@ static void quiet(void *user, enum neb_log_level level, const char *text) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {TEST(test_rounds), TEST(test_restarts_in_a_round),
-                                       TEST(test_messages)};
+                                       TEST(test_messages), TEST(test_wrong_messages)};
     static const char *const names[] = {"anna", "bert"};
     if (!mkdtemp(root) || sec_init() != NEB_OK)
         return 1;
