@@ -173,6 +173,7 @@ static inline enum neb_status fx_part_finish(struct inter_ledger *l, uint32_t fr
 static inline enum neb_status fx_put_vote(struct inter_ledger *l, uint32_t fragment,
                                           uint32_t round) {
     struct inter_record r = fx_chain(fragment, round);
+    r.n_accepts = 0; // a proposal
     return inter_ledger_put_vote(l, &r);
 }
 

@@ -98,7 +98,7 @@ static void test_all_well(void **state) {
     assert_int_equal(n.records, 2 * ROUNDS);
     assert_int_equal(n.manifests, 2 * (2 * ROUNDS - PRUNED) + 2);
     assert_int_equal(n.votes, 2 * ROUNDS - PRUNED + 1);
-    assert_int_equal(n.signatures, n.records + n.manifests + n.votes);
+    assert_int_equal(n.signatures, 3 * n.records + n.manifests + n.votes); // a record has two votes
     assert_int_equal(n.blobs, 2 * (2 * ROUNDS - PRUNED) + 1);
     assert_int_equal(n.blob_bytes,
                      (2 * ROUNDS - PRUNED) * (FX_OWN_BYTES + FX_PEER_BYTES) + FX_OWN_BYTES);
