@@ -590,7 +590,17 @@ enum neb_status agent_job_set(struct agent_job *job, const char *assignment) {
     return NEB_OK;
 }
 
-static enum neb_status validate_shape(const struct agent_job *j, const char *file) {
+enum neb_status agent_job_validate(const struct agent_job *j, const char *file) {
+    if (j->n_clusters < 1)
+        return COMPLAIN(file, "clusters", "is missing: list at least one, with a name");
+    for (int32_t i = 0; i < j->n_clusters; i++)
+        for (int32_t k = 0; k < i; k++)
+            if (!strcmp(j->clusters[i].name, j->clusters[k].name))
+                return COMPLAIN(file, "clusters.name", "\"%s\" is given to two clusters",
+                                j->clusters[i].name);
+    if (j->model_init[0] &&
+        !(j->model.n_layers && j->model.d_model && j->model.n_heads && j->model.d_ff))
+        return NEB_OK; // checked again when agent_job_model_init() has filled them in
     if (!j->model.head_dim && j->model.d_model % j->model.n_heads)
         return COMPLAIN(file, "model.d_model", "%d is not a multiple of n_heads %d; set head_dim",
                         j->model.d_model, j->model.n_heads);
@@ -603,21 +613,6 @@ static enum neb_status validate_shape(const struct agent_job *j, const char *fil
         return COMPLAIN(file, "model.head_dim",
                         "%d is not an even number in 2..256; choose d_model, n_heads or head_dim",
                         head_dim);
-    return NEB_OK;
-}
-
-enum neb_status agent_job_validate(const struct agent_job *j, const char *file) {
-    if (j->n_clusters < 1)
-        return COMPLAIN(file, "clusters", "is missing: list at least one, with a name");
-    for (int32_t i = 0; i < j->n_clusters; i++)
-        for (int32_t k = 0; k < i; k++)
-            if (!strcmp(j->clusters[i].name, j->clusters[k].name))
-                return COMPLAIN(file, "clusters.name", "\"%s\" is given to two clusters",
-                                j->clusters[i].name);
-    bool waiting =
-        j->model_init[0] && (!j->model.d_model || !j->model.n_heads); // agent/model_init.h
-    if (!waiting)
-        NEB_TRY(validate_shape(j, file));
     if (j->sync.overlap >= j->sync.interval)
         return COMPLAIN(file, "sync.overlap", "%d must be below sync.interval %d", j->sync.overlap,
                         j->sync.interval);
@@ -629,8 +624,7 @@ enum neb_status agent_job_validate(const struct agent_job *j, const char *file) 
         return COMPLAIN(file, "trainable.rank",
                         "lora needs a rank of 1 or more and at least one target");
     if (j->trainable.mode == INTRA_TRAIN_LAST_LAYERS &&
-        (j->trainable.last_layers < 1 ||
-         (j->model.n_layers && j->trainable.last_layers > j->model.n_layers)))
+        (j->trainable.last_layers < 1 || j->trainable.last_layers > j->model.n_layers))
         return COMPLAIN(file, "trainable.n", "%d is not in 1..%d", j->trainable.last_layers,
                         j->model.n_layers);
     return NEB_OK;
