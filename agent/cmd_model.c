@@ -38,7 +38,15 @@ enum neb_status agent_checkpoint_file(const char *path, char *out, size_t cap) {
     if (st == NEB_OK)
         snprintf(out, cap, "%s", intra_ckpt_path(c));
     intra_ckpt_close(&c);
-    return st == NEB_ERR_NOT_FOUND ? neb_fail(st, "no checkpoint in %s", path) : st;
+    if (st != NEB_ERR_NOT_FOUND)
+        return st;
+    NEB_TRY(neb_path(out, cap, path, "config.json"));
+    return neb_fs_exists(out)
+               ? neb_fail(st,
+                          "%s is a Hugging Face folder; make a checkpoint of it first: nebula "
+                          "import %s --out CKPT",
+                          path, path)
+               : neb_fail(st, "no checkpoint in %s", path);
 }
 
 static enum neb_status open_checkpoint(const char *path, struct intra_ckpt **out) {

@@ -694,12 +694,11 @@ enum neb_status agent_job_validate(const struct agent_job *j, const char *file) 
         return COMPLAIN(file, "clusters.witness",
                         "a witness helps two or more clusters that train to elect a leader; here are %d",
                         data);
-    bool waiting =
-        j->model_init[0] && (!j->model.d_model || !j->model.n_heads); // agent/model_init.h
-    if (!waiting) {
-        NEB_TRY(validate_shape(j, file));
-        NEB_TRY(validate_meshes(j, file));
-    }
+    if (j->model_init[0] &&
+        !(j->model.n_layers && j->model.d_model && j->model.n_heads && j->model.d_ff))
+        return NEB_OK; // checked again when agent_job_model_init() has filled them in
+    NEB_TRY(validate_shape(j, file));
+    NEB_TRY(validate_meshes(j, file));
     if (j->sync.overlap >= j->sync.interval)
         return COMPLAIN(file, "sync.overlap", "%d must be below sync.interval %d", j->sync.overlap,
                         j->sync.interval);
@@ -711,8 +710,7 @@ enum neb_status agent_job_validate(const struct agent_job *j, const char *file) 
         return COMPLAIN(file, "trainable.rank",
                         "lora needs a rank of 1 or more and at least one target");
     if (j->trainable.mode == INTRA_TRAIN_LAST_LAYERS &&
-        (j->trainable.last_layers < 1 ||
-         (j->model.n_layers && j->trainable.last_layers > j->model.n_layers)))
+        (j->trainable.last_layers < 1 || j->trainable.last_layers > j->model.n_layers))
         return COMPLAIN(file, "trainable.n", "%d is not in 1..%d", j->trainable.last_layers,
                         j->model.n_layers);
     return NEB_OK;

@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TOKENIZER_BYTES_MAX = 64 << 20 };
-
 static enum neb_status fill(struct agent_job *job, const struct intra_model_config *c,
                             const char *file) {
     struct intra_model_config *m = &job->model;
@@ -42,8 +40,7 @@ static enum neb_status fill(struct agent_job *job, const struct intra_model_conf
 // Ids of another vocabulary would be nonsense to the model; that the sizes fit proves nothing.
 static enum neb_status compare_vocabularies(const struct agent_job *job, const char *checkpoint) {
     char beside[NEB_PATH_MAX], corpus[NEB_PATH_MAX];
-    struct neb_buf a = {0}, b = {0};
-    enum neb_status st = NEB_OK;
+    bool same;
     const char *slash = strrchr(checkpoint, '/');
     snprintf(beside, sizeof beside, "%.*s", (int)(slash - checkpoint), checkpoint);
     NEB_TRY(neb_path(corpus, sizeof corpus, beside, "tokenizer.model"));
@@ -51,15 +48,11 @@ static enum neb_status compare_vocabularies(const struct agent_job *job, const c
     NEB_TRY(neb_path(corpus, sizeof corpus, job->corpus, "tokenizer.model"));
     if (!neb_fs_exists(beside) || !neb_fs_exists(corpus))
         return NEB_OK;
-    NEB_TRY_GOTO(neb_fs_read(beside, TOKENIZER_BYTES_MAX, &a), out);
-    NEB_TRY_GOTO(neb_fs_read(corpus, TOKENIZER_BYTES_MAX, &b), out);
-    if (a.len != b.len || memcmp(a.p, b.p, a.len))
+    NEB_TRY(intra_hf_same_file(beside, corpus, &same));
+    if (!same)
         neb_warn("the corpus %s has another vocabulary than %s; build it with tokenizer: %s",
                  job->corpus, job->model_init, beside);
-out:
-    neb_buf_free(&a);
-    neb_buf_free(&b);
-    return st;
+    return NEB_OK;
 }
 
 enum neb_status agent_job_model_init(struct agent_job *job, const char *file) {

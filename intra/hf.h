@@ -62,8 +62,8 @@ struct intra_hf_exported {
     uint64_t params;
     int32_t shards;
 };
-// NEB_ERR_EXISTS: dir is there; NEB_ERR_STATE: `what` does not fit the checkpoint; NEB_ERR_INVALID: `like` is another model;
-// NEB_ERR_CORRUPT: a section's digest does not match.
+// NEB_ERR_EXISTS: dir is there; NEB_ERR_STATE: `what` does not fit the checkpoint; NEB_ERR_INVALID: `like` is another model, or
+// has another vocabulary than `tokenizer`; NEB_ERR_CORRUPT: a section's digest does not match.
 NEB_MUST_CHECK enum neb_status intra_hf_export(const struct intra_hf_export *e,
                                                struct intra_hf_exported *out);
 
@@ -85,6 +85,7 @@ json_t *intra_hf_peft_json(const struct intra_trainable *t, const char *base);
 extern const char *const intra_hf_files[];
 // Copies those of intra_hf_files that `from` has into `to`.
 NEB_MUST_CHECK enum neb_status intra_hf_copy_files(const char *from, const char *to);
+NEB_MUST_CHECK enum neb_status intra_hf_same_file(const char *a, const char *b, bool *same);
 NEB_MUST_CHECK enum neb_status intra_hf_copy(const char *from, const char *to);
 NEB_MUST_CHECK enum neb_status intra_hf_write_json(const char *dir, const char *name, json_t *take);
 // DIR is to be made aside: *aside gets DIR.partial, empty. NEB_ERR_EXISTS when DIR is there.

@@ -156,6 +156,16 @@ static enum neb_status read_rope(struct reading *r) {
     return get_float(r, theta, "rope_theta", 10000, &r->out->model.rope_theta);
 }
 
+// Files that nanotron converted (SmolLM) say how a head's numbers are paired.
+static enum neb_status read_pairs(struct reading *r) {
+    bool interleaved;
+    NEB_TRY(get_bool(r, "rope_interleaved", false, &interleaved));
+    return interleaved ? unsupported(r, "rope_interleaved", get(r, "rope_interleaved"),
+                                     "rotary pairs must be (i, i + head_dim / 2); weights would "
+                                     "have to be permuted")
+                       : NEB_OK;
+}
+
 static enum neb_status read_block(struct reading *r) {
     static const char *const biases[] = {"attention_bias", "mlp_bias"};
     const json_t *act = get(r, "hidden_act");
@@ -215,6 +225,7 @@ static enum neb_status read_all(struct reading *r) {
     NEB_TRY(read_arch(r));
     NEB_TRY(read_shape(r));
     NEB_TRY(read_rope(r));
+    NEB_TRY(read_pairs(r));
     NEB_TRY(read_block(r));
     NEB_TRY(read_window(r));
     NEB_TRY(read_length(r));

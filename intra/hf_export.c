@@ -212,6 +212,20 @@ static bool has_tokenizer(const struct exporting *x) {
     return found;
 }
 
+// A model that was trained on the tokens of one vocabulary must not go out with another.
+static enum neb_status check_tokenizer(const struct exporting *x) {
+    char theirs[NEB_PATH_MAX];
+    bool same = true;
+    NEB_TRY(neb_path(theirs, sizeof theirs, x->aside, "tokenizer.model"));
+    if (x->e->tokenizer && neb_fs_exists(theirs))
+        NEB_TRY(intra_hf_same_file(x->e->tokenizer, theirs, &same));
+    return same ? NEB_OK
+                : neb_fail(NEB_ERR_INVALID,
+                           "%s has another tokenizer.model than %s; the model knows the latter's "
+                           "tokens: export without that folder",
+                           x->e->like, x->e->tokenizer);
+}
+
 // config.json of `like`, with our type of numbers; all else that it says (token ids, longest sequence) stays true.
 static enum neb_status write_config_like(struct exporting *x, const char *dtype) {
     char path[NEB_PATH_MAX];
@@ -220,6 +234,7 @@ static enum neb_status write_config_like(struct exporting *x, const char *dtype)
     NEB_TRY(neb_path(path, sizeof path, x->e->like, "config.json"));
     NEB_TRY(intra_hf_config_same(&x->config, &x->m->c, path));
     NEB_TRY(intra_hf_copy_files(x->e->like, x->aside));
+    NEB_TRY(check_tokenizer(x));
     if (!has_tokenizer(x)) {
         struct intra_hf_special ids;
         NEB_TRY(write_tokenizer(x, &ids));

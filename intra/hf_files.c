@@ -31,6 +31,17 @@ enum neb_status intra_hf_copy(const char *from, const char *to) {
     return st;
 }
 
+enum neb_status intra_hf_same_file(const char *a, const char *b, bool *same) {
+    struct neb_buf x = {0}, y = {0};
+    enum neb_status st = neb_fs_read(a, FILE_BYTES_MAX, &x);
+    if (st == NEB_OK)
+        st = neb_fs_read(b, FILE_BYTES_MAX, &y);
+    *same = st == NEB_OK && x.len == y.len && !memcmp(x.p, y.p, x.len);
+    neb_buf_free(&x);
+    neb_buf_free(&y);
+    return st;
+}
+
 enum neb_status intra_hf_copy_files(const char *from, const char *to) {
     for (const char *const *name = intra_hf_files; *name; name++) {
         char a[NEB_PATH_MAX], b[NEB_PATH_MAX];
@@ -72,15 +83,13 @@ enum neb_status intra_hf_aside(const char *dir, char *aside, size_t cap) {
 }
 
 enum neb_status intra_hf_rename(const char *aside, const char *dir) {
-    char parent[NEB_PATH_MAX];
+    char parent[NEB_PATH_MAX], to[NEB_PATH_MAX];
     NEB_TRY(neb_fs_sync_dir(aside));
-    NEB_TRY(neb_path(parent, sizeof parent, aside, ".."));
-    char to[NEB_PATH_MAX];
     snprintf(to, sizeof to, "%.*s", (int)(strlen(aside) - strlen(".partial")), aside);
     // A file, or a folder with something in it, that came meanwhile stays: rename refuses.
     if (rename(aside, to) != 0)
         return neb_fail_errno("cannot rename %s to %s", aside, dir);
-    snprintf(parent, sizeof parent, "%.*s/..", NEB_PATH_MAX - 4, to);
+    NEB_TRY(neb_path(parent, sizeof parent, to, ".."));
     return neb_fs_sync_dir(parent);
 }
 

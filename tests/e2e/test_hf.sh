@@ -64,6 +64,18 @@ for k in 1 3 5; do
     NEBULA_FAULT=fs.write:$k refused 1 "cannot write" import "$T/merged" --out "$T/no"
     NEBULA_FAULT=fs.fsync:$k refused 1 "cannot sync" export "$T/back" "$T/no" --shard-size 100K
 done
+"$nebula" export "$T/next/checkpoint" "$T/next-hf" >/dev/null 2>&1 || fail "export of the second run"
+refused 1 "is a Hugging Face folder" eval "$T/merged" --corpus "$T/corpus"
+make_corpus_again() { sed 's/size: 512/size: 500/' "$T/spec.yaml" >"$T/spec2.yaml" && "$nebula" data build "$T/spec2.yaml" --out "$T/corpus2"; }
+make_corpus_again >/dev/null 2>&1 || fail "second corpus"
+refused 1 "another tokenizer.model" export "$T/back" "$T/no" --like "$T/next-hf" --tokenizer "$T/corpus2/tokenizer.model"
+
+# Killed in the middle: nothing under its name, and the next one is not in the way of it.
+if (NEBULA_FAULT=fs.write:5:kill timeout 60 "$nebula" import "$T/next-hf" --out "$T/killed") >/dev/null 2>&1; then fail "was not killed"; fi
+[[ ! -e $T/killed && -e $T/killed.partial ]] || fail "a killed import left $(ls "$T")"
+"$nebula" import "$T/next-hf" --out "$T/killed" >/dev/null 2>&1 || fail "import after a killed one"
+[[ ! -e $T/killed.partial ]] || fail "the killed one's folder stayed"
+
 printf 'X' | dd of="$T/back/model.ckpt" bs=1 seek=100000 conv=notrunc status=none
 refused 1 "digest does not match" export "$T/back" "$T/no"
 echo "folders go out and come back with the same losses"

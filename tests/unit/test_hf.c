@@ -116,6 +116,7 @@ static const struct refusal {
     {LLAMA ",\"partial_rotary_factor\":0.5}",
      NEB_ERR_UNSUPPORTED,
      {"partial_rotary_factor", "part of each head"}},
+    {LLAMA ",\"rope_interleaved\":true}", NEB_ERR_UNSUPPORTED, {"rope_interleaved", "permuted"}},
     {LLAMA ",\"layer_types\":[\"full_attention\",\"linear_attention\"]}",
      NEB_ERR_UNSUPPORTED,
      {"layer_types", "linear_attention"}},

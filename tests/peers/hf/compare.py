@@ -64,7 +64,7 @@ def report(case, what, difference, good=None):
     global failures
     good = difference <= LIMIT if good is None else good
     failures += not good
-    print(f"{case:22s} {what:52s} {difference:10.3g}  {'ok' if good else 'DIFFERS'}", flush=True)
+    print(f"{case:22s} {what:56s} {difference:10.3g}  {'ok' if good else 'DIFFERS'}", flush=True)
 
 
 def check(case, config, work):
@@ -80,7 +80,8 @@ def check(case, config, work):
     run("import", hf, "--out", ckpt)
     ids = [int(x) for x in torch.randint(3, config.vocab_size, (24,))]
     theirs = logits_of(model, ids)
-    report(case, f"import, {str(dtype)[6:]}: max |logit - theirs|", float((theirs - logits_here(ckpt, ids)).abs().max()))
+    what = f"import, {str(dtype)[6:]}, |logits| to {float(theirs.abs().max()):.1f}: max |logit - theirs|"
+    report(case, what, float((theirs - logits_here(ckpt, ids)).abs().max()))
 
     with torch.no_grad():
         greedy = model.generate(torch.tensor([ids]), max_new_tokens=12, do_sample=False, eos_token_id=None,
