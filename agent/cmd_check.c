@@ -2,6 +2,7 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/commands.h"
+#include "agent/model_init.h"
 #include "agent/plan.h"
 #include "agent/progress.h"
 #include "intra/data.h"
@@ -143,6 +144,7 @@ static enum neb_status check(const struct arguments *a) {
     NEB_TRY(agent_job_load(a->file, &job));
     for (int i = 0; i < a->n_sets; i++)
         NEB_TRY(agent_job_set(&job, a->sets[i]));
+    NEB_TRY(agent_job_model_init(&job, a->file));
     NEB_TRY(agent_job_validate(&job, a->file));
     NEB_TRY(look_at_corpora(&job, each, &vocab));
     if (job.init_from[0] && !neb_fs_exists(job.init_from))

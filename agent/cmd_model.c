@@ -11,30 +11,41 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { EVAL_SEQ_MAX = 4096 };
+
 struct options {
-    const char *checkpoint, *corpus, *prompt, *tokenizer;
-    int windows, tokens, top_k, threads;
+    const char *checkpoint, *corpus, *prompt, *tokenizer, *ids;
+    int windows, tokens, top_k, threads, seq_len;
     float temperature;
     uint64_t seed;
-    bool json, merge;
+    bool json, merge, logits;
 };
 
-// A checkpoint is a file, a folder with model.ckpt, or a folder of generations.
-static enum neb_status open_checkpoint(const char *path, struct intra_ckpt **out) {
-    char file[NEB_PATH_MAX];
+enum neb_status agent_checkpoint_file(const char *path, char *out, size_t cap) {
+    struct intra_ckpt *c = NULL;
     struct neb_map probe;
-    neb_log_set_level(NEB_LOG_ERROR);
-    NEB_TRY(neb_path(file, sizeof file, path, "model.ckpt"));
-    if (neb_fs_exists(file))
-        return intra_ckpt_open(file, true, out);
-    NEB_TRY(neb_path(file, sizeof file, path, "."));
-    if (!neb_fs_exists(file)) {
+    NEB_TRY(neb_path(out, cap, path, "model.ckpt"));
+    if (neb_fs_exists(out))
+        return NEB_OK;
+    NEB_TRY(neb_path(out, cap, path, "."));
+    if (!neb_fs_exists(out)) { // no folder: it must be a file
         NEB_TRY(neb_map_open(path, &probe));
         neb_map_close(&probe);
-        return intra_ckpt_open(path, true, out);
+        snprintf(out, cap, "%s", path);
+        return NEB_OK;
     }
-    enum neb_status st = intra_ckpt_open_latest(path, out);
+    enum neb_status st = intra_ckpt_open_latest(path, &c);
+    if (st == NEB_OK)
+        snprintf(out, cap, "%s", intra_ckpt_path(c));
+    intra_ckpt_close(&c);
     return st == NEB_ERR_NOT_FOUND ? neb_fail(st, "no checkpoint in %s", path) : st;
+}
+
+static enum neb_status open_checkpoint(const char *path, struct intra_ckpt **out) {
+    char file[NEB_PATH_MAX];
+    neb_log_set_level(NEB_LOG_ERROR);
+    NEB_TRY(agent_checkpoint_file(path, file, sizeof file));
+    return intra_ckpt_open(file, true, out);
 }
 
 static enum neb_status load(const struct options *o, struct kern **K, struct intra_model **m) {
@@ -50,15 +61,13 @@ static enum neb_status load(const struct options *o, struct kern **K, struct int
 }
 
 static enum neb_status eval_source(const struct options *o, struct kern *K, struct intra_model *m,
-                                   struct intra_acts *acts, const struct intra_corpus *c,
+                                   struct intra_acts *acts, const struct intra_corpus *c, int32_t T,
                                    int32_t source, double *mean) {
-    int32_t T = m->c.max_seq, x[4096], y[4096];
+    int32_t x[EVAL_SEQ_MAX], y[EVAL_SEQ_MAX];
     uint64_t have = intra_corpus_windows(c, source, INTRA_VALID, T);
     uint64_t n = o->windows && (uint64_t)o->windows < have ? (uint64_t)o->windows : have;
     double sum = 0, loss;
     int64_t count = 0, k;
-    if (T > 4096)
-        return neb_fail(NEB_ERR_UNSUPPORTED, "evaluation of sequences longer than 4096");
     for (uint64_t i = 0; i < n; i++) {
         intra_corpus_window(c, source, INTRA_VALID, T, i * have / n, x, y);
         intra_model_pass(K, m, acts, x, y, 1, T, 0, &loss, &k);
@@ -84,10 +93,16 @@ static enum neb_status eval(const struct options *o) {
                       intra_corpus_vocab(c), m->c.vocab);
         goto out;
     }
-    NEB_TRY_GOTO(intra_acts_create(m, 1, m->c.max_seq, false, false, &acts), out);
+    if (o->seq_len > m->c.max_seq || o->seq_len > EVAL_SEQ_MAX) {
+        st = neb_fail(NEB_ERR_INVALID, "--seq-len %d: the model takes at most %d tokens, eval %d",
+                      o->seq_len, m->c.max_seq, EVAL_SEQ_MAX);
+        goto out;
+    }
+    int32_t T = o->seq_len ? o->seq_len : m->c.max_seq < EVAL_SEQ_MAX ? m->c.max_seq : EVAL_SEQ_MAX;
+    NEB_TRY_GOTO(intra_acts_create(m, 1, T, false, false, &acts), out);
     for (int32_t i = 0; i < intra_corpus_sources(c); i++) {
         double mean;
-        NEB_TRY_GOTO(eval_source(o, K, m, acts, c, i, &mean), out);
+        NEB_TRY_GOTO(eval_source(o, K, m, acts, c, T, i, &mean), out);
         if (isnan(mean))
             continue;
         if (o->json)
@@ -100,8 +115,7 @@ static enum neb_status eval(const struct options *o) {
         counted++;
     }
     if (!counted)
-        st = neb_fail(NEB_ERR_INVALID, "%s holds no held-out windows of %d tokens", o->corpus,
-                      m->c.max_seq);
+        st = neb_fail(NEB_ERR_INVALID, "%s holds no held-out windows of %d tokens", o->corpus, T);
     else
         printf(o->json ? "{\"source\": \"mean\", \"loss\": %.6f, \"perplexity\": %.4f}\n"
                        : "mean         loss %.4f nats a token, perplexity %.2f\n",
@@ -109,6 +123,86 @@ static enum neb_status eval(const struct options *o) {
 out:
     intra_acts_destroy(&acts);
     intra_corpus_close(&c);
+    intra_model_destroy(&m);
+    kern_destroy(&K);
+    return st;
+}
+
+// "1 2 3" into *ids (n), with room for `more`; each must be in the vocabulary.
+static enum neb_status parse_ids(const char *text, int32_t vocab, size_t more, int32_t **ids,
+                                 size_t *n) {
+    size_t cap = strlen(text) / 2 + 1;
+    *n = 0;
+    if (!(*ids = calloc(cap + more, sizeof **ids)))
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for %zu tokens", cap + more);
+    for (const char *p = text + strspn(text, " ,"); *p; p += strspn(p, " ,")) {
+        char *end;
+        long id = strtol(p, &end, 10);
+        if (end == p || id < 0 || id >= vocab)
+            return neb_fail(NEB_ERR_INVALID,
+                            "--ids: \"%.20s\" does not begin with a token id from 0 to %d", p,
+                            vocab - 1);
+        (*ids)[(*n)++] = (int32_t)id;
+        p = end;
+    }
+    return *n ? NEB_OK : neb_fail(NEB_ERR_INVALID, "--ids: at least one token id is needed");
+}
+
+// A line of V numbers for each position: for comparisons with other implementations.
+static enum neb_status print_logits(const struct options *o) {
+    struct kern *K = NULL;
+    struct intra_model *m = NULL;
+    struct intra_acts *acts = NULL;
+    int32_t *ids = NULL;
+    float *logits = NULL;
+    size_t n;
+    enum neb_status st = NEB_OK;
+    NEB_TRY_GOTO(load(o, &K, &m), out);
+    NEB_TRY_GOTO(parse_ids(o->ids, m->c.vocab, 0, &ids, &n), out);
+    if (n > (size_t)m->c.max_seq) {
+        st = neb_fail(NEB_ERR_INVALID, "--ids: %zu tokens, the model takes at most %d", n,
+                      m->c.max_seq);
+        goto out;
+    }
+    NEB_TRY_GOTO(intra_acts_create(m, 1, (int)n, false, false, &acts), out);
+    if (!(logits = malloc(sizeof *logits * (size_t)m->c.vocab))) {
+        st = neb_fail(NEB_ERR_NOMEM, "out of memory for %d logits", m->c.vocab);
+        goto out;
+    }
+    intra_model_pass(K, m, acts, ids, NULL, 1, (int)n, 0, NULL, NULL);
+    for (size_t t = 0; t < n; t++) {
+        intra_model_logits(K, m, acts, (int)t, logits);
+        for (int32_t v = 0; v < m->c.vocab; v++)
+            printf("%s%.9g", v ? " " : "", (double)logits[v]);
+        putchar('\n');
+    }
+out:
+    free(logits);
+    free(ids);
+    intra_acts_destroy(&acts);
+    intra_model_destroy(&m);
+    kern_destroy(&K);
+    return st;
+}
+
+// Tokens in, tokens out: for models whose vocabulary is not SentencePiece.
+static enum neb_status generate_ids(const struct options *o) {
+    struct kern *K = NULL;
+    struct intra_model *m = NULL;
+    int32_t *ids = NULL;
+    size_t n;
+    int total = 0;
+    struct intra_sampling s = {
+        .temperature = o->temperature, .top_k = o->top_k, .seed = o->seed, .eos = -1};
+    enum neb_status st = NEB_OK;
+    NEB_TRY_GOTO(load(o, &K, &m), out);
+    NEB_TRY_GOTO(parse_ids(o->ids, m->c.vocab, (size_t)o->tokens, &ids, &n), out);
+    NEB_TRY_GOTO(intra_generate(K, m, &s, ids, (int)n, (int)n + o->tokens, &total), out);
+    for (int i = 0; i < total; i++)
+        printf("%s%d", i ? " " : "", ids[i]);
+    putchar('\n');
+out:
+    free(ids);
     intra_model_destroy(&m);
     kern_destroy(&K);
     return st;
@@ -172,6 +266,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case 't': o->temperature = strtof(arg, NULL); return 0;
     case 's': o->seed = strtoull(arg, NULL, 10); return 0;
     case 'v': o->tokenizer = arg; return 0;
+    case 'i': o->ids = arg; return 0;
+    case 'T': o->seq_len = (int)strtol(arg, NULL, 10); return 0;
+    case 'l': o->logits = true; return 0;
     case 'j': o->json = true; return 0;
     case 'm': o->merge = true; return 0;
     case ARGP_KEY_ARG:
@@ -182,7 +279,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case ARGP_KEY_END:
         if (!o->checkpoint)
             argp_error(state, "give a checkpoint");
-        if (o->tokens < 0 || o->tokens > 100000 || o->windows < 0)
+        if (o->tokens < 0 || o->tokens > 100000 || o->windows < 0 || o->seq_len < 0)
             argp_error(state, "a count is out of range");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
@@ -193,6 +290,9 @@ int cmd_eval(int argc, char **argv) {
     static const struct argp_option table[] = {
         {"corpus", 'c', "DIR", 0, "whose held-out text to score (required)", 0},
         {"windows", 'w', "N", 0, "windows a source (default: all)", 0},
+        {"seq-len", 'T', "N", 0, "tokens a window (default: the model's longest, 4096 at most)", 0},
+        {"logits", 'l', NULL, 0, "instead: print the logits of --ids, a line a position", 0},
+        {"ids", 'i', "IDS", 0, "token ids, such as \"1 2 3\"", 0},
         {"merge-lora", 'm', NULL, 0, "merge adapters first", 0},
         {"json", 'j', NULL, 0, "one JSON object a line", 0},
         {0}};
@@ -201,16 +301,17 @@ int cmd_eval(int argc, char **argv) {
         NULL,  NULL,         NULL};
     struct options o = {0};
     argp_err_exit_status = AGENT_EXIT_USAGE;
-    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0 || !o.corpus) {
-        fputs("nebula eval: give --corpus DIR\n", stderr);
+    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0 || (o.logits ? !o.ids : !o.corpus)) {
+        fputs("nebula eval: give --corpus DIR, or --logits --ids IDS\n", stderr);
         return AGENT_EXIT_USAGE;
     }
-    return eval(&o) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+    return (o.logits ? print_logits(&o) : eval(&o)) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
 }
 
 int cmd_generate(int argc, char **argv) {
     static const struct argp_option table[] = {
-        {"prompt", 'p', "TEXT", 0, "what to continue (required)", 0},
+        {"prompt", 'p', "TEXT", 0, "what to continue", 0},
+        {"ids", 'i', "IDS", 0, "the same as token ids; ids are printed, no tokenizer is needed", 0},
         {"tokens", 'n', "N", 0, "how many to add (default 64)", 0},
         {"temperature", 't', "T", 0, "0: always the likeliest (default 0.8)", 0},
         {"top-k", 'k', "K", 0, "only of the K likeliest (default 40)", 0},
@@ -222,9 +323,9 @@ int cmd_generate(int argc, char **argv) {
                                      NULL,  NULL,         NULL};
     struct options o = {.tokens = 64, .temperature = 0.8f, .top_k = 40, .seed = 1};
     argp_err_exit_status = AGENT_EXIT_USAGE;
-    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0 || !o.prompt) {
-        fputs("nebula generate: give --prompt TEXT\n", stderr);
+    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0 || !o.prompt == !o.ids) {
+        fputs("nebula generate: give --prompt TEXT or --ids IDS\n", stderr);
         return AGENT_EXIT_USAGE;
     }
-    return generate(&o) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+    return (o.ids ? generate_ids(&o) : generate(&o)) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
 }

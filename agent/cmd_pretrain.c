@@ -6,6 +6,7 @@
 #include "agent/commands.h"
 #include "agent/ipc.h"
 #include "agent/local.h"
+#include "agent/model_init.h"
 #include "agent/plots.h"
 #include "agent/progress.h"
 #include "agent/report.h"
@@ -79,6 +80,7 @@ static enum neb_status load_job(struct run *r) {
         snprintf(assignment, sizeof assignment, "seed=%.100s", r->o.seed);
         NEB_TRY(agent_job_set(&r->job, assignment));
     }
+    NEB_TRY(agent_job_model_init(&r->job, r->o.job));
     NEB_TRY(agent_job_validate(&r->job, r->o.job));
     NEB_TRY(absolute(r->job.corpus, sizeof r->job.corpus, "data.corpus"));
     if (r->job.init_from[0])
@@ -121,7 +123,9 @@ static enum neb_status open_out(struct run *r) {
     if (r->lock_fd < 0)
         return neb_fail_errno("cannot create %s", path);
     if (flock(r->lock_fd, LOCK_EX | LOCK_NB) != 0)
-        return neb_fail(NEB_ERR_EXISTS, "another nebula works in %s; wait for it, or choose another --out", r->o.out);
+        return neb_fail(NEB_ERR_EXISTS,
+                        "another nebula works in %s; wait for it, or choose another --out",
+                        r->o.out);
     NEB_TRY(neb_path(path, sizeof path, r->out, "job.json"));
     if (neb_fs_exists(path)) {
         if (!r->o.resume)

@@ -10,10 +10,13 @@ const struct agent_command agent_commands[] = {
     {"stop", "stop a job after a checkpoint", cmd_stop},
     {"eval", "held-out loss of a checkpoint", cmd_eval},
     {"generate", "continue a text with a checkpoint", cmd_generate},
+    {"import", "make a checkpoint from a Hugging Face folder", cmd_import},
+    {"export", "make a Hugging Face folder from a checkpoint", cmd_export},
     {"worker", NULL, cmd_worker},
     {"bench", "measure this machine", cmd_bench},
     {"data", "make a corpus from text", cmd_data},
     {"id", "print this node's identity; make its keys", cmd_id},
+    {"ledger", "show or check what an agent promised and saw committed", cmd_ledger},
     {"peer", "add, list or remove the sites this node works with", cmd_peer},
     {NULL, NULL, NULL},
 };

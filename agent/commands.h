@@ -1,6 +1,9 @@
 // The subcommands of the program. Exit statuses are shared by all of them.
 #ifndef AGENT_COMMANDS_H
 #define AGENT_COMMANDS_H
+#include "agent/base/status.h"
+
+#include <stddef.h>
 
 enum agent_exit {
     AGENT_EXIT_OK = 0,          // the command did what was asked
@@ -23,10 +26,16 @@ int cmd_status(int argc, char **argv);
 int cmd_stop(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
 int cmd_generate(int argc, char **argv);
+int cmd_import(int argc, char **argv);
+int cmd_export(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_data(int argc, char **argv);
 int cmd_id(int argc, char **argv);
+int cmd_ledger(int argc, char **argv);
 int cmd_peer(int argc, char **argv);
+
+// The checkpoint file that PATH means: a file, a folder with model.ckpt, or the newest usable one of a folder of generations.
+NEB_MUST_CHECK enum neb_status agent_checkpoint_file(const char *path, char *out, size_t cap);
 
 extern const struct agent_command agent_commands[]; // ends with name NULL
 

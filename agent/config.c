@@ -47,6 +47,8 @@ static const struct option options[] = {
     {"mode", T_ENUM, AT(mode), 0, 0, "replicas", mode_names, "the same model on every cluster"},
     {"seed", T_INT64, AT(seed), 0, 9e15, "1", NULL, "of initial parameters and data order"},
     {"steps", T_INT64, AT(steps), 1, 1e12, NULL, NULL, "inner steps of every cluster"},
+    {"model.init", T_STRING, AT(model_init), 0, 0, "", NULL,
+     "checkpoint for shape and parameters: file or folder, as nebula import makes"},
     {"model.vocab", T_INT32, AT(model.vocab), 0, 1 << 24, "0", NULL, "0: that of the corpus"},
     {"model.n_layers", T_INT32, AT(model.n_layers), 1, 1024, NULL, NULL, "blocks"},
     {"model.d_model", T_INT32, AT(model.d_model), 2, 65536, NULL, NULL, "width"},
@@ -126,6 +128,10 @@ static const struct option options[] = {
      "tokens that every row is worth unseen"},
     {"sync.merge_after", T_INT32, AT(sync.merge_after), 1, 1e6, "4", NULL,
      "S: missed intervals until a merge round"},
+    {"sync.commit_all", T_BOOL, AT(sync.commit_all), 0, 0, "false", NULL,
+     "never commit a round without every cluster's update"},
+    {"sync.grace_s", T_FLOAT, AT(sync.grace_s), 0, 1e6, "60", NULL,
+     "seconds that a slow cluster is waited for once two updates are ready"},
     {"eval.windows", T_INT32, AT(eval_windows), 0, 1e9, "64", NULL,
      "held-out windows a source at the end; 0: all"},
     {"checkpoint.every_steps", T_INT32, AT(checkpoint_every), 0, 1e9, "0", NULL,
@@ -135,7 +141,7 @@ static const struct option options[] = {
 };
 enum { N_OPTIONS = sizeof options / sizeof options[0] };
 
-static const char cluster_keys[] = "name, threads, corpus, sources, mesh, launcher";
+static const char cluster_keys[] = "name, witness, threads, corpus, sources, mesh, launcher";
 static const char *const launcher_names[] = {"local", "mpirun", NULL};
 enum { MESH_AXIS_MAX = 1024, MESH_RANKS_MAX = 1024 };
 
@@ -511,7 +517,11 @@ static enum neb_status walk_cluster(struct walk *w, struct agent_cluster *c, yam
             NEB_TRY(set_text(c->name, sizeof c->name, "clusters.name", text, at, true));
         else if (key && text && !strcmp(key, "corpus"))
             NEB_TRY(set_text(c->corpus, sizeof c->corpus, "clusters.corpus", text, at, false));
-        else if (key && text && !strcmp(key, "threads")) {
+        else if (key && text && !strcmp(key, "witness")) {
+            if (strcmp(text, "true") && strcmp(text, "false"))
+                return COMPLAIN(at, "clusters.witness", "\"%s\" is neither true nor false", text);
+            c->witness = !strcmp(text, "true");
+        } else if (key && text && !strcmp(key, "threads")) {
             long n = strtol(text, &end, 10);
             if (!*text || *end || n < 0 || n > 256)
                 return COMPLAIN(at, "clusters.threads", "\"%s\" is not in 0..256", text);
@@ -573,7 +583,8 @@ static enum neb_status walk_document(struct walk *w) {
         return COMPLAIN(w->file, "job file", "is empty");
     NEB_TRY(walk_mapping(w, root, "", 0));
     for (int i = 0; i < N_OPTIONS; i++)
-        if (!options[i].preset && !w->seen[i])
+        if (!options[i].preset && !w->seen[i] &&
+            !(w->job->model_init[0] && !strncmp(options[i].path, "model.", 6)))
             return COMPLAIN(w->file, options[i].path, "is missing (%s)", options[i].help);
     return agent_job_validate(w->job, w->file);
 }
@@ -652,14 +663,7 @@ static enum neb_status validate_meshes(const struct agent_job *j, const char *fi
     return NEB_OK;
 }
 
-enum neb_status agent_job_validate(const struct agent_job *j, const char *file) {
-    if (j->n_clusters < 1)
-        return COMPLAIN(file, "clusters", "is missing: list at least one, with a name");
-    for (int32_t i = 0; i < j->n_clusters; i++)
-        for (int32_t k = 0; k < i; k++)
-            if (!strcmp(j->clusters[i].name, j->clusters[k].name))
-                return COMPLAIN(file, "clusters.name", "\"%s\" is given to two clusters",
-                                j->clusters[i].name);
+static enum neb_status validate_shape(const struct agent_job *j, const char *file) {
     if (!j->model.head_dim && j->model.d_model % j->model.n_heads)
         return COMPLAIN(file, "model.d_model", "%d is not a multiple of n_heads %d; set head_dim",
                         j->model.d_model, j->model.n_heads);
@@ -672,6 +676,30 @@ enum neb_status agent_job_validate(const struct agent_job *j, const char *file) 
         return COMPLAIN(file, "model.head_dim",
                         "%d is not an even number in 2..256; choose d_model, n_heads or head_dim",
                         head_dim);
+    return NEB_OK;
+}
+
+enum neb_status agent_job_validate(const struct agent_job *j, const char *file) {
+    if (j->n_clusters < 1)
+        return COMPLAIN(file, "clusters", "is missing: list at least one, with a name");
+    for (int32_t i = 0; i < j->n_clusters; i++)
+        for (int32_t k = 0; k < i; k++)
+            if (!strcmp(j->clusters[i].name, j->clusters[k].name))
+                return COMPLAIN(file, "clusters.name", "\"%s\" is given to two clusters",
+                                j->clusters[i].name);
+    int32_t data = 0;
+    for (int32_t i = 0; i < j->n_clusters; i++)
+        data += !j->clusters[i].witness;
+    if (data < j->n_clusters && (data < 2 || j->n_clusters < 3))
+        return COMPLAIN(file, "clusters.witness",
+                        "a witness helps two or more clusters that train to elect a leader; here are %d",
+                        data);
+    bool waiting =
+        j->model_init[0] && (!j->model.d_model || !j->model.n_heads); // agent/model_init.h
+    if (!waiting) {
+        NEB_TRY(validate_shape(j, file));
+        NEB_TRY(validate_meshes(j, file));
+    }
     if (j->sync.overlap >= j->sync.interval)
         return COMPLAIN(file, "sync.overlap", "%d must be below sync.interval %d", j->sync.overlap,
                         j->sync.interval);
@@ -683,10 +711,11 @@ enum neb_status agent_job_validate(const struct agent_job *j, const char *file) 
         return COMPLAIN(file, "trainable.rank",
                         "lora needs a rank of 1 or more and at least one target");
     if (j->trainable.mode == INTRA_TRAIN_LAST_LAYERS &&
-        (j->trainable.last_layers < 1 || j->trainable.last_layers > j->model.n_layers))
+        (j->trainable.last_layers < 1 ||
+         (j->model.n_layers && j->trainable.last_layers > j->model.n_layers)))
         return COMPLAIN(file, "trainable.n", "%d is not in 1..%d", j->trainable.last_layers,
                         j->model.n_layers);
-    return validate_meshes(j, file);
+    return NEB_OK;
 }
 
 // ---- JSON -----------------------------------------------------------------------------------------------------
@@ -732,8 +761,8 @@ json_t *agent_job_to_json(const struct agent_job *job) {
         for (int32_t k = 0; k < c->n_sources; k++)
             json_object_set_new(sources, c->sources[k].name,
                                 json_real((double)c->sources[k].weight));
-        json_t *o = json_pack("{s:s,s:i,s:s,s:o}", "name", c->name, "threads", c->threads, "corpus",
-                              c->corpus, "sources", sources);
+        json_t *o = json_pack("{s:s,s:b,s:i,s:s,s:o}", "name", c->name, "witness", c->witness, "threads",
+                              c->threads, "corpus", c->corpus, "sources", sources);
         if (agent_cluster_ranks(c) > 1 ||
             c->launcher) { // left out otherwise: ids stay what they were
             json_object_set_new(o, "mesh",
@@ -802,11 +831,12 @@ static enum neb_status mesh_from_json(const json_t *v, struct agent_cluster *c) 
 static enum neb_status cluster_from_json(const json_t *v, struct agent_cluster *c) {
     const char *name = json_string_value(json_object_get(v, "name")),
                *corpus = json_string_value(json_object_get(v, "corpus"));
-    const json_t *threads = json_object_get(v, "threads"), *w;
+    const json_t *threads = json_object_get(v, "threads"), *witness = json_object_get(v, "witness"),
+                 *w;
     json_t *sources = json_object_get(v, "sources");
     const char *key;
     if (!name || !corpus || !json_is_integer(threads) || !json_is_object(sources) ||
-        json_object_size(v) != (json_object_get(v, "mesh") ? 6 : 4) ||
+        !json_is_boolean(witness) || json_object_size(v) != (json_object_get(v, "mesh") ? 7 : 5) ||
         json_object_size(sources) > AGENT_SOURCES_MAX || json_integer_value(threads) < 0 ||
         json_integer_value(threads) > 256)
         return neb_fail(NEB_ERR_FORMAT, "job specification: malformed cluster");
@@ -814,6 +844,7 @@ static enum neb_status cluster_from_json(const json_t *v, struct agent_cluster *
     NEB_TRY(set_text(c->corpus, sizeof c->corpus, "clusters.corpus", corpus, "job specification",
                      false));
     c->threads = (int32_t)json_integer_value(threads);
+    c->witness = json_is_true(witness);
     NEB_TRY(mesh_from_json(v, c));
     json_object_foreach(sources, key, w) {
         struct agent_source *s = &c->sources[c->n_sources++];

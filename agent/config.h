@@ -36,6 +36,7 @@ enum agent_launcher {
 
 struct agent_cluster {
     char name[AGENT_NAME_MAX + 1]; // the agent's name in the federation
+    bool witness; // votes, but trains nothing and holds no updates
     // Of the worker; 0: all processors, shared out with --local. Ranks on one machine share them; with launcher mpirun
     // they are those of each rank.
     int32_t threads;
@@ -62,6 +63,8 @@ struct agent_sync {
     bool row_weights;
     float kappa;
     int32_t merge_after; // S missed intervals until a merge round
+    bool commit_all;     // never commit without every cluster
+    float grace_s;       // how long a slow cluster is waited for once two updates are ready
 };
 
 struct agent_job {
@@ -70,6 +73,7 @@ struct agent_job {
     int64_t seed;
     int64_t steps;
     struct intra_model_config model; // vocab 0: the corpus's
+    char model_init[NEB_PATH_MAX];   // checkpoint that gives shape and parameters (model_init.h)
     struct intra_trainable trainable;
     struct intra_optim_config optim;
     char corpus[NEB_PATH_MAX];

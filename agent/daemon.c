@@ -93,11 +93,31 @@ static void publish(struct daemon *d, struct agent_jobrun *j, const char *ev, co
     json_decref(body);
 }
 
-static int peers_alive(const struct daemon *d, const struct agent_jobrun *j) {
-    int n = 0;
-    for (int i = 0; j->federated && i < j->job.n_clusters; i++)
-        n += i != j->self && d->up[j->peers[i]];
-    return n;
+// Other clusters that are heard; *expected: enough of them for a commit.
+static int peers_alive(const struct daemon *d, const struct agent_jobrun *j, bool *expected) {
+    struct inter_job_status st;
+    int live = 0, data = 0;
+    *expected = false;
+    if (!j->federated || !inter_service_job_status(d->service, j->id, &st))
+        return 0;
+    for (int i = 0; i < j->job.n_clusters; i++) {
+        live += st.live >> i & 1;
+        data += st.live >> i & 1 && !j->job.clusters[i].witness;
+    }
+    *expected = live > j->job.n_clusters / 2 && data >= 2;
+    return live - 1;
+}
+
+// Tells the worker when it has changed who is there.
+static void tell_alive(struct daemon *d, struct agent_jobrun *j) {
+    bool expected;
+    int alive = peers_alive(d, j, &expected);
+    if (!j->client.len || !j->federated || (alive == j->told_alive && expected == j->told_expected))
+        return;
+    j->told_alive = alive;
+    j->told_expected = expected;
+    tell_client(d, &j->client,
+                json_pack("{s:s,s:i,s:b}", "ev", "peers", "alive", alive, "expected", expected));
 }
 
 static void link_totals(struct daemon *d, const struct agent_jobrun *j, uint64_t *sent,
@@ -167,7 +187,9 @@ static enum neb_status start_worker(struct daemon *d, struct agent_jobrun *j) {
     return agent_child_start(&j->worker, "worker", launch.argv, log, NULL);
 }
 
-static void forget(struct agent_jobrun *j) {
+static void forget(struct daemon *d, struct agent_jobrun *j) {
+    if (j->federated && d->service)
+        inter_service_job_close(d->service, j->id);
     json_decref(j->spec);
     json_decref(j->report);
     *j = (struct agent_jobrun){0};
@@ -208,6 +230,8 @@ static enum neb_status open_rounds(struct daemon *d, struct agent_jobrun *j) {
                                  .self = (uint8_t)j->self,
                                  .fragments = (uint32_t)j->job.sync.fragments,
                                  .merge_after = (uint32_t)j->job.sync.merge_after,
+                                 .commit_all = j->job.sync.commit_all,
+                                 .grace = (neb_ns)((double)j->job.sync.grace_s * 1e9),
                                  .eta = j->job.sync.eta,
                                  .mu = j->job.sync.mu,
                                  .interval = (uint32_t)j->job.sync.interval,
@@ -215,6 +239,8 @@ static enum neb_status open_rounds(struct daemon *d, struct agent_jobrun *j) {
     struct recall r = {.id = j->id};
     memcpy(c.id, j->id, sizeof c.id);
     memcpy(c.peers, j->peers, sizeof c.peers);
+    for (int i = 0; i < j->job.n_clusters; i++)
+        c.witnesses |= j->job.clusters[i].witness ? (uint16_t)(1u << i) : 0;
     NEB_TRY(inter_ledger_jobs(inter_service_ledger(d->service), recall_job, &r));
     j->sent_before = r.sent;
     j->recv_before = r.recv;
@@ -229,7 +255,7 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
     if (j && j->state != AGENT_JOB_ENDED)
         return j; // said twice
     if (j)
-        forget(j);
+        forget(d, j);
     for (int i = 0; i < AGENT_JOBS_MAX && !j; i++)
         j = d->jobs[i].used && d->jobs[i].state != AGENT_JOB_ENDED ? NULL : &d->jobs[i];
     if (!j) {
@@ -237,7 +263,7 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
         return NULL;
     }
     if (j->used)
-        forget(j);
+        forget(d, j);
     snprintf(why, cap, "agent \"%s\" cannot run the job; its log says why", my_name(d));
     if (!hex || !neb_unhex(hex, j->id, sizeof j->id) ||
         agent_job_from_json(spec, &j->job) != NEB_OK)
@@ -250,11 +276,13 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
     j->local = home == UINT32_MAX;
     j->home = home;
     j->federated = j->job.sync.scheme == AGENT_SCHEME_FEDERATED && j->job.n_clusters > 1;
-    if ((j->federated && open_rounds(d, j) != NEB_OK) || start_worker(d, j) != NEB_OK) {
+    bool witness = j->job.clusters[j->self].witness;
+    if ((j->federated && open_rounds(d, j) != NEB_OK) ||
+        (!witness && start_worker(d, j) != NEB_OK)) {
         char text[400];
         neb_last_error(text, sizeof text);
         snprintf(why, cap, "agent \"%s\" cannot run the job: %s", my_name(d), text);
-        forget(j);
+        forget(d, j);
         return NULL;
     }
     save_state(d, j, "running");
@@ -264,9 +292,7 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
 
 static void end_job(struct daemon *d, struct agent_jobrun *j, const char *state) {
     save_state(d, j, state);
-    if (j->federated)
-        inter_service_job_close(d->service, j->id);
-    j->state = AGENT_JOB_ENDED;
+    j->state = AGENT_JOB_ENDED; // its rounds stay open: a member that was away may still ask for the last of them
     neb_info("job %s: %s", j->job.name, state);
 }
 
@@ -358,11 +384,14 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
         answer(d, from, false, "no such job");
         return;
     }
+    bool expected;
     j->client = *from;
     job_dir(d, j, dir, sizeof dir);
+    j->told_alive = peers_alive(d, j, &expected);
+    j->told_expected = expected;
     tell_client(d, from,
-                json_pack("{s:s,s:O,s:i,s:s,s:i,s:b}", "ev", "job", "spec", j->spec, "cluster",
-                          j->self, "dir", dir, "alive", peers_alive(d, j), "stop",
+                json_pack("{s:s,s:O,s:i,s:s,s:i,s:b,s:b}", "ev", "job", "spec", j->spec, "cluster",
+                          j->self, "dir", dir, "alive", j->told_alive, "expected", expected, "stop",
                           j->state == AGENT_JOB_STOPPING));
 }
 
@@ -398,6 +427,14 @@ static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
     }
 }
 
+// The worker has merged: is the next round committed already?
+static void on_ready(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
+    int64_t f = agent_ipc_int(m, "fragment", -1), round = agent_ipc_int(m, "round", -1);
+    if (j->federated && f >= 0 && f < j->job.sync.fragments && round >= 0 &&
+        inter_service_deliver(d->service, j->id, (uint32_t)f, (uint32_t)round) != NEB_OK)
+        neb_warn("commit of round %lld could not be read", (long long)round);
+}
+
 static void on_metrics(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
     json_t *line = json_incref(json_object_get(m->head, "line"));
     if (!json_is_object(line)) {
@@ -414,6 +451,7 @@ static void on_metrics(struct daemon *d, struct agent_jobrun *j, struct agent_ip
 static void tell_link(struct daemon *d, struct agent_jobrun *j) {
     uint64_t sent, recv;
     double goodput = 0, rtt = 0;
+    bool expected;
     if (!j->federated)
         return;
     wan_bytes(d, j, &sent, &recv);
@@ -426,7 +464,7 @@ static void tell_link(struct daemon *d, struct agent_jobrun *j) {
     }
     publish(d, j, "line", "line",
             json_pack("{s:s,s:s,s:b,s:I,s:I,s:f,s:f}", "kind", "link", "cluster", my_name(d), "up",
-                      peers_alive(d, j) == j->job.n_clusters - 1, "sent_bytes", (json_int_t)sent,
+                      peers_alive(d, j, &expected) == j->job.n_clusters - 1, "sent_bytes", (json_int_t)sent,
                       "recv_bytes", (json_int_t)recv, "goodput_bps", goodput, "rtt_ms", rtt),
             false);
 }
@@ -526,6 +564,8 @@ static void on_local(struct daemon *d, const struct agent_ipc_client *from,
         on_stop_request(d, from, m);
     else if (j && !strcmp(op, "update"))
         on_update(d, j, m);
+    else if (j && !strcmp(op, "ready"))
+        on_ready(d, j, m);
     else if (j && !strcmp(op, "metrics"))
         on_metrics(d, j, m);
     else if (j && !strcmp(op, "report"))
@@ -538,28 +578,50 @@ static void on_local(struct daemon *d, const struct agent_ipc_client *from,
 
 // ---- other agents ---------------------------------------------------------------------------------------------
 
+// A witness trains nothing: for it the job is over when every fragment has seen its last round.
+static void witness_commit(struct daemon *d, struct agent_jobrun *j, const struct inter_record *r,
+                           bool final) {
+    uint64_t all = j->job.sync.fragments == 64 ? UINT64_MAX : (1ull << j->job.sync.fragments) - 1;
+    j->finals |= final ? 1ull << r->fragment : 0;
+    if (j->finals != all || j->state == AGENT_JOB_ENDED)
+        return;
+    j->reported = true;
+    json_decref(j->report);
+    j->report = json_pack("{s:s,s:b}", "name", my_name(d), "witness", true);
+    publish(d, j, "report", "report", json_incref(j->report), true);
+    end_job(d, j, "done");
+}
+
 static void on_commit(void *user, const struct inter_record *r, const struct neb_map *blobs) {
     struct daemon *d = user;
     struct agent_jobrun *j = find_job_id(d, r->job);
     struct agent_ipc_part parts[INTER_MEMBERS_MAX];
     json_t *entries = json_array();
-    bool final = true;
-    if (!j || !j->client.len) { // the worker asks again when it is back
+    bool final = true, whole = true, rejected = false;
+    size_t n = 0;
+    for (uint8_t i = 0; i < r->n; i++) {
+        const struct inter_entry *e = &r->entries[i];
+        final = final && e->flags & INTER_FINAL;
+        rejected |= j && e->member == j->self && e->verdict == INTER_REJECTED;
+        if (e->verdict == INTER_REJECTED)
+            continue;
+        whole = whole && blobs[i].p;
+        parts[n++] = (struct agent_ipc_part){blobs[i].p, blobs[i].len};
+        json_array_append_new(entries, json_pack("{s:i,s:I,s:f}", "member", e->member, "tokens",
+                                                 (json_int_t)e->tokens, "clip", (double)e->clip));
+    }
+    if (j && j->job.clusters[j->self].witness)
+        witness_commit(d, j, r, final);
+    if (!j || !j->client.len || !whole || j->state == AGENT_JOB_ENDED) { // the worker asks again when it is back
         json_decref(entries);
         return;
     }
-    for (uint8_t i = 0; i < r->n; i++) {
-        const struct inter_entry *e = &r->entries[i];
-        parts[i] = (struct agent_ipc_part){blobs[i].p, blobs[i].len};
-        json_array_append_new(entries, json_pack("{s:i,s:I,s:f}", "member", e->member, "tokens",
-                                                 (json_int_t)e->tokens, "clip", (double)e->clip));
-        final = final && e->flags & INTER_FINAL;
-    }
-    json_t *head = json_pack("{s:s,s:I,s:I,s:f,s:f,s:b,s:b,s:o}", "ev", "commit", "round",
-                             (json_int_t)r->round, "fragment", (json_int_t)r->fragment, "eta",
-                             (double)r->eta, "mu", (double)r->mu, "merge",
-                             !!(r->flags & INTER_MERGE), "final", final, "entries", entries);
-    if (agent_ipc_send(d->ipc, &j->client, head, parts, r->n) != NEB_OK)
+    json_t *head =
+        json_pack("{s:s,s:I,s:I,s:f,s:f,s:b,s:b,s:b,s:o}", "ev", "commit", "round",
+                  (json_int_t)r->round, "fragment", (json_int_t)r->fragment, "eta", (double)r->eta,
+                  "mu", (double)r->mu, "merge", !!(r->flags & INTER_MERGE), "final", final,
+                  "rejected", rejected, "entries", entries);
+    if (agent_ipc_send(d->ipc, &j->client, head, parts, n) != NEB_OK)
         neb_warn("commit of round %u could not be handed to the worker yet", r->round);
 }
 
@@ -608,9 +670,7 @@ static void on_peer(void *user, uint32_t peer, bool up) {
         struct agent_jobrun *j = &d->jobs[i];
         if (!j->used || j->state == AGENT_JOB_ENDED || !j->federated)
             continue;
-        if (j->client.len)
-            tell_client(d, &j->client,
-                        json_pack("{s:s,s:i}", "ev", "peers", "alive", peers_alive(d, j)));
+        tell_alive(d, j);
         char text[160];
         snprintf(text, sizeof text, "link to %s is %s", d->members.m[peer].pub.name,
                  up ? "up" : "down");
@@ -635,8 +695,10 @@ static void on_fault(void *user, uint32_t peer, enum inter_fault f) {
 
 static void telemetry(struct daemon *d) {
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
-        if (d->jobs[i].used && d->jobs[i].state != AGENT_JOB_ENDED)
+        if (d->jobs[i].used && d->jobs[i].state != AGENT_JOB_ENDED) {
+            tell_alive(d, &d->jobs[i]);
             tell_link(d, &d->jobs[i]);
+        }
 }
 
 static void on_signal(struct daemon *d) {
@@ -750,7 +812,7 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
         if (d->jobs[i].used) {
             agent_child_stop(&d->jobs[i].worker, 10 * NEB_S);
-            forget(&d->jobs[i]);
+            forget(d, &d->jobs[i]);
         }
     agent_ipc_destroy(&d->ipc);
     inter_service_destroy(&d->service);

@@ -26,6 +26,9 @@ struct agent_jobrun {
     struct agent_ipc_client client; // the worker, once attached
     int restarts;
     int64_t last_step, step_at_start; // progress resets the count of restarts
+    int told_alive; // to the worker
+    bool told_expected;
+    uint64_t finals; // of a witness: fragments whose last round it has seen, bit each
     bool reported;
     json_t *report; // owned: of this cluster, kept for watchers that come late
     struct agent_ipc_client watchers[AGENT_WATCHERS_MAX];

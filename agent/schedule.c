@@ -47,10 +47,7 @@ enum agent_decision agent_schedule_decide(const struct agent_schedule *s,
     return last || turn_of(s, frags, f, step) ? AGENT_SEND : AGENT_GO_ON;
 }
 
-bool agent_schedule_finished(const struct agent_schedule *s, const struct agent_fragment *frags,
-                             int64_t step) {
-    if (step < s->steps)
-        return false;
+bool agent_schedule_finished(const struct agent_schedule *s, const struct agent_fragment *frags) {
     for (int32_t f = 0; f < s->fragments; f++)
         if (!frags[f].finished)
             return false;

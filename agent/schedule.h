@@ -53,8 +53,8 @@ enum agent_decision {
 enum agent_decision agent_schedule_decide(const struct agent_schedule *s,
                                           const struct agent_fragment *frags, int32_t f,
                                           int64_t step, bool peers_alive, int64_t counted_miss);
-// The worker may leave: all steps made and every fragment finished.
-bool agent_schedule_finished(const struct agent_schedule *s, const struct agent_fragment *frags,
-                             int64_t step);
+// The worker may leave: the last round of every fragment is merged. Normally it has made all its steps then; a cluster that was
+// away may find that the others have finished without it.
+bool agent_schedule_finished(const struct agent_schedule *s, const struct agent_fragment *frags);
 
 #endif

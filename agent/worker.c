@@ -22,7 +22,8 @@ static enum neb_status on_agent(struct agent_worker *w, struct agent_ipc_msg *m)
     if (!strcmp(ev, "commit") && w->federated)
         st = worker_take_commit(w, m);
     else if (!strcmp(ev, "peers"))
-        w->alive = (int)agent_ipc_int(m, "alive", 0);
+        w->alive = (int)agent_ipc_int(m, "alive", 0),
+        w->expected = json_is_true(json_object_get(m->head, "expected"));
     else if (!strcmp(ev, "stop"))
         w->stop = true;
     agent_ipc_msg_clear(m);
@@ -67,6 +68,7 @@ static enum neb_status attach(struct agent_worker *w, const char *socket_path, c
     const char *dir = agent_ipc_str(&m, "dir", "");
     w->cluster = (int)agent_ipc_int(&m, "cluster", -1);
     w->alive = (int)agent_ipc_int(&m, "alive", 0);
+    w->expected = json_is_true(json_object_get(m.head, "expected"));
     w->stop = json_is_true(json_object_get(m.head, "stop"));
     if (strcmp(agent_ipc_str(&m, "ev", ""), "job") || w->cluster < 0 || !*dir ||
         strlen(dir) >= sizeof w->dir)
@@ -190,32 +192,53 @@ static enum neb_status train_step(struct agent_worker *w) {
     return NEB_OK;
 }
 
+static const struct agent_merge *logged(const struct agent_worker *w, int32_t f) {
+    for (size_t i = 0; i < w->n_log; i++)
+        if (w->log[i].fragment == (uint32_t)f && w->log[i].round == w->frags[f].round)
+            return &w->log[i];
+    return NULL;
+}
+
+// One decision about one fragment. *more: there may be another one at this step. *ready: the next step may begin.
+static enum neb_status exchange_one(struct agent_worker *w, int32_t f, bool *more, bool *ready) {
+    struct agent_fragment *g = &w->frags[f];
+    const struct agent_travel *t = &w->travel[f];
+    const struct agent_merge *l = logged(w, f); // of the run that is repeated: merge where it did
+    // Others went on without us. A commit that holds our own update is of a run that is repeated: it waits for our send.
+    bool foreign = t->here && !t->mine && !t->rejected;
+    *more = true;
+    if (!g->in_flight && !g->finished && (l ? l->step <= w->step : foreign)) {
+        if (t->here)
+            return worker_merge(w, f);
+        *more = *ready = false; // the agent brings it
+        return NEB_OK;
+    }
+    enum agent_decision d = agent_schedule_decide(&w->schedule, w->frags, f, w->step, w->expected,
+                                                  w->counted_miss[f]);
+    *more = d == AGENT_SEND || d == AGENT_MERGE || d == AGENT_MISS;
+    if (d == AGENT_SEND)
+        return worker_send(w, f);
+    if (d == AGENT_MERGE)
+        return worker_merge(w, f);
+    if (d == AGENT_WAIT)
+        *ready = false;
+    if (d == AGENT_MISS) {
+        g->missed++;
+        w->counted_miss[f] = w->step;
+    }
+    return NEB_OK;
+}
+
 // All that is to be done between two steps. *ready: the next step may begin.
 static enum neb_status exchange(struct agent_worker *w, bool *ready) {
-    bool expected = w->alive >= w->job.n_clusters - 1;
     *ready = true;
     for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++) {
-        struct agent_fragment *g = &w->frags[f];
-        for (bool more = true; more;) {
-            enum agent_decision d = agent_schedule_decide(&w->schedule, w->frags, f, w->step,
-                                                          expected, w->counted_miss[f]);
-            more = d == AGENT_SEND || d == AGENT_MERGE || d == AGENT_MISS;
-            if (d == AGENT_SEND)
-                NEB_TRY(worker_send(w, f));
-            else if (d == AGENT_MERGE)
-                NEB_TRY(worker_merge(w, f));
-            else if (d == AGENT_WAIT)
-                *ready = false;
-            else if (d == AGENT_MISS) {
-                g->missed++;
-                w->counted_miss[f] = w->step;
-            }
-        }
+        for (bool more = true; more;)
+            NEB_TRY(exchange_one(w, f, &more, ready));
         // A round that an earlier run merged at this step must be merged here too, connected or not.
-        if (g->in_flight && !g->arrived && w->step >= g->merge_step)
-            for (size_t i = 0; i < w->n_log; i++)
-                if (w->log[i].fragment == (uint32_t)f && w->log[i].round == g->round)
-                    *ready = false;
+        const struct agent_fragment *g = &w->frags[f];
+        if (g->in_flight && !g->arrived && w->step >= g->merge_step && logged(w, f))
+            *ready = false;
     }
     return NEB_OK;
 }
@@ -237,8 +260,7 @@ static enum neb_status wait_for_peers(struct agent_worker *w) {
 }
 
 static bool finished(const struct agent_worker *w) {
-    return w->step >= w->job.steps &&
-           (!w->federated || agent_schedule_finished(&w->schedule, w->frags, w->step));
+    return w->federated ? agent_schedule_finished(&w->schedule, w->frags) : w->step >= w->job.steps;
 }
 
 static enum neb_status train(struct agent_worker *w) {
@@ -355,11 +377,13 @@ static enum neb_status run(struct agent_worker *w, const char *socket_path, cons
     else if (st != NEB_ERR_NOT_FOUND)
         return st;
     for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++)
-        if (w->frags[f].in_flight)
-            NEB_TRY(worker_resubmit(w, f));
+        NEB_TRY(w->frags[f].in_flight ? worker_resubmit(w, f) : worker_ask(w, f));
     if (w->federated)
         NEB_TRY(wait_for_peers(w));
     NEB_TRY(train(w));
+    if (finished(w) && w->step < w->job.steps)
+        neb_warn("the others have finished the job without this cluster: %lld of its %lld steps were made",
+                 (long long)w->step, (long long)w->job.steps);
     NEB_TRY(worker_save(
         w)); // also at the end: a run that died between here and its report goes on from here
     if (finished(w))

@@ -29,6 +29,8 @@ struct agent_travel {    // a fragment's update on its way, or its commit that w
     struct inter_outer_part parts[INTER_PARTS_MAX];
     struct neb_buf bytes; // of all parts
     float eta, mu;
+    bool here;      // a commit is here, of the round that the fragment is at
+    bool rejected;  // ours was, by the gate
     bool merge, all_final, mine;
 };
 
@@ -84,7 +86,8 @@ struct agent_worker {
     double train_s, stall_s, sync_s;
     uint64_t payload_bytes, payload_params; // of all submitted updates: for bits per parameter
     uint32_t rounds;
-    int alive; // other members that are reachable
+    int alive;     // other members that are heard
+    bool expected; // enough of them for a commit
     bool stop;
     // agent
     struct agent_ipc *ipc;
@@ -105,6 +108,8 @@ NEB_MUST_CHECK enum neb_status worker_resubmit(struct agent_worker *w,
 NEB_MUST_CHECK enum neb_status worker_take_commit(struct agent_worker *w,
                                                   const struct agent_ipc_msg *m);
 NEB_MUST_CHECK enum neb_status worker_merge(struct agent_worker *w, int32_t f);
+// Asks the agent for the commit of the fragment's round, if there is one.
+NEB_MUST_CHECK enum neb_status worker_ask(struct agent_worker *w, int32_t f);
 void worker_metrics(struct agent_worker *w, json_t *line); // reference is taken over
 
 // worker_ckpt.c

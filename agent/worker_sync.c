@@ -165,7 +165,7 @@ enum neb_status worker_send(struct agent_worker *w, int32_t f) {
     g->missed = 0;
     t->sent_at = start;
     g->in_flight = true;
-    g->arrived = false;
+    g->arrived = t->here; // of a run that is repeated
     g->sent_final = w->step >= w->schedule.steps;
     g->send_step = w->step;
     g->merge_step = w->step + w->schedule.overlap;
@@ -188,13 +188,12 @@ enum neb_status worker_take_commit(struct agent_worker *w, const struct agent_ip
     int64_t f = agent_ipc_int(m, "fragment", -1), round = agent_ipc_int(m, "round", -1);
     json_t *entries = json_object_get(m->head, "entries"), *e;
     size_t i, at = 0;
-    if (f < 0 || f >= w->job.sync.fragments || json_array_size(entries) != m->n_parts ||
-        !m->n_parts)
+    if (f < 0 || f >= w->job.sync.fragments || json_array_size(entries) != m->n_parts)
         return neb_fail(NEB_ERR_FORMAT, "malformed commit from the agent");
     struct agent_fragment *g = &w->frags[f];
     struct agent_travel *t = &w->travel[f];
-    if (!g->in_flight || g->arrived || round != (int64_t)g->round)
-        return NEB_OK; // delivered again
+    if (t->here || round != (int64_t)g->round)
+        return NEB_OK; // delivered again, or of a later round: asked for once this one is merged
     neb_buf_clear(&t->bytes);
     for (i = 0; i < m->n_parts; i++)
         neb_buf_add(&t->bytes, m->parts[i].p, m->parts[i].len);
@@ -216,9 +215,31 @@ enum neb_status worker_take_commit(struct agent_worker *w, const struct agent_ip
     t->mu = (float)json_number_value(json_object_get(m->head, "mu"));
     t->merge = json_is_true(json_object_get(m->head, "merge"));
     t->all_final = json_is_true(json_object_get(m->head, "final"));
+    t->rejected = json_is_true(json_object_get(m->head, "rejected"));
     t->arrived_at = neb_now();
-    g->arrived = true;
+    t->here = true;
+    g->arrived = g->in_flight;
     return NEB_OK;
+}
+
+enum neb_status worker_ask(struct agent_worker *w, int32_t f) {
+    return agent_ipc_send(w->ipc, NULL,
+                          json_pack("{s:s,s:I,s:I}", "op", "ready", "fragment", (json_int_t)f,
+                                    "round", (json_int_t)w->frags[f].round),
+                          NULL, 0);
+}
+
+// What ours held is dropped, as all members drop it; the tokens behind it are gone with it.
+static void drop_rejected(struct agent_worker *w, int32_t f) {
+    struct agent_travel *t = &w->travel[f];
+    if (!w->frags[f].in_flight)
+        return;
+    neb_log(NEB_LOG_ERROR,
+            "round %u: the update of this cluster was refused by the gate; %u steps of learning in "
+            "fragment %d are dropped",
+            w->frags[f].round, t->steps, f);
+    inter_outer_reject(w->outer, f);
+    t->mine = true; // settled
 }
 
 enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
@@ -228,10 +249,18 @@ enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
     char hex[33], codec[32];
     neb_ns start = neb_now();
     size_t V = (size_t)w->trainer->c.model.vocab;
+    bool foreign = !g->in_flight; // others went on without us
     NEB_TRY(worker_log_merge(w, f));
     NEB_TRY(move_fragment(w, f, intra_team_pull)); // what was learned since the send is kept
-    NEB_TRY(inter_outer_apply(w->outer, f, &r, &w->last_digest[f]));
+    if (t->rejected)
+        drop_rejected(w, f);
+    if (t->n)
+        NEB_TRY(inter_outer_apply(w->outer, f, &r, &w->last_digest[f]));
+    else
+        inter_outer_skip(w->outer, f, &w->last_digest[f]);
     NEB_TRY(move_fragment(w, f, intra_team_push));
+    if (foreign)
+        t->mine = false; // what a former life of this cluster had sent
     if (t->mine) { // otherwise tokens and row counts carry over, as the residual does
         w->tokens_base[f] = t->tokens_at_send;
         w->steps_base[f] = g->send_step;
@@ -247,11 +276,11 @@ enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
                                 neb_seconds(t->arrived_at - t->sent_at), "apply_s",
                                 neb_seconds(neb_now() - start), "merge", t->merge, "missed",
                                 (json_int_t)t->missed));
-    g->in_flight = g->arrived = false;
+    g->in_flight = g->arrived = t->here = t->rejected = false;
     g->round++;
     g->merged_step = w->step;
     g->finished = t->all_final;
     w->rounds++;
     w->sync_s += neb_seconds(neb_now() - start);
-    return NEB_OK;
+    return g->finished ? NEB_OK : worker_ask(w, f);
 }

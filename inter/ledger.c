@@ -1,75 +1,171 @@
+// Opening a ledger; manifests, votes, commits and jobs. Chains are in ledger_chain.c, blobs in ledger_blob.c, messages in
+// ledger_outbox.c, checks in ledger_verify.c.
 #include "inter/ledger.h"
+#include "agent/base/clock.h"
 #include "agent/base/fault.h"
-#include "agent/base/log.h"
-#include "agent/base/sha256.h"
+#include "inter/ledger_db.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sqlite3.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
 #include <unistd.h>
 
-enum {
-    PARTS_MAX = 64,
-    MAP_EVERY = 16 /* chunks between two writes of an arriving blob's bitmap */
-};
+static const neb_ns lock_wait = 2 * NEB_S;
 
-struct part { // an arriving blob
-    bool open;
-    struct inter_key key;
-    int fd;
-    uint32_t chunk_bytes, unsaved;
-    struct inter_bitmap got;
-};
-
-struct inter_ledger {
-    sqlite3 *db;
-    char dir[NEB_PATH_MAX], blobs[NEB_PATH_MAX];
-    struct part parts[PARTS_MAX];
-};
-
+// record.seq: the order of commits over all fragments, for what is dropped first. chain: see struct inter_chain. promise: how
+// many manifests a round has and the hash of its vote, so that verify() misses a row that is gone.
 static const char schema[] =
-    "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA user_version=1;"
-    "CREATE TABLE IF NOT EXISTS job(id BLOB PRIMARY KEY, spec TEXT NOT NULL, state TEXT NOT NULL) "
+    "CREATE TABLE meta(key TEXT PRIMARY KEY, value) WITHOUT ROWID;"
+    "CREATE TABLE job(id BLOB PRIMARY KEY, spec TEXT NOT NULL, state TEXT NOT NULL) "
     "WITHOUT ROWID;"
-    "CREATE TABLE IF NOT EXISTS manifest(job BLOB, fragment INT, round INT, member INT, attempt "
+    "CREATE TABLE manifest(job BLOB, fragment INT, round INT, member INT, attempt "
     "INT, body BLOB NOT NULL,"
     " PRIMARY KEY(job, fragment, round, member, attempt)) WITHOUT ROWID;"
-    "CREATE TABLE IF NOT EXISTS vote(job BLOB, fragment INT, round INT, body BLOB NOT NULL, "
-    "PRIMARY KEY(job, fragment, round)) WITHOUT ROWID;"
-    "CREATE TABLE IF NOT EXISTS record(job BLOB, fragment INT, round INT, body BLOB NOT NULL, "
-    "PRIMARY KEY(job, fragment, round)) WITHOUT ROWID;"
-    "CREATE TABLE IF NOT EXISTS outbox(seq INTEGER PRIMARY KEY AUTOINCREMENT, peer TEXT NOT NULL, "
+    "CREATE TABLE vote(job BLOB, fragment INT, round INT, body BLOB NOT NULL,"
+    " PRIMARY KEY(job, fragment, round)) WITHOUT ROWID;"
+    "CREATE TABLE standing(job BLOB PRIMARY KEY, body BLOB NOT NULL) WITHOUT ROWID;"
+    "CREATE TABLE record(seq INTEGER PRIMARY KEY AUTOINCREMENT, job BLOB NOT NULL,"
+    " fragment INT NOT NULL, round INT NOT NULL, body BLOB NOT NULL, UNIQUE(job, fragment, round));"
+    "CREATE TABLE chain(job BLOB, fragment INT, first INT NOT NULL, floor INT NOT "
+    "NULL, kept INT NOT NULL, next INT NOT NULL, base BLOB NOT NULL, head BLOB NOT NULL,"
+    " PRIMARY KEY(job, fragment)) WITHOUT ROWID;"
+    "CREATE TABLE promise(job BLOB, fragment INT, round INT, manifests INT NOT NULL, vote BLOB,"
+    " PRIMARY KEY(job, fragment, round)) WITHOUT ROWID;"
+    "CREATE TABLE outbox(seq INTEGER PRIMARY KEY AUTOINCREMENT, peer TEXT NOT NULL, "
     "kind INT NOT NULL, body BLOB NOT NULL);"
-    "CREATE TABLE IF NOT EXISTS inbox(peer TEXT PRIMARY KEY, seq INT NOT NULL) WITHOUT ROWID;";
+    "CREATE TABLE inbox(id INTEGER PRIMARY KEY AUTOINCREMENT, peer TEXT NOT NULL,"
+    " epoch INT NOT NULL, seq INT NOT NULL, UNIQUE(peer, epoch));";
 
-static enum neb_status db_fail(struct inter_ledger *l, const char *what) {
-    int code = sqlite3_errcode(l->db);
-    enum neb_status st = code == SQLITE_FULL                               ? NEB_ERR_NOSPC
-                         : code == SQLITE_CORRUPT || code == SQLITE_NOTADB ? NEB_ERR_CORRUPT
-                                                                           : NEB_ERR_IO;
-    return neb_fail(st, "ledger %s/ledger.db: cannot %s: %s", l->dir, what, sqlite3_errmsg(l->db));
+// ---- opening --------------------------------------------------------------------------------------------------
+
+// One writer a ledger: the sweep at opening would take what another one is about to promise.
+static enum neb_status take_lock(struct inter_ledger *l) {
+    char path[NEB_PATH_MAX];
+    NEB_TRY(neb_path(path, sizeof path, l->dir, "ledger.lock"));
+    l->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (l->lock < 0)
+        return neb_fail_errno("cannot open %s", path);
+    for (neb_ns end = neb_now() + lock_wait; flock(l->lock, LOCK_EX | LOCK_NB) != 0;) {
+        if (errno == EINTR)
+            continue;
+        if (errno != EWOULDBLOCK)
+            return neb_fail_errno("cannot lock %s", path);
+        if (neb_now() >= end)
+            return neb_fail(NEB_ERR_STATE,
+                            "ledger %s is in use by another agent; stop that one, or give this one "
+                            "a folder of its own",
+                            l->dir);
+        neb_sleep(20 * NEB_MS);
+    }
+    return NEB_OK;
 }
 
-enum neb_status inter_ledger_open(const char *dir, struct inter_ledger **out) {
-    enum neb_status st = NEB_OK;
-    char path[NEB_PATH_MAX];
+static enum neb_status fetch_int(struct inter_ledger *l, const char *sql, int64_t *out) {
+    sqlite3_stmt *s = NULL;
+    bool row = false;
+    *out = 0;
+    NEB_TRY(inter_db_prepare(l, &s, sql, ""));
+    enum neb_status st = inter_db_next(l, s, &row);
+    if (row)
+        *out = sqlite3_column_int64(s, 0);
+    sqlite3_finalize(s);
+    return st == NEB_OK && !row ? NEB_ERR_NOT_FOUND : st;
+}
+
+static enum neb_status check_version(struct inter_ledger *l, bool *empty) {
+    int64_t version, tables;
+    NEB_TRY(fetch_int(l, "SELECT count(*) FROM sqlite_schema", &tables));
+    NEB_TRY(fetch_int(l, "PRAGMA user_version", &version));
+    *empty = version == 0 && tables == 0;
+    if (!*empty && version != INTER_LEDGER_VERSION)
+        return neb_fail(NEB_ERR_UNSUPPORTED,
+                        "ledger %s/ledger.db has format %lld, this program reads %d; end its jobs "
+                        "with the program that made it, then move the file away",
+                        l->dir, (long long)version, INTER_LEDGER_VERSION);
+    return NEB_OK;
+}
+
+// Tables, epoch and version at once, or nothing.
+static enum neb_status make_tables(struct inter_ledger *l) {
+    uint64_t epoch = 0;
+    while (epoch == 0)
+        if (getrandom(&epoch, sizeof epoch, 0) != (ssize_t)sizeof epoch && errno != EINTR)
+            return neb_fail_errno("cannot get random bytes");
+    NEB_TRY(inter_db_begin(l));
+    enum neb_status st = sqlite3_exec(l->db, schema, NULL, NULL, NULL) == SQLITE_OK
+                             ? NEB_OK
+                             : inter_db_fail(l, "make tables");
+    if (st == NEB_OK)
+        st = inter_db_run(l, "store the epoch", "INSERT INTO meta VALUES('epoch', ?)", "i",
+                          (int64_t)epoch);
+    if (st == NEB_OK)
+        st = inter_db_run(l, "store the version", "PRAGMA user_version=2", "");
+    return inter_db_end(l, st);
+}
+
+// SQLite would make the file readable for all; its -wal and -shm take the mode over.
+static enum neb_status make_private(const char *path) {
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return neb_fail_errno("cannot open %s", path);
+    close(fd);
+    return NEB_OK;
+}
+
+static enum neb_status open_db(struct inter_ledger *l, const char *path, int flags) {
+    if (sqlite3_open_v2(path, &l->db, flags | SQLITE_OPEN_NOMUTEX, NULL) != SQLITE_OK ||
+        sqlite3_busy_timeout(l->db, 2000) != SQLITE_OK)
+        return inter_db_fail(l, "open");
+    return NEB_OK;
+}
+
+static enum neb_status read_epoch(struct inter_ledger *l) {
+    int64_t epoch;
+    enum neb_status st = fetch_int(l, "SELECT value FROM meta WHERE key='epoch'", &epoch);
+    if (st == NEB_ERR_NOT_FOUND)
+        st = neb_fail(NEB_ERR_CORRUPT, "ledger %s/ledger.db has no epoch", l->dir);
+    l->epoch = (uint64_t)epoch;
+    return st;
+}
+
+static enum neb_status create(const char *dir, struct inter_ledger **out, char *path, size_t cap) {
     struct inter_ledger *l = calloc(1, sizeof *l);
     if (!l)
         return neb_fail(NEB_ERR_NOMEM, "out of memory opening a ledger");
-    snprintf(l->dir, sizeof l->dir, "%s", dir);
-    NEB_TRY_GOTO(neb_path(l->blobs, sizeof l->blobs, dir, "blobs"), fail);
+    *out = l;
+    l->lock = -1;
+    if (snprintf(l->dir, sizeof l->dir, "%s", dir) >= (int)sizeof l->dir)
+        return neb_fail(NEB_ERR_LIMIT, "path too long: %s", dir);
+    NEB_TRY(neb_path(l->blobs, sizeof l->blobs, dir, "blobs"));
+    return neb_path(path, cap, dir, "ledger.db");
+}
+
+enum neb_status inter_ledger_open(const char *dir, struct inter_ledger **out) {
+    static const char pragmas[] = "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;"
+                                  "PRAGMA trusted_schema=OFF; PRAGMA cell_size_check=ON;";
+    enum neb_status st;
+    char path[NEB_PATH_MAX];
+    bool empty;
+    struct inter_ledger *l = NULL;
+    NEB_TRY_GOTO(create(dir, &l, path, sizeof path), fail);
     NEB_TRY_GOTO(neb_fs_mkdirs(l->blobs, 0700), fail);
-    NEB_TRY_GOTO(neb_path(path, sizeof path, dir, "ledger.db"), fail);
-    if (sqlite3_open_v2(path, &l->db,
-                        SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX,
-                        NULL) != SQLITE_OK ||
-        sqlite3_busy_timeout(l->db, 2000) != SQLITE_OK ||
-        sqlite3_exec(l->db, schema, NULL, NULL, NULL) != SQLITE_OK) {
-        st = db_fail(l, "open");
+    NEB_TRY_GOTO(take_lock(l), fail);
+    NEB_TRY_GOTO(make_private(path), fail);
+    NEB_TRY_GOTO(open_db(l, path, SQLITE_OPEN_READWRITE), fail);
+    if (sqlite3_exec(l->db, pragmas, NULL, NULL, NULL) != SQLITE_OK) {
+        st = inter_db_fail(l, "open");
         goto fail;
     }
+    NEB_TRY_GOTO(check_version(l, &empty), fail);
+    if (empty) {
+        NEB_TRY_GOTO(make_tables(l), fail);
+        NEB_TRY_GOTO(neb_fs_sync_dir(dir), fail);
+    }
+    NEB_TRY_GOTO(read_epoch(l), fail);
+    NEB_TRY_GOTO(inter_blob_sweep(l), fail);
     *out = l;
     return NEB_OK;
 fail:
@@ -77,92 +173,145 @@ fail:
     return st;
 }
 
-static void close_part(struct part *p) {
-    if (p->open)
-        close(p->fd);
-    inter_bitmap_free(&p->got);
-    *p = (struct part){0};
+enum neb_status inter_ledger_open_readonly(const char *dir, struct inter_ledger **out) {
+    enum neb_status st;
+    char path[NEB_PATH_MAX];
+    bool empty = false;
+    struct inter_ledger *l = NULL;
+    NEB_TRY_GOTO(create(dir, &l, path, sizeof path), fail);
+    if (!neb_fs_exists(path)) {
+        st = neb_fail(NEB_ERR_NOT_FOUND, "no ledger in %s: it is the data folder of an agent", dir);
+        goto fail;
+    }
+    NEB_TRY_GOTO(open_db(l, path, SQLITE_OPEN_READONLY), fail);
+    NEB_TRY_GOTO(check_version(l, &empty), fail);
+    if (empty) {
+        st = neb_fail(NEB_ERR_CORRUPT, "ledger %s is empty: its agent never finished opening it",
+                      path);
+        goto fail;
+    }
+    NEB_TRY_GOTO(read_epoch(l), fail);
+    *out = l;
+    return NEB_OK;
+fail:
+    inter_ledger_close(&l);
+    return st;
 }
 
 void inter_ledger_close(struct inter_ledger **lp) {
-    if (!*lp)
+    struct inter_ledger *l = *lp;
+    if (!l)
         return;
-    for (int i = 0; i < PARTS_MAX; i++)
-        close_part(&(*lp)->parts[i]);
-    sqlite3_close((*lp)->db);
-    free(*lp);
+    for (int i = 0; i < INTER_PARTS_MAX; i++)
+        inter_part_close(&l->parts[i]);
+    sqlite3_close(l->db);
+    if (l->lock >= 0)
+        close(l->lock);
+    free(l);
     *lp = NULL;
 }
 
-// ---- statements -----------------------------------------------------------------------------------------------
+// ---- manifests ------------------------------------------------------------------------------------------------
 
-// Arguments of a statement: 'b' blob (pointer, size_t), 'i' integer (int64_t), 't' text.
-static sqlite3_stmt *prepare(struct inter_ledger *l, const char *sql, const char *types,
-                             va_list ap) {
-    sqlite3_stmt *s = NULL;
-    if (sqlite3_prepare_v2(l->db, sql, -1, &s, NULL) != SQLITE_OK)
-        return NULL;
-    for (int i = 0; types[i]; i++) {
-        if (types[i] == 'b') {
-            const void *p = va_arg(ap, const void *);
-            sqlite3_bind_blob64(s, i + 1, p, va_arg(ap, size_t), SQLITE_STATIC);
-        } else if (types[i] == 'i') {
-            sqlite3_bind_int64(s, i + 1, va_arg(ap, int64_t));
-        } else {
-            sqlite3_bind_text(s, i + 1, va_arg(ap, const char *), -1, SQLITE_STATIC);
-        }
-    }
-    return s;
+static enum neb_status parse_manifest(struct inter_ledger *l, const struct neb_buf *b,
+                                      struct inter_manifest *out) {
+    struct neb_rd r = neb_rd_make(b->p, b->len);
+    if (inter_manifest_get(&r, out) && neb_rd_done(&r))
+        return NEB_OK;
+    return neb_fail(NEB_ERR_CORRUPT,
+                    "ledger %s/ledger.db: a manifest does not parse; nebula ledger verify names it",
+                    l->dir);
 }
-
-static enum neb_status run(struct inter_ledger *l, const char *what, const char *sql,
-                           const char *types, ...) {
-    va_list ap;
-    va_start(ap, types);
-    sqlite3_stmt *s = prepare(l, sql, types, ap);
-    va_end(ap);
-    int rc = s ? neb_fault("ledger.write") ? SQLITE_FULL : sqlite3_step(s) : SQLITE_ERROR;
-    if (rc == SQLITE_FULL && sqlite3_errcode(l->db) != SQLITE_FULL) { // an injected fault
-        sqlite3_finalize(s);
-        return neb_fail(NEB_ERR_NOSPC, "ledger %s/ledger.db: cannot %s: disk full", l->dir, what);
-    }
-    enum neb_status st = rc == SQLITE_DONE || rc == SQLITE_ROW ? NEB_OK : db_fail(l, what);
-    sqlite3_finalize(s);
-    return st;
-}
-
-// First column of the first row, copied. NEB_ERR_NOT_FOUND (not logged) without a row.
-static enum neb_status fetch(struct inter_ledger *l, struct neb_buf *out, const char *sql,
-                             const char *types, ...) {
-    va_list ap;
-    va_start(ap, types);
-    sqlite3_stmt *s = prepare(l, sql, types, ap);
-    va_end(ap);
-    int rc = s ? sqlite3_step(s) : SQLITE_ERROR;
-    enum neb_status st = rc == SQLITE_DONE  ? NEB_ERR_NOT_FOUND
-                         : rc == SQLITE_ROW ? NEB_OK
-                                            : db_fail(l, "read");
-    neb_buf_clear(out);
-    if (st == NEB_OK) {
-        neb_buf_add(out, sqlite3_column_blob(s, 0), (size_t)sqlite3_column_bytes(s, 0));
-        st = neb_buf_check(out);
-    }
-    sqlite3_finalize(s);
-    return st;
-}
-
-// ---- manifests, votes, commits --------------------------------------------------------------------------------
-
-#define JOB(id) (const void *)(id), (size_t)INTER_ID_BYTES
 
 enum neb_status inter_ledger_put_manifest(struct inter_ledger *l, const struct inter_manifest *m) {
+    const struct inter_key *k = &m->key;
+    struct inter_manifest old;
     struct neb_buf b = {0};
-    inter_manifest_put(&b, m);
-    enum neb_status st = neb_buf_check(&b);
+    NEB_TRY(inter_db_begin(l));
+    enum neb_status st = inter_db_fetch(l, &b,
+                                        "SELECT body FROM manifest WHERE job=? AND fragment=? AND "
+                                        "round=? AND member=? AND attempt=?",
+                                        "biiii", INTER_JOB(k->job), (int64_t)k->fragment,
+                                        (int64_t)k->round, (int64_t)k->member, (int64_t)k->attempt);
+    if (st == NEB_OK) {
+        st = parse_manifest(l, &b, &old);
+        if (st == NEB_OK && memcmp(old.sha256, m->sha256, sizeof old.sha256))
+            st = neb_fail(NEB_ERR_EXISTS,
+                          "ledger %s: a second digest for round %u, fragment %u of member %u",
+                          l->dir, k->round, k->fragment, k->member);
+    } else if (st == NEB_ERR_NOT_FOUND) {
+        neb_buf_clear(&b);
+        inter_manifest_put(&b, m);
+        st = neb_buf_check(&b);
+        if (st == NEB_OK)
+            st = inter_db_run(l, "store a manifest", "INSERT INTO manifest VALUES(?,?,?,?,?,?)",
+                              "biiiib", INTER_JOB(k->job), (int64_t)k->fragment, (int64_t)k->round,
+                              (int64_t)k->member, (int64_t)k->attempt, (const void *)b.p, b.len);
+        if (st == NEB_OK)
+            st = inter_db_run(l, "count a manifest",
+                              "INSERT INTO promise VALUES(?,?,?,1,NULL) ON CONFLICT DO UPDATE SET "
+                              "manifests=manifests+1",
+                              "bii", INTER_JOB(k->job), (int64_t)k->fragment, (int64_t)k->round);
+    }
+    neb_buf_free(&b);
+    return inter_db_end(l, st);
+}
+
+enum neb_status inter_ledger_get_manifest(struct inter_ledger *l, const struct inter_key *k,
+                                          struct inter_manifest *out) {
+    struct neb_buf b = {0};
+    enum neb_status st = inter_db_fetch(l, &b,
+                                        "SELECT body FROM manifest WHERE job=? AND fragment=? AND "
+                                        "round=? AND member=? ORDER BY attempt DESC LIMIT 1",
+                                        "biii", INTER_JOB(k->job), (int64_t)k->fragment,
+                                        (int64_t)k->round, (int64_t)k->member);
     if (st == NEB_OK)
-        st = run(l, "store a manifest", "INSERT OR IGNORE INTO manifest VALUES(?,?,?,?,?,?)",
-                 "biiiib", JOB(m->key.job), (int64_t)m->key.fragment, (int64_t)m->key.round,
-                 (int64_t)m->key.member, (int64_t)m->key.attempt, (const void *)b.p, b.len);
+        st = parse_manifest(l, &b, out);
+    neb_buf_free(&b);
+    return st;
+}
+
+enum neb_status inter_ledger_find_manifest(struct inter_ledger *l, const struct inter_key *k,
+                                           struct inter_manifest *out) {
+    struct neb_buf b = {0};
+    enum neb_status st = inter_db_fetch(l, &b,
+                                        "SELECT body FROM manifest WHERE job=? AND fragment=? AND "
+                                        "round=? AND member=? AND attempt=?",
+                                        "biiii", INTER_JOB(k->job), (int64_t)k->fragment,
+                                        (int64_t)k->round, (int64_t)k->member, (int64_t)k->attempt);
+    if (st == NEB_OK)
+        st = parse_manifest(l, &b, out);
+    neb_buf_free(&b);
+    return st;
+}
+
+// ---- votes and commits ----------------------------------------------------------------------------------------
+
+enum neb_status inter_ledger_parse_record(struct inter_ledger *l, const struct neb_buf *b,
+                                          struct inter_record *out) {
+    struct neb_rd r = neb_rd_make(b->p, b->len);
+    if (inter_record_get(&r, out) && neb_rd_done(&r))
+        return NEB_OK;
+    return neb_fail(NEB_ERR_CORRUPT,
+                    "ledger %s/ledger.db: a record does not parse; nebula ledger verify names it",
+                    l->dir);
+}
+
+static bool same_record(const struct inter_record *a, const struct inter_record *b) {
+    uint8_t x[INTER_SHA_BYTES], y[INTER_SHA_BYTES];
+    inter_record_hash(a, x);
+    inter_record_hash(b, y);
+    return !memcmp(x, y, sizeof x);
+}
+
+static enum neb_status get_record(struct inter_ledger *l, const char *sql,
+                                  const uint8_t job[INTER_ID_BYTES], uint32_t fragment,
+                                  uint32_t round, struct inter_record *out) {
+    struct neb_buf b = {0};
+    enum neb_status st =
+        inter_db_fetch(l, &b, sql, "bii", INTER_JOB(job), (int64_t)fragment, (int64_t)round);
+    if (st == NEB_OK)
+        st = inter_ledger_parse_record(l, &b, out);
     neb_buf_free(&b);
     return st;
 }
@@ -173,330 +322,154 @@ static enum neb_status put_record(struct inter_ledger *l, const char *what, cons
     inter_record_put(&b, r);
     enum neb_status st = neb_buf_check(&b);
     if (st == NEB_OK)
-        st = run(l, what, sql, "biib", JOB(r->job), (int64_t)r->fragment, (int64_t)r->round,
-                 (const void *)b.p, b.len);
+        st = inter_db_run(l, what, sql, "biib", INTER_JOB(r->job), (int64_t)r->fragment,
+                          (int64_t)r->round, (const void *)b.p, b.len);
     neb_buf_free(&b);
     return st;
-}
-
-enum neb_status inter_ledger_put_vote(struct inter_ledger *l, const struct inter_record *r) {
-    return put_record(l, "store a vote", "INSERT OR IGNORE INTO vote VALUES(?,?,?,?)", r);
-}
-
-enum neb_status inter_ledger_put_commit(struct inter_ledger *l, const struct inter_record *r) {
-    return put_record(l, "store a commit", "INSERT OR IGNORE INTO record VALUES(?,?,?,?)", r);
-}
-
-static enum neb_status parse_record(struct inter_ledger *l, struct neb_buf *b,
-                                    struct inter_record *out) {
-    struct neb_rd r = neb_rd_make(b->p, b->len);
-    bool good = inter_record_get(&r, out) && neb_rd_done(&r);
-    neb_buf_free(b);
-    return good ? NEB_OK
-                : neb_fail(NEB_ERR_CORRUPT, "ledger %s/ledger.db: a record does not parse", l->dir);
 }
 
 enum neb_status inter_ledger_get_commit(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES],
                                         uint32_t fragment, uint32_t round,
                                         struct inter_record *out) {
-    struct neb_buf b = {0};
-    enum neb_status st =
-        fetch(l, &b, "SELECT body FROM record WHERE job=? AND fragment=? AND round=?", "bii",
-              JOB(job), (int64_t)fragment, (int64_t)round);
-    if (st == NEB_OK)
-        return parse_record(l, &b, out);
-    neb_buf_free(&b);
-    return st;
+    return get_record(l, "SELECT body FROM record WHERE job=? AND fragment=? AND round=?", job,
+                      fragment, round, out);
 }
 
 enum neb_status inter_ledger_last_commit(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES],
                                          uint32_t fragment, struct inter_record *out) {
-    struct neb_buf b = {0};
-    enum neb_status st = fetch(
-        l, &b, "SELECT body FROM record WHERE job=? AND fragment=? ORDER BY round DESC LIMIT 1",
-        "bi", JOB(job), (int64_t)fragment);
-    if (st == NEB_OK)
-        return parse_record(l, &b, out);
-    neb_buf_free(&b);
-    return st;
+    return get_record(
+        l,
+        "SELECT body FROM record WHERE job=? AND fragment=? AND round<=? ORDER BY round DESC "
+        "LIMIT 1",
+        job, fragment, UINT32_MAX, out);
 }
 
 enum neb_status inter_ledger_get_vote(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES],
                                       uint32_t fragment, uint32_t round, struct inter_record *out) {
-    struct neb_buf b = {0};
-    enum neb_status st =
-        fetch(l, &b, "SELECT body FROM vote WHERE job=? AND fragment=? AND round=?", "bii",
-              JOB(job), (int64_t)fragment, (int64_t)round);
-    if (st == NEB_OK)
-        return parse_record(l, &b, out);
-    neb_buf_free(&b);
-    return st;
+    return get_record(l, "SELECT body FROM vote WHERE job=? AND fragment=? AND round=?", job,
+                      fragment, round, out);
 }
 
-enum neb_status inter_ledger_get_manifest(struct inter_ledger *l, const struct inter_key *k,
-                                          struct inter_manifest *out) {
+static enum neb_status replace_vote(struct inter_ledger *l, const struct inter_record *r) {
+    uint8_t hash[INTER_SHA_BYTES];
+    inter_record_hash(r, hash);
+    NEB_TRY(put_record(l, "store a vote", "INSERT OR REPLACE INTO vote VALUES(?,?,?,?)", r));
+    return inter_db_run(l, "note a vote",
+                        "INSERT INTO promise VALUES(?,?,?,0,?) ON CONFLICT DO UPDATE SET "
+                        "vote=excluded.vote",
+                        "biib", INTER_JOB(r->job), (int64_t)r->fragment, (int64_t)r->round,
+                        (const void *)hash, sizeof hash);
+}
+
+enum neb_status inter_ledger_put_vote(struct inter_ledger *l, const struct inter_record *r) {
+    struct inter_record old;
+    NEB_TRY(inter_db_begin(l));
+    enum neb_status st = inter_ledger_get_vote(l, r->job, r->fragment, r->round, &old);
+    bool replace = st == NEB_ERR_NOT_FOUND || (st == NEB_OK && r->term > old.term);
+    if (replace)
+        st = replace_vote(l, r);
+    else if (st == NEB_OK && !same_record(&old, r))
+        st = neb_fail(NEB_ERR_EXISTS,
+                      "ledger %s: a second vote for round %u of fragment %u: term %u, but term %u "
+                      "has this node's vote",
+                      l->dir, r->round, r->fragment, r->term, old.term);
+    return inter_db_end(l, st);
+}
+
+enum neb_status inter_ledger_put_standing(struct inter_ledger *l, const struct inter_standing *st) {
+    struct neb_buf b = {0};
+    inter_standing_put(&b, st);
+    enum neb_status rc = neb_buf_check(&b);
+    if (rc == NEB_OK)
+        rc = inter_db_run(l, "store a standing", "INSERT OR REPLACE INTO standing VALUES(?,?)", "bb",
+                          INTER_JOB(st->job), (const void *)b.p, b.len);
+    neb_buf_free(&b);
+    return rc;
+}
+
+enum neb_status inter_ledger_get_standing(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES],
+                                          struct inter_standing *out) {
     struct neb_buf b = {0};
     enum neb_status st =
-        fetch(l, &b,
-              "SELECT body FROM manifest WHERE job=? AND fragment=? AND round=? AND member=? ORDER "
-              "BY attempt DESC",
-              "biii", JOB(k->job), (int64_t)k->fragment, (int64_t)k->round, (int64_t)k->member);
+        inter_db_fetch(l, &b, "SELECT body FROM standing WHERE job=?", "b", INTER_JOB(job));
     if (st == NEB_OK) {
         struct neb_rd r = neb_rd_make(b.p, b.len);
-        if (!inter_manifest_get(&r, out) || !neb_rd_done(&r))
-            st =
-                neb_fail(NEB_ERR_CORRUPT, "ledger %s/ledger.db: a manifest does not parse", l->dir);
+        if (!inter_standing_get(&r, out))
+            st = neb_fail(NEB_ERR_CORRUPT, "ledger %s: a damaged standing", l->dir);
     }
     neb_buf_free(&b);
     return st;
 }
 
-enum neb_status inter_ledger_verify(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES],
-                                    uint32_t fragment, uint32_t *n) {
-    uint8_t previous[INTER_SHA_BYTES] = {0};
-    struct inter_record r, last;
-    *n = 0;
-    enum neb_status st = inter_ledger_last_commit(l, job, fragment, &last);
-    if (st == NEB_ERR_NOT_FOUND)
-        return NEB_OK;
+// The chain grows at its end only.
+static enum neb_status follows(struct inter_ledger *l, const struct inter_record *r,
+                               struct inter_chain *c) {
+    enum neb_status st = inter_ledger_chain(l, r->job, r->fragment, c);
+    if (st == NEB_ERR_NOT_FOUND) {
+        *c = (struct inter_chain){.fragment = r->fragment};
+        memcpy(c->job, r->job, sizeof c->job);
+        st = NEB_OK;
+    }
     NEB_TRY(st);
-    for (uint32_t round = 0; round <= last.round; round++) {
-        if (inter_ledger_get_commit(l, job, fragment, round, &r) != NEB_OK ||
-            memcmp(r.previous, previous, sizeof previous))
-            return neb_fail(NEB_ERR_CORRUPT,
-                            "ledger %s: the chain of fragment %u breaks at round %u", l->dir,
-                            fragment, round);
-        inter_record_hash(&r, previous);
-        ++*n;
-    }
+    if (r->round != c->next)
+        return neb_fail(NEB_ERR_STATE,
+                        "ledger %s: a commit of round %u, but fragment %u is at round %u", l->dir,
+                        r->round, r->fragment, c->next);
+    if (memcmp(r->previous, c->head, sizeof c->head))
+        return neb_fail(NEB_ERR_STATE,
+                        "ledger %s: the commit of round %u, fragment %u does not follow from the "
+                        "one before it here",
+                        l->dir, r->round, r->fragment);
     return NEB_OK;
 }
 
-// ---- blobs ----------------------------------------------------------------------------------------------------
-
-static enum neb_status blob_path(const struct inter_ledger *l, const struct inter_key *k,
-                                 const char *suffix, char *out, size_t cap) {
-    char job[2 * INTER_ID_BYTES + 1], name[160];
-    neb_hex(k->job, INTER_ID_BYTES, job);
-    snprintf(name, sizeof name, "%s-f%u-r%08u-m%u-a%u%s", job, k->fragment, k->round, k->member,
-             k->attempt, suffix);
-    return neb_path(out, cap, l->blobs, name);
-}
-
-enum neb_status inter_ledger_put_blob(struct inter_ledger *l, const struct inter_key *key,
-                                      const void *p, size_t n) {
-    char path[NEB_PATH_MAX];
-    NEB_TRY(blob_path(l, key, ".blob", path, sizeof path));
-    return neb_fs_write(path, p, n, 0600);
-}
-
-bool inter_ledger_has_blob(struct inter_ledger *l, const struct inter_key *key) {
-    char path[NEB_PATH_MAX];
-    return blob_path(l, key, ".blob", path, sizeof path) == NEB_OK && neb_fs_exists(path);
-}
-
-enum neb_status inter_ledger_map_blob(struct inter_ledger *l, const struct inter_key *key,
-                                      struct neb_map *out) {
-    char path[NEB_PATH_MAX];
-    NEB_TRY(blob_path(l, key, ".blob", path, sizeof path));
-    return neb_map_open(path, out);
-}
-
-static struct part *find_part(struct inter_ledger *l, const struct inter_key *k) {
-    for (int i = 0; i < PARTS_MAX; i++)
-        if (l->parts[i].open && inter_key_equal(&l->parts[i].key, k))
-            return &l->parts[i];
-    return NULL;
-}
-
-enum neb_status inter_ledger_part_open(struct inter_ledger *l, const struct inter_manifest *m,
-                                       struct inter_bitmap *got) {
-    char path[NEB_PATH_MAX], map[NEB_PATH_MAX];
-    struct part *p = NULL;
-    struct neb_buf b = {0};
-    if (find_part(l, &m->key))
-        return NEB_OK;
-    for (int i = 0; i < PARTS_MAX && !p; i++)
-        p = l->parts[i].open ? NULL : &l->parts[i];
-    if (!p)
-        return neb_fail(NEB_ERR_LIMIT, "ledger %s: more than %d blobs arrive at once", l->dir,
-                        PARTS_MAX);
-    NEB_TRY(blob_path(l, &m->key, ".part", path, sizeof path));
-    NEB_TRY(blob_path(l, &m->key, ".map", map, sizeof map));
-    NEB_TRY(inter_bitmap_init(&p->got, inter_chunks(m->bytes, m->chunk_bytes)));
-    p->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (p->fd < 0) {
-        inter_bitmap_free(&p->got);
-        return neb_fail_errno("cannot create %s", path);
+enum neb_status inter_ledger_put_commit(struct inter_ledger *l, const struct inter_record *r) {
+    struct inter_record old;
+    struct inter_chain c;
+    NEB_TRY(inter_db_begin(l));
+    enum neb_status st = inter_ledger_get_commit(l, r->job, r->fragment, r->round, &old);
+    if (st == NEB_OK) {
+        if (!same_record(&old, r))
+            st = neb_fail(NEB_ERR_EXISTS,
+                          "ledger %s: a second record for round %u of fragment %u, which is "
+                          "committed",
+                          l->dir, r->round, r->fragment);
+        return inter_db_end(l, st);
     }
-    p->open = true;
-    p->key = m->key;
-    p->chunk_bytes = m->chunk_bytes;
-    // What an earlier run had received: only a hint, the digest of the whole decides in the end.
-    if (neb_fs_exists(map) && neb_fs_read(map, INTER_CHUNKS_MAX, &b) == NEB_OK &&
-        inter_bitmap_merge(&p->got, b.p, b.len))
-        (void)inter_bitmap_merge(got, b.p, b.len);
-    neb_buf_free(&b);
-    return NEB_OK;
-}
-
-static enum neb_status save_map(struct inter_ledger *l, struct part *p) {
-    char map[NEB_PATH_MAX];
-    NEB_TRY(blob_path(l, &p->key, ".map", map, sizeof map));
-    p->unsaved = 0;
-    if (fdatasync(p->fd) != 0)
-        return neb_fail_errno("cannot sync an arriving blob");
-    return neb_fs_write(map, p->got.bits, (p->got.n + 7) / 8, 0600);
-}
-
-enum neb_status inter_ledger_part_write(struct inter_ledger *l, const struct inter_key *key,
-                                        uint64_t offset, const void *data, size_t n) {
-    struct part *p = find_part(l, key);
-    const uint8_t *at = data;
-    NEB_ASSERT(p);
-    for (size_t done = 0; done < n;) {
-        ssize_t k = neb_fault("ledger.blob")
-                        ? (errno = ENOSPC, -1)
-                        : pwrite(p->fd, at + done, n - done, (off_t)(offset + done));
-        if (k < 0 && errno == EINTR)
-            continue;
-        if (k < 0)
-            return neb_fail_errno("ledger %s: cannot write an arriving update", l->dir);
-        done += (size_t)k;
+    if (st == NEB_ERR_NOT_FOUND)
+        st = follows(l, r, &c);
+    if (st == NEB_OK)
+        st = put_record(l, "store a commit",
+                        "INSERT INTO record(job, fragment, round, body) VALUES(?,?,?,?)", r);
+    if (st == NEB_OK) {
+        c.next = r->round + 1;
+        inter_record_hash(r, c.head);
+        st = inter_chain_put(l, &c);
     }
-    inter_bitmap_set(&p->got, (uint32_t)(offset / p->chunk_bytes));
-    return ++p->unsaved >= MAP_EVERY ? save_map(l, p) : NEB_OK;
+    NEB_TRY(inter_db_end(l, st));
+    return inter_blob_make_room(l, 0); // what was the newest commit may be dropped now
 }
 
-enum neb_status inter_ledger_part_finish(struct inter_ledger *l, const struct inter_manifest *m) {
-    char path[NEB_PATH_MAX], part[NEB_PATH_MAX], map[NEB_PATH_MAX];
-    struct part *p = find_part(l, &m->key);
-    struct neb_map bytes;
-    uint8_t sha[INTER_SHA_BYTES];
-    NEB_ASSERT(p);
-    NEB_TRY(blob_path(l, &m->key, ".blob", path, sizeof path));
-    NEB_TRY(blob_path(l, &m->key, ".part", part, sizeof part));
-    NEB_TRY(blob_path(l, &m->key, ".map", map, sizeof map));
-    if (fsync(p->fd) != 0)
-        return neb_fail_errno("cannot sync %s", part);
-    NEB_TRY(neb_map_open(part, &bytes));
-    neb_sha256(bytes.p, bytes.len, sha);
-    bool good = bytes.len == m->bytes && !memcmp(sha, m->sha256, sizeof sha);
-    neb_map_close(&bytes);
-    if (!good) {
-        memset(p->got.bits, 0, (p->got.n + 7) / 8);
-        p->got.set = 0;
-        if (ftruncate(p->fd, 0) != 0)
-            return neb_fail_errno("cannot empty %s", part);
-        NEB_TRY(neb_fs_remove(map));
-        return neb_fail(
-            NEB_ERR_CORRUPT,
-            "an update of member %u for round %u arrived damaged; it will be sent again",
-            m->key.member, m->key.round);
-    }
-    if (rename(part, path) != 0)
-        return neb_fail_errno("cannot rename %s", part);
-    NEB_TRY(neb_fs_sync_dir(l->blobs));
-    close_part(p);
-    return neb_fs_remove(map);
-}
-
-enum neb_status inter_ledger_prune(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES],
-                                   uint32_t fragment, uint32_t round) {
-    sqlite3_stmt *s = NULL;
-    enum neb_status st = NEB_OK;
-    if (sqlite3_prepare_v2(
-            l->db,
-            "SELECT round, member, attempt FROM manifest WHERE job=? AND fragment=? AND round<?",
-            -1, &s, NULL) != SQLITE_OK)
-        return db_fail(l, "read manifests");
-    sqlite3_bind_blob(s, 1, job, INTER_ID_BYTES, SQLITE_STATIC);
-    sqlite3_bind_int64(s, 2, fragment);
-    sqlite3_bind_int64(s, 3, round);
-    while (st == NEB_OK && sqlite3_step(s) == SQLITE_ROW) {
-        char path[NEB_PATH_MAX];
-        struct inter_key k = {.round = (uint32_t)sqlite3_column_int64(s, 0),
-                              .fragment = fragment,
-                              .member = (uint8_t)sqlite3_column_int(s, 1),
-                              .attempt = (uint32_t)sqlite3_column_int64(s, 2)};
-        memcpy(k.job, job, sizeof k.job);
-        st = blob_path(l, &k, ".blob", path, sizeof path);
-        if (st == NEB_OK)
-            st = neb_fs_remove(path);
-    }
-    sqlite3_finalize(s);
-    if (st != NEB_OK)
-        return st;
-    NEB_TRY(run(l, "prune manifests", "DELETE FROM manifest WHERE job=? AND fragment=? AND round<?",
-                "bii", JOB(job), (int64_t)fragment, (int64_t)round));
-    return run(l, "prune votes", "DELETE FROM vote WHERE job=? AND fragment=? AND round<?", "bii",
-               JOB(job), (int64_t)fragment, (int64_t)round);
-}
-
-// ---- jobs and messages ----------------------------------------------------------------------------------------
+// ---- jobs -----------------------------------------------------------------------------------------------------
 
 enum neb_status inter_ledger_put_job(struct inter_ledger *l, const uint8_t id[INTER_ID_BYTES],
                                      const char *spec, const char *state) {
-    return run(l, "store a job",
-               "INSERT INTO job VALUES(?,?,?) ON CONFLICT(id) DO UPDATE SET spec=excluded.spec, "
-               "state=excluded.state",
-               "btt", JOB(id), spec, state);
+    return inter_db_run(
+        l, "store a job",
+        "INSERT INTO job VALUES(?,?,?) ON CONFLICT(id) DO UPDATE SET spec=excluded.spec, "
+        "state=excluded.state",
+        "btt", INTER_JOB(id), spec, state);
 }
 
 enum neb_status inter_ledger_jobs(struct inter_ledger *l, inter_ledger_job *fn, void *user) {
     sqlite3_stmt *s = NULL;
-    if (sqlite3_prepare_v2(l->db, "SELECT id, spec, state FROM job", -1, &s, NULL) != SQLITE_OK)
-        return db_fail(l, "read jobs");
-    while (sqlite3_step(s) == SQLITE_ROW)
+    bool row = false;
+    NEB_TRY(inter_db_prepare(l, &s, "SELECT id, spec, state FROM job", ""));
+    enum neb_status st;
+    while ((st = inter_db_next(l, s, &row)) == NEB_OK && row)
         if (sqlite3_column_bytes(s, 0) == INTER_ID_BYTES)
             fn(user, sqlite3_column_blob(s, 0), (const char *)sqlite3_column_text(s, 1),
                (const char *)sqlite3_column_text(s, 2));
     sqlite3_finalize(s);
-    return NEB_OK;
-}
-
-enum neb_status inter_ledger_post(struct inter_ledger *l, const char *peer, uint32_t kind,
-                                  const void *p, size_t n, uint64_t *seq) {
-    NEB_TRY(run(l, "store a message", "INSERT INTO outbox(peer, kind, body) VALUES(?,?,?)", "tib",
-                peer, (int64_t)kind, p, n));
-    *seq = (uint64_t)sqlite3_last_insert_rowid(l->db);
-    return NEB_OK;
-}
-
-enum neb_status inter_ledger_posted(struct inter_ledger *l, const char *peer, uint64_t seq) {
-    return run(l, "remove a message", "DELETE FROM outbox WHERE peer=? AND seq<=?", "ti", peer,
-               (int64_t)seq);
-}
-
-enum neb_status inter_ledger_pending(struct inter_ledger *l, const char *peer,
-                                     inter_ledger_message *fn, void *user) {
-    sqlite3_stmt *s = NULL;
-    if (sqlite3_prepare_v2(l->db, "SELECT seq, kind, body FROM outbox WHERE peer=? ORDER BY seq",
-                           -1, &s, NULL) != SQLITE_OK)
-        return db_fail(l, "read messages");
-    sqlite3_bind_text(s, 1, peer, -1, SQLITE_STATIC);
-    while (sqlite3_step(s) == SQLITE_ROW)
-        fn(user, (uint64_t)sqlite3_column_int64(s, 0), (uint32_t)sqlite3_column_int64(s, 1),
-           sqlite3_column_blob(s, 2), (size_t)sqlite3_column_bytes(s, 2));
-    sqlite3_finalize(s);
-    return NEB_OK;
-}
-
-enum neb_status inter_ledger_taken(struct inter_ledger *l, const char *peer, uint64_t *seq) {
-    struct neb_buf b = {0};
-    *seq = 0;
-    enum neb_status st =
-        fetch(l, &b, "SELECT CAST(seq AS TEXT) FROM inbox WHERE peer=?", "t", peer);
-    if (st == NEB_OK) {
-        neb_buf_u8(&b, 0);
-        *seq = strtoull((const char *)b.p, NULL, 10);
-    }
-    neb_buf_free(&b);
-    return st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
-}
-
-enum neb_status inter_ledger_take(struct inter_ledger *l, const char *peer, uint64_t seq) {
-    return run(l, "store a receipt",
-               "INSERT INTO inbox VALUES(?,?) ON CONFLICT(peer) DO UPDATE SET seq=excluded.seq",
-               "ti", peer, (int64_t)seq);
+    return st;
 }

@@ -1,26 +1,50 @@
 // The ledger of one agent: what it promised and what was committed, on disk before anybody hears of it.
 //
 //     DIR/ledger.db     SQLite (WAL, synchronous FULL): jobs, manifests, votes, commits, messages to deliver
+//     DIR/ledger.lock   held by the one process that writes
 //     DIR/blobs/…       one file an update; .part and .map while it arrives
 //
-// Every put returns only when the data is durable. Disk full: NEB_ERR_NOSPC, and nothing of what was there is lost.
-// Threads: one.
+//     rounds of one fragment:
+//       first ───────────── floor ───────── kept ─────────────────── next
+//         │ records only      │ + manifests   │ + manifests and blobs   │ open: manifests, blobs, a vote
+//         chain of records ───┴───────────────┴─────────────────────────┘
+//
+// Every put returns only when the data is durable, and a put that failed left nothing. Disk full: NEB_ERR_NOSPC, and
+// nothing of what was there is lost. A second, different value under a key that was promised is refused with
+// NEB_ERR_EXISTS; the same again is fine. A blob without a manifest was promised to nobody: the next opening removes it.
+// Other errors: NEB_ERR_IO, NEB_ERR_CORRUPT (the database or a row is damaged: nebula ledger verify). Threads: one.
 #ifndef INTER_LEDGER_H
 #define INTER_LEDGER_H
 #include "agent/base/fs.h"
 #include "inter/transfer.h"
 
 struct inter_ledger;
+// Makes the folder and the ledger when there are none. NEB_ERR_STATE: another process writes it (waits 2 s for that one to
+// end). NEB_ERR_UNSUPPORTED: made by another version of this program.
 NEB_MUST_CHECK enum neb_status inter_ledger_open(const char *dir, struct inter_ledger **out);
+// For looking only, also while an agent runs: takes no lock, changes no byte of database or blobs; every put fails.
+// NEB_ERR_NOT_FOUND: no ledger there.
+NEB_MUST_CHECK enum neb_status inter_ledger_open_readonly(const char *dir,
+                                                          struct inter_ledger **out);
 void inter_ledger_close(struct inter_ledger **l);
 
+// NEB_ERR_EXISTS: another digest under this update key.
 NEB_MUST_CHECK enum neb_status inter_ledger_put_manifest(struct inter_ledger *l,
                                                          const struct inter_manifest *m);
+// One vote a (job, round, fragment). NEB_ERR_EXISTS: there is another one of this term or of a higher one.
 NEB_MUST_CHECK enum neb_status inter_ledger_put_vote(struct inter_ledger *l,
                                                      const struct inter_record *r);
+// NEB_ERR_EXISTS: another record is committed for the round. NEB_ERR_STATE: not the record after the last one of its
+// fragment: another round than the next, or `previous` is not the last one's hash.
 NEB_MUST_CHECK enum neb_status inter_ledger_put_commit(struct inter_ledger *l,
                                                        const struct inter_record *r);
-// NEB_ERR_NOT_FOUND (not logged) when there is none.
+// After a snapshot: the fragment's chain begins anew at `round`, behind a record of this hash; everything of earlier rounds
+// goes. NEB_ERR_STATE: the chain is there already.
+NEB_MUST_CHECK enum neb_status inter_ledger_begin_at(struct inter_ledger *l,
+                                                     const uint8_t job[INTER_ID_BYTES],
+                                                     uint32_t fragment, uint32_t round,
+                                                     const uint8_t previous[INTER_SHA_BYTES]);
+// These give NEB_ERR_NOT_FOUND (not logged) when there is none.
 NEB_MUST_CHECK enum neb_status inter_ledger_get_commit(struct inter_ledger *l,
                                                        const uint8_t job[INTER_ID_BYTES],
                                                        uint32_t fragment, uint32_t round,
@@ -29,22 +53,44 @@ NEB_MUST_CHECK enum neb_status inter_ledger_last_commit(struct inter_ledger *l,
                                                         const uint8_t job[INTER_ID_BYTES],
                                                         uint32_t fragment,
                                                         struct inter_record *out);
+// Of the newest attempt; key->attempt is not looked at.
 NEB_MUST_CHECK enum neb_status inter_ledger_get_manifest(struct inter_ledger *l,
                                                          const struct inter_key *key,
                                                          struct inter_manifest *out);
+// Of exactly this key.
+NEB_MUST_CHECK enum neb_status inter_ledger_find_manifest(struct inter_ledger *l,
+                                                          const struct inter_key *key,
+                                                          struct inter_manifest *out);
 NEB_MUST_CHECK enum neb_status inter_ledger_get_vote(struct inter_ledger *l,
                                                      const uint8_t job[INTER_ID_BYTES],
                                                      uint32_t fragment, uint32_t round,
                                                      struct inter_record *out);
-// Walks the chain of a job's records; NEB_ERR_CORRUPT names the round where it breaks. *n: records seen.
-NEB_MUST_CHECK enum neb_status inter_ledger_verify(struct inter_ledger *l,
-                                                   const uint8_t job[INTER_ID_BYTES],
-                                                   uint32_t fragment, uint32_t *n);
 
-// Whole blob at once (this node's own update).
+// What this node promised of a job as a voter; NEB_ERR_NOT_FOUND (not logged) when nothing yet.
+NEB_MUST_CHECK enum neb_status inter_ledger_put_standing(struct inter_ledger *l,
+                                                         const struct inter_standing *s);
+NEB_MUST_CHECK enum neb_status inter_ledger_get_standing(struct inter_ledger *l,
+                                                         const uint8_t job[INTER_ID_BYTES],
+                                                         struct inter_standing *out);
+
+struct inter_chain { // one fragment's records, as drawn above
+    uint8_t job[INTER_ID_BYTES];
+    uint32_t fragment;
+    uint32_t first, floor, kept, next;
+    uint8_t base[INTER_SHA_BYTES], head[INTER_SHA_BYTES]; // `previous` of first and of next
+};
+NEB_MUST_CHECK enum neb_status inter_ledger_chain(struct inter_ledger *l,
+                                                  const uint8_t job[INTER_ID_BYTES],
+                                                  uint32_t fragment, struct inter_chain *out);
+typedef void inter_ledger_each_chain(void *user, const struct inter_chain *c);
+NEB_MUST_CHECK enum neb_status inter_ledger_chains(struct inter_ledger *l,
+                                                   inter_ledger_each_chain *fn, void *user);
+
+// Whole blob at once (this node's own update), before its manifest. NEB_ERR_EXISTS: other bytes under this key.
 NEB_MUST_CHECK enum neb_status
 inter_ledger_put_blob(struct inter_ledger *l, const struct inter_key *key, const void *p, size_t n);
-// A blob that arrives in chunks. got: filled with what an earlier run left on disk.
+// A blob that arrives in chunks, after its manifest. got: filled with what an earlier run left on disk. At most 64 at once:
+// NEB_ERR_LIMIT.
 NEB_MUST_CHECK enum neb_status inter_ledger_part_open(struct inter_ledger *l,
                                                       const struct inter_manifest *m,
                                                       struct inter_bitmap *got);
@@ -57,12 +103,26 @@ NEB_MUST_CHECK enum neb_status inter_ledger_part_finish(struct inter_ledger *l,
 bool inter_ledger_has_blob(struct inter_ledger *l, const struct inter_key *key);
 NEB_MUST_CHECK enum neb_status
 inter_ledger_map_blob(struct inter_ledger *l, const struct inter_key *key, struct neb_map *out);
-// Drops blobs of a fragment's rounds below `round` (records stay).
+
+// ---- retention: records stay for ever, blobs do not
+
+// Drops blobs (whole or arriving), manifests and votes of a fragment's committed rounds below `round`. Open rounds stay.
 NEB_MUST_CHECK enum neb_status inter_ledger_prune(struct inter_ledger *l,
                                                   const uint8_t job[INTER_ID_BYTES],
                                                   uint32_t fragment, uint32_t round);
+// Most bytes of all blobs; 0: no limit. Beyond it blobs of the oldest commits go, whole rounds at a time; never those of an
+// open round or of a fragment's newest commit, so that the ledger may stay above the cap.
+NEB_MUST_CHECK enum neb_status inter_ledger_set_cap(struct inter_ledger *l, uint64_t bytes);
+// Bytes of blobs, here or arriving; 0 for a read-only ledger, which does not count them.
+uint64_t inter_ledger_used(const struct inter_ledger *l);
+// Lowest round whose blobs can still be served; 0 for a fragment without commits. A member further behind must rejoin by
+// snapshot.
+NEB_MUST_CHECK enum neb_status inter_ledger_floor(struct inter_ledger *l,
+                                                  const uint8_t job[INTER_ID_BYTES],
+                                                  uint32_t fragment, uint32_t *round);
 
-// Jobs that this agent takes part in: spec and state as text.
+// ---- jobs that this agent takes part in: spec and state as text
+
 NEB_MUST_CHECK enum neb_status inter_ledger_put_job(struct inter_ledger *l,
                                                     const uint8_t id[INTER_ID_BYTES],
                                                     const char *spec, const char *state);
@@ -71,19 +131,31 @@ typedef void inter_ledger_job(void *user, const uint8_t id[INTER_ID_BYTES], cons
 NEB_MUST_CHECK enum neb_status inter_ledger_jobs(struct inter_ledger *l, inter_ledger_job *fn,
                                                  void *user);
 
-// Messages that must arrive: kept until acknowledged; a receiver remembers the last number it took from each peer.
+// ---- messages that must arrive: kept until acknowledged; a receiver remembers the last number it took from each peer
+//
+// Numbers rise within one ledger. A ledger that was lost and made anew starts again at 1, so a number means something only
+// together with the epoch of the ledger that gave it.
+
+uint64_t inter_ledger_epoch(const struct inter_ledger *l); // random, made with the ledger; not 0
+// *previous: number of the message to this peer that waits before it; 0: none does.
 NEB_MUST_CHECK enum neb_status inter_ledger_post(struct inter_ledger *l, const char *peer,
                                                  uint32_t kind, const void *p, size_t n,
-                                                 uint64_t *seq);
+                                                 uint64_t *seq, uint64_t *previous);
 NEB_MUST_CHECK enum neb_status inter_ledger_posted(struct inter_ledger *l, const char *peer,
                                                    uint64_t seq); // acknowledged up to seq
 typedef void inter_ledger_message(void *user, uint64_t seq, uint32_t kind, const uint8_t *p,
                                   size_t n);
 NEB_MUST_CHECK enum neb_status inter_ledger_pending(struct inter_ledger *l, const char *peer,
                                                     inter_ledger_message *fn, void *user);
+// Last number taken of a peer's ledger of this epoch; 0: none.
 NEB_MUST_CHECK enum neb_status inter_ledger_taken(struct inter_ledger *l, const char *peer,
-                                                  uint64_t *seq); // last taken
+                                                  uint64_t epoch, uint64_t *seq);
+// Never goes back. Of each peer the 16 newest epochs are remembered.
 NEB_MUST_CHECK enum neb_status inter_ledger_take(struct inter_ledger *l, const char *peer,
-                                                 uint64_t seq);
+                                                 uint64_t epoch, uint64_t seq);
+typedef void inter_ledger_each_peer(void *user, const char *peer, uint64_t messages,
+                                    uint64_t bytes);
+NEB_MUST_CHECK enum neb_status inter_ledger_outbox(struct inter_ledger *l,
+                                                   inter_ledger_each_peer *fn, void *user);
 
 #endif

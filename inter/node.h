@@ -11,19 +11,33 @@
 //     SUBMIT: store manifest + blob              SUBMIT: store manifest + blob
 //       ── MANIFEST, CHUNK… ─────────────────►     store manifest, write chunks, verify
 //       ◄───────────────── MANIFEST, CHUNK… ──
-//       ── STATE complete ───────────────────►     both blobs are durable on both
+//       ── STATE whole ──────────────────────►     both blobs are durable on both
 //       ◄───────────────────────── PROPOSE ──      store proposal (its own vote)
 //     store proposal
-//       ── ACCEPT ───────────────────────────►     a majority (of two: both) has it on disk: store commit
+//       ── ACCEPT (signed) ──────────────────►     a majority (of two: both) has it on disk: store commit
 //       ◄────────────────────────── COMMIT ──      deliver to the worker
 //     store commit, deliver to the worker
 //
-// Every message is idempotent and is said again after a reconnect and when nothing moved for a while; whoever speaks of an
-// old round is answered with its commit record from the ledger. Votes bind to (round, fragment): a member votes for one
-// record of a term only. With fewer than two contributing members nothing commits: alone, one trains locally.
+// A commit carries the signatures of the majority that accepted it, so it proves itself, whoever passes it on.
 //
-// Limits today: the leader is fixed (the first member of the job), so with three or more members a lost leader
-// stops commits (not training) until it returns.
+// Leaders (three or more members). A term belongs to member term % n. A member that has not heard its leader for some
+// seconds asks for the next term of its own (ELECT); a voter that hears no leader either promises (PROMISE): nothing below
+// that term is accepted any more, and says for every fragment which round is open there and what it has accepted in it.
+// With a majority of promises the new leader leads; in a round where somebody had accepted something, it proposes that same
+// value again, the one of the highest term; it never proposes below the highest round that it was told of. This is
+// Paxos with one ballot for all fragments of a job (Lamport, "Paxos Made Simple"). With two members, member 0 leads for ever.
+//
+// Memory. A voter that lost its disk must not vote as if it had never voted. Every ledger has an epoch that grows with
+// each new ledger; members remember each other's. A node votes once every other member has said that it knows it under its
+// present epoch; where one knows it under an older one, it first collects from all others what they have accepted.
+//
+// Every second each member tells each other one (BEAT): its term, whether it leads, its epoch, whom it reaches, and the
+// open round of every fragment; whoever is behind pulls the commits, then the blobs that they list, from whoever has them
+// (WANT, answered by MANIFEST and CHUNK, or GONE). Control messages to a member that cannot be reached directly go through
+// a third, signed by their origin (FORWARD).
+//
+// Every message is idempotent and is said again after a reconnect and while something is open. With fewer than two
+// contributing members nothing commits: alone, one trains locally.
 #ifndef INTER_NODE_H
 #define INTER_NODE_H
 #include "inter/transfer.h"
@@ -41,6 +55,10 @@ struct inter_node_crypto { // pure functions: the same input gives the same answ
 struct inter_job_config {
     uint8_t id[INTER_ID_BYTES];
     uint8_t n_members, self;           // self: index of this node in members
+    uint16_t witnesses;                // bit per member: votes, but has no worker and holds no updates
+    bool commit_all;                   // never commit without every data member
+    neb_ns grace;                      // how long a slow member is waited for
+    uint64_t epoch;                    // of this node's ledger, not 0; later ledgers have greater ones
     uint32_t peers[INTER_MEMBERS_MAX]; // link peer of each member (of self: unused)
     uint32_t fragments;
     uint32_t merge_after; // S
@@ -52,15 +70,17 @@ enum inter_event_kind {
     INTER_EV_TICK,        // time passes: about every 200 ms
     INTER_EV_PEER_UP,     // peer
     INTER_EV_PEER_DOWN,   // peer
-    INTER_EV_MESSAGE,     // peer, bulk?, data: one message of types 1..8
+    INTER_EV_MESSAGE,     // peer, bulk?, data: one message of types 1..31
     INTER_EV_SUBMIT,      // manifest (signed by this node; its blob is durable already)
-    INTER_EV_BLOB_DONE,   // key, ok: answer to INTER_ACT_BLOB_FINISH
+    INTER_EV_BLOB_DONE,   // key, ok, refused: answer to INTER_ACT_BLOB_FINISH
+    INTER_EV_SERVE,       // peer, key, manifest (NULL: not here): answer to INTER_ACT_SERVE
+    INTER_EV_LEAVE,       // key.job: this member is about to go; nobody shall wait for it
     INTER_EV_SEND_FAILED, // peer, key, chunk: the link's queue is full: not sent
 };
 struct inter_event {
     enum inter_event_kind kind;
     uint32_t peer;
-    bool bulk, ok;
+    bool bulk, ok, refused; // refused: the blob is whole, but the gate does not let it pass
     const uint8_t *data;
     size_t len;
     const struct inter_manifest *manifest;
@@ -71,11 +91,13 @@ struct inter_event {
 enum inter_action_kind {
     INTER_ACT_SEND, // peer, bytes: control message
     INTER_ACT_SEND_CHUNK, // peer, key, chunk, offset, len: bytes = header of the bulk message, then the blob's bytes
-    INTER_ACT_SEND_COMMIT, // peer, key.job/round/fragment: the ledger's record as a COMMIT message
+    INTER_ACT_SEND_COMMIT, // peer, key.job/round/fragment: the ledger's record, as inter_node_commit_message makes it
+    INTER_ACT_SERVE,       // peer, key: does the ledger have this blob? answer with INTER_EV_SERVE
+    INTER_ACT_STORE_STANDING, // standing
     INTER_ACT_STORE_MANIFEST, // manifest
     INTER_ACT_STORE_VOTE,     // record: proposed or accepted by this node
     INTER_ACT_STORE_COMMIT,   // record
-    INTER_ACT_BLOB_OPEN,      // manifest: room for a blob that will arrive
+    INTER_ACT_BLOB_OPEN,      // manifest: room for a blob that will arrive; is it here already: BLOB_FINISH's answer
     INTER_ACT_BLOB_WRITE,     // key, offset, bytes (view into the event)
     INTER_ACT_BLOB_FINISH, // manifest: verify SHA-256 and content, make durable; answer with BLOB_DONE
     INTER_ACT_DELIVER,     // record: tell the worker
@@ -89,6 +111,8 @@ enum inter_fault {
     INTER_FAULT_SECOND,    // a second digest for one update key: refused
     INTER_FAULT_REFUSED,   // an update whose content the gate refuses
     INTER_FAULT_DIVERGED,  // members computed different parameters from the same commits
+    INTER_FAULT_RENEWED,   // a member came back with an empty disk
+    INTER_FAULT_BEHIND,    // blobs that this node needs are on no other member any more
     INTER_FAULTS
 };
 const char *inter_fault_name(enum inter_fault f);
@@ -104,6 +128,7 @@ struct inter_action {
     const uint8_t *view; // BLOB_WRITE
     struct inter_manifest manifest;
     struct inter_record record;
+    struct inter_standing standing;
     enum inter_fault fault;
 };
 struct inter_actions {
@@ -122,12 +147,14 @@ void inter_node_destroy(struct inter_node **n);
 NEB_MUST_CHECK enum neb_status inter_node_job_open(struct inter_node *n,
                                                    const struct inter_job_config *c);
 void inter_node_job_close(struct inter_node *n, const uint8_t job[INTER_ID_BYTES]);
+void inter_node_restore_standing(struct inter_node *n, const struct inter_standing *s);
 void inter_node_restore_commit(struct inter_node *n,
                                const struct inter_record *last); // newest committed record
-// got: chunks of a blob that had begun to arrive; NULL: none.
+enum inter_holding { INTER_HOLD_PART, INTER_HOLD_WHOLE, INTER_HOLD_REFUSED };
+// got: chunks of a blob that had begun to arrive; NULL: none. REFUSED: whole, but the gate does not let it pass.
 NEB_MUST_CHECK enum neb_status inter_node_restore_manifest(struct inter_node *n,
                                                            const struct inter_manifest *m,
-                                                           bool blob_durable,
+                                                           enum inter_holding h,
                                                            const struct inter_bitmap *got);
 void inter_node_restore_vote(struct inter_node *n, const struct inter_record *r);
 
@@ -146,6 +173,19 @@ uint64_t inter_node_faults(const struct inter_node *n, enum inter_fault f);
 // Next round of a fragment; UINT32_MAX: no such job.
 uint32_t inter_node_round(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
                           uint32_t fragment);
+struct inter_job_status {
+    uint32_t term;
+    int leader;              // member, -1: none known
+    bool leads, votes;       // this node
+    uint16_t live, direct;   // bit per member: heard lately; connected to this node
+    uint32_t lag;            // rounds that the fragment furthest behind has to catch up
+};
+// False: no such job.
+bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES], neb_ns now,
+                           struct inter_job_status *out);
+// The attempt under which this node submits: of its present ledger.
+uint32_t inter_node_attempt(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES]);
+void inter_node_commit_message(struct neb_buf *out, const struct inter_record *r);
 uint32_t inter_node_chunk_bytes(const struct inter_node *n,
                                 uint32_t blob_bytes); // for a manifest to come
 

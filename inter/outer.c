@@ -316,6 +316,19 @@ enum neb_status inter_outer_apply(struct inter_outer *o, int32_t f,
     return NEB_OK;
 }
 
+void inter_outer_skip(struct inter_outer *o, int32_t f, struct kern_digest *digest) {
+    struct fragment *g = &o->fragments[f];
+    for (int32_t i = 0; i < g->n; i++) {
+        struct slot *s = &o->slots[g->units[i]];
+        if (g->in_flight)
+            kern_exact_rebase(s->u.theta_m, o->theta + s->at, o->sent + s->at, s->n);
+        s->digest = kern_digest_part(o->theta + s->at, o->v + s->at, s->at, s->n);
+    }
+    g->in_flight = false;
+    g->version++;
+    *digest = fragment_digest(o, g);
+}
+
 void inter_outer_reject(struct inter_outer *o, int32_t f) {
     struct fragment *g = &o->fragments[f];
     for (int32_t i = 0; i < g->n; i++) {

@@ -70,6 +70,8 @@ struct inter_outer_round {
 NEB_MUST_CHECK enum neb_status inter_outer_apply(struct inter_outer *o, int32_t f,
                                                  const struct inter_outer_round *r,
                                                  struct kern_digest *digest);
+// A commit in which every update was rejected: the version rises, θ stays; what travelled stays in the residual.
+void inter_outer_skip(struct inter_outer *o, int32_t f, struct kern_digest *digest);
 // The update in flight was refused by the gate: u and e are dropped, θ_m restarts from θ.
 void inter_outer_reject(struct inter_outer *o, int32_t f);
 

@@ -12,6 +12,8 @@ static const neb_ns tick_interval = 200 * NEB_MS, resend_interval = 3 * NEB_S;
 
 struct pending { // events that actions gave rise to
     struct inter_event e;
+    bool has_manifest;
+    struct inter_manifest manifest;
 };
 
 struct inter_service {
@@ -116,14 +118,23 @@ static void queue_event(struct inter_service *s, const struct inter_event *e) {
         s->pending = p;
         s->cap_pending = cap;
     }
-    s->pending[s->n_pending++].e = *e;
+    s->pending[s->n_pending] = (struct pending){.e = *e};
+    s->n_pending++;
 }
 
 static enum neb_status send_chunk(struct inter_service *s, const struct inter_action *a) {
     uint8_t sha[INTER_SHA_BYTES], *head = s->actions.bytes.p + a->at;
     if (!s->is_mapped || !inter_key_equal(&s->mapped_key, &a->key)) {
         unmap(s);
-        NEB_TRY(inter_ledger_map_blob(s->ledger, &a->key, &s->mapped));
+        enum neb_status st = inter_ledger_has_blob(s->ledger, &a->key)
+                                 ? inter_ledger_map_blob(s->ledger, &a->key, &s->mapped)
+                                 : NEB_ERR_NOT_FOUND;
+        if (st == NEB_ERR_NOT_FOUND) { // removed since the transfer began
+            queue_event(s, &(struct inter_event){
+                               .kind = INTER_EV_SERVE, .peer = a->peer, .key = a->key});
+            return NEB_OK;
+        }
+        NEB_TRY(st);
         s->mapped_key = a->key;
         s->is_mapped = true;
     }
@@ -147,31 +158,34 @@ static void send_record(struct inter_service *s, const struct inter_action *a) {
     if (st != NEB_OK)
         return;
     neb_buf_clear(&s->out);
-    neb_buf_u8(&s->out, 6); // COMMIT of inter/node
-    inter_record_put(&s->out, &r);
+    inter_node_commit_message(&s->out, &r);
     if (inter_link_send(s->link, a->peer, INTER_CONTROL, s->out.p, s->out.len) != NEB_OK)
         neb_debug("a commit record could not be sent yet");
 }
 
 // The gate: structure, finiteness and scale of every frame, before an update may become part of a commit.
-static enum neb_status finish_blob(struct inter_service *s, const struct inter_manifest *m) {
+static enum neb_status gate(struct inter_service *s, const struct inter_manifest *m, bool *pass) {
     struct cmp_update_stats stats;
     struct neb_map map;
+    NEB_TRY(inter_ledger_map_blob(s->ledger, &m->key, &map));
+    *pass = cmp_update_check(s->gate, map.p, map.len, &stats) == NEB_OK;
+    neb_map_close(&map);
+    if (!*pass)
+        neb_log(NEB_LOG_ERROR, "update of member %u for round %u refused by the gate; it counts nothing",
+                m->key.member, m->key.round);
+    return NEB_OK;
+}
+
+static enum neb_status finish_blob(struct inter_service *s, const struct inter_manifest *m) {
     struct inter_event done = {.kind = INTER_EV_BLOB_DONE, .key = m->key};
-    enum neb_status st = inter_ledger_part_finish(s->ledger, m);
+    enum neb_status st = inter_ledger_has_blob(s->ledger, &m->key)
+                             ? NEB_OK
+                             : inter_ledger_part_finish(s->ledger, m);
     if (st == NEB_OK) {
-        NEB_TRY(inter_ledger_map_blob(s->ledger, &m->key, &map));
-        st = cmp_update_check(s->gate, map.p, map.len, &stats);
-        neb_map_close(&map);
-        if (st != NEB_OK) {
-            neb_log(NEB_LOG_ERROR,
-                    "update of member %u for round %u refused by the gate; the round waits until "
-                    "the job is stopped",
-                    m->key.member, m->key.round);
+        NEB_TRY(gate(s, m, &done.ok));
+        done.refused = !done.ok;
+        if (done.refused)
             s->cb.fault(s->cb.user, m->key.member, INTER_FAULT_REFUSED);
-            return NEB_OK;
-        }
-        done.ok = true;
     } else if (st != NEB_ERR_CORRUPT) {
         return st;
     }
@@ -179,16 +193,38 @@ static enum neb_status finish_blob(struct inter_service *s, const struct inter_m
     return NEB_OK;
 }
 
+static enum neb_status open_blob(struct inter_service *s, const struct inter_manifest *m) {
+    struct inter_bitmap none;
+    if (inter_ledger_has_blob(s->ledger, &m->key)) // from an earlier life of this key
+        return finish_blob(s, m);
+    NEB_TRY(inter_bitmap_init(&none, inter_chunks(m->bytes, m->chunk_bytes)));
+    enum neb_status st = inter_ledger_part_open(s->ledger, m, &none);
+    inter_bitmap_free(&none);
+    return st;
+}
+
+static enum neb_status serve(struct inter_service *s, const struct inter_action *a) {
+    struct inter_manifest m;
+    enum neb_status st = inter_ledger_find_manifest(s->ledger, &a->key, &m);
+    if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
+        return st;
+    bool here = st == NEB_OK && inter_ledger_has_blob(s->ledger, &a->key);
+    queue_event(s, &(struct inter_event){.kind = INTER_EV_SERVE, .peer = a->peer, .key = a->key});
+    if (s->st == NEB_OK && here) {
+        s->pending[s->n_pending - 1].manifest = m;
+        s->pending[s->n_pending - 1].has_manifest = true;
+    }
+    return NEB_OK;
+}
+
 static enum neb_status deliver(struct inter_service *s, const struct inter_record *r) {
     struct neb_map blobs[INTER_MEMBERS_MAX] = {{0}};
     enum neb_status st = NEB_OK;
     for (uint8_t i = 0; i < r->n && st == NEB_OK; i++) {
-        struct inter_key k = {.round = r->round,
-                              .fragment = r->fragment,
-                              .member = r->entries[i].member,
-                              .attempt = r->entries[i].attempt};
-        memcpy(k.job, r->job, sizeof k.job);
-        st = inter_ledger_map_blob(s->ledger, &k, &blobs[i]);
+        struct inter_key k = inter_entry_key(r, i);
+        // A witness has none; an old one may have been removed.
+        if (r->entries[i].verdict == INTER_ACCEPTED && inter_ledger_has_blob(s->ledger, &k))
+            st = inter_ledger_map_blob(s->ledger, &k, &blobs[i]);
     }
     if (st == NEB_OK)
         s->cb.commit(s->cb.user, r, blobs);
@@ -208,13 +244,9 @@ static enum neb_status carry_out(struct inter_service *s, const struct inter_act
     case INTER_ACT_STORE_MANIFEST: return inter_ledger_put_manifest(s->ledger, &a->manifest);
     case INTER_ACT_STORE_VOTE: return inter_ledger_put_vote(s->ledger, &a->record);
     case INTER_ACT_STORE_COMMIT: return inter_ledger_put_commit(s->ledger, &a->record);
-    case INTER_ACT_BLOB_OPEN: {
-        struct inter_bitmap none;
-        NEB_TRY(inter_bitmap_init(&none, inter_chunks(a->manifest.bytes, a->manifest.chunk_bytes)));
-        st = inter_ledger_part_open(s->ledger, &a->manifest, &none);
-        inter_bitmap_free(&none);
-        return st;
-    }
+    case INTER_ACT_STORE_STANDING: return inter_ledger_put_standing(s->ledger, &a->standing);
+    case INTER_ACT_SERVE: return serve(s, a);
+    case INTER_ACT_BLOB_OPEN: return open_blob(s, &a->manifest);
     case INTER_ACT_BLOB_WRITE:
         return inter_ledger_part_write(s->ledger, &a->key, a->offset, a->view, a->len);
     case INTER_ACT_BLOB_FINISH: return finish_blob(s, &a->manifest);
@@ -226,6 +258,7 @@ static enum neb_status carry_out(struct inter_service *s, const struct inter_act
 
 static void step(struct inter_service *s, const struct inter_event *event) {
     struct inter_event e = *event;
+    struct inter_manifest m;
     for (size_t done = 0;;) {
         if (s->st == NEB_OK)
             s->st = inter_node_step(s->node, neb_now(), &e, &s->actions);
@@ -233,16 +266,23 @@ static void step(struct inter_service *s, const struct inter_event *event) {
             s->st = carry_out(s, &s->actions.list[i]);
         if (done == s->n_pending || s->st != NEB_OK)
             break;
-        e = s->pending[done++].e;
+        const struct pending *p = &s->pending[done++];
+        e = p->e;
+        m = p->manifest; // the list may move while the event is handled
+        e.manifest = p->has_manifest ? &m : NULL;
     }
     s->n_pending = 0;
 }
 
 // ---- messages between agents ----------------------------------------------------------------------------------
 
+// | MSG_APP u8 | epoch of the sender's ledger u64 | seq u64 | previous u64 | kind u32 | body |
+// previous: the message that waits before this one, 0 when none does. A receiver that has not taken it drops this one,
+// without an acknowledgement: what overtook a message that the link refused must not count as taken.
 struct resend {
     struct inter_service *s;
     uint32_t peer;
+    uint64_t previous;
 };
 
 static void resend_one(void *user, uint64_t seq, uint32_t kind, const uint8_t *p, size_t n) {
@@ -250,25 +290,28 @@ static void resend_one(void *user, uint64_t seq, uint32_t kind, const uint8_t *p
     struct neb_buf *b = &r->s->out;
     neb_buf_clear(b);
     neb_buf_u8(b, MSG_APP);
+    neb_buf_u64(b, inter_ledger_epoch(r->s->ledger));
     neb_buf_u64(b, seq);
+    neb_buf_u64(b, r->previous);
     neb_buf_u32(b, kind);
     neb_buf_add(b, p, n);
     if (!b->oom && inter_link_send(r->s->link, r->peer, INTER_CONTROL, b->p, b->len) != NEB_OK)
         neb_debug("a message waits for the link");
+    r->previous = seq;
 }
 
 static enum neb_status resend_all(struct inter_service *s, uint32_t peer) {
-    struct resend r = {s, peer};
+    struct resend r = {s, peer, 0};
     return inter_ledger_pending(s->ledger, s->members.m[peer].pub.name, resend_one, &r);
 }
 
 enum neb_status inter_service_send(struct inter_service *s, uint32_t peer, uint32_t kind,
                                    const void *p, size_t n) {
-    uint64_t seq;
+    uint64_t seq, previous;
     if (n > INTER_MESSAGE_MAX || peer >= s->members.n || peer == s->self)
         return neb_fail(NEB_ERR_LIMIT, "message of %zu bytes to member %u", n, peer);
-    NEB_TRY(inter_ledger_post(s->ledger, s->members.m[peer].pub.name, kind, p, n, &seq));
-    struct resend r = {s, peer};
+    NEB_TRY(inter_ledger_post(s->ledger, s->members.m[peer].pub.name, kind, p, n, &seq, &previous));
+    struct resend r = {s, peer, previous};
     if (s->up[peer])
         resend_one(&r, seq, kind, p, n);
     return NEB_OK;
@@ -289,20 +332,23 @@ void inter_service_tell(struct inter_service *s, uint32_t peer, uint32_t kind, c
 
 static enum neb_status on_app(struct inter_service *s, uint32_t peer, struct neb_rd *r) {
     const char *name = s->members.m[peer].pub.name;
-    uint64_t seq = neb_rd_u64(r), last;
+    uint64_t epoch = neb_rd_u64(r), seq = neb_rd_u64(r), previous = neb_rd_u64(r), last;
     uint32_t kind = neb_rd_u32(r);
     size_t n = neb_rd_left(r);
     const uint8_t *p = neb_rd_view(r, n);
-    if (r->bad)
+    if (r->bad || seq == 0 || seq > INT64_MAX || previous >= seq)
         return NEB_OK;
-    NEB_TRY(inter_ledger_taken(s->ledger, name, &last));
+    NEB_TRY(inter_ledger_taken(s->ledger, name, epoch, &last));
+    if (seq > last && previous > last)
+        return NEB_OK; // it overtook one, which is sent again
     if (seq > last) {
         // Taken first: a crash in between loses the message for the caller, who asks again; twice would be worse.
-        NEB_TRY(inter_ledger_take(s->ledger, name, seq));
+        NEB_TRY(inter_ledger_take(s->ledger, name, epoch, seq));
         s->cb.message(s->cb.user, peer, kind, p, n);
     }
     neb_buf_clear(&s->out);
     neb_buf_u8(&s->out, MSG_APP_ACK);
+    neb_buf_u64(&s->out, epoch);
     neb_buf_u64(&s->out, seq);
     enum neb_status st = inter_link_send(s->link, peer, INTER_CONTROL, s->out.p, s->out.len);
     return st == NEB_ERR_AGAIN ? NEB_OK : st;
@@ -336,8 +382,8 @@ static void on_event(void *user, const struct inter_link_event *e) {
     if (type == MSG_APP) {
         s->st = on_app(s, e->peer, &r);
     } else if (type == MSG_APP_ACK) {
-        uint64_t seq = neb_rd_u64(&r);
-        if (neb_rd_done(&r))
+        uint64_t epoch = neb_rd_u64(&r), seq = neb_rd_u64(&r);
+        if (neb_rd_done(&r) && epoch == inter_ledger_epoch(s->ledger))
             s->st = inter_ledger_posted(s->ledger, s->members.m[e->peer].pub.name, seq);
     } else if (type == MSG_TELL) {
         uint32_t kind = neb_rd_u32(&r);
@@ -378,17 +424,20 @@ neb_ns inter_service_next_deadline(const struct inter_service *s) {
 
 static enum neb_status restore_manifest(struct inter_service *s, const struct inter_manifest *m,
                                         bool own) {
-    bool durable = inter_ledger_has_blob(s->ledger, &m->key);
+    bool durable = inter_ledger_has_blob(s->ledger, &m->key), pass = true;
     struct inter_bitmap got = {0};
     enum neb_status st = NEB_OK;
     if (own && !durable)
         return NEB_OK; // stored before its blob in a crash: the worker submits again
+    if (!own && durable)
+        NEB_TRY(gate(s, m, &pass));
     if (!own && !durable) {
         NEB_TRY(inter_bitmap_init(&got, inter_chunks(m->bytes, m->chunk_bytes)));
         st = inter_ledger_part_open(s->ledger, m, &got);
     }
+    enum inter_holding h = !durable ? INTER_HOLD_PART : pass ? INTER_HOLD_WHOLE : INTER_HOLD_REFUSED;
     if (st == NEB_OK)
-        st = inter_node_restore_manifest(s->node, m, durable, own || durable ? NULL : &got);
+        st = inter_node_restore_manifest(s->node, m, h, own || durable ? NULL : &got);
     inter_bitmap_free(&got);
     return st;
 }
@@ -418,36 +467,61 @@ static enum neb_status restore_fragment(struct inter_service *s, const struct in
     return st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
 }
 
-enum neb_status inter_service_job_open(struct inter_service *s, const struct inter_job_config *c) {
-    NEB_TRY(inter_node_job_open(s->node, c));
-    for (uint32_t f = 0; f < c->fragments; f++)
-        NEB_TRY(restore_fragment(s, c, f));
+enum neb_status inter_service_job_open(struct inter_service *s, const struct inter_job_config *given) {
+    struct inter_job_config c = *given;
+    struct inter_standing standing;
+    enum neb_status st = inter_ledger_get_standing(s->ledger, c.id, &standing);
+    if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
+        return st;
+    // Later ledgers have greater epochs: nanoseconds since 1970 are, while head nodes keep roughly to the time of day.
+    c.epoch = st == NEB_OK ? standing.epoch : (uint64_t)neb_wall_now();
+    NEB_TRY(inter_node_job_open(s->node, &c));
+    if (st == NEB_OK)
+        inter_node_restore_standing(s->node, &standing);
+    for (uint32_t f = 0; f < c.fragments; f++)
+        NEB_TRY(restore_fragment(s, &c, f));
     for (uint32_t i = 0; i < s->members.n; i++) // a job that opens on a link that is up learns so
         if (s->up[i])
             step(s, &(struct inter_event){.kind = INTER_EV_PEER_UP, .peer = i});
     return s->st;
 }
 
+void inter_service_job_leave(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]) {
+    struct inter_event e = {.kind = INTER_EV_LEAVE, .peer = s->self};
+    memcpy(e.key.job, job, sizeof e.key.job);
+    step(s, &e);
+}
+
+bool inter_service_job_status(const struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
+                              struct inter_job_status *out) {
+    return inter_node_job_status(s->node, job, neb_now(), out);
+}
+
 void inter_service_job_close(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]) {
     inter_node_job_close(s->node, job);
+}
+
+enum neb_status inter_service_deliver(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
+                                      uint32_t fragment, uint32_t round) {
+    struct inter_record r;
+    enum neb_status st = inter_ledger_get_commit(s->ledger, job, fragment, round, &r);
+    return st == NEB_OK ? deliver(s, &r) : st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
 }
 
 enum neb_status inter_service_submit(struct inter_service *s, const struct inter_manifest *given,
                                      const void *blob, size_t len) {
     struct inter_manifest m = *given, stored;
-    struct inter_record r;
     uint32_t open = inter_node_round(s->node, m.key.job, m.key.fragment);
     if (len == 0 || len > INTER_BLOB_MAX)
         return neb_fail(NEB_ERR_LIMIT, "update of %zu bytes; at most %d", len, INTER_BLOB_MAX);
     if (open == UINT32_MAX || m.key.round > open)
         return neb_fail(NEB_ERR_STATE, "update for round %u of fragment %u, but round %u is open",
                         m.key.round, m.key.fragment, open);
-    if (m.key.round < open) { // a worker that was restarted: this round is over
-        NEB_TRY(inter_ledger_get_commit(s->ledger, m.key.job, m.key.fragment, m.key.round, &r));
-        return deliver(s, &r);
-    }
+    if (m.key.round < open) // others went on without it, or a worker was restarted: this round is over
+        return inter_service_deliver(s, m.key.job, m.key.fragment, m.key.round);
+    m.key.attempt = inter_node_attempt(s->node, m.key.job);
     neb_sha256(blob, len, m.sha256);
-    if (inter_ledger_get_manifest(s->ledger, &m.key, &stored) == NEB_OK &&
+    if (inter_ledger_find_manifest(s->ledger, &m.key, &stored) == NEB_OK &&
         inter_ledger_has_blob(s->ledger, &m.key)) {
         if (memcmp(stored.sha256, m.sha256, sizeof m.sha256))
             neb_warn("round %u: the worker computed other bytes than before its restart; those of "

@@ -10,7 +10,7 @@
 
 struct inter_service_callbacks {
     void *user;
-    // A commit, once it is durable here. blobs: one an entry of the record, valid during the call.
+    // A commit, once it is durable here. blobs: one an entry of the record (empty: rejected, or not here), valid during the call.
     void (*commit)(void *user, const struct inter_record *r, const struct neb_map *blobs);
     // A message of another agent. Reliable ones come exactly once and in order of sending.
     void (*message)(void *user, uint32_t peer, uint32_t kind, const uint8_t *p, size_t n);
@@ -46,6 +46,15 @@ void inter_service_job_close(struct inter_service *s, const uint8_t job[INTER_ID
 NEB_MUST_CHECK enum neb_status inter_service_submit(struct inter_service *s,
                                                     const struct inter_manifest *m,
                                                     const void *blob, size_t len);
+// Hands the commit of a round over again, if there is one: to a worker that asks for it.
+NEB_MUST_CHECK enum neb_status inter_service_deliver(struct inter_service *s,
+                                                     const uint8_t job[INTER_ID_BYTES],
+                                                     uint32_t fragment, uint32_t round);
+// This member is about to go: the others shall not wait for it.
+void inter_service_job_leave(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]);
+// False: no such job.
+bool inter_service_job_status(const struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
+                              struct inter_job_status *out);
 // The worker's oldest checkpoint needs no blob of rounds below this one.
 NEB_MUST_CHECK enum neb_status inter_service_prune(struct inter_service *s,
                                                    const uint8_t job[INTER_ID_BYTES],

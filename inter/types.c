@@ -65,12 +65,10 @@ bool inter_manifest_get(struct neb_rd *r, struct inter_manifest *m) {
            m->flags <= INTER_FINAL;
 }
 
-void inter_record_put_body(struct neb_buf *b, const struct inter_record *r) {
+static void put_value(struct neb_buf *b, const struct inter_record *r) {
     neb_buf_add(b, r->job, sizeof r->job);
     neb_buf_u32(b, r->round);
     neb_buf_u32(b, r->fragment);
-    neb_buf_u32(b, r->term);
-    neb_buf_u8(b, r->leader);
     neb_buf_u8(b, r->flags);
     neb_buf_f32(b, r->eta);
     neb_buf_f32(b, r->mu);
@@ -80,32 +78,38 @@ void inter_record_put_body(struct neb_buf *b, const struct inter_record *r) {
         const struct inter_entry *e = &r->entries[i];
         neb_buf_u8(b, e->member);
         neb_buf_u8(b, e->flags);
+        neb_buf_u8(b, e->verdict);
         neb_buf_u32(b, e->attempt);
         neb_buf_u32(b, e->bytes);
         neb_buf_add(b, e->sha256, sizeof e->sha256);
         neb_buf_u64(b, e->tokens);
         neb_buf_f32(b, e->clip);
     }
-    neb_buf_u32(b, r->plan_interval);
-    neb_buf_u32(b, r->plan_overlap);
+    neb_buf_u8(b, r->n_plans);
+    for (uint8_t i = 0; i < r->n_plans; i++) {
+        neb_buf_u16(b, r->plans[i].interval);
+        neb_buf_u16(b, r->plans[i].overlap);
+    }
+}
+
+void inter_record_put_body(struct neb_buf *b, const struct inter_record *r) {
+    neb_buf_u32(b, r->term);
+    neb_buf_u8(b, r->leader);
+    put_value(b, r);
 }
 
 void inter_record_put(struct neb_buf *b, const struct inter_record *r) {
     inter_record_put_body(b, r);
     neb_buf_add(b, r->sig, sizeof r->sig);
+    neb_buf_u8(b, r->n_accepts);
+    for (uint8_t i = 0; i < r->n_accepts; i++) {
+        neb_buf_u8(b, r->accepts[i].member);
+        neb_buf_u64(b, r->accepts[i].epoch);
+        neb_buf_add(b, r->accepts[i].sig, sizeof r->accepts[i].sig);
+    }
 }
 
-bool inter_record_get(struct neb_rd *r, struct inter_record *c) {
-    *c = (struct inter_record){0};
-    neb_rd_copy(r, c->job, sizeof c->job);
-    c->round = neb_rd_u32(r);
-    c->fragment = neb_rd_u32(r);
-    c->term = neb_rd_u32(r);
-    c->leader = neb_rd_u8(r);
-    c->flags = neb_rd_u8(r);
-    c->eta = neb_rd_f32(r);
-    c->mu = neb_rd_f32(r);
-    neb_rd_copy(r, c->previous, sizeof c->previous);
+static bool get_entries(struct neb_rd *r, struct inter_record *c) {
     c->n = neb_rd_u8(r);
     if (r->bad || c->n < 1 || c->n > INTER_MEMBERS_MAX)
         return false;
@@ -113,26 +117,108 @@ bool inter_record_get(struct neb_rd *r, struct inter_record *c) {
         struct inter_entry *e = &c->entries[i];
         e->member = neb_rd_u8(r);
         e->flags = neb_rd_u8(r);
+        e->verdict = neb_rd_u8(r);
         e->attempt = neb_rd_u32(r);
         e->bytes = neb_rd_u32(r);
         neb_rd_copy(r, e->sha256, sizeof e->sha256);
         e->tokens = neb_rd_u64(r);
         e->clip = neb_rd_f32(r);
         if (e->member >= INTER_MEMBERS_MAX || (i && e->member <= c->entries[i - 1].member) ||
-            !(e->clip > 0) || !(e->clip <= 1))
+            e->verdict > INTER_REJECTED || e->flags > INTER_FINAL || !(e->clip > 0) ||
+            !(e->clip <= 1))
             return false;
     }
-    c->plan_interval = neb_rd_u32(r);
-    c->plan_overlap = neb_rd_u32(r);
+    return true;
+}
+
+static bool get_accepts(struct neb_rd *r, struct inter_record *c) {
+    c->n_accepts = neb_rd_u8(r);
+    if (c->n_accepts > INTER_MEMBERS_MAX)
+        return false;
+    for (uint8_t i = 0; i < c->n_accepts; i++) {
+        struct inter_accept *a = &c->accepts[i];
+        a->member = neb_rd_u8(r);
+        a->epoch = neb_rd_u64(r);
+        neb_rd_copy(r, a->sig, sizeof a->sig);
+        if (a->member >= INTER_MEMBERS_MAX || (i && a->member <= c->accepts[i - 1].member))
+            return false;
+    }
+    return true;
+}
+
+bool inter_record_get(struct neb_rd *r, struct inter_record *c) {
+    *c = (struct inter_record){0};
+    c->term = neb_rd_u32(r);
+    c->leader = neb_rd_u8(r);
+    neb_rd_copy(r, c->job, sizeof c->job);
+    c->round = neb_rd_u32(r);
+    c->fragment = neb_rd_u32(r);
+    c->flags = neb_rd_u8(r);
+    c->eta = neb_rd_f32(r);
+    c->mu = neb_rd_f32(r);
+    neb_rd_copy(r, c->previous, sizeof c->previous);
+    if (!get_entries(r, c))
+        return false;
+    c->n_plans = neb_rd_u8(r);
+    if (c->n_plans > INTER_MEMBERS_MAX)
+        return false;
+    for (uint8_t i = 0; i < c->n_plans; i++) {
+        c->plans[i].interval = neb_rd_u16(r);
+        c->plans[i].overlap = neb_rd_u16(r);
+    }
     neb_rd_copy(r, c->sig, sizeof c->sig);
-    return !r->bad && c->fragment < INTER_FRAGMENTS_MAX && c->leader < INTER_MEMBERS_MAX &&
-           c->flags <= INTER_MERGE && c->eta >= 0 && c->eta <= 10 && c->mu >= 0 && c->mu < 1;
+    return get_accepts(r, c) && !r->bad && c->fragment < INTER_FRAGMENTS_MAX &&
+           c->leader < INTER_MEMBERS_MAX && c->flags <= INTER_MERGE && c->eta >= 0 &&
+           c->eta <= 10 && c->mu >= 0 && c->mu < 1;
 }
 
 void inter_record_hash(const struct inter_record *r, uint8_t out[INTER_SHA_BYTES]) {
     struct neb_buf b = {0};
-    inter_record_put_body(&b, r);
+    put_value(&b, r);
     NEB_ASSERT(!b.oom);
     neb_sha256(b.p, b.len, out);
     neb_buf_free(&b);
+}
+
+void inter_accept_put_body(struct neb_buf *b, const struct inter_record *r,
+                           const uint8_t hash[INTER_SHA_BYTES], uint64_t epoch) {
+    neb_buf_add(b, r->job, sizeof r->job);
+    neb_buf_u32(b, r->round);
+    neb_buf_u32(b, r->fragment);
+    neb_buf_u32(b, r->term);
+    neb_buf_add(b, hash, INTER_SHA_BYTES);
+    neb_buf_u64(b, epoch);
+}
+
+struct inter_key inter_entry_key(const struct inter_record *r, uint8_t i) {
+    struct inter_key k = {.round = r->round,
+                          .fragment = r->fragment,
+                          .member = r->entries[i].member,
+                          .attempt = r->entries[i].attempt};
+    memcpy(k.job, r->job, sizeof k.job);
+    return k;
+}
+
+void inter_standing_put(struct neb_buf *b, const struct inter_standing *s) {
+    neb_buf_u8(b, 1); // version
+    neb_buf_add(b, s->job, sizeof s->job);
+    neb_buf_u32(b, s->term);
+    neb_buf_u8(b, s->joined);
+    neb_buf_u64(b, s->epoch);
+    neb_buf_u16(b, s->renewed);
+    for (int i = 0; i < INTER_MEMBERS_MAX; i++)
+        neb_buf_u64(b, s->epochs[i]);
+}
+
+bool inter_standing_get(struct neb_rd *r, struct inter_standing *s) {
+    *s = (struct inter_standing){0};
+    bool known = neb_rd_u8(r) == 1;
+    neb_rd_copy(r, s->job, sizeof s->job);
+    s->term = neb_rd_u32(r);
+    s->joined = neb_rd_u8(r) == 1;
+    s->epoch = neb_rd_u64(r);
+    s->renewed = neb_rd_u16(r);
+    for (int i = 0; i < INTER_MEMBERS_MAX; i++)
+        s->epochs[i] = neb_rd_u64(r);
+    return known && neb_rd_done(r);
 }

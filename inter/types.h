@@ -43,27 +43,56 @@ struct inter_manifest {
     uint8_t sig[INTER_SIG_BYTES];
 };
 
+enum inter_verdict {
+    INTER_ACCEPTED,
+    INTER_REJECTED, // by the gate: counts nothing; its member drops it and starts again from θ
+};
+
 struct inter_entry { // one committed update
-    uint8_t member, flags;
+    uint8_t member, flags, verdict;
     uint32_t attempt, bytes;
     uint8_t sha256[INTER_SHA_BYTES];
     uint64_t tokens;
     float clip; // the gate's factor, 1: as sent
 };
 
+struct inter_plan { // what a member does in round + 2
+    uint16_t interval, overlap;
+};
+
+struct inter_accept { // a voter's signed word that a record is on its disk
+    uint8_t member;
+    uint64_t epoch; // of the voter's ledger: a vote of a disk that was lost counts no more
+    uint8_t sig[INTER_SIG_BYTES];
+};
+
 enum { INTER_MERGE = 1 }; // record flag: merge round (η 1, μ 0, v 0)
 
-// A commit record: a proposal of the leader until a majority of the voters has it on disk.
+// A commit record. Without accepts it is a proposal; with those of a majority it proves itself to whoever knows the keys.
+// Its value is all but term, leader, signature and accepts: a new leader proposes the same value in its own term.
 struct inter_record {
     uint8_t job[INTER_ID_BYTES];
     uint32_t round, fragment, term;
     uint8_t leader, flags;
     float eta, mu;
-    uint8_t previous[INTER_SHA_BYTES]; // SHA-256 of the fragment's record before: a chain
+    uint8_t previous[INTER_SHA_BYTES]; // hash of the value of the fragment's record before: a chain
     uint8_t n;
     struct inter_entry entries[INTER_MEMBERS_MAX]; // by member, ascending
-    uint32_t plan_interval, plan_overlap;          // for round + 2
-    uint8_t sig[INTER_SIG_BYTES];                  // of the leader
+    uint8_t n_plans;                               // members of the job
+    struct inter_plan plans[INTER_MEMBERS_MAX];
+    uint8_t sig[INTER_SIG_BYTES]; // of the leader
+    uint8_t n_accepts;
+    struct inter_accept accepts[INTER_MEMBERS_MAX]; // by member, ascending
+};
+
+// What a node must remember of a job besides votes, across any crash.
+struct inter_standing {
+    uint8_t job[INTER_ID_BYTES];
+    uint32_t term;   // highest promised: nothing is accepted below it
+    bool joined;     // it may vote: its disk holds all it ever promised
+    uint64_t epoch;  // of its own ledger
+    uint16_t renewed; // bit per member: has come back with an empty disk and does not vote yet
+    uint64_t epochs[INTER_MEMBERS_MAX]; // of the members' ledgers, 0: never heard
 };
 
 // What is signed (without the signature), and the whole.
@@ -74,11 +103,17 @@ NEB_MUST_CHECK bool inter_manifest_get(struct neb_rd *r,
 void inter_record_put_body(struct neb_buf *out, const struct inter_record *r);
 void inter_record_put(struct neb_buf *out, const struct inter_record *r);
 NEB_MUST_CHECK bool inter_record_get(struct neb_rd *r, struct inter_record *rec);
-// SHA-256 of the record's body: its name in votes and in the chain.
+// SHA-256 of the record's value: its name in votes and in the chain.
 void inter_record_hash(const struct inter_record *r, uint8_t out[INTER_SHA_BYTES]);
+// What a voter signs when it accepts the record `hash` of the round in `r` at r's term.
+void inter_accept_put_body(struct neb_buf *out, const struct inter_record *r,
+                           const uint8_t hash[INTER_SHA_BYTES], uint64_t epoch);
+void inter_standing_put(struct neb_buf *out, const struct inter_standing *s);
+NEB_MUST_CHECK bool inter_standing_get(struct neb_rd *r, struct inter_standing *s);
 
 void inter_key_put(struct neb_buf *out, const struct inter_key *k);
 void inter_key_get(struct neb_rd *r, struct inter_key *k);
+struct inter_key inter_entry_key(const struct inter_record *r, uint8_t i); // of its i-th entry
 
 static inline uint32_t inter_chunks(uint32_t bytes, uint32_t chunk_bytes) {
     return (bytes + chunk_bytes - 1) / chunk_bytes;

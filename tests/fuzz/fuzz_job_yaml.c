@@ -16,6 +16,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     neb_log_set_sink(drop, NULL);
     if (n > 1 << 16 || agent_job_parse((const char *)data, n, "fuzz.yaml", &job) != NEB_OK)
         return 0;
+    const struct intra_model_config *m = &job.model;
+    if (job.model_init[0] && !(m->n_layers && m->d_model && m->n_heads && m->d_ff))
+        return 0; // its sizes come from the checkpoint, before it travels
     json_t *json = agent_job_to_json(&job);
     char *text = json_dumps(json, JSON_COMPACT);
     NEB_ASSERT(text);

@@ -60,7 +60,7 @@ static void test_complaints(void **state) {
         {"name: berlin", "name: paris",
          "job.yaml: clusters.name: \"paris\" is given to two clusters"},
         {"threads: 2", "thread: 2",
-         "job.yaml:7: clusters: unknown key 'thread'; allowed: name, threads, corpus, sources, "
+         "job.yaml:7: clusters: unknown key 'thread'; allowed: name, witness, threads, corpus, sources, "
          "mesh, launcher"},
         {"threads: 2", "mesh: {dp: 2, cp: 2}",
          "job.yaml:7: clusters.mesh: unknown key 'cp'; allowed: dp, pp, tp"},

@@ -93,7 +93,7 @@ static void test_one_fragment(void **state) {
     for (int64_t step = 0; step <= 25; step++)
         assert_true(boundary(&r, step, false));
     expect(&r, "s0@10 m0@10 s0@20 m0@20 s0@25 m0@25");
-    assert_true(agent_schedule_finished(&r.s, r.frag, 25));
+    assert_true(agent_schedule_finished(&r.s, r.frag));
 }
 
 static void test_overlap_and_fragments(void **state) {
@@ -127,7 +127,7 @@ static void test_outage_counts_missed_intervals(void **state) {
         assert_true(boundary(&r, step, step >= 5));
     assert_false(boundary(&r, 12, true)); // the end needs the peer, however long it is away
     expect(&r, "s0@10 w0@12");
-    assert_false(agent_schedule_finished(&r.s, r.frag, 12));
+    assert_false(agent_schedule_finished(&r.s, r.frag));
 }
 
 // Two members whose steps are far apart (one trained alone for a while): whatever one waits for, the other offers next.
@@ -180,8 +180,8 @@ static void test_unaligned_members_never_wait_for_each_other_in_a_circle(void **
             break;
     }
     assert_true(at[0] == 400 && at[1] == 400);
-    assert_true(agent_schedule_finished(&m[0].s, m[0].frag, 400) &&
-                agent_schedule_finished(&m[1].s, m[1].frag, 400));
+    assert_true(agent_schedule_finished(&m[0].s, m[0].frag) &&
+                agent_schedule_finished(&m[1].s, m[1].frag));
 }
 
 int main(void) {

@@ -1,0 +1,242 @@
+// nebula import and nebula export: Hugging Face folders in and out.
+#include "agent/base/log.h"
+#include "agent/commands.h"
+#include "agent/progress.h"
+#include "intra/hf.h"
+
+#include <argp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct options {
+    const char *from, *to, *adapter, *like, *tokenizer;
+    int32_t max_seq;
+    enum intra_st_dtype dtype;
+    uint64_t shard_bytes;
+    enum intra_hf_what what;
+    bool json;
+};
+
+struct show { // small folders are done before anything is shown
+    bool terminal, shown;
+    neb_ns start, last;
+};
+
+static void show_progress(void *user, uint64_t done, uint64_t total) {
+    struct show *s = user;
+    neb_ns now = neb_now();
+    char a[32], b[32], left[32];
+    if (now - s->last < (s->terminal ? NEB_S / 5 : 5 * NEB_S) || !done)
+        return;
+    s->last = now;
+    s->shown = true;
+    agent_human_time(neb_seconds(now - s->start) * (double)(total - done) / (double)done, left,
+                     sizeof left);
+    fprintf(stderr, "%s%3.0f%%  %s of %s  %s left %s", s->terminal ? "\r" : "",
+            100.0 * (double)done / (double)total, agent_human_bytes((double)done, a, sizeof a),
+            agent_human_bytes((double)total, b, sizeof b), left, s->terminal ? "" : "\n");
+}
+
+static struct show start_show(void) {
+    neb_ns now = neb_now();
+    return (struct show){.terminal = isatty(STDERR_FILENO), .start = now, .last = now};
+}
+
+static void end_show(const struct show *s) {
+    if (s->shown && s->terminal)
+        fputc('\n', stderr);
+}
+
+// ---- import -----------------------------------------------------------------------------------------------------
+
+static const char *const arch_names[] = {"llama", "mistral", "qwen2"};
+
+static enum neb_status import(const struct options *o) {
+    struct show show = start_show();
+    struct intra_hf_imported r;
+    struct intra_hf_import i = {.dir = o->from,
+                                .adapter = o->adapter,
+                                .out = o->to,
+                                .max_seq = o->max_seq,
+                                .progress = show_progress,
+                                .user = &show};
+    enum neb_status st = intra_hf_import(&i, &r);
+    end_show(&show);
+    NEB_TRY(st);
+    const struct intra_model_config *m = &r.config.model;
+    double s = neb_seconds(neb_now() - show.start);
+    if (o->json) {
+        json_t *line = json_pack("{s:s,s:s,s:I,s:i,s:i,s:i,s:i,s:b,s:i,s:f}", "checkpoint", o->to,
+                                 "model_type", arch_names[r.config.arch], "params",
+                                 (json_int_t)r.params, "vocab", m->vocab, "d_model", m->d_model,
+                                 "n_layers", m->n_layers, "max_seq", m->max_seq, "tokenizer",
+                                 r.tokenizer, "lora_rank", r.trainable.lora_rank, "seconds", s);
+        char *text = line ? json_dumps(line, 0) : NULL;
+        puts(text ? text : "{}");
+        free(text);
+        json_decref(line);
+        return NEB_OK;
+    }
+    printf("%s: %s, %.4g M parameters, %d layers of width %d, vocabulary %d, up to %d tokens\n",
+           o->to, arch_names[r.config.arch], (double)r.params / 1e6, m->n_layers, m->d_model,
+           m->vocab, m->max_seq);
+    if (r.config.window && m->max_seq == r.config.window)
+        printf("  beyond %d tokens the model uses a sliding window, which is not done here\n",
+               r.config.window);
+    if (r.trainable.mode == INTRA_TRAIN_LORA)
+        printf("  with LoRA adapters of rank %d\n", r.trainable.lora_rank);
+    return NEB_OK;
+}
+
+// ---- export -----------------------------------------------------------------------------------------------------
+
+// FILE beside the checkpoint file; NULL when there is none.
+static const char *beside(const char *checkpoint, const char *name, const char *probe, char *out,
+                          size_t cap) {
+    const char *slash = strrchr(checkpoint, '/');
+    char full[NEB_PATH_MAX];
+    int n =
+        snprintf(out, cap, "%.*s%s", slash ? (int)(slash + 1 - checkpoint) : 0, checkpoint, name);
+    int k = snprintf(full, sizeof full, "%s%s", out, probe);
+    bool fits = n > 0 && (size_t)n < cap && k > 0 && (size_t)k < sizeof full;
+    return fits && neb_fs_exists(full) ? out : NULL;
+}
+
+static enum neb_status export(const struct options *o) {
+    char file[NEB_PATH_MAX], like[NEB_PATH_MAX], tokenizer[NEB_PATH_MAX];
+    struct show show = start_show();
+    struct intra_hf_exported r;
+    enum neb_status st = NEB_OK;
+    NEB_TRY(agent_checkpoint_file(o->from, file, sizeof file));
+    struct intra_hf_export e = {.checkpoint = file,
+                                .dir = o->to,
+                                .like = o->like
+                                            ? o->like
+                                            : beside(file, "hf", "/config.json", like, sizeof like),
+                                .tokenizer = o->tokenizer ? o->tokenizer
+                                                          : beside(file, "tokenizer.model", "",
+                                                                   tokenizer, sizeof tokenizer),
+                                .what = o->what,
+                                .dtype = o->dtype,
+                                .shard_bytes = o->shard_bytes,
+                                .progress = show_progress,
+                                .user = &show};
+    if (o->what == INTRA_HF_MERGED) NEB_TRY(kern_cpu_create(0, &e.K));
+    st = intra_hf_export(&e, &r);
+    kern_destroy(&e.K);
+    end_show(&show);
+    NEB_TRY(st);
+    double s = neb_seconds(neb_now() - show.start);
+    if (o->json) printf("{\"params\": %llu, \"files\": %d, \"dtype\": \"%s\", \"seconds\": %.3f}\n",
+                        (unsigned long long)r.params, r.shards, intra_st_dtype_name(o->dtype), s);
+    else printf("%s: %.4g M parameters as %s in %d file%s\n", o->to, (double)r.params / 1e6,
+                intra_st_dtype_name(o->dtype), r.shards, r.shards == 1 ? "" : "s");
+    return NEB_OK;
+}
+
+// ---- command lines ----------------------------------------------------------------------------------------------
+
+// "5G", "200M", "4096", decimal units as in transformers' max_shard_size; 0: one file.
+static bool parse_size(const char *text, uint64_t *out) {
+    static const char units[] = "KMGT";
+    char *end;
+    double v = strtod(text, &end);
+    const char *unit = *end ? strchr(units, *end) : NULL;
+    for (const char *u = units; unit && u <= unit; u++)
+        v *= 1000;
+    if (unit)
+        end++;
+    if (*end == 'B')
+        end++;
+    *out = v >= 0 && v < 1e18 ? (uint64_t)v : 0;
+    return end != text && !*end && v >= 0 && v < 1e18;
+}
+
+static error_t parse_option(int key, char *arg, struct argp_state *state) {
+    struct options *o = state->input;
+    char *end;
+    switch (key) {
+    case 'o': o->to = arg; return 0;
+    case 'a': o->adapter = arg; return 0;
+    case 'l': o->like = arg; return 0;
+    case 'v': o->tokenizer = arg; return 0;
+    case 'j': o->json = true; return 0;
+    case 'm': o->what = INTRA_HF_MERGED; return 0;
+    case 'A': o->what = INTRA_HF_ADAPTER; return 0;
+    case 's':
+        o->max_seq = (int32_t)strtol(arg, &end, 10);
+        if (*end || o->max_seq < 1 || o->max_seq > 1 << 20)
+            argp_error(state, "--max-seq: a number from 1 to 1048576 is needed");
+        return 0;
+    case 'd':
+        if (strcmp(arg, "bf16") && strcmp(arg, "fp32"))
+            argp_error(state, "--dtype: bf16 or fp32");
+        o->dtype = arg[0] == 'b' ? INTRA_ST_BF16 : INTRA_ST_F32;
+        return 0;
+    case 'S':
+        if (!parse_size(arg, &o->shard_bytes))
+            argp_error(state, "--shard-size: a size such as 5G, 200M or 0 (one file) is needed");
+        return 0;
+    case ARGP_KEY_ARG:
+        if (!o->from)
+            o->from = arg;
+        else if (!o->to)
+            o->to = arg;
+        else
+            argp_usage(state);
+        return 0;
+    case ARGP_KEY_END:
+        if (!o->from || !o->to)
+            argp_usage(state);
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+int cmd_import(int argc, char **argv) {
+    static const struct argp_option table[] = {
+        {"out", 'o', "CKPT", 0, "folder to make: the checkpoint (required)", 0},
+        {"adapter", 'a', "DIR", 0, "PEFT folder with LoRA adapters to take along", 0},
+        {"max-seq", 's', "N", 0, "longest sequence (default: what config.json says)", 0},
+        {"json", 'j', NULL, 0, "result as a JSON object", 0},
+        {0}};
+    static const struct argp argp = {
+        table,
+        parse_option,
+        "DIR --out CKPT",
+        "Makes a checkpoint from a Hugging Face folder: Llama, Mistral, Qwen2, SmolLM in "
+        "safetensors.\vStart a job from it with `init_from: CKPT/model.ckpt`.",
+        NULL,
+        NULL,
+        NULL};
+    struct options o = {0};
+    argp_err_exit_status = AGENT_EXIT_USAGE;
+    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
+        return AGENT_EXIT_USAGE;
+    return import(&o) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+}
+
+int cmd_export(int argc, char **argv) {
+    static const struct argp_option table[] = {
+        {"dtype", 'd', "TYPE", 0, "bf16 or fp32 (default)", 0},
+        {"shard-size", 'S', "SIZE", 0, "largest file: 5G (default), 200M, 0: one file", 0},
+        {"like", 'l', "DIR", 0,
+         "Hugging Face folder of the same model: its config.json and tokenizer files are copied "
+         "(default: CKPT/hf, which import leaves)",
+         0},
+        {"tokenizer", 'v', "FILE", 0,
+         "SentencePiece model (default: the one beside the checkpoint)", 0},
+        {"merge-lora", 'm', NULL, 0, "add LoRA adapters to the weights they adapt", 0},
+        {"adapter", 'A', NULL, 0, "only the LoRA adapters, as a PEFT folder", 0},
+        {"json", 'j', NULL, 0, "result as a JSON object", 0},
+        {0}};
+    static const struct argp argp = {
+        table, parse_option, "CKPT DIR", "Makes a Hugging Face folder from a checkpoint.",
+        NULL,  NULL,         NULL};
+    struct options o = {.shard_bytes = 5000000000u};
+    argp_err_exit_status = AGENT_EXIT_USAGE;
+    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
+        return AGENT_EXIT_USAGE;
+    return export(&o) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+}

@@ -1,0 +1,96 @@
+#include "agent/model_init.h"
+#include "agent/base/log.h"
+#include "agent/commands.h"
+#include "intra/hf.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { TOKENIZER_BYTES_MAX = 64 << 20 };
+
+static enum neb_status fill(struct agent_job *job, const struct intra_model_config *c,
+                            const char *file) {
+    struct intra_model_config *m = &job->model;
+    const struct {
+        const char *key;
+        int32_t given, has; // given 0: left out
+    } sizes[] = {
+        {"vocab", m->vocab, c->vocab},
+        {"n_layers", m->n_layers, c->n_layers},
+        {"d_model", m->d_model, c->d_model},
+        {"n_heads", m->n_heads, c->n_heads},
+        {"n_kv_heads", m->n_kv_heads, c->n_kv_heads},
+        {"head_dim", m->head_dim, c->head_dim},
+        {"d_ff", m->d_ff, c->d_ff},
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        if (sizes[i].given && sizes[i].given != sizes[i].has)
+            return neb_fail(NEB_ERR_INVALID,
+                            "%s: model.%s is %d, that of model.init (%s) is %d; leave it out", file,
+                            sizes[i].key, sizes[i].given, job->model_init, sizes[i].has);
+    if (c->mask != KERN_MASK_CAUSAL)
+        return neb_fail(NEB_ERR_UNSUPPORTED, "%s: model.init: %s is no causal language model", file,
+                        job->model_init);
+    *m = *c;
+    if (job->seq_len > c->max_seq)
+        neb_warn("%s: data.seq_len %d is longer than the sequences that %s is for (%d)", file,
+                 job->seq_len, job->model_init, c->max_seq);
+    m->max_seq = 0; // follows data.seq_len
+    return NEB_OK;
+}
+
+// Ids of another vocabulary would be nonsense to the model; that the sizes fit proves nothing.
+static enum neb_status compare_vocabularies(const struct agent_job *job, const char *checkpoint) {
+    char beside[NEB_PATH_MAX], corpus[NEB_PATH_MAX];
+    struct neb_buf a = {0}, b = {0};
+    enum neb_status st = NEB_OK;
+    const char *slash = strrchr(checkpoint, '/');
+    snprintf(beside, sizeof beside, "%.*s", (int)(slash - checkpoint), checkpoint);
+    NEB_TRY(neb_path(corpus, sizeof corpus, beside, "tokenizer.model"));
+    memcpy(beside, corpus, sizeof beside);
+    NEB_TRY(neb_path(corpus, sizeof corpus, job->corpus, "tokenizer.model"));
+    if (!neb_fs_exists(beside) || !neb_fs_exists(corpus))
+        return NEB_OK;
+    NEB_TRY_GOTO(neb_fs_read(beside, TOKENIZER_BYTES_MAX, &a), out);
+    NEB_TRY_GOTO(neb_fs_read(corpus, TOKENIZER_BYTES_MAX, &b), out);
+    if (a.len != b.len || memcmp(a.p, b.p, a.len))
+        neb_warn("the corpus %s has another vocabulary than %s; build it with tokenizer: %s",
+                 job->corpus, job->model_init, beside);
+out:
+    neb_buf_free(&a);
+    neb_buf_free(&b);
+    return st;
+}
+
+enum neb_status agent_job_model_init(struct agent_job *job, const char *file) {
+    char path[NEB_PATH_MAX];
+    struct intra_ckpt *c = NULL;
+    struct intra_model *m = NULL;
+    enum neb_status st = NEB_OK;
+    if (!job->model_init[0])
+        return NEB_OK;
+    if (job->init_from[0])
+        return neb_fail(NEB_ERR_INVALID,
+                        "%s: model.init and init_from are both given; one is enough (init_from "
+                        "wants the shape spelt out)",
+                        file);
+    NEB_TRY(agent_checkpoint_file(job->model_init, path, sizeof path));
+    char *full = realpath(path, NULL);
+    if (!full)
+        return neb_fail_errno("%s: model.init: cannot find %s", file, path);
+    NEB_TRY_GOTO(intra_ckpt_open(full, false, &c), out);
+    NEB_TRY_GOTO(intra_hf_layout(c, &m), out);
+    NEB_TRY_GOTO(fill(job, &m->c, file), out);
+    if (strlen(full) >= sizeof job->init_from) {
+        st = neb_fail(NEB_ERR_LIMIT, "model.init: path too long: %s", full);
+        goto out;
+    }
+    memcpy(job->init_from, full, strlen(full) + 1);
+    memcpy(job->model_init, full, strlen(full) + 1); // the same wherever the job is read
+    st = compare_vocabularies(job, full);
+out:
+    intra_model_destroy(&m);
+    intra_ckpt_close(&c);
+    free(full);
+    return st;
+}

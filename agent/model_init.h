@@ -1,0 +1,12 @@
+// model.init of a job: a checkpoint, such as `nebula import` makes, that gives the model its shape and first parameters.
+#ifndef AGENT_MODEL_INIT_H
+#define AGENT_MODEL_INIT_H
+#include "agent/config.h"
+
+// When job->model_init is set: fills job->model from the checkpoint, and points job->init_from at its file (absolute path);
+// else nothing. `file` is for messages. NEB_ERR_INVALID when a size that the job gives is not the checkpoint's, or init_from is
+// given too. Warns when sequences are longer than the model's, or the corpus has another vocabulary than the one beside the
+// checkpoint.
+NEB_MUST_CHECK enum neb_status agent_job_model_init(struct agent_job *job, const char *file);
+
+#endif

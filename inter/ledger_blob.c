@@ -1,0 +1,430 @@
+// Blobs of a ledger: written whole or as they arrive, dropped when nobody needs them.
+//
+// The database says what must be there (a manifest, and chain.kept); files follow. Dropping writes the database first, so
+// that a cut in between leaves a file too many, which the next opening removes, and never a promise without its file.
+#include "agent/base/fault.h"
+#include "agent/base/log.h"
+#include "agent/base/sha256.h"
+#include "inter/ledger_db.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MAP_EVERY = 16 }; // chunks between two writes of an arriving blob's bitmap
+
+// ---- names ----------------------------------------------------------------------------------------------------
+
+static void blob_name(const struct inter_key *k, const char *suffix, char *out, size_t cap) {
+    char job[2 * INTER_ID_BYTES + 1];
+    neb_hex(k->job, INTER_ID_BYTES, job);
+    snprintf(out, cap, "%s-f%u-r%08u-m%u-a%u%s", job, k->fragment, k->round, k->member, k->attempt,
+             suffix);
+}
+
+enum neb_status inter_blob_path(const struct inter_ledger *l, const struct inter_key *k,
+                                const char *suffix, char *out, size_t cap) {
+    char name[160];
+    blob_name(k, suffix, name, sizeof name);
+    return neb_path(out, cap, l->blobs, name);
+}
+
+bool inter_blob_parse(const char *name, struct inter_key *k, const char **suffix) {
+    char job[2 * INTER_ID_BYTES + 1], again[160];
+    unsigned fragment, round, member, attempt;
+    int end = 0;
+    *k = (struct inter_key){0};
+    if (sscanf(name, "%32[0-9a-f]-f%9u-r%10u-m%3u-a%10u%n", job, &fragment, &round, &member,
+               &attempt, &end) != 5 ||
+        member >= INTER_MEMBERS_MAX || !neb_unhex(job, k->job, sizeof k->job))
+        return false;
+    k->fragment = fragment;
+    k->round = round;
+    k->member = (uint8_t)member;
+    k->attempt = attempt;
+    *suffix = name + end;
+    blob_name(k, *suffix, again, sizeof again);
+    return !strcmp(name, again);
+}
+
+// ---- what is there --------------------------------------------------------------------------------------------
+
+static uint64_t file_bytes(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 ? (uint64_t)info.st_size : 0;
+}
+
+static enum neb_status remove_file(const char *path) {
+    if (neb_fault("ledger.unlink"))
+        return errno = EIO, neb_fail_errno("cannot remove %s", path);
+    return neb_fs_remove(path);
+}
+
+static struct inter_part *find_part(struct inter_ledger *l, const struct inter_key *k) {
+    for (int i = 0; i < INTER_PARTS_MAX; i++)
+        if (l->parts[i].open && inter_key_equal(&l->parts[i].key, k))
+            return &l->parts[i];
+    return NULL;
+}
+
+void inter_part_close(struct inter_part *p) {
+    if (p->open)
+        close(p->fd);
+    inter_bitmap_free(&p->got);
+    *p = (struct inter_part){0};
+}
+
+static void close_part_of(struct inter_ledger *l, const struct inter_key *k) {
+    struct inter_part *p = find_part(l, k);
+    if (!p)
+        return;
+    l->used -= p->bytes;
+    inter_part_close(p);
+}
+
+// Removes all files of one update.
+static enum neb_status remove_update(struct inter_ledger *l, const struct inter_key *k) {
+    static const char *const suffixes[] = {".map", ".part", ".blob"};
+    char path[NEB_PATH_MAX];
+    close_part_of(l, k);
+    for (size_t i = 0; i < sizeof suffixes / sizeof suffixes[0]; i++) {
+        NEB_TRY(inter_blob_path(l, k, suffixes[i], path, sizeof path));
+        uint64_t bytes = i == 2 ? file_bytes(path) : 0;
+        NEB_TRY(remove_file(path));
+        l->used -= bytes;
+    }
+    return NEB_OK;
+}
+
+// Whether the database still promises an update's files.
+static enum neb_status promised(struct inter_ledger *l, const struct inter_key *k, bool *out) {
+    struct neb_buf b = {0};
+    struct inter_chain c;
+    enum neb_status st = inter_db_fetch(l, &b,
+                                        "SELECT 1 FROM manifest WHERE job=? AND fragment=? AND "
+                                        "round=? AND member=? AND attempt=?",
+                                        "biiii", INTER_JOB(k->job), (int64_t)k->fragment,
+                                        (int64_t)k->round, (int64_t)k->member, (int64_t)k->attempt);
+    neb_buf_free(&b);
+    *out = st == NEB_OK;
+    if (st == NEB_OK) {
+        st = inter_ledger_chain(l, k->job, k->fragment, &c);
+        *out = st == NEB_ERR_NOT_FOUND || k->round >= c.kept;
+    }
+    return st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
+}
+
+static bool ends_with(const char *s, const char *end) {
+    size_t n = strlen(s), m = strlen(end);
+    return n >= m && !strcmp(s + n - m, end);
+}
+
+static enum neb_status sweep_one(struct inter_ledger *l, const char *name) {
+    char path[NEB_PATH_MAX];
+    struct inter_key k;
+    const char *suffix;
+    bool keep, blob;
+    NEB_TRY(neb_path(path, sizeof path, l->blobs, name));
+    if (!inter_blob_parse(name, &k, &suffix))
+        return NEB_OK; // not ours
+    if (ends_with(suffix, ".tmp"))
+        return remove_file(path);
+    blob = !strcmp(suffix, ".blob");
+    NEB_TRY(promised(l, &k, &keep));
+    if (keep && !blob)
+        keep = !inter_ledger_has_blob(l, &k); // it arrived; what helped it is left over
+    if (!keep) {
+        close_part_of(l, &k);
+        return remove_file(path);
+    }
+    l->used += blob ? file_bytes(path) : 0;
+    return NEB_OK;
+}
+
+enum neb_status inter_blob_sweep(struct inter_ledger *l) {
+    enum neb_status st = NEB_OK;
+    DIR *d = opendir(l->blobs);
+    if (!d)
+        return neb_fail_errno("cannot open folder %s", l->blobs);
+    l->used = 0;
+    for (int i = 0; i < INTER_PARTS_MAX; i++)
+        l->used += l->parts[i].open ? l->parts[i].bytes : 0;
+    for (struct dirent *e; st == NEB_OK && (errno = 0, e = readdir(d));)
+        st = sweep_one(l, e->d_name);
+    closedir(d);
+    return st;
+}
+
+// ---- whole blobs ----------------------------------------------------------------------------------------------
+
+static enum neb_status second_digest(const struct inter_ledger *l, const struct inter_key *k) {
+    return neb_fail(NEB_ERR_EXISTS,
+                    "ledger %s: other bytes for round %u, fragment %u of member %u than before",
+                    l->dir, k->round, k->fragment, k->member);
+}
+
+enum neb_status inter_ledger_put_blob(struct inter_ledger *l, const struct inter_key *key,
+                                      const void *p, size_t n) {
+    char path[NEB_PATH_MAX];
+    uint8_t sha[INTER_SHA_BYTES];
+    struct inter_manifest m;
+    struct neb_map old;
+    NEB_TRY(inter_blob_path(l, key, ".blob", path, sizeof path));
+    if (neb_fs_exists(path)) {
+        NEB_TRY(neb_map_open(path, &old));
+        bool same = old.len == n && (n == 0 || !memcmp(old.p, p, n));
+        neb_map_close(&old);
+        return same ? neb_fs_sync_dir(l->blobs) : second_digest(l, key);
+    }
+    enum neb_status st = inter_ledger_get_manifest(l, key, &m);
+    if (st == NEB_OK && m.key.attempt == key->attempt) { // promised, but its file is lost
+        neb_sha256(p, n, sha);
+        if (memcmp(sha, m.sha256, sizeof sha))
+            return second_digest(l, key);
+    } else if (st != NEB_OK && st != NEB_ERR_NOT_FOUND) {
+        return st;
+    }
+    NEB_TRY(inter_blob_make_room(l, n));
+    st = neb_fs_write(path, p, n, 0600);
+    l->used += st == NEB_OK || neb_fs_exists(path) ? n : 0;
+    return st;
+}
+
+bool inter_ledger_has_blob(struct inter_ledger *l, const struct inter_key *key) {
+    char path[NEB_PATH_MAX];
+    return inter_blob_path(l, key, ".blob", path, sizeof path) == NEB_OK && neb_fs_exists(path);
+}
+
+enum neb_status inter_ledger_map_blob(struct inter_ledger *l, const struct inter_key *key,
+                                      struct neb_map *out) {
+    char path[NEB_PATH_MAX];
+    NEB_TRY(inter_blob_path(l, key, ".blob", path, sizeof path));
+    return neb_map_open(path, out);
+}
+
+// ---- blobs that arrive ----------------------------------------------------------------------------------------
+
+enum neb_status inter_ledger_part_open(struct inter_ledger *l, const struct inter_manifest *m,
+                                       struct inter_bitmap *got) {
+    char path[NEB_PATH_MAX], map[NEB_PATH_MAX];
+    struct inter_part *p = NULL;
+    struct neb_buf b = {0};
+    if (find_part(l, &m->key))
+        return NEB_OK;
+    for (int i = 0; i < INTER_PARTS_MAX && !p; i++)
+        p = l->parts[i].open ? NULL : &l->parts[i];
+    if (!p)
+        return neb_fail(NEB_ERR_LIMIT, "ledger %s: more than %d blobs arrive at once", l->dir,
+                        INTER_PARTS_MAX);
+    NEB_TRY(inter_blob_make_room(l, m->bytes));
+    NEB_TRY(inter_blob_path(l, &m->key, ".part", path, sizeof path));
+    NEB_TRY(inter_blob_path(l, &m->key, ".map", map, sizeof map));
+    NEB_TRY(inter_bitmap_init(&p->got, inter_chunks(m->bytes, m->chunk_bytes)));
+    p->fd = neb_fault("ledger.open") ? (errno = ENOSPC, -1)
+                                     : open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (p->fd < 0) {
+        inter_bitmap_free(&p->got);
+        return neb_fail_errno("cannot create %s", path);
+    }
+    p->open = true;
+    p->key = m->key;
+    p->bytes = m->bytes;
+    p->chunk_bytes = m->chunk_bytes;
+    l->used += m->bytes;
+    // What an earlier run had received: only a hint, the digest of the whole decides in the end.
+    if (neb_fs_exists(map) && neb_fs_read(map, INTER_CHUNKS_MAX, &b) == NEB_OK &&
+        inter_bitmap_merge(&p->got, b.p, b.len))
+        (void)inter_bitmap_merge(got, b.p, b.len);
+    neb_buf_free(&b);
+    return NEB_OK;
+}
+
+static enum neb_status sync_part(const struct inter_ledger *l, const struct inter_part *p) {
+    if (neb_fault("ledger.sync") ? (errno = EIO, true) : fsync(p->fd) != 0)
+        return neb_fail_errno("ledger %s: cannot sync an arriving update", l->dir);
+    return NEB_OK;
+}
+
+static enum neb_status save_map(struct inter_ledger *l, struct inter_part *p) {
+    char map[NEB_PATH_MAX];
+    NEB_TRY(inter_blob_path(l, &p->key, ".map", map, sizeof map));
+    NEB_TRY(sync_part(l, p)); // first the bytes, then the word that they are here
+    NEB_TRY(neb_fs_write(map, p->got.bits, (p->got.n + 7) / 8, 0600));
+    p->unsaved = 0;
+    return NEB_OK;
+}
+
+enum neb_status inter_ledger_part_write(struct inter_ledger *l, const struct inter_key *key,
+                                        uint64_t offset, const void *data, size_t n) {
+    struct inter_part *p = find_part(l, key);
+    const uint8_t *at = data;
+    NEB_ASSERT(p && offset % p->chunk_bytes == 0 && offset + n <= p->bytes);
+    for (size_t done = 0; done < n;) {
+        ssize_t k = neb_fault("ledger.blob")
+                        ? (errno = ENOSPC, -1)
+                        : pwrite(p->fd, at + done, n - done, (off_t)(offset + done));
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k < 0)
+            return neb_fail_errno("ledger %s: cannot write an arriving update", l->dir);
+        done += (size_t)k;
+    }
+    (void)inter_bitmap_set(&p->got, (uint32_t)(offset / p->chunk_bytes));
+    return ++p->unsaved >= MAP_EVERY ? save_map(l, p) : NEB_OK;
+}
+
+static enum neb_status empty_part(struct inter_part *p, const char *part, const char *map) {
+    memset(p->got.bits, 0, (p->got.n + 7) / 8);
+    p->got.set = 0;
+    NEB_TRY(remove_file(map)); // first the word, then the bytes
+    if (neb_fault("ledger.truncate") ? (errno = EIO, true) : ftruncate(p->fd, 0) != 0)
+        return neb_fail_errno("cannot empty %s", part);
+    return NEB_OK;
+}
+
+enum neb_status inter_ledger_part_finish(struct inter_ledger *l, const struct inter_manifest *m) {
+    char path[NEB_PATH_MAX], part[NEB_PATH_MAX], map[NEB_PATH_MAX];
+    struct inter_part *p = find_part(l, &m->key);
+    struct neb_map bytes;
+    uint8_t sha[INTER_SHA_BYTES];
+    NEB_ASSERT(p || inter_ledger_has_blob(l, &m->key));
+    if (!p) // said again after a failure behind the renaming
+        return neb_fs_sync_dir(l->blobs);
+    NEB_TRY(inter_blob_path(l, &m->key, ".blob", path, sizeof path));
+    NEB_TRY(inter_blob_path(l, &m->key, ".part", part, sizeof part));
+    NEB_TRY(inter_blob_path(l, &m->key, ".map", map, sizeof map));
+    NEB_TRY(sync_part(l, p));
+    NEB_TRY(neb_map_open(part, &bytes));
+    neb_sha256(bytes.p, bytes.len, sha);
+    bool good = bytes.len == m->bytes && !memcmp(sha, m->sha256, sizeof sha);
+    neb_map_close(&bytes);
+    if (!good) {
+        NEB_TRY(empty_part(p, part, map));
+        return neb_fail(
+            NEB_ERR_CORRUPT,
+            "an update of member %u for round %u arrived damaged; it will be sent again",
+            m->key.member, m->key.round);
+    }
+    if (neb_fault("ledger.rename") ? (errno = EIO, true) : rename(part, path) != 0)
+        return neb_fail_errno("cannot rename %s", part);
+    inter_part_close(p); // its bytes count as before: now they are a blob
+    NEB_TRY(neb_fs_sync_dir(l->blobs));
+    return remove_file(map);
+}
+
+// ---- retention ------------------------------------------------------------------------------------------------
+
+// Keys of a fragment's updates of rounds [from, to).
+static enum neb_status keys_between(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES],
+                                    uint32_t fragment, uint32_t from, uint32_t to,
+                                    struct neb_buf *out) {
+    sqlite3_stmt *s = NULL;
+    bool row = false;
+    NEB_TRY(inter_db_prepare(l, &s,
+                             "SELECT round, member, attempt FROM manifest WHERE job=? AND "
+                             "fragment=? AND round>=? AND round<?",
+                             "biii", INTER_JOB(job), (int64_t)fragment, (int64_t)from,
+                             (int64_t)to));
+    enum neb_status st;
+    while ((st = inter_db_next(l, s, &row)) == NEB_OK && row) {
+        struct inter_key k = {.round = (uint32_t)sqlite3_column_int64(s, 0),
+                              .fragment = fragment,
+                              .member = (uint8_t)sqlite3_column_int(s, 1),
+                              .attempt = (uint32_t)sqlite3_column_int64(s, 2)};
+        memcpy(k.job, job, sizeof k.job);
+        neb_buf_add(out, &k, sizeof k);
+    }
+    sqlite3_finalize(s);
+    return st == NEB_OK ? neb_buf_check(out) : st;
+}
+
+static enum neb_status remove_updates(struct inter_ledger *l, const struct neb_buf *keys) {
+    enum neb_status st = NEB_OK;
+    for (size_t at = 0; at < keys->len && st == NEB_OK; at += sizeof(struct inter_key)) {
+        struct inter_key k;
+        memcpy(&k, keys->p + at, sizeof k);
+        st = remove_update(l, &k);
+    }
+    return st;
+}
+
+static enum neb_status forget_below(struct inter_ledger *l, const struct inter_chain *c,
+                                    uint32_t round) {
+    NEB_TRY(inter_db_run(l, "raise the floor",
+                         "UPDATE chain SET floor=?3, kept=max(kept, ?3) WHERE job=?1 AND "
+                         "fragment=?2",
+                         "bii", INTER_JOB(c->job), (int64_t)c->fragment, (int64_t)round));
+    return inter_db_forget(l, c->job, c->fragment, round);
+}
+
+enum neb_status inter_ledger_prune(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES],
+                                   uint32_t fragment, uint32_t round) {
+    struct inter_chain c;
+    struct neb_buf keys = {0};
+    enum neb_status st = inter_ledger_chain(l, job, fragment, &c);
+    if (st == NEB_ERR_NOT_FOUND)
+        return NEB_OK; // nothing is committed yet
+    NEB_TRY(st);
+    if (round > c.next)
+        round = c.next;
+    if (round <= c.floor)
+        return NEB_OK;
+    NEB_TRY_GOTO(keys_between(l, job, fragment, 0, round, &keys), out);
+    NEB_TRY_GOTO(inter_db_begin(l), out);
+    NEB_TRY_GOTO(inter_db_end(l, forget_below(l, &c, round)), out);
+    st = remove_updates(l, &keys);
+out:
+    neb_buf_free(&keys);
+    return st;
+}
+
+// The round that was committed longest ago and still has its blobs, unless it is its fragment's newest.
+static enum neb_status oldest(struct inter_ledger *l, struct inter_key *out) {
+    sqlite3_stmt *s = NULL;
+    bool row = false;
+    NEB_TRY(inter_db_prepare(l, &s,
+                             "SELECT c.job, c.fragment, c.kept FROM chain c JOIN record r ON "
+                             "r.job=c.job AND r.fragment=c.fragment AND r.round=c.kept WHERE "
+                             "c.kept+1 < c.next ORDER BY r.seq LIMIT 1",
+                             ""));
+    enum neb_status st = inter_db_next(l, s, &row);
+    if (st == NEB_OK && (!row || sqlite3_column_bytes(s, 0) != INTER_ID_BYTES))
+        st = NEB_ERR_NOT_FOUND;
+    if (st == NEB_OK) {
+        memcpy(out->job, sqlite3_column_blob(s, 0), sizeof out->job);
+        out->fragment = (uint32_t)sqlite3_column_int64(s, 1);
+        out->round = (uint32_t)sqlite3_column_int64(s, 2);
+    }
+    sqlite3_finalize(s);
+    return st;
+}
+
+enum neb_status inter_blob_make_room(struct inter_ledger *l, uint64_t more) {
+    enum neb_status st = NEB_OK;
+    struct neb_buf keys = {0};
+    struct inter_key k = {0};
+    while (st == NEB_OK && l->cap && l->used + more > l->cap && (st = oldest(l, &k)) == NEB_OK) {
+        neb_buf_clear(&keys);
+        NEB_TRY_GOTO(keys_between(l, k.job, k.fragment, k.round, k.round + 1, &keys), out);
+        NEB_TRY_GOTO(inter_db_run(l, "drop a round",
+                                  "UPDATE chain SET kept=? WHERE job=? AND fragment=?", "ibi",
+                                  (int64_t)k.round + 1, INTER_JOB(k.job), (int64_t)k.fragment),
+                     out);
+        st = remove_updates(l, &keys);
+        neb_debug("ledger: blobs of round %u, fragment %u dropped for the cap", k.round,
+                  k.fragment);
+    }
+out:
+    neb_buf_free(&keys);
+    return st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
+}
+
+enum neb_status inter_ledger_set_cap(struct inter_ledger *l, uint64_t bytes) {
+    l->cap = bytes;
+    return inter_blob_make_room(l, 0);
+}
+
+uint64_t inter_ledger_used(const struct inter_ledger *l) { return l->used; }

@@ -1,0 +1,363 @@
+// Beats, epochs and terms: who may vote, who leads.
+#include "inter/node_state.h"
+
+#include <string.h>
+
+enum { BEAT_LEADS = 1, BEAT_JOINED = 2, BEAT_LEAVES = 4 };
+enum promise_kind { PROMISE_TERM, PROMISE_RECOVERY };
+
+void node_store_standing(struct step *s, struct job *j) {
+    node_act(s, INTER_ACT_STORE_STANDING)->standing = j->standing;
+}
+
+void node_step_down(struct job *j) { j->leads = j->asks = false; }
+
+bool node_vote_counts(const struct job *j, uint8_t m, uint64_t epoch) {
+    return epoch && j->standing.epochs[m] == epoch && !(j->standing.renewed >> m & 1);
+}
+
+// ---- beats ----------------------------------------------------------------------------------------------------
+
+void node_beat(struct step *s, struct job *j, uint8_t m) {
+    struct neb_buf *b = node_begin(s, MSG_BEAT);
+    uint16_t reaches = 0;
+    for (uint8_t k = 0; k < j->c.n_members; k++)
+        reaches |= node_direct(s, j, k) ? (uint16_t)BIT(k) : 0;
+    neb_buf_add(b, j->c.id, sizeof j->c.id);
+    neb_buf_u32(b, j->standing.term);
+    neb_buf_u8(b, (uint8_t)((j->leads ? BEAT_LEADS : 0) | (j->standing.joined ? BEAT_JOINED : 0) |
+                            (j->leaving ? BEAT_LEAVES : 0)));
+    neb_buf_u64(b, j->standing.epoch);
+    neb_buf_u64(b, j->standing.epochs[m]); // what we know it under
+    neb_buf_u16(b, reaches);
+    neb_buf_u32(b, j->c.fragments);
+    for (uint32_t f = 0; f < j->c.fragments; f++)
+        neb_buf_u32(b, j->fragments[f].round);
+    node_send(s, j, m);
+}
+
+// A member under another epoch than before has lost its disk. Until it says that it has recovered, its votes do not count;
+// messages of an older epoch come from a life that is over.
+static bool epoch_stands(struct step *s, struct job *j, uint8_t m, uint64_t epoch, bool joined) {
+    struct inter_standing *st = &j->standing;
+    if (epoch < st->epochs[m])
+        return false;
+    if (epoch == st->epochs[m])
+        return true;
+    bool renewed = st->epochs[m] && !joined;
+    if (renewed && st->renewed >> m & 1)
+        return true; // known
+    if (renewed) {
+        st->renewed |= (uint16_t)BIT(m);
+        node_fault(s, INTER_FAULT_RENEWED);
+    } else {
+        st->epochs[m] = epoch;
+        st->renewed &= (uint16_t)~BIT(m);
+    }
+    node_store_standing(s, j);
+    return true;
+}
+
+void node_on_beat(struct step *s, struct neb_rd *r) {
+    uint8_t id[INTER_ID_BYTES];
+    neb_rd_copy(r, id, sizeof id);
+    uint32_t term = neb_rd_u32(r);
+    uint8_t flags = neb_rd_u8(r);
+    uint64_t epoch = neb_rd_u64(r), known = neb_rd_u64(r);
+    uint16_t reaches = neb_rd_u16(r);
+    uint32_t fragments = neb_rd_u32(r);
+    size_t left = neb_rd_left(r);
+    if (r->bad || !epoch || fragments > INTER_FRAGMENTS_MAX || left != 4 * (size_t)fragments) {
+        node_fault(s, INTER_FAULT_MALFORMED);
+        return;
+    }
+    struct job *j = node_find_job(s->n, id);
+    int m = j ? node_member(j, s->from) : -1;
+    if (m < 0 || fragments != j->c.fragments)
+        return;
+    if (!epoch_stands(s, j, (uint8_t)m, epoch, flags & BEAT_JOINED)) {
+        node_fault(s, INTER_FAULT_REPLAY);
+        return;
+    }
+    struct member *x = &j->members[m];
+    x->heard = s->now;
+    x->reaches = reaches;
+    x->leaves = flags & BEAT_LEAVES;
+    x->knows_me |= known == j->standing.epoch;
+    if (known && known < j->standing.epoch && !j->standing.joined)
+        j->recovers = true;
+    j->seen_term = term > j->seen_term ? term : j->seen_term;
+    if (term > j->standing.term && j->leads)
+        node_step_down(j); // it will not accept what we propose any more
+    if (flags & BEAT_LEADS && term >= j->standing.term &&
+        term % j->c.n_members == (uint32_t)m) {
+        j->leader = m;
+        j->leader_heard = s->now;
+    }
+    for (uint32_t f = 0; f < fragments; f++) {
+        struct fragment *g = &j->fragments[f];
+        x->rounds[f] = neb_rd_u32(r);
+        if (x->rounds[f] > g->round && !g->decided)
+            node_say_pull(s, j, g, (uint8_t)m);
+    }
+}
+
+// ---- promises -------------------------------------------------------------------------------------------------
+
+// What a promise or recovery tells of a fragment: the highest open round, and in it what was accepted at the highest term.
+static void merge(struct fragment *g, uint32_t round, const struct inter_record *vote) {
+    if (round > g->floor) {
+        g->floor = round;
+        g->has_best = false;
+    }
+    if (round == g->floor && vote && vote->round == round &&
+        (!g->has_best || vote->term > g->best.term)) {
+        g->has_best = true;
+        g->best = *vote;
+    }
+}
+
+static void begin_collecting(struct job *j) {
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        j->members[m].told = 0;
+    for (uint32_t f = 0; f < j->c.fragments; f++) {
+        struct fragment *g = &j->fragments[f];
+        g->floor = g->round;
+        g->has_best = g->voted;
+        if (g->voted)
+            g->best = g->vote;
+    }
+}
+
+static void say_elect(struct step *s, struct job *j, enum promise_kind kind) {
+    uint64_t all = j->c.fragments == 64 ? UINT64_MAX : (1ull << j->c.fragments) - 1;
+    for (uint8_t m = 0; m < j->c.n_members; m++) {
+        if (m == j->c.self || j->members[m].told == all)
+            continue;
+        struct neb_buf *b = node_begin(s, MSG_ELECT);
+        neb_buf_add(b, j->c.id, sizeof j->c.id);
+        neb_buf_u8(b, (uint8_t)kind);
+        neb_buf_u32(b, j->standing.term);
+        neb_buf_u64(b, j->standing.epoch);
+        node_send(s, j, m);
+    }
+}
+
+static void say_promises(struct step *s, struct job *j, enum promise_kind kind, uint8_t to) {
+    for (uint32_t f = 0; f < j->c.fragments; f++) {
+        const struct fragment *g = &j->fragments[f];
+        struct neb_buf *b = node_begin(s, MSG_PROMISE);
+        neb_buf_add(b, j->c.id, sizeof j->c.id);
+        neb_buf_u8(b, (uint8_t)kind);
+        neb_buf_u32(b, j->standing.term);
+        neb_buf_u64(b, j->standing.epoch);
+        neb_buf_u32(b, f);
+        neb_buf_u32(b, g->round);
+        neb_buf_u8(b, g->voted);
+        if (g->voted)
+            inter_record_put(b, &g->vote);
+        node_send(s, j, to);
+    }
+}
+
+void node_on_elect(struct step *s, struct neb_rd *r) {
+    uint8_t id[INTER_ID_BYTES];
+    neb_rd_copy(r, id, sizeof id);
+    uint8_t kind = neb_rd_u8(r);
+    uint32_t term = neb_rd_u32(r);
+    uint64_t epoch = neb_rd_u64(r);
+    if (!neb_rd_done(r) || kind > PROMISE_RECOVERY) {
+        node_fault(s, INTER_FAULT_MALFORMED);
+        return;
+    }
+    struct job *j = node_find_job(s->n, id);
+    int m = j ? node_member(j, s->from) : -1;
+    if (m < 0 || !j->standing.joined)
+        return;
+    if (kind == PROMISE_RECOVERY) {
+        // From here on votes of its old life do not count, if there was one that this node knew.
+        if (j->standing.renewed >> m & 1 || j->standing.epochs[m] == epoch)
+            say_promises(s, j, PROMISE_RECOVERY, (uint8_t)m);
+        return;
+    }
+    if (j->c.n_members < 3 || term % j->c.n_members != (uint32_t)m) {
+        node_fault(s, INTER_FAULT_DENIED);
+        return;
+    }
+    if (!node_vote_counts(j, (uint8_t)m, epoch))
+        return; // its beat has not come yet
+    bool heard = j->leads || (j->leader >= 0 && j->leader != m && j->leader_heard &&
+                              s->now - j->leader_heard < leader_sticky);
+    if (term < j->standing.term || (term > j->standing.term && heard))
+        return;
+    if (term > j->standing.term) {
+        j->standing.term = term;
+        j->asked_at = s->now;
+        node_step_down(j);
+        node_store_standing(s, j);
+    }
+    say_promises(s, j, PROMISE_TERM, (uint8_t)m);
+}
+
+static bool told_all(const struct job *j, uint8_t m) {
+    uint64_t all = j->c.fragments == 64 ? UINT64_MAX : (1ull << j->c.fragments) - 1;
+    return m == j->c.self || j->members[m].told == all;
+}
+
+static void lead(struct step *s, struct job *j) {
+    j->leads = true;
+    j->asks = false;
+    j->leader = j->c.self;
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        node_beat(s, j, m);
+    for (uint32_t f = 0; f < j->c.fragments; f++)
+        node_try_propose(s, j, &j->fragments[f]);
+}
+
+void node_on_promise(struct step *s, struct neb_rd *r) {
+    uint8_t id[INTER_ID_BYTES];
+    struct inter_record vote;
+    neb_rd_copy(r, id, sizeof id);
+    uint8_t kind = neb_rd_u8(r);
+    uint32_t term = neb_rd_u32(r);
+    uint64_t epoch = neb_rd_u64(r);
+    uint32_t f = neb_rd_u32(r), round = neb_rd_u32(r);
+    uint8_t voted = neb_rd_u8(r);
+    if (r->bad || (voted && !inter_record_get(r, &vote)) || !neb_rd_done(r)) {
+        node_fault(s, INTER_FAULT_MALFORMED);
+        return;
+    }
+    struct job *j = node_find_job(s->n, id);
+    struct fragment *g = node_find_fragment(j, f);
+    int m = j ? node_member(j, s->from) : -1;
+    if (!g || m < 0)
+        return;
+    if (voted && (vote.fragment != f || memcmp(vote.job, id, sizeof id) ||
+                  !node_verify_record(s->n, j, &vote))) {
+        node_fault(s, INTER_FAULT_DENIED);
+        return;
+    }
+    if (kind == PROMISE_RECOVERY ? !j->recovers || j->standing.joined
+                                 : !j->asks || term != j->standing.term ||
+                                       !node_vote_counts(j, (uint8_t)m, epoch))
+        return;
+    merge(g, round, voted ? &vote : NULL);
+    j->members[m].told |= 1ull << f;
+    if (kind == PROMISE_RECOVERY) {
+        j->recovered_term = term > j->recovered_term ? term : j->recovered_term;
+        return; // the tick sees when all have told
+    }
+    uint32_t votes = 0;
+    for (uint8_t k = 0; k < j->c.n_members; k++)
+        votes |= told_all(j, k) ? BIT(k) : 0;
+    if (node_majority(j, votes))
+        lead(s, j);
+}
+
+// ---- joining, and asking for a term ---------------------------------------------------------------------------
+
+static void join(struct step *s, struct job *j) {
+    j->standing.joined = true;
+    j->recovers = false;
+    if (j->recovered_term > j->standing.term)
+        j->standing.term = j->recovered_term;
+    node_store_standing(s, j);
+    j->leads = j->standing.term == 0 && j->c.self == 0;
+    j->asked_at = s->now;
+}
+
+// What the lost disk had accepted is accepted again: whoever counted on it can go on counting on it.
+static void recover(struct step *s, struct job *j) {
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        if (!told_all(j, m))
+            return;
+    for (uint32_t f = 0; f < j->c.fragments; f++)
+        if (j->fragments[f].round < j->fragments[f].floor)
+            return; // its commits are on their way
+    for (uint32_t f = 0; f < j->c.fragments; f++) {
+        struct fragment *g = &j->fragments[f];
+        if (g->has_best && g->best.round == g->round && !g->decided)
+            node_vote(s, j, g, &g->best);
+    }
+    join(s, j);
+}
+
+static void join_tick(struct step *s, struct job *j) {
+    if (j->recovers) {
+        if (!j->asked_at || s->now - j->asked_at >= repeat_after) {
+            if (!j->asked_at)
+                begin_collecting(j);
+            j->asked_at = s->now;
+            say_elect(s, j, PROMISE_RECOVERY);
+        }
+        recover(s, j);
+        return;
+    }
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        if (m != j->c.self && !j->members[m].knows_me)
+            return;
+    join(s, j);
+}
+
+static void ask(struct step *s, struct job *j) {
+    uint32_t n = j->c.n_members, above = j->standing.term > j->seen_term ? j->standing.term
+                                                                          : j->seen_term;
+    j->standing.term = above + 1 + (j->c.self + n - (above + 1) % n) % n;
+    j->asks = true;
+    j->leads = false;
+    j->leader = -1;
+    j->asked_at = s->now;
+    begin_collecting(j);
+    node_store_standing(s, j);
+    say_elect(s, j, PROMISE_TERM);
+}
+
+// A leader that was told of a round which nobody is in any more: whoever was has lost its disk since. The round before may be
+// open again, with its votes: the leader has to be told anew.
+static bool misled(const struct job *j) {
+    for (uint32_t f = 0; f < j->c.fragments; f++) {
+        uint32_t top = j->fragments[f].round;
+        for (uint8_t m = 0; m < j->c.n_members; m++)
+            top = m != j->c.self && j->members[m].rounds[f] > top ? j->members[m].rounds[f] : top;
+        if (top < j->fragments[f].floor)
+            return true;
+    }
+    return false;
+}
+
+static void elect_tick(struct step *s, struct job *j) {
+    uint32_t n = j->c.n_members, term = j->standing.term;
+    if (n < 3)
+        return;
+    if (j->leads) {
+        if (s->now - j->asked_at > leader_silent && misled(j))
+            ask(s, j);
+        return;
+    }
+    neb_ns since = j->leader_heard > j->asked_at ? j->leader_heard : j->asked_at;
+    since = since > j->born ? since : j->born;
+    uint32_t rank = (j->c.self + n - (term + 1) % n) % n + (node_is_witness(j) ? n : 0);
+    if (s->now - since < leader_silent + (neb_ns)rank * stagger)
+        return;
+    uint32_t live = 0;
+    for (uint8_t m = 0; m < n; m++)
+        live |= node_live(s, j, m) && (m == j->c.self || !(j->standing.renewed >> m & 1)) ? BIT(m)
+                                                                                          : 0;
+    if (node_majority(j, live))
+        ask(s, j);
+}
+
+void node_elect_tick(struct step *s, struct job *j) {
+    if (s->now >= j->next_beat) {
+        j->next_beat = s->now + beat_every;
+        for (uint8_t m = 0; m < j->c.n_members; m++)
+            node_beat(s, j, m);
+        if (j->asks)
+            say_elect(s, j, PROMISE_TERM); // promises may have been lost
+    }
+    j->born = j->born ? j->born : s->now;
+    if (!j->standing.joined)
+        join_tick(s, j);
+    else
+        elect_tick(s, j);
+}

@@ -1,0 +1,384 @@
+// Proposals, votes and commits of one round of one fragment.
+#include "inter/node_state.h"
+
+#include <string.h>
+
+static const char record_context[] = "nebula record v1", accept_context[] = "nebula accept v1";
+
+void node_clear_round(struct job *j, struct fragment *g) {
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        node_clear_slot(&g->slots[m]);
+    g->voted = g->decided = g->diverged = false;
+    g->has_best = g->has_best && g->best.round > g->round; // of a round still to be caught up with
+    g->accepted = 0;
+    g->ready_since = 0;
+}
+
+bool node_lists(const struct inter_record *r, const struct inter_manifest *m) {
+    for (uint8_t i = 0; i < r->n; i++) {
+        const struct inter_entry *e = &r->entries[i];
+        if (e->member == m->key.member)
+            return e->attempt == m->key.attempt && e->bytes == m->bytes && e->tokens == m->tokens &&
+                   e->flags == m->flags && !memcmp(e->sha256, m->sha256, sizeof e->sha256);
+    }
+    return false;
+}
+
+// ---- committing -----------------------------------------------------------------------------------------------
+
+// Whether every update that a record lists is whole on this disk.
+static bool holds_all(const struct job *j, const struct fragment *g, const struct inter_record *r) {
+    for (uint8_t i = 0; i < r->n && !node_is_witness(j); i++) {
+        const struct inter_entry *e = &r->entries[i];
+        const struct slot *t = &g->slots[e->member];
+        if (e->verdict == INTER_ACCEPTED && !(t->known && t->whole && node_lists(r, &t->m)))
+            return false;
+    }
+    return true;
+}
+
+static void decide(struct step *s, struct job *j, struct fragment *g, const struct inter_record *r) {
+    (void)j;
+    g->decided = true;
+    g->decision = *r;
+    for (uint8_t m = 0; m < INTER_MEMBERS_MAX; m++) {
+        g->slots[m].gone = 0;
+        if (!g->slots[m].known)
+            g->slots[m].moved = 0;
+    }
+    g->said = s->now;
+}
+
+void node_try_commit(struct step *s, struct job *j, struct fragment *g) {
+    if (!g->decided || !holds_all(j, g, &g->decision))
+        return;
+    node_act(s, INTER_ACT_STORE_COMMIT)->record = g->decision;
+    node_act(s, INTER_ACT_DELIVER)->record = g->decision;
+    node_serves_round_over(s, j, g);
+    inter_record_hash(&g->decision, g->previous);
+    node_clear_round(j, g);
+    g->round++;
+    g->said = s->now;
+}
+
+// Whether a record proves that a majority of the job's voters had it on disk.
+static bool proven(struct inter_node *n, const struct job *j, const struct inter_record *r) {
+    uint8_t hash[INTER_SHA_BYTES];
+    uint32_t votes = 0;
+    inter_record_hash(r, hash);
+    for (uint8_t i = 0; i < r->n_accepts; i++) {
+        const struct inter_accept *a = &r->accepts[i];
+        if (a->member >= j->c.n_members)
+            return false;
+        neb_buf_clear(&n->scratch);
+        inter_accept_put_body(&n->scratch, r, hash, a->epoch);
+        if (!n->crypto.verify(n->crypto.user, j->c.peers[a->member], accept_context, n->scratch.p,
+                              n->scratch.len, a->sig))
+            return false;
+        votes |= BIT(a->member);
+    }
+    return node_majority(j, votes);
+}
+
+bool node_verify_record(struct inter_node *n, const struct job *j, const struct inter_record *r) {
+    if (r->leader >= j->c.n_members || r->leader != r->term % j->c.n_members ||
+        (j->c.n_members < 3 && r->term))
+        return false;
+    for (uint8_t i = 0; i < r->n; i++)
+        if (r->entries[i].member >= j->c.n_members)
+            return false;
+    neb_buf_clear(&n->scratch);
+    inter_record_put_body(&n->scratch, r);
+    return n->crypto.verify(n->crypto.user, j->c.peers[r->leader], record_context, n->scratch.p,
+                            n->scratch.len, r->sig);
+}
+
+void node_on_commit(struct step *s, struct neb_rd *r) {
+    struct inter_record c;
+    if (!inter_record_get(r, &c) || !neb_rd_done(r)) {
+        node_fault(s, INTER_FAULT_MALFORMED);
+        return;
+    }
+    struct job *j = node_find_job(s->n, c.job);
+    struct fragment *g = node_find_fragment(j, c.fragment);
+    int from = j ? node_member(j, s->from) : -1;
+    if (!g || from < 0)
+        return;
+    if (c.round < g->round || (c.round == g->round && g->decided))
+        return; // said again
+    if (c.round > g->round) {
+        node_say_pull(s, j, g, (uint8_t)from);
+        return;
+    }
+    if (!node_verify_record(s->n, j, &c) || !proven(s->n, j, &c)) {
+        node_fault(s, INTER_FAULT_DENIED);
+        return;
+    }
+    if (memcmp(c.previous, g->previous, sizeof c.previous)) {
+        node_fault(s, INTER_FAULT_DIVERGED);
+        return;
+    }
+    decide(s, j, g, &c);
+    node_try_commit(s, j, g);
+    if (!g->decided && j->members[from].rounds[c.fragment] > g->round) // one after the other
+        node_say_pull(s, j, g, (uint8_t)from);
+}
+
+void node_on_pull(struct step *s, struct neb_rd *r) {
+    uint8_t id[INTER_ID_BYTES];
+    neb_rd_copy(r, id, sizeof id);
+    uint32_t f = neb_rd_u32(r), round = neb_rd_u32(r);
+    if (!neb_rd_done(r)) {
+        node_fault(s, INTER_FAULT_MALFORMED);
+        return;
+    }
+    struct job *j = node_find_job(s->n, id);
+    struct fragment *g = node_find_fragment(j, f);
+    int m = j ? node_member(j, s->from) : -1;
+    if (!g || m < 0)
+        return;
+    if (round < g->round)
+        node_answer_old(s, j, round, f);
+    else if (round == g->round) // it has just opened the job or come back: what was said before is lost on it
+        node_repeat(s, j, g, (uint8_t)m);
+}
+
+// ---- voting ---------------------------------------------------------------------------------------------------
+
+static bool sign_accept(struct step *s, const struct job *j, const struct fragment *g,
+                        struct inter_accept *out) {
+    struct neb_buf *b = &s->n->scratch;
+    neb_buf_clear(b);
+    inter_accept_put_body(b, &g->vote, g->vote_hash, j->standing.epoch);
+    *out = (struct inter_accept){.member = j->c.self, .epoch = j->standing.epoch};
+    return s->n->crypto.sign(s->n->crypto.user, accept_context, b->p, b->len, out->sig);
+}
+
+void node_say_accept(struct step *s, struct job *j, struct fragment *g) {
+    struct inter_accept a;
+    if (!j->standing.joined || !sign_accept(s, j, g, &a))
+        return;
+    struct neb_buf *b = node_begin(s, MSG_ACCEPT);
+    inter_accept_put_body(b, &g->vote, g->vote_hash, a.epoch);
+    neb_buf_add(b, a.sig, sizeof a.sig);
+    node_send(s, j, g->vote.leader);
+}
+
+void node_vote(struct step *s, struct job *j, struct fragment *g, const struct inter_record *r) {
+    g->voted = true;
+    g->vote = *r;
+    g->accepted = 0;
+    inter_record_hash(r, g->vote_hash);
+    if (r->term > j->standing.term) {
+        j->standing.term = r->term;
+        node_step_down(j);
+        node_store_standing(s, j);
+    }
+    node_act(s, INTER_ACT_STORE_VOTE)->record = *r;
+}
+
+void node_on_propose(struct step *s, struct neb_rd *r) {
+    struct inter_record c;
+    uint8_t hash[INTER_SHA_BYTES];
+    if (!inter_record_get(r, &c) || !neb_rd_done(r)) {
+        node_fault(s, INTER_FAULT_MALFORMED);
+        return;
+    }
+    struct job *j = node_find_job(s->n, c.job);
+    struct fragment *g = node_find_fragment(j, c.fragment);
+    if (!g)
+        return;
+    if (node_member(j, s->from) != c.leader || !node_verify_record(s->n, j, &c)) {
+        node_fault(s, INTER_FAULT_DENIED);
+        return;
+    }
+    if (c.round != g->round) {
+        if (c.round > g->round)
+            node_say_pull(s, j, g, c.leader);
+        else
+            node_answer_old(s, j, c.round, c.fragment);
+        return;
+    }
+    if (!j->standing.joined || c.term < j->standing.term || g->decided)
+        return; // its next beat from us tells it of the term
+    inter_record_hash(&c, hash);
+    if (g->voted && g->vote.term == c.term && memcmp(hash, g->vote_hash, sizeof hash)) {
+        node_fault(s, INTER_FAULT_SECOND);
+        return;
+    }
+    if (memcmp(c.previous, g->previous, sizeof c.previous)) {
+        node_fault(s, INTER_FAULT_DIVERGED);
+        return;
+    }
+    if (!g->voted || g->vote.term != c.term)
+        node_vote(s, j, g, &c);
+    node_say_accept(s, j, g);
+}
+
+void node_on_accept(struct step *s, struct neb_rd *r) {
+    uint8_t id[INTER_ID_BYTES], hash[INTER_SHA_BYTES];
+    struct inter_accept a = {0};
+    neb_rd_copy(r, id, sizeof id);
+    uint32_t round = neb_rd_u32(r), f = neb_rd_u32(r), term = neb_rd_u32(r);
+    neb_rd_copy(r, hash, sizeof hash);
+    a.epoch = neb_rd_u64(r);
+    size_t body = r->off - 1; // behind the type
+    neb_rd_copy(r, a.sig, sizeof a.sig);
+    if (!neb_rd_done(r)) {
+        node_fault(s, INTER_FAULT_MALFORMED);
+        return;
+    }
+    struct job *j = node_find_job(s->n, id);
+    struct fragment *g = node_find_fragment(j, f);
+    int m = j ? node_member(j, s->from) : -1;
+    if (!g || m < 0 || round > g->round)
+        return;
+    if (round < g->round) {
+        node_answer_old(s, j, round, f);
+        return;
+    }
+    if (!j->leads || g->decided || !node_vote_counts(j, (uint8_t)m, a.epoch))
+        return;
+    if (!g->voted || term != g->vote.term || term != j->standing.term ||
+        memcmp(hash, g->vote_hash, sizeof hash)) {
+        node_fault(s, INTER_FAULT_REPLAY);
+        return;
+    }
+    if (!s->n->crypto.verify(s->n->crypto.user, s->from, accept_context, r->p + 1, body, a.sig)) {
+        node_fault(s, INTER_FAULT_DENIED);
+        return;
+    }
+    a.member = (uint8_t)m;
+    g->accepts[m] = a;
+    g->accepted |= (uint16_t)BIT(m);
+    if (!node_majority(j, g->accepted))
+        return;
+    struct inter_record done = g->vote;
+    for (uint8_t k = 0; k < j->c.n_members; k++)
+        if (g->accepted >> k & 1)
+            done.accepts[done.n_accepts++] = g->accepts[k];
+    decide(s, j, g, &done);
+    node_try_commit(s, j, g); // before others hear of it, if it can be
+    node_say_record_all(s, j, MSG_COMMIT, &done);
+}
+
+// ---- proposing ------------------------------------------------------------------------------------------------
+
+// Refused by this node's gate; or by another's, and nobody but its owner vouches for it (a leader does not judge its own
+// update, a witness has no bytes to judge).
+static bool no_good(const struct job *j, const struct slot *t, uint8_t m) {
+    return t->known &&
+           (t->refused || (t->refusers && !(t->holders & node_data(j) & ~BIT(m))));
+}
+
+// An update that may be part of a commit: it has survived the loss of one disk, or it is known to be no good.
+static bool eligible(const struct job *j, const struct slot *t, uint8_t m) {
+    int copies = node_count(t->holders & node_data(j)), want = node_count(node_data(j));
+    return t->known && (no_good(j, t, m) || copies >= (want < 2 ? want : 2));
+}
+
+static uint16_t live_data(const struct step *s, const struct job *j) {
+    uint16_t live = 0;
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        if (j->c.commit_all || node_live(s, j, m))
+            live |= (uint16_t)BIT(m);
+    return live & node_data(j);
+}
+
+// Which updates the next record is to hold; 0: not yet.
+static uint16_t choose(struct step *s, const struct job *j, struct fragment *g) {
+    uint16_t ready = 0, live = live_data(s, j);
+    bool complete = true;
+    for (uint8_t m = 0; m < j->c.n_members; m++) {
+        const struct slot *t = &g->slots[m];
+        bool here = eligible(j, t, m);
+        ready |= here ? (uint16_t)BIT(m) : 0;
+        if (live >> m & 1 && (!here || (live & ~(t->holders | t->refusers))))
+            complete = false;
+    }
+    int least = node_count(node_data(j)) < 2 ? 1 : 2;
+    if (node_count(ready) < least) {
+        g->ready_since = 0;
+        return 0;
+    }
+    if (!g->ready_since)
+        g->ready_since = s->now;
+    // A slow member is waited for without end where nobody else has anything more to say: its last steps count too.
+    bool last = true;
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        last = last && (!(ready >> m & 1) || g->slots[m].m.flags & INTER_FINAL);
+    bool late = !last && !j->c.commit_all && s->now - g->ready_since >= j->c.grace;
+    return complete || late ? ready : 0;
+}
+
+static void fill(struct inter_record *r, const struct job *j, const struct fragment *g,
+                 uint16_t chosen) {
+    *r = (struct inter_record){.round = g->round,
+                               .fragment = node_index(j, g),
+                               .eta = j->c.eta,
+                               .mu = j->c.mu,
+                               .n_plans = j->c.n_members};
+    memcpy(r->job, j->c.id, sizeof r->job);
+    memcpy(r->previous, g->previous, sizeof r->previous);
+    for (uint8_t m = 0; m < j->c.n_members; m++) {
+        r->plans[m] = (struct inter_plan){(uint16_t)j->c.interval, (uint16_t)j->c.overlap};
+        if (!(chosen >> m & 1))
+            continue;
+        const struct slot *t = &g->slots[m];
+        struct inter_entry *e = &r->entries[r->n++];
+        *e = (struct inter_entry){.member = m,
+                                  .flags = t->m.flags,
+                                  .verdict = no_good(j, t, m) ? INTER_REJECTED : INTER_ACCEPTED,
+                                  .attempt = t->m.key.attempt,
+                                  .bytes = t->m.bytes,
+                                  .tokens = t->m.tokens,
+                                  .clip = 1};
+        memcpy(e->sha256, t->m.sha256, sizeof t->m.sha256);
+        if (t->m.missed > j->c.merge_after)
+            r->flags |= INTER_MERGE;
+    }
+}
+
+// The leader: what somebody may have accepted in this round comes first, in this term; otherwise what is ready.
+void node_try_propose(struct step *s, struct job *j, struct fragment *g) {
+    struct inter_record r;
+    struct inter_accept own;
+    if (!j->leads || !j->standing.joined || g->decided || g->round < g->floor)
+        return;
+    if (g->voted && g->vote.term == j->standing.term) { // it may come from before a restart
+        if (!(g->accepted >> j->c.self & 1) && sign_accept(s, j, g, &own)) {
+            g->accepts[j->c.self] = own;
+            g->accepted |= (uint16_t)BIT(j->c.self);
+        }
+        return;
+    }
+    if (g->has_best && g->best.round == g->round) {
+        r = g->best;
+    } else {
+        uint16_t chosen = choose(s, j, g);
+        if (!chosen)
+            return;
+        fill(&r, j, g, chosen);
+    }
+    r.term = j->standing.term;
+    r.leader = j->c.self;
+    r.n_accepts = 0;
+    neb_buf_clear(&s->n->scratch);
+    inter_record_put_body(&s->n->scratch, &r);
+    if (!s->n->crypto.sign(s->n->crypto.user, record_context, s->n->scratch.p, s->n->scratch.len,
+                           r.sig))
+        return;
+    node_vote(s, j, g, &r);
+    g->said = s->now;
+    if (!sign_accept(s, j, g, &own))
+        return;
+    g->accepts[j->c.self] = own;
+    g->accepted = (uint16_t)BIT(j->c.self);
+    if (node_majority(j, g->accepted)) { // a job of one voter
+        r.accepts[r.n_accepts++] = own;
+        decide(s, j, g, &r);
+        node_try_commit(s, j, g);
+    } else {
+        node_say_record_all(s, j, MSG_PROPOSE, &r);
+    }
+}

@@ -1,0 +1,210 @@
+// What a node knows, shared by the files of the pure core: node.c (life, ticks, dispatch), node_say.c (what is said and
+// to whom), node_transfer.c (manifests, chunks, who holds what), node_round.c (proposals, votes, commits), node_elect.c
+// (beats, epochs, terms). Nobody else includes this.
+#ifndef INTER_NODE_STATE_H
+#define INTER_NODE_STATE_H
+#include "inter/node.h"
+
+enum { JOBS_MAX = 8, PEERS_MAX = 32 };
+enum message {
+    MSG_MANIFEST = 1,
+    MSG_STATE,
+    MSG_ACK,
+    MSG_PROPOSE,
+    MSG_ACCEPT,
+    MSG_COMMIT,
+    MSG_PULL,
+    MSG_CHUNK,
+    MSG_BEAT,
+    MSG_ELECT,
+    MSG_PROMISE,
+    MSG_WANT,
+    MSG_GONE,
+    MSG_FORWARD,
+};
+
+#define BIT(m) (1u << (m))
+
+static const neb_ns beat_every = NEB_S,
+                    fresh_for = 5 * NEB_S,      // a member heard within this is live
+    repeat_after = 2 * NEB_S,                   // what is open is said again
+    chunk_timeout = 10 * NEB_S, // of a chunk in flight on a link that stays up, beyond four round trips
+    want_soon = 300 * NEB_MS, want_late = 6 * NEB_S, // no progress from a source: ask (another) one
+    serve_idle = 120 * NEB_S,                   // a transfer that nobody takes is dropped
+    leader_silent = 4 * NEB_S, stagger = NEB_S, // when to ask for a term
+    leader_sticky = 3 * NEB_S;                  // who has just heard the leader promises nothing
+
+struct slot {      // one member's update in the open round
+    bool known;    // manifest is here, and durable
+    bool whole;    // blob is durable here, and passed the gate
+    bool checking; // BLOB_FINISH is under way
+    bool refused;  // by the gate
+    struct inter_manifest m;
+    uint16_t holders, refusers;  // bit per member: blob durable there; refused there
+    uint16_t hints;              // who says to hold a blob whose manifest is not here,
+    uint32_t hint_attempt;       // of this attempt, the newest told of
+    uint16_t gone;               // who was asked and does not have it
+    uint8_t asked;               // member asked last
+    struct inter_bitmap got;     // while it arrives
+    neb_ns moved;                // last progress, or last time somebody was asked
+};
+
+struct fragment {
+    uint32_t round; // open
+    uint8_t previous[INTER_SHA_BYTES];
+    struct slot slots[INTER_MEMBERS_MAX];
+    bool voted;
+    struct inter_record vote;
+    uint8_t vote_hash[INTER_SHA_BYTES];
+    uint16_t accepted; // bit per member (leader, at its own term)
+    struct inter_accept accepts[INTER_MEMBERS_MAX];
+    bool decided; // the round is committed; a blob is still missing here
+    struct inter_record decision;
+    uint32_t floor;           // highest open round that a promise told of: nothing is proposed below
+    bool has_best;            // and what was accepted in it, at the highest term
+    struct inter_record best;
+    neb_ns said, ready_since; // last repetition; since when enough updates are durable for a commit
+    bool diverged;            // told about this round
+};
+
+struct serve { // one blob on its way to one member
+    uint8_t to;
+    struct inter_manifest m;
+    struct inter_sender out;
+    neb_ns moved;
+};
+
+struct member {
+    neb_ns heard; // last beat; 0: never since the start
+    uint16_t reaches; // bit per member, as it says
+    bool leaves, knows_me; // knows_me: it has said that it knows this node under its present epoch
+    uint64_t told; // fragments of the election or recovery under way, bit each
+    uint32_t rounds[INTER_FRAGMENTS_MAX]; // open there, as it says
+};
+
+struct job {
+    bool open;
+    struct inter_job_config c;
+    struct inter_standing standing;
+    struct fragment *fragments; // (c.fragments)
+    struct member members[INTER_MEMBERS_MAX];
+    struct serve *serves;
+    size_t n_serves, cap_serves;
+    bool leads;          // at standing.term
+    bool asks;           // for standing.term: promises are being collected
+    bool recovers;       // its disk was lost: the others are asked what they have accepted
+    uint32_t recovered_term, seen_term;
+    bool leaving;
+    int leader;          // heard last, -1: none
+    neb_ns leader_heard, next_beat, asked_at, born;
+};
+
+struct path {
+    bool up;
+    struct inter_estimate estimate;
+    struct inter_path_stats stats;
+};
+
+struct inter_node {
+    struct inter_node_crypto crypto;
+    struct job jobs[JOBS_MAX];
+    struct path paths[PEERS_MAX];
+    uint64_t faults[INTER_FAULTS];
+    struct neb_buf scratch, envelope;
+    struct inter_action sink; // written when the list cannot grow; the step then reports it
+};
+
+struct step { // what one step carries along
+    struct inter_node *n;
+    neb_ns now;
+    const struct inter_event *e;
+    uint32_t from; // peer that speaks: the origin of a forwarded message
+    struct inter_actions *out;
+    enum neb_status st;
+};
+
+// node.c
+struct inter_action *node_act(struct step *s, enum inter_action_kind kind);
+void node_fault(struct step *s, enum inter_fault f);
+struct job *node_find_job(struct inter_node *n, const uint8_t id[INTER_ID_BYTES]);
+struct fragment *node_find_fragment(struct job *j, uint32_t f);
+int node_member(const struct job *j, uint32_t peer); // -1: not of this job
+void node_message(struct step *s, const uint8_t *p, size_t len, bool bulk);
+
+static inline int node_count(uint32_t bits) { return __builtin_popcount(bits); }
+static inline uint16_t node_everyone(const struct job *j) {
+    return (uint16_t)(BIT(j->c.n_members) - 1);
+}
+static inline uint16_t node_data(const struct job *j) {
+    return (uint16_t)(node_everyone(j) & ~j->c.witnesses);
+}
+static inline bool node_is_witness(const struct job *j) { return j->c.witnesses >> j->c.self & 1; }
+static inline bool node_majority(const struct job *j, uint32_t votes) {
+    return node_count(votes) > j->c.n_members / 2;
+}
+static inline uint32_t node_index(const struct job *j, const struct fragment *g) {
+    return (uint32_t)(g - j->fragments);
+}
+
+// node_say.c
+struct neb_buf *node_begin(struct step *s, enum message type); // into the scratch buffer
+void node_send(struct step *s, struct job *j, uint8_t member); // what node_begin started
+void node_send_all(struct step *s, struct job *j);
+bool node_direct(const struct step *s, const struct job *j, uint8_t member);
+bool node_reaches(const struct step *s, const struct job *j, uint8_t member); // directly or through a third
+bool node_live(const struct step *s, const struct job *j, uint8_t member);    // and heard lately
+void node_on_forward(struct step *s, struct neb_rd *r);
+void node_say_manifest(struct step *s, struct job *j, const struct inter_manifest *m, uint8_t member);
+void node_say_state(struct step *s, struct job *j, const struct slot *t, uint8_t member);
+void node_say_state_all(struct step *s, struct job *j, const struct slot *t);
+void node_say_record(struct step *s, struct job *j, enum message type,
+                     const struct inter_record *r, uint8_t member);
+void node_say_record_all(struct step *s, struct job *j, enum message type,
+                         const struct inter_record *r);
+void node_say_pull(struct step *s, struct job *j, const struct fragment *g, uint8_t member);
+void node_answer_old(struct step *s, const struct job *j, uint32_t round, uint32_t f);
+void node_repeat(struct step *s, struct job *j, struct fragment *g, uint8_t member);
+
+// node_transfer.c
+void node_on_submit(struct step *s);
+void node_on_manifest(struct step *s, struct neb_rd *r);
+void node_on_state(struct step *s, struct neb_rd *r);
+void node_on_ack(struct step *s, struct neb_rd *r);
+void node_on_chunk(struct step *s, struct neb_rd *r);
+void node_on_want(struct step *s, struct neb_rd *r);
+void node_on_gone(struct step *s, struct neb_rd *r);
+void node_on_serve(struct step *s);
+void node_on_blob_done(struct step *s);
+void node_on_send_failed(struct step *s);
+void node_pump(struct step *s, struct job *j);
+void node_transfer_tick(struct step *s, struct job *j);
+void node_serves_lost(struct step *s, struct job *j, uint8_t member, bool up);
+void node_serves_round_over(struct step *s, struct job *j, const struct fragment *g);
+void node_clear_slot(struct slot *t);
+enum neb_status node_serve_add(struct step *s, struct job *j, uint8_t to, const struct inter_manifest *m);
+void node_serve_remove(struct job *j, size_t i);
+
+// node_round.c
+void node_try_propose(struct step *s, struct job *j, struct fragment *g);
+void node_try_commit(struct step *s, struct job *j, struct fragment *g);
+void node_say_accept(struct step *s, struct job *j, struct fragment *g);
+void node_on_propose(struct step *s, struct neb_rd *r);
+void node_on_accept(struct step *s, struct neb_rd *r);
+void node_on_commit(struct step *s, struct neb_rd *r);
+void node_on_pull(struct step *s, struct neb_rd *r);
+void node_clear_round(struct job *j, struct fragment *g);
+void node_vote(struct step *s, struct job *j, struct fragment *g, const struct inter_record *r);
+bool node_verify_record(struct inter_node *n, const struct job *j, const struct inter_record *r);
+bool node_lists(const struct inter_record *r, const struct inter_manifest *m); // r commits exactly m
+
+// node_elect.c
+void node_beat(struct step *s, struct job *j, uint8_t member);
+void node_on_beat(struct step *s, struct neb_rd *r);
+void node_on_elect(struct step *s, struct neb_rd *r);
+void node_on_promise(struct step *s, struct neb_rd *r);
+void node_elect_tick(struct step *s, struct job *j);
+void node_store_standing(struct step *s, struct job *j);
+bool node_vote_counts(const struct job *j, uint8_t member, uint64_t epoch);
+void node_step_down(struct job *j);
+
+#endif

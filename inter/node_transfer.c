@@ -1,0 +1,555 @@
+// Blobs between members: who has what, what is pushed, what is asked for.
+//
+// The owner of an update pushes it to every data member. Whoever is not reached by the owner, or is behind, asks a member
+// that has it (WANT); to the receiver both look the same: a MANIFEST, answered by a STATE, then CHUNKs.
+#include "agent/base/sha256.h"
+#include "inter/node_state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ANY_ATTEMPT = 0 }; // of a WANT: whatever is there
+
+void node_clear_slot(struct slot *t) {
+    inter_bitmap_free(&t->got);
+    *t = (struct slot){0};
+}
+
+static bool is_data(const struct job *j, uint8_t m) { return node_data(j) >> m & 1; }
+
+// ---- serving --------------------------------------------------------------------------------------------------
+
+void node_serve_remove(struct job *j, size_t i) {
+    inter_sender_free(&j->serves[i].out);
+    j->serves[i] = j->serves[--j->n_serves];
+}
+
+static struct serve *find_serve(struct job *j, const struct inter_key *k, uint8_t to) {
+    for (size_t i = 0; i < j->n_serves; i++)
+        if (j->serves[i].to == to && inter_key_equal(&j->serves[i].m.key, k))
+            return &j->serves[i];
+    return NULL;
+}
+
+// Not ready before the STATE that answers the manifest: chunks travel on other connections and would overtake it, be
+// dropped as unknown, and wait for their timeout.
+enum neb_status node_serve_add(struct step *s, struct job *j, uint8_t to,
+                               const struct inter_manifest *m) {
+    struct serve *v = find_serve(j, &m->key, to);
+    if (v) {
+        v->moved = s->now;
+        return NEB_OK;
+    }
+    if (j->n_serves == j->cap_serves) {
+        size_t cap = j->cap_serves ? 2 * j->cap_serves : 16;
+        struct serve *p = realloc(j->serves, cap * sizeof *p);
+        if (!p)
+            return neb_fail(NEB_ERR_NOMEM, "out of memory for %zu transfers", cap);
+        j->serves = p;
+        j->cap_serves = cap;
+    }
+    v = &j->serves[j->n_serves];
+    *v = (struct serve){.to = to, .m = *m, .moved = s->now};
+    NEB_TRY(inter_sender_init(&v->out, m->bytes, m->chunk_bytes));
+    j->n_serves++;
+    return NEB_OK;
+}
+
+void node_serves_lost(struct step *s, struct job *j, uint8_t member, bool up) {
+    for (size_t i = 0; i < j->n_serves; i++)
+        if (j->serves[i].to == member) {
+            struct path *p = &s->n->paths[j->c.peers[member]];
+            p->stats.payload_resent += up ? 0 : j->serves[i].out.flying_bytes; // will travel again
+            inter_sender_link_lost(&j->serves[i].out);
+        }
+}
+
+// A member that still takes an update of this round goes on with it; for one that is away nothing is kept: it will ask.
+void node_serves_round_over(struct step *s, struct job *j, const struct fragment *g) {
+    for (size_t i = 0; i < j->n_serves;) {
+        const struct serve *v = &j->serves[i];
+        if (v->m.key.fragment == node_index(j, g) && v->m.key.round <= g->round &&
+            (!node_direct(s, j, v->to) || inter_sender_done(&v->out)))
+            node_serve_remove(j, i);
+        else
+            i++;
+    }
+}
+
+static uint64_t flying_to(const struct inter_node *n, uint32_t peer) {
+    uint64_t total = 0;
+    for (int i = 0; i < JOBS_MAX; i++)
+        for (size_t k = 0; n->jobs[i].open && k < n->jobs[i].n_serves; k++)
+            if (n->jobs[i].c.peers[n->jobs[i].serves[k].to] == peer)
+                total += n->jobs[i].serves[k].out.flying_bytes;
+    return total;
+}
+
+// Fills the window of every path. Chunk headers carry the first 8 bytes of the chunk's SHA-256; the shell, which reads
+// the bytes, puts it in: the header's last field is left zero here.
+void node_pump(struct step *s, struct job *j) {
+    for (size_t i = 0; i < j->n_serves; i++) {
+        struct serve *v = &j->serves[i];
+        uint32_t peer = j->c.peers[v->to];
+        struct path *p = &s->n->paths[peer];
+        if (!p->up || !v->out.ready)
+            continue;
+        uint64_t elsewhere = flying_to(s->n, peer) - v->out.flying_bytes;
+        for (int64_t c; (c = inter_sender_next(&v->out, inter_estimate_window(&p->estimate),
+                                               elsewhere, s->now)) >= 0;) {
+            struct neb_buf *b = node_begin(s, MSG_CHUNK);
+            inter_key_put(b, &v->m.key);
+            neb_buf_u32(b, (uint32_t)c);
+            neb_buf_u64(b, 0);
+            struct inter_action *a = node_act(s, INTER_ACT_SEND_CHUNK);
+            a->peer = peer;
+            a->key = v->m.key;
+            a->chunk = (uint32_t)c;
+            a->offset = (uint64_t)c * v->m.chunk_bytes;
+            a->len = inter_chunk_length(v->m.bytes, v->m.chunk_bytes, (uint32_t)c);
+            a->at = s->out->bytes.len;
+            a->size = b->len;
+            neb_buf_add(&s->out->bytes, b->p, b->len);
+            p->stats.payload_sent += a->len;
+            if (s->st != NEB_OK)
+                return;
+        }
+    }
+}
+
+// Whether a manifest takes the place of the one that is known: its owner has a new disk and can no longer serve what the
+// old one said; or the round was decided with this one. What is here of the other stays on disk under its own key.
+static bool replaces(const struct fragment *g, const struct slot *t, const struct inter_manifest *m) {
+    if (g->decided)
+        return node_lists(&g->decision, m) && !node_lists(&g->decision, &t->m);
+    return m->key.attempt > t->m.key.attempt;
+}
+
+// ---- this member's own update ---------------------------------------------------------------------------------
+
+void node_on_submit(struct step *s) {
+    const struct inter_manifest *m = s->e->manifest;
+    struct job *j = node_find_job(s->n, m->key.job);
+    struct fragment *g = node_find_fragment(j, m->key.fragment);
+    NEB_ASSERT(g && m->key.member == j->c.self);
+    struct slot *t = &g->slots[j->c.self];
+    if (m->key.round != g->round || t->whole || t->refused || (t->known && !replaces(g, t, m)))
+        return; // said again; or what a disk that was lost had sent is still with others, and counts
+    node_clear_slot(t);
+    t->known = t->whole = true;
+    t->m = *m;
+    t->holders = (uint16_t)BIT(j->c.self);
+    g->said = s->now;
+    node_act(s, INTER_ACT_STORE_MANIFEST)->manifest = *m;
+    for (uint8_t k = 0; k < j->c.n_members; k++)
+        if (k != j->c.self && is_data(j, k) && (s->st = node_serve_add(s, j, k, m)) != NEB_OK)
+            return;
+    for (uint8_t k = 0; k < j->c.n_members; k++)
+        node_say_manifest(s, j, m, k);
+    node_try_propose(s, j, g);
+}
+
+// ---- receiving ------------------------------------------------------------------------------------------------
+
+static const char manifest_context[] = "nebula manifest v1";
+
+static bool verify_manifest(struct inter_node *n, const struct job *j,
+                            const struct inter_manifest *m) {
+    neb_buf_clear(&n->scratch);
+    inter_manifest_put_body(&n->scratch, m);
+    return n->crypto.verify(n->crypto.user, j->c.peers[m->key.member], manifest_context,
+                            n->scratch.p, n->scratch.len, m->sig);
+}
+
+// Members that computed different parameters from the same commits.
+static void check_digests(struct step *s, const struct job *j, struct fragment *g) {
+    const struct slot *first = NULL;
+    for (uint8_t m = 0; m < j->c.n_members; m++) {
+        const struct slot *t = &g->slots[m];
+        if (!t->known)
+            continue;
+        if (first && !g->diverged &&
+            (first->m.digest[0] != t->m.digest[0] || first->m.digest[1] != t->m.digest[1])) {
+            g->diverged = true;
+            node_fault(s, INTER_FAULT_DIVERGED);
+        }
+        first = first ? first : t;
+    }
+}
+
+static enum neb_status take_manifest(struct step *s, struct job *j, struct fragment *g,
+                                     const struct inter_manifest *m) {
+    struct slot *t = &g->slots[m->key.member];
+    uint16_t hints = t->hint_attempt == m->key.attempt ? t->hints : 0;
+    node_clear_slot(t);
+    NEB_TRY(inter_bitmap_init(&t->got, inter_chunks(m->bytes, m->chunk_bytes)));
+    t->known = true;
+    t->m = *m;
+    t->holders = hints;
+    if (m->key.member != j->c.self)
+        t->holders |= (uint16_t)BIT(m->key.member);
+    t->moved = g->said = s->now;
+    if (!node_is_witness(j)) { // which holds no updates: its votes are all it keeps
+        node_act(s, INTER_ACT_STORE_MANIFEST)->manifest = *m;
+        node_act(s, INTER_ACT_BLOB_OPEN)->manifest = *m;
+    }
+    return NEB_OK;
+}
+
+void node_on_manifest(struct step *s, struct neb_rd *r) {
+    struct inter_manifest m;
+    if (!inter_manifest_get(r, &m) || !neb_rd_done(r)) {
+        node_fault(s, INTER_FAULT_MALFORMED);
+        return;
+    }
+    struct job *j = node_find_job(s->n, m.key.job);
+    struct fragment *g = node_find_fragment(j, m.key.fragment);
+    if (!g)
+        return; // a job that is not open here yet: its owner will say it again
+    int from = node_member(j, s->from);
+    if (from < 0 || !is_data(j, m.key.member)) {
+        node_fault(s, INTER_FAULT_DENIED);
+        return;
+    }
+    if (m.key.round != g->round) {
+        if (m.key.round > g->round)
+            node_say_pull(s, j, g, (uint8_t)from);
+        else
+            node_answer_old(s, j, m.key.round, m.key.fragment);
+        return;
+    }
+    struct slot *t = &g->slots[m.key.member];
+    bool same = t->known && inter_key_equal(&t->m.key, &m.key) &&
+                !memcmp(t->m.sha256, m.sha256, sizeof m.sha256);
+    if (!same && !verify_manifest(s->n, j, &m)) {
+        node_fault(s, INTER_FAULT_DENIED);
+        return;
+    }
+    if (t->known && !same && !replaces(g, t, &m)) {
+        if (t->m.key.attempt == m.key.attempt)
+            node_fault(s, INTER_FAULT_SECOND);
+        return;
+    }
+    if (!same && (s->st = take_manifest(s, j, g, &m)) != NEB_OK)
+        return;
+    if (!node_is_witness(j))
+        node_say_state(s, j, t, (uint8_t)from);
+    check_digests(s, j, g);
+    node_try_propose(s, j, g);
+}
+
+void node_on_chunk(struct step *s, struct neb_rd *r) {
+    struct inter_key k;
+    inter_key_get(r, &k);
+    uint32_t chunk = neb_rd_u32(r);
+    uint64_t check = neb_rd_u64(r);
+    size_t len = neb_rd_left(r);
+    const uint8_t *data = neb_rd_view(r, len);
+    uint8_t sha[INTER_SHA_BYTES];
+    if (r->bad || k.member >= INTER_MEMBERS_MAX) {
+        node_fault(s, INTER_FAULT_MALFORMED);
+        return;
+    }
+    struct job *j = node_find_job(s->n, k.job);
+    struct fragment *g = node_find_fragment(j, k.fragment);
+    int from = j ? node_member(j, s->from) : -1;
+    if (!g || from < 0) {
+        node_fault(s, INTER_FAULT_DENIED);
+        return;
+    }
+    struct slot *t = &g->slots[k.member];
+    if (k.round != g->round || !t->known || t->whole || t->m.key.attempt != k.attempt ||
+        !t->got.bits) {
+        node_fault(s, INTER_FAULT_REPLAY);
+        if (t->known && t->whole && k.round == g->round && t->m.key.attempt == k.attempt)
+            node_say_state(s, j, t, (uint8_t)from); // it has missed that all is here
+        return;
+    }
+    if (chunk >= t->got.n || len != inter_chunk_length(t->m.bytes, t->m.chunk_bytes, chunk)) {
+        node_fault(s, INTER_FAULT_MALFORMED);
+        return;
+    }
+    neb_sha256(data, len, sha);
+    struct neb_rd head = neb_rd_make(sha, sizeof sha);
+    if (neb_rd_u64(&head) != check) {
+        node_fault(s, INTER_FAULT_CORRUPT); // not acknowledged: it comes again
+        return;
+    }
+    bool news = inter_bitmap_set(&t->got, chunk);
+    if (news) {
+        struct inter_action *a = node_act(s, INTER_ACT_BLOB_WRITE);
+        a->key = k;
+        a->chunk = chunk;
+        a->offset = (uint64_t)chunk * t->m.chunk_bytes;
+        a->view = data;
+        a->len = len;
+        s->n->paths[s->from].stats.payload_received += len;
+        t->moved = s->now;
+    } else {
+        node_fault(s, INTER_FAULT_REPLAY);
+    }
+    struct neb_buf *b = node_begin(s, MSG_ACK);
+    inter_key_put(b, &k);
+    neb_buf_u32(b, chunk);
+    node_send(s, j, (uint8_t)from);
+    if (news && t->got.set == t->got.n && !t->checking) {
+        t->checking = true;
+        node_act(s, INTER_ACT_BLOB_FINISH)->manifest = t->m;
+    }
+}
+
+void node_on_blob_done(struct step *s) {
+    struct job *j = node_find_job(s->n, s->e->key.job);
+    struct fragment *g = node_find_fragment(j, s->e->key.fragment);
+    if (!g || g->round != s->e->key.round || s->e->key.member >= j->c.n_members)
+        return;
+    struct slot *t = &g->slots[s->e->key.member];
+    if (!t->known || !inter_key_equal(&t->m.key, &s->e->key))
+        return;
+    t->checking = false;
+    if (!s->e->ok && !s->e->refused) { // the whole does not match its digest: start over
+        if (t->got.bits)
+            memset(t->got.bits, 0, (t->got.n + 7) / 8);
+        t->got.set = 0;
+        node_say_state_all(s, j, t);
+        return;
+    }
+    t->whole = s->e->ok;
+    t->refused = s->e->refused;
+    *(t->whole ? &t->holders : &t->refusers) |= (uint16_t)BIT(j->c.self);
+    node_say_state_all(s, j, t);
+    node_try_propose(s, j, g);
+    node_try_commit(s, j, g);
+}
+
+// ---- what others say ------------------------------------------------------------------------------------------
+
+static void on_state_of_serve(struct step *s, struct job *j, const struct inter_key *k, uint8_t from,
+                              enum inter_holding h, const uint8_t *bits, uint32_t len) {
+    struct serve *v = find_serve(j, k, from);
+    if (!v)
+        return;
+    v->moved = s->now;
+    if (h != INTER_HOLD_PART) {
+        node_serve_remove(j, (size_t)(v - j->serves));
+    } else if (inter_sender_state(&v->out, bits, len)) {
+        v->out.ready = true;
+    } else {
+        node_fault(s, INTER_FAULT_MALFORMED);
+    }
+}
+
+void node_on_state(struct step *s, struct neb_rd *r) {
+    struct inter_key k;
+    inter_key_get(r, &k);
+    uint8_t h = neb_rd_u8(r);
+    uint32_t len = neb_rd_u32(r);
+    const uint8_t *bits = neb_rd_view(r, len);
+    if (!neb_rd_done(r) || h > INTER_HOLD_REFUSED || k.member >= INTER_MEMBERS_MAX) {
+        node_fault(s, INTER_FAULT_MALFORMED);
+        return;
+    }
+    struct job *j = node_find_job(s->n, k.job);
+    struct fragment *g = node_find_fragment(j, k.fragment);
+    int m = j ? node_member(j, s->from) : -1;
+    if (!g || m < 0 || k.member >= j->c.n_members)
+        return;
+    on_state_of_serve(s, j, &k, (uint8_t)m, (enum inter_holding)h, bits, len);
+    if (k.round != g->round) {
+        if (k.round > g->round)
+            node_say_pull(s, j, g, (uint8_t)m);
+        return;
+    }
+    struct slot *t = &g->slots[k.member];
+    if (!t->known) {
+        if (k.attempt > t->hint_attempt)
+            t->hints = 0;
+        t->hint_attempt = k.attempt > t->hint_attempt ? k.attempt : t->hint_attempt;
+        if (h == INTER_HOLD_WHOLE && k.attempt == t->hint_attempt)
+            t->hints |= (uint16_t)BIT(m);
+        return; // who has it can be asked for it
+    }
+    if (t->m.key.attempt != k.attempt)
+        return;
+    if (h == INTER_HOLD_WHOLE) {
+        t->holders |= (uint16_t)BIT(m);
+        t->gone &= (uint16_t)~BIT(m);
+    } else if (h == INTER_HOLD_REFUSED) {
+        t->refusers |= (uint16_t)BIT(m);
+    } else { // a disk can be lost
+        t->holders &= (uint16_t)~BIT(m);
+    }
+    node_try_propose(s, j, g);
+}
+
+void node_on_ack(struct step *s, struct neb_rd *r) {
+    struct inter_key k;
+    inter_key_get(r, &k);
+    uint32_t chunk = neb_rd_u32(r);
+    if (!neb_rd_done(r)) {
+        node_fault(s, INTER_FAULT_MALFORMED);
+        return;
+    }
+    struct job *j = node_find_job(s->n, k.job);
+    int m = j ? node_member(j, s->from) : -1;
+    struct serve *v = m < 0 ? NULL : find_serve(j, &k, (uint8_t)m);
+    if (!v)
+        return; // of a transfer that is over
+    struct path *p = &s->n->paths[s->from];
+    neb_ns rtt;
+    if (inter_sender_ack(&v->out, chunk, s->now, &rtt))
+        inter_estimate_ack(&p->estimate, s->now,
+                           inter_chunk_length(v->m.bytes, v->m.chunk_bytes, chunk), rtt,
+                           flying_to(s->n, s->from) > 0);
+    v->moved = s->now;
+}
+
+static void say_key(struct step *s, struct job *j, enum message type, const struct inter_key *k,
+                    uint8_t to) {
+    inter_key_put(node_begin(s, type), k);
+    node_send(s, j, to);
+}
+
+void node_on_want(struct step *s, struct neb_rd *r) {
+    struct inter_key k;
+    inter_key_get(r, &k);
+    if (!neb_rd_done(r) || k.member >= INTER_MEMBERS_MAX) {
+        node_fault(s, INTER_FAULT_MALFORMED);
+        return;
+    }
+    struct job *j = node_find_job(s->n, k.job);
+    struct fragment *g = node_find_fragment(j, k.fragment);
+    int m = j ? node_member(j, s->from) : -1;
+    if (!g || m < 0 || s->from != s->e->peer)
+        return;
+    const struct slot *t = &g->slots[k.member];
+    bool any = k.attempt == ANY_ATTEMPT, open = k.round == g->round && t->known && t->whole;
+    if (open && (any || inter_key_equal(&k, &t->m.key))) {
+        if ((s->st = node_serve_add(s, j, (uint8_t)m, &t->m)) == NEB_OK)
+            node_say_manifest(s, j, &t->m, (uint8_t)m);
+        return;
+    }
+    struct inter_action *a = node_act(s, INTER_ACT_SERVE);
+    a->peer = s->from;
+    a->key = k;
+}
+
+void node_on_serve(struct step *s) {
+    const struct inter_key *k = &s->e->key;
+    struct job *j = node_find_job(s->n, k->job);
+    int m = j ? node_member(j, s->from) : -1;
+    if (m < 0)
+        return;
+    struct serve *v = find_serve(j, k, (uint8_t)m);
+    if (!s->e->manifest) {
+        if (v)
+            node_serve_remove(j, (size_t)(v - j->serves));
+        say_key(s, j, MSG_GONE, k, (uint8_t)m);
+    } else if ((s->st = node_serve_add(s, j, (uint8_t)m, s->e->manifest)) == NEB_OK) {
+        node_say_manifest(s, j, s->e->manifest, (uint8_t)m);
+    }
+}
+
+void node_on_gone(struct step *s, struct neb_rd *r) {
+    struct inter_key k;
+    inter_key_get(r, &k);
+    if (!neb_rd_done(r) || k.member >= INTER_MEMBERS_MAX) {
+        node_fault(s, INTER_FAULT_MALFORMED);
+        return;
+    }
+    struct job *j = node_find_job(s->n, k.job);
+    struct fragment *g = node_find_fragment(j, k.fragment);
+    int m = j ? node_member(j, s->from) : -1;
+    if (!g || m < 0 || k.round != g->round)
+        return;
+    struct slot *t = &g->slots[k.member];
+    uint16_t others = (uint16_t)(node_data(j) & ~BIT(j->c.self));
+    t->hints &= (uint16_t)~BIT(m);
+    t->holders &= (uint16_t)~BIT(m);
+    bool before = (t->gone & others) == others;
+    t->gone |= (uint16_t)BIT(m);
+    if ((t->gone & others) != others)
+        t->moved = 0; // ask the next one at once
+    if (!before && (t->gone & others) == others && g->decided)
+        node_fault(s, INTER_FAULT_BEHIND);
+}
+
+void node_on_send_failed(struct step *s) {
+    struct job *j = node_find_job(s->n, s->e->key.job);
+    int m = j ? node_member(j, s->e->peer) : -1;
+    struct serve *v = m < 0 ? NULL : find_serve(j, &s->e->key, (uint8_t)m);
+    if (!v)
+        return;
+    s->n->paths[s->e->peer].stats.payload_sent -=
+        inter_chunk_length(v->m.bytes, v->m.chunk_bytes, s->e->chunk);
+    inter_sender_unsend(&v->out, s->e->chunk);
+}
+
+// ---- asking ---------------------------------------------------------------------------------------------------
+
+static bool listed(const struct fragment *g, uint8_t m, struct inter_key *k) {
+    for (uint8_t i = 0; g->decided && i < g->decision.n; i++)
+        if (g->decision.entries[i].member == m) {
+            *k = inter_entry_key(&g->decision, i);
+            return g->decision.entries[i].verdict == INTER_ACCEPTED;
+        }
+    return false;
+}
+
+// Asks the next member that may have the blob of `m`, if it is needed and nobody brings it.
+static void want(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
+    struct slot *t = &g->slots[m];
+    struct inter_key k = t->m.key;
+    bool decided = listed(g, m, &k);
+    bool here = t->whole && (!decided || inter_key_equal(&t->m.key, &k));
+    uint16_t from = decided ? node_data(j) : (uint16_t)(t->holders | t->hints);
+    if (t->checking || t->refused || here || (g->decided && !decided))
+        return;
+    from &= (uint16_t)~(BIT(j->c.self) | t->gone);
+    for (uint8_t x = 0; x < j->c.n_members; x++)
+        if (!node_direct(s, j, x))
+            from &= (uint16_t)~BIT(x);
+    bool pushed = t->known && m != j->c.self && node_direct(s, j, m) && !decided;
+    if (!from || s->now - t->moved < (pushed ? want_late : t->known ? repeat_after : want_soon)) {
+        if (!from && decided && t->gone && s->now - t->moved > want_late)
+            t->gone = 0; // all were asked: begin again
+        return;
+    }
+    do
+        t->asked = (uint8_t)((t->asked + 1) % j->c.n_members);
+    while (!(from >> t->asked & 1));
+    t->moved = s->now;
+    if (!decided) {
+        k = (struct inter_key){.round = g->round, .fragment = node_index(j, g), .member = m};
+        memcpy(k.job, j->c.id, sizeof k.job);
+        k.attempt = t->known ? t->m.key.attempt : ANY_ATTEMPT;
+    }
+    say_key(s, j, MSG_WANT, &k, t->asked);
+}
+
+void node_transfer_tick(struct step *s, struct job *j) {
+    for (size_t i = 0; i < j->n_serves;) {
+        struct serve *v = &j->serves[i];
+        inter_sender_expire(&v->out, s->now,
+                            chunk_timeout + 4 * s->n->paths[j->c.peers[v->to]].estimate.rtt);
+        const struct fragment *g = &j->fragments[v->m.key.fragment];
+        if (s->now - v->moved > serve_idle && v->m.key.round < g->round)
+            node_serve_remove(j, i);
+        else
+            i++;
+    }
+    if (node_is_witness(j))
+        return;
+    for (uint32_t f = 0; f < j->c.fragments; f++) {
+        struct fragment *g = &j->fragments[f];
+        for (uint8_t m = 0; m < j->c.n_members; m++) {
+            struct slot *t = &g->slots[m];
+            if (t->known && !t->whole && !t->checking && !t->refused && t->got.bits &&
+                t->got.set == t->got.n) { // all had arrived before a restart
+                t->checking = true;
+                node_act(s, INTER_ACT_BLOB_FINISH)->manifest = t->m;
+            }
+            want(s, j, g, m);
+        }
+    }
+}

@@ -1,0 +1,94 @@
+// Hugging Face folders in and out, tensor by tensor: neither way holds a model in memory, only its largest tensor.
+//
+//     DIR                                         CKPT (a folder)
+//     config.json                    import       model.ckpt         parameters in fp32, canonical order (model.h)
+//     model*.safetensors (+ index)  ────────►     tokenizer.model    when DIR has one
+//     tokenizer.model, tokenizer.json  ◄────────  hf/                config.json and tokenizer files as they came
+//     …                              export
+//
+// Our tensors carry the names and layouts of Llama and Qwen2 folders, and rotary positions pair (i, i + D/2) as theirs do, so
+// values pass unchanged but for their type; tests/golden/test_hf.c holds logits that transformers computed. LoRA adapters
+// pass as PEFT folders: adapter_config.json and adapter_model.safetensors, names with "base_model.model." in front.
+//
+// What is written appears whole or not at all: it is made in a folder beside its place and renamed.
+#ifndef INTRA_HF_H
+#define INTRA_HF_H
+#include "intra/checkpoint.h"
+#include "intra/hf_config.h"
+#include "intra/hf_tokenizer.h"
+#include "intra/safetensors.h"
+
+// Called now and then; done and total in bytes of what is read.
+typedef void intra_hf_progress(void *user, uint64_t done, uint64_t total);
+
+struct intra_hf_import {
+    const char *dir;     // the folder
+    const char *adapter; // PEFT folder to take along, NULL: none
+    const char *out;     // CKPT, must not exist
+    int32_t max_seq;     // longest sequence; 0: what the folder says
+    intra_hf_progress *progress;
+    void *user;
+};
+struct intra_hf_imported {
+    struct intra_hf_config config; // model.max_seq is what the checkpoint got
+    struct intra_trainable trainable;
+    uint64_t params; // adapters included
+    bool tokenizer;  // there is a tokenizer.model
+};
+// NEB_ERR_EXISTS: out is there; NEB_ERR_UNSUPPORTED: another kind of model, tensor type or adapter; NEB_ERR_FORMAT: a file is
+// malformed, a tensor missing, of another shape, left over, or holds NaN or infinity.
+NEB_MUST_CHECK enum neb_status intra_hf_import(const struct intra_hf_import *i,
+                                               struct intra_hf_imported *out);
+
+enum intra_hf_what {
+    INTRA_HF_MODEL,   // a checkpoint without adapters
+    INTRA_HF_MERGED,  // adapters added to the weights they adapt
+    INTRA_HF_ADAPTER, // the adapters alone, as a PEFT folder
+};
+struct intra_hf_export {
+    const char *checkpoint; // file
+    const char *dir;        // the new folder, must not exist
+    const char
+        *like; // Hugging Face folder whose config.json and tokenizer files to copy, NULL: none
+    const char *tokenizer; // SentencePiece model to copy when `like` has none, NULL: none
+    enum intra_hf_what what;
+    enum intra_st_dtype dtype; // INTRA_ST_F32 or INTRA_ST_BF16
+    uint64_t shard_bytes;      // 0: one file
+    struct kern *K;            // for INTRA_HF_MERGED
+    intra_hf_progress *progress;
+    void *user;
+};
+struct intra_hf_exported {
+    uint64_t params;
+    int32_t shards;
+};
+// NEB_ERR_EXISTS: dir is there; NEB_ERR_STATE: `what` does not fit the checkpoint; NEB_ERR_INVALID: `like` is another model;
+// NEB_ERR_CORRUPT: a section's digest does not match.
+NEB_MUST_CHECK enum neb_status intra_hf_export(const struct intra_hf_export *e,
+                                               struct intra_hf_exported *out);
+
+// Names and shapes of the model in a checkpoint, without its parameters. Ends with intra_model_destroy().
+NEB_MUST_CHECK enum neb_status intra_hf_layout(const struct intra_ckpt *c,
+                                               struct intra_model **out);
+
+// ---- parts of both, for their files and tests -------------------------------------------------------------------
+
+#define INTRA_HF_PEFT_PREFIX "base_model.model."
+// adapter_config.json of a PEFT folder. Anything but plain LoRA on the linear layers of a block is refused by name.
+NEB_MUST_CHECK enum neb_status intra_hf_peft_parse(const char *text, size_t len, const char *file,
+                                                   struct intra_trainable *out);
+NEB_MUST_CHECK enum neb_status intra_hf_peft_read(const char *dir, struct intra_trainable *out);
+// New reference; NULL: out of memory. base: where the base model is, or NULL.
+json_t *intra_hf_peft_json(const struct intra_trainable *t, const char *base);
+
+// The configuration and tokenizer files that are copied as they are, ended by NULL.
+extern const char *const intra_hf_files[];
+// Copies those of intra_hf_files that `from` has into `to`.
+NEB_MUST_CHECK enum neb_status intra_hf_copy_files(const char *from, const char *to);
+NEB_MUST_CHECK enum neb_status intra_hf_copy(const char *from, const char *to);
+NEB_MUST_CHECK enum neb_status intra_hf_write_json(const char *dir, const char *name, json_t *take);
+// DIR is to be made aside: *aside gets DIR.partial, empty. NEB_ERR_EXISTS when DIR is there.
+NEB_MUST_CHECK enum neb_status intra_hf_aside(const char *dir, char *aside, size_t cap);
+NEB_MUST_CHECK enum neb_status intra_hf_rename(const char *aside, const char *dir);
+
+#endif

@@ -1,0 +1,331 @@
+#include "intra/hf_config.h"
+#include "agent/base/fs.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct {
+    const char *type, *architecture;
+} archs[] = {{"llama", "LlamaForCausalLM"},
+             {"mistral", "MistralForCausalLM"},
+             {"qwen2", "Qwen2ForCausalLM"}};
+enum { N_ARCHS = sizeof archs / sizeof archs[0], WINDOW_OF_MISTRAL = 4096 };
+
+struct reading {
+    const json_t *root;
+    const char *file;
+    struct intra_hf_config *out;
+};
+
+static enum neb_status wrong(const struct reading *r, const char *key, const char *what) {
+    return neb_fail(NEB_ERR_FORMAT, "%s: %s: %s", r->file, key, what);
+}
+
+static enum neb_status unsupported(const struct reading *r, const char *key, const json_t *v,
+                                   const char *needed) {
+    char *text = v ? json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    enum neb_status st = neb_fail(NEB_ERR_UNSUPPORTED, "%s: %s: %.80s cannot be imported: %s",
+                                  r->file, key, text ? text : "(none)", needed);
+    free(text);
+    return st;
+}
+
+static const json_t *get(const struct reading *r, const char *key) { // NULL also for null
+    const json_t *v = json_object_get(r->root, key);
+    return json_is_null(v) ? NULL : v;
+}
+
+// ---- values -----------------------------------------------------------------------------------------------------
+
+static enum neb_status get_int(const struct reading *r, const char *key, int32_t preset,
+                               int32_t *out) {
+    const json_t *v = get(r, key);
+    *out = preset;
+    if (!v && preset >= 0)
+        return NEB_OK;
+    if (!json_is_integer(v) || json_integer_value(v) < 1 || json_integer_value(v) > INT32_MAX)
+        return wrong(r, key, "a whole number from 1 to 2147483647 is needed");
+    *out = (int32_t)json_integer_value(v);
+    return NEB_OK;
+}
+
+static enum neb_status get_float(const struct reading *r, const json_t *v, const char *key,
+                                 float preset, float *out) {
+    *out = preset;
+    if (!v || json_is_null(v))
+        return NEB_OK;
+    double d = json_number_value(v);
+    if (!json_is_number(v) || !(d > 0) || !(d < 1e30))
+        return wrong(r, key, "a number above 0 is needed");
+    *out = (float)d;
+    return NEB_OK;
+}
+
+static enum neb_status get_bool(const struct reading *r, const char *key, bool preset, bool *out) {
+    const json_t *v = get(r, key);
+    *out = v ? json_is_true(v) : preset;
+    return !v || json_is_boolean(v) ? NEB_OK : wrong(r, key, "neither true nor false");
+}
+
+// Token ids: a number, or a list whose first counts.
+static int32_t token_id(const struct reading *r, const char *key) {
+    const json_t *v = get(r, key);
+    v = json_is_array(v) ? json_array_get(v, 0) : v;
+    json_int_t id = json_is_integer(v) ? json_integer_value(v) : -1;
+    return id >= 0 && id < r->out->model.vocab ? (int32_t)id : -1;
+}
+
+// ---- sections ---------------------------------------------------------------------------------------------------
+
+static enum neb_status read_arch(struct reading *r) {
+    const char *type = json_string_value(get(r, "model_type"));
+    const json_t *list = get(r, "architectures");
+    int i = 0;
+    if (!type)
+        return wrong(r, "model_type", "missing; is this the config.json of a model?");
+    while (i < N_ARCHS && strcmp(archs[i].type, type))
+        i++;
+    if (i == N_ARCHS)
+        return unsupported(r, "model_type", get(r, "model_type"),
+                           strstr(type, "moe") || strstr(type, "mixtral")
+                               ? "layers of experts (MoE) would be needed; llama, mistral and "
+                                 "qwen2 can be read"
+                               : "another architecture; llama, mistral and qwen2 can be read");
+    r->out->arch = (enum intra_hf_arch)i;
+    const char *name = json_string_value(json_array_get(list, 0));
+    if (list && (!name || strcmp(name, archs[i].architecture)))
+        return unsupported(r, "architectures", list,
+                           "only a causal language model (…ForCausalLM) has a place for its "
+                           "output layer");
+    if (get(r, "auto_map"))
+        return unsupported(r, "auto_map", get(r, "auto_map"),
+                           "the folder brings model code of its own, which is not run here");
+    if (get(r, "quantization_config"))
+        return unsupported(r, "quantization_config", get(r, "quantization_config"),
+                           "weights must be F32, F16 or BF16; dequantise and save the model first");
+    return NEB_OK;
+}
+
+static enum neb_status read_shape(struct reading *r) {
+    struct intra_model_config *m = &r->out->model;
+    NEB_TRY(get_int(r, "vocab_size", -1, &m->vocab));
+    NEB_TRY(get_int(r, "hidden_size", -1, &m->d_model));
+    NEB_TRY(get_int(r, "num_hidden_layers", -1, &m->n_layers));
+    NEB_TRY(get_int(r, "num_attention_heads", -1, &m->n_heads));
+    NEB_TRY(get_int(r, "num_key_value_heads", m->n_heads, &m->n_kv_heads));
+    NEB_TRY(get_int(r, "intermediate_size", -1, &m->d_ff));
+    NEB_TRY(get_int(r, "head_dim", 0, &m->head_dim));
+    if (!m->head_dim) {
+        if (m->d_model % m->n_heads)
+            return wrong(r, "head_dim",
+                         "missing, and hidden_size is no multiple of "
+                         "num_attention_heads");
+        m->head_dim = m->d_model / m->n_heads;
+    }
+    NEB_TRY(get_float(r, get(r, "rms_norm_eps"), "rms_norm_eps", 1e-6f, &m->norm_eps));
+    return get_bool(r, "tie_word_embeddings", false, &m->tied);
+}
+
+// Older files: rope_theta and rope_scaling. Newer ones: rope_parameters with both.
+static enum neb_status read_rope(struct reading *r) {
+    static const char *const keys[] = {"rope_scaling", "rope_parameters"};
+    const json_t *theta = get(r, "rope_theta");
+    for (int i = 0; i < 2; i++) {
+        const json_t *o = get(r, keys[i]), *type = json_object_get(o, "rope_type");
+        if (!o)
+            continue;
+        if (!json_is_object(o))
+            return wrong(r, keys[i], "an object or null is needed");
+        type = type ? type : json_object_get(o, "type");
+        if (type && (!json_is_string(type) || strcmp(json_string_value(type), "default")))
+            return unsupported(r, keys[i], o,
+                               "rotary positions must be plain (rope_type default); scaled ones "
+                               "would be needed");
+        const json_t *part = json_object_get(o, "partial_rotary_factor");
+        if (part && json_number_value(part) != 1)
+            return unsupported(r, keys[i], o, "rotation of a part of each head would be needed");
+        if (!type && json_object_get(o, "factor"))
+            return unsupported(r, keys[i], o, "scaled rotary positions would be needed");
+        theta = json_object_get(o, "rope_theta") ? json_object_get(o, "rope_theta") : theta;
+    }
+    const json_t *part = get(r, "partial_rotary_factor");
+    if (part && json_number_value(part) != 1)
+        return unsupported(r, "partial_rotary_factor", part,
+                           "rotation of a part of each head would be needed");
+    return get_float(r, theta, "rope_theta", 10000, &r->out->model.rope_theta);
+}
+
+static enum neb_status read_block(struct reading *r) {
+    static const char *const biases[] = {"attention_bias", "mlp_bias"};
+    const json_t *act = get(r, "hidden_act");
+    const char *name = json_string_value(act);
+    if (act && (!name || (strcmp(name, "silu") && strcmp(name, "swish"))))
+        return unsupported(r, "hidden_act", act, "the feed-forward layer is SwiGLU (silu)");
+    for (int i = 0; i < 2; i++) {
+        bool on;
+        NEB_TRY(get_bool(r, biases[i], false, &on));
+        if (on)
+            return unsupported(r, biases[i], get(r, biases[i]),
+                               "a bias on the output projections would be needed; only query, key "
+                               "and value can have one");
+    }
+    r->out->model.qkv_bias = r->out->arch == INTRA_HF_QWEN2;
+    return NEB_OK;
+}
+
+// The window of sliding attention, where a layer uses one. Sequences up to the window do not see it.
+static enum neb_status read_window(struct reading *r) {
+    bool used = r->out->arch == INTRA_HF_MISTRAL;
+    size_t i;
+    const json_t *layers = get(r, "layer_types"), *v;
+    if (r->out->arch == INTRA_HF_QWEN2)
+        NEB_TRY(get_bool(r, "use_sliding_window", false, &used));
+    for (i = 0; i < json_array_size(layers); i++) {
+        v = json_array_get(layers, i);
+        const char *type = json_is_string(v) ? json_string_value(v) : "";
+        if (!strcmp(type, "sliding_attention"))
+            used = true;
+        else if (strcmp(type, "full_attention"))
+            return unsupported(r, "layer_types", v, "another kind of attention would be needed");
+    }
+    r->out->window = 0;
+    if (!used || r->out->arch == INTRA_HF_LLAMA)
+        return NEB_OK;
+    v = json_object_get(r->root, "sliding_window");
+    if (!v && r->out->arch == INTRA_HF_MISTRAL) { // left out: the class's default
+        r->out->window = WINDOW_OF_MISTRAL;
+        return NEB_OK;
+    }
+    return get_int(r, "sliding_window", 0, &r->out->window);
+}
+
+static enum neb_status read_length(struct reading *r) {
+    struct intra_hf_config *c = r->out;
+    NEB_TRY(get_int(r, "max_position_embeddings", 2048, &c->max_positions));
+    c->model.max_seq = c->max_positions;
+    if (c->window && c->window < c->model.max_seq)
+        c->model.max_seq = c->window;
+    if (c->model.max_seq > 1 << 18) // what the rotary table of any head size allows
+        c->model.max_seq = 1 << 18;
+    return NEB_OK;
+}
+
+static enum neb_status read_all(struct reading *r) {
+    NEB_TRY(read_arch(r));
+    NEB_TRY(read_shape(r));
+    NEB_TRY(read_rope(r));
+    NEB_TRY(read_block(r));
+    NEB_TRY(read_window(r));
+    NEB_TRY(read_length(r));
+    r->out->bos = token_id(r, "bos_token_id");
+    r->out->eos = token_id(r, "eos_token_id");
+    enum neb_status st = intra_model_config_check(&r->out->model);
+    return st == NEB_OK ? st : neb_fail(st, "%s: this model cannot be built (see above)", r->file);
+}
+
+enum neb_status intra_hf_config_parse(const char *text, size_t len, const char *file,
+                                      struct intra_hf_config *out) {
+    json_error_t e;
+    *out = (struct intra_hf_config){.model.mask = KERN_MASK_CAUSAL};
+    json_t *root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &e);
+    if (!root)
+        return neb_fail(NEB_ERR_FORMAT, "%s:%d: %.160s", file, e.line, e.text);
+    struct reading r = {root, file, out};
+    enum neb_status st = json_is_object(root) ? read_all(&r) : wrong(&r, "file", "no JSON object");
+    json_decref(root);
+    return st;
+}
+
+enum neb_status intra_hf_config_read(const char *dir, struct intra_hf_config *out) {
+    char path[NEB_PATH_MAX];
+    struct neb_buf text = {0};
+    NEB_TRY(neb_path(path, sizeof path, dir, "config.json"));
+    if (!neb_fs_exists(path))
+        return neb_fail(NEB_ERR_NOT_FOUND,
+                        "%s: there is no config.json; a Hugging Face model folder is needed "
+                        "(config.json and *.safetensors)",
+                        dir);
+    enum neb_status st = neb_fs_read(path, INTRA_HF_JSON_MAX, &text);
+    if (st == NEB_OK)
+        st = intra_hf_config_parse((const char *)text.p, text.len, path, out);
+    neb_buf_free(&text);
+    return st;
+}
+
+// ---- writing ----------------------------------------------------------------------------------------------------
+
+// 1e-5f as 1e-05 and not as 9.99999975e-06: the shortest decimal that reads back as this float.
+static json_t *real(float f) {
+    char text[32];
+    int digits = 5;
+    do
+        snprintf(text, sizeof text, "%.*g", ++digits, (double)f);
+    while (digits < 9 && strtof(text, NULL) != f);
+    return json_real(strtod(text, NULL));
+}
+
+json_t *intra_hf_config_json(const struct intra_hf_config *c, const char *dtype) {
+    const struct intra_model_config *m = &c->model;
+    json_t *o = json_pack(
+        "{s:[s],s:s,s:s,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:o,s:o,s:b,s:s,s:b}", "architectures",
+        archs[c->arch].architecture, "model_type", archs[c->arch].type, "hidden_act", "silu",
+        "vocab_size", m->vocab, "hidden_size", m->d_model, "intermediate_size", m->d_ff,
+        "num_hidden_layers", m->n_layers, "num_attention_heads", m->n_heads, "num_key_value_heads",
+        m->n_kv_heads, "head_dim", m->head_dim, "max_position_embeddings", c->max_positions,
+        "rms_norm_eps", real(m->norm_eps), "rope_theta", real(m->rope_theta), "tie_word_embeddings",
+        m->tied, "torch_dtype", dtype, "use_cache", 1);
+    if (!o)
+        return NULL;
+    json_object_set_new(o, "bos_token_id", c->bos < 0 ? json_null() : json_integer(c->bos));
+    json_object_set_new(o, "eos_token_id", c->eos < 0 ? json_null() : json_integer(c->eos));
+    if (c->arch == INTRA_HF_QWEN2)
+        json_object_set_new(o, "use_sliding_window", json_boolean(c->window > 0));
+    if (c->arch == INTRA_HF_LLAMA) {
+        json_object_set_new(o, "attention_bias", json_false());
+        json_object_set_new(o, "mlp_bias", json_false());
+    } else {
+        json_object_set_new(o, "sliding_window", c->window ? json_integer(c->window) : json_null());
+    }
+    return o;
+}
+
+enum neb_status intra_hf_config_of_model(const struct intra_model_config *m,
+                                         struct intra_hf_config *out) {
+    if (m->mask != KERN_MASK_CAUSAL)
+        return neb_fail(NEB_ERR_UNSUPPORTED,
+                        "a model whose positions see what follows them is no causal language "
+                        "model; transformers has no class for it here");
+    *out = (struct intra_hf_config){.arch = m->qkv_bias ? INTRA_HF_QWEN2 : INTRA_HF_LLAMA,
+                                    .model = *m,
+                                    .max_positions = m->max_seq,
+                                    .bos = -1,
+                                    .eos = -1};
+    return NEB_OK;
+}
+
+enum neb_status intra_hf_config_same(const struct intra_hf_config *c,
+                                     const struct intra_model_config *m, const char *file) {
+    const struct {
+        const char *key;
+        double theirs, ours;
+    } all[] = {
+        {"vocab_size", c->model.vocab, m->vocab},
+        {"hidden_size", c->model.d_model, m->d_model},
+        {"num_hidden_layers", c->model.n_layers, m->n_layers},
+        {"num_attention_heads", c->model.n_heads, m->n_heads},
+        {"num_key_value_heads", c->model.n_kv_heads, m->n_kv_heads},
+        {"head_dim", c->model.head_dim, m->head_dim},
+        {"intermediate_size", c->model.d_ff, m->d_ff},
+        {"rope_theta", (double)c->model.rope_theta, (double)m->rope_theta},
+        {"rms_norm_eps", (double)c->model.norm_eps, (double)m->norm_eps},
+        {"tie_word_embeddings", c->model.tied, m->tied},
+        {"qkv bias", c->model.qkv_bias, m->qkv_bias},
+        {"causal", c->model.mask == KERN_MASK_CAUSAL, m->mask == KERN_MASK_CAUSAL},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (all[i].theirs != all[i].ours)
+            return neb_fail(NEB_ERR_INVALID, "%s: %s is %g, the checkpoint's is %g: another model",
+                            file, all[i].key, all[i].theirs, all[i].ours);
+    return NEB_OK;
+}

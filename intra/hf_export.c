@@ -1,0 +1,282 @@
+// A checkpoint into a folder. Sections are passed through in pieces: hashed as they are read, so that a damaged checkpoint is
+// noticed without reading it twice.
+#include "agent/base/log.h"
+#include "agent/base/sha256.h"
+#include "intra/hf.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { PIECE = 1 << 18 }; // elements
+
+struct exporting {
+    const struct intra_hf_export *e;
+    struct intra_ckpt *ckpt;
+    struct intra_model *m; // layout only
+    struct intra_hf_config config;
+    const struct intra_tensor **list; // (n) what is written, in order
+    int32_t n;
+    struct intra_st_writer *w;
+    uint64_t done, total; // bytes of the checkpoint
+    char aside[NEB_PATH_MAX];
+};
+
+static bool is_adapter(const struct intra_tensor *t) { return strstr(t->name, ".lora_") != NULL; }
+
+// ---- what is written --------------------------------------------------------------------------------------------
+
+static enum neb_status check_what(const struct exporting *x) {
+    bool lora = x->m->trainable.mode == INTRA_TRAIN_LORA;
+    if (lora && x->e->what == INTRA_HF_MODEL)
+        return neb_fail(NEB_ERR_STATE,
+                        "%s holds LoRA adapters: export them merged into the model, or alone as a "
+                        "PEFT folder",
+                        x->e->checkpoint);
+    if (!lora && x->e->what != INTRA_HF_MODEL)
+        return neb_fail(NEB_ERR_STATE, "%s holds no LoRA adapters: export the model as it is",
+                        x->e->checkpoint);
+    return NEB_OK;
+}
+
+static enum neb_status make_list(struct exporting *x) {
+    x->list = calloc((size_t)x->m->n_tensors, sizeof *x->list);
+    if (!x->list)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory exporting %s", x->e->checkpoint);
+    for (int32_t i = 0; i < x->m->n_tensors; i++) {
+        const struct intra_tensor *t = &x->m->tensors[i];
+        const struct intra_ckpt_section *s = intra_ckpt_find(x->ckpt, t->name);
+        if (!s || s->dtype != INTRA_F32 || s->rows != (uint64_t)t->rows ||
+            s->cols != (uint64_t)t->cols)
+            return neb_fail(NEB_ERR_FORMAT, "%s: %s is missing or of another shape",
+                            x->e->checkpoint, t->name);
+        if (is_adapter(t) == (x->e->what == INTRA_HF_ADAPTER)) {
+            x->list[x->n++] = t;
+            x->total += s->bytes;
+        }
+    }
+    return NEB_OK;
+}
+
+static bool is_vector(const struct intra_tensor *t) { // a bias or gain: one size in their files
+    size_t n = strlen(t->name);
+    return (n > 5 && !strcmp(t->name + n - 5, ".bias")) ||
+           (n > 11 && !strcmp(t->name + n - 11, "norm.weight"));
+}
+
+static enum neb_status open_writer(struct exporting *x) {
+    char(*names)[INTRA_ST_NAME_MAX + 1] = calloc((size_t)x->n, sizeof *names);
+    struct intra_st_spec *specs = calloc((size_t)x->n, sizeof *specs);
+    bool adapter = x->e->what == INTRA_HF_ADAPTER;
+    enum neb_status st = NEB_OK;
+    if (!names || !specs)
+        st = neb_fail(NEB_ERR_NOMEM, "out of memory exporting %s", x->e->checkpoint);
+    for (int32_t i = 0; i < x->n && st == NEB_OK; i++) {
+        const struct intra_tensor *t = x->list[i];
+        snprintf(names[i], sizeof names[i], "%s%s", adapter ? INTRA_HF_PEFT_PREFIX : "", t->name);
+        specs[i] = (struct intra_st_spec){
+            names[i], is_vector(t) ? 1 : 2, {(uint64_t)t->rows, (uint64_t)t->cols}};
+        if (specs[i].rank == 1)
+            specs[i].shape[0] = (uint64_t)t->cols;
+    }
+    if (st == NEB_OK)
+        st = intra_st_writer_create(x->aside, adapter ? "adapter_model" : "model", specs, x->n,
+                                    x->e->dtype, adapter ? 0 : x->e->shard_bytes, &x->w);
+    free(specs);
+    free(names);
+    return st;
+}
+
+// ---- values -----------------------------------------------------------------------------------------------------
+
+static void drop_pages(const void *p, size_t bytes) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)p, from = at / page * page;
+    madvise((void *)from, at + bytes - from, MADV_DONTNEED);
+}
+
+static const struct intra_tensor *adapter_of(const struct exporting *x,
+                                             const struct intra_tensor *t, const char *which) {
+    char name[128];
+    size_t n = strlen(t->name), k = strlen(".weight");
+    if (n < k || strcmp(t->name + n - k, ".weight"))
+        return NULL;
+    snprintf(name, sizeof name, "%.*s.lora_%s.weight", (int)(n - k), t->name, which);
+    return intra_model_find(x->m, name);
+}
+
+// Digest of a small section that is used whole (adapters).
+static enum neb_status verified(const struct exporting *x, const struct intra_tensor *t,
+                                const float **out) {
+    uint8_t got[32];
+    const struct intra_ckpt_section *s = intra_ckpt_find(x->ckpt, t->name);
+    *out = intra_ckpt_data(x->ckpt, s);
+    neb_sha256(*out, s->bytes, got);
+    return memcmp(got, s->sha256, sizeof got)
+               ? neb_fail(NEB_ERR_CORRUPT, "checkpoint %s: section '%s': digest does not match",
+                          x->e->checkpoint, s->name)
+               : NEB_OK;
+}
+
+// Rows [row, row + rows) of W + alpha / r * B A, in buf.
+static void merge_rows(const struct exporting *x, const struct intra_tensor *t, const float *w,
+                       const float *a, const float *b, int32_t row, int32_t rows, float *buf) {
+    struct kern *K = x->e->K;
+    int rank = x->m->trainable.lora_rank;
+    size_t at = (size_t)row * (size_t)t->cols;
+    memcpy(buf, w + at, sizeof *buf * (size_t)rows * (size_t)t->cols);
+    K->ops->gemm(K, KERN_N, KERN_N, rows, t->cols, rank, x->m->trainable.lora_alpha / (float)rank,
+                 b + (size_t)row * (size_t)rank, rank, a, t->cols, 1, buf, t->cols);
+}
+
+static enum neb_status copy_tensor(struct exporting *x, const struct intra_tensor *t) {
+    enum neb_status st = NEB_OK;
+    const struct intra_ckpt_section *s = intra_ckpt_find(x->ckpt, t->name);
+    const struct intra_tensor *ta = adapter_of(x, t, "A"), *tb = adapter_of(x, t, "B");
+    const float *w = intra_ckpt_data(x->ckpt, s), *a = NULL, *b = NULL;
+    int32_t step = PIECE / t->cols > 0 ? PIECE / t->cols : 1;
+    struct neb_sha256 *sha = NULL;
+    float *buf = NULL;
+    uint8_t got[32];
+    NEB_TRY_GOTO(neb_sha256_create(&sha), out);
+    if (ta) {
+        NEB_TRY_GOTO(verified(x, ta, &a), out);
+        NEB_TRY_GOTO(verified(x, tb, &b), out);
+        if (!(buf = malloc(sizeof *buf * (size_t)step * (size_t)t->cols))) {
+            st = neb_fail(NEB_ERR_NOMEM, "out of memory exporting %s", t->name);
+            goto out;
+        }
+    }
+    for (int32_t row = 0; row < t->rows; row += step) {
+        int32_t rows = t->rows - row < step ? t->rows - row : step;
+        size_t at = (size_t)row * (size_t)t->cols, n = (size_t)rows * (size_t)t->cols;
+        neb_sha256_add(sha, w + at, n * sizeof *w);
+        if (ta)
+            merge_rows(x, t, w, a, b, row, rows, buf);
+        NEB_TRY_GOTO(intra_st_writer_add(x->w, ta ? buf : w + at, n), out);
+        drop_pages(w + at, n * sizeof *w);
+    }
+    neb_sha256_finish(sha, got);
+    if (memcmp(got, s->sha256, sizeof got))
+        st = neb_fail(NEB_ERR_CORRUPT,
+                      "checkpoint %s: section '%s': digest does not match; use an older one",
+                      x->e->checkpoint, s->name);
+    x->done += s->bytes;
+    if (x->e->progress)
+        x->e->progress(x->e->user, x->done, x->total);
+out:
+    free(buf);
+    neb_sha256_destroy(&sha);
+    return st;
+}
+
+// ---- the files beside the weights -------------------------------------------------------------------------------
+
+// What transformers needs to read our SentencePiece vocabulary, with no token put before or after a text, as here. Its class
+// LlamaTokenizer rebuilds the vocabulary as BPE and merges spaces (5.23: a third of texts differ, with unigram nearly all);
+// SentencePieceBackend asks SentencePiece itself. Versions before 5 have the latter as the slow LlamaTokenizer, legacy=True.
+static enum neb_status write_tokenizer(const struct exporting *x, struct intra_hf_special *ids) {
+    char to[NEB_PATH_MAX];
+    *ids = (struct intra_hf_special){.bos = -1, .eos = -1, .unk = -1, .pad = -1};
+    if (!x->e->tokenizer) {
+        neb_warn("no tokenizer.model: the folder holds the model alone, and its users need to know "
+                 "its vocabulary");
+        return NEB_OK;
+    }
+    NEB_TRY(intra_hf_special_ids(x->e->tokenizer, ids));
+    if (ids->vocab > x->m->c.vocab)
+        return neb_fail(NEB_ERR_INVALID, "%s has %d pieces, the model %d: not its vocabulary",
+                        x->e->tokenizer, ids->vocab, x->m->c.vocab);
+    NEB_TRY(neb_path(to, sizeof to, x->aside, "tokenizer.model"));
+    NEB_TRY(intra_hf_copy(x->e->tokenizer, to));
+    json_t *o = json_pack("{s:s,s:b,s:b,s:b,s:i}", "tokenizer_class", "SentencePieceBackend",
+                          "add_bos_token", 0, "add_eos_token", 0, "legacy", 1, "model_max_length",
+                          x->m->c.max_seq);
+    const struct {
+        const char *key, *text;
+    } tokens[] = {
+        {"bos_token", ids->bos_text}, {"eos_token", ids->eos_text}, {"unk_token", ids->unk_text}};
+    for (size_t i = 0; i < 3; i++)
+        json_object_set_new(o, tokens[i].key,
+                            *tokens[i].text ? json_string(tokens[i].text) : json_null());
+    return intra_hf_write_json(x->aside, "tokenizer_config.json", o);
+}
+
+static bool has_tokenizer(const struct exporting *x) {
+    static const char *const names[] = {"tokenizer.model", "tokenizer.json", "vocab.json"};
+    char path[NEB_PATH_MAX];
+    bool found = false;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        found = found ||
+                (neb_path(path, sizeof path, x->aside, names[i]) == NEB_OK && neb_fs_exists(path));
+    return found;
+}
+
+// config.json of `like`, with our type of numbers; all else that it says (token ids, longest sequence) stays true.
+static enum neb_status write_config_like(struct exporting *x, const char *dtype) {
+    char path[NEB_PATH_MAX];
+    json_error_t e;
+    NEB_TRY(intra_hf_config_read(x->e->like, &x->config));
+    NEB_TRY(neb_path(path, sizeof path, x->e->like, "config.json"));
+    NEB_TRY(intra_hf_config_same(&x->config, &x->m->c, path));
+    NEB_TRY(intra_hf_copy_files(x->e->like, x->aside));
+    if (!has_tokenizer(x)) {
+        struct intra_hf_special ids;
+        NEB_TRY(write_tokenizer(x, &ids));
+    }
+    json_t *o = json_load_file(path, JSON_REJECT_DUPLICATES, &e);
+    if (!o)
+        return neb_fail(NEB_ERR_FORMAT, "%s:%d: %.160s", path, e.line, e.text);
+    json_object_set_new(o, json_object_get(o, "dtype") ? "dtype" : "torch_dtype",
+                        json_string(dtype));
+    return intra_hf_write_json(x->aside, "config.json", o);
+}
+
+static enum neb_status write_config(struct exporting *x) {
+    const char *dtype = x->e->dtype == INTRA_ST_F32 ? "float32" : "bfloat16";
+    struct intra_hf_special ids;
+    if (x->e->what == INTRA_HF_ADAPTER)
+        return intra_hf_write_json(x->aside, "adapter_config.json",
+                                   intra_hf_peft_json(&x->m->trainable, x->e->like));
+    if (x->e->like)
+        return write_config_like(x, dtype);
+    NEB_TRY(intra_hf_config_of_model(&x->m->c, &x->config));
+    NEB_TRY(write_tokenizer(x, &ids));
+    x->config.bos = ids.bos;
+    x->config.eos = ids.eos;
+    return intra_hf_write_json(x->aside, "config.json", intra_hf_config_json(&x->config, dtype));
+}
+
+// ---- the folder -------------------------------------------------------------------------------------------------
+
+static enum neb_status write_folder(struct exporting *x) {
+    NEB_TRY(write_config(x));
+    NEB_TRY(open_writer(x));
+    for (int32_t i = 0; i < x->n; i++)
+        NEB_TRY(copy_tensor(x, x->list[i]));
+    NEB_TRY(intra_st_writer_commit(x->w));
+    return intra_hf_rename(x->aside, x->e->dir);
+}
+
+enum neb_status intra_hf_export(const struct intra_hf_export *e, struct intra_hf_exported *out) {
+    enum neb_status st = NEB_OK;
+    struct exporting x = {.e = e};
+    *out = (struct intra_hf_exported){0};
+    NEB_TRY_GOTO(intra_ckpt_open(e->checkpoint, false, &x.ckpt), out);
+    NEB_TRY_GOTO(intra_hf_layout(x.ckpt, &x.m), out);
+    NEB_TRY_GOTO(check_what(&x), out);
+    NEB_TRY_GOTO(make_list(&x), out);
+    NEB_TRY_GOTO(intra_hf_aside(e->dir, x.aside, sizeof x.aside), out);
+    st = write_folder(&x);
+    if (st != NEB_OK && neb_fs_remove_tree(x.aside) != NEB_OK)
+        neb_warn("%s is left over; remove it", x.aside);
+    for (int32_t i = 0; i < x.n; i++)
+        out->params += intra_tensor_size(x.list[i]);
+    out->shards = x.w ? intra_st_writer_shards(x.w) : 0;
+out:
+    intra_st_writer_destroy(&x.w);
+    free(x.list);
+    intra_model_destroy(&x.m);
+    intra_ckpt_close(&x.ckpt);
+    return st;
+}

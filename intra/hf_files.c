@@ -1,0 +1,127 @@
+// What import and export share: copies of small files, the folder made aside, and the model description of a checkpoint.
+#include "agent/base/sha256.h"
+#include "intra/hf.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { FILE_BYTES_MAX = 256 << 20 };
+
+const char *const intra_hf_files[] = {"config.json",
+                                      "generation_config.json",
+                                      "tokenizer.json",
+                                      "tokenizer_config.json",
+                                      "tokenizer.model",
+                                      "special_tokens_map.json",
+                                      "added_tokens.json",
+                                      "vocab.json",
+                                      "chat_template.jinja",
+                                      "merges.txt",
+                                      NULL};
+
+enum neb_status intra_hf_copy(const char *from, const char *to) {
+    struct neb_buf b = {0};
+    enum neb_status st = neb_fs_read(from, FILE_BYTES_MAX, &b);
+    if (st == NEB_OK)
+        st = neb_fs_write(to, b.p, b.len, 0644);
+    neb_buf_free(&b);
+    return st;
+}
+
+enum neb_status intra_hf_copy_files(const char *from, const char *to) {
+    for (const char *const *name = intra_hf_files; *name; name++) {
+        char a[NEB_PATH_MAX], b[NEB_PATH_MAX];
+        NEB_TRY(neb_path(a, sizeof a, from, *name));
+        NEB_TRY(neb_path(b, sizeof b, to, *name));
+        if (neb_fs_exists(a))
+            NEB_TRY(intra_hf_copy(a, b));
+    }
+    return NEB_OK;
+}
+
+enum neb_status intra_hf_write_json(const char *dir, const char *name, json_t *take) {
+    char path[NEB_PATH_MAX];
+    // Nine digits give every fp32 back.
+    char *text = take ? json_dumps(take, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
+    json_decref(take);
+    enum neb_status st = neb_path(path, sizeof path, dir, name);
+    if (st == NEB_OK)
+        st = text ? neb_fs_write(path, text, strlen(text), 0644)
+                  : neb_fail(NEB_ERR_NOMEM, "out of memory writing %s", path);
+    free(text);
+    return st;
+}
+
+enum neb_status intra_hf_aside(const char *dir, char *aside, size_t cap) {
+    size_t n = strlen(dir);
+    while (n > 1 && dir[n - 1] == '/') // "out/" is out
+        n--;
+    if (n == 0 || n + sizeof ".partial" > cap)
+        return neb_fail(NEB_ERR_LIMIT, "path empty or too long: %s", dir);
+    snprintf(aside, cap, "%.*s", (int)n, dir);
+    struct stat info;
+    if (lstat(aside, &info) == 0)
+        return neb_fail(NEB_ERR_EXISTS, "%s is already there; name a new folder, or remove it",
+                        aside);
+    memcpy(aside + n, ".partial", sizeof ".partial");
+    NEB_TRY(neb_fs_remove_tree(aside)); // left by one that was killed
+    return neb_fs_mkdirs(aside, 0755);
+}
+
+enum neb_status intra_hf_rename(const char *aside, const char *dir) {
+    char parent[NEB_PATH_MAX];
+    NEB_TRY(neb_fs_sync_dir(aside));
+    NEB_TRY(neb_path(parent, sizeof parent, aside, ".."));
+    char to[NEB_PATH_MAX];
+    snprintf(to, sizeof to, "%.*s", (int)(strlen(aside) - strlen(".partial")), aside);
+    // A file, or a folder with something in it, that came meanwhile stays: rename refuses.
+    if (rename(aside, to) != 0)
+        return neb_fail_errno("cannot rename %s to %s", aside, dir);
+    snprintf(parent, sizeof parent, "%.*s/..", NEB_PATH_MAX - 4, to);
+    return neb_fs_sync_dir(parent);
+}
+
+// The section "model.config" as intra_model_save() writes it: intra_model_load() would read all parameters too.
+// tests/unit/test_hf.c compares the two.
+enum neb_status intra_hf_layout(const struct intra_ckpt *k, struct intra_model **out) {
+    const struct intra_ckpt_section *s = intra_ckpt_find(k, "model.config");
+    int32_t v[16];
+    if (!s)
+        return neb_fail(NEB_ERR_NOT_FOUND, "%s holds no model", intra_ckpt_path(k));
+    uint8_t got[32];
+    neb_sha256(intra_ckpt_data(k, s), s->bytes, got);
+    if (memcmp(got, s->sha256, sizeof got))
+        return neb_fail(NEB_ERR_CORRUPT, "checkpoint %s: section '%s': digest does not match",
+                        intra_ckpt_path(k), s->name);
+    struct neb_rd r = neb_rd_make(intra_ckpt_data(k, s), s->bytes);
+    for (size_t i = 0; i < 16; i++)
+        v[i] = (int32_t)neb_rd_u32(&r);
+    struct intra_model_config c = {.vocab = v[0],
+                                   .d_model = v[1],
+                                   .n_layers = v[2],
+                                   .n_heads = v[3],
+                                   .n_kv_heads = v[4],
+                                   .head_dim = v[5],
+                                   .d_ff = v[6],
+                                   .max_seq = v[7],
+                                   .tied = v[8] == 1,
+                                   .qkv_bias = v[9] == 1,
+                                   .mask = KERN_MASK_CAUSAL,
+                                   .rope_theta = neb_rd_f32(&r),
+                                   .norm_eps = neb_rd_f32(&r)};
+    struct intra_trainable t = {.lora_rank = v[12],
+                                .lora_alpha = neb_rd_f32(&r),
+                                .lora_targets = (uint32_t)v[13],
+                                .last_layers = v[14],
+                                .freeze_embeddings = v[15] == 1};
+    bool flags = !((v[8] | v[9] | v[15]) & ~1);
+    if (!neb_rd_done(&r) || !flags || v[10] < 0 || v[10] > KERN_MASK_PREFIX || v[11] < 0 ||
+        v[11] > INTRA_TRAIN_LAST_LAYERS)
+        return neb_fail(NEB_ERR_FORMAT, "%s: malformed model description", intra_ckpt_path(k));
+    c.mask = (enum kern_mask)v[10];
+    t.mode = (enum intra_trainable_mode)v[11];
+    return intra_model_layout(&c, &t, out);
+}

@@ -1,0 +1,247 @@
+// A folder into a checkpoint: everything that can be refused is, before the first tensor is read.
+#include "agent/base/log.h"
+#include "intra/hf.h"
+#include "intra/trainer.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    LOOK = 4096,
+    DROP = 1 << 22
+}; // elements looked at in one go; after which pages are given back
+
+struct importing {
+    const struct intra_hf_import *i;
+    struct intra_hf_imported *out;
+    struct intra_st *base, *adapter; // adapter NULL: none
+    struct intra_model *m;           // layout only
+    uint64_t done, total;            // bytes
+    char aside[NEB_PATH_MAX];
+};
+
+// ---- names and shapes -------------------------------------------------------------------------------------------
+
+// Where tensor t of the model is kept; NULL: nowhere.
+static const struct intra_st_tensor *source(const struct importing *p, const struct intra_tensor *t,
+                                            const struct intra_st **file) {
+    char name[INTRA_ST_NAME_MAX + 1];
+    bool lora = strstr(t->name, ".lora_") != NULL;
+    snprintf(name, sizeof name, "%s%s", lora ? INTRA_HF_PEFT_PREFIX : "", t->name);
+    *file = lora ? p->adapter : p->base;
+    return intra_st_find(*file, name);
+}
+
+static bool same_shape(const struct intra_st_tensor *f, const struct intra_tensor *t) {
+    bool vector = f->rank == 1 && t->rows == 1 && f->shape[0] == (uint64_t)t->cols;
+    return vector ||
+           (f->rank == 2 && f->shape[0] == (uint64_t)t->rows && f->shape[1] == (uint64_t)t->cols);
+}
+
+static enum neb_status check_wanted(struct importing *p) {
+    for (int32_t i = 0; i < p->m->n_tensors; i++) {
+        const struct intra_tensor *t = &p->m->tensors[i];
+        const struct intra_st *file;
+        const struct intra_st_tensor *f = source(p, t, &file);
+        if (!f)
+            return neb_fail(NEB_ERR_FORMAT,
+                            "%s: tensor '%s' is missing; fetch the folder again, or see whether "
+                            "its config.json is of these weights",
+                            strstr(t->name, ".lora_") ? p->i->adapter : p->i->dir, t->name);
+        if (!same_shape(f, t))
+            return neb_fail(NEB_ERR_FORMAT,
+                            "%s: tensor '%s' has %d sizes (%" PRIu64 ", %" PRIu64
+                            "), its config needs (%d, %d); see whether the two belong together",
+                            intra_st_file(file, f), f->name, f->rank, f->rank > 0 ? f->shape[0] : 0,
+                            f->rank > 1 ? f->shape[1] : 0, t->rows, t->cols);
+        if (f->dtype > INTRA_ST_BF16)
+            return intra_st_read(file, f, 0, 0, NULL); // says why
+        p->total += f->bytes;
+        p->out->params += intra_tensor_size(t);
+    }
+    return NEB_OK;
+}
+
+// Some folders keep the output weight although it is the embedding. If the two differ, "tied" is not true.
+static enum neb_status check_tied(const struct importing *p) {
+    float a[LOOK], b[LOOK];
+    const struct intra_st_tensor *head = intra_st_find(p->base, "lm_head.weight"),
+                                 *embed = intra_st_find(p->base, p->m->embed->name);
+    bool same = head->elements == embed->elements;
+    for (uint64_t at = 0; same && at < head->elements; at += LOOK) {
+        uint64_t n = head->elements - at < LOOK ? head->elements - at : LOOK;
+        NEB_TRY(intra_st_read(p->base, head, at, n, a));
+        NEB_TRY(intra_st_read(p->base, embed, at, n, b));
+        same = memcmp(a, b, n * sizeof *a) == 0;
+    }
+    intra_st_drop(p->base, head);
+    intra_st_drop(p->base, embed);
+    return same ? NEB_OK
+                : neb_fail(NEB_ERR_FORMAT,
+                           "%s: lm_head.weight is not the embedding, but config.json says "
+                           "tie_word_embeddings: true; correct whichever is wrong",
+                           p->i->dir);
+}
+
+// A tensor that nobody asked for would change the model's answers: better no import than a wrong one.
+static enum neb_status check_left_over(const struct importing *p) {
+    static const char inv_freq[] =
+        ".rotary_emb.inv_freq"; // old folders keep this table: it follows from rope_theta
+    for (int32_t i = 0; i < intra_st_count(p->base); i++) {
+        const struct intra_st_tensor *f = intra_st_at(p->base, i);
+        size_t n = strlen(f->name), k = sizeof inv_freq - 1;
+        const struct intra_tensor *t = intra_model_find(p->m, f->name);
+        if ((t && !strstr(t->name, ".lora_")) || (n > k && !strcmp(f->name + n - k, inv_freq)))
+            continue;
+        if (!strcmp(f->name, "lm_head.weight") && p->m->c.tied)
+            NEB_TRY(check_tied(p));
+        else
+            return neb_fail(NEB_ERR_UNSUPPORTED,
+                            "%s: this transformer has no place for tensor '%s'",
+                            intra_st_file(p->base, f), f->name);
+    }
+    for (int32_t i = 0; p->adapter && i < intra_st_count(p->adapter); i++) {
+        const char *name = intra_st_at(p->adapter, i)->name;
+        size_t k = strlen(INTRA_HF_PEFT_PREFIX);
+        bool ours = !strncmp(name, INTRA_HF_PEFT_PREFIX, k) && strstr(name + k, ".lora_");
+        if (!ours || !intra_model_find(p->m, name + k))
+            return neb_fail(NEB_ERR_UNSUPPORTED,
+                            "%s: adapter '%s' is on no layer of target_modules here", p->i->adapter,
+                            name);
+    }
+    return NEB_OK;
+}
+
+// ---- values -----------------------------------------------------------------------------------------------------
+
+static enum neb_status check_finite(const struct intra_st *file, const struct intra_st_tensor *f,
+                                    uint64_t at, const float *x, uint64_t n) {
+    for (uint64_t i = 0; i < n; i++)
+        if (!isfinite(x[i]))
+            return neb_fail(NEB_ERR_FORMAT,
+                            "%s: tensor '%s' holds %g at element %" PRIu64
+                            "; such a model cannot be used",
+                            intra_st_file(file, f), f->name, (double)x[i], at + i);
+    return NEB_OK;
+}
+
+// F32 goes from the mapped file to the checkpoint as it lies; 16 bits are converted in a buffer of the tensor's size.
+static enum neb_status copy_tensor(struct importing *p, struct intra_ckpt_writer *w,
+                                   const struct intra_tensor *t) {
+    enum neb_status st = NEB_OK;
+    const struct intra_st *file;
+    const struct intra_st_tensor *f = source(p, t, &file);
+    float look[LOOK], *all = NULL;
+    if (f->dtype != INTRA_ST_F32 && !(all = malloc(f->elements * sizeof *all)))
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for tensor '%s' of %" PRIu64 " elements",
+                        f->name, f->elements);
+    for (uint64_t at = 0; at < f->elements; at += LOOK) {
+        uint64_t n = f->elements - at < LOOK ? f->elements - at : LOOK;
+        float *x = all ? all + at : look;
+        NEB_TRY_GOTO(intra_st_read(file, f, at, n, x), out);
+        NEB_TRY_GOTO(check_finite(file, f, at, x, n), out);
+        if (all && at % DROP == 0) // the file's pages are not needed any more
+            intra_st_drop(file, f);
+    }
+    st = intra_ckpt_add(w, t->name, INTRA_F32, (uint64_t)t->rows, (uint64_t)t->cols,
+                        all ? all : intra_st_data(file, f));
+    intra_st_drop(file, f);
+    p->done += f->bytes;
+    if (p->i->progress)
+        p->i->progress(p->i->user, p->done, p->total);
+out:
+    free(all);
+    return st;
+}
+
+static enum neb_status write_checkpoint(struct importing *p) {
+    enum neb_status st = NEB_OK;
+    char path[NEB_PATH_MAX];
+    struct intra_ckpt_writer *w = NULL;
+    // A model without tensors writes its description only; its tensors follow one by one.
+    const struct intra_model shell = {.c = p->m->c, .trainable = p->m->trainable};
+    NEB_TRY(neb_path(path, sizeof path, p->aside, "model.ckpt"));
+    NEB_TRY(intra_ckpt_create(path, &w));
+    NEB_TRY_GOTO(intra_model_save(&shell, w), out);
+    for (int32_t i = 0; i < p->m->n_tensors; i++)
+        NEB_TRY_GOTO(copy_tensor(p, w, &p->m->tensors[i]), out);
+    st = intra_ckpt_commit(w);
+out:
+    intra_ckpt_writer_destroy(&w);
+    return st;
+}
+
+// ---- the folder -------------------------------------------------------------------------------------------------
+
+static enum neb_status open_all(struct importing *p) {
+    const struct intra_hf_import *i = p->i;
+    struct intra_hf_config *c = &p->out->config;
+    NEB_TRY(intra_hf_config_read(i->dir, c));
+    if (i->max_seq && c->window && i->max_seq > c->window)
+        return neb_fail(NEB_ERR_UNSUPPORTED,
+                        "%s: sequences of %d tokens would need sliding-window attention beyond %d; "
+                        "import it for sequences up to there",
+                        i->dir, i->max_seq, c->window);
+    if (i->max_seq)
+        c->model.max_seq = i->max_seq;
+    p->out->trainable = (struct intra_trainable){.mode = INTRA_TRAIN_FULL};
+    if (i->adapter)
+        NEB_TRY(intra_hf_peft_read(i->adapter, &p->out->trainable));
+    NEB_TRY(intra_model_layout(&c->model, &p->out->trainable, &p->m));
+    NEB_TRY(intra_st_open_dir(i->dir, "model", &p->base));
+    if (i->adapter)
+        NEB_TRY(intra_st_open_dir(i->adapter, "adapter_model", &p->adapter));
+    NEB_TRY(check_wanted(p));
+    return check_left_over(p);
+}
+
+static enum neb_status copy_files(struct importing *p) {
+    char hf[NEB_PATH_MAX], from[NEB_PATH_MAX], to[NEB_PATH_MAX];
+    struct intra_hf_special special;
+    NEB_TRY(neb_path(hf, sizeof hf, p->aside, "hf"));
+    NEB_TRY(neb_fs_mkdirs(hf, 0755));
+    NEB_TRY(intra_hf_copy_files(p->i->dir, hf));
+    NEB_TRY(neb_path(from, sizeof from, p->i->dir, "tokenizer.model"));
+    NEB_TRY(neb_path(to, sizeof to, p->aside, "tokenizer.model"));
+    p->out->tokenizer = neb_fs_exists(from);
+    if (!p->out->tokenizer) {
+        neb_warn("%s has no SentencePiece tokenizer.model: the weights are imported, but text must "
+                 "be tokenised elsewhere (with its tokenizer.json), and corpora built from there",
+                 p->i->dir);
+        return NEB_OK;
+    }
+    NEB_TRY(intra_hf_copy(from, to));
+    NEB_TRY(intra_hf_special_ids(to, &special));
+    if (special.vocab > p->m->c.vocab)
+        return neb_fail(NEB_ERR_FORMAT,
+                        "%s has %d pieces, the model %d: not this model's vocabulary; remove it to "
+                        "import the weights alone",
+                        from, special.vocab, p->m->c.vocab);
+    if (p->out->config.eos >= 0 && special.eos != p->out->config.eos)
+        neb_warn("%s ends documents with id %d, config.json with %d: text of this program is "
+                 "tokenised by the former",
+                 from, special.eos, p->out->config.eos);
+    return NEB_OK;
+}
+
+enum neb_status intra_hf_import(const struct intra_hf_import *i, struct intra_hf_imported *out) {
+    enum neb_status st = NEB_OK;
+    struct importing p = {.i = i, .out = out};
+    *out = (struct intra_hf_imported){0};
+    NEB_TRY_GOTO(open_all(&p), out);
+    NEB_TRY_GOTO(intra_hf_aside(i->out, p.aside, sizeof p.aside), out);
+    st = copy_files(&p);
+    if (st == NEB_OK)
+        st = write_checkpoint(&p);
+    if (st == NEB_OK)
+        st = intra_hf_rename(p.aside, i->out);
+    if (st != NEB_OK && neb_fs_remove_tree(p.aside) != NEB_OK)
+        neb_warn("%s is left over; remove it", p.aside);
+out:
+    intra_st_close(&p.adapter);
+    intra_st_close(&p.base);
+    intra_model_destroy(&p.m);
+    return st;
+}

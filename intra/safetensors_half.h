@@ -1,0 +1,34 @@
+// The two 16-bit floats of safetensors files, bit by bit: exact, and the same on every compiler.
+#ifndef INTRA_SAFETENSORS_HALF_H
+#define INTRA_SAFETENSORS_HALF_H
+#include <stdint.h>
+#include <string.h>
+
+static inline float intra_f32_of_bits(uint32_t b) {
+    float f;
+    memcpy(&f, &b, sizeof f);
+    return f;
+}
+
+static inline float intra_f32_of_bf16(uint16_t h) { return intra_f32_of_bits((uint32_t)h << 16); }
+
+// To nearest, ties to even. NaN keeps its sign and stays NaN (its payload may be all in the bits that are cut).
+static inline uint16_t intra_bf16_of_f32(float f) {
+    uint32_t b;
+    memcpy(&b, &f, sizeof b);
+    if ((b & 0x7fffffff) > 0x7f800000)
+        return (uint16_t)(b >> 16 | 0x40);
+    return (uint16_t)((b + 0x7fff + (b >> 16 & 1)) >> 16);
+}
+
+static inline float intra_f32_of_f16(uint16_t h) {
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, e = h >> 10 & 31, m = h & 0x3ff;
+    if (e == 31) // infinite or NaN
+        return intra_f32_of_bits(sign | 0x7f800000 | m << 13);
+    if (e)
+        return intra_f32_of_bits(sign | (e + 112) << 23 | m << 13);
+    float small = (float)m * 0x1p-24f; // subnormal or zero: exact in fp32
+    return sign ? -small : small;
+}
+
+#endif

@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# From a run to a Hugging Face folder and back: the same losses, a job that starts from it, adapters alone and merged. And
+# what is in the way of an import or export: refused, with nothing half-written.
+. "$(dirname "$0")/lib.sh"
+make_corpus
+make_job "$T/job.yaml"
+
+score() { "$nebula" eval "$1" --corpus "$T/corpus" --windows 8 --json "${@:2}" | jq -r 'select(.source == "mean").loss'; }
+near() { awk -v a="$1" -v b="$2" -v d="$3" 'BEGIN { exit !(a - b < d && b - a < d) }' || fail "$4: $1 against $2"; }
+run() { # NAME options…
+    timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 20 --out "$T/$1" "${@:2}" >"$T/$1.log" 2>&1 || fail "$1: $(tail -n 3 "$T/$1.log")"
+}
+
+run first
+"$nebula" export "$T/first/checkpoint" "$T/hf" --shard-size 200K >"$T/export.log" 2>&1 || fail "export: $(cat "$T/export.log")"
+for f in config.json tokenizer.model tokenizer_config.json model.safetensors.index.json model-00001-of-00003.safetensors; do
+    [[ -s $T/hf/$f ]] || fail "the folder lacks $f: $(ls "$T/hf")"
+done
+jq -e '.model_type == "llama" and .hidden_size == 64 and .num_key_value_heads == 2 and .tie_word_embeddings and .vocab_size == 512
+       and .eos_token_id == 2 and .rope_theta == 10000' "$T/hf/config.json" >/dev/null || fail "config.json: $(cat "$T/hf/config.json")"
+"$nebula" import "$T/hf" --out "$T/back" >"$T/import.log" 2>&1 || fail "import: $(cat "$T/import.log")"
+near "$(score "$T/first/checkpoint")" "$(score "$T/back")" 1e-9 "loss after the way there and back"
+[[ $("$nebula" generate "$T/back" --prompt "This License" --tokens 8) == "This License"* ]] || fail "generate from an imported folder"
+
+# A job starts from it, and need not say its shape again; it begins where the first one ended.
+sed "s|^model: .*|model: {init: $T/back}|" "$T/job.yaml" >"$T/next.yaml"
+timeout 60 "$nebula" check "$T/next.yaml" >"$T/check.log" 2>&1 || fail "check: $(cat "$T/check.log")"
+timeout 120 "$nebula" pretrain "$T/next.yaml" --local 2 --steps 20 --set optim.warmup=20 --out "$T/next" >"$T/next.log" 2>&1 || fail "next: $(tail -n 3 "$T/next.log")"
+digests_equal "$T/next"
+[[ $(summary '.clusters[0].loss_first < 5.5' "$T/next") == true && $(summary '.clusters[0].loss_first > 5.9' "$T/first") == true ]] ||
+    fail "first losses: $(summary '.clusters[0].loss_first' "$T/first"), then $(summary '.clusters[0].loss_first' "$T/next")"
+
+# Adapters: merged they give the loss of the model with its adapters; as a PEFT folder they come back.
+run lora --set trainable=lora --set trainable.rank=4 --set "init_from=$T/first/checkpoint/model.ckpt" --set optim.lr=0.03
+"$nebula" export "$T/lora/checkpoint" "$T/merged" --merge-lora --like "$T/hf" >/dev/null 2>&1 || fail "export --merge-lora"
+"$nebula" export "$T/lora/checkpoint" "$T/adapter" --adapter >/dev/null 2>&1 || fail "export --adapter"
+"$nebula" import "$T/merged" --out "$T/merged-back" >/dev/null 2>&1 || fail "import of the merged model"
+"$nebula" import "$T/hf" --adapter "$T/adapter" --out "$T/lora-back" >/dev/null 2>&1 || fail "import --adapter"
+near "$(score "$T/lora/checkpoint")" "$(score "$T/merged-back")" 1e-5 "merged"
+near "$(score "$T/lora/checkpoint")" "$(score "$T/lora-back")" 1e-9 "adapter"
+
+refused() { # STATUS TEXT command…: fails so, and leaves nothing
+    local status=$1 text=$2 rc=0
+    shift 2
+    timeout 60 "$nebula" "$@" >"$T/refused.log" 2>&1 || rc=$?
+    [[ $rc == "$status" ]] || fail "$*: status $rc, expected $status: $(cat "$T/refused.log")"
+    grep -qF -- "$text" "$T/refused.log" || fail "$*: no '$text': $(cat "$T/refused.log")"
+    [[ ! -e $T/no && ! -e $T/no.partial ]] || fail "$*: left something behind"
+}
+refused 2 "Usage" import "$T/hf"
+refused 2 "--dtype" export "$T/back" "$T/no" --dtype fp8
+refused 1 "already there" import "$T/hf" --out "$T/back"
+refused 1 "already there" export "$T/back" "$T/hf"
+refused 1 "there is no config.json" import "$T/text" --out "$T/no"
+refused 1 "merged into the model, or alone" export "$T/lora/checkpoint" "$T/no"
+refused 1 "no LoRA adapters" export "$T/back" "$T/no" --adapter
+sed -i 's/"rms_norm_eps": 1e-5/"rms_norm_eps": 1e-6/' "$T/merged/config.json"
+refused 1 "rms_norm_eps is 1e-06" export "$T/back" "$T/no" --like "$T/merged"
+sed "s|^model: .*|model: {init: $T/back, n_layers: 4}|" "$T/job.yaml" >"$T/other.yaml"
+refused 2 "model.n_layers is 4, that of model.init" check "$T/other.yaml"
+truncate -s -1 "$T/hf/model-00002-of-00003.safetensors"
+refused 1 "model-00002-of-00003.safetensors" import "$T/hf" --out "$T/no"
+for k in 1 3 5; do
+    NEBULA_FAULT=fs.write:$k refused 1 "cannot write" import "$T/merged" --out "$T/no"
+    NEBULA_FAULT=fs.fsync:$k refused 1 "cannot sync" export "$T/back" "$T/no" --shard-size 100K
+done
+printf 'X' | dd of="$T/back/model.ckpt" bs=1 seek=100000 conv=notrunc status=none
+refused 1 "digest does not match" export "$T/back" "$T/no"
+echo "folders go out and come back with the same losses"

@@ -1,0 +1,202 @@
+"""Small random models made by transformers, through nebula and back. usage: compare.py NEBULA
+
+Each model: save_pretrained -> nebula import -> logits and greedy tokens against transformers -> nebula export ->
+from_pretrained -> logits again. One line a case; exit status 1 when one differs.
+"""
+import pathlib
+import subprocess
+import sys
+import tempfile
+import warnings
+
+import torch
+import transformers
+from transformers import LlamaConfig, MistralConfig, Qwen2Config
+
+LIMIT = 1e-4  # of a logit, fp32
+nebula = sys.argv[1]
+failures = 0
+
+
+def run(*args, ok=True):
+    p = subprocess.run([nebula, *map(str, args)], capture_output=True, text=True, timeout=300)
+    if ok and p.returncode:
+        sys.exit(f"nebula {' '.join(map(str, args))}: {p.stderr}")
+    return p
+
+
+small = dict(vocab_size=320, hidden_size=64, intermediate_size=112, num_hidden_layers=3, num_attention_heads=4,
+             max_position_embeddings=128, bos_token_id=1, eos_token_id=2)
+CASES = {
+    "llama": LlamaConfig(**small, num_key_value_heads=4, rope_theta=10000.0),
+    "llama-gqa-tied-bf16": LlamaConfig(**small, num_key_value_heads=2, tie_word_embeddings=True, rms_norm_eps=1e-5),
+    "llama-head-dim": LlamaConfig(**small, num_key_value_heads=1, head_dim=24, rope_theta=500000.0),
+    "mistral": MistralConfig(**small, num_key_value_heads=2, sliding_window=None, rope_theta=1000000.0),
+    "mistral-window": MistralConfig(**small, num_key_value_heads=2, sliding_window=40),
+    "qwen2-tied-f16": Qwen2Config(**small, num_key_value_heads=2, tie_word_embeddings=True, rope_theta=1000000.0),
+    "qwen2-shards": Qwen2Config(**small, num_key_value_heads=4),
+    "smollm-135m-shape": LlamaConfig(vocab_size=4096, hidden_size=576, intermediate_size=1536, num_hidden_layers=4,
+                                     num_attention_heads=9, num_key_value_heads=3, max_position_embeddings=2048,
+                                     tie_word_embeddings=True, rope_theta=10000.0, bos_token_id=0, eos_token_id=0),
+}
+
+
+def parameters(model, seed):
+    """Larger than transformers' initial values, biases and gains too, so that a mistake shows in the logits."""
+    g = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            base, std = (1.0, 0.2) if name.endswith("norm.weight") else (0.0, 0.08)
+            p.copy_(base + std * torch.randn(p.shape, generator=g))
+
+
+def logits_of(model, ids):
+    with torch.no_grad():
+        return model(torch.tensor([ids])).logits[0].float()
+
+
+def logits_here(checkpoint, ids, *options):
+    text = run("eval", checkpoint, "--logits", "--ids", " ".join(map(str, ids)), *options).stdout
+    return torch.tensor([[float(x) for x in line.split()] for line in text.splitlines()])
+
+
+def report(case, what, difference, good=None):
+    global failures
+    good = difference <= LIMIT if good is None else good
+    failures += not good
+    print(f"{case:22s} {what:52s} {difference:10.3g}  {'ok' if good else 'DIFFERS'}", flush=True)
+
+
+def check(case, config, work):
+    torch.manual_seed(7)
+    dtype = {"bf16": torch.bfloat16, "f16": torch.float16}.get(case.rsplit("-", 1)[-1], torch.float32)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    parameters(model, sum(case.encode()))
+    model = model.to(dtype)
+    hf, ckpt = work / "hf", work / "ckpt"
+    model.save_pretrained(hf, max_shard_size="100KB" if case.endswith("shards") else "5GB")
+    # The same values, computed in fp32 on both sides (.float() would keep a rotary table that was rounded with the rest).
+    model = transformers.AutoModelForCausalLM.from_pretrained(hf, dtype=torch.float32, attn_implementation="eager").eval()
+    run("import", hf, "--out", ckpt)
+    ids = [int(x) for x in torch.randint(3, config.vocab_size, (24,))]
+    theirs = logits_of(model, ids)
+    report(case, f"import, {str(dtype)[6:]}: max |logit - theirs|", float((theirs - logits_here(ckpt, ids)).abs().max()))
+
+    with torch.no_grad():
+        greedy = model.generate(torch.tensor([ids]), max_new_tokens=12, do_sample=False, eos_token_id=None,
+                                pad_token_id=0)[0].tolist()
+    here = run("generate", ckpt, "--ids", " ".join(map(str, ids)), "--tokens", 12, "--temperature", 0).stdout.split()
+    report(case, "12 greedy tokens that differ", sum(a != int(b) for a, b in zip(greedy, here)),
+           greedy == [int(x) for x in here])
+
+    for name, options in (("export", ["--shard-size", "300K"]), ("export, config.json of our own", None)):
+        out = work / f"out-{name[:8]}-{options is None}"
+        if options is None:  # only the checkpoint file: nothing of the folder it came from
+            alone = work / "alone.ckpt"
+            alone.write_bytes((ckpt / "model.ckpt").read_bytes())
+            run("export", alone, out)
+        else:
+            run("export", ckpt, out, *options)
+        back = transformers.AutoModelForCausalLM.from_pretrained(out, attn_implementation="eager").float().eval()
+        equal = all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), back.state_dict().values()))
+        report(case, f"{name}: max |logit - theirs|", float((theirs - logits_of(back, ids)).abs().max()))
+        report(case, f"{name}: tensors equal", float(not equal), equal)
+
+
+def check_adapter(work):
+    """A PEFT adapter in, out again, and merged."""
+    import peft
+    config = CASES["qwen2-tied-f16"]
+    torch.manual_seed(3)
+    base = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    model = peft.get_peft_model(base, peft.LoraConfig(r=4, lora_alpha=10, target_modules=["q_proj", "v_proj", "o_proj", "down_proj"],
+                                                      task_type="CAUSAL_LM")).eval()
+    parameters(model, 6)  # the base too; it is saved below
+    base_again = work / "hf2"
+    ids = [int(x) for x in torch.randint(3, config.vocab_size, (20,))]
+    theirs = logits_of(model, ids)
+    model.save_pretrained(work / "adapter")
+    state = {k.replace("base_model.model.", "").replace(".base_layer", ""): v for k, v in model.state_dict().items()
+             if "lora_" not in k}
+    base = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float()
+    base.load_state_dict(state)
+    base.save_pretrained(base_again)
+    ckpt = work / "ckpt"
+    run("import", base_again, "--adapter", work / "adapter", "--out", ckpt)
+    report("peft", "import: max |logit - theirs|", float((theirs - logits_here(ckpt, ids)).abs().max()))
+    run("export", ckpt, work / "adapter2", "--adapter")
+    back = peft.PeftModel.from_pretrained(transformers.AutoModelForCausalLM.from_pretrained(
+        base_again, attn_implementation="eager").float(), work / "adapter2").eval()
+    report("peft", "export --adapter", float((theirs - logits_of(back, ids)).abs().max()))
+    run("export", ckpt, work / "merged", "--merge-lora")
+    merged = transformers.AutoModelForCausalLM.from_pretrained(work / "merged", attn_implementation="eager").float()
+    report("peft", "export --merge-lora", float((theirs - logits_of(merged.eval(), ids)).abs().max()))
+
+
+def check_tokenizer(work):
+    """A model with a vocabulary made as nebula data build does: transformers reads text into the same tokens."""
+    import sentencepiece
+    text = (pathlib.Path(__file__).parents[3] / "README.md").read_text()
+    lines = work / "lines.txt"
+    lines.write_text(text)
+    for kind in ("unigram", "bpe"):
+        ckpt, out = work / f"ckpt-{kind}", work / f"out-{kind}"
+        ckpt.mkdir()
+        sentencepiece.SentencePieceTrainer.train(
+            input=str(lines), model_prefix=str(ckpt / "tokenizer"), vocab_size=480, model_type=kind, byte_fallback=True,
+            remove_extra_whitespaces=False, user_defined_symbols="\n", normalization_rule_name="identity", minloglevel=2,
+            hard_vocab_limit=False)
+        run("import", make(LlamaConfig(**small | {"vocab_size": 480}), work / f"hf-{kind}"), "--out", work / f"in-{kind}")
+        (ckpt / "model.ckpt").write_bytes((work / f"in-{kind}" / "model.ckpt").read_bytes())
+        run("export", ckpt, out)
+        pieces = sentencepiece.SentencePieceProcessor(model_file=str(ckpt / "tokenizer.model"))
+        tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+        samples = [t for t in text.split("\n\n") if t] + ["  two  spaces", "Grüße, 東京", ""]
+        differ = [t for t in samples if tokenizer(t)["input_ids"] != pieces.encode(t)]
+        report("tokenizer", f"{kind}: texts of {len(samples)} that differ", len(differ), not differ)
+        if differ:
+            t = min(differ, key=len)
+            print(repr(t), tokenizer(t)["input_ids"], pieces.encode(t))
+        back = transformers.AutoConfig.from_pretrained(out)
+        good = (back.bos_token_id, back.eos_token_id) == (pieces.bos_id(), pieces.eos_id())
+        report("tokenizer", f"{kind}: token ids in config.json", 0, good)
+
+
+def make(config, folder):
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    parameters(model, 9)
+    model.save_pretrained(folder)
+    return folder
+
+
+def check_refused(work):
+    """What the transformer cannot represent, as transformers writes it."""
+    refused = {
+        "rope scaling": LlamaConfig(**small, rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}),
+        "biases": LlamaConfig(**small, attention_bias=True),
+        "gelu": LlamaConfig(**small, hidden_act="gelu"),
+        "qwen3": transformers.Qwen3Config(**small),
+        "mixtral": transformers.MixtralConfig(**small, num_local_experts=2),
+    }
+    for name, config in refused.items():
+        folder = work / name.replace(" ", "-")
+        transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+        p = run("import", folder, "--out", work / "never", ok=False)
+        good = p.returncode == 1 and "cannot be imported" in p.stderr and not (work / "never").exists()
+        report("refused", name, 0 if good else 1, good)
+        if not good:
+            print(p.stderr)
+
+
+print(f"transformers {transformers.__version__}, torch {torch.__version__}, limit {LIMIT:g}")
+warnings.simplefilter("ignore")
+transformers.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+for case, config in CASES.items():
+    with tempfile.TemporaryDirectory() as d:
+        check(case, config, pathlib.Path(d))
+for more in (check_adapter, check_tokenizer, check_refused):
+    with tempfile.TemporaryDirectory() as d:
+        more(pathlib.Path(d))
+print(f"{failures} differ")
+sys.exit(failures > 0)

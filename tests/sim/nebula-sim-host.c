@@ -1,0 +1,405 @@
+// One agent of the simulated federation: the core's actions on a modelled disk.
+//
+// Every store is durable when it is done and may be the last thing that its host does. What arrives of a blob before it is
+// whole is not: after a crash any part of it may be there.
+#include "agent/base/sha256.h"
+#include "tests/sim/sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// ---- keys: a keyed mix instead of Ed25519; what is tested is who signs what, not the cryptography -----------------
+
+struct signer {
+    uint8_t who;
+};
+
+static void mix_sign(uint8_t who, const char *context, const uint8_t *p, size_t n,
+                     uint8_t sig[INTER_SIG_BYTES]) {
+    uint64_t h = 0x9e3779b97f4a7c15ull * (who + 1u), w;
+    for (; *context; context++)
+        h = neb_mix64(h ^ (uint8_t)*context);
+    for (; n >= 8; p += 8, n -= 8) {
+        memcpy(&w, p, 8);
+        h = (h ^ w) * 0xff51afd7ed558ccdull;
+        h ^= h >> 29;
+    }
+    for (w = 0; n; p++, n--)
+        w = w << 8 | *p;
+    h = neb_mix64(h ^ w);
+    memset(sig, 0, INTER_SIG_BYTES);
+    memcpy(sig, &h, sizeof h);
+}
+
+static bool sign(void *user, const char *context, const void *msg, size_t len,
+                 uint8_t sig[INTER_SIG_BYTES]) {
+    mix_sign(*(const uint8_t *)user, context, msg, len, sig);
+    return true;
+}
+
+static bool verify(void *user, uint32_t peer, const char *context, const void *msg, size_t len,
+                   const uint8_t sig[INTER_SIG_BYTES]) {
+    uint8_t want[INTER_SIG_BYTES];
+    (void)user;
+    mix_sign((uint8_t)peer, context, msg, len, want);
+    return !memcmp(want, sig, sizeof want);
+}
+
+// ---- the disk -------------------------------------------------------------------------------------------------
+
+struct sim_round *sim_disk_round(struct sim *s, struct sim_disk *d, uint32_t f, uint32_t round) {
+    if (round >= SIM_ROUNDS)
+        sim_fail(s, "round %u: more rounds than the job can have", round);
+    if (!d->rounds[f][round] && !(d->rounds[f][round] = calloc(1, sizeof **d->rounds[f])))
+        abort();
+    return d->rounds[f][round];
+}
+
+const struct sim_blob *sim_disk_blob(const struct sim_round *r, uint8_t member, uint32_t attempt) {
+    for (int k = 0; r && k < SIM_ATTEMPTS; k++)
+        if (r->blobs[member][k].here && r->blobs[member][k].m.key.attempt == attempt)
+            return &r->blobs[member][k];
+    return NULL;
+}
+
+static struct sim_blob *disk_put(struct sim *s, struct sim_disk *d, const struct inter_manifest *m) {
+    struct sim_round *r = sim_disk_round(s, d, m->key.fragment, m->key.round);
+    struct sim_blob *b =
+        (struct sim_blob *)(uintptr_t)sim_disk_blob(r, m->key.member, m->key.attempt);
+    if (b)
+        return b;
+    for (int k = 0; k < SIM_ATTEMPTS; k++)
+        if (!r->blobs[m->key.member][k].here) {
+            r->blobs[m->key.member][k].here = true;
+            r->blobs[m->key.member][k].m = *m;
+            return &r->blobs[m->key.member][k];
+        }
+    sim_fail(s, "host holds more than %d updates of one key", SIM_ATTEMPTS);
+}
+
+static void disk_clear(struct sim_disk *d) {
+    for (int f = 0; f < SIM_FRAGMENTS; f++)
+        for (int r = 0; r < SIM_ROUNDS; r++)
+            free(d->rounds[f][r]);
+    memset(d, 0, sizeof *d);
+}
+
+void sim_disk_lose(struct sim *s, uint8_t i) {
+    sim_note(s, "disk lost", i, 0, 0, 0, 0);
+    disk_clear(&s->h[i].disk);
+    s->h[i].needs_state = true;
+}
+
+void sim_host_free(struct sim_host *h) {
+    inter_node_destroy(&h->node);
+    disk_clear(&h->disk);
+    for (int f = 0; f < SIM_FRAGMENTS; f++)
+        for (int m = 0; m < INTER_MEMBERS_MAX; m++)
+            free(h->parts[f][m]);
+}
+
+// Around every store: faults of this exact place. False: the host is down, the store did not happen.
+static bool before_store(struct sim *s, uint8_t i) {
+    struct sim_host *h = &s->h[i];
+    uint64_t index = s->r.stores++;
+    if (h->crash_in && --h->crash_in == 0 && neb_rng_below(&s->rng, 2)) {
+        sim_crash(s, i, (neb_ns)neb_rng_below(&s->rng, 8) * NEB_S);
+        return false;
+    }
+    if (sim_point_hits(s, SIM_CRASH_BEFORE_STORE, index)) {
+        sim_crash(s, i, 2 * NEB_S);
+        return false;
+    }
+    return true;
+}
+
+static void after_store(struct sim *s, uint8_t i, bool counted) {
+    uint64_t index = s->r.stores - 1;
+    if (!counted || !s->h[i].alive)
+        return;
+    if (sim_point_hits(s, SIM_CRASH_AFTER_STORE, index) ||
+        sim_point_hits(s, SIM_LOSE_DISK_AFTER_STORE, index)) {
+        sim_crash(s, i, 2 * NEB_S);
+        if (sim_point_hits(s, SIM_LOSE_DISK_AFTER_STORE, index))
+            sim_disk_lose(s, i);
+    }
+}
+
+// ---- blobs ----------------------------------------------------------------------------------------------------
+
+static void render(uint8_t out[SIM_BLOB], const int64_t words[SIM_WORDS + 1]) {
+    memset(out, 0x5a, SIM_BLOB);
+    memcpy(out, words, (SIM_WORDS + 1) * sizeof *words);
+    memcpy(out + SIM_BLOB - 8, words, 8);
+}
+
+static void send_chunk(struct sim *s, uint8_t i, const struct inter_actions *a,
+                       const struct inter_action *x) {
+    uint8_t blob[SIM_BLOB], sha[INTER_SHA_BYTES], head[64];
+    struct sim_round *r = s->h[i].disk.rounds[x->key.fragment][x->key.round];
+    const struct sim_blob *b = sim_disk_blob(r, x->key.member, x->key.attempt);
+    if (!b || !b->whole)
+        sim_fail(s, "host %u sends a blob that it does not hold", i);
+    render(blob, b->words);
+    neb_sha256(blob + x->offset, x->len, sha);
+    memcpy(head, a->bytes.p + x->at, x->size);
+    memcpy(head + x->size - 8, sha, 8);
+    sim_transmit(s, i, (uint8_t)x->peer, true, head, x->size, blob + x->offset, x->len);
+}
+
+static void finish_blob(struct sim *s, uint8_t i, const struct inter_manifest *m) {
+    struct sim_host *h = &s->h[i];
+    uint8_t sha[INTER_SHA_BYTES];
+    struct inter_event done = {.kind = INTER_EV_BLOB_DONE, .key = m->key};
+    const uint8_t *part = h->parts[m->key.fragment][m->key.member];
+    if (part) {
+        neb_sha256(part, SIM_BLOB, sha);
+        done.ok = !memcmp(sha, m->sha256, sizeof sha);
+    }
+    if (done.ok) {
+        struct sim_blob *b = disk_put(s, &h->disk, m);
+        memcpy(b->words, part, sizeof b->words);
+        b->whole = true;
+        done.refused = b->words[SIM_WORDS] == 1;
+        done.ok = !done.refused;
+        if (done.ok)
+            sim_check_blob(s, i, m);
+        after_store(s, i, true);
+    }
+    if (h->alive)
+        sim_host_step(s, i, &done);
+}
+
+static void open_blob(struct sim *s, uint8_t i, const struct inter_manifest *m) {
+    struct sim_host *h = &s->h[i];
+    uint8_t **part = &h->parts[m->key.fragment][m->key.member];
+    const struct sim_blob *b = disk_put(s, &h->disk, m);
+    if (!*part && !(*part = malloc(SIM_BLOB)))
+        abort();
+    memset(*part, 0, SIM_BLOB);
+    if (b->whole) // from another round of this key's life: it is here already
+        sim_host_step(s, i,
+                      &(struct inter_event){.kind = INTER_EV_BLOB_DONE,
+                                            .key = m->key,
+                                            .ok = b->words[SIM_WORDS] != 1,
+                                            .refused = b->words[SIM_WORDS] == 1});
+}
+
+// ---- actions --------------------------------------------------------------------------------------------------
+
+static void serve(struct sim *s, uint8_t i, const struct inter_action *x) {
+    struct sim_round *r = x->key.fragment < s->o.fragments && x->key.round < SIM_ROUNDS
+                              ? s->h[i].disk.rounds[x->key.fragment][x->key.round]
+                              : NULL;
+    const struct sim_blob *b = sim_disk_blob(r, x->key.member, x->key.attempt);
+    struct inter_manifest m = b ? b->m : (struct inter_manifest){0};
+    sim_host_step(s, i,
+                  &(struct inter_event){.kind = INTER_EV_SERVE,
+                                        .peer = x->peer,
+                                        .key = x->key,
+                                        .manifest = b && b->whole ? &m : NULL});
+}
+
+static void send_commit(struct sim *s, uint8_t i, const struct inter_action *x) {
+    struct sim_round *r = s->h[i].disk.rounds[x->key.fragment][x->key.round];
+    if (!r || !r->committed)
+        return;
+    struct neb_buf b = {0};
+    inter_node_commit_message(&b, &r->commit);
+    sim_transmit(s, i, (uint8_t)x->peer, false, b.p, b.len, NULL, 0);
+    neb_buf_free(&b);
+}
+
+static void store_record(struct sim *s, uint8_t i, const struct inter_action *x) {
+    struct sim_round *r = sim_disk_round(s, &s->h[i].disk, x->record.fragment, x->record.round);
+    if (x->kind == INTER_ACT_STORE_VOTE) {
+        if (r->voted && r->vote.term > x->record.term)
+            sim_fail(s, "host %u votes at term %u after term %u", i, x->record.term, r->vote.term);
+        r->voted = true;
+        r->vote = x->record;
+        sim_check_vote(s, i, &x->record);
+    } else {
+        if (r->committed)
+            sim_fail(s, "host %u commits round %u twice", i, x->record.round);
+        r->committed = true;
+        r->commit = x->record;
+        sim_check_commit(s, i, &x->record);
+    }
+}
+
+static void carry_out(struct sim *s, uint8_t i, const struct inter_actions *a,
+                      const struct inter_action *x) {
+    struct sim_host *h = &s->h[i];
+    switch (x->kind) {
+    case INTER_ACT_SEND:
+        sim_transmit(s, i, (uint8_t)x->peer, false, a->bytes.p + x->at, x->size, NULL, 0);
+        break;
+    case INTER_ACT_SEND_CHUNK: send_chunk(s, i, a, x); break;
+    case INTER_ACT_SEND_COMMIT: send_commit(s, i, x); break;
+    case INTER_ACT_SERVE: serve(s, i, x); break;
+    case INTER_ACT_STORE_STANDING:
+        if (!before_store(s, i))
+            break;
+        h->disk.standing = x->standing;
+        h->disk.has_standing = true;
+        after_store(s, i, true);
+        break;
+    case INTER_ACT_STORE_MANIFEST:
+        if (!before_store(s, i))
+            break;
+        (void)disk_put(s, &h->disk, &x->manifest);
+        after_store(s, i, true);
+        break;
+    case INTER_ACT_STORE_VOTE:
+    case INTER_ACT_STORE_COMMIT:
+        if (!before_store(s, i))
+            break;
+        store_record(s, i, x);
+        after_store(s, i, true);
+        break;
+    case INTER_ACT_BLOB_OPEN: open_blob(s, i, &x->manifest); break;
+    case INTER_ACT_BLOB_WRITE:
+        memcpy(h->parts[x->key.fragment][x->key.member] + x->offset, x->view, x->len);
+        break;
+    case INTER_ACT_BLOB_FINISH:
+        if (before_store(s, i))
+            finish_blob(s, i, &x->manifest);
+        break;
+    case INTER_ACT_DELIVER: break; // the worker reads the ledger
+    case INTER_ACT_FAULT:
+        sim_note(s, inter_fault_name(x->fault), i, x->peer, 0, 0, 0);
+        if (x->fault == INTER_FAULT_DIVERGED || x->fault == INTER_FAULT_DENIED ||
+            x->fault == INTER_FAULT_MALFORMED)
+            sim_fail(s, "host %u reports: %s (member %u)", i, inter_fault_name(x->fault), x->peer);
+        break;
+    }
+}
+
+void sim_host_step(struct sim *s, uint8_t i, const struct inter_event *e) {
+    struct sim_host *h = &s->h[i];
+    struct inter_actions a = {0};
+    uint32_t boot = h->boot;
+    if (!h->alive)
+        return;
+    if (inter_node_step(h->node, sim_clock(s, h), e, &a) != NEB_OK)
+        sim_fail(s, "host %u: a step failed", i);
+    sim_check_bounds(s, i, &a);
+    for (size_t k = 0; k < a.n && h->alive && h->boot == boot; k++)
+        carry_out(s, i, &a, &a.list[k]);
+    inter_actions_free(&a);
+}
+
+// ---- boot -----------------------------------------------------------------------------------------------------
+
+static void restore_fragment(struct sim *s, struct sim_host *h, uint32_t f) {
+    uint32_t open = 0;
+    for (; open < SIM_ROUNDS && h->disk.rounds[f][open] && h->disk.rounds[f][open]->committed;
+         open++)
+        inter_node_restore_commit(h->node, &h->disk.rounds[f][open]->commit);
+    const struct sim_round *r = open < SIM_ROUNDS ? h->disk.rounds[f][open] : NULL;
+    for (uint8_t m = 0; r && m < s->o.members; m++) {
+        const struct sim_blob *best = NULL;
+        for (int k = 0; k < SIM_ATTEMPTS; k++) {
+            const struct sim_blob *b = &r->blobs[m][k];
+            if (b->here && (!best || b->m.key.attempt > best->m.key.attempt))
+                best = b;
+        }
+        if (!best || (m == h->id && !best->whole))
+            continue;
+        struct inter_bitmap got = {0};
+        if (!best->whole) { // what had arrived: any part of it
+            uint8_t **part = &h->parts[f][m];
+            if (!*part && !(*part = calloc(1, SIM_BLOB)))
+                abort();
+            if (inter_bitmap_init(&got, inter_chunks(best->m.bytes, best->m.chunk_bytes)) != NEB_OK)
+                abort();
+            // The map of what is here is written behind the data: after a crash it may say less, never more.
+        }
+        enum inter_holding hold = !best->whole                                  ? INTER_HOLD_PART
+                                  : m != h->id && best->words[SIM_WORDS] == 1 ? INTER_HOLD_REFUSED
+                                                                              : INTER_HOLD_WHOLE;
+        if (inter_node_restore_manifest(h->node, &best->m, hold, best->whole ? NULL : &got) != NEB_OK)
+            sim_fail(s, "host %u cannot restore a manifest", h->id);
+        inter_bitmap_free(&got);
+    }
+    if (r && r->voted)
+        inter_node_restore_vote(h->node, &r->vote);
+}
+
+void sim_host_boot(struct sim *s, uint8_t i) {
+    struct sim_host *h = &s->h[i];
+    struct inter_node_crypto crypto = {&h->id, sign, verify};
+    if (!h->disk.epoch)
+        h->disk.epoch = ++s->epochs;
+    struct inter_job_config c = {.id = {1},
+                                 .n_members = (uint8_t)s->o.members,
+                                 .self = i,
+                                 .fragments = s->o.fragments,
+                                 .merge_after = 3,
+                                 .eta = 1,
+                                 .mu = 0,
+                                 .interval = (uint32_t)s->interval,
+                                 .overlap = (uint32_t)s->overlap,
+                                 .grace = 10 * NEB_S,
+                                 .epoch = h->disk.epoch};
+    for (uint8_t m = 0; m < s->o.members; m++) {
+        c.peers[m] = m;
+        c.witnesses |= s->h[m].witness ? (uint16_t)(1u << m) : 0;
+    }
+    h->alive = true;
+    h->leaving = false;
+    h->boot++;
+    memset(h->up, 0, sizeof h->up);
+    if (inter_node_create(&crypto, &h->node) != NEB_OK || inter_node_job_open(h->node, &c) != NEB_OK)
+        sim_fail(s, "host %u cannot open the job", i);
+    if (h->disk.has_standing)
+        inter_node_restore_standing(h->node, &h->disk.standing);
+    for (uint32_t f = 0; f < s->o.fragments; f++)
+        restore_fragment(s, h, f);
+    sim_note(s, "boot", i, inter_node_round(h->node, c.id, 0), 0, 0, 0);
+    sim_post(s, 0, SIM_TICK, i, 0, h->boot);
+    sim_worker_boot(s, i);
+}
+
+void sim_host_stop(struct sim *s, uint8_t i) {
+    (void)s;
+    s->h[i].alive = false;
+    s->h[i].worker_alive = false;
+}
+
+void sim_host_submit(struct sim *s, uint8_t i, uint32_t f, const struct inter_manifest *given,
+                     const int64_t words[SIM_WORDS + 1]) {
+    struct sim_host *h = &s->h[i];
+    struct inter_manifest m = *given;
+    uint8_t blob[SIM_BLOB], id[INTER_ID_BYTES] = {1};
+    uint32_t open = inter_node_round(h->node, id, f);
+    if (m.key.round < open)
+        return; // the worker will find the commit in the ledger
+    if (m.key.round > open)
+        sim_fail(s, "worker %u is at round %u, its ledger at %u", i, m.key.round, open);
+    m.key.attempt = (uint32_t)h->disk.epoch;
+    struct sim_round *r = sim_disk_round(s, &h->disk, f, m.key.round);
+    const struct sim_blob *own = sim_disk_blob(r, i, m.key.attempt);
+    if (own && own->whole) {
+        if (memcmp(own->words, words, sizeof own->words))
+            sim_note(s, "other bytes than before the restart", i, f, m.key.round, 0, 0);
+        return; // those of the ledger stand
+    }
+    render(blob, words);
+    neb_sha256(blob, SIM_BLOB, m.sha256);
+    m.bytes = SIM_BLOB;
+    m.chunk_bytes = INTER_CHUNK_MIN;
+    struct neb_buf b = {0};
+    inter_manifest_put_body(&b, &m);
+    mix_sign(i, "nebula manifest v1", b.p, b.len, m.sig);
+    neb_buf_free(&b);
+    if (!before_store(s, i))
+        return;
+    struct sim_blob *mine = disk_put(s, &h->disk, &m);
+    mine->m = m;
+    memcpy(mine->words, words, sizeof mine->words);
+    mine->whole = true;
+    sim_check_blob(s, i, &m);
+    after_store(s, i, true);
+    sim_host_step(s, i, &(struct inter_event){.kind = INTER_EV_SUBMIT, .manifest = &m, .peer = i});
+}

@@ -1,0 +1,144 @@
+// What must hold after every event, whatever the faults.
+//
+//   at most one commit of a (round, fragment), the same value everywhere, in order, with a majority's votes on disk and two
+//   copies of every update; θ of every worker that merged round r equals the θ recomputed from the commits; everything that
+//   a worker learned is in exactly one place; queues are bounded; when faults stop, everybody finishes.
+#include "inter/node_state.h"
+#include "tests/sim/sim.h"
+
+#include <string.h>
+
+void sim_check_vote(struct sim *s, uint8_t i, const struct inter_record *r) {
+    uint8_t hash[INTER_SHA_BYTES];
+    inter_record_hash(r, hash);
+    for (int k = 0; k < 8; k++) {
+        uint16_t *voters = &s->oracle->votes[r->fragment][r->round][k].voters;
+        uint8_t *known = s->oracle->votes[r->fragment][r->round][k].hash;
+        if (*voters && memcmp(known, hash, sizeof hash))
+            continue;
+        memcpy(known, hash, sizeof hash);
+        *voters |= (uint16_t)(1u << i);
+        return;
+    }
+    sim_fail(s, "more than 8 different proposals for round %u", r->round);
+}
+
+void sim_check_blob(struct sim *s, uint8_t i, const struct inter_manifest *m) {
+    const struct inter_key *k = &m->key;
+    uint32_t *attempts = s->oracle->attempts[k->fragment][k->round][k->member];
+    for (int x = 0; x < SIM_ATTEMPTS; x++) {
+        uint16_t *copies = &s->oracle->copies[k->fragment][k->round][k->member][x];
+        if (*copies && attempts[x] != k->attempt)
+            continue;
+        attempts[x] = k->attempt;
+        *copies |= (uint16_t)(1u << i);
+        return;
+    }
+    sim_fail(s, "more than %d attempts of one update", SIM_ATTEMPTS);
+}
+
+static void check_copies(struct sim *s, const struct inter_record *r, const struct inter_entry *e) {
+    int data = 0, copies = 0;
+    for (uint8_t m = 0; m < s->o.members; m++)
+        data += !s->h[m].witness;
+    for (int x = 0; x < SIM_ATTEMPTS; x++)
+        if (s->oracle->attempts[r->fragment][r->round][e->member][x] == e->attempt)
+            copies = __builtin_popcount(s->oracle->copies[r->fragment][r->round][e->member][x]);
+    if (copies < (data < 2 ? data : 2))
+        sim_fail(s, "round %u lists an update of %u that is on %d disks", r->round, e->member, copies);
+}
+
+static void first_commit(struct sim *s, uint8_t i, const struct inter_record *r,
+                         const uint8_t hash[INTER_SHA_BYTES]) {
+    struct sim_oracle *o = s->oracle;
+    uint32_t f = r->fragment, n = r->round;
+    int votes = 0, contributors = 0;
+    for (int k = 0; k < 8; k++)
+        if (o->votes[f][n][k].voters && !memcmp(o->votes[f][n][k].hash, hash, INTER_SHA_BYTES))
+            votes = __builtin_popcount(o->votes[f][n][k].voters);
+    if (votes <= (int)s->o.members / 2)
+        sim_fail(s, "round %u of fragment %u committed by %u with %d votes on disk", n, f, i, votes);
+    if (n != o->top[f])
+        sim_fail(s, "round %u of fragment %u committed, %u was open", n, f, o->top[f]);
+    o->top[f] = n + 1;
+    o->commits[f][n].known = true;
+    o->commits[f][n].r = *r;
+    memcpy(o->commits[f][n].hash, hash, INTER_SHA_BYTES);
+    memcpy(o->theta[f][n + 1], o->theta[f][n], sizeof o->theta[f][n]);
+    s->r.committed++;
+    s->r.merges += r->flags & INTER_MERGE ? 1 : 0;
+    for (uint8_t k = 0; k < r->n; k++) {
+        const struct inter_entry *e = &r->entries[k];
+        const struct sim_blob *b = NULL;
+        contributors++;
+        if (e->verdict == INTER_REJECTED) {
+            s->r.rejected++;
+            continue;
+        }
+        check_copies(s, r, e);
+        for (uint8_t m = 0; m < s->o.members && !b; m++) {
+            b = sim_disk_blob(s->h[m].disk.rounds[f][n], e->member, e->attempt);
+            b = b && b->whole ? b : NULL;
+        }
+        if (!b)
+            sim_fail(s, "round %u lists an update of %u that is nowhere", n, e->member);
+        memcpy(o->commits[f][n].words[e->member], b->words, SIM_WORDS * sizeof *b->words);
+        for (int x = 0; x < SIM_WORDS; x++)
+            o->theta[f][n + 1][x] -= b->words[x];
+    }
+    if (contributors < 2)
+        sim_fail(s, "round %u committed with %d contributor", n, contributors);
+}
+
+void sim_check_commit(struct sim *s, uint8_t i, const struct inter_record *r) {
+    uint8_t hash[INTER_SHA_BYTES];
+    inter_record_hash(r, hash);
+    const struct sim_round *before = r->round ? s->h[i].disk.rounds[r->fragment][r->round - 1] : NULL;
+    if (r->round && !(before && before->committed))
+        sim_fail(s, "host %u commits round %u before %u", i, r->round, r->round - 1);
+    if (!s->oracle->commits[r->fragment][r->round].known)
+        first_commit(s, i, r, hash);
+    else if (memcmp(s->oracle->commits[r->fragment][r->round].hash, hash, sizeof hash))
+        sim_fail(s, "fork: host %u commits another value for round %u of fragment %u", i, r->round,
+                 r->fragment);
+    sim_note(s, "commit", i, r->fragment, r->round, r->term, r->n);
+}
+
+void sim_check_worker(struct sim *s, uint8_t i, uint32_t f) {
+    const struct sim_worker_state *w = &s->h[i].w;
+    const struct sim_oracle *o = s->oracle;
+    uint32_t round = w->frags[f].round;
+    int64_t all[SIM_WORDS];
+    sim_produced(s->o.seed, i, f, w->step, all);
+    for (int x = 0; x < SIM_WORDS; x++) {
+        int64_t committed = 0;
+        if (w->theta[f][x] != o->theta[f][round][x])
+            sim_fail(s, "worker %u has other parameters than the commits up to round %u say", i, round);
+        for (uint32_t n = 0; n < round; n++)
+            committed += o->commits[f][n].words[i][x];
+        int64_t here = committed + w->e[f][x] + w->p[f][x] + w->dropped[f][x];
+        if (here != all[x])
+            sim_fail(s, "worker %u, fragment %u, round %u: learned %lld, accounted for %lld", i, f,
+                     round, (long long)all[x], (long long)here);
+    }
+}
+
+void sim_check_bounds(struct sim *s, uint8_t i, const struct inter_actions *a) {
+    const struct inter_node *n = s->h[i].node;
+    size_t members = s->o.members, fragments = s->o.fragments;
+    if (n->jobs[0].n_serves > 4 * members * members * fragments)
+        sim_fail(s, "host %u serves %zu transfers", i, n->jobs[0].n_serves);
+    if (a->n > 64 + 40 * members * members * fragments)
+        sim_fail(s, "host %u: %zu actions in one step", i, a->n);
+}
+
+void sim_check_end(struct sim *s) {
+    for (uint8_t i = 0; i < s->o.members; i++) {
+        const struct sim_host *h = &s->h[i];
+        if (!h->witness && !h->finished)
+            sim_fail(s, "no progress: worker %u is at step %lld, round %u, and faults are over", i,
+                     (long long)h->w.step, h->w.frags[0].round);
+        for (uint32_t f = 0; f < s->o.fragments && !h->witness; f++)
+            sim_check_worker(s, i, f);
+    }
+}

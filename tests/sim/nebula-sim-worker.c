@@ -1,0 +1,287 @@
+// One worker: the real schedule, with integers for tensors.
+//
+// In every inner step a cluster learns a known amount (a function of member, fragment and step). The codec sends u without
+// its low bits, so there always is a residual. What was learned must at any time be in a committed update, in the residual,
+// in flight, not yet sent, or counted as dropped: exactly, since integers do not round.
+#include "tests/sim/sim.h"
+
+#include <string.h>
+
+enum { CODEC_LOST_BITS = 0xf };
+
+static int64_t learned(uint64_t seed, uint8_t member, uint32_t f, int64_t step, int k) {
+    uint64_t z = neb_mix64(seed ^ neb_mix64((uint64_t)step << 16 ^ (uint64_t)member << 8 ^
+                                            (uint64_t)f << 4 ^ (uint64_t)k));
+    return (int64_t)(z % 2001) - 1000;
+}
+
+void sim_produced(uint64_t seed, uint8_t member, uint32_t f, int64_t steps, int64_t out[SIM_WORDS]) {
+    memset(out, 0, SIM_WORDS * sizeof *out);
+    for (int64_t t = 0; t < steps; t++)
+        for (int k = 0; k < SIM_WORDS; k++)
+            out[k] += learned(seed, member, f, t, k);
+}
+
+void sim_worker_boot(struct sim *s, uint8_t i) {
+    struct sim_host *h = &s->h[i];
+    if (h->witness || !h->alive)
+        return;
+    h->worker_alive = true;
+    h->worker_boot++;
+    if (h->disk.has_checkpoint) {
+        h->w = h->disk.checkpoint;
+        for (uint32_t f = 0; f < s->o.fragments; f++)
+            h->w.frags[f].arrived = false;
+    } else {
+        h->w = (struct sim_worker_state){0};
+        for (uint32_t f = 0; f < s->o.fragments; f++)
+            h->w.frags[f].send_step = h->w.counted_miss[f] = -1;
+    }
+    sim_note(s, "worker starts", i, h->w.step, 0, 0, 0);
+    sim_post(s, 50 * NEB_MS, SIM_WORK, i, 0, h->worker_boot);
+}
+
+static bool commit_here(struct sim *s, uint8_t i, uint32_t f, uint32_t round) {
+    const struct sim_round *r = round < SIM_ROUNDS ? s->h[i].disk.rounds[f][round] : NULL;
+    return r && r->committed;
+}
+
+static const struct sim_log *logged(const struct sim_disk *d, uint32_t f, uint32_t round) {
+    for (uint32_t k = 0; k < d->n_log[f]; k++)
+        if (d->log[f][k].round == round)
+            return &d->log[f][k];
+    return NULL;
+}
+
+static bool bad_update(const struct sim *s, uint8_t i, uint32_t f, uint32_t round) {
+    return s->o.chaos && neb_mix64(s->o.seed * 31 + i * 7 + f * 3 + round) % 97 == 0;
+}
+
+static void submit(struct sim *s, uint8_t i, uint32_t f) {
+    struct sim_worker_state *w = &s->h[i].w;
+    int64_t words[SIM_WORDS + 1];
+    struct inter_manifest m = {.key = {.job = {1}, .round = w->frags[f].round, .fragment = f, .member = i},
+                               .tokens = (uint64_t)w->frags[f].send_step, // serves as the data cursor
+                               .steps = (uint32_t)s->interval,
+                               .missed = w->frags[f].missed > 200 ? 200 : w->frags[f].missed,
+                               .flags = w->frags[f].sent_final ? INTER_FINAL : 0};
+    for (int k = 0; k < SIM_WORDS; k++)
+        words[k] = w->e[f][k] & ~(int64_t)CODEC_LOST_BITS;
+    words[SIM_WORDS] = bad_update(s, i, f, w->frags[f].round);
+    sim_host_submit(s, i, f, &m, words);
+}
+
+static void send(struct sim *s, uint8_t i, uint32_t f, const struct agent_schedule *sched) {
+    struct sim_host *h = &s->h[i];
+    struct sim_worker_state *w = &h->w;
+    struct agent_fragment *g = &w->frags[f];
+    for (int k = 0; k < SIM_WORDS; k++) {
+        w->e[f][k] += w->p[f][k];
+        w->p[f][k] = 0;
+    }
+    g->in_flight = true;
+    g->arrived = false;
+    g->sent_final = w->step >= sched->steps;
+    g->send_step = w->step;
+    g->merge_step = w->step + sched->overlap;
+    const struct sim_log *l = logged(&h->disk, f, g->round);
+    if (l)
+        g->merge_step = l->step;
+    sim_note(s, "send", i, f, g->round, w->step, g->sent_final);
+    submit(s, i, f);
+    g->missed = 0;
+}
+
+// Merges the commit of the fragment's round: its own, or one that others made without it.
+static void merge(struct sim *s, uint8_t i, uint32_t f) {
+    struct sim_host *h = &s->h[i];
+    struct sim_worker_state *w = &h->w;
+    struct agent_fragment *g = &w->frags[f];
+    const struct sim_round *r = h->disk.rounds[f][g->round];
+    bool final = true;
+    if (!logged(&h->disk, f, g->round)) {
+        if (h->disk.n_log[f] == SIM_ROUNDS)
+            sim_fail(s, "the merge log is full");
+        h->disk.log[f][h->disk.n_log[f]++] = (struct sim_log){g->round, w->step};
+    }
+    for (uint8_t k = 0; k < r->commit.n; k++) {
+        const struct inter_entry *e = &r->commit.entries[k];
+        final = final && e->flags & INTER_FINAL;
+        if (e->verdict == INTER_REJECTED) {
+            for (int x = 0; e->member == i && x < SIM_WORDS; x++) {
+                w->dropped[f][x] += w->e[f][x] + w->p[f][x];
+                w->e[f][x] = w->p[f][x] = 0;
+            }
+            continue;
+        }
+        const struct sim_blob *b = sim_disk_blob(r, e->member, e->attempt);
+        if (!b || !b->whole)
+            sim_fail(s, "host %u committed round %u without the update of %u", i, g->round,
+                     e->member);
+        for (int x = 0; x < SIM_WORDS; x++) {
+            w->theta[f][x] -= b->words[x];
+            if (e->member == i)
+                w->e[f][x] -= b->words[x]; // e = u − D(c), with the bytes of the ledger
+        }
+    }
+    sim_note(s, g->in_flight ? "merge" : "merge of others", i, f, g->round, w->step, final);
+    g->in_flight = g->arrived = false;
+    g->round++;
+    g->merged_step = w->step;
+    g->finished = final;
+    sim_check_worker(s, i, f);
+}
+
+// Whether enough members are reachable for a commit to be expected.
+static bool expected(struct sim *s, const struct sim_host *h) {
+    struct inter_job_status st;
+    uint8_t id[INTER_ID_BYTES] = {1};
+    uint32_t data = 0;
+    if (!inter_node_job_status(h->node, id, sim_clock(s, h), &st))
+        return false;
+    for (uint8_t m = 0; m < s->o.members; m++)
+        data |= s->h[m].witness ? 0u : 1u << m;
+    return __builtin_popcount(st.live) > (int)s->o.members / 2 &&
+           __builtin_popcount(st.live & data) >= 2;
+}
+
+static bool holds(const struct inter_record *r, uint8_t member) {
+    for (uint8_t k = 0; k < r->n; k++)
+        if (r->entries[k].member == member)
+            return true;
+    return false;
+}
+
+static bool exchange(struct sim *s, uint8_t i, const struct agent_schedule *sched) {
+    struct sim_host *h = &s->h[i];
+    struct sim_worker_state *w = &h->w;
+    bool ready = true, peers = expected(s, h);
+    uint32_t boot = h->worker_boot;
+    for (uint32_t f = 0; f < s->o.fragments; f++) {
+        struct agent_fragment *g = &w->frags[f];
+        for (bool more = true; more;) {
+            const struct sim_log *l = logged(&h->disk, f, g->round);
+            bool here = commit_here(s, i, f, g->round) && !g->finished;
+            // Others went on without us; a commit with our own update in it is of a run that is repeated.
+            bool foreign = here && !holds(&h->disk.rounds[f][g->round]->commit, i);
+            if (!g->in_flight && here && (l ? l->step <= w->step : foreign)) {
+                merge(s, i, f);
+                continue;
+            }
+            if (!g->in_flight && l && l->step <= w->step) { // it was merged here: wait for the ledger
+                ready = false;
+                break;
+            }
+            g->arrived = g->in_flight && here;
+            enum agent_decision d = agent_schedule_decide(sched, w->frags, (int32_t)f, w->step,
+                                                          peers, w->counted_miss[f]);
+            more = d == AGENT_SEND || d == AGENT_MERGE || d == AGENT_MISS;
+            if (d == AGENT_SEND) {
+                send(s, i, f, sched);
+                if (!h->worker_alive || h->worker_boot != boot)
+                    return false; // the host went down over it
+            } else if (d == AGENT_MERGE) {
+                merge(s, i, f);
+            } else if (d == AGENT_WAIT) {
+                ready = false;
+            } else if (d == AGENT_MISS) {
+                g->missed++;
+                w->counted_miss[f] = w->step;
+            }
+        }
+        const struct sim_log *l = logged(&h->disk, f, g->round);
+        if (g->in_flight && !g->arrived && w->step >= g->merge_step && l)
+            ready = false;
+    }
+    return ready;
+}
+
+// After the loss of its disk: parameters of the committed state, nothing in hand, data from where its last committed update
+// ended; what it had learned beyond that is lost and counted. False: the agent has not caught up yet.
+static bool adopt(struct sim *s, uint8_t i) {
+    struct sim_host *h = &s->h[i];
+    struct sim_worker_state *w = &h->w;
+    struct inter_job_status st;
+    uint8_t id[INTER_ID_BYTES] = {1};
+    if (!inter_node_job_status(h->node, id, sim_clock(s, h), &st) || !st.votes || st.lag)
+        return false;
+    *w = (struct sim_worker_state){0};
+    for (uint32_t f = 0; f < s->o.fragments; f++) {
+        int64_t mine[SIM_WORDS] = {0};
+        struct agent_fragment *g = &w->frags[f];
+        g->send_step = w->counted_miss[f] = -1;
+        for (; commit_here(s, i, f, g->round); g->round++) {
+            const struct sim_round *r = h->disk.rounds[f][g->round];
+            bool final = true;
+            for (uint8_t k = 0; k < r->commit.n; k++) {
+                const struct inter_entry *e = &r->commit.entries[k];
+                const struct sim_blob *b = sim_disk_blob(r, e->member, e->attempt);
+                final = final && e->flags & INTER_FINAL;
+                for (int x = 0; e->verdict == INTER_ACCEPTED && x < SIM_WORDS; x++) {
+                    w->theta[f][x] -= b->words[x];
+                    mine[x] += e->member == i ? b->words[x] : 0;
+                }
+                if (e->member == i && (int64_t)e->tokens > w->step)
+                    w->step = (int64_t)e->tokens;
+            }
+            g->finished = final;
+            h->disk.log[f][h->disk.n_log[f]++] = (struct sim_log){g->round, 0};
+        }
+        memcpy(w->dropped[f], mine, sizeof mine); // the rest is filled in when the step is known
+    }
+    for (uint32_t f = 0; f < s->o.fragments; f++) {
+        int64_t all[SIM_WORDS];
+        sim_produced(s->o.seed, i, f, w->step, all);
+        for (int x = 0; x < SIM_WORDS; x++)
+            w->dropped[f][x] = all[x] - w->dropped[f][x];
+        w->frags[f].merged_step = w->step;
+        sim_check_worker(s, i, f);
+    }
+    sim_note(s, "state adopted", i, w->step, w->frags[0].round, 0, 0);
+    h->disk.checkpoint = *w;
+    h->disk.has_checkpoint = true;
+    h->needs_state = false;
+    return true;
+}
+
+void sim_work(struct sim *s, uint8_t i) {
+    struct sim_host *h = &s->h[i];
+    struct sim_worker_state *w = &h->w;
+    if (h->needs_state && !adopt(s, i)) {
+        sim_post(s, h->step_time, SIM_WORK, i, 0, h->worker_boot);
+        return;
+    }
+    struct agent_schedule sched = {.steps = s->interval * s->o.rounds,
+                                   .interval = (int32_t)s->interval,
+                                   .overlap = (int32_t)s->overlap,
+                                   .fragments = (int32_t)s->o.fragments};
+    uint32_t boot = h->worker_boot;
+    bool done = true;
+    for (uint32_t f = 0; f < s->o.fragments; f++) {
+        done = done && w->frags[f].finished;
+        // A worker that comes back says again what it had sent.
+        if (w->frags[f].in_flight && !commit_here(s, i, f, w->frags[f].round)) {
+            submit(s, i, f);
+            if (!h->worker_alive || h->worker_boot != boot)
+                return;
+        }
+    }
+    h->finished = done;
+    if (done)
+        return;
+    bool ready = exchange(s, i, &sched);
+    if (!h->worker_alive || h->worker_boot != boot)
+        return;
+    if (ready && w->step < sched.steps) {
+        for (uint32_t f = 0; f < s->o.fragments; f++)
+            for (int k = 0; k < SIM_WORDS; k++)
+                w->p[f][k] += learned(s->o.seed, i, f, w->step, k);
+        w->step++;
+        s->r.steps++;
+        if (w->step % 5 == 0) {
+            h->disk.checkpoint = *w;
+            h->disk.has_checkpoint = true;
+        }
+    }
+    sim_post(s, h->step_time, SIM_WORK, i, 0, h->worker_boot);
+}

@@ -1,0 +1,207 @@
+// The federation in virtual time.
+//
+//   nebula-sim [--seed N] [--seeds K] [--members M] [--witnesses W] [--rounds R] [--fragments F] [--trace]
+//       random faults by seed: crashes between stores, cuts, one-way cuts, partitions, slow links, lost disks, skewed clocks,
+//       slow and killed workers, planned leaves, refused updates, loss, duplication and reordering
+//   nebula-sim --exhaustive single|double [--members M] [--rounds R]
+//       every fault at every message and every store of an undisturbed run; or every pair of them
+//
+// Exit status 0 only without a violation. Without --members the number of members, witnesses and fragments follows from the
+// seed. --jobs J: processes (default 2).
+#include "tests/sim/sim.h"
+#include "agent/base/clock.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+struct totals {
+    uint64_t runs, messages, stores, committed, rejected, merges;
+    double seconds;
+};
+
+static void add(struct totals *t, const struct sim_result *r) {
+    t->runs++;
+    t->messages += r->messages;
+    t->stores += r->stores;
+    t->committed += r->committed;
+    t->rejected += r->rejected;
+    t->merges += r->merges;
+    t->seconds += r->seconds;
+}
+
+static struct sim_options by_seed(const struct sim_options *given, uint64_t seed) {
+    struct sim_options o = *given;
+    uint64_t z = neb_mix64(seed + 77);
+    o.seed = seed;
+    if (!o.members) {
+        static const uint8_t sizes[] = {2, 2, 3, 3, 3, 4, 5, 5};
+        o.members = sizes[z % 8];
+        o.witnesses = o.members >= 3 && z >> 8 & 1 ? 1 : 0;
+    }
+    if (!o.fragments)
+        o.fragments = 1 + (uint32_t)(z >> 16) % 3;
+    return o;
+}
+
+static bool run_seeds(const struct sim_options *given, uint64_t from, uint64_t count, uint64_t job,
+                      uint64_t jobs, struct totals *t) {
+    for (uint64_t k = job; k < count; k += jobs) {
+        struct sim_options o = by_seed(given, from + k);
+        struct sim_result r;
+        sim_run(&o, &r);
+        add(t, &r);
+        if (r.failed)
+            return false;
+    }
+    return true;
+}
+
+// Every place of an undisturbed run at which a kind of fault can strike.
+static uint64_t places(const struct sim_result *base, enum sim_fault_kind k) {
+    return k < SIM_CRASH_BEFORE_STORE ? base->messages : base->stores;
+}
+
+static bool run_points(const struct sim_options *given, bool pairs, uint64_t job, uint64_t jobs,
+                       struct totals *t) {
+    // Of pairs, those that differ most: a message lost, its receiver crashed, a crash around a store.
+    static const enum sim_fault_kind all[] = {SIM_DROP_MESSAGE,  SIM_DOUBLE_MESSAGE,
+                                              SIM_DELAY_MESSAGE, SIM_CUT_AT_MESSAGE,
+                                              SIM_CRASH_AT_MESSAGE, SIM_CRASH_BEFORE_STORE,
+                                              SIM_CRASH_AFTER_STORE, SIM_LOSE_DISK_AFTER_STORE},
+                                     some[] = {SIM_DROP_MESSAGE, SIM_CRASH_AT_MESSAGE,
+                                               SIM_CRASH_BEFORE_STORE, SIM_CRASH_AFTER_STORE};
+    const enum sim_fault_kind *kinds = pairs ? some : all;
+    size_t n_kinds = pairs ? sizeof some / sizeof *some : sizeof all / sizeof *all;
+    struct sim_options o = by_seed(given, given->seed);
+    struct sim_result base, r;
+    uint64_t turn = 0;
+    sim_run(&o, &base);
+    if (base.failed)
+        return false;
+    for (size_t a = 0; a < n_kinds; a++)
+        for (uint64_t i = 0; i < places(&base, kinds[a]); i++)
+            for (size_t b = 0; b < (pairs ? n_kinds : 1); b++)
+                for (uint64_t j = 0; j < (pairs ? places(&base, kinds[b]) : 1); j++) {
+                    if (turn++ % jobs != job)
+                        continue;
+                    o.points[0] = (struct sim_point){kinds[a], i};
+                    o.points[1] = pairs ? (struct sim_point){kinds[b], j} : (struct sim_point){0, 0};
+                    sim_run(&o, &r);
+                    add(t, &r);
+                    if (r.failed)
+                        return false;
+                }
+    return true;
+}
+
+static uint64_t number(const char *text, const char *what) {
+    char *end;
+    unsigned long long v = strtoull(text, &end, 10);
+    if (!*text || *end) {
+        fprintf(stderr, "nebula-sim: %s needs a number, not \"%s\"\n", what, text);
+        exit(2);
+    }
+    return v;
+}
+
+int main(int argc, char **argv) {
+    static const struct option options[] = {
+        {"seed", 1, NULL, 's'},    {"seeds", 1, NULL, 'k'},      {"members", 1, NULL, 'm'},
+        {"witnesses", 1, NULL, 'w'}, {"rounds", 1, NULL, 'r'},   {"fragments", 1, NULL, 'f'},
+        {"jobs", 1, NULL, 'j'},    {"exhaustive", 1, NULL, 'x'}, {"trace", 0, NULL, 't'},
+        {"orderly", 0, NULL, 'o'}, {0}};
+    struct sim_options o = {.seed = 1, .rounds = 8, .chaos = true};
+    uint64_t count = 1, jobs = 2;
+    bool exhaustive = false, pairs = false, good = true;
+    for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
+        switch (c) {
+        case 's': o.seed = number(optarg, "--seed"); break;
+        case 'k': count = number(optarg, "--seeds"); break;
+        case 'm': o.members = (uint32_t)number(optarg, "--members"); break;
+        case 'w': o.witnesses = (uint32_t)number(optarg, "--witnesses"); break;
+        case 'r': o.rounds = (uint32_t)number(optarg, "--rounds"); break;
+        case 'f': o.fragments = (uint32_t)number(optarg, "--fragments"); break;
+        case 'j': jobs = number(optarg, "--jobs"); break;
+        case 't': o.trace = true; break;
+        case 'o': o.orderly = true; break;
+        case 'x':
+            exhaustive = true;
+            pairs = !strcmp(optarg, "double");
+            if (pairs || !strcmp(optarg, "single"))
+                break;
+            // fall through
+        default:
+            fprintf(stderr, "usage: nebula-sim [--seed N] [--seeds K] [--members M] [--witnesses W] "
+                            "[--rounds R] [--fragments F] [--jobs J] [--exhaustive single|double] "
+                            "[--orderly] [--trace]\n");
+            return 2;
+        }
+    }
+    if (o.members == 1 || o.members > INTER_MEMBERS_MAX || o.fragments > SIM_FRAGMENTS ||
+        o.rounds < 1 || o.rounds > 40 || (o.members && o.witnesses > o.members - 2) || !jobs ||
+        jobs > 64) {
+        fprintf(stderr, "nebula-sim: 2 to 16 members of which two have workers, 1 to 40 rounds, up to %d "
+                        "fragments, 1 to 64 jobs\n", SIM_FRAGMENTS);
+        return 2;
+    }
+    if (exhaustive) {
+        o.chaos = false;
+        o.members = o.members ? o.members : 2;
+        o.fragments = o.fragments ? o.fragments : 1;
+    }
+    if (o.trace || (count == 1 && !exhaustive))
+        jobs = 1;
+    neb_ns start = neb_now();
+    struct totals sum = {0};
+    int pipes[64];
+    for (uint64_t j = 0; j < jobs; j++) {
+        int fd[2];
+        if (pipe(fd)) {
+            perror("nebula-sim: pipe");
+            return 1;
+        }
+        pid_t pid = fork();
+        if (pid < 0) {
+            perror("nebula-sim: fork");
+            return 1;
+        }
+        if (pid == 0) {
+            struct totals t = {0};
+            bool ok = exhaustive ? run_points(&o, pairs, j, jobs, &t)
+                                 : run_seeds(&o, o.seed, count, j, jobs, &t);
+            bool told = write(fd[1], &t, sizeof t) == sizeof t;
+            fflush(NULL);
+            _exit(ok && told ? 0 : 1);
+        }
+        close(fd[1]);
+        pipes[j] = fd[0];
+    }
+    for (uint64_t j = 0; j < jobs; j++) {
+        struct totals t;
+        int status;
+        if (read(pipes[j], &t, sizeof t) == sizeof t) {
+            sum.runs += t.runs;
+            sum.messages += t.messages;
+            sum.stores += t.stores;
+            sum.committed += t.committed;
+            sum.rejected += t.rejected;
+            sum.merges += t.merges;
+            sum.seconds += t.seconds;
+        }
+        close(pipes[j]);
+        if (wait(&status) < 0 || !WIFEXITED(status) || WEXITSTATUS(status))
+            good = false;
+    }
+    double wall = neb_seconds(neb_now() - start);
+    printf("%llu runs from seed %llu, %s: %.0f virtual hours, %llu messages, %llu stores, %llu commits "
+           "(%llu merge rounds), %llu refused updates; %.1f s, %.0f runs a minute\n",
+           (unsigned long long)sum.runs, (unsigned long long)o.seed, good ? "no violation" : "VIOLATION",
+           sum.seconds / 3600, (unsigned long long)sum.messages, (unsigned long long)sum.stores,
+           (unsigned long long)sum.committed, (unsigned long long)sum.merges,
+           (unsigned long long)sum.rejected, wall, 60 * (double)sum.runs / wall);
+    return good ? 0 : 1;
+}

@@ -1,0 +1,234 @@
+// The simulated federation: real round core, real worker schedule; time, network, disks and tensors are modelled.
+//
+//     nebula-sim-world.c    virtual time, the event queue, links (sessions, cuts, delay, loss, duplication, reordering), faults
+//     nebula-sim-host.c     one agent: carries out the core's actions on a modelled disk; boots from what that disk holds
+//     nebula-sim-worker.c   one worker: integers for tensors, so that no update can be lost or counted twice unnoticed
+//     nebula-sim-oracle.c   invariants after every store and merge; recomputes the parameters from the commits
+//     nebula-sim-dump.c     where everybody stands, when a run fails
+//     nebula-sim.c          seeds, exhaustive faults, the command line
+//
+// Everything follows from the seed: a failing run is repeated by its number alone, and prints its last events.
+#ifndef TESTS_SIM_H
+#define TESTS_SIM_H
+#include "agent/base/rng.h"
+#include "agent/schedule.h"
+#include "inter/node.h"
+
+#include <setjmp.h>
+
+enum {
+    SIM_WORDS = 3,     // parameters of a fragment
+    SIM_FRAGMENTS = 4, // at most
+    SIM_ROUNDS = 160,  // at most; more is a violation
+    SIM_ATTEMPTS = 3,  // updates of one key that a disk may hold
+    SIM_BLOB = INTER_CHUNK_MIN + 256, // two chunks
+    SIM_TRACE = 256,
+    SIM_POINTS = 2,
+};
+
+enum sim_fault_kind { // of one exact place, for exhaustive runs
+    SIM_NO_FAULT,
+    SIM_DROP_MESSAGE,
+    SIM_DOUBLE_MESSAGE,
+    SIM_DELAY_MESSAGE, // by 7 s
+    SIM_CUT_AT_MESSAGE,
+    SIM_CRASH_AT_MESSAGE, // its receiver, before it arrives
+    SIM_CRASH_BEFORE_STORE,
+    SIM_CRASH_AFTER_STORE,
+    SIM_LOSE_DISK_AFTER_STORE,
+};
+struct sim_point {
+    enum sim_fault_kind kind;
+    uint64_t index; // of the message or store in the run
+};
+
+struct sim_options {
+    uint64_t seed;
+    uint32_t members, witnesses, rounds, fragments;
+    bool chaos;       // random faults by seed
+    bool orderly;     // no loss, duplication or reordering inside a session
+    struct sim_point points[SIM_POINTS];
+    bool trace;       // print every event
+};
+
+struct sim_result {
+    uint64_t messages, stores, steps;
+    uint32_t committed, rejected, merges; // rounds times fragments; refused updates; merge rounds
+    double seconds; // virtual
+    bool failed;
+    char why[256];
+};
+
+// ---- events ---------------------------------------------------------------------------------------------------
+
+enum sim_event_kind { SIM_TICK, SIM_WORK, SIM_MESSAGE, SIM_CONNECT, SIM_NOTICE, SIM_BOOT, SIM_BOOT_WORKER, SIM_CHAOS };
+
+struct sim_message {
+    uint8_t from, to;
+    bool bulk;
+    uint32_t session;
+    size_t len;
+    uint8_t bytes[]; // owned by the event
+};
+
+struct sim_event {
+    neb_ns at;
+    uint64_t seq;
+    enum sim_event_kind kind;
+    uint8_t a, b;
+    uint32_t tag; // boot or session it belongs to
+    struct sim_message *m;
+};
+
+// ---- a disk ---------------------------------------------------------------------------------------------------
+
+struct sim_blob {
+    bool here;
+    struct inter_manifest m;
+    bool whole;
+    int64_t words[SIM_WORDS + 1]; // the last: 1: the gate refuses it
+};
+struct sim_round { // of one fragment
+    struct sim_blob blobs[INTER_MEMBERS_MAX][SIM_ATTEMPTS];
+    bool voted, committed;
+    struct inter_record vote, commit;
+};
+struct sim_worker_state {
+    int64_t step;
+    struct agent_fragment frags[SIM_FRAGMENTS];
+    int64_t counted_miss[SIM_FRAGMENTS];
+    int64_t theta[SIM_FRAGMENTS][SIM_WORDS]; // global value
+    int64_t e[SIM_FRAGMENTS][SIM_WORDS];     // residual; of the update in flight too, until it settles: u
+    int64_t p[SIM_FRAGMENTS][SIM_WORDS];     // learned since the last send
+    int64_t dropped[SIM_FRAGMENTS][SIM_WORDS];
+};
+struct sim_log {
+    uint32_t round;
+    int64_t step;
+};
+struct sim_disk {
+    bool has_standing;
+    struct inter_standing standing;
+    uint64_t epoch;
+    struct sim_round *rounds[SIM_FRAGMENTS][SIM_ROUNDS]; // made when first written
+    struct sim_worker_state checkpoint;
+    bool has_checkpoint;
+    struct sim_log log[SIM_FRAGMENTS][SIM_ROUNDS];
+    uint32_t n_log[SIM_FRAGMENTS];
+};
+
+struct sim_host {
+    uint8_t id;
+    bool alive, witness;
+    uint32_t boot;
+    neb_ns clock_offset;
+    int32_t clock_ppm;
+    struct inter_node *node;
+    struct sim_disk disk;
+    uint8_t *parts[SIM_FRAGMENTS][INTER_MEMBERS_MAX]; // (SIM_BLOB) while a blob arrives
+    bool up[INTER_MEMBERS_MAX];
+    bool worker_alive, finished, leaving;
+    bool needs_state; // its disk was lost
+    uint32_t worker_boot;
+    struct sim_worker_state w;
+    neb_ns step_time;
+    uint64_t crash_in; // stores until a crash; 0: none
+};
+
+struct sim_link { // of a pair, i < j
+    bool open[2];   // i to j, j to i
+    bool session;   // connected
+    uint32_t number;
+    neb_ns last[2][2]; // last delivery by direction and channel: order within a session
+    neb_ns slow;       // added delay
+};
+
+struct sim_trace {
+    neb_ns at;
+    const char *what;
+    int64_t v[5];
+};
+
+struct sim_oracle {
+    struct {
+        bool known;
+        uint8_t hash[INTER_SHA_BYTES];
+        struct inter_record r;
+        int64_t words[INTER_MEMBERS_MAX][SIM_WORDS]; // D(c) of each accepted entry
+    } commits[SIM_FRAGMENTS][SIM_ROUNDS];
+    int64_t theta[SIM_FRAGMENTS][SIM_ROUNDS + 1][SIM_WORDS];
+    struct {
+        uint8_t hash[INTER_SHA_BYTES];
+        uint16_t voters; // whoever had it on disk, ever
+    } votes[SIM_FRAGMENTS][SIM_ROUNDS][8];
+    uint16_t copies[SIM_FRAGMENTS][SIM_ROUNDS][INTER_MEMBERS_MAX][SIM_ATTEMPTS]; // disks that held a blob, ever
+    uint32_t attempts[SIM_FRAGMENTS][SIM_ROUNDS][INTER_MEMBERS_MAX][SIM_ATTEMPTS];
+    uint32_t top[SIM_FRAGMENTS]; // rounds committed anywhere
+};
+
+struct sim {
+    struct sim_options o;
+    struct neb_rng rng;
+    neb_ns now;
+    uint64_t seq;
+    struct sim_event *heap;
+    size_t n_heap, cap_heap;
+    struct sim_host h[INTER_MEMBERS_MAX];
+    struct sim_link links[INTER_MEMBERS_MAX][INTER_MEMBERS_MAX];
+    struct sim_oracle *oracle;
+    struct sim_result r;
+    jmp_buf on_fail;
+    struct sim_trace trace[SIM_TRACE];
+    uint64_t n_trace;
+    double loss, twice, swap; // probabilities inside a session
+    bool hunts;               // this seed goes for the leader
+    struct {                  // what happens when the next message of a type has arrived
+        uint8_t type;         // 0: nothing is planned
+        uint32_t skip;
+        enum { SIM_CRASH_SENDER, SIM_CRASH_RECEIVER, SIM_ISOLATE_SENDER, SIM_ISOLATE_RECEIVER } what;
+    } ambush;
+    bool calm;                // faults are over
+    int64_t interval, overlap;
+    uint64_t epochs;
+};
+
+// world.c
+void sim_run(const struct sim_options *o, struct sim_result *out);
+void sim_post(struct sim *s, neb_ns after, enum sim_event_kind k, uint8_t a, uint8_t b, uint32_t tag);
+void sim_transmit(struct sim *s, uint8_t from, uint8_t to, bool bulk, const uint8_t *p, size_t n,
+                  const uint8_t *q, size_t m);
+void sim_crash(struct sim *s, uint8_t host, neb_ns down_for);
+void sim_cut(struct sim *s, uint8_t i, uint8_t j, bool open_ij, bool open_ji);
+bool sim_point_hits(const struct sim *s, enum sim_fault_kind k, uint64_t index);
+void sim_note(struct sim *s, const char *what, int64_t a, int64_t b, int64_t c, int64_t d, int64_t e);
+__attribute__((format(printf, 2, 3), noreturn)) void sim_fail(struct sim *s, const char *fmt, ...);
+neb_ns sim_clock(const struct sim *s, const struct sim_host *h);
+
+// host.c
+void sim_host_boot(struct sim *s, uint8_t i);
+void sim_host_stop(struct sim *s, uint8_t i);
+void sim_host_step(struct sim *s, uint8_t i, const struct inter_event *e);
+void sim_host_submit(struct sim *s, uint8_t i, uint32_t f, const struct inter_manifest *m,
+                     const int64_t words[SIM_WORDS + 1]);
+struct sim_round *sim_disk_round(struct sim *s, struct sim_disk *d, uint32_t f, uint32_t round);
+const struct sim_blob *sim_disk_blob(const struct sim_round *r, uint8_t member, uint32_t attempt);
+void sim_disk_lose(struct sim *s, uint8_t i);
+void sim_host_free(struct sim_host *h);
+
+// worker.c
+void sim_work(struct sim *s, uint8_t i);
+void sim_worker_boot(struct sim *s, uint8_t i);
+void sim_produced(uint64_t seed, uint8_t member, uint32_t f, int64_t steps, int64_t out[SIM_WORDS]);
+
+// oracle.c
+void sim_check_vote(struct sim *s, uint8_t i, const struct inter_record *r);
+void sim_check_blob(struct sim *s, uint8_t i, const struct inter_manifest *m);
+void sim_check_commit(struct sim *s, uint8_t i, const struct inter_record *r);
+void sim_check_worker(struct sim *s, uint8_t i, uint32_t f);
+void sim_check_bounds(struct sim *s, uint8_t i, const struct inter_actions *a);
+void sim_check_end(struct sim *s);
+
+// nebula-sim-dump.c
+void sim_dump(const struct sim *s);
+
+#endif

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# The federation in virtual time: every single fault of an undisturbed run, every pair of two rounds of two members, and random
+# faults from a seed that is new in every run and printed.
+set -euo pipefail
+sim=$BUILD/nebula-sim
+for members in 2 3; do
+    "$sim" --exhaustive single --members "$members" --rounds 3
+done
+"$sim" --exhaustive single --members 4 --witnesses 1 --rounds 2 --fragments 2
+"$sim" --exhaustive double --members 2 --rounds 2
+seed=${NEBULA_SIM_SEED:-$((RANDOM * 32768 * 32768 + RANDOM * 32768 + RANDOM))}
+"$sim" --seed "$seed" --seeds "${NEBULA_SIM_SEEDS:-3000}"

@@ -1,0 +1,434 @@
+// What Hugging Face folders may say, and what is refused: config.json, adapter_config.json, tensors. The layout read from a
+// checkpoint's description is that of intra_model_load().
+#include "agent/base/log.h"
+#include "intra/hf.h"
+#include "intra/trainer.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static char dir[] = "/tmp/nebula-hf-XXXXXX", message[2048], warning[2048];
+
+static void keep(void *user, enum neb_log_level level, const char *text) {
+    (void)user;
+    if (level == NEB_LOG_ERROR && !strstr(text, "see above"))
+        snprintf(message, sizeof message, "%s", text);
+    if (level == NEB_LOG_WARN)
+        snprintf(warning, sizeof warning, "%s", text);
+}
+
+static const char *in(char *out, const char *name) {
+    snprintf(out, NEB_PATH_MAX, "%s/%s", dir, name);
+    return out;
+}
+
+// ---- config.json ------------------------------------------------------------------------------------------------
+
+#define SHAPE                                                                                      \
+    "\"vocab_size\":32,\"hidden_size\":8,\"num_hidden_layers\":2,\"num_attention_heads\":2,"       \
+    "\"intermediate_size\":12,\"max_position_embeddings\":64"
+#define LLAMA "{\"model_type\":\"llama\"," SHAPE
+
+static enum neb_status parse(const char *text, struct intra_hf_config *c) {
+    message[0] = 0;
+    return intra_hf_config_parse(text, strlen(text), "config.json", c);
+}
+
+static void test_config_values(void **state) {
+    (void)state;
+    struct intra_hf_config c;
+    assert_int_equal(parse(LLAMA "}", &c), NEB_OK); // what is left out has the class's default
+    assert_true(c.arch == INTRA_HF_LLAMA && c.model.vocab == 32 && c.model.d_model == 8 &&
+                c.model.n_layers == 2 && c.model.n_heads == 2 && c.model.n_kv_heads == 2 &&
+                c.model.head_dim == 4 && c.model.d_ff == 12 && c.model.max_seq == 64 &&
+                c.model.rope_theta == 10000 && c.model.norm_eps == 1e-6f && !c.model.tied &&
+                !c.model.qkv_bias && c.window == 0 && c.bos == -1 && c.eos == -1);
+    assert_int_equal(
+        parse(LLAMA ",\"num_key_value_heads\":1,\"head_dim\":6,\"rope_theta\":5e5,"
+                    "\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":true,\"rope_scaling\":null,"
+                    "\"bos_token_id\":1,\"eos_token_id\":[7,9],\"architectures\":"
+                    "[\"LlamaForCausalLM\"],\"hidden_act\":\"silu\",\"sliding_window\":4}",
+              &c),
+        NEB_OK);
+    assert_true(c.model.n_kv_heads == 1 && c.model.head_dim == 6 && c.model.rope_theta == 5e5f &&
+                c.model.norm_eps == 1e-5f && c.model.tied && c.bos == 1 && c.eos == 7 &&
+                c.window == 0);
+    assert_int_equal(parse(LLAMA ",\"rope_theta\":5,\"rope_parameters\":{\"rope_type\":"
+                                 "\"default\",\"rope_theta\":1e6},\"eos_token_id\":32}",
+                           &c),
+                     NEB_OK);
+    assert_true(c.model.rope_theta == 1e6f && c.eos == -1); // 32 is outside the vocabulary
+    assert_int_equal(parse("{\"model_type\":\"qwen2\",\"sliding_window\":8," SHAPE "}", &c),
+                     NEB_OK);
+    assert_true(c.arch == INTRA_HF_QWEN2 && c.model.qkv_bias && c.window == 0);
+    assert_int_equal(parse("{\"model_type\":\"qwen2\",\"sliding_window\":8,"
+                           "\"use_sliding_window\":true," SHAPE "}",
+                           &c),
+                     NEB_OK);
+    assert_true(c.window == 8 && c.model.max_seq == 8 && c.max_positions == 64);
+    assert_int_equal(parse("{\"model_type\":\"mistral\"," SHAPE "}", &c), NEB_OK);
+    assert_true(c.arch == INTRA_HF_MISTRAL && c.window == 4096 && c.model.max_seq == 64);
+    assert_int_equal(parse("{\"model_type\":\"mistral\",\"sliding_window\":null," SHAPE "}", &c),
+                     NEB_OK);
+    assert_true(c.window == 0);
+}
+
+static const struct refusal {
+    const char *text;
+    enum neb_status status;
+    const char *says[2];
+} refusals[] = {
+    {"", NEB_ERR_FORMAT, {"config.json"}},
+    {"[]", NEB_ERR_FORMAT, {"no JSON object"}},
+    {"{}", NEB_ERR_FORMAT, {"model_type"}},
+    {"{\"model_type\":\"llama\"}", NEB_ERR_FORMAT, {"vocab_size"}},
+    {"{\"model_type\":\"mixtral\"," SHAPE "}", NEB_ERR_UNSUPPORTED, {"mixtral", "MoE"}},
+    {"{\"model_type\":\"qwen2_moe\"," SHAPE "}", NEB_ERR_UNSUPPORTED, {"qwen2_moe", "MoE"}},
+    {"{\"model_type\":\"qwen3\"," SHAPE "}", NEB_ERR_UNSUPPORTED, {"qwen3", "architecture"}},
+    {LLAMA ",\"architectures\":[\"LlamaForSequenceClassification\"]}",
+     NEB_ERR_UNSUPPORTED,
+     {"architectures", "ForCausalLM"}},
+    {LLAMA ",\"auto_map\":{\"AutoModel\":\"m.M\"}}", NEB_ERR_UNSUPPORTED, {"auto_map", "code"}},
+    {LLAMA ",\"quantization_config\":{\"bits\":4}}", NEB_ERR_UNSUPPORTED, {"bits", "dequantise"}},
+    {LLAMA ",\"hidden_act\":\"gelu\"}", NEB_ERR_UNSUPPORTED, {"hidden_act", "SwiGLU"}},
+    {LLAMA ",\"attention_bias\":true}", NEB_ERR_UNSUPPORTED, {"attention_bias", "output proj"}},
+    {LLAMA ",\"mlp_bias\":true}", NEB_ERR_UNSUPPORTED, {"mlp_bias", "bias"}},
+    {LLAMA ",\"mlp_bias\":1}", NEB_ERR_FORMAT, {"mlp_bias", "neither true nor false"}},
+    {LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}}",
+     NEB_ERR_UNSUPPORTED,
+     {"rope_scaling", "llama3"}},
+    {LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}",
+     NEB_ERR_UNSUPPORTED,
+     {"rope_scaling", "linear"}},
+    {LLAMA ",\"rope_scaling\":{\"factor\":2}}", NEB_ERR_UNSUPPORTED, {"rope_scaling", "scaled"}},
+    {LLAMA ",\"rope_scaling\":7}", NEB_ERR_FORMAT, {"rope_scaling"}},
+    {LLAMA ",\"rope_parameters\":{\"rope_type\":\"yarn\"}}",
+     NEB_ERR_UNSUPPORTED,
+     {"rope_parameters", "yarn"}},
+    {LLAMA ",\"rope_parameters\":{\"partial_rotary_factor\":0.5}}",
+     NEB_ERR_UNSUPPORTED,
+     {"rope_parameters", "part of each head"}},
+    {LLAMA ",\"partial_rotary_factor\":0.5}",
+     NEB_ERR_UNSUPPORTED,
+     {"partial_rotary_factor", "part of each head"}},
+    {LLAMA ",\"layer_types\":[\"full_attention\",\"linear_attention\"]}",
+     NEB_ERR_UNSUPPORTED,
+     {"layer_types", "linear_attention"}},
+    {LLAMA ",\"rope_theta\":-1}", NEB_ERR_FORMAT, {"rope_theta"}},
+    {LLAMA ",\"rope_theta\":\"x\"}", NEB_ERR_FORMAT, {"rope_theta"}},
+    {LLAMA ",\"num_key_value_heads\":3}", NEB_ERR_INVALID, {"n_kv_heads"}},
+    {LLAMA ",\"num_key_value_heads\":0}", NEB_ERR_FORMAT, {"num_key_value_heads"}},
+    {LLAMA ",\"head_dim\":3}", NEB_ERR_INVALID, {"head_dim", "odd"}},
+    {LLAMA ",\"head_dim\":99999999999}", NEB_ERR_FORMAT, {"head_dim"}},
+    {LLAMA ",\"hidden_size\":8}", NEB_ERR_FORMAT, {"duplicate"}},
+};
+
+static void test_config_refused(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
+        struct intra_hf_config c;
+        const struct refusal *r = &refusals[i];
+        enum neb_status st = parse(r->text, &c);
+        if (st != r->status || !strstr(message, r->says[0]) ||
+            (r->says[1] && !strstr(message, r->says[1])))
+            fail_msg("%s: status %d (%s), expected %d with \"%s\"", r->text, st, message, r->status,
+                     r->says[0]);
+    }
+}
+
+// What we write for transformers, we read as the same model; numbers are the shortest that read back.
+static void test_config_round_trip(void **state) {
+    (void)state;
+    struct intra_hf_config c, back;
+    struct intra_model_config m = {.vocab = 100,
+                                   .d_model = 48,
+                                   .n_layers = 3,
+                                   .n_heads = 4,
+                                   .n_kv_heads = 2,
+                                   .head_dim = 10,
+                                   .d_ff = 96,
+                                   .max_seq = 77,
+                                   .rope_theta = 12345.678f,
+                                   .norm_eps = 1e-5f,
+                                   .tied = true,
+                                   .mask = KERN_MASK_CAUSAL};
+    for (int bias = 0; bias < 2; bias++) {
+        m.qkv_bias = bias;
+        assert_int_equal(intra_hf_config_of_model(&m, &c), NEB_OK);
+        json_t *o = intra_hf_config_json(&c, "float32");
+        char *text = json_dumps(o, JSON_REAL_PRECISION(9));
+        assert_non_null(text);
+        assert_non_null(strstr(text, "\"rms_norm_eps\": 1e-5,"));
+        assert_int_equal(parse(text, &back), NEB_OK);
+        assert_int_equal(intra_hf_config_same(&back, &m, "back"), NEB_OK);
+        assert_int_equal(back.arch, bias ? INTRA_HF_QWEN2 : INTRA_HF_LLAMA);
+        assert_int_equal(back.model.max_seq, 77);
+        free(text);
+        json_decref(o);
+    }
+    m.n_kv_heads = 4;
+    assert_int_equal(intra_hf_config_same(&back, &m, "back"), NEB_ERR_INVALID);
+    assert_non_null(strstr(message, "num_key_value_heads is 2"));
+    m.mask = KERN_MASK_BIDIRECTIONAL;
+    assert_int_equal(intra_hf_config_of_model(&m, &c), NEB_ERR_UNSUPPORTED);
+}
+
+// ---- adapter_config.json ----------------------------------------------------------------------------------------
+
+static bool same_trainable(const struct intra_trainable *a, const struct intra_trainable *b) {
+    return a->mode == b->mode && a->lora_rank == b->lora_rank && a->lora_alpha == b->lora_alpha &&
+           a->lora_targets == b->lora_targets && a->last_layers == b->last_layers &&
+           a->freeze_embeddings == b->freeze_embeddings;
+}
+
+#define PEFT "\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":8"
+
+static void test_peft(void **state) {
+    (void)state;
+    struct intra_trainable t;
+    static const char good[] = "{" PEFT ",\"target_modules\":[\"v_proj\",\"down_proj\"],"
+                               "\"bias\":\"none\",\"use_dora\":false,\"rank_pattern\":{},"
+                               "\"modules_to_save\":null,\"lora_dropout\":0.1}";
+    assert_int_equal(intra_hf_peft_parse(good, sizeof good - 1, "a.json", &t), NEB_OK);
+    assert_true(t.mode == INTRA_TRAIN_LORA && t.lora_rank == 4 && t.lora_alpha == 8 &&
+                t.lora_targets == (INTRA_LORA_V | INTRA_LORA_DOWN));
+    json_t *o = intra_hf_peft_json(&t, NULL);
+    char *text = json_dumps(o, 0);
+    struct intra_trainable back;
+    assert_int_equal(intra_hf_peft_parse(text, strlen(text), "a.json", &back), NEB_OK);
+    assert_true(same_trainable(&t, &back));
+    free(text);
+    json_decref(o);
+    static const struct {
+        const char *text, *says;
+    } bad[] = {
+        {"", "a.json"},
+        {"{\"peft_type\":\"IA3\"}", "only LORA"},
+        {"{" PEFT "}", "target_modules"},
+        {"{" PEFT ",\"target_modules\":\"all-linear\"}", "all-linear"},
+        {"{" PEFT ",\"target_modules\":[\"lm_head\"]}", "lm_head"},
+        {"{" PEFT ",\"target_modules\":[\"q_proj\"],\"use_dora\":true}", "use_dora"},
+        {"{" PEFT ",\"target_modules\":[\"q_proj\"],\"use_rslora\":true}", "use_rslora"},
+        {"{" PEFT ",\"target_modules\":[\"q_proj\"],\"bias\":\"all\"}", "bias"},
+        {"{" PEFT ",\"target_modules\":[\"q_proj\"],\"rank_pattern\":{\"a\":2}}", "rank_pattern"},
+        {"{" PEFT ",\"target_modules\":[\"q_proj\"],\"modules_to_save\":[\"x\"]}", "modules_to"},
+        {"{\"peft_type\":\"LORA\",\"r\":0}", "rank from 1"},
+        {"{\"peft_type\":\"LORA\",\"r\":1,\"lora_alpha\":-1}", "lora_alpha"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        message[0] = 0;
+        if (intra_hf_peft_parse(bad[i].text, strlen(bad[i].text), "a.json", &t) == NEB_OK ||
+            !strstr(message, bad[i].says))
+            fail_msg("%s: %s", bad[i].text, message);
+    }
+}
+
+// ---- folders ----------------------------------------------------------------------------------------------------
+
+struct damage { // how a folder of the model below differs from what is right
+    const char *drop, *add, *reshape, *nan;
+    bool tied_head; // lm_head kept beside a tied embedding
+    float head;     // added to its first value
+};
+
+static void write_folder(const struct damage *d) {
+    char path[NEB_PATH_MAX], name[8][64];
+    static const char config[] = LLAMA ",\"tie_word_embeddings\":true}";
+    struct intra_hf_config c;
+    struct intra_model *m = NULL;
+    struct intra_st_spec specs[32];
+    const struct intra_tensor *source[32];
+    struct intra_st_writer *w = NULL;
+    int32_t n = 0, extra = 0;
+    assert_int_equal(neb_fs_remove_tree(in(path, "hf")), NEB_OK);
+    assert_int_equal(neb_fs_remove_tree(in(path, "out")), NEB_OK);
+    assert_int_equal(neb_fs_mkdirs(in(path, "hf"), 0755), NEB_OK);
+    assert_int_equal(neb_fs_write(in(path, "hf/config.json"), config, sizeof config - 1, 0644),
+                     NEB_OK);
+    assert_int_equal(parse(config, &c), NEB_OK);
+    assert_int_equal(
+        intra_model_create(&c.model, &(struct intra_trainable){.mode = INTRA_TRAIN_FULL}, 1, &m),
+        NEB_OK);
+    for (int32_t i = 0; i < m->n_tensors; i++) {
+        const struct intra_tensor *t = &m->tensors[i];
+        if (d->drop && !strcmp(t->name, d->drop))
+            continue;
+        bool other = d->reshape && !strcmp(t->name, d->reshape), vector = t->rows == 1 && !other;
+        source[n] = t;
+        specs[n++] = (struct intra_st_spec){t->name,
+                                            vector ? 1 : 2,
+                                            {(uint64_t)(other || vector ? t->cols : t->rows),
+                                             (uint64_t)(other ? t->rows : t->cols)}};
+    }
+    if (d->add || d->tied_head) {
+        snprintf(name[extra], sizeof name[0], "%s", d->add ? d->add : "lm_head.weight");
+        source[n] = m->embed;
+        specs[n++] = (struct intra_st_spec){
+            name[extra++], 2, {(uint64_t)m->embed->rows, (uint64_t)m->embed->cols}};
+    }
+    assert_int_equal(intra_st_writer_create(in(path, "hf"), "model", specs, n, INTRA_ST_F32, 0, &w),
+                     NEB_OK);
+    for (int32_t i = 0; i < n; i++) {
+        float *p = intra_param(m, source[i]), was = p[0];
+        if (d->nan && !strcmp(specs[i].name, d->nan))
+            p[0] = NAN;
+        if (!strcmp(specs[i].name, "lm_head.weight"))
+            p[0] += d->head;
+        assert_int_equal(intra_st_writer_add(w, p, intra_tensor_size(source[i])), NEB_OK);
+        p[0] = was;
+    }
+    assert_int_equal(intra_st_writer_commit(w), NEB_OK);
+    intra_st_writer_destroy(&w);
+    intra_model_destroy(&m);
+}
+
+static enum neb_status import(int32_t max_seq, struct intra_hf_imported *r) {
+    char a[NEB_PATH_MAX], b[NEB_PATH_MAX];
+    struct intra_hf_import i = {.dir = in(a, "hf"), .out = in(b, "out"), .max_seq = max_seq};
+    message[0] = warning[0] = 0;
+    return intra_hf_import(&i, r);
+}
+
+static void test_folders(void **state) {
+    (void)state;
+    static const struct {
+        struct damage d;
+        enum neb_status status;
+        const char *says;
+    } all[] = {
+        {{.drop = NULL}, NEB_OK, ""},
+        {{.tied_head = true}, NEB_OK, ""},
+        {{.add = "model.layers.0.self_attn.rotary_emb.inv_freq"}, NEB_OK, ""},
+        {{.tied_head = true, .head = 1}, NEB_ERR_FORMAT, "tie_word_embeddings"},
+        {{.drop = "model.norm.weight"}, NEB_ERR_FORMAT, "'model.norm.weight' is missing"},
+        {{.add = "model.layers.0.self_attn.q_norm.weight"},
+         NEB_ERR_UNSUPPORTED,
+         "no place for tensor 'model.layers.0.self_attn.q_norm.weight'"},
+        {{.reshape = "model.layers.1.mlp.up_proj.weight"},
+         NEB_ERR_FORMAT,
+         "(8, 12), its config needs (12, 8)"},
+        {{.nan = "model.layers.0.mlp.down_proj.weight"},
+         NEB_ERR_FORMAT,
+         "'model.layers.0.mlp.down_proj.weight' holds nan at element 0"},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        struct intra_hf_imported r;
+        char path[NEB_PATH_MAX];
+        write_folder(&all[i].d);
+        enum neb_status st = import(0, &r);
+        if (st != all[i].status || !strstr(message, all[i].says))
+            fail_msg("%zu: status %d (%s), expected %d with \"%s\"", i, st, message, all[i].status,
+                     all[i].says);
+        assert_int_equal(neb_fs_exists(in(path, "out/model.ckpt")), st == NEB_OK);
+        assert_int_equal(neb_fs_exists(in(path, "out")), st == NEB_OK);
+        assert_false(neb_fs_exists(in(path, "out.partial")));
+        if (st == NEB_OK) { // no vocabulary: said so, and imported all the same
+            assert_false(r.tokenizer);
+            assert_non_null(strstr(warning, "tokenised elsewhere"));
+            assert_int_equal(import(0, &r), NEB_ERR_EXISTS);
+        }
+    }
+}
+
+// A window is no obstacle up to its length.
+static void test_window(void **state) {
+    (void)state;
+    char path[NEB_PATH_MAX];
+    struct intra_hf_imported r;
+    static const char config[] =
+        "{\"model_type\":\"mistral\",\"tie_word_embeddings\":true,\"sliding_window\":16," SHAPE "}";
+    write_folder(&(struct damage){0});
+    assert_int_equal(neb_fs_write(in(path, "hf/config.json"), config, sizeof config - 1, 0644),
+                     NEB_OK);
+    assert_int_equal(import(17, &r), NEB_ERR_UNSUPPORTED);
+    assert_non_null(strstr(message, "sliding-window attention beyond 16"));
+    assert_int_equal(import(0, &r), NEB_OK);
+    assert_int_equal(r.config.model.max_seq, 16);
+}
+
+static bool same_model(const struct intra_model *x, const struct intra_model *y) {
+    const struct intra_model_config *a = &x->c, *b = &y->c;
+    return a->vocab == b->vocab && a->d_model == b->d_model && a->n_layers == b->n_layers &&
+           a->n_heads == b->n_heads && a->n_kv_heads == b->n_kv_heads &&
+           a->head_dim == b->head_dim && a->d_ff == b->d_ff && a->max_seq == b->max_seq &&
+           a->rope_theta == b->rope_theta && a->norm_eps == b->norm_eps && a->tied == b->tied &&
+           a->qkv_bias == b->qkv_bias && a->mask == b->mask &&
+           same_trainable(&x->trainable, &y->trainable);
+}
+
+// intra_hf_layout() reads what intra_model_save() writes.
+static void test_layout(void **state) {
+    (void)state;
+    static const struct intra_trainable sets[] = {
+        {.mode = INTRA_TRAIN_FULL, .freeze_embeddings = true},
+        {.mode = INTRA_TRAIN_LORA, .lora_rank = 2, .lora_alpha = 3.5f, .lora_targets = 9},
+        {.mode = INTRA_TRAIN_BITFIT},
+        {.mode = INTRA_TRAIN_LAST_LAYERS, .last_layers = 1},
+    };
+    for (size_t i = 0; i < 4; i++) {
+        const struct intra_model_config c = {.vocab = 11,
+                                             .d_model = 8,
+                                             .n_layers = 2,
+                                             .n_heads = 4,
+                                             .n_kv_heads = 2,
+                                             .head_dim = 6,
+                                             .d_ff = 10,
+                                             .max_seq = 13,
+                                             .rope_theta = 77.5f,
+                                             .norm_eps = 3e-6f,
+                                             .tied = i % 2,
+                                             .qkv_bias = i / 2 % 2,
+                                             .mask = i == 3 ? KERN_MASK_BIDIRECTIONAL
+                                                            : KERN_MASK_CAUSAL};
+        char path[NEB_PATH_MAX];
+        struct intra_model *m = NULL, *full = NULL, *light = NULL;
+        struct intra_ckpt_writer *w = NULL;
+        struct intra_ckpt *k = NULL;
+        assert_int_equal(intra_model_create(&c, &sets[i], 1, &m), NEB_OK);
+        assert_int_equal(intra_ckpt_create(in(path, "layout.ckpt"), &w), NEB_OK);
+        assert_int_equal(intra_model_save(m, w), NEB_OK);
+        assert_int_equal(intra_ckpt_commit(w), NEB_OK);
+        intra_ckpt_writer_destroy(&w);
+        assert_int_equal(intra_ckpt_open(path, true, &k), NEB_OK);
+        assert_int_equal(intra_model_load(k, &full), NEB_OK);
+        assert_int_equal(intra_hf_layout(k, &light), NEB_OK);
+        assert_true(same_model(full, light));
+        assert_int_equal(full->n_tensors, light->n_tensors);
+        for (int32_t t = 0; t < full->n_tensors; t++)
+            assert_string_equal(full->tensors[t].name, light->tensors[t].name);
+        intra_ckpt_close(&k);
+        intra_model_destroy(&m);
+        intra_model_destroy(&full);
+        intra_model_destroy(&light);
+    }
+}
+
+static int set_up(void **state) {
+    (void)state;
+    neb_log_set_sink(keep, NULL);
+    return mkdtemp(dir) ? 0 : -1;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    neb_log_set_sink(NULL, NULL);
+    return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_config_values),
+        cmocka_unit_test(test_config_refused),
+        cmocka_unit_test(test_config_round_trip),
+        cmocka_unit_test(test_peft),
+        cmocka_unit_test(test_folders),
+        cmocka_unit_test(test_window),
+        cmocka_unit_test(test_layout),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,603 @@
+// inter/ledger: what is promised stays promised, through closing and opening again.
+#include "tests/unit/ledger_fixture.h"
+
+#include <sqlite3.h>
+
+static char root[] = "/tmp/nebula-ledger-XXXXXX";
+static char dir[64]; // of this test's ledger
+static struct inter_ledger *l;
+
+static int open_fresh(void **state) {
+    (void)state;
+    static int n;
+    snprintf(dir, sizeof dir, "%s/%d", root, n++);
+    return inter_ledger_open(dir, &l);
+}
+
+static int close_it(void **state) {
+    (void)state;
+    inter_ledger_close(&l);
+    return 0;
+}
+
+static void reopen(void) {
+    inter_ledger_close(&l);
+    OK(inter_ledger_open(dir, &l));
+}
+
+static void sql(const char *text) { // from outside; the ledger is closed
+    char path[NEB_PATH_MAX];
+    sqlite3 *db;
+    snprintf(path, sizeof path, "%s/ledger.db", dir);
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, text, NULL, NULL, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_close(db), SQLITE_OK);
+}
+
+static void write_file(const struct inter_key *k, const char *suffix) {
+    char path[NEB_PATH_MAX];
+    fx_file(dir, k, suffix, path);
+    OK(neb_fs_write(path, "left", 4, 0600));
+}
+
+static bool same_record(const struct inter_record *a, const struct inter_record *b) {
+    struct neb_buf x = {0}, y = {0};
+    inter_record_put(&x, a);
+    inter_record_put(&y, b);
+    bool same = x.len == y.len && !memcmp(x.p, y.p, x.len);
+    neb_buf_free(&x);
+    neb_buf_free(&y);
+    return same;
+}
+
+static void check_blob(uint32_t fragment, uint32_t round, uint8_t member) {
+    uint8_t want[FX_PEER_BYTES];
+    struct inter_key k = fx_key(fragment, round, member);
+    struct neb_map m;
+    size_t n = fx_blob(&k, want);
+    assert_true(inter_ledger_has_blob(l, &k));
+    OK(inter_ledger_map_blob(l, &k, &m));
+    assert_int_equal(m.len, n);
+    assert_memory_equal(m.p, want, n);
+    neb_map_close(&m);
+}
+
+static void test_a_round(void **state) {
+    (void)state;
+    struct inter_key k = fx_key(1, 0, 1);
+    struct inter_manifest m, want = fx_manifest(&k);
+    struct inter_record r, committed = fx_chain(1, 0);
+    uint32_t got;
+    assert_int_equal(inter_ledger_get_manifest(l, &k, &m), NEB_ERR_NOT_FOUND);
+    OK(fx_put_own(l, 1, 0));
+    OK(fx_put_manifest(l, 1, 0, 0));
+    reopen();
+    check_blob(1, 0, 0);
+    OK(fx_put_manifest(l, 1, 0, 1));
+    reopen();
+    OK(inter_ledger_get_manifest(l, &k, &m));
+    assert_memory_equal(m.sha256, want.sha256, sizeof m.sha256);
+    assert_memory_equal(m.sig, want.sig, sizeof m.sig);
+    assert_int_equal(m.tokens, want.tokens);
+    assert_false(inter_ledger_has_blob(l, &k));
+    OK(fx_part_open(l, 1, 0, &got));
+    assert_int_equal(got, 0);
+    for (uint32_t c = 0; c < 3; c++)
+        OK(fx_part_write(l, 1, 0, 2 - c));
+    assert_false(inter_ledger_has_blob(l, &k));
+    OK(fx_part_finish(l, 1, 0));
+    OK(fx_part_finish(l, 1, 0)); // said twice
+    reopen();
+    check_blob(1, 0, 1);
+    assert_false(fx_has_file(dir, 1, 0, 1, ".part") || fx_has_file(dir, 1, 0, 1, ".map"));
+    assert_int_equal(inter_ledger_get_vote(l, fx_job, 1, 0, &r), NEB_ERR_NOT_FOUND);
+    OK(fx_put_vote(l, 1, 0));
+    reopen();
+    OK(inter_ledger_get_vote(l, fx_job, 1, 0, &r));
+    assert_true(same_record(&r, &committed));
+    assert_int_equal(inter_ledger_last_commit(l, fx_job, 1, &r), NEB_ERR_NOT_FOUND);
+    OK(fx_put_commit(l, 1, 0));
+    reopen();
+    OK(inter_ledger_last_commit(l, fx_job, 1, &r));
+    assert_true(same_record(&r, &committed));
+    OK(inter_ledger_get_commit(l, fx_job, 1, 0, &r));
+    assert_int_equal(inter_ledger_get_commit(l, fx_job, 0, 0, &r), NEB_ERR_NOT_FOUND);
+    assert_int_equal(inter_ledger_get_commit(l, fx_job, 1, 1, &r), NEB_ERR_NOT_FOUND);
+    assert_int_equal(inter_ledger_used(l), FX_OWN_BYTES + FX_PEER_BYTES);
+}
+
+static void test_one_digest_a_key(void **state) {
+    (void)state;
+    struct inter_key k = fx_key(0, 0, 0);
+    struct inter_manifest m, other = fx_manifest(&k), kept = other;
+    uint8_t blob[FX_PEER_BYTES];
+    size_t n = fx_blob(&k, blob);
+    OK(inter_ledger_put_blob(l, &k, blob, n));
+    OK(inter_ledger_put_blob(l, &k, blob, n));
+    blob[n - 1] ^= 1;
+    assert_int_equal(inter_ledger_put_blob(l, &k, blob, n), NEB_ERR_EXISTS);
+    assert_int_equal(inter_ledger_put_blob(l, &k, blob, n - 1), NEB_ERR_EXISTS);
+    check_blob(0, 0, 0);
+    // Nobody was promised it: after a crash here the worker may have computed other bytes.
+    reopen();
+    assert_false(inter_ledger_has_blob(l, &k));
+    assert_int_equal(inter_ledger_used(l), 0);
+    OK(inter_ledger_put_blob(l, &k, blob, n));
+    reopen();
+    OK(fx_put_own(l, 0, 0));
+    OK(inter_ledger_put_manifest(l, &other));
+    reopen();
+    assert_true(inter_ledger_has_blob(l, &k));
+    OK(inter_ledger_put_manifest(l, &other));
+    other.sha256[5] ^= 4;
+    fx_sign_manifest(&other);
+    assert_int_equal(inter_ledger_put_manifest(l, &other), NEB_ERR_EXISTS);
+    reopen();
+    assert_int_equal(inter_ledger_put_manifest(l, &other), NEB_ERR_EXISTS);
+    OK(inter_ledger_get_manifest(l, &k, &m));
+    assert_memory_equal(m.sha256, kept.sha256, sizeof m.sha256);
+    // Its file is lost: only the promised bytes may take its place.
+    char path[NEB_PATH_MAX];
+    fx_file(dir, &k, ".blob", path);
+    OK(neb_fs_remove(path));
+    assert_int_equal(inter_ledger_put_blob(l, &k, blob, n), NEB_ERR_EXISTS);
+    OK(fx_put_own(l, 0, 0));
+    // Another attempt is another key.
+    other.key.attempt = 1;
+    OK(inter_ledger_put_manifest(l, &other));
+    OK(inter_ledger_get_manifest(l, &k, &m));
+    assert_int_equal(m.key.attempt, 1);
+}
+
+static void test_one_vote_a_term(void **state) {
+    (void)state;
+    struct inter_record first = fx_chain(0, 0), second = first, r;
+    second.entries[1].tokens++;
+    fx_sign_record(&second);
+    OK(inter_ledger_put_vote(l, &first));
+    OK(inter_ledger_put_vote(l, &first));
+    assert_int_equal(inter_ledger_put_vote(l, &second), NEB_ERR_EXISTS);
+    reopen();
+    assert_int_equal(inter_ledger_put_vote(l, &second), NEB_ERR_EXISTS);
+    OK(inter_ledger_get_vote(l, fx_job, 0, 0, &r));
+    assert_true(same_record(&r, &first));
+    second.term = 3;
+    second.leader = 1;
+    fx_sign_record(&second);
+    OK(inter_ledger_put_vote(l, &second));
+    reopen();
+    assert_int_equal(inter_ledger_put_vote(l, &first), NEB_ERR_EXISTS); // a lower term
+    first.term = 2;
+    assert_int_equal(inter_ledger_put_vote(l, &first), NEB_ERR_EXISTS);
+    first.term = 3; // the other leader of this term
+    assert_int_equal(inter_ledger_put_vote(l, &first), NEB_ERR_EXISTS);
+    OK(inter_ledger_get_vote(l, fx_job, 0, 0, &r));
+    assert_true(same_record(&r, &second));
+    OK(fx_put_vote(l, 1, 0)); // another fragment and another round are votes of their own
+    first = fx_chain(0, 1);
+    OK(inter_ledger_put_vote(l, &first));
+}
+
+static void test_one_record_a_round(void **state) {
+    (void)state;
+    struct inter_record r, a = fx_chain(0, 0), b = a, next = fx_chain(0, 1);
+    struct inter_chain c;
+    assert_int_equal(inter_ledger_put_commit(l, &next), NEB_ERR_STATE); // a gap
+    OK(inter_ledger_put_commit(l, &a));
+    OK(inter_ledger_put_commit(l, &a));
+    b.term = 2; // the same value, proposed again by a later leader
+    OK(inter_ledger_put_commit(l, &b));
+    reopen();
+    b = a;
+    b.entries[0].tokens++;
+    assert_int_equal(inter_ledger_put_commit(l, &b), NEB_ERR_EXISTS);
+    b = next;
+    b.previous[31] ^= 1;
+    assert_int_equal(inter_ledger_put_commit(l, &b), NEB_ERR_STATE);
+    b = fx_chain(0, 2);
+    assert_int_equal(inter_ledger_put_commit(l, &b), NEB_ERR_STATE);
+    OK(inter_ledger_last_commit(l, fx_job, 0, &r));
+    assert_true(same_record(&r, &a));
+    OK(inter_ledger_put_commit(l, &next));
+    OK(inter_ledger_put_commit(l, &a)); // an old one again
+    OK(inter_ledger_last_commit(l, fx_job, 0, &r));
+    assert_int_equal(r.round, 1);
+    OK(inter_ledger_chain(l, fx_job, 0, &c));
+    assert_int_equal(c.first, 0);
+    assert_int_equal(c.next, 2);
+    uint8_t head[INTER_SHA_BYTES];
+    inter_record_hash(&next, head);
+    assert_memory_equal(c.head, head, sizeof head);
+    assert_int_equal(inter_ledger_chain(l, fx_job, 1, &c), NEB_ERR_NOT_FOUND);
+}
+
+static void test_begin_at(void **state) {
+    (void)state;
+    struct inter_record r, far = fx_chain(0, 9);
+    struct inter_chain c;
+    uint32_t floor, got;
+    for (uint32_t i = 0; i < 3; i++)
+        OK(fx_round(l, 0, i));
+    OK(fx_put_manifest(l, 0, 3, 1));
+    OK(fx_part_open(l, 0, 3, &got));
+    assert_int_equal(inter_ledger_begin_at(l, fx_job, 0, 3, far.previous), NEB_ERR_STATE);
+    assert_int_equal(inter_ledger_put_commit(l, &far), NEB_ERR_STATE);
+    OK(inter_ledger_begin_at(l, fx_job, 0, 9, far.previous));
+    OK(inter_ledger_begin_at(l, fx_job, 0, 9, far.previous));
+    assert_int_equal(inter_ledger_used(l), 0);
+    reopen();
+    assert_int_equal(inter_ledger_last_commit(l, fx_job, 0, &r), NEB_ERR_NOT_FOUND);
+    OK(inter_ledger_floor(l, fx_job, 0, &floor));
+    assert_int_equal(floor, 9);
+    assert_int_equal(inter_ledger_used(l), 0);
+    OK(fx_round(l, 0, 9));
+    OK(inter_ledger_chain(l, fx_job, 0, &c));
+    assert_int_equal(c.first, 9);
+    assert_int_equal(c.next, 10);
+}
+
+static void test_arriving(void **state) {
+    (void)state;
+    struct inter_key k = fx_key(0, 0, 1);
+    struct inter_manifest m = fx_manifest(&k);
+    uint8_t big[INTER_CHUNK_MIN] = {9};
+    uint32_t got;
+    // 40 chunks, so that the bitmap is saved twice: what was saved is there again.
+    struct inter_key far = fx_key(0, 0, 2);
+    struct inter_manifest many = fx_manifest(&far);
+    struct inter_bitmap had;
+    many.bytes = 40 * INTER_CHUNK_MIN;
+    OK(inter_ledger_put_manifest(l, &many));
+    OK(inter_bitmap_init(&had, 40));
+    OK(inter_ledger_part_open(l, &many, &had));
+    assert_int_equal(inter_ledger_used(l), many.bytes);
+    for (uint32_t c = 0; c < 37; c++)
+        OK(inter_ledger_part_write(l, &far, (uint64_t)c * INTER_CHUNK_MIN, big, sizeof big));
+    reopen();
+    OK(inter_ledger_part_open(l, &many, &had));
+    assert_int_equal(had.set, 32);
+    assert_true(inter_bitmap_has(&had, 31) && !inter_bitmap_has(&had, 32));
+    inter_bitmap_free(&had);
+    // Other bytes than promised: the part is emptied, and arrives anew.
+    OK(inter_ledger_put_manifest(l, &m));
+    OK(fx_part_open(l, 0, 0, &got));
+    for (uint32_t c = 0; c < 3; c++)
+        OK(fx_part_write(l, 0, 0, c));
+    OK(inter_ledger_part_write(l, &k, 0, big, sizeof big));
+    assert_int_equal(fx_part_finish(l, 0, 0), NEB_ERR_CORRUPT);
+    assert_false(inter_ledger_has_blob(l, &k));
+    for (uint32_t c = 1; c < 3; c++)
+        OK(fx_part_write(l, 0, 0, c));
+    assert_int_equal(fx_part_finish(l, 0, 0), NEB_ERR_CORRUPT); // chunk 0 is a hole
+    for (uint32_t c = 0; c < 2; c++)
+        OK(fx_part_write(l, 0, 0, c));
+    assert_int_equal(fx_part_finish(l, 0, 0), NEB_ERR_CORRUPT); // short
+    for (uint32_t c = 0; c < 3; c++)
+        OK(fx_part_write(l, 0, 0, c));
+    OK(fx_part_finish(l, 0, 0));
+    check_blob(0, 0, 1);
+}
+
+static void test_arriving_at_once(void **state) {
+    (void)state;
+    uint32_t got;
+    for (uint32_t f = 0; f < 64; f++) {
+        OK(fx_put_manifest(l, f, 0, 1));
+        OK(fx_part_open(l, f, 0, &got));
+        OK(fx_part_open(l, f, 0, &got)); // said twice
+    }
+    OK(fx_put_manifest(l, 0, 1, 1));
+    assert_int_equal(fx_part_open(l, 0, 1, &got), NEB_ERR_LIMIT);
+    // A round that was committed without the blob gives its place back when it is pruned.
+    OK(fx_put_commit(l, 5, 0));
+    OK(inter_ledger_prune(l, fx_job, 5, 1));
+    OK(fx_part_open(l, 0, 1, &got));
+    assert_int_equal(inter_ledger_used(l), 64 * FX_PEER_BYTES);
+}
+
+static void test_swept_at_opening(void **state) {
+    (void)state;
+    struct inter_key open = fx_key(0, 1, 1), nobody = fx_key(0, 7, 1), mine = fx_key(0, 0, 1);
+    char foreign[NEB_PATH_MAX];
+    uint32_t got;
+    OK(fx_round(l, 0, 0));
+    OK(fx_put_manifest(l, 0, 1, 1));
+    OK(fx_part_open(l, 0, 1, &got));
+    inter_ledger_close(&l);
+    write_file(&mine, ".map"); // a cut behind the renaming
+    write_file(&mine, ".blob.tmp");
+    write_file(&nobody, ".blob"); // before its manifest
+    write_file(&nobody, ".part");
+    write_file(&nobody, ".map");
+    snprintf(foreign, sizeof foreign, "%s/blobs/notes.txt", dir);
+    OK(neb_fs_write(foreign, "mine", 4, 0600));
+    OK(inter_ledger_open(dir, &l));
+    assert_false(fx_has_file(dir, 0, 0, 1, ".map") || fx_has_file(dir, 0, 0, 1, ".blob.tmp"));
+    assert_false(fx_has_file(dir, 0, 7, 1, ".blob") || fx_has_file(dir, 0, 7, 1, ".part") ||
+                 fx_has_file(dir, 0, 7, 1, ".map"));
+    assert_true(fx_has_file(dir, 0, 1, 1, ".part"));
+    assert_true(neb_fs_exists(foreign));
+    check_blob(0, 0, 0);
+    check_blob(0, 0, 1);
+    assert_int_equal(inter_ledger_used(l), FX_OWN_BYTES + FX_PEER_BYTES);
+    (void)open;
+}
+
+static void test_prune(void **state) {
+    (void)state;
+    struct inter_record r;
+    struct inter_manifest m;
+    struct inter_key k = fx_key(0, 3, 0);
+    uint32_t floor, got;
+    OK(inter_ledger_floor(l, fx_job, 0, &floor));
+    assert_int_equal(floor, 0);
+    OK(inter_ledger_prune(l, fx_job, 0, 5)); // nothing is committed
+    for (uint32_t i = 0; i < 6; i++)
+        OK(fx_round(l, 0, i));
+    OK(fx_round(l, 1, 0));
+    struct inter_key late = fx_key(0, 2, 2); // never came whole: its round was committed without it
+    struct inter_manifest lm = fx_manifest(&late);
+    struct inter_bitmap none;
+    OK(inter_ledger_put_manifest(l, &lm));
+    OK(inter_bitmap_init(&none, inter_chunks(lm.bytes, lm.chunk_bytes)));
+    OK(inter_ledger_part_open(l, &lm, &none));
+    inter_bitmap_free(&none);
+    write_file(&late, ".map");
+    OK(inter_ledger_prune(l, fx_job, 0, 4));
+    for (int again = 0; again < 2; again++, reopen()) {
+        for (uint32_t i = 0; i < 6; i++) {
+            assert_int_equal(fx_has_file(dir, 0, i, 0, ".blob"), i >= 4);
+            assert_int_equal(fx_has_file(dir, 0, i, 1, ".blob"), i >= 4);
+            OK(inter_ledger_get_commit(l, fx_job, 0, i, &r)); // records stay
+            assert_int_equal(inter_ledger_get_vote(l, fx_job, 0, i, &r),
+                             i >= 4 ? NEB_OK : NEB_ERR_NOT_FOUND);
+        }
+        assert_false(fx_has_file(dir, 0, 2, 2, ".part") || fx_has_file(dir, 0, 2, 2, ".map"));
+        assert_int_equal(inter_ledger_get_manifest(l, &k, &m), NEB_ERR_NOT_FOUND);
+        assert_true(fx_has_file(dir, 1, 0, 0, ".blob"));
+        OK(inter_ledger_floor(l, fx_job, 0, &floor));
+        assert_int_equal(floor, 4);
+        assert_int_equal(inter_ledger_used(l), 3 * (FX_OWN_BYTES + FX_PEER_BYTES));
+    }
+    // Open rounds stay, however much is asked for; a lower floor is no news.
+    OK(fx_put_own(l, 0, 6));
+    OK(fx_put_manifest(l, 0, 6, 0));
+    OK(fx_put_manifest(l, 0, 6, 1));
+    OK(fx_part_open(l, 0, 6, &got));
+    OK(fx_put_vote(l, 0, 6));
+    OK(inter_ledger_prune(l, fx_job, 0, UINT32_MAX));
+    OK(inter_ledger_prune(l, fx_job, 0, 1));
+    reopen();
+    check_blob(0, 6, 0);
+    assert_true(fx_has_file(dir, 0, 6, 1, ".part"));
+    OK(inter_ledger_get_vote(l, fx_job, 0, 6, &r));
+    OK(inter_ledger_floor(l, fx_job, 0, &floor));
+    assert_int_equal(floor, 6);
+}
+
+static void test_cap(void **state) {
+    (void)state;
+    const uint64_t a_round = FX_OWN_BYTES + FX_PEER_BYTES;
+    uint32_t floor, got;
+    for (uint32_t i = 0; i < 4; i++) // rounds of both fragments in turn
+        for (uint32_t f = 0; f < 2; f++)
+            OK(fx_round(l, f, i));
+    assert_int_equal(inter_ledger_used(l), 8 * a_round);
+    OK(inter_ledger_set_cap(l, 5 * a_round));
+    assert_int_equal(inter_ledger_used(l), 5 * a_round); // the three that were committed first
+    assert_false(fx_has_file(dir, 0, 0, 0, ".blob") || fx_has_file(dir, 1, 0, 0, ".blob"));
+    assert_false(fx_has_file(dir, 0, 1, 1, ".blob"));
+    assert_true(fx_has_file(dir, 1, 1, 1, ".blob"));
+    OK(inter_ledger_floor(l, fx_job, 0, &floor));
+    assert_int_equal(floor, 2);
+    OK(inter_ledger_floor(l, fx_job, 1, &floor));
+    assert_int_equal(floor, 1);
+    // Room is made before something arrives, not after.
+    OK(fx_put_manifest(l, 0, 4, 1));
+    OK(fx_part_open(l, 0, 4, &got));
+    assert_true(inter_ledger_used(l) <= 5 * a_round);
+    OK(inter_ledger_floor(l, fx_job, 1, &floor));
+    assert_int_equal(floor, 2);
+    // What a crash left of a dropped round goes at opening.
+    struct inter_key k = fx_key(0, 0, 0);
+    inter_ledger_close(&l);
+    write_file(&k, ".blob");
+    OK(inter_ledger_open(dir, &l));
+    assert_false(fx_has_file(dir, 0, 0, 0, ".blob"));
+    OK(inter_ledger_floor(l, fx_job, 0, &floor));
+    assert_int_equal(floor, 2);
+    // However small the cap: the newest commit of a fragment and open rounds stay.
+    OK(fx_put_own(l, 0, 4));
+    OK(fx_put_manifest(l, 0, 4, 0));
+    OK(inter_ledger_set_cap(l, 1));
+    OK(inter_ledger_floor(l, fx_job, 0, &floor));
+    assert_int_equal(floor, 3);
+    check_blob(0, 3, 0);
+    check_blob(1, 3, 1);
+    check_blob(0, 4, 0);
+    assert_int_equal(inter_ledger_used(l), 2 * a_round + FX_OWN_BYTES);
+    OK(inter_ledger_prune(l, fx_job, 0, 4)); // a prune below and above what was dropped
+    OK(inter_ledger_prune(l, fx_job, 1, 1));
+    OK(inter_ledger_floor(l, fx_job, 0, &floor));
+    assert_int_equal(floor, 4);
+    OK(inter_ledger_floor(l, fx_job, 1, &floor));
+    assert_int_equal(floor, 3);
+}
+
+struct seen {
+    uint64_t seq[8], n;
+    char text[64];
+};
+
+static void on_message(void *user, uint64_t seq, uint32_t kind, const uint8_t *p, size_t n) {
+    struct seen *s = user;
+    s->seq[s->n++ & 7] = seq;
+    size_t at = strlen(s->text);
+    snprintf(s->text + at, sizeof s->text - at, "%u:%.*s ", kind, (int)n, (const char *)p);
+}
+
+static struct seen pending(const char *peer) {
+    struct seen s = {.n = 0};
+    OK(inter_ledger_pending(l, peer, on_message, &s));
+    return s;
+}
+
+static void on_peer(void *user, const char *peer, uint64_t messages, uint64_t bytes) {
+    char *text = user;
+    size_t at = strlen(text);
+    snprintf(text + at, 64 - at, "%s %d %d;", peer, (int)messages, (int)bytes);
+}
+
+static void test_messages_out(void **state) {
+    (void)state;
+    uint64_t a, b, c, d, previous;
+    char text[64] = "";
+    OK(inter_ledger_post(l, "anna", 1, "one", 3, &a, &previous));
+    assert_int_equal(previous, 0);
+    OK(inter_ledger_post(l, "bert", 2, "", 0, &b, &previous));
+    assert_int_equal(previous, 0);
+    OK(inter_ledger_post(l, "anna", 3, "two", 3, &c, &previous));
+    assert_int_equal(previous, a);
+    reopen();
+    struct seen s = pending("anna");
+    assert_string_equal(s.text, "1:one 3:two ");
+    assert_true(s.seq[0] == a && s.seq[1] == c && a < b && b < c);
+    OK(inter_ledger_outbox(l, on_peer, text));
+    assert_string_equal(text, "anna 2 6;bert 1 0;");
+    OK(inter_ledger_posted(l, "anna", a));
+    OK(inter_ledger_posted(l, "anna", a));
+    assert_string_equal(pending("anna").text, "3:two ");
+    OK(inter_ledger_posted(l, "anna", UINT64_MAX));
+    OK(inter_ledger_posted(l, "bert", c));
+    reopen();
+    assert_int_equal(pending("anna").n, 0);
+    assert_int_equal(pending("bert").n, 0);
+    OK(inter_ledger_post(l, "anna", 1, "x", 1, &d, &previous)); // never a number twice
+    assert_true(d > c);
+    assert_int_equal(previous, 0);
+}
+
+static uint64_t taken(const char *peer, uint64_t epoch) {
+    uint64_t seq = 99;
+    OK(inter_ledger_taken(l, peer, epoch, &seq));
+    return seq;
+}
+
+static void test_messages_in(void **state) {
+    (void)state;
+    const uint64_t old = 0xffffffffffffffffull, new = 3;
+    OK(inter_ledger_take(l, "anna", old, 7));
+    assert_int_equal(taken("anna", old), 7);
+    assert_int_equal(taken("anna", new), 0); // her ledger was made anew
+    assert_int_equal(taken("bert", old), 0);
+    OK(inter_ledger_take(l, "anna", new, 1));
+    OK(inter_ledger_take(l, "anna", old, 6)); // never back
+    reopen();
+    assert_int_equal(taken("anna", old), 7);
+    assert_int_equal(taken("anna", new), 1);
+    assert_int_equal(inter_ledger_take(l, "anna", new, UINT64_MAX), NEB_ERR_INVALID);
+    // Epochs that are made up push out only those of the same peer.
+    OK(inter_ledger_take(l, "bert", 5, 50));
+    for (uint64_t e = 100; e < 116; e++)
+        OK(inter_ledger_take(l, "anna", e, 1));
+    assert_int_equal(taken("anna", old), 0);
+    assert_int_equal(taken("anna", new), 0);
+    assert_int_equal(taken("anna", 100), 1);
+    assert_int_equal(taken("bert", 5), 50);
+}
+
+static void test_epoch(void **state) {
+    (void)state;
+    uint64_t first = inter_ledger_epoch(l);
+    assert_int_not_equal(first, 0);
+    reopen();
+    assert_true(inter_ledger_epoch(l) == first);
+    inter_ledger_close(&l);
+    OK(neb_fs_remove_tree(dir));
+    OK(inter_ledger_open(dir, &l));
+    assert_true(inter_ledger_epoch(l) != first);
+}
+
+static void on_job(void *user, const uint8_t id[INTER_ID_BYTES], const char *spec,
+                   const char *state) {
+    char *text = user;
+    size_t at = strlen(text);
+    snprintf(text + at, 64 - at, "%d %s %s;", id[0], spec, state);
+}
+
+static void test_jobs(void **state) {
+    (void)state;
+    uint8_t id[INTER_ID_BYTES] = {1}, other[INTER_ID_BYTES] = {2};
+    char text[64] = "";
+    OK(inter_ledger_put_job(l, id, "spec", "running"));
+    OK(inter_ledger_put_job(l, other, "more", "running"));
+    OK(inter_ledger_put_job(l, id, "spec2", "done"));
+    reopen();
+    OK(inter_ledger_jobs(l, on_job, text));
+    assert_string_equal(text, "1 spec2 done;2 more running;");
+}
+
+static void test_one_writer(void **state) {
+    (void)state;
+    struct inter_ledger *second = NULL, *looks = NULL;
+    struct inter_record r;
+    uint64_t a, b;
+    assert_int_equal(inter_ledger_open(dir, &second), NEB_ERR_STATE);
+    assert_null(second);
+    // A reader sees what is durable, while the writer goes on, and can change nothing.
+    OK(fx_round(l, 0, 0));
+    OK(inter_ledger_open_readonly(dir, &looks));
+    OK(inter_ledger_last_commit(looks, fx_job, 0, &r));
+    OK(fx_round(l, 0, 1));
+    OK(inter_ledger_last_commit(looks, fx_job, 0, &r));
+    assert_int_equal(r.round, 1);
+    assert_true(inter_ledger_epoch(looks) == inter_ledger_epoch(l));
+    assert_int_not_equal(fx_put_commit(looks, 0, 2), NEB_OK);
+    assert_int_not_equal(fx_put_vote(looks, 0, 2), NEB_OK);
+    assert_int_not_equal(inter_ledger_post(looks, "anna", 1, "", 0, &a, &b), NEB_OK);
+    inter_ledger_close(&looks);
+    OK(fx_round(l, 0, 2));
+}
+
+static void test_not_a_ledger(void **state) {
+    (void)state;
+    char path[NEB_PATH_MAX];
+    struct inter_ledger *other = NULL;
+    snprintf(path, sizeof path, "%s/nothing", root);
+    assert_int_equal(inter_ledger_open_readonly(path, &other), NEB_ERR_NOT_FOUND);
+    assert_false(neb_fs_exists(path)); // looking makes nothing
+    inter_ledger_close(&l);
+    sql("PRAGMA user_version=1");
+    assert_int_equal(inter_ledger_open(dir, &l), NEB_ERR_UNSUPPORTED);
+    assert_int_equal(inter_ledger_open_readonly(dir, &l), NEB_ERR_UNSUPPORTED);
+    snprintf(path, sizeof path, "%s/ledger.db", dir);
+    OK(neb_fs_write(path, "this is no database, whatever its name says", 43, 0600));
+    assert_int_equal(inter_ledger_open(dir, &l), NEB_ERR_CORRUPT);
+    assert_null(l);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, open_fresh, close_it)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {TEST(test_a_round),
+                                       TEST(test_one_digest_a_key),
+                                       TEST(test_one_vote_a_term),
+                                       TEST(test_one_record_a_round),
+                                       TEST(test_begin_at),
+                                       TEST(test_arriving),
+                                       TEST(test_arriving_at_once),
+                                       TEST(test_swept_at_opening),
+                                       TEST(test_prune),
+                                       TEST(test_cap),
+                                       TEST(test_messages_out),
+                                       TEST(test_messages_in),
+                                       TEST(test_epoch),
+                                       TEST(test_jobs),
+                                       TEST(test_one_writer),
+                                       TEST(test_not_a_ledger)};
+    if (!mkdtemp(root))
+        return 1;
+    neb_log_set_sink(fx_quiet, NULL);
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    return neb_fs_remove_tree(root) != NEB_OK || failed;
+}

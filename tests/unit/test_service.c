@@ -1,0 +1,392 @@
+// inter/service: two agents' services in one process over loopback. Updates become commits on both, through restarts in the
+// middle of a round; messages arrive once and in order, also after a ledger was lost.
+#include "agent/base/fs.h"
+#include "agent/base/log.h"
+#include "agent/base/rng.h"
+#include "agent/base/sha256.h"
+#include "compress/update.h"
+#include "inter/ledger_verify.h"
+#include "inter/service.h"
+#include "security/sign.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define OK(x) assert_int_equal((x), NEB_OK)
+
+enum { ELEMENTS = 1 << 20, FRAGMENTS = 2 }; // 4 MiB an update
+
+struct site {
+    int who; // 0 anna, dials; 1 bert, listens
+    char dir[64];
+    struct inter_service *s;
+    bool up;
+    uint32_t commits[FRAGMENTS]; // delivered
+    uint8_t last[INTER_SHA_BYTES];
+    uint64_t blob_bytes;
+    char text[256]; // messages, in order
+};
+
+static char root[] = "/tmp/nebula-service-XXXXXX";
+static struct sec_identity *ids[2];
+static struct sec_members list;
+static uint32_t index_of[2];
+static char listen_at[32];
+static uint8_t job[INTER_ID_BYTES] = {5, 6, 7};
+static struct site anna, bert;
+
+// ---- sites ----------------------------------------------------------------------------------------------------
+
+static void on_commit(void *user, const struct inter_record *r, const struct neb_map *blobs) {
+    struct site *x = user;
+    uint8_t sha[INTER_SHA_BYTES];
+    assert_int_equal(r->n, 2);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(blobs[i].len, r->entries[i].bytes);
+        neb_sha256(blobs[i].p, blobs[i].len, sha);
+        assert_memory_equal(sha, r->entries[i].sha256, sizeof sha);
+        x->blob_bytes += blobs[i].len;
+    }
+    x->commits[r->fragment]++;
+    inter_record_hash(r, x->last);
+}
+
+static void on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *p, size_t n) {
+    struct site *x = user;
+    assert_int_equal(peer, index_of[!x->who]);
+    size_t at = strlen(x->text);
+    snprintf(x->text + at, sizeof x->text - at, "%u:%.*s ", kind, (int)n, (const char *)p);
+}
+
+static void on_peer(void *user, uint32_t peer, bool up) {
+    struct site *x = user;
+    assert_int_equal(peer, index_of[!x->who]);
+    x->up = up;
+}
+
+static void on_fault(void *user, uint32_t peer, enum inter_fault f) {
+    (void)user, (void)peer;
+    assert_true(f == INTER_FAULT_REPLAY); // what comes twice after a restart; nothing worse
+}
+
+static void start(struct site *x) {
+    struct inter_service_config c = {.dir = x->dir,
+                                     .identity = ids[x->who],
+                                     .members = &list,
+                                     .listen = x->who ? listen_at : NULL,
+                                     .callbacks = {x, on_commit, on_message, on_peer, on_fault}};
+    OK(inter_service_create(&c, &x->s));
+    if (x->who) { // the port that was found is kept over restarts
+        snprintf(listen_at, sizeof listen_at, "127.0.0.1:%u", inter_service_port(x->s));
+        snprintf(list.m[index_of[1]].endpoint, SEC_ENDPOINT_MAX, "%s", listen_at);
+    }
+}
+
+static void open_job(struct site *x) {
+    struct inter_job_config c = {.n_members = 2,
+                                 .self = (uint8_t)x->who,
+                                 .peers = {index_of[0], index_of[1]},
+                                 .fragments = FRAGMENTS,
+                                 .merge_after = 4,
+                                 .eta = 0.9f,
+                                 .mu = 0.6f,
+                                 .interval = 10};
+    memcpy(c.id, job, sizeof c.id);
+    OK(inter_service_job_open(x->s, &c));
+}
+
+static void stop(struct site *x) {
+    inter_service_destroy(&x->s);
+    x->up = false;
+}
+
+static void restart(struct site *x) {
+    stop(x);
+    start(x);
+    open_job(x);
+}
+
+static void go(void) {
+    zmq_pollitem_t items[64];
+    size_t n = anna.s ? inter_service_poll_items(anna.s, items, 32) : 0;
+    n += bert.s ? inter_service_poll_items(bert.s, items + n, 32) : 0;
+    assert_true(n <= 64);
+    zmq_poll(items, (int)n, 10);
+    if (anna.s)
+        OK(inter_service_process(anna.s));
+    if (bert.s)
+        OK(inter_service_process(bert.s));
+}
+
+#define UNTIL(cond)                                                                                \
+    do {                                                                                           \
+        neb_ns end_ = neb_now() + 30 * NEB_S;                                                      \
+        while (!(cond) && neb_now() < end_)                                                        \
+            go();                                                                                  \
+        assert_true(cond);                                                                         \
+    } while (0)
+
+static void go_for(neb_ns time) {
+    for (neb_ns end = neb_now() + time; neb_now() < end;)
+        go();
+}
+
+// ---- updates --------------------------------------------------------------------------------------------------
+
+static void submit(struct site *x, uint32_t fragment, uint32_t round) {
+    static float data[ELEMENTS];
+    struct neb_buf b = {0};
+    struct cmp_work *w = NULL;
+    struct cmp_codec codec;
+    struct cmp_unit_shape shape = {.unit = 0, .rows = 1024, .cols = ELEMENTS / 1024};
+    struct inter_manifest m = {.key = {.round = round, .fragment = fragment}, .tokens = 10};
+    memcpy(m.key.job, job, sizeof job);
+    m.key.member = (uint8_t)x->who;
+    for (uint32_t i = 0; i < ELEMENTS; i++) // no two bytes alike: zstd finds nothing
+        data[i] =
+            (float)(int32_t)(neb_mix64(i + round * 7919ull + fragment + x->who * 31ull) >> 33) *
+            1e-9f;
+    OK(cmp_work_create(&w));
+    OK(cmp_codec_parse("fp32", &codec));
+    cmp_update_begin(&b, 1);
+    OK(cmp_update_add(w, &b, &shape, &codec, data, NULL));
+    OK(inter_service_submit(x->s, &m, b.p, b.len));
+    OK(inter_service_submit(x->s, &m, b.p, b.len)); // said twice
+    neb_buf_free(&b);
+    cmp_work_destroy(&w);
+}
+
+static enum neb_status signed_by(void *user, const uint8_t id[INTER_ID_BYTES], uint8_t member,
+                                 const char *context, const void *msg, size_t len,
+                                 const uint8_t sig[INTER_SIG_BYTES]) {
+    (void)user, (void)id;
+    return sec_verify(sec_identity_public(ids[member])->sign, context, msg, len, sig);
+}
+
+static void expect_sound(const struct site *x, uint64_t records) {
+    struct inter_ledger *l = NULL;
+    struct inter_ledger_counts n;
+    struct inter_ledger_check c = {NULL, signed_by, NULL};
+    OK(inter_ledger_open_readonly(x->dir, &l));
+    OK(inter_ledger_verify(l, &c, &n));
+    assert_int_equal(n.records, records);
+    inter_ledger_close(&l);
+}
+
+static int open_pair(void **state) {
+    (void)state;
+    static int made;
+    snprintf(listen_at, sizeof listen_at, "127.0.0.1:*");
+    anna = (struct site){.who = 0};
+    bert = (struct site){.who = 1};
+    snprintf(anna.dir, sizeof anna.dir, "%s/anna%d", root, made);
+    snprintf(bert.dir, sizeof bert.dir, "%s/bert%d", root, made++);
+    start(&bert);
+    start(&anna);
+    return 0;
+}
+
+static int close_pair(void **state) {
+    (void)state;
+    stop(&anna);
+    stop(&bert);
+    return 0;
+}
+
+// ---- tests ----------------------------------------------------------------------------------------------------
+
+static void test_rounds(void **state) {
+    (void)state;
+    open_job(&anna);
+    open_job(&bert);
+    for (uint32_t round = 0; round < 3; round++)
+        for (uint32_t f = 0; f < FRAGMENTS; f++) {
+            submit(&anna, f, round);
+            submit(&bert, f, round);
+            UNTIL(anna.commits[f] == round + 1 && bert.commits[f] == round + 1);
+            assert_memory_equal(anna.last, bert.last, sizeof anna.last);
+        }
+    assert_true(anna.blob_bytes == bert.blob_bytes && anna.blob_bytes > 12ull * 3 * ELEMENTS);
+    OK(inter_service_prune(bert.s, job, 0, 2));
+    expect_sound(&anna, 6); // while it runs
+    expect_sound(&bert, 6);
+}
+
+static void test_restarts_in_a_round(void **state) {
+    (void)state;
+    struct inter_key k = {.member = 0};
+    struct inter_manifest m;
+    memcpy(k.job, job, sizeof job);
+    open_job(&anna);
+    open_job(&bert);
+    submit(&anna, 0, 0);
+    UNTIL(inter_ledger_get_manifest(inter_service_ledger(bert.s), &k, &m) == NEB_OK);
+    k = m.key; // with the attempt that the service chose
+    assert_false(
+        inter_ledger_has_blob(inter_service_ledger(bert.s), &k)); // some of it is under way
+    restart(&bert);
+    UNTIL(inter_ledger_has_blob(inter_service_ledger(bert.s), &k));
+    restart(&anna); // the one who sent it; what it promised is in its ledger
+    submit(&bert, 0, 0);
+    k.member = 1;
+    UNTIL(inter_ledger_get_manifest(inter_service_ledger(anna.s), &k, &m) == NEB_OK);
+    restart(&anna);
+    UNTIL(anna.commits[0] == 1 && bert.commits[0] == 1);
+    assert_memory_equal(anna.last, bert.last, sizeof anna.last);
+    // Whoever asks for a round that is over gets its commit again, and the next round goes on from there.
+    restart(&anna);
+    submit(&anna, 0, 0);
+    assert_int_equal(anna.commits[0], 3); // said twice
+    submit(&anna, 0, 1);
+    submit(&bert, 0, 1);
+    UNTIL(anna.commits[0] == 4 && bert.commits[0] == 2);
+    assert_memory_equal(anna.last, bert.last, sizeof anna.last);
+    expect_sound(&anna, 2);
+    expect_sound(&bert, 2);
+}
+
+static void send(struct site *x, uint32_t kind, const char *text) {
+    OK(inter_service_send(x->s, index_of[!x->who], kind, text, strlen(text)));
+}
+
+static void test_messages(void **state) {
+    (void)state;
+    stop(&bert);
+    send(&anna, 1, "one"); // bert is away
+    send(&anna, 2, "two");
+    start(&bert);
+    UNTIL(anna.up && bert.up);
+    send(&anna, 3, "three");
+    send(&bert, 9, "back");
+    UNTIL(!strcmp(bert.text, "1:one 2:two 3:three ") && !strcmp(anna.text, "9:back "));
+    go_for(4 * NEB_S); // what is not acknowledged would be said again
+    assert_string_equal(bert.text, "1:one 2:two 3:three ");
+    struct inter_ledger *l = inter_service_ledger(anna.s);
+    uint64_t last, epoch = inter_ledger_epoch(l);
+    OK(inter_ledger_taken(inter_service_ledger(bert.s), "anna", epoch, &last));
+    assert_int_equal(last, 3);
+    // Anna's disk is lost: her numbers begin at 1 again, and are not taken for repeated ones.
+    stop(&anna);
+    OK(neb_fs_remove_tree(anna.dir));
+    start(&anna);
+    assert_true(inter_ledger_epoch(inter_service_ledger(anna.s)) != epoch);
+    send(&anna, 4, "four");
+    UNTIL(!strcmp(bert.text, "1:one 2:two 3:three 4:four "));
+    // Bert's disk is lost: he takes what waits, though he has seen none of the numbers before it.
+    send(&anna, 5, "five");
+    UNTIL(strstr(bert.text, "5:five"));
+    stop(&bert);
+    OK(neb_fs_remove_tree(bert.dir));
+    bert.text[0] = 0;
+    start(&bert);
+    send(&anna, 6, "six");
+    send(&anna, 7, "seven");
+    UNTIL(strstr(bert.text, "7:seven"));
+    assert_non_null(strstr(bert.text, "6:six 7:seven ")); // five as well, were its receipt lost
+}
+
+// ---- a member that does not follow the protocol
+
+struct rogue {
+    struct inter_link *l;
+    bool up;
+};
+
+static void on_rogue(void *user, const struct inter_link_event *e) {
+    struct rogue *r = user;
+    r->up |= e->kind == INTER_LINK_UP;
+}
+
+static void rogue_go(struct rogue *r, neb_ns time) {
+    for (neb_ns end = neb_now() + time; neb_now() < end;) {
+        OK(inter_link_process(r->l, on_rogue, r));
+        go();
+    }
+}
+
+static void rogue_says(struct rogue *r, uint64_t epoch, uint64_t seq, uint64_t previous,
+                       size_t cut) {
+    struct neb_buf b = {0};
+    neb_buf_u8(&b, 32); // a message of inter/service
+    neb_buf_u64(&b, epoch);
+    neb_buf_u64(&b, seq);
+    neb_buf_u64(&b, previous);
+    neb_buf_u32(&b, 8);
+    neb_buf_add(&b, "x", 1);
+    OK(inter_link_send(r->l, index_of[1], INTER_CONTROL, b.p, b.len - cut));
+    neb_buf_free(&b);
+    rogue_go(r, 5 * NEB_MS);
+}
+
+static void test_wrong_messages(void **state) {
+    (void)state;
+    struct rogue r = {.up = false};
+    struct inter_link_config c = {.identity = ids[0], .members = &list};
+    stop(&anna); // her keys in other hands
+    OK(inter_link_create(&c, &r.l));
+    for (int i = 0; i < 100 && !r.up; i++)
+        rogue_go(&r, 50 * NEB_MS);
+    assert_true(r.up);
+    send(&bert, 1, "waits");
+    for (size_t cut = 2; cut < 30; cut++)
+        rogue_says(&r, 1, 1, 0, cut);
+    rogue_says(&r, 1, 0, 0, 0);
+    rogue_says(&r, 1, UINT64_MAX, 0, 0);
+    rogue_says(&r, 1, 1ull << 63, 0, 0);
+    rogue_says(&r, 1, 5, 5, 0);
+    rogue_says(&r, 1, 5, UINT64_MAX, 0);
+    rogue_says(&r, 1, 5, 4, 0); // 4 has not come
+    assert_string_equal(bert.text, "");
+    struct neb_buf ack = {0}; // for another ledger's numbers: what waits goes on waiting
+    neb_buf_u8(&ack, 33);
+    neb_buf_u64(&ack, 1);
+    neb_buf_u64(&ack, UINT64_MAX);
+    OK(inter_link_send(r.l, index_of[1], INTER_CONTROL, ack.p, ack.len));
+    neb_buf_free(&ack);
+    rogue_says(&r, 1, 4, 0, 0);
+    rogue_says(&r, 1, 5, 4, 0);
+    rogue_says(&r, 1, 5, 4, 0);
+    rogue_says(&r, 1, 4, 0, 0);
+    rogue_go(&r, 300 * NEB_MS);
+    assert_string_equal(bert.text, "8:x 8:x ");
+    inter_link_destroy(&r.l);
+    start(&anna);
+    UNTIL(!strcmp(anna.text, "1:waits "));
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, open_pair, close_pair)
+
+static void quiet(void *user, enum neb_log_level level, const char *text) {
+    (void)user, (void)level, (void)text;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {TEST(test_rounds), TEST(test_restarts_in_a_round),
+                                       TEST(test_messages), TEST(test_wrong_messages)};
+    static const char *const names[] = {"anna", "bert"};
+    if (!mkdtemp(root) || sec_init() != NEB_OK)
+        return 1;
+    neb_log_set_sink(quiet, NULL);
+    for (int i = 0; i < 2; i++) {
+        char home[64];
+        snprintf(home, sizeof home, "%s/keys-%s", root, names[i]);
+        struct sec_member m = {.connect = SEC_CONNECT_AUTO};
+        if (neb_fs_mkdirs(home, 0700) != NEB_OK ||
+            sec_identity_create(home, names[i], &ids[i]) != NEB_OK)
+            return 1;
+        m.pub = *sec_identity_public(ids[i]);
+        if (sec_members_add(&list, &m) != NEB_OK)
+            return 1;
+    }
+    for (int i = 0; i < 2; i++)
+        index_of[i] = (uint32_t)(sec_members_by_name(&list, names[i]) - list.m);
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    sec_identity_destroy(&ids[0]);
+    sec_identity_destroy(&ids[1]);
+    return neb_fs_remove_tree(root) != NEB_OK || failed;
+}

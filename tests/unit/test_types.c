@@ -1,0 +1,336 @@
+// inter/types: manifests and records as bytes: there and back, cut anywhere, and beyond every limit.
+#include "agent/base/sha256.h"
+#include "inter/types.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static struct inter_manifest a_manifest(void) {
+    struct inter_manifest m = {.key = {.round = 0x01020304, .fragment = 63, .member = 15},
+                               .bytes = 1 << 20,
+                               .chunk_bytes = INTER_CHUNK_MIN,
+                               .tokens = (1ull << 56) - 1,
+                               .steps = UINT32_MAX,
+                               .missed = 7,
+                               .flags = INTER_FINAL,
+                               .digest = {UINT64_MAX, 5}};
+    m.key.attempt = 0xfffffffe;
+    for (size_t i = 0; i < sizeof m.key.job; i++)
+        m.key.job[i] = (uint8_t)(i + 1);
+    memset(m.sha256, 0xa5, sizeof m.sha256);
+    memset(m.sig, 0x3c, sizeof m.sig);
+    return m;
+}
+
+static struct inter_record a_record(uint8_t n) {
+    struct inter_record r = {.round = 9,
+                             .fragment = 63,
+                             .term = 0x11223344,
+                             .leader = 15,
+                             .flags = INTER_MERGE,
+                             .eta = 0.9f,
+                             .mu = 0.6f,
+                             .n = n,
+                             .n_plans = 2,
+                             .plans = {{20, 3}, {10, 1}},
+                             .n_accepts = 2};
+    memset(r.job, 7, sizeof r.job);
+    memset(r.previous, 0x55, sizeof r.previous);
+    memset(r.sig, 0x99, sizeof r.sig);
+    r.accepts[0].epoch = 12345;
+    r.accepts[1].member = 3;
+    for (uint8_t i = 0; i < n; i++) {
+        r.entries[i] = (struct inter_entry){.member = i,
+                                            .flags = INTER_FINAL,
+                                            .attempt = i * 3u,
+                                            .bytes = 1000u + i,
+                                            .tokens = 1ull << (3 * i),
+                                            .clip = 1.0f / (float)(i + 1)};
+        memset(r.entries[i].sha256, i, sizeof r.entries[i].sha256);
+    }
+    return r;
+}
+
+static struct neb_buf manifest_bytes(const struct inter_manifest *m) {
+    struct neb_buf b = {0};
+    inter_manifest_put(&b, m);
+    return b;
+}
+
+static struct neb_buf record_bytes(const struct inter_record *r) {
+    struct neb_buf b = {0};
+    inter_record_put(&b, r);
+    return b;
+}
+
+static bool manifest_parses(const void *p, size_t n, struct inter_manifest *out) {
+    struct neb_rd r = neb_rd_make(p, n);
+    return inter_manifest_get(&r, out) && neb_rd_done(&r);
+}
+
+static bool record_parses(const void *p, size_t n, struct inter_record *out) {
+    struct neb_rd r = neb_rd_make(p, n);
+    return inter_record_get(&r, out) && neb_rd_done(&r);
+}
+
+static void same_bytes(struct neb_buf *a, struct neb_buf *b) {
+    assert_int_equal(a->len, b->len);
+    assert_memory_equal(a->p, b->p, a->len);
+    neb_buf_free(b);
+}
+
+static void test_manifest_round_trip(void **state) {
+    (void)state;
+    struct inter_manifest m = a_manifest(), got;
+    struct neb_buf b = manifest_bytes(&m), again;
+    assert_true(manifest_parses(b.p, b.len, &got));
+    assert_true(inter_key_equal(&m.key, &got.key));
+    assert_memory_equal(m.sha256, got.sha256, sizeof m.sha256);
+    assert_memory_equal(m.sig, got.sig, sizeof m.sig);
+    assert_memory_equal(m.digest, got.digest, sizeof m.digest);
+    assert_int_equal(got.bytes, m.bytes);
+    assert_int_equal(got.chunk_bytes, m.chunk_bytes);
+    assert_int_equal(got.tokens, m.tokens);
+    assert_int_equal(got.steps, m.steps);
+    assert_int_equal(got.missed, m.missed);
+    assert_int_equal(got.flags, m.flags);
+    again = manifest_bytes(&got);
+    same_bytes(&b, &again);
+    neb_buf_free(&b);
+}
+
+static void test_record_round_trip(void **state) {
+    (void)state;
+    for (uint8_t n = 1; n <= INTER_MEMBERS_MAX; n++) {
+        struct inter_record r = a_record(n), got;
+        struct neb_buf b = record_bytes(&r), again;
+        assert_true(record_parses(b.p, b.len, &got));
+        assert_int_equal(got.n, n);
+        assert_int_equal(got.term, r.term);
+        assert_int_equal(got.leader, r.leader);
+        assert_true(got.eta == r.eta && got.mu == r.mu);
+        assert_int_equal(got.n_plans, 2);
+        assert_int_equal(got.plans[0].interval, 20);
+        assert_int_equal(got.plans[1].overlap, 1);
+        assert_int_equal(got.n_accepts, 2);
+        assert_int_equal(got.accepts[0].epoch, 12345);
+        assert_int_equal(got.accepts[1].member, 3);
+        assert_memory_equal(got.previous, r.previous, sizeof r.previous);
+        assert_int_equal(got.entries[n - 1].bytes, 999u + n);
+        assert_int_equal(got.entries[n - 1].tokens, 1ull << (3 * (n - 1)));
+        assert_true(got.entries[n - 1].clip == 1.0f / (float)n);
+        again = record_bytes(&got);
+        same_bytes(&b, &again);
+        neb_buf_free(&b);
+    }
+}
+
+static void test_cut_anywhere(void **state) {
+    (void)state;
+    struct inter_manifest m = a_manifest(), mg;
+    struct inter_record r = a_record(3), rg;
+    struct neb_buf b = manifest_bytes(&m), c = record_bytes(&r);
+    for (size_t n = 0; n < b.len;
+         n++) { // a copy of the exact size: reading past it is seen by sanitizers
+        uint8_t *cut = malloc(n + 1);
+        assert_non_null(cut);
+        memcpy(cut, b.p, n);
+        assert_false(manifest_parses(cut, n, &mg));
+        free(cut);
+    }
+    for (size_t n = 0; n < c.len; n++) {
+        uint8_t *cut = malloc(n + 1);
+        assert_non_null(cut);
+        memcpy(cut, c.p, n);
+        assert_false(record_parses(cut, n, &rg));
+        free(cut);
+    }
+    neb_buf_u8(&b, 0);
+    neb_buf_u8(&c, 0);
+    assert_false(manifest_parses(b.p, b.len, &mg)); // and one byte too many
+    assert_false(record_parses(c.p, c.len, &rg));
+    neb_buf_free(&b);
+    neb_buf_free(&c);
+}
+
+static bool manifest_ok(struct inter_manifest m) {
+    struct inter_manifest got;
+    struct neb_buf b = manifest_bytes(&m);
+    bool ok = manifest_parses(b.p, b.len, &got);
+    neb_buf_free(&b);
+    return ok;
+}
+
+static void test_manifest_limits(void **state) {
+    (void)state;
+    struct inter_manifest m = a_manifest();
+    assert_true(manifest_ok(m));
+#define REFUSED(field, value)                                                                      \
+    do {                                                                                           \
+        struct inter_manifest x = m;                                                               \
+        x.field = (value);                                                                         \
+        assert_false(manifest_ok(x));                                                              \
+    } while (0)
+    REFUSED(key.fragment, INTER_FRAGMENTS_MAX);
+    REFUSED(key.member, INTER_MEMBERS_MAX);
+    REFUSED(bytes, 0);
+    REFUSED(bytes, INTER_BLOB_MAX + 1u);
+    REFUSED(bytes, UINT32_MAX);
+    REFUSED(chunk_bytes, 0); // a chunk size of zero would divide by it
+    REFUSED(chunk_bytes, INTER_CHUNK_MIN - 1);
+    REFUSED(chunk_bytes, INTER_CHUNK_MAX + 1);
+    REFUSED(tokens, 1ull << 56);
+    REFUSED(flags, INTER_FINAL + 1);
+#undef REFUSED
+    m.bytes = INTER_BLOB_MAX; // 65,536 chunks: just as many as a bitmap may have
+    assert_int_equal(inter_chunks(m.bytes, m.chunk_bytes), INTER_CHUNKS_MAX);
+    assert_true(manifest_ok(m));
+    m.bytes = 1;
+    m.chunk_bytes = INTER_CHUNK_MAX;
+    assert_true(manifest_ok(m));
+}
+
+static bool record_ok(struct inter_record r) {
+    struct inter_record got;
+    struct neb_buf b = record_bytes(&r);
+    bool ok = record_parses(b.p, b.len, &got);
+    neb_buf_free(&b);
+    return ok;
+}
+
+static void test_record_limits(void **state) {
+    (void)state;
+    struct inter_record r = a_record(3);
+    assert_true(record_ok(r));
+#define REFUSED(field, value)                                                                      \
+    do {                                                                                           \
+        struct inter_record x = r;                                                                 \
+        x.field = (value);                                                                         \
+        assert_false(record_ok(x));                                                                \
+    } while (0)
+    REFUSED(fragment, INTER_FRAGMENTS_MAX);
+    REFUSED(leader, INTER_MEMBERS_MAX);
+    REFUSED(n, 0);
+    REFUSED(eta, -0.1f);
+    REFUSED(eta, 11);
+    REFUSED(eta, NAN);
+    REFUSED(mu, 1);
+    REFUSED(mu, -0.5f);
+    REFUSED(mu, NAN);
+    REFUSED(entries[1].member, 0); // twice the same member
+    REFUSED(entries[0].member, 2); // not in order
+    REFUSED(entries[2].member, INTER_MEMBERS_MAX);
+    REFUSED(entries[0].clip, 0);
+    REFUSED(entries[0].clip, -1);
+    REFUSED(entries[0].clip, 1.5f);
+    REFUSED(entries[0].clip, NAN);
+    REFUSED(entries[0].clip, INFINITY);
+    REFUSED(entries[0].verdict, INTER_REJECTED + 1);
+    REFUSED(n_accepts, INTER_MEMBERS_MAX + 1);
+    REFUSED(accepts[1].member, 0); // twice the same voter
+    REFUSED(accepts[1].member, INTER_MEMBERS_MAX);
+#undef REFUSED
+    // A count of entries beyond the array must be refused before the first one is read.
+    struct neb_buf b = record_bytes(&r);
+    struct inter_record got;
+    size_t at = 4 + 1 + 16 + 4 + 4 + 1 + 4 + 4 + 32;
+    assert_int_equal(b.p[at], 3);
+    for (int n = INTER_MEMBERS_MAX + 1; n < 256; n++) {
+        b.p[at] = (uint8_t)n;
+        assert_false(record_parses(b.p, b.len, &got));
+    }
+    neb_buf_free(&b);
+}
+
+// The hash names the value: all but term and leader in front, signature and votes behind; what is signed has those too.
+static void test_hash_and_body(void **state) {
+    (void)state;
+    const size_t front = 4 + 1;
+    struct inter_record r = a_record(2), got;
+    struct neb_buf b = record_bytes(&r), body = {0};
+    uint8_t want[INTER_SHA_BYTES], have[INTER_SHA_BYTES], sha[INTER_SHA_BYTES];
+    inter_record_hash(&r, want);
+    inter_record_put_body(&body, &r);
+    assert_int_equal(body.len + INTER_SIG_BYTES + 1 + 2 * (1 + 8 + INTER_SIG_BYTES), b.len);
+    assert_memory_equal(body.p, b.p, body.len);
+    neb_sha256(body.p + front, body.len - front, sha);
+    assert_memory_equal(sha, want, sizeof want);
+    unsigned parsed = 0;
+    for (size_t i = 0; i < b.len; i++) {
+        b.p[i] ^= 1;
+        if (record_parses(b.p, b.len, &got)) {
+            parsed++;
+            inter_record_hash(&got, have);
+            assert_int_equal(memcmp(have, want, sizeof want) == 0, i < front || i >= body.len);
+        }
+        b.p[i] ^= 1;
+    }
+    assert_true(parsed > 150);
+    neb_buf_free(&b);
+    neb_buf_free(&body);
+}
+
+static void test_standing(void **state) {
+    (void)state;
+    struct inter_standing s = {.term = 7, .joined = true, .epoch = 99, .renewed = 0x8001}, got;
+    struct neb_buf b = {0};
+    memset(s.job, 3, sizeof s.job);
+    for (int i = 0; i < INTER_MEMBERS_MAX; i++)
+        s.epochs[i] = 1000u + (unsigned)i;
+    inter_standing_put(&b, &s);
+    struct neb_rd r = neb_rd_make(b.p, b.len);
+    assert_true(inter_standing_get(&r, &got));
+    assert_int_equal(got.term, 7);
+    assert_true(got.joined);
+    assert_int_equal(got.epoch, 99);
+    assert_int_equal(got.renewed, 0x8001);
+    assert_memory_equal(got.epochs, s.epochs, sizeof s.epochs);
+    for (size_t n = 0; n < b.len; n++) {
+        r = neb_rd_make(b.p, n);
+        assert_false(inter_standing_get(&r, &got));
+    }
+    b.p[0] = 2; // another version
+    r = neb_rd_make(b.p, b.len);
+    assert_false(inter_standing_get(&r, &got));
+    neb_buf_free(&b);
+}
+
+static void test_key(void **state) {
+    (void)state;
+    struct inter_key k = a_manifest().key, got;
+    struct neb_buf b = {0};
+    inter_key_put(&b, &k);
+    struct neb_rd r = neb_rd_make(b.p, b.len);
+    inter_key_get(&r, &got);
+    assert_true(neb_rd_done(&r));
+    assert_true(inter_key_equal(&k, &got));
+    for (size_t i = 0; i < b.len; i++) { // every byte tells two keys apart
+        b.p[i] ^= 0x80;
+        r = neb_rd_make(b.p, b.len);
+        inter_key_get(&r, &got);
+        assert_false(inter_key_equal(&k, &got));
+        b.p[i] ^= 0x80;
+    }
+    neb_buf_free(&b);
+    assert_int_equal(inter_chunks(1, INTER_CHUNK_MIN), 1);
+    assert_int_equal(inter_chunks(INTER_CHUNK_MIN, INTER_CHUNK_MIN), 1);
+    assert_int_equal(inter_chunks(INTER_CHUNK_MIN + 1, INTER_CHUNK_MIN), 2);
+    assert_int_equal(inter_chunks(INTER_BLOB_MAX, INTER_CHUNK_MAX), 1024);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_manifest_round_trip),
+                                       cmocka_unit_test(test_record_round_trip),
+                                       cmocka_unit_test(test_cut_anywhere),
+                                       cmocka_unit_test(test_manifest_limits),
+                                       cmocka_unit_test(test_record_limits),
+                                       cmocka_unit_test(test_hash_and_body),
+                                       cmocka_unit_test(test_standing),
+                                       cmocka_unit_test(test_key)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
