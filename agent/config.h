@@ -37,9 +37,9 @@ enum agent_launcher {
 struct agent_cluster {
     char name[AGENT_NAME_MAX + 1]; // the agent's name in the federation
     bool witness; // votes, but trains nothing and holds no updates
-    int32_t
-        threads; // of the worker; 0: all processors, shared out with --local. Ranks on one machine share them;
-        // with launcher mpirun: of each rank
+    // Of the worker; 0: all processors, shared out with --local. Ranks on one machine share them; with launcher mpirun
+    // they are those of each rank.
+    int32_t threads;
     struct intra_mesh_config mesh; // ranks of the worker; 0 counts as 1
     enum agent_launcher launcher;
     char corpus[NEB_PATH_MAX]; // overrides data.corpus where the site keeps it elsewhere

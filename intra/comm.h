@@ -56,6 +56,10 @@ struct intra_comm_ops {
     enum neb_status (*wait)(struct intra_comm *c, struct intra_comm_send *s);
     enum neb_status (*recv)(struct intra_comm *c, void *x, size_t bytes, int from, int tag);
 
+    // Optional (NULL: receive at once). Is there a message from this rank with this tag? Never blocks: who waits long can
+    // sleep in between, where recv may keep a processor busy.
+    enum neb_status (*poll)(struct intra_comm *c, int from, int tag, bool *ready);
+
     enum neb_status (*barrier)(struct intra_comm *c);
     // Collective over c: ranks with the same color (>= 0) form a new communicator, ordered by key, then by old rank.
     // The new one is the caller's, may outlive no abort of c, and is destroyed before c.

@@ -120,6 +120,14 @@ static enum neb_status recv(struct intra_comm *c, void *x, size_t bytes, int fro
     return NEB_OK;
 }
 
+static enum neb_status poll(struct intra_comm *c, int from, int tag, bool *ready) {
+    int there = 0;
+    enum neb_status st =
+        checked(c, MPI_Iprobe(from, tag, mpi_of(c)->comm, &there, MPI_STATUS_IGNORE), "probe");
+    *ready = there;
+    return st;
+}
+
 static enum neb_status barrier(struct intra_comm *c) {
     return checked(c, MPI_Barrier(mpi_of(c)->comm), "barrier");
 }
@@ -153,6 +161,7 @@ static const struct intra_comm_ops mpi_ops = {
     .send = send,
     .wait = wait_send,
     .recv = recv,
+    .poll = poll,
     .barrier = barrier,
     .split = split,
     .abort = abort_all,

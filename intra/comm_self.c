@@ -77,6 +77,15 @@ static enum neb_status recv(struct intra_comm *c, void *x, size_t bytes, int fro
                     tag);
 }
 
+static enum neb_status poll(struct intra_comm *c, int from, int tag, bool *ready) {
+    const struct self *self = c->ctx;
+    NEB_ASSERT(from == 0);
+    *ready = false;
+    for (const struct message *m = self->first; m && !*ready; m = m->next)
+        *ready = m->tag == tag;
+    return NEB_OK;
+}
+
 static enum neb_status barrier(struct intra_comm *c) {
     (void)c;
     return NEB_OK;
@@ -107,6 +116,7 @@ static const struct intra_comm_ops self_ops = {
     .send = send,
     .wait = wait_send,
     .recv = recv,
+    .poll = poll,
     .barrier = barrier,
     .split = split,
     .destroy = destroy,

@@ -1,10 +1,17 @@
 #include "intra/team.h"
+#include "agent/base/clock.h"
 #include "intra/whole.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum order { ORDER_END, ORDER_STEP, ORDER_EVAL, ORDER_SAVE, ORDER_RESTORE, ORDER_PULL, ORDER_PUSH };
+
+enum {
+    ORDER_TAG = 32000, // above any tensor's (whole.c), within what every MPI has
+    SPIN_MS = 5,       // before a rank sleeps
+};
 
 struct message { // what goes to all ranks before each action; ranks run the same program
     int32_t order, n;
@@ -33,9 +40,32 @@ static enum neb_status spread(struct intra_team *m, void *x, size_t bytes) {
     return m->world->ops->broadcast(m->world, x, bytes, 0);
 }
 
+// Messages, not a broadcast: a rank that waits for one can sleep.
 static enum neb_status give(struct intra_team *m, enum order order, int32_t n) {
+    const struct intra_comm_ops *ops = m->world->ops;
     struct message x = {(int32_t)order, n};
-    return spread(m, &x, sizeof x);
+    for (int to = 1; to < m->world->size; to++) {
+        struct intra_comm_send s = {0};
+        NEB_TRY(ops->send(m->world, &x, sizeof x, to, ORDER_TAG, &s));
+        NEB_TRY(ops->wait(m->world, &s));
+    }
+    return NEB_OK;
+}
+
+// The next order. Within a step's time it comes at once; an owner that waits for other clusters may take an hour.
+static enum neb_status take(struct intra_team *m, struct message *x) {
+    const struct intra_comm_ops *ops = m->world->ops;
+    neb_ns start = neb_now();
+    for (bool ready = !ops->poll; !ready;) {
+        NEB_TRY(ops->poll(m->world, 0, ORDER_TAG, &ready));
+        if (ready)
+            break;
+        if (neb_now() - start > SPIN_MS * NEB_MS)
+            neb_sleep(200 * NEB_US);
+        else
+            sched_yield();
+    }
+    return ops->recv(m->world, x, sizeof *x, 0, ORDER_TAG);
 }
 
 // ---- what all ranks do together -------------------------------------------------------------------------------
@@ -195,7 +225,7 @@ static enum neb_status follow_eval(struct intra_team *m, int n) {
 static enum neb_status follow(struct intra_team *m, bool *end) {
     struct intra_step_stats stats;
     struct message x;
-    NEB_TRY(spread(m, &x, sizeof x));
+    NEB_TRY(take(m, &x));
     *end = x.order == ORDER_END;
     switch ((enum order)x.order) {
     case ORDER_END: return NEB_OK;

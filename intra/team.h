@@ -9,8 +9,7 @@
 //     intra_team_destroy ── end ────────────────────►  returns
 //
 // With world NULL there are no others, and the calls are those of intra_trainer. Any failure ends the team: destroy it and
-// start again from a checkpoint. While the owner does something else, the others wait inside a collective, which with most
-// MPI libraries keeps their processors busy.
+// start again from a checkpoint. While the owner does something else, the others sleep.
 #ifndef INTRA_TEAM_H
 #define INTRA_TEAM_H
 #include "intra/trainer.h"

@@ -163,6 +163,29 @@ static void test_tags(void **state) {
         assert_int_equal(C->ops->wait(C, &send[i]), NEB_OK);
 }
 
+// A message shows up without being received; other tags do not.
+static void test_poll(void **state) {
+    (void)state;
+    int to = (C->rank + 1) % C->size, from = (C->rank + C->size - 1) % C->size, x = 4, y = 0;
+    struct intra_comm_send send = {0};
+    bool ready = true;
+    if (!C->ops->poll)
+        skip();
+    assert_int_equal(C->ops->poll(C, from, 9, &ready), NEB_OK);
+    assert_false(ready);
+    assert_int_equal(C->ops->barrier(C), NEB_OK); // nobody sends before all have looked
+    assert_int_equal(C->ops->send(C, &x, sizeof x, to, 9, &send), NEB_OK);
+    while (!ready)
+        assert_int_equal(C->ops->poll(C, from, 9, &ready), NEB_OK);
+    assert_int_equal(C->ops->poll(C, from, 8, &ready), NEB_OK);
+    assert_false(ready);
+    assert_int_equal(C->ops->recv(C, &y, sizeof y, from, 9), NEB_OK);
+    assert_int_equal(y, 4);
+    assert_int_equal(C->ops->wait(C, &send), NEB_OK);
+    assert_int_equal(C->ops->poll(C, from, 9, &ready), NEB_OK);
+    assert_false(ready);
+}
+
 static void test_wrong_size(void **state) {
     (void)state;
     int to = (C->rank + 1) % C->size, from = (C->rank + C->size - 1) % C->size;
@@ -246,8 +269,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_same_bits),      cmocka_unit_test(test_scatter_gather),
         cmocka_unit_test(test_broadcast),      cmocka_unit_test(test_ring),
         cmocka_unit_test(test_tags),           cmocka_unit_test(test_wrong_size),
-        cmocka_unit_test(test_chain),          cmocka_unit_test(test_split),
-        cmocka_unit_test(test_barrier),
+        cmocka_unit_test(test_poll),           cmocka_unit_test(test_chain),
+        cmocka_unit_test(test_split),          cmocka_unit_test(test_barrier),
     };
     int failed = 77;
     const char *which = argc > 1 ? argv[1] : "self";

@@ -7,9 +7,11 @@
 //     save=PATH     checkpoint after the last step       load=PATH      begin from it (steps counts on)
 //     eval=0|1      held-out loss at the end             ignore=0|1     some targets do not count
 //     nudge=0|1     between two steps, halfway, all parameters are pulled, changed and pushed
+//     pause=MS      the owner of a team sleeps before its last step, as in an exchange
 //     team=0|1      rank 0 drives the others (team.h), instead of all running this program side by side
 //
 // Output of rank 0, a line a step: step, loss, gradient norm, clipped tensors; with 9 digits.
+#include "agent/base/clock.h"
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "intra/team.h"
@@ -24,7 +26,7 @@ enum { VOCAB = 131, WIDTH = 64, LAYERS = 4, T = 16, BATCH = 2, MICROS = 8, EVAL 
 
 struct options {
     struct intra_mesh_config mesh;
-    int steps;
+    int steps, pause_ms;
     bool adagc, tied, bias, recompute, eval, ignore, nudge, team;
     const char *trainable, *save, *load;
 };
@@ -44,6 +46,8 @@ static bool parse(int argc, char **argv, struct options *o) {
         bool on = !strcmp(value, "1");
         if (!strcmp(argv[i], "steps"))
             o->steps = (int)strtol(value, NULL, 10);
+        else if (!strcmp(argv[i], "pause"))
+            o->pause_ms = (int)strtol(value, NULL, 10);
         else if (!strcmp(argv[i], "clip"))
             o->adagc = !strcmp(value, "adagc");
         else if (!strcmp(argv[i], "trainable"))
@@ -240,6 +244,8 @@ static enum neb_status train_team(const struct options *o, struct intra_team *te
             nudge(intra_team_model(team));
             NEB_TRY(intra_team_push(team, NULL));
         }
+        if (i == first + o->steps - 1)
+            neb_sleep(o->pause_ms * NEB_MS);
         for (int k = 0; k < MICROS; k++) {
             batch((uint64_t)i * MICROS + (uint64_t)k, o->ignore, BATCH, tokens, targets);
             intra_team_micro(team, tokens, targets);

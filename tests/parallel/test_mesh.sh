@@ -63,4 +63,11 @@ meshes "steps=20 trainable=last tied=1" 2x2x2
 meshes "steps=20 recompute=1 ignore=1" 1x4x1 2x2x2
 meshes "steps=20 nudge=1 tied=1" 2x2x2 1x4x1
 meshes "steps=20 team=1 nudge=1 ignore=1" 1x1x1 2x1x1 1x1x2 1x2x1 2x2x2
+
+# While the owner is busy elsewhere, the others sleep: 3 s of it cost less than a third of one processor.
+TIMEFORMAT='%U %S'
+cpu_s() { # PAUSE_MS
+    { time ranks 2 "$BUILD/mesh_train" 2 1 1 team=1 steps=2 pause="$1" >"$work/out" 2>"$work/err"; } 2>&1 | awk '{ print $1 + $2 }'
+}
+awk -v a="$(cpu_s 0)" -v b="$(cpu_s 3000)" 'BEGIN { if (b - a > 1) { print "ranks that wait for 3 s took " b - a " s of processor time"; exit 1 } }'
 echo "all meshes agree, $((SECONDS - start)) s"

@@ -43,6 +43,12 @@ for name in lora overlap; do cp "$T/mesh.yaml" "$T/$name.yaml"; done
 run lora --set trainable=lora --set trainable.rank=4 --set 'trainable.targets=[q, v, down]' --set "init_from=$T/mesh/checkpoint/model.ckpt"
 run overlap --set sync.overlap=2 --set sync.fragments=2 --set sync.codec=int8 --set model.tied=false --set optim.clip.kind=adagc --set recompute=true
 
+# Ranks where mpirun puts them: this machine too, when nobody tells it of others.
+job "$T/hosts.yaml" "{tp: 2}, launcher: mpirun, threads: 1" "{dp: 1}"
+sed -i 's/weight: 1}\], threads: 1/weight: 1}]/' "$T/hosts.yaml"
+OMPI_MCA_rmaps_base_oversubscribe=1 run hosts
+grep -q "2 ranks: dp 1, pp 1, tp 2, 1 threads each" "$T"/hosts/clusters/alpha/jobs/*/worker.log || fail "launcher mpirun: other ranks"
+
 # Interrupted and resumed, and with a killed worker: the same bits as undisturbed.
 job "$T/whole.yaml" "{dp: 2, tp: 2}" "{pp: 2}"
 long=(--steps 200 --set sync.interval=20 --set log_every=5)
