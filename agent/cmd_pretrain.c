@@ -97,7 +97,10 @@ static enum neb_status load_job(struct run *r) {
             r->job.clusters[i].threads = cpus / r->o.local > 0 ? (int32_t)(cpus / r->o.local) : 1;
     if (reference && r->o.local) // it has the machine to itself
         r->job.clusters[0].threads = (int32_t)cpus;
-    r->expected = reference ? 1 : r->job.n_clusters;
+    r->expected = 0; // reports: of the clusters that train, which come first
+    for (int i = 0; i < r->job.n_clusters; i++)
+        r->expected += !r->job.clusters[i].witness;
+    r->expected = reference ? 1 : r->expected;
     r->spec = agent_job_to_json(&r->job);
     return r->spec ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory");
 }
@@ -173,8 +176,8 @@ static enum neb_status on_line(struct run *r, json_t *line) {
     int i = cluster_index(r, json_string_value(json_object_get(line, "cluster")));
     const char *kind = json_string_value(json_object_get(line, "kind"));
     char text[256];
-    if (i < 0 || !kind)
-        return NEB_OK;
+    if (i < 0 || i >= r->expected || !kind)
+        return NEB_OK; // witnesses have nothing to tell
     NEB_TRY(agent_metrics_add(r->metrics, neb_now(), json_incref(line)));
     agent_progress_metrics(r->progress, i, line);
     if (!strcmp(kind, "fault")) {
@@ -225,6 +228,22 @@ static enum neb_status send_stop(struct run *r, const char *why) {
                           0);
 }
 
+// An agent that was killed is started again, as a service manager would; the one we follow is asked anew.
+static enum neb_status tend_agents(struct run *r) {
+    int again = -1;
+    char text[128];
+    NEB_TRY(agent_local_tend(&r->local, &again));
+    if (again < 0)
+        return NEB_OK;
+    snprintf(text, sizeof text, "agent %s was killed; started again", r->job.clusters[again].name);
+    agent_progress_note(r->progress, text);
+    return again == 0 ? agent_ipc_send(r->ipc, NULL,
+                                       json_pack("{s:s,s:s,s:O}", "op", "submit", "id", r->id, "spec",
+                                                 r->spec),
+                                       NULL, 0)
+                      : NEB_OK;
+}
+
 static enum neb_status follow(struct run *r) {
     struct agent_ipc_msg m;
     neb_ns give_up = 0;
@@ -245,7 +264,7 @@ static enum neb_status follow(struct run *r) {
                 NEB_ERR_TIMEOUT,
                 "not all clusters reported within 60 s of the stop; their agents' logs say more");
         if (r->o.local)
-            NEB_TRY(agent_local_check(&r->local));
+            NEB_TRY(tend_agents(r));
         agent_progress_draw(r->progress, neb_now(), false);
     }
     agent_progress_draw(r->progress, neb_now(), true);

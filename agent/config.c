@@ -690,6 +690,10 @@ enum neb_status agent_job_validate(const struct agent_job *j, const char *file) 
     int32_t data = 0;
     for (int32_t i = 0; i < j->n_clusters; i++)
         data += !j->clusters[i].witness;
+    for (int32_t i = 1; i < j->n_clusters; i++)
+        if (j->clusters[i - 1].witness && !j->clusters[i].witness)
+            return COMPLAIN(file, "clusters.witness", "\"%s\" trains: list it before the witnesses",
+                            j->clusters[i].name);
     if (data < j->n_clusters && (data < 2 || j->n_clusters < 3))
         return COMPLAIN(file, "clusters.witness",
                         "a witness helps two or more clusters that train to elect a leader; here are %d",

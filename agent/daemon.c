@@ -144,8 +144,9 @@ static void wan_bytes(struct daemon *d, const struct agent_jobrun *j, uint64_t *
 static void save_state(struct daemon *d, struct agent_jobrun *j, const char *state) {
     uint64_t sent, recv;
     wan_bytes(d, j, &sent, &recv);
-    json_t *s = json_pack("{s:s,s:I,s:I}", "state", state, "sent", (json_int_t)sent, "recv",
-                          (json_int_t)recv);
+    json_t *s = json_pack("{s:s,s:I,s:I,s:s}", "state", state, "sent", (json_int_t)sent, "recv",
+                          (json_int_t)recv, "home",
+                          j->local ? "" : d->members.m[j->home].pub.name);
     char *spec = json_dumps(j->spec, JSON_COMPACT), *text = json_dumps(s, JSON_COMPACT);
     if (spec && text &&
         inter_ledger_put_job(inter_service_ledger(d->service), j->id, spec, text) != NEB_OK)
@@ -698,6 +699,8 @@ static void telemetry(struct daemon *d) {
         if (d->jobs[i].used && d->jobs[i].state != AGENT_JOB_ENDED) {
             tell_alive(d, &d->jobs[i]);
             tell_link(d, &d->jobs[i]);
+            if (d->jobs[i].state == AGENT_JOB_STOPPING && d->jobs[i].client.len) // until it ends
+                tell_client(d, &d->jobs[i].client, json_pack("{s:s}", "ev", "stop"));
         }
 }
 
@@ -797,6 +800,46 @@ static enum neb_status set_up(struct daemon *d) {
                             &d->ipc); // last: who finds the socket finds an agent that is ready
 }
 
+// Jobs that ran when this agent last went down, by a crash or a reboot, go on.
+struct to_resume {
+    int n;
+    struct {
+        char hex[2 * AGENT_JOB_ID_BYTES + 1];
+        json_t *spec; // owned
+        char home[SEC_NAME_MAX];
+    } jobs[AGENT_JOBS_MAX];
+};
+
+static void collect_running(void *user, const uint8_t id[INTER_ID_BYTES], const char *spec,
+                            const char *state) {
+    struct to_resume *t = user;
+    json_t *s = json_loads(state, 0, NULL);
+    const char *what = json_string_value(json_object_get(s, "state")),
+               *home = json_string_value(json_object_get(s, "home"));
+    if (what && home && !strcmp(what, "running") && t->n < AGENT_JOBS_MAX) {
+        neb_hex(id, INTER_ID_BYTES, t->jobs[t->n].hex);
+        snprintf(t->jobs[t->n].home, sizeof t->jobs[t->n].home, "%s", home);
+        if ((t->jobs[t->n].spec = json_loads(spec, 0, NULL)))
+            t->n++;
+    }
+    json_decref(s);
+}
+
+static enum neb_status resume_jobs(struct daemon *d) {
+    struct to_resume t = {0};
+    char why[512];
+    enum neb_status st =
+        inter_ledger_jobs(inter_service_ledger(d->service), collect_running, &t);
+    for (int i = 0; i < t.n; i++) {
+        const struct sec_member *m = sec_members_by_name(&d->members, t.jobs[i].home);
+        uint32_t home = m ? (uint32_t)(m - d->members.m) : UINT32_MAX;
+        if (st == NEB_OK && !accept_job(d, t.jobs[i].hex, t.jobs[i].spec, home, why, sizeof why))
+            neb_log(NEB_LOG_ERROR, "job %.8s, which ran before, cannot go on: %s", t.jobs[i].hex, why);
+        json_decref(t.jobs[i].spec);
+    }
+    return st;
+}
+
 enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
     struct daemon *d = calloc(1, sizeof *d);
     if (!d)
@@ -804,6 +847,8 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
     d->c = c;
     d->signal_fd = -1;
     enum neb_status st = set_up(d);
+    if (st == NEB_OK)
+        st = resume_jobs(d);
     if (st == NEB_OK) {
         neb_info("agent is ready%s%s", c->listen ? ", listening on " : "",
                  c->listen ? c->listen : "");

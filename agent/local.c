@@ -11,9 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-enum { WAN_PORT = 7443 };
+enum { WAN_PORT = 7443, RESTARTS_MAX = 100 };
 
 struct places { // where each agent listens, how the others reach it, and what namespace it lives in
     char listen[AGENT_CLUSTERS_MAX][64];
@@ -208,13 +209,30 @@ static enum neb_status write_members(const struct agent_local *l, const struct s
     return NEB_OK;
 }
 
+static enum neb_status ended(const struct agent_local *l, const struct agent_child *c, const char *home,
+                             int status) {
+    char reason[96];
+    (void)l;
+    agent_child_reason(status, reason, sizeof reason);
+    return home ? neb_fail(NEB_ERR_STATE, "agent %s ended (%s); see %s/agent.log", c->what, reason, home)
+                : neb_fail(NEB_ERR_STATE, "the WAN emulator ended (%s)", reason);
+}
+
+static enum neb_status check(struct agent_local *l) {
+    int status;
+    for (int i = 0; i < l->n; i++)
+        if (agent_child_ended(&l->agents[i], &status))
+            return ended(l, &l->agents[i], l->homes[i], status);
+    return NEB_OK;
+}
+
 static enum neb_status wait_ready(struct agent_local *l) {
     neb_ns end = neb_now() + 20 * NEB_S;
     for (int i = 0; i < l->n; i++) {
         char path[NEB_PATH_MAX];
         NEB_TRY(neb_path(path, sizeof path, l->homes[i], "agent.sock"));
         while (!neb_fs_exists(path)) {
-            NEB_TRY(agent_local_check(l));
+            NEB_TRY(check(l));
             if (neb_now() > end)
                 return neb_fail(NEB_ERR_TIMEOUT,
                                 "agent in %s did not start within 20 s; see its agent.log",
@@ -225,17 +243,32 @@ static enum neb_status wait_ready(struct agent_local *l) {
     return NEB_OK;
 }
 
+static enum neb_status start_agent(struct agent_local *l, int i) {
+    char log[NEB_PATH_MAX], sock[NEB_PATH_MAX], exe[NEB_PATH_MAX], wanlink[NEB_PATH_MAX], name[64];
+    NEB_TRY(neb_path(log, sizeof log, l->homes[i], "agent.log"));
+    NEB_TRY(neb_path(sock, sizeof sock, l->homes[i], "agent.sock"));
+    NEB_TRY(neb_fs_remove(sock));
+    NEB_TRY(agent_self_path(exe, sizeof exe));
+    if (l->netns[i][0])
+        NEB_TRY(agent_sibling_path("wanlink", wanlink, sizeof wanlink));
+    snprintf(name, sizeof name, "%s", l->agents[i].what);
+    const char *const plain[] = {exe,        "agent",      "--home", l->homes[i],
+                                 "--listen", l->listen[i], NULL};
+    const char *const inside[] = {wanlink,  "exec",      l->netns[i], "--",         exe, "agent",
+                                  "--home", l->homes[i], "--listen",  l->listen[i], NULL};
+    return agent_child_start(&l->agents[i], name, l->netns[i][0] ? inside : plain, log, NULL);
+}
+
 enum neb_status agent_local_start(const struct agent_job *job, int n, const char *dir,
                                   const char *wan, struct agent_local *l) {
     static struct places p; // large, and this runs once
     struct sec_public pub[AGENT_CLUSTERS_MAX];
-    char exe[NEB_PATH_MAX], wanlink[NEB_PATH_MAX];
+    char wanlink[NEB_PATH_MAX];
     memset(l, 0, sizeof *l);
     memset(&p, 0, sizeof p);
     l->n = n;
     l->wan_stdout = -1;
     NEB_TRY(sec_init());
-    NEB_TRY(agent_self_path(exe, sizeof exe));
     NEB_TRY(make_keys(job, l, dir, pub));
     if (wan && n > 1) {
         NEB_TRY(agent_sibling_path("wanlink", wanlink, sizeof wanlink));
@@ -246,32 +279,28 @@ enum neb_status agent_local_start(const struct agent_job *job, int n, const char
     }
     NEB_TRY(write_members(l, pub, &p));
     for (int i = 0; i < n; i++) {
-        char log[NEB_PATH_MAX], sock[NEB_PATH_MAX];
-        NEB_TRY(neb_path(log, sizeof log, l->homes[i], "agent.log"));
-        NEB_TRY(neb_path(sock, sizeof sock, l->homes[i], "agent.sock"));
-        NEB_TRY(neb_fs_remove(sock));
-        const char *const plain[] = {exe,        "agent",     "--home", l->homes[i],
-                                     "--listen", p.listen[i], NULL};
-        const char *const inside[] = {wanlink,  "exec",      p.netns[i], "--",        exe, "agent",
-                                      "--home", l->homes[i], "--listen", p.listen[i], NULL};
-        NEB_TRY(agent_child_start(&l->agents[i], job->clusters[i].name,
-                                  p.netns[i][0] ? inside : plain, log, NULL));
+        snprintf(l->listen[i], sizeof l->listen[i], "%s", p.listen[i]);
+        snprintf(l->netns[i], sizeof l->netns[i], "%s", p.netns[i]);
+        snprintf(l->agents[i].what, sizeof l->agents[i].what, "%s", job->clusters[i].name);
+        NEB_TRY(start_agent(l, i));
     }
     return wait_ready(l);
 }
 
-enum neb_status agent_local_check(struct agent_local *l) {
-    char reason[96];
+enum neb_status agent_local_tend(struct agent_local *l, int *again) {
     int status;
-    for (int i = 0; i < l->n; i++)
-        if (agent_child_ended(&l->agents[i], &status))
-            return neb_fail(NEB_ERR_STATE, "agent %s ended (%s); see %s/agent.log",
-                            l->agents[i].what, agent_child_reason(status, reason, sizeof reason),
-                            l->homes[i]);
+    *again = -1;
     if (l->wan.pid && agent_child_ended(&l->wan, &status))
-        return neb_fail(NEB_ERR_STATE, "the WAN emulator ended (%s)",
-                        agent_child_reason(status, reason, sizeof reason));
-    return NEB_OK;
+        return ended(l, &l->wan, NULL, status);
+    for (int i = 0; i < l->n; i++) { // several may have been killed at once
+        if (!agent_child_ended(&l->agents[i], &status))
+            continue;
+        if (!WIFSIGNALED(status) || ++l->restarts > RESTARTS_MAX)
+            return ended(l, &l->agents[i], l->homes[i], status);
+        NEB_TRY(start_agent(l, i));
+        *again = *again < 0 ? i : *again;
+    }
+    return *again < 0 ? NEB_OK : wait_ready(l);
 }
 
 void agent_local_stop(struct agent_local *l) {

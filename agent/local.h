@@ -11,6 +11,8 @@ struct agent_local {
     struct agent_child wan;
     int wan_stdout;
     char homes[AGENT_CLUSTERS_MAX][NEB_PATH_MAX];
+    char listen[AGENT_CLUSTERS_MAX][64], netns[AGENT_CLUSTERS_MAX][64]; // netns: "" on loopback
+    int restarts;
 };
 
 // Starts the first n agents of the job under DIR/clusters/NAME. wan: "RATE:DELAY[:LOSS]", or NULL for plain loopback.
@@ -19,7 +21,8 @@ NEB_MUST_CHECK enum neb_status agent_local_start(const struct agent_job *job, in
                                                  const char *dir, const char *wan,
                                                  struct agent_local *out);
 void agent_local_stop(struct agent_local *l);
-// NEB_ERR_STATE, logged, when a process of it ended on its own.
-NEB_MUST_CHECK enum neb_status agent_local_check(struct agent_local *l);
+// Starts agents again that were killed by a signal, as a service manager would, and waits until they answer; *again: the first
+// of them, or -1. NEB_ERR_STATE, logged, when a process of it ended in another way, or too often.
+NEB_MUST_CHECK enum neb_status agent_local_tend(struct agent_local *l, int *again);
 
 #endif

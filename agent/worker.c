@@ -207,7 +207,7 @@ static enum neb_status exchange_one(struct agent_worker *w, int32_t f, bool *mor
     // Others went on without us. A commit that holds our own update is of a run that is repeated: it waits for our send.
     bool foreign = t->here && !t->mine && !t->rejected;
     *more = true;
-    if (!g->in_flight && !g->finished && (l ? l->step <= w->step : foreign)) {
+    if (!g->in_flight && !g->finished && (l ? l->foreign && l->step <= w->step : foreign)) {
         if (t->here)
             return worker_merge(w, f);
         *more = *ready = false; // the agent brings it

@@ -37,6 +37,7 @@ struct agent_travel {    // a fragment's update on its way, or its commit that w
 struct agent_merge { // one line of the merge log
     uint32_t fragment, round;
     int64_t step;
+    bool foreign; // nothing of ours was under way: others had gone on without us
 };
 
 struct agent_worker {

@@ -193,21 +193,25 @@ static enum neb_status restore_sync(struct agent_worker *w, const struct intra_c
     return NEB_OK;
 }
 
-// The merges of the run that is repeated from here: "round fragment step" a line.
+// The merges of the run that is repeated from here: "fragment round step" a line, and "f" behind it for a commit of others.
 static enum neb_status read_merges(struct agent_worker *w) {
     char path[NEB_PATH_MAX];
     unsigned fragment, round;
     long long step;
+    char line[128], mark[2];
     NEB_TRY(neb_path(path, sizeof path, w->dir, "merges.log"));
     FILE *f = fopen(path, "r");
     if (!f)
         return NEB_OK;
-    while (fscanf(f, "%u %u %lld\n", &fragment, &round, &step) == 3) {
+    while (fgets(line, sizeof line, f)) {
+        int n = sscanf(line, "%u %u %lld %1s", &fragment, &round, &step, mark);
+        if (n < 3 || !strchr(line, '\n'))
+            break; // half of a line: it was not merged
         struct agent_merge *p = realloc(w->log, (w->n_log + 1) * sizeof *p);
         if (!p)
             break;
         w->log = p;
-        w->log[w->n_log++] = (struct agent_merge){fragment, round, step};
+        w->log[w->n_log++] = (struct agent_merge){fragment, round, step, n == 4};
     }
     fclose(f);
     return NEB_OK;
@@ -264,7 +268,8 @@ enum neb_status worker_log_merge(struct agent_worker *w, int32_t f) {
     for (size_t i = 0; i < w->n_log; i++)
         if (w->log[i].fragment == (uint32_t)f && w->log[i].round == g->round)
             return NEB_OK; // logged by the run that is repeated
-    if (fprintf(w->log_file, "%d %u %lld\n", f, g->round, (long long)w->step) < 0 ||
+    if (fprintf(w->log_file, "%d %u %lld%s\n", f, g->round, (long long)w->step,
+                g->in_flight ? "" : " f") < 0 ||
         fflush(w->log_file) != 0 || fdatasync(fileno(w->log_file)) != 0)
         return neb_fail_errno("cannot write %s/merges.log", w->dir);
     return NEB_OK;

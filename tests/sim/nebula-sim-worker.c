@@ -102,7 +102,7 @@ static void merge(struct sim *s, uint8_t i, uint32_t f) {
     if (!logged(&h->disk, f, g->round)) {
         if (h->disk.n_log[f] == SIM_ROUNDS)
             sim_fail(s, "the merge log is full");
-        h->disk.log[f][h->disk.n_log[f]++] = (struct sim_log){g->round, w->step};
+        h->disk.log[f][h->disk.n_log[f]++] = (struct sim_log){g->round, w->step, !g->in_flight};
     }
     for (uint8_t k = 0; k < r->commit.n; k++) {
         const struct inter_entry *e = &r->commit.entries[k];
@@ -164,11 +164,11 @@ static bool exchange(struct sim *s, uint8_t i, const struct agent_schedule *sche
             bool here = commit_here(s, i, f, g->round) && !g->finished;
             // Others went on without us; a commit with our own update in it is of a run that is repeated.
             bool foreign = here && !holds(&h->disk.rounds[f][g->round]->commit, i);
-            if (!g->in_flight && here && (l ? l->step <= w->step : foreign)) {
+            if (!g->in_flight && here && (l ? l->foreign && l->step <= w->step : foreign)) {
                 merge(s, i, f);
                 continue;
             }
-            if (!g->in_flight && l && l->step <= w->step) { // it was merged here: wait for the ledger
+            if (!g->in_flight && l && l->foreign && l->step <= w->step) { // it was merged here: wait for the ledger
                 ready = false;
                 break;
             }
@@ -225,7 +225,7 @@ static bool adopt(struct sim *s, uint8_t i) {
                     w->step = (int64_t)e->tokens;
             }
             g->finished = final;
-            h->disk.log[f][h->disk.n_log[f]++] = (struct sim_log){g->round, 0};
+            h->disk.log[f][h->disk.n_log[f]++] = (struct sim_log){g->round, 0, true};
         }
         memcpy(w->dropped[f], mine, sizeof mine); // the rest is filled in when the step is known
     }

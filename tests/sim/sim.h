@@ -105,6 +105,7 @@ struct sim_worker_state {
 struct sim_log {
     uint32_t round;
     int64_t step;
+    bool foreign;
 };
 struct sim_disk {
     bool has_standing;

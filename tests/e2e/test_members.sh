@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# More than two clusters: three, of which the leader's agent is killed; five, of which one is a witness and two agents are killed, the
+# leader among them. Another one takes over, training goes on, nobody forks.
+. "$(dirname "$0")/lib.sh"
+make_corpus
+
+job() { # FILE CLUSTERS STEPS
+    make_job "$1"
+    sed -i -e "s/steps: 60/steps: $3/" -e '/^  - {name: beta/d' -e '/^  - {name: alpha/d' \
+        -e 's/outer: {/grace_s: 20, outer: {/' "$1"
+    local i names=abcdef
+    for ((i = 0; i < $2; i++)); do
+        echo "  - {name: ${names:i:1}, sources: [{name: $( ((i % 2)) && echo gpl || echo other), weight: 1}], threads: 1}" >>"$1"
+    done
+}
+rounds() { jq -R -s '[split("\n")[] | fromjson? | select(.kind == "round") | .round] | max // 0' "$1/metrics.jsonl" 2>/dev/null || echo 0; }
+wait_rounds() { # DIR ROUNDS PID
+    local i
+    for ((i = 0; i < 1500; i++)); do
+        (($(rounds "$1") >= $2)) && return 0
+        kill -0 "$3" 2>/dev/null || fail "the run ended before round $2: $(tail -n 3 "$1.log")"
+        sleep 0.04
+    done
+    fail "no round $2 in $1 after a minute"
+}
+kill_agent() { # DIR NAME
+    local pid
+    pid=$(pgrep -f "nebula agent --home $1/clusters/$2 " | head -n 1)
+    [[ -n $pid ]] || fail "no agent $2 in $1"
+    kill -KILL "$pid"
+}
+
+job "$T/three.yaml" 3 1500
+timeout 200 "$nebula" pretrain "$T/three.yaml" --local 3 --out "$T/three" >"$T/three.log" 2>&1 &
+pid=$!
+wait_rounds "$T/three" 5 "$pid"
+kill_agent "$T/three" a # member 0 leads first
+before=$(rounds "$T/three")
+wait_rounds "$T/three" $((before + 10)) "$pid"
+wait "$pid" || fail "three clusters with a killed leader: $(tail -n 5 "$T/three.log")"
+digests_equal "$T/three"
+round_digests_equal "$T/three"
+grep -q 'agent a was killed; started again' "$T/three.log" || fail "nobody says that the agent was killed: $(cat "$T/three.log")"
+for c in a b c; do "$nebula" ledger verify "$T/three/clusters/$c" >"$T/verify.log" 2>&1 || fail "ledger of $c: $(cat "$T/verify.log")"; done
+echo "three clusters, leader killed: $(summary '.rounds' "$T/three") rounds, digests equal"
+
+job "$T/five.yaml" 4 1000
+echo "  - {name: w, witness: true}" >>"$T/five.yaml"
+timeout 250 "$nebula" pretrain "$T/five.yaml" --local 5 --out "$T/five" >"$T/five.log" 2>&1 &
+pid=$!
+wait_rounds "$T/five" 4 "$pid"
+kill_agent "$T/five" a
+kill_agent "$T/five" c
+before=$(rounds "$T/five")
+wait_rounds "$T/five" $((before + 6)) "$pid"
+wait "$pid" || fail "five members, one a witness: $(tail -n 5 "$T/five.log")"
+digests_equal "$T/five"
+round_digests_equal "$T/five"
+for c in a d w; do "$nebula" ledger verify "$T/five/clusters/$c" >"$T/verify.log" 2>&1 || fail "ledger of $c: $(cat "$T/verify.log")"; done
+echo "five members, one a witness, two killed: $(summary '.rounds' "$T/five") rounds, digests equal"
