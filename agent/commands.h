@@ -27,6 +27,13 @@ int cmd_bench(int argc, char **argv);
 int cmd_data(int argc, char **argv);
 int cmd_id(int argc, char **argv);
 int cmd_peer(int argc, char **argv);
+int cmd_init(int argc, char **argv);
+int cmd_invite(int argc, char **argv);
+int cmd_join(int argc, char **argv);
+int cmd_members(int argc, char **argv);
+int cmd_revoke(int argc, char **argv);
+int cmd_rotate(int argc, char **argv);
+int cmd_promote(int argc, char **argv);
 
 extern const struct agent_command agent_commands[]; // ends with name NULL
 

@@ -82,9 +82,16 @@ static enum neb_status key_load(const char *home, struct sec_ca *ca) {
         return neb_fail(NEB_ERR_DENIED, "%s: no seal key there: the CA's key stays closed",
                         seal_file);
     NEB_TRY(st);
-    if (sec_unseal(ca->seal, raw + MAGIC_BYTES, sizeof raw - MAGIC_BYTES, ca->secret) != NEB_OK)
-        return neb_fail(NEB_ERR_DENIED, "%s: %s does not open it", path, seal_file);
-    crypto_sign_seed_keypair(pub, ca->secret, ca->secret);
+    // a buffer of its own: the key pair must not be written over the seed it is made of
+    uint8_t *seed = sodium_malloc(SEC_KEY_BYTES);
+    if (!seed)
+        return neb_fail(NEB_ERR_NOMEM, "no locked memory for keys: raise 'ulimit -l'");
+    st = sec_unseal(ca->seal, raw + MAGIC_BYTES, sizeof raw - MAGIC_BYTES, seed);
+    if (st == NEB_OK)
+        crypto_sign_seed_keypair(pub, ca->secret, seed);
+    sodium_free(seed);
+    if (st != NEB_OK)
+        return neb_fail(st, "%s: %s does not open it", path, seal_file);
     return NEB_OK;
 }
 

@@ -6,6 +6,7 @@
 #include <netdb.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
+#include <openssl/x509v3.h>
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>

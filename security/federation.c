@@ -3,8 +3,12 @@
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 enum { SEEN_BYTES = 8 + 8 + NEB_SHA256_BYTES };
 static const uint8_t seen_magic[8] = {0x6e, 0x65, 0x62, 0x73, 0x65, 0x65, 0x6e, 0x31}; // "nebseen1"
@@ -105,30 +109,58 @@ static enum neb_status take(struct sec_federation *f, const uint8_t *p, size_t l
     return l.version > f->list.version ? keep(f, p, len, &l, now.digest) : NEB_OK;
 }
 
-enum neb_status sec_federation_apply(struct sec_federation *f, const uint8_t *p, size_t len,
-                                     bool *changed) {
-    return take(f, p, len, true, changed);
+// List and `seen` are two files: processes of one home (agent, command line) take turns.
+static enum neb_status lock(const struct sec_federation *f, int *fd) {
+    char path[NEB_PATH_MAX];
+    NEB_TRY(file(f, "lock", path));
+    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (*fd < 0)
+        return neb_fail_errno("%s", path);
+    while (flock(*fd, LOCK_EX) != 0)
+        if (errno != EINTR) {
+            enum neb_status st = neb_fail_errno("%s", path);
+            close(*fd);
+            return st;
+        }
+    return NEB_OK;
 }
 
-enum neb_status sec_federation_reload(struct sec_federation *f, bool *changed) {
+enum neb_status sec_federation_apply(struct sec_federation *f, const uint8_t *p, size_t len,
+                                     bool *changed) {
+    int fd;
+    NEB_TRY(lock(f, &fd));
+    enum neb_status st = take(f, p, len, true, changed);
+    close(fd);
+    return st;
+}
+
+static enum neb_status reload_locked(struct sec_federation *f, bool *changed) {
     char path[NEB_PATH_MAX];
     struct neb_buf b = {0};
     struct seen seen;
-    if (changed)
-        *changed = false;
     NEB_TRY(file(f, "members.neb", path));
     if (!neb_fs_exists(path)) {
         NEB_TRY(seen_read(f, &seen));
-        return seen.version ? neb_fail(NEB_ERR_DENIED,
-                                       "%s: missing, but version %llu was in use: fetch it from "
-                                       "the hub with nebula members --fetch",
-                                       path, (unsigned long long)seen.version)
-                            : NEB_OK;
+        if (!seen.version)
+            return NEB_OK;
+        return neb_fail(NEB_ERR_DENIED,
+                        "%s: missing, but version %llu was in use: copy it from another member",
+                        path, (unsigned long long)seen.version);
     }
     enum neb_status st = neb_fs_read(path, SEC_MEMBERLIST_MAX, &b);
     if (st == NEB_OK)
         st = take(f, b.p, b.len, false, changed);
     neb_buf_free(&b);
+    return st;
+}
+
+enum neb_status sec_federation_reload(struct sec_federation *f, bool *changed) {
+    int fd;
+    if (changed)
+        *changed = false;
+    NEB_TRY(lock(f, &fd));
+    enum neb_status st = reload_locked(f, changed);
+    close(fd);
     return st;
 }
 
