@@ -674,7 +674,13 @@ static enum neb_status apply_members(struct daemon *d) {
         return neb_fail(NEB_ERR_DENIED, "this member is no longer on the list: the agent ends");
     inter_service_destroy(&d->service);
     memset(d->up, 0, sizeof d->up);
-    NEB_TRY(start_service(d));
+    // ZeroMQ closes a listener in its own time; until then its port is taken
+    enum neb_status st = start_service(d);
+    for (int i = 0; st != NEB_OK && i < 20; i++) {
+        neb_sleep(100 * NEB_MS);
+        st = start_service(d);
+    }
+    NEB_TRY(st);
     for (int i = 0; i < AGENT_JOBS_MAX; i++) // ended jobs still name members by index
         if (d->jobs[i].used && map_clusters(d, &d->jobs[i], why, sizeof why) != NEB_OK)
             forget(&d->jobs[i]);
@@ -745,6 +751,26 @@ static enum neb_status loop(struct daemon *d) {
     return NEB_OK;
 }
 
+// A library's thread that started before main (OpenBLAS) blocks nothing: a signal that lands there would
+// end the agent, and the signalfd would never see it. It is passed on to the thread that blocks it.
+static void pass_on(int signo) {
+    if (gettid() != getpid())
+        tgkill(getpid(), getpid(), signo);
+}
+
+static enum neb_status take_signals(sigset_t *set) {
+    static const int ours[] = {SIGTERM, SIGINT, SIGHUP, SIGCHLD};
+    struct sigaction sa = {.sa_handler = pass_on, .sa_flags = SA_RESTART};
+    sigemptyset(set);
+    for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++) {
+        sigaddset(set, ours[i]);
+        if (sigaction(ours[i], &sa, NULL) != 0)
+            return neb_fail_errno("sigaction");
+    }
+    sigprocmask(SIG_BLOCK, set, NULL);
+    return NEB_OK;
+}
+
 static enum neb_status set_up(struct daemon *d) {
     char jobs[NEB_PATH_MAX];
     sigset_t set;
@@ -755,12 +781,7 @@ static enum neb_status set_up(struct daemon *d) {
     NEB_TRY(agent_members_open(d->c->home, d->identity, &d->trust));
     NEB_TRY(neb_path(jobs, sizeof jobs, d->c->home, "jobs"));
     NEB_TRY(neb_fs_mkdirs(jobs, 0700));
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGHUP);
-    sigaddset(&set, SIGCHLD);
-    sigprocmask(SIG_BLOCK, &set, NULL);
+    NEB_TRY(take_signals(&set));
     d->signal_fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
     if (d->signal_fd < 0)
         return neb_fail_errno("signalfd");

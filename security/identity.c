@@ -99,10 +99,16 @@ static bool field(const char **s, char *out, size_t cap, char end) {
     return true;
 }
 
+bool sec_base64_only(const char *text) {
+    return text[strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")] ==
+           0;
+}
+
 static bool unbase64(const char *text, uint8_t *out, size_t n) {
     size_t got = 0;
     const char *end = NULL;
-    return sodium_base642bin(out, n, text, strlen(text), NULL, &got, &end,
+    return sec_base64_only(text) &&
+           sodium_base642bin(out, n, text, strlen(text), NULL, &got, &end,
                              sodium_base64_VARIANT_URLSAFE_NO_PADDING) == 0 &&
            got == n && *end == 0;
 }

@@ -84,6 +84,7 @@ enum neb_status sec_token_parse(const char *text, struct sec_token *out) {
     struct sec_token t = {.name = ""};
     size_t skip = sizeof prefix - 1;
     if (strlen(text) >= SEC_TOKEN_TEXT || strncmp(text, prefix, skip) != 0 ||
+        !sec_base64_only(text + skip) ||
         sodium_base642bin(raw, sizeof raw, text + skip, strlen(text + skip), NULL, &n, &end,
                           sodium_base64_VARIANT_URLSAFE_NO_PADDING) != 0 ||
         *end != 0)
