@@ -714,8 +714,7 @@ static enum neb_status loop(struct daemon *d) {
         items[1] = (zmq_pollitem_t){.fd = d->signal_fd, .events = ZMQ_POLLIN};
         size_t n = 2;
         if (agent_members_fd(d->trust) >= 0)
-            items[n++] =
-                (zmq_pollitem_t){.fd = agent_members_fd(d->trust), .events = ZMQ_POLLIN};
+            items[n++] = (zmq_pollitem_t){.fd = agent_members_fd(d->trust), .events = ZMQ_POLLIN};
         n += inter_service_poll_items(d->service, items + n, POLL_MAX - n);
         neb_ns deadline = inter_service_next_deadline(d->service), now = neb_now();
         deadline = d->next_telemetry < deadline ? d->next_telemetry : deadline;

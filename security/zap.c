@@ -129,8 +129,7 @@ enum neb_status sec_zap_create(void *zmq_context, const char *domain, struct sec
     int linger = 0;
     z->socket = zmq_socket(zmq_context, ZMQ_REP);
     if (!z->socket || zmq_setsockopt(z->socket, ZMQ_LINGER, &linger, sizeof linger) != 0 ||
-        zmq_bind(z->socket, ENDPOINT) != 0 ||
-        pthread_create(&z->thread, NULL, zap_main, z) != 0) {
+        zmq_bind(z->socket, ENDPOINT) != 0 || pthread_create(&z->thread, NULL, zap_main, z) != 0) {
         enum neb_status st =
             neb_fail(NEB_ERR_IO, "zap: cannot start the handler: %s", zmq_strerror(zmq_errno()));
         if (z->socket)
