@@ -90,9 +90,8 @@ static bool is_member(const char *name) {
 
 struct lie {
     const char *name;        // in the request; NULL: the token's
-    const uint8_t *exporter; // NULL: the connection's own
+    const uint8_t *exporter; // of the proof; NULL: the connection's own
     const struct neb_buf *csr;
-    bool curve_of_hub; // pop cannot be right
 };
 
 // What the hub says to a join by these keys; NEB_ERR_IO: it ended the connection.
@@ -113,8 +112,8 @@ static enum neb_status try_join(const struct sec_token *t, const struct sec_iden
     q.csr = lie->csr ? lie->csr->p : csr.p;
     q.csr_len = lie->csr ? lie->csr->len : csr.len;
     assert_int_equal(sec_enrol_body(&q, &body), NEB_OK);
-    assert_int_equal(sec_enrol_pop(sec_identity_curve_secret(id), sec_enrol_client_hub_curve(c), x,
-                                   body.p, body.len, q.pop),
+    assert_int_equal(sec_enrol_pop(sec_identity_curve_secret(id), sec_enrol_client_hub_curve(c),
+                                   sec_enrol_client_exporter(c), body.p, body.len, q.pop),
                      NEB_OK);
     assert_int_equal(sec_enrol_proven(x, body.p, body.len, q.pop, &proven), NEB_OK);
     sec_invite_verifier(t, verifier);
