@@ -18,5 +18,12 @@ const struct agent_command agent_commands[] = {
     {"id", "print this node's identity; make its keys", cmd_id},
     {"ledger", "show or check what an agent promised and saw committed", cmd_ledger},
     {"peer", "add, list or remove the sites this node works with", cmd_peer},
+    {"init", "make a federation with this node as its hub", cmd_init},
+    {"invite", "print a token with which a site may join", cmd_invite},
+    {"join", "join a federation with a token", cmd_join},
+    {"members", "show the signed member list", cmd_members},
+    {"revoke", "take a member off the list", cmd_revoke},
+    {"rotate", "give this member new keys", cmd_rotate},
+    {"promote", "go on without the lost one of two voters", cmd_promote},
     {NULL, NULL, NULL},
 };

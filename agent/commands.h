@@ -33,6 +33,13 @@ int cmd_data(int argc, char **argv);
 int cmd_id(int argc, char **argv);
 int cmd_ledger(int argc, char **argv);
 int cmd_peer(int argc, char **argv);
+int cmd_init(int argc, char **argv);
+int cmd_invite(int argc, char **argv);
+int cmd_join(int argc, char **argv);
+int cmd_members(int argc, char **argv);
+int cmd_revoke(int argc, char **argv);
+int cmd_rotate(int argc, char **argv);
+int cmd_promote(int argc, char **argv);
 
 // The checkpoint file that PATH means: a file, a folder with model.ckpt, or the newest usable one of a folder of generations.
 NEB_MUST_CHECK enum neb_status agent_checkpoint_file(const char *path, char *out, size_t cap);

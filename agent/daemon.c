@@ -2,6 +2,7 @@
 #include "agent/base/log.h"
 #include "agent/jobs.h"
 #include "agent/launch.h"
+#include "agent/members.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -17,7 +18,9 @@ struct daemon {
     const struct agent_daemon_config *c;
     void *zctx;
     struct sec_identity *identity;
-    struct sec_members members;
+    struct agent_members *trust;
+    struct sec_members members; // of trust, as the service has it
+    bool members_due;           // trust has a newer list than the service
     struct inter_service *service;
     struct agent_ipc *ipc;
     char socket_path[NEB_PATH_MAX], exe[NEB_PATH_MAX];
@@ -704,22 +707,71 @@ static void telemetry(struct daemon *d) {
         }
 }
 
-static void on_signal(struct daemon *d) {
-    struct signalfd_siginfo info;
-    while (read(d->signal_fd, &info, sizeof info) == sizeof info)
-        if (info.ssi_signo != SIGCHLD) {
-            d->stopping = true;
-            for (int i = 0; i < AGENT_JOBS_MAX; i++)
-                if (d->jobs[i].used)
-                    stop_job(d, &d->jobs[i]);
-        }
-}
-
 static bool busy(const struct daemon *d) {
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
         if (d->jobs[i].used && d->jobs[i].state != AGENT_JOB_ENDED)
             return true;
     return false;
+}
+
+static enum neb_status start_service(struct daemon *d) {
+    d->members = *agent_members_list(d->trust);
+    struct inter_service_config s = {.dir = d->c->home,
+                                     .identity = d->identity,
+                                     .members = &d->members,
+                                     .listen = d->c->listen,
+                                     .n_bulk = d->c->n_bulk,
+                                     .zmq_context = d->zctx,
+                                     .callbacks = {d, on_commit, on_message, on_peer, on_fault}};
+    return inter_service_create(&s, &d->service);
+}
+
+// A newer member list. It takes effect when no job runs; a revocation does not wait for that: what
+// runs is stopped after a checkpoint.
+static void on_members(struct daemon *d, const struct agent_members_change *change) {
+    d->members_due = d->members_due || change->changed;
+    for (int i = 0; change->revoked && i < AGENT_JOBS_MAX; i++)
+        if (d->jobs[i].used)
+            stop_job(d, &d->jobs[i]);
+}
+
+static enum neb_status apply_members(struct daemon *d) {
+    char why[512];
+    if (!d->members_due || busy(d))
+        return NEB_OK;
+    d->members_due = false;
+    if (!sec_members_by_curve(agent_members_list(d->trust),
+                              sec_identity_public(d->identity)->curve))
+        return neb_fail(NEB_ERR_DENIED, "this member is no longer on the list: the agent ends");
+    inter_service_destroy(&d->service);
+    memset(d->up, 0, sizeof d->up);
+    // ZeroMQ closes a listener in its own time; until then its port is taken
+    enum neb_status st = start_service(d);
+    for (int i = 0; st != NEB_OK && i < 20; i++) {
+        neb_sleep(100 * NEB_MS);
+        st = start_service(d);
+    }
+    NEB_TRY(st);
+    for (int i = 0; i < AGENT_JOBS_MAX; i++) // ended jobs still name members by index
+        if (d->jobs[i].used && map_clusters(d, &d->jobs[i], why, sizeof why) != NEB_OK)
+            forget(&d->jobs[i]);
+    neb_info("links use member list version %llu", (unsigned long long)d->members.version);
+    return NEB_OK;
+}
+
+static void on_signal(struct daemon *d) {
+    struct signalfd_siginfo info;
+    while (read(d->signal_fd, &info, sizeof info) == sizeof info)
+        if (info.ssi_signo == SIGHUP) {
+            struct agent_members_change change;
+            agent_members_reload(d->trust, &change);
+            on_members(d, &change);
+        } else if (info.ssi_signo != SIGCHLD) {
+            d->stopping = true;
+            for (int i = 0; i < AGENT_JOBS_MAX; i++)
+                if (d->jobs[i].used)
+                    stop_job(d, &d->jobs[i]);
+        }
 }
 
 static enum neb_status loop(struct daemon *d) {
@@ -728,9 +780,13 @@ static enum neb_status loop(struct daemon *d) {
     while (!d->stopping || (busy(d) && neb_now() < give_up)) {
         struct agent_ipc_client from;
         struct agent_ipc_msg m;
+        struct agent_members_change change;
         items[0] = (zmq_pollitem_t){.socket = agent_ipc_socket(d->ipc), .events = ZMQ_POLLIN};
         items[1] = (zmq_pollitem_t){.fd = d->signal_fd, .events = ZMQ_POLLIN};
-        size_t n = 2 + inter_service_poll_items(d->service, items + 2, POLL_MAX - 2);
+        size_t n = 2;
+        if (agent_members_fd(d->trust) >= 0)
+            items[n++] = (zmq_pollitem_t){.fd = agent_members_fd(d->trust), .events = ZMQ_POLLIN};
+        n += inter_service_poll_items(d->service, items + n, POLL_MAX - n);
         neb_ns deadline = inter_service_next_deadline(d->service), now = neb_now();
         deadline = d->next_telemetry < deadline ? d->next_telemetry : deadline;
         long wait_ms = deadline > now ? (long)((deadline - now + NEB_MS - 1) / NEB_MS) : 0;
@@ -738,6 +794,9 @@ static enum neb_status loop(struct daemon *d) {
             zmq_errno() != EINTR)
             return neb_fail(NEB_ERR_IO, "poll: %s", zmq_strerror(zmq_errno()));
         on_signal(d);
+        NEB_TRY(agent_members_step(d->trust, &change));
+        on_members(d, &change);
+        NEB_TRY(apply_members(d));
         if (d->stopping && !give_up)
             give_up = neb_now() + 60 * NEB_S;
         for (int i = 0; i < 64; i++) { // local messages are few; a flood must not starve the links
@@ -762,39 +821,43 @@ static enum neb_status loop(struct daemon *d) {
     return NEB_OK;
 }
 
+// A library's thread that started before main (OpenBLAS) blocks nothing: a signal that lands there would
+// end the agent, and the signalfd would never see it. It is passed on to the thread that blocks it.
+static void pass_on(int signo) {
+    if (gettid() != getpid())
+        tgkill(getpid(), getpid(), signo);
+}
+
+static enum neb_status take_signals(sigset_t *set) {
+    static const int ours[] = {SIGTERM, SIGINT, SIGHUP, SIGCHLD};
+    struct sigaction sa = {.sa_handler = pass_on, .sa_flags = SA_RESTART};
+    sigemptyset(set);
+    for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++) {
+        sigaddset(set, ours[i]);
+        if (sigaction(ours[i], &sa, NULL) != 0)
+            return neb_fail_errno("sigaction");
+    }
+    sigprocmask(SIG_BLOCK, set, NULL);
+    return NEB_OK;
+}
+
 static enum neb_status set_up(struct daemon *d) {
-    char path[NEB_PATH_MAX], jobs[NEB_PATH_MAX];
+    char jobs[NEB_PATH_MAX];
     sigset_t set;
     NEB_TRY(sec_init());
     NEB_TRY(agent_self_path(d->exe, sizeof d->exe));
     NEB_TRY(sec_identity_load(d->c->home, &d->identity));
     neb_log_set_name(my_name(d));
-    NEB_TRY(neb_path(path, sizeof path, d->c->home, "members.json"));
-    enum neb_status st = sec_members_load(path, 0, &d->members);
-    if (st == NEB_ERR_NOT_FOUND)
-        return neb_fail(st, "no members known in %s; add the other agents with nebula peer add",
-                        path);
-    NEB_TRY(st);
+    NEB_TRY(agent_members_open(d->c->home, d->identity, &d->trust));
     NEB_TRY(neb_path(jobs, sizeof jobs, d->c->home, "jobs"));
     NEB_TRY(neb_fs_mkdirs(jobs, 0700));
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGCHLD);
-    sigprocmask(SIG_BLOCK, &set, NULL);
+    NEB_TRY(take_signals(&set));
     d->signal_fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
     if (d->signal_fd < 0)
         return neb_fail_errno("signalfd");
     if (!(d->zctx = zmq_ctx_new()))
         return neb_fail(NEB_ERR_NOMEM, "cannot create a ZeroMQ context");
-    struct inter_service_config s = {.dir = d->c->home,
-                                     .identity = d->identity,
-                                     .members = &d->members,
-                                     .listen = d->c->listen,
-                                     .n_bulk = d->c->n_bulk,
-                                     .zmq_context = d->zctx,
-                                     .callbacks = {d, on_commit, on_message, on_peer, on_fault}};
-    NEB_TRY(inter_service_create(&s, &d->service));
+    NEB_TRY(start_service(d));
     NEB_TRY(neb_path(d->socket_path, sizeof d->socket_path, d->c->home, "agent.sock"));
     return agent_ipc_listen(d->zctx, d->socket_path,
                             &d->ipc); // last: who finds the socket finds an agent that is ready
@@ -861,6 +924,7 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
         }
     agent_ipc_destroy(&d->ipc);
     inter_service_destroy(&d->service);
+    agent_members_destroy(&d->trust);
     if (d->signal_fd >= 0)
         close(d->signal_fd);
     if (d->zctx)

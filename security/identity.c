@@ -3,14 +3,12 @@
 #include "agent/base/bytes.h"
 #include "agent/base/fs.h"
 #include "agent/base/sha256.h"
+#include "security/seal.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 // LeakSanitizer attaches to its own process, which one that is not dumpable refuses.
@@ -101,10 +99,16 @@ static bool field(const char **s, char *out, size_t cap, char end) {
     return true;
 }
 
+bool sec_base64_only(const char *text) {
+    return text[strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")] ==
+           0;
+}
+
 static bool unbase64(const char *text, uint8_t *out, size_t n) {
     size_t got = 0;
     const char *end = NULL;
-    return sodium_base642bin(out, n, text, strlen(text), NULL, &got, &end,
+    return sec_base64_only(text) &&
+           sodium_base642bin(out, n, text, strlen(text), NULL, &got, &end,
                              sodium_base64_VARIANT_URLSAFE_NO_PADDING) == 0 &&
            got == n && *end == 0;
 }
@@ -137,33 +141,13 @@ static void key_check(const uint8_t *file, uint8_t out[16]) {
     crypto_generichash(out, 16, file, MAGIC_BYTES + SEC_KEY_BYTES, NULL, 0);
 }
 
-// Reads a key file into `secret` (locked memory of FILE_BYTES).
+// Reads a key file into `file` (locked memory of FILE_BYTES).
 static enum neb_status key_read(const char *path, const char *magic, uint8_t *file) {
-    enum neb_status st = NEB_OK;
     uint8_t sum[16];
-    struct stat sb;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (fd < 0 && errno == ENOENT)
-        return NEB_ERR_NOT_FOUND;
-    if (fd < 0 && errno == ELOOP)
-        return neb_fail(NEB_ERR_DENIED, "%s: is a symbolic link; a key must be a plain file", path);
-    if (fd < 0)
-        return neb_fail_errno("%s", path);
-    if (fstat(fd, &sb) != 0)
-        st = neb_fail_errno("%s", path);
-    else if (!S_ISREG(sb.st_mode) || sb.st_uid != geteuid())
-        st = neb_fail(NEB_ERR_DENIED, "%s: must be a plain file of this user", path);
-    else if (sb.st_mode & 077)
-        st = neb_fail(
-            NEB_ERR_DENIED,
-            "%s: open to others (mode %03o): chmod 600 it, and make new keys if others could read",
-            path, (unsigned)(sb.st_mode & 0777));
-    else if (sb.st_size != FILE_BYTES || read(fd, file, FILE_BYTES) != FILE_BYTES ||
-             memcmp(file, magic, MAGIC_BYTES) != 0)
-        st = neb_fail(NEB_ERR_FORMAT, "%s: not a key file of this kind", path);
-    close(fd);
-    if (st != NEB_OK)
-        return st;
+    size_t n = 0;
+    NEB_TRY(sec_secret_read(path, file, FILE_BYTES, &n));
+    if (n != FILE_BYTES || memcmp(file, magic, MAGIC_BYTES) != 0)
+        return neb_fail(NEB_ERR_FORMAT, "%s: not a key file of this kind", path);
     key_check(file, sum);
     if (sodium_memcmp(sum, file + MAGIC_BYTES + SEC_KEY_BYTES, CHECK_BYTES) != 0)
         return neb_fail(NEB_ERR_CORRUPT, "%s: checksum differs: restore it from a backup", path);

@@ -53,6 +53,9 @@ sec_identity_curve_secret(const struct sec_identity *id);               // 32 by
 const uint8_t *sec_identity_sign_secret(const struct sec_identity *id); // 64 bytes of locked memory
 
 bool sec_name_valid(const char *name);
+// Only characters of base64url. libsodium 1.0.18 decodes bytes of 128 and more as '_': a text would
+// have several spellings.
+bool sec_base64_only(const char *text);
 NEB_MUST_CHECK enum neb_status sec_public_format(const struct sec_public *p, char *out, size_t cap);
 // Strict: NEB_ERR_FORMAT for anything but exactly such a line, NEB_ERR_CORRUPT for a wrong
 // checksum.

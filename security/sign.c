@@ -17,13 +17,18 @@ static bool start(crypto_sign_state *s, const char *context, const void *msg, si
     return true;
 }
 
-enum neb_status sec_sign(const struct sec_identity *id, const char *context, const void *msg,
-                         size_t len, uint8_t sig[SEC_SIGN_BYTES]) {
+enum neb_status sec_sign_with(const uint8_t *secret, const char *context, const void *msg,
+                              size_t len, uint8_t sig[SEC_SIGN_BYTES]) {
     crypto_sign_state s;
     if (!start(&s, context, msg, len))
         return neb_fail(NEB_ERR_INVALID, "signature context must have 1 to 255 bytes");
-    crypto_sign_final_create(&s, sig, NULL, sec_identity_sign_secret(id));
+    crypto_sign_final_create(&s, sig, NULL, secret);
     return NEB_OK;
+}
+
+enum neb_status sec_sign(const struct sec_identity *id, const char *context, const void *msg,
+                         size_t len, uint8_t sig[SEC_SIGN_BYTES]) {
+    return sec_sign_with(sec_identity_sign_secret(id), context, msg, len, sig);
 }
 
 enum neb_status sec_verify(const uint8_t pub[SEC_KEY_BYTES], const char *context, const void *msg,

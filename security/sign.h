@@ -14,6 +14,10 @@ enum { SEC_SIGN_BYTES = 64 };
 // context: 1 to 255 bytes, NEB_ERR_INVALID otherwise.
 NEB_MUST_CHECK enum neb_status sec_sign(const struct sec_identity *id, const char *context,
                                         const void *msg, size_t len, uint8_t sig[SEC_SIGN_BYTES]);
+// The same with a bare key: 64 bytes, seed and public key (the CA's).
+NEB_MUST_CHECK enum neb_status sec_sign_with(const uint8_t *secret, const char *context,
+                                             const void *msg, size_t len,
+                                             uint8_t sig[SEC_SIGN_BYTES]);
 // pub: an Ed25519 public key (sec_public.sign). NEB_ERR_DENIED (not logged): not this key's
 // signature of this.
 NEB_MUST_CHECK enum neb_status sec_verify(const uint8_t pub[SEC_KEY_BYTES], const char *context,

@@ -9,6 +9,8 @@
 #include <string.h>
 #include <zmq.h>
 
+#define ENDPOINT "inproc://zeromq.zap.01" // RFC 27
+
 enum { SEEN_MAX = 256, FIELD_MAX = 256, POLL_MS = 100 };
 
 struct sec_zap {
@@ -111,6 +113,7 @@ static void *zap_main(void *arg) {
         if (zmq_poll(&item, 1, POLL_MS) > 0)
             answer(z);
     }
+    zmq_unbind(z->socket, ENDPOINT); // at once: zmq_close alone frees the name some time later
     zmq_close(z->socket);
     return NULL;
 }
@@ -126,8 +129,7 @@ enum neb_status sec_zap_create(void *zmq_context, const char *domain, struct sec
     int linger = 0;
     z->socket = zmq_socket(zmq_context, ZMQ_REP);
     if (!z->socket || zmq_setsockopt(z->socket, ZMQ_LINGER, &linger, sizeof linger) != 0 ||
-        zmq_bind(z->socket, "inproc://zeromq.zap.01") != 0 ||
-        pthread_create(&z->thread, NULL, zap_main, z) != 0) {
+        zmq_bind(z->socket, ENDPOINT) != 0 || pthread_create(&z->thread, NULL, zap_main, z) != 0) {
         enum neb_status st =
             neb_fail(NEB_ERR_IO, "zap: cannot start the handler: %s", zmq_strerror(zmq_errno()));
         if (z->socket)

@@ -1,0 +1,278 @@
+// nebula init, invite, revoke, promote: what only the hub of a federation does.
+#include "agent/base/fs.h"
+#include "agent/commands.h"
+#include "security/hub.h"
+
+#include <argp.h>
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct options {
+    const char *home, *name, *listen, *reach, *link, *member, *backup, *restore, *role, *ttl;
+    const char *arg;
+    bool wants_arg;
+};
+
+enum { KEY_REACH = 256, KEY_LINK, KEY_MEMBER, KEY_BACKUP, KEY_RESTORE };
+
+static error_t parse_option(int key, char *arg, struct argp_state *state) {
+    struct options *o = state->input;
+    switch (key) {
+    case 'H': o->home = arg; return 0;
+    case 'n': o->name = arg; return 0;
+    case 'l': o->listen = arg; return 0;
+    case 'r': o->role = arg; return 0;
+    case 't': o->ttl = arg; return 0;
+    case KEY_REACH: o->reach = arg; return 0;
+    case KEY_LINK: o->link = arg; return 0;
+    case KEY_MEMBER: o->member = arg; return 0;
+    case KEY_BACKUP: o->backup = arg; return 0;
+    case KEY_RESTORE: o->restore = arg; return 0;
+    case ARGP_KEY_ARG:
+        if (o->arg || !o->wants_arg)
+            argp_usage(state);
+        o->arg = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (o->wants_arg && !o->arg)
+            argp_usage(state);
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+#define HOME_OPTIONS                                                                               \
+    {"home", 'H', "DIR", 0, "folder of keys and federation (default ~/.nebula)", 0}, {             \
+        "dir", 'H', NULL, OPTION_ALIAS, NULL, 0                                                    \
+    }
+
+// ---- init --------------------------------------------------------------------------------------
+
+// "0.0.0.0:7443" is no address to give to others: this host's name is.
+static enum neb_status reach_default(const char *listen, char out[SEC_ENDPOINT_MAX]) {
+    char host[200] = "";
+    const char *port = strrchr(listen, ':');
+    bool any = !strncmp(listen, "0.0.0.0:", 8) || !strncmp(listen, "[::]:", 5);
+    if (any && gethostname(host, sizeof host - 1) != 0)
+        return neb_fail_errno("gethostname");
+    snprintf(out, SEC_ENDPOINT_MAX, "%s%s", any ? host : listen, any ? port : "");
+    return sec_endpoint_valid(out) ? NEB_OK
+                                   : neb_fail(NEB_ERR_INVALID,
+                                              "cannot tell how others reach %s: give --reach "
+                                              "HOST:PORT",
+                                              listen);
+}
+
+static enum neb_status init_settings(const struct options *o, struct sec_hub_settings *s) {
+    *s = (struct sec_hub_settings){.listen = ""};
+    if (!sec_endpoint_valid(o->listen) || (o->reach && !sec_endpoint_valid(o->reach)) ||
+        (o->link && !sec_endpoint_valid(o->link)))
+        return neb_fail(NEB_ERR_INVALID, "--listen, --reach and --link take HOST:PORT");
+    snprintf(s->listen, sizeof s->listen, "%s", o->listen);
+    if (!o->reach)
+        return reach_default(o->listen, s->reach);
+    snprintf(s->reach, sizeof s->reach, "%s", o->reach);
+    return NEB_OK;
+}
+
+static enum neb_status own_identity(const char *home, const char *name, struct sec_public *out) {
+    struct sec_identity *id = NULL;
+    enum neb_status st = sec_identity_load(home, &id);
+    if (st == NEB_ERR_NOT_FOUND)
+        st = sec_identity_create(home, name, &id);
+    NEB_TRY(st);
+    *out = *sec_identity_public(id);
+    sec_identity_destroy(&id);
+    if (name && strcmp(name, out->name) != 0)
+        return neb_fail(NEB_ERR_EXISTS, "the identity in %s is named '%s' already", home,
+                        out->name);
+    return NEB_OK;
+}
+
+static enum neb_status make_ca(const struct options *o, const char *home) {
+    char code[SEC_CODE_TEXT], path[NEB_PATH_MAX];
+    if (o->restore) {
+        fputs("recovery code: ", stderr);
+        if (!fgets(code, sizeof code, stdin))
+            return neb_fail(NEB_ERR_INVALID, "no recovery code on standard input");
+        enum neb_status st = sec_ca_restore(home, o->restore, code);
+        sodium_memzero(code, sizeof code);
+        return st;
+    }
+    NEB_TRY(neb_path(path, sizeof path, home, "ca-backup"));
+    const char *backup = o->backup ? o->backup : path;
+    enum neb_status st = sec_ca_create(home, o->name, backup, code);
+    if (st == NEB_OK)
+        printf("backup of the CA's key: %s\n"
+               "  Move it off this host; it opens only with this recovery code, shown once:\n"
+               "  %s\n",
+               backup, code);
+    sodium_memzero(code, sizeof code);
+    return st;
+}
+
+static enum neb_status init(const struct options *o) {
+    char home[NEB_PATH_MAX];
+    struct sec_hub_settings s;
+    struct sec_public self;
+    if (!o->listen || (!o->name == !o->restore))
+        return neb_fail(NEB_ERR_INVALID, "init needs --listen, and --name or --restore");
+    NEB_TRY(sec_init());
+    NEB_TRY(init_settings(o, &s));
+    NEB_TRY(sec_home(o->home, home, sizeof home));
+    NEB_TRY(own_identity(home, o->member, &self));
+    NEB_TRY(make_ca(o, home));
+    NEB_TRY(sec_hub_create(home, &s, &self, o->link ? o->link : ""));
+    printf("this node is '%s', hub of the federation; enrolment at %s once nebula agent runs\n",
+           self.name, s.reach);
+    return fflush(stdout) == 0 ? NEB_OK : neb_fail_errno("stdout");
+}
+
+int cmd_init(int argc, char **argv) {
+    static const struct argp_option table[] = {
+        HOME_OPTIONS,
+        {"name", 'n', "NAME", 0, "name of the new federation", 0},
+        {"listen", 'l', "HOST:PORT", 0, "where the agent takes enrolments, as 0.0.0.0:7443", 0},
+        {"reach", KEY_REACH, "HOST:PORT", 0, "the same as others see it (default: this host)", 0},
+        {"link", KEY_LINK, "HOST:PORT", 0, "where other agents reach this one (default: it dials)",
+         0},
+        {"member", KEY_MEMBER, "NAME", 0, "name of this node (default: the host's)", 0},
+        {"backup", KEY_BACKUP, "FILE", 0, "where the CA's backup goes (default HOME/ca-backup)", 0},
+        {"restore", KEY_RESTORE, "FILE", 0, "take the CA from this backup; asks for its code", 0},
+        {0}};
+    static const struct argp argp = {
+        table,
+        parse_option,
+        "--name NAME --listen HOST:PORT",
+        "Makes a federation with this node as its hub: the CA's key, this node's keys, and a "
+        "member list of one.",
+        NULL,
+        NULL,
+        NULL};
+    struct options o = {0};
+    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
+        return AGENT_EXIT_USAGE;
+    return init(&o) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+}
+
+// ---- invite, revoke, promote -------------------------------------------------------------------
+
+static enum neb_status hub_open(const char *home_given, struct sec_hub **out) {
+    char home[NEB_PATH_MAX];
+    NEB_TRY(sec_init());
+    NEB_TRY(sec_home(home_given, home, sizeof home));
+    enum neb_status st = sec_hub_open(home, out);
+    if (st == NEB_ERR_NOT_FOUND)
+        return neb_fail(st, "%s is not the hub of a federation: run this there, or nebula init",
+                        home);
+    return st;
+}
+
+// "24h", "30m", "7d", "90s".
+static enum neb_status parse_ttl(const char *text, int64_t *out) {
+    static const struct {
+        char unit;
+        int64_t seconds;
+    } units[] = {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}};
+    char *end = NULL;
+    long n = strtol(text, &end, 10);
+    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
+        if (end != text && end[0] == units[i].unit && !end[1] && n > 0 && n < 1000000) {
+            *out = n * units[i].seconds;
+            return NEB_OK;
+        }
+    return neb_fail(NEB_ERR_INVALID, "--ttl '%s': expected a number and s, m, h or d, as 24h",
+                    text);
+}
+
+// Only the token goes to standard output.
+static enum neb_status invite(const struct options *o) {
+    struct sec_hub *h = NULL;
+    struct sec_token t = {.name = ""};
+    char text[SEC_TOKEN_TEXT];
+    enum sec_role role = SEC_ROLE_DATA;
+    int64_t ttl_s = 24 * 3600;
+    if (o->ttl)
+        NEB_TRY(parse_ttl(o->ttl, &ttl_s));
+    if (o->role && !sec_role_parse(o->role, &role))
+        return neb_fail(NEB_ERR_INVALID, "--role is data or witness");
+    NEB_TRY(hub_open(o->home, &h));
+    enum neb_status st = sec_hub_invite(h, o->arg, role, ttl_s, &t);
+    if (st == NEB_OK)
+        st = sec_token_format(&t, text);
+    if (st == NEB_OK && (puts(text) < 0 || fflush(stdout) != 0))
+        st = neb_fail_errno("stdout");
+    sodium_memzero(&t, sizeof t);
+    sodium_memzero(text, sizeof text);
+    sec_hub_destroy(&h);
+    return st;
+}
+
+static int run(int argc, char **argv, const struct argp *argp,
+               enum neb_status (*what)(const struct options *)) {
+    struct options o = {.wants_arg = true};
+    if (argp_parse(argp, argc, argv, 0, NULL, &o) != 0)
+        return AGENT_EXIT_USAGE;
+    return what(&o) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+}
+
+int cmd_invite(int argc, char **argv) {
+    static const struct argp_option table[] = {
+        HOME_OPTIONS,
+        {"ttl", 't', "TIME", 0, "how long the token is good for, as 30m, 24h, 7d (default 24h)", 0},
+        {"role", 'r', "ROLE", 0, "data (trains, the default) or witness (only votes)", 0},
+        {0}};
+    static const struct argp argp = {
+        table,  parse_option,
+        "NAME", "Prints a token with which one site may join once, under this name.",
+        NULL,   NULL,
+        NULL};
+    return run(argc, argv, &argp, invite);
+}
+
+static enum neb_status change(const struct options *o,
+                              enum neb_status (*what)(struct sec_hub *, const char *),
+                              const char *did) {
+    struct sec_hub *h = NULL;
+    NEB_TRY(hub_open(o->home, &h));
+    enum neb_status st = what(h, o->arg);
+    if (st == NEB_OK)
+        printf("%s %s: member list version %llu\n", o->arg, did,
+               (unsigned long long)h->fed->list.version);
+    sec_hub_destroy(&h);
+    return st;
+}
+
+static enum neb_status revoke_member(const struct options *o) {
+    return change(o, sec_hub_revoke, "is revoked");
+}
+
+static enum neb_status promote(const struct options *o) {
+    return change(o, sec_hub_promote, "votes no more");
+}
+
+int cmd_revoke(int argc, char **argv) {
+    static const struct argp_option table[] = {HOME_OPTIONS, {0}};
+    static const struct argp argp = {
+        table,  parse_option,
+        "NAME", "Takes a member off the list, and ends open invitations of that name.",
+        NULL,   NULL,
+        NULL};
+    return run(argc, argv, &argp, revoke_member);
+}
+
+int cmd_promote(int argc, char **argv) {
+    static const struct argp_option table[] = {HOME_OPTIONS, {0}};
+    static const struct argp argp = {
+        table,
+        parse_option,
+        "LOST",
+        "With two voters: takes the vote of the one that is lost, so that the other commits "
+        "alone.\vMake sure that it is lost: two that both go on are a fork.",
+        NULL,
+        NULL,
+        NULL};
+    return run(argc, argv, &argp, promote);
+}

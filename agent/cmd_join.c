@@ -1,0 +1,189 @@
+// nebula join, members, rotate: what every member of a federation does.
+#include "agent/base/clock.h"
+#include "agent/base/fs.h"
+#include "agent/commands.h"
+#include "security/enrol.h"
+#include "security/rotate.h"
+
+#include <argp.h>
+#include <signal.h>
+#include <sodium.h>
+#include <string.h>
+#include <time.h>
+
+struct options {
+    const char *home, *name, *endpoint, *fetch, *arg;
+    bool wants_arg;
+};
+
+enum { KEY_FETCH = 256 };
+
+static error_t parse_option(int key, char *arg, struct argp_state *state) {
+    struct options *o = state->input;
+    switch (key) {
+    case 'H': o->home = arg; return 0;
+    case 'n': o->name = arg; return 0;
+    case 'e': o->endpoint = arg; return 0;
+    case KEY_FETCH: o->fetch = arg; return 0;
+    case ARGP_KEY_ARG:
+        if (o->arg || !o->wants_arg)
+            argp_usage(state);
+        o->arg = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (o->wants_arg && !o->arg)
+            argp_usage(state);
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+#define HOME_OPTIONS                                                                               \
+    {"home", 'H', "DIR", 0, "folder of keys and federation (default ~/.nebula)", 0}, {             \
+        "dir", 'H', NULL, OPTION_ALIAS, NULL, 0                                                    \
+    }
+
+static enum neb_status home_of(const struct options *o, char home[NEB_PATH_MAX]) {
+    if (signal(SIGPIPE, SIG_IGN) == SIG_ERR)
+        return neb_fail_errno("SIGPIPE");
+    NEB_TRY(sec_init());
+    return sec_home(o->home, home, NEB_PATH_MAX);
+}
+
+// ---- members -----------------------------------------------------------------------------------
+
+static const char *date(int64_t seconds, char out[32]) {
+    time_t t = (time_t)seconds;
+    struct tm tm;
+    if (!gmtime_r(&t, &tm) || !strftime(out, 32, "%Y-%m-%dT%H:%M:%SZ", &tm))
+        snprintf(out, 32, "?");
+    return out;
+}
+
+static enum neb_status print_list(const struct sec_federation *f) {
+    char hex[2 * NEB_SHA256_BYTES + 1], when[32], id[SEC_ID_TEXT];
+    const struct sec_memberlist *l = &f->list;
+    neb_hex(f->digest, sizeof f->digest, hex);
+    printf("federation: %s\nversion: %llu (%s %s, %s)\ndigest: %s\n", f->name,
+           (unsigned long long)l->version, sec_list_why_name(l->why), l->subject,
+           date(l->issued, when), hex);
+    for (uint32_t i = 0; i < l->n; i++) {
+        const struct sec_listed *e = &l->e[i];
+        NEB_TRY(sec_public_format(&e->m.pub, id, sizeof id));
+        printf("\nmember: %s\n  role: %s%s\n  endpoint: %s\n  id: %s\n", e->m.pub.name,
+               sec_role_name(e->role), e->caps & SEC_CAP_VOTER ? ", votes" : "",
+               e->m.endpoint[0] ? e->m.endpoint : "- (dials)", id);
+    }
+    return fflush(stdout) == 0 ? NEB_OK : neb_fail_errno("stdout");
+}
+
+static enum neb_status show(const char *home) {
+    struct sec_federation *f = NULL;
+    enum neb_status st = sec_federation_open(home, &f);
+    if (st == NEB_ERR_NOT_FOUND)
+        return neb_fail(st, "%s is in no federation: nebula join, or nebula init", home);
+    NEB_TRY(st);
+    st = print_list(f);
+    sec_federation_destroy(&f);
+    return st;
+}
+
+static enum neb_status members(const struct options *o) {
+    char home[NEB_PATH_MAX];
+    NEB_TRY(home_of(o, home));
+    if (o->fetch)
+        NEB_TRY(sec_enrol_renew(home, o->fetch, NULL));
+    return show(home);
+}
+
+// ---- join, rotate ------------------------------------------------------------------------------
+
+static enum neb_status join(const struct options *o) {
+    char home[NEB_PATH_MAX];
+    struct sec_token t = {.name = ""};
+    NEB_TRY(home_of(o, home));
+    if (o->endpoint && !sec_endpoint_valid(o->endpoint))
+        return neb_fail(NEB_ERR_INVALID, "--endpoint takes HOST:PORT");
+    NEB_TRY(sec_token_parse(o->arg, &t));
+    enum neb_status st = NEB_OK;
+    if (o->name && strcmp(o->name, t.name) != 0)
+        st = neb_fail(NEB_ERR_DENIED, "the token is for '%s', not for '%s'", t.name, o->name);
+    if (st == NEB_OK)
+        st = sec_enrol_join(home, &t, o->endpoint ? o->endpoint : "");
+    if (st == NEB_OK)
+        printf("joined as '%s'\n", t.name);
+    sodium_memzero(&t, sizeof t);
+    return st;
+}
+
+static enum neb_status rotate(const struct options *o) {
+    char home[NEB_PATH_MAX];
+    NEB_TRY(home_of(o, home));
+    NEB_TRY(sec_rotate(home, o->arg));
+    puts("new keys are in use: restart this agent; the other members take the new list");
+    return NEB_OK;
+}
+
+static int run(int argc, char **argv, const struct argp *argp, bool wants_arg,
+               enum neb_status (*what)(const struct options *)) {
+    struct options o = {.wants_arg = wants_arg};
+    if (argp_parse(argp, argc, argv, 0, NULL, &o) != 0)
+        return AGENT_EXIT_USAGE;
+    // a token must not stay where ps shows it
+    if (o.arg && !strncmp(o.arg, "neb1:", 5)) {
+        static char token[SEC_TOKEN_TEXT];
+        snprintf(token, sizeof token, "%s", o.arg);
+        sodium_memzero((char *)(uintptr_t)o.arg, strlen(o.arg));
+        o.arg = token;
+        enum neb_status st = what(&o);
+        sodium_memzero(token, sizeof token);
+        return st == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+    }
+    return what(&o) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+}
+
+int cmd_join(int argc, char **argv) {
+    static const struct argp_option table[] = {
+        HOME_OPTIONS,
+        {"name", 'n', "NAME", 0, "name of this site; must be the one the token is for", 0},
+        {"endpoint", 'e', "HOST:PORT", 0, "where other agents reach this one (default: it dials)",
+         0},
+        {0}};
+    static const struct argp argp = {
+        table,
+        parse_option,
+        "TOKEN",
+        "Joins a federation with the token that nebula invite printed on its hub. The keys are "
+        "made here and stay here.\vAfter a failure on the way it may be repeated with the same "
+        "token.",
+        NULL,
+        NULL,
+        NULL};
+    return run(argc, argv, &argp, true, join);
+}
+
+int cmd_members(int argc, char **argv) {
+    static const struct argp_option table[] = {
+        HOME_OPTIONS,
+        {"fetch", KEY_FETCH, "HOST:PORT", 0,
+         "first get the newest list and a new certificate from the hub's enrolment endpoint", 0},
+        {0}};
+    static const struct argp argp = {
+        table, parse_option, NULL, "Prints the signed member list of this node's federation.",
+        NULL,  NULL,         NULL};
+    return run(argc, argv, &argp, false, members);
+}
+
+int cmd_rotate(int argc, char **argv) {
+    static const struct argp_option table[] = {HOME_OPTIONS, {0}};
+    static const struct argp argp = {
+        table,
+        parse_option,
+        "HOST:PORT",
+        "Makes new keys for this member and has the hub (its enrolment endpoint) list them in "
+        "place of the present ones.",
+        NULL,
+        NULL,
+        NULL};
+    return run(argc, argv, &argp, true, rotate);
+}

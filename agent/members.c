@@ -1,0 +1,172 @@
+#include "agent/members.h"
+
+#include "agent/base/clock.h"
+#include "agent/base/fs.h"
+#include "agent/base/log.h"
+#include "security/enrol.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/inotify.h>
+#include <unistd.h>
+
+struct agent_members {
+    const struct sec_identity *identity;
+    struct sec_federation *fed; // NULL: a pair without a CA
+    struct sec_hub *hub;        // NULL: not the hub
+    struct sec_enrol_server *server;
+    struct sec_members list;
+    int epoll_fd, notify_fd;
+};
+
+static bool holds(const struct sec_members *l, const struct sec_public *p) {
+    const struct sec_member *m = sec_members_by_curve(l, p->curve);
+    return m && !memcmp(m->pub.sign, p->sign, SEC_KEY_BYTES) && !strcmp(m->pub.name, p->name);
+}
+
+static enum neb_status load_pair(struct agent_members *m, const char *home) {
+    char path[NEB_PATH_MAX];
+    NEB_TRY(neb_path(path, sizeof path, home, "members.json"));
+    enum neb_status st = sec_members_load(path, 0, &m->list);
+    if (st == NEB_ERR_NOT_FOUND)
+        return neb_fail(st,
+                        "no members known in %s; add the other agents with nebula peer add, or "
+                        "nebula join a federation",
+                        path);
+    return st;
+}
+
+static enum neb_status load_signed(struct agent_members *m) {
+    const struct sec_public *me = sec_identity_public(m->identity);
+    struct sec_cert cert;
+    sec_memberlist_members(&m->fed->list, &m->list);
+    if (!holds(&m->list, me))
+        return neb_fail(NEB_ERR_DENIED,
+                        "member list version %llu of federation '%s' does not hold '%s' with its "
+                        "keys: it was revoked, or has not joined: ask the hub for an invitation",
+                        (unsigned long long)m->list.version, m->fed->name, me->name);
+    int64_t now = neb_wall_now() / NEB_S;
+    if (sec_federation_cert(m->fed, &cert) == NEB_OK &&
+        cert.not_after - now < SEC_MEMBER_DAYS * 86400 / 3 * 2)
+        neb_warn(
+            "this member's certificate ends in %lld days: run nebula members --fetch HOST:PORT",
+            (long long)((cert.not_after - now) / 86400));
+    return NEB_OK;
+}
+
+static enum neb_status watch_fd(struct agent_members *m, int fd) {
+    struct epoll_event e = {.events = EPOLLIN};
+    return epoll_ctl(m->epoll_fd, EPOLL_CTL_ADD, fd, &e) == 0 ? NEB_OK
+                                                              : neb_fail_errno("members: epoll");
+}
+
+static enum neb_status watch(struct agent_members *m) {
+    m->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    m->notify_fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    if (m->epoll_fd < 0 || m->notify_fd < 0 ||
+        inotify_add_watch(m->notify_fd, m->fed->dir, IN_MOVED_TO | IN_CLOSE_WRITE) < 0)
+        return neb_fail_errno("members: cannot watch %s", m->fed->dir);
+    return watch_fd(m, m->notify_fd);
+}
+
+static enum neb_status open_hub(struct agent_members *m, const char *home) {
+    enum neb_status st = sec_hub_open(home, &m->hub);
+    if (st == NEB_ERR_NOT_FOUND)
+        return NEB_OK;
+    NEB_TRY(st);
+    if (signal(SIGPIPE, SIG_IGN) == SIG_ERR)
+        return neb_fail_errno("SIGPIPE");
+    NEB_TRY(sec_enrol_server_create(m->hub, m->identity, m->hub->settings.listen, &m->server));
+    neb_info("hub of federation '%s': enrolment on %s", m->fed->name, m->hub->settings.listen);
+    return watch_fd(m, sec_enrol_server_fd(m->server));
+}
+
+enum neb_status agent_members_open(const char *home, const struct sec_identity *identity,
+                                   struct agent_members **out) {
+    struct agent_members *m = calloc(1, sizeof *m);
+    if (!m)
+        return neb_fail(NEB_ERR_NOMEM, "members");
+    m->identity = identity;
+    m->epoll_fd = m->notify_fd = -1;
+    enum neb_status st = sec_federation_open(home, &m->fed);
+    if (st == NEB_ERR_NOT_FOUND) {
+        st = load_pair(m, home);
+        goto out;
+    }
+    if (st != NEB_OK)
+        goto out;
+    NEB_TRY_GOTO(load_signed(m), out);
+    NEB_TRY_GOTO(watch(m), out);
+    st = open_hub(m, home);
+out:
+    if (st != NEB_OK)
+        agent_members_destroy(&m);
+    *out = m;
+    return st;
+}
+
+void agent_members_destroy(struct agent_members **m) {
+    if (!m || !*m)
+        return;
+    sec_enrol_server_destroy(&(*m)->server);
+    sec_hub_destroy(&(*m)->hub);
+    sec_federation_destroy(&(*m)->fed);
+    if ((*m)->notify_fd >= 0)
+        close((*m)->notify_fd);
+    if ((*m)->epoll_fd >= 0)
+        close((*m)->epoll_fd);
+    free(*m);
+    *m = NULL;
+}
+
+const struct sec_members *agent_members_list(const struct agent_members *m) { return &m->list; }
+int agent_members_fd(const struct agent_members *m) { return m->epoll_fd; }
+
+void agent_members_reload(struct agent_members *m, struct agent_members_change *out) {
+    struct sec_memberlist_change diff;
+    bool newer = false;
+    *out = (struct agent_members_change){.changed = false};
+    if (!m->fed)
+        return;
+    struct sec_memberlist before = m->fed->list;
+    if (sec_federation_reload(m->fed, &newer) != NEB_OK) {
+        neb_warn("member list version %llu stays in use", (unsigned long long)before.version);
+        return;
+    }
+    if (!newer)
+        return;
+    sec_memberlist_diff(&before, &m->fed->list, &diff);
+    sec_memberlist_members(&m->fed->list, &m->list);
+    out->changed = true;
+    out->revoked = diff.removed > 0;
+    neb_info("member list version %llu (%s %s): %u added, %u removed, %u renewed",
+             (unsigned long long)m->list.version, sec_list_why_name(m->fed->list.why),
+             m->fed->list.subject, diff.added, diff.removed, diff.renewed);
+}
+
+static bool file_changed(struct agent_members *m) {
+    char buf[4096] __attribute__((aligned(8)));
+    bool hit = false;
+    for (;;) {
+        ssize_t n = read(m->notify_fd, buf, sizeof buf);
+        if (n <= 0)
+            return hit;
+        for (ssize_t at = 0; at < n;) {
+            const struct inotify_event *e = (const struct inotify_event *)(buf + at);
+            hit = hit || (e->len && !strcmp(e->name, "members.neb"));
+            at += (ssize_t)(sizeof *e + e->len);
+        }
+    }
+}
+
+enum neb_status agent_members_step(struct agent_members *m, struct agent_members_change *out) {
+    *out = (struct agent_members_change){.changed = false};
+    if (m->server)
+        NEB_TRY(sec_enrol_server_step(m->server));
+    if (m->fed && file_changed(m))
+        agent_members_reload(m, out);
+    return NEB_OK;
+}

@@ -1,0 +1,32 @@
+// Who the agent works with: members.json of a pair (nebula peer add), or the CA-signed list of a
+// federation, which wins where both are there. On a hub this also runs the enrolment endpoint.
+//
+// One descriptor is readable when there is something to do: a stranger at the endpoint, or a changed
+// list file (written by the endpoint, by nebula revoke, or by whoever distributes lists).
+#ifndef AGENT_MEMBERS_H
+#define AGENT_MEMBERS_H
+#include "security/identity.h"
+#include "security/members.h"
+
+struct agent_members;
+
+// NEB_ERR_NOT_FOUND: no list at all; NEB_ERR_DENIED: the signed list does not hold this member (any
+// more), or was rolled back. identity is borrowed.
+NEB_MUST_CHECK enum neb_status agent_members_open(const char *home,
+                                                  const struct sec_identity *identity,
+                                                  struct agent_members **out);
+void agent_members_destroy(struct agent_members **m);
+const struct sec_members *agent_members_list(const struct agent_members *m);
+int agent_members_fd(const struct agent_members *m); // -1: never anything to do
+
+struct agent_members_change {
+    bool changed; // there is a newer list
+    bool revoked; // and a member or its keys are gone from it
+};
+// Reads the signed list again (SIGHUP). A list that is refused leaves the present one in use.
+void agent_members_reload(struct agent_members *m, struct agent_members_change *out);
+// Does what is due without waiting; reloads when the file changed.
+NEB_MUST_CHECK enum neb_status agent_members_step(struct agent_members *m,
+                                                  struct agent_members_change *out);
+
+#endif

@@ -1,0 +1,341 @@
+#include "agent/base/clock.h"
+#include "agent/base/fs.h"
+#include "security/enrol.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+struct sec_enrol_client {
+    int fd;
+    SSL_CTX *ctx;
+    SSL *ssl;
+    const char *endpoint; // for messages; the caller's, during the call that made this
+    uint8_t pin[SEC_PIN_BYTES];
+    uint8_t exporter[SEC_EXPORTER_BYTES], hub_curve[SEC_KEY_BYTES];
+};
+
+// ---- connect -----------------------------------------------------------------------------------
+
+static bool split(const char *endpoint, char host[SEC_ENDPOINT_MAX], const char **port) {
+    const char *colon = strrchr(endpoint, ':');
+    size_t n = colon ? (size_t)(colon - endpoint) : 0;
+    if (!sec_endpoint_valid(endpoint))
+        return false;
+    bool bracket = endpoint[0] == '[';
+    snprintf(host, SEC_ENDPOINT_MAX, "%.*s", (int)(bracket ? n - 2 : n), endpoint + bracket);
+    *port = colon + 1;
+    return true;
+}
+
+static enum neb_status dial(const char *endpoint, int *out) {
+    char host[SEC_ENDPOINT_MAX];
+    const char *port;
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
+    struct timeval limit = {.tv_sec = SEC_ENROL_CLIENT_MS / 1000};
+    if (!split(endpoint, host, &port))
+        return neb_fail(NEB_ERR_INVALID, "'%s': expected HOST:PORT", endpoint);
+    int e = getaddrinfo(host, port, &hints, &list);
+    if (e)
+        return neb_fail(NEB_ERR_IO, "%s: %s", endpoint, gai_strerror(e));
+    int fd = -1, why = ECONNREFUSED;
+    for (struct addrinfo *a = list; a && fd < 0; a = a->ai_next) {
+        fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, 0);
+        if (fd < 0)
+            continue;
+        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+        if (connect(fd, a->ai_addr, a->ai_addrlen) != 0) {
+            why = errno;
+            close(fd);
+            fd = -1;
+        }
+    }
+    freeaddrinfo(list);
+    if (fd < 0)
+        return neb_fail(why == EINPROGRESS || why == ETIMEDOUT ? NEB_ERR_TIMEOUT : NEB_ERR_IO,
+                        "%s: no connection: %s: is nebula agent running on the hub?", endpoint,
+                        strerror(why == EINPROGRESS ? ETIMEDOUT : why));
+    *out = fd;
+    return NEB_OK;
+}
+
+// ---- whom we talk to ---------------------------------------------------------------------------
+
+static X509 *find_pinned(STACK_OF(X509) * chain, const uint8_t pin[SEC_PIN_BYTES]) {
+    for (int i = 0; i < sk_X509_num(chain); i++) {
+        uint8_t got[NEB_SHA256_BYTES], *spki = NULL;
+        int n = i2d_PUBKEY(X509_get0_pubkey(sk_X509_value(chain, i)), &spki);
+        if (n <= 0)
+            continue;
+        neb_sha256(spki, (size_t)n, got);
+        OPENSSL_free(spki);
+        if (sodium_memcmp(got, pin, sizeof got) == 0)
+            return sk_X509_value(chain, i);
+    }
+    return NULL;
+}
+
+// Replaces OpenSSL's own verification: the one trusted CA is the one in the chain with our pin.
+static int verify_chain(X509_STORE_CTX *s, void *user) {
+    struct sec_enrol_client *c = user;
+    uint8_t sign[SEC_KEY_BYTES];
+    X509 *leaf = X509_STORE_CTX_get0_cert(s);
+    STACK_OF(X509) *chain = X509_STORE_CTX_get0_untrusted(s);
+    X509 *ca = find_pinned(chain, c->pin);
+    X509_STORE *store = X509_STORE_new();
+    X509_STORE_CTX *own = X509_STORE_CTX_new();
+    bool ok = leaf && ca && leaf != ca && store && own && X509_STORE_add_cert(store, ca) &&
+              X509_STORE_CTX_init(own, store, leaf, NULL) &&
+              X509_STORE_CTX_set_purpose(own, X509_PURPOSE_SSL_SERVER) &&
+              X509_verify_cert(own) == 1;
+    int why = ca ? (own ? X509_STORE_CTX_get_error(own) : X509_V_ERR_OUT_OF_MEM)
+                 : X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN;
+    X509_STORE_CTX_free(own);
+    X509_STORE_free(store);
+    ok = ok && sec_cert_keys(leaf, c->hub_curve, sign) == NEB_OK;
+    X509_STORE_CTX_set_error(s, ok ? X509_V_OK : why != X509_V_OK ? why : X509_V_ERR_CERT_REJECTED);
+    return ok;
+}
+
+static enum neb_status handshake_failed(struct sec_enrol_client *c) {
+    long v = SSL_get_verify_result(c->ssl);
+    if (v == X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN)
+        return neb_fail(NEB_ERR_DENIED,
+                        "%s: is not the hub of this token (another CA): nothing was sent to it",
+                        c->endpoint);
+    if (v != X509_V_OK)
+        return neb_fail(NEB_ERR_DENIED, "%s: certificate: %s: check this machine's clock",
+                        c->endpoint, X509_verify_cert_error_string(v));
+    return neb_fail(NEB_ERR_IO, "%s: TLS: %s", c->endpoint, sec_openssl_error());
+}
+
+static enum neb_status start_tls(struct sec_enrol_client *c) {
+    static const char label[] = "EXPORTER-Channel-Binding";
+    c->ctx = SSL_CTX_new(TLS_client_method());
+    if (!c->ctx || !SSL_CTX_set_min_proto_version(c->ctx, TLS1_3_VERSION))
+        return neb_fail(NEB_ERR_NOMEM, "TLS: %s", sec_openssl_error());
+    SSL_CTX_set_verify(c->ctx, SSL_VERIFY_PEER, NULL);
+    SSL_CTX_set_cert_verify_callback(c->ctx, verify_chain, c);
+    SSL_CTX_set_session_cache_mode(c->ctx, SSL_SESS_CACHE_OFF);
+    c->ssl = SSL_new(c->ctx);
+    if (!c->ssl || !SSL_set_fd(c->ssl, c->fd))
+        return neb_fail(NEB_ERR_NOMEM, "TLS: %s", sec_openssl_error());
+    ERR_clear_error();
+    if (SSL_connect(c->ssl) != 1)
+        return handshake_failed(c);
+    if (SSL_export_keying_material(c->ssl, c->exporter, sizeof c->exporter, label, sizeof label - 1,
+                                   NULL, 0, 0) != 1)
+        return neb_fail(NEB_ERR_IO, "%s: TLS exporter: %s", c->endpoint, sec_openssl_error());
+    return NEB_OK;
+}
+
+enum neb_status sec_enrol_connect(const char *endpoint, const uint8_t pin[SEC_PIN_BYTES],
+                                  struct sec_enrol_client **out) {
+    NEB_TRY(sec_openssl_init());
+    struct sec_enrol_client *c = calloc(1, sizeof *c);
+    if (!c)
+        return neb_fail(NEB_ERR_NOMEM, "enrolment");
+    c->fd = -1;
+    c->endpoint = endpoint;
+    memcpy(c->pin, pin, sizeof c->pin);
+    enum neb_status st = dial(endpoint, &c->fd);
+    if (st == NEB_OK)
+        st = start_tls(c);
+    if (st != NEB_OK)
+        sec_enrol_client_destroy(&c);
+    *out = c;
+    return st;
+}
+
+void sec_enrol_client_destroy(struct sec_enrol_client **c) {
+    if (!c || !*c)
+        return;
+    if ((*c)->ssl && SSL_is_init_finished((*c)->ssl))
+        SSL_shutdown((*c)->ssl);
+    SSL_free((*c)->ssl);
+    SSL_CTX_free((*c)->ctx);
+    if ((*c)->fd >= 0)
+        close((*c)->fd);
+    ERR_clear_error();
+    sodium_memzero(*c, sizeof **c);
+    free(*c);
+    *c = NULL;
+}
+
+const uint8_t *sec_enrol_client_exporter(const struct sec_enrol_client *c) { return c->exporter; }
+const uint8_t *sec_enrol_client_hub_curve(const struct sec_enrol_client *c) { return c->hub_curve; }
+
+enum neb_status sec_enrol_client_send(struct sec_enrol_client *c, const void *p, size_t n) {
+    size_t done = 0;
+    ERR_clear_error();
+    if (SSL_write_ex(c->ssl, p, n, &done) == 1 && done == n)
+        return NEB_OK;
+    return neb_fail(NEB_ERR_IO, "enrolment: the hub ended the connection");
+}
+
+static enum neb_status recv_exact(struct sec_enrol_client *c, uint8_t *p, size_t n) {
+    while (n) {
+        size_t got = 0;
+        ERR_clear_error();
+        if (SSL_read_ex(c->ssl, p, n, &got) != 1)
+            return neb_fail(NEB_ERR_IO, "enrolment: the hub gave no answer");
+        p += got;
+        n -= got;
+    }
+    return NEB_OK;
+}
+
+enum neb_status sec_enrol_client_recv(struct sec_enrol_client *c, struct neb_buf *out) {
+    uint8_t raw[4];
+    NEB_TRY(recv_exact(c, raw, sizeof raw));
+    struct neb_rd r = neb_rd_make(raw, sizeof raw);
+    size_t n = neb_rd_u32(&r);
+    if (n > SEC_ENROL_ANSWER_MAX)
+        return neb_fail(NEB_ERR_LIMIT, "enrolment: the hub's answer is too large");
+    neb_buf_clear(out);
+    uint8_t *p = neb_buf_grow(out, n);
+    return p ? recv_exact(c, p, n) : neb_buf_check(out);
+}
+
+// ---- join and renew ----------------------------------------------------------------------------
+
+// Fills in pop and proof, sends, and waits for the answer. keys: whose CURVE key the CSR names;
+// verifier: JOIN's; signer: RENEW's.
+static enum neb_status ask(struct sec_enrol_client *c, struct sec_enrol_request *q,
+                           const struct sec_identity *keys, const uint8_t *verifier,
+                           const struct sec_identity *signer, struct neb_buf *answer) {
+    enum neb_status st;
+    struct neb_buf body = {0}, proven = {0}, out = {0};
+    NEB_TRY_GOTO(sec_enrol_body(q, &body), out);
+    NEB_TRY_GOTO(sec_enrol_pop(sec_identity_curve_secret(keys), c->hub_curve, c->exporter, body.p,
+                               body.len, q->pop),
+                 out);
+    NEB_TRY_GOTO(sec_enrol_proven(c->exporter, body.p, body.len, q->pop, &proven), out);
+    if (verifier)
+        sec_enrol_hmac(verifier, &proven, q->proof);
+    else
+        NEB_TRY_GOTO(sec_sign(signer, SEC_CONTEXT_ENROL, proven.p, proven.len, q->proof), out);
+    neb_buf_u32(&out, (uint32_t)(body.len + SEC_POP_BYTES + SEC_PROOF_BYTES));
+    neb_buf_add(&out, body.p, body.len);
+    neb_buf_add(&out, q->pop, sizeof q->pop);
+    neb_buf_add(&out, q->proof, sizeof q->proof);
+    NEB_TRY_GOTO(neb_buf_check(&out), out);
+    NEB_TRY_GOTO(sec_enrol_client_send(c, out.p, out.len), out);
+    st = sec_enrol_client_recv(c, answer);
+out:
+    neb_buf_free(&body);
+    neb_buf_free(&proven);
+    neb_buf_free(&out);
+    return st;
+}
+
+// The answer must hold the CA of the pin and a certificate of exactly our name and keys.
+static enum neb_status check_answer(const struct sec_enrol_answer *a,
+                                    const uint8_t pin[SEC_PIN_BYTES], const struct sec_public *me) {
+    uint8_t key[SEC_KEY_BYTES], got[SEC_PIN_BYTES];
+    struct sec_cert cert;
+    NEB_TRY(sec_ca_cert_parse(a->ca, a->ca_len, key, got, NULL));
+    if (memcmp(got, pin, sizeof got) != 0)
+        return neb_fail(NEB_ERR_DENIED, "enrolment: the hub answered with another CA");
+    NEB_TRY(sec_cert_verify(a->cert, a->cert_len, a->ca, a->ca_len, neb_wall_now() / NEB_S, &cert));
+    if (strcmp(cert.pub.name, me->name) != 0 ||
+        memcmp(cert.pub.curve, me->curve, SEC_KEY_BYTES) != 0 ||
+        memcmp(cert.pub.sign, me->sign, SEC_KEY_BYTES) != 0)
+        return neb_fail(NEB_ERR_DENIED, "enrolment: the hub's certificate names other keys");
+    return NEB_OK;
+}
+
+static enum neb_status store(const char *home, const struct sec_enrol_answer *a) {
+    struct sec_federation *f = NULL;
+    NEB_TRY(sec_federation_create(home, a->ca, a->ca_len, &f));
+    enum neb_status st = sec_federation_set_cert(f, a->cert, a->cert_len);
+    if (st == NEB_OK)
+        st = sec_federation_apply(f, a->list, a->list_len, NULL);
+    sec_federation_destroy(&f);
+    return st;
+}
+
+static enum neb_status take_answer(const char *home, const struct neb_buf *b,
+                                   const uint8_t pin[SEC_PIN_BYTES], const struct sec_public *me) {
+    struct sec_enrol_answer a;
+    NEB_TRY(sec_enrol_answer_parse(b->p, b->len, &a));
+    if (a.code != SEC_ENROL_OK)
+        return neb_fail(NEB_ERR_DENIED, "the hub refused '%s'; the log of its agent says why",
+                        me->name);
+    NEB_TRY(check_answer(&a, pin, me));
+    return store(home, &a);
+}
+
+static enum neb_status own_identity(const char *home, const char *name, struct sec_identity **out) {
+    enum neb_status st = sec_identity_load(home, out);
+    if (st == NEB_ERR_NOT_FOUND)
+        return sec_identity_create(home, name, out);
+    NEB_TRY(st);
+    const char *have = sec_identity_public(*out)->name;
+    if (!strcmp(have, name))
+        return NEB_OK;
+    st = neb_fail(NEB_ERR_EXISTS, "%s holds the identity '%s', the token is for '%s': %s", home,
+                  have, name, "use another folder (--home) or ask for a token of this name");
+    sec_identity_destroy(out);
+    return st;
+}
+
+enum neb_status sec_enrol_join(const char *home, const struct sec_token *t, const char *endpoint) {
+    enum neb_status st;
+    struct sec_identity *id = NULL;
+    struct sec_enrol_client *c = NULL;
+    struct neb_buf csr = {0}, answer = {0};
+    uint8_t verifier[SEC_VERIFIER_BYTES];
+    struct sec_enrol_request q = {.kind = SEC_ENROL_JOIN};
+    NEB_TRY(own_identity(home, t->name, &id));
+    NEB_TRY_GOTO(sec_csr_make(id, NULL, &csr), out);
+    NEB_TRY_GOTO(sec_enrol_connect(t->endpoint, t->pin, &c), out);
+    memcpy(q.id, t->id, sizeof q.id);
+    snprintf(q.name, sizeof q.name, "%s", t->name);
+    snprintf(q.endpoint, sizeof q.endpoint, "%s", endpoint);
+    q.csr = csr.p, q.csr_len = csr.len;
+    sec_invite_verifier(t, verifier);
+    NEB_TRY_GOTO(ask(c, &q, id, verifier, NULL, &answer), out);
+    st = take_answer(home, &answer, t->pin, sec_identity_public(id));
+out:
+    sodium_memzero(verifier, sizeof verifier);
+    sec_enrol_client_destroy(&c);
+    sec_identity_destroy(&id);
+    neb_buf_free(&csr);
+    neb_buf_free(&answer);
+    return st;
+}
+
+enum neb_status sec_enrol_renew(const char *home, const char *hub,
+                                const struct sec_identity *next) {
+    enum neb_status st;
+    struct sec_identity *id = NULL;
+    struct sec_federation *f = NULL;
+    struct sec_enrol_client *c = NULL;
+    struct neb_buf csr = {0}, answer = {0};
+    struct sec_enrol_request q = {.kind = SEC_ENROL_RENEW};
+    NEB_TRY(sec_identity_load(home, &id));
+    const struct sec_identity *keys = next ? next : id;
+    NEB_TRY_GOTO(sec_federation_open(home, &f), out);
+    NEB_TRY_GOTO(sec_csr_make(keys, NULL, &csr), out);
+    NEB_TRY_GOTO(sec_enrol_connect(hub, f->pin, &c), out);
+    snprintf(q.name, sizeof q.name, "%s", sec_identity_public(id)->name);
+    q.csr = csr.p, q.csr_len = csr.len;
+    NEB_TRY_GOTO(ask(c, &q, keys, NULL, id, &answer), out);
+    st = take_answer(home, &answer, f->pin, sec_identity_public(keys));
+out:
+    sec_enrol_client_destroy(&c);
+    sec_federation_destroy(&f);
+    sec_identity_destroy(&id);
+    neb_buf_free(&csr);
+    neb_buf_free(&answer);
+    return st;
+}

@@ -1,0 +1,487 @@
+// One listening socket, at most SEC_ENROL_CONNECTIONS connections, all in one epoll descriptor that
+// the caller waits on:
+//
+//     accepted ─ first byte ─► handshake ─► request ─► answer ─► closed
+//        └──────────── deadline, error, eviction ──────────────────┘
+#include "agent/base/clock.h"
+#include "agent/base/log.h"
+#include "security/enrol.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+enum { EVENTS = 32, ACCEPTS = 128, BACKLOG = 128, TICK_MS = 250 };
+static const neb_ns context_age = 24 * 3600 * NEB_S;
+
+enum phase { FREE, ACCEPTED, HANDSHAKE, REQUEST, ANSWER };
+
+struct conn {
+    enum phase phase;
+    int fd;
+    SSL *ssl;
+    struct in6_addr from;
+    neb_ns opened;
+    uint8_t *in; // 4 + SEC_ENROL_REQUEST_MAX bytes, from REQUEST on
+    size_t have;
+    struct neb_buf out;
+    size_t sent;
+};
+
+struct sec_enrol_server {
+    struct sec_hub *hub;
+    const struct sec_identity *self;
+    SSL_CTX *ctx;
+    neb_ns ctx_made, last_log;
+    int listen_fd, epoll_fd, timer_fd;
+    struct sec_enrol_stats stats;
+    struct conn conns[SEC_ENROL_CONNECTIONS];
+};
+
+// ---- TLS ---------------------------------------------------------------------------------------
+
+static enum neb_status make_cert(struct sec_enrol_server *s, EVP_PKEY **key, X509 **cert) {
+    uint8_t seed[SEC_KEY_BYTES];
+    randombytes_buf(seed, sizeof seed);
+    enum neb_status st = sec_ed25519_key(seed, key);
+    sodium_memzero(seed, sizeof seed);
+    if (st == NEB_OK)
+        st = sec_ca_issue_server(s->hub->ca, sec_identity_public(s->self), *key, cert);
+    return st;
+}
+
+static bool fill_context(SSL_CTX *ctx, EVP_PKEY *key, X509 *cert, X509 *ca) {
+    SSL_CTX_set_options(ctx, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
+    SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF);
+    SSL_CTX_set_mode(ctx, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE |
+                              SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    return SSL_CTX_set_min_proto_version(ctx, TLS1_3_VERSION) && SSL_CTX_set_num_tickets(ctx, 0) &&
+           SSL_CTX_set_max_early_data(ctx, 0) && SSL_CTX_use_certificate(ctx, cert) == 1 &&
+           SSL_CTX_use_PrivateKey(ctx, key) == 1 && SSL_CTX_add1_chain_cert(ctx, ca) == 1;
+}
+
+// A fresh key and certificate; connections under way keep theirs.
+static enum neb_status renew_context(struct sec_enrol_server *s) {
+    EVP_PKEY *key = NULL;
+    X509 *cert = NULL;
+    const uint8_t *at = s->hub->fed->ca.p;
+    X509 *ca = d2i_X509(NULL, &at, (long)s->hub->fed->ca.len);
+    SSL_CTX *ctx = SSL_CTX_new(TLS_server_method());
+    enum neb_status st = make_cert(s, &key, &cert);
+    if (st == NEB_OK && (!ctx || !ca || !fill_context(ctx, key, cert, ca)))
+        st = neb_fail(NEB_ERR_IO, "enrolment: TLS cannot be set up: %s", sec_openssl_error());
+    if (st == NEB_OK) {
+        SSL_CTX_free(s->ctx);
+        s->ctx = ctx;
+        ctx = NULL;
+        s->ctx_made = neb_now();
+    }
+    SSL_CTX_free(ctx);
+    X509_free(ca);
+    X509_free(cert);
+    EVP_PKEY_free(key);
+    return st;
+}
+
+// ---- connections -------------------------------------------------------------------------------
+
+static void drop(struct sec_enrol_server *s, struct conn *c) {
+    if (c->phase == FREE)
+        return;
+    SSL_free(c->ssl);
+    close(c->fd); // leaves the epoll set too
+    if (c->in)
+        sodium_memzero(c->in, c->have);
+    free(c->in);
+    neb_buf_free(&c->out);
+    *c = (struct conn){.phase = FREE};
+    s->stats.open_now--;
+}
+
+// A stranger must not be able to fill the log.
+static void log_refused(struct sec_enrol_server *s, const struct conn *c, const char *why) {
+    char text[INET6_ADDRSTRLEN] = "";
+    s->stats.refused++;
+    if (s->last_log && neb_now() - s->last_log < NEB_S)
+        return;
+    s->last_log = neb_now();
+    inet_ntop(AF_INET6, &c->from, text, sizeof text);
+    neb_warn("enrolment: %s: refused: %s", text, why);
+}
+
+static struct conn *evict(struct sec_enrol_server *s) {
+    struct conn *worst = NULL;
+    unsigned most = 0;
+    for (int i = 0; i < SEC_ENROL_CONNECTIONS; i++) {
+        struct conn *c = &s->conns[i];
+        unsigned n = 0;
+        if (c->phase == ANSWER)
+            continue; // its proof was right
+        for (int k = 0; k < SEC_ENROL_CONNECTIONS; k++)
+            n +=
+                s->conns[k].phase != ANSWER && !memcmp(&c->from, &s->conns[k].from, sizeof c->from);
+        if (n > most || (n == most && worst && c->opened < worst->opened)) {
+            most = n;
+            worst = c;
+        }
+    }
+    if (worst) {
+        drop(s, worst);
+        s->stats.evicted++;
+    }
+    return worst;
+}
+
+static void watch(struct sec_enrol_server *s, struct conn *c, uint32_t events) {
+    struct epoll_event e = {.events = events, .data.ptr = c};
+    if (epoll_ctl(s->epoll_fd, EPOLL_CTL_MOD, c->fd, &e) != 0)
+        drop(s, c);
+}
+
+static void take_socket(struct sec_enrol_server *s, int fd, const struct in6_addr *from) {
+    struct conn *c = NULL;
+    for (int i = 0; i < SEC_ENROL_CONNECTIONS && !c; i++)
+        if (s->conns[i].phase == FREE)
+            c = &s->conns[i];
+    if (!c)
+        c = evict(s);
+    struct epoll_event e = {.events = EPOLLIN, .data.ptr = c};
+    if (!c || epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, fd, &e) != 0) {
+        close(fd);
+        return;
+    }
+    *c = (struct conn){.phase = ACCEPTED, .fd = fd, .from = *from, .opened = neb_now()};
+    s->stats.open_now++;
+    s->stats.accepted++;
+}
+
+static void accept_all(struct sec_enrol_server *s) {
+    for (int i = 0; i < ACCEPTS; i++) {
+        struct sockaddr_storage a = {0};
+        struct in6_addr from = {0};
+        socklen_t len = sizeof a;
+        int fd = accept4(s->listen_fd, (struct sockaddr *)&a, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0)
+            return;
+        if (a.ss_family == AF_INET6) {
+            from = ((struct sockaddr_in6 *)&a)->sin6_addr;
+        } else {
+            from.s6_addr[10] = from.s6_addr[11] = 0xff; // as IPv6 writes IPv4
+            memcpy(from.s6_addr + 12, &((struct sockaddr_in *)&a)->sin_addr, 4);
+        }
+        take_socket(s, fd, &from);
+    }
+}
+
+// ---- one request -------------------------------------------------------------------------------
+
+static const struct sec_listed *member(const struct sec_enrol_server *s, const char *name) {
+    const struct sec_memberlist *l = &s->hub->fed->list;
+    int i = sec_memberlist_find(l, name);
+    return i >= 0 ? &l->e[i] : NULL;
+}
+
+// The proof, before anything else of the request is believed. NULL: it is right.
+static const char *check_proof(struct sec_enrol_server *s, const struct sec_enrol_request *q,
+                               const uint8_t *exporter) {
+    uint8_t verifier[SEC_VERIFIER_BYTES], want[SEC_PROOF_BYTES];
+    struct neb_buf proven = {0};
+    const char *why = NULL;
+    if (sec_enrol_proven(exporter, q->body, q->body_len, q->pop, &proven) != NEB_OK)
+        return "out of memory";
+    if (q->kind == SEC_ENROL_JOIN) {
+        if (sec_hub_verifier(s->hub, q->id, verifier) == NEB_OK) {
+            sec_enrol_hmac(verifier, &proven, want);
+            if (sodium_memcmp(want, q->proof, sizeof want) != 0)
+                why = "its proof does not fit the invitation and this connection";
+        } else {
+            why = "no such invitation, or it has expired";
+        }
+    } else {
+        const struct sec_listed *m = member(s, q->name);
+        if (!m ||
+            sec_verify(m->m.pub.sign, SEC_CONTEXT_ENROL, proven.p, proven.len, q->proof) != NEB_OK)
+            why = "not signed by a member of that name";
+    }
+    sodium_memzero(verifier, sizeof verifier);
+    sodium_memzero(want, sizeof want);
+    neb_buf_free(&proven);
+    return why;
+}
+
+// The CURVE key in the request is the sender's own.
+static const char *check_pop(struct sec_enrol_server *s, const struct sec_enrol_request *q,
+                             const uint8_t *exporter) {
+    struct sec_public p;
+    uint8_t want[SEC_POP_BYTES];
+    if (sec_csr_parse(q->csr, q->csr_len, &p) != NEB_OK)
+        return "bad certificate request";
+    if (sec_enrol_pop(sec_identity_curve_secret(s->self), p.curve, exporter, q->body, q->body_len,
+                      want) != NEB_OK ||
+        sodium_memcmp(want, q->pop, sizeof want) != 0)
+        return "it does not hold the CURVE key that it names";
+    return NULL;
+}
+
+static const char *decide(struct sec_enrol_server *s, struct conn *c, struct neb_buf *cert) {
+    static const char label[] = "EXPORTER-Channel-Binding";
+    uint8_t exporter[SEC_EXPORTER_BYTES];
+    struct sec_enrol_request q;
+    if (SSL_export_keying_material(c->ssl, exporter, sizeof exporter, label, sizeof label - 1, NULL,
+                                   0, 0) != 1)
+        return "no TLS exporter";
+    if (sec_enrol_parse(c->in + 4, c->have - 4, &q) != NEB_OK)
+        return "not a request";
+    if (sec_federation_reload(s->hub->fed, NULL) != NEB_OK)
+        return "the hub's member list cannot be used";
+    const char *why = check_proof(s, &q, exporter);
+    if (!why)
+        why = check_pop(s, &q, exporter);
+    if (why)
+        return why;
+    enum neb_status st = q.kind == SEC_ENROL_JOIN
+                             ? sec_hub_admit(s->hub, q.id, q.csr, q.csr_len, q.endpoint, cert)
+                             : sec_hub_renew(s->hub, q.name, q.csr, q.csr_len, cert);
+    return st == NEB_OK ? NULL : "see the line above";
+}
+
+static void answer(struct sec_enrol_server *s, struct conn *c) {
+    struct neb_buf cert = {0};
+    const struct sec_federation *f = s->hub->fed;
+    struct sec_enrol_answer a = {.code = SEC_ENROL_REFUSED};
+    const char *why = decide(s, c, &cert);
+    if (why) {
+        log_refused(s, c, why);
+    } else {
+        a = (struct sec_enrol_answer){.code = SEC_ENROL_OK,
+                                      .cert = cert.p,
+                                      .cert_len = cert.len,
+                                      .ca = f->ca.p,
+                                      .ca_len = f->ca.len,
+                                      .list = f->signed_list.p,
+                                      .list_len = f->signed_list.len};
+        s->stats.answered++;
+    }
+    if (sec_enrol_answer_make(&a, &c->out) != NEB_OK)
+        drop(s, c);
+    else
+        c->phase = ANSWER;
+    neb_buf_free(&cert);
+}
+
+// ---- moving on ---------------------------------------------------------------------------------
+
+// After an SSL call that did not succeed: waits for what it needs, or ends the connection.
+static void stalled(struct sec_enrol_server *s, struct conn *c, int r) {
+    int why = SSL_get_error(c->ssl, r);
+    if (why == SSL_ERROR_WANT_READ)
+        watch(s, c, EPOLLIN);
+    else if (why == SSL_ERROR_WANT_WRITE)
+        watch(s, c, EPOLLOUT);
+    else {
+        if (c->phase == HANDSHAKE)
+            log_refused(s, c, "TLS handshake failed (TLS 1.3 only)");
+        drop(s, c);
+    }
+    ERR_clear_error();
+}
+
+static void go_handshake(struct sec_enrol_server *s, struct conn *c) {
+    if (c->phase == ACCEPTED) {
+        c->ssl = SSL_new(s->ctx);
+        if (!c->ssl || !SSL_set_fd(c->ssl, c->fd)) {
+            drop(s, c);
+            return;
+        }
+        c->phase = HANDSHAKE;
+    }
+    int r = SSL_accept(c->ssl);
+    if (r != 1) {
+        stalled(s, c, r);
+        return;
+    }
+    c->in = malloc(4 + SEC_ENROL_REQUEST_MAX);
+    if (c->in)
+        c->phase = REQUEST;
+    else
+        drop(s, c);
+}
+
+static void go_request(struct sec_enrol_server *s, struct conn *c) {
+    for (;;) {
+        struct neb_rd r = neb_rd_make(c->in, c->have);
+        size_t want = c->have < 4 ? 4 : 4 + (size_t)neb_rd_u32(&r);
+        if (want > 4 + SEC_ENROL_REQUEST_MAX) {
+            log_refused(s, c, "request is too large");
+            drop(s, c);
+            return;
+        }
+        if (c->have >= 4 && c->have == want) {
+            answer(s, c);
+            return;
+        }
+        size_t got = 0;
+        int ok = SSL_read_ex(c->ssl, c->in + c->have, want - c->have, &got);
+        if (ok != 1) {
+            stalled(s, c, ok);
+            return;
+        }
+        c->have += got;
+    }
+}
+
+static void go_answer(struct sec_enrol_server *s, struct conn *c) {
+    while (c->sent < c->out.len) {
+        size_t n = 0;
+        int ok = SSL_write_ex(c->ssl, c->out.p + c->sent, c->out.len - c->sent, &n);
+        if (ok != 1) {
+            stalled(s, c, ok);
+            return;
+        }
+        c->sent += n;
+    }
+    SSL_shutdown(c->ssl);
+    drop(s, c);
+    ERR_clear_error();
+}
+
+static void go(struct sec_enrol_server *s, struct conn *c) {
+    ERR_clear_error();
+    if (c->phase == ACCEPTED || c->phase == HANDSHAKE)
+        go_handshake(s, c);
+    if (c->phase == REQUEST)
+        go_request(s, c);
+    if (c->phase == ANSWER)
+        go_answer(s, c);
+}
+
+static void expire(struct sec_enrol_server *s) {
+    uint64_t ticks;
+    neb_ns now = neb_now();
+    if (read(s->timer_fd, &ticks, sizeof ticks) < 0 && errno != EAGAIN)
+        neb_warn("enrolment: timer: %s", strerror(errno));
+    for (int i = 0; i < SEC_ENROL_CONNECTIONS; i++) {
+        struct conn *c = &s->conns[i];
+        neb_ns limit = (c->phase < REQUEST ? SEC_ENROL_HANDSHAKE_MS : SEC_ENROL_TOTAL_MS) * NEB_MS;
+        if (c->phase != FREE && now - c->opened > limit) {
+            drop(s, c);
+            s->stats.timed_out++;
+        }
+    }
+}
+
+enum neb_status sec_enrol_server_step(struct sec_enrol_server *s) {
+    struct epoll_event events[EVENTS];
+    expire(s);
+    if (neb_now() - s->ctx_made > context_age)
+        NEB_TRY(renew_context(s));
+    int n = epoll_wait(s->epoll_fd, events, EVENTS, 0);
+    if (n < 0 && errno != EINTR)
+        return neb_fail_errno("enrolment: epoll");
+    for (int i = 0; i < n; i++) {
+        struct conn *c = events[i].data.ptr;
+        if (events[i].data.ptr != &s->listen_fd && events[i].data.ptr != &s->timer_fd)
+            go(s, c);
+    }
+    accept_all(s); // last: an eviction must not reuse a place that an event above still names
+    return NEB_OK;
+}
+
+// ---- set-up ------------------------------------------------------------------------------------
+
+static enum neb_status listen_on(struct sec_enrol_server *s, const char *endpoint) {
+    char host[SEC_ENDPOINT_MAX];
+    const char *colon = strrchr(endpoint, ':');
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *a = NULL;
+    int on = 1;
+    if (!colon || strlen(endpoint) >= sizeof host)
+        return neb_fail(NEB_ERR_INVALID, "enrolment: listen on '%s': expected HOST:PORT", endpoint);
+    bool bracket = endpoint[0] == '[';
+    snprintf(host, sizeof host, "%.*s", (int)(colon - endpoint) - 2 * bracket, endpoint + bracket);
+    int e = getaddrinfo(host, strcmp(colon + 1, "*") ? colon + 1 : "0", &hints, &a);
+    if (e)
+        return neb_fail(NEB_ERR_INVALID, "enrolment: %s: %s", endpoint, gai_strerror(e));
+    s->listen_fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    bool ok = s->listen_fd >= 0 &&
+              setsockopt(s->listen_fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
+              bind(s->listen_fd, a->ai_addr, a->ai_addrlen) == 0 &&
+              listen(s->listen_fd, BACKLOG) == 0;
+    freeaddrinfo(a);
+    return ok ? NEB_OK : neb_fail_errno("enrolment: cannot listen on %s", endpoint);
+}
+
+static enum neb_status watch_own(struct sec_enrol_server *s) {
+    struct itimerspec tick = {.it_interval.tv_nsec = TICK_MS * NEB_MS,
+                              .it_value.tv_nsec = TICK_MS * NEB_MS};
+    struct epoll_event l = {.events = EPOLLIN, .data.ptr = &s->listen_fd},
+                       t = {.events = EPOLLIN, .data.ptr = &s->timer_fd};
+    s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    s->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+    if (s->epoll_fd < 0 || s->timer_fd < 0 || timerfd_settime(s->timer_fd, 0, &tick, NULL) != 0 ||
+        epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, s->listen_fd, &l) != 0 ||
+        epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, s->timer_fd, &t) != 0)
+        return neb_fail_errno("enrolment: epoll");
+    return NEB_OK;
+}
+
+enum neb_status sec_enrol_server_create(struct sec_hub *hub, const struct sec_identity *self,
+                                        const char *listen, struct sec_enrol_server **out) {
+    enum neb_status st;
+    struct sec_enrol_server *s = calloc(1, sizeof *s);
+    if (!s)
+        return neb_fail(NEB_ERR_NOMEM, "enrolment");
+    s->hub = hub;
+    s->self = self;
+    s->listen_fd = s->epoll_fd = s->timer_fd = -1;
+    NEB_TRY_GOTO(sec_openssl_init(), out);
+    NEB_TRY_GOTO(renew_context(s), out);
+    NEB_TRY_GOTO(listen_on(s, listen), out);
+    st = watch_own(s);
+out:
+    if (st != NEB_OK)
+        sec_enrol_server_destroy(&s);
+    *out = s;
+    return st;
+}
+
+void sec_enrol_server_destroy(struct sec_enrol_server **sp) {
+    struct sec_enrol_server *s = sp ? *sp : NULL;
+    if (!s)
+        return;
+    for (int i = 0; i < SEC_ENROL_CONNECTIONS; i++)
+        drop(s, &s->conns[i]);
+    if (s->listen_fd >= 0)
+        close(s->listen_fd);
+    if (s->epoll_fd >= 0)
+        close(s->epoll_fd);
+    if (s->timer_fd >= 0)
+        close(s->timer_fd);
+    SSL_CTX_free(s->ctx);
+    free(s);
+    *sp = NULL;
+}
+
+int sec_enrol_server_fd(const struct sec_enrol_server *s) { return s->epoll_fd; }
+
+unsigned sec_enrol_server_port(const struct sec_enrol_server *s) {
+    struct sockaddr_storage a = {0};
+    socklen_t len = sizeof a;
+    if (getsockname(s->listen_fd, (struct sockaddr *)&a, &len) != 0)
+        return 0;
+    return ntohs(a.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&a)->sin6_port
+                                         : ((struct sockaddr_in *)&a)->sin_port);
+}
+
+struct sec_enrol_stats sec_enrol_server_stats(const struct sec_enrol_server *s) {
+    return s->stats;
+}

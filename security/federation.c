@@ -1,0 +1,253 @@
+#include "security/federation.h"
+
+#include "agent/base/clock.h"
+#include "agent/base/fs.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+enum { SEEN_BYTES = 8 + 8 + NEB_SHA256_BYTES };
+static const uint8_t seen_magic[8] = {0x6e, 0x65, 0x62, 0x73, 0x65, 0x65, 0x6e, 0x31}; // "nebseen1"
+
+struct seen {
+    uint64_t version; // 0: none
+    uint8_t digest[NEB_SHA256_BYTES];
+};
+
+static enum neb_status file(const struct sec_federation *f, const char *name,
+                            char path[NEB_PATH_MAX]) {
+    return neb_path(path, NEB_PATH_MAX, f->dir, name);
+}
+
+static enum neb_status seen_read(const struct sec_federation *f, struct seen *out) {
+    char path[NEB_PATH_MAX], front[8];
+    struct neb_buf b = {0};
+    *out = (struct seen){0};
+    NEB_TRY(file(f, "seen", path));
+    if (!neb_fs_exists(path))
+        return NEB_OK;
+    enum neb_status st = neb_fs_read(path, SEEN_BYTES, &b);
+    struct neb_rd r = neb_rd_make(b.p, b.len);
+    neb_rd_copy(&r, front, sizeof front);
+    out->version = neb_rd_u64(&r);
+    neb_rd_copy(&r, out->digest, sizeof out->digest);
+    if (st == NEB_OK && (!neb_rd_done(&r) || memcmp(front, seen_magic, 8) != 0 || !out->version))
+        st = neb_fail(NEB_ERR_FORMAT, "%s: damaged: restore it from a backup", path);
+    neb_buf_free(&b);
+    return st;
+}
+
+static enum neb_status seen_write(const struct sec_federation *f, const struct seen *s) {
+    char path[NEB_PATH_MAX];
+    uint8_t raw[SEEN_BYTES];
+    NEB_TRY(file(f, "seen", path));
+    memcpy(raw, seen_magic, 8);
+    neb_put_u64(raw + 8, s->version);
+    memcpy(raw + 16, s->digest, sizeof s->digest);
+    return neb_fs_write(path, raw, sizeof raw, 0600);
+}
+
+static enum neb_status forked(uint64_t version, const uint8_t *ours, const uint8_t *theirs) {
+    char a[2 * NEB_SHA256_BYTES + 1], b[2 * NEB_SHA256_BYTES + 1];
+    neb_hex(ours, NEB_SHA256_BYTES, a);
+    neb_hex(theirs, NEB_SHA256_BYTES, b);
+    return neb_fail(NEB_ERR_CORRUPT,
+                    "member list: two lists of version %llu are signed by the CA: digest %s is in "
+                    "use here, the other is %s: the hub's folder was restored or copied; stop one",
+                    (unsigned long long)version, a, b);
+}
+
+// The rules of the header; `fresh` says that the list is newer than what was seen.
+static enum neb_status judge(const struct seen *s, const struct sec_memberlist *l,
+                             const uint8_t digest[NEB_SHA256_BYTES], bool *fresh) {
+    *fresh = l->version > s->version;
+    if (l->version < s->version)
+        return neb_fail(NEB_ERR_DENIED,
+                        "member list: version %llu is older than %llu, which was in use: refused",
+                        (unsigned long long)l->version, (unsigned long long)s->version);
+    if (l->version == s->version && memcmp(digest, s->digest, sizeof s->digest) != 0)
+        return forked(l->version, s->digest, digest);
+    if (s->version && l->version == s->version + 1 &&
+        memcmp(l->previous, s->digest, sizeof s->digest) != 0)
+        return forked(s->version, s->digest, l->previous);
+    return NEB_OK;
+}
+
+static enum neb_status keep(struct sec_federation *f, const uint8_t *p, size_t len,
+                            const struct sec_memberlist *l, const uint8_t *digest) {
+    neb_buf_clear(&f->signed_list);
+    neb_buf_add(&f->signed_list, p, len);
+    NEB_TRY(neb_buf_check(&f->signed_list));
+    f->list = *l;
+    memcpy(f->digest, digest, sizeof f->digest);
+    return NEB_OK;
+}
+
+// store: the bytes are not in the file yet.
+static enum neb_status take(struct sec_federation *f, const uint8_t *p, size_t len, bool store,
+                            bool *changed) {
+    struct sec_memberlist l;
+    struct seen seen, now;
+    char path[NEB_PATH_MAX];
+    bool fresh;
+    NEB_TRY(sec_memberlist_verify(p, len, f->ca_key, &l));
+    NEB_TRY(seen_read(f, &seen));
+    now.version = l.version;
+    sec_memberlist_digest(p, len, now.digest);
+    NEB_TRY(judge(&seen, &l, now.digest, &fresh));
+    NEB_TRY(file(f, "members.neb", path));
+    if (store && fresh)
+        NEB_TRY(neb_fs_write(path, p, len, 0600));
+    if (fresh)
+        NEB_TRY(seen_write(f, &now));
+    if (changed)
+        *changed = l.version > f->list.version;
+    return l.version > f->list.version ? keep(f, p, len, &l, now.digest) : NEB_OK;
+}
+
+// List and `seen` are two files: processes of one home (agent, command line) take turns.
+static enum neb_status lock(const struct sec_federation *f, int *fd) {
+    char path[NEB_PATH_MAX];
+    NEB_TRY(file(f, "lock", path));
+    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (*fd < 0)
+        return neb_fail_errno("%s", path);
+    while (flock(*fd, LOCK_EX) != 0)
+        if (errno != EINTR) {
+            enum neb_status st = neb_fail_errno("%s", path);
+            close(*fd);
+            return st;
+        }
+    return NEB_OK;
+}
+
+enum neb_status sec_federation_apply(struct sec_federation *f, const uint8_t *p, size_t len,
+                                     bool *changed) {
+    int fd;
+    NEB_TRY(lock(f, &fd));
+    enum neb_status st = take(f, p, len, true, changed);
+    close(fd);
+    return st;
+}
+
+static enum neb_status reload_locked(struct sec_federation *f, bool *changed) {
+    char path[NEB_PATH_MAX];
+    struct neb_buf b = {0};
+    struct seen seen;
+    NEB_TRY(file(f, "members.neb", path));
+    if (!neb_fs_exists(path)) {
+        NEB_TRY(seen_read(f, &seen));
+        if (!seen.version)
+            return NEB_OK;
+        return neb_fail(NEB_ERR_DENIED,
+                        "%s: missing, but version %llu was in use: copy it from another member",
+                        path, (unsigned long long)seen.version);
+    }
+    enum neb_status st = neb_fs_read(path, SEC_MEMBERLIST_MAX, &b);
+    if (st == NEB_OK)
+        st = take(f, b.p, b.len, false, changed);
+    neb_buf_free(&b);
+    return st;
+}
+
+enum neb_status sec_federation_reload(struct sec_federation *f, bool *changed) {
+    int fd;
+    if (changed)
+        *changed = false;
+    NEB_TRY(lock(f, &fd));
+    enum neb_status st = reload_locked(f, changed);
+    close(fd);
+    return st;
+}
+
+static enum neb_status make(const char *home, struct sec_federation **out) {
+    char dir[NEB_PATH_MAX];
+    NEB_TRY(neb_path(dir, sizeof dir, home, "federation"));
+    struct sec_federation *f = calloc(1, sizeof *f);
+    if (f)
+        f->dir = strdup(dir);
+    if (!f || !f->dir) {
+        free(f);
+        return neb_fail(NEB_ERR_NOMEM, "federation");
+    }
+    *out = f;
+    return NEB_OK;
+}
+
+static enum neb_status load_ca(struct sec_federation *f) {
+    char path[NEB_PATH_MAX];
+    NEB_TRY(file(f, "ca.pem", path));
+    NEB_TRY(sec_pem_read(path, &f->ca));
+    return sec_ca_cert_parse(f->ca.p, f->ca.len, f->ca_key, f->pin, f->name);
+}
+
+enum neb_status sec_federation_open(const char *home, struct sec_federation **out) {
+    struct sec_federation *f = NULL;
+    NEB_TRY(make(home, &f));
+    enum neb_status st = load_ca(f);
+    if (st == NEB_OK)
+        st = sec_federation_reload(f, NULL);
+    if (st != NEB_OK)
+        sec_federation_destroy(&f);
+    *out = f;
+    return st;
+}
+
+enum neb_status sec_federation_create(const char *home, const uint8_t *ca, size_t ca_len,
+                                      struct sec_federation **out) {
+    struct sec_federation *f = NULL;
+    char path[NEB_PATH_MAX];
+    uint8_t key[SEC_KEY_BYTES], pin[SEC_PIN_BYTES];
+    NEB_TRY(sec_ca_cert_parse(ca, ca_len, key, pin, NULL));
+    NEB_TRY(make(home, &f));
+    enum neb_status st = load_ca(f);
+    if (st == NEB_OK && memcmp(pin, f->pin, sizeof pin) != 0)
+        st = neb_fail(NEB_ERR_EXISTS, "%s: belongs to federation '%s': use another folder (--home)",
+                      f->dir, f->name);
+    if (st == NEB_ERR_NOT_FOUND) {
+        NEB_TRY_GOTO(neb_fs_mkdirs(f->dir, 0700), out);
+        NEB_TRY_GOTO(file(f, "ca.pem", path), out);
+        NEB_TRY_GOTO(sec_pem_write(path, ca, ca_len), out);
+        st = load_ca(f);
+    }
+    if (st == NEB_OK)
+        st = sec_federation_reload(f, NULL);
+out:
+    if (st != NEB_OK)
+        sec_federation_destroy(&f);
+    *out = f;
+    return st;
+}
+
+void sec_federation_destroy(struct sec_federation **f) {
+    if (!f || !*f)
+        return;
+    neb_buf_free(&(*f)->ca);
+    neb_buf_free(&(*f)->signed_list);
+    free((*f)->dir);
+    free(*f);
+    *f = NULL;
+}
+
+enum neb_status sec_federation_set_cert(struct sec_federation *f, const uint8_t *p, size_t len) {
+    struct sec_cert c;
+    char path[NEB_PATH_MAX];
+    NEB_TRY(sec_cert_verify(p, len, f->ca.p, f->ca.len, neb_wall_now() / NEB_S, &c));
+    NEB_TRY(file(f, "member.pem", path));
+    return sec_pem_write(path, p, len);
+}
+
+enum neb_status sec_federation_cert(const struct sec_federation *f, struct sec_cert *out) {
+    char path[NEB_PATH_MAX];
+    struct neb_buf b = {0};
+    NEB_TRY(file(f, "member.pem", path));
+    enum neb_status st = sec_pem_read(path, &b);
+    if (st == NEB_OK)
+        st = sec_cert_parse(b.p, b.len, out);
+    neb_buf_free(&b);
+    return st;
+}

@@ -1,0 +1,367 @@
+#include "security/hub.h"
+
+#include "agent/base/clock.h"
+#include "agent/base/fs.h"
+#include "agent/base/log.h"
+#include "security/invite.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+enum { SETTINGS_MAX = 4096 };
+
+static int64_t now_s(void) { return neb_wall_now() / NEB_S; }
+
+// ---- open and close ----------------------------------------------------------------------------
+
+static enum neb_status settings_write(const char *dir, const struct sec_hub_settings *s) {
+    char path[NEB_PATH_MAX];
+    NEB_TRY(neb_path(path, sizeof path, dir, "hub.json"));
+    json_t *root = json_pack("{s:s,s:s}", "listen", s->listen, "reach", s->reach);
+    char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
+    enum neb_status st =
+        text ? neb_fs_write(path, text, strlen(text), 0600) : neb_fail(NEB_ERR_NOMEM, "%s", path);
+    free(text);
+    json_decref(root);
+    return st;
+}
+
+static enum neb_status settings_read(const char *dir, struct sec_hub_settings *s) {
+    char path[NEB_PATH_MAX];
+    struct neb_buf b = {0};
+    NEB_TRY(neb_path(path, sizeof path, dir, "hub.json"));
+    NEB_TRY(neb_fs_read(path, SETTINGS_MAX, &b));
+    json_t *root = json_loadb((const char *)b.p, b.len, JSON_REJECT_DUPLICATES, NULL);
+    const char *listen = json_string_value(json_object_get(root, "listen"));
+    const char *reach = json_string_value(json_object_get(root, "reach"));
+    enum neb_status st = NEB_OK;
+    if (!listen || !reach || !sec_endpoint_valid(listen) || !sec_endpoint_valid(reach))
+        st = neb_fail(NEB_ERR_FORMAT, "%s: needs listen and reach, both \"HOST:PORT\"", path);
+    else
+        snprintf(s->listen, sizeof s->listen, "%s", listen),
+            snprintf(s->reach, sizeof s->reach, "%s", reach);
+    json_decref(root);
+    neb_buf_free(&b);
+    return st;
+}
+
+void sec_hub_destroy(struct sec_hub **h) {
+    if (!h || !*h)
+        return;
+    sec_ca_destroy(&(*h)->ca);
+    sec_federation_destroy(&(*h)->fed);
+    free((*h)->dir);
+    free(*h);
+    *h = NULL;
+}
+
+// Everything but the settings.
+static enum neb_status open_parts(const char *home, struct sec_hub **out) {
+    char dir[NEB_PATH_MAX];
+    enum neb_status st;
+    NEB_TRY(neb_path(dir, sizeof dir, home, "ca"));
+    struct sec_hub *h = calloc(1, sizeof *h);
+    if (!h || !(h->dir = strdup(dir))) {
+        free(h);
+        return neb_fail(NEB_ERR_NOMEM, "hub");
+    }
+    NEB_TRY_GOTO(sec_ca_open(home, &h->ca), out);
+    st = sec_federation_open(home, &h->fed);
+out:
+    if (st != NEB_OK)
+        sec_hub_destroy(&h);
+    *out = h;
+    return st;
+}
+
+enum neb_status sec_hub_open(const char *home, struct sec_hub **out) {
+    NEB_TRY(open_parts(home, out));
+    enum neb_status st = settings_read((*out)->dir, &(*out)->settings);
+    if (st != NEB_OK)
+        sec_hub_destroy(out);
+    return st;
+}
+
+// ---- one change at a time ----------------------------------------------------------------------
+
+static enum neb_status lock(struct sec_hub *h, int *fd) {
+    char path[NEB_PATH_MAX];
+    NEB_TRY(neb_path(path, sizeof path, h->dir, "lock"));
+    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (*fd < 0)
+        return neb_fail_errno("%s", path);
+    while (flock(*fd, LOCK_EX) != 0)
+        if (errno != EINTR) {
+            enum neb_status st = neb_fail_errno("%s", path);
+            close(*fd);
+            return st;
+        }
+    enum neb_status st = sec_federation_reload(h->fed, NULL); // another process may have changed it
+    if (st != NEB_OK)
+        close(*fd);
+    return st;
+}
+
+static void unlock(int fd) { close(fd); }
+
+// Signs and takes `l`, the changed copy of the list in use.
+static enum neb_status publish(struct sec_hub *h, struct sec_memberlist *l, enum sec_list_why why,
+                               const char *subject) {
+    struct neb_buf b = {0};
+    memcpy(l->previous, h->fed->digest, sizeof l->previous);
+    if (!l->version)
+        memset(l->previous, 0, sizeof l->previous);
+    l->version++;
+    l->issued = now_s();
+    l->why = why;
+    snprintf(l->subject, sizeof l->subject, "%s", subject);
+    sec_federation_of_ca(h->fed->ca_key, l->federation);
+    enum neb_status st = sec_memberlist_format(l, &b);
+    if (st == NEB_OK)
+        st = sec_ca_sign(h->ca, SEC_CONTEXT_MEMBERLIST, b.p, b.len - SEC_SIGN_BYTES,
+                         b.p + b.len - SEC_SIGN_BYTES);
+    if (st == NEB_OK)
+        st = sec_federation_apply(h->fed, b.p, b.len, NULL);
+    neb_buf_free(&b);
+    return st;
+}
+
+static struct sec_listed entry(const struct sec_public *p, enum sec_role role,
+                               const char *endpoint) {
+    struct sec_listed e = {.m = {.pub = *p}, .role = role, .caps = SEC_CAP_VOTER};
+    snprintf(e.m.endpoint, sizeof e.m.endpoint, "%s", endpoint);
+    return e;
+}
+
+enum neb_status sec_hub_create(const char *home, const struct sec_hub_settings *s,
+                               const struct sec_public *self, const char *link) {
+    struct sec_hub *h = NULL;
+    struct neb_buf cert = {0};
+    char invites[NEB_PATH_MAX];
+    int fd = -1;
+    enum neb_status st;
+    NEB_TRY(open_parts(home, &h));
+    NEB_TRY_GOTO(neb_path(invites, sizeof invites, h->dir, "invites"), out);
+    NEB_TRY_GOTO(neb_fs_mkdirs(invites, 0700), out);
+    NEB_TRY_GOTO(settings_write(h->dir, s), out);
+    NEB_TRY_GOTO(lock(h, &fd), out);
+    if (!h->fed->list.version) {
+        struct sec_memberlist l = {.version = 0};
+        struct sec_listed e = entry(self, SEC_ROLE_DATA, link);
+        st = sec_memberlist_insert(&l, &e);
+        if (st == NEB_OK)
+            st = publish(h, &l, SEC_LIST_INIT, self->name);
+    }
+    unlock(fd);
+    if (st == NEB_OK)
+        st = sec_ca_issue(h->ca, self, &cert);
+    if (st == NEB_OK)
+        st = sec_federation_set_cert(h->fed, cert.p, cert.len);
+out:
+    neb_buf_free(&cert);
+    sec_hub_destroy(&h);
+    return st;
+}
+
+// ---- invitations -------------------------------------------------------------------------------
+
+void sec_invite_verifier(const struct sec_token *t, uint8_t out[SEC_VERIFIER_BYTES]) {
+    static const char tag[] = "nebula invite v1";
+    uint8_t all[sizeof tag + SEC_INVITE_ID_BYTES + SEC_INVITE_SECRET_BYTES];
+    memcpy(all, tag, sizeof tag);
+    memcpy(all + sizeof tag, t->id, SEC_INVITE_ID_BYTES);
+    memcpy(all + sizeof tag + SEC_INVITE_ID_BYTES, t->secret, SEC_INVITE_SECRET_BYTES);
+    neb_sha256(all, sizeof all, out);
+    sodium_memzero(all, sizeof all);
+}
+
+static enum neb_status invite_locked(struct sec_hub *h, const struct sec_token *t,
+                                     enum sec_role role, int64_t ttl_s) {
+    struct sec_invite v = {.role = role, .expires = now_s() + ttl_s};
+    uint8_t verifier[SEC_VERIFIER_BYTES];
+    unsigned open_ones;
+    if (sec_memberlist_find(&h->fed->list, t->name) >= 0)
+        return neb_fail(NEB_ERR_EXISTS, "'%s' is a member already", t->name);
+    NEB_TRY(sec_invites_sweep(h->dir, now_s(), NULL, &open_ones));
+    if (open_ones >= SEC_INVITES_MAX)
+        return neb_fail(NEB_ERR_LIMIT, "%d invitations are open: wait until some expire",
+                        SEC_INVITES_MAX);
+    memcpy(v.id, t->id, sizeof v.id);
+    snprintf(v.name, sizeof v.name, "%s", t->name);
+    sec_invite_verifier(t, verifier);
+    sec_seal(sec_ca_seal_key(h->ca), verifier, sizeof verifier, v.sealed);
+    sodium_memzero(verifier, sizeof verifier);
+    return sec_invite_store(h->dir, &v);
+}
+
+enum neb_status sec_hub_invite(struct sec_hub *h, const char *name, enum sec_role role,
+                               int64_t ttl_s, struct sec_token *out) {
+    int fd;
+    if (!sec_name_valid(name) || ttl_s < 1 || ttl_s > SEC_INVITE_TTL_MAX)
+        return neb_fail(NEB_ERR_INVALID,
+                        "invite '%s': a name is 1 to %d of a-z 0-9 _ . -, and it lasts 1 second to "
+                        "%d days",
+                        name, SEC_NAME_MAX - 1, SEC_INVITE_TTL_MAX / 86400);
+    *out = (struct sec_token){.name = ""};
+    snprintf(out->name, sizeof out->name, "%s", name);
+    memcpy(out->endpoint, h->settings.reach, sizeof out->endpoint);
+    memcpy(out->pin, h->fed->pin, sizeof out->pin);
+    randombytes_buf(out->id, sizeof out->id);
+    randombytes_buf(out->secret, sizeof out->secret);
+    NEB_TRY(lock(h, &fd));
+    enum neb_status st = invite_locked(h, out, role, ttl_s);
+    unlock(fd);
+    return st;
+}
+
+enum neb_status sec_hub_verifier(struct sec_hub *h, const uint8_t id[SEC_INVITE_ID_BYTES],
+                                 uint8_t out[SEC_VERIFIER_BYTES]) {
+    struct sec_invite v;
+    NEB_TRY(sec_invite_load(h->dir, id, &v));
+    if (v.expires < now_s())
+        return NEB_ERR_NOT_FOUND;
+    return sec_unseal(sec_ca_seal_key(h->ca), v.sealed, sizeof v.sealed, out);
+}
+
+// First use: issue, and write that it is used. This write is what makes an invitation single-use.
+static enum neb_status consume(struct sec_hub *h, struct sec_invite *v, const struct sec_listed *e,
+                               const uint8_t digest[NEB_SHA256_BYTES], struct neb_buf *cert) {
+    struct sec_memberlist trial = h->fed->list;
+    NEB_TRY(sec_memberlist_insert(&trial, e)); // refused before anything is used up
+    NEB_TRY(sec_ca_issue(h->ca, &e->m.pub, cert));
+    if (cert->len > sizeof v->cert)
+        return neb_fail(NEB_ERR_LIMIT, "certificate of '%s' is too large", e->m.pub.name);
+    v->used = true;
+    memcpy(v->csr, digest, sizeof v->csr);
+    memcpy(v->cert, cert->p, cert->len);
+    v->cert_len = cert->len;
+    return sec_invite_store(h->dir, v);
+}
+
+static enum neb_status admit_locked(struct sec_hub *h, const uint8_t id[SEC_INVITE_ID_BYTES],
+                                    const struct sec_listed *e, const uint8_t *digest,
+                                    struct neb_buf *cert) {
+    struct sec_invite v;
+    enum neb_status st = sec_invite_load(h->dir, id, &v);
+    if (st == NEB_ERR_NOT_FOUND || (st == NEB_OK && v.expires < now_s()))
+        return neb_fail(NEB_ERR_DENIED, "enrolment: no such invitation, or it has expired");
+    NEB_TRY(st);
+    if (strcmp(v.name, e->m.pub.name) != 0)
+        return neb_fail(NEB_ERR_DENIED, "enrolment: invitation for '%s' used for '%s': refused",
+                        v.name, e->m.pub.name);
+    if (v.used && memcmp(v.csr, digest, sizeof v.csr) != 0)
+        return neb_fail(NEB_ERR_DENIED,
+                        "enrolment: invitation for '%s' was used before, by another request",
+                        v.name);
+    struct sec_listed add = *e;
+    add.role = v.role;
+    if (!v.used)
+        NEB_TRY(consume(h, &v, &add, digest, cert));
+    neb_buf_clear(cert);
+    neb_buf_add(cert, v.cert, v.cert_len);
+    NEB_TRY(neb_buf_check(cert));
+    if (v.listed)
+        return NEB_OK;
+    struct sec_memberlist l = h->fed->list;
+    if (sec_memberlist_find(&l, v.name) < 0) {
+        NEB_TRY(sec_memberlist_insert(&l, &add));
+        NEB_TRY(publish(h, &l, SEC_LIST_JOIN, v.name));
+        neb_info("%s joined: member list version %llu", v.name, (unsigned long long)l.version);
+    }
+    v.listed = true;
+    return sec_invite_store(h->dir, &v);
+}
+
+enum neb_status sec_hub_admit(struct sec_hub *h, const uint8_t id[SEC_INVITE_ID_BYTES],
+                              const uint8_t *csr, size_t len, const char *endpoint,
+                              struct neb_buf *cert) {
+    struct sec_public p;
+    uint8_t digest[NEB_SHA256_BYTES];
+    int fd;
+    NEB_TRY(sec_csr_parse(csr, len, &p));
+    neb_sha256(csr, len, digest);
+    struct sec_listed e = entry(&p, SEC_ROLE_DATA, endpoint);
+    NEB_TRY(lock(h, &fd));
+    enum neb_status st = admit_locked(h, id, &e, digest, cert);
+    unlock(fd);
+    return st;
+}
+
+// ---- members -----------------------------------------------------------------------------------
+
+static enum neb_status renew_locked(struct sec_hub *h, const char *name, const struct sec_public *p,
+                                    struct neb_buf *cert) {
+    struct sec_memberlist l = h->fed->list;
+    int i = sec_memberlist_find(&l, name);
+    if (i < 0 || strcmp(p->name, name) != 0)
+        return neb_fail(NEB_ERR_DENIED, "renewal: '%s' asks as '%s': refused", name, p->name);
+    struct sec_listed e = l.e[i];
+    if (memcmp(e.m.pub.curve, p->curve, SEC_KEY_BYTES) != 0 ||
+        memcmp(e.m.pub.sign, p->sign, SEC_KEY_BYTES) != 0) {
+        e.m.pub = *p;
+        sec_memberlist_drop(&l, (uint32_t)i);
+        NEB_TRY(sec_memberlist_insert(&l, &e));
+        NEB_TRY(publish(h, &l, SEC_LIST_ROTATE, name));
+        neb_info("%s has new keys: member list version %llu", name, (unsigned long long)l.version);
+    }
+    return sec_ca_issue(h->ca, p, cert);
+}
+
+enum neb_status sec_hub_renew(struct sec_hub *h, const char *name, const uint8_t *csr, size_t len,
+                              struct neb_buf *cert) {
+    struct sec_public p;
+    int fd;
+    NEB_TRY(sec_csr_parse(csr, len, &p));
+    NEB_TRY(lock(h, &fd));
+    enum neb_status st = renew_locked(h, name, &p, cert);
+    unlock(fd);
+    return st;
+}
+
+static enum neb_status revoke_locked(struct sec_hub *h, const char *name) {
+    unsigned left;
+    struct sec_memberlist l = h->fed->list;
+    int i = sec_memberlist_find(&l, name);
+    // the invitation first: else one that was used could put the name back
+    NEB_TRY(sec_invites_sweep(h->dir, now_s(), name, &left));
+    if (i < 0)
+        return neb_fail(NEB_ERR_NOT_FOUND, "no member '%s': see nebula members", name);
+    sec_memberlist_drop(&l, (uint32_t)i);
+    return publish(h, &l, SEC_LIST_REVOKE, name);
+}
+
+enum neb_status sec_hub_revoke(struct sec_hub *h, const char *name) {
+    int fd;
+    NEB_TRY(lock(h, &fd));
+    enum neb_status st = revoke_locked(h, name);
+    unlock(fd);
+    return st;
+}
+
+static enum neb_status promote_locked(struct sec_hub *h, const char *lost) {
+    struct sec_memberlist l = h->fed->list;
+    int i = sec_memberlist_find(&l, lost);
+    if (i < 0)
+        return neb_fail(NEB_ERR_NOT_FOUND, "no member '%s': see nebula members", lost);
+    if (sec_memberlist_voters(&l) != 2 || !(l.e[i].caps & SEC_CAP_VOTER))
+        return neb_fail(NEB_ERR_STATE,
+                        "promote is for a federation of two voters that lost '%s'; there are %u: "
+                        "three or more elect, and a lost one is revoked",
+                        lost, sec_memberlist_voters(&l));
+    l.e[i].caps &= ~(uint32_t)SEC_CAP_VOTER;
+    return publish(h, &l, SEC_LIST_PROMOTE, lost);
+}
+
+enum neb_status sec_hub_promote(struct sec_hub *h, const char *lost) {
+    int fd;
+    NEB_TRY(lock(h, &fd));
+    enum neb_status st = promote_locked(h, lost);
+    unlock(fd);
+    return st;
+}

@@ -1,0 +1,119 @@
+#include "security/invite.h"
+
+#include "agent/base/fs.h"
+
+#include <dirent.h>
+#include <jansson.h>
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FILE_MAX = 16 * 1024, HEX_CERT = 2 * SEC_CERT_MAX + 1 };
+
+static enum neb_status invite_path(const char *dir, const uint8_t id[SEC_INVITE_ID_BYTES],
+                                   char out[NEB_PATH_MAX]) {
+    char name[sizeof "invites/.json" + 2 * SEC_INVITE_ID_BYTES], hex[2 * SEC_INVITE_ID_BYTES + 1];
+    neb_hex(id, SEC_INVITE_ID_BYTES, hex);
+    snprintf(name, sizeof name, "invites/%s.json", hex);
+    return neb_path(out, NEB_PATH_MAX, dir, name);
+}
+
+static bool get_hex(json_t *root, const char *key, void *out, size_t n) {
+    const char *s = json_string_value(json_object_get(root, key));
+    return s && neb_unhex(s, out, n);
+}
+
+static bool read_used(json_t *root, struct sec_invite *v) {
+    const char *cert = json_string_value(json_object_get(root, "certificate"));
+    size_t n = cert ? strlen(cert) / 2 : 0;
+    v->listed = json_is_true(json_object_get(root, "listed"));
+    v->cert_len = n;
+    return n > 0 && n <= SEC_CERT_MAX && neb_unhex(cert, v->cert, n) &&
+           get_hex(root, "request", v->csr, sizeof v->csr);
+}
+
+static bool read_json(json_t *root, struct sec_invite *v) {
+    const char *name = json_string_value(json_object_get(root, "name"));
+    const char *role = json_string_value(json_object_get(root, "role"));
+    json_t *expires = json_object_get(root, "expires");
+    if (!name || !sec_name_valid(name) || !role || !sec_role_parse(role, &v->role) ||
+        !json_is_integer(expires) || !get_hex(root, "verifier", v->sealed, sizeof v->sealed))
+        return false;
+    snprintf(v->name, sizeof v->name, "%s", name);
+    v->expires = json_integer_value(expires);
+    v->used = json_is_string(json_object_get(root, "request"));
+    return !v->used || read_used(root, v);
+}
+
+static enum neb_status load_path(const char *path, struct sec_invite *out) {
+    struct neb_buf b = {0};
+    if (!neb_fs_exists(path))
+        return NEB_ERR_NOT_FOUND;
+    NEB_TRY(neb_fs_read(path, FILE_MAX, &b));
+    json_t *root = json_loadb((const char *)b.p, b.len, JSON_REJECT_DUPLICATES, NULL);
+    enum neb_status st =
+        root && read_json(root, out)
+            ? NEB_OK
+            : neb_fail(NEB_ERR_FORMAT, "%s: damaged: remove it, invite again", path);
+    json_decref(root);
+    neb_buf_free(&b);
+    return st;
+}
+
+enum neb_status sec_invite_load(const char *dir, const uint8_t id[SEC_INVITE_ID_BYTES],
+                                struct sec_invite *out) {
+    char path[NEB_PATH_MAX];
+    *out = (struct sec_invite){.used = false};
+    memcpy(out->id, id, sizeof out->id);
+    NEB_TRY(invite_path(dir, id, path));
+    return load_path(path, out);
+}
+
+enum neb_status sec_invite_store(const char *dir, const struct sec_invite *v) {
+    char path[NEB_PATH_MAX], sealed[2 * sizeof v->sealed + 1], csr[2 * NEB_SHA256_BYTES + 1];
+    char cert[HEX_CERT];
+    NEB_TRY(invite_path(dir, v->id, path));
+    neb_hex(v->sealed, sizeof v->sealed, sealed);
+    json_t *root = json_pack("{s:s,s:s,s:I,s:s}", "name", v->name, "role", sec_role_name(v->role),
+                             "expires", (json_int_t)v->expires, "verifier", sealed);
+    if (root && v->used) {
+        neb_hex(v->csr, sizeof v->csr, csr);
+        neb_hex(v->cert, v->cert_len, cert);
+        json_object_set_new(root, "request", json_string(csr));
+        json_object_set_new(root, "certificate", json_string(cert));
+        json_object_set_new(root, "listed", json_boolean(v->listed));
+    }
+    char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
+    enum neb_status st =
+        text ? neb_fs_write(path, text, strlen(text), 0600) : neb_fail(NEB_ERR_NOMEM, "%s", path);
+    free(text);
+    json_decref(root);
+    return st;
+}
+
+enum neb_status sec_invites_sweep(const char *dir, int64_t now, const char *name, unsigned *left) {
+    char folder[NEB_PATH_MAX], path[NEB_PATH_MAX];
+    enum neb_status st = NEB_OK;
+    struct dirent *e;
+    *left = 0;
+    NEB_TRY(neb_path(folder, sizeof folder, dir, "invites"));
+    DIR *d = opendir(folder);
+    if (!d)
+        return neb_fail_errno("%s", folder);
+    while (st == NEB_OK && (e = readdir(d))) {
+        size_t n = strlen(e->d_name);
+        struct sec_invite v = {.used = false};
+        if (n < 6 || strcmp(e->d_name + n - 5, ".json") != 0)
+            continue;
+        st = neb_path(path, sizeof path, folder, e->d_name);
+        if (st != NEB_OK)
+            break;
+        bool readable = load_path(path, &v) == NEB_OK;
+        if (!readable || v.expires < now || (name && !strcmp(v.name, name)))
+            st = neb_fs_remove(path);
+        else
+            ++*left;
+    }
+    closedir(d);
+    return st;
+}

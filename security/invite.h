@@ -1,0 +1,27 @@
+// One invitation as the hub keeps it, in a file (hub.h).
+#ifndef SEC_INVITE_H
+#define SEC_INVITE_H
+#include "security/hub.h"
+
+struct sec_invite {
+    uint8_t id[SEC_INVITE_ID_BYTES];
+    char name[SEC_NAME_MAX];
+    enum sec_role role;
+    int64_t expires; // seconds since 1970
+    uint8_t sealed[SEC_VERIFIER_BYTES + SEC_SEAL_EXTRA];
+    bool used;                     // then the three below hold
+    uint8_t csr[NEB_SHA256_BYTES]; // digest of the request that used it
+    bool listed;                   // the member list has been changed
+    uint8_t cert[SEC_CERT_MAX];
+    size_t cert_len;
+};
+
+// dir: HOME/ca. NEB_ERR_NOT_FOUND is not logged.
+NEB_MUST_CHECK enum neb_status
+sec_invite_load(const char *dir, const uint8_t id[SEC_INVITE_ID_BYTES], struct sec_invite *out);
+NEB_MUST_CHECK enum neb_status sec_invite_store(const char *dir, const struct sec_invite *v);
+// Removes those that expired before now, and (name not NULL) all of that name. left: how many stay.
+NEB_MUST_CHECK enum neb_status sec_invites_sweep(const char *dir, int64_t now, const char *name,
+                                                 unsigned *left);
+
+#endif

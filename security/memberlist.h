@@ -1,0 +1,99 @@
+// The signed member list: who belongs to a federation, as its CA says.
+//
+//     "nebml1" 2 bytes 0 | federation 16 | version u64 | issued u64 (seconds since 1970)
+//     | previous 32 (digest of the version before; zero for version 1) | why u8 | subject str | n u8
+//     | n times: name str, endpoint str, curve 32, sign 32, role u8, connect u8, caps u32
+//     | signature 64 (Ed25519ph by the CA, context SEC_CONTEXT_MEMBERLIST, over all before it)
+//
+// str: u16 length and bytes; integers little-endian. Canonical: members ascend by signing key, no
+// name and no key twice, every field in its range, nothing behind the signature; so a list has one
+// digest (SHA-256 of all its bytes), and two lists of one version with two digests are a fork.
+//
+// Threads: plain values.
+#ifndef SEC_MEMBERLIST_H
+#define SEC_MEMBERLIST_H
+#include "agent/base/bytes.h"
+#include "agent/base/sha256.h"
+#include "security/members.h"
+#include "security/sign.h"
+
+#define SEC_CONTEXT_MEMBERLIST "nebula member list v1"
+
+enum { SEC_MEMBERLIST_MAX = 16 * 1024 }; // bytes
+
+enum sec_role {
+    SEC_ROLE_DATA,    // trains
+    SEC_ROLE_WITNESS, // only votes
+};
+
+enum sec_capability {
+    SEC_CAP_VOTER = 1u << 0, // counts in majorities
+    SEC_CAP_ALL = SEC_CAP_VOTER,
+};
+
+enum sec_list_why { // what this version changed about `subject`
+    SEC_LIST_INIT,
+    SEC_LIST_JOIN,
+    SEC_LIST_REVOKE,
+    SEC_LIST_ROTATE,
+    SEC_LIST_PROMOTE, // the subject, a lost voter of two, votes no more
+    SEC_LIST_WHYS,
+};
+
+struct sec_listed {
+    struct sec_member m;
+    enum sec_role role;
+    uint32_t caps; // of sec_capability
+};
+
+struct sec_memberlist {
+    uint8_t federation[SEC_FEDERATION_BYTES];
+    uint64_t version; // 1 or more
+    int64_t issued;
+    uint8_t previous[NEB_SHA256_BYTES];
+    enum sec_list_why why;
+    char subject[SEC_NAME_MAX];
+    uint32_t n;
+    struct sec_listed e[SEC_MEMBERS_MAX]; // by m.pub.sign, ascending
+    uint8_t signature[SEC_SIGN_BYTES];
+};
+
+// The federation id of a CA: SHA-256("nebula federation ca v1" || its public key), first 16 bytes.
+void sec_federation_of_ca(const uint8_t ca_key[SEC_KEY_BYTES], uint8_t out[SEC_FEDERATION_BYTES]);
+
+// Canonical bytes with the signature that the struct holds; replaces out. NEB_ERR_INVALID: a field
+// out of range.
+NEB_MUST_CHECK enum neb_status sec_memberlist_format(const struct sec_memberlist *l,
+                                                     struct neb_buf *out);
+// Strict, NEB_ERR_FORMAT; no signature is checked.
+NEB_MUST_CHECK enum neb_status sec_memberlist_parse(const uint8_t *p, size_t len,
+                                                    struct sec_memberlist *out);
+// parse, then the CA's signature and federation: NEB_ERR_DENIED.
+NEB_MUST_CHECK enum neb_status sec_memberlist_verify(const uint8_t *p, size_t len,
+                                                     const uint8_t ca_key[SEC_KEY_BYTES],
+                                                     struct sec_memberlist *out);
+void sec_memberlist_digest(const uint8_t *p, size_t len, uint8_t out[NEB_SHA256_BYTES]);
+
+// Puts a member into its place. NEB_ERR_EXISTS: its name or a key is another's; NEB_ERR_LIMIT.
+NEB_MUST_CHECK enum neb_status sec_memberlist_insert(struct sec_memberlist *l,
+                                                     const struct sec_listed *e);
+void sec_memberlist_drop(struct sec_memberlist *l, uint32_t i);
+// Index, or -1.
+int sec_memberlist_find(const struct sec_memberlist *l, const char *name);
+uint32_t sec_memberlist_voters(const struct sec_memberlist *l);
+// The trust list that links and ZAP take.
+void sec_memberlist_members(const struct sec_memberlist *l, struct sec_members *out);
+
+// What changed from a to b. An entry whose keys differ counts as removed and added.
+struct sec_memberlist_change {
+    uint32_t added, removed, renewed;  // renewed: same keys, other endpoint, role or capability
+    bool was_removed[SEC_MEMBERS_MAX]; // by index in a
+};
+void sec_memberlist_diff(const struct sec_memberlist *a, const struct sec_memberlist *b,
+                         struct sec_memberlist_change *out);
+
+const char *sec_role_name(enum sec_role r);
+NEB_MUST_CHECK bool sec_role_parse(const char *text, enum sec_role *out);
+const char *sec_list_why_name(enum sec_list_why w);
+
+#endif

@@ -1,0 +1,72 @@
+#include "security/rotate.h"
+
+#include "agent/base/fs.h"
+#include "security/enrol.h"
+
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct places {
+    char stage[NEB_PATH_MAX], keys[NEB_PATH_MAX], old[NEB_PATH_MAX], new_keys[NEB_PATH_MAX];
+    char line[NEB_PATH_MAX], new_line[NEB_PATH_MAX];
+};
+
+static enum neb_status places_of(const char *home, struct places *p) {
+    NEB_TRY(neb_path(p->stage, sizeof p->stage, home, "rotate"));
+    NEB_TRY(neb_path(p->keys, sizeof p->keys, home, "keys"));
+    NEB_TRY(neb_path(p->old, sizeof p->old, home, "keys.old"));
+    NEB_TRY(neb_path(p->line, sizeof p->line, home, "identity"));
+    NEB_TRY(neb_path(p->new_keys, sizeof p->new_keys, p->stage, "keys"));
+    return neb_path(p->new_line, sizeof p->new_line, p->stage, "identity");
+}
+
+// Step 3. Each rename may have happened in an earlier attempt.
+static enum neb_status swap(const char *home, const struct places *p) {
+    if (neb_fs_exists(p->new_keys)) {
+        if (neb_fs_exists(p->keys)) {
+            NEB_TRY(neb_fs_remove_tree(p->old));
+            if (rename(p->keys, p->old) != 0)
+                return neb_fail_errno("%s", p->keys);
+        }
+        if (rename(p->new_keys, p->keys) != 0)
+            return neb_fail_errno("%s", p->new_keys);
+        NEB_TRY(neb_fs_sync_dir(home));
+    }
+    if (neb_fs_exists(p->new_line) && rename(p->new_line, p->line) != 0)
+        return neb_fail_errno("%s", p->new_line);
+    NEB_TRY(neb_fs_sync_dir(home));
+    return neb_fs_remove_tree(p->stage);
+}
+
+static enum neb_status is_listed(const char *home, const struct sec_public *p, bool *out) {
+    struct sec_federation *f = NULL;
+    struct sec_members l;
+    NEB_TRY(sec_federation_open(home, &f));
+    sec_memberlist_members(&f->list, &l);
+    const struct sec_member *m = sec_members_by_curve(&l, p->curve);
+    *out = m && !memcmp(m->pub.sign, p->sign, SEC_KEY_BYTES);
+    sec_federation_destroy(&f);
+    return NEB_OK;
+}
+
+enum neb_status sec_rotate(const char *home, const char *hub) {
+    struct places p;
+    struct sec_identity *id = NULL, *next = NULL;
+    bool listed = false;
+    enum neb_status st;
+    NEB_TRY(places_of(home, &p));
+    if (neb_fs_exists(p.new_line) && !neb_fs_exists(p.new_keys))
+        return swap(home, &p); // the keys were moved, the line was not
+    NEB_TRY(sec_identity_load(home, &id));
+    st = sec_identity_load(p.stage, &next);
+    if (st == NEB_ERR_NOT_FOUND)
+        st = sec_identity_create(p.stage, sec_identity_public(id)->name, &next);
+    if (st == NEB_OK)
+        st = is_listed(home, sec_identity_public(next), &listed);
+    if (st == NEB_OK && !listed)
+        st = sec_enrol_renew(home, hub, next);
+    sec_identity_destroy(&id);
+    sec_identity_destroy(&next);
+    return st == NEB_OK ? swap(home, &p) : st;
+}

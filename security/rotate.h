@@ -1,0 +1,16 @@
+// New keys for a member that is in a federation.
+//
+//     1  HOME/rotate/ gets new keys (kept, if an earlier attempt made them)
+//     2  the hub lists them, asked with the old signing key; answer stored
+//     3  HOME/keys -> HOME/keys.old, HOME/rotate/keys -> HOME/keys, then the public line
+//
+// A crash after 2 is mended by running it again: the list holds the new keys already, so only 3 is
+// left. The old keys stay in keys.old, for the operator to remove.
+#ifndef SEC_ROTATE_H
+#define SEC_ROTATE_H
+#include "agent/base/status.h"
+
+// hub: "HOST:PORT" of the enrolment endpoint. The agent of this home must be restarted afterwards.
+NEB_MUST_CHECK enum neb_status sec_rotate(const char *home, const char *hub);
+
+#endif

@@ -1,0 +1,32 @@
+// Invitation tokens: all that a site needs to join a federation, in one word.
+//
+//     neb1: base64url( 1 | endpoint | name | id 8 | secret 32 | pin 32 | checksum 6 )
+//
+// endpoint and name are a length byte and text; the checksum is the front of SHA-256 over all before
+// it and catches a cut or mistyped token only. Whoever holds the token may join once as `name`, so
+// it is a secret until it was used or has expired, and worthless then.
+#ifndef SEC_TOKEN_H
+#define SEC_TOKEN_H
+#include "security/cert.h"
+#include "security/members.h"
+
+enum {
+    SEC_INVITE_ID_BYTES = 8,
+    SEC_INVITE_SECRET_BYTES = 32,
+    SEC_TOKEN_TEXT = 520, // room for the longest token with its end
+};
+
+struct sec_token {
+    char endpoint[SEC_ENDPOINT_MAX]; // of the enrolment service
+    char name[SEC_NAME_MAX];         // of the member to be
+    uint8_t id[SEC_INVITE_ID_BYTES];
+    uint8_t secret[SEC_INVITE_SECRET_BYTES]; // wipe the struct after use
+    uint8_t pin[SEC_PIN_BYTES];              // SHA-256 of the CA's SubjectPublicKeyInfo
+};
+
+NEB_MUST_CHECK enum neb_status sec_token_format(const struct sec_token *t,
+                                                char out[SEC_TOKEN_TEXT]);
+// Strict. NEB_ERR_FORMAT, or NEB_ERR_CORRUPT for a wrong checksum; the message never holds the token.
+NEB_MUST_CHECK enum neb_status sec_token_parse(const char *text, struct sec_token *out);
+
+#endif

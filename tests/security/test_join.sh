@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# The join workflow as two operators type it, with real agents: init, invite, join; links come up; a
+# revocation cuts a member off within 5 s; a token never shows in the process list; a hub restarts and a
+# list changed while it ran on SIGHUP and by itself.
+source "$SOURCE/tests/e2e/lib.sh"
+pids=()
+cleanup() {
+    for p in "${pids[@]}"; do kill "$p" 2>/dev/null || true; done
+    wait
+    [[ ${KEEP:-} ]] || rm -rf "$T"
+}
+trap cleanup EXIT
+port=$((20000 + $$ % 20000))
+enrol=127.0.0.1:$port link=127.0.0.1:$((port + 1))
+
+agent() { # name arguments...
+    local name=$1
+    shift
+    timeout 120 "$nebula" agent --home "$T/$name" "$@" 2>>"$T/$name.log" &
+    pids+=($!)
+}
+within() { # seconds command...
+    local end=$((SECONDS + $1))
+    shift
+    until "$@"; do
+        ((SECONDS < end)) || return 1
+        sleep 0.2
+    done
+}
+link_up() { "$nebula" status --home "$T/$1" 2>/dev/null | grep -A3 "peer: $2" | grep -q 'link: up'; }
+answers() { "$nebula" status --home "$T/$1" >/dev/null 2>&1; }
+no_peer() { "$nebula" status --home "$T/$1" 2>/dev/null | grep -q "^agent:" && ! "$nebula" status --home "$T/$1" | grep -q "peer: $2"; }
+
+"$nebula" init --name acme --listen "$enrol" --link "$link" --member hub --dir "$T/hub" >"$T/init.out"
+grep -q 'recovery code' "$T/init.out" || fail "init shows no recovery code"
+code=$(grep -oE '([A-Z2-7]{4}-){7}[A-Z2-7]{4}' "$T/init.out")
+! grep -rq "$code" "$T/hub" || fail "the recovery code lies on the hub"
+agent hub --listen "$link"
+within 10 answers hub || fail "the hub's agent does not start"
+
+# the two commands
+token=$("$nebula" invite paris --ttl 24h --dir "$T/hub")
+[[ $token == neb1:* && $(wc -l <<<"$token") == 1 ]] || fail "invite must print one token"
+"$nebula" join "$token" --dir "$T/paris" || fail "join"
+agent paris
+within 10 link_up hub paris || fail "the link does not come up"
+cmp -s <("$nebula" members --dir "$T/hub") <("$nebula" members --dir "$T/paris") || fail "members differ"
+openssl verify -CAfile "$T/paris/federation/ca.pem" "$T/paris/federation/member.pem" >/dev/null || fail "certificate"
+
+# what must fail, with a reason and without a trace
+if "$nebula" join "$token" --dir "$T/thief" 2>"$T/err"; then fail "a used token joined again"; fi
+grep -q 'refused' "$T/err" || fail "no reason: $(cat "$T/err")"
+[[ ! -e $T/thief/federation ]] || fail "a refused join left a federation behind"
+token=$("$nebula" invite rome --ttl 1h --dir "$T/hub")
+if "$nebula" join "$token" --name milan --dir "$T/rome" 2>/dev/null; then fail "joined under another name"; fi
+if "$nebula" join "${token%?????}" --dir "$T/rome" 2>/dev/null; then fail "a cut token joined"; fi
+
+# ps: while join waits for a hub that does not answer, its command line holds no token
+kill -STOP "${pids[0]}" && agent_pid=$(pgrep -P "${pids[0]}") && kill -STOP "$agent_pid"
+timeout 20 "$nebula" join "$token" --dir "$T/rome" >/dev/null 2>&1 &
+joiner=$!
+sleep 1
+! cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' ' ' | grep "nebula join" | grep -v timeout | grep -qF "${token:5:40}" ||
+    fail "the token shows in the process list"
+kill -CONT "$agent_pid" "${pids[0]}"
+wait "$joiner" || fail "join does not go on with a hub that was slow"
+! grep -qF "${token:5:40}" "$T"/*.log || fail "the token is in a log"
+
+# key files of the hub
+chmod 640 "$T/hub/ca/ca.key"
+if "$nebula" invite x --dir "$T/hub" 2>"$T/err"; then fail "a CA key open to others was used"; fi
+grep -q 'chmod 600' "$T/err" || fail "no advice: $(cat "$T/err")"
+chmod 600 "$T/hub/ca/ca.key"
+
+# revocation
+"$nebula" revoke paris --dir "$T/hub" >/dev/null
+within 5 no_peer hub paris || fail "paris is still a peer 5 s after its revocation"
+within 5 grep -q 'link to hub is down' "$T/paris.log" || fail "paris still has a link"
+sleep 3
+! link_up paris hub || fail "a revoked member is linked again"
+if "$nebula" members --fetch "$enrol" --dir "$T/paris" >/dev/null 2>&1; then fail "a revoked member renewed"; fi
+
+# SIGHUP: nothing new, nothing ends
+kill -HUP "$agent_pid"
+sleep 0.5
+answers hub || fail "SIGHUP ended the agent"
+
+# a rolled-back list: the agent goes on with what it has, and refuses to start
+cp "$T/hub/federation/members.neb" "$T/now.neb"
+"$nebula" invite last --dir "$T/hub" >"$T/token"
+"$nebula" join "$(cat "$T/token")" --dir "$T/last" >/dev/null
+cp "$T/now.neb" "$T/hub/federation/members.neb"
+within 5 grep -q 'stays in use' "$T/hub.log" || fail "a rolled-back list was not noticed"
+grep -q 'is older than' "$T/hub.log" || fail "no reason for the refusal"
+kill "$agent_pid"
+sleep 1
+if timeout 10 "$nebula" agent --home "$T/hub" 2>"$T/err"; then fail "started with a rolled-back list"; fi
+grep -q 'is older than' "$T/err" || fail "start: no reason: $(cat "$T/err")"
