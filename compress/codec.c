@@ -1,34 +1,22 @@
 #include "compress/codec.h"
+#include "compress/work.h"
 #include "kernels/exact.h"
 #include "kernels/quant.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <zstd.h>
 
-enum {
-    MAGIC = 0x3146424e /* "NBF1" */,
-    STREAM_HEADER_BYTES = 9,
-    STREAMS_MAX = 3,
-    GAP_ESCAPE = 255
-};
+enum { MAGIC = 0x3146424e /* "NBF1" */, STREAM_HEADER_BYTES = 9, GAP_ESCAPE = 255 };
 
 struct header {
     struct cmp_codec codec;
     int top;       // exponent that scales are relative to
     float mags[2]; // topk: codebook of magnitudes, in units of the chunk's scale, ascending
     uint64_t n;
-};
-
-struct cmp_work {
-    ZSTD_CCtx *cctx;
-    ZSTD_DCtx *dctx;
-    struct neb_buf stream[STREAMS_MAX];
-    struct neb_buf codes;        // int8 codes of a whole array
-    uint32_t scratch[2 * 65536]; // topk
-    uint16_t idx[65536];
 };
 
 enum neb_status cmp_work_create(struct cmp_work **out) {
@@ -51,9 +39,11 @@ void cmp_work_destroy(struct cmp_work **wp) {
         return;
     ZSTD_freeCCtx(w->cctx);
     ZSTD_freeDCtx(w->dctx);
-    for (int i = 0; i < STREAMS_MAX; i++)
+    for (int i = 0; i < CMP_STREAMS_MAX; i++)
         neb_buf_free(&w->stream[i]);
     neb_buf_free(&w->codes);
+    neb_buf_free(&w->counts);
+    neb_buf_free(&w->room);
     free(w);
     *wp = NULL;
 }
@@ -148,7 +138,13 @@ static enum neb_status get_header(struct neb_rd *r, struct header *h) {
     h->n = neb_rd_u64(r);
     uint32_t zero2 = neb_rd_u32(r);
     uint8_t streams = neb_rd_u8(r);
-    if (r->bad || magic != MAGIC || zero || zero2 || id < CMP_FP32 || id > CMP_TOPK)
+    if (!r->bad && magic != MAGIC && (magic & 0xffffff) == (MAGIC & 0xffffff))
+        return neb_fail(
+            NEB_ERR_FORMAT,
+            "codec frame: version '%c', this program reads '1'; run the same release on "
+            "all members",
+            isprint((int)(magic >> 24)) ? (int)(magic >> 24) : '?');
+    if (r->bad || magic != MAGIC || zero || zero2 || id < CMP_FP32 || id > CMP_ID_LAST)
         return neb_fail(NEB_ERR_FORMAT, "codec frame: no valid header");
     h->codec.id = (enum cmp_codec_id)id;
     if (streams != stream_count(h->codec.id) || h->n > CMP_ELEMENTS_MAX)
@@ -162,7 +158,8 @@ static enum neb_status get_header(struct neb_rd *r, struct header *h) {
 
 // Codes hold few repeats beyond runs: at level 1 a small table that is looked up for long matches only leaves the work to
 // the entropy coder. On quantised heavy-tailed values 1.7 times as fast as the level's defaults, and no larger.
-static size_t pack(ZSTD_CCtx *z, uint8_t *out, size_t cap, const struct neb_buf *raw, int level) {
+size_t cmp_work_pack(struct cmp_work *w, uint8_t *out, size_t cap, const struct neb_buf *raw,
+                     int level) {
     const struct {
         ZSTD_cParameter name;
         int value; // 0: the level's own
@@ -170,9 +167,9 @@ static size_t pack(ZSTD_CCtx *z, uint8_t *out, size_t cap, const struct neb_buf 
                       {ZSTD_c_hashLog, level == 1 ? 6 : 0},
                       {ZSTD_c_minMatch, level == 1 ? 7 : 0}};
     for (size_t i = 0; i < sizeof parameters / sizeof *parameters; i++)
-        NEB_ASSERT(
-            !ZSTD_isError(ZSTD_CCtx_setParameter(z, parameters[i].name, parameters[i].value)));
-    return ZSTD_compress2(z, out, cap, raw->p, raw->len);
+        NEB_ASSERT(!ZSTD_isError(
+            ZSTD_CCtx_setParameter(w->cctx, parameters[i].name, parameters[i].value)));
+    return ZSTD_compress2(w->cctx, out, cap, raw->p, raw->len);
 }
 
 static enum neb_status put_stream(struct cmp_work *w, struct neb_buf *out,
@@ -181,7 +178,7 @@ static enum neb_status put_stream(struct cmp_work *w, struct neb_buf *out,
     size_t bound = ZSTD_compressBound(raw->len);
     NEB_TRY(neb_buf_reserve(out, STREAM_HEADER_BYTES + bound));
     uint8_t *at = out->p + out->len, *body = at + STREAM_HEADER_BYTES;
-    size_t n = level && raw->len ? pack(w->cctx, body, bound, raw, level) : 0;
+    size_t n = level && raw->len ? cmp_work_pack(w, body, bound, raw, level) : 0;
     bool packed = n && !ZSTD_isError(n) && n < raw->len;
     if (!packed && (n = raw->len))
         memcpy(body, raw->p, n);
@@ -321,7 +318,7 @@ static enum neb_status encode(struct cmp_work *w, const struct cmp_codec *c, con
     if (!finite)
         return neb_fail(NEB_ERR_INVALID,
                         "cannot encode: an element is NaN or infinite (training has diverged)");
-    for (int i = 0; i < STREAMS_MAX; i++)
+    for (int i = 0; i < CMP_STREAMS_MAX; i++)
         neb_buf_clear(&w->stream[i]);
     if (h.codec.id == CMP_TOPK && n < CMP_DENSE_BELOW)
         h.codec.id = CMP_INT8;

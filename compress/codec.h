@@ -18,7 +18,14 @@
 #define CMP_CODEC_H
 #include "agent/base/bytes.h"
 
-enum cmp_codec_id { CMP_FP32 = 1, CMP_BF16 = 2, CMP_INT8 = 3, CMP_INT4 = 4, CMP_TOPK = 5 };
+enum cmp_codec_id {
+    CMP_FP32 = 1,
+    CMP_BF16 = 2,
+    CMP_INT8 = 3,
+    CMP_INT4 = 4,
+    CMP_TOPK = 5,
+    CMP_ID_LAST = 5
+};
 
 struct cmp_codec {
     enum cmp_codec_id id;
