@@ -44,9 +44,9 @@ static void test_round_trips(void **state) {
     static const struct {
         const char *name;
         double max_error, max_bits; // bits only where n is large
-    } cases[] = {{"fp32", 0, 32.1},           {"bf16", 0.003, 16.1}, {"int8", 0.02, 7.5},
-                 {"int4", 0.25, 3.4},         {"int4:32", 0.2, 4},   {"topk:64/4096", 0.95, 0.16},
-                 {"topk:256/4096", 0.85, 0.6}};
+    } cases[] = {{"fp32", 0, 32.1},   {"bf16", 0.003, 16.1},        {"int8", 0.02, 7.5},
+                 {"int4", 0.25, 3.4}, {"int4:32", 0.25, 4},         {"int3", 0.45, 2.2},
+                 {"int2", 0.75, 1.6}, {"topk:64/4096", 0.95, 0.16}, {"topk:256/4096", 0.85, 0.6}};
     static const size_t sizes[] = {0, 1, 2, 3, 127, 128, 129, 4095, 16384, 16385, 300001};
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++)
         for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
@@ -154,8 +154,8 @@ static void test_topk_is_exact_and_breaks_ties_low(void **state) {
 
 static void test_names(void **state) {
     (void)state;
-    static const char *const good[] = {"fp32",    "bf16",         "int8",       "int4",
-                                       "int4:64", "topk:64/4096", "topk:16/256"};
+    static const char *const good[] = {"fp32", "bf16",    "int8",         "int4",       "int4:64",
+                                       "int3", "int2:64", "topk:64/4096", "topk:16/256"};
     static const char *const bad[] = {
         "",          "int5",       "int4:",   "int4:4",       "int4:64x",
         "topk:0/64", "topk:65/64", "topk:64", "topk:1/100000"};
