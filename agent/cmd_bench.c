@@ -9,7 +9,7 @@
 #include <string.h>
 
 struct options {
-    const char *what, *shape;
+    const char *what, *shape, *input;
     int threads;
     size_t params;
     bool json;
@@ -26,6 +26,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
             argp_error(state, "--threads is 0..256");
         return 0;
     case 's': o->shape = arg; return 0;
+    case 'i': o->input = arg; return 0;
     case 'p':
         o->params = (size_t)strtoull(arg, &end, 10);
         if (!*arg || *end)
@@ -50,6 +51,8 @@ int cmd_bench(int argc, char **argv) {
         {"json", 'j', NULL, 0, "one JSON object a line", 0},
         {"threads", 't', "N", 0, "default: all processors", 0},
         {"params", 'p', "N", 0, "codec: size of the array (default 50 million)", 0},
+        {"input", 'i', "FILE", 0, "codec: the elements of this update (a ledger's .blob) instead",
+         0},
         {"shape", 's', "LxWxS", 0, "train: layers x width x sequence, or small (default 8x256x256)",
          0},
         {0}};
@@ -67,7 +70,7 @@ int cmd_bench(int argc, char **argv) {
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;
     if (!strcmp(o.what, "codec"))
-        st = bench_codec(o.json, o.params, o.threads);
+        st = bench_codec(o.json, o.params, o.threads, o.input);
     else if (!strcmp(o.what, "kernels"))
         st = bench_kernels(o.threads, o.json);
     else if ((st = bench_train_shape_parse(o.shape ? o.shape : "default", &shape)) == NEB_OK)

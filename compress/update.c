@@ -151,6 +151,18 @@ static enum neb_status sum_claims(const uint8_t *p, size_t len, uint64_t element
     return neb_rd_done(&r) ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "update: bytes after its end");
 }
 
+enum neb_status cmp_update_shapes(const uint8_t *p, size_t len, struct cmp_unit_shape *shapes,
+                                  uint32_t cap, uint32_t *n) {
+    struct neb_rd r = neb_rd_make(p, len);
+    NEB_TRY(sum_claims(p, len, UINT64_MAX));
+    NEB_TRY(open_header(&r, n));
+    for (uint32_t i = 0; i < *n && i < cap; i++) {
+        struct cmp_update_unit u;
+        NEB_TRY(next_unit(&r, &shapes[i], &u));
+    }
+    return NEB_OK;
+}
+
 enum neb_status cmp_update_check_max(struct cmp_work *w, const uint8_t *p, size_t len,
                                      uint64_t elements_max, struct cmp_update_stats *out) {
     struct neb_rd r = neb_rd_make(p, len);
