@@ -223,6 +223,9 @@ static enum neb_status get_stream(struct cmp_work *w, struct neb_rd *r, size_t m
 
 // ---- encoders -------------------------------------------------------------------------------------------------
 
+// 4-bit codes pass through w->scratch in strips of whole blocks that stay in the cache; an even number of codes each.
+static size_t strip_of(size_t block) { return block * (block <= 4096 ? 16 : 2); }
+
 // The step of a block, before it is rounded up to the grid.
 static float block_step(const float *x, size_t n, int levels) {
     bool finite;
@@ -392,19 +395,21 @@ static enum neb_status decode_blocks(struct cmp_work *w, struct neb_rd *r, const
     NEB_TRY(get_stream(w, r, blocks, blocks, &w->stream[0]));
     NEB_TRY(get_stream(w, r, bytes, bytes, &w->stream[1]));
     const int8_t *codes = (const int8_t *)w->stream[1].p;
-    if (four) {
-        neb_buf_clear(&w->codes);
-        int8_t *room = (int8_t *)neb_buf_grow(&w->codes, n + 1);
-        NEB_TRY(neb_buf_check(&w->codes));
-        if (!kern_unpack4(room, w->stream[1].p, n))
-            return neb_fail(NEB_ERR_FORMAT, "codec frame: a 4-bit code out of range");
-        codes = room;
-    } else if (n && memchr(codes, 0x80, n)) {
+    if (!four && n && memchr(codes, 0x80, n))
         return neb_fail(NEB_ERR_FORMAT, "codec frame: an 8-bit code out of range");
-    }
-    for (size_t b = 0; b < blocks; b++) {
-        size_t at = b * block, len = n - at < block ? n - at : block;
-        kern_dequantise(out + at, codes + at, kern_scale_value(w->stream[0].p[b], h->top), len);
+    size_t strip = four ? strip_of(block) : n;
+    for (size_t from = 0; from < n; from += strip) {
+        size_t len = n - from < strip ? n - from : strip;
+        if (four) {
+            int8_t *room = (int8_t *)w->scratch;
+            if (!kern_unpack4(room, w->stream[1].p + from / 2, len))
+                return neb_fail(NEB_ERR_FORMAT, "codec frame: a 4-bit code out of range");
+            codes = room;
+        }
+        for (size_t i = 0; i < len; i += block)
+            kern_dequantise(out + from + i, codes + i,
+                            kern_scale_value(w->stream[0].p[(from + i) / block], h->top),
+                            len - i < block ? len - i : block);
     }
     return NEB_OK;
 }
@@ -426,6 +431,8 @@ static enum neb_status decode_topk(struct cmp_work *w, struct neb_rd *r, const s
         float scale = kern_scale_value(w->stream[0].p[ch], h->top);
         const float value[4] = {h->mags[0] * scale, -(h->mags[0] * scale), h->mags[1] * scale,
                                 -(h->mags[1] * scale)};
+        if (!isfinite(value[2])) // the largest
+            return neb_fail(NEB_ERR_FORMAT, "codec frame: a chunk's values are not finite");
         for (size_t t = 0; t < k; t++, e++, i++) {
             while (gap < end && *gap == GAP_ESCAPE)
                 i += GAP_ESCAPE, gap++;
@@ -456,8 +463,10 @@ static enum neb_status decode(struct cmp_work *w, const uint8_t *frame, size_t l
     case CMP_INT4: NEB_TRY(decode_blocks(w, &r, &h, out, n)); break;
     case CMP_TOPK: NEB_TRY(decode_topk(w, &r, &h, out, n)); break;
     }
-    bool finite;
-    (void)kern_absmax(out, n, &finite);
+    // int8 and int4: 127 * 2^120 * grid[7] is finite; topk looks at each chunk's values.
+    bool finite = true;
+    if (h.codec.id == CMP_FP32 || h.codec.id == CMP_BF16)
+        (void)kern_absmax(out, n, &finite);
     if (!finite)
         return neb_fail(NEB_ERR_FORMAT, "codec frame: a value is NaN or infinite");
     return neb_rd_done(&r) ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "codec frame: bytes after its end");
