@@ -33,6 +33,8 @@ static const struct golden {
     {"topk", "topk:8/512", 16384, 0, 0xda0eb3080e783a04, 0xc9078d9b360fedfa},
     {"topk-zstd", "topk:64/4096", 16385, 1, 0xe6b87f443a8bcd74, 0x7a20ee0407d3b90f},
     {"empty", "int4", 0, 1, 0x0000000000000000, 0x0000000000000000},
+    {"int3", "int3", 255, 0, 0x289a3e137630ba0b, 0xcd5327410f3842f6},
+    {"int2", "int2:33", 2000, 0, 0xd1700c932859a43b, 0xde3b750604898198},
 };
 enum { N_GOLDENS = sizeof goldens / sizeof goldens[0] };
 
