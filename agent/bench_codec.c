@@ -1,8 +1,9 @@
 #include "agent/bench_codec.h"
 #include "agent/base/clock.h"
+#include "agent/base/fs.h"
 #include "agent/base/rng.h"
 #include "agent/bench.h"
-#include "compress/codec.h"
+#include "compress/update.h"
 #include "kernels/pool.h"
 
 #include <math.h>
@@ -11,6 +12,7 @@
 #include <string.h>
 
 enum { UNIT = 1 << 22, REPEATS = 3 };
+static const size_t input_max = (size_t)4 << 30;
 
 struct unit {
     struct cmp_work *work;
@@ -35,7 +37,6 @@ static void fill_unit(void *arg, size_t i) {
     for (size_t k = 0; k < u->n; k++) {
         float z = neb_rng_normal(&r);
         b->x[u->at + k] = 1e-3f * z * fabsf(z);
-        b->y[u->at + k] = 0; // pages are there before anything is timed
     }
 }
 
@@ -112,33 +113,82 @@ static enum neb_status bench_one(struct bench *b, bool json, const char *name) {
     return NEB_OK;
 }
 
-static enum neb_status make_units(struct bench *b, size_t params) {
+static enum neb_status allocate(struct bench *b, size_t params, size_t n_units) {
     b->params = params;
-    b->n_units = (params + UNIT - 1) / UNIT;
+    b->n_units = n_units;
     b->x = malloc(params * sizeof *b->x);
     b->y = malloc(params * sizeof *b->y);
     b->units = calloc(b->n_units, sizeof *b->units);
     if (!b->x || !b->y || !b->units)
         return neb_fail(NEB_ERR_NOMEM, "bench codec: no memory for %zu parameters (8 bytes each)",
                         params);
+    for (size_t i = 0; i < b->n_units; i++)
+        NEB_TRY(cmp_work_create(&b->units[i].work));
+    return NEB_OK;
+}
+
+static enum neb_status make_units(struct bench *b, size_t params) {
+    NEB_TRY(allocate(b, params, (params + UNIT - 1) / UNIT));
     for (size_t i = 0; i < b->n_units; i++) {
         b->units[i].at = i * UNIT;
         b->units[i].n = params - i * UNIT < UNIT ? params - i * UNIT : UNIT;
-        NEB_TRY(cmp_work_create(&b->units[i].work));
     }
     return NEB_OK;
 }
 
-enum neb_status bench_codec(bool json, size_t params, int threads) {
-    static const char *const names[] = {"fp32", "bf16",         "int8",
-                                        "int4", "topk:64/4096", "topk:256/4096"};
+// The decoded units of a stored update, each encoded as the unit it was.
+static enum neb_status read_units(struct bench *b, const char *path) {
+    struct neb_buf file = {0};
+    struct cmp_update_unit *views = NULL;
+    struct cmp_unit_shape *shapes = NULL;
+    uint32_t n = 0;
+    size_t params = 0;
+    enum neb_status st;
+    NEB_TRY_GOTO(neb_fs_read(path, input_max, &file), out);
+    NEB_TRY_GOTO(cmp_update_shapes(file.p, file.len, NULL, 0, &n), out);
+    shapes = calloc(n ? n : 1, sizeof *shapes);
+    views = calloc(n ? n : 1, sizeof *views);
+    if (!shapes || !views) {
+        st = neb_fail(NEB_ERR_NOMEM, "bench codec: no memory for %u units", n);
+        goto out;
+    }
+    NEB_TRY_GOTO(cmp_update_shapes(file.p, file.len, shapes, n, &n), out);
+    NEB_TRY_GOTO(cmp_update_open(file.p, file.len, shapes, n, views), out);
+    for (uint32_t i = 0; i < n; i++)
+        params += (size_t)shapes[i].rows * shapes[i].cols;
+    if (params == 0) {
+        st = neb_fail(NEB_ERR_INVALID, "bench codec: %s holds no elements", path);
+        goto out;
+    }
+    NEB_TRY_GOTO(allocate(b, params, n), out);
+    for (size_t i = 0, at = 0; i < n; at += b->units[i].n, i++) {
+        struct unit *u = &b->units[i];
+        u->at = at;
+        u->n = (size_t)shapes[i].rows * shapes[i].cols;
+        NEB_TRY_GOTO(cmp_decode(u->work, views[i].frame, views[i].frame_len, b->x + at, u->n), out);
+    }
+out:
+    free(views);
+    free(shapes);
+    neb_buf_free(&file);
+    return st;
+}
+
+enum neb_status bench_codec(bool json, size_t params, int threads, const char *input) {
+    static const char *const names[] = {"fp32", "bf16", "int8",         "int4",
+                                        "int3", "int2", "topk:64/4096", "topk:256/4096"};
     enum neb_status st = NEB_OK;
     struct bench b = {0};
     struct kern_pool *one = NULL, *all = NULL;
-    NEB_TRY_GOTO(make_units(&b, params ? params : BENCH_CODEC_PARAMS), out);
+    if (input)
+        NEB_TRY_GOTO(read_units(&b, input), out);
+    else
+        NEB_TRY_GOTO(make_units(&b, params ? params : BENCH_CODEC_PARAMS), out);
     NEB_TRY_GOTO(kern_pool_create(1, &one), out);
     NEB_TRY_GOTO(kern_pool_create(threads, &all), out);
-    kern_pool_run(all, b.n_units, fill_unit, &b);
+    if (!input)
+        kern_pool_run(all, b.n_units, fill_unit, &b);
+    memset(b.y, 0, b.params * sizeof *b.y); // pages are there before anything is timed
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         b.pool = one;
         NEB_TRY_GOTO(bench_one(&b, json, names[i]), out);

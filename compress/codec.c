@@ -1,34 +1,22 @@
 #include "compress/codec.h"
+#include "compress/work.h"
 #include "kernels/exact.h"
 #include "kernels/quant.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <zstd.h>
 
-enum {
-    MAGIC = 0x3146424e /* "NBF1" */,
-    STREAM_HEADER_BYTES = 9,
-    STREAMS_MAX = 3,
-    GAP_ESCAPE = 255
-};
+enum { MAGIC = 0x3146424e /* "NBF1" */, STREAM_HEADER_BYTES = 9, GAP_ESCAPE = 255 };
 
 struct header {
     struct cmp_codec codec;
     int top;       // exponent that scales are relative to
     float mags[2]; // topk: codebook of magnitudes, in units of the chunk's scale, ascending
     uint64_t n;
-};
-
-struct cmp_work {
-    ZSTD_CCtx *cctx;
-    ZSTD_DCtx *dctx;
-    struct neb_buf stream[STREAMS_MAX];
-    struct neb_buf codes;        // int8 codes of a whole array
-    uint32_t scratch[2 * 65536]; // topk
-    uint16_t idx[65536];
 };
 
 enum neb_status cmp_work_create(struct cmp_work **out) {
@@ -51,14 +39,24 @@ void cmp_work_destroy(struct cmp_work **wp) {
         return;
     ZSTD_freeCCtx(w->cctx);
     ZSTD_freeDCtx(w->dctx);
-    for (int i = 0; i < STREAMS_MAX; i++)
+    for (int i = 0; i < CMP_STREAMS_MAX; i++)
         neb_buf_free(&w->stream[i]);
     neb_buf_free(&w->codes);
+    neb_buf_free(&w->counts);
+    neb_buf_free(&w->room);
     free(w);
     *wp = NULL;
 }
 
 // ---- names ----------------------------------------------------------------------------------------------------
+
+// int4 takes a block's largest value over 5.5 as its step, not over 7: 0.3 bits a parameter less for a quarter more error,
+// which feedback returns. Three levels need the block's typical value instead of its largest.
+static bool integer_codec(unsigned bits, struct cmp_codec *c) {
+    c->id = bits == 8 ? CMP_INT8 : CMP_INT4;
+    c->levels = bits == 8 ? 127 : bits == 4 ? 6 : bits == 3 ? 3 : bits == 2 ? 1 : 0;
+    return c->levels > 0;
+}
 
 enum neb_status cmp_codec_parse(const char *text, struct cmp_codec *out) {
     unsigned a = 0, b = 0;
@@ -68,14 +66,9 @@ enum neb_status cmp_codec_parse(const char *text, struct cmp_codec *out) {
         c.id = CMP_FP32;
     else if (!strcmp(text, "bf16"))
         c.id = CMP_BF16;
-    else if (!strcmp(text, "int8"))
-        c.id = CMP_INT8;
-    else if (!strcmp(text, "int4"))
-        c.id = CMP_INT4;
-    else if (sscanf(text, "int8:%u%n", &a, &used) == 1 && !text[used])
-        c.id = CMP_INT8, c.block = a;
-    else if (sscanf(text, "int4:%u%n", &a, &used) == 1 && !text[used])
-        c.id = CMP_INT4, c.block = a;
+    else if (sscanf(text, "int%u%n", &a, &used) == 1 && integer_codec(a, &c) &&
+             (!text[used] || (sscanf(text, "int%*u:%u%n", &c.block, &used) == 1 && !text[used])))
+        ;
     else if (!strcmp(text, "topk"))
         c.id = CMP_TOPK;
     else if (sscanf(text, "topk:%u/%u%n", &a, &b, &used) == 2 && !text[used])
@@ -83,8 +76,8 @@ enum neb_status cmp_codec_parse(const char *text, struct cmp_codec *out) {
     else
         return neb_fail(
             NEB_ERR_INVALID,
-            "codec \"%s\" is not known; use fp32, bf16, int8, int4, int4:BLOCK, topk or "
-            "topk:K/CHUNK",
+            "codec \"%s\" is not known; use fp32, bf16, int8, int4, int3, int2 (each also with "
+            ":BLOCK), topk or topk:K/CHUNK",
             text);
     if (c.block < 8 || c.block > 65535 || c.chunk < 64 || c.chunk > 65536 || c.k < 1 ||
         c.k > c.chunk)
@@ -98,8 +91,12 @@ void cmp_codec_name(const struct cmp_codec *c, char *out, size_t cap) {
     switch (c->id) {
     case CMP_FP32: snprintf(out, cap, "fp32"); break;
     case CMP_BF16: snprintf(out, cap, "bf16"); break;
-    case CMP_INT8: snprintf(out, cap, c->block == 128 ? "int8" : "int8:%u", c->block); break;
-    case CMP_INT4: snprintf(out, cap, c->block == 128 ? "int4" : "int4:%u", c->block); break;
+    case CMP_INT8:
+    case CMP_INT4: {
+        int bits = c->id == CMP_INT8 ? 8 : c->levels == 1 ? 2 : c->levels == 3 ? 3 : 4;
+        snprintf(out, cap, c->block == 128 ? "int%d" : "int%d:%u", bits, c->block);
+        break;
+    }
     case CMP_TOPK: snprintf(out, cap, "topk:%u/%u", c->k, c->chunk); break;
     }
 }
@@ -148,7 +145,13 @@ static enum neb_status get_header(struct neb_rd *r, struct header *h) {
     h->n = neb_rd_u64(r);
     uint32_t zero2 = neb_rd_u32(r);
     uint8_t streams = neb_rd_u8(r);
-    if (r->bad || magic != MAGIC || zero || zero2 || id < CMP_FP32 || id > CMP_TOPK)
+    if (!r->bad && magic != MAGIC && (magic & 0xffffff) == (MAGIC & 0xffffff))
+        return neb_fail(
+            NEB_ERR_FORMAT,
+            "codec frame: version '%c', this program reads '1'; run the same release on "
+            "all members",
+            isprint((int)(magic >> 24)) ? (int)(magic >> 24) : '?');
+    if (r->bad || magic != MAGIC || zero || zero2 || id < CMP_FP32 || id > CMP_ID_LAST)
         return neb_fail(NEB_ERR_FORMAT, "codec frame: no valid header");
     h->codec.id = (enum cmp_codec_id)id;
     if (streams != stream_count(h->codec.id) || h->n > CMP_ELEMENTS_MAX)
@@ -162,7 +165,8 @@ static enum neb_status get_header(struct neb_rd *r, struct header *h) {
 
 // Codes hold few repeats beyond runs: at level 1 a small table that is looked up for long matches only leaves the work to
 // the entropy coder. On quantised heavy-tailed values 1.7 times as fast as the level's defaults, and no larger.
-static size_t pack(ZSTD_CCtx *z, uint8_t *out, size_t cap, const struct neb_buf *raw, int level) {
+size_t cmp_work_pack(struct cmp_work *w, uint8_t *out, size_t cap, const struct neb_buf *raw,
+                     int level) {
     const struct {
         ZSTD_cParameter name;
         int value; // 0: the level's own
@@ -170,9 +174,9 @@ static size_t pack(ZSTD_CCtx *z, uint8_t *out, size_t cap, const struct neb_buf 
                       {ZSTD_c_hashLog, level == 1 ? 6 : 0},
                       {ZSTD_c_minMatch, level == 1 ? 7 : 0}};
     for (size_t i = 0; i < sizeof parameters / sizeof *parameters; i++)
-        NEB_ASSERT(
-            !ZSTD_isError(ZSTD_CCtx_setParameter(z, parameters[i].name, parameters[i].value)));
-    return ZSTD_compress2(z, out, cap, raw->p, raw->len);
+        NEB_ASSERT(!ZSTD_isError(
+            ZSTD_CCtx_setParameter(w->cctx, parameters[i].name, parameters[i].value)));
+    return ZSTD_compress2(w->cctx, out, cap, raw->p, raw->len);
 }
 
 static enum neb_status put_stream(struct cmp_work *w, struct neb_buf *out,
@@ -181,7 +185,7 @@ static enum neb_status put_stream(struct cmp_work *w, struct neb_buf *out,
     size_t bound = ZSTD_compressBound(raw->len);
     NEB_TRY(neb_buf_reserve(out, STREAM_HEADER_BYTES + bound));
     uint8_t *at = out->p + out->len, *body = at + STREAM_HEADER_BYTES;
-    size_t n = level && raw->len ? pack(w->cctx, body, bound, raw, level) : 0;
+    size_t n = level && raw->len ? cmp_work_pack(w, body, bound, raw, level) : 0;
     bool packed = n && !ZSTD_isError(n) && n < raw->len;
     if (!packed && (n = raw->len))
         memcpy(body, raw->p, n);
@@ -219,25 +223,34 @@ static enum neb_status get_stream(struct cmp_work *w, struct neb_rd *r, size_t m
 
 // ---- encoders -------------------------------------------------------------------------------------------------
 
+// 4-bit codes pass through w->scratch in strips of whole blocks that stay in the cache; an even number of codes each.
+static size_t strip_of(size_t block) { return block * (block <= 4096 ? 16 : 2); }
+
+// The step of a block, before it is rounded up to the grid.
+static float block_step(const float *x, size_t n, int levels) {
+    bool finite;
+    float max = kern_absmax(x, n, &finite), rms = levels == 1 ? kern_rms(x, n) : 0;
+    return rms > 0 && rms < max ? rms : max / (levels == 6 ? 5.5f : (float)levels);
+}
+
 static void encode_blocks(struct cmp_work *w, struct header *h, const float *x, size_t n,
                           float max) {
-    int qmax = h->codec.id == CMP_INT4 ? 7 : 127;
+    int qmax = h->codec.levels;
     size_t block = h->codec.block;
     h->top = max > 0 ? kern_scale_top(max, qmax) : 0;
     neb_buf_clear(&w->codes);
     struct neb_buf *to =
-        qmax == 127 ? &w->stream[1] : &w->codes; // 8-bit codes are the stream already
+        h->codec.id == CMP_INT8 ? &w->stream[1] : &w->codes; // 8-bit codes are the stream already
     int8_t *codes = (int8_t *)neb_buf_grow(to, n);
     uint8_t *scales = neb_buf_grow(&w->stream[0], (n + block - 1) / block);
     if (n && (!codes || !scales))
         return; // the buffers' oom flag is checked when they are written out
     for (size_t at = 0, b = 0; at < n; at += block, b++) {
-        bool finite;
         size_t len = n - at < block ? n - at : block;
-        scales[b] = kern_scale_code(kern_absmax(x + at, len, &finite) / (float)qmax, h->top);
+        scales[b] = kern_scale_code(block_step(x + at, len, qmax), h->top);
         kern_quantise(codes + at, x + at, kern_scale_value(scales[b], h->top), qmax, len);
     }
-    uint8_t *packed = qmax == 7 ? neb_buf_grow(&w->stream[1], (n + 1) / 2) : NULL;
+    uint8_t *packed = h->codec.id == CMP_INT4 ? neb_buf_grow(&w->stream[1], (n + 1) / 2) : NULL;
     if (packed)
         kern_pack4(packed, codes, n);
 }
@@ -317,14 +330,16 @@ static enum neb_status encode(struct cmp_work *w, const struct cmp_codec *c, con
     struct header h = {.codec = *c, .n = n};
     bool finite;
     NEB_ASSERT(n <= CMP_ELEMENTS_MAX);
+    if (h.codec.levels < 1) // a codec that a frame's header named
+        h.codec.levels = h.codec.id == CMP_INT8 ? 127 : 6;
     float max = kern_absmax(x, n, &finite);
     if (!finite)
         return neb_fail(NEB_ERR_INVALID,
                         "cannot encode: an element is NaN or infinite (training has diverged)");
-    for (int i = 0; i < STREAMS_MAX; i++)
+    for (int i = 0; i < CMP_STREAMS_MAX; i++)
         neb_buf_clear(&w->stream[i]);
     if (h.codec.id == CMP_TOPK && n < CMP_DENSE_BELOW)
-        h.codec.id = CMP_INT8;
+        integer_codec(8, &h.codec);
     switch (h.codec.id) {
     case CMP_FP32: {
         uint8_t *to = neb_buf_grow(&w->stream[0], n * 4);
@@ -380,19 +395,21 @@ static enum neb_status decode_blocks(struct cmp_work *w, struct neb_rd *r, const
     NEB_TRY(get_stream(w, r, blocks, blocks, &w->stream[0]));
     NEB_TRY(get_stream(w, r, bytes, bytes, &w->stream[1]));
     const int8_t *codes = (const int8_t *)w->stream[1].p;
-    if (four) {
-        neb_buf_clear(&w->codes);
-        int8_t *room = (int8_t *)neb_buf_grow(&w->codes, n + 1);
-        NEB_TRY(neb_buf_check(&w->codes));
-        if (!kern_unpack4(room, w->stream[1].p, n))
-            return neb_fail(NEB_ERR_FORMAT, "codec frame: a 4-bit code out of range");
-        codes = room;
-    } else if (n && memchr(codes, 0x80, n)) {
+    if (!four && n && memchr(codes, 0x80, n))
         return neb_fail(NEB_ERR_FORMAT, "codec frame: an 8-bit code out of range");
-    }
-    for (size_t b = 0; b < blocks; b++) {
-        size_t at = b * block, len = n - at < block ? n - at : block;
-        kern_dequantise(out + at, codes + at, kern_scale_value(w->stream[0].p[b], h->top), len);
+    size_t strip = four ? strip_of(block) : n;
+    for (size_t from = 0; from < n; from += strip) {
+        size_t len = n - from < strip ? n - from : strip;
+        if (four) {
+            int8_t *room = (int8_t *)w->scratch;
+            if (!kern_unpack4(room, w->stream[1].p + from / 2, len))
+                return neb_fail(NEB_ERR_FORMAT, "codec frame: a 4-bit code out of range");
+            codes = room;
+        }
+        for (size_t i = 0; i < len; i += block)
+            kern_dequantise(out + from + i, codes + i,
+                            kern_scale_value(w->stream[0].p[(from + i) / block], h->top),
+                            len - i < block ? len - i : block);
     }
     return NEB_OK;
 }
@@ -414,6 +431,8 @@ static enum neb_status decode_topk(struct cmp_work *w, struct neb_rd *r, const s
         float scale = kern_scale_value(w->stream[0].p[ch], h->top);
         const float value[4] = {h->mags[0] * scale, -(h->mags[0] * scale), h->mags[1] * scale,
                                 -(h->mags[1] * scale)};
+        if (!isfinite(value[2])) // the largest
+            return neb_fail(NEB_ERR_FORMAT, "codec frame: a chunk's values are not finite");
         for (size_t t = 0; t < k; t++, e++, i++) {
             while (gap < end && *gap == GAP_ESCAPE)
                 i += GAP_ESCAPE, gap++;
@@ -444,8 +463,10 @@ static enum neb_status decode(struct cmp_work *w, const uint8_t *frame, size_t l
     case CMP_INT4: NEB_TRY(decode_blocks(w, &r, &h, out, n)); break;
     case CMP_TOPK: NEB_TRY(decode_topk(w, &r, &h, out, n)); break;
     }
-    bool finite;
-    (void)kern_absmax(out, n, &finite);
+    // int8 and int4: 127 * 2^120 * grid[7] is finite; topk looks at each chunk's values.
+    bool finite = true;
+    if (h.codec.id == CMP_FP32 || h.codec.id == CMP_BF16)
+        (void)kern_absmax(out, n, &finite);
     if (!finite)
         return neb_fail(NEB_ERR_FORMAT, "codec frame: a value is NaN or infinite");
     return neb_rd_done(&r) ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "codec frame: bytes after its end");

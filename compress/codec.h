@@ -7,6 +7,7 @@
 //     bf16   0: high bytes   1: low bytes
 //     int8   0: a scale byte a block   1: codes
 //     int4   0: a scale byte a block   1: codes, two a byte
+//            int3 and int2 are int4 frames whose encoder uses 7 and 3 of the codes: zstd takes the rest away
 //     topk   0: a scale byte a chunk   1: gaps between indices (bytes, 255 = "and 255 more")   2: 2-bit values
 //
 // The last stage of every stream is zstd where it helps. Frames from elsewhere are hostile until checked: sizes are
@@ -18,20 +19,28 @@
 #define CMP_CODEC_H
 #include "agent/base/bytes.h"
 
-enum cmp_codec_id { CMP_FP32 = 1, CMP_BF16 = 2, CMP_INT8 = 3, CMP_INT4 = 4, CMP_TOPK = 5 };
+enum cmp_codec_id {
+    CMP_FP32 = 1,
+    CMP_BF16 = 2,
+    CMP_INT8 = 3,
+    CMP_INT4 = 4,
+    CMP_TOPK = 5,
+    CMP_ID_LAST = 5
+};
 
 struct cmp_codec {
     enum cmp_codec_id id;
     uint32_t block;    // int8, int4: elements that share a scale
     uint32_t chunk, k; // topk: k of every chunk elements
     int zstd_level;
+    int levels; // of an int4 frame's encoder: codes in [-levels, levels]. int4 6, int3 3, int2 1; frames do not say it
 };
 enum {
     CMP_ELEMENTS_MAX = 1 << 28, // of one frame
     CMP_DENSE_BELOW = 16384,    // topk sends arrays smaller than this as int8
 };
 
-// "fp32", "bf16", "int8", "int4", "int4:64" (block), "topk", "topk:64/4096". NEB_ERR_INVALID lists what is allowed.
+// "fp32", "bf16", "int8", "int4", "int4:64" (block), "int3", "int2" (likewise), "topk", "topk:64/4096". NEB_ERR_INVALID lists what is allowed.
 NEB_MUST_CHECK enum neb_status cmp_codec_parse(const char *text, struct cmp_codec *out);
 // The text form again; cap >= 32.
 void cmp_codec_name(const struct cmp_codec *c, char *out, size_t cap);

@@ -1,15 +1,16 @@
 #include "compress/update.h"
+#include "compress/work.h"
+#include "kernels/clones.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <zstd.h>
 
 enum {
     MAGIC = 0x3155424e /* "NBU1" */,
     UNITS_MAX = 1 << 20,
     ROWS_MAX = 1 << 24,
     UNIT_ELEMENTS_MAX = 1 << 24 /* bounds what a hostile update makes us allocate: 64 MiB */,
-    COUNT_CODE_MAX = 231
+    COUNT_CODE_MAX = 231,
+    COUNTS_ZSTD_LEVEL = 3,
 };
 
 // Codes 0..15 are exact; then mantissa 8 + (c & 7), exponent (c >> 3) - 1: 16, 18, 20, … Code 231 is 15 << 27.
@@ -38,26 +39,23 @@ void cmp_update_begin(struct neb_buf *out, uint32_t n_units) {
     neb_buf_u32(out, n_units);
 }
 
-static enum neb_status put_counts(struct neb_buf *out, const uint64_t *counts, uint32_t rows) {
-    size_t at = out->len;
+static enum neb_status put_counts(struct cmp_work *w, struct neb_buf *out, const uint64_t *counts,
+                                  uint32_t rows) {
+    size_t at = out->len, bound = ZSTD_compressBound(rows);
     neb_buf_u32(out, 0);
     if (!counts)
         return neb_buf_check(out);
-    uint8_t *codes = malloc(rows ? rows : 1);
-    if (!codes)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory for %u row counts", rows);
+    neb_buf_clear(&w->counts);
+    NEB_TRY(neb_buf_reserve(&w->counts, (size_t)rows + 1));
     for (uint32_t i = 0; i < rows; i++)
-        codes[i] = cmp_count_code(counts[i]);
-    size_t bound = ZSTD_compressBound(rows);
-    enum neb_status st = neb_buf_reserve(out, bound);
-    if (st == NEB_OK) {
-        size_t n = ZSTD_compress(out->p + out->len, bound, codes, rows, 3);
-        NEB_ASSERT(!ZSTD_isError(n));
-        out->len += n;
-        neb_put_u32(out->p + at, (uint32_t)n);
-    }
-    free(codes);
-    return st;
+        w->counts.p[i] = cmp_count_code(counts[i]);
+    w->counts.len = rows;
+    NEB_TRY(neb_buf_reserve(out, bound));
+    size_t n = cmp_work_pack(w, out->p + out->len, bound, &w->counts, COUNTS_ZSTD_LEVEL);
+    NEB_ASSERT(!ZSTD_isError(n));
+    out->len += n;
+    neb_put_u32(out->p + at, (uint32_t)n);
+    return neb_buf_check(out);
 }
 
 enum neb_status cmp_update_add(struct cmp_work *w, struct neb_buf *out,
@@ -66,7 +64,7 @@ enum neb_status cmp_update_add(struct cmp_work *w, struct neb_buf *out,
     neb_buf_u32(out, s->unit);
     neb_buf_u32(out, s->rows);
     neb_buf_u32(out, s->cols);
-    NEB_TRY(put_counts(out, s->counts ? counts : NULL, s->rows));
+    NEB_TRY(put_counts(w, out, s->counts ? counts : NULL, s->rows));
     size_t at = out->len;
     neb_buf_u32(out, 0);
     NEB_TRY(cmp_encode(w, codec, x, (size_t)s->rows * s->cols, out));
@@ -120,17 +118,14 @@ enum neb_status cmp_update_open(const uint8_t *p, size_t len, const struct cmp_u
 
 enum neb_status cmp_update_counts(struct cmp_work *w, const struct cmp_update_unit *u,
                                   uint32_t rows, uint32_t *counts) {
-    (void)w;
-    uint8_t *codes = malloc(rows ? rows : 1);
-    if (!codes)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory for %u row counts", rows);
-    size_t n = ZSTD_decompress(codes, rows, u->counts, u->counts_len);
-    bool good = !ZSTD_isError(n) && n == rows;
-    for (uint32_t i = 0; good && i < rows; i++)
-        counts[i] = cmp_count_value(codes[i]);
-    free(codes);
-    return good ? NEB_OK
-                : neb_fail(NEB_ERR_FORMAT, "update: row counts do not unpack to %u rows", rows);
+    neb_buf_clear(&w->counts);
+    NEB_TRY(neb_buf_reserve(&w->counts, (size_t)rows + 1));
+    size_t n = ZSTD_decompressDCtx(w->dctx, w->counts.p, rows, u->counts, u->counts_len);
+    if (ZSTD_isError(n) || n != rows)
+        return neb_fail(NEB_ERR_FORMAT, "update: row counts do not unpack to %u rows", rows);
+    for (uint32_t i = 0; i < rows; i++)
+        counts[i] = cmp_count_value(w->counts.p[i]);
+    return NEB_OK;
 }
 
 // Headers only: what an update claims to hold, before any of it is unpacked.
@@ -157,11 +152,39 @@ static enum neb_status sum_claims(const uint8_t *p, size_t len, uint64_t element
     return neb_rd_done(&r) ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "update: bytes after its end");
 }
 
+enum neb_status cmp_update_shapes(const uint8_t *p, size_t len, struct cmp_unit_shape *shapes,
+                                  uint32_t cap, uint32_t *n) {
+    struct neb_rd r = neb_rd_make(p, len);
+    NEB_TRY(sum_claims(p, len, UINT64_MAX));
+    NEB_TRY(open_header(&r, n));
+    for (uint32_t i = 0; i < *n && i < cap; i++) {
+        struct cmp_update_unit u;
+        NEB_TRY(next_unit(&r, &shapes[i], &u));
+    }
+    return NEB_OK;
+}
+
+// In eight fixed lanes: the same on every processor, and not one long chain of additions.
+KERN_CLONES static void add_squares(double lane[8], const float *x, size_t n) {
+    size_t k = 0;
+    for (; k + 8 <= n; k += 8)
+        for (size_t j = 0; j < 8; j++)
+            lane[j] += (double)x[k + j] * (double)x[k + j];
+    for (size_t j = 0; k + j < n; j++)
+        lane[j] += (double)x[k + j] * (double)x[k + j];
+}
+
+static double sum_of_squares(const float *x, size_t n) {
+    double lane[8] = {0};
+    add_squares(lane, x, n);
+    return ((lane[0] + lane[4]) + (lane[1] + lane[5])) +
+           ((lane[2] + lane[6]) + (lane[3] + lane[7]));
+}
+
 enum neb_status cmp_update_check_max(struct cmp_work *w, const uint8_t *p, size_t len,
                                      uint64_t elements_max, struct cmp_update_stats *out) {
     struct neb_rd r = neb_rd_make(p, len);
-    enum neb_status st = NEB_OK;
-    struct neb_buf room = {0};
+    struct neb_buf *room = &w->room;
     double sum = 0;
     *out = (struct cmp_update_stats){0};
     NEB_TRY(sum_claims(p, len, elements_max));
@@ -169,22 +192,19 @@ enum neb_status cmp_update_check_max(struct cmp_work *w, const uint8_t *p, size_
     for (uint32_t i = 0; i < out->units; i++) {
         struct cmp_unit_shape s;
         struct cmp_update_unit u;
-        NEB_TRY_GOTO(next_unit(&r, &s, &u), out);
+        NEB_TRY(next_unit(&r, &s, &u));
         size_t n = (size_t)s.rows * s.cols;
-        neb_buf_clear(&room);
-        NEB_TRY_GOTO(neb_buf_reserve(&room, n * sizeof(float) + (size_t)s.rows * 4 + 64), out);
-        float *x = (float *)(void *)room.p;
-        NEB_TRY_GOTO(cmp_decode(w, u.frame, u.frame_len, x, n), out);
-        for (size_t k = 0; k < n; k++)
-            sum += (double)x[k] * (double)x[k];
+        neb_buf_clear(room);
+        NEB_TRY(neb_buf_reserve(room, n * sizeof(float) + (size_t)s.rows * 4 + 64));
+        float *x = (float *)(void *)room->p;
+        NEB_TRY(cmp_decode(w, u.frame, u.frame_len, x, n));
+        sum += sum_of_squares(x, n);
         if (u.counts_len)
-            NEB_TRY_GOTO(cmp_update_counts(w, &u, s.rows, (uint32_t *)(void *)room.p), out);
+            NEB_TRY(cmp_update_counts(w, &u, s.rows, (uint32_t *)(void *)room->p));
         out->elements += n;
     }
     out->norm = sqrt(sum);
-out:
-    neb_buf_free(&room);
-    return st;
+    return NEB_OK;
 }
 
 enum neb_status cmp_update_check(struct cmp_work *w, const uint8_t *p, size_t len,

@@ -28,6 +28,11 @@ struct cmp_update_unit { // views into the update
 NEB_MUST_CHECK enum neb_status cmp_update_open(const uint8_t *p, size_t len,
                                                const struct cmp_unit_shape *expect, uint32_t n,
                                                struct cmp_update_unit *out);
+// What an update says of itself, for tools: *n units, and the shapes of the first cap of them. NEB_ERR_FORMAT when a unit's
+// frame holds another number of elements than its rows and columns say.
+NEB_MUST_CHECK enum neb_status cmp_update_shapes(const uint8_t *p, size_t len,
+                                                 struct cmp_unit_shape *shapes, uint32_t cap,
+                                                 uint32_t *n);
 // Row counts as numbers, (rows).
 NEB_MUST_CHECK enum neb_status cmp_update_counts(struct cmp_work *w,
                                                  const struct cmp_update_unit *u, uint32_t rows,

@@ -2,6 +2,7 @@
 #include "agent/base/status.h"
 #include "kernels/clones.h"
 
+#include <math.h>
 #include <string.h>
 
 // 2^(j/8) rounded to fp32: written out, since no two libraries agree on the last bit of exp2.
@@ -36,6 +37,30 @@ float kern_absmax(const float *x, size_t n, bool *finite) {
     uint32_t max = absmax_bits(x, n);
     *finite = max < 0x7f800000u;
     return float_of(max);
+}
+
+// Lane j sums elements j, j + 16, …: the order is the same in every vector width.
+enum { SQUARE_LANES = 16 };
+KERN_CLONES static void add_squares(float *restrict lane, const float *restrict x, size_t n) {
+    size_t i = 0;
+    for (; i + SQUARE_LANES <= n; i += SQUARE_LANES)
+        for (size_t j = 0; j < SQUARE_LANES; j++) {
+            float p = x[i + j] * x[i + j];
+            lane[j] = lane[j] + p;
+        }
+    for (size_t j = 0; i + j < n; j++) {
+        float p = x[i + j] * x[i + j];
+        lane[j] = lane[j] + p;
+    }
+}
+
+float kern_rms(const float *x, size_t n) {
+    float lane[SQUARE_LANES] = {0};
+    add_squares(lane, x, n);
+    for (size_t width = SQUARE_LANES / 2; width; width /= 2)
+        for (size_t j = 0; j < width; j++)
+            lane[j] = lane[j] + lane[j + width];
+    return lane[0] > 1e-30f && lane[0] < 1e30f ? sqrtf(lane[0] / (float)n) : 0;
 }
 
 static int exponent_of(float positive) { return (int)(bits_of(positive) >> 23) - 127; }

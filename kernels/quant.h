@@ -13,6 +13,8 @@
 
 // Largest |x[i]|; *finite false when some x is NaN or infinite.
 float kern_absmax(const float *x, size_t n, bool *finite);
+// Root mean square of finite x (n >= 1), summed in sixteen fixed lanes. 0 when the squares leave fp32's range.
+float kern_rms(const float *x, size_t n);
 // Exponent for `top` such that max/qmax lies on the grid: 2^(top+1) > max/qmax.
 int kern_scale_top(float max, int qmax);
 // Smallest grid scale >= want; 0 when want is 0 or too small for the grid.

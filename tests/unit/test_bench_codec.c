@@ -24,7 +24,7 @@ static void test_lines(void **state) {
     fflush(stdout);
     int was = dup(1);
     assert_true(was >= 0 && dup2(fileno(f), 1) == 1);
-    enum neb_status st = bench_codec(true, 300001, 2);
+    enum neb_status st = bench_codec(true, 300001, 2, NULL);
     fflush(stdout);
     assert_true(dup2(was, 1) == 1);
     close(was);
@@ -51,7 +51,7 @@ static void test_lines(void **state) {
         lines++;
     }
     fclose(f);
-    assert_int_equal(lines, 6 * 2 * 2); // codecs, directions, one thread and two
+    assert_int_equal(lines, 8 * 2 * 2); // codecs, directions, one thread and two
     assert_int_equal(exact, 4);
 }
 

@@ -44,8 +44,11 @@ static void test_round_trips(void **state) {
     static const struct {
         const char *name;
         double max_error, max_bits; // bits only where n is large
-    } cases[] = {{"fp32", 0, 32.1},           {"bf16", 0.003, 16.1}, {"int8", 0.02, 7.5},
-                 {"int4", 0.25, 3.4},         {"int4:32", 0.2, 4},   {"topk:64/4096", 0.95, 0.16},
+    } cases[] = {{"fp32", 0, 32.1},           {"bf16", 0.003, 16.1},
+                 {"int8", 0.02, 7.5},         {"int4", 0.25, 3.4},
+                 {"int4:32", 0.25, 4},        {"int4:33", 0.25, 4},
+                 {"int4:5000", 0.7, 4},       {"int3", 0.45, 2.2},
+                 {"int2", 0.75, 1.6},         {"topk:64/4096", 0.95, 0.16},
                  {"topk:256/4096", 0.85, 0.6}};
     static const size_t sizes[] = {0, 1, 2, 3, 127, 128, 129, 4095, 16384, 16385, 300001};
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++)
@@ -124,6 +127,43 @@ static void test_nan_is_refused(void **state) {
     neb_buf_free(&frame);
 }
 
+// Headers that no encoder writes: another version, a codebook out of order, not a number or too large for its scale.
+static void test_hostile_headers_are_refused(void **state) {
+    (void)state;
+    enum { N = 20000, VERSION_AT = 3, TOP_AT = 16, MAGS_AT = 18 };
+    static float x[N], y[N];
+    static const float mags[][2] = {{2, 1}, {NAN, 1}, {1, NAN}, {-1, 1}, {1, INFINITY}, {1, 2000}};
+    struct cmp_codec codec;
+    struct neb_buf frame = {0};
+    fill(x, N, 3);
+    assert_int_equal(cmp_codec_parse("topk:64/4096", &codec), NEB_OK);
+    assert_int_equal(cmp_encode(W, &codec, x, N, &frame), NEB_OK);
+    assert_int_equal(cmp_decode(W, frame.p, frame.len, y, N), NEB_OK);
+    neb_log_set_sink(swallow, NULL);
+    uint8_t kept[26];
+    memcpy(kept, frame.p, sizeof kept);
+    for (size_t i = 0; i < sizeof mags / sizeof mags[0]; i++) {
+        for (int k = 0; k < 2; k++) {
+            uint32_t u;
+            memcpy(&u, &mags[i][k], sizeof u);
+            neb_put_u32(frame.p + MAGS_AT + 4 * k, u);
+        }
+        assert_int_equal(cmp_decode(W, frame.p, frame.len, y, N), NEB_ERR_FORMAT);
+    }
+    memcpy(frame.p, kept, sizeof kept);
+    neb_put_u32(frame.p + MAGS_AT + 4, 0x44800000u); // 1024, and the largest exponent there is
+    frame.p[TOP_AT] = 120;
+    frame.p[TOP_AT + 1] = 0;
+    assert_int_equal(cmp_decode(W, frame.p, frame.len, y, N), NEB_ERR_FORMAT);
+    memcpy(frame.p, kept, sizeof kept);
+    frame.p[VERSION_AT] = '2';
+    assert_int_equal(cmp_decode(W, frame.p, frame.len, y, N), NEB_ERR_FORMAT);
+    memcpy(frame.p, kept, sizeof kept);
+    assert_int_equal(cmp_decode(W, frame.p, frame.len, y, N), NEB_OK);
+    neb_log_set_sink(NULL, NULL);
+    neb_buf_free(&frame);
+}
+
 static void test_topk_is_exact_and_breaks_ties_low(void **state) {
     (void)state;
     enum { N = 3000 };
@@ -154,8 +194,8 @@ static void test_topk_is_exact_and_breaks_ties_low(void **state) {
 
 static void test_names(void **state) {
     (void)state;
-    static const char *const good[] = {"fp32",    "bf16",         "int8",       "int4",
-                                       "int4:64", "topk:64/4096", "topk:16/256"};
+    static const char *const good[] = {"fp32", "bf16",    "int8",         "int4",       "int4:64",
+                                       "int3", "int2:64", "topk:64/4096", "topk:16/256"};
     static const char *const bad[] = {
         "",          "int5",       "int4:",   "int4:4",       "int4:64x",
         "topk:0/64", "topk:65/64", "topk:64", "topk:1/100000"};
@@ -274,6 +314,7 @@ int main(void) {
         cmocka_unit_test(test_round_trips),
         cmocka_unit_test(test_extremes),
         cmocka_unit_test(test_nan_is_refused),
+        cmocka_unit_test(test_hostile_headers_are_refused),
         cmocka_unit_test(test_topk_is_exact_and_breaks_ties_low),
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_counts),

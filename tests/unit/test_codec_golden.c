@@ -28,11 +28,13 @@ static const struct golden {
     {"bf16-zstd", "bf16", 1000, 1, 0xf5aa8215ae2bacaa, 0x656be07f4b3939e0},
     {"int8", "int8", 257, 0, 0xc87642cad97d2253, 0xe7673af4bca87b7c},
     {"int8-zstd", "int8", 3000, 1, 0x5555a7f8c8ab3df1, 0xbe122c46ad30ae8a},
-    {"int4", "int4", 255, 0, 0x68cb6841f24bcac6, 0x351395ee470c18c3},
-    {"int4-zstd", "int4:32", 2000, 1, 0xadd3dc7f7f378495, 0xdcd37c3fc8a69080},
+    {"int4", "int4", 255, 0, 0x5509cb6949b32b80, 0x542d87fab3bf2992},
+    {"int4-zstd", "int4:32", 2000, 1, 0xacabcd113bf4249e, 0x2bae68fc6066ad05},
     {"topk", "topk:8/512", 16384, 0, 0xda0eb3080e783a04, 0xc9078d9b360fedfa},
     {"topk-zstd", "topk:64/4096", 16385, 1, 0xe6b87f443a8bcd74, 0x7a20ee0407d3b90f},
     {"empty", "int4", 0, 1, 0x0000000000000000, 0x0000000000000000},
+    {"int3", "int3", 255, 0, 0x289a3e137630ba0b, 0xcd5327410f3842f6},
+    {"int2", "int2:33", 2000, 0, 0xd1700c932859a43b, 0xde3b750604898198},
 };
 enum { N_GOLDENS = sizeof goldens / sizeof goldens[0] };
 

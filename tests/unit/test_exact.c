@@ -18,6 +18,7 @@
 
 struct table {
     float (*absmax)(const float *x, size_t n, bool *finite);
+    float (*rms)(const float *x, size_t n);
     void (*quantise)(int8_t *codes, const float *x, float scale, int qmax, size_t n);
     void (*dequantise)(float *out, const int8_t *codes, float scale, size_t n);
     void (*pack4)(uint8_t *out, const int8_t *codes, size_t n);
@@ -35,10 +36,10 @@ struct table {
 };
 #define EXACT_TABLE                                                                                \
     {                                                                                              \
-        kern_absmax, kern_quantise, kern_dequantise, kern_pack4, kern_unpack4, kern_bf16_split,    \
-            kern_bf16_join, kern_topk, kern_exact_add_scaled, kern_exact_add_rows,                 \
-            kern_exact_outer_step, kern_exact_pseudo_gradient, kern_exact_residual,                \
-            kern_exact_rebase, kern_digest_part                                                    \
+        kern_absmax, kern_rms, kern_quantise, kern_dequantise, kern_pack4, kern_unpack4,           \
+            kern_bf16_split, kern_bf16_join, kern_topk, kern_exact_add_scaled,                     \
+            kern_exact_add_rows, kern_exact_outer_step, kern_exact_pseudo_gradient,                \
+            kern_exact_residual, kern_exact_rebase, kern_digest_part                               \
     }
 static const struct table library = EXACT_TABLE;
 
@@ -117,6 +118,11 @@ static void run_codes(const struct table *t, const float *x, int qmax, float sca
     float max = t->absmax(x, n, &finite);
     add_bytes(o, &max, sizeof max);
     add_bytes(o, &finite, sizeof finite);
+    static float tame[N]; // whose squares stay in range, so that the sum is compared too
+    for (size_t i = 0; i < n; i++)
+        tame[i] = fabsf(x[i]) < 1e12f ? x[i] : 1.5f;
+    float rms[2] = {n ? t->rms(tame, n) : 0, n ? t->rms(x, n) : 0};
+    add_bytes(o, rms, sizeof rms);
     t->quantise(codes, x, scale, qmax, n);
     add_bytes(o, codes, n);
     t->dequantise(copy_to(o, x, n), codes, scale, n);

@@ -1,0 +1,26 @@
+// Inside of a codec's work space, for the files of this folder: zstd's contexts and buffers that grow to the largest array
+// seen and stay, so that a round allocates nothing.
+#ifndef CMP_WORK_H
+#define CMP_WORK_H
+#include "compress/codec.h"
+
+#include <zstd.h>
+
+enum { CMP_STREAMS_MAX = 3 };
+
+struct cmp_work {
+    ZSTD_CCtx *cctx;
+    ZSTD_DCtx *dctx;
+    struct neb_buf stream[CMP_STREAMS_MAX];
+    struct neb_buf codes;        // int8 codes of a whole array
+    struct neb_buf counts;       // a byte a row
+    struct neb_buf room;         // decoded elements of one unit at the gate
+    uint32_t scratch[2 * 65536]; // topk
+    uint16_t idx[65536];
+};
+
+// One zstd frame of raw at out (cap bytes, ZSTD_compressBound of it at least): its size, or a zstd error code.
+NEB_MUST_CHECK size_t cmp_work_pack(struct cmp_work *w, uint8_t *out, size_t cap,
+                                    const struct neb_buf *raw, int level);
+
+#endif
