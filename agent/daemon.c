@@ -754,7 +754,7 @@ static enum neb_status apply_members(struct daemon *d) {
     NEB_TRY(st);
     for (int i = 0; i < AGENT_JOBS_MAX; i++) // ended jobs still name members by index
         if (d->jobs[i].used && map_clusters(d, &d->jobs[i], why, sizeof why) != NEB_OK)
-            forget(&d->jobs[i]);
+            forget(d, &d->jobs[i]);
     neb_info("links use member list version %llu", (unsigned long long)d->members.version);
     return NEB_OK;
 }
