@@ -5,7 +5,8 @@
 source "$SOURCE/tests/e2e/lib.sh"
 pids=()
 cleanup() {
-    for p in "${pids[@]}"; do kill "$p" 2>/dev/null || true; done
+    [[ -z ${agent_pid:-} ]] || kill -CONT "$agent_pid" 2>/dev/null || true # it may have been stopped
+    for p in "${pids[@]}"; do kill "$p" 2>/dev/null && kill -CONT "$p" 2>/dev/null || true; done
     wait
     [[ ${KEEP:-} ]] || rm -rf "$T"
 }
