@@ -27,6 +27,8 @@ static _Noreturn void exec_child(const char *const *argv, int log_fd, int out_fd
     if (out_fd >= 0)
         dup2(out_fd, STDOUT_FILENO);
     sigset_t none;
+    signal(SIGTERM, SIG_DFL); // the agent's handler would swallow one that comes before the exec
+    signal(SIGINT, SIG_DFL);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     execv(argv[0], (char *const *)(uintptr_t)argv);

@@ -675,6 +675,9 @@ static void on_peer(void *user, uint32_t peer, bool up) {
         if (!j->used || j->state == AGENT_JOB_ENDED || !j->federated)
             continue;
         tell_alive(d, j);
+        for (int k = 0; up && k < j->job.n_clusters; k++) // it may have lost its disk, or not have had the job yet
+            if (k != j->self && j->peers[k] == peer)
+                post(d, peer, AGENT_MSG_JOB, json_pack("{s:s,s:O}", "id", j->hex, "spec", j->spec), false);
         char text[160];
         snprintf(text, sizeof text, "link to %s is %s", d->members.m[peer].pub.name,
                  up ? "up" : "down");
@@ -690,6 +693,13 @@ static void on_fault(void *user, uint32_t peer, enum inter_fault f) {
     if (f == INTER_FAULT_DIVERGED)
         neb_log(NEB_LOG_ERROR, "parameters of %s differ from ours after the same commits",
                 d->members.m[peer].pub.name);
+    else if (f == INTER_FAULT_RENEWED)
+        neb_warn("%s came back with an empty ledger; its votes count again once it has caught up",
+                 d->members.m[peer].pub.name);
+    else if (f == INTER_FAULT_BEHIND)
+        neb_log(NEB_LOG_ERROR,
+                "updates of a round that this cluster has missed are on no other member any more: it cannot catch "
+                "up; copy the jobs/ and blobs/ folders and ledger.db of its last backup here, or end the job");
     else if (d->faults[f] == 1)
         neb_warn("a %s message from %s was dropped; further ones are counted", inter_fault_name(f),
                  d->members.m[peer].pub.name);

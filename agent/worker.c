@@ -204,7 +204,8 @@ static enum neb_status exchange_one(struct agent_worker *w, int32_t f, bool *mor
     struct agent_fragment *g = &w->frags[f];
     const struct agent_travel *t = &w->travel[f];
     const struct agent_merge *l = logged(w, f); // of the run that is repeated: merge where it did
-    // Others went on without us. A commit that holds our own update is of a run that is repeated: it waits for our send.
+    // Others went on without us. A commit that holds our own update is of a run that is repeated: it waits for our send,
+    // also where that is at this very step and the merge is logged.
     bool foreign = t->here && !t->mine && !t->rejected;
     *more = true;
     if (!g->in_flight && !g->finished && (l ? l->foreign && l->step <= w->step : foreign)) {
@@ -213,8 +214,8 @@ static enum neb_status exchange_one(struct agent_worker *w, int32_t f, bool *mor
         *more = *ready = false; // the agent brings it
         return NEB_OK;
     }
-    enum agent_decision d = agent_schedule_decide(&w->schedule, w->frags, f, w->step, w->expected,
-                                                  w->counted_miss[f]);
+    enum agent_decision d =
+        agent_schedule_decide(&w->schedule, w->frags, f, w->step, w->expected, w->counted_miss[f]);
     *more = d == AGENT_SEND || d == AGENT_MERGE || d == AGENT_MISS;
     if (d == AGENT_SEND)
         return worker_send(w, f);
@@ -382,7 +383,8 @@ static enum neb_status run(struct agent_worker *w, const char *socket_path, cons
         NEB_TRY(wait_for_peers(w));
     NEB_TRY(train(w));
     if (finished(w) && w->step < w->job.steps)
-        neb_warn("the others have finished the job without this cluster: %lld of its %lld steps were made",
+        neb_warn("the others have finished the job without this cluster: %lld of its %lld steps "
+                 "were made",
                  (long long)w->step, (long long)w->job.steps);
     NEB_TRY(worker_save(
         w)); // also at the end: a run that died between here and its report goes on from here

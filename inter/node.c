@@ -260,7 +260,7 @@ enum neb_status inter_node_restore_manifest(struct inter_node *n, const struct i
     t->refused = h == INTER_HOLD_REFUSED;
     t->holders = (uint16_t)((m->key.member == j->c.self ? 0 : BIT(m->key.member)) |
                             (t->whole ? BIT(j->c.self) : 0u));
-    t->refusers = t->refused ? (uint16_t)BIT(j->c.self) : 0;
+    t->refusers = (uint16_t)(t->refused ? BIT(j->c.self) : 0);
     NEB_TRY(inter_bitmap_init(&t->got, inter_chunks(m->bytes, m->chunk_bytes)));
     if (got)
         (void)inter_bitmap_merge(&t->got, got->bits, (got->n + 7) / 8);
