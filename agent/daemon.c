@@ -162,6 +162,7 @@ static void save_state(struct daemon *d, struct agent_jobrun *j, const char *sta
 struct recall {
     const uint8_t *id;
     uint64_t sent, recv;
+    bool found;
 };
 
 static void recall_job(void *user, const uint8_t id[INTER_ID_BYTES], const char *spec,
@@ -171,6 +172,7 @@ static void recall_job(void *user, const uint8_t id[INTER_ID_BYTES], const char 
     if (memcmp(id, r->id, INTER_ID_BYTES))
         return;
     json_t *s = json_loads(state, 0, NULL);
+    r->found = true;
     r->sent = (uint64_t)json_integer_value(json_object_get(s, "sent"));
     r->recv = (uint64_t)json_integer_value(json_object_get(s, "recv"));
     json_decref(s);
@@ -629,13 +631,23 @@ static void on_commit(void *user, const struct inter_record *r, const struct neb
         neb_warn("commit of round %u could not be handed to the worker yet", r->round);
 }
 
+static bool known(struct daemon *d, const char *hex) {
+    struct recall r = {0};
+    uint8_t id[AGENT_JOB_ID_BYTES];
+    r.id = id;
+    return find_job(d, hex) || !neb_unhex(hex, id, sizeof id) ||
+           inter_ledger_jobs(inter_service_ledger(d->service), recall_job, &r) != NEB_OK || r.found;
+}
+
 static void on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *p, size_t n) {
     struct daemon *d = user;
     char why[512];
     json_t *body = json_loadb((const char *)p, n, JSON_REJECT_DUPLICATES, NULL);
     const char *hex = json_string_value(json_object_get(body, "id"));
     struct agent_jobrun *j = find_job(d, hex);
-    if (kind == AGENT_MSG_JOB && hex) {
+    if (kind == AGENT_MSG_JOB && json_is_true(json_object_get(body, "again")) && hex && known(d, hex)) {
+        // it runs here, or has ended here
+    } else if (kind == AGENT_MSG_JOB && hex) {
         if (!accept_job(d, hex, json_object_get(body, "spec"), peer, why, sizeof why))
             post(d, peer, AGENT_MSG_REFUSED, json_pack("{s:s,s:s}", "id", hex, "reason", why),
                  true);
@@ -677,7 +689,8 @@ static void on_peer(void *user, uint32_t peer, bool up) {
         tell_alive(d, j);
         for (int k = 0; up && k < j->job.n_clusters; k++) // it may have lost its disk, or not have had the job yet
             if (k != j->self && j->peers[k] == peer)
-                post(d, peer, AGENT_MSG_JOB, json_pack("{s:s,s:O}", "id", j->hex, "spec", j->spec), false);
+                post(d, peer, AGENT_MSG_JOB,
+                     json_pack("{s:s,s:O,s:b}", "id", j->hex, "spec", j->spec, "again", true), false);
         char text[160];
         snprintf(text, sizeof text, "link to %s is %s", d->members.m[peer].pub.name,
                  up ? "up" : "down");
