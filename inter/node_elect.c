@@ -58,6 +58,17 @@ static bool epoch_stands(struct step *s, struct job *j, uint8_t m, uint64_t epoc
     return true;
 }
 
+// A new disk: nothing that the old one held is there.
+static void forget_holdings(struct job *j, uint8_t m) {
+    for (uint32_t f = 0; f < j->c.fragments; f++)
+        for (uint8_t k = 0; k < j->c.n_members; k++) {
+            struct slot *t = &j->fragments[f].slots[k];
+            t->holders &= (uint16_t)~BIT(m);
+            t->hints &= (uint16_t)~BIT(m);
+            t->refusers &= (uint16_t)~BIT(m);
+        }
+}
+
 void node_on_beat(struct step *s, struct neb_rd *r) {
     uint8_t id[INTER_ID_BYTES];
     neb_rd_copy(r, id, sizeof id);
@@ -80,6 +91,9 @@ void node_on_beat(struct step *s, struct neb_rd *r) {
         return;
     }
     struct member *x = &j->members[m];
+    if (epoch > x->epoch && x->epoch)
+        forget_holdings(j, (uint8_t)m);
+    x->epoch = epoch;
     x->heard = s->now;
     x->reaches = reaches;
     x->leaves = flags & BEAT_LEAVES;

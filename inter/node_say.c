@@ -128,10 +128,11 @@ void node_say_manifest(struct step *s, struct job *j, const struct inter_manifes
 }
 
 // What this node holds of a blob.
-static void put_state(struct step *s, const struct slot *t) {
+static void put_state(struct step *s, const struct job *j, const struct slot *t) {
     struct neb_buf *b = node_begin(s, MSG_STATE);
     bool part = !t->whole && !t->refused;
     inter_key_put(b, &t->m.key);
+    neb_buf_u64(b, j->standing.epoch);
     neb_buf_u8(b, t->refused ? INTER_HOLD_REFUSED : t->whole ? INTER_HOLD_WHOLE : INTER_HOLD_PART);
     neb_buf_u32(b, part ? (t->got.n + 7) / 8 : 0);
     if (part)
@@ -139,12 +140,12 @@ static void put_state(struct step *s, const struct slot *t) {
 }
 
 void node_say_state(struct step *s, struct job *j, const struct slot *t, uint8_t to) {
-    put_state(s, t);
+    put_state(s, j, t);
     node_send(s, j, to);
 }
 
 void node_say_state_all(struct step *s, struct job *j, const struct slot *t) {
-    put_state(s, t);
+    put_state(s, j, t);
     node_send_all(s, j);
 }
 

@@ -77,6 +77,7 @@ struct serve { // one blob on its way to one member
 struct member {
     neb_ns heard; // last beat; 0: never since the start
     uint16_t reaches; // bit per member, as it says
+    uint64_t epoch; // of its ledger, by the newest beat; what it said to hold under an older one is gone
     bool leaves, knows_me; // knows_me: it has said that it knows this node under its present epoch
     uint64_t told; // fragments of the election or recovery under way, bit each
     uint32_t rounds[INTER_FRAGMENTS_MAX]; // open there, as it says

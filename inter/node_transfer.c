@@ -342,6 +342,7 @@ static void on_state_of_serve(struct step *s, struct job *j, const struct inter_
 void node_on_state(struct step *s, struct neb_rd *r) {
     struct inter_key k;
     inter_key_get(r, &k);
+    uint64_t epoch = neb_rd_u64(r);
     uint8_t h = neb_rd_u8(r);
     uint32_t len = neb_rd_u32(r);
     const uint8_t *bits = neb_rd_view(r, len);
@@ -352,8 +353,8 @@ void node_on_state(struct step *s, struct neb_rd *r) {
     struct job *j = node_find_job(s->n, k.job);
     struct fragment *g = node_find_fragment(j, k.fragment);
     int m = j ? node_member(j, s->from) : -1;
-    if (!g || m < 0 || k.member >= j->c.n_members)
-        return;
+    if (!g || m < 0 || k.member >= j->c.n_members || epoch < j->members[m].epoch)
+        return; // the last: of a disk that is gone
     on_state_of_serve(s, j, &k, (uint8_t)m, (enum inter_holding)h, bits, len);
     if (k.round != g->round) {
         if (k.round > g->round)

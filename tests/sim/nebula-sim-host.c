@@ -338,7 +338,8 @@ void sim_host_boot(struct sim *s, uint8_t i) {
                                  .merge_after = 3,
                                  .eta = 1,
                                  .mu = 0,
-                                 .interval = (uint32_t)s->interval,
+                                 // What a leader plans follows from what it measures: no two propose the same value.
+                                 .interval = 16u * (h->boot & 0xff) + i + 1,
                                  .overlap = (uint32_t)s->overlap,
                                  .grace = 10 * NEB_S,
                                  .epoch = h->disk.epoch};

@@ -190,7 +190,7 @@ void sim_transmit(struct sim *s, uint8_t from, uint8_t to, bool bulk, const uint
     struct sim_link *l = link_of(s, from, to);
     if (!l->session || !s->h[from].up[to] || n + m > SIM_BLOB + (1 << 16))
         return;
-    *x = (struct sim_message){.from = from, .to = to, .bulk = bulk, .session = l->number, .len = n + m};
+    *x = (struct sim_message){.from = from, .to = to, .bulk = bulk, .session = l->number, .boot = s->h[to].boot, .len = n + m};
     memcpy(x->bytes, p, n);
     if (m)
         memcpy(x->bytes + n, q, m);
@@ -241,9 +241,17 @@ static void spring(struct sim *s, const struct sim_message *m) {
 
 static void on_message(struct sim *s, struct sim_message *m) {
     struct sim_link *l = link_of(s, m->from, m->to);
-    if (!l->session || l->number != m->session || !s->h[m->to].alive)
+    if (!s->h[m->to].alive)
         return;
-    if (!is_open(s, m->from, m->to)) { // the transport tries again
+    if (!l->session || l->number != m->session) { // it may have been received, and read much later
+        if (s->h[m->to].boot != m->boot || !(m->stale || chance(s, s->stale)))
+            return;
+        if (!m->stale) {
+            m->stale = true;
+            deliver_later(s, m, between(s, 0, 15 * NEB_S), false);
+            return;
+        }
+    } else if (!is_open(s, m->from, m->to)) { // the transport tries again
         deliver_later(s, m, 200 * NEB_MS, true);
         return;
     }
@@ -399,7 +407,7 @@ static void on_chaos(struct sim *s) {
     s->ambush.type = 0;
     s->calm = true; // from here on everything must come to its end
     heal(s);
-    s->loss = s->twice = s->swap = 0;
+    s->loss = s->twice = s->swap = s->stale = 0;
     for (uint8_t i = 0; i < s->o.members; i++) {
         s->h[i].crash_in = 0;
         s->h[i].step_time = 50 * NEB_MS;
@@ -449,6 +457,7 @@ static void set_up(struct sim *s) {
         s->loss = neb_rng_unit(&s->rng) * 0.03;
         s->twice = neb_rng_unit(&s->rng) * 0.03;
         s->swap = neb_rng_unit(&s->rng) * 0.1;
+        s->stale = neb_rng_unit(&s->rng) * 0.3;
     }
     for (uint8_t i = 0; i < s->o.members; i++) {
         struct sim_host *h = &s->h[i];

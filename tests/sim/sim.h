@@ -67,6 +67,8 @@ struct sim_message {
     uint8_t from, to;
     bool bulk;
     uint32_t session;
+    uint32_t boot; // of the receiver when it was sent
+    bool stale;    // its session is over; it waited in the receiver's queue
     size_t len;
     uint8_t bytes[]; // owned by the event
 };
@@ -181,7 +183,7 @@ struct sim {
     jmp_buf on_fail;
     struct sim_trace trace[SIM_TRACE];
     uint64_t n_trace;
-    double loss, twice, swap; // probabilities inside a session
+    double loss, twice, swap, stale; // probabilities inside a session; of a message that outlives it
     bool hunts;               // this seed goes for the leader
     struct {                  // what happens when the next message of a type has arrived
         uint8_t type;         // 0: nothing is planned

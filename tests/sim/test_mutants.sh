@@ -33,6 +33,7 @@ build "$T/whole"
 planted=0
 while IFS='|' read -r name file change what; do
     [[ $name == \#* || -z $name ]] && continue
+    [[ -z ${ONLY:-} || $name =~ $ONLY ]] || continue # ONLY=name: a part, for whoever adds one
     # A substitution may hold "|" itself: the last field is what it breaks, the first two are plain.
     line=$(grep -m1 "^$name|" tests/sim/mutants.txt)
     what=${line##*|}
