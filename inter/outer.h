@@ -39,7 +39,8 @@ struct inter_outer_unit {
 struct inter_outer_config {
     float beta;  // decay of the residual, 1: nothing is forgotten
     float kappa; // tokens that every row is worth before any was seen
-    float row_sum; // c: rows of fewer tokens in a round are rather added up than averaged; 0: always averaged
+    float
+        row_sum; // c: rows of fewer tokens in a round are rather added up than averaged; 0: always averaged
     bool row_weights;
     int32_t fragments;
 };
