@@ -128,8 +128,6 @@ static const struct option options[] = {
      "rows of embedding and output by the tokens seen of them"},
     {"sync.kappa", T_FLOAT, AT(sync.kappa), 1e-6, 1e6, "0.1", NULL,
      "tokens that every row is worth unseen"},
-    {"sync.row_sum", T_FLOAT, AT(sync.row_sum), 0, 1e6, "0", NULL,
-     "rows with fewer tokens in a round are added up, not averaged; 0: never"},
     {"sync.merge_after", T_INT32, AT(sync.merge_after), 1, 1e6, "4", NULL,
      "S: missed intervals until a merge round"},
     {"eval.windows", T_INT32, AT(eval_windows), 0, 1e9, "64", NULL,

@@ -48,7 +48,6 @@ struct agent_sync {
     float eta, mu;        // outer learning rate and momentum
     bool row_weights;
     float kappa;
-    float row_sum; // c of inter/outer.h
     int32_t merge_after; // S missed intervals until a merge round
 };
 

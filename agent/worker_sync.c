@@ -55,7 +55,6 @@ enum neb_status worker_sync_create(struct agent_worker *w) {
     }
     struct inter_outer_config c = {.beta = s->error_feedback,
                                    .kappa = s->kappa,
-                                   .row_sum = s->row_sum,
                                    .row_weights = s->row_weights,
                                    .fragments = s->fragments};
     NEB_TRY_GOTO(inter_outer_create(&c, units, w->n_units, w->K->pool, &w->outer), out);

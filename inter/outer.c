@@ -192,31 +192,19 @@ struct apply_job {
     bool mine;
 };
 
-// w[row] of part p: see the drawing in outer.h. Members in order, everything in fp32.
+// w[row] of part p: (n_p + κ·share_p) / Σ_q (n_q + κ·share_q), members in order.
 static void row_weights(const struct apply_job *j, struct slot *s, size_t p) {
-    float kappa = j->o->c.kappa, c = j->o->c.row_sum;
+    float kappa = j->o->c.kappa;
     for (uint32_t row = 0; row < s->u.rows; row++) {
-        float sum = 0, own = 0, seen = 0, squares = 0;
+        float sum = 0, own = 0;
         for (size_t q = 0; q < j->r->n; q++) {
-            float count = (float)s->row_counts[q * s->u.rows + row];
             float prior = kappa * j->share[q];
-            float n = count + prior;
+            float n = (float)s->row_counts[q * s->u.rows + row] + prior;
             sum = sum + n;
-            seen = seen + count;
-            float square = n * n;
-            squares = squares + square;
             if (q == p)
                 own = n;
         }
-        float weight = sum > 0 ? own / sum : j->share[p];
-        if (c > 0 && squares > 0) {
-            float all = sum * sum;
-            float members = all / squares;
-            float rare = c / (c + seen);
-            float more = rare * (members - 1);
-            weight = weight * (1 + more);
-        }
-        s->weights[row] = weight;
+        s->weights[row] = sum > 0 ? own / sum : j->share[p];
     }
 }
 

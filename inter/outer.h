@@ -9,14 +9,8 @@
 //     e_m = u_m − D(c_m)                 if c_m was committed;  e_m = u_m if it was not
 //     θ_m = θ + (θ_m − θ_m at the send)  rebase: local progress since the send is kept
 //
-// Weights: by tokens; rows of embedding and output matrices by the tokens seen of that row, in fp32, members in order:
-//
-//     w_row = p_m · (1 + s · (1 / Σ p² − 1))     p_m = (n_m,row + κ·share_m) / Σ     s = c / (c + Σ n_row)
-//
-// p is the mean over members that a row of many tokens needs: its gradient comes in every step, and so would synchronous
-// AdamW's step, of the same length whoever saw the token. A rare row is different: AdamW moves it about as far at each
-// sighting, in a single run over all the data too, so what members learned of it adds up. 1 / Σ p² is the number of
-// members that saw it (1: all from one, no change), and s goes from sum to mean around c tokens.
+// Weights: by tokens; rows of embedding and output matrices by the tokens seen of that row,
+// w_row = (n_m,row + κ·share_m) / Σ, in fp32, members in order.
 //
 // Everything from decode to digest is on the exact path: all members compute the same bits. Memory: four floats a
 // parameter (θ, v, u or e, θ_m at the send). One thread calls; work is spread over the pool by units.
@@ -39,8 +33,6 @@ struct inter_outer_unit {
 struct inter_outer_config {
     float beta;  // decay of the residual, 1: nothing is forgotten
     float kappa; // tokens that every row is worth before any was seen
-    float
-        row_sum; // c: rows of fewer tokens in a round are rather added up than averaged; 0: always averaged
     bool row_weights;
     int32_t fragments;
 };
