@@ -10,8 +10,7 @@
 // is drained: merged, sent once more with what it learned since, and merged again. A cluster that has drained goes on
 // answering rounds (with nothing new) until every member has declared its last one.
 //
-// The first steps may have a shorter interval: replicas that start from random parameters find their features apart from each
-// other, and averages of different features cancel, so early exchanges are worth more than later ones.
+// The first early_steps steps may have a shorter interval: what that gains is in configs/COMPARE.md.
 //
 // Source: Streaming DiLoCo (arXiv 2501.18512) for offsets and overlap.
 #ifndef AGENT_SCHEDULE_H
