@@ -112,6 +112,10 @@ static const struct option options[] = {
      "synchronous: the reference, in one process"},
     {"sync.interval", T_INT32, AT(sync.interval), 1, 1e9, "30", NULL,
      "H: inner steps between exchanges"},
+    {"sync.early_interval", T_INT32, AT(sync.early_interval), 1, 1e9, "10", NULL,
+     "H of the first early_steps steps"},
+    {"sync.early_steps", T_INT32, AT(sync.early_steps), 0, 1e9, "0", NULL,
+     "a multiple of early_interval; 0: one interval throughout"},
     {"sync.fragments", T_INT32, AT(sync.fragments), 1, 64, "1", NULL,
      "P: parts of the model that travel in turn"},
     {"sync.overlap", T_INT32, AT(sync.overlap), 0, 1e9, "0", NULL,
@@ -703,6 +707,14 @@ enum neb_status agent_job_validate(const struct agent_job *j, const char *file) 
         return NEB_OK; // checked again when agent_job_model_init() has filled them in
     NEB_TRY(validate_shape(j, file));
     NEB_TRY(validate_meshes(j, file));
+    if (j->sync.early_steps % j->sync.early_interval)
+        return COMPLAIN(file, "sync.early_steps", "%d is not a multiple of sync.early_interval %d",
+                        j->sync.early_steps, j->sync.early_interval);
+    if (j->sync.early_steps &&
+        (j->sync.overlap >= j->sync.early_interval || j->sync.fragments > j->sync.early_interval))
+        return COMPLAIN(file, "sync.early_interval",
+                        "%d must be above sync.overlap %d and at least sync.fragments %d",
+                        j->sync.early_interval, j->sync.overlap, j->sync.fragments);
     if (j->sync.overlap >= j->sync.interval)
         return COMPLAIN(file, "sync.overlap", "%d must be below sync.interval %d", j->sync.overlap,
                         j->sync.interval);

@@ -55,6 +55,7 @@ static inline int agent_cluster_ranks(const struct agent_cluster *c) {
 struct agent_sync {
     enum agent_scheme scheme;
     int32_t interval;  // H inner steps
+    int32_t early_interval, early_steps; // a shorter H for the first steps; 0 steps: none
     int32_t fragments; // P
     int32_t overlap;   // τ inner steps
     char codec[32];

@@ -105,8 +105,10 @@ enum neb_status agent_job_plan(const struct agent_job *job, int32_t vocab, struc
         p->bits_per_param = 32;
     } else {
         NEB_TRY(bits_of(job, p, small, &p->bits_per_param));
-        p->exchanges =
-            (job->steps - 1) / job->sync.interval + 1; // the last step drains what is left
+        int64_t early = job->steps < job->sync.early_steps ? job->steps : job->sync.early_steps;
+        p->exchanges = (job->steps - early + job->sync.interval - 1) / job->sync.interval +
+                       (early + job->sync.early_interval - 1) / job->sync.early_interval;
+        // The last one drains what is left.
         p->memory_bytes += 16 * p->trainable;
     }
     p->bytes_per_exchange = p->bits_per_param / 8 * (double)p->trainable;

@@ -5,7 +5,10 @@ int64_t agent_schedule_offset(const struct agent_schedule *s, int32_t f) {
 }
 
 bool agent_schedule_due(const struct agent_schedule *s, int32_t f, int64_t step) {
-    return step > 0 && (step - agent_schedule_offset(s, f)) % s->interval == 0;
+    if (step <= s->early_steps)
+        return step > 0 &&
+               (step - (int64_t)f * s->early_interval / s->fragments) % s->early_interval == 0;
+    return (step - s->early_steps - agent_schedule_offset(s, f)) % s->interval == 0;
 }
 
 // Place of a fragment's next update in the one order that all members send in: by round, then by offset, where the

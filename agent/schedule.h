@@ -10,6 +10,8 @@
 // is drained: merged, sent once more with what it learned since, and merged again. A cluster that has drained goes on
 // answering rounds (with nothing new) until every member has declared its last one.
 //
+// The first early_steps steps may have a shorter interval: what that gains is in configs/COMPARE.md.
+//
 // Source: Streaming DiLoCo (arXiv 2501.18512) for offsets and overlap.
 #ifndef AGENT_SCHEDULE_H
 #define AGENT_SCHEDULE_H
@@ -21,6 +23,9 @@ struct agent_schedule {
     int32_t interval; // H >= 1
     int32_t overlap;  // τ, 0 <= τ < H
     int32_t fragments;
+    int32_t
+        early_interval; // interval of the first early_steps steps (overlap < early_interval, early_steps a multiple)
+    int64_t early_steps; // 0: one interval throughout
 };
 
 struct agent_fragment {
@@ -35,9 +40,9 @@ struct agent_fragment {
     uint32_t missed;     // due sends skipped since the last send
 };
 
-// Step count at which fragment f is due, first and then every interval.
+// Fragment f is due after `step` steps: first at its offset, then every interval.
 bool agent_schedule_due(const struct agent_schedule *s, int32_t f, int64_t step);
-// Offset of a fragment in [0, H): fragments are spread evenly over the interval.
+// Offset of a fragment in [0, H): fragments are spread evenly over the interval H (after the early steps).
 int64_t agent_schedule_offset(const struct agent_schedule *s, int32_t f);
 
 enum agent_decision {

@@ -64,7 +64,12 @@ enum neb_status worker_sync_create(struct agent_worker *w) {
     if (w->codec.id == CMP_INT4 ||
         w->codec.id == CMP_TOPK) // a merge round carries much: 8 bits or finer
         NEB_TRY_GOTO(cmp_codec_parse("int8", &w->merge_codec), out);
-    w->schedule = (struct agent_schedule){w->job.steps, s->interval, s->overlap, s->fragments};
+    w->schedule = (struct agent_schedule){.steps = w->job.steps,
+                                          .interval = s->interval,
+                                          .overlap = s->overlap,
+                                          .fragments = s->fragments,
+                                          .early_interval = s->early_interval,
+                                          .early_steps = s->early_steps};
     for (int32_t f = 0; f < s->fragments; f++) {
         w->frags[f].send_step = w->counted_miss[f] = -1;
         if (!(w->counts_sent[f] = calloc(WORKER_COUNTS * V, sizeof **w->counts_sent))) {

@@ -148,6 +148,31 @@ static void test_set(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
+// Early exchanges: whole intervals, and an update must have arrived before the next one is due.
+static void test_early_interval(void **state) {
+    (void)state;
+    struct agent_job j;
+    assert_int_equal(parse(good, &j), NEB_OK);
+    j.sync.interval = 64;
+    j.sync.fragments = 1;
+    j.sync.overlap = 2;
+    j.sync.early_interval = 8;
+    j.sync.early_steps = 80;
+    assert_int_equal(agent_job_validate(&j, "j"), NEB_OK);
+    neb_log_set_sink(capture, NULL);
+    j.sync.early_steps = 81;
+    assert_int_equal(agent_job_validate(&j, "j"), NEB_ERR_INVALID);
+    assert_string_equal(message,
+                        "j: sync.early_steps: 81 is not a multiple of sync.early_interval 8");
+    j.sync.early_steps = 80;
+    j.sync.overlap = 8;
+    assert_int_equal(agent_job_validate(&j, "j"), NEB_ERR_INVALID);
+    j.sync.overlap = 2;
+    j.sync.fragments = 9;
+    assert_int_equal(agent_job_validate(&j, "j"), NEB_ERR_INVALID);
+    neb_log_set_sink(NULL, NULL);
+}
+
 static void test_json_round_trip(void **state) {
     (void)state;
     struct agent_job j, k;
@@ -235,6 +260,6 @@ int main(void) {
         cmocka_unit_test(test_good),    cmocka_unit_test(test_complaints),
         cmocka_unit_test(test_set),     cmocka_unit_test(test_json_round_trip),
         cmocka_unit_test(test_sources), cmocka_unit_test(test_bounds_travel),
-        cmocka_unit_test(test_job_id)};
+        cmocka_unit_test(test_job_id),  cmocka_unit_test(test_early_interval)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -66,6 +66,7 @@ static void test_bytes(void **state) {
     } cases[] = {
         {{"sync.interval=10", "sync.codec=fp32", NULL}, 10, 29, 33},
         {{"sync.interval=30", "sync.codec=int4", NULL}, 4, 3, 4.2},
+        {{"sync.early_steps=20", "sync.early_interval=5", "sync.interval=30", NULL}, 7, 3, 4.2},
         {{"sync.interval=99", "sync.codec=topk:64/4096", NULL},
          2,
          7,

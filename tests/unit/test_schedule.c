@@ -33,7 +33,8 @@ static void add(struct run *r, char kind, int32_t f, int64_t step) {
 static void start(struct run *r, int64_t steps, int32_t interval, int32_t overlap,
                   int32_t fragments) {
     memset(r, 0, sizeof *r);
-    r->s = (struct agent_schedule){steps, interval, overlap, fragments};
+    r->s = (struct agent_schedule){
+        .steps = steps, .interval = interval, .overlap = overlap, .fragments = fragments};
     for (int f = 0; f < 8; f++)
         r->frag[f].send_step = r->miss[f] = -1;
 }
@@ -115,6 +116,27 @@ static void test_travelling_at_the_end_is_drained_twice(void **state) {
     expect(&r, "s0@10 m0@11 s0@11 m0@11");
 }
 
+// Exchanges every 4 steps up to step 12, every 10 after it; fragment 1 half an interval later, in the same order throughout.
+static void test_early_steps_have_their_own_interval(void **state) {
+    (void)state;
+    struct run r;
+    start(&r, 40, 10, 1, 2);
+    r.s.early_interval = 4;
+    r.s.early_steps = 12;
+    const int64_t due[2][6] = {{4, 8, 12, 22, 32, 40}, {2, 6, 10, 17, 27, 37}};
+    size_t n[2] = {0, 0};
+    for (int64_t step = 0; step <= 40; step++)
+        boundary(&r, step, false);
+    for (size_t i = 0; i < r.n; i++)
+        if (r.log[i].kind == 's' && n[r.log[i].f] < 6) {
+            assert_int_equal(r.log[i].step, due[r.log[i].f][n[r.log[i].f]]);
+            n[r.log[i].f]++;
+        } else {
+            assert_true(r.log[i].kind != 'x');
+        }
+    assert_true(n[0] == 6 && n[1] == 6);
+}
+
 static void test_outage_counts_missed_intervals(void **state) {
     (void)state;
     struct run r;
@@ -189,6 +211,7 @@ int main(void) {
         cmocka_unit_test(test_one_fragment),
         cmocka_unit_test(test_overlap_and_fragments),
         cmocka_unit_test(test_travelling_at_the_end_is_drained_twice),
+        cmocka_unit_test(test_early_steps_have_their_own_interval),
         cmocka_unit_test(test_outage_counts_missed_intervals),
         cmocka_unit_test(test_unaligned_members_never_wait_for_each_other_in_a_circle),
     };
