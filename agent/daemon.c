@@ -570,6 +570,8 @@ static void on_local(struct daemon *d, const struct agent_ipc_client *from,
         on_stop_request(d, from, m);
     else if (j && !strcmp(op, "update"))
         on_update(d, j, m);
+    else if (j && !strcmp(op, "shape") && agent_ipc_int(m, "elements", 0) > 0) // what an update of this job may unpack to
+        inter_service_bound(d->service, j->id, (uint64_t)agent_ipc_int(m, "elements", 0));
     else if (j && !strcmp(op, "ready"))
         on_ready(d, j, m);
     else if (j && !strcmp(op, "metrics"))

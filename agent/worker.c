@@ -370,8 +370,13 @@ static enum neb_status run(struct agent_worker *w, const char *socket_path, cons
     w->federated = w->job.sync.scheme == AGENT_SCHEME_FEDERATED && w->job.n_clusters > 1;
     NEB_TRY(set_up_data(w));
     NEB_TRY(set_up_trainer(w));
-    if (w->federated)
+    if (w->federated) {
         NEB_TRY(worker_sync_create(w));
+        NEB_TRY(agent_ipc_send(w->ipc, NULL,
+                               json_pack("{s:s,s:I}", "op", "shape", "elements",
+                                         (json_int_t)w->model->n_trainable),
+                               NULL, 0));
+    }
     enum neb_status st = worker_restore(w);
     if (st == NEB_OK)
         neb_info("going on from step %lld", (long long)w->step);

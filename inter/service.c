@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { BOUNDS_MAX = 16 };
 enum { MSG_APP = 32, MSG_APP_ACK = 33, MSG_TELL = 34 };
 static const neb_ns tick_interval = 200 * NEB_MS, resend_interval = 3 * NEB_S;
 
@@ -34,6 +35,11 @@ struct inter_service {
     struct neb_map mapped;
     bool is_mapped;
     struct neb_buf out;
+    struct {
+        uint8_t job[INTER_ID_BYTES];
+        uint64_t elements;
+    } bounds[BOUNDS_MAX]; // of jobs whose worker has said how large its model is
+    int n_bounds;
     enum neb_status st; // first fatal error
 };
 
@@ -163,12 +169,30 @@ static void send_record(struct inter_service *s, const struct inter_action *a) {
         neb_debug("a commit record could not be sent yet");
 }
 
+void inter_service_bound(struct inter_service *s, const uint8_t job[INTER_ID_BYTES], uint64_t elements) {
+    int i = 0;
+    while (i < s->n_bounds && memcmp(s->bounds[i].job, job, INTER_ID_BYTES))
+        i++;
+    if (i == BOUNDS_MAX)
+        i = 0;
+    memcpy(s->bounds[i].job, job, INTER_ID_BYTES);
+    s->bounds[i].elements = elements;
+    s->n_bounds = i >= s->n_bounds ? i + 1 : s->n_bounds;
+}
+
+static uint64_t bound_of(const struct inter_service *s, const uint8_t job[INTER_ID_BYTES]) {
+    for (int i = 0; i < s->n_bounds; i++)
+        if (!memcmp(s->bounds[i].job, job, INTER_ID_BYTES))
+            return s->bounds[i].elements;
+    return UINT64_MAX;
+}
+
 // The gate: structure, finiteness and scale of every frame, before an update may become part of a commit.
 static enum neb_status gate(struct inter_service *s, const struct inter_manifest *m, bool *pass) {
     struct cmp_update_stats stats;
     struct neb_map map;
     NEB_TRY(inter_ledger_map_blob(s->ledger, &m->key, &map));
-    *pass = cmp_update_check(s->gate, map.p, map.len, &stats) == NEB_OK;
+    *pass = cmp_update_check_max(s->gate, map.p, map.len, bound_of(s, m->key.job), &stats) == NEB_OK;
     neb_map_close(&map);
     if (!*pass)
         neb_log(NEB_LOG_ERROR, "update of member %u for round %u refused by the gate; it counts nothing",

@@ -40,6 +40,8 @@ NEB_MUST_CHECK enum neb_status inter_service_process(struct inter_service *s);
 // Opens a job; what the ledger knows of it is restored.
 NEB_MUST_CHECK enum neb_status inter_service_job_open(struct inter_service *s,
                                                       const struct inter_job_config *c);
+// No update of the job may unpack to more elements than this: a few kilobytes can claim, and cost, billions.
+void inter_service_bound(struct inter_service *s, const uint8_t job[INTER_ID_BYTES], uint64_t elements);
 void inter_service_job_close(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]);
 // Takes this member's update: fills in digest, chunk size and signature, stores, sends. Repeating it is fine: what the
 // ledger holds under the key stands; if the round is over, its commit is delivered again.
