@@ -404,6 +404,7 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
 static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
     struct inter_manifest mf = {
         .tokens = (uint64_t)agent_ipc_int(m, "tokens", 0),
+        .step = (uint64_t)agent_ipc_int(m, "step", 0),
         .steps = (uint32_t)agent_ipc_int(m, "steps", 0),
         .missed = (uint32_t)agent_ipc_int(m, "missed", 0),
         .flags = json_is_true(json_object_get(m->head, "final")) ? INTER_FINAL : 0};
