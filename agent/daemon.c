@@ -3,6 +3,7 @@
 #include "agent/jobs.h"
 #include "agent/launch.h"
 #include "agent/members.h"
+#include "agent/status.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -29,6 +30,8 @@ struct daemon {
     bool up[SEC_MEMBERS_MAX];
     uint64_t faults[INTER_FAULTS];
     neb_ns next_telemetry;
+    struct agent_view *view; // what status, page and metrics show
+    struct agent_web *web;   // NULL: no page
     bool stopping;
 };
 
@@ -83,6 +86,11 @@ static void post(struct daemon *d, uint32_t peer, enum agent_message kind, json_
 // An event of a job for everybody who follows it: local watchers, and the agent where it was submitted.
 static void publish(struct daemon *d, struct agent_jobrun *j, const char *ev, const char *key,
                     json_t *body, bool reliable) {
+    const char *error = json_string_value(json_object_get(body, "error")), *who = json_string_value(json_object_get(body, "name"));
+    if (!strcmp(ev, "line"))
+        agent_view_line(d->view, j->hex, j->job.sync.interval, body, neb_seconds(neb_wall_now()));
+    else if (error)
+        agent_view_event(d->view, j->hex, who ? who : my_name(d), error, neb_seconds(neb_wall_now()));
     for (int i = 0; i < AGENT_WATCHERS_MAX; i++)
         if (j->watchers[i].len)
             tell_client(d, &j->watchers[i],
@@ -516,8 +524,12 @@ static json_t *status_of(struct daemon *d) {
         if (!strcmp(d->members.m[i].pub.name, my_name(d)) ||
             inter_service_stats(d->service, i, &s) != NEB_OK)
             continue;
+        struct agent_view_rate rate =
+            agent_view_rate(d->view, i, s.link.sent_bytes, s.link.recv_bytes, neb_now());
         json_array_append_new(
-            peers, json_pack("{s:s,s:s,s:b,s:f,s:f,s:f,s:I,s:I,s:I}", "name",
+            peers, json_pack("{s:f,s:f,s:I,s:I,s:s,s:s,s:b,s:f,s:f,s:f,s:I,s:I,s:I}", "tx_bps", rate.tx_bps, "rx_bps",
+                             rate.rx_bps, "refused", (json_int_t)s.link.refused, "connects",
+                             (json_int_t)s.link.connects, "name",
                              d->members.m[i].pub.name, "endpoint", d->members.m[i].endpoint, "up",
                              d->up[i], "since_s", neb_seconds(neb_now() - s.link.since), "rtt_ms",
                              neb_seconds(s.link.rtt) * 1e3, "goodput_bps", s.path.goodput_bps,
@@ -528,12 +540,17 @@ static json_t *status_of(struct daemon *d) {
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
         static const char *const names[] = {"running", "stopping", "ended"};
         const struct agent_jobrun *j = &d->jobs[i];
-        if (j->used)
-            json_array_append_new(jobs, json_pack("{s:s,s:s,s:s,s:I,s:I}", "id", j->hex, "job",
-                                                  j->job.name, "state", names[j->state], "step",
-                                                  (json_int_t)j->last_step, "steps",
-                                                  (json_int_t)j->job.steps));
+        if (!j->used)
+            continue;
+        json_t *o = json_pack("{s:s,s:s,s:s,s:I,s:I}", "id", j->hex, "job", j->job.name, "state",
+                              names[j->state], "step", (json_int_t)j->last_step, "steps",
+                              (json_int_t)j->job.steps);
+        agent_status_job(o, j, d->service, d->view);
+        json_array_append_new(jobs, o);
     }
+    json_object_set_new(root, "version", json_integer(1));
+    json_object_set_new(root, "faults", agent_status_faults(d->faults));
+    json_object_set_new(root, "events", agent_view_events(d->view));
     json_object_set_new(root, "port", json_integer(inter_service_port(d->service)));
     json_object_set_new(root, "peers", peers);
     json_object_set_new(root, "jobs", jobs);
@@ -721,6 +738,10 @@ static void on_peer(void *user, uint32_t peer, bool up) {
 static void on_fault(void *user, uint32_t peer, enum inter_fault f) {
     struct daemon *d = user;
     d->faults[f]++;
+    char text[96];
+    snprintf(text, sizeof text, "%s message or state", inter_fault_name(f));
+    if (d->faults[f] == 1 || f == INTER_FAULT_DIVERGED || f == INTER_FAULT_REFUSED) // others are counted
+        agent_view_event(d->view, NULL, d->members.m[peer].pub.name, text, neb_seconds(neb_wall_now()));
     if (f == INTER_FAULT_DIVERGED)
         neb_log(NEB_LOG_ERROR, "parameters of %s differ from ours after the same commits",
                 d->members.m[peer].pub.name);
@@ -746,6 +767,9 @@ static void telemetry(struct daemon *d) {
             if (d->jobs[i].state == AGENT_JOB_STOPPING && d->jobs[i].client.len) // until it ends
                 tell_client(d, &d->jobs[i].client, json_pack("{s:s}", "ev", "stop"));
         }
+    if (d->web)
+        agent_status_publish(d->web, d->view, status_of(d));
+    agent_notify("WATCHDOG=1");
 }
 
 static bool busy(const struct daemon *d) {
@@ -809,6 +833,7 @@ static void on_signal(struct daemon *d) {
             on_members(d, &change);
         } else if (info.ssi_signo != SIGCHLD) {
             d->stopping = true;
+            agent_notify("STOPPING=1");
             for (int i = 0; i < AGENT_JOBS_MAX; i++)
                 if (d->jobs[i].used)
                     stop_job(d, &d->jobs[i]);
@@ -886,6 +911,7 @@ static enum neb_status set_up(struct daemon *d) {
     char jobs[NEB_PATH_MAX];
     sigset_t set;
     NEB_TRY(sec_init());
+    NEB_TRY(agent_view_create(&d->view));
     NEB_TRY(agent_self_path(d->exe, sizeof d->exe));
     NEB_TRY(sec_identity_load(d->c->home, &d->identity));
     neb_log_set_name(my_name(d));
@@ -899,6 +925,8 @@ static enum neb_status set_up(struct daemon *d) {
     if (!(d->zctx = zmq_ctx_new()))
         return neb_fail(NEB_ERR_NOMEM, "cannot create a ZeroMQ context");
     NEB_TRY(start_service(d));
+    if (d->c->page.listen)
+        NEB_TRY(agent_web_start(&d->c->page, &d->web));
     NEB_TRY(neb_path(d->socket_path, sizeof d->socket_path, d->c->home, "agent.sock"));
     return agent_ipc_listen(d->zctx, d->socket_path,
                             &d->ipc); // last: who finds the socket finds an agent that is ready
@@ -956,6 +984,7 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
     if (st == NEB_OK) {
         neb_info("agent is ready%s%s", c->listen ? ", listening on " : "",
                  c->listen ? c->listen : "");
+        agent_notify("READY=1");
         st = loop(d);
     }
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
@@ -963,6 +992,8 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
             agent_child_stop(&d->jobs[i].worker, 10 * NEB_S);
             forget(d, &d->jobs[i]);
         }
+    agent_web_stop(&d->web);
+    agent_view_destroy(&d->view);
     agent_ipc_destroy(&d->ipc);
     inter_service_destroy(&d->service);
     agent_members_destroy(&d->trust);
