@@ -6,6 +6,8 @@
 
 #include <civetweb.h>
 #include <ctype.h>
+#include <dlfcn.h>
+#include <errno.h>
 #include <pthread.h>
 #include <sodium.h>
 #include <stdatomic.h>
@@ -16,7 +18,7 @@
 extern const unsigned char agent_page_html[]; // made from agent/page/ by the build
 extern const unsigned long agent_page_html_len;
 
-enum { TOKEN_MIN = 16, TOKEN_MAX = 512, BEARER = 7 };
+enum { TOKEN_MIN = 16, TOKEN_MAX = 512, BEARER = 7, STACK_MIN = 1 << 20 };
 static const neb_ns watched_for = 10 * NEB_S;
 
 enum text { STATUS, HISTORY, METRICS, TEXTS };
@@ -160,6 +162,19 @@ static int log_error(const struct mg_connection *c, const char *text) {
     (void)c;
     neb_debug("status page: %s", text);
     return 1;
+}
+
+// ---- threads --------------------------------------------------------------------------------------------------
+
+// CivetWeb asks for threads of 100 KiB of stack. Thread-local memory lies on the stack too, and OpenBLAS alone takes 60 KiB of it, so
+// that answering a request overflowed. CivetWeb has no option for it; its call is bound to this one instead of the C library's,
+// because symbols of the program come first. Every thread of the process that asks for less gets 1 MiB (of address space only).
+int pthread_attr_setstacksize(pthread_attr_t *attr, size_t size) {
+    union { // ISO C has no conversion from an object pointer to a function's
+        void *object;
+        int (*call)(pthread_attr_t *, size_t);
+    } next = {dlsym(RTLD_NEXT, "pthread_attr_setstacksize")};
+    return next.object ? next.call(attr, size < STACK_MIN ? STACK_MIN : size) : ENOSYS;
 }
 
 // ---- life -----------------------------------------------------------------------------------------------------
