@@ -51,20 +51,24 @@ int cmd_agent(int argc, char **argv) {
     static const struct argp argp = {table,
                                      parse_option,
                                      NULL,
-                                     "Runs the agent of this cluster until SIGTERM. Keys: nebula "
+                                     "Runs the agent of this cluster until SIGTERM: running jobs are then suspended after a "
+                                     "checkpoint (exit status 3) and go on when it is started again. Keys: nebula "
                                      "id. Other agents: nebula peer add.",
                                      NULL,
                                      NULL,
                                      NULL};
     struct options o = {0};
     char home[NEB_PATH_MAX];
+    bool suspended = false;
     argp_err_exit_status = AGENT_EXIT_USAGE;
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;
     if (sec_home(o.home, home, sizeof home) != NEB_OK)
         return AGENT_EXIT_USAGE;
-    struct agent_daemon_config c = {.home = home, .listen = o.listen, .n_bulk = o.n_bulk, .page = o.page};
-    return agent_daemon_run(&c) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+    struct agent_daemon_config c = {.home = home, .listen = o.listen, .n_bulk = o.n_bulk, .page = o.page, .suspended = &suspended};
+    if (agent_daemon_run(&c) != NEB_OK)
+        return AGENT_EXIT_FAILED;
+    return suspended ? AGENT_EXIT_INTERRUPTED : AGENT_EXIT_OK;
 }
 
 int cmd_worker(int argc, char **argv) {

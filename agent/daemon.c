@@ -305,7 +305,14 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
 }
 
 static void end_job(struct daemon *d, struct agent_jobrun *j, const char *state) {
-    save_state(d, j, state);
+    if (j->suspended && !strcmp(state, "stopped")) { // the agent goes down: the others need not wait, and it goes on when it is back
+        save_state(d, j, "running");
+        if (j->federated)
+            inter_service_job_leave(d->service, j->id);
+        state = "suspended after a checkpoint; goes on when the agent is back";
+    } else {
+        save_state(d, j, state);
+    }
     j->state = AGENT_JOB_ENDED; // its rounds stay open: a member that was away may still ask for the last of them
     neb_info("job %s: %s", j->job.name, state);
 }
@@ -503,7 +510,8 @@ static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
     json_decref(j->report);
     j->report = json_incref(report);
     j->reported = true;
-    publish(d, j, "report", "report", json_incref(report), true);
+    if (!j->suspended || !json_is_true(json_object_get(report, "stopped"))) // suspended: not its last word
+        publish(d, j, "report", "report", json_incref(report), true);
 }
 
 static void on_checkpoint(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
@@ -571,6 +579,40 @@ static void on_stop_request(struct daemon *d, const struct agent_ipc_client *fro
     answer(d, from, true, "stopping after a checkpoint");
 }
 
+// Goes on with a job that was stopped or has failed, here and at the other clusters.
+static void on_resume_request(struct daemon *d, const struct agent_ipc_client *from, struct agent_ipc_msg *m) {
+    char hex[2 * AGENT_JOB_ID_BYTES + 1], why[512];
+    json_t *spec = NULL;
+    enum neb_status st = agent_jobs_find(inter_service_ledger(d->service), agent_ipc_str(m, "job", ""), hex, &spec);
+    if (st != NEB_OK) {
+        answer(d, from, false, st == NEB_ERR_INVALID ? "more than one job's id begins so" : "no such job; nebula jobs lists them");
+        return;
+    }
+    struct agent_jobrun *j = find_job(d, hex);
+    bool runs = j && j->state != AGENT_JOB_ENDED;
+    uint32_t home = j && !j->local ? j->home : UINT32_MAX; // who submitted it keeps its reports
+    if (runs || !(j = accept_job(d, hex, spec, home, why, sizeof why))) {
+        answer(d, from, false, runs ? "the job runs, or is still stopping" : why);
+    } else {
+        for (int i = 0; i < j->job.n_clusters && j->job.sync.scheme != AGENT_SCHEME_SYNCHRONOUS; i++)
+            if (i != j->self)
+                post(d, j->peers[i], AGENT_MSG_JOB,
+                     json_pack("{s:s,s:O,s:s}", "id", j->hex, "spec", spec, "home",
+                               j->local ? my_name(d) : d->members.m[j->home].pub.name), true);
+        answer(d, from, true, "resumed from its last checkpoint");
+    }
+    json_decref(spec);
+}
+
+static void on_list_request(struct daemon *d, const struct agent_ipc_client *from) {
+    json_t *jobs = NULL;
+    if (agent_jobs_list(inter_service_ledger(d->service), &jobs) != NEB_OK)
+        answer(d, from, false, "the ledger could not be read; the agent's log says why");
+    else
+        tell_client(d, from, json_pack("{s:s,s:O}", "ev", "jobs", "jobs", jobs));
+    json_decref(jobs);
+}
+
 static void on_local(struct daemon *d, const struct agent_ipc_client *from,
                      struct agent_ipc_msg *m) {
     const char *op = agent_ipc_str(m, "op", "");
@@ -584,6 +626,10 @@ static void on_local(struct daemon *d, const struct agent_ipc_client *from,
         on_attach(d, from, m);
     else if (!strcmp(op, "status"))
         tell_client(d, from, status_of(d));
+    else if (!strcmp(op, "jobs"))
+        on_list_request(d, from);
+    else if (!strcmp(op, "resume"))
+        on_resume_request(d, from, m);
     else if (!strcmp(op, "stop"))
         on_stop_request(d, from, m);
     else if (j && !strcmp(op, "update"))
@@ -835,8 +881,12 @@ static void on_signal(struct daemon *d) {
             d->stopping = true;
             agent_notify("STOPPING=1");
             for (int i = 0; i < AGENT_JOBS_MAX; i++)
-                if (d->jobs[i].used)
+                if (d->jobs[i].used) {
+                    // SIGTERM is a reboot, or the end of an allocation; SIGINT somebody who wants it to end
+                    if (info.ssi_signo == SIGTERM && d->jobs[i].state == AGENT_JOB_RUNNING)
+                        d->jobs[i].suspended = true;
                     stop_job(d, &d->jobs[i]);
+                }
         }
 }
 
@@ -989,6 +1039,8 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
     }
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
         if (d->jobs[i].used) {
+            if (d->jobs[i].suspended && c->suspended)
+                *c->suspended = true;
             agent_child_stop(&d->jobs[i].worker, 10 * NEB_S);
             forget(d, &d->jobs[i]);
         }
