@@ -16,7 +16,7 @@ struct options {
     struct agent_web_config page;
 };
 
-enum { OPT_CERT = 256, OPT_TOKEN };
+enum { OPT_TOKEN = 256 };
 
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     struct options *o = state->input;
@@ -30,7 +30,6 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
             argp_error(state, "--connections is 1 to 32");
         return 0;
     case 'p': o->page.listen = arg; return 0;
-    case OPT_CERT: o->page.cert = arg; return 0;
     case OPT_TOKEN: o->page.token = arg; return 0;
     case 'v': neb_log_set_level(NEB_LOG_DEBUG); return 0;
     case ARGP_KEY_ARG: argp_usage(state); return 0;
@@ -43,8 +42,7 @@ int cmd_agent(int argc, char **argv) {
         {"home", 'H', "DIR", 0, "folder with keys and members (default ~/.nebula)", 0},
         {"listen", 'l', "HOST:PORT", 0, "accept other agents here; without it, only dial", 0},
         {"connections", 'b', "N", 0, "bulk connections a peer (default 2)", 0},
-        {"page", 'p', "[HOST:]PORT", 0, "status page and /metrics here; a port alone: for this machine only", 0},
-        {"page-cert", OPT_CERT, "FILE", 0, "PEM file with certificate and key of the page", 0},
+        {"page", 'p', "[HOST:]PORT", 0, "status page and /metrics here, for this machine only", 0},
         {"page-token", OPT_TOKEN, "FILE", 0, "token that readers of the page must show", 0},
         {"verbose", 'v', NULL, 0, "log more", 0},
         {0}};

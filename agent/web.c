@@ -26,7 +26,6 @@ enum text { STATUS, HISTORY, METRICS, TEXTS };
 struct agent_web {
     struct mg_context *ctx;
     char token[TOKEN_MAX + 1]; // empty: none
-    bool loopback;
     pthread_mutex_t lock;
     char *texts[TEXTS]; // owned, under lock
     _Atomic uint64_t seen; // neb_now of the last request for the history
@@ -108,15 +107,13 @@ static int guard(struct agent_web *w, struct mg_connection *c, bool data) {
     const char *auth = mg_get_header(c, "Authorization"), *host = mg_get_header(c, "Host");
     if (strcmp(r->request_method, "GET"))
         return refuse(c, 405, "Method Not Allowed", "Allow: GET\r\n");
-    if (w->loopback) {
-        char name[64] = "";
-        const char *colon = host ? strrchr(host, ':') : NULL;
-        size_t n = !host ? 0 : colon && !strchr(colon, ']') ? (size_t)(colon - host) : strlen(host);
-        if (n < sizeof name)
-            snprintf(name, sizeof name, "%.*s", (int)n, host ? host : "");
-        if (!is_loopback(name))
-            return refuse(c, 403, "Forbidden", "");
-    }
+    char name[64] = "";
+    const char *colon = host ? strrchr(host, ':') : NULL;
+    size_t n = !host ? 0 : colon && !strchr(colon, ']') ? (size_t)(colon - host) : strlen(host);
+    if (n < sizeof name)
+        snprintf(name, sizeof name, "%.*s", (int)n, host ? host : "");
+    if (!is_loopback(name))
+        return refuse(c, 403, "Forbidden", "");
     if (data && w->token[0] && (!auth || strncmp(auth, "Bearer ", BEARER) || !token_fits(w, auth + BEARER)))
         return refuse(c, 401, "Unauthorized", "WWW-Authenticate: Bearer\r\n");
     return 0;
@@ -179,27 +176,26 @@ int pthread_attr_setstacksize(pthread_attr_t *attr, size_t size) {
 
 // ---- life -----------------------------------------------------------------------------------------------------
 
-static enum neb_status start_server(struct agent_web *w, const struct agent_web_config *c, const char *host, long port) {
+static enum neb_status start_server(struct agent_web *w, const char *host, long port) {
     char where[128], text[256] = "";
-    snprintf(where, sizeof where, "%s:%ld%s", host, port, c->cert ? "s" : "");
+    snprintf(where, sizeof where, "%s:%ld", host, port);
     const char *options[] = {"listening_ports", where, "num_threads", "4", "connection_queue", "16", "request_timeout_ms",
                              "5000", "keep_alive_timeout_ms", "3000", "enable_keep_alive", "no", "max_request_size", "4096",
-                             "enable_directory_listing", "no", "ssl_protocol_version", "4",
-                             c->cert ? "ssl_certificate" : NULL, c->cert, NULL};
+                             "enable_directory_listing", "no", NULL};
     struct mg_callbacks callbacks = {.log_message = log_error};
     struct mg_init_data init = {.callbacks = &callbacks, .user_data = w, .configuration_options = options};
     struct mg_error_data error = {.text = text, .text_buffer_size = sizeof text};
-    mg_init_library(c->cert ? MG_FEATURES_TLS : 0);
+    mg_init_library(0);
     if (!(w->ctx = mg_start2(&init, &error))) {
         mg_exit_library();
-        return neb_fail(NEB_ERR_IO, "the status page cannot listen on %s: %s; is the port taken%s?", where,
-                        text[0] ? text : "no reason given", c->cert ? ", is the certificate a PEM file with its key" : "");
+        return neb_fail(NEB_ERR_IO, "the status page cannot listen on %s: %s; is the port taken?", where,
+                        text[0] ? text : "no reason given");
     }
     mg_set_request_handler(w->ctx, "/api/v1/status$", on_status, w);
     mg_set_request_handler(w->ctx, "/api/v1/history$", on_history, w);
     mg_set_request_handler(w->ctx, "/metrics$", on_metrics, w);
     mg_set_request_handler(w->ctx, "/**", on_other, w);
-    neb_info("status page at http%s://%s:%ld/", c->cert ? "s" : "", host, port);
+    neb_info("status page at http://%s:%ld/", host, port);
     return NEB_OK;
 }
 
@@ -207,21 +203,18 @@ enum neb_status agent_web_start(const struct agent_web_config *c, struct agent_w
     char host[64];
     long port;
     NEB_TRY(split_address(c->listen, host, sizeof host, &port));
-    if (!is_loopback(host) && !(c->cert && c->token))
+    if (!is_loopback(host))
         return neb_fail(NEB_ERR_INVALID,
-                        "--page %s: an address that others reach needs --page-cert and --page-token; or use a port "
-                        "alone, for this machine only",
-                        c->listen);
+                        "--page %s: the page is served to this machine only; from elsewhere use ssh -L %ld:127.0.0.1:%ld, or a "
+                        "reverse proxy with TLS and --page-token",
+                        c->listen, port, port);
     struct agent_web *w = calloc(1, sizeof *w);
     if (!w)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for the status page");
-    w->loopback = is_loopback(host);
     pthread_mutex_init(&w->lock, NULL);
     enum neb_status st = c->token ? read_token(c->token, w->token) : NEB_OK;
-    if (st == NEB_OK && c->cert && !neb_fs_exists(c->cert))
-        st = neb_fail(NEB_ERR_NOT_FOUND, "--page-cert: there is no file %s", c->cert);
     if (st == NEB_OK)
-        st = start_server(w, c, host, port);
+        st = start_server(w, host, port);
     if (st != NEB_OK) {
         agent_web_stop(&w);
         return st;

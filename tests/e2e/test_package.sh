@@ -22,8 +22,8 @@ for c in $("$nebula" --help | awk '/^  [a-z]/ {print $1}'); do
     grep -q "^.SS \"nebula $c\"" "$T/root/usr/share/man/man1/nebula.1" || fail "the manual lacks $c"
     grep -q "^ *$c) " "$T/root/usr/share/bash-completion/completions/nebula" || [[ $c == completion ]] || fail "the completion lacks $c"
 done
-reply=$(bash -c '. "$1"; COMP_WORDS=(nebula agent --page-c); COMP_CWORD=2; _nebula; echo "${COMPREPLY[*]}"' _ "$T/root/usr/share/bash-completion/completions/nebula")
-[[ $reply == --page-cert ]] || fail "completion of --page-c: \"$reply\""
+reply=$(bash -c '. "$1"; COMP_WORDS=(nebula agent --page-t); COMP_CWORD=2; _nebula; echo "${COMPREPLY[*]}"' _ "$T/root/usr/share/bash-completion/completions/nebula")
+[[ $reply == --page-token ]] || fail "completion of --page-t: \"$reply\""
 if command -v mandoc >/dev/null; then mandoc -Tutf8 -Wfatal "$T/root/usr/share/man/man1/nebula.1" >/dev/null || fail "the manual does not render"; fi
 bash -n "$T/root/usr/share/nebula/slurm/agent.sbatch" || fail "Slurm template"
 jq -e '.panels | length > 5' "$T/root/usr/share/nebula/grafana/nebula.json" >/dev/null || fail "dashboard"
