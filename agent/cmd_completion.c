@@ -5,7 +5,6 @@
 #include "agent/child.h"
 #include "agent/commands.h"
 
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +14,8 @@ enum { HELP_MAX = 16 << 10 };
 // What `nebula COMMAND --help` prints; false when it cannot be run.
 static bool help_of(const char *exe, const char *command, char out[HELP_MAX]) {
     char line[2 * NEB_PATH_MAX];
-    snprintf(line, sizeof line, "LC_ALL=C ARGP_HELP_FMT=rmargin=200 '%s' %s --help 2>/dev/null", exe, command);
+    snprintf(line, sizeof line, "LC_ALL=C ARGP_HELP_FMT=rmargin=200 '%s' %s --help 2>/dev/null",
+             exe, command);
     FILE *f = strchr(exe, '\'') ? NULL : popen(line, "r");
     size_t n = f ? fread(out, 1, HELP_MAX - 1, f) : 0;
     out[n] = 0;
@@ -30,7 +30,8 @@ static void options_of(const char *help, void (*each)(const char *name, size_t n
         const char *bol = p;
         while (bol > help && bol[-1] != '\n')
             bol--;
-        if (n && in_table && p - bol < 8) // options stand at the beginning of their line, after a letter at most
+        if (n && in_table &&
+            p - bol < 8) // options stand at the beginning of their line, after a letter at most
             each(p + 2, n);
     }
 }
@@ -40,7 +41,8 @@ static void say_fish(const char *name, size_t n) { printf(" -l %.*s", (int)n, na
 
 static void bash(const char *exe) {
     static char help[HELP_MAX];
-    puts("_nebula() {\n    local word=${COMP_WORDS[COMP_CWORD]} words\n    if ((COMP_CWORD == 1)); then\n        words=\"");
+    puts("_nebula() {\n    local word=${COMP_WORDS[COMP_CWORD]} words\n    if ((COMP_CWORD == 1)); "
+         "then\n        words=\"");
     for (const struct agent_command *c = agent_commands; c->name; c++)
         if (c->summary)
             printf("%s ", c->name);
@@ -51,7 +53,8 @@ static void bash(const char *exe) {
             options_of(help, say_word);
             puts("\" ;;");
         }
-    puts("        esac\n        [[ $word == -* ]] || words=\n    fi\n    COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))\n}\n"
+    puts("        esac\n        [[ $word == -* ]] || words=\n    fi\n    COMPREPLY=($(compgen -W "
+         "\"$words\" -- \"$word\"))\n}\n"
          "complete -o default -F _nebula nebula");
 }
 
@@ -87,9 +90,11 @@ static void troff(const char *s) {
 
 static int man(const char *exe) {
     static char help[HELP_MAX];
-    printf(".TH NEBULA 1 \"\" \"nebula %s\" \"User Commands\"\n.SH NAME\nnebula \\- train one model on several clusters\n"
+    printf(".TH NEBULA 1 \"\" \"nebula %s\" \"User Commands\"\n.SH NAME\nnebula \\- train one "
+           "model on several clusters\n"
            ".SH SYNOPSIS\n.B nebula\n.I COMMAND\n[\\fIARGUMENTS\\fR]\n.SH EXIT STATUS\n"
-           "0: done. 1: it could not be done. 2: wrong command line or configuration. 3: stopped on request after a checkpoint.\n"
+           "0: done. 1: it could not be done. 2: wrong command line or configuration. 3: stopped "
+           "on request after a checkpoint.\n"
            ".SH COMMANDS\n",
            NEBULA_VERSION);
     for (const struct agent_command *c = agent_commands; c->name; c++) {
@@ -113,7 +118,8 @@ int cmd_completion(int argc, char **argv) {
     const char *what = argc == 2 ? argv[1] : "";
     if (!strcmp(what, "--help")) {
         puts("Usage: nebula completion bash|zsh|fish|man\n\n"
-             "Prints completion for a shell: source <(nebula completion bash). man: the manual page.");
+             "Prints completion for a shell: source <(nebula completion bash). man: the manual "
+             "page.");
         return AGENT_EXIT_OK;
     }
     if (agent_self_path(exe, sizeof exe) != NEB_OK)

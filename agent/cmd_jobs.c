@@ -41,11 +41,13 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 }
 
 int cmd_jobs(int argc, char **argv) {
-    static const struct argp_option table[] = {{"home", 'H', "DIR", 0, "of the agent (default ~/.nebula)", 0},
-                                               {"json", 'j', NULL, 0, "machine-readable output", 0},
-                                               {0}};
+    static const struct argp_option table[] = {
+        {"home", 'H', "DIR", 0, "of the agent (default ~/.nebula)", 0},
+        {"json", 'j', NULL, 0, "machine-readable output", 0},
+        {0}};
     static const struct argp argp = {
-        table, parse_option, NULL, "Lists the jobs that this agent's ledger knows, ended ones too.", NULL, NULL, NULL};
+        table, parse_option, NULL, "Lists the jobs that this agent's ledger knows, ended ones too.",
+        NULL,  NULL,         NULL};
     struct options o = {0};
     struct agent_ipc_msg m = {0};
     json_t *j;
@@ -56,7 +58,8 @@ int cmd_jobs(int argc, char **argv) {
     if (agent_ask(o.home, json_pack("{s:s}", "op", "jobs"), &m) != NEB_OK)
         return AGENT_EXIT_FAILED;
     if (!json_is_array(json_object_get(m.head, "jobs"))) {
-        neb_log(NEB_LOG_ERROR, "%s", agent_ipc_str(&m, "text", "the agent answers with something else"));
+        neb_log(NEB_LOG_ERROR, "%s",
+                agent_ipc_str(&m, "text", "the agent answers with something else"));
         agent_ipc_msg_clear(&m);
         return AGENT_EXIT_FAILED;
     }
@@ -64,15 +67,19 @@ int cmd_jobs(int argc, char **argv) {
         json_dumpf(json_object_get(m.head, "jobs"), stdout, JSON_COMPACT);
         putchar('\n');
     } else {
-        printf("%-34s %-20s %-9s %-12s %10s %10s\n", "ID", "JOB", "STATE", "SUBMITTED", "SENT", "RECEIVED");
+        printf("%-34s %-20s %-9s %-12s %10s %10s\n", "ID", "JOB", "STATE", "SUBMITTED", "SENT",
+               "RECEIVED");
         json_array_foreach(json_object_get(m.head, "jobs"), i, j) {
             char sent[32], recv[32];
             const char *home = json_string_value(json_object_get(j, "home"));
-            printf("%-34s %-20s %-9s %-12s %10s %10s\n", json_string_value(json_object_get(j, "id")),
-                   json_string_value(json_object_get(j, "job")), json_string_value(json_object_get(j, "state")),
-                   home && *home ? home : "here",
-                   agent_human_bytes(json_number_value(json_object_get(j, "sent_bytes")), sent, sizeof sent),
-                   agent_human_bytes(json_number_value(json_object_get(j, "recv_bytes")), recv, sizeof recv));
+            printf("%-34s %-20s %-9s %-12s %10s %10s\n",
+                   json_string_value(json_object_get(j, "id")),
+                   json_string_value(json_object_get(j, "job")),
+                   json_string_value(json_object_get(j, "state")), home && *home ? home : "here",
+                   agent_human_bytes(json_number_value(json_object_get(j, "sent_bytes")), sent,
+                                     sizeof sent),
+                   agent_human_bytes(json_number_value(json_object_get(j, "recv_bytes")), recv,
+                                     sizeof recv));
         }
     }
     agent_ipc_msg_clear(&m);
@@ -80,12 +87,18 @@ int cmd_jobs(int argc, char **argv) {
 }
 
 int cmd_resume(int argc, char **argv) {
-    static const struct argp_option table[] = {{"home", 'H', "DIR", 0, "of the agent (default ~/.nebula)", 0}, {0}};
+    static const struct argp_option table[] = {
+        {"home", 'H', "DIR", 0, "of the agent (default ~/.nebula)", 0}, {0}};
     static const struct argp argp = {
-        table, parse_option, "JOB-ID",
-        "Goes on with a stopped or failed job from its last checkpoint, on all its clusters. The first characters of the "
+        table,
+        parse_option,
+        "JOB-ID",
+        "Goes on with a stopped or failed job from its last checkpoint, on all its clusters. The "
+        "first characters of the "
         "id will do. To write the run's files again, use nebula pretrain --resume instead.",
-        NULL,  NULL,         NULL};
+        NULL,
+        NULL,
+        NULL};
     struct options o = {0};
     struct agent_ipc_msg m = {0};
     argp_err_exit_status = AGENT_EXIT_USAGE;
@@ -96,7 +109,8 @@ int cmd_resume(int argc, char **argv) {
     if (agent_ask(o.home, json_pack("{s:s,s:s}", "op", "resume", "job", o.job), &m) != NEB_OK)
         return AGENT_EXIT_FAILED;
     bool ok = json_is_true(json_object_get(m.head, "ok"));
-    fprintf(ok ? stdout : stderr, "%s%s\n", ok ? "" : "nebula resume: ", agent_ipc_str(&m, "text", ""));
+    fprintf(ok ? stdout : stderr, "%s%s\n",
+            ok ? "" : "nebula resume: ", agent_ipc_str(&m, "text", ""));
     agent_ipc_msg_clear(&m);
     return ok ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
 }
@@ -119,8 +133,8 @@ static enum neb_status find_log(const struct options *o, char *out, size_t cap) 
         }
     closedir(d);
     if (hits != 1)
-        return neb_fail(NEB_ERR_NOT_FOUND, "%s has %s job whose id begins with %s", jobs, hits ? "more than one" : "no",
-                        o->job);
+        return neb_fail(NEB_ERR_NOT_FOUND, "%s has %s job whose id begins with %s", jobs,
+                        hits ? "more than one" : "no", o->job);
     NEB_TRY(neb_path(dir, sizeof dir, jobs, name));
     return neb_path(out, cap, dir, "worker.log");
 }
@@ -143,10 +157,14 @@ int cmd_logs(int argc, char **argv) {
         {"follow", 'f', NULL, 0, "go on as the log grows, until interrupted", 0},
         {"lines", OPT_LINES, "N", 0, "only the last N lines (default 50)", 0},
         {0}};
-    static const struct argp argp = {
-        table, parse_option, "JOB-ID",
-        "Shows the log of a job's worker on this machine; the agent need not run. The first characters of the id will do.",
-        NULL,  NULL,         NULL};
+    static const struct argp argp = {table,
+                                     parse_option,
+                                     "JOB-ID",
+                                     "Shows the log of a job's worker on this machine; the agent "
+                                     "need not run. The first characters of the id will do.",
+                                     NULL,
+                                     NULL,
+                                     NULL};
     struct options o = {.lines = 50};
     char path[NEB_PATH_MAX], block[8192];
     argp_err_exit_status = AGENT_EXIT_USAGE;

@@ -3,16 +3,19 @@
 
 #include <string.h>
 
-static void list_one(void *user, const uint8_t id[INTER_ID_BYTES], const char *spec, const char *state) {
+static void list_one(void *user, const uint8_t id[INTER_ID_BYTES], const char *spec,
+                     const char *state) {
     char hex[2 * INTER_ID_BYTES + 1];
     json_t *sp = json_loads(spec, 0, NULL), *st = json_loads(state, 0, NULL);
-    const char *name = json_string_value(json_object_get(sp, "job")), *what = json_string_value(json_object_get(st, "state")),
+    const char *name = json_string_value(json_object_get(sp, "job")),
+               *what = json_string_value(json_object_get(st, "state")),
                *home = json_string_value(json_object_get(st, "home"));
     neb_hex(id, INTER_ID_BYTES, hex);
-    json_array_append_new(user, json_pack("{s:s,s:s,s:s,s:s,s:I,s:I}", "id", hex, "job", name ? name : "?", "state",
-                                          what ? what : "?", "home", home ? home : "", "sent_bytes",
-                                          (json_int_t)json_integer_value(json_object_get(st, "sent")), "recv_bytes",
-                                          (json_int_t)json_integer_value(json_object_get(st, "recv"))));
+    json_array_append_new(
+        user, json_pack("{s:s,s:s,s:s,s:s,s:I,s:I}", "id", hex, "job", name ? name : "?", "state",
+                        what ? what : "?", "home", home ? home : "", "sent_bytes",
+                        (json_int_t)json_integer_value(json_object_get(st, "sent")), "recv_bytes",
+                        (json_int_t)json_integer_value(json_object_get(st, "recv"))));
     json_decref(sp);
     json_decref(st);
 }
@@ -29,7 +32,8 @@ struct search {
     json_t *spec; // owned
 };
 
-static void match_one(void *user, const uint8_t id[INTER_ID_BYTES], const char *spec, const char *state) {
+static void match_one(void *user, const uint8_t id[INTER_ID_BYTES], const char *spec,
+                      const char *state) {
     struct search *s = user;
     char hex[2 * INTER_ID_BYTES + 1];
     (void)state;
@@ -42,8 +46,8 @@ static void match_one(void *user, const uint8_t id[INTER_ID_BYTES], const char *
     s->spec = json_loads(spec, 0, NULL);
 }
 
-enum neb_status agent_jobs_find(struct inter_ledger *l, const char *prefix, char hex[2 * AGENT_JOB_ID_BYTES + 1],
-                                json_t **spec) {
+enum neb_status agent_jobs_find(struct inter_ledger *l, const char *prefix,
+                                char hex[2 * AGENT_JOB_ID_BYTES + 1], json_t **spec) {
     struct search s = {.prefix = prefix};
     enum neb_status st = *prefix ? inter_ledger_jobs(l, match_one, &s) : NEB_ERR_NOT_FOUND;
     if (st == NEB_OK && (s.hits != 1 || !s.spec))

@@ -13,11 +13,14 @@ struct metric {
 static const struct metric of_peer[] = {
     {"up", "nebula_peer_up", "gauge", "Is the link to the peer up.", 1},
     {"rtt_ms", "nebula_peer_round_trip_seconds", "gauge", "Smoothed round trip time.", 1e-3},
-    {"goodput_bps", "nebula_peer_goodput_bytes_per_second", "gauge", "Estimated goodput of the path.", 0.125},
+    {"goodput_bps", "nebula_peer_goodput_bytes_per_second", "gauge",
+     "Estimated goodput of the path.", 0.125},
     {"sent_bytes", "nebula_peer_sent_bytes_total", "counter", "Bytes sent on the sockets.", 1},
-    {"recv_bytes", "nebula_peer_received_bytes_total", "counter", "Bytes received on the sockets.", 1},
+    {"recv_bytes", "nebula_peer_received_bytes_total", "counter", "Bytes received on the sockets.",
+     1},
     {"resent_bytes", "nebula_peer_resent_bytes_total", "counter", "Update bytes sent again.", 1},
-    {"refused", "nebula_peer_refused_messages_total", "counter", "Messages of the peer that the link refused.", 1},
+    {"refused", "nebula_peer_refused_messages_total", "counter",
+     "Messages of the peer that the link refused.", 1},
     {"connects", "nebula_peer_connects_total", "counter", "Times the peer came up.", 1},
 };
 static const struct metric of_job[] = {
@@ -25,7 +28,8 @@ static const struct metric of_job[] = {
     {"steps", "nebula_job_target_steps", "gauge", "Inner steps that the job asks for.", 1},
     {"lag", "nebula_job_lag_rounds", "gauge", "Rounds that this cluster has to catch up.", 1},
     {"live", "nebula_job_live_members", "gauge", "Members heard lately, this one included.", 1},
-    {"restarts", "nebula_job_worker_restarts", "gauge", "Worker restarts without progress since.", 1},
+    {"restarts", "nebula_job_worker_restarts", "gauge", "Worker restarts without progress since.",
+     1},
 };
 static const struct metric of_cluster[] = {
     {"loss", "nebula_cluster_loss_nats", "gauge", "Training loss a token.", 1},
@@ -33,10 +37,12 @@ static const struct metric of_cluster[] = {
     {"round", "nebula_cluster_round", "gauge", "Last merged round; -1 before the first.", 1},
     {"interval", "nebula_cluster_interval_steps", "gauge", "Inner steps between exchanges (H).", 1},
     {"tokens_per_s", "nebula_cluster_tokens_per_second", "gauge", "Training throughput.", 1},
-    {"stall_s", "nebula_cluster_stall_seconds_total", "counter", "Time spent waiting for other clusters.", 1},
+    {"stall_s", "nebula_cluster_stall_seconds_total", "counter",
+     "Time spent waiting for other clusters.", 1},
     {"train_s", "nebula_cluster_train_seconds_total", "counter", "Time spent training.", 1},
     {"sent_bytes", "nebula_cluster_sent_bytes_total", "counter", "WAN bytes sent for the job.", 1},
-    {"recv_bytes", "nebula_cluster_received_bytes_total", "counter", "WAN bytes received for the job.", 1},
+    {"recv_bytes", "nebula_cluster_received_bytes_total", "counter",
+     "WAN bytes received for the job.", 1},
 };
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 
@@ -91,7 +97,8 @@ static void sample(struct neb_buf *b, const struct metric *m, const json_t *o, c
 }
 
 enum neb_status agent_metrics_text(const json_t *status, struct neb_buf *b) {
-    const json_t *peers = json_object_get(status, "peers"), *jobs = json_object_get(status, "jobs"), *o, *c, *v;
+    const json_t *peers = json_object_get(status, "peers"), *jobs = json_object_get(status, "jobs"),
+                 *o, *c, *v;
     size_t i, k;
     const char *kind;
     head(b, "nebula_agent_info", "gauge", "The agent; always 1.");
@@ -100,18 +107,21 @@ enum neb_status agent_metrics_text(const json_t *status, struct neb_buf *b) {
     add(b, ",version=\"%s\"} 1\n", NEBULA_VERSION);
     for (size_t m = 0; m < COUNT(of_peer); m++) {
         head(b, of_peer[m].name, of_peer[m].type, of_peer[m].help);
-        json_array_foreach(peers, i, o) sample(b, &of_peer[m], o, "peer", json_object_get(o, "name"), NULL);
+        json_array_foreach(peers, i, o)
+            sample(b, &of_peer[m], o, "peer", json_object_get(o, "name"), NULL);
     }
     for (size_t m = 0; m < COUNT(of_job); m++) {
         head(b, of_job[m].name, of_job[m].type, of_job[m].help);
-        json_array_foreach(jobs, i, o) sample(b, &of_job[m], o, "name", json_object_get(o, "job"), o);
+        json_array_foreach(jobs, i, o)
+            sample(b, &of_job[m], o, "name", json_object_get(o, "job"), o);
     }
     for (size_t m = 0; m < COUNT(of_cluster); m++) {
         head(b, of_cluster[m].name, of_cluster[m].type, of_cluster[m].help);
         json_array_foreach(jobs, i, o) json_array_foreach(json_object_get(o, "clusters"), k, c)
             sample(b, &of_cluster[m], c, "cluster", json_object_get(c, "name"), o);
     }
-    head(b, "nebula_faults_total", "counter", "Messages and updates refused, divergence, lost disks, by kind.");
+    head(b, "nebula_faults_total", "counter",
+         "Messages and updates refused, divergence, lost disks, by kind.");
     json_object_foreach((json_t *)json_object_get(status, "faults"), kind, v)
         add(b, "nebula_faults_total{kind=\"%s\"} %lld\n", kind, (long long)json_integer_value(v));
     return neb_buf_check(b);

@@ -8,7 +8,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-void agent_status_job(json_t *o, const struct agent_jobrun *j, const struct inter_service *s, const struct agent_view *v) {
+void agent_status_job(json_t *o, const struct agent_jobrun *j, const struct inter_service *s,
+                      const struct agent_view *v) {
     struct inter_job_status st;
     const char *error = json_string_value(json_object_get(j->report, "error"));
     json_object_set_new(o, "clusters", agent_view_clusters(v, j->hex, neb_seconds(neb_wall_now())));
@@ -30,7 +31,8 @@ void agent_status_job(json_t *o, const struct agent_jobrun *j, const struct inte
 json_t *agent_status_faults(const uint64_t counts[INTER_FAULTS]) {
     json_t *o = json_object();
     for (int f = 0; f < INTER_FAULTS; f++)
-        json_object_set_new(o, inter_fault_name((enum inter_fault)f), json_integer((json_int_t)counts[f]));
+        json_object_set_new(o, inter_fault_name((enum inter_fault)f),
+                            json_integer((json_int_t)counts[f]));
     return o;
 }
 
@@ -42,13 +44,15 @@ void agent_status_publish(struct agent_web *w, const struct agent_view *v, json_
         history = json_dumps(h, JSON_COMPACT | JSON_REAL_PRECISION(12));
         json_decref(h);
     } else {
-        history = strdup("{\"version\":1,\"jobs\":[],\"events\":[]}"); // the curves follow within a second
+        history = strdup(
+            "{\"version\":1,\"jobs\":[],\"events\":[]}"); // the curves follow within a second
     }
     if (agent_metrics_text(status, &text) == NEB_OK && (metrics = malloc(text.len + 1))) {
         memcpy(metrics, text.p, text.len);
         metrics[text.len] = 0;
     }
-    agent_web_publish(w, json_dumps(status, JSON_COMPACT | JSON_REAL_PRECISION(12)), history, metrics);
+    agent_web_publish(w, json_dumps(status, JSON_COMPACT | JSON_REAL_PRECISION(12)), history,
+                      metrics);
     neb_buf_free(&text);
     json_decref(status);
 }

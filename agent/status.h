@@ -6,7 +6,8 @@
 #include "agent/web.h"
 
 // Adds to a job's entry what rounds and curves know of it: leader, live, lag, voting, error, clusters.
-void agent_status_job(json_t *entry, const struct agent_jobrun *j, const struct inter_service *s, const struct agent_view *v);
+void agent_status_job(json_t *entry, const struct agent_jobrun *j, const struct inter_service *s,
+                      const struct agent_view *v);
 // {kind: count} of faults, those that never happened included.
 json_t *agent_status_faults(const uint64_t counts[INTER_FAULTS]);
 // Hands status, history (when somebody watches) and metrics to the page; steals status.

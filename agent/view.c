@@ -135,7 +135,8 @@ static int codec_index(struct course *c, const char *name) {
     return c->n_codecs++;
 }
 
-void agent_view_line(struct agent_view *v, const char *job, int interval, const json_t *line, double unix_s) {
+void agent_view_line(struct agent_view *v, const char *job, int interval, const json_t *line,
+                     double unix_s) {
     const char *kind = json_string_value(json_object_get(line, "kind")),
                *name = json_string_value(json_object_get(line, "cluster")),
                *text = json_string_value(json_object_get(line, "text")),
@@ -170,7 +171,8 @@ void agent_view_line(struct agent_view *v, const char *job, int interval, const 
     keep(c);
 }
 
-void agent_view_event(struct agent_view *v, const char *job, const char *cluster, const char *text, double unix_s) {
+void agent_view_event(struct agent_view *v, const char *job, const char *cluster, const char *text,
+                      double unix_s) {
     struct event *e = &v->events[v->n_events++ % AGENT_VIEW_EVENTS];
     e->t = unix_s;
     snprintf(e->job, sizeof e->job, "%s", job ? job : "");
@@ -178,7 +180,8 @@ void agent_view_event(struct agent_view *v, const char *job, const char *cluster
     snprintf(e->text, sizeof e->text, "%s", text);
 }
 
-struct agent_view_rate agent_view_rate(struct agent_view *v, uint32_t peer, uint64_t sent, uint64_t recv, neb_ns now) {
+struct agent_view_rate agent_view_rate(struct agent_view *v, uint32_t peer, uint64_t sent,
+                                       uint64_t recv, neb_ns now) {
     if (peer >= PEERS)
         return (struct agent_view_rate){0};
     struct counter *c = &v->peers[peer];
@@ -189,7 +192,8 @@ struct agent_view_rate agent_view_rate(struct agent_view *v, uint32_t peer, uint
     double s = neb_seconds(now - c->at);
     if (s < 0.5)
         return c->rate;
-    c->rate = (struct agent_view_rate){(double)(sent - c->sent) * 8 / s, (double)(recv - c->recv) * 8 / s};
+    c->rate = (struct agent_view_rate){(double)(sent - c->sent) * 8 / s,
+                                       (double)(recv - c->recv) * 8 / s};
     c->sent = sent;
     c->recv = recv;
     c->at = now;
@@ -198,7 +202,9 @@ struct agent_view_rate agent_view_rate(struct agent_view *v, uint32_t peer, uint
 
 static json_t *number_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 
-static json_t *codec_or_null(const struct course *c, int i) { return i < 0 ? json_null() : json_string(c->codecs[i]); }
+static json_t *codec_or_null(const struct course *c, int i) {
+    return i < 0 ? json_null() : json_string(c->codecs[i]);
+}
 
 json_t *agent_view_clusters(const struct agent_view *v, const char *job, double unix_s) {
     json_t *list = json_array();
@@ -206,12 +212,14 @@ json_t *agent_view_clusters(const struct agent_view *v, const char *job, double 
     for (int i = 0; j && i < j->n; i++) {
         const struct course *c = &j->c[i];
         json_array_append_new(
-            list, json_pack("{s:s,s:I,s:o,s:f,s:f,s:f,s:I,s:o,s:i,s:I,s:I,s:f,s:f}", "name", c->name, "step",
-                            (json_int_t)c->last.step, "loss", number_or_null(c->last.loss), "tokens_per_s",
-                            c->last.tokens_per_s, "stall_s", c->stall_s, "train_s", c->train_s, "round",
-                            (json_int_t)c->round, "codec", codec_or_null(c, c->last.codec), "interval", c->last.interval,
-                            "sent_bytes", (json_int_t)c->last.sent_bytes, "recv_bytes", (json_int_t)c->last.recv_bytes,
-                            "goodput_bps", c->last.goodput_bps, "age_s", unix_s - c->last.t));
+            list,
+            json_pack("{s:s,s:I,s:o,s:f,s:f,s:f,s:I,s:o,s:i,s:I,s:I,s:f,s:f}", "name", c->name,
+                      "step", (json_int_t)c->last.step, "loss", number_or_null(c->last.loss),
+                      "tokens_per_s", c->last.tokens_per_s, "stall_s", c->stall_s, "train_s",
+                      c->train_s, "round", (json_int_t)c->round, "codec",
+                      codec_or_null(c, c->last.codec), "interval", c->last.interval, "sent_bytes",
+                      (json_int_t)c->last.sent_bytes, "recv_bytes", (json_int_t)c->last.recv_bytes,
+                      "goodput_bps", c->last.goodput_bps, "age_s", unix_s - c->last.t));
     }
     return list;
 }
@@ -221,23 +229,23 @@ json_t *agent_view_events(const struct agent_view *v) {
     uint64_t first = v->n_events > AGENT_VIEW_EVENTS ? v->n_events - AGENT_VIEW_EVENTS : 0;
     for (uint64_t i = first; i < v->n_events; i++) {
         const struct event *e = &v->events[i % AGENT_VIEW_EVENTS];
-        json_array_append_new(list, json_pack("{s:f,s:s,s:s,s:s}", "t", e->t, "job", e->job, "cluster", e->cluster,
-                                              "text", e->text));
+        json_array_append_new(list, json_pack("{s:f,s:s,s:s,s:s}", "t", e->t, "job", e->job,
+                                              "cluster", e->cluster, "text", e->text));
     }
     return list;
 }
 
 static json_t *columns(const struct course *c) {
-    static const char *const names[] = {"t", "step", "loss", "tokens_per_s", "goodput_bps", "sent_bytes", "recv_bytes",
-                                        "interval"};
+    static const char *const names[] = {"t",           "step",       "loss",       "tokens_per_s",
+                                        "goodput_bps", "sent_bytes", "recv_bytes", "interval"};
     enum { N = sizeof names / sizeof names[0] };
     json_t *o = json_pack("{s:s}", "name", c->name), *cols[N], *codec = json_array();
     for (int k = 0; k < N; k++)
         json_object_set_new(o, names[k], cols[k] = json_array());
     for (int i = 0; i < c->n; i++) {
         const struct point *p = &c->points[i];
-        const double x[N] = {p->t, p->step, p->loss, p->tokens_per_s, p->goodput_bps, p->sent_bytes, p->recv_bytes,
-                             p->interval};
+        const double x[N] = {p->t,           p->step,       p->loss,       p->tokens_per_s,
+                             p->goodput_bps, p->sent_bytes, p->recv_bytes, p->interval};
         for (int k = 0; k < N; k++)
             json_array_append_new(cols[k], number_or_null(x[k]));
         json_array_append_new(codec, codec_or_null(c, p->codec));

@@ -16,15 +16,18 @@ void agent_view_destroy(struct agent_view **v);
 
 // A metrics line ("step", "round", "link", "fault") of a job's cluster; the line names the cluster. `interval`: the job's H, for
 // lines that carry none. What is malformed is left out. unix_s: time of day, for the axes.
-void agent_view_line(struct agent_view *v, const char *job, int interval, const json_t *line, double unix_s);
+void agent_view_line(struct agent_view *v, const char *job, int interval, const json_t *line,
+                     double unix_s);
 // Something that went wrong or changed, for the list of events. job may be NULL.
-void agent_view_event(struct agent_view *v, const char *job, const char *cluster, const char *text, double unix_s);
+void agent_view_event(struct agent_view *v, const char *job, const char *cluster, const char *text,
+                      double unix_s);
 
 // Mbit/s of a link from its byte counters, over the time since the last call for this peer (at least half a second).
 struct agent_view_rate {
     double tx_bps, rx_bps;
 };
-struct agent_view_rate agent_view_rate(struct agent_view *v, uint32_t peer, uint64_t sent, uint64_t recv, neb_ns now);
+struct agent_view_rate agent_view_rate(struct agent_view *v, uint32_t peer, uint64_t sent,
+                                       uint64_t recv, neb_ns now);
 
 // New references; NULL when out of memory.
 // [{name, step, loss, tokens_per_s, stall_s, train_s, round, codec, interval, sent_bytes, recv_bytes, goodput_bps, age_s}]

@@ -60,7 +60,8 @@ static void draw(const char *home, void (*print)(FILE *f, const json_t *status))
 int agent_watch(const char *home, void (*print)(FILE *f, const json_t *status)) {
     struct termios before, raw;
     if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO) || tcgetattr(STDIN_FILENO, &before) != 0) {
-        neb_log(NEB_LOG_ERROR, "nebula status --watch needs a terminal; without one use nebula status --json");
+        neb_log(NEB_LOG_ERROR,
+                "nebula status --watch needs a terminal; without one use nebula status --json");
         return AGENT_EXIT_USAGE;
     }
     struct sigaction end = {.sa_handler = on_end}, resize = {.sa_handler = on_resize};

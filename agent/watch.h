@@ -6,7 +6,8 @@
 #include <stdio.h>
 
 // One request (stolen), one answer within 5 s. home NULL: the default.
-NEB_MUST_CHECK enum neb_status agent_ask(const char *home, json_t *request, struct agent_ipc_msg *answer);
+NEB_MUST_CHECK enum neb_status agent_ask(const char *home, json_t *request,
+                                         struct agent_ipc_msg *answer);
 // The status every second on the terminal's other screen, cut to its size, until q or a signal; an agent that is away is shown as such.
 // Returns an exit status.
 int agent_watch(const char *home, void (*print)(FILE *f, const json_t *status));

@@ -27,7 +27,7 @@ struct agent_web {
     struct mg_context *ctx;
     char token[TOKEN_MAX + 1]; // empty: none
     pthread_mutex_t lock;
-    char *texts[TEXTS]; // owned, under lock
+    char *texts[TEXTS];    // owned, under lock
     _Atomic uint64_t seen; // neb_now of the last request for the history
 };
 
@@ -41,13 +41,16 @@ static enum neb_status split_address(const char *listen, char *host, size_t cap,
     char *end = NULL;
     size_t n = colon ? (size_t)(colon - listen) : 0;
     *port = isdigit((unsigned char)*digits) ? strtol(digits, &end, 10) : 0;
-    if (*port < 1 || *port > 65535 || *end || n >= cap || (colon && !n) || (memchr(listen, ':', n) && *listen != '['))
-        return neb_fail(NEB_ERR_INVALID, "--page \"%s\": give PORT, HOST:PORT or [ADDRESS]:PORT", listen);
+    if (*port < 1 || *port > 65535 || *end || n >= cap || (colon && !n) ||
+        (memchr(listen, ':', n) && *listen != '['))
+        return neb_fail(NEB_ERR_INVALID, "--page \"%s\": give PORT, HOST:PORT or [ADDRESS]:PORT",
+                        listen);
     snprintf(host, cap, "%.*s", colon ? (int)n : 9, colon ? listen : "127.0.0.1");
     if (!strcmp(host, "localhost"))
         snprintf(host, cap, "127.0.0.1");
     if (strspn(host, "0123456789abcdefABCDEF.:[]") != strlen(host))
-        return neb_fail(NEB_ERR_INVALID, "--page \"%s\": the host must be a numeric address", listen);
+        return neb_fail(NEB_ERR_INVALID, "--page \"%s\": the host must be a numeric address",
+                        listen);
     return NEB_OK;
 }
 
@@ -58,8 +61,9 @@ static enum neb_status read_token(const char *path, char out[TOKEN_MAX + 1]) {
         while (b.len && isspace(b.p[b.len - 1]))
             b.len--;
         if (b.len < TOKEN_MIN || memchr(b.p, 0, b.len))
-            st = neb_fail(NEB_ERR_INVALID, "%s: a token has at least %d bytes; make one with openssl rand -hex 32", path,
-                          TOKEN_MIN);
+            st = neb_fail(NEB_ERR_INVALID,
+                          "%s: a token has at least %d bytes; make one with openssl rand -hex 32",
+                          path, TOKEN_MIN);
         else
             memcpy(out, b.p, b.len);
     }
@@ -71,15 +75,18 @@ static enum neb_status read_token(const char *path, char out[TOKEN_MAX + 1]) {
 
 // ---- answers: in CivetWeb's threads ---------------------------------------------------------------------------
 
-static void respond(struct mg_connection *c, int code, const char *reason, const char *type, const char *more,
-                    const char *body, size_t n) {
-    mg_printf(c,
-              "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\nCache-Control: no-store\r\n"
-              "X-Content-Type-Options: nosniff\r\nX-Frame-Options: DENY\r\nReferrer-Policy: no-referrer\r\n"
-              "Cross-Origin-Resource-Policy: same-origin\r\n"
-              "Content-Security-Policy: default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-              "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n%s\r\n",
-              code, reason, type, n, more);
+static void respond(struct mg_connection *c, int code, const char *reason, const char *type,
+                    const char *more, const char *body, size_t n) {
+    mg_printf(
+        c,
+        "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\nCache-Control: no-store\r\n"
+        "X-Content-Type-Options: nosniff\r\nX-Frame-Options: DENY\r\nReferrer-Policy: "
+        "no-referrer\r\n"
+        "Cross-Origin-Resource-Policy: same-origin\r\n"
+        "Content-Security-Policy: default-src 'none'; script-src 'unsafe-inline'; style-src "
+        "'unsafe-inline'; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n%s\r\n",
+        code, reason, type, n, more);
     mg_write(c, body, n);
 }
 
@@ -114,7 +121,8 @@ static int guard(struct agent_web *w, struct mg_connection *c, bool data) {
         snprintf(name, sizeof name, "%.*s", (int)n, host ? host : "");
     if (!is_loopback(name))
         return refuse(c, 403, "Forbidden", "");
-    if (data && w->token[0] && (!auth || strncmp(auth, "Bearer ", BEARER) || !token_fits(w, auth + BEARER)))
+    if (data && w->token[0] &&
+        (!auth || strncmp(auth, "Bearer ", BEARER) || !token_fits(w, auth + BEARER)))
         return refuse(c, 401, "Unauthorized", "WWW-Authenticate: Bearer\r\n");
     return 0;
 }
@@ -133,7 +141,9 @@ static int serve(struct agent_web *w, struct mg_connection *c, enum text which, 
     return 200;
 }
 
-static int on_status(struct mg_connection *c, void *user) { return serve(user, c, STATUS, "application/json"); }
+static int on_status(struct mg_connection *c, void *user) {
+    return serve(user, c, STATUS, "application/json");
+}
 
 static int on_history(struct mg_connection *c, void *user) {
     struct agent_web *w = user;
@@ -151,7 +161,8 @@ static int on_other(struct mg_connection *c, void *user) {
         return refused;
     if (strcmp(mg_get_request_info(c)->local_uri, "/"))
         return refuse(c, 404, "Not Found", "");
-    respond(c, 200, "OK", "text/html; charset=utf-8", "", (const char *)agent_page_html, agent_page_html_len);
+    respond(c, 200, "OK", "text/html; charset=utf-8", "", (const char *)agent_page_html,
+            agent_page_html_len);
     return 200;
 }
 
@@ -179,17 +190,32 @@ int pthread_attr_setstacksize(pthread_attr_t *attr, size_t size) {
 static enum neb_status start_server(struct agent_web *w, const char *host, long port) {
     char where[128], text[256] = "";
     snprintf(where, sizeof where, "%s:%ld", host, port);
-    const char *options[] = {"listening_ports", where, "num_threads", "4", "connection_queue", "16", "request_timeout_ms",
-                             "5000", "keep_alive_timeout_ms", "3000", "enable_keep_alive", "no", "max_request_size", "4096",
-                             "enable_directory_listing", "no", NULL};
+    const char *options[] = {"listening_ports",
+                             where,
+                             "num_threads",
+                             "4",
+                             "connection_queue",
+                             "16",
+                             "request_timeout_ms",
+                             "5000",
+                             "keep_alive_timeout_ms",
+                             "3000",
+                             "enable_keep_alive",
+                             "no",
+                             "max_request_size",
+                             "4096",
+                             "enable_directory_listing",
+                             "no",
+                             NULL};
     struct mg_callbacks callbacks = {.log_message = log_error};
-    struct mg_init_data init = {.callbacks = &callbacks, .user_data = w, .configuration_options = options};
+    struct mg_init_data init = {
+        .callbacks = &callbacks, .user_data = w, .configuration_options = options};
     struct mg_error_data error = {.text = text, .text_buffer_size = sizeof text};
     mg_init_library(0);
     if (!(w->ctx = mg_start2(&init, &error))) {
         mg_exit_library();
-        return neb_fail(NEB_ERR_IO, "the status page cannot listen on %s: %s; is the port taken?", where,
-                        text[0] ? text : "no reason given");
+        return neb_fail(NEB_ERR_IO, "the status page cannot listen on %s: %s; is the port taken?",
+                        where, text[0] ? text : "no reason given");
     }
     mg_set_request_handler(w->ctx, "/api/v1/status$", on_status, w);
     mg_set_request_handler(w->ctx, "/api/v1/history$", on_history, w);
@@ -205,7 +231,8 @@ enum neb_status agent_web_start(const struct agent_web_config *c, struct agent_w
     NEB_TRY(split_address(c->listen, host, sizeof host, &port));
     if (!is_loopback(host))
         return neb_fail(NEB_ERR_INVALID,
-                        "--page %s: the page is served to this machine only; from elsewhere use ssh -L %ld:127.0.0.1:%ld, or a "
+                        "--page %s: the page is served to this machine only; from elsewhere use "
+                        "ssh -L %ld:127.0.0.1:%ld, or a "
                         "reverse proxy with TLS and --page-token",
                         c->listen, port, port);
     struct agent_web *w = calloc(1, sizeof *w);

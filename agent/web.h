@@ -22,11 +22,13 @@ struct agent_web_config {
 
 struct agent_web;
 // NEB_ERR_INVALID: the address, or one that is not loopback; NEB_ERR_IO: port; else: the token file.
-NEB_MUST_CHECK enum neb_status agent_web_start(const struct agent_web_config *c, struct agent_web **out);
+NEB_MUST_CHECK enum neb_status agent_web_start(const struct agent_web_config *c,
+                                               struct agent_web **out);
 void agent_web_stop(struct agent_web **w);
 // Has somebody looked at the page within the last 10 s? Otherwise nothing needs to be published but what is scraped.
 bool agent_web_watched(struct agent_web *w);
 // Takes over the texts (malloc); NULL leaves the one before. Called from the daemon's thread.
-void agent_web_publish(struct agent_web *w, char *status_take, char *history_take, char *metrics_take);
+void agent_web_publish(struct agent_web *w, char *status_take, char *history_take,
+                       char *metrics_take);
 
 #endif

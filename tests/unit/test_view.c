@@ -24,9 +24,15 @@ static void test_last_figures(void **state) {
     (void)state;
     struct agent_view *v = NULL;
     assert_int_equal(agent_view_create(&v), NEB_OK);
-    feed(v, "{\"kind\":\"step\",\"cluster\":\"paris\",\"step\":7,\"loss\":2.5,\"stall_s\":1,\"train_s\":3}", 10);
+    feed(v,
+         "{\"kind\":\"step\",\"cluster\":\"paris\",\"step\":7,\"loss\":2.5,\"stall_s\":1,\"train_"
+         "s\":3}",
+         10);
     feed(v, "{\"kind\":\"round\",\"cluster\":\"paris\",\"round\":4,\"codec\":\"int4\"}", 11);
-    feed(v, "{\"kind\":\"link\",\"cluster\":\"paris\",\"sent_bytes\":100,\"recv_bytes\":50,\"goodput_bps\":8000}", 12);
+    feed(v,
+         "{\"kind\":\"link\",\"cluster\":\"paris\",\"sent_bytes\":100,\"recv_bytes\":50,\"goodput_"
+         "bps\":8000}",
+         12);
     json_t *list = agent_view_clusters(v, "ab", 15), *c = json_array_get(list, 0);
     assert_int_equal(json_array_size(list), 1);
     assert_string_equal(json_string_value(json_object_get(c, "codec")), "int4");
@@ -45,9 +51,10 @@ static void test_bad_lines(void **state) {
     (void)state;
     struct agent_view *v = NULL;
     assert_int_equal(agent_view_create(&v), NEB_OK);
-    static const char *const bad[] = {
-        "{}", "{\"kind\":7,\"cluster\":\"x\"}", "{\"kind\":\"step\"}", "{\"kind\":\"other\",\"cluster\":\"x\"}",
-        "{\"kind\":\"step\",\"cluster\":\"x\",\"loss\":\"high\",\"step\":null,\"round\":1e300,\"interval\":-1e300}"};
+    static const char *const bad[] = {"{}", "{\"kind\":7,\"cluster\":\"x\"}", "{\"kind\":\"step\"}",
+                                      "{\"kind\":\"other\",\"cluster\":\"x\"}",
+                                      "{\"kind\":\"step\",\"cluster\":\"x\",\"loss\":\"high\","
+                                      "\"step\":null,\"round\":1e300,\"interval\":-1e300}"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         feed(v, bad[i], 1);
     json_t *list = agent_view_clusters(v, "ab", 2), *c = json_array_get(list, 0);
@@ -59,7 +66,8 @@ static void test_bad_lines(void **state) {
     for (int i = 0; i < 100; i++) { // more clusters and codecs than there is room for
         snprintf(line, sizeof line, "{\"kind\":\"round\",\"cluster\":\"c%d\",\"round\":1}", i);
         feed(v, line, 3);
-        snprintf(line, sizeof line, "{\"kind\":\"round\",\"cluster\":\"c0\",\"round\":1,\"codec\":\"k%d\"}", i);
+        snprintf(line, sizeof line,
+                 "{\"kind\":\"round\",\"cluster\":\"c0\",\"round\":1,\"codec\":\"k%d\"}", i);
         feed(v, line, 3);
     }
     list = agent_view_clusters(v, "ab", 4);
@@ -75,18 +83,22 @@ static void test_curve_is_bounded(void **state) {
     assert_int_equal(agent_view_create(&v), NEB_OK);
     char line[128];
     for (int i = 0; i < 20000; i++) {
-        snprintf(line, sizeof line, "{\"kind\":\"step\",\"cluster\":\"paris\",\"step\":%d,\"loss\":%f}", i, 1.0 / (i + 1));
+        snprintf(line, sizeof line,
+                 "{\"kind\":\"step\",\"cluster\":\"paris\",\"step\":%d,\"loss\":%f}", i,
+                 1.0 / (i + 1));
         feed(v, line, 1000 + i);
     }
     json_t *h = agent_view_history(v),
-           *c = json_array_get(json_object_get(json_array_get(json_object_get(h, "jobs"), 0), "clusters"), 0),
+           *c = json_array_get(
+               json_object_get(json_array_get(json_object_get(h, "jobs"), 0), "clusters"), 0),
            *t = json_object_get(c, "t");
     size_t n = json_array_size(t);
     assert_in_range(n, AGENT_VIEW_POINTS / 4, AGENT_VIEW_POINTS);
     assert_true(fabs(json_real_value(json_array_get(t, 0)) - 1000) < 1e-9);
     assert_true(json_real_value(json_array_get(t, n - 1)) > 1000 + 19000);
     for (size_t i = 1; i < n; i++)
-        assert_true(json_real_value(json_array_get(t, i)) > json_real_value(json_array_get(t, i - 1)));
+        assert_true(json_real_value(json_array_get(t, i)) >
+                    json_real_value(json_array_get(t, i - 1)));
     assert_int_equal(json_array_size(json_object_get(c, "loss")), n);
     assert_int_equal(json_array_size(json_object_get(c, "codec")), n);
     json_decref(h);
@@ -110,10 +122,11 @@ static void test_rates(void **state) {
 static void test_metrics_text(void **state) {
     (void)state;
     struct neb_buf b = {0};
-    json_t *s = json_loads("{\"name\":\"pa\\\"ris\\n\",\"peers\":[{\"name\":\"b\\\\c\",\"up\":true,\"rtt_ms\":250,"
-                           "\"goodput_bps\":8e6}],\"jobs\":[{\"id\":\"ab\",\"job\":\"j\",\"step\":3,\"clusters\":"
-                           "[{\"name\":\"x\",\"loss\":null,\"round\":2}]}],\"faults\":{\"denied\":4}}",
-                           0, NULL);
+    json_t *s = json_loads(
+        "{\"name\":\"pa\\\"ris\\n\",\"peers\":[{\"name\":\"b\\\\c\",\"up\":true,\"rtt_ms\":250,"
+        "\"goodput_bps\":8e6}],\"jobs\":[{\"id\":\"ab\",\"job\":\"j\",\"step\":3,\"clusters\":"
+        "[{\"name\":\"x\",\"loss\":null,\"round\":2}]}],\"faults\":{\"denied\":4}}",
+        0, NULL);
     assert_int_equal(agent_metrics_text(s, &b), NEB_OK);
     neb_buf_u8(&b, 0);
     const char *t = (const char *)b.p;
@@ -150,8 +163,17 @@ static void test_notify(void **state) {
 static void test_web_refuses(void **state) {
     (void)state;
     struct agent_web *w = NULL;
-    static const char *const bad[] = {"", "x", "0", "70000", "127.0.0.1:", ":80", "host.example:80", "1::2:80", "80,90",
-                                      "0.0.0.0:9470", "[::]:9470"};
+    static const char *const bad[] = {"",
+                                      "x",
+                                      "0",
+                                      "70000",
+                                      "127.0.0.1:",
+                                      ":80",
+                                      "host.example:80",
+                                      "1::2:80",
+                                      "80,90",
+                                      "0.0.0.0:9470",
+                                      "[::]:9470"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct agent_web_config c = {.listen = bad[i]};
         assert_int_equal(agent_web_start(&c, &w), NEB_ERR_INVALID);
@@ -165,9 +187,10 @@ static void test_web_refuses(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_last_figures), cmocka_unit_test(test_bad_lines),
-                                       cmocka_unit_test(test_curve_is_bounded), cmocka_unit_test(test_rates),
-                                       cmocka_unit_test(test_metrics_text), cmocka_unit_test(test_notify),
-                                       cmocka_unit_test(test_web_refuses)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_last_figures),     cmocka_unit_test(test_bad_lines),
+        cmocka_unit_test(test_curve_is_bounded), cmocka_unit_test(test_rates),
+        cmocka_unit_test(test_metrics_text),     cmocka_unit_test(test_notify),
+        cmocka_unit_test(test_web_refuses)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
