@@ -24,6 +24,7 @@ struct agent_jobrun {
     enum agent_job_state state;
     struct agent_child worker;
     struct agent_ipc_client client; // the worker, once attached
+    pid_t trainer; // with launcher attach: its process; 0: none
     int restarts;
     int64_t last_step, step_at_start; // progress resets the count of restarts
     int told_alive; // to the worker
