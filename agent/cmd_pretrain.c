@@ -328,6 +328,8 @@ static void make_summary(const struct run *r, struct agent_summary *s) {
         snprintf(c->name, sizeof c->name, "%s", r->job.clusters[i].name);
         snprintf(c->device, sizeof c->device, "cpu (%s, %d threads)", kern_cpu_isa(),
                  (int)(whole(p, "threads") & 0xffff));
+        if (r->job.clusters[i].launcher == AGENT_LAUNCHER_ATTACH)
+            snprintf(c->device, sizeof c->device, "attached trainer");
         c->steps = (int64_t)whole(p, "steps");
         c->tokens = (int64_t)whole(p, "tokens");
         c->loss_first = number(p, "loss_first");
