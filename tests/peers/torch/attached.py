@@ -30,7 +30,9 @@ class Job:
     def __init__(self, work, launchers=("attach", "attach"), steps=120, **sync):
         self.out = work / "run"
         text = (examples / "attach.yaml").read_text().replace("steps: 300", f"steps: {steps}")
-        text = text.replace("every_steps: 100", "every_steps: 20").replace("corpus: corpus", f"corpus: {work / 'corpus'}")
+        text = text.replace("every_steps: 100", "every_steps: 20")
+        if (work / "corpus").exists():
+            text = text.replace("corpus: corpus", f"corpus: {work / 'corpus'}")
         for name, launcher in zip(("paris", "berlin"), launchers):
             text = text.replace(f"name: {name}, launcher: attach", f"name: {name}, threads: 1, launcher: {launcher}")
         for k, v in sync.items():
