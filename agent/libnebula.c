@@ -134,6 +134,13 @@ static enum neb_status restore(struct agent_worker *w, const struct intra_ckpt *
     return intra_ckpt_read(c, "attached.targets", INTRA_U64, V, 1, w->trainer->target_counts);
 }
 
+// What the trainer reads next is its own affair; nebula_info says at which step it is.
+static enum neb_status skip(struct agent_worker *w, int64_t n) {
+    neb_warn("%lld steps of this cluster are lost; the trainer goes on from step %lld", (long long)n,
+             (long long)(w->step + n));
+    return NEB_OK;
+}
+
 static enum neb_status save_now(struct nebula *n) {
     NEB_TRY(worker_save(&n->w));
     if (n->hooks.checkpoint && n->hooks.checkpoint(n->hooks.user, n->w.dir, n->w.step) != 0)
@@ -290,9 +297,10 @@ int nebula_attach(const struct nebula_attach_options *o, struct nebula **out) {
     n->owner = getpid();
     n->hooks = o->hooks;
     n->w.saved_step = -1;
+    n->w.loss_first = n->w.loss_last = NAN; // no step yet
     n->w.foreign = n;
     n->w.isa = "attached trainer";
-    n->w.ops = (struct worker_ops){pull, push, save, restore};
+    n->w.ops = (struct worker_ops){pull, push, save, restore, skip};
     enum neb_status st = attach(n, o);
     if (st != NEB_OK) {
         int s = st == NEB_ERR_UNSUPPORTED ? (int)NEBULA_ERR_VERSION : 0;
@@ -451,6 +459,8 @@ static enum neb_status begin(struct nebula *n) {
         neb_info("going on from step %lld", (long long)w->step);
     else if (st != NEB_ERR_NOT_FOUND)
         return st;
+    w->restored = st == NEB_OK;
+    w->lost = w->adopts = w->lost && !w->restored;
     NEB_TRY(push(w, NULL));
     for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++)
         NEB_TRY(w->frags[f].in_flight ? worker_resubmit(w, f) : worker_ask(w, f));
@@ -503,8 +513,9 @@ static enum neb_status step(struct nebula *n, uint64_t tokens, double loss) {
     w->train_s += seconds;
     w->all_tokens += tokens;
     w->step++;
-    w->loss_first = w->step == 1 ? loss : w->loss_first;
-    w->loss_last = w->step == 1 ? loss : 0.9 * w->loss_last + 0.1 * loss;
+    w->loss_last = isnan(w->loss_first) ? loss : w->loss_last;
+    w->loss_first = isnan(w->loss_first) ? loss : w->loss_first;
+    w->loss_last = 0.9 * w->loss_last + 0.1 * loss;
     if ((w->step % w->job.log_every == 0 || w->step == w->job.steps || w->step == 1) && isfinite(loss))
         worker_metrics(w, json_pack("{s:s,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:f}", "kind", "step", "step",
                                     (json_int_t)w->step, "tokens", (json_int_t)w->all_tokens, "loss",
@@ -585,13 +596,13 @@ static enum neb_status report(struct nebula *n, double eval_loss) {
         NEB_TRY(worker_save_model(w));
     worker_params_digest(w, hex);
     json_t *r = json_pack(
-        "{s:s,s:I,s:I,s:o,s:o,s:o,s:o,s:f,s:f,s:f,s:s,s:I,s:I,s:I,s:I,s:I,s:b,s:i}", "device",
+        "{s:s,s:I,s:I,s:o,s:o,s:o,s:o,s:f,s:f,s:f,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:i}", "device",
         "attached", "steps", (json_int_t)w->step, "tokens", (json_int_t)w->all_tokens, "loss_first",
         number_or_null(w->loss_first), "loss_last", number_or_null(w->loss_last), "eval_loss",
         done ? number_or_null(eval_loss) : json_null(), "eval_by_source", json_object(), "stall_s",
         w->stall_s, "train_s", w->train_s, "sync_s", w->sync_s, "params_digest", hex, "params",
         (json_int_t)w->model->n_params, "trainable_params", (json_int_t)w->model->n_trainable, "rounds",
-        (json_int_t)w->rounds, "payload_bytes", (json_int_t)w->payload_bytes, "payload_params",
+        (json_int_t)w->rounds, "lost_steps", (json_int_t)w->lost_steps, "payload_bytes", (json_int_t)w->payload_bytes, "payload_params",
         (json_int_t)w->payload_params, "stopped", !done, "threads", kern_pool_threads(w->K->pool));
     if (!r)
         return neb_fail(NEB_ERR_NOMEM, "out of memory reporting");

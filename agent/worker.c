@@ -123,6 +123,14 @@ static void draw(struct agent_worker *w, struct intra_sampler *s) {
                            w->targets + (size_t)b * w->job.seq_len);
 }
 
+static enum neb_status skip(struct agent_worker *w, int64_t n) {
+    for (int64_t step = 0; step < n; step++)
+        for (int32_t a = 0; a < w->job.accumulate; a++)
+            for (int i = 0; i < w->n_samplers; i++)
+                draw(w, w->samplers[i]);
+    return intra_team_skip(w->team, (int32_t)n);
+}
+
 static enum neb_status train_step(struct agent_worker *w) {
     struct intra_step_stats s;
     neb_ns start = neb_now();
@@ -137,8 +145,8 @@ static enum neb_status train_step(struct agent_worker *w) {
     w->train_s += seconds;
     w->all_tokens += (uint64_t)s.tokens;
     w->step++;
-    w->loss_last = w->step == 1 ? s.loss : w->loss_last;
-    w->loss_first = w->step == 1 ? s.loss : w->loss_first;
+    w->loss_last = isnan(w->loss_first) ? s.loss : w->loss_last;
+    w->loss_first = isnan(w->loss_first) ? s.loss : w->loss_first;
     w->loss_last = 0.9 * w->loss_last + 0.1 * s.loss; // a single step is noisy
     if (w->step % w->job.log_every == 0 || w->step == w->job.steps || w->step == 1)
         worker_metrics(w, json_pack("{s:s,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:f}", "kind", "step", "step",
@@ -220,13 +228,13 @@ static enum neb_status report(struct agent_worker *w) {
     }
     worker_params_digest(w, hex);
     json_t *r = json_pack(
-        "{s:s,s:I,s:I,s:o,s:o,s:o,s:o,s:f,s:f,s:f,s:s,s:I,s:I,s:I,s:I,s:I,s:b,s:i}", "device",
+        "{s:s,s:I,s:I,s:o,s:o,s:o,s:o,s:f,s:f,s:f,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:i}", "device",
         "cpu", "steps", (json_int_t)w->step, "tokens", (json_int_t)w->all_tokens, "loss_first",
         number_or_null(w->loss_first), "loss_last", number_or_null(w->loss_last), "eval_loss",
         done ? number_or_null(loss) : json_null(), "eval_by_source", by_source, "stall_s",
         w->stall_s, "train_s", w->train_s, "sync_s", w->sync_s, "params_digest", hex, "params",
         (json_int_t)w->model->n_params, "trainable_params", (json_int_t)w->model->n_trainable,
-        "rounds", (json_int_t)w->rounds, "payload_bytes", (json_int_t)w->payload_bytes,
+        "rounds", (json_int_t)w->rounds, "lost_steps", (json_int_t)w->lost_steps, "payload_bytes", (json_int_t)w->payload_bytes,
         "payload_params", (json_int_t)w->payload_params, "stopped", !done, "threads",
         kern_pool_threads(w->K->pool));
     if (!r)
@@ -249,6 +257,8 @@ static enum neb_status run(struct agent_worker *w, const char *socket_path, cons
                                NULL, 0));
     }
     enum neb_status st = worker_restore(w);
+    w->restored = st == NEB_OK;
+    w->lost = w->adopts = w->lost && !w->restored;
     if (st == NEB_OK)
         neb_info("going on from step %lld", (long long)w->step);
     else if (st != NEB_ERR_NOT_FOUND)
@@ -275,13 +285,14 @@ enum neb_status agent_worker_run(const char *socket_path, const char *job, struc
     if (!w)
         return neb_fail(NEB_ERR_NOMEM, "out of memory starting a worker");
     w->saved_step = -1;
+    w->loss_first = w->loss_last = NAN; // no step yet
     w->world = world;
     w->isa = kern_cpu_isa();
-    w->ops = (struct worker_ops){world ? pull : NULL, world ? push : NULL, save, restore};
+    w->ops = (struct worker_ops){world ? pull : NULL, world ? push : NULL, save, restore, skip};
     w->threads = threads;
     signal(SIGINT, SIG_IGN); // the agent decides when a worker stops
     enum neb_status st = run(w, socket_path, job);
-    if (st != NEB_OK &&
+    if (st != NEB_OK && st != NEB_ERR_AGAIN &&
         w->ipc) { // an error, not a crash: starting again would end the same way, so the user is told at once
         char text[1024];
         neb_last_error(text, sizeof text);

@@ -24,7 +24,9 @@ static enum neb_status on_agent(struct agent_worker *w, struct agent_ipc_msg *m)
         st = worker_take_commit(w, m);
     else if (!strcmp(ev, "peers"))
         w->alive = (int)agent_ipc_int(m, "alive", 0),
-        w->expected = json_is_true(json_object_get(m->head, "expected"));
+        w->expected = json_is_true(json_object_get(m->head, "expected")),
+        w->lost = json_is_true(json_object_get(m->head, "lost")) && (w->adopts || !w->restored),
+        w->adopts |= w->lost;
     else if (!strcmp(ev, "stop"))
         w->stop = true;
     else if (!strcmp(ev, "answer") && w->foreign && !json_is_true(json_object_get(m->head, "ok")))
@@ -82,6 +84,11 @@ enum neb_status worker_attach(struct agent_worker *w, const char *socket_path, c
     w->cluster = (int)agent_ipc_int(&m, "cluster", -1);
     w->alive = (int)agent_ipc_int(&m, "alive", 0);
     w->expected = json_is_true(json_object_get(m.head, "expected"));
+    w->lost = json_is_true(json_object_get(m.head, "lost"));
+    json_t *taken = json_object_get(m.head, "taken"), *suspect = json_object_get(m.head, "suspect"), *t;
+    size_t i;
+    json_array_foreach(suspect, i, t) if (i < 64) w->suspect[i] = (uint32_t)json_integer_value(t);
+    json_array_foreach(taken, i, t) w->taken |= i < 64 && json_is_true(t) ? 1ull << i : 0;
     w->stop = json_is_true(json_object_get(m.head, "stop"));
     if (strcmp(agent_ipc_str(&m, "ev", ""), "job") || w->cluster < 0 || !*dir ||
         strlen(dir) >= sizeof w->dir)
@@ -105,6 +112,15 @@ static const struct agent_merge *logged(const struct agent_worker *w, int32_t f)
     return NULL;
 }
 
+enum neb_status worker_skip_steps(struct agent_worker *w, int64_t n) {
+    NEB_TRY(w->ops.skip(w, n));
+    for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++)
+        w->steps_base[f] += n;
+    w->step += n;
+    w->lost_steps += n;
+    return NEB_OK;
+}
+
 // One decision about one fragment. *more: there may be another one at this step. *ready: the next step may begin.
 static enum neb_status exchange_one(struct agent_worker *w, int32_t f, bool *more, bool *ready) {
     struct agent_fragment *g = &w->frags[f];
@@ -114,6 +130,15 @@ static enum neb_status exchange_one(struct agent_worker *w, int32_t f, bool *mor
     // also where that is at this very step and the merge is logged.
     bool foreign = t->here && !t->mine && !t->rejected;
     *more = true;
+    if (w->adopts && t->here && !g->in_flight && !g->finished && (w->lost || t->cursor > w->step)) {
+        if (t->cursor > w->step)
+            NEB_TRY(worker_skip_steps(w, t->cursor - w->step));
+        return worker_merge(w, f);
+    }
+    if (w->lost) { // nothing is computed before the state is whole
+        *more = *ready = false;
+        return NEB_OK;
+    }
     if (!g->in_flight && !g->finished && (l ? l->foreign && l->step <= w->step : foreign)) {
         if (t->here)
             return worker_merge(w, f);

@@ -36,7 +36,7 @@ class Job:
         for name, launcher in zip(("paris", "berlin"), launchers):
             text = text.replace(f"name: {name}, launcher: attach", f"name: {name}, threads: 1, launcher: {launcher}")
         for k, v in sync.items():
-            text = re.sub(rf"\b{k}: \S+", f"{k}: {v}", text)
+            text = re.sub(rf"\b{k}: [^\s,}}]+", f"{k}: {v}", text)
         (work / "job.yaml").write_text(text)
         self.log = open(work / "pretrain.log", "w")
         self.p = subprocess.Popen([nebula, "pretrain", str(work / "job.yaml"), "--local", "2", "--out", str(self.out)],
