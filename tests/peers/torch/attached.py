@@ -136,9 +136,9 @@ def fsdp(work):
 
 
 def cost(work):
-    """Tokens/s of the federated loop against the same loop alone, as interleaved pairs on this machine: windows of one
-    exchange interval each, alternating, in the same process; the partner cluster computes nothing meanwhile."""
-    job = Job(work, steps=400, interval=100, overlap=20, every_steps=0)
+    """Tokens per second of processor time of the federated loop against the same loop alone, in interleaved pairs (cost.py).
+    Fails also when the noise is too large to tell."""
+    job = Job(work, steps=800, interval=50, overlap=10, every_steps=0)
     for name in ("paris", "berlin"):
         home = job.out / "clusters" / name
         log = open(work / f"cost-{name}.log", "w+")
@@ -151,8 +151,8 @@ def cost(work):
     pairs = [tuple(map(float, x.split()[1:])) for x in job.loops[0].log.read().splitlines() if x.startswith("pair ")]
     losses = [1 - with_ / alone for alone, with_ in pairs]
     mean, spread = statistics.mean(losses), statistics.stdev(losses) / len(losses) ** 0.5
-    report("cost", len(pairs) >= 4 and mean - 2 * spread < 0.02, f"federating costs {100 * mean:.2f} % ± {100 * spread:.2f} % (standard error, "
-           f"{len(pairs)} pairs) of {statistics.mean(a for a, _ in pairs):.0f} tokens/s")
+    report("cost", len(pairs) >= 4 and mean < 0.02 and spread < 0.01, f"federating costs {100 * mean:.2f} % ± {100 * spread:.2f} % (standard error, "
+           f"{len(pairs)} pairs) of {statistics.mean(a for a, _ in pairs):.0f} tokens/s of processor time")
 
 
 cases = {f.__name__: f for f in (plain, mixed, kill, ddp, fsdp, cost)}
