@@ -171,6 +171,7 @@ static enum neb_status find_agent(const char *agent, char *out, size_t cap) {
 // Asks until the agent is there and has a job that waits for a trainer. why: what the agent said last.
 static enum neb_status wait_for_job(struct nebula *n, const char *job, double timeout_s) {
     neb_ns end = neb_now() + (neb_ns)(timeout_s * 1e9);
+    neb_ns taken_end = neb_now() + 2 * NEB_S;
     char why[512] = "";
     void *ctx = zmq_ctx_new();
     struct agent_ipc *ipc = NULL;
@@ -188,6 +189,8 @@ static enum neb_status wait_for_job(struct nebula *n, const char *job, double ti
             found = json_is_true(json_object_get(m.head, "ok"));
             if (found)
                 snprintf(n->job, sizeof n->job, "%.64s", why);
+            else if (!strcmp(code, "taken") && neb_now() < taken_end)
+                neb_debug("%s", why); // one that has just detached may still be on its way out
             else if (strcmp(code, "wait"))
                 st = neb_fail(!strcmp(code, "version") ? NEB_ERR_UNSUPPORTED : NEB_ERR_STATE, "%s", why);
             agent_ipc_msg_clear(&m);
