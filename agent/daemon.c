@@ -1,4 +1,5 @@
 #include "agent/daemon.h"
+#include "agent/attach.h"
 #include "agent/base/log.h"
 #include "agent/jobs.h"
 #include "agent/launch.h"
@@ -203,6 +204,10 @@ static enum neb_status start_worker(struct daemon *d, struct agent_jobrun *j) {
     job_dir(d, j, dir, sizeof dir);
     NEB_TRY(neb_fs_mkdirs(dir, 0700));
     NEB_TRY(neb_path(log, sizeof log, dir, "worker.log"));
+    if (agent_attach_waits(j)) {
+        neb_info("job %s waits for a trainer: NEBULA_AGENT=%s NEBULA_JOB=%s", j->job.name, d->socket_path, j->hex);
+        return NEB_OK;
+    }
     struct agent_launch launch;
     NEB_TRY(
         agent_launch_worker(&j->job.clusters[j->self], d->exe, d->socket_path, j->hex, &launch));
@@ -330,19 +335,23 @@ static void end_job(struct daemon *d, struct agent_jobrun *j, const char *state)
     neb_info("job %s: %s", j->job.name, state);
 }
 
+static void report_failure(struct daemon *d, struct agent_jobrun *j, const char *text) {
+    j->reported = true;
+    json_decref(j->report);
+    j->report = json_pack("{s:s,s:s}", "name", my_name(d), "error", text);
+    publish(d, j, "report", "report", json_incref(j->report), true);
+}
+
 static void stop_job(struct daemon *d, struct agent_jobrun *j) {
     if (j->state != AGENT_JOB_RUNNING)
         return;
     j->state = AGENT_JOB_STOPPING;
     if (j->client.len)
         tell_client(d, &j->client, json_pack("{s:s}", "ev", "stop"));
-}
-
-static void report_failure(struct daemon *d, struct agent_jobrun *j, const char *text) {
-    j->reported = true;
-    json_decref(j->report);
-    j->report = json_pack("{s:s,s:s}", "name", my_name(d), "error", text);
-    publish(d, j, "report", "report", json_incref(j->report), true);
+    else if (agent_attach_waits(j)) {
+        report_failure(d, j, "stopped while no trainer was attached");
+        end_job(d, j, "stopped");
+    }
 }
 
 static void on_worker_end(struct daemon *d, struct agent_jobrun *j, int status) {
@@ -431,6 +440,11 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
         return;
     }
     bool expected;
+    char why[160];
+    if (!agent_attach_admit(j, from, m, why, sizeof why)) {
+        answer(d, from, false, why);
+        return;
+    }
     j->client = *from;
     job_dir(d, j, dir, sizeof dir);
     j->told_alive = peers_alive(d, j, &expected);
@@ -542,6 +556,20 @@ static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
     j->reported = true;
     if (!j->suspended || !json_is_true(json_object_get(report, "stopped"))) // suspended: not its last word
         publish(d, j, "report", "report", json_incref(report), true);
+    if (agent_attach_waits(j)) // no process of ours ends with it
+        on_worker_end(d, j, 0);
+}
+
+static void on_trainer_left(struct daemon *d, struct agent_jobrun *j, bool said_so) {
+    if (j->state == AGENT_JOB_ENDED || !agent_attach_left(j, said_so))
+        return;
+    publish(d, j, "line", "line",
+            json_pack("{s:s,s:s,s:s}", "kind", "fault", "cluster", my_name(d), "text", "the attached trainer is gone"),
+            false);
+    if (j->state == AGENT_JOB_STOPPING) {
+        report_failure(d, j, "stopped while no trainer was attached");
+        end_job(d, j, "stopped");
+    }
 }
 
 static void on_checkpoint(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
@@ -654,6 +682,12 @@ static void on_local(struct daemon *d, const struct agent_ipc_client *from,
         on_submit_job(d, from, m);
     else if (!strcmp(op, "attach"))
         on_attach(d, from, m);
+    else if (!strcmp(op, "attachable"))
+        tell_client(d, from, agent_attach_find(d->jobs, m));
+    else if (j && !strcmp(op, "hello"))
+        tell_client(d, from, json_pack("{s:s}", "ev", "hello"));
+    else if (j && !strcmp(op, "detach"))
+        on_trainer_left(d, j, true);
     else if (!strcmp(op, "status"))
         tell_client(d, from, status_of(d));
     else if (!strcmp(op, "jobs"))
@@ -992,6 +1026,7 @@ static void telemetry(struct daemon *d) {
             struct agent_jobrun *j = &d->jobs[i];
             tell_alive(d, j);
             tell_link(d, j);
+            on_trainer_left(d, j, false);
             if (j->behind_until && neb_now() >= j->behind_until) {
                 j->behind_until = neb_now() + 5 * NEB_S;
                 on_behind(d, j->id);

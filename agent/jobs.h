@@ -26,6 +26,7 @@ struct agent_jobrun {
     bool suspended; // stopped because the agent goes down: goes on when it is back
     struct agent_child worker;
     struct agent_ipc_client client; // the worker, once attached
+    pid_t trainer; // with launcher attach: its process; 0: none
     int restarts;
     int64_t last_step, step_at_start; // progress resets the count of restarts
     int told_alive; // to the worker
