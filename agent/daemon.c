@@ -3,6 +3,8 @@
 #include "agent/jobs.h"
 #include "agent/launch.h"
 #include "agent/members.h"
+#include "agent/renew.h"
+#include "agent/spread.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -12,7 +14,7 @@
 #include <unistd.h>
 
 enum { POLL_MAX = 128 };
-static const neb_ns telemetry_interval = NEB_S;
+static const neb_ns telemetry_interval = NEB_S, default_overlap = 600 * NEB_S;
 
 struct daemon {
     const struct agent_daemon_config *c;
@@ -20,7 +22,10 @@ struct daemon {
     struct sec_identity *identity;
     struct agent_members *trust;
     struct sec_members members; // of trust, as the service has it
-    bool members_due;           // trust has a newer list than the service
+    bool members_due;           // trust has a newer list than the service, which only a new one can take
+    struct agent_spread spread;
+    struct agent_renew renew;
+    neb_ns rekey_at; // our own keys were rotated: when to look for them; 0: they were not
     struct inter_service *service;
     struct agent_ipc *ipc;
     char socket_path[NEB_PATH_MAX], exe[NEB_PATH_MAX];
@@ -30,7 +35,20 @@ struct daemon {
     uint64_t faults[INTER_FAULTS];
     neb_ns next_telemetry;
     bool stopping;
+    bool changes; // a peer's list was taken; acted upon outside of the service's own calls
+    struct agent_members_change change;
 };
+
+static void merge_change(struct agent_members_change *all, const struct agent_members_change *c) {
+    bool first = !all->changed;
+    all->changed |= c->changed;
+    all->revoked |= c->revoked;
+    all->forked |= c->forked;
+    if (c->changed && first)
+        memcpy(all->rotated, c->rotated, sizeof all->rotated);
+    else if (c->changed) // two versions at once: no overlap for anybody
+        all->rotated[0] = 0;
+}
 
 // ---- small things ---------------------------------------------------------------------------------------------
 
@@ -71,8 +89,10 @@ static void post(struct daemon *d, uint32_t peer, enum agent_message kind, json_
                  bool reliable) {
     char *text = json_dumps(body, JSON_COMPACT);
     json_decref(body);
-    if (!text)
+    if (!text || !d->members.m[peer].pub.name[0]) { // revoked
+        free(text);
         return;
+    }
     if (!reliable)
         inter_service_tell(d->service, peer, kind, text, strlen(text));
     else if (inter_service_send(d->service, peer, kind, text, strlen(text)) != NEB_OK)
@@ -99,15 +119,16 @@ static void publish(struct daemon *d, struct agent_jobrun *j, const char *ev, co
 // Other clusters that are heard; *expected: enough of them for a commit.
 static int peers_alive(const struct daemon *d, const struct agent_jobrun *j, bool *expected) {
     struct inter_job_status st;
-    int live = 0, data = 0;
+    int live = 0, data = 0, voters = 0;
     *expected = false;
     if (!j->federated || !inter_service_job_status(d->service, j->id, &st))
         return 0;
     for (int i = 0; i < j->job.n_clusters; i++) {
         live += st.live >> i & 1;
         data += st.live >> i & 1 && !j->job.clusters[i].witness;
+        voters += !(st.lost >> i & 1);
     }
-    *expected = live > j->job.n_clusters / 2 && data >= 2;
+    *expected = live > voters / 2 && data >= (voters < 2 ? 1 : 2);
     return live - 1;
 }
 
@@ -231,6 +252,14 @@ static enum neb_status map_clusters(const struct daemon *d, struct agent_jobrun 
     return NEB_OK;
 }
 
+// Clusters whose vote a signed membership version took: of two, the one that was given up.
+static uint16_t lost_clusters(const struct daemon *d, const struct agent_jobrun *j) {
+    uint16_t lost = 0;
+    for (int i = 0; i < j->job.n_clusters; i++)
+        lost |= agent_members_lost(d->trust, j->job.clusters[i].name) ? (uint16_t)(1u << i) : 0;
+    return lost;
+}
+
 static enum neb_status open_rounds(struct daemon *d, struct agent_jobrun *j) {
     struct inter_job_config c = {.n_members = (uint8_t)j->job.n_clusters,
                                  .self = (uint8_t)j->self,
@@ -251,6 +280,7 @@ static enum neb_status open_rounds(struct daemon *d, struct agent_jobrun *j) {
     j->sent_before = r.sent;
     j->recv_before = r.recv;
     link_totals(d, j, &j->sent_base, &j->recv_base);
+    c.lost = j->lost = lost_clusters(d, j);
     return inter_service_job_open(d->service, &c);
 }
 
@@ -512,7 +542,7 @@ static json_t *status_of(struct daemon *d) {
            *peers = json_array(), *jobs = json_array();
     for (uint32_t i = 0; i < d->members.n; i++) {
         struct inter_peer_stats s;
-        if (!strcmp(d->members.m[i].pub.name, my_name(d)) ||
+        if (!strcmp(d->members.m[i].pub.name, my_name(d)) || !d->members.m[i].pub.name[0] ||
             inter_service_stats(d->service, i, &s) != NEB_OK)
             continue;
         json_array_append_new(
@@ -644,9 +674,19 @@ static bool known(struct daemon *d, const char *hex) {
 static void on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *p, size_t n) {
     struct daemon *d = user;
     char why[512];
+    struct agent_members_change change;
+    if (agent_spread_message(&d->spread, peer, kind, p, n, &change)) {
+        d->changes = d->changes || change.changed || change.forked;
+        merge_change(&d->change, &change);
+        return;
+    }
     json_t *body = json_loadb((const char *)p, n, JSON_REJECT_DUPLICATES, NULL);
     const char *hex = json_string_value(json_object_get(body, "id"));
     struct agent_jobrun *j = find_job(d, hex);
+    if (!d->members.m[peer].pub.name[0]) {
+        json_decref(body);
+        return; // revoked since it was sent
+    }
     if (kind == AGENT_MSG_JOB && json_is_true(json_object_get(body, "again")) && hex && known(d, hex)) {
         // it runs here, or has ended here
     } else if (kind == AGENT_MSG_JOB && hex) {
@@ -683,6 +723,10 @@ static void on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *
 static void on_peer(void *user, uint32_t peer, bool up) {
     struct daemon *d = user;
     d->up[peer] = up;
+    if (!d->members.m[peer].pub.name[0]) {
+        neb_info("the link to a revoked member is cut");
+        return;
+    }
     neb_info("link to %s is %s", d->members.m[peer].pub.name, up ? "up" : "down");
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
         struct agent_jobrun *j = &d->jobs[i];
@@ -723,6 +767,7 @@ static void on_fault(void *user, uint32_t peer, enum inter_fault f) {
 // ---- the loop -------------------------------------------------------------------------------------------------
 
 static void telemetry(struct daemon *d) {
+    agent_spread_stand(&d->spread, d->up);
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
         if (d->jobs[i].used && d->jobs[i].state != AGENT_JOB_ENDED) {
             tell_alive(d, &d->jobs[i]);
@@ -746,27 +791,101 @@ static enum neb_status start_service(struct daemon *d) {
                                      .members = &d->members,
                                      .listen = d->c->listen,
                                      .n_bulk = d->c->n_bulk,
+                                     .recycle = d->c->recycle,
                                      .zmq_context = d->zctx,
                                      .callbacks = {d, on_commit, on_message, on_peer, on_fault}};
-    return inter_service_create(&s, &d->service);
+    NEB_TRY(inter_service_create(&s, &d->service));
+    d->spread = (struct agent_spread){.members = d->trust, .service = d->service};
+    return NEB_OK;
 }
 
-// A newer member list. It takes effect when no job runs; a revocation does not wait for that: what
-// runs is stopped after a checkpoint.
-static void on_members(struct daemon *d, const struct agent_members_change *change) {
-    d->members_due = d->members_due || change->changed;
-    for (int i = 0; change->revoked && i < AGENT_JOBS_MAX; i++)
-        if (d->jobs[i].used)
-            stop_job(d, &d->jobs[i]);
+// Whether a job can go on after a change: its own site is on the list, and enough of its voters are.
+static bool can_go_on(const struct daemon *d, const struct agent_jobrun *j) {
+    const struct sec_members *l = agent_members_list(d->trust);
+    int here = 0, voters = 0;
+    for (int i = 0; i < j->job.n_clusters; i++) {
+        bool votes = !(j->lost >> i & 1);
+        voters += votes;
+        here += votes && sec_members_by_name(l, j->job.clusters[i].name);
+    }
+    return sec_members_by_name(l, my_name(d)) && (!j->federated || here > voters / 2);
+}
+
+// What a change of the list means for one job.
+static void update_job(struct daemon *d, struct agent_jobrun *j) {
+    uint16_t lost = lost_clusters(d, j);
+    if (j->federated && lost != j->lost) {
+        j->lost = lost;
+        inter_service_job_lost(d->service, j->id, lost);
+        neb_warn("job %s goes on without a member that was given up by nebula promote", j->job.name);
+    }
+    if (j->state == AGENT_JOB_RUNNING && !can_go_on(d, j)) {
+        neb_warn("job %s stops: too few of its members are left on the list", j->job.name);
+        stop_job(d, j);
+    }
+}
+
+// A newer member list takes effect at once, while jobs run: links of who was revoked are cut, new members are let in. Two
+// lists of one version stop everything.
+static enum neb_status on_members(struct daemon *d) {
+    struct agent_members_change c = d->change;
+    d->changes = false;
+    d->change = (struct agent_members_change){.changed = false};
+    if (c.forked) {
+        neb_log(NEB_LOG_ERROR, "jobs stop: the CA has signed two member lists of one version");
+        for (int i = 0; i < AGENT_JOBS_MAX; i++)
+            if (d->jobs[i].used)
+                stop_job(d, &d->jobs[i]);
+    }
+    if (!c.changed)
+        return NEB_OK;
+    agent_spread_list(&d->spread, d->up); // before anybody is cut off: who is revoked shall know
+    NEB_TRY(inter_service_process(d->service));
+    enum neb_status st =
+        inter_service_reload(d->service, agent_members_list(d->trust),
+                             c.rotated[0] ? c.rotated : NULL,
+                             d->c->overlap ? d->c->overlap : default_overlap);
+    d->members = *inter_service_members(d->service);
+    if (st == NEB_ERR_LIMIT || !sec_members_by_name(agent_members_list(d->trust), my_name(d)))
+        d->members_due = true; // when no job runs
+    else if (st != NEB_OK)
+        return st;
+    for (int i = 0; i < AGENT_JOBS_MAX; i++)
+        if (d->jobs[i].used && d->jobs[i].state != AGENT_JOB_ENDED)
+            update_job(d, &d->jobs[i]);
+    if (!agent_members_holds(d->trust, sec_identity_public(d->identity)))
+        d->rekey_at = d->members_due ? 0 : neb_now() + NEB_S; // the others get the list first
+    return NEB_OK;
+}
+
+// nebula rotate has given this member new keys: links change over to them; jobs go on.
+static enum neb_status rekey(struct daemon *d) {
+    struct sec_identity *next = NULL, *former = d->identity;
+    if (!d->rekey_at || neb_now() < d->rekey_at)
+        return NEB_OK;
+    d->rekey_at = neb_now() + NEB_S;
+    if (sec_identity_load(d->c->home, &next) != NEB_OK)
+        return NEB_OK; // the command is at it
+    if (!agent_members_holds(d->trust, sec_identity_public(next))) {
+        sec_identity_destroy(&next);
+        return NEB_OK;
+    }
+    d->rekey_at = 0;
+    d->identity = next;
+    enum neb_status st = inter_service_rekey(d->service, next);
+    if (st == NEB_OK)
+        st = agent_members_rekey(d->trust, next);
+    sec_identity_destroy(&former);
+    neb_info("this member's new keys are in use");
+    return st;
 }
 
 static enum neb_status apply_members(struct daemon *d) {
     char why[512];
-    if (!d->members_due || busy(d))
+    if (!d->members_due || busy(d) || d->rekey_at)
         return NEB_OK;
     d->members_due = false;
-    if (!sec_members_by_curve(agent_members_list(d->trust),
-                              sec_identity_public(d->identity)->curve))
+    if (!sec_members_by_name(agent_members_list(d->trust), my_name(d)))
         return neb_fail(NEB_ERR_DENIED, "this member is no longer on the list: the agent ends");
     inter_service_destroy(&d->service);
     memset(d->up, 0, sizeof d->up);
@@ -790,7 +909,8 @@ static void on_signal(struct daemon *d) {
         if (info.ssi_signo == SIGHUP) {
             struct agent_members_change change;
             agent_members_reload(d->trust, &change);
-            on_members(d, &change);
+            merge_change(&d->change, &change);
+            d->changes = true;
         } else if (info.ssi_signo != SIGCHLD) {
             d->stopping = true;
             for (int i = 0; i < AGENT_JOBS_MAX; i++)
@@ -820,8 +940,11 @@ static enum neb_status loop(struct daemon *d) {
             return neb_fail(NEB_ERR_IO, "poll: %s", zmq_strerror(zmq_errno()));
         on_signal(d);
         NEB_TRY(agent_members_step(d->trust, &change));
-        on_members(d, &change);
+        merge_change(&d->change, &change);
+        NEB_TRY(on_members(d));
         NEB_TRY(apply_members(d));
+        NEB_TRY(rekey(d));
+        agent_renew_step(&d->renew, d->trust);
         if (d->stopping && !give_up)
             give_up = neb_now() + 60 * NEB_S;
         for (int i = 0; i < 64; i++) { // local messages are few; a flood must not starve the links
@@ -934,6 +1057,8 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
         return neb_fail(NEB_ERR_NOMEM, "out of memory starting the agent");
     d->c = c;
     d->signal_fd = -1;
+    d->renew = (struct agent_renew){
+        .exe = d->exe, .home = c->home, .before_days = c->renew_days};
     enum neb_status st = set_up(d);
     if (st == NEB_OK)
         st = resume_jobs(d);
@@ -947,6 +1072,7 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
             agent_child_stop(&d->jobs[i].worker, 10 * NEB_S);
             forget(d, &d->jobs[i]);
         }
+    agent_child_stop(&d->renew.child, NEB_S);
     agent_ipc_destroy(&d->ipc);
     inter_service_destroy(&d->service);
     agent_members_destroy(&d->trust);

@@ -8,12 +8,16 @@
 // HOME holds keys/, members.json, agent.sock, ledger.db, blobs/ and jobs/ID/ (checkpoints, worker.log).
 #ifndef AGENT_DAEMON_H
 #define AGENT_DAEMON_H
+#include "agent/base/clock.h"
 #include "agent/base/status.h"
 
 struct agent_daemon_config {
     const char *home;   // folder with keys and members
     const char *listen; // "HOST:PORT"; NULL: dial only
     unsigned n_bulk;    // bulk connections a peer, 0: the default
+    neb_ns recycle;     // age at which connections are replaced; 0: one hour
+    neb_ns overlap;     // how long a member's former keys stay good after its rotation; 0: ten minutes
+    int renew_days;     // renew the certificate with fewer days left; 0: a third of its life
 };
 // Runs until SIGTERM or SIGINT: workers are stopped after a checkpoint. NEB_OK after an orderly end.
 NEB_MUST_CHECK enum neb_status agent_daemon_run(const struct agent_daemon_config *c);
@@ -25,6 +29,8 @@ enum agent_message {
     AGENT_MSG_REFUSED, // reliable: {"id", "reason"}
     AGENT_MSG_REPORT,  // reliable: {"id", "report"}
     AGENT_MSG_METRICS, // telemetry: {"id", "line"}
+    AGENT_MSG_LIST_STAND, // telemetry: version u64, digest (agent/spread.h)
+    AGENT_MSG_LIST,       // telemetry: a signed member list
 };
 
 #endif

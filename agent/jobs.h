@@ -28,6 +28,7 @@ struct agent_jobrun {
     int64_t last_step, step_at_start; // progress resets the count of restarts
     int told_alive; // to the worker
     bool told_expected;
+    uint16_t lost;   // clusters that a membership version removed, bit each
     uint64_t finals; // of a witness: fragments whose last round it has seen, bit each
     bool reported;
     json_t *report; // owned: of this cluster, kept for watchers that come late

@@ -165,6 +165,7 @@ static void admit(struct inter_link *l) {
 static void peer_init(struct peer *p, const struct sec_member *x) {
     memset(p, 0, sizeof *p);
     p->member = *x;
+    p->revoked = !x->pub.name[0];
     for (int w = 0; w < SETS; w++)
         for (int k = 0; k < CONNS; k++)
             p->s[w].c[k].fd = p->s[w].c[k].zmq_fd = -1;
@@ -741,10 +742,10 @@ enum neb_status inter_link_process(struct inter_link *l, inter_link_handler *han
     l->deadline = now + NEB_S;
     for (uint32_t i = 0; i < l->n_peers; i++) {
         struct peer *p = &l->peers[i];
+        peer_forget_former(l, p, now);
         if (p->self)
             continue;
         peer_update(l, p);
-        peer_forget_former(l, p, now);
         for (int w = 0; w < SETS; w++) {
             set_clean(l, p, w, now);
             set_pulse(l, &p->s[w], now);
@@ -826,10 +827,8 @@ static void reload_member(struct inter_link *l, const struct sec_member *x, bool
         peer_init(p, x);
     }
     l->members.m[i] = *x;
-    if (p->self)
-        return;
     bool same = !memcmp(&x->pub, &p->member.pub, sizeof x->pub);
-    if (!same && keep_former && !p->revoked) {
+    if (!same && keep_former && !p->revoked) { // of this member itself too: what it has signed stands
         p->former = p->member.pub;
         p->former_until = neb_now() + overlap;
     } else if (!same) {
@@ -870,9 +869,19 @@ enum neb_status inter_link_reload(struct inter_link *l, const struct sec_members
 
 const struct sec_members *inter_link_members(const struct inter_link *l) { return &l->members; }
 
-const struct sec_public *inter_link_former(const struct inter_link *l, uint32_t peer) {
+const struct sec_public *inter_link_former(const struct inter_link *l, uint32_t peer,
+                                           neb_ns *until) {
     bool has = peer < l->n_peers && l->peers[peer].former_until;
+    if (has && until)
+        *until = l->peers[peer].former_until;
     return has ? &l->peers[peer].former : NULL;
+}
+
+void inter_link_keep_former(struct inter_link *l, uint32_t peer, const struct sec_public *former,
+                            neb_ns until) {
+    l->peers[peer].former = *former;
+    l->peers[peer].former_until = until;
+    admit(l);
 }
 
 static enum neb_status listen_on(struct inter_link *l, const char *where) {

@@ -222,6 +222,15 @@ enum neb_status inter_node_job_open(struct inter_node *n, const struct inter_job
     return neb_fail(NEB_ERR_LIMIT, "at most %d jobs at a time; stop one first", JOBS_MAX);
 }
 
+bool inter_node_job_lost(struct inter_node *n, const uint8_t job[INTER_ID_BYTES], uint16_t lost) {
+    struct job *j = node_find_job(n, job);
+    if (j && lost != j->c.lost) {
+        j->c.lost = lost;
+        node_step_down(j); // the tick takes a new term where one is to be had
+    }
+    return j != NULL;
+}
+
 void inter_node_job_close(struct inter_node *n, const uint8_t job[INTER_ID_BYTES]) {
     struct job *j = node_find_job(n, job);
     if (j)
@@ -234,7 +243,7 @@ void inter_node_restore_standing(struct inter_node *n, const struct inter_standi
         return;
     j->standing = *st;
     // A leader of a later term has forgotten what its promises told it: it asks anew.
-    j->leads = st->joined && st->term == 0 && j->c.self == 0;
+    j->leads = st->joined && st->term == 0 && j->c.self == 0 && !j->c.lost;
 }
 
 void inter_node_restore_commit(struct inter_node *n, const struct inter_record *last) {
@@ -306,6 +315,7 @@ bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_I
     *out = (struct inter_job_status){.term = j->standing.term,
                                      .leader = j->leads ? j->c.self : j->leader,
                                      .leads = j->leads,
+                                     .lost = j->c.lost,
                                      .votes = j->standing.joined};
     for (uint8_t m = 0; m < j->c.n_members; m++) {
         out->live |= node_live(&s, j, m) ? (uint16_t)BIT(m) : 0;

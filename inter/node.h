@@ -56,6 +56,7 @@ struct inter_job_config {
     uint8_t id[INTER_ID_BYTES];
     uint8_t n_members, self;           // self: index of this node in members
     uint16_t witnesses;                // bit per member: votes, but has no worker and holds no updates
+    uint16_t lost;                     // bit per member: removed by a signed membership version (inter_node_job_lost)
     bool commit_all;                   // never commit without every data member
     neb_ns grace;                      // how long a slow member is waited for
     uint64_t epoch;                    // of this node's ledger, not 0; later ledgers have greater ones
@@ -146,6 +147,9 @@ void inter_node_destroy(struct inter_node **n);
 // Opens a job. Restoring after a restart: in this order, per fragment, then carry on with events.
 NEB_MUST_CHECK enum neb_status inter_node_job_open(struct inter_node *n,
                                                    const struct inter_job_config *c);
+// A signed membership version took the vote from these members (of two: `nebula promote`). Whoever remains goes on without
+// them in a term of its own, after proposing again what it had accepted; alone it commits alone. False: no such job.
+bool inter_node_job_lost(struct inter_node *n, const uint8_t job[INTER_ID_BYTES], uint16_t lost);
 void inter_node_job_close(struct inter_node *n, const uint8_t job[INTER_ID_BYTES]);
 void inter_node_restore_standing(struct inter_node *n, const struct inter_standing *s);
 void inter_node_restore_commit(struct inter_node *n,
@@ -178,6 +182,7 @@ struct inter_job_status {
     int leader;              // member, -1: none known
     bool leads, votes;       // this node
     uint16_t live, direct;   // bit per member: heard lately; connected to this node
+    uint16_t lost;           // bit per member: removed
     uint32_t lag;            // rounds that the fragment furthest behind has to catch up
 };
 // False: no such job.

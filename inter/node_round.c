@@ -82,7 +82,7 @@ static bool proven(struct inter_node *n, const struct job *j, const struct inter
 
 bool node_verify_record(struct inter_node *n, const struct job *j, const struct inter_record *r) {
     if (r->leader >= j->c.n_members || r->leader != r->term % j->c.n_members ||
-        (j->c.n_members < 3 && r->term))
+        (node_fixed_leader(j) && r->term))
         return false;
     for (uint8_t i = 0; i < r->n; i++)
         if (r->entries[i].member >= j->c.n_members)

@@ -20,6 +20,7 @@ struct pending { // events that actions gave rise to
 struct inter_service {
     struct inter_service_callbacks cb;
     const struct sec_identity *identity;
+    struct inter_link_config link_config; // without members
     struct sec_members members;
     uint32_t self;
     struct inter_ledger *ledger;
@@ -52,8 +53,17 @@ static bool sign_as(void *user, const char *context, const void *msg, size_t len
 static bool verify_as(void *user, uint32_t peer, const char *context, const void *msg, size_t len,
                       const uint8_t sig[INTER_SIG_BYTES]) {
     struct inter_service *s = user;
-    return peer < s->members.n &&
-           sec_verify(s->members.m[peer].pub.sign, context, msg, len, sig) == NEB_OK;
+    if (peer >= s->members.n || !s->members.m[peer].pub.name[0])
+        return false;
+    const struct sec_public *former = inter_link_former(s->link, peer, NULL);
+    return sec_verify(s->members.m[peer].pub.sign, context, msg, len, sig) == NEB_OK ||
+           (former && sec_verify(former->sign, context, msg, len, sig) == NEB_OK);
+}
+
+static enum neb_status open_link(struct inter_service *s) {
+    struct inter_link_config c = s->link_config;
+    c.members = &s->members;
+    return inter_link_create(&c, &s->link);
 }
 
 enum neb_status inter_service_create(const struct inter_service_config *c,
@@ -71,17 +81,17 @@ enum neb_status inter_service_create(const struct inter_service_config *c,
                     SEC_KEY_BYTES))
             s->self = i;
     struct inter_node_crypto crypto = {s, sign_as, verify_as};
-    struct inter_link_config link = {.identity = c->identity,
-                                     .members = c->members,
-                                     .listen = c->listen,
-                                     .n_bulk = c->n_bulk,
-                                     .chunk_bytes = INTER_CHUNK_MAX,
-                                     .bulk_queue_bytes = 16 << 20,
-                                     .zmq_context = c->zmq_context};
+    s->link_config = (struct inter_link_config){.identity = c->identity,
+                                                .listen = c->listen,
+                                                .n_bulk = c->n_bulk,
+                                                .recycle = c->recycle,
+                                                .chunk_bytes = INTER_CHUNK_MAX,
+                                                .bulk_queue_bytes = 16 << 20,
+                                                .zmq_context = c->zmq_context};
     NEB_TRY_GOTO(inter_ledger_open(c->dir, &s->ledger), fail);
     NEB_TRY_GOTO(cmp_work_create(&s->gate), fail);
     NEB_TRY_GOTO(inter_node_create(&crypto, &s->node), fail);
-    NEB_TRY_GOTO(inter_link_create(&link, &s->link), fail);
+    NEB_TRY_GOTO(open_link(s), fail);
     s->next_tick = neb_now() + tick_interval;
     *out = s;
     return NEB_OK;
@@ -109,6 +119,52 @@ void inter_service_destroy(struct inter_service **sp) {
     free(s->pending);
     free(s);
     *sp = NULL;
+}
+
+static void step(struct inter_service *s, const struct inter_event *event);
+
+// ---- members --------------------------------------------------------------------------------------------------
+
+enum neb_status inter_service_reload(struct inter_service *s, const struct sec_members *m,
+                                     const char *rotated, neb_ns overlap) {
+    NEB_TRY(inter_link_reload(s->link, m, rotated, overlap));
+    s->members = *inter_link_members(s->link);
+    return NEB_OK;
+}
+
+const struct sec_members *inter_service_members(const struct inter_service *s) {
+    return &s->members;
+}
+
+enum neb_status inter_service_rekey(struct inter_service *s, const struct sec_identity *id) {
+    struct sec_public former[SEC_MEMBERS_MAX];
+    neb_ns until[SEC_MEMBERS_MAX] = {0};
+    for (uint32_t i = 0; i < s->members.n; i++) {
+        const struct sec_public *f = inter_link_former(s->link, i, &until[i]);
+        former[i] = f ? *f : (struct sec_public){.name = ""};
+    }
+    for (uint32_t i = 0; i < s->members.n; i++) // the node learns that nobody is there for a moment
+        if (s->up[i]) {
+            s->up[i] = false;
+            step(s, &(struct inter_event){.kind = INTER_EV_PEER_DOWN, .peer = i});
+            s->cb.peer(s->cb.user, i, false);
+        }
+    inter_link_destroy(&s->link);
+    s->identity = s->link_config.identity = id;
+    enum neb_status st = open_link(s);
+    for (int i = 0; st == NEB_ERR_IO && i < 30; i++) { // ZeroMQ closes a listener in its own time
+        neb_sleep(100 * NEB_MS);
+        st = open_link(s);
+    }
+    for (uint32_t i = 0; st == NEB_OK && i < s->members.n; i++)
+        if (until[i])
+            inter_link_keep_former(s->link, i, &former[i], until[i]);
+    return st;
+}
+
+void inter_service_job_lost(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
+                            uint16_t lost) {
+    (void)inter_node_job_lost(s->node, job, lost);
 }
 
 // ---- carrying out actions -------------------------------------------------------------------------------------

@@ -457,14 +457,14 @@ static void test_rotated(void **state) {
     pair_up(&a, &b);
     struct sec_members m = with_new_keys(&list, 0, 2);
     assert_int_equal(inter_link_reload(b.l, &m, "anna", 3 * NEB_S), NEB_OK);
-    assert_non_null(inter_link_former(b.l, b.peer));
+    assert_non_null(inter_link_former(b.l, b.peer, NULL));
     assert_memory_equal(inter_link_members(b.l)->m[b.peer].pub.sign,
                         sec_identity_public(ids[2])->sign, SEC_KEY_BYTES);
     assert_int_equal(inter_link_send(a.l, a.peer, INTER_CONTROL, "kept", 4), NEB_OK);
     UNTIL(&a, &b, !strcmp(b.last, "kept"), 2);
     assert_int_equal(b.down, 0);
     UNTIL(&a, &b, b.down == 1 && a.down == 1, 10); // the overlap is over
-    assert_null(inter_link_former(b.l, b.peer));
+    assert_null(inter_link_former(b.l, b.peer, NULL));
     UNTIL(&a, &b, inter_link_refused(b.l) > 0, 10);
     assert_int_equal(b.up, 1);
     close_pair(&a, &b);
