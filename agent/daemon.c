@@ -3,6 +3,7 @@
 #include "agent/jobs.h"
 #include "agent/launch.h"
 #include "agent/members.h"
+#include "agent/policy.h"
 #include "agent/renew.h"
 #include "agent/spread.h"
 
@@ -252,6 +253,23 @@ static enum neb_status map_clusters(const struct daemon *d, struct agent_jobrun 
     return NEB_OK;
 }
 
+// The operator's word about jobs of others; read anew for each, so that a change needs no restart.
+static bool policy_admits(struct daemon *d, const struct agent_jobrun *j, uint32_t home, char *why,
+                          size_t cap) {
+    struct agent_policy p;
+    if (home == UINT32_MAX)
+        return true;
+    if (agent_policy_load(d->c->home, &p) != NEB_OK) {
+        snprintf(why, cap, "the policy of site \"%s\" cannot be read; its agent's log says why",
+                 my_name(d));
+        return false;
+    }
+    bool ok = agent_policy_admits(&p, &j->job, j->self, d->members.m[home].pub.name, why, cap);
+    if (!ok)
+        neb_warn("job %s of %s refused: %s", j->job.name, d->members.m[home].pub.name, why);
+    return ok;
+}
+
 // Clusters whose vote a signed membership version took: of two, the one that was given up.
 static uint16_t lost_clusters(const struct daemon *d, const struct agent_jobrun *j) {
     uint16_t lost = 0;
@@ -284,6 +302,37 @@ static enum neb_status open_rounds(struct daemon *d, struct agent_jobrun *j) {
     return inter_service_job_open(d->service, &c);
 }
 
+// Bound into signatures of jobs. A pair without a CA has none: its sites may know different sets of others.
+static const uint8_t *federation_id(const struct daemon *d) {
+    static const uint8_t none[SEC_FEDERATION_BYTES];
+    return agent_members_federation(d->trust) ? d->members.federation : none;
+}
+
+// {"id", "spec", "sig"}: a job of this site for another one, signed.
+static json_t *signed_job(struct daemon *d, const struct agent_jobrun *j) {
+    struct neb_buf b = {0};
+    uint8_t sig[SEC_SIGN_BYTES];
+    char hex[2 * SEC_SIGN_BYTES + 1] = "";
+    if (agent_job_signed_bytes(federation_id(d), j->id, j->spec, &b) == NEB_OK &&
+        sec_sign(d->identity, AGENT_CONTEXT_JOB, b.p, b.len, sig) == NEB_OK)
+        neb_hex(sig, sizeof sig, hex);
+    neb_buf_free(&b);
+    return json_pack("{s:s,s:O,s:s}", "id", j->hex, "spec", j->spec, "sig", hex);
+}
+
+// Whether the peer that says so has signed this job.
+static bool job_is_signed(struct daemon *d, uint32_t peer, const char *id_hex, const json_t *body) {
+    struct neb_buf b = {0};
+    uint8_t sig[SEC_SIGN_BYTES], id[AGENT_JOB_ID_BYTES];
+    const char *hex = json_string_value(json_object_get(body, "sig"));
+    bool ok = hex && neb_unhex(hex, sig, sizeof sig) && neb_unhex(id_hex, id, sizeof id) &&
+              agent_job_signed_bytes(federation_id(d), id, json_object_get(body, "spec"), &b) ==
+                  NEB_OK &&
+              inter_service_verify(d->service, peer, AGENT_CONTEXT_JOB, b.p, b.len, sig);
+    neb_buf_free(&b);
+    return ok;
+}
+
 // Takes a job over: from the command line (home UINT32_MAX) or from another agent.
 static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t *spec,
                                        uint32_t home, char *why, size_t cap) {
@@ -305,7 +354,7 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
         agent_job_from_json(spec, &j->job) != NEB_OK)
         return NULL;
     memcpy(j->hex, hex, sizeof j->hex);
-    if (map_clusters(d, j, why, cap) != NEB_OK)
+    if (map_clusters(d, j, why, cap) != NEB_OK || !policy_admits(d, j, home, why, cap))
         return NULL;
     j->used = true;
     j->spec = json_incref(spec);
@@ -408,8 +457,7 @@ static void on_submit_job(struct daemon *d, const struct agent_ipc_client *from,
         return; // one process does it all
     for (int i = 0; i < j->job.n_clusters; i++)
         if (i != j->self)
-            post(d, j->peers[i], AGENT_MSG_JOB, json_pack("{s:s,s:O}", "id", j->hex, "spec", spec),
-                 true);
+            post(d, j->peers[i], AGENT_MSG_JOB, signed_job(d, j), true);
 }
 
 static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
@@ -690,6 +738,14 @@ static void on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *
     }
     if (kind == AGENT_MSG_JOB && json_is_true(json_object_get(body, "again")) && hex && known(d, hex)) {
         // it runs here, or has ended here
+    } else if (kind == AGENT_MSG_JOB && hex && !job_is_signed(d, peer, hex, body)) {
+        if (json_is_true(json_object_get(body, "again")))
+            neb_debug("a job that only its submitter can begin was offered by another member");
+        else
+            post(d, peer, AGENT_MSG_REFUSED,
+                 json_pack("{s:s,s:s}", "id", hex, "reason",
+                           "the job specification is not signed by the member that submits it"),
+                 true);
     } else if (kind == AGENT_MSG_JOB && hex) {
         if (!accept_job(d, hex, json_object_get(body, "spec"), peer, why, sizeof why))
             post(d, peer, AGENT_MSG_REFUSED, json_pack("{s:s,s:s}", "id", hex, "reason", why),
@@ -734,10 +790,13 @@ static void on_peer(void *user, uint32_t peer, bool up) {
         if (!j->used || j->state == AGENT_JOB_ENDED || !j->federated)
             continue;
         tell_alive(d, j);
-        for (int k = 0; up && k < j->job.n_clusters; k++) // it may have lost its disk, or not have had the job yet
-            if (k != j->self && j->peers[k] == peer)
-                post(d, peer, AGENT_MSG_JOB,
-                     json_pack("{s:s,s:O,s:b}", "id", j->hex, "spec", j->spec, "again", true), false);
+        // It may have lost its disk, or not have had the job yet; only the submitter can begin it there.
+        for (int k = 0; up && k < j->job.n_clusters; k++)
+            if (k != j->self && j->peers[k] == peer && j->local) {
+                json_t *again = signed_job(d, j);
+                json_object_set_new(again, "again", json_true());
+                post(d, peer, AGENT_MSG_JOB, again, false);
+            }
         char text[160];
         snprintf(text, sizeof text, "link to %s is %s", d->members.m[peer].pub.name,
                  up ? "up" : "down");

@@ -24,7 +24,7 @@ NEB_MUST_CHECK enum neb_status agent_daemon_run(const struct agent_daemon_config
 
 // Messages between agents (inter_service kinds).
 enum agent_message {
-    AGENT_MSG_JOB = 1, // reliable: {"id", "spec", "resume"}
+    AGENT_MSG_JOB = 1, // reliable: {"id", "spec", "sig"}; unreliable with "again": to a peer that came back
     AGENT_MSG_STOP,    // reliable: {"id"}
     AGENT_MSG_REFUSED, // reliable: {"id", "reason"}
     AGENT_MSG_REPORT,  // reliable: {"id", "report"}

@@ -162,6 +162,11 @@ enum neb_status inter_service_rekey(struct inter_service *s, const struct sec_id
     return st;
 }
 
+bool inter_service_verify(struct inter_service *s, uint32_t peer, const char *context,
+                          const void *msg, size_t len, const uint8_t sig[INTER_SIG_BYTES]) {
+    return verify_as(s, peer, context, msg, len, sig);
+}
+
 void inter_service_job_lost(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
                             uint16_t lost) {
     (void)inter_node_job_lost(s->node, job, lost);

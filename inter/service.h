@@ -44,6 +44,10 @@ NEB_MUST_CHECK enum neb_status inter_service_reload(struct inter_service *s,
                                                     const char *rotated, neb_ns overlap);
 // The list in use, by peer: all zero where a member was revoked.
 const struct sec_members *inter_service_members(const struct inter_service *s);
+// Whether `peer` signed msg, with its present keys or those of an overlapping rotation.
+NEB_MUST_CHECK bool inter_service_verify(struct inter_service *s, uint32_t peer,
+                                         const char *context, const void *msg, size_t len,
+                                         const uint8_t sig[INTER_SIG_BYTES]);
 // This member's keys have been rotated: all links are made anew with `id` (borrowed), which the list in use must hold.
 NEB_MUST_CHECK enum neb_status inter_service_rekey(struct inter_service *s,
                                                    const struct sec_identity *id);
