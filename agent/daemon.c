@@ -288,7 +288,8 @@ static enum neb_status open_rounds(struct daemon *d, struct agent_jobrun *j) {
                                  .eta = j->job.sync.eta,
                                  .mu = j->job.sync.mu,
                                  .interval = (uint32_t)j->job.sync.interval,
-                                 .overlap = (uint32_t)j->job.sync.overlap};
+                                 .overlap = (uint32_t)j->job.sync.overlap,
+                                 .robust = j->job.sync.gate == AGENT_GATE_ROBUST};
     struct recall r = {.id = j->id};
     memcpy(c.id, j->id, sizeof c.id);
     memcpy(c.peers, j->peers, sizeof c.peers);
@@ -812,6 +813,9 @@ static void on_fault(void *user, uint32_t peer, enum inter_fault f) {
     if (f == INTER_FAULT_DIVERGED)
         neb_log(NEB_LOG_ERROR, "parameters of %s differ from ours after the same commits",
                 d->members.m[peer].pub.name);
+    else if (f == INTER_FAULT_OUTLIER)
+        neb_warn("an update of %s is more than four times as large as the median of its round",
+                 d->members.m[peer].pub.name);
     else if (f == INTER_FAULT_RENEWED)
         neb_warn("%s came back with an empty ledger; its votes count again once it has caught up",
                  d->members.m[peer].pub.name);

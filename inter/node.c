@@ -7,7 +7,7 @@
 
 const char *inter_fault_name(enum inter_fault f) {
     static const char *const names[] = {"malformed", "denied",   "replay",  "corrupt", "second_digest",
-                                        "refused",   "diverged", "renewed", "behind"};
+                                        "refused",   "diverged", "renewed", "outlier", "behind"};
     _Static_assert(sizeof names / sizeof *names == INTER_FAULTS, "a name for every fault");
     return f < INTER_FAULTS ? names[f] : "unknown";
 }
@@ -274,6 +274,12 @@ enum neb_status inter_node_restore_manifest(struct inter_node *n, const struct i
     if (got)
         (void)inter_bitmap_merge(&t->got, got->bits, (got->n + 7) / 8);
     return NEB_OK; // it is served when a member comes up
+}
+
+void inter_node_restore_norm(struct inter_node *n, const struct inter_key *k, float norm) {
+    struct fragment *g = node_find_fragment(node_find_job(n, k->job), k->fragment);
+    if (g && k->member < INTER_MEMBERS_MAX && inter_key_equal(&g->slots[k->member].m.key, k))
+        g->slots[k->member].norm = norm;
 }
 
 void inter_node_restore_vote(struct inter_node *n, const struct inter_record *r) {

@@ -65,6 +65,7 @@ struct inter_job_config {
     uint32_t merge_after; // S
     float eta, mu;
     uint32_t interval, overlap;
+    bool robust; // gate profile: norms are clipped to their median (inter/robust.h)
 };
 
 enum inter_event_kind {
@@ -87,6 +88,7 @@ struct inter_event {
     const struct inter_manifest *manifest;
     struct inter_key key;
     uint32_t chunk;
+    float norm; // SUBMIT, BLOB_DONE: L2 of the decoded update; 0: not known
 };
 
 enum inter_action_kind {
@@ -113,6 +115,7 @@ enum inter_fault {
     INTER_FAULT_REFUSED,   // an update whose content the gate refuses
     INTER_FAULT_DIVERGED,  // members computed different parameters from the same commits
     INTER_FAULT_RENEWED,   // a member came back with an empty disk
+    INTER_FAULT_OUTLIER,   // an update was committed whose norm is far above that of the others
     INTER_FAULT_BEHIND,    // blobs that this node needs are on no other member any more
     INTER_FAULTS
 };
@@ -160,6 +163,7 @@ NEB_MUST_CHECK enum neb_status inter_node_restore_manifest(struct inter_node *n,
                                                            const struct inter_manifest *m,
                                                            enum inter_holding h,
                                                            const struct inter_bitmap *got);
+void inter_node_restore_norm(struct inter_node *n, const struct inter_key *k, float norm);
 void inter_node_restore_vote(struct inter_node *n, const struct inter_record *r);
 
 NEB_MUST_CHECK enum neb_status inter_node_step(struct inter_node *n, neb_ns now,

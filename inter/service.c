@@ -249,12 +249,15 @@ static uint64_t bound_of(const struct inter_service *s, const uint8_t job[INTER_
 }
 
 // The gate: structure, finiteness and scale of every frame, before an update may become part of a commit.
-static enum neb_status gate(struct inter_service *s, const struct inter_manifest *m, bool *pass) {
-    struct cmp_update_stats stats;
+static enum neb_status gate(struct inter_service *s, const struct inter_manifest *m, bool *pass,
+                            float *norm) {
+    struct cmp_update_stats stats = {.norm = 0};
     struct neb_map map;
     NEB_TRY(inter_ledger_map_blob(s->ledger, &m->key, &map));
     *pass = cmp_update_check_max(s->gate, map.p, map.len, bound_of(s, m->key.job), &stats) == NEB_OK;
     neb_map_close(&map);
+    // An update of zeros has a norm too: 0 stands for one that is not known.
+    *norm = stats.norm > 1e-30 ? stats.norm < 1e30 ? (float)stats.norm : 1e30f : 1e-30f;
     if (!*pass)
         neb_log(NEB_LOG_ERROR, "update of member %u for round %u refused by the gate; it counts nothing",
                 m->key.member, m->key.round);
@@ -267,7 +270,7 @@ static enum neb_status finish_blob(struct inter_service *s, const struct inter_m
                              ? NEB_OK
                              : inter_ledger_part_finish(s->ledger, m);
     if (st == NEB_OK) {
-        NEB_TRY(gate(s, m, &done.ok));
+        NEB_TRY(gate(s, m, &done.ok, &done.norm));
         done.refused = !done.ok;
         if (done.refused)
             s->cb.fault(s->cb.user, m->key.member, INTER_FAULT_REFUSED);
@@ -514,8 +517,10 @@ static enum neb_status restore_manifest(struct inter_service *s, const struct in
     enum neb_status st = NEB_OK;
     if (own && !durable)
         return NEB_OK; // stored before its blob in a crash: the worker submits again
-    if (!own && durable)
-        NEB_TRY(gate(s, m, &pass));
+    float norm = 0;
+    if (durable)
+        NEB_TRY(gate(s, m, &pass, &norm));
+    pass = pass || own;
     if (!own && !durable) {
         NEB_TRY(inter_bitmap_init(&got, inter_chunks(m->bytes, m->chunk_bytes)));
         st = inter_ledger_part_open(s->ledger, m, &got);
@@ -524,6 +529,7 @@ static enum neb_status restore_manifest(struct inter_service *s, const struct in
     if (st == NEB_OK)
         st = inter_node_restore_manifest(s->node, m, h, own || durable ? NULL : &got);
     inter_bitmap_free(&got);
+    inter_node_restore_norm(s->node, &m->key, norm);
     return st;
 }
 
@@ -622,7 +628,10 @@ enum neb_status inter_service_submit(struct inter_service *s, const struct inter
     if (!sign_as(s, SEC_CONTEXT_MANIFEST, s->out.p, s->out.len, m.sig))
         return neb_fail(NEB_ERR_DENIED, "cannot sign an update");
     NEB_TRY(inter_ledger_put_blob(s->ledger, &m.key, blob, len));
-    step(s, &(struct inter_event){.kind = INTER_EV_SUBMIT, .manifest = &m, .peer = s->self});
+    struct inter_event e = {.kind = INTER_EV_SUBMIT, .manifest = &m, .peer = s->self};
+    bool pass; // ours is not ours to refuse: its norm is what is wanted
+    NEB_TRY(gate(s, &m, &pass, &e.norm));
+    step(s, &e);
     return s->st;
 }
 
