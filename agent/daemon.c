@@ -1,5 +1,6 @@
 #include "agent/daemon.h"
 #include "agent/base/log.h"
+#include "agent/harden.h"
 #include "agent/jobs.h"
 #include "agent/launch.h"
 #include "agent/members.h"
@@ -1056,6 +1057,7 @@ static enum neb_status take_signals(sigset_t *set) {
 static enum neb_status set_up(struct daemon *d) {
     char jobs[NEB_PATH_MAX];
     sigset_t set;
+    agent_harden();
     NEB_TRY(sec_init());
     NEB_TRY(agent_self_path(d->exe, sizeof d->exe));
     NEB_TRY(sec_identity_load(d->c->home, &d->identity));
