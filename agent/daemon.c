@@ -6,6 +6,7 @@
 #include "agent/members.h"
 #include "agent/policy.h"
 #include "agent/renew.h"
+#include "agent/snapshot.h"
 #include "agent/spread.h"
 
 #include <errno.h>
@@ -128,22 +129,31 @@ static int peers_alive(const struct daemon *d, const struct agent_jobrun *j, boo
     for (int i = 0; i < j->job.n_clusters; i++) {
         live += st.live >> i & 1;
         data += st.live >> i & 1 && !j->job.clusters[i].witness;
-        voters += !(st.lost >> i & 1);
+        voters += !(st.removed >> i & 1);
     }
     *expected = live > voters / 2 && data >= (voters < 2 ? 1 : 2);
     return live - 1;
+}
+
+// The disk was lost, and what the others have committed is not all here yet.
+static bool catching_up(const struct daemon *d, const struct agent_jobrun *j) {
+    struct inter_job_status st;
+    return j->federated && inter_service_job_status(d->service, j->id, &st) && st.lost && (!st.votes || st.lag);
 }
 
 // Tells the worker when it has changed who is there.
 static void tell_alive(struct daemon *d, struct agent_jobrun *j) {
     bool expected;
     int alive = peers_alive(d, j, &expected);
-    if (!j->client.len || !j->federated || (alive == j->told_alive && expected == j->told_expected))
+    bool lost = catching_up(d, j);
+    if (!j->client.len || !j->federated ||
+        (alive == j->told_alive && expected == j->told_expected && lost == j->told_lost))
         return;
     j->told_alive = alive;
     j->told_expected = expected;
+    j->told_lost = lost;
     tell_client(d, &j->client,
-                json_pack("{s:s,s:i,s:b}", "ev", "peers", "alive", alive, "expected", expected));
+                json_pack("{s:s,s:i,s:b,s:b}", "ev", "peers", "alive", alive, "expected", expected, "lost", lost));
 }
 
 static void link_totals(struct daemon *d, const struct agent_jobrun *j, uint64_t *sent,
@@ -170,9 +180,9 @@ static void wan_bytes(struct daemon *d, const struct agent_jobrun *j, uint64_t *
 static void save_state(struct daemon *d, struct agent_jobrun *j, const char *state) {
     uint64_t sent, recv;
     wan_bytes(d, j, &sent, &recv);
-    json_t *s = json_pack("{s:s,s:I,s:I,s:s}", "state", state, "sent", (json_int_t)sent, "recv",
+    json_t *s = json_pack("{s:s,s:I,s:I,s:s,s:s}", "state", state, "sent", (json_int_t)sent, "recv",
                           (json_int_t)recv, "home",
-                          j->local ? "" : d->members.m[j->home].pub.name);
+                          j->local ? "" : d->members.m[j->home].pub.name, "sig", j->sig);
     char *spec = json_dumps(j->spec, JSON_COMPACT), *text = json_dumps(s, JSON_COMPACT);
     if (spec && text &&
         inter_ledger_put_job(inter_service_ledger(d->service), j->id, spec, text) != NEB_OK)
@@ -272,11 +282,11 @@ static bool policy_admits(struct daemon *d, const struct agent_jobrun *j, uint32
 }
 
 // Clusters whose vote a signed membership version took: of two, the one that was given up.
-static uint16_t lost_clusters(const struct daemon *d, const struct agent_jobrun *j) {
-    uint16_t lost = 0;
+static uint16_t removed_clusters(const struct daemon *d, const struct agent_jobrun *j) {
+    uint16_t removed = 0;
     for (int i = 0; i < j->job.n_clusters; i++)
-        lost |= agent_members_lost(d->trust, j->job.clusters[i].name) ? (uint16_t)(1u << i) : 0;
-    return lost;
+        removed |= agent_members_lost(d->trust, j->job.clusters[i].name) ? (uint16_t)(1u << i) : 0;
+    return removed;
 }
 
 static enum neb_status open_rounds(struct daemon *d, struct agent_jobrun *j) {
@@ -300,7 +310,10 @@ static enum neb_status open_rounds(struct daemon *d, struct agent_jobrun *j) {
     j->sent_before = r.sent;
     j->recv_before = r.recv;
     link_totals(d, j, &j->sent_base, &j->recv_base);
-    c.lost = j->lost = lost_clusters(d, j);
+    c.removed = j->removed = removed_clusters(d, j);
+    char dir[NEB_PATH_MAX];
+    job_dir(d, j, dir, sizeof dir);
+    NEB_TRY(agent_snapshot_install(d->service, &c, dir, j->job.clusters[j->self].witness, &j->taken));
     return inter_service_job_open(d->service, &c);
 }
 
@@ -310,27 +323,32 @@ static const uint8_t *federation_id(const struct daemon *d) {
     return agent_members_federation(d->trust) ? d->members.federation : none;
 }
 
-// {"id", "spec", "sig"}: a job of this site for another one, signed.
+// {"id", "spec", "home", "sig"}: a job for another site, signed by the member that submitted it.
 static json_t *signed_job(struct daemon *d, const struct agent_jobrun *j) {
     struct neb_buf b = {0};
     uint8_t sig[SEC_SIGN_BYTES];
     char hex[2 * SEC_SIGN_BYTES + 1] = "";
-    if (agent_job_signed_bytes(federation_id(d), j->id, j->spec, &b) == NEB_OK &&
+    if (j->local && agent_job_signed_bytes(federation_id(d), j->id, j->spec, &b) == NEB_OK &&
         sec_sign(d->identity, AGENT_CONTEXT_JOB, b.p, b.len, sig) == NEB_OK)
         neb_hex(sig, sizeof sig, hex);
     neb_buf_free(&b);
-    return json_pack("{s:s,s:O,s:s}", "id", j->hex, "spec", j->spec, "sig", hex);
+    return json_pack("{s:s,s:O,s:s,s:s}", "id", j->hex, "spec", j->spec, "home",
+                     j->local ? my_name(d) : d->members.m[j->home].pub.name, "sig",
+                     j->local ? hex : j->sig);
 }
 
-// Whether the peer that says so has signed this job.
-static bool job_is_signed(struct daemon *d, uint32_t peer, const char *id_hex, const json_t *body) {
+// Whether home (UINT32_MAX: this member) has signed this job, whoever passes it on.
+static bool job_is_signed(struct daemon *d, uint32_t home, const char *id_hex, const json_t *body) {
     struct neb_buf b = {0};
     uint8_t sig[SEC_SIGN_BYTES], id[AGENT_JOB_ID_BYTES];
     const char *hex = json_string_value(json_object_get(body, "sig"));
+    const struct sec_member *me = sec_members_by_name(&d->members, my_name(d));
+    if (home == UINT32_MAX && me)
+        home = (uint32_t)(me - d->members.m);
     bool ok = hex && neb_unhex(hex, sig, sizeof sig) && neb_unhex(id_hex, id, sizeof id) &&
               agent_job_signed_bytes(federation_id(d), id, json_object_get(body, "spec"), &b) ==
                   NEB_OK &&
-              inter_service_verify(d->service, peer, AGENT_CONTEXT_JOB, b.p, b.len, sig);
+              inter_service_verify(d->service, home, AGENT_CONTEXT_JOB, b.p, b.len, sig);
     neb_buf_free(&b);
     return ok;
 }
@@ -377,6 +395,13 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
     return j;
 }
 
+// Whoever submits a job hears of it, even if another one had offered it before; its signature is passed on with it.
+static void took_job(struct daemon *d, struct agent_jobrun *j, uint32_t home, const char *sig) {
+    j->home = home;
+    snprintf(j->sig, sizeof j->sig, "%s", sig ? sig : "");
+    save_state(d, j, "running");
+}
+
 static void end_job(struct daemon *d, struct agent_jobrun *j, const char *state) {
     save_state(d, j, state);
     j->state = AGENT_JOB_ENDED; // its rounds stay open: a member that was away may still ask for the last of them
@@ -411,6 +436,11 @@ static void on_worker_end(struct daemon *d, struct agent_jobrun *j, int status) 
     }
     if (j->last_step > j->step_at_start)
         j->restarts = 0;
+    if (j->replaced && j->state == AGENT_JOB_RUNNING && !d->stopping) {
+        j->replaced = false;
+        if (start_worker(d, j) == NEB_OK)
+            return;
+    }
     job_dir(d, j, dir, sizeof dir);
     if (j->state == AGENT_JOB_RUNNING && !d->stopping && j->restarts < AGENT_RESTARTS_MAX) {
         j->restarts++;
@@ -462,6 +492,13 @@ static void on_submit_job(struct daemon *d, const struct agent_ipc_client *from,
             post(d, j->peers[i], AGENT_MSG_JOB, signed_job(d, j), true);
 }
 
+static json_t *suspects(const struct agent_jobrun *j) {
+    json_t *a = json_array();
+    for (int f = 0; f < j->job.sync.fragments; f++)
+        json_array_append_new(a, json_integer((json_int_t)j->suspect[f]));
+    return a;
+}
+
 static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
                       struct agent_ipc_msg *m) {
     char dir[NEB_PATH_MAX];
@@ -475,15 +512,19 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
     job_dir(d, j, dir, sizeof dir);
     j->told_alive = peers_alive(d, j, &expected);
     j->told_expected = expected;
+    j->told_lost = catching_up(d, j);
     tell_client(d, from,
-                json_pack("{s:s,s:O,s:i,s:s,s:i,s:b,s:b}", "ev", "job", "spec", j->spec, "cluster",
+                json_pack("{s:s,s:O,s:i,s:s,s:i,s:b,s:b,s:b,s:o,s:o}", "ev", "job", "spec", j->spec, "cluster",
                           j->self, "dir", dir, "alive", j->told_alive, "expected", expected, "stop",
-                          j->state == AGENT_JOB_STOPPING));
+                          j->state == AGENT_JOB_STOPPING, "lost", j->told_lost, "suspect",
+                          suspects(j), "taken",
+                          agent_snapshot_mask(j->taken, j->job.sync.fragments)));
 }
 
 static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
     struct inter_manifest mf = {
         .tokens = (uint64_t)agent_ipc_int(m, "tokens", 0),
+        .step = (uint64_t)agent_ipc_int(m, "step", 0),
         .steps = (uint32_t)agent_ipc_int(m, "steps", 0),
         .missed = (uint32_t)agent_ipc_int(m, "missed", 0),
         .flags = json_is_true(json_object_get(m->head, "final")) ? INTER_FINAL : 0};
@@ -571,6 +612,7 @@ static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
             json_object_set_new(faults, inter_fault_name((enum inter_fault)f),
                                 json_integer((json_int_t)d->faults[f]));
     json_object_set_new(report, "faults", faults);
+    json_object_set_new(report, "divergences", json_integer(j->divergences));
     json_decref(j->report);
     j->report = json_incref(report);
     j->reported = true;
@@ -665,6 +707,101 @@ static void on_local(struct daemon *d, const struct agent_ipc_client *from,
         answer(d, from, false, "unknown request");
 }
 
+// ---- snapshots ------------------------------------------------------------------------------------------------
+
+static void say_fault(struct daemon *d, struct agent_jobrun *j, const char *text) {
+    neb_warn("job %s: %s", j->job.name, text);
+    publish(d, j, "line", "line",
+            json_pack("{s:s,s:s,s:s}", "kind", "fault", "cluster", my_name(d), "text", text), false);
+}
+
+// Data members that are connected, the nearest first.
+static uint32_t holders(const struct daemon *d, const struct agent_jobrun *j, uint32_t out[AGENT_CLUSTERS_MAX]) {
+    double rtts[AGENT_CLUSTERS_MAX];
+    uint32_t n = 0;
+    for (int i = 0; i < j->job.n_clusters; i++) {
+        struct inter_peer_stats s;
+        if (i == j->self || j->job.clusters[i].witness || !d->up[j->peers[i]] ||
+            inter_service_stats(d->service, j->peers[i], &s) != NEB_OK)
+            continue;
+        double rtt = neb_seconds(s.link.rtt);
+        uint32_t at = n++;
+        for (; at > 0 && rtts[at - 1] > rtt; at--) {
+            rtts[at] = rtts[at - 1];
+            out[at] = out[at - 1];
+        }
+        rtts[at] = rtt;
+        out[at] = j->peers[i];
+    }
+    return n;
+}
+
+static void on_behind(void *user, const uint8_t job[INTER_ID_BYTES]) {
+    struct daemon *d = user;
+    struct agent_jobrun *j = find_job_id(d, job);
+    struct inter_snapshot_progress p;
+    uint32_t peers[AGENT_CLUSTERS_MAX], n = j ? holders(d, j, peers) : 0;
+    char dir[NEB_PATH_MAX], path[NEB_PATH_MAX];
+    if (!n || j->state != AGENT_JOB_RUNNING || j->replaced || inter_service_snapshot_progress(d->service, job, &p))
+        return;
+    job_dir(d, j, dir, sizeof dir);
+    if (neb_fs_mkdirs(dir, 0700) != NEB_OK || neb_path(path, sizeof path, dir, "snapshot") != NEB_OK)
+        return;
+    say_fault(d, j, "too far behind for the others' ledgers; fetching a snapshot");
+    if (inter_service_snapshot_fetch(d->service, job, path, peers, n, j->job.clusters[j->self].witness) != NEB_OK)
+        neb_warn("job %s: no snapshot can be fetched now", j->job.name);
+}
+
+static enum neb_status on_snapshot_open(void *user, const uint8_t job[INTER_ID_BYTES],
+                                        struct inter_snapshot_source *out) {
+    struct daemon *d = user;
+    struct agent_jobrun *j = find_job_id(d, job);
+    char dir[NEB_PATH_MAX];
+    if (!j || j->job.clusters[j->self].witness || j->replaced)
+        return NEB_ERR_NOT_FOUND; // or its state is in doubt
+    job_dir(d, j, dir, sizeof dir);
+    return agent_snapshot_open(inter_service_ledger(d->service), job, dir, out);
+}
+
+static void on_snapshot_close(void *user, struct inter_snapshot_source *s) {
+    (void)user;
+    agent_snapshot_close(s);
+}
+
+// The job is closed and opened again on what the snapshot says; the worker begins again with it.
+static void on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum neb_status st, const char *part,
+                             uint64_t header_bytes) {
+    struct daemon *d = user;
+    struct agent_jobrun *j = find_job_id(d, job);
+    char dir[NEB_PATH_MAX], text[128];
+    (void)part;
+    if (!j || j->state != AGENT_JOB_RUNNING)
+        return;
+    job_dir(d, j, dir, sizeof dir);
+    if (st == NEB_OK)
+        st = agent_snapshot_accept(dir, header_bytes);
+    if (st == NEB_OK) {
+        save_state(d, j, "running"); // with what has been sent and received so far
+        inter_service_job_close(d->service, j->id);
+        st = open_rounds(d, j);
+        if (st != NEB_OK && open_rounds(d, j) != NEB_OK) // the snapshot is of no use; the ledger is
+            neb_warn("job %s: its rounds cannot be opened again", j->job.name);
+        else if (st == NEB_OK && !j->taken && agent_snapshot_useless(dir))
+            st = NEB_ERR_AGAIN; // not ahead: the others write newer ones
+    }
+    if (st != NEB_OK) {
+        snprintf(text, sizeof text, "no snapshot could be taken over (%s); it is tried again", neb_status_name(st));
+        say_fault(d, j, text);
+        return;
+    }
+    j->behind_until = 0;
+    say_fault(d, j, "a snapshot is here; the worker begins again with it");
+    if (j->worker.pid) {
+        j->replaced = true;
+        agent_child_signal(&j->worker, SIGKILL);
+    }
+}
+
 // ---- other agents ---------------------------------------------------------------------------------------------
 
 // A witness trains nothing: for it the job is over when every fragment has seen its last round.
@@ -679,6 +816,54 @@ static void witness_commit(struct daemon *d, struct agent_jobrun *j, const struc
     j->report = json_pack("{s:s,s:b}", "name", my_name(d), "witness", true);
     publish(d, j, "report", "report", json_incref(j->report), true);
     end_job(d, j, "done");
+}
+
+// Whether this member's parameters differ from what most contributors had; with as many against as for it, also: both recompute.
+// *others: somebody else's do.
+static bool diverged(const struct inter_record *r, int self, bool *others) {
+    int mine = -1, agree = 0;
+    *others = false;
+    for (uint8_t i = 0; i < r->n; i++)
+        mine = r->entries[i].member == self ? i : mine;
+    for (uint8_t i = 0; i < r->n; i++) {
+        int same = 0;
+        for (uint8_t k = 0; k < r->n; k++)
+            same += !memcmp(r->entries[i].digest, r->entries[k].digest, sizeof r->entries[i].digest);
+        *others = *others || 2 * same < r->n;
+        agree = i == mine ? same : agree;
+    }
+    return mine >= 0 && 2 * agree <= r->n && r->n > 1;
+}
+
+// Every contributor says with its update what its parameters digested to. Who differs computes them again: from a checkpoint of
+// before, with the updates of the ledger; from a snapshot when none is left.
+static void check_divergence(struct daemon *d, struct agent_jobrun *j, const struct inter_record *r) {
+    enum { DIVERGENCES_MAX = 3 };
+    char text[256];
+    bool others;
+    if (!r->round || !j->federated || j->state != AGENT_JOB_RUNNING)
+        return;
+    bool own = diverged(r, j->self, &others);
+    if (others && !own)
+        say_fault(d, j, "another member's parameters differ from ours and most others'; it computes them again");
+    if (!own || j->replaced || (j->suspect[r->fragment] && r->round <= j->suspect[r->fragment]))
+        return;
+    d->faults[INTER_FAULT_DIVERGED]++;
+    j->suspect[r->fragment] = r->round;
+    snprintf(text, sizeof text,
+             "ERROR: after round %u of fragment %u the parameters of this cluster differ from the others' though all applied "
+             "the same commits; computing them again",
+             r->round - 1, r->fragment);
+    say_fault(d, j, text);
+    if (++j->divergences > DIVERGENCES_MAX) {
+        report_failure(d, j, "its parameters differed from the others' four times: check this machine's memory and processors");
+        stop_job(d, j);
+        return;
+    }
+    if (j->worker.pid) {
+        j->replaced = true;
+        agent_child_signal(&j->worker, SIGKILL);
+    }
 }
 
 static void on_commit(void *user, const struct inter_record *r, const struct neb_map *blobs) {
@@ -701,15 +886,23 @@ static void on_commit(void *user, const struct inter_record *r, const struct neb
     }
     if (j && j->job.clusters[j->self].witness)
         witness_commit(d, j, r, final);
+    else if (j)
+        check_divergence(d, j, r);
+    if (j && j->client.len && !whole) { // asked for by a worker whose checkpoints are gone
+        j->behind_until = neb_now() + 5 * NEB_S;
+        on_behind(d, r->job);
+    }
     if (!j || !j->client.len || !whole || j->state == AGENT_JOB_ENDED) { // the worker asks again when it is back
         json_decref(entries);
         return;
     }
     json_t *head =
-        json_pack("{s:s,s:I,s:I,s:f,s:f,s:b,s:b,s:b,s:o}", "ev", "commit", "round",
+        json_pack("{s:s,s:I,s:I,s:I,s:f,s:f,s:b,s:b,s:b,s:o}", "ev", "commit", "cursor",
+                  (json_int_t)r->cursors[j->self], "round",
                   (json_int_t)r->round, "fragment", (json_int_t)r->fragment, "eta", (double)r->eta,
                   "mu", (double)r->mu, "merge", !!(r->flags & INTER_MERGE), "final", final,
                   "rejected", rejected, "entries", entries);
+    j->behind_until = 0;
     if (agent_ipc_send(d->ipc, &j->client, head, parts, n) != NEB_OK)
         neb_warn("commit of round %u could not be handed to the worker yet", r->round);
 }
@@ -720,6 +913,15 @@ static bool known(struct daemon *d, const char *hex) {
     r.id = id;
     return find_job(d, hex) || !neb_unhex(hex, id, sizeof id) ||
            inter_ledger_jobs(inter_service_ledger(d->service), recall_job, &r) != NEB_OK || r.found;
+}
+
+// Where a job that is offered again was submitted: here (UINT32_MAX; our disk was lost), at another member, or at the one that offers it.
+static uint32_t named_home(const struct daemon *d, const json_t *body, uint32_t peer) {
+    const char *name = json_string_value(json_object_get(body, "home"));
+    const struct sec_member *m = name ? sec_members_by_name(&d->members, name) : NULL;
+    if (name && !strcmp(name, my_name(d)))
+        return UINT32_MAX;
+    return m ? (uint32_t)(m - d->members.m) : peer;
 }
 
 static void on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *p, size_t n) {
@@ -738,20 +940,24 @@ static void on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *
         json_decref(body);
         return; // revoked since it was sent
     }
-    if (kind == AGENT_MSG_JOB && json_is_true(json_object_get(body, "again")) && hex && known(d, hex)) {
+    bool again = json_is_true(json_object_get(body, "again"));
+    uint32_t home = again ? named_home(d, body, peer) : peer;
+    if (kind == AGENT_MSG_JOB && again && hex && known(d, hex)) {
         // it runs here, or has ended here
-    } else if (kind == AGENT_MSG_JOB && hex && !job_is_signed(d, peer, hex, body)) {
-        if (json_is_true(json_object_get(body, "again")))
-            neb_debug("a job that only its submitter can begin was offered by another member");
+    } else if (kind == AGENT_MSG_JOB && hex && !job_is_signed(d, home, hex, body)) {
+        if (again)
+            neb_debug("a job was offered again without its submitter's signature");
         else
             post(d, peer, AGENT_MSG_REFUSED,
                  json_pack("{s:s,s:s}", "id", hex, "reason",
                            "the job specification is not signed by the member that submits it"),
                  true);
     } else if (kind == AGENT_MSG_JOB && hex) {
-        if (!accept_job(d, hex, json_object_get(body, "spec"), peer, why, sizeof why))
+        if (!(j = accept_job(d, hex, json_object_get(body, "spec"), home, why, sizeof why)))
             post(d, peer, AGENT_MSG_REFUSED, json_pack("{s:s,s:s}", "id", hex, "reason", why),
                  true);
+        else if (!j->local)
+            took_job(d, j, home, json_string_value(json_object_get(body, "sig")));
     } else if (kind == AGENT_MSG_STOP && j) {
         stop_job(d, j);
     } else if (kind == AGENT_MSG_REFUSED && j) {
@@ -792,9 +998,8 @@ static void on_peer(void *user, uint32_t peer, bool up) {
         if (!j->used || j->state == AGENT_JOB_ENDED || !j->federated)
             continue;
         tell_alive(d, j);
-        // It may have lost its disk, or not have had the job yet; only the submitter can begin it there.
-        for (int k = 0; up && k < j->job.n_clusters; k++)
-            if (k != j->self && j->peers[k] == peer && j->local) {
+        for (int k = 0; up && k < j->job.n_clusters; k++) // it may have lost its disk, or not have had the job yet
+            if (k != j->self && j->peers[k] == peer) {
                 json_t *again = signed_job(d, j);
                 json_object_set_new(again, "again", json_true());
                 post(d, peer, AGENT_MSG_JOB, again, false);
@@ -807,6 +1012,8 @@ static void on_peer(void *user, uint32_t peer, bool up) {
                 false);
     }
 }
+
+// ---- faults ---------------------------------------------------------------------------------------------------
 
 static void on_fault(void *user, uint32_t peer, enum inter_fault f) {
     struct daemon *d = user;
@@ -821,9 +1028,7 @@ static void on_fault(void *user, uint32_t peer, enum inter_fault f) {
         neb_warn("%s came back with an empty ledger; its votes count again once it has caught up",
                  d->members.m[peer].pub.name);
     else if (f == INTER_FAULT_BEHIND)
-        neb_log(NEB_LOG_ERROR,
-                "updates of a round that this cluster has missed are on no other member any more: it cannot catch "
-                "up; copy the jobs/ and blobs/ folders and ledger.db of its last backup here, or end the job");
+        neb_debug("behind");
     else if (d->faults[f] == 1)
         neb_warn("a %s message from %s was dropped; further ones are counted", inter_fault_name(f),
                  d->members.m[peer].pub.name);
@@ -835,10 +1040,15 @@ static void telemetry(struct daemon *d) {
     agent_spread_stand(&d->spread, d->up);
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
         if (d->jobs[i].used && d->jobs[i].state != AGENT_JOB_ENDED) {
-            tell_alive(d, &d->jobs[i]);
-            tell_link(d, &d->jobs[i]);
-            if (d->jobs[i].state == AGENT_JOB_STOPPING && d->jobs[i].client.len) // until it ends
-                tell_client(d, &d->jobs[i].client, json_pack("{s:s}", "ev", "stop"));
+            struct agent_jobrun *j = &d->jobs[i];
+            tell_alive(d, j);
+            tell_link(d, j);
+            if (j->behind_until && neb_now() >= j->behind_until) {
+                j->behind_until = neb_now() + 5 * NEB_S;
+                on_behind(d, j->id);
+            }
+            if (j->state == AGENT_JOB_STOPPING && j->client.len) // until it ends
+                tell_client(d, &j->client, json_pack("{s:s}", "ev", "stop"));
         }
 }
 
@@ -858,7 +1068,8 @@ static enum neb_status start_service(struct daemon *d) {
                                      .n_bulk = d->c->n_bulk,
                                      .recycle = d->c->recycle,
                                      .zmq_context = d->zctx,
-                                     .callbacks = {d, on_commit, on_message, on_peer, on_fault}};
+                                     .callbacks = {d, on_commit, on_message, on_peer, on_fault, on_behind,
+                                                   on_snapshot_open, on_snapshot_close, on_snapshot_done}};
     NEB_TRY(inter_service_create(&s, &d->service));
     d->spread = (struct agent_spread){.members = d->trust, .service = d->service};
     return NEB_OK;
@@ -869,7 +1080,7 @@ static bool can_go_on(const struct daemon *d, const struct agent_jobrun *j) {
     const struct sec_members *l = agent_members_list(d->trust);
     int here = 0, voters = 0;
     for (int i = 0; i < j->job.n_clusters; i++) {
-        bool votes = !(j->lost >> i & 1);
+        bool votes = !(j->removed >> i & 1);
         voters += votes;
         here += votes && sec_members_by_name(l, j->job.clusters[i].name);
     }
@@ -878,10 +1089,10 @@ static bool can_go_on(const struct daemon *d, const struct agent_jobrun *j) {
 
 // What a change of the list means for one job.
 static void update_job(struct daemon *d, struct agent_jobrun *j) {
-    uint16_t lost = lost_clusters(d, j);
-    if (j->federated && lost != j->lost) {
-        j->lost = lost;
-        inter_service_job_lost(d->service, j->id, lost);
+    uint16_t removed = removed_clusters(d, j);
+    if (j->federated && removed != j->removed) {
+        j->removed = removed;
+        inter_service_job_removed(d->service, j->id, removed);
         neb_warn("job %s goes on without a member that was given up by nebula promote", j->job.name);
     }
     if (j->state == AGENT_JOB_RUNNING && !can_go_on(d, j)) {
@@ -1083,7 +1294,7 @@ struct to_resume {
     struct {
         char hex[2 * AGENT_JOB_ID_BYTES + 1];
         json_t *spec; // owned
-        char home[SEC_NAME_MAX];
+        char home[SEC_NAME_MAX], sig[2 * SEC_SIGN_BYTES + 1];
     } jobs[AGENT_JOBS_MAX];
 };
 
@@ -1092,10 +1303,12 @@ static void collect_running(void *user, const uint8_t id[INTER_ID_BYTES], const 
     struct to_resume *t = user;
     json_t *s = json_loads(state, 0, NULL);
     const char *what = json_string_value(json_object_get(s, "state")),
-               *home = json_string_value(json_object_get(s, "home"));
+               *home = json_string_value(json_object_get(s, "home")),
+               *sig = json_string_value(json_object_get(s, "sig"));
     if (what && home && !strcmp(what, "running") && t->n < AGENT_JOBS_MAX) {
         neb_hex(id, INTER_ID_BYTES, t->jobs[t->n].hex);
         snprintf(t->jobs[t->n].home, sizeof t->jobs[t->n].home, "%s", home);
+        snprintf(t->jobs[t->n].sig, sizeof t->jobs[t->n].sig, "%s", sig ? sig : "");
         if ((t->jobs[t->n].spec = json_loads(spec, 0, NULL)))
             t->n++;
     }
@@ -1110,8 +1323,12 @@ static enum neb_status resume_jobs(struct daemon *d) {
     for (int i = 0; i < t.n; i++) {
         const struct sec_member *m = sec_members_by_name(&d->members, t.jobs[i].home);
         uint32_t home = m ? (uint32_t)(m - d->members.m) : UINT32_MAX;
-        if (st == NEB_OK && !accept_job(d, t.jobs[i].hex, t.jobs[i].spec, home, why, sizeof why))
+        struct agent_jobrun *j =
+            st == NEB_OK ? accept_job(d, t.jobs[i].hex, t.jobs[i].spec, home, why, sizeof why) : NULL;
+        if (st == NEB_OK && !j)
             neb_log(NEB_LOG_ERROR, "job %.8s, which ran before, cannot go on: %s", t.jobs[i].hex, why);
+        else if (j && !j->local)
+            took_job(d, j, home, t.jobs[i].sig);
         json_decref(t.jobs[i].spec);
     }
     return st;

@@ -222,10 +222,11 @@ enum neb_status inter_node_job_open(struct inter_node *n, const struct inter_job
     return neb_fail(NEB_ERR_LIMIT, "at most %d jobs at a time; stop one first", JOBS_MAX);
 }
 
-bool inter_node_job_lost(struct inter_node *n, const uint8_t job[INTER_ID_BYTES], uint16_t lost) {
+bool inter_node_job_removed(struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
+                            uint16_t removed) {
     struct job *j = node_find_job(n, job);
-    if (j && lost != j->c.lost) {
-        j->c.lost = lost;
+    if (j && removed != j->c.removed) {
+        j->c.removed = removed;
         node_step_down(j); // the tick takes a new term where one is to be had
     }
     return j != NULL;
@@ -243,7 +244,7 @@ void inter_node_restore_standing(struct inter_node *n, const struct inter_standi
         return;
     j->standing = *st;
     // A leader of a later term has forgotten what its promises told it: it asks anew.
-    j->leads = st->joined && st->term == 0 && j->c.self == 0 && !j->c.lost;
+    j->leads = st->joined && st->term == 0 && j->c.self == 0 && !j->c.removed;
 }
 
 void inter_node_restore_commit(struct inter_node *n, const struct inter_record *last) {
@@ -251,6 +252,7 @@ void inter_node_restore_commit(struct inter_node *n, const struct inter_record *
     if (!g)
         return;
     inter_record_hash(last, g->previous);
+    memcpy(g->cursors, last->cursors, sizeof g->cursors);
     g->round = last->round + 1;
 }
 
@@ -321,7 +323,8 @@ bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_I
     *out = (struct inter_job_status){.term = j->standing.term,
                                      .leader = j->leads ? j->c.self : j->leader,
                                      .leads = j->leads,
-                                     .lost = j->c.lost,
+                                     .removed = j->c.removed,
+                                     .lost = j->lost,
                                      .votes = j->standing.joined};
     for (uint8_t m = 0; m < j->c.n_members; m++) {
         out->live |= node_live(&s, j, m) ? (uint16_t)BIT(m) : 0;

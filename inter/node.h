@@ -56,7 +56,7 @@ struct inter_job_config {
     uint8_t id[INTER_ID_BYTES];
     uint8_t n_members, self;           // self: index of this node in members
     uint16_t witnesses;                // bit per member: votes, but has no worker and holds no updates
-    uint16_t lost;                     // bit per member: removed by a signed membership version (inter_node_job_lost)
+    uint16_t removed;                  // bit per member: by a signed membership version (inter_node_job_removed)
     bool commit_all;                   // never commit without every data member
     neb_ns grace;                      // how long a slow member is waited for
     uint64_t epoch;                    // of this node's ledger, not 0; later ledgers have greater ones
@@ -68,6 +68,8 @@ struct inter_job_config {
     bool robust; // gate profile: norms are clipped to their median (inter/robust.h)
 };
 
+enum { INTER_NO_MEMBER = 255 };
+
 enum inter_event_kind {
     INTER_EV_TICK,        // time passes: about every 200 ms
     INTER_EV_PEER_UP,     // peer
@@ -75,7 +77,8 @@ enum inter_event_kind {
     INTER_EV_MESSAGE,     // peer, bulk?, data: one message of types 1..31
     INTER_EV_SUBMIT,      // manifest (signed by this node; its blob is durable already)
     INTER_EV_BLOB_DONE,   // key, ok, refused: answer to INTER_ACT_BLOB_FINISH
-    INTER_EV_SERVE,       // peer, key, manifest (NULL: not here): answer to INTER_ACT_SERVE
+    INTER_EV_SERVE,       // peer, key, manifest (NULL: not here): answer to INTER_ACT_SERVE; with key.member
+                          // INTER_NO_MEMBER to SEND_COMMIT: the record is not here
     INTER_EV_LEAVE,       // key.job: this member is about to go; nobody shall wait for it
     INTER_EV_SEND_FAILED, // peer, key, chunk: the link's queue is full: not sent
 };
@@ -105,6 +108,7 @@ enum inter_action_kind {
     INTER_ACT_BLOB_FINISH, // manifest: verify SHA-256 and content, make durable; answer with BLOB_DONE
     INTER_ACT_DELIVER,     // record: tell the worker
     INTER_ACT_FAULT,       // peer, fault
+    INTER_ACT_BEHIND,      // key.job/round/fragment: nobody has what this node needs to go on: it needs a snapshot
 };
 enum inter_fault {
     INTER_FAULT_MALFORMED, // a message that does not parse: dropped
@@ -152,7 +156,8 @@ NEB_MUST_CHECK enum neb_status inter_node_job_open(struct inter_node *n,
                                                    const struct inter_job_config *c);
 // A signed membership version took the vote from these members (of two: `nebula promote`). Whoever remains goes on without
 // them in a term of its own, after proposing again what it had accepted; alone it commits alone. False: no such job.
-bool inter_node_job_lost(struct inter_node *n, const uint8_t job[INTER_ID_BYTES], uint16_t lost);
+bool inter_node_job_removed(struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
+                            uint16_t removed);
 void inter_node_job_close(struct inter_node *n, const uint8_t job[INTER_ID_BYTES]);
 void inter_node_restore_standing(struct inter_node *n, const struct inter_standing *s);
 void inter_node_restore_commit(struct inter_node *n,
@@ -185,13 +190,16 @@ struct inter_job_status {
     uint32_t term;
     int leader;              // member, -1: none known
     bool leads, votes;       // this node
+    bool lost;               // its disk was: the others knew it with an older ledger
     uint16_t live, direct;   // bit per member: heard lately; connected to this node
-    uint16_t lost;           // bit per member: removed
+    uint16_t removed;        // bit per member: by a signed membership version
     uint32_t lag;            // rounds that the fragment furthest behind has to catch up
 };
 // False: no such job.
 bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES], neb_ns now,
                            struct inter_job_status *out);
+// Whether a record carries the signatures of a majority of the voters of the job that `c` describes.
+bool inter_node_proves(struct inter_node *n, const struct inter_job_config *c, const struct inter_record *r);
 // The attempt under which this node submits: of its present ledger.
 uint32_t inter_node_attempt(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES]);
 void inter_node_commit_message(struct neb_buf *out, const struct inter_record *r);

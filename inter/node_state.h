@@ -53,6 +53,7 @@ struct slot {      // one member's update in the open round
 struct fragment {
     uint32_t round; // open
     uint8_t previous[INTER_SHA_BYTES];
+    uint64_t cursors[INTER_MEMBERS_MAX]; // of the record before
     struct slot slots[INTER_MEMBERS_MAX];
     bool voted;
     struct inter_record vote;
@@ -95,6 +96,7 @@ struct job {
     bool leads;          // at standing.term
     bool asks;           // for standing.term: promises are being collected
     bool recovers;       // its disk was lost: the others are asked what they have accepted
+    bool lost;           // that was so since this node opened the job
     uint32_t recovered_term, seen_term;
     bool leaving;
     int leader;          // heard last, -1: none
@@ -138,16 +140,16 @@ static inline uint16_t node_everyone(const struct job *j) {
     return (uint16_t)(BIT(j->c.n_members) - 1);
 }
 static inline uint16_t node_data(const struct job *j) {
-    return (uint16_t)(node_everyone(j) & ~j->c.witnesses & ~j->c.lost);
+    return (uint16_t)(node_everyone(j) & ~j->c.witnesses & ~j->c.removed);
 }
 static inline bool node_is_witness(const struct job *j) { return j->c.witnesses >> j->c.self & 1; }
 static inline bool node_majority(const struct job *j, uint32_t votes) {
-    uint32_t voters = node_everyone(j) & ~(uint32_t)j->c.lost;
+    uint32_t voters = node_everyone(j) & ~(uint32_t)j->c.removed;
     return node_count(votes & voters) > node_count(voters) / 2;
 }
 // Two members do not elect: member 0 leads for ever, unless a membership version removed one of them.
 static inline bool node_fixed_leader(const struct job *j) {
-    return j->c.n_members < 3 && !j->c.lost;
+    return j->c.n_members < 3 && !j->c.removed;
 }
 static inline uint32_t node_index(const struct job *j, const struct fragment *g) {
     return (uint32_t)(g - j->fragments);
