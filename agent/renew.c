@@ -4,7 +4,7 @@
 #include "agent/base/log.h"
 #include "security/ca.h"
 
-static const neb_ns look_every = 60 * NEB_S, try_every = 3600 * NEB_S;
+static const neb_ns look_every = 60 * NEB_S, try_first = 5 * NEB_S, try_every = 3600 * NEB_S;
 
 static void ended(const struct agent_members *m, int status) {
     struct sec_cert cert;
@@ -16,7 +16,7 @@ static void ended(const struct agent_members *m, int status) {
         neb_info("this member's certificate was renewed; it ends in %lld days", (long long)left);
     else
         neb_warn("this member's certificate, which ends in %lld days, could not be renewed (%s): is the hub's agent "
-                 "running? It is tried again every hour; by hand: nebula members --fetch HOST:PORT",
+                 "running? It is tried again; by hand: nebula members --fetch HOST:PORT",
                  (long long)left, agent_child_reason(status, reason, sizeof reason));
 }
 
@@ -27,9 +27,13 @@ void agent_renew_step(struct agent_renew *r, const struct agent_members *m) {
     int status;
     if (!f)
         return;
-    if (r->child.pid && agent_child_ended(&r->child, &status))
-        ended(m, status);
     neb_ns now = neb_now();
+    if (r->child.pid && agent_child_ended(&r->child, &status)) {
+        ended(m, status);
+        r->wait = status == 0 ? 0 : r->wait ? 2 * r->wait : try_first;
+        r->wait = r->wait < try_every ? r->wait : try_every;
+        r->next = now + (r->wait ? r->wait : try_every);
+    }
     if (now < r->next || r->child.pid)
         return;
     r->next = now + look_every;

@@ -1,5 +1,5 @@
 // Renews this member's certificate before it ends, in a process of its own so that the agent never waits for the hub: once
-// less than a third of its life is left, then once an hour until it has worked. Links are not touched: what they use
+// less than a third of its life is left; where that fails, again after 5 s, then after twice as long each time, up to an hour. Links are not touched: what they use
 // are the keys and the member list, which stay.
 #ifndef AGENT_RENEW_H
 #define AGENT_RENEW_H
@@ -10,7 +10,7 @@ struct agent_renew {
     const char *exe, *home; // borrowed
     int before_days;        // renew with fewer days left than this; 0: a third of the certificate's life
     struct agent_child child;
-    neb_ns next;
+    neb_ns next, wait;
 };
 
 // Looks at the certificate when it is time; starts and reaps the process. Never blocks.
