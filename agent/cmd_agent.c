@@ -14,9 +14,10 @@ struct options {
     const char *home, *listen;
     unsigned n_bulk;
     unsigned recycle_s, overlap_s, renew_days;
+    struct agent_web_config page;
 };
 
-enum { KEY_RECYCLE = 1000, KEY_OVERLAP, KEY_RENEW };
+enum { KEY_RECYCLE = 1000, KEY_OVERLAP, KEY_RENEW, OPT_TOKEN };
 
 static void parse_number(const char *arg, unsigned max, unsigned *out, struct argp_state *state) {
     char *end = NULL;
@@ -40,6 +41,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case KEY_RECYCLE: parse_number(arg, 7 * 86400, &o->recycle_s, state); return 0;
     case KEY_OVERLAP: parse_number(arg, 7 * 86400, &o->overlap_s, state); return 0;
     case KEY_RENEW: parse_number(arg, 3650, &o->renew_days, state); return 0;
+    case 'p': o->page.listen = arg; return 0;
+    case OPT_TOKEN: o->page.token = arg; return 0;
     case 'v': neb_log_set_level(NEB_LOG_DEBUG); return 0;
     case ARGP_KEY_ARG: argp_usage(state); return 0;
     default: return ARGP_ERR_UNKNOWN;
@@ -57,18 +60,22 @@ int cmd_agent(int argc, char **argv) {
          "former keys of a member stay good so long after its rotation (default 600)", 0},
         {"renew-before", KEY_RENEW, "DAYS", 0,
          "renew the certificate when fewer days are left (default 30)", 0},
+        {"page", 'p', "[HOST:]PORT", 0, "status page and /metrics here, for this machine only", 0},
+        {"page-token", OPT_TOKEN, "FILE", 0, "token that readers of the page must show", 0},
         {"verbose", 'v', NULL, 0, "log more", 0},
         {0}};
     static const struct argp argp = {table,
                                      parse_option,
                                      NULL,
-                                     "Runs the agent of this cluster until SIGTERM. Keys: nebula "
+                                     "Runs the agent of this cluster until SIGTERM: running jobs are then suspended after a "
+                                     "checkpoint (exit status 3) and go on when it is started again. Keys: nebula "
                                      "id. Other agents: nebula peer add.",
                                      NULL,
                                      NULL,
                                      NULL};
     struct options o = {0};
     char home[NEB_PATH_MAX];
+    bool suspended = false;
     argp_err_exit_status = AGENT_EXIT_USAGE;
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;
@@ -77,8 +84,12 @@ int cmd_agent(int argc, char **argv) {
     struct agent_daemon_config c = {.home = home, .listen = o.listen, .n_bulk = o.n_bulk,
                                     .recycle = (neb_ns)o.recycle_s * NEB_S,
                                     .overlap = (neb_ns)o.overlap_s * NEB_S,
-                                    .renew_days = (int)o.renew_days};
-    return agent_daemon_run(&c) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+                                    .renew_days = (int)o.renew_days,
+                                    .page = o.page,
+                                    .suspended = &suspended};
+    if (agent_daemon_run(&c) != NEB_OK)
+        return AGENT_EXIT_FAILED;
+    return suspended ? AGENT_EXIT_INTERRUPTED : AGENT_EXIT_OK;
 }
 
 int cmd_worker(int argc, char **argv) {

@@ -10,6 +10,7 @@
 #define AGENT_DAEMON_H
 #include "agent/base/clock.h"
 #include "agent/base/status.h"
+#include "agent/web.h"
 
 struct agent_daemon_config {
     const char *home;   // folder with keys and members
@@ -18,6 +19,8 @@ struct agent_daemon_config {
     neb_ns recycle;     // age at which connections are replaced; 0: one hour
     neb_ns overlap;     // how long a member's former keys stay good after its rotation; 0: ten minutes
     int renew_days;     // renew the certificate with fewer days left; 0: a third of its life
+    struct agent_web_config page; // listen NULL: no status page
+    bool *suspended; // may be NULL; set when SIGTERM found a job running, which goes on when the agent is started again
 };
 // Runs until SIGTERM or SIGINT: workers are stopped after a checkpoint. NEB_OK after an orderly end.
 NEB_MUST_CHECK enum neb_status agent_daemon_run(const struct agent_daemon_config *c);

@@ -17,13 +17,14 @@
 #include "intra/data.h"
 #include "intra/team.h"
 
-enum { WORKER_ROUND_WORDS = 4, WORKER_COUNTS = 4, WORKER_GENERATIONS_MAX = 16 };
+enum { WORKER_ROUND_WORDS = 4, WORKER_COUNTS = 4, WORKER_GENERATIONS_MAX = 16, WORKER_AGAIN_MAX = 3 };
 
 struct agent_travel {    // a fragment's update on its way, or its commit that waits to be merged
     struct neb_buf blob; // encoded bytes, as submitted
     uint64_t tokens;     // behind it
     uint64_t tokens_at_send; // all tokens so far at the send: the base once it is committed
     uint32_t steps, missed;
+    uint32_t again; // how often this round's update was taken back for a newer one
     neb_ns sent_at, arrived_at;
     // the commit
     uint32_t n;
