@@ -1,6 +1,7 @@
 #include "agent/config.h"
 #include "agent/base/sha256.h"
 #include "compress/codec.h"
+#include "inter/robust.h"
 
 #include <errno.h>
 #include <math.h>
@@ -33,6 +34,7 @@ struct option {
 };
 
 static const char *const mode_names[] = {"replicas", NULL};
+static const char *const gate_names[] = {"trusted", "robust", NULL};
 static const char *const scheme_names[] = {"federated", "synchronous", "none", NULL};
 static const char *const schedule_names[] = {"cosine", "wsd", "constant", NULL};
 static const char *const clip_names[] = {"none", "global_norm", "adagc", NULL};
@@ -134,6 +136,8 @@ static const struct option options[] = {
      "S: missed intervals until a merge round"},
     {"sync.commit_all", T_BOOL, AT(sync.commit_all), 0, 0, "false", NULL,
      "never commit a round without every cluster's update"},
+    {"sync.gate", T_ENUM, AT(sync.gate), 0, 0, "trusted", gate_names,
+     "profile of the update gate: trusted or, with five clusters or more, robust"},
     {"sync.grace_s", T_FLOAT, AT(sync.grace_s), 0, 1e6, "60", NULL,
      "seconds that a slow cluster is waited for once two updates are ready"},
     {"eval.windows", T_INT32, AT(eval_windows), 0, 1e9, "64", NULL,
@@ -702,6 +706,11 @@ enum neb_status agent_job_validate(const struct agent_job *j, const char *file) 
         return COMPLAIN(file, "clusters.witness",
                         "a witness helps two or more clusters that train to elect a leader; here are %d",
                         data);
+    if (j->sync.gate == AGENT_GATE_ROBUST && (data < INTER_ROBUST_MEMBERS || data < j->n_clusters))
+        return COMPLAIN(file, "sync.gate",
+                        "robust needs %d clusters that train, and no witness, to outvote one bad one; "
+                        "here are %d of %d: use trusted, or more clusters",
+                        INTER_ROBUST_MEMBERS, data, j->n_clusters);
     if (j->model_init[0] &&
         !(j->model.n_layers && j->model.d_model && j->model.n_heads && j->model.d_ff))
         return NEB_OK; // checked again when agent_job_model_init() has filled them in

@@ -24,6 +24,11 @@ enum agent_scheme {
     AGENT_SCHEME_NONE,        // every cluster trains alone
 };
 
+enum agent_gate { // what becomes of an update that is well-formed and finite
+    AGENT_GATE_TRUSTED, // committed as it is; one that stands out is flagged
+    AGENT_GATE_ROBUST,  // norms are clipped to their median, extremes of each element left out (inter/robust.h)
+};
+
 struct agent_source {
     char name[AGENT_NAME_MAX + 1]; // a source of the corpus
     float weight;                  // share of windows, relative
@@ -66,6 +71,7 @@ struct agent_sync {
     float kappa;
     int32_t merge_after; // S missed intervals until a merge round
     bool commit_all;     // never commit without every cluster
+    enum agent_gate gate;
     float grace_s;       // how long a slow cluster is waited for once two updates are ready
 };
 

@@ -30,6 +30,8 @@ struct agent_jobrun {
     int restarts;
     int64_t last_step, step_at_start; // progress resets the count of restarts
     int told_alive; // to the worker
+    uint16_t removed; // clusters that a membership version removed, bit each
+    char sig[2 * INTER_SIG_BYTES + 1]; // of the job, by the member that submitted it; "" where that is this one
     bool told_expected, told_lost;
     uint64_t taken;  // fragments that the job's snapshot.bin is ahead in, bit each
     uint32_t suspect[INTER_FRAGMENTS_MAX]; // checkpoints of a fragment from this round on are not trusted; 0: all are

@@ -143,6 +143,7 @@ void node_on_submit(struct step *s) {
     node_clear_slot(t);
     t->known = t->whole = true;
     t->m = *m;
+    t->norm = s->e->norm;
     t->holders = (uint16_t)BIT(j->c.self);
     g->said = s->now;
     node_act(s, INTER_ACT_STORE_MANIFEST)->manifest = *m;
@@ -326,6 +327,7 @@ void node_on_blob_done(struct step *s) {
         return;
     }
     t->whole = s->e->ok;
+    t->norm = s->e->norm;
     t->refused = s->e->refused;
     *(t->whole ? &t->holders : &t->refusers) |= (uint16_t)BIT(j->c.self);
     node_say_state_all(s, j, t);
