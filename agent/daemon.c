@@ -1344,9 +1344,14 @@ static enum neb_status loop(struct daemon *d) {
         }
         NEB_TRY(inter_service_process(d->service));
         for (int i = 0; i < AGENT_JOBS_MAX; i++) {
-            int status;
-            if (d->jobs[i].used && agent_child_ended(&d->jobs[i].worker, &status))
-                on_worker_end(d, &d->jobs[i], status);
+            struct agent_jobrun *j = &d->jobs[i];
+            if (j->used && !j->ended_at && agent_child_ended(&j->worker, &j->end_status))
+                j->ended_at = neb_now();
+            // One that ended well has sent its report, which may still be on its way to us.
+            if (j->ended_at && (j->end_status || j->reported || neb_now() - j->ended_at > 2 * NEB_S)) {
+                j->ended_at = 0;
+                on_worker_end(d, j, j->end_status);
+            }
         }
         if (neb_now() >= d->next_telemetry) {
             d->next_telemetry = neb_now() + telemetry_interval;

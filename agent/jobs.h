@@ -25,6 +25,8 @@ struct agent_jobrun {
     enum agent_job_state state;
     bool suspended; // stopped because the agent goes down: goes on when it is back
     struct agent_child worker;
+    int end_status; // of a worker that has ended,
+    neb_ns ended_at; // then; 0: it runs, or its end was dealt with
     struct agent_ipc_client client; // the worker, once attached
     pid_t trainer; // with launcher attach: its process; 0: none
     int restarts;
