@@ -14,6 +14,9 @@ struct agent_launch {
 NEB_MUST_CHECK enum neb_status agent_launch_worker(const struct agent_cluster *c, const char *exe,
                                                    const char *socket_path, const char *job,
                                                    struct agent_launch *out);
+// Two ranks of `nebula COMMAND OPTION` on this machine. Errors as above.
+NEB_MUST_CHECK enum neb_status agent_launch_pair(const char *exe, const char *command,
+                                                 const char *option, struct agent_launch *out);
 
 // `nebula worker SOCKET JOB --mpi THREADS`: a rank. Returns when the job is done.
 NEB_MUST_CHECK enum neb_status agent_launch_rank(const char *socket_path, const char *job,

@@ -17,8 +17,8 @@ static const double LOSS_CONST = 2.4; // CUBIC: 9 Mbit/s measured at 100 ms and 
 
 // What a scheme costs in loss, as a factor on the time to a given loss: a judgement, of the size that configs/COMPARE.md's
 // runs have shown. Doubling H, merging a tenth of H late, a codec that loses a third of an update's norm (error feedback
-// sends it later): a percent or two each.
-static const double PER_DOUBLING = 0.015, PER_LATENESS = 0.10, PER_ERROR = 0.15;
+// sends it later): one to three percent each.
+static const double PER_DOUBLING = 0.03, PER_LATENESS = 0.10, PER_ERROR = 0.15;
 enum { INTERVAL_MIN = 10 };
 static const double BUSY_MAX = 0.9;
 
@@ -72,8 +72,8 @@ bool inter_wan_choose(const struct inter_wan_path *p, const struct inter_wan_loa
     bool carried = false;
     for (size_t i = 0; i < sizeof intervals / sizeof *intervals; i++) {
         int32_t interval = c->interval ? c->interval : intervals[i];
-        if (interval < l->fragments && !c->interval)
-            continue; // one offset each
+        if (!c->interval && (interval < l->fragments || interval <= c->overlap))
+            continue; // one offset each, and merged before the next
         for (int32_t k = 0; k < n_codecs; k++)
             for (int32_t overlap = 0; overlap < interval && overlap <= interval / 2 + 1;
                  overlap++) {

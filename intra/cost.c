@@ -89,6 +89,8 @@ struct sum { // what one rank does with one micro-batch
 // times: forward 1; dx and dW one more each.
 static void product(struct sum *s, double n, double out, double in, double times) {
     double flops = 2 * n * out * in * times;
+    if (!(flops > 0))
+        return;
     s->flops += flops;
     s->seconds += flops / (s->share * intra_cost_gemm_rate(s->r, fmin(n, fmin(out, in))));
 }
@@ -258,6 +260,15 @@ void intra_cost_step(const struct intra_cost_job *j, const struct intra_rates *r
     memory(j, out);
     if (j->mesh.dp * j->mesh.pp * j->mesh.tp > 1 && !(r->link > 0))
         out->step_s = INFINITY;
+}
+
+double intra_cost_forward_s(const struct intra_cost_job *j, const struct intra_rates *r) {
+    double n = (double)j->batch * j->seq_len;
+    struct sum s = {.r = r, .share = j->share};
+    for (int32_t l = 0; l < j->model.n_layers; l++)
+        block_forward(&s, j, n);
+    product(&s, n, j->model.vocab, j->model.d_model, 1);
+    return s.seconds * j->micros;
 }
 
 // ---- the best of all -----------------------------------------------------------------------------------------

@@ -79,6 +79,8 @@ bool intra_cost_mesh_fits(const struct intra_mesh_config *mesh, const struct int
 // rates->link 0 with several ranks: every time is INFINITY.
 void intra_cost_step(const struct intra_cost_job *j, const struct intra_rates *r,
                      struct intra_cost *out);
+// Seconds of the forward passes of a step alone, without pipeline or gradients: what a teacher does.
+double intra_cost_forward_s(const struct intra_cost_job *j, const struct intra_rates *r);
 
 // The fastest mesh, micro-batch and recomputation for `ranks` ranks that fit into memory. sequences: of a step (batch x
 // accumulate), which stays as it is. In *j: everything but mesh, batch, micros and recompute. fix_*: keep what *j says.
