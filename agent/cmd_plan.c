@@ -3,7 +3,6 @@
 #include "agent/commands.h"
 #include "agent/model_init.h"
 #include "agent/plan_print.h"
-#include "intra/data.h"
 
 #include <argp.h>
 #include <stdlib.h>
@@ -33,23 +32,6 @@ struct arguments {
     int local;
     bool json, profile, measure, link, serves;
 };
-
-// Vocabulary of the first corpus that is here; 0: none is.
-static enum neb_status corpus_vocab(const struct agent_job *job, int32_t *vocab) {
-    *vocab = 0;
-    for (int32_t i = 0; i < job->n_clusters && !*vocab; i++) {
-        char index[NEB_PATH_MAX];
-        const char *dir = job->clusters[i].corpus[0] ? job->clusters[i].corpus : job->corpus;
-        struct intra_corpus *c = NULL;
-        NEB_TRY(neb_path(index, sizeof index, dir, "corpus.json"));
-        if (!neb_fs_exists(index))
-            continue;
-        NEB_TRY(intra_corpus_open(dir, false, &c));
-        *vocab = intra_corpus_vocab(c);
-        intra_corpus_close(&c);
-    }
-    return NEB_OK;
-}
 
 // Splits NAME=VALUE; index of the cluster of this name.
 static enum neb_status cluster_of(const struct agent_job *job, const char *option, const char *text,
@@ -166,7 +148,7 @@ static enum neb_status plan(const struct arguments *a) {
     uint32_t all = AGENT_AUTO_BATCH | AGENT_AUTO_RECOMPUTE | AGENT_AUTO_INTERVAL |
                    AGENT_AUTO_OVERLAP | AGENT_AUTO_CODEC | AGENT_AUTO_MESH;
     NEB_TRY(load(a, a->file, &job));
-    NEB_TRY(corpus_vocab(&job, &vocab));
+    NEB_TRY(agent_planner_vocab(&job, &vocab));
     NEB_TRY(find_sites(a, &job, &m));
     NEB_TRY(find_link(a, &job, &m));
     NEB_TRY(agent_planner_run(&job, vocab, m.sites, &m.link, job.autos, &written));

@@ -47,8 +47,10 @@ void agent_planner_apply(const struct agent_planner *p, uint32_t free, struct ag
 
 // All that a command needs: which keys say auto, how machines and link are known. link "": sync.link, else the loopback of
 // --local. NEB_ERR_INVALID: exchanges are to be chosen and nothing is known of the link.
-NEB_MUST_CHECK enum neb_status agent_planner_resolve(struct agent_job *job, int32_t vocab,
-                                                     int local, const char *link);
+NEB_MUST_CHECK enum neb_status agent_planner_resolve(struct agent_job *job, int local,
+                                                     const char *link);
+// Vocabulary of the first corpus that is on this machine; 0: none is.
+NEB_MUST_CHECK enum neb_status agent_planner_vocab(const struct agent_job *job, int32_t *vocab);
 
 // Which cluster should stream (teacher of distill, generator of rtd) and which learn from it: the one whose choice makes the
 // slower side fastest. seconds_*[i]: of a step on cluster i. fits_*: memory. Others than *out learn. false: no choice fits.

@@ -1,8 +1,25 @@
 // Keys that say auto, in a job that is about to be handed to the agents.
 #include "agent/base/log.h"
 #include "agent/planner.h"
+#include "intra/data.h"
 
 #include <string.h>
+
+enum neb_status agent_planner_vocab(const struct agent_job *job, int32_t *vocab) {
+    *vocab = 0;
+    for (int32_t i = 0; i < job->n_clusters && !*vocab; i++) {
+        char index[NEB_PATH_MAX];
+        const char *dir = job->clusters[i].corpus[0] ? job->clusters[i].corpus : job->corpus;
+        struct intra_corpus *c = NULL;
+        NEB_TRY(neb_path(index, sizeof index, dir, "corpus.json"));
+        if (!neb_fs_exists(index))
+            continue;
+        NEB_TRY(intra_corpus_open(dir, false, &c));
+        *vocab = intra_corpus_vocab(c);
+        intra_corpus_close(&c);
+    }
+    return NEB_OK;
+}
 
 static bool any_auto(const struct agent_job *job) {
     bool any = job->autos != 0;
@@ -38,8 +55,8 @@ static void tell(const struct agent_planner *p, const struct agent_job *job) {
                  p->wan.step_s * p->wan.interval);
 }
 
-enum neb_status agent_planner_resolve(struct agent_job *job, int32_t vocab, int local,
-                                      const char *link_text) {
+enum neb_status agent_planner_resolve(struct agent_job *job, int local, const char *link_text) {
+    int32_t vocab;
     static struct agent_site sites[AGENT_CLUSTERS_MAX]; // large
     struct agent_planner plan;
     struct agent_wan link;
@@ -47,6 +64,7 @@ enum neb_status agent_planner_resolve(struct agent_job *job, int32_t vocab, int 
     bool kept;
     if (!any_auto(job))
         return NEB_OK;
+    NEB_TRY(agent_planner_vocab(job, &vocab));
     NEB_TRY(link_of(job, local, link_text, &link));
     NEB_TRY(agent_profile_get(false, &here, &kept));
     for (int32_t i = 0; i < job->n_clusters; i++)
