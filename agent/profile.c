@@ -70,7 +70,7 @@ json_t *agent_profile_to_json(const struct agent_profile *p) {
 static enum neb_status take(const json_t *v, const char *name, bool zero, const char *where,
                             double *out) {
     double x = json_number_value(v);
-    if (!json_is_number(v) || !(zero ? x >= 0 : x >= 1e-9) || !(x <= 1e21))
+    if (!json_is_number(v) || !(zero ? x >= 0 : x >= 1e-15) || !(x <= 1e21))
         return neb_fail(NEB_ERR_FORMAT,
                         "%s: %s is missing or no possible figure; make the file again with "
                         "nebula plan --profile",

@@ -1,5 +1,6 @@
 #include "intra/cost.h"
 #include "intra/pipe_schedule.h"
+#include "intra/vocab.h"
 
 #include <math.h>
 
@@ -220,18 +221,20 @@ static void times(const struct intra_cost_job *j, const struct intra_rates *r,
 }
 
 // As forward.c carves them.
-static double acts_bytes(const struct intra_cost_job *j) {
+static double acts_bytes(const struct intra_cost_job *j, int32_t stage) {
     struct widths w = widths_of(&j->model);
     double n = (double)j->batch * j->seq_len, tp = j->mesh.tp, d = (double)w.d,
            q = (double)w.q / tp, kv = (double)w.kv / tp, f = (double)w.f / tp;
     int32_t layers = j->model.n_layers / j->mesh.pp,
             micros = (j->micros + j->mesh.dp - 1) / j->mesh.dp,
-            flight = intra_pipe_in_flight(0, j->mesh.pp, micros);
+            flight = intra_pipe_in_flight(stage, j->mesh.pp, micros);
     double input = n * d, rest = n * (3 * d + 2 + (q + 2 * kv) + q + j->model.n_heads / tp + 3 * f);
     double blocks = layers * input * flight + (j->recompute ? rest : rest * layers * flight);
     double scratch =
         n * (5 * d + 1 + 2 * q + 2 * kv + j->model.n_heads / tp + f +
              2.0 * (j->trainable.mode == INTRA_TRAIN_LORA ? j->trainable.lora_rank : 0));
+    if (j->mesh.tp > 1 && stage == j->mesh.pp - 1) // a block of logits
+        scratch += INTRA_VOCAB_ROWS * j->model.vocab / tp;
     return 4 * (blocks + scratch);
 }
 
@@ -245,7 +248,8 @@ static void memory(const struct intra_cost_job *j, struct intra_cost *c) {
            learn = params * (double)p.trainable / (double)p.all;
     c->params_bytes = 4 * (params + learn);
     c->optim_bytes = 8 * learn / k->dp;
-    c->acts_bytes = acts_bytes(j);
+    // The first has most in flight, the last the logits.
+    c->acts_bytes = fmax(acts_bytes(j, 0), acts_bytes(j, k->pp - 1));
     c->rank_bytes = c->params_bytes + c->optim_bytes + c->acts_bytes;
     c->owner_bytes = (j->outer ? 4.0 * OUTER_FLOATS * (double)p.trainable : 0) +
                      (k->dp * k->pp * k->tp > 1 ? 4.0 * (double)p.all : 0);
