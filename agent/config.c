@@ -149,7 +149,7 @@ static const struct option options[] = {
 enum { N_OPTIONS = sizeof options / sizeof options[0] };
 
 static const char cluster_keys[] = "name, witness, threads, corpus, sources, mesh, launcher";
-static const char *const launcher_names[] = {"local", "mpirun", NULL};
+static const char *const launcher_names[] = {"local", "mpirun", "slurm", NULL};
 enum { MESH_AXIS_MAX = 1024, MESH_RANKS_MAX = 1024 };
 
 // ---- values ---------------------------------------------------------------------------------------------------
@@ -529,7 +529,7 @@ static enum neb_status set_launcher(struct agent_cluster *c, const char *text, c
             c->launcher = (enum agent_launcher)i;
             return NEB_OK;
         }
-    return COMPLAIN(where, "clusters.launcher", "\"%s\" is not one of: local, mpirun", text);
+    return COMPLAIN(where, "clusters.launcher", "\"%s\" is not one of: local, mpirun, slurm", text);
 }
 
 static enum neb_status walk_cluster(struct walk *w, struct agent_cluster *c, yaml_node_t *map) {
@@ -970,6 +970,7 @@ void agent_job_reference(FILE *f) {
         "list of {name, weight}, relative; "
         "none: all of the corpus by size; mesh: {dp, pp, tp}, ranks of the cluster's worker "
         "(default 1 each; dp must divide data.accumulate, pp model.n_layers, tp heads and "
-        "d_ff), or auto; launcher: local (all on the agent's machine) or mpirun (its hosts) |\n",
+        "d_ff), or auto; launcher: local (all on the agent's machine), mpirun (its hosts) or slurm "
+        "(a step of the agent's allocation) |\n",
         AGENT_CLUSTERS_MAX, cluster_keys);
 }

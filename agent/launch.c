@@ -59,8 +59,41 @@ static void append(struct agent_launch *out, int n, const char *const *rest) {
     out->argv[n] = NULL;
 }
 
+// One job step of the allocation that the agent runs in, whose first node is this one: rank 0 finds the agent's socket there.
+// A rank that fails ends the step; the agent starts another, which goes on from the checkpoint. (srun's settings that are
+// not given here come from the allocation and from SLURM_* variables, as for any other step.)
+static enum neb_status slurm_prefix(const struct agent_cluster *c, int ranks, const char *log_dir,
+                                    struct agent_launch *out, int *used) {
+    int n = 0;
+    if (!getenv("SLURM_JOB_ID"))
+        return neb_fail(
+            NEB_ERR_UNSUPPORTED,
+            "launcher: slurm starts job steps, but the agent is in no Slurm allocation; "
+            "submit the agent itself (sbatch configs/slurm/agent.sbatch), or use salloc");
+    if (!in_path("srun"))
+        return neb_fail(NEB_ERR_UNSUPPORTED,
+                        "launcher: slurm needs srun, which is not in PATH on this machine");
+    NEB_TRY(intra_comm_mpi_find());
+    snprintf(out->ranks, sizeof out->ranks, "--ntasks=%d", ranks);
+    snprintf(out->cpus, sizeof out->cpus, "--cpus-per-task=%d", c->threads);
+    if (snprintf(out->output, sizeof out->output, "--output=%s/rank-%%t.log", log_dir) >=
+        (int)sizeof out->output)
+        return neb_fail(NEB_ERR_LIMIT, "the path of %s is too long for a log", log_dir);
+    append(out, n,
+           (const char *const[]){"/usr/bin/env", "srun", out->ranks, out->output,
+                                 "--open-mode=append", "--kill-on-bad-exit=1", "--input=none",
+                                 "--unbuffered", NULL});
+    n += 8;
+    if (c->threads)
+        out->argv[n++] = out->cpus;
+    if (!getenv("SLURM_MPI_TYPE"))
+        out->argv[n++] = "--mpi=pmix";
+    *used = n;
+    return NEB_OK;
+}
+
 enum neb_status agent_launch_worker(const struct agent_cluster *c, const char *exe,
-                                    const char *socket_path, const char *job,
+                                    const char *socket_path, const char *job, const char *log_dir,
                                     struct agent_launch *out) {
     int ranks = agent_cluster_ranks(c), n = 0;
     bool local = c->launcher == AGENT_LAUNCHER_LOCAL;
@@ -69,8 +102,11 @@ enum neb_status agent_launch_worker(const struct agent_cluster *c, const char *e
         append(out, 0, (const char *const[]){exe, "worker", socket_path, job, NULL});
         return NEB_OK;
     }
-    if (mpi_prefix(ranks, local, out, &n) != NEB_OK)
-        return neb_fail(NEB_ERR_UNSUPPORTED, "cluster %s: its worker cannot be started", c->name);
+    enum neb_status st = c->launcher == AGENT_LAUNCHER_SLURM
+                             ? slurm_prefix(c, ranks, log_dir, out, &n)
+                             : mpi_prefix(ranks, local, out, &n);
+    if (st != NEB_OK)
+        return st; // it said why
     snprintf(out->threads, sizeof out->threads, "%ld",
              !local              ? (long)c->threads
              : cpus / ranks >= 1 ? cpus / ranks
