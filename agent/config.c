@@ -693,11 +693,11 @@ static enum neb_status validate_meshes(const struct agent_job *j, const char *fi
                             c->name, agent_cluster_ranks(c), MESH_RANKS_MAX);
         if (intra_mesh_check(&c->mesh, &m) != NEB_OK)
             return COMPLAIN(file, "clusters.mesh", "cluster %s cannot run this model", c->name);
-        if (j->accumulate % c->mesh.dp)
+        if ((int64_t)j->accumulate * j->batch % c->mesh.dp)
             return COMPLAIN(file, "clusters.mesh",
-                            "cluster %s: dp %d does not divide data.accumulate %d; a step's "
-                            "micro-batches are dealt to the replicas",
-                            c->name, c->mesh.dp, j->accumulate);
+                            "cluster %s: dp %d does not divide the sequences of a step, data.batch "
+                            "%d x data.accumulate %d; the replicas get equal shares",
+                            c->name, c->mesh.dp, j->batch, j->accumulate);
     }
     return NEB_OK;
 }
@@ -969,7 +969,7 @@ void agent_job_reference(FILE *f) {
         "| `clusters` | **required** | 1 to %d | list of {%s}; sources: {NAME: WEIGHT} or a "
         "list of {name, weight}, relative; "
         "none: all of the corpus by size; mesh: {dp, pp, tp}, ranks of the cluster's worker "
-        "(default 1 each; dp must divide data.accumulate, pp model.n_layers, tp heads and "
+        "(default 1 each; dp must divide batch x accumulate, pp model.n_layers, tp heads and "
         "d_ff), or auto; launcher: local (all on the agent's machine), mpirun (its hosts) or slurm "
         "(a step of the agent's allocation) |\n",
         AGENT_CLUSTERS_MAX, cluster_keys);

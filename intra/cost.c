@@ -259,10 +259,18 @@ static void memory(const struct intra_cost_job *j, struct intra_cost *c) {
 void intra_cost_step(const struct intra_cost_job *j, const struct intra_rates *r,
                      struct intra_cost *out) {
     NEB_ASSERT(j->ranks_a_host >= 1 && j->share > 0 && j->batch >= 1 && j->micros >= 1);
+    // As the replicas take it (team.c): where dp does not divide the micro-batches, they are cut smaller.
+    struct intra_cost_job as_run = *j;
+    int32_t sequences = j->batch * j->micros,
+            batch = intra_mesh_batch(sequences, j->batch, j->mesh.dp);
+    if (batch) {
+        as_run.batch = batch;
+        as_run.micros = sequences / batch;
+    }
     *out = (struct intra_cost){0};
-    times(j, r, out);
-    memory(j, out);
-    if (j->mesh.dp * j->mesh.pp * j->mesh.tp > 1 && !(r->link > 0))
+    times(&as_run, r, out);
+    memory(&as_run, out);
+    if (!batch || (j->mesh.dp * j->mesh.pp * j->mesh.tp > 1 && !(r->link > 0)))
         out->step_s = INFINITY;
 }
 
@@ -309,8 +317,7 @@ static void try_batches(struct best *b, struct intra_cost_job j) {
     for (int32_t batch = b->c->sequences; batch >= 1; batch--) {
         if (b->c->fix_batch && batch != given)
             continue;
-        // dp deals whole micro-batches.
-        if (b->c->sequences % batch || b->c->sequences / batch % j.mesh.dp)
+        if (b->c->sequences % batch || b->c->sequences % j.mesh.dp)
             continue;
         j.batch = batch;
         j.micros = b->c->sequences / batch;
