@@ -149,7 +149,7 @@ static const struct option options[] = {
 enum { N_OPTIONS = sizeof options / sizeof options[0] };
 
 static const char cluster_keys[] = "name, witness, threads, corpus, sources, mesh, launcher";
-static const char *const launcher_names[] = {"local", "mpirun", "slurm", NULL};
+static const char *const launcher_names[] = {"local", "mpirun", "slurm", "attach", NULL};
 enum { MESH_AXIS_MAX = 1024, MESH_RANKS_MAX = 1024 };
 
 // ---- values ---------------------------------------------------------------------------------------------------
@@ -529,7 +529,7 @@ static enum neb_status set_launcher(struct agent_cluster *c, const char *text, c
             c->launcher = (enum agent_launcher)i;
             return NEB_OK;
         }
-    return COMPLAIN(where, "clusters.launcher", "\"%s\" is not one of: local, mpirun, slurm", text);
+    return COMPLAIN(where, "clusters.launcher", "\"%s\" is not one of: local, mpirun, slurm, attach", text);
 }
 
 static enum neb_status walk_cluster(struct walk *w, struct agent_cluster *c, yaml_node_t *map) {
@@ -742,6 +742,18 @@ enum neb_status agent_job_validate(const struct agent_job *j, const char *file) 
         return NEB_OK; // checked again when agent_job_model_init() has filled them in
     NEB_TRY(validate_shape(j, file));
     NEB_TRY(validate_meshes(j, file));
+    for (int32_t i = 0; i < j->n_clusters; i++) {
+        if (j->clusters[i].launcher != AGENT_LAUNCHER_ATTACH)
+            continue;
+        if (!j->model.vocab)
+            return COMPLAIN(file, "model.vocab", "is missing: \"%s\" has launcher attach, and its trainer "
+                            "brings no corpus to take it from", j->clusters[i].name);
+        if (agent_cluster_ranks(&j->clusters[i]) > 1)
+            return COMPLAIN(file, "clusters.mesh", "\"%s\" has launcher attach: its trainer has ranks of its own",
+                            j->clusters[i].name);
+        if (j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
+            return COMPLAIN(file, "clusters.launcher", "attach does not go with sync.scheme synchronous");
+    }
     if (j->sync.early_steps % j->sync.early_interval)
         return COMPLAIN(file, "sync.early_steps", "%d is not a multiple of sync.early_interval %d",
                         j->sync.early_steps, j->sync.early_interval);
@@ -970,7 +982,8 @@ void agent_job_reference(FILE *f) {
         "list of {name, weight}, relative; "
         "none: all of the corpus by size; mesh: {dp, pp, tp}, ranks of the cluster's worker "
         "(default 1 each; dp must divide batch x accumulate, pp model.n_layers, tp heads and "
-        "d_ff), or auto; launcher: local (all on the agent's machine), mpirun (its hosts) or slurm "
-        "(a step of the agent's allocation) |\n",
+        "d_ff), or auto; launcher: local (all on the agent's machine), mpirun (its hosts), slurm "
+        "(a step of the agent's allocation) or attach: none is started, your own training loop "
+        "attaches through libnebula |\n",
         AGENT_CLUSTERS_MAX, cluster_keys);
 }

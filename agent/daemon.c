@@ -1,9 +1,11 @@
 #include "agent/daemon.h"
+#include "agent/attach.h"
 #include "agent/base/log.h"
 #include "agent/jobs.h"
 #include "agent/launch.h"
 #include "agent/members.h"
 #include "agent/snapshot.h"
+#include "agent/status.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -30,6 +32,8 @@ struct daemon {
     bool up[SEC_MEMBERS_MAX];
     uint64_t faults[INTER_FAULTS];
     neb_ns next_telemetry;
+    struct agent_view *view; // what status, page and metrics show
+    struct agent_web *web;   // NULL: no page
     bool stopping;
 };
 
@@ -84,6 +88,11 @@ static void post(struct daemon *d, uint32_t peer, enum agent_message kind, json_
 // An event of a job for everybody who follows it: local watchers, and the agent where it was submitted.
 static void publish(struct daemon *d, struct agent_jobrun *j, const char *ev, const char *key,
                     json_t *body, bool reliable) {
+    const char *error = json_string_value(json_object_get(body, "error")), *who = json_string_value(json_object_get(body, "name"));
+    if (!strcmp(ev, "line"))
+        agent_view_line(d->view, j->hex, j->job.sync.interval, body, neb_seconds(neb_wall_now()));
+    else if (error)
+        agent_view_event(d->view, j->hex, who ? who : my_name(d), error, neb_seconds(neb_wall_now()));
     for (int i = 0; i < AGENT_WATCHERS_MAX; i++)
         if (j->watchers[i].len)
             tell_client(d, &j->watchers[i],
@@ -195,6 +204,10 @@ static enum neb_status start_worker(struct daemon *d, struct agent_jobrun *j) {
     job_dir(d, j, dir, sizeof dir);
     NEB_TRY(neb_fs_mkdirs(dir, 0700));
     NEB_TRY(neb_path(log, sizeof log, dir, "worker.log"));
+    if (agent_attach_waits(j)) {
+        neb_info("job %s waits for a trainer: NEBULA_AGENT=%s NEBULA_JOB=%s", j->job.name, d->socket_path, j->hex);
+        return NEB_OK;
+    }
     struct agent_launch launch;
     NEB_TRY(
         agent_launch_worker(&j->job.clusters[j->self], d->exe, d->socket_path, j->hex, dir, &launch));
@@ -310,9 +323,23 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
 }
 
 static void end_job(struct daemon *d, struct agent_jobrun *j, const char *state) {
-    save_state(d, j, state);
+    if (j->suspended && !strcmp(state, "stopped")) { // the agent goes down: the others need not wait, and it goes on when it is back
+        save_state(d, j, "running");
+        if (j->federated)
+            inter_service_job_leave(d->service, j->id);
+        state = "suspended after a checkpoint; goes on when the agent is back";
+    } else {
+        save_state(d, j, state);
+    }
     j->state = AGENT_JOB_ENDED; // its rounds stay open: a member that was away may still ask for the last of them
     neb_info("job %s: %s", j->job.name, state);
+}
+
+static void report_failure(struct daemon *d, struct agent_jobrun *j, const char *text) {
+    j->reported = true;
+    json_decref(j->report);
+    j->report = json_pack("{s:s,s:s}", "name", my_name(d), "error", text);
+    publish(d, j, "report", "report", json_incref(j->report), true);
 }
 
 static void stop_job(struct daemon *d, struct agent_jobrun *j) {
@@ -321,13 +348,10 @@ static void stop_job(struct daemon *d, struct agent_jobrun *j) {
     j->state = AGENT_JOB_STOPPING;
     if (j->client.len)
         tell_client(d, &j->client, json_pack("{s:s}", "ev", "stop"));
-}
-
-static void report_failure(struct daemon *d, struct agent_jobrun *j, const char *text) {
-    j->reported = true;
-    json_decref(j->report);
-    j->report = json_pack("{s:s,s:s}", "name", my_name(d), "error", text);
-    publish(d, j, "report", "report", json_incref(j->report), true);
+    else if (agent_attach_waits(j)) {
+        report_failure(d, j, "stopped while no trainer was attached");
+        end_job(d, j, "stopped");
+    }
 }
 
 static void on_worker_end(struct daemon *d, struct agent_jobrun *j, int status) {
@@ -416,6 +440,11 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
         return;
     }
     bool expected;
+    char why[160];
+    if (!agent_attach_admit(j, from, m, why, sizeof why)) {
+        answer(d, from, false, why);
+        return;
+    }
     j->client = *from;
     job_dir(d, j, dir, sizeof dir);
     j->told_alive = peers_alive(d, j, &expected);
@@ -525,7 +554,22 @@ static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
     json_decref(j->report);
     j->report = json_incref(report);
     j->reported = true;
-    publish(d, j, "report", "report", json_incref(report), true);
+    if (!j->suspended || !json_is_true(json_object_get(report, "stopped"))) // suspended: not its last word
+        publish(d, j, "report", "report", json_incref(report), true);
+    if (agent_attach_waits(j)) // no process of ours ends with it
+        on_worker_end(d, j, 0);
+}
+
+static void on_trainer_left(struct daemon *d, struct agent_jobrun *j, bool said_so) {
+    if (j->state == AGENT_JOB_ENDED || !agent_attach_left(j, said_so))
+        return;
+    publish(d, j, "line", "line",
+            json_pack("{s:s,s:s,s:s}", "kind", "fault", "cluster", my_name(d), "text", "the attached trainer is gone"),
+            false);
+    if (j->state == AGENT_JOB_STOPPING) {
+        report_failure(d, j, "stopped while no trainer was attached");
+        end_job(d, j, "stopped");
+    }
 }
 
 static void on_checkpoint(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
@@ -546,8 +590,12 @@ static json_t *status_of(struct daemon *d) {
         if (!strcmp(d->members.m[i].pub.name, my_name(d)) ||
             inter_service_stats(d->service, i, &s) != NEB_OK)
             continue;
+        struct agent_view_rate rate =
+            agent_view_rate(d->view, i, s.link.sent_bytes, s.link.recv_bytes, neb_now());
         json_array_append_new(
-            peers, json_pack("{s:s,s:s,s:b,s:f,s:f,s:f,s:I,s:I,s:I}", "name",
+            peers, json_pack("{s:f,s:f,s:I,s:I,s:s,s:s,s:b,s:f,s:f,s:f,s:I,s:I,s:I}", "tx_bps", rate.tx_bps, "rx_bps",
+                             rate.rx_bps, "refused", (json_int_t)s.link.refused, "connects",
+                             (json_int_t)s.link.connects, "name",
                              d->members.m[i].pub.name, "endpoint", d->members.m[i].endpoint, "up",
                              d->up[i], "since_s", neb_seconds(neb_now() - s.link.since), "rtt_ms",
                              neb_seconds(s.link.rtt) * 1e3, "goodput_bps", s.path.goodput_bps,
@@ -558,12 +606,17 @@ static json_t *status_of(struct daemon *d) {
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
         static const char *const names[] = {"running", "stopping", "ended"};
         const struct agent_jobrun *j = &d->jobs[i];
-        if (j->used)
-            json_array_append_new(jobs, json_pack("{s:s,s:s,s:s,s:I,s:I}", "id", j->hex, "job",
-                                                  j->job.name, "state", names[j->state], "step",
-                                                  (json_int_t)j->last_step, "steps",
-                                                  (json_int_t)j->job.steps));
+        if (!j->used)
+            continue;
+        json_t *o = json_pack("{s:s,s:s,s:s,s:I,s:I}", "id", j->hex, "job", j->job.name, "state",
+                              names[j->state], "step", (json_int_t)j->last_step, "steps",
+                              (json_int_t)j->job.steps);
+        agent_status_job(o, j, d->service, d->view);
+        json_array_append_new(jobs, o);
     }
+    json_object_set_new(root, "version", json_integer(1));
+    json_object_set_new(root, "faults", agent_status_faults(d->faults));
+    json_object_set_new(root, "events", agent_view_events(d->view));
     json_object_set_new(root, "port", json_integer(inter_service_port(d->service)));
     json_object_set_new(root, "peers", peers);
     json_object_set_new(root, "jobs", jobs);
@@ -584,6 +637,40 @@ static void on_stop_request(struct daemon *d, const struct agent_ipc_client *fro
     answer(d, from, true, "stopping after a checkpoint");
 }
 
+// Goes on with a job that was stopped or has failed, here and at the other clusters.
+static void on_resume_request(struct daemon *d, const struct agent_ipc_client *from, struct agent_ipc_msg *m) {
+    char hex[2 * AGENT_JOB_ID_BYTES + 1], why[512];
+    json_t *spec = NULL;
+    enum neb_status st = agent_jobs_find(inter_service_ledger(d->service), agent_ipc_str(m, "job", ""), hex, &spec);
+    if (st != NEB_OK) {
+        answer(d, from, false, st == NEB_ERR_INVALID ? "more than one job's id begins so" : "no such job; nebula jobs lists them");
+        return;
+    }
+    struct agent_jobrun *j = find_job(d, hex);
+    bool runs = j && j->state != AGENT_JOB_ENDED;
+    uint32_t home = j && !j->local ? j->home : UINT32_MAX; // who submitted it keeps its reports
+    if (runs || !(j = accept_job(d, hex, spec, home, why, sizeof why))) {
+        answer(d, from, false, runs ? "the job runs, or is still stopping" : why);
+    } else {
+        for (int i = 0; i < j->job.n_clusters && j->job.sync.scheme != AGENT_SCHEME_SYNCHRONOUS; i++)
+            if (i != j->self)
+                post(d, j->peers[i], AGENT_MSG_JOB,
+                     json_pack("{s:s,s:O,s:s}", "id", j->hex, "spec", spec, "home",
+                               j->local ? my_name(d) : d->members.m[j->home].pub.name), true);
+        answer(d, from, true, "resumed from its last checkpoint");
+    }
+    json_decref(spec);
+}
+
+static void on_list_request(struct daemon *d, const struct agent_ipc_client *from) {
+    json_t *jobs = NULL;
+    if (agent_jobs_list(inter_service_ledger(d->service), &jobs) != NEB_OK)
+        answer(d, from, false, "the ledger could not be read; the agent's log says why");
+    else
+        tell_client(d, from, json_pack("{s:s,s:O}", "ev", "jobs", "jobs", jobs));
+    json_decref(jobs);
+}
+
 static void on_local(struct daemon *d, const struct agent_ipc_client *from,
                      struct agent_ipc_msg *m) {
     const char *op = agent_ipc_str(m, "op", "");
@@ -595,8 +682,18 @@ static void on_local(struct daemon *d, const struct agent_ipc_client *from,
         on_submit_job(d, from, m);
     else if (!strcmp(op, "attach"))
         on_attach(d, from, m);
+    else if (!strcmp(op, "attachable"))
+        tell_client(d, from, agent_attach_find(d->jobs, m));
+    else if (j && !strcmp(op, "hello"))
+        tell_client(d, from, json_pack("{s:s}", "ev", "hello"));
+    else if (j && !strcmp(op, "detach"))
+        on_trainer_left(d, j, true);
     else if (!strcmp(op, "status"))
         tell_client(d, from, status_of(d));
+    else if (!strcmp(op, "jobs"))
+        on_list_request(d, from);
+    else if (!strcmp(op, "resume"))
+        on_resume_request(d, from, m);
     else if (!strcmp(op, "stop"))
         on_stop_request(d, from, m);
     else if (j && !strcmp(op, "update"))
@@ -904,6 +1001,10 @@ static void on_peer(void *user, uint32_t peer, bool up) {
 static void on_fault(void *user, uint32_t peer, enum inter_fault f) {
     struct daemon *d = user;
     d->faults[f]++;
+    char text[96];
+    snprintf(text, sizeof text, "%s message or state", inter_fault_name(f));
+    if (d->faults[f] == 1 || f == INTER_FAULT_DIVERGED || f == INTER_FAULT_REFUSED) // others are counted
+        agent_view_event(d->view, NULL, d->members.m[peer].pub.name, text, neb_seconds(neb_wall_now()));
     if (f == INTER_FAULT_DIVERGED)
         neb_log(NEB_LOG_ERROR, "parameters of %s differ from ours after the same commits",
                 d->members.m[peer].pub.name);
@@ -925,6 +1026,7 @@ static void telemetry(struct daemon *d) {
             struct agent_jobrun *j = &d->jobs[i];
             tell_alive(d, j);
             tell_link(d, j);
+            on_trainer_left(d, j, false);
             if (j->behind_until && neb_now() >= j->behind_until) {
                 j->behind_until = neb_now() + 5 * NEB_S;
                 on_behind(d, j->id);
@@ -932,6 +1034,9 @@ static void telemetry(struct daemon *d) {
             if (j->state == AGENT_JOB_STOPPING && j->client.len) // until it ends
                 tell_client(d, &j->client, json_pack("{s:s}", "ev", "stop"));
         }
+    if (d->web)
+        agent_status_publish(d->web, d->view, status_of(d));
+    agent_notify("WATCHDOG=1");
 }
 
 static bool busy(const struct daemon *d) {
@@ -996,9 +1101,14 @@ static void on_signal(struct daemon *d) {
             on_members(d, &change);
         } else if (info.ssi_signo != SIGCHLD) {
             d->stopping = true;
+            agent_notify("STOPPING=1");
             for (int i = 0; i < AGENT_JOBS_MAX; i++)
-                if (d->jobs[i].used)
+                if (d->jobs[i].used) {
+                    // SIGTERM is a reboot, or the end of an allocation; SIGINT somebody who wants it to end
+                    if (info.ssi_signo == SIGTERM && d->jobs[i].state == AGENT_JOB_RUNNING)
+                        d->jobs[i].suspended = true;
                     stop_job(d, &d->jobs[i]);
+                }
         }
 }
 
@@ -1073,6 +1183,7 @@ static enum neb_status set_up(struct daemon *d) {
     char jobs[NEB_PATH_MAX];
     sigset_t set;
     NEB_TRY(sec_init());
+    NEB_TRY(agent_view_create(&d->view));
     NEB_TRY(agent_self_path(d->exe, sizeof d->exe));
     NEB_TRY(sec_identity_load(d->c->home, &d->identity));
     neb_log_set_name(my_name(d));
@@ -1086,6 +1197,8 @@ static enum neb_status set_up(struct daemon *d) {
     if (!(d->zctx = zmq_ctx_new()))
         return neb_fail(NEB_ERR_NOMEM, "cannot create a ZeroMQ context");
     NEB_TRY(start_service(d));
+    if (d->c->page.listen)
+        NEB_TRY(agent_web_start(&d->c->page, &d->web));
     NEB_TRY(neb_path(d->socket_path, sizeof d->socket_path, d->c->home, "agent.sock"));
     return agent_ipc_listen(d->zctx, d->socket_path,
                             &d->ipc); // last: who finds the socket finds an agent that is ready
@@ -1143,13 +1256,18 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
     if (st == NEB_OK) {
         neb_info("agent is ready%s%s", c->listen ? ", listening on " : "",
                  c->listen ? c->listen : "");
+        agent_notify("READY=1");
         st = loop(d);
     }
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
         if (d->jobs[i].used) {
+            if (d->jobs[i].suspended && c->suspended)
+                *c->suspended = true;
             agent_child_stop(&d->jobs[i].worker, 10 * NEB_S);
             forget(d, &d->jobs[i]);
         }
+    agent_web_stop(&d->web);
+    agent_view_destroy(&d->view);
     agent_ipc_destroy(&d->ipc);
     inter_service_destroy(&d->service);
     agent_members_destroy(&d->trust);

@@ -71,7 +71,7 @@ static void test_complaints(void **state) {
         {"threads: 2", "mesh: {tp: 3}",
          "job.yaml: clusters.mesh: cluster paris cannot run this model"},
         {"threads: 2", "launcher: srun",
-         "job.yaml:7: clusters.launcher: \"srun\" is not one of: local, mpirun, slurm"},
+         "job.yaml:7: clusters.launcher: \"srun\" is not one of: local, mpirun, slurm, attach"},
         {"fr: 1", "fr: -1", "job.yaml:7: clusters.sources: weight of fr must be a number above 0"},
         {"name: paris, ", "", "job.yaml:7: clusters.name: is missing"},
         {"lr: 2e-3", "lr: nan", "job.yaml:5: optim.lr: \"nan\" is not a number"},
