@@ -233,7 +233,7 @@ static enum neb_status start_worker(struct daemon *d, struct agent_jobrun *j) {
     }
     struct agent_launch launch;
     NEB_TRY(
-        agent_launch_worker(&j->job.clusters[j->self], d->exe, d->socket_path, j->hex, &launch));
+        agent_launch_worker(&j->job.clusters[j->self], d->exe, d->socket_path, j->hex, dir, &launch));
     j->client = (struct agent_ipc_client){0};
     j->step_at_start = j->last_step;
     return agent_child_start(&j->worker, "worker", launch.argv, log, NULL);
