@@ -3,6 +3,8 @@
 #include "agent/jobs.h"
 #include "agent/launch.h"
 #include "agent/members.h"
+#include "agent/measure.h"
+#include "agent/tune.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -240,8 +242,10 @@ static enum neb_status open_rounds(struct daemon *d, struct agent_jobrun *j) {
                                  .grace = (neb_ns)((double)j->job.sync.grace_s * 1e9),
                                  .eta = j->job.sync.eta,
                                  .mu = j->job.sync.mu,
-                                 .interval = (uint32_t)j->job.sync.interval,
-                                 .overlap = (uint32_t)j->job.sync.overlap};
+                                 .tune = agent_tune_config(&j->job)};
+    struct inter_rate_limit limit;
+    NEB_TRY(inter_rate_limit_parse(j->job.rate_limit, &limit));
+    inter_service_limit(d->service, j->id, &limit);
     struct recall r = {.id = j->id};
     memcpy(c.id, j->id, sizeof c.id);
     memcpy(c.peers, j->peers, sizeof c.peers);
@@ -298,6 +302,7 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
 
 static void end_job(struct daemon *d, struct agent_jobrun *j, const char *state) {
     save_state(d, j, state);
+    inter_service_limit(d->service, j->id, NULL);
     j->state = AGENT_JOB_ENDED; // its rounds stay open: a member that was away may still ask for the last of them
     neb_info("job %s: %s", j->job.name, state);
 }
@@ -409,6 +414,7 @@ static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
         .missed = (uint32_t)agent_ipc_int(m, "missed", 0),
         .flags = json_is_true(json_object_get(m->head, "final")) ? INTER_FINAL : 0};
     uint8_t digest[16];
+    agent_measure(d->service, j, json_object_get(m->head, "measure"), &mf.measure);
     if (m->n_parts != 1 || !neb_unhex(agent_ipc_str(m, "digest", ""), digest, sizeof digest)) {
         neb_warn("malformed update from a worker dropped");
         return;
@@ -626,10 +632,10 @@ static void on_commit(void *user, const struct inter_record *r, const struct neb
         return;
     }
     json_t *head =
-        json_pack("{s:s,s:I,s:I,s:f,s:f,s:b,s:b,s:b,s:o}", "ev", "commit", "round",
+        json_pack("{s:s,s:I,s:I,s:f,s:f,s:b,s:b,s:b,s:o,s:o}", "ev", "commit", "round",
                   (json_int_t)r->round, "fragment", (json_int_t)r->fragment, "eta", (double)r->eta,
                   "mu", (double)r->mu, "merge", !!(r->flags & INTER_MERGE), "final", final,
-                  "rejected", rejected, "entries", entries);
+                  "rejected", rejected, "entries", entries, "plan", agent_plan_json(r, j->self));
     if (agent_ipc_send(d->ipc, &j->client, head, parts, n) != NEB_OK)
         neb_warn("commit of round %u could not be handed to the worker yet", r->round);
 }
