@@ -1,7 +1,10 @@
 #include "inter/estimate.h"
 #include "inter/types.h"
 
+#include <string.h>
+
 static const neb_ns slot = NEB_S / 2, rtt_old = 30 * NEB_S;
+static const double slow_burst = 1.5;
 
 static void summarise(struct inter_estimate *e, int64_t epoch) {
     double full = 0, any = 0;
@@ -38,15 +41,41 @@ static void round_trip(struct inter_estimate *e, neb_ns now, const struct inter_
 }
 
 struct inter_sent inter_estimate_sent(struct inter_estimate *e, neb_ns now, uint64_t flying) {
+    if (!flying || !e->delivered_at) {
+        e->burst.from = now;
+        e->burst.bytes = 0;
+        e->burst.filled = false;
+    }
     if (!flying || !e->delivered_at)
         e->delivered_at = now; // after a pause the clock of deliveries starts with this chunk
     return (struct inter_sent){.at = now, .delivered_at = e->delivered_at, .delivered = e->delivered};
 }
 
-void inter_estimate_ack(struct inter_estimate *e, neb_ns now, uint32_t bytes,
+// The last chunk of a burst was acknowledged.
+static void burst_over(struct inter_estimate *e, neb_ns now) {
+    neb_ns took = now - e->burst.from, distance = e->rtt < took / 2 ? e->rtt : took / 2;
+    double bits = 8.0 * (double)e->burst.bytes, rate = bits / neb_seconds(took - distance);
+    double expected = neb_seconds(distance) + bits / e->goodput_bps;
+    if (e->burst.filled || !e->burst.bytes || took <= 0)
+        return;
+    if (neb_seconds(took) < slow_burst * expected + 0.01) {
+        e->slow = 0;
+        return;
+    }
+    e->bursts[e->slow++ % 2] = rate;
+    if (e->slow < 2)
+        return;
+    memset(e->slots, 0, sizeof e->slots);
+    e->goodput_bps = e->bursts[0] > e->bursts[1] ? e->bursts[0] : e->bursts[1];
+    e->full = false;
+    e->slow = 0;
+}
+
+void inter_estimate_ack(struct inter_estimate *e, neb_ns now, uint32_t bytes, bool last,
                         const struct inter_sent *sent) {
     neb_ns since = now - e->delivered_at;
     e->delivered += bytes;
+    e->burst.bytes += bytes;
     if (e->delivered_at && since > 0)
         e->busy += since;
     e->delivered_at = now;
@@ -64,8 +93,11 @@ void inter_estimate_ack(struct inter_estimate *e, neb_ns now, uint32_t bytes,
         s->full = filled;
         s->rate = rate > s->rate ? rate : s->rate;
     }
+    e->burst.filled = e->burst.filled || filled;
     round_trip(e, now, sent);
     summarise(e, epoch);
+    if (last)
+        burst_over(e, now);
 }
 
 void inter_estimate_full(struct inter_estimate *e, neb_ns now) { e->full_at = now; }

@@ -6,7 +6,8 @@
 // Goodput is the largest sample of the last four seconds of busy time: time in which nothing travels does not make it old. The
 // round trip is the smallest of the last half minute; then the window is one bandwidth-delay product until a new one is found,
 // since what this sender itself queues would be taken for distance otherwise, and answered by more of it. A sample of a chunk that was sent when the sender had little to say (not enough to fill the
-// path) can only raise the estimate: it says what was asked of the path, not what it can do.
+// path) can only raise the estimate: it says what was asked of the path, not what it can do. But when two whole bursts in a row take
+// half as long again as the estimate has it, it is out of date, and their own rates take its place.
 //
 // Source: delivery rate and windowed maximum as in BBR (Cardwell et al., "BBR: Congestion-Based Congestion Control", 2016).
 #ifndef INTER_ESTIMATE_H
@@ -28,6 +29,13 @@ struct inter_estimate { // all zero: nothing known yet
     neb_ns delivered_at;
     neb_ns full_at;     // when there was last more to send than the window took
     neb_ns busy;        // a clock that stands still while nothing travels
+    struct { // what was sent since the path was last empty
+        neb_ns from;
+        uint64_t bytes;
+        bool filled;
+    } burst;
+    double bursts[2]; // rates of the last that were slow
+    int slow;         // how many were, in a row
     struct inter_estimate_slot {
         int64_t epoch; // of the busy clock, + 1; 0: empty
         double rate;   // largest of full samples; with none, of all
@@ -46,7 +54,8 @@ struct inter_sent inter_estimate_sent(struct inter_estimate *e, neb_ns now, uint
 // There is more to send than the window, or the link, takes: what flies now tells what the path can do.
 void inter_estimate_full(struct inter_estimate *e, neb_ns now);
 // It was acknowledged for the first time. *sent NULL: not known when it left (of an earlier connection).
-void inter_estimate_ack(struct inter_estimate *e, neb_ns now, uint32_t bytes,
+// last: nothing else travels.
+void inter_estimate_ack(struct inter_estimate *e, neb_ns now, uint32_t bytes, bool last,
                         const struct inter_sent *sent);
 // The link went down: the estimate stays, what travelled is forgotten.
 void inter_estimate_lost(struct inter_estimate *e);

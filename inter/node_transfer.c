@@ -398,7 +398,8 @@ void node_on_ack(struct step *s, struct neb_rd *r) {
     if (!v)
         return; // of a transfer that is over
     struct path *p = &s->n->paths[s->from];
-    (void)inter_sender_ack(&v->out, chunk, &p->estimate, s->now);
+    uint64_t elsewhere = flying_to(s->n, s->from) - v->out.flying_bytes;
+    (void)inter_sender_ack(&v->out, chunk, elsewhere, &p->estimate, s->now);
     v->moved = s->now;
 }
 

@@ -90,7 +90,8 @@ void inter_sender_unsend(struct inter_sender *s, uint32_t chunk) {
     s->next = chunk;
 }
 
-bool inter_sender_ack(struct inter_sender *s, uint32_t chunk, struct inter_estimate *e, neb_ns now) {
+bool inter_sender_ack(struct inter_sender *s, uint32_t chunk, uint64_t flying_elsewhere,
+                      struct inter_estimate *e, neb_ns now) {
     if (chunk >= s->acked.n)
         return false;
     bool flew = inter_bitmap_has(&s->flying, chunk);
@@ -98,7 +99,7 @@ bool inter_sender_ack(struct inter_sender *s, uint32_t chunk, struct inter_estim
     if (!inter_bitmap_set(&s->acked, chunk))
         return false;
     inter_estimate_ack(e, now, inter_chunk_length(s->bytes, s->chunk_bytes, chunk),
-                       flew ? &s->sent[chunk] : NULL);
+                       s->flying_bytes + flying_elsewhere == 0, flew ? &s->sent[chunk] : NULL);
     return true;
 }
 

@@ -41,7 +41,8 @@ int64_t inter_sender_next(struct inter_sender *s, uint64_t window, uint64_t flyi
                           struct inter_estimate *e, neb_ns now);
 void inter_sender_unsend(struct inter_sender *s, uint32_t chunk); // the link would not take it
 // False: not news. The estimate of the path learns from it.
-bool inter_sender_ack(struct inter_sender *s, uint32_t chunk, struct inter_estimate *e, neb_ns now);
+bool inter_sender_ack(struct inter_sender *s, uint32_t chunk, uint64_t flying_elsewhere,
+                      struct inter_estimate *e, neb_ns now);
 // The receiver's own word on what it holds replaces what its acknowledgements said: a receiver that was restarted, or
 // whose whole blob did not match, holds less than it acknowledged. False (nothing changed): malformed. STATE and ACK
 // travel in order on the control channel, so a STATE never undoes a later ACK.

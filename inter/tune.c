@@ -19,7 +19,7 @@ static const struct {
 };
 static const double margin_change = 1.2, margin_dearer = 1.5, coverage_min = 4, optimism = 4,
                     round_trips = 4;
-enum { WISHES = 2, TRIAL_LENGTH = 4, TRIAL_WAIT = 4, FAILURES_MAX = 4 };
+enum { WISHES = 2, TRIAL_BLIND = 3, TRIAL_LENGTH = 5, TRIAL_WAIT = 4, FAILURES_MAX = 4 };
 
 const char *inter_rung_codec(enum inter_rung r) { return r < INTER_RUNGS ? rungs[r].codec : NULL; }
 
@@ -203,8 +203,8 @@ bool inter_tune(struct inter_tuner *t, const struct inter_tune_config *c,
         trial_over(t, true);
     bool lossy = c->codec && !allowed(&v, now, t->plan.interval);
     bool late = !arrives(&v, &t->plan, v.goodput, 1), full = !carries(&v, &t->plan, v.goodput, 1);
-    // A trial is judged by the path it fills, not by the old estimate.
-    if ((late || full) && t->trial && !m->full)
+    // A trial is judged once its own updates have travelled, not by the old estimate.
+    if ((late || full) && t->trial && t->trial <= TRIAL_BLIND)
         late = full = false;
     struct inter_plan finer; // what loses too much gives way to something finer, or stays
     lossy = lossy && best(&v, now, v.goodput, 1, &finer) && finer.codec < now;
