@@ -55,7 +55,7 @@ struct inter_sent inter_estimate_sent(struct inter_estimate *e, neb_ns now, uint
 static void burst_over(struct inter_estimate *e, neb_ns now) {
     neb_ns took = now - e->burst.from, distance = e->rtt < took / 2 ? e->rtt : took / 2;
     double bits = 8.0 * (double)e->burst.bytes, rate = bits / neb_seconds(took - distance);
-    double expected = neb_seconds(distance) + bits / e->goodput_bps;
+    double expected = neb_seconds(e->rtt) + bits / e->goodput_bps;
     if (e->burst.filled || !e->burst.bytes || took <= 0)
         return;
     if (neb_seconds(took) < slow_burst * expected + 0.01) {
