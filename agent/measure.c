@@ -24,7 +24,9 @@ void agent_measure(struct inter_service *s, const struct agent_jobrun *j, const 
         slowest = p.path.goodput_bps;
         out->goodput_kbps = clamp_u32(slowest / 1e3);
         out->full = p.path.full;
-        out->rtt_us = clamp_u32(neb_seconds(p.link.rtt ? p.link.rtt : p.path.rtt) * 1e6);
+        // A ping may wait behind bulk, a chunk takes its own time on the line: the smaller one is nearer to the distance.
+        neb_ns rtt = p.link.rtt && p.link.rtt < p.path.rtt ? p.link.rtt : p.path.rtt;
+        out->rtt_us = clamp_u32(neb_seconds(rtt) * 1e6);
     }
 }
 

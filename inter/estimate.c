@@ -106,6 +106,8 @@ void inter_estimate_lost(struct inter_estimate *e) { e->delivered_at = 0; }
 
 uint32_t inter_estimate_chunk(const struct inter_estimate *e, uint32_t blob_bytes) {
     double want = e->goodput_bps > 0 ? e->goodput_bps / 8 / 4 : 64 << 10;
+    double share = 2 * e->goodput_bps / 8 * neb_seconds(e->rtt) / 32; // of the window
+    want = share > 0 && share < want ? share : want;
     uint32_t chunk = INTER_CHUNK_MIN;
     while (chunk < INTER_CHUNK_MAX &&
            (chunk * 2 <= want || inter_chunks(blob_bytes, chunk) > INTER_CHUNKS_MAX))

@@ -60,7 +60,7 @@ void inter_estimate_ack(struct inter_estimate *e, neb_ns now, uint32_t bytes, bo
 // The link went down: the estimate stays, what travelled is forgotten.
 void inter_estimate_lost(struct inter_estimate *e);
 
-// Chunk of about a quarter second of goodput, in 16 KiB..1 MiB.
+// Chunk of at most a quarter second of goodput, and small enough that 32 connections all have one in the window; in 16 KiB..1 MiB.
 uint32_t inter_estimate_chunk(const struct inter_estimate *e, uint32_t blob_bytes);
 // Bytes in flight: two bandwidth-delay products and two chunks, in 64 KiB..64 MiB.
 uint64_t inter_estimate_window(const struct inter_estimate *e);

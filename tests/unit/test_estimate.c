@@ -147,10 +147,15 @@ static void test_chunks_and_windows(void **state) {
     (void)state;
     struct inter_estimate e = {0};
     assert_int_equal(inter_estimate_window(&e), 1 << 20);
+    assert_int_equal(inter_estimate_chunk(&e, 10 << 20), 64 << 10);
     e.goodput_bps = 2e6;
     e.rtt = 300 * NEB_MS;
-    assert_int_equal(inter_estimate_chunk(&e, 10 << 20), 32 << 10); // a quarter second is 62 KB
-    assert_int_equal(inter_estimate_window(&e), 2 * 75000 + 2 * (32 << 10));
+    assert_int_equal(inter_estimate_chunk(&e, 10 << 20), 16 << 10);
+    assert_int_equal(inter_estimate_window(&e), 2 * 75000 + 2 * (16 << 10));
+    e.goodput_bps = 500e6;
+    e.rtt = 100 * NEB_MS;
+    assert_int_equal(inter_estimate_chunk(&e, 10 << 20), 256 << 10); // 32 of them fit into the window
+    assert_true(inter_estimate_window(&e) >= 32 * (256 << 10));
     e.goodput_bps = 10e9;
     assert_int_equal(inter_estimate_chunk(&e, 10 << 20), 1 << 20);
     assert_int_equal(inter_estimate_window(&e), 64 << 20); // memory stays bounded
