@@ -15,7 +15,7 @@ struct options {
 };
 
 // One request, one answer.
-static enum neb_status ask(const char *home_given, json_t *request, struct agent_ipc_msg *answer) {
+enum neb_status agent_ask(const char *home_given, json_t *request, struct agent_ipc_msg *answer) {
     char home[NEB_PATH_MAX], path[NEB_PATH_MAX];
     struct agent_ipc *ipc = NULL;
     void *zctx = NULL;
@@ -108,7 +108,7 @@ int cmd_status(int argc, char **argv) {
     argp_err_exit_status = AGENT_EXIT_USAGE;
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;
-    if (ask(o.home, json_pack("{s:s}", "op", "status"), &m) != NEB_OK)
+    if (agent_ask(o.home, json_pack("{s:s}", "op", "status"), &m) != NEB_OK)
         return AGENT_EXIT_FAILED;
     if (o.json) {
         json_dumpf(m.head, stdout, JSON_COMPACT);
@@ -131,7 +131,7 @@ int cmd_stop(int argc, char **argv) {
         fputs("nebula stop: give the id that nebula status shows\n", stderr);
         return AGENT_EXIT_USAGE;
     }
-    if (ask(o.home, json_pack("{s:s,s:s}", "op", "stop", "job", o.job), &m) != NEB_OK)
+    if (agent_ask(o.home, json_pack("{s:s,s:s}", "op", "stop", "job", o.job), &m) != NEB_OK)
         return AGENT_EXIT_FAILED;
     bool ok = json_is_true(json_object_get(m.head, "ok"));
     puts(agent_ipc_str(&m, "text", ""));

@@ -13,7 +13,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-enum { POLL_MAX = 128 };
+enum { POLL_MAX = 1100 }; // 66 a peer when all bulk connections are open
 static const neb_ns telemetry_interval = NEB_S;
 
 struct daemon {
@@ -523,13 +523,15 @@ static json_t *status_of(struct daemon *d) {
             inter_service_stats(d->service, i, &s) != NEB_OK)
             continue;
         json_array_append_new(
-            peers, json_pack("{s:s,s:s,s:b,s:f,s:f,s:f,s:I,s:I,s:I}", "name",
+            peers, json_pack("{s:s,s:s,s:b,s:f,s:f,s:f,s:I,s:I,s:I,s:s,s:f,s:I,s:I}", "name",
                              d->members.m[i].pub.name, "endpoint", d->members.m[i].endpoint, "up",
                              d->up[i], "since_s", neb_seconds(neb_now() - s.link.since), "rtt_ms",
                              neb_seconds(s.link.rtt) * 1e3, "goodput_bps", s.path.goodput_bps,
                              "sent_bytes", (json_int_t)s.link.sent_bytes, "recv_bytes",
                              (json_int_t)s.link.recv_bytes, "resent_bytes",
-                             (json_int_t)s.path.payload_resent));
+                             (json_int_t)s.path.payload_resent, "congestion", s.link.congestion,
+                             "clock_offset_s", neb_seconds(s.link.clock_offset), "bulk_used",
+                             (json_int_t)s.link.bulk_used, "bulk_open", (json_int_t)s.link.bulk_open));
     }
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
         static const char *const names[] = {"running", "stopping", "ended"};

@@ -2,7 +2,8 @@
 //
 //     HELLO   u64 session, u8 connection    first on every connection, dialler to listener
 //     WELCOME u64 session, u8 connection    the answer; only then the connection carries data
-//     PING    i64 time     PONG i64 time    control only; time is the asker's own clock
+//     PING    i64 time     PONG i64 time, i64 day   control only; time is the asker's own
+//     clock, given back; day the answerer's time of day
 //     ACK     u8 connection, u64 bytes      control only; data bytes read so far from that connection
 //     STRIPES u8 n                          control only; to the dialler: open n bulk connections, I could fill them
 //     DATA    the caller's bytes
@@ -72,7 +73,7 @@ struct peer {
     struct sec_member member;
     bool self, revoked, up;
     struct set s[2]; // DIALED, ACCEPTED
-    neb_ns dial_at, since, rtt;
+    neb_ns dial_at, since, rtt, clock_offset;
     struct inter_stripes stripes; // this side sends on the first of them
     uint32_t asked, told;         // connections that the peer wants; that it was asked for
     uint64_t bulk_acked;          // since the last look at the stripes
@@ -294,6 +295,13 @@ static bool send_time(struct inter_link *l, struct conn *c, uint8_t type, uint64
     return conn_send_small(l, c, b, sizeof b);
 }
 
+static bool send_pong(struct inter_link *l, struct conn *c, uint64_t t) {
+    uint8_t b[17] = {PONG};
+    neb_put_u64(b + 1, t);
+    neb_put_u64(b + 9, (uint64_t)neb_wall_now());
+    return conn_send_small(l, c, b, sizeof b);
+}
+
 static struct set *active(const struct inter_link *l, struct peer *p) {
     struct set *want = &p->s[prefers_dialed(l, p) ? DIALED : ACCEPTED];
     struct set *other = &p->s[prefers_dialed(l, p) ? ACCEPTED : DIALED];
@@ -390,11 +398,12 @@ static bool on_frame(struct inter_link *l, struct peer *p, int which, uint32_t i
     if (index != 0)
         return false;
     if (b[0] == PING && n == 9)
-        return send_time(l, c, PONG, neb_rd_u64(&r)), true;
-    if (b[0] == PONG && n == 9) {
-        neb_ns rtt = neb_now() - neb_rd_i64(&r);
-        if (rtt < 0 || rtt > 60 * NEB_S)
+        return send_pong(l, c, neb_rd_u64(&r)), true;
+    if (b[0] == PONG && n == 17) {
+        neb_ns rtt = neb_now() - neb_rd_i64(&r), day = neb_rd_i64(&r);
+        if (rtt < 0 || rtt > 60 * NEB_S || day < 0)
             return false;
+        p->clock_offset = day + rtt / 2 - neb_wall_now();
         p->rtt = p->rtt ? (7 * p->rtt + rtt) / 8 : rtt;
         return true;
     }
@@ -776,6 +785,7 @@ enum neb_status inter_link_stats(struct inter_link *l, uint32_t peer,
     *out = (struct inter_link_stats){.up = p->up,
                                      .since = p->since,
                                      .rtt = p->rtt,
+                                     .clock_offset = p->clock_offset,
                                      .sent_bytes = n.sent,
                                      .recv_bytes = n.recv,
                                      .sent_segs = n.sent_segs,

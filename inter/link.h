@@ -69,6 +69,7 @@ struct inter_link_stats {
     bool up;
     neb_ns since; // monotonic time of the last change of up
     neb_ns rtt;   // smoothed, of PING on control; 0: not known yet
+    neb_ns clock_offset; // of the peer's time of day against ours, to half a round trip; 0: not known
     uint64_t sent_bytes,
         recv_bytes; // on the TCP sockets: handshakes, ZMTP, CURVE; sent includes retransmissions
     uint64_t sent_segs,
