@@ -39,7 +39,11 @@ static enum neb_status end_create(const struct bench_link_options *o, struct end
     NEB_TRY(neb_path(path, sizeof path, home, "members.json"));
     NEB_TRY(sec_identity_load(home, &t->id));
     NEB_TRY(sec_members_load(path, 0, &members));
-    t->peer = (uint32_t)!o->end;
+    const struct sec_member *listener = sec_members_by_name(&members, "site0"),
+                            *other = sec_members_by_name(&members, o->end ? "site0" : "site1");
+    if (!listener || !other)
+        return neb_fail(NEB_ERR_FORMAT, "%s does not name both ends", path);
+    t->peer = (uint32_t)(other - members.m); // the list is kept in an order of its own
     t->noise = malloc(INTER_CHUNK_MAX);
     if (!t->noise)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for a chunk");
@@ -48,7 +52,7 @@ static enum neb_status end_create(const struct bench_link_options *o, struct end
         neb_put_u64(t->noise + i, neb_rng_u64(&r));
     const struct inter_link_config c = {.identity = t->id,
                                         .members = &members,
-                                        .listen = o->end == 0 ? members.m[0].endpoint : NULL,
+                                        .listen = o->end == 0 ? listener->endpoint : NULL,
                                         .n_bulk = o->stripes,
                                         .congestion = o->congestion,
                                         .chunk_bytes = INTER_CHUNK_MAX};
@@ -201,8 +205,8 @@ static enum neb_status make_sites(const char *dir, const struct places *p) {
     }
     for (int i = 0; i < SITES; i++) { // each sees the other as what it is to it
         struct sec_members seen = members;
-        seen.m[0].connect = SEC_CONNECT_OUT;
-        seen.m[1].connect = SEC_CONNECT_IN;
+        for (uint32_t k = 0; k < seen.n; k++)
+            seen.m[k].connect = seen.m[k].endpoint[0] ? SEC_CONNECT_OUT : SEC_CONNECT_IN;
         NEB_TRY(neb_path(path, sizeof path, home[i], "members.json"));
         NEB_TRY(sec_members_save(path, &seen));
     }
@@ -286,6 +290,15 @@ static void print_result(const struct bench_link_options *o, const json_t *r) {
                     wan_rate(o->wan) / 1e6, "rate of the link, headers included", more, 6);
 }
 
+static void print_log(const char *dir, int end) {
+    struct neb_buf log = {0};
+    char path[NEB_PATH_MAX], name[32];
+    snprintf(name, sizeof name, "end%d.log", end);
+    if (neb_path(path, sizeof path, dir, name) == NEB_OK && neb_fs_read(path, 1 << 16, &log) == NEB_OK)
+        neb_warn("end %d said: %.*s", end, (int)log.len, (const char *)log.p);
+    neb_buf_free(&log);
+}
+
 static enum neb_status run_both(const struct bench_link_options *o, const char *dir) {
     struct agent_child wan = {0}, ends[SITES] = {{0}};
     int wan_fd = -1, fd = -1;
@@ -299,11 +312,8 @@ static enum neb_status run_both(const struct bench_link_options *o, const char *
     if (st == NEB_OK)
         st = start_end(o, dir, 1, &p, &ends[1], &fd);
     if (st == NEB_OK && read_line(fd, (neb_ns)((o->seconds + 40) * 1e9), &result) != NEB_OK) {
-        struct neb_buf log = {0};
-        char path[NEB_PATH_MAX];
-        if (neb_path(path, sizeof path, dir, "end1.log") == NEB_OK && neb_fs_read(path, 1 << 16, &log) == NEB_OK)
-            neb_warn("sender: %.*s", (int)log.len, (const char *)log.p);
-        neb_buf_free(&log);
+        for (int i = 0; i < SITES; i++)
+            print_log(dir, i);
         st = neb_fail(NEB_ERR_STATE, "the sending end said nothing");
     }
     if (st == NEB_OK)
