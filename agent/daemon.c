@@ -464,6 +464,8 @@ static void on_metrics(struct daemon *d, struct agent_jobrun *j, struct agent_ip
 static void tell_link(struct daemon *d, struct agent_jobrun *j) {
     uint64_t sent, recv;
     double goodput = 0, rtt = 0;
+    uint64_t resent = 0;
+    uint32_t stripes = 0;
     bool expected;
     if (!j->federated)
         return;
@@ -474,11 +476,14 @@ static void tell_link(struct daemon *d, struct agent_jobrun *j) {
             continue;
         goodput = s.path.goodput_bps > goodput ? s.path.goodput_bps : goodput;
         rtt = neb_seconds(s.link.rtt) * 1e3;
+        resent += s.path.payload_resent;
+        stripes = s.link.bulk_used > stripes ? s.link.bulk_used : stripes;
     }
     publish(d, j, "line", "line",
-            json_pack("{s:s,s:s,s:b,s:I,s:I,s:f,s:f}", "kind", "link", "cluster", my_name(d), "up",
+            json_pack("{s:s,s:s,s:b,s:I,s:I,s:f,s:f,s:I,s:I}", "kind", "link", "cluster", my_name(d), "up",
                       peers_alive(d, j, &expected) == j->job.n_clusters - 1, "sent_bytes", (json_int_t)sent,
-                      "recv_bytes", (json_int_t)recv, "goodput_bps", goodput, "rtt_ms", rtt),
+                      "recv_bytes", (json_int_t)recv, "goodput_bps", goodput, "rtt_ms", rtt, "resent_bytes",
+                      (json_int_t)resent, "stripes", (json_int_t)stripes),
             false);
 }
 
@@ -523,7 +528,7 @@ static json_t *status_of(struct daemon *d) {
             inter_service_stats(d->service, i, &s) != NEB_OK)
             continue;
         json_array_append_new(
-            peers, json_pack("{s:s,s:s,s:b,s:f,s:f,s:f,s:I,s:I,s:I,s:s,s:f,s:I,s:I}", "name",
+            peers, json_pack("{s:s,s:s,s:b,s:f,s:f,s:f,s:I,s:I,s:I,s:s,s:f,s:I,s:I,s:I}", "name",
                              d->members.m[i].pub.name, "endpoint", d->members.m[i].endpoint, "up",
                              d->up[i], "since_s", neb_seconds(neb_now() - s.link.since), "rtt_ms",
                              neb_seconds(s.link.rtt) * 1e3, "goodput_bps", s.path.goodput_bps,
@@ -531,7 +536,8 @@ static json_t *status_of(struct daemon *d) {
                              (json_int_t)s.link.recv_bytes, "resent_bytes",
                              (json_int_t)s.path.payload_resent, "congestion", s.link.congestion,
                              "clock_offset_s", neb_seconds(s.link.clock_offset), "bulk_used",
-                             (json_int_t)s.link.bulk_used, "bulk_open", (json_int_t)s.link.bulk_open));
+                             (json_int_t)s.link.bulk_used, "bulk_open", (json_int_t)s.link.bulk_open, "window_bytes",
+                             (json_int_t)s.path.window));
     }
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
         static const char *const names[] = {"running", "stopping", "ended"};

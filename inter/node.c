@@ -285,6 +285,7 @@ void inter_node_restore_vote(struct inter_node *n, const struct inter_record *r)
 void inter_node_path(const struct inter_node *n, uint32_t peer, struct inter_path_stats *out) {
     *out = n->paths[peer].stats;
     out->goodput_bps = n->paths[peer].estimate.goodput_bps;
+    out->window = inter_estimate_window(&n->paths[peer].estimate);
     out->full = n->paths[peer].estimate.full;
     out->rtt = n->paths[peer].estimate.rtt;
 }

@@ -170,7 +170,8 @@ NEB_MUST_CHECK enum neb_status inter_node_step(struct inter_node *n, neb_ns now,
 // For status and tests.
 struct inter_path_stats {
     double goodput_bps;
-    bool full; // see inter/estimate.h
+    bool full;       // see inter/estimate.h
+    uint64_t window; // bytes that may be in flight
     neb_ns rtt;
     uint64_t payload_sent, payload_resent, payload_received;
 };
