@@ -25,7 +25,7 @@ while [[ $(peer up) != false ]]; do is "$(now) - $down < 30" || fail "the outage
 noticed=$(awk "BEGIN { print $(now) - $down }")
 is "$noticed < 8" || fail "noticed only after $noticed s"
 window=$(peer window_bytes)
-sleep "$(awk "BEGIN { x = $hole - $noticed; print x > 0 ? x : 0 }")"
+sleep "$(awk "BEGIN { x = $hole - $noticed; print (x > 0 ? x : 0) }")"
 "$BUILD/wanlink" ctl "$out/wan.ctl" up >/dev/null
 up=$(now)
 while [[ $(peer up) != true ]]; do is "$(now) - $up < 30" || fail "the link did not come back"; sleep 0.1; done
