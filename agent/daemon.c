@@ -5,6 +5,7 @@
 #include "agent/members.h"
 #include "agent/measure.h"
 #include "agent/tune.h"
+#include "agent/snapshot.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -113,16 +114,25 @@ static int peers_alive(const struct daemon *d, const struct agent_jobrun *j, boo
     return live - 1;
 }
 
+// The disk was lost, and what the others have committed is not all here yet.
+static bool catching_up(const struct daemon *d, const struct agent_jobrun *j) {
+    struct inter_job_status st;
+    return j->federated && inter_service_job_status(d->service, j->id, &st) && st.lost && (!st.votes || st.lag);
+}
+
 // Tells the worker when it has changed who is there.
 static void tell_alive(struct daemon *d, struct agent_jobrun *j) {
     bool expected;
     int alive = peers_alive(d, j, &expected);
-    if (!j->client.len || !j->federated || (alive == j->told_alive && expected == j->told_expected))
+    bool lost = catching_up(d, j);
+    if (!j->client.len || !j->federated ||
+        (alive == j->told_alive && expected == j->told_expected && lost == j->told_lost))
         return;
     j->told_alive = alive;
     j->told_expected = expected;
+    j->told_lost = lost;
     tell_client(d, &j->client,
-                json_pack("{s:s,s:i,s:b}", "ev", "peers", "alive", alive, "expected", expected));
+                json_pack("{s:s,s:i,s:b,s:b}", "ev", "peers", "alive", alive, "expected", expected, "lost", lost));
 }
 
 static void link_totals(struct daemon *d, const struct agent_jobrun *j, uint64_t *sent,
@@ -255,6 +265,9 @@ static enum neb_status open_rounds(struct daemon *d, struct agent_jobrun *j) {
     j->sent_before = r.sent;
     j->recv_before = r.recv;
     link_totals(d, j, &j->sent_base, &j->recv_base);
+    char dir[NEB_PATH_MAX];
+    job_dir(d, j, dir, sizeof dir);
+    NEB_TRY(agent_snapshot_install(d->service, &c, dir, j->job.clusters[j->self].witness, &j->taken));
     return inter_service_job_open(d->service, &c);
 }
 
@@ -335,6 +348,11 @@ static void on_worker_end(struct daemon *d, struct agent_jobrun *j, int status) 
     }
     if (j->last_step > j->step_at_start)
         j->restarts = 0;
+    if (j->replaced && j->state == AGENT_JOB_RUNNING && !d->stopping) {
+        j->replaced = false;
+        if (start_worker(d, j) == NEB_OK)
+            return;
+    }
     job_dir(d, j, dir, sizeof dir);
     if (j->state == AGENT_JOB_RUNNING && !d->stopping && j->restarts < AGENT_RESTARTS_MAX) {
         j->restarts++;
@@ -387,6 +405,13 @@ static void on_submit_job(struct daemon *d, const struct agent_ipc_client *from,
                  true);
 }
 
+static json_t *suspects(const struct agent_jobrun *j) {
+    json_t *a = json_array();
+    for (int f = 0; f < j->job.sync.fragments; f++)
+        json_array_append_new(a, json_integer((json_int_t)j->suspect[f]));
+    return a;
+}
+
 static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
                       struct agent_ipc_msg *m) {
     char dir[NEB_PATH_MAX];
@@ -400,10 +425,13 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
     job_dir(d, j, dir, sizeof dir);
     j->told_alive = peers_alive(d, j, &expected);
     j->told_expected = expected;
+    j->told_lost = catching_up(d, j);
     tell_client(d, from,
-                json_pack("{s:s,s:O,s:i,s:s,s:i,s:b,s:b}", "ev", "job", "spec", j->spec, "cluster",
+                json_pack("{s:s,s:O,s:i,s:s,s:i,s:b,s:b,s:b,s:o,s:o}", "ev", "job", "spec", j->spec, "cluster",
                           j->self, "dir", dir, "alive", j->told_alive, "expected", expected, "stop",
-                          j->state == AGENT_JOB_STOPPING));
+                          j->state == AGENT_JOB_STOPPING, "lost", j->told_lost, "suspect",
+                          suspects(j), "taken",
+                          agent_snapshot_mask(j->taken, j->job.sync.fragments)));
 }
 
 static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
@@ -503,6 +531,7 @@ static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
             json_object_set_new(faults, inter_fault_name((enum inter_fault)f),
                                 json_integer((json_int_t)d->faults[f]));
     json_object_set_new(report, "faults", faults);
+    json_object_set_new(report, "divergences", json_integer(j->divergences));
     json_decref(j->report);
     j->report = json_incref(report);
     j->reported = true;
@@ -599,6 +628,101 @@ static void on_local(struct daemon *d, const struct agent_ipc_client *from,
         answer(d, from, false, "unknown request");
 }
 
+// ---- snapshots ------------------------------------------------------------------------------------------------
+
+static void say_fault(struct daemon *d, struct agent_jobrun *j, const char *text) {
+    neb_warn("job %s: %s", j->job.name, text);
+    publish(d, j, "line", "line",
+            json_pack("{s:s,s:s,s:s}", "kind", "fault", "cluster", my_name(d), "text", text), false);
+}
+
+// Data members that are connected, the nearest first.
+static uint32_t holders(const struct daemon *d, const struct agent_jobrun *j, uint32_t out[AGENT_CLUSTERS_MAX]) {
+    double rtts[AGENT_CLUSTERS_MAX];
+    uint32_t n = 0;
+    for (int i = 0; i < j->job.n_clusters; i++) {
+        struct inter_peer_stats s;
+        if (i == j->self || j->job.clusters[i].witness || !d->up[j->peers[i]] ||
+            inter_service_stats(d->service, j->peers[i], &s) != NEB_OK)
+            continue;
+        double rtt = neb_seconds(s.link.rtt);
+        uint32_t at = n++;
+        for (; at > 0 && rtts[at - 1] > rtt; at--) {
+            rtts[at] = rtts[at - 1];
+            out[at] = out[at - 1];
+        }
+        rtts[at] = rtt;
+        out[at] = j->peers[i];
+    }
+    return n;
+}
+
+static void on_behind(void *user, const uint8_t job[INTER_ID_BYTES]) {
+    struct daemon *d = user;
+    struct agent_jobrun *j = find_job_id(d, job);
+    struct inter_snapshot_progress p;
+    uint32_t peers[AGENT_CLUSTERS_MAX], n = j ? holders(d, j, peers) : 0;
+    char dir[NEB_PATH_MAX], path[NEB_PATH_MAX];
+    if (!n || j->state != AGENT_JOB_RUNNING || j->replaced || inter_service_snapshot_progress(d->service, job, &p))
+        return;
+    job_dir(d, j, dir, sizeof dir);
+    if (neb_fs_mkdirs(dir, 0700) != NEB_OK || neb_path(path, sizeof path, dir, "snapshot") != NEB_OK)
+        return;
+    say_fault(d, j, "too far behind for the others' ledgers; fetching a snapshot");
+    if (inter_service_snapshot_fetch(d->service, job, path, peers, n, j->job.clusters[j->self].witness) != NEB_OK)
+        neb_warn("job %s: no snapshot can be fetched now", j->job.name);
+}
+
+static enum neb_status on_snapshot_open(void *user, const uint8_t job[INTER_ID_BYTES],
+                                        struct inter_snapshot_source *out) {
+    struct daemon *d = user;
+    struct agent_jobrun *j = find_job_id(d, job);
+    char dir[NEB_PATH_MAX];
+    if (!j || j->job.clusters[j->self].witness || j->replaced)
+        return NEB_ERR_NOT_FOUND; // or its state is in doubt
+    job_dir(d, j, dir, sizeof dir);
+    return agent_snapshot_open(inter_service_ledger(d->service), job, dir, out);
+}
+
+static void on_snapshot_close(void *user, struct inter_snapshot_source *s) {
+    (void)user;
+    agent_snapshot_close(s);
+}
+
+// The job is closed and opened again on what the snapshot says; the worker begins again with it.
+static void on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum neb_status st, const char *part,
+                             uint64_t header_bytes) {
+    struct daemon *d = user;
+    struct agent_jobrun *j = find_job_id(d, job);
+    char dir[NEB_PATH_MAX], text[128];
+    (void)part;
+    if (!j || j->state != AGENT_JOB_RUNNING)
+        return;
+    job_dir(d, j, dir, sizeof dir);
+    if (st == NEB_OK)
+        st = agent_snapshot_accept(dir, header_bytes);
+    if (st == NEB_OK) {
+        save_state(d, j, "running"); // with what has been sent and received so far
+        inter_service_job_close(d->service, j->id);
+        st = open_rounds(d, j);
+        if (st != NEB_OK && open_rounds(d, j) != NEB_OK) // the snapshot is of no use; the ledger is
+            neb_warn("job %s: its rounds cannot be opened again", j->job.name);
+        else if (st == NEB_OK && !j->taken && agent_snapshot_useless(dir))
+            st = NEB_ERR_AGAIN; // not ahead: the others write newer ones
+    }
+    if (st != NEB_OK) {
+        snprintf(text, sizeof text, "no snapshot could be taken over (%s); it is tried again", neb_status_name(st));
+        say_fault(d, j, text);
+        return;
+    }
+    j->behind_until = 0;
+    say_fault(d, j, "a snapshot is here; the worker begins again with it");
+    if (j->worker.pid) {
+        j->replaced = true;
+        agent_child_signal(&j->worker, SIGKILL);
+    }
+}
+
 // ---- other agents ---------------------------------------------------------------------------------------------
 
 // A witness trains nothing: for it the job is over when every fragment has seen its last round.
@@ -613,6 +737,54 @@ static void witness_commit(struct daemon *d, struct agent_jobrun *j, const struc
     j->report = json_pack("{s:s,s:b}", "name", my_name(d), "witness", true);
     publish(d, j, "report", "report", json_incref(j->report), true);
     end_job(d, j, "done");
+}
+
+// Whether this member's parameters differ from what most contributors had; with as many against as for it, also: both recompute.
+// *others: somebody else's do.
+static bool diverged(const struct inter_record *r, int self, bool *others) {
+    int mine = -1, agree = 0;
+    *others = false;
+    for (uint8_t i = 0; i < r->n; i++)
+        mine = r->entries[i].member == self ? i : mine;
+    for (uint8_t i = 0; i < r->n; i++) {
+        int same = 0;
+        for (uint8_t k = 0; k < r->n; k++)
+            same += !memcmp(r->entries[i].digest, r->entries[k].digest, sizeof r->entries[i].digest);
+        *others = *others || 2 * same < r->n;
+        agree = i == mine ? same : agree;
+    }
+    return mine >= 0 && 2 * agree <= r->n && r->n > 1;
+}
+
+// Every contributor says with its update what its parameters digested to. Who differs computes them again: from a checkpoint of
+// before, with the updates of the ledger; from a snapshot when none is left.
+static void check_divergence(struct daemon *d, struct agent_jobrun *j, const struct inter_record *r) {
+    enum { DIVERGENCES_MAX = 3 };
+    char text[256];
+    bool others;
+    if (!r->round || !j->federated || j->state != AGENT_JOB_RUNNING)
+        return;
+    bool own = diverged(r, j->self, &others);
+    if (others && !own)
+        say_fault(d, j, "another member's parameters differ from ours and most others'; it computes them again");
+    if (!own || j->replaced || (j->suspect[r->fragment] && r->round <= j->suspect[r->fragment]))
+        return;
+    d->faults[INTER_FAULT_DIVERGED]++;
+    j->suspect[r->fragment] = r->round;
+    snprintf(text, sizeof text,
+             "ERROR: after round %u of fragment %u the parameters of this cluster differ from the others' though all applied "
+             "the same commits; computing them again",
+             r->round - 1, r->fragment);
+    say_fault(d, j, text);
+    if (++j->divergences > DIVERGENCES_MAX) {
+        report_failure(d, j, "its parameters differed from the others' four times: check this machine's memory and processors");
+        stop_job(d, j);
+        return;
+    }
+    if (j->worker.pid) {
+        j->replaced = true;
+        agent_child_signal(&j->worker, SIGKILL);
+    }
 }
 
 static void on_commit(void *user, const struct inter_record *r, const struct neb_map *blobs) {
@@ -635,15 +807,23 @@ static void on_commit(void *user, const struct inter_record *r, const struct neb
     }
     if (j && j->job.clusters[j->self].witness)
         witness_commit(d, j, r, final);
+    else if (j)
+        check_divergence(d, j, r);
+    if (j && j->client.len && !whole) { // asked for by a worker whose checkpoints are gone
+        j->behind_until = neb_now() + 5 * NEB_S;
+        on_behind(d, r->job);
+    }
     if (!j || !j->client.len || !whole || j->state == AGENT_JOB_ENDED) { // the worker asks again when it is back
         json_decref(entries);
         return;
     }
     json_t *head =
-        json_pack("{s:s,s:I,s:I,s:f,s:f,s:b,s:b,s:b,s:o,s:o}", "ev", "commit", "round",
+        json_pack("{s:s,s:I,s:I,s:I,s:f,s:f,s:b,s:b,s:b,s:o,s:o}", "ev", "commit", "cursor",
+                  (json_int_t)r->cursors[j->self], "round",
                   (json_int_t)r->round, "fragment", (json_int_t)r->fragment, "eta", (double)r->eta,
                   "mu", (double)r->mu, "merge", !!(r->flags & INTER_MERGE), "final", final,
                   "rejected", rejected, "entries", entries, "plan", agent_plan_json(r, j->self));
+    j->behind_until = 0;
     if (agent_ipc_send(d->ipc, &j->client, head, parts, n) != NEB_OK)
         neb_warn("commit of round %u could not be handed to the worker yet", r->round);
 }
@@ -732,6 +912,8 @@ static void on_peer(void *user, uint32_t peer, bool up) {
     }
 }
 
+// ---- faults ---------------------------------------------------------------------------------------------------
+
 static void on_fault(void *user, uint32_t peer, enum inter_fault f) {
     struct daemon *d = user;
     d->faults[f]++;
@@ -742,9 +924,7 @@ static void on_fault(void *user, uint32_t peer, enum inter_fault f) {
         neb_warn("%s came back with an empty ledger; its votes count again once it has caught up",
                  d->members.m[peer].pub.name);
     else if (f == INTER_FAULT_BEHIND)
-        neb_log(NEB_LOG_ERROR,
-                "updates of a round that this cluster has missed are on no other member any more: it cannot catch "
-                "up; copy the jobs/ and blobs/ folders and ledger.db of its last backup here, or end the job");
+        neb_debug("behind");
     else if (d->faults[f] == 1)
         neb_warn("a %s message from %s was dropped; further ones are counted", inter_fault_name(f),
                  d->members.m[peer].pub.name);
@@ -755,10 +935,15 @@ static void on_fault(void *user, uint32_t peer, enum inter_fault f) {
 static void telemetry(struct daemon *d) {
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
         if (d->jobs[i].used && d->jobs[i].state != AGENT_JOB_ENDED) {
-            tell_alive(d, &d->jobs[i]);
-            tell_link(d, &d->jobs[i]);
-            if (d->jobs[i].state == AGENT_JOB_STOPPING && d->jobs[i].client.len) // until it ends
-                tell_client(d, &d->jobs[i].client, json_pack("{s:s}", "ev", "stop"));
+            struct agent_jobrun *j = &d->jobs[i];
+            tell_alive(d, j);
+            tell_link(d, j);
+            if (j->behind_until && neb_now() >= j->behind_until) {
+                j->behind_until = neb_now() + 5 * NEB_S;
+                on_behind(d, j->id);
+            }
+            if (j->state == AGENT_JOB_STOPPING && j->client.len) // until it ends
+                tell_client(d, &j->client, json_pack("{s:s}", "ev", "stop"));
         }
 }
 
@@ -777,7 +962,8 @@ static enum neb_status start_service(struct daemon *d) {
                                      .listen = d->c->listen,
                                      .n_bulk = d->c->n_bulk,
                                      .zmq_context = d->zctx,
-                                     .callbacks = {d, on_commit, on_message, on_peer, on_fault}};
+                                     .callbacks = {d, on_commit, on_message, on_peer, on_fault, on_behind,
+                                                   on_snapshot_open, on_snapshot_close, on_snapshot_done}};
     return inter_service_create(&s, &d->service);
 }
 

@@ -1,6 +1,7 @@
 // The jobs of an agent: their state, their worker, and who is told about them.
 #ifndef AGENT_JOBS_H
 #define AGENT_JOBS_H
+#include "inter/types.h"
 #include "agent/child.h"
 #include "agent/config.h"
 #include "agent/ipc.h"
@@ -27,7 +28,12 @@ struct agent_jobrun {
     int restarts;
     int64_t last_step, step_at_start; // progress resets the count of restarts
     int told_alive; // to the worker
-    bool told_expected;
+    bool told_expected, told_lost;
+    uint64_t taken;  // fragments that the job's snapshot.bin is ahead in, bit each
+    uint32_t suspect[INTER_FRAGMENTS_MAX]; // checkpoints of a fragment from this round on are not trusted; 0: all are
+    int divergences;                       // of this cluster
+    neb_ns behind_until; // when to look again for a snapshot that the worker needs; 0: it needs none
+    bool replaced;   // the worker was killed to begin with another state: that is no crash
     uint64_t finals; // of a witness: fragments whose last round it has seen, bit each
     bool reported;
     json_t *report; // owned: of this cluster, kept for watchers that come late

@@ -191,6 +191,8 @@ struct inter_job_status {
 // False: no such job.
 bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES], neb_ns now,
                            struct inter_job_status *out);
+// Whether a record carries the signatures of a majority of the voters of the job that `c` describes.
+bool inter_node_proves(struct inter_node *n, const struct inter_job_config *c, const struct inter_record *r);
 // The attempt under which this node submits: of its present ledger.
 uint32_t inter_node_attempt(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES]);
 void inter_node_commit_message(struct neb_buf *out, const struct inter_record *r);

@@ -374,19 +374,33 @@ uint32_t inter_outer_version(const struct inter_outer *o, int32_t f) {
     return o->fragments[f].version;
 }
 
+void inter_outer_adopt(struct inter_outer *o, int32_t f, const float *theta, const float *v, uint32_t version) {
+    struct fragment *g = &o->fragments[f];
+    for (int32_t i = 0; i < g->n; i++) {
+        struct slot *s = &o->slots[g->units[i]];
+        memcpy(o->theta + s->at, theta + s->at, s->n * sizeof(float));
+        memcpy(o->v + s->at, v + s->at, s->n * sizeof(float));
+        memcpy(s->u.theta_m, theta + s->at, s->n * sizeof(float));
+        memset(o->u + s->at, 0, s->n * sizeof(float));
+    }
+    g->in_flight = false;
+    g->version = version;
+}
+
+struct kern_digest inter_outer_fragment_digest(const struct inter_outer *o, int32_t f) {
+    const struct fragment *g = &o->fragments[f];
+    struct kern_digest d = {neb_mix64(g->version + 1), neb_mix64((uint64_t)g->version << 32 | 7)};
+    for (int32_t i = 0; i < g->n; i++) {
+        const struct slot *s = &o->slots[g->units[i]];
+        d = kern_digest_add(d, kern_digest_part(o->theta + s->at, o->v + s->at, s->at, s->n));
+    }
+    return d;
+}
+
 struct kern_digest inter_outer_digest(const struct inter_outer *o) {
     struct kern_digest d = {0, 0};
-    for (int32_t f = 0; f < o->c.fragments; f++) {
-        const struct fragment *g = &o->fragments[f];
-        struct kern_digest part = {neb_mix64(g->version + 1),
-                                   neb_mix64((uint64_t)g->version << 32 | 7)};
-        for (int32_t i = 0; i < g->n; i++) {
-            const struct slot *s = &o->slots[g->units[i]];
-            part = kern_digest_add(part,
-                                   kern_digest_part(o->theta + s->at, o->v + s->at, s->at, s->n));
-        }
-        d = kern_digest_add(d, part);
-    }
+    for (int32_t f = 0; f < o->c.fragments; f++)
+        d = kern_digest_add(d, inter_outer_fragment_digest(o, f));
     return d;
 }
 

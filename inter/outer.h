@@ -79,6 +79,12 @@ void inter_outer_skip(struct inter_outer *o, int32_t f, struct kern_digest *dige
 // The update in flight was refused by the gate: u and e are dropped, θ_m restarts from θ.
 void inter_outer_reject(struct inter_outer *o, int32_t f);
 
+// Takes over the state of fragment f from a snapshot: θ and v (all parameters, in the order of the arrays below) after `version`
+// commits. The residual is dropped, θ_m restarts from θ.
+void inter_outer_adopt(struct inter_outer *o, int32_t f, const float *theta, const float *v, uint32_t version);
+// Of (version, θ, v) as they are in memory now.
+struct kern_digest inter_outer_fragment_digest(const struct inter_outer *o, int32_t f);
+
 bool inter_outer_in_flight(const struct inter_outer *o, int32_t f);
 uint32_t inter_outer_version(const struct inter_outer *o, int32_t f);
 // Digest over all fragments, as in the contract's params_digest.

@@ -8,6 +8,7 @@
 #include "inter/link.h"
 #include "inter/node.h"
 #include "inter/rate_limit.h"
+#include "inter/snapshot.h"
 
 struct inter_service_callbacks {
     void *user;
@@ -19,6 +20,12 @@ struct inter_service_callbacks {
     void (*fault)(void *user, uint32_t peer, enum inter_fault f);
     // What this member needs to catch up is on no other member any more: it needs a snapshot. Said again while it is so.
     void (*behind)(void *user, const uint8_t job[INTER_ID_BYTES]);
+    // As in inter/snapshot.h. All NULL: this member gives and takes none.
+    enum neb_status (*snapshot_open)(void *user, const uint8_t job[INTER_ID_BYTES],
+                                     struct inter_snapshot_source *out);
+    void (*snapshot_close)(void *user, struct inter_snapshot_source *source);
+    void (*snapshot_done)(void *user, const uint8_t job[INTER_ID_BYTES], enum neb_status st,
+                          const char *part, uint64_t header_bytes);
 };
 
 struct inter_service_config {
@@ -65,6 +72,20 @@ void inter_service_job_leave(struct inter_service *s, const uint8_t job[INTER_ID
 // False: no such job.
 bool inter_service_job_status(const struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
                               struct inter_job_status *out);
+// Fetches a snapshot of the job into PATH.part, from the first of `peers` that gives one: callbacks.snapshot_done says how it went.
+NEB_MUST_CHECK enum neb_status inter_service_snapshot_fetch(struct inter_service *s,
+                                                            const uint8_t job[INTER_ID_BYTES],
+                                                            const char *path, const uint32_t *peers,
+                                                            uint32_t n, bool header_only);
+bool inter_service_snapshot_progress(const struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
+                                     struct inter_snapshot_progress *out);
+// Begins the chains of the fragments in which the snapshot is ahead of the ledger, at the records that it carries, which must
+// prove themselves. The job must be closed, and `c` is what it is opened with afterwards. *taken: those fragments, bit each. Again
+// is fine: the same fragments are taken. NEB_ERR_DENIED: a record that no majority has signed.
+NEB_MUST_CHECK enum neb_status inter_service_snapshot_install(struct inter_service *s,
+                                                              const struct inter_job_config *c,
+                                                              const struct inter_snapshot *snapshot,
+                                                              uint64_t *taken);
 // The worker's oldest checkpoint needs no blob of rounds below this one.
 NEB_MUST_CHECK enum neb_status inter_service_prune(struct inter_service *s,
                                                    const uint8_t job[INTER_ID_BYTES],
