@@ -131,7 +131,8 @@ static enum neb_status send_for(struct end *t, double seconds) {
         NEB_TRY(turn(t, true));
     if (!t->up)
         return neb_fail(NEB_ERR_TIMEOUT, "the other end was not reached within 20 s");
-    neb_ns begin = neb_now(), from = begin + (neb_ns)(seconds / 3 * 1e9), end = begin + (neb_ns)(seconds * 1e9);
+    neb_ns begin = neb_now(), from = begin + (neb_ns)(seconds / 3 * 1e9),
+           end = begin + (neb_ns)(seconds * 1e9);
     while (neb_now() < from && !t->done)
         NEB_TRY(turn(t, true));
     uint64_t acked = t->acked;
@@ -143,9 +144,10 @@ static enum neb_status send_for(struct end *t, double seconds) {
     double took = neb_seconds(neb_now() - from);
     printf("{\"goodput_bps\": %.0f, \"socket_bps\": %.0f, \"stripes\": %u, \"congestion\": \"%s\", "
            "\"window\": %llu, \"rtt_ms\": %.1f, \"estimate_bps\": %.0f, \"chunk\": %u}\n",
-           8.0 * (double)(t->acked - acked) / took, 8.0 * (double)(s1.sent_bytes - s0.sent_bytes) / took,
-           s1.bulk_used, s1.congestion, (unsigned long long)inter_estimate_window(&t->e),
-           neb_seconds(t->e.rtt) * 1e3, t->e.goodput_bps, t->out.chunk_bytes);
+           8.0 * (double)(t->acked - acked) / took,
+           8.0 * (double)(s1.sent_bytes - s0.sent_bytes) / took, s1.bulk_used, s1.congestion,
+           (unsigned long long)inter_estimate_window(&t->e), neb_seconds(t->e.rtt) * 1e3,
+           t->e.goodput_bps, t->out.chunk_bytes);
     return t->done ? neb_fail(NEB_ERR_STATE, "the link broke while it was measured") : NEB_OK;
 }
 
@@ -213,8 +215,8 @@ static enum neb_status make_sites(const char *dir, const struct places *p) {
     return NEB_OK;
 }
 
-static enum neb_status start_wan(const char *wan, const char *dir, struct agent_child *child, int *fd,
-                                 struct places *p) {
+static enum neb_status start_wan(const char *wan, const char *dir, struct agent_child *child,
+                                 int *fd, struct places *p) {
     char wanlink[NEB_PATH_MAX], log[NEB_PATH_MAX];
     json_t *ready = NULL, *site;
     size_t i;
@@ -224,7 +226,8 @@ static enum neb_status start_wan(const char *wan, const char *dir, struct agent_
     NEB_TRY(agent_child_start(child, "wanlink", argv, log, fd));
     enum neb_status st = read_line(*fd, 15 * NEB_S, &ready);
     if (st != NEB_OK)
-        return neb_fail(NEB_ERR_STATE, "no WAN can be emulated here (it takes root): wanlink probe says why");
+        return neb_fail(NEB_ERR_STATE,
+                        "no WAN can be emulated here (it takes root): wanlink probe says why");
     json_array_foreach(json_object_get(ready, "sites"), i, site) {
         const char *ns = json_string_value(json_object_get(site, "netns")),
                    *addr = json_string_value(json_object_get(site, "addr"));
@@ -234,12 +237,14 @@ static enum neb_status start_wan(const char *wan, const char *dir, struct agent_
             snprintf(p->endpoint, sizeof p->endpoint, "%.40s:%d", addr, PORT);
     }
     json_decref(ready);
-    return p->netns[0][0] && p->netns[1][0] ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "wanlink named no sites");
+    return p->netns[0][0] && p->netns[1][0] ? NEB_OK
+                                            : neb_fail(NEB_ERR_FORMAT, "wanlink named no sites");
 }
 
 static enum neb_status start_end(const struct bench_link_options *o, const char *dir, int end,
                                  const struct places *p, struct agent_child *child, int *fd) {
-    char exe[NEB_PATH_MAX], wanlink[NEB_PATH_MAX], log[NEB_PATH_MAX], number[16], stripes[16], seconds[32], name[32];
+    char exe[NEB_PATH_MAX], wanlink[NEB_PATH_MAX], log[NEB_PATH_MAX], number[16], stripes[16],
+        seconds[32], name[32];
     const char *argv[24];
     int n = 0;
     NEB_TRY(agent_self_path(exe, sizeof exe));
@@ -255,8 +260,8 @@ static enum neb_status start_end(const struct bench_link_options *o, const char 
     snprintf(number, sizeof number, "%d", end);
     snprintf(stripes, sizeof stripes, "%u", o->stripes);
     snprintf(seconds, sizeof seconds, "%g", o->seconds);
-    const char *const rest[] = {exe,         "bench",      "link",    "--end",     number,    "--dir",
-                                dir,         "--stripes",  stripes,   "--seconds", seconds};
+    const char *const rest[] = {exe, "bench",     "link",  "--end",     number, "--dir",
+                                dir, "--stripes", stripes, "--seconds", seconds};
     for (size_t i = 0; i < sizeof rest / sizeof rest[0]; i++)
         argv[n++] = rest[i];
     if (o->congestion) {
@@ -271,7 +276,7 @@ static enum neb_status start_end(const struct bench_link_options *o, const char 
 static double wan_rate(const char *wan) {
     char *end = NULL;
     double v = wan ? strtod(wan, &end) : 0;
-    return !wan                        ? 0
+    return !wan                       ? 0
            : !strncmp(end, "gbit", 4) ? v * 1e9
            : !strncmp(end, "mbit", 4) ? v * 1e6
            : !strncmp(end, "kbit", 4) ? v * 1e3
@@ -286,7 +291,8 @@ static void print_result(const struct bench_link_options *o, const json_t *r) {
         more[i] = (struct bench_field){keys[i], json_number_value(json_object_get(r, keys[i]))};
     snprintf(name, sizeof name, "%s %s %s", o->wan ? o->wan : "loopback",
              json_string_value(json_object_get(r, "congestion")), o->stripes ? "pinned" : "auto");
-    bench_line_with(o->json, "link", name, json_number_value(json_object_get(r, "goodput_bps")) / 1e6, "Mbit/s",
+    bench_line_with(o->json, "link", name,
+                    json_number_value(json_object_get(r, "goodput_bps")) / 1e6, "Mbit/s",
                     wan_rate(o->wan) / 1e6, "rate of the link, headers included", more, 6);
 }
 
@@ -294,7 +300,8 @@ static void print_log(const char *dir, int end) {
     struct neb_buf log = {0};
     char path[NEB_PATH_MAX], name[32];
     snprintf(name, sizeof name, "end%d.log", end);
-    if (neb_path(path, sizeof path, dir, name) == NEB_OK && neb_fs_read(path, 1 << 16, &log) == NEB_OK)
+    if (neb_path(path, sizeof path, dir, name) == NEB_OK &&
+        neb_fs_read(path, 1 << 16, &log) == NEB_OK)
         neb_warn("end %d said: %.*s", end, (int)log.len, (const char *)log.p);
     neb_buf_free(&log);
 }

@@ -5,6 +5,7 @@
 #include "agent/launch.h"
 #include "agent/worker.h"
 #include "security/identity.h"
+#include "inter/tcp.h"
 
 #include <argp.h>
 #include <stdlib.h>
@@ -12,8 +13,12 @@
 
 struct options {
     const char *home, *listen;
+    const char *congestion;
     unsigned n_bulk;
+    struct inter_rate_limit limit;
 };
+
+enum { KEY_RATE_LIMIT = 256, KEY_CONGESTION };
 
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     struct options *o = state->input;
@@ -26,6 +31,15 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         if (!*arg || *end || o->n_bulk < 1 || o->n_bulk > 32)
             argp_error(state, "--connections is 1 to 32");
         return 0;
+    case KEY_RATE_LIMIT:
+        if (inter_rate_limit_parse(arg, &o->limit) != NEB_OK) // it said why
+            argp_error(state, "--rate-limit is such as 20mbit, or \"100mbit 08:00-18:00=20mbit\"");
+        return 0;
+    case KEY_CONGESTION:
+        if (!inter_tcp_may_use(arg))
+            argp_error(state, "--congestion %s: this system does not have it, or does not permit it (nebula doctor)", arg);
+        o->congestion = arg;
+        return 0;
     case 'v': neb_log_set_level(NEB_LOG_DEBUG); return 0;
     case ARGP_KEY_ARG: argp_usage(state); return 0;
     default: return ARGP_ERR_UNKNOWN;
@@ -36,7 +50,9 @@ int cmd_agent(int argc, char **argv) {
     static const struct argp_option table[] = {
         {"home", 'H', "DIR", 0, "folder with keys and members (default ~/.nebula)", 0},
         {"listen", 'l', "HOST:PORT", 0, "accept other agents here; without it, only dial", 0},
-        {"connections", 'b', "N", 0, "bulk connections a peer (default 2)", 0},
+        {"connections", 'b', "N", 0, "bulk connections a peer (default: as many as fill the link, up to 32)", 0},
+        {"rate-limit", KEY_RATE_LIMIT, "RATE", 0, "of all that this site sends, also by local time: \"100mbit 08:00-18:00=20mbit\"", 0},
+        {"congestion", KEY_CONGESTION, "NAME", 0, "TCP's algorithm (default bbr, where permitted)", 0},
         {"verbose", 'v', NULL, 0, "log more", 0},
         {0}};
     static const struct argp argp = {table,
@@ -54,7 +70,7 @@ int cmd_agent(int argc, char **argv) {
         return AGENT_EXIT_USAGE;
     if (sec_home(o.home, home, sizeof home) != NEB_OK)
         return AGENT_EXIT_USAGE;
-    struct agent_daemon_config c = {.home = home, .listen = o.listen, .n_bulk = o.n_bulk};
+    struct agent_daemon_config c = {.home = home, .listen = o.listen, .n_bulk = o.n_bulk, .congestion = o.congestion, .limit = o.limit};
     return agent_daemon_run(&c) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
 }
 

@@ -59,7 +59,8 @@ static const json_t *find_peer(const json_t *peers, const char *name) {
     return NULL;
 }
 
-static void look_at_peers(struct doctor *d, const json_t *status, const struct options *o, const struct agent_job *job) {
+static void look_at_peers(struct doctor *d, const json_t *status, const struct options *o,
+                          const struct agent_job *job) {
     const json_t *peers = json_object_get(status, "peers"), *p;
     const char *me = json_string_value(json_object_get(status, "name"));
     size_t i;
@@ -67,14 +68,16 @@ static void look_at_peers(struct doctor *d, const json_t *status, const struct o
         if ((p = find_peer(peers, o->peer)))
             doctor_peer(d, p);
         else
-            doctor_add(d, "peer", DOCTOR_FAIL, "nebula members, or nebula peer list, shows who is known", "%s is no member known here",
-                       o->peer);
+            doctor_add(d, "peer", DOCTOR_FAIL,
+                       "nebula members, or nebula peer list, shows who is known",
+                       "%s is no member known here", o->peer);
         return;
     }
     for (int k = 0; job && k < job->n_clusters; k++)
         if ((!me || strcmp(me, job->clusters[k].name)) && !find_peer(peers, job->clusters[k].name))
-            doctor_add(d, "job", DOCTOR_FAIL, "invite it (nebula invite), or add it (nebula peer add)", "cluster %s of the job is no member known here",
-                       job->clusters[k].name);
+            doctor_add(d, "job", DOCTOR_FAIL,
+                       "invite it (nebula invite), or add it (nebula peer add)",
+                       "cluster %s of the job is no member known here", job->clusters[k].name);
     json_array_foreach((json_t *)(uintptr_t)peers, i, p) doctor_peer(d, p);
 }
 
@@ -82,9 +85,14 @@ static void print_checks(const struct doctor *d) {
     json_t *c;
     size_t i;
     json_array_foreach(d->checks, i, c) {
-        const char *state = json_string_value(json_object_get(c, "state")), *advice = json_string_value(json_object_get(c, "advice"));
-        printf("%-5s %-20s %s\n", !strcmp(state, "ok") ? "ok" : !strcmp(state, "warn") ? "WARN" : "FAIL",
-               json_string_value(json_object_get(c, "name")), json_string_value(json_object_get(c, "found")));
+        const char *state = json_string_value(json_object_get(c, "state")),
+                   *advice = json_string_value(json_object_get(c, "advice"));
+        printf("%-5s %-20s %s\n",
+               !strcmp(state, "ok")     ? "ok"
+               : !strcmp(state, "warn") ? "WARN"
+                                        : "FAIL",
+               json_string_value(json_object_get(c, "name")),
+               json_string_value(json_object_get(c, "found")));
         if (*advice)
             printf("      %-20s -> %s\n", "", advice);
     }
@@ -104,27 +112,32 @@ static enum neb_status examine(struct doctor *d, const struct options *o, const 
         good = false;
     }
     bool running = agent_ask(o->home, json_pack("{s:s}", "op", "status"), &m) == NEB_OK;
-    doctor_machine(d, home, running ? (int)json_array_size(json_object_get(m.head, "peers")) : 1, need);
+    doctor_machine(d, home, running ? (int)json_array_size(json_object_get(m.head, "peers")) : 1,
+                   need);
     if (running) {
-        doctor_add(d, "agent", DOCTOR_OK, "", "%s answers", json_string_value(json_object_get(m.head, "name")));
+        doctor_add(d, "agent", DOCTOR_OK, "", "%s answers",
+                   json_string_value(json_object_get(m.head, "name")));
         look_at_peers(d, m.head, o, o->job && good ? job : NULL);
         agent_ipc_msg_clear(&m);
     } else {
-        doctor_add(d, "agent", DOCTOR_FAIL, "nebula agent starts it; links are looked at through it", "none answers in %s", home);
+        doctor_add(d, "agent", DOCTOR_FAIL,
+                   "nebula agent starts it; links are looked at through it", "none answers in %s",
+                   home);
     }
     free(job);
     return NEB_OK;
 }
 
 int cmd_doctor(int argc, char **argv) {
-    static const struct argp argp = {table,
-                                     parse_option,
-                                     "[JOB.yaml]",
-                                     "Says what of this machine, its agent and its links would slow a job down or stop it, and "
-                                     "what to change. Exit status 1 when something would stop it.",
-                                     NULL,
-                                     NULL,
-                                     NULL};
+    static const struct argp argp = {
+        table,
+        parse_option,
+        "[JOB.yaml]",
+        "Says what of this machine, its agent and its links would slow a job down or stop it, and "
+        "what to change. Exit status 1 when something would stop it.",
+        NULL,
+        NULL,
+        NULL};
     struct options o = {0};
     struct doctor d;
     char home[NEB_PATH_MAX];

@@ -961,6 +961,8 @@ static enum neb_status start_service(struct daemon *d) {
                                      .members = &d->members,
                                      .listen = d->c->listen,
                                      .n_bulk = d->c->n_bulk,
+                                     .congestion = d->c->congestion,
+                                     .limit = d->c->limit,
                                      .zmq_context = d->zctx,
                                      .callbacks = {d, on_commit, on_message, on_peer, on_fault, on_behind,
                                                    on_snapshot_open, on_snapshot_close, on_snapshot_done}};

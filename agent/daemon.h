@@ -9,11 +9,14 @@
 #ifndef AGENT_DAEMON_H
 #define AGENT_DAEMON_H
 #include "agent/base/status.h"
+#include "inter/rate_limit.h"
 
 struct agent_daemon_config {
     const char *home;   // folder with keys and members
     const char *listen; // "HOST:PORT"; NULL: dial only
-    unsigned n_bulk;    // bulk connections a peer, 0: the default
+    unsigned n_bulk;        // bulk connections a peer, 0: as many as fill the link
+    const char *congestion; // TCP's; NULL: bbr where permitted
+    struct inter_rate_limit limit; // of all that this site sends
 };
 // Runs until SIGTERM or SIGINT: workers are stopped after a checkpoint. NEB_OK after an orderly end.
 NEB_MUST_CHECK enum neb_status agent_daemon_run(const struct agent_daemon_config *c);

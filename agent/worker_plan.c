@@ -13,7 +13,8 @@ void worker_plan_start(struct agent_worker *w) {
         w->plans[f][0] = w->plans[f][1] = inter_tune_first(&c);
 }
 
-enum neb_status worker_plan_codec(struct agent_worker *w, int32_t f, bool merge, struct cmp_codec *out) {
+enum neb_status worker_plan_codec(struct agent_worker *w, int32_t f, bool merge,
+                                  struct cmp_codec *out) {
     uint8_t rung = w->plans[f][0].codec;
     const char *name = inter_rung_codec((enum inter_rung)rung);
     struct agent_travel *t = &w->travel[f];
@@ -57,10 +58,10 @@ void worker_plan_merged(struct agent_worker *w, int32_t f) {
     const char *codec = inter_rung_codec((enum inter_rung)p[1].codec);
     worker_metrics(w, json_pack("{s:s,s:I,s:I,s:I,s:s,s:I,s:I,s:s,s:I}", "kind", "tune", "round",
                                 (json_int_t)w->frags[f].round, "from_round",
-                                (json_int_t)w->frags[f].round + 2, "fragment", (json_int_t)f, "plan_codec",
-                                codec ? codec : w->job.sync.codec, "overlap", (json_int_t)p[1].overlap,
-                                "interval", (json_int_t)p[1].interval, "reason",
-                                inter_reason_text((enum inter_reason)p[1].reason), "step",
+                                (json_int_t)w->frags[f].round + 2, "fragment", (json_int_t)f,
+                                "plan_codec", codec ? codec : w->job.sync.codec, "overlap",
+                                (json_int_t)p[1].overlap, "interval", (json_int_t)p[1].interval,
+                                "reason", inter_reason_text((enum inter_reason)p[1].reason), "step",
                                 (json_int_t)w->step));
 }
 

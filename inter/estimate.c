@@ -31,7 +31,8 @@ static void round_trip(struct inter_estimate *e, neb_ns now, const struct inter_
         e->rtt = rtt;
         e->rtt_at = now;
         e->drain_from = 0;
-    } else if (e->drain_from && sent->at > e->drain_from + e->rtt) { // what was queued before has left
+    } else if (e->drain_from &&
+               sent->at > e->drain_from + e->rtt) { // what was queued before has left
         e->rtt = rtt;
         e->rtt_at = now;
         e->drain_from = 0;
@@ -48,7 +49,8 @@ struct inter_sent inter_estimate_sent(struct inter_estimate *e, neb_ns now, uint
     }
     if (!flying || !e->delivered_at)
         e->delivered_at = now; // after a pause the clock of deliveries starts with this chunk
-    return (struct inter_sent){.at = now, .delivered_at = e->delivered_at, .delivered = e->delivered};
+    return (struct inter_sent){
+        .at = now, .delivered_at = e->delivered_at, .delivered = e->delivered};
 }
 
 // The last chunk of a burst was acknowledged.
@@ -81,7 +83,8 @@ void inter_estimate_ack(struct inter_estimate *e, neb_ns now, uint32_t bytes, bo
     e->delivered_at = now;
     if (!sent || now <= sent->at)
         return;
-    double rate = 8.0 * (double)(e->delivered - sent->delivered) / neb_seconds(now - sent->delivered_at);
+    double rate =
+        8.0 * (double)(e->delivered - sent->delivered) / neb_seconds(now - sent->delivered_at);
     int64_t epoch = e->busy / slot + 1;
     struct inter_estimate_slot *s = &e->slots[epoch % INTER_ESTIMATE_SLOTS];
     if (s->epoch != epoch)

@@ -27,9 +27,9 @@ struct inter_estimate { // all zero: nothing known yet
     bool full;          // the goodput is what the path carried when it was asked for more
     uint64_t delivered; // bytes acknowledged so far
     neb_ns delivered_at;
-    neb_ns full_at;     // when there was last more to send than the window took
-    neb_ns busy;        // a clock that stands still while nothing travels
-    struct { // what was sent since the path was last empty
+    neb_ns full_at; // when there was last more to send than the window took
+    neb_ns busy;    // a clock that stands still while nothing travels
+    struct {        // what was sent since the path was last empty
         neb_ns from;
         uint64_t bytes;
         bool filled;

@@ -24,7 +24,8 @@ static enum neb_status parse_rate(const char *text, uint64_t *out) {
     else if (!strcmp(end, "gbit"))
         unit = 1e9;
     if (end == text || (*end && unit == 1) || !isfinite(v) ||
-        (size_t)(end - text) != strspn(text, "0123456789.") || v * unit < bps_min || v * unit > bps_max)
+        (size_t)(end - text) != strspn(text, "0123456789.") || v * unit < bps_min ||
+        v * unit > bps_max)
         return neb_fail(NEB_ERR_INVALID,
                         "rate \"%s\": write it as none or 8kbit to 1000gbit, such as 20mbit", text);
     *out = (uint64_t)(v * unit);
@@ -49,7 +50,8 @@ static bool parse_time(const char *p, int *minute) {
 static enum neb_status parse_window(const char *word, struct inter_rate_limit *l) {
     struct inter_rate_window *w = &l->windows[l->n];
     if (l->n == INTER_RATE_WINDOWS_MAX)
-        return neb_fail(NEB_ERR_INVALID, "rate limit: more than %d windows", INTER_RATE_WINDOWS_MAX);
+        return neb_fail(NEB_ERR_INVALID, "rate limit: more than %d windows",
+                        INTER_RATE_WINDOWS_MAX);
     if (strlen(word) < 13 || word[5] != '-' || word[11] != '=' || !parse_time(word, &w->from_min) ||
         !parse_time(word + 6, &w->to_min) || w->from_min == w->to_min)
         return neb_fail(NEB_ERR_INVALID,

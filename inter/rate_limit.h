@@ -20,7 +20,7 @@
 enum { INTER_RATE_WINDOWS_MAX = 8, INTER_RATE_TEXT_MAX = 128 };
 
 struct inter_rate_limit { // all zero: no limit
-    uint64_t bps; // outside of all windows; 0: none
+    uint64_t bps;         // outside of all windows; 0: none
     int n;
     struct inter_rate_window {
         int from_min, to_min; // minutes of the day; from > to: over midnight
@@ -28,7 +28,8 @@ struct inter_rate_limit { // all zero: no limit
     } windows[INTER_RATE_WINDOWS_MAX];
 };
 // NEB_ERR_INVALID says what is wrong. "" and "none": no limit.
-NEB_MUST_CHECK enum neb_status inter_rate_limit_parse(const char *text, struct inter_rate_limit *out);
+NEB_MUST_CHECK enum neb_status inter_rate_limit_parse(const char *text,
+                                                      struct inter_rate_limit *out);
 uint64_t inter_rate_limit_at(const struct inter_rate_limit *l, int minute_of_day); // bit/s, 0: none
 bool inter_rate_limit_any(const struct inter_rate_limit *l);
 // Minute of the day at a time since 1970, where this machine is.
@@ -41,7 +42,8 @@ struct inter_bucket {
 };
 void inter_bucket_set(struct inter_bucket *b, neb_ns now, uint64_t bps); // a change keeps the debt
 bool inter_bucket_ready(struct inter_bucket *b, neb_ns now);
-void inter_bucket_take(struct inter_bucket *b, uint64_t bytes); // debt grows, whether it was ready or not
+void inter_bucket_take(struct inter_bucket *b,
+                       uint64_t bytes);                 // debt grows, whether it was ready or not
 neb_ns inter_bucket_when(const struct inter_bucket *b); // from when it is ready
 
 #endif

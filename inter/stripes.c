@@ -39,7 +39,8 @@ static bool measured(struct inter_stripes *s, neb_ns now, double rate, neb_ns rt
     return try_more(s, now, rtt);
 }
 
-bool inter_stripes_step(struct inter_stripes *s, neb_ns now, uint64_t acked, bool busy, neb_ns rtt) {
+bool inter_stripes_step(struct inter_stripes *s, neb_ns now, uint64_t acked, bool busy,
+                        neb_ns rtt) {
     neb_ns since = s->last ? now - s->last : 0;
     bool counts = s->was_busy;
     s->last = now;

@@ -25,8 +25,7 @@ const char *inter_rung_codec(enum inter_rung r) { return r < INTER_RUNGS ? rungs
 
 enum inter_rung inter_rung_of(const char *codec) {
     for (int i = 1; i < INTER_RUNGS; i++)
-        if (!strcmp(codec, rungs[i].codec) ||
-            (i == INTER_RUNG_TOPK64 && !strcmp(codec, "topk")))
+        if (!strcmp(codec, rungs[i].codec) || (i == INTER_RUNG_TOPK64 && !strcmp(codec, "topk")))
             return (enum inter_rung)i;
     return INTER_RUNG_JOB;
 }
@@ -59,11 +58,14 @@ static double travel(const struct view *v, int rung, double goodput) {
     return 8 * bytes_as(v, rung) / goodput + round_trips * v->m->rtt_us * 1e-6;
 }
 
-static bool carries(const struct view *v, const struct inter_plan *p, double goodput, double margin) {
-    return v->c->fragments * 8 * bytes_as(v, p->codec) / goodput * margin <= p->interval * v->step_s;
+static bool carries(const struct view *v, const struct inter_plan *p, double goodput,
+                    double margin) {
+    return v->c->fragments * 8 * bytes_as(v, p->codec) / goodput * margin <=
+           p->interval * v->step_s;
 }
 
-static bool arrives(const struct view *v, const struct inter_plan *p, double goodput, double margin) {
+static bool arrives(const struct view *v, const struct inter_plan *p, double goodput,
+                    double margin) {
     return travel(v, p->codec, goodput / margin) <= p->overlap * v->step_s;
 }
 
@@ -89,19 +91,22 @@ static bool place(const struct view *v, int rung, uint32_t interval, double good
     const struct inter_tune_config *c = v->c;
     double steps = ceil(travel(v, rung, goodput / margin) / v->step_s);
     uint32_t most = c->overlap_max < interval - 1 ? c->overlap_max : interval - 1;
-    *out = (struct inter_plan){.interval = interval, .overlap = c->start_overlap, .codec = (uint8_t)rung};
+    *out = (struct inter_plan){
+        .interval = interval, .overlap = c->start_overlap, .codec = (uint8_t)rung};
     if (c->overlap && steps > c->start_overlap)
         out->overlap = steps > most ? most : (uint32_t)steps;
     return steps <= out->overlap && carries(v, out, goodput, margin);
 }
 
 // The best plan that fits; false: none, *out is the coarsest one.
-static bool best(const struct view *v, int keep, double goodput, double margin, struct inter_plan *out) {
+static bool best(const struct view *v, int keep, double goodput, double margin,
+                 struct inter_plan *out) {
     const struct inter_tune_config *c = v->c;
     uint32_t interval = c->start_interval;
     for (;;) {
         int coarsest = keep;
-        for (int rung = c->codec ? c->finest : keep; rung <= (c->codec ? c->coarsest : keep); rung++) {
+        for (int rung = c->codec ? c->finest : keep; rung <= (c->codec ? c->coarsest : keep);
+             rung++) {
             if (c->codec && !allowed(v, rung, interval))
                 continue;
             coarsest = rung;
@@ -117,7 +122,8 @@ static bool best(const struct view *v, int keep, double goodput, double margin, 
     }
 }
 
-static int compare(const struct inter_plan *a, const struct inter_plan *b) { // below 0: a is dearer on the link
+static int compare(const struct inter_plan *a,
+                   const struct inter_plan *b) { // below 0: a is dearer on the link
     if (a->interval != b->interval)
         return a->interval < b->interval ? -1 : 1;
     if (a->codec != b->codec)
@@ -173,7 +179,9 @@ static bool dearer(struct inter_tuner *t, const struct view *v, int keep) {
 }
 
 struct inter_plan inter_tune_first(const struct inter_tune_config *c) {
-    return (struct inter_plan){.interval = c->start_interval, .overlap = c->start_overlap, .codec = c->on ? c->first : INTER_RUNG_JOB};
+    return (struct inter_plan){.interval = c->start_interval,
+                               .overlap = c->start_overlap,
+                               .codec = c->on ? c->first : INTER_RUNG_JOB};
 }
 
 void inter_tune_adopt(struct inter_tuner *t, const struct inter_plan *plan) { t->plan = *plan; }
@@ -193,7 +201,7 @@ bool inter_tune(struct inter_tuner *t, const struct inter_tune_config *c,
                      .bytes = bytes,
                      .goodput = m->goodput_kbps * 1e3,
                      .step_s = m->step_us * 1e-6,
-                     .steps_left = !c->steps                 ? INFINITY
+                     .steps_left = !c->steps                ? INFINITY
                                    : steps_done >= c->steps ? 0
                                                             : (double)(c->steps - steps_done)};
     struct inter_plan p;

@@ -22,8 +22,8 @@
 #include "agent/base/clock.h"
 #include "inter/types.h"
 
-enum inter_rung { // codecs, finest first; in plans and manifests
-    INTER_RUNG_JOB,  // as the job says, whatever that is
+enum inter_rung {   // codecs, finest first; in plans and manifests
+    INTER_RUNG_JOB, // as the job says, whatever that is
     INTER_RUNG_INT8,
     INTER_RUNG_INT4,
     INTER_RUNG_INT3,
@@ -32,7 +32,8 @@ enum inter_rung { // codecs, finest first; in plans and manifests
     INTER_RUNG_TOPK64,
     INTER_RUNGS
 };
-const char *inter_rung_codec(enum inter_rung r); // text for cmp_codec_parse; NULL for INTER_RUNG_JOB
+const char *
+inter_rung_codec(enum inter_rung r); // text for cmp_codec_parse; NULL for INTER_RUNG_JOB
 enum inter_rung inter_rung_of(const char *codec); // INTER_RUNG_JOB: none of them
 
 enum inter_reason {
@@ -49,10 +50,10 @@ enum inter_reason {
 const char *inter_reason_text(enum inter_reason r);
 
 struct inter_tune_config {
-    bool on; // off: plans are the job's own values
-    bool codec, overlap, interval; // which of them may change
-    uint8_t finest, coarsest;      // rungs
-    uint8_t first;                 // rung of the job's codec
+    bool on;                                // off: plans are the job's own values
+    bool codec, overlap, interval;          // which of them may change
+    uint8_t finest, coarsest;               // rungs
+    uint8_t first;                          // rung of the job's codec
     uint32_t start_interval, start_overlap; // the job's
     uint32_t interval_max, overlap_max;
     uint32_t fragments;
@@ -60,7 +61,7 @@ struct inter_tune_config {
     float error_max;
 };
 
-struct inter_tuner { // of one member and fragment; all zero: nothing was decided yet
+struct inter_tuner {        // of one member and fragment; all zero: nothing was decided yet
     struct inter_plan plan; // newest
     uint8_t wishes;         // how often in a row a dearer plan would have done
     uint8_t trial;          // decisions since a trial began, 0: none is on

@@ -15,7 +15,8 @@ static void expect(const char *state, const char *advice) { // of the newest che
     assert_string_equal(json_string_value(json_object_get(c, "state")), state);
     const char *got = json_string_value(json_object_get(c, "advice"));
     if (!*advice ? *got != 0 : !strstr(got, advice))
-        fail_msg("%s: \"%s\", not \"%s\"", json_string_value(json_object_get(c, "name")), got, advice);
+        fail_msg("%s: \"%s\", not \"%s\"", json_string_value(json_object_get(c, "name")), got,
+                 advice);
 }
 
 static void test_judgements(void **state) {
@@ -53,8 +54,9 @@ static void test_judgements(void **state) {
 }
 
 static void peer(bool up, const char *endpoint, double offset) {
-    json_t *p = json_pack("{s:s,s:s,s:b,s:f,s:f,s:f,s:s,s:i,s:i}", "name", "paris", "endpoint", endpoint, "up", up, "rtt_ms",
-                          80.0, "goodput_bps", 9e7, "clock_offset_s", offset, "congestion", "bbr", "bulk_used", 2, "bulk_open", 4);
+    json_t *p = json_pack("{s:s,s:s,s:b,s:f,s:f,s:f,s:s,s:i,s:i}", "name", "paris", "endpoint",
+                          endpoint, "up", up, "rtt_ms", 80.0, "goodput_bps", 9e7, "clock_offset_s",
+                          offset, "congestion", "bbr", "bulk_used", 2, "bulk_open", 4);
     doctor_peer(&d, p);
     json_decref(p);
 }
@@ -89,6 +91,8 @@ static void test_this_machine(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_judgements), cmocka_unit_test(test_peers), cmocka_unit_test(test_this_machine)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_judgements),
+                                       cmocka_unit_test(test_peers),
+                                       cmocka_unit_test(test_this_machine)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,7 +28,8 @@ static neb_ns move(struct path *p, uint32_t bytes, uint32_t chunk) {
     s.ready = true;
     neb_ns begin = p->now;
     while (!inter_sender_done(&s)) {
-        for (int64_t c; (c = inter_sender_next(&s, inter_estimate_window(&p->e), 0, &p->e, p->now)) >= 0;) {
+        for (int64_t c;
+             (c = inter_sender_next(&s, inter_estimate_window(&p->e), 0, &p->e, p->now)) >= 0;) {
             p->line_free = p->line_free > p->now ? p->line_free : p->now;
             p->line_free += (neb_ns)(8e9 * inter_chunk_length(bytes, chunk, (uint32_t)c) / p->bps);
             due[c] = p->line_free + p->rtt;
@@ -57,7 +58,11 @@ static void test_rates_and_delays(void **state) {
     const struct {
         double bps;
         neb_ns rtt;
-    } paths[] = {{2e6, 300 * NEB_MS}, {20e6, 200 * NEB_MS}, {100e6, 100 * NEB_MS}, {500e6, 100 * NEB_MS}, {1e9, 5 * NEB_MS}};
+    } paths[] = {{2e6, 300 * NEB_MS},
+                 {20e6, 200 * NEB_MS},
+                 {100e6, 100 * NEB_MS},
+                 {500e6, 100 * NEB_MS},
+                 {1e9, 5 * NEB_MS}};
     for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
         struct path p = {.now = NEB_S, .bps = paths[i].bps, .rtt = paths[i].rtt, .burst = 1};
         uint32_t bytes = (uint32_t)(paths[i].bps / 8 * 10); // ten seconds' worth
@@ -154,20 +159,25 @@ static void test_chunks_and_windows(void **state) {
     assert_int_equal(inter_estimate_window(&e), 2 * 75000 + 2 * (16 << 10));
     e.goodput_bps = 500e6;
     e.rtt = 100 * NEB_MS;
-    assert_int_equal(inter_estimate_chunk(&e, 10 << 20), 256 << 10); // 32 of them fit into the window
+    assert_int_equal(inter_estimate_chunk(&e, 10 << 20),
+                     256 << 10); // 32 of them fit into the window
     assert_true(inter_estimate_window(&e) >= 32 * (256 << 10));
     e.goodput_bps = 10e9;
     assert_int_equal(inter_estimate_chunk(&e, 10 << 20), 1 << 20);
     assert_int_equal(inter_estimate_window(&e), 64 << 20); // memory stays bounded
     e.goodput_bps = 1e3;
     assert_int_equal(inter_estimate_chunk(&e, 1 << 20), 16 << 10);
-    assert_true(inter_chunks(INTER_BLOB_MAX, inter_estimate_chunk(&e, INTER_BLOB_MAX)) <= INTER_CHUNKS_MAX);
+    assert_true(inter_chunks(INTER_BLOB_MAX, inter_estimate_chunk(&e, INTER_BLOB_MAX)) <=
+                INTER_CHUNKS_MAX);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rates_and_delays), cmocka_unit_test(test_bursts_of_acknowledgements),
-        cmocka_unit_test(test_drop_and_recovery), cmocka_unit_test(test_small_talk), cmocka_unit_test(test_window_does_not_run_away),
-        cmocka_unit_test(test_small_transfers_see_a_drop), cmocka_unit_test(test_chunks_and_windows)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rates_and_delays),
+                                       cmocka_unit_test(test_bursts_of_acknowledgements),
+                                       cmocka_unit_test(test_drop_and_recovery),
+                                       cmocka_unit_test(test_small_talk),
+                                       cmocka_unit_test(test_window_does_not_run_away),
+                                       cmocka_unit_test(test_small_transfers_see_a_drop),
+                                       cmocka_unit_test(test_chunks_and_windows)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

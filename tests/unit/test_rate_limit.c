@@ -20,7 +20,8 @@ static void test_text(void **state) {
     assert_int_equal(inter_rate_limit_at(&l, 5), 0);
     assert_int_equal(inter_rate_limit_parse("1.5mbit", &l), NEB_OK);
     assert_int_equal(inter_rate_limit_at(&l, 600), 1500000);
-    assert_int_equal(inter_rate_limit_parse("100mbit 08:00-18:00=20mbit, 22:30-06:00=none", &l), NEB_OK);
+    assert_int_equal(inter_rate_limit_parse("100mbit 08:00-18:00=20mbit, 22:30-06:00=none", &l),
+                     NEB_OK);
     assert_int_equal(inter_rate_limit_at(&l, 8 * 60 - 1), 100000000);
     assert_int_equal(inter_rate_limit_at(&l, 8 * 60), 20000000);
     assert_int_equal(inter_rate_limit_at(&l, 18 * 60), 100000000);
@@ -29,10 +30,23 @@ static void test_text(void **state) {
     assert_int_equal(inter_rate_limit_at(&l, 6 * 60), 100000000);
     assert_int_equal(inter_rate_limit_parse("00:00-24:00=9600", &l), NEB_OK);
     assert_int_equal(inter_rate_limit_at(&l, 1439), 9600);
-    const char *bad[] = {"fast", "-1mbit", "20 mbit", "20mbit 8:00-18:00=1mbit", "20mbit 08:00-18:00", "1kbit",
-                         "08:00-08:00=20mbit", "25:00-26:00=20mbit", "nan", "infmbit", "1e30gbit", "0x10mbit", "08:61-09:00=1mbit",
-                         "20mbit 08:00-09:00=20mbit 08:00-09:00=20mbit 08:00-09:00=20mbit 08:00-09:00=20mbit "
-                         "08:00-09:00=20mbit 08:00-09:00=20mbit 08:00-09:00=20mbit 08:00-09:00=20mbit 08:00-09:00=20mbit"};
+    const char *bad[] = {
+        "fast",
+        "-1mbit",
+        "20 mbit",
+        "20mbit 8:00-18:00=1mbit",
+        "20mbit 08:00-18:00",
+        "1kbit",
+        "08:00-08:00=20mbit",
+        "25:00-26:00=20mbit",
+        "nan",
+        "infmbit",
+        "1e30gbit",
+        "0x10mbit",
+        "08:61-09:00=1mbit",
+        "20mbit 08:00-09:00=20mbit 08:00-09:00=20mbit 08:00-09:00=20mbit 08:00-09:00=20mbit "
+        "08:00-09:00=20mbit 08:00-09:00=20mbit 08:00-09:00=20mbit 08:00-09:00=20mbit "
+        "08:00-09:00=20mbit"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         if (inter_rate_limit_parse(bad[i], &l) != NEB_ERR_INVALID)
             fail_msg("\"%s\" was taken", bad[i]);
@@ -56,7 +70,9 @@ static void test_bucket_is_exact(void **state) {
         if (!inter_bucket_ready(&b, now)) {
             neb_ns when = inter_bucket_when(&b);
             assert_true(when > now && when < now + NEB_S);
-            now = neb_rng_below(&r, 4) ? when : now + NEB_MS; // woken in time, or only looking now and then
+            now = neb_rng_below(&r, 4)
+                      ? when
+                      : now + NEB_MS; // woken in time, or only looking now and then
             continue;
         }
         double n = 100 + (double)neb_rng_below(&r, 65000);
@@ -69,10 +85,11 @@ static void test_bucket_is_exact(void **state) {
     double rate = (double)bps / 8, depth = rate * 0.02;
     for (int i = 0; i < N; i += 37)
         for (int k = i; k < N; k += 101) {
-            double passed = sum[k + 1] - sum[i], allowed = rate * neb_seconds(at[k] - at[i]) + depth + largest;
+            double passed = sum[k + 1] - sum[i],
+                   allowed = rate * neb_seconds(at[k] - at[i]) + depth + largest;
             if (passed > allowed)
-                fail_msg("seed %llu: %g bytes in %g s, allowed %g", (unsigned long long)seed, passed,
-                         neb_seconds(at[k] - at[i]), allowed);
+                fail_msg("seed %llu: %g bytes in %g s, allowed %g", (unsigned long long)seed,
+                         passed, neb_seconds(at[k] - at[i]), allowed);
         }
     double mean = sum[N] * 8 / neb_seconds(at[N - 1] - at[0]);
     assert_true(mean > 0.97 * (double)bps && mean < 1.01 * (double)bps);
@@ -88,7 +105,8 @@ static void test_bucket_changes(void **state) {
     assert_true(inter_bucket_ready(&b, NEB_S));
     inter_bucket_take(&b, 1000000); // a second's worth
     assert_false(inter_bucket_ready(&b, NEB_S + 400 * NEB_MS));
-    inter_bucket_set(&b, NEB_S + 500 * NEB_MS, 800000); // half of the debt is left, at a tenth of the rate
+    inter_bucket_set(&b, NEB_S + 500 * NEB_MS,
+                     800000); // half of the debt is left, at a tenth of the rate
     assert_false(inter_bucket_ready(&b, NEB_S + 5400 * NEB_MS));
     assert_true(inter_bucket_ready(&b, NEB_S + 5600 * NEB_MS));
     assert_true(inter_bucket_ready(&b, 1000 * NEB_S));
@@ -99,7 +117,8 @@ static void test_bucket_changes(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_text), cmocka_unit_test(test_bucket_is_exact),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_text),
+                                       cmocka_unit_test(test_bucket_is_exact),
                                        cmocka_unit_test(test_bucket_changes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,7 +8,8 @@
 #include <cmocka.h>
 
 // Runs for `seconds`; the link carries `each` bit/s a connection, at most `all`.
-static void run(struct inter_stripes *s, neb_ns *now, double seconds, double each, double all, bool busy) {
+static void run(struct inter_stripes *s, neb_ns *now, double seconds, double each, double all,
+                bool busy) {
     const neb_ns step = 50 * NEB_MS;
     for (neb_ns end = *now + (neb_ns)(seconds * 1e9); *now < end; *now += step) {
         double bps = each * s->use < all ? each * s->use : all;
@@ -78,7 +79,8 @@ static void test_bounds(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_as_many_as_help), cmocka_unit_test(test_learns_of_a_change),
-                                       cmocka_unit_test(test_pauses), cmocka_unit_test(test_bounds)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_as_many_as_help), cmocka_unit_test(test_learns_of_a_change),
+        cmocka_unit_test(test_pauses), cmocka_unit_test(test_bounds)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

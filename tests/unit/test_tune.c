@@ -38,11 +38,11 @@ enum { BYTES = 4000000 };
 struct row {
     const char *what;
     double mbit, rtt_ms, step_s;
-    float error;         // measured; 0: as usual
-    uint64_t done;       // steps made
+    float error;   // measured; 0: as usual
+    uint64_t done; // steps made
     bool no_codec, no_overlap, interval;
-    uint8_t coarsest;    // 0: as configured
-    uint8_t codec;       // wanted
+    uint8_t coarsest; // 0: as configured
+    uint8_t codec;    // wanted
     uint32_t overlap, interval_wanted;
     uint8_t reason;
 };
@@ -52,20 +52,32 @@ static void test_table(void **state) {
     static const struct row rows[] = {
         {"fits", 100, 20, 0.2, 0, 0, 0, 0, 0, 0, INTER_RUNG_INT4, 5, 30, INTER_REASON_KEPT},
         // 32 Mbit at 20: 1.6 s and a little; with 1.2: 1.97 s, 10 steps
-        {"longer overlap", 20, 10, 0.2, 0, 0, 0, 0, 0, 0, INTER_RUNG_INT4, 10, 30, INTER_REASON_LATE},
-        {"a long way counts", 100, 500, 0.2, 0, 0, 0, 0, 0, 0, INTER_RUNG_INT4, 12, 30, INTER_REASON_LATE},
+        {"longer overlap", 20, 10, 0.2, 0, 0, 0, 0, 0, 0, INTER_RUNG_INT4, 10, 30,
+         INTER_REASON_LATE},
+        {"a long way counts", 100, 500, 0.2, 0, 0, 0, 0, 0, 0, INTER_RUNG_INT4, 12, 30,
+         INTER_REASON_LATE},
         // 3.2 s, above 15 steps with the margin; int3: 2.3 s
-        {"coarser codec", 10, 10, 0.2, 0, 0, 0, 0, 0, 0, INTER_RUNG_INT3, 15, 30, INTER_REASON_LATE},
-        {"tenfold slower", 2.2, 10, 0.2, 0, 0, 0, 0, 0, 0, INTER_RUNG_TOPK256, 14, 30, INTER_REASON_CAPACITY},
-        {"codec loses too much", 7, 10, 0.2, 0.30f, 0, 0, 0, 0, INTER_RUNG_INT2, INTER_RUNG_INT3, 15, 30, INTER_REASON_LIMIT},
-        {"a short run never goes sparse", 2, 10, 0.2, 0, 299000, 0, 0, 0, 0, INTER_RUNG_INT2, 15, 30, INTER_REASON_LIMIT},
-        {"the user says no sparse", 2, 10, 0.2, 0, 0, 0, 0, 0, INTER_RUNG_INT2, INTER_RUNG_INT2, 15, 30, INTER_REASON_LIMIT},
-        {"codec pinned", 10, 10, 0.2, 0, 0, true, 0, 0, 0, INTER_RUNG_INT4, 15, 30, INTER_REASON_LIMIT},
-        {"overlap pinned", 20, 10, 0.2, 0, 0, 0, true, 0, 0, INTER_RUNG_TOPK256, 5, 30, INTER_REASON_LATE},
-        {"both pinned", 20, 10, 0.2, 0, 0, true, true, 0, 0, INTER_RUNG_INT4, 5, 30, INTER_REASON_KEPT},
+        {"coarser codec", 10, 10, 0.2, 0, 0, 0, 0, 0, 0, INTER_RUNG_INT3, 15, 30,
+         INTER_REASON_LATE},
+        {"tenfold slower", 2.2, 10, 0.2, 0, 0, 0, 0, 0, 0, INTER_RUNG_TOPK256, 14, 30,
+         INTER_REASON_CAPACITY},
+        {"codec loses too much", 7, 10, 0.2, 0.30f, 0, 0, 0, 0, INTER_RUNG_INT2, INTER_RUNG_INT3,
+         15, 30, INTER_REASON_LIMIT},
+        {"a short run never goes sparse", 2, 10, 0.2, 0, 299000, 0, 0, 0, 0, INTER_RUNG_INT2, 15,
+         30, INTER_REASON_LIMIT},
+        {"the user says no sparse", 2, 10, 0.2, 0, 0, 0, 0, 0, INTER_RUNG_INT2, INTER_RUNG_INT2, 15,
+         30, INTER_REASON_LIMIT},
+        {"codec pinned", 10, 10, 0.2, 0, 0, true, 0, 0, 0, INTER_RUNG_INT4, 15, 30,
+         INTER_REASON_LIMIT},
+        {"overlap pinned", 20, 10, 0.2, 0, 0, 0, true, 0, 0, INTER_RUNG_TOPK256, 5, 30,
+         INTER_REASON_LATE},
+        {"both pinned", 20, 10, 0.2, 0, 0, true, true, 0, 0, INTER_RUNG_INT4, 5, 30,
+         INTER_REASON_KEPT},
         // both pinned, H free: it helps capacity, not lateness; 32 Mbit need 8 s at 4 Mbit/s, 30 steps are 6
-        {"interval", 4, 10, 0.2, 0, 0, true, 0, true, 0, INTER_RUNG_INT4, 15, 60, INTER_REASON_LIMIT},
-        {"error of a codec in use", 100, 10, 0.2, 0.7f, 0, 0, 0, 0, 0, INTER_RUNG_INT4, 5, 30, INTER_REASON_KEPT},
+        {"interval", 4, 10, 0.2, 0, 0, true, 0, true, 0, INTER_RUNG_INT4, 15, 60,
+         INTER_REASON_LIMIT},
+        {"error of a codec in use", 100, 10, 0.2, 0.7f, 0, 0, 0, 0, 0, INTER_RUNG_INT4, 5, 30,
+         INTER_REASON_KEPT},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         const struct row *r = &rows[i];
@@ -78,10 +90,12 @@ static void test_table(void **state) {
         c.coarsest = r->coarsest ? r->coarsest : c.coarsest;
         m.error = r->error > 0 ? r->error : m.error;
         (void)inter_tune(&t, &c, &m, BYTES, r->done);
-        if (t.plan.codec != r->codec || t.plan.overlap != r->overlap || t.plan.interval != r->interval_wanted ||
-            (r->reason != INTER_REASON_KEPT && t.plan.reason != r->reason && t.plan.reason != INTER_REASON_KEPT))
-            fail_msg("%s: codec %d, overlap %u, interval %u, %s", r->what, t.plan.codec, t.plan.overlap, t.plan.interval,
-                     inter_reason_text(t.plan.reason));
+        if (t.plan.codec != r->codec || t.plan.overlap != r->overlap ||
+            t.plan.interval != r->interval_wanted ||
+            (r->reason != INTER_REASON_KEPT && t.plan.reason != r->reason &&
+             t.plan.reason != INTER_REASON_KEPT))
+            fail_msg("%s: codec %d, overlap %u, interval %u, %s", r->what, t.plan.codec,
+                     t.plan.overlap, t.plan.interval, inter_reason_text(t.plan.reason));
     }
 }
 
@@ -139,7 +153,8 @@ static void play(struct loop *l, double mbit, uint64_t done) {
     uint32_t bytes = (uint32_t)(BYTES * bits[p.codec] / bits[INTER_RUNG_INT4]);
     struct inter_measure m = measure(l->goodput_seen, l->rtt_s * 1e3, step_s);
     m.codec = p.codec;
-    m.full = 8.0 * bytes > l->goodput_seen * 1e6 * l->rtt_s; // otherwise it is gone before the path is full
+    m.full = 8.0 * bytes >
+             l->goodput_seen * 1e6 * l->rtt_s; // otherwise it is gone before the path is full
     double travel = 8.0 * bytes / (mbit * 1e6) + 4 * l->rtt_s, overlap = p.overlap * step_s;
     l->stall_share = travel > overlap ? (travel - overlap) / (p.interval * step_s) : 0;
     bool fills = 8.0 * bytes > mbit * 1e6 * l->rtt_s;
@@ -174,7 +189,8 @@ static void test_drop_and_recovery(void **state) {
         for (int r = 0; r < 20; r++, done += 30) {
             play(&l, rates[i] / 10, done);
             if (r > 3 && l.stall_share > 0.02)
-                fail_msg("%g Mbit/s: round %d after the drop stalls %g", rates[i], r, l.stall_share);
+                fail_msg("%g Mbit/s: round %d after the drop stalls %g", rates[i], r,
+                         l.stall_share);
         }
         int rounds = 0;
         for (; rounds < 20 && l.next[0].codec != codec; rounds++, done += 30)
@@ -221,8 +237,9 @@ static void test_names(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_table),          cmocka_unit_test(test_off_and_unknown),
-                                       cmocka_unit_test(test_no_flapping),    cmocka_unit_test(test_drop_and_recovery),
-                                       cmocka_unit_test(test_trials),         cmocka_unit_test(test_names)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_table),       cmocka_unit_test(test_off_and_unknown),
+        cmocka_unit_test(test_no_flapping), cmocka_unit_test(test_drop_and_recovery),
+        cmocka_unit_test(test_trials),      cmocka_unit_test(test_names)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
