@@ -6,6 +6,7 @@
 // pauses do not count, so that short transfers add up to one measurement.
 //
 //     2 ─► 4 ─► 8 ─► 16      80, 88 then 89 Mbit/s: back to 4, held for a minute
+//     2 ─► 4 ─► 16           10, then 19: twice the connections brought nearly twice the rate, so four times as many are tried
 //
 // It is tried again after the hold, and at once when the rate falls by a third.
 #ifndef INTER_STRIPES_H
@@ -17,8 +18,10 @@
 
 struct inter_stripes {
     uint32_t use, max;   // connections to send on; never above max
+    uint32_t from;       // while one is on trial: the number before
     double rate, before; // bit/s: last measurement; of the next smaller number (0: none)
     bool trying;         // use is on trial against before
+    bool doubted;        // and was no better at a first look: it is measured three times as long
     neb_ns hold_until, last;
     uint64_t bytes; // of the measurement that is going on
     neb_ns busy;
