@@ -18,7 +18,7 @@
 #include "intra/data.h"
 #include "intra/team.h"
 
-enum { WORKER_ROUND_WORDS = 4, WORKER_COUNTS = 4, WORKER_GENERATIONS_MAX = 16 };
+enum { WORKER_ROUND_WORDS = 4, WORKER_COUNTS = 4, WORKER_GENERATIONS_MAX = 16, WORKER_AGAIN_MAX = 3 };
 
 struct agent_travel {    // a fragment's update on its way, or its commit that waits to be merged
     struct neb_buf blob; // encoded bytes, as submitted
@@ -28,6 +28,7 @@ struct agent_travel {    // a fragment's update on its way, or its commit that w
     uint8_t codec; // enum inter_rung
     float error;   // of it, as measured; 0: not
     double stall_s; // waited for its commit
+    uint32_t again; // how often this round's update was taken back for a newer one
     neb_ns sent_at, arrived_at;
     // the commit
     uint32_t n;

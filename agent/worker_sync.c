@@ -134,7 +134,8 @@ enum neb_status worker_resubmit(struct agent_worker *w, int32_t f) {
     struct agent_ipc_part part = {t->blob.p, t->blob.len};
     char hex[33];
     digest_hex(&w->last_digest[f], hex);
-    json_t *head = json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:s,s:o}", "op", "update", "round",
+    json_t *head = json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:s,s:o}", "op", "update", "again",
+                             (json_int_t)t->again, "round",
                              (json_int_t)w->frags[f].round, "fragment", (json_int_t)f, "tokens",
                              (json_int_t)t->tokens, "step", (json_int_t)w->frags[f].send_step, "steps", (json_int_t)t->steps, "missed",
                              (json_int_t)t->missed, "final", w->frags[f].sent_final, "digest", hex,
@@ -159,6 +160,8 @@ enum neb_status worker_send(struct agent_worker *w, int32_t f) {
     struct agent_travel *t = &w->travel[f];
     struct count_source counts = {w, f};
     neb_ns start = neb_now();
+    t->again = g->in_flight ? t->again + 1 : 0;
+    g->missed += g->in_flight ? t->missed : 0;
     bool merge = g->missed > (uint32_t)w->job.sync.merge_after;
     struct cmp_codec codec;
     NEB_TRY(move_fragment(w, f, intra_team_pull));

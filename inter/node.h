@@ -74,7 +74,8 @@ enum inter_event_kind {
     INTER_EV_PEER_UP,     // peer
     INTER_EV_PEER_DOWN,   // peer
     INTER_EV_MESSAGE,     // peer, bulk?, data: one message of types 1..31
-    INTER_EV_SUBMIT,      // manifest (signed by this node; its blob is durable already)
+    INTER_EV_SUBMIT,      // manifest (signed by this node; its blob is durable already); a greater attempt takes the
+                          // place of an earlier one of the round, unless that is voted for already
     INTER_EV_BLOB_DONE,   // key, ok, refused: answer to INTER_ACT_BLOB_FINISH
     INTER_EV_SERVE,       // peer, key, manifest (NULL: not here): answer to INTER_ACT_SERVE; with key.member
                           // INTER_NO_MEMBER to SEND_COMMIT: the record is not here

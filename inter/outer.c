@@ -158,7 +158,10 @@ static void encode_unit(void *arg, size_t i) {
     struct encode_job *j = arg;
     struct inter_outer *o = j->o;
     struct slot *s = &o->slots[j->g->units[i]];
-    kern_exact_pseudo_gradient(o->u + s->at, o->theta + s->at, s->u.theta_m, o->c.beta, s->n);
+    if (j->g->in_flight) // again: what was learned since the send comes on top
+        kern_exact_pseudo_gradient(o->u + s->at, o->sent + s->at, s->u.theta_m, 1, s->n);
+    else
+        kern_exact_pseudo_gradient(o->u + s->at, o->theta + s->at, s->u.theta_m, o->c.beta, s->n);
     memcpy(o->sent + s->at, s->u.theta_m, s->n * sizeof(float));
     neb_buf_clear(&s->frame);
     const uint64_t *counts = s->u.row_weights ? j->counts(j->user, j->g->units[i]) : NULL;
@@ -168,7 +171,6 @@ static void encode_unit(void *arg, size_t i) {
 enum neb_status inter_outer_encode(struct inter_outer *o, int32_t f, const struct cmp_codec *codec,
                                    inter_outer_counts *counts, void *user, struct neb_buf *out) {
     struct fragment *g = &o->fragments[f];
-    NEB_ASSERT(!g->in_flight);
     struct encode_job job = {o, g, codec, counts, user};
     kern_pool_run(o->pool, (size_t)g->n, encode_unit, &job);
     neb_buf_clear(out);

@@ -45,7 +45,8 @@ NEB_MUST_CHECK enum neb_status inter_outer_create(const struct inter_outer_confi
 void inter_outer_destroy(struct inter_outer **o);
 
 // Encodes fragment f into out (replaced). counts(user, unit, rows): pointer to (rows) tokens seen of each row of a
-// row-weighted unit since the member's last commit. The fragment must not be in flight.
+// row-weighted unit since the member's last commit. In flight already: again, with what was learned since the send on top; the
+// former bytes may still be the ones that are committed, and settle as well.
 typedef const uint64_t *inter_outer_counts(void *user, int32_t unit);
 NEB_MUST_CHECK enum neb_status inter_outer_encode(struct inter_outer *o, int32_t f,
                                                   const struct cmp_codec *codec,

@@ -669,7 +669,7 @@ enum neb_status inter_service_submit(struct inter_service *s, const struct inter
                         m.key.round, m.key.fragment, open);
     if (m.key.round < open) // others went on without it, or a worker was restarted: this round is over
         return inter_service_deliver(s, m.key.job, m.key.fragment, m.key.round);
-    m.key.attempt = inter_node_attempt(s->node, m.key.job);
+    m.key.attempt += inter_node_attempt(s->node, m.key.job);
     neb_sha256(blob, len, m.sha256);
     if (inter_ledger_find_manifest(s->ledger, &m.key, &stored) == NEB_OK &&
         inter_ledger_has_blob(s->ledger, &m.key)) {

@@ -55,7 +55,8 @@ NEB_MUST_CHECK enum neb_status inter_service_job_open(struct inter_service *s,
 // No update of the job may unpack to more elements than this: a few kilobytes can claim, and cost, billions.
 void inter_service_bound(struct inter_service *s, const uint8_t job[INTER_ID_BYTES], uint64_t elements);
 void inter_service_job_close(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]);
-// Takes this member's update: fills in digest, chunk size and signature, stores, sends. Repeating it is fine: what the
+// Takes this member's update: fills in digest, chunk size and signature, stores, sends. key.attempt: 0, or how often the member
+// has sent this round's update before and now takes it back for a newer one. Repeating it is fine: what the
 // ledger holds under the key stands; if the round is over, its commit is delivered again.
 NEB_MUST_CHECK enum neb_status inter_service_submit(struct inter_service *s,
                                                     const struct inter_manifest *m,
