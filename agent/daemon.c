@@ -300,7 +300,8 @@ static bool policy_admits(struct daemon *d, const struct agent_jobrun *j, uint32
 static uint16_t removed_clusters(const struct daemon *d, const struct agent_jobrun *j) {
     uint16_t removed = 0;
     for (int i = 0; i < j->job.n_clusters; i++)
-        removed |= agent_members_lost(d->trust, j->job.clusters[i].name) ? (uint16_t)(1u << i) : 0;
+        if (agent_members_lost(d->trust, j->job.clusters[i].name))
+            removed |= (uint16_t)(1u << i);
     return removed;
 }
 
@@ -322,7 +323,8 @@ static enum neb_status open_rounds(struct daemon *d, struct agent_jobrun *j) {
     memcpy(c.id, j->id, sizeof c.id);
     memcpy(c.peers, j->peers, sizeof c.peers);
     for (int i = 0; i < j->job.n_clusters; i++)
-        c.witnesses |= j->job.clusters[i].witness ? (uint16_t)(1u << i) : 0;
+        if (j->job.clusters[i].witness)
+            c.witnesses |= (uint16_t)(1u << i);
     NEB_TRY(inter_ledger_jobs(inter_service_ledger(d->service), recall_job, &r));
     j->sent_before = r.sent;
     j->recv_before = r.recv;

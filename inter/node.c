@@ -331,8 +331,10 @@ bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_I
                                      .lost = j->lost,
                                      .votes = j->standing.joined};
     for (uint8_t m = 0; m < j->c.n_members; m++) {
-        out->live |= node_live(&s, j, m) ? (uint16_t)BIT(m) : 0;
-        out->direct |= node_direct(&s, j, m) ? (uint16_t)BIT(m) : 0;
+        if (node_live(&s, j, m))
+            out->live |= (uint16_t)BIT(m);
+        if (node_direct(&s, j, m))
+            out->direct |= (uint16_t)BIT(m);
         for (uint32_t f = 0; f < j->c.fragments; f++)
             if (j->members[m].rounds[f] > j->fragments[f].round + out->lag)
                 out->lag = j->members[m].rounds[f] - j->fragments[f].round;

@@ -22,7 +22,8 @@ void node_beat(struct step *s, struct job *j, uint8_t m) {
     struct neb_buf *b = node_begin(s, MSG_BEAT);
     uint16_t reaches = 0;
     for (uint8_t k = 0; k < j->c.n_members; k++)
-        reaches |= node_direct(s, j, k) ? (uint16_t)BIT(k) : 0;
+        if (node_direct(s, j, k))
+            reaches |= (uint16_t)BIT(k);
     neb_buf_add(b, j->c.id, sizeof j->c.id);
     neb_buf_u32(b, j->standing.term);
     neb_buf_u8(b, (uint8_t)((j->leads ? BEAT_LEADS : 0) | (j->standing.joined ? BEAT_JOINED : 0) |

@@ -344,7 +344,8 @@ static uint16_t choose(struct step *s, const struct job *j, struct fragment *g) 
     for (uint8_t m = 0; m < j->c.n_members; m++) {
         const struct slot *t = &g->slots[m];
         bool here = eligible(j, t, m);
-        ready |= here ? (uint16_t)BIT(m) : 0;
+        if (here)
+            ready |= (uint16_t)BIT(m);
         if (live >> m & 1 && (!here || (live & ~(t->holders | t->refusers))))
             complete = false;
     }

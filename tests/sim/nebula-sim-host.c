@@ -426,7 +426,8 @@ void sim_host_boot(struct sim *s, uint8_t i) {
                                  .epoch = h->disk.epoch};
     for (uint8_t m = 0; m < s->o.members; m++) {
         c.peers[m] = m;
-        c.witnesses |= s->h[m].witness ? (uint16_t)(1u << m) : 0;
+        if (s->h[m].witness)
+            c.witnesses |= (uint16_t)(1u << m);
     }
     h->alive = true;
     h->leaving = h->fetching = false;
