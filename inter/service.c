@@ -2,6 +2,7 @@
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"
 #include "compress/update.h"
+#include "inter/stream_wire.h"
 #include "security/sign.h"
 
 #include <stdlib.h>
@@ -25,6 +26,8 @@ struct inter_service {
     struct inter_ledger *ledger;
     struct inter_link *link;
     struct inter_node *node;
+    struct inter_node_crypto crypto;
+    struct inter_streams *streams;
     struct inter_actions actions;
     struct pending *pending;
     size_t n_pending, cap_pending;
@@ -70,7 +73,7 @@ enum neb_status inter_service_create(const struct inter_service_config *c,
         if (!memcmp(s->members.m[i].pub.sign, sec_identity_public(c->identity)->sign,
                     SEC_KEY_BYTES))
             s->self = i;
-    struct inter_node_crypto crypto = {s, sign_as, verify_as};
+    s->crypto = (struct inter_node_crypto){s, sign_as, verify_as};
     struct inter_link_config link = {.identity = c->identity,
                                      .members = c->members,
                                      .listen = c->listen,
@@ -80,8 +83,10 @@ enum neb_status inter_service_create(const struct inter_service_config *c,
                                      .zmq_context = c->zmq_context};
     NEB_TRY_GOTO(inter_ledger_open(c->dir, &s->ledger), fail);
     NEB_TRY_GOTO(cmp_work_create(&s->gate), fail);
-    NEB_TRY_GOTO(inter_node_create(&crypto, &s->node), fail);
+    NEB_TRY_GOTO(inter_node_create(&s->crypto, &s->node), fail);
     NEB_TRY_GOTO(inter_link_create(&link, &s->link), fail);
+    struct inter_streams_config streams = {c->dir, &s->crypto, s->link};
+    NEB_TRY_GOTO(inter_streams_create(&streams, &s->streams), fail);
     s->next_tick = neb_now() + tick_interval;
     *out = s;
     return NEB_OK;
@@ -100,6 +105,7 @@ void inter_service_destroy(struct inter_service **sp) {
     if (!s)
         return;
     unmap(s);
+    inter_streams_destroy(&s->streams);
     inter_link_destroy(&s->link);
     inter_node_destroy(&s->node);
     inter_ledger_close(&s->ledger);
@@ -389,11 +395,17 @@ static void on_event(void *user, const struct inter_link_event *e) {
                                    .peer = e->peer});
         if (s->up[e->peer] && s->st == NEB_OK)
             s->st = resend_all(s, e->peer);
+        if (s->st == NEB_OK)
+            s->st = inter_streams_peer(s->streams, e->peer, s->up[e->peer]);
         s->cb.peer(s->cb.user, e->peer, s->up[e->peer]);
         return;
     }
     struct neb_rd r = neb_rd_make(e->data, e->len);
     uint8_t type = e->len ? e->data[0] : 0;
+    if (type == INTER_MSG_STREAM) {
+        s->st = inter_streams_message(s->streams, e->peer, e->channel == INTER_BULK, e->data, e->len);
+        return;
+    }
     if (type < MSG_APP || e->channel == INTER_BULK) {
         step(s, &(struct inter_event){.kind = INTER_EV_MESSAGE,
                                       .peer = e->peer,
@@ -425,6 +437,8 @@ enum neb_status inter_service_process(struct inter_service *s) {
         s->next_tick = now + tick_interval;
         step(s, &(struct inter_event){.kind = INTER_EV_TICK,
                                       .peer = s->self < SEC_MEMBERS_MAX ? s->self : 0});
+        if (s->st == NEB_OK)
+            s->st = inter_streams_tick(s->streams);
     }
     if (now >= s->next_resend) {
         s->next_resend = now + resend_interval;
@@ -574,6 +588,7 @@ enum neb_status inter_service_prune(struct inter_service *s, const uint8_t job[I
 struct inter_ledger *inter_service_ledger(struct inter_service *s) {
     return s->ledger;
 }
+struct inter_streams *inter_service_streams(struct inter_service *s) { return s->streams; }
 uint32_t inter_service_port(const struct inter_service *s) { return inter_link_port(s->link); }
 uint64_t inter_service_faults(const struct inter_service *s, enum inter_fault f) {
     return inter_node_faults(s->node, f);
