@@ -17,7 +17,7 @@ enum {
     AGENT_JOB_ID_BYTES = 16
 };
 
-enum agent_mode { AGENT_MODE_REPLICAS };
+enum agent_mode { AGENT_MODE_REPLICAS, AGENT_MODE_RTD };
 enum agent_scheme {
     AGENT_SCHEME_FEDERATED,   // H inner steps, then an exchange of updates
     AGENT_SCHEME_SYNCHRONOUS, // the reference: every cluster's batch in every step, in one process

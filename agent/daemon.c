@@ -1,6 +1,6 @@
 #include "agent/daemon.h"
 #include "agent/base/log.h"
-#include "agent/jobs.h"
+#include "agent/daemon_streams.h"
 #include "agent/launch.h"
 #include "agent/members.h"
 
@@ -22,6 +22,7 @@ struct daemon {
     struct sec_members members; // of trust, as the service has it
     bool members_due;           // trust has a newer list than the service
     struct inter_service *service;
+    struct agent_streams streams;
     struct agent_ipc *ipc;
     char socket_path[NEB_PATH_MAX], exe[NEB_PATH_MAX];
     int signal_fd;
@@ -30,6 +31,7 @@ struct daemon {
     uint64_t faults[INTER_FAULTS];
     neb_ns next_telemetry;
     bool stopping;
+    enum neb_status failed; // first error that the agent cannot go on with
 };
 
 // ---- small things ---------------------------------------------------------------------------------------------
@@ -101,6 +103,10 @@ static int peers_alive(const struct daemon *d, const struct agent_jobrun *j, boo
     struct inter_job_status st;
     int live = 0, data = 0;
     *expected = false;
+    for (int i = 0; !j->federated && j->linked && i < j->job.n_clusters; i++) // by streams alone
+        live += i != j->self && d->up[j->peers[i]];
+    if (!j->federated && (*expected = live > 0))
+        return live;
     if (!j->federated || !inter_service_job_status(d->service, j->id, &st))
         return 0;
     for (int i = 0; i < j->job.n_clusters; i++) {
@@ -115,7 +121,7 @@ static int peers_alive(const struct daemon *d, const struct agent_jobrun *j, boo
 static void tell_alive(struct daemon *d, struct agent_jobrun *j) {
     bool expected;
     int alive = peers_alive(d, j, &expected);
-    if (!j->client.len || !j->federated || (alive == j->told_alive && expected == j->told_expected))
+    if (!j->client.len || !j->linked || (alive == j->told_alive && expected == j->told_expected))
         return;
     j->told_alive = alive;
     j->told_expected = expected;
@@ -137,7 +143,7 @@ static void link_totals(struct daemon *d, const struct agent_jobrun *j, uint64_t
 static void wan_bytes(struct daemon *d, const struct agent_jobrun *j, uint64_t *sent,
                       uint64_t *recv) {
     *sent = *recv = 0;
-    if (!j->federated)
+    if (!j->linked)
         return;
     link_totals(d, j, sent, recv);
     *sent += j->sent_before - j->sent_base;
@@ -196,6 +202,8 @@ static enum neb_status start_worker(struct daemon *d, struct agent_jobrun *j) {
 static void forget(struct daemon *d, struct agent_jobrun *j) {
     if (j->federated && d->service)
         inter_service_job_close(d->service, j->id);
+    if (d->service && inter_streams_close(inter_service_streams(d->service), j->id, false) != NEB_OK)
+        neb_warn("streams of job %s could not be closed", j->job.name);
     json_decref(j->spec);
     json_decref(j->report);
     *j = (struct agent_jobrun){0};
@@ -242,16 +250,21 @@ static enum neb_status open_rounds(struct daemon *d, struct agent_jobrun *j) {
                                  .mu = j->job.sync.mu,
                                  .interval = (uint32_t)j->job.sync.interval,
                                  .overlap = (uint32_t)j->job.sync.overlap};
-    struct recall r = {.id = j->id};
     memcpy(c.id, j->id, sizeof c.id);
     memcpy(c.peers, j->peers, sizeof c.peers);
     for (int i = 0; i < j->job.n_clusters; i++)
         c.witnesses |= j->job.clusters[i].witness ? (uint16_t)(1u << i) : 0;
+    return inter_service_job_open(d->service, &c);
+}
+
+// What earlier runs of the job have sent and received counts too.
+static enum neb_status recall_totals(struct daemon *d, struct agent_jobrun *j) {
+    struct recall r = {.id = j->id};
     NEB_TRY(inter_ledger_jobs(inter_service_ledger(d->service), recall_job, &r));
     j->sent_before = r.sent;
     j->recv_before = r.recv;
     link_totals(d, j, &j->sent_base, &j->recv_base);
-    return inter_service_job_open(d->service, &c);
+    return NEB_OK;
 }
 
 // Takes a job over: from the command line (home UINT32_MAX) or from another agent.
@@ -281,9 +294,10 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
     j->spec = json_incref(spec);
     j->local = home == UINT32_MAX;
     j->home = home;
-    j->federated = j->job.sync.scheme == AGENT_SCHEME_FEDERATED && j->job.n_clusters > 1;
+    j->linked = j->job.sync.scheme == AGENT_SCHEME_FEDERATED && j->job.n_clusters > 1;
+    j->federated = j->linked && j->job.mode == AGENT_MODE_REPLICAS;
     bool witness = j->job.clusters[j->self].witness;
-    if ((j->federated && open_rounds(d, j) != NEB_OK) ||
+    if ((j->linked && recall_totals(d, j) != NEB_OK) || (j->federated && open_rounds(d, j) != NEB_OK) ||
         (!witness && start_worker(d, j) != NEB_OK)) {
         char text[400];
         neb_last_error(text, sizeof text);
@@ -319,6 +333,8 @@ static void report_failure(struct daemon *d, struct agent_jobrun *j, const char 
 
 static void on_worker_end(struct daemon *d, struct agent_jobrun *j, int status) {
     char reason[96], text[NEB_PATH_MAX + 256], dir[NEB_PATH_MAX];
+    if (!j->reported && inter_streams_detach(d->streams.streams, j->id) != NEB_OK)
+        neb_warn("streams of job %s could not be told that the worker is gone", j->job.name);
     agent_child_reason(status, reason, sizeof reason);
     if (j->reported) {
         const char *error = json_string_value(json_object_get(j->report, "error"));
@@ -458,7 +474,7 @@ static void tell_link(struct daemon *d, struct agent_jobrun *j) {
     uint64_t sent, recv;
     double goodput = 0, rtt = 0;
     bool expected;
-    if (!j->federated)
+    if (!j->linked)
         return;
     wan_bytes(d, j, &sent, &recv);
     for (int k = 0; k < j->job.n_clusters; k++) {
@@ -491,6 +507,8 @@ static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
             json_object_set_new(faults, inter_fault_name((enum inter_fault)f),
                                 json_integer((json_int_t)d->faults[f]));
     json_object_set_new(report, "faults", faults);
+    if (j->linked && !j->federated)
+        json_object_set_new(report, "streams", agent_streams_report(&d->streams, j));
     json_decref(j->report);
     j->report = json_incref(report);
     j->reported = true;
@@ -557,6 +575,7 @@ static void on_local(struct daemon *d, const struct agent_ipc_client *from,
                      struct agent_ipc_msg *m) {
     const char *op = agent_ipc_str(m, "op", "");
     struct agent_jobrun *j = NULL;
+    enum neb_status st = NEB_OK;
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
         if (d->jobs[i].used && agent_ipc_same(&d->jobs[i].client, from))
             j = &d->jobs[i];
@@ -580,6 +599,8 @@ static void on_local(struct daemon *d, const struct agent_ipc_client *from,
         on_report(d, j, m);
     else if (j && !strcmp(op, "checkpoint"))
         on_checkpoint(d, j, m);
+    else if (j && agent_streams_request(&d->streams, j, m, &st))
+        d->failed = d->failed == NEB_OK ? st : d->failed;
     else
         answer(d, from, false, "unknown request");
 }
@@ -686,7 +707,7 @@ static void on_peer(void *user, uint32_t peer, bool up) {
     neb_info("link to %s is %s", d->members.m[peer].pub.name, up ? "up" : "down");
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
         struct agent_jobrun *j = &d->jobs[i];
-        if (!j->used || j->state == AGENT_JOB_ENDED || !j->federated)
+        if (!j->used || j->state == AGENT_JOB_ENDED || !j->linked)
             continue;
         tell_alive(d, j);
         for (int k = 0; up && k < j->job.n_clusters; k++) // it may have lost its disk, or not have had the job yet
@@ -748,7 +769,10 @@ static enum neb_status start_service(struct daemon *d) {
                                      .n_bulk = d->c->n_bulk,
                                      .zmq_context = d->zctx,
                                      .callbacks = {d, on_commit, on_message, on_peer, on_fault}};
-    return inter_service_create(&s, &d->service);
+    NEB_TRY(inter_service_create(&s, &d->service));
+    d->streams = (struct agent_streams){inter_service_streams(d->service), d->ipc, d->jobs};
+    agent_streams_listen(&d->streams);
+    return NEB_OK;
 }
 
 // A newer member list. It takes effect when no job runs; a revocation does not wait for that: what
@@ -832,6 +856,7 @@ static enum neb_status loop(struct daemon *d) {
                 on_local(d, &from, &m);
             agent_ipc_msg_clear(&m);
         }
+        NEB_TRY(d->failed);
         NEB_TRY(inter_service_process(d->service));
         for (int i = 0; i < AGENT_JOBS_MAX; i++) {
             int status;
@@ -884,8 +909,10 @@ static enum neb_status set_up(struct daemon *d) {
         return neb_fail(NEB_ERR_NOMEM, "cannot create a ZeroMQ context");
     NEB_TRY(start_service(d));
     NEB_TRY(neb_path(d->socket_path, sizeof d->socket_path, d->c->home, "agent.sock"));
-    return agent_ipc_listen(d->zctx, d->socket_path,
-                            &d->ipc); // last: who finds the socket finds an agent that is ready
+    NEB_TRY(agent_ipc_listen(d->zctx, d->socket_path,
+                             &d->ipc)); // last: who finds the socket finds an agent that is ready
+    d->streams.ipc = d->ipc;
+    return NEB_OK;
 }
 
 // Jobs that ran when this agent last went down, by a crash or a reboot, go on.
