@@ -24,6 +24,12 @@ enum agent_scheme {
     AGENT_SCHEME_NONE,        // every cluster trains alone
 };
 
+enum agent_role { // of a cluster, where a mode has several
+    AGENT_ROLE_NONE,
+    AGENT_ROLE_GENERATOR,     // rtd: masks and fills in
+    AGENT_ROLE_DISCRIMINATOR, // rtd: tells what was filled in
+};
+
 struct agent_source {
     char name[AGENT_NAME_MAX + 1]; // a source of the corpus
     float weight;                  // share of windows, relative
@@ -37,6 +43,7 @@ enum agent_launcher {
 struct agent_cluster {
     char name[AGENT_NAME_MAX + 1]; // the agent's name in the federation
     bool witness; // votes, but trains nothing and holds no updates
+    enum agent_role role;
     // Of the worker; 0: all processors, shared out with --local. Ranks on one machine share them; with launcher mpirun
     // they are those of each rank.
     int32_t threads;
@@ -68,6 +75,14 @@ struct agent_sync {
     float grace_s;       // how long a slow cluster is waited for once two updates are ready
 };
 
+struct agent_rtd_config { // mode rtd (rtd.h)
+    float mask_rate, lambda;
+    bool push_text;                               // the text travels too; else both sides read the same shards
+    int32_t generator_steps, discriminator_steps; // ratio
+    int32_t ahead;                                // batches that the generator may be ahead
+    int32_t n_layers, d_model, n_heads, d_ff;     // of the generator; 0: the model's
+};
+
 struct agent_job {
     char name[AGENT_NAME_MAX + 1];
     enum agent_mode mode;
@@ -82,6 +97,7 @@ struct agent_job {
     bool recompute;
     char init_from[NEB_PATH_MAX];
     struct agent_sync sync;
+    struct agent_rtd_config rtd;
     int32_t eval_windows;     // per source at the end; 0: the whole held-out split
     int32_t checkpoint_every; // inner steps, 0: only when stopping and at the end
     int32_t checkpoint_keep;
@@ -99,6 +115,8 @@ NEB_MUST_CHECK enum neb_status agent_job_parse(const char *text, size_t len, con
 NEB_MUST_CHECK enum neb_status agent_job_set(struct agent_job *job, const char *assignment);
 // What no single key can tell: head sizes, offsets, clusters.
 NEB_MUST_CHECK enum neb_status agent_job_validate(const struct agent_job *job, const char *file);
+// Index of the first cluster with this role; -1: none.
+int agent_job_role(const struct agent_job *job, enum agent_role role);
 // Canonical JSON (new reference, NULL when out of memory) and back; unknown keys are refused.
 json_t *agent_job_to_json(const struct agent_job *job);
 NEB_MUST_CHECK enum neb_status agent_job_from_json(const json_t *json, struct agent_job *out);

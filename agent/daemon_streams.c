@@ -19,11 +19,11 @@ static void tell(struct agent_streams *s, const struct inter_stream_key *k, json
         neb_debug("a worker does not take a stream's message; it asks again");
 }
 
-static void on_room(void *user, const struct inter_stream_key *k, uint64_t limit,
+static void on_room(void *user, const struct inter_stream_key *k, uint64_t limit, uint64_t stored,
                     uint64_t durable) {
     tell(user, k,
-         json_pack("{s:s,s:i,s:I,s:I}", "ev", "stream-room", "stream", k->id, "limit",
-                   (json_int_t)limit, "durable", (json_int_t)durable),
+         json_pack("{s:s,s:i,s:I,s:I,s:I}", "ev", "stream-room", "stream", k->id, "limit",
+                   (json_int_t)limit, "stored", (json_int_t)stored, "durable", (json_int_t)durable),
          NULL);
 }
 

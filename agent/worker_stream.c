@@ -84,6 +84,7 @@ bool agent_stream_event(struct agent_stream *s, const struct agent_ipc_msg *m) {
         take_batch(s, m);
     else if (!strcmp(ev, "stream-room")) {
         s->limit = (uint64_t)agent_ipc_int(m, "limit", 0);
+        s->stored = (uint64_t)agent_ipc_int(m, "stored", 0);
         s->durable = (uint64_t)agent_ipc_int(m, "durable", 0);
     } else if (!strcmp(ev, "stream-checkpoint"))
         s->want_checkpoint = true;

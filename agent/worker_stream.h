@@ -23,8 +23,9 @@ struct agent_stream {
     struct inter_stream_config c;
     struct agent_ipc *ipc; // borrowed
     uint64_t next;         // producer: the next to put; consumer: the next to apply
-    uint64_t limit,
-        durable; // producer: puts below limit are taken; the consumer has what is below durable
+    // Producer: puts below limit are taken; what is below stored is on the agent's disk, which a checkpoint waits for; the
+    // consumer has what is below durable.
+    uint64_t limit, stored, durable;
     bool want_checkpoint;    // consumer: save, then agent_stream_saved
     char refused[320];       // not empty: why the stream cannot go on
     uint64_t bytes, batches; // put or applied by this process

@@ -175,6 +175,21 @@ enum neb_status cmp_replaced_decode(struct cmp_tokens *t, struct neb_rd *r, uint
     return NEB_OK;
 }
 
+enum neb_status cmp_replaced_skip(struct neb_rd *r, int32_t vocab) {
+    (void)neb_rd_u8(r);
+    (void)get_varint(r);
+    (void)get_varint(r);
+    for (int plane = 0; plane < 1 + planes_of(vocab); plane++) {
+        (void)neb_rd_u8(r);
+        uint64_t n = get_varint(r);
+        if (n > neb_rd_left(r))
+            r->bad = true;
+        else
+            (void)neb_rd_view(r, (size_t)n);
+    }
+    return r->bad ? neb_fail(NEB_ERR_FORMAT, "token frame: cut") : NEB_OK;
+}
+
 enum neb_status cmp_text_encode(struct cmp_tokens *t, const int32_t *ids, uint32_t n, int32_t vocab,
                                 struct neb_buf *out) {
     NEB_ASSERT(n <= CMP_TOKENS_MAX);

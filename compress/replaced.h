@@ -30,6 +30,8 @@ NEB_MUST_CHECK enum neb_status cmp_replaced_encode(struct cmp_tokens *t, uint32_
 NEB_MUST_CHECK enum neb_status cmp_replaced_decode(struct cmp_tokens *t, struct neb_rd *r,
                                                    uint32_t n_masked, int32_t vocab, int32_t *index,
                                                    int32_t *ids, uint32_t *n);
+// Reads past one frame without unpacking it.
+NEB_MUST_CHECK enum neb_status cmp_replaced_skip(struct neb_rd *r, int32_t vocab);
 NEB_MUST_CHECK enum neb_status cmp_text_encode(struct cmp_tokens *t, const int32_t *ids, uint32_t n,
                                                int32_t vocab, struct neb_buf *out);
 // ids: (n), exactly.

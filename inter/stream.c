@@ -247,6 +247,7 @@ static void say_room(struct inter_stream *s, bool always) {
     struct inter_stream_action *a = act(s, INTER_STREAM_ACT_ROOM);
     a->seq = s->room_said = limit;
     a->durable = s->durable_said = s->durable;
+    a->stored = s->next;
 }
 
 static void pump(struct inter_stream *s) {
@@ -277,12 +278,15 @@ static void put(struct inter_stream *s, const struct inter_stream_event *e) {
         fault(s, INTER_STREAM_FAULT_OVERSIZE);
         return;
     }
-    if (e->seq < s->base) // the consumer has it for good
+    if (e->seq < s->base) { // the consumer has it for good
+        say_room(s, true);
         return;
+    }
     uint64_t tag = tag_of(e->data, e->len);
     if (e->seq < s->next) { // a run that is repeated
         if (entry_of(s, e->seq)->tag != tag)
             fault(s, INTER_STREAM_FAULT_CONFLICT);
+        say_room(s, true);
         return;
     }
     if (e->seq > s->next && s->base == s->next &&
@@ -299,7 +303,7 @@ static void put(struct inter_stream *s, const struct inter_stream_event *e) {
     a->len = e->len;
     ring_add(s, e->len, tag);
     pump(s);
-    say_room(s, false);
+    say_room(s, true);
 }
 
 static void on_grant(struct inter_stream *s, const struct inter_stream_grant *g) {

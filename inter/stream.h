@@ -110,10 +110,10 @@ const char *inter_stream_fault_name(enum inter_stream_fault f);
 enum inter_stream_action_kind {
     INTER_STREAM_ACT_SAY, // bytes: a control message to the peer; may be lost
     INTER_STREAM_ACT_SEND, // seq: inter_stream_data_header, then the spool's bytes, on a bulk connection
-    INTER_STREAM_ACT_STORE,      // seq, view, len: durable before anything after it
-    INTER_STREAM_ACT_DROP,       // seq: remove what is below; durable at leisure
-    INTER_STREAM_ACT_ROOM,       // seq: the producer's worker may put what is below; durable
-    INTER_STREAM_ACT_DELIVER,    // seq, view, len: to the consumer's worker
+    INTER_STREAM_ACT_STORE,   // seq, view, len: durable before anything after it
+    INTER_STREAM_ACT_DROP,    // seq: remove what is below; durable at leisure
+    INTER_STREAM_ACT_ROOM,    // seq: the producer's worker may put what is below; stored, durable
+    INTER_STREAM_ACT_DELIVER, // seq, view, len: to the consumer's worker
     INTER_STREAM_ACT_CHECKPOINT, // the consumer's worker shall save: the producer's spool fills
     INTER_STREAM_ACT_TERMS,      // term, ours, theirs: nothing will be sent
     INTER_STREAM_ACT_LOST, // seq: the consumer's cursor is below what the producer still has (durable)
@@ -122,6 +122,7 @@ enum inter_stream_action_kind {
 struct inter_stream_action {
     enum inter_stream_action_kind kind;
     uint64_t seq, durable;
+    uint64_t stored;     // ROOM: all below are on disk here, or with the consumer for good
     size_t at, size;     // of `bytes` (SAY)
     const uint8_t *view; // valid until the next step
     size_t len;

@@ -124,7 +124,7 @@ static enum neb_status carry_out(struct inter_streams *s, struct inter_stream *t
     case INTER_STREAM_ACT_DROP: return inter_spool_drop(s->spool, &c->key, a->seq);
     case INTER_STREAM_ACT_ROOM:
         if (s->cb.room)
-            s->cb.room(s->cb.user, &c->key, a->seq, a->durable);
+            s->cb.room(s->cb.user, &c->key, a->seq, a->stored, a->durable);
         return NEB_OK;
     case INTER_STREAM_ACT_DELIVER:
         if (s->cb.deliver)

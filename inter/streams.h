@@ -10,8 +10,10 @@ enum { INTER_STREAMS_MAX = 64 };
 // Of the daemon, towards the workers. Each may be NULL; none may call a function of this header.
 struct inter_streams_callbacks {
     void *user;
-    // The producer's worker may put batches below `limit`; the consumer has those below `durable` for good.
-    void (*room)(void *user, const struct inter_stream_key *k, uint64_t limit, uint64_t durable);
+    // The producer's worker may put batches below `limit`; those below `stored` are on disk, and the consumer has those below
+    // `durable` for good.
+    void (*room)(void *user, const struct inter_stream_key *k, uint64_t limit, uint64_t stored,
+                 uint64_t durable);
     // The consumer's next batch, in order. It is valid during the call.
     void (*deliver)(void *user, const struct inter_stream_key *k, uint64_t seq, const void *p,
                     size_t n);
