@@ -332,6 +332,7 @@ static void on_grant(struct inter_stream *s, const struct inter_stream_grant *g)
             act(s, INTER_STREAM_ACT_DROP)->seq = s->base;
         }
     }
+    s->lost = s->lost && s->have < s->base;
     if (s->have < s->base && !s->lost) { // an older checkpoint than the oldest it had spoken of
         struct inter_stream_action *a = act(s, INTER_STREAM_ACT_LOST);
         a->seq = s->have;

@@ -48,7 +48,7 @@ jq -e '.quality | .stream_bytes_per_token < 0.35 and .discriminator.masked_share
 cmp -s "$T/two/checkpoint/model.ckpt" "$T/one/checkpoint/model.ckpt" || fail "the discriminators differ"
 
 # kill -9 of each worker in turn, in mid-run; then of each agent.
-steps_done() { jq -s '[.[] | select(.kind == "step" and .cluster == "beta") | .step] | max // 0' "$1/metrics.jsonl" 2>/dev/null || echo 0; }
+steps_done() { jq -s '[.[] | select(.kind == "step" and .cluster == "beta") | .step] | max // 0' <(grep -s "}$" "$1/metrics.jsonl" || true); }
 wait_step() { # DIR STEP PID
     local i
     for ((i = 0; i < 2000; i++)); do
