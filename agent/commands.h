@@ -25,6 +25,7 @@ int cmd_worker(int argc, char **argv);
 int cmd_status(int argc, char **argv);
 int cmd_stop(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
+int cmd_eval_probe(int argc, char **argv); // nebula eval --task probe
 int cmd_generate(int argc, char **argv);
 int cmd_import(int argc, char **argv);
 int cmd_export(int argc, char **argv);
