@@ -108,4 +108,16 @@ sed 's/size: 512/size: 500/' "$T/spec.yaml" >"$T/spec3.yaml"
 "$nebula" data build "$T/spec3.yaml" --out "$T/vocabulary" >"$T/data3.log" 2>&1 || fail "data build: $(tail -n 3 "$T/data3.log")"
 refused "$T/shards" shards
 refused "$T/vocabulary" vocabulary
+# The probe on what was trained: two kinds of text, told apart better than by chance, on pages that it was not trained on.
+mkdir -p "$T/probe/en"
+for kind in gpl other; do
+    for f in "$T/text/$kind"/*.txt; do cp "$f" "$T/probe/en/$(basename "$f" .txt).$([[ $kind == gpl ]] && echo 1 || echo 2).txt"; done
+done
+probe() { timeout 60 "$nebula" eval --task probe "$T/two/checkpoint" --text "$T/probe" --train en --test en --json "$@"; }
+probe >"$T/probe.json" || fail "the probe failed: $(cat "$T/probe.json")"
+jq -e '.examples > 50 and .balanced_accuracy > 0.55 and .accuracy <= 1' "$T/probe.json" >/dev/null || fail "probe: $(cat "$T/probe.json")"
+[[ $(probe) == "$(cat "$T/probe.json")" ]] || fail "the probe does not give the same twice"
+[[ $(probe --random) != "$(cat "$T/probe.json")" ]] || fail "the probe of a random model gives the same"
+if probe --train none >/dev/null 2>"$T/none.log"; then fail "a folder that is not there was probed"; fi
+grep -q 'cannot read the folder' "$T/none.log" || fail "no reason: $(cat "$T/none.log")"
 echo "rtd over a stream equals one process, killed, interrupted, pushed and at a ratio; unlike clusters are refused"
