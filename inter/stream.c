@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const neb_ns hello_every = NEB_S, grant_every = 2 * NEB_S, grant_soon = 200 * NEB_MS,
+static const neb_ns hello_every = NEB_S, grant_every = 4 * NEB_S, grant_soon = NEB_S,
                     no_progress = 10 * NEB_S;
 
 struct entry { // one batch of the spool, or of what the consumer has not saved
