@@ -60,7 +60,7 @@ static void test_complaints(void **state) {
         {"name: berlin", "name: paris",
          "job.yaml: clusters.name: \"paris\" is given to two clusters"},
         {"threads: 2", "thread: 2",
-         "job.yaml:7: clusters: unknown key 'thread'; allowed: name, witness, threads, corpus, sources, "
+         "job.yaml:7: clusters: unknown key 'thread'; allowed: name, role, witness, threads, corpus, sources, "
          "mesh, launcher"},
         {"threads: 2", "mesh: {dp: 2, cp: 2}",
          "job.yaml:7: clusters.mesh: unknown key 'cp'; allowed: dp, pp, tp"},
@@ -70,7 +70,7 @@ static void test_complaints(void **state) {
         {"threads: 2", "mesh: {tp: 3}",
          "job.yaml: clusters.mesh: cluster paris cannot run this model"},
         {"threads: 2", "launcher: srun",
-         "job.yaml:7: clusters.launcher: \"srun\" is not one of: local, mpirun"},
+         "job.yaml:7: clusters.launcher: \"srun\" is not one of: local, mpirun, attach"},
         {"fr: 1", "fr: -1", "job.yaml:7: clusters.sources: weight of fr must be a number above 0"},
         {"name: paris, ", "", "job.yaml:7: clusters.name: is missing"},
         {"lr: 2e-3", "lr: nan", "job.yaml:5: optim.lr: \"nan\" is not a number"},
