@@ -36,7 +36,6 @@ struct daemon {
     struct agent_view *view; // what status, page and metrics show
     struct agent_web *web;   // NULL: no page
     bool stopping;
-    enum neb_status failed; // first error that the agent cannot go on with
 };
 
 // ---- small things ---------------------------------------------------------------------------------------------
@@ -693,7 +692,6 @@ static void on_local(struct daemon *d, const struct agent_ipc_client *from,
                      struct agent_ipc_msg *m) {
     const char *op = agent_ipc_str(m, "op", "");
     struct agent_jobrun *j = NULL;
-    enum neb_status st = NEB_OK;
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
         if (d->jobs[i].used && agent_ipc_same(&d->jobs[i].client, from))
             j = &d->jobs[i];
@@ -727,8 +725,8 @@ static void on_local(struct daemon *d, const struct agent_ipc_client *from,
         on_report(d, j, m);
     else if (j && !strcmp(op, "checkpoint"))
         on_checkpoint(d, j, m);
-    else if (j && agent_streams_request(&d->streams, j, m, &st))
-        d->failed = d->failed == NEB_OK ? st : d->failed;
+    else if (j && agent_streams_request(&d->streams, j, m))
+        ; // done
     else
         answer(d, from, false, "unknown request");
 }
@@ -1169,7 +1167,6 @@ static enum neb_status loop(struct daemon *d) {
                 on_local(d, &from, &m);
             agent_ipc_msg_clear(&m);
         }
-        NEB_TRY(d->failed);
         NEB_TRY(inter_service_process(d->service));
         for (int i = 0; i < AGENT_JOBS_MAX; i++) {
             int status;
