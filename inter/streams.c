@@ -75,7 +75,7 @@ static enum neb_status send_batch(struct inter_streams *s, struct inter_stream *
     NEB_TRY(st);
     neb_buf_clear(&s->head);
     NEB_TRY(inter_stream_data_header(t, seq, s->body.p, s->body.len, &s->head));
-    st = inter_link_send2(s->c.link, c->peer, INTER_BULK, s->head.p, s->head.len, s->body.p,
+    st = inter_link_send2(*s->c.link, c->peer, INTER_BULK, s->head.p, s->head.len, s->body.p,
                           s->body.len);
     *sent = st == NEB_OK;
     return st == NEB_ERR_AGAIN ? NEB_OK : st;
@@ -117,7 +117,7 @@ static enum neb_status carry_out(struct inter_streams *s, struct inter_stream *t
     switch (a->kind) {
     case INTER_STREAM_ACT_SAY:
         st =
-            inter_link_send(s->c.link, c->peer, INTER_CONTROL, s->actions.bytes.p + a->at, a->size);
+            inter_link_send(*s->c.link, c->peer, INTER_CONTROL, s->actions.bytes.p + a->at, a->size);
         return st == NEB_ERR_AGAIN ? NEB_OK : st; // said again
     case INTER_STREAM_ACT_SEND: return send_batch(s, t, a->seq, sent);
     case INTER_STREAM_ACT_STORE: return inter_spool_put(s->spool, &c->key, a->seq, a->view, a->len);
