@@ -88,7 +88,7 @@ bool agent_stream_event(struct agent_stream *s, const struct agent_ipc_msg *m) {
         s->durable = (uint64_t)agent_ipc_int(m, "durable", 0);
     } else if (!strcmp(ev, "stream-checkpoint"))
         s->want_checkpoint = true;
-    else if (!strcmp(ev, "stream-refused"))
+    else if (!strcmp(ev, "stream-refused") && !s->refused[0]) // the first says why; more may follow from it
         snprintf(s->refused, sizeof s->refused, "%s", agent_ipc_str(m, "text", "refused"));
     return true;
 }
