@@ -11,6 +11,7 @@
 #include "agent/plots.h"
 #include "agent/progress.h"
 #include "agent/report.h"
+#include "agent/rtd_summary.h"
 #include "security/identity.h"
 
 #include <argp.h>
@@ -36,7 +37,7 @@ struct options {
 struct run {
     struct options o;
     struct agent_job job;
-    json_t *spec;
+    json_t *spec, *quality;
     char id[2 * AGENT_JOB_ID_BYTES + 1];
     char out[NEB_PATH_MAX], socket[NEB_PATH_MAX], model_dir[NEB_PATH_MAX];
     struct agent_local local;
@@ -329,11 +330,12 @@ static uint64_t whole(const json_t *o, const char *key) {
 static void make_summary(const struct run *r, struct agent_summary *s) {
     memset(s, 0, sizeof *s);
     snprintf(s->job, sizeof s->job, "%s", r->job.name);
-    snprintf(s->mode, sizeof s->mode, "replicas");
+    bool rtd = r->job.mode == AGENT_MODE_RTD, both = rtd && r->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
+    snprintf(s->mode, sizeof s->mode, rtd ? "rtd" : "replicas");
     s->wall_s = neb_seconds(neb_now() - r->start);
-    s->n_clusters = r->expected;
-    for (int i = 0; i < r->expected; i++) {
-        const json_t *p = r->reports[i];
+    s->n_clusters = both ? 2 : r->expected;
+    for (int i = 0; i < s->n_clusters; i++) {
+        const json_t *p = both ? agent_rtd_report_of(&r->job, r->reports, r->job.clusters[i].role) : r->reports[i];
         struct agent_cluster_summary *c = &s->clusters[i];
         const char *digest = json_string_value(json_object_get(p, "params_digest"));
         snprintf(c->name, sizeof c->name, "%s", r->job.clusters[i].name);
@@ -386,6 +388,16 @@ static enum neb_status export_model(struct run *r) {
     return copy_file(from, to);
 }
 
+static enum neb_status export_rtd(struct run *r) {
+    char dirs[AGENT_CLUSTERS_MAX][NEB_PATH_MAX] = {{0}}, jobs[NEB_PATH_MAX];
+    memcpy(dirs[0], r->model_dir, sizeof dirs[0]); // of the agent that was asked
+    for (int i = 0; r->o.local && i < r->expected; i++) {
+        NEB_TRY(neb_path(jobs, sizeof jobs, r->local.homes[i], "jobs"));
+        NEB_TRY(neb_path(dirs[i], sizeof dirs[i], jobs, r->id));
+    }
+    return agent_rtd_export(&r->job, dirs, r->out);
+}
+
 static int finish(struct run *r) {
     struct agent_summary s;
     int failed = 0, stopped = 0;
@@ -399,15 +411,21 @@ static int finish(struct run *r) {
     if (failed)
         return AGENT_EXIT_FAILED;
     make_summary(r, &s);
+    if (r->job.mode == AGENT_MODE_RTD)
+        s.quality = r->quality = agent_rtd_summary(&r->job, r->reports);
     if (agent_summary_write(&s, r->out) != NEB_OK || agent_plots_make(r->out) != NEB_OK)
         return AGENT_EXIT_FAILED;
     if (!r->o.json)
         agent_summary_print(&s, stdout);
+    if (!r->o.json && s.quality && !stopped)
+        agent_rtd_print(s.quality, stdout);
     if (stopped) {
         if (!r->o.json)
             printf("stopped after a checkpoint; continue with --resume --out %s\n", r->o.out);
         return AGENT_EXIT_INTERRUPTED;
     }
+    if (r->job.mode == AGENT_MODE_RTD)
+        return export_rtd(r) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
     bool same = true;
     for (int i = 1; i < r->expected && r->job.sync.scheme == AGENT_SCHEME_FEDERATED; i++)
         same = same && !strcmp(s.clusters[i].params_digest, s.clusters[0].params_digest);
@@ -493,6 +511,7 @@ static void tear_down(struct run *r) {
     for (int i = 0; i < AGENT_CLUSTERS_MAX; i++)
         json_decref(r->reports[i]);
     json_decref(r->spec);
+    json_decref(r->quality);
     free(r);
 }
 

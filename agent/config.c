@@ -36,7 +36,8 @@ struct option {
     const char *help;
 };
 
-static const char *const mode_names[] = {"replicas", NULL};
+static const char *const mode_names[] = {"replicas", "rtd", NULL};
+static const char *const role_names[] = {"none", "generator", "discriminator", NULL};
 static const char *const gate_names[] = {"trusted", "robust", NULL};
 static const char *const scheme_names[] = {"federated", "synchronous", "none", NULL};
 static const char *const schedule_names[] = {"cosine", "wsd", "constant", NULL};
@@ -51,7 +52,8 @@ static const char *const target_names[] = {"q", "k", "v", "o", "gate", "up", "do
 
 static const struct option options[] = {
     {"job", T_NAME, AT(name), 0, 0, NULL, NULL, "name of the job"},
-    {"mode", T_ENUM, AT(mode), 0, 0, "replicas", mode_names, "the same model on every cluster"},
+    {"mode", T_ENUM, AT(mode), 0, 0, "replicas", mode_names,
+     "replicas: the same model on every cluster; rtd: a generator and a discriminator"},
     {"seed", T_INT64, AT(seed), 0, 9e15, "1", NULL, "of initial parameters and data order"},
     {"steps", T_INT64, AT(steps), 1, 1e12, NULL, NULL, "inner steps of every cluster"},
     {"model.init", T_STRING, AT(model_init), 0, 0, "", NULL,
@@ -163,6 +165,21 @@ static const struct option options[] = {
      "relative error up to which a dense codec may be chosen"},
     {"wan.rate_limit", T_STRING, AT(rate_limit), 0, 0, "", NULL,
      "what a cluster sends at most, also by local time: 20mbit; 100mbit 08:00-18:00=20mbit"},
+    {"rtd.mask_rate", T_FLOAT, AT(rtd.mask_rate), 0.001, 0.9, "0.15", NULL,
+     "share of tokens that is masked"},
+    {"rtd.lambda", T_FLOAT, AT(rtd.lambda), 1e-6, 1e6, "1", NULL,
+     "λ: weight of the detection loss (gradients are clipped after it)"},
+    {"rtd.push_text", T_BOOL, AT(rtd.push_text), 0, 0, "false", NULL,
+     "the generator sends the text too; else both read the same shards"},
+    {"rtd.generator_steps", T_INT32, AT(rtd.generator_steps), 1, 1000, "1", NULL,
+     "ratio of steps, with discriminator_steps; `steps` counts those of the side that makes more"},
+    {"rtd.discriminator_steps", T_INT32, AT(rtd.discriminator_steps), 1, 1000, "1", NULL, "see generator_steps"},
+    {"rtd.ahead", T_INT32, AT(rtd.ahead), 1, 1024, "16", NULL,
+     "batches that the generator may be ahead of the discriminator"},
+    {"rtd.generator.n_layers", T_INT32, AT(rtd.n_layers), 0, 1024, "0", NULL, "0: model.n_layers, and so on"},
+    {"rtd.generator.d_model", T_INT32, AT(rtd.d_model), 0, 65536, "0", NULL, "width of the generator"},
+    {"rtd.generator.n_heads", T_INT32, AT(rtd.n_heads), 0, 1024, "0", NULL, "its heads"},
+    {"rtd.generator.d_ff", T_INT32, AT(rtd.d_ff), 0, 1 << 20, "0", NULL, "its feed-forward width"},
     {"eval.windows", T_INT32, AT(eval_windows), 0, 1e9, "64", NULL,
      "held-out windows a source at the end; 0: all"},
     {"checkpoint.every_steps", T_INT32, AT(checkpoint_every), 0, 1e9, "0", NULL,
@@ -172,7 +189,7 @@ static const struct option options[] = {
 };
 enum { N_OPTIONS = sizeof options / sizeof options[0] };
 
-static const char cluster_keys[] = "name, witness, threads, corpus, sources, mesh, launcher";
+static const char cluster_keys[] = "name, role, witness, threads, corpus, sources, mesh, launcher";
 static const char *const launcher_names[] = {"local", "mpirun", "slurm", "attach", NULL};
 enum { MESH_AXIS_MAX = 1024, MESH_RANKS_MAX = 1024 };
 
@@ -556,6 +573,21 @@ static enum neb_status set_launcher(struct agent_cluster *c, const char *text, c
     return COMPLAIN(where, "clusters.launcher", "\"%s\" is not one of: local, mpirun, slurm, attach", text);
 }
 
+static enum neb_status set_role(struct agent_cluster *c, const char *text, const char *where) {
+    int i = index_of(role_names, text);
+    if (i < 0)
+        return COMPLAIN(where, "clusters.role", "\"%s\" is not one of: generator, discriminator", text);
+    c->role = (enum agent_role)i;
+    return NEB_OK;
+}
+
+int agent_job_role(const struct agent_job *j, enum agent_role role) {
+    for (int i = 0; i < j->n_clusters; i++)
+        if (j->clusters[i].role == role)
+            return i;
+    return -1;
+}
+
 static enum neb_status walk_cluster(struct walk *w, struct agent_cluster *c, yaml_node_t *map) {
     char at[NEB_PATH_MAX + 32], *end = NULL;
     c->mesh = (struct intra_mesh_config){1, 1, 1};
@@ -576,6 +608,8 @@ static enum neb_status walk_cluster(struct walk *w, struct agent_cluster *c, yam
             NEB_TRY(walk_mesh(w, &c->mesh, v, at));
         else if (key && text && !strcmp(key, "launcher"))
             NEB_TRY(set_launcher(c, text, at));
+        else if (key && text && !strcmp(key, "role"))
+            NEB_TRY(set_role(c, text, at));
         else if (key && text && !strcmp(key, "name"))
             NEB_TRY(set_text(c->name, sizeof c->name, "clusters.name", text, at, true));
         else if (key && text && !strcmp(key, "corpus"))
@@ -730,6 +764,35 @@ static enum neb_status validate_meshes(const struct agent_job *j, const char *fi
     return NEB_OK;
 }
 
+static enum neb_status validate_rtd(const struct agent_job *j, const char *file) {
+    const struct agent_rtd_config *r = &j->rtd;
+    int g = agent_job_role(j, AGENT_ROLE_GENERATOR), d = agent_job_role(j, AGENT_ROLE_DISCRIMINATOR);
+    for (int i = 0; j->mode != AGENT_MODE_RTD && i < j->n_clusters; i++)
+        if (j->clusters[i].role)
+            return COMPLAIN(file, "clusters.role", "only mode rtd has roles");
+    if (j->mode != AGENT_MODE_RTD)
+        return NEB_OK;
+    if (j->n_clusters != 2 || g < 0 || d < 0)
+        return COMPLAIN(file, "clusters", "mode rtd takes two, one with role generator, one with role discriminator");
+    for (int i = 0; i < 2; i++)
+        if (agent_cluster_ranks(&j->clusters[i]) > 1 || j->clusters[i].launcher == AGENT_LAUNCHER_ATTACH)
+            return COMPLAIN(file, "clusters.mesh", "cluster %s: mode rtd trains on one rank of its own",
+                            j->clusters[i].name);
+    if (j->clusters[d].n_sources)
+        return COMPLAIN(file, "clusters.sources", "cluster %s: the generator's sources count, in the order of their names",
+                        j->clusters[d].name);
+    if (j->sync.scheme == AGENT_SCHEME_NONE)
+        return COMPLAIN(file, "sync.scheme", "none: mode rtd takes federated, or synchronous for one process");
+    if (j->trainable.mode != INTRA_TRAIN_FULL || j->trainable.freeze_embeddings || j->init_from[0] || j->model_init[0])
+        return COMPLAIN(file, "trainable", "mode rtd trains everything, from nothing");
+    if (j->autos)
+        return COMPLAIN(file, "mode", "the planner knows only replicas: mode rtd takes no auto");
+    int32_t width = r->d_model ? r->d_model : j->model.d_model, heads = r->n_heads ? r->n_heads : j->model.n_heads;
+    if ((r->d_model || r->n_heads) && (width % heads || width / heads % 2 || width / heads > 256))
+        return COMPLAIN(file, "rtd.generator.d_model", "%d over %d heads is not an even number in 2..256", width, heads);
+    return NEB_OK;
+}
+
 static enum neb_status validate_shape(const struct agent_job *j, const char *file) {
     if (!j->model.head_dim && j->model.d_model % j->model.n_heads)
         return COMPLAIN(file, "model.d_model", "%d is not a multiple of n_heads %d; set head_dim",
@@ -791,6 +854,7 @@ enum neb_status agent_job_validate(const struct agent_job *j, const char *file) 
         return NEB_OK; // checked again when agent_job_model_init() has filled them in
     NEB_TRY(validate_shape(j, file));
     NEB_TRY(validate_meshes(j, file));
+    NEB_TRY(validate_rtd(j, file));
     for (int32_t i = 0; i < j->n_clusters; i++) {
         if (j->clusters[i].launcher != AGENT_LAUNCHER_ATTACH)
             continue;
@@ -880,8 +944,10 @@ json_t *agent_job_to_json(const struct agent_job *job) {
         for (int32_t k = 0; k < c->n_sources; k++)
             json_object_set_new(sources, c->sources[k].name,
                                 json_real((double)c->sources[k].weight));
-        json_t *o = json_pack("{s:s,s:b,s:i,s:s,s:o}", "name", c->name, "witness", c->witness,
-                              "threads", c->threads, "corpus", c->corpus, "sources", sources);
+        json_t *o = json_pack("{s:s,s:b,s:i,s:s,s:o}", "name", c->name, "witness", c->witness, "threads",
+                              c->threads, "corpus", c->corpus, "sources", sources);
+        if (c->role) // likewise below
+            json_object_set_new(o, "role", json_string(role_names[c->role]));
         if (agent_cluster_ranks(c) > 1 ||
             c->launcher) { // left out otherwise: ids stay what they were
             json_object_set_new(o, "mesh",
@@ -953,9 +1019,10 @@ static enum neb_status cluster_from_json(const json_t *v, struct agent_cluster *
     const json_t *threads = json_object_get(v, "threads"), *witness = json_object_get(v, "witness"),
                  *w;
     json_t *sources = json_object_get(v, "sources");
+    const json_t *role = json_object_get(v, "role");
     const char *key;
     if (!name || !corpus || !json_is_integer(threads) || !json_is_object(sources) ||
-        !json_is_boolean(witness) || json_object_size(v) != (json_object_get(v, "mesh") ? 7 : 5) ||
+        !json_is_boolean(witness) || json_object_size(v) != (json_object_get(v, "mesh") ? 7u : 5u) + (role != NULL) ||
         json_object_size(sources) > AGENT_SOURCES_MAX || json_integer_value(threads) < 0 ||
         json_integer_value(threads) > 256)
         return neb_fail(NEB_ERR_FORMAT, "job specification: malformed cluster");
@@ -965,6 +1032,8 @@ static enum neb_status cluster_from_json(const json_t *v, struct agent_cluster *
     c->threads = (int32_t)json_integer_value(threads);
     c->witness = json_is_true(witness);
     NEB_TRY(mesh_from_json(v, c));
+    if (role)
+        NEB_TRY(set_role(c, json_is_string(role) ? json_string_value(role) : "?", "job specification"));
     json_object_foreach(sources, key, w) {
         struct agent_source *s = &c->sources[c->n_sources++];
         NEB_TRY(

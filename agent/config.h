@@ -17,11 +17,17 @@ enum {
     AGENT_JOB_ID_BYTES = 16
 };
 
-enum agent_mode { AGENT_MODE_REPLICAS };
+enum agent_mode { AGENT_MODE_REPLICAS, AGENT_MODE_RTD };
 enum agent_scheme {
     AGENT_SCHEME_FEDERATED,   // H inner steps, then an exchange of updates
     AGENT_SCHEME_SYNCHRONOUS, // the reference: every cluster's batch in every step, in one process
     AGENT_SCHEME_NONE,        // every cluster trains alone
+};
+
+enum agent_role { // of a cluster, where a mode has several
+    AGENT_ROLE_NONE,
+    AGENT_ROLE_GENERATOR,     // rtd: masks and fills in
+    AGENT_ROLE_DISCRIMINATOR, // rtd: tells what was filled in
 };
 
 enum agent_gate { // what becomes of an update that is well-formed and finite
@@ -44,6 +50,7 @@ enum agent_launcher {
 struct agent_cluster {
     char name[AGENT_NAME_MAX + 1]; // the agent's name in the federation
     bool witness;                  // votes, but trains nothing and holds no updates
+    enum agent_role role;
     // Of the worker; 0: all processors, shared out with --local. Ranks on one machine share them; with launcher mpirun
     // they are those of each rank.
     int32_t threads;
@@ -90,6 +97,14 @@ struct agent_sync {
     float grace_s;       // how long a slow cluster is waited for once two updates are ready
 };
 
+struct agent_rtd_config { // mode rtd (rtd.h)
+    float mask_rate, lambda;
+    bool push_text;                               // the text travels too; else both sides read the same shards
+    int32_t generator_steps, discriminator_steps; // ratio
+    int32_t ahead;                                // batches that the generator may be ahead
+    int32_t n_layers, d_model, n_heads, d_ff;     // of the generator; 0: the model's
+};
+
 // Keys that say `auto`: the planner (planner.h) fills them in before the job travels; until then they hold a default.
 enum agent_auto {
     AGENT_AUTO_BATCH = 1, // data.accumulate then counts sequences
@@ -115,6 +130,7 @@ struct agent_job {
     bool recompute;
     char init_from[NEB_PATH_MAX];
     struct agent_sync sync;
+    struct agent_rtd_config rtd;
     char rate_limit[128];     // of what every cluster sends (inter/rate_limit.h); "": none
     int32_t eval_windows;     // per source at the end; 0: the whole held-out split
     int32_t checkpoint_every; // inner steps, 0: only when stopping and at the end
@@ -133,6 +149,8 @@ NEB_MUST_CHECK enum neb_status agent_job_parse(const char *text, size_t len, con
 NEB_MUST_CHECK enum neb_status agent_job_set(struct agent_job *job, const char *assignment);
 // What no single key can tell: head sizes, offsets, clusters.
 NEB_MUST_CHECK enum neb_status agent_job_validate(const struct agent_job *job, const char *file);
+// Index of the first cluster with this role; -1: none.
+int agent_job_role(const struct agent_job *job, enum agent_role role);
 // Canonical JSON (new reference, NULL when out of memory) and back; unknown keys are refused.
 json_t *agent_job_to_json(const struct agent_job *job);
 NEB_MUST_CHECK enum neb_status agent_job_from_json(const json_t *json, struct agent_job *out);

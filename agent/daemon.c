@@ -1,8 +1,8 @@
 #include "agent/daemon.h"
 #include "agent/attach.h"
 #include "agent/base/log.h"
+#include "agent/daemon_streams.h"
 #include "agent/harden.h"
-#include "agent/jobs.h"
 #include "agent/launch.h"
 #include "agent/members.h"
 #include "agent/policy.h"
@@ -34,6 +34,7 @@ struct daemon {
     struct agent_renew renew;
     neb_ns rekey_at; // our own keys were rotated: when to look for them; 0: they were not
     struct inter_service *service;
+    struct agent_streams streams;
     struct agent_ipc *ipc;
     char socket_path[NEB_PATH_MAX], exe[NEB_PATH_MAX];
     int signal_fd;
@@ -135,6 +136,10 @@ static int peers_alive(const struct daemon *d, const struct agent_jobrun *j, boo
     struct inter_job_status st;
     int live = 0, data = 0, voters = 0;
     *expected = false;
+    for (int i = 0; !j->federated && j->linked && i < j->job.n_clusters; i++) // by streams alone
+        live += i != j->self && d->up[j->peers[i]];
+    if (!j->federated && (*expected = live > 0))
+        return live;
     if (!j->federated || !inter_service_job_status(d->service, j->id, &st))
         return 0;
     for (int i = 0; i < j->job.n_clusters; i++) {
@@ -157,7 +162,7 @@ static void tell_alive(struct daemon *d, struct agent_jobrun *j) {
     bool expected;
     int alive = peers_alive(d, j, &expected);
     bool lost = catching_up(d, j);
-    if (!j->client.len || !j->federated ||
+    if (!j->client.len || !j->linked ||
         (alive == j->told_alive && expected == j->told_expected && lost == j->told_lost))
         return;
     j->told_alive = alive;
@@ -181,7 +186,7 @@ static void link_totals(struct daemon *d, const struct agent_jobrun *j, uint64_t
 static void wan_bytes(struct daemon *d, const struct agent_jobrun *j, uint64_t *sent,
                       uint64_t *recv) {
     *sent = *recv = 0;
-    if (!j->federated)
+    if (!j->linked)
         return;
     link_totals(d, j, sent, recv);
     *sent += j->sent_before - j->sent_base;
@@ -244,6 +249,8 @@ static enum neb_status start_worker(struct daemon *d, struct agent_jobrun *j) {
 static void forget(struct daemon *d, struct agent_jobrun *j) {
     if (j->federated && d->service)
         inter_service_job_close(d->service, j->id);
+    if (d->service && inter_streams_close(inter_service_streams(d->service), j->id, false) != NEB_OK)
+        neb_warn("streams of job %s could not be closed", j->job.name);
     json_decref(j->spec);
     json_decref(j->report);
     *j = (struct agent_jobrun){0};
@@ -316,24 +323,29 @@ static enum neb_status open_rounds(struct daemon *d, struct agent_jobrun *j) {
                                  .mu = j->job.sync.mu,
                                  .robust = j->job.sync.gate == AGENT_GATE_ROBUST,
                                  .tune = agent_tune_config(&j->job)};
-    struct inter_rate_limit limit;
-    NEB_TRY(inter_rate_limit_parse(j->job.rate_limit, &limit));
-    inter_service_limit(d->service, j->id, &limit);
-    struct recall r = {.id = j->id};
     memcpy(c.id, j->id, sizeof c.id);
     memcpy(c.peers, j->peers, sizeof c.peers);
     for (int i = 0; i < j->job.n_clusters; i++)
         if (j->job.clusters[i].witness)
             c.witnesses |= (uint16_t)(1u << i);
-    NEB_TRY(inter_ledger_jobs(inter_service_ledger(d->service), recall_job, &r));
-    j->sent_before = r.sent;
-    j->recv_before = r.recv;
-    link_totals(d, j, &j->sent_base, &j->recv_base);
     c.removed = j->removed = removed_clusters(d, j);
     char dir[NEB_PATH_MAX];
     job_dir(d, j, dir, sizeof dir);
     NEB_TRY(agent_snapshot_install(d->service, &c, dir, j->job.clusters[j->self].witness, &j->taken));
     return inter_service_job_open(d->service, &c);
+}
+
+// The job's limit of rate; and what its earlier runs have sent and received counts too.
+static enum neb_status recall_totals(struct daemon *d, struct agent_jobrun *j) {
+    struct recall r = {.id = j->id};
+    struct inter_rate_limit limit;
+    NEB_TRY(inter_rate_limit_parse(j->job.rate_limit, &limit));
+    inter_service_limit(d->service, j->id, &limit);
+    NEB_TRY(inter_ledger_jobs(inter_service_ledger(d->service), recall_job, &r));
+    j->sent_before = r.sent;
+    j->recv_before = r.recv;
+    link_totals(d, j, &j->sent_base, &j->recv_base);
+    return NEB_OK;
 }
 
 // Bound into signatures of jobs. A pair without a CA has none: its sites may know different sets of others.
@@ -399,9 +411,10 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
     j->spec = json_incref(spec);
     j->local = home == UINT32_MAX;
     j->home = home;
-    j->federated = j->job.sync.scheme == AGENT_SCHEME_FEDERATED && j->job.n_clusters > 1;
+    j->linked = j->job.sync.scheme == AGENT_SCHEME_FEDERATED && j->job.n_clusters > 1;
+    j->federated = j->linked && j->job.mode == AGENT_MODE_REPLICAS;
     bool witness = j->job.clusters[j->self].witness;
-    if ((j->federated && open_rounds(d, j) != NEB_OK) ||
+    if ((j->linked && recall_totals(d, j) != NEB_OK) || (j->federated && open_rounds(d, j) != NEB_OK) ||
         (!witness && start_worker(d, j) != NEB_OK)) {
         char text[400];
         neb_last_error(text, sizeof text);
@@ -456,6 +469,8 @@ static void stop_job(struct daemon *d, struct agent_jobrun *j) {
 
 static void on_worker_end(struct daemon *d, struct agent_jobrun *j, int status) {
     char reason[96], text[NEB_PATH_MAX + 256], dir[NEB_PATH_MAX];
+    if (!j->reported && inter_streams_detach(d->streams.streams, j->id) != NEB_OK)
+        neb_warn("streams of job %s could not be told that the worker is gone", j->job.name);
     agent_child_reason(status, reason, sizeof reason);
     if (j->reported) {
         const char *error = json_string_value(json_object_get(j->report, "error"));
@@ -619,7 +634,7 @@ static void tell_link(struct daemon *d, struct agent_jobrun *j) {
     uint64_t resent = 0;
     uint32_t stripes = 0;
     bool expected;
-    if (!j->federated)
+    if (!j->linked)
         return;
     wan_bytes(d, j, &sent, &recv);
     for (int k = 0; k < j->job.n_clusters; k++) {
@@ -655,6 +670,8 @@ static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
             json_object_set_new(faults, inter_fault_name((enum inter_fault)f),
                                 json_integer((json_int_t)d->faults[f]));
     json_object_set_new(report, "faults", faults);
+    if (j->linked && !j->federated)
+        json_object_set_new(report, "streams", agent_streams_report(&d->streams, j));
     json_object_set_new(report, "divergences", json_integer(j->divergences));
     json_decref(j->report);
     j->report = json_incref(report);
@@ -817,6 +834,8 @@ static void on_local(struct daemon *d, const struct agent_ipc_client *from,
         on_report(d, j, m);
     else if (j && !strcmp(op, "checkpoint"))
         on_checkpoint(d, j, m);
+    else if (j && agent_streams_request(&d->streams, j, m))
+        ; // done
     else
         answer(d, from, false, "unknown request");
 }
@@ -1109,7 +1128,7 @@ static void on_peer(void *user, uint32_t peer, bool up) {
     neb_info("link to %s is %s", d->members.m[peer].pub.name, up ? "up" : "down");
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
         struct agent_jobrun *j = &d->jobs[i];
-        if (!j->used || j->state == AGENT_JOB_ENDED || !j->federated)
+        if (!j->used || j->state == AGENT_JOB_ENDED || !j->linked)
             continue;
         tell_alive(d, j);
         for (int k = 0; up && k < j->job.n_clusters; k++) // it may have lost its disk, or not have had the job yet
@@ -1195,6 +1214,8 @@ static enum neb_status start_service(struct daemon *d) {
                                      .callbacks = {d, on_commit, on_message, on_peer, on_fault, on_behind,
                                                    on_snapshot_open, on_snapshot_close, on_snapshot_done}};
     NEB_TRY(inter_service_create(&s, &d->service));
+    d->streams = (struct agent_streams){inter_service_streams(d->service), d->ipc, d->jobs};
+    agent_streams_listen(&d->streams);
     d->spread = (struct agent_spread){.members = d->trust, .service = d->service};
     return NEB_OK;
 }
@@ -1421,8 +1442,10 @@ static enum neb_status set_up(struct daemon *d) {
     if (d->c->page.listen)
         NEB_TRY(agent_web_start(&d->c->page, &d->web));
     NEB_TRY(neb_path(d->socket_path, sizeof d->socket_path, d->c->home, "agent.sock"));
-    return agent_ipc_listen(d->zctx, d->socket_path,
-                            &d->ipc); // last: who finds the socket finds an agent that is ready
+    NEB_TRY(agent_ipc_listen(d->zctx, d->socket_path,
+                             &d->ipc)); // last: who finds the socket finds an agent that is ready
+    d->streams.ipc = d->ipc;
+    return NEB_OK;
 }
 
 // Jobs that ran when this agent last went down, by a crash or a reboot, go on.

@@ -20,6 +20,7 @@ struct agent_jobrun {
     int self;                           // cluster index of this agent
     uint32_t peers[AGENT_CLUSTERS_MAX]; // link peer of each cluster (of self: unused)
     bool federated;                     // rounds are exchanged
+    bool linked; // other clusters are exchanged with: by rounds, or by streams
     bool local;                         // submitted here: reports of all clusters come here
     uint32_t home;                      // peer that submitted it, unless local
     enum agent_job_state state;

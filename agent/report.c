@@ -190,12 +190,17 @@ json_t *agent_summary_to_json(const struct agent_summary *s) {
         }
     if (!clusters)
         return NULL;
-    return json_pack("{s:s, s:s, s:I, s:I, s:I, s:o, s:o, s:o, s:o}", "job", s->job, "mode",
+    json_t *o = json_pack("{s:s, s:s, s:I, s:I, s:I, s:o, s:o, s:o, s:o}", "job", s->job, "mode",
                      s->mode, "params", (json_int_t)s->params, "trainable_params",
                      (json_int_t)s->trainable_params, "rounds", (json_int_t)s->rounds, "wall_s",
                      number(s->wall_s), "clusters", clusters, "wire_bits_per_param",
                      number(agent_summary_bits_per_param(s)), "reduction_vs_sync_fp32",
                      number(agent_summary_reduction(s)));
+    if (o && s->quality && json_object_set(o, "quality", s->quality) != 0) {
+        json_decref(o);
+        return NULL;
+    }
+    return o;
 }
 
 static bool take_text(const json_t *o, const char *key, char *out, size_t cap) {

@@ -2,6 +2,7 @@
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"
 #include "compress/update.h"
+#include "inter/stream_wire.h"
 #include "security/sign.h"
 
 #include <stdlib.h>
@@ -26,6 +27,8 @@ struct inter_service {
     struct inter_ledger *ledger;
     struct inter_link *link;
     struct inter_node *node;
+    struct inter_node_crypto crypto;
+    struct inter_streams *streams;
     struct inter_actions actions;
     struct pending *pending;
     size_t n_pending, cap_pending;
@@ -152,7 +155,7 @@ enum neb_status inter_service_create(const struct inter_service_config *c,
         if (!memcmp(s->members.m[i].pub.sign, sec_identity_public(c->identity)->sign,
                     SEC_KEY_BYTES))
             s->self = i;
-    struct inter_node_crypto crypto = {s, sign_as, verify_as};
+    s->crypto = (struct inter_node_crypto){s, sign_as, verify_as};
     s->link_config = (struct inter_link_config){.identity = c->identity,
                                                 .listen = c->listen,
                                                 .n_bulk = c->n_bulk,
@@ -162,9 +165,11 @@ enum neb_status inter_service_create(const struct inter_service_config *c,
                                                 .zmq_context = c->zmq_context};
     NEB_TRY_GOTO(inter_ledger_open(c->dir, &s->ledger), fail);
     NEB_TRY_GOTO(cmp_work_create(&s->gate), fail);
-    NEB_TRY_GOTO(inter_node_create(&crypto, &s->node), fail);
+    NEB_TRY_GOTO(inter_node_create(&s->crypto, &s->node), fail);
     NEB_TRY_GOTO(open_link(s), fail);
     s->limit = c->limit;
+    struct inter_streams_config streams = {c->dir, &s->crypto, &s->link};
+    NEB_TRY_GOTO(inter_streams_create(&streams, &s->streams), fail);
     struct inter_snapshots_config snap = {s, c->callbacks.snapshot_open ? open_snapshot : no_snapshot, close_snapshot,
                                           snapshot_done, send_snapshot};
     NEB_TRY_GOTO(inter_snapshots_create(&snap, &s->snapshots), fail);
@@ -186,6 +191,7 @@ void inter_service_destroy(struct inter_service **sp) {
     if (!s)
         return;
     unmap(s);
+    inter_streams_destroy(&s->streams);
     inter_link_destroy(&s->link);
     inter_node_destroy(&s->node);
     inter_snapshots_destroy(&s->snapshots);
@@ -224,6 +230,8 @@ enum neb_status inter_service_rekey(struct inter_service *s, const struct sec_id
         if (s->up[i]) {
             s->up[i] = false;
             step(s, &(struct inter_event){.kind = INTER_EV_PEER_DOWN, .peer = i});
+            if (s->st == NEB_OK)
+                s->st = inter_streams_peer(s->streams, i, false);
             s->cb.peer(s->cb.user, i, false);
         }
     inter_link_destroy(&s->link);
@@ -538,11 +546,17 @@ static void on_event(void *user, const struct inter_link_event *e) {
                                    .peer = e->peer});
         if (s->up[e->peer] && s->st == NEB_OK)
             s->st = resend_all(s, e->peer);
+        if (s->st == NEB_OK)
+            s->st = inter_streams_peer(s->streams, e->peer, s->up[e->peer]);
         s->cb.peer(s->cb.user, e->peer, s->up[e->peer]);
         return;
     }
     struct neb_rd r = neb_rd_make(e->data, e->len);
     uint8_t type = e->len ? e->data[0] : 0;
+    if (type == INTER_MSG_STREAM) {
+        s->st = inter_streams_message(s->streams, e->peer, e->channel == INTER_BULK, e->data, e->len);
+        return;
+    }
     if (inter_snapshot_is(type)) {
         s->st = inter_snapshots_message(s->snapshots, neb_now(), e->peer, e->channel == INTER_BULK, e->data, e->len);
         return;
@@ -613,6 +627,8 @@ enum neb_status inter_service_process(struct inter_service *s) {
         s->next_tick = now + tick_interval;
         step(s, &(struct inter_event){.kind = INTER_EV_TICK,
                                       .peer = s->self < SEC_MEMBERS_MAX ? s->self : 0});
+        if (s->st == NEB_OK)
+            s->st = inter_streams_tick(s->streams);
     }
     if (s->st == NEB_OK)
         s->st = inter_snapshots_tick(s->snapshots, now);
@@ -770,6 +786,7 @@ enum neb_status inter_service_prune(struct inter_service *s, const uint8_t job[I
 struct inter_ledger *inter_service_ledger(struct inter_service *s) {
     return s->ledger;
 }
+struct inter_streams *inter_service_streams(struct inter_service *s) { return s->streams; }
 uint32_t inter_service_port(const struct inter_service *s) { return inter_link_port(s->link); }
 uint64_t inter_service_faults(const struct inter_service *s, enum inter_fault f) {
     return inter_node_faults(s->node, f);

@@ -9,6 +9,7 @@
 #include "inter/node.h"
 #include "inter/rate_limit.h"
 #include "inter/snapshot.h"
+#include "inter/streams.h"
 
 struct inter_service_callbacks {
     void *user;
@@ -119,6 +120,8 @@ void inter_service_tell(struct inter_service *s, uint32_t peer, uint32_t kind, c
                         size_t n);
 
 struct inter_ledger *inter_service_ledger(struct inter_service *s);
+// Batches from worker to worker; set its callbacks with inter_streams_listen.
+struct inter_streams *inter_service_streams(struct inter_service *s);
 uint32_t inter_service_port(const struct inter_service *s);
 struct inter_peer_stats {
     struct inter_link_stats link;

@@ -11,6 +11,7 @@
 // With tensor parallelism a rank has some heads and some columns of gu and act, so what o and down add to the stream, and
 // in backward the gradients of y1 and y2, are sums over ranks: four all-reduces of (n, d) a block. A pipeline stage runs
 // its own blocks; stream and gradient come from and go to its neighbours (pipe.c).
+#include "intra/rtd.h"
 #include "intra/vocab.h"
 
 #include <stdlib.h>
@@ -32,6 +33,7 @@ struct intra_acts {
     float *hf, *yf, *rstdf;            // final norm
     float *lora;                       // (n, rank)
     float *logits;                     // some rows, with a vocabulary cut over ranks
+    float *scores;                     // (n) of a discriminator
     float *dh, *dy;                    // (n, d)
     float *dqkv, *datt, *delta, *dact; // backward scratch
     float *dlora;
@@ -83,6 +85,7 @@ static void carve_scratch(struct carve *c, struct intra_acts *a, const struct in
     take(c, &a->rstdf, n);
     take(c, &a->lora, n * rank);
     take(c, &a->logits, intra_vocab_scratch(m));
+    take(c, &a->scores, m->rtd_weight ? n : 0);
     if (!a->backward)
         return;
     take(c, &a->dh, n * d);
@@ -175,6 +178,8 @@ size_t intra_acts_bytes(const struct intra_acts *a) { return a->bytes; }
 float *intra_acts_in(struct intra_acts *a) { return a->hf; }
 float *intra_acts_out(struct intra_acts *a) { return a->r; }
 float *intra_acts_grad(struct intra_acts *a) { return a->dh; }
+const float *intra_acts_hidden(const struct intra_acts *a) { return a->yf; }
+const float *intra_acts_scores(const struct intra_acts *a) { return a->scores; }
 
 void intra_acts_destroy(struct intra_acts **ap) {
     if (*ap) {
@@ -319,6 +324,21 @@ static void head_fwd(struct kern *K, struct intra_model *m, struct intra_acts *a
     if (!targets)
         return;
     bool learn = grad_scale > 0;
+    if (m->rtd_weight) {
+        struct intra_rtd_head rtd = {.n = s->n,
+                                     .d = s->d,
+                                     .x = a->yf,
+                                     .w = intra_param(m, m->rtd_weight),
+                                     .b = intra_param(m, m->rtd_bias)[0],
+                                     .labels = targets,
+                                     .scores = a->scores,
+                                     .grad_scale = grad_scale,
+                                     .dx = learn ? a->dy : NULL,
+                                     .dw = learn ? intra_grad(m, m->rtd_weight) : NULL,
+                                     .db = learn ? intra_grad(m, m->rtd_bias) : NULL};
+        *loss = intra_rtd_head(K, &rtd, count);
+        return;
+    }
     struct kern_head head = {.n = s->n,
                              .d = s->d,
                              .V = m->local.vocab,

@@ -42,6 +42,8 @@ enum neb_status intra_model_config_check(const struct intra_model_config *c) {
         return neb_fail(NEB_ERR_INVALID,
                         "model: rope_theta %g must be above 1 and norm_eps %g in (0, 1)",
                         (double)c->rope_theta, (double)c->norm_eps);
+    if (c->head == INTRA_HEAD_RTD && !c->tied)
+        return neb_fail(NEB_ERR_INVALID, "model.tied: a discriminator has no output layer to untie");
     if (c->mask != KERN_MASK_CAUSAL &&
         c->mask != KERN_MASK_BIDIRECTIONAL) // a prefix needs lengths, which a pass does not take
         return neb_fail(NEB_ERR_UNSUPPORTED,
@@ -104,6 +106,8 @@ struct intra_tensor intra_tensor_part(const struct intra_tensor *t, int32_t ways
 
 static bool learns(const struct intra_model *m, const struct intra_tensor *t) {
     const struct intra_trainable *c = &m->trainable;
+    if (!strncmp(t->name, "rtd_head.", 9))
+        return true; // it is new, whatever the rest comes from
     if (t->layer == -1 && c->freeze_embeddings)
         return false;
     switch (c->mode) {
@@ -280,6 +284,10 @@ static void add_all(struct intra_model *m) {
                              "lm_head.weight");
     else if (intra_model_last(m))
         m->head = m->embed;
+    if (c->head == INTRA_HEAD_RTD) {
+        m->rtd_weight = add_tensor(m, c->n_layers, 1, c->d_model, INTRA_CUT_NONE, false, "rtd_head.weight");
+        m->rtd_bias = add_tensor(m, c->n_layers, 1, 1, INTRA_CUT_NONE, false, "rtd_head.bias");
+    }
     for (int32_t l = 0; m->trainable.mode == INTRA_TRAIN_LORA && l < c->n_layers; l++)
         add_adapters(m, l);
     if (m->embed) {
@@ -301,7 +309,7 @@ static enum neb_status layout_on(const struct intra_model_config *c,
     NEB_TRY(trainable_check(c, t));
     if (mesh)
         NEB_TRY(intra_mesh_check(&mesh->c, c));
-    size_t most = (size_t)c->n_layers * 26 + 3;
+    size_t most = (size_t)c->n_layers * 26 + 5;
     struct intra_model *m = calloc(1, sizeof *m);
     if (!m)
         goto nomem;

@@ -18,6 +18,7 @@
 //       model.layers.l.mlp.down_proj.weight        (d, f)
 //     model.norm.weight                            (1, d)
 //     lm_head.weight                               (V, d)    unless tied
+//     rtd_head.weight, rtd_head.bias               (1, d) (1, 1)  of a discriminator
 //     then LoRA adapters, layer by layer: NAME.lora_A.weight (r, in), NAME.lora_B.weight (out, r)
 //
 // On a mesh a rank holds a part, in the same order: the blocks of its stage (the embedding on the first, norm and output
@@ -32,6 +33,11 @@
 #include "intra/mesh.h"
 #include "kernels/kern.h"
 
+enum intra_head {
+    INTRA_HEAD_LM,  // logits over the vocabulary
+    INTRA_HEAD_RTD, // one logit a position: was its token replaced? (rtd.h)
+};
+
 struct intra_model_config {
     int32_t vocab;   // V
     int32_t d_model; // d
@@ -45,6 +51,7 @@ struct intra_model_config {
     bool tied; // output weight is the embedding
     bool qkv_bias;
     enum kern_mask mask; // causal or bidirectional
+    enum intra_head head; // RTD: tied, since the vocabulary has no output
 };
 NEB_MUST_CHECK enum neb_status intra_model_config_check(const struct intra_model_config *c);
 
@@ -128,6 +135,7 @@ struct intra_model {
     int32_t n_tensors;
     struct intra_tensor *embed, *norm,
         *head;                  // NULL where another stage has them; head is embed when tied
+    struct intra_tensor *rtd_weight, *rtd_bias; // NULL but on the last stage of a discriminator
     struct intra_layer *layers; // (n_layers) all; of other stages' blocks nothing is set
     float *params;              // (n_params) arena, 64-byte aligned
     float *
@@ -204,7 +212,7 @@ size_t intra_acts_bytes(const struct intra_acts *a); // of its own arena, withou
 
 // Mean-free pass over tokens (B, T): forward, loss in nats (sum in *loss, counted targets in *count), and with
 // grad_scale > 0 backward: gradients of (sum of losses * grad_scale) are added to grads. targets (B, T), KERN_IGNORE
-// where none; NULL: no loss, hidden states only. Not for a model of several stages. Tensor-parallel ranks call it
+// where none; NULL: no loss, hidden states only. A discriminator's targets are 1 where the token was replaced, else 0. Not for a model of several stages. Tensor-parallel ranks call it
 // together, with the same tokens, and get the same loss.
 void intra_model_pass(struct kern *K, struct intra_model *m, struct intra_acts *a,
                       const int32_t *tokens, const int32_t *targets, int B, int T, float grad_scale,
@@ -222,6 +230,9 @@ void intra_model_backward(struct kern *K, struct intra_model *m, struct intra_ac
 float *intra_acts_in(struct intra_acts *a);
 float *intra_acts_out(struct intra_acts *a);
 float *intra_acts_grad(struct intra_acts *a);
+// Of the last pass: final hidden states after the norm (B * T, d), and a discriminator's logits (B * T).
+const float *intra_acts_hidden(const struct intra_acts *a);
+const float *intra_acts_scores(const struct intra_acts *a);
 // Logits (V) of one position (row of the last pass), into out. One rank only.
 void intra_model_logits(struct kern *K, const struct intra_model *m, const struct intra_acts *a,
                         int row, float *out);

@@ -20,6 +20,7 @@ enum neb_status intra_trainer_create(const struct intra_trainer_config *c, struc
         return neb_fail(NEB_ERR_NOMEM, "out of memory creating a trainer");
     t->c = *c;
     t->K = K;
+    t->weight = 1;
     NEB_TRY_GOTO(intra_model_create_on(&c->model, &c->trainable, c->seed, c->mesh, &t->model),
                  fail);
     NEB_TRY_GOTO(intra_optim_create(&c->optim, t->model, &t->optim), fail);
@@ -67,7 +68,7 @@ void intra_trainer_count(struct intra_trainer *t, const int32_t *tokens, const i
     int32_t n = t->c.batch * t->c.seq_len;
     for (int32_t i = 0; i < n; i++) {
         t->input_counts[tokens[i]]++;
-        if (targets[i] != KERN_IGNORE)
+        if (targets[i] != KERN_IGNORE && t->c.model.head == INTRA_HEAD_LM)
             t->target_counts[targets[i]]++;
     }
 }
@@ -76,7 +77,7 @@ void intra_trainer_micro(struct intra_trainer *t, const int32_t *tokens, const i
     double loss = 0;
     int64_t count = 0;
     int32_t n = t->c.batch * t->c.seq_len;
-    float scale = 1.0f / ((float)n * (float)t->c.accumulate * (float)intra_mesh_dp(t->c.mesh));
+    float scale = t->weight / ((float)n * (float)t->c.accumulate * (float)intra_mesh_dp(t->c.mesh));
     if (t->pipe)
         intra_pipe_add(t->pipe, tokens, targets);
     else

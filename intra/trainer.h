@@ -44,6 +44,7 @@ struct intra_trainer {
     struct intra_pipe *pipe; // NULL with one stage
     struct intra_model
         *whole; // on a mesh: layout of the whole model; at the owner, while needed, its parameters
+    float weight;    // of the gradients of the next micro-batches; 1 at first. Not with several stages
     double loss_sum; // of the step in progress
     int64_t loss_count;
     uint64_t *input_counts,

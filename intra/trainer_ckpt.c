@@ -28,6 +28,8 @@ static void put_config(struct neb_buf *b, const struct intra_model *m) {
     neb_buf_f32(b, m->c.rope_theta);
     neb_buf_f32(b, m->c.norm_eps);
     neb_buf_f32(b, m->trainable.lora_alpha);
+    if (m->c.head != INTRA_HEAD_LM) // left out otherwise: files stay what they were
+        neb_buf_u32(b, (uint32_t)m->c.head);
 }
 
 // False where a value is none that this program writes: a later version's, or damage that a digest cannot see.
@@ -53,7 +55,9 @@ static bool get_config(struct neb_rd *r, struct intra_model_config *c, struct in
     c->rope_theta = neb_rd_f32(r);
     c->norm_eps = neb_rd_f32(r);
     t->lora_alpha = neb_rd_f32(r);
-    if (!neb_rd_done(r) || (v[8] | v[9] | v[15]) & ~1 || v[10] < 0 || v[10] > KERN_MASK_PREFIX ||
+    uint32_t head = neb_rd_left(r) ? neb_rd_u32(r) : INTRA_HEAD_LM;
+    c->head = head == INTRA_HEAD_RTD ? INTRA_HEAD_RTD : INTRA_HEAD_LM;
+    if (head > INTRA_HEAD_RTD || !neb_rd_done(r) || (v[8] | v[9] | v[15]) & ~1 || v[10] < 0 || v[10] > KERN_MASK_PREFIX ||
         v[11] < 0 || v[11] > INTRA_TRAIN_LAST_LAYERS)
         return false;
     c->mask = (enum kern_mask)v[10];
@@ -87,7 +91,8 @@ static enum neb_status same_model(const struct intra_ckpt *k, const struct intra
                 {"head_dim", was->head_dim, is->head_dim},
                 {"d_ff", was->d_ff, is->d_ff},
                 {"tied", was->tied, is->tied},
-                {"qkv_bias", was->qkv_bias, is->qkv_bias}};
+                {"qkv_bias", was->qkv_bias, is->qkv_bias},
+                {"head", (int32_t)was->head, (int32_t)is->head}};
     for (size_t i = 0; i < sizeof ints / sizeof ints[0]; i++)
         if (ints[i].was != ints[i].is)
             return neb_fail(NEB_ERR_INVALID,

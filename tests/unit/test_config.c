@@ -60,8 +60,7 @@ static void test_complaints(void **state) {
         {"name: berlin", "name: paris",
          "job.yaml: clusters.name: \"paris\" is given to two clusters"},
         {"threads: 2", "thread: 2",
-         "job.yaml:7: clusters: unknown key 'thread'; allowed: name, witness, threads, corpus, "
-         "sources, "
+         "job.yaml:7: clusters: unknown key 'thread'; allowed: name, role, witness, threads, corpus, sources, "
          "mesh, launcher"},
         {"threads: 2", "mesh: {dp: 2, cp: 2}",
          "job.yaml:7: clusters.mesh: unknown key 'cp'; allowed: dp, pp, tp"},
@@ -76,7 +75,12 @@ static void test_complaints(void **state) {
         {"name: paris, ", "", "job.yaml:7: clusters.name: is missing"},
         {"lr: 2e-3", "lr: nan", "job.yaml:5: optim.lr: \"nan\" is not a number"},
         {"steps: 300\n", "steps: 300\nmode: rdt\n",
-         "job.yaml:3: mode: \"rdt\" is not one of: replicas"},
+         "job.yaml:3: mode: \"rdt\" is not one of: replicas, rtd"},
+        {"steps: 300\n", "steps: 300\nmode: rtd\n",
+         "job.yaml: clusters: mode rtd takes two, one with role generator, one with role discriminator"},
+        {"threads: 2", "threads: 2, role: generator", "job.yaml: clusters.role: only mode rtd has roles"},
+        {"threads: 2", "threads: 2, role: editor",
+         "job.yaml:7: clusters.role: \"editor\" is not one of: generator, discriminator"},
         {"steps: 300\n", "steps: 300\nsync: {overlap: 30}\n",
          "job.yaml: sync.overlap: 30 must be below sync.interval 30"},
         {"steps: 300\n", "steps: 300\ntrainable: {mode: lora, targets: [q, x]}\n",

@@ -1,0 +1,209 @@
+#include "compress/replaced.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <zstd.h>
+
+enum { VERSION = 1, LEVEL = 3, RAW = 0, ZSTD = 1, ESCAPE = 255 };
+
+struct cmp_tokens {
+    ZSTD_CCtx *c;
+    ZSTD_DCtx *d;
+    struct neb_buf plane, packed;
+};
+
+enum neb_status cmp_tokens_create(struct cmp_tokens **out) {
+    struct cmp_tokens *t = calloc(1, sizeof *t);
+    if (!t || !(t->c = ZSTD_createCCtx()) || !(t->d = ZSTD_createDCtx()) ||
+        ZSTD_isError(ZSTD_CCtx_setParameter(t->c, ZSTD_c_compressionLevel, LEVEL)) ||
+        ZSTD_isError(ZSTD_CCtx_setParameter(t->c, ZSTD_c_contentSizeFlag, 0))) {
+        cmp_tokens_destroy(&t);
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for token frames");
+    }
+    *out = t;
+    return NEB_OK;
+}
+
+void cmp_tokens_destroy(struct cmp_tokens **tp) {
+    struct cmp_tokens *t = *tp;
+    if (!t)
+        return;
+    ZSTD_freeCCtx(t->c);
+    ZSTD_freeDCtx(t->d);
+    neb_buf_free(&t->plane);
+    neb_buf_free(&t->packed);
+    free(t);
+    *tp = NULL;
+}
+
+static void put_varint(struct neb_buf *b, uint64_t v) {
+    for (; v >= 128; v >>= 7)
+        neb_buf_u8(b, (uint8_t)(v | 128));
+    neb_buf_u8(b, (uint8_t)v);
+}
+
+static uint64_t get_varint(struct neb_rd *r) {
+    uint64_t v = 0;
+    for (int shift = 0; shift < 63; shift += 7) {
+        uint8_t byte = neb_rd_u8(r);
+        v |= (uint64_t)(byte & 127) << shift;
+        if (!(byte & 128))
+            return v;
+    }
+    r->bad = true;
+    return 0;
+}
+
+static int planes_of(int32_t vocab) { return vocab <= 1 << 8 ? 1 : vocab <= 1 << 16 ? 2 : 3; }
+
+// The plane in t->plane, as it is or compressed.
+static enum neb_status put_plane(struct cmp_tokens *t, struct neb_buf *out) {
+    size_t most = ZSTD_compressBound(t->plane.len);
+    neb_buf_clear(&t->packed);
+    NEB_TRY(neb_buf_check(&t->plane));
+    NEB_TRY(neb_buf_reserve(&t->packed, most));
+    size_t n = ZSTD_compress2(t->c, t->packed.p, most, t->plane.p, t->plane.len);
+    bool raw = ZSTD_isError(n) || n >= t->plane.len;
+    neb_buf_u8(out, raw ? RAW : ZSTD);
+    put_varint(out, raw ? t->plane.len : n);
+    neb_buf_add(out, raw ? t->plane.p : t->packed.p, raw ? t->plane.len : n);
+    return neb_buf_check(out);
+}
+
+// The next plane into t->plane: between min and max bytes.
+static enum neb_status get_plane(struct cmp_tokens *t, struct neb_rd *r, size_t min, size_t max) {
+    uint8_t how = neb_rd_u8(r);
+    uint64_t n = get_varint(r);
+    if (r->bad || how > ZSTD || n > neb_rd_left(r))
+        return neb_fail(NEB_ERR_FORMAT, "token frame: a plane of %llu bytes is cut or unknown",
+                        (unsigned long long)n);
+    const uint8_t *p = neb_rd_view(r, (size_t)n);
+    neb_buf_clear(&t->plane);
+    NEB_TRY(neb_buf_reserve(&t->plane, max + 1));
+    if (how == RAW && n <= max) {
+        neb_buf_add(&t->plane, p, (size_t)n);
+    } else if (how == ZSTD) {
+        size_t got = ZSTD_decompressDCtx(t->d, t->plane.p, max, p, (size_t)n);
+        t->plane.len = ZSTD_isError(got) ? SIZE_MAX : got;
+    } else {
+        t->plane.len = SIZE_MAX;
+    }
+    if (t->plane.len == SIZE_MAX || t->plane.len < min) {
+        t->plane.len = 0;
+        return neb_fail(NEB_ERR_FORMAT, "token frame: a plane does not unpack to %zu..%zu bytes",
+                        min, max);
+    }
+    return NEB_OK;
+}
+
+static enum neb_status put_ids(struct cmp_tokens *t, const int32_t *ids, uint32_t n, int32_t vocab,
+                               struct neb_buf *out) {
+    for (int plane = 0; plane < planes_of(vocab); plane++) {
+        neb_buf_clear(&t->plane);
+        for (uint32_t i = 0; i < n; i++) {
+            NEB_ASSERT(ids[i] >= 0 && ids[i] < vocab);
+            neb_buf_u8(&t->plane, (uint8_t)(ids[i] >> (8 * plane)));
+        }
+        NEB_TRY(put_plane(t, out));
+    }
+    return NEB_OK;
+}
+
+static enum neb_status get_ids(struct cmp_tokens *t, struct neb_rd *r, int32_t vocab, int32_t *ids,
+                               uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        ids[i] = 0;
+    for (int plane = 0; plane < planes_of(vocab); plane++) {
+        NEB_TRY(get_plane(t, r, n, n));
+        for (uint32_t i = 0; i < n; i++)
+            ids[i] |= (int32_t)t->plane.p[i] << (8 * plane);
+    }
+    for (uint32_t i = 0; i < n; i++)
+        if (ids[i] >= vocab)
+            return neb_fail(NEB_ERR_FORMAT, "token frame: token %d of a vocabulary of %d", ids[i],
+                            vocab);
+    return NEB_OK;
+}
+
+enum neb_status cmp_replaced_encode(struct cmp_tokens *t, uint32_t n_masked, const int32_t *index,
+                                    const int32_t *ids, uint32_t n, int32_t vocab,
+                                    struct neb_buf *out) {
+    NEB_ASSERT(n <= n_masked && n_masked <= CMP_TOKENS_MAX);
+    neb_buf_u8(out, VERSION);
+    put_varint(out, n_masked);
+    put_varint(out, n);
+    neb_buf_clear(&t->plane);
+    for (uint32_t i = 0; i < n; i++) {
+        int32_t gap = i ? index[i] - index[i - 1] - 1 : index[0];
+        NEB_ASSERT(gap >= 0 && (uint32_t)index[i] < n_masked);
+        for (; gap >= ESCAPE; gap -= ESCAPE)
+            neb_buf_u8(&t->plane, ESCAPE);
+        neb_buf_u8(&t->plane, (uint8_t)gap);
+    }
+    NEB_TRY(put_plane(t, out));
+    return put_ids(t, ids, n, vocab, out);
+}
+
+enum neb_status cmp_replaced_decode(struct cmp_tokens *t, struct neb_rd *r, uint32_t n_masked,
+                                    int32_t vocab, int32_t *index, int32_t *ids, uint32_t *n) {
+    uint8_t version = neb_rd_u8(r);
+    uint64_t masked = get_varint(r), replaced = get_varint(r);
+    *n = 0;
+    if (r->bad || version != VERSION || masked != n_masked || n_masked > CMP_TOKENS_MAX ||
+        replaced > masked)
+        return neb_fail(
+            NEB_ERR_FORMAT,
+            "token frame: version %u, %llu of %llu replaced; %u positions are masked here", version,
+            (unsigned long long)replaced, (unsigned long long)masked, n_masked);
+    NEB_TRY(get_plane(t, r, (size_t)replaced, (size_t)replaced + n_masked / ESCAPE));
+    uint64_t at = 0;
+    uint32_t k = 0;
+    for (size_t i = 0; i < t->plane.len; i++) {
+        at += t->plane.p[i];
+        if (t->plane.p[i] == ESCAPE)
+            continue;
+        if (k == replaced || at >= n_masked)
+            return neb_fail(NEB_ERR_FORMAT,
+                            "token frame: a replacement beyond the masked positions");
+        index[k++] = (int32_t)at++;
+    }
+    if (k != replaced)
+        return neb_fail(NEB_ERR_FORMAT, "token frame: %u positions for %llu replacements", k,
+                        (unsigned long long)replaced);
+    NEB_TRY(get_ids(t, r, vocab, ids, k));
+    *n = k;
+    return NEB_OK;
+}
+
+enum neb_status cmp_replaced_skip(struct neb_rd *r, int32_t vocab) {
+    (void)neb_rd_u8(r);
+    (void)get_varint(r);
+    (void)get_varint(r);
+    for (int plane = 0; plane < 1 + planes_of(vocab); plane++) {
+        (void)neb_rd_u8(r);
+        uint64_t n = get_varint(r);
+        if (n > neb_rd_left(r))
+            r->bad = true;
+        else
+            (void)neb_rd_view(r, (size_t)n);
+    }
+    return r->bad ? neb_fail(NEB_ERR_FORMAT, "token frame: cut") : NEB_OK;
+}
+
+enum neb_status cmp_text_encode(struct cmp_tokens *t, const int32_t *ids, uint32_t n, int32_t vocab,
+                                struct neb_buf *out) {
+    NEB_ASSERT(n <= CMP_TOKENS_MAX);
+    neb_buf_u8(out, VERSION);
+    put_varint(out, n);
+    return put_ids(t, ids, n, vocab, out);
+}
+
+enum neb_status cmp_text_decode(struct cmp_tokens *t, struct neb_rd *r, int32_t vocab, int32_t *ids,
+                                uint32_t n) {
+    uint8_t version = neb_rd_u8(r);
+    uint64_t have = get_varint(r);
+    if (r->bad || version != VERSION || have != n)
+        return neb_fail(NEB_ERR_FORMAT, "token frame: %llu tokens of text, %u are due",
+                        (unsigned long long)have, n);
+    return get_ids(t, r, vocab, ids, n);
+}

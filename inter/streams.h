@@ -1,0 +1,70 @@
+// The streams of an agent: carries out the actions of inter/stream.h with the spool and the link. Part of the service,
+// which passes on what comes from the link; the daemon passes on what comes from workers. One thread.
+#ifndef INTER_STREAMS_H
+#define INTER_STREAMS_H
+#include "inter/link.h"
+#include "inter/stream_spool.h"
+
+enum { INTER_STREAMS_MAX = 64 };
+
+// Of the daemon, towards the workers. Each may be NULL; none may call a function of this header.
+struct inter_streams_callbacks {
+    void *user;
+    // The producer's worker may put batches below `limit`; those below `stored` are on disk, and the consumer has those below
+    // `durable` for good.
+    void (*room)(void *user, const struct inter_stream_key *k, uint64_t limit, uint64_t stored,
+                 uint64_t durable);
+    // The consumer's next batch, in order. It is valid during the call.
+    void (*deliver)(void *user, const struct inter_stream_key *k, uint64_t seq, const void *p,
+                    size_t n);
+    // The consumer shall save a checkpoint soon.
+    void (*checkpoint)(void *user, const struct inter_stream_key *k);
+    // The stream cannot go on; text says why, with both digests or numbers.
+    void (*refused)(void *user, const struct inter_stream_key *k, const char *text);
+    void (*fault)(void *user, const struct inter_stream_key *k, enum inter_stream_fault f);
+};
+
+struct inter_streams;
+// crypto, link and names (of link peers) are borrowed.
+struct inter_streams_config {
+    const char *dir; // of the spool, which is opened with the first producer
+    const struct inter_node_crypto *crypto;
+    struct inter_link *const *link; // the service's: it opens another one when keys are rotated
+};
+NEB_MUST_CHECK enum neb_status inter_streams_create(const struct inter_streams_config *c,
+                                                    struct inter_streams **out);
+void inter_streams_destroy(struct inter_streams **s);
+void inter_streams_listen(struct inter_streams *s, const struct inter_streams_callbacks *c);
+
+// Opens an endpoint, or answers OK when it is open with the same terms already (a worker that was started again). A producer's
+// batches of an earlier life are there again. NEB_ERR_LIMIT: too many; NEB_ERR_EXISTS: open with other limits or terms.
+NEB_MUST_CHECK enum neb_status inter_streams_open(struct inter_streams *s,
+                                                  const struct inter_stream_config *c);
+// NEB_ERR_NOT_FOUND (logged) where no such stream is open. NEB_ERR_STATE: a put that was refused: a gap, no room, or too
+// large; it is to be put again below the next limit. After any other failure (the disk) the stream is closed. What is on disk when put returns NEB_OK is not lost any more.
+NEB_MUST_CHECK enum neb_status inter_streams_put(struct inter_streams *s,
+                                                 const struct inter_stream_key *k, uint64_t seq,
+                                                 const void *p, size_t n);
+NEB_MUST_CHECK enum neb_status
+inter_streams_attach(struct inter_streams *s, const struct inter_stream_key *k, uint64_t cursor);
+NEB_MUST_CHECK enum neb_status
+inter_streams_applied(struct inter_streams *s, const struct inter_stream_key *k, uint64_t next);
+NEB_MUST_CHECK enum neb_status
+inter_streams_durable(struct inter_streams *s, const struct inter_stream_key *k, uint64_t next);
+// The job's worker is gone: consumers wait for its next attach.
+NEB_MUST_CHECK enum neb_status inter_streams_detach(struct inter_streams *s,
+                                                    const uint8_t job[INTER_ID_BYTES]);
+// Closes a job's streams; with `forget` their batches on disk go too.
+NEB_MUST_CHECK enum neb_status inter_streams_close(struct inter_streams *s,
+                                                   const uint8_t job[INTER_ID_BYTES], bool forget);
+// False: no such stream.
+bool inter_streams_stats(const struct inter_streams *s, const struct inter_stream_key *k,
+                         struct inter_stream_stats *out);
+
+// From the service. An error is one that the agent cannot go on with: its disk.
+NEB_MUST_CHECK enum neb_status inter_streams_message(struct inter_streams *s, uint32_t peer,
+                                                     bool bulk, const uint8_t *p, size_t n);
+NEB_MUST_CHECK enum neb_status inter_streams_peer(struct inter_streams *s, uint32_t peer, bool up);
+NEB_MUST_CHECK enum neb_status inter_streams_tick(struct inter_streams *s);
+
+#endif

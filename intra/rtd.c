@@ -1,0 +1,221 @@
+#include "intra/rtd.h"
+#include "agent/base/rng.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    SAMPLE_ROWS = 256, // positions whose logits are in memory at once
+    HEAD_BLOCK = 64,   // rows of one partial sum: fixed, so that threads do not change the bits
+};
+
+int32_t intra_mask_positions(uint64_t seed, uint64_t index, double rate, int32_t n_special,
+                             const int32_t *tokens, int32_t n, int32_t *positions) {
+    struct neb_rng rng = neb_rng_make(seed, index);
+    int32_t count = 0, first = -1;
+    for (int32_t i = 0; i < n; i++) {
+        double u = neb_rng_unit(&rng);
+        if (tokens[i] < n_special)
+            continue;
+        first = first < 0 ? i : first;
+        if (u < rate)
+            positions[count++] = i;
+    }
+    if (!count && first >= 0)
+        positions[count++] = first;
+    return count;
+}
+
+void intra_mask_apply(const int32_t *tokens, int32_t n, const int32_t *positions, int32_t n_masked,
+                      int32_t mask_id, int32_t *inputs, int32_t *targets) {
+    memcpy(inputs, tokens, (size_t)n * sizeof *inputs);
+    for (int32_t i = 0; i < n; i++)
+        targets[i] = KERN_IGNORE;
+    for (int32_t i = 0; i < n_masked; i++) {
+        targets[positions[i]] = tokens[positions[i]];
+        inputs[positions[i]] = mask_id;
+    }
+}
+
+int32_t intra_rtd_apply(const int32_t *tokens, int32_t n, const int32_t *positions,
+                        const int32_t *ids, int32_t n_masked, int32_t *inputs, int32_t *labels) {
+    int32_t replaced = 0;
+    memcpy(inputs, tokens, (size_t)n * sizeof *inputs);
+    memset(labels, 0, (size_t)n * sizeof *labels);
+    for (int32_t i = 0; i < n_masked; i++) {
+        int32_t at = positions[i];
+        inputs[at] = ids[i];
+        labels[at] = ids[i] != tokens[at];
+        replaced += labels[at];
+    }
+    return replaced;
+}
+
+// ---- sampling -------------------------------------------------------------------------------------------------
+
+struct intra_mask_sampler {
+    int32_t n_ids, V, d;
+    float *x, *z; // (SAMPLE_ROWS, d) (SAMPLE_ROWS, V)
+    double u[SAMPLE_ROWS];
+    int32_t *ids; // of the rows in work
+};
+
+enum neb_status intra_mask_sampler_create(const struct intra_model *m, int32_t n_ids,
+                                          struct intra_mask_sampler **out) {
+    struct intra_mask_sampler *s = calloc(1, sizeof *s);
+    NEB_ASSERT(!m->mesh && n_ids >= 1 && n_ids <= m->c.vocab);
+    if (!s)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for sampling");
+    s->n_ids = n_ids;
+    s->V = m->c.vocab;
+    s->d = m->c.d_model;
+    s->x = malloc(SAMPLE_ROWS * (size_t)s->d * sizeof *s->x);
+    s->z = malloc(SAMPLE_ROWS * (size_t)s->V * sizeof *s->z);
+    if (!s->x || !s->z) {
+        intra_mask_sampler_destroy(&s);
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for the logits of %d positions", SAMPLE_ROWS);
+    }
+    *out = s;
+    return NEB_OK;
+}
+
+void intra_mask_sampler_destroy(struct intra_mask_sampler **sp) {
+    if (*sp) {
+        free((*sp)->x);
+        free((*sp)->z);
+    }
+    free(*sp);
+    *sp = NULL;
+}
+
+// The id at which the running sum of probabilities passes u.
+static void sample_row(void *arg, size_t row) {
+    struct intra_mask_sampler *s = arg;
+    float *z = s->z + row * (size_t)s->V, max = z[0];
+    double sum = 0, run = 0;
+    int32_t id = 0;
+    for (int32_t k = 1; k < s->n_ids; k++)
+        max = z[k] > max ? z[k] : max;
+    for (int32_t k = 0; k < s->n_ids; k++) {
+        z[k] = expf(z[k] - max);
+        sum += (double)z[k];
+    }
+    for (double goal = s->u[row] * sum; id < s->n_ids - 1; id++) {
+        run += (double)z[id];
+        if (run > goal)
+            break;
+    }
+    s->ids[row] = id;
+}
+
+void intra_mask_sample(struct intra_mask_sampler *s, struct kern *K, const struct intra_model *m,
+                       const struct intra_acts *a, const int32_t *positions, int32_t n,
+                       uint64_t seed, uint64_t index, int32_t *ids) {
+    struct neb_rng rng = neb_rng_make(seed, index);
+    const float *hidden = intra_acts_hidden(a);
+    for (int32_t from = 0; from < n; from += SAMPLE_ROWS) {
+        int32_t rows = n - from < SAMPLE_ROWS ? n - from : SAMPLE_ROWS;
+        for (int32_t i = 0; i < rows; i++) {
+            memcpy(s->x + (size_t)i * s->d, hidden + (size_t)positions[from + i] * s->d,
+                   (size_t)s->d * sizeof *s->x);
+            s->u[i] = neb_rng_unit(&rng);
+        }
+        K->ops->gemm(K, KERN_N, KERN_T, rows, s->V, s->d, 1, s->x, s->d, intra_param(m, m->head),
+                     s->d, 0, s->z, s->V);
+        s->ids = ids + from;
+        kern_pool_run(K->pool, (size_t)rows, sample_row, s);
+    }
+}
+
+// ---- detection ------------------------------------------------------------------------------------------------
+
+struct partial { // of one block of rows
+    double loss, db;
+    int64_t count;
+};
+struct head_job {
+    const struct intra_rtd_head *h;
+    struct partial *sums; // (blocks)
+    double *dw;           // (blocks, d)
+};
+
+static void head_block(void *arg, size_t block) {
+    struct head_job *j = arg;
+    const struct intra_rtd_head *h = j->h;
+    struct partial *p = &j->sums[block];
+    double *dw = j->dw ? j->dw + block * (size_t)h->d : NULL;
+    int end = (int)(block + 1) * HEAD_BLOCK < h->n ? (int)(block + 1) * HEAD_BLOCK : h->n;
+    *p = (struct partial){0};
+    for (int i = (int)block * HEAD_BLOCK; i < end; i++) {
+        const float *x = h->x + (size_t)i * h->d;
+        double z = (double)h->b;
+        for (int k = 0; k < h->d; k++)
+            z += (double)x[k] * (double)h->w[k];
+        h->scores[i] = (float)z;
+        bool counts = h->labels[i] != KERN_IGNORE;
+        double away = exp(-fabs(z)), sigma = z >= 0 ? 1 / (1 + away) : away / (1 + away);
+        double g = counts ? (sigma - h->labels[i]) * (double)h->grad_scale : 0;
+        p->count += counts;
+        p->loss += counts ? (z > 0 ? z : 0) + log1p(away) - h->labels[i] * z : 0;
+        p->db += g;
+        for (int k = 0; h->dx && k < h->d; k++) {
+            h->dx[(size_t)i * h->d + k] = (float)(g * (double)h->w[k]);
+            dw[k] += g * (double)x[k];
+        }
+    }
+}
+
+double intra_rtd_head(struct kern *K, const struct intra_rtd_head *h, int64_t *count) {
+    size_t blocks = ((size_t)h->n + HEAD_BLOCK - 1) / HEAD_BLOCK;
+    struct head_job j = {.h = h, .sums = malloc(blocks * sizeof *j.sums)};
+    double loss = 0;
+    if (h->dx)
+        j.dw = calloc(blocks * (size_t)h->d, sizeof *j.dw);
+    NEB_ASSERT(j.sums && (!h->dx || j.dw)); // a few kilobytes
+    kern_pool_run(K->pool, blocks, head_block, &j);
+    *count = 0;
+    for (size_t b = 0; b < blocks; b++) {
+        loss += j.sums[b].loss;
+        *count += j.sums[b].count;
+        if (!h->dx)
+            continue;
+        h->db[0] += (float)j.sums[b].db;
+        for (int k = 0; k < h->d; k++)
+            h->dw[k] += (float)j.dw[b * (size_t)h->d + (size_t)k];
+    }
+    free(j.sums);
+    free(j.dw);
+    return loss;
+}
+
+struct scored {
+    float score;
+    int32_t label;
+};
+
+static int by_score(const void *a, const void *b) {
+    float x = ((const struct scored *)a)->score, y = ((const struct scored *)b)->score;
+    return (x > y) - (x < y);
+}
+
+double intra_rtd_auc(const float *scores, const int32_t *labels, size_t n) {
+    struct scored *s = malloc((n + 1) * sizeof *s);
+    double above = 0; // pairs that are in order
+    size_t ones = 0, zeros = 0;
+    if (!s)
+        return NAN;
+    for (size_t i = 0; i < n; i++)
+        s[i] = (struct scored){scores[i], labels[i]};
+    qsort(s, n, sizeof *s, by_score);
+    for (size_t i = 0, end; i < n; i = end) { // equal scores together
+        size_t one = 0, zero = 0;
+        for (end = i; end < n && s[end].score == s[i].score; end++)
+            s[end].label == 1 ? one++ : zero++;
+        above += (double)one * ((double)zeros + (double)zero / 2);
+        ones += one;
+        zeros += zero;
+    }
+    free(s);
+    return ones && zeros ? above / ((double)ones * (double)zeros) : NAN;
+}
