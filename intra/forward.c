@@ -38,6 +38,8 @@ struct intra_acts {
     float *dqkv, *datt, *delta, *dact; // backward scratch
     float *dlora;
     float *arena;
+    const int32_t *prefix;           // (B) or NULL
+    const struct kern_soft *teacher; // or NULL
     struct intra_acts *first; // whose scratch this is: itself, or the first of those in flight
     struct intra_acts
         *holds; // of the first: whose last block is in the shared block, with recompute
@@ -175,6 +177,10 @@ enum neb_status intra_acts_create_more(const struct intra_model *m, struct intra
 float *intra_acts_in(struct intra_acts *a) { return a->hf; }
 float *intra_acts_out(struct intra_acts *a) { return a->r; }
 float *intra_acts_grad(struct intra_acts *a) { return a->dh; }
+void intra_acts_prefix(struct intra_acts *a, const int32_t *lengths) { a->prefix = lengths; }
+void intra_acts_teacher(struct intra_acts *a, const struct kern_soft *teacher) {
+    a->teacher = teacher;
+}
 const float *intra_acts_hidden(const struct intra_acts *a) { return a->yf; }
 const float *intra_acts_scores(const struct intra_acts *a) { return a->scores; }
 
@@ -249,9 +255,14 @@ static struct shape shape_of(const struct intra_model *m, int B, int T) {
     return (struct shape){B, T, B * T, c->d_model, q, kv, q + 2 * kv, c->d_ff};
 }
 
-static struct kern_attn attn_shape(const struct intra_model *m, const struct shape *s) {
+static struct kern_attn attn_shape(const struct intra_model *m, const struct intra_acts *a,
+                                   const struct shape *s) {
     const struct intra_model_config *c = &m->local;
-    return (struct kern_attn){s->B, s->T, c->n_heads, c->n_kv_heads, c->head_dim, c->mask, NULL};
+    bool causal = c->mask == KERN_MASK_PREFIX && !a->prefix;
+    return (struct kern_attn){s->B,        s->T,
+                              c->n_heads,  c->n_kv_heads,
+                              c->head_dim, causal ? KERN_MASK_CAUSAL : c->mask,
+                              a->prefix};
 }
 
 // From h (and r, unless NULL) through block l; leaves what it adds in a->r. again: only what backward needs of it.
@@ -266,7 +277,7 @@ static void block_fwd(struct kern *K, struct intra_model *m, struct intra_acts *
         K->ops->bias_fwd(K, b->qkv, intra_param(m, y->q_bias), s->n, s->qkv);
     K->ops->rope(K, b->qkv, s->qkv, m->rope, s->n, s->T, m->local.n_heads + m->local.n_kv_heads,
                  m->c.head_dim, false);
-    struct kern_attn at = attn_shape(m, s);
+    struct kern_attn at = attn_shape(m, a, s);
     K->ops->attn_fwd(K, &at, b->att, s->q, b->lse, b->qkv, s->qkv, b->qkv + s->q, s->qkv,
                      b->qkv + s->q + s->kv, s->qkv);
     linear(K, m, a, a->r, s->d, b->att, s->n, s->d, s->q, y->o, &y->lora[3], 1);
@@ -286,7 +297,7 @@ static void block_bwd(struct kern *K, struct intra_model *m, struct intra_acts *
                       const struct shape *s, bool below) {
     const struct intra_layer *y = &m->layers[l];
     struct block_acts *b = &a->blocks[l - m->layer0];
-    struct kern_attn at = attn_shape(m, s);
+    struct kern_attn at = attn_shape(m, a, s);
     linear_bwd(K, m, a, a->dact, a->dh, s->d, b->act, s->n, s->d, s->f, y->down, &y->lora[6], 1);
     K->ops->swiglu_bwd(K, b->gu, a->dact, b->gu, s->n, s->f); // in place: gu is not needed again
     linear_bwd(K, m, a, a->dy, b->gu, 2 * s->f, b->y2, s->n, 2 * s->f, s->d, y->gate, &y->lora[4],
@@ -345,6 +356,11 @@ static void head_fwd(struct kern *K, struct intra_model *m, struct intra_acts *a
                              .grad_scale = grad_scale,
                              .dx = learn ? a->dy : NULL,
                              .dw = learn ? intra_grad(m, m->head) : NULL};
+    if (a->teacher) {
+        NEB_ASSERT(K->ops->distill && intra_mesh_tp(m->mesh) == 1);
+        *loss = K->ops->distill(K, &head, a->teacher, count);
+        return;
+    }
     *loss = intra_vocab_head(K, m, &head, a->logits, count);
 }
 

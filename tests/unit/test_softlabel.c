@@ -2,13 +2,14 @@
 #include "agent/base/rng.h"
 #include "compress/softlabel.h"
 
-#include <cmocka.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <cmocka.h>
 
 enum { ROWS = 500, K = 8, VOCAB = 32768 };
 
