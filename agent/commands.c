@@ -5,6 +5,7 @@
 const struct agent_command agent_commands[] = {
     {"check", "is a job file right, and what will it do", cmd_check},
     {"pretrain", "train one model on several clusters", cmd_pretrain},
+    {"distill", "train students with a teacher on another cluster", cmd_distill},
     {"agent", "run the agent of this cluster", cmd_agent},
     {"status", "show peers, links and jobs of the agent", cmd_status},
     {"stop", "stop a job after a checkpoint", cmd_stop},

@@ -28,6 +28,7 @@ struct block_acts {
 struct intra_acts {
     int B, T;
     bool backward, recompute;
+    bool kept; // every block has its own, without backward
     struct block_acts *blocks;         // (local.n_layers)
     float *r;                          // (n, d) what a block adds
     float *hf, *yf, *rstdf;            // final norm
@@ -100,10 +101,10 @@ static void carve_scratch(struct carve *c, struct intra_acts *a, const struct in
 
 static void carve_all(struct carve *c, struct intra_acts *a, const struct intra_model *m) {
     size_t n = (size_t)a->B * a->T;
-    bool keep = a->backward && !a->recompute, own = a->first == a;
+    bool keep = a->kept || (a->backward && !a->recompute), own = a->first == a;
     for (int32_t l = 0; l < m->local.n_layers; l++) {
         struct block_acts *b = &a->blocks[l];
-        if (a->backward || l == 0)
+        if (a->backward || a->kept || l == 0)
             carve_block(c, b, &m->local, n, true);
         else
             b->h1 = a->blocks[0].h1;
@@ -129,7 +130,7 @@ static void share_scratch(struct intra_acts *a, const struct intra_acts *first) 
 }
 
 static enum neb_status make(const struct intra_model *m, struct intra_acts *first, int B, int T,
-                            bool backward, bool recompute, struct intra_acts **out) {
+                            bool backward, bool recompute, bool kept, struct intra_acts **out) {
     struct intra_acts *a = calloc(1, sizeof *a);
     if (!a || !(a->blocks = calloc((size_t)m->local.n_layers, sizeof *a->blocks)))
         goto nomem;
@@ -139,6 +140,7 @@ static enum neb_status make(const struct intra_model *m, struct intra_acts *firs
     a->T = T;
     a->backward = backward;
     a->recompute = recompute;
+    a->kept = kept;
     a->first = first ? first : a;
     struct carve c = {0};
     carve_all(&c, a, m);
@@ -165,13 +167,24 @@ enum neb_status intra_acts_create(const struct intra_model *m, int B, int T, boo
         return neb_fail(NEB_ERR_INVALID,
                         "sequence of %d tokens is longer than the model's max_seq %d", T,
                         m->c.max_seq);
-    return make(m, NULL, B, T, backward, recompute, out);
+    return make(m, NULL, B, T, backward, recompute, false, out);
+}
+
+enum neb_status intra_acts_create_kept(const struct intra_model *m, int B, int T,
+                                       struct intra_acts **out) {
+    NEB_ASSERT(B > 0 && T > 0 && T <= m->c.max_seq);
+    return make(m, NULL, B, T, false, false, true, out);
+}
+
+const float *intra_acts_qkv(const struct intra_acts *a, int32_t l) {
+    NEB_ASSERT(a->kept);
+    return a->blocks[l].qkv;
 }
 
 enum neb_status intra_acts_create_more(const struct intra_model *m, struct intra_acts *first,
                                        struct intra_acts **out) {
     NEB_ASSERT(first->first == first);
-    return make(m, first, first->B, first->T, first->backward, first->recompute, out);
+    return make(m, first, first->B, first->T, first->backward, first->recompute, first->kept, out);
 }
 
 float *intra_acts_in(struct intra_acts *a) { return a->hf; }
@@ -367,7 +380,7 @@ static void head_fwd(struct kern *K, struct intra_model *m, struct intra_acts *a
 void intra_model_forward(struct kern *K, struct intra_model *m, struct intra_acts *a,
                          const int32_t *tokens, const int32_t *targets, int B, int T,
                          float grad_scale, double *loss, int64_t *count) {
-    NEB_ASSERT(B <= a->B && T <= m->c.max_seq && (size_t)B * T <= (size_t)a->B * a->T);
+    NEB_ASSERT(T <= m->c.max_seq && (size_t)B * T <= (size_t)a->B * a->T);
     NEB_ASSERT(grad_scale == 0 || (a->backward && m->grads));
     struct shape s = shape_of(m, B, T);
     const float *h = a->hf; // the embedding goes where the final norm writes later: free until then

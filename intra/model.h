@@ -207,6 +207,11 @@ NEB_MUST_CHECK enum neb_status intra_acts_create(const struct intra_model *m, in
 NEB_MUST_CHECK enum neb_status intra_acts_create_more(const struct intra_model *m,
                                                       struct intra_acts *first,
                                                       struct intra_acts **out);
+// For forward passes only, but with what every block computed kept: intra_acts_qkv gives q, k and v (B * T, (H + 2G) * D) of
+// block l after rotary.
+NEB_MUST_CHECK enum neb_status intra_acts_create_kept(const struct intra_model *m, int B, int T,
+                                                      struct intra_acts **out);
+const float *intra_acts_qkv(const struct intra_acts *a, int32_t l);
 void intra_acts_destroy(struct intra_acts **a);
 
 // Mean-free pass over tokens (B, T): forward, loss in nats (sum in *loss, counted targets in *count), and with
