@@ -85,7 +85,10 @@ static void print_people(const char *file, const struct agent_job *job, const st
         printf("  model     size unknown until the corpus is here: its vocabulary counts\n");
     printf("  training  %lld steps of %lld tokens: %lld tokens a cluster\n", (long long)job->steps,
            (long long)p->tokens_per_step, (long long)p->tokens);
-    if (job->sync.scheme == AGENT_SCHEME_FEDERATED && sized)
+    if (job->mode == AGENT_MODE_RTD && job->sync.scheme == AGENT_SCHEME_FEDERATED)
+        printf("  stream    %lld batches of about %s: %s in all, one way\n", (long long)p->exchanges,
+               agent_human_bytes(p->bytes_per_exchange, a, sizeof a), agent_human_bytes(p->bytes, b, sizeof b));
+    else if (job->sync.scheme == AGENT_SCHEME_FEDERATED && sized)
         printf("  exchange  %lld times %s a cluster (%s, about %.2f bits a parameter): %s in all, "
                "%.0f times fewer than "
                "synchronous fp32\n",

@@ -330,6 +330,9 @@ int cmd_eval(int argc, char **argv) {
         table, parse_option, "CHECKPOINT", "Held-out loss of a checkpoint, by source.",
         NULL,  NULL,         NULL};
     struct options o = {.beam = 1};
+    for (int i = 1; i < argc; i++) // tasks with options of their own
+        if (!strcmp(argv[i], "--task=probe") || (!strcmp(argv[i], "--task") && i + 1 < argc && !strcmp(argv[i + 1], "probe")))
+            return cmd_eval_probe(argc, argv);
     argp_err_exit_status = AGENT_EXIT_USAGE;
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0 || (o.logits ? !o.ids : !o.corpus)) {
         fputs("nebula eval: give --corpus DIR, or --logits --ids IDS\n", stderr);

@@ -69,6 +69,14 @@ static enum neb_status absolute(char *path, size_t cap, const char *what) {
     return st;
 }
 
+// Trainers that attach may read what they like.
+static bool needs_corpus(const struct agent_job *job) {
+    for (int i = 0; i < job->n_clusters; i++)
+        if (!job->clusters[i].witness && job->clusters[i].launcher != AGENT_LAUNCHER_ATTACH)
+            return true;
+    return neb_fs_exists(job->corpus);
+}
+
 static enum neb_status load_job(struct run *r) {
     char assignment[128];
     NEB_TRY(agent_job_load(r->o.job, &r->job));
@@ -84,7 +92,8 @@ static enum neb_status load_job(struct run *r) {
     }
     NEB_TRY(agent_job_model_init(&r->job, r->o.job));
     NEB_TRY(agent_job_validate(&r->job, r->o.job));
-    NEB_TRY(absolute(r->job.corpus, sizeof r->job.corpus, "data.corpus"));
+    if (needs_corpus(&r->job))
+        NEB_TRY(absolute(r->job.corpus, sizeof r->job.corpus, "data.corpus"));
     if (r->job.mode == AGENT_MODE_DISTILL)
         NEB_TRY(agent_distill_paths(&r->job));
     if (r->job.init_from[0])
@@ -334,6 +343,8 @@ static void make_summary(const struct run *r, struct agent_summary *s) {
         snprintf(c->name, sizeof c->name, "%s", r->job.clusters[i].name);
         snprintf(c->device, sizeof c->device, "cpu (%s, %d threads)", kern_cpu_isa(),
                  (int)(whole(p, "threads") & 0xffff));
+        if (r->job.clusters[i].launcher == AGENT_LAUNCHER_ATTACH)
+            snprintf(c->device, sizeof c->device, "attached trainer");
         c->steps = (int64_t)whole(p, "steps");
         c->tokens = (int64_t)whole(p, "tokens");
         c->loss_first = number(p, "loss_first");
@@ -341,6 +352,8 @@ static void make_summary(const struct run *r, struct agent_summary *s) {
         c->eval_loss = number(p, "eval_loss");
         c->stall_s = number(p, "stall_s");
         c->train_s = number(p, "train_s");
+        c->lost_steps = (int64_t)whole(p, "lost_steps");
+        c->divergences = (int64_t)whole(p, "divergences");
         c->wan_sent_bytes = whole(p, "wan_sent_bytes");
         c->wan_recv_bytes = whole(p, "wan_recv_bytes");
         snprintf(c->params_digest, sizeof c->params_digest, "%s", digest ? digest : "");
@@ -372,6 +385,8 @@ static enum neb_status export_model(struct run *r) {
     const char *corpus = r->job.clusters[0].corpus[0] ? r->job.clusters[0].corpus : r->job.corpus;
     NEB_TRY(neb_path(from, sizeof from, corpus, "tokenizer.model"));
     NEB_TRY(neb_path(to, sizeof to, dir, "tokenizer.model"));
+    if (!needs_corpus(&r->job) && !neb_fs_exists(from))
+        return NEB_OK; // the vocabulary is the attached trainers' own
     return copy_file(from, to);
 }
 

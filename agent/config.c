@@ -191,7 +191,7 @@ static const struct option options[] = {
 enum { N_OPTIONS = sizeof options / sizeof options[0] };
 
 static const char cluster_keys[] = "name, role, witness, threads, corpus, sources, mesh, launcher";
-static const char *const launcher_names[] = {"local", "mpirun", NULL};
+static const char *const launcher_names[] = {"local", "mpirun", "attach", NULL};
 enum { MESH_AXIS_MAX = 1024, MESH_RANKS_MAX = 1024 };
 
 // ---- values ---------------------------------------------------------------------------------------------------
@@ -541,7 +541,7 @@ static enum neb_status set_launcher(struct agent_cluster *c, const char *text, c
             c->launcher = (enum agent_launcher)i;
             return NEB_OK;
         }
-    return COMPLAIN(where, "clusters.launcher", "\"%s\" is not one of: local, mpirun", text);
+    return COMPLAIN(where, "clusters.launcher", "\"%s\" is not one of: local, mpirun, attach", text);
 }
 
 static enum neb_status set_role(struct agent_cluster *c, const char *text, const char *where) {
@@ -740,8 +740,9 @@ static enum neb_status validate_rtd(const struct agent_job *j, const char *file)
     if (j->n_clusters != 2 || g < 0 || d < 0)
         return COMPLAIN(file, "clusters", "mode rtd takes two, one with role generator, one with role discriminator");
     for (int i = 0; i < 2; i++)
-        if (agent_cluster_ranks(&j->clusters[i]) > 1)
-            return COMPLAIN(file, "clusters.mesh", "cluster %s: mode rtd trains on one rank", j->clusters[i].name);
+        if (agent_cluster_ranks(&j->clusters[i]) > 1 || j->clusters[i].launcher == AGENT_LAUNCHER_ATTACH)
+            return COMPLAIN(file, "clusters.mesh", "cluster %s: mode rtd trains on one rank of its own",
+                            j->clusters[i].name);
     if (j->clusters[d].n_sources)
         return COMPLAIN(file, "clusters.sources", "cluster %s: the generator's sources count, in the order of their names",
                         j->clusters[d].name);
@@ -835,6 +836,18 @@ enum neb_status agent_job_validate(const struct agent_job *j, const char *file) 
     NEB_TRY(validate_meshes(j, file));
     NEB_TRY(validate_rtd(j, file));
     NEB_TRY(validate_distill(j, file));
+    for (int32_t i = 0; i < j->n_clusters; i++) {
+        if (j->clusters[i].launcher != AGENT_LAUNCHER_ATTACH)
+            continue;
+        if (!j->model.vocab)
+            return COMPLAIN(file, "model.vocab", "is missing: \"%s\" has launcher attach, and its trainer "
+                            "brings no corpus to take it from", j->clusters[i].name);
+        if (agent_cluster_ranks(&j->clusters[i]) > 1)
+            return COMPLAIN(file, "clusters.mesh", "\"%s\" has launcher attach: its trainer has ranks of its own",
+                            j->clusters[i].name);
+        if (j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
+            return COMPLAIN(file, "clusters.launcher", "attach does not go with sync.scheme synchronous");
+    }
     if (j->sync.early_steps % j->sync.early_interval)
         return COMPLAIN(file, "sync.early_steps", "%d is not a multiple of sync.early_interval %d",
                         j->sync.early_steps, j->sync.early_interval);
@@ -1057,6 +1070,7 @@ void agent_job_reference(FILE *f) {
             "list of {name, weight}, relative; "
             "none: all of the corpus by size; mesh: {dp, pp, tp}, ranks of the cluster's worker "
             "(default 1 each; dp must divide data.accumulate, pp model.n_layers, tp heads and "
-            "d_ff); launcher: local (all on the agent's machine) or mpirun (its hosts) |\n",
+            "d_ff); launcher: local (all on the agent's machine) or mpirun (its hosts), or "
+            "attach: none is started, your own training loop attaches through libnebula |\n",
             AGENT_CLUSTERS_MAX, cluster_keys);
 }

@@ -42,6 +42,7 @@ struct agent_source {
 enum agent_launcher {
     AGENT_LAUNCHER_LOCAL, // all ranks on the agent's machine
     AGENT_LAUNCHER_MPIRUN, // where mpirun finds hosts: the Slurm allocation, a host file; rank 0 on the agent's
+    AGENT_LAUNCHER_ATTACH, // none is started: the agent waits for a trainer that attaches (libnebula.h)
 };
 
 struct agent_cluster {

@@ -89,6 +89,18 @@ static enum neb_status bits_of(const struct agent_job *job, const struct agent_p
     return NEB_OK;
 }
 
+// Mode rtd: a masked token costs about log2(vocabulary) bits and one more for its place among the masked, text what its ids do.
+static void plan_stream(const struct agent_job *job, int32_t vocab, struct agent_plan *p) {
+    const struct agent_rtd_config *r = &job->rtd;
+    int64_t cycle = r->generator_steps > r->discriminator_steps ? r->generator_steps : r->discriminator_steps;
+    double bits = log2(vocab > 2 ? (double)vocab : 32768);
+    p->exchanges = (job->steps * r->discriminator_steps + cycle - 1) / cycle;
+    p->bytes_per_exchange = (double)p->tokens_per_step / 8 *
+                            ((double)r->mask_rate * (bits + 1) + (r->push_text ? bits : 0));
+    p->bytes = p->bytes_per_exchange * (double)p->exchanges;
+    p->reduction = p->bytes > 0 ? 4 * (double)p->trainable * (double)p->exchanges / p->bytes : NAN;
+}
+
 enum neb_status agent_job_plan(const struct agent_job *job, int32_t vocab, struct agent_plan *p) {
     int64_t small = 0;
     *p = (struct agent_plan){0};
@@ -100,6 +112,10 @@ enum neb_status agent_job_plan(const struct agent_job *job, int32_t vocab, struc
     p->reduction = NAN;
     if (job->sync.scheme == AGENT_SCHEME_NONE)
         return NEB_OK;
+    if (job->mode == AGENT_MODE_RTD) {
+        plan_stream(job, vocab, p);
+        return NEB_OK;
+    }
     if (job->sync.scheme == AGENT_SCHEME_SYNCHRONOUS) {
         p->exchanges = job->steps;
         p->bits_per_param = 32;

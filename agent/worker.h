@@ -1,8 +1,13 @@
 // A worker: trains its cluster's replica, exchanges with the others through its agent.
 //
-//     worker.c        the loop: steps, decisions of agent/schedule, messages from the agent
+//     worker.c        the loop of the built-in trainer: data, steps, evaluation
+//     worker_link.c   messages from the agent, decisions of agent/schedule
 //     worker_sync.c   fragments: encode and submit, commits, merges
 //     worker_ckpt.c   checkpoints of everything, and how to go on from one
+//     worker_snapshot.c  how to go on from what others had
+//
+// All but worker.c also runs inside a foreign trainer, through libnebula (libnebula.h): one code, so that both compute the
+// same bits. What differs is behind struct worker_ops.
 //
 // Bit-identical resume: a checkpoint is taken between two inner steps and holds parameters, optimiser, data cursor, outer
 // state, updates in flight (with their bytes) and the merge log; a restarted worker computes the same steps, submits the
@@ -16,13 +21,14 @@
 #include "intra/data.h"
 #include "intra/team.h"
 
-enum { WORKER_COUNTS = 4, WORKER_GENERATIONS_MAX = 16 };
+enum { WORKER_ROUND_WORDS = 4, WORKER_COUNTS = 4, WORKER_GENERATIONS_MAX = 16, WORKER_AGAIN_MAX = 3 };
 
 struct agent_travel {    // a fragment's update on its way, or its commit that waits to be merged
     struct neb_buf blob; // encoded bytes, as submitted
     uint64_t tokens;     // behind it
     uint64_t tokens_at_send; // all tokens so far at the send: the base once it is committed
     uint32_t steps, missed;
+    uint32_t again; // how often this round's update was taken back for a newer one
     neb_ns sent_at, arrived_at;
     // the commit
     uint32_t n;
@@ -32,6 +38,7 @@ struct agent_travel {    // a fragment's update on its way, or its commit that w
     bool here;      // a commit is here, of the round that the fragment is at
     bool rejected;  // ours was, by the gate
     bool merge, all_final, mine;
+    int64_t cursor; // steps of this cluster that the commits up to this one hold
 };
 
 struct agent_merge { // one line of the merge log
@@ -40,7 +47,20 @@ struct agent_merge { // one line of the merge log
     bool foreign; // nothing of ours was under way: others had gone on without us
 };
 
+struct agent_worker;
+struct worker_ops { // the trainer beneath
+    // Tensors of `model` with wanted[index] (NULL: all), from and to where they are trained. NULL: they are trained in place.
+    enum neb_status (*pull)(struct agent_worker *w, const bool *wanted);
+    enum neb_status (*push)(struct agent_worker *w, const bool *wanted);
+    // What a checkpoint holds of the trainer: parameters, token counts, optimiser, data cursors.
+    enum neb_status (*save)(struct agent_worker *w, struct intra_ckpt_writer *out);
+    enum neb_status (*restore)(struct agent_worker *w, const struct intra_ckpt *c);
+    enum neb_status (*skip)(struct agent_worker *w, int64_t n); // steps that a lost disk had made: data and schedule move on
+};
+
 struct agent_worker {
+    struct worker_ops ops;
+    void *foreign; // of a foreign trainer's ops; NULL: the built-in one
     struct agent_job job;
     int cluster; // index of this cluster
     bool federated;
@@ -77,6 +97,12 @@ struct agent_worker {
     uint32_t saved_rounds[WORKER_GENERATIONS_MAX][64];
     int64_t saved_step; // of the newest; -1: none by this process
     int n_saved;
+    uint64_t taken;    // fragments that DIR/snapshot.bin is ahead in, bit each: the agent says so
+    uint32_t suspect[64]; // checkpoints of a fragment from this round on are not to be trusted; 0: all are
+    bool lost;         // the disk was, and the agent catches up: commits are merged as they come, without training
+    bool restored;     // from a checkpoint or snapshot
+    bool adopts;       // that was so in this process: commits of a former life are taken over, not computed again
+    int64_t lost_steps; // not made, or made and lost, by this cluster
     struct agent_merge *log; // of the run that is being repeated, if any
     size_t n_log;
     FILE *log_file;
@@ -90,7 +116,11 @@ struct agent_worker {
     int alive;     // other members that are heard
     bool expected; // enough of them for a commit
     bool stop;
+    const char *isa; // of the arithmetic that trains, for checkpoints
     // agent
+    neb_ns heard, asked; // of a foreign trainer: when the agent last said something, was last asked
+    bool orphan;         // the agent does not know this worker (it was started anew)
+    bool returned;       // it does again
     struct agent_ipc *ipc;
     void *zctx;
 };
@@ -99,6 +129,20 @@ struct agent_worker {
 // rank, with the threads that the job says.
 NEB_MUST_CHECK enum neb_status agent_worker_run(const char *socket_path, const char *job,
                                                 struct intra_comm *world, int threads);
+
+// worker_link.c
+// socket_path and job as the agent gives them. Fills job, cluster, dir.
+NEB_MUST_CHECK enum neb_status worker_attach(struct agent_worker *w, const char *socket_path,
+                                             const char *job);
+// Asks the agent again to be attached; the answer comes as any message.
+NEB_MUST_CHECK enum neb_status worker_hello(struct agent_worker *w, const char *job);
+NEB_MUST_CHECK enum neb_status worker_drain(struct agent_worker *w); // takes what has come
+NEB_MUST_CHECK enum neb_status worker_wait(struct agent_worker *w); // up to 200 ms; counts as stall
+// All that is to be done between two steps. *ready: the next step may begin.
+NEB_MUST_CHECK enum neb_status worker_exchange(struct agent_worker *w, bool *ready);
+NEB_MUST_CHECK enum neb_status worker_wait_for_peers(struct agent_worker *w);
+bool worker_finished(const struct agent_worker *w);
+void worker_params_digest(const struct agent_worker *w, char hex[33]);
 
 // worker_sync.c
 NEB_MUST_CHECK enum neb_status worker_sync_create(struct agent_worker *w);
@@ -117,6 +161,10 @@ void worker_metrics(struct agent_worker *w, json_t *line); // reference is taken
 NEB_MUST_CHECK enum neb_status worker_save(struct agent_worker *w);
 // NEB_ERR_NOT_FOUND (not logged): there is no checkpoint.
 NEB_MUST_CHECK enum neb_status worker_restore(struct agent_worker *w);
+// What is learned in the n steps up to w->step + n is not made here, or was lost: data and schedules go on behind them.
+NEB_MUST_CHECK enum neb_status worker_skip_steps(struct agent_worker *w, int64_t n);
+// Takes over the fragments that DIR/snapshot.bin is ahead in, and writes a checkpoint of that; nothing when there is none.
+NEB_MUST_CHECK enum neb_status worker_adopt_snapshot(struct agent_worker *w, bool has_checkpoint);
 // The global parameters, for evaluation and export: DIR/model.ckpt.
 NEB_MUST_CHECK enum neb_status worker_save_model(struct agent_worker *w);
 NEB_MUST_CHECK enum neb_status worker_log_merge(struct agent_worker *w, int32_t f);

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const neb_ns hello_every = NEB_S, grant_every = 2 * NEB_S, grant_soon = 200 * NEB_MS,
+static const neb_ns hello_every = NEB_S, grant_every = 4 * NEB_S, grant_soon = NEB_S,
                     no_progress = 10 * NEB_S;
 
 struct entry { // one batch of the spool, or of what the consumer has not saved
@@ -332,6 +332,7 @@ static void on_grant(struct inter_stream *s, const struct inter_stream_grant *g)
             act(s, INTER_STREAM_ACT_DROP)->seq = s->base;
         }
     }
+    s->lost = s->lost && s->have < s->base;
     if (s->have < s->base && !s->lost) { // an older checkpoint than the oldest it had spoken of
         struct inter_stream_action *a = act(s, INTER_STREAM_ACT_LOST);
         a->seq = s->have;

@@ -30,6 +30,7 @@ configs=$(dirname "$0")/../../configs
 "$nebula" check --reference | cmp - <(grep '^| .*|.*|.*|.* |$\|^| --- | --- | --- | --- |$' "$configs/README.md") ||
     fail "configs/README.md is behind: nebula check --reference"
 expect 0 'job example is fine' "$configs/example.yaml"
+expect 0 'stream    400 batches of about' "$configs/rtd-two-clusters.yaml"
 rm -r "$T/corpus" # another site's: no error, but no size either
 expect 0 'not on this machine' "$T/job.yaml"
 expect 0 'size unknown' "$T/job.yaml"

@@ -48,7 +48,7 @@ jq -e '.quality | .stream_bytes_per_token < 0.35 and .discriminator.masked_share
 cmp -s "$T/two/checkpoint/model.ckpt" "$T/one/checkpoint/model.ckpt" || fail "the discriminators differ"
 
 # kill -9 of each worker in turn, in mid-run; then of each agent.
-steps_done() { jq -s '[.[] | select(.kind == "step" and .cluster == "beta") | .step] | max // 0' "$1/metrics.jsonl" 2>/dev/null || echo 0; }
+steps_done() { jq -s '[.[] | select(.kind == "step" and .cluster == "beta") | .step] | max // 0' <(grep -s "}$" "$1/metrics.jsonl" || true); }
 wait_step() { # DIR STEP PID
     local i
     for ((i = 0; i < 2000; i++)); do
@@ -108,4 +108,16 @@ sed 's/size: 512/size: 500/' "$T/spec.yaml" >"$T/spec3.yaml"
 "$nebula" data build "$T/spec3.yaml" --out "$T/vocabulary" >"$T/data3.log" 2>&1 || fail "data build: $(tail -n 3 "$T/data3.log")"
 refused "$T/shards" shards
 refused "$T/vocabulary" vocabulary
+# The probe on what was trained: two kinds of text, told apart better than by chance, on pages that it was not trained on.
+mkdir -p "$T/probe/en"
+for kind in gpl other; do
+    for f in "$T/text/$kind"/*.txt; do cp "$f" "$T/probe/en/$(basename "$f" .txt).$([[ $kind == gpl ]] && echo 1 || echo 2).txt"; done
+done
+probe() { timeout 60 "$nebula" eval --task probe "$T/two/checkpoint" --text "$T/probe" --train en --test en --json "$@"; }
+probe >"$T/probe.json" || fail "the probe failed: $(cat "$T/probe.json")"
+jq -e '.examples > 50 and .balanced_accuracy > 0.55 and .accuracy <= 1' "$T/probe.json" >/dev/null || fail "probe: $(cat "$T/probe.json")"
+[[ $(probe) == "$(cat "$T/probe.json")" ]] || fail "the probe does not give the same twice"
+[[ $(probe --random) != "$(cat "$T/probe.json")" ]] || fail "the probe of a random model gives the same"
+if probe --train none >/dev/null 2>"$T/none.log"; then fail "a folder that is not there was probed"; fi
+grep -q 'cannot read the folder' "$T/none.log" || fail "no reason: $(cat "$T/none.log")"
 echo "rtd over a stream equals one process, killed, interrupted, pushed and at a ratio; unlike clusters are refused"

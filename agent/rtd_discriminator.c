@@ -1,0 +1,145 @@
+// The discriminator: takes batches apart and trains on telling which tokens were replaced.
+#include "agent/rtd_side.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct received { // a batch, as far as it is taken apart
+    uint8_t flags;
+    uint32_t windows, replaced, masked;
+    uint32_t next; // replacement
+};
+
+// Which positions are masked follows from the text; so the text comes first, wherever it is in the batch.
+static uint32_t mask_all(struct agent_rtd_side *s, int32_t windows) {
+    int32_t total = windows * s->job.seq_len, k = 0;
+    for (int32_t from = 0, a = 0; from < total; from += s->micro, a++) {
+        int32_t n = total - from < s->micro ? total - from : s->micro,
+                m = rtd_mask(s, s->tokens + from, n, a);
+        for (int32_t i = 0; i < m; i++)
+            s->masked_at[k++] = from + s->positions[i];
+    }
+    return (uint32_t)k;
+}
+
+static enum neb_status take_apart(struct agent_rtd_side *s, const uint8_t *p, size_t n,
+                                  struct received *b) {
+    struct neb_rd r = neb_rd_make(p, n);
+    bool eval = s->s.event >= s->events, text = s->job.rtd.push_text;
+    b->flags = neb_rd_u8(&r);
+    b->windows = neb_rd_u32(&r);
+    uint32_t most = (uint32_t)(eval ? s->job.batch : s->job.batch * s->job.accumulate);
+    if (r.bad || b->flags & ~(FLAG_EVAL | FLAG_LAST | FLAG_TEXT) ||
+        !(b->flags & FLAG_EVAL) != !eval || !(b->flags & FLAG_TEXT) != !text ||
+        (b->flags & FLAG_LAST && !eval) || b->windows > most || (!eval && b->windows != most))
+        return neb_fail(NEB_ERR_FORMAT,
+                        "batch %llu: flags %u and %u windows do not fit event %lld of this job",
+                        (unsigned long long)s->s.seq, b->flags, b->windows, (long long)s->s.event);
+    if (!text) {
+        if (rtd_draw(s) != (int32_t)b->windows)
+            return neb_fail(NEB_ERR_FORMAT,
+                            "batch %llu: %u windows of held-out text, here are others",
+                            (unsigned long long)s->s.seq, b->windows);
+        b->masked = mask_all(s, (int32_t)b->windows);
+    } else { // after the replacements, which say of how many masked positions they are
+        struct neb_rd ahead = r;
+        NEB_TRY(cmp_replaced_skip(&ahead, s->vocab));
+        NEB_TRY(cmp_text_decode(s->wire, &ahead, s->vocab, s->tokens,
+                                b->windows * (uint32_t)s->job.seq_len));
+        if (!neb_rd_done(&ahead))
+            return neb_fail(NEB_ERR_FORMAT, "batch %llu: %zu bytes too many",
+                            (unsigned long long)s->s.seq, neb_rd_left(&ahead));
+        b->masked = mask_all(s, (int32_t)b->windows);
+    }
+    NEB_TRY(cmp_replaced_decode(s->wire, &r, b->masked, s->vocab, s->index, s->ids, &b->replaced));
+    return text || neb_rd_done(&r) ? NEB_OK
+                                   : neb_fail(NEB_ERR_FORMAT, "batch %llu: %zu bytes too many",
+                                              (unsigned long long)s->s.seq, neb_rd_left(&r));
+}
+
+// Inputs and labels of the micro-batch at `from`.
+static void put_in(struct agent_rtd_side *s, struct received *b, int32_t from, int32_t n) {
+    memcpy(s->inputs, s->tokens + from, (size_t)n * sizeof *s->inputs);
+    memset(s->targets, 0, (size_t)n * sizeof *s->targets);
+    for (; b->next < b->replaced; b->next++) {
+        int32_t at = s->masked_at[s->index[b->next]] - from;
+        if (at >= n)
+            return;
+        s->inputs[at] = s->ids[b->next];
+        s->targets[at] = s->inputs[at] != s->tokens[from + at];
+    }
+}
+
+static enum neb_status keep_scores(struct agent_rtd_side *s, int32_t n) {
+    const float *z = intra_acts_scores(s->trainer->acts);
+    if (s->n_scores + (size_t)n > s->cap_scores) {
+        size_t cap = 2 * s->cap_scores + (size_t)n;
+        float *p = realloc(s->scores, cap * sizeof *p);
+        s->scores = p ? p : s->scores;
+        int32_t *q = p ? realloc(s->labels, cap * sizeof *q) : NULL;
+        s->labels = q ? q : s->labels;
+        if (!p || !q)
+            return neb_fail(NEB_ERR_NOMEM, "out of memory for scores of held-out text");
+        s->cap_scores = cap;
+    }
+    memcpy(s->scores + s->n_scores, z, (size_t)n * sizeof *z);
+    memcpy(s->labels + s->n_scores, s->targets, (size_t)n * sizeof *s->labels);
+    for (int32_t i = 0; i < n; i++)
+        s->eval_right += (z[i] > 0) == (s->targets[i] == 1);
+    s->n_scores += (size_t)n;
+    return NEB_OK;
+}
+
+static enum neb_status consume_eval(struct agent_rtd_side *s, struct received *b) {
+    int32_t n = (int32_t)b->windows * s->job.seq_len;
+    double loss = 0;
+    int64_t count = 0;
+    if (s->s.event == s->events) {
+        s->eval_sum = 0;
+        s->eval_count = s->eval_right = 0;
+        s->n_scores = 0;
+    }
+    if (n) {
+        put_in(s, b, 0, n);
+        intra_model_pass(s->K, s->trainer->model, s->trainer->acts, s->inputs, s->targets,
+                         (int)b->windows, s->job.seq_len, 0, &loss, &count);
+        NEB_TRY(keep_scores(s, n));
+    }
+    s->eval_sum += loss;
+    s->eval_count += count;
+    if (b->flags & FLAG_LAST) {
+        s->s.eval_loss = s->eval_count ? s->eval_sum / (double)s->eval_count : NAN;
+        s->s.eval_accuracy = s->eval_count ? (double)s->eval_right / (double)s->eval_count : NAN;
+        s->s.eval_auc = intra_rtd_auc(s->scores, s->labels, s->n_scores);
+        s->s.done = true;
+    }
+    return NEB_OK;
+}
+
+enum neb_status agent_rtd_consume(struct agent_rtd_side *s, const uint8_t *p, size_t n) {
+    struct received b = {0};
+    NEB_ASSERT(s->role == AGENT_ROLE_DISCRIMINATOR && !s->s.done);
+    neb_ns start = neb_now();
+    for (; s->s.event < s->events && !rtd_emits(s, s->s.event); s->s.event++)
+        if (!s->job.rtd.push_text)
+            rtd_draw(s); // the generator trained on these alone
+    NEB_TRY(take_apart(s, p, n, &b));
+    if (s->s.event >= s->events) {
+        NEB_TRY(consume_eval(s, &b));
+    } else {
+        for (int32_t a = 0; a < s->job.accumulate; a++) {
+            put_in(s, &b, a * s->micro, s->micro);
+            intra_trainer_micro(s->trainer, s->inputs, s->targets);
+        }
+        rtd_took_step(s);
+        s->s.batch_bytes += n;
+        s->s.batch_tokens += (uint64_t)s->n;
+        s->s.masked += b.masked;
+        s->s.replaced += b.replaced;
+    }
+    s->s.event++;
+    s->s.seq++;
+    s->s.train_s += neb_seconds(neb_now() - start);
+    return NEB_OK;
+}
