@@ -112,37 +112,33 @@ static enum neb_status on_open(struct agent_streams *s, struct agent_jobrun *j,
                              : neb_fail(NEB_ERR_FORMAT, "malformed request for a stream");
     if (st == NEB_OK)
         return inter_streams_attach(s->streams, k, (uint64_t)next);
-    char text[300];
-    neb_last_error(text, sizeof text);
-    on_refused(s, k, text);
-    return st == NEB_ERR_IO || st == NEB_ERR_NOSPC || st == NEB_ERR_CORRUPT ? st : NEB_OK;
+    return st;
 }
 
 bool agent_streams_request(struct agent_streams *s, struct agent_jobrun *j,
-                           const struct agent_ipc_msg *m, enum neb_status *st) {
+                           const struct agent_ipc_msg *m) {
+    enum neb_status st = NEB_OK;
     const char *op = agent_ipc_str(m, "op", "");
     int64_t id = agent_ipc_int(m, "stream", -1), next = agent_ipc_int(m, "next", -1),
             seq = agent_ipc_int(m, "seq", -1);
     struct inter_stream_key k = {.id = (uint16_t)id};
-    *st = NEB_OK;
     if (strncmp(op, "stream-", 7))
         return false;
     if (id < 0 || id > UINT16_MAX)
         return true;
     memcpy(k.job, j->id, sizeof k.job);
     if (!strcmp(op, "stream-open"))
-        *st = on_open(s, j, m, &k);
+        st = on_open(s, j, m, &k);
     else if (!strcmp(op, "stream-put") && seq >= 0 && m->n_parts == 1)
-        *st = inter_streams_put(s->streams, &k, (uint64_t)seq, m->parts[0].p, m->parts[0].len);
+        st = inter_streams_put(s->streams, &k, (uint64_t)seq, m->parts[0].p, m->parts[0].len);
     else if (!strcmp(op, "stream-applied") && next >= 0)
-        *st = inter_streams_applied(s->streams, &k, (uint64_t)next);
+        st = inter_streams_applied(s->streams, &k, (uint64_t)next);
     else if (!strcmp(op, "stream-durable") && next >= 0)
-        *st = inter_streams_durable(s->streams, &k, (uint64_t)next);
-    if (*st == NEB_ERR_STATE || *st == NEB_ERR_NOT_FOUND) { // the worker's mistake, not the agent's
+        st = inter_streams_durable(s->streams, &k, (uint64_t)next);
+    if (st != NEB_OK) { // a full disk, or a worker's mistake: the job cannot go on, the agent can
         char text[300];
         neb_last_error(text, sizeof text);
         on_refused(s, &k, text);
-        *st = NEB_OK;
     }
     return true;
 }

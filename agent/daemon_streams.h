@@ -11,9 +11,9 @@ struct agent_streams { // plain references to the daemon's own; lives as long as
 
 // Sets the callbacks of s->streams: once it is created.
 void agent_streams_listen(struct agent_streams *s);
-// A worker's request ("stream-…"): true when it was one. *st is an error that the agent cannot go on with: its disk.
+// A worker's request ("stream-…"): true when it was one. What goes wrong with it is told to the worker, which ends its job.
 bool agent_streams_request(struct agent_streams *s, struct agent_jobrun *j,
-                           const struct agent_ipc_msg *m, enum neb_status *st);
+                           const struct agent_ipc_msg *m);
 // Bytes of batches that this cluster has put (producer) or got (consumer), and how often a batch was sent again.
 json_t *agent_streams_report(const struct agent_streams *s, const struct agent_jobrun *j);
 

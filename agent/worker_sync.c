@@ -58,7 +58,8 @@ enum neb_status worker_sync_create(struct agent_worker *w) {
     struct inter_outer_config c = {.beta = s->error_feedback,
                                    .kappa = s->kappa,
                                    .row_weights = s->row_weights,
-                                   .fragments = s->fragments};
+                                   .fragments = s->fragments,
+                                   .robust = s->gate == AGENT_GATE_ROBUST};
     NEB_TRY_GOTO(inter_outer_create(&c, units, w->n_units, w->K->pool, &w->outer), out);
     NEB_TRY_GOTO(cmp_codec_parse(s->codec, &w->codec), out);
     w->merge_codec = w->codec;

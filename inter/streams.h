@@ -29,7 +29,7 @@ struct inter_streams;
 struct inter_streams_config {
     const char *dir; // of the spool, which is opened with the first producer
     const struct inter_node_crypto *crypto;
-    struct inter_link *link;
+    struct inter_link *const *link; // the service's: it opens another one when keys are rotated
 };
 NEB_MUST_CHECK enum neb_status inter_streams_create(const struct inter_streams_config *c,
                                                     struct inter_streams **out);
@@ -41,7 +41,7 @@ void inter_streams_listen(struct inter_streams *s, const struct inter_streams_ca
 NEB_MUST_CHECK enum neb_status inter_streams_open(struct inter_streams *s,
                                                   const struct inter_stream_config *c);
 // NEB_ERR_NOT_FOUND (logged) where no such stream is open. NEB_ERR_STATE: a put that was refused: a gap, no room, or too
-// large; it is to be put again below the next limit. What is on disk when put returns NEB_OK is not lost any more.
+// large; it is to be put again below the next limit. After any other failure (the disk) the stream is closed. What is on disk when put returns NEB_OK is not lost any more.
 NEB_MUST_CHECK enum neb_status inter_streams_put(struct inter_streams *s,
                                                  const struct inter_stream_key *k, uint64_t seq,
                                                  const void *p, size_t n);

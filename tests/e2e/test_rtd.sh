@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Mode rtd: generator and discriminator behind a stream end with the very bits of both in one process; also when either
-# worker is killed in the middle, when the run is interrupted, and when the text itself travels. What differs between the
+# worker is killed in the middle, when the run is interrupted, over a full disk, and when the text itself travels. What differs between the
 # clusters is refused before training, with both digests.
 . "$(dirname "$0")/lib.sh"
 make_corpus
@@ -79,6 +79,12 @@ rc=0; wait "$pid" || rc=$?
 [[ $rc == 3 ]] || fail "exit status $rc after an interrupt, not 3: $(tail -n 3 "$T/cut.log")"
 run "$T/job.yaml" "$T/cut" --resume
 [[ $(digests "$T/cut") == "$want" ]] || fail "resumed: $(digests "$T/cut"), undisturbed: $want"
+
+# A full disk on the generator's side ends the job with the reason; with room again it goes on.
+if NEBULA_FAULT=spool.write:40 timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/full" >"$T/full.log" 2>&1; then fail "trained over a full disk"; fi
+grep -q 'cannot store a batch: disk full' "$T/full.log" || fail "full disk: $(tail -n 3 "$T/full.log")"
+run "$T/job.yaml" "$T/full" --resume
+[[ $(digests "$T/full") == "$want" ]] || fail "after a full disk: $(digests "$T/full"), undisturbed: $want"
 
 # The text travels too: the same models, and less than two bytes a token. Two batches to one step of the generator also agree.
 job "$T/push.yaml" "push_text: true"
