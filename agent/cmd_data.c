@@ -13,8 +13,9 @@
 
 static const char spec_help[] =
     "keys: name, seed, threads, tokenizer (reuse a model), vocabulary: {size, type: unigram|bpe, "
-    "character_coverage, byte_fallback, train_lines}, holdout: {per_mille}, sources: [{name, "
-    "format: text|jsonl|tsv, path, field, column}]";
+    "character_coverage, byte_fallback, train_lines}, holdout: {per_mille, "
+    "test_per_mille}, sources: [{name, format: text|jsonl|tsv|po, path, field, column, "
+    "target_column, reverse, tag}]";
 
 struct reader {
     yaml_document_t doc;
@@ -105,6 +106,14 @@ static enum neb_status each_pair(struct reader *r, yaml_node_t *map, const char 
     return NEB_OK;
 }
 
+static enum neb_status take_flag(struct reader *r, yaml_node_t *v, const char *key, bool *out) {
+    const char *t = text_of(v);
+    if (!t || (strcmp(t, "true") && strcmp(t, "false")))
+        return bad(r, v, key, "must be true or false");
+    *out = t[0] == 't';
+    return NEB_OK;
+}
+
 static enum neb_status vocabulary_pair(struct reader *r, const char *key, yaml_node_t *k,
                                        yaml_node_t *v, void *into) {
     struct intra_build_spec *s = into;
@@ -120,19 +129,16 @@ static enum neb_status vocabulary_pair(struct reader *r, const char *key, yaml_n
         return take_number(r, v, key, 0.9, 1, &s->character_coverage);
     if (!strcmp(key, "train_lines"))
         return take_int(r, v, key, 100, 1 << 30, &s->train_lines);
-    if (!strcmp(key, "byte_fallback")) {
-        const char *t = text_of(v);
-        if (!t || (strcmp(t, "true") && strcmp(t, "false")))
-            return bad(r, v, key, "must be true or false");
-        s->byte_fallback = t[0] == 't';
-        return NEB_OK;
-    }
+    if (!strcmp(key, "byte_fallback"))
+        return take_flag(r, v, key, &s->byte_fallback);
     return bad(r, k, key, "unknown key of vocabulary");
 }
 
 static enum neb_status holdout_pair(struct reader *r, const char *key, yaml_node_t *k,
                                     yaml_node_t *v, void *into) {
     struct intra_build_spec *s = into;
+    if (!strcmp(key, "test_per_mille"))
+        return take_int(r, v, key, 0, 90, &s->test_per_mille);
     return !strcmp(key, "per_mille") ? take_int(r, v, key, 0, 900, &s->holdout_per_mille)
                                      : bad(r, k, key, "unknown key of holdout");
 }
@@ -148,15 +154,25 @@ static enum neb_status source_pair(struct reader *r, const char *key, yaml_node_
         return take_text(r, v, key, s->field, sizeof s->field);
     if (!strcmp(key, "column"))
         return take_int(r, v, key, 0, 1000, &s->column);
+    if (!strcmp(key, "target_column")) {
+        s->parallel = true;
+        return take_int(r, v, key, 0, 1000, &s->target_column);
+    }
+    if (!strcmp(key, "tag")) {
+        NEB_TRY(take_text(r, v, key, s->tag, sizeof s->tag));
+        return strpbrk(s->tag, ", \t\n") ? bad(r, v, key, "must be a word without commas") : NEB_OK;
+    }
+    if (!strcmp(key, "reverse"))
+        return take_flag(r, v, key, &s->reverse);
     if (!strcmp(key, "format")) {
-        static const char *const names[] = {"text", "jsonl", "tsv"};
+        static const char *const names[] = {"text", "jsonl", "tsv", "po"};
         const char *t = text_of(v);
-        for (int i = 0; t && i < 3; i++)
+        for (int i = 0; t && i < 4; i++)
             if (!strcmp(t, names[i])) {
                 s->format = (enum intra_format)i;
                 return NEB_OK;
             }
-        return bad(r, v, key, "must be text, jsonl or tsv");
+        return bad(r, v, key, "must be text, jsonl, tsv or po");
     }
     return bad(r, k, key, "unknown key of a source");
 }

@@ -1,6 +1,7 @@
 // nebula eval and nebula generate: what a checkpoint has learned.
 #include "agent/base/log.h"
 #include "agent/commands.h"
+#include "agent/eval_translate.h"
 #include "intra/data.h"
 #include "intra/tokenizer.h"
 #include "intra/trainer.h"
@@ -14,8 +15,8 @@
 enum { EVAL_SEQ_MAX = 4096 };
 
 struct options {
-    const char *checkpoint, *corpus, *prompt, *tokenizer, *ids;
-    int windows, tokens, top_k, threads, seq_len;
+    const char *checkpoint, *corpus, *prompt, *tokenizer, *ids, *task, *out;
+    int beam, windows, tokens, top_k, threads, seq_len;
     float temperature;
     uint64_t seed;
     bool json, merge, logits;
@@ -263,6 +264,21 @@ out:
     return st;
 }
 
+static enum neb_status translate(const struct options *o) {
+    char file[NEB_PATH_MAX];
+    neb_log_set_level(NEB_LOG_ERROR);
+    NEB_TRY(agent_checkpoint_file(o->checkpoint, file, sizeof file));
+    struct agent_eval_translate t = {.checkpoint = file,
+                                     .corpus = o->corpus,
+                                     .out = o->out,
+                                     .beam = o->beam,
+                                     .windows = o->windows,
+                                     .threads = o->threads,
+                                     .merge = o->merge,
+                                     .json = o->json};
+    return agent_eval_translate(&t);
+}
+
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     struct options *o = state->input;
     switch (key) {
@@ -277,6 +293,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case 'i': o->ids = arg; return 0;
     case 'T': o->seq_len = (int)strtol(arg, NULL, 10); return 0;
     case 'l': o->logits = true; return 0;
+    case 'a': o->task = arg; return 0;
+    case 'b': o->beam = (int)strtol(arg, NULL, 10); return 0;
+    case 'o': o->out = arg; return 0;
     case 'j': o->json = true; return 0;
     case 'm': o->merge = true; return 0;
     case ARGP_KEY_ARG:
@@ -299,6 +318,9 @@ int cmd_eval(int argc, char **argv) {
         {"corpus", 'c', "DIR", 0, "whose held-out text to score (required)", 0},
         {"windows", 'w', "N", 0, "windows a source (default: all)", 0},
         {"seq-len", 'T', "N", 0, "tokens a window (default: the model's longest, 4096 at most)", 0},
+        {"task", 'a', "translate", 0, "translate the corpus's test pairs, and print chrF", 0},
+        {"beam", 'b', "N", 0, "of the translations (default 1: greedy)", 0},
+        {"out", 'o', "DIR", 0, "for hypotheses.txt, references.txt and sources.txt", 0},
         {"logits", 'l', NULL, 0, "instead: print the logits of --ids, a line a position", 0},
         {"ids", 'i', "IDS", 0, "token ids, such as \"1 2 3\"", 0},
         {"merge-lora", 'm', NULL, 0, "merge adapters first", 0},
@@ -307,7 +329,7 @@ int cmd_eval(int argc, char **argv) {
     static const struct argp argp = {
         table, parse_option, "CHECKPOINT", "Held-out loss of a checkpoint, by source.",
         NULL,  NULL,         NULL};
-    struct options o = {0};
+    struct options o = {.beam = 1};
     for (int i = 1; i < argc; i++) // tasks with options of their own
         if (!strcmp(argv[i], "--task=probe") || (!strcmp(argv[i], "--task") && i + 1 < argc && !strcmp(argv[i + 1], "probe")))
             return cmd_eval_probe(argc, argv);
@@ -316,6 +338,12 @@ int cmd_eval(int argc, char **argv) {
         fputs("nebula eval: give --corpus DIR, or --logits --ids IDS\n", stderr);
         return AGENT_EXIT_USAGE;
     }
+    if (o.task && (strcmp(o.task, "translate") || o.logits)) {
+        fputs("nebula eval: the only task is translate\n", stderr);
+        return AGENT_EXIT_USAGE;
+    }
+    if (o.task)
+        return translate(&o) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
     return (o.logits ? print_logits(&o) : eval(&o)) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
 }
 

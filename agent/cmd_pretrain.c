@@ -4,6 +4,7 @@
 //           clusters/NAME/…   homes of the agents, with --local
 #include "agent/base/log.h"
 #include "agent/commands.h"
+#include "agent/distill_summary.h"
 #include "agent/ipc.h"
 #include "agent/local.h"
 #include "agent/model_init.h"
@@ -94,6 +95,8 @@ static enum neb_status load_job(struct run *r) {
     NEB_TRY(agent_job_validate(&r->job, r->o.job));
     if (needs_corpus(&r->job))
         NEB_TRY(absolute(r->job.corpus, sizeof r->job.corpus, "data.corpus"));
+    if (r->job.mode == AGENT_MODE_DISTILL)
+        NEB_TRY(agent_distill_paths(&r->job));
     if (r->job.init_from[0])
         NEB_TRY(absolute(r->job.init_from, sizeof r->job.init_from, "init_from"));
     bool reference = r->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
@@ -330,8 +333,9 @@ static uint64_t whole(const json_t *o, const char *key) {
 static void make_summary(const struct run *r, struct agent_summary *s) {
     memset(s, 0, sizeof *s);
     snprintf(s->job, sizeof s->job, "%s", r->job.name);
+    bool distill = r->job.mode == AGENT_MODE_DISTILL;
     bool rtd = r->job.mode == AGENT_MODE_RTD, both = rtd && r->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
-    snprintf(s->mode, sizeof s->mode, rtd ? "rtd" : "replicas");
+    snprintf(s->mode, sizeof s->mode, rtd ? "rtd" : distill ? "distill" : "replicas");
     s->wall_s = neb_seconds(neb_now() - r->start);
     s->n_clusters = both ? 2 : r->expected;
     for (int i = 0; i < s->n_clusters; i++) {
@@ -388,13 +392,26 @@ static enum neb_status export_model(struct run *r) {
     return copy_file(from, to);
 }
 
-static enum neb_status export_rtd(struct run *r) {
-    char dirs[AGENT_CLUSTERS_MAX][NEB_PATH_MAX] = {{0}}, jobs[NEB_PATH_MAX];
+// The job's folders in the agents' homes, as far as they are here.
+static enum neb_status job_dirs(const struct run *r, char (*dirs)[NEB_PATH_MAX]) {
+    char jobs[NEB_PATH_MAX];
     memcpy(dirs[0], r->model_dir, sizeof dirs[0]); // of the agent that was asked
     for (int i = 0; r->o.local && i < r->expected; i++) {
         NEB_TRY(neb_path(jobs, sizeof jobs, r->local.homes[i], "jobs"));
         NEB_TRY(neb_path(dirs[i], sizeof dirs[i], jobs, r->id));
     }
+    return NEB_OK;
+}
+
+static enum neb_status export_distill(struct run *r) {
+    char dirs[AGENT_CLUSTERS_MAX][NEB_PATH_MAX] = {{0}};
+    NEB_TRY(job_dirs(r, dirs));
+    return agent_distill_export(&r->job, dirs, r->out);
+}
+
+static enum neb_status export_rtd(struct run *r) {
+    char dirs[AGENT_CLUSTERS_MAX][NEB_PATH_MAX] = {{0}};
+    NEB_TRY(job_dirs(r, dirs));
     return agent_rtd_export(&r->job, dirs, r->out);
 }
 
@@ -413,17 +430,22 @@ static int finish(struct run *r) {
     make_summary(r, &s);
     if (r->job.mode == AGENT_MODE_RTD)
         s.quality = r->quality = agent_rtd_summary(&r->job, r->reports);
+    if (r->job.mode == AGENT_MODE_DISTILL)
+        s.quality = r->quality = agent_distill_summary(&r->job, r->reports, r->expected);
     if (agent_summary_write(&s, r->out) != NEB_OK || agent_plots_make(r->out) != NEB_OK)
         return AGENT_EXIT_FAILED;
     if (!r->o.json)
         agent_summary_print(&s, stdout);
     if (!r->o.json && s.quality && !stopped)
-        agent_rtd_print(s.quality, stdout);
+        r->job.mode == AGENT_MODE_RTD ? agent_rtd_print(s.quality, stdout)
+                                      : agent_distill_print(s.quality, stdout);
     if (stopped) {
         if (!r->o.json)
             printf("stopped after a checkpoint; continue with --resume --out %s\n", r->o.out);
         return AGENT_EXIT_INTERRUPTED;
     }
+    if (r->job.mode == AGENT_MODE_DISTILL)
+        return export_distill(r) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
     if (r->job.mode == AGENT_MODE_RTD)
         return export_rtd(r) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
     bool same = true;
@@ -514,6 +536,8 @@ static void tear_down(struct run *r) {
     json_decref(r->quality);
     free(r);
 }
+
+int cmd_distill(int argc, char **argv) { return cmd_pretrain(argc, argv); }
 
 int cmd_pretrain(int argc, char **argv) {
     static const struct argp_option table[] = {

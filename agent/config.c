@@ -36,8 +36,10 @@ struct option {
     const char *help;
 };
 
-static const char *const mode_names[] = {"replicas", "rtd", NULL};
-static const char *const role_names[] = {"none", "generator", "discriminator", NULL};
+static const char *const mode_names[] = {"replicas", "rtd", "distill", NULL};
+static const char *const role_names[] = {"none",    "generator", "discriminator",
+                                         "teacher", "student",   NULL};
+static const char *const lost_names[] = {"wait", "alone", NULL};
 static const char *const gate_names[] = {"trusted", "robust", NULL};
 static const char *const scheme_names[] = {"federated", "synchronous", "none", NULL};
 static const char *const schedule_names[] = {"cosine", "wsd", "constant", NULL};
@@ -53,7 +55,8 @@ static const char *const target_names[] = {"q", "k", "v", "o", "gate", "up", "do
 static const struct option options[] = {
     {"job", T_NAME, AT(name), 0, 0, NULL, NULL, "name of the job"},
     {"mode", T_ENUM, AT(mode), 0, 0, "replicas", mode_names,
-     "replicas: the same model on every cluster; rtd: a generator and a discriminator"},
+     "replicas: the same model on every cluster; rtd: a generator and a discriminator; "
+     "distill: a teacher and students that translate"},
     {"seed", T_INT64, AT(seed), 0, 9e15, "1", NULL, "of initial parameters and data order"},
     {"steps", T_INT64, AT(steps), 1, 1e12, NULL, NULL, "inner steps of every cluster"},
     {"model.init", T_STRING, AT(model_init), 0, 0, "", NULL,
@@ -180,6 +183,31 @@ static const struct option options[] = {
     {"rtd.generator.d_model", T_INT32, AT(rtd.d_model), 0, 65536, "0", NULL, "width of the generator"},
     {"rtd.generator.n_heads", T_INT32, AT(rtd.n_heads), 0, 1024, "0", NULL, "its heads"},
     {"rtd.generator.d_ff", T_INT32, AT(rtd.d_ff), 0, 1 << 20, "0", NULL, "its feed-forward width"},
+    {"distill.lambda", T_FLOAT, AT(distill.lambda), 0, 1, "0.5", NULL,
+     "λ: (1 - λ) cross-entropy + λ T² KL to the teacher"},
+    {"distill.temperature", T_FLOAT, AT(distill.temperature), 0.1, 20, "1", NULL, "T"},
+    {"distill.k", T_INT32, AT(distill.k), 0, 64, "8", NULL,
+     "labels a position, the most likely; 0: all logits, only with sync.scheme synchronous"},
+    {"distill.ahead", T_INT32, AT(distill.ahead), 1, 1024, "16", NULL,
+     "steps that the teacher may be ahead of a student"},
+    {"distill.teacher.init", T_STRING, AT(distill.teacher), 0, 0, "", NULL,
+     "checkpoint of the teacher; none: it begins with nothing, and must learn"},
+    {"distill.teacher.learn", T_BOOL, AT(distill.learn), 0, 0, "false", NULL,
+     "the teacher trains on the batches that it labels"},
+    {"distill.teacher.n_layers", T_INT32, AT(distill.n_layers), 0, 1024, "0", NULL,
+     "of a teacher without checkpoint; 0: model.n_layers, and so on"},
+    {"distill.teacher.d_model", T_INT32, AT(distill.d_model), 0, 65536, "0", NULL, "its width"},
+    {"distill.teacher.n_heads", T_INT32, AT(distill.n_heads), 0, 1024, "0", NULL, "its heads"},
+    {"distill.teacher.d_ff", T_INT32, AT(distill.d_ff), 0, 1 << 20, "0", NULL,
+     "its feed-forward width"},
+    {"distill.when_lost", T_ENUM, AT(distill.when_lost), 0, 0, "wait", lost_names,
+     "a student without labels: wait for the teacher, or go on with cross-entropy"},
+    {"distill.patience_s", T_FLOAT, AT(distill.patience_s), 0, 1e6, "30", NULL,
+     "seconds without labels until then"},
+    {"distill.cache", T_STRING, AT(distill.cache), 0, 0, "", NULL,
+     "folder where students keep labels; a job without teacher learns from it"},
+    {"distill.beam", T_INT32, AT(distill.beam), 1, 16, "1", NULL,
+     "beam of the translations that are measured at the end; 1: greedy"},
     {"eval.windows", T_INT32, AT(eval_windows), 0, 1e9, "64", NULL,
      "held-out windows a source at the end; 0: all"},
     {"checkpoint.every_steps", T_INT32, AT(checkpoint_every), 0, 1e9, "0", NULL,
@@ -576,7 +604,7 @@ static enum neb_status set_launcher(struct agent_cluster *c, const char *text, c
 static enum neb_status set_role(struct agent_cluster *c, const char *text, const char *where) {
     int i = index_of(role_names, text);
     if (i < 0)
-        return COMPLAIN(where, "clusters.role", "\"%s\" is not one of: generator, discriminator", text);
+        return COMPLAIN(where, "clusters.role", "\"%s\" is not one of: generator, discriminator, teacher, student", text);
     c->role = (enum agent_role)i;
     return NEB_OK;
 }
@@ -768,8 +796,8 @@ static enum neb_status validate_rtd(const struct agent_job *j, const char *file)
     const struct agent_rtd_config *r = &j->rtd;
     int g = agent_job_role(j, AGENT_ROLE_GENERATOR), d = agent_job_role(j, AGENT_ROLE_DISCRIMINATOR);
     for (int i = 0; j->mode != AGENT_MODE_RTD && i < j->n_clusters; i++)
-        if (j->clusters[i].role)
-            return COMPLAIN(file, "clusters.role", "only mode rtd has roles");
+        if (j->clusters[i].role && j->mode != AGENT_MODE_DISTILL)
+            return COMPLAIN(file, "clusters.role", "only modes rtd and distill have roles");
     if (j->mode != AGENT_MODE_RTD)
         return NEB_OK;
     if (j->n_clusters != 2 || g < 0 || d < 0)
@@ -790,6 +818,44 @@ static enum neb_status validate_rtd(const struct agent_job *j, const char *file)
     int32_t width = r->d_model ? r->d_model : j->model.d_model, heads = r->n_heads ? r->n_heads : j->model.n_heads;
     if ((r->d_model || r->n_heads) && (width % heads || width / heads % 2 || width / heads > 256))
         return COMPLAIN(file, "rtd.generator.d_model", "%d over %d heads is not an even number in 2..256", width, heads);
+    return NEB_OK;
+}
+
+static enum neb_status validate_distill(const struct agent_job *j, const char *file) {
+    const struct agent_distill_config *d = &j->distill;
+    int teachers = 0, students = 0;
+    if (j->mode != AGENT_MODE_DISTILL)
+        return NEB_OK;
+    for (int i = 0; i < j->n_clusters; i++) {
+        teachers += j->clusters[i].role == AGENT_ROLE_TEACHER;
+        students += j->clusters[i].role == AGENT_ROLE_STUDENT;
+        if (agent_cluster_ranks(&j->clusters[i]) > 1)
+            return COMPLAIN(file, "clusters.mesh", "cluster %s: mode distill trains on one rank",
+                            j->clusters[i].name);
+        if (j->clusters[i].n_sources)
+            return COMPLAIN(file, "clusters.sources",
+                            "cluster %s: mode distill takes all sources of the corpus",
+                            j->clusters[i].name);
+    }
+    if (teachers > 1 || students < 1 || teachers + students != j->n_clusters)
+        return COMPLAIN(file, "clusters.role",
+                        "mode distill takes at most one teacher, and students for the rest");
+    if (j->clusters[0].role != AGENT_ROLE_STUDENT && j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
+        return COMPLAIN(file, "clusters", "synchronous: list the student first");
+    if (teachers && j->sync.scheme == AGENT_SCHEME_NONE)
+        return COMPLAIN(file, "sync.scheme", "none: labels could not travel");
+    if (teachers && students > 1 && j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
+        return COMPLAIN(file, "sync.scheme", "synchronous: one student in one process");
+    if (teachers && !d->k && j->sync.scheme != AGENT_SCHEME_SYNCHRONOUS)
+        return COMPLAIN(file, "distill.k", "0: all logits need sync.scheme: synchronous; else 1..64");
+    if (teachers && !d->teacher[0] && !d->learn)
+        return COMPLAIN(file, "distill.teacher.init",
+                        "a teacher that does not learn needs a checkpoint");
+    int32_t width = d->d_model ? d->d_model : j->model.d_model,
+            heads = d->n_heads ? d->n_heads : j->model.n_heads;
+    if ((d->d_model || d->n_heads) && (width % heads || width / heads % 2 || width / heads > 256))
+        return COMPLAIN(file, "distill.teacher.d_model",
+                        "%d over %d heads is not an even number in 2..256", width, heads);
     return NEB_OK;
 }
 
@@ -855,6 +921,7 @@ enum neb_status agent_job_validate(const struct agent_job *j, const char *file) 
     NEB_TRY(validate_shape(j, file));
     NEB_TRY(validate_meshes(j, file));
     NEB_TRY(validate_rtd(j, file));
+    NEB_TRY(validate_distill(j, file));
     for (int32_t i = 0; i < j->n_clusters; i++) {
         if (j->clusters[i].launcher != AGENT_LAUNCHER_ATTACH)
             continue;

@@ -17,7 +17,7 @@ enum {
     AGENT_JOB_ID_BYTES = 16
 };
 
-enum agent_mode { AGENT_MODE_REPLICAS, AGENT_MODE_RTD };
+enum agent_mode { AGENT_MODE_REPLICAS, AGENT_MODE_RTD, AGENT_MODE_DISTILL };
 enum agent_scheme {
     AGENT_SCHEME_FEDERATED,   // H inner steps, then an exchange of updates
     AGENT_SCHEME_SYNCHRONOUS, // the reference: every cluster's batch in every step, in one process
@@ -28,7 +28,11 @@ enum agent_role { // of a cluster, where a mode has several
     AGENT_ROLE_NONE,
     AGENT_ROLE_GENERATOR,     // rtd: masks and fills in
     AGENT_ROLE_DISCRIMINATOR, // rtd: tells what was filled in
+    AGENT_ROLE_TEACHER,       // distill: labels
+    AGENT_ROLE_STUDENT,       // distill: learns from them
 };
+
+enum agent_lost { AGENT_LOST_WAIT, AGENT_LOST_ALONE }; // what a student does without labels
 
 enum agent_gate { // what becomes of an update that is well-formed and finite
     AGENT_GATE_TRUSTED, // committed as it is; one that stands out is flagged
@@ -97,6 +101,19 @@ struct agent_sync {
     float grace_s;       // how long a slow cluster is waited for once two updates are ready
 };
 
+struct agent_distill_config { // mode distill (distill.h)
+    float lambda, temperature;
+    int32_t k;                  // labels a position; 0: all logits, in one process only
+    int32_t ahead;              // steps that the teacher may be ahead
+    char teacher[NEB_PATH_MAX]; // its checkpoint; empty: it begins with nothing, and learns
+    bool learn;                 // the teacher trains on the same batches
+    enum agent_lost when_lost;
+    float patience_s;          // without labels until the student says so, and does as when_lost says
+    char cache[NEB_PATH_MAX];  // folder of received labels; empty: none
+    int32_t beam;              // of the translations that are measured at the end
+    int32_t n_layers, d_model, n_heads, d_ff; // of a teacher without checkpoint; 0: the model's
+};
+
 struct agent_rtd_config { // mode rtd (rtd.h)
     float mask_rate, lambda;
     bool push_text;                               // the text travels too; else both sides read the same shards
@@ -131,6 +148,7 @@ struct agent_job {
     char init_from[NEB_PATH_MAX];
     struct agent_sync sync;
     struct agent_rtd_config rtd;
+    struct agent_distill_config distill;
     char rate_limit[128];     // of what every cluster sends (inter/rate_limit.h); "": none
     int32_t eval_windows;     // per source at the end; 0: the whole held-out split
     int32_t checkpoint_every; // inner steps, 0: only when stopping and at the end

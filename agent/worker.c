@@ -1,5 +1,6 @@
 #include "agent/worker.h"
 #include "agent/base/log.h"
+#include "agent/distill.h"
 #include "agent/rtd.h"
 
 #include <math.h>
@@ -252,6 +253,8 @@ static enum neb_status run(struct agent_worker *w, const char *socket_path, cons
     neb_log_set_name(w->job.clusters[w->cluster].name);
     if (w->job.mode == AGENT_MODE_RTD)
         return agent_rtd_run(w);
+    if (w->job.mode == AGENT_MODE_DISTILL)
+        return agent_distill_run(w);
     w->federated = w->job.sync.scheme == AGENT_SCHEME_FEDERATED && w->job.n_clusters > 1;
     NEB_TRY(set_up_data(w));
     NEB_TRY(set_up_trainer(w));

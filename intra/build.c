@@ -4,6 +4,7 @@
 #include "agent/base/rng.h"
 #include "agent/base/sha256.h"
 #include "intra/data.h"
+#include "intra/po.h"
 #include "intra/tokenizer.h"
 #include "kernels/pool.h"
 
@@ -29,6 +30,7 @@ struct doc {
     size_t len;
     uint64_t name_hash; // decides the split
     int32_t source;
+    char *target; // owned; of parallel text, else NULL
     int32_t *ids; // owned, after encoding
     size_t n;
 };
@@ -80,9 +82,53 @@ static enum neb_status add_doc(struct build *b, int32_t source, const char *text
     return NEB_OK;
 }
 
+// A pair, cleaned: split by its message, so that it is held out in all languages and directions or in none.
+static enum neb_status add_pair(struct build *b, int32_t source, const char *message,
+                                const char *translation) {
+    const struct intra_source_spec *s = &b->spec->sources[source];
+    const char *from = s->reverse ? translation : message, *to = s->reverse ? message : translation;
+    size_t tag = strlen(s->tag), n = strlen(from), before = b->docs.n;
+    char *text = malloc(tag + n + 1), *target = strdup(to);
+    enum neb_status st = text && target ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory");
+    if (st == NEB_OK) {
+        memcpy(text, s->tag, tag);
+        memcpy(text + tag, from, n + 1);
+        st = add_doc(b, source, text, tag + n, hash_bytes(message, strlen(message)));
+    }
+    free(text);
+    if (st != NEB_OK || b->docs.n == before) {
+        free(target);
+        return st;
+    }
+    neb_sha256_add(b->inputs, target, strlen(target) + 1);
+    b->docs.p[before].target = target;
+    return NEB_OK;
+}
+
+struct po_target {
+    struct build *b;
+    int32_t source;
+};
+static enum neb_status on_po_pair(void *user, const char *message, const char *translation) {
+    struct po_target *t = user;
+    return add_pair(t->b, t->source, message, translation);
+}
+
+static enum neb_status read_po(struct build *b, int32_t source, const char *path) {
+    struct neb_buf f = {0};
+    struct po_target t = {b, source};
+    enum neb_status st = neb_fs_read(path, DOC_BYTES_MAX, &f);
+    if (st == NEB_OK)
+        st = intra_po_read((const char *)f.p, f.len, path, on_po_pair, &t);
+    neb_buf_free(&f);
+    return st;
+}
+
 static enum neb_status read_file(struct build *b, int32_t source, const char *path,
                                  bool one_document) {
     struct neb_buf f = {0};
+    if (b->spec->sources[source].format == INTRA_PO)
+        return read_po(b, source, path);
     enum neb_status st = neb_fs_read(path, DOC_BYTES_MAX, &f);
     if (st == NEB_OK && one_document) {
         const char *base = strrchr(path, '/');
@@ -127,6 +173,25 @@ static enum neb_status read_folder(struct build *b, int32_t source, const char *
     return st;
 }
 
+static char *column(char *line, int32_t n) { // NULL: there are fewer
+    for (; n > 0 && line; n--) {
+        line = strchr(line, '\t');
+        line = line ? line + 1 : NULL;
+    }
+    return line;
+}
+
+static enum neb_status read_tsv_pair(struct build *b, int32_t source,
+                                     const struct intra_source_spec *s, char *line, size_t number) {
+    char *from = column(line, s->column), *to = column(line, s->target_column);
+    if (!from || !to)
+        return neb_fail(NEB_ERR_FORMAT, "%s:%zu: fewer than %d columns", s->path, number,
+                        (s->column > s->target_column ? s->column : s->target_column) + 1);
+    from[strcspn(from, "\t")] = 0;
+    to[strcspn(to, "\t")] = 0;
+    return intra_po_clean(from, to) ? add_pair(b, source, from, to) : NEB_OK;
+}
+
 static enum neb_status read_lines(struct build *b, int32_t source,
                                   const struct intra_source_spec *s) {
     enum neb_status st = NEB_OK;
@@ -153,10 +218,10 @@ static enum neb_status read_lines(struct build *b, int32_t source,
             json_decref(o);
             continue;
         }
-        char *at = line;
-        for (int32_t c = 0; c < s->column && at; c++) {
-            at = strchr(at, '\t');
-            at = at ? at + 1 : NULL;
+        char *at = column(line, s->column);
+        if (s->parallel) {
+            st = read_tsv_pair(b, source, s, line, number);
+            continue;
         }
         if (!at)
             st = neb_fail(NEB_ERR_FORMAT, "%s:%zu: fewer than %d columns", s->path, number,
@@ -178,7 +243,7 @@ static enum neb_status read_sources(struct build *b) {
         b->progress(b->user, "reading", (uint64_t)i, (uint64_t)b->spec->n_sources);
         if (stat(s->path, &info) != 0)
             return neb_fail_errno("source %s: cannot read %s", s->name, s->path);
-        if (s->format != INTRA_TEXT)
+        if (s->format == INTRA_JSONL || s->format == INTRA_TSV)
             NEB_TRY(read_lines(b, i, s));
         else if (S_ISDIR(info.st_mode))
             NEB_TRY(read_folder(b, i, s->path));
@@ -211,7 +276,8 @@ static enum neb_status drop_duplicates(struct build *b) {
         if (h[i][0] == h[i - 1][0]) {
             struct doc *d = &b->docs.p[h[i][1]];
             free(d->text);
-            d->text = NULL;
+            free(d->target);
+            d->text = d->target = NULL;
         }
     free(h);
     size_t n = 0;
@@ -222,6 +288,18 @@ static enum neb_status drop_duplicates(struct build *b) {
     return NEB_OK;
 }
 
+static void sample_lines(struct neb_rng *rng, double keep, const char *text, FILE *f) {
+    for (const char *p = text; p;) {
+        const char *end = strchr(p, '\n');
+        size_t len = end ? (size_t)(end - p) : strlen(p);
+        if (len > 0 && len < LINE_BYTES_MAX && neb_rng_unit(rng) < keep) {
+            fwrite(p, 1, len, f);
+            fputc('\n', f);
+        }
+        p = end ? end + 1 : NULL;
+    }
+}
+
 // A seeded sample of lines from all documents, equally often from each source.
 static enum neb_status write_sample(struct build *b, const char *path) {
     struct neb_rng rng = neb_rng_make(b->spec->seed, 17);
@@ -229,21 +307,17 @@ static enum neb_status write_sample(struct build *b, const char *path) {
     if (!f)
         return neb_fail_errno("cannot write %s", path);
     size_t lines[INTRA_SOURCES_MAX] = {0};
-    for (size_t i = 0; i < b->docs.n; i++)
-        for (const char *p = b->docs.p[i].text; p; p = (p = strchr(p, '\n')) ? p + 1 : NULL)
-            lines[b->docs.p[i].source]++;
     for (size_t i = 0; i < b->docs.n; i++) {
-        double keep =
-            (double)b->spec->train_lines / b->spec->n_sources / (double)lines[b->docs.p[i].source];
-        for (const char *p = b->docs.p[i].text; p;) {
-            const char *end = strchr(p, '\n');
-            size_t len = end ? (size_t)(end - p) : strlen(p);
-            if (len > 0 && len < LINE_BYTES_MAX && neb_rng_unit(&rng) < keep) {
-                fwrite(p, 1, len, f);
-                fputc('\n', f);
-            }
-            p = end ? end + 1 : NULL;
-        }
+        const struct doc *d = &b->docs.p[i];
+        for (const char *p = d->text; p; p = (p = strchr(p, '\n')) ? p + 1 : NULL)
+            lines[d->source]++;
+        lines[d->source] += d->target != NULL;
+    }
+    for (size_t i = 0; i < b->docs.n; i++) {
+        const struct doc *d = &b->docs.p[i];
+        double keep = (double)b->spec->train_lines / b->spec->n_sources / (double)lines[d->source];
+        sample_lines(&rng, keep, d->text, f);
+        sample_lines(&rng, keep, d->target, f);
     }
     return fclose(f) == 0 ? NEB_OK : neb_fail_errno("cannot write %s", path);
 }
@@ -265,13 +339,23 @@ static enum neb_status make_tokenizer(struct build *b) {
     NEB_TRY(neb_path(prefix, sizeof prefix, b->dir, "tokenizer"));
     NEB_TRY(neb_path(sample, sizeof sample, b->dir, "sample.txt"));
     NEB_TRY(write_sample(b, sample));
+    char symbols[INTRA_SOURCES_MAX * 17 + 1] = "";
+    for (int32_t i = 0; i < s->n_sources; i++) {
+        size_t at = strlen(symbols);
+        bool known = false;
+        for (int32_t k = 0; k < i; k++)
+            known = known || !strcmp(s->sources[k].tag, s->sources[i].tag);
+        if (s->sources[i].tag[0] && !known)
+            snprintf(symbols + at, sizeof symbols - at, ",%s", s->sources[i].tag);
+    }
     struct intra_tokenizer_train t = {.vocab = s->vocab,
                                       .type = s->type,
                                       .character_coverage = s->character_coverage,
                                       .byte_fallback = s->byte_fallback,
                                       .threads = s->threads         ? s->threads
                                                  : processors < 128 ? (int32_t)processors
-                                                                    : 128};
+                                                                    : 128,
+                                      .symbols = symbols};
     NEB_TRY(intra_tokenizer_train(sample, prefix, &t));
     NEB_TRY(neb_fs_remove(sample));
     return intra_tokenizer_open(model, &b->tokenizer);
@@ -323,21 +407,49 @@ struct encode_job {
     enum neb_status *st;
 };
 
+// A pair's target goes behind its source and a BOS.
+static enum neb_status encode_target(const struct intra_tokenizer *t, struct doc *d) {
+    int32_t *ids = NULL, bos = intra_tokenizer_bos(t);
+    size_t n = 0;
+    if (bos < 0)
+        return neb_fail(NEB_ERR_INVALID, "parallel text needs a vocabulary with a BOS piece");
+    NEB_TRY(intra_tokenizer_encode(t, d->target, strlen(d->target), &ids, &n));
+    int32_t *all = realloc(d->ids, (d->n + n + 1) * sizeof *all);
+    if (all) {
+        d->ids = all;
+        all[d->n] = bos;
+        memcpy(all + d->n + 1, ids, n * sizeof *ids);
+        d->n += n + 1;
+    }
+    free(ids);
+    return all ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory tokenizing");
+}
+
 static void encode_doc(void *arg, size_t i) {
     struct encode_job *j = arg;
-    j->st[i] = intra_tokenizer_encode(j->b->tokenizer, j->docs[i].text, j->docs[i].len,
-                                      &j->docs[i].ids, &j->docs[i].n);
+    struct doc *d = &j->docs[i];
+    j->st[i] = intra_tokenizer_encode(j->b->tokenizer, d->text, d->len, &d->ids, &d->n);
+    if (j->st[i] == NEB_OK && d->target)
+        j->st[i] = encode_target(j->b->tokenizer, d);
+}
+
+static int split_of(const struct intra_build_spec *s, uint64_t hash) {
+    int32_t at = (int32_t)(hash % 1000);
+    return at < s->holdout_per_mille                       ? INTRA_VALID
+           : at < s->holdout_per_mille + s->test_per_mille ? INTRA_TEST
+                                                           : INTRA_TRAIN;
 }
 
 static enum neb_status encode_all(struct build *b, struct kern_pool *pool, json_t *sources,
                                   int width) {
-    static const char *const split_names[2] = {"train", "valid"};
+    static const char *const split_names[INTRA_SPLITS] = {"train", "valid", "test"};
     enum neb_status st = NEB_OK, batch[BATCH_DOCS];
     int32_t eos = intra_tokenizer_eos(b->tokenizer);
     size_t at = 0;
     for (int32_t s = 0; s < b->spec->n_sources && st == NEB_OK; s++) {
         const char *name = b->spec->sources[s].name;
-        struct shard_out out[2] = {{.list = json_array()}, {.list = json_array()}};
+        struct shard_out out[INTRA_SPLITS] = {
+            {.list = json_array()}, {.list = json_array()}, {.list = json_array()}};
         char dir[NEB_PATH_MAX];
         NEB_TRY(neb_path(dir, sizeof dir, b->dir, name));
         NEB_TRY(neb_fs_mkdirs(dir, 0755));
@@ -351,7 +463,7 @@ static enum neb_status encode_all(struct build *b, struct kern_pool *pool, json_
             for (size_t i = 0; i < n && st == NEB_OK; i++) {
                 struct doc *d = &b->docs.p[at + i];
                 st = batch[i];
-                bool held = d->name_hash % 1000 < (uint64_t)b->spec->holdout_per_mille;
+                int held = split_of(b->spec, d->name_hash);
                 struct shard_out *o = &out[held];
                 for (size_t k = 0; st == NEB_OK && k <= d->n; k++) {
                     uint32_t id = (uint32_t)(k < d->n ? d->ids[k] : eos);
@@ -366,21 +478,26 @@ static enum neb_status encode_all(struct build *b, struct kern_pool *pool, json_
                 o->text_bytes += d->len;
                 free(d->ids);
                 free(d->text);
+                free(d->target);
                 d->ids = NULL;
-                d->text = NULL;
+                d->text = d->target = NULL;
                 if (st == NEB_OK && o->n >= SHARD_TOKENS)
                     st = flush_shard(b, name, split_names[held], o, width);
             }
             at += n;
             b->progress(b->user, "encoding", at, b->docs.n);
         }
-        for (int k = 0; k < 2; k++) {
+        for (int k = 0; k < INTRA_SPLITS; k++) {
             if (st == NEB_OK)
                 st = flush_shard(b, name, split_names[k], &out[k], width);
             neb_buf_free(&out[k].tokens);
         }
-        json_array_append_new(sources, json_pack("{s:s,s:o,s:o}", "name", name, "train",
-                                                 out[0].list, "valid", out[1].list));
+        json_t *o = json_pack("{s:s,s:o,s:o}", "name", name, "train", out[INTRA_TRAIN].list,
+                              "valid", out[INTRA_VALID].list);
+        if (b->spec->test_per_mille) // left out otherwise: corpora stay what they were
+            json_object_set(o, "test", out[INTRA_TEST].list);
+        json_decref(out[INTRA_TEST].list);
+        json_array_append_new(sources, o);
     }
     return st;
 }
@@ -394,6 +511,8 @@ static void hash_spec(struct build *b) {
                      (unsigned long long)s->seed, s->vocab, s->type, s->character_coverage,
                      s->byte_fallback, s->train_lines, s->holdout_per_mille);
     neb_sha256_add(b->inputs, text, (size_t)n);
+    if (s->test_per_mille)
+        neb_sha256_add(b->inputs, &s->test_per_mille, sizeof s->test_per_mille);
     neb_sha256_add(b->inputs, s->tokenizer, strlen(s->tokenizer));
 }
 
@@ -457,6 +576,7 @@ enum neb_status intra_corpus_build(const struct intra_build_spec *spec, const ch
 out:
     for (size_t i = 0; i < b.docs.n; i++) {
         free(b.docs.p[i].text);
+        free(b.docs.p[i].target);
         free(b.docs.p[i].ids);
     }
     free(b.docs.p);

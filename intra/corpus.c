@@ -26,7 +26,7 @@ struct split {
 
 struct source {
     char name[INTRA_SOURCE_NAME_MAX + 1];
-    struct split splits[2];
+    struct split splits[INTRA_SPLITS];
 };
 
 struct intra_corpus {
@@ -109,6 +109,8 @@ static enum neb_status open_corpus(struct intra_corpus *c, const json_t *root, b
         memcpy(s->name, name, strlen(name) + 1);
         NEB_TRY(open_split(c, &s->splits[INTRA_TRAIN], json_object_get(item, "train"), verify));
         NEB_TRY(open_split(c, &s->splits[INTRA_VALID], json_object_get(item, "valid"), verify));
+        if (json_object_get(item, "test"))
+            NEB_TRY(open_split(c, &s->splits[INTRA_TEST], json_object_get(item, "test"), verify));
     }
     return NEB_OK;
 }
@@ -149,7 +151,7 @@ void intra_corpus_close(struct intra_corpus **cp) {
     if (!c)
         return;
     for (int32_t i = 0; i < c->n; i++)
-        for (int k = 0; k < 2; k++) {
+        for (int k = 0; k < INTRA_SPLITS; k++) {
             struct split *p = &c->sources[i].splits[k];
             for (size_t j = 0; j < p->n_shards; j++)
                 neb_map_close(&p->shards[j].map);
@@ -189,6 +191,11 @@ static int32_t token_at(const struct intra_corpus *c, const struct split *p, uin
                                : (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 |
                                      (uint32_t)b[3] << 24;
     return v < (uint32_t)c->vocab ? (int32_t)v : 0;
+}
+
+int32_t intra_corpus_token(const struct intra_corpus *c, int32_t source, enum intra_split split,
+                           uint64_t at) {
+    return token_at(c, &c->sources[source].splits[split], at);
 }
 
 uint64_t intra_corpus_windows(const struct intra_corpus *c, int32_t source, enum intra_split split,

@@ -6,13 +6,16 @@
 //     corpus.json                      sources, splits, files, counts, digests
 //     SOURCE/train-00000.bin           shards: 64-byte header, then little-endian tokens (u16, or u32 above 65,535 pieces)
 //     SOURCE/valid-00000.bin           documents end with the EOS token
+//     SOURCE/test-00000.bin            with holdout.test_per_mille
+//
+// A document of parallel text is a pair: | source | BOS | target | EOS |, see pairs.h.
 //
 // Shards are memory-mapped. A window is seq_len + 1 consecutive tokens of one source; windows do not overlap.
 #ifndef INTRA_DATA_H
 #define INTRA_DATA_H
 #include "agent/base/bytes.h"
 
-enum intra_split { INTRA_TRAIN, INTRA_VALID };
+enum intra_split { INTRA_TRAIN, INTRA_VALID, INTRA_TEST, INTRA_SPLITS };
 enum { INTRA_SOURCES_MAX = 64, INTRA_SHA_BYTES = 32, INTRA_SOURCE_NAME_MAX = 63 };
 
 struct intra_corpus;
@@ -55,12 +58,15 @@ void intra_sampler_restore(struct intra_sampler *s, const uint64_t cursor[INTRA_
 // Evaluation: window k of a source's held-out split, in order.
 uint64_t intra_corpus_windows(const struct intra_corpus *c, int32_t source, enum intra_split split,
                               int32_t seq_len);
+// Token `at` of a split, of all its shards.
+int32_t intra_corpus_token(const struct intra_corpus *c, int32_t source, enum intra_split split,
+                           uint64_t at);
 void intra_corpus_window(const struct intra_corpus *c, int32_t source, enum intra_split split,
                          int32_t seq_len, uint64_t k, int32_t *tokens, int32_t *targets);
 
 // ---- building -------------------------------------------------------------------------------------------------
 
-enum intra_format { INTRA_TEXT, INTRA_JSONL, INTRA_TSV };
+enum intra_format { INTRA_TEXT, INTRA_JSONL, INTRA_TSV, INTRA_PO };
 struct intra_source_spec {
     char name[INTRA_SOURCE_NAME_MAX + 1];
     enum intra_format format;
@@ -69,6 +75,11 @@ struct intra_source_spec {
                 // lines); jsonl, tsv: a file
     char field[64]; // jsonl: the text's key
     int32_t column; // tsv: the text's column, from 0
+    // Parallel text. po: a catalogue or a folder of them (intra/po.h); tsv: a file with the translation in target_column.
+    bool parallel; // tsv: target_column counts
+    int32_t target_column;
+    bool reverse;          // from the translation to the message
+    char tag[16];          // put before every source text, a piece of its own: "<de>"; empty: none
 };
 struct intra_build_spec {
     char name[INTRA_SOURCE_NAME_MAX + 1];
@@ -80,6 +91,7 @@ struct intra_build_spec {
     bool byte_fallback;
     int32_t train_lines;       // sampled for the vocabulary
     int32_t holdout_per_mille; // of documents, by hash of their name (files) or text
+    int32_t test_per_mille;    // likewise, apart from these: for the last measurement
     int32_t threads;
     int32_t n_sources;
     struct intra_source_spec sources[INTRA_SOURCES_MAX];

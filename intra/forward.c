@@ -28,6 +28,7 @@ struct block_acts {
 struct intra_acts {
     int B, T;
     bool backward, recompute;
+    bool kept; // every block has its own, without backward
     struct block_acts *blocks;         // (local.n_layers)
     float *r;                          // (n, d) what a block adds
     float *hf, *yf, *rstdf;            // final norm
@@ -38,6 +39,8 @@ struct intra_acts {
     float *dqkv, *datt, *delta, *dact; // backward scratch
     float *dlora;
     float *arena;
+    const int32_t *prefix;           // (B) or NULL
+    const struct kern_soft *teacher; // or NULL
     size_t bytes; // of the arena
     struct intra_acts *first; // whose scratch this is: itself, or the first of those in flight
     struct intra_acts
@@ -99,10 +102,10 @@ static void carve_scratch(struct carve *c, struct intra_acts *a, const struct in
 
 static void carve_all(struct carve *c, struct intra_acts *a, const struct intra_model *m) {
     size_t n = (size_t)a->B * a->T;
-    bool keep = a->backward && !a->recompute, own = a->first == a;
+    bool keep = a->kept || (a->backward && !a->recompute), own = a->first == a;
     for (int32_t l = 0; l < m->local.n_layers; l++) {
         struct block_acts *b = &a->blocks[l];
-        if (a->backward || l == 0)
+        if (a->backward || a->kept || l == 0)
             carve_block(c, b, &m->local, n, true);
         else
             b->h1 = a->blocks[0].h1;
@@ -128,7 +131,7 @@ static void share_scratch(struct intra_acts *a, const struct intra_acts *first) 
 }
 
 static enum neb_status make(const struct intra_model *m, struct intra_acts *first, int B, int T,
-                            bool backward, bool recompute, struct intra_acts **out) {
+                            bool backward, bool recompute, bool kept, struct intra_acts **out) {
     struct intra_acts *a = calloc(1, sizeof *a);
     if (!a || !(a->blocks = calloc((size_t)m->local.n_layers, sizeof *a->blocks)))
         goto nomem;
@@ -138,6 +141,7 @@ static enum neb_status make(const struct intra_model *m, struct intra_acts *firs
     a->T = T;
     a->backward = backward;
     a->recompute = recompute;
+    a->kept = kept;
     a->first = first ? first : a;
     struct carve c = {0};
     carve_all(&c, a, m);
@@ -165,19 +169,34 @@ enum neb_status intra_acts_create(const struct intra_model *m, int B, int T, boo
         return neb_fail(NEB_ERR_INVALID,
                         "sequence of %d tokens is longer than the model's max_seq %d", T,
                         m->c.max_seq);
-    return make(m, NULL, B, T, backward, recompute, out);
+    return make(m, NULL, B, T, backward, recompute, false, out);
+}
+
+enum neb_status intra_acts_create_kept(const struct intra_model *m, int B, int T,
+                                       struct intra_acts **out) {
+    NEB_ASSERT(B > 0 && T > 0 && T <= m->c.max_seq);
+    return make(m, NULL, B, T, false, false, true, out);
+}
+
+const float *intra_acts_qkv(const struct intra_acts *a, int32_t l) {
+    NEB_ASSERT(a->kept);
+    return a->blocks[l].qkv;
 }
 
 enum neb_status intra_acts_create_more(const struct intra_model *m, struct intra_acts *first,
                                        struct intra_acts **out) {
     NEB_ASSERT(first->first == first);
-    return make(m, first, first->B, first->T, first->backward, first->recompute, out);
+    return make(m, first, first->B, first->T, first->backward, first->recompute, first->kept, out);
 }
 
 size_t intra_acts_bytes(const struct intra_acts *a) { return a->bytes; }
 float *intra_acts_in(struct intra_acts *a) { return a->hf; }
 float *intra_acts_out(struct intra_acts *a) { return a->r; }
 float *intra_acts_grad(struct intra_acts *a) { return a->dh; }
+void intra_acts_prefix(struct intra_acts *a, const int32_t *lengths) { a->prefix = lengths; }
+void intra_acts_teacher(struct intra_acts *a, const struct kern_soft *teacher) {
+    a->teacher = teacher;
+}
 const float *intra_acts_hidden(const struct intra_acts *a) { return a->yf; }
 const float *intra_acts_scores(const struct intra_acts *a) { return a->scores; }
 
@@ -252,9 +271,14 @@ static struct shape shape_of(const struct intra_model *m, int B, int T) {
     return (struct shape){B, T, B * T, c->d_model, q, kv, q + 2 * kv, c->d_ff};
 }
 
-static struct kern_attn attn_shape(const struct intra_model *m, const struct shape *s) {
+static struct kern_attn attn_shape(const struct intra_model *m, const struct intra_acts *a,
+                                   const struct shape *s) {
     const struct intra_model_config *c = &m->local;
-    return (struct kern_attn){s->B, s->T, c->n_heads, c->n_kv_heads, c->head_dim, c->mask, NULL};
+    bool causal = c->mask == KERN_MASK_PREFIX && !a->prefix;
+    return (struct kern_attn){s->B,        s->T,
+                              c->n_heads,  c->n_kv_heads,
+                              c->head_dim, causal ? KERN_MASK_CAUSAL : c->mask,
+                              a->prefix};
 }
 
 // From h (and r, unless NULL) through block l; leaves what it adds in a->r. again: only what backward needs of it.
@@ -269,7 +293,7 @@ static void block_fwd(struct kern *K, struct intra_model *m, struct intra_acts *
         K->ops->bias_fwd(K, b->qkv, intra_param(m, y->q_bias), s->n, s->qkv);
     K->ops->rope(K, b->qkv, s->qkv, m->rope, s->n, s->T, m->local.n_heads + m->local.n_kv_heads,
                  m->c.head_dim, false);
-    struct kern_attn at = attn_shape(m, s);
+    struct kern_attn at = attn_shape(m, a, s);
     K->ops->attn_fwd(K, &at, b->att, s->q, b->lse, b->qkv, s->qkv, b->qkv + s->q, s->qkv,
                      b->qkv + s->q + s->kv, s->qkv);
     linear(K, m, a, a->r, s->d, b->att, s->n, s->d, s->q, y->o, &y->lora[3], 1);
@@ -289,7 +313,7 @@ static void block_bwd(struct kern *K, struct intra_model *m, struct intra_acts *
                       const struct shape *s, bool below) {
     const struct intra_layer *y = &m->layers[l];
     struct block_acts *b = &a->blocks[l - m->layer0];
-    struct kern_attn at = attn_shape(m, s);
+    struct kern_attn at = attn_shape(m, a, s);
     linear_bwd(K, m, a, a->dact, a->dh, s->d, b->act, s->n, s->d, s->f, y->down, &y->lora[6], 1);
     K->ops->swiglu_bwd(K, b->gu, a->dact, b->gu, s->n, s->f); // in place: gu is not needed again
     linear_bwd(K, m, a, a->dy, b->gu, 2 * s->f, b->y2, s->n, 2 * s->f, s->d, y->gate, &y->lora[4],
@@ -348,13 +372,18 @@ static void head_fwd(struct kern *K, struct intra_model *m, struct intra_acts *a
                              .grad_scale = grad_scale,
                              .dx = learn ? a->dy : NULL,
                              .dw = learn ? intra_grad(m, m->head) : NULL};
+    if (a->teacher) {
+        NEB_ASSERT(K->ops->distill && intra_mesh_tp(m->mesh) == 1);
+        *loss = K->ops->distill(K, &head, a->teacher, count);
+        return;
+    }
     *loss = intra_vocab_head(K, m, &head, a->logits, count);
 }
 
 void intra_model_forward(struct kern *K, struct intra_model *m, struct intra_acts *a,
                          const int32_t *tokens, const int32_t *targets, int B, int T,
                          float grad_scale, double *loss, int64_t *count) {
-    NEB_ASSERT(B <= a->B && T <= m->c.max_seq && (size_t)B * T <= (size_t)a->B * a->T);
+    NEB_ASSERT(T <= m->c.max_seq && (size_t)B * T <= (size_t)a->B * a->T);
     NEB_ASSERT(grad_scale == 0 || (a->backward && m->grads));
     struct shape s = shape_of(m, B, T);
     const float *h = a->hf; // the embedding goes where the final norm writes later: free until then

@@ -44,10 +44,10 @@ enum neb_status intra_model_config_check(const struct intra_model_config *c) {
                         (double)c->rope_theta, (double)c->norm_eps);
     if (c->head == INTRA_HEAD_RTD && !c->tied)
         return neb_fail(NEB_ERR_INVALID, "model.tied: a discriminator has no output layer to untie");
-    if (c->mask != KERN_MASK_CAUSAL &&
-        c->mask != KERN_MASK_BIDIRECTIONAL) // a prefix needs lengths, which a pass does not take
+    if (c->mask != KERN_MASK_CAUSAL && c->mask != KERN_MASK_BIDIRECTIONAL &&
+        c->mask != KERN_MASK_PREFIX)
         return neb_fail(NEB_ERR_UNSUPPORTED,
-                        "model.mask: only causal and bidirectional attention is supported here");
+                        "model.mask: only causal, bidirectional and prefix attention is supported here");
     return NEB_OK;
 }
 

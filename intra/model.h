@@ -50,7 +50,7 @@ struct intra_model_config {
     float rope_theta, norm_eps;
     bool tied; // output weight is the embedding
     bool qkv_bias;
-    enum kern_mask mask; // causal or bidirectional
+    enum kern_mask mask; // prefix: causal, but what intra_acts_prefix says is seen by all
     enum intra_head head; // RTD: tied, since the vocabulary has no output
 };
 NEB_MUST_CHECK enum neb_status intra_model_config_check(const struct intra_model_config *c);
@@ -207,6 +207,11 @@ NEB_MUST_CHECK enum neb_status intra_acts_create(const struct intra_model *m, in
 NEB_MUST_CHECK enum neb_status intra_acts_create_more(const struct intra_model *m,
                                                       struct intra_acts *first,
                                                       struct intra_acts **out);
+// For forward passes only, but with what every block computed kept: intra_acts_qkv gives q, k and v (B * T, (H + 2G) * D) of
+// block l after rotary.
+NEB_MUST_CHECK enum neb_status intra_acts_create_kept(const struct intra_model *m, int B, int T,
+                                                      struct intra_acts **out);
+const float *intra_acts_qkv(const struct intra_acts *a, int32_t l);
 void intra_acts_destroy(struct intra_acts **a);
 size_t intra_acts_bytes(const struct intra_acts *a); // of its own arena, without shared scratch
 
@@ -233,6 +238,12 @@ float *intra_acts_grad(struct intra_acts *a);
 // Of the last pass: final hidden states after the norm (B * T, d), and a discriminator's logits (B * T).
 const float *intra_acts_hidden(const struct intra_acts *a);
 const float *intra_acts_scores(const struct intra_acts *a);
+// For the passes that follow, until it is set again: of sequence b the first lengths[b] tokens are its prefix (of a model with
+// mask prefix; borrowed, (B)). NULL, as at first: none, the mask is causal.
+void intra_acts_prefix(struct intra_acts *a, const int32_t *lengths);
+// For the passes that follow: the loss is with a teacher (borrowed; NULL: cross-entropy alone). Not with a vocabulary cut
+// over ranks.
+void intra_acts_teacher(struct intra_acts *a, const struct kern_soft *teacher);
 // Logits (V) of one position (row of the last pass), into out. One rank only.
 void intra_model_logits(struct kern *K, const struct intra_model *m, const struct intra_acts *a,
                         int row, float *out);

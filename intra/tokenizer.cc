@@ -32,6 +32,7 @@ void intra_tokenizer_close(struct intra_tokenizer **t) {
 }
 
 int32_t intra_tokenizer_vocab(const struct intra_tokenizer *t) { return t->processor.GetPieceSize(); }
+int32_t intra_tokenizer_bos(const struct intra_tokenizer *t) { return t->processor.bos_id(); }
 int32_t intra_tokenizer_eos(const struct intra_tokenizer *t) { return t->processor.eos_id(); }
 
 enum neb_status intra_tokenizer_encode(const struct intra_tokenizer *t, const char *text, size_t len, int32_t **ids, size_t *n) try {
@@ -73,7 +74,7 @@ enum neb_status intra_tokenizer_train(const char *lines_path, const char *prefix
         {{"input", lines_path}, {"model_prefix", prefix}, {"vocab_size", std::to_string(c->vocab)}, {"model_type", c->type},
          {"character_coverage", std::to_string(c->character_coverage)}, {"byte_fallback", c->byte_fallback ? "true" : "false"},
          {"num_threads", std::to_string(c->threads)}, {"minloglevel", "2"}, {"max_sentence_length", "16384"},
-         {"hard_vocab_limit", "false"}, {"remove_extra_whitespaces", "false"}, {"user_defined_symbols", "\n"},
+         {"hard_vocab_limit", "false"}, {"remove_extra_whitespaces", "false"}, {"user_defined_symbols", std::string("\n") + (c->symbols ? c->symbols : "")},
          {"normalization_rule_name", "identity"}});
     if (!status.ok())
         return neb_fail(NEB_ERR_INVALID, "cannot train a vocabulary of %d pieces: %s", c->vocab, status.ToString().c_str());

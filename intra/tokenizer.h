@@ -16,6 +16,7 @@ NEB_MUST_CHECK enum neb_status intra_tokenizer_open(const char *model_path,
                                                     struct intra_tokenizer **out);
 void intra_tokenizer_close(struct intra_tokenizer **t);
 int32_t intra_tokenizer_vocab(const struct intra_tokenizer *t);
+int32_t intra_tokenizer_bos(const struct intra_tokenizer *t); // -1: none
 int32_t intra_tokenizer_eos(const struct intra_tokenizer *t);
 // Token ids of UTF-8 text into *ids (malloc'ed, *n of them).
 NEB_MUST_CHECK enum neb_status intra_tokenizer_encode(const struct intra_tokenizer *t,
@@ -31,6 +32,7 @@ struct intra_tokenizer_train {
     double character_coverage;
     bool byte_fallback;
     int32_t threads;
+    const char *symbols; // pieces of their own, each after a comma: ",<de>,<fr>"; NULL: none
 };
 // Trains from a file of lines; writes PREFIX.model and PREFIX.vocab.
 NEB_MUST_CHECK enum neb_status intra_tokenizer_train(const char *lines_path, const char *prefix,

@@ -296,6 +296,7 @@ static const struct kern_ops cpu_ops = {
     .bias_fwd = bias_fwd,
     .bias_bwd = bias_bwd,
     .head_loss = cpu_head_loss,
+    .distill = cpu_distill,
     .adamw = adamw,
     .sumsq = sumsq,
     .add = add,
@@ -332,7 +333,7 @@ const char *kern_cpu_isa(void) {
 static void cpu_destroy(struct kern *K) {
     struct cpu_ctx *x = K->ctx;
     if (x) {
-        struct cpu_buf *all[] = {&x->attn, &x->partial, &x->logits, &x->rows, &x->drows};
+        struct cpu_buf *all[] = {&x->attn, &x->partial, &x->logits, &x->soft, &x->rows, &x->drows};
         for (size_t i = 0; i < sizeof all / sizeof *all; i++)
             free(all[i]->p);
         free(x->picked);

@@ -67,7 +67,7 @@ struct cpu_buf { // grows once, 64-byte aligned
 };
 struct cpu_ctx {
     const struct cpu_isa *isa;
-    struct cpu_buf attn, partial, logits, rows, drows; // scratch of single ops
+    struct cpu_buf attn, partial, logits, soft, rows, drows; // scratch of single ops
     int32_t *picked;                                   // (picked_n) rows with a target
     size_t picked_n;
 };
@@ -84,6 +84,8 @@ void cpu_gemm(struct kern *K, enum kern_trans ta, enum kern_trans tb, int m, int
               float alpha, const float *a, int lda, const float *b, int ldb, float beta, float *c,
               int ldc);
 double cpu_head_loss(struct kern *K, const struct kern_head *h, int64_t *n_counted);
+double cpu_distill(struct kern *K, const struct kern_head *h, const struct kern_soft *s,
+                   int64_t *n_counted);
 void cpu_attn_fwd(struct kern *K, const struct kern_attn *s, float *out, int ldo, float *lse,
                   const float *q, int ldq, const float *k, int ldk, const float *v, int ldv);
 void cpu_attn_bwd(struct kern *K, const struct kern_attn *s, float *dq, float *dk, float *dv,

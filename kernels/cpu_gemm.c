@@ -81,15 +81,20 @@ void cpu_gemm(struct kern *K, enum kern_trans ta, enum kern_trans tb, int m, int
     kern_pool_run(K->pool, (size_t)(up(m, j.tile_m) * j.tiles_n), gemm_task, &j);
 }
 
+enum { CPU_SOFT_MAX = 64 };
+
 // Output layer. Rows without a target are left out of everything: the others are gathered, block by
 // block.
 struct head_job {
     const struct kern_head *h;
     const struct cpu_isa *v;
-    const int32_t *rows; // this block's rows of x
-    float *z;            // (block, V) logits, then their gradient
-    double *loss;        // (block)
-    float *x, *dx;       // (block, d) gathered
+    const int32_t *rows;          // this block's rows of x
+    float *z;                     // (block, V) logits, then their gradient
+    double *loss;                 // (block), twice as much again with a teacher: cross-entropy, KL
+    const struct kern_soft *soft; // NULL: no teacher
+    float *zt;                    // (block, V) logits at the teacher's temperature
+    size_t block;
+    float *x, *dx; // (block, d) gathered
 };
 
 static void head_gather(void *arg, size_t i) {
@@ -111,6 +116,68 @@ static void head_softmax(void *arg, size_t i) {
         j->v->scale(z, (float)((double)j->h->grad_scale / sum), V);
         z[target] -= j->h->grad_scale;
     }
+}
+
+// z holds exp(logit / T - max); turns it into the gradient of KL by logit / T, and returns KL. See kl_row in ref.c. The tail's
+// mass is added up class by class: one less the named ones would lose all digits where they are nearly everything.
+static double soft_row(const struct kern_soft *s, const struct cpu_isa *v, float *z, size_t V,
+                       size_t row, double sum, double max, const double *named_logit) {
+    const float *logp = s->logp + row * (s->k ? (size_t)s->k : V);
+    double log_sum = max + log(sum), kl = 0;
+    if (!s->k) {
+        for (size_t c = 0; c < V; c++) {
+            float p = expf(logp[c]), q = (float)((double)z[c] / sum);
+            kl +=
+                p > 0 ? (double)p * ((double)logp[c] - (log((double)z[c] + 1e-300) - log(sum))) : 0;
+            z[c] = q - p;
+        }
+        return kl;
+    }
+    const int32_t *ids = s->ids + row * (size_t)s->k;
+    double rest = 0, p_tail = (double)s->tail[row];
+    for (int j = 0; j < s->k; j++)
+        z[ids[j]] = 0;
+    for (size_t c = 0; c < V; c++)
+        rest += (double)z[c];
+    double q_tail = rest / sum > 1e-12 ? rest / sum : 1e-12;
+    kl = p_tail > 0 ? p_tail * (log(p_tail) - log(q_tail)) : 0;
+    v->scale(z, (float)((1 - p_tail / q_tail) / sum), V);
+    for (int j = 0; j < s->k; j++) {
+        double p = exp((double)logp[j]), logq = named_logit[j] - log_sum;
+        kl += p > 0 ? p * ((double)logp[j] - logq) : 0;
+        z[ids[j]] = (float)(exp(logq) - p);
+    }
+    return kl;
+}
+
+static void head_soft(void *arg, size_t i) {
+    const struct head_job *j = arg;
+    const struct kern_soft *s = j->soft;
+    size_t V = (size_t)j->h->V, row = (size_t)j->rows[i];
+    float *z = j->z + i * V, *zt = j->zt + i * V, max;
+    int32_t target = j->h->targets[row];
+    double named[CPU_SOFT_MAX], T = (double)s->temperature, at = (double)z[target];
+    memcpy(zt, z, sizeof *zt * V);
+    if (s->temperature != 1)
+        j->v->scale(zt, 1 / s->temperature, V);
+    for (int k = 0; k < s->k; k++)
+        named[k] = (double)zt[s->ids[row * (size_t)s->k + (size_t)k]];
+    double sum = j->v->exp_row(z, V, &max), ce = (double)max + log(sum) - at;
+    double sum_t = j->v->exp_row(zt, V, &max);
+    double kl = soft_row(s, j->v, zt, V, row, sum_t, (double)max, named),
+           lambda = (double)s->lambda;
+    double loss = (1 - lambda) * ce + lambda * T * T * kl, by = (double)j->h->grad_scale;
+    j->loss[i] = loss;
+    j->loss[j->block + i] = ce;
+    j->loss[2 * j->block + i] = kl;
+    if (j->h->losses)
+        j->h->losses[row] = (float)loss;
+    if (!j->h->dx && !j->h->dw)
+        return;
+    j->v->scale(z, (float)((1 - lambda) * by / sum), V);
+    z[target] -= (float)((1 - lambda) * by);
+    j->v->scale(zt, (float)(lambda * T * by), V); // T^2 of the loss, 1 / T of the logits
+    j->v->add(z, zt, V);
 }
 
 static void head_scatter(void *arg, size_t i) {
@@ -141,7 +208,8 @@ static size_t head_pick(struct cpu_ctx *x, const struct kern_head *h) {
     return counted;
 }
 
-double cpu_head_loss(struct kern *K, const struct kern_head *h, int64_t *n_counted) {
+static double head_run(struct kern *K, const struct kern_head *h, const struct kern_soft *soft,
+                       int64_t *n_counted) {
     struct cpu_ctx *x = cpu_of(K);
     size_t counted = head_pick(x, h), d = (size_t)h->d, V = (size_t)h->V,
            block = HEAD_LOGITS / V / 16 * 16;
@@ -149,10 +217,13 @@ double cpu_head_loss(struct kern *K, const struct kern_head *h, int64_t *n_count
     *n_counted = (int64_t)counted;
     bool all = counted == (size_t)h->n;
     struct head_job j = {.h = h, .v = x->isa, .z = cpu_buf_need(&x->logits, block * V)};
-    j.loss = (double *)cpu_buf_need(&x->partial, 2 * block);
+    j.loss = (double *)cpu_buf_need(&x->partial, 6 * block);
+    j.soft = soft;
+    j.block = block;
+    j.zt = soft ? cpu_buf_need(&x->soft, block * V) : NULL;
     float *rows = all ? NULL : cpu_buf_need(&x->rows, block * d);
     float *drows = all || !h->dx ? NULL : cpu_buf_need(&x->drows, block * d);
-    double total = 0;
+    double total = 0, ce = 0, kl = 0;
     for (size_t from = 0; from < counted; from += block) {
         size_t n = counted - from < block ? counted - from : block;
         j.rows = x->picked + from;
@@ -162,9 +233,13 @@ double cpu_head_loss(struct kern *K, const struct kern_head *h, int64_t *n_count
             kern_pool_run(K->pool, n, head_gather, &j);
         const float *xb = all ? h->x + from * d : rows;
         cpu_gemm(K, KERN_N, KERN_T, (int)n, h->V, h->d, 1, xb, h->d, h->w, h->d, 0, j.z, h->V);
-        kern_pool_run(K->pool, n, head_softmax, &j);
+        kern_pool_run(K->pool, n, soft ? head_soft : head_softmax, &j);
         for (size_t i = 0; i < n; i++)
             total += j.loss[i];
+        for (size_t i = 0; soft && i < n; i++) {
+            ce += j.loss[block + i];
+            kl += j.loss[2 * block + i];
+        }
         if (h->dx)
             cpu_gemm(K, KERN_N, KERN_N, (int)n, h->d, h->V, 1, j.z, h->V, h->w, h->d, 0, j.dx,
                      h->d);
@@ -173,5 +248,19 @@ double cpu_head_loss(struct kern *K, const struct kern_head *h, int64_t *n_count
         if (h->dw)
             cpu_gemm(K, KERN_T, KERN_N, h->V, h->d, (int)n, 1, j.z, h->V, xb, h->d, 1, h->dw, h->d);
     }
+    if (soft && soft->ce_sum)
+        *soft->ce_sum = ce;
+    if (soft && soft->kl_sum)
+        *soft->kl_sum = kl;
     return total;
+}
+
+double cpu_head_loss(struct kern *K, const struct kern_head *h, int64_t *n_counted) {
+    return head_run(K, h, NULL, n_counted);
+}
+
+double cpu_distill(struct kern *K, const struct kern_head *h, const struct kern_soft *s,
+                   int64_t *n_counted) {
+    NEB_ASSERT(s->k >= 0 && s->k <= CPU_SOFT_MAX && s->temperature > 0);
+    return head_run(K, h, s, n_counted);
 }

@@ -49,6 +49,20 @@ struct kern_head {
     float *losses;          // (n) nats, 0 where ignored; may be NULL
 };
 
+// Soft labels of a teacher for kern_ops.distill. Either the k most likely tokens of each row and what is left (the tail,
+// which the student is compared with as one class), or all of them.
+struct kern_soft {
+    int k; // 0: all
+    float
+        lambda; // loss = (1 - lambda) * cross-entropy + lambda * temperature^2 * KL(teacher || student)
+    float temperature;  // of the teacher's probabilities below, and of the student's in the KL
+    const int32_t *ids; // (n, k) distinct
+    const float *logp;  // (n, k) log-probabilities; k 0: (n, V)
+    const float *tail;  // (n) probability of all others
+    double *ce_sum,
+        *kl_sum; // the two parts, over counted targets (KL without its factor); may be NULL
+};
+
 struct kern_adamw {
     float lr, beta1, beta2, eps, weight_decay; // decoupled decay: p -= lr * weight_decay * p
     float bias1, bias2;                        // 1 - beta^t, computed by the caller in double
@@ -104,6 +118,11 @@ struct kern_ops {
 
     // Returns the sum of losses over counted targets in double; *n_counted = their number.
     double (*head_loss)(struct kern *K, const struct kern_head *h, int64_t *n_counted);
+
+    // The same with a teacher: losses are of the mix. Optional: NULL in a backend without it. Rows of ignored targets need
+    // no labels.
+    double (*distill)(struct kern *K, const struct kern_head *h, const struct kern_soft *s,
+                      int64_t *n_counted);
 
     void (*adamw)(struct kern *K, const struct kern_adamw *c, float *p, const float *g, float *m,
                   float *v, size_t n);

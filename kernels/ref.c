@@ -272,6 +272,95 @@ static double head_loss(struct kern *K, const struct kern_head *h, int64_t *n_co
     return total;
 }
 
+static double log_softmax(const double *z, int V, double T, double *logq) {
+    double max = -INFINITY, sum = 0;
+    for (int c = 0; c < V; c++)
+        max = fmax(max, z[c] / T);
+    for (int c = 0; c < V; c++)
+        sum += exp(z[c] / T - max);
+    for (int c = 0; c < V; c++)
+        logq[c] = z[c] / T - max - log(sum);
+    return max + log(sum);
+}
+
+// KL of one row; dz (V) = its gradient. With q the student's probabilities and t the tail's classes, d KL / dz_c is
+// (q_c - p_c) / T for a named class, (q_c - p_t q_c / q_t) / T for one of the tail.
+static double kl_row(const struct kern_soft *s, int row, int V, const double *logq, double *dz) {
+    double kl = 0, T = (double)s->temperature, named = 0, p_tail = s->k ? (double)s->tail[row] : 0;
+    for (int c = 0; c < V; c++)
+        dz[c] = exp(logq[c]) / T;
+    for (int j = 0; j < (s->k ? s->k : V); j++) {
+        size_t at = (size_t)row * (size_t)(s->k ? s->k : V) + (size_t)j;
+        int c = s->k ? s->ids[at] : j;
+        double p = exp((double)s->logp[at]);
+        kl += p > 0 ? p * ((double)s->logp[at] - logq[c]) : 0;
+        dz[c] -= p / T;
+        named += exp(logq[c]);
+    }
+    if (!s->k)
+        return kl;
+    double q_tail = fmax(1 - named, 1e-12);
+    kl += p_tail > 0 ? p_tail * (log(p_tail) - log(q_tail)) : 0;
+    for (int c = 0; c < V; c++) {
+        bool is_named = false;
+        for (int j = 0; j < s->k; j++)
+            is_named = is_named || s->ids[(size_t)row * (size_t)s->k + (size_t)j] == c;
+        if (!is_named)
+            dz[c] -= p_tail * exp(logq[c]) / q_tail / T;
+    }
+    return kl;
+}
+
+static double distill(struct kern *K, const struct kern_head *h, const struct kern_soft *s,
+                      int64_t *n_counted) {
+    double total = 0, ce_sum = 0, kl_sum = 0, *z = malloc(sizeof *z * 4 * (size_t)h->V);
+    double *logq = z + h->V, *logqT = logq + h->V, *dkl = logqT + h->V;
+    double T = (double)s->temperature, lambda = (double)s->lambda;
+    NEB_ASSERT(z);
+    (void)K;
+    *n_counted = 0;
+    for (int i = 0; i < h->n; i++) {
+        const float *x = h->x + (size_t)i * h->d;
+        if (h->losses)
+            h->losses[i] = 0;
+        if (h->dx)
+            memset(h->dx + (size_t)i * h->d, 0, sizeof(float) * h->d);
+        if (h->targets[i] == KERN_IGNORE)
+            continue;
+        for (int c = 0; c < h->V; c++) {
+            z[c] = 0;
+            for (int j = 0; j < h->d; j++)
+                z[c] += (double)x[j] * (double)h->w[(size_t)c * h->d + j];
+        }
+        log_softmax(z, h->V, 1, logq);
+        log_softmax(z, h->V, T, logqT);
+        double ce = -logq[h->targets[i]], kl = kl_row(s, i, h->V, logqT, dkl);
+        double loss = (1 - lambda) * ce + lambda * T * T * kl;
+        total += loss;
+        ce_sum += ce;
+        kl_sum += kl;
+        ++*n_counted;
+        if (h->losses)
+            h->losses[i] = (float)loss;
+        for (int c = 0; c < h->V && (h->dx || h->dw); c++) {
+            double dce = exp(logq[c]) - (c == h->targets[i]);
+            double dz = ((1 - lambda) * dce + lambda * T * T * dkl[c]) * (double)h->grad_scale;
+            for (int j = 0; j < h->d; j++) {
+                if (h->dx)
+                    h->dx[(size_t)i * h->d + j] += (float)(dz * (double)h->w[(size_t)c * h->d + j]);
+                if (h->dw)
+                    h->dw[(size_t)c * h->d + j] += (float)(dz * (double)x[j]);
+            }
+        }
+    }
+    free(z);
+    if (s->ce_sum)
+        *s->ce_sum = ce_sum;
+    if (s->kl_sum)
+        *s->kl_sum = kl_sum;
+    return total;
+}
+
 static void adamw(struct kern *K, const struct kern_adamw *c, float *p, const float *g, float *m,
                   float *v, size_t n) {
     (void)K;
@@ -327,6 +416,7 @@ static const struct kern_ops ref_ops = {
     .bias_fwd = bias_fwd,
     .bias_bwd = bias_bwd,
     .head_loss = head_loss,
+    .distill = distill,
     .adamw = adamw,
     .sumsq = sumsq,
     .add = add,

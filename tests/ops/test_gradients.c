@@ -231,6 +231,58 @@ static void test_head(void **state) {
     check(ce_loss, &a, a.w, a.dw, 45);
 }
 
+// The mix with a teacher: named classes and tail, and all classes.
+static const struct kern_soft *teacher;
+static double soft_loss(void *arg) {
+    struct ce *a = arg;
+    struct kern_head h = a->h;
+    int64_t counted;
+    h.dx = h.dw = NULL;
+    return K->ops->distill(K, &h, teacher, &counted);
+}
+static void test_distill(void **state) {
+    (void)state;
+    static const int32_t targets[6] = {3, KERN_IGNORE, 8, 0, 3, KERN_IGNORE};
+    static const int32_t named[12] = {3, 1, 0, 1, 2, 8, 5, 4, 7, 3, 0, 1};
+    static float logp[12], tail[6], all[6 * 9];
+    for (int i = 0; i < 6; i++) {
+        double sum = 0;
+        tail[i] = 0.1f + 0.1f * (float)i;
+        logp[2 * i] = logf((1 - tail[i]) * 0.7f);
+        logp[2 * i + 1] = logf((1 - tail[i]) * 0.3f);
+        fill(all + 9 * i, 9);
+        for (int c = 0; c < 9; c++)
+            sum += exp((double)all[9 * i + c]);
+        for (int c = 0; c < 9; c++)
+            all[9 * i + c] -= (float)log(sum);
+    }
+    const struct kern_soft cases[] = {
+        {.k = 2, .lambda = 1, .temperature = 1, .ids = named, .logp = logp, .tail = tail},
+        {.k = 2, .lambda = 0.6f, .temperature = 2, .ids = named, .logp = logp, .tail = tail},
+        {.k = 0, .lambda = 1, .temperature = 1, .logp = all},
+        {.k = 0, .lambda = 0.3f, .temperature = 1.7f, .logp = all}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        static struct ce a;
+        int64_t counted;
+        memset(&a, 0, sizeof a);
+        fill(a.x, 30), fill(a.w, 45);
+        a.h = (struct kern_head){.n = 6,
+                                 .d = 5,
+                                 .V = 9,
+                                 .x = a.x,
+                                 .w = a.w,
+                                 .targets = targets,
+                                 .grad_scale = 1,
+                                 .dx = a.dx,
+                                 .dw = a.dw};
+        teacher = &cases[i];
+        assert_true(K->ops->distill(K, &a.h, teacher, &counted) > 0);
+        assert_int_equal(counted, 4);
+        check(soft_loss, &a, a.x, a.dx, 30);
+        check(soft_loss, &a, a.w, a.dw, 45);
+    }
+}
+
 struct lin { // the linear ops: embedding, bias
     float table[7 * 3], out[10 * 3], c[10 * 3];
     int32_t ids[10];
@@ -262,7 +314,7 @@ int main(void) {
         cmocka_unit_test(test_rmsnorm), cmocka_unit_test(test_swiglu),
         cmocka_unit_test(test_rope),    cmocka_unit_test(test_attention),
         cmocka_unit_test(test_masks),   cmocka_unit_test(test_head),
-        cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_linear),  cmocka_unit_test(test_distill),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -216,6 +216,40 @@ static void op_flat(struct run *r) {
     r->K->ops->zero(r->K, z, n);
 }
 
+// n d V k(0: all) temperature(%) lambda(%) grads(bits as in op_head) ignored(%)
+static void op_distill(struct run *r) {
+    const int *d = r->d;
+    size_t n = (size_t)d[0], V = (size_t)d[2], k = (size_t)d[3], wide = k ? k : V;
+    struct kern_head h = {.n = d[0], .d = d[1], .V = d[2], .grad_scale = 0.7f};
+    double ce = 0, kl = 0;
+    int64_t counted;
+    int32_t *targets = ids(r, d[0], d[2]), *named = k ? ids(r, (int)(n * k), d[2]) : NULL;
+    float *logp = input(r, n * wide, 2), *tail = input(r, n, 0), *total = written(r, 3);
+    h.x = input(r, n * (size_t)d[1], 1);
+    h.w = input(r, V * (size_t)d[1], 0.5f);
+    for (size_t i = 0; i < n; i++) {
+        double sum = 0, rest = k ? neb_rng_unit(&r->rng) : 0;
+        for (size_t j = 0; k && j < k; j++) // distinct
+            named[i * k + j] = (int32_t)(((size_t)targets[i] + j * (V / k)) % V);
+        for (size_t j = 0; j < wide; j++)
+            sum += exp((double)logp[i * wide + j]);
+        for (size_t j = 0; j < wide; j++)
+            logp[i * wide + j] = (float)((double)logp[i * wide + j] + log((1 - rest) / sum));
+        tail[i] = (float)rest;
+        if ((int)neb_rng_below(&r->rng, 100) < d[7])
+            targets[i] = KERN_IGNORE;
+    }
+    h.targets = targets;
+    h.dx = d[6] & 1 ? written(r, n * (size_t)d[1]) : NULL;
+    h.dw = d[6] & 2 ? added(r, V * (size_t)d[1]) : NULL;
+    h.losses = d[6] & 4 ? written(r, n) : NULL;
+    struct kern_soft s = {d[3],  (float)d[5] / 100, (float)d[4] / 100, named, logp, tail,
+                          &ce, &kl};
+    total[0] = (float)r->K->ops->distill(r->K, &h, &s, &counted);
+    total[1] = (float)ce;
+    total[2] = (float)kl;
+}
+
 static const struct op_case {
     const char *name;
     void (*run)(struct run *r);
@@ -272,6 +306,14 @@ static const struct op_case {
     {"head_loss some ignored", op_head, 1e-5, {333, 24, 4099, 40, 7}},
     {"head_loss all ignored", op_head, 0, {20, 8, 50, 100, 7}},
     {"head_loss frozen weight", op_head, 1e-5, {50, 31, 100, 15, 5}},
+    {"distill", op_distill, 2e-5, {1, 3, 8, 4, 100, 50, 7, 0}},
+    {"distill", op_distill, 2e-5, {77, 33, 501, 8, 200, 70, 7, 20}},
+    {"distill k 64", op_distill, 2e-5, {301, 16, 5003, 64, 100, 100, 7, 0}},
+    {"distill lambda 0", op_distill, 2e-5, {40, 16, 203, 8, 300, 0, 7, 10}},
+    {"distill all logits", op_distill, 2e-5, {77, 33, 501, 0, 200, 70, 7, 20}},
+    {"distill all logits", op_distill, 2e-5, {33, 24, 4099, 0, 100, 100, 5, 0}},
+    {"distill only loss", op_distill, 2e-5, {50, 31, 2100, 16, 150, 30, 0, 0}},
+    {"distill all ignored", op_distill, 0, {20, 8, 50, 4, 100, 50, 7, 101}},
     {"head_loss only loss", op_head, 1e-5, {50, 31, 2100, 15, 0}},
     {"adamw", op_adamw, 2e-6, {1}},
     {"adamw", op_adamw, 2e-6, {40009}},

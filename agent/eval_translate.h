@@ -1,0 +1,17 @@
+// nebula eval CKPT --task translate: translates a corpus's test pairs, and writes what a scorer needs.
+#ifndef AGENT_EVAL_TRANSLATE_H
+#define AGENT_EVAL_TRANSLATE_H
+#include "agent/base/status.h"
+
+#include <stdbool.h>
+
+struct agent_eval_translate {
+    const char *checkpoint; // file
+    const char *corpus;     // folder
+    const char *out;        // folder for hypotheses.txt, references.txt, sources.txt; NULL: none are written
+    int beam, windows, threads;
+    bool merge, json;
+};
+NEB_MUST_CHECK enum neb_status agent_eval_translate(const struct agent_eval_translate *o);
+
+#endif

@@ -1,0 +1,330 @@
+#include "compress/softlabel.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <zstd.h>
+
+enum { VERSION = 1, LEVEL = 3, PACKED = 0, ZSTD = 1, GAP_MAX = 255, GAPS_A_NAT = 16 };
+enum { TAIL_STEPS = 8, TAIL_ZERO = 128 };
+
+enum neb_status cmp_soft_create(struct cmp_soft **out) {
+    struct cmp_soft *s = calloc(1, sizeof *s);
+    if (!s || !(s->c = ZSTD_createCCtx()) || !(s->d = ZSTD_createDCtx()) ||
+        ZSTD_isError(ZSTD_CCtx_setParameter(s->c, ZSTD_c_compressionLevel, LEVEL)) ||
+        ZSTD_isError(ZSTD_CCtx_setParameter(s->c, ZSTD_c_contentSizeFlag, 0))) {
+        cmp_soft_destroy(&s);
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for soft labels");
+    }
+    *out = s;
+    return NEB_OK;
+}
+
+void cmp_soft_destroy(struct cmp_soft **sp) {
+    struct cmp_soft *s = *sp;
+    if (!s)
+        return;
+    ZSTD_freeCCtx(s->c);
+    ZSTD_freeDCtx(s->d);
+    neb_buf_free(&s->plane);
+    neb_buf_free(&s->packed);
+    neb_buf_free(&s->scratch);
+    free(s);
+    *sp = NULL;
+}
+
+static void put_varint(struct neb_buf *b, uint64_t v) {
+    for (; v >= 128; v >>= 7)
+        neb_buf_u8(b, (uint8_t)(v | 128));
+    neb_buf_u8(b, (uint8_t)v);
+}
+
+static uint64_t get_varint(struct neb_rd *r) {
+    uint64_t v = 0;
+    for (int shift = 0; shift < 63; shift += 7) {
+        uint8_t byte = neb_rd_u8(r);
+        v |= (uint64_t)(byte & 127) << shift;
+        if (!(byte & 128))
+            return v;
+    }
+    r->bad = true;
+    return 0;
+}
+
+static int bits_of(int32_t vocab) {
+    int bits = 1;
+    while (bits < 31 && (1 << bits) < vocab)
+        bits++;
+    return bits;
+}
+static int planes_of(int32_t vocab) { return (bits_of(vocab) + 7) / 8; }
+static size_t packed_ids(uint64_t n, int32_t vocab) {
+    return (size_t)((n * (uint64_t)bits_of(vocab) + 7) / 8);
+}
+
+// ---- encoding -------------------------------------------------------------------------------------------------
+
+// s->packed as it is, or s->plane through zstd: the smaller.
+static enum neb_status put_part(struct cmp_soft *s, struct neb_buf *out) {
+    NEB_TRY(neb_buf_check(&s->plane));
+    NEB_TRY(neb_buf_check(&s->packed));
+    size_t most = ZSTD_compressBound(s->plane.len);
+    neb_buf_clear(&s->scratch);
+    NEB_TRY(neb_buf_reserve(&s->scratch, most));
+    size_t n = ZSTD_compress2(s->c, s->scratch.p, most, s->plane.p, s->plane.len);
+    bool packed = ZSTD_isError(n) || n >= s->packed.len;
+    neb_buf_u8(out, packed ? PACKED : ZSTD);
+    put_varint(out, packed ? s->packed.len : n);
+    neb_buf_add(out, packed ? s->packed.p : s->scratch.p, packed ? s->packed.len : n);
+    return neb_buf_check(out);
+}
+
+static void pack_ids(struct neb_buf *out, const int32_t *ids, size_t n, int bits) {
+    uint64_t word = 0;
+    int have = 0;
+    for (size_t i = 0; i < n; i++) {
+        word |= (uint64_t)(uint32_t)ids[i] << have;
+        for (have += bits; have >= 8; have -= 8, word >>= 8)
+            neb_buf_u8(out, (uint8_t)word);
+    }
+    if (have)
+        neb_buf_u8(out, (uint8_t)word);
+}
+
+static enum neb_status put_ids(struct cmp_soft *s, const struct cmp_soft_head *h,
+                               const int32_t *ids, struct neb_buf *out) {
+    size_t k = (size_t)h->k;
+    neb_buf_clear(&s->plane);
+    neb_buf_clear(&s->packed);
+    pack_ids(&s->packed, ids, h->rows * k, bits_of(h->vocab));
+    for (size_t rank = 0; rank < k; rank++)
+        for (int plane = 0; plane < planes_of(h->vocab); plane++)
+            for (size_t i = 0; i < h->rows; i++)
+                neb_buf_u8(&s->plane, (uint8_t)(ids[i * k + rank] >> (8 * plane)));
+    return put_part(s, out);
+}
+
+static int gap_steps(float first, float logp) {
+    double steps = nearbyint(((double)first - (double)logp) * GAPS_A_NAT);
+    return steps < CMP_SOFT_K_MAX * GAP_MAX ? (int)steps : CMP_SOFT_K_MAX * GAP_MAX;
+}
+
+// Rank by rank; each gap starts where the quantised ones before it have come to, so that errors do not add up.
+static enum neb_status put_gaps(struct cmp_soft *s, const struct cmp_soft_head *h,
+                                const float *logp, struct neb_buf *out) {
+    size_t k = (size_t)h->k;
+    neb_buf_clear(&s->plane);
+    uint8_t *p = neb_buf_grow(&s->plane, h->rows * (k - 1));
+    for (size_t i = 0; p && i < h->rows; i++)
+        for (size_t rank = 1, at = 0; rank < k; rank++) {
+            int want = gap_steps(logp[i * k], logp[i * k + rank]) - (int)at;
+            int gap = want < 0 ? 0 : want > GAP_MAX ? GAP_MAX : want;
+            p[(rank - 1) * h->rows + i] = (uint8_t)gap;
+            at += (size_t)gap;
+        }
+    neb_buf_clear(&s->packed);
+    neb_buf_add(&s->packed, s->plane.p, s->plane.len);
+    return put_part(s, out);
+}
+
+static enum neb_status put_tails(struct cmp_soft *s, const struct cmp_soft_head *h,
+                                 const float *tail, struct neb_buf *out) {
+    neb_buf_clear(&s->plane);
+    for (uint32_t i = 0; i < h->rows; i++) {
+        double t = (double)tail[i], odds = log(t / (1 - t)) * TAIL_STEPS; // infinite at 0 and 1
+        double code = odds < -TAIL_ZERO       ? 0
+                      : odds >= TAIL_ZERO - 1 ? 2 * TAIL_ZERO - 1
+                                              : nearbyint(odds) + TAIL_ZERO;
+        neb_buf_u8(&s->plane, (uint8_t)code);
+    }
+    neb_buf_clear(&s->packed);
+    neb_buf_add(&s->packed, s->plane.p, s->plane.len);
+    return put_part(s, out);
+}
+
+static bool head_good(const struct cmp_soft_head *h) {
+    return h->k >= CMP_SOFT_K_MIN && h->k <= CMP_SOFT_K_MAX && h->rows <= CMP_SOFT_ROWS_MAX &&
+           h->vocab >= 2 && h->vocab <= 1 << 24 && h->k <= h->vocab && h->temperature > 0 &&
+           h->temperature <= 100; // not true of a NaN
+}
+
+static bool twice(const int32_t *ids, int32_t k) {
+    for (int32_t a = 1; a < k; a++)
+        for (int32_t b = 0; b < a; b++)
+            if (ids[a] == ids[b])
+                return true;
+    return false;
+}
+
+static enum neb_status check_rows(const struct cmp_soft_head *h, const int32_t *ids,
+                                  const float *logp, const float *tail) {
+    for (uint32_t i = 0; i < h->rows; i++) {
+        const int32_t *id = ids + (size_t)i * (size_t)h->k;
+        const float *p = logp + (size_t)i * (size_t)h->k;
+        bool good = tail[i] >= 0 && tail[i] <= 1 && !twice(id, h->k);
+        for (int32_t j = 0; j < h->k; j++)
+            good = good && id[j] >= 0 && id[j] < h->vocab && isfinite(p[j]) && p[j] < 1e-3f &&
+                   (!j || p[j] <= p[j - 1]);
+        if (!good)
+            return neb_fail(NEB_ERR_INVALID,
+                            "soft label %u is unsorted, out of range or not a number: a teacher "
+                            "whose training diverged?",
+                            i);
+    }
+    return NEB_OK;
+}
+
+enum neb_status cmp_soft_encode(struct cmp_soft *s, const struct cmp_soft_head *h,
+                                const int32_t *ids, const float *logp, const float *tail,
+                                struct neb_buf *out) {
+    if (!head_good(h))
+        return neb_fail(NEB_ERR_INVALID,
+                        "soft labels: k %d, %u rows, vocabulary %d or temperature %g out of range",
+                        h->k, h->rows, h->vocab, (double)h->temperature);
+    NEB_TRY(check_rows(h, ids, logp, tail));
+    neb_buf_u8(out, VERSION);
+    neb_buf_u8(out, (uint8_t)h->k);
+    put_varint(out, h->rows);
+    put_varint(out, (uint64_t)h->vocab);
+    neb_buf_f32(out, h->temperature);
+    NEB_TRY(put_ids(s, h, ids, out));
+    NEB_TRY(put_gaps(s, h, logp, out));
+    return put_tails(s, h, tail, out);
+}
+
+// ---- decoding -------------------------------------------------------------------------------------------------
+
+static enum neb_status get_head(struct neb_rd *r, struct cmp_soft_head *h) {
+    uint8_t version = neb_rd_u8(r);
+    h->k = neb_rd_u8(r);
+    uint64_t rows = get_varint(r), vocab = get_varint(r);
+    h->temperature = neb_rd_f32(r);
+    h->rows = rows <= CMP_SOFT_ROWS_MAX ? (uint32_t)rows : UINT32_MAX;
+    h->vocab = vocab <= 1 << 24 ? (int32_t)vocab : -1;
+    if (r->bad || version != VERSION || !head_good(h))
+        return neb_fail(NEB_ERR_FORMAT,
+                        "soft labels: version %u, k %d, %llu rows, vocabulary %llu, temperature %g",
+                        version, h->k, (unsigned long long)rows, (unsigned long long)vocab,
+                        (double)h->temperature);
+    return NEB_OK;
+}
+
+enum neb_status cmp_soft_peek(const struct neb_rd *r, struct cmp_soft_head *h) {
+    struct neb_rd copy = *r;
+    return get_head(&copy, h);
+}
+
+// The next part into s->plane: `packed` bytes as they are, or zstd of `plane` bytes. *how tells which.
+static enum neb_status get_part(struct cmp_soft *s, struct neb_rd *r, size_t packed, size_t plane,
+                                uint8_t *how) {
+    *how = neb_rd_u8(r);
+    uint64_t n = get_varint(r);
+    if (r->bad || *how > ZSTD || n > neb_rd_left(r))
+        return neb_fail(NEB_ERR_FORMAT, "soft labels: a part of %llu bytes is cut or unknown",
+                        (unsigned long long)n);
+    const uint8_t *p = neb_rd_view(r, (size_t)n);
+    size_t want = *how == PACKED ? packed : plane, got = (size_t)n;
+    neb_buf_clear(&s->plane);
+    NEB_TRY(neb_buf_reserve(&s->plane, want + 1));
+    if (*how == PACKED && n == want) {
+        neb_buf_add(&s->plane, p, want);
+    } else if (*how == ZSTD) {
+        got = ZSTD_decompressDCtx(s->d, s->plane.p, want, p, (size_t)n);
+        s->plane.len = want;
+    }
+    if (got != want) {
+        neb_buf_clear(&s->plane);
+        return neb_fail(NEB_ERR_FORMAT, "soft labels: a part does not unpack to %zu bytes", want);
+    }
+    return NEB_OK;
+}
+
+static void unpack_ids(const uint8_t *p, int32_t *ids, size_t n, int bits) {
+    uint64_t word = 0;
+    int have = 0;
+    for (size_t i = 0; i < n; i++) {
+        for (; have < bits; have += 8)
+            word |= (uint64_t)*p++ << have;
+        ids[i] = (int32_t)(word & ((1ull << bits) - 1));
+        word >>= bits;
+        have -= bits;
+    }
+}
+
+static enum neb_status get_ids(struct cmp_soft *s, struct neb_rd *r, const struct cmp_soft_head *h,
+                               int32_t *ids) {
+    size_t k = (size_t)h->k, n = h->rows * k;
+    int planes = planes_of(h->vocab);
+    uint8_t how;
+    NEB_TRY(get_part(s, r, packed_ids(n, h->vocab), n * (size_t)planes, &how));
+    if (how == PACKED)
+        unpack_ids(s->plane.p, ids, n, bits_of(h->vocab));
+    const uint8_t *p = s->plane.p;
+    for (size_t rank = 0; how == ZSTD && rank < k; rank++)
+        for (int plane = 0; plane < planes; plane++)
+            for (size_t i = 0; i < h->rows; i++)
+                ids[i * k + rank] = (plane ? ids[i * k + rank] : 0) | (int32_t)*p++ << (8 * plane);
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] >= h->vocab)
+            return neb_fail(NEB_ERR_FORMAT, "soft labels: token %d of a vocabulary of %d", ids[i],
+                            h->vocab);
+    for (size_t i = 0; i < h->rows; i++)
+        if (twice(ids + i * k, h->k))
+            return neb_fail(NEB_ERR_FORMAT, "soft labels: a token twice in row %zu", i);
+    return NEB_OK;
+}
+
+static enum neb_status get_probabilities(struct cmp_soft *s, struct neb_rd *r,
+                                         const struct cmp_soft_head *h, float *logp, float *tail) {
+    size_t k = (size_t)h->k, n = h->rows;
+    uint8_t how;
+    NEB_TRY(get_part(s, r, n * (k - 1), n * (k - 1), &how));
+    for (size_t i = 0; i < n; i++) {
+        double at = 0;
+        logp[i * k] = 0;
+        for (size_t rank = 1; rank < k; rank++) {
+            at -= (double)s->plane.p[(rank - 1) * n + i] / GAPS_A_NAT;
+            logp[i * k + rank] = (float)at;
+        }
+    }
+    NEB_TRY(get_part(s, r, n, n, &how));
+    for (size_t i = 0; i < n; i++) {
+        double odds = ((double)s->plane.p[i] - TAIL_ZERO) / TAIL_STEPS, sum = 0;
+        for (size_t rank = 0; rank < k; rank++)
+            sum += exp((double)logp[i * k + rank]);
+        double rest = -log1p(exp(odds)) - log(sum); // log((1 - tail) / sum)
+        for (size_t rank = 0; rank < k; rank++)
+            logp[i * k + rank] = (float)((double)logp[i * k + rank] + rest);
+        tail[i] = (float)(1 / (1 + exp(-odds)));
+    }
+    return NEB_OK;
+}
+
+enum neb_status cmp_soft_decode(struct cmp_soft *s, struct neb_rd *r, struct cmp_soft_head *want,
+                                int32_t *ids, float *logp, float *tail) {
+    struct cmp_soft_head h;
+    NEB_TRY(get_head(r, &h));
+    if (h.rows != want->rows || h.vocab != want->vocab)
+        return neb_fail(NEB_ERR_FORMAT,
+                        "soft labels: %u rows of a vocabulary of %d; %u of %d are due", h.rows,
+                        h.vocab, want->rows, want->vocab);
+    NEB_TRY(get_ids(s, r, &h, ids));
+    NEB_TRY(get_probabilities(s, r, &h, logp, tail));
+    *want = h;
+    return NEB_OK;
+}
+
+int32_t cmp_soft_k(int32_t k_now, int32_t k_min, int32_t k_max, double bytes_per_row,
+                   double rows_per_s, double goodput_bytes_per_s) {
+    const double share = 0.8, spare = 0.75; // of the link; before k grows
+    int32_t k = k_now < k_min ? k_min : k_now > k_max ? k_max : k_now;
+    if (!(bytes_per_row > 0) || !(rows_per_s > 0) || !(goodput_bytes_per_s > 0))
+        return k;
+    double per_label = bytes_per_row / k_now, fits = share * goodput_bytes_per_s / rows_per_s;
+    while (k > k_min && per_label * k > fits)
+        k = k / 2 > k_min ? k / 2 : k_min;
+    if (k == k_now && k < k_max) {
+        int32_t more = 2 * k < k_max ? 2 * k : k_max;
+        k = per_label * more < spare * fits ? more : k;
+    }
+    return k;
+}

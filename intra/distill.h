@@ -1,0 +1,18 @@
+// A teacher's soft labels: the k most likely tokens at some positions of a pass, or all of them.
+#ifndef INTRA_DISTILL_H
+#define INTRA_DISTILL_H
+#include "intra/model.h"
+
+enum { INTRA_SOFT_K_MAX = 64 };
+
+struct intra_labeller; // scratch for one vocabulary
+NEB_MUST_CHECK enum neb_status intra_labeller_create(const struct intra_model *m,
+                                                     struct intra_labeller **out);
+void intra_labeller_destroy(struct intra_labeller **l);
+// Of the last pass in `acts`, at rows (n, ascending): softmax of logits / temperature. ids, logp (n, k) most likely first, ties
+// by id; tail (n) what is left. k 0: logp (n, V) of all, ids and tail are not touched. One rank only.
+void intra_labels(struct intra_labeller *l, struct kern *K, const struct intra_model *m,
+                  const struct intra_acts *acts, const int32_t *rows, int32_t n, int32_t k,
+                  float temperature, int32_t *ids, float *logp, float *tail);
+
+#endif

@@ -1,0 +1,185 @@
+// Soft labels: what comes back is what went in, within the grid; sizes; hostile frames; how k follows the link.
+#include "agent/base/rng.h"
+#include "compress/softlabel.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { ROWS = 500, K = 8, VOCAB = 32768 };
+
+struct labels {
+    int32_t ids[ROWS * CMP_SOFT_K_MAX];
+    float logp[ROWS * CMP_SOFT_K_MAX], tail[ROWS];
+};
+
+// Random distributions: a softmax of k falling logits and a tail; ids without regard to frequency, the worst case.
+static void fill(struct labels *l, int32_t k, int32_t vocab, uint64_t seed) {
+    struct neb_rng rng = neb_rng_make(seed, 3);
+    for (size_t i = 0; i < ROWS; i++) {
+        double p[CMP_SOFT_K_MAX], sum = 0, at = 0, tail = pow(neb_rng_unit(&rng), 3);
+        for (int32_t j = 0; j < k; j++) {
+            at -= j ? 3 * neb_rng_unit(&rng) : 0;
+            sum += p[j] = exp(at);
+            bool fresh;
+            int32_t *id = &l->ids[i * (size_t)k + (size_t)j];
+            do {
+                *id = (int32_t)(neb_rng_unit(&rng) * vocab);
+                fresh = true;
+                for (int32_t b = 0; b < j; b++)
+                    fresh = fresh && l->ids[i * (size_t)k + (size_t)b] != *id;
+            } while (!fresh);
+        }
+        for (int32_t j = 0; j < k; j++)
+            l->logp[i * (size_t)k + (size_t)j] = (float)log(p[j] / sum * (1 - tail));
+        l->tail[i] = (float)tail;
+    }
+}
+
+static void comes_back(void **state) {
+    (void)state;
+    static struct labels in, out;
+    struct cmp_soft *s = NULL;
+    static const int32_t ks[] = {1, 4, 8, 64};
+    assert_int_equal(cmp_soft_create(&s), NEB_OK);
+    for (size_t t = 0; t < sizeof ks / sizeof *ks; t++) {
+        int32_t k = ks[t], vocab = t % 2 ? VOCAB : 300;
+        struct neb_buf b = {0};
+        fill(&in, k, vocab, t);
+        struct cmp_soft_head h = {ROWS, k, vocab, 2}, got = {.rows = ROWS, .vocab = vocab};
+        assert_int_equal(cmp_soft_encode(s, &h, in.ids, in.logp, in.tail, &b), NEB_OK);
+        struct neb_rd r = neb_rd_make(b.p, b.len);
+        assert_int_equal(cmp_soft_decode(s, &r, &got, out.ids, out.logp, out.tail), NEB_OK);
+        assert_true(neb_rd_done(&r) && got.k == k && got.temperature == 2);
+        assert_memory_equal(in.ids, out.ids, sizeof(int32_t) * ROWS * (size_t)k);
+        for (size_t i = 0; i < ROWS; i++) {
+            assert_true(fabsf(in.tail[i] - out.tail[i]) < 0.02f);
+            if (in.tail[i] > 0.95f) // the rest is small and its own grid coarse
+                continue;
+            for (int32_t j = 0; j < k && j < 8; j++)
+                assert_true(fabsf(in.logp[i * (size_t)k + (size_t)j] -
+                                  out.logp[i * (size_t)k + (size_t)j]) < 0.14f);
+        }
+        neb_buf_free(&b);
+    }
+    cmp_soft_destroy(&s);
+}
+
+static void size_is_bounded(void **state) {
+    (void)state;
+    static struct labels in;
+    struct cmp_soft *s = NULL;
+    struct neb_buf b = {0};
+    struct cmp_soft_head h = {ROWS, K, VOCAB, 1};
+    assert_int_equal(cmp_soft_create(&s), NEB_OK);
+    fill(&in, K, VOCAB, 7);
+    assert_int_equal(cmp_soft_encode(s, &h, in.ids, in.logp, in.tail, &b), NEB_OK);
+    print_message("k 8, vocabulary 32768, uniform ids: %.2f bytes a token\n", (double)b.len / ROWS);
+    assert_true((double)b.len / ROWS < 23.2);
+    neb_buf_free(&b);
+    cmp_soft_destroy(&s);
+}
+
+static void bad_labels_are_not_sent(void **state) {
+    (void)state;
+    struct cmp_soft *s = NULL;
+    struct neb_buf b = {0};
+    assert_int_equal(cmp_soft_create(&s), NEB_OK);
+    struct {
+        int32_t ids[2];
+        float logp[2], tail;
+        int32_t k;
+        float temperature;
+    } cases[] = {
+        {{1, 2}, {-2, -1}, 0.1f, 2, 1},        // unsorted
+        {{1, 1}, {-1, -2}, 0.1f, 2, 1},        // twice
+        {{1, 100}, {-1, -2}, 0.1f, 2, 1},      // beyond the vocabulary
+        {{-1, 2}, {-1, -2}, 0.1f, 2, 1},       //
+        {{1, 2}, {NAN, -2}, 0.1f, 2, 1},       //
+        {{1, 2}, {-1, -INFINITY}, 0.1f, 2, 1}, //
+        {{1, 2}, {1, -2}, 0.1f, 2, 1},         // more than certain
+        {{1, 2}, {-1, -2}, NAN, 2, 1},         //
+        {{1, 2}, {-1, -2}, 1.5f, 2, 1},        //
+        {{1, 2}, {-1, -2}, -0.5f, 2, 1},       //
+        {{1, 2}, {-1, -2}, 0.1f, 65, 1},       //
+        {{1, 2}, {-1, -2}, 0.1f, 0, 1},        //
+        {{1, 2}, {-1, -2}, 0.1f, 2, 0},        //
+        {{1, 2}, {-1, -2}, 0.1f, 2, NAN},      //
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct cmp_soft_head h = {1, cases[i].k, 100, cases[i].temperature};
+        assert_int_equal(cmp_soft_encode(s, &h, cases[i].ids, cases[i].logp, &cases[i].tail, &b),
+                         NEB_ERR_INVALID);
+        assert_int_equal(b.len, 0);
+    }
+    neb_buf_free(&b);
+    cmp_soft_destroy(&s);
+}
+
+static void hostile_frames(void **state) {
+    (void)state;
+    static struct labels in, out;
+    struct cmp_soft *s = NULL;
+    struct neb_buf b = {0};
+    struct cmp_soft_head h = {ROWS, K, 300, 1};
+    assert_int_equal(cmp_soft_create(&s), NEB_OK);
+    fill(&in, K, 300, 9);
+    assert_int_equal(cmp_soft_encode(s, &h, in.ids, in.logp, in.tail, &b), NEB_OK);
+    struct cmp_soft_head other[] = {{.rows = ROWS + 1, .vocab = 300}, {.rows = ROWS, .vocab = 301}};
+    for (int i = 0; i < 2; i++) {
+        struct neb_rd r = neb_rd_make(b.p, b.len);
+        assert_int_equal(cmp_soft_decode(s, &r, &other[i], out.ids, out.logp, out.tail),
+                         NEB_ERR_FORMAT);
+    }
+    for (size_t cut = 0; cut < b.len; cut += 1 + cut / 16) {
+        struct neb_rd r = neb_rd_make(b.p, cut);
+        struct cmp_soft_head want = {.rows = ROWS, .vocab = 300};
+        assert_int_equal(cmp_soft_decode(s, &r, &want, out.ids, out.logp, out.tail),
+                         NEB_ERR_FORMAT);
+    }
+    neb_buf_free(&b);
+    cmp_soft_destroy(&s);
+}
+
+static void k_follows_the_link(void **state) {
+    (void)state;
+    static const struct {
+        int32_t now, min, max;
+        double row, rate, goodput;
+        int32_t want;
+    } cases[] = {
+        {8, 4, 64, 0, 0, 0, 8},               // nothing known yet
+        {8, 4, 64, 20, 1000, 25000, 8},       // just fits: 20 kB/s of 25
+        {8, 4, 64, 20, 1000, 24000, 4},       // no longer
+        {64, 4, 64, 160, 1000, 25000, 8},     // falls as far as it must
+        {64, 4, 64, 160, 1000, 100, 4},       // and no further than k_min
+        {64, 16, 64, 160, 1000, 100, 16},     //
+        {8, 4, 64, 20, 1000, 60000, 8},       // 16 would take 40 of 48: no third to spare
+        {8, 4, 64, 20, 1000, 70000, 16},      // 40 of 56
+        {8, 4, 64, 20, 1000, 1e9, 16},        // one step at a time
+        {32, 4, 48, 80, 1000, 1e9, 48},       // up to k_max
+        {48, 4, 48, 120, 1000, 1e9, 48},      //
+        {2, 4, 64, 5, 1000, 1e3, 4},          // never below k_min
+        {8, 4, 64, 20, 1000, (double)NAN, 8}, //
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_int_equal(cmp_soft_k(cases[i].now, cases[i].min, cases[i].max, cases[i].row,
+                                    cases[i].rate, cases[i].goodput),
+                         cases[i].want);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(comes_back),
+        cmocka_unit_test(size_is_bounded),
+        cmocka_unit_test(bad_labels_are_not_sent),
+        cmocka_unit_test(hostile_frames),
+        cmocka_unit_test(k_follows_the_link),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
