@@ -34,6 +34,16 @@ static void test_matrix(void **state) {
     assert_null(D);
 }
 
+static void test_exact(void **state) {
+    (void)state;
+    struct kern_device *D = open_emulated();
+    int n = 0;
+    emu_seed = 1;
+    assert_int_equal(device_exact_run(D, false, NULL, &n), 0);
+    assert_true(n > 500);
+    kern_device_close(&D);
+}
+
 static void test_open(void **state) {
     (void)state;
     struct kern_device *D = NULL;
@@ -66,6 +76,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_open),
         cmocka_unit_test(test_matrix),
+        cmocka_unit_test(test_exact),
         cmocka_unit_test(test_sticky_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
