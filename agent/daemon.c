@@ -404,6 +404,7 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
 static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
     struct inter_manifest mf = {
         .tokens = (uint64_t)agent_ipc_int(m, "tokens", 0),
+        .step = (uint64_t)agent_ipc_int(m, "step", 0),
         .steps = (uint32_t)agent_ipc_int(m, "steps", 0),
         .missed = (uint32_t)agent_ipc_int(m, "missed", 0),
         .flags = json_is_true(json_object_get(m->head, "final")) ? INTER_FINAL : 0};
@@ -641,18 +642,31 @@ static bool known(struct daemon *d, const char *hex) {
            inter_ledger_jobs(inter_service_ledger(d->service), recall_job, &r) != NEB_OK || r.found;
 }
 
+// Where a job that is offered again was submitted: here (UINT32_MAX; our disk was lost), at another member, or at the one that offers it.
+static uint32_t named_home(const struct daemon *d, const json_t *body, uint32_t peer) {
+    const char *name = json_string_value(json_object_get(body, "home"));
+    const struct sec_member *m = name ? sec_members_by_name(&d->members, name) : NULL;
+    if (name && !strcmp(name, my_name(d)))
+        return UINT32_MAX;
+    return m ? (uint32_t)(m - d->members.m) : peer;
+}
+
 static void on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *p, size_t n) {
     struct daemon *d = user;
     char why[512];
     json_t *body = json_loadb((const char *)p, n, JSON_REJECT_DUPLICATES, NULL);
     const char *hex = json_string_value(json_object_get(body, "id"));
     struct agent_jobrun *j = find_job(d, hex);
-    if (kind == AGENT_MSG_JOB && json_is_true(json_object_get(body, "again")) && hex && known(d, hex)) {
+    bool again = json_is_true(json_object_get(body, "again"));
+    if (kind == AGENT_MSG_JOB && again && hex && known(d, hex)) {
         // it runs here, or has ended here
     } else if (kind == AGENT_MSG_JOB && hex) {
-        if (!accept_job(d, hex, json_object_get(body, "spec"), peer, why, sizeof why))
+        uint32_t home = again ? named_home(d, body, peer) : peer;
+        if (!(j = accept_job(d, hex, json_object_get(body, "spec"), home, why, sizeof why)))
             post(d, peer, AGENT_MSG_REFUSED, json_pack("{s:s,s:s}", "id", hex, "reason", why),
                  true);
+        else if (!j->local)
+            j->home = home; // whoever submits it hears of it, even if another one had offered it before
     } else if (kind == AGENT_MSG_STOP && j) {
         stop_job(d, j);
     } else if (kind == AGENT_MSG_REFUSED && j) {
@@ -692,7 +706,9 @@ static void on_peer(void *user, uint32_t peer, bool up) {
         for (int k = 0; up && k < j->job.n_clusters; k++) // it may have lost its disk, or not have had the job yet
             if (k != j->self && j->peers[k] == peer)
                 post(d, peer, AGENT_MSG_JOB,
-                     json_pack("{s:s,s:O,s:b}", "id", j->hex, "spec", j->spec, "again", true), false);
+                     json_pack("{s:s,s:O,s:b,s:s}", "id", j->hex, "spec", j->spec, "again", true, "home",
+                               j->local ? my_name(d) : d->members.m[j->home].pub.name),
+                     false);
         char text[160];
         snprintf(text, sizeof text, "link to %s is %s", d->members.m[peer].pub.name,
                  up ? "up" : "down");

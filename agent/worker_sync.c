@@ -132,9 +132,9 @@ enum neb_status worker_resubmit(struct agent_worker *w, int32_t f) {
     struct agent_ipc_part part = {t->blob.p, t->blob.len};
     char hex[33];
     digest_hex(&w->last_digest[f], hex);
-    json_t *head = json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:b,s:s}", "op", "update", "round",
+    json_t *head = json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:s}", "op", "update", "round",
                              (json_int_t)w->frags[f].round, "fragment", (json_int_t)f, "tokens",
-                             (json_int_t)t->tokens, "steps", (json_int_t)t->steps, "missed",
+                             (json_int_t)t->tokens, "step", (json_int_t)w->frags[f].send_step, "steps", (json_int_t)t->steps, "missed",
                              (json_int_t)t->missed, "final", w->frags[f].sent_final, "digest", hex);
     return agent_ipc_send(w->ipc, NULL, head, &part, 1);
 }

@@ -91,6 +91,8 @@ static enum neb_status check_version(struct inter_ledger *l, bool *empty) {
 // Tables, epoch and version at once, or nothing.
 static enum neb_status make_tables(struct inter_ledger *l) {
     uint64_t epoch = 0;
+    char set_version[40];
+    snprintf(set_version, sizeof set_version, "PRAGMA user_version=%d", INTER_LEDGER_VERSION);
     while (epoch == 0)
         if (getrandom(&epoch, sizeof epoch, 0) != (ssize_t)sizeof epoch && errno != EINTR)
             return neb_fail_errno("cannot get random bytes");
@@ -102,7 +104,7 @@ static enum neb_status make_tables(struct inter_ledger *l) {
         st = inter_db_run(l, "store the epoch", "INSERT INTO meta VALUES('epoch', ?)", "i",
                           (int64_t)epoch);
     if (st == NEB_OK)
-        st = inter_db_run(l, "store the version", "PRAGMA user_version=2", "");
+        st = inter_db_run(l, "store the version", set_version, "");
     return inter_db_end(l, st);
 }
 

@@ -242,6 +242,7 @@ void inter_node_restore_commit(struct inter_node *n, const struct inter_record *
     if (!g)
         return;
     inter_record_hash(last, g->previous);
+    memcpy(g->cursors, last->cursors, sizeof g->cursors);
     g->round = last->round + 1;
 }
 
@@ -306,6 +307,7 @@ bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_I
     *out = (struct inter_job_status){.term = j->standing.term,
                                      .leader = j->leads ? j->c.self : j->leader,
                                      .leads = j->leads,
+                                     .lost = j->lost,
                                      .votes = j->standing.joined};
     for (uint8_t m = 0; m < j->c.n_members; m++) {
         out->live |= node_live(&s, j, m) ? (uint16_t)BIT(m) : 0;

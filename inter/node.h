@@ -66,6 +66,8 @@ struct inter_job_config {
     uint32_t interval, overlap;
 };
 
+enum { INTER_NO_MEMBER = 255 };
+
 enum inter_event_kind {
     INTER_EV_TICK,        // time passes: about every 200 ms
     INTER_EV_PEER_UP,     // peer
@@ -73,7 +75,8 @@ enum inter_event_kind {
     INTER_EV_MESSAGE,     // peer, bulk?, data: one message of types 1..31
     INTER_EV_SUBMIT,      // manifest (signed by this node; its blob is durable already)
     INTER_EV_BLOB_DONE,   // key, ok, refused: answer to INTER_ACT_BLOB_FINISH
-    INTER_EV_SERVE,       // peer, key, manifest (NULL: not here): answer to INTER_ACT_SERVE
+    INTER_EV_SERVE,       // peer, key, manifest (NULL: not here): answer to INTER_ACT_SERVE; with key.member
+                          // INTER_NO_MEMBER to SEND_COMMIT: the record is not here
     INTER_EV_LEAVE,       // key.job: this member is about to go; nobody shall wait for it
     INTER_EV_SEND_FAILED, // peer, key, chunk: the link's queue is full: not sent
 };
@@ -102,6 +105,7 @@ enum inter_action_kind {
     INTER_ACT_BLOB_FINISH, // manifest: verify SHA-256 and content, make durable; answer with BLOB_DONE
     INTER_ACT_DELIVER,     // record: tell the worker
     INTER_ACT_FAULT,       // peer, fault
+    INTER_ACT_BEHIND,      // key.job/round/fragment: nobody has what this node needs to go on: it needs a snapshot
 };
 enum inter_fault {
     INTER_FAULT_MALFORMED, // a message that does not parse: dropped
@@ -177,6 +181,7 @@ struct inter_job_status {
     uint32_t term;
     int leader;              // member, -1: none known
     bool leads, votes;       // this node
+    bool lost;               // its disk was: the others knew it with an older ledger
     uint16_t live, direct;   // bit per member: heard lately; connected to this node
     uint32_t lag;            // rounds that the fragment furthest behind has to catch up
 };

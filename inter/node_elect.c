@@ -99,7 +99,7 @@ void node_on_beat(struct step *s, struct neb_rd *r) {
     x->leaves = flags & BEAT_LEAVES;
     x->knows_me |= known == j->standing.epoch;
     if (known && known < j->standing.epoch && !j->standing.joined)
-        j->recovers = true;
+        j->recovers = j->lost = true;
     j->seen_term = term > j->seen_term ? term : j->seen_term;
     if (term > j->standing.term && j->leads)
         node_step_down(j); // it will not accept what we propose any more

@@ -19,7 +19,8 @@ bool node_lists(const struct inter_record *r, const struct inter_manifest *m) {
         const struct inter_entry *e = &r->entries[i];
         if (e->member == m->key.member)
             return e->attempt == m->key.attempt && e->bytes == m->bytes && e->tokens == m->tokens &&
-                   e->flags == m->flags && !memcmp(e->sha256, m->sha256, sizeof e->sha256);
+                   e->flags == m->flags && e->digest[0] == m->digest[0] &&
+                   e->digest[1] == m->digest[1] && !memcmp(e->sha256, m->sha256, sizeof e->sha256);
     }
     return false;
 }
@@ -56,6 +57,7 @@ void node_try_commit(struct step *s, struct job *j, struct fragment *g) {
     node_act(s, INTER_ACT_DELIVER)->record = g->decision;
     node_serves_round_over(s, j, g);
     inter_record_hash(&g->decision, g->previous);
+    memcpy(g->cursors, g->decision.cursors, sizeof g->cursors);
     node_clear_round(j, g);
     g->round++;
     g->said = s->now;
@@ -322,6 +324,7 @@ static void fill(struct inter_record *r, const struct job *j, const struct fragm
     memcpy(r->previous, g->previous, sizeof r->previous);
     for (uint8_t m = 0; m < j->c.n_members; m++) {
         r->plans[m] = (struct inter_plan){(uint16_t)j->c.interval, (uint16_t)j->c.overlap};
+        r->cursors[m] = g->cursors[m];
         if (!(chosen >> m & 1))
             continue;
         const struct slot *t = &g->slots[m];
@@ -332,8 +335,10 @@ static void fill(struct inter_record *r, const struct job *j, const struct fragm
                                   .attempt = t->m.key.attempt,
                                   .bytes = t->m.bytes,
                                   .tokens = t->m.tokens,
+                                  .digest = {t->m.digest[0], t->m.digest[1]},
                                   .clip = 1};
         memcpy(e->sha256, t->m.sha256, sizeof t->m.sha256);
+        r->cursors[m] = t->m.step;
         if (t->m.missed > j->c.merge_after)
             r->flags |= INTER_MERGE;
     }

@@ -52,6 +52,7 @@ struct slot {      // one member's update in the open round
 struct fragment {
     uint32_t round; // open
     uint8_t previous[INTER_SHA_BYTES];
+    uint64_t cursors[INTER_MEMBERS_MAX]; // of the record before
     struct slot slots[INTER_MEMBERS_MAX];
     bool voted;
     struct inter_record vote;
@@ -94,6 +95,7 @@ struct job {
     bool leads;          // at standing.term
     bool asks;           // for standing.term: promises are being collected
     bool recovers;       // its disk was lost: the others are asked what they have accepted
+    bool lost;           // that was so since this node opened the job
     uint32_t recovered_term, seen_term;
     bool leaving;
     int leader;          // heard last, -1: none

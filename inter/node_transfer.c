@@ -451,10 +451,17 @@ void node_on_serve(struct step *s) {
     }
 }
 
+static void behind(struct step *s, struct job *j, const struct fragment *g) {
+    struct inter_action *a = node_act(s, INTER_ACT_BEHIND);
+    a->key = (struct inter_key){.round = g->round, .fragment = node_index(j, g)};
+    memcpy(a->key.job, j->c.id, sizeof a->key.job);
+    node_fault(s, INTER_FAULT_BEHIND);
+}
+
 void node_on_gone(struct step *s, struct neb_rd *r) {
     struct inter_key k;
     inter_key_get(r, &k);
-    if (!neb_rd_done(r) || k.member >= INTER_MEMBERS_MAX) {
+    if (!neb_rd_done(r) || (k.member >= INTER_MEMBERS_MAX && k.member != INTER_NO_MEMBER)) {
         node_fault(s, INTER_FAULT_MALFORMED);
         return;
     }
@@ -463,16 +470,18 @@ void node_on_gone(struct step *s, struct neb_rd *r) {
     int m = j ? node_member(j, s->from) : -1;
     if (!g || m < 0 || k.round != g->round)
         return;
+    if (k.member == INTER_NO_MEMBER) { // it does not even have the record
+        if (!g->decided)
+            behind(s, j, g);
+        return;
+    }
     struct slot *t = &g->slots[k.member];
     uint16_t others = (uint16_t)(node_data(j) & ~BIT(j->c.self));
     t->hints &= (uint16_t)~BIT(m);
     t->holders &= (uint16_t)~BIT(m);
-    bool before = (t->gone & others) == others;
     t->gone |= (uint16_t)BIT(m);
     if ((t->gone & others) != others)
         t->moved = 0; // ask the next one at once
-    if (!before && (t->gone & others) == others && g->decided)
-        node_fault(s, INTER_FAULT_BEHIND);
 }
 
 void node_on_send_failed(struct step *s) {
@@ -512,8 +521,11 @@ static void want(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
             from &= (uint16_t)~BIT(x);
     bool pushed = t->known && m != j->c.self && node_direct(s, j, m) && !decided;
     if (!from || s->now - t->moved < (pushed ? want_late : t->known ? repeat_after : want_soon)) {
-        if (!from && decided && t->gone && s->now - t->moved > want_late)
+        if (!from && decided && t->gone && s->now - t->moved > want_late) {
             t->gone = 0; // all were asked: begin again
+            t->moved = s->now;
+            behind(s, j, g);
+        }
         return;
     }
     do

@@ -161,8 +161,12 @@ static void send_record(struct inter_service *s, const struct inter_action *a) {
     struct inter_record r;
     enum neb_status st =
         inter_ledger_get_commit(s->ledger, a->key.job, a->key.fragment, a->key.round, &r);
-    if (st != NEB_OK)
+    if (st != NEB_OK) { // of before the snapshot that this ledger began with
+        struct inter_event none = {.kind = INTER_EV_SERVE, .peer = a->peer, .key = a->key};
+        none.key.member = INTER_NO_MEMBER;
+        queue_event(s, &none);
         return;
+    }
     neb_buf_clear(&s->out);
     inter_node_commit_message(&s->out, &r);
     if (inter_link_send(s->link, a->peer, INTER_CONTROL, s->out.p, s->out.len) != NEB_OK)
@@ -276,6 +280,10 @@ static enum neb_status carry_out(struct inter_service *s, const struct inter_act
     case INTER_ACT_BLOB_FINISH: return finish_blob(s, &a->manifest);
     case INTER_ACT_DELIVER: return deliver(s, &a->record);
     case INTER_ACT_FAULT: s->cb.fault(s->cb.user, a->peer, a->fault); return NEB_OK;
+    case INTER_ACT_BEHIND:
+        if (s->cb.behind)
+            s->cb.behind(s->cb.user, a->key.job);
+        return NEB_OK;
     }
     return NEB_OK;
 }

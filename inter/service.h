@@ -16,6 +16,8 @@ struct inter_service_callbacks {
     void (*message)(void *user, uint32_t peer, uint32_t kind, const uint8_t *p, size_t n);
     void (*peer)(void *user, uint32_t peer, bool up);
     void (*fault)(void *user, uint32_t peer, enum inter_fault f);
+    // What this member needs to catch up is on no other member any more: it needs a snapshot. Said again while it is so.
+    void (*behind)(void *user, const uint8_t job[INTER_ID_BYTES]);
 };
 
 struct inter_service_config {

@@ -34,6 +34,7 @@ void inter_manifest_put_body(struct neb_buf *b, const struct inter_manifest *m) 
     neb_buf_u32(b, m->bytes);
     neb_buf_u32(b, m->chunk_bytes);
     neb_buf_u64(b, m->tokens);
+    neb_buf_u64(b, m->step);
     neb_buf_u32(b, m->steps);
     neb_buf_u32(b, m->missed);
     neb_buf_u8(b, m->flags);
@@ -53,6 +54,7 @@ bool inter_manifest_get(struct neb_rd *r, struct inter_manifest *m) {
     m->bytes = neb_rd_u32(r);
     m->chunk_bytes = neb_rd_u32(r);
     m->tokens = neb_rd_u64(r);
+    m->step = neb_rd_u64(r);
     m->steps = neb_rd_u32(r);
     m->missed = neb_rd_u32(r);
     m->flags = neb_rd_u8(r);
@@ -83,12 +85,15 @@ static void put_value(struct neb_buf *b, const struct inter_record *r) {
         neb_buf_u32(b, e->bytes);
         neb_buf_add(b, e->sha256, sizeof e->sha256);
         neb_buf_u64(b, e->tokens);
+        neb_buf_u64(b, e->digest[0]);
+        neb_buf_u64(b, e->digest[1]);
         neb_buf_f32(b, e->clip);
     }
     neb_buf_u8(b, r->n_plans);
     for (uint8_t i = 0; i < r->n_plans; i++) {
         neb_buf_u16(b, r->plans[i].interval);
         neb_buf_u16(b, r->plans[i].overlap);
+        neb_buf_u64(b, r->cursors[i]);
     }
 }
 
@@ -122,6 +127,8 @@ static bool get_entries(struct neb_rd *r, struct inter_record *c) {
         e->bytes = neb_rd_u32(r);
         neb_rd_copy(r, e->sha256, sizeof e->sha256);
         e->tokens = neb_rd_u64(r);
+        e->digest[0] = neb_rd_u64(r);
+        e->digest[1] = neb_rd_u64(r);
         e->clip = neb_rd_f32(r);
         if (e->member >= INTER_MEMBERS_MAX || (i && e->member <= c->entries[i - 1].member) ||
             e->verdict > INTER_REJECTED || e->flags > INTER_FINAL || !(e->clip > 0) ||
@@ -165,6 +172,7 @@ bool inter_record_get(struct neb_rd *r, struct inter_record *c) {
     for (uint8_t i = 0; i < c->n_plans; i++) {
         c->plans[i].interval = neb_rd_u16(r);
         c->plans[i].overlap = neb_rd_u16(r);
+        c->cursors[i] = neb_rd_u64(r);
     }
     neb_rd_copy(r, c->sig, sizeof c->sig);
     return get_accepts(r, c) && !r->bad && c->fragment < INTER_FRAGMENTS_MAX &&

@@ -36,6 +36,7 @@ struct inter_manifest {
     uint8_t sha256[INTER_SHA_BYTES]; // of the blob
     uint32_t bytes, chunk_bytes;
     uint64_t tokens;        // behind it since the member's last committed update
+    uint64_t step;          // inner steps that the member had made in all: its data cursor
     uint32_t steps, missed; // inner steps behind it; intervals missed before it
     uint8_t flags;
     uint64_t
@@ -53,7 +54,8 @@ struct inter_entry { // one committed update
     uint32_t attempt, bytes;
     uint8_t sha256[INTER_SHA_BYTES];
     uint64_t tokens;
-    float clip; // the gate's factor, 1: as sent
+    uint64_t digest[2]; // (θ, v) before this round, as the member computed it: who differs has diverged
+    float clip;         // the gate's factor, 1: as sent
 };
 
 struct inter_plan { // what a member does in round + 2
@@ -80,6 +82,7 @@ struct inter_record {
     struct inter_entry entries[INTER_MEMBERS_MAX]; // by member, ascending
     uint8_t n_plans;                               // members of the job
     struct inter_plan plans[INTER_MEMBERS_MAX];
+    uint64_t cursors[INTER_MEMBERS_MAX]; // inner steps of each member that the commits up to this one hold (n_plans)
     uint8_t sig[INTER_SIG_BYTES]; // of the leader
     uint8_t n_accepts;
     struct inter_accept accepts[INTER_MEMBERS_MAX]; // by member, ascending

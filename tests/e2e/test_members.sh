@@ -14,7 +14,9 @@ job() { # FILE CLUSTERS STEPS
     done
 }
 trap 'kill -KILL ${pid:+"$pid"} 2>/dev/null || true; [[ ${KEEP:-} ]] || rm -rf "$T"' EXIT
-rounds() { jq -R -s '[split("\n")[] | fromjson? | select(.kind == "round") | .round] | max // 0' "$1/metrics.jsonl" 2>/dev/null || echo 0; }
+rounds() {
+    { cat "$1/metrics.jsonl" 2>/dev/null || true; } | jq -R -s '[split("\n")[] | fromjson? | select(.kind == "round") | .round] | max // 0'
+}
 wait_rounds() { # DIR ROUNDS PID
     local i
     for ((i = 0; i < 1500; i++)); do
@@ -32,7 +34,7 @@ kill_agent() { # DIR NAME
 }
 
 job "$T/three.yaml" 3 1500
-timeout 200 "$nebula" pretrain "$T/three.yaml" --local 3 --out "$T/three" >"$T/three.log" 2>&1 &
+timeout 130 "$nebula" pretrain "$T/three.yaml" --local 3 --out "$T/three" >"$T/three.log" 2>&1 &
 pid=$!
 wait_rounds "$T/three" 5 "$pid"
 kill_agent "$T/three" a # member 0 leads first
@@ -47,7 +49,7 @@ echo "three clusters, leader killed: $(summary '.rounds' "$T/three") rounds, dig
 
 job "$T/five.yaml" 4 1000
 echo "  - {name: w, witness: true}" >>"$T/five.yaml"
-timeout 250 "$nebula" pretrain "$T/five.yaml" --local 5 --out "$T/five" >"$T/five.log" 2>&1 &
+timeout 150 "$nebula" pretrain "$T/five.yaml" --local 5 --out "$T/five" >"$T/five.log" 2>&1 &
 pid=$!
 wait_rounds "$T/five" 4 "$pid"
 kill_agent "$T/five" a

@@ -98,6 +98,73 @@ void sim_host_free(struct sim_host *h) {
             free(h->parts[f][m]);
 }
 
+// What no checkpoint of this host needs any more goes: updates and votes of committed rounds. Records stay.
+void sim_disk_prune(struct sim *s, uint8_t i) {
+    struct sim_disk *d = &s->h[i].disk;
+    for (uint32_t f = 0; f < s->o.fragments; f++)
+        for (uint32_t n = 0; n < d->checkpoint.frags[f].round; n++) {
+            struct sim_round *r = d->rounds[f][n];
+            if (!r || !r->committed)
+                continue;
+            memset(r->blobs, 0, sizeof r->blobs);
+            r->voted = false;
+        }
+}
+
+static uint32_t open_round(const struct sim_disk *d, uint32_t f) {
+    uint32_t n = d->base[f];
+    while (n < SIM_ROUNDS && d->rounds[f][n] && d->rounds[f][n]->committed)
+        n++;
+    return n;
+}
+
+// Whether the checkpoint of j is ahead of i's ledger in some fragment.
+static bool helps(const struct sim *s, uint8_t i, uint8_t j) {
+    const struct sim_disk *own = &s->h[i].disk, *other = &s->h[j].disk;
+    if (j == i || s->h[j].witness || !s->h[j].alive || !s->h[i].up[j] || !other->has_checkpoint)
+        return false;
+    for (uint32_t f = 0; f < s->o.fragments; f++)
+        if (other->checkpoint.frags[f].round > open_round(own, f))
+            return true;
+    return false;
+}
+
+// A snapshot: of each fragment that is ahead, the state in another member's checkpoint and the record that it ends with. The
+// chain begins anew there; fragments that are not ahead stay as they are.
+void sim_snapshot(struct sim *s, uint8_t i) {
+    struct sim_host *h = &s->h[i];
+    uint64_t taken = 0;
+    uint8_t j = 0;
+    h->fetching = false;
+    while (j < s->o.members && !helps(s, i, j))
+        j++;
+    if (j == s->o.members)
+        return; // it says again that it is behind
+    struct sim_worker_state from = s->h[j].disk.checkpoint;
+    for (uint32_t f = 0; f < s->o.fragments; f++) {
+        uint32_t at = from.frags[f].round;
+        if (at <= open_round(&h->disk, f))
+            continue;
+        struct sim_round *r = sim_disk_round(s, &h->disk, f, at - 1);
+        memset(r, 0, sizeof *r);
+        r->committed = true;
+        r->commit = s->h[j].disk.rounds[f][at - 1]->commit;
+        h->disk.base[f] = at - 1;
+        taken |= 1ull << f;
+    }
+    sim_note(s, "snapshot", i, j, (int64_t)taken, from.frags[0].round, 0);
+    s->r.snapshots++;
+    sim_worker_adopt(s, i, &from, taken);
+    inter_node_destroy(&h->node); // the job is closed and opened again
+    sim_host_stop(s, i);
+    sim_host_boot(s, i);
+    for (uint8_t m = 0; m < s->o.members; m++) // on the links that are up
+        if (m != i && s->links[i < m ? i : m][i < m ? m : i].session) {
+            h->up[m] = true;
+            sim_host_step(s, i, &(struct inter_event){.kind = INTER_EV_PEER_UP, .peer = m});
+        }
+}
+
 // Around every store: faults of this exact place. False: the host is down, the store did not happen.
 static bool before_store(struct sim *s, uint8_t i) {
     struct sim_host *h = &s->h[i];
@@ -138,8 +205,13 @@ static void send_chunk(struct sim *s, uint8_t i, const struct inter_actions *a,
     uint8_t blob[SIM_BLOB], sha[INTER_SHA_BYTES], head[64];
     struct sim_round *r = s->h[i].disk.rounds[x->key.fragment][x->key.round];
     const struct sim_blob *b = sim_disk_blob(r, x->key.member, x->key.attempt);
-    if (!b || !b->whole)
-        sim_fail(s, "host %u sends a blob that it does not hold", i);
+    if (!b || !b->whole) {
+        if (x->key.round >= s->h[i].disk.checkpoint.frags[x->key.fragment].round)
+            sim_fail(s, "host %u sends a blob that it does not hold", i);
+        // Removed since the transfer began.
+        sim_host_step(s, i, &(struct inter_event){.kind = INTER_EV_SERVE, .peer = x->peer, .key = x->key});
+        return;
+    }
     render(blob, b->words);
     neb_sha256(blob + x->offset, x->len, sha);
     memcpy(head, a->bytes.p + x->at, x->size);
@@ -202,8 +274,12 @@ static void serve(struct sim *s, uint8_t i, const struct inter_action *x) {
 
 static void send_commit(struct sim *s, uint8_t i, const struct inter_action *x) {
     struct sim_round *r = s->h[i].disk.rounds[x->key.fragment][x->key.round];
-    if (!r || !r->committed)
+    if (!r || !r->committed) {
+        struct inter_event none = {.kind = INTER_EV_SERVE, .peer = x->peer, .key = x->key};
+        none.key.member = INTER_NO_MEMBER;
+        sim_host_step(s, i, &none);
         return;
+    }
     struct neb_buf b = {0};
     inter_node_commit_message(&b, &r->commit);
     sim_transmit(s, i, (uint8_t)x->peer, false, b.p, b.len, NULL, 0);
@@ -266,6 +342,11 @@ static void carry_out(struct sim *s, uint8_t i, const struct inter_actions *a,
             finish_blob(s, i, &x->manifest);
         break;
     case INTER_ACT_DELIVER: break; // the worker reads the ledger
+    case INTER_ACT_BEHIND:
+        if (!h->fetching)
+            sim_post(s, (neb_ns)(1 + neb_rng_below(&s->rng, 4)) * NEB_S, SIM_SNAPSHOT, i, 0, h->boot);
+        h->fetching = true;
+        break;
     case INTER_ACT_FAULT:
         sim_note(s, inter_fault_name(x->fault), i, x->peer, 0, 0, 0);
         if (x->fault == INTER_FAULT_DIVERGED || x->fault == INTER_FAULT_DENIED ||
@@ -292,7 +373,7 @@ void sim_host_step(struct sim *s, uint8_t i, const struct inter_event *e) {
 // ---- boot -----------------------------------------------------------------------------------------------------
 
 static void restore_fragment(struct sim *s, struct sim_host *h, uint32_t f) {
-    uint32_t open = 0;
+    uint32_t open = h->disk.base[f];
     for (; open < SIM_ROUNDS && h->disk.rounds[f][open] && h->disk.rounds[f][open]->committed;
          open++)
         inter_node_restore_commit(h->node, &h->disk.rounds[f][open]->commit);
@@ -348,7 +429,7 @@ void sim_host_boot(struct sim *s, uint8_t i) {
         c.witnesses |= s->h[m].witness ? (uint16_t)(1u << m) : 0;
     }
     h->alive = true;
-    h->leaving = false;
+    h->leaving = h->fetching = false;
     h->boot++;
     memset(h->up, 0, sizeof h->up);
     if (inter_node_create(&crypto, &h->node) != NEB_OK || inter_node_job_open(h->node, &c) != NEB_OK)

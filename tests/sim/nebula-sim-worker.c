@@ -22,6 +22,12 @@ void sim_produced(uint64_t seed, uint8_t member, uint32_t f, int64_t steps, int6
             out[k] += learned(seed, member, f, t, k);
 }
 
+static void reset(const struct sim *s, struct sim_worker_state *w) {
+    *w = (struct sim_worker_state){0};
+    for (uint32_t f = 0; f < s->o.fragments; f++)
+        w->frags[f].send_step = w->counted_miss[f] = -1;
+}
+
 void sim_worker_boot(struct sim *s, uint8_t i) {
     struct sim_host *h = &s->h[i];
     if (h->witness || !h->alive)
@@ -33,9 +39,7 @@ void sim_worker_boot(struct sim *s, uint8_t i) {
         for (uint32_t f = 0; f < s->o.fragments; f++)
             h->w.frags[f].arrived = false;
     } else {
-        h->w = (struct sim_worker_state){0};
-        for (uint32_t f = 0; f < s->o.fragments; f++)
-            h->w.frags[f].send_step = h->w.counted_miss[f] = -1;
+        reset(s, &h->w);
     }
     sim_note(s, "worker starts", i, h->w.step, 0, 0, 0);
     sim_post(s, 50 * NEB_MS, SIM_WORK, i, 0, h->worker_boot);
@@ -61,7 +65,8 @@ static void submit(struct sim *s, uint8_t i, uint32_t f) {
     struct sim_worker_state *w = &s->h[i].w;
     int64_t words[SIM_WORDS + 1];
     struct inter_manifest m = {.key = {.job = {1}, .round = w->frags[f].round, .fragment = f, .member = i},
-                               .tokens = (uint64_t)w->frags[f].send_step, // serves as the data cursor
+                               .tokens = 1,
+                               .step = (uint64_t)w->frags[f].send_step,
                                .steps = (uint32_t)s->interval,
                                .missed = w->frags[f].missed > 200 ? 200 : w->frags[f].missed,
                                .flags = w->frags[f].sent_final ? INTER_FINAL : 0};
@@ -196,8 +201,28 @@ static bool exchange(struct sim *s, uint8_t i, const struct agent_schedule *sche
     return ready;
 }
 
+static void save(struct sim *s, uint8_t i) {
+    s->h[i].disk.checkpoint = s->h[i].w;
+    s->h[i].disk.has_checkpoint = true;
+    sim_disk_prune(s, i);
+}
+
+// What it had learned by now and is in no committed update, and not in its hands, is lost: counted as dropped.
+static void count_dropped(struct sim *s, uint8_t i) {
+    struct sim_worker_state *w = &s->h[i].w;
+    for (uint32_t f = 0; f < s->o.fragments; f++) {
+        sim_produced(s->o.seed, i, f, w->step, w->dropped[f]);
+        for (int x = 0; x < SIM_WORDS; x++) {
+            for (uint32_t n = 0; n < w->frags[f].round; n++)
+                w->dropped[f][x] -= s->oracle->commits[f][n].words[i][x];
+            w->dropped[f][x] -= w->e[f][x] + w->p[f][x];
+        }
+        sim_check_worker(s, i, f);
+    }
+}
+
 // After the loss of its disk: parameters of the committed state, nothing in hand, data from where its last committed update
-// ended; what it had learned beyond that is lost and counted. False: the agent has not caught up yet.
+// ended. False: the agent has not caught up yet.
 static bool adopt(struct sim *s, uint8_t i) {
     struct sim_host *h = &s->h[i];
     struct sim_worker_state *w = &h->w;
@@ -205,11 +230,8 @@ static bool adopt(struct sim *s, uint8_t i) {
     uint8_t id[INTER_ID_BYTES] = {1};
     if (!inter_node_job_status(h->node, id, sim_clock(s, h), &st) || !st.votes || st.lag)
         return false;
-    *w = (struct sim_worker_state){0};
     for (uint32_t f = 0; f < s->o.fragments; f++) {
-        int64_t mine[SIM_WORDS] = {0};
         struct agent_fragment *g = &w->frags[f];
-        g->send_step = w->counted_miss[f] = -1;
         for (; commit_here(s, i, f, g->round); g->round++) {
             const struct sim_round *r = h->disk.rounds[f][g->round];
             bool final = true;
@@ -217,31 +239,48 @@ static bool adopt(struct sim *s, uint8_t i) {
                 const struct inter_entry *e = &r->commit.entries[k];
                 const struct sim_blob *b = sim_disk_blob(r, e->member, e->attempt);
                 final = final && e->flags & INTER_FINAL;
-                for (int x = 0; e->verdict == INTER_ACCEPTED && x < SIM_WORDS; x++) {
+                for (int x = 0; e->verdict == INTER_ACCEPTED && x < SIM_WORDS; x++)
                     w->theta[f][x] -= b->words[x];
-                    mine[x] += e->member == i ? b->words[x] : 0;
-                }
-                if (e->member == i && (int64_t)e->tokens > w->step)
-                    w->step = (int64_t)e->tokens;
             }
+            if ((int64_t)r->commit.cursors[i] > w->step)
+                w->step = (int64_t)r->commit.cursors[i];
             g->finished = final;
             h->disk.log[f][h->disk.n_log[f]++] = (struct sim_log){g->round, 0, true};
         }
-        memcpy(w->dropped[f], mine, sizeof mine); // the rest is filled in when the step is known
+        g->merged_step = w->step;
     }
-    for (uint32_t f = 0; f < s->o.fragments; f++) {
-        int64_t all[SIM_WORDS];
-        sim_produced(s->o.seed, i, f, w->step, all);
-        for (int x = 0; x < SIM_WORDS; x++)
-            w->dropped[f][x] = all[x] - w->dropped[f][x];
-        w->frags[f].merged_step = w->step;
-        sim_check_worker(s, i, f);
-    }
+    count_dropped(s, i);
     sim_note(s, "state adopted", i, w->step, w->frags[0].round, 0, 0);
-    h->disk.checkpoint = *w;
-    h->disk.has_checkpoint = true;
+    save(s, i);
     h->needs_state = false;
     return true;
+}
+
+// Fragments of a snapshot over what the own checkpoint says of the others. Never back behind what has been committed of its own.
+void sim_worker_adopt(struct sim *s, uint8_t i, const struct sim_worker_state *from, uint64_t taken) {
+    struct sim_host *h = &s->h[i];
+    struct sim_worker_state *w = &h->w;
+    if (h->disk.has_checkpoint)
+        *w = h->disk.checkpoint;
+    else
+        reset(s, w);
+    for (uint32_t f = 0; f < s->o.fragments; f++) {
+        const struct agent_fragment *g = &from->frags[f];
+        if (!(taken >> f & 1))
+            continue;
+        int64_t cursor = (int64_t)s->oracle->commits[f][g->round - 1].r.cursors[i];
+        w->step = cursor > w->step ? cursor : w->step;
+        w->frags[f] = (struct agent_fragment){.round = g->round, .finished = g->finished, .send_step = -1};
+        w->counted_miss[f] = -1;
+        memcpy(w->theta[f], from->theta[f], sizeof w->theta[f]);
+        memset(w->e[f], 0, sizeof w->e[f]);
+        memset(w->p[f], 0, sizeof w->p[f]);
+    }
+    for (uint32_t f = 0; f < s->o.fragments; f++)
+        if (taken >> f & 1)
+            w->frags[f].merged_step = w->step;
+    count_dropped(s, i);
+    save(s, i);
 }
 
 void sim_work(struct sim *s, uint8_t i) {
@@ -267,8 +306,10 @@ void sim_work(struct sim *s, uint8_t i) {
         }
     }
     h->finished = done;
-    if (done)
+    if (done) {
+        save(s, i);
         return;
+    }
     bool ready = exchange(s, i, &sched);
     if (!h->worker_alive || h->worker_boot != boot)
         return;
@@ -278,10 +319,8 @@ void sim_work(struct sim *s, uint8_t i) {
                 w->p[f][k] += learned(s->o.seed, i, f, w->step, k);
         w->step++;
         s->r.steps++;
-        if (w->step % 5 == 0) {
-            h->disk.checkpoint = *w;
-            h->disk.has_checkpoint = true;
-        }
+        if (w->step % 5 == 0)
+            save(s, i);
     }
     sim_post(s, h->step_time, SIM_WORK, i, 0, h->worker_boot);
 }

@@ -317,6 +317,9 @@ static bool last_copy(const struct sim *s, const struct inter_record *r, uint8_t
                                                      r->entries[k].member, r->entries[k].attempt);
             others += j != i && b && b->whole;
         }
+        for (uint8_t j = 0; j < s->o.members; j++) // or is part of what another one's checkpoint holds
+            others += j != i && !s->h[j].witness && s->h[j].disk.has_checkpoint &&
+                      s->h[j].disk.checkpoint.frags[r->fragment].round > r->round;
         if (!others && r->entries[k].verdict == INTER_ACCEPTED)
             return true;
     }
@@ -436,6 +439,10 @@ static void handle(struct sim *s, const struct sim_event *e) {
     case SIM_BOOT_WORKER:
         if (h->alive && h->boot == e->tag && !h->worker_alive)
             sim_worker_boot(s, e->a);
+        return;
+    case SIM_SNAPSHOT:
+        if (h->alive && h->boot == e->tag)
+            sim_snapshot(s, e->a);
         return;
     case SIM_CHAOS: on_chaos(s); return;
     }

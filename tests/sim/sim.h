@@ -54,6 +54,7 @@ struct sim_options {
 struct sim_result {
     uint64_t messages, stores, steps;
     uint32_t committed, rejected, merges; // rounds times fragments; refused updates; merge rounds
+    uint32_t snapshots;
     double seconds; // virtual
     bool failed;
     char why[256];
@@ -61,7 +62,7 @@ struct sim_result {
 
 // ---- events ---------------------------------------------------------------------------------------------------
 
-enum sim_event_kind { SIM_TICK, SIM_WORK, SIM_MESSAGE, SIM_CONNECT, SIM_NOTICE, SIM_BOOT, SIM_BOOT_WORKER, SIM_CHAOS };
+enum sim_event_kind { SIM_TICK, SIM_WORK, SIM_MESSAGE, SIM_CONNECT, SIM_NOTICE, SIM_BOOT, SIM_BOOT_WORKER, SIM_SNAPSHOT, SIM_CHAOS };
 
 struct sim_message {
     uint8_t from, to;
@@ -118,6 +119,7 @@ struct sim_disk {
     bool has_checkpoint;
     struct sim_log log[SIM_FRAGMENTS][SIM_ROUNDS];
     uint32_t n_log[SIM_FRAGMENTS];
+    uint32_t base[SIM_FRAGMENTS]; // first record of the chain: the one that a snapshot came with
 };
 
 struct sim_host {
@@ -132,6 +134,7 @@ struct sim_host {
     bool up[INTER_MEMBERS_MAX];
     bool worker_alive, finished, leaving;
     bool needs_state; // its disk was lost
+    bool fetching;    // a snapshot is on its way
     uint32_t worker_boot;
     struct sim_worker_state w;
     neb_ns step_time;
@@ -217,10 +220,14 @@ struct sim_round *sim_disk_round(struct sim *s, struct sim_disk *d, uint32_t f, 
 const struct sim_blob *sim_disk_blob(const struct sim_round *r, uint8_t member, uint32_t attempt);
 void sim_disk_lose(struct sim *s, uint8_t i);
 void sim_host_free(struct sim_host *h);
+void sim_disk_prune(struct sim *s, uint8_t i);
+void sim_snapshot(struct sim *s, uint8_t i); // has arrived, if somebody can give one
 
 // worker.c
 void sim_work(struct sim *s, uint8_t i);
 void sim_worker_boot(struct sim *s, uint8_t i);
+void sim_worker_adopt(struct sim *s, uint8_t i, const struct sim_worker_state *from,
+                      uint64_t taken); // fragments of a snapshot
 void sim_produced(uint64_t seed, uint8_t member, uint32_t f, int64_t steps, int64_t out[SIM_WORDS]);
 
 // oracle.c

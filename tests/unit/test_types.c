@@ -17,6 +17,7 @@ static struct inter_manifest a_manifest(void) {
                                .tokens = (1ull << 56) - 1,
                                .steps = UINT32_MAX,
                                .missed = 7,
+                               .step = 1ull << 33,
                                .flags = INTER_FINAL,
                                .digest = {UINT64_MAX, 5}};
     m.key.attempt = 0xfffffffe;
@@ -38,6 +39,7 @@ static struct inter_record a_record(uint8_t n) {
                              .n = n,
                              .n_plans = 2,
                              .plans = {{20, 3}, {10, 1}},
+                             .cursors = {1ull << 40, 3},
                              .n_accepts = 2};
     memset(r.job, 7, sizeof r.job);
     memset(r.previous, 0x55, sizeof r.previous);
@@ -50,6 +52,7 @@ static struct inter_record a_record(uint8_t n) {
                                             .attempt = i * 3u,
                                             .bytes = 1000u + i,
                                             .tokens = 1ull << (3 * i),
+                                            .digest = {i + 77u, ~(uint64_t)i},
                                             .clip = 1.0f / (float)(i + 1)};
         memset(r.entries[i].sha256, i, sizeof r.entries[i].sha256);
     }
@@ -98,6 +101,7 @@ static void test_manifest_round_trip(void **state) {
     assert_int_equal(got.tokens, m.tokens);
     assert_int_equal(got.steps, m.steps);
     assert_int_equal(got.missed, m.missed);
+    assert_true(got.step == m.step);
     assert_int_equal(got.flags, m.flags);
     again = manifest_bytes(&got);
     same_bytes(&b, &again);
@@ -117,6 +121,7 @@ static void test_record_round_trip(void **state) {
         assert_int_equal(got.n_plans, 2);
         assert_int_equal(got.plans[0].interval, 20);
         assert_int_equal(got.plans[1].overlap, 1);
+        assert_true(got.cursors[0] == 1ull << 40 && got.cursors[1] == 3);
         assert_int_equal(got.n_accepts, 2);
         assert_int_equal(got.accepts[0].epoch, 12345);
         assert_int_equal(got.accepts[1].member, 3);
@@ -124,6 +129,7 @@ static void test_record_round_trip(void **state) {
         assert_int_equal(got.entries[n - 1].bytes, 999u + n);
         assert_int_equal(got.entries[n - 1].tokens, 1ull << (3 * (n - 1)));
         assert_true(got.entries[n - 1].clip == 1.0f / (float)n);
+        assert_true(got.entries[n - 1].digest[0] == n + 76u && got.entries[n - 1].digest[1] == ~(uint64_t)(n - 1));
         again = record_bytes(&got);
         same_bytes(&b, &again);
         neb_buf_free(&b);
