@@ -1,5 +1,5 @@
 // Fibers, barriers and warp operations behind cuda_runtime.h of this folder. One host thread; nothing here is for more.
-#include "cuda_runtime.h"
+#include <cuda_runtime.h>
 
 #include <cstdio>
 #include <cstdlib>
