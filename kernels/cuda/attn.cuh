@@ -1,5 +1,5 @@
 // What the attention kernels share: which keys a query sees, and which tiles a block has to walk through. Plain functions,
-// so that the host can test them against a loop over all pairs (tests/cuda/test_schedule.c).
+// so that the host can test them against a loop over all pairs (tests/cuda/test_schedule.cc).
 #ifndef KERN_CUDA_ATTN_CUH
 #define KERN_CUDA_ATTN_CUH
 #include "kernels/cuda/prim.cuh"

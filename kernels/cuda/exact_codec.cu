@@ -347,8 +347,7 @@ __global__ void topk(uint16_t *idx, float *values, const float *x, size_t n, uin
             find_bin(count, need, &bin, &left);
         __syncthreads();
         prefix = prefix << 8 | bin;
-        need = left;
-        __syncthreads(); // before they are written again
+        need = left; // written again only after two more barriers
     }
     // All above prefix are chosen, and the first `need` that equal it.
     uint32_t done_above = 0, done_equal = 0;

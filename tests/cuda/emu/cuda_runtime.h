@@ -10,7 +10,8 @@
 // - a barrier that not all threads reach, or lanes of one warp in different warp operations: the test ends, and says so
 // - dynamic shared memory is of exactly the size the launch asked for, and full of NaN when a block begins: with the address
 //   sanitizer (preset asan) every access outside it shows
-// - asynchronous copies take place when they are waited for, and not before
+// - warps in step with each other, or one far ahead of the others; asynchronous copies when they are issued, or not before
+//   they are waited for (by the seed)
 // - launch limits (threads, shared memory, grid) are checked at every launch
 //
 // What it cannot show: memory order between warps without a barrier, speed, what the compiler makes of it.

@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <random>
 #include <vector>
 #if defined(__has_feature)
@@ -19,7 +20,7 @@
 
 extern "C" {
 void emu_switch(void **save, void *load);
-unsigned long long emu_seed = 1; // tests set it; 0: fibers run in order
+unsigned long long emu_seed = 1; // tests set it; 0: fibers run in order. Bits 0 and 1: `apart` and `at_once` below
 cudaError_t emu_last_error = cudaSuccess;
 }
 
@@ -47,7 +48,7 @@ struct fiber {
 #else
     void *sp;
 #endif
-    unsigned char *stack;
+    std::unique_ptr<unsigned char, decltype(&free)> stack{nullptr, free};
 };
 
 struct warp {
@@ -62,9 +63,13 @@ static std::vector<warp> warps;
 static fiber *running;
 static const std::function<void()> *body;
 static unsigned char *shared_at; // allocated exactly, so that the address sanitizer sees what passes its end
+static struct shared_end {
+    ~shared_end() { free(shared_at); }
+} shared_end;
 static size_t shared_size;
 static const char *kernel_name = "";
 static std::mt19937_64 rng;
+static bool apart, at_once; // warps run far ahead of each other; copies take place when they are issued
 #ifdef EMU_UCONTEXT
 static ucontext_t scheduler;
 #else
@@ -114,19 +119,19 @@ static void enter() {
 
 static void prepare(fiber &f) {
     if (!f.stack)
-        f.stack = (unsigned char *)aligned_alloc(64, STACK_BYTES);
+        f.stack.reset((unsigned char *)aligned_alloc(64, STACK_BYTES));
     f.copies.clear();
     f.groups = 0;
     f.state = RUNS;
     f.turn = 0;
 #ifdef EMU_UCONTEXT
     getcontext(&f.context);
-    f.context.uc_stack.ss_sp = f.stack;
+    f.context.uc_stack.ss_sp = f.stack.get();
     f.context.uc_stack.ss_size = STACK_BYTES;
     f.context.uc_link = nullptr;
     makecontext(&f.context, (void (*)())enter, 0);
 #else
-    void **sp = (void **)(void *)(f.stack + STACK_BYTES);
+    void **sp = (void **)(void *)(f.stack.get() + STACK_BYTES);
     *--sp = nullptr; // a return address that nothing returns to; keeps the stack aligned as after a call
     *--sp = (void *)enter;
     for (int i = 0; i < 6; i++)
@@ -145,27 +150,30 @@ static void resume(fiber &f) {
 #endif
 }
 
-// Lets a warp go on when all its lanes have come, and the block when all its threads have.
+// Lets a warp go on when all its lanes have come.
+static bool release_warp(size_t w) {
+    for (size_t i = w * WARP; i < (w + 1) * WARP; i++)
+        if (fibers[i].state != AT_WARP)
+            return false;
+    for (size_t i = w * WARP; i < (w + 1) * WARP; i++) {
+        now = &fibers[i].at;
+        if (strcmp(fibers[i].what, fibers[w * WARP].what))
+            stop("lanes of one warp are in different warp operations");
+        fibers[i].state = RUNS;
+    }
+    return true;
+}
+
+// Likewise all warps, and the block when all its threads have come. False at the end.
 static bool release(size_t n) {
     bool any = false;
     size_t at_block = 0, ended = 0;
-    for (size_t w = 0; w * WARP < n; w++) {
-        size_t end = (w + 1) * WARP < n ? (w + 1) * WARP : n, here = 0;
-        for (size_t i = w * WARP; i < end; i++) {
-            here += fibers[i].state == AT_WARP;
-            at_block += fibers[i].state == AT_BLOCK;
-            ended += fibers[i].state == ENDED;
-        }
-        if (here < WARP)
-            continue;
-        for (size_t i = w * WARP; i < end; i++) {
-            now = &fibers[i].at;
-            if (strcmp(fibers[i].what, fibers[w * WARP].what))
-                stop("lanes of one warp are in different warp operations");
-            fibers[i].state = RUNS;
-        }
-        any = true;
+    for (size_t i = 0; i < n; i++) {
+        at_block += fibers[i].state == AT_BLOCK;
+        ended += fibers[i].state == ENDED;
     }
+    for (size_t w = 0; w * WARP < n; w++)
+        any |= release_warp(w);
     if (!any && at_block && at_block + ended == n) {
         if (ended)
             stop("a barrier that some threads have passed by");
@@ -183,9 +191,18 @@ static void run_block(size_t n, std::vector<size_t> &order) {
     for (size_t i = 0; i < n; i++)
         prepare(fibers[i]);
     do {
-        for (size_t i : order)
-            if (fibers[i].state == RUNS)
-                resume(fibers[i]);
+        for (size_t i : order) {
+            if (fibers[i].state != RUNS)
+                continue;
+            resume(fibers[i]);
+            // The first lane of a warp brings all of it to where the block has to meet.
+            size_t w = i / WARP;
+            do
+                for (size_t k = w * WARP; apart && k < (w + 1) * WARP; k++)
+                    if (fibers[k].state == RUNS)
+                        resume(fibers[k]);
+            while (apart && release_warp(w));
+        }
     } while (release(n));
 }
 
@@ -212,6 +229,8 @@ void launch(const char *what, dim3 grid, dim3 block, size_t shared_bytes, const 
     grid_dim = grid;
     body = &f;
     rng.seed(emu_seed);
+    apart = emu_seed % 2;
+    at_once = emu_seed / 2 % 2;
     std::vector<size_t> order(n);
     for (size_t i = 0; i < n; i++)
         order[i] = i;
@@ -251,10 +270,18 @@ const unsigned char *warp_gather(const char *what, const void *in, size_t size) 
     return w.slots[turn][0];
 }
 
+static void carry_out(const copy &c) {
+    if (c.bytes)
+        memcpy(c.dst, c.src, c.bytes);
+    memset((unsigned char *)c.dst + c.bytes, 0, c.zero_bytes);
+}
+
 void copy_later(void *dst, const void *src, size_t bytes, size_t zero_bytes) {
     if ((uintptr_t)dst % 16 || (bytes && (uintptr_t)src % 16))
         stop("an asynchronous copy of 16 bytes that is not aligned to them");
     running->copies.push_back({dst, src, bytes, zero_bytes, running->groups});
+    if (at_once)
+        carry_out(running->copies.back());
 }
 void copy_commit() { running->groups++; }
 void copy_wait(int left) {
@@ -264,9 +291,8 @@ void copy_wait(int left) {
             running->copies[kept++] = c;
             continue;
         }
-        if (c.bytes)
-            memcpy(c.dst, c.src, c.bytes);
-        memset((unsigned char *)c.dst + c.bytes, 0, c.zero_bytes);
+        if (!at_once)
+            carry_out(c);
     }
     running->copies.resize(kept);
 }
