@@ -104,7 +104,8 @@ static enum neb_status encode_topk(struct cmp_device *c, struct cmp_work *w, str
     c->D->ops->topk(c->D, (uint16_t *)(void *)idx, (float *)(void *)values, x, n, k->chunk, k->k,
                     (uint32_t)cmp_frame_chunk_k(k, last));
     neb_buf_clear(&c->list);
-    NEB_TRY(neb_buf_reserve(&c->list, all * (sizeof(float) + sizeof(uint16_t)))); // does not move below
+    NEB_TRY(
+        neb_buf_reserve(&c->list, all * (sizeof(float) + sizeof(uint16_t)))); // does not move below
     NEB_TRY(fetch(c, &c->list, values, all * sizeof(float)));
     NEB_TRY(fetch(c, &c->list, idx, all * sizeof(uint16_t)));
     NEB_TRY(c->D->ops->finish(c->D));
@@ -230,8 +231,7 @@ static enum neb_status decode_plain(struct cmp_device *c, struct cmp_work *w, st
         c->D->ops->bf16_join(c->D, out, high, low, n);
     }
     NEB_TRY(largest(c, out, n, &max, &finite));
-    return finite ? NEB_OK
-                  : neb_fail(NEB_ERR_FORMAT, "codec frame: a value is NaN or infinite");
+    return finite ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "codec frame: a value is NaN or infinite");
 }
 
 enum neb_status cmp_device_decode(struct cmp_device *c, struct cmp_work *w, const uint8_t *frame,

@@ -18,11 +18,12 @@ int cmp_frame_streams(enum cmp_codec_id id);
 // Appends raw, by zstd where that is smaller (level 0: never). / Reads a stream of min to max bytes.
 NEB_MUST_CHECK enum neb_status cmp_frame_put_stream(struct cmp_work *w, struct neb_buf *out,
                                                     const struct neb_buf *raw, int level);
-NEB_MUST_CHECK enum neb_status cmp_frame_get_stream(struct cmp_work *w, struct neb_rd *r, size_t min,
-                                                    size_t max, struct neb_buf *into);
+NEB_MUST_CHECK enum neb_status cmp_frame_get_stream(struct cmp_work *w, struct neb_rd *r,
+                                                    size_t min, size_t max, struct neb_buf *into);
 
-size_t cmp_frame_chunk_k(const struct cmp_codec *c, size_t len); // entries of a chunk of len elements
-size_t cmp_frame_entries(const struct cmp_codec *c, size_t n);   // of all chunks
+size_t cmp_frame_chunk_k(const struct cmp_codec *c,
+                         size_t len);                          // entries of a chunk of len elements
+size_t cmp_frame_entries(const struct cmp_codec *c, size_t n); // of all chunks
 struct cmp_topk { // while the chunks of a frame are put, one after the other
     double sum[2];
     uint64_t count[2], entries;
@@ -34,8 +35,8 @@ NEB_MUST_CHECK enum neb_status cmp_frame_put_chunk(struct cmp_work *w, const str
                                                    const float *values, size_t k, size_t len);
 void cmp_frame_end_topk(struct cmp_work *w, struct cmp_frame *h, struct cmp_topk *t);
 struct cmp_topk_sink {
-    float *out;     // (n), or NULL and:
-    uint32_t *at;   // (cmp_frame_entries) distinct
+    float *out;   // (n), or NULL and:
+    uint32_t *at; // (cmp_frame_entries) distinct
     float *values;
 };
 NEB_MUST_CHECK enum neb_status cmp_frame_get_topk(struct cmp_work *w, struct neb_rd *r,

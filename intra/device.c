@@ -71,8 +71,8 @@ static void carve_scratch(struct carve *c, struct intra_device *d) {
     else
         take(c, &d->dht, t * width);
     take(c, &d->losses, n * sizeof(float));
-    take(c, &d->logits, (size_t)d->logit_rows * (size_t)kern_logits_ld(m->vocab) *
-                            kern_type_bytes(d->c.type));
+    take(c, &d->logits,
+         (size_t)d->logit_rows * (size_t)kern_logits_ld(m->vocab) * kern_type_bytes(d->c.type));
     take(c, &d->batch.tokens, (5 * n + 1) * sizeof(int32_t));
 }
 
@@ -189,8 +189,9 @@ out:
 static enum neb_status takes(const struct intra_device_config *c, const struct intra_model *m) {
     enum { WIDTH_MOST = 49152 }; // a row of fp32 in shared memory (kernels/cuda/rows.cu)
     if (m->mesh)
-        return neb_fail(NEB_ERR_UNSUPPORTED, "%s: a mesh of several ranks trains on CPUs only; "
-                                             "remove `mesh` or set device: cpu",
+        return neb_fail(NEB_ERR_UNSUPPORTED,
+                        "%s: a mesh of several ranks trains on CPUs only; "
+                        "remove `mesh` or set device: cpu",
                         c->D->name);
     if (c->seq_len > m->c.max_seq)
         return neb_fail(NEB_ERR_INVALID,
@@ -219,11 +220,11 @@ static enum neb_status set_up(struct intra_device *d) {
     d->logit_rows = logit_rows(d);
     d->blocks = calloc((size_t)m->c.n_layers, sizeof *d->blocks);
     if (!d->blocks)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory creating a model of %d layers", m->c.n_layers);
+        return neb_fail(NEB_ERR_NOMEM, "out of memory creating a model of %d layers",
+                        m->c.n_layers);
     NEB_TRY(allocate(d));
     K->zero(D, d->arena, d->bytes); // gaps between tensors stay zero
-    K->upload(D, d->rope, m->rope,
-              (size_t)d->c.seq_len * (size_t)m->c.head_dim * sizeof(float));
+    K->upload(D, d->rope, m->rope, (size_t)d->c.seq_len * (size_t)m->c.head_dim * sizeof(float));
     NEB_TRY(K->finish(D));
     NEB_TRY(send_chunks(d));
     NEB_TRY(intra_device_push(d, NULL));

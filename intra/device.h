@@ -26,15 +26,15 @@ struct intra_device_config {
 NEB_MUST_CHECK enum neb_status intra_device_create(const struct intra_device_config *c,
                                                    struct intra_model *m, struct intra_optim *o,
                                                    struct intra_device **out);
-void intra_device_destroy(struct intra_device **d); // NULL-safe
+void intra_device_destroy(struct intra_device **d);      // NULL-safe
 size_t intra_device_bytes(const struct intra_device *d); // of device memory, all together
 
 // One micro-batch, enqueued: gradients are added up, and the sum of losses on the device. Returns how many targets count.
 int64_t intra_device_micro(struct intra_device *d, const int32_t *tokens, const int32_t *targets,
                            float grad_scale);
 // Ends a step: *loss the sum of its losses. Gradients are scaled by `scale` first.
-NEB_MUST_CHECK enum neb_status intra_device_update(struct intra_device *d, float scale, double *loss,
-                                                   struct intra_update *out);
+NEB_MUST_CHECK enum neb_status intra_device_update(struct intra_device *d, float scale,
+                                                   double *loss, struct intra_update *out);
 // Losses of n windows (tokens, targets: (n, seq_len)), without gradients; a step in progress is left alone.
 NEB_MUST_CHECK enum neb_status intra_device_eval(struct intra_device *d, const int32_t *tokens,
                                                  const int32_t *targets, int n, double *loss,

@@ -12,7 +12,7 @@ enum {
     MARK_STAGE = 2, // and the next: a staging buffer was read or written
 };
 
-struct device_block {   // as struct block_acts of forward.c
+struct device_block {                     // as struct block_acts of forward.c
     float *h1, *rstd1, *lse, *h2, *rstd2; // fp32
     void *y1, *qkv, *att, *y2, *gu, *act; // T
 };
@@ -42,7 +42,7 @@ struct intra_device {
     int32_t *first;
     int n_chunks;
     float *factors;
-    double *sums;  // (n_all_tensors), then the losses of the step and of an evaluation
+    double *sums; // (n_all_tensors), then the losses of the step and of an evaluation
     double *total, *eval_total;
     // pinned
     int32_t *batch_pinned[DEVICE_SLOTS];

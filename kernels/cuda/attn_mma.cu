@@ -30,12 +30,8 @@ struct mma_job {
 };
 
 static struct mma_job job_of(const struct kern_attn *a) {
-    struct mma_job j = {a->T,
-                    a->n_heads,
-                    a->n_heads / a->n_kv_heads,
-                    a->mask,
-                    a->prefix_len,
-                    1.0f / sqrtf((float)a->head_dim)};
+    struct mma_job j = {a->T,    a->n_heads,    a->n_heads / a->n_kv_heads,
+                        a->mask, a->prefix_len, 1.0f / sqrtf((float)a->head_dim)};
     return j;
 }
 
@@ -146,7 +142,7 @@ __global__ void __launch_bounds__(THREADS)
     fetch<HD, BLOCK>(stream + Tile<HD>::own, vh, ldv, 0, J.T);
     cp_async_commit();
     float acc[HD / 8][4] = {{0}}, max0 = -INFINITY, max1 = -INFINITY, sum0 = 0, sum1 = 0,
-          c = J.scale * LOG2_E; // scores in powers of two
+                   c = J.scale * LOG2_E; // scores in powers of two
     for (int t = 0; t < tiles; t++) {
         bf16 *keys = stream + t % 2 * 2 * Tile<HD>::own, *values = keys + Tile<HD>::own;
         if (t + 1 < tiles) {
@@ -220,8 +216,9 @@ __global__ void __launch_bounds__(THREADS)
 // Own: Q, dO. Stream: K, V.
 template <int HD, int STEP>
 __global__ void __launch_bounds__(THREADS)
-    bwd_q(struct mma_job J, bf16 *dq, const bf16 *dout, int ldo, const float *lse, const float *delta,
-          const bf16 *q, int ldq, const bf16 *k, int ldk, const bf16 *v, int ldv) {
+    bwd_q(struct mma_job J, bf16 *dq, const bf16 *dout, int ldo, const float *lse,
+          const float *delta, const bf16 *q, int ldq, const bf16 *k, int ldk, const bf16 *v,
+          int ldv) {
     KERN_DYNAMIC_SHARED(room);
     const int step = STEP * (HD + PAD);
     bf16 *own_q = reinterpret_cast<bf16 *>(room), *own_do = own_q + Tile<HD>::own,

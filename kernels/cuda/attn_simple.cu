@@ -17,8 +17,8 @@ struct simple_job {
 };
 
 static struct simple_job job_of(const struct kern_attn *a) {
-    struct simple_job j = {a->T,    a->n_heads,    a->n_heads / a->n_kv_heads,    a->head_dim,
-                    a->mask, a->prefix_len, 1.0f / sqrtf((float)a->head_dim)};
+    struct simple_job j = {a->T,    a->n_heads,    a->n_heads / a->n_kv_heads,      a->head_dim,
+                           a->mask, a->prefix_len, 1.0f / sqrtf((float)a->head_dim)};
     return j;
 }
 static bool takes(const struct kern_attn *a) {
@@ -62,8 +62,8 @@ __device__ static void write_row(T *to, const float (&acc)[OWN], float factor, i
 
 // grid: (row blocks, heads, B). Shared: one row a warp, two tiles.
 template <class T>
-__global__ void fwd(struct simple_job J, T *out, int ldo, float *lse, const T *q, int ldq, const T *k,
-                    int ldk, const T *v, int ldv) {
+__global__ void fwd(struct simple_job J, T *out, int ldo, float *lse, const T *q, int ldq,
+                    const T *k, int ldk, const T *v, int ldv) {
     KERN_DYNAMIC_SHARED(room);
     int D = J.D, warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP,
         h = (int)blockIdx.y, b = (int)blockIdx.z, i0 = (int)blockIdx.x * ROWS, i = i0 + warp;

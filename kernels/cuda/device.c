@@ -238,7 +238,8 @@ static void head_loss(struct kern_device *D, enum kern_type t, const struct kern
     for (int from = 0; from < h->n; from += h->rows) {
         int n = h->n - from < h->rows ? h->n - from : h->rows;
         const char *x = (const char *)h->x + (size_t)from * d * bytes;
-        gemm(D, t, t, KERN_N, KERN_T, n, h->V, h->d, 1, x, h->d, h->w, h->d, 0, h->logits, ld, NULL);
+        gemm(D, t, t, KERN_N, KERN_T, n, h->V, h->d, 1, x, h->d, h->w, h->d, 0, h->logits, ld,
+             NULL);
         RUN(D, "cross-entropy",
             kern_cu_loss_rows(t, h->logits, n, h->V, ld, h->targets + from, h->grad_scale, h->learn,
                               h->losses + from, of(D)->s));
@@ -282,8 +283,7 @@ static void exact_outer_step(struct kern_device *D, float *theta, float *v, cons
 }
 static void exact_pseudo_gradient(struct kern_device *D, float *u, const float *theta,
                                   const float *theta_m, float beta, size_t n) {
-    RUN(D, "pseudo-gradient",
-        kern_cu_exact_pseudo_gradient(u, theta, theta_m, beta, n, of(D)->s));
+    RUN(D, "pseudo-gradient", kern_cu_exact_pseudo_gradient(u, theta, theta_m, beta, n, of(D)->s));
 }
 static void exact_residual(struct kern_device *D, float *u, const float *d, size_t n) {
     RUN(D, "residual", kern_cu_exact_residual(u, d, n, of(D)->s));
@@ -413,7 +413,8 @@ static enum neb_status look_at(int index, struct cudaDeviceProp *p, char *text, 
         return NEB_ERR_UNSUPPORTED;
     }
     if (index < 0 || index >= n) {
-        snprintf(text, cap, "CUDA device %d: this process sees %d (CUDA_VISIBLE_DEVICES)", index, n);
+        snprintf(text, cap, "CUDA device %d: this process sees %d (CUDA_VISIBLE_DEVICES)", index,
+                 n);
         return NEB_ERR_UNSUPPORTED;
     }
     if ((e = cudaSetDevice(index)) != cudaSuccess ||

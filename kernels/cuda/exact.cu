@@ -13,9 +13,12 @@ enum { THREADS = 256, GRID_MOST = 1 << 14 };
 
 static unsigned grid_for(size_t n) { return blocks_for(n, THREADS, GRID_MOST); }
 
-__global__ void add_rows(float *acc, const float *x, const float *w, size_t n, size_t cols) {
+__global__ void add_rows(float *acc, const float *x, const float *w, size_t n, uint32_t cols) {
     EACH(i, n) {
-        float p = w[i / cols] * x[i];
+        size_t row;
+        uint32_t col;
+        split(i, cols, row, col);
+        float p = w[row] * x[i];
         acc[i] = acc[i] + p;
     }
 }
@@ -47,7 +50,7 @@ __global__ void pseudo_gradient(float *u, const float *theta, const float *theta
 }
 __global__ void residual(float *u, const float *d, size_t n) {
     EACH(i, n)
-        u[i] = u[i] - d[i];
+    u[i] = u[i] - d[i];
 }
 __global__ void rebase(float *theta_m, const float *theta, const float *sent, size_t n) {
     EACH(i, n) {
@@ -97,7 +100,9 @@ __global__ void digest(struct kern_digest *sum, const float *theta, const float 
 
 cudaError_t kern_cu_exact_add_rows(float *acc, const float *x, const float *w, size_t rows,
                                    size_t cols, cudaStream_t s) {
-    LAUNCH_EACH(add_rows, rows * cols, acc, x, w, rows * cols, cols);
+    if (cols > UINT32_MAX)
+        return cudaErrorInvalidValue;
+    LAUNCH_EACH(add_rows, rows * cols, acc, x, w, rows * cols, (uint32_t)cols);
 }
 cudaError_t kern_cu_exact_add_scaled(float *acc, const float *x, float w, size_t n,
                                      cudaStream_t s) {

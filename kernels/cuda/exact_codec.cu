@@ -106,8 +106,8 @@ struct block_args {
 };
 
 // Blocks of FAST_BLOCK with x aligned to 16 bytes: four elements a lane, read once.
-template <bool FOUR> __global__ void encode_fast(uint8_t *scales, uint8_t *codes, const float *x,
-                                                 struct block_args a) {
+template <bool FOUR>
+__global__ void encode_fast(uint8_t *scales, uint8_t *codes, const float *x, struct block_args a) {
     uint32_t lane = threadIdx.x % WARP;
     float limit = (float)a.levels;
     for (size_t b = (size_t)blockIdx.x * WARPS + threadIdx.x / WARP; b < a.blocks;
@@ -121,7 +121,8 @@ template <bool FOUR> __global__ void encode_fast(uint8_t *scales, uint8_t *codes
             uint32_t u = magnitude(v[i]);
             max = u > max ? u : max;
         }
-        uint32_t code = scale_code(step_of(__uint_as_float(warp_max_bits(max)), 0, a.levels), a.top);
+        uint32_t code =
+            scale_code(step_of(__uint_as_float(warp_max_bits(max)), 0, a.levels), a.top);
         float scale = scale_value(code, a.top), inverse = scale == 0 ? 0.0f : 1.0f / scale;
         if (lane == 0)
             scales[b] = (uint8_t)code;
@@ -145,8 +146,9 @@ template <bool FOUR> __global__ void encode_fast(uint8_t *scales, uint8_t *codes
 }
 
 // Any block. With four bits `block` is even, or there is one block, so that no byte belongs to two.
-template <bool FOUR> __global__ void encode_any(uint8_t *scales, uint8_t *codes, const float *x,
-                                                struct block_args a, size_t first) {
+template <bool FOUR>
+__global__ void encode_any(uint8_t *scales, uint8_t *codes, const float *x, struct block_args a,
+                           size_t first) {
     uint32_t lane = threadIdx.x % WARP;
     float limit = (float)a.levels;
     for (size_t b = first + (size_t)blockIdx.x * WARPS + threadIdx.x / WARP; b < a.blocks;
@@ -220,7 +222,10 @@ __global__ void decode_blocks(float *out, const uint8_t *scales, const uint8_t *
             raw[i] = FOUR ? (uint32_t)codes[e / 2] >> e % 2 * 4 & 15 : codes[e];
             wrong |= FOUR ? raw[i] == 0 : raw[i] == 0x80;
         }
-        float scale = scale_value(scales[at / a.block], a.top);
+        size_t of;
+        uint32_t in;
+        split(at, a.block, of, in);
+        float scale = scale_value(scales[of], a.top);
 #pragma unroll
         for (int i = 0; i < V; i++)
             v[i] = (float)(FOUR ? (int)raw[i] - 8 : (int)(int8_t)raw[i]) * scale;
@@ -240,8 +245,8 @@ template <bool FOUR>
 static void decode_t(float *out, const uint8_t *scales, const uint8_t *codes, struct block_args a,
                      uint32_t *bad, cudaStream_t s) {
     if (a.block % 4 == 0 && aligned_to(out, 16))
-        KERN_LAUNCH((decode_blocks<FOUR, 4>), blocks_for((a.n + 3) / 4, THREADS, GRID_MOST), THREADS,
-                    0, s, out, scales, codes, a, bad);
+        KERN_LAUNCH((decode_blocks<FOUR, 4>), blocks_for((a.n + 3) / 4, THREADS, GRID_MOST),
+                    THREADS, 0, s, out, scales, codes, a, bad);
     else
         KERN_LAUNCH((decode_blocks<FOUR, 1>), blocks_for(a.n, THREADS, GRID_MOST), THREADS, 0, s,
                     out, scales, codes, a, bad);
@@ -275,7 +280,7 @@ __global__ void bf16_split(uint8_t *high, uint8_t *low, const float *x, size_t n
 }
 __global__ void bf16_join(float *out, const uint8_t *high, const uint8_t *low, size_t n) {
     EACH(i, n)
-        out[i] = __uint_as_float((uint32_t)high[i] << 24 | (uint32_t)low[i] << 16);
+    out[i] = __uint_as_float((uint32_t)high[i] << 24 | (uint32_t)low[i] << 16);
 }
 
 cudaError_t kern_cu_bf16_split(uint8_t *high, uint8_t *low, const float *x, size_t n,
@@ -333,7 +338,8 @@ __global__ void topk(uint16_t *idx, float *values, const float *x, size_t n, uin
     uint32_t len = (uint32_t)(n - at < chunk ? n - at : chunk),
              k = blockIdx.x + 1 == gridDim.x ? k_last : k_full;
     const float *p = x + at;
-    uint32_t prefix = 0, need = k; // of the k-th largest: its upper bits so far, its rank among those with them
+    uint32_t prefix = 0,
+             need = k; // of the k-th largest: its upper bits so far, its rank among those with them
     for (int shift = 24; shift >= 0; shift -= 8) {
         count[tid] = 0; // THREADS == RADIX
         __syncthreads();
@@ -394,7 +400,7 @@ cudaError_t kern_cu_topk(uint16_t *idx, float *values, const float *x, size_t n,
 
 __global__ void scatter(float *out, const uint32_t *at, const float *x, size_t m) {
     EACH(i, m)
-        out[at[i]] = x[i];
+    out[at[i]] = x[i];
 }
 
 cudaError_t kern_cu_scatter(float *out, size_t n, const uint32_t *at, const float *x, size_t m,

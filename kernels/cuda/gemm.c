@@ -91,7 +91,9 @@ static struct key key_of(const struct kern_cu_product *p) {
                         .align_c = alignment_of(p->c)};
 }
 
-static cudaDataType_t type_of(enum kern_type t) { return t == KERN_BF16 ? CUDA_R_16BF : CUDA_R_32F; }
+static cudaDataType_t type_of(enum kern_type t) {
+    return t == KERN_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+}
 
 static bool describe(struct plan *out, const struct kern_cu_product *p) {
     cublasOperation_t first = p->tb == KERN_T ? CUBLAS_OP_T : CUBLAS_OP_N,
@@ -105,12 +107,11 @@ static bool describe(struct plan *out, const struct kern_cu_product *p) {
                                           sizeof first) == CUBLAS_STATUS_SUCCESS &&
            cublasLtMatmulDescSetAttribute(out->op, CUBLASLT_MATMUL_DESC_TRANSB, &second,
                                           sizeof second) == CUBLAS_STATUS_SUCCESS &&
-           (!p->bias || (cublasLtMatmulDescSetAttribute(out->op, CUBLASLT_MATMUL_DESC_EPILOGUE,
-                                                        &bias, sizeof bias) ==
-                             CUBLAS_STATUS_SUCCESS &&
-                         cublasLtMatmulDescSetAttribute(out->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-                                                        &p->bias, sizeof p->bias) ==
-                             CUBLAS_STATUS_SUCCESS)) &&
+           (!p->bias ||
+            (cublasLtMatmulDescSetAttribute(out->op, CUBLASLT_MATMUL_DESC_EPILOGUE, &bias,
+                                            sizeof bias) == CUBLAS_STATUS_SUCCESS &&
+             cublasLtMatmulDescSetAttribute(out->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias,
+                                            sizeof p->bias) == CUBLAS_STATUS_SUCCESS)) &&
            cublasLtMatrixLayoutCreate(&out->a, type_of(p->t), p->tb == KERN_T ? k : n,
                                       p->tb == KERN_T ? n : k, p->ldb) == CUBLAS_STATUS_SUCCESS &&
            cublasLtMatrixLayoutCreate(&out->b, type_of(p->t), p->ta == KERN_T ? m : k,
@@ -126,22 +127,21 @@ static bool choose(struct kern_cu_gemm *g, struct plan *out) {
     uint32_t a = (uint32_t)out->key.align_b, b = (uint32_t)out->key.align_a,
              c = (uint32_t)out->key.align_c; // places changed, as above
     int n = 0;
-    bool ok =
-        cublasLtMatmulPreferenceCreate(&want) == CUBLAS_STATUS_SUCCESS &&
-        cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                             &workspace,
-                                             sizeof workspace) == CUBLAS_STATUS_SUCCESS &&
-        cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &a,
-                                             sizeof a) == CUBLAS_STATUS_SUCCESS &&
-        cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &b,
-                                             sizeof b) == CUBLAS_STATUS_SUCCESS &&
-        cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &c,
-                                             sizeof c) == CUBLAS_STATUS_SUCCESS &&
-        cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &c,
-                                             sizeof c) == CUBLAS_STATUS_SUCCESS &&
-        cublasLtMatmulAlgoGetHeuristic(g->lt, out->op, out->a, out->b, out->c, out->c, want, 1,
-                                       &found, &n) == CUBLAS_STATUS_SUCCESS &&
-        n > 0;
+    bool ok = cublasLtMatmulPreferenceCreate(&want) == CUBLAS_STATUS_SUCCESS &&
+              cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                   &workspace,
+                                                   sizeof workspace) == CUBLAS_STATUS_SUCCESS &&
+              cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+                                                   &a, sizeof a) == CUBLAS_STATUS_SUCCESS &&
+              cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                                                   &b, sizeof b) == CUBLAS_STATUS_SUCCESS &&
+              cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+                                                   &c, sizeof c) == CUBLAS_STATUS_SUCCESS &&
+              cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+                                                   &c, sizeof c) == CUBLAS_STATUS_SUCCESS &&
+              cublasLtMatmulAlgoGetHeuristic(g->lt, out->op, out->a, out->b, out->c, out->c, want,
+                                             1, &found, &n) == CUBLAS_STATUS_SUCCESS &&
+              n > 0;
     if (want)
         (void)cublasLtMatmulPreferenceDestroy(want);
     if (ok)
@@ -176,8 +176,9 @@ const char *kern_cu_gemm_run(struct kern_cu_gemm *g, const struct kern_cu_produc
     struct plan *plan = plan_for(g, p);
     if (!plan)
         return "cuBLASLt has no kernel for a product's shape";
-    if (p->bias && cublasLtMatmulDescSetAttribute(plan->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-                                                  &p->bias, sizeof p->bias) != CUBLAS_STATUS_SUCCESS)
+    if (p->bias &&
+        cublasLtMatmulDescSetAttribute(plan->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias,
+                                       sizeof p->bias) != CUBLAS_STATUS_SUCCESS)
         return "cuBLASLt does not take a bias";
     return cublasLtMatmul(g->lt, plan->op, &p->alpha, p->b, plan->a, p->a, plan->b, &p->beta, p->c,
                           plan->c, p->c, plan->c, &plan->algo, g->workspace, WORKSPACE_BYTES,

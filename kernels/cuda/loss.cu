@@ -13,7 +13,8 @@ struct peak { // sum of exp(z - max)
 
 __device__ static inline struct peak peak_join(struct peak a, struct peak b) {
     struct peak out = {fmaxf(a.max, b.max), 0.0f};
-    if (out.max == -INFINITY) { // nothing on either side, or only minus infinities: their sum is 0, or NaN as it was
+    if (out.max ==
+        -INFINITY) { // nothing on either side, or only minus infinities: their sum is 0, or NaN as it was
         out.sum = a.sum + b.sum;
         return out;
     }
@@ -113,8 +114,9 @@ static void loss_rows_t(T *z, int n, int n_vocab, int ld, const int32_t *targets
                     grad_scale, learn, losses);
 }
 
-cudaError_t kern_cu_loss_rows(enum kern_type t, void *z, int n, int V, int ld, const int32_t *targets,
-                              float grad_scale, bool learn, float *losses, cudaStream_t s) {
+cudaError_t kern_cu_loss_rows(enum kern_type t, void *z, int n, int V, int ld,
+                              const int32_t *targets, float grad_scale, bool learn, float *losses,
+                              cudaStream_t s) {
     if (n == 0)
         return cudaSuccess;
     if (t == KERN_BF16)

@@ -92,8 +92,7 @@ template <class T> __global__ void adamw(struct adamw_args a, T *working) {
 }
 
 cudaError_t kern_cu_adamw(enum kern_type t, const struct kern_device_adamw *a, cudaStream_t s) {
-    struct adamw_args args = {a->c,      a->chunks, a->factors, a->params,
-                              a->grads, a->m,      a->v};
+    struct adamw_args args = {a->c, a->chunks, a->factors, a->params, a->grads, a->m, a->v};
     if (a->n_chunks == 0)
         return cudaSuccess;
     if (!aligned_to(a->params, 16) || !aligned_to(a->grads, 16) || !aligned_to(a->m, 16) ||

@@ -71,9 +71,7 @@ template <> struct Narrow<bf16> {
 };
 
 // V elements that are loaded and stored at once; pointers are multiples of sizeof(Vec).
-template <class T, int V> struct __align__(sizeof(T) * V) Vec {
-    T x[V];
-};
+template <class T, int V> struct __align__(sizeof(T) * V) Vec { T x[V]; };
 template <class T, int V> __device__ static inline void load(float (&out)[V], const T *p) {
     Vec<T, V> v = *reinterpret_cast<const Vec<T, V> *>(p);
 #pragma unroll
@@ -86,6 +84,17 @@ template <class T, int V> __device__ static inline void store(T *p, const float 
     for (int i = 0; i < V; i++)
         v.x[i] = Narrow<T>::of(in[i]);
     *reinterpret_cast<Vec<T, V> *>(p) = v;
+}
+
+// i = row * per + col; 64-bit division costs a hundred instructions, so it is kept for arrays that need it.
+__device__ static inline void split(size_t i, uint32_t per, size_t &row, uint32_t &col) {
+    if (i >> 32) {
+        row = i / per;
+        col = (uint32_t)(i % per);
+    } else {
+        row = (uint32_t)i / per;
+        col = (uint32_t)i - (uint32_t)row * per;
+    }
 }
 
 // The same sum in every lane, added in the same order in every lane.

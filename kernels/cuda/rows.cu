@@ -44,7 +44,10 @@ template <int V>
 __global__ void embed_fwd(float *out, const float *table, const int32_t *ids, int n, int d) {
     int per = d / V;
     FLAT_LOOP(i, (size_t)n * per) {
-        size_t row = i / per, at = i % per * V;
+        size_t row;
+        uint32_t at;
+        split(i, (uint32_t)per, row, at);
+        at *= V;
         float v[V];
         load<float, V>(v, table + (size_t)ids[row] * d + at);
         store<float, V>(out + row * d + at, v);
@@ -155,7 +158,7 @@ cudaError_t kern_cu_rmsnorm_fwd(enum kern_type t, void *y, float *rstd, float *h
 // Backward: with g = w dy, dh += rstd (g - h rstd mean(g h rstd)). A warp walks over rows w, w + warps, …; each lane keeps
 // to its columns, so the gain's gradient gathers in the warp's own row of shared memory without a barrier. At the end the
 // block adds its warps' rows in order into one row of scratch.
-enum { NORM_BLOCKS = 264, NORM_SHARED_MOST = 192 << 10, NORM_SHARED_PLAIN = 48 << 10 };
+enum { NORM_BLOCKS = 1024, NORM_SHARED_MOST = 192 << 10, NORM_SHARED_PLAIN = 48 << 10 };
 
 static int norm_warps(int d) { // of a block, so that a row each fits
     int w = (int)(NORM_SHARED_PLAIN / ((size_t)d * sizeof(float)));
@@ -221,16 +224,23 @@ __global__ void rmsnorm_bwd(float *dh, T *dh_t, float *sums, const T *dy, const 
     }
 }
 
-// out (d) += columns of partial (rows, d), in order
+// out (d) += columns of partial (rows, d). A warp takes every eighth row of 32 columns; then the warps' sums in order.
 __global__ void add_columns(float *out, const float *partial, int rows, int d) {
-    int col = (int)(blockIdx.x * blockDim.x + threadIdx.x);
-    if (col >= d)
-        return;
+    __shared__ float room[WARPS][WARP];
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP,
+        col = (int)blockIdx.x * WARP + lane;
     float sum = 0;
-    for (int i = 0; i < rows; i++)
+    for (int i = warp; col < d && i < rows; i += WARPS)
         sum += partial[(size_t)i * d + col];
+    room[warp][lane] = sum;
+    __syncthreads();
+    if (warp > 0 || col >= d)
+        return;
+    for (int i = 1; i < WARPS; i++)
+        sum += room[i][lane];
     out[col] += sum;
 }
+static unsigned column_blocks(int d) { return (unsigned)((d + WARP - 1) / WARP); }
 
 template <class T, int V>
 static cudaError_t rmsnorm_bwd_v(float *dh, T *dh_t, float *sums, const T *dy, const float *h,
@@ -271,8 +281,8 @@ cudaError_t kern_cu_rmsnorm_bwd(enum kern_type t, float *dh, void *dh_t, float *
             : rmsnorm_bwd_t(dh, (float *)dh_t, sums, (const float *)dy, h, w, rstd, n, d, s);
     if (e != cudaSuccess || !dw)
         return e;
-    KERN_LAUNCH(add_columns, (unsigned)((d + THREADS - 1) / THREADS), THREADS, 0, s, dw, scratch,
-                (int)norm_blocks(n, d), d);
+    KERN_LAUNCH(add_columns, column_blocks(d), THREADS, 0, s, dw, scratch, (int)norm_blocks(n, d),
+                d);
     return cudaGetLastError();
 }
 
@@ -284,9 +294,12 @@ __global__ void rope(T *x, int ld, const float *cos_sin, size_t n, int T_, int h
                      float sign) {
     int half = head_dim / 2, per = half / V;
     FLAT_LOOP(at, n * heads * per) {
-        int i = (int)(at % per) * V, h = (int)(at / per % heads);
-        size_t row = at / per / heads;
-        const float *cs = cos_sin + (row % T_ * half + i) * 2;
+        size_t pair, row;
+        uint32_t i, h;
+        split(at, (uint32_t)per, pair, i);
+        split(pair, (uint32_t)heads, row, h);
+        i *= V;
+        const float *cs = cos_sin + ((uint32_t)row % (uint32_t)T_ * half + i) * 2;
         T *p = x + row * ld + (size_t)h * head_dim + i;
         float a[V], b[V], c[2 * V];
         load<T, V>(a, p);
@@ -337,7 +350,10 @@ __device__ static inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)
 template <class T, int V> __global__ void swiglu_fwd(T *y, const T *gu, size_t n, int f) {
     int per = f / V;
     FLAT_LOOP(i, n * per) {
-        size_t row = i / per, j = i % per * V;
+        size_t row;
+        uint32_t j;
+        split(i, (uint32_t)per, row, j);
+        j *= V;
         float g[V], u[V];
         load<T, V>(g, gu + row * 2 * f + j);
         load<T, V>(u, gu + row * 2 * f + f + j);
@@ -353,7 +369,11 @@ template <class T, int V>
 __global__ void swiglu_bwd(T *dgu, const T *dy, const T *gu, size_t n, int f) {
     int per = f / V;
     FLAT_LOOP(i, n * per) {
-        size_t row = i / per, j = i % per * V, at = row * 2 * f + j;
+        size_t row;
+        uint32_t j;
+        split(i, (uint32_t)per, row, j);
+        j *= V;
+        size_t at = row * 2 * f + j;
         float g[V], u[V], d[V];
         load<T, V>(g, gu + at);
         load<T, V>(u, gu + at + f);
@@ -422,8 +442,12 @@ cudaError_t kern_cu_swiglu_bwd(enum kern_type t, void *dgu, const void *dy, cons
 // ---- biases ---------------------------------------------------------------------------------------------------
 
 template <class T> __global__ void bias_fwd(T *x, const float *b, size_t n, int d) {
-    FLAT_LOOP(i, n * d)
-        x[i] = Narrow<T>::of(wide(x[i]) + b[i % d]);
+    FLAT_LOOP(i, n * d) {
+        size_t row;
+        uint32_t col;
+        split(i, (uint32_t)d, row, col);
+        x[i] = Narrow<T>::of(wide(x[i]) + b[col]);
+    }
 }
 
 cudaError_t kern_cu_bias_fwd(enum kern_type t, void *x, const float *b, int n, int d,
@@ -463,6 +487,6 @@ cudaError_t kern_cu_bias_bwd(enum kern_type t, float *db, const void *dy, int n,
         KERN_LAUNCH(bias_bwd<bf16>, grid, THREADS, 0, s, scratch, (const bf16 *)dy, n, d);
     else
         KERN_LAUNCH(bias_bwd<float>, grid, THREADS, 0, s, scratch, (const float *)dy, n, d);
-    KERN_LAUNCH(add_columns, columns, THREADS, 0, s, db, scratch, (int)bias_blocks(n), d);
+    KERN_LAUNCH(add_columns, column_blocks(d), THREADS, 0, s, db, scratch, (int)bias_blocks(n), d);
     return cudaGetLastError();
 }

@@ -38,7 +38,8 @@ static void fetch(struct bits *b, void *to, const void *from, size_t bytes) {
 }
 
 // want against what lies at `on`, which is freed.
-static void same(struct bits *b, const char *what, size_t n, const void *want, void *on, size_t bytes) {
+static void same(struct bits *b, const char *what, size_t n, const void *want, void *on,
+                 size_t bytes) {
     unsigned char *got = host(bytes);
     fetch(b, got, on, bytes);
     bool good = !memcmp(got, want, bytes);
@@ -48,8 +49,8 @@ static void same(struct bits *b, const char *what, size_t n, const void *want, v
     b->n++;
     b->failed += !good;
     if (!good)
-        printf("%s of %zu elements: other bits than the CPU's, first at byte %zu of %zu\n", what, n, at,
-               bytes);
+        printf("%s of %zu elements: other bits than the CPU's, first at byte %zu of %zu\n", what, n,
+               at, bytes);
     if (b->report)
         fprintf(b->report, "| %s | %zu | %s |\n", what, n, good ? "equal" : "**differs**");
     b->D->ops->release(b->D, on);
@@ -153,8 +154,8 @@ static void blocks(struct bits *b, size_t n, uint32_t block, int levels, bool ha
     uint32_t max_bits;
     memcpy(&max_bits, &max, 4);
     void *dx = device(b, x, n * 4), *ds = device(b, NULL, n_blocks),
-         *dc = device(b, NULL, code_bytes), *dm = device(b, NULL, 4), *dout = device(b, NULL, n * 4),
-         *bad = device(b, NULL, 4), *worse = device(b, NULL, 4);
+         *dc = device(b, NULL, code_bytes), *dm = device(b, NULL, 4),
+         *dout = device(b, NULL, n * 4), *bad = device(b, NULL, 4), *worse = device(b, NULL, 4);
     char name[64];
     snprintf(name, sizeof name, "%s:%u, %d levels%s", four ? "int4" : "int8", block, levels,
              hard ? ", extremes" : "");
@@ -227,7 +228,10 @@ static void topk(struct bits *b, size_t n, uint32_t chunk, uint32_t k, int kind)
     b->D->ops->topk(b->D, di, dv, dx, n, chunk, k, k_last);
     b->D->ops->scatter(b->D, dout, n, da, dl, m);
     char name[64];
-    snprintf(name, sizeof name, "topk:%u/%u%s", k, chunk, kind == 2 ? ", ties" : kind ? ", extremes" : "");
+    snprintf(name, sizeof name, "topk:%u/%u%s", k, chunk,
+             kind == 2 ? ", ties"
+             : kind    ? ", extremes"
+                       : "");
     same(b, name, n, want, di, chunks * k * 2);
     same(b, "its values", n, want_v, dv, chunks * k * 4);
     same(b, "its decoding", n, sparse, dout, n * 4);

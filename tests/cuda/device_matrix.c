@@ -169,7 +169,8 @@ static void op_gemm(struct run *r) { // m n k ta tb beta/8 pad out_fp32
 static void op_gemm_bias(struct run *r) { // m n k
     const int *d = r->d;
     struct array *a = input(r, r->t, (size_t)d[0] * d[2], 1),
-                 *b = input(r, r->t, (size_t)d[1] * d[2], 1), *bias = input(r, r->t, (size_t)d[1], 3),
+                 *b = input(r, r->t, (size_t)d[1] * d[2], 1),
+                 *bias = input(r, r->t, (size_t)d[1], 3),
                  *c = written(r, r->t, (size_t)d[0] * d[1]);
     r->ref->ops->gemm(r->ref, KERN_N, KERN_T, d[0], d[1], d[2], 1, a->host, d[2], b->host, d[2], 0,
                       c->host, d[1]);
@@ -230,7 +231,8 @@ static void op_rms_bwd(struct run *r) { // n d frozen also_t
     struct array *dy = input(r, r->t, n, 1), *h = input(r, KERN_F32, n, 1),
                  *w = input(r, KERN_F32, (size_t)d[1], 1), *dh = added(r, KERN_F32, n),
                  *dw = d[2] ? NULL : added(r, KERN_F32, (size_t)d[1]),
-                 *dt = d[3] ? written(r, r->t, n) : NULL, *rstd = array(r, KERN_F32, (size_t)d[0], false);
+                 *dt = d[3] ? written(r, r->t, n) : NULL,
+                 *rstd = array(r, KERN_F32, (size_t)d[0], false);
     for (int i = 0; i < d[0]; i++)
         rstd->host[i] = 0.5f + fabsf(neb_rng_normal(&r->rng));
     to_device(r, rstd);
@@ -275,7 +277,8 @@ static void op_bias(struct run *r) { // n d
 }
 static void op_bias_bwd(struct run *r) {
     const int *d = r->d;
-    struct array *dy = input(r, r->t, (size_t)d[0] * d[1], 1), *db = added(r, KERN_F32, (size_t)d[1]);
+    struct array *dy = input(r, r->t, (size_t)d[0] * d[1], 1),
+                 *db = added(r, KERN_F32, (size_t)d[1]);
     r->ref->ops->bias_bwd(r->ref, db->host, dy->host, d[0], d[1]);
     r->D->ops->bias_bwd(r->D, r->t, dev(db), dev(dy), d[0], d[1]);
 }
@@ -340,8 +343,8 @@ static void op_attn_bwd(struct run *r) {
                           out->host, c.ldo, lse->host, h, c.ld, h + c.q, c.ld, h + c.k, c.ld,
                           delta->host);
     r->D->ops->attn_bwd(r->D, r->t, &c.on, dev(g), part(g, c.q), part(g, c.k), dev(dout), dev(out),
-                        c.ldo, dev(lse), dev(c.qkv), c.ld, part(c.qkv, c.q), c.ld,
-                        part(c.qkv, c.k), c.ld, dev(delta));
+                        c.ldo, dev(lse), dev(c.qkv), c.ld, part(c.qkv, c.q), c.ld, part(c.qkv, c.k),
+                        c.ld, dev(delta));
     free(c.prefix);
 }
 
@@ -493,11 +496,15 @@ static void op_flat(struct run *r) {
 static const struct op_case {
     const char *name;
     void (*run)(struct run *r);
-    double bound[2]; // fp32, bf16: largest |difference| / (1 + largest |value|); negative: not of this type
+    double bound
+        [2]; // fp32, bf16: largest |difference| / (1 + largest |value|); negative: not of this type
     bool large;
     int d[DIMS]; // the last: elements by which arrays miss alignment
 } cases[] = {
-#define GEMM(large, ...) {"gemm", op_gemm, {1e-5, 6e-3}, large, {__VA_ARGS__}}
+#define GEMM(large, ...)                                                                           \
+    {                                                                                              \
+        "gemm", op_gemm, {1e-5, 6e-3}, large, { __VA_ARGS__ }                                      \
+    }
     GEMM(false, 1, 1, 1),
     GEMM(false, 7, 5, 3, 0, 0, 0, 3),
     GEMM(false, 65, 129, 33, 0, 1, 8, 2),
@@ -556,7 +563,11 @@ static const struct op_case {
     ATTN(false, 1, 1, 2, 1, 64, KERN_MASK_CAUSAL, 1, 0),
     ATTN(true, 2, 300, 4, 2, 128, KERN_MASK_CAUSAL, 1, 0),
     ATTN(true, 2, 513, 3, 1, 64, KERN_MASK_PREFIX, 1, 0),
-    {"attn_fwd, large scores", op_attn_fwd, {1e-4, 2e-2}, false, {1, 129, 2, 1, 32, KERN_MASK_CAUSAL, 8, 0}},
+    {"attn_fwd, large scores",
+     op_attn_fwd,
+     {1e-4, 2e-2},
+     false,
+     {1, 129, 2, 1, 32, KERN_MASK_CAUSAL, 8, 0}},
     {"head_loss", op_head, {1e-5, 1e-2}, false, {1, 3, 2, 0, 0, 4, 1}},
     {"head_loss", op_head, {1e-5, 2e-2}, false, {37, 33, 501, 0, 0, 16, 1}},
     {"head_loss", op_head, {1e-5, 1e-2}, false, {30, 16, 1003, 0, 0, 30, 1}},
@@ -594,7 +605,8 @@ static void shape_text(const int *d, char *out, size_t cap) {
 
 static bool run_case(struct kern_device *D, struct kern *ref, const struct op_case *c,
                      enum kern_type t, FILE *report) {
-    struct run r = {.D = D, .ref = ref, .rng = neb_rng_make(11, 4), .t = t, .d = c->d, .shift = c->d[DIMS - 1]};
+    struct run r = {
+        .D = D, .ref = ref, .rng = neb_rng_make(11, 4), .t = t, .d = c->d, .shift = c->d[DIMS - 1]};
     double worst = 0;
     char shape[80];
     bool good = true;
@@ -610,8 +622,8 @@ static bool run_case(struct kern_device *D, struct kern *ref, const struct op_ca
         printf("%s (%s) in %s: off by %g, allowed %g%s\n", c->name, shape, t ? "bf16" : "fp32",
                worst, c->bound[t], guards ? "" : "; wrote outside of an array");
     if (report)
-        fprintf(report, "| %s | %s | %s | %.2g | %.2g | %s |\n", c->name, shape, t ? "bf16" : "fp32",
-                worst, c->bound[t], good ? "ok" : "**wrong**");
+        fprintf(report, "| %s | %s | %s | %.2g | %.2g | %s |\n", c->name, shape,
+                t ? "bf16" : "fp32", worst, c->bound[t], good ? "ok" : "**wrong**");
     return good;
 }
 

@@ -3,9 +3,9 @@
 #include "agent/base/rng.h"
 #include "compress/device.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,9 +42,9 @@ static void close_both(struct both *b) {
     kern_device_close(&b->D);
 }
 
-static const char *const names[] = {"fp32",  "bf16",       "int8",      "int8:77", "int4", "int4:64",
-                                    "int4:9", "int3",      "int2:130",  "topk",    "topk:1000/65536",
-                                    "topk:1/64"};
+static const char *const names[] = {
+    "fp32", "bf16",     "int8", "int8:77",         "int4",     "int4:64", "int4:9",
+    "int3", "int2:130", "topk", "topk:1000/65536", "topk:1/64"};
 static const size_t sizes[] = {0, 1, 100, 128, 16384, 39999};
 
 static float *values(struct neb_rng *r, size_t n) {

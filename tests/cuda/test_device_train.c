@@ -143,12 +143,12 @@ static void test_same_as_cpu(void **state) {
 static void test_trainable_sets(void **state) {
     (void)state;
     struct intra_trainer_config c = config();
-    c.trainable = (struct intra_trainable){.mode = INTRA_TRAIN_LORA,
-                                           .lora_rank = 3,
-                                           .lora_alpha = 6,
-                                           .lora_targets = INTRA_LORA_Q | INTRA_LORA_V |
-                                                           INTRA_LORA_O | INTRA_LORA_UP |
-                                                           INTRA_LORA_DOWN};
+    c.trainable =
+        (struct intra_trainable){.mode = INTRA_TRAIN_LORA,
+                                 .lora_rank = 3,
+                                 .lora_alpha = 6,
+                                 .lora_targets = INTRA_LORA_Q | INTRA_LORA_V | INTRA_LORA_O |
+                                                 INTRA_LORA_UP | INTRA_LORA_DOWN};
     same_training(c);
     c.recompute = true;
     same_training(c);

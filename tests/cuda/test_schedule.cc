@@ -13,7 +13,8 @@ extern "C" {
 }
 
 static void test_masks(void **) {
-    static const enum kern_mask kinds[] = {KERN_MASK_CAUSAL, KERN_MASK_BIDIRECTIONAL, KERN_MASK_PREFIX};
+    static const enum kern_mask kinds[] = {KERN_MASK_CAUSAL, KERN_MASK_BIDIRECTIONAL,
+                                           KERN_MASK_PREFIX};
     int cases = 0;
     for (int T = 1; T < 40; T += 3)
         for (enum kern_mask kind : kinds)
@@ -99,9 +100,10 @@ static void test_bf16(void **) {
     static const struct {
         uint32_t in;
         uint16_t out;
-    } cases[] = {{0x3f800000, 0x3f80}, {0x3f808000, 0x3f80}, {0x3f818000, 0x3f82}, {0x3f808001, 0x3f81},
-                 {0x7f7fffff, 0x7f80}, {0x7f800000, 0x7f80}, {0xff800000, 0xff80}, {0x7f800001, 0x7fc0},
-                 {0x7fffffff, 0x7fff}, {0xffffffff, 0xffff}, {0x00000001, 0x0000}, {0x80000000, 0x8000}};
+    } cases[] = {{0x3f800000, 0x3f80}, {0x3f808000, 0x3f80}, {0x3f818000, 0x3f82},
+                 {0x3f808001, 0x3f81}, {0x7f7fffff, 0x7f80}, {0x7f800000, 0x7f80},
+                 {0xff800000, 0xff80}, {0x7f800001, 0x7fc0}, {0x7fffffff, 0x7fff},
+                 {0xffffffff, 0xffff}, {0x00000001, 0x0000}, {0x80000000, 0x8000}};
     for (const auto &c : cases) {
         float f;
         memcpy(&f, &c.in, 4);

@@ -1,7 +1,7 @@
 // gpu_check ops [small] | train | codec | speed SHAPE [BATCH [STEPS]] | nccl RANKS | device
 // Exit status: 0 all well, 1 something is wrong, 77 there is no GPU here (the reason is printed).
-#include "tests/gpu/gpu.h"
 #include "tests/cuda/device_matrix.h"
+#include "tests/gpu/gpu.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -34,8 +34,9 @@ static int run(struct kern_device *D, int argc, char **argv) {
         return gpu_codec(D);
     if (!strcmp(what, "speed") && argc > 2)
         return gpu_speed(D, argv[2], number, steps ? steps : 20);
-    fprintf(stderr, "gpu_check: ops [small], train, codec, speed SHAPE [BATCH [STEPS]], nccl RANKS, "
-                    "device\n");
+    fprintf(stderr,
+            "gpu_check: ops [small], train, codec, speed SHAPE [BATCH [STEPS]], nccl RANKS, "
+            "device\n");
     return 1;
 }
 

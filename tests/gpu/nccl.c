@@ -98,6 +98,8 @@ int gpu_nccl(int ranks) {
         worst = code == 1 || worst == 1 ? 1 : code > worst ? code : worst;
     }
     printf("%d NCCL ranks on one card: %s\n\n", ranks,
-           worst == 0 ? "sums agree" : worst == 77 ? "not possible here" : "**failed**");
+           worst == 0    ? "sums agree"
+           : worst == 77 ? "not possible here"
+                         : "**failed**");
     return worst;
 }

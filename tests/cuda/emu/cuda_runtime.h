@@ -28,8 +28,8 @@
 #define __device__
 #define __host__
 #define __forceinline__ inline
-#define __shared__ static
-#define __constant__ static
+#define __shared__      static
+#define __constant__    static
 #define __launch_bounds__(...)
 #define __restrict__ __restrict
 #define __align__(n) alignas(n)
@@ -52,7 +52,8 @@ struct position {
 extern position *now; // of the thread that runs
 extern dim3 block_dim, grid_dim;
 
-void launch(const char *what, dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &body);
+void launch(const char *what, dim3 grid, dim3 block, size_t shared_bytes,
+            const std::function<void()> &body);
 unsigned char *dynamic_shared();
 void block_barrier();
 // All lanes give `in` (size bytes) and get a pointer to what every lane gave, 64 bytes apart; it holds until the lane's next
@@ -73,13 +74,12 @@ template <class T> T from_lane(const char *what, T v, int src) {
 } // namespace emu
 
 #define threadIdx (emu::now->thread)
-#define blockIdx (emu::now->block)
-#define blockDim (emu::block_dim)
-#define gridDim (emu::grid_dim)
+#define blockIdx  (emu::now->block)
+#define blockDim  (emu::block_dim)
+#define gridDim   (emu::grid_dim)
 
 #define KERN_LAUNCH(kernel, grid, block, shared, stream, ...)                                      \
-    ((void)(stream),                                                                               \
-     emu::launch(#kernel, grid, block, shared, [&] { kernel(__VA_ARGS__); }))
+    ((void)(stream), emu::launch(#kernel, grid, block, shared, [&] { kernel(__VA_ARGS__); }))
 #define KERN_DYNAMIC_SHARED(name) unsigned char *name = emu::dynamic_shared()
 
 static inline void __syncthreads() { emu::block_barrier(); }

@@ -11,7 +11,8 @@
 #define EMU_UCONTEXT 1
 #endif
 #endif
-#if defined(__SANITIZE_ADDRESS__) || !defined(__x86_64__) // the sanitizer knows swapcontext, and not a switch of ours
+#if defined(__SANITIZE_ADDRESS__) ||                                                               \
+    !defined(__x86_64__) // the sanitizer knows swapcontext, and not a switch of ours
 #define EMU_UCONTEXT 1
 #endif
 #ifdef EMU_UCONTEXT
@@ -20,7 +21,8 @@
 
 extern "C" {
 void emu_switch(void **save, void *load);
-unsigned long long emu_seed = 1; // tests set it; 0: fibers run in order. Bits 0 and 1: `apart` and `at_once` below
+unsigned long long emu_seed =
+    1; // tests set it; 0: fibers run in order. Bits 0 and 1: `apart` and `at_once` below
 cudaError_t emu_last_error = cudaSuccess;
 }
 
@@ -62,14 +64,16 @@ static std::vector<fiber> fibers;
 static std::vector<warp> warps;
 static fiber *running;
 static const std::function<void()> *body;
-static unsigned char *shared_at; // allocated exactly, so that the address sanitizer sees what passes its end
+static unsigned char
+    *shared_at; // allocated exactly, so that the address sanitizer sees what passes its end
 static struct shared_end {
     ~shared_end() { free(shared_at); }
 } shared_end;
 static size_t shared_size;
 static const char *kernel_name = "";
 static std::mt19937_64 rng;
-static bool apart, at_once; // warps run far ahead of each other; copies take place when they are issued
+static bool apart,
+    at_once; // warps run far ahead of each other; copies take place when they are issued
 #ifdef EMU_UCONTEXT
 static ucontext_t scheduler;
 #else
@@ -77,8 +81,9 @@ static void *scheduler;
 #endif
 
 void stop(const char *why) {
-    fprintf(stderr, "emulated kernel %s, block %u %u %u, thread %u: %s\n", kernel_name, now ? now->block.x : 0,
-            now ? now->block.y : 0, now ? now->block.z : 0, now ? now->thread.x : 0, why);
+    fprintf(stderr, "emulated kernel %s, block %u %u %u, thread %u: %s\n", kernel_name,
+            now ? now->block.x : 0, now ? now->block.y : 0, now ? now->block.z : 0,
+            now ? now->thread.x : 0, why);
     abort();
 }
 
@@ -132,7 +137,8 @@ static void prepare(fiber &f) {
     makecontext(&f.context, (void (*)())enter, 0);
 #else
     void **sp = (void **)(void *)(f.stack.get() + STACK_BYTES);
-    *--sp = nullptr; // a return address that nothing returns to; keeps the stack aligned as after a call
+    *--sp =
+        nullptr; // a return address that nothing returns to; keeps the stack aligned as after a call
     *--sp = (void *)enter;
     for (int i = 0; i < 6; i++)
         *--sp = nullptr;
@@ -206,13 +212,15 @@ static void run_block(size_t n, std::vector<size_t> &order) {
     } while (release(n));
 }
 
-void launch(const char *what, dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &f) {
+void launch(const char *what, dim3 grid, dim3 block, size_t shared_bytes,
+            const std::function<void()> &f) {
     size_t n = (size_t)block.x * block.y * block.z;
     kernel_name = what;
-    if (n < 1 || n > THREADS_MAX || shared_bytes > 227 << 10 || grid.x < 1 || grid.y < 1 || grid.z < 1 ||
-        grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535 || n % WARP) {
-        fprintf(stderr, "emulated launch of %s: grid %u %u %u, block %zu, %zu bytes of shared memory\n", what, grid.x,
-                grid.y, grid.z, n, shared_bytes);
+    if (n < 1 || n > THREADS_MAX || shared_bytes > 227 << 10 || grid.x < 1 || grid.y < 1 ||
+        grid.z < 1 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535 || n % WARP) {
+        fprintf(stderr,
+                "emulated launch of %s: grid %u %u %u, block %zu, %zu bytes of shared memory\n",
+                what, grid.x, grid.y, grid.z, n, shared_bytes);
         emu_last_error = cudaErrorInvalidConfiguration;
         return;
     }
@@ -297,7 +305,9 @@ void copy_wait(int left) {
     running->copies.resize(kept);
 }
 
-static float half_of(uint32_t pair, int which) { return __uint_as_float((which ? pair >> 16 : pair & 0xffff) << 16); }
+static float half_of(uint32_t pair, int which) {
+    return __uint_as_float((which ? pair >> 16 : pair & 0xffff) << 16);
+}
 
 } // namespace emu
 
@@ -314,7 +324,8 @@ void mma_bf16_16816(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
             uint32_t from_a[6], from_b[6];
             memcpy(from_a, all + 64 * (row % 8 * 4 + k % 8 / 2), sizeof from_a);
             memcpy(from_b, all + 64 * (col * 4 + k % 8 / 2), sizeof from_b);
-            s += (double)half_of(from_a[(row >= 8) + 2 * (k >= 8)], k % 2) * (double)half_of(from_b[4 + (k >= 8)], k % 2);
+            s += (double)half_of(from_a[(row >= 8) + 2 * (k >= 8)], k % 2) *
+                 (double)half_of(from_b[4 + (k >= 8)], k % 2);
         }
         c[i] = (float)((double)c[i] + s);
     }

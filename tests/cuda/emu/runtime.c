@@ -104,10 +104,10 @@ cudaError_t cudaGetLastError(void) {
 }
 cudaError_t cudaPeekAtLastError(void) { return emu_last_error; }
 const char *cudaGetErrorString(cudaError_t e) {
-    return e == cudaSuccess                    ? "no error"
-           : e == cudaErrorMemoryAllocation    ? "out of memory"
+    return e == cudaSuccess                     ? "no error"
+           : e == cudaErrorMemoryAllocation     ? "out of memory"
            : e == cudaErrorInvalidConfiguration ? "invalid configuration argument"
-                                               : "invalid argument";
+                                                : "invalid argument";
 }
 cudaError_t cudaFuncSetAttribute(const void *f, enum cudaFuncAttribute a, int value) {
     (void)f;
