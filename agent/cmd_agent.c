@@ -13,7 +13,10 @@
 struct options {
     const char *home, *listen;
     unsigned n_bulk;
+    struct agent_web_config page;
 };
+
+enum { OPT_TOKEN = 256 };
 
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     struct options *o = state->input;
@@ -26,6 +29,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         if (!*arg || *end || o->n_bulk < 1 || o->n_bulk > 32)
             argp_error(state, "--connections is 1 to 32");
         return 0;
+    case 'p': o->page.listen = arg; return 0;
+    case OPT_TOKEN: o->page.token = arg; return 0;
     case 'v': neb_log_set_level(NEB_LOG_DEBUG); return 0;
     case ARGP_KEY_ARG: argp_usage(state); return 0;
     default: return ARGP_ERR_UNKNOWN;
@@ -37,25 +42,31 @@ int cmd_agent(int argc, char **argv) {
         {"home", 'H', "DIR", 0, "folder with keys and members (default ~/.nebula)", 0},
         {"listen", 'l', "HOST:PORT", 0, "accept other agents here; without it, only dial", 0},
         {"connections", 'b', "N", 0, "bulk connections a peer (default 2)", 0},
+        {"page", 'p', "[HOST:]PORT", 0, "status page and /metrics here, for this machine only", 0},
+        {"page-token", OPT_TOKEN, "FILE", 0, "token that readers of the page must show", 0},
         {"verbose", 'v', NULL, 0, "log more", 0},
         {0}};
     static const struct argp argp = {table,
                                      parse_option,
                                      NULL,
-                                     "Runs the agent of this cluster until SIGTERM. Keys: nebula "
+                                     "Runs the agent of this cluster until SIGTERM: running jobs are then suspended after a "
+                                     "checkpoint (exit status 3) and go on when it is started again. Keys: nebula "
                                      "id. Other agents: nebula peer add.",
                                      NULL,
                                      NULL,
                                      NULL};
     struct options o = {0};
     char home[NEB_PATH_MAX];
+    bool suspended = false;
     argp_err_exit_status = AGENT_EXIT_USAGE;
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;
     if (sec_home(o.home, home, sizeof home) != NEB_OK)
         return AGENT_EXIT_USAGE;
-    struct agent_daemon_config c = {.home = home, .listen = o.listen, .n_bulk = o.n_bulk};
-    return agent_daemon_run(&c) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+    struct agent_daemon_config c = {.home = home, .listen = o.listen, .n_bulk = o.n_bulk, .page = o.page, .suspended = &suspended};
+    if (agent_daemon_run(&c) != NEB_OK)
+        return AGENT_EXIT_FAILED;
+    return suspended ? AGENT_EXIT_INTERRUPTED : AGENT_EXIT_OK;
 }
 
 int cmd_worker(int argc, char **argv) {

@@ -339,6 +339,8 @@ static void make_summary(const struct run *r, struct agent_summary *s) {
         c->eval_loss = number(p, "eval_loss");
         c->stall_s = number(p, "stall_s");
         c->train_s = number(p, "train_s");
+        c->lost_steps = (int64_t)whole(p, "lost_steps");
+        c->divergences = (int64_t)whole(p, "divergences");
         c->wan_sent_bytes = whole(p, "wan_sent_bytes");
         c->wan_recv_bytes = whole(p, "wan_recv_bytes");
         snprintf(c->params_digest, sizeof c->params_digest, "%s", digest ? digest : "");

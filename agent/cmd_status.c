@@ -4,18 +4,20 @@
 #include "agent/commands.h"
 #include "agent/ipc.h"
 #include "agent/progress.h"
+#include "agent/watch.h"
 #include "security/identity.h"
 
 #include <argp.h>
 #include <string.h>
+#include <time.h>
 
 struct options {
     const char *home, *job;
-    bool json;
+    bool json, watch;
 };
 
 // One request, one answer.
-static enum neb_status ask(const char *home_given, json_t *request, struct agent_ipc_msg *answer) {
+enum neb_status agent_ask(const char *home_given, json_t *request, struct agent_ipc_msg *answer) {
     char home[NEB_PATH_MAX], path[NEB_PATH_MAX];
     struct agent_ipc *ipc = NULL;
     void *zctx = NULL;
@@ -43,41 +45,85 @@ out:
     return st;
 }
 
-static void print_status(const json_t *s) {
-    json_t *list, *o;
-    size_t i;
+static double real(const json_t *o, const char *key) { return json_number_value(json_object_get(o, key)); }
+
+static const char *text_of(const json_t *o, const char *key, const char *def) {
+    const char *s = json_string_value(json_object_get(o, key));
+    return s && *s ? s : def;
+}
+
+static void print_peer(FILE *f, const json_t *o) {
     char sent[32], recv[32], rate[32], since[32];
-    printf("agent: %s\n", json_string_value(json_object_get(s, "name")));
-    if (json_integer_value(json_object_get(s, "port")))
-        printf("  listening port: %lld\n",
-               (long long)json_integer_value(json_object_get(s, "port")));
-    list = json_object_get(s, "peers");
-    json_array_foreach(list, i, o) {
-        const char *endpoint = json_string_value(json_object_get(o, "endpoint"));
-        bool up = json_is_true(json_object_get(o, "up"));
-        double goodput = json_number_value(json_object_get(o, "goodput_bps"));
-        printf("\npeer: %s\n  endpoint: %s\n  link: %s for %s\n",
-               json_string_value(json_object_get(o, "name")),
-               endpoint && *endpoint ? endpoint : "(dials us)", up ? "up" : "DOWN",
-               agent_human_time(json_number_value(json_object_get(o, "since_s")), since,
-                                sizeof since));
-        if (up)
-            printf("  round trip: %.1f ms\n", json_number_value(json_object_get(o, "rtt_ms")));
-        if (goodput > 0)
-            printf("  goodput: %s\n", agent_human_rate(goodput, rate, sizeof rate));
-        printf("  transfer: %s received, %s sent\n",
-               agent_human_bytes(json_number_value(json_object_get(o, "recv_bytes")), recv,
-                                 sizeof recv),
-               agent_human_bytes(json_number_value(json_object_get(o, "sent_bytes")), sent,
-                                 sizeof sent));
+    bool up = json_is_true(json_object_get(o, "up"));
+    fprintf(f, "\npeer: %s\n  endpoint: %s\n  link: %s for %s\n", text_of(o, "name", "?"),
+            text_of(o, "endpoint", "(dials us)"), up ? "up" : "DOWN",
+            agent_human_time(real(o, "since_s"), since, sizeof since));
+    if (up)
+        fprintf(f, "  round trip: %.1f ms\n", real(o, "rtt_ms"));
+    if (real(o, "goodput_bps") > 0)
+        fprintf(f, "  goodput: %s\n", agent_human_rate(real(o, "goodput_bps"), rate, sizeof rate));
+    fprintf(f, "  rate: %s received, %s sent\n", agent_human_rate(real(o, "rx_bps"), recv, sizeof recv),
+            agent_human_rate(real(o, "tx_bps"), sent, sizeof sent));
+    fprintf(f, "  transfer: %s received, %s sent\n", agent_human_bytes(real(o, "recv_bytes"), recv, sizeof recv),
+            agent_human_bytes(real(o, "sent_bytes"), sent, sizeof sent));
+    if (real(o, "refused") > 0)
+        fprintf(f, "  refused: %.0f messages\n", real(o, "refused"));
+}
+
+static void print_job(FILE *f, const json_t *o) {
+    json_t *c;
+    size_t i;
+    fprintf(f, "\njob: %s\n  id: %s\n  state: %s\n  step: %.0f of %.0f\n", text_of(o, "job", "?"), text_of(o, "id", "?"),
+            text_of(o, "state", "?"), real(o, "step"), real(o, "steps"));
+    if (json_object_get(o, "members"))
+        fprintf(f, "  members: %.0f of %.0f heard, leader %s\n", real(o, "live"), real(o, "members"),
+                text_of(o, "leader", "(none)"));
+    if (json_is_true(json_object_get(o, "witness")))
+        fprintf(f, "  role: witness\n");
+    if (real(o, "lag") > 0)
+        fprintf(f, "  lag: %.0f rounds behind\n", real(o, "lag"));
+    if (json_is_true(json_object_get(o, "disk_lost")))
+        fprintf(f, "  ledger: renewed after its disk was lost; votes again once it has caught up\n");
+    if (json_object_get(o, "error"))
+        fprintf(f, "  error: %s\n", text_of(o, "error", "?"));
+    json_array_foreach(json_object_get(o, "clusters"), i, c) {
+        double stall = real(c, "stall_s"), train = real(c, "train_s");
+        fprintf(f, "  cluster %s: step %.0f, round ", text_of(c, "name", "?"), real(c, "step"));
+        fprintf(f, real(c, "round") < 0 ? "-" : "%.0f", real(c, "round"));
+        if (json_is_number(json_object_get(c, "loss")))
+            fprintf(f, ", loss %.3f", real(c, "loss"));
+        fprintf(f, ", %.0f tokens/s, codec %s, H %.0f, stall %.1f %%\n", real(c, "tokens_per_s"),
+                text_of(c, "codec", "-"), real(c, "interval"), stall + train > 0 ? 100 * stall / (stall + train) : 0);
     }
-    list = json_object_get(s, "jobs");
-    json_array_foreach(list, i, o) printf(
-        "\njob: %s\n  id: %s\n  state: %s\n  step: %lld of %lld\n",
-        json_string_value(json_object_get(o, "job")), json_string_value(json_object_get(o, "id")),
-        json_string_value(json_object_get(o, "state")),
-        (long long)json_integer_value(json_object_get(o, "step")),
-        (long long)json_integer_value(json_object_get(o, "steps")));
+}
+
+static void print_status(FILE *f, const json_t *s) {
+    json_t *o;
+    size_t i;
+    const char *kind;
+    bool any = false;
+    fprintf(f, "agent: %s\n", text_of(s, "name", "?"));
+    if (real(s, "port") > 0)
+        fprintf(f, "  listening port: %.0f\n", real(s, "port"));
+    json_array_foreach(json_object_get(s, "peers"), i, o) print_peer(f, o);
+    json_array_foreach(json_object_get(s, "jobs"), i, o) print_job(f, o);
+    json_object_foreach(json_object_get(s, "faults"), kind, o) if (json_integer_value(o) > 0) {
+        fprintf(f, "%s%s %lld", any ? ", " : "\nfaults: ", kind, (long long)json_integer_value(o));
+        any = true;
+    }
+    if (any)
+        fputc('\n', f);
+    json_t *events = json_object_get(s, "events");
+    size_t n = json_array_size(events);
+    for (i = n > 5 ? n - 5 : 0; i < n; i++) {
+        o = json_array_get(events, i);
+        time_t t = (time_t)real(o, "t");
+        struct tm tm;
+        char when[16];
+        strftime(when, sizeof when, "%H:%M:%S", localtime_r(&t, &tm));
+        fprintf(f, "%s%s %s: %s\n", i == (n > 5 ? n - 5 : 0) ? "\nlast events\n  " : "  ", when,
+                text_of(o, "cluster", "-"), text_of(o, "text", ""));
+    }
 }
 
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
@@ -85,6 +131,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     switch (key) {
     case 'H': o->home = arg; return 0;
     case 'j': o->json = true; return 0;
+    case 'w': o->watch = true; return 0;
     case ARGP_KEY_ARG:
         if (state->arg_num)
             argp_usage(state);
@@ -94,6 +141,11 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     }
 }
 
+static const struct argp_option watch_table[] = {
+    {"home", 'H', "DIR", 0, "of the agent (default ~/.nebula)", 0},
+    {"json", 'j', NULL, 0, "machine-readable output", 0},
+    {"watch", 'w', NULL, 0, "full screen, renewed every second; q quits", 0},
+    {0}};
 static const struct argp_option table[] = {
     {"home", 'H', "DIR", 0, "of the agent (default ~/.nebula)", 0},
     {"json", 'j', NULL, 0, "machine-readable output", 0},
@@ -101,20 +153,22 @@ static const struct argp_option table[] = {
 
 int cmd_status(int argc, char **argv) {
     static const struct argp argp = {
-        table, parse_option, NULL, "Shows the agent of this machine: peers, links, jobs.",
+        watch_table, parse_option, NULL, "Shows the agent of this machine: peers, links, jobs.",
         NULL,  NULL,         NULL};
     struct options o = {0};
     struct agent_ipc_msg m = {0};
     argp_err_exit_status = AGENT_EXIT_USAGE;
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;
-    if (ask(o.home, json_pack("{s:s}", "op", "status"), &m) != NEB_OK)
+    if (o.watch)
+        return agent_watch(o.home, print_status);
+    if (agent_ask(o.home, json_pack("{s:s}", "op", "status"), &m) != NEB_OK)
         return AGENT_EXIT_FAILED;
     if (o.json) {
         json_dumpf(m.head, stdout, JSON_COMPACT);
         putchar('\n');
     } else {
-        print_status(m.head);
+        print_status(stdout, m.head);
     }
     agent_ipc_msg_clear(&m);
     return AGENT_EXIT_OK;
@@ -131,7 +185,7 @@ int cmd_stop(int argc, char **argv) {
         fputs("nebula stop: give the id that nebula status shows\n", stderr);
         return AGENT_EXIT_USAGE;
     }
-    if (ask(o.home, json_pack("{s:s,s:s}", "op", "stop", "job", o.job), &m) != NEB_OK)
+    if (agent_ask(o.home, json_pack("{s:s,s:s}", "op", "stop", "job", o.job), &m) != NEB_OK)
         return AGENT_EXIT_FAILED;
     bool ok = json_is_true(json_object_get(m.head, "ok"));
     puts(agent_ipc_str(&m, "text", ""));

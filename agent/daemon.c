@@ -3,6 +3,8 @@
 #include "agent/jobs.h"
 #include "agent/launch.h"
 #include "agent/members.h"
+#include "agent/snapshot.h"
+#include "agent/status.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -29,6 +31,8 @@ struct daemon {
     bool up[SEC_MEMBERS_MAX];
     uint64_t faults[INTER_FAULTS];
     neb_ns next_telemetry;
+    struct agent_view *view; // what status, page and metrics show
+    struct agent_web *web;   // NULL: no page
     bool stopping;
 };
 
@@ -83,6 +87,11 @@ static void post(struct daemon *d, uint32_t peer, enum agent_message kind, json_
 // An event of a job for everybody who follows it: local watchers, and the agent where it was submitted.
 static void publish(struct daemon *d, struct agent_jobrun *j, const char *ev, const char *key,
                     json_t *body, bool reliable) {
+    const char *error = json_string_value(json_object_get(body, "error")), *who = json_string_value(json_object_get(body, "name"));
+    if (!strcmp(ev, "line"))
+        agent_view_line(d->view, j->hex, j->job.sync.interval, body, neb_seconds(neb_wall_now()));
+    else if (error)
+        agent_view_event(d->view, j->hex, who ? who : my_name(d), error, neb_seconds(neb_wall_now()));
     for (int i = 0; i < AGENT_WATCHERS_MAX; i++)
         if (j->watchers[i].len)
             tell_client(d, &j->watchers[i],
@@ -111,16 +120,25 @@ static int peers_alive(const struct daemon *d, const struct agent_jobrun *j, boo
     return live - 1;
 }
 
+// The disk was lost, and what the others have committed is not all here yet.
+static bool catching_up(const struct daemon *d, const struct agent_jobrun *j) {
+    struct inter_job_status st;
+    return j->federated && inter_service_job_status(d->service, j->id, &st) && st.lost && (!st.votes || st.lag);
+}
+
 // Tells the worker when it has changed who is there.
 static void tell_alive(struct daemon *d, struct agent_jobrun *j) {
     bool expected;
     int alive = peers_alive(d, j, &expected);
-    if (!j->client.len || !j->federated || (alive == j->told_alive && expected == j->told_expected))
+    bool lost = catching_up(d, j);
+    if (!j->client.len || !j->federated ||
+        (alive == j->told_alive && expected == j->told_expected && lost == j->told_lost))
         return;
     j->told_alive = alive;
     j->told_expected = expected;
+    j->told_lost = lost;
     tell_client(d, &j->client,
-                json_pack("{s:s,s:i,s:b}", "ev", "peers", "alive", alive, "expected", expected));
+                json_pack("{s:s,s:i,s:b,s:b}", "ev", "peers", "alive", alive, "expected", expected, "lost", lost));
 }
 
 static void link_totals(struct daemon *d, const struct agent_jobrun *j, uint64_t *sent,
@@ -251,6 +269,9 @@ static enum neb_status open_rounds(struct daemon *d, struct agent_jobrun *j) {
     j->sent_before = r.sent;
     j->recv_before = r.recv;
     link_totals(d, j, &j->sent_base, &j->recv_base);
+    char dir[NEB_PATH_MAX];
+    job_dir(d, j, dir, sizeof dir);
+    NEB_TRY(agent_snapshot_install(d->service, &c, dir, j->job.clusters[j->self].witness, &j->taken));
     return inter_service_job_open(d->service, &c);
 }
 
@@ -297,7 +318,14 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
 }
 
 static void end_job(struct daemon *d, struct agent_jobrun *j, const char *state) {
-    save_state(d, j, state);
+    if (j->suspended && !strcmp(state, "stopped")) { // the agent goes down: the others need not wait, and it goes on when it is back
+        save_state(d, j, "running");
+        if (j->federated)
+            inter_service_job_leave(d->service, j->id);
+        state = "suspended after a checkpoint; goes on when the agent is back";
+    } else {
+        save_state(d, j, state);
+    }
     j->state = AGENT_JOB_ENDED; // its rounds stay open: a member that was away may still ask for the last of them
     neb_info("job %s: %s", j->job.name, state);
 }
@@ -330,6 +358,11 @@ static void on_worker_end(struct daemon *d, struct agent_jobrun *j, int status) 
     }
     if (j->last_step > j->step_at_start)
         j->restarts = 0;
+    if (j->replaced && j->state == AGENT_JOB_RUNNING && !d->stopping) {
+        j->replaced = false;
+        if (start_worker(d, j) == NEB_OK)
+            return;
+    }
     job_dir(d, j, dir, sizeof dir);
     if (j->state == AGENT_JOB_RUNNING && !d->stopping && j->restarts < AGENT_RESTARTS_MAX) {
         j->restarts++;
@@ -382,6 +415,13 @@ static void on_submit_job(struct daemon *d, const struct agent_ipc_client *from,
                  true);
 }
 
+static json_t *suspects(const struct agent_jobrun *j) {
+    json_t *a = json_array();
+    for (int f = 0; f < j->job.sync.fragments; f++)
+        json_array_append_new(a, json_integer((json_int_t)j->suspect[f]));
+    return a;
+}
+
 static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
                       struct agent_ipc_msg *m) {
     char dir[NEB_PATH_MAX];
@@ -395,10 +435,13 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
     job_dir(d, j, dir, sizeof dir);
     j->told_alive = peers_alive(d, j, &expected);
     j->told_expected = expected;
+    j->told_lost = catching_up(d, j);
     tell_client(d, from,
-                json_pack("{s:s,s:O,s:i,s:s,s:i,s:b,s:b}", "ev", "job", "spec", j->spec, "cluster",
+                json_pack("{s:s,s:O,s:i,s:s,s:i,s:b,s:b,s:b,s:o,s:o}", "ev", "job", "spec", j->spec, "cluster",
                           j->self, "dir", dir, "alive", j->told_alive, "expected", expected, "stop",
-                          j->state == AGENT_JOB_STOPPING));
+                          j->state == AGENT_JOB_STOPPING, "lost", j->told_lost, "suspect",
+                          suspects(j), "taken",
+                          agent_snapshot_mask(j->taken, j->job.sync.fragments)));
 }
 
 static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
@@ -420,6 +463,7 @@ static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
     mf.key.round = (uint32_t)agent_ipc_int(m, "round", 0);
     mf.key.fragment = (uint32_t)agent_ipc_int(m, "fragment", 0);
     mf.key.member = (uint8_t)j->self;
+    mf.key.attempt = (uint32_t)agent_ipc_int(m, "again", 0) & 0xff;
     if (mf.key.fragment >= (uint32_t)j->job.sync.fragments || !j->federated) {
         neb_warn("update for fragment %u of job %s dropped", mf.key.fragment, j->job.name);
         return;
@@ -492,10 +536,12 @@ static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
             json_object_set_new(faults, inter_fault_name((enum inter_fault)f),
                                 json_integer((json_int_t)d->faults[f]));
     json_object_set_new(report, "faults", faults);
+    json_object_set_new(report, "divergences", json_integer(j->divergences));
     json_decref(j->report);
     j->report = json_incref(report);
     j->reported = true;
-    publish(d, j, "report", "report", json_incref(report), true);
+    if (!j->suspended || !json_is_true(json_object_get(report, "stopped"))) // suspended: not its last word
+        publish(d, j, "report", "report", json_incref(report), true);
 }
 
 static void on_checkpoint(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
@@ -516,8 +562,12 @@ static json_t *status_of(struct daemon *d) {
         if (!strcmp(d->members.m[i].pub.name, my_name(d)) ||
             inter_service_stats(d->service, i, &s) != NEB_OK)
             continue;
+        struct agent_view_rate rate =
+            agent_view_rate(d->view, i, s.link.sent_bytes, s.link.recv_bytes, neb_now());
         json_array_append_new(
-            peers, json_pack("{s:s,s:s,s:b,s:f,s:f,s:f,s:I,s:I,s:I}", "name",
+            peers, json_pack("{s:f,s:f,s:I,s:I,s:s,s:s,s:b,s:f,s:f,s:f,s:I,s:I,s:I}", "tx_bps", rate.tx_bps, "rx_bps",
+                             rate.rx_bps, "refused", (json_int_t)s.link.refused, "connects",
+                             (json_int_t)s.link.connects, "name",
                              d->members.m[i].pub.name, "endpoint", d->members.m[i].endpoint, "up",
                              d->up[i], "since_s", neb_seconds(neb_now() - s.link.since), "rtt_ms",
                              neb_seconds(s.link.rtt) * 1e3, "goodput_bps", s.path.goodput_bps,
@@ -528,12 +578,17 @@ static json_t *status_of(struct daemon *d) {
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
         static const char *const names[] = {"running", "stopping", "ended"};
         const struct agent_jobrun *j = &d->jobs[i];
-        if (j->used)
-            json_array_append_new(jobs, json_pack("{s:s,s:s,s:s,s:I,s:I}", "id", j->hex, "job",
-                                                  j->job.name, "state", names[j->state], "step",
-                                                  (json_int_t)j->last_step, "steps",
-                                                  (json_int_t)j->job.steps));
+        if (!j->used)
+            continue;
+        json_t *o = json_pack("{s:s,s:s,s:s,s:I,s:I}", "id", j->hex, "job", j->job.name, "state",
+                              names[j->state], "step", (json_int_t)j->last_step, "steps",
+                              (json_int_t)j->job.steps);
+        agent_status_job(o, j, d->service, d->view);
+        json_array_append_new(jobs, o);
     }
+    json_object_set_new(root, "version", json_integer(1));
+    json_object_set_new(root, "faults", agent_status_faults(d->faults));
+    json_object_set_new(root, "events", agent_view_events(d->view));
     json_object_set_new(root, "port", json_integer(inter_service_port(d->service)));
     json_object_set_new(root, "peers", peers);
     json_object_set_new(root, "jobs", jobs);
@@ -554,6 +609,40 @@ static void on_stop_request(struct daemon *d, const struct agent_ipc_client *fro
     answer(d, from, true, "stopping after a checkpoint");
 }
 
+// Goes on with a job that was stopped or has failed, here and at the other clusters.
+static void on_resume_request(struct daemon *d, const struct agent_ipc_client *from, struct agent_ipc_msg *m) {
+    char hex[2 * AGENT_JOB_ID_BYTES + 1], why[512];
+    json_t *spec = NULL;
+    enum neb_status st = agent_jobs_find(inter_service_ledger(d->service), agent_ipc_str(m, "job", ""), hex, &spec);
+    if (st != NEB_OK) {
+        answer(d, from, false, st == NEB_ERR_INVALID ? "more than one job's id begins so" : "no such job; nebula jobs lists them");
+        return;
+    }
+    struct agent_jobrun *j = find_job(d, hex);
+    bool runs = j && j->state != AGENT_JOB_ENDED;
+    uint32_t home = j && !j->local ? j->home : UINT32_MAX; // who submitted it keeps its reports
+    if (runs || !(j = accept_job(d, hex, spec, home, why, sizeof why))) {
+        answer(d, from, false, runs ? "the job runs, or is still stopping" : why);
+    } else {
+        for (int i = 0; i < j->job.n_clusters && j->job.sync.scheme != AGENT_SCHEME_SYNCHRONOUS; i++)
+            if (i != j->self)
+                post(d, j->peers[i], AGENT_MSG_JOB,
+                     json_pack("{s:s,s:O,s:s}", "id", j->hex, "spec", spec, "home",
+                               j->local ? my_name(d) : d->members.m[j->home].pub.name), true);
+        answer(d, from, true, "resumed from its last checkpoint");
+    }
+    json_decref(spec);
+}
+
+static void on_list_request(struct daemon *d, const struct agent_ipc_client *from) {
+    json_t *jobs = NULL;
+    if (agent_jobs_list(inter_service_ledger(d->service), &jobs) != NEB_OK)
+        answer(d, from, false, "the ledger could not be read; the agent's log says why");
+    else
+        tell_client(d, from, json_pack("{s:s,s:O}", "ev", "jobs", "jobs", jobs));
+    json_decref(jobs);
+}
+
 static void on_local(struct daemon *d, const struct agent_ipc_client *from,
                      struct agent_ipc_msg *m) {
     const char *op = agent_ipc_str(m, "op", "");
@@ -567,6 +656,10 @@ static void on_local(struct daemon *d, const struct agent_ipc_client *from,
         on_attach(d, from, m);
     else if (!strcmp(op, "status"))
         tell_client(d, from, status_of(d));
+    else if (!strcmp(op, "jobs"))
+        on_list_request(d, from);
+    else if (!strcmp(op, "resume"))
+        on_resume_request(d, from, m);
     else if (!strcmp(op, "stop"))
         on_stop_request(d, from, m);
     else if (j && !strcmp(op, "update"))
@@ -585,6 +678,101 @@ static void on_local(struct daemon *d, const struct agent_ipc_client *from,
         answer(d, from, false, "unknown request");
 }
 
+// ---- snapshots ------------------------------------------------------------------------------------------------
+
+static void say_fault(struct daemon *d, struct agent_jobrun *j, const char *text) {
+    neb_warn("job %s: %s", j->job.name, text);
+    publish(d, j, "line", "line",
+            json_pack("{s:s,s:s,s:s}", "kind", "fault", "cluster", my_name(d), "text", text), false);
+}
+
+// Data members that are connected, the nearest first.
+static uint32_t holders(const struct daemon *d, const struct agent_jobrun *j, uint32_t out[AGENT_CLUSTERS_MAX]) {
+    double rtts[AGENT_CLUSTERS_MAX];
+    uint32_t n = 0;
+    for (int i = 0; i < j->job.n_clusters; i++) {
+        struct inter_peer_stats s;
+        if (i == j->self || j->job.clusters[i].witness || !d->up[j->peers[i]] ||
+            inter_service_stats(d->service, j->peers[i], &s) != NEB_OK)
+            continue;
+        double rtt = neb_seconds(s.link.rtt);
+        uint32_t at = n++;
+        for (; at > 0 && rtts[at - 1] > rtt; at--) {
+            rtts[at] = rtts[at - 1];
+            out[at] = out[at - 1];
+        }
+        rtts[at] = rtt;
+        out[at] = j->peers[i];
+    }
+    return n;
+}
+
+static void on_behind(void *user, const uint8_t job[INTER_ID_BYTES]) {
+    struct daemon *d = user;
+    struct agent_jobrun *j = find_job_id(d, job);
+    struct inter_snapshot_progress p;
+    uint32_t peers[AGENT_CLUSTERS_MAX], n = j ? holders(d, j, peers) : 0;
+    char dir[NEB_PATH_MAX], path[NEB_PATH_MAX];
+    if (!n || j->state != AGENT_JOB_RUNNING || j->replaced || inter_service_snapshot_progress(d->service, job, &p))
+        return;
+    job_dir(d, j, dir, sizeof dir);
+    if (neb_fs_mkdirs(dir, 0700) != NEB_OK || neb_path(path, sizeof path, dir, "snapshot") != NEB_OK)
+        return;
+    say_fault(d, j, "too far behind for the others' ledgers; fetching a snapshot");
+    if (inter_service_snapshot_fetch(d->service, job, path, peers, n, j->job.clusters[j->self].witness) != NEB_OK)
+        neb_warn("job %s: no snapshot can be fetched now", j->job.name);
+}
+
+static enum neb_status on_snapshot_open(void *user, const uint8_t job[INTER_ID_BYTES],
+                                        struct inter_snapshot_source *out) {
+    struct daemon *d = user;
+    struct agent_jobrun *j = find_job_id(d, job);
+    char dir[NEB_PATH_MAX];
+    if (!j || j->job.clusters[j->self].witness || j->replaced)
+        return NEB_ERR_NOT_FOUND; // or its state is in doubt
+    job_dir(d, j, dir, sizeof dir);
+    return agent_snapshot_open(inter_service_ledger(d->service), job, dir, out);
+}
+
+static void on_snapshot_close(void *user, struct inter_snapshot_source *s) {
+    (void)user;
+    agent_snapshot_close(s);
+}
+
+// The job is closed and opened again on what the snapshot says; the worker begins again with it.
+static void on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum neb_status st, const char *part,
+                             uint64_t header_bytes) {
+    struct daemon *d = user;
+    struct agent_jobrun *j = find_job_id(d, job);
+    char dir[NEB_PATH_MAX], text[128];
+    (void)part;
+    if (!j || j->state != AGENT_JOB_RUNNING)
+        return;
+    job_dir(d, j, dir, sizeof dir);
+    if (st == NEB_OK)
+        st = agent_snapshot_accept(dir, header_bytes);
+    if (st == NEB_OK) {
+        save_state(d, j, "running"); // with what has been sent and received so far
+        inter_service_job_close(d->service, j->id);
+        st = open_rounds(d, j);
+        if (st != NEB_OK && open_rounds(d, j) != NEB_OK) // the snapshot is of no use; the ledger is
+            neb_warn("job %s: its rounds cannot be opened again", j->job.name);
+        else if (st == NEB_OK && !j->taken && agent_snapshot_useless(dir))
+            st = NEB_ERR_AGAIN; // not ahead: the others write newer ones
+    }
+    if (st != NEB_OK) {
+        snprintf(text, sizeof text, "no snapshot could be taken over (%s); it is tried again", neb_status_name(st));
+        say_fault(d, j, text);
+        return;
+    }
+    j->behind_until = 0;
+    say_fault(d, j, "a snapshot is here; the worker begins again with it");
+    if (j->worker.pid) {
+        j->replaced = true;
+        agent_child_signal(&j->worker, SIGKILL);
+    }
+}
+
 // ---- other agents ---------------------------------------------------------------------------------------------
 
 // A witness trains nothing: for it the job is over when every fragment has seen its last round.
@@ -599,6 +787,54 @@ static void witness_commit(struct daemon *d, struct agent_jobrun *j, const struc
     j->report = json_pack("{s:s,s:b}", "name", my_name(d), "witness", true);
     publish(d, j, "report", "report", json_incref(j->report), true);
     end_job(d, j, "done");
+}
+
+// Whether this member's parameters differ from what most contributors had; with as many against as for it, also: both recompute.
+// *others: somebody else's do.
+static bool diverged(const struct inter_record *r, int self, bool *others) {
+    int mine = -1, agree = 0;
+    *others = false;
+    for (uint8_t i = 0; i < r->n; i++)
+        mine = r->entries[i].member == self ? i : mine;
+    for (uint8_t i = 0; i < r->n; i++) {
+        int same = 0;
+        for (uint8_t k = 0; k < r->n; k++)
+            same += !memcmp(r->entries[i].digest, r->entries[k].digest, sizeof r->entries[i].digest);
+        *others = *others || 2 * same < r->n;
+        agree = i == mine ? same : agree;
+    }
+    return mine >= 0 && 2 * agree <= r->n && r->n > 1;
+}
+
+// Every contributor says with its update what its parameters digested to. Who differs computes them again: from a checkpoint of
+// before, with the updates of the ledger; from a snapshot when none is left.
+static void check_divergence(struct daemon *d, struct agent_jobrun *j, const struct inter_record *r) {
+    enum { DIVERGENCES_MAX = 3 };
+    char text[256];
+    bool others;
+    if (!r->round || !j->federated || j->state != AGENT_JOB_RUNNING)
+        return;
+    bool own = diverged(r, j->self, &others);
+    if (others && !own)
+        say_fault(d, j, "another member's parameters differ from ours and most others'; it computes them again");
+    if (!own || j->replaced || (j->suspect[r->fragment] && r->round <= j->suspect[r->fragment]))
+        return;
+    d->faults[INTER_FAULT_DIVERGED]++;
+    j->suspect[r->fragment] = r->round;
+    snprintf(text, sizeof text,
+             "ERROR: after round %u of fragment %u the parameters of this cluster differ from the others' though all applied "
+             "the same commits; computing them again",
+             r->round - 1, r->fragment);
+    say_fault(d, j, text);
+    if (++j->divergences > DIVERGENCES_MAX) {
+        report_failure(d, j, "its parameters differed from the others' four times: check this machine's memory and processors");
+        stop_job(d, j);
+        return;
+    }
+    if (j->worker.pid) {
+        j->replaced = true;
+        agent_child_signal(&j->worker, SIGKILL);
+    }
 }
 
 static void on_commit(void *user, const struct inter_record *r, const struct neb_map *blobs) {
@@ -621,15 +857,23 @@ static void on_commit(void *user, const struct inter_record *r, const struct neb
     }
     if (j && j->job.clusters[j->self].witness)
         witness_commit(d, j, r, final);
+    else if (j)
+        check_divergence(d, j, r);
+    if (j && j->client.len && !whole) { // asked for by a worker whose checkpoints are gone
+        j->behind_until = neb_now() + 5 * NEB_S;
+        on_behind(d, r->job);
+    }
     if (!j || !j->client.len || !whole || j->state == AGENT_JOB_ENDED) { // the worker asks again when it is back
         json_decref(entries);
         return;
     }
     json_t *head =
-        json_pack("{s:s,s:I,s:I,s:f,s:f,s:b,s:b,s:b,s:o}", "ev", "commit", "round",
+        json_pack("{s:s,s:I,s:I,s:I,s:f,s:f,s:b,s:b,s:b,s:o}", "ev", "commit", "cursor",
+                  (json_int_t)r->cursors[j->self], "round",
                   (json_int_t)r->round, "fragment", (json_int_t)r->fragment, "eta", (double)r->eta,
                   "mu", (double)r->mu, "merge", !!(r->flags & INTER_MERGE), "final", final,
                   "rejected", rejected, "entries", entries);
+    j->behind_until = 0;
     if (agent_ipc_send(d->ipc, &j->client, head, parts, n) != NEB_OK)
         neb_warn("commit of round %u could not be handed to the worker yet", r->round);
 }
@@ -718,9 +962,15 @@ static void on_peer(void *user, uint32_t peer, bool up) {
     }
 }
 
+// ---- faults ---------------------------------------------------------------------------------------------------
+
 static void on_fault(void *user, uint32_t peer, enum inter_fault f) {
     struct daemon *d = user;
     d->faults[f]++;
+    char text[96];
+    snprintf(text, sizeof text, "%s message or state", inter_fault_name(f));
+    if (d->faults[f] == 1 || f == INTER_FAULT_DIVERGED || f == INTER_FAULT_REFUSED) // others are counted
+        agent_view_event(d->view, NULL, d->members.m[peer].pub.name, text, neb_seconds(neb_wall_now()));
     if (f == INTER_FAULT_DIVERGED)
         neb_log(NEB_LOG_ERROR, "parameters of %s differ from ours after the same commits",
                 d->members.m[peer].pub.name);
@@ -728,9 +978,7 @@ static void on_fault(void *user, uint32_t peer, enum inter_fault f) {
         neb_warn("%s came back with an empty ledger; its votes count again once it has caught up",
                  d->members.m[peer].pub.name);
     else if (f == INTER_FAULT_BEHIND)
-        neb_log(NEB_LOG_ERROR,
-                "updates of a round that this cluster has missed are on no other member any more: it cannot catch "
-                "up; copy the jobs/ and blobs/ folders and ledger.db of its last backup here, or end the job");
+        neb_debug("behind");
     else if (d->faults[f] == 1)
         neb_warn("a %s message from %s was dropped; further ones are counted", inter_fault_name(f),
                  d->members.m[peer].pub.name);
@@ -741,11 +989,19 @@ static void on_fault(void *user, uint32_t peer, enum inter_fault f) {
 static void telemetry(struct daemon *d) {
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
         if (d->jobs[i].used && d->jobs[i].state != AGENT_JOB_ENDED) {
-            tell_alive(d, &d->jobs[i]);
-            tell_link(d, &d->jobs[i]);
-            if (d->jobs[i].state == AGENT_JOB_STOPPING && d->jobs[i].client.len) // until it ends
-                tell_client(d, &d->jobs[i].client, json_pack("{s:s}", "ev", "stop"));
+            struct agent_jobrun *j = &d->jobs[i];
+            tell_alive(d, j);
+            tell_link(d, j);
+            if (j->behind_until && neb_now() >= j->behind_until) {
+                j->behind_until = neb_now() + 5 * NEB_S;
+                on_behind(d, j->id);
+            }
+            if (j->state == AGENT_JOB_STOPPING && j->client.len) // until it ends
+                tell_client(d, &j->client, json_pack("{s:s}", "ev", "stop"));
         }
+    if (d->web)
+        agent_status_publish(d->web, d->view, status_of(d));
+    agent_notify("WATCHDOG=1");
 }
 
 static bool busy(const struct daemon *d) {
@@ -763,7 +1019,8 @@ static enum neb_status start_service(struct daemon *d) {
                                      .listen = d->c->listen,
                                      .n_bulk = d->c->n_bulk,
                                      .zmq_context = d->zctx,
-                                     .callbacks = {d, on_commit, on_message, on_peer, on_fault}};
+                                     .callbacks = {d, on_commit, on_message, on_peer, on_fault, on_behind,
+                                                   on_snapshot_open, on_snapshot_close, on_snapshot_done}};
     return inter_service_create(&s, &d->service);
 }
 
@@ -809,9 +1066,14 @@ static void on_signal(struct daemon *d) {
             on_members(d, &change);
         } else if (info.ssi_signo != SIGCHLD) {
             d->stopping = true;
+            agent_notify("STOPPING=1");
             for (int i = 0; i < AGENT_JOBS_MAX; i++)
-                if (d->jobs[i].used)
+                if (d->jobs[i].used) {
+                    // SIGTERM is a reboot, or the end of an allocation; SIGINT somebody who wants it to end
+                    if (info.ssi_signo == SIGTERM && d->jobs[i].state == AGENT_JOB_RUNNING)
+                        d->jobs[i].suspended = true;
                     stop_job(d, &d->jobs[i]);
+                }
         }
 }
 
@@ -886,6 +1148,7 @@ static enum neb_status set_up(struct daemon *d) {
     char jobs[NEB_PATH_MAX];
     sigset_t set;
     NEB_TRY(sec_init());
+    NEB_TRY(agent_view_create(&d->view));
     NEB_TRY(agent_self_path(d->exe, sizeof d->exe));
     NEB_TRY(sec_identity_load(d->c->home, &d->identity));
     neb_log_set_name(my_name(d));
@@ -899,6 +1162,8 @@ static enum neb_status set_up(struct daemon *d) {
     if (!(d->zctx = zmq_ctx_new()))
         return neb_fail(NEB_ERR_NOMEM, "cannot create a ZeroMQ context");
     NEB_TRY(start_service(d));
+    if (d->c->page.listen)
+        NEB_TRY(agent_web_start(&d->c->page, &d->web));
     NEB_TRY(neb_path(d->socket_path, sizeof d->socket_path, d->c->home, "agent.sock"));
     return agent_ipc_listen(d->zctx, d->socket_path,
                             &d->ipc); // last: who finds the socket finds an agent that is ready
@@ -956,13 +1221,18 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
     if (st == NEB_OK) {
         neb_info("agent is ready%s%s", c->listen ? ", listening on " : "",
                  c->listen ? c->listen : "");
+        agent_notify("READY=1");
         st = loop(d);
     }
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
         if (d->jobs[i].used) {
+            if (d->jobs[i].suspended && c->suspended)
+                *c->suspended = true;
             agent_child_stop(&d->jobs[i].worker, 10 * NEB_S);
             forget(d, &d->jobs[i]);
         }
+    agent_web_stop(&d->web);
+    agent_view_destroy(&d->view);
     agent_ipc_destroy(&d->ipc);
     inter_service_destroy(&d->service);
     agent_members_destroy(&d->trust);

@@ -8,12 +8,14 @@
 // HOME holds keys/, members.json, agent.sock, ledger.db, blobs/ and jobs/ID/ (checkpoints, worker.log).
 #ifndef AGENT_DAEMON_H
 #define AGENT_DAEMON_H
-#include "agent/base/status.h"
+#include "agent/web.h"
 
 struct agent_daemon_config {
     const char *home;   // folder with keys and members
     const char *listen; // "HOST:PORT"; NULL: dial only
     unsigned n_bulk;    // bulk connections a peer, 0: the default
+    struct agent_web_config page; // listen NULL: no status page
+    bool *suspended; // may be NULL; set when SIGTERM found a job running, which goes on when the agent is started again
 };
 // Runs until SIGTERM or SIGINT: workers are stopped after a checkpoint. NEB_OK after an orderly end.
 NEB_MUST_CHECK enum neb_status agent_daemon_run(const struct agent_daemon_config *c);

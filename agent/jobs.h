@@ -1,6 +1,7 @@
 // The jobs of an agent: their state, their worker, and who is told about them.
 #ifndef AGENT_JOBS_H
 #define AGENT_JOBS_H
+#include "inter/types.h"
 #include "agent/child.h"
 #include "agent/config.h"
 #include "agent/ipc.h"
@@ -22,12 +23,18 @@ struct agent_jobrun {
     bool local;                         // submitted here: reports of all clusters come here
     uint32_t home;                      // peer that submitted it, unless local
     enum agent_job_state state;
+    bool suspended; // stopped because the agent goes down: goes on when it is back
     struct agent_child worker;
     struct agent_ipc_client client; // the worker, once attached
     int restarts;
     int64_t last_step, step_at_start; // progress resets the count of restarts
     int told_alive; // to the worker
-    bool told_expected;
+    bool told_expected, told_lost;
+    uint64_t taken;  // fragments that the job's snapshot.bin is ahead in, bit each
+    uint32_t suspect[INTER_FRAGMENTS_MAX]; // checkpoints of a fragment from this round on are not trusted; 0: all are
+    int divergences;                       // of this cluster
+    neb_ns behind_until; // when to look again for a snapshot that the worker needs; 0: it needs none
+    bool replaced;   // the worker was killed to begin with another state: that is no crash
     uint64_t finals; // of a witness: fragments whose last round it has seen, bit each
     bool reported;
     json_t *report; // owned: of this cluster, kept for watchers that come late
@@ -35,5 +42,11 @@ struct agent_jobrun {
     uint64_t sent_before, recv_before; // on the sockets, by earlier runs of the job
     uint64_t sent_base, recv_base;     // link counters when this run began
 };
+
+// All jobs that the ledger knows: [{id, job, state, home, sent_bytes, recv_bytes}]; home: who submitted it, "" for here.
+NEB_MUST_CHECK enum neb_status agent_jobs_list(struct inter_ledger *l, json_t **out);
+// The one job whose id begins so, with its specification (new reference). NEB_ERR_NOT_FOUND; NEB_ERR_INVALID: more than one.
+NEB_MUST_CHECK enum neb_status agent_jobs_find(struct inter_ledger *l, const char *prefix,
+                                               char hex[2 * AGENT_JOB_ID_BYTES + 1], json_t **spec);
 
 #endif

@@ -171,11 +171,12 @@ double agent_summary_reduction(const struct agent_summary *s) {
 static json_t *number(double v) { return isfinite(v) ? json_real(v) : json_null(); }
 
 json_t *agent_cluster_summary_to_json(const struct agent_cluster_summary *c) {
-    return json_pack("{s:s, s:s, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:s}", "name",
+    return json_pack("{s:s, s:s, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:s}", "name",
                      c->name, "device", c->device, "steps", (json_int_t)c->steps, "tokens",
                      (json_int_t)c->tokens, "loss_first", number(c->loss_first), "loss_last",
                      number(c->loss_last), "eval_loss", number(c->eval_loss), "stall_s",
-                     number(c->stall_s), "train_s", number(c->train_s), "wan_sent_bytes",
+                     number(c->stall_s), "train_s", number(c->train_s), "lost_steps", (json_int_t)c->lost_steps,
+                     "divergences", (json_int_t)c->divergences, "wan_sent_bytes",
                      (json_int_t)c->wan_sent_bytes, "wan_recv_bytes", (json_int_t)c->wan_recv_bytes,
                      "params_digest", c->params_digest);
 }
@@ -227,7 +228,8 @@ enum neb_status agent_cluster_summary_from_json(const json_t *o, struct agent_cl
         !take_number(o, "loss_first", &c->loss_first) ||
         !take_number(o, "loss_last", &c->loss_last) ||
         !take_number(o, "eval_loss", &c->eval_loss) || !take_number(o, "stall_s", &c->stall_s) ||
-        !take_number(o, "train_s", &c->train_s) || !take_count(o, "wan_sent_bytes", &sent) ||
+        !take_number(o, "train_s", &c->train_s) || !take_count(o, "lost_steps", &c->lost_steps) ||
+        !take_count(o, "divergences", &c->divergences) || !take_count(o, "wan_sent_bytes", &sent) ||
         !take_count(o, "wan_recv_bytes", &recv) ||
         !take_text(o, "params_digest", c->params_digest, sizeof c->params_digest))
         return neb_fail(NEB_ERR_FORMAT, "a cluster's summary is malformed; do all agents run the "
@@ -312,5 +314,13 @@ void agent_summary_print(const struct agent_summary *s, FILE *f) {
                 agent_human_bytes((double)k->wan_sent_bytes, a, sizeof a),
                 agent_human_bytes((double)k->wan_recv_bytes, b, sizeof b),
                 k->params_digest[0] ? k->params_digest : "-");
+    }
+    for (int32_t i = 0; i < s->n_clusters; i++) {
+        const struct agent_cluster_summary *k = &s->clusters[i];
+        if (k->lost_steps)
+            fprintf(f, "%s went on from what others had: %lld of its steps are lost\n", k->name, (long long)k->lost_steps);
+        if (k->divergences)
+            fprintf(f, "ERROR: %s held other parameters than the others, %lld times, and was brought back to theirs: check its memory\n",
+                    k->name, (long long)k->divergences);
     }
 }

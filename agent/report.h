@@ -59,6 +59,8 @@ struct agent_cluster_summary {
     double loss_first, loss_last; // training loss of the first and the last step (or logged step)
     double eval_loss;             // on held-out text, of the parameters of params_digest
     double stall_s, train_s;
+    int64_t lost_steps;  // made and lost, or not made: this cluster went on from what others had
+    int64_t divergences; // times that its parameters differed from the others'
     uint64_t wan_sent_bytes, wan_recv_bytes;
     char params_digest[AGENT_DIGEST_TEXT]; // hexadecimal; empty: none
 };

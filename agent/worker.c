@@ -23,7 +23,9 @@ static enum neb_status on_agent(struct agent_worker *w, struct agent_ipc_msg *m)
         st = worker_take_commit(w, m);
     else if (!strcmp(ev, "peers"))
         w->alive = (int)agent_ipc_int(m, "alive", 0),
-        w->expected = json_is_true(json_object_get(m->head, "expected"));
+        w->expected = json_is_true(json_object_get(m->head, "expected")),
+        w->lost = json_is_true(json_object_get(m->head, "lost")) && (w->adopts || !w->restored),
+        w->adopts |= w->lost;
     else if (!strcmp(ev, "stop"))
         w->stop = true;
     agent_ipc_msg_clear(m);
@@ -69,6 +71,11 @@ static enum neb_status attach(struct agent_worker *w, const char *socket_path, c
     w->cluster = (int)agent_ipc_int(&m, "cluster", -1);
     w->alive = (int)agent_ipc_int(&m, "alive", 0);
     w->expected = json_is_true(json_object_get(m.head, "expected"));
+    w->lost = json_is_true(json_object_get(m.head, "lost"));
+    json_t *taken = json_object_get(m.head, "taken"), *suspect = json_object_get(m.head, "suspect"), *t;
+    size_t i;
+    json_array_foreach(suspect, i, t) if (i < 64) w->suspect[i] = (uint32_t)json_integer_value(t);
+    json_array_foreach(taken, i, t) w->taken |= i < 64 && json_is_true(t) ? 1ull << i : 0;
     w->stop = json_is_true(json_object_get(m.head, "stop"));
     if (strcmp(agent_ipc_str(&m, "ev", ""), "job") || w->cluster < 0 || !*dir ||
         strlen(dir) >= sizeof w->dir)
@@ -169,6 +176,19 @@ static void draw(struct agent_worker *w, struct intra_sampler *s) {
                            w->targets + (size_t)b * w->job.seq_len);
 }
 
+enum neb_status worker_skip_steps(struct agent_worker *w, int64_t n) {
+    for (int64_t step = 0; step < n; step++)
+        for (int32_t a = 0; a < w->job.accumulate; a++)
+            for (int i = 0; i < w->n_samplers; i++)
+                draw(w, w->samplers[i]);
+    NEB_TRY(intra_team_skip(w->team, (int32_t)n));
+    for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++)
+        w->steps_base[f] += n;
+    w->step += n;
+    w->lost_steps += n;
+    return NEB_OK;
+}
+
 static enum neb_status train_step(struct agent_worker *w) {
     struct intra_step_stats s;
     neb_ns start = neb_now();
@@ -183,8 +203,8 @@ static enum neb_status train_step(struct agent_worker *w) {
     w->train_s += seconds;
     w->all_tokens += (uint64_t)s.tokens;
     w->step++;
-    w->loss_last = w->step == 1 ? s.loss : w->loss_last;
-    w->loss_first = w->step == 1 ? s.loss : w->loss_first;
+    w->loss_last = isnan(w->loss_first) ? s.loss : w->loss_last;
+    w->loss_first = isnan(w->loss_first) ? s.loss : w->loss_first;
     w->loss_last = 0.9 * w->loss_last + 0.1 * s.loss; // a single step is noisy
     if (w->step % w->job.log_every == 0 || w->step == w->job.steps || w->step == 1)
         worker_metrics(w, json_pack("{s:s,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:f}", "kind", "step", "step",
@@ -211,11 +231,27 @@ static enum neb_status exchange_one(struct agent_worker *w, int32_t f, bool *mor
     // also where that is at this very step and the merge is logged.
     bool foreign = t->here && !t->mine && !t->rejected;
     *more = true;
+    if (w->adopts && t->here && !g->in_flight && !g->finished && (w->lost || t->cursor > w->step)) {
+        if (t->cursor > w->step)
+            NEB_TRY(worker_skip_steps(w, t->cursor - w->step));
+        return worker_merge(w, f);
+    }
+    if (w->lost) { // nothing is computed before the state is whole
+        *more = *ready = false;
+        return NEB_OK;
+    }
     if (!g->in_flight && !g->finished && (l ? l->foreign && l->step <= w->step : foreign)) {
         if (t->here)
             return worker_merge(w, f);
         *more = *ready = false; // the agent brings it
         return NEB_OK;
+    }
+    // After an outage the update under way is of before it. Merged like that, the others' steps of the outage would come in this
+    // round and ours in the next, each in full: it is taken back for one that holds ours as well, and they are averaged.
+    if (g->in_flight && !g->arrived && w->expected && !l && t->again < WORKER_AGAIN_MAX &&
+        g->missed > (uint32_t)w->job.sync.merge_after) {
+        *more = false;
+        return worker_send(w, f);
     }
     enum agent_decision d =
         agent_schedule_decide(&w->schedule, w->frags, f, w->step, w->expected, w->counted_miss[f]);
@@ -353,13 +389,13 @@ static enum neb_status report(struct agent_worker *w) {
     params_digest(w, hex);
     worker_device_name(w, device, sizeof device);
     json_t *r = json_pack(
-        "{s:s,s:I,s:I,s:o,s:o,s:o,s:o,s:f,s:f,s:f,s:s,s:I,s:I,s:I,s:I,s:I,s:b,s:i}", "device",
+        "{s:s,s:I,s:I,s:o,s:o,s:o,s:o,s:f,s:f,s:f,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:i}", "device",
         device, "steps", (json_int_t)w->step, "tokens", (json_int_t)w->all_tokens, "loss_first",
         number_or_null(w->loss_first), "loss_last", number_or_null(w->loss_last), "eval_loss",
         done ? number_or_null(loss) : json_null(), "eval_by_source", by_source, "stall_s",
         w->stall_s, "train_s", w->train_s, "sync_s", w->sync_s, "params_digest", hex, "params",
         (json_int_t)w->model->n_params, "trainable_params", (json_int_t)w->model->n_trainable,
-        "rounds", (json_int_t)w->rounds, "payload_bytes", (json_int_t)w->payload_bytes,
+        "rounds", (json_int_t)w->rounds, "lost_steps", (json_int_t)w->lost_steps, "payload_bytes", (json_int_t)w->payload_bytes,
         "payload_params", (json_int_t)w->payload_params, "stopped", !done, "threads",
         kern_pool_threads(w->K->pool));
     if (!r)
@@ -382,6 +418,8 @@ static enum neb_status run(struct agent_worker *w, const char *socket_path, cons
                                NULL, 0));
     }
     enum neb_status st = worker_restore(w);
+    w->restored = st == NEB_OK;
+    w->lost = w->adopts = w->lost && !w->restored;
     if (st == NEB_OK)
         neb_info("going on from step %lld", (long long)w->step);
     else if (st != NEB_ERR_NOT_FOUND)
@@ -408,11 +446,12 @@ enum neb_status agent_worker_run(const char *socket_path, const char *job, struc
     if (!w)
         return neb_fail(NEB_ERR_NOMEM, "out of memory starting a worker");
     w->saved_step = -1;
+    w->loss_first = w->loss_last = NAN; // no step yet
     w->world = world;
     w->threads = threads;
     signal(SIGINT, SIG_IGN); // the agent decides when a worker stops
     enum neb_status st = run(w, socket_path, job);
-    if (st != NEB_OK &&
+    if (st != NEB_OK && st != NEB_ERR_AGAIN &&
         w->ipc) { // an error, not a crash: starting again would end the same way, so the user is told at once
         char text[1024];
         neb_last_error(text, sizeof text);

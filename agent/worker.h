@@ -4,6 +4,7 @@
 //     worker_sync.c   fragments: encode and submit, commits, merges
 //     worker_ckpt.c   checkpoints of everything, and how to go on from one
 //     worker_device.c on what it trains
+//     worker_snapshot.c  how to go on from what others had
 //
 // Bit-identical resume: a checkpoint is taken between two inner steps and holds parameters, optimiser, data cursor, outer
 // state, updates in flight (with their bytes) and the merge log; a restarted worker computes the same steps, submits the
@@ -17,13 +18,14 @@
 #include "intra/data.h"
 #include "intra/team.h"
 
-enum { WORKER_COUNTS = 4, WORKER_GENERATIONS_MAX = 16 };
+enum { WORKER_ROUND_WORDS = 4, WORKER_COUNTS = 4, WORKER_GENERATIONS_MAX = 16, WORKER_AGAIN_MAX = 3 };
 
 struct agent_travel {    // a fragment's update on its way, or its commit that waits to be merged
     struct neb_buf blob; // encoded bytes, as submitted
     uint64_t tokens;     // behind it
     uint64_t tokens_at_send; // all tokens so far at the send: the base once it is committed
     uint32_t steps, missed;
+    uint32_t again; // how often this round's update was taken back for a newer one
     neb_ns sent_at, arrived_at;
     // the commit
     uint32_t n;
@@ -33,6 +35,7 @@ struct agent_travel {    // a fragment's update on its way, or its commit that w
     bool here;      // a commit is here, of the round that the fragment is at
     bool rejected;  // ours was, by the gate
     bool merge, all_final, mine;
+    int64_t cursor; // steps of this cluster that the commits up to this one hold
 };
 
 struct agent_merge { // one line of the merge log
@@ -80,6 +83,12 @@ struct agent_worker {
     uint32_t saved_rounds[WORKER_GENERATIONS_MAX][64];
     int64_t saved_step; // of the newest; -1: none by this process
     int n_saved;
+    uint64_t taken;    // fragments that DIR/snapshot.bin is ahead in, bit each: the agent says so
+    uint32_t suspect[64]; // checkpoints of a fragment from this round on are not to be trusted; 0: all are
+    bool lost;         // the disk was, and the agent catches up: commits are merged as they come, without training
+    bool restored;     // from a checkpoint or snapshot
+    bool adopts;       // that was so in this process: commits of a former life are taken over, not computed again
+    int64_t lost_steps; // not made, or made and lost, by this cluster
     struct agent_merge *log; // of the run that is being repeated, if any
     size_t n_log;
     FILE *log_file;
@@ -127,6 +136,10 @@ void worker_device_name(const struct agent_worker *w, char *out, size_t cap);
 NEB_MUST_CHECK enum neb_status worker_save(struct agent_worker *w);
 // NEB_ERR_NOT_FOUND (not logged): there is no checkpoint.
 NEB_MUST_CHECK enum neb_status worker_restore(struct agent_worker *w);
+// What is learned in the n steps up to w->step + n is not made here, or was lost: data and schedules go on behind them.
+NEB_MUST_CHECK enum neb_status worker_skip_steps(struct agent_worker *w, int64_t n);
+// Takes over the fragments that DIR/snapshot.bin is ahead in, and writes a checkpoint of that; nothing when there is none.
+NEB_MUST_CHECK enum neb_status worker_adopt_snapshot(struct agent_worker *w, bool has_checkpoint);
 // The global parameters, for evaluation and export: DIR/model.ckpt.
 NEB_MUST_CHECK enum neb_status worker_save_model(struct agent_worker *w);
 NEB_MUST_CHECK enum neb_status worker_log_merge(struct agent_worker *w, int32_t f);

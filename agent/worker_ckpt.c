@@ -13,7 +13,7 @@ static enum neb_status folder(const struct agent_worker *w, char *out, size_t ca
 
 // The worker's own counters, field by field.
 static void put_state(struct neb_buf *b, const struct agent_worker *w) {
-    neb_buf_u32(b, 1); // version
+    neb_buf_u32(b, 2); // version
     neb_buf_i64(b, w->step);
     neb_buf_u64(b, w->all_tokens);
     neb_buf_f64(b, w->loss_first);
@@ -24,6 +24,7 @@ static void put_state(struct neb_buf *b, const struct agent_worker *w) {
     neb_buf_u64(b, w->payload_bytes);
     neb_buf_u64(b, w->payload_params);
     neb_buf_u32(b, w->rounds);
+    neb_buf_i64(b, w->lost_steps);
     for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++) {
         const struct agent_fragment *g = &w->frags[f];
         const struct agent_travel *t = &w->travel[f];
@@ -49,7 +50,7 @@ static void put_state(struct neb_buf *b, const struct agent_worker *w) {
 }
 
 static bool get_state(struct neb_rd *r, struct agent_worker *w) {
-    if (neb_rd_u32(r) != 1)
+    if (neb_rd_u32(r) != 2)
         return false;
     w->step = neb_rd_i64(r);
     w->all_tokens = neb_rd_u64(r);
@@ -61,6 +62,7 @@ static bool get_state(struct neb_rd *r, struct agent_worker *w) {
     w->payload_bytes = neb_rd_u64(r);
     w->payload_params = neb_rd_u64(r);
     w->rounds = neb_rd_u32(r);
+    w->lost_steps = neb_rd_i64(r);
     for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++) {
         struct agent_fragment *g = &w->frags[f];
         struct agent_travel *t = &w->travel[f];
@@ -99,6 +101,14 @@ static enum neb_status save_sync(struct agent_worker *w, struct intra_ckpt_write
     inter_outer_arrays(w->outer, arrays);
     for (int i = 0; i < INTER_OUTER_ARRAYS; i++)
         NEB_TRY(intra_ckpt_add(out, arrays[i].name, INTRA_F32, arrays[i].n, 1, arrays[i].p));
+    uint64_t rounds[64][WORKER_ROUND_WORDS]; // what the agent needs for a snapshot made of this
+    for (int32_t f = 0; f < w->job.sync.fragments; f++) {
+        const uint64_t r[WORKER_ROUND_WORDS] = {w->frags[f].round, inter_outer_version(w->outer, f),
+                                                w->last_digest[f].lo, w->last_digest[f].hi};
+        memcpy(rounds[f], r, sizeof r);
+    }
+    NEB_TRY(intra_ckpt_add(out, "sync.rounds", INTRA_U64, (uint64_t)w->job.sync.fragments,
+                           WORKER_ROUND_WORDS, rounds));
     for (int32_t f = 0; f < w->job.sync.fragments; f++) {
         snprintf(name, sizeof name, "sync.counts.%d", f);
         NEB_TRY(intra_ckpt_add(out, name, INTRA_U64, WORKER_COUNTS * V, 1, w->counts_sent[f]));
@@ -242,25 +252,66 @@ static enum neb_status restore_from(struct agent_worker *w, const struct intra_c
     return w->federated ? restore_sync(w, c) : NEB_OK;
 }
 
+// Whether a checkpoint is of before what the agent suspects, and holds what it says: θ and v digest to what the last merge computed.
+static bool trusted(const struct agent_worker *w, const struct intra_ckpt *c) {
+    const struct intra_ckpt_section *s = intra_ckpt_find(c, "sync.rounds");
+    if (!w->federated || !s || s->rows != (uint64_t)w->job.sync.fragments || s->cols != WORKER_ROUND_WORDS)
+        return true; // what does not fit is told when it is read
+    for (int32_t f = 0; f < w->job.sync.fragments; f++) {
+        uint64_t x[WORKER_ROUND_WORDS];
+        memcpy(x, (const uint8_t *)intra_ckpt_data(c, s) + (size_t)f * sizeof x, sizeof x);
+        if (w->suspect[f] && x[0] >= w->suspect[f])
+            return false;
+    }
+    return true;
+}
+
+static bool holds_what_it_says(const struct agent_worker *w) {
+    for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++) {
+        struct kern_digest d = inter_outer_fragment_digest(w->outer, f);
+        if (w->frags[f].round && (d.lo != w->last_digest[f].lo || d.hi != w->last_digest[f].hi))
+            return false;
+    }
+    return true;
+}
+
+// The newest checkpoint that can be trusted; those that cannot are removed, so that nobody goes on from them.
+// NEB_ERR_AGAIN: none is left, and this process has read one: another one begins without.
+static enum neb_status restore_newest(struct agent_worker *w, const char *dir) {
+    for (bool dirty = false;; dirty = true) {
+        struct intra_ckpt *c = NULL;
+        char path[NEB_PATH_MAX];
+        enum neb_status found = intra_ckpt_open_latest(dir, &c);
+        if (found != NEB_OK)
+            return found == NEB_ERR_NOT_FOUND && dirty ? NEB_ERR_AGAIN : found;
+        snprintf(path, sizeof path, "%s", intra_ckpt_path(c));
+        bool good = trusted(w, c);
+        enum neb_status st = good ? restore_from(w, c) : NEB_OK;
+        intra_ckpt_close(&c);
+        NEB_TRY(st);
+        if (good && holds_what_it_says(w))
+            return NEB_OK;
+        neb_warn("%s holds parameters that differ from the other members'; an older one is used", path);
+        NEB_TRY(neb_fs_remove(path));
+    }
+}
+
 enum neb_status worker_restore(struct agent_worker *w) {
     char dir[NEB_PATH_MAX], path[NEB_PATH_MAX];
-    struct intra_ckpt *c = NULL;
     NEB_TRY(folder(w, dir, sizeof dir));
     NEB_TRY(neb_path(path, sizeof path, w->dir, "merges.log"));
-    enum neb_status st = intra_ckpt_open_latest(dir, &c);
-    if (st == NEB_OK) {
-        st = restore_from(w, c);
-        intra_ckpt_close(&c);
-    }
+    enum neb_status st = restore_newest(w, dir);
     if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
         return st;
     if (!w->federated)
         return st;
+    bool whole = st == NEB_OK;
     NEB_TRY(
         read_merges(w)); // also without a checkpoint: the run began and is repeated from its start
     if (!(w->log_file = fopen(path, "a")))
         return neb_fail_errno("cannot open %s", path);
-    return st;
+    NEB_TRY(worker_adopt_snapshot(w, whole));
+    return w->step || whole ? NEB_OK : NEB_ERR_NOT_FOUND;
 }
 
 enum neb_status worker_log_merge(struct agent_worker *w, int32_t f) {

@@ -39,7 +39,7 @@ NEB_MUST_CHECK enum neb_status inter_ledger_put_vote(struct inter_ledger *l,
 NEB_MUST_CHECK enum neb_status inter_ledger_put_commit(struct inter_ledger *l,
                                                        const struct inter_record *r);
 // After a snapshot: the fragment's chain begins anew at `round`, behind a record of this hash; everything of earlier rounds
-// goes. NEB_ERR_STATE: the chain is there already.
+// goes. NEB_ERR_STATE: the chain is beyond that round, or another history leads to it.
 NEB_MUST_CHECK enum neb_status inter_ledger_begin_at(struct inter_ledger *l,
                                                      const uint8_t job[INTER_ID_BYTES],
                                                      uint32_t fragment, uint32_t round,

@@ -73,7 +73,8 @@ enum inter_event_kind {
     INTER_EV_PEER_UP,     // peer
     INTER_EV_PEER_DOWN,   // peer
     INTER_EV_MESSAGE,     // peer, bulk?, data: one message of types 1..31
-    INTER_EV_SUBMIT,      // manifest (signed by this node; its blob is durable already)
+    INTER_EV_SUBMIT,      // manifest (signed by this node; its blob is durable already); a greater attempt takes the
+                          // place of an earlier one of the round, unless that is voted for already
     INTER_EV_BLOB_DONE,   // key, ok, refused: answer to INTER_ACT_BLOB_FINISH
     INTER_EV_SERVE,       // peer, key, manifest (NULL: not here): answer to INTER_ACT_SERVE; with key.member
                           // INTER_NO_MEMBER to SEND_COMMIT: the record is not here
@@ -188,6 +189,8 @@ struct inter_job_status {
 // False: no such job.
 bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES], neb_ns now,
                            struct inter_job_status *out);
+// Whether a record carries the signatures of a majority of the voters of the job that `c` describes.
+bool inter_node_proves(struct inter_node *n, const struct inter_job_config *c, const struct inter_record *r);
 // The attempt under which this node submits: of its present ledger.
 uint32_t inter_node_attempt(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES]);
 void inter_node_commit_message(struct neb_buf *out, const struct inter_record *r);

@@ -82,6 +82,11 @@ static bool proven(struct inter_node *n, const struct job *j, const struct inter
     return node_majority(j, votes);
 }
 
+bool inter_node_proves(struct inter_node *n, const struct inter_job_config *c, const struct inter_record *r) {
+    struct job j = {.c = *c}; // of a job that is not open
+    return !memcmp(r->job, c->id, sizeof r->job) && node_verify_record(n, &j, r) && proven(n, &j, r);
+}
+
 bool node_verify_record(struct inter_node *n, const struct job *j, const struct inter_record *r) {
     if (r->leader >= j->c.n_members || r->leader != r->term % j->c.n_members ||
         (j->c.n_members < 3 && r->term))

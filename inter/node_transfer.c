@@ -133,8 +133,13 @@ void node_on_submit(struct step *s) {
     struct fragment *g = node_find_fragment(j, m->key.fragment);
     NEB_ASSERT(g && m->key.member == j->c.self);
     struct slot *t = &g->slots[j->c.self];
-    if (m->key.round != g->round || t->whole || t->refused || (t->known && !replaces(g, t, m)))
+    if (m->key.round != g->round || t->refused || (t->known && !replaces(g, t, m)))
         return; // said again; or what a disk that was lost had sent is still with others, and counts
+    if (t->whole && g->voted && node_lists(&g->vote, &t->m))
+        return; // a newer attempt comes too late: the one that was proposed stands
+    for (size_t i = t->known ? j->n_serves : 0; i-- > 0;) // nobody wants the former one any more
+        if (inter_key_equal(&j->serves[i].m.key, &t->m.key))
+            node_serve_remove(j, i);
     node_clear_slot(t);
     t->known = t->whole = true;
     t->m = *m;
@@ -238,6 +243,13 @@ void node_on_manifest(struct step *s, struct neb_rd *r) {
     node_try_propose(s, j, g);
 }
 
+static void say_ack(struct step *s, struct job *j, const struct inter_key *k, uint32_t chunk, uint8_t to) {
+    struct neb_buf *b = node_begin(s, MSG_ACK);
+    inter_key_put(b, k);
+    neb_buf_u32(b, chunk);
+    node_send(s, j, to);
+}
+
 void node_on_chunk(struct step *s, struct neb_rd *r) {
     struct inter_key k;
     inter_key_get(r, &k);
@@ -261,6 +273,8 @@ void node_on_chunk(struct step *s, struct neb_rd *r) {
     if (k.round != g->round || !t->known || t->whole || t->m.key.attempt != k.attempt ||
         !t->got.bits) {
         node_fault(s, INTER_FAULT_REPLAY);
+        if (t->known && k.round == g->round && t->m.key.attempt != k.attempt)
+            say_ack(s, j, &k, chunk, (uint8_t)from); // not wanted: it need not come again and take the newer one's room
         if (t->known && t->whole && k.round == g->round && t->m.key.attempt == k.attempt)
             node_say_state(s, j, t, (uint8_t)from); // it has missed that all is here
         return;
@@ -288,10 +302,7 @@ void node_on_chunk(struct step *s, struct neb_rd *r) {
     } else {
         node_fault(s, INTER_FAULT_REPLAY);
     }
-    struct neb_buf *b = node_begin(s, MSG_ACK);
-    inter_key_put(b, &k);
-    neb_buf_u32(b, chunk);
-    node_send(s, j, (uint8_t)from);
+    say_ack(s, j, &k, chunk, (uint8_t)from);
     if (news && t->got.set == t->got.n && !t->checking) {
         t->checking = true;
         node_act(s, INTER_ACT_BLOB_FINISH)->manifest = t->m;

@@ -157,7 +157,10 @@ static void encode_unit(void *arg, size_t i) {
     struct encode_job *j = arg;
     struct inter_outer *o = j->o;
     struct slot *s = &o->slots[j->g->units[i]];
-    kern_exact_pseudo_gradient(o->u + s->at, o->theta + s->at, s->u.theta_m, o->c.beta, s->n);
+    if (j->g->in_flight) // again: what was learned since the send comes on top
+        kern_exact_pseudo_gradient(o->u + s->at, o->sent + s->at, s->u.theta_m, 1, s->n);
+    else
+        kern_exact_pseudo_gradient(o->u + s->at, o->theta + s->at, s->u.theta_m, o->c.beta, s->n);
     memcpy(o->sent + s->at, s->u.theta_m, s->n * sizeof(float));
     neb_buf_clear(&s->frame);
     const uint64_t *counts = s->u.row_weights ? j->counts(j->user, j->g->units[i]) : NULL;
@@ -167,7 +170,6 @@ static void encode_unit(void *arg, size_t i) {
 enum neb_status inter_outer_encode(struct inter_outer *o, int32_t f, const struct cmp_codec *codec,
                                    inter_outer_counts *counts, void *user, struct neb_buf *out) {
     struct fragment *g = &o->fragments[f];
-    NEB_ASSERT(!g->in_flight);
     struct encode_job job = {o, g, codec, counts, user};
     kern_pool_run(o->pool, (size_t)g->n, encode_unit, &job);
     neb_buf_clear(out);
@@ -346,19 +348,33 @@ uint32_t inter_outer_version(const struct inter_outer *o, int32_t f) {
     return o->fragments[f].version;
 }
 
+void inter_outer_adopt(struct inter_outer *o, int32_t f, const float *theta, const float *v, uint32_t version) {
+    struct fragment *g = &o->fragments[f];
+    for (int32_t i = 0; i < g->n; i++) {
+        struct slot *s = &o->slots[g->units[i]];
+        memcpy(o->theta + s->at, theta + s->at, s->n * sizeof(float));
+        memcpy(o->v + s->at, v + s->at, s->n * sizeof(float));
+        memcpy(s->u.theta_m, theta + s->at, s->n * sizeof(float));
+        memset(o->u + s->at, 0, s->n * sizeof(float));
+    }
+    g->in_flight = false;
+    g->version = version;
+}
+
+struct kern_digest inter_outer_fragment_digest(const struct inter_outer *o, int32_t f) {
+    const struct fragment *g = &o->fragments[f];
+    struct kern_digest d = {neb_mix64(g->version + 1), neb_mix64((uint64_t)g->version << 32 | 7)};
+    for (int32_t i = 0; i < g->n; i++) {
+        const struct slot *s = &o->slots[g->units[i]];
+        d = kern_digest_add(d, kern_digest_part(o->theta + s->at, o->v + s->at, s->at, s->n));
+    }
+    return d;
+}
+
 struct kern_digest inter_outer_digest(const struct inter_outer *o) {
     struct kern_digest d = {0, 0};
-    for (int32_t f = 0; f < o->c.fragments; f++) {
-        const struct fragment *g = &o->fragments[f];
-        struct kern_digest part = {neb_mix64(g->version + 1),
-                                   neb_mix64((uint64_t)g->version << 32 | 7)};
-        for (int32_t i = 0; i < g->n; i++) {
-            const struct slot *s = &o->slots[g->units[i]];
-            part = kern_digest_add(part,
-                                   kern_digest_part(o->theta + s->at, o->v + s->at, s->at, s->n));
-        }
-        d = kern_digest_add(d, part);
-    }
+    for (int32_t f = 0; f < o->c.fragments; f++)
+        d = kern_digest_add(d, inter_outer_fragment_digest(o, f));
     return d;
 }
 

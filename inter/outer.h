@@ -45,7 +45,8 @@ NEB_MUST_CHECK enum neb_status inter_outer_create(const struct inter_outer_confi
 void inter_outer_destroy(struct inter_outer **o);
 
 // Encodes fragment f into out (replaced). counts(user, unit, rows): pointer to (rows) tokens seen of each row of a
-// row-weighted unit since the member's last commit. The fragment must not be in flight.
+// row-weighted unit since the member's last commit. In flight already: again, with what was learned since the send on top; the
+// former bytes may still be the ones that are committed, and settle as well.
 typedef const uint64_t *inter_outer_counts(void *user, int32_t unit);
 NEB_MUST_CHECK enum neb_status inter_outer_encode(struct inter_outer *o, int32_t f,
                                                   const struct cmp_codec *codec,
@@ -74,6 +75,12 @@ NEB_MUST_CHECK enum neb_status inter_outer_apply(struct inter_outer *o, int32_t 
 void inter_outer_skip(struct inter_outer *o, int32_t f, struct kern_digest *digest);
 // The update in flight was refused by the gate: u and e are dropped, θ_m restarts from θ.
 void inter_outer_reject(struct inter_outer *o, int32_t f);
+
+// Takes over the state of fragment f from a snapshot: θ and v (all parameters, in the order of the arrays below) after `version`
+// commits. The residual is dropped, θ_m restarts from θ.
+void inter_outer_adopt(struct inter_outer *o, int32_t f, const float *theta, const float *v, uint32_t version);
+// Of (version, θ, v) as they are in memory now.
+struct kern_digest inter_outer_fragment_digest(const struct inter_outer *o, int32_t f);
 
 bool inter_outer_in_flight(const struct inter_outer *o, int32_t f);
 uint32_t inter_outer_version(const struct inter_outer *o, int32_t f);

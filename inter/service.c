@@ -29,6 +29,7 @@ struct inter_service {
     struct pending *pending;
     size_t n_pending, cap_pending;
     struct cmp_work *gate;
+    struct inter_snapshots *snapshots;
     neb_ns next_tick, next_resend;
     bool up[SEC_MEMBERS_MAX];
     struct inter_key mapped_key; // the blob that is being sent: mapped once, not once a chunk
@@ -56,6 +57,71 @@ static bool verify_as(void *user, uint32_t peer, const char *context, const void
            sec_verify(s->members.m[peer].pub.sign, context, msg, len, sig) == NEB_OK;
 }
 
+// ---- snapshots ------------------------------------------------------------------------------------------------
+
+static enum neb_status no_snapshot(void *user, const uint8_t job[INTER_ID_BYTES], struct inter_snapshot_source *out) {
+    (void)user, (void)job, (void)out;
+    return NEB_ERR_NOT_FOUND;
+}
+static enum neb_status open_snapshot(void *user, const uint8_t job[INTER_ID_BYTES],
+                                     struct inter_snapshot_source *out) {
+    struct inter_service *s = user;
+    return s->cb.snapshot_open(s->cb.user, job, out);
+}
+static void close_snapshot(void *user, struct inter_snapshot_source *source) {
+    struct inter_service *s = user;
+    s->cb.snapshot_close(s->cb.user, source);
+}
+static void snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum neb_status st, const char *part,
+                          uint64_t header_bytes) {
+    struct inter_service *s = user;
+    if (s->cb.snapshot_done)
+        s->cb.snapshot_done(s->cb.user, job, st, part, header_bytes);
+}
+static enum neb_status send_snapshot(void *user, uint32_t peer, bool bulk, const void *head, size_t n,
+                                     const void *body, size_t m) {
+    struct inter_service *s = user;
+    return bulk ? inter_link_send2(s->link, peer, INTER_BULK, head, n, body, m)
+                : inter_link_send(s->link, peer, INTER_CONTROL, head, n);
+}
+
+enum neb_status inter_service_snapshot_fetch(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
+                                             const char *path, const uint32_t *peers, uint32_t n,
+                                             bool header_only) {
+    return inter_snapshots_fetch(s->snapshots, job, path, peers, n, header_only, neb_now());
+}
+
+bool inter_service_snapshot_progress(const struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
+                                     struct inter_snapshot_progress *out) {
+    return inter_snapshots_progress(s->snapshots, job, out);
+}
+
+enum neb_status inter_service_snapshot_install(struct inter_service *s, const struct inter_job_config *c,
+                                               const struct inter_snapshot *snapshot, uint64_t *taken) {
+    *taken = 0;
+    for (uint32_t f = 0; f < snapshot->fragments; f++) {
+        const struct inter_snapshot_part *p = &snapshot->parts[f];
+        struct inter_chain chain = {0};
+        enum neb_status st = inter_ledger_chain(s->ledger, c->id, f, &chain);
+        if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
+            return st;
+        bool ahead = p->round > chain.next, before = p->round && chain.next && chain.first + 1 == p->round;
+        if (p->round && !inter_node_proves(s->node, c, &p->last))
+            return neb_fail(NEB_ERR_DENIED, "the snapshot's record of round %u is not signed by a majority",
+                            p->last.round);
+        if (ahead) {
+            NEB_TRY(inter_ledger_begin_at(s->ledger, c->id, f, p->last.round, p->last.previous));
+            NEB_TRY(inter_ledger_put_commit(s->ledger, &p->last));
+        }
+        if (ahead || before) // the updates of that record are not here
+            NEB_TRY(inter_ledger_prune(s->ledger, c->id, f, p->round));
+        *taken |= ahead || before ? 1ull << f : 0;
+    }
+    return NEB_OK;
+}
+
+// ---- life -----------------------------------------------------------------------------------------------------
+
 enum neb_status inter_service_create(const struct inter_service_config *c,
                                      struct inter_service **out) {
     enum neb_status st = NEB_OK;
@@ -82,6 +148,9 @@ enum neb_status inter_service_create(const struct inter_service_config *c,
     NEB_TRY_GOTO(cmp_work_create(&s->gate), fail);
     NEB_TRY_GOTO(inter_node_create(&crypto, &s->node), fail);
     NEB_TRY_GOTO(inter_link_create(&link, &s->link), fail);
+    struct inter_snapshots_config snap = {s, c->callbacks.snapshot_open ? open_snapshot : no_snapshot, close_snapshot,
+                                          snapshot_done, send_snapshot};
+    NEB_TRY_GOTO(inter_snapshots_create(&snap, &s->snapshots), fail);
     s->next_tick = neb_now() + tick_interval;
     *out = s;
     return NEB_OK;
@@ -102,6 +171,7 @@ void inter_service_destroy(struct inter_service **sp) {
     unmap(s);
     inter_link_destroy(&s->link);
     inter_node_destroy(&s->node);
+    inter_snapshots_destroy(&s->snapshots);
     inter_ledger_close(&s->ledger);
     cmp_work_destroy(&s->gate);
     inter_actions_free(&s->actions);
@@ -402,6 +472,10 @@ static void on_event(void *user, const struct inter_link_event *e) {
     }
     struct neb_rd r = neb_rd_make(e->data, e->len);
     uint8_t type = e->len ? e->data[0] : 0;
+    if (inter_snapshot_is(type)) {
+        s->st = inter_snapshots_message(s->snapshots, neb_now(), e->peer, e->channel == INTER_BULK, e->data, e->len);
+        return;
+    }
     if (type < MSG_APP || e->channel == INTER_BULK) {
         step(s, &(struct inter_event){.kind = INTER_EV_MESSAGE,
                                       .peer = e->peer,
@@ -434,6 +508,8 @@ enum neb_status inter_service_process(struct inter_service *s) {
         step(s, &(struct inter_event){.kind = INTER_EV_TICK,
                                       .peer = s->self < SEC_MEMBERS_MAX ? s->self : 0});
     }
+    if (s->st == NEB_OK)
+        s->st = inter_snapshots_tick(s->snapshots, now);
     if (now >= s->next_resend) {
         s->next_resend = now + resend_interval;
         for (uint32_t i = 0; i < s->members.n && s->st == NEB_OK; i++)
@@ -551,7 +627,7 @@ enum neb_status inter_service_submit(struct inter_service *s, const struct inter
                         m.key.round, m.key.fragment, open);
     if (m.key.round < open) // others went on without it, or a worker was restarted: this round is over
         return inter_service_deliver(s, m.key.job, m.key.fragment, m.key.round);
-    m.key.attempt = inter_node_attempt(s->node, m.key.job);
+    m.key.attempt += inter_node_attempt(s->node, m.key.job);
     neb_sha256(blob, len, m.sha256);
     if (inter_ledger_find_manifest(s->ledger, &m.key, &stored) == NEB_OK &&
         inter_ledger_has_blob(s->ledger, &m.key)) {

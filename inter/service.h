@@ -7,6 +7,7 @@
 #include "inter/ledger.h"
 #include "inter/link.h"
 #include "inter/node.h"
+#include "inter/snapshot.h"
 
 struct inter_service_callbacks {
     void *user;
@@ -18,6 +19,12 @@ struct inter_service_callbacks {
     void (*fault)(void *user, uint32_t peer, enum inter_fault f);
     // What this member needs to catch up is on no other member any more: it needs a snapshot. Said again while it is so.
     void (*behind)(void *user, const uint8_t job[INTER_ID_BYTES]);
+    // As in inter/snapshot.h. All NULL: this member gives and takes none.
+    enum neb_status (*snapshot_open)(void *user, const uint8_t job[INTER_ID_BYTES],
+                                     struct inter_snapshot_source *out);
+    void (*snapshot_close)(void *user, struct inter_snapshot_source *source);
+    void (*snapshot_done)(void *user, const uint8_t job[INTER_ID_BYTES], enum neb_status st,
+                          const char *part, uint64_t header_bytes);
 };
 
 struct inter_service_config {
@@ -45,7 +52,8 @@ NEB_MUST_CHECK enum neb_status inter_service_job_open(struct inter_service *s,
 // No update of the job may unpack to more elements than this: a few kilobytes can claim, and cost, billions.
 void inter_service_bound(struct inter_service *s, const uint8_t job[INTER_ID_BYTES], uint64_t elements);
 void inter_service_job_close(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]);
-// Takes this member's update: fills in digest, chunk size and signature, stores, sends. Repeating it is fine: what the
+// Takes this member's update: fills in digest, chunk size and signature, stores, sends. key.attempt: 0, or how often the member
+// has sent this round's update before and now takes it back for a newer one. Repeating it is fine: what the
 // ledger holds under the key stands; if the round is over, its commit is delivered again.
 NEB_MUST_CHECK enum neb_status inter_service_submit(struct inter_service *s,
                                                     const struct inter_manifest *m,
@@ -59,6 +67,20 @@ void inter_service_job_leave(struct inter_service *s, const uint8_t job[INTER_ID
 // False: no such job.
 bool inter_service_job_status(const struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
                               struct inter_job_status *out);
+// Fetches a snapshot of the job into PATH.part, from the first of `peers` that gives one: callbacks.snapshot_done says how it went.
+NEB_MUST_CHECK enum neb_status inter_service_snapshot_fetch(struct inter_service *s,
+                                                            const uint8_t job[INTER_ID_BYTES],
+                                                            const char *path, const uint32_t *peers,
+                                                            uint32_t n, bool header_only);
+bool inter_service_snapshot_progress(const struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
+                                     struct inter_snapshot_progress *out);
+// Begins the chains of the fragments in which the snapshot is ahead of the ledger, at the records that it carries, which must
+// prove themselves. The job must be closed, and `c` is what it is opened with afterwards. *taken: those fragments, bit each. Again
+// is fine: the same fragments are taken. NEB_ERR_DENIED: a record that no majority has signed.
+NEB_MUST_CHECK enum neb_status inter_service_snapshot_install(struct inter_service *s,
+                                                              const struct inter_job_config *c,
+                                                              const struct inter_snapshot *snapshot,
+                                                              uint64_t *taken);
 // The worker's oldest checkpoint needs no blob of rounds below this one.
 NEB_MUST_CHECK enum neb_status inter_service_prune(struct inter_service *s,
                                                    const uint8_t job[INTER_ID_BYTES],

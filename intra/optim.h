@@ -34,7 +34,8 @@ struct intra_optim_config {
 // all-gathered. Norms are summed over the whole mesh, so clipping does the same on every mesh but for rounding.
 struct intra_optim {
     struct intra_optim_config c;
-    int64_t t;    // updates made
+    int64_t t;    // updates made: where the schedules are
+    int64_t born; // updates before the moments' first one: not 0 after steps were skipped with nothing learned yet
     float *m, *v; // (n) first and second moments of gradients at..at+n
     float *gamma; // (n_tensors) AdaGC's norm per tensor; 0: no gradient seen yet, clipped globally
     double *sums; // (n_tensors) of squared gradients, in an update
@@ -46,6 +47,8 @@ NEB_MUST_CHECK enum neb_status intra_optim_create(const struct intra_optim_confi
                                                   const struct intra_model *m,
                                                   struct intra_optim **out);
 void intra_optim_destroy(struct intra_optim **o);
+// As if n more updates had been made: schedules go on from there. Moments stay; where there are none yet, they begin there.
+void intra_optim_skip(struct intra_optim *o, int64_t n);
 
 struct intra_update { // what one update did
     float lr;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum order { ORDER_END, ORDER_STEP, ORDER_EVAL, ORDER_SAVE, ORDER_RESTORE, ORDER_PULL, ORDER_PUSH };
+enum order { ORDER_END, ORDER_STEP, ORDER_EVAL, ORDER_SAVE, ORDER_RESTORE, ORDER_PULL, ORDER_PUSH, ORDER_SKIP };
 
 enum {
     ORDER_TAG = 32000, // above any tensor's (whole.c), within what every MPI has
@@ -238,6 +238,7 @@ static enum neb_status follow(struct intra_team *m, bool *end) {
     case ORDER_RESTORE: return intra_trainer_restore(m->trainer, NULL);
     case ORDER_PULL: return do_move(m, true);
     case ORDER_PUSH: return do_move(m, false);
+    case ORDER_SKIP: intra_optim_skip(m->trainer->optim, x.n); return NEB_OK;
     }
     return neb_fail(NEB_ERR_STATE, "order %d from the owner is none of this program's", x.order);
 }
@@ -292,6 +293,13 @@ enum neb_status intra_team_update(struct intra_team *m, struct intra_step_stats 
     m->added = 0;
     NEB_TRY(give(m, ORDER_STEP, m->micros));
     return do_step(m, out);
+}
+
+enum neb_status intra_team_skip(struct intra_team *m, int32_t n) {
+    if (m->world)
+        NEB_TRY(give(m, ORDER_SKIP, n));
+    intra_optim_skip(m->trainer->optim, n);
+    return NEB_OK;
 }
 
 enum neb_status intra_team_eval(struct intra_team *m, const int32_t *tokens, const int32_t *targets,

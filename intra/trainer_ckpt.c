@@ -224,6 +224,8 @@ static enum neb_status save_rest(const struct intra_trainer *t, struct intra_ckp
     const struct intra_optim *o = t->optim;
     uint64_t steps = (uint64_t)o->t, V = (uint64_t)t->c.model.vocab, n = t->model->n_all_trainable;
     NEB_TRY(intra_ckpt_add(w, "optim.t", INTRA_U64, 1, 1, &steps));
+    steps = (uint64_t)o->born;
+    NEB_TRY(intra_ckpt_add(w, "optim.born", INTRA_U64, 1, 1, &steps));
     NEB_TRY(intra_ckpt_add(w, "optim.m", INTRA_F32, n, 1, m));
     NEB_TRY(intra_ckpt_add(w, "optim.v", INTRA_F32, n, 1, v));
     NEB_TRY(intra_ckpt_add(w, "optim.gamma", INTRA_F32, (uint64_t)o->n_tensors, 1, o->gamma));
@@ -316,17 +318,20 @@ static enum neb_status same_run(const struct intra_trainer *t, const struct intr
 
 // Everything of a checkpoint but the parameters; arrays as in save_rest.
 static enum neb_status read_rest(const struct intra_trainer *t, const struct intra_ckpt *c,
-                                 uint64_t *steps, float *m, float *v, uint64_t *input,
+                                 uint64_t steps[2], float *m, float *v, uint64_t *input,
                                  uint64_t *target) {
     struct intra_optim *o = t->optim;
     uint64_t V = (uint64_t)t->c.model.vocab, n = t->model->n_all_trainable;
     NEB_TRY(intra_ckpt_read(c, "optim.t", INTRA_U64, 1, 1, steps));
+    steps[1] = 0;
+    if (intra_ckpt_find(c, "optim.born")) // checkpoints of before 0.2 have none
+        NEB_TRY(intra_ckpt_read(c, "optim.born", INTRA_U64, 1, 1, steps + 1));
     NEB_TRY(intra_ckpt_read(c, "optim.m", INTRA_F32, n, 1, m));
     NEB_TRY(intra_ckpt_read(c, "optim.v", INTRA_F32, n, 1, v));
     NEB_TRY(intra_ckpt_read(c, "optim.gamma", INTRA_F32, (uint64_t)o->n_tensors, 1, o->gamma));
     NEB_TRY(intra_ckpt_read(c, "counts.input", INTRA_U64, V, 1, input));
     NEB_TRY(intra_ckpt_read(c, "counts.target", INTRA_U64, V, 1, target));
-    if (*steps > INT64_MAX / 2)
+    if (steps[0] > INT64_MAX / 2 || steps[1] > steps[0])
         return neb_fail(NEB_ERR_FORMAT, "%s: optim.t is out of range", intra_ckpt_path(c));
     return NEB_OK;
 }
@@ -338,7 +343,7 @@ static enum neb_status restore_mesh(struct intra_trainer *t, const struct intra_
     struct intra_comm *world = t->c.mesh->world;
     struct intra_model *whole = t->whole;
     bool owner = intra_mesh_owner(t->c.mesh);
-    uint64_t steps = 0;
+    uint64_t steps[2] = {0, 0};
     enum neb_status st = make_state(t, &s);
     if (owner && st == NEB_OK)
         st = same_run(t, c);
@@ -347,15 +352,16 @@ static enum neb_status restore_mesh(struct intra_trainer *t, const struct intra_
     if (owner && st == NEB_OK)
         st = copy_params(c, whole);
     if (owner && st == NEB_OK)
-        st = read_rest(t, c, &steps, s.m, s.v, s.input, s.target);
+        st = read_rest(t, c, steps, s.m, s.v, s.input, s.target);
     NEB_TRY_GOTO(intra_whole_agree(t->c.mesh, st), out);
     NEB_TRY_GOTO(intra_whole_set_params(t->model, whole), out);
     NEB_TRY_GOTO(scatter_moments(t, s.m, o->m), out);
     NEB_TRY_GOTO(scatter_moments(t, s.v, o->v), out);
-    NEB_TRY_GOTO(world->ops->broadcast(world, &steps, sizeof steps, 0), out);
+    NEB_TRY_GOTO(world->ops->broadcast(world, steps, sizeof steps, 0), out);
     NEB_TRY_GOTO(world->ops->broadcast(world, o->gamma, (size_t)o->n_tensors * sizeof *o->gamma, 0),
                  out);
-    o->t = (int64_t)steps;
+    o->t = (int64_t)steps[0];
+    o->born = (int64_t)steps[1];
     // Replica 0 goes on with all that was counted: sums over replicas stay what they were.
     size_t bytes = (size_t)t->c.model.vocab * sizeof *s.input;
     NEB_TRY_GOTO(world->ops->broadcast(world, s.input, bytes, 0), out);
@@ -373,13 +379,14 @@ out:
 
 enum neb_status intra_trainer_restore(struct intra_trainer *t, const struct intra_ckpt *c) {
     struct intra_optim *o = t->optim;
-    uint64_t steps = 0;
+    uint64_t steps[2];
     if (t->c.mesh)
         return restore_mesh(t, c);
     NEB_TRY(same_run(t, c));
     NEB_TRY(copy_params(c, t->model));
-    NEB_TRY(read_rest(t, c, &steps, o->m, o->v, t->input_counts, t->target_counts));
-    o->t = (int64_t)steps;
+    NEB_TRY(read_rest(t, c, steps, o->m, o->v, t->input_counts, t->target_counts));
+    o->t = (int64_t)steps[0];
+    o->born = (int64_t)steps[1];
     if (t->device) {
         NEB_TRY(intra_device_push(t->device, NULL));
         return intra_device_push_moments(t->device);

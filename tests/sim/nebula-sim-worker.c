@@ -64,7 +64,7 @@ static bool bad_update(const struct sim *s, uint8_t i, uint32_t f, uint32_t roun
 static void submit(struct sim *s, uint8_t i, uint32_t f) {
     struct sim_worker_state *w = &s->h[i].w;
     int64_t words[SIM_WORDS + 1];
-    struct inter_manifest m = {.key = {.job = {1}, .round = w->frags[f].round, .fragment = f, .member = i},
+    struct inter_manifest m = {.key = {.job = {1}, .round = w->frags[f].round, .fragment = f, .member = i, .attempt = w->again[f]},
                                .tokens = 1,
                                .step = (uint64_t)w->frags[f].send_step,
                                .steps = (uint32_t)s->interval,
@@ -84,6 +84,7 @@ static void send(struct sim *s, uint8_t i, uint32_t f, const struct agent_schedu
         w->e[f][k] += w->p[f][k];
         w->p[f][k] = 0;
     }
+    w->again[f] = g->in_flight ? w->again[f] + 1 : 0;
     g->in_flight = true;
     g->arrived = false;
     g->sent_final = w->step >= sched->steps;
@@ -178,6 +179,12 @@ static bool exchange(struct sim *s, uint8_t i, const struct agent_schedule *sche
                 break;
             }
             g->arrived = g->in_flight && here;
+            if (g->in_flight && !g->arrived && peers && !l && w->again[f] < 3 && g->missed > 3) { // as agent/worker.c does
+                send(s, i, f, sched);
+                if (!h->worker_alive || h->worker_boot != boot)
+                    return false;
+                break;
+            }
             enum agent_decision d = agent_schedule_decide(sched, w->frags, (int32_t)f, w->step,
                                                           peers, w->counted_miss[f]);
             more = d == AGENT_SEND || d == AGENT_MERGE || d == AGENT_MISS;

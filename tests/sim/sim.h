@@ -20,7 +20,7 @@ enum {
     SIM_WORDS = 3,     // parameters of a fragment
     SIM_FRAGMENTS = 4, // at most
     SIM_ROUNDS = 160,  // at most; more is a violation
-    SIM_ATTEMPTS = 3,  // updates of one key that a disk may hold
+    SIM_ATTEMPTS = 8,  // updates of one key that a disk may hold
     SIM_BLOB = INTER_CHUNK_MIN + 256, // two chunks
     SIM_TRACE = 256,
     SIM_POINTS = 2,
@@ -100,6 +100,7 @@ struct sim_worker_state {
     int64_t step;
     struct agent_fragment frags[SIM_FRAGMENTS];
     int64_t counted_miss[SIM_FRAGMENTS];
+    uint32_t again[SIM_FRAGMENTS]; // how often the update under way was taken back for a newer one
     int64_t theta[SIM_FRAGMENTS][SIM_WORDS]; // global value
     int64_t e[SIM_FRAGMENTS][SIM_WORDS];     // residual; of the update in flight too, until it settles: u
     int64_t p[SIM_FRAGMENTS][SIM_WORDS];     // learned since the last send

@@ -177,7 +177,8 @@ static void test_summary_file(void **state) {
                                        "reduction_vs_sync_fp32"};
     static const char *const cluster_keys[] = {
         "name",      "device",  "steps",   "tokens",         "loss_first",     "loss_last",
-        "eval_loss", "stall_s", "train_s", "wan_sent_bytes", "wan_recv_bytes", "params_digest"};
+        "eval_loss", "stall_s", "train_s", "wan_sent_bytes", "wan_recv_bytes", "params_digest",
+        "lost_steps", "divergences"};
     struct agent_summary s = sample();
     assert_int_equal(agent_summary_write(&s, dir), NEB_OK);
     json_t *o = json_load_file(in_dir("summary.json"), 0, NULL);

@@ -1,0 +1,167 @@
+#include "agent/snapshot.h"
+#include "agent/base/log.h"
+#include "agent/worker.h"
+#include "intra/checkpoint.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static enum neb_status fill(struct inter_ledger *l, const struct intra_ckpt *c,
+                            struct inter_snapshot *s, struct inter_snapshot_source *out) {
+    const struct intra_ckpt_section *rounds = intra_ckpt_find(c, "sync.rounds"),
+                                    *theta = intra_ckpt_find(c, "outer.theta"),
+                                    *v = intra_ckpt_find(c, "outer.v");
+    if (!rounds || !theta || !v || rounds->dtype != INTRA_U64 ||
+        rounds->cols != WORKER_ROUND_WORDS || rounds->rows < 1 ||
+        rounds->rows > INTER_FRAGMENTS_MAX || theta->bytes != v->bytes)
+        return neb_fail(NEB_ERR_FORMAT, "%s: no state of a federated job in it",
+                        intra_ckpt_path(c));
+    s->fragments = (uint32_t)rounds->rows;
+    s->elements = theta->bytes / sizeof(float);
+    for (uint32_t f = 0; f < s->fragments; f++) {
+        uint64_t w[WORKER_ROUND_WORDS];
+        memcpy(w, (const uint8_t *)intra_ckpt_data(c, rounds) + f * sizeof w, sizeof w);
+        s->parts[f].round = (uint32_t)w[0];
+        s->parts[f].version = (uint32_t)w[1];
+        s->parts[f].digest[0] = w[2];
+        s->parts[f].digest[1] = w[3];
+        if (w[0])
+            NEB_TRY(inter_ledger_get_commit(l, s->job, f, (uint32_t)w[0] - 1, &s->parts[f].last));
+    }
+    inter_snapshot_put(&out->header, s);
+    NEB_TRY(neb_buf_check(&out->header));
+    out->body[0].p = intra_ckpt_data(c, theta);
+    out->body[1].p = intra_ckpt_data(c, v);
+    out->body[0].len = out->body[1].len = theta->bytes;
+    return NEB_OK;
+}
+
+enum neb_status agent_snapshot_open(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES],
+                                    const char *dir, struct inter_snapshot_source *out) {
+    char folder[NEB_PATH_MAX];
+    struct intra_ckpt *c = NULL;
+    *out = (struct inter_snapshot_source){0};
+    NEB_TRY(neb_path(folder, sizeof folder, dir, "checkpoint"));
+    if (!neb_fs_exists(folder))
+        return NEB_ERR_NOT_FOUND;
+    NEB_TRY(intra_ckpt_open_latest(folder, &c));
+    struct inter_snapshot *s = calloc(1, sizeof *s);
+    enum neb_status st = s ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory for a snapshot");
+    if (st == NEB_OK) {
+        memcpy(s->job, job, sizeof s->job);
+        st = fill(l, c, s, out);
+    }
+    free(s);
+    out->pin = c;
+    if (st != NEB_OK)
+        agent_snapshot_close(out);
+    return st;
+}
+
+void agent_snapshot_close(struct inter_snapshot_source *s) {
+    struct intra_ckpt *c = s->pin;
+    neb_buf_free(&s->header);
+    intra_ckpt_close(&c);
+    *s = (struct inter_snapshot_source){0};
+}
+
+// The header of a snapshot file. owned: *out.
+static enum neb_status read_header(const char *path, uint64_t *header,
+                                   struct inter_snapshot **out) {
+    struct neb_map map;
+    NEB_TRY(neb_map_open(path, &map));
+    struct inter_snapshot *s = calloc(1, sizeof *s);
+    struct neb_rd r = neb_rd_make(map.p, map.len);
+    enum neb_status st = !s ? neb_fail(NEB_ERR_NOMEM, "out of memory for a snapshot")
+                         : inter_snapshot_get(&r, s)
+                             ? NEB_OK
+                             : neb_fail(NEB_ERR_FORMAT, "%s is not a snapshot", path);
+    uint64_t body = map.len - r.off;
+    *header = r.off;
+    neb_map_close(&map);
+    if (st == NEB_OK && body && body != 2 * s->elements * sizeof(float))
+        st = neb_fail(NEB_ERR_FORMAT, "%s: %llu bytes of parameters, its header says %llu", path,
+                      (unsigned long long)body,
+                      (unsigned long long)(2 * s->elements * sizeof(float)));
+    if (st == NEB_OK)
+        *out = s;
+    else
+        free(s);
+    return st;
+}
+
+enum neb_status agent_snapshot_accept(const char *dir, uint64_t header_bytes) {
+    char part[NEB_PATH_MAX], bin[NEB_PATH_MAX];
+    struct inter_snapshot *s = NULL;
+    uint64_t header = 0;
+    NEB_TRY(neb_path(part, sizeof part, dir, "snapshot.part"));
+    NEB_TRY(neb_path(bin, sizeof bin, dir, "snapshot.bin"));
+    enum neb_status st = read_header(part, &header, &s);
+    if (st == NEB_OK && header != header_bytes)
+        st = neb_fail(NEB_ERR_FORMAT, "%s: its header is %llu bytes long, %llu were said", part,
+                      (unsigned long long)header, (unsigned long long)header_bytes);
+    free(s);
+    if (st != NEB_OK) {
+        (void)!neb_fs_remove(part);
+        return st;
+    }
+    if (rename(part, bin) != 0)
+        return neb_fail_errno("cannot rename %s", part);
+    return neb_fs_sync_dir(dir);
+}
+
+// Without a checkpoint the worker takes all fragments from the snapshot: what follows must be in the ledger.
+static enum neb_status reaches(struct inter_ledger *l, const struct inter_snapshot *s) {
+    for (uint32_t f = 0; f < s->fragments; f++) {
+        uint32_t floor;
+        NEB_TRY(inter_ledger_floor(l, s->job, f, &floor));
+        if (s->parts[f].round < floor)
+            return neb_fail(NEB_ERR_STATE,
+                            "the snapshot is of round %u of fragment %u, the updates from there to "
+                            "round %u are gone",
+                            s->parts[f].round, f, floor);
+    }
+    return NEB_OK;
+}
+
+enum neb_status agent_snapshot_install(struct inter_service *service,
+                                       const struct inter_job_config *c, const char *dir,
+                                       bool witness, uint64_t *taken) {
+    char bin[NEB_PATH_MAX], folder[NEB_PATH_MAX];
+    struct inter_snapshot *s = NULL;
+    uint64_t header;
+    *taken = 0;
+    NEB_TRY(neb_path(bin, sizeof bin, dir, "snapshot.bin"));
+    NEB_TRY(neb_path(folder, sizeof folder, dir, "checkpoint"));
+    if (!neb_fs_exists(bin))
+        return NEB_OK;
+    NEB_TRY(read_header(bin, &header, &s));
+    enum neb_status st = NEB_OK;
+    if (memcmp(s->job, c->id, sizeof s->job) || s->fragments != c->fragments)
+        st = neb_fail(NEB_ERR_FORMAT, "%s is of another job", bin);
+    if (st == NEB_OK)
+        st = inter_service_snapshot_install(service, c, s, taken);
+    if (st == NEB_OK && !witness && !neb_fs_exists(folder))
+        st = reaches(inter_service_ledger(service), s);
+    free(s);
+    if (st != NEB_OK || witness)
+        (void)!neb_fs_remove(bin);
+    return st;
+}
+
+bool agent_snapshot_useless(const char *dir) {
+    char bin[NEB_PATH_MAX], folder[NEB_PATH_MAX];
+    if (neb_path(bin, sizeof bin, dir, "snapshot.bin") != NEB_OK ||
+        neb_path(folder, sizeof folder, dir, "checkpoint") != NEB_OK || !neb_fs_exists(folder))
+        return false;
+    return neb_fs_remove(bin) == NEB_OK;
+}
+
+json_t *agent_snapshot_mask(uint64_t taken, int fragments) {
+    json_t *a = json_array();
+    for (int f = 0; f < fragments; f++)
+        json_array_append_new(a, json_boolean(taken >> f & 1));
+    return a;
+}

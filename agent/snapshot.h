@@ -1,0 +1,31 @@
+// Snapshots of a job, as the agent gives and takes them (inter/snapshot.h moves the bytes).
+//
+//     given:  the newest checkpoint of the job's worker, mapped: a removed generation stays readable while it is pinned
+//     taken:  DIR/snapshot.part  arrives            ──► DIR/snapshot.bin, the ledger's chains begin at its records
+//             DIR/snapshot.bin   whole, on disk     ──► the worker takes over what it is ahead in, writes a checkpoint, removes it
+#ifndef AGENT_SNAPSHOT_H
+#define AGENT_SNAPSHOT_H
+#include "inter/service.h"
+
+#include <jansson.h>
+
+// dir: of the job. NEB_ERR_NOT_FOUND (not logged): no checkpoint yet.
+NEB_MUST_CHECK enum neb_status agent_snapshot_open(struct inter_ledger *l,
+                                                   const uint8_t job[INTER_ID_BYTES],
+                                                   const char *dir,
+                                                   struct inter_snapshot_source *out);
+void agent_snapshot_close(struct inter_snapshot_source *s);
+// DIR/snapshot.part has arrived: checks what can be checked before the worker reads it, and makes it DIR/snapshot.bin. After an
+// error the part is gone.
+NEB_MUST_CHECK enum neb_status agent_snapshot_accept(const char *dir, uint64_t header_bytes);
+// Installs DIR/snapshot.bin, if there is one, in the ledger; before the job is opened with `c`. *taken: fragments that it is ahead
+// in, bit each; 0 without one. A witness needs it no longer then: removed.
+NEB_MUST_CHECK enum neb_status agent_snapshot_install(struct inter_service *s,
+                                                      const struct inter_job_config *c,
+                                                      const char *dir, bool witness,
+                                                      uint64_t *taken);
+// A snapshot that is ahead in nothing, beside a checkpoint: removes it, and says so.
+bool agent_snapshot_useless(const char *dir);
+json_t *agent_snapshot_mask(uint64_t taken, int fragments); // for the worker: an array of booleans
+
+#endif

@@ -1,0 +1,15 @@
+// Asking the agent of this machine, once or again and again on a full screen.
+#ifndef AGENT_WATCH_H
+#define AGENT_WATCH_H
+#include "agent/ipc.h"
+
+#include <stdio.h>
+
+// One request (stolen), one answer within 5 s. home NULL: the default.
+NEB_MUST_CHECK enum neb_status agent_ask(const char *home, json_t *request,
+                                         struct agent_ipc_msg *answer);
+// The status every second on the terminal's other screen, cut to its size, until q or a signal; an agent that is away is shown as such.
+// Returns an exit status.
+int agent_watch(const char *home, void (*print)(FILE *f, const json_t *status));
+
+#endif

@@ -1,0 +1,98 @@
+// A worker whose state is not its own: it takes over what other members had, and goes on from there.
+//
+//     behind, its disk whole:  fragments that the snapshot is ahead in come from there, the others from the own checkpoint
+//     disk lost:               from a snapshot, or from the first commit on; commits are merged as they come, without training,
+//                              until the agent says that it has caught up
+//
+// In both the data goes on behind the last step that is in a commit of its own: nothing is learned twice. What was learned since
+// and sent to nobody is lost: counted in lost_steps, and reported.
+#include "agent/base/log.h"
+#include "agent/worker.h"
+#include "inter/snapshot.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static enum neb_status take(struct agent_worker *w, const struct inter_snapshot *s,
+                            const float *theta, const float *v, bool has_checkpoint,
+                            int64_t *cursor) {
+    for (int32_t f = 0; f < w->job.sync.fragments; f++) {
+        const struct inter_snapshot_part *p = &s->parts[f];
+        if (!(w->taken >> f & 1) && (has_checkpoint || !p->round))
+            continue;
+        inter_outer_adopt(w->outer, f, theta, v, p->version);
+        struct kern_digest d = inter_outer_fragment_digest(w->outer, f);
+        if (p->round && (d.lo != p->digest[0] || d.hi != p->digest[1]))
+            return neb_fail(NEB_ERR_CORRUPT,
+                            "%s/snapshot.bin: fragment %d does not have the digest that it says",
+                            w->dir, f);
+        bool final = p->round > 0;
+        for (uint8_t i = 0; p->round && i < p->last.n; i++)
+            final = final && p->last.entries[i].flags & INTER_FINAL;
+        w->frags[f] =
+            (struct agent_fragment){.round = p->round, .send_step = -1, .finished = final};
+        w->counted_miss[f] = -1;
+        w->last_digest[f] = d;
+        if (p->round && (int64_t)p->last.cursors[w->cluster] > *cursor)
+            *cursor = (int64_t)p->last.cursors[w->cluster];
+        neb_info("fragment %d taken over from a snapshot, at round %u", f, p->round);
+    }
+    return NEB_OK;
+}
+
+// Its tokens and row counts begin where it goes on.
+static void begin_counts(struct agent_worker *w) {
+    size_t V = (size_t)w->trainer->c.model.vocab;
+    for (int32_t f = 0; f < w->job.sync.fragments; f++) {
+        if (w->frags[f].send_step != -1)
+            continue;
+        w->frags[f].merged_step = w->step;
+        w->tokens_base[f] = w->all_tokens;
+        w->steps_base[f] = w->step;
+        memcpy(w->counts_sent[f], w->trainer->input_counts, V * sizeof **w->counts_sent);
+        memcpy(w->counts_sent[f] + V, w->trainer->target_counts, V * sizeof **w->counts_sent);
+    }
+}
+
+enum neb_status worker_adopt_snapshot(struct agent_worker *w, bool has_checkpoint) {
+    struct neb_map map;
+    char path[NEB_PATH_MAX];
+    int64_t cursor = w->step;
+    NEB_TRY(neb_path(path, sizeof path, w->dir, "snapshot.bin"));
+    if (!neb_fs_exists(path))
+        return NEB_OK;
+    struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
+    inter_outer_arrays(w->outer, arrays);
+    uint64_t n = arrays[0].n;
+    struct inter_snapshot *s = calloc(1, sizeof *s);
+    if (!s)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for a snapshot");
+    enum neb_status st = neb_map_open(path, &map);
+    if (st != NEB_OK) {
+        free(s);
+        return st;
+    }
+    struct neb_rd r = neb_rd_make(map.p, map.len);
+    float *both = NULL;
+    if (!inter_snapshot_get(&r, s) || s->fragments != (uint32_t)w->job.sync.fragments ||
+        s->elements != n || neb_rd_left(&r) != 2 * n * sizeof(float)) {
+        st = neb_fail(NEB_ERR_FORMAT, "%s does not fit this job", path);
+    } else if (!(both = malloc(2 * n * sizeof *both))) { // aligned, which the file is not
+        st = neb_fail(NEB_ERR_NOMEM, "out of memory for a snapshot of %llu parameters",
+                      (unsigned long long)n);
+    } else {
+        memcpy(both, map.p + r.off, 2 * n * sizeof *both);
+        st = take(w, s, both, both + n, has_checkpoint, &cursor);
+    }
+    free(both);
+    free(s);
+    neb_map_close(&map);
+    NEB_TRY(st);
+    if (cursor > w->step)
+        NEB_TRY(worker_skip_steps(w, cursor - w->step));
+    begin_counts(w);
+    NEB_TRY(intra_team_push(w->team, NULL));
+    NEB_TRY(worker_save(w));
+    return neb_fs_remove(
+        path); // behind the checkpoint: until that is on disk, it is taken over again
+}

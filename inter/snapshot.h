@@ -1,0 +1,98 @@
+// Snapshots: how a member that is too far behind, or has lost its disk, gets the state that the others' blobs no longer give.
+//
+//     joiner                                    holder
+//       ── ASK job, id begun ───────────────►     pins its newest checkpoint, unless that one is still here
+//       ◄──────────── OFFER id, bytes, header ──
+//       ── GET chunk ───────────────────────►     …as many at once as come back in time
+//       ◄─────────────── DATA chunk (bulk) ──     written beside, fsynced, handed over whole
+//
+// The snapshot, as bytes: header (per fragment: its round, what (θ, v) must digest to, and the commit record that it ends with,
+// signed by a majority), θ, v (fp32, little-endian). Its id is the SHA-256 of the header, so the same id means the same bytes,
+// whoever gives them: a transfer that broke off goes on where it was, after a restart of either side too. Nothing here believes
+// the holder: the records prove themselves, and what θ digests to is compared with the next record of the majority.
+//
+// One thread. Memory: the header, one bit a chunk, one chunk.
+#ifndef INTER_SNAPSHOT_H
+#define INTER_SNAPSHOT_H
+#include "agent/base/clock.h"
+#include "inter/types.h"
+
+enum {
+    INTER_SNAPSHOT_CHUNK = 256 << 10,
+    INTER_SNAPSHOT_HEADER_MAX = 1 << 20,
+    INTER_SNAPSHOT_JOBS = 8,
+};
+
+struct inter_snapshot_part {  // one fragment
+    uint32_t round;           // open: all before it are in θ and v
+    uint32_t version;         // commits in them
+    uint64_t digest[2];       // of (version, θ, v)
+    struct inter_record last; // of round - 1; unless round is 0
+};
+struct inter_snapshot {
+    uint8_t job[INTER_ID_BYTES];
+    uint64_t elements; // of θ, and of v
+    uint32_t fragments;
+    struct inter_snapshot_part parts[INTER_FRAGMENTS_MAX];
+};
+void inter_snapshot_put(struct neb_buf *out, const struct inter_snapshot *s);
+NEB_MUST_CHECK bool inter_snapshot_get(struct neb_rd *r,
+                                       struct inter_snapshot *s); // false: malformed
+
+struct inter_snapshot_source { // what a holder gives: header, then the two ranges
+    struct neb_buf header;     // freed by close
+    struct {
+        const uint8_t *p;
+        uint64_t len;
+    } body[2];
+    void *pin; // whatever keeps the ranges valid
+};
+
+struct inter_snapshots_config {
+    void *user;
+    // The newest state of a job that can be given. NEB_ERR_NOT_FOUND (not logged): none.
+    enum neb_status (*open)(void *user, const uint8_t job[INTER_ID_BYTES],
+                            struct inter_snapshot_source *out);
+    void (*close)(void *user, struct inter_snapshot_source *s);
+    // NEB_OK: PATH.part is whole and on disk, header_bytes of it are the header. NEB_ERR_NOT_FOUND: nobody has one.
+    void (*done)(void *user, const uint8_t job[INTER_ID_BYTES], enum neb_status st,
+                 const char *part, uint64_t header_bytes);
+    // NEB_ERR_AGAIN: later.
+    enum neb_status (*send)(void *user, uint32_t peer, bool bulk, const void *head, size_t n,
+                            const void *body, size_t m);
+};
+
+struct inter_snapshots;
+NEB_MUST_CHECK enum neb_status inter_snapshots_create(const struct inter_snapshots_config *c,
+                                                      struct inter_snapshots **out);
+void inter_snapshots_destroy(struct inter_snapshots **s);
+// Fetches from the first of `peers` that gives one, into PATH.part (what is there of the same snapshot is kept). No effect while
+// one is on its way. header_only: for a witness, which holds no parameters.
+NEB_MUST_CHECK enum neb_status inter_snapshots_fetch(struct inter_snapshots *s,
+                                                     const uint8_t job[INTER_ID_BYTES],
+                                                     const char *path, const uint32_t *peers,
+                                                     uint32_t n, bool header_only, neb_ns now);
+struct inter_snapshot_progress {
+    uint64_t bytes, total; // total 0: nothing offered yet
+    neb_ns since;
+};
+// False: none is on its way.
+bool inter_snapshots_progress(const struct inter_snapshots *s, const uint8_t job[INTER_ID_BYTES],
+                              struct inter_snapshot_progress *out);
+// One message, with its type.
+enum {
+    INTER_SNAPSHOT_ASK = 40,
+    INTER_SNAPSHOT_OFFER,
+    INTER_SNAPSHOT_GET,
+    INTER_SNAPSHOT_DATA,
+};
+static inline bool inter_snapshot_is(uint8_t type) {
+    return type >= INTER_SNAPSHOT_ASK && type <= INTER_SNAPSHOT_DATA;
+}
+// An error is one of this member's disk.
+NEB_MUST_CHECK enum neb_status inter_snapshots_message(struct inter_snapshots *s, neb_ns now,
+                                                       uint32_t peer, bool bulk, const uint8_t *p,
+                                                       size_t n);
+NEB_MUST_CHECK enum neb_status inter_snapshots_tick(struct inter_snapshots *s, neb_ns now);
+
+#endif

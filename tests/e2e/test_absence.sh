@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Twenty missed intervals on both sides (over a quarter of this short run), then a merge round: the loss ends near that of an
+# uninterrupted run, and never jumps. Needs root and TUN for the emulated WAN.
+. "$(dirname "$0")/lib.sh"
+"$BUILD/wanlink" probe >/dev/null 2>&1 || skip "no TUN device or not root"
+make_corpus
+make_job "$T/job.yaml" "merge_after: 4"
+sed -i 's/steps: 60/steps: 1600/; s/interval: 10/interval: 20/; s/d_model: 64/d_model: 128/; s/d_ff: 128/d_ff: 256/; s/overlap: 0/overlap: 3/; s/every_steps: 20/every_steps: 0/; s/windows: 16/windows: 64/' "$T/job.yaml"
+
+run() { timeout 250 "$nebula" pretrain "$T/job.yaml" --local 2 --wan 50mbit:10ms --out "$1" >"$1.log" 2>&1; }
+last_step() { jq -R -s '[split("\n")[] | fromjson? | select(.kind == "step") | .step] | max // 0' "$1/metrics.jsonl" 2>/dev/null || echo 0; }
+
+run "$T/whole" || fail "uninterrupted: $(tail -n 5 "$T/whole.log")"
+run "$T/cut" &
+pid=$!
+for ((i = 0; i < 600; i++)); do (($(last_step "$T/cut") >= 300)) && break; sleep 0.05; done
+"$BUILD/wanlink" ctl "$T/cut/wan.ctl" down >/dev/null || fail "cannot cut the link"
+down_at=$(last_step "$T/cut")
+for ((i = 0; i < 1200; i++)); do (($(last_step "$T/cut") >= down_at + 380)) && break; sleep 0.05; done
+during=$(last_step "$T/cut")
+((during >= down_at + 380)) || fail "training stood still without the link ($down_at to $during)"
+"$BUILD/wanlink" ctl "$T/cut/wan.ctl" up >/dev/null || fail "cannot restore the link"
+wait "$pid" || fail "interrupted: $(tail -n 5 "$T/cut.log")"
+digests_equal "$T/cut"
+round_digests_equal "$T/cut"
+missed=$(jq -s '[.[] | select(.kind == "round" and .merge) | .missed] | max // 0' "$T/cut/metrics.jsonl")
+((missed >= 15)) || fail "the merge round came after $missed missed intervals (down at $down_at, up at $during)"
+
+# Mean training loss of the 10 logged steps before and after the merge, per cluster.
+merge_step=$(jq -s '[.[] | select(.kind == "round" and .merge) | .step] | max' "$T/cut/metrics.jsonl")
+jq -s -e --argjson at "$merge_step" '
+    [.[] | select(.kind == "step")] | group_by(.cluster) | all(.[];
+        ([.[] | select(.step <= $at and .step > $at - 100) | .loss] | add / length) as $before |
+        ([.[] | select(.step > $at and .step <= $at + 100) | .loss] | add / length) as $after | $after < $before + 0.15)' \
+    "$T/cut/metrics.jsonl" >/dev/null || fail "the loss jumped at the merge round (step $merge_step)"
+whole=$(summary '[.clusters[].eval_loss] | add / length' "$T/whole") cut=$(summary '[.clusters[].eval_loss] | add / length' "$T/cut")
+awk -v a="$whole" -v b="$cut" 'BEGIN { exit !(b < a + 0.2) }' || fail "held-out loss $cut after the absence, $whole without"
+echo "$missed intervals missed, merged at step $merge_step: held-out loss $cut, uninterrupted $whole"

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# cmake --install and the Debian package: what is in them is complete, runs, and documents itself.
+. "$(dirname "$0")/lib.sh"
+cmake --install "$BUILD" --prefix "$T/prefix" >"$T/install.log" 2>&1 || fail "install: $(tail -n 3 "$T/install.log")"
+"$T/prefix/bin/nebula" --version | grep -q '^nebula [0-9]' || fail "the installed program does not run"
+command -v cpack >/dev/null && command -v dpkg-deb >/dev/null || skip "cpack or dpkg-deb is missing"
+(cd "$BUILD" && cpack -G DEB -B "$T/package" >"$T/cpack.log" 2>&1) || fail "cpack: $(tail -n 5 "$T/cpack.log")"
+deb=$(echo "$T"/package/*.deb)
+[[ -f $deb ]] || fail "no package"
+dpkg-deb -f "$deb" Depends | grep -q libzmq5 || fail "dependencies: $(dpkg-deb -f "$deb" Depends)"
+dpkg -x "$deb" "$T/root"
+"$T/root/usr/bin/nebula" --version | grep -q '^nebula [0-9]' || fail "the packaged program does not run"
+for f in lib/systemd/system/nebula-agent.service share/man/man1/nebula.1 share/bash-completion/completions/nebula share/zsh/site-functions/_nebula \
+    share/fish/vendor_completions.d/nebula.fish share/nebula/slurm/agent.sbatch share/nebula/grafana/nebula.json; do
+    [[ -s $T/root/usr/$f ]] || fail "the package lacks $f"
+done
+find "$T/root" -perm /022 ! -type l | grep -q . && fail "writable for others: $(find "$T/root" -perm /022 ! -type l | head -n 3)"
+grep -rIl "$SOURCE\|$BUILD" "$T/root" && fail "files name the build folder"
+
+# The manual and the completion know every command, and the same options as --help.
+for c in $("$nebula" --help | awk '/^  [a-z]/ {print $1}'); do
+    grep -q "^.SS \"nebula $c\"" "$T/root/usr/share/man/man1/nebula.1" || fail "the manual lacks $c"
+    grep -q "^ *$c) " "$T/root/usr/share/bash-completion/completions/nebula" || [[ $c == completion ]] || fail "the completion lacks $c"
+done
+reply=$(bash -c '. "$1"; COMP_WORDS=(nebula agent --page-t); COMP_CWORD=2; _nebula; echo "${COMPREPLY[*]}"' _ "$T/root/usr/share/bash-completion/completions/nebula")
+[[ $reply == --page-token ]] || fail "completion of --page-t: \"$reply\""
+if command -v mandoc >/dev/null; then mandoc -Tutf8 -Wfatal "$T/root/usr/share/man/man1/nebula.1" >/dev/null || fail "the manual does not render"; fi
+bash -n "$T/root/usr/share/nebula/slurm/agent.sbatch" || fail "Slurm template"
+jq -e '.panels | length > 5' "$T/root/usr/share/nebula/grafana/nebula.json" >/dev/null || fail "dashboard"
+# Every metric that the dashboard asks for is one that the agent offers.
+for m in $(jq -r '.panels[].targets[].expr' "$T/root/usr/share/nebula/grafana/nebula.json" | grep -o 'nebula_[a-z_]*'); do
+    grep -q "\"$m\"" "$SOURCE/agent/metrics.c" || fail "the dashboard asks for $m"
+done
+if command -v systemd-analyze >/dev/null; then
+    score=$(systemd-analyze security --offline=true --no-pager "$T/root/usr/lib/systemd/system/nebula-agent.service" 2>/dev/null | awk '/Overall exposure/ {print $(NF-2)}')
+    [[ -z $score ]] || awk "BEGIN {exit !($score < 3.0)}" || fail "exposure $score of the systemd unit"
+    echo "systemd exposure: ${score:-not measured}"
+fi
+echo "$(basename "$deb"): $(($(stat -c %s "$deb") / 1024)) KiB"

@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# A member that the others' ledgers cannot bring up to date any more begins anew from a snapshot: one whose disk was lost, one
+# whose job folder was lost, and one that was away for longer than updates are kept. Nobody forks, training ends.
+. "$(dirname "$0")/lib.sh"
+make_corpus
+trap 'kill -CONT ${stopped[@]:-} 2>/dev/null || true; kill -KILL ${pid:+"$pid"} 2>/dev/null || true; [[ ${KEEP:-} ]] || rm -rf "$T"' EXIT
+stopped=()
+
+make_job "$T/job.yaml" "grace_s: 1, commit_all: false"
+sed -i -e "s/steps: 60/steps: 1600/" -e '/^  - {name: beta/d' -e '/^  - {name: alpha/d' "$T/job.yaml"
+for c in a b c; do
+    echo "  - {name: $c, sources: [{name: $([[ $c == b ]] && echo gpl || echo other), weight: 1}], threads: 1}" >>"$T/job.yaml"
+done
+run=$T/run
+rounds() { # CLUSTER
+    { cat "$run/metrics.jsonl" 2>/dev/null || true; } |
+        jq -R -s --arg c "$1" '[split("\n")[] | fromjson? | select(.kind == "round" and .cluster == $c) | .round] | max // 0'
+}
+wait_rounds() { # CLUSTER ROUNDS
+    local i
+    for ((i = 0; i < 1500; i++)); do
+        (($(rounds "$1") >= $2)) && return 0
+        kill -0 "$pid" 2>/dev/null || fail "the run ended before round $2 of $1: $(tail -n 3 "$run.log")"
+        sleep 0.04
+    done
+    fail "no round $2 of $1 after a minute: $(tail -n 5 "$run.log")"
+}
+agent_of() { pgrep -f "nebula agent --home $run/clusters/$1 " | head -n 1; }
+worker_of() { pgrep -f "nebula worker .*$run/clusters/$1/" | head -n 1; }
+snapshots() { grep -c "$1: a snapshot is here" "$run.log" || true; }
+
+timeout 200 "$nebula" pretrain "$T/job.yaml" --local 3 --out "$run" >"$run.log" 2>&1 &
+pid=$!
+nebula_pid=
+for ((i = 0; i < 100 && !${nebula_pid:-0}; i++)); do
+    nebula_pid=$(pgrep -P "$pid" -f 'nebula pretrain' || true)
+    sleep 0.1
+done
+[[ $nebula_pid ]] || fail "the run has not started"
+
+wait_rounds b 12
+# Its disk: what is left are its keys.
+kill -STOP "$nebula_pid" # so that its agent is not started again at once
+stopped=("$nebula_pid")
+kill -KILL "$(agent_of b)" "$(worker_of b)"
+rm -rf "$run/clusters/b/"{ledger.db,ledger.db-wal,ledger.db-shm,blobs,jobs}
+kill -CONT "$nebula_pid"
+stopped=()
+before=$(rounds a)
+for ((i = 0; i < 600 && !$(snapshots b); i++)); do sleep 0.1; done
+(($(snapshots b) >= 1)) || fail "no snapshot after the loss of a disk: $(tail -n 5 "$run.log")"
+wait_rounds b $((before + 10))
+echo "disk of b lost: at round $(rounds b) again"
+
+# Its job folder alone: ledger and blobs are there.
+before=$(snapshots c)
+kill -STOP "$(agent_of c)"
+stopped=("$(agent_of c)")
+kill -KILL "$(worker_of c)"
+rm -rf "$run"/clusters/c/jobs/*
+kill -CONT "${stopped[@]}"
+stopped=()
+round=$(rounds a)
+wait_rounds c $((round + 10))
+(($(snapshots c) > before)) || fail "no snapshot after the loss of a job folder: $(tail -n 5 "$run.log")"
+echo "job folder of c lost: at round $(rounds c) again"
+
+# Away, with all its disk, for longer than the others keep updates.
+before=$(snapshots b)
+round=$(rounds a)
+stopped=("$(agent_of b)" "$(worker_of b)")
+kill -STOP "${stopped[@]}"
+wait_rounds a $((round + 15))
+kill -CONT "${stopped[@]}"
+stopped=()
+round=$(rounds a)
+wait_rounds b $((round + 5))
+(($(snapshots b) > before)) || fail "no snapshot after an absence: $(tail -n 5 "$run.log")"
+echo "b away for 15 rounds: at round $(rounds b) again"
+
+wait "$pid" || fail "run failed: $(tail -n 5 "$run.log")"
+digests_equal "$run"
+round_digests_equal "$run"
+for c in a b c; do "$nebula" ledger verify "$run/clusters/$c" >"$T/verify.log" 2>&1 || fail "ledger of $c: $(cat "$T/verify.log")"; done
+echo "$(summary '.rounds' "$run") rounds, digests equal, steps lost: $(summary '[.clusters[] | "\(.name) \(.lost_steps)"] | join(", ")' "$run")"

@@ -1,0 +1,112 @@
+// A checkpoint's writer is killed, or fails, at every write, fsync and rename in turn: the folder always holds a generation that
+// loads, the new one exactly when its writer said so.
+#include "agent/base/fault.h"
+#include "agent/base/fs.h"
+#include "agent/base/log.h"
+#include "intra/checkpoint.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { WORDS = 300000 }; // several writes of the buffer
+
+static char dir[64];
+
+static void swallow(void *user, enum neb_log_level l, const char *line) { (void)user, (void)l, (void)line; }
+
+static enum neb_status write_generation(int64_t step) {
+    struct intra_ckpt_writer *w = NULL;
+    char path[NEB_PATH_MAX];
+    uint64_t *x = malloc(WORDS * sizeof *x);
+    for (int i = 0; x && i < WORDS; i++)
+        x[i] = (uint64_t)step * 1000003u + (uint64_t)i;
+    enum neb_status st = x ? intra_ckpt_step_path(dir, step, path, sizeof path) : NEB_ERR_NOMEM;
+    if (st == NEB_OK)
+        st = intra_ckpt_create(path, &w);
+    if (st == NEB_OK)
+        st = intra_ckpt_add(w, "words", INTRA_U64, WORDS, 1, x);
+    if (st == NEB_OK)
+        st = intra_ckpt_commit(w);
+    intra_ckpt_writer_destroy(&w);
+    free(x);
+    return st == NEB_OK ? intra_ckpt_prune(dir, 2) : st;
+}
+
+// Which generation loads, checked to the last word.
+static int64_t loads(void) {
+    struct intra_ckpt *c = NULL;
+    static uint64_t x[WORDS];
+    assert_int_equal(intra_ckpt_open_latest(dir, &c), NEB_OK);
+    assert_int_equal(intra_ckpt_read(c, "words", INTRA_U64, WORDS, 1, x), NEB_OK);
+    intra_ckpt_close(&c);
+    int64_t step = (int64_t)(x[0] / 1000003u);
+    for (int i = 0; i < WORDS; i++)
+        assert_true(x[i] == (uint64_t)step * 1000003u + (uint64_t)i);
+    return step;
+}
+
+// One generation is written with the k-th operation failing in this way. True: it went through to its end.
+static bool with_fault(int64_t step, int k, const char *how) {
+    char spec[64];
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        snprintf(spec, sizeof spec, "fs.*:%d%s", k, how);
+        neb_fault_arm(spec);
+        _exit(write_generation(step) == NEB_OK ? 0 : 3);
+    }
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status) ? WTERMSIG(status) == SIGKILL : WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 3);
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+static void sweep(const char *how) {
+    int64_t step = loads();
+    int k = 1, failed = 0;
+    for (bool whole = false; !whole; k++) {
+        assert_true(k < 500);
+        whole = with_fault(step + 1, k, how);
+        int64_t now = loads();
+        assert_true(now == step || now == step + 1);
+        assert_true(!whole || now == step + 1);
+        failed += !whole;
+        step = now;
+    }
+    assert_true(failed >= 4); // writes, the file's and the folder's fsync, the rename
+}
+
+static void test_killed_at_every_operation(void **state) {
+    (void)state;
+    sweep(":kill");
+}
+static void test_every_operation_fails(void **state) {
+    (void)state;
+    sweep("");
+}
+
+static int set_up(void **state) {
+    (void)state;
+    neb_log_set_sink(swallow, NULL);
+    strcpy(dir, "/tmp/nebula-ckpt-kill-XXXXXX");
+    return mkdtemp(dir) && write_generation(1) == NEB_OK ? 0 : -1;
+}
+static int tear_down(void **state) {
+    (void)state;
+    neb_log_set_sink(NULL, NULL);
+    return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_killed_at_every_operation, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_every_operation_fails, set_up, tear_down)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,196 @@
+// agent/view and agent/metrics: what people are shown of a job.
+#include "agent/metrics.h"
+#include "agent/status.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+static void feed(struct agent_view *v, const char *json, double t) {
+    json_t *line = json_loads(json, 0, NULL);
+    assert_non_null(line);
+    agent_view_line(v, "ab", 20, line, t);
+    json_decref(line);
+}
+
+static void test_last_figures(void **state) {
+    (void)state;
+    struct agent_view *v = NULL;
+    assert_int_equal(agent_view_create(&v), NEB_OK);
+    feed(v,
+         "{\"kind\":\"step\",\"cluster\":\"paris\",\"step\":7,\"loss\":2.5,\"stall_s\":1,\"train_"
+         "s\":3}",
+         10);
+    feed(v, "{\"kind\":\"round\",\"cluster\":\"paris\",\"round\":4,\"codec\":\"int4\"}", 11);
+    feed(v,
+         "{\"kind\":\"link\",\"cluster\":\"paris\",\"sent_bytes\":100,\"recv_bytes\":50,\"goodput_"
+         "bps\":8000}",
+         12);
+    json_t *list = agent_view_clusters(v, "ab", 15), *c = json_array_get(list, 0);
+    assert_int_equal(json_array_size(list), 1);
+    assert_string_equal(json_string_value(json_object_get(c, "codec")), "int4");
+    assert_int_equal(json_integer_value(json_object_get(c, "round")), 4);
+    assert_int_equal(json_integer_value(json_object_get(c, "interval")), 20);
+    assert_int_equal(json_integer_value(json_object_get(c, "sent_bytes")), 100);
+    assert_true(fabs(json_real_value(json_object_get(c, "loss")) - 2.5) < 1e-12);
+    assert_true(fabs(json_real_value(json_object_get(c, "age_s")) - 3) < 1e-12);
+    json_decref(list);
+    agent_view_destroy(&v);
+    assert_null(v);
+}
+
+// Lines come from other agents: nothing that they say may break the page.
+static void test_bad_lines(void **state) {
+    (void)state;
+    struct agent_view *v = NULL;
+    assert_int_equal(agent_view_create(&v), NEB_OK);
+    static const char *const bad[] = {"{}", "{\"kind\":7,\"cluster\":\"x\"}", "{\"kind\":\"step\"}",
+                                      "{\"kind\":\"other\",\"cluster\":\"x\"}",
+                                      "{\"kind\":\"step\",\"cluster\":\"x\",\"loss\":\"high\","
+                                      "\"step\":null,\"round\":1e300,\"interval\":-1e300}"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        feed(v, bad[i], 1);
+    json_t *list = agent_view_clusters(v, "ab", 2), *c = json_array_get(list, 0);
+    assert_int_equal(json_array_size(list), 1);
+    assert_true(json_is_null(json_object_get(c, "loss")));
+    assert_int_equal(json_integer_value(json_object_get(c, "round")), -1);
+    json_decref(list);
+    char line[128];
+    for (int i = 0; i < 100; i++) { // more clusters and codecs than there is room for
+        snprintf(line, sizeof line, "{\"kind\":\"round\",\"cluster\":\"c%d\",\"round\":1}", i);
+        feed(v, line, 3);
+        snprintf(line, sizeof line,
+                 "{\"kind\":\"round\",\"cluster\":\"c0\",\"round\":1,\"codec\":\"k%d\"}", i);
+        feed(v, line, 3);
+    }
+    list = agent_view_clusters(v, "ab", 4);
+    assert_int_equal(json_array_size(list), AGENT_CLUSTERS_MAX);
+    json_decref(list);
+    agent_view_destroy(&v);
+}
+
+// However long a job runs, its curve keeps its first point and stays within its memory.
+static void test_curve_is_bounded(void **state) {
+    (void)state;
+    struct agent_view *v = NULL;
+    assert_int_equal(agent_view_create(&v), NEB_OK);
+    char line[128];
+    for (int i = 0; i < 20000; i++) {
+        snprintf(line, sizeof line,
+                 "{\"kind\":\"step\",\"cluster\":\"paris\",\"step\":%d,\"loss\":%f}", i,
+                 1.0 / (i + 1));
+        feed(v, line, 1000 + i);
+    }
+    json_t *h = agent_view_history(v),
+           *c = json_array_get(
+               json_object_get(json_array_get(json_object_get(h, "jobs"), 0), "clusters"), 0),
+           *t = json_object_get(c, "t");
+    size_t n = json_array_size(t);
+    assert_in_range(n, AGENT_VIEW_POINTS / 4, AGENT_VIEW_POINTS);
+    assert_true(fabs(json_real_value(json_array_get(t, 0)) - 1000) < 1e-9);
+    assert_true(json_real_value(json_array_get(t, n - 1)) > 1000 + 19000);
+    for (size_t i = 1; i < n; i++)
+        assert_true(json_real_value(json_array_get(t, i)) >
+                    json_real_value(json_array_get(t, i - 1)));
+    assert_int_equal(json_array_size(json_object_get(c, "loss")), n);
+    assert_int_equal(json_array_size(json_object_get(c, "codec")), n);
+    json_decref(h);
+    agent_view_destroy(&v);
+}
+
+static void test_rates(void **state) {
+    (void)state;
+    struct agent_view *v = NULL;
+    assert_int_equal(agent_view_create(&v), NEB_OK);
+    assert_true(agent_view_rate(v, 3, 1000, 0, NEB_S).tx_bps < 1);
+    struct agent_view_rate r = agent_view_rate(v, 3, 2000, 500, 2 * NEB_S);
+    assert_true(fabs(r.tx_bps - 8000) < 1 && fabs(r.rx_bps - 4000) < 1);
+    r = agent_view_rate(v, 3, 9000, 500, 2 * NEB_S + 100 * NEB_MS); // too soon for another
+    assert_true(fabs(r.tx_bps - 8000) < 1);
+    assert_true(agent_view_rate(v, 3, 10, 0, 4 * NEB_S).tx_bps < 1); // counters began anew
+    assert_true(agent_view_rate(v, 1 << 20, 10, 0, 4 * NEB_S).tx_bps < 1);
+    agent_view_destroy(&v);
+}
+
+static void test_metrics_text(void **state) {
+    (void)state;
+    struct neb_buf b = {0};
+    json_t *s = json_loads(
+        "{\"name\":\"pa\\\"ris\\n\",\"peers\":[{\"name\":\"b\\\\c\",\"up\":true,\"rtt_ms\":250,"
+        "\"goodput_bps\":8e6}],\"jobs\":[{\"id\":\"ab\",\"job\":\"j\",\"step\":3,\"clusters\":"
+        "[{\"name\":\"x\",\"loss\":null,\"round\":2}]}],\"faults\":{\"denied\":4}}",
+        0, NULL);
+    assert_int_equal(agent_metrics_text(s, &b), NEB_OK);
+    neb_buf_u8(&b, 0);
+    const char *t = (const char *)b.p;
+    assert_non_null(strstr(t, "nebula_agent_info{agent=\"pa\\\"ris\\n\",version="));
+    assert_non_null(strstr(t, "nebula_peer_up{peer=\"b\\\\c\"} 1\n"));
+    assert_non_null(strstr(t, "nebula_peer_round_trip_seconds{peer=\"b\\\\c\"} 0.25\n"));
+    assert_non_null(strstr(t, "nebula_peer_goodput_bytes_per_second{peer=\"b\\\\c\"} 1000000\n"));
+    assert_non_null(strstr(t, "nebula_cluster_round{job_id=\"ab\",cluster=\"x\"} 2\n"));
+    assert_null(strstr(t, "nebula_cluster_loss_nats{")); // not known: no sample
+    assert_non_null(strstr(t, "nebula_faults_total{kind=\"denied\"} 4\n"));
+    json_decref(s);
+    neb_buf_free(&b);
+}
+
+static void test_notify(void **state) {
+    (void)state;
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    char got[64];
+    snprintf(a.sun_path, sizeof a.sun_path, "/tmp/nebula-notify-%d", (int)getpid());
+    int fd = socket(AF_UNIX, SOCK_DGRAM, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
+    setenv("NOTIFY_SOCKET", a.sun_path, 1);
+    agent_notify("READY=1");
+    ssize_t n = recv(fd, got, sizeof got, MSG_DONTWAIT);
+    unlink(a.sun_path);
+    close(fd);
+    assert_int_equal(n, 7);
+    assert_memory_equal(got, "READY=1", 7);
+    agent_notify("READY=1"); // the manager is gone: nothing happens
+    unsetenv("NOTIFY_SOCKET");
+    agent_notify("READY=1");
+}
+
+static void test_web_refuses(void **state) {
+    (void)state;
+    struct agent_web *w = NULL;
+    static const char *const bad[] = {"",
+                                      "x",
+                                      "0",
+                                      "70000",
+                                      "127.0.0.1:",
+                                      ":80",
+                                      "host.example:80",
+                                      "1::2:80",
+                                      "80,90",
+                                      "0.0.0.0:9470",
+                                      "[::]:9470"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct agent_web_config c = {.listen = bad[i]};
+        assert_int_equal(agent_web_start(&c, &w), NEB_ERR_INVALID);
+        assert_null(w);
+    }
+    struct agent_web_config c = {.listen = "0.0.0.0:9470", .token = "/nonexistent"};
+    assert_int_equal(agent_web_start(&c, &w), NEB_ERR_INVALID); // a token without TLS
+    c = (struct agent_web_config){.listen = "127.0.0.1:9470", .token = "/nonexistent"};
+    assert_int_not_equal(agent_web_start(&c, &w), NEB_OK);
+    assert_null(w);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_last_figures),     cmocka_unit_test(test_bad_lines),
+        cmocka_unit_test(test_curve_is_bounded), cmocka_unit_test(test_rates),
+        cmocka_unit_test(test_metrics_text),     cmocka_unit_test(test_notify),
+        cmocka_unit_test(test_web_refuses)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
