@@ -141,10 +141,10 @@ enum neb_status worker_resubmit(struct agent_worker *w, int32_t f) {
     return agent_ipc_send(w->ipc, NULL, head, &part, 1);
 }
 
-// A fragment's parameters, from or to the ranks of this worker.
+// A fragment's parameters, from or to where this worker trains: its other ranks, its device.
 static enum neb_status move_fragment(struct agent_worker *w, int32_t f,
                                      enum neb_status (*move)(struct intra_team *, const bool *)) {
-    if (!w->world)
+    if (!w->world && !w->device)
         return NEB_OK;
     memset(w->wanted, 0, (size_t)w->model->n_all_tensors * sizeof *w->wanted);
     for (int32_t i = 0; i < w->n_units; i++)
