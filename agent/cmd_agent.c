@@ -13,10 +13,19 @@
 struct options {
     const char *home, *listen;
     unsigned n_bulk;
+    unsigned recycle_s, overlap_s, renew_days;
     struct agent_web_config page;
 };
 
-enum { OPT_TOKEN = 256 };
+enum { KEY_RECYCLE = 1000, KEY_OVERLAP, KEY_RENEW, OPT_TOKEN };
+
+static void parse_number(const char *arg, unsigned max, unsigned *out, struct argp_state *state) {
+    char *end = NULL;
+    unsigned long v = strtoul(arg, &end, 10);
+    if (!*arg || *end || *arg == '-' || v < 1 || v > max)
+        argp_error(state, "'%s': a number from 1 to %u is expected", arg, max);
+    *out = (unsigned)v;
+}
 
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     struct options *o = state->input;
@@ -29,6 +38,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         if (!*arg || *end || o->n_bulk < 1 || o->n_bulk > 32)
             argp_error(state, "--connections is 1 to 32");
         return 0;
+    case KEY_RECYCLE: parse_number(arg, 7 * 86400, &o->recycle_s, state); return 0;
+    case KEY_OVERLAP: parse_number(arg, 7 * 86400, &o->overlap_s, state); return 0;
+    case KEY_RENEW: parse_number(arg, 3650, &o->renew_days, state); return 0;
     case 'p': o->page.listen = arg; return 0;
     case OPT_TOKEN: o->page.token = arg; return 0;
     case 'v': neb_log_set_level(NEB_LOG_DEBUG); return 0;
@@ -42,6 +54,12 @@ int cmd_agent(int argc, char **argv) {
         {"home", 'H', "DIR", 0, "folder with keys and members (default ~/.nebula)", 0},
         {"listen", 'l', "HOST:PORT", 0, "accept other agents here; without it, only dial", 0},
         {"connections", 'b', "N", 0, "bulk connections a peer (default 2)", 0},
+        {"recycle", KEY_RECYCLE, "SECONDS", 0,
+         "replace connections of this age by fresh ones (default 3600)", 0},
+        {"overlap", KEY_OVERLAP, "SECONDS", 0,
+         "former keys of a member stay good so long after its rotation (default 600)", 0},
+        {"renew-before", KEY_RENEW, "DAYS", 0,
+         "renew the certificate when fewer days are left (default 30)", 0},
         {"page", 'p', "[HOST:]PORT", 0, "status page and /metrics here, for this machine only", 0},
         {"page-token", OPT_TOKEN, "FILE", 0, "token that readers of the page must show", 0},
         {"verbose", 'v', NULL, 0, "log more", 0},
@@ -63,7 +81,12 @@ int cmd_agent(int argc, char **argv) {
         return AGENT_EXIT_USAGE;
     if (sec_home(o.home, home, sizeof home) != NEB_OK)
         return AGENT_EXIT_USAGE;
-    struct agent_daemon_config c = {.home = home, .listen = o.listen, .n_bulk = o.n_bulk, .page = o.page, .suspended = &suspended};
+    struct agent_daemon_config c = {.home = home, .listen = o.listen, .n_bulk = o.n_bulk,
+                                    .recycle = (neb_ns)o.recycle_s * NEB_S,
+                                    .overlap = (neb_ns)o.overlap_s * NEB_S,
+                                    .renew_days = (int)o.renew_days,
+                                    .page = o.page,
+                                    .suspended = &suspended};
     if (agent_daemon_run(&c) != NEB_OK)
         return AGENT_EXIT_FAILED;
     return suspended ? AGENT_EXIT_INTERRUPTED : AGENT_EXIT_OK;

@@ -11,7 +11,7 @@
 
 struct options {
     const char *what, *shape, *input, *codec;
-    int threads;
+    int threads, steps;
     size_t params;
     bool json;
 };
@@ -27,6 +27,11 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
             argp_error(state, "--threads is 0..256");
         return 0;
     case 's': o->shape = arg; return 0;
+    case 'n':
+        o->steps = (int)strtol(arg, &end, 10);
+        if (!*arg || *end || o->steps < 1 || o->steps > 10000)
+            argp_error(state, "--steps is 1..10000");
+        return 0;
     case 'i': o->input = arg; return 0;
     case 'c': o->codec = arg; return 0;
     case 'p':
@@ -58,6 +63,7 @@ int cmd_bench(int argc, char **argv) {
          0},
         {"shape", 's', "LxWxS", 0, "train: layers x width x sequence, or small (default 8x256x256)",
          0},
+        {"steps", 'n', "N", 0, "train: steps to measure (default 10)", 0},
         {0}};
     static const struct argp argp = {table,
                                      parse_option,
@@ -79,7 +85,9 @@ int cmd_bench(int argc, char **argv) {
         st = bench_round(o.json, o.params, o.threads, o.codec ? o.codec : "int4", &digest);
     else if (!strcmp(o.what, "kernels"))
         st = bench_kernels(o.threads, o.json);
-    else if ((st = bench_train_shape_parse(o.shape ? o.shape : "default", &shape)) == NEB_OK)
+    else if ((st = bench_train_shape_parse(o.shape ? o.shape : "default", &shape)) == NEB_OK) {
+        shape.steps = o.steps;
         st = bench_train(o.threads, o.json, &shape);
+    }
     return st == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
 }

@@ -7,6 +7,7 @@
 #include "agent/ipc.h"
 #include "agent/local.h"
 #include "agent/model_init.h"
+#include "agent/planner.h"
 #include "agent/plots.h"
 #include "agent/progress.h"
 #include "agent/report.h"
@@ -67,6 +68,14 @@ static enum neb_status absolute(char *path, size_t cap, const char *what) {
     return st;
 }
 
+// Trainers that attach may read what they like.
+static bool needs_corpus(const struct agent_job *job) {
+    for (int i = 0; i < job->n_clusters; i++)
+        if (!job->clusters[i].witness && job->clusters[i].launcher != AGENT_LAUNCHER_ATTACH)
+            return true;
+    return neb_fs_exists(job->corpus);
+}
+
 static enum neb_status load_job(struct run *r) {
     char assignment[128];
     NEB_TRY(agent_job_load(r->o.job, &r->job));
@@ -82,7 +91,8 @@ static enum neb_status load_job(struct run *r) {
     }
     NEB_TRY(agent_job_model_init(&r->job, r->o.job));
     NEB_TRY(agent_job_validate(&r->job, r->o.job));
-    NEB_TRY(absolute(r->job.corpus, sizeof r->job.corpus, "data.corpus"));
+    if (needs_corpus(&r->job))
+        NEB_TRY(absolute(r->job.corpus, sizeof r->job.corpus, "data.corpus"));
     if (r->job.init_from[0])
         NEB_TRY(absolute(r->job.init_from, sizeof r->job.init_from, "init_from"));
     bool reference = r->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
@@ -97,6 +107,7 @@ static enum neb_status load_job(struct run *r) {
             r->job.clusters[i].threads = cpus / r->o.local > 0 ? (int32_t)(cpus / r->o.local) : 1;
     if (reference && r->o.local) // it has the machine to itself
         r->job.clusters[0].threads = (int32_t)cpus;
+    NEB_TRY(agent_planner_resolve(&r->job, r->o.local, r->o.wan));
     r->expected = 0; // reports: of the clusters that train, which come first
     for (int i = 0; i < r->job.n_clusters; i++)
         r->expected += !r->job.clusters[i].witness;
@@ -332,6 +343,8 @@ static void make_summary(const struct run *r, struct agent_summary *s) {
         else
             snprintf(c->device, sizeof c->device, "cpu (%s, %d threads)", kern_cpu_isa(),
                      (int)(whole(p, "threads") & 0xffff));
+        if (r->job.clusters[i].launcher == AGENT_LAUNCHER_ATTACH)
+            snprintf(c->device, sizeof c->device, "attached trainer");
         c->steps = (int64_t)whole(p, "steps");
         c->tokens = (int64_t)whole(p, "tokens");
         c->loss_first = number(p, "loss_first");
@@ -372,6 +385,8 @@ static enum neb_status export_model(struct run *r) {
     const char *corpus = r->job.clusters[0].corpus[0] ? r->job.clusters[0].corpus : r->job.corpus;
     NEB_TRY(neb_path(from, sizeof from, corpus, "tokenizer.model"));
     NEB_TRY(neb_path(to, sizeof to, dir, "tokenizer.model"));
+    if (!needs_corpus(&r->job) && !neb_fs_exists(from))
+        return NEB_OK; // the vocabulary is the attached trainers' own
     return copy_file(from, to);
 }
 

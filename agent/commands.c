@@ -4,6 +4,7 @@
 
 const struct agent_command agent_commands[] = {
     {"check", "is a job file right, and what will it do", cmd_check},
+    {"plan", "how long will a job take, will it fit, what would be faster", cmd_plan},
     {"pretrain", "train one model on several clusters", cmd_pretrain},
     {"agent", "run the agent of this cluster", cmd_agent},
     {"status", "show peers, links and jobs of the agent", cmd_status},

@@ -19,6 +19,7 @@ struct agent_command {
 };
 
 int cmd_check(int argc, char **argv);
+int cmd_plan(int argc, char **argv);
 int cmd_pretrain(int argc, char **argv);
 int cmd_agent(int argc, char **argv);
 int cmd_worker(int argc, char **argv);

@@ -1,6 +1,8 @@
 #include "agent/config.h"
 #include "agent/base/sha256.h"
+#include "agent/wan_spec.h"
 #include "compress/codec.h"
+#include "inter/robust.h"
 
 #include <errno.h>
 #include <math.h>
@@ -33,6 +35,7 @@ struct option {
 };
 
 static const char *const mode_names[] = {"replicas", NULL};
+static const char *const gate_names[] = {"trusted", "robust", NULL};
 static const char *const scheme_names[] = {"federated", "synchronous", "none", NULL};
 static const char *const schedule_names[] = {"cosine", "wsd", "constant", NULL};
 static const char *const clip_names[] = {"none", "global_norm", "adagc", NULL};
@@ -134,6 +137,10 @@ static const struct option options[] = {
      "S: missed intervals until a merge round"},
     {"sync.commit_all", T_BOOL, AT(sync.commit_all), 0, 0, "false", NULL,
      "never commit a round without every cluster's update"},
+    {"sync.gate", T_ENUM, AT(sync.gate), 0, 0, "trusted", gate_names,
+     "profile of the update gate: trusted or, with five clusters or more, robust"},
+    {"sync.link", T_STRING, AT(sync.link), 0, 0, "", NULL,
+     "RATE:DELAY[:LOSS] between clusters (100mbit:80ms:0.1%), for nebula plan and `auto`"},
     {"sync.grace_s", T_FLOAT, AT(sync.grace_s), 0, 1e6, "60", NULL,
      "seconds that a slow cluster is waited for once two updates are ready"},
     {"eval.windows", T_INT32, AT(eval_windows), 0, 1e9, "64", NULL,
@@ -145,8 +152,9 @@ static const struct option options[] = {
 };
 enum { N_OPTIONS = sizeof options / sizeof options[0] };
 
-static const char cluster_keys[] = "name, witness, threads, corpus, sources, mesh, launcher, device, precision";
-static const char *const launcher_names[] = {"local", "mpirun", NULL};
+static const char cluster_keys[] = "name, witness, threads, corpus, sources, mesh, launcher, device, "
+                                   "precision";
+static const char *const launcher_names[] = {"local", "mpirun", "slurm", "attach", NULL};
 static const char *const device_names[] = {"auto", "cpu", "cuda", NULL};
 static const char *const precision_names[] = {"auto", "fp32", "bf16", NULL};
 enum { MESH_AXIS_MAX = 1024, MESH_RANKS_MAX = 1024 };
@@ -221,9 +229,25 @@ static enum neb_status set_text(char *p, size_t size, const char *path, const ch
     return NEB_OK;
 }
 
+// Keys that the planner can fill in.
+static uint32_t auto_bit(const struct option *o) {
+    static const struct {
+        const char *path;
+        enum agent_auto bit;
+    } can[] = {{"data.batch", AGENT_AUTO_BATCH},
+               {"recompute", AGENT_AUTO_RECOMPUTE},
+               {"sync.interval", AGENT_AUTO_INTERVAL},
+               {"sync.overlap", AGENT_AUTO_OVERLAP},
+               {"sync.codec", AGENT_AUTO_CODEC}};
+    for (size_t i = 0; i < sizeof can / sizeof *can; i++)
+        if (!strcmp(o->path, can[i].path))
+            return can[i].bit;
+    return 0;
+}
+
 // A scalar option. Lists (targets, freeze) come as their items one by one, see set_item.
-static enum neb_status set_scalar(struct agent_job *job, const struct option *o, const char *text,
-                                  const char *where) {
+static enum neb_status set_plain(struct agent_job *job, const struct option *o, const char *text,
+                                 const char *where) {
     char *p = (char *)job + o->at, allowed[256];
     struct cmp_codec codec;
     switch (o->type) {
@@ -257,6 +281,19 @@ static enum neb_status set_scalar(struct agent_job *job, const struct option *o,
                         o->type == T_TARGETS ? "q, v" : "embeddings");
     }
     return NEB_ERR_INVALID;
+}
+
+// The same, or `auto`: then the key holds its default, a micro-batch one sequence.
+static enum neb_status set_scalar(struct agent_job *job, const struct option *o, const char *text,
+                                  const char *where) {
+    uint32_t bit = auto_bit(o);
+    if (!bit || strcmp(text, "auto")) {
+        NEB_TRY(set_plain(job, o, text, where));
+        job->autos &= ~bit;
+        return NEB_OK;
+    }
+    job->autos |= bit;
+    return set_plain(job, o, o->preset ? o->preset : "1", where);
 }
 
 static void clear_list(struct agent_job *job, const struct option *o) {
@@ -469,7 +506,8 @@ static enum neb_status walk_sources(struct walk *w, struct agent_cluster *c, yam
 static enum neb_status walk_mesh(struct walk *w, struct intra_mesh_config *mesh, yaml_node_t *map,
                                  const char *where) {
     if (map->type != YAML_MAPPING_NODE)
-        return COMPLAIN(where, "clusters.mesh", "must be a mapping such as {dp: 2, pp: 1, tp: 2}");
+        return COMPLAIN(where, "clusters.mesh",
+                        "must be a mapping such as {dp: 2, pp: 1, tp: 2}, or auto");
     for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top;
          p++) {
         const char *key = scalar(yaml_document_get_node(w->doc, p->key)),
@@ -498,7 +536,7 @@ static enum neb_status set_launcher(struct agent_cluster *c, const char *text, c
             c->launcher = (enum agent_launcher)i;
             return NEB_OK;
         }
-    return COMPLAIN(where, "clusters.launcher", "\"%s\" is not one of: local, mpirun", text);
+    return COMPLAIN(where, "clusters.launcher", "\"%s\" is not one of: local, mpirun, slurm, attach", text);
 }
 
 static enum neb_status set_place(const char *key, const char *const *names, const char *text,
@@ -536,6 +574,8 @@ static enum neb_status walk_cluster(struct walk *w, struct agent_cluster *c, yam
         where_of(w, k, at, sizeof at);
         if (key && !strcmp(key, "sources"))
             NEB_TRY(walk_sources(w, c, v, at));
+        else if (key && text && !strcmp(key, "mesh") && !strcmp(text, "auto"))
+            c->mesh_auto = true;
         else if (key && !strcmp(key, "mesh"))
             NEB_TRY(walk_mesh(w, &c->mesh, v, at));
         else if (key && text && !strcmp(key, "launcher"))
@@ -694,11 +734,11 @@ static enum neb_status validate_meshes(const struct agent_job *j, const char *fi
                             c->name, agent_cluster_ranks(c), MESH_RANKS_MAX);
         if (intra_mesh_check(&c->mesh, &m) != NEB_OK)
             return COMPLAIN(file, "clusters.mesh", "cluster %s cannot run this model", c->name);
-        if (j->accumulate % c->mesh.dp)
+        if ((int64_t)j->accumulate * j->batch % c->mesh.dp)
             return COMPLAIN(file, "clusters.mesh",
-                            "cluster %s: dp %d does not divide data.accumulate %d; a step's "
-                            "micro-batches are dealt to the replicas",
-                            c->name, c->mesh.dp, j->accumulate);
+                            "cluster %s: dp %d does not divide the sequences of a step, data.batch "
+                            "%d x data.accumulate %d; the replicas get equal shares",
+                            c->name, c->mesh.dp, j->batch, j->accumulate);
     }
     return NEB_OK;
 }
@@ -738,11 +778,28 @@ enum neb_status agent_job_validate(const struct agent_job *j, const char *file) 
         return COMPLAIN(file, "clusters.witness",
                         "a witness helps two or more clusters that train to elect a leader; here are %d",
                         data);
+    if (j->sync.gate == AGENT_GATE_ROBUST && (data < INTER_ROBUST_MEMBERS || data < j->n_clusters))
+        return COMPLAIN(file, "sync.gate",
+                        "robust needs %d clusters that train, and no witness, to outvote one bad one; "
+                        "here are %d of %d: use trusted, or more clusters",
+                        INTER_ROBUST_MEMBERS, data, j->n_clusters);
     if (j->model_init[0] &&
         !(j->model.n_layers && j->model.d_model && j->model.n_heads && j->model.d_ff))
         return NEB_OK; // checked again when agent_job_model_init() has filled them in
     NEB_TRY(validate_shape(j, file));
     NEB_TRY(validate_meshes(j, file));
+    for (int32_t i = 0; i < j->n_clusters; i++) {
+        if (j->clusters[i].launcher != AGENT_LAUNCHER_ATTACH)
+            continue;
+        if (!j->model.vocab)
+            return COMPLAIN(file, "model.vocab", "is missing: \"%s\" has launcher attach, and its trainer "
+                            "brings no corpus to take it from", j->clusters[i].name);
+        if (agent_cluster_ranks(&j->clusters[i]) > 1)
+            return COMPLAIN(file, "clusters.mesh", "\"%s\" has launcher attach: its trainer has ranks of its own",
+                            j->clusters[i].name);
+        if (j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
+            return COMPLAIN(file, "clusters.launcher", "attach does not go with sync.scheme synchronous");
+    }
     if (j->sync.early_steps % j->sync.early_interval)
         return COMPLAIN(file, "sync.early_steps", "%d is not a multiple of sync.early_interval %d",
                         j->sync.early_steps, j->sync.early_interval);
@@ -751,10 +808,15 @@ enum neb_status agent_job_validate(const struct agent_job *j, const char *file) 
         return COMPLAIN(file, "sync.early_interval",
                         "%d must be above sync.overlap %d and at least sync.fragments %d",
                         j->sync.early_interval, j->sync.overlap, j->sync.fragments);
-    if (j->sync.overlap >= j->sync.interval)
+    struct agent_wan link;
+    if (j->sync.link[0] && agent_wan_parse(j->sync.link, "sync.link", &link) != NEB_OK)
+        return COMPLAIN(file, "sync.link", "\"%s\" does not describe a link", j->sync.link);
+    // What is auto holds a default, which the planner replaces: no conflict with what is written.
+    bool chosen = !(j->autos & (AGENT_AUTO_INTERVAL | AGENT_AUTO_OVERLAP));
+    if (chosen && j->sync.overlap >= j->sync.interval)
         return COMPLAIN(file, "sync.overlap", "%d must be below sync.interval %d", j->sync.overlap,
                         j->sync.interval);
-    if (j->sync.fragments > j->sync.interval)
+    if (chosen && j->sync.fragments > j->sync.interval)
         return COMPLAIN(file, "sync.fragments", "%d must not be above sync.interval %d",
                         j->sync.fragments, j->sync.interval);
     if (j->trainable.mode == INTRA_TRAIN_LORA &&
@@ -811,8 +873,8 @@ json_t *agent_job_to_json(const struct agent_job *job) {
         for (int32_t k = 0; k < c->n_sources; k++)
             json_object_set_new(sources, c->sources[k].name,
                                 json_real((double)c->sources[k].weight));
-        json_t *o = json_pack("{s:s,s:b,s:i,s:s,s:o}", "name", c->name, "witness", c->witness, "threads",
-                              c->threads, "corpus", c->corpus, "sources", sources);
+        json_t *o = json_pack("{s:s,s:b,s:i,s:s,s:o}", "name", c->name, "witness", c->witness,
+                              "threads", c->threads, "corpus", c->corpus, "sources", sources);
         if (agent_cluster_ranks(c) > 1 ||
             c->launcher) { // left out otherwise: ids stay what they were
             json_object_set_new(o, "mesh",
@@ -945,6 +1007,8 @@ enum neb_status agent_job_from_json(const json_t *json, struct agent_job *out) {
     }
     json_array_foreach(clusters, i, item)
         NEB_TRY(cluster_from_json(item, &out->clusters[out->n_clusters++]));
+    if (out->autos)
+        return neb_fail(NEB_ERR_FORMAT, "job specification: a key still says auto");
     return agent_job_validate(out, "job specification");
 }
 
@@ -960,16 +1024,21 @@ void agent_job_reference(FILE *f) {
             snprintf(allowed, sizeof allowed, "true, false");
         else if (o->type == T_INT32 || o->type == T_INT64 || o->type == T_FLOAT)
             snprintf(allowed, sizeof allowed, "%.10g to %.10g", o->min, o->max);
+        if (auto_bit(o))
+            snprintf(allowed + strlen(allowed), sizeof allowed - strlen(allowed), "%sauto",
+                     allowed[0] ? ", " : "");
         fprintf(f, "| `%s` | %s | %s | %s |\n", o->path,
                 o->preset ? (*o->preset ? o->preset : "none") : "**required**", allowed, o->help);
     }
-    fprintf(f,
-            "| `clusters` | **required** | 1 to %d | list of {%s}; sources: {NAME: WEIGHT} or a "
-            "list of {name, weight}, relative; "
-            "none: all of the corpus by size; mesh: {dp, pp, tp}, ranks of the cluster's worker "
-            "(default 1 each; dp must divide data.accumulate, pp model.n_layers, tp heads and "
-            "d_ff); launcher: local (all on the agent's machine) or mpirun (its hosts); device: auto "
-            "(CUDA where there is one), cpu or cuda; precision: auto (bf16 on CUDA), fp32 or bf16 "
-            "(CUDA only) |\n",
-            AGENT_CLUSTERS_MAX, cluster_keys);
+    fprintf(
+        f,
+        "| `clusters` | **required** | 1 to %d | list of {%s}; sources: {NAME: WEIGHT} or a "
+        "list of {name, weight}, relative; "
+        "none: all of the corpus by size; mesh: {dp, pp, tp}, ranks of the cluster's worker "
+        "(default 1 each; dp must divide batch x accumulate, pp model.n_layers, tp heads and "
+        "d_ff), or auto; launcher: local (all on the agent's machine), mpirun (its hosts), slurm "
+        "(a step of the agent's allocation) or attach: none is started, your own training loop "
+        "attaches through libnebula; device: auto (CUDA where there is one), cpu or cuda; "
+        "precision: auto (bf16 on CUDA), fp32 or bf16 (CUDA only) |\n",
+        AGENT_CLUSTERS_MAX, cluster_keys);
 }

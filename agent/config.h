@@ -24,6 +24,11 @@ enum agent_scheme {
     AGENT_SCHEME_NONE,        // every cluster trains alone
 };
 
+enum agent_gate { // what becomes of an update that is well-formed and finite
+    AGENT_GATE_TRUSTED, // committed as it is; one that stands out is flagged
+    AGENT_GATE_ROBUST,  // norms are clipped to their median, extremes of each element left out (inter/robust.h)
+};
+
 struct agent_source {
     char name[AGENT_NAME_MAX + 1]; // a source of the corpus
     float weight;                  // share of windows, relative
@@ -32,6 +37,8 @@ struct agent_source {
 enum agent_launcher {
     AGENT_LAUNCHER_LOCAL, // all ranks on the agent's machine
     AGENT_LAUNCHER_MPIRUN, // where mpirun finds hosts: the Slurm allocation, a host file; rank 0 on the agent's
+    AGENT_LAUNCHER_SLURM, // a job step of the allocation that the agent runs in
+    AGENT_LAUNCHER_ATTACH, // none is started: the agent waits for a trainer that attaches (libnebula.h)
 };
 
 enum agent_device { // where a cluster's worker trains
@@ -47,11 +54,12 @@ enum agent_precision { // of activations and products; master parameters are fp3
 
 struct agent_cluster {
     char name[AGENT_NAME_MAX + 1]; // the agent's name in the federation
-    bool witness; // votes, but trains nothing and holds no updates
+    bool witness;                  // votes, but trains nothing and holds no updates
     // Of the worker; 0: all processors, shared out with --local. Ranks on one machine share them; with launcher mpirun
     // they are those of each rank.
     int32_t threads;
     struct intra_mesh_config mesh; // ranks of the worker; 0 counts as 1
+    bool mesh_auto; // to be filled in by the planner (planner.h) before the job travels
     enum agent_launcher launcher;
     enum agent_device device;
     enum agent_precision precision;
@@ -67,10 +75,10 @@ static inline int agent_cluster_ranks(const struct agent_cluster *c) {
 
 struct agent_sync {
     enum agent_scheme scheme;
-    int32_t interval;  // H inner steps
+    int32_t interval;                    // H inner steps
     int32_t early_interval, early_steps; // a shorter H for the first steps; 0 steps: none
-    int32_t fragments; // P
-    int32_t overlap;   // τ inner steps
+    int32_t fragments;                   // P
+    int32_t overlap;                     // τ inner steps
     char codec[32];
     float error_feedback; // β
     float eta, mu;        // outer learning rate and momentum
@@ -78,10 +86,23 @@ struct agent_sync {
     float kappa;
     int32_t merge_after; // S missed intervals until a merge round
     bool commit_all;     // never commit without every cluster
+    enum agent_gate gate;
+    char link[64];       // RATE:DELAY[:LOSS] between clusters, for the planner; "": not said
     float grace_s;       // how long a slow cluster is waited for once two updates are ready
 };
 
+// Keys that say `auto`: the planner (planner.h) fills them in before the job travels; until then they hold a default.
+enum agent_auto {
+    AGENT_AUTO_BATCH = 1, // data.accumulate then counts sequences
+    AGENT_AUTO_RECOMPUTE = 2,
+    AGENT_AUTO_INTERVAL = 4,
+    AGENT_AUTO_OVERLAP = 8,
+    AGENT_AUTO_CODEC = 16,
+    AGENT_AUTO_MESH = 32, // every cluster's; in a job each has its own
+};
+
 struct agent_job {
+    uint32_t autos; // enum agent_auto; never travels
     char name[AGENT_NAME_MAX + 1];
     enum agent_mode mode;
     int64_t seed;

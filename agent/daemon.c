@@ -1,9 +1,14 @@
 #include "agent/daemon.h"
+#include "agent/attach.h"
 #include "agent/base/log.h"
+#include "agent/harden.h"
 #include "agent/jobs.h"
 #include "agent/launch.h"
 #include "agent/members.h"
+#include "agent/policy.h"
+#include "agent/renew.h"
 #include "agent/snapshot.h"
+#include "agent/spread.h"
 #include "agent/status.h"
 
 #include <errno.h>
@@ -14,7 +19,7 @@
 #include <unistd.h>
 
 enum { POLL_MAX = 128 };
-static const neb_ns telemetry_interval = NEB_S;
+static const neb_ns telemetry_interval = NEB_S, default_overlap = 600 * NEB_S;
 
 struct daemon {
     const struct agent_daemon_config *c;
@@ -22,7 +27,10 @@ struct daemon {
     struct sec_identity *identity;
     struct agent_members *trust;
     struct sec_members members; // of trust, as the service has it
-    bool members_due;           // trust has a newer list than the service
+    bool members_due;           // trust has a newer list than the service, which only a new one can take
+    struct agent_spread spread;
+    struct agent_renew renew;
+    neb_ns rekey_at; // our own keys were rotated: when to look for them; 0: they were not
     struct inter_service *service;
     struct agent_ipc *ipc;
     char socket_path[NEB_PATH_MAX], exe[NEB_PATH_MAX];
@@ -34,7 +42,20 @@ struct daemon {
     struct agent_view *view; // what status, page and metrics show
     struct agent_web *web;   // NULL: no page
     bool stopping;
+    bool changes; // a peer's list was taken; acted upon outside of the service's own calls
+    struct agent_members_change change;
 };
+
+static void merge_change(struct agent_members_change *all, const struct agent_members_change *c) {
+    bool first = !all->changed;
+    all->changed |= c->changed;
+    all->revoked |= c->revoked;
+    all->forked |= c->forked;
+    if (c->changed && first)
+        memcpy(all->rotated, c->rotated, sizeof all->rotated);
+    else if (c->changed) // two versions at once: no overlap for anybody
+        all->rotated[0] = 0;
+}
 
 // ---- small things ---------------------------------------------------------------------------------------------
 
@@ -75,8 +96,10 @@ static void post(struct daemon *d, uint32_t peer, enum agent_message kind, json_
                  bool reliable) {
     char *text = json_dumps(body, JSON_COMPACT);
     json_decref(body);
-    if (!text)
+    if (!text || !d->members.m[peer].pub.name[0]) { // revoked
+        free(text);
         return;
+    }
     if (!reliable)
         inter_service_tell(d->service, peer, kind, text, strlen(text));
     else if (inter_service_send(d->service, peer, kind, text, strlen(text)) != NEB_OK)
@@ -108,15 +131,16 @@ static void publish(struct daemon *d, struct agent_jobrun *j, const char *ev, co
 // Other clusters that are heard; *expected: enough of them for a commit.
 static int peers_alive(const struct daemon *d, const struct agent_jobrun *j, bool *expected) {
     struct inter_job_status st;
-    int live = 0, data = 0;
+    int live = 0, data = 0, voters = 0;
     *expected = false;
     if (!j->federated || !inter_service_job_status(d->service, j->id, &st))
         return 0;
     for (int i = 0; i < j->job.n_clusters; i++) {
         live += st.live >> i & 1;
         data += st.live >> i & 1 && !j->job.clusters[i].witness;
+        voters += !(st.removed >> i & 1);
     }
-    *expected = live > j->job.n_clusters / 2 && data >= 2;
+    *expected = live > voters / 2 && data >= (voters < 2 ? 1 : 2);
     return live - 1;
 }
 
@@ -165,9 +189,9 @@ static void wan_bytes(struct daemon *d, const struct agent_jobrun *j, uint64_t *
 static void save_state(struct daemon *d, struct agent_jobrun *j, const char *state) {
     uint64_t sent, recv;
     wan_bytes(d, j, &sent, &recv);
-    json_t *s = json_pack("{s:s,s:I,s:I,s:s}", "state", state, "sent", (json_int_t)sent, "recv",
+    json_t *s = json_pack("{s:s,s:I,s:I,s:s,s:s}", "state", state, "sent", (json_int_t)sent, "recv",
                           (json_int_t)recv, "home",
-                          j->local ? "" : d->members.m[j->home].pub.name);
+                          j->local ? "" : d->members.m[j->home].pub.name, "sig", j->sig);
     char *spec = json_dumps(j->spec, JSON_COMPACT), *text = json_dumps(s, JSON_COMPACT);
     if (spec && text &&
         inter_ledger_put_job(inter_service_ledger(d->service), j->id, spec, text) != NEB_OK)
@@ -203,9 +227,13 @@ static enum neb_status start_worker(struct daemon *d, struct agent_jobrun *j) {
     job_dir(d, j, dir, sizeof dir);
     NEB_TRY(neb_fs_mkdirs(dir, 0700));
     NEB_TRY(neb_path(log, sizeof log, dir, "worker.log"));
+    if (agent_attach_waits(j)) {
+        neb_info("job %s waits for a trainer: NEBULA_AGENT=%s NEBULA_JOB=%s", j->job.name, d->socket_path, j->hex);
+        return NEB_OK;
+    }
     struct agent_launch launch;
     NEB_TRY(
-        agent_launch_worker(&j->job.clusters[j->self], d->exe, d->socket_path, j->hex, &launch));
+        agent_launch_worker(&j->job.clusters[j->self], d->exe, d->socket_path, j->hex, dir, &launch));
     j->client = (struct agent_ipc_client){0};
     j->step_at_start = j->last_step;
     return agent_child_start(&j->worker, "worker", launch.argv, log, NULL);
@@ -249,6 +277,31 @@ static enum neb_status map_clusters(const struct daemon *d, struct agent_jobrun 
     return NEB_OK;
 }
 
+// The operator's word about jobs of others; read anew for each, so that a change needs no restart.
+static bool policy_admits(struct daemon *d, const struct agent_jobrun *j, uint32_t home, char *why,
+                          size_t cap) {
+    struct agent_policy p;
+    if (home == UINT32_MAX)
+        return true;
+    if (agent_policy_load(d->c->home, &p) != NEB_OK) {
+        snprintf(why, cap, "the policy of site \"%s\" cannot be read; its agent's log says why",
+                 my_name(d));
+        return false;
+    }
+    bool ok = agent_policy_admits(&p, &j->job, j->self, d->members.m[home].pub.name, why, cap);
+    if (!ok)
+        neb_warn("job %s of %s refused: %s", j->job.name, d->members.m[home].pub.name, why);
+    return ok;
+}
+
+// Clusters whose vote a signed membership version took: of two, the one that was given up.
+static uint16_t removed_clusters(const struct daemon *d, const struct agent_jobrun *j) {
+    uint16_t removed = 0;
+    for (int i = 0; i < j->job.n_clusters; i++)
+        removed |= agent_members_lost(d->trust, j->job.clusters[i].name) ? (uint16_t)(1u << i) : 0;
+    return removed;
+}
+
 static enum neb_status open_rounds(struct daemon *d, struct agent_jobrun *j) {
     struct inter_job_config c = {.n_members = (uint8_t)j->job.n_clusters,
                                  .self = (uint8_t)j->self,
@@ -259,7 +312,8 @@ static enum neb_status open_rounds(struct daemon *d, struct agent_jobrun *j) {
                                  .eta = j->job.sync.eta,
                                  .mu = j->job.sync.mu,
                                  .interval = (uint32_t)j->job.sync.interval,
-                                 .overlap = (uint32_t)j->job.sync.overlap};
+                                 .overlap = (uint32_t)j->job.sync.overlap,
+                                 .robust = j->job.sync.gate == AGENT_GATE_ROBUST};
     struct recall r = {.id = j->id};
     memcpy(c.id, j->id, sizeof c.id);
     memcpy(c.peers, j->peers, sizeof c.peers);
@@ -269,10 +323,47 @@ static enum neb_status open_rounds(struct daemon *d, struct agent_jobrun *j) {
     j->sent_before = r.sent;
     j->recv_before = r.recv;
     link_totals(d, j, &j->sent_base, &j->recv_base);
+    c.removed = j->removed = removed_clusters(d, j);
     char dir[NEB_PATH_MAX];
     job_dir(d, j, dir, sizeof dir);
     NEB_TRY(agent_snapshot_install(d->service, &c, dir, j->job.clusters[j->self].witness, &j->taken));
     return inter_service_job_open(d->service, &c);
+}
+
+// Bound into signatures of jobs. A pair without a CA has none: its sites may know different sets of others.
+static const uint8_t *federation_id(const struct daemon *d) {
+    static const uint8_t none[SEC_FEDERATION_BYTES];
+    return agent_members_federation(d->trust) ? d->members.federation : none;
+}
+
+// {"id", "spec", "home", "sig"}: a job for another site, signed by the member that submitted it.
+static json_t *signed_job(struct daemon *d, const struct agent_jobrun *j) {
+    struct neb_buf b = {0};
+    uint8_t sig[SEC_SIGN_BYTES];
+    char hex[2 * SEC_SIGN_BYTES + 1] = "";
+    if (j->local && agent_job_signed_bytes(federation_id(d), j->id, j->spec, &b) == NEB_OK &&
+        sec_sign(d->identity, AGENT_CONTEXT_JOB, b.p, b.len, sig) == NEB_OK)
+        neb_hex(sig, sizeof sig, hex);
+    neb_buf_free(&b);
+    return json_pack("{s:s,s:O,s:s,s:s}", "id", j->hex, "spec", j->spec, "home",
+                     j->local ? my_name(d) : d->members.m[j->home].pub.name, "sig",
+                     j->local ? hex : j->sig);
+}
+
+// Whether home (UINT32_MAX: this member) has signed this job, whoever passes it on.
+static bool job_is_signed(struct daemon *d, uint32_t home, const char *id_hex, const json_t *body) {
+    struct neb_buf b = {0};
+    uint8_t sig[SEC_SIGN_BYTES], id[AGENT_JOB_ID_BYTES];
+    const char *hex = json_string_value(json_object_get(body, "sig"));
+    const struct sec_member *me = sec_members_by_name(&d->members, my_name(d));
+    if (home == UINT32_MAX && me)
+        home = (uint32_t)(me - d->members.m);
+    bool ok = hex && neb_unhex(hex, sig, sizeof sig) && neb_unhex(id_hex, id, sizeof id) &&
+              agent_job_signed_bytes(federation_id(d), id, json_object_get(body, "spec"), &b) ==
+                  NEB_OK &&
+              inter_service_verify(d->service, home, AGENT_CONTEXT_JOB, b.p, b.len, sig);
+    neb_buf_free(&b);
+    return ok;
 }
 
 // Takes a job over: from the command line (home UINT32_MAX) or from another agent.
@@ -296,7 +387,7 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
         agent_job_from_json(spec, &j->job) != NEB_OK)
         return NULL;
     memcpy(j->hex, hex, sizeof j->hex);
-    if (map_clusters(d, j, why, cap) != NEB_OK)
+    if (map_clusters(d, j, why, cap) != NEB_OK || !policy_admits(d, j, home, why, cap))
         return NULL;
     j->used = true;
     j->spec = json_incref(spec);
@@ -317,6 +408,13 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
     return j;
 }
 
+// Whoever submits a job hears of it, even if another one had offered it before; its signature is passed on with it.
+static void took_job(struct daemon *d, struct agent_jobrun *j, uint32_t home, const char *sig) {
+    j->home = home;
+    snprintf(j->sig, sizeof j->sig, "%s", sig ? sig : "");
+    save_state(d, j, "running");
+}
+
 static void end_job(struct daemon *d, struct agent_jobrun *j, const char *state) {
     if (j->suspended && !strcmp(state, "stopped")) { // the agent goes down: the others need not wait, and it goes on when it is back
         save_state(d, j, "running");
@@ -330,19 +428,23 @@ static void end_job(struct daemon *d, struct agent_jobrun *j, const char *state)
     neb_info("job %s: %s", j->job.name, state);
 }
 
+static void report_failure(struct daemon *d, struct agent_jobrun *j, const char *text) {
+    j->reported = true;
+    json_decref(j->report);
+    j->report = json_pack("{s:s,s:s}", "name", my_name(d), "error", text);
+    publish(d, j, "report", "report", json_incref(j->report), true);
+}
+
 static void stop_job(struct daemon *d, struct agent_jobrun *j) {
     if (j->state != AGENT_JOB_RUNNING)
         return;
     j->state = AGENT_JOB_STOPPING;
     if (j->client.len)
         tell_client(d, &j->client, json_pack("{s:s}", "ev", "stop"));
-}
-
-static void report_failure(struct daemon *d, struct agent_jobrun *j, const char *text) {
-    j->reported = true;
-    json_decref(j->report);
-    j->report = json_pack("{s:s,s:s}", "name", my_name(d), "error", text);
-    publish(d, j, "report", "report", json_incref(j->report), true);
+    else if (agent_attach_waits(j)) {
+        report_failure(d, j, "stopped while no trainer was attached");
+        end_job(d, j, "stopped");
+    }
 }
 
 static void on_worker_end(struct daemon *d, struct agent_jobrun *j, int status) {
@@ -411,8 +513,7 @@ static void on_submit_job(struct daemon *d, const struct agent_ipc_client *from,
         return; // one process does it all
     for (int i = 0; i < j->job.n_clusters; i++)
         if (i != j->self)
-            post(d, j->peers[i], AGENT_MSG_JOB, json_pack("{s:s,s:O}", "id", j->hex, "spec", spec),
-                 true);
+            post(d, j->peers[i], AGENT_MSG_JOB, signed_job(d, j), true);
 }
 
 static json_t *suspects(const struct agent_jobrun *j) {
@@ -431,6 +532,11 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
         return;
     }
     bool expected;
+    char why[160];
+    if (!agent_attach_admit(j, from, m, why, sizeof why)) {
+        answer(d, from, false, why);
+        return;
+    }
     j->client = *from;
     job_dir(d, j, dir, sizeof dir);
     j->told_alive = peers_alive(d, j, &expected);
@@ -542,6 +648,20 @@ static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
     j->reported = true;
     if (!j->suspended || !json_is_true(json_object_get(report, "stopped"))) // suspended: not its last word
         publish(d, j, "report", "report", json_incref(report), true);
+    if (agent_attach_waits(j)) // no process of ours ends with it
+        on_worker_end(d, j, 0);
+}
+
+static void on_trainer_left(struct daemon *d, struct agent_jobrun *j, bool said_so) {
+    if (j->state == AGENT_JOB_ENDED || !agent_attach_left(j, said_so))
+        return;
+    publish(d, j, "line", "line",
+            json_pack("{s:s,s:s,s:s}", "kind", "fault", "cluster", my_name(d), "text", "the attached trainer is gone"),
+            false);
+    if (j->state == AGENT_JOB_STOPPING) {
+        report_failure(d, j, "stopped while no trainer was attached");
+        end_job(d, j, "stopped");
+    }
 }
 
 static void on_checkpoint(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
@@ -559,13 +679,13 @@ static json_t *status_of(struct daemon *d) {
            *peers = json_array(), *jobs = json_array();
     for (uint32_t i = 0; i < d->members.n; i++) {
         struct inter_peer_stats s;
-        if (!strcmp(d->members.m[i].pub.name, my_name(d)) ||
+        if (!strcmp(d->members.m[i].pub.name, my_name(d)) || !d->members.m[i].pub.name[0] ||
             inter_service_stats(d->service, i, &s) != NEB_OK)
             continue;
         struct agent_view_rate rate =
             agent_view_rate(d->view, i, s.link.sent_bytes, s.link.recv_bytes, neb_now());
         json_array_append_new(
-            peers, json_pack("{s:f,s:f,s:I,s:I,s:s,s:s,s:b,s:f,s:f,s:f,s:I,s:I,s:I}", "tx_bps", rate.tx_bps, "rx_bps",
+            peers, json_pack("{s:f,s:f,s:I,s:I,s:s,s:s,s:b,s:f,s:f,s:f,s:I,s:I,s:I,s:I}", "tx_bps", rate.tx_bps, "rx_bps",
                              rate.rx_bps, "refused", (json_int_t)s.link.refused, "connects",
                              (json_int_t)s.link.connects, "name",
                              d->members.m[i].pub.name, "endpoint", d->members.m[i].endpoint, "up",
@@ -573,7 +693,8 @@ static json_t *status_of(struct daemon *d) {
                              neb_seconds(s.link.rtt) * 1e3, "goodput_bps", s.path.goodput_bps,
                              "sent_bytes", (json_int_t)s.link.sent_bytes, "recv_bytes",
                              (json_int_t)s.link.recv_bytes, "resent_bytes",
-                             (json_int_t)s.path.payload_resent));
+                             (json_int_t)s.path.payload_resent, "recycled",
+                             (json_int_t)s.link.recycled));
     }
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
         static const char *const names[] = {"running", "stopping", "ended"};
@@ -654,6 +775,12 @@ static void on_local(struct daemon *d, const struct agent_ipc_client *from,
         on_submit_job(d, from, m);
     else if (!strcmp(op, "attach"))
         on_attach(d, from, m);
+    else if (!strcmp(op, "attachable"))
+        tell_client(d, from, agent_attach_find(d->jobs, m));
+    else if (j && !strcmp(op, "hello"))
+        tell_client(d, from, json_pack("{s:s}", "ev", "hello"));
+    else if (j && !strcmp(op, "detach"))
+        on_trainer_left(d, j, true);
     else if (!strcmp(op, "status"))
         tell_client(d, from, status_of(d));
     else if (!strcmp(op, "jobs"))
@@ -898,19 +1025,37 @@ static uint32_t named_home(const struct daemon *d, const json_t *body, uint32_t 
 static void on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *p, size_t n) {
     struct daemon *d = user;
     char why[512];
+    struct agent_members_change change;
+    if (agent_spread_message(&d->spread, peer, kind, p, n, &change)) {
+        d->changes = d->changes || change.changed || change.forked;
+        merge_change(&d->change, &change);
+        return;
+    }
     json_t *body = json_loadb((const char *)p, n, JSON_REJECT_DUPLICATES, NULL);
     const char *hex = json_string_value(json_object_get(body, "id"));
     struct agent_jobrun *j = find_job(d, hex);
+    if (!d->members.m[peer].pub.name[0]) {
+        json_decref(body);
+        return; // revoked since it was sent
+    }
     bool again = json_is_true(json_object_get(body, "again"));
+    uint32_t home = again ? named_home(d, body, peer) : peer;
     if (kind == AGENT_MSG_JOB && again && hex && known(d, hex)) {
         // it runs here, or has ended here
+    } else if (kind == AGENT_MSG_JOB && hex && !job_is_signed(d, home, hex, body)) {
+        if (again)
+            neb_debug("a job was offered again without its submitter's signature");
+        else
+            post(d, peer, AGENT_MSG_REFUSED,
+                 json_pack("{s:s,s:s}", "id", hex, "reason",
+                           "the job specification is not signed by the member that submits it"),
+                 true);
     } else if (kind == AGENT_MSG_JOB && hex) {
-        uint32_t home = again ? named_home(d, body, peer) : peer;
         if (!(j = accept_job(d, hex, json_object_get(body, "spec"), home, why, sizeof why)))
             post(d, peer, AGENT_MSG_REFUSED, json_pack("{s:s,s:s}", "id", hex, "reason", why),
                  true);
         else if (!j->local)
-            j->home = home; // whoever submits it hears of it, even if another one had offered it before
+            took_job(d, j, home, json_string_value(json_object_get(body, "sig")));
     } else if (kind == AGENT_MSG_STOP && j) {
         stop_job(d, j);
     } else if (kind == AGENT_MSG_REFUSED && j) {
@@ -941,6 +1086,10 @@ static void on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *
 static void on_peer(void *user, uint32_t peer, bool up) {
     struct daemon *d = user;
     d->up[peer] = up;
+    if (!d->members.m[peer].pub.name[0]) {
+        neb_info("the link to a revoked member is cut");
+        return;
+    }
     neb_info("link to %s is %s", d->members.m[peer].pub.name, up ? "up" : "down");
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
         struct agent_jobrun *j = &d->jobs[i];
@@ -948,11 +1097,11 @@ static void on_peer(void *user, uint32_t peer, bool up) {
             continue;
         tell_alive(d, j);
         for (int k = 0; up && k < j->job.n_clusters; k++) // it may have lost its disk, or not have had the job yet
-            if (k != j->self && j->peers[k] == peer)
-                post(d, peer, AGENT_MSG_JOB,
-                     json_pack("{s:s,s:O,s:b,s:s}", "id", j->hex, "spec", j->spec, "again", true, "home",
-                               j->local ? my_name(d) : d->members.m[j->home].pub.name),
-                     false);
+            if (k != j->self && j->peers[k] == peer) {
+                json_t *again = signed_job(d, j);
+                json_object_set_new(again, "again", json_true());
+                post(d, peer, AGENT_MSG_JOB, again, false);
+            }
         char text[160];
         snprintf(text, sizeof text, "link to %s is %s", d->members.m[peer].pub.name,
                  up ? "up" : "down");
@@ -974,6 +1123,9 @@ static void on_fault(void *user, uint32_t peer, enum inter_fault f) {
     if (f == INTER_FAULT_DIVERGED)
         neb_log(NEB_LOG_ERROR, "parameters of %s differ from ours after the same commits",
                 d->members.m[peer].pub.name);
+    else if (f == INTER_FAULT_OUTLIER)
+        neb_warn("an update of %s is more than four times as large as the median of its round",
+                 d->members.m[peer].pub.name);
     else if (f == INTER_FAULT_RENEWED)
         neb_warn("%s came back with an empty ledger; its votes count again once it has caught up",
                  d->members.m[peer].pub.name);
@@ -987,11 +1139,13 @@ static void on_fault(void *user, uint32_t peer, enum inter_fault f) {
 // ---- the loop -------------------------------------------------------------------------------------------------
 
 static void telemetry(struct daemon *d) {
+    agent_spread_stand(&d->spread, d->up);
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
         if (d->jobs[i].used && d->jobs[i].state != AGENT_JOB_ENDED) {
             struct agent_jobrun *j = &d->jobs[i];
             tell_alive(d, j);
             tell_link(d, j);
+            on_trainer_left(d, j, false);
             if (j->behind_until && neb_now() >= j->behind_until) {
                 j->behind_until = neb_now() + 5 * NEB_S;
                 on_behind(d, j->id);
@@ -1018,28 +1172,102 @@ static enum neb_status start_service(struct daemon *d) {
                                      .members = &d->members,
                                      .listen = d->c->listen,
                                      .n_bulk = d->c->n_bulk,
+                                     .recycle = d->c->recycle,
                                      .zmq_context = d->zctx,
                                      .callbacks = {d, on_commit, on_message, on_peer, on_fault, on_behind,
                                                    on_snapshot_open, on_snapshot_close, on_snapshot_done}};
-    return inter_service_create(&s, &d->service);
+    NEB_TRY(inter_service_create(&s, &d->service));
+    d->spread = (struct agent_spread){.members = d->trust, .service = d->service};
+    return NEB_OK;
 }
 
-// A newer member list. It takes effect when no job runs; a revocation does not wait for that: what
-// runs is stopped after a checkpoint.
-static void on_members(struct daemon *d, const struct agent_members_change *change) {
-    d->members_due = d->members_due || change->changed;
-    for (int i = 0; change->revoked && i < AGENT_JOBS_MAX; i++)
-        if (d->jobs[i].used)
-            stop_job(d, &d->jobs[i]);
+// Whether a job can go on after a change: its own site is on the list, and enough of its voters are.
+static bool can_go_on(const struct daemon *d, const struct agent_jobrun *j) {
+    const struct sec_members *l = agent_members_list(d->trust);
+    int here = 0, voters = 0;
+    for (int i = 0; i < j->job.n_clusters; i++) {
+        bool votes = !(j->removed >> i & 1);
+        voters += votes;
+        here += votes && sec_members_by_name(l, j->job.clusters[i].name);
+    }
+    return sec_members_by_name(l, my_name(d)) && (!j->federated || here > voters / 2);
+}
+
+// What a change of the list means for one job.
+static void update_job(struct daemon *d, struct agent_jobrun *j) {
+    uint16_t removed = removed_clusters(d, j);
+    if (j->federated && removed != j->removed) {
+        j->removed = removed;
+        inter_service_job_removed(d->service, j->id, removed);
+        neb_warn("job %s goes on without a member that was given up by nebula promote", j->job.name);
+    }
+    if (j->state == AGENT_JOB_RUNNING && !can_go_on(d, j)) {
+        neb_warn("job %s stops: too few of its members are left on the list", j->job.name);
+        stop_job(d, j);
+    }
+}
+
+// A newer member list takes effect at once, while jobs run: links of who was revoked are cut, new members are let in. Two
+// lists of one version stop everything.
+static enum neb_status on_members(struct daemon *d) {
+    struct agent_members_change c = d->change;
+    d->changes = false;
+    d->change = (struct agent_members_change){.changed = false};
+    if (c.forked) {
+        neb_log(NEB_LOG_ERROR, "jobs stop: the CA has signed two member lists of one version");
+        for (int i = 0; i < AGENT_JOBS_MAX; i++)
+            if (d->jobs[i].used)
+                stop_job(d, &d->jobs[i]);
+    }
+    if (!c.changed)
+        return NEB_OK;
+    agent_spread_list(&d->spread, d->up); // before anybody is cut off: who is revoked shall know
+    NEB_TRY(inter_service_process(d->service));
+    enum neb_status st =
+        inter_service_reload(d->service, agent_members_list(d->trust),
+                             c.rotated[0] ? c.rotated : NULL,
+                             d->c->overlap ? d->c->overlap : default_overlap);
+    d->members = *inter_service_members(d->service);
+    if (st == NEB_ERR_LIMIT || !sec_members_by_name(agent_members_list(d->trust), my_name(d)))
+        d->members_due = true; // when no job runs
+    else if (st != NEB_OK)
+        return st;
+    for (int i = 0; i < AGENT_JOBS_MAX; i++)
+        if (d->jobs[i].used && d->jobs[i].state != AGENT_JOB_ENDED)
+            update_job(d, &d->jobs[i]);
+    if (!agent_members_holds(d->trust, sec_identity_public(d->identity)))
+        d->rekey_at = d->members_due ? 0 : neb_now() + NEB_S; // the others get the list first
+    return NEB_OK;
+}
+
+// nebula rotate has given this member new keys: links change over to them; jobs go on.
+static enum neb_status rekey(struct daemon *d) {
+    struct sec_identity *next = NULL, *former = d->identity;
+    if (!d->rekey_at || neb_now() < d->rekey_at)
+        return NEB_OK;
+    d->rekey_at = neb_now() + NEB_S;
+    if (sec_identity_load(d->c->home, &next) != NEB_OK)
+        return NEB_OK; // the command is at it
+    if (!agent_members_holds(d->trust, sec_identity_public(next))) {
+        sec_identity_destroy(&next);
+        return NEB_OK;
+    }
+    d->rekey_at = 0;
+    d->identity = next;
+    enum neb_status st = inter_service_rekey(d->service, next);
+    if (st == NEB_OK)
+        st = agent_members_rekey(d->trust, next);
+    sec_identity_destroy(&former);
+    neb_info("this member's new keys are in use");
+    return st;
 }
 
 static enum neb_status apply_members(struct daemon *d) {
     char why[512];
-    if (!d->members_due || busy(d))
+    if (!d->members_due || busy(d) || d->rekey_at)
         return NEB_OK;
     d->members_due = false;
-    if (!sec_members_by_curve(agent_members_list(d->trust),
-                              sec_identity_public(d->identity)->curve))
+    if (!sec_members_by_name(agent_members_list(d->trust), my_name(d)))
         return neb_fail(NEB_ERR_DENIED, "this member is no longer on the list: the agent ends");
     inter_service_destroy(&d->service);
     memset(d->up, 0, sizeof d->up);
@@ -1063,7 +1291,8 @@ static void on_signal(struct daemon *d) {
         if (info.ssi_signo == SIGHUP) {
             struct agent_members_change change;
             agent_members_reload(d->trust, &change);
-            on_members(d, &change);
+            merge_change(&d->change, &change);
+            d->changes = true;
         } else if (info.ssi_signo != SIGCHLD) {
             d->stopping = true;
             agent_notify("STOPPING=1");
@@ -1098,8 +1327,11 @@ static enum neb_status loop(struct daemon *d) {
             return neb_fail(NEB_ERR_IO, "poll: %s", zmq_strerror(zmq_errno()));
         on_signal(d);
         NEB_TRY(agent_members_step(d->trust, &change));
-        on_members(d, &change);
+        merge_change(&d->change, &change);
+        NEB_TRY(on_members(d));
         NEB_TRY(apply_members(d));
+        NEB_TRY(rekey(d));
+        agent_renew_step(&d->renew, d->trust);
         if (d->stopping && !give_up)
             give_up = neb_now() + 60 * NEB_S;
         for (int i = 0; i < 64; i++) { // local messages are few; a flood must not starve the links
@@ -1112,9 +1344,14 @@ static enum neb_status loop(struct daemon *d) {
         }
         NEB_TRY(inter_service_process(d->service));
         for (int i = 0; i < AGENT_JOBS_MAX; i++) {
-            int status;
-            if (d->jobs[i].used && agent_child_ended(&d->jobs[i].worker, &status))
-                on_worker_end(d, &d->jobs[i], status);
+            struct agent_jobrun *j = &d->jobs[i];
+            if (j->used && !j->ended_at && agent_child_ended(&j->worker, &j->end_status))
+                j->ended_at = neb_now();
+            // One that ended well has sent its report, which may still be on its way to us.
+            if (j->ended_at && (j->end_status || j->reported || neb_now() - j->ended_at > 2 * NEB_S)) {
+                j->ended_at = 0;
+                on_worker_end(d, j, j->end_status);
+            }
         }
         if (neb_now() >= d->next_telemetry) {
             d->next_telemetry = neb_now() + telemetry_interval;
@@ -1147,6 +1384,7 @@ static enum neb_status take_signals(sigset_t *set) {
 static enum neb_status set_up(struct daemon *d) {
     char jobs[NEB_PATH_MAX];
     sigset_t set;
+    agent_harden();
     NEB_TRY(sec_init());
     NEB_TRY(agent_view_create(&d->view));
     NEB_TRY(agent_self_path(d->exe, sizeof d->exe));
@@ -1175,7 +1413,7 @@ struct to_resume {
     struct {
         char hex[2 * AGENT_JOB_ID_BYTES + 1];
         json_t *spec; // owned
-        char home[SEC_NAME_MAX];
+        char home[SEC_NAME_MAX], sig[2 * SEC_SIGN_BYTES + 1];
     } jobs[AGENT_JOBS_MAX];
 };
 
@@ -1184,10 +1422,12 @@ static void collect_running(void *user, const uint8_t id[INTER_ID_BYTES], const 
     struct to_resume *t = user;
     json_t *s = json_loads(state, 0, NULL);
     const char *what = json_string_value(json_object_get(s, "state")),
-               *home = json_string_value(json_object_get(s, "home"));
+               *home = json_string_value(json_object_get(s, "home")),
+               *sig = json_string_value(json_object_get(s, "sig"));
     if (what && home && !strcmp(what, "running") && t->n < AGENT_JOBS_MAX) {
         neb_hex(id, INTER_ID_BYTES, t->jobs[t->n].hex);
         snprintf(t->jobs[t->n].home, sizeof t->jobs[t->n].home, "%s", home);
+        snprintf(t->jobs[t->n].sig, sizeof t->jobs[t->n].sig, "%s", sig ? sig : "");
         if ((t->jobs[t->n].spec = json_loads(spec, 0, NULL)))
             t->n++;
     }
@@ -1202,8 +1442,12 @@ static enum neb_status resume_jobs(struct daemon *d) {
     for (int i = 0; i < t.n; i++) {
         const struct sec_member *m = sec_members_by_name(&d->members, t.jobs[i].home);
         uint32_t home = m ? (uint32_t)(m - d->members.m) : UINT32_MAX;
-        if (st == NEB_OK && !accept_job(d, t.jobs[i].hex, t.jobs[i].spec, home, why, sizeof why))
+        struct agent_jobrun *j =
+            st == NEB_OK ? accept_job(d, t.jobs[i].hex, t.jobs[i].spec, home, why, sizeof why) : NULL;
+        if (st == NEB_OK && !j)
             neb_log(NEB_LOG_ERROR, "job %.8s, which ran before, cannot go on: %s", t.jobs[i].hex, why);
+        else if (j && !j->local)
+            took_job(d, j, home, t.jobs[i].sig);
         json_decref(t.jobs[i].spec);
     }
     return st;
@@ -1215,6 +1459,8 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
         return neb_fail(NEB_ERR_NOMEM, "out of memory starting the agent");
     d->c = c;
     d->signal_fd = -1;
+    d->renew = (struct agent_renew){
+        .exe = d->exe, .home = c->home, .before_days = c->renew_days};
     enum neb_status st = set_up(d);
     if (st == NEB_OK)
         st = resume_jobs(d);
@@ -1231,6 +1477,7 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
             agent_child_stop(&d->jobs[i].worker, 10 * NEB_S);
             forget(d, &d->jobs[i]);
         }
+    agent_child_stop(&d->renew.child, NEB_S);
     agent_web_stop(&d->web);
     agent_view_destroy(&d->view);
     agent_ipc_destroy(&d->ipc);

@@ -25,10 +25,15 @@ struct agent_jobrun {
     enum agent_job_state state;
     bool suspended; // stopped because the agent goes down: goes on when it is back
     struct agent_child worker;
+    int end_status; // of a worker that has ended,
+    neb_ns ended_at; // then; 0: it runs, or its end was dealt with
     struct agent_ipc_client client; // the worker, once attached
+    pid_t trainer; // with launcher attach: its process; 0: none
     int restarts;
     int64_t last_step, step_at_start; // progress resets the count of restarts
     int told_alive; // to the worker
+    uint16_t removed; // clusters that a membership version removed, bit each
+    char sig[2 * INTER_SIG_BYTES + 1]; // of the job, by the member that submitted it; "" where that is this one
     bool told_expected, told_lost;
     uint64_t taken;  // fragments that the job's snapshot.bin is ahead in, bit each
     uint32_t suspect[INTER_FRAGMENTS_MAX]; // checkpoints of a fragment from this round on are not trusted; 0: all are

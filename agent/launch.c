@@ -21,9 +21,8 @@ static bool in_path(const char *program) {
     return false;
 }
 
-enum neb_status agent_launch_worker(const struct agent_cluster *c, const char *exe,
-                                    const char *socket_path, const char *job,
-                                    struct agent_launch *out) {
+// env … mpirun -n RANKS; returns how many arguments that is.
+static enum neb_status mpi_prefix(int ranks, bool local, struct agent_launch *out, int *used) {
     // Open MPI's settings, as variables: another MPI does not stumble over them.
     static const char *const here[] = {
         "OMPI_MCA_rmaps_base_oversubscribe=1",     // ranks share processors if they must
@@ -32,35 +31,96 @@ enum neb_status agent_launch_worker(const struct agent_cluster *c, const char *e
     };
     static const char *const root[] = {"OMPI_ALLOW_RUN_AS_ROOT=1",
                                        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"};
-    int ranks = agent_cluster_ranks(c), n = 0;
-    bool local = c->launcher == AGENT_LAUNCHER_LOCAL;
-    long cpus = c->threads ? c->threads : sysconf(_SC_NPROCESSORS_ONLN);
-    if (ranks == 1) {
-        const char *const alone[] = {exe, "worker", socket_path, job, NULL};
-        memcpy(out->argv, alone, sizeof alone);
-        return NEB_OK;
-    }
+    int n = 0;
     if (!in_path("mpirun"))
-        return neb_fail(
-            NEB_ERR_UNSUPPORTED,
-            "cluster %s has a mesh of %d ranks, but there is no mpirun on this machine; "
-            "install Open MPI (configs/install-deps) or remove `mesh`",
-            c->name, ranks);
+        return neb_fail(NEB_ERR_UNSUPPORTED,
+                        "a mesh of %d ranks is asked for, but there is no mpirun on this machine; "
+                        "install Open MPI (configs/install-deps) or remove `mesh`",
+                        ranks);
     NEB_TRY(intra_comm_mpi_find());
     snprintf(out->ranks, sizeof out->ranks, "%d", ranks);
-    snprintf(out->threads, sizeof out->threads, "%ld",
-             !local              ? (long)c->threads
-             : cpus / ranks >= 1 ? cpus / ranks
-                                 : 1);
     out->argv[n++] = "/usr/bin/env";
     for (size_t i = 0; local && i < sizeof here / sizeof here[0]; i++)
         out->argv[n++] = here[i];
     for (size_t i = 0; geteuid() == 0 && i < sizeof root / sizeof root[0]; i++)
         out->argv[n++] = root[i];
-    const char *const rest[] = {"mpirun",    "-n", out->ranks, exe,          "worker",
-                                socket_path, job,  "--mpi",    out->threads, NULL};
-    NEB_ASSERT((size_t)n + sizeof rest / sizeof rest[0] <= AGENT_LAUNCH_ARGS);
-    memcpy(out->argv + n, rest, sizeof rest);
+    out->argv[n++] = "mpirun";
+    out->argv[n++] = "-n";
+    out->argv[n++] = out->ranks;
+    *used = n;
+    return NEB_OK;
+}
+
+static void append(struct agent_launch *out, int n, const char *const *rest) {
+    for (; *rest; rest++) {
+        NEB_ASSERT(n + 1 < AGENT_LAUNCH_ARGS);
+        out->argv[n++] = *rest;
+    }
+    out->argv[n] = NULL;
+}
+
+// One job step of the allocation that the agent runs in, whose first node is this one: rank 0 finds the agent's socket there.
+// A rank that fails ends the step; the agent starts another, which goes on from the checkpoint. (srun's settings that are
+// not given here come from the allocation and from SLURM_* variables, as for any other step.)
+static enum neb_status slurm_prefix(const struct agent_cluster *c, int ranks, const char *log_dir,
+                                    struct agent_launch *out, int *used) {
+    int n = 0;
+    if (!getenv("SLURM_JOB_ID"))
+        return neb_fail(
+            NEB_ERR_UNSUPPORTED,
+            "launcher: slurm starts job steps, but the agent is in no Slurm allocation; "
+            "submit the agent itself (sbatch configs/slurm/agent.sbatch), or use salloc");
+    if (!in_path("srun"))
+        return neb_fail(NEB_ERR_UNSUPPORTED,
+                        "launcher: slurm needs srun, which is not in PATH on this machine");
+    NEB_TRY(intra_comm_mpi_find());
+    snprintf(out->ranks, sizeof out->ranks, "--ntasks=%d", ranks);
+    snprintf(out->cpus, sizeof out->cpus, "--cpus-per-task=%d", c->threads);
+    if (snprintf(out->output, sizeof out->output, "--output=%s/rank-%%t.log", log_dir) >=
+        (int)sizeof out->output)
+        return neb_fail(NEB_ERR_LIMIT, "the path of %s is too long for a log", log_dir);
+    append(out, n,
+           (const char *const[]){"/usr/bin/env", "srun", out->ranks, out->output,
+                                 "--open-mode=append", "--kill-on-bad-exit=1", "--input=none",
+                                 "--unbuffered", NULL});
+    n += 8;
+    if (c->threads)
+        out->argv[n++] = out->cpus;
+    if (!getenv("SLURM_MPI_TYPE"))
+        out->argv[n++] = "--mpi=pmix";
+    *used = n;
+    return NEB_OK;
+}
+
+enum neb_status agent_launch_worker(const struct agent_cluster *c, const char *exe,
+                                    const char *socket_path, const char *job, const char *log_dir,
+                                    struct agent_launch *out) {
+    int ranks = agent_cluster_ranks(c), n = 0;
+    bool local = c->launcher == AGENT_LAUNCHER_LOCAL;
+    long cpus = c->threads ? c->threads : sysconf(_SC_NPROCESSORS_ONLN);
+    if (ranks == 1) {
+        append(out, 0, (const char *const[]){exe, "worker", socket_path, job, NULL});
+        return NEB_OK;
+    }
+    enum neb_status st = c->launcher == AGENT_LAUNCHER_SLURM
+                             ? slurm_prefix(c, ranks, log_dir, out, &n)
+                             : mpi_prefix(ranks, local, out, &n);
+    if (st != NEB_OK)
+        return st; // it said why
+    snprintf(out->threads, sizeof out->threads, "%ld",
+             !local              ? (long)c->threads
+             : cpus / ranks >= 1 ? cpus / ranks
+                                 : 1);
+    append(out, n,
+           (const char *const[]){exe, "worker", socket_path, job, "--mpi", out->threads, NULL});
+    return NEB_OK;
+}
+
+enum neb_status agent_launch_pair(const char *exe, const char *command, const char *option,
+                                  struct agent_launch *out) {
+    int n = 0;
+    NEB_TRY(mpi_prefix(2, true, out, &n));
+    append(out, n, (const char *const[]){exe, command, option, NULL});
     return NEB_OK;
 }
 

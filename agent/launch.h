@@ -1,4 +1,4 @@
-// How the worker of a cluster is started: one process, or one rank a place of the mesh through mpirun. Rank 0 is the worker
+// How the worker of a cluster is started: one process, or one rank a place of the mesh through mpirun or srun. Rank 0 is the worker
 // that the agent knows; the others follow it (intra/team.h).
 #ifndef AGENT_LAUNCH_H
 #define AGENT_LAUNCH_H
@@ -8,12 +8,17 @@ enum { AGENT_LAUNCH_ARGS = 24 };
 struct agent_launch {
     const char
         *argv[AGENT_LAUNCH_ARGS]; // NULL-terminated; points into this struct and the arguments
-    char ranks[24], threads[24];
+    char ranks[24], threads[24], cpus[40], output[NEB_PATH_MAX];
 };
-// NEB_ERR_UNSUPPORTED: the mesh has several ranks, and this machine has no mpirun or this build no MPI.
+// log_dir: where launchers that write a log a rank put it (slurm: rank-N.log); the others' ranks share the worker's log, each
+// line with its rank. NEB_ERR_UNSUPPORTED: the mesh has several ranks, and this machine has no mpirun (no srun, no
+// allocation) or this build no MPI.
 NEB_MUST_CHECK enum neb_status agent_launch_worker(const struct agent_cluster *c, const char *exe,
                                                    const char *socket_path, const char *job,
-                                                   struct agent_launch *out);
+                                                   const char *log_dir, struct agent_launch *out);
+// Two ranks of `nebula COMMAND OPTION` on this machine. Errors as above.
+NEB_MUST_CHECK enum neb_status agent_launch_pair(const char *exe, const char *command,
+                                                 const char *option, struct agent_launch *out);
 
 // `nebula worker SOCKET JOB --mpi THREADS`: a rank. Returns when the job is done.
 NEB_MUST_CHECK enum neb_status agent_launch_rank(const char *socket_path, const char *job,

@@ -125,26 +125,70 @@ void agent_members_destroy(struct agent_members **m) {
 const struct sec_members *agent_members_list(const struct agent_members *m) { return &m->list; }
 int agent_members_fd(const struct agent_members *m) { return m->epoll_fd; }
 
-void agent_members_reload(struct agent_members *m, struct agent_members_change *out) {
+// What became of a look at a list, given the one before it.
+static void compare(struct agent_members *m, const struct sec_memberlist *before,
+                    enum neb_status st, struct agent_members_change *out) {
     struct sec_memberlist_change diff;
-    bool newer = false;
+    const struct sec_memberlist *l = &m->fed->list;
+    *out = (struct agent_members_change){.forked = st == NEB_ERR_CORRUPT};
+    if (st != NEB_OK)
+        neb_warn("member list version %llu stays in use", (unsigned long long)before->version);
+    if (l->version == before->version)
+        return;
+    sec_memberlist_diff(before, l, &diff);
+    sec_memberlist_members(l, &m->list);
+    out->changed = true;
+    out->revoked = diff.removed > 0;
+    if (l->why == SEC_LIST_ROTATE && l->version == before->version + 1)
+        memcpy(out->rotated, l->subject, sizeof out->rotated);
+    neb_info("member list version %llu (%s %s): %u added, %u removed, %u renewed",
+             (unsigned long long)m->list.version, sec_list_why_name(l->why), l->subject, diff.added,
+             diff.removed, diff.renewed);
+}
+
+void agent_members_reload(struct agent_members *m, struct agent_members_change *out) {
     *out = (struct agent_members_change){.changed = false};
     if (!m->fed)
         return;
     struct sec_memberlist before = m->fed->list;
-    if (sec_federation_reload(m->fed, &newer) != NEB_OK) {
-        neb_warn("member list version %llu stays in use", (unsigned long long)before.version);
+    compare(m, &before, sec_federation_reload(m->fed, NULL), out);
+}
+
+void agent_members_apply(struct agent_members *m, const uint8_t *p, size_t len,
+                         struct agent_members_change *out) {
+    *out = (struct agent_members_change){.changed = false};
+    if (!m->fed)
         return;
-    }
-    if (!newer)
-        return;
-    sec_memberlist_diff(&before, &m->fed->list, &diff);
-    sec_memberlist_members(&m->fed->list, &m->list);
-    out->changed = true;
-    out->revoked = diff.removed > 0;
-    neb_info("member list version %llu (%s %s): %u added, %u removed, %u renewed",
-             (unsigned long long)m->list.version, sec_list_why_name(m->fed->list.why),
-             m->fed->list.subject, diff.added, diff.removed, diff.renewed);
+    struct sec_memberlist before = m->fed->list;
+    compare(m, &before, sec_federation_apply(m->fed, p, len, NULL), out);
+}
+
+const struct sec_federation *agent_members_federation(const struct agent_members *m) {
+    return m->fed;
+}
+
+bool agent_members_lost(const struct agent_members *m, const char *name) {
+    int i = m->fed ? sec_memberlist_find(&m->fed->list, name) : -1;
+    return i >= 0 && !(m->fed->list.e[i].caps & SEC_CAP_VOTER);
+}
+
+bool agent_members_hub(const struct agent_members *m, char out[SEC_ENDPOINT_MAX]) {
+    if (m->hub)
+        memcpy(out, m->hub->settings.reach, SEC_ENDPOINT_MAX);
+    return m->hub || (m->fed && sec_federation_hub(m->fed, out) == NEB_OK);
+}
+
+bool agent_members_holds(const struct agent_members *m, const struct sec_public *p) {
+    return holds(&m->list, p);
+}
+
+enum neb_status agent_members_rekey(struct agent_members *m, const struct sec_identity *identity) {
+    m->identity = identity;
+    if (!m->server)
+        return NEB_OK;
+    sec_enrol_server_destroy(&m->server); // leaves the epoll set with its descriptor
+    NEB_TRY(sec_enrol_server_create(m->hub, identity, m->hub->settings.listen, &m->server));
+    return watch_fd(m, sec_enrol_server_fd(m->server));
 }
 
 static bool file_changed(struct agent_members *m) {

@@ -5,6 +5,7 @@
 // list file (written by the endpoint, by nebula revoke, or by whoever distributes lists).
 #ifndef AGENT_MEMBERS_H
 #define AGENT_MEMBERS_H
+#include "security/federation.h"
 #include "security/identity.h"
 #include "security/members.h"
 
@@ -22,9 +23,24 @@ int agent_members_fd(const struct agent_members *m); // -1: never anything to do
 struct agent_members_change {
     bool changed; // there is a newer list
     bool revoked; // and a member or its keys are gone from it
+    bool forked;  // the CA has signed two lists of one version: nothing may go on
+    char rotated[SEC_NAME_MAX]; // whose keys were replaced by rotation, and nobody else's; or empty
 };
 // Reads the signed list again (SIGHUP). A list that is refused leaves the present one in use.
 void agent_members_reload(struct agent_members *m, struct agent_members_change *out);
+// The same with signed bytes from another member, which are stored first.
+void agent_members_apply(struct agent_members *m, const uint8_t *p, size_t len,
+                         struct agent_members_change *out);
+const struct sec_federation *agent_members_federation(const struct agent_members *m); // or NULL
+// On the list, but without a vote: of two, the one that `nebula promote` gave up.
+bool agent_members_lost(const struct agent_members *m, const char *name);
+// Where the hub's enrolment endpoint is; false: not known.
+bool agent_members_hub(const struct agent_members *m, char out[SEC_ENDPOINT_MAX]);
+// The list holds this member with exactly these keys.
+bool agent_members_holds(const struct agent_members *m, const struct sec_public *p);
+// This member's keys have been rotated; identity is borrowed from now on, in place of the former one.
+NEB_MUST_CHECK enum neb_status agent_members_rekey(struct agent_members *m,
+                                                   const struct sec_identity *identity);
 // Does what is due without waiting; reloads when the file changed.
 NEB_MUST_CHECK enum neb_status agent_members_step(struct agent_members *m,
                                                   struct agent_members_change *out);

@@ -6,89 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const neb_ns poll_slice = 200 * NEB_MS;
-
-void worker_metrics(struct agent_worker *w, json_t *line) {
-    json_t *head = json_pack("{s:s,s:o}", "op", "metrics", "line", line);
-    if (head && agent_ipc_send(w->ipc, NULL, head, NULL, 0) != NEB_OK)
-        neb_debug("a metrics line was dropped");
-}
-
-// ---- messages from the agent ----------------------------------------------------------------------------------
-
-static enum neb_status on_agent(struct agent_worker *w, struct agent_ipc_msg *m) {
-    const char *ev = agent_ipc_str(m, "ev", "");
-    enum neb_status st = NEB_OK;
-    if (!strcmp(ev, "commit") && w->federated)
-        st = worker_take_commit(w, m);
-    else if (!strcmp(ev, "peers"))
-        w->alive = (int)agent_ipc_int(m, "alive", 0),
-        w->expected = json_is_true(json_object_get(m->head, "expected")),
-        w->lost = json_is_true(json_object_get(m->head, "lost")) && (w->adopts || !w->restored),
-        w->adopts |= w->lost;
-    else if (!strcmp(ev, "stop"))
-        w->stop = true;
-    agent_ipc_msg_clear(m);
-    return st;
-}
-
-static enum neb_status drain_agent(struct agent_worker *w) {
-    struct agent_ipc_client nobody;
-    struct agent_ipc_msg m;
-    for (;;) {
-        enum neb_status st = agent_ipc_recv(w->ipc, &nobody, &m);
-        if (st == NEB_ERR_AGAIN)
-            return NEB_OK;
-        if (st == NEB_OK)
-            NEB_TRY(on_agent(w, &m));
-    }
-}
-
-// Waits a little for something from the agent; the time counts as stall.
-static enum neb_status wait_agent(struct agent_worker *w) {
-    struct agent_ipc_msg m;
-    neb_ns start = neb_now();
-    enum neb_status st = agent_ipc_wait(w->ipc, poll_slice, &m);
-    w->stall_s += neb_seconds(neb_now() - start);
-    if (st == NEB_OK)
-        return on_agent(w, &m);
-    return st == NEB_ERR_TIMEOUT || st == NEB_ERR_INTERRUPTED || st == NEB_ERR_FORMAT ? NEB_OK : st;
-}
-
 // ---- set-up ---------------------------------------------------------------------------------------------------
-
-static enum neb_status attach(struct agent_worker *w, const char *socket_path, const char *job) {
-    struct agent_ipc_msg m;
-    if (!(w->zctx = zmq_ctx_new()))
-        return neb_fail(NEB_ERR_NOMEM, "cannot create a ZeroMQ context");
-    NEB_TRY(agent_ipc_connect(w->zctx, socket_path, &w->ipc));
-    NEB_TRY(
-        agent_ipc_send(w->ipc, NULL, json_pack("{s:s,s:s}", "op", "attach", "job", job), NULL, 0));
-    enum neb_status st = agent_ipc_wait(w->ipc, 10 * NEB_S, &m);
-    if (st != NEB_OK)
-        return neb_fail(st, "no answer from the agent at %s", socket_path);
-    const char *dir = agent_ipc_str(&m, "dir", "");
-    w->cluster = (int)agent_ipc_int(&m, "cluster", -1);
-    w->alive = (int)agent_ipc_int(&m, "alive", 0);
-    w->expected = json_is_true(json_object_get(m.head, "expected"));
-    w->lost = json_is_true(json_object_get(m.head, "lost"));
-    json_t *taken = json_object_get(m.head, "taken"), *suspect = json_object_get(m.head, "suspect"), *t;
-    size_t i;
-    json_array_foreach(suspect, i, t) if (i < 64) w->suspect[i] = (uint32_t)json_integer_value(t);
-    json_array_foreach(taken, i, t) w->taken |= i < 64 && json_is_true(t) ? 1ull << i : 0;
-    w->stop = json_is_true(json_object_get(m.head, "stop"));
-    if (strcmp(agent_ipc_str(&m, "ev", ""), "job") || w->cluster < 0 || !*dir ||
-        strlen(dir) >= sizeof w->dir)
-        st = neb_fail(NEB_ERR_NOT_FOUND, "the agent does not know job %s", job);
-    else
-        st = agent_job_from_json(json_object_get(m.head, "spec"), &w->job);
-    if (st == NEB_OK && w->cluster >= w->job.n_clusters)
-        st = neb_fail(NEB_ERR_FORMAT, "cluster %d of %d", w->cluster, w->job.n_clusters);
-    if (st == NEB_OK)
-        memcpy(w->dir, dir, strlen(dir) + 1);
-    agent_ipc_msg_clear(&m);
-    return st;
-}
 
 static enum neb_status make_sampler(struct agent_worker *w, int cluster,
                                     struct intra_sampler **out) {
@@ -106,6 +24,38 @@ static enum neb_status make_sampler(struct agent_worker *w, int cluster,
                             c->name, intra_corpus_dir(w->corpus), c->sources[i].name);
     }
     return intra_sampler_create(w->corpus, &s, out);
+}
+
+// ---- the built-in trainer beneath the exchange --------------------------------------------------------------------
+
+static enum neb_status pull(struct agent_worker *w, const bool *wanted) {
+    return intra_team_pull(w->team, wanted);
+}
+
+static enum neb_status push(struct agent_worker *w, const bool *wanted) {
+    return intra_team_push(w->team, wanted);
+}
+
+static enum neb_status save(struct agent_worker *w, struct intra_ckpt_writer *out) {
+    char name[64];
+    for (int i = 0; i < w->n_samplers; i++) {
+        uint64_t cursor[INTRA_CURSOR_WORDS];
+        intra_sampler_save(w->samplers[i], cursor);
+        snprintf(name, sizeof name, "data.cursor.%d", i);
+        NEB_TRY(intra_ckpt_add(out, name, INTRA_U64, INTRA_CURSOR_WORDS, 1, cursor));
+    }
+    return intra_team_save(w->team, out);
+}
+
+static enum neb_status restore(struct agent_worker *w, const struct intra_ckpt *c) {
+    char name[64];
+    for (int i = 0; i < w->n_samplers; i++) {
+        uint64_t cursor[INTRA_CURSOR_WORDS];
+        snprintf(name, sizeof name, "data.cursor.%d", i);
+        NEB_TRY(intra_ckpt_read(c, name, INTRA_U64, INTRA_CURSOR_WORDS, 1, cursor));
+        intra_sampler_restore(w->samplers[i], cursor);
+    }
+    return intra_team_restore(w->team, c);
 }
 
 static enum neb_status set_up_data(struct agent_worker *w) {
@@ -148,6 +98,8 @@ static enum neb_status set_up_trainer(struct agent_worker *w) {
                         c->name, agent_cluster_ranks(c), w->world->size);
     NEB_TRY(kern_cpu_create(w->world ? w->threads : c->threads, &w->K));
     NEB_TRY(worker_device_open(w));
+    if (w->device)
+        w->ops.pull = pull, w->ops.push = push;
     t.device = w->device;
     t.device_type = w->device_type;
     NEB_TRY(intra_team_create(&t, &c->mesh, w->world, w->K, &w->team));
@@ -176,17 +128,12 @@ static void draw(struct agent_worker *w, struct intra_sampler *s) {
                            w->targets + (size_t)b * w->job.seq_len);
 }
 
-enum neb_status worker_skip_steps(struct agent_worker *w, int64_t n) {
+static enum neb_status skip(struct agent_worker *w, int64_t n) {
     for (int64_t step = 0; step < n; step++)
         for (int32_t a = 0; a < w->job.accumulate; a++)
             for (int i = 0; i < w->n_samplers; i++)
                 draw(w, w->samplers[i]);
-    NEB_TRY(intra_team_skip(w->team, (int32_t)n));
-    for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++)
-        w->steps_base[f] += n;
-    w->step += n;
-    w->lost_steps += n;
-    return NEB_OK;
+    return intra_team_skip(w->team, (int32_t)n);
 }
 
 static enum neb_status train_step(struct agent_worker *w) {
@@ -215,103 +162,15 @@ static enum neb_status train_step(struct agent_worker *w) {
     return NEB_OK;
 }
 
-static const struct agent_merge *logged(const struct agent_worker *w, int32_t f) {
-    for (size_t i = 0; i < w->n_log; i++)
-        if (w->log[i].fragment == (uint32_t)f && w->log[i].round == w->frags[f].round)
-            return &w->log[i];
-    return NULL;
-}
-
-// One decision about one fragment. *more: there may be another one at this step. *ready: the next step may begin.
-static enum neb_status exchange_one(struct agent_worker *w, int32_t f, bool *more, bool *ready) {
-    struct agent_fragment *g = &w->frags[f];
-    const struct agent_travel *t = &w->travel[f];
-    const struct agent_merge *l = logged(w, f); // of the run that is repeated: merge where it did
-    // Others went on without us. A commit that holds our own update is of a run that is repeated: it waits for our send,
-    // also where that is at this very step and the merge is logged.
-    bool foreign = t->here && !t->mine && !t->rejected;
-    *more = true;
-    if (w->adopts && t->here && !g->in_flight && !g->finished && (w->lost || t->cursor > w->step)) {
-        if (t->cursor > w->step)
-            NEB_TRY(worker_skip_steps(w, t->cursor - w->step));
-        return worker_merge(w, f);
-    }
-    if (w->lost) { // nothing is computed before the state is whole
-        *more = *ready = false;
-        return NEB_OK;
-    }
-    if (!g->in_flight && !g->finished && (l ? l->foreign && l->step <= w->step : foreign)) {
-        if (t->here)
-            return worker_merge(w, f);
-        *more = *ready = false; // the agent brings it
-        return NEB_OK;
-    }
-    // After an outage the update under way is of before it. Merged like that, the others' steps of the outage would come in this
-    // round and ours in the next, each in full: it is taken back for one that holds ours as well, and they are averaged.
-    if (g->in_flight && !g->arrived && w->expected && !l && t->again < WORKER_AGAIN_MAX &&
-        g->missed > (uint32_t)w->job.sync.merge_after) {
-        *more = false;
-        return worker_send(w, f);
-    }
-    enum agent_decision d =
-        agent_schedule_decide(&w->schedule, w->frags, f, w->step, w->expected, w->counted_miss[f]);
-    *more = d == AGENT_SEND || d == AGENT_MERGE || d == AGENT_MISS;
-    if (d == AGENT_SEND)
-        return worker_send(w, f);
-    if (d == AGENT_MERGE)
-        return worker_merge(w, f);
-    if (d == AGENT_WAIT)
-        *ready = false;
-    if (d == AGENT_MISS) {
-        g->missed++;
-        w->counted_miss[f] = w->step;
-    }
-    return NEB_OK;
-}
-
-// All that is to be done between two steps. *ready: the next step may begin.
-static enum neb_status exchange(struct agent_worker *w, bool *ready) {
-    *ready = true;
-    for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++) {
-        for (bool more = true; more;)
-            NEB_TRY(exchange_one(w, f, &more, ready));
-        // A round that an earlier run merged at this step must be merged here too, connected or not.
-        const struct agent_fragment *g = &w->frags[f];
-        if (g->in_flight && !g->arrived && w->step >= g->merge_step && logged(w, f))
-            *ready = false;
-    }
-    return NEB_OK;
-}
-
-// A run that starts alone would train past its first exchanges while the links are still being made.
-static enum neb_status wait_for_peers(struct agent_worker *w) {
-    const neb_ns patience = 15 * NEB_S;
-    struct agent_ipc_msg m;
-    for (neb_ns end = neb_now() + patience;
-         w->alive < w->job.n_clusters - 1 && !w->stop && neb_now() < end;) {
-        enum neb_status st = agent_ipc_wait(w->ipc, poll_slice, &m);
-        if (st == NEB_OK)
-            NEB_TRY(on_agent(w, &m));
-    }
-    if (w->alive < w->job.n_clusters - 1)
-        neb_warn("%d of %d other clusters are not reachable; training starts without them",
-                 w->job.n_clusters - 1 - w->alive, w->job.n_clusters - 1);
-    return NEB_OK;
-}
-
-static bool finished(const struct agent_worker *w) {
-    return w->federated ? agent_schedule_finished(&w->schedule, w->frags) : w->step >= w->job.steps;
-}
-
 static enum neb_status train(struct agent_worker *w) {
-    while (!finished(w) && !w->stop) {
+    while (!worker_finished(w) && !w->stop) {
         bool ready;
-        NEB_TRY(drain_agent(w));
-        NEB_TRY(exchange(w, &ready));
-        if (w->stop || finished(w))
+        NEB_TRY(worker_drain(w));
+        NEB_TRY(worker_exchange(w, &ready));
+        if (w->stop || worker_finished(w))
             break;
         if (!ready || w->step >= w->job.steps) {
-            NEB_TRY(wait_agent(w));
+            NEB_TRY(worker_wait(w));
             continue;
         }
         NEB_TRY(train_step(w));
@@ -358,27 +217,13 @@ static enum neb_status evaluate(struct agent_worker *w, double *loss, json_t *by
     return NEB_OK;
 }
 
-static void params_digest(const struct agent_worker *w, char hex[33]) {
-    struct kern_digest d;
-    uint8_t b[16];
-    if (w->federated) {
-        d = inter_outer_digest(w->outer);
-    } else { // of the parameters alone
-        const struct intra_model *m = w->model;
-        d = kern_digest_part(m->params, m->params, 0, m->n_params);
-    }
-    neb_put_u64(b, d.lo);
-    neb_put_u64(b + 8, d.hi);
-    neb_hex(b, sizeof b, hex);
-}
-
 static json_t *number_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 
 static enum neb_status report(struct agent_worker *w) {
     double loss = 0;
     char hex[33], device[96];
     json_t *by_source = json_object();
-    bool done = finished(w);
+    bool done = worker_finished(w);
     enum neb_status st = done ? evaluate(w, &loss, by_source) : NEB_OK;
     if (st == NEB_OK && !w->federated) // the digest is of the parameters themselves
         st = intra_team_pull(w->team, NULL);
@@ -386,7 +231,7 @@ static enum neb_status report(struct agent_worker *w) {
         json_decref(by_source);
         return st;
     }
-    params_digest(w, hex);
+    worker_params_digest(w, hex);
     worker_device_name(w, device, sizeof device);
     json_t *r = json_pack(
         "{s:s,s:I,s:I,s:o,s:o,s:o,s:o,s:f,s:f,s:f,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:i}", "device",
@@ -405,7 +250,7 @@ static enum neb_status report(struct agent_worker *w) {
 }
 
 static enum neb_status run(struct agent_worker *w, const char *socket_path, const char *job) {
-    NEB_TRY(attach(w, socket_path, job));
+    NEB_TRY(worker_attach(w, socket_path, job));
     neb_log_set_name(w->job.clusters[w->cluster].name);
     w->federated = w->job.sync.scheme == AGENT_SCHEME_FEDERATED && w->job.n_clusters > 1;
     NEB_TRY(set_up_data(w));
@@ -427,15 +272,15 @@ static enum neb_status run(struct agent_worker *w, const char *socket_path, cons
     for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++)
         NEB_TRY(w->frags[f].in_flight ? worker_resubmit(w, f) : worker_ask(w, f));
     if (w->federated)
-        NEB_TRY(wait_for_peers(w));
+        NEB_TRY(worker_wait_for_peers(w));
     NEB_TRY(train(w));
-    if (finished(w) && w->step < w->job.steps)
+    if (worker_finished(w) && w->step < w->job.steps)
         neb_warn("the others have finished the job without this cluster: %lld of its %lld steps "
                  "were made",
                  (long long)w->step, (long long)w->job.steps);
     NEB_TRY(worker_save(
         w)); // also at the end: a run that died between here and its report goes on from here
-    if (finished(w))
+    if (worker_finished(w))
         NEB_TRY(worker_save_model(w));
     return report(w);
 }
@@ -448,6 +293,8 @@ enum neb_status agent_worker_run(const char *socket_path, const char *job, struc
     w->saved_step = -1;
     w->loss_first = w->loss_last = NAN; // no step yet
     w->world = world;
+    w->isa = kern_cpu_isa();
+    w->ops = (struct worker_ops){world ? pull : NULL, world ? push : NULL, save, restore, skip};
     w->threads = threads;
     signal(SIGINT, SIG_IGN); // the agent decides when a worker stops
     enum neb_status st = run(w, socket_path, job);

@@ -1,10 +1,14 @@
 // A worker: trains its cluster's replica, exchanges with the others through its agent.
 //
-//     worker.c        the loop: steps, decisions of agent/schedule, messages from the agent
+//     worker.c        the loop of the built-in trainer: data, steps, evaluation
+//     worker_link.c   messages from the agent, decisions of agent/schedule
 //     worker_sync.c   fragments: encode and submit, commits, merges
 //     worker_ckpt.c   checkpoints of everything, and how to go on from one
 //     worker_device.c on what it trains
 //     worker_snapshot.c  how to go on from what others had
+//
+// All but worker.c also runs inside a foreign trainer, through libnebula (libnebula.h): one code, so that both compute the
+// same bits. What differs is behind struct worker_ops.
 //
 // Bit-identical resume: a checkpoint is taken between two inner steps and holds parameters, optimiser, data cursor, outer
 // state, updates in flight (with their bytes) and the merge log; a restarted worker computes the same steps, submits the
@@ -44,7 +48,20 @@ struct agent_merge { // one line of the merge log
     bool foreign; // nothing of ours was under way: others had gone on without us
 };
 
+struct agent_worker;
+struct worker_ops { // the trainer beneath
+    // Tensors of `model` with wanted[index] (NULL: all), from and to where they are trained. NULL: they are trained in place.
+    enum neb_status (*pull)(struct agent_worker *w, const bool *wanted);
+    enum neb_status (*push)(struct agent_worker *w, const bool *wanted);
+    // What a checkpoint holds of the trainer: parameters, token counts, optimiser, data cursors.
+    enum neb_status (*save)(struct agent_worker *w, struct intra_ckpt_writer *out);
+    enum neb_status (*restore)(struct agent_worker *w, const struct intra_ckpt *c);
+    enum neb_status (*skip)(struct agent_worker *w, int64_t n); // steps that a lost disk had made: data and schedule move on
+};
+
 struct agent_worker {
+    struct worker_ops ops;
+    void *foreign; // of a foreign trainer's ops; NULL: the built-in one
     struct agent_job job;
     int cluster; // index of this cluster
     bool federated;
@@ -102,7 +119,11 @@ struct agent_worker {
     int alive;     // other members that are heard
     bool expected; // enough of them for a commit
     bool stop;
+    const char *isa; // of the arithmetic that trains, for checkpoints
     // agent
+    neb_ns heard, asked; // of a foreign trainer: when the agent last said something, was last asked
+    bool orphan;         // the agent does not know this worker (it was started anew)
+    bool returned;       // it does again
     struct agent_ipc *ipc;
     void *zctx;
 };
@@ -111,6 +132,20 @@ struct agent_worker {
 // rank, with the threads that the job says.
 NEB_MUST_CHECK enum neb_status agent_worker_run(const char *socket_path, const char *job,
                                                 struct intra_comm *world, int threads);
+
+// worker_link.c
+// socket_path and job as the agent gives them. Fills job, cluster, dir.
+NEB_MUST_CHECK enum neb_status worker_attach(struct agent_worker *w, const char *socket_path,
+                                             const char *job);
+// Asks the agent again to be attached; the answer comes as any message.
+NEB_MUST_CHECK enum neb_status worker_hello(struct agent_worker *w, const char *job);
+NEB_MUST_CHECK enum neb_status worker_drain(struct agent_worker *w); // takes what has come
+NEB_MUST_CHECK enum neb_status worker_wait(struct agent_worker *w); // up to 200 ms; counts as stall
+// All that is to be done between two steps. *ready: the next step may begin.
+NEB_MUST_CHECK enum neb_status worker_exchange(struct agent_worker *w, bool *ready);
+NEB_MUST_CHECK enum neb_status worker_wait_for_peers(struct agent_worker *w);
+bool worker_finished(const struct agent_worker *w);
+void worker_params_digest(const struct agent_worker *w, char hex[33]);
 
 // worker_sync.c
 NEB_MUST_CHECK enum neb_status worker_sync_create(struct agent_worker *w);

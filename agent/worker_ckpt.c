@@ -90,7 +90,7 @@ static bool get_state(struct neb_rd *r, struct agent_worker *w) {
 
 // Where the numbers come from: bit-identical resume holds for the same of these.
 static void build_note(char *out, size_t cap, const struct agent_worker *w) {
-    snprintf(out, cap, "nebula %s, %s, %d threads", NEBULA_VERSION, kern_cpu_isa(),
+    snprintf(out, cap, "nebula %s, %s, %d threads", NEBULA_VERSION, w->isa,
              kern_pool_threads(w->K->pool));
 }
 
@@ -122,7 +122,7 @@ static enum neb_status save_sync(struct agent_worker *w, struct intra_ckpt_write
 
 static enum neb_status write_checkpoint(struct agent_worker *w, struct intra_ckpt_writer *out) {
     struct neb_buf state = {0};
-    char note[128], name[64];
+    char note[128];
     put_state(&state, w);
     enum neb_status st = neb_buf_check(&state);
     if (st == NEB_OK)
@@ -131,13 +131,7 @@ static enum neb_status write_checkpoint(struct agent_worker *w, struct intra_ckp
     NEB_TRY(st);
     build_note(note, sizeof note, w);
     NEB_TRY(intra_ckpt_add(out, "build", INTRA_BYTES, strlen(note), 1, note));
-    for (int i = 0; i < w->n_samplers; i++) {
-        uint64_t cursor[INTRA_CURSOR_WORDS];
-        intra_sampler_save(w->samplers[i], cursor);
-        snprintf(name, sizeof name, "data.cursor.%d", i);
-        NEB_TRY(intra_ckpt_add(out, name, INTRA_U64, INTRA_CURSOR_WORDS, 1, cursor));
-    }
-    NEB_TRY(intra_team_save(w->team, out));
+    NEB_TRY(w->ops.save(w, out));
     return w->federated ? save_sync(w, out) : NEB_OK;
 }
 
@@ -228,7 +222,7 @@ static enum neb_status read_merges(struct agent_worker *w) {
 }
 
 static enum neb_status restore_from(struct agent_worker *w, const struct intra_ckpt *c) {
-    char name[64], note[128];
+    char note[128];
     const struct intra_ckpt_section *s = intra_ckpt_find(c, "worker.state"),
                                     *b = intra_ckpt_find(c, "build");
     if (!s)
@@ -242,13 +236,7 @@ static enum neb_status restore_from(struct agent_worker *w, const struct intra_c
                  "bit for bit",
                  intra_ckpt_path(c), b ? (int)b->bytes : 0,
                  b ? (const char *)intra_ckpt_data(c, b) : "", note);
-    for (int i = 0; i < w->n_samplers; i++) {
-        uint64_t cursor[INTRA_CURSOR_WORDS];
-        snprintf(name, sizeof name, "data.cursor.%d", i);
-        NEB_TRY(intra_ckpt_read(c, name, INTRA_U64, INTRA_CURSOR_WORDS, 1, cursor));
-        intra_sampler_restore(w->samplers[i], cursor);
-    }
-    NEB_TRY(intra_team_restore(w->team, c));
+    NEB_TRY(w->ops.restore(w, c));
     return w->federated ? restore_sync(w, c) : NEB_OK;
 }
 
@@ -329,7 +317,8 @@ enum neb_status worker_log_merge(struct agent_worker *w, int32_t f) {
 enum neb_status worker_save_model(struct agent_worker *w) {
     char path[NEB_PATH_MAX];
     struct intra_ckpt_writer *out = NULL;
-    NEB_TRY(intra_team_pull(w->team, NULL));
+    if (w->ops.pull)
+        NEB_TRY(w->ops.pull(w, NULL));
     NEB_TRY(neb_path(path, sizeof path, w->dir, "model.ckpt"));
     NEB_TRY(intra_ckpt_create(path, &out));
     enum neb_status st = intra_model_save(w->model, out);

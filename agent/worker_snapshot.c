@@ -91,7 +91,8 @@ enum neb_status worker_adopt_snapshot(struct agent_worker *w, bool has_checkpoin
     if (cursor > w->step)
         NEB_TRY(worker_skip_steps(w, cursor - w->step));
     begin_counts(w);
-    NEB_TRY(intra_team_push(w->team, NULL));
+    if (w->ops.push)
+        NEB_TRY(w->ops.push(w, NULL));
     NEB_TRY(worker_save(w));
     return neb_fs_remove(
         path); // behind the checkpoint: until that is on disk, it is taken over again

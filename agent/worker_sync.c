@@ -58,7 +58,8 @@ enum neb_status worker_sync_create(struct agent_worker *w) {
     struct inter_outer_config c = {.beta = s->error_feedback,
                                    .kappa = s->kappa,
                                    .row_weights = s->row_weights,
-                                   .fragments = s->fragments};
+                                   .fragments = s->fragments,
+                                   .robust = s->gate == AGENT_GATE_ROBUST};
     NEB_TRY_GOTO(inter_outer_create(&c, units, w->n_units, w->K->pool, &w->outer), out);
     NEB_TRY_GOTO(cmp_codec_parse(s->codec, &w->codec), out);
     w->merge_codec = w->codec;
@@ -141,16 +142,16 @@ enum neb_status worker_resubmit(struct agent_worker *w, int32_t f) {
     return agent_ipc_send(w->ipc, NULL, head, &part, 1);
 }
 
-// A fragment's parameters, from or to where this worker trains: its other ranks, its device.
+// A fragment's parameters, from or to where they are trained.
 static enum neb_status move_fragment(struct agent_worker *w, int32_t f,
-                                     enum neb_status (*move)(struct intra_team *, const bool *)) {
-    if (!w->world && !w->device)
+                                     enum neb_status (*move)(struct agent_worker *, const bool *)) {
+    if (!move)
         return NEB_OK;
     memset(w->wanted, 0, (size_t)w->model->n_all_tensors * sizeof *w->wanted);
     for (int32_t i = 0; i < w->n_units; i++)
         if (w->fragment[i] == f)
             w->wanted[w->units[i].tensor->index] = true;
-    return move(w->team, w->wanted);
+    return move(w, w->wanted);
 }
 
 enum neb_status worker_send(struct agent_worker *w, int32_t f) {
@@ -161,7 +162,7 @@ enum neb_status worker_send(struct agent_worker *w, int32_t f) {
     t->again = g->in_flight ? t->again + 1 : 0;
     g->missed += g->in_flight ? t->missed : 0;
     bool merge = g->missed > (uint32_t)w->job.sync.merge_after;
-    NEB_TRY(move_fragment(w, f, intra_team_pull));
+    NEB_TRY(move_fragment(w, f, w->ops.pull));
     NEB_TRY(inter_outer_encode(w->outer, f, merge ? &w->merge_codec : &w->codec, unit_counts,
                                &counts, &t->blob));
     size_t V = (size_t)w->trainer->c.model.vocab;
@@ -262,14 +263,14 @@ enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
     size_t V = (size_t)w->trainer->c.model.vocab;
     bool foreign = !g->in_flight; // others went on without us
     NEB_TRY(worker_log_merge(w, f));
-    NEB_TRY(move_fragment(w, f, intra_team_pull)); // what was learned since the send is kept
+    NEB_TRY(move_fragment(w, f, w->ops.pull)); // what was learned since the send is kept
     if (t->rejected)
         drop_rejected(w, f);
     if (t->n)
         NEB_TRY(inter_outer_apply(w->outer, f, &r, &w->last_digest[f]));
     else
         inter_outer_skip(w->outer, f, &w->last_digest[f]);
-    NEB_TRY(move_fragment(w, f, intra_team_push));
+    NEB_TRY(move_fragment(w, f, w->ops.push));
     if (foreign)
         t->mine = false; // what a former life of this cluster had sent
     if (t->mine) { // otherwise tokens and row counts carry over, as the residual does

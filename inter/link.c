@@ -1,6 +1,7 @@
 // See link.h. Frames inside a CURVE message, little-endian, first byte the type:
 //
 //     HELLO   u64 session, u8 connection    first on every connection, dialler to listener
+//     RENEW   u64 session, u8 connection    the same, where the set before is kept until it is empty
 //     WELCOME u64 session, u8 connection    the answer; only then the connection carries data
 //     PING    i64 time     PONG i64 time    control only; time is the asker's own clock
 //     ACK     u8 connection, u64 bytes      control only; data bytes read so far from that
@@ -32,15 +33,21 @@
 #define SILENCE         (4 * NEB_S) // nothing heard for so long: the set is down
 #define RETRY_AFTER     (200 * NEB_MS)
 #define DUPLICATE_GRACE (5 * NEB_S)
+#define RECYCLE         (3600 * NEB_S) // CURVE never rekeys: connections this old are replaced
+#define DRAIN_MIN       (2 * NEB_S)    // of a recycled set, from when its successor came up
+#define DRAIN_MAX       (60 * NEB_S)
 
 #define HANDSHAKE_FAILED                                                                           \
     (ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |                  \
      ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
 
-enum { HELLO = 1, WELCOME, PING, PONG, ACK, DATA };
+enum { HELLO = 1, WELCOME, PING, PONG, ACK, DATA, RENEW };
 enum {
     DIALED,
     ACCEPTED,
+    OLD_DIALED,   // being recycled: its successor is up or on its way
+    OLD_ACCEPTED,
+    SETS,
     RID_BYTES = 5,
     BURST = 256,
     CONNS = 1 + INTER_LINK_MAX_BULK,
@@ -68,21 +75,23 @@ struct set {
     struct conn c[CONNS]; // [0] control
     uint64_t session;     // 0: no set
     bool up;
-    neb_ns since, heard, pinged;
+    neb_ns since, heard, pinged, data_at;
 };
 
 struct peer {
     struct sec_member member;
+    struct sec_public former; // keys before a rotation, good until former_until (0: none)
+    neb_ns former_until;
     bool self, revoked, up;
-    struct set s[2]; // DIALED, ACCEPTED
+    struct set s[SETS];
     neb_ns dial_at, since, rtt;
     struct counts closed; // of connections that are gone
-    uint64_t connects, refused, dropped;
+    uint64_t connects, refused, dropped, recycled;
 };
 
 struct inter_link {
     struct inter_link_config cfg;
-    struct sec_members members; // newest
+    struct sec_members members; // newest, by index of peer; of a revoked one all zero
     void *ctx;
     bool own_ctx;
     struct sec_zap *zap;
@@ -130,6 +139,38 @@ static void conn_watch(struct peer *p, struct conn *c, int zmq_fd) {
     c->fd = zmq_fd >= 0 ? fcntl(zmq_fd, F_DUPFD_CLOEXEC, 3) : -1;
 }
 
+// --- who may connect
+// ------------------------------------------------------------------------------------------
+
+// Tells ZAP: everybody on the list, and those whose rotation overlaps with their former keys too.
+static void admit(struct inter_link *l) {
+    struct sec_members m = {.version = l->members.version};
+    for (uint32_t i = 0; i < l->n_peers; i++)
+        if (l->members.m[i].pub.name[0])
+            m.m[m.n++] = l->members.m[i];
+    for (uint32_t i = 0; i < l->n_peers; i++) {
+        if (!l->peers[i].former_until)
+            continue;
+        if (m.n == SEC_MEMBERS_MAX) {
+            neb_warn("the list is full: the former keys of %s are not admitted during its rotation",
+                     l->peers[i].member.pub.name);
+            continue;
+        }
+        m.m[m.n] = l->peers[i].member;
+        m.m[m.n++].pub = l->peers[i].former;
+    }
+    sec_zap_set(l->zap, &m);
+}
+
+static void peer_init(struct peer *p, const struct sec_member *x) {
+    memset(p, 0, sizeof *p);
+    p->member = *x;
+    p->revoked = !x->pub.name[0];
+    for (int w = 0; w < SETS; w++)
+        for (int k = 0; k < CONNS; k++)
+            p->s[w].c[k].fd = p->s[w].c[k].zmq_fd = -1;
+}
+
 // --- opening and closing
 // -----------------------------------------------------------------------------------
 
@@ -158,7 +199,9 @@ static void tell(struct inter_link *l, struct peer *p, enum inter_link_kind kind
 
 // Reports the change when the last set went down or the first came up.
 static void peer_update(struct inter_link *l, struct peer *p) {
-    bool up = p->s[DIALED].up || p->s[ACCEPTED].up;
+    bool up = false;
+    for (int w = 0; w < SETS; w++)
+        up = up || p->s[w].up;
     if (up == p->up || !l->handler) // outside of process: told by the next one
         return;
     p->up = up;
@@ -286,9 +329,12 @@ static bool send_time(struct inter_link *l, struct conn *c, uint8_t type, uint64
 }
 
 static struct set *active(const struct inter_link *l, struct peer *p) {
-    struct set *want = &p->s[prefers_dialed(l, p) ? DIALED : ACCEPTED];
-    struct set *other = &p->s[prefers_dialed(l, p) ? ACCEPTED : DIALED];
-    return want->up ? want : other->up ? other : NULL;
+    int want = prefers_dialed(l, p) ? DIALED : ACCEPTED, other = DIALED + ACCEPTED - want;
+    const int order[SETS] = {want, want + OLD_DIALED, other, other + OLD_DIALED};
+    for (int i = 0; i < SETS; i++)
+        if (p->s[order[i]].up)
+            return &p->s[order[i]];
+    return NULL;
 }
 
 enum neb_status inter_link_send2(struct inter_link *l, uint32_t peer, enum inter_channel channel,
@@ -361,6 +407,7 @@ static bool on_frame(struct inter_link *l, struct peer *p, int which, uint32_t i
         if (index == 0 && n > INTER_LINK_CONTROL_MAX)
             return false;
         c->recvd += n;
+        s->data_at = s->heard;
         struct inter_link_event e = {.kind = INTER_LINK_MSG,
                                      .peer = (uint32_t)(p - l->peers),
                                      .channel = index ? INTER_BULK : INTER_CONTROL,
@@ -393,8 +440,8 @@ static bool on_frame(struct inter_link *l, struct peer *p, int which, uint32_t i
     return false;
 }
 
-static void dealer_read(struct inter_link *l, struct peer *p, uint32_t index) {
-    struct set *s = &p->s[DIALED];
+static void dealer_read(struct inter_link *l, struct peer *p, int which, uint32_t index) {
+    struct set *s = &p->s[which];
     for (int k = 0; k < BURST && s->c[index].sock; k++) {
         zmq_msg_t m;
         zmq_msg_init(&m);
@@ -413,25 +460,38 @@ static void dealer_read(struct inter_link *l, struct peer *p, uint32_t index) {
             if (ok && index == 0)
                 set_came_up(l, p, s);
         } else if (ok) {
-            ok = on_frame(l, p, DIALED, index, b, n);
+            ok = on_frame(l, p, which, index, b, n);
         }
         p->refused += !ok;
         zmq_msg_close(&m);
     }
 }
 
-// HELLO from an admitted member: takes the connection into its set, a newer session replaces the
-// whole set.
+// Sets a set aside for its successor; what travels on it still arrives.
+static void set_retire(struct inter_link *l, struct peer *p, int which) {
+    int old = which + OLD_DIALED;
+    set_close(l, p, old);
+    p->s[old] = p->s[which];
+    memset(&p->s[which], 0, sizeof p->s[which]);
+    for (uint32_t i = 0; i < CONNS; i++)
+        p->s[which].c[i].fd = p->s[which].c[i].zmq_fd = -1;
+}
+
+// HELLO or RENEW from an admitted member: takes the connection into its set, a newer session
+// replaces the whole set.
 static bool on_hello(struct inter_link *l, struct peer *p, const uint8_t *rid, int fd,
                      const uint8_t *b, size_t n) {
     struct set *s = &p->s[ACCEPTED];
     struct neb_rd r = neb_rd_make(b, n);
-    bool ok = neb_rd_u8(&r) == HELLO;
+    uint8_t type = neb_rd_u8(&r);
+    bool ok = type == HELLO || type == RENEW;
     uint64_t session = neb_rd_u64(&r);
     uint8_t index = neb_rd_u8(&r);
     if (!ok || !neb_rd_done(&r) || index >= CONNS || session == 0 || session < s->session)
         return false;
-    if (session > s->session)
+    if (session > s->session && type == RENEW && s->up)
+        set_retire(l, p, ACCEPTED);
+    else if (session > s->session)
         set_close(l, p, ACCEPTED);
     s->session = session;
     struct conn *c = &s->c[index];
@@ -451,9 +511,15 @@ static bool on_hello(struct inter_link *l, struct peer *p, const uint8_t *rid, i
 // Which member a message is from: by what ZAP admitted its connection as.
 static struct peer *sender(struct inter_link *l, zmq_msg_t *m) {
     const char *who = zmq_msg_gets(m, "User-Id");
-    for (uint32_t i = 0; who && i < l->n_peers; i++) {
+    uint8_t key[SEC_KEY_BYTES];
+    if (!who || strlen(who) != SEC_KEY_BYTES / 4 * 5 || !zmq_z85_decode(key, who))
+        return NULL;
+    for (uint32_t i = 0; i < l->n_peers; i++) {
         struct peer *p = &l->peers[i];
-        if (!p->self && !strcmp(who, p->member.pub.name))
+        if (p->self)
+            continue;
+        if (!memcmp(key, p->member.pub.curve, sizeof key) ||
+            (p->former_until && !memcmp(key, p->former.curve, sizeof key)))
             return p;
     }
     return NULL;
@@ -469,8 +535,10 @@ static void router_message(struct inter_link *l, const uint8_t *rid, size_t rid_
     const uint8_t *b = zmq_msg_data(m);
     size_t n = zmq_msg_size(m);
     int fd = zmq_msg_get(m, ZMQ_SRCFD);
-    if (!p)
+    if (!p) { // its key has left the list since the handshake
+        kick(fd);
         return;
+    }
     // Names the ROUTER gives start with 0; any other was chosen by the peer, who could then take
     // over another's.
     if (p->revoked || p->member.connect == SEC_CONNECT_OUT || rid_len != RID_BYTES || rid[0] != 0 ||
@@ -479,12 +547,12 @@ static void router_message(struct inter_link *l, const uint8_t *rid, size_t rid_
         kick(fd);
         return;
     }
-    struct set *s = &p->s[ACCEPTED];
-    for (uint32_t i = 0; i < CONNS; i++)
-        if (s->c[i].open && !memcmp(s->c[i].rid, rid, RID_BYTES)) {
-            p->refused += !on_frame(l, p, ACCEPTED, i, b, n);
-            return;
-        }
+    for (int w = ACCEPTED; w < SETS; w += OLD_ACCEPTED - ACCEPTED)
+        for (uint32_t i = 0; i < CONNS; i++)
+            if (p->s[w].c[i].open && !memcmp(p->s[w].c[i].rid, rid, RID_BYTES)) {
+                p->refused += !on_frame(l, p, w, i, b, n);
+                return;
+            }
     if (!on_hello(l, p, rid, fd, b, n)) {
         p->refused++;
         kick(fd);
@@ -527,8 +595,8 @@ static bool monitor_read(void *mon, uint16_t *event, int *value) {
 // --- the pass
 // ----------------------------------------------------------------------------------------------
 
-static void dial_events(struct inter_link *l, struct peer *p, uint32_t index) {
-    struct set *s = &p->s[DIALED];
+static void dial_events(struct inter_link *l, struct peer *p, int which, uint32_t index) {
+    struct set *s = &p->s[which];
     struct conn *c = &s->c[index];
     uint16_t event;
     int value;
@@ -536,7 +604,8 @@ static void dial_events(struct inter_link *l, struct peer *p, uint32_t index) {
         if (event == ZMQ_EVENT_CONNECTED)
             conn_watch(p, c, value);
         else if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED && !c->hello_at) {
-            if (send_hello(l, c, HELLO, s->session, (uint8_t)index))
+            uint8_t type = p->s[OLD_DIALED].up ? RENEW : HELLO;
+            if (send_hello(l, c, type, s->session, (uint8_t)index))
                 c->hello_at = neb_now();
             else
                 c->lost = true;
@@ -555,8 +624,9 @@ static void router_events(struct inter_link *l) {
     int fd;
     while (l->router_mon && monitor_read(l->router_mon, &event, &fd))
         for (uint32_t i = 0; i < l->n_peers; i++)
-            for (uint32_t k = 0; k < CONNS; k++) {
-                struct conn *c = &l->peers[i].s[ACCEPTED].c[k];
+            for (uint32_t k = 0; k < 2 * CONNS; k++) {
+                struct conn *c =
+                    &l->peers[i].s[k < CONNS ? ACCEPTED : OLD_ACCEPTED].c[k % CONNS];
                 if (c->open && c->zmq_fd == fd && fd >= 0)
                     c->lost = true;
             }
@@ -606,6 +676,43 @@ static void set_pulse(struct inter_link *l, struct set *s, neb_ns now) {
     }
 }
 
+static uint64_t set_queued(const struct set *s) {
+    uint64_t queued = 0;
+    for (uint32_t i = 0; i < CONNS; i++)
+        queued += s->c[i].sent - s->c[i].acked;
+    return queued;
+}
+
+// Replaces connections that are old by fresh ones, and closes the old once nothing travels on them.
+static void peer_recycle(struct inter_link *l, struct peer *p, neb_ns now) {
+    struct set *d = &p->s[DIALED], *old = &p->s[OLD_DIALED];
+    if (d->up && old->session) {
+        neb_ns age = now - d->since;
+        bool quiet = !set_queued(old) && now - old->data_at > NEB_S;
+        if ((age > DRAIN_MIN && quiet) || age > DRAIN_MAX || !old->up)
+            set_close(l, p, OLD_DIALED);
+    } else if (d->up && now - d->since >= l->cfg.recycle) {
+        set_retire(l, p, DIALED);
+        p->recycled++;
+        p->dial_at = now;
+    }
+}
+
+// Cuts a peer off, with every connection.
+static void peer_close(struct inter_link *l, struct peer *p) {
+    for (int w = 0; w < SETS; w++)
+        set_close(l, p, w);
+}
+
+// The overlap of a rotation is over: the keys before it open nothing any more.
+static void peer_forget_former(struct inter_link *l, struct peer *p, neb_ns now) {
+    if (!p->former_until || now < p->former_until)
+        return;
+    p->former_until = 0;
+    admit(l);
+    peer_close(l, p); // who still uses the old keys does not come back; others do at once
+}
+
 static void peer_dialing(struct inter_link *l, struct peer *p, neb_ns now) {
     struct set *d = &p->s[DIALED], *a = &p->s[ACCEPTED];
     bool may = p->member.endpoint[0] && p->member.connect != SEC_CONNECT_IN && !p->revoked;
@@ -613,10 +720,7 @@ static void peer_dialing(struct inter_link *l, struct peer *p, neb_ns now) {
         set_dial(l, p);
     if (!d->session || !a->up || prefers_dialed(l, p))
         return;
-    uint64_t queued = 0;
-    for (uint32_t i = 0; i < CONNS; i++)
-        queued += d->c[i].sent - d->c[i].acked;
-    if (!d->up || (now - a->since > NEB_S && !queued) || now - a->since > DUPLICATE_GRACE)
+    if (!d->up || (now - a->since > NEB_S && !set_queued(d)) || now - a->since > DUPLICATE_GRACE)
         set_close(l, p, DIALED); // the peer's own set is kept: its key is lower
 }
 
@@ -625,11 +729,12 @@ enum neb_status inter_link_process(struct inter_link *l, inter_link_handler *han
     l->user = user;
     router_events(l);
     for (uint32_t i = 0; i < l->n_peers; i++)
-        for (uint32_t k = 0; k < CONNS; k++) {
-            if (!l->peers[i].s[DIALED].c[k].sock)
+        for (uint32_t k = 0; k < 2 * CONNS; k++) {
+            int which = k < CONNS ? OLD_DIALED : DIALED; // what is older is read first
+            if (!l->peers[i].s[which].c[k % CONNS].sock)
                 continue;
-            dial_events(l, &l->peers[i], k);
-            dealer_read(l, &l->peers[i], k);
+            dial_events(l, &l->peers[i], which, k % CONNS);
+            dealer_read(l, &l->peers[i], which, k % CONNS);
         }
     if (l->router)
         router_read(l);
@@ -637,16 +742,18 @@ enum neb_status inter_link_process(struct inter_link *l, inter_link_handler *han
     l->deadline = now + NEB_S;
     for (uint32_t i = 0; i < l->n_peers; i++) {
         struct peer *p = &l->peers[i];
+        peer_forget_former(l, p, now);
         if (p->self)
             continue;
         peer_update(l, p);
-        for (int w = 0; w < 2; w++) {
+        for (int w = 0; w < SETS; w++) {
             set_clean(l, p, w, now);
             set_pulse(l, &p->s[w], now);
             neb_ns next = p->s[w].up ? p->s[w].pinged + PING_EVERY : now + RETRY_AFTER;
             if (next < l->deadline)
                 l->deadline = next;
         }
+        peer_recycle(l, p, now);
         peer_dialing(l, p, now);
     }
     l->handler = NULL;
@@ -660,8 +767,9 @@ size_t inter_link_poll_items(const struct inter_link *l, zmq_pollitem_t *items, 
         if (pair[k] && n++ < cap)
             items[n - 1] = (zmq_pollitem_t){.socket = pair[k], .events = ZMQ_POLLIN};
     for (uint32_t i = 0; i < l->n_peers; i++)
-        for (uint32_t j = 0; j < CONNS; j++) {
-            const struct conn *c = &l->peers[i].s[DIALED].c[j];
+        for (uint32_t j = 0; j < 2 * CONNS; j++) {
+            const struct conn *c =
+                &l->peers[i].s[j < CONNS ? DIALED : OLD_DIALED].c[j % CONNS];
             if (c->sock && n++ < cap)
                 items[n - 1] = (zmq_pollitem_t){.socket = c->sock, .events = ZMQ_POLLIN};
             if (c->mon && n++ < cap)
@@ -681,7 +789,7 @@ enum neb_status inter_link_stats(struct inter_link *l, uint32_t peer,
     struct peer *p = &l->peers[peer];
     struct counts n = p->closed;
     uint64_t queued = 0;
-    for (int w = 0; w < 2; w++)
+    for (int w = 0; w < SETS; w++)
         for (uint32_t i = 0; i < CONNS; i++) {
             counts_add(&n, conn_counts(&p->s[w].c[i]));
             queued += p->s[w].c[i].sent - p->s[w].c[i].acked;
@@ -695,31 +803,85 @@ enum neb_status inter_link_stats(struct inter_link *l, uint32_t peer,
                                      .recv_segs = n.recv_segs,
                                      .queued_bytes = queued,
                                      .connects = p->connects,
+                                     .recycled = p->recycled,
                                      .refused = p->refused,
                                      .dropped = p->dropped};
     return NEB_OK;
 }
 
-enum neb_status inter_link_reload(struct inter_link *l, const struct sec_members *m) {
+// Index of the peer that is or was called so; n_peers: none.
+static uint32_t peer_named(const struct inter_link *l, const char *name) {
+    uint32_t i = 0;
+    while (i < l->n_peers && strcmp(l->peers[i].member.pub.name, name) != 0)
+        i++;
+    return i;
+}
+
+// One member of a newer list: known, with other keys, or new.
+static void reload_member(struct inter_link *l, const struct sec_member *x, bool keep_former,
+                          neb_ns overlap) {
+    uint32_t i = peer_named(l, x->pub.name);
+    struct peer *p = &l->peers[i];
+    if (i == l->n_peers) {
+        l->n_peers++;
+        peer_init(p, x);
+    }
+    l->members.m[i] = *x;
+    bool same = !memcmp(&x->pub, &p->member.pub, sizeof x->pub);
+    if (!same && keep_former && !p->revoked) { // of this member itself too: what it has signed stands
+        p->former = p->member.pub;
+        p->former_until = neb_now() + overlap;
+    } else if (!same) {
+        p->former_until = 0;
+        peer_close(l, p);
+    }
+    p->revoked = false;
+    p->member = *x;
+}
+
+enum neb_status inter_link_reload(struct inter_link *l, const struct sec_members *m,
+                                  const char *rotated, neb_ns overlap) {
+    uint32_t added = 0;
     if (m->version <= l->members.version)
         return neb_fail(NEB_ERR_DENIED, "member list: version %llu is not newer than %llu",
                         (unsigned long long)m->version, (unsigned long long)l->members.version);
-    l->members = *m;
-    sec_zap_set(l->zap, m);
-    for (uint32_t i = 0; i < l->n_peers; i++) {
-        struct peer *p = &l->peers[i];
-        const struct sec_member *x = sec_members_by_curve(m, p->member.pub.curve);
-        if (p->self)
-            continue;
-        p->revoked = !x || memcmp(&x->pub, &p->member.pub, sizeof x->pub) != 0;
-        if (!p->revoked) {
-            p->member = *x;
-            continue;
+    for (uint32_t k = 0; k < m->n; k++)
+        added += peer_named(l, m->m[k].pub.name) == l->n_peers;
+    if (l->n_peers + added > SEC_MEMBERS_MAX)
+        return neb_fail(NEB_ERR_LIMIT,
+                        "member list: %u members came and went while this link ran, at most %d",
+                        l->n_peers + added, SEC_MEMBERS_MAX);
+    memset(&l->members, 0, sizeof l->members);
+    l->members.version = m->version;
+    memcpy(l->members.federation, m->federation, sizeof m->federation);
+    for (uint32_t k = 0; k < m->n; k++)
+        reload_member(l, &m->m[k], rotated && !strcmp(rotated, m->m[k].pub.name), overlap);
+    l->members.n = l->n_peers;
+    for (uint32_t i = 0; i < l->n_peers; i++)
+        if (!l->members.m[i].pub.name[0] && !l->peers[i].self) {
+            l->peers[i].revoked = true;
+            l->peers[i].former_until = 0;
+            peer_close(l, &l->peers[i]);
         }
-        set_close(l, p, DIALED);
-        set_close(l, p, ACCEPTED);
-    }
+    admit(l);
     return NEB_OK;
+}
+
+const struct sec_members *inter_link_members(const struct inter_link *l) { return &l->members; }
+
+const struct sec_public *inter_link_former(const struct inter_link *l, uint32_t peer,
+                                           neb_ns *until) {
+    bool has = peer < l->n_peers && l->peers[peer].former_until;
+    if (has && until)
+        *until = l->peers[peer].former_until;
+    return has ? &l->peers[peer].former : NULL;
+}
+
+void inter_link_keep_former(struct inter_link *l, uint32_t peer, const struct sec_public *former,
+                            neb_ns until) {
+    l->peers[peer].former = *former;
+    l->peers[peer].former_until = until;
+    admit(l);
 }
 
 static enum neb_status listen_on(struct inter_link *l, const char *where) {
@@ -767,15 +929,13 @@ enum neb_status inter_link_create(const struct inter_link_config *cfg, struct in
     l->cfg.bulk_queue_bytes = cfg->bulk_queue_bytes ? cfg->bulk_queue_bytes : (size_t)8 << 20;
     l->cfg.control_queue_bytes =
         cfg->control_queue_bytes ? cfg->control_queue_bytes : (size_t)1 << 20;
+    l->cfg.recycle = cfg->recycle ? cfg->recycle : RECYCLE;
     l->members = *cfg->members;
     l->n_peers = l->members.n;
     l->self = (uint32_t)(self - cfg->members->m);
     for (uint32_t i = 0; i < l->n_peers; i++) {
-        l->peers[i].member = l->members.m[i];
+        peer_init(&l->peers[i], &l->members.m[i]);
         l->peers[i].self = i == l->self;
-        for (int w = 0; w < 2; w++)
-            for (int k = 0; k < CONNS; k++)
-                l->peers[i].s[w].c[k].fd = l->peers[i].s[w].c[k].zmq_fd = -1;
     }
     l->own_ctx = !cfg->zmq_context;
     l->ctx = cfg->zmq_context ? cfg->zmq_context : zmq_ctx_new();
@@ -786,7 +946,7 @@ enum neb_status inter_link_create(const struct inter_link_config *cfg, struct in
     if (l->own_ctx)
         zmq_ctx_set(l->ctx, ZMQ_MAX_SOCKETS, 4096);
     NEB_TRY_GOTO(sec_zap_create(l->ctx, ZAP_DOMAIN, &l->zap), fail);
-    sec_zap_set(l->zap, &l->members);
+    admit(l);
     if (cfg->listen)
         NEB_TRY_GOTO(listen_on(l, cfg->listen), fail);
     *out = l;
@@ -802,8 +962,7 @@ void inter_link_destroy(struct inter_link **lp) {
         return;
     l->handler = NULL;
     for (uint32_t i = 0; i < l->n_peers; i++)
-        for (int w = 0; w < 2; w++)
-            set_close(l, &l->peers[i], w);
+        peer_close(l, &l->peers[i]);
     if (l->router) {
         zmq_socket_monitor(l->router, NULL, 0);
         zmq_close(l->router);

@@ -60,6 +60,7 @@ struct inter_link_config {
     size_t chunk_bytes; // largest bulk message is this + INTER_LINK_SLACK; 0: 1 MiB
     size_t bulk_queue_bytes;    // unacknowledged bulk bytes a peer, about 2 x BDP; 0: 8 MiB
     size_t control_queue_bytes; // the same on control; 0: 1 MiB
+    neb_ns recycle; // connections older than this are replaced without a pause; 0: one hour
     void *zmq_context; // borrowed; NULL: the link makes its own. Holds this link's ZAP handler.
 };
 
@@ -73,6 +74,7 @@ struct inter_link_stats {
         recv_segs; // TCP segments: add 40 (IPv4) plus 12 (timestamps) bytes each for IP bytes
     uint64_t queued_bytes; // sent and not acknowledged by the peer's link, both channels
     uint64_t connects;     // times the peer came up
+    uint64_t recycled;     // sets of connections that this side replaced for their age
     uint64_t refused;      // messages accepted by nobody: bad frames, spoofed ids, stale sessions
     uint64_t dropped;      // bytes that were unacknowledged when a connection broke
 };
@@ -109,9 +111,22 @@ NEB_MUST_CHECK enum neb_status inter_link_stats(struct inter_link *l, uint32_t p
 uint32_t inter_link_port(const struct inter_link *l);    // the TCP port listened on; 0: none
 uint64_t inter_link_refused(const struct inter_link *l); // handshakes that ZAP refused
 
-// Takes a newer member list: members whose keys are gone are cut off at once (DOWN follows at the
-// next process), endpoints are renewed. Indices stay those of the list given at create; members
-// that are new need a new link. NEB_ERR_DENIED: not newer, or another federation's.
-NEB_MUST_CHECK enum neb_status inter_link_reload(struct inter_link *l, const struct sec_members *m);
+// Takes a newer member list at once. Members whose names are known keep their index, new ones get
+// the next. A member that is gone, or has other keys, is cut off (DOWN follows at the next
+// process). rotated: name of the member whose new keys this version brings by rotation: its former
+// ones stay good for `overlap` beside them. NULL: nobody's.
+// NEB_ERR_DENIED: not newer; NEB_ERR_LIMIT: more names in this link's life than it has room for,
+// nothing was changed: create a new link.
+NEB_MUST_CHECK enum neb_status inter_link_reload(struct inter_link *l, const struct sec_members *m,
+                                                 const char *rotated, neb_ns overlap);
+// The list in use, by peer index: unsorted, and all zero where a member was revoked.
+const struct sec_members *inter_link_members(const struct inter_link *l);
+// The keys of a peer (or of this member) before a rotation, while they are good; or NULL. until
+// (may be NULL): how long they are, monotonic time.
+const struct sec_public *inter_link_former(const struct inter_link *l, uint32_t peer,
+                                           neb_ns *until);
+// Hands such keys over to a new link.
+void inter_link_keep_former(struct inter_link *l, uint32_t peer, const struct sec_public *former,
+                            neb_ns until);
 
 #endif

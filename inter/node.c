@@ -7,7 +7,7 @@
 
 const char *inter_fault_name(enum inter_fault f) {
     static const char *const names[] = {"malformed", "denied",   "replay",  "corrupt", "second_digest",
-                                        "refused",   "diverged", "renewed", "behind"};
+                                        "refused",   "diverged", "renewed", "outlier", "behind"};
     _Static_assert(sizeof names / sizeof *names == INTER_FAULTS, "a name for every fault");
     return f < INTER_FAULTS ? names[f] : "unknown";
 }
@@ -222,6 +222,16 @@ enum neb_status inter_node_job_open(struct inter_node *n, const struct inter_job
     return neb_fail(NEB_ERR_LIMIT, "at most %d jobs at a time; stop one first", JOBS_MAX);
 }
 
+bool inter_node_job_removed(struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
+                            uint16_t removed) {
+    struct job *j = node_find_job(n, job);
+    if (j && removed != j->c.removed) {
+        j->c.removed = removed;
+        node_step_down(j); // the tick takes a new term where one is to be had
+    }
+    return j != NULL;
+}
+
 void inter_node_job_close(struct inter_node *n, const uint8_t job[INTER_ID_BYTES]) {
     struct job *j = node_find_job(n, job);
     if (j)
@@ -234,7 +244,7 @@ void inter_node_restore_standing(struct inter_node *n, const struct inter_standi
         return;
     j->standing = *st;
     // A leader of a later term has forgotten what its promises told it: it asks anew.
-    j->leads = st->joined && st->term == 0 && j->c.self == 0;
+    j->leads = st->joined && st->term == 0 && j->c.self == 0 && !j->c.removed;
 }
 
 void inter_node_restore_commit(struct inter_node *n, const struct inter_record *last) {
@@ -266,6 +276,12 @@ enum neb_status inter_node_restore_manifest(struct inter_node *n, const struct i
     if (got)
         (void)inter_bitmap_merge(&t->got, got->bits, (got->n + 7) / 8);
     return NEB_OK; // it is served when a member comes up
+}
+
+void inter_node_restore_norm(struct inter_node *n, const struct inter_key *k, float norm) {
+    struct fragment *g = node_find_fragment(node_find_job(n, k->job), k->fragment);
+    if (g && k->member < INTER_MEMBERS_MAX && inter_key_equal(&g->slots[k->member].m.key, k))
+        g->slots[k->member].norm = norm;
 }
 
 void inter_node_restore_vote(struct inter_node *n, const struct inter_record *r) {
@@ -307,6 +323,7 @@ bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_I
     *out = (struct inter_job_status){.term = j->standing.term,
                                      .leader = j->leads ? j->c.self : j->leader,
                                      .leads = j->leads,
+                                     .removed = j->c.removed,
                                      .lost = j->lost,
                                      .votes = j->standing.joined};
     for (uint8_t m = 0; m < j->c.n_members; m++) {

@@ -56,6 +56,7 @@ struct inter_job_config {
     uint8_t id[INTER_ID_BYTES];
     uint8_t n_members, self;           // self: index of this node in members
     uint16_t witnesses;                // bit per member: votes, but has no worker and holds no updates
+    uint16_t removed;                  // bit per member: by a signed membership version (inter_node_job_removed)
     bool commit_all;                   // never commit without every data member
     neb_ns grace;                      // how long a slow member is waited for
     uint64_t epoch;                    // of this node's ledger, not 0; later ledgers have greater ones
@@ -64,6 +65,7 @@ struct inter_job_config {
     uint32_t merge_after; // S
     float eta, mu;
     uint32_t interval, overlap;
+    bool robust; // gate profile: norms are clipped to their median (inter/robust.h)
 };
 
 enum { INTER_NO_MEMBER = 255 };
@@ -90,6 +92,7 @@ struct inter_event {
     const struct inter_manifest *manifest;
     struct inter_key key;
     uint32_t chunk;
+    float norm; // SUBMIT, BLOB_DONE: L2 of the decoded update; 0: not known
 };
 
 enum inter_action_kind {
@@ -117,6 +120,7 @@ enum inter_fault {
     INTER_FAULT_REFUSED,   // an update whose content the gate refuses
     INTER_FAULT_DIVERGED,  // members computed different parameters from the same commits
     INTER_FAULT_RENEWED,   // a member came back with an empty disk
+    INTER_FAULT_OUTLIER,   // an update was committed whose norm is far above that of the others
     INTER_FAULT_BEHIND,    // blobs that this node needs are on no other member any more
     INTER_FAULTS
 };
@@ -151,6 +155,10 @@ void inter_node_destroy(struct inter_node **n);
 // Opens a job. Restoring after a restart: in this order, per fragment, then carry on with events.
 NEB_MUST_CHECK enum neb_status inter_node_job_open(struct inter_node *n,
                                                    const struct inter_job_config *c);
+// A signed membership version took the vote from these members (of two: `nebula promote`). Whoever remains goes on without
+// them in a term of its own, after proposing again what it had accepted; alone it commits alone. False: no such job.
+bool inter_node_job_removed(struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
+                            uint16_t removed);
 void inter_node_job_close(struct inter_node *n, const uint8_t job[INTER_ID_BYTES]);
 void inter_node_restore_standing(struct inter_node *n, const struct inter_standing *s);
 void inter_node_restore_commit(struct inter_node *n,
@@ -161,6 +169,7 @@ NEB_MUST_CHECK enum neb_status inter_node_restore_manifest(struct inter_node *n,
                                                            const struct inter_manifest *m,
                                                            enum inter_holding h,
                                                            const struct inter_bitmap *got);
+void inter_node_restore_norm(struct inter_node *n, const struct inter_key *k, float norm);
 void inter_node_restore_vote(struct inter_node *n, const struct inter_record *r);
 
 NEB_MUST_CHECK enum neb_status inter_node_step(struct inter_node *n, neb_ns now,
@@ -184,6 +193,7 @@ struct inter_job_status {
     bool leads, votes;       // this node
     bool lost;               // its disk was: the others knew it with an older ledger
     uint16_t live, direct;   // bit per member: heard lately; connected to this node
+    uint16_t removed;        // bit per member: by a signed membership version
     uint32_t lag;            // rounds that the fragment furthest behind has to catch up
 };
 // False: no such job.

@@ -276,14 +276,14 @@ static void join(struct step *s, struct job *j) {
     if (j->recovered_term > j->standing.term)
         j->standing.term = j->recovered_term;
     node_store_standing(s, j);
-    j->leads = j->standing.term == 0 && j->c.self == 0;
+    j->leads = j->standing.term == 0 && j->c.self == 0 && !j->c.removed;
     j->asked_at = s->now;
 }
 
 // What the lost disk had accepted is accepted again: whoever counted on it can go on counting on it.
 static void recover(struct step *s, struct job *j) {
     for (uint8_t m = 0; m < j->c.n_members; m++)
-        if (!told_all(j, m))
+        if (!told_all(j, m) && !(j->c.removed >> m & 1))
             return;
     for (uint32_t f = 0; f < j->c.fragments; f++)
         if (j->fragments[f].round < j->fragments[f].floor)
@@ -308,7 +308,7 @@ static void join_tick(struct step *s, struct job *j) {
         return;
     }
     for (uint8_t m = 0; m < j->c.n_members; m++)
-        if (m != j->c.self && !j->members[m].knows_me)
+        if (m != j->c.self && !j->members[m].knows_me && !(j->c.removed >> m & 1))
             return;
     join(s, j);
 }
@@ -341,8 +341,15 @@ static bool misled(const struct job *j) {
 
 static void elect_tick(struct step *s, struct job *j) {
     uint32_t n = j->c.n_members, term = j->standing.term;
-    if (n < 3)
+    if (j->c.removed >> j->c.self & 1 || node_fixed_leader(j))
         return;
+    if (n < 3) {
+        if (!j->leads) { // the survivor of two: its own promise is the majority
+            ask(s, j);
+            lead(s, j);
+        }
+        return;
+    }
     if (j->leads) {
         if (s->now - j->asked_at > leader_silent && misled(j))
             ask(s, j);

@@ -1,5 +1,6 @@
 // Proposals, votes and commits of one round of one fragment.
 #include "inter/node_state.h"
+#include "inter/robust.h"
 
 #include <string.h>
 
@@ -23,6 +24,37 @@ bool node_lists(const struct inter_record *r, const struct inter_manifest *m) {
                    e->digest[1] == m->digest[1] && !memcmp(e->sha256, m->sha256, sizeof e->sha256);
     }
     return false;
+}
+
+// ---- weighing -------------------------------------------------------------------------------------------------
+
+// Norms of the updates that a record accepts, by member; false: one of them is not known here.
+static bool norms_of(const struct fragment *g, const struct inter_record *r,
+                     float norms[INTER_MEMBERS_MAX]) {
+    bool all = true;
+    memset(norms, 0, INTER_MEMBERS_MAX * sizeof *norms);
+    for (uint8_t i = 0; i < r->n; i++) {
+        const struct inter_entry *e = &r->entries[i];
+        norms[e->member] = g->slots[e->member].norm;
+        all = all && (e->verdict != INTER_ACCEPTED || norms[e->member] > 0);
+    }
+    return all;
+}
+
+// Says whose update stands out, whatever the profile: whoever reads the log knows where to look.
+static void flag_outliers(struct step *s, const struct job *j, const struct fragment *g,
+                          const struct inter_record *r) {
+    float norms[INTER_MEMBERS_MAX];
+    if (!norms_of(g, r, norms) || r->n < 3)
+        return;
+    float limit = 4 * inter_robust_median(r, norms);
+    for (uint8_t i = 0; i < r->n; i++)
+        if (r->entries[i].member != j->c.self && norms[r->entries[i].member] > limit) {
+            struct inter_action *a = node_act(s, INTER_ACT_FAULT);
+            a->peer = j->c.peers[r->entries[i].member];
+            a->fault = INTER_FAULT_OUTLIER;
+            s->n->faults[INTER_FAULT_OUTLIER]++;
+        }
 }
 
 // ---- committing -----------------------------------------------------------------------------------------------
@@ -53,6 +85,7 @@ static void decide(struct step *s, struct job *j, struct fragment *g, const stru
 void node_try_commit(struct step *s, struct job *j, struct fragment *g) {
     if (!g->decided || !holds_all(j, g, &g->decision))
         return;
+    flag_outliers(s, j, g, &g->decision);
     node_act(s, INTER_ACT_STORE_COMMIT)->record = g->decision;
     node_act(s, INTER_ACT_DELIVER)->record = g->decision;
     node_serves_round_over(s, j, g);
@@ -89,7 +122,7 @@ bool inter_node_proves(struct inter_node *n, const struct inter_job_config *c, c
 
 bool node_verify_record(struct inter_node *n, const struct job *j, const struct inter_record *r) {
     if (r->leader >= j->c.n_members || r->leader != r->term % j->c.n_members ||
-        (j->c.n_members < 3 && r->term))
+        (node_fixed_leader(j) && r->term))
         return false;
     for (uint8_t i = 0; i < r->n; i++)
         if (r->entries[i].member >= j->c.n_members)
@@ -217,6 +250,14 @@ void node_on_propose(struct step *s, struct neb_rd *r) {
         node_fault(s, INTER_FAULT_DIVERGED);
         return;
     }
+    float norms[INTER_MEMBERS_MAX];
+    bool fair = !j->c.robust || !norms_of(g, &c, norms) || inter_robust_agrees(&c, norms);
+    for (uint8_t i = 0; i < c.n && !j->c.robust; i++)
+        fair = fair && c.entries[i].clip == 1;
+    if (!fair) {
+        node_fault(s, INTER_FAULT_DENIED); // a leader that weighs updates otherwise than all agreed to
+        return;
+    }
     if (!g->voted || g->vote.term != c.term)
         node_vote(s, j, g, &c);
     node_say_accept(s, j, g);
@@ -281,6 +322,8 @@ static bool no_good(const struct job *j, const struct slot *t, uint8_t m) {
 // An update that may be part of a commit: it has survived the loss of one disk, or it is known to be no good.
 static bool eligible(const struct job *j, const struct slot *t, uint8_t m) {
     int copies = node_count(t->holders & node_data(j)), want = node_count(node_data(j));
+    if (j->c.robust && t->known && !no_good(j, t, m) && !(t->norm > 0))
+        return false; // this node cannot weigh it yet
     return t->known && (no_good(j, t, m) || copies >= (want < 2 ? want : 2));
 }
 
@@ -347,6 +390,9 @@ static void fill(struct inter_record *r, const struct job *j, const struct fragm
         if (t->m.missed > j->c.merge_after)
             r->flags |= INTER_MERGE;
     }
+    float norms[INTER_MEMBERS_MAX];
+    if (j->c.robust && norms_of(g, r, norms))
+        inter_robust_clip(r, norms);
 }
 
 // The leader: what somebody may have accepted in this round comes first, in this term; otherwise what is ready.

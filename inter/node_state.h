@@ -40,6 +40,7 @@ struct slot {      // one member's update in the open round
     bool checking; // BLOB_FINISH is under way
     bool refused;  // by the gate
     struct inter_manifest m;
+    float norm;    // of the decoded update; 0: not known
     uint16_t holders, refusers;  // bit per member: blob durable there; refused there
     uint16_t hints;              // who says to hold a blob whose manifest is not here,
     uint32_t hint_attempt;       // of this attempt, the newest told of
@@ -139,11 +140,16 @@ static inline uint16_t node_everyone(const struct job *j) {
     return (uint16_t)(BIT(j->c.n_members) - 1);
 }
 static inline uint16_t node_data(const struct job *j) {
-    return (uint16_t)(node_everyone(j) & ~j->c.witnesses);
+    return (uint16_t)(node_everyone(j) & ~j->c.witnesses & ~j->c.removed);
 }
 static inline bool node_is_witness(const struct job *j) { return j->c.witnesses >> j->c.self & 1; }
 static inline bool node_majority(const struct job *j, uint32_t votes) {
-    return node_count(votes) > j->c.n_members / 2;
+    uint32_t voters = node_everyone(j) & ~(uint32_t)j->c.removed;
+    return node_count(votes & voters) > node_count(voters) / 2;
+}
+// Two members do not elect: member 0 leads for ever, unless a membership version removed one of them.
+static inline bool node_fixed_leader(const struct job *j) {
+    return j->c.n_members < 3 && !j->c.removed;
 }
 static inline uint32_t node_index(const struct job *j, const struct fragment *g) {
     return (uint32_t)(g - j->fragments);

@@ -143,6 +143,7 @@ void node_on_submit(struct step *s) {
     node_clear_slot(t);
     t->known = t->whole = true;
     t->m = *m;
+    t->norm = s->e->norm;
     t->holders = (uint16_t)BIT(j->c.self);
     g->said = s->now;
     node_act(s, INTER_ACT_STORE_MANIFEST)->manifest = *m;
@@ -326,6 +327,7 @@ void node_on_blob_done(struct step *s) {
         return;
     }
     t->whole = s->e->ok;
+    t->norm = s->e->norm;
     t->refused = s->e->refused;
     *(t->whole ? &t->holders : &t->refusers) |= (uint16_t)BIT(j->c.self);
     node_say_state_all(s, j, t);
@@ -348,6 +350,16 @@ static void on_state_of_serve(struct step *s, struct job *j, const struct inter_
     } else {
         node_fault(s, INTER_FAULT_MALFORMED);
     }
+}
+
+// Which update of a member the decided record lists.
+static bool listed(const struct fragment *g, uint8_t m, struct inter_key *k) {
+    for (uint8_t i = 0; g->decided && i < g->decision.n; i++)
+        if (g->decision.entries[i].member == m) {
+            *k = inter_entry_key(&g->decision, i);
+            return g->decision.entries[i].verdict == INTER_ACCEPTED;
+        }
+    return false;
 }
 
 void node_on_state(struct step *s, struct neb_rd *r) {
@@ -384,8 +396,10 @@ void node_on_state(struct step *s, struct neb_rd *r) {
     if (t->m.key.attempt != k.attempt)
         return;
     if (h == INTER_HOLD_WHOLE) {
+        struct inter_key wanted = k;
         t->holders |= (uint16_t)BIT(m);
-        t->gone &= (uint16_t)~BIT(m);
+        if (!listed(g, k.member, &wanted) || wanted.attempt == k.attempt) // who holds another attempt does not help
+            t->gone &= (uint16_t)~BIT(m);
     } else if (h == INTER_HOLD_REFUSED) {
         t->refusers |= (uint16_t)BIT(m);
     } else { // a disk can be lost
@@ -507,15 +521,6 @@ void node_on_send_failed(struct step *s) {
 }
 
 // ---- asking ---------------------------------------------------------------------------------------------------
-
-static bool listed(const struct fragment *g, uint8_t m, struct inter_key *k) {
-    for (uint8_t i = 0; g->decided && i < g->decision.n; i++)
-        if (g->decision.entries[i].member == m) {
-            *k = inter_entry_key(&g->decision, i);
-            return g->decision.entries[i].verdict == INTER_ACCEPTED;
-        }
-    return false;
-}
 
 // Asks the next member that may have the blob of `m`, if it is needed and nobody brings it.
 static void want(struct step *s, struct job *j, struct fragment *g, uint8_t m) {

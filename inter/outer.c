@@ -1,4 +1,5 @@
 #include "inter/outer.h"
+#include "inter/robust.h"
 #include "agent/base/rng.h"
 
 #include <stdlib.h>
@@ -210,6 +211,25 @@ static void row_weights(const struct apply_job *j, struct slot *s, size_t p) {
     }
 }
 
+// The same for the profile `robust`: all parts decoded beside each other, then the trimmed mean.
+static enum neb_status sum_robust(struct apply_job *j, struct slot *s) {
+    size_t n = j->r->n, rows = s->u.rows;
+    float clip[INTER_PARTS_MAX], *all = malloc(n * (s->n + rows) * sizeof *all), *w = all + n * s->n;
+    enum neb_status st = all ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "robust mean of %zu updates", n);
+    for (size_t p = 0; p < n && st == NEB_OK; p++) {
+        clip[p] = j->r->parts[p].clip;
+        st = cmp_decode(s->work, s->views[p].frame, s->views[p].frame_len, all + p * s->n, s->n);
+        if (s->u.row_weights)
+            row_weights(j, s, p);
+        for (size_t row = 0; row < rows; row++)
+            w[p * rows + row] = s->u.row_weights ? s->weights[row] : j->share[p];
+    }
+    if (st == NEB_OK)
+        inter_robust_mean(s->acc, all, w, clip, n, rows, s->u.cols);
+    free(all);
+    return st;
+}
+
 // First pass, which may fail: decode every part once, form the weighted sum and the own residual aside.
 static void sum_unit(void *arg, size_t i) {
     struct apply_job *j = arg;
@@ -219,6 +239,10 @@ static void sum_unit(void *arg, size_t i) {
         if ((s->st = cmp_update_counts(s->work, &s->views[p], s->u.rows,
                                        s->row_counts + p * s->u.rows)) != NEB_OK)
             return;
+    if (j->o->c.robust) {
+        s->st = sum_robust(j, s);
+        return;
+    }
     for (size_t p = 0; p < j->r->n; p++) {
         const struct inter_outer_part *part = &j->r->parts[p];
         if ((s->st = cmp_decode(s->work, s->views[p].frame, s->views[p].frame_len, s->part,
@@ -244,8 +268,8 @@ static void settle_unit(void *arg, size_t i) {
     struct slot *s = &o->slots[j->g->units[i]];
     for (size_t p = 0; p < j->r->n; p++)
         if (j->r->parts[p].mine) {
-            if (j->r->n > 1 ||
-                !j->mine) // the last part decoded is still there when it is the only one
+            if (j->r->n > 1 || !j->mine ||
+                o->c.robust) // the last part decoded is still there when it is the only one
                 NEB_ASSERT(cmp_decode(s->work, s->views[p].frame, s->views[p].frame_len, s->part,
                                       s->n) == NEB_OK);
             kern_exact_residual(o->u + s->at, s->part, s->n);

@@ -35,6 +35,7 @@ struct inter_outer_config {
     float kappa; // tokens that every row is worth before any was seen
     bool row_weights;
     int32_t fragments;
+    bool robust; // trimmed mean in place of the mean (inter/robust.h); a commit then needs memory for all updates of a unit
 };
 
 struct inter_outer;

@@ -20,6 +20,7 @@ struct pending { // events that actions gave rise to
 struct inter_service {
     struct inter_service_callbacks cb;
     const struct sec_identity *identity;
+    struct inter_link_config link_config; // without members
     struct sec_members members;
     uint32_t self;
     struct inter_ledger *ledger;
@@ -53,8 +54,17 @@ static bool sign_as(void *user, const char *context, const void *msg, size_t len
 static bool verify_as(void *user, uint32_t peer, const char *context, const void *msg, size_t len,
                       const uint8_t sig[INTER_SIG_BYTES]) {
     struct inter_service *s = user;
-    return peer < s->members.n &&
-           sec_verify(s->members.m[peer].pub.sign, context, msg, len, sig) == NEB_OK;
+    if (peer >= s->members.n || !s->members.m[peer].pub.name[0])
+        return false;
+    const struct sec_public *former = inter_link_former(s->link, peer, NULL);
+    return sec_verify(s->members.m[peer].pub.sign, context, msg, len, sig) == NEB_OK ||
+           (former && sec_verify(former->sign, context, msg, len, sig) == NEB_OK);
+}
+
+static enum neb_status open_link(struct inter_service *s) {
+    struct inter_link_config c = s->link_config;
+    c.members = &s->members;
+    return inter_link_create(&c, &s->link);
 }
 
 // ---- snapshots ------------------------------------------------------------------------------------------------
@@ -137,17 +147,17 @@ enum neb_status inter_service_create(const struct inter_service_config *c,
                     SEC_KEY_BYTES))
             s->self = i;
     struct inter_node_crypto crypto = {s, sign_as, verify_as};
-    struct inter_link_config link = {.identity = c->identity,
-                                     .members = c->members,
-                                     .listen = c->listen,
-                                     .n_bulk = c->n_bulk,
-                                     .chunk_bytes = INTER_CHUNK_MAX,
-                                     .bulk_queue_bytes = 16 << 20,
-                                     .zmq_context = c->zmq_context};
+    s->link_config = (struct inter_link_config){.identity = c->identity,
+                                                .listen = c->listen,
+                                                .n_bulk = c->n_bulk,
+                                                .recycle = c->recycle,
+                                                .chunk_bytes = INTER_CHUNK_MAX,
+                                                .bulk_queue_bytes = 16 << 20,
+                                                .zmq_context = c->zmq_context};
     NEB_TRY_GOTO(inter_ledger_open(c->dir, &s->ledger), fail);
     NEB_TRY_GOTO(cmp_work_create(&s->gate), fail);
     NEB_TRY_GOTO(inter_node_create(&crypto, &s->node), fail);
-    NEB_TRY_GOTO(inter_link_create(&link, &s->link), fail);
+    NEB_TRY_GOTO(open_link(s), fail);
     struct inter_snapshots_config snap = {s, c->callbacks.snapshot_open ? open_snapshot : no_snapshot, close_snapshot,
                                           snapshot_done, send_snapshot};
     NEB_TRY_GOTO(inter_snapshots_create(&snap, &s->snapshots), fail);
@@ -179,6 +189,57 @@ void inter_service_destroy(struct inter_service **sp) {
     free(s->pending);
     free(s);
     *sp = NULL;
+}
+
+static void step(struct inter_service *s, const struct inter_event *event);
+
+// ---- members --------------------------------------------------------------------------------------------------
+
+enum neb_status inter_service_reload(struct inter_service *s, const struct sec_members *m,
+                                     const char *rotated, neb_ns overlap) {
+    NEB_TRY(inter_link_reload(s->link, m, rotated, overlap));
+    s->members = *inter_link_members(s->link);
+    return NEB_OK;
+}
+
+const struct sec_members *inter_service_members(const struct inter_service *s) {
+    return &s->members;
+}
+
+enum neb_status inter_service_rekey(struct inter_service *s, const struct sec_identity *id) {
+    struct sec_public former[SEC_MEMBERS_MAX];
+    neb_ns until[SEC_MEMBERS_MAX] = {0};
+    for (uint32_t i = 0; i < s->members.n; i++) {
+        const struct sec_public *f = inter_link_former(s->link, i, &until[i]);
+        former[i] = f ? *f : (struct sec_public){.name = ""};
+    }
+    for (uint32_t i = 0; i < s->members.n; i++) // the node learns that nobody is there for a moment
+        if (s->up[i]) {
+            s->up[i] = false;
+            step(s, &(struct inter_event){.kind = INTER_EV_PEER_DOWN, .peer = i});
+            s->cb.peer(s->cb.user, i, false);
+        }
+    inter_link_destroy(&s->link);
+    s->identity = s->link_config.identity = id;
+    enum neb_status st = open_link(s);
+    for (int i = 0; st == NEB_ERR_IO && i < 30; i++) { // ZeroMQ closes a listener in its own time
+        neb_sleep(100 * NEB_MS);
+        st = open_link(s);
+    }
+    for (uint32_t i = 0; st == NEB_OK && i < s->members.n; i++)
+        if (until[i])
+            inter_link_keep_former(s->link, i, &former[i], until[i]);
+    return st;
+}
+
+bool inter_service_verify(struct inter_service *s, uint32_t peer, const char *context,
+                          const void *msg, size_t len, const uint8_t sig[INTER_SIG_BYTES]) {
+    return verify_as(s, peer, context, msg, len, sig);
+}
+
+void inter_service_job_removed(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
+                            uint16_t removed) {
+    (void)inter_node_job_removed(s->node, job, removed);
 }
 
 // ---- carrying out actions -------------------------------------------------------------------------------------
@@ -262,12 +323,15 @@ static uint64_t bound_of(const struct inter_service *s, const uint8_t job[INTER_
 }
 
 // The gate: structure, finiteness and scale of every frame, before an update may become part of a commit.
-static enum neb_status gate(struct inter_service *s, const struct inter_manifest *m, bool *pass) {
-    struct cmp_update_stats stats;
+static enum neb_status gate(struct inter_service *s, const struct inter_manifest *m, bool *pass,
+                            float *norm) {
+    struct cmp_update_stats stats = {.norm = 0};
     struct neb_map map;
     NEB_TRY(inter_ledger_map_blob(s->ledger, &m->key, &map));
     *pass = cmp_update_check_max(s->gate, map.p, map.len, bound_of(s, m->key.job), &stats) == NEB_OK;
     neb_map_close(&map);
+    // An update of zeros has a norm too: 0 stands for one that is not known.
+    *norm = stats.norm > 1e-30 ? stats.norm < 1e30 ? (float)stats.norm : 1e30f : 1e-30f;
     if (!*pass)
         neb_log(NEB_LOG_ERROR, "update of member %u for round %u refused by the gate; it counts nothing",
                 m->key.member, m->key.round);
@@ -280,7 +344,7 @@ static enum neb_status finish_blob(struct inter_service *s, const struct inter_m
                              ? NEB_OK
                              : inter_ledger_part_finish(s->ledger, m);
     if (st == NEB_OK) {
-        NEB_TRY(gate(s, m, &done.ok));
+        NEB_TRY(gate(s, m, &done.ok, &done.norm));
         done.refused = !done.ok;
         if (done.refused)
             s->cb.fault(s->cb.user, m->key.member, INTER_FAULT_REFUSED);
@@ -537,8 +601,10 @@ static enum neb_status restore_manifest(struct inter_service *s, const struct in
     enum neb_status st = NEB_OK;
     if (own && !durable)
         return NEB_OK; // stored before its blob in a crash: the worker submits again
-    if (!own && durable)
-        NEB_TRY(gate(s, m, &pass));
+    float norm = 0;
+    if (durable)
+        NEB_TRY(gate(s, m, &pass, &norm));
+    pass = pass || own;
     if (!own && !durable) {
         NEB_TRY(inter_bitmap_init(&got, inter_chunks(m->bytes, m->chunk_bytes)));
         st = inter_ledger_part_open(s->ledger, m, &got);
@@ -547,6 +613,7 @@ static enum neb_status restore_manifest(struct inter_service *s, const struct in
     if (st == NEB_OK)
         st = inter_node_restore_manifest(s->node, m, h, own || durable ? NULL : &got);
     inter_bitmap_free(&got);
+    inter_node_restore_norm(s->node, &m->key, norm);
     return st;
 }
 
@@ -645,7 +712,10 @@ enum neb_status inter_service_submit(struct inter_service *s, const struct inter
     if (!sign_as(s, SEC_CONTEXT_MANIFEST, s->out.p, s->out.len, m.sig))
         return neb_fail(NEB_ERR_DENIED, "cannot sign an update");
     NEB_TRY(inter_ledger_put_blob(s->ledger, &m.key, blob, len));
-    step(s, &(struct inter_event){.kind = INTER_EV_SUBMIT, .manifest = &m, .peer = s->self});
+    struct inter_event e = {.kind = INTER_EV_SUBMIT, .manifest = &m, .peer = s->self};
+    bool pass; // ours is not ours to refuse: its norm is what is wanted
+    NEB_TRY(gate(s, &m, &pass, &e.norm));
+    step(s, &e);
     return s->st;
 }
 

@@ -33,6 +33,7 @@ struct inter_service_config {
     const struct sec_members *members;   // copied
     const char *listen;                  // "HOST:PORT"; NULL: dial only
     uint32_t n_bulk;                     // bulk connections a peer; 0: 2
+    neb_ns recycle;                      // age at which connections are replaced; 0: one hour
     void *zmq_context;                   // borrowed
     struct inter_service_callbacks callbacks;
 };
@@ -45,6 +46,23 @@ size_t inter_service_poll_items(const struct inter_service *s, zmq_pollitem_t *i
 neb_ns inter_service_next_deadline(const struct inter_service *s);
 // An error is one that the agent cannot go on with: its disk.
 NEB_MUST_CHECK enum neb_status inter_service_process(struct inter_service *s);
+
+// Takes a newer member list while jobs run; see inter_link_reload for indices, `rotated` and errors.
+NEB_MUST_CHECK enum neb_status inter_service_reload(struct inter_service *s,
+                                                    const struct sec_members *m,
+                                                    const char *rotated, neb_ns overlap);
+// The list in use, by peer: all zero where a member was revoked.
+const struct sec_members *inter_service_members(const struct inter_service *s);
+// Whether `peer` signed msg, with its present keys or those of an overlapping rotation.
+NEB_MUST_CHECK bool inter_service_verify(struct inter_service *s, uint32_t peer,
+                                         const char *context, const void *msg, size_t len,
+                                         const uint8_t sig[INTER_SIG_BYTES]);
+// This member's keys have been rotated: all links are made anew with `id` (borrowed), which the list in use must hold.
+NEB_MUST_CHECK enum neb_status inter_service_rekey(struct inter_service *s,
+                                                   const struct sec_identity *id);
+// Members of a job that a signed version removed: inter_node_job_removed.
+void inter_service_job_removed(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
+                               uint16_t removed);
 
 // Opens a job; what the ledger knows of it is restored.
 NEB_MUST_CHECK enum neb_status inter_service_job_open(struct inter_service *s,

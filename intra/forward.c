@@ -36,6 +36,7 @@ struct intra_acts {
     float *dqkv, *datt, *delta, *dact; // backward scratch
     float *dlora;
     float *arena;
+    size_t bytes; // of the arena
     struct intra_acts *first; // whose scratch this is: itself, or the first of those in flight
     struct intra_acts
         *holds; // of the first: whose last block is in the shared block, with recompute
@@ -138,6 +139,7 @@ static enum neb_status make(const struct intra_model *m, struct intra_acts *firs
     struct carve c = {0};
     carve_all(&c, a, m);
     size_t total = c.used;
+    a->bytes = total * sizeof(float);
     if (!(a->arena = aligned_alloc(64, total * sizeof(float))))
         goto nomem;
     memset(a->arena, 0, total * sizeof(float)); // touch the pages now, not in the first step
@@ -169,6 +171,7 @@ enum neb_status intra_acts_create_more(const struct intra_model *m, struct intra
     return make(m, first, first->B, first->T, first->backward, first->recompute, out);
 }
 
+size_t intra_acts_bytes(const struct intra_acts *a) { return a->bytes; }
 float *intra_acts_in(struct intra_acts *a) { return a->hf; }
 float *intra_acts_out(struct intra_acts *a) { return a->r; }
 float *intra_acts_grad(struct intra_acts *a) { return a->dh; }

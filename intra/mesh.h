@@ -39,6 +39,17 @@ void intra_mesh_destroy(struct intra_mesh **m); // collective; NULL-safe
 // Rank in world of a place.
 int intra_mesh_rank(const struct intra_mesh_config *c, int dp_rank, int pp_rank, int tp_rank);
 
+// Sequences that a replica takes at once, of micro-batches of `batch` in a step of `sequences`: the largest divisor of its
+// share that is not above batch. 0: dp does not divide the step.
+static inline int32_t intra_mesh_batch(int32_t sequences, int32_t batch, int32_t dp) {
+    int32_t share = sequences / dp, b = batch < share ? batch : share;
+    if (sequences % dp)
+        return 0;
+    while (b > 1 && share % b)
+        b--;
+    return b;
+}
+
 // Where mesh may be NULL: one rank.
 static inline int intra_mesh_dp(const struct intra_mesh *m) { return m ? m->c.dp : 1; }
 static inline int intra_mesh_pp(const struct intra_mesh *m) { return m ? m->c.pp : 1; }

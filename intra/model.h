@@ -200,6 +200,7 @@ NEB_MUST_CHECK enum neb_status intra_acts_create_more(const struct intra_model *
                                                       struct intra_acts *first,
                                                       struct intra_acts **out);
 void intra_acts_destroy(struct intra_acts **a);
+size_t intra_acts_bytes(const struct intra_acts *a); // of its own arena, without shared scratch
 
 // Mean-free pass over tokens (B, T): forward, loss in nats (sum in *loss, counted targets in *count), and with
 // grad_scale > 0 backward: gradients of (sum of losses * grad_scale) are added to grads. targets (B, T), KERN_IGNORE

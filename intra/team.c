@@ -27,12 +27,16 @@ struct intra_team {
     struct intra_mesh *mesh;
     struct intra_trainer *trainer;
     struct intra_model *model;
-    int32_t micros, added;     // of a step
-    int32_t *tokens, *targets; // (micros, batch, seq_len)
+    // A step as the caller gives it, and as replicas take it: the same tokens, cut anew where dp does not divide the
+    // caller's micro-batches. Piece k is replica k % dp's.
+    int32_t micros, added; // the caller's
+    size_t micro_tokens;
+    int32_t pieces;
+    int32_t *tokens, *targets; // (micros, micro_tokens) = (pieces, batch, seq_len)
     bool *wanted;              // (n_all_tensors)
 };
 
-static size_t micro_tokens(const struct intra_team *m) {
+static size_t piece_tokens(const struct intra_team *m) {
     return (size_t)m->trainer->c.batch * (size_t)m->trainer->c.seq_len;
 }
 
@@ -72,11 +76,11 @@ static enum neb_status take(struct intra_team *m, struct message *x) {
 
 static enum neb_status do_step(struct intra_team *m, struct intra_step_stats *out) {
     struct intra_trainer *t = m->trainer;
-    size_t n = micro_tokens(m);
+    size_t n = piece_tokens(m), all = (size_t)m->pieces * n * sizeof *m->tokens;
     int32_t dp = intra_mesh_dp(m->mesh), mine = intra_mesh_dp_rank(m->mesh);
-    NEB_TRY(spread(m, m->tokens, (size_t)m->micros * n * sizeof *m->tokens));
-    NEB_TRY(spread(m, m->targets, (size_t)m->micros * n * sizeof *m->targets));
-    for (int32_t k = 0; k < m->micros; k++) {
+    NEB_TRY(spread(m, m->tokens, all));
+    NEB_TRY(spread(m, m->targets, all));
+    for (int32_t k = 0; k < m->pieces; k++) {
         const int32_t *tokens = m->tokens + (size_t)k * n, *targets = m->targets + (size_t)k * n;
         if (k % dp == mine)
             intra_trainer_micro(t, tokens, targets);
@@ -119,7 +123,7 @@ static enum neb_status do_move(struct intra_team *m, bool pull) {
 
 static enum neb_status make_room(struct intra_team *m) {
     struct intra_model *part = m->trainer->model;
-    size_t n = (size_t)m->micros * micro_tokens(m);
+    size_t n = (size_t)m->micros * m->micro_tokens;
     m->tokens = calloc(n, sizeof *m->tokens);
     m->targets = calloc(n, sizeof *m->targets);
     m->wanted = calloc((size_t)part->n_all_tensors, sizeof *m->wanted);
@@ -135,21 +139,28 @@ static enum neb_status check(const struct hello *h) {
     if (h->trainer.device)
         return neb_fail(NEB_ERR_UNSUPPORTED,
                         "mesh: several ranks train on CPUs only; remove `mesh` or set device: cpu");
-    if (h->trainer.accumulate < 1 || h->trainer.accumulate % h->mesh.dp)
+    const struct intra_trainer_config *c = &h->trainer;
+    if (c->accumulate < 1 || c->batch < 1 || h->mesh.dp < 1 ||
+        (int64_t)c->accumulate * c->batch > INT32_MAX ||
+        !intra_mesh_batch(c->accumulate * c->batch, c->batch, h->mesh.dp))
         return neb_fail(NEB_ERR_INVALID,
-                        "mesh.dp: %d does not divide data.accumulate %d: the micro-batches of a "
-                        "step are dealt to the replicas",
-                        h->mesh.dp, h->trainer.accumulate);
+                        "mesh.dp: %d does not divide the sequences of a step, data.batch %d x "
+                        "data.accumulate %d: the replicas get equal shares",
+                        h->mesh.dp, c->batch, c->accumulate);
     return intra_mesh_check(&h->mesh, &h->trainer.model);
 }
 
 // A rank's part of the team; h is known to all by now, and was checked by the owner.
 static enum neb_status join(struct intra_team *m, const struct hello *h, struct kern *K) {
     struct intra_trainer_config c = h->trainer;
+    int32_t sequences = c.accumulate * c.batch;
     m->micros = c.accumulate;
+    m->micro_tokens = (size_t)c.batch * (size_t)c.seq_len;
+    c.batch = intra_mesh_batch(sequences, c.batch, h->mesh.dp);
+    m->pieces = sequences / c.batch;
     NEB_TRY(intra_mesh_create(&h->mesh, m->world, &m->mesh));
     c.mesh = m->mesh;
-    c.accumulate /= h->mesh.dp;
+    c.accumulate = m->pieces / h->mesh.dp;
     enum neb_status st = intra_trainer_create(&c, K, &m->trainer);
     if (st == NEB_OK)
         st = make_room(m);
@@ -278,7 +289,7 @@ void intra_team_micro(struct intra_team *m, const int32_t *tokens, const int32_t
         intra_trainer_micro(m->trainer, tokens, targets);
         return;
     }
-    size_t n = micro_tokens(m), at = n * (size_t)m->added++;
+    size_t n = m->micro_tokens, at = n * (size_t)m->added++;
     NEB_ASSERT(m->added <= m->micros);
     memcpy(m->tokens + at, tokens, n * sizeof *tokens);
     memcpy(m->targets + at, targets, n * sizeof *targets);

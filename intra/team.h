@@ -16,7 +16,8 @@
 
 struct intra_team;
 
-// c->accumulate is of a step of the whole cluster; NEB_ERR_INVALID when dp does not divide it. c->mesh is ignored. K and
+// c->accumulate is of a step of the whole cluster; NEB_ERR_INVALID when dp does not divide its sequences (batch x
+// accumulate). c->mesh is ignored. K and
 // world are borrowed. All ranks of world are in intra_team_serve, or about to be.
 NEB_MUST_CHECK enum neb_status intra_team_create(const struct intra_trainer_config *c,
                                                  const struct intra_mesh_config *mesh,

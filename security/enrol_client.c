@@ -253,17 +253,19 @@ static enum neb_status check_answer(const struct sec_enrol_answer *a,
     return NEB_OK;
 }
 
-static enum neb_status store(const char *home, const struct sec_enrol_answer *a) {
+static enum neb_status store(const char *home, const char *hub, const struct sec_enrol_answer *a) {
     struct sec_federation *f = NULL;
     NEB_TRY(sec_federation_create(home, a->ca, a->ca_len, &f));
     enum neb_status st = sec_federation_set_cert(f, a->cert, a->cert_len);
     if (st == NEB_OK)
         st = sec_federation_apply(f, a->list, a->list_len, NULL);
+    if (st == NEB_OK)
+        st = sec_federation_set_hub(f, hub);
     sec_federation_destroy(&f);
     return st;
 }
 
-static enum neb_status take_answer(const char *home, const struct neb_buf *b,
+static enum neb_status take_answer(const char *home, const char *hub, const struct neb_buf *b,
                                    const uint8_t pin[SEC_PIN_BYTES], const struct sec_public *me) {
     struct sec_enrol_answer a;
     NEB_TRY(sec_enrol_answer_parse(b->p, b->len, &a));
@@ -271,7 +273,7 @@ static enum neb_status take_answer(const char *home, const struct neb_buf *b,
         return neb_fail(NEB_ERR_DENIED, "the hub refused '%s'; the log of its agent says why",
                         me->name);
     NEB_TRY(check_answer(&a, pin, me));
-    return store(home, &a);
+    return store(home, hub, &a);
 }
 
 static enum neb_status own_identity(const char *home, const char *name, struct sec_identity **out) {
@@ -304,7 +306,7 @@ enum neb_status sec_enrol_join(const char *home, const struct sec_token *t, cons
     q.csr = csr.p, q.csr_len = csr.len;
     sec_invite_verifier(t, verifier);
     NEB_TRY_GOTO(ask(c, &q, id, verifier, NULL, &answer), out);
-    st = take_answer(home, &answer, t->pin, sec_identity_public(id));
+    st = take_answer(home, t->endpoint, &answer, t->pin, sec_identity_public(id));
 out:
     sodium_memzero(verifier, sizeof verifier);
     sec_enrol_client_destroy(&c);
@@ -330,7 +332,7 @@ enum neb_status sec_enrol_renew(const char *home, const char *hub,
     snprintf(q.name, sizeof q.name, "%s", sec_identity_public(id)->name);
     q.csr = csr.p, q.csr_len = csr.len;
     NEB_TRY_GOTO(ask(c, &q, keys, NULL, id, &answer), out);
-    st = take_answer(home, &answer, f->pin, sec_identity_public(keys));
+    st = take_answer(home, hub, &answer, f->pin, sec_identity_public(keys));
 out:
     sec_enrol_client_destroy(&c);
     sec_federation_destroy(&f);

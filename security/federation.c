@@ -251,3 +251,26 @@ enum neb_status sec_federation_cert(const struct sec_federation *f, struct sec_c
     neb_buf_free(&b);
     return st;
 }
+
+enum neb_status sec_federation_set_hub(struct sec_federation *f, const char *hub) {
+    char path[NEB_PATH_MAX];
+    NEB_TRY(file(f, "hub", path));
+    return neb_fs_write(path, hub, strlen(hub), 0600);
+}
+
+enum neb_status sec_federation_hub(const struct sec_federation *f, char out[SEC_ENDPOINT_MAX]) {
+    char path[NEB_PATH_MAX];
+    struct neb_buf b = {0};
+    NEB_TRY(file(f, "hub", path));
+    if (!neb_fs_exists(path))
+        return NEB_ERR_NOT_FOUND;
+    enum neb_status st = neb_fs_read(path, SEC_ENDPOINT_MAX - 1, &b);
+    if (st == NEB_OK) {
+        memcpy(out, b.p, b.len);
+        out[b.len] = 0;
+        if (!sec_endpoint_valid(out))
+            st = neb_fail(NEB_ERR_FORMAT, "%s: '%s' is not HOST:PORT; remove it", path, out);
+    }
+    neb_buf_free(&b);
+    return st;
+}

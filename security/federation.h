@@ -3,6 +3,7 @@
 //     ca.pem        the CA's certificate; whoever it signs for is believed
 //     member.pem    this member's certificate
 //     members.neb   the newest signed member list (memberlist.h)
+//     hub           where the hub's enrolment endpoint was last reached
 //     seen          highest version that was ever in use here, and its digest
 //
 // A list takes effect only once both files hold it: first the list, then `seen`, each fsynced. After
@@ -44,6 +45,11 @@ NEB_MUST_CHECK enum neb_status sec_federation_apply(struct sec_federation *f, co
                                                     size_t len, bool *changed);
 // Looks at the file again.
 NEB_MUST_CHECK enum neb_status sec_federation_reload(struct sec_federation *f, bool *changed);
+
+// "HOST:PORT" of the hub, kept for renewals. NEB_ERR_NOT_FOUND (not logged): none was stored.
+NEB_MUST_CHECK enum neb_status sec_federation_set_hub(struct sec_federation *f, const char *hub);
+NEB_MUST_CHECK enum neb_status sec_federation_hub(const struct sec_federation *f,
+                                                  char out[SEC_ENDPOINT_MAX]);
 
 // This member's certificate; it is verified before it is stored.
 NEB_MUST_CHECK enum neb_status sec_federation_set_cert(struct sec_federation *f, const uint8_t *p,

@@ -83,13 +83,13 @@ static void log_refused(struct sec_zap *z, const struct request *q) {
 
 static void answer(struct sec_zap *z) {
     struct request q;
-    char name[SEC_NAME_MAX] = "";
+    char name[SEC_KEY_BYTES / 4 * 5 + 1] = "";
     bool ok = request_read(z->socket, &q);
     if (ok && !strcmp(q.domain, z->domain)) {
         pthread_mutex_lock(&z->lock);
         const struct sec_member *m = sec_members_by_curve(&z->members, q.key);
         if (m)
-            memcpy(name, m->pub.name, sizeof name);
+            zmq_z85_encode(name, q.key, SEC_KEY_BYTES);
         pthread_mutex_unlock(&z->lock);
     }
     bool admit = name[0] != 0;

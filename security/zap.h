@@ -1,6 +1,7 @@
 // ZeroMQ authentication (RFC 27 ZAP) for one context: a thread at inproc://zeromq.zap.01 that
 // admits by CURVE exactly the keys of the trust list set for a domain. Closed by default: no list,
-// no entry; NULL and PLAIN are refused. The User-Id of an admitted connection is the member's name.
+// no entry; NULL and PLAIN are refused. The User-Id of an admitted connection is its key in Z85: a name
+// may change hands, a key does not.
 // A refused key is logged once, at most one line a second over all keys; the peer is told nothing
 // but 400.
 //

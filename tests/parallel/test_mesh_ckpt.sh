@@ -33,6 +33,17 @@ for options in "clip=adagc bias=1 recompute=1" "tied=1" "trainable=lora"; do
     awk 'NR == FNR { want[$1] = $2; n++; next }
          { d = ($2 - want[$1]) / want[$1]; if (d < 0) d = -d; if (d > 1e-5) { print "step " $1 ": " $2 ", one rank has " want[$1]; bad = 1 } n-- }
          END { if (n) print "not all steps were made"; exit bad || n }' "$work/on" "$work/out"
+    # Written on tp 2 x pp 2, read by dp 4 and by one rank: the same parameters, and losses that go on as one.
+    mesh 1x2x2 steps=6 save="$work/cut.ckpt" "${o[@]}" >/dev/null
+    timeout 30 "$BUILD/mesh_train" 0 0 0 steps=6 load="$work/cut.ckpt" "${o[@]}" >"$work/on"
+    for m in 4x1x1; do
+        mesh "$m" steps=0 load="$work/cut.ckpt" save="$work/again.ckpt" "${o[@]}" >/dev/null
+        same "$work/cut.ckpt" "$work/again.ckpt" "$m ($options): other parameters than tp 2 x pp 2 has written"
+        mesh "$m" steps=6 load="$work/cut.ckpt" "${o[@]}" >"$work/out"
+        awk 'NR == FNR { want[$1] = $2; n++; next }
+             { d = ($2 - want[$1]) / want[$1]; if (d < 0) d = -d; if (d > (FNR == 1 ? 1e-6 : 1e-5)) { print "step " $1 ": " $2 ", one rank has " want[$1]; bad = 1 } n-- }
+             END { if (n) print "not all steps were made"; exit bad || n }' "$work/on" "$work/out"
+    done
     # The same mesh, the same bits: 3 + 3 steps are 6.
     mesh 2x2x2 steps=6 save="$work/a.ckpt" "${o[@]}" >/dev/null
     mesh 2x2x2 steps=3 save="$work/b.ckpt" "${o[@]}" >/dev/null
@@ -45,6 +56,14 @@ for options in "clip=adagc bias=1 recompute=1" "tied=1" "trainable=lora"; do
     same "$work/one.ckpt" "$work/again.ckpt" "1x4x1 ($options): a team has changed the checkpoint"
     echo "$options: checkpoints pass from mesh to mesh"
 done
+
+# More replicas than micro-batches: these are cut into rows, and the step is the same.
+timeout 30 "$BUILD/mesh_train" 0 0 0 steps=3 >"$work/on"
+mesh 16x1x1 steps=3 team=1 >"$work/out"
+awk 'NR == FNR { want[$1] = $2; n++; next }
+     { d = ($2 - want[$1]) / want[$1]; if (d < 0) d = -d; if (d > 1e-5) { print "step " $1 " of 16 replicas: " $2 ", one rank has " want[$1]; bad = 1 } n-- }
+     END { if (n) print "not all steps were made"; exit bad || n }' "$work/on" "$work/out"
+echo "16 replicas make the step of 8 micro-batches"
 
 # No such file; another model; no room: every rank ends, and the reason is said.
 stops() { # REASON MESH ARGS...
@@ -61,7 +80,7 @@ stops "model.tied" 1x2x2 load="$work/one.ckpt" tied=1
 stops "missing/x.ckpt" 2x1x2 steps=1 save="$work/missing/x.ckpt"
 stops "nothing.ckpt" 2x1x2 team=1 load="$work/nothing.ckpt"
 stops "model.tied" 1x2x2 team=1 load="$work/one.ckpt" tied=1
-stops "does not divide data.accumulate" 3x1x1 team=1
+stops "does not divide the sequences of a step" 3x1x1 team=1
 stops "does not divide model.n_layers" 1x3x1
 stops "does not divide model.n_layers" 1x3x1 team=1
 stops "does not divide model.n_heads" 1x1x3

@@ -43,6 +43,16 @@ for name in lora overlap; do cp "$T/mesh.yaml" "$T/$name.yaml"; done
 run lora --set trainable=lora --set trainable.rank=4 --set 'trainable.targets=[q, v, down]' --set "init_from=$T/mesh/checkpoint/model.ckpt"
 run overlap --set sync.overlap=2 --set sync.fragments=2 --set sync.codec=int8 --set model.tied=false --set optim.clip.kind=adagc --set recompute=true
 
+# Replicas need no whole micro-batches: one of four sequences is cut for dp 2 here, and for dp 4 x pp 1 there.
+job "$T/rows.yaml" "{dp: 2, tp: 1}" "{dp: 4}"
+sed -i 's/batch: 1, accumulate: 4/batch: 4, accumulate: 1/' "$T/rows.yaml"
+run rows
+for key in loss_first loss_last; do
+    a=$(summary "[.clusters[].$key] | @tsv" "$T/one") b=$(summary "[.clusters[].$key] | @tsv" "$T/rows")
+    awk -v a="$a" -v b="$b" 'BEGIN { n = split(a, x, "\t"); split(b, y, "\t"); for (i = 1; i <= n; i++) { d = x[i] - y[i]; if (d > 0.02 || d < -0.02) exit 1 } }' ||
+        fail "$key: one rank has $a, replicas of single rows $b"
+done
+
 # Ranks where mpirun puts them: this machine too, when nobody tells it of others.
 job "$T/hosts.yaml" "{tp: 2}, launcher: mpirun, threads: 1" "{dp: 1}"
 sed -i 's/weight: 1}\], threads: 1/weight: 1}]/' "$T/hosts.yaml"
@@ -96,7 +106,7 @@ refused() { # MESH REASON
     if "$nebula" pretrain "$T/bad.yaml" --local 2 --out "$T/bad" >"$T/bad.log" 2>&1; then fail "mesh $1 was accepted"; fi
     grep -q "$2" "$T/bad.log" || fail "mesh $1: no reason '$2': $(cat "$T/bad.log")"
 }
-refused "{dp: 3}" "does not divide data.accumulate"
+refused "{dp: 3}" "does not divide the sequences of a step"
 refused "{tp: 4}" "does not divide model.n_kv_heads"
 refused "{pp: 3}" "does not divide model.n_layers"
 refused "{dp: 0}" "is not in 1..1024"

@@ -9,6 +9,9 @@ static void dump_fragment(const struct sim *s, const struct job *j, uint32_t f) 
     fprintf(stderr, "   fragment %u: round %u floor %u voted %d (term %u) accepted %x decided %d best %d (round %u)\n",
             f, g->round, g->floor, g->voted, g->vote.term, g->accepted, g->decided, g->has_best,
             g->best.round);
+    for (uint8_t i = 0; g->decided && i < g->decision.n; i++)
+        fprintf(stderr, "      decided: attempt %u of %u%s\n", g->decision.entries[i].attempt, g->decision.entries[i].member,
+                g->decision.entries[i].verdict == INTER_REJECTED ? ", rejected" : "");
     for (uint32_t m = 0; m < s->o.members; m++) {
         const struct slot *t = &g->slots[m];
         if (t->known || t->hints)

@@ -60,7 +60,8 @@ static void test_complaints(void **state) {
         {"name: berlin", "name: paris",
          "job.yaml: clusters.name: \"paris\" is given to two clusters"},
         {"threads: 2", "thread: 2",
-         "job.yaml:7: clusters: unknown key 'thread'; allowed: name, witness, threads, corpus, sources, "
+         "job.yaml:7: clusters: unknown key 'thread'; allowed: name, witness, threads, corpus, "
+         "sources, "
          "mesh, launcher, device, precision"},
         {"threads: 2", "mesh: {dp: 2, cp: 2}",
          "job.yaml:7: clusters.mesh: unknown key 'cp'; allowed: dp, pp, tp"},
@@ -70,7 +71,7 @@ static void test_complaints(void **state) {
         {"threads: 2", "mesh: {tp: 3}",
          "job.yaml: clusters.mesh: cluster paris cannot run this model"},
         {"threads: 2", "launcher: srun",
-         "job.yaml:7: clusters.launcher: \"srun\" is not one of: local, mpirun"},
+         "job.yaml:7: clusters.launcher: \"srun\" is not one of: local, mpirun, slurm, attach"},
         {"threads: 2", "device: gpu",
          "job.yaml:7: clusters.device: \"gpu\" is not one of: auto, cpu, cuda"},
         {"threads: 2", "precision: fp16",
@@ -93,7 +94,8 @@ static void test_complaints(void **state) {
         {"steps: 300\n", "steps: 300\ntrainable: lora\n",
          "job.yaml: trainable.rank: lora needs a rank of 1 or more and at least one target"},
         {"steps: 300\n", "steps: 300\nsync: {codec: int9}\n",
-         "job.yaml:3: sync.codec: \"int9\" is not one of: fp32, bf16, int8, int4[:BLOCK], int3, int2, "
+         "job.yaml:3: sync.codec: \"int9\" is not one of: fp32, bf16, int8, int4[:BLOCK], int3, "
+         "int2, "
          "topk[:K/CHUNK]"},
         {"n_kv_heads: 2", "n_kv_heads: 3",
          "job.yaml: model.n_kv_heads: 3 does not divide n_heads 4"},
@@ -268,11 +270,45 @@ static void test_job_id(void **state) {
     json_decref(json);
 }
 
+// Keys that the planner fills in: known until a number comes, never in what travels.
+static void test_auto(void **state) {
+    (void)state;
+    static const char text[] =
+        "job: j\nsteps: 100\nrecompute: auto\n"
+        "model: {vocab: 96, n_layers: 2, d_model: 32, n_heads: 4, d_ff: 80}\n"
+        "data: {corpus: c, seq_len: 16, batch: auto, accumulate: 8}\noptim: {lr: 1e-3}\n"
+        "sync: {interval: auto, overlap: auto, codec: auto, fragments: 40, link: 10mbit:50ms}\n"
+        "clusters: [{name: a, mesh: auto}, {name: b}]\n";
+    static struct agent_job j, back;
+    assert_int_equal(agent_job_parse(text, strlen(text), "job.yaml", &j), NEB_OK);
+    assert_int_equal(j.autos, AGENT_AUTO_BATCH | AGENT_AUTO_RECOMPUTE | AGENT_AUTO_INTERVAL |
+                                  AGENT_AUTO_OVERLAP | AGENT_AUTO_CODEC);
+    assert_true(j.clusters[0].mesh_auto && !j.clusters[1].mesh_auto && j.batch == 1);
+    assert_int_equal(agent_job_set(&j, "sync.codec=int8"), NEB_OK);
+    assert_int_equal(agent_job_set(&j, "sync.overlap=2"), NEB_OK);
+    assert_int_equal(agent_job_set(&j, "sync.interval=50"), NEB_OK);
+    assert_int_equal(j.autos, AGENT_AUTO_BATCH | AGENT_AUTO_RECOMPUTE);
+    assert_int_equal(agent_job_set(&j, "seed=auto"), NEB_ERR_INVALID);
+    assert_int_equal(agent_job_set(&j, "sync.outer.lr=auto"), NEB_ERR_INVALID);
+    json_t *o = agent_job_to_json(&j);
+    assert_int_equal(agent_job_from_json(o, &back), NEB_OK);
+    assert_true(back.autos == 0 && !back.clusters[0].mesh_auto && back.sync.interval == 50);
+    json_object_set_new(o, "sync.codec", json_string("auto"));
+    assert_int_equal(agent_job_from_json(o, &back), NEB_ERR_FORMAT);
+    json_decref(o);
+    assert_int_equal(agent_job_set(&j, "sync.link=fast"), NEB_OK); // a text until all is known
+    assert_int_equal(agent_job_validate(&j, "job.yaml"), NEB_ERR_INVALID);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good),    cmocka_unit_test(test_complaints),
-        cmocka_unit_test(test_set),     cmocka_unit_test(test_json_round_trip),
-        cmocka_unit_test(test_sources), cmocka_unit_test(test_bounds_travel),
-        cmocka_unit_test(test_job_id),  cmocka_unit_test(test_early_interval)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_good),
+                                       cmocka_unit_test(test_complaints),
+                                       cmocka_unit_test(test_auto),
+                                       cmocka_unit_test(test_set),
+                                       cmocka_unit_test(test_json_round_trip),
+                                       cmocka_unit_test(test_sources),
+                                       cmocka_unit_test(test_bounds_travel),
+                                       cmocka_unit_test(test_job_id),
+                                       cmocka_unit_test(test_early_interval)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

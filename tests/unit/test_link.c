@@ -200,8 +200,8 @@ static void test_both_dial(void **state) {
     m.version++;
     endpoint(&m, 0, inter_link_port(a.l));
     endpoint(&m, 1, inter_link_port(b.l));
-    assert_int_equal(inter_link_reload(a.l, &m), NEB_OK);
-    assert_int_equal(inter_link_reload(b.l, &m), NEB_OK);
+    assert_int_equal(inter_link_reload(a.l, &m, NULL, 0), NEB_OK);
+    assert_int_equal(inter_link_reload(b.l, &m, NULL, 0), NEB_OK);
     UNTIL(&a, &b, a.up && b.up, 5);
     neb_ns end = neb_now() + 2 * NEB_S;
     while (neb_now() < end)
@@ -257,8 +257,8 @@ static void test_revoked(void **state) {
     pair_up(&a, &b);
     struct sec_members m = list;
     assert_int_equal(sec_members_remove(&m, "anna"), NEB_OK);
-    assert_int_equal(inter_link_reload(b.l, &m), NEB_OK);
-    assert_int_equal(inter_link_reload(b.l, &m), NEB_ERR_DENIED); // not newer
+    assert_int_equal(inter_link_reload(b.l, &m, NULL, 0), NEB_OK);
+    assert_int_equal(inter_link_reload(b.l, &m, NULL, 0), NEB_ERR_DENIED); // not newer
     UNTIL(&a, &b, a.down == 1 && b.down == 1, 6);
     neb_ns end = neb_now() + 2 * NEB_S;
     while (neb_now() < end)
@@ -405,6 +405,110 @@ static void test_oversize(void **state) {
     close_pair(&a, &b);
 }
 
+// Connections are replaced again and again under traffic: no DOWN, nothing lost, nothing doubled.
+static void test_recycle(void **state) {
+    (void)state;
+    static uint8_t chunk[64 * 1024];
+    for (size_t i = 0; i < sizeof chunk; i++)
+        chunk[i] = (uint8_t)(i * 7);
+    struct site a, b = open_site(1, &list, 0, "127.0.0.1:*");
+    struct sec_members m = list;
+    endpoint(&m, 1, inter_link_port(b.l));
+    a = (struct site){.id = ids[0], .peer = index_of(&m, 1)};
+    struct inter_link_config cfg = {
+        .identity = ids[0], .members = &m, .n_bulk = 3, .recycle = 500 * NEB_MS};
+    assert_int_equal(inter_link_create(&cfg, &a.l), NEB_OK);
+    UNTIL(&a, &b, a.up == 1 && b.up == 1, 5);
+    struct inter_link_stats st = {.recycled = 0};
+    uint64_t sent = 0, back = 0;
+    neb_ns end = neb_now() + 40 * NEB_S;
+    while (st.recycled < 3 && neb_now() < end) {
+        sent += inter_link_send(a.l, a.peer, INTER_BULK, chunk, sizeof chunk) == NEB_OK;
+        back += inter_link_send(b.l, b.peer, INTER_BULK, chunk, sizeof chunk) == NEB_OK;
+        step(&a, &b);
+        assert_int_equal(inter_link_stats(a.l, a.peer, &st), NEB_OK);
+    }
+    assert_true(st.recycled >= 3);
+    UNTIL(&a, &b, b.bulk_bytes == sent * sizeof chunk && a.bulk_bytes == back * sizeof chunk, 20);
+    assert_true(a.up == 1 && b.up == 1 && a.down == 0 && b.down == 0);
+    assert_true(a.bad == 0 && b.bad == 0 && st.dropped == 0);
+    close_pair(&a, &b);
+}
+
+static struct sec_members with_new_keys(const struct sec_members *m, int was, int now) {
+    struct sec_members out = {.n = 0};
+    for (int i = 0; i < 2; i++) {
+        struct sec_member x = *sec_members_by_curve(m, sec_identity_public(ids[i])->curve);
+        if (i == was) {
+            x.pub = *sec_identity_public(ids[now]);
+            memcpy(x.pub.name, sec_identity_public(ids[was])->name, sizeof x.pub.name);
+        }
+        assert_int_equal(sec_members_add(&out, &x), NEB_OK);
+    }
+    out.version = m->version + 1;
+    return out;
+}
+
+// New keys by rotation: the connection stays, the former keys are good until the overlap ends and not
+// a moment longer. New keys otherwise: cut off.
+static void test_rotated(void **state) {
+    (void)state;
+    struct site a, b;
+    pair_up(&a, &b);
+    struct sec_members m = with_new_keys(&list, 0, 2);
+    assert_int_equal(inter_link_reload(b.l, &m, "anna", 3 * NEB_S), NEB_OK);
+    assert_non_null(inter_link_former(b.l, b.peer, NULL));
+    assert_memory_equal(inter_link_members(b.l)->m[b.peer].pub.sign,
+                        sec_identity_public(ids[2])->sign, SEC_KEY_BYTES);
+    assert_int_equal(inter_link_send(a.l, a.peer, INTER_CONTROL, "kept", 4), NEB_OK);
+    UNTIL(&a, &b, !strcmp(b.last, "kept"), 2);
+    assert_int_equal(b.down, 0);
+    UNTIL(&a, &b, b.down == 1 && a.down == 1, 10); // the overlap is over
+    assert_null(inter_link_former(b.l, b.peer, NULL));
+    UNTIL(&a, &b, inter_link_refused(b.l) > 0, 10);
+    assert_int_equal(b.up, 1);
+    close_pair(&a, &b);
+    pair_up(&a, &b);
+    m = with_new_keys(&list, 0, 2);
+    assert_int_equal(inter_link_reload(b.l, &m, NULL, 0), NEB_OK);
+    UNTIL(&a, &b, b.down == 1 && a.down == 1, 5);
+    UNTIL(&a, &b, inter_link_refused(b.l) > 0, 10);
+    assert_int_equal(b.up, 1);
+    close_pair(&a, &b);
+}
+
+// A member that joins gets the next index while the others go on; one more than there is room for is
+// refused without a change.
+static void test_joined(void **state) {
+    (void)state;
+    struct site a, b;
+    pair_up(&a, &b);
+    struct sec_members m = list;
+    add(&m, 2);
+    assert_int_equal(inter_link_reload(b.l, &m, NULL, 0), NEB_OK);
+    assert_int_equal(inter_link_members(b.l)->n, 3);
+    assert_memory_equal(inter_link_members(b.l)->m[2].pub.sign, sec_identity_public(ids[2])->sign,
+                        SEC_KEY_BYTES);
+    struct sec_members mc = m;
+    endpoint(&mc, 1, inter_link_port(b.l));
+    struct site c = open_site(2, &mc, 1, NULL);
+    UNTIL(&c, &b, c.up == 1 && b.up == 2, 5);
+    assert_int_equal(inter_link_send(b.l, 2, INTER_CONTROL, "to carl", 7), NEB_OK);
+    UNTIL(&c, &b, !strcmp(c.last, "to carl"), 2);
+    assert_true(b.down == 0 && a.down == 0);
+    for (uint32_t i = 0; m.n < SEC_MEMBERS_MAX; i++) {
+        m.m[m.n] = m.m[0];
+        snprintf(m.m[m.n].pub.name, sizeof m.m[0].pub.name, "other%u", i);
+        m.n++;
+    }
+    m.version++;
+    snprintf(m.m[0].pub.name, sizeof m.m[0].pub.name, "newcomer");
+    assert_int_equal(inter_link_reload(b.l, &m, NULL, 0), NEB_ERR_LIMIT);
+    assert_int_equal(inter_link_members(b.l)->n, 3);
+    inter_link_destroy(&c.l);
+    close_pair(&a, &b);
+}
+
 static int setup(void **state) {
     static const char *const names[] = {"anna", "bert", "carl"};
     (void)state;
@@ -431,6 +535,9 @@ int main(void) {
         cmocka_unit_test(test_bulk_and_control), cmocka_unit_test(test_limits),
         cmocka_unit_test(test_restart),          cmocka_unit_test(test_both_dial),
         cmocka_unit_test(test_unknown_key),      cmocka_unit_test(test_wrong_server_key),
+        cmocka_unit_test(test_recycle),
+        cmocka_unit_test(test_rotated),
+        cmocka_unit_test(test_joined),
         cmocka_unit_test(test_revoked),          cmocka_unit_test(test_spoof),
         cmocka_unit_test(test_garbage),          cmocka_unit_test(test_oversize),
     };

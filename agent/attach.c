@@ -1,0 +1,76 @@
+#include "agent/attach.h"
+#include "agent/base/log.h"
+#include "agent/libnebula.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+
+static bool alive(pid_t pid) { return pid > 0 && (kill(pid, 0) == 0 || errno == EPERM); }
+
+static json_t *say(bool ok, const char *code, const char *text) {
+    return json_pack("{s:s,s:b,s:s,s:s}", "ev", "answer", "ok", ok, "code", code, "text", text);
+}
+
+json_t *agent_attach_find(const struct agent_jobrun jobs[AGENT_JOBS_MAX], const struct agent_ipc_msg *m) {
+    const char *name = agent_ipc_str(m, "job", "");
+    const struct agent_jobrun *found = NULL;
+    char text[256];
+    int64_t api = agent_ipc_int(m, "api", 0);
+    if (api != NEBULA_API) {
+        snprintf(text, sizeof text, "the trainer's libnebula has API %lld, the agent (nebula %s) has %d: install the same version",
+                 (long long)api, NEBULA_VERSION, NEBULA_API);
+        return say(false, "version", text);
+    }
+    for (int i = 0; i < AGENT_JOBS_MAX; i++) {
+        const struct agent_jobrun *j = &jobs[i];
+        if (!agent_attach_waits(j) || j->state == AGENT_JOB_ENDED ||
+            (*name && strcmp(name, j->hex) != 0 && strcmp(name, j->job.name) != 0))
+            continue;
+        if (found)
+            return say(false, "many", "several jobs wait for a trainer here: name one (NEBULA_JOB)");
+        found = j;
+    }
+    if (!found && *name) {
+        snprintf(text, sizeof text, "no job \"%.64s\" with launcher attach runs at this agent", name);
+        return say(false, "wait", text);
+    }
+    if (!found)
+        return say(false, "wait", "no job with launcher attach runs at this agent");
+    if (found->client.len && alive(found->trainer)) {
+        snprintf(text, sizeof text, "job %s has a trainer already: process %ld; end it first", found->job.name,
+                 (long)found->trainer);
+        return say(false, "taken", text);
+    }
+    return say(true, "", found->hex);
+}
+
+bool agent_attach_admit(struct agent_jobrun *j, const struct agent_ipc_client *from,
+                        const struct agent_ipc_msg *m, char *why, size_t cap) {
+    bool foreign = json_is_true(json_object_get(m->head, "foreign"));
+    pid_t pid = (pid_t)agent_ipc_int(m, "pid", 0);
+    if (foreign != agent_attach_waits(j)) {
+        snprintf(why, cap, foreign ? "this cluster's launcher is not attach: the agent starts its worker itself"
+                                   : "this cluster's launcher is attach: no worker is started for it");
+        return false;
+    }
+    if (!foreign)
+        return true;
+    if (j->client.len && !agent_ipc_same(&j->client, from) && pid != j->trainer && alive(j->trainer)) {
+        snprintf(why, cap, "process %ld is attached already", (long)j->trainer);
+        return false;
+    }
+    j->trainer = pid;
+    neb_info("job %s: process %ld trains", j->job.name, (long)pid);
+    return true;
+}
+
+bool agent_attach_left(struct agent_jobrun *j, bool said_so) {
+    if (!agent_attach_waits(j) || !j->client.len || (!said_so && alive(j->trainer)))
+        return false;
+    neb_warn("job %s: its trainer, process %ld, %s; the job waits for the next one", j->job.name,
+             (long)j->trainer, said_so ? "has detached" : "is gone");
+    j->client = (struct agent_ipc_client){0};
+    j->trainer = 0;
+    return true;
+}

@@ -1,0 +1,10 @@
+// What an agent gives up and asks for before it touches a key: no core dumps and no debugger of the same user (both would
+// show keys; workers, which hold none, stay debuggable), and as many descriptors as the system allows, so that a flood of half-open
+// connections does not take those that the ledger needs.
+#ifndef AGENT_HARDEN_H
+#define AGENT_HARDEN_H
+
+// Failures are logged and survived: each measure is one layer of several.
+void agent_harden(void);
+
+#endif

@@ -1,0 +1,193 @@
+#include "agent/plan_print.h"
+#include "agent/progress.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static const char *ms(double s, char *buf, size_t cap) {
+    snprintf(buf, cap,
+             !isfinite(s) ? "unknown"
+             : s < 1      ? "%.3g ms"
+                          : "%.3g s",
+             s < 1 ? 1e3 * s : s);
+    return buf;
+}
+
+static double tokens_of(const struct intra_cost_job *j) {
+    return (double)j->batch * j->micros * j->seq_len;
+}
+
+static void print_machine(const char *name, const struct agent_site *s, bool kept) {
+    const struct intra_rates *r = &s->profile.rates;
+    char memory[32], link[48] = "no MPI: one rank", a[32];
+    if (r->link > 0)
+        snprintf(link, sizeof link, "%.2g GB/s between ranks", r->link * 1e-9);
+    printf("machine %s (%s%s): %d x %s, products %.3g to %.3g GFLOP/s (width 32 to 1024), "
+           "attention %.3g, rows %.3g GB/s, %s, fsync %s, %s%s\n",
+           name, s->profile.host,
+           s->other ? ", from its file"
+           : kept   ? ", measured before"
+                    : "",
+           r->processors, s->profile.isa, r->gemm[0] * 1e-9, r->gemm[INTRA_COST_SIDES - 1] * 1e-9,
+           r->attn_fwd[2] * 1e-9, r->rows * 1e-9, link, ms(s->profile.sync_s, a, sizeof a),
+           agent_human_bytes(r->memory, memory, sizeof memory), s->share < 1 ? ", shared" : "");
+}
+
+static void print_step(const char *name, const struct agent_planned *x) {
+    const struct intra_cost *c = &x->cost;
+    char step[32], a[32], b[32], d[32], e[32];
+    printf("  %s: mesh {dp: %d, pp: %d, tp: %d}, %d x %d sequences%s: step %s", name,
+           x->job.mesh.dp, x->job.mesh.pp, x->job.mesh.tp, x->job.micros, x->job.batch,
+           x->job.recompute ? ", recomputing" : "", ms(c->step_s, step, sizeof step));
+    if (isfinite(c->step_s)) {
+        printf(", %.0f tokens/s (compute %s", tokens_of(&x->job) / c->step_s,
+               ms(c->compute_s, a, sizeof a));
+        if (c->tp_s > 0)
+            printf(", tensor %s", ms(c->tp_s, a, sizeof a));
+        if (c->pp_s > 0)
+            printf(", pipeline %s", ms(c->pp_s, a, sizeof a));
+        if (c->dp_s > 0)
+            printf(", data %s", ms(c->dp_s, a, sizeof a));
+        printf(", update %s)", ms(c->update_s, a, sizeof a));
+    }
+    printf(
+        "\n    memory of a rank %s: parameters and gradients %s, moments %s, activations %s; the "
+        "first rank %s more%s\n",
+        agent_human_bytes(c->rank_bytes, a, sizeof a),
+        agent_human_bytes(c->params_bytes, b, sizeof b),
+        agent_human_bytes(c->optim_bytes, d, sizeof d),
+        agent_human_bytes(c->acts_bytes, e, sizeof e),
+        agent_human_bytes(c->owner_bytes, step, sizeof step), x->fits ? "" : "; DOES NOT FIT");
+}
+
+static void print_exchange(const struct agent_planner *p) {
+    const struct inter_wan_plan *w = &p->wan;
+    char a[32], b[32], c[32], d[32], e[32], f[32];
+    if (!w->interval)
+        return;
+    printf("  exchange every %d steps by %s (%.2f bits a parameter), merged %d steps later: encode "
+           "%s | travel %s | agree %s | merge %s; waits %s an interval\n",
+           w->interval, p->codecs[w->codec].name, p->codecs[w->codec].bits, w->overlap,
+           ms(w->encode_s, a, sizeof a), ms(w->travel_s, b, sizeof b), ms(w->agree_s, c, sizeof c),
+           ms(w->merge_s, d, sizeof d), ms(w->stall_s, e, sizeof e));
+    printf("    %s an interval and cluster, %.0f %% of the link%s\n",
+           agent_human_bytes(w->bytes, f, sizeof f), 100 * w->busy,
+           p->carried ? "" : ": MORE THAN IT CARRIES");
+}
+
+static void print_one(const char *title, const struct agent_job *job,
+                      const struct agent_planner *p) {
+    char a[32], b[32];
+    printf("%s\n", title);
+    for (int32_t i = 0; i < p->n; i++)
+        print_step(job->clusters[i].name, &p->clusters[i]);
+    print_exchange(p);
+    printf("  whole run: %s for %lld steps, %s sent a cluster\n",
+           isfinite(p->wall_s) && p->wall_s > 0 ? agent_human_time(p->wall_s, a, sizeof a)
+                                                : "unknown",
+           (long long)job->steps, agent_human_bytes(p->sent_bytes, b, sizeof b));
+}
+
+static void print_yaml(const struct agent_job *job, const struct agent_planner *p) {
+    const struct intra_cost_job *j = &p->clusters[0].job;
+    printf("to take it over:\n  data.batch: %d\n  data.accumulate: %d\n  recompute: %s\n", j->batch,
+           j->micros, j->recompute ? "true" : "false");
+    if (p->wan.interval)
+        printf("  sync.interval: %d\n  sync.overlap: %d\n  sync.codec: %s\n", p->wan.interval,
+               p->wan.overlap, p->codecs[p->wan.codec].name);
+    for (int32_t i = 0; i < p->n; i++)
+        printf("  %s: mesh: {dp: %d, pp: %d, tp: %d}\n", job->clusters[i].name,
+               p->clusters[i].job.mesh.dp, p->clusters[i].job.mesh.pp, p->clusters[i].job.mesh.tp);
+}
+
+void plan_print(const struct agent_job *job, const struct plan_machines *m,
+                const struct agent_planner *written, const struct agent_planner *proposed,
+                const struct plan_roles *roles) {
+    char rate[32], rtt[32];
+    for (int32_t i = 0; i < written->n; i++)
+        print_machine(job->clusters[i].name, &m->sites[i], m->kept);
+    printf("link    %s, %s, %.3g %% loss%s\n", agent_human_rate(m->link.bits_s, rate, sizeof rate),
+           ms(m->link.rtt_s, rtt, sizeof rtt), 100 * m->link.loss,
+           m->assumed ? " (assumed: --wan or sync.link says what it is)" : "");
+    print_one("as written", job, written);
+    print_one("proposed", job, proposed);
+    print_yaml(job, proposed);
+    if (!roles->wanted)
+        return;
+    if (roles->possible)
+        printf("roles: %s %s, the others learn: %.0f tokens/s\n", job->clusters[roles->stream].name,
+               roles->serves ? "teaches" : "generates", 1 / roles->token_s);
+    else
+        printf("roles: no cluster can %s with the others learning: memory, or fewer than two\n",
+               roles->serves ? "teach" : "generate");
+}
+
+// ---- JSON ----------------------------------------------------------------------------------------------------
+
+static json_t *real(double x) { return isfinite(x) ? json_real(x) : json_null(); }
+
+static json_t *step_json(const char *name, const struct agent_planned *x) {
+    const struct intra_cost *c = &x->cost;
+    json_t *o = json_pack("{s:s,s:[i,i,i],s:i,s:i,s:b,s:b}", "name", name, "mesh", x->job.mesh.dp,
+                          x->job.mesh.pp, x->job.mesh.tp, "batch", x->job.batch, "accumulate",
+                          x->job.micros, "recompute", x->job.recompute, "fits", x->fits);
+    const struct {
+        const char *name;
+        double value;
+    } figures[] = {{"step_s", c->step_s},
+                   {"tokens_per_s", tokens_of(&x->job) / c->step_s},
+                   {"flops", c->flops},
+                   {"compute_s", c->compute_s},
+                   {"tp_s", c->tp_s},
+                   {"pp_s", c->pp_s},
+                   {"dp_s", c->dp_s},
+                   {"update_s", c->update_s},
+                   {"tp_bytes", c->tp_bytes},
+                   {"pp_bytes", c->pp_bytes},
+                   {"dp_bytes", c->dp_bytes},
+                   {"params_bytes", c->params_bytes},
+                   {"optim_bytes", c->optim_bytes},
+                   {"acts_bytes", c->acts_bytes},
+                   {"owner_bytes", c->owner_bytes},
+                   {"rank_bytes", c->rank_bytes},
+                   {"host_bytes", c->host_bytes},
+                   {"wait_s", x->wait_s}};
+    for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
+        json_object_set_new(o, figures[i].name, real(figures[i].value));
+    return o;
+}
+
+static json_t *plan_json(const struct agent_job *job, const struct agent_planner *p) {
+    const struct inter_wan_plan *w = &p->wan;
+    json_t *clusters = json_array(), *exchange = json_null();
+    for (int32_t i = 0; i < p->n; i++)
+        json_array_append_new(clusters, step_json(job->clusters[i].name, &p->clusters[i]));
+    if (w->interval)
+        exchange = json_pack("{s:i,s:i,s:s,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:b}", "interval",
+                             w->interval, "overlap", w->overlap, "codec", p->codecs[w->codec].name,
+                             "bits_per_param", p->codecs[w->codec].bits, "encode_s", w->encode_s,
+                             "travel_s", w->travel_s, "agree_s", w->agree_s, "merge_s", w->merge_s,
+                             "stall_s", w->stall_s, "bytes", w->bytes, "busy", w->busy, "step_s",
+                             w->step_s, "carried", p->carried);
+    return json_pack("{s:o,s:o,s:o,s:o}", "clusters", clusters, "exchange", exchange, "wall_s",
+                     real(p->wall_s), "sent_bytes", real(p->sent_bytes));
+}
+
+void plan_print_json(const struct agent_job *job, const struct plan_machines *m,
+                     const struct agent_planner *written, const struct agent_planner *proposed,
+                     const struct plan_roles *roles) {
+    json_t *machines = json_array(), *role = json_null();
+    for (int32_t i = 0; i < written->n; i++)
+        json_array_append_new(machines, agent_profile_to_json(&m->sites[i].profile));
+    if (roles->wanted && roles->possible)
+        role = json_pack("{s:s,s:f}", roles->serves ? "teacher" : "generator",
+                         job->clusters[roles->stream].name, "tokens_per_s", 1 / roles->token_s);
+    json_t *o =
+        json_pack("{s:s,s:o,s:{s:f,s:f,s:f,s:b},s:o,s:o,s:o}", "job", job->name, "machines",
+                  machines, "link", "bits_per_s", m->link.bits_s, "rtt_s", m->link.rtt_s, "loss",
+                  m->link.loss, "assumed", m->assumed, "written", plan_json(job, written),
+                  "proposed", plan_json(job, proposed), "roles", role);
+    json_dumpf(o, stdout, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    putchar('\n');
+    json_decref(o);
+}

@@ -1,0 +1,258 @@
+#include "agent/planner.h"
+#include "agent/plan.h"
+
+#include <math.h>
+#include <string.h>
+
+// Of a machine's memory; the rest is the system's, the agent's and the page cache's.
+static const double MEMORY_SHARE = 0.85;
+static const double COUNT_BYTES = 0.7; // of a row, packed (compress/update.h)
+enum { CONNECTIONS = 2, RANKS_SEARCHED = 64 };
+
+static struct intra_model_config model_of(const struct agent_job *job, int32_t vocab) {
+    struct intra_model_config m = job->model;
+    m.vocab = m.vocab ? m.vocab : vocab;
+    m.n_kv_heads = m.n_kv_heads ? m.n_kv_heads : m.n_heads;
+    m.head_dim = m.head_dim ? m.head_dim : m.d_model / m.n_heads;
+    m.max_seq = job->seq_len;
+    return m;
+}
+
+// ---- steps ---------------------------------------------------------------------------------------------------
+
+struct search {
+    const struct agent_job *job;
+    const struct agent_site *sites;
+    uint32_t free;
+    int32_t sequences;
+    struct intra_cost_job base;
+};
+
+static int32_t of_axis(int32_t n) { return n > 1 ? n : 1; }
+
+// Threads of a worker on one machine are a share of its processors; with several hosts each rank has a host's.
+static double share_of(const struct agent_cluster *c, const struct agent_site *s) {
+    double most = s->share, asked = (double)c->threads / s->profile.rates.processors;
+    return c->threads && asked < most ? asked : most;
+}
+
+static bool better(const struct agent_planned *a, const struct agent_planned *b) {
+    return a->fits != b->fits ? a->fits
+           : a->fits          ? a->cost.step_s < b->cost.step_s * 0.999
+                              : a->cost.host_bytes < b->cost.host_bytes;
+}
+
+static struct agent_planned with_ranks(const struct search *s, int32_t i, int32_t ranks, bool fix) {
+    const struct agent_cluster *c = &s->job->clusters[i];
+    const struct agent_site *site = &s->sites[i];
+    struct agent_planned x = {.job = s->base};
+    x.job.mesh =
+        (struct intra_mesh_config){of_axis(c->mesh.dp), of_axis(c->mesh.pp), of_axis(c->mesh.tp)};
+    x.job.ranks_a_host = c->launcher == AGENT_LAUNCHER_LOCAL ? ranks : 1;
+    x.job.share = share_of(c, site);
+    struct intra_cost_choice choice = {.ranks = ranks,
+                                       .sequences = s->sequences,
+                                       .fix_mesh = fix,
+                                       .fix_batch = true,
+                                       .fix_recompute = true,
+                                       .memory =
+                                           MEMORY_SHARE * site->share * site->profile.rates.memory};
+    x.fits = intra_cost_choose(&choice, &site->profile.rates, &x.job, &x.cost);
+    return x;
+}
+
+// The best mesh of cluster i for this micro-batch.
+static struct agent_planned on_cluster(const struct search *s, int32_t i) {
+    const struct agent_cluster *c = &s->job->clusters[i];
+    if (!(s->free & AGENT_AUTO_MESH) && !c->mesh_auto)
+        return with_ranks(s, i, agent_cluster_ranks(c), true);
+    bool local = c->launcher == AGENT_LAUNCHER_LOCAL;
+    int32_t given = s->sites[i].ranks,
+            most = given   ? given
+                   : local ? (int32_t)fmax(1, s->sites[i].profile.rates.processors *
+                                                  share_of(c, &s->sites[i]))
+                           : agent_cluster_ranks(c);
+    most = most < RANKS_SEARCHED || given ? most : RANKS_SEARCHED;
+    struct agent_planned best = with_ranks(s, i, most, false);
+    for (int32_t ranks = 1; !given && local && ranks < most; ranks++) {
+        struct agent_planned x = with_ranks(s, i, ranks, false);
+        if (better(&x, &best) || (!better(&best, &x) && ranks < most / 2))
+            best = x;
+    }
+    return best;
+}
+
+// All clusters with one micro-batch and recomputation; the slowest counts.
+static struct agent_planned slowest(const struct search *s, int32_t n, struct agent_planned *each) {
+    struct agent_planned worst = {.fits = true};
+    for (int32_t i = 0; i < n; i++) {
+        each[i] = on_cluster(s, i);
+        if (i == 0 || better(&worst, &each[i]))
+            worst = each[i];
+    }
+    return worst;
+}
+
+static void plan_steps(struct search *s, struct agent_planner *out) {
+    struct agent_planned each[AGENT_CLUSTERS_MAX], best = {0};
+    bool any = false;
+    for (int32_t batch = s->sequences; batch >= 1; batch--)
+        for (int again = 0; again < 2; again++) {
+            bool given = (s->free & AGENT_AUTO_BATCH || batch == s->job->batch) &&
+                         (s->free & AGENT_AUTO_RECOMPUTE || (again == 1) == s->job->recompute);
+            if (!given || s->sequences % batch)
+                continue;
+            s->base.batch = batch;
+            s->base.micros = s->sequences / batch;
+            s->base.recompute = again == 1;
+            struct agent_planned worst = slowest(s, out->n, each);
+            if (any && !better(&worst, &best))
+                continue;
+            any = true;
+            best = worst;
+            memcpy(out->clusters, each, sizeof each);
+        }
+    NEB_ASSERT(any);
+}
+
+// ---- exchanges -----------------------------------------------------------------------------------------------
+
+// Those measured, with the bits that this model's tensors make of them, and the job's own if it is none of them.
+static enum neb_status codecs_of(const struct agent_job *job, int32_t vocab,
+                                 const struct agent_site *site, struct agent_planner *out,
+                                 int32_t *own) {
+    static struct agent_job with; // large
+    struct agent_plan plan;
+    *own = -1;
+    for (int32_t i = 0; i < AGENT_PROFILE_CODECS; i++) {
+        out->codecs[i] = site->profile.codecs[i];
+        if (!strcmp(out->codecs[i].name, job->sync.codec))
+            *own = i;
+    }
+    out->n_codecs = AGENT_PROFILE_CODECS;
+    if (*own < 0) {
+        *own = out->n_codecs++;
+        NEB_TRY(agent_profile_codec(job->sync.codec, &out->codecs[*own]));
+    }
+    with = *job;
+    with.sync.scheme = AGENT_SCHEME_FEDERATED;
+    for (int32_t i = 0; i < out->n_codecs; i++) {
+        memcpy(with.sync.codec, out->codecs[i].name, sizeof with.sync.codec);
+        NEB_TRY(agent_job_plan(&with, vocab, &plan));
+        out->codecs[i].bits = plan.bits_per_param;
+    }
+    return NEB_OK;
+}
+
+static enum neb_status plan_exchanges(const struct agent_job *job, int32_t vocab,
+                                      const struct agent_site *sites, uint32_t free,
+                                      struct agent_planner *out) {
+    struct agent_plan sizes;
+    struct intra_model_config m = model_of(job, vocab);
+    int32_t own;
+    NEB_TRY(codecs_of(job, vocab, &sites[0], out, &own));
+    NEB_TRY(agent_job_plan(job, vocab, &sizes));
+    struct inter_wan_load load = {.params = (double)sizes.trainable,
+                                  .fragments = job->sync.fragments};
+    if (job->sync.row_weights && job->trainable.mode == INTRA_TRAIN_FULL)
+        load.counts = COUNT_BYTES * m.vocab * (m.tied ? 1 : 2) / job->sync.fragments;
+    struct inter_wan_path path = {.bits_s = out->link.bits_s,
+                                  .rtt_s = out->link.rtt_s,
+                                  .loss = out->link.loss,
+                                  .members = out->n,
+                                  .connections = CONNECTIONS};
+    for (int32_t i = 0; i < out->n; i++) {
+        load.step_s = fmax(load.step_s, out->clusters[i].cost.step_s);
+        path.sync_s = fmax(path.sync_s, sites[i].profile.sync_s);
+    }
+    struct inter_wan_choice c = {
+        .interval = free & AGENT_AUTO_INTERVAL ? 0 : job->sync.interval,
+        .overlap = free & AGENT_AUTO_OVERLAP ? -1 : job->sync.overlap,
+        .codec = free & AGENT_AUTO_CODEC ? -1 : own,
+        .steps = job->steps,
+    };
+    // A cluster that cannot run the job leaves nothing to reckon with.
+    if (!isfinite(load.step_s))
+        return NEB_OK;
+    out->carried = inter_wan_choose(&path, &load, out->codecs, out->n_codecs, &c, &out->wan);
+    for (int32_t i = 0; i < out->n; i++)
+        out->clusters[i].wait_s =
+            out->wan.stall_s + out->wan.interval * (load.step_s - out->clusters[i].cost.step_s);
+    double tail = out->wan.travel_s + out->wan.agree_s + out->wan.merge_s + out->wan.encode_s;
+    out->wall_s = (double)job->steps * out->wan.step_s + tail;
+    // The last exchange drains what is left.
+    out->sent_bytes = out->wan.bytes * (ceil((double)job->steps / out->wan.interval) +
+                                        (job->steps % out->wan.interval ? 0 : 1));
+    return NEB_OK;
+}
+
+enum neb_status agent_planner_run(const struct agent_job *job, int32_t vocab,
+                                  const struct agent_site *sites, const struct agent_wan *link,
+                                  uint32_t free, struct agent_planner *out) {
+    struct search s = {.job = job, .sites = sites, .free = free};
+    memset(out, 0, sizeof *out);
+    out->link = *link;
+    if (!job->model.vocab && !vocab)
+        return neb_fail(NEB_ERR_INVALID,
+                        "plan: the size of the model is not known without its vocabulary; set "
+                        "model.vocab, or plan where the corpus is");
+    for (int32_t i = 0; i < job->n_clusters; i++)
+        out->n += !job->clusters[i].witness; // they come first
+    s.sequences = job->batch * job->accumulate;
+    bool federated = job->sync.scheme == AGENT_SCHEME_FEDERATED && out->n > 1;
+    s.base = (struct intra_cost_job){.model = model_of(job, vocab),
+                                     .trainable = job->trainable,
+                                     .seq_len = job->seq_len,
+                                     .outer = federated};
+    plan_steps(&s, out);
+    if (federated)
+        return plan_exchanges(job, vocab, sites, free, out);
+    for (int32_t i = 0; i < out->n; i++) // alone, or one process with everybody's batches
+        out->wall_s =
+            fmax(out->wall_s, (double)job->steps * out->clusters[i].cost.step_s *
+                                  (job->sync.scheme == AGENT_SCHEME_SYNCHRONOUS ? out->n : 1));
+    return NEB_OK;
+}
+
+void agent_planner_apply(const struct agent_planner *p, uint32_t free, struct agent_job *job) {
+    const struct intra_cost_job *first = &p->clusters[0].job;
+    if (free & AGENT_AUTO_BATCH) {
+        job->batch = first->batch;
+        job->accumulate = first->micros;
+    }
+    if (free & AGENT_AUTO_RECOMPUTE)
+        job->recompute = first->recompute;
+    for (int32_t i = 0; i < p->n; i++)
+        if (free & AGENT_AUTO_MESH || job->clusters[i].mesh_auto) {
+            job->clusters[i].mesh = p->clusters[i].job.mesh;
+            job->clusters[i].mesh_auto = false;
+        }
+    if (p->wan.interval) {
+        job->sync.interval = p->wan.interval;
+        job->sync.overlap = p->wan.overlap;
+        memset(job->sync.codec, 0, sizeof job->sync.codec);
+        memcpy(job->sync.codec, p->codecs[p->wan.codec].name, sizeof job->sync.codec);
+    }
+    job->autos &= ~free;
+}
+
+bool agent_planner_roles(int32_t n, const double *seconds_stream, const bool *fits_stream,
+                         const double *seconds_learn, const bool *fits_learn, bool serves,
+                         int32_t *out, double *step_s) {
+    double least = INFINITY;
+    for (int32_t i = 0; i < n; i++) {
+        double slow = seconds_stream[i] * (serves ? n - 1 : 1);
+        bool fits = fits_stream[i] && n > 1;
+        for (int32_t k = 0; k < n; k++)
+            if (k != i) {
+                slow = fmax(slow, seconds_learn[k]);
+                fits = fits && fits_learn[k];
+            }
+        if (!fits || slow >= least)
+            continue;
+        least = slow;
+        *out = i;
+    }
+    *step_s = least;
+    return isfinite(least);
+}

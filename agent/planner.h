@@ -1,0 +1,62 @@
+// What a job will do on given machines and links, and what would do better: joins intra/cost.h (steps, memory) with
+// inter/wan_cost.h (exchanges). `nebula plan` prints it; keys that say `auto` take their values from it.
+//
+// Micro-batch and recomputation are the job's, so they are chosen for the slowest cluster; meshes are each cluster's own. The
+// tokens of a step (batch x accumulate x seq_len) and what learns are never changed: they are what the user wants to train.
+#ifndef AGENT_PLANNER_H
+#define AGENT_PLANNER_H
+#include "agent/config.h"
+#include "agent/profile.h"
+#include "agent/wan_spec.h"
+
+enum { AGENT_PLANNER_CODECS = AGENT_PROFILE_CODECS + 1 }; // and the job's own
+
+struct agent_site { // what is known of a cluster's machines
+    struct agent_profile profile;
+    bool other;    // another site's profile, from a file
+    double share;  // of the machine: 1, or 1/N with --local N
+    int32_t ranks; // to be used; 0: as many as is fastest on the machine
+};
+
+struct agent_planned {
+    struct intra_cost_job job;
+    struct intra_cost cost;
+    bool fits;
+    double wait_s; // of an interval: for the slowest cluster and for updates
+};
+
+struct agent_planner {
+    struct agent_wan link;
+    struct inter_wan_codec codecs[AGENT_PLANNER_CODECS];
+    int32_t n_codecs, n; // clusters that train
+    struct agent_planned clusters[AGENT_CLUSTERS_MAX];
+    struct inter_wan_plan wan; // no exchanges: interval 0
+    bool carried;              // by the link
+    double wall_s;             // of the run, without start and final evaluation
+    double sent_bytes;         // of the run and cluster, everything included
+};
+
+// free: enum agent_auto bits of what may be chosen; the rest is as the job says. vocab: of the corpus, where the job leaves it
+// open. job is valid; sites[i] belongs to cluster i. NEB_ERR_INVALID: the vocabulary is not known.
+NEB_MUST_CHECK enum neb_status agent_planner_run(const struct agent_job *job, int32_t vocab,
+                                                 const struct agent_site *sites,
+                                                 const struct agent_wan *link, uint32_t free,
+                                                 struct agent_planner *out);
+// Writes what was chosen into the job (meshes of clusters with mesh_auto only, or all with AGENT_AUTO_MESH in free).
+void agent_planner_apply(const struct agent_planner *p, uint32_t free, struct agent_job *job);
+
+// All that a command needs: which keys say auto, how machines and link are known. link "": sync.link, else the loopback of
+// --local. NEB_ERR_INVALID: exchanges are to be chosen and nothing is known of the link.
+NEB_MUST_CHECK enum neb_status agent_planner_resolve(struct agent_job *job, int local,
+                                                     const char *link);
+// Vocabulary of the first corpus that is on this machine; 0: none is.
+NEB_MUST_CHECK enum neb_status agent_planner_vocab(const struct agent_job *job, int32_t *vocab);
+
+// Which cluster should stream (teacher of distill, generator of rtd) and which learn from it: the one whose choice makes the
+// slower side fastest. seconds_*[i]: of a step on cluster i. fits_*: memory. Others than *out learn. false: no choice fits.
+// serves: the stream is made anew for every learner (a teacher), not once for all (a generator).
+bool agent_planner_roles(int32_t n, const double *seconds_stream, const bool *fits_stream,
+                         const double *seconds_learn, const bool *fits_learn, bool serves,
+                         int32_t *out, double *step_s);
+
+#endif

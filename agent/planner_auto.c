@@ -1,0 +1,82 @@
+// Keys that say auto, in a job that is about to be handed to the agents.
+#include "agent/base/log.h"
+#include "agent/planner.h"
+#include "intra/data.h"
+
+#include <string.h>
+
+enum neb_status agent_planner_vocab(const struct agent_job *job, int32_t *vocab) {
+    *vocab = 0;
+    for (int32_t i = 0; i < job->n_clusters && !*vocab; i++) {
+        char index[NEB_PATH_MAX];
+        const char *dir = job->clusters[i].corpus[0] ? job->clusters[i].corpus : job->corpus;
+        struct intra_corpus *c = NULL;
+        NEB_TRY(neb_path(index, sizeof index, dir, "corpus.json"));
+        if (!neb_fs_exists(index))
+            continue;
+        NEB_TRY(intra_corpus_open(dir, false, &c));
+        *vocab = intra_corpus_vocab(c);
+        intra_corpus_close(&c);
+    }
+    return NEB_OK;
+}
+
+static bool any_auto(const struct agent_job *job) {
+    bool any = job->autos != 0;
+    for (int32_t i = 0; i < job->n_clusters; i++)
+        any = any || job->clusters[i].mesh_auto;
+    return any;
+}
+
+static enum neb_status link_of(const struct agent_job *job, int local, const char *link,
+                               struct agent_wan *out) {
+    *out = (struct agent_wan){10e9, 1e-4, 0}; // loopback
+    if (link && *link)
+        return agent_wan_parse(link, "--wan", out);
+    if (job->sync.link[0])
+        return agent_wan_parse(job->sync.link, "sync.link", out);
+    if (local || !(job->autos & (AGENT_AUTO_INTERVAL | AGENT_AUTO_OVERLAP | AGENT_AUTO_CODEC)))
+        return NEB_OK;
+    return neb_fail(NEB_ERR_INVALID,
+                    "sync: auto needs figures of the links between the clusters: set sync.link, "
+                    "such as 100mbit:80ms");
+}
+
+static void tell(const struct agent_planner *p, const struct agent_job *job) {
+    for (int32_t i = 0; i < p->n; i++)
+        neb_info("plan: cluster %s: mesh {dp: %d, pp: %d, tp: %d}, %d x %d sequences a step%s, "
+                 "%.3g s a step",
+                 job->clusters[i].name, p->clusters[i].job.mesh.dp, p->clusters[i].job.mesh.pp,
+                 p->clusters[i].job.mesh.tp, p->clusters[i].job.micros, p->clusters[i].job.batch,
+                 job->recompute ? ", recomputing" : "", p->clusters[i].cost.step_s);
+    if (p->wan.interval)
+        neb_info("plan: interval %d, overlap %d, codec %s: %.3g s of %.3g an interval are waited",
+                 p->wan.interval, p->wan.overlap, job->sync.codec, p->wan.stall_s,
+                 p->wan.step_s * p->wan.interval);
+}
+
+enum neb_status agent_planner_resolve(struct agent_job *job, int local, const char *link_text) {
+    int32_t vocab;
+    static struct agent_site sites[AGENT_CLUSTERS_MAX]; // large
+    struct agent_planner plan;
+    struct agent_wan link;
+    struct agent_profile here;
+    bool kept;
+    if (!any_auto(job))
+        return NEB_OK;
+    NEB_TRY(agent_planner_vocab(job, &vocab));
+    NEB_TRY(link_of(job, local, link_text, &link));
+    NEB_TRY(agent_profile_get(false, &here, &kept));
+    for (int32_t i = 0; i < job->n_clusters; i++)
+        sites[i] = (struct agent_site){.profile = here, .share = local ? 1.0 / local : 1};
+    NEB_TRY(agent_planner_run(job, vocab, sites, &link, job->autos, &plan));
+    for (int32_t i = 0; i < plan.n; i++)
+        if (!plan.clusters[i].fits)
+            return neb_fail(NEB_ERR_LIMIT,
+                            "plan: cluster %s has not enough memory for this model, whatever is "
+                            "chosen; nebula plan says what is needed",
+                            job->clusters[i].name);
+    agent_planner_apply(&plan, job->autos, job);
+    tell(&plan, job);
+    return agent_job_validate(job, "auto");
+}

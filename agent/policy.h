@@ -1,0 +1,45 @@
+// What this site's operator lets jobs of others do here: HOME/policy.json. Without the file every job of a member on the
+// list is admitted, as is every job submitted on this machine. With it, only what it says:
+//
+//     {"format": 1,
+//      "members":   ["hub"],              who may submit; absent: every member
+//      "data":      ["/data/nebula"],     corpora, initial models and what else is read lies below one of these
+//      "trainable": ["lora", "bitfit"],   full, lora, bitfit, last_layers; absent: any
+//      "threads": 8, "ranks": 4}          at most, of this site's worker
+//
+// Unknown keys are refused, as is a file that others can write to: a policy that is misread is worse than none.
+//
+// Job specifications are signed by the member that submits them, over federation, job id and canonical text; they may be
+// passed on by other members, but only their signer can begin a job with them.
+#ifndef AGENT_POLICY_H
+#define AGENT_POLICY_H
+#include "agent/config.h"
+#include "security/federation.h"
+#include "security/sign.h"
+
+enum { AGENT_POLICY_LIST = 16 };
+
+struct agent_policy {
+    bool present;
+    int n_members, n_data; // -1: any
+    char members[AGENT_POLICY_LIST][SEC_NAME_MAX];
+    char data[AGENT_POLICY_LIST][NEB_PATH_MAX];
+    unsigned trainable; // bit per enum intra_trainable_mode; 0: any
+    int64_t threads, ranks; // 0: any
+};
+
+// A missing file leaves out->present false. NEB_ERR_DENIED: open to others; NEB_ERR_FORMAT.
+NEB_MUST_CHECK enum neb_status agent_policy_load(const char *home, struct agent_policy *out);
+NEB_MUST_CHECK enum neb_status agent_policy_parse(const char *text, size_t len, const char *what,
+                                                  struct agent_policy *out);
+// Whether a job of member `from` may run here as cluster `self`. why: for both operators, one sentence.
+NEB_MUST_CHECK bool agent_policy_admits(const struct agent_policy *p, const struct agent_job *job,
+                                        int self, const char *from, char *why, size_t cap);
+
+#define AGENT_CONTEXT_JOB "nebula job specification v1"
+// What is signed: federation, id, text. Replaces out.
+NEB_MUST_CHECK enum neb_status agent_job_signed_bytes(const uint8_t federation[SEC_FEDERATION_BYTES],
+                                                      const uint8_t id[AGENT_JOB_ID_BYTES],
+                                                      const json_t *spec, struct neb_buf *out);
+
+#endif

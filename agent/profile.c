@@ -1,0 +1,186 @@
+#include "agent/profile.h"
+#include "agent/base/fs.h"
+#include "agent/base/log.h"
+
+#include <math.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { VERSION = 1, FILE_MAX = 64 * 1024 };
+
+// One table for both directions: name, where, and whether 0 is possible (no MPI: no link).
+struct field {
+    const char *name;
+    size_t at;
+    bool zero;
+};
+#define RATE(x)                                                                                    \
+    { #x, offsetof(struct agent_profile, rates.x), false }
+static const struct field fields[] = {
+    RATE(rows),
+    RATE(logits),
+    RATE(update),
+    RATE(op_s),
+    {"link", offsetof(struct agent_profile, rates.link), true},
+    {"link_s", offsetof(struct agent_profile, rates.link_s), true},
+    RATE(memory),
+    {"sync_s", offsetof(struct agent_profile, sync_s), false},
+};
+static const struct {
+    const char *name;
+    size_t at;
+    int n;
+} lists[] = {
+    {"gemm", offsetof(struct agent_profile, rates.gemm), INTRA_COST_SIDES},
+    {"attn_fwd", offsetof(struct agent_profile, rates.attn_fwd), INTRA_COST_HEADS},
+    {"attn_bwd", offsetof(struct agent_profile, rates.attn_bwd), INTRA_COST_HEADS},
+};
+enum { N_FIELDS = sizeof fields / sizeof *fields, N_LISTS = sizeof lists / sizeof *lists };
+
+static double *number_at(struct agent_profile *p, size_t at) {
+    return (double *)(void *)((char *)p + at);
+}
+
+json_t *agent_profile_to_json(const struct agent_profile *p) {
+    struct agent_profile copy = *p;
+    json_t *codecs = json_array(),
+           *o = json_pack("{s:i,s:s,s:s,s:i}", "nebula_profile", VERSION, "host", p->host, "isa",
+                          p->isa, "processors", p->rates.processors);
+    for (int i = 0; i < N_FIELDS; i++)
+        json_object_set_new(o, fields[i].name, json_real(*number_at(&copy, fields[i].at)));
+    for (int i = 0; i < N_LISTS; i++) {
+        json_t *list = json_array();
+        for (int k = 0; k < lists[i].n; k++)
+            json_array_append_new(list, json_real(number_at(&copy, lists[i].at)[k]));
+        json_object_set_new(o, lists[i].name, list);
+    }
+    for (int i = 0; i < AGENT_PROFILE_CODECS; i++) {
+        const struct inter_wan_codec *c = &p->codecs[i];
+        json_array_append_new(codecs, json_pack("{s:s,s:f,s:f,s:f,s:f}", "name", c->name, "bits",
+                                                c->bits, "rel_error", c->rel_error, "encode",
+                                                c->encode, "decode", c->decode));
+    }
+    json_object_set_new(o, "codecs", codecs);
+    return o;
+}
+
+// Figures that no machine has would only give a plan that nobody can explain.
+static enum neb_status take(const json_t *v, const char *name, bool zero, const char *where,
+                            double *out) {
+    double x = json_number_value(v);
+    if (!json_is_number(v) || !(zero ? x >= 0 : x >= 1e-15) || !(x <= 1e21))
+        return neb_fail(NEB_ERR_FORMAT,
+                        "%s: %s is missing or no possible figure; make the file again with "
+                        "nebula plan --profile",
+                        where, name);
+    *out = x;
+    return NEB_OK;
+}
+
+static enum neb_status take_text(const json_t *o, const char *name, const char *where, char *out,
+                                 size_t cap) {
+    const char *s = json_string_value(json_object_get(o, name));
+    if (!s || !*s || strlen(s) >= cap)
+        return neb_fail(NEB_ERR_FORMAT, "%s: %s is missing or too long", where, name);
+    for (const char *c = s; *c; c++) // it is printed
+        if ((unsigned char)*c < ' ' || *c == 127)
+            return neb_fail(NEB_ERR_FORMAT, "%s: %s holds a control character", where, name);
+    snprintf(out, cap, "%s", s);
+    return NEB_OK;
+}
+
+static enum neb_status take_codecs(const json_t *list, const char *where,
+                                   struct agent_profile *out) {
+    if (json_array_size(list) != AGENT_PROFILE_CODECS)
+        return neb_fail(NEB_ERR_FORMAT, "%s: codecs: %d are wanted", where, AGENT_PROFILE_CODECS);
+    for (size_t i = 0; i < AGENT_PROFILE_CODECS; i++) {
+        const json_t *o = json_array_get(list, i);
+        struct inter_wan_codec *c = &out->codecs[i];
+        NEB_TRY(take_text(o, "name", where, c->name, sizeof c->name));
+        NEB_TRY(take(json_object_get(o, "bits"), "bits", false, where, &c->bits));
+        NEB_TRY(take(json_object_get(o, "rel_error"), "rel_error", true, where, &c->rel_error));
+        NEB_TRY(take(json_object_get(o, "encode"), "encode", false, where, &c->encode));
+        NEB_TRY(take(json_object_get(o, "decode"), "decode", false, where, &c->decode));
+    }
+    return NEB_OK;
+}
+
+static enum neb_status from_json(const json_t *o, const char *where, struct agent_profile *out) {
+    json_int_t processors = json_integer_value(json_object_get(o, "processors"));
+    if (json_integer_value(json_object_get(o, "nebula_profile")) != VERSION)
+        return neb_fail(NEB_ERR_FORMAT,
+                        "%s: not a profile of this version; make it with nebula plan --profile",
+                        where);
+    if (processors < 1 || processors > 65536)
+        return neb_fail(NEB_ERR_FORMAT, "%s: processors is not in 1..65536", where);
+    out->rates.processors = (int32_t)processors;
+    NEB_TRY(take_text(o, "host", where, out->host, sizeof out->host));
+    NEB_TRY(take_text(o, "isa", where, out->isa, sizeof out->isa));
+    for (int i = 0; i < N_FIELDS; i++)
+        NEB_TRY(take(json_object_get(o, fields[i].name), fields[i].name, fields[i].zero, where,
+                     number_at(out, fields[i].at)));
+    for (int i = 0; i < N_LISTS; i++)
+        for (int k = 0; k < lists[i].n; k++)
+            NEB_TRY(take(json_array_get(json_object_get(o, lists[i].name), (size_t)k),
+                         lists[i].name, false, where, &number_at(out, lists[i].at)[k]));
+    return take_codecs(json_object_get(o, "codecs"), where, out);
+}
+
+enum neb_status agent_profile_parse(const char *text, size_t len, const char *where,
+                                    struct agent_profile *out) {
+    json_error_t e;
+    *out = (struct agent_profile){0};
+    json_t *o = json_loadb(text, len, JSON_REJECT_DUPLICATES, &e);
+    if (!o)
+        return neb_fail(NEB_ERR_FORMAT, "%s:%d: not JSON: %s", where, e.line, e.text);
+    enum neb_status st = from_json(o, where, out);
+    json_decref(o);
+    return st;
+}
+
+enum neb_status agent_profile_load(const char *path, struct agent_profile *out) {
+    struct neb_buf b = {0};
+    enum neb_status st = neb_fs_read(path, FILE_MAX, &b);
+    if (st == NEB_OK)
+        st = agent_profile_parse((const char *)b.p, b.len, path, out);
+    neb_buf_free(&b);
+    return st;
+}
+
+// ~/.cache/nebula/plan-HOST-ISA-PROCESSORS.json: another machine, or fewer processors in a job's cgroup, is measured anew.
+static enum neb_status kept_path(char *out, size_t cap) {
+    const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    char host[64] = "", dir[NEB_PATH_MAX], name[160];
+    cpu_set_t set;
+    int processors = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    if (!(xdg && *xdg) && !(home && *home))
+        return NEB_ERR_NOT_FOUND;
+    (void)!gethostname(host, sizeof host - 1);
+    for (char *c = host; *c; c++)
+        if (*c == '/')
+            *c = '_';
+    snprintf(name, sizeof name, "plan-%s-%s-%d.json", host, kern_cpu_isa(), processors);
+    NEB_TRY(xdg && *xdg ? neb_path(dir, sizeof dir, xdg, "nebula")
+                        : neb_path(dir, sizeof dir, home, ".cache/nebula"));
+    NEB_TRY(neb_fs_mkdirs(dir, 0755));
+    return neb_path(out, cap, dir, name);
+}
+
+enum neb_status agent_profile_get(bool anew, struct agent_profile *out, bool *kept) {
+    char path[NEB_PATH_MAX];
+    bool place = kept_path(path, sizeof path) == NEB_OK;
+    *kept = place && !anew && neb_fs_exists(path) && agent_profile_load(path, out) == NEB_OK;
+    if (*kept)
+        return NEB_OK;
+    neb_info("measuring this machine (about ten seconds)");
+    NEB_TRY(agent_profile_measure(out));
+    json_t *o = agent_profile_to_json(out);
+    char *text = json_dumps(o, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+    if (!place || !text || neb_fs_write(path, text, strlen(text), 0644) != NEB_OK)
+        neb_warn("the measured rates cannot be kept; they are measured again next time");
+    free(text);
+    json_decref(o);
+    return NEB_OK;
+}

@@ -1,0 +1,39 @@
+// What a machine can do, measured in a few seconds and kept: the figures that nebula plan reckons with.
+//
+// Kept under ~/.cache/nebula (or $XDG_CACHE_HOME/nebula), one file a machine: home folders are shared on clusters. The same
+// JSON goes from site to site: `nebula plan --profile` prints it, `--site NAME=FILE` takes it.
+#ifndef AGENT_PROFILE_H
+#define AGENT_PROFILE_H
+#include "agent/base/status.h"
+#include "inter/wan_cost.h"
+#include "intra/cost.h"
+
+#include <jansson.h>
+
+enum { AGENT_PROFILE_CODECS = 6 };
+
+struct agent_profile {
+    char host[64], isa[16];
+    struct intra_rates rates;
+    double sync_s; // of an fsync where the agent's home is likely to be
+    struct inter_wan_codec codecs[AGENT_PROFILE_CODECS]; // bf16, int8, int4, int3, int2, topk
+};
+
+// Measures with all processors; about ten seconds. Logs what it measures when it takes long. A machine without mpirun has
+// link 0.
+NEB_MUST_CHECK enum neb_status agent_profile_measure(struct agent_profile *out);
+// One codec, for those that a job names otherwise.
+NEB_MUST_CHECK enum neb_status agent_profile_codec(const char *name, struct inter_wan_codec *out);
+// The kept one, if it is of this machine and build; else measured and kept. *kept: which of the two.
+NEB_MUST_CHECK enum neb_status agent_profile_get(bool anew, struct agent_profile *out, bool *kept);
+
+json_t *agent_profile_to_json(const struct agent_profile *p); // new reference; NULL: out of memory
+// From another site: NEB_ERR_FORMAT unless every figure is there, finite and possible; `where` names the file.
+NEB_MUST_CHECK enum neb_status agent_profile_parse(const char *text, size_t len, const char *where,
+                                                   struct agent_profile *out);
+NEB_MUST_CHECK enum neb_status agent_profile_load(const char *path, struct agent_profile *out);
+
+// `nebula plan --measure-link` under mpirun: two ranks; the first prints {"link": bytes/s, "link_s": s}.
+NEB_MUST_CHECK enum neb_status agent_profile_link_rank(void);
+
+#endif

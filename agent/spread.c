@@ -1,0 +1,65 @@
+#include "agent/spread.h"
+
+#include "agent/base/log.h"
+#include "agent/daemon.h"
+
+#include <string.h>
+
+enum { STAND_BYTES = 8 + NEB_SHA256_BYTES };
+static const neb_ns look_every = 500 * NEB_MS; // a peer costs us no more than two signatures a second
+
+void agent_spread_stand(struct agent_spread *s, const bool *up) {
+    const struct sec_federation *f = agent_members_federation(s->members);
+    uint8_t b[STAND_BYTES];
+    if (!f)
+        return;
+    neb_put_u64(b, f->list.version);
+    memcpy(b + 8, f->digest, sizeof f->digest);
+    for (uint32_t i = 0; i < SEC_MEMBERS_MAX; i++)
+        if (up[i])
+            inter_service_tell(s->service, i, AGENT_MSG_LIST_STAND, b, sizeof b);
+}
+
+static void send_list(struct agent_spread *s, uint32_t peer) {
+    const struct sec_federation *f = agent_members_federation(s->members);
+    inter_service_tell(s->service, peer, AGENT_MSG_LIST, f->signed_list.p, f->signed_list.len);
+}
+
+void agent_spread_list(struct agent_spread *s, const bool *up) {
+    for (uint32_t i = 0; agent_members_federation(s->members) && i < SEC_MEMBERS_MAX; i++)
+        if (up[i])
+            send_list(s, i);
+}
+
+// Two different lists of one version: the peer sends its own, which proves the fork here, and the other way round.
+static void on_stand(struct agent_spread *s, uint32_t peer, struct neb_rd *r) {
+    const struct sec_federation *f = agent_members_federation(s->members);
+    uint8_t digest[NEB_SHA256_BYTES];
+    uint64_t version = neb_rd_u64(r);
+    neb_rd_copy(r, digest, sizeof digest);
+    if (!neb_rd_done(r))
+        neb_warn("a malformed message about member lists was dropped");
+    else if (version < f->list.version ||
+             (version == f->list.version && memcmp(digest, f->digest, sizeof digest) != 0))
+        send_list(s, peer);
+}
+
+bool agent_spread_message(struct agent_spread *s, uint32_t peer, uint32_t kind, const uint8_t *p,
+                          size_t n, struct agent_members_change *out) {
+    *out = (struct agent_members_change){.changed = false};
+    if (kind != AGENT_MSG_LIST_STAND && kind != AGENT_MSG_LIST)
+        return false;
+    struct neb_rd r = neb_rd_make(p, n);
+    if (!agent_members_federation(s->members) || peer >= SEC_MEMBERS_MAX)
+        return true; // a pair without a CA has nothing to pass on
+    if (kind == AGENT_MSG_LIST_STAND) {
+        on_stand(s, peer, &r);
+        return true;
+    }
+    neb_ns now = neb_now();
+    if (s->took[peer] && now - s->took[peer] < look_every)
+        return true; // it is sent again
+    s->took[peer] = now;
+    agent_members_apply(s->members, p, n, out);
+    return true;
+}

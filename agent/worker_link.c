@@ -1,0 +1,217 @@
+// A worker and its agent: messages, and what is sent and merged between two steps. The built-in worker (worker.c) and
+// libnebula (libnebula.c) run this same code; they differ in who makes the steps.
+#include "agent/base/log.h"
+#include "agent/worker.h"
+
+#include <string.h>
+#include <unistd.h>
+
+static const neb_ns poll_slice = 200 * NEB_MS;
+
+void worker_metrics(struct agent_worker *w, json_t *line) {
+    json_t *head = json_pack("{s:s,s:o}", "op", "metrics", "line", line);
+    if (head && agent_ipc_send(w->ipc, NULL, head, NULL, 0) != NEB_OK)
+        neb_debug("a metrics line was dropped");
+}
+
+// ---- messages from the agent ----------------------------------------------------------------------------------
+
+static enum neb_status on_agent(struct agent_worker *w, struct agent_ipc_msg *m) {
+    const char *ev = agent_ipc_str(m, "ev", "");
+    enum neb_status st = NEB_OK;
+    w->heard = neb_now();
+    if (!strcmp(ev, "commit") && w->federated)
+        st = worker_take_commit(w, m);
+    else if (!strcmp(ev, "peers"))
+        w->alive = (int)agent_ipc_int(m, "alive", 0),
+        w->expected = json_is_true(json_object_get(m->head, "expected")),
+        w->lost = json_is_true(json_object_get(m->head, "lost")) && (w->adopts || !w->restored),
+        w->adopts |= w->lost;
+    else if (!strcmp(ev, "stop"))
+        w->stop = true;
+    else if (!strcmp(ev, "answer") && w->foreign && !json_is_true(json_object_get(m->head, "ok")))
+        w->orphan = true;
+    else if (!strcmp(ev, "job") && w->foreign) {
+        w->returned = true;
+        w->alive = (int)agent_ipc_int(m, "alive", 0);
+        w->expected = json_is_true(json_object_get(m->head, "expected"));
+        w->stop = json_is_true(json_object_get(m->head, "stop"));
+    }
+    agent_ipc_msg_clear(m);
+    return st;
+}
+
+enum neb_status worker_drain(struct agent_worker *w) {
+    struct agent_ipc_client nobody;
+    struct agent_ipc_msg m;
+    for (;;) {
+        enum neb_status st = agent_ipc_recv(w->ipc, &nobody, &m);
+        if (st == NEB_ERR_AGAIN)
+            return NEB_OK;
+        if (st == NEB_OK)
+            NEB_TRY(on_agent(w, &m));
+    }
+}
+
+// Waits a little for something from the agent; the time counts as stall.
+enum neb_status worker_wait(struct agent_worker *w) {
+    struct agent_ipc_msg m;
+    neb_ns start = neb_now();
+    enum neb_status st = agent_ipc_wait(w->ipc, poll_slice, &m);
+    w->stall_s += neb_seconds(neb_now() - start);
+    if (st == NEB_OK)
+        return on_agent(w, &m);
+    return st == NEB_ERR_TIMEOUT || st == NEB_ERR_INTERRUPTED || st == NEB_ERR_FORMAT ? NEB_OK : st;
+}
+
+enum neb_status worker_hello(struct agent_worker *w, const char *job) {
+    return agent_ipc_send(w->ipc, NULL,
+                          json_pack("{s:s,s:s,s:b,s:I}", "op", "attach", "job", job, "foreign",
+                                    w->foreign != NULL, "pid", (json_int_t)getpid()),
+                          NULL, 0);
+}
+
+enum neb_status worker_attach(struct agent_worker *w, const char *socket_path, const char *job) {
+    struct agent_ipc_msg m;
+    if (!(w->zctx = zmq_ctx_new()))
+        return neb_fail(NEB_ERR_NOMEM, "cannot create a ZeroMQ context");
+    NEB_TRY(agent_ipc_connect(w->zctx, socket_path, &w->ipc));
+    NEB_TRY(worker_hello(w, job));
+    enum neb_status st = agent_ipc_wait(w->ipc, 10 * NEB_S, &m);
+    if (st != NEB_OK)
+        return neb_fail(st, "no answer from the agent at %s", socket_path);
+    const char *dir = agent_ipc_str(&m, "dir", "");
+    w->cluster = (int)agent_ipc_int(&m, "cluster", -1);
+    w->alive = (int)agent_ipc_int(&m, "alive", 0);
+    w->expected = json_is_true(json_object_get(m.head, "expected"));
+    w->lost = json_is_true(json_object_get(m.head, "lost"));
+    json_t *taken = json_object_get(m.head, "taken"), *suspect = json_object_get(m.head, "suspect"), *t;
+    size_t i;
+    json_array_foreach(suspect, i, t) if (i < 64) w->suspect[i] = (uint32_t)json_integer_value(t);
+    json_array_foreach(taken, i, t) w->taken |= i < 64 && json_is_true(t) ? 1ull << i : 0;
+    w->stop = json_is_true(json_object_get(m.head, "stop"));
+    if (strcmp(agent_ipc_str(&m, "ev", ""), "job") || w->cluster < 0 || !*dir ||
+        strlen(dir) >= sizeof w->dir)
+        st = neb_fail(NEB_ERR_STATE, "the agent refuses a trainer for job %s: %s", job,
+                      agent_ipc_str(&m, "text", "no reason given"));
+    else
+        st = agent_job_from_json(json_object_get(m.head, "spec"), &w->job);
+    if (st == NEB_OK && w->cluster >= w->job.n_clusters)
+        st = neb_fail(NEB_ERR_FORMAT, "cluster %d of %d", w->cluster, w->job.n_clusters);
+    if (st == NEB_OK)
+        memcpy(w->dir, dir, strlen(dir) + 1);
+    agent_ipc_msg_clear(&m);
+    return st;
+}
+// ---- sends and merges ------------------------------------------------------------------------------------------
+
+static const struct agent_merge *logged(const struct agent_worker *w, int32_t f) {
+    for (size_t i = 0; i < w->n_log; i++)
+        if (w->log[i].fragment == (uint32_t)f && w->log[i].round == w->frags[f].round)
+            return &w->log[i];
+    return NULL;
+}
+
+enum neb_status worker_skip_steps(struct agent_worker *w, int64_t n) {
+    NEB_TRY(w->ops.skip(w, n));
+    for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++)
+        w->steps_base[f] += n;
+    w->step += n;
+    w->lost_steps += n;
+    return NEB_OK;
+}
+
+// One decision about one fragment. *more: there may be another one at this step. *ready: the next step may begin.
+static enum neb_status exchange_one(struct agent_worker *w, int32_t f, bool *more, bool *ready) {
+    struct agent_fragment *g = &w->frags[f];
+    const struct agent_travel *t = &w->travel[f];
+    const struct agent_merge *l = logged(w, f); // of the run that is repeated: merge where it did
+    // Others went on without us. A commit that holds our own update is of a run that is repeated: it waits for our send,
+    // also where that is at this very step and the merge is logged.
+    bool foreign = t->here && !t->mine && !t->rejected;
+    *more = true;
+    if (w->adopts && t->here && !g->in_flight && !g->finished && (w->lost || t->cursor > w->step)) {
+        if (t->cursor > w->step)
+            NEB_TRY(worker_skip_steps(w, t->cursor - w->step));
+        return worker_merge(w, f);
+    }
+    if (w->lost) { // nothing is computed before the state is whole
+        *more = *ready = false;
+        return NEB_OK;
+    }
+    if (!g->in_flight && !g->finished && (l ? l->foreign && l->step <= w->step : foreign)) {
+        if (t->here)
+            return worker_merge(w, f);
+        *more = *ready = false; // the agent brings it
+        return NEB_OK;
+    }
+    // After an outage the update under way is of before it. Merged like that, the others' steps of the outage would come in this
+    // round and ours in the next, each in full: it is taken back for one that holds ours as well, and they are averaged.
+    if (g->in_flight && !g->arrived && w->expected && !l && t->again < WORKER_AGAIN_MAX &&
+        g->missed > (uint32_t)w->job.sync.merge_after) {
+        *more = false;
+        return worker_send(w, f);
+    }
+    enum agent_decision d =
+        agent_schedule_decide(&w->schedule, w->frags, f, w->step, w->expected, w->counted_miss[f]);
+    *more = d == AGENT_SEND || d == AGENT_MERGE || d == AGENT_MISS;
+    if (d == AGENT_SEND)
+        return worker_send(w, f);
+    if (d == AGENT_MERGE)
+        return worker_merge(w, f);
+    if (d == AGENT_WAIT)
+        *ready = false;
+    if (d == AGENT_MISS) {
+        g->missed++;
+        w->counted_miss[f] = w->step;
+    }
+    return NEB_OK;
+}
+
+// All that is to be done between two steps. *ready: the next step may begin.
+enum neb_status worker_exchange(struct agent_worker *w, bool *ready) {
+    *ready = true;
+    for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++) {
+        for (bool more = true; more;)
+            NEB_TRY(exchange_one(w, f, &more, ready));
+        // A round that an earlier run merged at this step must be merged here too, connected or not.
+        const struct agent_fragment *g = &w->frags[f];
+        if (g->in_flight && !g->arrived && w->step >= g->merge_step && logged(w, f))
+            *ready = false;
+    }
+    return NEB_OK;
+}
+
+// A run that starts alone would train past its first exchanges while the links are still being made.
+enum neb_status worker_wait_for_peers(struct agent_worker *w) {
+    const neb_ns patience = 15 * NEB_S;
+    struct agent_ipc_msg m;
+    for (neb_ns end = neb_now() + patience;
+         w->alive < w->job.n_clusters - 1 && !w->stop && neb_now() < end;) {
+        enum neb_status st = agent_ipc_wait(w->ipc, poll_slice, &m);
+        if (st == NEB_OK)
+            NEB_TRY(on_agent(w, &m));
+    }
+    if (w->alive < w->job.n_clusters - 1)
+        neb_warn("%d of %d other clusters are not reachable; training starts without them",
+                 w->job.n_clusters - 1 - w->alive, w->job.n_clusters - 1);
+    return NEB_OK;
+}
+
+bool worker_finished(const struct agent_worker *w) {
+    return w->federated ? agent_schedule_finished(&w->schedule, w->frags) : w->step >= w->job.steps;
+}
+
+void worker_params_digest(const struct agent_worker *w, char hex[33]) {
+    struct kern_digest d;
+    uint8_t b[16];
+    if (w->federated) {
+        d = inter_outer_digest(w->outer);
+    } else { // of the parameters alone
+        const struct intra_model *m = w->model;
+        d = kern_digest_part(m->params, m->params, 0, m->n_params);
+    }
+    neb_put_u64(b, d.lo);
+    neb_put_u64(b + 8, d.hi);
+    neb_hex(b, sizeof b, hex);
+}

@@ -1,0 +1,33 @@
+"""What the three loops share, and what you have already: a model, batches, an optimiser. The model is Hugging Face's Llama
+with the shape of attach.yaml, so that its parameters carry the names that the job exchanges."""
+import pathlib
+import sys
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "agent/python"))  # not needed once nebula is installed
+
+SEQ, BATCH, VOCAB = 64, 8, 512
+
+
+def make_model():
+    return LlamaForCausalLM(LlamaConfig(vocab_size=VOCAB, hidden_size=64, intermediate_size=192, num_hidden_layers=2,
+                                        num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True,
+                                        max_position_embeddings=SEQ, rope_theta=10000.0, rms_norm_eps=1e-5))
+
+
+def batches(seed):
+    """Text of this machine, byte by byte; every seed reads it in another order."""
+    text = b"".join(p.read_bytes() for p in sorted(pathlib.Path("/usr/share/common-licenses").iterdir()) if not p.is_symlink())
+    data = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
+    g = torch.Generator().manual_seed(seed)
+    while True:
+        at = torch.randint(0, len(data) - SEQ - 1, (BATCH,), generator=g)
+        rows = torch.stack([data[i:i + SEQ + 1] for i in at])
+        yield rows[:, :-1], rows[:, 1:]
+
+
+def loss_of(model, x, y):
+    logits = model(input_ids=x).logits
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), y.flatten())

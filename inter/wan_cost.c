@@ -1,0 +1,100 @@
+#include "inter/wan_cost.h"
+
+#include <math.h>
+#include <stddef.h>
+
+enum {
+    SEGMENT = 1448,
+    FIRST_WINDOW = 10,    // TCP: bytes, and segments after a pause
+    CONTROL_BYTES = 6000, // of one round of one fragment: manifest, states, record, votes
+    ALIVE_BYTES = 300,    // a second: pings, acknowledgements, beats
+    SYNCS = 5,            // one after another until a commit is on disk
+    AGREE_TRIPS = 3,
+};
+static const double FRAMING = 1.06;   // TCP, IP, ZMTP, CURVE and chunk headers on a payload
+static const double FULL = 0.94;      // of a link's rate, that a transfer sees
+static const double LOSS_CONST = 2.4; // CUBIC: 9 Mbit/s measured at 100 ms and 0.1 %
+
+// What a scheme costs in loss, as a factor on the time to a given loss: a judgement, of the size that configs/COMPARE.md's
+// runs have shown. Doubling H, merging a tenth of H late, a codec that loses a third of an update's norm (error feedback
+// sends it later): one to three percent each.
+static const double PER_DOUBLING = 0.03, PER_LATENESS = 0.10, PER_ERROR = 0.15;
+enum { INTERVAL_MIN = 10 };
+static const double BUSY_MAX = 0.9;
+
+double inter_wan_goodput(const struct inter_wan_path *p) {
+    double rate = p->bits_s / 8 * FULL;
+    if (p->loss > 0 && p->rtt_s > 0)
+        rate = fmin(rate, p->connections * LOSS_CONST * SEGMENT / (p->rtt_s * sqrt(p->loss)));
+    return rate / FRAMING;
+}
+
+// Round trips until the window covers the transfer or the path, whichever is smaller.
+static double slow_start_s(const struct inter_wan_path *p, double bytes, double goodput) {
+    double first = (double)FIRST_WINDOW * SEGMENT * p->connections,
+           window = fmin(bytes, goodput * p->rtt_s);
+    return window > first ? p->rtt_s * log2(window / first) : 0;
+}
+
+void inter_wan_exchange(const struct inter_wan_path *p, const struct inter_wan_load *l,
+                        const struct inter_wan_codec *codecs, int32_t codec, int32_t interval,
+                        int32_t overlap, struct inter_wan_plan *out) {
+    const struct inter_wan_codec *c = &codecs[codec];
+    double others = p->members - 1, parts = l->fragments, goodput = inter_wan_goodput(p),
+           payload = c->bits / 8 * l->params + l->counts * parts;
+    *out = (struct inter_wan_plan){.interval = interval, .overlap = overlap, .codec = codec};
+    out->encode_s = l->params / c->encode;
+    out->merge_s = p->members * l->params / c->decode;
+    double part_s = others * payload / parts / goodput +
+                    slow_start_s(p, others * payload / parts, goodput) + p->rtt_s / 2;
+    out->travel_s = part_s * parts;
+    double agree_s = AGREE_TRIPS * p->rtt_s + SYNCS * p->sync_s;
+    out->agree_s = agree_s * parts;
+    // Fragments travel at times of their own; each may be late by itself.
+    out->stall_s = parts * fmax(0, part_s + agree_s - overlap * l->step_s);
+    double interval_s = interval * l->step_s + out->encode_s + out->merge_s + out->stall_s;
+    out->step_s = interval_s / interval;
+    out->bytes = others * (payload * FRAMING + parts * CONTROL_BYTES + ALIVE_BYTES * interval_s);
+    out->busy = others * payload / goodput / interval_s;
+}
+
+static double weight(const struct inter_wan_codec *c, int32_t interval, int32_t overlap) {
+    double doublings = interval > INTERVAL_MIN ? log2((double)interval / INTERVAL_MIN) : 0;
+    return 1 + PER_DOUBLING * doublings + PER_LATENESS * overlap / interval +
+           PER_ERROR * c->rel_error * c->rel_error;
+}
+
+bool inter_wan_choose(const struct inter_wan_path *p, const struct inter_wan_load *l,
+                      const struct inter_wan_codec *codecs, int32_t n_codecs,
+                      const struct inter_wan_choice *c, struct inter_wan_plan *out) {
+    static const int32_t intervals[] = {10, 15, 20, 30, 40, 50, 75, 100, 150, 200, 300, 500};
+    double least = INFINITY;
+    bool carried = false;
+    for (size_t i = 0; i < sizeof intervals / sizeof *intervals; i++) {
+        int32_t interval = c->interval ? c->interval : intervals[i];
+        if (!c->interval && (interval < l->fragments || interval <= c->overlap))
+            continue; // one offset each, and merged before the next
+        for (int32_t k = 0; k < n_codecs; k++)
+            for (int32_t overlap = 0; overlap < interval && overlap <= interval / 2 + 1;
+                 overlap++) {
+                struct inter_wan_plan x;
+                if ((c->codec >= 0 && k != c->codec))
+                    continue;
+                int32_t late = c->overlap >= 0 ? c->overlap : overlap;
+                inter_wan_exchange(p, l, codecs, k, interval, late, &x);
+                double cost = x.step_s * weight(&codecs[k], interval, late);
+                bool carries = x.busy <= BUSY_MAX;
+                if (carries < carried || (carries == carried && cost >= least))
+                    continue;
+                least = cost;
+                carried = carries;
+                *out = x;
+                if (c->overlap >= 0)
+                    break;
+            }
+        // Long intervals want long runs: there should be some exchanges to speak of.
+        if (c->interval || intervals[i] * 8 > c->steps)
+            break;
+    }
+    return carried;
+}

@@ -1,0 +1,358 @@
+#include "intra/cost.h"
+#include "intra/pipe_schedule.h"
+#include "intra/vocab.h"
+
+#include <math.h>
+
+enum {
+    ATTN_BLOCK = 64, // keys that are computed together, whatever the mask (kernels/cpu_attn.c)
+    OPS_FWD = 9,
+    OPS_BWD = 13,     // operations of a block that are handed to the threads
+    OUTER_FLOATS = 4, // θ, v, u and θ_m at the send
+};
+#define BACKWARD_ATTN                                                                              \
+    2.5 // scores again, and gradients of q, k, v and scores, beside scores and values
+
+const int32_t intra_cost_sides[INTRA_COST_SIDES] = {32, 64, 128, 256, 512, 1024};
+const int32_t intra_cost_heads[INTRA_COST_HEADS] = {16, 32, 64, 128};
+
+// y at x between measured points, on logarithmic axes; the nearest beyond them.
+static double between(const int32_t *xs, const double *ys, int n, double x) {
+    if (x <= xs[0])
+        return ys[0] * x / xs[0]; // thinner still: half as wide is about half as fast
+    for (int i = 1; i < n; i++)
+        if (x <= xs[i]) {
+            double share = log(x / xs[i - 1]) / log((double)xs[i] / xs[i - 1]);
+            return ys[i - 1] * pow(ys[i] / ys[i - 1], share);
+        }
+    return ys[n - 1];
+}
+
+double intra_cost_gemm_rate(const struct intra_rates *r, double side) {
+    return between(intra_cost_sides, r->gemm, INTRA_COST_SIDES, side);
+}
+
+double intra_cost_attn_flops(double n, int32_t T, int32_t heads, int32_t head_dim,
+                             enum kern_mask mask) {
+    double keys = mask == KERN_MASK_BIDIRECTIONAL ? T : fmin(T, (T + ATTN_BLOCK) / 2.0);
+    return 4.0 * n * keys * heads * head_dim;
+}
+
+struct widths {
+    int64_t d, q, kv, f;
+};
+static struct widths widths_of(const struct intra_model_config *m) {
+    return (struct widths){m->d_model, (int64_t)m->n_heads * m->head_dim,
+                           (int64_t)m->n_kv_heads * m->head_dim, m->d_ff};
+}
+
+struct intra_cost_params intra_cost_count(const struct intra_model_config *m,
+                                          const struct intra_trainable *t) {
+    struct widths w = widths_of(m);
+    const int64_t out[INTRA_LORA_SLOTS] = {w.q, w.kv, w.kv, w.d, w.f, w.f, w.d},
+                  in[INTRA_LORA_SLOTS] = {w.d, w.d, w.d, w.q, w.d, w.d, w.f};
+    int64_t matrices = 0, adapters = 0, vectors = 2 * w.d + (m->qkv_bias ? w.q + 2 * w.kv : 0),
+            learns;
+    for (int i = 0; i < INTRA_LORA_SLOTS; i++) {
+        matrices += out[i] * in[i];
+        if (t->mode == INTRA_TRAIN_LORA && t->lora_targets & 1u << i)
+            adapters += (out[i] + in[i]) * t->lora_rank;
+    }
+    struct intra_cost_params p = {.block = matrices + vectors + adapters,
+                                  .embedding = (int64_t)m->vocab * w.d};
+    bool full = t->mode == INTRA_TRAIN_FULL, last = t->mode == INTRA_TRAIN_LAST_LAYERS;
+    p.all = p.block * m->n_layers + p.embedding * (m->tied ? 1 : 2) + w.d;
+    learns = full ? m->n_layers : last ? t->last_layers : 0;
+    p.trainable = learns * (matrices + vectors) + adapters * m->n_layers;
+    if (t->mode == INTRA_TRAIN_BITFIT)
+        p.trainable += vectors * m->n_layers;
+    p.block_trainable = p.trainable / m->n_layers;
+    p.trainable += t->mode == INTRA_TRAIN_LORA ? 0 : w.d;
+    p.trainable += full && !t->freeze_embeddings ? p.embedding : 0;
+    p.trainable += !m->tied && (full || last) ? p.embedding : 0;
+    return p;
+}
+
+bool intra_cost_mesh_fits(const struct intra_mesh_config *c, const struct intra_model_config *m) {
+    return c->dp >= 1 && c->pp >= 1 && c->tp >= 1 && m->n_layers % c->pp == 0 &&
+           m->n_heads % c->tp == 0 && m->n_kv_heads % c->tp == 0 && m->d_ff % c->tp == 0 &&
+           m->vocab >= c->tp;
+}
+
+// ---- one step ------------------------------------------------------------------------------------------------
+
+struct sum { // what one rank does with one micro-batch
+    const struct intra_rates *r;
+    double share; // of the machine's rates
+    double flops, seconds;
+};
+
+// times: forward 1; dx and dW one more each.
+static void product(struct sum *s, double n, double out, double in, double times) {
+    double flops = 2 * n * out * in * times;
+    if (!(flops > 0))
+        return;
+    s->flops += flops;
+    s->seconds += flops / (s->share * intra_cost_gemm_rate(s->r, fmin(n, fmin(out, in))));
+}
+
+static void attention(struct sum *s, const struct intra_cost_job *j, double n, bool backward) {
+    const struct intra_model_config *m = &j->model;
+    double flops =
+        intra_cost_attn_flops(n, j->seq_len, m->n_heads / j->mesh.tp, m->head_dim, m->mask) *
+        (backward ? BACKWARD_ATTN : 1);
+    s->flops += flops;
+    s->seconds +=
+        flops / (s->share * between(intra_cost_heads, backward ? s->r->attn_bwd : s->r->attn_fwd,
+                                    INTRA_COST_HEADS, m->head_dim));
+}
+
+static void rows(struct sum *s, double floats, int ops) {
+    s->seconds += 4 * floats / (s->share * s->r->rows) + ops * s->r->op_s;
+}
+
+static void block_forward(struct sum *s, const struct intra_cost_job *j, double n) {
+    struct widths w = widths_of(&j->model);
+    double tp = j->mesh.tp, d = (double)w.d, q = (double)w.q / tp, kv = (double)w.kv / tp,
+           f = (double)w.f / tp;
+    product(s, n, q + 2 * kv, d, 1);
+    product(s, n, d, q, 1);
+    product(s, n, 2 * f, d, 1);
+    product(s, n, d, f, 1);
+    attention(s, j, n, false);
+    rows(s, n * (8 * d + 2 * (q + kv) + 3 * f), OPS_FWD);
+}
+
+static void block_backward(struct sum *s, const struct intra_cost_job *j, double n, double times) {
+    struct widths w = widths_of(&j->model);
+    double tp = j->mesh.tp, d = (double)w.d, q = (double)w.q / tp, kv = (double)w.kv / tp,
+           f = (double)w.f / tp;
+    product(s, n, q + 2 * kv, d, times);
+    product(s, n, d, q, times);
+    product(s, n, 2 * f, d, times);
+    product(s, n, d, f, times);
+    attention(s, j, n, true);
+    rows(s, n * (8 * d + 2 * (q + kv) + 5 * f), OPS_BWD);
+}
+
+// What the last stage has besides: output layer and loss.
+static void head(struct sum *s, const struct intra_cost_job *j, double n) {
+    const struct intra_model_config *m = &j->model;
+    enum intra_trainable_mode mode = j->trainable.mode;
+    bool learns = mode == INTRA_TRAIN_FULL ? !(m->tied && j->trainable.freeze_embeddings)
+                                           : mode == INTRA_TRAIN_LAST_LAYERS && !m->tied;
+    double V = (double)m->vocab / j->mesh.tp;
+    product(s, n, V, m->d_model, learns ? 3 : 2);
+    rows(s, n * 8 * m->d_model, 4);
+    s->seconds += n * V / (s->share * s->r->logits);
+}
+
+// Blocks that backward passes through, counted from the top.
+static int32_t learning_blocks(const struct intra_cost_job *j) {
+    return j->trainable.mode == INTRA_TRAIN_LAST_LAYERS ? j->trainable.last_layers
+                                                        : j->model.n_layers;
+}
+
+static void stage_micro(struct sum *s, const struct intra_cost_job *j, int32_t stage, double n) {
+    int32_t layers = j->model.n_layers / j->mesh.pp, first = stage * layers,
+            low = j->model.n_layers - learning_blocks(j);
+    struct intra_cost_params p = intra_cost_count(&j->model, &j->trainable);
+    bool matrices =
+        j->trainable.mode == INTRA_TRAIN_FULL || j->trainable.mode == INTRA_TRAIN_LAST_LAYERS;
+    // Adapters: their own products, three in each direction, are as many FLOPs as parameters.
+    double adapters = j->trainable.mode == INTRA_TRAIN_LORA ? (double)p.block_trainable : 0;
+    for (int32_t l = first; l < first + layers; l++) {
+        block_forward(s, j, n);
+        product(s, n, adapters / j->model.d_model / j->mesh.tp, j->model.d_model, adapters > 0);
+        if (l < low)
+            continue;
+        if (j->recompute)
+            block_forward(s, j, n);
+        block_backward(s, j, n, matrices ? 2 : 1);
+        product(s, n, adapters / j->model.d_model / j->mesh.tp, j->model.d_model,
+                adapters > 0 ? 3 : 0);
+    }
+    if (stage == j->mesh.pp - 1)
+        head(s, j, n);
+    if (stage == 0)
+        rows(s, 4 * n * j->model.d_model, 2); // look-up and its gradient
+}
+
+// All-reduce, or reduce-scatter and all-gather: each rank sends 2 (k - 1) / k of it.
+static double ring_bytes(double bytes, int32_t k) { return 2 * bytes * (k - 1) / k; }
+static double wire(const struct intra_rates *r, double bytes, double messages) {
+    return bytes > 0 || messages > 0 ? bytes / r->link + messages * r->link_s : 0;
+}
+
+static void times(const struct intra_cost_job *j, const struct intra_rates *r,
+                  struct intra_cost *c) {
+    const struct intra_mesh_config *k = &j->mesh;
+    double share = j->share / j->ranks_a_host, n = (double)j->batch * j->seq_len,
+           stream = 4 * n * j->model.d_model, slowest = 0;
+    int32_t micros = (j->micros + k->dp - 1) / k->dp, layers = j->model.n_layers / k->pp;
+    for (int32_t stage = 0; stage < k->pp; stage++) {
+        struct sum s = {.r = r, .share = share};
+        stage_micro(&s, j, stage, n);
+        slowest = fmax(slowest, s.seconds);
+        c->flops = fmax(c->flops, s.flops * micros);
+    }
+    c->compute_s = slowest * micros;
+    if (k->tp > 1) {
+        double sums = layers * (j->recompute ? 5 : 4) + 3.0; // of a micro-batch
+        c->tp_bytes = micros * sums * ring_bytes(stream, k->tp);
+        c->tp_s = wire(r, c->tp_bytes, micros * sums * 2 * (k->tp - 1));
+    }
+    if (k->pp > 1) {
+        c->pp_bytes = 2 * micros * stream;
+        c->pp_s = wire(r, c->pp_bytes, 2.0 * micros) +
+                  (k->pp - 1) * (slowest + c->tp_s / micros + 2 * wire(r, stream, 1));
+    }
+    struct intra_cost_params p = intra_cost_count(&j->model, &j->trainable);
+    double here = (double)p.trainable / k->pp / k->tp; // about: embeddings sit on the ends
+    if (k->dp > 1) {
+        c->dp_bytes = ring_bytes(4 * here, k->dp);
+        c->dp_s = wire(r, c->dp_bytes, 2.0 * (k->dp - 1));
+    }
+    c->update_s = here / k->dp / (share * r->update) + 4 * r->op_s;
+    // Ranks that share processors also spread every step's data.
+    if (k->dp * k->pp * k->tp > 1)
+        c->update_s += 6 * r->link_s * (k->dp * k->pp * k->tp - 1);
+    c->step_s = c->compute_s + c->tp_s + c->pp_s + c->dp_s + c->update_s;
+}
+
+// As forward.c carves them.
+static double acts_bytes(const struct intra_cost_job *j, int32_t stage) {
+    struct widths w = widths_of(&j->model);
+    double n = (double)j->batch * j->seq_len, tp = j->mesh.tp, d = (double)w.d,
+           q = (double)w.q / tp, kv = (double)w.kv / tp, f = (double)w.f / tp;
+    int32_t layers = j->model.n_layers / j->mesh.pp,
+            micros = (j->micros + j->mesh.dp - 1) / j->mesh.dp,
+            flight = intra_pipe_in_flight(stage, j->mesh.pp, micros);
+    double input = n * d, rest = n * (3 * d + 2 + (q + 2 * kv) + q + j->model.n_heads / tp + 3 * f);
+    double blocks = layers * input * flight + (j->recompute ? rest : rest * layers * flight);
+    double scratch =
+        n * (5 * d + 1 + 2 * q + 2 * kv + j->model.n_heads / tp + f +
+             2.0 * (j->trainable.mode == INTRA_TRAIN_LORA ? j->trainable.lora_rank : 0));
+    if (j->mesh.tp > 1 && stage == j->mesh.pp - 1) // a block of logits
+        scratch += INTRA_VOCAB_ROWS * j->model.vocab / tp;
+    return 4 * (blocks + scratch);
+}
+
+static void memory(const struct intra_cost_job *j, struct intra_cost *c) {
+    const struct intra_mesh_config *k = &j->mesh;
+    struct intra_cost_params p = intra_cost_count(&j->model, &j->trainable);
+    double ends = (double)p.embedding / k->tp, ways = (double)k->pp * k->tp,
+           blocks = (double)p.block * j->model.n_layers / ways,
+           // A pipeline's first and last stage hold an embedding each, whether tied or not.
+        params = blocks + (k->pp == 1 && !j->model.tied ? 2 * ends : ends),
+           learn = params * (double)p.trainable / (double)p.all;
+    c->params_bytes = 4 * (params + learn);
+    c->optim_bytes = 8 * learn / k->dp;
+    // The first has most in flight, the last the logits.
+    c->acts_bytes = fmax(acts_bytes(j, 0), acts_bytes(j, k->pp - 1));
+    c->rank_bytes = c->params_bytes + c->optim_bytes + c->acts_bytes;
+    c->owner_bytes = (j->outer ? 4.0 * OUTER_FLOATS * (double)p.trainable : 0) +
+                     (k->dp * k->pp * k->tp > 1 ? 4.0 * (double)p.all : 0);
+    c->host_bytes = c->rank_bytes * j->ranks_a_host + c->owner_bytes;
+}
+
+void intra_cost_step(const struct intra_cost_job *j, const struct intra_rates *r,
+                     struct intra_cost *out) {
+    NEB_ASSERT(j->ranks_a_host >= 1 && j->share > 0 && j->batch >= 1 && j->micros >= 1);
+    // As the replicas take it (team.c): where dp does not divide the micro-batches, they are cut smaller.
+    struct intra_cost_job as_run = *j;
+    int32_t sequences = j->batch * j->micros,
+            batch = intra_mesh_batch(sequences, j->batch, j->mesh.dp);
+    if (batch) {
+        as_run.batch = batch;
+        as_run.micros = sequences / batch;
+    }
+    *out = (struct intra_cost){0};
+    times(&as_run, r, out);
+    memory(&as_run, out);
+    if (!batch || (j->mesh.dp * j->mesh.pp * j->mesh.tp > 1 && !(r->link > 0)))
+        out->step_s = INFINITY;
+}
+
+double intra_cost_forward_s(const struct intra_cost_job *j, const struct intra_rates *r) {
+    double n = (double)j->batch * j->seq_len;
+    struct sum s = {.r = r, .share = j->share};
+    for (int32_t l = 0; l < j->model.n_layers; l++)
+        block_forward(&s, j, n);
+    product(&s, n, j->model.vocab, j->model.d_model, 1);
+    return s.seconds * j->micros;
+}
+
+// ---- the best of all -----------------------------------------------------------------------------------------
+
+struct best {
+    const struct intra_cost_choice *c;
+    const struct intra_rates *r;
+    struct intra_cost_job job;
+    struct intra_cost cost;
+    bool any, fits;
+};
+
+static void try_one(struct best *b, const struct intra_cost_job *j) {
+    struct intra_cost cost;
+    intra_cost_step(j, b->r, &cost);
+    bool fits = cost.host_bytes <= b->c->memory;
+    bool better =
+        !b->any           ? true
+        : fits != b->fits ? fits
+        : !fits
+            ? cost.host_bytes < b->cost.host_bytes
+            // Of equals the earlier: fewer ways to cut, larger micro-batches, nothing computed twice.
+            : cost.step_s < b->cost.step_s * 0.999;
+    if (!better)
+        return;
+    b->job = *j;
+    b->cost = cost;
+    b->any = true;
+    b->fits = fits;
+}
+
+static void try_batches(struct best *b, struct intra_cost_job j) {
+    int32_t given = j.batch;
+    for (int32_t batch = b->c->sequences; batch >= 1; batch--) {
+        if (b->c->fix_batch && batch != given)
+            continue;
+        if (b->c->sequences % batch || b->c->sequences % j.mesh.dp)
+            continue;
+        j.batch = batch;
+        j.micros = b->c->sequences / batch;
+        bool asked = j.recompute;
+        for (int again = 0; again < 2; again++) {
+            j.recompute = again == 1;
+            if (!b->c->fix_recompute || j.recompute == asked)
+                try_one(b, &j);
+        }
+        j.recompute = asked;
+    }
+}
+
+bool intra_cost_choose(const struct intra_cost_choice *c, const struct intra_rates *r,
+                       struct intra_cost_job *j, struct intra_cost *out) {
+    struct best b = {.c = c, .r = r};
+    struct intra_cost_job at = *j;
+    for (int32_t tp = 1; tp <= c->ranks; tp++)
+        for (int32_t pp = 1; tp * pp <= c->ranks; pp++) {
+            struct intra_mesh_config mesh = {c->ranks / (tp * pp), pp, tp};
+            if (c->fix_mesh)
+                mesh = j->mesh;
+            else if (c->ranks % (tp * pp) || !intra_cost_mesh_fits(&mesh, &j->model))
+                continue;
+            at.mesh = mesh;
+            try_batches(&b, at);
+            if (c->fix_mesh)
+                goto done;
+        }
+done:
+    if (b.any) {
+        *j = b.job;
+        *out = b.cost;
+    } else {
+        *out = (struct intra_cost){.step_s = INFINITY};
+    }
+    return b.fits;
+}

@@ -1,0 +1,97 @@
+// What a training step costs on a mesh, before anything is started: FLOPs, seconds, bytes between ranks, memory. Pure: sizes
+// and measured rates go in, figures come out. Used by `nebula plan` (agent/cmd_plan.c); inter/wan_cost.h is its other half.
+//
+//     one rank's micro-batch of n = batch x seq_len tokens, stage of L/pp blocks, tp ranks sharing each block:
+//
+//     forward   4 products a block (qkv, o, gate-up, down) + attention + rows (norms, rotary, SwiGLU) + 2 all-reduces (n, d)
+//     backward  dW and dx of each, attention twice to three times, rows, 2 all-reduces; with recompute the forward again
+//     stage     (micros + pp - 1) times the slowest stage's forward and backward, and the messages between stages
+//     update    reduce-scatter and all-gather over dp, AdamW on 1/dp of the stage's parameters
+//
+// A product runs at the rate that was measured at its smallest side: thin products are slow, and that is what makes
+// tensor parallelism of a small model a bad idea. Nothing is assumed to overlap: nothing does on the CPU.
+//
+// Sources: Narayanan et al. (SC 2021) for the pipeline's bubble, Korthikanti et al. (2022) for activations.
+#ifndef INTRA_COST_H
+#define INTRA_COST_H
+#include "intra/model.h"
+
+enum { INTRA_COST_SIDES = 6, INTRA_COST_HEADS = 4 };
+extern const int32_t
+    intra_cost_sides[INTRA_COST_SIDES]; // 32 … 1024: smallest side of a measured product
+extern const int32_t intra_cost_heads[INTRA_COST_HEADS]; // 16 … 128: head_dim of measured attention
+
+// What one machine does with all its processors, as nebula plan measures it. All rates are above 0.
+struct intra_rates {
+    int32_t processors;
+    double gemm[INTRA_COST_SIDES]; // FLOP/s
+    double attn_fwd[INTRA_COST_HEADS],
+        attn_bwd[INTRA_COST_HEADS]; // FLOP/s, see intra_cost_attn_flops
+    double rows;                    // bytes/s read and written by row operations
+    double logits;                  // logits/s of softmax and its gradient, beside their products
+    double update;                  // parameters/s of norm, AdamW and zeroing
+    double op_s;                    // seconds to hand one operation to the threads
+    double link;   // bytes/s between two ranks; 0: not known, several ranks cannot be judged
+    double link_s; // seconds of the smallest collective
+    double memory; // bytes of the machine
+};
+
+struct intra_cost_job {
+    struct intra_model_config model; // vocab, head_dim and n_kv_heads set
+    struct intra_trainable trainable;
+    struct intra_mesh_config mesh;
+    int32_t batch, seq_len;
+    int32_t micros; // of a step of the whole cluster; a replica gets an equal share of its sequences
+    bool recompute;
+    bool outer;           // takes part in exchanges: the owner holds θ, v, u and θ_m at the send
+    int32_t ranks_a_host; // that share the machine of the rates; at least 1
+    double share;         // of the machine that this cluster gets, (0, 1]
+};
+
+struct intra_cost {
+    double flops; // of a step and rank, matrix products and attention
+    double compute_s, tp_s, pp_s, dp_s, update_s; // of a step; pp_s: bubble and messages
+    double step_s;                                // their sum
+    double tp_bytes, pp_bytes, dp_bytes;          // sent by a rank in a step
+    double params_bytes, optim_bytes,
+        acts_bytes;                // of the fullest stage's rank; params: with gradients
+    double owner_bytes;            // what rank 0 holds besides: whole model, outer state
+    double rank_bytes, host_bytes; // a rank without owner's part; all ranks of the owner's machine
+};
+
+// Elements of the whole model, and of those in matrix products; trainable ones of the blocks and final norm, and of
+// embedding and output.
+struct intra_cost_params {
+    int64_t all, trainable, block, block_trainable, embedding;
+};
+struct intra_cost_params intra_cost_count(const struct intra_model_config *m,
+                                          const struct intra_trainable *t);
+
+// FLOPs of causal or full attention over n tokens in sequences of T: forward; backward is 2.5 times that. Blocks of 64
+// keys that a causal mask cuts through count whole, as they are computed.
+double intra_cost_attn_flops(double n, int32_t T, int32_t heads, int32_t head_dim,
+                             enum kern_mask mask);
+// FLOP/s of a product with this smallest side, between the measured ones.
+double intra_cost_gemm_rate(const struct intra_rates *r, double side);
+
+// Does the mesh divide the model? As intra_mesh_check, without a complaint: for searching.
+bool intra_cost_mesh_fits(const struct intra_mesh_config *mesh, const struct intra_model_config *m);
+// rates->link 0 with several ranks: every time is INFINITY.
+void intra_cost_step(const struct intra_cost_job *j, const struct intra_rates *r,
+                     struct intra_cost *out);
+// Seconds of the forward passes of a step alone, without pipeline or gradients: what a teacher does.
+double intra_cost_forward_s(const struct intra_cost_job *j, const struct intra_rates *r);
+
+// The fastest mesh, micro-batch and recomputation for `ranks` ranks that fit into memory. sequences: of a step (batch x
+// accumulate), which stays as it is. In *j: everything but mesh, batch, micros and recompute. fix_*: keep what *j says.
+struct intra_cost_choice {
+    int32_t ranks;
+    int32_t sequences;
+    bool fix_mesh, fix_batch, fix_recompute;
+    double memory; // of the machine that may be used, bytes
+};
+// false: nothing fits; *j and *out are then what comes nearest.
+bool intra_cost_choose(const struct intra_cost_choice *c, const struct intra_rates *r,
+                       struct intra_cost_job *j, struct intra_cost *out);
+
+#endif

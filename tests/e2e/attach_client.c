@@ -1,0 +1,94 @@
+// A trainer that uses nothing but libnebula.h, for test_attach.sh: pulls its parameters towards a target of its own, so that
+// two of them have something to average. usage: attach_client AGENT JOB TARGET [--die-at STEP | --detach-at STEP | --second]
+#include "agent/libnebula.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void check(int status, const char *what) {
+    if (status == NEBULA_OK)
+        return;
+    fprintf(stderr, "%s: status %d: %s\n", what, status, nebula_last_error());
+    exit(10 + status);
+}
+
+static float *memory[4096];
+static size_t sizes[4096];
+
+// Every tensor in two ranges, the second in bfloat16 where it is asked for: rows need not lie together.
+static void register_all(struct nebula *n, int tensors) {
+    for (int i = 0; i < tensors; i++) {
+        struct nebula_tensor t = {.size = sizeof t};
+        check(nebula_tensor_at(n, i, &t), "nebula_tensor_at");
+        sizes[i] = (size_t)t.rows * (size_t)t.cols;
+        memory[i] = calloc(sizes[i] + 1, sizeof(float));
+        if (!memory[i])
+            exit(2);
+        int32_t first = t.rows > 1 ? t.rows / 2 : t.rows;
+        check(nebula_register(n, t.name, 0, first, t.cols, NEBULA_F32, NEBULA_HOST, memory[i]), t.name);
+        if (first < t.rows)
+            check(nebula_register(n, t.name, first, t.rows - first, t.cols, NEBULA_F32, NEBULA_HOST,
+                                  memory[i] + (size_t)first * (size_t)t.cols),
+                  t.name);
+    }
+}
+
+static double train(int tensors, float target) {
+    double loss = 0, count = 0;
+    for (int i = 0; i < tensors; i++)
+        for (size_t k = 0; k < sizes[i]; k++) {
+            float d = memory[i][k] - target;
+            memory[i][k] -= 0.02f * d;
+            loss += (double)d * d;
+            count++;
+        }
+    return loss / count;
+}
+
+int main(int argc, char **argv) {
+    struct nebula_attach_options o = {.size = sizeof o, .api = NEBULA_API, .threads = 1, .timeout_s = 30};
+    struct nebula_info info = {.size = sizeof info};
+    struct nebula *n;
+    int state = NEBULA_TRAIN;
+    if (argc < 4)
+        return 2;
+    o.agent = argv[1];
+    o.job = argv[2];
+    float target = strtof(argv[3], NULL);
+    const char *how = argc > 5 ? argv[4] : "";
+    long at = argc > 5 ? strtol(argv[5], NULL, 10) : -1;
+    check(nebula_attach(&o, &n), "nebula_attach");
+    check(nebula_info_get(n, &info), "nebula_info_get");
+    int tensors = info.tensors;
+    register_all(n, tensors);
+    check(nebula_begin(n), "nebula_begin");
+    check(nebula_info_get(n, &info), "nebula_info_get");
+    printf("begins at %lld\n", (long long)info.step);
+    fflush(stdout);
+    for (int64_t step = info.step; state == NEBULA_TRAIN && step < info.steps; step++) {
+        if (step == at && !strcmp(how, "--die-at"))
+            raise(SIGKILL);
+        if (step == at && !strcmp(how, "--detach-at")) {
+            check(nebula_close(&n, (double)NAN), "nebula_close");
+            return 0;
+        }
+        int32_t ids[4] = {(int32_t)step % info.vocab, 1, 2, 3};
+        check(nebula_count(n, ids, ids, 4), "nebula_count");
+        double loss = train(tensors, target);
+        usleep(5000);
+        check(nebula_step(n, 256, loss, &state), "nebula_step");
+    }
+    check(nebula_info_get(n, &info), "nebula_info_get");
+    double mean = 0, count = 0;
+    for (int i = 0; i < tensors; i++)
+        for (size_t k = 0; k < sizes[i]; k++)
+            mean += (double)memory[i][k], count++;
+    printf("state %d, %llu rounds, digest %s, mean %.3f\n", state, (unsigned long long)info.rounds, info.digest,
+           mean / count);
+    check(nebula_close(&n, 1.5), "nebula_close");
+    return state == NEBULA_DONE ? 0 : 3;
+}

@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Foreign trainers attach through libnebula: two of them; one beside a built-in worker, with the same bits; kill -9 and attach
+# again; a second trainer, a wrong job, a stop.
+. "$(dirname "$0")/lib.sh"
+client=$BUILD/attach_client
+[[ -x $client ]] || skip "attach_client is not built"
+make_corpus
+job() { # FILE, then launchers of alpha and beta
+    make_job "$1"
+    sed -i "s/steps: 60/steps: 80/; s/model: {/model: {vocab: 512, /; s/overlap: 0/overlap: 2/; s/fragments: 1/fragments: 2/
+        s/\(name: alpha.*\)threads: 1/\1threads: 1, launcher: $2/; s/\(name: beta.*\)threads: 1/\1threads: 1, launcher: $3/" "$1"
+}
+run() { timeout 150 "$nebula" pretrain "$T/$1.yaml" --local 2 --out "$T/$1" >"$T/$1.log" 2>&1; }
+home() { echo "$T/$1/clusters/$2"; }
+
+# Two attached trainers that pull to +1 and -1; one is killed, one detaches in mid-run; each is started again.
+job "$T/two.yaml" attach attach
+run two & pid=$!
+rc=0; timeout 100 "$client" "$(home two alpha)" "" 1 --die-at 33 >"$T/a.log" 2>&1 & a=$!
+timeout 100 "$client" "$(home two beta)" e2e -1 --detach-at 50 >"$T/b.log" 2>&1 & b=$!
+wait $a || rc=$?
+[[ $rc == 137 ]] || fail "alpha was to be killed, status $rc: $(cat "$T/a.log")"
+timeout 100 "$client" "$(home two alpha)" e2e 1 >"$T/a2.log" 2>&1 & a=$!
+wait $b || fail "beta did not detach: $(cat "$T/b.log")"
+# While one is attached a second is refused, with its pid.
+rc=0; timeout 60 "$client" "$(home two alpha)" e2e 1 >"$T/second.log" 2>&1 || rc=$?
+[[ $rc == 12 ]] && grep -q 'has a trainer already: process' "$T/second.log" || fail "a second trainer, status $rc: $(cat "$T/second.log")"
+timeout 100 "$client" "$(home two beta)" e2e -1 >"$T/b2.log" 2>&1 & b=$!
+wait $a || fail "alpha: $(cat "$T/a2.log")"
+wait $b || fail "beta: $(cat "$T/b2.log")"
+wait $pid || fail "the job of two attached trainers: $(tail -n 3 "$T/two.log")"
+digests_equal "$T/two"
+round_digests_equal "$T/two"
+grep -q 'begins at 20' "$T/a2.log" || fail "not from the checkpoint of step 20: $(cat "$T/a2.log")"
+grep -q 'begins at 40' "$T/b2.log" || fail "not from the checkpoint of step 40: $(cat "$T/b2.log")"
+want=$(summary '.clusters[0].params_digest' "$T/two")
+for log in a2 b2; do grep -q "digest $want" "$T/$log.log" || fail "$log knows another digest: $(cat "$T/$log.log")"; done
+[[ $(summary '.clusters[0].device' "$T/two") == 'attached trainer' && $(summary '.clusters[0].eval_loss' "$T/two") == 1.5 ]] || fail "summary: $(jq -c ".clusters[0]" "$T/two/summary.json")"
+
+# An attached trainer and a built-in worker: the same parameters, bit for bit.
+job "$T/mixed.yaml" attach local
+run mixed & pid=$!
+timeout 100 "$client" "$(home mixed alpha)" "" 0 >"$T/m.log" 2>&1 || fail "mixed: $(cat "$T/m.log")"
+wait $pid || fail "the mixed job: $(tail -n 3 "$T/mixed.log")"
+digests_equal "$T/mixed"
+round_digests_equal "$T/mixed"
+[[ $(summary '[.clusters[].device] | join(" ")' "$T/mixed") == 'attached trainer cpu ('* ]] || fail "devices of the mixed run"
+
+# Ctrl-C: the trainer learns of it, saves and reports.
+job "$T/stop.yaml" attach attach
+sed -i 's/steps: 80/steps: 100000/' "$T/stop.yaml"
+run stop & pid=$!
+timeout 100 "$client" "$(home stop alpha)" "" 1 >"$T/s1.log" 2>&1 & a=$!
+timeout 100 "$client" "$(home stop beta)" "" 1 >"$T/s2.log" 2>&1 & b=$!
+for ((i = 0; i < 400; i++)); do grep -q '"round"' "$T/stop/metrics.jsonl" 2>/dev/null && break; sleep 0.1; done
+pretrain=$(pgrep -P "$pid" -x timeout || echo "$pid") # timeout passes the signal on
+kill -INT "$pretrain"
+rc=0; wait $a || rc=$?
+[[ $rc == 3 ]] || fail "a stopped trainer, status $rc: $(cat "$T/s1.log")"
+rc=0; wait $b || rc=$?
+[[ $rc == 3 ]] || fail "a stopped trainer, status $rc: $(cat "$T/s2.log")"
+rc=0; wait $pid || rc=$?
+[[ $rc == 3 ]] || fail "the stopped job, status $rc: $(tail -n 3 "$T/stop.log")"
+echo "attached trainers: two with a kill -9 and a detach, one beside a built-in worker, a stop: equal digests"

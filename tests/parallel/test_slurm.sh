@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# launcher: slurm with a real Slurm on one node, started here as root with its own configuration, ports and folders: ranks are
+# steps of the allocation with a log each; a killed rank ends the step, and the run goes on from its checkpoint to the
+# same bits; without an allocation it says so.
+source "$(dirname "$0")/../e2e/lib.sh"
+[[ -e $BUILD/libnebula_mpi.so ]] || skip "this build has no MPI (configs/install-deps, then build again)"
+
+make_corpus
+job() { # FILE LAUNCHER
+    make_job "$1"
+    sed -i -e 's/batch: 4, accumulate: 1/batch: 1, accumulate: 4/' \
+        -e "s/{name: alpha,/{name: alpha, mesh: {dp: 1, tp: 2}, launcher: $2,/" "$1"
+}
+job "$T/slurm.yaml" slurm
+job "$T/mpirun.yaml" local
+if env -u SLURM_JOB_ID timeout 60 "$nebula" pretrain "$T/slurm.yaml" --local 2 --out "$T/none" >"$T/none.log" 2>&1; then fail "slurm without an allocation"; fi
+grep -rq 'no Slurm allocation' "$T/none.log" "$T/none" || fail "no reason: $(cat "$T/none.log")"
+echo "without an allocation it is refused"
+
+for p in slurmctld slurmd salloc srun; do
+    command -v $p >/dev/null || skip "the rest: no $p on this machine (configs/install-deps --peers)"
+done
+((EUID == 0)) || skip "the rest: slurmd needs root"
+export OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_btl=self,vader OMPI_MCA_mpi_yield_when_idle=1
+
+# ---- a Slurm of our own ----
+host=$(hostname -s)
+port=$((20000 + RANDOM % 20000))
+mkdir -p "$T/slurm/spool" "$T/slurm/state"
+export SLURM_CONF=$T/slurm/slurm.conf
+cat >"$SLURM_CONF" <<CONF
+ClusterName=nebulatest
+SlurmctldHost=$host(127.0.0.1)
+SlurmUser=root
+SlurmctldPort=$port
+SlurmdPort=$((port + 1))
+AuthType=auth/none
+CryptoType=crypto/none
+CredType=cred/none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerType=sched/builtin
+MpiDefault=none
+ReturnToService=2
+SlurmctldPidFile=$T/slurm/ctld.pid
+SlurmdPidFile=$T/slurm/d.pid
+SlurmdSpoolDir=$T/slurm/spool
+StateSaveLocation=$T/slurm/state
+SlurmctldLogFile=$T/slurm/slurmctld.log
+SlurmdLogFile=$T/slurm/slurmd.log
+SlurmdParameters=config_overrides
+NodeName=$host NodeAddr=127.0.0.1 CPUs=8 State=UNKNOWN
+PartitionName=test Nodes=$host Default=YES MaxTime=10:00 State=UP OverSubscribe=FORCE:4
+CONF
+sed -i '/^CryptoType/d' "$SLURM_CONF"
+slurmctld -D -c -f "$SLURM_CONF" >"$T/slurm/ctld.out.log" 2>&1 & ctld=$!
+slurmd -D -f "$SLURM_CONF" >"$T/slurm/d.out.log" 2>&1 & slurmd=$!
+stop_slurm() {
+    kill "$slurmd" "$ctld" 2>/dev/null || true
+    wait "$slurmd" "$ctld" 2>/dev/null || true
+    [[ ${KEEP:-} ]] || rm -rf "$T"
+}
+trap stop_slurm EXIT
+for ((i = 0; i < 150; i++)); do
+    [[ $(timeout 5 sinfo -h -o %T 2>/dev/null) == idle ]] && break
+    kill -0 "$ctld" 2>/dev/null || skip "slurmctld does not run here: $(tail -n 3 "$T/slurm/slurmctld.log")"
+    kill -0 "$slurmd" 2>/dev/null || skip "slurmd does not run here: $(tail -n 3 "$T/slurm/slurmd.log")"
+    sleep 0.2
+done
+timeout 20 salloc -Q -n 2 srun --mpi=none true || skip "this Slurm starts no step: $(tail -n 3 "$T/slurm/slurmd.log")"
+
+run() { # NAME FILE
+    timeout 150 salloc -Q -n 2 "$nebula" pretrain "$T/$2.yaml" --local 2 --out "$T/$1" --steps 120 --set sync.interval=20 \
+        --set log_every=5 >"$T/$1.log" 2>&1
+}
+run whole slurm || fail "slurm: $(tail -n 5 "$T/whole.log"; cat "$T"/whole/clusters/alpha/jobs/*/*.log)"
+digests_equal "$T/whole"
+for rank in 0 1; do
+    [[ -e $(echo "$T"/whole/clusters/alpha/jobs/*/rank-$rank.log) ]] || fail "rank $rank has no log: $(ls "$T"/whole/clusters/alpha/jobs/*)"
+done
+grep -q "2 ranks: dp 1, pp 1, tp 2" "$T"/whole/clusters/alpha/jobs/*/rank-0.log || fail "other ranks: $(cat "$T"/whole/clusters/alpha/jobs/*/rank-0.log)"
+echo "ranks are steps of the allocation"
+
+run kill slurm & pid=$!
+for ((i = 0; i < 1500; i++)); do
+    n=$(jq -R -s '[split("\n")[] | fromjson? | select(.kind == "step") | .step] | max // 0' "$T/kill/metrics.jsonl" 2>/dev/null) || n=0
+    ((${n:-0} >= 40)) && break
+    kill -0 "$pid" 2>/dev/null || break
+    sleep 0.02
+done
+victim=$(pgrep -f "nebula worker $T/kill/clusters/alpha/.* --mpi" | sort -n | tail -n 1)
+[[ -n $victim ]] || fail "no rank of alpha found: $(tail -n 3 "$T/kill.log")"
+kill -KILL "$victim"
+wait "$pid" || fail "the run with a killed rank failed: $(tail -n 5 "$T/kill.log"; cat "$T"/kill/clusters/alpha/jobs/*/*.log)"
+grep -q '"fault"' "$T/kill/metrics.jsonl" || fail "nobody noticed that a rank was killed"
+digests_equal "$T/kill"
+[[ $(summary '.clusters[0].params_digest' "$T/kill") == "$(summary '.clusters[0].params_digest' "$T/whole")" ]] || fail "after kill -9 of a rank the parameters differ"
+echo "a killed rank ends the step, and the run goes on to the same bits"

@@ -1,0 +1,213 @@
+// One of five members sends scaled, sign-flipped or random updates. Five members train a bigram model (a table of
+// logits; held-out loss in nats) through the real encoder, gate norms, clip factors and outer step. With the profile `robust`
+// the loss ends within 0.05 nats of the honest run; with `trusted` it does not, which shows that the attack is one, and the
+// scaled and random updates stand out by their norm.
+#include "agent/base/log.h"
+#include "agent/base/rng.h"
+#include "inter/outer.h"
+#include "inter/robust.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { MEMBERS = 5, BAD = 2, V = 32, N = V * V, ROUNDS = 30, STEPS = 10, BATCH = 64 };
+enum attack { HONEST, SCALED, FLIPPED, RANDOM };
+
+struct member {
+    float theta[N];
+    struct inter_outer *o;
+    struct neb_buf blob;
+    struct neb_rng rng;
+};
+static struct kern_pool *pool;
+static struct member members[MEMBERS];
+static double language[V][V]; // true transition probabilities
+static bool flagged;
+
+static void make_language(void) {
+    struct neb_rng rng = neb_rng_make(3, 0);
+    for (int a = 0; a < V; a++) {
+        double sum = 0;
+        for (int b = 0; b < V; b++)
+            sum += language[a][b] = exp(2.0 * (double)neb_rng_normal(&rng));
+        for (int b = 0; b < V; b++)
+            language[a][b] /= sum;
+    }
+}
+
+static int next_token(struct neb_rng *rng, int a) {
+    double x = (double)neb_rng_below(rng, 1u << 30) / (double)(1u << 30);
+    int b = 0;
+    for (; b < V - 1 && x >= language[a][b]; b++)
+        x -= language[a][b];
+    return b;
+}
+
+static double log_sum(const float *row) {
+    double top = row[0], sum = 0;
+    for (int b = 1; b < V; b++)
+        top = (double)row[b] > top ? (double)row[b] : top;
+    for (int b = 0; b < V; b++)
+        sum += exp((double)row[b] - top);
+    return top + log(sum);
+}
+
+static double held_out_nats(const float *theta) { // exact expectation, contexts uniform
+    double loss = 0;
+    for (int a = 0; a < V; a++) {
+        double z = log_sum(theta + a * V);
+        for (int b = 0; b < V; b++)
+            loss += language[a][b] * (z - (double)theta[a * V + b]) / V;
+    }
+    return loss;
+}
+
+static void train(struct member *m) {
+    for (int step = 0; step < STEPS; step++)
+        for (int k = 0; k < BATCH; k++) {
+            int a = (int)neb_rng_below(&m->rng, V), b = next_token(&m->rng, a);
+            float *row = m->theta + a * V;
+            double z = log_sum(row);
+            for (int c = 0; c < V; c++)
+                row[c] -= 0.1f * (float)(exp((double)row[c] - z) - (c == b));
+        }
+}
+
+static void corrupt(struct member *m, const float *theta, enum attack how) {
+    for (int k = 0; k < N && how != HONEST; k++) {
+        float delta = m->theta[k] - theta[k];
+        m->theta[k] = theta[k] + (how == SCALED    ? 100 * delta
+                                  : how == FLIPPED ? -3 * delta
+                                                   : 5 * neb_rng_normal(&m->rng));
+    }
+}
+
+static void one_round(const float *theta, enum attack how, bool robust) {
+    struct cmp_codec codec;
+    struct cmp_work *work;
+    struct cmp_update_stats stats;
+    struct inter_record r = {.n = MEMBERS};
+    float norms[INTER_MEMBERS_MAX] = {0};
+    struct kern_digest d[MEMBERS];
+    assert_int_equal(cmp_codec_parse("int8", &codec), NEB_OK);
+    assert_int_equal(cmp_work_create(&work), NEB_OK);
+    for (int i = 0; i < MEMBERS; i++) {
+        struct member *m = &members[i];
+        train(m);
+        if (i == BAD)
+            corrupt(m, theta, how);
+        assert_int_equal(inter_outer_encode(m->o, 0, &codec, NULL, NULL, &m->blob), NEB_OK);
+        assert_int_equal(cmp_update_check(work, m->blob.p, m->blob.len, &stats), NEB_OK);
+        norms[i] = (float)stats.norm;
+        r.entries[i] = (struct inter_entry){.member = (uint8_t)i, .clip = 1};
+    }
+    cmp_work_destroy(&work);
+    flagged = flagged || norms[BAD] > 4 * inter_robust_median(&r, norms);
+    if (robust)
+        inter_robust_clip(&r, norms);
+    assert_true(!robust || inter_robust_agrees(&r, norms));
+    for (int i = 0; i < MEMBERS; i++) {
+        struct inter_outer_part parts[MEMBERS];
+        for (int k = 0; k < MEMBERS; k++)
+            parts[k] = (struct inter_outer_part){members[k].blob.p, members[k].blob.len, 640,
+                                                 r.entries[k].clip, k == i};
+        struct inter_outer_round round = {.parts = parts, .n = MEMBERS, .eta = 0.9f, .mu = 0.3f};
+        assert_int_equal(inter_outer_apply(members[i].o, 0, &round, &d[i]), NEB_OK);
+        assert_true(d[i].lo == d[0].lo && d[i].hi == d[0].hi);
+    }
+}
+
+static double run(enum attack how, bool robust) {
+    struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
+    flagged = false;
+    for (int i = 0; i < MEMBERS; i++) {
+        struct member *m = &members[i];
+        memset(m->theta, 0, sizeof m->theta);
+        m->rng = neb_rng_make(11, (uint64_t)i);
+        struct inter_outer_unit unit = {V, V, false, 0, m->theta};
+        // No error feedback: what the attacker did is not to come back through its residual.
+        struct inter_outer_config c = {.beta = 0, .kappa = 1, .fragments = 1, .robust = robust};
+        assert_int_equal(inter_outer_create(&c, &unit, 1, pool, &m->o), NEB_OK);
+    }
+    inter_outer_arrays(members[0].o, arrays);
+    for (int k = 0; k < ROUNDS; k++) {
+        float theta[N];
+        memcpy(theta, arrays[0].p, sizeof theta);
+        one_round(theta, how, robust);
+    }
+    double loss = held_out_nats(arrays[0].p);
+    for (int i = 0; i < MEMBERS; i++) {
+        inter_outer_destroy(&members[i].o);
+        neb_buf_free(&members[i].blob);
+    }
+    return loss;
+}
+
+static void test_byzantine(void **state) {
+    (void)state;
+    static const char *const names[] = {"honest", "scaled", "flipped", "random"};
+    double honest = run(HONEST, false);
+    printf("held-out loss: %.3f before, honest %.4f\n", log(V), honest);
+    assert_true(honest < log(V) - 0.5);
+    assert_false(flagged);
+    for (int how = HONEST; how <= RANDOM; how++) {
+        double robust = run((enum attack)how, true), trusted = run((enum attack)how, false);
+        printf("%s: robust %.4f trusted %.4f%s\n", names[how], robust, trusted,
+               flagged ? ", flagged" : "");
+        assert_true(fabs(robust - honest) < 0.05);
+        if (how != HONEST)
+            assert_true(trusted > honest + 0.05);
+        assert_true(flagged == (how == SCALED || how == RANDOM));
+    }
+}
+
+// Clip factors and trimming on numbers that can be checked by hand.
+static void test_by_hand(void **state) {
+    (void)state;
+    struct inter_record r = {.n = 5};
+    const float norms[INTER_MEMBERS_MAX] = {1, 2, 4, 8, 400};
+    const float want[] = {1, 1, 1, 0.5f, 0.01f};
+    for (uint8_t i = 0; i < 5; i++)
+        r.entries[i] = (struct inter_entry){.member = i, .clip = 1};
+    assert_false(inter_robust_agrees(&r, norms));
+    inter_robust_clip(&r, norms);
+    for (int i = 0; i < 5; i++)
+        assert_true(r.entries[i].clip == want[i]);
+    assert_true(inter_robust_agrees(&r, norms));
+    r.entries[4].clip = 0.02f; // a leader that favours one member
+    assert_false(inter_robust_agrees(&r, norms));
+    r.entries[4].verdict = INTER_REJECTED;
+    inter_robust_clip(&r, norms);
+    assert_true(r.entries[3].clip == 0.25f); // of four the lower median: 2
+    const float x[] = {1, -1e30f, 5, 5, 2, 5, 3, 5, 1e30f, 5}, one[] = {1, 1, 1, 1, 1};
+    const float w[] = {1, 1, 2, 1, 1};
+    float acc[2];
+    // (parts 5, rows 1, cols 2): element 0 is 1 5 2 3 1e30, element 1 is -1e30 5 5 5 5
+    inter_robust_mean(acc, x, w, one, 5, 1, 2);
+    assert_true(acc[0] == (5.0f + 2 * 2.0f + 3.0f) / 4 && acc[1] == 5);
+    inter_robust_mean(acc, x, w, one, 4, 1, 2); // four: nothing is left out
+    assert_true(acc[0] == (1.0f + 5.0f + 2 * 2.0f + 3.0f) / 5);
+}
+
+static int setup(void **state) {
+    (void)state;
+    make_language();
+    return kern_pool_create(2, &pool) == NEB_OK ? 0 : -1;
+}
+static int teardown(void **state) {
+    (void)state;
+    kern_pool_destroy(&pool);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_by_hand),
+                                       cmocka_unit_test(test_byzantine)};
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# Member lists while a job runs, with three agents (hub paris rome): a list that only the hub has reaches everybody;
+# a rotation changes keys under the job without stopping it; certificates are renewed by themselves; connections are
+# recycled without a pause; a revocation made on the hub cuts the member off everywhere within 5 s and the job of the
+# others goes on to its end with equal digests.
+source "$SOURCE/tests/e2e/lib.sh"
+pids=()
+cleanup() {
+    for p in "${pids[@]}"; do kill "$p" 2>/dev/null || true; done
+    wait
+    [[ ${KEEP:-} ]] || rm -rf "$T"
+}
+trap cleanup EXIT
+port=$((20000 + RANDOM % 20000))
+enrol=127.0.0.1:$port
+agent() { # name port
+    timeout 170 "$nebula" agent --home "$T/$1" --listen "127.0.0.1:$2" --recycle 4 --overlap 60 --renew-before 365 2>>"$T/$1.log" &
+    pids+=($!)
+}
+within() { # seconds command...
+    local end=$((SECONDS + $1))
+    shift
+    until "$@"; do
+        ((SECONDS < end)) || return 1
+        sleep 0.2
+    done
+}
+link_up() { "$nebula" status --home "$T/$1" --json 2>/dev/null | jq -e --arg n "$2" '.peers[] | select(.name == $n) | .up' >/dev/null 2>&1; }
+no_peer() { "$nebula" status --home "$T/$1" --json 2>/dev/null | jq -e --arg n "$2" '[.peers[] | select(.name == $n)] == []' >/dev/null 2>&1; }
+version() { "$nebula" members --dir "$T/$1" 2>/dev/null | sed -n 's/^version: \([0-9]*\).*/\1/p'; }
+has_version() { [[ $(version "$1") == "$2" ]]; }
+step_of() { "$nebula" status --home "$T/$1" --json 2>/dev/null | jq -r '.jobs[0].step // 0'; }
+beyond() { (($(step_of "$1") > $2)); }
+
+make_corpus
+"$nebula" init --name acme --listen "$enrol" --link "127.0.0.1:$((port + 1))" --member hub --dir "$T/hub" >/dev/null
+agent hub $((port + 1))
+n=2
+for site in paris rome; do
+    token=$("$nebula" invite "$site" --ttl 1h --dir "$T/hub")
+    within 20 "$nebula" join "$token" --dir "$T/$site" --endpoint "127.0.0.1:$((port + n))" || fail "$site cannot join"
+    agent "$site" $((port + n))
+    n=$((n + 1))
+done
+# paris had version 2 when it started; rome's joining made version 3, which nobody but hub and rome was told of
+within 20 has_version paris 3 || fail "paris has version $(version paris)"
+for pair in "hub paris" "hub rome" "paris rome" "rome paris"; do
+    within 20 link_up $pair || fail "no link: $pair"
+done
+for site in hub paris rome; do # 90 days are fewer than 365
+    within 20 grep -q 'certificate was renewed' "$T/$site.log" || fail "$site did not renew its certificate"
+done
+
+make_job "$T/job.yaml"
+sed -i '/name: alpha/d; /name: beta/d' "$T/job.yaml"
+cat >>"$T/job.yaml" <<YAML
+  - {name: hub, sources: [{name: gpl, weight: 1}], threads: 1}
+  - {name: paris, sources: [{name: other, weight: 1}], threads: 1}
+  - {name: rome, sources: [{name: gpl, weight: 1}], threads: 1}
+YAML
+timeout 150 "$nebula" pretrain "$T/job.yaml" --home "$T/hub" --out "$T/run" --steps 100000 \
+    --set sync.commit_all=false --set sync.grace_s=2 >"$T/run.log" 2>&1 &
+run=$!
+pids+=($run)
+within 30 beyond paris 30 || fail "the job does not run: $(tail -n 3 "$T/run.log")"
+
+# rotation: same job, new keys, no restart
+old=$("$nebula" id --home "$T/rome")
+"$nebula" rotate "$enrol" --dir "$T/rome" >/dev/null || fail "rotate"
+[[ $("$nebula" id --home "$T/rome") != "$old" ]] || fail "the keys are the old ones"
+within 20 grep -q 'new keys are in use' "$T/rome.log" || fail "rome still uses its old keys"
+for pair in "hub rome" "paris rome" "rome hub" "rome paris"; do within 20 link_up $pair || fail "no link after the rotation: $pair"; done
+at=$(step_of rome)
+within 30 beyond rome $((at + 40)) || fail "rome's job stands still after the rotation"
+within 30 grep -q '"kind": *"round"' "$T/run/metrics.jsonl" || fail "no rounds"
+! grep -q 'worker of job' "$T/rome.log" || fail "rome's worker was restarted"
+
+# recycling: the link of hub and paris never went down
+grep -q 'link to paris is up' "$T/hub.log" || fail "hub's log"
+! grep -q 'link to paris is down' "$T/hub.log" || fail "recycling took the link down"
+"$nebula" status --home "$T/hub" --json | jq -e '[.peers[].recycled] | add >= 1' >/dev/null ||
+    "$nebula" status --home "$T/paris" --json | jq -e '[.peers[].recycled] | add >= 1' >/dev/null || fail "nothing was recycled"
+
+# revocation: on the hub only; gone at the hub and at paris within 5 s; the job of the two goes on
+at=$(step_of hub)
+"$nebula" revoke rome --dir "$T/hub" >/dev/null
+end=$((SECONDS + 5))
+within 5 no_peer hub rome || fail "rome is still hub's peer after 5 s"
+within $((end > SECONDS ? end - SECONDS : 1)) no_peer paris rome || fail "rome is still paris's peer after 5 s"
+within 40 beyond hub $((at + 40)) || fail "the job of the others stands still after the revocation"
+rounds=$(grep -c '"kind": *"round"' "$T/run/metrics.jsonl")
+more_rounds() { (($(grep -c '"kind": *"round"' "$T/run/metrics.jsonl") > rounds + 2)); }
+within 40 more_rounds || fail "no rounds are committed after the revocation"
+! link_up rome hub || fail "a revoked member is linked"
+sleep 2
+no_peer paris rome && no_peer hub rome || fail "a revoked member came back"
+kill "$run" 2>/dev/null || true
+echo "lists reach everybody; rotation, renewal, recycling and revocation under a running job"

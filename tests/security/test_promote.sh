@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# Of two voters one is lost, the leader: after `nebula promote` the survivor goes on alone and commits alone; before it, it
+# commits nothing. Two conflicting successors of one list version (a copied hub) stop the job on both sides.
+source "$SOURCE/tests/e2e/lib.sh"
+pids=()
+cleanup() {
+    for p in "${pids[@]}"; do kill -9 "$p" 2>/dev/null || true; done
+    wait
+    [[ ${KEEP:-} ]] || rm -rf "$T"
+}
+trap cleanup EXIT
+port=$((20000 + RANDOM % 20000))
+agent() { # home
+    "$nebula" agent --home "$T/$1" --listen "127.0.0.1:$2" 2>>"$T/$1.log" &
+    pids+=($!)
+    last=$!
+}
+within() { # seconds command...
+    local end=$((SECONDS + $1))
+    shift
+    until "$@"; do
+        ((SECONDS < end)) || return 1
+        sleep 0.2
+    done
+}
+link_up() { "$nebula" status --home "$T/$1" --json 2>/dev/null | jq -e --arg n "$2" '.peers[] | select(.name == $n) | .up' >/dev/null 2>&1; }
+step_of() { "$nebula" status --home "$T/$1" --json 2>/dev/null | jq -r '.jobs[0].step // 0'; }
+beyond() { (($(step_of "$1") > $2)); }
+rounds() { grep -c '"kind": *"round"' "$1/metrics.jsonl" || true; }
+more_rounds() { (($(rounds "$1") > $2)); }
+
+federation() { # hub member
+    "$nebula" init --name acme --listen "127.0.0.1:$port" --link "127.0.0.1:$((port + 1))" --member "$1" --dir "$T/$1" >/dev/null
+    agent "$1" $((port + 1))
+    hub_pid=$last
+    local token
+    token=$("$nebula" invite "$2" --ttl 1h --dir "$T/$1")
+    within 20 "$nebula" join "$token" --dir "$T/$2" --endpoint "127.0.0.1:$((port + 2))" >/dev/null || fail "$2 cannot join"
+    agent "$2" $((port + 2))
+    member_pid=$last
+    within 20 link_up "$1" "$2" || fail "no link: $1 $2"
+    port=$((port + 3))
+}
+start_job() { # first second submitter out
+    make_job "$T/job.yaml"
+    sed -i "s/name: alpha/name: $1/; s/name: beta/name: $2/" "$T/job.yaml"
+    "$nebula" pretrain "$T/job.yaml" --home "$T/$3" --out "$T/$4" --steps 1000000 >"$T/$4.log" 2>&1 &
+    pids+=($!)
+    within 30 beyond "$3" 30 || fail "the job does not run: $(tail -n 3 "$T/$4.log")"
+    within 30 more_rounds "$T/$4" 2 || fail "no rounds are committed"
+}
+
+make_corpus
+federation hub paris
+start_job paris hub hub run # paris leads
+kill -9 "$member_pid"
+within 20 grep -q 'link to paris is down' "$T/hub.log" || fail "the loss was not seen"
+sleep 1
+before=$(rounds "$T/run")
+at=$(step_of hub)
+within 30 beyond hub $((at + 30)) || fail "alone, hub does not train on"
+(($(rounds "$T/run") == before)) || fail "a round was committed by one of two voters"
+"$nebula" promote paris --dir "$T/hub" >/dev/null || fail "promote"
+within 20 grep -q 'given up by nebula promote' "$T/hub.log" || fail "the job did not learn of it"
+within 30 more_rounds "$T/run" $((before + 3)) || fail "the survivor commits nothing: $(tail -n 3 "$T/hub.log")"
+# and it still does after a restart
+kill -9 "$hub_pid"
+sleep 1
+agent hub $((port - 2))
+hub_pid=$last
+within 20 test -S "$T/hub/agent.sock"
+within 30 beyond hub $((at + 10)) || fail "the job did not go on after a restart"
+merged() { cat "$T"/hub/jobs/*/merges.log | wc -l; }
+have=$(merged)
+grown() { (($(merged) > have + 2)); }
+within 30 grown || fail "no commits after a restart"
+kill -9 "$hub_pid"
+
+federation hub2 rome
+cp -r "$T/hub2" "$T/copy"
+start_job hub2 rome hub2 run2
+kill -STOP "$hub_pid" # so that each side takes another version 3
+"$nebula" promote rome --dir "$T/copy" >/dev/null || fail "promote on the copy"
+cp "$T/copy/federation/members.neb" "$T/rome/federation/members.neb.new"
+mv "$T/rome/federation/members.neb.new" "$T/rome/federation/members.neb"
+within 15 grep -q 'version 3 (promote rome)' "$T/rome.log" || fail "rome did not take the copy's list"
+"$nebula" promote hub2 --dir "$T/hub2" >/dev/null || fail "promote on the hub"
+kill -CONT "$hub_pid"
+within 15 grep -q 'two member lists of one version' "$T/hub2.log" || fail "hub2 did not notice the fork"
+within 15 grep -q 'two member lists of one version' "$T/rome.log" || fail "rome did not notice the fork"
+ended() { [[ $("$nebula" status --home "$T/$1" --json | jq -r '.jobs[0].state') == ended ]]; }
+within 20 ended hub2 || fail "hub2's job goes on"
+within 20 ended rome || fail "rome's job goes on"
+echo "a promoted survivor goes on alone; conflicting successors stop the job"

@@ -1,0 +1,351 @@
+// intra/cost, inter/wan_cost, agent/planner: sizes are those of models that are made; times follow from rates by arithmetic
+// that can be checked by hand; what is chosen is never slower than what it was chosen from.
+#include "agent/base/log.h"
+#include "agent/planner.h"
+#include "intra/pipe_schedule.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <math.h>
+
+static const struct intra_model_config model = {.vocab = 512,
+                                                .d_model = 64,
+                                                .n_layers = 4,
+                                                .n_heads = 8,
+                                                .n_kv_heads = 4,
+                                                .head_dim = 8,
+                                                .d_ff = 160,
+                                                .max_seq = 32,
+                                                .rope_theta = 100,
+                                                .norm_eps = 1e-5f,
+                                                .tied = true};
+
+// A machine of round numbers: everything costs the same at every size.
+static struct intra_rates even_rates(void) {
+    struct intra_rates r = {.processors = 8,
+                            .rows = 1e12,
+                            .logits = 1e12,
+                            .update = 1e12,
+                            .op_s = 1e-12,
+                            .link = 1e9,
+                            .link_s = 1e-6,
+                            .memory = 1e9};
+    for (int i = 0; i < INTRA_COST_SIDES; i++)
+        r.gemm[i] = 1e9;
+    for (int i = 0; i < INTRA_COST_HEADS; i++)
+        r.attn_fwd[i] = r.attn_bwd[i] = 1e9;
+    return r;
+}
+
+static struct intra_cost_job job_of(int dp, int pp, int tp, int batch, int micros) {
+    return (struct intra_cost_job){.model = model,
+                                   .trainable = {.mode = INTRA_TRAIN_FULL},
+                                   .mesh = {dp, pp, tp},
+                                   .batch = batch,
+                                   .seq_len = 32,
+                                   .micros = micros,
+                                   .ranks_a_host = dp * pp * tp,
+                                   .share = 1};
+}
+
+static void test_sizes_are_the_models(void **state) {
+    (void)state;
+    static const struct {
+        struct intra_trainable t;
+        bool tied, bias;
+    } cases[] = {
+        {{.mode = INTRA_TRAIN_FULL}, true, false},
+        {{.mode = INTRA_TRAIN_FULL, .freeze_embeddings = true}, false, true},
+        {{.mode = INTRA_TRAIN_BITFIT}, true, true},
+        {{.mode = INTRA_TRAIN_LAST_LAYERS, .last_layers = 2}, false, false},
+        {{.mode = INTRA_TRAIN_LORA, .lora_rank = 4, .lora_alpha = 8, .lora_targets = 1 | 8 | 64},
+         true,
+         false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct intra_model_config c = model;
+        struct intra_model *m;
+        c.tied = cases[i].tied;
+        c.qkv_bias = cases[i].bias;
+        assert_int_equal(intra_model_create(&c, &cases[i].t, 1, &m), NEB_OK);
+        struct intra_cost_params p = intra_cost_count(&c, &cases[i].t);
+        if (p.all != (int64_t)m->n_params || p.trainable != (int64_t)m->n_trainable)
+            fail_msg("case %zu: %lld of %zu, %lld of %zu learn", i, (long long)p.all, m->n_params,
+                     (long long)p.trainable, m->n_trainable);
+        intra_model_destroy(&m);
+    }
+}
+
+static void near(double a, double b, double rel, const char *what) {
+    if (!(fabs(a - b) <= rel * fabs(b)))
+        fail_msg("%s: %g, not %g", what, a, b);
+}
+
+// The fullest stage's memory against arenas that are made, on every mesh of up to 8 ranks.
+static void test_memory_is_the_arenas(void **state) {
+    (void)state;
+    for (int pp = 1; pp <= 4; pp *= 2)
+        for (int tp = 1; tp <= 4; tp *= 2)
+            for (int again = 0; again < 2; again++) {
+                struct intra_cost_job j = job_of(1, pp, tp, 4, 8);
+                struct intra_mesh mesh = {.c = j.mesh};
+                struct intra_model *m;
+                struct intra_acts *first, *more;
+                struct intra_cost cost;
+                struct intra_rates r = even_rates();
+                j.recompute = again;
+                intra_cost_step(&j, &r, &cost);
+                assert_int_equal(
+                    intra_model_create_on(&model, &j.trainable, 1, pp * tp > 1 ? &mesh : NULL, &m),
+                    NEB_OK);
+                assert_int_equal(intra_acts_create(m, 4, 32, true, again, &first), NEB_OK);
+                assert_int_equal(intra_acts_create_more(m, first, &more), NEB_OK);
+                int flight = intra_pipe_in_flight(0, pp, 8);
+                double acts =
+                    (double)intra_acts_bytes(first) + (flight - 1) * (double)intra_acts_bytes(more);
+                if (pp == 1 || tp == 1) // else the last stage, with its logits, may have most
+                    near(cost.acts_bytes, acts, 0.05, "activations");
+                assert_true(cost.acts_bytes >= 0.99 * acts);
+                near(cost.params_bytes, 4.0 * (double)(m->n_params + m->n_grads), 0.05,
+                     "parameters and gradients");
+                intra_acts_destroy(&more);
+                intra_acts_destroy(&first);
+                intra_model_destroy(&m);
+            }
+}
+
+static void test_flops_and_bytes(void **state) {
+    (void)state;
+    struct intra_rates r = even_rates();
+    struct intra_cost one, cost;
+    struct intra_cost_job j = job_of(1, 1, 1, 4, 8);
+    intra_cost_step(&j, &r, &one);
+    // 6 N a token, and attention: forward once, backward two and a half times.
+    double n = 8 * 4 * 32, matrices = 4 * (64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 160) + 512 * 64,
+           attention = 3.5 * 4 * intra_cost_attn_flops(n, 32, 8, 8, KERN_MASK_CAUSAL);
+    // At one token's width a product is slower than the rate of its side: only FLOPs are compared.
+    near(one.flops, 6 * n * matrices + attention, 1e-9, "flops");
+    assert_true(one.tp_s == 0 && one.pp_s == 0 && one.dp_s == 0);
+    near(one.step_s, one.compute_s + one.update_s, 1e-12, "step");
+    // Ranks that have a machine each: half the work, and what is sent. All-reduce: each rank sends 2 (k - 1) / k.
+    j = job_of(2, 1, 1, 4, 8);
+    j.ranks_a_host = 1;
+    intra_cost_step(&j, &r, &cost);
+    near(cost.compute_s, one.compute_s / 2, 1e-9, "dp 2");
+    near(cost.dp_bytes, 4.0 * (double)intra_cost_count(&model, &j.trainable).trainable, 1e-9,
+         "dp bytes");
+    near(cost.optim_bytes, one.optim_bytes / 2, 1e-9, "ZeRO");
+    // ... and that share one machine: no faster.
+    j.ranks_a_host = 2;
+    intra_cost_step(&j, &r, &cost);
+    near(cost.compute_s, one.compute_s, 1e-9, "dp 2 on one machine");
+    j = job_of(1, 1, 2, 4, 8);
+    intra_cost_step(&j, &r, &cost);
+    near(cost.tp_bytes, 8 * (4 * 4 + 3) * 4.0 * 4 * 32 * 64, 1e-9, "tp bytes");
+    j = job_of(1, 2, 1, 4, 8);
+    j.ranks_a_host = 1;
+    intra_cost_step(&j, &r, &cost);
+    assert_true(cost.pp_s > cost.compute_s / 8 && cost.pp_s < cost.compute_s / 4); // one bubble
+    near(cost.pp_bytes, 2 * 8 * 4.0 * 4 * 32 * 64, 1e-9, "pp bytes");
+    // Recomputation: a third of the products more at most, and less memory.
+    j = job_of(1, 1, 1, 4, 8);
+    j.recompute = true;
+    intra_cost_step(&j, &r, &cost);
+    assert_true(cost.flops > 1.2 * one.flops && cost.flops < 1.34 * one.flops);
+    assert_true(cost.acts_bytes < 0.6 * one.acts_bytes);
+    r.link = 0; // nothing is known of it
+    j = job_of(1, 1, 2, 4, 8);
+    intra_cost_step(&j, &r, &cost);
+    assert_true(isinf(cost.step_s));
+}
+
+static void test_choice(void **state) {
+    (void)state;
+    struct intra_rates r = even_rates();
+    struct intra_cost cost, at;
+    for (int ranks = 1; ranks <= 8; ranks++) {
+        struct intra_cost_job best = job_of(1, 1, 1, 1, 16), j;
+        struct intra_cost_choice c = {.ranks = ranks, .sequences = 16, .memory = 1e9};
+        best.ranks_a_host = 1;
+        bool fits = intra_cost_choose(&c, &r, &best, &cost);
+        assert_int_equal(fits, isfinite(cost.step_s));
+        for (int tp = 1; tp <= ranks; tp++)
+            for (int pp = 1; pp * tp <= ranks; pp++)
+                for (int batch = 1; batch <= 16; batch *= 2) {
+                    j = job_of(ranks / (tp * pp), pp, tp, batch, 16 / batch);
+                    j.ranks_a_host = 1;
+                    if (ranks % (tp * pp) || !intra_cost_mesh_fits(&j.mesh, &model) ||
+                        16 % j.mesh.dp)
+                        continue;
+                    intra_cost_step(&j, &r, &at);
+                    assert_true(cost.step_s <= at.step_s * 1.01);
+                }
+        assert_true(!fits || (best.batch * best.micros == 16 && 16 % best.mesh.dp == 0));
+    }
+    // Less memory than that needs: smaller micro-batches or recomputation, then nothing.
+    struct intra_cost_job j = job_of(1, 1, 1, 1, 16);
+    struct intra_cost_choice c = {.ranks = 1, .sequences = 16, .memory = 1e9};
+    assert_true(intra_cost_choose(&c, &r, &j, &cost));
+    double most = cost.host_bytes;
+    c.memory = most * 0.7;
+    assert_true(intra_cost_choose(&c, &r, &j, &cost) && cost.host_bytes <= c.memory);
+    c.memory = 1e5;
+    assert_false(intra_cost_choose(&c, &r, &j, &cost));
+    assert_true(cost.host_bytes > c.memory && cost.host_bytes < most);
+}
+
+static const struct inter_wan_codec codecs[] = {
+    {"int8", 8, 0.01, 1e9, 1e9}, {"int4", 4, 0.15, 1e9, 1e9}, {"topk", 0.2, 0.9, 1e9, 1e9}};
+
+static void test_exchange(void **state) {
+    (void)state;
+    struct inter_wan_path p = {.bits_s = 80e6, .rtt_s = 0.1, .members = 2, .connections = 2};
+    struct inter_wan_load l = {.params = 10e6, .step_s = 0.5, .fragments = 1};
+    struct inter_wan_plan x, late;
+    // 5 MB at some 8.9 MB/s: between the wire's time and that with headers and slow start.
+    inter_wan_exchange(&p, &l, codecs, 1, 10, 0, &x);
+    assert_true(x.travel_s > 5e6 / 10e6 && x.travel_s < 5e6 / 10e6 * 1.2 + 0.7);
+    near(x.stall_s, x.travel_s + x.agree_s, 1e-12, "stall without overlap");
+    near(x.step_s, 0.5 + (x.encode_s + x.merge_s + x.stall_s) / 10, 1e-12, "step");
+    assert_true(x.bytes > 5e6 && x.bytes < 5.5e6);
+    inter_wan_exchange(&p, &l, codecs, 1, 10, 5, &late);
+    assert_true(late.stall_s == 0 && late.travel_s == x.travel_s);
+    // Three members: everybody sends twice. Loss: a tenth of a percent at 100 ms leaves 9 Mbit/s a connection.
+    p.members = 3;
+    inter_wan_exchange(&p, &l, codecs, 1, 10, 0, &late);
+    assert_true(late.travel_s > 1.3 * x.travel_s && late.bytes > 1.9 * x.bytes);
+    p.members = 2;
+    p.loss = 0.001;
+    p.connections = 1;
+    near(inter_wan_goodput(&p), 9e6 / 8, 0.1, "goodput with loss");
+}
+
+static void test_wan_choice(void **state) {
+    (void)state;
+    static const double rates[] = {1e9, 100e6, 10e6, 1e6, 1e5};
+    struct inter_wan_load l = {.params = 10e6, .step_s = 0.5, .fragments = 1};
+    struct inter_wan_choice any = {0, -1, -1, 10000}, fixed = {30, 3, 1, 10000};
+    double last = INFINITY;
+    for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
+        struct inter_wan_path p = {
+            .bits_s = rates[i], .rtt_s = 0.05, .members = 2, .connections = 2};
+        struct inter_wan_plan x, y;
+        assert_true(inter_wan_choose(&p, &l, codecs, 3, &any, &x));
+        double bytes = codecs[x.codec].bits / x.interval; // less of it the slower the link
+        assert_true(bytes <= last && x.overlap < x.interval && x.stall_s < x.interval * l.step_s);
+        last = bytes;
+        bool carried = inter_wan_choose(&p, &l, codecs, 3, &fixed, &y);
+        assert_true(y.interval == 30 && y.overlap == 3 && y.codec == 1);
+        assert_true(carried == (y.busy <= 0.9));
+    }
+    // A short run has no long intervals; more fragments than steps are no interval.
+    struct inter_wan_path p = {.bits_s = 1e5, .rtt_s = 0.05, .members = 2, .connections = 2};
+    struct inter_wan_plan x;
+    any.steps = 200;
+    (void)inter_wan_choose(&p, &l, codecs, 3, &any, &x);
+    assert_true(x.interval <= 30);
+    l.fragments = 16;
+    any.steps = 10000;
+    (void)inter_wan_choose(&p, &l, codecs, 3, &any, &x);
+    assert_true(x.interval >= 16);
+}
+
+static void test_roles(void **state) {
+    (void)state;
+    const double stream[] = {1, 2, 3}, learn[] = {2, 4, 6};
+    bool yes[] = {true, true, true}, not_first[] = {false, true, true};
+    int32_t who = -1;
+    double s;
+    // The slowest would hold up learning: it streams.
+    assert_true(agent_planner_roles(3, stream, yes, learn, yes, false, &who, &s));
+    assert_true(who == 2 && s == 4);
+    // A teacher works for each learner; this one would be the bottleneck itself.
+    const double heavy[] = {2, 4, 6};
+    assert_true(agent_planner_roles(3, heavy, yes, learn, yes, true, &who, &s));
+    assert_true(who == 0 && s == 6);
+    assert_true(agent_planner_roles(3, heavy, not_first, learn, yes, true, &who, &s) && who == 1);
+    // Nobody else can teach the first, which cannot learn either.
+    assert_false(agent_planner_roles(3, heavy, not_first, learn, not_first, true, &who, &s));
+    assert_false(agent_planner_roles(1, heavy, yes, learn, yes, true, &who, &s));
+}
+
+static void test_links(void **state) {
+    (void)state;
+    static const char *const bad[] = {"",
+                                      "100",
+                                      "100mbit",
+                                      "mbit:1ms",
+                                      "-1mbit:1ms",
+                                      "1mbit:1",
+                                      "1mbit:-1ms",
+                                      "1mbit:1ms:",
+                                      "1mbit:1ms:1",
+                                      "1mbit:1ms:100%",
+                                      "nanmbit:1ms",
+                                      "infgbit:1ms",
+                                      "1bit:1ms",
+                                      "1mbit:1ms:1%x",
+                                      "0mbit:1ms",
+                                      "1mbit:61s"};
+    struct agent_wan w;
+    assert_int_equal(agent_wan_parse("100mbit:80ms:0.1%", "t", &w), NEB_OK);
+    near(w.bits_s, 100e6, 1e-12, "rate");
+    near(w.rtt_s, 0.08, 1e-12, "delay");
+    near(w.loss, 0.001, 1e-12, "loss");
+    assert_int_equal(agent_wan_parse("1.5gbit:200us", "t", &w), NEB_OK);
+    assert_true(w.bits_s == 1.5e9 && w.loss == 0);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        if (agent_wan_parse(bad[i], "t", &w) != NEB_ERR_INVALID)
+            fail_msg("\"%s\" was taken", bad[i]);
+}
+
+static void test_profile(void **state) {
+    (void)state;
+    struct agent_profile p = {.host = "h", .isa = "i", .rates = even_rates(), .sync_s = 1e-3}, back;
+    for (int i = 0; i < AGENT_PROFILE_CODECS; i++)
+        p.codecs[i] = codecs[i % 3];
+    json_t *o = agent_profile_to_json(&p);
+    char *text = json_dumps(o, 0);
+    assert_int_equal(agent_profile_parse(text, strlen(text), "t", &back), NEB_OK);
+    assert_true(back.rates.gemm[3] == 1e9 && back.sync_s == 1e-3 && back.rates.processors == 8);
+    assert_string_equal(back.codecs[5].name, "topk");
+    free(text);
+    // Every key is needed, and no figure may be impossible.
+    const char *key;
+    json_t *v;
+    void *tmp;
+    json_object_foreach_safe(o, tmp, key, v) {
+        for (int how = 0; how < 2; how++) {
+            json_t *copy = json_deep_copy(o);
+            if (how)
+                json_object_set_new(copy, key, json_integer(-1));
+            else
+                json_object_del(copy, key);
+            text = json_dumps(copy, 0);
+            if (agent_profile_parse(text, strlen(text), "t", &back) != NEB_ERR_FORMAT)
+                fail_msg("%s %s", how ? "-1 as" : "without", key);
+            free(text);
+            json_decref(copy);
+        }
+    }
+    json_decref(o);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sizes_are_the_models),
+        cmocka_unit_test(test_memory_is_the_arenas),
+        cmocka_unit_test(test_flops_and_bytes),
+        cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_exchange),
+        cmocka_unit_test(test_wan_choice),
+        cmocka_unit_test(test_roles),
+        cmocka_unit_test(test_links),
+        cmocka_unit_test(test_profile),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

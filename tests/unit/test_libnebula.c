@@ -1,0 +1,285 @@
+// libnebula against a fake agent: each mistake of a caller is one clear error, and nothing leaks (run under ASan).
+#include "agent/ipc.h"
+#include "agent/attach.h"
+#include "agent/base/fs.h"
+#include "agent/libnebula.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static const char yaml[] =
+    "job: t\nsteps: 4\nmodel: {vocab: 16, n_layers: 1, d_model: 8, n_heads: 2, n_kv_heads: 1, d_ff: 16, tied: true}\n"
+    "data: {corpus: /nowhere, seq_len: 8, batch: 1}\n"
+    "optim: {lr: 0.1}\nsync: {scheme: none}\nclusters:\n  - {name: a, launcher: attach, threads: 1}\n";
+
+struct agent { // answers as a daemon does, in a thread
+    char dir[64], path[96];
+    pthread_t thread;
+    atomic_bool end, taken, reported;
+    struct agent_jobrun jobs[AGENT_JOBS_MAX];
+};
+
+static void *serve(void *arg) {
+    struct agent *a = arg;
+    void *ctx = zmq_ctx_new();
+    struct agent_ipc *ipc = NULL;
+    assert_int_equal(agent_ipc_listen(ctx, a->path, &ipc), NEB_OK);
+    struct agent_jobrun *j = &a->jobs[0];
+    while (!a->end) {
+        struct agent_ipc_client from;
+        struct agent_ipc_msg m;
+        if (agent_ipc_recv(ipc, &from, &m) != NEB_OK) {
+            neb_sleep(NEB_MS);
+            continue;
+        }
+        const char *op = agent_ipc_str(&m, "op", "");
+        char why[160];
+        json_t *answer = NULL;
+        if (!strcmp(op, "attachable"))
+            answer = agent_attach_find(a->jobs, &m);
+        else if (!strcmp(op, "attach") && agent_attach_admit(j, &from, &m, why, sizeof why)) {
+            j->client = from;
+            answer = json_pack("{s:s,s:O,s:i,s:s,s:i,s:b,s:b}", "ev", "job", "spec", j->spec, "cluster", 0, "dir",
+                               a->dir, "alive", 0, "expected", 0, "stop", 0);
+        } else if (!strcmp(op, "detach"))
+            assert_true(agent_attach_left(j, true));
+        else if (!strcmp(op, "report"))
+            a->reported = true;
+        else if (!strcmp(op, "hello"))
+            answer = json_pack("{s:s}", "ev", "hello");
+        if (answer)
+            assert_int_equal(agent_ipc_send(ipc, &from, answer, NULL, 0), NEB_OK);
+        agent_ipc_msg_clear(&m);
+    }
+    agent_ipc_destroy(&ipc);
+    zmq_ctx_term(ctx);
+    return NULL;
+}
+
+static int start(void **state) {
+    struct agent *a = calloc(1, sizeof *a);
+    strcpy(a->dir, "/tmp/nebula-lib-XXXXXX");
+    assert_non_null(mkdtemp(a->dir));
+    snprintf(a->path, sizeof a->path, "%s/agent.sock", a->dir);
+    struct agent_jobrun *j = &a->jobs[0];
+    assert_int_equal(agent_job_parse(yaml, sizeof yaml - 1, "t.yaml", &j->job), NEB_OK);
+    j->spec = agent_job_to_json(&j->job);
+    j->used = true;
+    memset(j->hex, 'a', 32);
+    assert_int_equal(pthread_create(&a->thread, NULL, serve, a), 0);
+    *state = a;
+    return 0;
+}
+
+static int stop(void **state) {
+    struct agent *a = *state;
+    a->end = true;
+    pthread_join(a->thread, NULL);
+    json_decref(a->jobs[0].spec);
+    assert_int_equal(neb_fs_remove_tree(a->dir), NEB_OK);
+    free(a);
+    return 0;
+}
+
+static struct nebula_attach_options options(const struct agent *a) {
+    return (struct nebula_attach_options){.size = sizeof(struct nebula_attach_options), .api = NEBULA_API,
+                                          .agent = a->path, .job = "t", .timeout_s = 20, .threads = 1};
+}
+
+static struct nebula *attached(const struct agent *a) {
+    struct nebula_attach_options o = options(a);
+    struct nebula *n = NULL;
+    assert_int_equal(nebula_attach(&o, &n), NEBULA_OK);
+    return n;
+}
+
+#define SAYS(call, status, text)                                                                   \
+    do {                                                                                           \
+        assert_int_equal(call, status);                                                            \
+        if (!strstr(nebula_last_error(), text))                                                    \
+            fail_msg("\"%s\" does not say \"%s\"", nebula_last_error(), text);                     \
+    } while (0)
+
+static void register_all(struct nebula *n, float *memory, uint16_t *half) {
+    struct nebula_tensor t = {.size = sizeof t};
+    size_t at = 0;
+    for (int32_t i = 0; nebula_tensor_at(n, i, &t) == NEBULA_OK; i++) {
+        bool bf16 = half && i == 0;
+        assert_int_equal(nebula_register(n, t.name, 0, t.rows, t.cols, bf16 ? NEBULA_BF16 : NEBULA_F32,
+                                         NEBULA_HOST, bf16 ? (void *)half : memory + at),
+                         NEBULA_OK);
+        at += (size_t)t.rows * (size_t)t.cols;
+    }
+}
+
+static void test_attach_errors(void **state) {
+    struct agent *a = *state;
+    struct nebula_attach_options o = options(a);
+    struct nebula *n = (void *)&o, *second = NULL;
+    SAYS(nebula_attach(NULL, &n), NEBULA_ERR_INVALID, "NULL");
+    o.api = NEBULA_API + 1;
+    SAYS(nebula_attach(&o, &n), NEBULA_ERR_VERSION, "rebuild");
+    assert_null(n);
+    o = options(a);
+    o.size--;
+    SAYS(nebula_attach(&o, &n), NEBULA_ERR_VERSION, "bytes");
+    o = options(a);
+    o.job = "other";
+    o.timeout_s = 0.1;
+    SAYS(nebula_attach(&o, &n), NEBULA_ERR_NOT_FOUND, "\"other\"");
+    o.agent = "/nowhere/agent.sock";
+    SAYS(nebula_attach(&o, &n), NEBULA_ERR_NOT_FOUND, "/nowhere/agent.sock");
+    n = attached(a);
+    o = options(a);
+    SAYS(nebula_attach(&o, &second), NEBULA_ERR_STATE, "has a trainer already: process");
+    assert_null(second);
+    assert_int_equal(nebula_close(&n, (double)NAN), NEBULA_OK);
+    assert_null(n);
+    n = attached(a); // the place is free again
+    assert_int_equal(nebula_close(&n, (double)NAN), NEBULA_OK);
+}
+
+static void test_agent_of_another_version(void **state) {
+    struct agent *a = *state;
+    struct agent_ipc_msg m = {.head = json_pack("{s:s,s:i}", "job", "t", "api", NEBULA_API + 1)};
+    json_t *answer = agent_attach_find(a->jobs, &m);
+    assert_string_equal(json_string_value(json_object_get(answer, "code")), "version");
+    assert_non_null(strstr(json_string_value(json_object_get(answer, "text")), "install the same version"));
+    json_decref(answer);
+    agent_ipc_msg_clear(&m);
+}
+
+static void test_register_errors(void **state) {
+    struct nebula *n = attached(*state);
+    struct nebula_tensor t = {0};
+    float x[256] = {0};
+    const char *embed = "model.embed_tokens.weight"; // (16, 8)
+    SAYS(nebula_tensor_at(n, 0, &t), NEBULA_ERR_INVALID, "size");
+    t.size = sizeof t;
+    SAYS(nebula_tensor_at(n, -1, &t), NEBULA_ERR_INVALID, "-1");
+    SAYS(nebula_register(n, "model.nothing", 0, 1, 8, NEBULA_F32, NEBULA_HOST, x), NEBULA_ERR_INVALID, "no tensor \"model.nothing\"");
+    SAYS(nebula_register(n, embed, 0, 16, 9, NEBULA_F32, NEBULA_HOST, x), NEBULA_ERR_INVALID, "(16, 8)");
+    SAYS(nebula_register(n, embed, 8, 9, 8, NEBULA_F32, NEBULA_HOST, x), NEBULA_ERR_INVALID, "rows 8 to 16");
+    SAYS(nebula_register(n, embed, -1, 2, 8, NEBULA_F32, NEBULA_HOST, x), NEBULA_ERR_INVALID, "rows -1");
+    SAYS(nebula_register(n, embed, INT32_MAX, INT32_MAX, 8, NEBULA_F32, NEBULA_HOST, x), NEBULA_ERR_INVALID, "rows");
+    SAYS(nebula_register(n, embed, 0, 16, 8, 7, NEBULA_HOST, x), NEBULA_ERR_INVALID, "dtype 7");
+    SAYS(nebula_register(n, embed, 0, 16, 8, NEBULA_F32, 7, x), NEBULA_ERR_INVALID, "place 7");
+    SAYS(nebula_register(n, embed, 0, 16, 8, NEBULA_F32, NEBULA_HOST, NULL), NEBULA_ERR_INVALID, "data is NULL");
+    SAYS(nebula_register(n, NULL, 0, 16, 8, NEBULA_F32, NEBULA_HOST, x), NEBULA_ERR_INVALID, "name is NULL");
+    assert_int_equal(nebula_register(n, embed, 0, 10, 8, NEBULA_F32, NEBULA_HOST, x), NEBULA_OK);
+    SAYS(nebula_register(n, embed, 9, 7, 8, NEBULA_F32, NEBULA_HOST, x), NEBULA_ERR_INVALID, "row 9 is registered already");
+    SAYS(nebula_begin(n), NEBULA_ERR_INVALID, "model.embed_tokens.weight: 10 of its 16 rows");
+    assert_int_equal(nebula_close(&n, (double)NAN), NEBULA_OK);
+}
+
+static int moved, saved;
+static int on_move(void *user, int write, int32_t first, int32_t count) {
+    (void)user, (void)write;
+    moved += first == 0 && count == 11;
+    return 0;
+}
+static int on_checkpoint(void *user, const char *dir, int64_t step) {
+    (void)user;
+    saved += dir[0] == '/' && step >= 2;
+    return 0;
+}
+static int bad_move(void *user, int write, int32_t first, int32_t count) {
+    (void)user, (void)first, (void)count;
+    return !write;
+}
+
+// Steps, a detach in between, and the same parameters after attaching again; a bfloat16 tensor rounds.
+static void test_steps_and_resume(void **state) {
+    struct agent *a = *state;
+    static float memory[4096], again[4096];
+    uint16_t half[128];
+    struct nebula_attach_options o = options(a);
+    struct nebula_info info = {.size = sizeof info};
+    struct nebula *n = NULL;
+    int s = -1, good[] = {0, 15}, bad[] = {0, 16}, skip[] = {-1, -1};
+    o.hooks = (struct nebula_hooks){NULL, on_move, on_checkpoint};
+    moved = saved = 0;
+    assert_int_equal(nebula_attach(&o, &n), NEBULA_OK);
+    register_all(n, memory, half);
+    SAYS(nebula_step(n, 8, 1, &s), NEBULA_ERR_STATE, "nebula_begin first");
+    SAYS(nebula_checkpoint(n), NEBULA_ERR_STATE, "nebula_begin first");
+    assert_int_equal(nebula_begin(n), NEBULA_OK);
+    SAYS(nebula_begin(n), NEBULA_ERR_STATE, "twice");
+    SAYS(nebula_register(n, "model.norm.weight", 0, 1, 8, NEBULA_F32, NEBULA_HOST, memory), NEBULA_ERR_STATE, "after nebula_begin");
+    assert_true(memory[128] == 1); // a gain of RMSNorm starts at 1
+    assert_int_equal(moved, 1);
+    assert_int_equal(nebula_count(n, good, skip, 2), NEBULA_OK);
+    SAYS(nebula_count(n, bad, good, 2), NEBULA_ERR_INVALID, "token 16 at 1");
+    SAYS(nebula_count(n, good, bad, 2), NEBULA_ERR_INVALID, "token 16 at 1");
+    SAYS(nebula_count(n, skip, good, 2), NEBULA_ERR_INVALID, "token -1 at 0");
+    SAYS(nebula_step(n, 8, 1, NULL), NEBULA_ERR_INVALID, "state is NULL");
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(nebula_step(n, 8, 1, &s), NEBULA_OK);
+    assert_int_equal(s, NEBULA_TRAIN);
+    memory[128] = 42;
+    assert_int_equal(nebula_checkpoint(n), NEBULA_OK);
+    assert_int_equal(nebula_close(&n, (double)NAN), NEBULA_OK);
+    assert_false(a->reported);
+    assert_int_equal(nebula_attach(&o, &n), NEBULA_OK);
+    register_all(n, again, half);
+    assert_int_equal(nebula_begin(n), NEBULA_OK);
+    assert_int_equal(nebula_info_get(n, &info), NEBULA_OK);
+    assert_int_equal(info.step, 2);
+    assert_memory_equal(memory + 128, again + 128, sizeof memory - 512);
+    while (s == NEBULA_TRAIN)
+        assert_int_equal(nebula_step(n, 8, 1, &s), NEBULA_OK);
+    assert_int_equal(s, NEBULA_DONE);
+    SAYS(nebula_step(n, 8, 1, &s), NEBULA_ERR_STATE, "done");
+    assert_int_equal(nebula_close(&n, 1), NEBULA_OK);
+    for (int i = 0; i < 5000 && !a->reported; i++)
+        neb_sleep(NEB_MS);
+    assert_true(a->reported);
+    assert_true(saved >= 2);
+}
+
+static void test_closed_forked_failed(void **state) {
+    struct agent *a = *state;
+    static float memory[4096];
+    struct nebula *n = NULL;
+    int s = 0, api = 0;
+    SAYS(nebula_step(NULL, 1, 1, &s), NEBULA_ERR_INVALID, "NULL or closed");
+    SAYS(nebula_begin(NULL), NEBULA_ERR_INVALID, "NULL or closed");
+    assert_int_equal(nebula_close(NULL, 0), NEBULA_OK);
+    assert_int_equal(nebula_close(&n, 0), NEBULA_OK);
+    assert_string_equal(nebula_version(&api), NEBULA_VERSION);
+    assert_int_equal(api, NEBULA_API);
+    struct nebula_attach_options o = options(a);
+    o.hooks.move = bad_move;
+    assert_int_equal(nebula_attach(&o, &n), NEBULA_OK);
+    pid_t child = fork();
+    if (child == 0)
+        _exit(nebula_begin(n) == NEBULA_ERR_STATE && strstr(nebula_last_error(), "is a fork of") ? 0 : 1);
+    int status = 1;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    register_all(n, memory, NULL);
+    assert_int_equal(nebula_begin(n), NEBULA_OK);
+    SAYS(nebula_checkpoint(n), NEBULA_ERR_IO, "move hook failed");
+    SAYS(nebula_step(n, 1, 1, &s), NEBULA_ERR_STATE, "an earlier call failed");
+    assert_int_equal(nebula_close(&n, 0), NEBULA_OK);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_attach_errors, start, stop),
+        cmocka_unit_test_setup_teardown(test_agent_of_another_version, start, stop),
+        cmocka_unit_test_setup_teardown(test_register_errors, start, stop),
+        cmocka_unit_test_setup_teardown(test_steps_and_resume, start, stop),
+        cmocka_unit_test_setup_teardown(test_closed_forked_failed, start, stop),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
