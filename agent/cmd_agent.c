@@ -5,6 +5,7 @@
 #include "agent/launch.h"
 #include "agent/worker.h"
 #include "security/identity.h"
+#include "inter/tcp.h"
 
 #include <argp.h>
 #include <stdlib.h>
@@ -12,12 +13,14 @@
 
 struct options {
     const char *home, *listen;
+    const char *congestion;
     unsigned n_bulk;
     unsigned recycle_s, overlap_s, renew_days;
     struct agent_web_config page;
+    struct inter_rate_limit limit;
 };
 
-enum { KEY_RECYCLE = 1000, KEY_OVERLAP, KEY_RENEW, OPT_TOKEN };
+enum { KEY_RECYCLE = 1000, KEY_OVERLAP, KEY_RENEW, OPT_TOKEN, KEY_RATE_LIMIT, KEY_CONGESTION };
 
 static void parse_number(const char *arg, unsigned max, unsigned *out, struct argp_state *state) {
     char *end = NULL;
@@ -43,6 +46,15 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case KEY_RENEW: parse_number(arg, 3650, &o->renew_days, state); return 0;
     case 'p': o->page.listen = arg; return 0;
     case OPT_TOKEN: o->page.token = arg; return 0;
+    case KEY_RATE_LIMIT:
+        if (inter_rate_limit_parse(arg, &o->limit) != NEB_OK) // it said why
+            argp_error(state, "--rate-limit is such as 20mbit, or \"100mbit 08:00-18:00=20mbit\"");
+        return 0;
+    case KEY_CONGESTION:
+        if (!inter_tcp_may_use(arg))
+            argp_error(state, "--congestion %s: this system does not have it, or does not permit it (nebula doctor)", arg);
+        o->congestion = arg;
+        return 0;
     case 'v': neb_log_set_level(NEB_LOG_DEBUG); return 0;
     case ARGP_KEY_ARG: argp_usage(state); return 0;
     default: return ARGP_ERR_UNKNOWN;
@@ -53,7 +65,6 @@ int cmd_agent(int argc, char **argv) {
     static const struct argp_option table[] = {
         {"home", 'H', "DIR", 0, "folder with keys and members (default ~/.nebula)", 0},
         {"listen", 'l', "HOST:PORT", 0, "accept other agents here; without it, only dial", 0},
-        {"connections", 'b', "N", 0, "bulk connections a peer (default 2)", 0},
         {"recycle", KEY_RECYCLE, "SECONDS", 0,
          "replace connections of this age by fresh ones (default 3600)", 0},
         {"overlap", KEY_OVERLAP, "SECONDS", 0,
@@ -62,6 +73,9 @@ int cmd_agent(int argc, char **argv) {
          "renew the certificate when fewer days are left (default 30)", 0},
         {"page", 'p', "[HOST:]PORT", 0, "status page and /metrics here, for this machine only", 0},
         {"page-token", OPT_TOKEN, "FILE", 0, "token that readers of the page must show", 0},
+        {"connections", 'b', "N", 0, "bulk connections a peer (default: as many as fill the link, up to 32)", 0},
+        {"rate-limit", KEY_RATE_LIMIT, "RATE", 0, "of all that this site sends, also by local time: \"100mbit 08:00-18:00=20mbit\"", 0},
+        {"congestion", KEY_CONGESTION, "NAME", 0, "TCP's algorithm (default bbr, where permitted)", 0},
         {"verbose", 'v', NULL, 0, "log more", 0},
         {0}};
     static const struct argp argp = {table,
@@ -82,6 +96,8 @@ int cmd_agent(int argc, char **argv) {
     if (sec_home(o.home, home, sizeof home) != NEB_OK)
         return AGENT_EXIT_USAGE;
     struct agent_daemon_config c = {.home = home, .listen = o.listen, .n_bulk = o.n_bulk,
+                                    .congestion = o.congestion,
+                                    .limit = o.limit,
                                     .recycle = (neb_ns)o.recycle_s * NEB_S,
                                     .overlap = (neb_ns)o.overlap_s * NEB_S,
                                     .renew_days = (int)o.renew_days,

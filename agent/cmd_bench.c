@@ -1,6 +1,7 @@
 // nebula bench WHAT: figures of this machine, each beside its limit measured in the same call.
 #include "agent/bench_codec.h"
 #include "agent/bench_kernels.h"
+#include "agent/bench_link.h"
 #include "agent/bench_round.h"
 #include "agent/bench_train.h"
 #include "agent/commands.h"
@@ -14,7 +15,18 @@ struct options {
     int threads, steps;
     size_t params;
     bool json;
+    struct bench_link_options link;
 };
+
+enum { KEY_WAN = 256, KEY_SECONDS, KEY_STRIPES, KEY_CONGESTION, KEY_END, KEY_DIR };
+
+static double number(struct argp_state *state, const char *arg, double min, double max, const char *what) {
+    char *end = NULL;
+    double v = strtod(arg, &end);
+    if (!*arg || *end || !(v >= min) || !(v <= max))
+        argp_error(state, "%s is %g..%g", what, min, max);
+    return v;
+}
 
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     struct options *o = state->input;
@@ -39,6 +51,12 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         if (!*arg || *end)
             argp_error(state, "--params is a number");
         return 0;
+    case KEY_WAN: o->link.wan = arg; return 0;
+    case KEY_SECONDS: o->link.seconds = number(state, arg, 1, 3600, "--seconds"); return 0;
+    case KEY_STRIPES: o->link.stripes = (unsigned)number(state, arg, 0, 32, "--stripes"); return 0;
+    case KEY_CONGESTION: o->link.congestion = arg; return 0;
+    case KEY_END: o->link.end = (int)number(state, arg, 0, 1, "--end"); return 0;
+    case KEY_DIR: o->link.dir = arg; return 0;
     case ARGP_KEY_ARG:
         if (state->arg_num)
             argp_usage(state);
@@ -46,8 +64,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         return 0;
     case ARGP_KEY_END:
         if (!o->what || (strcmp(o->what, "codec") && strcmp(o->what, "kernels") &&
-                         strcmp(o->what, "round") && strcmp(o->what, "train")))
-            argp_error(state, "bench what? codec, kernels, round or train");
+                         strcmp(o->what, "round") && strcmp(o->what, "train") &&
+                         strcmp(o->what, "link")))
+            argp_error(state, "bench what? codec, kernels, link, round or train");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -64,16 +83,22 @@ int cmd_bench(int argc, char **argv) {
         {"shape", 's', "LxWxS", 0, "train: layers x width x sequence, or small (default 8x256x256)",
          0},
         {"steps", 'n', "N", 0, "train: steps to measure (default 10)", 0},
+        {"wan", KEY_WAN, "RATE:DELAY[:LOSS]", 0, "link: the emulated WAN (default: loopback)", 0},
+        {"seconds", KEY_SECONDS, "S", 0, "link: how long to send (default 30)", 0},
+        {"stripes", KEY_STRIPES, "N", 0, "link: bulk connections (default 0: self-tuning)", 0},
+        {"congestion", KEY_CONGESTION, "NAME", 0, "link: TCP's algorithm (default: as an agent)", 0},
+        {"end", KEY_END, "N", OPTION_HIDDEN, NULL, 0},
+        {"dir", KEY_DIR, "DIR", OPTION_HIDDEN, NULL, 0},
         {0}};
     static const struct argp argp = {table,
                                      parse_option,
-                                     "codec|kernels|round|train",
+                                     "codec|kernels|link|round|train",
                                      "Measures this machine. Every line names its limit (memcpy, "
                                      "sgemm) from the same call and the ratio to it.",
                                      NULL,
                                      NULL,
                                      NULL};
-    struct options o = {0};
+    struct options o = {.link.end = -1};
     struct bench_train_shape shape;
     struct kern_digest digest;
     enum neb_status st;
@@ -83,7 +108,10 @@ int cmd_bench(int argc, char **argv) {
         st = bench_codec(o.json, o.params, o.threads, o.input);
     else if (!strcmp(o.what, "round"))
         st = bench_round(o.json, o.params, o.threads, o.codec ? o.codec : "int4", &digest);
-    else if (!strcmp(o.what, "kernels"))
+    else if (!strcmp(o.what, "link")) {
+        o.link.json = o.json;
+        st = bench_link(&o.link);
+    } else if (!strcmp(o.what, "kernels"))
         st = bench_kernels(o.threads, o.json);
     else if ((st = bench_train_shape_parse(o.shape ? o.shape : "default", &shape)) == NEB_OK) {
         shape.steps = o.steps;

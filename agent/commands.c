@@ -8,6 +8,7 @@ const struct agent_command agent_commands[] = {
     {"pretrain", "train one model on several clusters", cmd_pretrain},
     {"agent", "run the agent of this cluster", cmd_agent},
     {"status", "show peers, links and jobs of the agent", cmd_status},
+    {"doctor", "what would slow a job down here or stop it, and what to change", cmd_doctor},
     {"stop", "stop a job after a checkpoint", cmd_stop},
     {"jobs", "list the jobs that this agent knows", cmd_jobs},
     {"resume", "go on with a stopped job", cmd_resume},

@@ -3,6 +3,8 @@
 #include "agent/wan_spec.h"
 #include "compress/codec.h"
 #include "inter/robust.h"
+#include "inter/rate_limit.h"
+#include "inter/tune.h"
 
 #include <errno.h>
 #include <math.h>
@@ -41,6 +43,8 @@ static const char *const schedule_names[] = {"cosine", "wsd", "constant", NULL};
 static const char *const clip_names[] = {"none", "global_norm", "adagc", NULL};
 static const char *const trainable_names[] = {"full", "lora", "bitfit", "last_layers", NULL};
 static const char *const mask_names[] = {"causal", NULL};
+static const char *const tune_names[] = {"fixed", "auto", NULL};
+static const char *const rung_names[] = {"int8", "int4", "int3", "int2", "topk:256/4096", "topk:64/4096", NULL};
 static const char *const target_names[] = {"q", "k", "v", "o", "gate", "up", "down", NULL};
 
 #define AT(field) offsetof(struct agent_job, field), sizeof(((struct agent_job *)0)->field)
@@ -143,6 +147,22 @@ static const struct option options[] = {
      "RATE:DELAY[:LOSS] between clusters (100mbit:80ms:0.1%), for nebula plan and `auto`"},
     {"sync.grace_s", T_FLOAT, AT(sync.grace_s), 0, 1e6, "60", NULL,
      "seconds that a slow cluster is waited for once two updates are ready"},
+    {"sync.tune.mode", T_ENUM, AT(sync.tune.mode), 0, 0, "fixed", tune_names,
+     "auto: codec, overlap and interval follow the measured link; `sync.tune: auto` is short for it"},
+    {"sync.tune.codec", T_BOOL, AT(sync.tune.codec), 0, 0, "true", NULL, "auto may change the codec"},
+    {"sync.tune.overlap", T_BOOL, AT(sync.tune.overlap), 0, 0, "true", NULL, "auto may raise τ"},
+    {"sync.tune.interval", T_BOOL, AT(sync.tune.interval), 0, 0, "false", NULL, "auto may raise H"},
+    {"sync.tune.finest", T_ENUM, AT(sync.tune.finest), 0, 0, "int4", rung_names, "bound of the codec"},
+    {"sync.tune.coarsest", T_ENUM, AT(sync.tune.coarsest), 0, 0, "topk:64/4096", rung_names,
+     "bound of the codec; a sparse one only where the rounds left touch every element four times"},
+    {"sync.tune.overlap_max", T_INT32, AT(sync.tune.overlap_max), 0, 1e9, "0", NULL,
+     "bound of τ; 0: half of sync.interval"},
+    {"sync.tune.interval_max", T_INT32, AT(sync.tune.interval_max), 0, 1e9, "0", NULL,
+     "bound of H; 0: twice sync.interval"},
+    {"sync.tune.error_max", T_FLOAT, AT(sync.tune.error_max), 0.01, 10, "0.65", NULL,
+     "relative error up to which a dense codec may be chosen"},
+    {"wan.rate_limit", T_STRING, AT(rate_limit), 0, 0, "", NULL,
+     "what a cluster sends at most, also by local time: 20mbit; 100mbit 08:00-18:00=20mbit"},
     {"eval.windows", T_INT32, AT(eval_windows), 0, 1e9, "64", NULL,
      "held-out windows a source at the end; 0: all"},
     {"checkpoint.every_steps", T_INT32, AT(checkpoint_every), 0, 1e9, "0", NULL,
@@ -636,6 +656,8 @@ static enum neb_status walk_mapping(struct walk *w, yaml_node_t *map, const char
         const struct option *o = find_option(path);
         if (!strcmp(path, "trainable") && scalar(v))
             o = find_option("trainable.mode");
+        if (!strcmp(path, "sync.tune") && scalar(v))
+            o = find_option("sync.tune.mode");
         if (o)
             NEB_TRY(set_option_node(w, o, v, at));
         else if (!strcmp(path, "clusters"))
@@ -698,7 +720,9 @@ enum neb_status agent_job_set(struct agent_job *job, const char *assignment) {
         return neb_fail(NEB_ERR_INVALID,
                         "--set %s: write it as path=value, such as sync.interval=10", assignment);
     snprintf(path, sizeof path, "%.*s", (int)(eq - assignment), assignment);
-    const struct option *o = find_option(!strcmp(path, "trainable") ? "trainable.mode" : path);
+    const struct option *o = find_option(!strcmp(path, "trainable")   ? "trainable.mode"
+                                         : !strcmp(path, "sync.tune") ? "sync.tune.mode"
+                                                                      : path);
     if (!o)
         return unknown_key("--set", path);
     if (o->type != T_TARGETS && o->type != T_FREEZE)
@@ -759,6 +783,22 @@ static enum neb_status validate_shape(const struct agent_job *j, const char *fil
     return NEB_OK;
 }
 
+static enum neb_status validate_tune(const struct agent_job *j, const char *file) {
+    const struct agent_tune *t = &j->sync.tune;
+    int rung = (int)inter_rung_of(j->sync.codec) - 1;
+    if (t->mode == AGENT_TUNE_FIXED)
+        return NEB_OK;
+    if (rung < 0 || rung < t->finest || rung > t->coarsest)
+        return COMPLAIN(file, "sync.tune", "auto starts from sync.codec, and %s is not between %s and %s (sync.tune.finest, coarsest)",
+                        j->sync.codec, rung_names[t->finest], rung_names[t->coarsest]);
+    if (t->overlap_max && (t->overlap_max < j->sync.overlap || t->overlap_max >= j->sync.interval))
+        return COMPLAIN(file, "sync.tune.overlap_max", "%d must be at least sync.overlap %d and below sync.interval %d",
+                        t->overlap_max, j->sync.overlap, j->sync.interval);
+    if (t->interval_max && t->interval_max < j->sync.interval)
+        return COMPLAIN(file, "sync.tune.interval_max", "%d must not be below sync.interval %d", t->interval_max, j->sync.interval);
+    return NEB_OK;
+}
+
 enum neb_status agent_job_validate(const struct agent_job *j, const char *file) {
     if (j->n_clusters < 1)
         return COMPLAIN(file, "clusters", "is missing: list at least one, with a name");
@@ -800,6 +840,10 @@ enum neb_status agent_job_validate(const struct agent_job *j, const char *file) 
         if (j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
             return COMPLAIN(file, "clusters.launcher", "attach does not go with sync.scheme synchronous");
     }
+    struct inter_rate_limit limit;
+    if (inter_rate_limit_parse(j->rate_limit, &limit) != NEB_OK) // it said why
+        return COMPLAIN(file, "wan.rate_limit", "\"%s\" is not a rate such as 20mbit, or 100mbit 08:00-18:00=20mbit", j->rate_limit);
+    NEB_TRY(validate_tune(j, file));
     if (j->sync.early_steps % j->sync.early_interval)
         return COMPLAIN(file, "sync.early_steps", "%d is not a multiple of sync.early_interval %d",
                         j->sync.early_steps, j->sync.early_interval);

@@ -73,6 +73,11 @@ static inline int agent_cluster_ranks(const struct agent_cluster *c) {
            (c->mesh.tp > 1 ? c->mesh.tp : 1);
 }
 
+enum agent_tune_mode {
+    AGENT_TUNE_FIXED, // as the job says, bit for bit the same run again
+    AGENT_TUNE_AUTO,  // follows the link (agent/tune.h)
+};
+
 struct agent_sync {
     enum agent_scheme scheme;
     int32_t interval;                    // H inner steps
@@ -88,6 +93,13 @@ struct agent_sync {
     bool commit_all;     // never commit without every cluster
     enum agent_gate gate;
     char link[64];       // RATE:DELAY[:LOSS] between clusters, for the planner; "": not said
+    struct agent_tune {
+        int mode; // enum agent_tune_mode
+        bool codec, overlap, interval; // what auto may change
+        int finest, coarsest;          // rungs (inter/tune.h) - 1
+        int32_t overlap_max, interval_max; // 0: half of H; twice H
+        float error_max;
+    } tune;
     float grace_s;       // how long a slow cluster is waited for once two updates are ready
 };
 
@@ -116,6 +128,7 @@ struct agent_job {
     bool recompute;
     char init_from[NEB_PATH_MAX];
     struct agent_sync sync;
+    char rate_limit[128];     // of what every cluster sends (inter/rate_limit.h); "": none
     int32_t eval_windows;     // per source at the end; 0: the whole held-out split
     int32_t checkpoint_every; // inner steps, 0: only when stopping and at the end
     int32_t checkpoint_keep;

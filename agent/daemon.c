@@ -7,6 +7,8 @@
 #include "agent/members.h"
 #include "agent/policy.h"
 #include "agent/renew.h"
+#include "agent/measure.h"
+#include "agent/tune.h"
 #include "agent/snapshot.h"
 #include "agent/spread.h"
 #include "agent/status.h"
@@ -18,7 +20,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-enum { POLL_MAX = 128 };
+enum { POLL_MAX = 1100 }; // 66 a peer when all bulk connections are open
 static const neb_ns telemetry_interval = NEB_S, default_overlap = 600 * NEB_S;
 
 struct daemon {
@@ -311,9 +313,11 @@ static enum neb_status open_rounds(struct daemon *d, struct agent_jobrun *j) {
                                  .grace = (neb_ns)((double)j->job.sync.grace_s * 1e9),
                                  .eta = j->job.sync.eta,
                                  .mu = j->job.sync.mu,
-                                 .interval = (uint32_t)j->job.sync.interval,
-                                 .overlap = (uint32_t)j->job.sync.overlap,
-                                 .robust = j->job.sync.gate == AGENT_GATE_ROBUST};
+                                 .robust = j->job.sync.gate == AGENT_GATE_ROBUST,
+                                 .tune = agent_tune_config(&j->job)};
+    struct inter_rate_limit limit;
+    NEB_TRY(inter_rate_limit_parse(j->job.rate_limit, &limit));
+    inter_service_limit(d->service, j->id, &limit);
     struct recall r = {.id = j->id};
     memcpy(c.id, j->id, sizeof c.id);
     memcpy(c.peers, j->peers, sizeof c.peers);
@@ -424,6 +428,7 @@ static void end_job(struct daemon *d, struct agent_jobrun *j, const char *state)
     } else {
         save_state(d, j, state);
     }
+    inter_service_limit(d->service, j->id, NULL);
     j->state = AGENT_JOB_ENDED; // its rounds stay open: a member that was away may still ask for the last of them
     neb_info("job %s: %s", j->job.name, state);
 }
@@ -558,6 +563,7 @@ static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
         .missed = (uint32_t)agent_ipc_int(m, "missed", 0),
         .flags = json_is_true(json_object_get(m->head, "final")) ? INTER_FINAL : 0};
     uint8_t digest[16];
+    agent_measure(d->service, j, json_object_get(m->head, "measure"), &mf.measure);
     if (m->n_parts != 1 || !neb_unhex(agent_ipc_str(m, "digest", ""), digest, sizeof digest)) {
         neb_warn("malformed update from a worker dropped");
         return;
@@ -608,6 +614,8 @@ static void on_metrics(struct daemon *d, struct agent_jobrun *j, struct agent_ip
 static void tell_link(struct daemon *d, struct agent_jobrun *j) {
     uint64_t sent, recv;
     double goodput = 0, rtt = 0;
+    uint64_t resent = 0;
+    uint32_t stripes = 0;
     bool expected;
     if (!j->federated)
         return;
@@ -618,11 +626,14 @@ static void tell_link(struct daemon *d, struct agent_jobrun *j) {
             continue;
         goodput = s.path.goodput_bps > goodput ? s.path.goodput_bps : goodput;
         rtt = neb_seconds(s.link.rtt) * 1e3;
+        resent += s.path.payload_resent;
+        stripes = s.link.bulk_used > stripes ? s.link.bulk_used : stripes;
     }
     publish(d, j, "line", "line",
-            json_pack("{s:s,s:s,s:b,s:I,s:I,s:f,s:f}", "kind", "link", "cluster", my_name(d), "up",
+            json_pack("{s:s,s:s,s:b,s:I,s:I,s:f,s:f,s:I,s:I}", "kind", "link", "cluster", my_name(d), "up",
                       peers_alive(d, j, &expected) == j->job.n_clusters - 1, "sent_bytes", (json_int_t)sent,
-                      "recv_bytes", (json_int_t)recv, "goodput_bps", goodput, "rtt_ms", rtt),
+                      "recv_bytes", (json_int_t)recv, "goodput_bps", goodput, "rtt_ms", rtt, "resent_bytes",
+                      (json_int_t)resent, "stripes", (json_int_t)stripes),
             false);
 }
 
@@ -685,7 +696,7 @@ static json_t *status_of(struct daemon *d) {
         struct agent_view_rate rate =
             agent_view_rate(d->view, i, s.link.sent_bytes, s.link.recv_bytes, neb_now());
         json_array_append_new(
-            peers, json_pack("{s:f,s:f,s:I,s:I,s:s,s:s,s:b,s:f,s:f,s:f,s:I,s:I,s:I,s:I}", "tx_bps", rate.tx_bps, "rx_bps",
+            peers, json_pack("{s:f,s:f,s:I,s:I,s:s,s:s,s:b,s:f,s:f,s:f,s:I,s:I,s:I,s:I,s:s,s:f,s:I,s:I,s:I}", "tx_bps", rate.tx_bps, "rx_bps",
                              rate.rx_bps, "refused", (json_int_t)s.link.refused, "connects",
                              (json_int_t)s.link.connects, "name",
                              d->members.m[i].pub.name, "endpoint", d->members.m[i].endpoint, "up",
@@ -694,7 +705,10 @@ static json_t *status_of(struct daemon *d) {
                              "sent_bytes", (json_int_t)s.link.sent_bytes, "recv_bytes",
                              (json_int_t)s.link.recv_bytes, "resent_bytes",
                              (json_int_t)s.path.payload_resent, "recycled",
-                             (json_int_t)s.link.recycled));
+                             (json_int_t)s.link.recycled, "congestion", s.link.congestion,
+                             "clock_offset_s", neb_seconds(s.link.clock_offset), "bulk_used",
+                             (json_int_t)s.link.bulk_used, "bulk_open", (json_int_t)s.link.bulk_open, "window_bytes",
+                             (json_int_t)s.path.window));
     }
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
         static const char *const names[] = {"running", "stopping", "ended"};
@@ -995,11 +1009,11 @@ static void on_commit(void *user, const struct inter_record *r, const struct neb
         return;
     }
     json_t *head =
-        json_pack("{s:s,s:I,s:I,s:I,s:f,s:f,s:b,s:b,s:b,s:o}", "ev", "commit", "cursor",
+        json_pack("{s:s,s:I,s:I,s:I,s:f,s:f,s:b,s:b,s:b,s:o,s:o}", "ev", "commit", "cursor",
                   (json_int_t)r->cursors[j->self], "round",
                   (json_int_t)r->round, "fragment", (json_int_t)r->fragment, "eta", (double)r->eta,
                   "mu", (double)r->mu, "merge", !!(r->flags & INTER_MERGE), "final", final,
-                  "rejected", rejected, "entries", entries);
+                  "rejected", rejected, "entries", entries, "plan", agent_plan_json(r, j->self));
     j->behind_until = 0;
     if (agent_ipc_send(d->ipc, &j->client, head, parts, n) != NEB_OK)
         neb_warn("commit of round %u could not be handed to the worker yet", r->round);
@@ -1173,6 +1187,8 @@ static enum neb_status start_service(struct daemon *d) {
                                      .listen = d->c->listen,
                                      .n_bulk = d->c->n_bulk,
                                      .recycle = d->c->recycle,
+                                     .congestion = d->c->congestion,
+                                     .limit = d->c->limit,
                                      .zmq_context = d->zctx,
                                      .callbacks = {d, on_commit, on_message, on_peer, on_fault, on_behind,
                                                    on_snapshot_open, on_snapshot_close, on_snapshot_done}};

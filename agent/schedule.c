@@ -8,7 +8,15 @@ bool agent_schedule_due(const struct agent_schedule *s, int32_t f, int64_t step)
     if (step <= s->early_steps)
         return step > 0 &&
                (step - (int64_t)f * s->early_interval / s->fragments) % s->early_interval == 0;
-    return (step - s->early_steps - agent_schedule_offset(s, f)) % s->interval == 0;
+    int64_t base = s->base > s->early_steps ? s->base : s->early_steps;
+    return (step - base - agent_schedule_offset(s, f)) % s->interval == 0;
+}
+
+void agent_schedule_change(struct agent_schedule *s, int64_t step, int32_t interval) {
+    if (interval == s->interval)
+        return;
+    s->interval = interval;
+    s->base = step;
 }
 
 // Place of a fragment's next update in the one order that all members send in: by round, then by offset, where the

@@ -26,6 +26,7 @@ struct agent_schedule {
     int32_t
         early_interval; // interval of the first early_steps steps (overlap < early_interval, early_steps a multiple)
     int64_t early_steps; // 0: one interval throughout
+    int64_t base;        // step at which the present interval began to hold; at first 0
 };
 
 struct agent_fragment {
@@ -52,6 +53,8 @@ enum agent_decision {
     AGENT_WAIT, // must have the commit before the next inner step
     AGENT_MISS, // due, but still travelling: count a missed interval (once a due step)
 };
+// From the first fragment's send at `step` on, H is `interval`: its next send is due that much later, the others' in between.
+void agent_schedule_change(struct agent_schedule *s, int64_t step, int32_t interval);
 // What to do with fragment f before inner step `step` begins (so after `step` steps). peers_alive: enough members are
 // reachable for a commit to be expected; without them the worker trains on instead of waiting. Call until AGENT_GO_ON or
 // AGENT_WAIT. counted_miss: the last step at which a miss was counted (-1: none).

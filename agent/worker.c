@@ -148,17 +148,20 @@ static enum neb_status train_step(struct agent_worker *w) {
     NEB_TRY(intra_team_update(w->team, &s));
     double seconds = neb_seconds(neb_now() - start);
     w->train_s += seconds;
+    w->step_s = w->step_s > 0 ? 0.9 * w->step_s + 0.1 * seconds : seconds;
     w->all_tokens += (uint64_t)s.tokens;
     w->step++;
     w->loss_last = isnan(w->loss_first) ? s.loss : w->loss_last;
     w->loss_first = isnan(w->loss_first) ? s.loss : w->loss_first;
     w->loss_last = 0.9 * w->loss_last + 0.1 * s.loss; // a single step is noisy
     if (w->step % w->job.log_every == 0 || w->step == w->job.steps || w->step == 1)
-        worker_metrics(w, json_pack("{s:s,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:f}", "kind", "step", "step",
+        worker_metrics(w, json_pack("{s:s,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "kind", "step", "step",
                                     (json_int_t)w->step, "tokens", (json_int_t)w->all_tokens,
                                     "loss", s.loss, "lr", (double)s.update.lr, "grad_norm",
                                     s.update.grad_norm, "tokens_per_s", (double)s.tokens / seconds,
-                                    "stall_s", w->stall_s, "train_s", w->train_s));
+                                    "stall_s", w->stall_s, "train_s", w->train_s, "stalled_s",
+                                    w->stall_s - w->stall_told)), // since the line before
+            w->stall_told = w->stall_s;
     return NEB_OK;
 }
 

@@ -18,6 +18,7 @@
 #include "agent/config.h"
 #include "agent/ipc.h"
 #include "agent/schedule.h"
+#include "agent/tune.h"
 #include "inter/outer.h"
 #include "intra/data.h"
 #include "intra/team.h"
@@ -29,6 +30,9 @@ struct agent_travel {    // a fragment's update on its way, or its commit that w
     uint64_t tokens;     // behind it
     uint64_t tokens_at_send; // all tokens so far at the send: the base once it is committed
     uint32_t steps, missed;
+    uint8_t codec; // enum inter_rung
+    float error;   // of it, as measured; 0: not
+    double stall_s; // waited for its commit
     uint32_t again; // how often this round's update was taken back for a newer one
     neb_ns sent_at, arrived_at;
     // the commit
@@ -39,6 +43,8 @@ struct agent_travel {    // a fragment's update on its way, or its commit that w
     bool here;      // a commit is here, of the round that the fragment is at
     bool rejected;  // ours was, by the gate
     bool merge, all_final, mine;
+    bool planned; // the commit says what this cluster does from the round after the next
+    struct inter_plan plan;
     int64_t cursor; // steps of this cluster that the commits up to this one hold
 };
 
@@ -85,7 +91,9 @@ struct agent_worker {
     int32_t n_units;
     int32_t *fragment; // (n_units)
     bool *wanted;      // (tensors) scratch
-    struct cmp_codec codec, merge_codec;
+    struct cmp_codec codec, merge_codec; // the job's
+    struct inter_plan plans[64][2];      // per fragment: for its next send, and for the one after it
+    double step_s;                       // of a step, lately
     struct agent_schedule schedule;
     struct agent_fragment frags[64];
     struct agent_travel travel[64];
@@ -114,6 +122,7 @@ struct agent_worker {
     uint64_t all_tokens;
     double loss_first, loss_last;
     double train_s, stall_s, sync_s;
+    double stall_told; // of stall_s, on lines of metrics so far
     uint64_t payload_bytes, payload_params; // of all submitted updates: for bits per parameter
     uint32_t rounds;
     int alive;     // other members that are heard
@@ -166,6 +175,14 @@ void worker_metrics(struct agent_worker *w, json_t *line); // reference is taken
 NEB_MUST_CHECK enum neb_status worker_device_open(struct agent_worker *w);
 // "cuda (NVIDIA …, bf16)" or "cpu"
 void worker_device_name(const struct agent_worker *w, char *out, size_t cap);
+
+// worker_plan.c: what the records plan for this cluster
+void worker_plan_start(struct agent_worker *w);
+NEB_MUST_CHECK enum neb_status worker_plan_codec(struct agent_worker *w, int32_t f, bool merge,
+                                                 struct cmp_codec *out);
+void worker_plan_sent(struct agent_worker *w, int32_t f);
+void worker_plan_merged(struct agent_worker *w, int32_t f);
+json_t *worker_plan_measure(const struct agent_worker *w, int32_t f); // for the manifest
 
 // worker_ckpt.c
 NEB_MUST_CHECK enum neb_status worker_save(struct agent_worker *w);

@@ -13,7 +13,10 @@ static enum neb_status folder(const struct agent_worker *w, char *out, size_t ca
 
 // The worker's own counters, field by field.
 static void put_state(struct neb_buf *b, const struct agent_worker *w) {
-    neb_buf_u32(b, 2); // version
+    neb_buf_u32(b, 3); // version
+    neb_buf_i64(b, w->schedule.base);
+    neb_buf_u32(b, (uint32_t)w->schedule.interval);
+    neb_buf_f64(b, w->step_s);
     neb_buf_i64(b, w->step);
     neb_buf_u64(b, w->all_tokens);
     neb_buf_f64(b, w->loss_first);
@@ -45,13 +48,28 @@ static void put_state(struct neb_buf *b, const struct agent_worker *w) {
         neb_buf_u64(b, t->tokens_at_send);
         neb_buf_u32(b, t->steps);
         neb_buf_u32(b, t->missed);
+        neb_buf_u8(b, t->codec);
+        neb_buf_f32(b, t->error);
+        for (int i = 0; i < 2; i++) {
+            neb_buf_u32(b, w->plans[f][i].interval);
+            neb_buf_u32(b, w->plans[f][i].overlap);
+            neb_buf_u8(b, w->plans[f][i].codec);
+            neb_buf_u8(b, w->plans[f][i].reason);
+        }
         neb_buf_u32(b, inter_outer_version(w->outer, f));
     }
 }
 
 static bool get_state(struct neb_rd *r, struct agent_worker *w) {
-    if (neb_rd_u32(r) != 2)
+    if (neb_rd_u32(r) != 3)
         return false;
+    int64_t base = neb_rd_i64(r);
+    uint32_t interval = neb_rd_u32(r);
+    if (w->federated && (base < 0 || interval < 1 || interval > INT32_MAX))
+        return false;
+    w->schedule.base = base;
+    w->schedule.interval = (int32_t)interval;
+    w->step_s = neb_rd_f64(r);
     w->step = neb_rd_i64(r);
     w->all_tokens = neb_rd_u64(r);
     w->loss_first = neb_rd_f64(r);
@@ -83,6 +101,17 @@ static bool get_state(struct neb_rd *r, struct agent_worker *w) {
         t->tokens_at_send = neb_rd_u64(r);
         t->steps = neb_rd_u32(r);
         t->missed = neb_rd_u32(r);
+        t->codec = neb_rd_u8(r);
+        t->error = neb_rd_f32(r);
+        for (int i = 0; i < 2; i++) {
+            struct inter_plan *p = &w->plans[f][i];
+            p->interval = neb_rd_u32(r);
+            p->overlap = neb_rd_u32(r);
+            p->codec = neb_rd_u8(r);
+            p->reason = neb_rd_u8(r);
+            if (p->codec >= INTER_RUNGS || p->reason >= INTER_REASONS)
+                return false;
+        }
         inter_outer_set_fragment(w->outer, f, neb_rd_u32(r), g->in_flight);
     }
     return neb_rd_done(r) && w->step >= 0;

@@ -62,6 +62,7 @@ enum neb_status worker_sync_create(struct agent_worker *w) {
                                    .robust = s->gate == AGENT_GATE_ROBUST};
     NEB_TRY_GOTO(inter_outer_create(&c, units, w->n_units, w->K->pool, &w->outer), out);
     NEB_TRY_GOTO(cmp_codec_parse(s->codec, &w->codec), out);
+    worker_plan_start(w);
     w->merge_codec = w->codec;
     if (w->codec.id == CMP_INT4 ||
         w->codec.id == CMP_TOPK) // a merge round carries much: 8 bits or finer
@@ -134,11 +135,12 @@ enum neb_status worker_resubmit(struct agent_worker *w, int32_t f) {
     struct agent_ipc_part part = {t->blob.p, t->blob.len};
     char hex[33];
     digest_hex(&w->last_digest[f], hex);
-    json_t *head = json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:s}", "op", "update", "again",
+    json_t *head = json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:s,s:o}", "op", "update", "again",
                              (json_int_t)t->again, "round",
                              (json_int_t)w->frags[f].round, "fragment", (json_int_t)f, "tokens",
                              (json_int_t)t->tokens, "step", (json_int_t)w->frags[f].send_step, "steps", (json_int_t)t->steps, "missed",
-                             (json_int_t)t->missed, "final", w->frags[f].sent_final, "digest", hex);
+                             (json_int_t)t->missed, "final", w->frags[f].sent_final, "digest", hex,
+                             "measure", worker_plan_measure(w, f));
     return agent_ipc_send(w->ipc, NULL, head, &part, 1);
 }
 
@@ -162,9 +164,13 @@ enum neb_status worker_send(struct agent_worker *w, int32_t f) {
     t->again = g->in_flight ? t->again + 1 : 0;
     g->missed += g->in_flight ? t->missed : 0;
     bool merge = g->missed > (uint32_t)w->job.sync.merge_after;
+    struct cmp_codec codec;
     NEB_TRY(move_fragment(w, f, w->ops.pull));
-    NEB_TRY(inter_outer_encode(w->outer, f, merge ? &w->merge_codec : &w->codec, unit_counts,
-                               &counts, &t->blob));
+    NEB_TRY(worker_plan_codec(w, f, merge, &codec));
+    NEB_TRY(inter_outer_encode(w->outer, f, &codec, unit_counts, &counts, &t->blob));
+    if (w->job.sync.tune.mode == AGENT_TUNE_AUTO)
+        t->error = inter_outer_error(w->outer, f, t->blob.p, t->blob.len);
+    t->stall_s = 0;
     size_t V = (size_t)w->trainer->c.model.vocab;
     memcpy(w->counts_sent[f] + 2 * V, w->trainer->input_counts, V * sizeof **w->counts_sent);
     memcpy(w->counts_sent[f] + 3 * V, w->trainer->target_counts, V * sizeof **w->counts_sent);
@@ -178,7 +184,7 @@ enum neb_status worker_send(struct agent_worker *w, int32_t f) {
     g->arrived = t->here; // of a run that is repeated
     g->sent_final = w->step >= w->schedule.steps;
     g->send_step = w->step;
-    g->merge_step = w->step + w->schedule.overlap;
+    worker_plan_sent(w, f);
     for (size_t i = 0; i < w->n_log; i++) // a run that is being repeated merges where it did before
         if (w->log[i].fragment == (uint32_t)f && w->log[i].round == g->round)
             g->merge_step = w->log[i].step;
@@ -192,6 +198,22 @@ enum neb_status worker_send(struct agent_worker *w, int32_t f) {
     NEB_TRY(worker_resubmit(w, f));
     w->sync_s += neb_seconds(neb_now() - start);
     return NEB_OK;
+}
+
+static void take_plan(struct agent_travel *t, const json_t *plan) {
+    const char *const keys[] = {"interval", "overlap", "codec", "reason"};
+    json_int_t v[4];
+    t->planned = false;
+    for (int i = 0; i < 4; i++) {
+        const json_t *x = json_object_get(plan, keys[i]);
+        v[i] = json_integer_value(x);
+        if (!json_is_integer(x) || v[i] < 0 || v[i] > UINT32_MAX)
+            return;
+    }
+    if (v[0] < 1 || v[2] >= INTER_RUNGS || v[3] >= INTER_REASONS)
+        return;
+    t->plan = (struct inter_plan){(uint32_t)v[0], (uint32_t)v[1], (uint8_t)v[2], (uint8_t)v[3]};
+    t->planned = true;
 }
 
 enum neb_status worker_take_commit(struct agent_worker *w, const struct agent_ipc_msg *m) {
@@ -227,6 +249,7 @@ enum neb_status worker_take_commit(struct agent_worker *w, const struct agent_ip
     t->mu = (float)json_number_value(json_object_get(m->head, "mu"));
     t->merge = json_is_true(json_object_get(m->head, "merge"));
     t->all_final = json_is_true(json_object_get(m->head, "final"));
+    take_plan(t, json_object_get(m->head, "plan"));
     t->rejected = json_is_true(json_object_get(m->head, "rejected"));
     t->arrived_at = neb_now();
     t->here = true;
@@ -286,15 +309,21 @@ enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
         arrays[0].p[0] += 0.001f;
     }
     digest_hex(&w->last_digest[f], hex);
+    const char *rung = inter_rung_codec((enum inter_rung)t->codec);
     cmp_codec_name(t->missed > (uint32_t)w->job.sync.merge_after ? &w->merge_codec : &w->codec,
                    codec, sizeof codec);
-    worker_metrics(w, json_pack("{s:s,s:I,s:I,s:I,s:s,s:I,s:s,s:f,s:f,s:b,s:I}", "kind", "round",
+    if (rung)
+        snprintf(codec, sizeof codec, "%s", rung);
+    worker_metrics(w, json_pack("{s:s,s:I,s:I,s:I,s:s,s:I,s:s,s:f,s:f,s:b,s:I,s:I,s:f,s:f}", "kind", "round",
                                 "round", (json_int_t)g->round, "fragment", (json_int_t)f, "step",
                                 (json_int_t)w->step, "digest", hex, "payload_bytes",
                                 (json_int_t)t->blob.len, "codec", codec, "travel_s",
                                 neb_seconds(t->arrived_at - t->sent_at), "apply_s",
                                 neb_seconds(neb_now() - start), "merge", t->merge, "missed",
-                                (json_int_t)t->missed));
+                                (json_int_t)t->missed, "overlap",
+                                (json_int_t)(g->merge_step - g->send_step), "stall_s", t->stall_s, "error",
+                                (double)t->error));
+    worker_plan_merged(w, f);
     g->in_flight = g->arrived = t->here = t->rejected = false;
     g->round++;
     g->merged_step = w->step;

@@ -3,9 +3,11 @@
 //     HELLO   u64 session, u8 connection    first on every connection, dialler to listener
 //     RENEW   u64 session, u8 connection    the same, where the set before is kept until it is empty
 //     WELCOME u64 session, u8 connection    the answer; only then the connection carries data
-//     PING    i64 time     PONG i64 time    control only; time is the asker's own clock
-//     ACK     u8 connection, u64 bytes      control only; data bytes read so far from that
-//     connection DATA    the caller's bytes
+//     PING    i64 time     PONG i64 time, i64 day   control only; time is the asker's own
+//     clock, given back; day the answerer's time of day
+//     ACK     u8 connection, u64 bytes      control only; data bytes read so far from that connection
+//     STRIPES u8 n                          control only; to the dialler: open n bulk connections, I could fill them
+//     DATA    the caller's bytes
 //
 // ZeroMQ does not tell how much it holds. The ACKs do: what was sent and not acknowledged is the
 // queue, wherever it sits (ZeroMQ, kernel, wire, peer), and it is bounded by bytes.
@@ -17,12 +19,12 @@
 
 #include "agent/base/bytes.h"
 #include "agent/base/log.h"
+#include "inter/rate_limit.h"
+#include "inter/stripes.h"
 #include "security/zap.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/tcp.h>
-#include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -41,7 +43,7 @@
     (ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |                  \
      ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
 
-enum { HELLO = 1, WELCOME, PING, PONG, ACK, DATA, RENEW };
+enum { HELLO = 1, WELCOME, PING, PONG, ACK, DATA, RENEW, STRIPES };
 enum {
     DIALED,
     ACCEPTED,
@@ -52,10 +54,6 @@ enum {
     BURST = 256,
     CONNS = 1 + INTER_LINK_MAX_BULK,
     RCV_HWM = 64
-};
-
-struct counts {
-    uint64_t sent, recv, sent_segs, recv_segs;
 };
 
 struct conn {
@@ -84,8 +82,11 @@ struct peer {
     neb_ns former_until;
     bool self, revoked, up;
     struct set s[SETS];
-    neb_ns dial_at, since, rtt;
-    struct counts closed; // of connections that are gone
+    neb_ns dial_at, since, rtt, clock_offset;
+    struct inter_stripes stripes; // this side sends on the first of them
+    uint32_t asked, told;         // connections that the peer wants; that it was asked for
+    uint64_t bulk_acked;          // since the last look at the stripes
+    struct inter_tcp_counts closed; // of connections that are gone
     uint64_t connects, refused, dropped, recycled;
 };
 
@@ -99,6 +100,10 @@ struct inter_link {
     uint32_t port, n_peers, self, mon_serial;
     uint64_t last_session;
     neb_ns deadline;
+    struct inter_bucket bucket;
+    uint64_t charged; // IP bytes taken from the bucket
+    neb_ns settle_at;
+    bool limited; // bulk was refused for the bucket
     inter_link_handler *handler; // during process
     void *user;
     struct peer peers[SEC_MEMBERS_MAX];
@@ -113,30 +118,24 @@ static int set_i64(void *s, int option, int64_t v) {
 // --- byte counts
 // -------------------------------------------------------------------------------------------
 
-static struct counts conn_counts(const struct conn *c) {
-    struct tcp_info ti;
-    socklen_t n = sizeof ti;
-    memset(&ti, 0, sizeof ti);
-    if (c->fd < 0 || getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &ti, &n) != 0)
-        return (struct counts){0};
-    return (struct counts){ti.tcpi_bytes_sent, ti.tcpi_bytes_received, ti.tcpi_segs_out,
-                           ti.tcpi_segs_in};
-}
+static struct inter_tcp_counts conn_counts(const struct conn *c) { return inter_tcp_counts(c->fd); }
 
-static void counts_add(struct counts *a, struct counts b) {
+static void counts_add(struct inter_tcp_counts *a, struct inter_tcp_counts b) {
     a->sent += b.sent;
     a->recv += b.recv;
     a->sent_segs += b.sent_segs;
     a->recv_segs += b.recv_segs;
 }
 
-static void conn_watch(struct peer *p, struct conn *c, int zmq_fd) {
+static void conn_watch(const struct inter_link *l, struct peer *p, struct conn *c, int zmq_fd) {
     if (c->fd >= 0) {
         counts_add(&p->closed, conn_counts(c));
         close(c->fd);
     }
     c->zmq_fd = zmq_fd;
     c->fd = zmq_fd >= 0 ? fcntl(zmq_fd, F_DUPFD_CLOEXEC, 3) : -1;
+    if (c->fd >= 0 && !inter_tcp_set_congestion(c->fd, l->cfg.congestion))
+        neb_debug("link to %s: congestion control stays the system's", p->member.pub.name);
 }
 
 // --- who may connect
@@ -162,8 +161,10 @@ static void admit(struct inter_link *l) {
     sec_zap_set(l->zap, &m);
 }
 
-static void peer_init(struct peer *p, const struct sec_member *x) {
+static void peer_init(const struct inter_link *l, struct peer *p, const struct sec_member *x) {
+    uint32_t fixed = l->cfg.n_bulk;
     memset(p, 0, sizeof *p);
+    inter_stripes_init(&p->stripes, fixed ? fixed : 2, fixed ? fixed : INTER_LINK_MAX_BULK);
     p->member = *x;
     p->revoked = !x->pub.name[0];
     for (int w = 0; w < SETS; w++)
@@ -233,8 +234,8 @@ static int common_options(const struct inter_link *l, void *s) {
     int bad = set_i64(s, ZMQ_MAXMSGSIZE, (int64_t)l->cfg.chunk_bytes + INTER_LINK_SLACK);
     bad |= set_int(s, ZMQ_HANDSHAKE_IVL, 3000) | set_int(s, ZMQ_LINGER, 0) |
            set_int(s, ZMQ_IMMEDIATE, 1);
-    bad |= set_int(s, ZMQ_RECONNECT_IVL, 200) | set_int(s, ZMQ_RECONNECT_IVL_MAX, 1000);
-    bad |= set_int(s, ZMQ_CONNECT_TIMEOUT, 2000) | set_int(s, ZMQ_TCP_MAXRT, 10000);
+    bad |= set_int(s, ZMQ_RECONNECT_IVL, 200) | set_int(s, ZMQ_RECONNECT_IVL_MAX, 400);
+    bad |= set_int(s, ZMQ_CONNECT_TIMEOUT, 1000) | set_int(s, ZMQ_TCP_MAXRT, 10000);
     bad |= set_int(s, ZMQ_RCVHWM, RCV_HWM) | set_int(s, ZMQ_IPV6, 1);
     bad |= zmq_setsockopt(s, ZMQ_CURVE_SECRETKEY, sec_identity_curve_secret(l->cfg.identity),
                           SEC_KEY_BYTES);
@@ -287,8 +288,19 @@ static void set_dial(struct inter_link *l, struct peer *p) {
     l->last_session = session > l->last_session ? session : l->last_session + 1;
     p->s[DIALED].session = l->last_session;
     p->s[DIALED].heard = p->s[DIALED].pinged = neb_now();
-    for (uint32_t i = 0; i <= l->cfg.n_bulk; i++)
+    for (uint32_t i = 0; i <= p->stripes.use; i++)
         conn_dial(l, p, i);
+}
+
+// More bulk connections, when either side could fill them. Those that are not needed any more stay open, idle.
+static void set_widen(struct inter_link *l, struct peer *p) {
+    struct set *d = &p->s[DIALED];
+    uint32_t want = p->asked > p->stripes.use ? p->asked : p->stripes.use;
+    if (!d->up)
+        return;
+    for (uint32_t i = 1; i <= want; i++)
+        if (!d->c[i].sock && !d->c[i].retry_at)
+            conn_dial(l, p, i);
 }
 
 // --- sending
@@ -328,6 +340,13 @@ static bool send_time(struct inter_link *l, struct conn *c, uint8_t type, uint64
     return conn_send_small(l, c, b, sizeof b);
 }
 
+static bool send_pong(struct inter_link *l, struct conn *c, uint64_t t) {
+    uint8_t b[17] = {PONG};
+    neb_put_u64(b + 1, t);
+    neb_put_u64(b + 9, (uint64_t)neb_wall_now());
+    return conn_send_small(l, c, b, sizeof b);
+}
+
 static struct set *active(const struct inter_link *l, struct peer *p) {
     int want = prefers_dialed(l, p) ? DIALED : ACCEPTED, other = DIALED + ACCEPTED - want;
     const int order[SETS] = {want, want + OLD_DIALED, other, other + OLD_DIALED};
@@ -354,14 +373,19 @@ enum neb_status inter_link_send2(struct inter_link *l, uint32_t peer, enum inter
     size_t n = 1 + hlen + len;
     uint64_t queued = 0, least = UINT64_MAX;
     struct conn *c = NULL;
-    uint32_t first = channel == INTER_BULK, last = channel == INTER_BULK ? INTER_LINK_MAX_BULK : 0;
+    bool bulk = channel == INTER_BULK;
+    uint32_t first = bulk, last = bulk ? INTER_LINK_MAX_BULK : 0, used = 0;
     for (uint32_t i = first; i <= last; i++) {
         uint64_t q = s->c[i].sent - s->c[i].acked;
         if (!s->c[i].open || s->c[i].lost)
             continue;
         queued += q;
-        if (q < least)
+        if (q < least && (!bulk || used++ < l->peers[peer].stripes.use))
             least = q, c = &s->c[i];
+    }
+    if (c && bulk && !inter_bucket_ready(&l->bucket, neb_now())) {
+        l->limited = true;
+        return NEB_ERR_AGAIN;
     }
     if (!c || (queued && queued + n > (channel == INTER_BULK ? l->cfg.bulk_queue_bytes
                                                              : l->cfg.control_queue_bytes)))
@@ -378,6 +402,8 @@ enum neb_status inter_link_send2(struct inter_link *l, uint32_t peer, enum inter
     if (!conn_send(l, c, &m))
         return NEB_ERR_AGAIN;
     c->sent += n;
+    l->charged += inter_tcp_wire_bytes(n);
+    inter_bucket_take(&l->bucket, inter_tcp_wire_bytes(n));
     return NEB_OK;
 }
 
@@ -392,6 +418,7 @@ enum neb_status inter_link_send(struct inter_link *l, uint32_t peer, enum inter_
 static void set_came_up(struct inter_link *l, struct peer *p, struct set *s) {
     s->up = true;
     s->since = s->heard = neb_now();
+    p->asked = p->told = 0;
     s->pinged = 0; // the first PING now: the round-trip time is known early
     peer_update(l, p);
 }
@@ -420,11 +447,12 @@ static bool on_frame(struct inter_link *l, struct peer *p, int which, uint32_t i
     if (index != 0)
         return false;
     if (b[0] == PING && n == 9)
-        return send_time(l, c, PONG, neb_rd_u64(&r)), true;
-    if (b[0] == PONG && n == 9) {
-        neb_ns rtt = neb_now() - neb_rd_i64(&r);
-        if (rtt < 0 || rtt > 60 * NEB_S)
+        return send_pong(l, c, neb_rd_u64(&r)), true;
+    if (b[0] == PONG && n == 17) {
+        neb_ns rtt = neb_now() - neb_rd_i64(&r), day = neb_rd_i64(&r);
+        if (rtt < 0 || rtt > 60 * NEB_S || day < 0)
             return false;
+        p->clock_offset = day + rtt / 2 - neb_wall_now();
         p->rtt = p->rtt ? (7 * p->rtt + rtt) / 8 : rtt;
         return true;
     }
@@ -433,8 +461,15 @@ static bool on_frame(struct inter_link *l, struct peer *p, int which, uint32_t i
         uint64_t bytes = neb_rd_u64(&r);
         if (i >= CONNS || bytes > s->c[i].sent) // may be of a connection before this one: no harm
             return false;
-        if (bytes > s->c[i].acked)
+        if (bytes > s->c[i].acked) {
+            p->bulk_acked += i ? bytes - s->c[i].acked : 0;
             s->c[i].acked = bytes;
+        }
+        return true;
+    }
+    if (b[0] == STRIPES && n == 2 && which == DIALED) {
+        uint8_t want = neb_rd_u8(&r);
+        p->asked = want > p->stripes.max ? p->stripes.max : want;
         return true;
     }
     return false;
@@ -499,7 +534,7 @@ static bool on_hello(struct inter_link *l, struct peer *p, const uint8_t *rid, i
         conn_close(p, c);
     *c = (struct conn){.fd = -1, .zmq_fd = -1, .open = true};
     memcpy(c->rid, rid, RID_BYTES);
-    conn_watch(p, c, fd);
+    conn_watch(l, p, c, fd);
     if (!send_hello(l, c, WELCOME, session, index))
         return conn_close(p, c), false;
     s->heard = neb_now();
@@ -602,7 +637,7 @@ static void dial_events(struct inter_link *l, struct peer *p, int which, uint32_
     int value;
     while (c->mon && monitor_read(c->mon, &event, &value)) {
         if (event == ZMQ_EVENT_CONNECTED)
-            conn_watch(p, c, value);
+            conn_watch(l, p, c, value);
         else if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED && !c->hello_at) {
             uint8_t type = p->s[OLD_DIALED].up ? RENEW : HELLO;
             if (send_hello(l, c, type, s->session, (uint8_t)index))
@@ -615,7 +650,7 @@ static void dial_events(struct inter_link *l, struct peer *p, int which, uint32_
                                            // to its list
             c->lost = c->denied = true;
         else if (event == ZMQ_EVENT_DISCONNECTED)
-            conn_watch(p, c, -1); // refused handshake; ZeroMQ tries again by itself
+            conn_watch(l, p, c, -1); // refused handshake; ZeroMQ tries again by itself
     }
 }
 
@@ -713,6 +748,49 @@ static void peer_forget_former(struct inter_link *l, struct peer *p, neb_ns now)
     peer_close(l, p); // who still uses the old keys does not come back; others do at once
 }
 
+// Do more connections fill the link better? The dialler opens them, the listener asks for them.
+static void peer_stripes(struct inter_link *l, struct peer *p, neb_ns now) {
+    struct set *s = active(l, p);
+    uint64_t queued = 0;
+    for (uint32_t i = 1; s && i < CONNS; i++)
+        queued += s->c[i].sent - s->c[i].acked;
+    if (inter_stripes_step(&p->stripes, now, p->bulk_acked, queued > 0, p->rtt))
+        neb_debug("link to %s: sends on %u bulk connections (%.1f Mbit/s before)",
+                  p->member.pub.name, p->stripes.use, p->stripes.rate / 1e6);
+    p->bulk_acked = 0;
+    if (s == &p->s[DIALED])
+        set_widen(l, p);
+    else if (s && p->told != p->stripes.use) {
+        uint8_t b[2] = {STRIPES, (uint8_t)p->stripes.use};
+        if (conn_send_small(l, &s->c[0], b, sizeof b))
+            p->told = p->stripes.use;
+    }
+}
+
+static uint64_t sent_ip_bytes(const struct inter_link *l) {
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < l->n_peers; i++) {
+        struct inter_tcp_counts n = l->peers[i].closed;
+        for (int w = 0; w < SETS; w++)
+            for (uint32_t k = 0; k < CONNS; k++)
+                counts_add(&n, conn_counts(&l->peers[i].s[w].c[k]));
+        total += n.sent + INTER_TCP_HEADERS * n.sent_segs;
+    }
+    return total;
+}
+
+// What the kernel sent beyond what was charged: repetitions, handshakes, small talk.
+static void bucket_settle(struct inter_link *l, neb_ns now) {
+    if (!l->bucket.bps || now < l->settle_at)
+        return;
+    l->settle_at = now + 100 * NEB_MS;
+    uint64_t sent = sent_ip_bytes(l);
+    if (sent <= l->charged)
+        return;
+    inter_bucket_take(&l->bucket, sent - l->charged);
+    l->charged = sent;
+}
+
 static void peer_dialing(struct inter_link *l, struct peer *p, neb_ns now) {
     struct set *d = &p->s[DIALED], *a = &p->s[ACCEPTED];
     bool may = p->member.endpoint[0] && p->member.connect != SEC_CONNECT_IN && !p->revoked;
@@ -755,9 +833,25 @@ enum neb_status inter_link_process(struct inter_link *l, inter_link_handler *han
         }
         peer_recycle(l, p, now);
         peer_dialing(l, p, now);
+        peer_stripes(l, p, now);
     }
+    bucket_settle(l, now);
+    if (l->limited && inter_bucket_when(&l->bucket) < l->deadline)
+        l->deadline = inter_bucket_when(&l->bucket);
     l->handler = NULL;
     return NEB_OK;
+}
+
+void inter_link_limit(struct inter_link *l, uint64_t bps) {
+    if (bps && !l->bucket.bps) // what was sent without a limit is no debt
+        l->charged = sent_ip_bytes(l);
+    inter_bucket_set(&l->bucket, neb_now(), bps);
+}
+
+bool inter_link_resumes(struct inter_link *l) {
+    bool now = l->limited && inter_bucket_ready(&l->bucket, neb_now());
+    l->limited = l->limited && !now;
+    return now;
 }
 
 size_t inter_link_poll_items(const struct inter_link *l, zmq_pollitem_t *items, size_t cap) {
@@ -787,8 +881,12 @@ enum neb_status inter_link_stats(struct inter_link *l, uint32_t peer,
     if (peer >= l->n_peers)
         return neb_fail(NEB_ERR_INVALID, "link: no peer %u", peer);
     struct peer *p = &l->peers[peer];
-    struct counts n = p->closed;
+    struct inter_tcp_counts n = p->closed;
     uint64_t queued = 0;
+    uint32_t open = 0;
+    struct set *s = active(l, p);
+    for (uint32_t i = 1; s && i < CONNS; i++)
+        open += s->c[i].open && !s->c[i].lost;
     for (int w = 0; w < SETS; w++)
         for (uint32_t i = 0; i < CONNS; i++) {
             counts_add(&n, conn_counts(&p->s[w].c[i]));
@@ -797,15 +895,19 @@ enum neb_status inter_link_stats(struct inter_link *l, uint32_t peer,
     *out = (struct inter_link_stats){.up = p->up,
                                      .since = p->since,
                                      .rtt = p->rtt,
+                                     .clock_offset = p->clock_offset,
                                      .sent_bytes = n.sent,
                                      .recv_bytes = n.recv,
                                      .sent_segs = n.sent_segs,
                                      .recv_segs = n.recv_segs,
+                                     .bulk_open = open,
+                                     .bulk_used = open < p->stripes.use ? open : p->stripes.use,
                                      .queued_bytes = queued,
                                      .connects = p->connects,
                                      .recycled = p->recycled,
                                      .refused = p->refused,
                                      .dropped = p->dropped};
+    inter_tcp_congestion(s ? s->c[0].fd : -1, out->congestion);
     return NEB_OK;
 }
 
@@ -824,7 +926,7 @@ static void reload_member(struct inter_link *l, const struct sec_member *x, bool
     struct peer *p = &l->peers[i];
     if (i == l->n_peers) {
         l->n_peers++;
-        peer_init(p, x);
+        peer_init(l, p, x);
     }
     l->members.m[i] = *x;
     bool same = !memcmp(&x->pub, &p->member.pub, sizeof x->pub);
@@ -924,9 +1026,8 @@ enum neb_status inter_link_create(const struct inter_link_config *cfg, struct in
     if (!l)
         return neb_fail(NEB_ERR_NOMEM, "link");
     l->cfg = *cfg;
-    l->cfg.n_bulk = cfg->n_bulk ? cfg->n_bulk : 2;
     l->cfg.chunk_bytes = cfg->chunk_bytes ? cfg->chunk_bytes : (size_t)1 << 20;
-    l->cfg.bulk_queue_bytes = cfg->bulk_queue_bytes ? cfg->bulk_queue_bytes : (size_t)8 << 20;
+    l->cfg.bulk_queue_bytes = cfg->bulk_queue_bytes ? cfg->bulk_queue_bytes : (size_t)64 << 20;
     l->cfg.control_queue_bytes =
         cfg->control_queue_bytes ? cfg->control_queue_bytes : (size_t)1 << 20;
     l->cfg.recycle = cfg->recycle ? cfg->recycle : RECYCLE;
@@ -934,7 +1035,7 @@ enum neb_status inter_link_create(const struct inter_link_config *cfg, struct in
     l->n_peers = l->members.n;
     l->self = (uint32_t)(self - cfg->members->m);
     for (uint32_t i = 0; i < l->n_peers; i++) {
-        peer_init(&l->peers[i], &l->members.m[i]);
+        peer_init(l, &l->peers[i], &l->members.m[i]);
         l->peers[i].self = i == l->self;
     }
     l->own_ctx = !cfg->zmq_context;
@@ -943,8 +1044,8 @@ enum neb_status inter_link_create(const struct inter_link_config *cfg, struct in
         st = neb_fail(NEB_ERR_NOMEM, "link: no ZeroMQ context");
         goto fail;
     }
-    if (l->own_ctx)
-        zmq_ctx_set(l->ctx, ZMQ_MAX_SOCKETS, 4096);
+    // Three a connection, 33 connections a peer. Without effect once the context has sockets.
+    zmq_ctx_set(l->ctx, ZMQ_MAX_SOCKETS, 4096);
     NEB_TRY_GOTO(sec_zap_create(l->ctx, ZAP_DOMAIN, &l->zap), fail);
     admit(l);
     if (cfg->listen)

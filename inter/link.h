@@ -25,6 +25,7 @@
 #define INTER_LINK_H
 #include "agent/base/clock.h"
 #include "agent/base/status.h"
+#include "inter/tcp.h"
 #include "security/identity.h"
 #include "security/members.h"
 
@@ -56,9 +57,10 @@ struct inter_link_config {
     const struct sec_identity *identity; // borrowed for the life of the link
     const struct sec_members *members;   // copied; must hold the identity itself
     const char *listen; // "HOST:PORT", "*:PORT" (port 0: any, see inter_link_port); NULL: dial only
-    uint32_t n_bulk;    // 1..32; 0: 2
+    uint32_t n_bulk; // 1..32; 0: as many as fill the link (inter/stripes.h), from 2
+    const char *congestion; // of all connections (inter/tcp.h), borrowed; NULL: bbr where permitted
     size_t chunk_bytes; // largest bulk message is this + INTER_LINK_SLACK; 0: 1 MiB
-    size_t bulk_queue_bytes;    // unacknowledged bulk bytes a peer, about 2 x BDP; 0: 8 MiB
+    size_t bulk_queue_bytes;    // unacknowledged bulk bytes a peer, about 2 x BDP; 0: 64 MiB
     size_t control_queue_bytes; // the same on control; 0: 1 MiB
     neb_ns recycle; // connections older than this are replaced without a pause; 0: one hour
     void *zmq_context; // borrowed; NULL: the link makes its own. Holds this link's ZAP handler.
@@ -68,10 +70,13 @@ struct inter_link_stats {
     bool up;
     neb_ns since; // monotonic time of the last change of up
     neb_ns rtt;   // smoothed, of PING on control; 0: not known yet
+    neb_ns clock_offset; // of the peer's time of day against ours, to half a round trip; 0: not known
     uint64_t sent_bytes,
         recv_bytes; // on the TCP sockets: handshakes, ZMTP, CURVE; sent includes retransmissions
     uint64_t sent_segs,
         recv_segs; // TCP segments: add 40 (IPv4) plus 12 (timestamps) bytes each for IP bytes
+    uint32_t bulk_open, bulk_used; // connections; those that this side sends on
+    char congestion[INTER_TCP_NAME_MAX]; // of the control connection; "": none
     uint64_t queued_bytes; // sent and not acknowledged by the peer's link, both channels
     uint64_t connects;     // times the peer came up
     uint64_t recycled;     // sets of connections that this side replaced for their age
@@ -105,6 +110,12 @@ NEB_MUST_CHECK enum neb_status inter_link_process(struct inter_link *l, inter_li
 // process.
 size_t inter_link_poll_items(const struct inter_link *l, zmq_pollitem_t *items, size_t cap);
 neb_ns inter_link_next_deadline(const struct inter_link *l); // monotonic
+
+// At most so many bit/s leave this member, to all peers together, as IP bytes; 0: no limit. Bulk waits, control never does
+// but is counted. A bulk message that is refused for this may be sent again at the next deadline.
+void inter_link_limit(struct inter_link *l, uint64_t bps);
+// A bulk message was refused for the limit, and now one would pass (true once).
+bool inter_link_resumes(struct inter_link *l);
 
 NEB_MUST_CHECK enum neb_status inter_link_stats(struct inter_link *l, uint32_t peer,
                                                 struct inter_link_stats *out);

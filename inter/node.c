@@ -199,7 +199,7 @@ void inter_node_destroy(struct inter_node **np) {
 
 enum neb_status inter_node_job_open(struct inter_node *n, const struct inter_job_config *c) {
     if (c->n_members < 1 || c->n_members > INTER_MEMBERS_MAX || c->self >= c->n_members ||
-        c->fragments < 1 || c->fragments > INTER_FRAGMENTS_MAX || !c->epoch)
+        c->fragments < 1 || c->fragments > INTER_FRAGMENTS_MAX || !c->epoch || !c->tune.start_interval)
         return neb_fail(NEB_ERR_INVALID, "job: %u members, %u fragments", c->n_members,
                         c->fragments);
     for (uint8_t m = 0; m < c->n_members; m++)
@@ -254,6 +254,8 @@ void inter_node_restore_commit(struct inter_node *n, const struct inter_record *
     inter_record_hash(last, g->previous);
     memcpy(g->cursors, last->cursors, sizeof g->cursors);
     g->round = last->round + 1;
+    for (uint8_t m = 0; m < last->n_plans; m++)
+        inter_tune_adopt(&g->tuners[m], &last->plans[m]);
 }
 
 enum neb_status inter_node_restore_manifest(struct inter_node *n, const struct inter_manifest *m,
@@ -299,6 +301,8 @@ void inter_node_restore_vote(struct inter_node *n, const struct inter_record *r)
 void inter_node_path(const struct inter_node *n, uint32_t peer, struct inter_path_stats *out) {
     *out = n->paths[peer].stats;
     out->goodput_bps = n->paths[peer].estimate.goodput_bps;
+    out->window = inter_estimate_window(&n->paths[peer].estimate);
+    out->full = n->paths[peer].estimate.full;
     out->rtt = n->paths[peer].estimate.rtt;
 }
 

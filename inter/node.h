@@ -41,6 +41,7 @@
 #ifndef INTER_NODE_H
 #define INTER_NODE_H
 #include "inter/transfer.h"
+#include "inter/tune.h"
 
 struct inter_node_crypto { // pure functions: the same input gives the same answer
     void *user;
@@ -64,7 +65,7 @@ struct inter_job_config {
     uint32_t fragments;
     uint32_t merge_after; // S
     float eta, mu;
-    uint32_t interval, overlap;
+    struct inter_tune_config tune; // of every member; where it is off, its start values are all plans
     bool robust; // gate profile: norms are clipped to their median (inter/robust.h)
 };
 
@@ -179,6 +180,8 @@ NEB_MUST_CHECK enum neb_status inter_node_step(struct inter_node *n, neb_ns now,
 // For status and tests.
 struct inter_path_stats {
     double goodput_bps;
+    bool full;       // see inter/estimate.h
+    uint64_t window; // bytes that may be in flight
     neb_ns rtt;
     uint64_t payload_sent, payload_resent, payload_received;
 };

@@ -91,6 +91,8 @@ void node_try_commit(struct step *s, struct job *j, struct fragment *g) {
     node_serves_round_over(s, j, g);
     inter_record_hash(&g->decision, g->previous);
     memcpy(g->cursors, g->decision.cursors, sizeof g->cursors);
+    for (uint8_t m = 0; m < g->decision.n_plans; m++)
+        inter_tune_adopt(&g->tuners[m], &g->decision.plans[m]);
     node_clear_round(j, g);
     g->round++;
     g->said = s->now;
@@ -361,8 +363,16 @@ static uint16_t choose(struct step *s, const struct job *j, struct fragment *g) 
     return complete || late ? ready : 0;
 }
 
-static void fill(struct inter_record *r, const struct job *j, const struct fragment *g,
-                 uint16_t chosen) {
+// What a member does from the round after the next: from what it said with its update, or as before. A plan is part of the
+// record's value: where this one is not committed, inter_tune_adopt takes the other one's.
+static struct inter_plan plan(const struct job *j, struct fragment *g, uint8_t m) {
+    const struct slot *t = &g->slots[m];
+    static const struct inter_measure nothing;
+    inter_tune(&g->tuners[m], &j->c.tune, t->known ? &t->m.measure : &nothing, t->m.bytes, t->m.step);
+    return g->tuners[m].plan;
+}
+
+static void fill(struct inter_record *r, const struct job *j, struct fragment *g, uint16_t chosen) {
     *r = (struct inter_record){.round = g->round,
                                .fragment = node_index(j, g),
                                .eta = j->c.eta,
@@ -371,7 +381,7 @@ static void fill(struct inter_record *r, const struct job *j, const struct fragm
     memcpy(r->job, j->c.id, sizeof r->job);
     memcpy(r->previous, g->previous, sizeof r->previous);
     for (uint8_t m = 0; m < j->c.n_members; m++) {
-        r->plans[m] = (struct inter_plan){(uint16_t)j->c.interval, (uint16_t)j->c.overlap};
+        r->plans[m] = plan(j, g, m);
         r->cursors[m] = g->cursors[m];
         if (!(chosen >> m & 1))
             continue;

@@ -55,6 +55,7 @@ struct fragment {
     uint8_t previous[INTER_SHA_BYTES];
     uint64_t cursors[INTER_MEMBERS_MAX]; // of the record before
     struct slot slots[INTER_MEMBERS_MAX];
+    struct inter_tuner tuners[INTER_MEMBERS_MAX];
     bool voted;
     struct inter_record vote;
     uint8_t vote_hash[INTER_SHA_BYTES];

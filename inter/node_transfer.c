@@ -61,6 +61,7 @@ void node_serves_lost(struct step *s, struct job *j, uint8_t member, bool up) {
             struct path *p = &s->n->paths[j->c.peers[member]];
             p->stats.payload_resent += up ? 0 : j->serves[i].out.flying_bytes; // will travel again
             inter_sender_link_lost(&j->serves[i].out);
+            inter_estimate_lost(&p->estimate);
         }
 }
 
@@ -96,7 +97,7 @@ void node_pump(struct step *s, struct job *j) {
             continue;
         uint64_t elsewhere = flying_to(s->n, peer) - v->out.flying_bytes;
         for (int64_t c; (c = inter_sender_next(&v->out, inter_estimate_window(&p->estimate),
-                                               elsewhere, s->now)) >= 0;) {
+                                               elsewhere, &p->estimate, s->now)) >= 0;) {
             struct neb_buf *b = node_begin(s, MSG_CHUNK);
             inter_key_put(b, &v->m.key);
             neb_buf_u32(b, (uint32_t)c);
@@ -422,11 +423,8 @@ void node_on_ack(struct step *s, struct neb_rd *r) {
     if (!v)
         return; // of a transfer that is over
     struct path *p = &s->n->paths[s->from];
-    neb_ns rtt;
-    if (inter_sender_ack(&v->out, chunk, s->now, &rtt))
-        inter_estimate_ack(&p->estimate, s->now,
-                           inter_chunk_length(v->m.bytes, v->m.chunk_bytes, chunk), rtt,
-                           flying_to(s->n, s->from) > 0);
+    uint64_t elsewhere = flying_to(s->n, s->from) - v->out.flying_bytes;
+    (void)inter_sender_ack(&v->out, chunk, elsewhere, &p->estimate, s->now);
     v->moved = s->now;
 }
 
@@ -518,6 +516,7 @@ void node_on_send_failed(struct step *s) {
     s->n->paths[s->e->peer].stats.payload_sent -=
         inter_chunk_length(v->m.bytes, v->m.chunk_bytes, s->e->chunk);
     inter_sender_unsend(&v->out, s->e->chunk);
+    inter_estimate_full(&s->n->paths[s->e->peer].estimate, s->now);
 }
 
 // ---- asking ---------------------------------------------------------------------------------------------------

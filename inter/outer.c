@@ -2,6 +2,7 @@
 #include "inter/robust.h"
 #include "agent/base/rng.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -183,6 +184,33 @@ enum neb_status inter_outer_encode(struct inter_outer *o, int32_t f, const struc
     NEB_TRY(neb_buf_check(out));
     g->in_flight = true;
     return NEB_OK;
+}
+
+static bool better_sample(size_t n, size_t best) {
+    const size_t enough = 1 << 16;
+    return best < enough ? n > best : n >= enough && n < best;
+}
+
+float inter_outer_error(struct inter_outer *o, int32_t f, const uint8_t *blob, size_t len) {
+    const struct fragment *g = &o->fragments[f];
+    int32_t pick = -1;
+    double lost = 0, all = 0;
+    if (!g->in_flight || cmp_update_open(blob, len, g->shapes, (uint32_t)g->n, o->views) != NEB_OK)
+        return 0;
+    for (int32_t i = 0; i < g->n; i++)
+        if (pick < 0 || better_sample(o->slots[g->units[i]].n, o->slots[g->units[pick]].n))
+            pick = i;
+    if (pick < 0)
+        return 0;
+    struct slot *s = &o->slots[g->units[pick]];
+    if (cmp_decode(s->work, o->views[pick].frame, o->views[pick].frame_len, s->part, s->n) != NEB_OK)
+        return 0;
+    for (size_t i = 0; i < s->n; i++) {
+        double u = (double)o->u[s->at + i], d = u - (double)s->part[i];
+        lost += d * d;
+        all += u * u;
+    }
+    return all > 0 ? (float)sqrt(lost / all) : 0;
 }
 
 // ---- apply ----------------------------------------------------------------------------------------------------

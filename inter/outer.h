@@ -54,6 +54,10 @@ NEB_MUST_CHECK enum neb_status inter_outer_encode(struct inter_outer *o, int32_t
                                                   inter_outer_counts *counts, void *user,
                                                   struct neb_buf *out);
 
+// What the codec lost of the update in flight: ‖u − D(c)‖ / ‖u‖ over one unit of it, the smallest of 64k elements or more
+// (otherwise the largest). For the controller; 0 when nothing could be measured.
+float inter_outer_error(struct inter_outer *o, int32_t f, const uint8_t *blob, size_t len);
+
 struct inter_outer_part { // one committed update, in member order
     const uint8_t *blob;
     size_t len;

@@ -30,8 +30,14 @@ struct inter_service {
     struct pending *pending;
     size_t n_pending, cap_pending;
     struct cmp_work *gate;
+    neb_ns next_tick, next_resend, next_limit;
+    struct inter_rate_limit limit;
+    struct {
+        uint8_t job[INTER_ID_BYTES];
+        struct inter_rate_limit limit;
+    } limits[BOUNDS_MAX];
+    int n_limits;
     struct inter_snapshots *snapshots;
-    neb_ns next_tick, next_resend;
     bool up[SEC_MEMBERS_MAX];
     struct inter_key mapped_key; // the blob that is being sent: mapped once, not once a chunk
     struct neb_map mapped;
@@ -152,12 +158,13 @@ enum neb_status inter_service_create(const struct inter_service_config *c,
                                                 .n_bulk = c->n_bulk,
                                                 .recycle = c->recycle,
                                                 .chunk_bytes = INTER_CHUNK_MAX,
-                                                .bulk_queue_bytes = 16 << 20,
+                                                .congestion = c->congestion,
                                                 .zmq_context = c->zmq_context};
     NEB_TRY_GOTO(inter_ledger_open(c->dir, &s->ledger), fail);
     NEB_TRY_GOTO(cmp_work_create(&s->gate), fail);
     NEB_TRY_GOTO(inter_node_create(&crypto, &s->node), fail);
     NEB_TRY_GOTO(open_link(s), fail);
+    s->limit = c->limit;
     struct inter_snapshots_config snap = {s, c->callbacks.snapshot_open ? open_snapshot : no_snapshot, close_snapshot,
                                           snapshot_done, send_snapshot};
     NEB_TRY_GOTO(inter_snapshots_create(&snap, &s->snapshots), fail);
@@ -564,10 +571,45 @@ static void on_event(void *user, const struct inter_link_event *e) {
     }
 }
 
+// ---- the operator's limit -------------------------------------------------------------------------------------
+
+void inter_service_limit(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
+                         const struct inter_rate_limit *limit) {
+    int i = 0;
+    while (i < s->n_limits && memcmp(s->limits[i].job, job, INTER_ID_BYTES))
+        i++;
+    s->next_limit = 0;
+    if (!limit || !inter_rate_limit_any(limit)) {
+        if (i < s->n_limits)
+            s->limits[i] = s->limits[--s->n_limits];
+        return;
+    }
+    if (i == BOUNDS_MAX)
+        return;
+    memcpy(s->limits[i].job, job, INTER_ID_BYTES);
+    s->limits[i].limit = *limit;
+    s->n_limits = i == s->n_limits ? i + 1 : s->n_limits;
+}
+
+// The smallest of all that hold now. Looked at every second: a limit may begin at any minute.
+static void apply_limit(struct inter_service *s, neb_ns now) {
+    int minute = inter_rate_minute(neb_wall_now());
+    uint64_t bps = inter_rate_limit_at(&s->limit, minute);
+    for (int i = 0; i < s->n_limits; i++) {
+        uint64_t other = inter_rate_limit_at(&s->limits[i].limit, minute);
+        bps = other && (!bps || other < bps) ? other : bps;
+    }
+    inter_link_limit(s->link, bps);
+    s->next_limit = now + NEB_S;
+}
+
 enum neb_status inter_service_process(struct inter_service *s) {
-    NEB_TRY(inter_link_process(s->link, on_event, s));
     neb_ns now = neb_now();
-    if (now >= s->next_tick && s->st == NEB_OK) {
+    if (now >= s->next_limit)
+        apply_limit(s, now);
+    NEB_TRY(inter_link_process(s->link, on_event, s));
+    now = neb_now();
+    if ((now >= s->next_tick || inter_link_resumes(s->link)) && s->st == NEB_OK) {
         s->next_tick = now + tick_interval;
         step(s, &(struct inter_event){.kind = INTER_EV_TICK,
                                       .peer = s->self < SEC_MEMBERS_MAX ? s->self : 0});

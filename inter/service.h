@@ -7,6 +7,7 @@
 #include "inter/ledger.h"
 #include "inter/link.h"
 #include "inter/node.h"
+#include "inter/rate_limit.h"
 #include "inter/snapshot.h"
 
 struct inter_service_callbacks {
@@ -32,7 +33,9 @@ struct inter_service_config {
     const struct sec_identity *identity; // borrowed
     const struct sec_members *members;   // copied
     const char *listen;                  // "HOST:PORT"; NULL: dial only
-    uint32_t n_bulk;                     // bulk connections a peer; 0: 2
+    uint32_t n_bulk;                     // bulk connections a peer; 0: as many as fill the link
+    const char *congestion;              // TCP's, borrowed; NULL: bbr where permitted
+    struct inter_rate_limit limit;       // of all that this member sends
     neb_ns recycle;                      // age at which connections are replaced; 0: one hour
     void *zmq_context;                   // borrowed
     struct inter_service_callbacks callbacks;
@@ -80,6 +83,9 @@ NEB_MUST_CHECK enum neb_status inter_service_submit(struct inter_service *s,
 NEB_MUST_CHECK enum neb_status inter_service_deliver(struct inter_service *s,
                                                      const uint8_t job[INTER_ID_BYTES],
                                                      uint32_t fragment, uint32_t round);
+// A job's own limit; the smaller one of all that are open and of the member's counts. NULL: none any more.
+void inter_service_limit(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
+                         const struct inter_rate_limit *limit);
 // This member is about to go: the others shall not wait for it.
 void inter_service_job_leave(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]);
 // False: no such job.

@@ -30,60 +30,13 @@ bool inter_bitmap_merge(struct inter_bitmap *b, const uint8_t *bits, size_t len)
     return true;
 }
 
-void inter_estimate_ack(struct inter_estimate *e, neb_ns now, uint32_t bytes, neb_ns rtt_sample,
-                        bool link_was_busy) {
-    const neb_ns window = 200 * NEB_MS;
-    if (rtt_sample > 0) {
-        e->rtts[e->rtt_at++ % 8] = rtt_sample;
-        e->rtt = 0;
-        for (int i = 0; i < 8; i++)
-            if (e->rtts[i] && (!e->rtt || e->rtts[i] < e->rtt))
-                e->rtt = e->rtts[i];
-    }
-    if (!e->window_start ||
-        now - e->window_start > 2 * NEB_S) { // idle since: the gap says nothing about the link
-        e->window_start = now;
-        e->window_bytes = 0;
-        return;
-    }
-    e->window_bytes += bytes;
-    neb_ns span = now - e->window_start;
-    if (span < window && link_was_busy)
-        return;
-    if (span >= 10 * NEB_MS) {
-        e->rates[e->at++ % 8] = 8.0 * (double)e->window_bytes / neb_seconds(span);
-        e->goodput_bps = 0;
-        for (int i = 0; i < 8; i++)
-            e->goodput_bps = e->rates[i] > e->goodput_bps ? e->rates[i] : e->goodput_bps;
-    }
-    e->window_start = link_was_busy ? now : 0;
-    e->window_bytes = 0;
-}
-
-uint32_t inter_estimate_chunk(const struct inter_estimate *e, uint32_t blob_bytes) {
-    double want = e->goodput_bps > 0 ? e->goodput_bps / 8 / 4 : 64 << 10;
-    uint32_t chunk = INTER_CHUNK_MIN;
-    while (chunk < INTER_CHUNK_MAX &&
-           (chunk * 2 <= want || inter_chunks(blob_bytes, chunk) > INTER_CHUNKS_MAX))
-        chunk *= 2;
-    return chunk;
-}
-
-uint64_t inter_estimate_window(const struct inter_estimate *e) {
-    const uint64_t low = 256 << 10, high = 8 << 20, unknown = 1 << 20;
-    if (e->goodput_bps <= 0 || !e->rtt)
-        return unknown;
-    double bdp = e->goodput_bps / 8 * neb_seconds(e->rtt);
-    return bdp * 2 < (double)low ? low : bdp * 2 > (double)high ? high : (uint64_t)(bdp * 2);
-}
-
 enum neb_status inter_sender_init(struct inter_sender *s, uint32_t bytes, uint32_t chunk_bytes) {
     uint32_t n = inter_chunks(bytes, chunk_bytes);
     *s = (struct inter_sender){.bytes = bytes, .chunk_bytes = chunk_bytes};
     enum neb_status st = inter_bitmap_init(&s->acked, n);
     if (st == NEB_OK)
         st = inter_bitmap_init(&s->flying, n);
-    if (st == NEB_OK && !(s->sent_at = calloc(n, sizeof *s->sent_at)))
+    if (st == NEB_OK && !(s->sent = calloc(n, sizeof *s->sent)))
         st = neb_fail(NEB_ERR_NOMEM, "out of memory for a transfer of %u chunks", n);
     if (st != NEB_OK)
         inter_sender_free(s);
@@ -93,7 +46,7 @@ enum neb_status inter_sender_init(struct inter_sender *s, uint32_t bytes, uint32
 void inter_sender_free(struct inter_sender *s) {
     inter_bitmap_free(&s->acked);
     inter_bitmap_free(&s->flying);
-    free(s->sent_at);
+    free(s->sent);
     *s = (struct inter_sender){0};
 }
 
@@ -111,19 +64,23 @@ static void unfly(struct inter_sender *s, uint32_t i) {
 }
 
 int64_t inter_sender_next(struct inter_sender *s, uint64_t window, uint64_t flying_elsewhere,
-                          neb_ns now) {
+                          struct inter_estimate *e, neb_ns now) {
     if (!s->ready || inter_sender_done(s) || s->acked.set + s->flying.set == s->acked.n)
         return -1;
     uint64_t flying = s->flying_bytes + flying_elsewhere;
-    if (flying && flying + s->chunk_bytes > window)
+    // Chunks that were cut for a faster path: three of them, so that the path does not run dry between two.
+    uint64_t least = 3 * (uint64_t)s->chunk_bytes;
+    if (flying && flying + s->chunk_bytes > (window > least ? window : least)) {
+        inter_estimate_full(e, now);
         return -1;
+    }
     for (uint32_t k = 0; k < s->acked.n; k++) {
         uint32_t i = (s->next + k) % s->acked.n;
         if (inter_bitmap_has(&s->acked, i) || inter_bitmap_has(&s->flying, i))
             continue;
         inter_bitmap_set(&s->flying, i);
         s->flying_bytes += inter_chunk_length(s->bytes, s->chunk_bytes, i);
-        s->sent_at[i] = now;
+        s->sent[i] = inter_estimate_sent(e, now, flying);
         s->next = i + 1;
         return i;
     }
@@ -135,14 +92,17 @@ void inter_sender_unsend(struct inter_sender *s, uint32_t chunk) {
     s->next = chunk;
 }
 
-bool inter_sender_ack(struct inter_sender *s, uint32_t chunk, neb_ns now, neb_ns *rtt) {
-    *rtt = 0;
+bool inter_sender_ack(struct inter_sender *s, uint32_t chunk, uint64_t flying_elsewhere,
+                      struct inter_estimate *e, neb_ns now) {
     if (chunk >= s->acked.n)
         return false;
-    if (inter_bitmap_has(&s->flying, chunk))
-        *rtt = now - s->sent_at[chunk];
+    bool flew = inter_bitmap_has(&s->flying, chunk);
     unfly(s, chunk);
-    return inter_bitmap_set(&s->acked, chunk);
+    if (!inter_bitmap_set(&s->acked, chunk))
+        return false;
+    inter_estimate_ack(e, now, inter_chunk_length(s->bytes, s->chunk_bytes, chunk),
+                       s->flying_bytes + flying_elsewhere == 0, flew ? &s->sent[chunk] : NULL);
+    return true;
 }
 
 bool inter_sender_state(struct inter_sender *s, const uint8_t *bits, size_t len) {
@@ -168,6 +128,6 @@ void inter_sender_link_lost(struct inter_sender *s) {
 
 void inter_sender_expire(struct inter_sender *s, neb_ns now, neb_ns timeout) {
     for (uint32_t i = 0; s->flying.set && i < s->flying.n; i++)
-        if (inter_bitmap_has(&s->flying, i) && now - s->sent_at[i] > timeout)
+        if (inter_bitmap_has(&s->flying, i) && now - s->sent[i].at > timeout)
             unfly(s, i);
 }

@@ -9,7 +9,7 @@
 // A broken link forgets what was in flight, never what was acknowledged.
 #ifndef INTER_TRANSFER_H
 #define INTER_TRANSFER_H
-#include "agent/base/clock.h"
+#include "inter/estimate.h"
 #include "inter/types.h"
 
 struct inter_bitmap {
@@ -25,40 +25,24 @@ bool inter_bitmap_set(struct inter_bitmap *b, uint32_t i); // false: was set alr
 // Adds the bits of wire bytes; false (and nothing changed) when their length or a bit past n is wrong.
 bool inter_bitmap_merge(struct inter_bitmap *b, const uint8_t *bits, size_t len);
 
-// Goodput and round-trip time of a path from acknowledged bytes: windowed maximum and minimum (as BBR does).
-struct inter_estimate {
-    double goodput_bps; // of acknowledged payload, 0: unknown
-    neb_ns rtt;         // 0: unknown
-    double rates[8];
-    neb_ns rtts[8];
-    int at, rtt_at;
-    neb_ns window_start;
-    uint64_t window_bytes;
-};
-void inter_estimate_ack(struct inter_estimate *e, neb_ns now, uint32_t bytes, neb_ns rtt_sample,
-                        bool link_was_busy);
-// Chunk of about a quarter second of goodput, in 16 KiB..1 MiB.
-uint32_t inter_estimate_chunk(const struct inter_estimate *e, uint32_t blob_bytes);
-// Bytes in flight: about two bandwidth-delay products, in 256 KiB..8 MiB.
-uint64_t inter_estimate_window(const struct inter_estimate *e);
-
 struct inter_sender { // one blob to one peer
     struct inter_bitmap acked, flying;
     uint32_t bytes, chunk_bytes, next; // next: where the scan goes on
     uint64_t flying_bytes;
     bool
         ready; // the receiver's state is known since the last (re)connect, or nothing was ever sent
-    neb_ns *sent_at; // (n)
+    struct inter_sent *sent; // (n) of those that fly
 };
 NEB_MUST_CHECK enum neb_status inter_sender_init(struct inter_sender *s, uint32_t bytes,
                                                  uint32_t chunk_bytes);
 void inter_sender_free(struct inter_sender *s);
-// Next chunk to send within the window, or -1.
+// Next chunk to send within the window, or -1. flying_elsewhere: of other blobs to the same peer, whose path `e` is.
 int64_t inter_sender_next(struct inter_sender *s, uint64_t window, uint64_t flying_elsewhere,
-                          neb_ns now);
+                          struct inter_estimate *e, neb_ns now);
 void inter_sender_unsend(struct inter_sender *s, uint32_t chunk); // the link would not take it
-bool inter_sender_ack(struct inter_sender *s, uint32_t chunk, neb_ns now,
-                      neb_ns *rtt); // false: not news
+// False: not news. The estimate of the path learns from it.
+bool inter_sender_ack(struct inter_sender *s, uint32_t chunk, uint64_t flying_elsewhere,
+                      struct inter_estimate *e, neb_ns now);
 // The receiver's own word on what it holds replaces what its acknowledgements said: a receiver that was restarted, or
 // whose whole blob did not match, holds less than it acknowledged. False (nothing changed): malformed. STATE and ACK
 // travel in order on the control channel, so a STATE never undoes a later ACK.

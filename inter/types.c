@@ -1,4 +1,4 @@
-#include "inter/types.h"
+#include "inter/tune.h"
 #include "agent/base/sha256.h"
 
 #include <string.h>
@@ -40,6 +40,12 @@ void inter_manifest_put_body(struct neb_buf *b, const struct inter_manifest *m) 
     neb_buf_u8(b, m->flags);
     neb_buf_u64(b, m->digest[0]);
     neb_buf_u64(b, m->digest[1]);
+    neb_buf_u32(b, m->measure.goodput_kbps);
+    neb_buf_u32(b, m->measure.rtt_us);
+    neb_buf_u32(b, m->measure.step_us);
+    neb_buf_f32(b, m->measure.error);
+    neb_buf_u8(b, m->measure.codec);
+    neb_buf_u8(b, m->measure.full);
 }
 
 void inter_manifest_put(struct neb_buf *b, const struct inter_manifest *m) {
@@ -60,8 +66,16 @@ bool inter_manifest_get(struct neb_rd *r, struct inter_manifest *m) {
     m->flags = neb_rd_u8(r);
     m->digest[0] = neb_rd_u64(r);
     m->digest[1] = neb_rd_u64(r);
+    m->measure.goodput_kbps = neb_rd_u32(r);
+    m->measure.rtt_us = neb_rd_u32(r);
+    m->measure.step_us = neb_rd_u32(r);
+    m->measure.error = neb_rd_f32(r);
+    m->measure.codec = neb_rd_u8(r);
+    uint8_t full = neb_rd_u8(r);
+    m->measure.full = full == 1;
     neb_rd_copy(r, m->sig, sizeof m->sig);
-    return !r->bad && key_valid(&m->key) && m->bytes > 0 && m->bytes <= INTER_BLOB_MAX &&
+    return !r->bad && m->measure.codec < INTER_RUNGS && full <= 1 && m->measure.error >= 0 &&
+           m->measure.error <= 1e6f && key_valid(&m->key) && m->bytes > 0 && m->bytes <= INTER_BLOB_MAX &&
            m->chunk_bytes >= INTER_CHUNK_MIN && m->chunk_bytes <= INTER_CHUNK_MAX &&
            inter_chunks(m->bytes, m->chunk_bytes) <= INTER_CHUNKS_MAX && m->tokens < 1ull << 56 &&
            m->flags <= INTER_FINAL;
@@ -91,8 +105,10 @@ static void put_value(struct neb_buf *b, const struct inter_record *r) {
     }
     neb_buf_u8(b, r->n_plans);
     for (uint8_t i = 0; i < r->n_plans; i++) {
-        neb_buf_u16(b, r->plans[i].interval);
-        neb_buf_u16(b, r->plans[i].overlap);
+        neb_buf_u32(b, r->plans[i].interval);
+        neb_buf_u32(b, r->plans[i].overlap);
+        neb_buf_u8(b, r->plans[i].codec);
+        neb_buf_u8(b, r->plans[i].reason);
         neb_buf_u64(b, r->cursors[i]);
     }
 }
@@ -170,8 +186,12 @@ bool inter_record_get(struct neb_rd *r, struct inter_record *c) {
     if (c->n_plans > INTER_MEMBERS_MAX)
         return false;
     for (uint8_t i = 0; i < c->n_plans; i++) {
-        c->plans[i].interval = neb_rd_u16(r);
-        c->plans[i].overlap = neb_rd_u16(r);
+        c->plans[i].interval = neb_rd_u32(r);
+        c->plans[i].overlap = neb_rd_u32(r);
+        c->plans[i].codec = neb_rd_u8(r);
+        c->plans[i].reason = neb_rd_u8(r);
+        if (c->plans[i].codec >= INTER_RUNGS || c->plans[i].reason >= INTER_REASONS)
+            return false;
         c->cursors[i] = neb_rd_u64(r);
     }
     neb_rd_copy(r, c->sig, sizeof c->sig);

@@ -30,6 +30,15 @@ enum {
     INTER_FINAL = 1
 }; // manifest flag: nothing follows this update; the member has made all its steps
 
+// What a member has measured, for the plans to come (inter/tune.h). Zeros: not known.
+struct inter_measure {
+    uint32_t goodput_kbps; // to the slowest member that takes its updates
+    uint32_t rtt_us, step_us;
+    float error;    // relative, of the update's codec
+    uint8_t codec;  // of the update: enum inter_rung
+    bool full;      // the goodput is what the path can do, not only what was asked of it
+};
+
 // What a member says about one of its updates; signed by it.
 struct inter_manifest {
     struct inter_key key;
@@ -41,6 +50,7 @@ struct inter_manifest {
     uint8_t flags;
     uint64_t
         digest[2]; // (θ, v) of the fragment after its previous commit, as this member computed it
+    struct inter_measure measure;
     uint8_t sig[INTER_SIG_BYTES];
 };
 
@@ -59,7 +69,8 @@ struct inter_entry { // one committed update
 };
 
 struct inter_plan { // what a member does in round + 2
-    uint16_t interval, overlap;
+    uint32_t interval, overlap;
+    uint8_t codec, reason; // enum inter_rung, enum inter_reason
 };
 
 struct inter_accept { // a voter's signed word that a record is on its disk

@@ -36,7 +36,9 @@ static void feed(struct inter_node *n, struct inter_actions *a, neb_ns now, cons
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct inter_node_crypto crypto = {NULL, sign, verify};
-    struct inter_job_config job = {.n_members = 2, .self = 0, .peers = {0, 1}, .fragments = 2, .merge_after = 4, .eta = 0.9f, .interval = 10};
+    struct inter_job_config job = {.n_members = 2, .self = 0, .peers = {0, 1}, .fragments = 2, .merge_after = 4, .eta = 0.9f, .epoch = 1,
+                                   .tune = {.on = true, .codec = true, .overlap = true, .interval = true, .finest = INTER_RUNG_INT8, .coarsest = INTER_RUNG_TOPK64,
+                                            .first = INTER_RUNG_INT4, .start_interval = 10, .interval_max = 40, .overlap_max = 9, .fragments = 2, .error_max = 0.6f}};
     struct inter_actions actions = {0};
     struct inter_node *n = NULL;
     struct inter_manifest m, own = {.key = {.member = 0}, .bytes = 20000, .chunk_bytes = INTER_CHUNK_MIN, .tokens = 1};

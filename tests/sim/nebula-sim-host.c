@@ -420,8 +420,8 @@ void sim_host_boot(struct sim *s, uint8_t i) {
                                  .eta = 1,
                                  .mu = 0,
                                  // What a leader plans follows from what it measures: no two propose the same value.
-                                 .interval = 16u * (h->boot & 0xff) + i + 1,
-                                 .overlap = (uint32_t)s->overlap,
+                                 .tune = {.start_interval = 16u * (h->boot & 0xff) + i + 1,
+                                          .start_overlap = (uint32_t)s->overlap},
                                  .grace = 10 * NEB_S,
                                  .epoch = h->disk.epoch};
     for (uint8_t m = 0; m < s->o.members; m++) {

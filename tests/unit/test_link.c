@@ -530,8 +530,50 @@ static int teardown(void **state) {
     return neb_fs_remove_tree(dir) != NEB_OK;
 }
 
+// A limit holds on the wire, whatever is offered; control is not held up by it; lifting it lets all pass.
+static void test_rate_limit(void **state) {
+    (void)state;
+    static uint8_t chunk[32 * 1024];
+    for (size_t i = 0; i < sizeof chunk; i++)
+        chunk[i] = (uint8_t)(i * 7);
+    const uint64_t bps = 16000000;
+    struct site a, b;
+    struct inter_link_stats before, after;
+    pair_up(&a, &b);
+    inter_link_limit(a.l, bps);
+    assert_int_equal(inter_link_stats(a.l, a.peer, &before), NEB_OK);
+    neb_ns begin = neb_now(), said = 0, worst = 0;
+    uint64_t refused = 0;
+    for (unsigned asked = 0; neb_now() - begin < 3 * NEB_S;) {
+        enum neb_status st;
+        while ((st = inter_link_send(a.l, a.peer, INTER_BULK, chunk, sizeof chunk)) == NEB_OK)
+            ;
+        assert_int_equal(st, NEB_ERR_AGAIN);
+        refused++;
+        if (b.control == asked && inter_link_send(a.l, a.peer, INTER_CONTROL, "hello", 5) == NEB_OK) {
+            worst = said && b.control_at - said > worst ? b.control_at - said : worst;
+            said = neb_now();
+            asked++;
+        }
+        step(&a, &b);
+        (void)inter_link_resumes(a.l);
+    }
+    double took = neb_seconds(neb_now() - begin);
+    assert_int_equal(inter_link_stats(a.l, a.peer, &after), NEB_OK);
+    double sent = (double)(after.sent_bytes - before.sent_bytes) +
+                  INTER_TCP_HEADERS * (double)(after.sent_segs - before.sent_segs),
+           allowed = (double)bps / 8 * (took + 0.02) + sizeof chunk + 20000; // and control, which is only counted
+    if (sent > allowed || sent < 0.8 * (double)bps / 8 * took)
+        fail_msg("%g bytes in %g s at %g Mbit/s", sent, took, (double)bps / 1e6);
+    assert_true(refused > 0 && worst < NEB_S);
+    assert_int_equal(b.bad, 0);
+    inter_link_limit(a.l, 0);
+    assert_int_equal(inter_link_send(a.l, a.peer, INTER_BULK, chunk, sizeof chunk), NEB_OK);
+    close_pair(&a, &b);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rate_limit), 
         cmocka_unit_test(test_bulk_and_control), cmocka_unit_test(test_limits),
         cmocka_unit_test(test_restart),          cmocka_unit_test(test_both_dial),
         cmocka_unit_test(test_unknown_key),      cmocka_unit_test(test_wrong_server_key),

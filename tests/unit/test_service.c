@@ -95,7 +95,7 @@ static void open_job(struct site *x) {
                                  .merge_after = 4,
                                  .eta = 0.9f,
                                  .mu = 0.6f,
-                                 .interval = 10};
+                                 .tune = {.start_interval = 10}};
     memcpy(c.id, job, sizeof c.id);
     OK(inter_service_job_open(x->s, &c));
 }

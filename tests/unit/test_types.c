@@ -1,6 +1,6 @@
 // inter/types: manifests and records as bytes: there and back, cut anywhere, and beyond every limit.
 #include "agent/base/sha256.h"
-#include "inter/types.h"
+#include "inter/tune.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -19,6 +19,7 @@ static struct inter_manifest a_manifest(void) {
                                .missed = 7,
                                .step = 1ull << 33,
                                .flags = INTER_FINAL,
+                               .measure = {100000, 80000, 250000, 0.11f, INTER_RUNG_INT3, true},
                                .digest = {UINT64_MAX, 5}};
     m.key.attempt = 0xfffffffe;
     for (size_t i = 0; i < sizeof m.key.job; i++)
@@ -38,7 +39,7 @@ static struct inter_record a_record(uint8_t n) {
                              .mu = 0.6f,
                              .n = n,
                              .n_plans = 2,
-                             .plans = {{20, 3}, {10, 1}},
+                             .plans = {{20, 3, INTER_RUNG_INT4, INTER_REASON_LATE}, {70000, 1, 0, 0}},
                              .cursors = {1ull << 40, 3},
                              .n_accepts = 2};
     memset(r.job, 7, sizeof r.job);
@@ -103,6 +104,15 @@ static void test_manifest_round_trip(void **state) {
     assert_int_equal(got.missed, m.missed);
     assert_true(got.step == m.step);
     assert_int_equal(got.flags, m.flags);
+    assert_int_equal(got.measure.goodput_kbps, 100000);
+    assert_int_equal(got.measure.rtt_us, 80000);
+    assert_int_equal(got.measure.step_us, 250000);
+    assert_true(got.measure.error == 0.11f && got.measure.full);
+    assert_int_equal(got.measure.codec, INTER_RUNG_INT3);
+    m.measure.codec = INTER_RUNGS;
+    again = manifest_bytes(&m);
+    assert_false(manifest_parses(again.p, again.len, &m));
+    neb_buf_free(&again);
     again = manifest_bytes(&got);
     same_bytes(&b, &again);
     neb_buf_free(&b);
@@ -120,6 +130,9 @@ static void test_record_round_trip(void **state) {
         assert_true(got.eta == r.eta && got.mu == r.mu);
         assert_int_equal(got.n_plans, 2);
         assert_int_equal(got.plans[0].interval, 20);
+        assert_int_equal(got.plans[0].codec, INTER_RUNG_INT4);
+        assert_int_equal(got.plans[0].reason, INTER_REASON_LATE);
+        assert_int_equal(got.plans[1].interval, 70000);
         assert_int_equal(got.plans[1].overlap, 1);
         assert_true(got.cursors[0] == 1ull << 40 && got.cursors[1] == 3);
         assert_int_equal(got.n_accepts, 2);

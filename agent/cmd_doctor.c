@@ -1,0 +1,163 @@
+// nebula doctor [JOB]: looks at this machine, its agent and its links. Exit status 0: nothing stops a job; 1: something does.
+#include "agent/base/fs.h"
+#include "agent/base/log.h"
+#include "agent/commands.h"
+#include "agent/doctor.h"
+#include "agent/ipc.h"
+#include "agent/model_init.h"
+#include "agent/plan.h"
+#include "security/identity.h"
+
+#include <argp.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct options {
+    const char *home, *job, *peer;
+    bool json;
+};
+
+static error_t parse_option(int key, char *arg, struct argp_state *state) {
+    struct options *o = state->input;
+    switch (key) {
+    case 'H': o->home = arg; return 0;
+    case 'j': o->json = true; return 0;
+    case 'p': o->peer = arg; return 0;
+    case ARGP_KEY_ARG:
+        if (state->arg_num)
+            argp_usage(state);
+        o->job = arg;
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp_option table[] = {
+    {"home", 'H', "DIR", 0, "of the agent (default ~/.nebula)", 0},
+    {"peer", 'p', "NAME", 0, "look at this peer only", 0},
+    {"json", 'j', NULL, 0, "machine-readable output", 0},
+    {0}};
+
+// Bytes of the generations that a worker keeps, and the one that it writes.
+static enum neb_status job_needs(const char *path, struct agent_job *job, int64_t *bytes) {
+    struct agent_plan plan;
+    NEB_TRY(agent_job_load(path, job));
+    NEB_TRY(agent_job_model_init(job, path));
+    NEB_TRY(agent_job_plan(job, job->model.vocab ? job->model.vocab : 32768, &plan));
+    *bytes = plan.memory_bytes * (job->checkpoint_keep + 1);
+    return NEB_OK;
+}
+
+static const json_t *find_peer(const json_t *peers, const char *name) {
+    const json_t *p;
+    size_t i;
+    json_array_foreach((json_t *)(uintptr_t)peers, i, p) {
+        const char *s = json_string_value(json_object_get(p, "name"));
+        if (s && !strcmp(s, name))
+            return p;
+    }
+    return NULL;
+}
+
+static void look_at_peers(struct doctor *d, const json_t *status, const struct options *o,
+                          const struct agent_job *job) {
+    const json_t *peers = json_object_get(status, "peers"), *p;
+    const char *me = json_string_value(json_object_get(status, "name"));
+    size_t i;
+    if (o->peer) {
+        if ((p = find_peer(peers, o->peer)))
+            doctor_peer(d, p);
+        else
+            doctor_add(d, "peer", DOCTOR_FAIL,
+                       "nebula members, or nebula peer list, shows who is known",
+                       "%s is no member known here", o->peer);
+        return;
+    }
+    for (int k = 0; job && k < job->n_clusters; k++)
+        if ((!me || strcmp(me, job->clusters[k].name)) && !find_peer(peers, job->clusters[k].name))
+            doctor_add(d, "job", DOCTOR_FAIL,
+                       "invite it (nebula invite), or add it (nebula peer add)",
+                       "cluster %s of the job is no member known here", job->clusters[k].name);
+    json_array_foreach((json_t *)(uintptr_t)peers, i, p) doctor_peer(d, p);
+}
+
+static void print_checks(const struct doctor *d) {
+    json_t *c;
+    size_t i;
+    json_array_foreach(d->checks, i, c) {
+        const char *state = json_string_value(json_object_get(c, "state")),
+                   *advice = json_string_value(json_object_get(c, "advice"));
+        printf("%-5s %-20s %s\n",
+               !strcmp(state, "ok")     ? "ok"
+               : !strcmp(state, "warn") ? "WARN"
+                                        : "FAIL",
+               json_string_value(json_object_get(c, "name")),
+               json_string_value(json_object_get(c, "found")));
+        if (*advice)
+            printf("      %-20s -> %s\n", "", advice);
+    }
+}
+
+static enum neb_status examine(struct doctor *d, const struct options *o, const char *home) {
+    struct agent_ipc_msg m = {0};
+    struct agent_job *job = calloc(1, sizeof *job);
+    int64_t need = 0;
+    if (!job)
+        return neb_fail(NEB_ERR_NOMEM, "doctor");
+    bool good = true;
+    if (o->job && job_needs(o->job, job, &need) != NEB_OK) {
+        char text[400];
+        neb_last_error(text, sizeof text);
+        doctor_add(d, "job", DOCTOR_FAIL, "nebula check says more", "%s", text);
+        good = false;
+    }
+    bool running = agent_ask(o->home, json_pack("{s:s}", "op", "status"), &m) == NEB_OK;
+    doctor_machine(d, home, running ? (int)json_array_size(json_object_get(m.head, "peers")) : 1,
+                   need);
+    if (running) {
+        doctor_add(d, "agent", DOCTOR_OK, "", "%s answers",
+                   json_string_value(json_object_get(m.head, "name")));
+        look_at_peers(d, m.head, o, o->job && good ? job : NULL);
+        agent_ipc_msg_clear(&m);
+    } else {
+        doctor_add(d, "agent", DOCTOR_FAIL,
+                   "nebula agent starts it; links are looked at through it", "none answers in %s",
+                   home);
+    }
+    free(job);
+    return NEB_OK;
+}
+
+int cmd_doctor(int argc, char **argv) {
+    static const struct argp argp = {
+        table,
+        parse_option,
+        "[JOB.yaml]",
+        "Says what of this machine, its agent and its links would slow a job down or stop it, and "
+        "what to change. Exit status 1 when something would stop it.",
+        NULL,
+        NULL,
+        NULL};
+    struct options o = {0};
+    struct doctor d;
+    char home[NEB_PATH_MAX];
+    argp_err_exit_status = AGENT_EXIT_USAGE;
+    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
+        return AGENT_EXIT_USAGE;
+    if (sec_home(o.home, home, sizeof home) != NEB_OK)
+        return AGENT_EXIT_USAGE;
+    enum neb_status st = doctor_init(&d);
+    if (st == NEB_OK)
+        st = examine(&d, &o, home);
+    if (st == NEB_OK && o.json) {
+        json_t *root = json_pack("{s:b,s:O}", "ok", d.worst < DOCTOR_FAIL, "checks", d.checks);
+        json_dumpf(root, stdout, JSON_INDENT(2));
+        putchar('\n');
+        json_decref(root);
+    } else if (st == NEB_OK) {
+        print_checks(&d);
+    }
+    enum doctor_state worst = d.worst;
+    doctor_free(&d);
+    return st == NEB_OK && worst < DOCTOR_FAIL ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+}

@@ -1,0 +1,203 @@
+#include "agent/doctor.h"
+#include "agent/base/clock.h"
+#include "agent/progress.h"
+#include "inter/tcp.h"
+#include "kernels/kern.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <sys/timex.h>
+#include <unistd.h>
+
+static const double clock_warn_s = 0.5, clock_fail_s = 30;
+
+enum neb_status doctor_init(struct doctor *d) {
+    *d = (struct doctor){.checks = json_array()};
+    return d->checks ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "doctor");
+}
+
+void doctor_free(struct doctor *d) {
+    json_decref(d->checks);
+    d->checks = NULL;
+}
+
+void doctor_add(struct doctor *d, const char *name, enum doctor_state s, const char *advice,
+                const char *found, ...) {
+    static const char *const states[] = {"ok", "warn", "fail"};
+    char text[512];
+    va_list ap;
+    va_start(ap, found);
+    vsnprintf(text, sizeof text, found, ap);
+    va_end(ap);
+    json_array_append_new(d->checks,
+                          json_pack("{s:s,s:s,s:s,s:s}", "name", name, "state", states[s], "found",
+                                    text, "advice", advice ? advice : ""));
+    d->worst = s > d->worst ? s : d->worst;
+}
+
+void doctor_congestion(struct doctor *d, const char *system, bool may_bbr) {
+    doctor_add(
+        d, "congestion control", may_bbr ? DOCTOR_OK : DOCTOR_WARN,
+        may_bbr
+            ? ""
+            : "BBR fills long paths with losses, CUBIC needs many connections for that: as root, "
+              "modprobe tcp_bbr && sysctl -w net.ipv4.tcp_allowed_congestion_control=\"reno cubic "
+              "bbr\"",
+        "the system's is %s; links %s", *system ? system : "unknown",
+        may_bbr ? "use bbr" : "must use it too, bbr is not permitted");
+}
+
+void doctor_buffers(struct doctor *d, int64_t recv_max, int64_t send_max, double goodput_bps,
+                    double rtt_s) {
+    // Of one connection. Without a measurement: 1 Gbit/s over 100 ms on at most 32 connections.
+    double need = goodput_bps > 0 && rtt_s > 0 ? goodput_bps / 8 * rtt_s : 1e9 / 8 * 0.1 / 4;
+    int64_t least = recv_max < send_max ? recv_max : send_max;
+    char advice[256] = "";
+    if (least < 0) {
+        doctor_add(d, "socket buffers", DOCTOR_WARN, "",
+                   "net.ipv4.tcp_rmem and tcp_wmem cannot be read");
+        return;
+    }
+    bool small = (double)least < need;
+    if (small)
+        snprintf(advice, sizeof advice,
+                 "as root: sysctl -w net.ipv4.tcp_rmem=\"4096 131072 %lld\" "
+                 "net.ipv4.tcp_wmem=\"4096 16384 %lld\"",
+                 (long long)(need * 2), (long long)(need * 2));
+    doctor_add(d, "socket buffers", small ? DOCTOR_WARN : DOCTOR_OK, advice,
+               "a connection may hold %.1f MiB received, %.1f MiB to send; %s takes %.1f MiB",
+               (double)recv_max / 1048576, (double)send_max / 1048576,
+               goodput_bps > 0 ? "the measured path" : "a quarter of 1 Gbit/s over 100 ms",
+               need / 1048576);
+}
+
+void doctor_files(struct doctor *d, int64_t limit, int peers) {
+    const int64_t need =
+        256 + (int64_t)(peers > 0 ? peers : 1) * 33 * 4; // socket, duplicate, monitor, wake-ups
+    char advice[128] = "";
+    if (limit >= 0 && limit < need)
+        snprintf(advice, sizeof advice, "ulimit -n %lld, or LimitNOFILE= in the agent's unit",
+                 (long long)need * 2);
+    doctor_add(d, "open files", limit < need ? DOCTOR_WARN : DOCTOR_OK, advice,
+               "limit %lld; %d peers may take %lld", (long long)limit, peers, (long long)need);
+}
+
+void doctor_disk(struct doctor *d, const char *dir, int64_t free_bytes, int64_t need_bytes) {
+    const int64_t least = (int64_t)1 << 30, good = (int64_t)10 << 30;
+    char have[32], need[32];
+    enum doctor_state s = free_bytes < least || free_bytes < need_bytes ? DOCTOR_FAIL
+                          : free_bytes < good + need_bytes              ? DOCTOR_WARN
+                                                                        : DOCTOR_OK;
+    if (free_bytes < 0) {
+        doctor_add(d, "disk", DOCTOR_FAIL, "make the folder, or give --home", "%s cannot be read",
+                   dir);
+        return;
+    }
+    doctor_add(
+        d, "disk", s,
+        s ? "free some, or move the agent's home: a full disk stops the job until there is room"
+          : "",
+        "%s free under %s; checkpoints of the job take %s",
+        agent_human_bytes((double)free_bytes, have, sizeof have), dir,
+        need_bytes > 0 ? agent_human_bytes((double)need_bytes, need, sizeof need)
+                       : "(no job given)");
+}
+
+void doctor_clock(struct doctor *d, int synchronised) {
+    doctor_add(d, "clock", synchronised == 1 ? DOCTOR_OK : DOCTOR_WARN,
+               synchronised == 1 ? ""
+                                 : "run an NTP client (chrony): certificates, tokens and rate "
+                                   "limits by time of day use it",
+               synchronised == 1 ? "synchronised" : "not known to be synchronised");
+}
+
+void doctor_peer(struct doctor *d, const json_t *p) {
+    const char *name = json_string_value(json_object_get(p, "name")),
+               *endpoint = json_string_value(json_object_get(p, "endpoint")),
+               *cc = json_string_value(json_object_get(p, "congestion"));
+    double rtt = json_number_value(json_object_get(p, "rtt_ms")),
+           goodput = json_number_value(json_object_get(p, "goodput_bps")),
+           offset = json_number_value(json_object_get(p, "clock_offset_s"));
+    bool dials = endpoint && *endpoint, up = json_is_true(json_object_get(p, "up"));
+    char label[128], rate[32], advice[512] = "";
+    snprintf(label, sizeof label, "peer %.64s", name ? name : "?");
+    if (!up) {
+        snprintf(advice, sizeof advice,
+                 dials ? "is an agent running there, does %.200s lead to it, and is its port open? "
+                         "(there: nebula status; here: nc -vz HOST PORT)"
+                       : "it is to dial this side: is its agent running, and is this agent's port "
+                         "reachable from there?%.0s",
+                 dials ? endpoint : "");
+        doctor_add(d, label, DOCTOR_FAIL, advice, "not connected%s%s",
+                   dials ? "; dialled at " : "; it dials us", dials ? endpoint : "");
+        return;
+    }
+    enum doctor_state s = fabs(offset) > clock_fail_s   ? DOCTOR_FAIL
+                          : fabs(offset) > clock_warn_s ? DOCTOR_WARN
+                                                        : DOCTOR_OK;
+    doctor_add(d, label, s,
+               s ? "the clocks of the two sites differ: run an NTP client on both" : "",
+               "connected, round trip %.1f ms, goodput %s, clock %+.3f s, %s, sends on %lld of "
+               "%lld connections",
+               rtt, goodput > 0 ? agent_human_rate(goodput, rate, sizeof rate) : "not measured yet",
+               offset, cc && *cc ? cc : "congestion control unknown",
+               (long long)json_integer_value(json_object_get(p, "bulk_used")),
+               (long long)json_integer_value(json_object_get(p, "bulk_open")));
+}
+
+// ---- reading --------------------------------------------------------------------------------------------------
+
+static void read_text(const char *path, char *out, size_t cap) {
+    FILE *f = fopen(path, "r");
+    out[0] = 0;
+    if (!f)
+        return;
+    if (!fgets(out, (int)cap, f))
+        out[0] = 0;
+    fclose(f);
+    out[strcspn(out, "\n")] = 0;
+}
+
+static int64_t third_number(const char *path) { // "4096 131072 6291456"
+    char text[128];
+    long long a, b, c;
+    read_text(path, text, sizeof text);
+    return sscanf(text, "%lld %lld %lld", &a, &b, &c) == 3 ? c : -1;
+}
+
+static int count_gpus(void) {
+    DIR *dir = opendir("/proc/driver/nvidia/gpus");
+    int n = 0;
+    for (struct dirent *e; dir && (e = readdir(dir));)
+        n += e->d_name[0] != '.';
+    if (dir)
+        closedir(dir);
+    return n;
+}
+
+void doctor_machine(struct doctor *d, const char *home, int peers, int64_t need_bytes) {
+    char text[128];
+    struct rlimit files;
+    struct statvfs disk;
+    struct timex clock = {0};
+    read_text("/proc/sys/net/ipv4/tcp_congestion_control", text, sizeof text);
+    doctor_congestion(d, text, inter_tcp_may_use("bbr"));
+    doctor_buffers(d, third_number("/proc/sys/net/ipv4/tcp_rmem"),
+                   third_number("/proc/sys/net/ipv4/tcp_wmem"), 0, 0);
+    doctor_files(d, getrlimit(RLIMIT_NOFILE, &files) == 0 ? (int64_t)files.rlim_cur : -1, peers);
+    doctor_disk(d, home, statvfs(home, &disk) == 0 ? (int64_t)(disk.f_bavail * disk.f_frsize) : -1,
+                need_bytes);
+    doctor_clock(d, adjtimex(&clock) < 0 ? -1 : !(clock.status & STA_UNSYNC));
+    int gpus = count_gpus();
+    doctor_add(d, "processors", DOCTOR_OK, "",
+               "%ld threads, kernels for %s, linear algebra by OpenBLAS",
+               sysconf(_SC_NPROCESSORS_ONLN), kern_cpu_isa());
+    doctor_add(d, "GPU", DOCTOR_OK, "",
+               gpus ? "%d by the NVIDIA driver" : "%d: training runs on processors", gpus);
+}

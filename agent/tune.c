@@ -1,0 +1,22 @@
+#include "agent/tune.h"
+
+struct inter_tune_config agent_tune_config(const struct agent_job *job) {
+    const struct agent_sync *s = &job->sync;
+    const struct agent_tune *t = &s->tune;
+    int32_t overlap_max = t->overlap_max ? t->overlap_max : s->interval / 2;
+    return (struct inter_tune_config){
+        .on = t->mode == AGENT_TUNE_AUTO,
+        .codec = t->codec,
+        .overlap = t->overlap,
+        .interval = t->interval,
+        .finest = (uint8_t)(t->finest + 1),
+        .coarsest = (uint8_t)(t->coarsest + 1),
+        .first = (uint8_t)inter_rung_of(s->codec),
+        .start_interval = (uint32_t)s->interval,
+        .start_overlap = (uint32_t)s->overlap,
+        .overlap_max = (uint32_t)(overlap_max > s->overlap ? overlap_max : s->overlap),
+        .interval_max = (uint32_t)(t->interval_max ? t->interval_max : 2 * (int64_t)s->interval),
+        .fragments = (uint32_t)s->fragments,
+        .steps = (uint64_t)job->steps,
+        .error_max = t->error_max};
+}

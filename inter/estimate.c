@@ -1,0 +1,128 @@
+#include "inter/estimate.h"
+#include "inter/types.h"
+
+#include <string.h>
+
+static const neb_ns slot = NEB_S / 2, rtt_old = 30 * NEB_S;
+static const double slow_burst = 1.5;
+
+static void summarise(struct inter_estimate *e, int64_t epoch) {
+    double full = 0, any = 0;
+    for (int i = 0; i < INTER_ESTIMATE_SLOTS; i++) {
+        const struct inter_estimate_slot *s = &e->slots[i];
+        if (!s->epoch || s->epoch + INTER_ESTIMATE_SLOTS <= epoch)
+            continue;
+        any = s->rate > any ? s->rate : any;
+        full = s->full && s->rate > full ? s->rate : full;
+    }
+    // Only small talk lately: what the path could do before still stands, unless even that was more.
+    if (full > 0) {
+        e->goodput_bps = full > any ? full : any;
+        e->full = full >= any;
+    } else if (any > e->goodput_bps) {
+        e->goodput_bps = any;
+        e->full = false;
+    }
+}
+
+static void round_trip(struct inter_estimate *e, neb_ns now, const struct inter_sent *sent) {
+    neb_ns rtt = now - sent->at;
+    if (!e->rtt || rtt <= e->rtt) {
+        e->rtt = rtt;
+        e->rtt_at = now;
+        e->drain_from = 0;
+    } else if (e->drain_from &&
+               sent->at > e->drain_from + e->rtt) { // what was queued before has left
+        e->rtt = rtt;
+        e->rtt_at = now;
+        e->drain_from = 0;
+    } else if (!e->drain_from && now - e->rtt_at > rtt_old) {
+        e->drain_from = now;
+    }
+}
+
+struct inter_sent inter_estimate_sent(struct inter_estimate *e, neb_ns now, uint64_t flying) {
+    if (!flying || !e->delivered_at) {
+        e->burst.from = now;
+        e->burst.bytes = 0;
+        e->burst.filled = false;
+    }
+    if (!flying || !e->delivered_at)
+        e->delivered_at = now; // after a pause the clock of deliveries starts with this chunk
+    return (struct inter_sent){
+        .at = now, .delivered_at = e->delivered_at, .delivered = e->delivered};
+}
+
+// The last chunk of a burst was acknowledged.
+static void burst_over(struct inter_estimate *e, neb_ns now) {
+    neb_ns took = now - e->burst.from, distance = e->rtt < took / 2 ? e->rtt : took / 2;
+    double bits = 8.0 * (double)e->burst.bytes, rate = bits / neb_seconds(took - distance);
+    double expected = neb_seconds(e->rtt) + bits / e->goodput_bps;
+    if (e->burst.filled || !e->burst.bytes || took <= 0)
+        return;
+    if (neb_seconds(took) < slow_burst * expected + 0.01) {
+        e->slow = 0;
+        return;
+    }
+    e->bursts[e->slow++ % 2] = rate;
+    if (e->slow < 2)
+        return;
+    memset(e->slots, 0, sizeof e->slots);
+    e->goodput_bps = e->bursts[0] > e->bursts[1] ? e->bursts[0] : e->bursts[1];
+    e->full = false;
+    e->slow = 0;
+}
+
+void inter_estimate_ack(struct inter_estimate *e, neb_ns now, uint32_t bytes, bool last,
+                        const struct inter_sent *sent) {
+    neb_ns since = now - e->delivered_at;
+    e->delivered += bytes;
+    e->burst.bytes += bytes;
+    if (e->delivered_at && since > 0)
+        e->busy += since;
+    e->delivered_at = now;
+    if (!sent || now <= sent->at)
+        return;
+    double rate =
+        8.0 * (double)(e->delivered - sent->delivered) / neb_seconds(now - sent->delivered_at);
+    int64_t epoch = e->busy / slot + 1;
+    struct inter_estimate_slot *s = &e->slots[epoch % INTER_ESTIMATE_SLOTS];
+    if (s->epoch != epoch)
+        *s = (struct inter_estimate_slot){.epoch = epoch};
+    bool filled = e->full_at && e->full_at >= sent->at;
+    if (filled && !s->full)
+        s->rate = 0; // the first sample that counts fully
+    if (filled || !s->full) {
+        s->full = filled;
+        s->rate = rate > s->rate ? rate : s->rate;
+    }
+    e->burst.filled = e->burst.filled || filled;
+    round_trip(e, now, sent);
+    summarise(e, epoch);
+    if (last)
+        burst_over(e, now);
+}
+
+void inter_estimate_full(struct inter_estimate *e, neb_ns now) { e->full_at = now; }
+
+void inter_estimate_lost(struct inter_estimate *e) { e->delivered_at = 0; }
+
+uint32_t inter_estimate_chunk(const struct inter_estimate *e, uint32_t blob_bytes) {
+    double want = e->goodput_bps > 0 ? e->goodput_bps / 8 / 4 : 64 << 10;
+    double share = 2 * e->goodput_bps / 8 * neb_seconds(e->rtt) / 32; // of the window
+    want = share > 0 && share < want ? share : want;
+    uint32_t chunk = INTER_CHUNK_MIN;
+    while (chunk < INTER_CHUNK_MAX &&
+           (chunk * 2 <= want || inter_chunks(blob_bytes, chunk) > INTER_CHUNKS_MAX))
+        chunk *= 2;
+    return chunk;
+}
+
+uint64_t inter_estimate_window(const struct inter_estimate *e) {
+    const double low = 64 << 10, high = 64 << 20, unknown = 1 << 20;
+    if (e->goodput_bps <= 0 || !e->rtt)
+        return (uint64_t)unknown;
+    double bytes = (e->drain_from ? 1 : 2) * e->goodput_bps / 8 * neb_seconds(e->rtt) +
+                   (e->drain_from ? 0 : 2) * (double)inter_estimate_chunk(e, INTER_BLOB_MAX);
+    return (uint64_t)(bytes < low ? low : bytes > high ? high : bytes);
+}

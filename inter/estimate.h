@@ -1,0 +1,68 @@
+// Goodput and round-trip time of the path to one peer, from acknowledged chunks alone: no probes. Pure.
+//
+//     sent with mark {delivered 3 MB at t1} ──► … ──► acknowledged: {delivered 5 MB at t2}
+//     sample = (5 − 3 MB) / (t2 − t1)        over one window's time, whatever bursts the acknowledgements come in
+//
+// Goodput is the largest sample of the last four seconds of busy time: time in which nothing travels does not make it old. The
+// round trip is the smallest of the last half minute; then the window is one bandwidth-delay product until a new one is found,
+// since what this sender itself queues would be taken for distance otherwise, and answered by more of it. A sample of a chunk that was sent when the sender had little to say (not enough to fill the
+// path) can only raise the estimate: it says what was asked of the path, not what it can do. But when two whole bursts in a row take
+// half as long again as the estimate has it, it is out of date, and their own rates take its place.
+//
+// Source: delivery rate and windowed maximum as in BBR (Cardwell et al., "BBR: Congestion-Based Congestion Control", 2016).
+#ifndef INTER_ESTIMATE_H
+#define INTER_ESTIMATE_H
+#include "agent/base/clock.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { INTER_ESTIMATE_SLOTS = 8 };
+
+struct inter_estimate { // all zero: nothing known yet
+    double goodput_bps; // of acknowledged payload; 0: unknown
+    neb_ns rtt;         // of a chunk, its own time on the line included; 0: unknown
+    neb_ns rtt_at;      // when it was found
+    neb_ns drain_from;  // since when a new one is looked for; 0: not
+    bool full;          // the goodput is what the path carried when it was asked for more
+    uint64_t delivered; // bytes acknowledged so far
+    neb_ns delivered_at;
+    neb_ns full_at; // when there was last more to send than the window took
+    neb_ns busy;    // a clock that stands still while nothing travels
+    struct {        // what was sent since the path was last empty
+        neb_ns from;
+        uint64_t bytes;
+        bool filled;
+    } burst;
+    double bursts[2]; // rates of the last that were slow
+    int slow;         // how many were, in a row
+    struct inter_estimate_slot {
+        int64_t epoch; // of the busy clock, + 1; 0: empty
+        double rate;   // largest of full samples; with none, of all
+        bool full;
+    } slots[INTER_ESTIMATE_SLOTS];
+};
+
+struct inter_sent { // what is remembered of a chunk when it leaves
+    neb_ns at;
+    neb_ns delivered_at;
+    uint64_t delivered;
+};
+
+// A chunk leaves. flying: bytes that travel already.
+struct inter_sent inter_estimate_sent(struct inter_estimate *e, neb_ns now, uint64_t flying);
+// There is more to send than the window, or the link, takes: what flies now tells what the path can do.
+void inter_estimate_full(struct inter_estimate *e, neb_ns now);
+// It was acknowledged for the first time. *sent NULL: not known when it left (of an earlier connection).
+// last: nothing else travels.
+void inter_estimate_ack(struct inter_estimate *e, neb_ns now, uint32_t bytes, bool last,
+                        const struct inter_sent *sent);
+// The link went down: the estimate stays, what travelled is forgotten.
+void inter_estimate_lost(struct inter_estimate *e);
+
+// Chunk of at most a quarter second of goodput, and small enough that 32 connections all have one in the window; in 16 KiB..1 MiB.
+uint32_t inter_estimate_chunk(const struct inter_estimate *e, uint32_t blob_bytes);
+// Bytes in flight: two bandwidth-delay products and two chunks, in 64 KiB..64 MiB.
+uint64_t inter_estimate_window(const struct inter_estimate *e);
+
+#endif

@@ -1,0 +1,70 @@
+#include "inter/stripes.h"
+
+static const neb_ns hold = 60 * NEB_S, least_measured = 2 * NEB_S;
+static const double gain = 1.10, linear = 1.7, fall = 0.67;
+
+void inter_stripes_init(struct inter_stripes *s, uint32_t first, uint32_t max) {
+    *s = (struct inter_stripes){.use = first < 1 ? 1 : first > max ? max : first, .max = max};
+}
+
+static void change(struct inter_stripes *s, uint32_t use, neb_ns rtt) {
+    s->use = use;
+    s->bytes = 0;
+    s->busy = 0;
+    s->skip = 10 * rtt < NEB_S ? NEB_S : 10 * rtt;
+}
+
+static bool try_more(struct inter_stripes *s, neb_ns now, uint32_t times, neb_ns rtt) {
+    if (s->use >= s->max || now < s->hold_until)
+        return false;
+    s->before = s->rate;
+    s->trying = true;
+    s->from = s->use;
+    change(s, times * s->use > s->max ? s->max : times * s->use, rtt);
+    return true;
+}
+
+static bool measured(struct inter_stripes *s, neb_ns now, double rate, neb_ns rtt) {
+    double last = s->rate;
+    s->rate = rate;
+    if (s->trying && rate < s->before * gain) { // not worth it
+        s->trying = false;
+        s->hold_until = now + hold;
+        s->rate = s->before;
+        change(s, s->from, rtt);
+        return true;
+    }
+    uint32_t times = s->trying && rate > s->before * linear ? 4 : 2;
+    s->trying = false;
+    if (last > 0 && rate < last * fall)
+        s->hold_until = 0; // the link has changed
+    return try_more(s, now, times, rtt);
+}
+
+bool inter_stripes_step(struct inter_stripes *s, neb_ns now, uint64_t acked, bool busy,
+                        neb_ns rtt) {
+    neb_ns since = s->last ? now - s->last : 0;
+    bool counts = s->was_busy;
+    s->last = now;
+    s->was_busy = busy;
+    if (!counts || since <= 0)
+        return false;
+    if (s->skip > 0) {
+        s->skip -= since;
+        return false;
+    }
+    s->busy += since;
+    s->bytes += acked;
+    int times = s->doubted ? 3 : 1;
+    if (s->busy < times * least_measured || s->busy < times * 10 * rtt)
+        return false;
+    double rate = 8.0 * (double)s->bytes / neb_seconds(s->busy);
+    if (s->trying && !s->doubted && rate < s->before * gain) { // losses come in lumps
+        s->doubted = true;
+        return false;
+    }
+    s->doubted = false;
+    s->bytes = 0;
+    s->busy = 0;
+    return measured(s, now, rate, rtt);
+}

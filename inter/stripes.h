@@ -1,0 +1,37 @@
+// How many parallel connections fill a link: found by trying, pure.
+//
+// A TCP connection that loses packets fills only part of a long path; several share the loss. How many help depends on loss, delay
+// and congestion control, none of which is known, so the number is doubled while that raises the rate by more than a tenth, and
+// the last doubling that gained nothing is taken back. What is measured is the rate while more was waiting than the link took;
+// pauses do not count, so that short transfers add up to one measurement.
+//
+//     2 ─► 4 ─► 8 ─► 16      80, 88 then 89 Mbit/s: back to 4, held for a minute
+//     2 ─► 4 ─► 16           10, then 19: twice the connections brought nearly twice the rate, so four times as many are tried
+//
+// It is tried again after the hold, and at once when the rate falls by a third.
+#ifndef INTER_STRIPES_H
+#define INTER_STRIPES_H
+#include "agent/base/clock.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct inter_stripes {
+    uint32_t use, max;   // connections to send on; never above max
+    uint32_t from;       // while one is on trial: the number before
+    double rate, before; // bit/s: last measurement; of the next smaller number (0: none)
+    bool trying;         // use is on trial against before
+    bool doubted;        // and was no better at a first look: it is measured three times as long
+    neb_ns hold_until, last;
+    uint64_t bytes; // of the measurement that is going on
+    neb_ns busy;
+    bool was_busy;
+    neb_ns skip; // busy time that is not counted yet: a new connection is still starting
+};
+
+void inter_stripes_init(struct inter_stripes *s, uint32_t first, uint32_t max);
+// Said on every pass: bytes acknowledged since the last call, whether more waits than the link takes, and the round trip.
+// True: the number has changed.
+bool inter_stripes_step(struct inter_stripes *s, neb_ns now, uint64_t acked, bool busy, neb_ns rtt);
+
+#endif

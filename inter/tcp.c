@@ -1,0 +1,45 @@
+#include "inter/tcp.h"
+
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+struct inter_tcp_counts inter_tcp_counts(int fd) {
+    struct tcp_info ti;
+    socklen_t n = sizeof ti;
+    memset(&ti, 0, sizeof ti);
+    if (fd < 0 || getsockopt(fd, IPPROTO_TCP, TCP_INFO, &ti, &n) != 0)
+        return (struct inter_tcp_counts){0};
+    return (struct inter_tcp_counts){ti.tcpi_bytes_sent, ti.tcpi_bytes_received, ti.tcpi_segs_out,
+                                     ti.tcpi_segs_in};
+}
+
+bool inter_tcp_set_congestion(int fd, const char *name) {
+    const char *want = name ? name : "bbr";
+    return fd >= 0 &&
+           setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, want, (socklen_t)strlen(want)) == 0;
+}
+
+void inter_tcp_congestion(int fd, char out[INTER_TCP_NAME_MAX]) {
+    socklen_t n = INTER_TCP_NAME_MAX;
+    memset(out, 0, INTER_TCP_NAME_MAX);
+    if (fd < 0 || getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, out, &n) != 0)
+        out[0] = 0;
+    out[INTER_TCP_NAME_MAX - 1] = 0;
+}
+
+bool inter_tcp_may_use(const char *name) {
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool ok = inter_tcp_set_congestion(fd, name);
+    if (fd >= 0)
+        close(fd);
+    return ok;
+}
+
+uint64_t inter_tcp_wire_bytes(uint64_t n) {
+    enum { FRAME = 9 + 33, MSS = 1448 }; // ZMTP and CURVE; of a path of 1500 bytes
+    n += FRAME;
+    return n + (n + MSS - 1) / MSS * INTER_TCP_HEADERS;
+}

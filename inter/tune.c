@@ -1,0 +1,230 @@
+#include "inter/tune.h"
+
+#include <math.h>
+#include <string.h>
+
+// Bits a parameter and relative error on pseudo-gradients, against each other: what counts are their ratios, since both are
+// measured for the codec in use. Of `nebula bench codec`.
+static const struct {
+    const char *codec;
+    double bits, error, density; // density 1: dense
+} rungs[INTER_RUNGS] = {
+    [INTER_RUNG_JOB] = {NULL, 32, 0, 1},
+    [INTER_RUNG_INT8] = {"int8", 6.8, 0.011, 1},
+    [INTER_RUNG_INT4] = {"int4", 2.9, 0.15, 1},
+    [INTER_RUNG_INT3] = {"int3", 2.1, 0.28, 1},
+    [INTER_RUNG_INT2] = {"int2", 1.5, 0.55, 1},
+    [INTER_RUNG_TOPK256] = {"topk:256/4096", 0.45, 0.63, 256.0 / 4096},
+    [INTER_RUNG_TOPK64] = {"topk:64/4096", 0.145, 0.83, 64.0 / 4096},
+};
+static const double margin_change = 1.2, margin_dearer = 1.5, coverage_min = 4, optimism = 4,
+                    round_trips = 4;
+enum { WISHES = 2, TRIAL_BLIND = 3, TRIAL_LENGTH = 5, TRIAL_WAIT = 4, FAILURES_MAX = 4 };
+
+const char *inter_rung_codec(enum inter_rung r) { return r < INTER_RUNGS ? rungs[r].codec : NULL; }
+
+enum inter_rung inter_rung_of(const char *codec) {
+    for (int i = 1; i < INTER_RUNGS; i++)
+        if (!strcmp(codec, rungs[i].codec) || (i == INTER_RUNG_TOPK64 && !strcmp(codec, "topk")))
+            return (enum inter_rung)i;
+    return INTER_RUNG_JOB;
+}
+
+const char *inter_reason_text(enum inter_reason r) {
+    static const char *const text[INTER_REASONS] = {
+        "as the job says",
+        "what was planned still fits",
+        "updates would arrive after their merge step",
+        "the link cannot carry all fragments of an interval",
+        "the codec loses too much",
+        "the link has room for it",
+        "updates are too small to measure the link by: a finer codec is tried",
+        "nothing within the bounds fits: the coarsest plan"};
+    return r < INTER_REASONS ? text[r] : "unknown";
+}
+
+struct view { // one decision's facts
+    const struct inter_tune_config *c;
+    const struct inter_measure *m;
+    double bytes, goodput, step_s, steps_left;
+};
+
+static double bytes_as(const struct view *v, int rung) {
+    return v->bytes * rungs[rung].bits / rungs[v->m->codec].bits;
+}
+
+// Seconds from the send until the commit is here.
+static double travel(const struct view *v, int rung, double goodput) {
+    return 8 * bytes_as(v, rung) / goodput + round_trips * v->m->rtt_us * 1e-6;
+}
+
+static bool carries(const struct view *v, const struct inter_plan *p, double goodput,
+                    double margin) {
+    return v->c->fragments * 8 * bytes_as(v, p->codec) / goodput * margin <=
+           p->interval * v->step_s;
+}
+
+static bool arrives(const struct view *v, const struct inter_plan *p, double goodput,
+                    double margin) {
+    return travel(v, p->codec, goodput / margin) <= p->overlap * v->step_s;
+}
+
+static bool too_lossy(const struct view *v, int rung) {
+    double now = rungs[v->m->codec].error;
+    if (rungs[rung].density < 1 || !(v->m->error > 0) || now <= 0 || rungs[v->m->codec].density < 1)
+        return false;
+    return (double)v->m->error * rungs[rung].error / now > (double)v->c->error_max;
+}
+
+static bool allowed(const struct view *v, int rung, uint32_t interval) {
+    double density = rungs[rung].density, rounds = v->steps_left / interval;
+    if (rung < v->c->finest || rung > v->c->coarsest)
+        return false;
+    if (density < 1 && rounds * density < coverage_min)
+        return false;
+    return !too_lossy(v, rung);
+}
+
+// Smallest τ with which the codec arrives in time, at least the job's own; above what is possible: no plan.
+static bool place(const struct view *v, int rung, uint32_t interval, double goodput, double margin,
+                  struct inter_plan *out) {
+    const struct inter_tune_config *c = v->c;
+    double steps = ceil(travel(v, rung, goodput / margin) / v->step_s);
+    uint32_t most = c->overlap_max < interval - 1 ? c->overlap_max : interval - 1;
+    *out = (struct inter_plan){
+        .interval = interval, .overlap = c->start_overlap, .codec = (uint8_t)rung};
+    if (c->overlap && steps > c->start_overlap)
+        out->overlap = steps > most ? most : (uint32_t)steps;
+    return steps <= out->overlap && carries(v, out, goodput, margin);
+}
+
+// The best plan that fits; false: none, *out is the coarsest one.
+static bool best(const struct view *v, int keep, double goodput, double margin,
+                 struct inter_plan *out) {
+    const struct inter_tune_config *c = v->c;
+    uint32_t interval = c->start_interval;
+    for (;;) {
+        int coarsest = keep;
+        for (int rung = c->codec ? c->finest : keep; rung <= (c->codec ? c->coarsest : keep);
+             rung++) {
+            if (c->codec && !allowed(v, rung, interval))
+                continue;
+            coarsest = rung;
+            if (place(v, rung, interval, goodput, margin, out))
+                return true;
+        }
+        if (!c->interval || interval >= c->interval_max) {
+            (void)place(v, coarsest, interval, goodput, margin, out);
+            return false;
+        }
+        uint32_t next = interval + interval / 2 + 1;
+        interval = next < c->interval_max ? next : c->interval_max;
+    }
+}
+
+static int compare(const struct inter_plan *a,
+                   const struct inter_plan *b) { // below 0: a is dearer on the link
+    if (a->interval != b->interval)
+        return a->interval < b->interval ? -1 : 1;
+    if (a->codec != b->codec)
+        return a->codec < b->codec ? -1 : 1;
+    return a->overlap < b->overlap ? -1 : a->overlap > b->overlap;
+}
+
+static bool set(struct inter_tuner *t, struct inter_plan p, enum inter_reason why) {
+    bool changed = compare(&p, &t->plan) != 0;
+    t->plan = p;
+    t->plan.reason = (uint8_t)(changed ? why : INTER_REASON_KEPT);
+    return changed;
+}
+
+// Smaller τ for its own sake is worth a change only when it is a good deal smaller.
+static bool worth(const struct inter_plan *p, const struct inter_plan *now) {
+    if (p->interval != now->interval || p->codec != now->codec)
+        return compare(p, now) < 0;
+    return p->overlap + 2 <= now->overlap && p->overlap * 4 <= now->overlap * 3;
+}
+
+static void trial_over(struct inter_tuner *t, bool held) {
+    t->failures = held ? 0 : t->failures < FAILURES_MAX ? (uint8_t)(t->failures + 1) : t->failures;
+    t->wait = (uint16_t)(held ? 0 : TRIAL_WAIT << t->failures);
+    t->trial = 0;
+}
+
+static bool dearer(struct inter_tuner *t, const struct view *v, int keep) {
+    struct inter_plan p;
+    if (best(v, keep, v->goodput, margin_dearer, &p) && worth(&p, &t->plan)) {
+        if (++t->wishes < WISHES)
+            return set(t, t->plan, INTER_REASON_KEPT);
+        t->wishes = 0;
+        return set(t, p, INTER_REASON_ROOM);
+    }
+    if (v->m->full || t->wait || t->trial || !v->c->codec ||
+        !best(v, keep, v->goodput * optimism, margin_dearer, &p) || p.codec >= t->plan.codec) {
+        t->wishes = 0;
+        return set(t, t->plan, INTER_REASON_KEPT);
+    }
+    if (++t->wishes < WISHES)
+        return set(t, t->plan, INTER_REASON_KEPT);
+    t->wishes = 0;
+    t->trial = 1;
+    // One rung only: that one's transfer tells more.
+    for (int r = t->plan.codec - 1; r >= p.codec; r--)
+        if (allowed(v, r, t->plan.interval)) {
+            p = t->plan;
+            p.codec = (uint8_t)r;
+            break;
+        }
+    return set(t, p, INTER_REASON_TRIAL);
+}
+
+struct inter_plan inter_tune_first(const struct inter_tune_config *c) {
+    return (struct inter_plan){.interval = c->start_interval,
+                               .overlap = c->start_overlap,
+                               .codec = c->on ? c->first : INTER_RUNG_JOB};
+}
+
+void inter_tune_adopt(struct inter_tuner *t, const struct inter_plan *plan) { t->plan = *plan; }
+
+bool inter_tune(struct inter_tuner *t, const struct inter_tune_config *c,
+                const struct inter_measure *m, uint32_t bytes, uint64_t steps_done) {
+    if (!t->plan.interval)
+        t->plan = inter_tune_first(c);
+    if (!c->on) {
+        t->plan = inter_tune_first(c);
+        return false;
+    }
+    if (m->codec == INTER_RUNG_JOB || m->codec >= INTER_RUNGS || !m->goodput_kbps || !m->step_us)
+        return set(t, t->plan, INTER_REASON_KEPT); // nothing to go by
+    struct view v = {.c = c,
+                     .m = m,
+                     .bytes = bytes,
+                     .goodput = m->goodput_kbps * 1e3,
+                     .step_s = m->step_us * 1e-6,
+                     .steps_left = !c->steps                ? INFINITY
+                                   : steps_done >= c->steps ? 0
+                                                            : (double)(c->steps - steps_done)};
+    struct inter_plan p;
+    int now = t->plan.codec;
+    t->wait = (uint16_t)(t->wait ? t->wait - 1 : 0);
+    if (t->trial && ++t->trial > TRIAL_LENGTH)
+        trial_over(t, true);
+    bool lossy = c->codec && !allowed(&v, now, t->plan.interval);
+    bool late = !arrives(&v, &t->plan, v.goodput, 1), full = !carries(&v, &t->plan, v.goodput, 1);
+    // A trial is judged once its own updates have travelled, not by the old estimate.
+    if ((late || full) && t->trial && t->trial <= TRIAL_BLIND)
+        late = full = false;
+    struct inter_plan finer; // what loses too much gives way to something finer, or stays
+    lossy = lossy && best(&v, now, v.goodput, 1, &finer) && finer.codec < now;
+    if (!lossy && !late && !full)
+        return dearer(t, &v, now);
+    t->wishes = 0;
+    if (t->trial)
+        trial_over(t, false);
+    bool fits = best(&v, now, v.goodput, margin_change, &p);
+    return set(t, p,
+               !fits   ? INTER_REASON_LIMIT
+               : lossy ? INTER_REASON_ERROR
+               : full  ? INTER_REASON_CAPACITY
+                       : INTER_REASON_LATE);
+}

@@ -1,0 +1,79 @@
+// What a member sends how often, chosen from what was measured: a pure function with a memory of a few numbers.
+//
+//     (goodput, RTT, step time, bytes and error of the last update, rounds left) ─► codec, τ, H, and why
+//
+// An update costs no training time when it travels within its overlap, and the link carries all fragments of an interval:
+//
+//     T(codec) = 8·bytes(codec)/goodput + 4·RTT          manifest, state, last chunk, vote
+//     fits:      T ≤ τ·step   and   P·8·bytes/goodput ≤ H·step     both at goodput/margin
+//
+// Among the allowed plans that fit, the finest codec with the smallest τ that it needs at the job's own H; then coarser codecs;
+// then larger H, where the user allows that. A dense codec is allowed while its error, predicted from the measured one, stays below
+// error_max; a sparse one only when the rounds that are left touch every element several times (rounds × density ≥ 4), so that a
+// short run never goes sparse.
+//
+// Hysteresis. A plan that does not fit any more is replaced at once, by one that fits with a margin of 1.2. A dearer plan (finer
+// codec, smaller τ, smaller H) must fit with 1.5 twice in a row. Updates that are too small to fill the path leave the goodput a lower
+// bound: then a finer codec may be tried on up to four times that; where the trial fails, the next one waits twice as long.
+//
+// The leader decides for every member when it proposes a record; the plan holds from round r + 2 (struct inter_plan).
+#ifndef INTER_TUNE_H
+#define INTER_TUNE_H
+#include "agent/base/clock.h"
+#include "inter/types.h"
+
+enum inter_rung {   // codecs, finest first; in plans and manifests
+    INTER_RUNG_JOB, // as the job says, whatever that is
+    INTER_RUNG_INT8,
+    INTER_RUNG_INT4,
+    INTER_RUNG_INT3,
+    INTER_RUNG_INT2,
+    INTER_RUNG_TOPK256,
+    INTER_RUNG_TOPK64,
+    INTER_RUNGS
+};
+const char *
+inter_rung_codec(enum inter_rung r); // text for cmp_codec_parse; NULL for INTER_RUNG_JOB
+enum inter_rung inter_rung_of(const char *codec); // INTER_RUNG_JOB: none of them
+
+enum inter_reason {
+    INTER_REASON_JOB,      // nothing but the job's own values
+    INTER_REASON_KEPT,     // what was planned before still fits
+    INTER_REASON_LATE,     // updates would arrive after their merge step
+    INTER_REASON_CAPACITY, // the link cannot carry all fragments of an interval
+    INTER_REASON_ERROR,    // the codec loses too much
+    INTER_REASON_ROOM,     // a finer codec or an earlier merge fits
+    INTER_REASON_TRIAL,    // updates too small to measure by: a finer one is tried
+    INTER_REASON_LIMIT,    // not even the coarsest plan within the bounds fits
+    INTER_REASONS
+};
+const char *inter_reason_text(enum inter_reason r);
+
+struct inter_tune_config {
+    bool on;                                // off: plans are the job's own values
+    bool codec, overlap, interval;          // which of them may change
+    uint8_t finest, coarsest;               // rungs
+    uint8_t first;                          // rung of the job's codec
+    uint32_t start_interval, start_overlap; // the job's
+    uint32_t interval_max, overlap_max;
+    uint32_t fragments;
+    uint64_t steps; // of the job; 0: no end is known
+    float error_max;
+};
+
+struct inter_tuner {        // of one member and fragment; all zero: nothing was decided yet
+    struct inter_plan plan; // newest
+    uint8_t wishes;         // how often in a row a dearer plan would have done
+    uint8_t trial;          // decisions since a trial began, 0: none is on
+    uint8_t failures;       // trials in a row that did not hold
+    uint16_t wait;          // decisions until the next trial
+};
+
+// What follows from the member's measures about an update of `bytes` that was encoded as m->codec. True: the plan has changed.
+bool inter_tune(struct inter_tuner *t, const struct inter_tune_config *c,
+                const struct inter_measure *m, uint32_t bytes, uint64_t steps_done);
+// The plan that a committed record says, adopted by every member, whoever leads next.
+void inter_tune_adopt(struct inter_tuner *t, const struct inter_plan *plan);
+struct inter_plan inter_tune_first(const struct inter_tune_config *c);
+
+#endif

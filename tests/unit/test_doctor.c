@@ -1,0 +1,98 @@
+// agent/doctor: what each figure is judged to be, and that advice comes with whatever is not well.
+#include "agent/doctor.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static struct doctor d;
+
+static void expect(const char *state, const char *advice) { // of the newest check
+    const json_t *c = json_array_get(d.checks, json_array_size(d.checks) - 1);
+    assert_string_equal(json_string_value(json_object_get(c, "state")), state);
+    const char *got = json_string_value(json_object_get(c, "advice"));
+    if (!*advice ? *got != 0 : !strstr(got, advice))
+        fail_msg("%s: \"%s\", not \"%s\"", json_string_value(json_object_get(c, "name")), got,
+                 advice);
+}
+
+static void test_judgements(void **state) {
+    (void)state;
+    assert_int_equal(doctor_init(&d), NEB_OK);
+    doctor_congestion(&d, "cubic", true);
+    expect("ok", "");
+    doctor_congestion(&d, "cubic", false);
+    expect("warn", "modprobe tcp_bbr");
+    doctor_buffers(&d, 32 << 20, 4 << 20, 0, 0);
+    expect("ok", "");
+    doctor_buffers(&d, 32 << 20, 4 << 20, 1e9, 0.2); // 25 MB
+    expect("warn", "tcp_wmem=\"4096 16384 50000000\"");
+    doctor_buffers(&d, -1, 4 << 20, 0, 0);
+    expect("warn", "");
+    doctor_files(&d, 1024, 2);
+    expect("ok", "");
+    doctor_files(&d, 1024, 15);
+    expect("warn", "ulimit -n");
+    assert_int_equal(d.worst, DOCTOR_WARN);
+    doctor_disk(&d, "/home", (int64_t)100 << 30, 0);
+    expect("ok", "");
+    doctor_disk(&d, "/home", (int64_t)100 << 30, (int64_t)95 << 30);
+    expect("warn", "full disk");
+    assert_int_equal(d.worst, DOCTOR_WARN);
+    doctor_disk(&d, "/home", (int64_t)100 << 30, (int64_t)101 << 30);
+    expect("fail", "full disk");
+    assert_int_equal(d.worst, DOCTOR_FAIL);
+    doctor_clock(&d, 1);
+    expect("ok", "");
+    doctor_clock(&d, 0);
+    expect("warn", "NTP");
+    assert_int_equal(d.worst, DOCTOR_FAIL); // what failed stays so
+    doctor_free(&d);
+}
+
+static void peer(bool up, const char *endpoint, double offset) {
+    json_t *p = json_pack("{s:s,s:s,s:b,s:f,s:f,s:f,s:s,s:i,s:i}", "name", "paris", "endpoint",
+                          endpoint, "up", up, "rtt_ms", 80.0, "goodput_bps", 9e7, "clock_offset_s",
+                          offset, "congestion", "bbr", "bulk_used", 2, "bulk_open", 4);
+    doctor_peer(&d, p);
+    json_decref(p);
+}
+
+static void test_peers(void **state) {
+    (void)state;
+    assert_int_equal(doctor_init(&d), NEB_OK);
+    peer(true, "paris.example:7443", 0.001);
+    expect("ok", "");
+    peer(true, "", -3);
+    expect("warn", "NTP");
+    peer(true, "", 100);
+    expect("fail", "NTP");
+    peer(false, "paris.example:7443", 0);
+    expect("fail", "paris.example:7443");
+    peer(false, "", 0);
+    expect("fail", "it is to dial this side");
+    json_t *empty = json_object(); // of another version
+    doctor_peer(&d, empty);
+    json_decref(empty);
+    doctor_free(&d);
+}
+
+static void test_this_machine(void **state) {
+    (void)state;
+    assert_int_equal(doctor_init(&d), NEB_OK);
+    doctor_machine(&d, "/", 1, 0);
+    assert_int_equal(json_array_size(d.checks), 7);
+    doctor_machine(&d, "/no such folder", 1, 0);
+    assert_int_equal(d.worst, DOCTOR_FAIL);
+    doctor_free(&d);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_judgements),
+                                       cmocka_unit_test(test_peers),
+                                       cmocka_unit_test(test_this_machine)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,183 @@
+// inter/estimate on synthetic paths: a rate, a delay, and a sender that fills its window or does not.
+#include "inter/transfer.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+// A path in virtual time: chunks leave one after the other at `bps`, acknowledgements come `rtt` later, in bursts of `burst`.
+struct path {
+    struct inter_estimate e;
+    neb_ns now, line_free;
+    double bps;
+    neb_ns rtt;
+    int burst;
+};
+
+// Moves a blob; returns the time it took.
+static neb_ns move(struct path *p, uint32_t bytes, uint32_t chunk) {
+    struct inter_sender s;
+    enum { MAX = 4096 };
+    static neb_ns due[MAX];
+    assert_int_equal(inter_sender_init(&s, bytes, chunk), NEB_OK);
+    assert_true(s.acked.n <= MAX);
+    memset(due, 0, sizeof due);
+    s.ready = true;
+    neb_ns begin = p->now;
+    while (!inter_sender_done(&s)) {
+        for (int64_t c;
+             (c = inter_sender_next(&s, inter_estimate_window(&p->e), 0, &p->e, p->now)) >= 0;) {
+            p->line_free = p->line_free > p->now ? p->line_free : p->now;
+            p->line_free += (neb_ns)(8e9 * inter_chunk_length(bytes, chunk, (uint32_t)c) / p->bps);
+            due[c] = p->line_free + p->rtt;
+        }
+        neb_ns next = INT64_MAX;
+        for (uint32_t i = 0; i < s.acked.n; i++)
+            if (inter_bitmap_has(&s.flying, i) && due[i] < next)
+                next = due[i];
+        assert_true(next < INT64_MAX);
+        p->now = next + (p->burst > 1 ? p->burst * 5 * NEB_MS : 0);
+        for (uint32_t i = 0; i < s.acked.n; i++)
+            if (inter_bitmap_has(&s.flying, i) && due[i] <= p->now)
+                assert_true(inter_sender_ack(&s, i, 0, &p->e, p->now));
+    }
+    inter_sender_free(&s);
+    return p->now - begin;
+}
+
+static void near(double got, double want, double within) {
+    if (got < want * (1 - within) || got > want * (1 + within))
+        fail_msg("%g is not within %g of %g", got, within, want);
+}
+
+static void test_rates_and_delays(void **state) {
+    (void)state;
+    const struct {
+        double bps;
+        neb_ns rtt;
+    } paths[] = {{2e6, 300 * NEB_MS},
+                 {20e6, 200 * NEB_MS},
+                 {100e6, 100 * NEB_MS},
+                 {500e6, 100 * NEB_MS},
+                 {1e9, 5 * NEB_MS}};
+    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
+        struct path p = {.now = NEB_S, .bps = paths[i].bps, .rtt = paths[i].rtt, .burst = 1};
+        uint32_t bytes = (uint32_t)(paths[i].bps / 8 * 10); // ten seconds' worth
+        uint32_t chunk = inter_estimate_chunk(&p.e, bytes);
+        while (inter_chunks(bytes, chunk) > 4096)
+            chunk *= 2;
+        neb_ns took = move(&p, bytes, chunk);
+        near(p.e.goodput_bps, paths[i].bps, 0.05);
+        assert_true(p.e.full);
+        near(neb_seconds(p.e.rtt), neb_seconds(paths[i].rtt) + chunk * 8 / paths[i].bps, 0.1);
+        assert_true(neb_seconds(took) < 12.5); // the window opens fast enough
+    }
+}
+
+// Acknowledgements that come all at once do not make the path look faster.
+static void test_bursts_of_acknowledgements(void **state) {
+    (void)state;
+    struct path p = {.now = NEB_S, .bps = 20e6, .rtt = 50 * NEB_MS, .burst = 20};
+    move(&p, 40 << 20, 64 << 10);
+    assert_true(p.e.goodput_bps < 20e6 * 1.05);
+    assert_true(p.e.goodput_bps > 20e6 * 0.5);
+}
+
+// A tenfold drop shows within a few seconds of traffic, and the recovery too.
+static void test_drop_and_recovery(void **state) {
+    (void)state;
+    struct path p = {.now = NEB_S, .bps = 100e6, .rtt = 100 * NEB_MS, .burst = 1};
+    move(&p, 100 << 20, 256 << 10);
+    near(p.e.goodput_bps, 100e6, 0.05);
+    p.bps = 10e6;
+    move(&p, 12 << 20, 256 << 10);
+    near(p.e.goodput_bps, 10e6, 0.1);
+    p.bps = 100e6;
+    move(&p, 30 << 20, 256 << 10);
+    near(p.e.goodput_bps, 100e6, 0.1);
+}
+
+// A transfer of many minutes over a path that gets longer: the queue that the sender itself makes is not taken for distance.
+static void test_window_does_not_run_away(void **state) {
+    (void)state;
+    struct path p = {.now = NEB_S, .bps = 20e6, .rtt = 100 * NEB_MS, .burst = 1};
+    move(&p, 900u << 20, 512 << 10);
+    assert_true(inter_estimate_window(&p.e) < 4 << 20);
+    assert_true(p.e.rtt < 900 * NEB_MS);
+    p.rtt = 300 * NEB_MS; // another route
+    move(&p, 400u << 20, 512 << 10);
+    assert_true(p.e.rtt >= 300 * NEB_MS && p.e.rtt < 900 * NEB_MS);
+    near(p.e.goodput_bps, 20e6, 0.05);
+}
+
+// Pauses between transfers make nothing old; small transfers do not lower what a large one has shown, but may raise it.
+static void test_small_talk(void **state) {
+    (void)state;
+    struct path p = {.now = NEB_S, .bps = 100e6, .rtt = 100 * NEB_MS, .burst = 1};
+    move(&p, 100 << 20, 256 << 10);
+    for (int i = 0; i < 100; i++) {
+        p.now += 60 * NEB_S;
+        move(&p, 40000, 16 << 10);
+    }
+    assert_true(p.e.goodput_bps > 90e6);
+    struct path q = {.now = NEB_S, .bps = 100e6, .rtt = 100 * NEB_MS, .burst = 1};
+    move(&q, 40000, 16 << 10);
+    assert_false(q.e.full); // 40 KB in 100 ms say nothing about 100 Mbit/s
+    double first = q.e.goodput_bps;
+    move(&q, 400000, 16 << 10);
+    assert_true(q.e.goodput_bps > first);
+}
+
+// Small transfers alone, too small to fill the window: a tenfold drop shows after two of them, and the recovery too.
+static void test_small_transfers_see_a_drop(void **state) {
+    (void)state;
+    struct path p = {.now = NEB_S, .bps = 20e6, .rtt = 40 * NEB_MS, .burst = 1};
+    for (int i = 0; i < 20; i++, p.now += NEB_S)
+        move(&p, 150000, 16 << 10);
+    assert_true(p.e.goodput_bps > 10e6);
+    p.bps = 2e6;
+    for (int i = 0; i < 3; i++, p.now += NEB_S)
+        move(&p, 150000, 16 << 10);
+    near(p.e.goodput_bps, 2e6, 0.25);
+    p.bps = 20e6;
+    for (int i = 0; i < 3; i++, p.now += NEB_S)
+        move(&p, 150000, 16 << 10);
+    assert_true(p.e.goodput_bps > 10e6);
+}
+
+static void test_chunks_and_windows(void **state) {
+    (void)state;
+    struct inter_estimate e = {0};
+    assert_int_equal(inter_estimate_window(&e), 1 << 20);
+    assert_int_equal(inter_estimate_chunk(&e, 10 << 20), 64 << 10);
+    e.goodput_bps = 2e6;
+    e.rtt = 300 * NEB_MS;
+    assert_int_equal(inter_estimate_chunk(&e, 10 << 20), 16 << 10);
+    assert_int_equal(inter_estimate_window(&e), 2 * 75000 + 2 * (16 << 10));
+    e.goodput_bps = 500e6;
+    e.rtt = 100 * NEB_MS;
+    assert_int_equal(inter_estimate_chunk(&e, 10 << 20),
+                     256 << 10); // 32 of them fit into the window
+    assert_true(inter_estimate_window(&e) >= 32 * (256 << 10));
+    e.goodput_bps = 10e9;
+    assert_int_equal(inter_estimate_chunk(&e, 10 << 20), 1 << 20);
+    assert_int_equal(inter_estimate_window(&e), 64 << 20); // memory stays bounded
+    e.goodput_bps = 1e3;
+    assert_int_equal(inter_estimate_chunk(&e, 1 << 20), 16 << 10);
+    assert_true(inter_chunks(INTER_BLOB_MAX, inter_estimate_chunk(&e, INTER_BLOB_MAX)) <=
+                INTER_CHUNKS_MAX);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rates_and_delays),
+                                       cmocka_unit_test(test_bursts_of_acknowledgements),
+                                       cmocka_unit_test(test_drop_and_recovery),
+                                       cmocka_unit_test(test_small_talk),
+                                       cmocka_unit_test(test_window_does_not_run_away),
+                                       cmocka_unit_test(test_small_transfers_see_a_drop),
+                                       cmocka_unit_test(test_chunks_and_windows)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

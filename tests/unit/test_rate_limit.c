@@ -1,0 +1,124 @@
+// inter/rate_limit: what operators write, and the bucket under a virtual clock.
+#include "inter/rate_limit.h"
+
+#include "agent/base/log.h"
+#include "agent/base/rng.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+static void test_text(void **state) {
+    (void)state;
+    struct inter_rate_limit l;
+    assert_int_equal(inter_rate_limit_parse("", &l), NEB_OK);
+    assert_false(inter_rate_limit_any(&l));
+    assert_int_equal(inter_rate_limit_parse("none", &l), NEB_OK);
+    assert_int_equal(inter_rate_limit_at(&l, 5), 0);
+    assert_int_equal(inter_rate_limit_parse("1.5mbit", &l), NEB_OK);
+    assert_int_equal(inter_rate_limit_at(&l, 600), 1500000);
+    assert_int_equal(inter_rate_limit_parse("100mbit 08:00-18:00=20mbit, 22:30-06:00=none", &l),
+                     NEB_OK);
+    assert_int_equal(inter_rate_limit_at(&l, 8 * 60 - 1), 100000000);
+    assert_int_equal(inter_rate_limit_at(&l, 8 * 60), 20000000);
+    assert_int_equal(inter_rate_limit_at(&l, 18 * 60), 100000000);
+    assert_int_equal(inter_rate_limit_at(&l, 22 * 60 + 30), 0);
+    assert_int_equal(inter_rate_limit_at(&l, 0), 0);
+    assert_int_equal(inter_rate_limit_at(&l, 6 * 60), 100000000);
+    assert_int_equal(inter_rate_limit_parse("00:00-24:00=9600", &l), NEB_OK);
+    assert_int_equal(inter_rate_limit_at(&l, 1439), 9600);
+    const char *bad[] = {
+        "fast",
+        "-1mbit",
+        "20 mbit",
+        "20mbit 8:00-18:00=1mbit",
+        "20mbit 08:00-18:00",
+        "1kbit",
+        "08:00-08:00=20mbit",
+        "25:00-26:00=20mbit",
+        "nan",
+        "infmbit",
+        "1e30gbit",
+        "0x10mbit",
+        "08:61-09:00=1mbit",
+        "20mbit 08:00-09:00=20mbit 08:00-09:00=20mbit 08:00-09:00=20mbit 08:00-09:00=20mbit "
+        "08:00-09:00=20mbit 08:00-09:00=20mbit 08:00-09:00=20mbit 08:00-09:00=20mbit "
+        "08:00-09:00=20mbit"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        if (inter_rate_limit_parse(bad[i], &l) != NEB_ERR_INVALID)
+            fail_msg("\"%s\" was taken", bad[i]);
+}
+
+// Whatever is offered, and however the clock moves, no interval carries more than rate x time + depth + one message; and a
+// sender that always has something gets all of the rate.
+static void test_bucket_is_exact(void **state) {
+    (void)state;
+    enum { N = 20000 };
+    const uint64_t bps = 20000000;
+    static neb_ns at[N];
+    static double sum[N + 1];
+    uint64_t seed = getenv("SEED") ? strtoull(getenv("SEED"), NULL, 10) : 7;
+    struct neb_rng r = neb_rng_make(seed, 1);
+    struct inter_bucket b = {0};
+    neb_ns now = 12345;
+    double largest = 0;
+    inter_bucket_set(&b, now, bps);
+    for (int i = 0; i < N;) {
+        if (!inter_bucket_ready(&b, now)) {
+            neb_ns when = inter_bucket_when(&b);
+            assert_true(when > now && when < now + NEB_S);
+            now = neb_rng_below(&r, 4)
+                      ? when
+                      : now + NEB_MS; // woken in time, or only looking now and then
+            continue;
+        }
+        double n = 100 + (double)neb_rng_below(&r, 65000);
+        largest = n > largest ? n : largest;
+        inter_bucket_take(&b, (uint64_t)n);
+        at[i] = now;
+        sum[i + 1] = sum[i] + (double)(uint64_t)n;
+        i++;
+    }
+    double rate = (double)bps / 8, depth = rate * 0.02;
+    for (int i = 0; i < N; i += 37)
+        for (int k = i; k < N; k += 101) {
+            double passed = sum[k + 1] - sum[i],
+                   allowed = rate * neb_seconds(at[k] - at[i]) + depth + largest;
+            if (passed > allowed)
+                fail_msg("seed %llu: %g bytes in %g s, allowed %g", (unsigned long long)seed,
+                         passed, neb_seconds(at[k] - at[i]), allowed);
+        }
+    double mean = sum[N] * 8 / neb_seconds(at[N - 1] - at[0]);
+    assert_true(mean > 0.97 * (double)bps && mean < 1.01 * (double)bps);
+}
+
+// A change of the rate, as at 8 o'clock, forgives no debt and saves nothing up; lifting the limit lets all pass.
+static void test_bucket_changes(void **state) {
+    (void)state;
+    struct inter_bucket b = {0};
+    assert_true(inter_bucket_ready(&b, 1));
+    inter_bucket_take(&b, 1 << 30); // no limit: not counted
+    inter_bucket_set(&b, NEB_S, 8000000);
+    assert_true(inter_bucket_ready(&b, NEB_S));
+    inter_bucket_take(&b, 1000000); // a second's worth
+    assert_false(inter_bucket_ready(&b, NEB_S + 400 * NEB_MS));
+    inter_bucket_set(&b, NEB_S + 500 * NEB_MS,
+                     800000); // half of the debt is left, at a tenth of the rate
+    assert_false(inter_bucket_ready(&b, NEB_S + 5400 * NEB_MS));
+    assert_true(inter_bucket_ready(&b, NEB_S + 5600 * NEB_MS));
+    assert_true(inter_bucket_ready(&b, 1000 * NEB_S));
+    inter_bucket_take(&b, 3000); // a long pause has saved up 20 ms, 2,000 bytes
+    assert_false(inter_bucket_ready(&b, 1000 * NEB_S));
+    inter_bucket_set(&b, 1000 * NEB_S, 0);
+    assert_true(inter_bucket_ready(&b, 1000 * NEB_S));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_text),
+                                       cmocka_unit_test(test_bucket_is_exact),
+                                       cmocka_unit_test(test_bucket_changes)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

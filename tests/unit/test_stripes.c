@@ -1,0 +1,86 @@
+// inter/stripes against links whose rate depends on the number of connections, in virtual time.
+#include "inter/stripes.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+// Runs for `seconds`; the link carries `each` bit/s a connection, at most `all`.
+static void run(struct inter_stripes *s, neb_ns *now, double seconds, double each, double all,
+                bool busy) {
+    const neb_ns step = 50 * NEB_MS;
+    for (neb_ns end = *now + (neb_ns)(seconds * 1e9); *now < end; *now += step) {
+        double bps = each * s->use < all ? each * s->use : all;
+        inter_stripes_step(s, *now, (uint64_t)(bps / 8 * neb_seconds(step)), busy, 100 * NEB_MS);
+        assert_in_range(s->use, 1, s->max);
+    }
+}
+
+static void test_as_many_as_help(void **state) {
+    (void)state;
+    const struct {
+        double each, all;
+        uint32_t least, most;
+    } links[] = {
+        {9e6, 100e6, 16, 16}, // CUBIC under loss: 8 would carry 72, 16 all
+        {85e6, 94e6, 1, 2},   // BBR
+        {1e6, 1e9, 32, 32},   // never enough
+    };
+    for (size_t i = 0; i < sizeof links / sizeof links[0]; i++) {
+        struct inter_stripes s;
+        neb_ns now = NEB_S;
+        inter_stripes_init(&s, 2, 32);
+        run(&s, &now, 30, links[i].each, links[i].all, true);
+        assert_in_range(s.use, links[i].least, links[i].most);
+        run(&s, &now, 20, links[i].each, links[i].all, true);
+        assert_in_range(s.use, links[i].least, links[i].most); // and stays
+    }
+}
+
+static void test_learns_of_a_change(void **state) {
+    (void)state;
+    struct inter_stripes s;
+    neb_ns now = NEB_S;
+    inter_stripes_init(&s, 2, 32);
+    run(&s, &now, 20, 90e6, 100e6, true);
+    assert_in_range(s.use, 1, 2);
+    run(&s, &now, 30, 5e6, 100e6, true); // losses begin: held, but not any longer
+    assert_true(s.use >= 16);
+}
+
+// Idle time teaches nothing, and does not add up to a measurement; short transfers do.
+static void test_pauses(void **state) {
+    (void)state;
+    struct inter_stripes s;
+    neb_ns now = NEB_S;
+    inter_stripes_init(&s, 2, 32);
+    run(&s, &now, 100, 9e6, 100e6, false);
+    assert_int_equal(s.use, 2);
+    for (int i = 0; i < 100; i++) {
+        run(&s, &now, 0.5, 9e6, 100e6, true);
+        run(&s, &now, 30, 0, 0, false);
+    }
+    assert_true(s.use >= 8);
+}
+
+static void test_bounds(void **state) {
+    (void)state;
+    struct inter_stripes s;
+    neb_ns now = NEB_S;
+    inter_stripes_init(&s, 3, 3); // pinned by the operator
+    run(&s, &now, 60, 1e6, 1e9, true);
+    assert_int_equal(s.use, 3);
+    inter_stripes_init(&s, 40, 32);
+    assert_int_equal(s.use, 32);
+    inter_stripes_init(&s, 0, 32);
+    assert_int_equal(s.use, 1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_as_many_as_help), cmocka_unit_test(test_learns_of_a_change),
+        cmocka_unit_test(test_pauses), cmocka_unit_test(test_bounds)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

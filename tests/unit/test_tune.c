@@ -1,0 +1,245 @@
+// inter/tune: a table of decisions, and the controller in closed loop with a link whose rate changes, in virtual time.
+#include "inter/tune.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+static struct inter_tune_config config(void) {
+    return (struct inter_tune_config){.on = true,
+                                      .codec = true,
+                                      .overlap = true,
+                                      .finest = INTER_RUNG_INT4,
+                                      .coarsest = INTER_RUNG_TOPK64,
+                                      .first = INTER_RUNG_INT4,
+                                      .start_interval = 30,
+                                      .start_overlap = 5,
+                                      .interval_max = 60,
+                                      .overlap_max = 15,
+                                      .fragments = 1,
+                                      .steps = 300000,
+                                      .error_max = 0.65f};
+}
+
+// 4 MB as int4, steps of 0.2 s: 5 steps are 1 s.
+static struct inter_measure measure(double mbit, double rtt_ms, double step_s) {
+    return (struct inter_measure){.goodput_kbps = (uint32_t)(mbit * 1e3),
+                                  .rtt_us = (uint32_t)(rtt_ms * 1e3),
+                                  .step_us = (uint32_t)(step_s * 1e6),
+                                  .error = 0.15f,
+                                  .codec = INTER_RUNG_INT4,
+                                  .full = true};
+}
+enum { BYTES = 4000000 };
+
+struct row {
+    const char *what;
+    double mbit, rtt_ms, step_s;
+    float error;   // measured; 0: as usual
+    uint64_t done; // steps made
+    bool no_codec, no_overlap, interval;
+    uint8_t coarsest; // 0: as configured
+    uint8_t codec;    // wanted
+    uint32_t overlap, interval_wanted;
+    uint8_t reason;
+};
+
+static void test_table(void **state) {
+    (void)state;
+    static const struct row rows[] = {
+        {"fits", 100, 20, 0.2, 0, 0, 0, 0, 0, 0, INTER_RUNG_INT4, 5, 30, INTER_REASON_KEPT},
+        // 32 Mbit at 20: 1.6 s and a little; with 1.2: 1.97 s, 10 steps
+        {"longer overlap", 20, 10, 0.2, 0, 0, 0, 0, 0, 0, INTER_RUNG_INT4, 10, 30,
+         INTER_REASON_LATE},
+        {"a long way counts", 100, 500, 0.2, 0, 0, 0, 0, 0, 0, INTER_RUNG_INT4, 12, 30,
+         INTER_REASON_LATE},
+        // 3.2 s, above 15 steps with the margin; int3: 2.3 s
+        {"coarser codec", 10, 10, 0.2, 0, 0, 0, 0, 0, 0, INTER_RUNG_INT3, 15, 30,
+         INTER_REASON_LATE},
+        {"tenfold slower", 2.2, 10, 0.2, 0, 0, 0, 0, 0, 0, INTER_RUNG_TOPK256, 14, 30,
+         INTER_REASON_CAPACITY},
+        {"codec loses too much", 7, 10, 0.2, 0.30f, 0, 0, 0, 0, INTER_RUNG_INT2, INTER_RUNG_INT3,
+         15, 30, INTER_REASON_LIMIT},
+        {"a short run never goes sparse", 2, 10, 0.2, 0, 299000, 0, 0, 0, 0, INTER_RUNG_INT2, 15,
+         30, INTER_REASON_LIMIT},
+        {"the user says no sparse", 2, 10, 0.2, 0, 0, 0, 0, 0, INTER_RUNG_INT2, INTER_RUNG_INT2, 15,
+         30, INTER_REASON_LIMIT},
+        {"codec pinned", 10, 10, 0.2, 0, 0, true, 0, 0, 0, INTER_RUNG_INT4, 15, 30,
+         INTER_REASON_LIMIT},
+        {"overlap pinned", 20, 10, 0.2, 0, 0, 0, true, 0, 0, INTER_RUNG_TOPK256, 5, 30,
+         INTER_REASON_LATE},
+        {"both pinned", 20, 10, 0.2, 0, 0, true, true, 0, 0, INTER_RUNG_INT4, 5, 30,
+         INTER_REASON_KEPT},
+        // both pinned, H free: it helps capacity, not lateness; 32 Mbit need 8 s at 4 Mbit/s, 30 steps are 6
+        {"interval", 4, 10, 0.2, 0, 0, true, 0, true, 0, INTER_RUNG_INT4, 15, 60,
+         INTER_REASON_LIMIT},
+        {"error of a codec in use", 100, 10, 0.2, 0.7f, 0, 0, 0, 0, 0, INTER_RUNG_INT4, 5, 30,
+         INTER_REASON_KEPT},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const struct row *r = &rows[i];
+        struct inter_tune_config c = config();
+        struct inter_measure m = measure(r->mbit, r->rtt_ms, r->step_s);
+        struct inter_tuner t = {0};
+        c.codec = !r->no_codec;
+        c.overlap = !r->no_overlap;
+        c.interval = r->interval;
+        c.coarsest = r->coarsest ? r->coarsest : c.coarsest;
+        m.error = r->error > 0 ? r->error : m.error;
+        (void)inter_tune(&t, &c, &m, BYTES, r->done);
+        if (t.plan.codec != r->codec || t.plan.overlap != r->overlap ||
+            t.plan.interval != r->interval_wanted ||
+            (r->reason != INTER_REASON_KEPT && t.plan.reason != r->reason &&
+             t.plan.reason != INTER_REASON_KEPT))
+            fail_msg("%s: codec %d, overlap %u, interval %u, %s", r->what, t.plan.codec,
+                     t.plan.overlap, t.plan.interval, inter_reason_text(t.plan.reason));
+    }
+}
+
+// Nothing to go by, or told not to: the job's own values, whatever comes.
+static void test_off_and_unknown(void **state) {
+    (void)state;
+    struct inter_tune_config c = config();
+    struct inter_measure none = {0}, slow = measure(0.1, 10, 0.2);
+    struct inter_tuner t = {0};
+    assert_false(inter_tune(&t, &c, &none, BYTES, 0));
+    assert_int_equal(t.plan.codec, INTER_RUNG_INT4);
+    assert_int_equal(t.plan.overlap, 5);
+    c.on = false;
+    for (int i = 0; i < 10; i++) {
+        assert_false(inter_tune(&t, &c, &slow, BYTES, 0));
+        assert_int_equal(t.plan.codec, INTER_RUNG_JOB);
+        assert_int_equal(t.plan.overlap, 5);
+        assert_int_equal(t.plan.interval, 30);
+        assert_int_equal(t.plan.reason, INTER_REASON_JOB);
+    }
+}
+
+// A goodput that wavers by a quarter changes the plan once at most.
+static void test_no_flapping(void **state) {
+    (void)state;
+    struct inter_tune_config c = config();
+    struct inter_tuner t = {0};
+    int changes = 0;
+    for (int i = 0; i < 200; i++) {
+        struct inter_measure m = measure(i % 2 ? 20 : 16, 50, 0.2);
+        m.codec = t.plan.interval ? t.plan.codec : INTER_RUNG_INT4;
+        uint32_t bytes = m.codec == INTER_RUNG_INT4 ? BYTES : BYTES * 7 / 10;
+        changes += inter_tune(&t, &c, &m, bytes, 0);
+    }
+    assert_in_range(changes, 1, 2);
+}
+
+// ---- in closed loop ---------------------------------------------------------------------------------------------
+
+static const double bits[INTER_RUNGS] = {0, 6.8, 2.9, 2.1, 1.5, 0.45, 0.145};
+
+struct loop {
+    struct inter_tune_config c;
+    struct inter_tuner t;
+    struct inter_plan next[2]; // for round r, r + 1
+    double goodput_seen;       // Mbit/s, as the member's estimate stands when it sends
+    double stall_share;        // of the last round's training time
+    double rtt_s;
+};
+
+// One round: send with the plan made two rounds ago, wait where it is late, measure, plan. The link has a rate in Mbit/s.
+static void play(struct loop *l, double mbit, uint64_t done) {
+    const double step_s = 0.2;
+    struct inter_plan p = l->next[0];
+    uint32_t bytes = (uint32_t)(BYTES * bits[p.codec] / bits[INTER_RUNG_INT4]);
+    struct inter_measure m = measure(l->goodput_seen, l->rtt_s * 1e3, step_s);
+    m.codec = p.codec;
+    m.full = 8.0 * bytes >
+             l->goodput_seen * 1e6 * l->rtt_s; // otherwise it is gone before the path is full
+    double travel = 8.0 * bytes / (mbit * 1e6) + 4 * l->rtt_s, overlap = p.overlap * step_s;
+    l->stall_share = travel > overlap ? (travel - overlap) / (p.interval * step_s) : 0;
+    bool fills = 8.0 * bytes > mbit * 1e6 * l->rtt_s;
+    double sample = fills ? mbit : 8.0 * bytes / l->rtt_s / 1e6;
+    if (fills || sample > l->goodput_seen)
+        l->goodput_seen = sample;
+    inter_tune(&l->t, &l->c, &m, bytes, done);
+    l->next[0] = l->next[1];
+    l->next[1] = l->t.plan;
+}
+
+static struct loop start(double mbit) {
+    struct loop l = {.c = config(), .goodput_seen = mbit, .rtt_s = 0.1};
+    l.next[0] = l.next[1] = inter_tune_first(&l.c);
+    return l;
+}
+
+// The rate falls to a tenth in mid-run and recovers: stall at most 2 % from the third round after the drop on, and the finer codec
+// at most a few rounds after the recovery is seen.
+static void test_drop_and_recovery(void **state) {
+    (void)state;
+    const double rates[] = {100, 50, 200};
+    for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++) {
+        struct loop l = start(rates[i]);
+        uint64_t done = 0;
+        for (int r = 0; r < 20; r++, done += 30) {
+            play(&l, rates[i], done);
+            assert_true(r < 3 || l.stall_share <= 0.01);
+        }
+        int codec = l.next[0].codec;
+        assert_int_equal(codec, INTER_RUNG_INT4);
+        for (int r = 0; r < 20; r++, done += 30) {
+            play(&l, rates[i] / 10, done);
+            if (r > 3 && l.stall_share > 0.02)
+                fail_msg("%g Mbit/s: round %d after the drop stalls %g", rates[i], r,
+                         l.stall_share);
+        }
+        int rounds = 0;
+        for (; rounds < 20 && l.next[0].codec != codec; rounds++, done += 30)
+            play(&l, rates[i], done);
+        if (rounds > 4)
+            fail_msg("%g Mbit/s: finer again only %d rounds after the recovery", rates[i], rounds);
+        for (int r = 0; r < 20; r++, done += 30) {
+            play(&l, rates[i], done);
+            assert_true(l.stall_share <= 0.01);
+        }
+    }
+}
+
+// Sparse updates are too small to measure a recovered link by: the way back is by trials, and a trial that fails costs less and
+// less often.
+static void test_trials(void **state) {
+    (void)state;
+    struct loop l = start(11);
+    l.rtt_s = 0.15;
+    l.c.overlap = false; // 1 s, of which 0.4 are left for bytes
+    uint64_t done = 0;
+    for (int r = 0; r < 10; r++, done += 30)
+        play(&l, 11, done);
+    int others = 0;
+    for (int r = 0; r < 400; r++, done += 30) {
+        play(&l, 11, done);
+        others += l.next[0].codec != INTER_RUNG_TOPK64;
+    }
+    assert_in_range(others, 1, 40);
+    int rounds = 0;
+    for (; rounds < 600 && l.next[0].codec != INTER_RUNG_INT4; rounds++, done += 30)
+        play(&l, 200, done);
+    if (rounds >= 150)
+        fail_msg("still codec %d at %g Mbit/s seen", l.next[0].codec, l.goodput_seen);
+}
+
+static void test_names(void **state) {
+    (void)state;
+    for (int r = 1; r < INTER_RUNGS; r++)
+        assert_int_equal(inter_rung_of(inter_rung_codec((enum inter_rung)r)), r);
+    assert_int_equal(inter_rung_of("topk"), INTER_RUNG_TOPK64);
+    assert_int_equal(inter_rung_of("fp32"), INTER_RUNG_JOB);
+    assert_null(inter_rung_codec(INTER_RUNG_JOB));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_table),       cmocka_unit_test(test_off_and_unknown),
+        cmocka_unit_test(test_no_flapping), cmocka_unit_test(test_drop_and_recovery),
+        cmocka_unit_test(test_trials),      cmocka_unit_test(test_names)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
