@@ -343,8 +343,12 @@ static void make_summary(const struct run *r, struct agent_summary *s) {
         struct agent_cluster_summary *c = &s->clusters[i];
         const char *digest = json_string_value(json_object_get(p, "params_digest"));
         snprintf(c->name, sizeof c->name, "%s", r->job.clusters[i].name);
-        snprintf(c->device, sizeof c->device, "cpu (%s, %d threads)", kern_cpu_isa(),
-                 (int)(whole(p, "threads") & 0xffff));
+        const char *device = json_string_value(json_object_get(p, "device"));
+        if (device && !strncmp(device, "cuda", 4))
+            snprintf(c->device, sizeof c->device, "%s", device);
+        else
+            snprintf(c->device, sizeof c->device, "cpu (%s, %d threads)", kern_cpu_isa(),
+                     (int)(whole(p, "threads") & 0xffff));
         if (r->job.clusters[i].launcher == AGENT_LAUNCHER_ATTACH)
             snprintf(c->device, sizeof c->device, "attached trainer");
         c->steps = (int64_t)whole(p, "steps");

@@ -217,8 +217,11 @@ static const struct option options[] = {
 };
 enum { N_OPTIONS = sizeof options / sizeof options[0] };
 
-static const char cluster_keys[] = "name, role, witness, threads, corpus, sources, mesh, launcher";
+static const char cluster_keys[] = "name, role, witness, threads, corpus, sources, mesh, launcher, device, "
+                                   "precision";
 static const char *const launcher_names[] = {"local", "mpirun", "slurm", "attach", NULL};
+static const char *const device_names[] = {"auto", "cpu", "cuda", NULL};
+static const char *const precision_names[] = {"auto", "fp32", "bf16", NULL};
 enum { MESH_AXIS_MAX = 1024, MESH_RANKS_MAX = 1024 };
 
 // ---- values ---------------------------------------------------------------------------------------------------
@@ -616,6 +619,27 @@ int agent_job_role(const struct agent_job *j, enum agent_role role) {
     return -1;
 }
 
+static enum neb_status set_place(const char *key, const char *const *names, const char *text,
+                                 const char *where, int *out) {
+    for (*out = 0; names[*out]; ++*out)
+        if (!strcmp(text, names[*out]))
+            return NEB_OK;
+    return COMPLAIN(where, key, "\"%s\" is not one of: %s, %s, %s", text, names[0], names[1],
+                    names[2]);
+}
+// device and precision; NULL: auto
+static enum neb_status set_device(struct agent_cluster *c, const char *device,
+                                  const char *precision, const char *where) {
+    int d = (int)c->device, p = (int)c->precision;
+    if (device)
+        NEB_TRY(set_place("clusters.device", device_names, device, where, &d));
+    if (precision)
+        NEB_TRY(set_place("clusters.precision", precision_names, precision, where, &p));
+    c->device = (enum agent_device)d;
+    c->precision = (enum agent_precision)p;
+    return NEB_OK;
+}
+
 static enum neb_status walk_cluster(struct walk *w, struct agent_cluster *c, yaml_node_t *map) {
     char at[NEB_PATH_MAX + 32], *end = NULL;
     c->mesh = (struct intra_mesh_config){1, 1, 1};
@@ -638,6 +662,10 @@ static enum neb_status walk_cluster(struct walk *w, struct agent_cluster *c, yam
             NEB_TRY(set_launcher(c, text, at));
         else if (key && text && !strcmp(key, "role"))
             NEB_TRY(set_role(c, text, at));
+        else if (key && text && !strcmp(key, "device"))
+            NEB_TRY(set_device(c, text, NULL, at));
+        else if (key && text && !strcmp(key, "precision"))
+            NEB_TRY(set_device(c, NULL, text, at));
         else if (key && text && !strcmp(key, "name"))
             NEB_TRY(set_text(c->name, sizeof c->name, "clusters.name", text, at, true));
         else if (key && text && !strcmp(key, "corpus"))
@@ -776,8 +804,17 @@ static enum neb_status validate_meshes(const struct agent_job *j, const char *fi
     m.vocab = m.vocab ? m.vocab : INT32_MAX; // the corpus's
     for (int32_t i = 0; i < j->n_clusters; i++) {
         const struct agent_cluster *c = &j->clusters[i];
+        if (c->device == AGENT_DEVICE_CPU && c->precision == AGENT_PRECISION_BF16)
+            return COMPLAIN(file, "clusters.precision",
+                            "cluster %s: bf16 needs device: cuda; processors train in fp32",
+                            c->name);
         if (agent_cluster_ranks(c) == 1)
             continue;
+        if (c->device == AGENT_DEVICE_CUDA)
+            return COMPLAIN(file, "clusters.mesh",
+                            "cluster %s: several ranks train on CPUs only; remove mesh, or set "
+                            "device: cpu",
+                            c->name);
         if (agent_cluster_ranks(c) > MESH_RANKS_MAX)
             return COMPLAIN(file, "clusters.mesh", "cluster %s: %d ranks, at most %d are possible",
                             c->name, agent_cluster_ranks(c), MESH_RANKS_MAX);
@@ -1021,6 +1058,10 @@ json_t *agent_job_to_json(const struct agent_job *job) {
                                 json_pack("[i,i,i]", c->mesh.dp, c->mesh.pp, c->mesh.tp));
             json_object_set_new(o, "launcher", json_string(launcher_names[c->launcher]));
         }
+        if (c->device)
+            json_object_set_new(o, "device", json_string(device_names[c->device]));
+        if (c->precision)
+            json_object_set_new(o, "precision", json_string(precision_names[c->precision]));
         json_array_append_new(clusters, o);
     }
     json_object_set_new(root, "clusters", clusters);
@@ -1069,6 +1110,8 @@ static enum neb_status mesh_from_json(const json_t *v, struct agent_cluster *c) 
     const char *launcher = json_string_value(json_object_get(v, "launcher"));
     int32_t *const axes[] = {&c->mesh.dp, &c->mesh.pp, &c->mesh.tp};
     c->mesh = (struct intra_mesh_config){1, 1, 1};
+    NEB_TRY(set_device(c, json_string_value(json_object_get(v, "device")),
+                       json_string_value(json_object_get(v, "precision")), "job specification"));
     if (!mesh)
         return NEB_OK;
     for (size_t i = 0; i < 3; i++) {
@@ -1081,15 +1124,17 @@ static enum neb_status mesh_from_json(const json_t *v, struct agent_cluster *c) 
 }
 
 static enum neb_status cluster_from_json(const json_t *v, struct agent_cluster *c) {
+    const json_t *role = json_object_get(v, "role");
+    size_t known = 5u + (json_object_get(v, "mesh") ? 2 : 0) + (json_object_get(v, "device") != NULL) + (role != NULL) +
+                   (json_object_get(v, "precision") != NULL);
     const char *name = json_string_value(json_object_get(v, "name")),
                *corpus = json_string_value(json_object_get(v, "corpus"));
     const json_t *threads = json_object_get(v, "threads"), *witness = json_object_get(v, "witness"),
                  *w;
     json_t *sources = json_object_get(v, "sources");
-    const json_t *role = json_object_get(v, "role");
     const char *key;
     if (!name || !corpus || !json_is_integer(threads) || !json_is_object(sources) ||
-        !json_is_boolean(witness) || json_object_size(v) != (json_object_get(v, "mesh") ? 7u : 5u) + (role != NULL) ||
+        !json_is_boolean(witness) || json_object_size(v) != known ||
         json_object_size(sources) > AGENT_SOURCES_MAX || json_integer_value(threads) < 0 ||
         json_integer_value(threads) > 256)
         return neb_fail(NEB_ERR_FORMAT, "job specification: malformed cluster");
@@ -1173,6 +1218,7 @@ void agent_job_reference(FILE *f) {
         "(default 1 each; dp must divide batch x accumulate, pp model.n_layers, tp heads and "
         "d_ff), or auto; launcher: local (all on the agent's machine), mpirun (its hosts), slurm "
         "(a step of the agent's allocation) or attach: none is started, your own training loop "
-        "attaches through libnebula |\n",
+        "attaches through libnebula; device: auto (CUDA where there is one), cpu or cuda; "
+        "precision: auto (bf16 on CUDA), fp32 or bf16 (CUDA only) |\n",
         AGENT_CLUSTERS_MAX, cluster_keys);
 }

@@ -51,6 +51,17 @@ enum agent_launcher {
     AGENT_LAUNCHER_ATTACH, // none is started: the agent waits for a trainer that attaches (libnebula.h)
 };
 
+enum agent_device { // where a cluster's worker trains
+    AGENT_DEVICE_AUTO, // CUDA where the kernels load and there is a device (and no mesh), else the processors
+    AGENT_DEVICE_CPU,
+    AGENT_DEVICE_CUDA,
+};
+enum agent_precision { // of activations and products; master parameters are fp32 always
+    AGENT_PRECISION_AUTO, // bf16 on CUDA, fp32 on processors
+    AGENT_PRECISION_FP32,
+    AGENT_PRECISION_BF16,
+};
+
 struct agent_cluster {
     char name[AGENT_NAME_MAX + 1]; // the agent's name in the federation
     bool witness;                  // votes, but trains nothing and holds no updates
@@ -61,6 +72,8 @@ struct agent_cluster {
     struct intra_mesh_config mesh; // ranks of the worker; 0 counts as 1
     bool mesh_auto; // to be filled in by the planner (planner.h) before the job travels
     enum agent_launcher launcher;
+    enum agent_device device;
+    enum agent_precision precision;
     char corpus[NEB_PATH_MAX]; // overrides data.corpus where the site keeps it elsewhere
     int32_t n_sources;         // 0: all sources of the corpus, by size
     struct agent_source sources[AGENT_SOURCES_MAX];

@@ -54,7 +54,7 @@ enum { AGENT_SUMMARY_CLUSTERS_MAX = 16, AGENT_DIGEST_TEXT = 65 };
 
 struct agent_cluster_summary {
     char name[64];
-    char device[64]; // "cpu (avx512, 2 threads)"
+    char device[96]; // "cpu (avx512, 2 threads)", "cuda (NVIDIA H100 80GB HBM3, bf16)"
     int64_t steps, tokens;
     double loss_first, loss_last; // training loss of the first and the last step (or logged step)
     double eval_loss;             // on held-out text, of the parameters of params_digest

@@ -99,6 +99,11 @@ static enum neb_status set_up_trainer(struct agent_worker *w) {
         return neb_fail(NEB_ERR_STATE, "cluster %s has a mesh of %d ranks, %d were started",
                         c->name, agent_cluster_ranks(c), w->world->size);
     NEB_TRY(kern_cpu_create(w->world ? w->threads : c->threads, &w->K));
+    NEB_TRY(worker_device_open(w));
+    if (w->device)
+        w->ops.pull = pull, w->ops.push = push;
+    t.device = w->device;
+    t.device_type = w->device_type;
     NEB_TRY(intra_team_create(&t, &c->mesh, w->world, w->K, &w->team));
     w->trainer = intra_team_trainer(w->team);
     w->model = intra_team_model(w->team);
@@ -221,7 +226,7 @@ static json_t *number_or_null(double x) { return isfinite(x) ? json_real(x) : js
 
 static enum neb_status report(struct agent_worker *w) {
     double loss = 0;
-    char hex[33];
+    char hex[33], device[96];
     json_t *by_source = json_object();
     bool done = worker_finished(w);
     enum neb_status st = done ? evaluate(w, &loss, by_source) : NEB_OK;
@@ -232,9 +237,10 @@ static enum neb_status report(struct agent_worker *w) {
         return st;
     }
     worker_params_digest(w, hex);
+    worker_device_name(w, device, sizeof device);
     json_t *r = json_pack(
         "{s:s,s:I,s:I,s:o,s:o,s:o,s:o,s:f,s:f,s:f,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:i}", "device",
-        "cpu", "steps", (json_int_t)w->step, "tokens", (json_int_t)w->all_tokens, "loss_first",
+        device, "steps", (json_int_t)w->step, "tokens", (json_int_t)w->all_tokens, "loss_first",
         number_or_null(w->loss_first), "loss_last", number_or_null(w->loss_last), "eval_loss",
         done ? number_or_null(loss) : json_null(), "eval_by_source", by_source, "stall_s",
         w->stall_s, "train_s", w->train_s, "sync_s", w->sync_s, "params_digest", hex, "params",
@@ -312,6 +318,7 @@ enum neb_status agent_worker_run(const char *socket_path, const char *job, struc
     }
     worker_sync_destroy(w);
     intra_team_destroy(&w->team);
+    kern_device_close(&w->device);
     for (int i = 0; i < w->n_samplers; i++)
         intra_sampler_destroy(&w->samplers[i]);
     intra_corpus_close(&w->corpus);

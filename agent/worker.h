@@ -4,6 +4,7 @@
 //     worker_link.c   messages from the agent, decisions of agent/schedule
 //     worker_sync.c   fragments: encode and submit, commits, merges
 //     worker_ckpt.c   checkpoints of everything, and how to go on from one
+//     worker_device.c on what it trains
 //     worker_snapshot.c  how to go on from what others had
 //
 // All but worker.c also runs inside a foreign trainer, through libnebula (libnebula.h): one code, so that both compute the
@@ -72,6 +73,8 @@ struct agent_worker {
     bool federated;
     char dir[NEB_PATH_MAX]; // of the job: checkpoints, merge log, final model
     struct kern *K;
+    struct kern_device *device; // NULL: it trains on the processors
+    enum kern_type device_type;
     struct intra_corpus *corpus;
     int n_samplers; // 1, or one a cluster for the synchronous reference
     struct intra_sampler *samplers[AGENT_CLUSTERS_MAX];
@@ -165,6 +168,13 @@ NEB_MUST_CHECK enum neb_status worker_merge(struct agent_worker *w, int32_t f);
 // Asks the agent for the commit of the fragment's round, if there is one.
 NEB_MUST_CHECK enum neb_status worker_ask(struct agent_worker *w, int32_t f);
 void worker_metrics(struct agent_worker *w, json_t *line); // reference is taken over
+
+// worker_device.c
+// Opens what the cluster's `device` and `precision` ask for: w->device, w->device_type. NEB_ERR_UNSUPPORTED, with a hint,
+// where `cuda` cannot be had.
+NEB_MUST_CHECK enum neb_status worker_device_open(struct agent_worker *w);
+// "cuda (NVIDIA …, bf16)" or "cpu"
+void worker_device_name(const struct agent_worker *w, char *out, size_t cap);
 
 // worker_plan.c: what the records plan for this cluster
 void worker_plan_start(struct agent_worker *w);

@@ -1,5 +1,4 @@
-#include "compress/codec.h"
-#include "compress/work.h"
+#include "compress/frame.h"
 #include "kernels/exact.h"
 #include "kernels/quant.h"
 
@@ -10,14 +9,7 @@
 #include <string.h>
 #include <zstd.h>
 
-enum { MAGIC = 0x3146424e /* "NBF1" */, STREAM_HEADER_BYTES = 9, GAP_ESCAPE = 255 };
-
-struct header {
-    struct cmp_codec codec;
-    int top;       // exponent that scales are relative to
-    float mags[2]; // topk: codebook of magnitudes, in units of the chunk's scale, ascending
-    uint64_t n;
-};
+enum { MAGIC = 0x3146424e /* "NBF1" */, STREAM_HEADER_BYTES = 9 };
 
 enum neb_status cmp_work_create(struct cmp_work **out) {
     struct cmp_work *w = calloc(1, sizeof *w);
@@ -103,7 +95,7 @@ void cmp_codec_name(const struct cmp_codec *c, char *out, size_t cap) {
 
 // ---- header and streams ---------------------------------------------------------------------------------------
 
-static void put_header(struct neb_buf *out, const struct header *h, int streams) {
+void cmp_frame_put(struct neb_buf *out, const struct cmp_frame *h, int streams) {
     neb_buf_u32(out, MAGIC);
     neb_buf_u8(out, (uint8_t)h->codec.id);
     neb_buf_u8(out, 0);
@@ -122,7 +114,7 @@ static bool usable_mags(const float m[2]) { // finite, in order, of sane size
     return m[0] >= 0 && m[1] >= m[0] && m[1] <= 1024.0f;
 }
 
-static int stream_count(enum cmp_codec_id id) {
+int cmp_frame_streams(enum cmp_codec_id id) {
     switch (id) {
     case CMP_FP32: return 1;
     case CMP_BF16:
@@ -133,7 +125,7 @@ static int stream_count(enum cmp_codec_id id) {
     return 0;
 }
 
-static enum neb_status get_header(struct neb_rd *r, struct header *h) {
+enum neb_status cmp_frame_get(struct neb_rd *r, struct cmp_frame *h) {
     uint32_t magic = neb_rd_u32(r);
     uint8_t id = neb_rd_u8(r), zero = neb_rd_u8(r);
     h->codec = (struct cmp_codec){.block = neb_rd_u16(r)};
@@ -154,7 +146,7 @@ static enum neb_status get_header(struct neb_rd *r, struct header *h) {
     if (r->bad || magic != MAGIC || zero || zero2 || id < CMP_FP32 || id > CMP_ID_LAST)
         return neb_fail(NEB_ERR_FORMAT, "codec frame: no valid header");
     h->codec.id = (enum cmp_codec_id)id;
-    if (streams != stream_count(h->codec.id) || h->n > CMP_ELEMENTS_MAX)
+    if (streams != cmp_frame_streams(h->codec.id) || h->n > CMP_ELEMENTS_MAX)
         return neb_fail(NEB_ERR_FORMAT, "codec frame: %u streams, %llu elements", streams,
                         (unsigned long long)h->n);
     if (h->codec.block < 8 || h->codec.chunk < 64 || h->codec.chunk > 65536 || h->codec.k < 1 ||
@@ -179,7 +171,7 @@ size_t cmp_work_pack(struct cmp_work *w, uint8_t *out, size_t cap, const struct 
     return ZSTD_compress2(w->cctx, out, cap, raw->p, raw->len);
 }
 
-static enum neb_status put_stream(struct cmp_work *w, struct neb_buf *out,
+enum neb_status cmp_frame_put_stream(struct cmp_work *w, struct neb_buf *out,
                                   const struct neb_buf *raw, int level) {
     NEB_TRY(neb_buf_check(raw));
     size_t bound = ZSTD_compressBound(raw->len);
@@ -197,7 +189,7 @@ static enum neb_status put_stream(struct cmp_work *w, struct neb_buf *out,
 }
 
 // Reads a stream whose raw size must lie in [min, max] into `into`.
-static enum neb_status get_stream(struct cmp_work *w, struct neb_rd *r, size_t min, size_t max,
+enum neb_status cmp_frame_get_stream(struct cmp_work *w, struct neb_rd *r, size_t min, size_t max,
                                   struct neb_buf *into) {
     uint8_t stage = neb_rd_u8(r);
     size_t raw = neb_rd_u32(r), len = neb_rd_u32(r);
@@ -233,7 +225,7 @@ static float block_step(const float *x, size_t n, int levels) {
     return rms > 0 && rms < max ? rms : max / (levels == 6 ? 5.5f : (float)levels);
 }
 
-static void encode_blocks(struct cmp_work *w, struct header *h, const float *x, size_t n,
+static void encode_blocks(struct cmp_work *w, struct cmp_frame *h, const float *x, size_t n,
                           float max) {
     int qmax = h->codec.levels;
     size_t block = h->codec.block;
@@ -255,59 +247,78 @@ static void encode_blocks(struct cmp_work *w, struct header *h, const float *x, 
         kern_pack4(packed, codes, n);
 }
 
-static size_t chunk_k(const struct cmp_codec *c, size_t len) { // entries of a chunk of len elements
+size_t cmp_frame_chunk_k(const struct cmp_codec *c, size_t len) {
     size_t k = (c->k * len + c->chunk - 1) / c->chunk;
     return k < 1 ? 1 : k;
+}
+
+size_t cmp_frame_entries(const struct cmp_codec *c, size_t n) {
+    size_t entries = 0;
+    for (size_t at = 0; at < n; at += c->chunk)
+        entries += cmp_frame_chunk_k(c, n - at < c->chunk ? n - at : c->chunk);
+    return entries;
 }
 
 // A chunk's scale is the mean magnitude of what was chosen; magnitudes fall into two bins around 5/4 of it, and the
 // codebook holds the bins' means over the frame.
 static const float bin_edge = 1.25f;
 
-static enum neb_status encode_topk(struct cmp_work *w, struct header *h, const float *x, size_t n,
-                                   float max) {
-    const struct cmp_codec *c = &h->codec;
-    h->top = max > 0 ? kern_scale_top(max, 1) : 0;
-    double sum[2] = {0, 0};
-    uint64_t count[2] = {0, 0}, entries = 0;
-    uint8_t bits = 0;
-    for (size_t at = 0; at < n; at += c->chunk) {
-        size_t len = n - at < c->chunk ? n - at : c->chunk, k = chunk_k(c, len), next = 0;
-        kern_topk(w->idx, x + at, len, k, w->scratch);
-        double mean = 0;
-        for (size_t i = 0; i < k; i++)
-            mean += fabs((double)x[at + w->idx[i]]);
-        uint8_t code = kern_scale_code((float)(mean / (double)k), h->top);
-        float scale = kern_scale_value(code, h->top), edge = scale * bin_edge;
-        neb_buf_u8(&w->stream[0], code);
-        if (neb_buf_reserve(&w->stream[1], k + len / GAP_ESCAPE) != NEB_OK)
-            return NEB_ERR_NOMEM;
-        uint8_t *gaps = w->stream[1].p + w->stream[1].len;
-        for (size_t i = 0; i < k; i++, entries++) {
-            size_t gap = w->idx[i] - next;
-            next = (size_t)w->idx[i] + 1;
-            for (; gap >= GAP_ESCAPE; gap -= GAP_ESCAPE)
-                *gaps++ = GAP_ESCAPE;
-            *gaps++ = (uint8_t)gap;
-            float v = x[at + w->idx[i]], mag = fabsf(v);
-            unsigned big = mag >= edge;
-            if (scale > 0) {
-                sum[big] += (double)(mag / scale);
-                count[big]++;
-            }
-            bits |= (uint8_t)(((v < 0) | big << 1) << (entries % 4 * 2));
-            if (entries % 4 == 3) {
-                neb_buf_u8(&w->stream[2], bits);
-                bits = 0;
-            }
+enum neb_status cmp_frame_put_chunk(struct cmp_work *w, const struct cmp_frame *h,
+                                    struct cmp_topk *t, const uint16_t *idx, const float *values,
+                                    size_t k, size_t len) {
+    double mean = 0;
+    size_t next = 0;
+    for (size_t i = 0; i < k; i++)
+        mean += fabs((double)values[i]);
+    uint8_t code = kern_scale_code((float)(mean / (double)k), h->top);
+    float scale = kern_scale_value(code, h->top), edge = scale * bin_edge;
+    neb_buf_u8(&w->stream[0], code);
+    if (neb_buf_reserve(&w->stream[1], k + len / CMP_GAP_ESCAPE) != NEB_OK)
+        return NEB_ERR_NOMEM;
+    uint8_t *gaps = w->stream[1].p + w->stream[1].len;
+    for (size_t i = 0; i < k; i++, t->entries++) {
+        size_t gap = idx[i] - next;
+        next = (size_t)idx[i] + 1;
+        for (; gap >= CMP_GAP_ESCAPE; gap -= CMP_GAP_ESCAPE)
+            *gaps++ = CMP_GAP_ESCAPE;
+        *gaps++ = (uint8_t)gap;
+        float v = values[i], mag = fabsf(v);
+        unsigned big = mag >= edge;
+        if (scale > 0) {
+            t->sum[big] += (double)(mag / scale);
+            t->count[big]++;
         }
-        w->stream[1].len = (size_t)(gaps - w->stream[1].p);
+        t->bits |= (uint8_t)(((v < 0) | big << 1) << (t->entries % 4 * 2));
+        if (t->entries % 4 == 3) {
+            neb_buf_u8(&w->stream[2], t->bits);
+            t->bits = 0;
+        }
     }
-    if (entries % 4)
-        neb_buf_u8(&w->stream[2], bits);
-    h->mags[0] = count[0] ? (float)(sum[0] / (double)count[0]) : 0;
-    h->mags[1] = count[1] ? (float)(sum[1] / (double)count[1]) : h->mags[0];
+    w->stream[1].len = (size_t)(gaps - w->stream[1].p);
+    return NEB_OK;
+}
+
+void cmp_frame_end_topk(struct cmp_work *w, struct cmp_frame *h, struct cmp_topk *t) {
+    if (t->entries % 4)
+        neb_buf_u8(&w->stream[2], t->bits);
+    h->mags[0] = t->count[0] ? (float)(t->sum[0] / (double)t->count[0]) : 0;
+    h->mags[1] = t->count[1] ? (float)(t->sum[1] / (double)t->count[1]) : h->mags[0];
     h->mags[1] = h->mags[1] > 1024.0f ? 1024.0f : h->mags[1];
+}
+
+static enum neb_status encode_topk(struct cmp_work *w, struct cmp_frame *h, const float *x,
+                                   size_t n, float max) {
+    const struct cmp_codec *c = &h->codec;
+    struct cmp_topk t = {{0, 0}, {0, 0}, 0, 0};
+    h->top = max > 0 ? kern_scale_top(max, 1) : 0;
+    for (size_t at = 0; at < n; at += c->chunk) {
+        size_t len = n - at < c->chunk ? n - at : c->chunk, k = cmp_frame_chunk_k(c, len);
+        kern_topk(w->idx, x + at, len, k, w->scratch);
+        for (size_t i = 0; i < k; i++)
+            w->values[i] = x[at + w->idx[i]];
+        NEB_TRY(cmp_frame_put_chunk(w, h, &t, w->idx, w->values, k, len));
+    }
+    cmp_frame_end_topk(w, h, &t);
     return NEB_OK;
 }
 
@@ -327,7 +338,7 @@ static void put_floats(uint8_t *to, const float *x, size_t n) {
 
 static enum neb_status encode(struct cmp_work *w, const struct cmp_codec *c, const float *x,
                               size_t n, struct neb_buf *out) {
-    struct header h = {.codec = *c, .n = n};
+    struct cmp_frame h = {.codec = *c, .n = n};
     bool finite;
     NEB_ASSERT(n <= CMP_ELEMENTS_MAX);
     if (h.codec.levels < 1) // a codec that a frame's header named
@@ -358,9 +369,9 @@ static enum neb_status encode(struct cmp_work *w, const struct cmp_codec *c, con
     case CMP_TOPK: NEB_TRY(encode_topk(w, &h, x, n, max)); break;
     }
     NEB_TRY(neb_buf_check(&w->codes));
-    put_header(out, &h, stream_count(h.codec.id));
-    for (int i = 0; i < stream_count(h.codec.id); i++)
-        NEB_TRY(put_stream(w, out, &w->stream[i], c->zstd_level));
+    cmp_frame_put(out, &h, cmp_frame_streams(h.codec.id));
+    for (int i = 0; i < cmp_frame_streams(h.codec.id); i++)
+        NEB_TRY(cmp_frame_put_stream(w, out, &w->stream[i], c->zstd_level));
     return neb_buf_check(out);
 }
 
@@ -375,7 +386,7 @@ enum neb_status cmp_encode(struct cmp_work *w, const struct cmp_codec *c, const 
 // ---- decoders -------------------------------------------------------------------------------------------------
 
 static enum neb_status decode_fp32(struct cmp_work *w, struct neb_rd *r, float *out, size_t n) {
-    NEB_TRY(get_stream(w, r, n * 4, n * 4, &w->stream[0]));
+    NEB_TRY(cmp_frame_get_stream(w, r, n * 4, n * 4, &w->stream[0]));
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
     if (n)
         memcpy(out, w->stream[0].p, n * 4);
@@ -387,13 +398,13 @@ static enum neb_status decode_fp32(struct cmp_work *w, struct neb_rd *r, float *
     return NEB_OK;
 }
 
-static enum neb_status decode_blocks(struct cmp_work *w, struct neb_rd *r, const struct header *h,
+static enum neb_status decode_blocks(struct cmp_work *w, struct neb_rd *r, const struct cmp_frame *h,
                                      float *out, size_t n) {
     size_t block = h->codec.block, blocks = (n + block - 1) / block;
     bool four = h->codec.id == CMP_INT4;
     size_t bytes = four ? (n + 1) / 2 : n;
-    NEB_TRY(get_stream(w, r, blocks, blocks, &w->stream[0]));
-    NEB_TRY(get_stream(w, r, bytes, bytes, &w->stream[1]));
+    NEB_TRY(cmp_frame_get_stream(w, r, blocks, blocks, &w->stream[0]));
+    NEB_TRY(cmp_frame_get_stream(w, r, bytes, bytes, &w->stream[1]));
     const int8_t *codes = (const int8_t *)w->stream[1].p;
     if (!four && n && memchr(codes, 0x80, n))
         return neb_fail(NEB_ERR_FORMAT, "codec frame: an 8-bit code out of range");
@@ -414,31 +425,38 @@ static enum neb_status decode_blocks(struct cmp_work *w, struct neb_rd *r, const
     return NEB_OK;
 }
 
-static enum neb_status decode_topk(struct cmp_work *w, struct neb_rd *r, const struct header *h,
-                                   float *out, size_t n) {
+enum neb_status cmp_frame_get_topk(struct cmp_work *w, struct neb_rd *r,
+                                   const struct cmp_frame *h, size_t n,
+                                   const struct cmp_topk_sink *to) {
     const struct cmp_codec *c = &h->codec;
-    size_t chunks = (n + c->chunk - 1) / c->chunk, entries = 0;
-    for (size_t at = 0; at < n; at += c->chunk)
-        entries += chunk_k(c, n - at < c->chunk ? n - at : c->chunk);
-    NEB_TRY(get_stream(w, r, chunks, chunks, &w->stream[0]));
-    NEB_TRY(get_stream(w, r, entries, entries + n / GAP_ESCAPE + chunks, &w->stream[1]));
-    NEB_TRY(get_stream(w, r, (entries + 3) / 4, (entries + 3) / 4, &w->stream[2]));
-    memset(out, 0, n * sizeof *out);
+    size_t chunks = (n + c->chunk - 1) / c->chunk, entries = cmp_frame_entries(c, n);
+    NEB_TRY(cmp_frame_get_stream(w, r, chunks, chunks, &w->stream[0]));
+    NEB_TRY(cmp_frame_get_stream(w, r, entries, entries + n / CMP_GAP_ESCAPE + chunks,
+                                 &w->stream[1]));
+    NEB_TRY(cmp_frame_get_stream(w, r, (entries + 3) / 4, (entries + 3) / 4, &w->stream[2]));
+    if (to->out)
+        memset(to->out, 0, n * sizeof *to->out);
     const uint8_t *gap = w->stream[1].p, *end = gap + w->stream[1].len;
     size_t e = 0;
     for (size_t at = 0, ch = 0; at < n; at += c->chunk, ch++) {
-        size_t len = n - at < c->chunk ? n - at : c->chunk, k = chunk_k(c, len), i = 0;
+        size_t len = n - at < c->chunk ? n - at : c->chunk, k = cmp_frame_chunk_k(c, len), i = 0;
         float scale = kern_scale_value(w->stream[0].p[ch], h->top);
         const float value[4] = {h->mags[0] * scale, -(h->mags[0] * scale), h->mags[1] * scale,
                                 -(h->mags[1] * scale)};
         if (!isfinite(value[2])) // the largest
             return neb_fail(NEB_ERR_FORMAT, "codec frame: a chunk's values are not finite");
         for (size_t t = 0; t < k; t++, e++, i++) {
-            while (gap < end && *gap == GAP_ESCAPE)
-                i += GAP_ESCAPE, gap++;
+            while (gap < end && *gap == CMP_GAP_ESCAPE)
+                i += CMP_GAP_ESCAPE, gap++;
             if (gap == end || (i += *gap++) >= len)
                 return neb_fail(NEB_ERR_FORMAT, "codec frame: an index outside its chunk");
-            out[at + i] = value[w->stream[2].p[e / 4] >> (e % 4 * 2) & 3];
+            float v = value[w->stream[2].p[e / 4] >> (e % 4 * 2) & 3];
+            if (to->out) {
+                to->out[at + i] = v;
+            } else {
+                to->at[e] = (uint32_t)(at + i);
+                to->values[e] = v;
+            }
         }
     }
     return gap == end ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "codec frame: more indices than entries");
@@ -447,21 +465,23 @@ static enum neb_status decode_topk(struct cmp_work *w, struct neb_rd *r, const s
 static enum neb_status decode(struct cmp_work *w, const uint8_t *frame, size_t len, float *out,
                               size_t n) {
     struct neb_rd r = neb_rd_make(frame, len);
-    struct header h;
-    NEB_TRY(get_header(&r, &h));
+    struct cmp_frame h;
+    NEB_TRY(cmp_frame_get(&r, &h));
     if (h.n != n)
         return neb_fail(NEB_ERR_FORMAT, "codec frame: %llu elements where %zu belong",
                         (unsigned long long)h.n, n);
     switch (h.codec.id) {
     case CMP_FP32: NEB_TRY(decode_fp32(w, &r, out, n)); break;
     case CMP_BF16:
-        NEB_TRY(get_stream(w, &r, n, n, &w->stream[0]));
-        NEB_TRY(get_stream(w, &r, n, n, &w->stream[1]));
+        NEB_TRY(cmp_frame_get_stream(w, &r, n, n, &w->stream[0]));
+        NEB_TRY(cmp_frame_get_stream(w, &r, n, n, &w->stream[1]));
         kern_bf16_join(out, w->stream[0].p, w->stream[1].p, n);
         break;
     case CMP_INT8:
     case CMP_INT4: NEB_TRY(decode_blocks(w, &r, &h, out, n)); break;
-    case CMP_TOPK: NEB_TRY(decode_topk(w, &r, &h, out, n)); break;
+    case CMP_TOPK:
+        NEB_TRY(cmp_frame_get_topk(w, &r, &h, n, &(struct cmp_topk_sink){.out = out}));
+        break;
     }
     // int8 and int4: 127 * 2^120 * grid[7] is finite; topk looks at each chunk's values.
     bool finite = true;
@@ -482,8 +502,8 @@ enum neb_status cmp_decode(struct cmp_work *w, const uint8_t *frame, size_t len,
 
 enum neb_status cmp_frame_peek(const uint8_t *frame, size_t len, struct cmp_frame_info *out) {
     struct neb_rd r = neb_rd_make(frame, len);
-    struct header h;
-    NEB_TRY(get_header(&r, &h));
+    struct cmp_frame h;
+    NEB_TRY(cmp_frame_get(&r, &h));
     *out = (struct cmp_frame_info){.codec = h.codec, .n = h.n};
     return NEB_OK;
 }

@@ -17,6 +17,7 @@ struct cmp_work {
     struct neb_buf room;         // decoded elements of one unit at the gate
     uint32_t scratch[2 * 65536]; // topk
     uint16_t idx[65536];
+    float values[65536]; // of one chunk's entries
 };
 
 // One zstd frame of raw at out (cap bytes, ZSTD_compressBound of it at least): its size, or a zstd error code.

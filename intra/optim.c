@@ -131,13 +131,17 @@ void intra_optim_skip(struct intra_optim *o, int64_t n) {
     o->t += n;
 }
 
+struct kern_adamw intra_optim_adamw(const struct intra_optim *o, float lr) {
+    return (struct kern_adamw){.lr = lr,
+                               .beta1 = o->c.beta1,
+                               .beta2 = o->c.beta2,
+                               .eps = o->c.eps,
+                               .bias1 = (float)(1 - pow((double)o->c.beta1, (double)(o->t - o->born + 1))),
+                               .bias2 = (float)(1 - pow((double)o->c.beta2, (double)(o->t - o->born + 1)))};
+}
+
 static void step(struct intra_optim *o, struct kern *K, struct intra_model *m, float lr) {
-    struct kern_adamw c = {.lr = lr,
-                           .beta1 = o->c.beta1,
-                           .beta2 = o->c.beta2,
-                           .eps = o->c.eps,
-                           .bias1 = (float)(1 - pow((double)o->c.beta1, (double)(o->t - o->born + 1))),
-                           .bias2 = (float)(1 - pow((double)o->c.beta2, (double)(o->t - o->born + 1)))};
+    struct kern_adamw c = intra_optim_adamw(o, lr);
     for (int32_t i = 0; i < m->n_tensors; i++) {
         const struct intra_tensor *t = &m->tensors[i];
         size_t from, n = own_part(o, t, &from), at = t->grad_at + from - o->at;
@@ -171,18 +175,25 @@ static void gather_params(const struct intra_optim *o, struct kern *K, struct in
     }
 }
 
-void intra_optim_update(struct intra_optim *o, struct kern *K, struct intra_model *m,
+bool intra_optim_decide(struct intra_optim *o, const struct intra_model *m,
                         struct intra_update *out) {
     double total = 0;
     *out = (struct intra_update){.lr = intra_schedule_lr(&o->c.schedule, o->t)};
-    if (m->mesh)
-        reduce_grads(o, m);
-    sum_squares(o, K, m);
     for (int32_t i = 0; i < o->n_tensors; i++)
         total += o->sums[i];
     out->grad_norm = sqrt(total);
-    if (m->failed == NEB_OK && isfinite(out->grad_norm)) {
-        clip(o, m, out);
+    if (m->failed != NEB_OK || !isfinite(out->grad_norm))
+        return false;
+    clip(o, m, out);
+    return true;
+}
+
+void intra_optim_update(struct intra_optim *o, struct kern *K, struct intra_model *m,
+                        struct intra_update *out) {
+    if (m->mesh)
+        reduce_grads(o, m);
+    sum_squares(o, K, m);
+    if (intra_optim_decide(o, m, out)) {
         step(o, K, m, out->lr);
         if (m->mesh && m->mesh->dp)
             gather_params(o, K, m);

@@ -60,5 +60,10 @@ struct intra_update { // what one update did
 // its world, gradients are summed over dp first; a failure is kept in m->failed and nothing is updated.
 void intra_optim_update(struct intra_optim *o, struct kern *K, struct intra_model *m,
                         struct intra_update *out);
+// Its parts, for updates elsewhere (device.h). decide: from o->sums the norm, and o->factors; false: the norm is not finite.
+// adamw: what all tensors of the step at o->t share, without clipping and decay.
+bool intra_optim_decide(struct intra_optim *o, const struct intra_model *m,
+                        struct intra_update *out);
+struct kern_adamw intra_optim_adamw(const struct intra_optim *o, float lr);
 
 #endif

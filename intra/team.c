@@ -136,6 +136,9 @@ static enum neb_status make_room(struct intra_team *m) {
 }
 
 static enum neb_status check(const struct hello *h) {
+    if (h->trainer.device)
+        return neb_fail(NEB_ERR_UNSUPPORTED,
+                        "mesh: several ranks train on CPUs only; remove `mesh` or set device: cpu");
     const struct intra_trainer_config *c = &h->trainer;
     if (c->accumulate < 1 || c->batch < 1 || h->mesh.dp < 1 ||
         (int64_t)c->accumulate * c->batch > INT32_MAX ||
@@ -314,7 +317,7 @@ enum neb_status intra_team_eval(struct intra_team *m, const int32_t *tokens, con
                                 int n, double *loss) {
     if (!m->world) {
         *loss = intra_trainer_eval(m->trainer, tokens, targets, n);
-        return NEB_OK;
+        return m->trainer->model->failed;
     }
     NEB_TRY(give(m, ORDER_EVAL, n));
     NEB_TRY(intra_whole_agree(m->mesh, NEB_OK));
@@ -335,7 +338,7 @@ enum neb_status intra_team_restore(struct intra_team *m, const struct intra_ckpt
 
 static enum neb_status move(struct intra_team *m, const bool *wanted, bool pull) {
     if (!m->world)
-        return NEB_OK;
+        return pull ? intra_trainer_pull(m->trainer, wanted) : intra_trainer_push(m->trainer, wanted);
     for (int32_t i = 0; i < m->trainer->model->n_all_tensors; i++)
         m->wanted[i] = !wanted || wanted[i];
     NEB_TRY(give(m, pull ? ORDER_PULL : ORDER_PUSH, 0));

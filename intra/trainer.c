@@ -24,8 +24,17 @@ enum neb_status intra_trainer_create(const struct intra_trainer_config *c, struc
     NEB_TRY_GOTO(intra_model_create_on(&c->model, &c->trainable, c->seed, c->mesh, &t->model),
                  fail);
     NEB_TRY_GOTO(intra_optim_create(&c->optim, t->model, &t->optim), fail);
-    NEB_TRY_GOTO(intra_acts_create(t->model, c->batch, c->seq_len, true, c->recompute, &t->acts),
-                 fail);
+    if (c->device)
+        NEB_TRY_GOTO(intra_device_create(&(struct intra_device_config){.D = c->device,
+                                                                       .type = c->device_type,
+                                                                       .batch = c->batch,
+                                                                       .seq_len = c->seq_len,
+                                                                       .recompute = c->recompute},
+                                         t->model, t->optim, &t->device),
+                     fail);
+    else
+        NEB_TRY_GOTO(
+            intra_acts_create(t->model, c->batch, c->seq_len, true, c->recompute, &t->acts), fail);
     if (intra_mesh_pp(c->mesh) > 1)
         NEB_TRY_GOTO(
             intra_pipe_create(t->model, t->acts, c->batch, c->seq_len, c->accumulate, &t->pipe),
@@ -52,6 +61,7 @@ void intra_trainer_destroy(struct intra_trainer **tp) {
     free(t->input_counts);
     free(t->target_counts);
     intra_pipe_destroy(&t->pipe);
+    intra_device_destroy(&t->device);
     intra_acts_destroy(&t->acts);
     intra_optim_destroy(&t->optim);
     intra_model_destroy(&t->whole);
@@ -78,7 +88,9 @@ void intra_trainer_micro(struct intra_trainer *t, const int32_t *tokens, const i
     int64_t count = 0;
     int32_t n = t->c.batch * t->c.seq_len;
     float scale = t->weight / ((float)n * (float)t->c.accumulate * (float)intra_mesh_dp(t->c.mesh));
-    if (t->pipe)
+    if (t->device)
+        count = intra_device_micro(t->device, tokens, targets, scale);
+    else if (t->pipe)
         intra_pipe_add(t->pipe, tokens, targets);
     else
         intra_model_pass(t->K, t->model, t->acts, tokens, targets, t->c.batch, t->c.seq_len, scale,
@@ -102,7 +114,17 @@ static void sum_loss(struct intra_trainer *t, double *loss, int64_t *count) {
     *count = (int64_t)x[1];
 }
 
-void intra_trainer_update(struct intra_trainer *t, struct intra_step_stats *out) {
+// The step's loss comes with the norms.
+static void update_on_device(struct intra_trainer *t, struct intra_step_stats *out) {
+    float scale = t->loss_count ? (float)(full_step(t) / (double)t->loss_count) : 1;
+    intra_model_keep(t->model,
+                     intra_device_update(t->device, scale, &t->loss_sum, &out->update));
+    out->status = t->model->failed;
+    out->loss = t->loss_count ? t->loss_sum / (double)t->loss_count : 0;
+    out->tokens = t->loss_count;
+}
+
+static void update(struct intra_trainer *t, struct intra_step_stats *out) {
     double full = full_step(t);
     if (t->pipe)
         intra_pipe_run(t->pipe, t->K, (float)(1 / full), &t->loss_sum, &t->loss_count);
@@ -115,6 +137,14 @@ void intra_trainer_update(struct intra_trainer *t, struct intra_step_stats *out)
     out->tokens = t->loss_count;
     intra_optim_update(t->optim, t->K, t->model, &out->update);
     out->status = t->model->failed;
+}
+
+void intra_trainer_update(struct intra_trainer *t, struct intra_step_stats *out) {
+    *out = (struct intra_step_stats){0};
+    if (t->device)
+        update_on_device(t, out);
+    else
+        update(t, out);
     if (!isfinite(out->update.grad_norm))
         neb_warn("step %lld: gradient norm is not finite; the update was skipped. Lower optim.lr "
                  "or turn clipping on",
@@ -128,6 +158,11 @@ double intra_trainer_eval(struct intra_trainer *t, const int32_t *tokens, const 
     double sum = 0;
     int64_t count = 0;
     int replica = 0; // whose turn it is
+    if (t->device) {
+        intra_model_keep(t->model,
+                         intra_device_eval(t->device, tokens, targets, n, &sum, &count));
+        return count ? sum / (double)count : 0;
+    }
     for (int at = 0; at < n; at += t->c.batch, replica = (replica + 1) % intra_mesh_dp(t->c.mesh)) {
         double loss = 0;
         int64_t k = 0;
@@ -145,6 +180,13 @@ double intra_trainer_eval(struct intra_trainer *t, const int32_t *tokens, const 
     }
     sum_loss(t, &sum, &count);
     return count ? sum / (double)count : 0;
+}
+
+enum neb_status intra_trainer_pull(struct intra_trainer *t, const bool *wanted) {
+    return t->device ? intra_device_pull(t->device, wanted) : NEB_OK;
+}
+enum neb_status intra_trainer_push(struct intra_trainer *t, const bool *wanted) {
+    return t->device ? intra_device_push(t->device, wanted) : NEB_OK;
 }
 
 enum neb_status intra_units(const struct intra_model *m, struct intra_unit **out, int32_t *n) {

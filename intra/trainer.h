@@ -12,6 +12,7 @@
 #ifndef INTRA_TRAINER_H
 #define INTRA_TRAINER_H
 #include "intra/checkpoint.h"
+#include "intra/device.h"
 #include "intra/optim.h"
 #include "intra/pipe.h"
 
@@ -26,6 +27,8 @@ struct intra_trainer_config {
     bool recompute;
     uint64_t seed;                 // of the initial parameters: the same on all clusters
     const struct intra_mesh *mesh; // borrowed; NULL: one rank
+    struct kern_device *device;    // borrowed; NULL: on the CPU. Not with a mesh
+    enum kern_type device_type;
 };
 
 struct intra_step_stats { // the same on all ranks of a mesh
@@ -42,6 +45,7 @@ struct intra_trainer {
     struct intra_optim *optim;
     struct intra_acts *acts;
     struct intra_pipe *pipe; // NULL with one stage
+    struct intra_device *device; // NULL on the CPU; with one there are no acts
     struct intra_model
         *whole; // on a mesh: layout of the whole model; at the owner, while needed, its parameters
     float weight;    // of the gradients of the next micro-batches; 1 at first. Not with several stages
@@ -63,6 +67,11 @@ void intra_trainer_update(struct intra_trainer *t, struct intra_step_stats *out)
 // across calls). tokens, targets: (n, seq_len). On a mesh all ranks pass all windows, and replicas share the work.
 double intra_trainer_eval(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets,
                           int n);
+
+// With a device: parameters of tensors with wanted[index] (NULL: all) from it into the model before they are read, and to it
+// after they have been changed. Nothing to do on the CPU.
+NEB_MUST_CHECK enum neb_status intra_trainer_pull(struct intra_trainer *t, const bool *wanted);
+NEB_MUST_CHECK enum neb_status intra_trainer_push(struct intra_trainer *t, const bool *wanted);
 
 // The exchanged units: row ranges of trainable tensors in canonical order, at most INTRA_UNIT_ELEMENTS each.
 enum { INTRA_UNIT_ELEMENTS = 16 << 20 };

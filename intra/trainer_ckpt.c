@@ -290,6 +290,10 @@ enum neb_status intra_trainer_save(const struct intra_trainer *t, struct intra_c
     NEB_ASSERT(t->loss_count == 0); // between steps
     if (t->c.mesh)
         return save_mesh(t, w);
+    if (t->device) {
+        NEB_TRY(intra_device_pull(t->device, NULL));
+        NEB_TRY(intra_device_pull_moments(t->device));
+    }
     NEB_TRY(intra_model_save(t->model, w));
     return save_rest(t, w, t->optim->m, t->optim->v, t->input_counts, t->target_counts);
 }
@@ -388,5 +392,9 @@ enum neb_status intra_trainer_restore(struct intra_trainer *t, const struct intr
     NEB_TRY(read_rest(t, c, steps, o->m, o->v, t->input_counts, t->target_counts));
     o->t = (int64_t)steps[0];
     o->born = (int64_t)steps[1];
+    if (t->device) {
+        NEB_TRY(intra_device_push(t->device, NULL));
+        return intra_device_push_moments(t->device);
+    }
     return NEB_OK;
 }

@@ -61,7 +61,7 @@ static void test_complaints(void **state) {
          "job.yaml: clusters.name: \"paris\" is given to two clusters"},
         {"threads: 2", "thread: 2",
          "job.yaml:7: clusters: unknown key 'thread'; allowed: name, role, witness, threads, corpus, sources, "
-         "mesh, launcher"},
+         "mesh, launcher, device, precision"},
         {"threads: 2", "mesh: {dp: 2, cp: 2}",
          "job.yaml:7: clusters.mesh: unknown key 'cp'; allowed: dp, pp, tp"},
         {"threads: 2", "mesh: {tp: 0}", "job.yaml:7: clusters.mesh: tp \"0\" is not in 1..1024"},
@@ -71,6 +71,16 @@ static void test_complaints(void **state) {
          "job.yaml: clusters.mesh: cluster paris cannot run this model"},
         {"threads: 2", "launcher: srun",
          "job.yaml:7: clusters.launcher: \"srun\" is not one of: local, mpirun, slurm, attach"},
+        {"threads: 2", "device: gpu",
+         "job.yaml:7: clusters.device: \"gpu\" is not one of: auto, cpu, cuda"},
+        {"threads: 2", "precision: fp16",
+         "job.yaml:7: clusters.precision: \"fp16\" is not one of: auto, fp32, bf16"},
+        {"threads: 2", "device: cpu, precision: bf16",
+         "job.yaml: clusters.precision: cluster paris: bf16 needs device: cuda; processors train in "
+         "fp32"},
+        {"threads: 2", "device: cuda, mesh: {tp: 2}",
+         "job.yaml: clusters.mesh: cluster paris: several ranks train on CPUs only; remove mesh, or "
+         "set device: cpu"},
         {"fr: 1", "fr: -1", "job.yaml:7: clusters.sources: weight of fr must be a number above 0"},
         {"name: paris, ", "", "job.yaml:7: clusters.name: is missing"},
         {"lr: 2e-3", "lr: nan", "job.yaml:5: optim.lr: \"nan\" is not a number"},
@@ -187,6 +197,9 @@ static void test_json_round_trip(void **state) {
     assert_int_equal(agent_job_set(&j, "trainable.freeze=[embeddings]"), NEB_OK);
     j.clusters[0].mesh = (struct intra_mesh_config){1, 1, 2};
     j.clusters[0].launcher = AGENT_LAUNCHER_MPIRUN;
+    j.clusters[0].device = AGENT_DEVICE_CPU;
+    j.clusters[1].device = AGENT_DEVICE_CUDA;
+    j.clusters[1].precision = AGENT_PRECISION_FP32;
     json_t *json = agent_job_to_json(&j);
     assert_int_equal(agent_job_from_json(json, &k), NEB_OK);
     assert_memory_equal(&j.clusters, &k.clusters, sizeof j.clusters);

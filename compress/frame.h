@@ -1,0 +1,46 @@
+// Parts of frames (codec.h) that the codecs on the processor and on a device share: header, streams, top-k entries. For the
+// files of this folder.
+#ifndef CMP_FRAME_H
+#define CMP_FRAME_H
+#include "compress/work.h"
+
+enum { CMP_GAP_ESCAPE = 255 };
+
+struct cmp_frame { // the header
+    struct cmp_codec codec;
+    int top;       // exponent that scales are relative to
+    float mags[2]; // topk: codebook of magnitudes, in units of the chunk's scale, ascending
+    uint64_t n;
+};
+void cmp_frame_put(struct neb_buf *out, const struct cmp_frame *h, int streams);
+NEB_MUST_CHECK enum neb_status cmp_frame_get(struct neb_rd *r, struct cmp_frame *h);
+int cmp_frame_streams(enum cmp_codec_id id);
+// Appends raw, by zstd where that is smaller (level 0: never). / Reads a stream of min to max bytes.
+NEB_MUST_CHECK enum neb_status cmp_frame_put_stream(struct cmp_work *w, struct neb_buf *out,
+                                                    const struct neb_buf *raw, int level);
+NEB_MUST_CHECK enum neb_status cmp_frame_get_stream(struct cmp_work *w, struct neb_rd *r,
+                                                    size_t min, size_t max, struct neb_buf *into);
+
+size_t cmp_frame_chunk_k(const struct cmp_codec *c,
+                         size_t len);                          // entries of a chunk of len elements
+size_t cmp_frame_entries(const struct cmp_codec *c, size_t n); // of all chunks
+struct cmp_topk { // while the chunks of a frame are put, one after the other
+    double sum[2];
+    uint64_t count[2], entries;
+    uint8_t bits;
+};
+// Indices in the chunk ascending; into w's streams.
+NEB_MUST_CHECK enum neb_status cmp_frame_put_chunk(struct cmp_work *w, const struct cmp_frame *h,
+                                                   struct cmp_topk *t, const uint16_t *idx,
+                                                   const float *values, size_t k, size_t len);
+void cmp_frame_end_topk(struct cmp_work *w, struct cmp_frame *h, struct cmp_topk *t);
+struct cmp_topk_sink {
+    float *out;   // (n), or NULL and:
+    uint32_t *at; // (cmp_frame_entries) distinct
+    float *values;
+};
+NEB_MUST_CHECK enum neb_status cmp_frame_get_topk(struct cmp_work *w, struct neb_rd *r,
+                                                  const struct cmp_frame *h, size_t n,
+                                                  const struct cmp_topk_sink *to);
+
+#endif

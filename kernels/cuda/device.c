@@ -1,0 +1,468 @@
+// The CUDA device behind kernels/device.h: memory, one stream, sticky errors; each op hands over to its launcher
+// (launch.h) or to cuBLASLt (gemm.h).
+#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/launch.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ATTN_DIMS_MOST = 256 };
+
+struct cuda {
+    int index;
+    cudaStream_t s;
+    cudaEvent_t marks[KERN_MARKS];
+    struct kern_cu_gemm *gemm;
+    void *scratch; // of one op at a time; grows
+    size_t scratch_bytes;
+    enum neb_status failed;
+};
+static struct cuda *of(struct kern_device *D) { return D->ctx; }
+
+static bool broken(struct kern_device *D) { return of(D)->failed != NEB_OK; }
+
+static void keep(struct kern_device *D, cudaError_t e, const char *what) {
+    if (e == cudaSuccess || broken(D))
+        return;
+    of(D)->failed = neb_fail(e == cudaErrorMemoryAllocation ? NEB_ERR_NOMEM : NEB_ERR_IO,
+                             "%s: %s: CUDA says: %s", D->name, what, cudaGetErrorString(e));
+}
+
+// Room for one op's partial sums; the op before is done with it, since all are on one stream.
+static void *scratch(struct kern_device *D, size_t bytes) {
+    struct cuda *c = of(D);
+    if (bytes <= c->scratch_bytes || broken(D))
+        return c->scratch;
+    keep(D, cudaStreamSynchronize(c->s), "growing scratch");
+    (void)cudaFree(c->scratch);
+    c->scratch = NULL;
+    c->scratch_bytes = 0;
+    cudaError_t e = cudaMalloc(&c->scratch, bytes);
+    keep(D, e, "growing scratch");
+    c->scratch_bytes = e == cudaSuccess ? bytes : 0;
+    return c->scratch;
+}
+
+// ---- memory ---------------------------------------------------------------------------------------------------
+
+static enum neb_status alloc(struct kern_device *D, size_t bytes, void **out) {
+    cudaError_t e = cudaMalloc(out, bytes ? bytes : 1);
+    if (e == cudaSuccess)
+        return NEB_OK;
+    size_t left = 0, all = 0;
+    (void)cudaGetLastError(); // the next launch is not to blame
+    (void)cudaMemGetInfo(&left, &all);
+    *out = NULL;
+    return neb_fail(NEB_ERR_NOMEM,
+                    "%s: %.1f GB of device memory are wanted, %.1f of %.1f GB are free (%s); lower "
+                    "data.batch, set recompute: true, or see who else uses this GPU (nvidia-smi)",
+                    D->name, (double)bytes * 1e-9, (double)left * 1e-9, (double)all * 1e-9,
+                    cudaGetErrorString(e));
+}
+static void release(struct kern_device *D, void *p) {
+    (void)D;
+    (void)cudaFree(p);
+}
+static enum neb_status alloc_pinned(struct kern_device *D, size_t bytes, void **out) {
+    cudaError_t e = cudaHostAlloc(out, bytes ? bytes : 1, cudaHostAllocDefault);
+    if (e == cudaSuccess)
+        return NEB_OK;
+    (void)cudaGetLastError();
+    *out = NULL;
+    return neb_fail(NEB_ERR_NOMEM, "%s: %zu bytes of pinned host memory: CUDA says: %s", D->name,
+                    bytes, cudaGetErrorString(e));
+}
+static void release_pinned(struct kern_device *D, void *p) {
+    (void)D;
+    if (p)
+        (void)cudaFreeHost(p);
+}
+static void transfer(struct kern_device *D, void *dst, const void *src, size_t bytes,
+                     enum cudaMemcpyKind kind, const char *what) {
+    if (bytes && !broken(D))
+        keep(D, cudaMemcpyAsync(dst, src, bytes, kind, of(D)->s), what);
+}
+static void upload(struct kern_device *D, void *dst, const void *src, size_t bytes) {
+    transfer(D, dst, src, bytes, cudaMemcpyHostToDevice, "copy to the device");
+}
+static void download(struct kern_device *D, void *dst, const void *src, size_t bytes) {
+    transfer(D, dst, src, bytes, cudaMemcpyDeviceToHost, "copy from the device");
+}
+static void copy(struct kern_device *D, void *dst, const void *src, size_t bytes) {
+    transfer(D, dst, src, bytes, cudaMemcpyDeviceToDevice, "copy on the device");
+}
+static void zero(struct kern_device *D, void *p, size_t bytes) {
+    if (bytes && !broken(D))
+        keep(D, cudaMemsetAsync(p, 0, bytes, of(D)->s), "zeroing");
+}
+static void mark(struct kern_device *D, int slot) {
+    NEB_ASSERT(slot >= 0 && slot < KERN_MARKS);
+    if (!broken(D))
+        keep(D, cudaEventRecord(of(D)->marks[slot], of(D)->s), "marking a place in the queue");
+}
+static void wait(struct kern_device *D, int slot) {
+    NEB_ASSERT(slot >= 0 && slot < KERN_MARKS);
+    if (!broken(D))
+        keep(D, cudaEventSynchronize(of(D)->marks[slot]), "waiting for the device");
+}
+static double elapsed_ms(struct kern_device *D, int from, int to) {
+    float ms = 0;
+    if (!broken(D))
+        keep(D, cudaEventElapsedTime(&ms, of(D)->marks[from], of(D)->marks[to]), "timing");
+    return (double)ms;
+}
+static enum neb_status finish(struct kern_device *D) {
+    if (!broken(D))
+        keep(D, cudaStreamSynchronize(of(D)->s), "waiting for the device");
+    return of(D)->failed;
+}
+
+// ---- ops ------------------------------------------------------------------------------------------------------
+
+#define RUN(D, what, call)                                                                         \
+    do {                                                                                           \
+        if (!broken(D))                                                                            \
+            keep(D, call, what);                                                                   \
+    } while (0)
+
+static void gemm(struct kern_device *D, enum kern_type t, enum kern_type tc, enum kern_trans ta,
+                 enum kern_trans tb, int m, int n, int k, float alpha, const void *a, int lda,
+                 const void *b, int ldb, float beta, void *c, int ldc, const void *bias) {
+    struct kern_cu_product p = {.t = t,
+                                .tc = tc,
+                                .ta = ta,
+                                .tb = tb,
+                                .m = m,
+                                .n = n,
+                                .k = k,
+                                .lda = lda,
+                                .ldb = ldb,
+                                .ldc = ldc,
+                                .alpha = alpha,
+                                .beta = beta,
+                                .a = a,
+                                .b = b,
+                                .bias = bias,
+                                .c = c};
+    if (broken(D))
+        return;
+    const char *wrong = kern_cu_gemm_run(of(D)->gemm, &p, of(D)->s);
+    if (wrong)
+        of(D)->failed = neb_fail(NEB_ERR_IO, "%s: %s: %d x %d x %d, %s", D->name, wrong, m, n, k,
+                                 t == KERN_BF16 ? "bf16" : "fp32");
+}
+
+static void cast(struct kern_device *D, enum kern_type t, void *out, const float *x, size_t n) {
+    RUN(D, "cast", kern_cu_cast(t, out, x, n, of(D)->s));
+}
+static void embed_fwd(struct kern_device *D, float *out, const float *table, const int32_t *ids,
+                      int n, int d) {
+    RUN(D, "embedding", kern_cu_embed_fwd(out, table, ids, n, d, of(D)->s));
+}
+static void embed_bwd(struct kern_device *D, float *dtable, const float *dout,
+                      const struct kern_buckets *b, int d) {
+    RUN(D, "embedding gradient", kern_cu_embed_bwd(dtable, dout, b, d, of(D)->s));
+}
+static void rmsnorm_fwd(struct kern_device *D, enum kern_type t, void *y, float *rstd, float *h,
+                        const float *x, const void *r, const float *w, int n, int d, float eps) {
+    RUN(D, "RMSNorm", kern_cu_rmsnorm_fwd(t, y, rstd, h, x, r, w, n, d, eps, of(D)->s));
+}
+static void rmsnorm_bwd(struct kern_device *D, enum kern_type t, float *dh, void *dh_t, float *dw,
+                        const void *dy, const float *h, const float *w, const float *rstd, int n,
+                        int d) {
+    float *room = dw ? scratch(D, kern_cu_rmsnorm_bwd_scratch(n, d) * sizeof(float)) : NULL;
+    RUN(D, "RMSNorm gradient",
+        kern_cu_rmsnorm_bwd(t, dh, dh_t, dw, dy, h, w, rstd, n, d, room, of(D)->s));
+}
+static void rope(struct kern_device *D, enum kern_type t, void *x, int ld, const float *cos_sin,
+                 int n, int T, int heads, int head_dim, bool inverse) {
+    RUN(D, "rotary positions",
+        kern_cu_rope(t, x, ld, cos_sin, n, T, heads, head_dim, inverse, of(D)->s));
+}
+
+static bool by_tensor_cores(enum kern_type t, const struct kern_attn *s, const void *const p[],
+                            int n_p, const int ld[], int n_ld) {
+    return t == KERN_BF16 && kern_cu_attn_mma_takes(s, p, n_p, ld, n_ld);
+}
+static void attn_fwd(struct kern_device *D, enum kern_type t, const struct kern_attn *s, void *out,
+                     int ldo, float *lse, const void *q, int ldq, const void *k, int ldk,
+                     const void *v, int ldv) {
+    const void *const p[] = {out, q, k, v};
+    const int ld[] = {ldo, ldq, ldk, ldv};
+    if (by_tensor_cores(t, s, p, 4, ld, 4))
+        RUN(D, "attention",
+            kern_cu_attn_fwd_mma(s, out, ldo, lse, q, ldq, k, ldk, v, ldv, of(D)->s));
+    else
+        RUN(D, "attention",
+            kern_cu_attn_fwd_simple(t, s, out, ldo, lse, q, ldq, k, ldk, v, ldv, of(D)->s));
+}
+static void attn_bwd(struct kern_device *D, enum kern_type t, const struct kern_attn *s, void *dq,
+                     void *dk, void *dv, const void *dout, const void *out, int ldo,
+                     const float *lse, const void *q, int ldq, const void *k, int ldk,
+                     const void *v, int ldv, float *delta) {
+    const void *const p[] = {dout, q, k, v, dq, dk, dv};
+    const int ld[] = {ldo, ldq, ldk, ldv};
+    RUN(D, "attention gradient", kern_cu_attn_delta(t, s, delta, dout, out, ldo, of(D)->s));
+    if (by_tensor_cores(t, s, p, 7, ld, 4))
+        RUN(D, "attention gradient",
+            kern_cu_attn_bwd_mma(s, dq, dk, dv, dout, ldo, lse, q, ldq, k, ldk, v, ldv, delta,
+                                 of(D)->s));
+    else
+        RUN(D, "attention gradient",
+            kern_cu_attn_bwd_simple(t, s, dq, dk, dv, dout, ldo, lse, q, ldq, k, ldk, v, ldv, delta,
+                                    of(D)->s));
+}
+static void swiglu_fwd(struct kern_device *D, enum kern_type t, void *y, const void *gu, int n,
+                       int f) {
+    RUN(D, "SwiGLU", kern_cu_swiglu_fwd(t, y, gu, n, f, of(D)->s));
+}
+static void swiglu_bwd(struct kern_device *D, enum kern_type t, void *dgu, const void *dy,
+                       const void *gu, int n, int f) {
+    RUN(D, "SwiGLU gradient", kern_cu_swiglu_bwd(t, dgu, dy, gu, n, f, of(D)->s));
+}
+static void bias_fwd(struct kern_device *D, enum kern_type t, void *x, const float *b, int n,
+                     int d) {
+    RUN(D, "bias", kern_cu_bias_fwd(t, x, b, n, d, of(D)->s));
+}
+static void bias_bwd(struct kern_device *D, enum kern_type t, float *db, const void *dy, int n,
+                     int d) {
+    float *room = scratch(D, kern_cu_bias_bwd_scratch(n, d) * sizeof(float));
+    RUN(D, "bias gradient", kern_cu_bias_bwd(t, db, dy, n, d, room, of(D)->s));
+}
+
+// Blocks of rows: their logits, the loss and the logits' gradient in place, then what that gives.
+static void head_loss(struct kern_device *D, enum kern_type t, const struct kern_device_head *h) {
+    int ld = kern_logits_ld(h->V);
+    size_t bytes = kern_type_bytes(t), d = (size_t)h->d;
+    for (int from = 0; from < h->n; from += h->rows) {
+        int n = h->n - from < h->rows ? h->n - from : h->rows;
+        const char *x = (const char *)h->x + (size_t)from * d * bytes;
+        gemm(D, t, t, KERN_N, KERN_T, n, h->V, h->d, 1, x, h->d, h->w, h->d, 0, h->logits, ld,
+             NULL);
+        RUN(D, "cross-entropy",
+            kern_cu_loss_rows(t, h->logits, n, h->V, ld, h->targets + from, h->grad_scale, h->learn,
+                              h->losses + from, of(D)->s));
+        if (!h->learn)
+            continue;
+        gemm(D, t, t, KERN_N, KERN_N, n, h->d, h->V, 1, h->logits, ld, h->w, h->d, 0,
+             (char *)h->dx + (size_t)from * d * bytes, h->d, NULL);
+        if (h->dw)
+            gemm(D, t, KERN_F32, KERN_T, KERN_N, h->V, h->d, n, 1, h->logits, ld, x, h->d, 1, h->dw,
+                 h->d, NULL);
+    }
+    RUN(D, "sum of losses", kern_cu_loss_total(h->total, h->losses, h->n, of(D)->s));
+}
+
+static void sumsq(struct kern_device *D, const struct kern_chunk *chunks, int n_chunks,
+                  const int32_t *first, int tensors, const float *grads, double *sums) {
+    double *room = scratch(D, (size_t)n_chunks * sizeof *room);
+    RUN(D, "gradient norms",
+        kern_cu_sumsq(chunks, n_chunks, first, tensors, grads, sums, room, of(D)->s));
+}
+static void adamw(struct kern_device *D, enum kern_type t, const struct kern_device_adamw *a) {
+    RUN(D, "AdamW", kern_cu_adamw(t, a, of(D)->s));
+}
+static void scale(struct kern_device *D, float *y, float a, size_t n) {
+    RUN(D, "scale", kern_cu_scale(y, a, n, of(D)->s));
+}
+static void add(struct kern_device *D, float *y, const float *x, size_t n) {
+    RUN(D, "add", kern_cu_add(y, x, n, of(D)->s));
+}
+
+static void exact_add_rows(struct kern_device *D, float *acc, const float *x, const float *w,
+                           size_t rows, size_t cols) {
+    RUN(D, "weighted sum", kern_cu_exact_add_rows(acc, x, w, rows, cols, of(D)->s));
+}
+static void exact_add_scaled(struct kern_device *D, float *acc, const float *x, float w, size_t n) {
+    RUN(D, "weighted sum", kern_cu_exact_add_scaled(acc, x, w, n, of(D)->s));
+}
+static void exact_outer_step(struct kern_device *D, float *theta, float *v, const float *delta,
+                             float eta, float mu, size_t n) {
+    RUN(D, "outer step", kern_cu_exact_outer_step(theta, v, delta, eta, mu, n, of(D)->s));
+}
+static void exact_pseudo_gradient(struct kern_device *D, float *u, const float *theta,
+                                  const float *theta_m, float beta, size_t n) {
+    RUN(D, "pseudo-gradient", kern_cu_exact_pseudo_gradient(u, theta, theta_m, beta, n, of(D)->s));
+}
+static void exact_residual(struct kern_device *D, float *u, const float *d, size_t n) {
+    RUN(D, "residual", kern_cu_exact_residual(u, d, n, of(D)->s));
+}
+static void exact_rebase(struct kern_device *D, float *theta_m, const float *theta,
+                         const float *sent, size_t n) {
+    RUN(D, "rebase", kern_cu_exact_rebase(theta_m, theta, sent, n, of(D)->s));
+}
+static void exact_digest(struct kern_device *D, struct kern_digest *sum, const float *theta,
+                         const float *v, uint64_t first_index, size_t n) {
+    RUN(D, "digest", kern_cu_exact_digest(sum, theta, v, first_index, n, of(D)->s));
+}
+static void absmax(struct kern_device *D, uint32_t *bits, const float *x, size_t n) {
+    RUN(D, "largest magnitude", kern_cu_absmax(bits, x, n, of(D)->s));
+}
+static void encode_blocks(struct kern_device *D, uint8_t *scales, uint8_t *codes, const float *x,
+                          size_t n, uint32_t block, int levels, bool four_bits, int top) {
+    RUN(D, "encoding",
+        kern_cu_encode_blocks(scales, codes, x, n, block, levels, four_bits, top, of(D)->s));
+}
+static void decode_blocks(struct kern_device *D, float *out, const uint8_t *scales,
+                          const uint8_t *codes, size_t n, uint32_t block, bool four_bits, int top,
+                          uint32_t *bad) {
+    zero(D, bad, sizeof *bad);
+    RUN(D, "decoding",
+        kern_cu_decode_blocks(out, scales, codes, n, block, four_bits, top, bad, of(D)->s));
+}
+static void bf16_split(struct kern_device *D, uint8_t *high, uint8_t *low, const float *x,
+                       size_t n) {
+    RUN(D, "encoding", kern_cu_bf16_split(high, low, x, n, of(D)->s));
+}
+static void bf16_join(struct kern_device *D, float *out, const uint8_t *high, const uint8_t *low,
+                      size_t n) {
+    RUN(D, "decoding", kern_cu_bf16_join(out, high, low, n, of(D)->s));
+}
+static void topk(struct kern_device *D, uint16_t *idx, float *values, const float *x, size_t n,
+                 uint32_t chunk, uint32_t k, uint32_t k_last) {
+    RUN(D, "top-k", kern_cu_topk(idx, values, x, n, chunk, k, k_last, of(D)->s));
+}
+static void scatter(struct kern_device *D, float *out, size_t n, const uint32_t *at, const float *x,
+                    size_t m) {
+    RUN(D, "decoding", kern_cu_scatter(out, n, at, x, m, of(D)->s));
+}
+
+static void destroy(struct kern_device *D) {
+    struct cuda *c = of(D);
+    if (c->s)
+        (void)cudaStreamSynchronize(c->s);
+    (void)cudaFree(c->scratch);
+    kern_cu_gemm_destroy(&c->gemm);
+    for (int i = 0; i < KERN_MARKS; i++)
+        if (c->marks[i])
+            (void)cudaEventDestroy(c->marks[i]);
+    if (c->s)
+        (void)cudaStreamDestroy(c->s);
+    free(c);
+    free(D);
+}
+
+static const struct kern_device_ops ops = {
+    .name = "cuda",
+    .alloc = alloc,
+    .release = release,
+    .alloc_pinned = alloc_pinned,
+    .release_pinned = release_pinned,
+    .upload = upload,
+    .download = download,
+    .copy = copy,
+    .zero = zero,
+    .mark = mark,
+    .wait = wait,
+    .elapsed_ms = elapsed_ms,
+    .finish = finish,
+    .gemm = gemm,
+    .cast = cast,
+    .embed_fwd = embed_fwd,
+    .embed_bwd = embed_bwd,
+    .rmsnorm_fwd = rmsnorm_fwd,
+    .rmsnorm_bwd = rmsnorm_bwd,
+    .rope = rope,
+    .attn_fwd = attn_fwd,
+    .attn_bwd = attn_bwd,
+    .swiglu_fwd = swiglu_fwd,
+    .swiglu_bwd = swiglu_bwd,
+    .bias_fwd = bias_fwd,
+    .bias_bwd = bias_bwd,
+    .head_loss = head_loss,
+    .sumsq = sumsq,
+    .adamw = adamw,
+    .scale = scale,
+    .add = add,
+    .exact_add_rows = exact_add_rows,
+    .exact_add_scaled = exact_add_scaled,
+    .exact_outer_step = exact_outer_step,
+    .exact_pseudo_gradient = exact_pseudo_gradient,
+    .exact_residual = exact_residual,
+    .exact_rebase = exact_rebase,
+    .exact_digest = exact_digest,
+    .absmax = absmax,
+    .encode_blocks = encode_blocks,
+    .decode_blocks = decode_blocks,
+    .bf16_split = bf16_split,
+    .bf16_join = bf16_join,
+    .topk = topk,
+    .scatter = scatter,
+    .destroy = destroy,
+};
+
+// ---- opening --------------------------------------------------------------------------------------------------
+
+static cudaError_t set_up(struct cuda *c, const char **wrong) {
+    cudaError_t e = cudaStreamCreateWithFlags(&c->s, cudaStreamNonBlocking);
+    for (int i = 0; i < KERN_MARKS && e == cudaSuccess; i++)
+        e = cudaEventCreateWithFlags(&c->marks[i], 0);
+    if (e == cudaSuccess)
+        *wrong = kern_cu_gemm_create(&c->gemm);
+    return e;
+}
+
+// Which device, and whether it can run what is in here.
+static enum neb_status look_at(int index, struct cudaDeviceProp *p, char *text, size_t cap) {
+    int n = 0;
+    cudaError_t e = cudaGetDeviceCount(&n);
+    if (e != cudaSuccess || n < 1) {
+        snprintf(text, cap, "no CUDA device: %s (is the driver loaded? nvidia-smi says more)",
+                 e != cudaSuccess ? cudaGetErrorString(e) : "the driver lists none");
+        return NEB_ERR_UNSUPPORTED;
+    }
+    if (index < 0 || index >= n) {
+        snprintf(text, cap, "CUDA device %d: this process sees %d (CUDA_VISIBLE_DEVICES)", index,
+                 n);
+        return NEB_ERR_UNSUPPORTED;
+    }
+    if ((e = cudaSetDevice(index)) != cudaSuccess ||
+        (e = cudaGetDeviceProperties(p, index)) != cudaSuccess) {
+        snprintf(text, cap, "CUDA device %d: %s", index, cudaGetErrorString(e));
+        return NEB_ERR_UNSUPPORTED;
+    }
+    if (p->major < 8) {
+        snprintf(text, cap,
+                 "CUDA device %d (%s) has compute capability %d.%d; kernels here need 8.0 (Ampere) "
+                 "or later",
+                 index, p->name, p->major, p->minor);
+        return NEB_ERR_UNSUPPORTED;
+    }
+    return NEB_OK;
+}
+
+kern_device_opener kern_cuda_open;
+enum neb_status kern_cuda_open(int version, int index, struct kern_device **out, char *text,
+                               size_t text_cap) {
+    struct cudaDeviceProp p;
+    const char *wrong = NULL;
+    if (version != KERN_DEVICE_VERSION) {
+        snprintf(text, text_cap, "the CUDA kernels are of another build; build again");
+        return NEB_ERR_UNSUPPORTED;
+    }
+    NEB_TRY(look_at(index, &p, text, text_cap));
+    struct kern_device *D = calloc(1, sizeof *D);
+    struct cuda *c = calloc(1, sizeof *c);
+    if (!D || !c) {
+        free(D);
+        free(c);
+        snprintf(text, text_cap, "out of memory opening CUDA device %d", index);
+        return NEB_ERR_NOMEM;
+    }
+    D->ops = &ops;
+    D->ctx = c;
+    c->index = index;
+    snprintf(D->name, sizeof D->name, "%.63s", p.name);
+    D->total_bytes = p.totalGlobalMem;
+    D->tensor_cores_bf16 = true;
+    cudaError_t e = set_up(c, &wrong);
+    if (e == cudaSuccess && !wrong) {
+        *out = D;
+        return NEB_OK;
+    }
+    snprintf(text, text_cap, "CUDA device %d (%s): %s", index, p.name,
+             wrong ? wrong : cudaGetErrorString(e));
+    destroy(D);
+    return NEB_ERR_UNSUPPORTED;
+}

@@ -1,0 +1,129 @@
+// The exact path on the device (kernels/exact.h): the CPU's bits. Compiled with -fmad=false -ftz=false -prec-div=true
+// -prec-sqrt=true, so that a product and a sum round twice, denormals stay, and division and roots round to nearest; the
+// compiler may then change nothing about one element's arithmetic, and elements do not meet, but for the digest, whose sums
+// are of integers.
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/prim.cuh"
+
+enum { THREADS = 256, GRID_MOST = 1 << 14 };
+
+#define EACH(i, n)                                                                                 \
+    for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < (n);                           \
+         i += (size_t)gridDim.x * THREADS)
+
+static unsigned grid_for(size_t n) { return blocks_for(n, THREADS, GRID_MOST); }
+
+__global__ void add_rows(float *acc, const float *x, const float *w, size_t n, uint32_t cols) {
+    EACH(i, n) {
+        size_t row;
+        uint32_t col;
+        split(i, cols, row, col);
+        float p = w[row] * x[i];
+        acc[i] = acc[i] + p;
+    }
+}
+__global__ void add_scaled(float *acc, const float *x, float w, size_t n) {
+    EACH(i, n) {
+        float p = w * x[i];
+        acc[i] = acc[i] + p;
+    }
+}
+__global__ void outer_step(float *theta, float *v, const float *delta, float eta, float mu,
+                           size_t n) {
+    EACH(i, n) {
+        float mv = mu * v[i];
+        float nv = mv + delta[i];
+        float look = mu * nv;
+        float step = delta[i] + look;
+        float move = eta * step;
+        v[i] = nv;
+        theta[i] = theta[i] - move;
+    }
+}
+__global__ void pseudo_gradient(float *u, const float *theta, const float *theta_m, float beta,
+                                size_t n) {
+    EACH(i, n) {
+        float d = theta[i] - theta_m[i];
+        float b = beta * u[i];
+        u[i] = b + d;
+    }
+}
+__global__ void residual(float *u, const float *d, size_t n) {
+    EACH(i, n)
+    u[i] = u[i] - d[i];
+}
+__global__ void rebase(float *theta_m, const float *theta, const float *sent, size_t n) {
+    EACH(i, n) {
+        float progress = theta_m[i] - sent[i];
+        theta_m[i] = theta[i] + progress;
+    }
+}
+
+__device__ static inline uint64_t mix64(uint64_t x) { // neb_mix64 of agent/base/rng.h
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+    return x ^ x >> 31;
+}
+
+__global__ void digest(struct kern_digest *sum, const float *theta, const float *v,
+                       uint64_t first_index, size_t n) {
+    __shared__ uint64_t room[2][THREADS];
+    uint64_t lo = 0, hi = 0;
+    EACH(i, n) {
+        uint64_t bits = (uint64_t)__float_as_uint(theta[i]) << 32 | __float_as_uint(v[i]),
+                 where = (first_index + i + 1) * 0x9e3779b97f4a7c15ull;
+        lo += mix64(bits ^ where);
+        hi += mix64((bits + where) * 0xd1342543de82ef95ull + 0x2545f4914f6cdd1dull);
+    }
+    room[0][threadIdx.x] = lo;
+    room[1][threadIdx.x] = hi;
+    for (int half = THREADS / 2; half; half /= 2) {
+        __syncthreads();
+        if ((int)threadIdx.x < half) {
+            room[0][threadIdx.x] += room[0][threadIdx.x + half];
+            room[1][threadIdx.x] += room[1][threadIdx.x + half];
+        }
+    }
+    if (threadIdx.x == 0) { // integers: any order gives the same sum
+        atomicAdd((unsigned long long *)&sum->lo, (unsigned long long)room[0][0]);
+        atomicAdd((unsigned long long *)&sum->hi, (unsigned long long)room[1][0]);
+    }
+}
+
+#define LAUNCH_EACH(kernel, n, ...)                                                                \
+    do {                                                                                           \
+        if ((n) == 0)                                                                              \
+            return cudaSuccess;                                                                    \
+        KERN_LAUNCH(kernel, grid_for(n), THREADS, 0, s, __VA_ARGS__);                              \
+        return cudaGetLastError();                                                                 \
+    } while (0)
+
+cudaError_t kern_cu_exact_add_rows(float *acc, const float *x, const float *w, size_t rows,
+                                   size_t cols, cudaStream_t s) {
+    if (cols > UINT32_MAX)
+        return cudaErrorInvalidValue;
+    LAUNCH_EACH(add_rows, rows * cols, acc, x, w, rows * cols, (uint32_t)cols);
+}
+cudaError_t kern_cu_exact_add_scaled(float *acc, const float *x, float w, size_t n,
+                                     cudaStream_t s) {
+    LAUNCH_EACH(add_scaled, n, acc, x, w, n);
+}
+cudaError_t kern_cu_exact_outer_step(float *theta, float *v, const float *delta, float eta,
+                                     float mu, size_t n, cudaStream_t s) {
+    LAUNCH_EACH(outer_step, n, theta, v, delta, eta, mu, n);
+}
+cudaError_t kern_cu_exact_pseudo_gradient(float *u, const float *theta, const float *theta_m,
+                                          float beta, size_t n, cudaStream_t s) {
+    LAUNCH_EACH(pseudo_gradient, n, u, theta, theta_m, beta, n);
+}
+cudaError_t kern_cu_exact_residual(float *u, const float *d, size_t n, cudaStream_t s) {
+    LAUNCH_EACH(residual, n, u, d, n);
+}
+cudaError_t kern_cu_exact_rebase(float *theta_m, const float *theta, const float *sent, size_t n,
+                                 cudaStream_t s) {
+    LAUNCH_EACH(rebase, n, theta_m, theta, sent, n);
+}
+cudaError_t kern_cu_exact_digest(struct kern_digest *sum, const float *theta, const float *v,
+                                 uint64_t first_index, size_t n, cudaStream_t s) {
+    LAUNCH_EACH(digest, n, sum, theta, v, first_index, n);
+}

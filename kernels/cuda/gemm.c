@@ -1,0 +1,188 @@
+// Matrix products by cuBLASLt. It thinks in columns: our row-major C = op(A) op(B) is its C^T = op(B)^T op(A)^T, so A and B
+// change places and keep their transposition. The bias is its epilogue. For each shape the library's heuristics are asked
+// once, with the alignment that the pointers really have.
+#include "kernels/cuda/gemm.h"
+
+#include <cublasLt.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PLANS = 256, WORKSPACE_BYTES = 32 << 20, ALIGN_MOST = 256 };
+
+struct key { // all that a plan depends on; no padding, compared as bytes
+    int32_t t, tc, ta, tb, m, n, k, lda, ldb, ldc, beta, bias, align_a, align_b, align_c;
+};
+
+struct plan {
+    struct key key;
+    cublasLtMatmulDesc_t op;
+    cublasLtMatrixLayout_t a, b, c;
+    cublasLtMatmulAlgo_t algo;
+};
+
+struct kern_cu_gemm {
+    cublasLtHandle_t lt;
+    void *workspace;
+    struct plan plans[PLANS];
+    int used, next; // next: whose place is taken when all are used
+};
+
+const char *kern_cu_gemm_create(struct kern_cu_gemm **out) {
+    struct kern_cu_gemm *g = calloc(1, sizeof *g);
+    if (!g)
+        return "out of host memory";
+    if (cublasLtCreate(&g->lt) != CUBLAS_STATUS_SUCCESS) {
+        free(g);
+        return "cuBLASLt cannot be started";
+    }
+    if (cudaMalloc(&g->workspace, WORKSPACE_BYTES) != cudaSuccess) {
+        (void)cublasLtDestroy(g->lt);
+        free(g);
+        return "out of device memory for cuBLASLt";
+    }
+    *out = g;
+    return NULL;
+}
+
+static void forget(struct plan *p) {
+    if (p->c)
+        (void)cublasLtMatrixLayoutDestroy(p->c);
+    if (p->b)
+        (void)cublasLtMatrixLayoutDestroy(p->b);
+    if (p->a)
+        (void)cublasLtMatrixLayoutDestroy(p->a);
+    if (p->op)
+        (void)cublasLtMatmulDescDestroy(p->op);
+    memset(p, 0, sizeof *p);
+}
+
+void kern_cu_gemm_destroy(struct kern_cu_gemm **gp) {
+    struct kern_cu_gemm *g = *gp;
+    if (!g)
+        return;
+    for (int i = 0; i < g->used; i++)
+        forget(&g->plans[i]);
+    (void)cudaFree(g->workspace);
+    (void)cublasLtDestroy(g->lt);
+    free(g);
+    *gp = NULL;
+}
+
+static int32_t alignment_of(const void *p) {
+    uintptr_t u = (uintptr_t)p, low = u & (~u + 1);
+    return low == 0 || low > ALIGN_MOST ? ALIGN_MOST : (int32_t)low;
+}
+
+static struct key key_of(const struct kern_cu_product *p) {
+    return (struct key){.t = (int32_t)p->t,
+                        .tc = (int32_t)p->tc,
+                        .ta = (int32_t)p->ta,
+                        .tb = (int32_t)p->tb,
+                        .m = p->m,
+                        .n = p->n,
+                        .k = p->k,
+                        .lda = p->lda,
+                        .ldb = p->ldb,
+                        .ldc = p->ldc,
+                        .beta = p->beta != 0,
+                        .bias = p->bias ? alignment_of(p->bias) : 0,
+                        .align_a = alignment_of(p->a),
+                        .align_b = alignment_of(p->b),
+                        .align_c = alignment_of(p->c)};
+}
+
+static cudaDataType_t type_of(enum kern_type t) {
+    return t == KERN_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+}
+
+static bool describe(struct plan *out, const struct kern_cu_product *p) {
+    cublasOperation_t first = p->tb == KERN_T ? CUBLAS_OP_T : CUBLAS_OP_N,
+                      second = p->ta == KERN_T ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasLtEpilogue_t bias = CUBLASLT_EPILOGUE_BIAS;
+    uint64_t k = (uint64_t)p->k, m = (uint64_t)p->m, n = (uint64_t)p->n;
+    // A row-major (rows, cols) is a column-major (cols, rows).
+    return cublasLtMatmulDescCreate(&out->op, CUBLAS_COMPUTE_32F, CUDA_R_32F) ==
+               CUBLAS_STATUS_SUCCESS &&
+           cublasLtMatmulDescSetAttribute(out->op, CUBLASLT_MATMUL_DESC_TRANSA, &first,
+                                          sizeof first) == CUBLAS_STATUS_SUCCESS &&
+           cublasLtMatmulDescSetAttribute(out->op, CUBLASLT_MATMUL_DESC_TRANSB, &second,
+                                          sizeof second) == CUBLAS_STATUS_SUCCESS &&
+           (!p->bias ||
+            (cublasLtMatmulDescSetAttribute(out->op, CUBLASLT_MATMUL_DESC_EPILOGUE, &bias,
+                                            sizeof bias) == CUBLAS_STATUS_SUCCESS &&
+             cublasLtMatmulDescSetAttribute(out->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias,
+                                            sizeof p->bias) == CUBLAS_STATUS_SUCCESS)) &&
+           cublasLtMatrixLayoutCreate(&out->a, type_of(p->t), p->tb == KERN_T ? k : n,
+                                      p->tb == KERN_T ? n : k, p->ldb) == CUBLAS_STATUS_SUCCESS &&
+           cublasLtMatrixLayoutCreate(&out->b, type_of(p->t), p->ta == KERN_T ? m : k,
+                                      p->ta == KERN_T ? k : m, p->lda) == CUBLAS_STATUS_SUCCESS &&
+           cublasLtMatrixLayoutCreate(&out->c, type_of(p->tc), n, m, p->ldc) ==
+               CUBLAS_STATUS_SUCCESS;
+}
+
+static bool choose(struct kern_cu_gemm *g, struct plan *out) {
+    cublasLtMatmulPreference_t want = NULL;
+    cublasLtMatmulHeuristicResult_t found;
+    size_t workspace = WORKSPACE_BYTES;
+    uint32_t a = (uint32_t)out->key.align_b, b = (uint32_t)out->key.align_a,
+             c = (uint32_t)out->key.align_c; // places changed, as above
+    int n = 0;
+    bool ok = cublasLtMatmulPreferenceCreate(&want) == CUBLAS_STATUS_SUCCESS &&
+              cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                   &workspace,
+                                                   sizeof workspace) == CUBLAS_STATUS_SUCCESS &&
+              cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+                                                   &a, sizeof a) == CUBLAS_STATUS_SUCCESS &&
+              cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                                                   &b, sizeof b) == CUBLAS_STATUS_SUCCESS &&
+              cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+                                                   &c, sizeof c) == CUBLAS_STATUS_SUCCESS &&
+              cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+                                                   &c, sizeof c) == CUBLAS_STATUS_SUCCESS &&
+              cublasLtMatmulAlgoGetHeuristic(g->lt, out->op, out->a, out->b, out->c, out->c, want,
+                                             1, &found, &n) == CUBLAS_STATUS_SUCCESS &&
+              n > 0;
+    if (want)
+        (void)cublasLtMatmulPreferenceDestroy(want);
+    if (ok)
+        out->algo = found.algo;
+    return ok;
+}
+
+static struct plan *plan_for(struct kern_cu_gemm *g, const struct kern_cu_product *p) {
+    struct key key = key_of(p);
+    for (int i = 0; i < g->used; i++)
+        if (!memcmp(&g->plans[i].key, &key, sizeof key))
+            return &g->plans[i];
+    struct plan *to = &g->plans[g->used < PLANS ? g->used : g->next];
+    if (g->used < PLANS)
+        g->used++;
+    else
+        g->next = (g->next + 1) % PLANS;
+    forget(to);
+    to->key = key;
+    if (describe(to, p) && choose(g, to))
+        return to;
+    forget(to);
+    return NULL;
+}
+
+const char *kern_cu_gemm_run(struct kern_cu_gemm *g, const struct kern_cu_product *p,
+                             cudaStream_t s) {
+    if (p->m == 0 || p->n == 0)
+        return NULL;
+    if (p->k == 0)
+        return "a product over an empty dimension";
+    struct plan *plan = plan_for(g, p);
+    if (!plan)
+        return "cuBLASLt has no kernel for a product's shape";
+    if (p->bias &&
+        cublasLtMatmulDescSetAttribute(plan->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias,
+                                       sizeof p->bias) != CUBLAS_STATUS_SUCCESS)
+        return "cuBLASLt does not take a bias";
+    return cublasLtMatmul(g->lt, plan->op, &p->alpha, p->b, plan->a, p->a, plan->b, &p->beta, p->c,
+                          plan->c, p->c, plan->c, &plan->algo, g->workspace, WORKSPACE_BYTES,
+                          s) == CUBLAS_STATUS_SUCCESS
+               ? NULL
+               : "a product by cuBLASLt failed";
+}

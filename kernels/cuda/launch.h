@@ -1,0 +1,107 @@
+// The kernels' launchers: plain C functions with an explicit stream. Operands are as in kernels/device.h; each returns the
+// launch's error (cudaErrorInvalidValue for a shape it does not take), and none waits or allocates: scratch is the caller's,
+// with sizes from the functions beside.
+#ifndef KERN_CUDA_LAUNCH_H
+#define KERN_CUDA_LAUNCH_H
+#include "kernels/device.h"
+
+#include <cuda_runtime_api.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// ---- rows.cu
+cudaError_t kern_cu_cast(enum kern_type t, void *out, const float *x, size_t n, cudaStream_t s);
+cudaError_t kern_cu_embed_fwd(float *out, const float *table, const int32_t *ids, int n, int d,
+                              cudaStream_t s);
+cudaError_t kern_cu_embed_bwd(float *dtable, const float *dout, const struct kern_buckets *b, int d,
+                              cudaStream_t s);
+cudaError_t kern_cu_rmsnorm_fwd(enum kern_type t, void *y, float *rstd, float *h, const float *x,
+                                const void *r, const float *w, int n, int d, float eps,
+                                cudaStream_t s);
+size_t kern_cu_rmsnorm_bwd_scratch(int n, int d); // floats
+cudaError_t kern_cu_rmsnorm_bwd(enum kern_type t, float *dh, void *dh_t, float *dw, const void *dy,
+                                const float *h, const float *w, const float *rstd, int n, int d,
+                                float *scratch, cudaStream_t s);
+cudaError_t kern_cu_rope(enum kern_type t, void *x, int ld, const float *cos_sin, int n, int T,
+                         int heads, int head_dim, bool inverse, cudaStream_t s);
+cudaError_t kern_cu_swiglu_fwd(enum kern_type t, void *y, const void *gu, int n, int f,
+                               cudaStream_t s);
+cudaError_t kern_cu_swiglu_bwd(enum kern_type t, void *dgu, const void *dy, const void *gu, int n,
+                               int f, cudaStream_t s);
+cudaError_t kern_cu_bias_fwd(enum kern_type t, void *x, const float *b, int n, int d,
+                             cudaStream_t s);
+size_t kern_cu_bias_bwd_scratch(int n, int d); // floats
+cudaError_t kern_cu_bias_bwd(enum kern_type t, float *db, const void *dy, int n, int d,
+                             float *scratch, cudaStream_t s);
+
+// ---- attn_simple.cu: every head_dim, both types; attn_mma.cu: tensor cores
+bool kern_cu_attn_mma_takes(const struct kern_attn *a, const void *const p[], int n_p,
+                            const int ld[], int n_ld); // bf16 operands
+cudaError_t kern_cu_attn_fwd_mma(const struct kern_attn *a, void *out, int ldo, float *lse,
+                                 const void *q, int ldq, const void *k, int ldk, const void *v,
+                                 int ldv, cudaStream_t s);
+cudaError_t kern_cu_attn_bwd_mma(const struct kern_attn *a, void *dq, void *dk, void *dv,
+                                 const void *dout, int ldo, const float *lse, const void *q,
+                                 int ldq, const void *k, int ldk, const void *v, int ldv,
+                                 const float *delta, cudaStream_t s);
+cudaError_t kern_cu_attn_delta(enum kern_type t, const struct kern_attn *a, float *delta,
+                               const void *dout, const void *out, int ldo, cudaStream_t s);
+cudaError_t kern_cu_attn_fwd_simple(enum kern_type t, const struct kern_attn *a, void *out, int ldo,
+                                    float *lse, const void *q, int ldq, const void *k, int ldk,
+                                    const void *v, int ldv, cudaStream_t s);
+cudaError_t kern_cu_attn_bwd_simple(enum kern_type t, const struct kern_attn *a, void *dq, void *dk,
+                                    void *dv, const void *dout, int ldo, const float *lse,
+                                    const void *q, int ldq, const void *k, int ldk, const void *v,
+                                    int ldv, const float *delta, cudaStream_t s);
+
+// ---- loss.cu. z (n, V) T with row stride ld, all of it allocated: logits in, their gradient out when learn.
+cudaError_t kern_cu_loss_rows(enum kern_type t, void *z, int n, int V, int ld,
+                              const int32_t *targets, float grad_scale, bool learn, float *losses,
+                              cudaStream_t s);
+cudaError_t kern_cu_loss_total(double *total, const float *losses, int n, cudaStream_t s);
+
+// ---- optim.cu
+cudaError_t kern_cu_sumsq(const struct kern_chunk *chunks, int n_chunks, const int32_t *first,
+                          int tensors, const float *grads, double *sums, double *partial,
+                          cudaStream_t s); // partial (n_chunks)
+cudaError_t kern_cu_adamw(enum kern_type t, const struct kern_device_adamw *a, cudaStream_t s);
+cudaError_t kern_cu_scale(float *y, float a, size_t n, cudaStream_t s);
+cudaError_t kern_cu_add(float *y, const float *x, size_t n, cudaStream_t s);
+
+// ---- exact.cu: compiled without contraction and flushing
+cudaError_t kern_cu_exact_add_rows(float *acc, const float *x, const float *w, size_t rows,
+                                   size_t cols, cudaStream_t s);
+cudaError_t kern_cu_exact_add_scaled(float *acc, const float *x, float w, size_t n, cudaStream_t s);
+cudaError_t kern_cu_exact_outer_step(float *theta, float *v, const float *delta, float eta,
+                                     float mu, size_t n, cudaStream_t s);
+cudaError_t kern_cu_exact_pseudo_gradient(float *u, const float *theta, const float *theta_m,
+                                          float beta, size_t n, cudaStream_t s);
+cudaError_t kern_cu_exact_residual(float *u, const float *d, size_t n, cudaStream_t s);
+cudaError_t kern_cu_exact_rebase(float *theta_m, const float *theta, const float *sent, size_t n,
+                                 cudaStream_t s);
+cudaError_t kern_cu_exact_digest(struct kern_digest *sum, const float *theta, const float *v,
+                                 uint64_t first_index, size_t n, cudaStream_t s);
+
+// ---- exact_codec.cu: likewise
+cudaError_t kern_cu_absmax(uint32_t *bits, const float *x, size_t n, cudaStream_t s);
+cudaError_t kern_cu_encode_blocks(uint8_t *scales, uint8_t *codes, const float *x, size_t n,
+                                  uint32_t block, int levels, bool four_bits, int top,
+                                  cudaStream_t s);
+cudaError_t kern_cu_decode_blocks(float *out, const uint8_t *scales, const uint8_t *codes, size_t n,
+                                  uint32_t block, bool four_bits, int top, uint32_t *bad,
+                                  cudaStream_t s);
+cudaError_t kern_cu_bf16_split(uint8_t *high, uint8_t *low, const float *x, size_t n,
+                               cudaStream_t s);
+cudaError_t kern_cu_bf16_join(float *out, const uint8_t *high, const uint8_t *low, size_t n,
+                              cudaStream_t s);
+cudaError_t kern_cu_topk(uint16_t *idx, float *values, const float *x, size_t n, uint32_t chunk,
+                         uint32_t k, uint32_t k_last, cudaStream_t s);
+cudaError_t kern_cu_scatter(float *out, size_t n, const uint32_t *at, const float *x, size_t m,
+                            cudaStream_t s);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

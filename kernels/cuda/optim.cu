@@ -1,0 +1,130 @@
+// Norms and AdamW over all tensors in one launch each: a block takes one chunk (device.h) of one tensor. The tensor's
+// clipping factor is looked up, gradients are zeroed and the working copy is rewritten on the way, so that an update reads
+// and writes everything once: 4 floats in, 4 out (and 2 bytes) a parameter.
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/prim.cuh"
+
+enum { THREADS = 256, GRID_MOST = 1 << 16 };
+
+__device__ static double block_sum(double x, double *room) { // for thread 0
+    room[threadIdx.x] = x;
+    for (int half = THREADS / 2; half; half /= 2) {
+        __syncthreads();
+        if ((int)threadIdx.x < half)
+            room[threadIdx.x] += room[threadIdx.x + half];
+    }
+    return room[0];
+}
+
+__global__ void sumsq_chunks(const struct kern_chunk *chunks, const float *grads, double *partial) {
+    __shared__ double room[THREADS];
+    struct kern_chunk c = chunks[blockIdx.x];
+    const float *g = grads + c.grad_at;
+    double sum = 0;
+    for (uint32_t i = threadIdx.x; i < c.n; i += THREADS)
+        sum += (double)g[i] * (double)g[i];
+    sum = block_sum(sum, room);
+    if (threadIdx.x == 0)
+        partial[blockIdx.x] = sum;
+}
+
+__global__ void sumsq_tensors(const int32_t *first, const double *partial, double *sums) {
+    __shared__ double room[THREADS];
+    int32_t from = first[blockIdx.x], to = first[blockIdx.x + 1];
+    double sum = 0;
+    for (int32_t i = from + (int32_t)threadIdx.x; i < to; i += THREADS)
+        sum += partial[i];
+    sum = block_sum(sum, room);
+    if (threadIdx.x == 0)
+        sums[blockIdx.x] = sum;
+}
+
+cudaError_t kern_cu_sumsq(const struct kern_chunk *chunks, int n_chunks, const int32_t *first,
+                          int tensors, const float *grads, double *sums, double *partial,
+                          cudaStream_t s) {
+    if (n_chunks > 0)
+        KERN_LAUNCH(sumsq_chunks, (unsigned)n_chunks, THREADS, 0, s, chunks, grads, partial);
+    if (tensors > 0)
+        KERN_LAUNCH(sumsq_tensors, (unsigned)tensors, THREADS, 0, s, first, partial, sums);
+    return cudaGetLastError();
+}
+
+struct adamw_args {
+    struct kern_adamw c;
+    const struct kern_chunk *chunks;
+    const float *factors;
+    float *params, *grads, *m, *v;
+};
+
+template <class T, int V>
+__device__ static inline void adamw_part(const struct adamw_args &a, T *working,
+                                         const struct kern_chunk &k) {
+    float factor = a.factors[k.tensor], decay = k.decay ? a.c.weight_decay : 0.0f;
+    for (uint32_t i = threadIdx.x * V; i + V <= k.n; i += THREADS * V) {
+        float p[V], g[V], m[V], v[V], zero[V] = {0};
+        load<float, V>(p, a.params + k.param_at + i);
+        load<float, V>(g, a.grads + k.grad_at + i);
+        load<float, V>(m, a.m + k.grad_at + i);
+        load<float, V>(v, a.v + k.grad_at + i);
+#pragma unroll
+        for (int e = 0; e < V; e++) {
+            float x = g[e] * factor;
+            m[e] = a.c.beta1 * m[e] + (1.0f - a.c.beta1) * x;
+            v[e] = a.c.beta2 * v[e] + (1.0f - a.c.beta2) * x * x;
+            float update = m[e] / a.c.bias1 / (sqrtf(v[e] / a.c.bias2) + a.c.eps);
+            p[e] -= a.c.lr * (update + decay * p[e]);
+        }
+        store<float, V>(a.params + k.param_at + i, p);
+        store<float, V>(a.m + k.grad_at + i, m);
+        store<float, V>(a.v + k.grad_at + i, v);
+        store<float, V>(a.grads + k.grad_at + i, zero);
+        if (working)
+            store<T, V>(working + k.param_at + i, p);
+    }
+}
+
+template <class T> __global__ void adamw(struct adamw_args a, T *working) {
+    struct kern_chunk k = a.chunks[blockIdx.x];
+    if ((k.param_at | k.grad_at | k.n) % 4 == 0) // the arenas themselves are aligned
+        adamw_part<T, 4>(a, working, k);
+    else
+        adamw_part<T, 1>(a, working, k);
+}
+
+cudaError_t kern_cu_adamw(enum kern_type t, const struct kern_device_adamw *a, cudaStream_t s) {
+    struct adamw_args args = {a->c, a->chunks, a->factors, a->params, a->grads, a->m, a->v};
+    if (a->n_chunks == 0)
+        return cudaSuccess;
+    if (!aligned_to(a->params, 16) || !aligned_to(a->grads, 16) || !aligned_to(a->m, 16) ||
+        !aligned_to(a->v, 16) || !aligned_to((char *)a->working, 16))
+        return cudaErrorInvalidValue;
+    if (t == KERN_BF16)
+        KERN_LAUNCH(adamw<bf16>, (unsigned)a->n_chunks, THREADS, 0, s, args, (bf16 *)a->working);
+    else
+        KERN_LAUNCH(adamw<float>, (unsigned)a->n_chunks, THREADS, 0, s, args, (float *)a->working);
+    return cudaGetLastError();
+}
+
+__global__ void scale(float *y, float a, size_t n) {
+    for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * THREADS)
+        y[i] *= a;
+}
+__global__ void add(float *y, const float *x, size_t n) {
+    for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * THREADS)
+        y[i] += x[i];
+}
+
+cudaError_t kern_cu_scale(float *y, float a, size_t n, cudaStream_t s) {
+    if (n == 0)
+        return cudaSuccess;
+    KERN_LAUNCH(scale, blocks_for(n, THREADS, GRID_MOST), THREADS, 0, s, y, a, n);
+    return cudaGetLastError();
+}
+cudaError_t kern_cu_add(float *y, const float *x, size_t n, cudaStream_t s) {
+    if (n == 0)
+        return cudaSuccess;
+    KERN_LAUNCH(add, blocks_for(n, THREADS, GRID_MOST), THREADS, 0, s, y, x, n);
+    return cudaGetLastError();
+}

@@ -1,0 +1,96 @@
+// Finds and loads the object with the CUDA kernels. It lies beside the program (a build folder), one up (its tests), or where
+// an installation keeps it; no search path from the environment, which would let its owner run code in a job.
+#include "kernels/device.h"
+#include "agent/base/fs.h"
+#include "agent/base/log.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char object_name[] = "libnebula_cuda.so";
+
+// What the object calls of base must be in the program, also where it calls nothing of it itself.
+extern void (*const kern_device_needs[])(void);
+void (*const kern_device_needs[])(void) = {(void (*)(void))neb_fail,
+                                           (void (*)(void))neb_assert_failed};
+
+void kern_buckets_fill(struct kern_buckets *b, const int32_t *ids, int n, int32_t *next) {
+    b->used = 0;
+    for (int i = 0; i < n; i++) // next: how often each id was seen, …
+        if (next[ids[i]]++ == 0)
+            b->ids[b->used++] = ids[i];
+    int32_t at = 0;
+    for (int32_t k = 0; k < b->used; k++) { // … then where its next row goes
+        int32_t count = next[b->ids[k]];
+        b->start[k] = next[b->ids[k]] = at;
+        at += count;
+    }
+    b->start[b->used] = at;
+    for (int i = 0; i < n; i++)
+        b->rows[next[ids[i]]++] = i;
+    for (int32_t k = 0; k < b->used; k++)
+        next[b->ids[k]] = 0;
+}
+
+static bool find_object(char *out, size_t cap, char *exe, size_t exe_cap) {
+    static const char *const places[] = {"", "../", "../lib/nebula/"};
+    ssize_t n = readlink("/proc/self/exe", exe, exe_cap - 1);
+    exe[n > 0 ? n : 0] = 0;
+    char *slash = strrchr(exe, '/');
+    if (!slash)
+        return false;
+    slash[1] = 0;
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++)
+        if (snprintf(out, cap, "%s%s%s", exe, places[i], object_name) < (int)cap &&
+            access(out, R_OK) == 0)
+            return true;
+    return false;
+}
+
+// The object stays loaded: the driver keeps threads that cannot be unloaded.
+static enum neb_status open_object(int index, struct kern_device **out, char *text, size_t cap) {
+    char path[NEB_PATH_MAX], exe[NEB_PATH_MAX];
+    union {
+        void *p;
+        kern_device_opener *open;
+    } s;
+    if (!find_object(path, sizeof path, exe, sizeof exe)) {
+        snprintf(text, cap,
+                 "%s is neither beside the program nor in its ../lib/nebula: this build has no "
+                 "CUDA kernels; install the CUDA toolkit and build again",
+                 object_name);
+        return NEB_ERR_UNSUPPORTED;
+    }
+    void *so = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!so) {
+        snprintf(text, cap, "cannot load %s: %s", path, dlerror());
+        return NEB_ERR_UNSUPPORTED;
+    }
+    if (!(s.p = dlsym(so, "kern_cuda_open"))) {
+        snprintf(text, cap, "%s has no kern_cuda_open: it is not of this build", path);
+        return NEB_ERR_UNSUPPORTED;
+    }
+    return s.open(KERN_DEVICE_VERSION, index, out, text, cap);
+}
+
+enum neb_status kern_device_open(int index, bool quiet, struct kern_device **out) {
+    char text[NEB_PATH_MAX + 512] = "";
+    *out = NULL;
+    enum neb_status st = open_object(index, out, text, sizeof text);
+    if (st == NEB_OK)
+        return NEB_OK;
+    if (quiet) {
+        neb_debug("%s", text);
+        return st;
+    }
+    return neb_fail(st, "%s. `device: cpu` trains without a GPU", text);
+}
+
+void kern_device_close(struct kern_device **D) {
+    if (*D)
+        (*D)->ops->destroy(*D);
+    *D = NULL;
+}

@@ -1,0 +1,197 @@
+// An accelerator: memory of its own and one queue (stream) of operations that run in the order of the calls, while the
+// caller goes on. The CUDA implementation is an object of its own (libnebula_cuda.so, sources in kernels/cuda) that
+// kern_device_open loads when a job asks for it, so that one build serves machines with and without a GPU.
+//
+// Two element types: activations and working weights are of type T (fp32, or bfloat16 with fp32 accumulation); everything
+// else (master parameters, gradients, moments, the residual stream, statistics) is fp32. Tensors are dense and row-major
+// like those of kern.h, and an op without a comment means what it means there.
+//
+// Errors are sticky: ops return nothing, the first failure is logged and kept, later calls do nothing, and
+// `finish` returns it. Shapes that no kernel takes (kern_device_check in intra's set-up keeps them out) fail like that too.
+// Ops allocate only when they meet a larger shape than ever before (scratch grows), so a step allocates nothing.
+// One thread calls at a time.
+#ifndef KERN_DEVICE_H
+#define KERN_DEVICE_H
+#include "kernels/exact.h"
+#include "kernels/kern.h"
+
+enum kern_type { KERN_F32 = 0, KERN_BF16 = 1 };
+static inline size_t kern_type_bytes(enum kern_type t) { return t == KERN_BF16 ? 2 : 4; }
+
+struct kern_device;
+
+// Rows of a table that a batch of ids touches, made on the host by kern_buckets_fill: token k of `used` was seen at
+// rows[start[k]] … rows[start[k + 1] - 1], ascending, so that sums over them have one order.
+struct kern_buckets {
+    int32_t used;
+    int32_t *ids;   // (n) used of them
+    int32_t *start; // (n + 1) used + 1 of them
+    int32_t *rows;  // (n)
+};
+// ids (n) in [0, V); next: scratch (V), all zero on entry and on return.
+void kern_buckets_fill(struct kern_buckets *b, const int32_t *ids, int n, int32_t *next);
+
+// Output layer: losses (n) of type T logits; see kern_head. Rows without a target give loss 0 and no gradient.
+struct kern_device_head {
+    int n, d, V;
+    const void *x;          // (n, d) T
+    const void *w;          // (V, d) T
+    const int32_t *targets; // (n) device
+    float grad_scale;
+    bool learn;   // dx (and dw) are wanted
+    void *dx;     // (n, d) T, written
+    float *dw;    // (V, d) +=, NULL: frozen
+    void *logits; // (rows, kern_logits_ld(V)) T: room for a block of rows
+    int rows;
+    float *losses; // (n) written
+    double *total; // += sum of losses, in a fixed order
+};
+
+// Row stride of logits, so that rows stay aligned whatever the vocabulary.
+static inline int kern_logits_ld(int V) { return (V + 7) / 8 * 8; }
+
+// Parts of parameter tensors, at most KERN_CHUNK elements each, in the order of the arena. One array on the device serves
+// clipping and AdamW.
+enum { KERN_CHUNK = 16384 };
+struct kern_chunk {
+    uint64_t param_at, grad_at; // offsets; moments and working copy share them
+    uint32_t n;
+    int32_t tensor; // whose sum and factor
+    uint32_t decay; // weight decay applies
+    uint32_t unused;
+};
+
+struct kern_device_adamw {
+    struct kern_adamw c; // grad_scale is not used: factors are
+    const struct kern_chunk *chunks;
+    int n_chunks;
+    const float *factors;          // (tensors) device: clipping
+    float *params, *grads, *m, *v; // grads are zeroed afterwards
+    void *working;                 // params as T for the next step; NULL: not wanted (T is fp32)
+};
+
+struct kern_device_ops {
+    const char *name;
+
+    // ---- memory. Device pointers are opaque to the host.
+    enum neb_status (*alloc)(struct kern_device *D, size_t bytes, void **out); // 256-byte aligned
+    void (*release)(struct kern_device *D, void *p);                           // NULL-safe
+    enum neb_status (*alloc_pinned)(struct kern_device *D, size_t bytes, void **out); // host memory
+    void (*release_pinned)(struct kern_device *D, void *p);
+    // Enqueued. Pinned host memory must stay as it is until a later mark was waited for.
+    void (*upload)(struct kern_device *D, void *dst, const void *src, size_t bytes);
+    void (*download)(struct kern_device *D, void *dst, const void *src, size_t bytes);
+    void (*copy)(struct kern_device *D, void *dst, const void *src, size_t bytes); // on the device
+    void (*zero)(struct kern_device *D, void *p, size_t bytes);
+    // mark: remembers this place in the queue; wait: until it was passed. slot < KERN_MARKS
+    void (*mark)(struct kern_device *D, int slot);
+    void (*wait)(struct kern_device *D, int slot);
+    // Milliseconds of the device between two marks that were waited for.
+    double (*elapsed_ms)(struct kern_device *D, int from, int to);
+    // Until everything enqueued has run. The first failure since the device was opened.
+    enum neb_status (*finish)(struct kern_device *D);
+
+    // ---- training. t: type of void * operands.
+    // As kern.h; a and b are of type t, c of type tc. bias (n) T is added to the rows of the product (NULL: none; with
+    // one, beta is 0 and tc is t).
+    void (*gemm)(struct kern_device *D, enum kern_type t, enum kern_type tc, enum kern_trans ta,
+                 enum kern_trans tb, int m, int n, int k, float alpha, const void *a, int lda,
+                 const void *b, int ldb, float beta, void *c, int ldc, const void *bias);
+    void (*cast)(struct kern_device *D, enum kern_type t, void *out, const float *x, size_t n);
+    void (*embed_fwd)(struct kern_device *D, float *out, const float *table, const int32_t *ids,
+                      int n, int d);
+    // b: device copies of the arrays
+    void (*embed_bwd)(struct kern_device *D, float *dtable, const float *dout,
+                      const struct kern_buckets *b, int d);
+    void (*rmsnorm_fwd)(struct kern_device *D, enum kern_type t, void *y, float *rstd, float *h,
+                        const float *x, const void *r, const float *w, int n, int d, float eps);
+    // dh (fp32) += …; dh_t: the sum as T (NULL: not wanted)
+    void (*rmsnorm_bwd)(struct kern_device *D, enum kern_type t, float *dh, void *dh_t, float *dw,
+                        const void *dy, const float *h, const float *w, const float *rstd, int n,
+                        int d);
+    void (*rope)(struct kern_device *D, enum kern_type t, void *x, int ld, const float *cos_sin,
+                 int n, int T, int heads, int head_dim, bool inverse);
+    // s->prefix_len is a device pointer.
+    void (*attn_fwd)(struct kern_device *D, enum kern_type t, const struct kern_attn *s, void *out,
+                     int ldo, float *lse, const void *q, int ldq, const void *k, int ldk,
+                     const void *v, int ldv);
+    void (*attn_bwd)(struct kern_device *D, enum kern_type t, const struct kern_attn *s, void *dq,
+                     void *dk, void *dv, const void *dout, const void *out, int ldo,
+                     const float *lse, const void *q, int ldq, const void *k, int ldk,
+                     const void *v, int ldv, float *delta);
+    void (*swiglu_fwd)(struct kern_device *D, enum kern_type t, void *y, const void *gu, int n,
+                       int f);
+    void (*swiglu_bwd)(struct kern_device *D, enum kern_type t, void *dgu, const void *dy,
+                       const void *gu, int n, int f);
+    void (*bias_fwd)(struct kern_device *D, enum kern_type t, void *x, const float *b, int n,
+                     int d);
+    void (*bias_bwd)(struct kern_device *D, enum kern_type t, float *db, const void *dy, int n,
+                     int d);
+    void (*head_loss)(struct kern_device *D, enum kern_type t, const struct kern_device_head *h);
+    // sums (tensors) of squares, each in a fixed order; first (tensors + 1): the chunks of a tensor
+    void (*sumsq)(struct kern_device *D, const struct kern_chunk *chunks, int n_chunks,
+                  const int32_t *first, int tensors, const float *grads, double *sums);
+    void (*adamw)(struct kern_device *D, enum kern_type t, const struct kern_device_adamw *a);
+    void (*scale)(struct kern_device *D, float *y, float a, size_t n);
+    void (*add)(struct kern_device *D, float *y, const float *x, size_t n);
+
+    // ---- the exact path and codecs (exact.h, quant.h): the CPU's bits
+    void (*exact_add_rows)(struct kern_device *D, float *acc, const float *x, const float *w,
+                           size_t rows, size_t cols);
+    void (*exact_add_scaled)(struct kern_device *D, float *acc, const float *x, float w, size_t n);
+    void (*exact_outer_step)(struct kern_device *D, float *theta, float *v, const float *delta,
+                             float eta, float mu, size_t n);
+    void (*exact_pseudo_gradient)(struct kern_device *D, float *u, const float *theta,
+                                  const float *theta_m, float beta, size_t n);
+    void (*exact_residual)(struct kern_device *D, float *u, const float *d, size_t n);
+    void (*exact_rebase)(struct kern_device *D, float *theta_m, const float *theta,
+                         const float *sent, size_t n);
+    // *sum (device) += the digest part
+    void (*exact_digest)(struct kern_device *D, struct kern_digest *sum, const float *theta,
+                         const float *v, uint64_t first_index, size_t n);
+    // Bits of the largest |x| into *bits (device); at or above 0x7f800000: not finite.
+    void (*absmax)(struct kern_device *D, uint32_t *bits, const float *x, size_t n);
+    // Blocks of `block`: scale bytes (one a block) and codes: int8, or packed pairs for four bits (block even, or one
+    // block). levels: codes in [-levels, levels]; see compress/codec.h. top: kern_scale_top of the whole.
+    void (*encode_blocks)(struct kern_device *D, uint8_t *scales, uint8_t *codes, const float *x,
+                          size_t n, uint32_t block, int levels, bool four_bits, int top);
+    // *bad (device) is set when a code is out of range; what out holds then is undefined.
+    void (*decode_blocks)(struct kern_device *D, float *out, const uint8_t *scales,
+                          const uint8_t *codes, size_t n, uint32_t block, bool four_bits, int top,
+                          uint32_t *bad);
+    void (*bf16_split)(struct kern_device *D, uint8_t *high, uint8_t *low, const float *x,
+                       size_t n);
+    void (*bf16_join)(struct kern_device *D, float *out, const uint8_t *high, const uint8_t *low,
+                      size_t n);
+    // Of every chunk (the last may be shorter: k_last of it) the k largest |x|: indices in it, ascending, ties to the
+    // lower; and their values. idx, values (chunks, k), rows of k.
+    void (*topk)(struct kern_device *D, uint16_t *idx, float *values, const float *x, size_t n,
+                 uint32_t chunk, uint32_t k, uint32_t k_last);
+    // out (n) = 0, then out[at[i]] = x[i] (m); at are distinct
+    void (*scatter)(struct kern_device *D, float *out, size_t n, const uint32_t *at, const float *x,
+                    size_t m);
+
+    void (*destroy)(struct kern_device *D);
+};
+
+enum { KERN_MARKS = 8 };
+
+struct kern_device {
+    const struct kern_device_ops *ops;
+    char name[64];          // "NVIDIA H100 80GB HBM3"
+    size_t total_bytes;     // memory
+    bool tensor_cores_bf16; // T may be bf16 (compute capability 8.0 and above)
+    void *ctx;
+};
+
+// Opens device `index` of this process. NEB_ERR_UNSUPPORTED, logged with a hint unless quiet: no object, no driver, no such
+// device, or one that is too old.
+NEB_MUST_CHECK enum neb_status kern_device_open(int index, bool quiet, struct kern_device **out);
+void kern_device_close(struct kern_device **D); // NULL-safe
+
+// What the object exports as kern_cuda_open. text: of the failure.
+enum { KERN_DEVICE_VERSION = 1 };
+typedef enum neb_status kern_device_opener(int version, int index, struct kern_device **out,
+                                           char *text, size_t text_cap);
+
+#endif

@@ -1,0 +1,281 @@
+// Bit by bit: the exact path and the codecs' arithmetic on a device against the CPU's, on ordinary values and on what is
+// hard for them (denormals, zeros of both signs, extremes, ties).
+#include "agent/base/rng.h"
+#include "kernels/quant.h"
+#include "tests/cuda/device_matrix.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct bits {
+    struct kern_device *D;
+    FILE *report;
+    struct neb_rng rng;
+    int n, failed;
+};
+
+static void *must(void *p) {
+    if (!p) {
+        fprintf(stderr, "out of memory\n");
+        abort();
+    }
+    return p;
+}
+static void *host(size_t bytes) { return must(calloc(1, bytes + 64)); }
+static void *device(struct bits *b, const void *from, size_t bytes) {
+    void *p;
+    if (b->D->ops->alloc(b->D, bytes + 64, &p) != NEB_OK)
+        abort();
+    if (from)
+        b->D->ops->upload(b->D, p, from, bytes);
+    return p;
+}
+static void fetch(struct bits *b, void *to, const void *from, size_t bytes) {
+    b->D->ops->download(b->D, to, from, bytes);
+    if (b->D->ops->finish(b->D) != NEB_OK)
+        abort();
+}
+
+// want against what lies at `on`, which is freed.
+static void same(struct bits *b, const char *what, size_t n, const void *want, void *on,
+                 size_t bytes) {
+    unsigned char *got = host(bytes);
+    fetch(b, got, on, bytes);
+    bool good = !memcmp(got, want, bytes);
+    size_t at = 0;
+    while (!good && at < bytes && got[at] == ((const unsigned char *)want)[at])
+        at++;
+    b->n++;
+    b->failed += !good;
+    if (!good)
+        printf("%s of %zu elements: other bits than the CPU's, first at byte %zu of %zu\n", what, n,
+               at, bytes);
+    if (b->report)
+        fprintf(b->report, "| %s | %zu | %s |\n", what, n, good ? "equal" : "**differs**");
+    b->D->ops->release(b->D, on);
+    free(got);
+}
+
+// hard: every kind of finite float; else values like an update's.
+static float *values(struct bits *b, size_t n, bool hard) {
+    static const uint32_t special[] = {0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x007fffff,
+                                       0x00800000, 0x80800000, 0x7f7fffff, 0xff7fffff, 0x3f800000,
+                                       0x33800000, 0x00400000, 0x4b400000, 0xcb400001};
+    float *x = host(n * sizeof *x);
+    for (size_t i = 0; i < n; i++) {
+        x[i] = 0.01f * neb_rng_normal(&b->rng);
+        if (!hard)
+            continue;
+        uint32_t u = (uint32_t)neb_rng_below(&b->rng, 1ull << 32);
+        if (neb_rng_below(&b->rng, 4) == 0)
+            u = special[neb_rng_below(&b->rng, sizeof special / sizeof *special)];
+        if ((u & 0x7f800000u) == 0x7f800000u)
+            u &= ~0x40000000u;
+        memcpy(&x[i], &u, 4);
+    }
+    return x;
+}
+
+static void exact_ops(struct bits *b, size_t n, bool hard) {
+    const struct kern_device_ops *K = b->D->ops;
+    float *theta = values(b, n, hard), *v = values(b, n, hard), *delta = values(b, n, hard),
+          *u = values(b, n, hard), *w = values(b, n, false);
+    size_t bytes = n * sizeof(float);
+    void *dt = device(b, theta, bytes), *dv = device(b, v, bytes), *dd = device(b, delta, bytes),
+         *du = device(b, u, bytes), *dw = device(b, w, bytes), *keep = device(b, theta, bytes),
+         *sum = device(b, NULL, 16);
+    struct kern_digest want = {0, 0}, part;
+    K->zero(b->D, sum, 16);
+    K->exact_digest(b->D, sum, dt, dv, 77, n);
+    part = kern_digest_part(theta, v, 77, n);
+    K->exact_digest(b->D, sum, dd, du, 1ull << 33, n);
+    want = kern_digest_add(part, kern_digest_part(delta, u, 1ull << 33, n));
+    same(b, "digest", n, &want, sum, sizeof want);
+
+    kern_exact_pseudo_gradient(u, theta, v, 0.9f, n);
+    K->exact_pseudo_gradient(b->D, du, dt, dv, 0.9f, n);
+    kern_exact_add_scaled(delta, u, 0.37f, n);
+    K->exact_add_scaled(b->D, dd, du, 0.37f, n);
+    size_t cols = n % 3 ? 1 : 3;
+    kern_exact_add_rows(delta, u, w, n / cols, cols);
+    K->exact_add_rows(b->D, dd, du, dw, n / cols, cols);
+    kern_exact_outer_step(theta, v, delta, 0.9f, 0.6f, n);
+    K->exact_outer_step(b->D, dt, dv, dd, 0.9f, 0.6f, n);
+    kern_exact_residual(u, w, n);
+    K->exact_residual(b->D, du, dw, n);
+    float *was = host(bytes);
+    fetch(b, was, keep, bytes);
+    kern_exact_rebase(was, theta, delta, n);
+    K->exact_rebase(b->D, keep, dt, dd, n);
+    same(b, "outer step, θ", n, theta, dt, bytes);
+    same(b, "outer step, v", n, v, dv, bytes);
+    same(b, "weighted sum", n, delta, dd, bytes);
+    same(b, "pseudo-gradient and residual", n, u, du, bytes);
+    same(b, "rebase", n, was, keep, bytes);
+    K->release(b->D, dw);
+    free(theta);
+    free(v);
+    free(delta);
+    free(u);
+    free(w);
+    free(was);
+}
+
+static float step_of(const float *x, size_t n, int levels) { // compress/codec.c
+    bool finite;
+    float max = kern_absmax(x, n, &finite), rms = levels == 1 ? kern_rms(x, n) : 0;
+    return rms > 0 && rms < max ? rms : max / (levels == 6 ? 5.5f : (float)levels);
+}
+
+static void blocks(struct bits *b, size_t n, uint32_t block, int levels, bool hard) {
+    const struct kern_device_ops *K = b->D->ops;
+    bool four = levels < 8, finite;
+    size_t n_blocks = (n + block - 1) / block, code_bytes = four ? (n + 1) / 2 : n;
+    float *x = values(b, n, hard), *back = host(n * sizeof *back);
+    uint8_t *scales = host(n_blocks), *packed = host(code_bytes);
+    int8_t *codes = host(n);
+    for (size_t i = 0; n > 300 && i < 150; i++)
+        x[i] = 0; // a block of zeros
+    unsigned csr = kern_exact_enter();
+    float max = kern_absmax(x, n, &finite);
+    int top = max > 0 ? kern_scale_top(max, levels) : 0;
+    for (size_t at = 0, k = 0; at < n; at += block, k++) {
+        size_t len = n - at < block ? n - at : block;
+        scales[k] = kern_scale_code(step_of(x + at, len, levels), top);
+        kern_quantise(codes + at, x + at, kern_scale_value(scales[k], top), levels, len);
+        kern_dequantise(back + at, codes + at, kern_scale_value(scales[k], top), len);
+    }
+    kern_exact_leave(csr);
+    if (four)
+        kern_pack4(packed, codes, n);
+    else
+        memcpy(packed, codes, n);
+    uint32_t max_bits;
+    memcpy(&max_bits, &max, 4);
+    void *dx = device(b, x, n * 4), *ds = device(b, NULL, n_blocks),
+         *dc = device(b, NULL, code_bytes), *dm = device(b, NULL, 4),
+         *dout = device(b, NULL, n * 4), *bad = device(b, NULL, 4), *worse = device(b, NULL, 4);
+    char name[64];
+    snprintf(name, sizeof name, "%s:%u, %d levels%s", four ? "int4" : "int8", block, levels,
+             hard ? ", extremes" : "");
+    K->absmax(b->D, dm, dx, n);
+    K->encode_blocks(b->D, ds, dc, dx, n, block, levels, four, top);
+    K->decode_blocks(b->D, dout, ds, dc, n, block, four, top, bad);
+    same(b, name, n, packed, dc, code_bytes);
+    const uint32_t none = 0, some = 1;
+    same(b, "its largest", n, &max_bits, dm, 4);
+    same(b, "its decoding", n, back, dout, n * 4);
+    same(b, "its check", n, &none, bad, 4);
+    // A code out of range must be seen, wherever it is.
+    packed[neb_rng_below(&b->rng, code_bytes)] = four ? 0x07 : 0x80;
+    dc = device(b, packed, code_bytes);
+    dout = device(b, NULL, n * 4);
+    K->decode_blocks(b->D, dout, ds, dc, n, block, four, top, worse);
+    same(b, "a code out of range", n, &some, worse, 4);
+    same(b, "its scales", n, scales, ds, n_blocks);
+    K->release(b->D, dout);
+    K->release(b->D, dc);
+    K->release(b->D, dx);
+    free(x);
+    free(back);
+    free(scales);
+    free(packed);
+    free(codes);
+}
+
+static void bf16_planes(struct bits *b, size_t n) {
+    float *x = values(b, n, true), *back = host(n * 4);
+    uint8_t *planes = host(2 * n);
+    kern_bf16_split(planes, planes + n, x, n);
+    kern_bf16_join(back, planes, planes + n, n);
+    void *dx = device(b, x, n * 4), *dp = device(b, NULL, 2 * n), *dout = device(b, NULL, n * 4);
+    b->D->ops->bf16_split(b->D, dp, (uint8_t *)dp + n, dx, n);
+    b->D->ops->bf16_join(b->D, dout, dp, (uint8_t *)dp + n, n);
+    same(b, "bf16 planes", n, planes, dp, 2 * n);
+    same(b, "bf16 decoding", n, back, dout, n * 4);
+    b->D->ops->release(b->D, dx);
+    free(x);
+    free(back);
+    free(planes);
+}
+
+static void topk(struct bits *b, size_t n, uint32_t chunk, uint32_t k, int kind) {
+    size_t chunks = (n + chunk - 1) / chunk, last = n - (chunks - 1) * chunk;
+    uint32_t k_last = (uint32_t)((k * last + chunk - 1) / chunk);
+    float *x = values(b, n, kind == 1), *want_v = host(chunks * k * 4);
+    uint16_t *want = host(chunks * k * 2);
+    uint32_t *scratch = host(8 * 65536), *at = host(chunks * k * 4);
+    size_t m = 0;
+    for (size_t i = 0; kind == 2 && i < n; i++)
+        x[i] = (float)neb_rng_below(&b->rng, 3) - 1; // ties everywhere
+    float *sparse = host(n * 4), *list = host(chunks * k * 4);
+    for (size_t c = 0; c < chunks; c++) {
+        size_t take = c + 1 == chunks ? k_last : k;
+        kern_topk(want + c * k, x + c * chunk, c + 1 == chunks ? last : chunk, take, scratch);
+        for (size_t i = 0; i < take; i++) {
+            at[m] = (uint32_t)(c * chunk + want[c * k + i]);
+            list[m] = want_v[c * k + i] = x[at[m]];
+            sparse[at[m]] = list[m];
+            m++;
+        }
+    }
+    void *dx = device(b, x, n * 4), *di = device(b, NULL, chunks * k * 2),
+         *dv = device(b, NULL, chunks * k * 4), *da = device(b, at, m * 4),
+         *dl = device(b, list, m * 4), *dout = device(b, NULL, n * 4);
+    b->D->ops->zero(b->D, di, chunks * k * 2);
+    b->D->ops->zero(b->D, dv, chunks * k * 4);
+    b->D->ops->topk(b->D, di, dv, dx, n, chunk, k, k_last);
+    b->D->ops->scatter(b->D, dout, n, da, dl, m);
+    char name[64];
+    snprintf(name, sizeof name, "topk:%u/%u%s", k, chunk,
+             kind == 2 ? ", ties"
+             : kind    ? ", extremes"
+                       : "");
+    same(b, name, n, want, di, chunks * k * 2);
+    same(b, "its values", n, want_v, dv, chunks * k * 4);
+    same(b, "its decoding", n, sparse, dout, n * 4);
+    b->D->ops->release(b->D, dx);
+    b->D->ops->release(b->D, da);
+    b->D->ops->release(b->D, dl);
+    free(x);
+    free(want);
+    free(want_v);
+    free(scratch);
+    free(at);
+    free(sparse);
+    free(list);
+}
+
+int device_exact_run(struct kern_device *D, bool large, FILE *report, int *n) {
+    struct bits b = {.D = D, .report = report, .rng = neb_rng_make(21, 9)};
+    static const size_t sizes[] = {1, 127, 1000, 4099};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        exact_ops(&b, sizes[i], false);
+        exact_ops(&b, sizes[i], true);
+        bf16_planes(&b, sizes[i]);
+        static const int levels[] = {127, 6, 3, 1};
+        for (size_t k = 0; k < 4; k++) {
+            blocks(&b, sizes[i], 128, levels[k], false);
+            blocks(&b, sizes[i], 128, levels[k], true);
+            blocks(&b, sizes[i], 64, levels[k], false);
+            blocks(&b, sizes[i], k ? 10 : 9, levels[k], true);
+            blocks(&b, sizes[i], 65535, levels[k], true);
+        }
+    }
+    for (int kind = 0; kind < 3; kind++) {
+        topk(&b, 20000, 4096, 64, kind);
+        topk(&b, 4096, 4096, 4096, kind);
+        topk(&b, 1000, 64, 1, kind);
+        topk(&b, 777, 1024, 33, kind);
+    }
+    if (large) {
+        exact_ops(&b, (3 << 20) + 5, true);
+        blocks(&b, (3 << 20) + 5, 128, 6, true);
+        blocks(&b, 3 << 20, 128, 127, false);
+        topk(&b, 3 << 20, 4096, 64, 0);
+        topk(&b, 200000, 65536, 1000, 1);
+    }
+    *n = b.n;
+    return b.failed;
+}

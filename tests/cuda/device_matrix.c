@@ -1,0 +1,645 @@
+#include "tests/cuda/device_matrix.h"
+#include "agent/base/rng.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { GUARD_BYTES = 256, ARRAYS = 20, DIMS = 9, GUARD_BYTE = 0xa5 };
+
+// One array on both sides. host: what the reference reads and writes, fp32; the device's is of type t, between guards.
+struct array {
+    enum kern_type t;
+    size_t n, bytes, shift; // shift: elements by which it misses alignment
+    float *host, *got;
+    unsigned char *room; // device
+    bool out;
+};
+
+struct run {
+    struct kern_device *D;
+    struct kern *ref;
+    struct neb_rng rng;
+    enum kern_type t;
+    const int *d;
+    struct array a[ARRAYS];
+    int n;
+    int shift;
+};
+
+static void *must(void *p) {
+    if (!p) {
+        fprintf(stderr, "out of memory\n");
+        abort();
+    }
+    return p;
+}
+
+static float round_to(enum kern_type t, float x) {
+    uint32_t u;
+    if (t == KERN_F32)
+        return x;
+    memcpy(&u, &x, 4);
+    u = (u + 0x7fff + (u >> 16 & 1)) & 0xffff0000u;
+    memcpy(&x, &u, 4);
+    return x;
+}
+
+static void to_device(struct run *r, struct array *a) {
+    size_t item = kern_type_bytes(a->t), all = a->bytes + 2 * GUARD_BYTES;
+    unsigned char *image = must(malloc(all));
+    memset(image, GUARD_BYTE, all);
+    for (size_t i = 0; i < a->n; i++) {
+        uint32_t u;
+        memcpy(&u, &a->host[i], 4);
+        u = item == 2 ? u >> 16 : u;
+        memcpy(image + GUARD_BYTES + (a->shift + i) * item, &u, item);
+    }
+    r->D->ops->upload(r->D, a->room, image, all);
+    if (r->D->ops->finish(r->D) != NEB_OK)
+        abort();
+    free(image);
+}
+
+static struct array *array(struct run *r, enum kern_type t, size_t n, bool out) {
+    if (r->n == ARRAYS)
+        abort();
+    struct array *a = &r->a[r->n++];
+    *a = (struct array){.t = t, .n = n, .out = out, .shift = (size_t)r->shift};
+    a->bytes = (n + a->shift) * kern_type_bytes(t);
+    a->host = must(malloc((n + 1) * sizeof *a->host));
+    void *room;
+    if (r->D->ops->alloc(r->D, a->bytes + 2 * GUARD_BYTES, &room) != NEB_OK)
+        abort();
+    a->room = room;
+    return a;
+}
+static void *dev(const struct array *a) {
+    return a ? a->room + GUARD_BYTES + a->shift * kern_type_bytes(a->t) : NULL;
+}
+
+static struct array *input(struct run *r, enum kern_type t, size_t n, float size) {
+    struct array *a = array(r, t, n, false);
+    for (size_t i = 0; i < n; i++)
+        a->host[i] = round_to(t, size * neb_rng_normal(&r->rng));
+    to_device(r, a);
+    return a;
+}
+// Written by the op, wholly: a NaN before.
+static struct array *written(struct run *r, enum kern_type t, size_t n) {
+    struct array *a = array(r, t, n, true);
+    for (size_t i = 0; i < n; i++)
+        a->host[i] = NAN;
+    to_device(r, a);
+    return a;
+}
+static struct array *added(struct run *r, enum kern_type t, size_t n) {
+    struct array *a = array(r, t, n, true);
+    for (size_t i = 0; i < n; i++)
+        a->host[i] = round_to(t, neb_rng_normal(&r->rng));
+    to_device(r, a);
+    return a;
+}
+// Integers on the device, as an array of fp32 bits.
+static struct array *ints(struct run *r, const int32_t *x, size_t n) {
+    int shift = r->shift;
+    r->shift = 0;
+    struct array *a = array(r, KERN_F32, n, false);
+    r->shift = shift;
+    memcpy(a->host, x, n * 4);
+    to_device(r, a);
+    return a;
+}
+static int32_t *ids(struct run *r, int n, int V) {
+    int32_t *x = must(malloc(((size_t)n + 1) * sizeof *x));
+    for (int i = 0; i < n; i++)
+        x[i] = (int32_t)neb_rng_below(&r->rng, (uint64_t)V);
+    return x;
+}
+
+// Reads everything back; false when a guard was touched.
+static bool collect(struct run *r) {
+    bool whole = true;
+    for (int i = 0; i < r->n; i++) {
+        struct array *a = &r->a[i];
+        size_t item = kern_type_bytes(a->t), all = a->bytes + 2 * GUARD_BYTES;
+        unsigned char *image = must(malloc(all));
+        r->D->ops->download(r->D, image, a->room, all);
+        if (r->D->ops->finish(r->D) != NEB_OK)
+            abort();
+        for (size_t k = 0; k < GUARD_BYTES + a->shift * item; k++)
+            whole = whole && image[k] == GUARD_BYTE;
+        for (size_t k = GUARD_BYTES + a->bytes; k < all; k++)
+            whole = whole && image[k] == GUARD_BYTE;
+        a->got = must(malloc((a->n + 1) * sizeof *a->got));
+        for (size_t k = 0; k < a->n; k++) {
+            uint32_t u = 0;
+            memcpy(&u, image + GUARD_BYTES + (a->shift + k) * item, item);
+            u = item == 2 ? u << 16 : u;
+            memcpy(&a->got[k], &u, 4);
+        }
+        free(image);
+    }
+    return whole;
+}
+static void clear(struct run *r) {
+    for (int i = 0; i < r->n; i++) {
+        r->D->ops->release(r->D, r->a[i].room);
+        free(r->a[i].host);
+        free(r->a[i].got);
+    }
+    r->n = 0;
+}
+
+// ---- the ops --------------------------------------------------------------------------------------------------
+
+static void op_gemm(struct run *r) { // m n k ta tb beta/8 pad out_fp32
+    const int *d = r->d;
+    enum kern_trans ta = d[3] ? KERN_T : KERN_N, tb = d[4] ? KERN_T : KERN_N;
+    enum kern_type tc = d[7] ? KERN_F32 : r->t;
+    int lda = (ta ? d[0] : d[2]) + d[6], ldb = (tb ? d[2] : d[1]) + d[6], ldc = d[1] + d[6];
+    struct array *a = input(r, r->t, (size_t)(ta ? d[2] : d[0]) * lda, 1),
+                 *b = input(r, r->t, (size_t)(tb ? d[1] : d[2]) * ldb, 1),
+                 *c = added(r, tc, (size_t)d[0] * ldc);
+    r->ref->ops->gemm(r->ref, ta, tb, d[0], d[1], d[2], 0.5f, a->host, lda, b->host, ldb,
+                      (float)d[5] / 8, c->host, ldc);
+    r->D->ops->gemm(r->D, r->t, tc, ta, tb, d[0], d[1], d[2], 0.5f, dev(a), lda, dev(b), ldb,
+                    (float)d[5] / 8, dev(c), ldc, NULL);
+}
+static void op_gemm_bias(struct run *r) { // m n k
+    const int *d = r->d;
+    struct array *a = input(r, r->t, (size_t)d[0] * d[2], 1),
+                 *b = input(r, r->t, (size_t)d[1] * d[2], 1),
+                 *bias = input(r, r->t, (size_t)d[1], 3),
+                 *c = written(r, r->t, (size_t)d[0] * d[1]);
+    r->ref->ops->gemm(r->ref, KERN_N, KERN_T, d[0], d[1], d[2], 1, a->host, d[2], b->host, d[2], 0,
+                      c->host, d[1]);
+    r->ref->ops->bias_fwd(r->ref, c->host, bias->host, d[0], d[1]);
+    r->D->ops->gemm(r->D, r->t, r->t, KERN_N, KERN_T, d[0], d[1], d[2], 1, dev(a), d[2], dev(b),
+                    d[2], 0, dev(c), d[1], dev(bias));
+}
+static void op_cast(struct run *r) {
+    size_t n = (size_t)r->d[0];
+    struct array *x = input(r, KERN_F32, n, 1), *y = written(r, r->t, n);
+    for (size_t i = 0; i < n; i++)
+        y->host[i] = round_to(r->t, x->host[i]);
+    r->D->ops->cast(r->D, r->t, dev(y), dev(x), n);
+}
+static void op_embed_fwd(struct run *r) { // n d V
+    const int *d = r->d;
+    int32_t *at = ids(r, d[0], d[2]);
+    struct array *table = input(r, KERN_F32, (size_t)d[2] * d[1], 1),
+                 *y = written(r, KERN_F32, (size_t)d[0] * d[1]), *i = ints(r, at, (size_t)d[0]);
+    r->ref->ops->embed_fwd(r->ref, y->host, table->host, at, d[0], d[1]);
+    r->D->ops->embed_fwd(r->D, dev(y), dev(table), dev(i), d[0], d[1]);
+    free(at);
+}
+static void op_embed_bwd(struct run *r) {
+    const int *d = r->d;
+    size_t n = (size_t)d[0];
+    int32_t *at = ids(r, d[0], d[2]), *next = must(calloc((size_t)d[2], 4)),
+            *room = must(malloc((3 * n + 1) * 4));
+    struct kern_buckets b = {.ids = room, .start = room + n, .rows = room + 2 * n + 1};
+    kern_buckets_fill(&b, at, d[0], next);
+    struct array *dout = input(r, KERN_F32, n * d[1], 1),
+                 *table = added(r, KERN_F32, (size_t)d[2] * d[1]), *i = ints(r, room, 3 * n + 1);
+    r->ref->ops->embed_bwd(r->ref, table->host, dout->host, at, d[0], d[1], d[2]);
+    int32_t *on = dev(i);
+    r->D->ops->embed_bwd(r->D, dev(table), dev(dout),
+                         &(struct kern_buckets){b.used, on, on + n, on + 2 * n + 1}, d[1]);
+    free(at);
+    free(next);
+    free(room);
+}
+static void op_rms_fwd(struct run *r) { // n d residual in-place
+    const int *d = r->d;
+    size_t n = (size_t)d[0] * d[1];
+    struct array *x = d[3] ? NULL : input(r, KERN_F32, n, 2),
+                 *res = d[2] ? input(r, r->t, n, 1) : NULL,
+                 *w = input(r, KERN_F32, (size_t)d[1], 1),
+                 *h = d[3] ? added(r, KERN_F32, n) : written(r, KERN_F32, n),
+                 *y = written(r, r->t, n), *rstd = written(r, KERN_F32, (size_t)d[0]);
+    x = d[3] ? h : x;
+    r->D->ops->rmsnorm_fwd(r->D, r->t, dev(y), dev(rstd), dev(h), dev(x), dev(res), dev(w), d[0],
+                           d[1], 1e-5f);
+    r->ref->ops->rmsnorm_fwd(r->ref, y->host, rstd->host, h->host, x->host, res ? res->host : NULL,
+                             w->host, d[0], d[1], 1e-5f);
+}
+static void op_rms_bwd(struct run *r) { // n d frozen also_t
+    const int *d = r->d;
+    size_t n = (size_t)d[0] * d[1];
+    struct array *dy = input(r, r->t, n, 1), *h = input(r, KERN_F32, n, 1),
+                 *w = input(r, KERN_F32, (size_t)d[1], 1), *dh = added(r, KERN_F32, n),
+                 *dw = d[2] ? NULL : added(r, KERN_F32, (size_t)d[1]),
+                 *dt = d[3] ? written(r, r->t, n) : NULL,
+                 *rstd = array(r, KERN_F32, (size_t)d[0], false);
+    for (int i = 0; i < d[0]; i++)
+        rstd->host[i] = 0.5f + fabsf(neb_rng_normal(&r->rng));
+    to_device(r, rstd);
+    r->ref->ops->rmsnorm_bwd(r->ref, dh->host, dw ? dw->host : NULL, dy->host, h->host, w->host,
+                             rstd->host, d[0], d[1]);
+    for (size_t i = 0; dt && i < n; i++)
+        dt->host[i] = dh->host[i];
+    r->D->ops->rmsnorm_bwd(r->D, r->t, dev(dh), dev(dt), dev(dw), dev(dy), dev(h), dev(w),
+                           dev(rstd), d[0], d[1]);
+}
+static void op_rope(struct run *r) { // n T heads head_dim inverse pad
+    const int *d = r->d;
+    int ld = d[2] * d[3] + d[5];
+    struct array *cs = array(r, KERN_F32, (size_t)d[1] * d[3], false),
+                 *x = added(r, r->t, (size_t)d[0] * ld);
+    kern_rope_table(cs->host, d[1], d[3], 10000);
+    to_device(r, cs);
+    r->ref->ops->rope(r->ref, x->host, ld, cs->host, d[0], d[1], d[2], d[3], d[4] != 0);
+    r->D->ops->rope(r->D, r->t, dev(x), ld, dev(cs), d[0], d[1], d[2], d[3], d[4] != 0);
+}
+static void op_swiglu_fwd(struct run *r) { // n f
+    const int *d = r->d;
+    struct array *gu = input(r, r->t, 2 * (size_t)d[0] * d[1], 4),
+                 *y = written(r, r->t, (size_t)d[0] * d[1]);
+    r->ref->ops->swiglu_fwd(r->ref, y->host, gu->host, d[0], d[1]);
+    r->D->ops->swiglu_fwd(r->D, r->t, dev(y), dev(gu), d[0], d[1]);
+}
+static void op_swiglu_bwd(struct run *r) { // n f in-place
+    const int *d = r->d;
+    size_t n = 2 * (size_t)d[0] * d[1];
+    struct array *dy = input(r, r->t, n / 2, 1),
+                 *gu = d[2] ? added(r, r->t, n) : input(r, r->t, n, 4),
+                 *out = d[2] ? gu : written(r, r->t, n);
+    r->ref->ops->swiglu_bwd(r->ref, out->host, dy->host, gu->host, d[0], d[1]);
+    r->D->ops->swiglu_bwd(r->D, r->t, dev(out), dev(dy), dev(gu), d[0], d[1]);
+}
+static void op_bias(struct run *r) { // n d
+    const int *d = r->d;
+    struct array *b = input(r, KERN_F32, (size_t)d[1], 1), *x = added(r, r->t, (size_t)d[0] * d[1]);
+    r->ref->ops->bias_fwd(r->ref, x->host, b->host, d[0], d[1]);
+    r->D->ops->bias_fwd(r->D, r->t, dev(x), dev(b), d[0], d[1]);
+}
+static void op_bias_bwd(struct run *r) {
+    const int *d = r->d;
+    struct array *dy = input(r, r->t, (size_t)d[0] * d[1], 1),
+                 *db = added(r, KERN_F32, (size_t)d[1]);
+    r->ref->ops->bias_bwd(r->ref, db->host, dy->host, d[0], d[1]);
+    r->D->ops->bias_bwd(r->D, r->t, dev(db), dev(dy), d[0], d[1]);
+}
+
+// B T heads kv_heads head_dim mask size pad: q, k and v are slices of one row as in the model
+struct attn_case {
+    struct kern_attn s, on; // on: with the device's prefix lengths
+    int32_t *prefix;
+    int ld, ldo;
+    size_t rows, q, k; // elements before k and v in a row
+    struct array *qkv;
+};
+static struct attn_case attn_case(struct run *r) {
+    const int *d = r->d;
+    struct attn_case c = {.prefix = ids(r, d[0], d[1] + 1)};
+    c.s = (struct kern_attn){.B = d[0],
+                             .T = d[1],
+                             .n_heads = d[2],
+                             .n_kv_heads = d[3],
+                             .head_dim = d[4],
+                             .mask = (enum kern_mask)d[5],
+                             .prefix_len = c.prefix};
+    c.on = c.s;
+    c.on.prefix_len = dev(ints(r, c.prefix, (size_t)d[0]));
+    c.ld = (d[2] + 2 * d[3]) * d[4] + d[7];
+    c.ldo = d[2] * d[4];
+    c.rows = (size_t)d[0] * d[1];
+    c.q = (size_t)d[2] * d[4];
+    c.k = c.q + (size_t)d[3] * d[4];
+    c.qkv = input(r, r->t, c.rows * c.ld, (float)d[6]);
+    return c;
+}
+static void *part(const struct array *a, size_t elements) {
+    return (char *)dev(a) + elements * kern_type_bytes(a->t);
+}
+static void op_attn_fwd(struct run *r) {
+    struct attn_case c = attn_case(r);
+    struct array *out = written(r, r->t, c.rows * c.ldo),
+                 *lse = written(r, KERN_F32, c.rows * c.s.n_heads);
+    float *h = c.qkv->host;
+    r->ref->ops->attn_fwd(r->ref, &c.s, out->host, c.ldo, lse->host, h, c.ld, h + c.q, c.ld,
+                          h + c.k, c.ld);
+    r->D->ops->attn_fwd(r->D, r->t, &c.on, dev(out), c.ldo, dev(lse), dev(c.qkv), c.ld,
+                        part(c.qkv, c.q), c.ld, part(c.qkv, c.k), c.ld);
+    free(c.prefix);
+}
+static void op_attn_bwd(struct run *r) {
+    struct attn_case c = attn_case(r);
+    struct array *dout = input(r, r->t, c.rows * c.ldo, 1),
+                 *out = array(r, r->t, c.rows * c.ldo, false),
+                 *lse = array(r, KERN_F32, c.rows * c.s.n_heads, false),
+                 *delta = written(r, KERN_F32, c.rows * c.s.n_heads),
+                 *g = added(r, r->t, c.rows * c.ld);
+    float *h = c.qkv->host;
+    r->ref->ops->attn_fwd(r->ref, &c.s, out->host, c.ldo, lse->host, h, c.ld, h + c.q, c.ld,
+                          h + c.k, c.ld);
+    for (size_t i = 0; i < out->n; i++)
+        out->host[i] = round_to(r->t, out->host[i]);
+    to_device(r, out);
+    to_device(r, lse);
+    r->ref->ops->attn_bwd(r->ref, &c.s, g->host, g->host + c.q, g->host + c.k, dout->host,
+                          out->host, c.ldo, lse->host, h, c.ld, h + c.q, c.ld, h + c.k, c.ld,
+                          delta->host);
+    r->D->ops->attn_bwd(r->D, r->t, &c.on, dev(g), part(g, c.q), part(g, c.k), dev(dout), dev(out),
+                        c.ldo, dev(lse), dev(c.qkv), c.ld, part(c.qkv, c.q), c.ld, part(c.qkv, c.k),
+                        c.ld, dev(delta));
+    free(c.prefix);
+}
+
+static void op_head(struct run *r) { // n d V ignored(%) frozen rows learn
+    const int *d = r->d;
+    size_t n = (size_t)d[0];
+    int32_t *t = ids(r, d[0], d[2]);
+    for (int i = 0; i < d[0]; i++)
+        if ((int)neb_rng_below(&r->rng, 100) < d[3])
+            t[i] = KERN_IGNORE;
+    struct array *x = input(r, r->t, n * d[1], 1), *w = input(r, r->t, (size_t)d[2] * d[1], 1),
+                 *dx = d[6] ? written(r, r->t, n * d[1]) : NULL,
+                 *dw = d[6] && !d[4] ? added(r, KERN_F32, (size_t)d[2] * d[1]) : NULL,
+                 *losses = written(r, KERN_F32, n), *targets = ints(r, t, n);
+    r->shift = 0;
+    struct array *total = array(r, KERN_F32, 2, false), // a double
+        *logits = array(r, r->t, (size_t)d[5] * (size_t)kern_logits_ld(d[2]), false);
+    double begin = 3, sum;
+    int64_t counted = -1;
+    memcpy(total->host, &begin, 8);
+    to_device(r, total);
+    for (size_t i = 0; i < logits->n; i++)
+        logits->host[i] = NAN; // gaps between rows must not matter
+    to_device(r, logits);
+    struct kern_head h = {.n = d[0],
+                          .d = d[1],
+                          .V = d[2],
+                          .x = x->host,
+                          .w = w->host,
+                          .targets = t,
+                          .grad_scale = 0.7f,
+                          .dx = dx ? dx->host : NULL,
+                          .dw = dw ? dw->host : NULL,
+                          .losses = losses->host};
+    double want = begin + r->ref->ops->head_loss(r->ref, &h, &counted);
+    r->D->ops->head_loss(r->D, r->t,
+                         &(struct kern_device_head){.n = d[0],
+                                                    .d = d[1],
+                                                    .V = d[2],
+                                                    .x = dev(x),
+                                                    .w = dev(w),
+                                                    .targets = dev(targets),
+                                                    .grad_scale = 0.7f,
+                                                    .learn = d[6] != 0,
+                                                    .dx = dev(dx),
+                                                    .dw = dev(dw),
+                                                    .logits = dev(logits),
+                                                    .rows = d[5],
+                                                    .losses = dev(losses),
+                                                    .total = dev(total)});
+    r->D->ops->download(r->D, &sum, dev(total), sizeof sum);
+    if (r->D->ops->finish(r->D) != NEB_OK)
+        abort();
+    // The sum beside the losses it is of, as one more output.
+    struct array *both = array(r, KERN_F32, 1, true);
+    both->host[0] = (float)sum;
+    to_device(r, both);
+    both->host[0] = (float)want;
+    free(t);
+}
+
+// Several tensors with gaps between them, as chunks.
+static void op_update(struct run *r) { // tensors size unaligned
+    const int *d = r->d;
+    enum { T_MAX = 8 };
+    size_t n = 0, sizes[T_MAX];
+    struct kern_chunk chunks[256] = {0};
+    int32_t first[T_MAX + 1], n_chunks = 0;
+    for (int i = 0; i < d[0]; i++) {
+        sizes[i] = (size_t)d[1] * (i + 1) + (d[2] ? i : 0);
+        first[i] = n_chunks;
+        for (size_t at = 0; at < sizes[i]; at += KERN_CHUNK)
+            chunks[n_chunks++] = (struct kern_chunk){
+                .param_at = n + at + (d[2] ? 1 : 0),
+                .grad_at = n + at,
+                .n = (uint32_t)(sizes[i] - at < KERN_CHUNK ? sizes[i] - at : KERN_CHUNK),
+                .tensor = i,
+                .decay = i % 2 == 0};
+        n += sizes[i];
+    }
+    first[d[0]] = n_chunks;
+    r->shift = 0;
+    struct array *p = added(r, KERN_F32, n + 1), *g = added(r, KERN_F32, n),
+                 *m = added(r, KERN_F32, n), *v = added(r, KERN_F32, n),
+                 *work = added(r, r->t, n + 1), *factors = input(r, KERN_F32, T_MAX, 1),
+                 *on = ints(r, (int32_t *)(void *)chunks, sizeof chunks / 4),
+                 *starts = ints(r, first, T_MAX + 1), *sums = array(r, KERN_F32, 2 * T_MAX, false);
+    for (size_t i = 0; i < n; i++)
+        v->host[i] *= v->host[i];
+    to_device(r, v);
+    struct kern_adamw c = {.lr = 1e-2f,
+                           .beta1 = 0.9f,
+                           .beta2 = 0.95f,
+                           .eps = 1e-8f,
+                           .weight_decay = 0.1f,
+                           .bias1 = 1 - 0.9f * 0.9f,
+                           .bias2 = 1 - 0.95f * 0.95f};
+    double got[T_MAX];
+    memset(sums->host, 0, 2 * T_MAX * sizeof(float));
+    to_device(r, sums);
+    r->D->ops->sumsq(r->D, dev(on), n_chunks, dev(starts), d[0], dev(g), dev(sums));
+    r->D->ops->download(r->D, got, dev(sums), (size_t)d[0] * sizeof *got);
+    if (r->D->ops->finish(r->D) != NEB_OK)
+        abort();
+    struct array *norms = array(r, KERN_F32, T_MAX, true);
+    memset(norms->host, 0, T_MAX * 4);
+    for (int i = 0; i < d[0]; i++)
+        norms->host[i] = (float)got[i];
+    to_device(r, norms);
+    size_t at = 0;
+    for (int i = 0; i < d[0]; i++) {
+        size_t pa = at + (d[2] ? 1 : 0);
+        norms->host[i] = (float)r->ref->ops->sumsq(r->ref, g->host + at, sizes[i]);
+        c.grad_scale = factors->host[i];
+        c.weight_decay = i % 2 == 0 ? 0.1f : 0;
+        r->ref->ops->adamw(r->ref, &c, p->host + pa, g->host + at, m->host + at, v->host + at,
+                           sizes[i]);
+        memcpy(work->host + pa, p->host + pa, sizes[i] * 4);
+        at += sizes[i];
+    }
+    memset(g->host, 0, n * 4);
+    c.weight_decay = 0.1f;
+    r->D->ops->adamw(r->D, r->t,
+                     &(struct kern_device_adamw){.c = c,
+                                                 .chunks = dev(on),
+                                                 .n_chunks = n_chunks,
+                                                 .factors = dev(factors),
+                                                 .params = dev(p),
+                                                 .grads = dev(g),
+                                                 .m = dev(m),
+                                                 .v = dev(v),
+                                                 .working = dev(work)});
+}
+static void op_flat(struct run *r) {
+    size_t n = (size_t)r->d[0];
+    struct array *x = input(r, KERN_F32, n, 1), *a = added(r, KERN_F32, n),
+                 *s = added(r, KERN_F32, n), *z = added(r, KERN_F32, n),
+                 *c = written(r, KERN_F32, n);
+    r->ref->ops->add(r->ref, a->host, x->host, n);
+    r->ref->ops->scale(r->ref, s->host, -1.5f, n);
+    memset(z->host, 0, n * 4);
+    memcpy(c->host, x->host, n * 4);
+    r->D->ops->add(r->D, dev(a), dev(x), n);
+    r->D->ops->scale(r->D, dev(s), -1.5f, n);
+    r->D->ops->zero(r->D, dev(z), n * 4);
+    r->D->ops->copy(r->D, dev(c), dev(x), n * 4);
+}
+
+static const struct op_case {
+    const char *name;
+    void (*run)(struct run *r);
+    double bound
+        [2]; // fp32, bf16: largest |difference| / (1 + largest |value|); negative: not of this type
+    bool large;
+    int d[DIMS]; // the last: elements by which arrays miss alignment
+} cases[] = {
+#define GEMM(large, ...)                                                                           \
+    {                                                                                              \
+        "gemm", op_gemm, {1e-5, 6e-3}, large, { __VA_ARGS__ }                                      \
+    }
+    GEMM(false, 1, 1, 1),
+    GEMM(false, 7, 5, 3, 0, 0, 0, 3),
+    GEMM(false, 65, 129, 33, 0, 1, 8, 2),
+    GEMM(false, 40, 31, 57, 1, 0, 8, 0, 1),
+    GEMM(false, 33, 17, 65, 1, 1, 4, 1),
+    GEMM(false, 64, 96, 32, 0, 1, 0, 0),
+    GEMM(true, 512, 2304, 768, 0, 1, 0, 0),
+    GEMM(true, 768, 2304, 1024, 1, 0, 8, 0, 1),
+    GEMM(true, 300, 1000, 1001, 0, 0, 0, 8),
+    {"gemm + bias", op_gemm_bias, {1e-5, 6e-3}, false, {9, 24, 16}},
+    {"gemm + bias", op_gemm_bias, {1e-5, 6e-3}, true, {129, 2304, 768}},
+    {"cast", op_cast, {0, 0}, false, {1003}},
+    {"cast", op_cast, {0, 0}, false, {4096}},
+    {"embed_fwd", op_embed_fwd, {0, -1}, false, {37, 67, 11}},
+    {"embed_fwd", op_embed_fwd, {0, -1}, false, {9, 64, 5}},
+    {"embed_bwd", op_embed_bwd, {0, -1}, false, {300, 150, 7}},
+    {"embed_bwd", op_embed_bwd, {0, -1}, false, {1, 1, 1}},
+    {"embed_bwd", op_embed_bwd, {0, -1}, true, {4096, 768, 50257}},
+    {"rmsnorm_fwd", op_rms_fwd, {2e-6, 5e-3}, false, {1, 1, 0, 0}},
+    {"rmsnorm_fwd", op_rms_fwd, {2e-6, 5e-3}, false, {9, 63, 1, 0}},
+    {"rmsnorm_fwd", op_rms_fwd, {2e-6, 5e-3}, false, {17, 256, 1, 1}},
+    {"rmsnorm_fwd", op_rms_fwd, {2e-6, 5e-3}, false, {5, 132, 0, 1, 0, 0, 0, 0, 1}},
+    {"rmsnorm_fwd", op_rms_fwd, {2e-6, 5e-3}, true, {1000, 4096, 1, 0}},
+    {"rmsnorm_bwd", op_rms_bwd, {1e-5, 5e-3}, false, {1, 3, 0, 0}},
+    {"rmsnorm_bwd", op_rms_bwd, {1e-5, 5e-3}, false, {300, 129, 0, 1}},
+    {"rmsnorm_bwd", op_rms_bwd, {1e-5, 5e-3}, false, {65, 256, 1, 1}},
+    {"rmsnorm_bwd", op_rms_bwd, {1e-5, 5e-3}, false, {70, 128, 0, 1, 0, 0, 0, 0, 1}},
+    {"rmsnorm_bwd", op_rms_bwd, {1e-5, 5e-3}, false, {3, 13000, 0, 0}},
+    {"rmsnorm_bwd", op_rms_bwd, {2e-5, 5e-3}, true, {5000, 1024, 0, 1}},
+    {"rope", op_rope, {1e-6, 5e-3}, false, {6, 3, 1, 2, 0, 1}},
+    {"rope", op_rope, {1e-6, 5e-3}, false, {40, 13, 3, 34, 0, 7}},
+    {"rope inverse", op_rope, {1e-6, 5e-3}, false, {70, 35, 4, 64, 1, 0}},
+    {"swiglu_fwd", op_swiglu_fwd, {1e-6, 5e-3}, false, {3, 1}},
+    {"swiglu_fwd", op_swiglu_fwd, {1e-6, 5e-3}, false, {33, 171}},
+    {"swiglu_fwd", op_swiglu_fwd, {1e-6, 5e-3}, false, {33, 176}},
+    {"swiglu_bwd", op_swiglu_bwd, {2e-6, 5e-3}, false, {17, 45, 0}},
+    {"swiglu_bwd in place", op_swiglu_bwd, {2e-6, 5e-3}, false, {31, 344, 1}},
+    {"bias_fwd", op_bias, {1e-6, 5e-3}, false, {67, 133}},
+    {"bias_bwd", op_bias_bwd, {1e-5, 1e-5}, false, {1000, 37}},
+    {"bias_bwd", op_bias_bwd, {1e-5, 1e-5}, false, {1, 5}},
+#define ATTN(large, ...)                                                                           \
+    {"attn_fwd", op_attn_fwd, {4e-6, 1e-2}, large, {__VA_ARGS__}}, {                               \
+        "attn_bwd", op_attn_bwd, {2e-5, 1e-2}, large, { __VA_ARGS__ }                              \
+    }
+    ATTN(false, 1, 1, 1, 1, 2, KERN_MASK_CAUSAL, 1, 0),
+    ATTN(false, 2, 7, 2, 1, 6, KERN_MASK_CAUSAL, 1, 3),
+    ATTN(false, 1, 64, 2, 2, 32, KERN_MASK_CAUSAL, 1, 0),
+    ATTN(false, 2, 65, 4, 2, 18, KERN_MASK_CAUSAL, 2, 0),
+    ATTN(false, 1, 130, 4, 1, 64, KERN_MASK_CAUSAL, 1, 8),
+    ATTN(false, 1, 70, 2, 1, 64, KERN_MASK_CAUSAL, 1, 5),
+    ATTN(false, 1, 100, 1, 1, 128, KERN_MASK_BIDIRECTIONAL, 1, 0),
+    ATTN(false, 2, 63, 2, 1, 32, KERN_MASK_BIDIRECTIONAL, 1, 0),
+    ATTN(false, 3, 140, 2, 2, 32, KERN_MASK_PREFIX, 2, 0),
+    ATTN(false, 4, 33, 3, 3, 10, KERN_MASK_PREFIX, 1, 0),
+    ATTN(false, 1, 40, 1, 1, 256, KERN_MASK_CAUSAL, 1, 0),
+    ATTN(false, 1, 1, 2, 1, 64, KERN_MASK_CAUSAL, 1, 0),
+    ATTN(true, 2, 300, 4, 2, 128, KERN_MASK_CAUSAL, 1, 0),
+    ATTN(true, 2, 513, 3, 1, 64, KERN_MASK_PREFIX, 1, 0),
+    {"attn_fwd, large scores",
+     op_attn_fwd,
+     {1e-4, 2e-2},
+     false,
+     {1, 129, 2, 1, 32, KERN_MASK_CAUSAL, 8, 0}},
+    {"head_loss", op_head, {1e-5, 1e-2}, false, {1, 3, 2, 0, 0, 4, 1}},
+    {"head_loss", op_head, {1e-5, 2e-2}, false, {37, 33, 501, 0, 0, 16, 1}},
+    {"head_loss", op_head, {1e-5, 1e-2}, false, {30, 16, 1003, 0, 0, 30, 1}},
+    {"head_loss some ignored", op_head, {1e-5, 1e-2}, false, {50, 24, 512, 40, 0, 20, 1}},
+    {"head_loss all ignored", op_head, {1e-7, 1e-7}, false, {20, 8, 50, 100, 0, 7, 1}},
+    {"head_loss frozen weight", op_head, {1e-5, 1e-2}, false, {50, 31, 100, 15, 1, 64, 1}},
+    {"head_loss only loss", op_head, {1e-5, 1e-2}, false, {50, 31, 600, 15, 0, 11, 0}},
+    {"head_loss", op_head, {1e-5, 2e-2}, true, {700, 64, 50257, 10, 0, 256, 1}},
+    {"norms, AdamW", op_update, {4e-6, 5e-3}, false, {1, 1, 0}},
+    {"norms, AdamW", op_update, {4e-6, 5e-3}, false, {5, 1000, 0}},
+    {"norms, AdamW unaligned", op_update, {4e-6, 5e-3}, false, {4, 9001, 1}},
+    {"norms, AdamW", op_update, {4e-6, 5e-3}, false, {2, 20000, 0}},
+    {"add, scale, zero, copy", op_flat, {1e-7, -1}, false, {70001}},
+};
+
+static double distance(const struct array *a) {
+    double far = 0, size = 0;
+    for (size_t j = 0; j < a->n; j++) {
+        if (a->host[j] != a->host[j] || a->got[j] != a->got[j])
+            return INFINITY;
+        far = fmax(far, fabs((double)a->host[j] - (double)a->got[j]));
+        size = fmax(size, fabs((double)a->host[j]));
+    }
+    return far / (1 + size);
+}
+
+static void shape_text(const int *d, char *out, size_t cap) {
+    size_t at = 0;
+    int last = DIMS - 1;
+    while (last > 0 && !d[last])
+        last--;
+    for (int i = 0; i <= last && at < cap; i++)
+        at += (size_t)snprintf(out + at, cap - at, "%s%d", i ? " " : "", d[i]);
+}
+
+static bool run_case(struct kern_device *D, struct kern *ref, const struct op_case *c,
+                     enum kern_type t, FILE *report) {
+    struct run r = {
+        .D = D, .ref = ref, .rng = neb_rng_make(11, 4), .t = t, .d = c->d, .shift = c->d[DIMS - 1]};
+    double worst = 0;
+    char shape[80];
+    bool good = true;
+    c->run(&r);
+    bool guards = collect(&r);
+    for (int i = 0; i < r.n; i++)
+        if (r.a[i].out)
+            worst = fmax(worst, distance(&r.a[i]));
+    clear(&r);
+    shape_text(c->d, shape, sizeof shape);
+    good = guards && worst <= c->bound[t];
+    if (!good)
+        printf("%s (%s) in %s: off by %g, allowed %g%s\n", c->name, shape, t ? "bf16" : "fp32",
+               worst, c->bound[t], guards ? "" : "; wrote outside of an array");
+    if (report)
+        fprintf(report, "| %s | %s | %s | %.2g | %.2g | %s |\n", c->name, shape,
+                t ? "bf16" : "fp32", worst, c->bound[t], good ? "ok" : "**wrong**");
+    return good;
+}
+
+int device_matrix_run(struct kern_device *D, bool large, FILE *report, int *n) {
+    struct kern *ref = NULL;
+    int failed = 0;
+    *n = 0;
+    if (kern_ref_create(&ref) != NEB_OK)
+        abort();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int t = 0; t < 2; t++) {
+            if ((cases[i].large && !large) || cases[i].bound[t] < 0)
+                continue;
+            failed += !run_case(D, ref, &cases[i], (enum kern_type)t, report);
+            ++*n;
+        }
+    kern_destroy(&ref);
+    return failed;
+}

@@ -1,0 +1,349 @@
+// Fibers, barriers and warp operations behind cuda_runtime.h of this folder. One host thread; nothing here is for more.
+#include <cuda_runtime.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <vector>
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define EMU_UCONTEXT 1
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) ||                                                               \
+    !defined(__x86_64__) // the sanitizer knows swapcontext, and not a switch of ours
+#define EMU_UCONTEXT 1
+#endif
+#ifdef EMU_UCONTEXT
+#include <ucontext.h>
+#endif
+
+extern "C" {
+void emu_switch(void **save, void *load);
+unsigned long long emu_seed =
+    1; // tests set it; 0: fibers run in order. Bits 0 and 1: `apart` and `at_once` below
+cudaError_t emu_last_error = cudaSuccess;
+}
+
+namespace emu {
+
+enum { STACK_BYTES = 96 << 10, WARP = 32, SLOT = 64, THREADS_MAX = 1024 };
+enum wait { RUNS, AT_BLOCK, AT_WARP, ENDED };
+
+struct copy {
+    void *dst;
+    const void *src;
+    size_t bytes, zero_bytes;
+    int group;
+};
+
+struct fiber {
+    position at;
+    wait state;
+    const char *what; // warp operation it waits in
+    int turn;         // of its warp's two sets of slots
+    std::vector<copy> copies;
+    int groups; // committed so far
+#ifdef EMU_UCONTEXT
+    ucontext_t context;
+#else
+    void *sp;
+#endif
+    std::unique_ptr<unsigned char, decltype(&free)> stack{nullptr, free};
+};
+
+struct warp {
+    unsigned char slots[2][WARP][SLOT];
+};
+
+position *now;
+dim3 block_dim, grid_dim;
+
+static std::vector<fiber> fibers;
+static std::vector<warp> warps;
+static fiber *running;
+static const std::function<void()> *body;
+static unsigned char
+    *shared_at; // allocated exactly, so that the address sanitizer sees what passes its end
+static struct shared_end {
+    ~shared_end() { free(shared_at); }
+} shared_end;
+static size_t shared_size;
+static const char *kernel_name = "";
+static std::mt19937_64 rng;
+static bool apart,
+    at_once; // warps run far ahead of each other; copies take place when they are issued
+#ifdef EMU_UCONTEXT
+static ucontext_t scheduler;
+#else
+static void *scheduler;
+#endif
+
+void stop(const char *why) {
+    fprintf(stderr, "emulated kernel %s, block %u %u %u, thread %u: %s\n", kernel_name,
+            now ? now->block.x : 0, now ? now->block.y : 0, now ? now->block.z : 0,
+            now ? now->thread.x : 0, why);
+    abort();
+}
+
+#ifndef EMU_UCONTEXT
+// Saves what a call must keep, changes the stack, restores.
+__asm__(".text\n"
+        ".globl emu_switch\n"
+        ".type emu_switch,@function\n"
+        "emu_switch:\n"
+        "  pushq %rbp\n  pushq %rbx\n  pushq %r12\n  pushq %r13\n  pushq %r14\n  pushq %r15\n"
+        "  movq %rsp, (%rdi)\n"
+        "  movq %rsi, %rsp\n"
+        "  popq %r15\n  popq %r14\n  popq %r13\n  popq %r12\n  popq %rbx\n  popq %rbp\n"
+        "  ret\n"
+        ".size emu_switch,.-emu_switch\n"
+        ".section .note.GNU-stack,\"\",@progbits\n"
+        ".text\n");
+#endif
+
+static void leave() { // to the scheduler
+#ifdef EMU_UCONTEXT
+    swapcontext(&running->context, &scheduler);
+#else
+    emu_switch(&running->sp, scheduler);
+#endif
+}
+
+static void enter() {
+    (*body)();
+    if (!running->copies.empty())
+        for (const copy &c : running->copies)
+            if (c.bytes)
+                stop("ends with an asynchronous copy that nobody waited for");
+    running->state = ENDED;
+    leave();
+    abort();
+}
+
+static void prepare(fiber &f) {
+    if (!f.stack)
+        f.stack.reset((unsigned char *)aligned_alloc(64, STACK_BYTES));
+    f.copies.clear();
+    f.groups = 0;
+    f.state = RUNS;
+    f.turn = 0;
+#ifdef EMU_UCONTEXT
+    getcontext(&f.context);
+    f.context.uc_stack.ss_sp = f.stack.get();
+    f.context.uc_stack.ss_size = STACK_BYTES;
+    f.context.uc_link = nullptr;
+    makecontext(&f.context, (void (*)())enter, 0);
+#else
+    void **sp = (void **)(void *)(f.stack.get() + STACK_BYTES);
+    *--sp =
+        nullptr; // a return address that nothing returns to; keeps the stack aligned as after a call
+    *--sp = (void *)enter;
+    for (int i = 0; i < 6; i++)
+        *--sp = nullptr;
+    f.sp = sp;
+#endif
+}
+
+static void resume(fiber &f) {
+    running = &f;
+    now = &f.at;
+#ifdef EMU_UCONTEXT
+    swapcontext(&scheduler, &f.context);
+#else
+    emu_switch(&scheduler, f.sp);
+#endif
+}
+
+// Lets a warp go on when all its lanes have come.
+static bool release_warp(size_t w) {
+    for (size_t i = w * WARP; i < (w + 1) * WARP; i++)
+        if (fibers[i].state != AT_WARP)
+            return false;
+    for (size_t i = w * WARP; i < (w + 1) * WARP; i++) {
+        now = &fibers[i].at;
+        if (strcmp(fibers[i].what, fibers[w * WARP].what))
+            stop("lanes of one warp are in different warp operations");
+        fibers[i].state = RUNS;
+    }
+    return true;
+}
+
+// Likewise all warps, and the block when all its threads have come. False at the end.
+static bool release(size_t n) {
+    bool any = false;
+    size_t at_block = 0, ended = 0;
+    for (size_t i = 0; i < n; i++) {
+        at_block += fibers[i].state == AT_BLOCK;
+        ended += fibers[i].state == ENDED;
+    }
+    for (size_t w = 0; w * WARP < n; w++)
+        any |= release_warp(w);
+    if (!any && at_block && at_block + ended == n) {
+        if (ended)
+            stop("a barrier that some threads have passed by");
+        for (size_t i = 0; i < n; i++)
+            fibers[i].state = RUNS;
+        any = true;
+    }
+    if (!any && ended < n)
+        stop("threads wait for others that do not come (divergent barrier or warp operation)");
+    return any;
+}
+
+static void run_block(size_t n, std::vector<size_t> &order) {
+    memset(shared_at, 0xff, shared_size);
+    for (size_t i = 0; i < n; i++)
+        prepare(fibers[i]);
+    do {
+        for (size_t i : order) {
+            if (fibers[i].state != RUNS)
+                continue;
+            resume(fibers[i]);
+            // The first lane of a warp brings all of it to where the block has to meet.
+            size_t w = i / WARP;
+            do
+                for (size_t k = w * WARP; apart && k < (w + 1) * WARP; k++)
+                    if (fibers[k].state == RUNS)
+                        resume(fibers[k]);
+            while (apart && release_warp(w));
+        }
+    } while (release(n));
+}
+
+void launch(const char *what, dim3 grid, dim3 block, size_t shared_bytes,
+            const std::function<void()> &f) {
+    size_t n = (size_t)block.x * block.y * block.z;
+    kernel_name = what;
+    if (n < 1 || n > THREADS_MAX || shared_bytes > 227 << 10 || grid.x < 1 || grid.y < 1 ||
+        grid.z < 1 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535 || n % WARP) {
+        fprintf(stderr,
+                "emulated launch of %s: grid %u %u %u, block %zu, %zu bytes of shared memory\n",
+                what, grid.x, grid.y, grid.z, n, shared_bytes);
+        emu_last_error = cudaErrorInvalidConfiguration;
+        return;
+    }
+    if (fibers.size() < n)
+        fibers.resize(n);
+    warps.resize((n + WARP - 1) / WARP);
+    free(shared_at);
+    void *room = nullptr;
+    if (posix_memalign(&room, 128, shared_bytes ? shared_bytes : 1))
+        stop("no memory for shared memory");
+    shared_at = (unsigned char *)room;
+    shared_size = shared_bytes;
+    block_dim = block;
+    grid_dim = grid;
+    body = &f;
+    rng.seed(emu_seed);
+    apart = emu_seed % 2;
+    at_once = emu_seed / 2 % 2;
+    std::vector<size_t> order(n);
+    for (size_t i = 0; i < n; i++)
+        order[i] = i;
+    for (unsigned z = 0; z < grid.z; z++)
+        for (unsigned y = 0; y < grid.y; y++)
+            for (unsigned x = 0; x < grid.x; x++) {
+                for (size_t i = n; emu_seed && i > 1; i--)
+                    std::swap(order[i - 1], order[rng() % i]);
+                for (size_t i = 0; i < n; i++)
+                    fibers[i].at = {{(unsigned)(i % block.x), (unsigned)(i / block.x % block.y),
+                                     (unsigned)(i / block.x / block.y)},
+                                    {x, y, z}};
+                run_block(n, order);
+            }
+    now = nullptr;
+}
+
+unsigned char *dynamic_shared() { return shared_at; }
+
+void block_barrier() {
+    running->state = AT_BLOCK;
+    leave();
+}
+
+int lane() { return (int)((running - fibers.data()) % WARP); }
+
+const unsigned char *warp_gather(const char *what, const void *in, size_t size) {
+    warp &w = warps[(size_t)(running - fibers.data()) / WARP];
+    int turn = running->turn;
+    running->turn ^= 1;
+    if (size > SLOT)
+        stop("more than a slot holds");
+    memcpy(w.slots[turn][lane()], in, size);
+    running->what = what;
+    running->state = AT_WARP;
+    leave();
+    return w.slots[turn][0];
+}
+
+static void carry_out(const copy &c) {
+    if (c.bytes)
+        memcpy(c.dst, c.src, c.bytes);
+    memset((unsigned char *)c.dst + c.bytes, 0, c.zero_bytes);
+}
+
+void copy_later(void *dst, const void *src, size_t bytes, size_t zero_bytes) {
+    if ((uintptr_t)dst % 16 || (bytes && (uintptr_t)src % 16))
+        stop("an asynchronous copy of 16 bytes that is not aligned to them");
+    running->copies.push_back({dst, src, bytes, zero_bytes, running->groups});
+    if (at_once)
+        carry_out(running->copies.back());
+}
+void copy_commit() { running->groups++; }
+void copy_wait(int left) {
+    size_t kept = 0;
+    for (const copy &c : running->copies) {
+        if (c.group >= running->groups - left) {
+            running->copies[kept++] = c;
+            continue;
+        }
+        if (!at_once)
+            carry_out(c);
+    }
+    running->copies.resize(kept);
+}
+
+static float half_of(uint32_t pair, int which) {
+    return __uint_as_float((which ? pair >> 16 : pair & 0xffff) << 16);
+}
+
+} // namespace emu
+
+using namespace emu;
+
+void mma_bf16_16816(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
+    uint32_t give[6] = {a[0], a[1], a[2], a[3], b0, b1};
+    const unsigned char *all = warp_gather("mma", give, sizeof give);
+    int l = lane();
+    for (int i = 0; i < 4; i++) {
+        int row = l / 4 + (i >= 2 ? 8 : 0), col = l % 4 * 2 + i % 2;
+        double s = 0;
+        for (int k = 0; k < 16; k++) {
+            uint32_t from_a[6], from_b[6];
+            memcpy(from_a, all + 64 * (row % 8 * 4 + k % 8 / 2), sizeof from_a);
+            memcpy(from_b, all + 64 * (col * 4 + k % 8 / 2), sizeof from_b);
+            s += (double)half_of(from_a[(row >= 8) + 2 * (k >= 8)], k % 2) *
+                 (double)half_of(from_b[4 + (k >= 8)], k % 2);
+        }
+        c[i] = (float)((double)c[i] + s);
+    }
+}
+
+static void load_matrices(uint32_t r[4], const void *row, bool trans) {
+    if ((uintptr_t)row % 16)
+        stop("ldmatrix of a row that is not aligned to 16 bytes");
+    const unsigned char *all = warp_gather(trans ? "ldmatrix.trans" : "ldmatrix", row, 16);
+    int l = lane();
+    for (int m = 0; m < 4; m++) {
+        uint16_t e[2];
+        for (int i = 0; i < 2; i++) {
+            int mr = trans ? l % 4 * 2 + i : l / 4, mc = trans ? l / 4 : l % 4 * 2 + i;
+            memcpy(&e[i], all + 64 * (m * 8 + mr) + 2 * mc, 2);
+        }
+        r[m] = (uint32_t)e[0] | (uint32_t)e[1] << 16;
+    }
+}
+void ldmatrix_x4(uint32_t r[4], const void *row) { load_matrices(r, row, false); }
+void ldmatrix_x4_trans(uint32_t r[4], const void *row) { load_matrices(r, row, true); }

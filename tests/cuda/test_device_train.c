@@ -1,0 +1,281 @@
+// Training through intra/device.h on the emulated device, against the same training on the CPU: losses, norms and parameters,
+// for every trainable set, with and without recomputation; checkpoints go from one to the other; and bf16 learns.
+#include "agent/base/rng.h"
+#include "intra/trainer.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+kern_device_opener kern_cuda_open;
+
+enum { B = 2, T = 12, V = 61, STEPS = 4, MICROS = 2 };
+
+static struct kern_device *D;
+static struct kern *K;
+
+static int open_all(void **state) {
+    char text[256];
+    (void)state;
+    assert_int_equal(kern_cuda_open(KERN_DEVICE_VERSION, 0, &D, text, sizeof text), NEB_OK);
+    assert_int_equal(kern_cpu_create(1, &K), NEB_OK);
+    return 0;
+}
+static int close_all(void **state) {
+    (void)state;
+    kern_device_close(&D);
+    kern_destroy(&K);
+    return 0;
+}
+
+static struct intra_trainer_config config(void) {
+    return (struct intra_trainer_config){
+        .model = {.vocab = V,
+                  .d_model = 32,
+                  .n_layers = 3,
+                  .n_heads = 4,
+                  .n_kv_heads = 2,
+                  .head_dim = 8,
+                  .d_ff = 40,
+                  .max_seq = T,
+                  .rope_theta = 10000,
+                  .norm_eps = 1e-5f,
+                  .tied = true,
+                  .qkv_bias = true,
+                  .mask = KERN_MASK_CAUSAL},
+        .trainable = {.mode = INTRA_TRAIN_FULL},
+        .optim = {.schedule = {.kind = INTRA_SCHEDULE_CONSTANT, .lr = 3e-3f, .warmup = 2},
+                  .clip = {.kind = INTRA_CLIP_GLOBAL_NORM, .max_norm = 0.5f},
+                  .beta1 = 0.9f,
+                  .beta2 = 0.95f,
+                  .eps = 1e-8f,
+                  .weight_decay = 0.1f},
+        .batch = B,
+        .seq_len = T,
+        .accumulate = MICROS,
+        .seed = 3};
+}
+
+static void draw(struct neb_rng *r, int32_t *x, int32_t *y) {
+    for (int b = 0; b < B; b++) {
+        int32_t id = (int32_t)neb_rng_below(r, V);
+        for (int t = 0; t < T; t++) {
+            x[b * T + t] = id;
+            id = (id * 5 + 1) % V;
+            y[b * T + t] = neb_rng_below(r, 7) ? id : KERN_IGNORE;
+        }
+    }
+}
+
+static void train(struct intra_trainer *t, struct neb_rng *r, int steps,
+                  struct intra_step_stats *stats) {
+    int32_t x[B * T], y[B * T];
+    for (int s = 0; s < steps; s++) {
+        for (int a = 0; a < MICROS; a++) {
+            draw(r, x, y);
+            intra_trainer_micro(t, x, y);
+        }
+        intra_trainer_update(t, &stats[s]);
+        assert_int_equal(stats[s].status, NEB_OK);
+    }
+}
+
+static double params_apart(const struct intra_model *a, const struct intra_model *b) {
+    double far = 0;
+    for (size_t i = 0; i < a->n_params; i++)
+        far = fmax(far, fabs((double)a->params[i] - (double)b->params[i]));
+    return far;
+}
+
+// fp32 on the device and on the CPU: the same but for rounding.
+static void same_training(struct intra_trainer_config c) {
+    struct intra_trainer *cpu = NULL, *dev = NULL;
+    struct intra_step_stats a[STEPS], b[STEPS];
+    struct neb_rng ra = neb_rng_make(5, 5), rb = ra;
+    assert_int_equal(intra_trainer_create(&c, K, &cpu), NEB_OK);
+    c.device = D;
+    c.device_type = KERN_F32;
+    assert_int_equal(intra_trainer_create(&c, K, &dev), NEB_OK);
+    train(cpu, &ra, STEPS, a);
+    train(dev, &rb, STEPS, b);
+    for (int s = 0; s < STEPS; s++) {
+        assert_true(fabs(a[s].loss - b[s].loss) < 2e-5 * a[s].loss);
+        assert_true(fabs(a[s].update.grad_norm - b[s].update.grad_norm) <
+                    1e-3 * a[s].update.grad_norm);
+        assert_int_equal(a[s].tokens, b[s].tokens);
+        assert_int_equal(a[s].update.clipped, b[s].update.clipped);
+    }
+    assert_int_equal(intra_trainer_pull(dev, NULL), NEB_OK);
+    assert_true(params_apart(cpu->model, dev->model) < 2e-3);
+    int32_t x[3 * T], y[3 * T]; // not a multiple of the batch
+    for (int i = 0; i < 3 * T; i++) {
+        x[i] = i % V;
+        y[i] = (i * 3) % V;
+    }
+    double la = intra_trainer_eval(cpu, x, y, 3), lb = intra_trainer_eval(dev, x, y, 3);
+    assert_true(fabs(la - lb) < 1e-3 * la);
+    for (int i = 0; i < V; i++)
+        assert_int_equal(cpu->input_counts[i], dev->input_counts[i]);
+    intra_trainer_destroy(&cpu);
+    intra_trainer_destroy(&dev);
+}
+
+static void test_same_as_cpu(void **state) {
+    (void)state;
+    struct intra_trainer_config c = config();
+    same_training(c);
+    c.recompute = true;
+    same_training(c);
+    c.model.tied = c.model.qkv_bias = false;
+    c.optim.clip = (struct intra_clip){
+        .kind = INTRA_CLIP_ADAGC, .max_norm = 1, .ratio = 1.04f, .beta = 0.98f, .warmup = 2};
+    same_training(c);
+    c.model.mask = KERN_MASK_BIDIRECTIONAL;
+    same_training(c);
+}
+
+static void test_trainable_sets(void **state) {
+    (void)state;
+    struct intra_trainer_config c = config();
+    c.trainable =
+        (struct intra_trainable){.mode = INTRA_TRAIN_LORA,
+                                 .lora_rank = 3,
+                                 .lora_alpha = 6,
+                                 .lora_targets = INTRA_LORA_Q | INTRA_LORA_V | INTRA_LORA_O |
+                                                 INTRA_LORA_UP | INTRA_LORA_DOWN};
+    same_training(c);
+    c.recompute = true;
+    same_training(c);
+    c.trainable = (struct intra_trainable){.mode = INTRA_TRAIN_BITFIT};
+    same_training(c);
+    c.trainable = (struct intra_trainable){.mode = INTRA_TRAIN_LAST_LAYERS, .last_layers = 1};
+    same_training(c);
+    c.trainable = (struct intra_trainable){.mode = INTRA_TRAIN_FULL, .freeze_embeddings = true};
+    same_training(c);
+}
+
+static void save(struct intra_trainer *t, const char *path) {
+    struct intra_ckpt_writer *w = NULL;
+    assert_int_equal(intra_ckpt_create(path, &w), NEB_OK);
+    assert_int_equal(intra_trainer_save(t, w), NEB_OK);
+    assert_int_equal(intra_ckpt_commit(w), NEB_OK);
+    intra_ckpt_writer_destroy(&w);
+}
+static void restore(struct intra_trainer *t, const char *path) {
+    struct intra_ckpt *k = NULL;
+    assert_int_equal(intra_ckpt_open(path, true, &k), NEB_OK);
+    assert_int_equal(intra_trainer_restore(t, k), NEB_OK);
+    intra_ckpt_close(&k);
+}
+
+// Save, restore, go on: the same bits as without; and a CPU goes on from a device's checkpoint.
+static void test_checkpoint(void **state) {
+    (void)state;
+    char path[] = "/tmp/nebula-device-XXXXXX";
+    struct intra_trainer_config c = config();
+    struct intra_trainer *a = NULL, *b = NULL, *cpu = NULL;
+    struct intra_step_stats sa[4], sb[4], sc[4];
+    struct neb_rng r = neb_rng_make(6, 6), again;
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    assert_int_equal(intra_trainer_create(&c, K, &cpu), NEB_OK);
+    for (int type = 0; type < 2; type++) {
+        c.device = D;
+        c.device_type = (enum kern_type)type;
+        assert_int_equal(intra_trainer_create(&c, K, &a), NEB_OK);
+        train(a, &r, 3, sa);
+        save(a, path);
+        again = r;
+        train(a, &r, 4, sa);
+        c.seed++;
+        assert_int_equal(intra_trainer_create(&c, K, &b), NEB_OK);
+        c.seed--;
+        restore(b, path);
+        r = again;
+        train(b, &r, 4, sb);
+        assert_memory_equal(sa, sb, sizeof sa);
+        restore(cpu, path);
+        r = again;
+        train(cpu, &r, 4, sc);
+        for (int s = 0; s < 4; s++)
+            assert_true(fabs(sa[s].loss - sc[s].loss) < (type ? 2e-2 : 2e-5) * sc[s].loss);
+        intra_trainer_destroy(&a);
+        intra_trainer_destroy(&b);
+    }
+    intra_trainer_destroy(&cpu);
+    unlink(path);
+}
+
+// bf16 with fp32 masters follows fp32, and learns.
+static void test_bf16(void **state) {
+    (void)state;
+    enum { LONG = 30 };
+    struct intra_trainer_config c = config();
+    struct intra_trainer *cpu = NULL, *dev = NULL;
+    static struct intra_step_stats a[LONG], b[LONG];
+    struct neb_rng ra = neb_rng_make(7, 7), rb = ra;
+    c.model.n_heads = 2;
+    c.model.n_kv_heads = 1;
+    c.model.head_dim = 32; // a shape for tensor cores
+    assert_int_equal(intra_trainer_create(&c, K, &cpu), NEB_OK);
+    c.device = D;
+    c.device_type = KERN_BF16;
+    assert_int_equal(intra_trainer_create(&c, K, &dev), NEB_OK);
+    train(cpu, &ra, LONG, a);
+    train(dev, &rb, LONG, b);
+    for (int s = 0; s < LONG; s++)
+        if (!(fabs(a[s].loss - b[s].loss) < 0.03 * a[s].loss))
+            fail_msg("step %d: %g on the CPU, %g in bf16", s, a[s].loss, b[s].loss);
+    assert_true(b[LONG - 1].loss < 0.8 * b[0].loss);
+    intra_trainer_destroy(&cpu);
+    intra_trainer_destroy(&dev);
+}
+
+// A NaN is told, skips the update, and the next step is not spoilt by it.
+static void test_not_finite(void **state) {
+    (void)state;
+    struct intra_trainer_config c = config();
+    struct intra_trainer *t = NULL;
+    struct intra_step_stats s[2];
+    struct neb_rng r = neb_rng_make(8, 8);
+    c.device = D;
+    c.device_type = KERN_BF16;
+    assert_int_equal(intra_trainer_create(&c, K, &t), NEB_OK);
+    float *gain = intra_param(t->model, t->model->norm), was = gain[0];
+    gain[0] = NAN;
+    assert_int_equal(intra_trainer_push(t, NULL), NEB_OK);
+    train(t, &r, 1, s);
+    assert_false(isfinite(s[0].loss));
+    assert_false(isfinite(s[0].update.grad_norm));
+    gain[0] = was;
+    assert_int_equal(intra_trainer_push(t, NULL), NEB_OK);
+    train(t, &r, 1, s);
+    assert_true(isfinite(s[0].loss) && isfinite(s[0].update.grad_norm));
+    intra_trainer_destroy(&t);
+}
+
+static void test_refusals(void **state) {
+    (void)state;
+    struct intra_trainer_config c = config();
+    struct intra_trainer *t = NULL;
+    c.device = D;
+    c.seq_len = T + 1;
+    assert_int_equal(intra_trainer_create(&c, K, &t), NEB_ERR_INVALID);
+    assert_null(t);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_as_cpu), cmocka_unit_test(test_trainable_sets),
+        cmocka_unit_test(test_checkpoint),  cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_not_finite),  cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, open_all, close_all);
+}

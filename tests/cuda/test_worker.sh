@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Workers on a device, here the emulated one in place of the CUDA kernels: one cluster trains in bf16 on it and the other on
+# its processors; they exchange, end with equal parameters, and evaluate. Where there is no device, `device: cuda` says why.
+. "$(dirname "$0")/../e2e/lib.sh"
+make_corpus
+make_job "$T/job.yaml"
+sed -i 's/seq_len: 64, batch: 4/seq_len: 32, batch: 2/; s/{name: alpha,/{name: alpha, device: cuda,/; s/{name: beta,/{name: beta, device: cpu,/' "$T/job.yaml"
+
+mkdir "$T/bin" "$T/bare" # the program looks for the kernels beside itself
+cp "$BUILD/nebula" "$T/bin/nebula"
+cp "$BUILD/nebula" "$T/bare/nebula"
+cp "$EMULATED" "$T/bin/libnebula_cuda.so"
+nebula=$T/bin/nebula
+
+run() { # NAME options…
+    local name=$1; shift
+    timeout 200 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 10 --set sync.interval=5 --out "$T/$name" "$@" >"$T/$name.log" 2>&1 ||
+        fail "$name: $(tail -n 5 "$T/$name.log")"
+    digests_equal "$T/$name"
+    round_digests_equal "$T/$name"
+}
+run mixed
+[[ $(summary '.clusters[0].device' "$T/mixed") == "cuda (emulated, bf16)" ]] || fail "device: $(summary '.clusters[0].device' "$T/mixed")"
+[[ $(summary '.clusters[1].device' "$T/mixed") == cpu* ]] || fail "device: $(summary '.clusters[1].device' "$T/mixed")"
+jq -e 'all(.clusters[]; .loss_last < .loss_first and .eval_loss > 0)' "$T/mixed/summary.json" >/dev/null || fail "the loss rose"
+# Both hold the same parameters: the device's evaluation is the processor's but for rounding.
+jq -e '(.clusters[0].eval_loss - .clusters[1].eval_loss) | fabs < 0.02' "$T/mixed/summary.json" >/dev/null ||
+    fail "evaluations differ: $(summary '[.clusters[].eval_loss]' "$T/mixed")"
+sed -i 's/device: cuda,/device: auto, precision: fp32,/' "$T/job.yaml"
+run again --set sync.overlap=2
+[[ $(summary '.clusters[0].device' "$T/again") == "cuda (emulated, fp32)" ]] || fail "device: $(summary '.clusters[0].device' "$T/again")"
+
+sed -i 's/device: auto, precision: fp32,/device: cuda,/' "$T/job.yaml"
+if timeout 100 "$T/bare/nebula" pretrain "$T/job.yaml" --local 2 --steps 10 --out "$T/none" >"$T/none.log" 2>&1; then fail "trained without kernels"; fi
+cat "$T/none.log" "$T"/none/clusters/*/jobs/*/worker.log 2>/dev/null | grep -q 'has no CUDA kernels.*device: cpu' || fail "no hint: $(tail -n 5 "$T/none.log")"
+echo "a cluster on a device and one on processors train one model"

@@ -1,0 +1,16 @@
+// The parts of gpu_check, which tests/gpu/run calls on a machine with a GPU. Each prints Markdown on stdout and returns how
+// many things were wrong.
+#ifndef TESTS_GPU_H
+#define TESTS_GPU_H
+#include "kernels/device.h"
+
+int gpu_ops(struct kern_device *D, bool large);
+int gpu_train(struct kern_device *D);
+int gpu_codec(struct kern_device *D);
+// shape: "124m" or "350m"; batch 0: the shape's own. peak: FLOP/s of a large bf16 product, measured here.
+int gpu_speed(struct kern_device *D, const char *shape, int batch, int steps);
+double gpu_peak(struct kern_device *D);
+// Opens the device in processes of its own, before this one has touched it.
+int gpu_nccl(int ranks);
+
+#endif

@@ -1,0 +1,58 @@
+// gpu_check ops [small] | train | codec | speed SHAPE [BATCH [STEPS]] | nccl RANKS | device
+// Exit status: 0 all well, 1 something is wrong, 77 there is no GPU here (the reason is printed).
+#include "tests/cuda/device_matrix.h"
+#include "tests/gpu/gpu.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int gpu_ops(struct kern_device *D, bool large) {
+    int n = 0, m = 0;
+    printf("| op | shape | type | error | allowed | |\n| --- | --- | --- | --- | --- | --- |\n");
+    int failed = device_matrix_run(D, large, stdout, &n);
+    printf("\n%d cases, %d wrong. Error: largest difference / (1 + largest value) against the "
+           "reference in double.\n\n",
+           n, failed);
+    printf("| codec and exact path | elements | bits |\n| --- | --- | --- |\n");
+    int other = device_exact_run(D, large, stdout, &m);
+    printf("\n%d comparisons with the CPU's bits, %d differ.\n\n", m, other);
+    return failed + other;
+}
+
+static int run(struct kern_device *D, int argc, char **argv) {
+    const char *what = argv[1];
+    int number = argc > 3 ? atoi(argv[3]) : 0, steps = argc > 4 ? atoi(argv[4]) : 0;
+    if (!strcmp(what, "device")) {
+        printf("%s, %.1f GB\n", D->name, (double)D->total_bytes * 1e-9);
+        return 0;
+    }
+    if (!strcmp(what, "ops"))
+        return gpu_ops(D, argc < 3 || strcmp(argv[2], "small"));
+    if (!strcmp(what, "train"))
+        return gpu_train(D);
+    if (!strcmp(what, "codec"))
+        return gpu_codec(D);
+    if (!strcmp(what, "speed") && argc > 2)
+        return gpu_speed(D, argv[2], number, steps ? steps : 20);
+    fprintf(stderr,
+            "gpu_check: ops [small], train, codec, speed SHAPE [BATCH [STEPS]], nccl RANKS, "
+            "device\n");
+    return 1;
+}
+
+int main(int argc, char **argv) {
+    struct kern_device *D = NULL;
+    if (argc < 2) {
+        fprintf(stderr, "gpu_check: what to check?\n");
+        return 1;
+    }
+    if (!strcmp(argv[1], "nccl"))
+        return gpu_nccl(argc > 2 ? atoi(argv[2]) : 2);
+    if (kern_device_open(0, false, &D) != NEB_OK)
+        return 77;
+    int failed = run(D, argc, argv);
+    if (D->ops->finish(D) != NEB_OK)
+        failed++;
+    kern_device_close(&D);
+    return failed != 0;
+}
