@@ -222,7 +222,9 @@ void node_vote(struct step *s, struct job *j, struct fragment *g, const struct i
 void node_on_propose(struct step *s, struct neb_rd *r) {
     struct inter_record c;
     uint8_t hash[INTER_SHA_BYTES];
-    if (!inter_record_get(r, &c) || !neb_rd_done(r)) {
+    bool good = inter_record_get(r, &c);
+    uint64_t epoch = neb_rd_u64(r);
+    if (!good || !neb_rd_done(r)) {
         node_fault(s, INTER_FAULT_MALFORMED);
         return;
     }
@@ -230,6 +232,10 @@ void node_on_propose(struct step *s, struct neb_rd *r) {
     struct fragment *g = node_find_fragment(j, c.fragment);
     if (!g)
         return;
+    if (epoch < j->standing.epochs[c.leader]) { // of a disk that is gone
+        node_fault(s, INTER_FAULT_REPLAY);
+        return;
+    }
     if (node_member(j, s->from) != c.leader || !node_verify_record(s->n, j, &c)) {
         node_fault(s, INTER_FAULT_DENIED);
         return;

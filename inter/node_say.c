@@ -149,15 +149,24 @@ void node_say_state_all(struct step *s, struct job *j, const struct slot *t) {
     node_send_all(s, j);
 }
 
+// A proposal says which ledger of its leader it is from: what a disk that was lost has proposed must not be voted for after the
+// leader has collected what was (found by simulation: a message of before overtook the new one, and two members waited for ever).
+static void begin_record(struct step *s, const struct job *j, enum message type, const struct inter_record *r) {
+    struct neb_buf *b = node_begin(s, type);
+    inter_record_put(b, r);
+    if (type == MSG_PROPOSE)
+        neb_buf_u64(b, j->standing.epoch);
+}
+
 void node_say_record(struct step *s, struct job *j, enum message type,
                      const struct inter_record *r, uint8_t to) {
-    inter_record_put(node_begin(s, type), r);
+    begin_record(s, j, type, r);
     node_send(s, j, to);
 }
 
 void node_say_record_all(struct step *s, struct job *j, enum message type,
                          const struct inter_record *r) {
-    inter_record_put(node_begin(s, type), r);
+    begin_record(s, j, type, r);
     node_send_all(s, j);
 }
 
