@@ -232,7 +232,11 @@ void node_on_propose(struct step *s, struct neb_rd *r) {
     struct fragment *g = node_find_fragment(j, c.fragment);
     if (!g)
         return;
-    if (epoch < j->standing.epochs[c.leader]) { // of a disk that is gone
+    // Of a disk that is gone: by now the leader may have been told that this node had voted for nothing.
+    uint64_t newest = j->members[c.leader].epoch;
+    bool renewed = j->standing.renewed >> c.leader & 1;
+    if (epoch < j->standing.epochs[c.leader] ||
+        (renewed && (!newest || epoch < newest || epoch == j->standing.epochs[c.leader]))) {
         node_fault(s, INTER_FAULT_REPLAY);
         return;
     }
