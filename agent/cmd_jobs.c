@@ -125,7 +125,7 @@ static enum neb_status find_log(const struct options *o, char *out, size_t cap) 
     NEB_TRY(neb_path(jobs, sizeof jobs, home, "jobs"));
     DIR *d = opendir(jobs);
     if (!d)
-        return neb_fail_errno(jobs);
+        return neb_fail_errno("cannot read %s", jobs);
     for (struct dirent *e; (e = readdir(d));)
         if (!strncmp(e->d_name, o->job, strlen(o->job))) {
             hits++;
@@ -176,7 +176,7 @@ int cmd_logs(int argc, char **argv) {
         return AGENT_EXIT_FAILED;
     FILE *f = fopen(path, "r");
     if (!f)
-        return neb_fail_errno(path) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+        return neb_fail_errno("cannot open %s", path) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
     seek_tail(f, o.lines);
     for (;;) {
         size_t n = fread(block, 1, sizeof block, f);

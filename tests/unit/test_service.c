@@ -79,7 +79,11 @@ static void start(struct site *x) {
                                      .identity = ids[x->who],
                                      .members = &list,
                                      .listen = x->who ? listen_at : NULL,
-                                     .callbacks = {x, on_commit, on_message, on_peer, on_fault}};
+                                     .callbacks = {.user = x,
+                                                   .commit = on_commit,
+                                                   .message = on_message,
+                                                   .peer = on_peer,
+                                                   .fault = on_fault}};
     OK(inter_service_create(&c, &x->s));
     if (x->who) { // the port that was found is kept over restarts
         snprintf(listen_at, sizeof listen_at, "127.0.0.1:%u", inter_service_port(x->s));

@@ -90,7 +90,7 @@ static enum neb_status put(void *user, uint32_t peer, bool bulk, const void *hea
     const struct side *e = user;
     if (W.n + 2 > QUEUE || (bulk && neb_rng_below(&W.rng, 5) == 0))
         return NEB_ERR_AGAIN;
-    if (neb_rng_below(&W.rng, 1000) < W.loss * 1000)
+    if ((double)neb_rng_below(&W.rng, 1000) < W.loss * 1000)
         return NEB_OK;
     W.data_bytes += m;
     for (int twice = neb_rng_below(&W.rng, 20) == 0; twice >= 0; twice--) {
