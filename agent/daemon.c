@@ -482,13 +482,15 @@ static void on_worker_end(struct daemon *d, struct agent_jobrun *j, int status) 
     }
     if (j->last_step > j->step_at_start)
         j->restarts = 0;
-    if (j->replaced && j->state == AGENT_JOB_RUNNING && !d->stopping) {
+    // Also while the job stops: it ends with a checkpoint and a report of its own.
+    bool again = j->state != AGENT_JOB_ENDED && !d->stopping;
+    if (j->replaced && again) {
         j->replaced = false;
         if (start_worker(d, j) == NEB_OK)
             return;
     }
     job_dir(d, j, dir, sizeof dir);
-    if (j->state == AGENT_JOB_RUNNING && !d->stopping && j->restarts < AGENT_RESTARTS_MAX) {
+    if (again && j->restarts < AGENT_RESTARTS_MAX) {
         j->restarts++;
         neb_warn("worker of job %s ended (%s); restart %d of %d from its last checkpoint",
                  j->job.name, reason, j->restarts, AGENT_RESTARTS_MAX);
