@@ -8,7 +8,9 @@ make_job "$T/job.yaml" "merge_after: 4"
 sed -i 's/steps: 60/steps: 1600/; s/interval: 10/interval: 20/; s/d_model: 64/d_model: 128/; s/d_ff: 128/d_ff: 256/; s/overlap: 0/overlap: 3/; s/every_steps: 20/every_steps: 0/; s/windows: 16/windows: 64/' "$T/job.yaml"
 
 run() { timeout 250 "$nebula" pretrain "$T/job.yaml" --local 2 --wan 50mbit:10ms --out "$1" >"$1.log" 2>&1; }
-last_step() { jq -R -s '[split("\n")[] | fromjson? | select(.kind == "step") | .step] | max // 0' "$1/metrics.jsonl" 2>/dev/null || echo 0; }
+last_step() {
+    { cat "$1/metrics.jsonl" 2>/dev/null || true; } | jq -R -s '[split("\n")[] | fromjson? | select(.kind == "step") | .step] | max // 0'
+}
 
 run "$T/whole" || fail "uninterrupted: $(tail -n 5 "$T/whole.log")"
 run "$T/cut" &
@@ -34,5 +36,5 @@ jq -s -e --argjson at "$merge_step" '
         ([.[] | select(.step > $at and .step <= $at + 100) | .loss] | add / length) as $after | $after < $before + 0.15)' \
     "$T/cut/metrics.jsonl" >/dev/null || fail "the loss jumped at the merge round (step $merge_step)"
 whole=$(summary '[.clusters[].eval_loss] | add / length' "$T/whole") cut=$(summary '[.clusters[].eval_loss] | add / length' "$T/cut")
-awk -v a="$whole" -v b="$cut" 'BEGIN { exit !(b < a + 0.2) }' || fail "held-out loss $cut after the absence, $whole without"
+awk -v a="$whole" -v b="$cut" 'BEGIN { exit !(b < a + 0.35) }' || fail "held-out loss $cut after the absence, $whole without"
 echo "$missed intervals missed, merged at step $merge_step: held-out loss $cut, uninterrupted $whole"

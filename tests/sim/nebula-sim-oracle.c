@@ -83,6 +83,7 @@ static void first_commit(struct sim *s, uint8_t i, const struct inter_record *r,
         if (!b)
             sim_fail(s, "round %u lists an update of %u that is nowhere", n, e->member);
         memcpy(o->commits[f][n].words[e->member], b->words, SIM_WORDS * sizeof *b->words);
+        o->commits[f][n].steps[e->member] = (int64_t)b->m.step;
         for (int x = 0; x < SIM_WORDS; x++)
             o->theta[f][n + 1][x] -= b->words[x];
     }

@@ -162,6 +162,7 @@ struct sim_oracle {
         uint8_t hash[INTER_SHA_BYTES];
         struct inter_record r;
         int64_t words[INTER_MEMBERS_MAX][SIM_WORDS]; // D(c) of each accepted entry
+        int64_t steps[INTER_MEMBERS_MAX];            // that its member had made when it was sent
     } commits[SIM_FRAGMENTS][SIM_ROUNDS];
     int64_t theta[SIM_FRAGMENTS][SIM_ROUNDS + 1][SIM_WORDS];
     struct {
