@@ -36,24 +36,6 @@ void cmp_tokens_destroy(struct cmp_tokens **tp) {
     *tp = NULL;
 }
 
-static void put_varint(struct neb_buf *b, uint64_t v) {
-    for (; v >= 128; v >>= 7)
-        neb_buf_u8(b, (uint8_t)(v | 128));
-    neb_buf_u8(b, (uint8_t)v);
-}
-
-static uint64_t get_varint(struct neb_rd *r) {
-    uint64_t v = 0;
-    for (int shift = 0; shift < 63; shift += 7) {
-        uint8_t byte = neb_rd_u8(r);
-        v |= (uint64_t)(byte & 127) << shift;
-        if (!(byte & 128))
-            return v;
-    }
-    r->bad = true;
-    return 0;
-}
-
 static int planes_of(int32_t vocab) { return vocab <= 1 << 8 ? 1 : vocab <= 1 << 16 ? 2 : 3; }
 
 // The plane in t->plane, as it is or compressed.
@@ -65,7 +47,7 @@ static enum neb_status put_plane(struct cmp_tokens *t, struct neb_buf *out) {
     size_t n = ZSTD_compress2(t->c, t->packed.p, most, t->plane.p, t->plane.len);
     bool raw = ZSTD_isError(n) || n >= t->plane.len;
     neb_buf_u8(out, raw ? RAW : ZSTD);
-    put_varint(out, raw ? t->plane.len : n);
+    neb_buf_varint(out, raw ? t->plane.len : n);
     neb_buf_add(out, raw ? t->plane.p : t->packed.p, raw ? t->plane.len : n);
     return neb_buf_check(out);
 }
@@ -73,7 +55,7 @@ static enum neb_status put_plane(struct cmp_tokens *t, struct neb_buf *out) {
 // The next plane into t->plane: between min and max bytes.
 static enum neb_status get_plane(struct cmp_tokens *t, struct neb_rd *r, size_t min, size_t max) {
     uint8_t how = neb_rd_u8(r);
-    uint64_t n = get_varint(r);
+    uint64_t n = neb_rd_varint(r);
     if (r->bad || how > ZSTD || n > neb_rd_left(r))
         return neb_fail(NEB_ERR_FORMAT, "token frame: a plane of %llu bytes is cut or unknown",
                         (unsigned long long)n);
@@ -130,8 +112,8 @@ enum neb_status cmp_replaced_encode(struct cmp_tokens *t, uint32_t n_masked, con
                                     struct neb_buf *out) {
     NEB_ASSERT(n <= n_masked && n_masked <= CMP_TOKENS_MAX);
     neb_buf_u8(out, VERSION);
-    put_varint(out, n_masked);
-    put_varint(out, n);
+    neb_buf_varint(out, n_masked);
+    neb_buf_varint(out, n);
     neb_buf_clear(&t->plane);
     for (uint32_t i = 0; i < n; i++) {
         int32_t gap = i ? index[i] - index[i - 1] - 1 : index[0];
@@ -147,7 +129,7 @@ enum neb_status cmp_replaced_encode(struct cmp_tokens *t, uint32_t n_masked, con
 enum neb_status cmp_replaced_decode(struct cmp_tokens *t, struct neb_rd *r, uint32_t n_masked,
                                     int32_t vocab, int32_t *index, int32_t *ids, uint32_t *n) {
     uint8_t version = neb_rd_u8(r);
-    uint64_t masked = get_varint(r), replaced = get_varint(r);
+    uint64_t masked = neb_rd_varint(r), replaced = neb_rd_varint(r);
     *n = 0;
     if (r->bad || version != VERSION || masked != n_masked || n_masked > CMP_TOKENS_MAX ||
         replaced > masked)
@@ -177,11 +159,11 @@ enum neb_status cmp_replaced_decode(struct cmp_tokens *t, struct neb_rd *r, uint
 
 enum neb_status cmp_replaced_skip(struct neb_rd *r, int32_t vocab) {
     (void)neb_rd_u8(r);
-    (void)get_varint(r);
-    (void)get_varint(r);
+    (void)neb_rd_varint(r);
+    (void)neb_rd_varint(r);
     for (int plane = 0; plane < 1 + planes_of(vocab); plane++) {
         (void)neb_rd_u8(r);
-        uint64_t n = get_varint(r);
+        uint64_t n = neb_rd_varint(r);
         if (n > neb_rd_left(r))
             r->bad = true;
         else
@@ -194,14 +176,14 @@ enum neb_status cmp_text_encode(struct cmp_tokens *t, const int32_t *ids, uint32
                                 struct neb_buf *out) {
     NEB_ASSERT(n <= CMP_TOKENS_MAX);
     neb_buf_u8(out, VERSION);
-    put_varint(out, n);
+    neb_buf_varint(out, n);
     return put_ids(t, ids, n, vocab, out);
 }
 
 enum neb_status cmp_text_decode(struct cmp_tokens *t, struct neb_rd *r, int32_t vocab, int32_t *ids,
                                 uint32_t n) {
     uint8_t version = neb_rd_u8(r);
-    uint64_t have = get_varint(r);
+    uint64_t have = neb_rd_varint(r);
     if (r->bad || version != VERSION || have != n)
         return neb_fail(NEB_ERR_FORMAT, "token frame: %llu tokens of text, %u are due",
                         (unsigned long long)have, n);

@@ -32,24 +32,6 @@ void cmp_soft_destroy(struct cmp_soft **sp) {
     *sp = NULL;
 }
 
-static void put_varint(struct neb_buf *b, uint64_t v) {
-    for (; v >= 128; v >>= 7)
-        neb_buf_u8(b, (uint8_t)(v | 128));
-    neb_buf_u8(b, (uint8_t)v);
-}
-
-static uint64_t get_varint(struct neb_rd *r) {
-    uint64_t v = 0;
-    for (int shift = 0; shift < 63; shift += 7) {
-        uint8_t byte = neb_rd_u8(r);
-        v |= (uint64_t)(byte & 127) << shift;
-        if (!(byte & 128))
-            return v;
-    }
-    r->bad = true;
-    return 0;
-}
-
 static int bits_of(int32_t vocab) {
     int bits = 1;
     while (bits < 31 && (1 << bits) < vocab)
@@ -73,7 +55,7 @@ static enum neb_status put_part(struct cmp_soft *s, struct neb_buf *out) {
     size_t n = ZSTD_compress2(s->c, s->scratch.p, most, s->plane.p, s->plane.len);
     bool packed = ZSTD_isError(n) || n >= s->packed.len;
     neb_buf_u8(out, packed ? PACKED : ZSTD);
-    put_varint(out, packed ? s->packed.len : n);
+    neb_buf_varint(out, packed ? s->packed.len : n);
     neb_buf_add(out, packed ? s->packed.p : s->scratch.p, packed ? s->packed.len : n);
     return neb_buf_check(out);
 }
@@ -183,8 +165,8 @@ enum neb_status cmp_soft_encode(struct cmp_soft *s, const struct cmp_soft_head *
     NEB_TRY(check_rows(h, ids, logp, tail));
     neb_buf_u8(out, VERSION);
     neb_buf_u8(out, (uint8_t)h->k);
-    put_varint(out, h->rows);
-    put_varint(out, (uint64_t)h->vocab);
+    neb_buf_varint(out, h->rows);
+    neb_buf_varint(out, (uint64_t)h->vocab);
     neb_buf_f32(out, h->temperature);
     NEB_TRY(put_ids(s, h, ids, out));
     NEB_TRY(put_gaps(s, h, logp, out));
@@ -196,7 +178,7 @@ enum neb_status cmp_soft_encode(struct cmp_soft *s, const struct cmp_soft_head *
 static enum neb_status get_head(struct neb_rd *r, struct cmp_soft_head *h) {
     uint8_t version = neb_rd_u8(r);
     h->k = neb_rd_u8(r);
-    uint64_t rows = get_varint(r), vocab = get_varint(r);
+    uint64_t rows = neb_rd_varint(r), vocab = neb_rd_varint(r);
     h->temperature = neb_rd_f32(r);
     h->rows = rows <= CMP_SOFT_ROWS_MAX ? (uint32_t)rows : UINT32_MAX;
     h->vocab = vocab <= 1 << 24 ? (int32_t)vocab : -1;
@@ -217,7 +199,7 @@ enum neb_status cmp_soft_peek(const struct neb_rd *r, struct cmp_soft_head *h) {
 static enum neb_status get_part(struct cmp_soft *s, struct neb_rd *r, size_t packed, size_t plane,
                                 uint8_t *how) {
     *how = neb_rd_u8(r);
-    uint64_t n = get_varint(r);
+    uint64_t n = neb_rd_varint(r);
     if (r->bad || *how > ZSTD || n > neb_rd_left(r))
         return neb_fail(NEB_ERR_FORMAT, "soft labels: a part of %llu bytes is cut or unknown",
                         (unsigned long long)n);

@@ -27,6 +27,18 @@ uint32_t neb_rd_u32(struct neb_rd *r) { return (uint32_t)rd_le(r, 4); }
 uint64_t neb_rd_u64(struct neb_rd *r) { return rd_le(r, 8); }
 int64_t neb_rd_i64(struct neb_rd *r) { return (int64_t)rd_le(r, 8); }
 
+uint64_t neb_rd_varint(struct neb_rd *r) {
+    uint64_t v = 0;
+    for (int shift = 0; shift < 63; shift += 7) {
+        uint8_t byte = neb_rd_u8(r);
+        v |= (uint64_t)(byte & 127) << shift;
+        if (!(byte & 128))
+            return v;
+    }
+    r->bad = true;
+    return 0;
+}
+
 float neb_rd_f32(struct neb_rd *r) {
     uint32_t u = neb_rd_u32(r);
     float f;
@@ -173,4 +185,10 @@ bool neb_unhex(const char *text, void *dst, size_t n) {
         p[i] = (uint8_t)(hi << 4 | lo);
     }
     return true;
+}
+
+void neb_buf_varint(struct neb_buf *b, uint64_t v) {
+    for (; v >= 128; v >>= 7)
+        neb_buf_u8(b, (uint8_t)(v | 128));
+    neb_buf_u8(b, (uint8_t)v);
 }

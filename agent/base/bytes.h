@@ -23,6 +23,7 @@ uint8_t neb_rd_u8(struct neb_rd *r);
 uint16_t neb_rd_u16(struct neb_rd *r);
 uint32_t neb_rd_u32(struct neb_rd *r);
 uint64_t neb_rd_u64(struct neb_rd *r);
+uint64_t neb_rd_varint(struct neb_rd *r); // 7 bits a byte, lowest first; at most 63 bits
 int64_t neb_rd_i64(struct neb_rd *r);
 float neb_rd_f32(struct neb_rd *r);
 double neb_rd_f64(struct neb_rd *r);
@@ -53,6 +54,7 @@ void neb_buf_u8(struct neb_buf *b, uint8_t v);
 void neb_buf_u16(struct neb_buf *b, uint16_t v);
 void neb_buf_u32(struct neb_buf *b, uint32_t v);
 void neb_buf_u64(struct neb_buf *b, uint64_t v);
+void neb_buf_varint(struct neb_buf *b, uint64_t v);
 void neb_buf_i64(struct neb_buf *b, int64_t v);
 void neb_buf_f32(struct neb_buf *b, float v);
 void neb_buf_f64(struct neb_buf *b, double v);
