@@ -32,5 +32,5 @@ run again --set sync.overlap=2
 
 sed -i 's/device: auto, precision: fp32,/device: cuda,/' "$T/job.yaml"
 if timeout 100 "$T/bare/nebula" pretrain "$T/job.yaml" --local 2 --steps 10 --out "$T/none" >"$T/none.log" 2>&1; then fail "trained without kernels"; fi
-cat "$T/none.log" "$T"/none/clusters/*/jobs/*/worker.log 2>/dev/null | grep -q 'has no CUDA kernels.*device: cpu' || fail "no hint: $(tail -n 5 "$T/none.log")"
+cat "$T/none.log" "$T"/none/clusters/*/jobs/*/worker.log 2>/dev/null | has 'has no CUDA kernels.*device: cpu' || fail "no hint: $(tail -n 5 "$T/none.log")"
 echo "a cluster on a device and one on processors train one model"

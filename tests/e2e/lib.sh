@@ -11,6 +11,8 @@ fail() {
     find "$T" -name '*.log' -size -200k -exec sh -c 'echo "--- $1"; tail -n 15 "$1"' _ {} \; >&2
     exit 1
 }
+# grep that reads all of its input: `writer | grep -q x` under pipefail fails whenever grep has seen enough before the writer is done.
+has() { [[ $(grep -c "$@") != 0 ]]; }
 skip() { echo "cannot run here: $*"; exit 77; }
 
 # Two sources of real English text that every Debian has: licences, in two groups.

@@ -5,7 +5,7 @@
 . "$(dirname "$0")/lib.sh"
 
 # Parallel text without a network: a line of a licence, and the same in capitals.
-cat /usr/share/common-licenses/* 2>/dev/null | tr -d '\t\r' | grep -E '[a-z]{3}.* .*[a-z]{3}' | awk 'length($0) < 72 && !seen[$0]++' | head -n 3000 >"$T/lower.txt"
+cat /usr/share/common-licenses/* 2>/dev/null | tr -d '\t\r' | grep -E '[a-z]{3}.* .*[a-z]{3}' | awk 'length($0) < 72 && !seen[$0]++' | sed -n 1,3000p >"$T/lower.txt"
 (($(wc -l <"$T/lower.txt") > 300)) || skip "no licences in /usr/share/common-licenses"
 paste "$T/lower.txt" <(tr a-z A-Z <"$T/lower.txt") >"$T/pairs.tsv"
 spec() { # FILE SEED [EXTRA]

@@ -19,8 +19,8 @@ get /api/v1/history >/dev/null || fail "history"
 has_curve() { get /api/v1/history | jq -e '.version == 1 and (.jobs[0].clusters | length == 2 and all(.loss | length > 3))'; }
 wait_for 20 "curves" has_curve
 get /api/v1/status | jq -e '.name == "alpha" and .jobs[0].clusters[0].codec == "int4" and .faults.diverged == 0' >/dev/null || fail "status: $(get /api/v1/status)"
-get / | grep -q '<title>Nebula' || fail "page"
-curl -sI -X GET "$url/" | grep -qi "^content-security-policy: default-src 'none'" || fail "no CSP"
+get / | has '<title>Nebula' || fail "page"
+curl -sI -X GET "$url/" | has -i "^content-security-policy: default-src 'none'" || fail "no CSP"
 [[ $(code "$url/nothing") == 404 && $(code -X POST "$url/") == 405 && $(code "$url/../../etc/passwd") == 404 ]] || fail "unknown paths and methods"
 [[ $(code -H 'Host: evil.example' "$url/api/v1/status") == 403 ]] || fail "a foreign Host was answered"
 head -c 20000 /dev/zero | tr '\0' x >"$T/long"
@@ -32,7 +32,7 @@ for ((i = 0; i < 20; i++)); do curl -s -o /dev/null -w '%{time_total}\n' "$url/m
 echo "median scrape: $(cat "$T/scrape") s"
 
 id=$("$nebula" jobs --home "$T/a" --json | jq -r '.[0].id')
-"$nebula" jobs --home "$T/b" | grep -q "^$id .*running *alpha" || fail "jobs: $("$nebula" jobs --home "$T/b")"
+"$nebula" jobs --home "$T/b" | has "^$id .*running *alpha" || fail "jobs: $("$nebula" jobs --home "$T/b")"
 "$nebula" logs --home "$T/a" "${id:0:8}" >/dev/null || fail "logs"
 if "$nebula" logs --home "$T/a" ../../etc 2>"$T/err"; then fail "logs of no job"; fi
 if "$nebula" resume --home "$T/a" "${id:0:8}" 2>"$T/err"; then fail "a running job was resumed"; fi

@@ -2,19 +2,19 @@
 # cmake --install and the Debian package: what is in them is complete, runs, and documents itself.
 . "$(dirname "$0")/lib.sh"
 cmake --install "$BUILD" --prefix "$T/prefix" >"$T/install.log" 2>&1 || fail "install: $(tail -n 3 "$T/install.log")"
-"$T/prefix/bin/nebula" --version | grep -q '^nebula [0-9]' || fail "the installed program does not run"
+"$T/prefix/bin/nebula" --version | has '^nebula [0-9]' || fail "the installed program does not run"
 command -v cpack >/dev/null && command -v dpkg-deb >/dev/null || skip "cpack or dpkg-deb is missing"
 (cd "$BUILD" && cpack -G DEB -B "$T/package" >"$T/cpack.log" 2>&1) || fail "cpack: $(tail -n 5 "$T/cpack.log")"
 deb=$(echo "$T"/package/*.deb)
 [[ -f $deb ]] || fail "no package"
-dpkg-deb -f "$deb" Depends | grep -q libzmq5 || fail "dependencies: $(dpkg-deb -f "$deb" Depends)"
+dpkg-deb -f "$deb" Depends | has libzmq5 || fail "dependencies: $(dpkg-deb -f "$deb" Depends)"
 dpkg -x "$deb" "$T/root"
-"$T/root/usr/bin/nebula" --version | grep -q '^nebula [0-9]' || fail "the packaged program does not run"
+"$T/root/usr/bin/nebula" --version | has '^nebula [0-9]' || fail "the packaged program does not run"
 for f in lib/systemd/system/nebula-agent.service share/man/man1/nebula.1 share/bash-completion/completions/nebula share/zsh/site-functions/_nebula \
     share/fish/vendor_completions.d/nebula.fish share/nebula/slurm/agent.sbatch share/nebula/grafana/nebula.json; do
     [[ -s $T/root/usr/$f ]] || fail "the package lacks $f"
 done
-find "$T/root" -perm /022 ! -type l | grep -q . && fail "writable for others: $(find "$T/root" -perm /022 ! -type l | head -n 3)"
+find "$T/root" -perm /022 ! -type l | has . && fail "writable for others: $(find "$T/root" -perm /022 ! -type l | head -n 3)"
 grep -rIl "$SOURCE\|$BUILD" "$T/root" && fail "files name the build folder"
 
 # The manual and the completion know every command, and the same options as --help.

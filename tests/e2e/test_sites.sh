@@ -27,7 +27,7 @@ for ((i = 0; i < 100; i++)); do
     sleep 0.1
 done
 ((i < 100)) || fail "no link: $(tail -n 3 "$T/a.log" "$T/b.log")"
-"$nebula" status --home "$T/a" | grep -q 'link: up' || fail "status: $("$nebula" status --home "$T/a")"
+"$nebula" status --home "$T/a" | has 'link: up' || fail "status: $("$nebula" status --home "$T/a")"
 
 timeout 120 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" --set data.corpus="$T/corpus" >"$T/run.log" 2>&1 || fail "run: $(tail -n 3 "$T/run.log")"
 digests_equal "$T/run"

@@ -28,9 +28,9 @@ within() { # seconds command...
         sleep 0.2
     done
 }
-link_up() { "$nebula" status --home "$T/$1" 2>/dev/null | grep -A3 "peer: $2" | grep -q 'link: up'; }
+link_up() { "$nebula" status --home "$T/$1" 2>/dev/null | grep -A3 "peer: $2" | has 'link: up'; }
 answers() { "$nebula" status --home "$T/$1" >/dev/null 2>&1; }
-no_peer() { "$nebula" status --home "$T/$1" 2>/dev/null | grep -q "^agent:" && ! "$nebula" status --home "$T/$1" | grep -q "peer: $2"; }
+no_peer() { "$nebula" status --home "$T/$1" 2>/dev/null | has "^agent:" && ! "$nebula" status --home "$T/$1" | has "peer: $2"; }
 
 "$nebula" init --name acme --listen "$enrol" --link "$link" --member hub --dir "$T/hub" >"$T/init.out"
 grep -q 'recovery code' "$T/init.out" || fail "init shows no recovery code"
