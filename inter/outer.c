@@ -219,7 +219,8 @@ struct apply_job {
     struct inter_outer *o;
     const struct fragment *g;
     const struct inter_outer_round *r;
-    float share[INTER_PARTS_MAX]; // tokens of a part / all tokens
+    float share[INTER_PARTS_MAX]; // weight of a part / all weights
+    float scale[INTER_PARTS_MAX]; // weight of a part / its tokens: of its row counts
     bool mine;
 };
 
@@ -230,7 +231,7 @@ static void row_weights(const struct apply_job *j, struct slot *s, size_t p) {
         float sum = 0, own = 0;
         for (size_t q = 0; q < j->r->n; q++) {
             float prior = kappa * j->share[q];
-            float n = (float)s->row_counts[q * s->u.rows + row] + prior;
+            float n = (float)s->row_counts[q * s->u.rows + row] * j->scale[q] + prior;
             sum = sum + n;
             if (q == p)
                 own = n;
@@ -334,6 +335,8 @@ static enum neb_status open_parts(struct inter_outer *o, const struct fragment *
     return NEB_OK;
 }
 
+static uint64_t weight_of(const struct inter_outer_part *p) { return p->weight ? p->weight : p->tokens; }
+
 enum neb_status inter_outer_apply(struct inter_outer *o, int32_t f,
                                   const struct inter_outer_round *r, struct kern_digest *digest) {
     struct fragment *g = &o->fragments[f];
@@ -343,15 +346,18 @@ enum neb_status inter_outer_apply(struct inter_outer *o, int32_t f,
         return neb_fail(NEB_ERR_FORMAT, "commit: %zu updates, 1 to %d are possible", r->n,
                         INTER_PARTS_MAX);
     for (size_t p = 0; p < r->n; p++) {
-        total += r->parts[p].tokens;
+        total += weight_of(&r->parts[p]);
         job.mine |= r->parts[p].mine;
     }
     if (total == 0 || total > (1ull << 60))
         return neb_fail(NEB_ERR_FORMAT, "commit: the updates' weights sum to %llu tokens",
                         (unsigned long long)total);
     // float of a 64-bit integer rounds to nearest on every machine; the quotient is one fp32 division.
-    for (size_t p = 0; p < r->n; p++)
-        job.share[p] = (float)r->parts[p].tokens / (float)total;
+    for (size_t p = 0; p < r->n; p++) {
+        uint64_t w = weight_of(&r->parts[p]);
+        job.share[p] = (float)w / (float)total;
+        job.scale[p] = w == r->parts[p].tokens || !r->parts[p].tokens ? 1 : (float)w / (float)r->parts[p].tokens;
+    }
     NEB_TRY(open_parts(o, g, r));
     kern_pool_run(o->pool, (size_t)g->n, sum_unit, &job);
     for (int32_t i = 0; i < g->n; i++)
