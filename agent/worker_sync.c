@@ -241,6 +241,7 @@ enum neb_status worker_take_commit(struct agent_worker *w, const struct agent_ip
             .len = m->parts[i].len,
             .mine = mine,
             .tokens = (uint64_t)json_integer_value(json_object_get(e, "tokens")),
+            .weight = (uint64_t)json_integer_value(json_object_get(e, "weight")),
             .clip = (float)json_number_value(json_object_get(e, "clip"))};
         at += m->parts[i].len;
         t->mine |= mine;
@@ -277,6 +278,22 @@ static void drop_rejected(struct agent_worker *w, int32_t f) {
     t->mine = true; // settled
 }
 
+// By what the record says: an update that was taken back for a newer one may have been committed all the same, and what came
+// on top of it still counts. What a former life had sent may have more behind it than this one has seen.
+static void settle_counts(struct agent_worker *w, int32_t f) {
+    const struct agent_travel *t = &w->travel[f];
+    bool listed = false;
+    for (uint32_t i = 0; i < t->n; i++) {
+        w->tokens_base[f] += t->parts[i].mine ? t->parts[i].tokens : 0;
+        listed |= t->parts[i].mine;
+    }
+    if (!listed || w->tokens_base[f] > t->tokens_at_send) // refused
+        w->tokens_base[f] = t->tokens_at_send;
+    w->steps_base[f] = w->frags[f].send_step;
+    if (listed && t->cursor < w->steps_base[f])
+        w->steps_base[f] = t->cursor;
+}
+
 enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
     struct agent_fragment *g = &w->frags[f];
     struct agent_travel *t = &w->travel[f];
@@ -297,8 +314,7 @@ enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
     if (foreign)
         t->mine = false; // what a former life of this cluster had sent
     if (t->mine) { // otherwise tokens and row counts carry over, as the residual does
-        w->tokens_base[f] = t->tokens_at_send;
-        w->steps_base[f] = g->send_step;
+        settle_counts(w, f);
         memcpy(w->counts_sent[f], w->counts_sent[f] + 2 * V, 2 * V * sizeof **w->counts_sent);
     }
     char point[64];

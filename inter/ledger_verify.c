@@ -1,6 +1,7 @@
 #include "inter/ledger_verify.h"
 #include "agent/base/sha256.h"
 #include "inter/ledger_db.h"
+#include "inter/weights.h"
 #include "security/sign.h"
 
 #include <dirent.h>

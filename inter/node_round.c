@@ -410,7 +410,8 @@ static void fill(struct inter_record *r, const struct job *j, struct fragment *g
                                   .digest = {t->m.digest[0], t->m.digest[1]},
                                   .clip = 1};
         memcpy(e->sha256, t->m.sha256, sizeof t->m.sha256);
-        r->cursors[m] = t->m.step;
+        if (t->m.step > r->cursors[m]) // a run that is repeated may send earlier than its former life did
+            r->cursors[m] = t->m.step;
         if (t->m.missed > j->c.merge_after)
             r->flags |= INTER_MERGE;
     }

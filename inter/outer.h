@@ -63,9 +63,9 @@ struct inter_outer_part { // one committed update, in member order
     const uint8_t *blob;
     size_t len;
     uint64_t tokens;
-    uint64_t weight; // by which it counts, as the record says (inter/weights.h); 0: its tokens
     float clip; // gate's factor, 1: as sent
     bool mine;
+    uint64_t weight; // by which it counts, as the record says (inter/weights.h); 0: its tokens
 };
 struct inter_outer_round {
     const struct inter_outer_part *parts;
