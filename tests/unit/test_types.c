@@ -254,18 +254,24 @@ static void test_record_limits(void **state) {
     REFUSED(entries[0].clip, NAN);
     REFUSED(entries[0].clip, INFINITY);
     REFUSED(entries[0].verdict, INTER_REJECTED + 1);
+    REFUSED(entries[0].weight, INTER_TOKENS_MAX + 1);
+    REFUSED(absences[1].others, INTER_OTHERS_MAX + 1);
     REFUSED(accepts[1].member, 0); // twice the same voter
     REFUSED(accepts[1].member, INTER_MEMBERS_MAX);
 #undef REFUSED
     // A count of entries beyond the array must be refused before the first one is read.
     struct neb_buf b = record_bytes(&r);
     struct inter_record got;
-    size_t at = 4 + 1 + 16 + 4 + 4 + 1 + 4 + 4 + 32;
+    size_t at = 4 + 1 + 1 + 16 + 4 + 4 + 1 + 4 + 4 + 32;
     assert_int_equal(b.p[at], 3);
     for (int n = INTER_MEMBERS_MAX + 1; n < 256; n++) {
         b.p[at] = (uint8_t)n;
         assert_false(record_parses(b.p, b.len, &got));
     }
+    b.p[at] = 3;
+    assert_true(record_parses(b.p, b.len, &got));
+    b.p[4 + 1] = INTER_RECORD_VERSION - 1; // of a program before weights
+    assert_false(record_parses(b.p, b.len, &got));
     neb_buf_free(&b);
 }
 
