@@ -1,6 +1,6 @@
 // Job files: YAML, or canonical JSON between agents, into one plain struct.
 //
-// One table (config.c) holds a row an option: path, type, bounds, default, help. YAML files, `--set path=value`, JSON and the
+// One table (config_options.c) holds a row an option: path, type, bounds, default, help. YAML files, `--set path=value`, JSON and the
 // reference in configs/README.md all go through it, so that a key cannot be known to one and not to another. YAML is parsed by
 // libyaml. Every complaint is one line: file:line: key: what is wrong and what is allowed.
 #ifndef AGENT_CONFIG_H
@@ -166,6 +166,7 @@ struct agent_job {
     int32_t eval_windows;     // per source at the end; 0: the whole held-out split
     int32_t checkpoint_every; // inner steps, 0: only when stopping and at the end
     int32_t checkpoint_keep;
+    bool checkpoint_copy; // written while training goes on (intra/checkpoint_async.h)
     int32_t log_every; // inner steps a metrics line
     int32_t n_clusters;
     struct agent_cluster clusters[AGENT_CLUSTERS_MAX];

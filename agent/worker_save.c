@@ -31,8 +31,8 @@ static enum neb_status measure(struct agent_worker *w, uint64_t *now, uint64_t *
 
 enum neb_status worker_save_start(struct agent_worker *w) {
     uint64_t now, most;
-    if (!w->job.checkpoint_every)
-        return NEB_OK; // one at the end, which nothing waits for
+    if (!w->job.checkpoint_every || !w->job.checkpoint_copy)
+        return NEB_OK; // one at the end, which nothing waits for; or so the job wants it
     NEB_TRY(measure(w, &now, &most));
     enum neb_status st = intra_ckpt_async_create(w->K->pool, now, most, &w->saver);
     if (st == NEB_ERR_NOMEM) {
