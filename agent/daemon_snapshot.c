@@ -27,6 +27,34 @@ static uint32_t holders(const struct daemon *d, const struct agent_jobrun *j,
     return n;
 }
 
+static uint32_t lag_of(const struct daemon *d, const struct agent_jobrun *j) {
+    struct inter_job_status st;
+    return inter_service_job_status(d->service, j->id, &st) ? st.lag : 0;
+}
+
+static void begin_join(struct daemon *d, struct agent_jobrun *j) {
+    uint64_t sent;
+    j->join = (struct agent_join){.since = neb_now(), .lag = lag_of(d, j)};
+    daemon_link_totals(d, j, &sent, &j->join.recv_bytes);
+}
+
+// Whether the link cannot keep up with the others' commits: then this cluster's part of the job ends here, with both figures.
+static bool refused(struct daemon *d, struct agent_jobrun *j, const char *dir) {
+    uint64_t sent, recv, round_bytes = agent_snapshot_round_bytes(dir, j->self);
+    char text[512];
+    daemon_link_totals(d, j, &sent, &recv);
+    struct agent_join_verdict v =
+        agent_join_judge(&j->join, neb_now(), recv, lag_of(d, j), round_bytes);
+    j->join.since = 0;
+    if (!v.too_slow)
+        return false;
+    agent_join_explain(&v, round_bytes, text, sizeof text);
+    neb_log(NEB_LOG_ERROR, "job %s: %s", j->job.name, text);
+    daemon_job_fail(d, j, text);
+    daemon_job_stop(d, j);
+    return true;
+}
+
 void daemon_on_behind(void *user, const uint8_t job[INTER_ID_BYTES]) {
     struct daemon *d = user;
     struct agent_jobrun *j = daemon_job_by_id(d, job);
@@ -41,6 +69,7 @@ void daemon_on_behind(void *user, const uint8_t job[INTER_ID_BYTES]) {
         neb_path(path, sizeof path, dir, "snapshot") != NEB_OK)
         return;
     daemon_say_fault(d, j, "too far behind for the others' ledgers; fetching a snapshot");
+    begin_join(d, j);
     if (inter_service_snapshot_fetch(d->service, job, path, peers, n,
                                      j->job.clusters[j->self].witness) != NEB_OK)
         neb_warn("job %s: no snapshot can be fetched now", j->job.name);
@@ -74,6 +103,8 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
     daemon_job_dir(d, j, dir, sizeof dir);
     if (st == NEB_OK)
         st = agent_snapshot_accept(dir, header_bytes);
+    if (st == NEB_OK && refused(d, j, dir))
+        return;
     if (st == NEB_OK) {
         daemon_job_save(d, j, "running"); // with what has been sent and received so far
         inter_service_job_close(d->service, j->id);
