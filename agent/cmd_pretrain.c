@@ -225,12 +225,12 @@ static int reports_in(const struct run *r) {
     return n;
 }
 
-static bool report_says(const struct run *r, const char *key) {
-    for (int i = 0; i < r->expected; i++) {
-        const json_t *v = json_object_get(r->reports[i], key);
-        if (json_is_true(v) || json_is_string(v))
+// An error that the others cannot go on behind; one that was refused a join leaves them as they were.
+static bool must_stop(const struct run *r) {
+    for (int i = 0; i < r->expected; i++)
+        if (json_is_string(json_object_get(r->reports[i], "error")) &&
+            !json_is_true(json_object_get(r->reports[i], "refused")))
             return true;
-    }
     return false;
 }
 
@@ -270,7 +270,7 @@ static enum neb_status follow(struct run *r) {
             return st;
         if (interrupted)
             NEB_TRY(send_stop(r, "stopping after a checkpoint; --resume continues"));
-        if (report_says(r, "error") && !r->stop_sent) // the others would wait for it
+        if (must_stop(r) && !r->stop_sent) // the others would wait for it
             NEB_TRY(send_stop(r, "one cluster failed; stopping the others"));
         if (r->stop_sent && !give_up)
             give_up = neb_now() + 60 * NEB_S;

@@ -49,8 +49,11 @@ static bool refused(struct daemon *d, struct agent_jobrun *j, const char *dir) {
     if (!v.too_slow)
         return false;
     agent_join_explain(&v, round_bytes, text, sizeof text);
-    neb_log(NEB_LOG_ERROR, "job %s: %s", j->job.name, text);
-    daemon_job_fail(d, j, text);
+    daemon_say_fault(d, j, text);
+    j->reported = true;
+    json_decref(j->report);
+    j->report = json_pack("{s:s,s:s,s:b}", "name", daemon_name(d), "error", text, "refused", true);
+    daemon_publish(d, j, "report", "report", json_incref(j->report), true);
     daemon_job_stop(d, j);
     return true;
 }
