@@ -40,6 +40,8 @@ struct agent_jobrun {
     uint64_t taken;  // fragments that the job's snapshot.bin is ahead in, bit each
     uint32_t suspect[INTER_FRAGMENTS_MAX]; // checkpoints of a fragment from this round on are not trusted; 0: all are
     int divergences;                       // of this cluster
+    bool all_doubt;       // in the last one nobody had a majority on its side: all compute again
+    neb_ns hopeless_since; // nobody has a state to go back to; 0: not so
     struct agent_join join; // the snapshot that is being fetched
     neb_ns behind_until; // when to look again for a snapshot that the worker needs; 0: it needs none
     bool replaced;   // the worker was killed to begin with another state: that is no crash
