@@ -234,13 +234,17 @@ static bool must_stop(const struct run *r) {
     return false;
 }
 
+static enum neb_status say_stop(struct run *r) {
+    return agent_ipc_send(r->ipc, NULL, json_pack("{s:s,s:s}", "op", "stop", "job", r->id), NULL,
+                          0);
+}
+
 static enum neb_status send_stop(struct run *r, const char *why) {
     if (r->stop_sent)
         return NEB_OK;
     r->stop_sent = true;
     agent_progress_note(r->progress, why);
-    return agent_ipc_send(r->ipc, NULL, json_pack("{s:s,s:s}", "op", "stop", "job", r->id), NULL,
-                          0);
+    return say_stop(r);
 }
 
 // An agent that was killed is started again, as a service manager would; the one we follow is asked anew.
@@ -252,11 +256,12 @@ static enum neb_status tend_agents(struct run *r) {
         return NEB_OK;
     snprintf(text, sizeof text, "agent %s was killed; started again", r->job.clusters[again].name);
     agent_progress_note(r->progress, text);
-    return again == 0 ? agent_ipc_send(r->ipc, NULL,
-                                       json_pack("{s:s,s:s,s:O}", "op", "submit", "id", r->id, "spec",
-                                                 r->spec),
-                                       NULL, 0)
-                      : NEB_OK;
+    if (again == 0)
+        NEB_TRY(agent_ipc_send(r->ipc, NULL,
+                               json_pack("{s:s,s:s,s:O}", "op", "submit", "id", r->id, "spec",
+                                         r->spec),
+                               NULL, 0));
+    return r->stop_sent ? say_stop(r) : NEB_OK; // it may not have heard it, and asked again it does no more
 }
 
 static enum neb_status follow(struct run *r) {
