@@ -87,7 +87,8 @@ static enum neb_status set_up(struct bench *b, int threads, const char *dir) {
     NEB_TRY(kern_pool_create(threads, &b->pool));
     if (b->params > SIZE_MAX / (ARRAYS * sizeof(float)) || !(b->state = malloc(bytes)) ||
         intra_ckpt_async_create(b->pool, bytes + 4096, 0, &b->a) != NEB_OK)
-        return neb_fail(NEB_ERR_NOMEM, "bench checkpoint: no memory for %zu parameters (56 bytes each)",
+        return neb_fail(NEB_ERR_NOMEM,
+                        "bench checkpoint: no memory for %zu parameters (56 bytes each)",
                         b->params);
     for (size_t i = 0; i < ARRAYS * b->params; i++)
         b->state[i] = (float)i;
@@ -122,11 +123,14 @@ enum neb_status bench_checkpoint(bool json, size_t params, int threads, const ch
     if (st == NEB_OK) {
         double mb = 28e-6 * (double)b.params;
         struct bench_field size = {"mb", mb};
-        double now = 1e3 * median(b.now_s), copy = 1e3 * median(b.copy_s), one = 1e3 * median(b.memcpy_s);
-        bench_line_with(json, "checkpoint", "stall, training waits for the disk", now, "ms", 0, "", &size, 1);
-        bench_line_with(json, "checkpoint", "stall, copied aside", copy, "ms", one, "memcpy t1", &size, 1);
-        bench_line_with(json, "checkpoint", "copied aside, until durable", 1e3 * median(b.write_s), "ms", 0, "",
+        double now = 1e3 * median(b.now_s), copy = 1e3 * median(b.copy_s),
+               one = 1e3 * median(b.memcpy_s);
+        bench_line_with(json, "checkpoint", "stall, training waits for the disk", now, "ms", 0, "",
                         &size, 1);
+        bench_line_with(json, "checkpoint", "stall, copied aside", copy, "ms", one, "memcpy t1",
+                        &size, 1);
+        bench_line_with(json, "checkpoint", "copied aside, until durable", 1e3 * median(b.write_s),
+                        "ms", 0, "", &size, 1);
     }
     intra_ckpt_async_destroy(&b.a);
     kern_pool_destroy(&b.pool);

@@ -3,7 +3,8 @@
 #include <stdio.h>
 
 struct agent_join_verdict agent_join_judge(const struct agent_join *begun, neb_ns now,
-                                           uint64_t recv_bytes, uint32_t lag, uint64_t round_bytes) {
+                                           uint64_t recv_bytes, uint32_t lag,
+                                           uint64_t round_bytes) {
     enum { ROUNDS_MIN = 3 };
     const neb_ns shortest = 5 * NEB_S;
     struct agent_join_verdict v = {0};
@@ -17,10 +18,13 @@ struct agent_join_verdict agent_join_judge(const struct agent_join *begun, neb_n
     return v;
 }
 
-void agent_join_explain(const struct agent_join_verdict *v, uint64_t round_bytes, char *out, size_t cap) {
+void agent_join_explain(const struct agent_join_verdict *v, uint64_t round_bytes, char *out,
+                        size_t cap) {
     snprintf(out, cap,
-             "the link of this cluster is slower than the others commit: it brings %.3f Mbit/s, their rounds "
-             "need %.3f Mbit/s (%u rounds of %.3f MB while a snapshot was fetched), so it would never catch up; "
+             "the link of this cluster is slower than the others commit: it brings %.3f Mbit/s, "
+             "their rounds "
+             "need %.3f Mbit/s (%u rounds of %.3f MB while a snapshot was fetched), so it would "
+             "never catch up; "
              "join over a faster link, or with a coarser sync.codec or a longer sync.interval",
              v->brings_bps * 1e-6, v->needs_bps * 1e-6, v->rounds, (double)round_bytes * 1e-6);
 }

@@ -36,9 +36,10 @@ enum neb_status worker_save_start(struct agent_worker *w) {
     NEB_TRY(measure(w, &now, &most));
     enum neb_status st = intra_ckpt_async_create(w->K->pool, now, most, &w->saver);
     if (st == NEB_ERR_NOMEM) {
-        neb_warn("no memory for a copy of the checkpoint (%.0f MB): training waits while checkpoints "
-                 "are written",
-                 (double)most * 1e-6);
+        neb_warn(
+            "no memory for a copy of the checkpoint (%.0f MB): training waits while checkpoints "
+            "are written",
+            (double)most * 1e-6);
         return NEB_OK;
     }
     neb_debug("checkpoints are copied aside (%.1f MB) and written while training goes on",

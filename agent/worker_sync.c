@@ -294,6 +294,17 @@ static void settle_counts(struct agent_worker *w, int32_t f) {
         w->steps_base[f] = t->cursor;
 }
 
+// Of this cluster's update in a round, 0 to 1.
+static double own_share(const struct agent_travel *t) {
+    double own = 0, all = 0;
+    for (uint32_t i = 0; i < t->n; i++) {
+        double x = (double)(t->parts[i].weight ? t->parts[i].weight : t->parts[i].tokens);
+        all += x;
+        own += t->parts[i].mine ? x : 0;
+    }
+    return all > 0 ? own / all : 0;
+}
+
 enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
     struct agent_fragment *g = &w->frags[f];
     struct agent_travel *t = &w->travel[f];
@@ -330,7 +341,7 @@ enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
                    codec, sizeof codec);
     if (rung)
         snprintf(codec, sizeof codec, "%s", rung);
-    worker_metrics(w, json_pack("{s:s,s:I,s:I,s:I,s:s,s:I,s:s,s:f,s:f,s:b,s:I,s:I,s:f,s:f}", "kind", "round",
+    worker_metrics(w, json_pack("{s:s,s:I,s:I,s:I,s:s,s:I,s:s,s:f,s:f,s:b,s:I,s:I,s:f,s:f,s:f,s:I}", "kind", "round",
                                 "round", (json_int_t)g->round, "fragment", (json_int_t)f, "step",
                                 (json_int_t)w->step, "digest", hex, "payload_bytes",
                                 (json_int_t)t->blob.len, "codec", codec, "travel_s",
@@ -338,8 +349,11 @@ enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
                                 neb_seconds(neb_now() - start), "merge", t->merge, "missed",
                                 (json_int_t)t->missed, "overlap",
                                 (json_int_t)(g->merge_step - g->send_step), "stall_s", t->stall_s, "error",
-                                (double)t->error));
+                                (double)t->error, "share", own_share(t), "tokens",
+                                (json_int_t)t->tokens));
     worker_plan_merged(w, f);
+    if (g->in_flight && !t->mine) // late: the next update carries it all, and all that was missed
+        g->missed += t->missed + 1;
     g->in_flight = g->arrived = t->here = t->rejected = false;
     g->round++;
     g->merged_step = w->step;

@@ -412,7 +412,8 @@ static void fill(struct inter_record *r, const struct job *j, struct fragment *g
         memcpy(e->sha256, t->m.sha256, sizeof t->m.sha256);
         if (t->m.step > r->cursors[m]) // a run that is repeated may send earlier than its former life did
             r->cursors[m] = t->m.step;
-        if (t->m.missed > j->c.merge_after)
+        // What it says, or what the records say: one that caught up may have sent, too late, several times since.
+        if (t->m.missed > j->c.merge_after || g->round - g->absences[m].base > j->c.merge_after)
             r->flags |= INTER_MERGE;
     }
     inter_weights_fill(r, g->absences);

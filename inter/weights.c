@@ -8,7 +8,9 @@ static uint64_t add(uint64_t a, uint64_t b) { // sums stay far below this in any
     return a + b < INTER_OTHERS_MAX ? a + b : INTER_OTHERS_MAX;
 }
 
-static bool counts(const struct inter_entry *e) { return e->verdict == INTER_ACCEPTED && e->tokens; }
+static bool counts(const struct inter_entry *e) {
+    return e->verdict == INTER_ACCEPTED && e->tokens;
+}
 
 static uint64_t weigh(const struct inter_entry *e, const struct inter_absence *a, uint32_t newest,
                       uint64_t fresh) {
@@ -27,7 +29,8 @@ static void follow(struct inter_record *r, const struct inter_absence before[INT
             all = add(all, r->entries[i].tokens);
     for (uint8_t m = 0; m < r->n_plans; m++)
         r->absences[m] = (struct inter_absence){before[m].base, add(before[m].others, all)};
-    for (uint8_t i = 0; i < r->n; i++) // a refused update is dropped, and its member begins again from this round too
+    for (uint8_t i = 0; i < r->n;
+         i++) // a refused update is dropped, and its member begins again from this round too
         if (r->entries[i].member < r->n_plans)
             r->absences[r->entries[i].member] = (struct inter_absence){r->round + 1, 0};
 }
@@ -44,7 +47,8 @@ void inter_weights_fill(struct inter_record *r,
             fresh = add(fresh, r->entries[i].tokens);
     for (uint8_t i = 0; i < r->n; i++) {
         struct inter_entry *e = &r->entries[i];
-        e->weight = r->flags & INTER_MERGE ? weigh(e, &before[e->member], newest, fresh) : e->tokens;
+        e->weight =
+            r->flags & INTER_MERGE ? weigh(e, &before[e->member], newest, fresh) : e->tokens;
     }
     follow(r, before);
 }

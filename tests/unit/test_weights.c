@@ -9,7 +9,8 @@
 #include <cmocka.h>
 
 static void add(struct inter_record *r, uint8_t member, uint64_t tokens, enum inter_verdict v) {
-    r->entries[r->n++] = (struct inter_entry){.member = member, .tokens = tokens, .verdict = (uint8_t)v, .clip = 1};
+    r->entries[r->n++] =
+        (struct inter_entry){.member = member, .tokens = tokens, .verdict = (uint8_t)v, .clip = 1};
 }
 
 static struct inter_record record(uint32_t round, uint8_t members, uint8_t flags) {
@@ -47,7 +48,8 @@ static void test_lone_returner(void **state) {
             if (round < away)
                 continue;
             assert_true(r.entries[0].weight == 1000 && r.entries[1].weight == 1000);
-            assert_true(r.entries[2].weight == 1000); // tokens · F / (others + F) = (K+1)·1000 · 2000 / ((K+1)·2000)
+            assert_true(r.entries[2].weight ==
+                        1000); // tokens · F / (others + F) = (K+1)·1000 · 2000 / ((K+1)·2000)
             assert_true(before[2].base == away + 1 && before[2].others == 0);
         }
     }
@@ -73,7 +75,8 @@ static void test_refused_and_empty(void **state) {
     inter_weights_fill(&r, before);
     assert_true(r.entries[0].weight == 0 && r.entries[1].weight == 600);
     assert_true(r.absences[2].base == 10 && r.absences[2].others == 0); // begins again from here
-    assert_true(r.absences[3].base == 1 && r.absences[3].others == 8600); // a refused update is nobody's progress
+    assert_true(r.absences[3].base == 1 &&
+                r.absences[3].others == 8600); // a refused update is nobody's progress
 }
 
 static void test_ends_of_the_range(void **state) {
@@ -114,9 +117,11 @@ static void test_a_voter_finds_other_answers(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ordinary_rounds_count_tokens), cmocka_unit_test(test_lone_returner),
-        cmocka_unit_test(test_all_away_alike),               cmocka_unit_test(test_refused_and_empty),
-        cmocka_unit_test(test_ends_of_the_range),            cmocka_unit_test(test_a_voter_finds_other_answers)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_ordinary_rounds_count_tokens),
+                                       cmocka_unit_test(test_lone_returner),
+                                       cmocka_unit_test(test_all_away_alike),
+                                       cmocka_unit_test(test_refused_and_empty),
+                                       cmocka_unit_test(test_ends_of_the_range),
+                                       cmocka_unit_test(test_a_voter_finds_other_answers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
