@@ -1,6 +1,7 @@
 // The calls of libnebula.h: a foreign trainer in the place of the built-in one, over the worker's own exchange.
 #include "agent/libnebula.h"
 #include "agent/base/log.h"
+#include "agent/json.h"
 #include "agent/lib_copy.h"
 #include "agent/worker.h"
 
@@ -588,8 +589,6 @@ int nebula_info_get(struct nebula *n, struct nebula_info *out) {
 
 // ---- the end --------------------------------------------------------------------------------------------------
 
-static json_t *number_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
-
 static enum neb_status report(struct nebula *n, double eval_loss) {
     struct agent_worker *w = &n->w;
     bool done = n->state == NEBULA_DONE;
@@ -601,8 +600,8 @@ static enum neb_status report(struct nebula *n, double eval_loss) {
     json_t *r = json_pack(
         "{s:s,s:I,s:I,s:o,s:o,s:o,s:o,s:f,s:f,s:f,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:i}", "device",
         "attached", "steps", (json_int_t)w->step, "tokens", (json_int_t)w->all_tokens, "loss_first",
-        number_or_null(w->loss_first), "loss_last", number_or_null(w->loss_last), "eval_loss",
-        done ? number_or_null(eval_loss) : json_null(), "eval_by_source", json_object(), "stall_s",
+        agent_json_number(w->loss_first), "loss_last", agent_json_number(w->loss_last), "eval_loss",
+        done ? agent_json_number(eval_loss) : json_null(), "eval_by_source", json_object(), "stall_s",
         w->stall_s, "train_s", w->train_s, "sync_s", w->sync_s, "params_digest", hex, "params",
         (json_int_t)w->model->n_params, "trainable_params", (json_int_t)w->model->n_trainable, "rounds",
         (json_int_t)w->rounds, "lost_steps", (json_int_t)w->lost_steps, "payload_bytes", (json_int_t)w->payload_bytes, "payload_params",

@@ -1,8 +1,8 @@
 #include "agent/base/rng.h"
+#include "agent/json.h"
 #include "agent/rtd_side.h"
 #include "kernels/exact.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -234,18 +234,16 @@ void agent_rtd_digest(const struct agent_rtd_side *s, char hex[33]) {
     neb_hex(b, sizeof b, hex);
 }
 
-static json_t *number(double x) { return isfinite(x) ? json_real(x) : json_null(); }
-
 json_t *agent_rtd_quality(const struct agent_rtd_side *s) {
     double tokens = (double)s->s.batch_tokens;
     json_t *q = json_pack("{s:o,s:o,s:o,s:o,s:o}", "eval_loss",
-                          s->s.done ? number(s->s.eval_loss) : json_null(), "eval_accuracy",
-                          s->s.done ? number(s->s.eval_accuracy) : json_null(), "masked_share",
-                          number((double)s->s.masked / tokens), "replaced_share",
-                          number((double)s->s.replaced / tokens), "batch_bytes_per_token",
-                          number((double)s->s.batch_bytes / tokens));
+                          s->s.done ? agent_json_number(s->s.eval_loss) : json_null(), "eval_accuracy",
+                          s->s.done ? agent_json_number(s->s.eval_accuracy) : json_null(), "masked_share",
+                          agent_json_number((double)s->s.masked / tokens), "replaced_share",
+                          agent_json_number((double)s->s.replaced / tokens), "batch_bytes_per_token",
+                          agent_json_number((double)s->s.batch_bytes / tokens));
     if (s->role == AGENT_ROLE_DISCRIMINATOR)
-        json_object_set_new(q, "eval_auc", s->s.done ? number(s->s.eval_auc) : json_null());
+        json_object_set_new(q, "eval_auc", s->s.done ? agent_json_number(s->s.eval_auc) : json_null());
     return q;
 }
 

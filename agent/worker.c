@@ -1,6 +1,7 @@
 #include "agent/worker.h"
 #include "agent/base/log.h"
 #include "agent/distill.h"
+#include "agent/json.h"
 #include "agent/rtd.h"
 
 #include <math.h>
@@ -222,8 +223,6 @@ static enum neb_status evaluate(struct agent_worker *w, double *loss, json_t *by
     return NEB_OK;
 }
 
-static json_t *number_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
-
 static enum neb_status report(struct agent_worker *w) {
     double loss = 0;
     char hex[33], device[96];
@@ -241,8 +240,8 @@ static enum neb_status report(struct agent_worker *w) {
     json_t *r = json_pack(
         "{s:s,s:I,s:I,s:o,s:o,s:o,s:o,s:f,s:f,s:f,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:i}", "device",
         device, "steps", (json_int_t)w->step, "tokens", (json_int_t)w->all_tokens, "loss_first",
-        number_or_null(w->loss_first), "loss_last", number_or_null(w->loss_last), "eval_loss",
-        done ? number_or_null(loss) : json_null(), "eval_by_source", by_source, "stall_s",
+        agent_json_number(w->loss_first), "loss_last", agent_json_number(w->loss_last), "eval_loss",
+        done ? agent_json_number(loss) : json_null(), "eval_by_source", by_source, "stall_s",
         w->stall_s, "train_s", w->train_s, "sync_s", w->sync_s, "params_digest", hex, "params",
         (json_int_t)w->model->n_params, "trainable_params", (json_int_t)w->model->n_trainable,
         "rounds", (json_int_t)w->rounds, "lost_steps", (json_int_t)w->lost_steps, "payload_bytes", (json_int_t)w->payload_bytes,
