@@ -90,7 +90,6 @@ int cmd_agent(int argc, char **argv) {
     struct options o = {0};
     char home[NEB_PATH_MAX];
     bool suspended = false;
-    argp_err_exit_status = AGENT_EXIT_USAGE;
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;
     if (sec_home(o.home, home, sizeof home) != NEB_OK)

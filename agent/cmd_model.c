@@ -333,7 +333,6 @@ int cmd_eval(int argc, char **argv) {
     for (int i = 1; i < argc; i++) // tasks with options of their own
         if (!strcmp(argv[i], "--task=probe") || (!strcmp(argv[i], "--task") && i + 1 < argc && !strcmp(argv[i + 1], "probe")))
             return cmd_eval_probe(argc, argv);
-    argp_err_exit_status = AGENT_EXIT_USAGE;
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0 || (o.logits ? !o.ids : !o.corpus)) {
         fputs("nebula eval: give --corpus DIR, or --logits --ids IDS\n", stderr);
         return AGENT_EXIT_USAGE;
@@ -361,7 +360,6 @@ int cmd_generate(int argc, char **argv) {
     static const struct argp argp = {table, parse_option, "CHECKPOINT", "Continues a text.",
                                      NULL,  NULL,         NULL};
     struct options o = {.tokens = 64, .temperature = 0.8f, .top_k = 40, .seed = 1};
-    argp_err_exit_status = AGENT_EXIT_USAGE;
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0 || !o.prompt == !o.ids) {
         fputs("nebula generate: give --prompt TEXT or --ids IDS\n", stderr);
         return AGENT_EXIT_USAGE;

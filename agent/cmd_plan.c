@@ -249,7 +249,6 @@ int cmd_plan(int argc, char **argv) {
         NULL,
         NULL};
     struct arguments a = {0};
-    argp_err_exit_status = AGENT_EXIT_USAGE;
     if (argp_parse(&argp, argc, argv, 0, NULL, &a) != 0)
         return AGENT_EXIT_USAGE;
     enum neb_status st = a.link      ? agent_profile_link_rank()

@@ -532,7 +532,6 @@ int cmd_pretrain(int argc, char **argv) {
     struct run *r = calloc(1, sizeof *r);
     if (!r)
         return AGENT_EXIT_FAILED;
-    argp_err_exit_status = AGENT_EXIT_USAGE;
     if (argp_parse(&argp, argc, argv, 0, NULL, &r->o) != 0) {
         free(r);
         return AGENT_EXIT_USAGE;

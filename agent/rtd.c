@@ -225,15 +225,6 @@ const struct intra_step_stats *agent_rtd_stats(struct agent_rtd_side *s, bool *f
     return &s->stats;
 }
 
-void agent_rtd_digest(const struct agent_rtd_side *s, char hex[33]) {
-    const struct intra_model *m = s->trainer->model;
-    struct kern_digest d = kern_digest_part(m->params, m->params, 0, m->n_params);
-    uint8_t b[16];
-    neb_put_u64(b, d.lo);
-    neb_put_u64(b + 8, d.hi);
-    neb_hex(b, sizeof b, hex);
-}
-
 json_t *agent_rtd_quality(const struct agent_rtd_side *s) {
     double tokens = (double)s->s.batch_tokens;
     json_t *q = json_pack("{s:o,s:o,s:o,s:o,s:o}", "eval_loss",
