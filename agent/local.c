@@ -119,13 +119,31 @@ static enum neb_status start_tun(struct agent_local *l, const char *wanlink, con
 }
 
 // Without root: the same agents on loopback, with a proxy of limited rate and delay between every pair.
+// The proxy's command line: k dials i through a port of it, where p says so. text: what argv points to.
+static enum neb_status proxy_args(const struct agent_local *l, struct places *p, const char *const *head, int n_head,
+                                  const char **argv, char (*text)[64]) {
+    for (int i = 0; i < n_head; i++)
+        *argv++ = head[i];
+    for (int i = 0; i < l->n; i++)
+        for (int k = i + 1; k < l->n; k++, text += 2) {
+            int port;
+            NEB_TRY(free_port(&port));
+            snprintf(text[0], sizeof *text, "127.0.0.1:%d", port);
+            snprintf(text[1], sizeof *text, "%s", p->listen[i]);
+            snprintf(p->reach[k][i], sizeof p->reach[k][i], "%s", text[0]);
+            *argv++ = "--listen";
+            *argv++ = text[0];
+            *argv++ = "--connect";
+            *argv++ = text[1];
+        }
+    return NEB_OK;
+}
+
 static enum neb_status start_proxy(struct agent_local *l, const char *wanlink, const char *wan,
                                    const char *dir, struct places *p) {
-    static const size_t words_per_pair = 4;
-    char log[NEB_PATH_MAX], ctl[NEB_PATH_MAX], (*text)[64] = NULL, rate_delay[64];
-    const char **argv = NULL;
-    int pairs = l->n * (l->n - 1) / 2, at = 0, word = 0;
-    enum neb_status st = NEB_OK;
+    enum { HEAD = 7, WORDS_A_PAIR = 4 };
+    char log[NEB_PATH_MAX], ctl[NEB_PATH_MAX], rate_delay[64];
+    size_t pairs = (size_t)l->n * (size_t)(l->n - 1) / 2;
     json_t *ready = NULL;
     NEB_TRY(place_on_loopback(l->n, p));
     NEB_TRY(neb_path(log, sizeof log, dir, "wanlink.log"));
@@ -137,34 +155,16 @@ static enum neb_status start_proxy(struct agent_local *l, const char *wanlink, c
         *loss = 0;
         neb_warn("without root the WAN emulator is a proxy: the loss of %s is not emulated", wan);
     }
-    argv = calloc(8 + words_per_pair * (size_t)pairs, sizeof *argv);
-    text = calloc(2 * (size_t)pairs + 1, sizeof *text);
-    if (!argv || !text) {
-        st = neb_fail(NEB_ERR_NOMEM, "out of memory starting the WAN emulator");
-        goto out;
-    }
-    const char *const head[] = {
-        wanlink, "proxy", "--wan", rate_delay, "--ctl", ctl, "--die-with-parent"};
-    for (; word < 7; word++)
-        argv[word] = head[word];
-    for (int i = 0; i < l->n; i++)
-        for (int k = i + 1; k < l->n; k++) { // k dials i through a port of the proxy
-            int port;
-            NEB_TRY_GOTO(free_port(&port), out);
-            snprintf(text[at], sizeof *text, "127.0.0.1:%d", port);
-            snprintf(text[at + 1], sizeof *text, "%s", p->listen[i]);
-            snprintf(p->reach[k][i], sizeof p->reach[k][i], "%s", text[at]);
-            argv[word++] = "--listen";
-            argv[word++] = text[at];
-            argv[word++] = "--connect";
-            argv[word++] = text[at + 1];
-            at += 2;
-        }
-    NEB_TRY_GOTO(agent_child_start(&l->wan, "wanlink", argv, log, &l->wan_stdout), out);
-    if (read_ready(l->wan_stdout, 15 * NEB_S, &ready) != NEB_OK)
+    const char *const head[HEAD] = {wanlink, "proxy", "--wan", rate_delay, "--ctl", ctl, "--die-with-parent"};
+    const char **argv = calloc(HEAD + WORDS_A_PAIR * pairs + 1, sizeof *argv);
+    char(*text)[64] = calloc(2 * pairs + 1, sizeof *text);
+    enum neb_status st = argv && text ? proxy_args(l, p, head, HEAD, argv, text)
+                                      : neb_fail(NEB_ERR_NOMEM, "out of memory starting the WAN emulator");
+    if (st == NEB_OK)
+        st = agent_child_start(&l->wan, "wanlink", argv, log, &l->wan_stdout);
+    if (st == NEB_OK && read_ready(l->wan_stdout, 15 * NEB_S, &ready) != NEB_OK)
         st = neb_fail(NEB_ERR_IO, "the WAN emulator did not start; see %s", log);
     json_decref(ready);
-out:
     free(argv);
     free(text);
     return st;
