@@ -115,5 +115,5 @@ int cmd_worker(int argc, char **argv) {
     }
     enum neb_status st = rank ? agent_launch_rank(argv[1], argv[2], (int)strtol(argv[4], NULL, 10))
                               : agent_worker_run(argv[1], argv[2], NULL, 0);
-    return st == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+    return agent_exit_of(st);
 }

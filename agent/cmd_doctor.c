@@ -3,6 +3,7 @@
 #include "agent/base/log.h"
 #include "agent/cmd_options.h"
 #include "agent/doctor.h"
+#include "agent/json.h"
 #include "agent/model_init.h"
 #include "agent/plan.h"
 #include "agent/watch.h"
@@ -142,7 +143,7 @@ int cmd_doctor(int argc, char **argv) {
         st = examine(&d, &o, home);
     if (st == NEB_OK && o.common.json) {
         json_t *root = json_pack("{s:b,s:O}", "ok", d.worst < DOCTOR_FAIL, "checks", d.checks);
-        agent_print_json(root, JSON_INDENT(2));
+        agent_json_print(root, JSON_INDENT(2));
         json_decref(root);
     } else if (st == NEB_OK) {
         print_checks(&d);

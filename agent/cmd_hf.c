@@ -213,7 +213,7 @@ int cmd_import(int argc, char **argv) {
     struct options o = {0};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;
-    return import(&o) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+    return agent_exit_of(import(&o));
 }
 
 int cmd_export(int argc, char **argv) {
@@ -236,5 +236,5 @@ int cmd_export(int argc, char **argv) {
     struct options o = {.shard_bytes = 5000000000u};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;
-    return export(&o) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+    return agent_exit_of(export(&o));
 }

@@ -2,6 +2,7 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/cmd_options.h"
+#include "agent/json.h"
 #include "agent/progress.h"
 #include "agent/watch.h"
 #include "security/identity.h"
@@ -33,7 +34,7 @@ int cmd_jobs(int argc, char **argv) {
         return AGENT_EXIT_FAILED;
     }
     if (o.json) {
-        agent_print_json(json_object_get(m.head, "jobs"), JSON_COMPACT);
+        agent_json_print(json_object_get(m.head, "jobs"), JSON_COMPACT);
     } else {
         printf("%-34s %-20s %-9s %-12s %10s %10s\n", "ID", "JOB", "STATE", "SUBMITTED", "SENT",
                "RECEIVED");
@@ -177,7 +178,7 @@ int cmd_logs(int argc, char **argv) {
         return AGENT_EXIT_FAILED;
     FILE *f = fopen(path, "r");
     if (!f)
-        return neb_fail_errno("cannot open %s", path) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+        return agent_exit_of(neb_fail_errno("cannot open %s", path));
     seek_tail(f, o.lines);
     for (;;) {
         size_t n = fread(block, 1, sizeof block, f);

@@ -342,8 +342,8 @@ int cmd_eval(int argc, char **argv) {
         return AGENT_EXIT_USAGE;
     }
     if (o.task)
-        return translate(&o) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
-    return (o.logits ? print_logits(&o) : eval(&o)) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+        return agent_exit_of(translate(&o));
+    return agent_exit_of(o.logits ? print_logits(&o) : eval(&o));
 }
 
 int cmd_generate(int argc, char **argv) {
@@ -364,5 +364,5 @@ int cmd_generate(int argc, char **argv) {
         fputs("nebula generate: give --prompt TEXT or --ids IDS\n", stderr);
         return AGENT_EXIT_USAGE;
     }
-    return (o.ids ? generate_ids(&o) : generate(&o)) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+    return agent_exit_of(o.ids ? generate_ids(&o) : generate(&o));
 }

@@ -17,8 +17,3 @@ error_t agent_parse_option(int key, char *arg, struct argp_state *state) {
     default: return ARGP_ERR_UNKNOWN;
     }
 }
-
-void agent_print_json(const json_t *o, size_t flags) {
-    json_dumpf(o, stdout, flags);
-    putchar('\n');
-}

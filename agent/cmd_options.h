@@ -1,4 +1,4 @@
-// What several commands have in common: --home, --json, one argument; JSON on standard output; exit statuses.
+// What several commands have in common: --home, --json, one argument.
 #ifndef AGENT_CMD_OPTIONS_H
 #define AGENT_CMD_OPTIONS_H
 #include "agent/commands.h"
@@ -22,10 +22,5 @@ error_t agent_parse_option(int key, char *arg, struct argp_state *state);
 #define AGENT_OPTION_HOME(what) {"home", 'H', "DIR", 0, what " (default ~/.nebula)", 0}
 #define AGENT_OPTION_DIR        {"dir", 'H', NULL, OPTION_ALIAS, NULL, 0} // what --home was called first
 #define AGENT_OPTION_JSON       {"json", 'j', NULL, 0, "machine-readable output", 0}
-
-void agent_print_json(const json_t *o, size_t flags); // and a new line
-static inline int agent_exit_of(enum neb_status st) {
-    return st == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
-}
 
 #endif

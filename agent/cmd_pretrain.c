@@ -424,7 +424,7 @@ static int finish(struct run *r) {
                                "result cannot be trusted");
         return AGENT_EXIT_FAILED;
     }
-    return export_models(r) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+    return agent_exit_of(export_models(r));
 }
 
 static enum neb_status set_up(struct run *r) {

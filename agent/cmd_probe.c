@@ -150,5 +150,5 @@ int cmd_eval_probe(int argc, char **argv) {
     struct options o = {.seed = 1};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;
-    return probe(&o) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+    return agent_exit_of(probe(&o));
 }

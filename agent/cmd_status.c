@@ -1,5 +1,6 @@
 // nebula status: what the agent on this machine does.
 #include "agent/cmd_options.h"
+#include "agent/json.h"
 #include "agent/progress.h"
 #include "agent/watch.h"
 
@@ -118,7 +119,7 @@ int cmd_status(int argc, char **argv) {
     if (agent_ask(o.common.home, json_pack("{s:s}", "op", "status"), &m) != NEB_OK)
         return AGENT_EXIT_FAILED;
     if (o.common.json)
-        agent_print_json(m.head, JSON_COMPACT);
+        agent_json_print(m.head, JSON_COMPACT);
     else
         print_status(stdout, m.head);
     agent_ipc_msg_clear(&m);

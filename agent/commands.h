@@ -13,6 +13,10 @@ enum agent_exit {
     AGENT_EXIT_INTERRUPTED = 3, // stopped on request after a checkpoint; --resume continues
 };
 
+static inline int agent_exit_of(enum neb_status st) {
+    return st == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+}
+
 struct agent_command {
     const char *name;
     const char *summary;               // NULL: internal, not listed

@@ -3,6 +3,7 @@
 #define AGENT_JSON_H
 #include <jansson.h>
 #include <math.h>
+#include <stdio.h>
 
 // JSON has no NaN: null for what is not finite. New reference.
 static inline json_t *agent_json_number(double x) { return isfinite(x) ? json_real(x) : json_null(); }
@@ -11,6 +12,12 @@ static inline json_t *agent_json_number(double x) { return isfinite(x) ? json_re
 static inline double agent_json_get(const json_t *o, const char *key) {
     const json_t *v = json_object_get(o, key);
     return json_is_number(v) ? json_number_value(v) : NAN;
+}
+
+// To standard output, and a new line.
+static inline void agent_json_print(const json_t *o, size_t flags) {
+    json_dumpf(o, stdout, flags);
+    putchar('\n');
 }
 
 #endif

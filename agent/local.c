@@ -6,7 +6,6 @@
 #include <arpa/inet.h>
 #include <jansson.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,28 +46,6 @@ static enum neb_status place_on_loopback(int n, struct places *p) {
     return NEB_OK;
 }
 
-// One line of JSON from a child, within `timeout`.
-static enum neb_status read_ready(int fd, neb_ns timeout, json_t **out) {
-    char line[8192];
-    size_t n = 0;
-    neb_ns end = neb_now() + timeout;
-    while (n + 1 < sizeof line && neb_now() < end) {
-        struct pollfd p = {.fd = fd, .events = POLLIN};
-        if (poll(&p, 1, 100) <= 0)
-            continue;
-        ssize_t k = read(fd, line + n, sizeof line - 1 - n);
-        if (k <= 0)
-            break;
-        n += (size_t)k;
-        line[n] = 0;
-        if (!strchr(line, '\n'))
-            continue;
-        *out = json_loads(line, JSON_DISABLE_EOF_CHECK, NULL);
-        return *out ? NEB_OK : NEB_ERR_FORMAT;
-    }
-    return NEB_ERR_TIMEOUT;
-}
-
 static bool tun_possible(const char *wanlink) {
     struct agent_child c;
     int status = 1, fd = -1;
@@ -94,7 +71,7 @@ static enum neb_status start_tun(struct agent_local *l, const char *wanlink, con
     const char *const argv[] = {
         wanlink, "run", "--wan", wan, "--sites", sites, "--ctl", ctl, "--die-with-parent", NULL};
     NEB_TRY(agent_child_start(&l->wan, "wanlink", argv, log, &l->wan_stdout));
-    if (read_ready(l->wan_stdout, 15 * NEB_S, &ready) != NEB_OK) {
+    if (agent_child_read_json(l->wan_stdout, 15 * NEB_S, &ready) != NEB_OK) {
         json_decref(ready);
         return neb_fail(NEB_ERR_IO, "the WAN emulator did not start; see %s", log);
     }
@@ -162,7 +139,7 @@ static enum neb_status start_proxy(struct agent_local *l, const char *wanlink, c
                                       : neb_fail(NEB_ERR_NOMEM, "out of memory starting the WAN emulator");
     if (st == NEB_OK)
         st = agent_child_start(&l->wan, "wanlink", argv, log, &l->wan_stdout);
-    if (st == NEB_OK && read_ready(l->wan_stdout, 15 * NEB_S, &ready) != NEB_OK)
+    if (st == NEB_OK && agent_child_read_json(l->wan_stdout, 15 * NEB_S, &ready) != NEB_OK)
         st = neb_fail(NEB_ERR_IO, "the WAN emulator did not start; see %s", log);
     json_decref(ready);
     free(argv);

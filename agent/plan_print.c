@@ -186,7 +186,6 @@ void plan_print_json(const struct agent_job *job, const struct plan_machines *m,
                   machines, "link", "bits_per_s", m->link.bits_s, "rtt_s", m->link.rtt_s, "loss",
                   m->link.loss, "assumed", m->assumed, "written", plan_json(job, written),
                   "proposed", plan_json(job, proposed), "roles", role);
-    json_dumpf(o, stdout, JSON_COMPACT | JSON_REAL_PRECISION(9));
-    putchar('\n');
+    agent_json_print(o, JSON_COMPACT | JSON_REAL_PRECISION(9));
     json_decref(o);
 }
