@@ -46,6 +46,14 @@ static enum neb_status validate_meshes(const struct agent_job *j, const char *fi
     return NEB_OK;
 }
 
+static enum neb_status validate_heads(const struct agent_job *j, const struct agent_shape *x, const char *key,
+                                      const char *file) {
+    int32_t width = x->d_model ? x->d_model : j->model.d_model, heads = x->n_heads ? x->n_heads : j->model.n_heads;
+    if ((x->d_model || x->n_heads) && (width % heads || width / heads % 2 || width / heads > 256))
+        return COMPLAIN(file, key, "%d over %d heads is not an even number in 2..256", width, heads);
+    return NEB_OK;
+}
+
 static enum neb_status validate_rtd(const struct agent_job *j, const char *file) {
     const struct agent_rtd_config *r = &j->rtd;
     int g = agent_job_role(j, AGENT_ROLE_GENERATOR),
@@ -76,12 +84,7 @@ static enum neb_status validate_rtd(const struct agent_job *j, const char *file)
         return COMPLAIN(file, "trainable", "mode rtd trains everything, from nothing");
     if (j->autos)
         return COMPLAIN(file, "mode", "the planner knows only replicas: mode rtd takes no auto");
-    int32_t width = r->d_model ? r->d_model : j->model.d_model,
-            heads = r->n_heads ? r->n_heads : j->model.n_heads;
-    if ((r->d_model || r->n_heads) && (width % heads || width / heads % 2 || width / heads > 256))
-        return COMPLAIN(file, "rtd.generator.d_model",
-                        "%d over %d heads is not an even number in 2..256", width, heads);
-    return NEB_OK;
+    return validate_heads(j, &r->shape, "rtd.generator.d_model", file);
 }
 
 static enum neb_status validate_distill(const struct agent_job *j, const char *file) {
@@ -115,12 +118,7 @@ static enum neb_status validate_distill(const struct agent_job *j, const char *f
     if (teachers && !d->teacher[0] && !d->learn)
         return COMPLAIN(file, "distill.teacher.init",
                         "a teacher that does not learn needs a checkpoint");
-    int32_t width = d->d_model ? d->d_model : j->model.d_model,
-            heads = d->n_heads ? d->n_heads : j->model.n_heads;
-    if ((d->d_model || d->n_heads) && (width % heads || width / heads % 2 || width / heads > 256))
-        return COMPLAIN(file, "distill.teacher.d_model",
-                        "%d over %d heads is not an even number in 2..256", width, heads);
-    return NEB_OK;
+    return validate_heads(j, &d->shape, "distill.teacher.d_model", file);
 }
 
 static enum neb_status validate_shape(const struct agent_job *j, const char *file) {

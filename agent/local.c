@@ -203,23 +203,6 @@ static enum neb_status check(struct agent_local *l) {
     return NEB_OK;
 }
 
-static enum neb_status wait_ready(struct agent_local *l) {
-    neb_ns end = neb_now() + 20 * NEB_S;
-    for (int i = 0; i < l->n; i++) {
-        char path[NEB_PATH_MAX];
-        NEB_TRY(neb_path(path, sizeof path, l->homes[i], "agent.sock"));
-        while (!neb_fs_exists(path)) {
-            NEB_TRY(check(l));
-            if (neb_now() > end)
-                return neb_fail(NEB_ERR_TIMEOUT,
-                                "agent in %s did not start within 20 s; see its agent.log",
-                                l->homes[i]);
-            neb_sleep(10 * NEB_MS);
-        }
-    }
-    return NEB_OK;
-}
-
 static enum neb_status start_agent(struct agent_local *l, int i) {
     char log[NEB_PATH_MAX], sock[NEB_PATH_MAX], exe[NEB_PATH_MAX], wanlink[NEB_PATH_MAX], name[64];
     NEB_TRY(neb_path(log, sizeof log, l->homes[i], "agent.log"));
@@ -234,6 +217,40 @@ static enum neb_status start_agent(struct agent_local *l, int i) {
     const char *const inside[] = {wanlink,  "exec",      l->netns[i], "--",         exe, "agent",
                                   "--home", l->homes[i], "--listen",  l->listen[i], NULL};
     return agent_child_start(&l->agents[i], name, l->netns[i][0] ? inside : plain, log, NULL);
+}
+
+// Agents that were killed are started again; *again: the first of them by index.
+static enum neb_status restart_killed(struct agent_local *l, int *again) {
+    int status;
+    if (l->wan.pid && agent_child_ended(&l->wan, &status))
+        return ended(l, &l->wan, NULL, status);
+    for (int i = 0; i < l->n; i++) {
+        if (!agent_child_ended(&l->agents[i], &status))
+            continue;
+        if (!WIFSIGNALED(status) || ++l->restarts > RESTARTS_MAX)
+            return ended(l, &l->agents[i], l->homes[i], status);
+        NEB_TRY(start_agent(l, i));
+        *again = *again < 0 || i < *again ? i : *again;
+    }
+    return NEB_OK;
+}
+
+// An agent that ends meanwhile is an error; with `again`, one that was killed is started again.
+static enum neb_status wait_ready(struct agent_local *l, int *again) {
+    neb_ns end = neb_now() + 20 * NEB_S;
+    for (int i = 0; i < l->n; i++) {
+        char path[NEB_PATH_MAX];
+        NEB_TRY(neb_path(path, sizeof path, l->homes[i], "agent.sock"));
+        while (!neb_fs_exists(path)) {
+            NEB_TRY(again ? restart_killed(l, again) : check(l));
+            if (neb_now() > end)
+                return neb_fail(NEB_ERR_TIMEOUT,
+                                "agent in %s did not start within 20 s; see its agent.log",
+                                l->homes[i]);
+            neb_sleep(10 * NEB_MS);
+        }
+    }
+    return NEB_OK;
 }
 
 enum neb_status agent_local_start(const struct agent_job *job, int n, const char *dir,
@@ -261,23 +278,13 @@ enum neb_status agent_local_start(const struct agent_job *job, int n, const char
         snprintf(l->agents[i].what, sizeof l->agents[i].what, "%s", job->clusters[i].name);
         NEB_TRY(start_agent(l, i));
     }
-    return wait_ready(l);
+    return wait_ready(l, NULL);
 }
 
 enum neb_status agent_local_tend(struct agent_local *l, int *again) {
-    int status;
     *again = -1;
-    if (l->wan.pid && agent_child_ended(&l->wan, &status))
-        return ended(l, &l->wan, NULL, status);
-    for (int i = 0; i < l->n; i++) { // several may have been killed at once
-        if (!agent_child_ended(&l->agents[i], &status))
-            continue;
-        if (!WIFSIGNALED(status) || ++l->restarts > RESTARTS_MAX)
-            return ended(l, &l->agents[i], l->homes[i], status);
-        NEB_TRY(start_agent(l, i));
-        *again = *again < 0 ? i : *again;
-    }
-    return *again < 0 ? NEB_OK : wait_ready(l);
+    NEB_TRY(restart_killed(l, again));
+    return *again < 0 ? NEB_OK : wait_ready(l, again);
 }
 
 void agent_local_stop(struct agent_local *l) {

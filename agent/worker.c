@@ -1,6 +1,7 @@
 #include "agent/worker.h"
 #include "agent/base/log.h"
 #include "agent/distill.h"
+#include "agent/job_model.h"
 #include "agent/rtd.h"
 
 #include <math.h>
@@ -9,24 +10,6 @@
 #include <string.h>
 
 // ---- set-up ---------------------------------------------------------------------------------------------------
-
-static enum neb_status make_sampler(struct agent_worker *w, int cluster,
-                                    struct intra_sampler **out) {
-    const struct agent_cluster *c = &w->job.clusters[cluster];
-    struct intra_sampler_config s = {.seed = (uint64_t)w->job.seed,
-                                     .seq_len = w->job.seq_len,
-                                     .index = cluster,
-                                     .n = w->job.n_clusters,
-                                     .n_sources = c->n_sources};
-    for (int32_t i = 0; i < c->n_sources; i++) {
-        s.sources[i] = intra_corpus_find(w->corpus, c->sources[i].name);
-        s.weights[i] = c->sources[i].weight;
-        if (s.sources[i] < 0)
-            return neb_fail(NEB_ERR_NOT_FOUND, "cluster %s: the corpus %s has no source \"%s\"",
-                            c->name, intra_corpus_dir(w->corpus), c->sources[i].name);
-    }
-    return intra_sampler_create(w->corpus, &s, out);
-}
 
 // ---- the built-in trainer beneath the exchange --------------------------------------------------------------------
 
@@ -65,7 +48,10 @@ static enum neb_status set_up_data(struct agent_worker *w) {
     NEB_TRY(intra_corpus_open(c->corpus[0] ? c->corpus : w->job.corpus, false, &w->corpus));
     bool all = w->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
     for (int i = 0; i < (all ? w->job.n_clusters : 1); i++, w->n_samplers++)
-        NEB_TRY(make_sampler(w, all ? i : w->cluster, &w->samplers[i]));
+        {
+        int cluster = all ? i : w->cluster;
+        NEB_TRY(agent_job_sampler(&w->job, cluster, w->corpus, cluster, w->job.n_clusters, &w->samplers[i]));
+    }
     size_t n = (size_t)w->job.batch * (size_t)w->job.seq_len;
     w->tokens = calloc(n, sizeof *w->tokens);
     w->targets = calloc(n, sizeof *w->targets);
