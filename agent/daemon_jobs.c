@@ -211,6 +211,7 @@ void daemon_job_end(struct daemon *d, struct agent_jobrun *j, const char *state)
             inter_service_job_leave(d->service, j->id);
         state = "suspended after a checkpoint; goes on when the agent is back";
     } else {
+        j->suspended = false; // it had ended by itself when the agent was told to go down
         daemon_job_save(d, j, state);
     }
     inter_service_limit(d->service, j->id, NULL);
