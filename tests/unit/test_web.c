@@ -192,7 +192,7 @@ static bool says(const char *text, const char *what) { return strstr(text, what)
 static void test_server(void **state) {
     (void)state;
     char out[65536];
-    uint16_t port;
+    uint16_t port = 0;
     struct agent_web *w = start(NULL, &port);
     exchange(port, "GET /metrics HTTP/1.1\r\n" CLOSE, out, sizeof out); // nothing published yet
     assert_true(says(out, " 503 ") && says(out, "Retry-After: 1"));
