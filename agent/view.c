@@ -160,8 +160,10 @@ void agent_view_line(struct agent_view *v, const char *job, int interval, const 
     number(line, "step", &c->last.step);
     number(line, "sent_bytes", &c->last.sent_bytes);
     number(line, "recv_bytes", &c->last.recv_bytes);
-    number(line, "stall_s", &c->stall_s);
-    number(line, "train_s", &c->train_s);
+    if (!strcmp(kind, "step")) { // sums; a round's stall_s is its own
+        number(line, "stall_s", &c->stall_s);
+        number(line, "train_s", &c->train_s);
+    }
     number(line, "round", &round);
     number(line, "interval", &h);
     c->round = fabs(round) < 1e15 ? (int64_t)round : c->round;

@@ -229,13 +229,15 @@ static void test_server(void **state) {
 
 static void test_config(void **state) {
     struct agent_web *w = NULL;
-    static const char *const bad[] = {"0", "65536", "port", "host:80", ":80", "1.2.3.4:", "::1:80", "[::1:80", "1.2.3:80", "[x]:80"};
+    static const char *const bad[] = {"0", "65536", "port", "host:80", ":80", "1.2.3.4:", "", "80,90", "1::2:80", "::1:80", "[::1:80", "1.2.3:80", "[x]:80"};
     char short_token[NEB_PATH_MAX];
     in_folder(*state, "short", "short", short_token);
     neb_log_set_sink(drop, NULL);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_int_equal(agent_web_start(&(struct agent_web_config){.listen = bad[i]}, &w), NEB_ERR_INVALID);
     assert_int_equal(agent_web_start(&(struct agent_web_config){.listen = "0.0.0.0:9470"}, &w), NEB_ERR_INVALID);
+    assert_int_equal(agent_web_start(&(struct agent_web_config){.listen = "[::]:9470"}, &w), NEB_ERR_INVALID);
+    assert_int_equal(agent_web_start(&(struct agent_web_config){.listen = "9470", .token = "/nonexistent"}, &w), NEB_ERR_NOT_FOUND);
     assert_int_equal(agent_web_start(&(struct agent_web_config){.listen = "9470", .token = short_token}, &w), NEB_ERR_INVALID);
     assert_int_equal(agent_web_start(&(struct agent_web_config){.listen = "9470", .cert = short_token}, &w), NEB_ERR_INVALID);
     neb_log_set_sink(NULL, NULL);
