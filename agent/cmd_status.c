@@ -8,6 +8,7 @@
 #include "security/identity.h"
 
 #include <argp.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -168,7 +169,9 @@ int cmd_status(int argc, char **argv) {
         json_dumpf(m.head, stdout, JSON_COMPACT);
         putchar('\n');
     } else {
-        print_status(stdout, m.head);
+        char *text = agent_status_text(print_status, m.head);
+        fputs(text ? text : "", stdout);
+        free(text);
     }
     agent_ipc_msg_clear(&m);
     return AGENT_EXIT_OK;
