@@ -17,7 +17,7 @@ import time
 parser = argparse.ArgumentParser()
 parser.add_argument("nebula")
 parser.add_argument("--layers", type=int, default=22)
-parser.add_argument("--rounds", type=int, default=3)
+parser.add_argument("--rounds", type=int, default=2)
 args = parser.parse_args()
 VOCAB, WIDTH, HEADS, KV, FF, SHARD = 32000, 2048, 32, 4, 5632, 500_000_000
 
