@@ -41,8 +41,8 @@ struct agent_tensorboard {
     struct cluster c[AGENT_CLUSTERS_MAX];
 };
 
-enum neb_status agent_tensorboard_create(const char *out, const struct agent_job *job, int n, bool resume,
-                                         struct agent_tensorboard **tbp) {
+enum neb_status agent_tensorboard_create(const char *out, const struct agent_job *job, int n,
+                                         bool resume, struct agent_tensorboard **tbp) {
     char root[NEB_PATH_MAX], dir[NEB_PATH_MAX];
     enum neb_status st;
     double now = neb_seconds(neb_wall_now());
@@ -64,8 +64,8 @@ out:
     return st;
 }
 
-static void write_scalars(struct agent_tensorboard *tb, struct cluster *c, const struct agent_tf_scalar *s, int n,
-                          neb_ns wall) {
+static void write_scalars(struct agent_tensorboard *tb, struct cluster *c,
+                          const struct agent_tf_scalar *s, int n, neb_ns wall) {
     double now = neb_seconds(wall);
     enum neb_status st = NEB_OK;
     if (tb->resume && !c->started)
@@ -103,8 +103,10 @@ void agent_tensorboard_line(struct agent_tensorboard *tb, int i, const json_t *l
         write_scalars(tb, c, s, n, wall);
 }
 
-void agent_tensorboard_report(struct agent_tensorboard *tb, int i, const json_t *report, neb_ns wall) {
-    const json_t *loss = json_object_get(report, "eval_loss"), *steps = json_object_get(report, "steps");
+void agent_tensorboard_report(struct agent_tensorboard *tb, int i, const json_t *report,
+                              neb_ns wall) {
+    const json_t *loss = json_object_get(report, "eval_loss"),
+                 *steps = json_object_get(report, "steps");
     if (!tb || i < 0 || i >= tb->n || !tb->c[i].file || !json_is_number(loss))
         return;
     if (json_is_integer(steps) && json_integer_value(steps) > tb->c[i].step)

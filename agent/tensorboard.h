@@ -16,11 +16,13 @@
 
 struct agent_tensorboard;
 // The first n clusters of the job. Fails only where nothing can be written under `out`.
-NEB_MUST_CHECK enum neb_status agent_tensorboard_create(const char *out, const struct agent_job *job, int n, bool resume,
-                                                        struct agent_tensorboard **tb);
+NEB_MUST_CHECK enum neb_status agent_tensorboard_create(const char *out,
+                                                        const struct agent_job *job, int n,
+                                                        bool resume, struct agent_tensorboard **tb);
 // A metrics line of cluster i (agent/report.h), and its final report. tb NULL: nothing happens.
 void agent_tensorboard_line(struct agent_tensorboard *tb, int i, const json_t *line, neb_ns wall);
-void agent_tensorboard_report(struct agent_tensorboard *tb, int i, const json_t *report, neb_ns wall);
+void agent_tensorboard_report(struct agent_tensorboard *tb, int i, const json_t *report,
+                              neb_ns wall);
 void agent_tensorboard_destroy(struct agent_tensorboard **tb);
 
 #endif

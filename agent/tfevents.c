@@ -9,7 +9,13 @@
 #include <unistd.h>
 
 enum { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 5 }; // protobuf wire types
-enum { EVENT_WALL_TIME = 1, EVENT_STEP = 2, EVENT_FILE_VERSION = 3, EVENT_SUMMARY = 5, EVENT_SESSION_LOG = 7 };
+enum {
+    EVENT_WALL_TIME = 1,
+    EVENT_STEP = 2,
+    EVENT_FILE_VERSION = 3,
+    EVENT_SUMMARY = 5,
+    EVENT_SESSION_LOG = 7
+};
 enum { SUMMARY_VALUE = 1, VALUE_TAG = 1, VALUE_SIMPLE = 2, LOG_STATUS = 1, STATUS_START = 1 };
 enum { NAMES = 100 };
 
@@ -21,14 +27,17 @@ uint32_t agent_tf_crc32c(const void *p, size_t n) {
     for (size_t i = 0; i < n; i++) { // a few KB a minute: no table
         crc ^= s[i];
         for (int k = 0; k < 8; k++)
-            crc = crc >> 1 ^ (0x82f63b78u & (0u - (crc & 1u))); // the polynomial 0x1edc6f41, reflected
+            crc = crc >> 1 ^
+                  (0x82f63b78u & (0u - (crc & 1u))); // the polynomial 0x1edc6f41, reflected
     }
     return ~crc;
 }
 
 uint32_t agent_tf_mask(uint32_t crc) { return ((crc >> 15) | (crc << 17)) + 0xa282ead8u; }
 
-static void key(struct neb_buf *b, int field, int wire) { neb_buf_varint(b, (uint64_t)(field << 3 | wire)); }
+static void key(struct neb_buf *b, int field, int wire) {
+    neb_buf_varint(b, (uint64_t)(field << 3 | wire));
+}
 
 static void bytes(struct neb_buf *b, int field, const void *p, size_t n) {
     key(b, field, WIRE_BYTES);
@@ -60,7 +69,8 @@ void agent_tf_put_start(struct neb_buf *event, double wall_s, int64_t step) {
 // A float that is not finite would be drawn as a gap or, by some readers, not at all.
 static bool fits(double x) { return isfinite((float)x); }
 
-void agent_tf_put_scalars(struct neb_buf *event, double wall_s, int64_t step, const struct agent_tf_scalar *s, int n) {
+void agent_tf_put_scalars(struct neb_buf *event, double wall_s, int64_t step,
+                          const struct agent_tf_scalar *s, int n) {
     struct neb_buf summary = {0}, value = {0};
     for (int i = 0; i < n; i++) {
         if (!fits(s[i].value))
@@ -120,7 +130,8 @@ static enum neb_status open_new(struct agent_tfevents *f, const char *dir, doubl
     if (gethostname(host, sizeof host - 1) != 0 || !host[0])
         snprintf(host, sizeof host, "host");
     for (int i = 0; i < NAMES; i++) {
-        snprintf(name, sizeof name, "events.out.tfevents.%010lld.%s.%ld.%d", (long long)wall_s, host, (long)getpid(), i);
+        snprintf(name, sizeof name, "events.out.tfevents.%010lld.%s.%ld.%d", (long long)wall_s,
+                 host, (long)getpid(), i);
         NEB_TRY(neb_path(f->path, sizeof f->path, dir, name));
         f->fd = open(f->path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644);
         if (f->fd >= 0)

@@ -22,17 +22,22 @@ uint32_t agent_tf_mask(uint32_t crc);
 
 // Events, and the record around one. wall_s: seconds since 1970.
 void agent_tf_put_version(struct neb_buf *event, double wall_s);
-void agent_tf_put_start(struct neb_buf *event, double wall_s, int64_t step); // readers drop what earlier files have from this step on
-void agent_tf_put_scalars(struct neb_buf *event, double wall_s, int64_t step, const struct agent_tf_scalar *s, int n);
+void agent_tf_put_start(struct neb_buf *event, double wall_s,
+                        int64_t step); // readers drop what earlier files have from this step on
+void agent_tf_put_scalars(struct neb_buf *event, double wall_s, int64_t step,
+                          const struct agent_tf_scalar *s, int n);
 void agent_tf_put_record(struct neb_buf *file, const struct neb_buf *event);
 
 struct agent_tfevents;
 // A new file DIR/events.out.tfevents.SECONDS.HOST.PID.N with its first record; the folder is made. NEB_ERR_IO and such: the disk.
-NEB_MUST_CHECK enum neb_status agent_tfevents_create(const char *dir, double wall_s, struct agent_tfevents **out);
-NEB_MUST_CHECK enum neb_status agent_tfevents_start(struct agent_tfevents *f, double wall_s, int64_t step);
+NEB_MUST_CHECK enum neb_status agent_tfevents_create(const char *dir, double wall_s,
+                                                     struct agent_tfevents **out);
+NEB_MUST_CHECK enum neb_status agent_tfevents_start(struct agent_tfevents *f, double wall_s,
+                                                    int64_t step);
 // Nothing is written when no value is finite.
-NEB_MUST_CHECK enum neb_status agent_tfevents_scalars(struct agent_tfevents *f, double wall_s, int64_t step,
-                                                      const struct agent_tf_scalar *s, int n);
+NEB_MUST_CHECK enum neb_status agent_tfevents_scalars(struct agent_tfevents *f, double wall_s,
+                                                      int64_t step, const struct agent_tf_scalar *s,
+                                                      int n);
 void agent_tfevents_close(struct agent_tfevents **f);
 
 #endif

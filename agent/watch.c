@@ -137,7 +137,8 @@ int agent_watch(const char *home, agent_status_print *print) {
         const struct timespec second = {.tv_sec = 1};
         char key = 0;
         draw(home, print);
-        if (ppoll(&p, 1, &second, &open) > 0 && (read(STDIN_FILENO, &key, 1) != 1 || key == 'q' || key == 'Q'))
+        if (ppoll(&p, 1, &second, &open) > 0 &&
+            (read(STDIN_FILENO, &key, 1) != 1 || key == 'q' || key == 'Q'))
             break;
         if (paused) { // Ctrl-Z: the shell gets its terminal as it was
             paused = 0;

@@ -19,7 +19,14 @@ extern const unsigned char agent_page_html[]; // made from agent/page/ by the bu
 extern const unsigned long agent_page_html_len;
 
 // Thread-local memory lies on a thread's stack, and OpenBLAS alone takes 60 KiB of it: hence more than the library's default.
-enum { CONNECTIONS = 64, OF_ONE_ADDRESS = 24, MEMORY = 8192, IDLE_S = 10, STACK = 1 << 20, BACKLOG = 32 };
+enum {
+    CONNECTIONS = 64,
+    OF_ONE_ADDRESS = 24,
+    MEMORY = 8192,
+    IDLE_S = 10,
+    STACK = 1 << 20,
+    BACKLOG = 32
+};
 static const neb_ns watched_for = 10 * NEB_S, exchange_within = 20 * NEB_S;
 static const char priorities[] = "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2:%SERVER_PRECEDENCE";
 
@@ -42,9 +49,9 @@ struct agent_web {
     bool secure;
     struct MHD_Response *page;
     pthread_mutex_t lock;
-    struct MHD_Response *answers[TEXTS]; // under lock; NULL: not yet
+    struct MHD_Response *answers[TEXTS];        // under lock; NULL: not yet
     struct connection connections[CONNECTIONS]; // under lock
-    _Atomic uint64_t seen; // neb_now of the last request for the history
+    _Atomic uint64_t seen;                      // neb_now of the last request for the history
 };
 
 // ---- the address ----------------------------------------------------------------------------------------------
@@ -80,8 +87,10 @@ static enum neb_status parse_address(const char *listen, struct address *a) {
     int family = a->v6 ? AF_INET6 : AF_INET;
     void *where = a->v6 ? (void *)&a->at.v6.sin6_addr : &a->at.v4.sin_addr;
     if (inet_pton(family, a->host, where) != 1)
-        return neb_fail(NEB_ERR_INVALID,
-                        "--page \"%s\": the host must be a numeric address (0.0.0.0 for all, [::] with IPv6)", listen);
+        return neb_fail(
+            NEB_ERR_INVALID,
+            "--page \"%s\": the host must be a numeric address (0.0.0.0 for all, [::] with IPv6)",
+            listen);
     if (a->v6)
         a->at.v6.sin6_family = AF_INET6, a->at.v6.sin6_port = htons(a->port);
     else
@@ -98,9 +107,9 @@ static void add_headers(struct MHD_Response *r, const char *type) {
         {"X-Frame-Options", "DENY"},
         {"Referrer-Policy", "no-referrer"},
         {"Cross-Origin-Resource-Policy", "same-origin"},
-        {"Content-Security-Policy",
-         "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; "
-         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"}};
+        {"Content-Security-Policy", "default-src 'none'; script-src 'unsafe-inline'; style-src "
+                                    "'unsafe-inline'; connect-src 'self'; "
+                                    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"}};
     MHD_add_response_header(r, "Content-Type", type);
     for (size_t i = 0; i < sizeof always / sizeof *always; i++)
         MHD_add_response_header(r, always[i][0], always[i][1]);
@@ -108,7 +117,8 @@ static void add_headers(struct MHD_Response *r, const char *type) {
 
 // Takes over the text (malloc), also on failure.
 static struct MHD_Response *make_answer(char *text, const char *type) {
-    struct MHD_Response *r = text ? MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE) : NULL;
+    struct MHD_Response *r =
+        text ? MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE) : NULL;
     if (r)
         add_headers(r, type);
     else
@@ -116,11 +126,12 @@ static struct MHD_Response *make_answer(char *text, const char *type) {
     return r;
 }
 
-static enum MHD_Result answer(struct MHD_Connection *c, unsigned code, const char *reason, const char *header,
-                              const char *value) {
+static enum MHD_Result answer(struct MHD_Connection *c, unsigned code, const char *reason,
+                              const char *header, const char *value) {
     char body[96];
     int n = snprintf(body, sizeof body, "{\"error\":\"%s\"}\n", reason);
-    struct MHD_Response *r = MHD_create_response_from_buffer((size_t)n, body, MHD_RESPMEM_MUST_COPY);
+    struct MHD_Response *r =
+        MHD_create_response_from_buffer((size_t)n, body, MHD_RESPMEM_MUST_COPY);
     if (!r)
         return MHD_NO; // closes the connection
     add_headers(r, "application/json");
@@ -133,8 +144,8 @@ static enum MHD_Result answer(struct MHD_Connection *c, unsigned code, const cha
 
 static enum MHD_Result log_in(const struct agent_web *w, struct MHD_Connection *c) {
     char cookie[192];
-    snprintf(cookie, sizeof cookie, AGENT_WEB_COOKIE "=%s; Path=/; HttpOnly; SameSite=Strict%s", w->guard.cookie,
-             w->secure ? "; Secure" : "");
+    snprintf(cookie, sizeof cookie, AGENT_WEB_COOKIE "=%s; Path=/; HttpOnly; SameSite=Strict%s",
+             w->guard.cookie, w->secure ? "; Secure" : "");
     struct MHD_Response *r = MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT);
     if (!r)
         return MHD_NO;
@@ -155,17 +166,21 @@ static enum MHD_Result serve(struct agent_web *w, struct MHD_Connection *c, cons
         if (i == HISTORY)
             atomic_store(&w->seen, (uint64_t)neb_now());
         pthread_mutex_lock(&w->lock); // the connection keeps the answer alive from here on
-        enum MHD_Result done = w->answers[i] ? MHD_queue_response(c, MHD_HTTP_OK, w->answers[i]) : MHD_NO;
+        enum MHD_Result done =
+            w->answers[i] ? MHD_queue_response(c, MHD_HTTP_OK, w->answers[i]) : MHD_NO;
         bool ready = w->answers[i] != NULL;
         pthread_mutex_unlock(&w->lock);
-        return ready ? done : answer(c, MHD_HTTP_SERVICE_UNAVAILABLE, "Service Unavailable", "Retry-After", "1");
+        return ready ? done
+                     : answer(c, MHD_HTTP_SERVICE_UNAVAILABLE, "Service Unavailable", "Retry-After",
+                              "1");
     }
     return answer(c, MHD_HTTP_NOT_FOUND, "Not Found", NULL, NULL);
 }
 
 // Called when the head is complete, and answered then: a body, which no request of ours has, closes the connection unread.
-static enum MHD_Result on_request(void *user, struct MHD_Connection *c, const char *path, const char *method,
-                                  const char *version, const char *body, size_t *body_len, void **state) {
+static enum MHD_Result on_request(void *user, struct MHD_Connection *c, const char *path,
+                                  const char *method, const char *version, const char *body,
+                                  size_t *body_len, void **state) {
     struct agent_web *w = user;
     (void)version, (void)body, (void)body_len, (void)state;
     const struct agent_web_ask ask = {
@@ -178,7 +193,8 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *c, const ch
     switch (agent_web_judge(&w->guard, &ask)) {
     case AGENT_WEB_PASS: return serve(w, c, path);
     case AGENT_WEB_LOGIN: return log_in(w, c);
-    case AGENT_WEB_METHOD: return answer(c, MHD_HTTP_METHOD_NOT_ALLOWED, "Method Not Allowed", "Allow", "GET");
+    case AGENT_WEB_METHOD:
+        return answer(c, MHD_HTTP_METHOD_NOT_ALLOWED, "Method Not Allowed", "Allow", "GET");
     case AGENT_WEB_FORBIDDEN: return answer(c, MHD_HTTP_FORBIDDEN, "Forbidden", NULL, NULL);
     case AGENT_WEB_NO_TOKEN: break;
     }
@@ -197,12 +213,14 @@ static void on_log(void *user, const char *fmt, va_list ap) {
 // ---- connections that take too long ---------------------------------------------------------------------------
 
 static int fd_of(struct MHD_Connection *c) {
-    const union MHD_ConnectionInfo *i = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+    const union MHD_ConnectionInfo *i =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
     return i ? (int)i->connect_fd : -1;
 }
 
 // The library closes the socket after CLOSED was told, so that a descriptor in the table is always the connection's own.
-static void on_connection(void *user, struct MHD_Connection *c, void **place, enum MHD_ConnectionNotificationCode what) {
+static void on_connection(void *user, struct MHD_Connection *c, void **place,
+                          enum MHD_ConnectionNotificationCode what) {
     struct agent_web *w = user;
     struct connection *free_place = NULL;
     pthread_mutex_lock(&w->lock);
@@ -221,10 +239,12 @@ static void on_connection(void *user, struct MHD_Connection *c, void **place, en
     pthread_mutex_unlock(&w->lock);
 }
 
-static void on_answered(void *user, struct MHD_Connection *c, void **state, enum MHD_RequestTerminationCode why) {
+static void on_answered(void *user, struct MHD_Connection *c, void **state,
+                        enum MHD_RequestTerminationCode why) {
     struct agent_web *w = user;
     (void)state, (void)why;
-    const union MHD_ConnectionInfo *i = MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    const union MHD_ConnectionInfo *i =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
     struct connection *k = i ? i->socket_context : NULL;
     if (!k)
         return;
@@ -242,36 +262,44 @@ static void end_slow(struct agent_web *w, neb_ns now) {
 
 // ---- life -----------------------------------------------------------------------------------------------------
 
-static enum neb_status start_server(struct agent_web *w, const struct address *a, const char *listen) {
-    unsigned flags = MHD_USE_POLL_INTERNAL_THREAD | MHD_USE_ERROR_LOG | (w->secure ? MHD_USE_TLS : 0u) |
-                     (a->v6 ? MHD_USE_DUAL_STACK : 0u);
+static enum neb_status start_server(struct agent_web *w, const struct address *a,
+                                    const char *listen) {
+    unsigned flags = MHD_USE_POLL_INTERNAL_THREAD | MHD_USE_ERROR_LOG |
+                     (w->secure ? MHD_USE_TLS : 0u) | (a->v6 ? MHD_USE_DUAL_STACK : 0u);
     struct MHD_OptionItem tls[] = {{MHD_OPTION_HTTPS_MEM_CERT, 0, w->tls.cert.p},
                                    {MHD_OPTION_HTTPS_MEM_KEY, 0, w->tls.key.p},
                                    {MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)(uintptr_t)priorities},
                                    {MHD_OPTION_END, 0, NULL}};
     static struct MHD_OptionItem none[] = {{MHD_OPTION_END, 0, NULL}};
     if (w->secure && MHD_is_feature_supported(MHD_FEATURE_TLS) != MHD_YES)
-        return neb_fail(NEB_ERR_UNSUPPORTED, "--page %s: this libmicrohttpd was built without TLS", listen);
+        return neb_fail(NEB_ERR_UNSUPPORTED, "--page %s: this libmicrohttpd was built without TLS",
+                        listen);
     w->server = MHD_start_daemon(
-        flags, a->port, NULL, NULL, on_request, w, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_SOCK_ADDR,
-        &a->at.any, MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
-        (unsigned)OF_ONE_ADDRESS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)MEMORY, MHD_OPTION_CONNECTION_TIMEOUT,
-        (unsigned)IDLE_S, MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK, MHD_OPTION_LISTEN_BACKLOG_SIZE,
-        (unsigned)BACKLOG, MHD_OPTION_NOTIFY_CONNECTION, on_connection, w, MHD_OPTION_NOTIFY_COMPLETED, on_answered,
-        w, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_ARRAY, w->secure ? tls : none, MHD_OPTION_END);
+        flags, a->port, NULL, NULL, on_request, w, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL,
+        MHD_OPTION_SOCK_ADDR, &a->at.any, MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS,
+        MHD_OPTION_PER_IP_CONNECTION_LIMIT, (unsigned)OF_ONE_ADDRESS,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)MEMORY, MHD_OPTION_CONNECTION_TIMEOUT,
+        (unsigned)IDLE_S, MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK,
+        MHD_OPTION_LISTEN_BACKLOG_SIZE, (unsigned)BACKLOG, MHD_OPTION_NOTIFY_CONNECTION,
+        on_connection, w, MHD_OPTION_NOTIFY_COMPLETED, on_answered, w, MHD_OPTION_STRICT_FOR_CLIENT,
+        1, MHD_OPTION_ARRAY, w->secure ? tls : none, MHD_OPTION_END);
     if (!w->server)
-        return neb_fail(NEB_ERR_IO, "the status page cannot listen on %s; is the port taken, or the address another machine's? (--verbose says more)",
+        return neb_fail(NEB_ERR_IO,
+                        "the status page cannot listen on %s; is the port taken, or the address "
+                        "another machine's? (--verbose says more)",
                         listen);
     return NEB_OK;
 }
 
-static enum neb_status load_secrets(struct agent_web *w, const struct agent_web_config *c, const struct address *a) {
+static enum neb_status load_secrets(struct agent_web *w, const struct agent_web_config *c,
+                                    const struct address *a) {
     w->guard.wide = !agent_web_is_loopback(a->host);
     if (!c->cert != !c->key)
         return neb_fail(NEB_ERR_INVALID, "--page-cert and --page-key go together");
     if (w->guard.wide && !c->token)
         return neb_fail(NEB_ERR_INVALID,
-                        "--page %s: beyond this machine the page needs --page-token FILE (make one with openssl rand -hex 32 >FILE)",
+                        "--page %s: beyond this machine the page needs --page-token FILE (make one "
+                        "with openssl rand -hex 32 >FILE)",
                         c->listen);
     if (c->token)
         NEB_TRY(agent_web_guard_token(&w->guard, c->token));
@@ -286,8 +314,8 @@ static enum neb_status load_secrets(struct agent_web *w, const struct agent_web_
 
 static void say_where(const struct agent_web *w, const struct address *a) {
     char print[AGENT_WEB_FINGERPRINT];
-    neb_info("status page at http%s://%s%s%s:%u/", w->secure ? "s" : "", a->v6 ? "[" : "", a->host, a->v6 ? "]" : "",
-             a->port);
+    neb_info("status page at http%s://%s%s%s:%u/", w->secure ? "s" : "", a->v6 ? "[" : "", a->host,
+             a->v6 ? "]" : "", a->port);
     if (w->secure) {
         agent_web_tls_fingerprint(&w->tls, print);
         neb_info("the status page's certificate has the SHA-256 fingerprint %s", print);
@@ -305,8 +333,8 @@ enum neb_status agent_web_start(const struct agent_web_config *c, struct agent_w
     for (int i = 0; i < CONNECTIONS; i++)
         w->connections[i].fd = -1;
     NEB_TRY_GOTO(load_secrets(w, c, &a), out);
-    w->page = MHD_create_response_from_buffer(agent_page_html_len, (void *)(uintptr_t)agent_page_html,
-                                              MHD_RESPMEM_PERSISTENT);
+    w->page = MHD_create_response_from_buffer(
+        agent_page_html_len, (void *)(uintptr_t)agent_page_html, MHD_RESPMEM_PERSISTENT);
     st = w->page ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory for the status page");
     NEB_TRY_GOTO(st, out);
     add_headers(w->page, "text/html; charset=utf-8");

@@ -35,8 +35,8 @@ enum neb_status agent_web_guard_token(struct agent_web_guard *g, const char *pat
             memcpy(g->token, b.p, b.len);
             // The token may be longer than a key of BLAKE2b, so its hash is the key.
             crypto_generichash(key, sizeof key, b.p, b.len, NULL, 0);
-            crypto_generichash(raw, sizeof raw, (const uint8_t *)cookie_text, sizeof cookie_text - 1,
-                               key, sizeof key);
+            crypto_generichash(raw, sizeof raw, (const uint8_t *)cookie_text,
+                               sizeof cookie_text - 1, key, sizeof key);
             sodium_bin2hex(g->cookie, sizeof g->cookie, raw, sizeof raw);
             sodium_memzero(key, sizeof key);
         }
@@ -82,7 +82,8 @@ static bool host_of(const char *header, char out[HOST_MAX]) {
         return false;
     size_t n = (size_t)(end - header) - v6;
     const char *port = end + v6;
-    if (!n || n >= HOST_MAX || (*port && (*port != ':' || strspn(port + 1, "0123456789") != strlen(port + 1))))
+    if (!n || n >= HOST_MAX ||
+        (*port && (*port != ':' || strspn(port + 1, "0123456789") != strlen(port + 1))))
         return false;
     for (size_t i = 0; i < n; i++)
         out[i] = (char)tolower((unsigned char)header[i + v6]);

@@ -49,13 +49,15 @@ enum neb_status agent_web_tls_load(const char *cert_path, const char *key_path,
     st = c && k ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory for %s", cert_path);
     NEB_TRY_GOTO(st, out);
     if (!(out->x509 = PEM_read_bio_X509(c, NULL, no_passphrase, NULL)))
-        st = neb_fail(NEB_ERR_FORMAT, "%s: no certificate in PEM (-----BEGIN CERTIFICATE-----)", cert_path);
+        st = neb_fail(NEB_ERR_FORMAT, "%s: no certificate in PEM (-----BEGIN CERTIFICATE-----)",
+                      cert_path);
     else if (!(key = PEM_read_bio_PrivateKey(k, NULL, no_passphrase, NULL)))
         st = neb_fail(NEB_ERR_FORMAT, "%s: no private key in PEM without a passphrase", key_path);
     else if (X509_check_private_key(out->x509, key) != 1)
         st = neb_fail(NEB_ERR_FORMAT, "%s is not the key of %s", key_path, cert_path);
     else if (expired(out->x509))
-        st = neb_fail(NEB_ERR_INVALID, "%s has expired; renew it and start the agent again", cert_path);
+        st = neb_fail(NEB_ERR_INVALID, "%s has expired; renew it and start the agent again",
+                      cert_path);
     else
         warn_of_readers(key_path);
 out:
@@ -108,10 +110,13 @@ static bool fill(X509 *x, EVP_PKEY *key, const char *host) {
              is_any(host) ? "" : ",IP:", is_any(host) ? "" : host);
     RAND_bytes(serial, sizeof serial);
     serial[0] &= 0x7f;
-    bool ok = (n = BN_bin2bn(serial, sizeof serial, NULL)) && BN_to_ASN1_INTEGER(n, X509_get_serialNumber(x)) &&
-              X509_set_version(x, X509_VERSION_3) && X509_gmtime_adj(X509_getm_notBefore(x), -EARLY_S) &&
+    bool ok = (n = BN_bin2bn(serial, sizeof serial, NULL)) &&
+              BN_to_ASN1_INTEGER(n, X509_get_serialNumber(x)) &&
+              X509_set_version(x, X509_VERSION_3) &&
+              X509_gmtime_adj(X509_getm_notBefore(x), -EARLY_S) &&
               X509_time_adj_ex(X509_getm_notAfter(x), YEARS * 365, 0, NULL) &&
-              X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_UTF8, (const uint8_t *)machine, -1, -1, 0) &&
+              X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_UTF8, (const uint8_t *)machine, -1,
+                                         -1, 0) &&
               X509_set_issuer_name(x, name) && X509_set_pubkey(x, key) &&
               add_extension(x, NID_basic_constraints, "critical,CA:FALSE") &&
               add_extension(x, NID_key_usage, "critical,digitalSignature") &&
@@ -137,7 +142,8 @@ static enum neb_status make(const char *cert_path, const char *key_path, const c
     enum neb_status st = NEB_OK;
     if (!key || !x || !c || !k || !fill(x, key, host) || PEM_write_bio_X509(c, x) != 1 ||
         PEM_write_bio_PrivateKey(k, key, NULL, NULL, 0, NULL, NULL) != 1)
-        st = neb_fail(NEB_ERR_UNSUPPORTED, "OpenSSL could not make a certificate for the status page; give one with --page-cert and --page-key");
+        st = neb_fail(NEB_ERR_UNSUPPORTED, "OpenSSL could not make a certificate for the status "
+                                           "page; give one with --page-cert and --page-key");
     NEB_TRY_GOTO(st, out);
     NEB_TRY_GOTO(store(k, key_path, 0600), out);
     NEB_TRY_GOTO(store(c, cert_path, 0644), out);

@@ -10,7 +10,8 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { FIELDS = 6 };
-static const char token[] = "0123456789abcdef", cookie[] = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+static const char token[] = "0123456789abcdef",
+                  cookie[] = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const char *fields[FIELDS] = {0};
@@ -20,8 +21,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     text[size] = 0;
     for (int i = 0; i < FIELDS && next; i++)
         fields[i] = strsep(&next, "\n");
-    const struct agent_web_ask ask = {fields[0], fields[1] ? fields[1] : "/", fields[2], fields[3], fields[4], fields[5]};
-    bool shown = (ask.authorization && strstr(ask.authorization, token)) || (ask.query_token && strstr(ask.query_token, token)) ||
+    const struct agent_web_ask ask = {
+        fields[0], fields[1] ? fields[1] : "/", fields[2], fields[3], fields[4], fields[5]};
+    bool shown = (ask.authorization && strstr(ask.authorization, token)) ||
+                 (ask.query_token && strstr(ask.query_token, token)) ||
                  (ask.cookies && strstr(ask.cookies, cookie));
     for (int wide = 0; wide < 2; wide++) {
         struct agent_web_guard g = {.wide = wide};

@@ -44,7 +44,10 @@ static void test_version(void **state) {
     assert_int_equal(file.len, 40);
     assert_memory_equal(file.p, begin, sizeof begin);
     assert_int_equal(file.p[12], 1 << 3 | 1);
-    assert_memory_equal(file.p + 21, "\x1a\x0d" "brain.Event:2", 15);
+    assert_memory_equal(file.p + 21,
+                        "\x1a\x0d"
+                        "brain.Event:2",
+                        15);
     neb_buf_free(&event);
     neb_buf_free(&file);
 }
@@ -52,11 +55,12 @@ static void test_version(void **state) {
 static void test_scalars(void **state) {
     (void)state;
     const struct agent_tf_scalar s[] = {{"a", 1.0}, {"nan", NAN}, {"huge", 1e300}, {"bc", -2.0}};
-    static const uint8_t want[] = {0x09, 0, 0, 0, 0, 0, 0, 0xf0, 0x3f, // wall_time 1.0
-                                   0x10, 0xac, 0x02,                   // step 300
-                                   0x2a, 21,                           // summary
-                                   0x0a, 8, 0x0a, 1, 'a', 0x15, 0, 0, 0x80, 0x3f, //
-                                   0x0a, 9, 0x0a, 2, 'b', 'c', 0x15, 0, 0, 0x00, 0xc0};
+    static const uint8_t want[] = {
+        0x09, 0,    0,    0, 0,   0,    0,    0xf0, 0x3f,       // wall_time 1.0
+        0x10, 0xac, 0x02,                                       // step 300
+        0x2a, 21,                                               // summary
+        0x0a, 8,    0x0a, 1, 'a', 0x15, 0,    0,    0x80, 0x3f, //
+        0x0a, 9,    0x0a, 2, 'b', 'c',  0x15, 0,    0,    0x00, 0xc0};
     static const uint8_t start[] = {0x09, 0, 0, 0, 0, 0, 0, 0xf0, 0x3f, 0x10, 7, 0x3a, 2, 0x08, 1};
     struct neb_buf event = {0};
     agent_tf_put_scalars(&event, 1.0, 300, s, 4);
@@ -72,7 +76,9 @@ static void test_scalars(void **state) {
 
 // ---- files ----------------------------------------------------------------------------------------------------
 
-static void drop(void *user, enum neb_log_level level, const char *text) { (void)user, (void)level, (void)text; }
+static void drop(void *user, enum neb_log_level level, const char *text) {
+    (void)user, (void)level, (void)text;
+}
 
 static int files_in(const char *dir, char last[NEB_PATH_MAX]) {
     int n = 0;
@@ -116,8 +122,12 @@ static void test_lines(void **state) {
     assert_int_equal(files_in(dir, path), 1);
     assert_int_equal(size_of(path), 40);
     // Lines come from other agents: what is no number, or of no kind that is known, is nothing.
-    static const char *const nothing[] = {"{}", "[]", "{\"kind\":7}", "{\"kind\":\"step\",\"step\":\"x\",\"loss\":null}",
-                                          "{\"kind\":\"note\",\"loss\":1}", "{\"kind\":\"step\",\"step\":-5}"};
+    static const char *const nothing[] = {"{}",
+                                          "[]",
+                                          "{\"kind\":7}",
+                                          "{\"kind\":\"step\",\"step\":\"x\",\"loss\":null}",
+                                          "{\"kind\":\"note\",\"loss\":1}",
+                                          "{\"kind\":\"step\",\"step\":-5}"};
     for (size_t i = 0; i < sizeof nothing / sizeof *nothing; i++)
         feed(tb, nothing[i]);
     agent_tensorboard_line(tb, 7, NULL, 0);

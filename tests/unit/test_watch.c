@@ -9,7 +9,9 @@
 
 #include <cmocka.h>
 
-static void print_text(FILE *f, const json_t *status) { fprintf(f, "%s\nend\n", json_string_value(status)); }
+static void print_text(FILE *f, const json_t *status) {
+    fprintf(f, "%s\nend\n", json_string_value(status));
+}
 
 static void test_plain(void **state) {
     (void)state;
@@ -17,7 +19,9 @@ static void test_plain(void **state) {
         {"paris, up", "paris, up\nend\n"},
         {"a\033[2Jb\r\tc\177", "a?[2Jb??c?\nend\n"},
         {"caf\xc3\xa9 \xe2\x82\xac", "caf\xc3\xa9 \xe2\x82\xac\nend\n"},
-        {"x\xc2\x9b" "31m\xc2\xa0y", "x??31m\xc2\xa0y\nend\n"}, // CSI as one character
+        {"x\xc2\x9b"
+         "31m\xc2\xa0y",
+         "x??31m\xc2\xa0y\nend\n"}, // CSI as one character
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         json_t *s = json_string(cases[i][0]);

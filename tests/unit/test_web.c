@@ -21,7 +21,9 @@
 
 static const char token[] = "0123456789abcdef0123456789abcdef";
 
-static void drop(void *user, enum neb_log_level level, const char *text) { (void)user, (void)level, (void)text; }
+static void drop(void *user, enum neb_log_level level, const char *text) {
+    (void)user, (void)level, (void)text;
+}
 
 struct folder {
     char path[64];
@@ -41,7 +43,8 @@ static int remove_folder(void **state) {
     return st == NEB_OK ? 0 : -1;
 }
 
-static void in_folder(const struct folder *f, const char *name, const char *text, char out[NEB_PATH_MAX]) {
+static void in_folder(const struct folder *f, const char *name, const char *text,
+                      char out[NEB_PATH_MAX]) {
     assert_int_equal(neb_path(out, NEB_PATH_MAX, f->path, name), NEB_OK);
     if (text)
         assert_int_equal(neb_fs_write(out, text, strlen(text), 0600), NEB_OK);
@@ -49,8 +52,9 @@ static void in_folder(const struct folder *f, const char *name, const char *text
 
 // ---- the rules ------------------------------------------------------------------------------------------------
 
-static enum agent_web_verdict judge(const struct agent_web_guard *g, const char *path, const char *host, const char *auth,
-                                    const char *cookies, const char *query) {
+static enum agent_web_verdict judge(const struct agent_web_guard *g, const char *path,
+                                    const char *host, const char *auth, const char *cookies,
+                                    const char *query) {
     const struct agent_web_ask a = {"GET", path, host, auth, cookies, query};
     return agent_web_judge(g, &a);
 }
@@ -58,9 +62,19 @@ static enum agent_web_verdict judge(const struct agent_web_guard *g, const char 
 static void test_hosts(void **state) {
     (void)state;
     struct agent_web_guard g = {0};
-    static const char *const ours[] = {"localhost", "LOCALHOST:9470", "127.0.0.1", "127.1.2.3:1", "[::1]:9470", "[::1]"};
-    static const char *const others[] = {"evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "", ":80", "[::1",
-                                         "192.0.2.7", "localhost:80x", "localhost:80:90", "127.0.0", "[::1]x"};
+    static const char *const ours[] = {"localhost",   "LOCALHOST:9470", "127.0.0.1",
+                                       "127.1.2.3:1", "[::1]:9470",     "[::1]"};
+    static const char *const others[] = {"evil.example",
+                                         "localhost.evil.example",
+                                         "127.0.0.1.evil.example",
+                                         "",
+                                         ":80",
+                                         "[::1",
+                                         "192.0.2.7",
+                                         "localhost:80x",
+                                         "localhost:80:90",
+                                         "127.0.0",
+                                         "[::1]x"};
     for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
         assert_int_equal(judge(&g, "/", ours[i], NULL, NULL, NULL), AGENT_WEB_PASS);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
@@ -95,18 +109,24 @@ static void test_tokens(void **state) {
         assert_int_equal(judge(&g, "/metrics", "localhost", auth, NULL, NULL), AGENT_WEB_NO_TOKEN);
         snprintf(auth, sizeof auth, "Bearer %.31s", token);
         assert_int_equal(judge(&g, "/metrics", "localhost", auth, NULL, NULL), AGENT_WEB_NO_TOKEN);
-        assert_int_equal(judge(&g, "/metrics", "localhost", "Bearer ", NULL, NULL), AGENT_WEB_NO_TOKEN);
+        assert_int_equal(judge(&g, "/metrics", "localhost", "Bearer ", NULL, NULL),
+                         AGENT_WEB_NO_TOKEN);
         assert_int_equal(judge(&g, "/metrics", "localhost", token, NULL, NULL), AGENT_WEB_NO_TOKEN);
-        assert_int_equal(judge(&g, "/metrics", "localhost", NULL, NULL, token), AGENT_WEB_NO_TOKEN); // only /?token=
+        assert_int_equal(judge(&g, "/metrics", "localhost", NULL, NULL, token),
+                         AGENT_WEB_NO_TOKEN); // only /?token=
         assert_int_equal(judge(&g, "/", "localhost", NULL, NULL, token), AGENT_WEB_LOGIN);
         assert_int_equal(judge(&g, "/", "localhost", NULL, NULL, "wrong"), AGENT_WEB_NO_TOKEN);
-        assert_int_equal(judge(&g, "/", "localhost", NULL, NULL, NULL), wide ? AGENT_WEB_NO_TOKEN : AGENT_WEB_PASS);
-        snprintf(cookies, sizeof cookies, "a=b; " AGENT_WEB_COOKIE "=no; " AGENT_WEB_COOKIE "=%s; c=d", g.cookie);
+        assert_int_equal(judge(&g, "/", "localhost", NULL, NULL, NULL),
+                         wide ? AGENT_WEB_NO_TOKEN : AGENT_WEB_PASS);
+        snprintf(cookies, sizeof cookies,
+                 "a=b; " AGENT_WEB_COOKIE "=no; " AGENT_WEB_COOKIE "=%s; c=d", g.cookie);
         assert_int_equal(judge(&g, "/metrics", "localhost", NULL, cookies, NULL), AGENT_WEB_PASS);
         snprintf(cookies, sizeof cookies, "x" AGENT_WEB_COOKIE "=%s", g.cookie);
-        assert_int_equal(judge(&g, "/metrics", "localhost", NULL, cookies, NULL), AGENT_WEB_NO_TOKEN);
+        assert_int_equal(judge(&g, "/metrics", "localhost", NULL, cookies, NULL),
+                         AGENT_WEB_NO_TOKEN);
         snprintf(cookies, sizeof cookies, AGENT_WEB_COOKIE "=%s0", g.cookie);
-        assert_int_equal(judge(&g, "/metrics", "localhost", NULL, cookies, NULL), AGENT_WEB_NO_TOKEN);
+        assert_int_equal(judge(&g, "/metrics", "localhost", NULL, cookies, NULL),
+                         AGENT_WEB_NO_TOKEN);
     }
     struct agent_web_guard none = {.wide = true};
     assert_int_equal(judge(&none, "/", "localhost", NULL, NULL, NULL), AGENT_WEB_NO_TOKEN);
@@ -117,7 +137,8 @@ static void test_tokens(void **state) {
 static void test_certificate(void **state) {
     const struct folder *f = *state;
     struct agent_web_tls a, b;
-    char first[AGENT_WEB_FINGERPRINT], then[AGENT_WEB_FINGERPRINT], path[NEB_PATH_MAX], key[NEB_PATH_MAX];
+    char first[AGENT_WEB_FINGERPRINT], then[AGENT_WEB_FINGERPRINT], path[NEB_PATH_MAX],
+        key[NEB_PATH_MAX];
     struct stat s;
     assert_int_equal(agent_web_tls_own(f->path, "0.0.0.0", &a), NEB_OK);
     agent_web_tls_fingerprint(&a, first);
@@ -172,14 +193,16 @@ static struct agent_web *start(const char *token_file, uint16_t *port) {
 
 // Sends bytes, reads until the server closes; the whole answer as text.
 static void exchange(uint16_t port, const char *send_text, char *out, size_t cap) {
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in a = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     struct timeval limit = {.tv_sec = 20};
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     size_t n = 0;
     ssize_t k;
     assert_true(fd >= 0 && connect(fd, (struct sockaddr *)&a, sizeof a) == 0);
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    assert_int_equal(send(fd, send_text, strlen(send_text), MSG_NOSIGNAL), (ssize_t)strlen(send_text));
+    assert_int_equal(send(fd, send_text, strlen(send_text), MSG_NOSIGNAL),
+                     (ssize_t)strlen(send_text));
     while (n + 1 < cap && (k = recv(fd, out + n, cap - 1 - n, 0)) > 0)
         n += (size_t)k;
     out[n] = 0;
@@ -199,7 +222,8 @@ static void test_server(void **state) {
     assert_false(agent_web_watched(w));
     agent_web_publish(w, strdup("{\"s\":1}"), strdup("{\"h\":1}"), strdup("m 1\n"));
     exchange(port, "GET /metrics HTTP/1.1\r\n" CLOSE, out, sizeof out);
-    assert_true(says(out, " 200 OK") && says(out, "m 1\n") && says(out, "text/plain; version=0.0.4") &&
+    assert_true(says(out, " 200 OK") && says(out, "m 1\n") &&
+                says(out, "text/plain; version=0.0.4") &&
                 says(out, "Content-Security-Policy: default-src 'none'"));
     agent_web_publish(w, NULL, NULL, strdup("m 2\n"));
     exchange(port, "GET /metrics HTTP/1.1\r\n" CLOSE, out, sizeof out);
@@ -211,14 +235,16 @@ static void test_server(void **state) {
     assert_true(agent_web_watched(w));
     exchange(port, "GET / HTTP/1.1\r\n" CLOSE, out, sizeof out);
     assert_true(says(out, " 200 OK") && says(out, "<title>Nebula"));
-    exchange(port, "GET / HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n", out, sizeof out);
+    exchange(port, "GET / HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n", out,
+             sizeof out);
     assert_true(says(out, " 403 "));
     exchange(port, "GET /../etc/passwd HTTP/1.1\r\n" CLOSE, out, sizeof out);
     assert_true(says(out, " 404 "));
     exchange(port, "POST / HTTP/1.1\r\nContent-Length: 1000000000\r\n" CLOSE "x", out, sizeof out);
     assert_true(says(out, " 405 ") && says(out, "Allow: GET"));
     // A body with a GET is not waited for: the connection ends with the answer.
-    exchange(port, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\nx", out, sizeof out);
+    exchange(port, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\nx",
+             out, sizeof out);
     assert_true(says(out, "HTTP/1.1 "));
     exchange(port, "nonsense\r\n\r\n", out, sizeof out);
     assert_false(says(out, " 200 "));
@@ -229,17 +255,28 @@ static void test_server(void **state) {
 
 static void test_config(void **state) {
     struct agent_web *w = NULL;
-    static const char *const bad[] = {"0", "65536", "port", "host:80", ":80", "1.2.3.4:", "", "80,90", "1::2:80", "::1:80", "[::1:80", "1.2.3:80", "[x]:80"};
+    static const char *const bad[] = {"0",        "65536",    "port",  "host:80", ":80",
+                                      "1.2.3.4:", "",         "80,90", "1::2:80", "::1:80",
+                                      "[::1:80",  "1.2.3:80", "[x]:80"};
     char short_token[NEB_PATH_MAX];
     in_folder(*state, "short", "short", short_token);
     neb_log_set_sink(drop, NULL);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        assert_int_equal(agent_web_start(&(struct agent_web_config){.listen = bad[i]}, &w), NEB_ERR_INVALID);
-    assert_int_equal(agent_web_start(&(struct agent_web_config){.listen = "0.0.0.0:9470"}, &w), NEB_ERR_INVALID);
-    assert_int_equal(agent_web_start(&(struct agent_web_config){.listen = "[::]:9470"}, &w), NEB_ERR_INVALID);
-    assert_int_equal(agent_web_start(&(struct agent_web_config){.listen = "9470", .token = "/nonexistent"}, &w), NEB_ERR_NOT_FOUND);
-    assert_int_equal(agent_web_start(&(struct agent_web_config){.listen = "9470", .token = short_token}, &w), NEB_ERR_INVALID);
-    assert_int_equal(agent_web_start(&(struct agent_web_config){.listen = "9470", .cert = short_token}, &w), NEB_ERR_INVALID);
+        assert_int_equal(agent_web_start(&(struct agent_web_config){.listen = bad[i]}, &w),
+                         NEB_ERR_INVALID);
+    assert_int_equal(agent_web_start(&(struct agent_web_config){.listen = "0.0.0.0:9470"}, &w),
+                     NEB_ERR_INVALID);
+    assert_int_equal(agent_web_start(&(struct agent_web_config){.listen = "[::]:9470"}, &w),
+                     NEB_ERR_INVALID);
+    assert_int_equal(
+        agent_web_start(&(struct agent_web_config){.listen = "9470", .token = "/nonexistent"}, &w),
+        NEB_ERR_NOT_FOUND);
+    assert_int_equal(
+        agent_web_start(&(struct agent_web_config){.listen = "9470", .token = short_token}, &w),
+        NEB_ERR_INVALID);
+    assert_int_equal(
+        agent_web_start(&(struct agent_web_config){.listen = "9470", .cert = short_token}, &w),
+        NEB_ERR_INVALID);
     neb_log_set_sink(NULL, NULL);
     assert_null(w);
 }
