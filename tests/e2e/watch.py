@@ -17,7 +17,7 @@ SEQUENCE = re.compile(rb"\x1b\[(\??[0-9;]*)([A-Za-z])")
 
 class Screen:
     def __init__(self, rows, cols):
-        self.other, self.cursor, self.wrap, self.wrapped = False, True, True, []
+        self.other, self.cursor, self.wrap, self.wrapped, self.old = False, True, True, [], 0
         self.size(rows, cols)
 
     def size(self, rows, cols):
@@ -51,6 +51,10 @@ class Screen:
     def command(self, args, letter):
         if letter == b"H" and not args:
             self.row = self.col = 0
+            self.old -= self.old > 0
+            if self.old == 1:  # this frame is of the new size
+                self.old, self.lines = 0, [b""] * self.rows
+                self.wrapped.clear()
         elif letter == b"K" and args == b"2":
             self.lines[self.row] = b""
         elif letter == b"J" and args == b"2":
@@ -90,11 +94,11 @@ class Watch:
         return all(any(t in line for line in self.screen.lines) for t in texts)
 
     def resize(self, rows, cols):
-        self.read(0)
-        while select.select([self.fd], [], [], 0)[0]:
-            self.read(0)
+        assert not self.screen.wrapped, self.screen.wrapped
         self.screen.size(rows, cols)
+        self.screen.old = 3  # the rest of a frame, and one that was begun before, may be of the old size
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
+        self.until("a frame of the new size", lambda: not self.screen.old)
 
     def end(self, want):
         """The exit status, and the terminal as it was."""
