@@ -15,6 +15,7 @@
 #include "agent/progress.h"
 #include "agent/report.h"
 #include "agent/rtd_summary.h"
+#include "agent/tensorboard.h"
 #include "security/identity.h"
 
 #include <argp.h>
@@ -28,13 +29,13 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-enum { SETS_MAX = 64, KEY_STEPS = 1000, KEY_SEED, KEY_LOCAL, KEY_WAN, KEY_RESUME, KEY_HOME };
+enum { SETS_MAX = 64, KEY_STEPS = 1000, KEY_SEED, KEY_LOCAL, KEY_WAN, KEY_RESUME, KEY_HOME, KEY_TENSORBOARD };
 
 struct options {
     const char *job, *out, *wan, *home, *steps, *seed;
     const char *sets[SETS_MAX];
     int n_sets, local;
-    bool json, resume;
+    bool json, resume, tensorboard;
 };
 
 struct run {
@@ -48,6 +49,7 @@ struct run {
     struct agent_ipc *ipc;
     struct agent_progress *progress;
     struct agent_metrics *metrics;
+    struct agent_tensorboard *tensorboard; // NULL: not asked for
     json_t *reports[AGENT_CLUSTERS_MAX];
     int expected; // reports
     neb_ns start;
@@ -196,6 +198,7 @@ static enum neb_status on_line(struct run *r, json_t *line) {
         return NEB_OK; // witnesses have nothing to tell
     NEB_TRY(agent_metrics_add(r->metrics, neb_now(), json_incref(line)));
     agent_progress_metrics(r->progress, i, line);
+    agent_tensorboard_line(r->tensorboard, i, line, neb_wall_now());
     if (!strcmp(kind, "fault")) {
         const char *what = json_string_value(json_object_get(line, "text"));
         snprintf(text, sizeof text, "%s: %s", r->job.clusters[i].name, what ? what : "fault");
@@ -212,8 +215,10 @@ static enum neb_status on_event(struct run *r, struct agent_ipc_msg *m) {
     } else if (!strcmp(ev, "report")) {
         json_t *report = json_object_get(m->head, "report");
         int i = cluster_index(r, json_string_value(json_object_get(report, "name")));
-        if (i >= 0 && !r->reports[i])
+        if (i >= 0 && !r->reports[i]) {
             r->reports[i] = json_incref(report);
+            agent_tensorboard_report(r->tensorboard, i, report, neb_wall_now());
+        }
     }
     agent_ipc_msg_clear(m);
     return st;
@@ -434,6 +439,8 @@ static enum neb_status set_up(struct run *r) {
     NEB_TRY(neb_path(path, sizeof path, r->out, "metrics.jsonl"));
     r->start = neb_now();
     NEB_TRY(agent_metrics_open(path, r->o.resume, r->start, &r->metrics));
+    if (r->o.tensorboard)
+        NEB_TRY(agent_tensorboard_create(r->out, &r->job, r->expected, r->o.resume, &r->tensorboard));
     enum agent_progress_kind kind = r->o.json               ? AGENT_PROGRESS_JSON
                                     : isatty(STDOUT_FILENO) ? AGENT_PROGRESS_TERMINAL
                                                             : AGENT_PROGRESS_PLAIN;
@@ -464,6 +471,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case KEY_WAN: o->wan = arg; return 0;
     case KEY_HOME: o->home = arg; return 0;
     case KEY_RESUME: o->resume = true; return 0;
+    case KEY_TENSORBOARD: o->tensorboard = true; return 0;
     case KEY_LOCAL:
         o->local = (int)strtol(arg, &end, 10);
         if (!*arg || *end || o->local < 1 || o->local > AGENT_CLUSTERS_MAX)
@@ -498,6 +506,7 @@ static void tear_down(struct run *r) {
         zmq_ctx_term(r->zctx);
     agent_progress_destroy(&r->progress);
     agent_metrics_close(&r->metrics);
+    agent_tensorboard_destroy(&r->tensorboard);
     for (int i = 0; i < AGENT_CLUSTERS_MAX; i++)
         json_decref(r->reports[i]);
     json_decref(r->spec);
@@ -517,6 +526,7 @@ int cmd_pretrain(int argc, char **argv) {
         {"steps", KEY_STEPS, "N", 0, "inner steps of every cluster", 0},
         {"seed", KEY_SEED, "S", 0, "of initial parameters and data order", 0},
         {"resume", KEY_RESUME, NULL, 0, "continue the run in --out", 0},
+        {"tensorboard", KEY_TENSORBOARD, NULL, 0, "TensorBoard event files too, in tensorboard/ of --out", 0},
         {"home", KEY_HOME, "DIR", 0, "of the agent to submit to (default ~/.nebula)", 0},
         {"json", 'j', NULL, 0, "one JSON object a line instead of the display", 0},
         {0}};
