@@ -159,14 +159,22 @@ static void encode_unit(void *arg, size_t i) {
     struct encode_job *j = arg;
     struct inter_outer *o = j->o;
     struct slot *s = &o->slots[j->g->units[i]];
-    if (j->g->in_flight) // again: what was learned since the send comes on top
+    bool again = j->g->in_flight; // what was learned since the send comes on top
+    if (again)
         kern_exact_pseudo_gradient(o->u + s->at, o->sent + s->at, s->u.theta_m, 1, s->n);
-    else
-        kern_exact_pseudo_gradient(o->u + s->at, o->theta + s->at, s->u.theta_m, o->c.beta, s->n);
-    memcpy(o->sent + s->at, s->u.theta_m, s->n * sizeof(float));
+    struct cmp_feedback f = {.u = o->u + s->at,
+                             .theta = o->theta + s->at,
+                             .theta_m = s->u.theta_m,
+                             .sent = o->sent + s->at,
+                             .beta = o->c.beta};
     neb_buf_clear(&s->frame);
     const uint64_t *counts = s->u.row_weights ? j->counts(j->user, j->g->units[i]) : NULL;
-    s->st = cmp_update_add(s->work, &s->frame, &j->g->shapes[i], j->codec, o->u + s->at, counts);
+    if (again) {
+        memcpy(f.sent, f.theta_m, s->n * sizeof *f.sent);
+        s->st = cmp_update_add(s->work, &s->frame, &j->g->shapes[i], j->codec, f.u, counts);
+    } else {
+        s->st = cmp_update_add_feedback(s->work, &s->frame, &j->g->shapes[i], j->codec, &f, counts);
+    }
 }
 
 enum neb_status inter_outer_encode(struct inter_outer *o, int32_t f, const struct cmp_codec *codec,
