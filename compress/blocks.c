@@ -32,38 +32,57 @@ enum neb_status cmp_blocks_encode(struct cmp_work *w, struct cmp_frame *h,
     return finite ? NEB_OK : cmp_frame_not_finite();
 }
 
-static enum neb_status open_streams(struct cmp_work *w, struct neb_rd *r, const struct cmp_frame *h,
-                                size_t n) {
+// Two streams: scales, and codes that an encoder can have written.
+enum neb_status cmp_blocks_open(struct cmp_work *w, struct neb_rd *r, const struct cmp_frame *h,
+                                struct neb_buf stream[2], size_t n) {
     size_t block = h->codec.block, blocks = (n + block - 1) / block;
-    size_t bytes = h->codec.id == CMP_INT4 ? (n + 1) / 2 : n;
-    NEB_TRY(cmp_frame_get_stream(w, r, blocks, blocks, &w->stream[0]));
-    return cmp_frame_get_stream(w, r, bytes, bytes, &w->stream[1]);
+    bool four = h->codec.id == CMP_INT4;
+    size_t bytes = four ? (n + 1) / 2 : n;
+    NEB_TRY(cmp_frame_get_stream(w, r, blocks, blocks, &stream[0]));
+    NEB_TRY(cmp_frame_get_stream(w, r, bytes, bytes, &stream[1]));
+    const uint8_t *codes = stream[1].p;
+    if (!four && n && memchr(codes, 0x80, n))
+        return neb_fail(NEB_ERR_FORMAT, "codec frame: an 8-bit code out of range");
+    if (four && !kern_check4(codes, n))
+        return neb_fail(NEB_ERR_FORMAT, "codec frame: a 4-bit code out of range");
+    return NEB_OK;
 }
 
-// 4-bit codes pass through w->scratch in strips of whole blocks that stay in the cache; an even number of codes each.
-static size_t strip_of(size_t block) { return block * (block <= 4096 ? 16 : 2); }
+// Codes [at, at + n), n <= PIECE, as bytes.
+enum { PIECE = 1024 };
+static const int8_t *codes_at(const struct cmp_frame *h, const uint8_t *codes, size_t at, size_t n,
+                              int8_t room[PIECE + 2]) {
+    if (h->codec.id == CMP_INT8)
+        return (const int8_t *)codes + at;
+    size_t low = at & ~(size_t)1; // a byte holds two
+    kern_expand4(room, codes + low / 2, (at + n - low + 1) / 2);
+    return room + (at - low);
+}
+
+void cmp_blocks_read(const struct cmp_frame *h, const struct neb_buf stream[2], size_t at,
+                     float *out, size_t n) {
+    size_t block = h->codec.block, end = at + n;
+    bool four = h->codec.id == CMP_INT4;
+    int8_t room[PIECE + 2];
+    if (block == KERN_USUAL_BLOCK && at % block == 0) {
+        size_t whole = n / block * block;
+        kern_blocks_decode(out, stream[0].p + at / block, stream[1].p + (four ? at / 2 : at), whole,
+                           four, h->top);
+        at += whole, out += whole;
+    }
+    while (at < end) {
+        size_t len = block - at % block;
+        len = len < end - at ? len : end - at;
+        len = len < PIECE ? len : PIECE;
+        const int8_t *q = codes_at(h, stream[1].p, at, len, room);
+        kern_dequantise(out, q, kern_scale_value(stream[0].p[at / block], h->top), len);
+        at += len, out += len;
+    }
+}
 
 enum neb_status cmp_blocks_decode(struct cmp_work *w, struct neb_rd *r, const struct cmp_frame *h,
                                   float *out, size_t n) {
-    size_t block = h->codec.block;
-    bool four = h->codec.id == CMP_INT4;
-    NEB_TRY(open_streams(w, r, h, n));
-    const int8_t *codes = (const int8_t *)w->stream[1].p;
-    if (!four && n && memchr(codes, 0x80, n))
-        return neb_fail(NEB_ERR_FORMAT, "codec frame: an 8-bit code out of range");
-    size_t strip = four ? strip_of(block) : n;
-    for (size_t from = 0; from < n; from += strip) {
-        size_t len = n - from < strip ? n - from : strip;
-        if (four) {
-            int8_t *room = (int8_t *)w->scratch;
-            if (!kern_unpack4(room, w->stream[1].p + from / 2, len))
-                return neb_fail(NEB_ERR_FORMAT, "codec frame: a 4-bit code out of range");
-            codes = room;
-        }
-        for (size_t i = 0; i < len; i += block)
-            kern_dequantise(out + from + i, codes + i,
-                            kern_scale_value(w->stream[0].p[(from + i) / block], h->top),
-                            len - i < block ? len - i : block);
-    }
+    NEB_TRY(cmp_blocks_open(w, r, h, w->stream, n));
+    cmp_blocks_read(h, w->stream, 0, out, n);
     return NEB_OK;
 }

@@ -323,17 +323,20 @@ enum neb_status cmp_encode_feedback(struct cmp_work *w, const struct cmp_codec *
 
 // ---- decoders -------------------------------------------------------------------------------------------------
 
-static enum neb_status decode_fp32(struct cmp_work *w, struct neb_rd *r, float *out, size_t n) {
-    NEB_TRY(cmp_frame_get_stream(w, r, n * 4, n * 4, &w->stream[0]));
+void cmp_frame_floats(float *out, const uint8_t *p, size_t n) {
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
     if (n)
-        memcpy(out, w->stream[0].p, n * 4);
+        memcpy(out, p, n * 4);
 #else
-    struct neb_rd f = neb_rd_make(w->stream[0].p, n * 4);
+    struct neb_rd f = neb_rd_make(p, n * 4);
     for (size_t i = 0; i < n; i++)
         out[i] = neb_rd_f32(&f);
 #endif
-    return NEB_OK;
+}
+
+enum neb_status cmp_frame_wrong_size(const struct cmp_frame *h, size_t n) {
+    return neb_fail(NEB_ERR_FORMAT, "codec frame: %llu elements where %zu belong",
+                    (unsigned long long)h->n, n);
 }
 
 static enum neb_status decode(struct cmp_work *w, const uint8_t *frame, size_t len, float *out,
@@ -342,10 +345,12 @@ static enum neb_status decode(struct cmp_work *w, const uint8_t *frame, size_t l
     struct cmp_frame h;
     NEB_TRY(cmp_frame_get(&r, &h));
     if (h.n != n)
-        return neb_fail(NEB_ERR_FORMAT, "codec frame: %llu elements where %zu belong",
-                        (unsigned long long)h.n, n);
+        return cmp_frame_wrong_size(&h, n);
     switch (h.codec.id) {
-    case CMP_FP32: NEB_TRY(decode_fp32(w, &r, out, n)); break;
+    case CMP_FP32:
+        NEB_TRY(cmp_frame_get_stream(w, &r, n * 4, n * 4, &w->stream[0]));
+        cmp_frame_floats(out, w->stream[0].p, n);
+        break;
     case CMP_BF16:
         NEB_TRY(cmp_frame_get_stream(w, &r, n, n, &w->stream[0]));
         NEB_TRY(cmp_frame_get_stream(w, &r, n, n, &w->stream[1]));

@@ -19,7 +19,10 @@ int cmp_frame_streams(enum cmp_codec_id id);
 int cmp_frame_bins(int bits); // magnitudes of a codebook
 // Levels and bits of a codec that a frame's header named.
 void cmp_codec_complete(struct cmp_codec *c);
-enum neb_status cmp_frame_not_finite(void); // logs it; NEB_ERR_INVALID
+// Each logs what is wrong: NEB_ERR_INVALID, NEB_ERR_FORMAT.
+NEB_MUST_CHECK enum neb_status cmp_frame_not_finite(void);
+NEB_MUST_CHECK enum neb_status cmp_frame_wrong_size(const struct cmp_frame *h, size_t n);
+void cmp_frame_floats(float *out, const uint8_t *p, size_t n); // of a stream of fp32
 // Appends raw, by zstd where that is smaller (level 0: never). / Reads a stream of min to max bytes.
 NEB_MUST_CHECK enum neb_status cmp_frame_put_stream(struct cmp_work *w, struct neb_buf *out,
                                                     const struct neb_buf *raw, int level);
@@ -38,6 +41,12 @@ NEB_MUST_CHECK enum neb_status cmp_blocks_encode(struct cmp_work *w, struct cmp_
                                                  const struct cmp_source *from, size_t n);
 NEB_MUST_CHECK enum neb_status cmp_blocks_decode(struct cmp_work *w, struct neb_rd *r,
                                                  const struct cmp_frame *h, float *out, size_t n);
+// Its two streams, checked; and elements [at, at + n) of them, with the caller in kern_exact_enter.
+NEB_MUST_CHECK enum neb_status cmp_blocks_open(struct cmp_work *w, struct neb_rd *r,
+                                               const struct cmp_frame *h, struct neb_buf stream[2],
+                                               size_t n);
+void cmp_blocks_read(const struct cmp_frame *h, const struct neb_buf stream[2], size_t at,
+                     float *out, size_t n);
 NEB_MUST_CHECK enum neb_status cmp_topk_encode(struct cmp_work *w, struct cmp_frame *h,
                                                const struct cmp_source *from, size_t n);
 

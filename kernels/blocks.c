@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { USUAL_BLOCK = 128, NORMAL_MIN = 8 /* grid indices below belong to denormals */ };
+enum { USUAL_BLOCK = KERN_USUAL_BLOCK, NORMAL_MIN = 8 /* grid indices below belong to denormals */ };
 #define INLINED static inline __attribute__((always_inline))
 
 // u = beta*u + (theta - theta_m)
@@ -189,4 +189,59 @@ int kern_blocks_encode(const struct kern_blocks *b, bool *finite) {
     int top = kern_scale_top(kern_float_of(max), b->levels);
     settle_scales(b, top);
     return top;
+}
+
+// ---- back -----------------------------------------------------------------------------------------------------
+
+INLINED void expand(int8_t *restrict out, const uint8_t *restrict codes, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++) {
+        out[2 * i] = (int8_t)((codes[i] & 15) - 8);
+        out[2 * i + 1] = (int8_t)((codes[i] >> 4) - 8);
+    }
+}
+
+KERN_CLONES static void usual_back(float *restrict out, const uint8_t *restrict codes, size_t blocks,
+                                   const float *restrict scales, bool four) {
+    for (size_t b = 0; b < blocks; b++) {
+        int8_t room[USUAL_BLOCK];
+        if (four)
+            expand(room, codes + b * USUAL_BLOCK / 2, USUAL_BLOCK / 2);
+        else
+            memcpy(room, codes + b * USUAL_BLOCK, USUAL_BLOCK);
+        for (size_t i = 0; i < USUAL_BLOCK; i++)
+            out[b * USUAL_BLOCK + i] = (float)room[i] * scales[b];
+    }
+}
+
+void kern_blocks_decode(float *out, const uint8_t *scales, const uint8_t *codes, size_t n, bool four,
+                        int top) {
+    enum { STEP = 64 }; // blocks
+    float value[STEP];
+    for (size_t b = 0; b < n / USUAL_BLOCK; b += STEP) {
+        size_t blocks = n / USUAL_BLOCK - b < STEP ? n / USUAL_BLOCK - b : STEP;
+        for (size_t i = 0; i < blocks; i++)
+            value[i] = kern_scale_value(scales[b + i], top);
+        size_t at = b * USUAL_BLOCK;
+        usual_back(out + at, codes + (four ? at / 2 : at), blocks, value, four);
+    }
+}
+
+KERN_CLONES static unsigned zero_nibbles(const uint8_t *codes, size_t bytes) {
+    uint8_t bad = 0;
+    for (size_t i = 0; i < bytes; i++)
+        bad |= (uint8_t)((codes[i] & 15) == 0) | (uint8_t)(codes[i] < 16);
+    return bad;
+}
+
+bool kern_check4(const uint8_t *codes, size_t n) {
+    return !zero_nibbles(codes, n / 2) &&
+           (n % 2 == 0 || ((codes[n / 2] & 15) != 0 && codes[n / 2] >> 4 == 8));
+}
+
+KERN_CLONES static void expand_any(int8_t *out, const uint8_t *codes, size_t bytes) {
+    expand(out, codes, bytes);
+}
+
+void kern_expand4(int8_t *out, const uint8_t *codes, size_t bytes) {
+    expand_any(out, codes, bytes);
 }

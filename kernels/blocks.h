@@ -33,4 +33,15 @@ float kern_block_step(const float *x, size_t n, int levels, float max);
 // Returns `top`. *finite false: some u is NaN or infinite; u is set, codes mean nothing.
 int kern_blocks_encode(const struct kern_blocks *b, bool *finite);
 
+// ---- back -----------------------------------------------------------------------------------------------------
+
+enum { KERN_USUAL_BLOCK = 128 };
+// The elements of n / 128 whole blocks of 128, from codes as above. Codes must be in range.
+void kern_blocks_decode(float *out, const uint8_t *scales, const uint8_t *codes, size_t n, bool four,
+                        int top);
+// False when a nibble of n codes, two a byte, is 0 (no code is -8), or the padding of an odd last one is not code 0.
+bool kern_check4(const uint8_t *codes, size_t n);
+// Both codes of every byte, as kern_unpack4 without its check.
+void kern_expand4(int8_t *out, const uint8_t *codes, size_t bytes);
+
 #endif

@@ -4,6 +4,7 @@
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "compress/codec.h"
+#include "compress/reader.h"
 #include "kernels/blocks.h"
 #include "kernels/exact.h"
 #include "kernels/quant.h"
@@ -217,8 +218,110 @@ static void test_frames_of_what_was_learned(void **state) {
     free(sent);
 }
 
+// Frames read in strips from anywhere give the elements that decoding the whole gives, and are refused when that refuses.
+static void test_strips_are_parts_of_the_whole(void **state) {
+    (void)state;
+    enum { MANY = 30001 };
+    static const char *const names[] = {"fp32", "bf16",    "int8",    "int8:77",      "int4",
+                                        "int3", "int4:33", "int4:64", "topk:64/4096", "topk:16/512:4"};
+    static const size_t sizes[] = {0, 1, 127, 129, 4096, 16384, MANY};
+    float *x = calloc(MANY, 4), *whole = calloc(MANY, 4), *strip = calloc(MANY + 1, 4);
+    struct neb_buf frame = {0};
+    struct neb_rng r = neb_rng_make(17, 0);
+    struct cmp_work *w;
+    struct cmp_reader *reader;
+    struct cmp_codec codec;
+    assert_true(x && whole && strip);
+    assert_int_equal(cmp_work_create(&w), NEB_OK);
+    assert_int_equal(cmp_reader_create(&reader), NEB_OK);
+    neb_log_set_sink(swallow, NULL);
+    for (size_t c = 0; c < sizeof names / sizeof *names; c++)
+        for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+            size_t n = sizes[k];
+            for (size_t i = 0; i < n; i++)
+                x[i] = value(&r, 0, i);
+            assert_int_equal(cmp_codec_parse(names[c], &codec), NEB_OK);
+            neb_buf_clear(&frame);
+            assert_int_equal(cmp_encode(w, &codec, x, n, &frame), NEB_OK);
+            assert_int_equal(cmp_decode(w, frame.p, frame.len, whole, n), NEB_OK);
+            assert_int_equal(cmp_reader_open(reader, w, frame.p, frame.len, n), NEB_OK);
+            for (int tries = 0; tries < 30; tries++) {
+                size_t at = neb_rng_below(&r, n + 1), len = neb_rng_below(&r, n - at + 1);
+                if (tries % 3 == 0)
+                    at = at / 128 * 128;
+                strip[len] = 42;
+                cmp_reader_read(reader, at, strip, len);
+                if ((len && memcmp(strip, whole + at, len * 4)) || strip[len] != 42)
+                    fail_msg("%s, %zu of %zu elements from %zu differ", names[c], len, n, at);
+            }
+            for (int tries = 0; tries < 40 && n > 1; tries++) { // damaged: both refuse, or both read the same
+                size_t where = neb_rng_below(&r, frame.len);
+                uint8_t was = frame.p[where];
+                frame.p[where] ^= (uint8_t)(1u << neb_rng_below(&r, 8));
+                enum neb_status st = cmp_decode(w, frame.p, frame.len, whole, n);
+                assert_int_equal(cmp_reader_open(reader, w, frame.p, frame.len, n), st);
+                if (st == NEB_OK) {
+                    cmp_reader_read(reader, 0, strip, n);
+                    assert_memory_equal(strip, whole, n * 4);
+                }
+                frame.p[where] = was;
+            }
+            assert_int_equal(cmp_reader_open(reader, w, frame.p, frame.len, n + 1), NEB_ERR_FORMAT);
+        }
+    neb_log_set_sink(NULL, NULL);
+    cmp_reader_destroy(&reader);
+    assert_null(reader);
+    cmp_work_destroy(&w);
+    neb_buf_free(&frame);
+    free(x);
+    free(whole);
+    free(strip);
+}
+
+// The fast ways back against kern_unpack4 and kern_dequantise; codes out of range are seen wherever they are.
+static void test_back_gives_the_same_bits(void **state) {
+    (void)state;
+    enum { BLOCKS = 70, MANY = BLOCKS * 128 };
+    static uint8_t packed[MANY / 2 + 1], scales[BLOCKS];
+    static int8_t codes[MANY], expanded[MANY];
+    static float want[MANY], got[MANY];
+    struct neb_rng r = neb_rng_make(6, 0);
+    for (int round = 0; round < 60; round++) {
+        int top = (int)neb_rng_below(&r, 200) - 90;
+        bool four = round % 2;
+        for (size_t i = 0; i < MANY; i++)
+            codes[i] = (int8_t)((int)neb_rng_below(&r, four ? 15 : 255) - (four ? 7 : 127));
+        for (size_t b = 0; b < BLOCKS; b++) {
+            scales[b] = (uint8_t)neb_rng_below(&r, 256);
+            kern_dequantise(want + b * 128, codes + b * 128, kern_scale_value(scales[b], top), 128);
+        }
+        if (four) {
+            kern_pack4(packed, codes, MANY);
+            kern_expand4(expanded, packed, MANY / 2);
+            assert_memory_equal(expanded, codes, MANY);
+        }
+        kern_blocks_decode(got, scales, four ? packed : (uint8_t *)codes, MANY, four, top);
+        assert_memory_equal(got, want, sizeof got);
+        if (!four)
+            continue;
+        size_t n = MANY - neb_rng_below(&r, 300), at = neb_rng_below(&r, n / 2);
+        kern_pack4(packed, codes, n);
+        assert_true(kern_check4(packed, n) && kern_unpack4(expanded, packed, n));
+        uint8_t was = packed[at];
+        packed[at] &= round % 4 == 1 ? 0x0f : 0xf0;
+        assert_false(kern_check4(packed, n) || kern_unpack4(expanded, packed, n));
+        packed[at] = was;
+        if (n % 2) {
+            packed[n / 2] = (uint8_t)((packed[n / 2] & 15) | 7 << 4);
+            assert_false(kern_check4(packed, n));
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_strips_are_parts_of_the_whole),
+        cmocka_unit_test(test_back_gives_the_same_bits),
         cmocka_unit_test(test_one_pass_gives_the_same_bits),
         cmocka_unit_test(test_what_is_no_number_is_told),
         cmocka_unit_test(test_frames_of_what_was_learned),
