@@ -2,6 +2,7 @@
 #include "agent/base/fs.h"
 #include "agent/base/rng.h"
 #include "agent/bench.h"
+#include "agent/bench_socket.h"
 #include "compress/exact.h"
 #include "compress/reader.h"
 #include "compress/update.h"
@@ -12,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { UNIT = 1 << 21, REPEATS = 3, SAMPLES_MAX = 4096, STRIP = 4096 };
+enum { UNIT = 1 << 21, REPEATS = 3, SAMPLES_MAX = 4096, STRIP = 4096, SOCKET_CHUNK = 256 << 10 };
 static const size_t input_max = (size_t)4 << 30;
 
 struct unit {
@@ -235,8 +236,13 @@ static enum neb_status bench_one(struct bench *b, bool json, const char *name) {
         norm += b->units[i].norm;
     }
     code = b->codec.id == CMP_INT8 ? 1 : b->codec.id == CMP_INT4 ? 0.5 : 0; // bytes, before zstd
-    const struct bench_field more[] = {{"bits_per_param", 8 * bytes / (double)b->params},
-                                       {"rel_error", norm > 0 ? sqrt(error / norm) : 0}};
+    struct bench_field more[] = {{"bits_per_param", 8 * bytes / (double)b->params},
+                                 {"rel_error", norm > 0 ? sqrt(error / norm) : 0},
+                                 {"socket_bits_per_param", 0}};
+    size_t n_more = 2;
+    uint64_t sent = 0;
+    if (sparse && bench_socket_bytes((size_t)bytes, SOCKET_CHUNK, &sent) == NEB_OK)
+        more[n_more++].value = 8 * (double)sent / (double)b->params;
     const struct stage encode = {"encode", encode_unit, copy_unit, "memcpy", 4, 4};
     const struct stage quantise = {sparse ? "feedback + select" : "feedback + quantise",
                                    quantise_unit, copy_unit, "memcpy", 16 + code, 8};
@@ -252,14 +258,14 @@ static enum neb_status bench_one(struct bench *b, bool json, const char *name) {
                                16 + code, 8};
     const struct stage step = {"read + outer step", step_unit, copy_unit, "memcpy", 16 + code, 8};
     if (whole) {
-        NEB_TRY(bench_stage(b, json, name, &quantise, more, 2));
-        NEB_TRY(bench_stage(b, json, name, &feedback, more, 2));
+        NEB_TRY(bench_stage(b, json, name, &quantise, more, n_more));
+        NEB_TRY(bench_stage(b, json, name, &feedback, more, n_more));
     }
-    NEB_TRY(bench_stage(b, json, name, &encode, more, 2));
-    NEB_TRY(bench_stage(b, json, name, &decode, more, 2));
+    NEB_TRY(bench_stage(b, json, name, &encode, more, n_more));
+    NEB_TRY(bench_stage(b, json, name, &decode, more, n_more));
     if (whole) {
-        NEB_TRY(bench_stage(b, json, name, &both, more, 2));
-        NEB_TRY(bench_stage(b, json, name, &step, more, 2));
+        NEB_TRY(bench_stage(b, json, name, &both, more, n_more));
+        NEB_TRY(bench_stage(b, json, name, &step, more, n_more));
     }
     memset(b->z, 0, b->params * sizeof *b->z);
     return NEB_OK;

@@ -45,6 +45,10 @@ static void test_lines(void **state) {
         assert_true(fabs(number(o, "ratio") - number(o, "value") / number(o, "limit")) <
                     1e-3 * number(o, "ratio") + 1e-9);
         double bits = number(o, "bits_per_param"), error = number(o, "rel_error");
+        const json_t *socket = json_object_get(o, "socket_bits_per_param");
+        assert_true((socket != NULL) == (strstr(what, "topk") != NULL));
+        if (socket) // headers and encryption on top, and a chunk is large enough that they are little
+            assert_true(json_number_value(socket) > bits && json_number_value(socket) < 1.2 * bits);
         bool fp32 = !strncmp(what, "fp32", 4);
         assert_true(bits > 0.05 && bits < 32.1 && error < 1);
         assert_true(fp32 == (error == 0));
