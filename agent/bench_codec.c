@@ -178,7 +178,8 @@ struct stage {
 };
 
 struct speed {
-    double value, limit; // GB/s: median of the task's, and what the limit's would be by the median of ratios
+    double value,
+        limit; // GB/s: median of the task's, and what the limit's would be by the median of ratios
 };
 
 // Task and limit take turns, slice by slice, each on other units than the other just had in the caches: what a busy machine
@@ -245,17 +246,17 @@ static enum neb_status bench_one(struct bench *b, bool json, const char *name) {
         more[n_more++].value = 8 * (double)sent / (double)b->params;
     const struct stage encode = {"encode", encode_unit, copy_unit, "memcpy", 4, 4};
     const struct stage quantise = {sparse ? "feedback + select" : "feedback + quantise",
-                                   quantise_unit, copy_unit, "memcpy", 16 + code, 8};
-    const struct stage feedback = {"feedback + encode", feedback_unit, copy_unit, "memcpy",
-                                   16 + code, 8};
-    const struct stage decode = {"decode",
-                                 decode_unit,
-                                 sparse ? zero_unit : copy_unit,
-                                 sparse ? "zeroing" : "memcpy",
-                                 4,
-                                 4};
-    const struct stage both = {"decode + outer step", decode_step_unit, copy_unit, "memcpy",
-                               16 + code, 8};
+                                   quantise_unit,
+                                   copy_unit,
+                                   "memcpy",
+                                   16 + code,
+                                   8};
+    const struct stage feedback = {
+        "feedback + encode", feedback_unit, copy_unit, "memcpy", 16 + code, 8};
+    const struct stage decode = {
+        "decode", decode_unit, sparse ? zero_unit : copy_unit, sparse ? "zeroing" : "memcpy", 4, 4};
+    const struct stage both = {
+        "decode + outer step", decode_step_unit, copy_unit, "memcpy", 16 + code, 8};
     const struct stage step = {"read + outer step", step_unit, copy_unit, "memcpy", 16 + code, 8};
     if (whole) {
         NEB_TRY(bench_stage(b, json, name, &quantise, more, n_more));
@@ -336,10 +337,11 @@ out:
     return st;
 }
 
-enum neb_status bench_codec(bool json, size_t params, int threads, const char *input) {
-    static const char *const names[] = {"fp32", "bf16", "int8",         "int4",
-                                        "int3", "int2", "topk:64/4096", "topk:256/4096",
-                                        "topk:64/4096:4"};
+enum neb_status bench_codec(bool json, size_t params, int threads, const char *input,
+                            const char *codec) {
+    static const char *const names[] = {"fp32",         "bf16",          "int8",
+                                        "int4",         "int3",          "int2",
+                                        "topk:64/4096", "topk:256/4096", "topk:64/4096:4"};
     enum neb_status st = NEB_OK;
     struct bench b = {0};
     struct kern_pool *one = NULL, *all = NULL;
@@ -352,13 +354,14 @@ enum neb_status bench_codec(bool json, size_t params, int threads, const char *i
     if (!input)
         kern_pool_run(all, b.n_units, fill_unit, &b);
     memset(b.y, 0, b.params * sizeof *b.y); // pages are there before anything is timed
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    for (size_t i = 0; i < (codec ? 1 : sizeof names / sizeof names[0]); i++) {
+        const char *name = codec ? codec : names[i];
         b.pool = one;
-        NEB_TRY_GOTO(bench_one(&b, json, names[i]), out);
+        NEB_TRY_GOTO(bench_one(&b, json, name), out);
         if (kern_pool_threads(all) == 1)
             continue;
         b.pool = all;
-        NEB_TRY_GOTO(bench_one(&b, json, names[i]), out);
+        NEB_TRY_GOTO(bench_one(&b, json, name), out);
     }
 out:
     for (size_t i = 0; b.units && i < b.n_units; i++) {

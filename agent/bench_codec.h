@@ -19,12 +19,12 @@ enum { BENCH_CODEC_PARAMS = 50 << 20 };
 //     decode + outer step    a frame; θ and v read and written                     GB/s of all these bytes  of memcpy's, both ways
 //     read + outer step      the same without the entropy stage                    likewise
 //
-// Times are the threads' processor time; limit is the task's speed over the median of the ratios. Lines of top-k carry socket_bits_per_param,
-// what those bytes became on an encrypted link over loopback (agent/bench_socket.h; absent where none can be had). All lines
-// carry bits_per_param and rel_error = ‖x − D(C(x))‖ / ‖x‖.
+// Times are the threads' processor time; limit is the task's speed over the median of the ratios. Lines of top-k carry
+// socket_bits_per_param, what those bytes became on an encrypted link over loopback (agent/bench_socket.h; absent where none
+// can be had). All lines carry bits_per_param and rel_error = ‖x − D(C(x))‖ / ‖x‖.
 // input: an update's file (a ledger's .blob; of a run with `codec: fp32` for the true pseudo-gradients), whose elements are used
-// instead; NULL: synthetic.
+// instead; NULL: synthetic. codec: this one only; NULL: a list of usual ones.
 NEB_MUST_CHECK enum neb_status bench_codec(bool json, size_t params, int threads,
-                                           const char *input);
+                                           const char *input, const char *codec);
 
 #endif

@@ -58,7 +58,8 @@ static void copy(void *arg, size_t i) {
 static void encode(void *arg, size_t i) {
     struct round *r = arg;
     struct unit *u = &r->units[i];
-    struct cmp_feedback f = {r->u + u->at, r->theta + u->at, r->theta_m + u->at, r->sent + u->at, 1};
+    struct cmp_feedback f = {r->u + u->at, r->theta + u->at, r->theta_m + u->at, r->sent + u->at,
+                             1};
     neb_buf_clear(&u->update);
     cmp_update_begin(&u->update, 1);
     u->st = cmp_update_add_feedback(u->work, &u->update, &u->shape, &r->codec, &f, NULL);

@@ -91,8 +91,8 @@ static enum neb_status send_all(struct end ends[ENDS], size_t payload, uint32_t 
     for (neb_ns end = neb_now() + patience; ends[1].got < payload && neb_now() < end;) {
         while (queued < payload) {
             size_t n = payload - queued < chunk ? (size_t)(payload - queued) : chunk;
-            enum neb_status st = inter_link_send2(ends[1].link, ends[1].peer, INTER_BULK, noise,
-                                                  HEADER, noise, n);
+            enum neb_status st =
+                inter_link_send2(ends[1].link, ends[1].peer, INTER_BULK, noise, HEADER, noise, n);
             if (st == NEB_ERR_AGAIN)
                 break;
             NEB_TRY(st);

@@ -1,6 +1,6 @@
 // The block codecs, int8 and int4 (int3 and int2 are int4 frames): a scale byte a block, then the codes.
-#include "compress/frame.h"
 #include "kernels/blocks.h"
+#include "compress/frame.h"
 #include "kernels/quant.h"
 
 #include <string.h>
@@ -12,7 +12,8 @@ enum neb_status cmp_blocks_encode(struct cmp_work *w, struct cmp_frame *h,
     if (n == 0)
         return NEB_OK;
     neb_buf_clear(&w->codes);
-    uint16_t *steps = (uint16_t *)(void *)neb_buf_grow(&w->codes, blocks * sizeof *steps + 2 * block);
+    uint16_t *steps =
+        (uint16_t *)(void *)neb_buf_grow(&w->codes, blocks * sizeof *steps + 2 * block);
     struct kern_blocks b = {.x = from->x,
                             .n = n,
                             .block = block,

@@ -100,7 +100,9 @@ static enum neb_status choose(struct cmp_work *w, const struct cmp_codec *c,
         for (size_t i = 0; i < k; i++, e++) {
             values[e] = x[idx[e]];
             uint32_t bits = kern_bits_of(values[e]) & 0x7fffffffu;
-            *largest = bits > *largest ? bits : *largest; // what is no number is larger than all, and chosen
+            *largest = bits > *largest
+                           ? bits
+                           : *largest; // what is no number is larger than all, and chosen
         }
     }
     return NEB_OK;
@@ -126,16 +128,15 @@ enum neb_status cmp_topk_encode(struct cmp_work *w, struct cmp_frame *h,
     return NEB_OK;
 }
 
-enum neb_status cmp_frame_get_topk(struct cmp_work *w, struct neb_rd *r,
-                                   const struct cmp_frame *h, size_t n,
-                                   const struct cmp_topk_sink *to) {
+enum neb_status cmp_frame_get_topk(struct cmp_work *w, struct neb_rd *r, const struct cmp_frame *h,
+                                   size_t n, const struct cmp_topk_sink *to) {
     const struct cmp_codec *c = &h->codec;
     size_t chunks = (n + c->chunk - 1) / c->chunk, entries = cmp_frame_entries(c, n);
     unsigned bits = (unsigned)c->bits, each = 8 / bits, bins = (unsigned)cmp_frame_bins(c->bits);
     size_t packed = (entries + each - 1) / each;
     NEB_TRY(cmp_frame_get_stream(w, r, chunks, chunks, &w->stream[0]));
-    NEB_TRY(cmp_frame_get_stream(w, r, entries, entries + n / CMP_GAP_ESCAPE + chunks,
-                                 &w->stream[1]));
+    NEB_TRY(
+        cmp_frame_get_stream(w, r, entries, entries + n / CMP_GAP_ESCAPE + chunks, &w->stream[1]));
     NEB_TRY(cmp_frame_get_stream(w, r, packed, packed, &w->stream[2]));
     if (to->out)
         memset(to->out, 0, n * sizeof *to->out);

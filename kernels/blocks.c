@@ -5,7 +5,10 @@
 
 #include <string.h>
 
-enum { USUAL_BLOCK = KERN_USUAL_BLOCK, NORMAL_MIN = 8 /* grid indices below belong to denormals */ };
+enum {
+    USUAL_BLOCK = KERN_USUAL_BLOCK,
+    NORMAL_MIN = 8 /* grid indices below belong to denormals */
+};
 #define INLINED static inline __attribute__((always_inline))
 
 // u = beta*u + (theta - theta_m)
@@ -59,8 +62,7 @@ INLINED uint32_t step_index(float want) {
     return (kern_bits_of(want) >> 23) * 8 + kern_grid_above(want);
 }
 INLINED float inverse_of(uint32_t index) {
-    return index < NORMAL_MIN ? 0
-                              : 1.0f / (kern_float_of(index >> 3 << 23) * kern_grid[index & 7]);
+    return index < NORMAL_MIN ? 0 : 1.0f / (kern_float_of(index >> 3 << 23) * kern_grid[index & 7]);
 }
 
 // Whole blocks of 128 with more than one level: all in registers and the first cache.
@@ -200,8 +202,8 @@ INLINED void expand(int8_t *restrict out, const uint8_t *restrict codes, size_t 
     }
 }
 
-KERN_CLONES static void usual_back(float *restrict out, const uint8_t *restrict codes, size_t blocks,
-                                   const float *restrict scales, bool four) {
+KERN_CLONES static void usual_back(float *restrict out, const uint8_t *restrict codes,
+                                   size_t blocks, const float *restrict scales, bool four) {
     for (size_t b = 0; b < blocks; b++) {
         int8_t room[USUAL_BLOCK];
         if (four)
@@ -213,8 +215,8 @@ KERN_CLONES static void usual_back(float *restrict out, const uint8_t *restrict 
     }
 }
 
-void kern_blocks_decode(float *out, const uint8_t *scales, const uint8_t *codes, size_t n, bool four,
-                        int top) {
+void kern_blocks_decode(float *out, const uint8_t *scales, const uint8_t *codes, size_t n,
+                        bool four, int top) {
     enum { STEP = 64 }; // blocks
     float value[STEP];
     for (size_t b = 0; b < n / USUAL_BLOCK; b += STEP) {

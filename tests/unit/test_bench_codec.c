@@ -24,7 +24,7 @@ static void test_lines(void **state) {
     fflush(stdout);
     int was = dup(1);
     assert_true(was >= 0 && dup2(fileno(f), 1) == 1);
-    enum neb_status st = bench_codec(true, 300001, 2, NULL);
+    enum neb_status st = bench_codec(true, 300001, 2, NULL, NULL);
     fflush(stdout);
     assert_true(dup2(was, 1) == 1);
     close(was);

@@ -44,7 +44,9 @@ static float value(struct neb_rng *r, int kind, size_t i) {
         return ldexpf(z, (int)(i / 100 * 37 % 270) - 145);
     if (kind == 2)
         return i / 300 % 3 ? (i % 2 ? 0.0f : -0.0f) : z;
-    return kind == 3 ? ldexpf(z, -140) : kind == 4 ? ldexpf(z > 3 ? 3 : z, 124) : 1e-3f * z * fabsf(z);
+    return kind == 3   ? ldexpf(z, -140)
+           : kind == 4 ? ldexpf(z > 3 ? 3 : z, 124)
+                       : 1e-3f * z * fabsf(z);
 }
 
 static void fill(struct data *d, struct neb_rng *r, int kind) {
@@ -70,7 +72,8 @@ static void in_parts(const struct data *d, const struct shape *s, float beta, st
                          ? rms
                          : most / (s->levels == 6 ? 5.5f : (float)s->levels);
         o->scales[b] = kern_scale_code(step, o->top);
-        kern_quantise(codes + at, o->u + at, kern_scale_value(o->scales[b], o->top), s->levels, len);
+        kern_quantise(codes + at, o->u + at, kern_scale_value(o->scales[b], o->top), s->levels,
+                      len);
     }
     if (s->four)
         kern_pack4(o->codes, codes, s->n);
@@ -175,7 +178,7 @@ static void swallow(void *user, enum neb_log_level level, const char *line) {
 static void test_frames_of_what_was_learned(void **state) {
     (void)state;
     enum { MANY = 40000 };
-    static const char *const names[] = {"fp32", "bf16",         "int8",          "int4",          "int3",
+    static const char *const names[] = {"fp32", "bf16",         "int8",          "int4",   "int3",
                                         "int2", "topk:64/4096", "topk:16/512:4", "int4:33"};
     float *theta = calloc(MANY, 4), *theta_m = calloc(MANY, 4), *u = calloc(MANY, 4),
           *v = calloc(MANY, 4), *sent = calloc(MANY, 4);
@@ -222,8 +225,9 @@ static void test_frames_of_what_was_learned(void **state) {
 static void test_strips_are_parts_of_the_whole(void **state) {
     (void)state;
     enum { MANY = 30001 };
-    static const char *const names[] = {"fp32", "bf16",    "int8",    "int8:77",      "int4",
-                                        "int3", "int4:33", "int4:64", "topk:64/4096", "topk:16/512:4"};
+    static const char *const names[] = {"fp32",         "bf16",         "int8",    "int8:77",
+                                        "int4",         "int3",         "int4:33", "int4:64",
+                                        "topk:64/4096", "topk:16/512:4"};
     static const size_t sizes[] = {0, 1, 127, 129, 4096, 16384, MANY};
     float *x = calloc(MANY, 4), *whole = calloc(MANY, 4), *strip = calloc(MANY + 1, 4);
     struct neb_buf frame = {0};
@@ -254,7 +258,8 @@ static void test_strips_are_parts_of_the_whole(void **state) {
                 if ((len && memcmp(strip, whole + at, len * 4)) || strip[len] != 42)
                     fail_msg("%s, %zu of %zu elements from %zu differ", names[c], len, n, at);
             }
-            for (int tries = 0; tries < 40 && n > 1; tries++) { // damaged: both refuse, or both read the same
+            for (int tries = 0; tries < 40 && n > 1;
+                 tries++) { // damaged: both refuse, or both read the same
                 size_t where = neb_rng_below(&r, frame.len);
                 uint8_t was = frame.p[where];
                 frame.p[where] ^= (uint8_t)(1u << neb_rng_below(&r, 8));
