@@ -174,15 +174,15 @@ enum neb_status cmp_frame_get(struct neb_rd *r, struct cmp_frame *h) {
     return NEB_OK;
 }
 
-// Codes hold few repeats beyond runs: at level 1 a table that stays in the first cache, looked up for long matches only, leaves
-// the work to the entropy coder. README.md has what else was tried.
+// Codes hold few repeats beyond runs: at level 1 a small table that is looked up for long matches only leaves the work to the
+// entropy coder. README.md has what else was tried.
 size_t cmp_work_pack(struct cmp_work *w, uint8_t *out, size_t cap, const struct neb_buf *raw,
                      int level) {
     const struct {
         ZSTD_cParameter name;
         int value; // 0: the level's own
     } parameters[] = {{ZSTD_c_compressionLevel, level},
-                      {ZSTD_c_hashLog, level == 1 ? 12 : 0},
+                      {ZSTD_c_hashLog, level == 1 ? 6 : 0},
                       {ZSTD_c_minMatch, level == 1 ? 7 : 0}};
     for (size_t i = 0; i < sizeof parameters / sizeof *parameters; i++)
         NEB_ASSERT(!ZSTD_isError(
