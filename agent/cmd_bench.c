@@ -78,7 +78,7 @@ int cmd_bench(int argc, char **argv) {
         {"json", 'j', NULL, 0, "one JSON object a line", 0},
         {"threads", 't', "N", 0, "default: all processors", 0},
         {"params", 'p', "N", 0, "checkpoint, codec, round: size of the array (default 8, 50, 16 million)", 0},
-        {"codec", 'c', "CODEC", 0, "round: what to send as (default int4)", 0},
+        {"codec", 'c', "CODEC", 0, "round: what to send as (default int4); codec: this one only", 0},
         {"input", 'i', "FILE", 0, "codec: the elements of this update (a ledger's .blob) instead",
          0},
         {"shape", 's', "LxWxS", 0, "train: layers x width x sequence, or small (default 8x256x256)",
@@ -106,7 +106,7 @@ int cmd_bench(int argc, char **argv) {
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;
     if (!strcmp(o.what, "codec"))
-        st = bench_codec(o.json, o.params, o.threads, o.input);
+        st = bench_codec(o.json, o.params, o.threads, o.input, o.codec);
     else if (!strcmp(o.what, "checkpoint"))
         st = bench_checkpoint(o.json, o.params, o.threads, o.link.dir);
     else if (!strcmp(o.what, "round"))

@@ -107,7 +107,7 @@ const struct config_option config_options[] = {
     {"sync.overlap", T_INT32, AT(sync.overlap), 0, 1e9, "0", NULL,
      "τ: inner steps while an update travels"},
     {"sync.codec", T_CODEC, AT(sync.codec), 0, 0, "int4", NULL,
-     "fp32, bf16, int8, int4[:BLOCK], int3, int2, topk[:K/CHUNK]"},
+     "fp32, bf16, int8, int4[:BLOCK], int3, int2, topk[:K/CHUNK[:4]]"},
     {"sync.error_feedback", T_FLOAT, AT(sync.error_feedback), 0, 1, "1", NULL,
      "β: decay of what could not be sent"},
     {"sync.outer.lr", T_FLOAT, AT(sync.eta), 0, 10, "0.9", NULL, "η"},
