@@ -110,7 +110,7 @@ static enum neb_status save(struct distill_run *r, bool final) {
         }
     }
     x->seq = puts[0];
-    NEB_TRY(intra_ckpt_create(path, &out));
+    NEB_TRY(intra_ckpt_create_in(worker_vault(r->w), path, &out));
     enum neb_status st = agent_distill_save(r->side, out);
     if (st == NEB_OK)
         st = intra_ckpt_add(out, "distill.puts", INTRA_U64, AGENT_CLUSTERS_MAX, 1, puts);
@@ -131,7 +131,7 @@ static enum neb_status restore(struct distill_run *r, uint64_t puts[AGENT_CLUSTE
     struct intra_ckpt *c = NULL;
     memset(puts, 0, sizeof *puts * AGENT_CLUSTERS_MAX);
     NEB_TRY(neb_path(dir, sizeof dir, r->w->dir, "checkpoint"));
-    enum neb_status st = intra_ckpt_open_latest(dir, &c);
+    enum neb_status st = intra_ckpt_open_latest_in(worker_vault(r->w), dir, &c);
     if (st == NEB_ERR_NOT_FOUND)
         return NEB_OK;
     if (st == NEB_OK)
@@ -151,7 +151,7 @@ static enum neb_status save_model(struct distill_run *r, struct agent_distill_si
     char path[NEB_PATH_MAX];
     struct intra_ckpt_writer *out = NULL;
     NEB_TRY(neb_path(path, sizeof path, r->w->dir, name));
-    NEB_TRY(intra_ckpt_create(path, &out));
+    NEB_TRY(intra_ckpt_create_in(worker_vault(r->w), path, &out));
     enum neb_status st = intra_model_save(agent_distill_model(side), out);
     if (st == NEB_OK)
         st = intra_ckpt_commit(out);

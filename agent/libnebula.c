@@ -231,7 +231,7 @@ static enum neb_status make_model(struct nebula *n) {
     m->grads = NULL;
     if (j->init_from[0]) {
         struct intra_ckpt *init = NULL;
-        NEB_TRY(intra_ckpt_open(j->init_from, true, &init));
+        NEB_TRY(intra_ckpt_open_in(worker_vault(&n->w), j->init_from, true, &init));
         enum neb_status st = intra_model_load_params(init, m);
         intra_ckpt_close(&init);
         NEB_TRY(st);

@@ -94,7 +94,7 @@ static enum neb_status save(struct rtd_run *r, bool final) {
         NEB_TRY(drain(r));
         NEB_TRY(wait_agent(r));
     }
-    NEB_TRY(intra_ckpt_create(path, &out));
+    NEB_TRY(intra_ckpt_create_in(worker_vault(r->w), path, &out));
     enum neb_status st = agent_rtd_save(r->side, out);
     bool again = agent_rtd_trained(r->side) && x->event > r->w->job.steps &&
                  !x->done; // evaluation is repeated
@@ -115,15 +115,17 @@ static enum neb_status restore(struct rtd_run *r) {
     char dir[NEB_PATH_MAX];
     struct intra_ckpt *c = NULL;
     NEB_TRY(neb_path(dir, sizeof dir, r->w->dir, "checkpoint"));
-    enum neb_status st = intra_ckpt_open_latest(dir, &c);
+    enum neb_status st = intra_ckpt_open_latest_in(worker_vault(r->w), dir, &c);
     if (st == NEB_ERR_NOT_FOUND)
         return NEB_OK;
     if (st == NEB_OK)
         st = agent_rtd_restore(r->side, c);
     const struct intra_ckpt_section *held = st == NEB_OK ? intra_ckpt_find(c, "rtd.batch") : NULL;
     if (held) {
-        neb_buf_add(&r->batch, intra_ckpt_data(c, held), held->bytes);
-        st = neb_buf_check(&r->batch);
+        st = neb_buf_reserve(&r->batch, held->bytes);
+        if (st == NEB_OK)
+            st = intra_ckpt_range(c, held, 0, r->batch.p, held->bytes);
+        r->batch.len = st == NEB_OK ? held->bytes : 0;
         r->holds = true;
     }
     intra_ckpt_close(&c);
@@ -138,7 +140,7 @@ static enum neb_status save_model(struct rtd_run *r, struct agent_rtd_side *side
     char path[NEB_PATH_MAX];
     struct intra_ckpt_writer *out = NULL;
     NEB_TRY(neb_path(path, sizeof path, r->w->dir, name));
-    NEB_TRY(intra_ckpt_create(path, &out));
+    NEB_TRY(intra_ckpt_create_in(worker_vault(r->w), path, &out));
     enum neb_status st = intra_model_save(agent_rtd_trainer(side)->model, out);
     if (st == NEB_OK)
         st = intra_ckpt_commit(out);

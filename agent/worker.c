@@ -114,7 +114,7 @@ static enum neb_status set_up_trainer(struct agent_worker *w) {
         w->team, NULL)); // all of it, what is frozen too: the final model is written from here
     if (!j->init_from[0])
         return NEB_OK;
-    NEB_TRY(intra_ckpt_open(j->init_from, true, &init));
+    NEB_TRY(intra_ckpt_open_in(worker_vault(w), j->init_from, true, &init));
     enum neb_status st = intra_model_load_params(init, w->model);
     if (st == NEB_OK)
         st = intra_team_push(w->team, NULL);

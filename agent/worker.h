@@ -135,7 +135,11 @@ struct agent_worker {
     bool returned;       // it does again
     struct agent_ipc *ipc;
     void *zctx;
+    struct sec_vault *vault; // of the job: seals its checkpoints; NULL: they are in clear
 };
+static inline const struct neb_vault *worker_vault(const struct agent_worker *w) {
+    return sec_vault_of(w->vault);
+}
 
 // world: the ranks of this worker, which wait in intra_team_serve, and the threads of each (0: all processors); NULL: one
 // rank, with the threads that the job says.

@@ -159,6 +159,15 @@ void sec_vault_destroy(struct sec_vault **v) {
 const struct neb_vault *sec_vault_of(const struct sec_vault *v) { return v ? &v->vault : NULL; }
 const struct sec_seal_key *sec_vault_key(const struct sec_vault *v) { return v ? v->key : NULL; }
 
+enum neb_status sec_vault_seal_writer(const struct sec_seal_key *key,
+                                      const uint8_t context[SEC_SEAL_CONTEXT_BYTES],
+                                      struct neb_fs_writer *w) {
+    struct sec_vault v = {.key = key}; // looked at by `begin` only
+    v.vault = (struct neb_vault){&ops, &v};
+    memcpy(v.context, context, sizeof v.context);
+    return neb_fs_writer_seal(w, key ? &v.vault : NULL);
+}
+
 enum neb_status sec_vault_map(const struct sec_seal_key *key, const char *path, struct neb_map *out) {
     struct sec_vault v = {.key = key};
     struct neb_file *f = NULL;

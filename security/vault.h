@@ -15,6 +15,10 @@ void sec_vault_destroy(struct sec_vault **v);                  // after everythi
 const struct neb_vault *sec_vault_of(const struct sec_vault *v); // NULL for NULL; valid until destroy
 const struct sec_seal_key *sec_vault_key(const struct sec_vault *v); // NULL for NULL
 
+// What w is given from here on is sealed for `context`, before the first byte; key NULL: in clear.
+NEB_MUST_CHECK enum neb_status sec_vault_seal_writer(const struct sec_seal_key *key,
+                                                     const uint8_t context[SEC_SEAL_CONTEXT_BYTES],
+                                                     struct neb_fs_writer *w);
 // A whole file in memory that is left out of core dumps, sealed or in clear; close with neb_map_close. key NULL: in clear only.
 NEB_MUST_CHECK enum neb_status sec_vault_map(const struct sec_seal_key *key, const char *path,
                                              struct neb_map *out);
