@@ -54,7 +54,7 @@ enum neb_status daemon_on_snapshot_open(void *user, const uint8_t job[INTER_ID_B
     if (!j || j->job.clusters[j->self].witness || j->replaced)
         return NEB_ERR_NOT_FOUND; // or its state is in doubt
     daemon_job_dir(d, j, dir, sizeof dir);
-    return agent_snapshot_open(inter_service_ledger(d->service), job, dir, out);
+    return agent_snapshot_open(sec_vault_of(d->vault), inter_service_ledger(d->service), job, dir, out);
 }
 
 void daemon_on_snapshot_close(void *user, struct inter_snapshot_source *s) {
@@ -73,7 +73,7 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
         return;
     daemon_job_dir(d, j, dir, sizeof dir);
     if (st == NEB_OK)
-        st = agent_snapshot_accept(dir, header_bytes);
+        st = agent_snapshot_accept(sec_vault_of(d->vault), dir, header_bytes);
     if (st == NEB_OK) {
         daemon_job_save(d, j, "running"); // with what has been sent and received so far
         inter_service_job_close(d->service, j->id);

@@ -16,8 +16,19 @@ void agent_harden(void) {
         if (setrlimit(RLIMIT_NOFILE, &r) != 0)
             neb_warn("the limit of open files stays low: %s", strerror(errno));
     }
+    agent_harden_keys(false);
+}
+
+void agent_harden_keys(bool ranks) {
+    struct rlimit none = {0, 0};
+    if (getrlimit(RLIMIT_CORE, &none) == 0)
+        none.rlim_cur = 0;
+    bool off = setrlimit(RLIMIT_CORE, &none) == 0;
 #if !defined(__SANITIZE_ADDRESS__) // its leak check attaches to the process
-    if (prctl(PR_SET_DUMPABLE, 0) != 0)
-        neb_warn("core dumps stay on: %s", strerror(errno));
+    off = off && (ranks || prctl(PR_SET_DUMPABLE, 0) == 0);
+#else
+    (void)ranks;
 #endif
+    if (!off)
+        neb_warn("core dumps stay on: %s", strerror(errno));
 }

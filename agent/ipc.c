@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+enum { OWN_NAME = 5 };
+
 struct agent_ipc {
     void *socket;
     bool server;
@@ -138,7 +140,8 @@ enum neb_status agent_ipc_recv(struct agent_ipc *s, struct agent_ipc_client *fro
             zmq_msg_close(&f);
             return NEB_ERR_AGAIN;
         }
-        if (zmq_msg_size(&f) > AGENT_IPC_CLIENT_MAX || !more_frames(s->socket))
+        // Names that a client has chosen are refused: ZeroMQ's own are five bytes and begin with 0.
+        if (zmq_msg_size(&f) != OWN_NAME || *(const uint8_t *)zmq_msg_data(&f) != 0 || !more_frames(s->socket))
             goto malformed;
         from->len = (uint8_t)zmq_msg_size(&f);
         memcpy(from->id, zmq_msg_data(&f), from->len);

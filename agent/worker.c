@@ -255,6 +255,7 @@ static enum neb_status report(struct agent_worker *w) {
 }
 
 static enum neb_status run(struct agent_worker *w, const char *socket_path, const char *job) {
+    NEB_TRY(agent_credential_read(STDIN_FILENO, &w->credential));
     NEB_TRY(worker_attach(w, socket_path, job));
     neb_log_set_name(w->job.clusters[w->cluster].name);
     if (w->job.mode == AGENT_MODE_RTD)
@@ -328,6 +329,8 @@ enum neb_status agent_worker_run(const char *socket_path, const char *job, struc
         zmq_ctx_term(w->zctx); // waits until the report has left
     if (w->log_file)
         fclose(w->log_file);
+    sec_vault_destroy(&w->vault);
+    agent_credential_destroy(&w->credential);
     free(w->log);
     free(w->tokens);
     free(w->targets);

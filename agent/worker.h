@@ -16,6 +16,7 @@
 #ifndef AGENT_WORKER_H
 #define AGENT_WORKER_H
 #include "agent/config.h"
+#include "agent/credential.h"
 #include "agent/ipc.h"
 #include "agent/schedule.h"
 #include "agent/tune.h"
@@ -135,6 +136,7 @@ struct agent_worker {
     bool returned;       // it does again
     struct agent_ipc *ipc;
     void *zctx;
+    struct agent_credential *credential; // owned
     struct sec_vault *vault; // of the job: seals its checkpoints; NULL: they are in clear
 };
 static inline const struct neb_vault *worker_vault(const struct agent_worker *w) {

@@ -3,7 +3,6 @@
 #include "agent/base/bytes.h"
 #include "agent/base/log.h"
 #include "agent/base/vault.h"
-#include "security/identity.h"
 #include "security/seal_stream.h"
 
 #include <sodium.h>
@@ -28,7 +27,7 @@ struct sec_chunks { // in locked memory
 
 // NULL: out of memory, or no libsodium; it was logged.
 static struct sec_chunks *new_chunks(void) {
-    struct sec_chunks *c = sec_init() == NEB_OK ? sodium_malloc(sizeof *c) : NULL;
+    struct sec_chunks *c = sec_seal_init() == NEB_OK ? sodium_malloc(sizeof *c) : NULL;
     if (c)
         sodium_memzero(c, sizeof *c);
     else

@@ -2,7 +2,6 @@
 
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
-#include "security/identity.h"
 
 #include <errno.h>
 #include <sodium.h>
@@ -35,7 +34,7 @@ static void *locked(size_t n) {
 }
 
 static enum neb_status new_key(struct sec_seal_key **out) {
-    NEB_TRY(sec_init());
+    NEB_TRY(sec_seal_init());
     *out = locked(sizeof **out);
     return *out ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory for a seal key");
 }

@@ -1,7 +1,6 @@
 #include "security/seal_stream.h"
 
 #include "agent/base/vault.h"
-#include "security/identity.h"
 
 #include <inttypes.h>
 #include <sodium.h>
@@ -172,7 +171,7 @@ static enum neb_status open_all(struct sec_stream_reader *r, const struct sec_se
 enum neb_status sec_stream_open(const struct sec_seal_key *k, const char *name, const uint8_t *p,
                                 size_t len, struct sec_stream_reader **out) {
     *out = NULL;
-    NEB_TRY(sec_init());
+    NEB_TRY(sec_seal_init());
     if (len < 8 || memcmp(p, magic, 8) != 0)
         return neb_fail(NEB_ERR_FORMAT, "%s is not a sealed stream", name);
     size_t body = len - SEC_STREAM_FRONT, last = body % SEALED_CHUNK;

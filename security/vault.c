@@ -1,7 +1,6 @@
 #include "security/vault.h"
 
 #include "agent/base/file.h"
-#include "security/identity.h"
 #include "security/seal_chunks.h"
 #include "security/seal_stream.h"
 
@@ -92,7 +91,7 @@ static enum neb_status open_reader(void *ctx, const char *path, const uint8_t *p
     const struct sec_vault *v = ctx;
     struct reader *r = NULL;
     if (len > NEB_SEALED_MAGIC_BYTES && p[NEB_SEALED_MAGIC_BYTES] == 'c') {
-        NEB_TRY(sec_init());
+        NEB_TRY(sec_seal_init());
         NEB_TRY(open_chunks(v, path, p, len, &r, clear));
         *reader = r;
         return NEB_OK;
