@@ -240,6 +240,8 @@ static void test_header_only(void **state) {
     (void)state;
     OK(inter_snapshots_fetch(W.side[1].s, job, at("x"), zero, 1, true, NEB_S));
     run(NEB_S, INT32_MAX);
+    assert_int_equal(W.n_done, 1);
+    assert_int_equal(W.done, NEB_OK);
     struct neb_map m;
     OK(sec_vault_map(key, at("x.part"), &m));
     assert_int_equal(m.len, W.header);
