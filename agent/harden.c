@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 enum { DESCRIPTORS_MAX = 65536 };
 
@@ -17,6 +18,9 @@ void agent_harden(void) {
             neb_warn("the limit of open files stays low: %s", strerror(errno));
     }
     agent_harden_keys(false);
+    if (geteuid() == 0)
+        neb_warn("this agent runs as root, which it needs for nothing: a flaw in it would give the machine away; run it as a user of "
+                 "its own (configs/systemd/nebula-agent.service)");
 }
 
 void agent_harden_keys(bool ranks) {

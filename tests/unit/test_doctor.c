@@ -45,6 +45,10 @@ static void test_judgements(void **state) {
     doctor_disk(&d, "/home", (int64_t)100 << 30, (int64_t)101 << 30);
     expect("fail", "full disk");
     assert_int_equal(d.worst, DOCTOR_FAIL);
+    doctor_user(&d, false);
+    expect("ok", "");
+    doctor_user(&d, true);
+    expect("warn", "a user of its own");
     doctor_clock(&d, 1);
     expect("ok", "");
     doctor_clock(&d, 0);
