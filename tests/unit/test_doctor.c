@@ -88,7 +88,7 @@ static void test_this_machine(void **state) {
     (void)state;
     assert_int_equal(doctor_init(&d), NEB_OK);
     doctor_machine(&d, "/", 1, 0);
-    assert_int_equal(json_array_size(d.checks), 7);
+    assert_int_equal(json_array_size(d.checks), 8);
     doctor_machine(&d, "/no such folder", 1, 0);
     assert_int_equal(d.worst, DOCTOR_FAIL);
     doctor_free(&d);
