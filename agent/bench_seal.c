@@ -13,12 +13,14 @@ enum { REPEATS = 3, SECTION = 1 << 20 };
 
 struct bench { // of one run
     bool json;
-    size_t n;           // bytes
+    size_t n;             // bytes
     uint8_t *data, *copy; // (n)
     char dir[NEB_PATH_MAX], file[NEB_PATH_MAX];
 };
 
-static double rate(const struct bench *b, neb_ns took) { return (double)b->n / neb_seconds(took) / 1e9; }
+static double rate(const struct bench *b, neb_ns took) {
+    return (double)b->n / neb_seconds(took) / 1e9;
+}
 
 static enum neb_status swallow(void *user, const void *p, size_t n) {
     (void)p;
@@ -45,7 +47,8 @@ static enum neb_status stream(const struct bench *b, const struct sec_seal_key *
         ceiling = mid - start < ceiling ? mid - start : ceiling;
         best = end - mid < best ? end - mid : best;
     }
-    bench_line(b->json, "seal", "stream, in memory", rate(b, best), "GB/s", rate(b, ceiling), "memcpy");
+    bench_line(b->json, "seal", "stream, in memory", rate(b, best), "GB/s", rate(b, ceiling),
+               "memcpy");
     return NEB_OK;
 }
 
@@ -96,9 +99,11 @@ static enum neb_status files(const struct bench *b, const struct neb_vault *v) {
                 best[sealed][k] = took[k] < best[sealed][k] ? took[k] : best[sealed][k];
         }
     bench_line(b->json, "seal", "checkpoint write, in clear", rate(b, best[0][0]), "GB/s", 0, NULL);
-    bench_line(b->json, "seal", "checkpoint write, sealed", rate(b, best[1][0]), "GB/s", rate(b, best[0][0]), "write in clear");
+    bench_line(b->json, "seal", "checkpoint write, sealed", rate(b, best[1][0]), "GB/s",
+               rate(b, best[0][0]), "write in clear");
     bench_line(b->json, "seal", "checkpoint read, in clear", rate(b, best[0][1]), "GB/s", 0, NULL);
-    bench_line(b->json, "seal", "checkpoint read, sealed", rate(b, best[1][1]), "GB/s", rate(b, best[0][1]), "read in clear");
+    bench_line(b->json, "seal", "checkpoint read, sealed", rate(b, best[1][1]), "GB/s",
+               rate(b, best[0][1]), "read in clear");
     return NEB_OK;
 }
 
@@ -112,7 +117,8 @@ static enum neb_status measure(struct bench *b) {
         float x = neb_rng_normal(&rng);
         memcpy(b->data + i, &x, sizeof x);
     }
-    if (snprintf(b->dir, sizeof b->dir, "%s/nebula-bench-XXXXXX", tmp ? tmp : "/tmp") >= (int)sizeof b->dir ||
+    if (snprintf(b->dir, sizeof b->dir, "%s/nebula-bench-XXXXXX", tmp ? tmp : "/tmp") >=
+            (int)sizeof b->dir ||
         !mkdtemp(b->dir))
         return neb_fail_errno("no folder for temporary files: %s", b->dir);
     char key[NEB_PATH_MAX];
@@ -134,7 +140,10 @@ enum neb_status bench_seal(bool json, size_t params) {
     struct bench b = {.json = json, .n = (params ? params : BENCH_SEAL_PARAMS) * sizeof(float)};
     b.data = malloc(b.n);
     b.copy = malloc(b.n);
-    enum neb_status st = b.data && b.copy ? measure(&b) : neb_fail(NEB_ERR_NOMEM, "out of memory for two arrays of %zu bytes", b.n);
+    enum neb_status st =
+        b.data && b.copy
+            ? measure(&b)
+            : neb_fail(NEB_ERR_NOMEM, "out of memory for two arrays of %zu bytes", b.n);
     free(b.data);
     free(b.copy);
     return st;

@@ -71,7 +71,8 @@ static enum neb_status init(const struct options *o) {
     print_key(o->args[1], k);
     sec_seal_key_destroy(&k);
     NEB_TRY(agent_seal_settings_write(home, o->args[1]));
-    puts("The agent seals checkpoints and updates from its next start on. Keep a copy of the key elsewhere: without it what it\n"
+    puts("The agent seals checkpoints and updates from its next start on. Keep a copy of the key "
+         "elsewhere: without it what it\n"
          "sealed is lost.");
     return NEB_OK;
 }
@@ -131,7 +132,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         return 0;
     case ARGP_KEY_END: {
         const char *what = o->n ? o->args[0] : "";
-        if (!(((!strcmp(what, "init") || !strcmp(what, "id")) && o->n == 2) || (!strcmp(what, "open") && o->n == 3)))
+        if (!(((!strcmp(what, "init") || !strcmp(what, "id")) && o->n == 2) ||
+              (!strcmp(what, "open") && o->n == 3)))
             argp_usage(state);
         return 0;
     }
@@ -142,7 +144,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 int cmd_seal(int argc, char **argv) {
     static const struct argp_option table[] = {
         {"home", 'H', "DIR", 0, "of the agent that shall seal (default ~/.nebula)", 0},
-        {"passphrase", 'p', NULL, 0, "init: keep the key by a passphrase, which the agent then needs at each start", 0},
+        {"passphrase", 'p', NULL, 0,
+         "init: keep the key by a passphrase, which the agent then needs at each start", 0},
         {"seal-key", KEY_SEAL, "FILE", 0, "open: the key", 0},
         {0}};
     static const struct argp argp = {
@@ -150,8 +153,10 @@ int cmd_seal(int argc, char **argv) {
         parse_option,
         "init KEYFILE\nid KEYFILE\nopen SEALED CLEAR",
         "Seals what the agent writes: checkpoints, models, snapshots and updates of its ledger.\v"
-        "init makes a key and writes HOME/seal.json, which names it; the agent seals from its next start on. The key file is best kept "
-        "on another disk than HOME, or given as systemd credential nebula-seal. id prints a key's public id, as errors name it. open "
+        "init makes a key and writes HOME/seal.json, which names it; the agent seals from its next "
+        "start on. The key file is best kept "
+        "on another disk than HOME, or given as systemd credential nebula-seal. id prints a key's "
+        "public id, as errors name it. open "
         "writes one sealed file in clear.",
         NULL,
         NULL,
@@ -162,6 +167,8 @@ int cmd_seal(int argc, char **argv) {
         return AGENT_EXIT_USAGE;
     enum neb_status st = sec_init();
     if (st == NEB_OK)
-        st = !strcmp(o.args[0], "init") ? init(&o) : !strcmp(o.args[0], "id") ? id(&o) : open_file(&o);
+        st = !strcmp(o.args[0], "init") ? init(&o)
+             : !strcmp(o.args[0], "id") ? id(&o)
+                                        : open_file(&o);
     return st == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
 }

@@ -29,7 +29,9 @@ static struct agent_credential *new_credential(void) {
     return c;
 }
 
-static enum neb_status no_memory(void) { return neb_fail(NEB_ERR_NOMEM, "out of memory for a worker's credentials"); }
+static enum neb_status no_memory(void) {
+    return neb_fail(NEB_ERR_NOMEM, "out of memory for a worker's credentials");
+}
 
 enum neb_status agent_credential_create(const struct sec_seal_key *site,
                                         const uint8_t job[INTER_ID_BYTES],
@@ -90,7 +92,8 @@ enum neb_status agent_credential_read(int fd, struct agent_credential **out) {
     if (got == sizeof *c && !memcmp(c->magic, magic, sizeof magic) && c->sealed <= 1)
         return NEB_OK;
     agent_credential_destroy(out);
-    return neb_fail(NEB_ERR_DENIED, "no credentials on standard input: a worker is started by its agent");
+    return neb_fail(NEB_ERR_DENIED,
+                    "no credentials on standard input: a worker is started by its agent");
 }
 
 const uint8_t *agent_credential_secret(const struct agent_credential *c) { return c->secret; }
@@ -125,8 +128,8 @@ enum neb_status agent_credential_find(const char *socket_path, const char *job,
     char path[NEB_PATH_MAX];
     size_t n = 0;
     const char *slash = strrchr(socket_path, '/');
-    int k = snprintf(path, sizeof path, "%.*s/jobs/%s/trainer.key", slash ? (int)(slash - socket_path) : 1,
-                     slash ? socket_path : ".", job);
+    int k = snprintf(path, sizeof path, "%.*s/jobs/%s/trainer.key",
+                     slash ? (int)(slash - socket_path) : 1, slash ? socket_path : ".", job);
     *out = NULL;
     if (k < 0 || (size_t)k >= sizeof path)
         return neb_fail(NEB_ERR_LIMIT, "path too long: %s", socket_path);

@@ -1,4 +1,5 @@
 #include "agent/ipc.h"
+#include "agent/base/fs.h"
 #include "agent/base/log.h"
 
 #include <errno.h>
@@ -64,7 +65,22 @@ fail:
     return NEB_ERR_IO;
 }
 
+// Others who can write the folder could put a socket of their own in this one's place.
+static enum neb_status check_folder(const char *path) {
+    char dir[NEB_PATH_MAX];
+    struct stat info;
+    const char *slash = strrchr(path, '/');
+    snprintf(dir, sizeof dir, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
+    if (stat(dir, &info) != 0)
+        return neb_fail_errno("%s", dir);
+    if (info.st_mode & 022)
+        return neb_fail(NEB_ERR_DENIED, "%s can be written by others (mode %03o): chmod 700 it", dir,
+                        (unsigned)(info.st_mode & 0777));
+    return NEB_OK;
+}
+
 enum neb_status agent_ipc_listen(void *zctx, const char *path, struct agent_ipc **out) {
+    NEB_TRY(check_folder(path));
     return ipc_open(zctx, path, true, out);
 }
 

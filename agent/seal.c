@@ -13,8 +13,8 @@ enum { SETTINGS_BYTES_MAX = 16 * 1024 };
 
 // ---- settings -------------------------------------------------------------------------------------------------
 
-enum neb_status agent_seal_settings_parse(const char *text, size_t len, const char *what, char *path,
-                                          size_t cap) {
+enum neb_status agent_seal_settings_parse(const char *text, size_t len, const char *what,
+                                          char *path, size_t cap) {
     json_error_t e;
     const char *key, *bad = NULL;
     json_t *v, *root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &e);
@@ -24,8 +24,8 @@ enum neb_status agent_seal_settings_parse(const char *text, size_t len, const ch
         json_decref(root);
         return st;
     }
-    json_object_foreach(root, key, v) if (strcmp(key, "format") != 0 && strcmp(key, "key_file") != 0)
-        bad = "has an unknown key";
+    json_object_foreach(root, key, v) if (strcmp(key, "format") != 0 &&
+                                          strcmp(key, "key_file") != 0) bad = "has an unknown key";
     const char *file = json_string_value(json_object_get(root, "key_file"));
     if (json_integer_value(json_object_get(root, "format")) != 1)
         bad = "\"format\": 1 is expected";
@@ -76,8 +76,10 @@ static enum neb_status ask_terminal(const char *path, char *out, size_t cap) {
         if (fd >= 0)
             close(fd);
         return neb_fail(NEB_ERR_DENIED,
-                        "%s is kept by a passphrase, and there is no terminal to ask on; give it as systemd credential "
-                        "nebula-seal-passphrase", path);
+                        "%s is kept by a passphrase, and there is no terminal to ask on; give it "
+                        "as systemd credential "
+                        "nebula-seal-passphrase",
+                        path);
     }
     quiet = was;
     quiet.c_lflag &= ~(tcflag_t)ECHO;

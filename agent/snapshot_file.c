@@ -5,7 +5,8 @@
 
 enum neb_status agent_snapshot_header(const struct neb_file *f, const char *path, uint64_t *header,
                                       struct inter_snapshot **out) {
-    uint64_t len = neb_file_len(f), most = len < INTER_SNAPSHOT_HEADER_MAX ? len : INTER_SNAPSHOT_HEADER_MAX;
+    uint64_t len = neb_file_len(f),
+             most = len < INTER_SNAPSHOT_HEADER_MAX ? len : INTER_SNAPSHOT_HEADER_MAX;
     struct inter_snapshot *s = calloc(1, sizeof *s);
     uint8_t *p = malloc(most ? most : 1);
     enum neb_status st = s && p ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory for a snapshot");

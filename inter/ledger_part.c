@@ -42,8 +42,8 @@ void inter_part_drop(struct inter_ledger *l, const struct inter_key *k) {
 
 // ---- bytes ----------------------------------------------------------------------------------------------------
 
-static enum neb_status write_at(const struct inter_ledger *l, const struct inter_part *p, const void *data,
-                                size_t n, uint64_t offset) {
+static enum neb_status write_at(const struct inter_ledger *l, const struct inter_part *p,
+                                const void *data, size_t n, uint64_t offset) {
     const uint8_t *at = data;
     for (size_t done = 0; done < n;) {
         ssize_t k = neb_fault("ledger.blob")
@@ -76,7 +76,8 @@ static bool read_at(const struct inter_part *p, void *data, size_t n, uint64_t o
 // Whether what an earlier run left can go on: sealed as this run seals, or in clear like it.
 static bool goes_on(struct inter_ledger *l, struct inter_part *p, const char *path) {
     uint8_t front[SEC_CHUNKS_FRONT];
-    bool whole = read_at(p, front, sizeof front, 0), sealed = whole && neb_is_sealed(front, sizeof front);
+    bool whole = read_at(p, front, sizeof front, 0),
+         sealed = whole && neb_is_sealed(front, sizeof front);
     if (!l->seal)
         return !sealed;
     if (!sealed || sec_chunks_open(l->seal, path, front, &p->seal) != NEB_OK)
@@ -187,8 +188,8 @@ static enum neb_status empty_part(struct inter_ledger *l, struct inter_part *p, 
     return begin_file(l, p);
 }
 
-static enum neb_status finish_clear(const struct inter_manifest *m, const char *part, const char *path,
-                                    bool *good) {
+static enum neb_status finish_clear(const struct inter_manifest *m, const char *part,
+                                    const char *path, bool *good) {
     struct neb_map bytes;
     uint8_t sha[INTER_SHA_BYTES];
     NEB_TRY(neb_map_open(part, &bytes));

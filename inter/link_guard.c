@@ -13,7 +13,10 @@
 #include <unistd.h>
 
 static const neb_ns guard_every = 100 * NEB_MS;
-enum { FRAMING = 128, FIRST = 4096 }; // at least what ZMTP and CURVE add to a message, and to a connection
+enum {
+    FRAMING = 128,
+    FIRST = 4096
+}; // at least what ZMTP and CURVE add to a message, and to a connection
 
 static bool is_named(const struct inter_link *l, int zmq_fd) {
     for (uint32_t i = 0; i < l->n_peers; i++)
@@ -35,7 +38,7 @@ void link_guard_accepted(struct inter_link *l, int zmq_fd) {
     link_guard_left(l, zmq_fd); // the number is used again
     int fd = fcntl(zmq_fd, F_DUPFD_CLOEXEC, 3);
     if (fd < 0)
-        return; // gone again
+        return;                                // gone again
     if (l->n_nameless == INTER_NAMELESS_MAX) { // the oldest gives way
         uint32_t oldest = 0;
         for (uint32_t i = 1; i < l->n_nameless; i++)
@@ -60,14 +63,17 @@ void link_guard_read(struct conn *c, size_t n) { c->read += n + FRAMING; }
 static uint64_t held(struct conn *c) {
     uint64_t come = c->fd >= 0 ? inter_tcp_counts(c->fd).recv : 0;
     if (come <= c->read + FIRST) {
-        c->read = come > FIRST && c->read > come ? come : c->read; // framing is overestimated: that is no credit
+        c->read = come > FIRST && c->read > come
+                      ? come
+                      : c->read; // framing is overestimated: that is no credit
         return 0;
     }
     return come - c->read - FIRST;
 }
 
 static void guard_peer(struct inter_link *l, struct peer *p) {
-    uint64_t sum = 0, most = 0, limit = l->cfg.bulk_queue_bytes + l->cfg.control_queue_bytes + INTER_PEER_SLACK_BYTES;
+    uint64_t sum = 0, most = 0,
+             limit = l->cfg.bulk_queue_bytes + l->cfg.control_queue_bytes + INTER_PEER_SLACK_BYTES;
     struct conn *fullest = NULL;
     for (int w = 0; w < SETS; w++)
         for (uint32_t k = 0; k < CONNS; k++) {
@@ -85,7 +91,8 @@ static void guard_peer(struct inter_link *l, struct peer *p) {
     shutdown(fullest->fd, SHUT_RDWR); // ZeroMQ frees what it has of it
     fullest->lost = true;
     if (p->cut++ == 0)
-        neb_warn("link to %s: %llu MiB of it are unread here, more than an honest peer sends ahead: a connection is cut; further "
+        neb_warn("link to %s: %llu MiB of it are unread here, more than an honest peer sends "
+                 "ahead: a connection is cut; further "
                  "ones are counted",
                  p->member.pub.name, (unsigned long long)(sum >> 20));
     p->refused++;
@@ -102,13 +109,15 @@ void link_guard(struct inter_link *l, neb_ns now) {
         if (!named && !bad)
             continue;
         if (bad && l->cut_nameless++ == 0)
-            neb_warn("link: a connection that did not introduce itself is cut (silent for 5 s, or too much before); further ones are counted");
+            neb_warn("link: a connection that did not introduce itself is cut (silent for 5 s, or "
+                     "too much before); further ones are counted");
         forget(l, i--, bad);
     }
     for (uint32_t i = 0; i < l->n_peers; i++)
         if (!l->peers[i].self)
             guard_peer(l, &l->peers[i]);
-    if (l->guard_at < l->deadline) // a message that never ends makes nothing readable: only the clock finds it
+    if (l->guard_at <
+        l->deadline) // a message that never ends makes nothing readable: only the clock finds it
         l->deadline = l->guard_at;
 }
 

@@ -28,14 +28,17 @@ extern const size_t inter_socket_profile_rows;
 // What a row says for links of this chunk size.
 int64_t inter_socket_value(const struct inter_socket_option *o, size_t chunk_bytes);
 // Before bind or connect. NEB_ERR_IO names the option.
-NEB_MUST_CHECK enum neb_status inter_socket_apply(void *socket, enum inter_socket_role role, size_t chunk_bytes);
+NEB_MUST_CHECK enum neb_status inter_socket_apply(void *socket, enum inter_socket_role role,
+                                                  size_t chunk_bytes);
 
 // Ceilings that ZeroMQ has no option for (inter/link_guard.c).
 enum {
-    INTER_NAMELESS_MAX = 1024,        // connections that have not said HELLO; the oldest gives way
-    INTER_NAMELESS_BYTES = 64 << 10,  // that one of them may send
-    INTER_NAMELESS_MS = 5000,         // that one of them may stay
-    INTER_PEER_SLACK_BYTES = 32 << 20, // held of one peer beyond what an honest one has unacknowledged: then its fullest connection is cut
+    INTER_NAMELESS_MAX = 1024,       // connections that have not said HELLO; the oldest gives way
+    INTER_NAMELESS_BYTES = 64 << 10, // that one of them may send
+    INTER_NAMELESS_MS = 5000,        // that one of them may stay
+    INTER_PEER_SLACK_BYTES =
+        32
+        << 20, // held of one peer beyond what an honest one has unacknowledged: then its fullest connection is cut
 };
 
 #endif

@@ -16,7 +16,8 @@ enum {
     SHAPE_AT = FILE_AT + 16,
     NONCE = crypto_aead_xchacha20poly1305_ietf_NPUBBYTES,
 };
-_Static_assert(NONCE + crypto_aead_xchacha20poly1305_ietf_ABYTES == SEC_CHUNKS_EXTRA, "extra bytes of a chunk");
+_Static_assert(NONCE + crypto_aead_xchacha20poly1305_ietf_ABYTES == SEC_CHUNKS_EXTRA,
+               "extra bytes of a chunk");
 
 struct sec_chunks { // in locked memory
     uint8_t key[SEC_SEAL_KEY_BYTES];
@@ -71,7 +72,8 @@ enum neb_status sec_chunks_open(const struct sec_seal_key *k, const char *name,
     uint32_t zero = neb_rd_u32(&r);
     c->total = neb_rd_u64(&r);
     enum neb_status st = sec_seal_front_check(k, name, front + ID_AT, front + CONTEXT_AT, c->key);
-    if (st == NEB_OK && (zero || !c->chunk || c->chunk > SEC_CHUNKS_MAX || c->total > UINT64_MAX / 2))
+    if (st == NEB_OK &&
+        (zero || !c->chunk || c->chunk > SEC_CHUNKS_MAX || c->total > UINT64_MAX / 2))
         st = neb_fail(NEB_ERR_FORMAT, "%s: sealed in chunks that cannot be", name);
     if (st != NEB_OK)
         sec_chunks_destroy(&c);
@@ -106,18 +108,19 @@ void sec_chunks_seal(const struct sec_chunks *c, uint64_t i, const void *plain, 
     memcpy(bound, c->bound, sizeof bound);
     neb_put_u64(bound + SEC_CHUNKS_FRONT, i);
     randombytes_buf(out, NONCE);
-    crypto_aead_xchacha20poly1305_ietf_encrypt(out + NONCE, NULL, plain, sec_chunks_len(c, i), bound,
-                                               sizeof bound, NULL, out, c->key);
+    crypto_aead_xchacha20poly1305_ietf_encrypt(out + NONCE, NULL, plain, sec_chunks_len(c, i),
+                                               bound, sizeof bound, NULL, out, c->key);
 }
 
-enum neb_status sec_chunks_unseal(const struct sec_chunks *c, uint64_t i, const uint8_t *sealed, void *plain) {
+enum neb_status sec_chunks_unseal(const struct sec_chunks *c, uint64_t i, const uint8_t *sealed,
+                                  void *plain) {
     uint8_t bound[sizeof c->bound];
     size_t n = sec_chunks_len(c, i);
     memcpy(bound, c->bound, sizeof bound);
     neb_put_u64(bound + SEC_CHUNKS_FRONT, i);
     if (crypto_aead_xchacha20poly1305_ietf_decrypt(plain, NULL, NULL, sealed + NONCE,
-                                                   n + SEC_CHUNKS_EXTRA - NONCE, bound, sizeof bound,
-                                                   sealed, c->key) != 0)
+                                                   n + SEC_CHUNKS_EXTRA - NONCE, bound,
+                                                   sizeof bound, sealed, c->key) != 0)
         return NEB_ERR_DENIED;
     return NEB_OK;
 }

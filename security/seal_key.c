@@ -44,7 +44,8 @@ static void name_it(struct sec_seal_key *k) {
     static const char what[] = "nebula seal key id";
     uint8_t hash[crypto_generichash_BYTES];
     k->site = true;
-    crypto_generichash(hash, sizeof hash, (const uint8_t *)what, sizeof what - 1, k->bytes, sizeof k->bytes);
+    crypto_generichash(hash, sizeof hash, (const uint8_t *)what, sizeof what - 1, k->bytes,
+                       sizeof k->bytes);
     memcpy(k->id, hash, sizeof k->id);
 }
 
@@ -59,13 +60,17 @@ static enum neb_status stretch(const char *passphrase, const uint8_t salt[SEC_SE
     return NEB_OK;
 }
 
-enum neb_status sec_seal_key_make(const char *path, const char *passphrase, struct sec_seal_key **out) {
+enum neb_status sec_seal_key_make(const char *path, const char *passphrase,
+                                  struct sec_seal_key **out) {
     struct sec_seal_key *k = NULL;
     uint8_t wrapped[WRAPPED_BYTES], *by = NULL;
     if (passphrase && strlen(passphrase) < SEC_SEAL_PASSPHRASE_MIN)
-        return neb_fail(NEB_ERR_INVALID, "a passphrase has at least %d characters", SEC_SEAL_PASSPHRASE_MIN);
+        return neb_fail(NEB_ERR_INVALID, "a passphrase has at least %d characters",
+                        SEC_SEAL_PASSPHRASE_MIN);
     if (neb_fs_exists(path))
-        return neb_fail(NEB_ERR_EXISTS, "%s exists; a seal key is never replaced: what it sealed would be lost", path);
+        return neb_fail(NEB_ERR_EXISTS,
+                        "%s exists; a seal key is never replaced: what it sealed would be lost",
+                        path);
     NEB_TRY(new_key(&k));
     randombytes_buf(k->bytes, sizeof k->bytes);
     name_it(k);
@@ -99,7 +104,8 @@ struct unwrap {
 static enum neb_status unwrap(const char *path, const uint8_t wrapped[WRAPPED_BYTES],
                               sec_passphrase_ask *ask, void *user, struct sec_seal_key *k) {
     if (!ask)
-        return neb_fail(NEB_ERR_DENIED, "%s is kept by a passphrase, and nobody is here to be asked for it", path);
+        return neb_fail(NEB_ERR_DENIED,
+                        "%s is kept by a passphrase, and nobody is here to be asked for it", path);
     struct unwrap *u = locked(sizeof *u);
     if (!u)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for a seal key");
@@ -108,7 +114,8 @@ static enum neb_status unwrap(const char *path, const uint8_t wrapped[WRAPPED_BY
         st = stretch(u->passphrase, wrapped + 8, u->by);
     if (st == NEB_OK && sec_unseal(u->by, wrapped + 8 + SEC_SEAL_SALT_BYTES,
                                    SEC_SEAL_KEY_BYTES + SEC_SEAL_EXTRA, k->bytes) != NEB_OK)
-        st = neb_fail(NEB_ERR_DENIED, "%s: another passphrase keeps this key, or the file has changed", path);
+        st = neb_fail(NEB_ERR_DENIED,
+                      "%s: another passphrase keeps this key, or the file has changed", path);
     sodium_free(u);
     return st;
 }
@@ -118,7 +125,8 @@ static enum neb_status parse(const char *path, const uint8_t *p, size_t n, sec_p
     if (n == WRAPPED_BYTES && !memcmp(p, wrapped_magic, 8))
         return unwrap(path, p, ask, user, k);
     if (n != sizeof k->bytes)
-        return neb_fail(NEB_ERR_FORMAT, "%s: a seal key has %d bytes, this has %zu", path, SEC_SEAL_KEY_BYTES, n);
+        return neb_fail(NEB_ERR_FORMAT, "%s: a seal key has %d bytes, this has %zu", path,
+                        SEC_SEAL_KEY_BYTES, n);
     memcpy(k->bytes, p, n);
     return NEB_OK;
 }
@@ -131,7 +139,8 @@ enum neb_status sec_seal_key_load(const char *path, sec_passphrase_ask *ask, voi
     size_t n = 0;
     *out = NULL;
     if (!path) {
-        if (!credentials || snprintf(credential, sizeof credential, "%s/nebula-seal", credentials) >= (int)sizeof credential)
+        if (!credentials || snprintf(credential, sizeof credential, "%s/nebula-seal",
+                                     credentials) >= (int)sizeof credential)
             return NEB_ERR_NOT_FOUND;
         path = credential;
     }
@@ -140,7 +149,10 @@ enum neb_status sec_seal_key_load(const char *path, sec_passphrase_ask *ask, voi
     enum neb_status st = file ? sec_secret_read(path, file, FILE_MAX, &n)
                               : neb_fail(NEB_ERR_NOMEM, "out of memory for a seal key");
     if (st == NEB_ERR_NOT_FOUND && path != credential)
-        st = neb_fail(st, "%s: no seal key there; bring it back from its backup (nebula seal init makes the first one)", path);
+        st = neb_fail(st,
+                      "%s: no seal key there; bring it back from its backup (nebula seal init "
+                      "makes the first one)",
+                      path);
     if (st == NEB_OK)
         st = parse(path, file, n, ask, user, k);
     if (st == NEB_OK)
@@ -202,7 +214,8 @@ void sec_seal_key_hand(const struct sec_seal_key *job, uint8_t out[SEC_SEAL_HAND
     memcpy(out + SEC_SEAL_ID_BYTES + SEC_SEAL_CONTEXT_BYTES, job->bytes, SEC_SEAL_KEY_BYTES);
 }
 
-enum neb_status sec_seal_key_take(const uint8_t in[SEC_SEAL_HANDED_BYTES], struct sec_seal_key **out) {
+enum neb_status sec_seal_key_take(const uint8_t in[SEC_SEAL_HANDED_BYTES],
+                                  struct sec_seal_key **out) {
     struct sec_seal_key *k = NULL;
     NEB_TRY(new_key(&k));
     memcpy(k->id, in, SEC_SEAL_ID_BYTES);

@@ -107,8 +107,8 @@ struct sec_stream_reader { // in locked memory; states follow
     const uint8_t *p;
     size_t len;
     uint64_t chunks, clear_len;
-    uint64_t next;    // chunk that `state` opens
-    bool have;        // chunk next - 1 is in `clear`
+    uint64_t next; // chunk that `state` opens
+    bool have;     // chunk next - 1 is in `clear`
     stream_state state;
     uint8_t clear[SEC_STREAM_CHUNK];
     stream_state kept[]; // before every STRIDE-th chunk
@@ -122,7 +122,8 @@ enum neb_status sec_seal_front_check(const struct sec_seal_key *k, const char *n
     if (memcmp(id, sec_seal_key_id(k), SEC_SEAL_ID_BYTES) != 0) {
         neb_hex(id, SEC_SEAL_ID_BYTES, theirs);
         neb_hex(sec_seal_key_id(k), SEC_SEAL_ID_BYTES, ours);
-        return neb_fail(NEB_ERR_DENIED, "%s is sealed with key %s, the key given is %s", name, theirs, ours);
+        return neb_fail(NEB_ERR_DENIED, "%s is sealed with key %s, the key given is %s", name,
+                        theirs, ours);
     }
     if (sec_seal_key_of(k, context, key) != NEB_OK)
         return neb_fail(NEB_ERR_DENIED, "%s is sealed for another job", name);
@@ -139,21 +140,24 @@ static bool pull(struct sec_stream_reader *r) {
     unsigned long long got = 0;
     unsigned char tag = 0;
     uint64_t i = r->next;
-    r->have = crypto_secretstream_xchacha20poly1305_pull(
-                  &r->state, r->clear, &got, &tag, r->p + SEC_STREAM_FRONT + (size_t)i * SEALED_CHUNK,
-                  chunk_bytes(r, i), i ? NULL : r->p, i ? 0 : SEC_STREAM_FRONT) == 0 &&
-              (tag == FINAL) == (i + 1 == r->chunks); // else cut, or something was put behind it
+    r->have =
+        crypto_secretstream_xchacha20poly1305_pull(
+            &r->state, r->clear, &got, &tag, r->p + SEC_STREAM_FRONT + (size_t)i * SEALED_CHUNK,
+            chunk_bytes(r, i), i ? NULL : r->p, i ? 0 : SEC_STREAM_FRONT) == 0 &&
+        (tag == FINAL) == (i + 1 == r->chunks); // else cut, or something was put behind it
     r->next = i + 1;
     return r->have;
 }
 
 static enum neb_status damaged(const char *name, uint64_t chunk) {
     return neb_fail(NEB_ERR_CORRUPT,
-                    "%s: sealed chunk %" PRIu64 " (at byte %" PRIu64 ") was changed, cut or put in another order", name,
-                    chunk, SEC_STREAM_FRONT + chunk * SEALED_CHUNK);
+                    "%s: sealed chunk %" PRIu64 " (at byte %" PRIu64
+                    ") was changed, cut or put in another order",
+                    name, chunk, SEC_STREAM_FRONT + chunk * SEALED_CHUNK);
 }
 
-static enum neb_status open_all(struct sec_stream_reader *r, const struct sec_seal_key *k, const char *name) {
+static enum neb_status open_all(struct sec_stream_reader *r, const struct sec_seal_key *k,
+                                const char *name) {
     NEB_TRY(sec_seal_front_check(k, name, r->p + ID_AT, r->p + CONTEXT_AT, r->clear));
     int rc = crypto_secretstream_xchacha20poly1305_init_pull(&r->state, r->p + HEADER_AT, r->clear);
     sodium_memzero(r->clear, SEC_SEAL_KEY_BYTES);
@@ -179,7 +183,8 @@ enum neb_status sec_stream_open(const struct sec_seal_key *k, const char *name, 
         return damaged(name, len < SEC_STREAM_FRONT + EXTRA ? 0 : body / SEALED_CHUNK);
     uint64_t chunks = (body + SEALED_CHUNK - 1) / SEALED_CHUNK;
     size_t states = (size_t)(chunks / STRIDE + 1) * sizeof(stream_state);
-    size_t bytes = (sizeof(struct sec_stream_reader) + states + 15) & ~(size_t)15; // it ends at a page: keeps it aligned
+    size_t bytes = (sizeof(struct sec_stream_reader) + states + 15) &
+                   ~(size_t)15; // it ends at a page: keeps it aligned
     struct sec_stream_reader *r = sodium_malloc(bytes);
     if (!r)
         return neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", name);
@@ -202,7 +207,8 @@ enum neb_status sec_stream_read(struct sec_stream_reader *r, uint64_t at, void *
     NEB_ASSERT(at <= r->clear_len && n <= r->clear_len - at);
     while (n) {
         uint64_t i = at / SEC_STREAM_CHUNK;
-        size_t off = (size_t)(at % SEC_STREAM_CHUNK), take = SEC_STREAM_CHUNK - off < n ? SEC_STREAM_CHUNK - off : n;
+        size_t off = (size_t)(at % SEC_STREAM_CHUNK),
+               take = SEC_STREAM_CHUNK - off < n ? SEC_STREAM_CHUNK - off : n;
         if (!r->have || r->next != i + 1) {
             if (i < r->next || i / STRIDE > r->next / STRIDE || !r->have) {
                 r->state = r->kept[i / STRIDE];

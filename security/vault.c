@@ -33,7 +33,9 @@ static enum neb_status begin(void *ctx, neb_vault_put *put, void *user, void **w
     *writer = w;
     return NEB_OK;
 }
-static enum neb_status add(void *writer, const void *p, size_t n) { return sec_stream_add(writer, p, n); }
+static enum neb_status add(void *writer, const void *p, size_t n) {
+    return sec_stream_add(writer, p, n);
+}
 static enum neb_status end(void *writer) { return sec_stream_end(writer); }
 static void drop(void *writer) {
     struct sec_stream_writer *w = writer;
@@ -51,8 +53,10 @@ static void close_reader(void *reader) {
 
 static enum neb_status unseal_chunk(struct reader *r, uint64_t i, const char *path) {
     r->have = 0;
-    if (sec_chunks_unseal(r->chunks, i, r->sealed + sec_chunks_at(r->chunks, i), r->clear) != NEB_OK)
-        return neb_fail(NEB_ERR_CORRUPT, "%s: sealed chunk %" PRIu64 " was changed, or is of another file", path, i);
+    if (sec_chunks_unseal(r->chunks, i, r->sealed + sec_chunks_at(r->chunks, i), r->clear) !=
+        NEB_OK)
+        return neb_fail(NEB_ERR_CORRUPT,
+                        "%s: sealed chunk %" PRIu64 " was changed, or is of another file", path, i);
     r->have = i + 1;
     return NEB_OK;
 }
@@ -64,7 +68,8 @@ static enum neb_status open_chunks(const struct sec_vault *v, const char *path, 
     if (len < SEC_CHUNKS_FRONT)
         return neb_fail(NEB_ERR_CORRUPT, "%s: cut within its front", path);
     NEB_TRY(sec_chunks_open(v->key, path, p, &c));
-    uint64_t n = sec_chunks_total(c) / sec_chunks_bytes(c) + (sec_chunks_total(c) % sec_chunks_bytes(c) != 0);
+    uint64_t n = sec_chunks_total(c) / sec_chunks_bytes(c) +
+                 (sec_chunks_total(c) % sec_chunks_bytes(c) != 0);
     enum neb_status st = NEB_OK;
     if (n > len || sec_chunks_at(c, n) != len)
         st = neb_fail(NEB_ERR_CORRUPT, "%s: %zu bytes, its front says otherwise", path, len);
@@ -127,7 +132,8 @@ static enum neb_status read_range(void *reader, uint64_t at, void *dst, size_t n
     return NEB_OK;
 }
 
-static const struct neb_vault_ops ops = {begin, add, end, drop, open_reader, read_range, close_reader};
+static const struct neb_vault_ops ops = {begin,       add,        end,         drop,
+                                         open_reader, read_range, close_reader};
 
 // ---- the vault ------------------------------------------------------------------------------------------------
 
@@ -167,7 +173,8 @@ enum neb_status sec_vault_seal_writer(const struct sec_seal_key *key,
     return neb_fs_writer_seal(w, key ? &v.vault : NULL);
 }
 
-enum neb_status sec_vault_map(const struct sec_seal_key *key, const char *path, struct neb_map *out) {
+enum neb_status sec_vault_map(const struct sec_seal_key *key, const char *path,
+                              struct neb_map *out) {
     struct sec_vault v = {.key = key};
     struct neb_file *f = NULL;
     v.vault = (struct neb_vault){&ops, &v};

@@ -9,7 +9,8 @@ struct neb_file {
     uint64_t len;
 };
 
-enum neb_status neb_file_open(const char *path, const struct neb_vault *vault, struct neb_file **out) {
+enum neb_status neb_file_open(const char *path, const struct neb_vault *vault,
+                              struct neb_file **out) {
     struct neb_file *f = calloc(1, sizeof *f);
     if (!f)
         return neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", path);
@@ -17,8 +18,10 @@ enum neb_status neb_file_open(const char *path, const struct neb_vault *vault, s
     f->len = f->map.len;
     if (st == NEB_OK && neb_is_sealed(f->map.p, f->map.len)) {
         if (!vault)
-            st = neb_fail(NEB_ERR_DENIED, "%s is sealed: give the site's key with --seal-key FILE", path);
-        else if ((st = vault->ops->open(vault->ctx, path, f->map.p, f->map.len, &f->reader, &f->len)) == NEB_OK)
+            st = neb_fail(NEB_ERR_DENIED, "%s is sealed: give the site's key with --seal-key FILE",
+                          path);
+        else if ((st = vault->ops->open(vault->ctx, path, f->map.p, f->map.len, &f->reader,
+                                        &f->len)) == NEB_OK)
             f->ops = vault->ops;
     }
     if (st != NEB_OK)

@@ -177,8 +177,9 @@ static void test_silent_connections(void **state) {
         most = n > most ? n : most;
         all_gone = most > 20 && n <= 4; // they were here, and are gone
     }
-    printf("%d silent connections of a member: %.1f MiB more, %d descriptors at most, %d at the end\n", SILENT, more, most,
-           descriptors() - quiet);
+    printf(
+        "%d silent connections of a member: %.1f MiB more, %d descriptors at most, %d at the end\n",
+        SILENT, more, most, descriptors() - quiet);
     assert_true(all_gone);
     assert_true(more < 64);
     check_honest();
@@ -207,8 +208,9 @@ static void test_parts_after_hello(void **state) {
     }
     double m = run(1, before);
     more = m > more ? m : more;
-    printf("%d MiB in one message on a connection that is up: %.1f MiB more, connections cut: %llu\n", PARTS, more,
-           (unsigned long long)stats_of_mallory().cut);
+    printf(
+        "%d MiB in one message on a connection that is up: %.1f MiB more, connections cut: %llu\n",
+        PARTS, more, (unsigned long long)stats_of_mallory().cut);
     assert_true(stats_of_mallory().cut >= 1);
     assert_true(more < 256); // 97 MiB, and what comes within a look
     check_honest();
@@ -248,8 +250,12 @@ static int setup(void **state) {
                     index_of[i][w] = k;
     for (int i = 0; i < 2; i++) {
         if (i == BERT)
-            snprintf(m.m[index_of[BERT][ANNA]].endpoint, SEC_ENDPOINT_MAX, "127.0.0.1:%u", inter_link_port(links[ANNA]));
-        struct inter_link_config c = {.identity = ids[i], .members = &m, .listen = i == ANNA ? "127.0.0.1:*" : NULL, .n_bulk = 2};
+            snprintf(m.m[index_of[BERT][ANNA]].endpoint, SEC_ENDPOINT_MAX, "127.0.0.1:%u",
+                     inter_link_port(links[ANNA]));
+        struct inter_link_config c = {.identity = ids[i],
+                                      .members = &m,
+                                      .listen = i == ANNA ? "127.0.0.1:*" : NULL,
+                                      .n_bulk = 2};
         assert_int_equal(inter_link_create(&c, &links[i]), NEB_OK);
     }
     for (neb_ns end = neb_now() + 20 * NEB_S; honest_ups < 2 && neb_now() < end;)
@@ -270,7 +276,8 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_silent_connections), cmocka_unit_test(test_parts_before_hello),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_silent_connections),
+                                       cmocka_unit_test(test_parts_before_hello),
                                        cmocka_unit_test(test_parts_after_hello)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

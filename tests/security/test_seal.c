@@ -19,7 +19,8 @@ enum { BIG = 37 * SEC_STREAM_CHUNK + 777, SEALED_CHUNK = SEC_STREAM_CHUNK + 17 }
 static char dir[] = "/tmp/nebula-seal-XXXXXX";
 static uint8_t *plain, *back;
 static struct sec_seal_key *key;
-static const uint8_t none[SEC_SEAL_CONTEXT_BYTES], job[SEC_SEAL_CONTEXT_BYTES] = {1, 2, 3}, other_job[SEC_SEAL_CONTEXT_BYTES] = {1, 2, 4};
+static const uint8_t none[SEC_SEAL_CONTEXT_BYTES], job[SEC_SEAL_CONTEXT_BYTES] = {1, 2, 3},
+                                                   other_job[SEC_SEAL_CONTEXT_BYTES] = {1, 2, 4};
 
 static const char *at(char *out, const char *name) {
     snprintf(out, NEB_PATH_MAX, "%s/%s", dir, name);
@@ -31,8 +32,8 @@ static enum neb_status put(void *user, const void *p, size_t n) {
     return NEB_OK;
 }
 
-static void seal_with(const struct sec_seal_key *k, const uint8_t *context, size_t len, size_t piece,
-                      struct neb_buf *out) {
+static void seal_with(const struct sec_seal_key *k, const uint8_t *context, size_t len,
+                      size_t piece, struct neb_buf *out) {
     struct sec_stream_writer *w = NULL;
     neb_buf_clear(out);
     assert_int_equal(sec_stream_create(k, context, put, out, &w), NEB_OK);
@@ -44,7 +45,9 @@ static void seal_with(const struct sec_seal_key *k, const uint8_t *context, size
     sec_stream_destroy(&w);
 }
 
-static void seal(size_t len, size_t piece, struct neb_buf *out) { seal_with(key, none, len, piece, out); }
+static void seal(size_t len, size_t piece, struct neb_buf *out) {
+    seal_with(key, none, len, piece, out);
+}
 
 static enum neb_status opens(const struct sec_seal_key *k, const uint8_t *p, size_t len) {
     struct sec_stream_reader *r = NULL;
@@ -56,8 +59,9 @@ static enum neb_status opens(const struct sec_seal_key *k, const uint8_t *p, siz
 
 static void test_round_trip(void **state) {
     (void)state;
-    static const size_t lens[] = {0, 1, SEC_STREAM_CHUNK - 1, SEC_STREAM_CHUNK, SEC_STREAM_CHUNK + 1,
-                                  16 * SEC_STREAM_CHUNK, BIG};
+    static const size_t lens[] = {
+        0,  1, SEC_STREAM_CHUNK - 1, SEC_STREAM_CHUNK, SEC_STREAM_CHUNK + 1, 16 * SEC_STREAM_CHUNK,
+        BIG};
     struct neb_buf sealed = {0};
     for (size_t i = 0; i < sizeof lens / sizeof lens[0]; i++)
         for (size_t piece = 1000; piece <= BIG; piece *= 49) {
@@ -82,7 +86,8 @@ static void test_ranges(void **state) {
     seal(BIG, 70000, &sealed);
     assert_int_equal(sec_stream_open(key, "a test", sealed.p, sealed.len, &r), NEB_OK);
     for (int i = 0; i < 300; i++) {
-        size_t from = (size_t)neb_rng_below(&rng, BIG), n = (size_t)neb_rng_below(&rng, i % 3 ? 3000 : 300000);
+        size_t from = (size_t)neb_rng_below(&rng, BIG),
+               n = (size_t)neb_rng_below(&rng, i % 3 ? 3000 : 300000);
         n = n > BIG - from ? BIG - from : n;
         assert_int_equal(sec_stream_read(r, from, back, n), NEB_OK);
         assert_memory_equal(back, plain + from, n);
@@ -96,7 +101,9 @@ static void test_ranges(void **state) {
     neb_buf_free(&sealed);
 }
 
-static void refused(const uint8_t *p, size_t len) { assert_int_not_equal(opens(key, p, len), NEB_OK); }
+static void refused(const uint8_t *p, size_t len) {
+    assert_int_not_equal(opens(key, p, len), NEB_OK);
+}
 
 static void test_tampering(void **state) {
     (void)state;
@@ -140,8 +147,9 @@ static void test_chunks(void **state) {
         assert_int_equal(sec_chunks_unseal(again, i, sealed[i], out), NEB_OK);
         assert_memory_equal(out, plain + i * CHUNK, sec_chunks_len(c, i));
     }
-    assert_int_equal(sec_chunks_unseal(again, 1, sealed[2], out), NEB_ERR_DENIED); // of another place
-    assert_int_equal(sec_chunks_unseal(again, 1, foreign, out), NEB_ERR_DENIED);   // of another file
+    assert_int_equal(sec_chunks_unseal(again, 1, sealed[2], out),
+                     NEB_ERR_DENIED);                                            // of another place
+    assert_int_equal(sec_chunks_unseal(again, 1, foreign, out), NEB_ERR_DENIED); // of another file
     sealed[0][100] ^= 1;
     assert_int_equal(sec_chunks_unseal(again, 0, sealed[0], out), NEB_ERR_DENIED);
     sec_chunks_destroy(&again);
@@ -149,8 +157,8 @@ static void test_chunks(void **state) {
     for (size_t i = 0; i < sizeof front; i++) { // whatever is changed in the front, nothing opens
         memcpy(front, sec_chunks_front(c), sizeof front);
         front[i] ^= 1;
-        if (sec_chunks_open(key, "a test", front, &again) == NEB_OK && sec_chunks_bytes(again) == CHUNK &&
-            sec_chunks_total(again) >= 2 * CHUNK)
+        if (sec_chunks_open(key, "a test", front, &again) == NEB_OK &&
+            sec_chunks_bytes(again) == CHUNK && sec_chunks_total(again) >= 2 * CHUNK)
             assert_int_equal(sec_chunks_unseal(again, 1, sealed[1], out), NEB_ERR_DENIED);
         sec_chunks_destroy(&again);
     }
@@ -197,7 +205,8 @@ static void test_keys(void **state) {
     char right[] = "a longer passphrase", wrong[] = "another passphrase";
     struct sec_seal_key *k = NULL;
     struct neb_buf sealed = {0};
-    at(path, "seal.key"), at(link, "link.key"), at(words, "words.key"), at(credential, "nebula-seal");
+    at(path, "seal.key"), at(link, "link.key"), at(words, "words.key"),
+        at(credential, "nebula-seal");
     assert_int_equal(sec_seal_key_load(path, NULL, NULL, &k), NEB_OK);
     seal(1000, 1000, &sealed);
     assert_int_equal(opens(k, sealed.p, sealed.len), NEB_OK);
@@ -251,7 +260,8 @@ static void test_vault(void **state) {
         assert_int_equal(neb_fs_writer_open(path, 0600, &w), NEB_OK);
         assert_int_equal(neb_fs_writer_seal(w, sealed ? sec_vault_of(v) : NULL), NEB_OK);
         for (size_t i = 0; i < BIG; i += 100000)
-            assert_int_equal(neb_fs_writer_add(w, plain + i, BIG - i < 100000 ? BIG - i : 100000), NEB_OK);
+            assert_int_equal(neb_fs_writer_add(w, plain + i, BIG - i < 100000 ? BIG - i : 100000),
+                             NEB_OK);
         assert_int_equal(neb_fs_writer_commit(w), NEB_OK);
         neb_fs_writer_destroy(&w);
         assert_int_equal(neb_file_open(path, sec_vault_of(v), &f), NEB_OK);
@@ -267,7 +277,8 @@ static void test_vault(void **state) {
         neb_map_close(&map);
         assert_int_equal(neb_file_open(path, NULL, &f), sealed ? NEB_ERR_DENIED : NEB_OK);
         neb_file_close(&f);
-        assert_int_equal(neb_file_open(path, sec_vault_of(strange), &f), sealed ? NEB_ERR_DENIED : NEB_OK);
+        assert_int_equal(neb_file_open(path, sec_vault_of(strange), &f),
+                         sealed ? NEB_ERR_DENIED : NEB_OK);
         neb_file_close(&f);
         assert_int_equal(neb_map_open(path, &map), NEB_OK);
         assert_true((memmem(map.p, map.len, plain + 70000, 32) != NULL) != sealed);
@@ -298,9 +309,10 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_round_trip), cmocka_unit_test(test_ranges),
-                                       cmocka_unit_test(test_tampering),  cmocka_unit_test(test_chunks),
-                                       cmocka_unit_test(test_jobs),       cmocka_unit_test(test_vault),
-                                       cmocka_unit_test(test_keys)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_ranges),
+        cmocka_unit_test(test_tampering),  cmocka_unit_test(test_chunks),
+        cmocka_unit_test(test_jobs),       cmocka_unit_test(test_vault),
+        cmocka_unit_test(test_keys)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

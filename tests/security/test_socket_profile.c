@@ -15,7 +15,8 @@ static int64_t read_back(void *s, const struct inter_socket_option *o) {
     int64_t wide = 0;
     int narrow = 0;
     size_t n = o->wide ? sizeof wide : sizeof narrow;
-    assert_int_equal(zmq_getsockopt(s, o->option, o->wide ? (void *)&wide : (void *)&narrow, &n), 0);
+    assert_int_equal(zmq_getsockopt(s, o->option, o->wide ? (void *)&wide : (void *)&narrow, &n),
+                     0);
     return o->wide ? wide : narrow;
 }
 
@@ -24,7 +25,9 @@ static void test_rows(void **state) {
     static const struct {
         enum inter_socket_role role;
         int type;
-    } roles[] = {{INTER_SOCKET_LISTEN, ZMQ_ROUTER}, {INTER_SOCKET_CONTROL, ZMQ_DEALER}, {INTER_SOCKET_BULK, ZMQ_DEALER}};
+    } roles[] = {{INTER_SOCKET_LISTEN, ZMQ_ROUTER},
+                 {INTER_SOCKET_CONTROL, ZMQ_DEALER},
+                 {INTER_SOCKET_BULK, ZMQ_DEALER}};
     const size_t chunk = 256 << 10;
     void *ctx = zmq_ctx_new();
     for (int r = 0; r < 3; r++) {
@@ -33,11 +36,13 @@ static void test_rows(void **state) {
         for (size_t i = 0; i < inter_socket_profile_rows; i++) {
             const struct inter_socket_option *o = &inter_socket_profile[i];
             bool has = o->roles & (unsigned)roles[r].role;
-            if (o->option == ZMQ_ROUTER_MANDATORY) { // cannot be read; test_link.c sees what it does
+            if (o->option ==
+                ZMQ_ROUTER_MANDATORY) { // cannot be read; test_link.c sees what it does
                 assert_int_equal(o->value, 1);
                 continue;
             }
-            assert_int_equal(read_back(s, o), has ? inter_socket_value(o, chunk) : read_back(plain, o));
+            assert_int_equal(read_back(s, o),
+                             has ? inter_socket_value(o, chunk) : read_back(plain, o));
             if (r == 0)
                 printf("%-24s %8lld %-22s %s\n", o->name, (long long)o->value, o->unit, o->why);
         }

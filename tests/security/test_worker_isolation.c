@@ -3,10 +3,10 @@
 // refused and counted; the log says it once; the right credentials are taken. The socket is 0600 in a folder of 0700.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
+#include "agent/config.h"
 #include "agent/credential.h"
 #include "agent/daemon.h"
 #include "agent/ipc.h"
-#include "agent/config.h"
 #include "security/identity.h"
 #include "security/members.h"
 
@@ -24,11 +24,14 @@
 
 #include <cmocka.h>
 
-static const char yaml[] =
-    "job: %s\nsteps: 4\nmodel: {vocab: 16, n_layers: 1, d_model: 8, n_heads: 2, n_kv_heads: 1, d_ff: 16, tied: true}\n"
-    "data: {corpus: /nowhere, seq_len: 8, batch: 1}\n"
-    "optim: {lr: 0.1}\nsync: {scheme: none}\nclusters:\n  - {name: site, launcher: attach, threads: 1}\n";
-static const char *const names[] = {"first", "second"}, *const hexes[] = {"11111111111111111111111111111111", "22222222222222222222222222222222"};
+static const char yaml[] = "job: %s\nsteps: 4\nmodel: {vocab: 16, n_layers: 1, d_model: 8, "
+                           "n_heads: 2, n_kv_heads: 1, d_ff: 16, tied: true}\n"
+                           "data: {corpus: /nowhere, seq_len: 8, batch: 1}\n"
+                           "optim: {lr: 0.1}\nsync: {scheme: none}\nclusters:\n  - {name: site, "
+                           "launcher: attach, threads: 1}\n";
+static const char *const names[] = {"first", "second"}, *const hexes[] = {
+                                                            "11111111111111111111111111111111",
+                                                            "22222222222222222222222222222222"};
 
 static char dir[] = "/tmp/nebula-worker-XXXXXX", path[128], log_path[128];
 static pid_t agent;
@@ -50,7 +53,8 @@ static struct agent_ipc_msg ask(struct agent_ipc *c, json_t *head, const void *p
 }
 
 static json_t *attach(int job) {
-    return json_pack("{s:s,s:s,s:b,s:I}", "op", "attach", "job", hexes[job], "foreign", true, "pid", (json_int_t)getpid());
+    return json_pack("{s:s,s:s,s:b,s:I}", "op", "attach", "job", hexes[job], "foreign", true, "pid",
+                     (json_int_t)getpid());
 }
 
 static int64_t strangers(void) {
@@ -63,7 +67,8 @@ static int64_t strangers(void) {
 }
 
 static bool answered(struct agent_ipc_msg *m, const char *text) { // refused, in these words
-    bool ok = !strcmp(agent_ipc_str(m, "ev", ""), "answer") && !json_is_true(json_object_get(m->head, "ok")) &&
+    bool ok = !strcmp(agent_ipc_str(m, "ev", ""), "answer") &&
+              !json_is_true(json_object_get(m->head, "ok")) &&
               strstr(agent_ipc_str(m, "text", ""), text);
     agent_ipc_msg_clear(m);
     return ok;
@@ -77,7 +82,8 @@ static void test_refused(void **state) {
     int64_t before = strangers();
     assert_int_equal(agent_credential_find(path, hexes[0], &mine), NEB_OK);
     assert_int_equal(agent_credential_find(path, hexes[1], &other), NEB_OK);
-    assert_true(memcmp(agent_credential_secret(mine), agent_credential_secret(other), AGENT_SECRET_BYTES) != 0);
+    assert_true(memcmp(agent_credential_secret(mine), agent_credential_secret(other),
+                       AGENT_SECRET_BYTES) != 0);
     struct agent_ipc_msg m = ask(c, attach(0), NULL, 0); // with nothing
     assert_true(answered(&m, "not the credentials"));
     m = ask(c, attach(0), zeros, sizeof zeros);
@@ -86,9 +92,12 @@ static void test_refused(void **state) {
     assert_true(answered(&m, "not the credentials"));
     m = ask(c, attach(0), agent_credential_secret(mine), AGENT_SECRET_BYTES - 1); // cut
     assert_true(answered(&m, "not the credentials"));
-    static const char *const ops[] = {"update", "report", "metrics", "checkpoint", "ready", "shape", "detach", "nonsense"};
+    static const char *const ops[] = {"update", "report", "metrics", "checkpoint",
+                                      "ready",  "shape",  "detach",  "nonsense"};
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) { // what only a worker may
-        m = ask(c, json_pack("{s:s,s:s,s:{},s:{}}", "op", ops[i], "job", hexes[0], "report", "line"), NULL, 0);
+        m = ask(c,
+                json_pack("{s:s,s:s,s:{},s:{}}", "op", ops[i], "job", hexes[0], "report", "line"),
+                NULL, 0);
         assert_true(answered(&m, "unknown request"));
     }
     assert_int_equal(strangers() - before, 4 + 8);
@@ -108,10 +117,12 @@ static void test_one_job(void **state) {
     assert_int_equal(m.n_parts, 0); // nothing is sealed here
     agent_ipc_msg_clear(&m);
     int64_t before = strangers();
-    m = ask(c, attach(1), agent_credential_secret(mine), AGENT_SECRET_BYTES); // nor of the second job
+    m = ask(c, attach(1), agent_credential_secret(mine),
+            AGENT_SECRET_BYTES); // nor of the second job
     assert_true(answered(&m, "not the credentials"));
     static const char *const ops[] = {"stop", "submit", "resume", "jobs", "status", "attachable"};
-    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) { // a command's requests, on its connection
+    for (size_t i = 0; i < sizeof ops / sizeof *ops;
+         i++) { // a command's requests, on its connection
         m = ask(c, json_pack("{s:s,s:s}", "op", ops[i], "job", hexes[1]), NULL, 0);
         assert_true(answered(&m, "unknown request"));
     }
@@ -119,7 +130,8 @@ static void test_one_job(void **state) {
     m = ask(c, json_pack("{s:s}", "op", "hello"), NULL, 0); // it is still the worker of its own
     assert_string_equal(agent_ipc_str(&m, "ev", ""), "hello");
     agent_ipc_msg_clear(&m);
-    assert_int_equal(agent_ipc_send(c, NULL, json_pack("{s:s}", "op", "detach"), NULL, 0), NEB_OK); // or the agent waits for it at its end
+    assert_int_equal(agent_ipc_send(c, NULL, json_pack("{s:s}", "op", "detach"), NULL, 0),
+                     NEB_OK); // or the agent waits for it at its end
     assert_true(strangers() >= 0);
     agent_credential_destroy(&mine);
     agent_ipc_destroy(&c);
@@ -164,6 +176,20 @@ static void test_files(void **state) {
     assert_int_equal(unlink(key), 0);
     assert_int_equal(rename(link, key), 0);
     assert_null(c);
+}
+
+static void test_folder(void **state) { // that others can write
+    (void)state;
+    char open_dir[160], socket_path[200];
+    struct agent_ipc *c = NULL;
+    snprintf(open_dir, sizeof open_dir, "%s/open", dir);
+    snprintf(socket_path, sizeof socket_path, "%s/agent.sock", open_dir);
+    assert_int_equal(mkdir(open_dir, 0700), 0);
+    assert_int_equal(chmod(open_dir, 0777), 0);
+    assert_int_equal(agent_ipc_listen(ctx, socket_path, &c), NEB_ERR_DENIED);
+    assert_int_equal(chmod(open_dir, 0700), 0);
+    assert_int_equal(agent_ipc_listen(ctx, socket_path, &c), NEB_OK);
+    agent_ipc_destroy(&c);
 }
 
 // What a worker finds on its standard input is all of it, or it does not start.
@@ -223,7 +249,10 @@ static void submit(int i) {
     struct agent_ipc *c = client();
     int n = snprintf(text, sizeof text, yaml, names[i]);
     assert_int_equal(agent_job_parse(text, (size_t)n, "t.yaml", job), NEB_OK);
-    struct agent_ipc_msg m = ask(c, json_pack("{s:s,s:s,s:o}", "op", "submit", "id", hexes[i], "spec", agent_job_to_json(job)), NULL, 0);
+    struct agent_ipc_msg m = ask(
+        c,
+        json_pack("{s:s,s:s,s:o}", "op", "submit", "id", hexes[i], "spec", agent_job_to_json(job)),
+        NULL, 0);
     if (!json_is_true(json_object_get(m.head, "ok")))
         fail_msg("submit: %s", agent_ipc_str(&m, "text", ""));
     agent_ipc_msg_clear(&m);
@@ -267,8 +296,10 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_files),       cmocka_unit_test(test_pipe),
-                                       cmocka_unit_test(test_refused),     cmocka_unit_test(test_one_job),
-                                       cmocka_unit_test(test_chosen_name), cmocka_unit_test(test_log)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_files),   cmocka_unit_test(test_pipe),
+        cmocka_unit_test(test_folder),  cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_one_job), cmocka_unit_test(test_chosen_name),
+        cmocka_unit_test(test_log)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
