@@ -37,7 +37,7 @@ enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j) {
     char dir[NEB_PATH_MAX];
     daemon_job_dir(d, j, dir, sizeof dir);
     NEB_TRY(
-        agent_snapshot_install(d->service, &c, dir, j->job.clusters[j->self].witness, &j->taken));
+        agent_snapshot_install(sec_vault_of(d->vault), d->service, &c, dir, j->job.clusters[j->self].witness, &j->taken));
     return inter_service_job_open(d->service, &c);
 }
 
