@@ -54,6 +54,10 @@ awk 'NR == 1 { first = $2 } END { if ($2 > 0.6 * first) { print "loss only went 
 timeout 60 "$BUILD/mesh_train" 1 1 1 | cmp - "$work/one"
 
 meshes "" 2x1x1 4x1x1 1x1x2 1x1x4 1x2x1 1x4x1 2x1x2 2x2x1 1x2x2 2x2x2
+# Rows that ranks do not share evenly: 30 and 18 over 4, and 2 over 4, where some have none.
+meshes "steps=8 seq=15 bias=1 recompute=1" 1x1x4 2x2x2
+meshes "steps=8 seq=9 tied=1" 1x1x4 1x2x4
+meshes "steps=8 seq=1" 1x2x4
 meshes "steps=20 clip=adagc bias=1" 4x1x1 1x1x4 1x4x1 2x2x2
 meshes "steps=20 tied=1 clip=adagc" 1x1x4 1x4x1 2x2x2
 meshes "steps=20 trainable=lora bias=1" 1x1x4 1x4x1 2x2x2
