@@ -1,6 +1,7 @@
 #include "intra/checkpoint.h"
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"
+#include "intra/checkpoint_parts.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -29,6 +30,10 @@ struct intra_ckpt_writer {
     char path[NEB_PATH_MAX];
     intra_ckpt_sink *sink; // in place of a file
     void *user;
+    char split[NEB_PATH_MAX];
+    bool may_split;
+    uint64_t token; // of its parts
+    uint32_t parts;
 };
 
 static void put_header(uint8_t h[HEADER_BYTES], uint64_t index_at, uint64_t index_len, uint32_t n) {
@@ -83,6 +88,11 @@ void intra_ckpt_writer_destroy(struct intra_ckpt_writer **wp) {
     *wp = NULL;
 }
 
+static bool is_part(const char *path) {
+    size_t n = strlen(path), tail = strlen(".part");
+    return n > tail && !strcmp(path + n - tail, ".part");
+}
+
 static bool name_taken(const struct intra_ckpt_writer *w, const char *name) {
     for (size_t i = 0; i < w->names.len; i += strlen((const char *)w->names.p + i) + 1)
         if (!strcmp((const char *)w->names.p + i, name))
@@ -99,6 +109,11 @@ enum neb_status intra_ckpt_add(struct intra_ckpt_writer *w, const char *name,
     uint64_t bytes = rows * cols * dtype_bytes[dtype];
     uint8_t digest[32];
     neb_buf_add(&w->names, name, strlen(name) + 1);
+    if (!strcmp(name, INTRA_PARTS_SECTION) && !is_part(w->path)) {
+        const uint64_t *p = data;
+        w->token = p[0];
+        w->parts = (uint32_t)p[1];
+    }
     w->bytes += bytes;
     if (w->sink) {
         w->n++;
@@ -124,6 +139,13 @@ enum neb_status intra_ckpt_add(struct intra_ckpt_writer *w, const char *name,
     return w->failed;
 }
 
+void intra_ckpt_split(struct intra_ckpt_writer *w, const char *path) {
+    w->may_split = path != NULL;
+    snprintf(w->split, sizeof w->split, "%s", path ? path : "");
+}
+const char *intra_ckpt_split_path(const struct intra_ckpt_writer *w) {
+    return w->may_split ? w->split : NULL;
+}
 uint64_t intra_ckpt_bytes(const struct intra_ckpt_writer *w) { return w->bytes; }
 
 // Trailer: the header again, now filled, then the digest over index and trailer header.
@@ -134,6 +156,7 @@ enum neb_status intra_ckpt_commit(struct intra_ckpt_writer *w) {
     NEB_TRY(neb_buf_check(&w->names));
     if (w->sink)
         return NEB_OK;
+    NEB_TRY(intra_parts_wait(w->path, w->token, w->parts));
     put_header(header, w->at, w->index.len, w->n);
     neb_sha256_add(w->sha, w->index.p, w->index.len);
     neb_sha256_add(w->sha, header, sizeof header);
@@ -146,8 +169,9 @@ enum neb_status intra_ckpt_commit(struct intra_ckpt_writer *w) {
 
 struct intra_ckpt {
     char path[NEB_PATH_MAX];
-    struct neb_map map;
-    struct intra_ckpt_section *sections;
+    struct neb_map *maps; // (n_maps) of the file and its parts
+    uint32_t n_maps;
+    struct intra_ckpt_section *sections; // of all files
     uint32_t n;
 };
 
@@ -158,91 +182,156 @@ static enum neb_status damaged(const char *path, const char *what) {
 }
 
 // The leading 64 bytes: always the same for a version. They are read first, so that a later version may move the rest.
-static enum neb_status check_header(const struct intra_ckpt *c) {
+static enum neb_status check_header(const char *path, const struct neb_map *map) {
     uint8_t expected[HEADER_BYTES];
     put_header(expected, 0, 0, 0);
-    if (c->map.len < HEADER_BYTES || memcmp(c->map.p, magic, sizeof magic))
-        return damaged(c->path, "no checkpoint header");
-    struct neb_rd r = neb_rd_make(c->map.p + sizeof magic, 4);
+    if (map->len < HEADER_BYTES || memcmp(map->p, magic, sizeof magic))
+        return damaged(path, "no checkpoint header");
+    struct neb_rd r = neb_rd_make(map->p + sizeof magic, 4);
     uint32_t version = neb_rd_u32(&r);
     if (version != VERSION)
         return neb_fail(NEB_ERR_UNSUPPORTED,
-                        "checkpoint %s: version %" PRIu32 ", this program reads %d", c->path,
-                        version, VERSION);
-    return memcmp(c->map.p, expected, sizeof expected)
-               ? damaged(c->path, "header at offset 0 is damaged")
+                        "checkpoint %s: version %" PRIu32 ", this program reads %d", path, version,
+                        VERSION);
+    return memcmp(map->p, expected, sizeof expected)
+               ? damaged(path, "header at offset 0 is damaged")
                : NEB_OK;
 }
 
-static enum neb_status parse_index(struct intra_ckpt *c) {
+static enum neb_status parse_entry(struct neb_rd *r, const char *path, uint64_t len, uint64_t end,
+                                   struct intra_ckpt_section *s) {
+    neb_rd_str(r, s->name, sizeof s->name);
+    uint8_t dtype = neb_rd_u8(r);
+    s->rows = neb_rd_u64(r);
+    s->cols = neb_rd_u64(r);
+    s->at = neb_rd_u64(r);
+    neb_rd_copy(r, s->sha256, sizeof s->sha256);
+    if (r->bad || dtype > INTRA_U64 || (s->cols && s->rows > len / s->cols))
+        return damaged(path, "malformed index entry");
+    s->dtype = (enum intra_dtype)dtype;
+    s->bytes = s->rows * s->cols * dtype_bytes[dtype];
+    if (s->at % ALIGN || s->at < HEADER_BYTES || s->at > end || s->bytes > end - s->at)
+        return damaged(path, "section outside the file");
+    return NEB_OK;
+}
+
+// Adds the sections of one file to the list.
+static enum neb_status parse_index(struct intra_ckpt *c, const char *path, uint32_t part) {
+    const struct neb_map *map = &c->maps[part];
     size_t tail = HEADER_BYTES + 32;
-    NEB_TRY(check_header(c));
-    if (c->map.len < HEADER_BYTES + tail)
-        return damaged(c->path, "no trailer: cut short");
-    struct neb_rd t = neb_rd_make(c->map.p + c->map.len - tail, HEADER_BYTES);
+    NEB_TRY(check_header(path, map));
+    if (map->len < HEADER_BYTES + tail)
+        return damaged(path, "no trailer: cut short");
+    struct neb_rd t = neb_rd_make(map->p + map->len - tail, HEADER_BYTES);
     uint8_t got[32], expected[HEADER_BYTES];
     (void)neb_rd_view(&t, sizeof magic + 4); // magic and version: compared below
     uint32_t n = neb_rd_u32(&t);
     uint64_t at = neb_rd_u64(&t), len = neb_rd_u64(&t);
     put_header(expected, at, len, n);
-    if (memcmp(c->map.p + c->map.len - tail, expected, sizeof expected))
-        return damaged(c->path, "no trailer: cut short");
-    if (at < HEADER_BYTES || at > c->map.len - tail || len != c->map.len - tail - at ||
+    if (memcmp(map->p + map->len - tail, expected, sizeof expected))
+        return damaged(path, "no trailer: cut short");
+    if (at < HEADER_BYTES || at > map->len - tail || len != map->len - tail - at ||
         n > INTRA_CKPT_SECTIONS_MAX || n > len / INDEX_ENTRY_BYTES_MIN)
-        return damaged(c->path, "index outside the file");
-    neb_sha256(c->map.p + at, len + HEADER_BYTES, got);
-    if (memcmp(got, c->map.p + c->map.len - 32, 32))
-        return damaged(c->path, "digest of the index does not match");
-    if (!(c->sections = calloc(n ? n : 1, sizeof *c->sections)))
-        return neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", c->path);
-    struct neb_rd r = neb_rd_make(c->map.p + at, len);
-    for (c->n = 0; c->n < n; c->n++) {
-        struct intra_ckpt_section *s = &c->sections[c->n];
-        neb_rd_str(&r, s->name, sizeof s->name);
-        uint8_t dtype = neb_rd_u8(&r);
-        s->rows = neb_rd_u64(&r);
-        s->cols = neb_rd_u64(&r);
-        s->at = neb_rd_u64(&r);
-        neb_rd_copy(&r, s->sha256, sizeof s->sha256);
-        if (r.bad || dtype > INTRA_U64 || (s->cols && s->rows > c->map.len / s->cols))
-            return damaged(c->path, "malformed index entry");
-        s->dtype = (enum intra_dtype)dtype;
-        s->bytes = s->rows * s->cols * dtype_bytes[dtype];
-        if (s->at % ALIGN || s->at < HEADER_BYTES || s->at > at || s->bytes > at - s->at)
-            return damaged(c->path, "section outside the file");
+        return damaged(path, "index outside the file");
+    neb_sha256(map->p + at, len + HEADER_BYTES, got);
+    if (memcmp(got, map->p + map->len - 32, 32))
+        return damaged(path, "digest of the index does not match");
+    struct intra_ckpt_section *all = realloc(c->sections, (c->n + (size_t)n + 1) * sizeof *all);
+    if (!all)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", path);
+    c->sections = all;
+    struct neb_rd r = neb_rd_make(map->p + at, len);
+    for (uint32_t i = 0; i < n; i++) {
+        struct intra_ckpt_section *s = &c->sections[c->n++];
+        *s = (struct intra_ckpt_section){.part = part};
+        NEB_TRY(parse_entry(&r, path, map->len, at, s));
     }
-    return neb_rd_done(&r) ? NEB_OK : damaged(c->path, "bytes after the index");
+    return neb_rd_done(&r) ? NEB_OK : damaged(path, "bytes after the index");
 }
 
-enum neb_status intra_ckpt_open(const char *path, bool verify, struct intra_ckpt **out) {
-    enum neb_status st = NEB_OK;
+static enum neb_status open_file(struct intra_ckpt *c, const char *path) {
+    struct neb_map *maps = realloc(c->maps, (c->n_maps + 1) * sizeof *maps);
+    if (!maps)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", path);
+    c->maps = maps;
+    maps[c->n_maps] = (struct neb_map){0};
+    NEB_TRY(neb_map_open(path, &maps[c->n_maps]));
+    return parse_index(c, path, c->n_maps++);
+}
+
+// Token and number that a file says it has; false: none.
+static bool read_parts(const struct intra_ckpt *c, uint32_t part, uint64_t out[2]) {
+    for (uint32_t i = 0; i < c->n; i++) {
+        const struct intra_ckpt_section *s = &c->sections[i];
+        if (s->part != part || strcmp(s->name, INTRA_PARTS_SECTION))
+            continue;
+        if (s->dtype == INTRA_U64 && s->bytes == 2 * sizeof *out)
+            memcpy(out, intra_ckpt_data(c, s), 2 * sizeof *out);
+        return s->dtype == INTRA_U64 && s->bytes == 2 * sizeof *out;
+    }
+    return false;
+}
+
+static enum neb_status open_parts(struct intra_ckpt *c) {
+    uint64_t parts[2], own[2];
+    if (!read_parts(c, 0, parts))
+        return NEB_OK;
+    if (!parts[1] || parts[1] > INTRA_PARTS_MAX)
+        return damaged(c->path, "a number of parts that is not possible");
+    for (uint32_t k = 1; k <= parts[1]; k++) {
+        char path[NEB_PATH_MAX];
+        NEB_TRY(intra_part_path(c->path, parts[0], k, path, sizeof path));
+        NEB_TRY(open_file(c, path));
+        if (!read_parts(c, k, own) || own[0] != parts[0] || own[1] != k)
+            return damaged(path, "part of another checkpoint");
+    }
+    return NEB_OK;
+}
+
+static enum neb_status verify_all(const struct intra_ckpt *c) {
+    for (uint32_t i = 0; i < c->n; i++) {
+        const struct intra_ckpt_section *s = &c->sections[i];
+        uint8_t got[32];
+        neb_sha256(intra_ckpt_data(c, s), s->bytes, got);
+        if (memcmp(got, s->sha256, sizeof got))
+            return neb_fail(NEB_ERR_CORRUPT,
+                            "checkpoint %s%s: section '%s' at offset %" PRIu64
+                            ": digest does not match",
+                            c->path, s->part ? " (in a part)" : "", s->name, s->at);
+    }
+    return NEB_OK;
+}
+
+static enum neb_status open_ckpt(const char *path, bool parts, bool verify,
+                                 struct intra_ckpt **out) {
     struct intra_ckpt *c = calloc(1, sizeof *c);
     if (!c)
         return neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", path);
     snprintf(c->path, sizeof c->path, "%s", path);
-    NEB_TRY_GOTO(neb_map_open(path, &c->map), fail);
-    NEB_TRY_GOTO(parse_index(c), fail);
-    for (uint32_t i = 0; verify && i < c->n; i++) {
-        uint8_t got[32];
-        neb_sha256(c->map.p + c->sections[i].at, c->sections[i].bytes, got);
-        if (memcmp(got, c->sections[i].sha256, sizeof got)) {
-            st =
-                neb_fail(NEB_ERR_CORRUPT,
-                         "checkpoint %s: section '%s' at offset %" PRIu64 ": digest does not match",
-                         path, c->sections[i].name, c->sections[i].at);
-            goto fail;
-        }
-    }
-    *out = c;
-    return NEB_OK;
-fail:
-    intra_ckpt_close(&c);
+    enum neb_status st = open_file(c, path);
+    if (st == NEB_OK && parts)
+        st = open_parts(c);
+    if (st == NEB_OK && verify)
+        st = verify_all(c);
+    if (st == NEB_OK)
+        *out = c;
+    else
+        intra_ckpt_close(&c);
     return st;
+}
+
+enum neb_status intra_ckpt_open(const char *path, bool verify, struct intra_ckpt **out) {
+    return open_ckpt(path, true, verify, out);
+}
+enum neb_status intra_ckpt_open_index(const char *path, struct intra_ckpt **out) {
+    return open_ckpt(path, false, false, out);
 }
 
 void intra_ckpt_close(struct intra_ckpt **cp) {
     if (*cp) {
-        neb_map_close(&(*cp)->map);
+        for (uint32_t i = 0; i < (*cp)->n_maps; i++)
+            neb_map_close(&(*cp)->maps[i]);
+        free((*cp)->maps);
         free((*cp)->sections);
     }
     free(*cp);
@@ -257,7 +346,7 @@ const struct intra_ckpt_section *intra_ckpt_find(const struct intra_ckpt *c, con
 }
 
 const void *intra_ckpt_data(const struct intra_ckpt *c, const struct intra_ckpt_section *s) {
-    return c->map.p + s->at;
+    return c->maps[s->part].p + s->at;
 }
 const char *intra_ckpt_path(const struct intra_ckpt *c) { return c->path; }
 
@@ -340,5 +429,6 @@ static enum neb_status remove_but(const char *dir, int (*which)(const struct dir
 
 enum neb_status intra_ckpt_prune(const char *dir, int keep) {
     NEB_TRY(remove_but(dir, is_generation, keep));
-    return remove_but(dir, is_leftover, 0);
+    NEB_TRY(remove_but(dir, is_leftover, 0));
+    return intra_parts_prune(dir);
 }

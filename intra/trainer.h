@@ -101,7 +101,8 @@ NEB_MUST_CHECK enum neb_status intra_trainer_counts(const struct intra_trainer *
                                                     uint64_t *target);
 // Everything that the next step depends on, but for the data cursor (the caller's). The file does not depend on the mesh:
 // it can be restored on any other. On a mesh both are collective; the owner (intra_mesh_owner) writes and reads, w and c
-// are NULL on the other ranks, and all return the same status.
+// are NULL on the other ranks, and all return the same status. Where w may be split (intra_ckpt_split) the others write
+// parts of it beside the owner's file.
 NEB_MUST_CHECK enum neb_status intra_trainer_save(const struct intra_trainer *t,
                                                   struct intra_ckpt_writer *w);
 // Restore wants the same model and trainable set; after a failure the trainer is to be destroyed.

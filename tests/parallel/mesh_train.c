@@ -5,7 +5,7 @@
 //     steps=N       50          clip=global|adagc        trainable=full|lora|bitfit|last
 //     tied=0|1      0           bias=0|1                 recompute=0|1
 //     save=PATH     checkpoint after the last step       load=PATH      begin from it (steps counts on)
-//     seq=N         16: tokens of a sequence, at most    shards=0|1     every rank writes a part of the checkpoint
+//     seq=N         16: tokens of a sequence, at most    shards=0|1   all ranks write parts of the checkpoint
 //     eval=0|1      held-out loss at the end             ignore=0|1     some targets do not count
 //     nudge=0|1     between two steps, halfway, all parameters are pulled, changed and pushed
 //     pause=MS      the owner of a team sleeps before its last step, as in an exchange
@@ -201,11 +201,13 @@ static enum neb_status train(const struct options *o, struct intra_trainer *t) {
     return t->model->failed;
 }
 
-static enum neb_status save(const struct intra_trainer *t, const char *path) {
+static enum neb_status save(const struct intra_trainer *t, const char *path, bool shards) {
     struct intra_ckpt_writer *w = NULL;
     bool owner = intra_mesh_owner(t->c.mesh);
     enum neb_status st = owner ? intra_ckpt_create(path, &w) : NEB_OK;
     st = intra_whole_agree(t->c.mesh, st);
+    if (st == NEB_OK && w && shards)
+        intra_ckpt_split(w, path);
     if (st == NEB_OK)
         st = intra_trainer_save(t, w);
     if (st == NEB_OK && owner)
@@ -232,7 +234,7 @@ static enum neb_status run(const struct options *o, const struct intra_mesh *mes
         NEB_TRY_GOTO(load(t, o->load), out);
     NEB_TRY_GOTO(train(o, t), out);
     if (o->save)
-        NEB_TRY_GOTO(save(t, o->save), out);
+        NEB_TRY_GOTO(save(t, o->save, o->shards), out);
 out:
     intra_trainer_destroy(&t);
     return st;
@@ -282,6 +284,8 @@ static enum neb_status lead(const struct options *o, struct intra_comm *world, s
     NEB_TRY_GOTO(train_team(o, team), out);
     if (o->save) {
         NEB_TRY_GOTO(intra_ckpt_create(o->save, &w), out);
+        if (o->shards)
+            intra_ckpt_split(w, o->save);
         NEB_TRY_GOTO(intra_team_save(team, w), out);
         NEB_TRY_GOTO(intra_ckpt_commit(w), out);
     }
