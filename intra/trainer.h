@@ -73,6 +73,10 @@ double intra_trainer_eval(struct intra_trainer *t, const int32_t *tokens, const 
 NEB_MUST_CHECK enum neb_status intra_trainer_pull(struct intra_trainer *t, const bool *wanted);
 NEB_MUST_CHECK enum neb_status intra_trainer_push(struct intra_trainer *t, const bool *wanted);
 
+// With a device: its copy of a trainable tensor (NULL on the CPU), and what to call after changing it there (device.h).
+float *intra_trainer_on_device(const struct intra_trainer *t, const struct intra_tensor *x);
+NEB_MUST_CHECK enum neb_status intra_trainer_changed(struct intra_trainer *t, const bool *wanted);
+
 // The exchanged units: row ranges of trainable tensors in canonical order, at most INTRA_UNIT_ELEMENTS each.
 enum { INTRA_UNIT_ELEMENTS = 16 << 20 };
 struct intra_unit {
