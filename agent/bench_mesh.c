@@ -113,7 +113,8 @@ enum neb_status bench_mesh(int n_threads, bool json, const struct bench_train_sh
     char what[64];
     int slices = shape->steps ? shape->steps : SLICES;
     if (slices < 1 || slices > SLICES_MAX)
-        return neb_fail(NEB_ERR_INVALID, "bench train: %d steps is not in 1..%d", slices, SLICES_MAX);
+        return neb_fail(NEB_ERR_INVALID, "bench train: %d steps is not in 1..%d", slices,
+                        SLICES_MAX);
     NEB_TRY(bench_mesh_measure(n_threads, shape, slices, &r));
     const struct bench_field more[] = {{"low_quartile", 100 * r.low},
                                        {"high_quartile", 100 * r.high},

@@ -8,7 +8,7 @@
 #include "agent/bench_train.h"
 
 struct bench_mesh_result {
-    double overhead; // median of ratios - 1
+    double overhead;  // median of ratios - 1
     double low, high; // quartiles of it
     double step_s;    // median of a bare step
 };

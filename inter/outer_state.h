@@ -57,8 +57,10 @@ void outer_device_destroy(struct outer_device **d);
 NEB_MUST_CHECK enum neb_status outer_device_encode(struct inter_outer *o, int32_t f,
                                                    const struct cmp_codec *codec,
                                                    inter_outer_counts *counts, void *user);
-NEB_MUST_CHECK enum neb_status outer_device_sum(struct outer_apply *j);    // may fail: nothing has changed
-NEB_MUST_CHECK enum neb_status outer_device_settle(struct outer_apply *j); // only the device can fail
+NEB_MUST_CHECK enum neb_status
+outer_device_sum(struct outer_apply *j); // may fail: nothing has changed
+NEB_MUST_CHECK enum neb_status
+outer_device_settle(struct outer_apply *j); // only the device can fail
 void outer_device_skip(struct inter_outer *o, int32_t f);
 void outer_device_reject(struct inter_outer *o, int32_t f);
 void outer_device_adopt(struct inter_outer *o, int32_t f, const float *theta, const float *v);

@@ -12,8 +12,10 @@ enum { TOKEN_DIGITS = 16 };
 
 enum neb_status intra_part_path(const char *file, uint64_t token, uint32_t number, char *out,
                                 size_t cap) {
-    int n = snprintf(out, cap, "%s.%0*" PRIx64 "-%" PRIu32 ".part", file, TOKEN_DIGITS, token, number);
-    return n > 0 && (size_t)n < cap ? NEB_OK : neb_fail(NEB_ERR_LIMIT, "%s: path is too long", file);
+    int n =
+        snprintf(out, cap, "%s.%0*" PRIx64 "-%" PRIu32 ".part", file, TOKEN_DIGITS, token, number);
+    return n > 0 && (size_t)n < cap ? NEB_OK
+                                    : neb_fail(NEB_ERR_LIMIT, "%s: path is too long", file);
 }
 
 enum neb_status intra_part_create(const char *file, uint64_t token, uint32_t number,
@@ -94,7 +96,8 @@ static enum neb_status prune(const char *dir, int (*which)(const struct dirent *
         char path[NEB_PATH_MAX];
         const char *name = names[i]->d_name;
         if (st == NEB_OK && (all || !wanted(dir, name, token_at(name))))
-            st = neb_path(path, sizeof path, dir, name) == NEB_OK ? neb_fs_remove(path) : NEB_ERR_LIMIT;
+            st = neb_path(path, sizeof path, dir, name) == NEB_OK ? neb_fs_remove(path)
+                                                                  : NEB_ERR_LIMIT;
         free(names[i]);
     }
     free(names);

@@ -14,7 +14,8 @@
 #define INTRA_CHECKPOINT_PARTS_H
 #include "intra/checkpoint.h"
 
-#define INTRA_PARTS_SECTION "checkpoint.parts" // (2) u64: token, and n of the file or the number of a part
+#define INTRA_PARTS_SECTION                                                                        \
+    "checkpoint.parts" // (2) u64: token, and n of the file or the number of a part
 enum { INTRA_PARTS_MAX = 4096, INTRA_PARTS_WAIT_S = 600 };
 
 NEB_MUST_CHECK enum neb_status intra_part_path(const char *file, uint64_t token, uint32_t number,

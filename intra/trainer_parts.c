@@ -41,11 +41,12 @@ void intra_parts_deal(const uint64_t *bytes, int32_t n, const uint64_t *able, in
 struct parts {
     const struct intra_trainer *t;
     struct intra_comm *world;
-    struct intra_ckpt_writer *out; // this rank's part, or the owner's file; NULL: it has nothing to write
-    int32_t *owner;                // (n_tensors)
-    uint64_t *bytes;               // (n_tensors)
-    uint64_t *able;                // (ranks)
-    float *room;                   // (largest of this rank's tensors)
+    struct intra_ckpt_writer
+        *out;        // this rank's part, or the owner's file; NULL: it has nothing to write
+    int32_t *owner;  // (n_tensors)
+    uint64_t *bytes; // (n_tensors)
+    uint64_t *able;  // (ranks)
+    float *room;     // (largest of this rank's tensors)
     uint64_t token;
     uint32_t number, n; // of this rank's part, 0: none; of all
 };
@@ -118,8 +119,8 @@ static enum neb_status put_all(struct parts *p, enum intra_arena kind, const flo
         if (p->owner[i] != p->world->rank || *written != NEB_OK)
             continue;
         snprintf(name, sizeof name, "%s%s", prefix, x->name);
-        *written = intra_ckpt_add(p->out, name, INTRA_F32, (uint64_t)x->rows, (uint64_t)x->cols,
-                                  p->room);
+        *written =
+            intra_ckpt_add(p->out, name, INTRA_F32, (uint64_t)x->rows, (uint64_t)x->cols, p->room);
     }
     return NEB_OK;
 }
@@ -155,8 +156,8 @@ static enum neb_status note_parts(const struct parts *p, struct intra_ckpt_write
     return p->n ? intra_ckpt_add(w, INTRA_PARTS_SECTION, INTRA_U64, 2, 1, note) : NEB_OK;
 }
 
-enum neb_status intra_trainer_save_parts(const struct intra_trainer *t,
-                                         struct intra_ckpt_writer *w, const char *path) {
+enum neb_status intra_trainer_save_parts(const struct intra_trainer *t, struct intra_ckpt_writer *w,
+                                         const char *path) {
     struct parts p = {.t = t, .world = t->c.mesh->world};
     const struct intra_mesh *mesh = t->c.mesh;
     if (!path[0])

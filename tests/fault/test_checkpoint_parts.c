@@ -20,7 +20,9 @@ enum { FILES = 3, WORDS = 100000 }; // words of each file: several writes of the
 
 static char dir[64];
 
-static void swallow(void *user, enum neb_log_level l, const char *line) { (void)user, (void)l, (void)line; }
+static void swallow(void *user, enum neb_log_level l, const char *line) {
+    (void)user, (void)l, (void)line;
+}
 
 static uint64_t word(int64_t step, uint32_t k, int i) {
     return (uint64_t)step * 1000003u + k * 7919u + (uint64_t)i;
@@ -111,7 +113,7 @@ static void sweep(const char *how) {
         failed += !whole;
         step = now;
     }
-    assert_true(failed >= FILES * 3); // of each file: a write, the fsync, the rename
+    assert_true(failed >= FILES * 3);          // of each file: a write, the fsync, the rename
     assert_int_equal(files_here(), 2 * FILES); // two generations are kept, and nothing else
 }
 

@@ -17,7 +17,8 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define COUNTED 0
 #elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) ||                         \
+    __has_feature(memory_sanitizer)
 #define COUNTED 0
 #endif
 #endif
@@ -131,7 +132,8 @@ static void test_work_is_counted(void **state) {
         if (i > 0) // scratch grows in the first
             assert_true(with <= without);
     }
-    const struct intra_model *x = intra_team_trainer(bare)->model, *y = intra_team_trainer(mesh)->model;
+    const struct intra_model *x = intra_team_trainer(bare)->model,
+                             *y = intra_team_trainer(mesh)->model;
     assert_memory_equal(x->params, y->params, x->n_params * sizeof *x->params);
     assert_true(!COUNTED || allocations > 10); // it counts
     intra_team_destroy(&mesh);
