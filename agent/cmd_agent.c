@@ -90,7 +90,6 @@ int cmd_agent(int argc, char **argv) {
     struct options o = {0};
     char home[NEB_PATH_MAX];
     bool suspended = false;
-    argp_err_exit_status = AGENT_EXIT_USAGE;
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;
     if (sec_home(o.home, home, sizeof home) != NEB_OK)
@@ -116,5 +115,5 @@ int cmd_worker(int argc, char **argv) {
     }
     enum neb_status st = rank ? agent_launch_rank(argv[1], argv[2], (int)strtol(argv[4], NULL, 10))
                               : agent_worker_run(argv[1], argv[2], NULL, 0);
-    return st == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+    return agent_exit_of(st);
 }

@@ -121,5 +121,5 @@ int cmd_bench(int argc, char **argv) {
         shape.steps = o.steps;
         st = o.mesh ? bench_mesh(o.threads, o.json, &shape) : bench_train(o.threads, o.json, &shape);
     }
-    return st == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+    return agent_exit_of(st);
 }

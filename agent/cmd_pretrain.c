@@ -5,7 +5,9 @@
 #include "agent/base/log.h"
 #include "agent/commands.h"
 #include "agent/distill_summary.h"
+#include "agent/export.h"
 #include "agent/ipc.h"
+#include "agent/json.h"
 #include "agent/local.h"
 #include "agent/model_init.h"
 #include "agent/planner.h"
@@ -58,24 +60,28 @@ static void on_interrupt(int sig) { interrupted = sig; }
 
 // ---- the job --------------------------------------------------------------------------------------------------
 
-static enum neb_status absolute(char *path, size_t cap, const char *what) {
-    char *full = realpath(path, NULL);
-    if (!full)
-        return neb_fail_errno("%s: cannot find %s", what, path);
-    enum neb_status st =
-        strlen(full) < cap ? NEB_OK : neb_fail(NEB_ERR_LIMIT, "%s: path too long", what);
-    if (st == NEB_OK)
-        memcpy(path, full, strlen(full) + 1);
-    free(full);
-    return st;
-}
-
 // Trainers that attach may read what they like.
 static bool needs_corpus(const struct agent_job *job) {
     for (int i = 0; i < job->n_clusters; i++)
         if (!job->clusters[i].witness && job->clusters[i].launcher != AGENT_LAUNCHER_ATTACH)
             return true;
     return neb_fs_exists(job->corpus);
+}
+
+// The agents that read the job work in other folders.
+static enum neb_status make_absolute(struct agent_job *j) {
+    if (needs_corpus(j))
+        NEB_TRY(neb_path_absolute(j->corpus, sizeof j->corpus, "data.corpus"));
+    if (j->init_from[0])
+        NEB_TRY(neb_path_absolute(j->init_from, sizeof j->init_from, "init_from"));
+    if (j->mode != AGENT_MODE_DISTILL)
+        return NEB_OK;
+    if (j->distill.teacher[0])
+        NEB_TRY(neb_path_absolute(j->distill.teacher, sizeof j->distill.teacher, "distill.teacher.init"));
+    if (!j->distill.cache[0])
+        return NEB_OK;
+    NEB_TRY(neb_fs_mkdirs(j->distill.cache, 0755));
+    return neb_path_absolute(j->distill.cache, sizeof j->distill.cache, "distill.cache");
 }
 
 static enum neb_status load_job(struct run *r) {
@@ -93,12 +99,7 @@ static enum neb_status load_job(struct run *r) {
     }
     NEB_TRY(agent_job_model_init(&r->job, r->o.job));
     NEB_TRY(agent_job_validate(&r->job, r->o.job));
-    if (needs_corpus(&r->job))
-        NEB_TRY(absolute(r->job.corpus, sizeof r->job.corpus, "data.corpus"));
-    if (r->job.mode == AGENT_MODE_DISTILL)
-        NEB_TRY(agent_distill_paths(&r->job));
-    if (r->job.init_from[0])
-        NEB_TRY(absolute(r->job.init_from, sizeof r->job.init_from, "init_from"));
+    NEB_TRY(make_absolute(&r->job));
     bool reference = r->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
     if (r->o.local && r->o.local != r->job.n_clusters)
         return neb_fail(NEB_ERR_INVALID, "--local %d, but the job has %d clusters", r->o.local,
@@ -135,7 +136,7 @@ static enum neb_status open_out(struct run *r) {
     enum neb_status st = NEB_OK;
     NEB_TRY(neb_fs_mkdirs(r->o.out, 0755));
     snprintf(r->out, sizeof r->out, "%s", r->o.out);
-    NEB_TRY(absolute(r->out, sizeof r->out, "--out"));
+    NEB_TRY(neb_path_absolute(r->out, sizeof r->out, "--out"));
     NEB_TRY(neb_path(path, sizeof path, r->out, ".lock"));
     r->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (r->lock_fd < 0)
@@ -319,14 +320,9 @@ static enum neb_status submit(struct run *r) {
 
 // ---- the end --------------------------------------------------------------------------------------------------
 
-static double number(const json_t *o, const char *key) {
-    const json_t *v = json_object_get(o, key);
-    return json_is_number(v) ? json_number_value(v) : NAN;
-}
-
 // A count in another site's report: what is no number, or absurd, is 0. (A NaN cast to an integer is undefined.)
 static uint64_t whole(const json_t *o, const char *key) {
-    double x = number(o, key);
+    double x = agent_json_get(o, key);
     return x >= 0 && x < 0x1p62 ? (uint64_t)x : 0;
 }
 
@@ -353,11 +349,11 @@ static void make_summary(const struct run *r, struct agent_summary *s) {
             snprintf(c->device, sizeof c->device, "attached trainer");
         c->steps = (int64_t)whole(p, "steps");
         c->tokens = (int64_t)whole(p, "tokens");
-        c->loss_first = number(p, "loss_first");
-        c->loss_last = number(p, "loss_last");
-        c->eval_loss = number(p, "eval_loss");
-        c->stall_s = number(p, "stall_s");
-        c->train_s = number(p, "train_s");
+        c->loss_first = agent_json_get(p, "loss_first");
+        c->loss_last = agent_json_get(p, "loss_last");
+        c->eval_loss = agent_json_get(p, "eval_loss");
+        c->stall_s = agent_json_get(p, "stall_s");
+        c->train_s = agent_json_get(p, "train_s");
         c->lost_steps = (int64_t)whole(p, "lost_steps");
         c->divergences = (int64_t)whole(p, "divergences");
         c->wan_sent_bytes = whole(p, "wan_sent_bytes");
@@ -372,30 +368,6 @@ static void make_summary(const struct run *r, struct agent_summary *s) {
     }
 }
 
-static enum neb_status copy_file(const char *from, const char *to) {
-    struct neb_map map;
-    NEB_TRY(neb_map_open(from, &map));
-    enum neb_status st = neb_fs_write(to, map.p, map.len, 0644);
-    neb_map_close(&map);
-    return st;
-}
-
-// The model that was trained, with its vocabulary: what nebula eval and generate take.
-static enum neb_status export_model(struct run *r) {
-    char dir[NEB_PATH_MAX], from[NEB_PATH_MAX], to[NEB_PATH_MAX];
-    NEB_TRY(neb_path(dir, sizeof dir, r->out, "checkpoint"));
-    NEB_TRY(neb_fs_mkdirs(dir, 0755));
-    NEB_TRY(neb_path(from, sizeof from, r->model_dir, "model.ckpt"));
-    NEB_TRY(neb_path(to, sizeof to, dir, "model.ckpt"));
-    NEB_TRY(copy_file(from, to));
-    const char *corpus = r->job.clusters[0].corpus[0] ? r->job.clusters[0].corpus : r->job.corpus;
-    NEB_TRY(neb_path(from, sizeof from, corpus, "tokenizer.model"));
-    NEB_TRY(neb_path(to, sizeof to, dir, "tokenizer.model"));
-    if (!needs_corpus(&r->job) && !neb_fs_exists(from))
-        return NEB_OK; // the vocabulary is the attached trainers' own
-    return copy_file(from, to);
-}
-
 // The job's folders in the agents' homes, as far as they are here.
 static enum neb_status job_dirs(const struct run *r, char (*dirs)[NEB_PATH_MAX]) {
     char jobs[NEB_PATH_MAX];
@@ -407,16 +379,10 @@ static enum neb_status job_dirs(const struct run *r, char (*dirs)[NEB_PATH_MAX])
     return NEB_OK;
 }
 
-static enum neb_status export_distill(struct run *r) {
+static enum neb_status export_models(const struct run *r) {
     char dirs[AGENT_CLUSTERS_MAX][NEB_PATH_MAX] = {{0}};
     NEB_TRY(job_dirs(r, dirs));
-    return agent_distill_export(&r->job, dirs, r->out);
-}
-
-static enum neb_status export_rtd(struct run *r) {
-    char dirs[AGENT_CLUSTERS_MAX][NEB_PATH_MAX] = {{0}};
-    NEB_TRY(job_dirs(r, dirs));
-    return agent_rtd_export(&r->job, dirs, r->out);
+    return agent_export_models(&r->job, dirs, r->out);
 }
 
 static int finish(struct run *r) {
@@ -448,19 +414,17 @@ static int finish(struct run *r) {
             printf("stopped after a checkpoint; continue with --resume --out %s\n", r->o.out);
         return AGENT_EXIT_INTERRUPTED;
     }
-    if (r->job.mode == AGENT_MODE_DISTILL)
-        return export_distill(r) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
-    if (r->job.mode == AGENT_MODE_RTD)
-        return export_rtd(r) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
     bool same = true;
-    for (int i = 1; i < r->expected && r->job.sync.scheme == AGENT_SCHEME_FEDERATED; i++)
+    for (int i = 1; i < r->expected && r->job.mode == AGENT_MODE_REPLICAS &&
+                    r->job.sync.scheme == AGENT_SCHEME_FEDERATED;
+         i++)
         same = same && !strcmp(s.clusters[i].params_digest, s.clusters[0].params_digest);
     if (!same) {
         neb_log(NEB_LOG_ERROR, "the clusters' parameters differ at the end (digests above): the "
                                "result cannot be trusted");
         return AGENT_EXIT_FAILED;
     }
-    return export_model(r) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+    return agent_exit_of(export_models(r));
 }
 
 static enum neb_status set_up(struct run *r) {
@@ -568,7 +532,6 @@ int cmd_pretrain(int argc, char **argv) {
     struct run *r = calloc(1, sizeof *r);
     if (!r)
         return AGENT_EXIT_FAILED;
-    argp_err_exit_status = AGENT_EXIT_USAGE;
     if (argp_parse(&argp, argc, argv, 0, NULL, &r->o) != 0) {
         free(r);
         return AGENT_EXIT_USAGE;

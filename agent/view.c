@@ -1,5 +1,6 @@
 #include "agent/view.h"
 #include "agent/base/log.h"
+#include "agent/json.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -200,8 +201,6 @@ struct agent_view_rate agent_view_rate(struct agent_view *v, uint32_t peer, uint
     return c->rate;
 }
 
-static json_t *number_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
-
 static json_t *codec_or_null(const struct course *c, int i) {
     return i < 0 ? json_null() : json_string(c->codecs[i]);
 }
@@ -214,7 +213,7 @@ json_t *agent_view_clusters(const struct agent_view *v, const char *job, double 
         json_array_append_new(
             list,
             json_pack("{s:s,s:I,s:o,s:f,s:f,s:f,s:I,s:o,s:i,s:I,s:I,s:f,s:f}", "name", c->name,
-                      "step", (json_int_t)c->last.step, "loss", number_or_null(c->last.loss),
+                      "step", (json_int_t)c->last.step, "loss", agent_json_number(c->last.loss),
                       "tokens_per_s", c->last.tokens_per_s, "stall_s", c->stall_s, "train_s",
                       c->train_s, "round", (json_int_t)c->round, "codec",
                       codec_or_null(c, c->last.codec), "interval", c->last.interval, "sent_bytes",
@@ -247,7 +246,7 @@ static json_t *columns(const struct course *c) {
         const double x[N] = {p->t,           p->step,       p->loss,       p->tokens_per_s,
                              p->goodput_bps, p->sent_bytes, p->recv_bytes, p->interval};
         for (int k = 0; k < N; k++)
-            json_array_append_new(cols[k], number_or_null(x[k]));
+            json_array_append_new(cols[k], agent_json_number(x[k]));
         json_array_append_new(codec, codec_or_null(c, p->codec));
     }
     json_object_set_new(o, "codec", codec);

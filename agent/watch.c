@@ -1,6 +1,8 @@
 #include "agent/watch.h"
+#include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/commands.h"
+#include "security/identity.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -9,6 +11,34 @@
 #include <sys/ioctl.h>
 #include <termios.h>
 #include <unistd.h>
+
+enum neb_status agent_ask(const char *home_given, json_t *request, struct agent_ipc_msg *answer) {
+    char home[NEB_PATH_MAX], path[NEB_PATH_MAX];
+    struct agent_ipc *ipc = NULL;
+    void *zctx = NULL;
+    enum neb_status st = NEB_OK;
+    NEB_TRY_GOTO(sec_home(home_given, home, sizeof home), out);
+    NEB_TRY_GOTO(neb_path(path, sizeof path, home, "agent.sock"), out);
+    if (!neb_fs_exists(path)) {
+        st = neb_fail(NEB_ERR_NOT_FOUND,
+                      "no agent runs in %s (nothing at %s); start one with nebula agent", home,
+                      path);
+        goto out;
+    }
+    zctx = zmq_ctx_new();
+    NEB_TRY_GOTO(agent_ipc_connect(zctx, path, &ipc), out);
+    json_t *copy = json_incref(request);
+    NEB_TRY_GOTO(agent_ipc_send(ipc, NULL, copy, NULL, 0), out);
+    st = agent_ipc_wait(ipc, 5 * NEB_S, answer);
+    if (st == NEB_ERR_TIMEOUT)
+        st = neb_fail(st, "the agent at %s does not answer", path);
+out:
+    json_decref(request);
+    agent_ipc_destroy(&ipc);
+    if (zctx)
+        zmq_ctx_term(zctx);
+    return st;
+}
 
 static volatile sig_atomic_t ended;
 static void on_end(int signo) {
