@@ -15,6 +15,7 @@
 #include "agent/progress.h"
 #include "agent/report.h"
 #include "agent/rtd_summary.h"
+#include "agent/tensorboard.h"
 #include "security/identity.h"
 
 #include <argp.h>
@@ -28,13 +29,13 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-enum { SETS_MAX = 64, KEY_STEPS = 1000, KEY_SEED, KEY_LOCAL, KEY_WAN, KEY_RESUME, KEY_HOME };
+enum { SETS_MAX = 64, KEY_STEPS = 1000, KEY_SEED, KEY_LOCAL, KEY_WAN, KEY_RESUME, KEY_HOME, KEY_TENSORBOARD };
 
 struct options {
     const char *job, *out, *wan, *home, *steps, *seed;
     const char *sets[SETS_MAX];
     int n_sets, local;
-    bool json, resume;
+    bool json, resume, tensorboard;
 };
 
 struct run {
@@ -48,6 +49,7 @@ struct run {
     struct agent_ipc *ipc;
     struct agent_progress *progress;
     struct agent_metrics *metrics;
+    struct agent_tensorboard *tensorboard; // NULL: not asked for
     json_t *reports[AGENT_CLUSTERS_MAX];
     int expected; // reports
     neb_ns start;
@@ -196,6 +198,7 @@ static enum neb_status on_line(struct run *r, json_t *line) {
         return NEB_OK; // witnesses have nothing to tell
     NEB_TRY(agent_metrics_add(r->metrics, neb_now(), json_incref(line)));
     agent_progress_metrics(r->progress, i, line);
+    agent_tensorboard_line(r->tensorboard, i, line, neb_wall_now());
     if (!strcmp(kind, "fault")) {
         const char *what = json_string_value(json_object_get(line, "text"));
         snprintf(text, sizeof text, "%s: %s", r->job.clusters[i].name, what ? what : "fault");
@@ -212,8 +215,10 @@ static enum neb_status on_event(struct run *r, struct agent_ipc_msg *m) {
     } else if (!strcmp(ev, "report")) {
         json_t *report = json_object_get(m->head, "report");
         int i = cluster_index(r, json_string_value(json_object_get(report, "name")));
-        if (i >= 0 && !r->reports[i])
+        if (i >= 0 && !r->reports[i]) {
             r->reports[i] = json_incref(report);
+            agent_tensorboard_report(r->tensorboard, i, report, neb_wall_now());
+        }
     }
     agent_ipc_msg_clear(m);
     return st;
@@ -226,13 +231,18 @@ static int reports_in(const struct run *r) {
     return n;
 }
 
-static bool report_says(const struct run *r, const char *key) {
-    for (int i = 0; i < r->expected; i++) {
-        const json_t *v = json_object_get(r->reports[i], key);
-        if (json_is_true(v) || json_is_string(v))
+// An error that the others cannot go on behind; one that was refused a join leaves them as they were.
+static bool must_stop(const struct run *r) {
+    for (int i = 0; i < r->expected; i++)
+        if (json_is_string(json_object_get(r->reports[i], "error")) &&
+            !json_is_true(json_object_get(r->reports[i], "refused")))
             return true;
-    }
     return false;
+}
+
+static enum neb_status say_stop(struct run *r) {
+    return agent_ipc_send(r->ipc, NULL, json_pack("{s:s,s:s}", "op", "stop", "job", r->id), NULL,
+                          0);
 }
 
 static enum neb_status send_stop(struct run *r, const char *why) {
@@ -240,8 +250,7 @@ static enum neb_status send_stop(struct run *r, const char *why) {
         return NEB_OK;
     r->stop_sent = true;
     agent_progress_note(r->progress, why);
-    return agent_ipc_send(r->ipc, NULL, json_pack("{s:s,s:s}", "op", "stop", "job", r->id), NULL,
-                          0);
+    return say_stop(r);
 }
 
 // An agent that was killed is started again, as a service manager would; the one we follow is asked anew.
@@ -253,11 +262,12 @@ static enum neb_status tend_agents(struct run *r) {
         return NEB_OK;
     snprintf(text, sizeof text, "agent %s was killed; started again", r->job.clusters[again].name);
     agent_progress_note(r->progress, text);
-    return again == 0 ? agent_ipc_send(r->ipc, NULL,
-                                       json_pack("{s:s,s:s,s:O}", "op", "submit", "id", r->id, "spec",
-                                                 r->spec),
-                                       NULL, 0)
-                      : NEB_OK;
+    if (again == 0)
+        NEB_TRY(agent_ipc_send(r->ipc, NULL,
+                               json_pack("{s:s,s:s,s:O}", "op", "submit", "id", r->id, "spec",
+                                         r->spec),
+                               NULL, 0));
+    return r->stop_sent ? say_stop(r) : NEB_OK; // it may not have heard it, and asked again it does no more
 }
 
 static enum neb_status follow(struct run *r) {
@@ -271,7 +281,7 @@ static enum neb_status follow(struct run *r) {
             return st;
         if (interrupted)
             NEB_TRY(send_stop(r, "stopping after a checkpoint; --resume continues"));
-        if (report_says(r, "error") && !r->stop_sent) // the others would wait for it
+        if (must_stop(r) && !r->stop_sent) // the others would wait for it
             NEB_TRY(send_stop(r, "one cluster failed; stopping the others"));
         if (r->stop_sent && !give_up)
             give_up = neb_now() + 60 * NEB_S;
@@ -434,6 +444,8 @@ static enum neb_status set_up(struct run *r) {
     NEB_TRY(neb_path(path, sizeof path, r->out, "metrics.jsonl"));
     r->start = neb_now();
     NEB_TRY(agent_metrics_open(path, r->o.resume, r->start, &r->metrics));
+    if (r->o.tensorboard)
+        NEB_TRY(agent_tensorboard_create(r->out, &r->job, r->expected, r->o.resume, &r->tensorboard));
     enum agent_progress_kind kind = r->o.json               ? AGENT_PROGRESS_JSON
                                     : isatty(STDOUT_FILENO) ? AGENT_PROGRESS_TERMINAL
                                                             : AGENT_PROGRESS_PLAIN;
@@ -464,6 +476,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case KEY_WAN: o->wan = arg; return 0;
     case KEY_HOME: o->home = arg; return 0;
     case KEY_RESUME: o->resume = true; return 0;
+    case KEY_TENSORBOARD: o->tensorboard = true; return 0;
     case KEY_LOCAL:
         o->local = (int)strtol(arg, &end, 10);
         if (!*arg || *end || o->local < 1 || o->local > AGENT_CLUSTERS_MAX)
@@ -498,6 +511,7 @@ static void tear_down(struct run *r) {
         zmq_ctx_term(r->zctx);
     agent_progress_destroy(&r->progress);
     agent_metrics_close(&r->metrics);
+    agent_tensorboard_destroy(&r->tensorboard);
     for (int i = 0; i < AGENT_CLUSTERS_MAX; i++)
         json_decref(r->reports[i]);
     json_decref(r->spec);
@@ -517,6 +531,7 @@ int cmd_pretrain(int argc, char **argv) {
         {"steps", KEY_STEPS, "N", 0, "inner steps of every cluster", 0},
         {"seed", KEY_SEED, "S", 0, "of initial parameters and data order", 0},
         {"resume", KEY_RESUME, NULL, 0, "continue the run in --out", 0},
+        {"tensorboard", KEY_TENSORBOARD, NULL, 0, "TensorBoard event files too, in tensorboard/ of --out", 0},
         {"home", KEY_HOME, "DIR", 0, "of the agent to submit to (default ~/.nebula)", 0},
         {"json", 'j', NULL, 0, "one JSON object a line instead of the display", 0},
         {0}};

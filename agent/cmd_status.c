@@ -4,6 +4,7 @@
 #include "agent/progress.h"
 #include "agent/watch.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -118,10 +119,13 @@ int cmd_status(int argc, char **argv) {
         return agent_watch(o.common.home, print_status);
     if (agent_ask(o.common.home, json_pack("{s:s}", "op", "status"), &m) != NEB_OK)
         return AGENT_EXIT_FAILED;
-    if (o.common.json)
+    if (o.common.json) {
         agent_json_print(m.head, JSON_COMPACT);
-    else
-        print_status(stdout, m.head);
+    } else {
+        char *text = agent_status_text(print_status, m.head);
+        fputs(text ? text : "", stdout);
+        free(text);
+    }
     agent_ipc_msg_clear(&m);
     return AGENT_EXIT_OK;
 }

@@ -187,6 +187,8 @@ const struct config_option config_options[] = {
      "held-out windows a source at the end; 0: all"},
     {"checkpoint.every_steps", T_INT32, AT(checkpoint_every), 0, 1e9, "0", NULL,
      "0: only when stopped and at the end"},
+    {"checkpoint.copy", T_BOOL, AT(checkpoint_copy), 0, 0, "true", NULL,
+     "write a copy while training goes on (memory for it); false: training waits for the disk"},
     {"checkpoint.keep", T_INT32, AT(checkpoint_keep), 1, 16, "2", NULL, "generations"},
     {"log_every", T_INT32, AT(log_every), 1, 1e9, "10", NULL, "inner steps a line of metrics"},
 };

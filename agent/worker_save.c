@@ -32,14 +32,15 @@ static enum neb_status measure(struct agent_worker *w, uint64_t *now, uint64_t *
 
 enum neb_status worker_save_start(struct agent_worker *w) {
     uint64_t now, most;
-    if (!w->job.checkpoint_every)
-        return NEB_OK; // one at the end, which nothing waits for
+    if (!w->job.checkpoint_every || !w->job.checkpoint_copy)
+        return NEB_OK; // one at the end, which nothing waits for; or so the job wants it
     NEB_TRY(measure(w, &now, &most));
     enum neb_status st = intra_ckpt_async_create(w->K->pool, now, most, &w->saver);
     if (st == NEB_ERR_NOMEM) {
-        neb_warn("no memory for a copy of the checkpoint (%.0f MB): training waits while checkpoints "
-                 "are written",
-                 (double)most * 1e-6);
+        neb_warn(
+            "no memory for a copy of the checkpoint (%.0f MB): training waits while checkpoints "
+            "are written",
+            (double)most * 1e-6);
         return NEB_OK;
     }
     neb_debug("checkpoints are copied aside (%.1f MB) and written while training goes on",

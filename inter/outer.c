@@ -199,7 +199,7 @@ void outer_row_weights(const struct outer_apply *j, struct outer_slot *s, size_t
         float sum = 0, own = 0;
         for (size_t q = 0; q < j->r->n; q++) {
             float prior = kappa * j->share[q];
-            float n = (float)s->row_counts[q * s->u.rows + row] + prior;
+            float n = (float)s->row_counts[q * s->u.rows + row] * j->scale[q] + prior;
             sum = sum + n;
             if (q == p)
                 own = n;
@@ -318,6 +318,8 @@ static enum neb_status open_parts(struct inter_outer *o, const struct outer_frag
     return NEB_OK;
 }
 
+static uint64_t weight_of(const struct inter_outer_part *p) { return p->weight ? p->weight : p->tokens; }
+
 static enum neb_status apply_on_host(struct outer_apply *j) {
     struct inter_outer *o = j->o;
     const struct outer_fragment *g = j->g;
@@ -342,15 +344,18 @@ enum neb_status inter_outer_apply(struct inter_outer *o, int32_t f,
         return neb_fail(NEB_ERR_FORMAT, "commit: %zu updates, 1 to %d are possible", r->n,
                         INTER_PARTS_MAX);
     for (size_t p = 0; p < r->n; p++) {
-        total += r->parts[p].tokens;
+        total += weight_of(&r->parts[p]);
         job.mine |= r->parts[p].mine;
     }
     if (total == 0 || total > (1ull << 60))
         return neb_fail(NEB_ERR_FORMAT, "commit: the updates' weights sum to %llu tokens",
                         (unsigned long long)total);
     // float of a 64-bit integer rounds to nearest on every machine; the quotient is one fp32 division.
-    for (size_t p = 0; p < r->n; p++)
-        job.share[p] = (float)r->parts[p].tokens / (float)total;
+    for (size_t p = 0; p < r->n; p++) {
+        uint64_t w = weight_of(&r->parts[p]);
+        job.share[p] = (float)w / (float)total;
+        job.scale[p] = w == r->parts[p].tokens || !r->parts[p].tokens ? 1 : (float)w / (float)r->parts[p].tokens;
+    }
     NEB_TRY(open_parts(o, g, r));
     if (o->device) {
         NEB_TRY(outer_device_sum(&job));

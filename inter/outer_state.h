@@ -41,7 +41,8 @@ struct outer_apply { // one commit that is being applied
     struct inter_outer *o;
     const struct outer_fragment *g;
     const struct inter_outer_round *r;
-    float share[INTER_PARTS_MAX]; // tokens of a part / all tokens
+    float share[INTER_PARTS_MAX]; // weight of a part / all weights
+    float scale[INTER_PARTS_MAX]; // weight of a part / its tokens: of its row counts
     bool mine;
 };
 

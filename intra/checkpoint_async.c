@@ -15,7 +15,11 @@ struct section {
     size_t at;
 };
 
-enum phase { IDLE, SUBMITTED, WRITTEN }; // whose the copy is: the caller's, the thread's, the caller's with a result
+enum phase {
+    IDLE,
+    SUBMITTED,
+    WRITTEN
+}; // whose the copy is: the caller's, the thread's, the caller's with a result
 
 struct intra_ckpt_async {
     struct kern_pool *pool;
@@ -110,14 +114,16 @@ static enum neb_status make_room(struct intra_ckpt_async *a, size_t bytes) {
     size_t cap = a->len + bytes + a->len / 8;
     uint8_t *p = realloc(a->memory, cap);
     if (!p)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory for the copy of a checkpoint (%zu bytes)", cap);
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for the copy of a checkpoint (%zu bytes)",
+                        cap);
     a->memory = p;
     a->cap = cap;
     return NEB_OK;
 }
 
 static enum neb_status copy_section(void *user, const char *name, enum intra_dtype dtype,
-                                    uint64_t rows, uint64_t cols, const void *data, uint64_t bytes) {
+                                    uint64_t rows, uint64_t cols, const void *data,
+                                    uint64_t bytes) {
     struct intra_ckpt_async *a = user;
     NEB_TRY(make_room(a, bytes));
     struct section *s = &a->sections[a->n++];

@@ -20,7 +20,9 @@ struct fixture {
     float *x;
 };
 
-static void swallow(void *user, enum neb_log_level l, const char *line) { (void)user, (void)l, (void)line; }
+static void swallow(void *user, enum neb_log_level l, const char *line) {
+    (void)user, (void)l, (void)line;
+}
 
 static int set_up(void **state) {
     struct fixture *f = calloc(1, sizeof *f);
