@@ -22,7 +22,8 @@ static const char key_context[] = "nebula sum key v1", pair_context[] = "nebula 
 
 // ---- seeds ----------------------------------------------------------------------------------------------------
 
-enum neb_status sec_sum_pair_key(const uint8_t secret[SEC_KEY_BYTES], const uint8_t own[SEC_KEY_BYTES],
+enum neb_status sec_sum_pair_key(const uint8_t secret[SEC_KEY_BYTES],
+                                 const uint8_t own[SEC_KEY_BYTES],
                                  const uint8_t other[SEC_KEY_BYTES],
                                  const uint8_t job[SEC_SUM_JOB_BYTES],
                                  uint8_t out[SEC_SUM_KEY_BYTES]) {
@@ -90,11 +91,12 @@ static void pair_seed(const struct sec_sum *s, uint8_t k, uint32_t fragment, uin
 }
 
 // What this member and k know of the owner's b; one of the two is the owner.
-static void share_of(const struct sec_sum *s, uint8_t k, uint8_t owner, const struct sec_sum_head *h,
-                     uint8_t out[SEC_SUM_SEED_BYTES]) {
+static void share_of(const struct sec_sum *s, uint8_t k, uint8_t owner,
+                     const struct sec_sum_head *h, uint8_t out[SEC_SUM_SEED_BYTES]) {
     uint8_t extra[1 + SEC_SUM_SEED_BYTES] = {owner};
     memcpy(extra + 1, h->nonce, sizeof h->nonce);
-    derive(s, k, share_context, sizeof share_context, h->fragment, h->round, extra, sizeof extra, out);
+    derive(s, k, share_context, sizeof share_context, h->fragment, h->round, extra, sizeof extra,
+           out);
 }
 
 static void add_seed(uint8_t acc[SEC_SUM_SEED_BYTES], const uint8_t x[SEC_SUM_SEED_BYTES]) {
@@ -115,11 +117,12 @@ static void own_seed(const struct sec_sum *s, const struct sec_sum_head *h,
 }
 
 static void announce(const uint8_t seed[SEC_SUM_SEED_BYTES], uint8_t out[SEC_SUM_SEED_BYTES]) {
-    crypto_generichash(out, SEC_SUM_SEED_BYTES, seed, SEC_SUM_SEED_BYTES, (const uint8_t *)hash_context,
-                       sizeof hash_context);
+    crypto_generichash(out, SEC_SUM_SEED_BYTES, seed, SEC_SUM_SEED_BYTES,
+                       (const uint8_t *)hash_context, sizeof hash_context);
 }
 
-static bool announced(const uint8_t seed[SEC_SUM_SEED_BYTES], const uint8_t hash[SEC_SUM_SEED_BYTES]) {
+static bool announced(const uint8_t seed[SEC_SUM_SEED_BYTES],
+                      const uint8_t hash[SEC_SUM_SEED_BYTES]) {
     uint8_t is[SEC_SUM_SEED_BYTES];
     announce(seed, is);
     return sodium_memcmp(is, hash, sizeof is) == 0;
@@ -175,8 +178,8 @@ static void add_mask(uint16_t *acc, size_t at, size_t count, const uint8_t seed[
 }
 
 // All masks of this member's own, on or off.
-static void own_masks(const struct sec_sum *s, const struct sec_sum_head *h, uint16_t *acc, size_t at,
-                      size_t count, bool off) {
+static void own_masks(const struct sec_sum *s, const struct sec_sum_head *h, uint16_t *acc,
+                      size_t at, size_t count, bool off) {
     uint8_t seed[SEC_SUM_SEED_BYTES];
     own_seed(s, h, seed);
     add_mask(acc, at, count, seed, off);
@@ -218,7 +221,8 @@ bool sec_sum_is(const uint8_t *p, size_t len) {
     return neb_rd_u32(&r) == MAGIC && !r.bad;
 }
 
-enum neb_status sec_sum_open(const uint8_t *p, size_t len, struct sec_sum_head *h, const uint8_t **body) {
+enum neb_status sec_sum_open(const uint8_t *p, size_t len, struct sec_sum_head *h,
+                             const uint8_t **body) {
     struct neb_rd r = neb_rd_make(p, len);
     *h = (struct sec_sum_head){0};
     uint32_t magic = neb_rd_u32(&r);
@@ -230,8 +234,8 @@ enum neb_status sec_sum_open(const uint8_t *p, size_t len, struct sec_sum_head *
     h->count = neb_rd_u32(&r);
     neb_rd_copy(&r, h->nonce, sizeof h->nonce);
     neb_rd_copy(&r, h->own, sizeof h->own);
-    if (r.bad || magic != MAGIC || zero || h->n < 3 || h->n > SEC_MEMBERS_MAX || h->member >= h->n ||
-        !h->count || h->count > SEC_SUM_COUNT_MAX)
+    if (r.bad || magic != MAGIC || zero || h->n < 3 || h->n > SEC_MEMBERS_MAX ||
+        h->member >= h->n || !h->count || h->count > SEC_SUM_COUNT_MAX)
         return neb_fail(NEB_ERR_FORMAT, "masked update: no valid header");
     for (uint8_t k = 0; k < h->n; k++)
         neb_rd_copy(&r, h->pair[k], sizeof h->pair[k]);
@@ -241,9 +245,12 @@ enum neb_status sec_sum_open(const uint8_t *p, size_t len, struct sec_sum_head *
     return NEB_OK;
 }
 
-enum neb_status sec_sum_mask(const struct sec_sum *s, uint32_t fragment, uint32_t round, const int16_t *q,
-                             size_t count, struct neb_buf *out) {
-    struct sec_sum_head h = {.n = s->n, .member = s->self, .fragment = fragment, .round = round,
+enum neb_status sec_sum_mask(const struct sec_sum *s, uint32_t fragment, uint32_t round,
+                             const int16_t *q, size_t count, struct neb_buf *out) {
+    struct sec_sum_head h = {.n = s->n,
+                             .member = s->self,
+                             .fragment = fragment,
+                             .round = round,
                              .count = (uint32_t)count};
     uint8_t seed[SEC_SUM_SEED_BYTES];
     int32_t limit = sec_sum_limit(s->n);
@@ -282,17 +289,19 @@ enum neb_status sec_sum_mask(const struct sec_sum *s, uint32_t fragment, uint32_
 enum neb_status sec_sum_agrees(const struct sec_sum *s, const struct sec_sum_head *h) {
     uint8_t seed[SEC_SUM_SEED_BYTES];
     if (h->n != s->n || h->member >= s->n)
-        return neb_fail(NEB_ERR_DENIED, "masked update: of %u members, where the job has %u", h->n, s->n);
+        return neb_fail(NEB_ERR_DENIED, "masked update: of %u members, where the job has %u", h->n,
+                        s->n);
     if (h->member == s->self)
         return NEB_OK;
     pair_seed(s, h->member, h->fragment, h->round, seed);
     bool same = announced(seed, h->pair[s->self]);
     sodium_memzero(seed, sizeof seed);
     return same ? NEB_OK
-                : neb_fail(NEB_ERR_DENIED,
-                           "masked update of member %u: its mask with this member is another one; if "
-                           "keys were rotated while the job was submitted, submit it again",
-                           h->member);
+                : neb_fail(
+                      NEB_ERR_DENIED,
+                      "masked update of member %u: its mask with this member is another one; if "
+                      "keys were rotated while the job was submitted, submit it again",
+                      h->member);
 }
 
 void sec_sum_take_off(const struct sec_sum *s, const struct sec_sum_head *h, const uint8_t *body,
@@ -323,18 +332,20 @@ static bool missing_of(uint8_t n, uint16_t set, uint8_t *missing) {
     return n >= 3 && n <= SEC_MEMBERS_MAX && !((uint32_t)set >> n) && n - lost >= sec_sum_least(n);
 }
 
-enum neb_status sec_sum_reveal(const struct sec_sum *s, uint16_t set, const struct sec_sum_head *heads,
-                               struct sec_sum_reveal *out) {
+enum neb_status sec_sum_reveal(const struct sec_sum *s, uint16_t set,
+                               const struct sec_sum_head *heads, struct sec_sum_reveal *out) {
     uint8_t missing;
     if (!missing_of(s->n, set, &missing))
-        return neb_fail(NEB_ERR_DENIED,
-                        "secure sum: nothing is revealed for members %#x of %u: too few to hide one",
-                        set, s->n);
+        return neb_fail(
+            NEB_ERR_DENIED,
+            "secure sum: nothing is revealed for members %#x of %u: too few to hide one", set,
+            s->n);
     *out = (struct sec_sum_reveal){.set = set, .member = s->self, .n = s->n};
     bool in = set >> s->self & 1;
     for (uint8_t k = 0; k < s->n; k++) // of this sum only
         if (set >> k & 1 && (heads[k].n != s->n || heads[k].member != k))
-            return neb_fail(NEB_ERR_DENIED, "secure sum: the update of member %u is not its own", k);
+            return neb_fail(NEB_ERR_DENIED, "secure sum: the update of member %u is not its own",
+                            k);
     const struct sec_sum_head *any = &heads[__builtin_ctz(set)];
     if (in)
         own_seed(s, &heads[s->self], out->own);
@@ -367,8 +378,9 @@ bool sec_sum_reveal_get(struct neb_rd *in, struct sec_sum_reveal *r) {
     if (in->bad || !missing_of(r->n, r->set, &missing) || r->member >= r->n)
         return false;
     bool member_of = r->set >> r->member & 1;
-    bool good = (member_of || sodium_is_zero(r->own, sizeof r->own)) && // one form for one meaning
-                ((member_of && missing != SEC_SUM_NOBODY) || sodium_is_zero(r->pair, sizeof r->pair));
+    bool good =
+        (member_of || sodium_is_zero(r->own, sizeof r->own)) && // one form for one meaning
+        ((member_of && missing != SEC_SUM_NOBODY) || sodium_is_zero(r->pair, sizeof r->pair));
     for (uint8_t k = 0; k < r->n; k++) {
         neb_rd_copy(in, r->shares[k], sizeof r->shares[k]);
         good = good && ((k != r->member && r->set >> k & 1) ||
@@ -408,7 +420,8 @@ enum neb_status sec_sum_gather(uint8_t n, uint16_t set, const struct sec_sum_hea
                 if (j != k)
                     add_seed(out->own[k], reveals[j].shares[k]);
             if (!announced(out->own[k], heads[k].own))
-                return neb_fail(NEB_ERR_DENIED, "secure sum: the shares of member %u's seed do not fit", k);
+                return neb_fail(NEB_ERR_DENIED,
+                                "secure sum: the shares of member %u's seed do not fit", k);
         } else {
             return NEB_ERR_AGAIN;
         }
@@ -416,8 +429,8 @@ enum neb_status sec_sum_gather(uint8_t n, uint16_t set, const struct sec_sum_hea
     return NEB_OK;
 }
 
-enum neb_status sec_sum_unmask(const struct sec_sum_seeds *seeds, const uint8_t *const *bodies, size_t at,
-                               size_t count, int16_t *sum) {
+enum neb_status sec_sum_unmask(const struct sec_sum_seeds *seeds, const uint8_t *const *bodies,
+                               size_t at, size_t count, int16_t *sum) {
     uint8_t missing, n = seeds->n;
     bool possible = true;
     if (!missing_of(n, seeds->set, &missing))
@@ -442,7 +455,8 @@ enum neb_status sec_sum_unmask(const struct sec_sum_seeds *seeds, const uint8_t 
         }
     }
     return possible ? NEB_OK
-                    : neb_fail(NEB_ERR_DENIED, "secure sum: the result is beyond what %d members can add "
-                                               "up to: one of them masked or revealed something false",
+                    : neb_fail(NEB_ERR_DENIED,
+                               "secure sum: the result is beyond what %d members can add "
+                               "up to: one of them masked or revealed something false",
                                __builtin_popcount(seeds->set));
 }

@@ -32,7 +32,8 @@ enum {
     SEC_SUM_KEY_BYTES = 32,
     SEC_SUM_SEED_BYTES = 32,
     SEC_SUM_JOB_BYTES = 16,
-    SEC_SUM_COUNT_MAX = 1 << 29, // integers of one update: their bytes are those of the largest blob
+    SEC_SUM_COUNT_MAX =
+        1 << 29, // integers of one update: their bytes are those of the largest blob
     SEC_SUM_NOBODY = 255,
 };
 
@@ -71,10 +72,12 @@ bool sec_sum_is(const uint8_t *p, size_t len); // whether it claims to be one
 NEB_MUST_CHECK enum neb_status sec_sum_open(const uint8_t *p, size_t len, struct sec_sum_head *out,
                                             const uint8_t **body);
 // out is replaced. NEB_ERR_INVALID: an integer beyond the limit.
-NEB_MUST_CHECK enum neb_status sec_sum_mask(const struct sec_sum *s, uint32_t fragment, uint32_t round,
-                                            const int16_t *q, size_t count, struct neb_buf *out);
+NEB_MUST_CHECK enum neb_status sec_sum_mask(const struct sec_sum *s, uint32_t fragment,
+                                            uint32_t round, const int16_t *q, size_t count,
+                                            struct neb_buf *out);
 // What another member's update says of the mask that it shares with this one: NEB_ERR_DENIED where it is another one.
-NEB_MUST_CHECK enum neb_status sec_sum_agrees(const struct sec_sum *s, const struct sec_sum_head *h);
+NEB_MUST_CHECK enum neb_status sec_sum_agrees(const struct sec_sum *s,
+                                              const struct sec_sum_head *h);
 // The integers [at, at + count) of an update of this member's own.
 void sec_sum_take_off(const struct sec_sum *s, const struct sec_sum_head *h, const uint8_t *body,
                       size_t at, size_t count, int16_t *out);
@@ -104,7 +107,8 @@ struct sec_sum_seeds { // all that is needed to read a sum
 };
 // reveals: by member, those with a bit in `have`, which fit. NEB_ERR_AGAIN (not logged): more are needed. NEB_ERR_DENIED: shares that do
 // not make up what was announced.
-NEB_MUST_CHECK enum neb_status sec_sum_gather(uint8_t n, uint16_t set, const struct sec_sum_head *heads,
+NEB_MUST_CHECK enum neb_status sec_sum_gather(uint8_t n, uint16_t set,
+                                              const struct sec_sum_head *heads,
                                               const struct sec_sum_reveal *reveals, uint16_t have,
                                               struct sec_sum_seeds *out);
 // Integers [at, at + count) of the sum. bodies: by member, read where the set has a bit. NEB_ERR_DENIED: a sum that its members

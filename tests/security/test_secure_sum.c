@@ -29,12 +29,14 @@ static struct sec_sum *make(uint8_t n, uint8_t self) {
         if (k != self)
             assert_int_equal(
                 sec_sum_pair_key(secrets[self], publics[self], publics[k], job, keys[k]), NEB_OK);
-    assert_int_equal(sec_sum_create(n, self, (const uint8_t(*)[SEC_SUM_KEY_BYTES])keys, &s), NEB_OK);
+    assert_int_equal(sec_sum_create(n, self, (const uint8_t(*)[SEC_SUM_KEY_BYTES])keys, &s),
+                     NEB_OK);
     return s;
 }
 
 static void mask(uint8_t k) {
-    assert_int_equal(sec_sum_mask(members[k], FRAGMENT, ROUND, values[k], COUNT, &blobs[k]), NEB_OK);
+    assert_int_equal(sec_sum_mask(members[k], FRAGMENT, ROUND, values[k], COUNT, &blobs[k]),
+                     NEB_OK);
     assert_int_equal(sec_sum_open(blobs[k].p, blobs[k].len, &heads[k], &bodies[k]), NEB_OK);
     assert_true(sec_sum_is(blobs[k].p, blobs[k].len));
 }
@@ -45,7 +47,11 @@ static void start(uint8_t n) {
     for (uint8_t k = 0; k < n; k++) {
         for (int i = 0; i < COUNT; i++) {
             int16_t v = (int16_t)neb_rng_below(&rng, (uint32_t)limit);
-            values[k][i] = (int16_t)(i < 3 ? (i == 0 ? limit : i == 1 ? -limit : 0) : i % 2 ? v : -v);
+            values[k][i] = (int16_t)(i < 3   ? (i == 0   ? limit
+                                                : i == 1 ? -limit
+                                                         : 0)
+                                     : i % 2 ? v
+                                             : -v);
         }
         members[k] = make(n, k);
         mask(k);
@@ -106,7 +112,8 @@ static void test_equal_to_plain_sums(void **state) {
             assert_int_equal(gather(n, set, set, &seeds), NEB_OK);
             check_sum(n, set, &seeds);
         }
-        for (uint8_t silent = 0; silent < n; silent++) { // is in the sum, and says nothing afterwards
+        for (uint8_t silent = 0; silent < n;
+             silent++) { // is in the sum, and says nothing afterwards
             uint16_t say = (uint16_t)(all & ~(1u << silent));
             assert_int_equal(gather(n, all, say, &seeds), NEB_OK);
             check_sum(n, all, &seeds);
@@ -162,7 +169,8 @@ static void test_masks_hide(void **state) {
     memcpy(lone.own[2], seeds.own[2], sizeof lone.own[2]);
     static const uint8_t nothing[2 * COUNT];
     const uint8_t *only[SEC_MEMBERS_MAX] = {nothing, nothing, bodies[2], nothing, nothing};
-    assert_int_equal(sec_sum_unmask(&lone, only, 0, COUNT, sum), NEB_ERR_DENIED); // beyond what five can give
+    assert_int_equal(sec_sum_unmask(&lone, only, 0, COUNT, sum),
+                     NEB_ERR_DENIED); // beyond what five can give
     for (int i = 0; i < COUNT; i++) {
         rest[2 * i] = (uint8_t)((uint16_t)sum[i] & 255);
         rest[2 * i + 1] = (uint8_t)((uint16_t)sum[i] >> 8);
@@ -209,7 +217,8 @@ static void test_refusals(void **state) {
     const uint16_t too_few[] = {0x0, 0x1, 0x3, 0x5, 0x9, 0x1f, 0x800f};
     for (size_t i = 0; i < sizeof too_few / sizeof too_few[0]; i++) {
         assert_int_equal(sec_sum_reveal(members[0], too_few[i], heads, &r), NEB_ERR_DENIED);
-        assert_int_equal(sec_sum_gather(4, too_few[i], heads, reveals, 0xf, &seeds), NEB_ERR_FORMAT);
+        assert_int_equal(sec_sum_gather(4, too_few[i], heads, reveals, 0xf, &seeds),
+                         NEB_ERR_FORMAT);
     }
     // Who is not in the set reveals neither its own seed nor one of a pair: with both its update would lie open.
     assert_int_equal(sec_sum_reveal(members[3], 0x7, heads, &r), NEB_OK);
@@ -225,7 +234,8 @@ static void test_refusals(void **state) {
     int16_t keep = values[1][7];
     values[1][7] = (int16_t)(sec_sum_limit(4) + 1);
     struct neb_buf b = {0};
-    assert_int_equal(sec_sum_mask(members[1], FRAGMENT, ROUND, values[1], COUNT, &b), NEB_ERR_INVALID);
+    assert_int_equal(sec_sum_mask(members[1], FRAGMENT, ROUND, values[1], COUNT, &b),
+                     NEB_ERR_INVALID);
     values[1][7] = keep;
     // Not its own header, and a mask that the other half of the pair does not have.
     struct sec_sum_head h = heads[1];
@@ -251,7 +261,8 @@ static void test_false_reveals(void **state) {
     assert_int_equal(gather(5, 0x1f, 0x1f, &seeds), NEB_OK);
     reveals[2].own[5] ^= 1;
     assert_false(sec_sum_reveal_fits(&reveals[2], heads));
-    assert_int_equal(sec_sum_gather(5, 0x1f, heads, reveals, 0x1b, &seeds), NEB_OK); // the others' shares do
+    assert_int_equal(sec_sum_gather(5, 0x1f, heads, reveals, 0x1b, &seeds),
+                     NEB_OK); // the others' shares do
     check_sum(5, 0x1f, &seeds);
     reveals[0].shares[2][1] ^= 1;
     assert_int_equal(sec_sum_gather(5, 0x1f, heads, reveals, 0x1b, &seeds), NEB_ERR_DENIED);
@@ -264,8 +275,10 @@ static void test_false_reveals(void **state) {
     uint8_t zero[SEC_KEY_BYTES] = {0}, key[SEC_SUM_KEY_BYTES]; // no shared secret
     assert_int_equal(sec_sum_pair_key(secrets[0], publics[0], zero, job, key), NEB_ERR_INVALID);
     struct sec_sum *s = NULL;
-    assert_int_equal(sec_sum_create(2, 0, (const uint8_t(*)[SEC_SUM_KEY_BYTES])secrets, &s), NEB_ERR_INVALID);
-    assert_int_equal(sec_sum_create(3, 3, (const uint8_t(*)[SEC_SUM_KEY_BYTES])secrets, &s), NEB_ERR_INVALID);
+    assert_int_equal(sec_sum_create(2, 0, (const uint8_t(*)[SEC_SUM_KEY_BYTES])secrets, &s),
+                     NEB_ERR_INVALID);
+    assert_int_equal(sec_sum_create(3, 3, (const uint8_t(*)[SEC_SUM_KEY_BYTES])secrets, &s),
+                     NEB_ERR_INVALID);
 }
 
 static void test_quantise(void **state) {
@@ -279,7 +292,9 @@ static void test_quantise(void **state) {
         assert_true(n * sec_sum_limit(n) <= INT16_MAX / 2 && sec_sum_limit(n) > 1000);
 }
 
-static void drop(void *user, enum neb_log_level level, const char *text) { (void)user, (void)level, (void)text; }
+static void drop(void *user, enum neb_log_level level, const char *text) {
+    (void)user, (void)level, (void)text;
+}
 
 static int setup(void **state) {
     (void)state;
@@ -294,10 +309,12 @@ static int setup(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_equal_to_plain_sums), cmocka_unit_test(test_own),
-        cmocka_unit_test(test_masks_hide),          cmocka_unit_test(test_again),
-        cmocka_unit_test(test_refusals),            cmocka_unit_test(test_false_reveals),
-        cmocka_unit_test(test_quantise)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_equal_to_plain_sums),
+                                       cmocka_unit_test(test_own),
+                                       cmocka_unit_test(test_masks_hide),
+                                       cmocka_unit_test(test_again),
+                                       cmocka_unit_test(test_refusals),
+                                       cmocka_unit_test(test_false_reveals),
+                                       cmocka_unit_test(test_quantise)};
     return cmocka_run_group_tests(tests, setup, NULL);
 }
