@@ -400,6 +400,30 @@ bool sec_sum_reveal_fits(const struct sec_sum_reveal *r, const struct sec_sum_he
            (missing == SEC_SUM_NOBODY || announced(r->pair, h->pair[missing]));
 }
 
+void sec_sum_seeds_put(struct neb_buf *out, const struct sec_sum_seeds *x) {
+    neb_buf_u8(out, x->n);
+    neb_buf_u16(out, x->set);
+    for (uint8_t k = 0; k < x->n; k++)
+        neb_buf_add(out, x->own[k], SEC_SUM_SEED_BYTES);
+    for (uint8_t k = 0; k < x->n; k++)
+        neb_buf_add(out, x->pair[k], SEC_SUM_SEED_BYTES);
+}
+
+bool sec_sum_seeds_get(const uint8_t *p, size_t len, struct sec_sum_seeds *out) {
+    struct neb_rd r = neb_rd_make(p, len);
+    uint8_t missing;
+    *out = (struct sec_sum_seeds){0};
+    out->n = neb_rd_u8(&r);
+    out->set = neb_rd_u16(&r);
+    if (r.bad || !missing_of(out->n, out->set, &missing))
+        return false;
+    for (uint8_t k = 0; k < out->n; k++)
+        neb_rd_copy(&r, out->own[k], SEC_SUM_SEED_BYTES);
+    for (uint8_t k = 0; k < out->n; k++)
+        neb_rd_copy(&r, out->pair[k], SEC_SUM_SEED_BYTES);
+    return neb_rd_done(&r);
+}
+
 enum neb_status sec_sum_gather(uint8_t n, uint16_t set, const struct sec_sum_head *heads,
                                const struct sec_sum_reveal *reveals, uint16_t have,
                                struct sec_sum_seeds *out) {

@@ -105,6 +105,10 @@ struct sec_sum_seeds { // all that is needed to read a sum
     uint16_t set;
     uint8_t own[SEC_MEMBERS_MAX][SEC_SUM_SEED_BYTES], pair[SEC_MEMBERS_MAX][SEC_SUM_SEED_BYTES];
 };
+// | n u8 | set u16 | b, n x 32 | s with the missing one, n x 32 |
+enum { SEC_SUM_SEEDS_MAX = 3 + 2 * SEC_MEMBERS_MAX * SEC_SUM_SEED_BYTES };
+void sec_sum_seeds_put(struct neb_buf *out, const struct sec_sum_seeds *x);
+NEB_MUST_CHECK bool sec_sum_seeds_get(const uint8_t *p, size_t len, struct sec_sum_seeds *out);
 // reveals: by member, those with a bit in `have`, which fit. NEB_ERR_AGAIN (not logged): more are needed. NEB_ERR_DENIED: shares that do
 // not make up what was announced.
 NEB_MUST_CHECK enum neb_status sec_sum_gather(uint8_t n, uint16_t set,
