@@ -85,6 +85,7 @@ void daemon_job_forget(struct daemon *d, struct agent_jobrun *j) {
     if (d->service &&
         inter_streams_close(inter_service_streams(d->service), j->id, false) != NEB_OK)
         neb_warn("streams of job %s could not be closed", j->job.name);
+    agent_sums_close(&j->sums);
     json_decref(j->spec);
     json_decref(j->report);
     *j = (struct agent_jobrun){0};

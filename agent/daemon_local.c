@@ -66,11 +66,12 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
     j->told_expected = expected;
     j->told_lost = daemon_catching_up(d, j);
     daemon_tell(d, from,
-                json_pack("{s:s,s:O,s:i,s:s,s:i,s:b,s:b,s:b,s:o,s:o}", "ev", "job", "spec", j->spec,
+                json_pack("{s:s,s:O,s:i,s:s,s:i,s:b,s:b,s:b,s:o,s:o,s:o}", "ev", "job", "spec", j->spec,
                           "cluster", j->self, "dir", dir, "alive", j->told_alive, "expected",
                           expected, "stop", j->state == AGENT_JOB_STOPPING, "lost", j->told_lost,
                           "suspect", suspects(j), "taken",
-                          agent_snapshot_mask(j->taken, j->job.sync.fragments)));
+                          agent_snapshot_mask(j->taken, j->job.sync.fragments), "sums",
+                          agent_sums_keys(j->sums)));
 }
 
 static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {

@@ -3,6 +3,7 @@
 #include "agent/measure.h"
 #include "agent/daemon_state.h"
 #include "agent/snapshot.h"
+#include "agent/sums.h"
 #include "agent/tune.h"
 
 #include <signal.h>
@@ -27,6 +28,7 @@ enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j) {
                                  .eta = j->job.sync.eta,
                                  .mu = j->job.sync.mu,
                                  .robust = j->job.sync.gate == AGENT_GATE_ROBUST,
+                                 .masked = j->job.sync.gate == AGENT_GATE_PRIVATE,
                                  .tune = agent_tune_config(&j->job)};
     memcpy(c.id, j->id, sizeof c.id);
     memcpy(c.peers, j->peers, sizeof c.peers);
@@ -36,6 +38,9 @@ enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j) {
     c.removed = j->removed = daemon_removed_clusters(d, j);
     char dir[NEB_PATH_MAX];
     daemon_job_dir(d, j, dir, sizeof dir);
+    if (c.masked)
+        NEB_TRY(agent_sums_open(
+            &(struct agent_sums_config){d->service, d->identity, &d->members, j, dir}, &j->sums));
     NEB_TRY(
         agent_snapshot_install(d->service, &c, dir, j->job.clusters[j->self].witness, &j->taken));
     return inter_service_job_open(d->service, &c);
@@ -136,9 +141,13 @@ void daemon_on_commit(void *user, const struct inter_record *r, const struct neb
         j->behind_until = neb_now() + 5 * NEB_S;
         daemon_on_behind(d, r->job);
     }
+    json_t *seeds = NULL;
+    if (j && j->sums && n && !agent_sums_commit(j->sums, r, blobs, &seeds))
+        whole = false; // it is delivered again once the sum can be read
     if (!j || !j->client.len || !whole ||
         j->state == AGENT_JOB_ENDED) { // the worker asks again when it is back
         json_decref(entries);
+        json_decref(seeds);
         return;
     }
     json_t *head =
@@ -147,7 +156,17 @@ void daemon_on_commit(void *user, const struct inter_record *r, const struct neb
                   (json_int_t)r->fragment, "eta", (double)r->eta, "mu", (double)r->mu, "merge",
                   !!(r->flags & INTER_MERGE), "final", final, "rejected", rejected, "entries",
                   entries, "plan", agent_plan_json(r, j->self));
+    if (seeds)
+        json_object_set_new(head, "seeds", seeds);
     j->behind_until = 0;
     if (agent_ipc_send(d->ipc, &j->client, head, parts, n) != NEB_OK)
         neb_warn("commit of round %u could not be handed to the worker yet", r->round);
+}
+
+// What the job's profile says about an update beyond its structure: of masked ones there is nothing else to check.
+enum inter_screen daemon_on_screen(void *user, const struct inter_manifest *m, const uint8_t *p, size_t n) {
+    const struct agent_jobrun *j = daemon_job_by_id(user, m->key.job);
+    if (!j || !j->sums)
+        return INTER_SCREEN_USUAL;
+    return agent_sums_admits(j->sums, m, p, n) ? INTER_SCREEN_PASS : INTER_SCREEN_REFUSE;
 }

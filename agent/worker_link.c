@@ -99,6 +99,8 @@ enum neb_status worker_attach(struct agent_worker *w, const char *socket_path, c
     if (st == NEB_OK && w->cluster >= w->job.n_clusters)
         st = neb_fail(NEB_ERR_FORMAT, "cluster %d of %d", w->cluster, w->job.n_clusters);
     if (st == NEB_OK)
+        st = worker_masked_keys(w, json_object_get(m.head, "sums"));
+    if (st == NEB_OK)
         memcpy(w->dir, dir, strlen(dir) + 1);
     agent_ipc_msg_clear(&m);
     return st;

@@ -60,6 +60,7 @@ enum neb_status worker_sync_create(struct agent_worker *w) {
                                    .row_weights = s->row_weights,
                                    .fragments = s->fragments,
                                    .robust = s->gate == AGENT_GATE_ROBUST};
+    worker_masked_config(w, &c);
     NEB_TRY_GOTO(inter_outer_create(&c, units, w->n_units, w->K->pool, &w->outer), out);
     NEB_TRY_GOTO(cmp_codec_parse(s->codec, &w->codec), out);
     worker_plan_start(w);
@@ -98,6 +99,7 @@ void worker_sync_destroy(struct agent_worker *w) {
     free(w->wanted);
     free(w->units);
     inter_outer_destroy(&w->outer);
+    sec_sum_destroy(&w->sum);
 }
 
 struct count_source {
@@ -167,7 +169,8 @@ enum neb_status worker_send(struct agent_worker *w, int32_t f) {
     struct cmp_codec codec;
     NEB_TRY(move_fragment(w, f, w->ops.pull));
     NEB_TRY(worker_plan_codec(w, f, merge, &codec));
-    NEB_TRY(inter_outer_encode(w->outer, f, &codec, unit_counts, &counts, &t->blob));
+    NEB_TRY(w->sum ? inter_outer_encode_masked(w->outer, f, g->round, &t->blob)
+                   : inter_outer_encode(w->outer, f, &codec, unit_counts, &counts, &t->blob));
     if (w->job.sync.tune.mode == AGENT_TUNE_AUTO)
         t->error = inter_outer_error(w->outer, f, t->blob.p, t->blob.len);
     t->stall_s = 0;
@@ -245,6 +248,7 @@ enum neb_status worker_take_commit(struct agent_worker *w, const struct agent_ip
         at += m->parts[i].len;
         t->mine |= mine;
     }
+    NEB_TRY(worker_masked_seeds(w, t, json_object_get(m->head, "seeds")));
     t->eta = (float)json_number_value(json_object_get(m->head, "eta"));
     t->mu = (float)json_number_value(json_object_get(m->head, "mu"));
     t->merge = json_is_true(json_object_get(m->head, "merge"));
@@ -280,7 +284,7 @@ static void drop_rejected(struct agent_worker *w, int32_t f) {
 enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
     struct agent_fragment *g = &w->frags[f];
     struct agent_travel *t = &w->travel[f];
-    struct inter_outer_round r = {t->parts, t->n, t->eta, t->mu, t->merge};
+    struct inter_outer_round r = {t->parts, t->n, t->eta, t->mu, t->merge, &t->seeds};
     char hex[33], codec[32];
     neb_ns start = neb_now();
     size_t V = (size_t)w->trainer->c.model.vocab;

@@ -66,6 +66,7 @@ struct inter_job_config {
     uint32_t merge_after; // S
     float eta, mu;
     struct inter_tune_config tune; // of every member; where it is off, its start values are all plans
+    bool masked; // gate profile `private`: only sums of enough members may be read (security/secure_sum.h)
     bool robust; // gate profile: norms are clipped to their median (inter/robust.h)
 };
 

@@ -1,6 +1,7 @@
 // Proposals, votes and commits of one round of one fragment.
 #include "inter/node_state.h"
 #include "inter/robust.h"
+#include "inter/sums.h"
 
 #include <string.h>
 
@@ -266,7 +267,7 @@ void node_on_propose(struct step *s, struct neb_rd *r) {
     bool fair = !j->c.robust || !norms_of(g, &c, norms) || inter_robust_agrees(&c, norms);
     for (uint8_t i = 0; i < c.n && !j->c.robust; i++)
         fair = fair && c.entries[i].clip == 1;
-    if (!fair) {
+    if (!fair || (j->c.masked && !inter_sums_allowed(&c, j->c.n_members))) {
         node_fault(s, INTER_FAULT_DENIED); // a leader that weighs updates otherwise than all agreed to
         return;
     }
@@ -359,8 +360,10 @@ static uint16_t choose(struct step *s, const struct job *j, struct fragment *g) 
         if (live >> m & 1 && (!here || (live & ~(t->holders | t->refusers))))
             complete = false;
     }
-    int least = node_count(node_data(j)) < 2 ? 1 : 2;
-    if (node_count(ready) < least) {
+    int least = node_count(node_data(j)) < 2 ? 1 : 2, good = 0;
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        good += ready >> m & 1 && !no_good(j, &g->slots[m], m);
+    if (node_count(ready) < least || (j->c.masked && good < sec_sum_least(j->c.n_members))) {
         g->ready_since = 0;
         return 0;
     }

@@ -1,46 +1,14 @@
-#include "inter/outer.h"
-#include "inter/robust.h"
 #include "agent/base/rng.h"
+#include "inter/outer_state.h"
+#include "inter/robust.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct slot { // one unit
-    struct inter_outer_unit u;
-    size_t at, n; // place in the arenas
-    struct cmp_work *work;
-    struct neb_buf frame; // encoded unit, before it is joined to the update
-    float *acc, *part;    // (n) scratch of apply: weighted sum, one decoded update
-    float *weights;       // (rows) of one part
-    uint32_t *row_counts; // (parts, rows)
-    struct cmp_update_unit views[INTER_PARTS_MAX];
-    enum neb_status st;
-    struct kern_digest digest;
-};
-
-struct fragment {
-    uint32_t version;
-    bool in_flight;
-    int32_t n;
-    int32_t *units;                // indices of its units, ascending
-    struct cmp_unit_shape *shapes; // what an update of it must hold
-};
-
-struct inter_outer {
-    struct inter_outer_config c;
-    struct kern_pool *pool; // borrowed
-    int32_t n_units;
-    struct slot *slots;
-    struct fragment *fragments;
-    size_t n;
-    float *theta, *v, *u, *sent;
-    struct cmp_update_unit *views;
-};
-
 static float *floats(size_t n) { return calloc(n ? n : 1, sizeof(float)); }
 
-static enum neb_status make_slot(struct inter_outer *o, struct slot *s,
+static enum neb_status make_slot(struct inter_outer *o, struct outer_slot *s,
                                  const struct inter_outer_unit *u) {
     s->u = *u;
     s->u.row_weights = u->row_weights && o->c.row_weights;
@@ -60,7 +28,7 @@ static enum neb_status make_slot(struct inter_outer *o, struct slot *s,
 }
 
 static enum neb_status make_fragment(struct inter_outer *o, int32_t f) {
-    struct fragment *g = &o->fragments[f];
+    struct outer_fragment *g = &o->fragments[f];
     g->units = calloc((size_t)o->n_units, sizeof *g->units);
     g->shapes = calloc((size_t)o->n_units, sizeof *g->shapes);
     if (!g->units || !g->shapes)
@@ -71,6 +39,8 @@ static enum neb_status make_fragment(struct inter_outer *o, int32_t f) {
             g->shapes[g->n] =
                 (struct cmp_unit_shape){(uint32_t)i, u->rows, u->cols, u->row_weights};
             g->units[g->n++] = i;
+            o->slots[i].from = g->elements;
+            g->elements += o->slots[i].n;
         }
     return g->n ? NEB_OK
                 : neb_fail(NEB_ERR_INVALID, "sync.fragments: fragment %d of %d is empty; use fewer",
@@ -122,7 +92,7 @@ void inter_outer_destroy(struct inter_outer **op) {
     if (!o)
         return;
     for (int32_t i = 0; o->slots && i < o->n_units; i++) {
-        struct slot *s = &o->slots[i];
+        struct outer_slot *s = &o->slots[i];
         cmp_work_destroy(&s->work);
         neb_buf_free(&s->frame);
         free(s->acc);
@@ -149,7 +119,7 @@ void inter_outer_destroy(struct inter_outer **op) {
 
 struct encode_job {
     struct inter_outer *o;
-    const struct fragment *g;
+    const struct outer_fragment *g;
     const struct cmp_codec *codec;
     inter_outer_counts *counts;
     void *user;
@@ -158,12 +128,15 @@ struct encode_job {
 static void encode_unit(void *arg, size_t i) {
     struct encode_job *j = arg;
     struct inter_outer *o = j->o;
-    struct slot *s = &o->slots[j->g->units[i]];
+    struct outer_slot *s = &o->slots[j->g->units[i]];
     if (j->g->in_flight) // again: what was learned since the send comes on top
         kern_exact_pseudo_gradient(o->u + s->at, o->sent + s->at, s->u.theta_m, 1, s->n);
     else
         kern_exact_pseudo_gradient(o->u + s->at, o->theta + s->at, s->u.theta_m, o->c.beta, s->n);
     memcpy(o->sent + s->at, s->u.theta_m, s->n * sizeof(float));
+    s->st = NEB_OK;
+    if (!j->codec)
+        return; // masked, all units together
     neb_buf_clear(&s->frame);
     const uint64_t *counts = s->u.row_weights ? j->counts(j->user, j->g->units[i]) : NULL;
     s->st = cmp_update_add(s->work, &s->frame, &j->g->shapes[i], j->codec, o->u + s->at, counts);
@@ -171,17 +144,27 @@ static void encode_unit(void *arg, size_t i) {
 
 enum neb_status inter_outer_encode(struct inter_outer *o, int32_t f, const struct cmp_codec *codec,
                                    inter_outer_counts *counts, void *user, struct neb_buf *out) {
-    struct fragment *g = &o->fragments[f];
+    struct outer_fragment *g = &o->fragments[f];
     struct encode_job job = {o, g, codec, counts, user};
     kern_pool_run(o->pool, (size_t)g->n, encode_unit, &job);
     neb_buf_clear(out);
     cmp_update_begin(out, (uint32_t)g->n);
     for (int32_t i = 0; i < g->n; i++) {
-        const struct slot *s = &o->slots[g->units[i]];
+        const struct outer_slot *s = &o->slots[g->units[i]];
         NEB_TRY(s->st);
         neb_buf_add(out, s->frame.p, s->frame.len);
     }
     NEB_TRY(neb_buf_check(out));
+    g->in_flight = true;
+    return NEB_OK;
+}
+
+enum neb_status inter_outer_encode_masked(struct inter_outer *o, int32_t f, uint32_t round,
+                                          struct neb_buf *out) {
+    struct outer_fragment *g = &o->fragments[f];
+    struct encode_job job = {.o = o, .g = g};
+    kern_pool_run(o->pool, (size_t)g->n, encode_unit, &job);
+    NEB_TRY(outer_mask(o, f, round, out));
     g->in_flight = true;
     return NEB_OK;
 }
@@ -192,7 +175,7 @@ static bool better_sample(size_t n, size_t best) {
 }
 
 float inter_outer_error(struct inter_outer *o, int32_t f, const uint8_t *blob, size_t len) {
-    const struct fragment *g = &o->fragments[f];
+    const struct outer_fragment *g = &o->fragments[f];
     int32_t pick = -1;
     double lost = 0, all = 0;
     if (!g->in_flight || cmp_update_open(blob, len, g->shapes, (uint32_t)g->n, o->views) != NEB_OK)
@@ -202,7 +185,7 @@ float inter_outer_error(struct inter_outer *o, int32_t f, const uint8_t *blob, s
             pick = i;
     if (pick < 0)
         return 0;
-    struct slot *s = &o->slots[g->units[pick]];
+    struct outer_slot *s = &o->slots[g->units[pick]];
     if (cmp_decode(s->work, o->views[pick].frame, o->views[pick].frame_len, s->part, s->n) != NEB_OK)
         return 0;
     for (size_t i = 0; i < s->n; i++) {
@@ -215,16 +198,8 @@ float inter_outer_error(struct inter_outer *o, int32_t f, const uint8_t *blob, s
 
 // ---- apply ----------------------------------------------------------------------------------------------------
 
-struct apply_job {
-    struct inter_outer *o;
-    const struct fragment *g;
-    const struct inter_outer_round *r;
-    float share[INTER_PARTS_MAX]; // tokens of a part / all tokens
-    bool mine;
-};
-
 // w[row] of part p: (n_p + κ·share_p) / Σ_q (n_q + κ·share_q), members in order.
-static void row_weights(const struct apply_job *j, struct slot *s, size_t p) {
+static void row_weights(const struct outer_apply *j, struct outer_slot *s, size_t p) {
     float kappa = j->o->c.kappa;
     for (uint32_t row = 0; row < s->u.rows; row++) {
         float sum = 0, own = 0;
@@ -240,7 +215,7 @@ static void row_weights(const struct apply_job *j, struct slot *s, size_t p) {
 }
 
 // The same for the profile `robust`: all parts decoded beside each other, then the trimmed mean.
-static enum neb_status sum_robust(struct apply_job *j, struct slot *s) {
+static enum neb_status sum_robust(struct outer_apply *j, struct outer_slot *s) {
     size_t n = j->r->n, rows = s->u.rows;
     float clip[INTER_PARTS_MAX], *all = malloc(n * (s->n + rows) * sizeof *all), *w = all + n * s->n;
     enum neb_status st = all ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "robust mean of %zu updates", n);
@@ -260,9 +235,13 @@ static enum neb_status sum_robust(struct apply_job *j, struct slot *s) {
 
 // First pass, which may fail: decode every part once, form the weighted sum and the own residual aside.
 static void sum_unit(void *arg, size_t i) {
-    struct apply_job *j = arg;
-    struct slot *s = &j->o->slots[j->g->units[i]];
+    struct outer_apply *j = arg;
+    struct outer_slot *s = &j->o->slots[j->g->units[i]];
     memset(s->acc, 0, s->n * sizeof(float));
+    if (j->o->c.sum) {
+        outer_masked_sum(j, s);
+        return;
+    }
     for (size_t p = 0; s->u.row_weights && p < j->r->n; p++)
         if ((s->st = cmp_update_counts(s->work, &s->views[p], s->u.rows,
                                        s->row_counts + p * s->u.rows)) != NEB_OK)
@@ -291,12 +270,14 @@ static void sum_unit(void *arg, size_t i) {
 
 // Second pass, which cannot fail: the outer step, the residual, the rebase, the digest.
 static void settle_unit(void *arg, size_t i) {
-    struct apply_job *j = arg;
+    struct outer_apply *j = arg;
     struct inter_outer *o = j->o;
-    struct slot *s = &o->slots[j->g->units[i]];
+    struct outer_slot *s = &o->slots[j->g->units[i]];
     for (size_t p = 0; p < j->r->n; p++)
         if (j->r->parts[p].mine) {
-            if (j->r->n > 1 || !j->mine ||
+            if (o->c.sum)
+                outer_masked_own(j, s, p);
+            else if (j->r->n > 1 || !j->mine ||
                 o->c.robust) // the last part decoded is still there when it is the only one
                 NEB_ASSERT(cmp_decode(s->work, s->views[p].frame, s->views[p].frame_len, s->part,
                                       s->n) == NEB_OK);
@@ -313,14 +294,14 @@ static void settle_unit(void *arg, size_t i) {
     s->digest = kern_digest_part(o->theta + s->at, o->v + s->at, s->at, s->n);
 }
 
-static struct kern_digest fragment_digest(const struct inter_outer *o, const struct fragment *g) {
+static struct kern_digest fragment_digest(const struct inter_outer *o, const struct outer_fragment *g) {
     struct kern_digest d = {neb_mix64(g->version + 1), neb_mix64((uint64_t)g->version << 32 | 7)};
     for (int32_t i = 0; i < g->n; i++)
         d = kern_digest_add(d, o->slots[g->units[i]].digest);
     return d;
 }
 
-static enum neb_status open_parts(struct inter_outer *o, const struct fragment *g,
+static enum neb_status open_parts(struct inter_outer *o, const struct outer_fragment *g,
                                   const struct inter_outer_round *r) {
     for (size_t p = 0; p < r->n; p++) {
         if (!(r->parts[p].clip > 0 && r->parts[p].clip <= 1))
@@ -336,8 +317,8 @@ static enum neb_status open_parts(struct inter_outer *o, const struct fragment *
 
 enum neb_status inter_outer_apply(struct inter_outer *o, int32_t f,
                                   const struct inter_outer_round *r, struct kern_digest *digest) {
-    struct fragment *g = &o->fragments[f];
-    struct apply_job job = {.o = o, .g = g, .r = r};
+    struct outer_fragment *g = &o->fragments[f];
+    struct outer_apply job = {.o = o, .g = g, .r = r};
     uint64_t total = 0;
     if (r->n < 1 || r->n > INTER_PARTS_MAX)
         return neb_fail(NEB_ERR_FORMAT, "commit: %zu updates, 1 to %d are possible", r->n,
@@ -352,13 +333,13 @@ enum neb_status inter_outer_apply(struct inter_outer *o, int32_t f,
     // float of a 64-bit integer rounds to nearest on every machine; the quotient is one fp32 division.
     for (size_t p = 0; p < r->n; p++)
         job.share[p] = (float)r->parts[p].tokens / (float)total;
-    NEB_TRY(open_parts(o, g, r));
+    NEB_TRY(o->c.sum ? outer_masked_open(f, &job) : open_parts(o, g, r));
     kern_pool_run(o->pool, (size_t)g->n, sum_unit, &job);
     for (int32_t i = 0; i < g->n; i++)
         NEB_TRY(o->slots[g->units[i]].st);
     if (!g->in_flight) // nothing of ours travels: there is no progress before a send, only since θ
         for (int32_t i = 0; i < g->n; i++) {
-            const struct slot *s = &o->slots[g->units[i]];
+            const struct outer_slot *s = &o->slots[g->units[i]];
             memcpy(o->sent + s->at, o->theta + s->at, s->n * sizeof(float));
         }
     kern_pool_run(o->pool, (size_t)g->n, settle_unit, &job);
@@ -371,9 +352,9 @@ enum neb_status inter_outer_apply(struct inter_outer *o, int32_t f,
 }
 
 void inter_outer_skip(struct inter_outer *o, int32_t f, struct kern_digest *digest) {
-    struct fragment *g = &o->fragments[f];
+    struct outer_fragment *g = &o->fragments[f];
     for (int32_t i = 0; i < g->n; i++) {
-        struct slot *s = &o->slots[g->units[i]];
+        struct outer_slot *s = &o->slots[g->units[i]];
         if (g->in_flight)
             kern_exact_rebase(s->u.theta_m, o->theta + s->at, o->sent + s->at, s->n);
         s->digest = kern_digest_part(o->theta + s->at, o->v + s->at, s->at, s->n);
@@ -384,9 +365,9 @@ void inter_outer_skip(struct inter_outer *o, int32_t f, struct kern_digest *dige
 }
 
 void inter_outer_reject(struct inter_outer *o, int32_t f) {
-    struct fragment *g = &o->fragments[f];
+    struct outer_fragment *g = &o->fragments[f];
     for (int32_t i = 0; i < g->n; i++) {
-        struct slot *s = &o->slots[g->units[i]];
+        struct outer_slot *s = &o->slots[g->units[i]];
         memset(o->u + s->at, 0, s->n * sizeof(float));
         memcpy(s->u.theta_m, o->theta + s->at, s->n * sizeof(float));
     }
@@ -401,9 +382,9 @@ uint32_t inter_outer_version(const struct inter_outer *o, int32_t f) {
 }
 
 void inter_outer_adopt(struct inter_outer *o, int32_t f, const float *theta, const float *v, uint32_t version) {
-    struct fragment *g = &o->fragments[f];
+    struct outer_fragment *g = &o->fragments[f];
     for (int32_t i = 0; i < g->n; i++) {
-        struct slot *s = &o->slots[g->units[i]];
+        struct outer_slot *s = &o->slots[g->units[i]];
         memcpy(o->theta + s->at, theta + s->at, s->n * sizeof(float));
         memcpy(o->v + s->at, v + s->at, s->n * sizeof(float));
         memcpy(s->u.theta_m, theta + s->at, s->n * sizeof(float));
@@ -414,10 +395,10 @@ void inter_outer_adopt(struct inter_outer *o, int32_t f, const float *theta, con
 }
 
 struct kern_digest inter_outer_fragment_digest(const struct inter_outer *o, int32_t f) {
-    const struct fragment *g = &o->fragments[f];
+    const struct outer_fragment *g = &o->fragments[f];
     struct kern_digest d = {neb_mix64(g->version + 1), neb_mix64((uint64_t)g->version << 32 | 7)};
     for (int32_t i = 0; i < g->n; i++) {
-        const struct slot *s = &o->slots[g->units[i]];
+        const struct outer_slot *s = &o->slots[g->units[i]];
         d = kern_digest_add(d, kern_digest_part(o->theta + s->at, o->v + s->at, s->at, s->n));
     }
     return d;

@@ -11,8 +11,12 @@
 #include "inter/snapshot.h"
 #include "inter/streams.h"
 
+enum inter_screen { INTER_SCREEN_USUAL, INTER_SCREEN_PASS, INTER_SCREEN_REFUSE };
+
 struct inter_service_callbacks {
     void *user;
+    // What the gate makes of a whole update before it may be committed; USUAL: structure, finiteness, norm, as of any. May be NULL.
+    enum inter_screen (*screen)(void *user, const struct inter_manifest *m, const uint8_t *p, size_t n);
     // A commit, once it is durable here. blobs: one an entry of the record (empty: rejected, or not here), valid during the call.
     void (*commit)(void *user, const struct inter_record *r, const struct neb_map *blobs);
     // A message of another agent. Reliable ones come exactly once and in order of sending.

@@ -98,8 +98,12 @@ enum neb_status service_gate(struct inter_service *s, const struct inter_manifes
     struct cmp_update_stats stats = {.norm = 0};
     struct neb_map map;
     NEB_TRY(inter_ledger_map_blob(s->ledger, &m->key, &map));
-    *pass =
-        cmp_update_check_max(s->gate, map.p, map.len, bound_of(s, m->key.job), &stats) == NEB_OK;
+    enum inter_screen screen =
+        s->cb.screen ? s->cb.screen(s->cb.user, m, map.p, map.len) : INTER_SCREEN_USUAL;
+    *pass = screen == INTER_SCREEN_PASS;
+    if (screen == INTER_SCREEN_USUAL)
+        *pass = cmp_update_check_max(s->gate, map.p, map.len, bound_of(s, m->key.job), &stats) ==
+                NEB_OK;
     neb_map_close(&map);
     // An update of zeros has a norm too: 0 stands for one that is not known.
     *norm = stats.norm > 1e-30 ? stats.norm < 1e30 ? (float)stats.norm : 1e30f : 1e-30f;
