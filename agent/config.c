@@ -1,5 +1,6 @@
 #include "agent/config.h"
 #include "agent/base/sha256.h"
+#include "agent/private.h"
 #include "agent/wan_spec.h"
 #include "compress/codec.h"
 #include "inter/robust.h"
@@ -40,7 +41,7 @@ static const char *const mode_names[] = {"replicas", "rtd", "distill", NULL};
 static const char *const role_names[] = {"none",    "generator", "discriminator",
                                          "teacher", "student",   NULL};
 static const char *const lost_names[] = {"wait", "alone", NULL};
-static const char *const gate_names[] = {"trusted", "robust", NULL};
+static const char *const gate_names[] = {"trusted", "robust", "private", NULL};
 static const char *const scheme_names[] = {"federated", "synchronous", "none", NULL};
 static const char *const schedule_names[] = {"cosine", "wsd", "constant", NULL};
 static const char *const clip_names[] = {"none", "global_norm", "adagc", NULL};
@@ -147,7 +148,9 @@ static const struct option options[] = {
     {"sync.commit_all", T_BOOL, AT(sync.commit_all), 0, 0, "false", NULL,
      "never commit a round without every cluster's update"},
     {"sync.gate", T_ENUM, AT(sync.gate), 0, 0, "trusted", gate_names,
-     "profile of the update gate: trusted or, with five clusters or more, robust"},
+     "profile of the update gate: trusted; robust with five clusters or more; private with three or more, masked sums"},
+    {"sync.private_range", T_FLOAT, AT(sync.private_range), 0, 1e6, "0", NULL,
+     "private: largest change of a parameter in an update, the rest waits for the next; 0: optim.lr x sync.interval"},
     {"sync.link", T_STRING, AT(sync.link), 0, 0, "", NULL,
      "RATE:DELAY[:LOSS] between clusters (100mbit:80ms:0.1%), for nebula plan and `auto`"},
     {"sync.grace_s", T_FLOAT, AT(sync.grace_s), 0, 1e6, "60", NULL,
@@ -952,6 +955,10 @@ enum neb_status agent_job_validate(const struct agent_job *j, const char *file) 
                         "robust needs %d clusters that train, and no witness, to outvote one bad one; "
                         "here are %d of %d: use trusted, or more clusters",
                         INTER_ROBUST_MEMBERS, data, j->n_clusters);
+    const char *key;
+    char text[512];
+    if (j->sync.gate == AGENT_GATE_PRIVATE && !agent_private_allows(j, &key, text, sizeof text))
+        return COMPLAIN(file, key, "%s", text);
     if (j->model_init[0] &&
         !(j->model.n_layers && j->model.d_model && j->model.n_heads && j->model.d_ff))
         return NEB_OK; // checked again when agent_job_model_init() has filled them in

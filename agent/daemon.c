@@ -4,6 +4,7 @@
 #include "agent/daemon_state.h"
 #include "agent/harden.h"
 #include "agent/status.h"
+#include "agent/sums.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -47,7 +48,7 @@ enum neb_status daemon_start_service(struct daemon *d) {
         .congestion = d->c->congestion,
         .limit = d->c->limit,
         .zmq_context = d->zctx,
-        .callbacks = {d, daemon_on_commit, daemon_on_message, daemon_on_peer, daemon_on_fault,
+        .callbacks = {d, daemon_on_screen, daemon_on_commit, daemon_on_message, daemon_on_peer, daemon_on_fault,
                       daemon_on_behind, daemon_on_snapshot_open, daemon_on_snapshot_close,
                       daemon_on_snapshot_done}};
     NEB_TRY(inter_service_create(&s, &d->service));
@@ -117,6 +118,8 @@ static enum neb_status loop(struct daemon *d) {
         NEB_TRY(inter_service_process(d->service));
         for (int i = 0; i < AGENT_JOBS_MAX; i++) {
             struct agent_jobrun *j = &d->jobs[i];
+            if (j->sums)
+                agent_sums_tick(j->sums);
             if (j->used && !j->ended_at && agent_child_ended(&j->worker, &j->end_status))
                 j->ended_at = neb_now();
             // One that ended well has sent its report, which may still be on its way to us.

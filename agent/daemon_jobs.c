@@ -5,6 +5,7 @@
 #include "agent/daemon_state.h"
 #include "agent/launch.h"
 #include "agent/policy.h"
+#include "agent/sums.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,6 +4,7 @@
 #include "agent/daemon_state.h"
 #include "agent/measure.h"
 #include "agent/snapshot.h"
+#include "agent/sums.h"
 
 #include <string.h>
 
@@ -180,6 +181,8 @@ static void on_checkpoint(struct daemon *d, struct agent_jobrun *j, struct agent
             inter_service_prune(d->service, j->id, (uint32_t)f, (uint32_t)json_integer_value(r)) !=
                 NEB_OK)
             neb_warn("old updates of job %s could not be removed", j->job.name);
+        if (j->sums && json_is_integer(r))
+            agent_sums_prune(j->sums, (uint32_t)f, (uint32_t)json_integer_value(r));
     }
 }
 

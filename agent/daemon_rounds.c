@@ -38,9 +38,9 @@ enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j) {
     c.removed = j->removed = daemon_removed_clusters(d, j);
     char dir[NEB_PATH_MAX];
     daemon_job_dir(d, j, dir, sizeof dir);
-    if (c.masked)
+    if (c.masked && !j->sums)
         NEB_TRY(agent_sums_open(
-            &(struct agent_sums_config){d->service, d->identity, &d->members, j, dir}, &j->sums));
+            &(struct agent_sums_config){&d->service, d->identity, &d->members, j, dir}, &j->sums));
     NEB_TRY(
         agent_snapshot_install(d->service, &c, dir, j->job.clusters[j->self].witness, &j->taken));
     return inter_service_job_open(d->service, &c);

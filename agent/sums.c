@@ -46,7 +46,8 @@ static enum neb_status take_keys(struct agent_sums *s) {
     NEB_TRY(neb_path(path, sizeof path, s->c.dir, "sum.keys"));
     enum neb_status st = sec_secret_read(path, s->keys, all, &len);
     if (st == NEB_OK && len != all)
-        st = neb_fail(NEB_ERR_CORRUPT, "%s holds %zu bytes, not %zu; submit the job again", path, len, all);
+        st = neb_fail(NEB_ERR_CORRUPT, "%s holds %zu bytes, not %zu; submit the job again", path,
+                      len, all);
     if (st != NEB_ERR_NOT_FOUND)
         return st;
     NEB_TRY(make_keys(s));
@@ -77,17 +78,18 @@ static bool sign_as(void *user, const char *context, const void *msg, size_t len
 static bool verify_as(void *user, uint32_t peer, const char *context, const void *msg, size_t len,
                       const uint8_t sig[INTER_SIG_BYTES]) {
     const struct agent_sums *s = user;
-    return inter_service_verify(s->c.service, peer, context, msg, len, sig);
+    return inter_service_verify(*s->c.service, peer, context, msg, len, sig);
 }
 
-static void seeds_path(const struct agent_sums *s, uint32_t fragment, uint32_t round, char *out, size_t cap) {
+static void seeds_path(const struct agent_sums *s, uint32_t fragment, uint32_t round, char *out,
+                       size_t cap) {
     if (snprintf(out, cap, "%s/%u.%u", s->dir, fragment, round) >= (int)cap)
         out[0] = 0;
 }
 
 static void on_send(void *user, uint8_t member, const void *p, size_t n) {
     const struct agent_sums *s = user;
-    inter_service_tell(s->c.service, s->c.job->peers[member], AGENT_MSG_SUMS, p, n);
+    inter_service_tell(*s->c.service, s->c.job->peers[member], AGENT_MSG_SUMS, p, n);
 }
 
 static void on_ready(void *user, uint32_t fragment, uint32_t round, const void *p, size_t n) {
@@ -95,7 +97,9 @@ static void on_ready(void *user, uint32_t fragment, uint32_t round, const void *
     char path[NEB_PATH_MAX];
     seeds_path(s, fragment, round, path, sizeof path);
     if (!neb_fs_exists(path) && neb_fs_write(path, p, n, 0600) != NEB_OK)
-        neb_warn("the seeds of round %u could not be kept; after a restart they are asked for again", round);
+        neb_warn(
+            "the seeds of round %u could not be kept; after a restart they are asked for again",
+            round);
     if (s->n_due < DUE_MAX) { // beyond that the worker's own question brings it
         s->due[s->n_due].fragment = fragment;
         s->due[s->n_due++].round = round;
@@ -105,7 +109,7 @@ static void on_ready(void *user, uint32_t fragment, uint32_t round, const void *
 static void on_look_up(void *user, uint32_t fragment, uint32_t round) {
     struct agent_sums *s = user;
     if (fragment < (uint32_t)s->c.job->job.sync.fragments &&
-        inter_service_deliver(s->c.service, s->c.job->id, fragment, round) != NEB_OK)
+        inter_service_deliver(*s->c.service, s->c.job->id, fragment, round) != NEB_OK)
         neb_debug("a round that another member asks for could not be read");
 }
 
@@ -114,7 +118,7 @@ static void deliver_due(struct agent_sums *s) {
     while (s->n_due) {
         uint32_t fragment = s->due[s->n_due - 1].fragment, round = s->due[s->n_due - 1].round;
         s->n_due--;
-        if (inter_service_deliver(s->c.service, s->c.job->id, fragment, round) != NEB_OK)
+        if (inter_service_deliver(*s->c.service, s->c.job->id, fragment, round) != NEB_OK)
             neb_warn("commit of round %u could not be read", round);
     }
 }
@@ -172,8 +176,8 @@ void agent_sums_close(struct agent_sums **sp) {
 
 // ---- rounds ---------------------------------------------------------------------------------------------------
 
-bool agent_sums_commit(struct agent_sums *s, const struct inter_record *r, const struct neb_map *blobs,
-                       json_t **seeds) {
+bool agent_sums_commit(struct agent_sums *s, const struct inter_record *r,
+                       const struct neb_map *blobs, json_t **seeds) {
     struct inter_sums_blob views[INTER_MEMBERS_MAX];
     struct sec_sum_seeds all;
     struct neb_buf kept = {0};
@@ -226,16 +230,19 @@ void agent_sums_prune(struct agent_sums *s, uint32_t fragment, uint32_t below_ro
         unsigned long f = strtoul(e->d_name, &end, 10);
         unsigned long r = *end == '.' ? strtoul(end + 1, &last, 10) : 0;
         if (last && !*last && f == fragment && r < below_round &&
-            neb_path(path, sizeof path, s->dir, e->d_name) == NEB_OK && neb_fs_remove(path) != NEB_OK)
+            neb_path(path, sizeof path, s->dir, e->d_name) == NEB_OK &&
+            neb_fs_remove(path) != NEB_OK)
             neb_warn("%s stays", path);
     }
     if (dir)
         closedir(dir);
 }
 
-bool agent_sums_admits(const struct agent_sums *s, const struct inter_manifest *m, const uint8_t *p, size_t n) {
+bool agent_sums_admits(const struct agent_sums *s, const struct inter_manifest *m, const uint8_t *p,
+                       size_t n) {
     struct sec_sum_head h;
     const uint8_t *body;
     return sec_sum_open(p, n, &h, &body) == NEB_OK && h.n == s->n && h.member == m->key.member &&
-           h.fragment == m->key.fragment && h.round == m->key.round && sec_sum_agrees(s->sum, &h) == NEB_OK;
+           h.fragment == m->key.fragment && h.round == m->key.round &&
+           sec_sum_agrees(s->sum, &h) == NEB_OK;
 }

@@ -1,5 +1,6 @@
 // The worker's part of the gate profile `private`: keys that its agent hands over when it attaches, and the seeds of each sum, which
 // come with the commit. What it sends is masked before it leaves this process.
+#include "agent/private.h"
 #include "agent/worker.h"
 
 #include <string.h>
@@ -19,13 +20,15 @@ enum neb_status worker_masked_keys(struct agent_worker *w, const json_t *keys) {
                           (const uint8_t(*)[SEC_SUM_KEY_BYTES])all, &w->sum);
 }
 
-enum neb_status worker_masked_seeds(const struct agent_worker *w, struct agent_travel *t, const json_t *text) {
+enum neb_status worker_masked_seeds(const struct agent_worker *w, struct agent_travel *t,
+                                    const json_t *text) {
     uint8_t bytes[SEC_SUM_SEEDS_MAX];
     const char *hex = json_string_value(text);
     size_t n = hex ? strlen(hex) / 2 : 0;
     if (!w->sum || !t->n)
         return NEB_OK;
-    if (!n || n > sizeof bytes || !neb_unhex(hex, bytes, n) || !sec_sum_seeds_get(bytes, n, &t->seeds))
+    if (!n || n > sizeof bytes || !neb_unhex(hex, bytes, n) ||
+        !sec_sum_seeds_get(bytes, n, &t->seeds))
         return neb_fail(NEB_ERR_FORMAT, "malformed seeds of a masked sum from the agent");
     return NEB_OK;
 }
