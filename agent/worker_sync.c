@@ -320,7 +320,7 @@ enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
         snprintf(codec, sizeof codec, "%s", rung);
     if (w->sum)
         snprintf(codec, sizeof codec, "sum16");
-    worker_metrics(w, json_pack("{s:s,s:I,s:I,s:I,s:s,s:I,s:s,s:f,s:f,s:b,s:I,s:I,s:f,s:f}", "kind", "round",
+    worker_metrics(w, json_pack("{s:s,s:I,s:I,s:I,s:I,s:s,s:I,s:s,s:f,s:f,s:b,s:I,s:I,s:f,s:f}", "kind", "round", "updates", (json_int_t)t->n,
                                 "round", (json_int_t)g->round, "fragment", (json_int_t)f, "step",
                                 (json_int_t)w->step, "digest", hex, "payload_bytes",
                                 (json_int_t)t->blob.len, "codec", codec, "travel_s",
