@@ -3,6 +3,7 @@
 #include "agent/base/log.h"
 #include "agent/daemon_state.h"
 #include "agent/measure.h"
+#include "agent/shape.h"
 #include "agent/snapshot.h"
 #include "agent/sums.h"
 
@@ -108,6 +109,12 @@ static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
         daemon_job_fail(d, j, text);
         daemon_job_stop(d, j);
     }
+}
+
+static void on_shape(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
+    char dir[NEB_PATH_MAX];
+    daemon_job_dir(d, j, dir, sizeof dir);
+    agent_shape_take(d->service, j, dir, m->head);
 }
 
 // The worker has merged: is the next round committed already?
@@ -267,9 +274,8 @@ void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,
         on_stop_request(d, from, m);
     else if (j && !strcmp(op, "update"))
         on_update(d, j, m);
-    else if (j && !strcmp(op, "shape") &&
-             agent_ipc_int(m, "elements", 0) > 0) // what an update of this job may unpack to
-        inter_service_bound(d->service, j->id, (uint64_t)agent_ipc_int(m, "elements", 0));
+    else if (j && !strcmp(op, "shape"))
+        on_shape(d, j, m);
     else if (j && !strcmp(op, "ready"))
         on_ready(d, j, m);
     else if (j && !strcmp(op, "metrics"))

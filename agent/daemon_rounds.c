@@ -2,6 +2,7 @@
 #include "agent/base/log.h"
 #include "agent/measure.h"
 #include "agent/daemon_state.h"
+#include "agent/shape.h"
 #include "agent/snapshot.h"
 #include "agent/sums.h"
 #include "agent/tune.h"
@@ -30,6 +31,11 @@ enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j) {
                                  .robust = j->job.sync.gate == AGENT_GATE_ROBUST,
                                  .masked = j->job.sync.gate == AGENT_GATE_PRIVATE,
                                  .tune = agent_tune_config(&j->job)};
+    bool foreign = false; // counts tokens in its own way
+    for (int i = 0; i < j->job.n_clusters; i++)
+        foreign |= j->job.clusters[i].launcher == AGENT_LAUNCHER_ATTACH;
+    c.steps = (uint64_t)j->job.steps;
+    c.step_tokens = foreign ? 0 : (uint64_t)j->job.batch * (uint64_t)j->job.accumulate * (uint64_t)j->job.seq_len;
     memcpy(c.id, j->id, sizeof c.id);
     memcpy(c.peers, j->peers, sizeof c.peers);
     for (int i = 0; i < j->job.n_clusters; i++)
@@ -43,7 +49,10 @@ enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j) {
             &(struct agent_sums_config){&d->service, d->identity, &d->members, j, dir}, &j->sums));
     NEB_TRY(
         agent_snapshot_install(d->service, &c, dir, j->job.clusters[j->self].witness, &j->taken));
-    return inter_service_job_open(d->service, &c);
+    agent_shape_recall(d->service, j, dir); // before what is on disk passes the gate again
+    NEB_TRY(inter_service_job_open(d->service, &c));
+    agent_shape_recall(d->service, j, dir); // the open job's bound of sizes
+    return NEB_OK;
 }
 
 // A witness trains nothing: for it the job is over when every fragment has seen its last round.

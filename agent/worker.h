@@ -171,6 +171,9 @@ NEB_MUST_CHECK enum neb_status worker_merge(struct agent_worker *w, int32_t f);
 NEB_MUST_CHECK enum neb_status worker_ask(struct agent_worker *w, int32_t f);
 void worker_metrics(struct agent_worker *w, json_t *line); // reference is taken over
 
+// Tells the agent what updates of this job hold: {"op": "shape", "elements", "fragments": [{"elements", "sha"}]}.
+NEB_MUST_CHECK enum neb_status worker_tell_shape(struct agent_worker *w);
+
 // worker_masked.c: the profile `private`
 NEB_MUST_CHECK enum neb_status worker_masked_keys(struct agent_worker *w, const json_t *keys);
 NEB_MUST_CHECK enum neb_status worker_masked_seeds(const struct agent_worker *w, struct agent_travel *t,

@@ -86,6 +86,21 @@ out:
     return st;
 }
 
+enum neb_status worker_tell_shape(struct agent_worker *w) {
+    json_t *fragments = json_array();
+    char hex[2 * INTER_SHA_BYTES + 1];
+    uint8_t sha[INTER_SHA_BYTES];
+    for (int32_t f = 0; f < w->job.sync.fragments; f++) {
+        uint64_t elements = inter_outer_shape(w->outer, f, sha);
+        neb_hex(sha, sizeof sha, hex);
+        json_array_append_new(fragments, json_pack("{s:I,s:s}", "elements", (json_int_t)elements, "sha", hex));
+    }
+    return agent_ipc_send(w->ipc, NULL,
+                          json_pack("{s:s,s:I,s:o}", "op", "shape", "elements",
+                                    (json_int_t)w->model->n_trainable, "fragments", fragments),
+                          NULL, 0);
+}
+
 void worker_sync_destroy(struct agent_worker *w) {
     for (int f = 0; f < 64; f++) {
         free(w->counts_sent[f]);

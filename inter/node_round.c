@@ -27,6 +27,13 @@ bool node_lists(const struct inter_record *r, const struct inter_manifest *m) {
     return false;
 }
 
+// Two intervals of slack: a member that lost its disk takes over what it had sent before, and counts its steps from there.
+bool node_weight_possible(const struct job *j, const struct fragment *g, uint8_t m, uint64_t step,
+                          uint64_t tokens) {
+    uint64_t from = g->cursors[m], slack = 2 * (uint64_t)j->c.tune.start_interval;
+    return step >= from && tokens <= j->c.step_tokens * (step - from + slack);
+}
+
 // ---- weighing -------------------------------------------------------------------------------------------------
 
 // Norms of the updates that a record accepts, by member; false: one of them is not known here.
@@ -267,6 +274,10 @@ void node_on_propose(struct step *s, struct neb_rd *r) {
     bool fair = !j->c.robust || !norms_of(g, &c, norms) || inter_robust_agrees(&c, norms);
     for (uint8_t i = 0; i < c.n && !j->c.robust; i++)
         fair = fair && c.entries[i].clip == 1;
+    for (uint8_t i = 0; i < c.n && j->c.step_tokens; i++) {
+        uint8_t m = c.entries[i].member;
+        fair = fair && node_weight_possible(j, g, m, c.cursors[m], c.entries[i].tokens);
+    }
     if (!fair || (j->c.masked && !inter_sums_allowed(&c, j->c.n_members))) {
         node_fault(s, INTER_FAULT_DENIED); // a leader that weighs updates otherwise than all agreed to
         return;

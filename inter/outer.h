@@ -97,6 +97,8 @@ void inter_outer_adopt(struct inter_outer *o, int32_t f, const float *theta, con
 // Of (version, θ, v) as they are in memory now.
 struct kern_digest inter_outer_fragment_digest(const struct inter_outer *o, int32_t f);
 
+// What an update of fragment f holds: its elements, and the digest of its units' shapes.
+uint64_t inter_outer_shape(const struct inter_outer *o, int32_t f, uint8_t sha256[32]);
 bool inter_outer_in_flight(const struct inter_outer *o, int32_t f);
 uint32_t inter_outer_version(const struct inter_outer *o, int32_t f);
 // Digest over all fragments, as in the contract's params_digest.
