@@ -118,8 +118,10 @@ static enum neb_status loop(struct daemon *d) {
         NEB_TRY(inter_service_process(d->service));
         for (int i = 0; i < AGENT_JOBS_MAX; i++) {
             struct agent_jobrun *j = &d->jobs[i];
-            if (j->sums)
-                agent_sums_tick(j->sums);
+            if (j->sums && agent_sums_tick(j->sums) && j->client.len && neb_now() > j->behind_until) {
+                j->behind_until = neb_now() + 5 * NEB_S;
+                daemon_on_behind(d, j->id);
+            }
             if (j->used && !j->ended_at && agent_child_ended(&j->worker, &j->end_status))
                 j->ended_at = neb_now();
             // One that ended well has sent its report, which may still be on its way to us.

@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DUE_MAX = 64 };
+enum { DUE_MAX = 64, KEPT_ROUNDS = 1000 };
+static const neb_ns patience = 30 * NEB_S;
 
 struct agent_sums {
     struct agent_sums_config c;
@@ -25,6 +26,7 @@ struct agent_sums {
         uint32_t fragment, round;
     } due[DUE_MAX]; // complete, to be delivered outside of the calls that completed them
     size_t n_due;
+    bool looks_up;
 };
 
 // ---- keys -----------------------------------------------------------------------------------------------------
@@ -106,12 +108,23 @@ static void on_ready(void *user, uint32_t fragment, uint32_t round, const void *
     }
 }
 
-static void on_look_up(void *user, uint32_t fragment, uint32_t round) {
+static void on_look_up(void *user, uint8_t member, uint32_t fragment, uint32_t round) {
     struct agent_sums *s = user;
-    if (fragment < (uint32_t)s->c.job->job.sync.fragments &&
-        inter_service_deliver(*s->c.service, s->c.job->id, fragment, round) != NEB_OK)
+    char path[NEB_PATH_MAX];
+    struct neb_buf kept = {0};
+    seeds_path(s, fragment, round, path, sizeof path);
+    s->looks_up = true;
+    if (fragment >= (uint32_t)s->c.job->job.sync.fragments)
+        neb_debug("a fragment that another member asks for is not of this job");
+    else if (neb_fs_exists(path) && neb_fs_read(path, INTER_SUMS_MESSAGE_MAX, &kept) == NEB_OK)
+        on_send(s, member, kept.p, kept.len);
+    else if (inter_service_deliver(*s->c.service, s->c.job->id, fragment, round) != NEB_OK)
         neb_debug("a round that another member asks for could not be read");
+    s->looks_up = false;
+    neb_buf_free(&kept);
 }
+
+bool agent_sums_looks_up(const struct agent_sums *s) { return s->looks_up; }
 
 // Delivering comes back through agent_sums_commit, so it is done when nothing else of this file runs.
 static void deliver_due(struct agent_sums *s) {
@@ -217,9 +230,11 @@ void agent_sums_message(struct agent_sums *s, uint32_t peer, const uint8_t *p, s
     deliver_due(s);
 }
 
-void agent_sums_tick(struct agent_sums *s) {
+bool agent_sums_tick(struct agent_sums *s) {
     inter_sums_tick(s->rounds, neb_now());
     deliver_due(s);
+    neb_ns since = inter_sums_waits(s->rounds);
+    return since && neb_now() - since > patience;
 }
 
 void agent_sums_prune(struct agent_sums *s, uint32_t fragment, uint32_t below_round) {
@@ -227,9 +242,11 @@ void agent_sums_prune(struct agent_sums *s, uint32_t fragment, uint32_t below_ro
     DIR *dir = opendir(s->dir);
     for (struct dirent *e; dir && (e = readdir(dir));) {
         char path[NEB_PATH_MAX], *end = NULL, *last = NULL;
-        unsigned long f = strtoul(e->d_name, &end, 10);
-        unsigned long r = *end == '.' ? strtoul(end + 1, &last, 10) : 0;
-        if (last && !*last && f == fragment && r < below_round &&
+        unsigned long f = strtoul(e->d_name, &end, 10), r = 0;
+        bool named = end != e->d_name && *end == '.';
+        if (named)
+            r = strtoul(end + 1, &last, 10);
+        if (named && last != end + 1 && !*last && f == fragment && r + KEPT_ROUNDS < below_round &&
             neb_path(path, sizeof path, s->dir, e->d_name) == NEB_OK &&
             neb_fs_remove(path) != NEB_OK)
             neb_warn("%s stays", path);

@@ -5,8 +5,8 @@
 //     ledger: record committed ──► own seeds to the others; theirs arrive ──► commit + seeds ──► worker: the sum
 //
 // Keys are made once a job, from this member's key and the list as it was then, and kept in DIR/sum.keys (0600), so that a
-// rotation of keys does not change masks half way. Seeds that were gathered lie in DIR/sums/FRAGMENT.ROUND until the
-// worker's checkpoints need that round no more; they open the sum and nobody's part of it.
+// rotation of keys does not change masks half way. Seeds that were gathered lie in DIR/sums/FRAGMENT.ROUND for a thousand rounds
+// beyond the worker's checkpoints, since a member that was away asks for them; they open the sum and nobody's part of it.
 #ifndef AGENT_SUMS_H
 #define AGENT_SUMS_H
 #include "agent/jobs.h"
@@ -34,7 +34,10 @@ bool agent_sums_commit(struct agent_sums *s, const struct inter_record *r,
 void agent_sums_message(struct agent_sums *s, uint32_t peer, const uint8_t *p, size_t n);
 // The job that such a message is about. False: it is none.
 bool agent_sums_about(const uint8_t *p, size_t n, uint8_t job[AGENT_JOB_ID_BYTES]);
-void agent_sums_tick(struct agent_sums *s);
+// True: seeds are missing for so long that nobody may have them any more: a snapshot is needed.
+bool agent_sums_tick(struct agent_sums *s);
+// A commit is delivered for another member's sake alone.
+bool agent_sums_looks_up(const struct agent_sums *s);
 void agent_sums_prune(struct agent_sums *s, uint32_t fragment, uint32_t below_round);
 // The gate of this profile: whose it is, of which round, that masks are those of the pairs.
 bool agent_sums_admits(const struct agent_sums *s, const struct inter_manifest *m, const uint8_t *p,

@@ -16,7 +16,7 @@ struct sum {
     struct sec_sum_reveal reveals[INTER_MEMBERS_MAX];
     uint8_t sigs[INTER_MEMBERS_MAX][INTER_SIG_BYTES];
     struct sec_sum_seeds seeds;
-    neb_ns ask_at;
+    neb_ns ask_at, since;
     uint8_t asked; // of those who may have others' seeds: the last one
 };
 
@@ -225,6 +225,7 @@ enum neb_status inter_sums_commit(struct inter_sums *s, neb_ns now, const struct
     x->round = r->round;
     x->set = accepted(r);
     x->ask_at = now + ask_first;
+    x->since = now;
     inter_record_hash(r, x->hash);
     NEB_TRY_GOTO(read_heads(s, r, blobs, x), fail);
     NEB_TRY_GOTO(reveal_own(s, x), fail);
@@ -253,7 +254,7 @@ void inter_sums_message(struct inter_sums *s, neb_ns now, uint8_t member, const 
         return;
     }
     if (!find(s, fragment, round) && type == SUMS_WANT)
-        s->c.ops.look_up(s->c.ops.user, fragment, round);
+        s->c.ops.look_up(s->c.ops.user, member, fragment, round);
     struct sum *x = find(s, fragment, round);
     if (!x)
         return; // seeds that come before the record: it is asked for them then
@@ -273,7 +274,8 @@ void inter_sums_tick(struct inter_sums *s, neb_ns now) {
         x->ask_at = now + ask_again;
         begin(s, SUMS_WANT, x->fragment, x->round);
         x->asked = (uint8_t)((x->asked + 1) % s->c.n);
-        for (uint8_t k = 0; k < s->c.n; k++) // whose seeds are missing, and one that may have heard them
+        for (uint8_t k = 0; k < s->c.n;
+             k++) // whose seeds are missing, and one that may have heard them
             if (k != s->c.self && (!(x->have >> k & 1) || k == x->asked))
                 send_to(s, k);
     }
@@ -286,6 +288,14 @@ bool inter_sums_seeds(const struct inter_sums *s, uint32_t fragment, uint32_t ro
         return false;
     *out = x->seeds;
     return true;
+}
+
+neb_ns inter_sums_waits(const struct inter_sums *s) {
+    neb_ns since = 0;
+    for (size_t i = 0; i < s->n; i++)
+        if (!s->list[i]->complete && (!since || s->list[i]->since < since))
+            since = s->list[i]->since;
+    return since;
 }
 
 void inter_sums_forget(struct inter_sums *s, uint32_t fragment, uint32_t below_round) {

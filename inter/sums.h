@@ -25,8 +25,9 @@ struct inter_sums_ops {
     void (*send)(void *user, uint8_t member, const void *p, size_t n); // once, or not at all
     // The seeds of a sum are complete: `p` is what inter_sums_commit takes back after a restart. Durable or not: they can be asked for again.
     void (*ready)(void *user, uint32_t fragment, uint32_t round, const void *p, size_t n);
-    // Somebody asks for a round that is not open here: inter_sums_commit, if it is committed here.
-    void (*look_up)(void *user, uint32_t fragment, uint32_t round);
+    // `member` asks for a round that is not open here: inter_sums_commit, if it is committed here; or what ready gave for it, which may be
+    // sent as it is.
+    void (*look_up)(void *user, uint8_t member, uint32_t fragment, uint32_t round);
 };
 struct inter_sums_config {
     uint8_t job[INTER_ID_BYTES], n, self;
@@ -58,6 +59,8 @@ void inter_sums_tick(struct inter_sums *s, neb_ns now); // every 200 ms or so
 // Seeds of a sum by member; false: not complete yet.
 bool inter_sums_seeds(const struct inter_sums *s, uint32_t fragment, uint32_t round,
                       struct sec_sum_seeds *out);
+// Since when seeds are waited for that nobody has given; 0: all are here.
+neb_ns inter_sums_waits(const struct inter_sums *s);
 void inter_sums_forget(struct inter_sums *s, uint32_t fragment, uint32_t below_round);
 uint64_t inter_sums_faults(const struct inter_sums *s); // messages that were malformed, or false
 

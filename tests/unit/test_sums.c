@@ -89,8 +89,9 @@ static void commit(struct member *m) {
     assert_int_equal(inter_sums_commit(m->s, now, &record, blobs, m->kept.p, m->kept.len), NEB_OK);
     m->knows = true;
 }
-static void on_look_up(void *user, uint32_t fragment, uint32_t round) {
+static void on_look_up(void *user, uint8_t from, uint32_t fragment, uint32_t round) {
     struct member *m = user;
+    (void)from;
     m->asked++;
     if (m->knows && fragment == record.fragment && round == record.round)
         commit(m);
@@ -260,6 +261,7 @@ static void test_restarts(void **state) {
         inter_sums_forget(members[2].s, 1, 5);
         struct sec_sum_seeds seeds;
         assert_false(inter_sums_seeds(members[2].s, 1, 4, &seeds));
+        assert_true(inter_sums_waits(members[2].s) == 0);
         stop();
     }
 }
@@ -280,6 +282,7 @@ static void test_liar(void **state) {
     uint64_t faults = inter_sums_faults(members[0].s);
     assert_true(faults > 0); // signed over another record
     assert_false(members[0].ready);
+    assert_true(inter_sums_waits(members[0].s) > 0);
     for (size_t i = 0; i < n_mail; i++)
         neb_buf_free(&mail[i].b);
     n_mail = 0;
