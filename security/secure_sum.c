@@ -324,12 +324,14 @@ void sec_sum_take_off(const struct sec_sum *s, const struct sec_sum_head *h, con
 static bool missing_of(uint8_t n, uint16_t set, uint8_t *missing) {
     int lost = 0;
     *missing = SEC_SUM_NOBODY;
+    if (n < 3 || n > SEC_MEMBERS_MAX || (uint32_t)set >> n)
+        return false;
     for (uint8_t k = 0; k < n; k++)
         if (!(set >> k & 1)) {
             *missing = k;
             lost++;
         }
-    return n >= 3 && n <= SEC_MEMBERS_MAX && !((uint32_t)set >> n) && n - lost >= sec_sum_least(n);
+    return n - lost >= sec_sum_least(n);
 }
 
 enum neb_status sec_sum_reveal(const struct sec_sum *s, uint16_t set,
