@@ -1,6 +1,7 @@
 #include "agent/bench_round.h"
 #include "agent/base/rng.h"
 #include "agent/bench.h"
+#include "agent/bench_security.h"
 #include "compress/exact.h"
 #include "compress/reader.h"
 #include "compress/update.h"
@@ -170,6 +171,29 @@ static void print(bool json, const struct round *r, const double s[STAGES], doub
                     3);
 }
 
+// The round with all that protects it, beside the same one without, at 1 Gbit/s.
+static enum neb_status print_security(bool json, const struct round *r, const double s[STAGES], const char *codec) {
+    struct neb_buf update = {0};
+    struct bench_security b = {.update = &update, .rate_bps = 1e9};
+    double open_s, secured_s;
+    char text[64];
+    for (size_t i = 0; i < r->n_units; i++)
+        neb_buf_add(&update, r->units[i].update.p, r->units[i].update.len);
+    for (size_t k = 0; k < STAGES; k++)
+        *(stages[k].task == gate ? &b.gate_s : &b.compute_s) += s[k];
+    enum neb_status st = neb_buf_check(&update);
+    if (st == NEB_OK)
+        st = bench_security(&b, &open_s, &secured_s);
+    neb_buf_free(&update);
+    NEB_TRY(st);
+    const struct bench_field more[] = {{"ms", 1e3 * secured_s},
+                                       {"added", secured_s / open_s - 1},
+                                       {"added_ms", 1e3 * (secured_s - open_s)}};
+    snprintf(text, sizeof text, "%s secured 1gbit t%d", codec, kern_pool_threads(r->pool));
+    bench_line_with(json, "round", text, 1e3 * secured_s, "ms", 1e3 * open_s, "the same round in the open", more, 3);
+    return NEB_OK;
+}
+
 static enum neb_status create(struct round *r, size_t params) {
     float **arrays[] = {&r->theta, &r->theta_m, &r->u, &r->v, &r->sent};
     bool good = true;
@@ -217,6 +241,7 @@ enum neb_status bench_round(bool json, size_t params, int threads, const char *c
     NEB_TRY_GOTO(kern_pool_create(threads, &r.pool), out);
     NEB_TRY_GOTO(measure(&r, s, &copy_s), out);
     print(json, &r, s, copy_s, codec);
+    NEB_TRY_GOTO(print_security(json, &r, s, codec), out);
     *out = (struct kern_digest){0, 0};
     for (size_t i = 0; i < r.n_units; i++)
         *out = kern_digest_add(*out, r.units[i].digest);

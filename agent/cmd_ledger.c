@@ -4,6 +4,7 @@
 #include "agent/commands.h"
 #include "agent/seal.h"
 #include "inter/ledger_verify.h"
+#include "security/federation.h"
 #include "security/members.h"
 #include "security/sign.h"
 
@@ -26,6 +27,7 @@ struct look { // what the callbacks of one command share
     struct sec_vault *vault; // opens sealed updates; NULL: none
     struct inter_ledger *ledger;
     struct sec_members members;
+    struct sec_federation *federation; // NULL: a pair without a CA
     json_t *jobs;    // {hex: {"spec": {…}, "state": {…}}}
     json_t *damages; // array
     bool json;
@@ -79,6 +81,38 @@ static enum neb_status verify_as(void *user, const uint8_t job[INTER_ID_BYTES], 
     return m ? sec_verify(m->pub.sign, context, msg, len, sig) : NEB_ERR_NOT_FOUND;
 }
 
+// Clusters whose vote the signed list took.
+static uint16_t removed_of(void *user, const uint8_t job[INTER_ID_BYTES]) {
+    const struct look *k = user;
+    const json_t *clusters = json_object_get(job_part(k, job, "spec"), "clusters"), *c;
+    uint16_t removed = 0;
+    size_t i;
+    json_array_foreach(clusters, i, c) {
+        const char *name = text_of(c, "name", NULL);
+        int at = k->federation && name ? sec_memberlist_find(&k->federation->list, name) : -1;
+        if (i < INTER_MEMBERS_MAX && at >= 0 && !(k->federation->list.e[at].caps & SEC_CAP_VOTER))
+            removed |= (uint16_t)(1u << i);
+    }
+    return removed;
+}
+
+// The signed list of a federation, which counts where both are there; else members.json.
+static enum neb_status load_members(struct look *k) {
+    char path[NEB_PATH_MAX];
+    enum neb_status st = sec_federation_open(k->dir, &k->federation);
+    if (st == NEB_OK && k->federation->list.version) {
+        sec_memberlist_members(&k->federation->list, &k->members);
+        return NEB_OK;
+    }
+    if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
+        return st;
+    NEB_TRY(neb_path(path, sizeof path, k->dir, "members.json"));
+    st = sec_members_load(path, 0, &k->members);
+    return st == NEB_ERR_NOT_FOUND
+               ? neb_fail(st, "no %s: without the members' keys no signature can be checked", path)
+               : st;
+}
+
 static enum neb_status look_open(struct look *k) {
     k->jobs = json_object();
     k->damages = json_array();
@@ -94,6 +128,7 @@ static enum neb_status look_open(struct look *k) {
 static void look_close(struct look *k) {
     inter_ledger_close(&k->ledger);
     sec_vault_destroy(&k->vault);
+    sec_federation_destroy(&k->federation);
     json_decref(k->jobs);
     json_decref(k->damages);
     json_decref(k->chains);
@@ -160,16 +195,11 @@ static void print_counts(const struct look *k, const struct inter_ledger_counts 
 }
 
 static enum neb_status verify(struct look *k) {
-    char path[NEB_PATH_MAX];
     struct inter_ledger_counts n;
     NEB_TRY(look_open(k));
-    NEB_TRY(neb_path(path, sizeof path, k->dir, "members.json"));
-    enum neb_status st = sec_members_load(path, 0, &k->members);
-    if (st == NEB_ERR_NOT_FOUND)
-        return neb_fail(st, "no %s: without the members' keys no signature can be checked", path);
-    NEB_TRY(st);
-    struct inter_ledger_check check = {k, verify_as, on_damage};
-    st = inter_ledger_verify(k->ledger, &check, &n);
+    NEB_TRY(load_members(k));
+    struct inter_ledger_check check = {k, verify_as, on_damage, removed_of};
+    enum neb_status st = inter_ledger_verify(k->ledger, &check, &n);
     if (st != NEB_OK && st != NEB_ERR_CORRUPT)
         return st;
     if (k->json)
@@ -274,7 +304,7 @@ int cmd_ledger(int argc, char **argv) {
         "The ledger of an agent: DIR is the agent's data folder (~/.nebula, or OUT/clusters/NAME "
         "of a local run). Only reads, and may be used while the agent runs.\v"
         "verify checks the chain of commits, every manifest, vote and signature (against "
-        "DIR/members.json) and the SHA-256 of every update that is still there, and names what is "
+        "the signed member list, or DIR/members.json) and the SHA-256 of every update that is still there, and names what is "
         "damaged by job, fragment and round. Exit status 0 only when all is well.",
         NULL,
         NULL,

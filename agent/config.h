@@ -37,6 +37,7 @@ enum agent_lost { AGENT_LOST_WAIT, AGENT_LOST_ALONE }; // what a student does wi
 enum agent_gate { // what becomes of an update that is well-formed and finite
     AGENT_GATE_TRUSTED, // committed as it is; one that stands out is flagged
     AGENT_GATE_ROBUST,  // norms are clipped to their median, extremes of each element left out (inter/robust.h)
+    AGENT_GATE_PRIVATE, // masked: only the sum can be read (agent/private.h)
 };
 
 struct agent_source {
@@ -110,6 +111,7 @@ struct agent_sync {
     int32_t merge_after; // S missed intervals until a merge round
     bool commit_all;     // never commit without every cluster
     enum agent_gate gate;
+    float private_range; // 0: agent_private_range
     char link[64];       // RATE:DELAY[:LOSS] between clusters, for the planner; "": not said
     struct agent_tune {
         int mode; // enum agent_tune_mode

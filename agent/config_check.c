@@ -1,5 +1,6 @@
 // What no single key can tell: whether values fit each other.
 #include "agent/config_options.h"
+#include "agent/private.h"
 #include "agent/wan_spec.h"
 #include "inter/rate_limit.h"
 #include "inter/robust.h"
@@ -188,6 +189,10 @@ static enum neb_status validate_clusters(const struct agent_job *j, const char *
             "robust needs %d clusters that train, and no witness, to outvote one bad one; "
             "here are %d of %d: use trusted, or more clusters",
             INTER_ROBUST_MEMBERS, data, j->n_clusters);
+    const char *key;
+    char text[512];
+    if (j->sync.gate == AGENT_GATE_PRIVATE && !agent_private_allows(j, &key, text, sizeof text))
+        return COMPLAIN(file, key, "%s", text);
     return NEB_OK;
 }
 

@@ -7,7 +7,7 @@
 static const char *const mode_names[] = {"replicas", "rtd", "distill", NULL};
 const char *const config_role_names[] = {"none", "generator", "discriminator", "teacher", "student", NULL};
 static const char *const lost_names[] = {"wait", "alone", NULL};
-static const char *const gate_names[] = {"trusted", "robust", NULL};
+static const char *const gate_names[] = {"trusted", "robust", "private", NULL};
 static const char *const scheme_names[] = {"federated", "synchronous", "none", NULL};
 static const char *const schedule_names[] = {"cosine", "wsd", "constant", NULL};
 static const char *const clip_names[] = {"none", "global_norm", "adagc", NULL};
@@ -122,7 +122,9 @@ const struct config_option config_options[] = {
     {"sync.commit_all", T_BOOL, AT(sync.commit_all), 0, 0, "false", NULL,
      "never commit a round without every cluster's update"},
     {"sync.gate", T_ENUM, AT(sync.gate), 0, 0, "trusted", gate_names,
-     "profile of the update gate: trusted or, with five clusters or more, robust"},
+     "profile of the update gate: trusted; robust with five clusters or more; private with three or more, masked sums"},
+    {"sync.private_range", T_FLOAT, AT(sync.private_range), 0, 1e6, "0", NULL,
+     "private: largest change of a parameter in an update, the rest waits for the next; 0: optim.lr x sync.interval"},
     {"sync.link", T_STRING, AT(sync.link), 0, 0, "", NULL,
      "RATE:DELAY[:LOSS] between clusters (100mbit:80ms:0.1%), for nebula plan and `auto`"},
     {"sync.grace_s", T_FLOAT, AT(sync.grace_s), 0, 1e6, "60", NULL,

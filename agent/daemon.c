@@ -5,6 +5,7 @@
 #include "agent/harden.h"
 #include "agent/seal.h"
 #include "agent/status.h"
+#include "agent/sums.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -48,8 +49,8 @@ enum neb_status daemon_start_service(struct daemon *d) {
         .congestion = d->c->congestion,
         .limit = d->c->limit,
         .zmq_context = d->zctx,
-                                     .seal = sec_vault_key(d->vault),
-        .callbacks = {d, daemon_on_commit, daemon_on_message, daemon_on_peer, daemon_on_fault,
+        .seal = sec_vault_key(d->vault),
+        .callbacks = {d, daemon_on_screen, daemon_on_commit, daemon_on_message, daemon_on_peer, daemon_on_fault,
                       daemon_on_behind, daemon_on_snapshot_open, daemon_on_snapshot_close,
                       daemon_on_snapshot_done}};
     NEB_TRY(inter_service_create(&s, &d->service));
@@ -124,6 +125,10 @@ static void take_local(struct daemon *d) {
 static void look_at_workers(struct daemon *d) {
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
         struct agent_jobrun *j = &d->jobs[i];
+        if (j->sums && agent_sums_tick(j->sums) && j->client.len && neb_now() > j->behind_until) {
+            j->behind_until = neb_now() + 5 * NEB_S;
+            daemon_on_behind(d, j->id);
+        }
         if (j->used && !j->ended_at && agent_child_ended(&j->worker, &j->end_status))
             j->ended_at = neb_now();
         // One that ended well has sent its report, which may still be on its way to us.

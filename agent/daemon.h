@@ -38,6 +38,7 @@ enum agent_message {
     AGENT_MSG_METRICS, // telemetry: {"id", "line"}
     AGENT_MSG_LIST_STAND, // telemetry: version u64, digest (agent/spread.h)
     AGENT_MSG_LIST,       // telemetry: a signed member list
+    AGENT_MSG_SUMS,       // telemetry: inter/sums.h
 };
 
 #endif

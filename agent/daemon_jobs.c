@@ -5,6 +5,7 @@
 #include "agent/daemon_state.h"
 #include "agent/launch.h"
 #include "agent/policy.h"
+#include "agent/sums.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -93,6 +94,7 @@ void daemon_job_forget(struct daemon *d, struct agent_jobrun *j) {
     if (d->service &&
         inter_streams_close(inter_service_streams(d->service), j->id, false) != NEB_OK)
         neb_warn("streams of job %s could not be closed", j->job.name);
+    agent_sums_close(&j->sums);
     json_decref(j->spec);
     json_decref(j->report);
     agent_credential_destroy(&j->credential);

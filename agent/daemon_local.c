@@ -3,7 +3,9 @@
 #include "agent/base/log.h"
 #include "agent/daemon_state.h"
 #include "agent/measure.h"
+#include "agent/shape.h"
 #include "agent/snapshot.h"
+#include "agent/sums.h"
 
 #include <string.h>
 
@@ -78,12 +80,12 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
     j->told_lost = daemon_catching_up(d, j);
     struct agent_ipc_part seal = {0}; // workers have it from their pipe
     seal.p = agent_credential_seal(j->credential, &seal.len);
-    json_t *head =
-                json_pack("{s:s,s:O,s:i,s:s,s:i,s:b,s:b,s:b,s:o,s:o}", "ev", "job", "spec", j->spec,
-                          "cluster", j->self, "dir", dir, "alive", j->told_alive, "expected",
-                          expected, "stop", j->state == AGENT_JOB_STOPPING, "lost", j->told_lost,
-                          "suspect", suspects(j), "taken",
-                          agent_snapshot_mask(j->taken, j->job.sync.fragments));
+    json_t *head = json_pack("{s:s,s:O,s:i,s:s,s:i,s:b,s:b,s:b,s:o,s:o,s:o}", "ev", "job", "spec", j->spec,
+                             "cluster", j->self, "dir", dir, "alive", j->told_alive, "expected",
+                             expected, "stop", j->state == AGENT_JOB_STOPPING, "lost", j->told_lost,
+                             "suspect", suspects(j), "taken",
+                             agent_snapshot_mask(j->taken, j->job.sync.fragments), "sums",
+                             agent_sums_keys(j->sums));
     if (agent_ipc_send(d->ipc, from, head, &seal, seal.len && agent_attach_waits(j) ? 1 : 0) != NEB_OK)
         neb_debug("a worker is gone");
 }
@@ -121,6 +123,12 @@ static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
         daemon_job_fail(d, j, text);
         daemon_job_stop(d, j);
     }
+}
+
+static void on_shape(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
+    char dir[NEB_PATH_MAX];
+    daemon_job_dir(d, j, dir, sizeof dir);
+    agent_shape_take(d->service, j, dir, m->head);
 }
 
 // The worker has merged: is the next round committed already?
@@ -194,6 +202,8 @@ static void on_checkpoint(struct daemon *d, struct agent_jobrun *j, struct agent
             inter_service_prune(d->service, j->id, (uint32_t)f, (uint32_t)json_integer_value(r)) !=
                 NEB_OK)
             neb_warn("old updates of job %s could not be removed", j->job.name);
+        if (j->sums && json_is_integer(r))
+            agent_sums_prune(j->sums, (uint32_t)f, (uint32_t)json_integer_value(r));
     }
 }
 
@@ -260,9 +270,8 @@ static bool on_worker(struct daemon *d, struct agent_jobrun *j, const struct age
         daemon_trainer_left(d, j, true);
     else if (!strcmp(op, "update"))
         on_update(d, j, m);
-    else if (!strcmp(op, "shape") &&
-             agent_ipc_int(m, "elements", 0) > 0) // what an update of this job may unpack to
-        inter_service_bound(d->service, j->id, (uint64_t)agent_ipc_int(m, "elements", 0));
+    else if (!strcmp(op, "shape"))
+        on_shape(d, j, m);
     else if (!strcmp(op, "ready"))
         on_ready(d, j, m);
     else if (!strcmp(op, "metrics"))

@@ -2,6 +2,7 @@
 #include "agent/base/log.h"
 #include "agent/daemon_state.h"
 #include "agent/policy.h"
+#include "agent/sums.h"
 
 #include <string.h>
 
@@ -102,6 +103,13 @@ void daemon_on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *
     if (agent_spread_message(&d->spread, peer, kind, p, n, &change)) {
         d->changes = d->changes || change.changed || change.forked;
         daemon_merge_change(&d->change, &change);
+        return;
+    }
+    if (kind == AGENT_MSG_SUMS) {
+        uint8_t id[AGENT_JOB_ID_BYTES];
+        struct agent_jobrun *about = agent_sums_about(p, n, id) ? daemon_job_by_id(d, id) : NULL;
+        if (about && about->sums)
+            agent_sums_message(about->sums, peer, p, n);
         return;
     }
     const char *from = d->members.m[peer].pub.name;

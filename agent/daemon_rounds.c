@@ -2,7 +2,9 @@
 #include "agent/base/log.h"
 #include "agent/measure.h"
 #include "agent/daemon_state.h"
+#include "agent/shape.h"
 #include "agent/snapshot.h"
+#include "agent/sums.h"
 #include "agent/tune.h"
 
 #include <signal.h>
@@ -27,7 +29,13 @@ enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j) {
                                  .eta = j->job.sync.eta,
                                  .mu = j->job.sync.mu,
                                  .robust = j->job.sync.gate == AGENT_GATE_ROBUST,
+                                 .masked = j->job.sync.gate == AGENT_GATE_PRIVATE,
                                  .tune = agent_tune_config(&j->job)};
+    bool foreign = false; // counts tokens in its own way
+    for (int i = 0; i < j->job.n_clusters; i++)
+        foreign |= j->job.clusters[i].launcher == AGENT_LAUNCHER_ATTACH;
+    c.steps = (uint64_t)j->job.steps;
+    c.step_tokens = foreign ? 0 : (uint64_t)j->job.batch * (uint64_t)j->job.accumulate * (uint64_t)j->job.seq_len;
     memcpy(c.id, j->id, sizeof c.id);
     memcpy(c.peers, j->peers, sizeof c.peers);
     for (int i = 0; i < j->job.n_clusters; i++)
@@ -36,9 +44,15 @@ enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j) {
     c.removed = j->removed = daemon_removed_clusters(d, j);
     char dir[NEB_PATH_MAX];
     daemon_job_dir(d, j, dir, sizeof dir);
+    if (c.masked && !j->sums)
+        NEB_TRY(agent_sums_open(
+            &(struct agent_sums_config){&d->service, d->identity, &d->members, j, dir}, &j->sums));
     NEB_TRY(
         agent_snapshot_install(sec_vault_of(d->vault), d->service, &c, dir, j->job.clusters[j->self].witness, &j->taken));
-    return inter_service_job_open(d->service, &c);
+    agent_shape_recall(d->service, j, dir); // before what is on disk passes the gate again
+    NEB_TRY(inter_service_job_open(d->service, &c));
+    agent_shape_recall(d->service, j, dir); // the open job's bound of sizes
+    return NEB_OK;
 }
 
 // A witness trains nothing: for it the job is over when every fragment has seen its last round.
@@ -133,6 +147,13 @@ void daemon_on_commit(void *user, const struct inter_record *r, const struct neb
                                                  (json_int_t)e->tokens, "weight",
                                                  (json_int_t)e->weight, "clip", (double)e->clip));
     }
+    json_t *seeds = NULL;
+    if (j && j->sums && agent_sums_looks_up(j->sums)) {
+        (void)agent_sums_commit(j->sums, r, blobs, &seeds);
+        json_decref(seeds);
+        json_decref(entries);
+        return;
+    }
     if (j && j->job.clusters[j->self].witness)
         witness_commit(d, j, r, final);
     else if (j)
@@ -141,9 +162,12 @@ void daemon_on_commit(void *user, const struct inter_record *r, const struct neb
         j->behind_until = neb_now() + 5 * NEB_S;
         daemon_on_behind(d, r->job);
     }
+    if (j && j->sums && n && !agent_sums_commit(j->sums, r, blobs, &seeds))
+        whole = false; // it is delivered again once the sum can be read
     if (!j || !j->client.len || !whole ||
         j->state == AGENT_JOB_ENDED) { // the worker asks again when it is back
         json_decref(entries);
+        json_decref(seeds);
         return;
     }
     json_t *head =
@@ -152,7 +176,17 @@ void daemon_on_commit(void *user, const struct inter_record *r, const struct neb
                   (json_int_t)r->fragment, "eta", (double)r->eta, "mu", (double)r->mu, "merge",
                   !!(r->flags & INTER_MERGE), "final", final, "rejected", rejected, "entries",
                   entries, "plan", agent_plan_json(r, j->self));
+    if (seeds)
+        json_object_set_new(head, "seeds", seeds);
     j->behind_until = 0;
     if (agent_ipc_send(d->ipc, &j->client, head, parts, n) != NEB_OK)
         neb_warn("commit of round %u could not be handed to the worker yet", r->round);
+}
+
+// What the job's profile says about an update beyond its structure: of masked ones there is nothing else to check.
+enum inter_screen daemon_on_screen(void *user, const struct inter_manifest *m, const uint8_t *p, size_t n) {
+    const struct agent_jobrun *j = daemon_job_by_id(user, m->key.job);
+    if (!j || !j->sums)
+        return INTER_SCREEN_USUAL;
+    return agent_sums_admits(j->sums, m, p, n) ? INTER_SCREEN_PASS : INTER_SCREEN_REFUSE;
 }

@@ -98,6 +98,7 @@ NEB_MUST_CHECK enum neb_status daemon_resume_jobs(struct daemon *d); // those th
 // daemon_rounds.c
 uint16_t daemon_removed_clusters(const struct daemon *d, const struct agent_jobrun *j); // bit each
 NEB_MUST_CHECK enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j);
+enum inter_screen daemon_on_screen(void *user, const struct inter_manifest *m, const uint8_t *p, size_t n);
 void daemon_on_commit(void *user, const struct inter_record *r, const struct neb_map *blobs);
 
 // daemon_snapshot.c

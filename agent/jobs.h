@@ -13,6 +13,7 @@ enum { AGENT_JOBS_MAX = 8, AGENT_WATCHERS_MAX = 8, AGENT_RESTARTS_MAX = 3 };
 
 enum agent_job_state { AGENT_JOB_RUNNING, AGENT_JOB_STOPPING, AGENT_JOB_ENDED };
 
+struct agent_sums;
 struct agent_jobrun {
     bool used;
     uint8_t id[AGENT_JOB_ID_BYTES];
@@ -22,6 +23,7 @@ struct agent_jobrun {
     int self;                           // cluster index of this agent
     uint32_t peers[AGENT_CLUSTERS_MAX]; // link peer of each cluster (of self: unused)
     bool federated;                     // rounds are exchanged
+    struct agent_sums *sums; // profile `private` (agent/sums.h); NULL otherwise
     bool linked; // other clusters are exchanged with: by rounds, or by streams
     bool local;                         // submitted here: reports of all clusters come here
     uint32_t home;                      // peer that submitted it, unless local

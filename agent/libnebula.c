@@ -262,10 +262,7 @@ static enum neb_status attach(struct nebula *n, const struct nebula_attach_optio
     if (!w->federated)
         return NEB_OK;
     NEB_TRY(worker_sync_create(w));
-    return agent_ipc_send(w->ipc, NULL,
-                          json_pack("{s:s,s:I}", "op", "shape", "elements",
-                                    (json_int_t)w->model->n_trainable),
-                          NULL, 0);
+    return worker_tell_shape(w);
 }
 
 static void destroy(struct nebula *n) {
@@ -404,10 +401,7 @@ static enum neb_status on_return(struct nebula *n) {
     neb_info("attached again to the agent");
     if (!w->federated)
         return NEB_OK;
-    NEB_TRY(agent_ipc_send(w->ipc, NULL,
-                           json_pack("{s:s,s:I}", "op", "shape", "elements",
-                                     (json_int_t)w->model->n_trainable),
-                           NULL, 0));
+    NEB_TRY(worker_tell_shape(w));
     for (int32_t f = 0; f < w->job.sync.fragments; f++)
         NEB_TRY(w->frags[f].in_flight && !w->frags[f].arrived ? worker_resubmit(w, f)
                                                               : worker_ask(w, f));

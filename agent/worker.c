@@ -234,10 +234,7 @@ static enum neb_status run(struct agent_worker *w, const char *socket_path, cons
     if (w->federated) {
         NEB_TRY(worker_sync_create(w));
         NEB_TRY(worker_device_place(w));
-        NEB_TRY(agent_ipc_send(w->ipc, NULL,
-                               json_pack("{s:s,s:I}", "op", "shape", "elements",
-                                         (json_int_t)w->model->n_trainable),
-                               NULL, 0));
+        NEB_TRY(worker_tell_shape(w));
     }
     NEB_TRY(worker_save_start(w));
     enum neb_status st = worker_restore(w);

@@ -41,6 +41,7 @@ struct agent_travel {    // a fragment's update on its way, or its commit that w
     // the commit
     uint32_t n;
     struct inter_outer_part parts[INTER_PARTS_MAX];
+    struct sec_sum_seeds seeds; // of a masked sum
     struct neb_buf bytes; // of all parts
     float eta, mu;
     bool here;      // a commit is here, of the round that the fragment is at
@@ -95,6 +96,7 @@ struct agent_worker {
     int32_t *tokens, *targets;
     // exchange
     struct inter_outer *outer;
+    struct sec_sum *sum; // profile `private`: what updates are masked with; NULL otherwise
     struct intra_unit *units;
     int32_t n_units;
     int32_t *fragment; // (n_units)
@@ -192,6 +194,15 @@ NEB_MUST_CHECK enum neb_status worker_take_commit(struct agent_worker *w,
 NEB_MUST_CHECK enum neb_status worker_merge(struct agent_worker *w, int32_t f);
 // Asks the agent for the commit of the fragment's round, if there is one.
 NEB_MUST_CHECK enum neb_status worker_ask(struct agent_worker *w, int32_t f);
+
+// Tells the agent what updates of this job hold: {"op": "shape", "elements", "fragments": [{"elements", "sha"}]}.
+NEB_MUST_CHECK enum neb_status worker_tell_shape(struct agent_worker *w);
+
+// worker_masked.c: the profile `private`
+NEB_MUST_CHECK enum neb_status worker_masked_keys(struct agent_worker *w, const json_t *keys);
+NEB_MUST_CHECK enum neb_status worker_masked_seeds(const struct agent_worker *w, struct agent_travel *t,
+                                                   const json_t *text);
+void worker_masked_config(const struct agent_worker *w, struct inter_outer_config *c);
 
 // worker_device.c
 // Opens what the cluster's `device` and `precision` ask for: w->device, w->device_type. NEB_ERR_UNSUPPORTED, with a hint,

@@ -54,7 +54,7 @@ enum neb_status worker_device_place(struct agent_worker *w) {
                         "cluster %s: outer_state: device, but it trains on processors; remove it, or "
                         "see with device: cuda what is missing",
                         c->name);
-    if (!w->device || c->outer_state == AGENT_OUTER_HOST)
+    if (!w->device || c->outer_state == AGENT_OUTER_HOST || w->sum) // masked sums are the host's
         return NEB_OK;
     float **there = calloc((size_t)w->n_units, sizeof *there);
     if (!there)

@@ -113,6 +113,8 @@ enum neb_status worker_attach(struct agent_worker *w, const char *socket_path, c
     if (st == NEB_OK && w->cluster >= w->job.n_clusters)
         st = neb_fail(NEB_ERR_FORMAT, "cluster %d of %d", w->cluster, w->job.n_clusters);
     if (st == NEB_OK)
+        st = worker_masked_keys(w, json_object_get(m.head, "sums"));
+    if (st == NEB_OK)
         memcpy(w->dir, dir, strlen(dir) + 1);
     if (st == NEB_OK && w->foreign && m.n_parts)
         st = agent_credential_take_seal(w->credential, m.parts[0].p, m.parts[0].len);

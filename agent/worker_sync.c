@@ -60,6 +60,7 @@ enum neb_status worker_sync_create(struct agent_worker *w) {
                                    .row_weights = s->row_weights,
                                    .fragments = s->fragments,
                                    .robust = s->gate == AGENT_GATE_ROBUST};
+    worker_masked_config(w, &c);
     NEB_TRY_GOTO(inter_outer_create(&c, units, w->n_units, w->K->pool, &w->outer), out);
     NEB_TRY_GOTO(cmp_codec_parse(s->codec, &w->codec), out);
     worker_plan_start(w);
@@ -85,6 +86,21 @@ out:
     return st;
 }
 
+enum neb_status worker_tell_shape(struct agent_worker *w) {
+    json_t *fragments = json_array();
+    char hex[2 * INTER_SHA_BYTES + 1];
+    uint8_t sha[INTER_SHA_BYTES];
+    for (int32_t f = 0; f < w->job.sync.fragments; f++) {
+        uint64_t elements = inter_outer_shape(w->outer, f, sha);
+        neb_hex(sha, sizeof sha, hex);
+        json_array_append_new(fragments, json_pack("{s:I,s:s}", "elements", (json_int_t)elements, "sha", hex));
+    }
+    return agent_ipc_send(w->ipc, NULL,
+                          json_pack("{s:s,s:I,s:o}", "op", "shape", "elements",
+                                    (json_int_t)w->model->n_trainable, "fragments", fragments),
+                          NULL, 0);
+}
+
 void worker_sync_destroy(struct agent_worker *w) {
     for (int f = 0; f < 64; f++) {
         free(w->counts_sent[f]);
@@ -98,6 +114,7 @@ void worker_sync_destroy(struct agent_worker *w) {
     free(w->wanted);
     free(w->units);
     inter_outer_destroy(&w->outer);
+    sec_sum_destroy(&w->sum);
 }
 
 struct count_source {
@@ -175,7 +192,8 @@ enum neb_status worker_send(struct agent_worker *w, int32_t f) {
     struct cmp_codec codec;
     NEB_TRY(fetch_fragment(w, f));
     NEB_TRY(worker_plan_codec(w, f, merge, &codec));
-    NEB_TRY(inter_outer_encode(w->outer, f, &codec, unit_counts, &counts, &t->blob));
+    NEB_TRY(w->sum ? inter_outer_encode_masked(w->outer, f, g->round, &t->blob)
+                   : inter_outer_encode(w->outer, f, &codec, unit_counts, &counts, &t->blob));
     if (w->job.sync.tune.mode == AGENT_TUNE_AUTO)
         t->error = inter_outer_error(w->outer, f, t->blob.p, t->blob.len);
     t->stall_s = 0;
@@ -254,6 +272,7 @@ enum neb_status worker_take_commit(struct agent_worker *w, const struct agent_ip
         at += m->parts[i].len;
         t->mine |= mine;
     }
+    NEB_TRY(worker_masked_seeds(w, t, json_object_get(m->head, "seeds")));
     t->eta = (float)json_number_value(json_object_get(m->head, "eta"));
     t->mu = (float)json_number_value(json_object_get(m->head, "mu"));
     t->merge = json_is_true(json_object_get(m->head, "merge"));
@@ -335,7 +354,10 @@ static void say_round(struct agent_worker *w, int32_t f, neb_ns start) {
                    codec, sizeof codec);
     if (rung)
         snprintf(codec, sizeof codec, "%s", rung);
-    worker_metrics(w, json_pack("{s:s,s:I,s:I,s:I,s:s,s:I,s:s,s:f,s:f,s:b,s:I,s:I,s:f,s:f,s:f,s:I}", "kind", "round",
+    if (w->sum)
+        snprintf(codec, sizeof codec, "sum16");
+    worker_metrics(w, json_pack("{s:s,s:I,s:I,s:I,s:I,s:s,s:I,s:s,s:f,s:f,s:b,s:I,s:I,s:f,s:f,s:f,s:I}", "kind", "round",
+                                "updates", (json_int_t)t->n,
                                 "round", (json_int_t)g->round, "fragment", (json_int_t)f, "step",
                                 (json_int_t)w->step, "digest", hex, "payload_bytes",
                                 (json_int_t)t->blob.len, "codec", codec, "travel_s",
@@ -350,7 +372,7 @@ static void say_round(struct agent_worker *w, int32_t f, neb_ns start) {
 enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
     struct agent_fragment *g = &w->frags[f];
     struct agent_travel *t = &w->travel[f];
-    struct inter_outer_round r = {t->parts, t->n, t->eta, t->mu, t->merge};
+    struct inter_outer_round r = {t->parts, t->n, t->eta, t->mu, t->merge, &t->seeds};
     neb_ns start = neb_now();
     size_t V = (size_t)w->trainer->c.model.vocab;
     bool foreign = !g->in_flight; // others went on without us

@@ -1,4 +1,5 @@
 #include "compress/update.h"
+#include "agent/base/sha256.h"
 #include "compress/device.h"
 #include "compress/work.h"
 #include "kernels/clones.h"
@@ -192,6 +193,19 @@ enum neb_status cmp_update_shapes(const uint8_t *p, size_t len, struct cmp_unit_
     return NEB_OK;
 }
 
+void cmp_shapes_hash(const struct cmp_unit_shape *shapes, uint32_t n, uint8_t out[NEB_SHA256_BYTES]) {
+    struct neb_buf b = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        neb_buf_u32(&b, shapes[i].unit);
+        neb_buf_u32(&b, shapes[i].rows);
+        neb_buf_u32(&b, shapes[i].cols);
+        neb_buf_u8(&b, shapes[i].counts);
+    }
+    NEB_ASSERT(!b.oom); // 13 bytes a unit
+    neb_sha256(b.p, b.len, out);
+    neb_buf_free(&b);
+}
+
 // In eight fixed lanes: the same on every processor, and not one long chain of additions.
 KERN_CLONES static void add_squares(double lane[8], const float *x, size_t n) {
     size_t k = 0;
@@ -227,8 +241,11 @@ enum neb_status cmp_update_check_max(struct cmp_work *w, const uint8_t *p, size_
         float *x = (float *)(void *)room->p;
         NEB_TRY(cmp_decode(w, u.frame, u.frame_len, x, n));
         sum += sum_of_squares(x, n);
+        uint32_t *counts = (uint32_t *)(void *)room->p;
         if (u.counts_len)
-            NEB_TRY(cmp_update_counts(w, &u, s.rows, (uint32_t *)(void *)room->p));
+            NEB_TRY(cmp_update_counts(w, &u, s.rows, counts));
+        for (uint32_t k = 0; u.counts_len && k < s.rows; k++)
+            out->counts += counts[k];
         out->elements += n;
     }
     out->norm = sqrt(sum);

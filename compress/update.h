@@ -47,6 +47,8 @@ NEB_MUST_CHECK enum neb_status cmp_update_open(const uint8_t *p, size_t len,
 NEB_MUST_CHECK enum neb_status cmp_update_shapes(const uint8_t *p, size_t len,
                                                  struct cmp_unit_shape *shapes, uint32_t cap,
                                                  uint32_t *n);
+// One digest for what all units of an update must look like.
+void cmp_shapes_hash(const struct cmp_unit_shape *shapes, uint32_t n, uint8_t out[32]);
 // Row counts as numbers, (rows).
 NEB_MUST_CHECK enum neb_status cmp_update_counts(struct cmp_work *w,
                                                  const struct cmp_update_unit *u, uint32_t rows,
@@ -58,6 +60,7 @@ uint8_t cmp_count_code(uint64_t count);
 struct cmp_update_stats {
     uint32_t units;
     uint64_t elements;
+    uint64_t counts; // sum of all row counts
     double norm; // L2 of all decoded elements
 };
 // Checks an update without knowing the model: structure, frames, finiteness, norm. What an agent does before a commit.

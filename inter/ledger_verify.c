@@ -90,6 +90,18 @@ static enum neb_status sign_of_record(struct check *v, const char *what,
     return NEB_OK;
 }
 
+// Whether those who accepted are enough: of all members, or of those that a signed list left when it took a lost one's vote. The term
+// tells these records from those of before: member 0 of two leads term 0 until then, a survivor asks for one of its own.
+static bool enough_votes(const struct check *v, const struct inter_record *r) {
+    uint32_t all = (1u << r->n_plans) - 1, votes = 0;
+    uint32_t left = all & ~(v->c->removed ? v->c->removed(v->c->user, r->job) : 0u);
+    for (uint8_t i = 0; i < r->n_accepts; i++)
+        votes |= 1u << r->accepts[i].member;
+    return __builtin_popcount(votes & all) > r->n_plans / 2 ||
+           (left != all && r->term && left >> r->leader & 1 &&
+            __builtin_popcount(votes & left) > __builtin_popcount(left) / 2);
+}
+
 // A commit carries the word of a majority of the job's members that they had it on disk.
 static enum neb_status accepts_of_record(struct check *v, const struct inter_record *r) {
     uint8_t hash[INTER_SHA_BYTES];
@@ -101,7 +113,7 @@ static enum neb_status accepts_of_record(struct check *v, const struct inter_rec
         NEB_TRY(neb_buf_check(&v->scratch));
         check_signature(v, "the vote in the record", r->round, a->member, SEC_CONTEXT_ACCEPT, a->sig);
     }
-    if (v->c->verify && r->n_accepts <= r->n_plans / 2)
+    if (v->c->verify && !enough_votes(v, r))
         damage(v, INTER_DAMAGE_SIGNATURE, r->round, -1,
                "the record carries %u votes, which is no majority of %u members", r->n_accepts,
                r->n_plans);

@@ -38,6 +38,8 @@ struct inter_ledger_check {
                               const char *context, const void *msg, size_t len,
                               const uint8_t sig[INTER_SIG_BYTES]);
     void (*damage)(void *user, const struct inter_damage *d); // optional
+    // Members whose vote a signed list took (of two, the one given up), bit each: the rest is enough where one of them led. NULL: none.
+    uint16_t (*removed)(void *user, const uint8_t job[INTER_ID_BYTES]);
 };
 
 struct inter_ledger_counts {

@@ -7,7 +7,7 @@
 
 const char *inter_fault_name(enum inter_fault f) {
     static const char *const names[] = {"malformed", "denied",   "replay",  "corrupt", "second_digest",
-                                        "refused",   "diverged", "renewed", "outlier", "behind"};
+                                        "refused",   "diverged", "renewed", "forged",    "outlier", "behind"};
     _Static_assert(sizeof names / sizeof *names == INTER_FAULTS, "a name for every fault");
     return f < INTER_FAULTS ? names[f] : "unknown";
 }
@@ -220,6 +220,12 @@ enum neb_status inter_node_job_open(struct inter_node *n, const struct inter_job
         return neb_fail(NEB_ERR_NOMEM, "out of memory opening a job");
     }
     return neb_fail(NEB_ERR_LIMIT, "at most %d jobs at a time; stop one first", JOBS_MAX);
+}
+
+void inter_node_job_bound(struct inter_node *n, const uint8_t job[INTER_ID_BYTES], uint64_t blob_bytes) {
+    struct job *j = node_find_job(n, job);
+    if (j)
+        j->blob_max = blob_bytes;
 }
 
 bool inter_node_job_removed(struct inter_node *n, const uint8_t job[INTER_ID_BYTES],

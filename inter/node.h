@@ -64,8 +64,10 @@ struct inter_job_config {
     uint32_t peers[INTER_MEMBERS_MAX]; // link peer of each member (of self: unused)
     uint32_t fragments;
     uint32_t merge_after; // S
+    uint64_t step_tokens, steps; // of one inner step; of the job: a member's weight is not taken beyond them. 0: not known
     float eta, mu;
     struct inter_tune_config tune; // of every member; where it is off, its start values are all plans
+    bool masked; // gate profile `private`: only sums of enough members may be read (security/secure_sum.h)
     bool robust; // gate profile: norms are clipped to their median (inter/robust.h)
 };
 
@@ -121,6 +123,7 @@ enum inter_fault {
     INTER_FAULT_REFUSED,   // an update whose content the gate refuses
     INTER_FAULT_DIVERGED,  // members computed different parameters from the same commits
     INTER_FAULT_RENEWED,   // a member came back with an empty disk
+    INTER_FAULT_FORGED,    // a weight or a size that the job cannot give
     INTER_FAULT_OUTLIER,   // an update was committed whose norm is far above that of the others
     INTER_FAULT_BEHIND,    // blobs that this node needs are on no other member any more
     INTER_FAULTS
@@ -204,6 +207,8 @@ bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_I
                            struct inter_job_status *out);
 // Whether a record carries the signatures of a majority of the voters of the job that `c` describes.
 bool inter_node_proves(struct inter_node *n, const struct inter_job_config *c, const struct inter_record *r);
+// No update of the job is larger than this. What claims to be is not taken.
+void inter_node_job_bound(struct inter_node *n, const uint8_t job[INTER_ID_BYTES], uint64_t blob_bytes);
 // The attempt under which this node submits: of its present ledger.
 uint32_t inter_node_attempt(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES]);
 void inter_node_commit_message(struct neb_buf *out, const struct inter_record *r);

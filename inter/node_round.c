@@ -1,6 +1,7 @@
 // Proposals, votes and commits of one round of one fragment.
 #include "inter/node_state.h"
 #include "inter/robust.h"
+#include "inter/sums.h"
 #include "inter/weights.h"
 
 #include <string.h>
@@ -25,6 +26,13 @@ bool node_lists(const struct inter_record *r, const struct inter_manifest *m) {
                    e->digest[1] == m->digest[1] && !memcmp(e->sha256, m->sha256, sizeof e->sha256);
     }
     return false;
+}
+
+// Two intervals of slack: a member that lost its disk takes over what it had sent before, and counts its steps from there.
+bool node_weight_possible(const struct job *j, const struct fragment *g, uint8_t m, uint64_t step,
+                          uint64_t tokens) {
+    uint64_t from = g->cursors[m], slack = 2 * (uint64_t)j->c.tune.start_interval;
+    return step >= from && tokens <= j->c.step_tokens * (step - from + slack);
 }
 
 // ---- weighing -------------------------------------------------------------------------------------------------
@@ -269,7 +277,11 @@ void node_on_propose(struct step *s, struct neb_rd *r) {
     fair = fair && (!j->c.robust || !norms_of(g, &c, norms) || inter_robust_agrees(&c, norms));
     for (uint8_t i = 0; i < c.n && !j->c.robust; i++)
         fair = fair && c.entries[i].clip == 1;
-    if (!fair) {
+    for (uint8_t i = 0; i < c.n && j->c.step_tokens; i++) {
+        uint8_t m = c.entries[i].member;
+        fair = fair && node_weight_possible(j, g, m, c.cursors[m], c.entries[i].tokens);
+    }
+    if (!fair || (j->c.masked && !inter_sums_allowed(&c, j->c.n_members))) {
         node_fault(s, INTER_FAULT_DENIED); // a leader that weighs updates otherwise than all agreed to
         return;
     }
@@ -362,8 +374,10 @@ static uint16_t choose(struct step *s, const struct job *j, struct fragment *g) 
         if (live >> m & 1 && (!here || (live & ~(t->holders | t->refusers))))
             complete = false;
     }
-    int least = node_count(node_data(j)) < 2 ? 1 : 2;
-    if (node_count(ready) < least) {
+    int least = node_count(node_data(j)) < 2 ? 1 : 2, good = 0;
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        good += ready >> m & 1 && !no_good(j, &g->slots[m], m);
+    if (node_count(ready) < least || (j->c.masked && good < sec_sum_least(j->c.n_members))) {
         g->ready_since = 0;
         return 0;
     }

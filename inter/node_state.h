@@ -90,6 +90,7 @@ struct member {
 struct job {
     bool open;
     struct inter_job_config c;
+    uint64_t blob_max; // 0: INTER_BLOB_MAX
     struct inter_standing standing;
     struct fragment *fragments; // (c.fragments)
     struct member members[INTER_MEMBERS_MAX];
@@ -206,6 +207,9 @@ void node_on_pull(struct step *s, struct neb_rd *r);
 void node_clear_round(struct job *j, struct fragment *g);
 void node_vote(struct step *s, struct job *j, struct fragment *g, const struct inter_record *r);
 bool node_verify_record(struct inter_node *n, const struct job *j, const struct inter_record *r);
+// Whether a member that was at g->cursors when its last update was committed can have seen so many tokens by this step.
+bool node_weight_possible(const struct job *j, const struct fragment *g, uint8_t m, uint64_t step,
+                          uint64_t tokens);
 bool node_lists(const struct inter_record *r, const struct inter_manifest *m); // r commits exactly m
 
 // node_elect.c

@@ -203,6 +203,19 @@ static enum neb_status take_manifest(struct step *s, struct job *j, struct fragm
     return NEB_OK;
 }
 
+// Whether what is said to be behind an update fits the steps that its member can have made since its last committed one.
+static bool possible(const struct job *j, const struct fragment *g, const struct inter_manifest *m) {
+    const struct inter_job_config *c = &j->c;
+    if (j->blob_max && m->bytes > j->blob_max)
+        return false;
+    if (g->decided && node_lists(&g->decision, m))
+        return true; // a majority has taken it
+    if (c->steps && m->step > c->steps)
+        return false;
+    return !c->step_tokens || (m->steps <= m->step && m->tokens <= c->step_tokens * m->steps &&
+                               node_weight_possible(j, g, m->key.member, m->step, m->tokens));
+}
+
 void node_on_manifest(struct step *s, struct neb_rd *r) {
     struct inter_manifest m;
     if (!inter_manifest_get(r, &m) || !neb_rd_done(r)) {
@@ -230,6 +243,10 @@ void node_on_manifest(struct step *s, struct neb_rd *r) {
                 !memcmp(t->m.sha256, m.sha256, sizeof m.sha256);
     if (!same && !verify_manifest(s->n, j, &m)) {
         node_fault(s, INTER_FAULT_DENIED);
+        return;
+    }
+    if (!same && !possible(j, g, &m)) {
+        node_fault(s, INTER_FAULT_FORGED);
         return;
     }
     if (t->known && !same && !replaces(g, t, &m)) {

@@ -19,7 +19,8 @@ static enum neb_status make_slot(struct inter_outer *o, struct outer_slot *s,
     s->at = o->n;
     o->n += s->n;
     NEB_TRY(cmp_work_create(&s->work));
-    s->strip = !s->u.row_weights ? STRIP : u->cols >= STRIP ? u->cols : STRIP / u->cols * u->cols;
+    s->strip = o->c.sum            ? s->n
+               : !s->u.row_weights ? STRIP : u->cols >= STRIP ? u->cols : STRIP / u->cols * u->cols;
     s->acc = floats(s->strip);
     s->part = floats(s->strip);
     s->mean = o->c.robust ? floats(s->n) : NULL;
@@ -45,6 +46,8 @@ static enum neb_status make_fragment(struct inter_outer *o, int32_t f) {
             g->shapes[g->n] =
                 (struct cmp_unit_shape){(uint32_t)i, u->rows, u->cols, u->row_weights};
             g->units[g->n++] = i;
+            o->slots[i].from = g->elements;
+            g->elements += o->slots[i].n;
         }
     return g->n ? NEB_OK
                 : neb_fail(NEB_ERR_INVALID, "sync.fragments: fragment %d of %d is empty; use fewer",
@@ -175,6 +178,26 @@ enum neb_status inter_outer_encode(struct inter_outer *o, int32_t f, const struc
     return NEB_OK;
 }
 
+static void subtract_unit(void *arg, size_t i) { // masked: all units are encoded together
+    struct encode_job *j = arg;
+    struct inter_outer *o = j->o;
+    struct outer_slot *s = &o->slots[j->g->units[i]];
+    const float *from = (j->g->in_flight ? o->sent : o->theta) + s->at;
+    kern_exact_pseudo_gradient(o->u + s->at, from, s->u.theta_m, j->g->in_flight ? 1 : o->c.beta, s->n);
+    memcpy(o->sent + s->at, s->u.theta_m, s->n * sizeof(float));
+}
+
+enum neb_status inter_outer_encode_masked(struct inter_outer *o, int32_t f, uint32_t round,
+                                          struct neb_buf *out) {
+    struct outer_fragment *g = &o->fragments[f];
+    struct encode_job job = {.o = o, .g = g};
+    NEB_ASSERT(!o->device);
+    kern_pool_run(o->pool, (size_t)g->n, subtract_unit, &job);
+    NEB_TRY(outer_mask(o, f, round, out));
+    g->in_flight = true;
+    return NEB_OK;
+}
+
 // Unpacks and checks a part's frame of this unit.
 static enum neb_status open_part(struct outer_slot *s, size_t p) {
     if (!s->readers[p])
@@ -279,11 +302,23 @@ static enum neb_status open_unit(struct outer_apply *j, struct outer_slot *s) {
 static void sum_unit(void *arg, size_t i) {
     struct outer_apply *j = arg;
     struct outer_slot *s = &j->o->slots[j->g->units[i]];
-    s->st = open_unit(j, s);
+    if (!j->o->c.sum) {
+        s->st = open_unit(j, s);
+        return;
+    }
+    memset(s->acc, 0, s->n * sizeof(float));
+    outer_masked_sum(j, s);
 }
 
 // Elements [at, at + n) of the weighted sum, and what of them was ours leaves the residual.
 static const float *sum_strip(const struct outer_apply *j, struct outer_slot *s, size_t at, size_t n) {
+    for (size_t p = 0; j->o->c.sum && p < j->r->n; p++)
+        if (j->r->parts[p].mine) {
+            outer_masked_own(j, s, p);
+            kern_exact_residual(j->o->u + s->at, s->part, s->n);
+        }
+    if (j->o->c.sum)
+        return s->acc; // the first pass made it
     bool robust = j->o->c.robust;
     memset(s->acc, 0, n * sizeof(float));
     for (size_t p = 0; p < j->r->n; p++) {
@@ -397,7 +432,7 @@ enum neb_status inter_outer_apply(struct inter_outer *o, int32_t f,
         job.share[p] = (float)w / (float)total;
         job.scale[p] = w == r->parts[p].tokens || !r->parts[p].tokens ? 1 : (float)w / (float)r->parts[p].tokens;
     }
-    NEB_TRY(open_parts(o, g, r));
+    NEB_TRY(o->c.sum ? outer_masked_open(f, &job) : open_parts(o, g, r));
     if (o->device) {
         NEB_TRY(outer_device_sum(&job));
         NEB_TRY(outer_device_settle(&job));
@@ -436,6 +471,11 @@ void inter_outer_reject(struct inter_outer *o, int32_t f) {
         memcpy(s->u.theta_m, o->theta + s->at, s->n * sizeof(float));
     }
     g->in_flight = false;
+}
+
+uint64_t inter_outer_shape(const struct inter_outer *o, int32_t f, uint8_t sha256[32]) {
+    cmp_shapes_hash(o->fragments[f].shapes, (uint32_t)o->fragments[f].n, sha256);
+    return o->fragments[f].elements;
 }
 
 bool inter_outer_in_flight(const struct inter_outer *o, int32_t f) {

@@ -21,6 +21,7 @@
 #define INTER_OUTER_H
 #include "compress/exact.h"
 #include "compress/update.h"
+#include "security/secure_sum.h"
 
 enum { INTER_PARTS_MAX = 16 };
 
@@ -36,6 +37,11 @@ struct inter_outer_config {
     float kappa; // tokens that every row is worth before any was seen
     bool row_weights;
     int32_t fragments;
+    // Profile `private`: updates are integers of 16 bits on one scale, which travel masked; each member counts alike. Borrowed;
+    // NULL: not masked.
+    const struct sec_sum *sum;
+    uint8_t sum_members;
+    float sum_scale; // what an integer stands for
     bool robust; // trimmed mean in place of the mean (inter/robust.h); a commit then needs memory for all updates of a unit
 };
 
@@ -64,6 +70,9 @@ NEB_MUST_CHECK enum neb_status inter_outer_encode(struct inter_outer *o, int32_t
                                                   const struct cmp_codec *codec,
                                                   inter_outer_counts *counts, void *user,
                                                   struct neb_buf *out);
+// The same for a masked update of a round. NEB_ERR_INVALID: a NaN or an infinity.
+NEB_MUST_CHECK enum neb_status inter_outer_encode_masked(struct inter_outer *o, int32_t f, uint32_t round,
+                                                         struct neb_buf *out);
 
 // What the codec lost of the update in flight: ‖u − D(c)‖ / ‖u‖ over one unit of it, the smallest of 64k elements or more
 // (otherwise the largest). For the controller; 0 when nothing could be measured.
@@ -82,6 +91,7 @@ struct inter_outer_round {
     size_t n;
     float eta, mu;
     bool merge; // merge round: η 1, μ 0, v 0
+    const struct sec_sum_seeds *seeds; // of masked parts
 };
 // Applies a commit to fragment f. On an error nothing has changed. *digest: of (version, θ, v) afterwards, where version
 // counts the commits applied to this fragment.
@@ -99,6 +109,8 @@ void inter_outer_adopt(struct inter_outer *o, int32_t f, const float *theta, con
 // Of (version, θ, v) as they are in memory now.
 struct kern_digest inter_outer_fragment_digest(const struct inter_outer *o, int32_t f);
 
+// What an update of fragment f holds: its elements, and the digest of its units' shapes.
+uint64_t inter_outer_shape(const struct inter_outer *o, int32_t f, uint8_t sha256[32]);
 bool inter_outer_in_flight(const struct inter_outer *o, int32_t f);
 uint32_t inter_outer_version(const struct inter_outer *o, int32_t f);
 // Digest over all fragments, as in the contract's params_digest.

@@ -1,4 +1,5 @@
-// Inside of inter_outer: outer.c on the host, outer_device.c on an accelerator.
+// Inside of inter_outer: outer.c on the host, outer_device.c on an accelerator, outer_masked.c for masked
+// updates.
 #ifndef INTER_OUTER_STATE_H
 #define INTER_OUTER_STATE_H
 #include "compress/device.h"
@@ -8,9 +9,10 @@
 struct outer_slot { // one unit
     struct inter_outer_unit u;
     size_t at, n; // place in the arenas
+    size_t from;  // place among the elements of its fragment
     struct cmp_work *work;
     struct neb_buf frame; // encoded unit, before it is joined to the update
-    size_t strip;         // elements that are settled at a time; whole rows where rows are weighted
+    size_t strip;         // elements that are settled at a time; whole rows where rows are weighted, all where masked
     float *acc, *part;    // (strip) scratch of apply: weighted sum, one decoded update
     float *mean;          // (n) profile `robust`: the trimmed mean; on an accelerator: scratch
     struct cmp_reader *readers[INTER_PARTS_MAX]; // of the updates being applied, as many as there ever were
@@ -25,6 +27,7 @@ struct outer_fragment {
     uint32_t version;
     bool in_flight;
     int32_t n;
+    size_t elements;
     int32_t *units;                // indices of its units, ascending
     struct cmp_unit_shape *shapes; // what an update of it must hold
 };
@@ -48,6 +51,8 @@ struct outer_apply { // one commit that is being applied
     float share[INTER_PARTS_MAX]; // weight of a part / all weights
     float scale[INTER_PARTS_MAX]; // weight of a part / its tokens: of its row counts
     bool mine;
+    struct sec_sum_head heads[INTER_PARTS_MAX]; // masked parts: by part,
+    const uint8_t *bodies[SEC_MEMBERS_MAX];     // and by member
 };
 
 // outer.c
@@ -57,6 +62,15 @@ void outer_row_weights(const struct outer_apply *j, struct outer_slot *s, size_t
 NEB_MUST_CHECK enum neb_status outer_read_counts(const struct outer_apply *j, struct outer_slot *s);
 // The robust mean of all parts into s->mean.
 NEB_MUST_CHECK enum neb_status outer_sum_robust(const struct outer_apply *j, struct outer_slot *s);
+
+// outer_masked.c: the profile `private`
+NEB_MUST_CHECK enum neb_status outer_mask(struct inter_outer *o, int32_t f, uint32_t round,
+                                          struct neb_buf *out);
+// What masked parts hold: they must be this fragment's, and those whose seeds are there.
+NEB_MUST_CHECK enum neb_status outer_masked_open(int32_t f, struct outer_apply *j);
+void outer_masked_sum(struct outer_apply *j, struct outer_slot *s); // s->acc = mean; s->st
+void outer_masked_own(const struct outer_apply *j, struct outer_slot *s,
+                      size_t part); // s->part = what that part held
 
 // outer_device.c: what outer.c does unit by unit, for whole fragments; digests of the units are left in their slots.
 void outer_device_destroy(struct outer_device **d);

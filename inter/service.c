@@ -85,6 +85,7 @@ void inter_service_destroy(struct inter_service **sp) {
     inter_actions_free(&s->actions);
     neb_buf_free(&s->out);
     free(s->pending);
+    free(s->shapes);
     free(s);
     *sp = NULL;
 }

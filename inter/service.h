@@ -11,8 +11,12 @@
 #include "inter/snapshot.h"
 #include "inter/streams.h"
 
+enum inter_screen { INTER_SCREEN_USUAL, INTER_SCREEN_PASS, INTER_SCREEN_REFUSE };
+
 struct inter_service_callbacks {
     void *user;
+    // What the gate makes of a whole update before it may be committed; USUAL: structure, finiteness, norm, as of any. May be NULL.
+    enum inter_screen (*screen)(void *user, const struct inter_manifest *m, const uint8_t *p, size_t n);
     // A commit, once it is durable here. blobs: one an entry of the record (empty: rejected, or not here), valid during the call.
     void (*commit)(void *user, const struct inter_record *r, const struct neb_map *blobs);
     // A message of another agent. Reliable ones come exactly once and in order of sending.
@@ -73,7 +77,12 @@ void inter_service_job_removed(struct inter_service *s, const uint8_t job[INTER_
 NEB_MUST_CHECK enum neb_status inter_service_job_open(struct inter_service *s,
                                                       const struct inter_job_config *c);
 // No update of the job may unpack to more elements than this: a few kilobytes can claim, and cost, billions.
-void inter_service_bound(struct inter_service *s, const uint8_t job[INTER_ID_BYTES], uint64_t elements);
+// counted: tokens are counted with the rows, so that more rows than tokens are a lie.
+void inter_service_bound(struct inter_service *s, const uint8_t job[INTER_ID_BYTES], uint64_t elements, bool counted);
+// What every update of a fragment holds: its elements, and the SHA-256 of its units' shapes (cmp_shapes_hash). Another one is refused.
+NEB_MUST_CHECK enum neb_status inter_service_shape(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
+                                                   uint32_t fragment, uint64_t elements,
+                                                   const uint8_t sha256[INTER_SHA_BYTES]);
 void inter_service_job_close(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]);
 // Takes this member's update: fills in digest, chunk size and signature, stores, sends. key.attempt: 0, or how often the member
 // has sent this round's update before and now takes it back for a newer one. Repeating it is fine: what the

@@ -73,43 +73,6 @@ static void send_record(struct inter_service *s, const struct inter_action *a) {
         neb_debug("a commit record could not be sent yet");
 }
 
-void inter_service_bound(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
-                         uint64_t elements) {
-    int i = 0;
-    while (i < s->n_bounds && memcmp(s->bounds[i].job, job, INTER_ID_BYTES))
-        i++;
-    if (i == BOUNDS_MAX)
-        i = 0;
-    memcpy(s->bounds[i].job, job, INTER_ID_BYTES);
-    s->bounds[i].elements = elements;
-    s->n_bounds = i >= s->n_bounds ? i + 1 : s->n_bounds;
-}
-
-static uint64_t bound_of(const struct inter_service *s, const uint8_t job[INTER_ID_BYTES]) {
-    for (int i = 0; i < s->n_bounds; i++)
-        if (!memcmp(s->bounds[i].job, job, INTER_ID_BYTES))
-            return s->bounds[i].elements;
-    return UINT64_MAX;
-}
-
-// The gate: structure, finiteness and scale of every frame, before an update may become part of a commit.
-enum neb_status service_gate(struct inter_service *s, const struct inter_manifest *m, bool *pass,
-                             float *norm) {
-    struct cmp_update_stats stats = {.norm = 0};
-    struct neb_map map;
-    NEB_TRY(inter_ledger_map_blob(s->ledger, &m->key, &map));
-    *pass =
-        cmp_update_check_max(s->gate, map.p, map.len, bound_of(s, m->key.job), &stats) == NEB_OK;
-    neb_map_close(&map);
-    // An update of zeros has a norm too: 0 stands for one that is not known.
-    *norm = stats.norm > 1e-30 ? stats.norm < 1e30 ? (float)stats.norm : 1e30f : 1e-30f;
-    if (!*pass)
-        neb_log(NEB_LOG_ERROR,
-                "update of member %u for round %u refused by the gate; it counts nothing",
-                m->key.member, m->key.round);
-    return NEB_OK;
-}
-
 static enum neb_status finish_blob(struct inter_service *s, const struct inter_manifest *m) {
     struct inter_event done = {.kind = INTER_EV_BLOB_DONE, .key = m->key};
     enum neb_status st =

@@ -17,6 +17,18 @@ struct pending { // events that actions gave rise to
     struct inter_manifest manifest;
 };
 
+struct service_bound {
+    uint8_t job[INTER_ID_BYTES];
+    uint64_t elements;
+    bool counted;
+};
+
+struct service_shape {
+    uint8_t job[INTER_ID_BYTES], sha256[INTER_SHA_BYTES];
+    uint32_t fragment;
+    uint64_t elements;
+};
+
 struct inter_service {
     struct inter_service_callbacks cb;
     const struct sec_identity *identity;
@@ -46,11 +58,10 @@ struct inter_service {
     struct neb_map mapped;
     bool is_mapped;
     struct neb_buf out;
-    struct {
-        uint8_t job[INTER_ID_BYTES];
-        uint64_t elements;
-    } bounds[BOUNDS_MAX]; // of jobs whose worker has said how large its model is
+    struct service_bound bounds[BOUNDS_MAX]; // of jobs whose worker has said how large its model is
     int n_bounds;
+    struct service_shape *shapes; // what updates of a fragment must hold, as this member's own worker said
+    size_t n_shapes;
     enum neb_status st; // first fatal error
 };
 
@@ -59,12 +70,14 @@ bool service_sign(void *user, const char *context, const void *msg, size_t len, 
 bool service_verify(void *user, uint32_t peer, const char *context, const void *msg, size_t len,
                     const uint8_t sig[INTER_SIG_BYTES]);
 
-// service_actions.c
-// Hands the node an event and carries out all that comes of it; what goes wrong is in s->st.
-void service_step(struct inter_service *s, const struct inter_event *event);
+// service_gate.c
 // Structure, finiteness and scale of every frame, before an update may become part of a commit.
 NEB_MUST_CHECK enum neb_status service_gate(struct inter_service *s, const struct inter_manifest *m, bool *pass,
                                             float *norm);
+
+// service_actions.c
+// Hands the node an event and carries out all that comes of it; what goes wrong is in s->st.
+void service_step(struct inter_service *s, const struct inter_event *event);
 NEB_MUST_CHECK enum neb_status service_deliver(struct inter_service *s, const struct inter_record *r);
 void service_unmap(struct inter_service *s); // the blob that is being sent: before any may be removed
 

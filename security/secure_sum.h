@@ -1,73 +1,124 @@
 // Sums that nobody can take apart: each member sends its integers masked, and only the sum over all of them can be read.
 //
-//     masked_i = q_i + PRG(b_i) + Σ_{j>i} PRG(s_ij) − Σ_{j<i} PRG(s_ij)          mod 2^32
+//     masked_i = q_i + PRG(b_i) + Σ_{j>i} PRG(s_ij) − Σ_{j<i} PRG(s_ij)          mod 2^16
 //
-// s_ij comes from the X25519 secret that i and j share (both long-term keys), the round and the attempt; b_i is random
-// and i's own. Once the set S of those whose masked integers arrived is agreed, each of S reveals b_i and, where a member d
-// dropped out, s_id: with them
+//     K_ij   of the X25519 secret that i and j share, for one job: known to i and j only
+//     s_ij = H(K_ij, pair, sum)                                   hides i from all but j
+//     b_i  = XOR over j of H(K_ij, share, sum, i, nonce_i)        hides i where s_ij had to be revealed
+//
+// nonce_i is a keyed hash of q_i: the same integers give the same bytes (a worker that computes again sends again what it had sent),
+// others never meet the same b_i. Once the set S of those whose masked integers count is agreed for good, each member reveals, for
+// this S only: its b_i; its share of everybody else's, so that a member may fall silent after S was agreed; and where a member d
+// is not in S, s_id. With them
 //
 //     Σ_S masked_i − Σ_S PRG(b_i) − Σ_S ±PRG(s_id) = Σ_S q_i                     exactly
 //
-// What one member reveals in an attempt is for one S only. So a member of S never becomes one that dropped out, whose
-// masked integers would then lie open; and once an attempt is abandoned, nothing of it is revealed any more.
-// With fewer than three in S each would learn the other's: three members may lose none, four and more one. All members hold
-// the sum; quantities of a single member are never checked (no numeric gate in this profile), but a sum beyond what its members
-// can add up to is refused, which is what a false reveal gives all but surely.
+// Of no member both b and all s are revealed: one S a sum, which is the caller's to keep (inter/sums.h: the record of a ledger).
+// A masked update carries a hash of every seed behind it, so a false reveal is seen and dropped before anything is summed.
+// With fewer than three in S each would learn the other's: three members may lose none, four and more one. All hold the sum;
+// a single member's integers are never checked (no numeric gate), but a sum beyond what its members can add up to is refused.
 //
-// Source: Bonawitz et al. 2017 (double masking), without its secret sharing: a second loss abandons the attempt.
-// Threads: one user at a time. Seeds lie in locked memory and are wiped.
+// Not hidden: how many there are, when, and their sum; and q_i from whoever gets i's own long-term key and kept the masked bytes.
+// All n − 1 others together learn the difference, as of any sum.
+//
+// Source: Bonawitz et al. 2017 (double masking). Its secret sharing is replaced by shares that each pair can compute, which bears one
+// loss. Threads: a sec_sum is read-only after create. Keys lie in locked memory and are wiped.
 #ifndef SEC_SECURE_SUM_H
 #define SEC_SECURE_SUM_H
 #include "agent/base/bytes.h"
 #include "security/members.h"
 
 enum {
+    SEC_SUM_KEY_BYTES = 32,
     SEC_SUM_SEED_BYTES = 32,
-    SEC_SUM_ROUND_BYTES = 64, // federation, job, round, fragment: whatever names the sum
-    SEC_SUM_REVEAL_BYTES = 4 + 2 + 1 + 1 + 2 * SEC_SUM_SEED_BYTES,
+    SEC_SUM_JOB_BYTES = 16,
+    SEC_SUM_COUNT_MAX =
+        1 << 29, // integers of one update: their bytes are those of the largest blob
     SEC_SUM_NOBODY = 255,
 };
 
-struct sec_sum_config {
-    uint8_t n, self;                                // members 3..16, and which of them this is
-    uint8_t round[SEC_SUM_ROUND_BYTES];             // the same bytes at all members, never used twice
-    const uint8_t *secret;                          // this member's CURVE secret key, used during create
-    uint8_t publics[SEC_MEMBERS_MAX][SEC_KEY_BYTES]; // CURVE keys, by member
-};
+// K_ij: the same for both. NEB_ERR_INVALID: the other's key is none.
+NEB_MUST_CHECK enum neb_status sec_sum_pair_key(const uint8_t secret[SEC_KEY_BYTES],
+                                                const uint8_t own[SEC_KEY_BYTES],
+                                                const uint8_t other[SEC_KEY_BYTES],
+                                                const uint8_t job[SEC_SUM_JOB_BYTES],
+                                                uint8_t out[SEC_SUM_KEY_BYTES]);
 
-struct sec_sum_reveal { // | attempt u32 | set u16 | member u8 | missing u8 | own seed 32 | seed with the missing one 32 |
-    uint32_t attempt;
-    uint16_t set;
-    uint8_t member, missing; // SEC_SUM_NOBODY: none
-    uint8_t own[SEC_SUM_SEED_BYTES], pair[SEC_SUM_SEED_BYTES];
-};
-
-struct sec_sum;
-// NEB_ERR_INVALID: members out of range, or a key that is not one.
-NEB_MUST_CHECK enum neb_status sec_sum_create(const struct sec_sum_config *c, struct sec_sum **out);
+struct sec_sum; // a member's side of one job
+// keys: K with each other member; that of self is not read. NEB_ERR_INVALID: members out of 3..16.
+NEB_MUST_CHECK enum neb_status sec_sum_create(uint8_t n, uint8_t self,
+                                              const uint8_t keys[][SEC_SUM_KEY_BYTES],
+                                              struct sec_sum **out);
 void sec_sum_destroy(struct sec_sum **s);
-// A new attempt, from 1 on; what came before is abandoned for good. NEB_ERR_STATE: not above the last.
-NEB_MUST_CHECK enum neb_status sec_sum_begin(struct sec_sum *s, uint32_t attempt);
-// Largest magnitude of one member's integers: n of them fit into half of the range, so that a false reveal, whose result is
+
+// Largest magnitude of one member's integers: n of them fit into half of the range, so that a false mask, whose result is
 // spread over all of it, shows in every second integer.
 int32_t sec_sum_limit(uint8_t n);
-// Fixed point on the announced scale: round(x / scale), NaN and what is beyond the limit at the limit's nearest end (NaN: 0).
-void sec_sum_quantise(const float *x, size_t count, float scale, uint8_t n, int32_t *out);
-// Once an attempt: the same mask over two inputs would show their difference. NEB_ERR_STATE: twice, or before begin;
-// NEB_ERR_INVALID: an integer beyond the limit.
-NEB_MUST_CHECK enum neb_status sec_sum_mask(struct sec_sum *s, const int32_t *q, size_t count,
-                                            uint32_t *out);
-// What this member reveals for the set (bit per member). NEB_ERR_DENIED: the set is too small, lacks this member, or another
-// one was answered in this attempt.
-NEB_MUST_CHECK enum neb_status sec_sum_reveal(struct sec_sum *s, uint16_t set,
+// How many of n members a sum must hold at least.
+static inline uint8_t sec_sum_least(uint8_t n) { return n < 4 ? n : (uint8_t)(n - 1); }
+// Fixed point on the announced scale: round(x / scale), what is beyond the limit at the limit's nearest end (NaN: 0).
+void sec_sum_quantise(const float *x, size_t count, float scale, uint8_t n, int16_t *out);
+
+// A masked update: | "NBS1" | n u8 | member u8 | 0 u16 | fragment u32 | round u32 | count u32 | nonce 32 | hash of b 32 |
+// hash of s_ij 32, by j; zero at member | count integers u16 |
+struct sec_sum_head {
+    uint8_t n, member;
+    uint32_t fragment, round, count;
+    uint8_t nonce[SEC_SUM_SEED_BYTES], own[SEC_SUM_SEED_BYTES],
+        pair[SEC_MEMBERS_MAX][SEC_SUM_SEED_BYTES];
+};
+bool sec_sum_is(const uint8_t *p, size_t len); // whether it claims to be one
+// NEB_ERR_FORMAT: not exactly one. *body: its integers, 2 bytes each.
+NEB_MUST_CHECK enum neb_status sec_sum_open(const uint8_t *p, size_t len, struct sec_sum_head *out,
+                                            const uint8_t **body);
+// out is replaced. NEB_ERR_INVALID: an integer beyond the limit.
+NEB_MUST_CHECK enum neb_status sec_sum_mask(const struct sec_sum *s, uint32_t fragment,
+                                            uint32_t round, const int16_t *q, size_t count,
+                                            struct neb_buf *out);
+// What another member's update says of the mask that it shares with this one: NEB_ERR_DENIED where it is another one.
+NEB_MUST_CHECK enum neb_status sec_sum_agrees(const struct sec_sum *s,
+                                              const struct sec_sum_head *h);
+// The integers [at, at + count) of an update of this member's own.
+void sec_sum_take_off(const struct sec_sum *s, const struct sec_sum_head *h, const uint8_t *body,
+                      size_t at, size_t count, int16_t *out);
+
+// What one member reveals: | set u16 | member u8 | n u8 | b 32 | s with the missing one 32 | its shares of the others' b, n x 32 |.
+// Zeros where there is nothing to reveal: who is not in the set has neither b nor s.
+struct sec_sum_reveal {
+    uint16_t set;
+    uint8_t member, n;
+    uint8_t own[SEC_SUM_SEED_BYTES], pair[SEC_SUM_SEED_BYTES],
+        shares[SEC_MEMBERS_MAX][SEC_SUM_SEED_BYTES];
+};
+// heads: by member, of those in the set. The caller answers for it that no other set is ever given for this fragment and round.
+// NEB_ERR_DENIED: the set is too small for n.
+NEB_MUST_CHECK enum neb_status sec_sum_reveal(const struct sec_sum *s, uint16_t set,
+                                              const struct sec_sum_head *heads,
                                               struct sec_sum_reveal *out);
 void sec_sum_reveal_put(struct neb_buf *out, const struct sec_sum_reveal *r);
-NEB_MUST_CHECK bool sec_sum_reveal_get(const uint8_t *p, size_t len, struct sec_sum_reveal *out);
-// masked, reveals: by member, read where the set has a bit. NEB_ERR_FORMAT: reveals of another set, attempt or member;
-// NEB_ERR_DENIED: a sum that its members cannot give.
-NEB_MUST_CHECK enum neb_status sec_sum_unmask(uint8_t n, uint32_t attempt, uint16_t set,
-                                              const uint32_t *const *masked,
-                                              const struct sec_sum_reveal *reveals, size_t count,
-                                              int32_t *sum);
+NEB_MUST_CHECK bool sec_sum_reveal_get(struct neb_rd *in, struct sec_sum_reveal *out);
+// Whether what it reveals of its own seeds is what its masked update announced.
+bool sec_sum_reveal_fits(const struct sec_sum_reveal *r, const struct sec_sum_head *heads);
+
+struct sec_sum_seeds { // all that is needed to read a sum
+    uint8_t n;
+    uint16_t set;
+    uint8_t own[SEC_MEMBERS_MAX][SEC_SUM_SEED_BYTES], pair[SEC_MEMBERS_MAX][SEC_SUM_SEED_BYTES];
+};
+// | n u8 | set u16 | b, n x 32 | s with the missing one, n x 32 |
+enum { SEC_SUM_SEEDS_MAX = 3 + 2 * SEC_MEMBERS_MAX * SEC_SUM_SEED_BYTES };
+void sec_sum_seeds_put(struct neb_buf *out, const struct sec_sum_seeds *x);
+NEB_MUST_CHECK bool sec_sum_seeds_get(const uint8_t *p, size_t len, struct sec_sum_seeds *out);
+// reveals: by member, those with a bit in `have`, which fit. NEB_ERR_AGAIN (not logged): more are needed. NEB_ERR_DENIED: shares that do
+// not make up what was announced.
+NEB_MUST_CHECK enum neb_status sec_sum_gather(uint8_t n, uint16_t set,
+                                              const struct sec_sum_head *heads,
+                                              const struct sec_sum_reveal *reveals, uint16_t have,
+                                              struct sec_sum_seeds *out);
+// Integers [at, at + count) of the sum. bodies: by member, read where the set has a bit. NEB_ERR_DENIED: a sum that its members
+// cannot give. NEB_ERR_FORMAT: a set that is too small.
+NEB_MUST_CHECK enum neb_status sec_sum_unmask(const struct sec_sum_seeds *seeds,
+                                              const uint8_t *const *bodies, size_t at, size_t count,
+                                              int16_t *sum);
 
 #endif

@@ -274,7 +274,7 @@ static void on_damage(void *user, const struct inter_damage *d) {
 
 static void check_all(void) {
     struct inter_ledger_counts n;
-    struct inter_ledger_check c = {NULL, fx_verify, on_damage};
+    struct inter_ledger_check c = {NULL, fx_verify, on_damage, NULL};
     struct inter_chain chain;
     struct inter_manifest m = big_manifest();
     bool there = false;

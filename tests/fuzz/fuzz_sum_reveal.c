@@ -1,4 +1,5 @@
-// What a member reveals for a masked sum: parses to something that is written back to the same bytes, or is refused.
+// Masked updates and what is revealed of them: both parse to something that is in range (and a reveal is written back to the same
+// bytes), or are refused.
 #include "security/secure_sum.h"
 
 #include <stdlib.h>
@@ -7,8 +8,14 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct sec_sum_reveal r;
+    struct sec_sum_head h;
+    const uint8_t *body;
     struct neb_buf b = {0};
-    if (!sec_sum_reveal_get(data, size, &r))
+    if (sec_sum_open(data, size, &h, &body) == NEB_OK &&
+        (!sec_sum_is(data, size) || body + 2 * (size_t)h.count != data + size))
+        abort();
+    struct neb_rd in = neb_rd_make(data, size);
+    if (!sec_sum_reveal_get(&in, &r) || !neb_rd_done(&in))
         return 0;
     sec_sum_reveal_put(&b, &r);
     if (b.len != size || memcmp(b.p, data, size))

@@ -75,6 +75,11 @@ have=$(merged)
 grown() { (($(merged) > have + 2)); }
 within 30 grown || fail "no commits after a restart"
 kill -9 "$hub_pid"
+# Its ledger holds commits of two votes, and since then of one: the signed list says from whom one is enough.
+"$nebula" ledger verify "$T/hub" >"$T/verify" 2>&1 || fail "the survivor's ledger: $(cat "$T/verify")"
+cp -r "$T/hub" "$T/forged" && rm -r "$T/forged/federation"
+jq -n '{}' >"$T/forged/members.json"
+if "$nebula" ledger verify "$T/forged" >"$T/verify" 2>&1; then fail "accepted without the list that says so"; fi
 
 federation hub2 rome
 cp -r "$T/hub2" "$T/copy"

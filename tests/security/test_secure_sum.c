@@ -1,5 +1,6 @@
-// security/secure_sum: bit-equal to plain integer sums for 3 to 16 members, one drop-out included from four on; what must not be
-// revealed is not.
+// security/secure_sum: bit-equal to plain integer sums for 3 to 16 members, one drop-out included from four on, and one that falls
+// silent afterwards; what must not be revealed is not, and what is false is seen.
+#include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "security/secure_sum.h"
 
@@ -11,172 +12,295 @@
 
 #include <cmocka.h>
 
-enum { COUNT = 3001 }; // not a multiple of any block
+enum { COUNT = 5003, ROUND = 9, FRAGMENT = 2 }; // not a multiple of any block
+static const uint8_t job[SEC_SUM_JOB_BYTES] = {1, 2, 3};
 static uint8_t secrets[SEC_MEMBERS_MAX][SEC_KEY_BYTES], publics[SEC_MEMBERS_MAX][SEC_KEY_BYTES];
-static int32_t values[SEC_MEMBERS_MAX][COUNT], sum[COUNT];
-static uint32_t masked[SEC_MEMBERS_MAX][COUNT];
-static const uint32_t *rows[SEC_MEMBERS_MAX];
+static int16_t values[SEC_MEMBERS_MAX][COUNT], sum[COUNT];
 static struct sec_sum *members[SEC_MEMBERS_MAX];
+static struct neb_buf blobs[SEC_MEMBERS_MAX];
+static struct sec_sum_head heads[SEC_MEMBERS_MAX];
+static const uint8_t *bodies[SEC_MEMBERS_MAX];
 static struct sec_sum_reveal reveals[SEC_MEMBERS_MAX];
 
-static struct sec_sum *make(uint8_t n, uint8_t self, uint8_t round) {
-    struct sec_sum_config c = {.n = n, .self = self, .round = {round}, .secret = secrets[self]};
+static struct sec_sum *make(uint8_t n, uint8_t self) {
+    uint8_t keys[SEC_MEMBERS_MAX][SEC_SUM_KEY_BYTES] = {{0}};
     struct sec_sum *s = NULL;
-    memcpy(c.publics, publics, sizeof publics);
-    assert_int_equal(sec_sum_create(&c, &s), NEB_OK);
+    for (uint8_t k = 0; k < n; k++)
+        if (k != self)
+            assert_int_equal(
+                sec_sum_pair_key(secrets[self], publics[self], publics[k], job, keys[k]), NEB_OK);
+    assert_int_equal(sec_sum_create(n, self, (const uint8_t(*)[SEC_SUM_KEY_BYTES])keys, &s),
+                     NEB_OK);
     return s;
 }
 
-static void start(uint8_t n, uint32_t attempt) {
+static void mask(uint8_t k) {
+    assert_int_equal(sec_sum_mask(members[k], FRAGMENT, ROUND, values[k], COUNT, &blobs[k]),
+                     NEB_OK);
+    assert_int_equal(sec_sum_open(blobs[k].p, blobs[k].len, &heads[k], &bodies[k]), NEB_OK);
+    assert_true(sec_sum_is(blobs[k].p, blobs[k].len));
+}
+
+static void start(uint8_t n) {
     struct neb_rng rng = neb_rng_make(5, n);
+    int32_t limit = sec_sum_limit(n);
     for (uint8_t k = 0; k < n; k++) {
         for (int i = 0; i < COUNT; i++) {
-            int32_t limit = sec_sum_limit(n);
-            int32_t v = (int32_t)neb_rng_below(&rng, (uint32_t)limit);
-            values[k][i] = i < 3 ? (i == 0 ? limit : i == 1 ? -limit : 0) : i % 2 ? v : -v;
+            int16_t v = (int16_t)neb_rng_below(&rng, (uint32_t)limit);
+            values[k][i] = (int16_t)(i < 3   ? (i == 0   ? limit
+                                                : i == 1 ? -limit
+                                                         : 0)
+                                     : i % 2 ? v
+                                             : -v);
         }
-        if (!members[k])
-            members[k] = make(n, k, 1);
-        assert_int_equal(sec_sum_begin(members[k], attempt), NEB_OK);
-        assert_int_equal(sec_sum_mask(members[k], values[k], COUNT, masked[k]), NEB_OK);
-        rows[k] = masked[k];
+        members[k] = make(n, k);
+        mask(k);
     }
+    for (uint8_t k = 0; k < n; k++)
+        for (uint8_t j = 0; j < n; j++)
+            assert_int_equal(sec_sum_agrees(members[k], &heads[j]), NEB_OK);
 }
 static void stop(uint8_t n) {
-    for (uint8_t k = 0; k < n; k++)
+    for (uint8_t k = 0; k < n; k++) {
         sec_sum_destroy(&members[k]);
+        neb_buf_free(&blobs[k]);
+    }
 }
 
-static enum neb_status unmask(uint8_t n, uint32_t attempt, uint16_t set) {
-    for (uint8_t k = 0; k < n; k++)
-        if (set >> k & 1) {
-            struct neb_buf b = {0};
-            struct sec_sum_reveal r;
-            assert_int_equal(sec_sum_reveal(members[k], set, &r), NEB_OK);
-            sec_sum_reveal_put(&b, &r);
-            assert_int_equal(b.len, SEC_SUM_REVEAL_BYTES);
-            assert_true(sec_sum_reveal_get(b.p, b.len, &reveals[k]));
-            assert_false(sec_sum_reveal_get(b.p, b.len - 1, &r));
-            neb_buf_free(&b);
-        }
-    return sec_sum_unmask(n, attempt, set, rows, reveals, COUNT, sum);
+// `say`: whose reveals arrive. Through their bytes and back.
+static enum neb_status gather(uint8_t n, uint16_t set, uint16_t say, struct sec_sum_seeds *seeds) {
+    for (uint8_t k = 0; k < n; k++) {
+        struct neb_buf b = {0};
+        struct sec_sum_reveal r;
+        if (!(say >> k & 1))
+            continue;
+        assert_int_equal(sec_sum_reveal(members[k], set, heads, &r), NEB_OK);
+        sec_sum_reveal_put(&b, &r);
+        struct neb_rd in = neb_rd_make(b.p, b.len), cut = neb_rd_make(b.p, b.len - 1);
+        assert_true(sec_sum_reveal_get(&in, &reveals[k]) && neb_rd_done(&in));
+        assert_false(sec_sum_reveal_get(&cut, &r));
+        assert_true(sec_sum_reveal_fits(&reveals[k], heads));
+        neb_buf_free(&b);
+    }
+    return sec_sum_gather(n, set, heads, reveals, say, seeds);
 }
 
-static void check_sum(uint8_t n, uint16_t set) {
+static void check_sum(uint8_t n, uint16_t set, const struct sec_sum_seeds *seeds) {
+    static int16_t part[COUNT];
+    assert_int_equal(sec_sum_unmask(seeds, bodies, 0, COUNT, sum), NEB_OK);
     for (int i = 0; i < COUNT; i++) {
-        int64_t plain = 0;
+        int32_t plain = 0;
         for (uint8_t k = 0; k < n; k++)
             plain += set >> k & 1 ? values[k][i] : 0;
         assert_true(sum[i] == plain);
     }
+    // From the middle, as units are read by several threads.
+    assert_int_equal(sec_sum_unmask(seeds, bodies, 1237, 2900, part), NEB_OK);
+    assert_memory_equal(part, sum + 1237, 2900 * sizeof *part);
 }
 
 static void test_equal_to_plain_sums(void **state) {
     (void)state;
+    struct sec_sum_seeds seeds;
     for (uint8_t n = 3; n <= SEC_MEMBERS_MAX; n++) {
         uint16_t all = (uint16_t)((1u << n) - 1);
-        start(n, 1);
-        assert_int_equal(unmask(n, 1, all), NEB_OK);
-        check_sum(n, all);
-        for (uint8_t lost = 0; n >= 4 && lost < n; lost++) {
+        start(n);
+        assert_int_equal(gather(n, all, all, &seeds), NEB_OK);
+        check_sum(n, all, &seeds);
+        for (uint8_t lost = 0; n >= 4 && lost < n; lost++) { // and is not missed
             uint16_t set = (uint16_t)(all & ~(1u << lost));
-            start(n, 2u + lost);
-            memset(masked[lost], 0xa5, sizeof masked[lost]); // never arrived
-            assert_int_equal(unmask(n, 2u + lost, set), NEB_OK);
-            check_sum(n, set);
+            assert_int_equal(gather(n, set, set, &seeds), NEB_OK);
+            check_sum(n, set, &seeds);
+        }
+        for (uint8_t silent = 0; silent < n;
+             silent++) { // is in the sum, and says nothing afterwards
+            uint16_t say = (uint16_t)(all & ~(1u << silent));
+            assert_int_equal(gather(n, all, say, &seeds), NEB_OK);
+            check_sum(n, all, &seeds);
         }
         stop(n);
     }
 }
 
-// The masked integers of one member, of two, or of all but the own seeds, tell nothing: they look uniform even where all that was
-// masked is zero, and differ between attempts.
+// Own masks come off again for the member itself, and for nobody else.
+static void test_own(void **state) {
+    (void)state;
+    static int16_t own[COUNT];
+    start(3);
+    sec_sum_take_off(members[1], &heads[1], bodies[1], 7, COUNT - 7, own);
+    assert_memory_equal(own, values[1] + 7, (COUNT - 7) * sizeof *own);
+    sec_sum_take_off(members[0], &heads[1], bodies[1], 0, COUNT, own);
+    int same = 0;
+    for (int i = 0; i < COUNT; i++)
+        same += own[i] == values[1][i];
+    assert_true(same < 10);
+    stop(3);
+}
+
+static double chi_square(const uint8_t *p, size_t n) { // against 256 values as likely as each other
+    size_t seen[256] = {0};
+    double x = 0, want = (double)n / 256;
+    for (size_t i = 0; i < n; i++)
+        seen[p[i]]++;
+    for (int i = 0; i < 256; i++)
+        x += ((double)seen[i] - want) * ((double)seen[i] - want) / want;
+    return x;
+}
+
+// The masked integers of one member, and those of two added up, look uniform even where all that was masked is zero: chi-square
+// of 255 degrees of freedom, mean 255, deviation 22.6. So does what is left when its own seed is revealed, or its pair seed, not both.
 static void test_masks_hide(void **state) {
     (void)state;
-    static int32_t zeros[COUNT];
-    static uint32_t a[COUNT], b[COUNT];
-    struct sec_sum *s = make(3, 0, 2);
-    assert_int_equal(sec_sum_begin(s, 1), NEB_OK);
-    assert_int_equal(sec_sum_mask(s, zeros, COUNT, a), NEB_OK);
-    assert_int_equal(sec_sum_begin(s, 2), NEB_OK);
-    assert_int_equal(sec_sum_mask(s, zeros, COUNT, b), NEB_OK);
-    unsigned bits = 0, same = 0;
-    for (int i = 0; i < COUNT; i++) {
-        bits += (unsigned)__builtin_popcount(a[i]);
-        same += a[i] == b[i];
+    struct sec_sum_seeds seeds;
+    enum { N = 5 };
+    start(N);
+    for (uint8_t k = 0; k < N; k++) {
+        memset(values[k], 0, sizeof values[k]);
+        mask(k);
+        double x = chi_square(bodies[k], 2 * COUNT);
+        assert_true(x > 140 && x < 400);
     }
-    assert_true(bits > 15 * COUNT && bits < 17 * COUNT && same < 3);
-    sec_sum_destroy(&s);
+    assert_memory_not_equal(bodies[0], bodies[1], 64);
+    assert_int_equal(gather(N, 0x1f, 0x1f, &seeds), NEB_OK);
+    // As if one alone were read with its own seed: the other pairs' masks remain.
+    uint8_t rest[2 * COUNT];
+    struct sec_sum_seeds lone = seeds;
+    memset(lone.own, 0, sizeof lone.own);
+    memcpy(lone.own[2], seeds.own[2], sizeof lone.own[2]);
+    static const uint8_t nothing[2 * COUNT];
+    const uint8_t *only[SEC_MEMBERS_MAX] = {nothing, nothing, bodies[2], nothing, nothing};
+    assert_int_equal(sec_sum_unmask(&lone, only, 0, COUNT, sum),
+                     NEB_ERR_DENIED); // beyond what five can give
+    for (int i = 0; i < COUNT; i++) {
+        rest[2 * i] = (uint8_t)((uint16_t)sum[i] & 255);
+        rest[2 * i + 1] = (uint8_t)((uint16_t)sum[i] >> 8);
+    }
+    double x = chi_square(rest, sizeof rest);
+    assert_true(x > 140 && x < 400);
+    stop(N);
+}
+
+// The same integers give the same bytes, others share no mask with them although round and keys are the same: what the
+// masked difference shows is not the difference.
+static void test_again(void **state) {
+    (void)state;
+    struct neb_buf first = {0};
+    uint8_t rest[2 * COUNT];
+    start(4);
+    neb_buf_add(&first, blobs[0].p, blobs[0].len);
+    mask(0);
+    assert_int_equal(first.len, blobs[0].len);
+    assert_memory_equal(first.p, blobs[0].p, first.len);
+    struct sec_sum_head old = heads[0];
+    values[0][77] ^= 1;
+    mask(0);
+    assert_memory_not_equal(old.nonce, heads[0].nonce, sizeof old.nonce);
+    assert_memory_equal(old.pair, heads[0].pair, sizeof old.pair);
+    const uint8_t *was = first.p + (first.len - 2 * COUNT);
+    for (int i = 0; i < COUNT; i++) {
+        uint16_t a = (uint16_t)(bodies[0][2 * i] | bodies[0][2 * i + 1] << 8);
+        uint16_t b = (uint16_t)(was[2 * i] | was[2 * i + 1] << 8);
+        rest[2 * i] = (uint8_t)((a - b) & 255);
+        rest[2 * i + 1] = (uint8_t)((uint16_t)(a - b) >> 8);
+    }
+    double x = chi_square(rest, sizeof rest);
+    assert_true(x > 140 && x < 400);
+    neb_buf_free(&first);
+    stop(4);
 }
 
 static void test_refusals(void **state) {
     (void)state;
     struct sec_sum_reveal r;
-    uint32_t out[COUNT];
-    start(4, 1);
+    struct sec_sum_seeds seeds;
+    start(4);
     const uint16_t too_few[] = {0x0, 0x1, 0x3, 0x5, 0x9, 0x1f, 0x800f};
-    for (size_t i = 0; i < sizeof too_few / sizeof too_few[0]; i++)
-        assert_int_equal(sec_sum_reveal(members[0], too_few[i], &r), NEB_ERR_DENIED);
-    assert_int_equal(sec_sum_reveal(members[0], 0xe, &r), NEB_ERR_DENIED); // lacks member 0
-    assert_int_equal(sec_sum_reveal(members[0], 0x7, &r), NEB_OK);         // member 3 dropped out
-    assert_int_equal(sec_sum_reveal(members[0], 0x7, &r), NEB_OK);
-    // The late one is not let in: with both seeds of it the rest could take its integers apart.
-    assert_int_equal(sec_sum_reveal(members[0], 0xf, &r), NEB_ERR_DENIED);
-    assert_int_equal(sec_sum_reveal(members[0], 0xb, &r), NEB_ERR_DENIED);
-    // An abandoned attempt stays closed, and its number is not used again.
-    assert_int_equal(sec_sum_begin(members[0], 2), NEB_OK);
-    assert_int_equal(sec_sum_reveal(members[0], 0x7, &r), NEB_ERR_DENIED); // nothing masked yet
-    assert_int_equal(sec_sum_begin(members[0], 2), NEB_ERR_STATE);
-    assert_int_equal(sec_sum_begin(members[0], 1), NEB_ERR_STATE);
-    assert_int_equal(sec_sum_mask(members[0], values[0], COUNT, out), NEB_OK);
-    assert_int_equal(sec_sum_mask(members[0], values[0], COUNT, out), NEB_ERR_STATE); // once
-    assert_int_equal(sec_sum_reveal(members[0], 0xf, &r), NEB_OK);
-    assert_int_equal(r.attempt, 2);
-    values[1][7] = sec_sum_limit(4) + 1;
-    assert_int_equal(sec_sum_begin(members[1], 2), NEB_OK);
-    assert_int_equal(sec_sum_mask(members[1], values[1], COUNT, out), NEB_ERR_INVALID);
+    for (size_t i = 0; i < sizeof too_few / sizeof too_few[0]; i++) {
+        assert_int_equal(sec_sum_reveal(members[0], too_few[i], heads, &r), NEB_ERR_DENIED);
+        assert_int_equal(sec_sum_gather(4, too_few[i], heads, reveals, 0xf, &seeds),
+                         NEB_ERR_FORMAT);
+    }
+    // Who is not in the set reveals neither its own seed nor one of a pair: with both its update would lie open.
+    assert_int_equal(sec_sum_reveal(members[3], 0x7, heads, &r), NEB_OK);
+    assert_true(sodium_is_zero(r.own, sizeof r.own) && sodium_is_zero(r.pair, sizeof r.pair));
+    assert_int_equal(sec_sum_reveal(members[0], 0x7, heads, &r), NEB_OK);
+    assert_true(sodium_is_zero(r.shares[3], sizeof r.shares[3]));
+    assert_false(sodium_is_zero(r.pair, sizeof r.pair));
+    assert_int_equal(sec_sum_reveal(members[0], 0xf, heads, &r), NEB_OK);
+    assert_true(sodium_is_zero(r.pair, sizeof r.pair));
+    // One is missing and another says nothing: what is there does not do.
+    assert_int_equal(gather(4, 0x7, 0x3, &seeds), NEB_ERR_AGAIN);
+    assert_int_equal(gather(4, 0xf, 0x3, &seeds), NEB_ERR_AGAIN);
+    int16_t keep = values[1][7];
+    values[1][7] = (int16_t)(sec_sum_limit(4) + 1);
+    struct neb_buf b = {0};
+    assert_int_equal(sec_sum_mask(members[1], FRAGMENT, ROUND, values[1], COUNT, &b),
+                     NEB_ERR_INVALID);
+    values[1][7] = keep;
+    // Not its own header, and a mask that the other half of the pair does not have.
+    struct sec_sum_head h = heads[1];
+    h.pair[0][3] ^= 1;
+    assert_int_equal(sec_sum_agrees(members[0], &h), NEB_ERR_DENIED);
+    h.n = 5;
+    assert_int_equal(sec_sum_agrees(members[0], &h), NEB_ERR_DENIED);
+    const uint8_t *body;
+    for (size_t cut = 0; cut < 300; cut++)
+        assert_int_equal(sec_sum_open(blobs[0].p, cut, &h, &body), NEB_ERR_FORMAT);
+    assert_int_equal(sec_sum_open(blobs[0].p, blobs[0].len - 1, &h, &body), NEB_ERR_FORMAT);
+    neb_buf_free(&b);
     stop(4);
-    start(3, 1); // of three none may be missing
-    assert_int_equal(sec_sum_reveal(members[0], 0x3, &r), NEB_ERR_DENIED);
+    start(3); // of three none may be missing
+    assert_int_equal(sec_sum_reveal(members[0], 0x3, heads, &r), NEB_ERR_DENIED);
     stop(3);
 }
 
 static void test_false_reveals(void **state) {
     (void)state;
-    start(5, 1);
-    assert_int_equal(unmask(5, 1, 0x1f), NEB_OK);
+    struct sec_sum_seeds seeds;
+    start(5);
+    assert_int_equal(gather(5, 0x1f, 0x1f, &seeds), NEB_OK);
     reveals[2].own[5] ^= 1;
-    assert_int_equal(sec_sum_unmask(5, 1, 0x1f, rows, reveals, COUNT, sum), NEB_ERR_DENIED);
-    reveals[2].own[5] ^= 1;
-    reveals[2].attempt = 2;
-    assert_int_equal(sec_sum_unmask(5, 1, 0x1f, rows, reveals, COUNT, sum), NEB_ERR_FORMAT);
-    reveals[2].attempt = 1;
-    reveals[2].member = 3;
-    assert_int_equal(sec_sum_unmask(5, 1, 0x1f, rows, reveals, COUNT, sum), NEB_ERR_FORMAT);
-    reveals[2].member = 2;
-    assert_int_equal(sec_sum_unmask(5, 1, 0x1f, rows, reveals, COUNT, sum), NEB_OK);
-    assert_int_equal(sec_sum_unmask(5, 1, 0x3, rows, reveals, COUNT, sum), NEB_ERR_FORMAT);
+    assert_false(sec_sum_reveal_fits(&reveals[2], heads));
+    assert_int_equal(sec_sum_gather(5, 0x1f, heads, reveals, 0x1b, &seeds),
+                     NEB_OK); // the others' shares do
+    check_sum(5, 0x1f, &seeds);
+    reveals[0].shares[2][1] ^= 1;
+    assert_int_equal(sec_sum_gather(5, 0x1f, heads, reveals, 0x1b, &seeds), NEB_ERR_DENIED);
+    assert_int_equal(gather(5, 0xf, 0xf, &seeds), NEB_OK);
+    reveals[1].pair[0] ^= 1;
+    assert_false(sec_sum_reveal_fits(&reveals[1], heads));
+    seeds.own[0][0] ^= 1; // a mask that was false from the beginning
+    assert_int_equal(sec_sum_unmask(&seeds, bodies, 0, COUNT, sum), NEB_ERR_DENIED);
     stop(5);
-    struct sec_sum_config c = {.n = 3, .self = 0, .secret = secrets[0]};
-    struct sec_sum *s = NULL; // keys of all zero: no shared secret
-    assert_int_equal(sec_sum_create(&c, &s), NEB_ERR_INVALID);
-    c.n = 2;
-    assert_int_equal(sec_sum_create(&c, &s), NEB_ERR_INVALID);
+    uint8_t zero[SEC_KEY_BYTES] = {0}, key[SEC_SUM_KEY_BYTES]; // no shared secret
+    assert_int_equal(sec_sum_pair_key(secrets[0], publics[0], zero, job, key), NEB_ERR_INVALID);
+    struct sec_sum *s = NULL;
+    assert_int_equal(sec_sum_create(2, 0, (const uint8_t(*)[SEC_SUM_KEY_BYTES])secrets, &s),
+                     NEB_ERR_INVALID);
+    assert_int_equal(sec_sum_create(3, 3, (const uint8_t(*)[SEC_SUM_KEY_BYTES])secrets, &s),
+                     NEB_ERR_INVALID);
 }
 
 static void test_quantise(void **state) {
     (void)state;
     const float x[] = {0.5f, -0.26f, 0.0f / 1.0f, 1e30f, -1e30f, __builtin_nanf("")};
-    int32_t q[6];
+    int16_t q[6];
     sec_sum_quantise(x, 6, 0.25f, 3, q);
     assert_true(q[0] == 2 && q[1] == -1 && q[2] == 0 && q[3] == sec_sum_limit(3) &&
                 q[4] == -sec_sum_limit(3) && q[5] == 0);
+    for (uint8_t n = 3; n <= SEC_MEMBERS_MAX; n++)
+        assert_true(n * sec_sum_limit(n) <= INT16_MAX / 2 && sec_sum_limit(n) > 1000);
+}
+
+static void drop(void *user, enum neb_log_level level, const char *text) {
+    (void)user, (void)level, (void)text;
 }
 
 static int setup(void **state) {
     (void)state;
     if (sec_init() != NEB_OK)
         return -1;
+    neb_log_set_sink(drop, NULL);
     for (int k = 0; k < SEC_MEMBERS_MAX; k++) {
         randombytes_buf(secrets[k], SEC_KEY_BYTES);
         crypto_scalarmult_base(publics[k], secrets[k]);
@@ -185,9 +309,12 @@ static int setup(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_equal_to_plain_sums), cmocka_unit_test(test_masks_hide),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_false_reveals),
-        cmocka_unit_test(test_quantise)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_equal_to_plain_sums),
+                                       cmocka_unit_test(test_own),
+                                       cmocka_unit_test(test_masks_hide),
+                                       cmocka_unit_test(test_again),
+                                       cmocka_unit_test(test_refusals),
+                                       cmocka_unit_test(test_false_reveals),
+                                       cmocka_unit_test(test_quantise)};
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -27,9 +27,12 @@ static void on_damage(void *user, const struct inter_damage *d) {
         f->rounds[d->fragment] |= 1ull << d->round;
 }
 
+static uint16_t (*taken)(
+    void *user, const uint8_t job[INTER_ID_BYTES]); // votes that a signed list took; NULL: none
+
 static enum neb_status look(bool signatures, struct found *f, struct inter_ledger_counts *n) {
     struct inter_ledger *l = NULL;
-    struct inter_ledger_check c = {f, signatures ? fx_verify : NULL, on_damage};
+    struct inter_ledger_check c = {f, signatures ? fx_verify : NULL, on_damage, taken};
     *f = (struct found){0};
     OK(inter_ledger_open_readonly(dir, &l));
     enum neb_status st = inter_ledger_verify(l, &c, n);
@@ -148,6 +151,52 @@ static void test_altered_record(void **state) {
     flip_body("record", "fragment=0 AND round=2", 0, 2);
     flip_body("record", "fragment=1 AND round=3", 1,
               3); // the newest: only the chain's row names it
+}
+
+static uint16_t first_taken(void *user, const uint8_t id[INTER_ID_BYTES]) {
+    (void)user, (void)id;
+    return 1;
+}
+static uint16_t second_taken(void *user, const uint8_t id[INTER_ID_BYTES]) {
+    (void)user, (void)id;
+    return 2;
+}
+
+static enum neb_status with_one_vote(struct inter_record *r, struct found *f) {
+    struct inter_ledger_counts n;
+    struct neb_buf b = {0};
+    sqlite3_stmt *put;
+    inter_record_put(&b, r);
+    assert_int_equal(sqlite3_prepare_v2(db, "UPDATE record SET body=? WHERE fragment=1 AND round=3",
+                                        -1, &put, NULL),
+                     SQLITE_OK);
+    sqlite3_bind_blob(put, 1, b.p, (int)b.len, SQLITE_STATIC);
+    assert_int_equal(sqlite3_step(put), SQLITE_DONE);
+    sqlite3_finalize(put);
+    neb_buf_free(&b);
+    return look(true, f, &n);
+}
+
+// The survivor of `promote` commits with its own vote alone, in a term of its own: that is enough where a signed list took the
+// other's vote, and only there.
+static void test_survivor(void **state) {
+    (void)state;
+    struct found f;
+    struct inter_record r = fx_chain(1, 3), both = r;
+    assert_true(r.leader == 0 && r.term > 0);
+    r.n_accepts = 1;
+    assert_int_equal(with_one_vote(&r, &f), NEB_ERR_CORRUPT);
+    assert_true(f.rounds[1] >> 3 & 1);
+    taken = second_taken;
+    OK(with_one_vote(&r, &f));
+    taken = first_taken; // the one that voted is the one that was given up
+    assert_int_equal(with_one_vote(&r, &f), NEB_ERR_CORRUPT);
+    taken = second_taken; // and not with a vote that is not its own
+    r.accepts[0] = both.accepts[1];
+    assert_int_equal(with_one_vote(&r, &f), NEB_ERR_CORRUPT);
+    OK(with_one_vote(&both, &f));
+    taken = NULL;
+    OK(with_one_vote(&both, &f));
 }
 
 static void test_altered_manifest(void **state) {
@@ -389,7 +438,7 @@ static void test_altered_file(void **state) {
         struct inter_ledger *l = NULL;
         struct inter_ledger_counts n = {0};
         struct found f = {0};
-        struct inter_ledger_check c = {&f, fx_verify, on_damage};
+        struct inter_ledger_check c = {&f, fx_verify, on_damage, NULL};
         file.p[at] ^= 0x11;
         OK(neb_fs_write(path, file.p, file.len, 0600));
         file.p[at] ^= 0x11;
@@ -446,10 +495,11 @@ static void test_changes_nothing(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_all_well),      TEST(test_altered_record),       TEST(test_altered_manifest),
-        TEST(test_altered_vote),  TEST(test_altered_without_keys), TEST(test_removed_rows),
-        TEST(test_inserted_rows), TEST(test_exchanged_rows),       TEST(test_chain_row),
-        TEST(test_blobs),         TEST(test_altered_file),         TEST(test_changes_nothing)};
+        TEST(test_all_well),       TEST(test_altered_record), TEST(test_altered_manifest),
+        TEST(test_survivor),       TEST(test_altered_vote),   TEST(test_altered_without_keys),
+        TEST(test_removed_rows),   TEST(test_inserted_rows),  TEST(test_exchanged_rows),
+        TEST(test_chain_row),      TEST(test_blobs),          TEST(test_altered_file),
+        TEST(test_changes_nothing)};
     if (!mkdtemp(root))
         return 1;
     neb_log_set_sink(fx_quiet, NULL);

@@ -175,7 +175,7 @@ static enum neb_status signed_by(void *user, const uint8_t id[INTER_ID_BYTES], u
 static void expect_sound(const struct site *x, uint64_t records) {
     struct inter_ledger *l = NULL;
     struct inter_ledger_counts n;
-    struct inter_ledger_check c = {NULL, signed_by, NULL};
+    struct inter_ledger_check c = {NULL, signed_by, NULL, NULL};
     OK(inter_ledger_open_readonly(x->dir, &l));
     OK(inter_ledger_verify(l, &c, &n));
     assert_int_equal(n.records, records);

@@ -1,0 +1,55 @@
+#include "agent/private.h"
+
+#include <stdio.h>
+#include <string.h>
+
+float agent_private_range(const struct agent_job *j) {
+    int32_t steps = j->sync.early_steps && j->sync.early_interval > j->sync.interval
+                        ? j->sync.early_interval
+                        : j->sync.interval;
+    return j->sync.private_range > 0 ? j->sync.private_range : j->optim.schedule.lr * (float)steps;
+}
+
+bool agent_private_allows(const struct agent_job *j, const char **key, char *text, size_t cap) {
+    bool attach = false, witness = false;
+    for (int32_t i = 0; i < j->n_clusters; i++) {
+        attach |= j->clusters[i].launcher == AGENT_LAUNCHER_ATTACH;
+        witness |= j->clusters[i].witness;
+    }
+    const struct {
+        bool bad;
+        const char *key, *text;
+    } rules[] = {
+        {j->mode != AGENT_MODE_REPLICAS || j->sync.scheme != AGENT_SCHEME_FEDERATED, "sync.gate",
+         "private masks the updates of mode replicas with sync.scheme federated; here nothing is "
+         "summed "
+         "between clusters: leave the gate at trusted"},
+        {j->n_clusters < AGENT_PRIVATE_MEMBERS || witness, "sync.gate",
+         "private needs 3 to 16 clusters that train, and no witness: of two, each could take its "
+         "own from "
+         "the sum and read the other's; with four or more, one may drop out"},
+        {j->autos & AGENT_AUTO_CODEC || strcmp(j->sync.codec, "bf16"), "sync.codec",
+         "must be bf16 with sync.gate private: masked sums take 16 bits a parameter, and what "
+         "other codecs "
+         "make cannot be added up under a mask"},
+        {j->sync.row_weights, "sync.row_weights",
+         "must be false with sync.gate private: the tokens that a cluster saw of each row are its "
+         "own, and "
+         "every cluster counts alike"},
+        {j->sync.tune.mode != AGENT_TUNE_FIXED || j->autos & AGENT_AUTO_INTERVAL, "sync.tune",
+         "must be fixed with sync.gate private: codec and interval decide the scale of the "
+         "integers, which "
+         "all announce before the run"},
+        {attach && !(j->sync.private_range > 0), "sync.private_range",
+         "is missing: a trainer with launcher attach has a learning rate of its own; give the "
+         "largest change "
+         "of a parameter in one interval"},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++)
+        if (rules[i].bad) {
+            *key = rules[i].key;
+            snprintf(text, cap, "%s", rules[i].text);
+            return false;
+        }
+    return true;
+}

@@ -1,0 +1,16 @@
+// What a job with `sync.gate: private` may ask for, and what its integers stand for. Updates are masked sums of 16-bit integers on one
+// scale that all members know before they mask: so everything that would need a member's own figures is out.
+#ifndef AGENT_PRIVATE_H
+#define AGENT_PRIVATE_H
+#include "agent/config.h"
+
+enum {
+    AGENT_PRIVATE_MEMBERS = 3
+}; // of two each would learn the other's; from four on one may drop out
+
+// False: *key of the job cannot be had with this profile; text says why, and what to write.
+bool agent_private_allows(const struct agent_job *j, const char **key, char *text, size_t cap);
+// The largest change of a parameter that an update can hold: sync.private_range, or what Adam moves in an interval, lr x H.
+float agent_private_range(const struct agent_job *j);
+
+#endif

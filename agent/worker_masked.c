@@ -1,0 +1,42 @@
+// The worker's part of the gate profile `private`: keys that its agent hands over when it attaches, and the seeds of each sum, which
+// come with the commit. What it sends is masked before it leaves this process.
+#include "agent/private.h"
+#include "agent/worker.h"
+
+#include <string.h>
+
+enum neb_status worker_masked_keys(struct agent_worker *w, const json_t *keys) {
+    uint8_t all[AGENT_CLUSTERS_MAX][SEC_SUM_KEY_BYTES] = {{0}};
+    bool good = json_array_size(keys) == (size_t)w->job.n_clusters;
+    if (w->job.sync.gate != AGENT_GATE_PRIVATE || w->job.sync.scheme != AGENT_SCHEME_FEDERATED)
+        return NEB_OK;
+    for (int32_t k = 0; good && k < w->job.n_clusters; k++) {
+        const char *hex = json_string_value(json_array_get(keys, (size_t)k));
+        good = k == w->cluster || (hex && neb_unhex(hex, all[k], SEC_SUM_KEY_BYTES));
+    }
+    if (!good)
+        return neb_fail(NEB_ERR_FORMAT, "the agent gave no keys for sync.gate: private");
+    return sec_sum_create((uint8_t)w->job.n_clusters, (uint8_t)w->cluster,
+                          (const uint8_t(*)[SEC_SUM_KEY_BYTES])all, &w->sum);
+}
+
+enum neb_status worker_masked_seeds(const struct agent_worker *w, struct agent_travel *t,
+                                    const json_t *text) {
+    uint8_t bytes[SEC_SUM_SEEDS_MAX];
+    const char *hex = json_string_value(text);
+    size_t n = hex ? strlen(hex) / 2 : 0;
+    if (!w->sum || !t->n)
+        return NEB_OK;
+    if (!n || n > sizeof bytes || !neb_unhex(hex, bytes, n) ||
+        !sec_sum_seeds_get(bytes, n, &t->seeds))
+        return neb_fail(NEB_ERR_FORMAT, "malformed seeds of a masked sum from the agent");
+    return NEB_OK;
+}
+
+void worker_masked_config(const struct agent_worker *w, struct inter_outer_config *c) {
+    if (!w->sum)
+        return;
+    c->sum = w->sum;
+    c->sum_members = (uint8_t)w->job.n_clusters;
+    c->sum_scale = agent_private_range(&w->job) / (float)sec_sum_limit(c->sum_members);
+}

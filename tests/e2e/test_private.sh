@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# The gate profile `private`. Three clusters: all end with the same parameters, every blob of every ledger looks like noise, and
+# the loss is that of the same run in the open. Four: one agent is killed in the middle, and the other three finish with the sum of those
+# that are left. `nebula check` says what does not go with it.
+source "$SOURCE/tests/e2e/lib.sh"
+make_corpus
+
+job() { # FILE CLUSTERS GATE
+    make_job "$1" "gate: $3, codec: bf16, row_weights: false, grace_s: 4"
+    sed -i '/name: alpha/d; /name: beta/d; s/codec: int4, //; s/steps: 60/steps: 40/' "$1"
+    for ((i = 0; i < $2; i++)); do
+        echo "  - {name: c$i, sources: [{name: $([[ $((i % 2)) == 0 ]] && echo gpl || echo other), weight: 1}], threads: 1}" >>"$1"
+    done
+}
+
+job "$T/three.yaml" 3 private
+timeout 140 "$nebula" pretrain "$T/three.yaml" --local 3 --out "$T/three" >"$T/three.log" 2>&1 || fail "three: $(tail -n 4 "$T/three.log")"
+digests_equal "$T/three"
+round_digests_equal "$T/three"
+[[ $(jq -s '[.[] | select(.kind == "round") | .codec] | unique | .[0]' "$T/three/metrics.jsonl") == '"sum16"' ]] || fail "another codec"
+job "$T/open.yaml" 3 trusted
+timeout 140 "$nebula" pretrain "$T/open.yaml" --local 3 --out "$T/open" >"$T/open.log" 2>&1 || fail "open: $(tail -n 4 "$T/open.log")"
+loss() { summary '[.clusters[].eval_loss] | add / length' "$1"; }
+a=$(loss "$T/three") b=$(loss "$T/open")
+awk "BEGIN { d = $a - $b; exit !(d < 0.05 && d > -0.05) }" || fail "loss $a with masks, $b in the open"
+echo "three clusters: loss $a with masks, $b in the open"
+
+# Every masked update, whosever it is, on every disk: chi-square of its bytes behind the head against 256 as likely as each other has
+# mean 255 and deviation 22.6. The same figure of an open update is far off.
+chi() { # FILE BYTES_TO_SKIP
+    tail -c "+$(($2 + 1))" "$1" | od -An -v -tu1 -w1 |
+        awk '{ seen[$1]++; n++ } END { for (i = 0; i < 256; i++) x += (seen[i] - n / 256) ^ 2 * 256 / n; printf "%d\n", x }'
+}
+count=0
+for blob in "$T"/three/clusters/*/blobs/*; do
+    [[ $(head -c 4 "$blob") == NBS1 ]] || fail "$blob is no masked update"
+    x=$(chi "$blob" $((20 + 64 + 3 * 32)))
+    ((x > 110 && x < 420)) || fail "$blob: chi-square $x is not noise"
+    count=$((count + 1))
+done
+((count >= 9)) || fail "only $count updates on the disks"
+open=$(find "$T/open/clusters" -path '*/blobs/*' | head -n 1)
+x=$(chi "$open" 100)
+((x > 1000)) || fail "an open update has chi-square $x: the test sees nothing"
+for c in 0 1 2; do
+    "$nebula" ledger verify "$T/three/clusters/c$c" >"$T/verify.log" 2>&1 || fail "ledger: $(cat "$T/verify.log")"
+    [[ $(stat -c %a "$T/three/clusters/c$c"/jobs/*/sum.keys) == 600 ]] || fail "sum.keys is open to others"
+done
+echo "$count masked updates look like noise (an open one: $x)"
+
+# Four. One agent is killed and comes back at once; another is held for longer than the others wait, so that rounds are summed without it.
+job "$T/four.yaml" 4 private
+sed -i 's/steps: 40/steps: 800/' "$T/four.yaml"
+trap 'kill -KILL ${pid:+"$pid"} 2>/dev/null || true; kill -CONT ${held:-} 2>/dev/null || true; [[ ${KEEP:-} ]] || rm -rf "$T"' EXIT
+timeout 200 "$nebula" pretrain "$T/four.yaml" --local 4 --out "$T/four" >"$T/four.log" 2>&1 &
+pid=$!
+lines() { # FILTER: how many lines of the metrics match
+    { cat "$T/four/metrics.jsonl" 2>/dev/null || true; } | jq -R -s "[split(\"\\n\")[] | fromjson? | select($1)] | length"
+}
+wait_lines() { # FILTER HOW_MANY
+    local i
+    for ((i = 0; i < 1200; i++)); do
+        (($(lines "$1") >= $2)) && return 0
+        kill -0 "$pid" 2>/dev/null || fail "the run ended before \"$1\": $(tail -n 3 "$T/four.log")"
+        sleep 0.1
+    done
+    fail "no \"$1\" in two minutes"
+}
+agent_of() { pgrep -f "nebula agent --home $T/four/clusters/$1 " | head -n 1; }
+wait_lines '.kind == "round" and .updates == 4' 6
+kill -KILL "$(agent_of c1)"
+wait_lines '.kind == "round" and .updates == 4' $(($(lines '.kind == "round" and .updates == 4') + 8))
+held=$(agent_of c3)
+kill -STOP "$held"
+wait_lines '.kind == "round" and .updates == 3' 4
+kill -CONT "$held"
+wait "$pid" || fail "four: $(tail -n 5 "$T/four.log")"
+digests_equal "$T/four"
+round_digests_equal "$T/four"
+grep -q 'was killed; started again' "$T/four.log" || fail "nobody says that an agent was killed"
+echo "four clusters, one killed, one away: $(lines '.kind == "round" and .updates == 3') merges of a sum of three"
+
+# What does not go with the profile is refused, with what to write instead.
+refused() { # SENTENCE SET…
+    local say=$1
+    shift
+    if "$nebula" check "$T/three.yaml" "$@" >"$T/check" 2>&1; then fail "accepted: $*"; fi
+    grep -q "$say" "$T/check" || fail "$*: no reason: $(cat "$T/check")"
+}
+refused 'sync.codec: must be bf16' --set sync.codec=int4
+refused 'sync.row_weights: must be false' --set sync.row_weights=true
+refused 'sync.tune: must be fixed' --set sync.tune=auto
+refused 'sync.gate: private masks the updates of' --set sync.scheme=synchronous
+job "$T/two.yaml" 2 private
+if "$nebula" check "$T/two.yaml" >"$T/check" 2>&1; then fail "two clusters were accepted"; fi
+grep -q 'private needs 3 to 16 clusters' "$T/check" || fail "no reason: $(cat "$T/check")"

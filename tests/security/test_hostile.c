@@ -1,0 +1,571 @@
+// A member on the list that means harm. Anna and bert are honest agents' services; mallory has keys of her own and a place in the job.
+// Part of the time she runs the real service and hands it updates that no worker would make; the rest of it she is a bare link and
+// says again what she was told, late, twice, to others, altered, across reconnects and restarts. Anna and bert refuse it, go on, commit
+// the same records, and their ledgers stay sound.
+#include "agent/base/fs.h"
+#include "agent/base/log.h"
+#include "agent/base/rng.h"
+#include "compress/update.h"
+#include "inter/ledger_verify.h"
+#include "inter/service.h"
+#include "security/sign.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define OK(x) assert_int_equal((x), NEB_OK)
+
+enum { ANNA, BERT, MALLORY, SITES };
+enum {
+    ROWS = 64,
+    COLS = 64,
+    ELEMENTS = ROWS * COLS,
+    STEP_TOKENS = 64,
+    STEPS = 10,
+    JOB_STEPS = 1000
+};
+enum { MSG_MANIFEST = 1, MSG_STATE = 2, MSG_ACCEPT = 5, MSG_COMMIT = 6 }; // inter/node_state.h
+
+struct site {
+    int who;
+    char dir[64], listen[32];
+    struct inter_service *s;
+    uint32_t commits;
+    struct inter_record last;
+    uint64_t faults[INTER_FAULTS];
+};
+struct frame { // as mallory got it
+    uint32_t from;
+    enum inter_channel channel;
+    struct neb_buf b;
+};
+
+static char root[] = "/tmp/nebula-hostile-XXXXXX";
+static struct sec_identity *ids[SITES];
+static struct sec_members list;
+static uint32_t index_of[SITES];
+static uint8_t job[INTER_ID_BYTES] = {9, 9};
+static struct site sites[SITES];
+static struct inter_link *bare; // mallory without a service
+static bool bare_up[SITES];
+static struct frame frames[4096];
+static size_t n_frames;
+
+// ---- sites ----------------------------------------------------------------------------------------------------
+
+static void on_commit(void *user, const struct inter_record *r, const struct neb_map *blobs) {
+    struct site *x = user;
+    (void)blobs;
+    assert_int_equal(r->round, x->commits); // each once, in order
+    x->commits++;
+    x->last = *r;
+}
+static void on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *p, size_t n) {
+    (void)user, (void)peer, (void)kind, (void)p, (void)n;
+}
+static void on_peer(void *user, uint32_t peer, bool up) { (void)user, (void)peer, (void)up; }
+static void on_fault(void *user, uint32_t peer, enum inter_fault f) {
+    struct site *x = user;
+    (void)peer;
+    x->faults[f]++;
+}
+
+static void start(struct site *x) {
+    struct inter_service_config c = {.dir = x->dir,
+                                     .identity = ids[x->who],
+                                     .members = &list,
+                                     .listen = x->who == MALLORY ? NULL : x->listen,
+                                     .callbacks = {.user = x,
+                                                   .commit = on_commit,
+                                                   .message = on_message,
+                                                   .peer = on_peer,
+                                                   .fault = on_fault}};
+    OK(inter_service_create(&c, &x->s));
+    if (x->who != MALLORY) { // the port that was found is kept over restarts
+        snprintf(x->listen, sizeof x->listen, "127.0.0.1:%u", inter_service_port(x->s));
+        snprintf(list.m[index_of[x->who]].endpoint, SEC_ENDPOINT_MAX, "%s", x->listen);
+    }
+}
+
+static void open_job(struct site *x) {
+    const struct cmp_unit_shape shape = {.unit = 0, .rows = ROWS, .cols = COLS, .counts = true};
+    uint8_t sha[INTER_SHA_BYTES];
+    struct inter_job_config c = {.n_members = SITES,
+                                 .self = (uint8_t)x->who,
+                                 .peers = {index_of[0], index_of[1], index_of[2]},
+                                 .fragments = 1,
+                                 .merge_after = 4,
+                                 .grace = 2 * NEB_S,
+                                 .eta = 0.9f,
+                                 .mu = 0.6f,
+                                 .steps = JOB_STEPS,
+                                 .step_tokens = STEP_TOKENS,
+                                 .tune = {.start_interval = STEPS}};
+    memcpy(c.id, job, sizeof c.id);
+    cmp_shapes_hash(&shape, 1, sha);
+    OK(inter_service_job_open(x->s, &c));
+    if (x->who == MALLORY)
+        return; // nothing holds her back
+    inter_service_bound(x->s, job, ELEMENTS, true);
+    OK(inter_service_shape(x->s, job, 0, ELEMENTS, sha));
+}
+
+static void on_bare(void *user, const struct inter_link_event *e) {
+    (void)user;
+    for (int k = 0; k < SITES && e->kind != INTER_LINK_MSG; k++)
+        if (index_of[k] == e->peer)
+            bare_up[k] = e->kind == INTER_LINK_UP;
+    if (e->kind != INTER_LINK_MSG || n_frames == sizeof frames / sizeof frames[0])
+        return;
+    struct frame *x = &frames[n_frames++];
+    x->from = e->peer;
+    x->channel = e->channel;
+    neb_buf_add(&x->b, e->data, e->len);
+}
+
+static void go(void) {
+    zmq_pollitem_t items[96];
+    size_t n = 0;
+    for (int k = 0; k < SITES; k++)
+        n += sites[k].s ? inter_service_poll_items(sites[k].s, items + n, 24) : 0;
+    n += bare ? inter_link_poll_items(bare, items + n, 24) : 0;
+    assert_true(n <= 96);
+    zmq_poll(items, (int)n, 10);
+    for (int k = 0; k < SITES; k++)
+        if (sites[k].s)
+            OK(inter_service_process(sites[k].s));
+    if (bare)
+        OK(inter_link_process(bare, on_bare, NULL));
+}
+
+#define UNTIL(cond)                                                                                \
+    do {                                                                                           \
+        neb_ns end_ = neb_now() + 60 * NEB_S;                                                      \
+        while (!(cond) && neb_now() < end_)                                                        \
+            go();                                                                                  \
+        assert_true(cond);                                                                         \
+    } while (0)
+static void go_for(neb_ns time) {
+    for (neb_ns end = neb_now() + time; neb_now() < end;)
+        go();
+}
+
+// ---- updates --------------------------------------------------------------------------------------------------
+
+enum kind {
+    GOOD,
+    NOT_A_NUMBER,
+    INFINITE,
+    OTHER_UNIT,
+    TRANSPOSED,
+    TOO_MANY,
+    BOMB,
+    ROWS_BEYOND,
+    GARBAGE,
+    CUT,
+    MASKED,
+    KINDS
+};
+
+static void make_update(enum kind kind, uint32_t seed, struct neb_buf *b) {
+    static float data[4096 * 1024];
+    static uint64_t counts[4096];
+    struct cmp_work *w = NULL;
+    struct cmp_codec codec;
+    struct cmp_unit_shape shape = {
+        .unit = kind == OTHER_UNIT, .rows = ROWS, .cols = COLS, .counts = true};
+    if (kind == TRANSPOSED)
+        shape.rows = ROWS / 2, shape.cols = 2 * COLS;
+    if (kind == TOO_MANY)
+        shape.rows = 2 * ROWS;
+    if (kind == BOMB) // sixteen MiB of zeros in some hundred bytes
+        shape.rows = 4096, shape.cols = 1024;
+    for (uint32_t i = 0; i < shape.rows * shape.cols; i++) // no two bytes alike: zstd finds nothing
+        data[i] = kind == BOMB ? 0 : (float)(int32_t)(neb_mix64(i + seed * 7919ull) >> 33) * 1e-9f;
+    for (uint32_t i = 0; i < shape.rows; i++)
+        counts[i] = kind == ROWS_BEYOND ? 1000 : 1;
+    OK(cmp_work_create(&w));
+    OK(cmp_codec_parse("fp32", &codec));
+    cmp_update_begin(b, 1);
+    OK(cmp_update_add(w, b, &shape, &codec, data, counts));
+    cmp_work_destroy(&w);
+    if (kind == NOT_A_NUMBER || kind == INFINITE)
+        neb_put_u32(b->p + b->len - 4, kind == INFINITE ? 0x7f800000 : 0x7fc00000);
+    if (kind == MASKED) // of another profile
+        memcpy(b->p, "NBS1", 4);
+    for (size_t i = 0; i < b->len && kind == GARBAGE; i++)
+        b->p[i] = (uint8_t)neb_mix64(seed + i);
+    if (kind == CUT)
+        b->len -= 7;
+}
+
+static void submit_as(struct site *x, const struct neb_buf *b, uint64_t tokens, uint64_t step,
+                      uint32_t steps) {
+    struct inter_manifest m = {.key = {.round = sites[ANNA].commits, .member = (uint8_t)x->who},
+                               .tokens = tokens,
+                               .step = step,
+                               .steps = steps};
+    memcpy(m.key.job, job, sizeof job);
+    OK(inter_service_submit(x->s, &m, b->p, b->len));
+}
+static void submit(struct site *x, enum kind kind) {
+    struct neb_buf b = {0};
+    uint32_t round = sites[ANNA].commits;
+    make_update(kind, round * 10 + (uint32_t)x->who, &b);
+    submit_as(x, &b, STEPS * STEP_TOKENS, (round + 1) * STEPS, STEPS);
+    neb_buf_free(&b);
+}
+
+static const struct inter_entry *entry_of(const struct inter_record *r, int who) {
+    for (uint8_t i = 0; i < r->n; i++)
+        if (r->entries[i].member == who)
+            return &r->entries[i];
+    return NULL;
+}
+
+// The honest two submit; both commit, and the same.
+static void honest_round(void) {
+    uint32_t before = sites[ANNA].commits;
+    uint8_t a[INTER_SHA_BYTES], b[INTER_SHA_BYTES];
+    UNTIL(sites[BERT].commits == before);
+    submit(&sites[ANNA], GOOD);
+    submit(&sites[BERT], GOOD);
+    UNTIL(sites[ANNA].commits == before + 1 && sites[BERT].commits == before + 1);
+    inter_record_hash(&sites[ANNA].last, a);
+    inter_record_hash(&sites[BERT].last, b);
+    assert_memory_equal(a, b, sizeof a);
+    assert_true(entry_of(&sites[ANNA].last, ANNA)->verdict == INTER_ACCEPTED);
+    assert_true(entry_of(&sites[ANNA].last, BERT)->verdict == INTER_ACCEPTED);
+}
+
+static enum neb_status signed_by(void *user, const uint8_t id[INTER_ID_BYTES], uint8_t member,
+                                 const char *context, const void *msg, size_t len,
+                                 const uint8_t sig[INTER_SIG_BYTES]) {
+    (void)user, (void)id;
+    return sec_verify(sec_identity_public(ids[member])->sign, context, msg, len, sig);
+}
+static void expect_sound(const struct site *x) {
+    struct inter_ledger *l = NULL;
+    struct inter_ledger_counts n;
+    struct inter_ledger_check c = {NULL, signed_by, NULL, NULL};
+    OK(inter_ledger_open_readonly(x->dir, &l));
+    OK(inter_ledger_verify(l, &c, &n));
+    assert_int_equal(n.records, x->commits);
+    inter_ledger_close(&l);
+}
+
+static int open_sites(void **state) {
+    (void)state;
+    static int made;
+    for (int k = 0; k < SITES; k++) {
+        sites[k] = (struct site){.who = k};
+        list.m[index_of[k]].endpoint[0] = 0;
+        snprintf(sites[k].listen, sizeof sites[k].listen, "127.0.0.1:*");
+        snprintf(sites[k].dir, sizeof sites[k].dir, "%s/%d-%d", root, made, k);
+    }
+    made++;
+    for (int k = 0; k < SITES; k++)
+        start(&sites[k]);
+    for (int k = 0; k < SITES; k++)
+        open_job(&sites[k]);
+    return 0;
+}
+static int close_sites(void **state) {
+    (void)state;
+    for (int k = 0; k < SITES; k++)
+        inter_service_destroy(&sites[k].s);
+    inter_link_destroy(&bare);
+    for (; n_frames > 0; n_frames--) {
+        neb_buf_free(&frames[n_frames - 1].b);
+        frames[n_frames - 1] = (struct frame){0};
+    }
+    return 0;
+}
+
+static void all_three(void) {
+    submit(&sites[MALLORY], GOOD);
+    honest_round();
+    UNTIL(sites[MALLORY].commits == sites[ANNA].commits);
+}
+
+// ---- updates that no worker makes -----------------------------------------------------------------------------
+
+static void test_bad_updates(void **state) {
+    (void)state;
+    all_three();
+    for (int kind = GOOD + 1; kind < KINDS; kind++) {
+        uint64_t a = sites[ANNA].faults[INTER_FAULT_REFUSED],
+                 b = sites[BERT].faults[INTER_FAULT_REFUSED];
+        struct rusage before, after;
+        UNTIL(sites[MALLORY].commits == sites[ANNA].commits);
+        submit(&sites[MALLORY], (enum kind)kind);
+        getrusage(RUSAGE_SELF, &before); // her own gate has unpacked it; theirs look at its head alone
+        UNTIL(sites[ANNA].faults[INTER_FAULT_REFUSED] > a &&
+              sites[BERT].faults[INTER_FAULT_REFUSED] > b);
+        getrusage(RUSAGE_SELF, &after);
+        if (kind == BOMB)
+            assert_true(after.ru_maxrss - before.ru_maxrss < 8 * 1024);
+        honest_round();
+        const struct inter_entry *e = entry_of(&sites[ANNA].last, MALLORY);
+        assert_true(!e || e->verdict == INTER_REJECTED);
+    }
+    UNTIL(sites[MALLORY].commits == sites[ANNA].commits);
+    all_three(); // an honest one of hers counts as ever
+    assert_true(entry_of(&sites[ANNA].last, MALLORY)->verdict == INTER_ACCEPTED);
+    expect_sound(&sites[ANNA]);
+    expect_sound(&sites[BERT]);
+}
+
+// Well formed and finite, but a thousand times as large as the others': `trusted` commits it, and says whose it was.
+static void test_huge_norm(void **state) {
+    (void)state;
+    struct neb_buf b = {0};
+    struct cmp_work *w = NULL;
+    struct cmp_codec codec;
+    struct cmp_unit_shape shape = {.unit = 0, .rows = ROWS, .cols = COLS, .counts = true};
+    static float data[ELEMENTS];
+    static uint64_t counts[ROWS];
+    for (int i = 0; i < ELEMENTS; i++)
+        data[i] = 1e3f * (float)(i % 7 - 3);
+    OK(cmp_work_create(&w));
+    OK(cmp_codec_parse("fp32", &codec));
+    cmp_update_begin(&b, 1);
+    OK(cmp_update_add(w, &b, &shape, &codec, data, counts));
+    cmp_work_destroy(&w);
+    submit_as(&sites[MALLORY], &b, STEPS * STEP_TOKENS, STEPS, STEPS);
+    neb_buf_free(&b);
+    go_for(NEB_S);
+    honest_round();
+    const struct inter_entry *e = entry_of(&sites[ANNA].last, MALLORY);
+    assert_true(e && e->verdict == INTER_ACCEPTED && e->clip == 1);
+    assert_true(sites[ANNA].faults[INTER_FAULT_OUTLIER] == 1 &&
+                sites[BERT].faults[INTER_FAULT_OUTLIER] == 1);
+}
+
+// More tokens than the steps behind them, more steps than the job has, steps that were counted before, a size beyond the model's.
+static void test_forged_weights(void **state) {
+    (void)state;
+    const struct {
+        uint64_t tokens, step;
+        uint32_t steps;
+        size_t bytes;
+    } lies[] = {
+        {1000000000, 2 * STEPS, STEPS, 0},   {STEPS * STEP_TOKENS + 1, 2 * STEPS, STEPS, 0},
+        {4000 * STEP_TOKENS, 4000, 4000, 0}, {60 * STEP_TOKENS, 2 * STEPS, 60, 0},
+        {STEPS * STEP_TOKENS, 0, STEPS, 0},  {STEPS * STEP_TOKENS, 2 * STEPS, STEPS, 3 << 20}};
+    all_three();
+    for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
+        struct neb_buf b = {0};
+        uint64_t was[2] = {sites[ANNA].faults[INTER_FAULT_FORGED],
+                           sites[BERT].faults[INTER_FAULT_FORGED]};
+        UNTIL(sites[MALLORY].commits == sites[ANNA].commits);
+        make_update(GOOD, 77, &b);
+        if (lies[i].bytes)
+            (void)neb_buf_grow(&b, lies[i].bytes);
+        for (size_t k = 0; k < lies[i].bytes; k++)
+            b.p[b.len - 1 - k] = 0;
+        submit_as(&sites[MALLORY], &b, lies[i].tokens, lies[i].step, lies[i].steps);
+        UNTIL(sites[ANNA].faults[INTER_FAULT_FORGED] > was[0] &&
+              sites[BERT].faults[INTER_FAULT_FORGED] > was[1]);
+        honest_round(); // when the grace is over
+        assert_null(entry_of(&sites[ANNA].last, MALLORY));
+        neb_buf_free(&b);
+    }
+    expect_sound(&sites[ANNA]);
+    expect_sound(&sites[BERT]);
+}
+
+// ---- what was said before, again ------------------------------------------------------------------------------
+
+static void connect_bare(void) {
+    struct inter_link_config c = {.identity = ids[MALLORY], .members = &list, .n_bulk = 2};
+    inter_link_destroy(&bare);
+    bare_up[ANNA] = bare_up[BERT] = false;
+    OK(inter_link_create(&c, &bare));
+    UNTIL(bare_up[ANNA] && bare_up[BERT]);
+}
+
+static void say(uint32_t to, enum inter_channel channel, const void *p, size_t n) {
+    for (int i = 0; i < 200 && inter_link_send(bare, to, channel, p, n) == NEB_ERR_AGAIN; i++)
+        go();
+}
+
+// Asks for the chunks of every update that was announced, so that they are recorded too.
+static void ask_for_chunks(void) {
+    for (size_t i = 0, n = n_frames; i < n; i++) {
+        struct neb_rd r = neb_rd_make(frames[i].b.p, frames[i].b.len);
+        struct inter_manifest m;
+        struct neb_buf b = {0};
+        uint8_t bits[64] = {0};
+        if (neb_rd_u8(&r) != MSG_MANIFEST || !inter_manifest_get(&r, &m))
+            continue;
+        uint32_t len = (inter_chunks(m.bytes, m.chunk_bytes) + 7) / 8;
+        assert_true(len <= sizeof bits);
+        neb_buf_u8(&b, MSG_STATE);
+        inter_key_put(&b, &m.key);
+        neb_buf_u64(&b, UINT64_MAX / 2);
+        neb_buf_u8(&b, INTER_HOLD_PART);
+        neb_buf_u32(&b, len);
+        neb_buf_add(&b, bits, len);
+        say(frames[i].from, INTER_CONTROL, b.p, b.len);
+        neb_buf_free(&b);
+    }
+}
+
+// Votes out of every commit that was heard: as their signer's, said by mallory.
+static void say_votes(uint32_t to) {
+    for (size_t i = 0, n = n_frames; i < n; i++) {
+        struct neb_rd r = neb_rd_make(frames[i].b.p, frames[i].b.len);
+        struct inter_record c;
+        uint8_t hash[INTER_SHA_BYTES];
+        if (neb_rd_u8(&r) != MSG_COMMIT || !inter_record_get(&r, &c))
+            continue;
+        inter_record_hash(&c, hash);
+        for (uint8_t k = 0; k < c.n_accepts; k++) {
+            struct neb_buf b = {0};
+            neb_buf_u8(&b, MSG_ACCEPT);
+            inter_accept_put_body(&b, &c, hash, c.accepts[k].epoch);
+            neb_buf_add(&b, c.accepts[k].sig, INTER_SIG_BYTES);
+            say(to, INTER_CONTROL, b.p, b.len);
+            neb_buf_free(&b);
+        }
+    }
+}
+
+static void say_all_again(void) {
+    size_t n = n_frames; // what comes back is for the next time
+    for (int k = ANNA; k <= BERT; k++) {
+        for (size_t i = 0; i < n; i++)
+            say(index_of[k], frames[i].channel, frames[i].b.p, frames[i].b.len);
+        say_votes(index_of[k]);
+    }
+}
+
+static size_t recorded(uint8_t type) {
+    size_t n = 0;
+    for (size_t i = 0; i < n_frames; i++)
+        n += frames[i].b.len && frames[i].b.p[0] == type;
+    return n;
+}
+
+static void become_bare(void) {
+    all_three();
+    inter_service_destroy(&sites[MALLORY].s);
+    connect_bare();
+}
+
+static void test_replay(void **state) {
+    (void)state;
+    become_bare();
+    for (int i = 0; i < 2; i++) {
+        uint32_t before = sites[ANNA].commits;
+        submit(&sites[ANNA], GOOD);
+        submit(&sites[BERT], GOOD);
+        UNTIL(recorded(MSG_MANIFEST) > (size_t)i);
+        ask_for_chunks();
+        say_all_again(); // while the round is open
+        UNTIL(sites[ANNA].commits == before + 1 && sites[BERT].commits == before + 1);
+    }
+    UNTIL(recorded(MSG_COMMIT) > 0 && recorded(8) > 0); // chunks
+    say_all_again();
+    honest_round();
+    connect_bare(); // a new session
+    say_all_again();
+    honest_round();
+    for (int k = ANNA; k <= BERT; k++) { // who was started anew knows what it has seen
+        inter_service_destroy(&sites[k].s);
+        start(&sites[k]);
+        open_job(&sites[k]);
+        UNTIL(bare_up[k]);
+        say_all_again();
+        honest_round();
+    }
+    go_for(NEB_S);
+    assert_true(sites[ANNA].faults[INTER_FAULT_REPLAY] > 0 &&
+                sites[BERT].faults[INTER_FAULT_REPLAY] > 0);
+    assert_int_equal(sites[ANNA].faults[INTER_FAULT_DIVERGED], 0);
+    for (int k = ANNA; k <= BERT; k++)
+        expect_sound(&sites[k]);
+}
+
+// The same frames with bytes altered, cut and in the wrong places: what parses is refused, nothing is believed.
+static void test_altered(void **state) {
+    (void)state;
+    struct neb_rng rng = neb_rng_make(2, 2);
+    become_bare();
+    honest_round();
+    ask_for_chunks();
+    go_for(NEB_S);
+    assert_true(n_frames > 5);
+    for (int t = 0; t < 1500; t++) {
+        const struct frame *f = &frames[neb_rng_below(&rng, n_frames)];
+        if (!f->b.len || f->b.len > 60000)
+            continue;
+        struct neb_buf b = {0};
+        neb_buf_add(&b, f->b.p, f->b.len);
+        for (uint64_t k = 1 + neb_rng_below(&rng, 4); k > 0; k--)
+            b.p[neb_rng_below(&rng, b.len)] ^= (uint8_t)(1u << neb_rng_below(&rng, 8));
+        if (neb_rng_below(&rng, 4) == 0)
+            b.len = 1 + (size_t)neb_rng_below(&rng, b.len);
+        if (neb_rng_below(&rng, 8) == 0)
+            b.p[0] = (uint8_t)neb_rng_below(&rng, 40);
+        say(index_of[neb_rng_below(&rng, 2)], neb_rng_below(&rng, 4) ? f->channel : INTER_BULK, b.p,
+            b.len);
+        neb_buf_free(&b);
+        if (t % 50 == 0)
+            go();
+    }
+    go_for(NEB_S);
+    honest_round();
+    honest_round();
+    assert_true(sites[ANNA].faults[INTER_FAULT_MALFORMED] + sites[ANNA].faults[INTER_FAULT_DENIED] >
+                0);
+    for (int k = ANNA; k <= BERT; k++)
+        expect_sound(&sites[k]);
+}
+
+static void drop(void *user, enum neb_log_level level, const char *text) {
+    (void)user, (void)level, (void)text;
+}
+
+static int setup(void **state) {
+    (void)state;
+    static const char *const names[SITES] = {"anna", "bert", "mallory"};
+    char home[80];
+    OK(sec_init());
+    neb_log_set_sink(drop, NULL);
+    if (!mkdtemp(root))
+        return -1;
+    for (int k = 0; k < SITES; k++) {
+        snprintf(home, sizeof home, "%s/%s", root, names[k]);
+        OK(sec_identity_create(home, names[k], &ids[k]));
+        struct sec_member m = {.pub = *sec_identity_public(ids[k])};
+        OK(sec_members_add(&list, &m));
+    }
+    for (int k = 0; k < SITES; k++)
+        index_of[k] = (uint32_t)(sec_members_by_name(&list, names[k]) - list.m);
+    return 0;
+}
+static int teardown(void **state) {
+    (void)state;
+    for (int k = 0; k < SITES; k++)
+        sec_identity_destroy(&ids[k]);
+    return neb_fs_remove_tree(root) == NEB_OK ? 0 : -1;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_bad_updates, open_sites, close_sites),
+        cmocka_unit_test_setup_teardown(test_huge_norm, open_sites, close_sites),
+        cmocka_unit_test_setup_teardown(test_forged_weights, open_sites, close_sites),
+        cmocka_unit_test_setup_teardown(test_replay, open_sites, close_sites),
+        cmocka_unit_test_setup_teardown(test_altered, open_sites, close_sites)};
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
