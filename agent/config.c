@@ -188,6 +188,10 @@ static const struct option options[] = {
     {"distill.temperature", T_FLOAT, AT(distill.temperature), 0.1, 20, "1", NULL, "T"},
     {"distill.k", T_INT32, AT(distill.k), 0, 64, "8", NULL,
      "labels a position, the most likely; 0: all logits, only with sync.scheme synchronous"},
+    {"distill.k_min", T_INT32, AT(distill.k_min), 0, 64, "0", NULL,
+     "fewest labels a position on a slow link; 0: distill.k"},
+    {"distill.k_max", T_INT32, AT(distill.k_max), 0, 64, "0", NULL,
+     "most labels a position on a fast link; 0: distill.k"},
     {"distill.ahead", T_INT32, AT(distill.ahead), 1, 1024, "16", NULL,
      "steps that the teacher may be ahead of a student"},
     {"distill.teacher.init", T_STRING, AT(distill.teacher), 0, 0, "", NULL,
@@ -885,6 +889,10 @@ static enum neb_status validate_distill(const struct agent_job *j, const char *f
         return COMPLAIN(file, "sync.scheme", "synchronous: one student in one process");
     if (teachers && !d->k && j->sync.scheme != AGENT_SCHEME_SYNCHRONOUS)
         return COMPLAIN(file, "distill.k", "0: all logits need sync.scheme: synchronous; else 1..64");
+    if ((d->k_min && d->k_min > d->k) || (d->k_max && d->k_max < d->k) ||
+        (!d->k && (d->k_min || d->k_max)))
+        return COMPLAIN(file, "distill.k", "%d is not within k_min %d and k_max %d", d->k, d->k_min,
+                        d->k_max);
     if (teachers && !d->teacher[0] && !d->learn)
         return COMPLAIN(file, "distill.teacher.init",
                         "a teacher that does not learn needs a checkpoint");

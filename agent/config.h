@@ -117,6 +117,7 @@ struct agent_sync {
 struct agent_distill_config { // mode distill (distill.h)
     float lambda, temperature;
     int32_t k;                  // labels a position; 0: all logits, in one process only
+    int32_t k_min, k_max;       // where the link decides (label_rate.h); 0: k
     int32_t ahead;              // steps that the teacher may be ahead
     char teacher[NEB_PATH_MAX]; // its checkpoint; empty: it begins with nothing, and learns
     bool learn;                 // the teacher trains on the same batches

@@ -42,6 +42,13 @@ int32_t agent_distill_student(const struct agent_job *j, int cluster) {
     return j->clusters[cluster].role == AGENT_ROLE_STUDENT ? n : -1;
 }
 
+int32_t agent_distill_k_min(const struct agent_distill_config *d) {
+    return d->k_min ? d->k_min : d->k;
+}
+int32_t agent_distill_k_max(const struct agent_distill_config *d) {
+    return d->k_max ? d->k_max : d->k;
+}
+
 struct agent_distill_state *agent_distill_state(struct agent_distill_side *s) {
     return &s->s;
 }

@@ -64,6 +64,10 @@ NEB_MUST_CHECK enum neb_status agent_distill_restore(struct agent_distill_side *
 int32_t agent_distill_students(const struct agent_job *j);
 int32_t agent_distill_student(const struct agent_job *j, int cluster);
 
+// Bounds of the labels a position; without k_min and k_max both are k.
+int32_t agent_distill_k_min(const struct agent_distill_config *d);
+int32_t agent_distill_k_max(const struct agent_distill_config *d);
+
 // distill_worker.c
 NEB_MUST_CHECK enum neb_status agent_distill_run(struct agent_worker *w);
 

@@ -19,12 +19,12 @@ static json_t *terms_json(const struct inter_stream_config *c) {
 static enum neb_status say_open(struct agent_stream *s) {
     const struct inter_stream_config *c = &s->c;
     json_t *head =
-        json_pack("{s:s,s:i,s:i,s:i,s:i,s:I,s:i,s:I,s:I,s:I,s:I,s:o}", "op", "stream-open",
+        json_pack("{s:s,s:i,s:i,s:i,s:i,s:I,s:i,s:I,s:I,s:I,s:b,s:I,s:o}", "op", "stream-open",
                   "stream", c->key.id, "type", (int)c->type, "role", (int)c->role, "cluster",
                   (int)c->peer, "batch_bytes", (json_int_t)c->batch_bytes, "window_batches",
                   (int)c->window_batches, "window_bytes", (json_int_t)c->window_bytes,
                   "spool_batches", (json_int_t)c->spool_batches, "spool_bytes",
-                  (json_int_t)c->spool_bytes, "next", (json_int_t)s->next, "terms", terms_json(c));
+                  (json_int_t)c->spool_bytes, "measured", c->measured, "next", (json_int_t)s->next, "terms", terms_json(c));
     if (!head)
         return neb_fail(NEB_ERR_NOMEM, "out of memory opening a stream");
     return agent_ipc_send(s->ipc, NULL, head, NULL, 0);
@@ -76,6 +76,21 @@ static void take_batch(struct agent_stream *s, const struct agent_ipc_msg *m) {
         s->have++;
 }
 
+static double real_of(const struct agent_ipc_msg *m, const char *key) {
+    const json_t *v = json_object_get(m->head, key);
+    return json_is_number(v) ? json_number_value(v) : 0;
+}
+
+static void take_path(struct agent_stream *s, const struct agent_ipc_msg *m) {
+    s->taken = (uint64_t)agent_ipc_int(m, "applied", 0);
+    s->arrived = (uint64_t)agent_ipc_int(m, "have", 0);
+    s->path =
+        (struct inter_stream_measure){.goodput_bps = real_of(m, "goodput_bps"),
+                                      .full = json_is_true(json_object_get(m->head, "full")),
+                                      .rtt = (neb_ns)(1e9 * real_of(m, "rtt_s")),
+                                      .waited = (neb_ns)(1e9 * real_of(m, "waited_s"))};
+}
+
 bool agent_stream_event(struct agent_stream *s, const struct agent_ipc_msg *m) {
     const char *ev = agent_ipc_str(m, "ev", "");
     if (strncmp(ev, "stream-", 7) || agent_ipc_int(m, "stream", -1) != s->c.key.id)
@@ -86,6 +101,7 @@ bool agent_stream_event(struct agent_stream *s, const struct agent_ipc_msg *m) {
         s->limit = (uint64_t)agent_ipc_int(m, "limit", 0);
         s->stored = (uint64_t)agent_ipc_int(m, "stored", 0);
         s->durable = (uint64_t)agent_ipc_int(m, "durable", 0);
+        take_path(s, m);
     } else if (!strcmp(ev, "stream-checkpoint"))
         s->want_checkpoint = true;
     else if (!strcmp(ev, "stream-refused") && !s->refused[0]) // the first says why; more may follow from it

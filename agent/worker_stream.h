@@ -26,6 +26,8 @@ struct agent_stream {
     // Producer: puts below limit are taken; what is below stored is on the agent's disk, which a checkpoint waits for; the
     // consumer has what is below durable.
     uint64_t limit, stored, durable;
+    uint64_t taken, arrived; // the consumer has applied, and has, what is below
+    struct inter_stream_measure path; // producer of a measured stream
     bool want_checkpoint;    // consumer: save, then agent_stream_saved
     char refused[320];       // not empty: why the stream cannot go on
     uint64_t bytes, batches; // put or applied by this process

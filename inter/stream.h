@@ -27,12 +27,16 @@
 // Terms. Both sides name what must be equal before the first batch: digests of the vocabulary, of the shards. Where one
 // differs nothing is sent, and both workers get its name and both digests (TERMS).
 //
+// Acknowledgements. A GRANT goes out when half of the window was applied, or after a second with news. Where the producer wants to
+// measure the way (`measured`, inter/stream_path.h), also with the first batch after 100 ms and with every 16 KiB.
+//
 // Links lose messages when they break, and control and data overtake each other. Every GRANT holds absolute positions of a
 // session, which begins with each ATTACH; the producer goes back to `have` after a reconnect or ten seconds without progress.
 // Data is signed by its producer as update manifests are; control is the link's own authenticated sender's.
 #ifndef INTER_STREAM_H
 #define INTER_STREAM_H
 #include "inter/node.h"
+#include "inter/stream_path.h"
 
 enum {
     INTER_STREAM_BATCH_MAX = INTER_CHUNK_MAX, // bytes of one batch
@@ -71,6 +75,7 @@ struct inter_stream_config {
     uint32_t
         spool_batches; // on the producer's disk, at least window_batches, up to INTER_STREAM_SPOOL_MAX
     uint64_t spool_bytes; // at least window_bytes
+    bool measured;        // consumer: acknowledges at once, for a producer that follows the link
     uint32_t n_terms;
     struct inter_stream_term terms[INTER_STREAM_TERMS_MAX];
 };
@@ -162,7 +167,9 @@ struct inter_stream_stats { // of this endpoint since it was created
     uint64_t applied;       // by the consumer, as known here
     uint64_t batches, bytes, resent; // sent or delivered; batches sent again
     uint64_t held_bytes; // producer: in the spool; consumer: waiting for an earlier batch
+    uint64_t have;       // producer: the consumer has all below
     bool agreed;         // terms are equal
+    struct inter_stream_measure path; // producer, when last heard
     uint64_t faults[INTER_STREAM_FAULTS];
 };
 void inter_stream_stats(const struct inter_stream *s, struct inter_stream_stats *out);

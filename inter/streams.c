@@ -81,6 +81,19 @@ static enum neb_status send_batch(struct inter_streams *s, struct inter_stream *
     return st == NEB_ERR_AGAIN ? NEB_OK : st;
 }
 
+static void tell_room(struct inter_streams *s, const struct inter_stream *t,
+                      const struct inter_stream_action *a) {
+    struct inter_stream_stats now;
+    inter_stream_stats(t, &now);
+    s->cb.room(s->cb.user, &inter_stream_config_of(t)->key,
+               &(struct inter_stream_room){.limit = a->seq,
+                                           .stored = a->stored,
+                                           .durable = a->durable,
+                                           .applied = now.applied,
+                                           .have = now.have,
+                                           .path = now.path});
+}
+
 static void tell_terms(struct inter_streams *s, const struct inter_stream_key *k,
                        const struct inter_stream_action *a) {
     static const uint8_t none[INTER_SHA_BYTES];
@@ -128,7 +141,7 @@ static enum neb_status carry_out(struct inter_streams *s, struct inter_stream *t
         return NEB_OK;
     case INTER_STREAM_ACT_ROOM:
         if (s->cb.room)
-            s->cb.room(s->cb.user, &c->key, a->seq, a->stored, a->durable);
+            tell_room(s, t, a);
         return NEB_OK;
     case INTER_STREAM_ACT_DELIVER:
         if (s->cb.deliver)
@@ -175,7 +188,8 @@ static bool same_config(const struct inter_stream_config *a, const struct inter_
     bool same = a->type == b->type && a->role == b->role && a->peer == b->peer &&
                 a->batch_bytes == b->batch_bytes && a->window_batches == b->window_batches &&
                 a->window_bytes == b->window_bytes && a->spool_batches == b->spool_batches &&
-                a->spool_bytes == b->spool_bytes && a->n_terms == b->n_terms;
+                a->spool_bytes == b->spool_bytes && a->measured == b->measured &&
+                a->n_terms == b->n_terms;
     for (uint32_t i = 0; same && i < a->n_terms; i++)
         same = !strcmp(a->terms[i].name, b->terms[i].name) &&
                !memcmp(a->terms[i].sha256, b->terms[i].sha256, INTER_SHA_BYTES);
