@@ -31,10 +31,11 @@ static void on_room(void *user, const struct inter_stream_key *k,
 }
 
 static void on_deliver(void *user, const struct inter_stream_key *k, uint64_t seq, const void *p,
-                       size_t n) {
+                       size_t n, neb_ns age) {
     struct agent_ipc_part part = {p, n};
     tell(user, k,
-         json_pack("{s:s,s:i,s:I}", "ev", "stream-batch", "stream", k->id, "seq", (json_int_t)seq),
+         json_pack("{s:s,s:i,s:I,s:f}", "ev", "stream-batch", "stream", k->id, "seq",
+                   (json_int_t)seq, "age_s", age < 0 ? -1 : neb_seconds(age)),
          &part);
 }
 

@@ -64,6 +64,7 @@ static enum neb_status learn_once(struct distill_run *r) {
     if (!patience_over(r))
         return distill_wait(r);
     r->alone++;
+    r->streams[0]->waits = 0; // it works
     return agent_distill_learn(r->side, NULL, 0);
 }
 

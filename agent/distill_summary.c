@@ -1,5 +1,6 @@
 #include "agent/distill_summary.h"
 #include "agent/base/log.h"
+#include "agent/worker_stream.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -62,6 +63,8 @@ void agent_distill_print(const json_t *q, FILE *out) {
         out,
         "%-12s held-out loss %.4f nats a target token, chrF %.2f over %.0f pairs (beam %.0f)\n",
         name, number(c, "eval_loss"), number(c, "chrf"), number(c, "pairs"), number(c, "beam"));
+    json_object_foreach(json_object_get(q, "clusters"), name, c)
+        agent_stall_print(name, json_object_get(c, "stall"), out);
     if (isfinite(number(q, "label_bytes_per_target_token")))
         fprintf(out,
                 "bytes a target token: %.2f in labels, %.2f on the sockets; all logits in fp16 "

@@ -187,6 +187,8 @@ static enum neb_status report(struct distill_run *r, bool done) {
     neb_put_u64(bytes, d.lo);
     neb_put_u64(bytes + 8, d.hi);
     neb_hex(bytes, sizeof bytes, hex);
+    if (r->quality && !distill_teaches(r) && r->n_streams)
+        json_object_set_new(r->quality, "stall", agent_stream_stall(r->streams[0]));
     json_t *o = json_pack(
         "{s:s,s:s,s:I,s:I,s:o,s:o,s:o,s:f,s:f,s:f,s:s,s:I,s:I,s:I,s:I,s:I,s:b,s:i,s:i,s:I,s:I,s:O?"
         "}",

@@ -1,6 +1,7 @@
 #include "agent/rtd_summary.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
+#include "agent/worker_stream.h"
 
 #include <math.h>
 #include <string.h>
@@ -40,6 +41,7 @@ void agent_rtd_print(const json_t *q, FILE *out) {
             "curve %.4f\n",
             number(g, "eval_loss"), number(d, "eval_loss"), number(d, "eval_accuracy"),
             number(d, "eval_auc"));
+    agent_stall_print("discriminator", json_object_get(d, "stall"), out);
     fprintf(out,
             "bytes a trained token: %.3f in batches, %.3f on the sockets; gradients in fp16 would "
             "take %.1f\n",

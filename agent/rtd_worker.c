@@ -284,6 +284,9 @@ static json_t *make_report(struct rtd_run *r, struct agent_rtd_side *side) {
     const struct agent_cluster *c = &r->w->job.clusters[r->w->cluster];
     char hex[33];
     agent_rtd_digest(side, hex);
+    json_t *quality = agent_rtd_quality(side);
+    if (quality && r->stream && r->stream->c.role == INTER_STREAM_CONSUMER)
+        json_object_set_new(quality, "stall", agent_stream_stall(r->stream));
     return json_pack(
         "{s:s,s:s,s:I,s:I,s:o,s:o,s:o,s:f,s:f,s:f,s:s,s:I,s:I,s:I,s:I,s:I,s:b,s:i,s:o}", "device",
         "cpu", "role",
@@ -296,7 +299,7 @@ static json_t *make_report(struct rtd_run *r, struct agent_rtd_side *side) {
         x->train_s, "sync_s", 0.0, "params_digest", hex, "params", (json_int_t)m->n_params,
         "trainable_params", (json_int_t)m->n_trainable, "rounds", (json_int_t)0, "payload_bytes",
         (json_int_t)x->batch_bytes, "payload_params", (json_int_t)0, "stopped", !x->done, "threads",
-        kern_pool_threads(r->w->K->pool), "quality", agent_rtd_quality(side));
+        kern_pool_threads(r->w->K->pool), "quality", quality);
 }
 
 static enum neb_status report(struct rtd_run *r) {

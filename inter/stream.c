@@ -11,10 +11,12 @@ enum { GRANT_BYTES = 16 << 10 }; // delivered since the last one
 struct entry { // one batch of the spool, or of what the consumer has not saved
     uint32_t bytes;
     uint64_t tag; // first word of its SHA-256
+    neb_ns at;    // producer: when it was put; 0: before
 };
 
 struct slot { // consumer: a batch that came before its turn
     bool full;
+    neb_ns put_at;
     struct neb_buf b;
 };
 
@@ -48,7 +50,7 @@ struct inter_stream {
     struct inter_stream_grant said;
     neb_ns said_at;
     uint64_t said_bytes; // delivered then
-    uint64_t asked; // for a checkpoint, when this was applied
+    uint64_t asked;      // for a checkpoint, when this was applied
 };
 
 const char *inter_stream_fault_name(enum inter_stream_fault f) {
@@ -163,7 +165,7 @@ static uint64_t tag_of(const void *p, size_t n) {
 }
 
 static void ring_add(struct inter_stream *s, size_t n, uint64_t tag) {
-    *entry_of(s, s->next) = (struct entry){(uint32_t)n, tag};
+    *entry_of(s, s->next) = (struct entry){(uint32_t)n, tag, s->now};
     s->ring_bytes += n;
     s->next++;
 }
@@ -404,11 +406,12 @@ static void attach(struct inter_stream *s, const struct inter_stream_event *e) {
     say_grant(s);
 }
 
-static void deliver(struct inter_stream *s, const uint8_t *p, size_t n) {
+static void deliver(struct inter_stream *s, const uint8_t *p, size_t n, neb_ns put_at) {
     struct inter_stream_action *a = act(s, INTER_STREAM_ACT_DELIVER);
     a->seq = s->next;
     a->view = p;
     a->len = n;
+    a->put_at = put_at;
     s->stats.batches++;
     s->stats.bytes += n;
     if (s->next - s->base ==
@@ -450,18 +453,19 @@ static void on_data(struct inter_stream *s, const struct inter_stream_message *m
         neb_buf_add(&slot->b, m->body, m->len);
         s->out->bytes.oom |= slot->b.oom;
         slot->full = true;
+        slot->put_at = m->put_at;
         s->stats.held_bytes += m->len;
         return;
     }
-    deliver(s, m->body, m->len);
+    deliver(s, m->body, m->len, m->put_at);
     s->free_from = s->next;
     for (; (slot = &s->slots[s->next % s->c.window_batches])->full; s->free_to = s->next) {
         slot->full = false;
         s->stats.held_bytes -= slot->b.len;
-        deliver(s, slot->b.p, slot->b.len);
+        deliver(s, slot->b.p, slot->b.len, slot->put_at);
     }
-    if (s->c.measured && (s->now - s->said_at >= grant_measured ||
-                          s->stats.bytes - s->said_bytes >= GRANT_BYTES))
+    if (s->c.measured &&
+        (s->now - s->said_at >= grant_measured || s->stats.bytes - s->said_bytes >= GRANT_BYTES))
         say_grant(s);
 }
 
@@ -619,8 +623,13 @@ enum neb_status inter_stream_restore(struct inter_stream *s, uint64_t seq, const
     return NEB_OK;
 }
 
-enum neb_status inter_stream_data_header(const struct inter_stream *s, uint64_t seq, const void *p,
-                                         size_t n, struct neb_buf *out) {
+neb_ns inter_stream_put_age(const struct inter_stream *s, neb_ns now, uint64_t seq) {
+    const struct entry *e = entry_of(s, seq);
+    return seq >= s->base && seq < s->next && e->at ? now - e->at : -1;
+}
+
+enum neb_status inter_stream_data_header(const struct inter_stream *s, uint64_t seq, neb_ns put_at,
+                                         const void *p, size_t n, struct neb_buf *out) {
     struct neb_buf b = {0};
     uint8_t sig[INTER_SIG_BYTES];
     inter_stream_put_signed(&b, &s->c.key, s->c.type, seq, p, n);
@@ -629,7 +638,7 @@ enum neb_status inter_stream_data_header(const struct inter_stream *s, uint64_t 
         st = neb_fail(NEB_ERR_DENIED, "cannot sign a batch");
     neb_buf_free(&b);
     NEB_TRY(st);
-    inter_stream_put_data(out, &s->c.key, seq, sig);
+    inter_stream_put_data(out, &s->c.key, seq, put_at, sig);
     return neb_buf_check(out);
 }
 

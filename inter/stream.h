@@ -131,6 +131,7 @@ struct inter_stream_action {
     size_t at, size;     // of `bytes` (SAY)
     const uint8_t *view; // valid until the next step
     size_t len;
+    neb_ns put_at; // DELIVER: as the producer says
     char term[INTER_STREAM_TERM_NAME + 1];
     uint8_t ours[INTER_SHA_BYTES], theirs[INTER_SHA_BYTES]; // zero: the side does not name it
     enum inter_stream_fault fault;
@@ -158,9 +159,12 @@ NEB_MUST_CHECK enum neb_status inter_stream_step(struct inter_stream *s, neb_ns 
                                                  const struct inter_stream_event *e,
                                                  struct inter_stream_actions *out);
 // The header that goes before batch `seq` (appended to out), signed over its bytes.
+// put_at: time of day at which it was put (0: not known), which the consumer's waiting is told apart by.
 NEB_MUST_CHECK enum neb_status inter_stream_data_header(const struct inter_stream *s, uint64_t seq,
-                                                        const void *p, size_t n,
+                                                        neb_ns put_at, const void *p, size_t n,
                                                         struct neb_buf *out);
+// How long ago batch seq was put; -1: before this endpoint was created.
+neb_ns inter_stream_put_age(const struct inter_stream *s, neb_ns now, uint64_t seq);
 
 struct inter_stream_stats { // of this endpoint since it was created
     uint64_t base, next;    // producer: the spool; consumer: durable, and the next to be delivered

@@ -18,9 +18,9 @@ struct inter_stream_room { // what the producer's worker is told, after every pu
 struct inter_streams_callbacks {
     void *user;
     void (*room)(void *user, const struct inter_stream_key *k, const struct inter_stream_room *r);
-    // The consumer's next batch, in order. It is valid during the call.
+    // The consumer's next batch, in order, put `age` ago (-1: not known). It is valid during the call.
     void (*deliver)(void *user, const struct inter_stream_key *k, uint64_t seq, const void *p,
-                    size_t n);
+                    size_t n, neb_ns age);
     // The consumer shall save a checkpoint soon.
     void (*checkpoint)(void *user, const struct inter_stream_key *k);
     // The stream cannot go on; text says why, with both digests or numbers.
