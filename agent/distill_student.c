@@ -1,6 +1,18 @@
 // The student of mode distill: learns from text and labels, from the cache, or alone.
+#include "agent/base/log.h"
 #include "agent/distill_cache.h"
 #include "agent/distill_run.h"
+
+// In the log too: lines of metrics are lost where they go to the teacher's side.
+static void say_waiting(struct distill_run *r, double waited) {
+    char text[160];
+    snprintf(text, sizeof text, "no labels for %.0f s at step %lld: %s", waited,
+             (long long)agent_distill_state(r->side)->step,
+             r->w->job.distill.when_lost == AGENT_LOST_WAIT ? "waiting for the teacher"
+                                                            : "going on with cross-entropy");
+    neb_warn("%s", text);
+    worker_metrics(r->w, json_pack("{s:s,s:s}", "kind", "fault", "text", text));
+}
 
 // Labels have been waited for: says so once, and tells whether to go on without them.
 static bool patience_over(struct distill_run *r) {
@@ -12,12 +24,7 @@ static bool patience_over(struct distill_run *r) {
     if (waited < (double)d->patience_s)
         return false;
     if (!r->said_waiting)
-        worker_metrics(r->w, json_pack("{s:s,s:o}", "kind", "fault", "text",
-                                       json_sprintf("no labels for %.0f s at step %lld: %s", waited,
-                                                    (long long)agent_distill_state(r->side)->step,
-                                                    d->when_lost == AGENT_LOST_WAIT
-                                                        ? "waiting for the teacher"
-                                                        : "going on with cross-entropy")));
+        say_waiting(r, waited);
     r->said_waiting = true;
     return d->when_lost == AGENT_LOST_ALONE;
 }

@@ -44,7 +44,7 @@ run() { # JOB LOCAL OUT [options]
     timeout 120 "$nebula" distill "$file" --local "$n" --out "$out" "$@" >"$out.log" 2>&1 || fail "$out: $(tail -n 5 "$out.log")"
 }
 digest() { summary '.clusters[] | select(.name == "beta") | .params_digest' "$1"; }
-steps_done() { jq -s '[.[] | select(.kind == "step" and .cluster == "beta") | .step] | max // 0' "$1/metrics.jsonl" 2>/dev/null || echo 0; }
+steps_done() { jq -s '[.[] | select(.kind == "step" and .cluster == "beta") | .step] | max // 0' <(grep -s "}$" "$1/metrics.jsonl" || true); }
 wait_step() { # DIR STEP PID
     local i
     for ((i = 0; i < 2000; i++)); do
