@@ -206,6 +206,11 @@ static const struct option options[] = {
      "its feed-forward width"},
     {"distill.when_lost", T_ENUM, AT(distill.when_lost), 0, 0, "wait", lost_names,
      "a student without labels: wait for the teacher, or go on with cross-entropy"},
+    {"distill.push_text", T_BOOL, AT(distill.pushed), 0, 0, "false", NULL,
+     "students send their text, and the teacher needs no shards of it; else both read the same shards"},
+    {"distill.relay", T_BOOL, AT(distill.relay), 0, 0, "false", NULL,
+     "the teacher's labels cross once, to the first student, which passes them on to the others; all students then learn from "
+     "the same batches, each from its own start"},
     {"distill.patience_s", T_FLOAT, AT(distill.patience_s), 0, 1e6, "30", NULL,
      "seconds without labels until then"},
     {"distill.cache", T_STRING, AT(distill.cache), 0, 0, "", NULL,
@@ -893,6 +898,10 @@ static enum neb_status validate_distill(const struct agent_job *j, const char *f
         (!d->k && (d->k_min || d->k_max)))
         return COMPLAIN(file, "distill.k", "%d is not within k_min %d and k_max %d", d->k, d->k_min,
                         d->k_max);
+    if (d->relay && (!teachers || d->pushed || j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS))
+        return COMPLAIN(file, "distill.relay", "needs a teacher, and shards that all read");
+    if (d->pushed && j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
+        return COMPLAIN(file, "distill.push_text", "synchronous: nothing travels in one process");
     if (teachers && !d->teacher[0] && !d->learn)
         return COMPLAIN(file, "distill.teacher.init",
                         "a teacher that does not learn needs a checkpoint");

@@ -37,9 +37,16 @@ struct intra_model *agent_distill_model(struct agent_distill_side *s);
 const struct intra_step_stats *agent_distill_stats(const struct agent_distill_side *s);
 
 // Teacher: labels of step `step` of `student`, k a position; appended to the cleared out. With `learn` it trains on the same
-// batches, its forward pass reused, so steps come in order.
+// batches, its forward pass reused, so steps come in order. request (n bytes): the student's text (label_request.h), or NULL where
+// both read the same shards. NEB_ERR_FORMAT: a request that does not fit the job.
 NEB_MUST_CHECK enum neb_status agent_distill_label(struct agent_distill_side *s, int32_t student,
-                                                   int64_t step, int32_t k, struct neb_buf *out);
+                                                   int64_t step, int32_t k,
+                                                   const uint8_t *request, size_t n,
+                                                   struct neb_buf *out);
+// Student: what it asks for step `step`; appended to the cleared out. And the most bytes it takes.
+NEB_MUST_CHECK enum neb_status agent_distill_request(struct agent_distill_side *s, int64_t step,
+                                                     struct neb_buf *out);
+size_t agent_distill_request_most(const struct agent_distill_side *s);
 // Student: one step with labels (n bytes), or without (NULL). NEB_ERR_FORMAT: labels that do not fit.
 NEB_MUST_CHECK enum neb_status agent_distill_learn(struct agent_distill_side *s, const uint8_t *p,
                                                    size_t n);

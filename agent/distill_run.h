@@ -11,7 +11,13 @@ struct distill_run {
     struct agent_worker *w;
     struct agent_distill_side *side, *teacher; // teacher: where both are here
     int32_t n_streams;
-    struct agent_stream *streams[AGENT_CLUSTERS_MAX]; // teacher: by student; student: the first
+    struct agent_stream
+        *streams[AGENT_CLUSTERS_MAX]; // labels. teacher: by student; student: the first
+    struct agent_stream
+        *requests[AGENT_CLUSTERS_MAX]; // with distill.push_text: of each of these, the other way
+    struct agent_stream
+        *followers[AGENT_CLUSTERS_MAX]; // with distill.relay, of the first student: to the others
+    int32_t n_followers;
     int student_of[AGENT_CLUSTERS_MAX];               // teacher: cluster of each stream
     int64_t labelled[AGENT_CLUSTERS_MAX];             // teacher: next step of each student
     struct agent_label_rate rate[AGENT_CLUSTERS_MAX]; // teacher: labels a position for each student
@@ -33,13 +39,24 @@ NEB_MUST_CHECK enum neb_status distill_wait(struct distill_run *r);
 void distill_say_step(struct distill_run *r);
 NEB_MUST_CHECK enum neb_status distill_maybe_save(struct distill_run *r);
 
-// distill_streams.c: puts: where each stream goes on.
+// distill_streams.c
+enum { DISTILL_STREAMS_MAX = 3 * AGENT_CLUSTERS_MAX };
+struct distill_cursors { // of a checkpoint: the next batch of each stream
+    uint64_t labels[AGENT_CLUSTERS_MAX], requests[AGENT_CLUSTERS_MAX],
+        followers[AGENT_CLUSTERS_MAX];
+};
 NEB_MUST_CHECK enum neb_status distill_open_streams(struct distill_run *r,
-                                                    const uint64_t puts[AGENT_CLUSTERS_MAX]);
+                                                    const struct distill_cursors *at);
+// All that are open, in list (DISTILL_STREAMS_MAX); returns how many.
+int32_t distill_streams(const struct distill_run *r, struct agent_stream **list);
+void distill_cursors(const struct distill_run *r, struct distill_cursors *out);
+// What was put is on the agent's disk, which a checkpoint must not be ahead of; then: the consumers have it for good.
+NEB_MUST_CHECK enum neb_status distill_wait_stored(struct distill_run *r);
+NEB_MUST_CHECK enum neb_status distill_wait_taken(struct distill_run *r);
+NEB_MUST_CHECK enum neb_status distill_streams_saved(struct distill_run *r, bool final);
 
 // distill_teacher.c
 NEB_MUST_CHECK enum neb_status distill_teach(struct distill_run *r);
-NEB_MUST_CHECK enum neb_status distill_wait_taken(struct distill_run *r);
 bool distill_all_labelled(const struct distill_run *r);
 
 // distill_student.c

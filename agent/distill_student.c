@@ -29,6 +29,44 @@ static bool patience_over(struct distill_run *r) {
     return d->when_lost == AGENT_LOST_ALONE;
 }
 
+// Asks for what is ahead, as far as there is room.
+static enum neb_status ask(struct distill_run *r) {
+    struct agent_stream *t = r->requests[0];
+    while (t && t->next < t->limit && t->next < (uint64_t)r->w->job.steps) {
+        if (t->next < t->stored) { // put before a restart; it stands
+            t->next++;
+            continue;
+        }
+        NEB_TRY(agent_distill_request(r->side, (int64_t)t->next, &r->batch));
+        NEB_TRY(agent_stream_put(t, r->batch.p, r->batch.len));
+    }
+    return NEB_OK;
+}
+
+// Passes on what has come, to each follower as far as it has room. *all: all have batch `next`, which may be let go.
+static enum neb_status pass_on(struct distill_run *r, bool *all) {
+    const struct agent_stream *from = r->streams[0];
+    *all = true;
+    for (int32_t i = 0; i < r->n_followers; i++) {
+        struct agent_stream *t = r->followers[i];
+        while (t->next < t->limit && t->next < from->have && t->next >= from->next) {
+            const struct neb_buf *b = &from->queue[t->next % from->c.window_batches];
+            NEB_TRY(agent_stream_put(t, b->p, b->len));
+        }
+        *all = *all && t->next > from->next;
+    }
+    return NEB_OK;
+}
+
+// Labels that are here, and that every follower has: NEB_ERR_AGAIN while there are none.
+static enum neb_status next_labels(struct distill_run *r, const uint8_t **p, size_t *n) {
+    bool all;
+    NEB_TRY(ask(r));
+    NEB_TRY(pass_on(r, &all));
+    enum neb_status st = agent_stream_next(r->streams[0], p, n);
+    return st == NEB_OK && !all ? NEB_ERR_AGAIN : st;
+}
+
 // Labels that are here: of this step, or of one that was made without them, which are dropped.
 static enum neb_status take_labels(struct distill_run *r, const uint8_t *p, size_t n, bool *used) {
     int64_t step = agent_distill_step_of(p, n), now = agent_distill_state(r->side)->step;
@@ -64,14 +102,16 @@ static enum neb_status learn_once(struct distill_run *r) {
     }
     if (!r->n_streams)
         return agent_distill_learn(r->side, NULL, 0);
-    st = agent_stream_next(r->streams[0], &p, &n);
+    st = next_labels(r, &p, &n);
     if (st == NEB_OK)
         return take_labels(r, p, n, &used);
     NEB_TRY(st == NEB_ERR_AGAIN ? NEB_OK : st);
-    if (!patience_over(r))
+    bool here = r->streams[0]->next < r->streams[0]->have; // followers have no room
+    if (here || !patience_over(r))
         return distill_wait(r);
     r->alone++;
     r->streams[0]->waits = 0; // it works
+    NEB_TRY(ask(r));
     return agent_distill_learn(r->side, NULL, 0);
 }
 
@@ -91,7 +131,7 @@ enum neb_status distill_learn(struct distill_run *r) {
         const uint8_t *p;
         size_t n;
         NEB_TRY(distill_drain(r));
-        enum neb_status st = agent_stream_next(r->streams[0], &p, &n);
+        enum neb_status st = next_labels(r, &p, &n);
         NEB_TRY(st == NEB_ERR_AGAIN ? distill_wait(r)
                 : st == NEB_OK      ? agent_stream_applied(r->streams[0])
                                     : st);

@@ -1,18 +1,24 @@
 // The teacher of mode distill: labels the batches of its students, as far as each has room.
 #include "agent/distill_run.h"
 
+// Stream i has room, and what it is to be filled with is here.
+static bool ready(const struct distill_run *r, int32_t i) {
+    return r->streams[i]->next < r->streams[i]->limit &&
+           (!r->requests[i] || r->requests[i]->next < r->requests[i]->have);
+}
+
 // The student to serve next: one that learns from a teacher in training is served in turn, so that the order of batches is
 // always the same; a frozen teacher serves whoever has room, the furthest behind first. -1: none.
 static int32_t next_student(const struct distill_run *r) {
     const struct agent_job *j = &r->w->job;
     int32_t found = -1;
     for (int32_t i = 0; i < r->n_streams; i++) {
-        bool room = r->streams[i]->next < r->streams[i]->limit;
+        bool room = ready(r, i);
         if (r->labelled[i] >= j->steps || (!j->distill.learn && !room))
             continue;
         found = found < 0 || r->labelled[i] < r->labelled[found] ? i : found;
     }
-    return found >= 0 && r->streams[found]->next < r->streams[found]->limit ? found : -1;
+    return found >= 0 && ready(r, found) ? found : -1;
 }
 
 bool distill_all_labelled(const struct distill_run *r) {
@@ -44,8 +50,13 @@ static enum neb_status label_next(struct distill_run *r, int32_t i) {
     struct agent_distill_state *x = agent_distill_state(r->side);
     bool stored = t->next < t->stored;
     uint64_t rows = x->label_rows;
+    const uint8_t *asked = NULL;
+    size_t n = 0;
+    if (r->requests[i])
+        NEB_TRY(agent_stream_next(r->requests[i], &asked, &n));
     if (!stored || r->w->job.distill.learn)
-        NEB_TRY(agent_distill_label(r->side, i, r->labelled[i], choose_k(r, i), &r->batch));
+        NEB_TRY(
+            agent_distill_label(r->side, i, r->labelled[i], choose_k(r, i), asked, n, &r->batch));
     else
         x->step++;
     if (stored) {
@@ -55,7 +66,7 @@ static enum neb_status label_next(struct distill_run *r, int32_t i) {
         NEB_TRY(agent_stream_put(t, r->batch.p, r->batch.len));
     }
     r->labelled[i]++;
-    return NEB_OK;
+    return asked ? agent_stream_applied(r->requests[i]) : NEB_OK;
 }
 
 enum neb_status distill_teach(struct distill_run *r) {
@@ -70,14 +81,5 @@ enum neb_status distill_teach(struct distill_run *r) {
         distill_say_step(r);
         NEB_TRY(distill_maybe_save(r));
     }
-    return NEB_OK;
-}
-
-enum neb_status distill_wait_taken(struct distill_run *r) {
-    for (int32_t i = 0; i < r->n_streams; i++)
-        while (!r->w->stop && r->streams[i]->durable < r->streams[i]->next) {
-            NEB_TRY(distill_drain(r));
-            NEB_TRY(distill_wait(r));
-        }
     return NEB_OK;
 }

@@ -18,8 +18,10 @@ bool distill_teaches(const struct distill_run *r) {
 // ---- messages from the agent ----------------------------------------------------------------------------------
 
 static void on_agent(struct distill_run *r, struct agent_ipc_msg *m) {
-    for (int32_t i = 0; i < r->n_streams; i++)
-        if (agent_stream_event(r->streams[i], m))
+    struct agent_stream *list[DISTILL_STREAMS_MAX];
+    int32_t n = distill_streams(r, list);
+    for (int32_t i = 0; i < n; i++)
+        if (agent_stream_event(list[i], m))
             goto taken;
     if (!strcmp(agent_ipc_str(m, "ev", ""), "stop"))
         r->w->stop = true;
@@ -35,9 +37,11 @@ enum neb_status distill_drain(struct distill_run *r) {
         if (st == NEB_OK)
             on_agent(r, &m);
     NEB_TRY(st == NEB_ERR_AGAIN ? NEB_OK : st);
-    for (int32_t i = 0; i < r->n_streams; i++)
-        if (r->streams[i]->refused[0])
-            return neb_fail(NEB_ERR_INVALID, "%s", r->streams[i]->refused);
+    struct agent_stream *list[DISTILL_STREAMS_MAX];
+    int32_t n = distill_streams(r, list);
+    for (int32_t i = 0; i < n; i++)
+        if (list[i]->refused[0])
+            return neb_fail(NEB_ERR_INVALID, "%s", list[i]->refused);
     return NEB_OK;
 }
 
@@ -73,40 +77,33 @@ static enum neb_status save(struct distill_run *r, bool final) {
     char dir[NEB_PATH_MAX], path[NEB_PATH_MAX];
     struct intra_ckpt_writer *out = NULL;
     struct agent_distill_state *x = agent_distill_state(r->side);
-    uint64_t puts[AGENT_CLUSTERS_MAX] = {0};
+    struct distill_cursors at;
     if (r->teacher) // the reference is repeated from its start
         return NEB_OK;
     NEB_TRY(neb_path(dir, sizeof dir, r->w->dir, "checkpoint"));
     NEB_TRY(neb_fs_mkdirs(dir, 0700));
     NEB_TRY(intra_ckpt_step_path(dir, x->step, path, sizeof path));
-    for (int32_t i = 0; i < r->n_streams; i++) {
-        puts[i] = r->streams[i]->next;
-        while (distill_teaches(r) && r->streams[i]->stored < puts[i]) { // must not be lost with the agent
-            NEB_TRY(distill_drain(r));
-            NEB_TRY(distill_wait(r));
-        }
-    }
-    x->seq = puts[0];
+    distill_cursors(r, &at);
+    NEB_TRY(distill_wait_stored(r)); // must not be lost with the agent
+    x->seq = at.labels[0];
     NEB_TRY(intra_ckpt_create(path, &out));
     enum neb_status st = agent_distill_save(r->side, out);
     if (st == NEB_OK)
-        st = intra_ckpt_add(out, "distill.puts", INTRA_U64, AGENT_CLUSTERS_MAX, 1, puts);
+        st = intra_ckpt_add(out, "distill.cursors", INTRA_U64, DISTILL_STREAMS_MAX, 1, &at);
     if (st == NEB_OK)
         st = intra_ckpt_commit(out);
     intra_ckpt_writer_destroy(&out);
     NEB_TRY(st);
     NEB_TRY(intra_ckpt_prune(dir, r->w->job.checkpoint_keep));
     r->saved_step = x->step;
-    return !distill_teaches(r) && r->n_streams
-               ? agent_stream_saved(r->streams[0], r->w->job.checkpoint_keep, final)
-               : NEB_OK;
+    return distill_streams_saved(r, final);
 }
 
-// puts: where each stream goes on.
-static enum neb_status restore(struct distill_run *r, uint64_t puts[AGENT_CLUSTERS_MAX]) {
+// at: where each stream goes on.
+static enum neb_status restore(struct distill_run *r, struct distill_cursors *at) {
     char dir[NEB_PATH_MAX];
     struct intra_ckpt *c = NULL;
-    memset(puts, 0, sizeof *puts * AGENT_CLUSTERS_MAX);
+    memset(at, 0, sizeof *at);
     NEB_TRY(neb_path(dir, sizeof dir, r->w->dir, "checkpoint"));
     enum neb_status st = intra_ckpt_open_latest(dir, &c);
     if (st == NEB_ERR_NOT_FOUND)
@@ -114,10 +111,8 @@ static enum neb_status restore(struct distill_run *r, uint64_t puts[AGENT_CLUSTE
     if (st == NEB_OK)
         st = agent_distill_restore(r->side, c);
     if (st == NEB_OK)
-        st = intra_ckpt_read(c, "distill.puts", INTRA_U64, AGENT_CLUSTERS_MAX, 1, puts);
+        st = intra_ckpt_read(c, "distill.cursors", INTRA_U64, DISTILL_STREAMS_MAX, 1, at);
     intra_ckpt_close(&c);
-    for (int i = 0; i < AGENT_CLUSTERS_MAX; i++)
-        r->labelled[i] = (int64_t)puts[i];
     if (st == NEB_OK)
         neb_info("going on from step %lld", (long long)agent_distill_state(r->side)->step);
     return st;
@@ -139,8 +134,10 @@ static enum neb_status save_model(struct distill_run *r, struct agent_distill_si
 enum neb_status distill_maybe_save(struct distill_run *r) {
     int64_t step = agent_distill_state(r->side)->step;
     bool due = r->w->job.checkpoint_every && step % r->w->job.checkpoint_every == 0, asked = false;
-    for (int32_t i = 0; i < r->n_streams; i++)
-        asked = asked || r->streams[i]->want_checkpoint;
+    struct agent_stream *list[DISTILL_STREAMS_MAX];
+    int32_t n = distill_streams(r, list);
+    for (int32_t i = 0; i < n; i++)
+        asked = asked || list[i]->want_checkpoint;
     return step != r->saved_step && (due || asked) ? save(r, false) : NEB_OK;
 }
 
@@ -159,7 +156,7 @@ static enum neb_status open_cache(struct distill_run *r) {
 static enum neb_status set_up(struct distill_run *r) {
     struct agent_worker *w = r->w;
     const struct agent_cluster *c = &w->job.clusters[w->cluster];
-    uint64_t puts[AGENT_CLUSTERS_MAX] = {0};
+    struct distill_cursors at;
     bool both = w->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS &&
                 agent_job_role(&w->job, AGENT_ROLE_TEACHER) >= 0;
     int32_t student = both ? 0 : agent_distill_student(&w->job, w->cluster);
@@ -172,8 +169,8 @@ static enum neb_status set_up(struct distill_run *r) {
     if (both)
         return agent_distill_create(&w->job, AGENT_ROLE_TEACHER, 0, w->corpus, w->K, &r->teacher);
     NEB_TRY(open_cache(r));
-    NEB_TRY(restore(r, puts));
-    return distill_open_streams(r, puts);
+    NEB_TRY(restore(r, &at));
+    return distill_open_streams(r, &at);
 }
 
 static json_t *number(double x) { return isfinite(x) ? json_real(x) : json_null(); }
@@ -218,8 +215,7 @@ static enum neb_status run(struct distill_run *r) {
     bool done = trained(r) && !r->w->stop;
     if (agent_distill_state(r->side)->step != r->saved_step || done)
         NEB_TRY(save(r, done));
-    if (distill_teaches(r))
-        NEB_TRY(distill_wait_taken(r));
+    NEB_TRY(distill_wait_taken(r));
     done = done && !r->w->stop;
     if (!done)
         return report(r, false);
@@ -236,8 +232,11 @@ enum neb_status agent_distill_run(struct agent_worker *w) {
         return neb_fail(NEB_ERR_NOMEM, "out of memory starting");
     r->w = w;
     enum neb_status st = run(r);
-    for (int32_t i = 0; i < r->n_streams; i++)
+    for (int32_t i = 0; i < AGENT_CLUSTERS_MAX; i++) {
         agent_stream_close(&r->streams[i]);
+        agent_stream_close(&r->requests[i]);
+        agent_stream_close(&r->followers[i]);
+    }
     agent_distill_destroy(&r->teacher);
     agent_distill_destroy(&r->side);
     neb_buf_free(&r->batch);
