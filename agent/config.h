@@ -1,6 +1,6 @@
 // Job files: YAML, or canonical JSON between agents, into one plain struct.
 //
-// One table (config.c) holds a row an option: path, type, bounds, default, help. YAML files, `--set path=value`, JSON and the
+// One table (config_options.c) holds a row an option: path, type, bounds, default, help. YAML files, `--set path=value`, JSON and the
 // reference in configs/README.md all go through it, so that a key cannot be known to one and not to another. YAML is parsed by
 // libyaml. Every complaint is one line: file:line: key: what is wrong and what is allowed.
 #ifndef AGENT_CONFIG_H

@@ -1,0 +1,253 @@
+// What no single key can tell: whether values fit each other.
+#include "agent/config_options.h"
+#include "agent/wan_spec.h"
+#include "inter/rate_limit.h"
+#include "inter/robust.h"
+#include "inter/tune.h"
+
+#include <string.h>
+
+int agent_job_role(const struct agent_job *j, enum agent_role role) {
+    for (int i = 0; i < j->n_clusters; i++)
+        if (j->clusters[i].role == role)
+            return i;
+    return -1;
+}
+
+// What the mesh of every cluster has to divide.
+static enum neb_status validate_meshes(const struct agent_job *j, const char *file) {
+    struct intra_model_config m = j->model;
+    m.n_kv_heads = m.n_kv_heads ? m.n_kv_heads : m.n_heads;
+    m.vocab = m.vocab ? m.vocab : INT32_MAX; // the corpus's
+    for (int32_t i = 0; i < j->n_clusters; i++) {
+        const struct agent_cluster *c = &j->clusters[i];
+        if (c->device == AGENT_DEVICE_CPU && c->precision == AGENT_PRECISION_BF16)
+            return COMPLAIN(file, "clusters.precision",
+                            "cluster %s: bf16 needs device: cuda; processors train in fp32",
+                            c->name);
+        if (agent_cluster_ranks(c) == 1)
+            continue;
+        if (c->device == AGENT_DEVICE_CUDA)
+            return COMPLAIN(file, "clusters.mesh",
+                            "cluster %s: several ranks train on CPUs only; remove mesh, or set "
+                            "device: cpu",
+                            c->name);
+        if (agent_cluster_ranks(c) > MESH_RANKS_MAX)
+            return COMPLAIN(file, "clusters.mesh", "cluster %s: %d ranks, at most %d are possible",
+                            c->name, agent_cluster_ranks(c), MESH_RANKS_MAX);
+        if (intra_mesh_check(&c->mesh, &m) != NEB_OK)
+            return COMPLAIN(file, "clusters.mesh", "cluster %s cannot run this model", c->name);
+        if ((int64_t)j->accumulate * j->batch % c->mesh.dp)
+            return COMPLAIN(file, "clusters.mesh",
+                            "cluster %s: dp %d does not divide the sequences of a step, data.batch "
+                            "%d x data.accumulate %d; the replicas get equal shares",
+                            c->name, c->mesh.dp, j->batch, j->accumulate);
+    }
+    return NEB_OK;
+}
+
+static enum neb_status validate_rtd(const struct agent_job *j, const char *file) {
+    const struct agent_rtd_config *r = &j->rtd;
+    int g = agent_job_role(j, AGENT_ROLE_GENERATOR),
+        d = agent_job_role(j, AGENT_ROLE_DISCRIMINATOR);
+    for (int i = 0; j->mode != AGENT_MODE_RTD && i < j->n_clusters; i++)
+        if (j->clusters[i].role && j->mode != AGENT_MODE_DISTILL)
+            return COMPLAIN(file, "clusters.role", "only modes rtd and distill have roles");
+    if (j->mode != AGENT_MODE_RTD)
+        return NEB_OK;
+    if (j->n_clusters != 2 || g < 0 || d < 0)
+        return COMPLAIN(file, "clusters",
+                        "mode rtd takes two, one with role generator, one with role discriminator");
+    for (int i = 0; i < 2; i++)
+        if (agent_cluster_ranks(&j->clusters[i]) > 1 ||
+            j->clusters[i].launcher == AGENT_LAUNCHER_ATTACH)
+            return COMPLAIN(file, "clusters.mesh",
+                            "cluster %s: mode rtd trains on one rank of its own",
+                            j->clusters[i].name);
+    if (j->clusters[d].n_sources)
+        return COMPLAIN(file, "clusters.sources",
+                        "cluster %s: the generator's sources count, in the order of their names",
+                        j->clusters[d].name);
+    if (j->sync.scheme == AGENT_SCHEME_NONE)
+        return COMPLAIN(file, "sync.scheme",
+                        "none: mode rtd takes federated, or synchronous for one process");
+    if (j->trainable.mode != INTRA_TRAIN_FULL || j->trainable.freeze_embeddings ||
+        j->init_from[0] || j->model_init[0])
+        return COMPLAIN(file, "trainable", "mode rtd trains everything, from nothing");
+    if (j->autos)
+        return COMPLAIN(file, "mode", "the planner knows only replicas: mode rtd takes no auto");
+    int32_t width = r->d_model ? r->d_model : j->model.d_model,
+            heads = r->n_heads ? r->n_heads : j->model.n_heads;
+    if ((r->d_model || r->n_heads) && (width % heads || width / heads % 2 || width / heads > 256))
+        return COMPLAIN(file, "rtd.generator.d_model",
+                        "%d over %d heads is not an even number in 2..256", width, heads);
+    return NEB_OK;
+}
+
+static enum neb_status validate_distill(const struct agent_job *j, const char *file) {
+    const struct agent_distill_config *d = &j->distill;
+    int teachers = 0, students = 0;
+    if (j->mode != AGENT_MODE_DISTILL)
+        return NEB_OK;
+    for (int i = 0; i < j->n_clusters; i++) {
+        teachers += j->clusters[i].role == AGENT_ROLE_TEACHER;
+        students += j->clusters[i].role == AGENT_ROLE_STUDENT;
+        if (agent_cluster_ranks(&j->clusters[i]) > 1)
+            return COMPLAIN(file, "clusters.mesh", "cluster %s: mode distill trains on one rank",
+                            j->clusters[i].name);
+        if (j->clusters[i].n_sources)
+            return COMPLAIN(file, "clusters.sources",
+                            "cluster %s: mode distill takes all sources of the corpus",
+                            j->clusters[i].name);
+    }
+    if (teachers > 1 || students < 1 || teachers + students != j->n_clusters)
+        return COMPLAIN(file, "clusters.role",
+                        "mode distill takes at most one teacher, and students for the rest");
+    if (j->clusters[0].role != AGENT_ROLE_STUDENT && j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
+        return COMPLAIN(file, "clusters", "synchronous: list the student first");
+    if (teachers && j->sync.scheme == AGENT_SCHEME_NONE)
+        return COMPLAIN(file, "sync.scheme", "none: labels could not travel");
+    if (teachers && students > 1 && j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
+        return COMPLAIN(file, "sync.scheme", "synchronous: one student in one process");
+    if (teachers && !d->k && j->sync.scheme != AGENT_SCHEME_SYNCHRONOUS)
+        return COMPLAIN(file, "distill.k",
+                        "0: all logits need sync.scheme: synchronous; else 1..64");
+    if ((d->k_min && d->k_min > d->k) || (d->k_max && d->k_max < d->k) ||
+        (!d->k && (d->k_min || d->k_max)))
+        return COMPLAIN(file, "distill.k", "%d is not within k_min %d and k_max %d", d->k, d->k_min,
+                        d->k_max);
+    if (d->relay && (!teachers || d->pushed || j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS))
+        return COMPLAIN(file, "distill.relay", "needs a teacher, and shards that all read");
+    if (d->pushed && j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
+        return COMPLAIN(file, "distill.push_text", "synchronous: nothing travels in one process");
+    if (teachers && !d->teacher[0] && !d->learn)
+        return COMPLAIN(file, "distill.teacher.init",
+                        "a teacher that does not learn needs a checkpoint");
+    int32_t width = d->d_model ? d->d_model : j->model.d_model,
+            heads = d->n_heads ? d->n_heads : j->model.n_heads;
+    if ((d->d_model || d->n_heads) && (width % heads || width / heads % 2 || width / heads > 256))
+        return COMPLAIN(file, "distill.teacher.d_model",
+                        "%d over %d heads is not an even number in 2..256", width, heads);
+    return NEB_OK;
+}
+
+static enum neb_status validate_shape(const struct agent_job *j, const char *file) {
+    if (!j->model.head_dim && j->model.d_model % j->model.n_heads)
+        return COMPLAIN(file, "model.d_model", "%d is not a multiple of n_heads %d; set head_dim",
+                        j->model.d_model, j->model.n_heads);
+    int32_t kv = j->model.n_kv_heads ? j->model.n_kv_heads : j->model.n_heads;
+    int32_t head_dim = j->model.head_dim ? j->model.head_dim : j->model.d_model / j->model.n_heads;
+    if (j->model.n_heads % kv)
+        return COMPLAIN(file, "model.n_kv_heads", "%d does not divide n_heads %d", kv,
+                        j->model.n_heads);
+    if (head_dim % 2 || head_dim < 2 || head_dim > 256)
+        return COMPLAIN(file, "model.head_dim",
+                        "%d is not an even number in 2..256; choose d_model, n_heads or head_dim",
+                        head_dim);
+    return NEB_OK;
+}
+
+static enum neb_status validate_tune(const struct agent_job *j, const char *file) {
+    const struct agent_tune *t = &j->sync.tune;
+    int rung = (int)inter_rung_of(j->sync.codec) - 1;
+    if (t->mode == AGENT_TUNE_FIXED)
+        return NEB_OK;
+    if (rung < 0 || rung < t->finest || rung > t->coarsest)
+        return COMPLAIN(file, "sync.tune",
+                        "auto starts from sync.codec, and %s is not between %s and %s "
+                        "(sync.tune.finest, coarsest)",
+                        j->sync.codec, config_rung_names[t->finest],
+                        config_rung_names[t->coarsest]);
+    if (t->overlap_max && (t->overlap_max < j->sync.overlap || t->overlap_max >= j->sync.interval))
+        return COMPLAIN(file, "sync.tune.overlap_max",
+                        "%d must be at least sync.overlap %d and below sync.interval %d",
+                        t->overlap_max, j->sync.overlap, j->sync.interval);
+    if (t->interval_max && t->interval_max < j->sync.interval)
+        return COMPLAIN(file, "sync.tune.interval_max", "%d must not be below sync.interval %d",
+                        t->interval_max, j->sync.interval);
+    return NEB_OK;
+}
+
+enum neb_status agent_job_validate(const struct agent_job *j, const char *file) {
+    if (j->n_clusters < 1)
+        return COMPLAIN(file, "clusters", "is missing: list at least one, with a name");
+    for (int32_t i = 0; i < j->n_clusters; i++)
+        for (int32_t k = 0; k < i; k++)
+            if (!strcmp(j->clusters[i].name, j->clusters[k].name))
+                return COMPLAIN(file, "clusters.name", "\"%s\" is given to two clusters",
+                                j->clusters[i].name);
+    int32_t data = 0;
+    for (int32_t i = 0; i < j->n_clusters; i++)
+        data += !j->clusters[i].witness;
+    for (int32_t i = 1; i < j->n_clusters; i++)
+        if (j->clusters[i - 1].witness && !j->clusters[i].witness)
+            return COMPLAIN(file, "clusters.witness", "\"%s\" trains: list it before the witnesses",
+                            j->clusters[i].name);
+    if (data < j->n_clusters && (data < 2 || j->n_clusters < 3))
+        return COMPLAIN(
+            file, "clusters.witness",
+            "a witness helps two or more clusters that train to elect a leader; here are %d", data);
+    if (j->sync.gate == AGENT_GATE_ROBUST && (data < INTER_ROBUST_MEMBERS || data < j->n_clusters))
+        return COMPLAIN(
+            file, "sync.gate",
+            "robust needs %d clusters that train, and no witness, to outvote one bad one; "
+            "here are %d of %d: use trusted, or more clusters",
+            INTER_ROBUST_MEMBERS, data, j->n_clusters);
+    if (j->model_init[0] &&
+        !(j->model.n_layers && j->model.d_model && j->model.n_heads && j->model.d_ff))
+        return NEB_OK; // checked again when agent_job_model_init() has filled them in
+    NEB_TRY(validate_shape(j, file));
+    NEB_TRY(validate_meshes(j, file));
+    NEB_TRY(validate_rtd(j, file));
+    NEB_TRY(validate_distill(j, file));
+    for (int32_t i = 0; i < j->n_clusters; i++) {
+        if (j->clusters[i].launcher != AGENT_LAUNCHER_ATTACH)
+            continue;
+        if (!j->model.vocab)
+            return COMPLAIN(file, "model.vocab",
+                            "is missing: \"%s\" has launcher attach, and its trainer "
+                            "brings no corpus to take it from",
+                            j->clusters[i].name);
+        if (agent_cluster_ranks(&j->clusters[i]) > 1)
+            return COMPLAIN(file, "clusters.mesh",
+                            "\"%s\" has launcher attach: its trainer has ranks of its own",
+                            j->clusters[i].name);
+        if (j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
+            return COMPLAIN(file, "clusters.launcher",
+                            "attach does not go with sync.scheme synchronous");
+    }
+    struct inter_rate_limit limit;
+    if (inter_rate_limit_parse(j->rate_limit, &limit) != NEB_OK) // it said why
+        return COMPLAIN(file, "wan.rate_limit",
+                        "\"%s\" is not a rate such as 20mbit, or 100mbit 08:00-18:00=20mbit",
+                        j->rate_limit);
+    NEB_TRY(validate_tune(j, file));
+    if (j->sync.early_steps % j->sync.early_interval)
+        return COMPLAIN(file, "sync.early_steps", "%d is not a multiple of sync.early_interval %d",
+                        j->sync.early_steps, j->sync.early_interval);
+    if (j->sync.early_steps &&
+        (j->sync.overlap >= j->sync.early_interval || j->sync.fragments > j->sync.early_interval))
+        return COMPLAIN(file, "sync.early_interval",
+                        "%d must be above sync.overlap %d and at least sync.fragments %d",
+                        j->sync.early_interval, j->sync.overlap, j->sync.fragments);
+    struct agent_wan link;
+    if (j->sync.link[0] && agent_wan_parse(j->sync.link, "sync.link", &link) != NEB_OK)
+        return COMPLAIN(file, "sync.link", "\"%s\" does not describe a link", j->sync.link);
+    // What is auto holds a default, which the planner replaces: no conflict with what is written.
+    bool chosen = !(j->autos & (AGENT_AUTO_INTERVAL | AGENT_AUTO_OVERLAP));
+    if (chosen && j->sync.overlap >= j->sync.interval)
+        return COMPLAIN(file, "sync.overlap", "%d must be below sync.interval %d", j->sync.overlap,
+                        j->sync.interval);
+    if (chosen && j->sync.fragments > j->sync.interval)
+        return COMPLAIN(file, "sync.fragments", "%d must not be above sync.interval %d",
+                        j->sync.fragments, j->sync.interval);
+    if (j->trainable.mode == INTRA_TRAIN_LORA &&
+        (j->trainable.lora_rank < 1 || !j->trainable.lora_targets))
+        return COMPLAIN(file, "trainable.rank",
+                        "lora needs a rank of 1 or more and at least one target");
+    if (j->trainable.mode == INTRA_TRAIN_LAST_LAYERS &&
+        (j->trainable.last_layers < 1 || j->trainable.last_layers > j->model.n_layers))
+        return COMPLAIN(file, "trainable.n", "%d is not in 1..%d", j->trainable.last_layers,
+                        j->model.n_layers);
+    return NEB_OK;
+}

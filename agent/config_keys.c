@@ -1,0 +1,123 @@
+// Keys: found in the table, "did you mean" for those that are not, set one by one (--set), and printed as the reference.
+#include "agent/config_options.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const struct config_option *config_option(const char *path) {
+    for (int i = 0; i < config_n_options; i++)
+        if (!strcmp(config_options[i].path, path))
+            return &config_options[i];
+    return NULL;
+}
+
+bool config_is_section(const char *path) {
+    size_t n = strlen(path);
+    for (int i = 0; i < config_n_options; i++)
+        if (!strncmp(config_options[i].path, path, n) && config_options[i].path[n] == '.')
+            return true;
+    return false;
+}
+
+// Edits (insert, delete, change, swap neighbours) between short keys, for "did you mean".
+static int distance(const char *a, const char *b) {
+    enum { MAX = 64 };
+    int rows[3][MAX], n = (int)strlen(b);
+    if (n >= MAX)
+        return MAX;
+    for (int j = 0; j <= n; j++)
+        rows[0][j] = j;
+    for (int i = 1; a[i - 1]; i++) {
+        int *row = rows[i % 3], *up = rows[(i + 2) % 3], *up2 = rows[(i + 1) % 3];
+        row[0] = i;
+        for (int j = 1; j <= n; j++) {
+            int best = up[j - 1] + (a[i - 1] != b[j - 1]);
+            best = up[j] + 1 < best ? up[j] + 1 : best;
+            best = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
+                up2[j - 2] + 1 < best)
+                best = up2[j - 2] + 1;
+            row[j] = best;
+        }
+    }
+    return rows[strlen(a) % 3][n];
+}
+
+enum neb_status config_unknown_key(const char *where, const char *path) {
+    char best[64] = "";
+    int least = 4;
+    for (int i = 0; i < config_n_options;
+         i++) // every option, and before it the section that holds it
+        for (int whole = 0; whole < 2; whole++) {
+            char candidate[64];
+            const char *dot = strrchr(config_options[i].path, '.');
+            if (!whole && !dot)
+                continue;
+            snprintf(candidate, sizeof candidate, "%.*s",
+                     whole ? 63 : (int)(dot - config_options[i].path), config_options[i].path);
+            int d = distance(path, candidate);
+            if (d < least ||
+                (d == least && !whole)) { // on a tie a section is likelier: it is typed more often
+                least = d;
+                memcpy(best, candidate, sizeof best);
+            }
+        }
+    if (distance(path, "clusters") < least)
+        snprintf(best, sizeof best, "clusters");
+    if (best[0])
+        return COMPLAIN(where, path, "unknown key (did you mean '%s'?)", best);
+    return COMPLAIN(where, path, "unknown key; configs/README.md lists all keys");
+}
+
+enum neb_status agent_job_set(struct agent_job *job, const char *assignment) {
+    char path[128];
+    const char *eq = strchr(assignment, '=');
+    if (!eq || eq == assignment || (size_t)(eq - assignment) >= sizeof path)
+        return neb_fail(NEB_ERR_INVALID,
+                        "--set %s: write it as path=value, such as sync.interval=10", assignment);
+    snprintf(path, sizeof path, "%.*s", (int)(eq - assignment), assignment);
+    const struct config_option *o = config_option(!strcmp(path, "trainable")   ? "trainable.mode"
+                                                  : !strcmp(path, "sync.tune") ? "sync.tune.mode"
+                                                                               : path);
+    if (!o)
+        return config_unknown_key("--set", path);
+    if (o->type != T_TARGETS && o->type != T_FREEZE)
+        return config_set(job, o, eq + 1, "--set");
+    char list[128], *save = NULL;
+    snprintf(list, sizeof list, "%s", eq + 1);
+    config_clear_list(job, o);
+    for (char *t = strtok_r(list, "[], ", &save); t; t = strtok_r(NULL, "[], ", &save))
+        NEB_TRY(config_set_item(job, o, t, "--set"));
+    return NEB_OK;
+}
+
+void agent_job_reference(FILE *f) {
+    char allowed[128];
+    fputs("| key | default | allowed | what |\n| --- | --- | --- | --- |\n", f);
+    for (int i = 0; i < config_n_options; i++) {
+        const struct config_option *o = &config_options[i];
+        allowed[0] = 0;
+        if (o->names)
+            config_join(allowed, sizeof allowed, o->names);
+        else if (o->type == T_BOOL)
+            snprintf(allowed, sizeof allowed, "true, false");
+        else if (o->type == T_INT32 || o->type == T_INT64 || o->type == T_FLOAT)
+            snprintf(allowed, sizeof allowed, "%.10g to %.10g", o->min, o->max);
+        if (config_auto_bit(o))
+            snprintf(allowed + strlen(allowed), sizeof allowed - strlen(allowed), "%sauto",
+                     allowed[0] ? ", " : "");
+        fprintf(f, "| `%s` | %s | %s | %s |\n", o->path,
+                o->preset ? (*o->preset ? o->preset : "none") : "**required**", allowed, o->help);
+    }
+    fprintf(
+        f,
+        "| `clusters` | **required** | 1 to %d | list of {%s}; sources: {NAME: WEIGHT} or a "
+        "list of {name, weight}, relative; "
+        "none: all of the corpus by size; mesh: {dp, pp, tp}, ranks of the cluster's worker "
+        "(default 1 each; dp must divide batch x accumulate, pp model.n_layers, tp heads and "
+        "d_ff), or auto; launcher: local (all on the agent's machine), mpirun (its hosts), slurm "
+        "(a step of the agent's allocation) or attach: none is started, your own training loop "
+        "attaches through libnebula; device: auto (CUDA where there is one), cpu or cuda; "
+        "precision: auto (bf16 on CUDA), fp32 or bf16 (CUDA only) |\n",
+        AGENT_CLUSTERS_MAX, config_cluster_keys);
+}

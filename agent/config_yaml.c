@@ -1,0 +1,281 @@
+// Job files: YAML, walked with the line of every key at hand.
+#include "agent/config_options.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <yaml.h>
+
+struct walk {
+    yaml_document_t *doc;
+    const char *file;
+    struct agent_job *job;
+    bool seen[CONFIG_OPTIONS_MAX];
+};
+
+static const char *where_of(const struct walk *w, const yaml_node_t *n, char *out, size_t cap) {
+    snprintf(out, cap, "%s:%zu", w->file, n->start_mark.line + 1);
+    return out;
+}
+
+static const char *scalar(const yaml_node_t *n) {
+    return n->type == YAML_SCALAR_NODE &&
+                   strlen((const char *)n->data.scalar.value) == n->data.scalar.length
+               ? (const char *)n->data.scalar.value
+               : NULL;
+}
+
+static enum neb_status set_option_node(struct walk *w, const struct config_option *o,
+                                       yaml_node_t *value, const char *where) {
+    if (w->seen[o - config_options])
+        return COMPLAIN(where, o->path, "given twice");
+    w->seen[o - config_options] = true;
+    if (o->type == T_TARGETS || o->type == T_FREEZE) {
+        if (value->type != YAML_SEQUENCE_NODE)
+            return config_set(w->job, o, "", where);
+        config_clear_list(w->job, o);
+        for (yaml_node_item_t *i = value->data.sequence.items.start;
+             i < value->data.sequence.items.top; i++) {
+            const char *text = scalar(yaml_document_get_node(w->doc, *i));
+            if (!text)
+                return COMPLAIN(where, o->path, "holds something that is not a word");
+            NEB_TRY(config_set_item(w->job, o, text, where));
+        }
+        return NEB_OK;
+    }
+    const char *text = scalar(value);
+    if (!text)
+        return COMPLAIN(where, o->path, "must be a single value");
+    return config_set(w->job, o, text, where);
+}
+
+static enum neb_status add_source(struct agent_cluster *c, const char *name, const char *weight,
+                                  const char *where) {
+    char *end = NULL;
+    if (c->n_sources == AGENT_SOURCES_MAX)
+        return COMPLAIN(where, "clusters.sources", "more than %d sources", AGENT_SOURCES_MAX);
+    struct agent_source *s = &c->sources[c->n_sources];
+    NEB_TRY(config_set_text(s->name, sizeof s->name, "clusters.sources", name ? name : "", where,
+                            true));
+    s->weight = weight ? strtof(weight, &end) : 0;
+    if (!weight || !*weight || *end || !(s->weight > 0) || !(s->weight <= 1e6f))
+        return COMPLAIN(where, "clusters.sources", "weight of %s must be a number above 0",
+                        s->name);
+    for (int32_t i = 0; i < c->n_sources; i++)
+        if (!strcmp(c->sources[i].name, s->name))
+            return COMPLAIN(where, "clusters.sources", "%s given twice", s->name);
+    c->n_sources++;
+    return NEB_OK;
+}
+
+// {name: en, weight: 0.5}; the weight may be left out
+static enum neb_status walk_source_item(struct walk *w, struct agent_cluster *c, yaml_node_t *map) {
+    char at[NEB_PATH_MAX + 32];
+    const char *name = NULL, *weight = "1";
+    where_of(w, map, at, sizeof at);
+    if (map->type != YAML_MAPPING_NODE)
+        return COMPLAIN(at, "clusters.sources",
+                        "each item must be such as {name: en, weight: 0.5}");
+    for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top;
+         p++) {
+        const char *key = scalar(yaml_document_get_node(w->doc, p->key)),
+                   *text = scalar(yaml_document_get_node(w->doc, p->value));
+        if (key && !strcmp(key, "name"))
+            name = text;
+        else if (key && !strcmp(key, "weight"))
+            weight = text;
+        else
+            return COMPLAIN(at, "clusters.sources", "unknown key '%s'; allowed: name, weight",
+                            key ? key : "?");
+    }
+    return add_source(c, name, weight, at);
+}
+
+// {en: 1, de: 0.5}, or a list of {name, weight}
+static enum neb_status walk_sources(struct walk *w, struct agent_cluster *c, yaml_node_t *node,
+                                    const char *where) {
+    char at[NEB_PATH_MAX + 32];
+    if (node->type == YAML_SEQUENCE_NODE) {
+        for (yaml_node_item_t *i = node->data.sequence.items.start;
+             i < node->data.sequence.items.top; i++)
+            NEB_TRY(walk_source_item(w, c, yaml_document_get_node(w->doc, *i)));
+        return NEB_OK;
+    }
+    if (node->type != YAML_MAPPING_NODE)
+        return COMPLAIN(where, "clusters.sources",
+                        "must map source names to weights, such as {en: 1, de: 0.5}");
+    for (yaml_node_pair_t *p = node->data.mapping.pairs.start; p < node->data.mapping.pairs.top;
+         p++) {
+        yaml_node_t *k = yaml_document_get_node(w->doc, p->key),
+                    *v = yaml_document_get_node(w->doc, p->value);
+        where_of(w, k, at, sizeof at);
+        NEB_TRY(add_source(c, scalar(k), scalar(v), at));
+    }
+    return NEB_OK;
+}
+
+static enum neb_status walk_mesh(struct walk *w, struct intra_mesh_config *mesh, yaml_node_t *map,
+                                 const char *where) {
+    if (map->type != YAML_MAPPING_NODE)
+        return COMPLAIN(where, "clusters.mesh",
+                        "must be a mapping such as {dp: 2, pp: 1, tp: 2}, or auto");
+    for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top;
+         p++) {
+        const char *key = scalar(yaml_document_get_node(w->doc, p->key)),
+                   *text = scalar(yaml_document_get_node(w->doc, p->value));
+        int32_t *axis = !key                 ? NULL
+                        : !strcmp(key, "dp") ? &mesh->dp
+                        : !strcmp(key, "pp") ? &mesh->pp
+                        : !strcmp(key, "tp") ? &mesh->tp
+                                             : NULL;
+        char *end = NULL;
+        if (!axis)
+            return COMPLAIN(where, "clusters.mesh", "unknown key '%s'; allowed: dp, pp, tp",
+                            key ? key : "?");
+        long n = text ? strtol(text, &end, 10) : 0;
+        if (!text || !*text || *end || n < 1 || n > MESH_AXIS_MAX)
+            return COMPLAIN(where, "clusters.mesh", "%s \"%s\" is not in 1..%d", key,
+                            text ? text : "?", MESH_AXIS_MAX);
+        *axis = (int32_t)n;
+    }
+    return NEB_OK;
+}
+
+static enum neb_status walk_cluster(struct walk *w, struct agent_cluster *c, yaml_node_t *map) {
+    char at[NEB_PATH_MAX + 32], *end = NULL;
+    c->mesh = (struct intra_mesh_config){1, 1, 1};
+    where_of(w, map, at, sizeof at);
+    if (map->type != YAML_MAPPING_NODE)
+        return COMPLAIN(at, "clusters", "each item must be a mapping with keys %s",
+                        config_cluster_keys);
+    for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top;
+         p++) {
+        yaml_node_t *k = yaml_document_get_node(w->doc, p->key),
+                    *v = yaml_document_get_node(w->doc, p->value);
+        const char *key = scalar(k), *text = scalar(v);
+        where_of(w, k, at, sizeof at);
+        if (key && !strcmp(key, "sources"))
+            NEB_TRY(walk_sources(w, c, v, at));
+        else if (key && text && !strcmp(key, "mesh") && !strcmp(text, "auto"))
+            c->mesh_auto = true;
+        else if (key && !strcmp(key, "mesh"))
+            NEB_TRY(walk_mesh(w, &c->mesh, v, at));
+        else if (key && text && !strcmp(key, "launcher"))
+            NEB_TRY(config_set_launcher(c, text, at));
+        else if (key && text && !strcmp(key, "role"))
+            NEB_TRY(config_set_role(c, text, at));
+        else if (key && text && !strcmp(key, "device"))
+            NEB_TRY(config_set_device(c, text, NULL, at));
+        else if (key && text && !strcmp(key, "precision"))
+            NEB_TRY(config_set_device(c, NULL, text, at));
+        else if (key && text && !strcmp(key, "name"))
+            NEB_TRY(config_set_text(c->name, sizeof c->name, "clusters.name", text, at, true));
+        else if (key && text && !strcmp(key, "corpus"))
+            NEB_TRY(
+                config_set_text(c->corpus, sizeof c->corpus, "clusters.corpus", text, at, false));
+        else if (key && text && !strcmp(key, "witness")) {
+            if (strcmp(text, "true") && strcmp(text, "false"))
+                return COMPLAIN(at, "clusters.witness", "\"%s\" is neither true nor false", text);
+            c->witness = !strcmp(text, "true");
+        } else if (key && text && !strcmp(key, "threads")) {
+            long n = strtol(text, &end, 10);
+            if (!*text || *end || n < 0 || n > 256)
+                return COMPLAIN(at, "clusters.threads", "\"%s\" is not in 0..256", text);
+            c->threads = (int32_t)n;
+        } else
+            return COMPLAIN(at, "clusters", "unknown key '%s'; allowed: %s", key ? key : "?",
+                            config_cluster_keys);
+    }
+    where_of(w, map, at, sizeof at);
+    return c->name[0] ? NEB_OK : COMPLAIN(at, "clusters.name", "is missing");
+}
+
+static enum neb_status walk_clusters(struct walk *w, yaml_node_t *seq, const char *where) {
+    if (seq->type != YAML_SEQUENCE_NODE)
+        return COMPLAIN(where, "clusters", "must be a list of mappings with keys %s",
+                        config_cluster_keys);
+    for (yaml_node_item_t *i = seq->data.sequence.items.start; i < seq->data.sequence.items.top;
+         i++) {
+        if (w->job->n_clusters == AGENT_CLUSTERS_MAX)
+            return COMPLAIN(where, "clusters", "more than %d", AGENT_CLUSTERS_MAX);
+        NEB_TRY(walk_cluster(w, &w->job->clusters[w->job->n_clusters++],
+                             yaml_document_get_node(w->doc, *i)));
+    }
+    return NEB_OK;
+}
+
+static enum neb_status walk_mapping(struct walk *w, yaml_node_t *map, const char *prefix,
+                                    int depth) {
+    char path[256], at[NEB_PATH_MAX + 32];
+    where_of(w, map, at, sizeof at);
+    if (map->type != YAML_MAPPING_NODE)
+        return COMPLAIN(at, *prefix ? prefix : "job file", "must be a mapping of keys to values");
+    for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top;
+         p++) {
+        yaml_node_t *k = yaml_document_get_node(w->doc, p->key),
+                    *v = yaml_document_get_node(w->doc, p->value);
+        const char *key = scalar(k);
+        where_of(w, k, at, sizeof at);
+        if (!key || !*key || strlen(key) > 60 ||
+            snprintf(path, sizeof path, "%s%s%s", prefix, *prefix ? "." : "", key) >=
+                (int)sizeof path)
+            return COMPLAIN(at, *prefix ? prefix : "job file", "a key must be a short word");
+        const struct config_option *o = config_option(path);
+        if (!strcmp(path, "trainable") && scalar(v))
+            o = config_option("trainable.mode");
+        if (!strcmp(path, "sync.tune") && scalar(v))
+            o = config_option("sync.tune.mode");
+        if (o)
+            NEB_TRY(set_option_node(w, o, v, at));
+        else if (!strcmp(path, "clusters"))
+            NEB_TRY(walk_clusters(w, v, at));
+        else if (config_is_section(path) && depth < 4)
+            NEB_TRY(walk_mapping(w, v, path, depth + 1));
+        else
+            return config_unknown_key(at, path);
+    }
+    return NEB_OK;
+}
+
+static enum neb_status walk_document(struct walk *w) {
+    yaml_node_t *root = yaml_document_get_root_node(w->doc);
+    if (!root)
+        return COMPLAIN(w->file, "job file", "is empty");
+    NEB_TRY(walk_mapping(w, root, "", 0));
+    for (int i = 0; i < config_n_options; i++)
+        if (!config_options[i].preset && !w->seen[i] &&
+            !(w->job->model_init[0] && !strncmp(config_options[i].path, "model.", 6)))
+            return COMPLAIN(w->file, config_options[i].path, "is missing (%s)",
+                            config_options[i].help);
+    return agent_job_validate(w->job, w->file);
+}
+
+enum neb_status agent_job_parse(const char *text, size_t len, const char *file,
+                                struct agent_job *out) {
+    yaml_parser_t parser;
+    yaml_document_t doc;
+    enum neb_status st;
+    const char *slash = strrchr(file, '/');
+    config_defaults(out);
+    if (!yaml_parser_initialize(&parser))
+        return neb_fail(NEB_ERR_NOMEM, "out of memory reading %s", file);
+    yaml_parser_set_input_string(&parser, (const unsigned char *)text, len);
+    if (!yaml_parser_load(&parser, &doc)) {
+        st = neb_fail(NEB_ERR_FORMAT, "%s:%zu: not valid YAML: %s", slash ? slash + 1 : file,
+                      parser.problem_mark.line + 1, parser.problem ? parser.problem : "unreadable");
+    } else {
+        struct walk w = {.doc = &doc, .file = slash ? slash + 1 : file, .job = out};
+        st = walk_document(&w);
+        yaml_document_delete(&doc);
+    }
+    yaml_parser_delete(&parser);
+    return st;
+}
+
+enum neb_status agent_job_load(const char *path, struct agent_job *out) {
+    struct neb_buf b = {0};
+    enum neb_status st = neb_fs_read(path, 1 << 20, &b);
+    if (st == NEB_OK)
+        st = agent_job_parse((const char *)b.p, b.len, path, out);
+    neb_buf_free(&b);
+    return st;
+}

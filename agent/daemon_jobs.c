@@ -1,0 +1,340 @@
+// The life of a job here: taken over, its worker started and started again, stopped, ended; and taken up again when the agent
+// comes back.
+#include "agent/attach.h"
+#include "agent/base/log.h"
+#include "agent/daemon_state.h"
+#include "agent/launch.h"
+#include "agent/policy.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct agent_jobrun *daemon_job(struct daemon *d, const char *hex) {
+    for (int i = 0; hex && i < AGENT_JOBS_MAX; i++)
+        if (d->jobs[i].used && !strcmp(d->jobs[i].hex, hex))
+            return &d->jobs[i];
+    return NULL;
+}
+
+struct agent_jobrun *daemon_job_by_id(struct daemon *d, const uint8_t id[AGENT_JOB_ID_BYTES]) {
+    char hex[2 * AGENT_JOB_ID_BYTES + 1];
+    neb_hex(id, AGENT_JOB_ID_BYTES, hex);
+    return daemon_job(d, hex);
+}
+
+void daemon_job_dir(const struct daemon *d, const struct agent_jobrun *j, char *out, size_t cap) {
+    if (snprintf(out, cap, "%s/jobs/%s", d->c->home, j->hex) >= (int)cap)
+        out[0] = 0;
+}
+
+void daemon_job_save(struct daemon *d, struct agent_jobrun *j, const char *state) {
+    uint64_t sent, recv;
+    daemon_wan_bytes(d, j, &sent, &recv);
+    json_t *s = json_pack("{s:s,s:I,s:I,s:s,s:s}", "state", state, "sent", (json_int_t)sent, "recv",
+                          (json_int_t)recv, "home", j->local ? "" : d->members.m[j->home].pub.name,
+                          "sig", j->sig);
+    char *spec = json_dumps(j->spec, JSON_COMPACT), *text = json_dumps(s, JSON_COMPACT);
+    if (spec && text &&
+        inter_ledger_put_job(inter_service_ledger(d->service), j->id, spec, text) != NEB_OK)
+        neb_warn("the state of job %s could not be stored", j->job.name);
+    free(spec);
+    free(text);
+    json_decref(s);
+}
+
+struct recall {
+    const uint8_t *id;
+    uint64_t sent, recv;
+    bool found;
+};
+
+static void recall_job(void *user, const uint8_t id[INTER_ID_BYTES], const char *spec,
+                       const char *state) {
+    struct recall *r = user;
+    (void)spec;
+    if (memcmp(id, r->id, INTER_ID_BYTES))
+        return;
+    json_t *s = json_loads(state, 0, NULL);
+    r->found = true;
+    r->sent = (uint64_t)json_integer_value(json_object_get(s, "sent"));
+    r->recv = (uint64_t)json_integer_value(json_object_get(s, "recv"));
+    json_decref(s);
+}
+
+static enum neb_status start_worker(struct daemon *d, struct agent_jobrun *j) {
+    char dir[NEB_PATH_MAX], log[NEB_PATH_MAX];
+    daemon_job_dir(d, j, dir, sizeof dir);
+    NEB_TRY(neb_fs_mkdirs(dir, 0700));
+    NEB_TRY(neb_path(log, sizeof log, dir, "worker.log"));
+    if (agent_attach_waits(j)) {
+        neb_info("job %s waits for a trainer: NEBULA_AGENT=%s NEBULA_JOB=%s", j->job.name,
+                 d->socket_path, j->hex);
+        return NEB_OK;
+    }
+    struct agent_launch launch;
+    NEB_TRY(agent_launch_worker(&j->job.clusters[j->self], d->exe, d->socket_path, j->hex, dir,
+                                &launch));
+    j->client = (struct agent_ipc_client){0};
+    j->step_at_start = j->last_step;
+    return agent_child_start(&j->worker, "worker", launch.argv, log, NULL);
+}
+
+void daemon_job_forget(struct daemon *d, struct agent_jobrun *j) {
+    if (j->federated && d->service)
+        inter_service_job_close(d->service, j->id);
+    if (d->service &&
+        inter_streams_close(inter_service_streams(d->service), j->id, false) != NEB_OK)
+        neb_warn("streams of job %s could not be closed", j->job.name);
+    json_decref(j->spec);
+    json_decref(j->report);
+    *j = (struct agent_jobrun){0};
+}
+
+// Which member each cluster is. The job's own operator decides what runs here: unknown names are refused.
+enum neb_status daemon_map_clusters(const struct daemon *d, struct agent_jobrun *j, char *why,
+                                    size_t cap) {
+    j->self = -1;
+    for (int i = 0; i < j->job.n_clusters; i++) {
+        const char *name = j->job.clusters[i].name;
+        if (!strcmp(name, daemon_name(d)))
+            j->self = i;
+        uint32_t peer = UINT32_MAX;
+        for (uint32_t k = 0; k < d->members.n; k++)
+            if (!strcmp(d->members.m[k].pub.name, name))
+                peer = k;
+        if (peer == UINT32_MAX && j->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
+            continue; // the reference runs in one process: the other clusters are only its data
+        if (peer == UINT32_MAX) {
+            snprintf(
+                why, cap,
+                "cluster \"%s\" is no member known to agent \"%s\"; add it with nebula peer add",
+                name, daemon_name(d));
+            return NEB_ERR_NOT_FOUND;
+        }
+        j->peers[i] = peer;
+    }
+    if (j->self < 0) {
+        snprintf(why, cap, "agent \"%s\" is none of the job's clusters", daemon_name(d));
+        return NEB_ERR_INVALID;
+    }
+    return NEB_OK;
+}
+
+// The operator's word about jobs of others; read anew for each, so that a change needs no restart.
+static bool policy_admits(struct daemon *d, const struct agent_jobrun *j, uint32_t home, char *why,
+                          size_t cap) {
+    struct agent_policy p;
+    if (home == UINT32_MAX)
+        return true;
+    if (agent_policy_load(d->c->home, &p) != NEB_OK) {
+        snprintf(why, cap, "the policy of site \"%s\" cannot be read; its agent's log says why",
+                 daemon_name(d));
+        return false;
+    }
+    bool ok = agent_policy_admits(&p, &j->job, j->self, d->members.m[home].pub.name, why, cap);
+    if (!ok)
+        neb_warn("job %s of %s refused: %s", j->job.name, d->members.m[home].pub.name, why);
+    return ok;
+}
+
+// The job's limit of rate; and what its earlier runs have sent and received counts too.
+static enum neb_status recall_totals(struct daemon *d, struct agent_jobrun *j) {
+    struct recall r = {.id = j->id};
+    struct inter_rate_limit limit;
+    NEB_TRY(inter_rate_limit_parse(j->job.rate_limit, &limit));
+    inter_service_limit(d->service, j->id, &limit);
+    NEB_TRY(inter_ledger_jobs(inter_service_ledger(d->service), recall_job, &r));
+    j->sent_before = r.sent;
+    j->recv_before = r.recv;
+    daemon_link_totals(d, j, &j->sent_base, &j->recv_base);
+    return NEB_OK;
+}
+
+// Takes a job over: from the command line (home UINT32_MAX) or from another agent.
+struct agent_jobrun *daemon_job_accept(struct daemon *d, const char *hex, json_t *spec,
+                                       uint32_t home, char *why, size_t cap) {
+    struct agent_jobrun *j = daemon_job(d, hex);
+    if (j && j->state != AGENT_JOB_ENDED)
+        return j; // said twice
+    if (j)
+        daemon_job_forget(d, j);
+    for (int i = 0; i < AGENT_JOBS_MAX && !j; i++)
+        j = d->jobs[i].used && d->jobs[i].state != AGENT_JOB_ENDED ? NULL : &d->jobs[i];
+    if (!j) {
+        snprintf(why, cap, "agent \"%s\" runs %d jobs already", daemon_name(d), AGENT_JOBS_MAX);
+        return NULL;
+    }
+    if (j->used)
+        daemon_job_forget(d, j);
+    snprintf(why, cap, "agent \"%s\" cannot run the job; its log says why", daemon_name(d));
+    if (!hex || !neb_unhex(hex, j->id, sizeof j->id) ||
+        agent_job_from_json(spec, &j->job) != NEB_OK)
+        return NULL;
+    memcpy(j->hex, hex, sizeof j->hex);
+    if (daemon_map_clusters(d, j, why, cap) != NEB_OK || !policy_admits(d, j, home, why, cap))
+        return NULL;
+    j->used = true;
+    j->spec = json_incref(spec);
+    j->local = home == UINT32_MAX;
+    j->home = home;
+    j->linked = j->job.sync.scheme == AGENT_SCHEME_FEDERATED && j->job.n_clusters > 1;
+    j->federated = j->linked && j->job.mode == AGENT_MODE_REPLICAS;
+    bool witness = j->job.clusters[j->self].witness;
+    if ((j->linked && recall_totals(d, j) != NEB_OK) ||
+        (j->federated && daemon_open_rounds(d, j) != NEB_OK) ||
+        (!witness && start_worker(d, j) != NEB_OK)) {
+        char text[400];
+        neb_last_error(text, sizeof text);
+        snprintf(why, cap, "agent \"%s\" cannot run the job: %s", daemon_name(d), text);
+        daemon_job_forget(d, j);
+        return NULL;
+    }
+    daemon_job_save(d, j, "running");
+    neb_info("job %s (%.8s) starts", j->job.name, j->hex);
+    return j;
+}
+
+// Whoever submits a job hears of it, even if another one had offered it before; its signature is passed on with it.
+void daemon_job_took(struct daemon *d, struct agent_jobrun *j, uint32_t home, const char *sig) {
+    j->home = home;
+    snprintf(j->sig, sizeof j->sig, "%s", sig ? sig : "");
+    daemon_job_save(d, j, "running");
+}
+
+void daemon_job_end(struct daemon *d, struct agent_jobrun *j, const char *state) {
+    if (j->suspended &&
+        !strcmp(
+            state,
+            "stopped")) { // the agent goes down: the others need not wait, and it goes on when it is back
+        daemon_job_save(d, j, "running");
+        if (j->federated)
+            inter_service_job_leave(d->service, j->id);
+        state = "suspended after a checkpoint; goes on when the agent is back";
+    } else {
+        daemon_job_save(d, j, state);
+    }
+    inter_service_limit(d->service, j->id, NULL);
+    j->state =
+        AGENT_JOB_ENDED; // its rounds stay open: a member that was away may still ask for the last of them
+    neb_info("job %s: %s", j->job.name, state);
+}
+
+void daemon_job_fail(struct daemon *d, struct agent_jobrun *j, const char *text) {
+    j->reported = true;
+    json_decref(j->report);
+    j->report = json_pack("{s:s,s:s}", "name", daemon_name(d), "error", text);
+    daemon_publish(d, j, "report", "report", json_incref(j->report), true);
+}
+
+void daemon_job_stop(struct daemon *d, struct agent_jobrun *j) {
+    if (j->state != AGENT_JOB_RUNNING)
+        return;
+    j->state = AGENT_JOB_STOPPING;
+    if (j->client.len)
+        daemon_tell(d, &j->client, json_pack("{s:s}", "ev", "stop"));
+    else if (agent_attach_waits(j)) {
+        daemon_job_fail(d, j, "stopped while no trainer was attached");
+        daemon_job_end(d, j, "stopped");
+    }
+}
+
+void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status) {
+    char reason[96], text[NEB_PATH_MAX + 256], dir[NEB_PATH_MAX];
+    if (!j->reported && inter_streams_detach(d->streams.streams, j->id) != NEB_OK)
+        neb_warn("streams of job %s could not be told that the worker is gone", j->job.name);
+    agent_child_reason(status, reason, sizeof reason);
+    if (j->reported) {
+        const char *error = json_string_value(json_object_get(j->report, "error"));
+        daemon_job_end(d, j,
+                       error                                                 ? "failed"
+                       : json_is_true(json_object_get(j->report, "stopped")) ? "stopped"
+                                                                             : "done");
+        return;
+    }
+    if (j->last_step > j->step_at_start)
+        j->restarts = 0;
+    // Also while the job stops: it ends with a checkpoint and a report of its own.
+    bool again = j->state != AGENT_JOB_ENDED && !d->stopping;
+    if (j->replaced && again) {
+        j->replaced = false;
+        if (start_worker(d, j) == NEB_OK)
+            return;
+    }
+    daemon_job_dir(d, j, dir, sizeof dir);
+    if (again && j->restarts < AGENT_RESTARTS_MAX) {
+        j->restarts++;
+        neb_warn("worker of job %s ended (%s); restart %d of %d from its last checkpoint",
+                 j->job.name, reason, j->restarts, AGENT_RESTARTS_MAX);
+        daemon_publish(d, j, "line", "line",
+                       json_pack("{s:s,s:s,s:s}", "kind", "fault", "cluster", daemon_name(d),
+                                 "text", "worker ended; restarted"),
+                       false);
+        if (start_worker(d, j) == NEB_OK)
+            return;
+    }
+    snprintf(text, sizeof text, "worker ended (%s); see %s/worker.log", reason, dir);
+    daemon_job_fail(d, j, text);
+    daemon_job_end(d, j, "failed");
+}
+
+bool daemon_job_known(struct daemon *d, const char *hex) {
+    struct recall r = {0};
+    uint8_t id[AGENT_JOB_ID_BYTES];
+    r.id = id;
+    return daemon_job(d, hex) || !neb_unhex(hex, id, sizeof id) ||
+           inter_ledger_jobs(inter_service_ledger(d->service), recall_job, &r) != NEB_OK || r.found;
+}
+
+bool daemon_busy(const struct daemon *d) {
+    for (int i = 0; i < AGENT_JOBS_MAX; i++)
+        if (d->jobs[i].used && d->jobs[i].state != AGENT_JOB_ENDED)
+            return true;
+    return false;
+}
+
+// Jobs that ran when this agent last went down, by a crash or a reboot, go on.
+struct to_resume {
+    int n;
+    struct {
+        char hex[2 * AGENT_JOB_ID_BYTES + 1];
+        json_t *spec; // owned
+        char home[SEC_NAME_MAX], sig[2 * SEC_SIGN_BYTES + 1];
+    } jobs[AGENT_JOBS_MAX];
+};
+
+static void collect_running(void *user, const uint8_t id[INTER_ID_BYTES], const char *spec,
+                            const char *state) {
+    struct to_resume *t = user;
+    json_t *s = json_loads(state, 0, NULL);
+    const char *what = json_string_value(json_object_get(s, "state")),
+               *home = json_string_value(json_object_get(s, "home")),
+               *sig = json_string_value(json_object_get(s, "sig"));
+    if (what && home && !strcmp(what, "running") && t->n < AGENT_JOBS_MAX) {
+        neb_hex(id, INTER_ID_BYTES, t->jobs[t->n].hex);
+        snprintf(t->jobs[t->n].home, sizeof t->jobs[t->n].home, "%s", home);
+        snprintf(t->jobs[t->n].sig, sizeof t->jobs[t->n].sig, "%s", sig ? sig : "");
+        if ((t->jobs[t->n].spec = json_loads(spec, 0, NULL)))
+            t->n++;
+    }
+    json_decref(s);
+}
+
+enum neb_status daemon_resume_jobs(struct daemon *d) {
+    struct to_resume t = {0};
+    char why[512];
+    enum neb_status st = inter_ledger_jobs(inter_service_ledger(d->service), collect_running, &t);
+    for (int i = 0; i < t.n; i++) {
+        const struct sec_member *m = sec_members_by_name(&d->members, t.jobs[i].home);
+        uint32_t home = m ? (uint32_t)(m - d->members.m) : UINT32_MAX;
+        struct agent_jobrun *j = st == NEB_OK ? daemon_job_accept(d, t.jobs[i].hex, t.jobs[i].spec,
+                                                                  home, why, sizeof why)
+                                              : NULL;
+        if (st == NEB_OK && !j)
+            neb_log(NEB_LOG_ERROR, "job %.8s, which ran before, cannot go on: %s", t.jobs[i].hex,
+                    why);
+        else if (j && !j->local)
+            daemon_job_took(d, j, home, t.jobs[i].sig);
+        json_decref(t.jobs[i].spec);
+    }
+    return st;
+}

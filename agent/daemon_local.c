@@ -1,0 +1,281 @@
+// Requests on agent.sock, by nebula's commands and by workers: daemon_on_local at the end lists them all.
+#include "agent/attach.h"
+#include "agent/base/log.h"
+#include "agent/daemon_state.h"
+#include "agent/measure.h"
+#include "agent/snapshot.h"
+
+#include <string.h>
+
+static void add_watcher(struct daemon *d, struct agent_jobrun *j,
+                        const struct agent_ipc_client *from) {
+    for (int i = 0; i < AGENT_WATCHERS_MAX; i++)
+        if (!j->watchers[i].len || agent_ipc_same(&j->watchers[i], from)) {
+            j->watchers[i] = *from;
+            break;
+        }
+    if (j->report)
+        daemon_tell(d, from,
+                    json_pack("{s:s,s:s,s:O}", "ev", "report", "job", j->hex, "report", j->report));
+}
+
+static void on_submit_job(struct daemon *d, const struct agent_ipc_client *from,
+                          struct agent_ipc_msg *m) {
+    char why[512];
+    json_t *spec = json_object_get(m->head, "spec");
+    struct agent_jobrun *j =
+        daemon_job_accept(d, agent_ipc_str(m, "id", NULL), spec, UINT32_MAX, why, sizeof why);
+    if (!j) {
+        daemon_answer(d, from, false, why);
+        return;
+    }
+    j->local = true;
+    daemon_answer(d, from, true, j->hex);
+    add_watcher(d, j, from);
+    if (j->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
+        return; // one process does it all
+    for (int i = 0; i < j->job.n_clusters; i++)
+        if (i != j->self)
+            daemon_post(d, j->peers[i], AGENT_MSG_JOB, daemon_signed_job(d, j), true);
+}
+
+static json_t *suspects(const struct agent_jobrun *j) {
+    json_t *a = json_array();
+    for (int f = 0; f < j->job.sync.fragments; f++)
+        json_array_append_new(a, json_integer((json_int_t)j->suspect[f]));
+    return a;
+}
+
+static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
+                      struct agent_ipc_msg *m) {
+    char dir[NEB_PATH_MAX];
+    struct agent_jobrun *j = daemon_job(d, agent_ipc_str(m, "job", NULL));
+    if (!j || j->state == AGENT_JOB_ENDED) {
+        daemon_answer(d, from, false, "no such job");
+        return;
+    }
+    bool expected;
+    char why[160];
+    if (!agent_attach_admit(j, from, m, why, sizeof why)) {
+        daemon_answer(d, from, false, why);
+        return;
+    }
+    j->client = *from;
+    daemon_job_dir(d, j, dir, sizeof dir);
+    j->told_alive = daemon_peers_alive(d, j, &expected);
+    j->told_expected = expected;
+    j->told_lost = daemon_catching_up(d, j);
+    daemon_tell(d, from,
+                json_pack("{s:s,s:O,s:i,s:s,s:i,s:b,s:b,s:b,s:o,s:o}", "ev", "job", "spec", j->spec,
+                          "cluster", j->self, "dir", dir, "alive", j->told_alive, "expected",
+                          expected, "stop", j->state == AGENT_JOB_STOPPING, "lost", j->told_lost,
+                          "suspect", suspects(j), "taken",
+                          agent_snapshot_mask(j->taken, j->job.sync.fragments)));
+}
+
+static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
+    struct inter_manifest mf = {
+        .tokens = (uint64_t)agent_ipc_int(m, "tokens", 0),
+        .step = (uint64_t)agent_ipc_int(m, "step", 0),
+        .steps = (uint32_t)agent_ipc_int(m, "steps", 0),
+        .missed = (uint32_t)agent_ipc_int(m, "missed", 0),
+        .flags = json_is_true(json_object_get(m->head, "final")) ? INTER_FINAL : 0};
+    uint8_t digest[16];
+    agent_measure(d->service, j, json_object_get(m->head, "measure"), &mf.measure);
+    if (m->n_parts != 1 || !neb_unhex(agent_ipc_str(m, "digest", ""), digest, sizeof digest)) {
+        neb_warn("malformed update from a worker dropped");
+        return;
+    }
+    struct neb_rd r = neb_rd_make(digest, sizeof digest);
+    mf.digest[0] = neb_rd_u64(&r);
+    mf.digest[1] = neb_rd_u64(&r);
+    memcpy(mf.key.job, j->id, sizeof mf.key.job);
+    mf.key.round = (uint32_t)agent_ipc_int(m, "round", 0);
+    mf.key.fragment = (uint32_t)agent_ipc_int(m, "fragment", 0);
+    mf.key.member = (uint8_t)j->self;
+    mf.key.attempt = (uint32_t)agent_ipc_int(m, "again", 0) & 0xff;
+    if (mf.key.fragment >= (uint32_t)j->job.sync.fragments || !j->federated) {
+        neb_warn("update for fragment %u of job %s dropped", mf.key.fragment, j->job.name);
+        return;
+    }
+    enum neb_status st = inter_service_submit(d->service, &mf, m->parts[0].p, m->parts[0].len);
+    if (st != NEB_OK) {
+        char text[160];
+        snprintf(text, sizeof text, "update of round %u could not be stored: %s", mf.key.round,
+                 neb_status_name(st));
+        daemon_job_fail(d, j, text);
+        daemon_job_stop(d, j);
+    }
+}
+
+// The worker has merged: is the next round committed already?
+static void on_ready(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
+    int64_t f = agent_ipc_int(m, "fragment", -1), round = agent_ipc_int(m, "round", -1);
+    if (j->federated && f >= 0 && f < j->job.sync.fragments && round >= 0 &&
+        inter_service_deliver(d->service, j->id, (uint32_t)f, (uint32_t)round) != NEB_OK)
+        neb_warn("commit of round %lld could not be read", (long long)round);
+}
+
+static void on_metrics(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
+    json_t *line = json_incref(json_object_get(m->head, "line"));
+    if (!json_is_object(line)) {
+        json_decref(line);
+        return;
+    }
+    json_object_set_new(line, "cluster", json_string(daemon_name(d)));
+    json_t *step = json_object_get(line, "step");
+    if (json_is_integer(step))
+        j->last_step = json_integer_value(step);
+    daemon_publish(d, j, "line", "line", line, false);
+}
+
+static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
+    uint64_t sent, recv;
+    json_t *report = json_object_get(m->head, "report");
+    if (!json_is_object(report))
+        return;
+    daemon_tell_link(d, j); // the last counters belong into the run's files
+    daemon_wan_bytes(d, j, &sent, &recv);
+    json_object_set_new(report, "name", json_string(daemon_name(d)));
+    json_object_set_new(report, "wan_sent_bytes", json_integer((json_int_t)sent));
+    json_object_set_new(report, "wan_recv_bytes", json_integer((json_int_t)recv));
+    json_t *faults = json_object();
+    for (int f = 0; f < INTER_FAULTS; f++)
+        if (d->faults[f])
+            json_object_set_new(faults, inter_fault_name((enum inter_fault)f),
+                                json_integer((json_int_t)d->faults[f]));
+    json_object_set_new(report, "faults", faults);
+    if (j->linked && !j->federated)
+        json_object_set_new(report, "streams", agent_streams_report(&d->streams, j));
+    json_object_set_new(report, "divergences", json_integer(j->divergences));
+    json_decref(j->report);
+    j->report = json_incref(report);
+    j->reported = true;
+    if (!j->suspended ||
+        !json_is_true(json_object_get(report, "stopped"))) // suspended: not its last word
+        daemon_publish(d, j, "report", "report", json_incref(report), true);
+    if (agent_attach_waits(j)) // no process of ours ends with it
+        daemon_worker_ended(d, j, 0);
+}
+
+void daemon_trainer_left(struct daemon *d, struct agent_jobrun *j, bool said_so) {
+    if (j->state == AGENT_JOB_ENDED || !agent_attach_left(j, said_so))
+        return;
+    daemon_publish(d, j, "line", "line",
+                   json_pack("{s:s,s:s,s:s}", "kind", "fault", "cluster", daemon_name(d), "text",
+                             "the attached trainer is gone"),
+                   false);
+    if (j->state == AGENT_JOB_STOPPING) {
+        daemon_job_fail(d, j, "stopped while no trainer was attached");
+        daemon_job_end(d, j, "stopped");
+    }
+}
+
+static void on_checkpoint(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
+    json_t *rounds = json_object_get(m->head, "rounds"), *r;
+    size_t f;
+    json_array_foreach(rounds, f, r) {
+        if (j->federated && json_is_integer(r) && f < (size_t)j->job.sync.fragments &&
+            inter_service_prune(d->service, j->id, (uint32_t)f, (uint32_t)json_integer_value(r)) !=
+                NEB_OK)
+            neb_warn("old updates of job %s could not be removed", j->job.name);
+    }
+}
+
+static void on_stop_request(struct daemon *d, const struct agent_ipc_client *from,
+                            struct agent_ipc_msg *m) {
+    struct agent_jobrun *j = daemon_job(d, agent_ipc_str(m, "job", NULL));
+    if (!j) {
+        daemon_answer(d, from, false, "no such job");
+        return;
+    }
+    for (int i = 0; i < j->job.n_clusters; i++)
+        if (i != j->self && j->job.sync.scheme != AGENT_SCHEME_SYNCHRONOUS)
+            daemon_post(d, j->peers[i], AGENT_MSG_STOP, json_pack("{s:s}", "id", j->hex), true);
+    daemon_job_stop(d, j);
+    daemon_answer(d, from, true, "stopping after a checkpoint");
+}
+
+// Goes on with a job that was stopped or has failed, here and at the other clusters.
+static void on_resume_request(struct daemon *d, const struct agent_ipc_client *from,
+                              struct agent_ipc_msg *m) {
+    char hex[2 * AGENT_JOB_ID_BYTES + 1], why[512];
+    json_t *spec = NULL;
+    enum neb_status st =
+        agent_jobs_find(inter_service_ledger(d->service), agent_ipc_str(m, "job", ""), hex, &spec);
+    if (st != NEB_OK) {
+        daemon_answer(d, from, false,
+                      st == NEB_ERR_INVALID ? "more than one job's id begins so"
+                                            : "no such job; nebula jobs lists them");
+        return;
+    }
+    struct agent_jobrun *j = daemon_job(d, hex);
+    bool runs = j && j->state != AGENT_JOB_ENDED;
+    uint32_t home = j && !j->local ? j->home : UINT32_MAX; // who submitted it keeps its reports
+    if (runs || !(j = daemon_job_accept(d, hex, spec, home, why, sizeof why))) {
+        daemon_answer(d, from, false, runs ? "the job runs, or is still stopping" : why);
+    } else {
+        for (int i = 0; i < j->job.n_clusters && j->job.sync.scheme != AGENT_SCHEME_SYNCHRONOUS;
+             i++)
+            if (i != j->self)
+                daemon_post(d, j->peers[i], AGENT_MSG_JOB,
+                            json_pack("{s:s,s:O,s:s}", "id", j->hex, "spec", spec, "home",
+                                      j->local ? daemon_name(d) : d->members.m[j->home].pub.name),
+                            true);
+        daemon_answer(d, from, true, "resumed from its last checkpoint");
+    }
+    json_decref(spec);
+}
+
+static void on_list_request(struct daemon *d, const struct agent_ipc_client *from) {
+    json_t *jobs = NULL;
+    if (agent_jobs_list(inter_service_ledger(d->service), &jobs) != NEB_OK)
+        daemon_answer(d, from, false, "the ledger could not be read; the agent's log says why");
+    else
+        daemon_tell(d, from, json_pack("{s:s,s:O}", "ev", "jobs", "jobs", jobs));
+    json_decref(jobs);
+}
+
+void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,
+                     struct agent_ipc_msg *m) {
+    const char *op = agent_ipc_str(m, "op", "");
+    struct agent_jobrun *j = NULL;
+    for (int i = 0; i < AGENT_JOBS_MAX; i++)
+        if (d->jobs[i].used && agent_ipc_same(&d->jobs[i].client, from))
+            j = &d->jobs[i];
+    if (!strcmp(op, "submit"))
+        on_submit_job(d, from, m);
+    else if (!strcmp(op, "attach"))
+        on_attach(d, from, m);
+    else if (!strcmp(op, "attachable"))
+        daemon_tell(d, from, agent_attach_find(d->jobs, m));
+    else if (j && !strcmp(op, "hello"))
+        daemon_tell(d, from, json_pack("{s:s}", "ev", "hello"));
+    else if (j && !strcmp(op, "detach"))
+        daemon_trainer_left(d, j, true);
+    else if (!strcmp(op, "status"))
+        daemon_tell(d, from, daemon_status(d));
+    else if (!strcmp(op, "jobs"))
+        on_list_request(d, from);
+    else if (!strcmp(op, "resume"))
+        on_resume_request(d, from, m);
+    else if (!strcmp(op, "stop"))
+        on_stop_request(d, from, m);
+    else if (j && !strcmp(op, "update"))
+        on_update(d, j, m);
+    else if (j && !strcmp(op, "shape") &&
+             agent_ipc_int(m, "elements", 0) > 0) // what an update of this job may unpack to
+        inter_service_bound(d->service, j->id, (uint64_t)agent_ipc_int(m, "elements", 0));
+    else if (j && !strcmp(op, "ready"))
+        on_ready(d, j, m);
+    else if (j && !strcmp(op, "metrics"))
+        on_metrics(d, j, m);
+    else if (j && !strcmp(op, "report"))
+        on_report(d, j, m);
+    else if (j && !strcmp(op, "checkpoint"))
+        on_checkpoint(d, j, m);
+    else if (j && agent_streams_request(&d->streams, j, m))
+        ; // done
+    else
+        daemon_answer(d, from, false, "unknown request");
+}

@@ -1,0 +1,122 @@
+// Member lists and keys that change while the agent runs.
+#include "agent/base/log.h"
+#include "agent/daemon_state.h"
+
+#include <string.h>
+
+static const neb_ns default_overlap = 600 * NEB_S;
+
+void daemon_merge_change(struct agent_members_change *all, const struct agent_members_change *c) {
+    bool first = !all->changed;
+    all->changed |= c->changed;
+    all->revoked |= c->revoked;
+    all->forked |= c->forked;
+    if (c->changed && first)
+        memcpy(all->rotated, c->rotated, sizeof all->rotated);
+    else if (c->changed) // two versions at once: no overlap for anybody
+        all->rotated[0] = 0;
+}
+
+// Whether a job can go on after a change: its own site is on the list, and enough of its voters are.
+static bool can_go_on(const struct daemon *d, const struct agent_jobrun *j) {
+    const struct sec_members *l = agent_members_list(d->trust);
+    int here = 0, voters = 0;
+    for (int i = 0; i < j->job.n_clusters; i++) {
+        bool votes = !(j->removed >> i & 1);
+        voters += votes;
+        here += votes && sec_members_by_name(l, j->job.clusters[i].name);
+    }
+    return sec_members_by_name(l, daemon_name(d)) && (!j->federated || here > voters / 2);
+}
+
+// What a change of the list means for one job.
+static void update_job(struct daemon *d, struct agent_jobrun *j) {
+    uint16_t removed = daemon_removed_clusters(d, j);
+    if (j->federated && removed != j->removed) {
+        j->removed = removed;
+        inter_service_job_removed(d->service, j->id, removed);
+        neb_warn("job %s goes on without a member that was given up by nebula promote",
+                 j->job.name);
+    }
+    if (j->state == AGENT_JOB_RUNNING && !can_go_on(d, j)) {
+        neb_warn("job %s stops: too few of its members are left on the list", j->job.name);
+        daemon_job_stop(d, j);
+    }
+}
+
+// A newer member list takes effect at once, while jobs run: links of who was revoked are cut, new members are let in. Two
+// lists of one version stop everything.
+enum neb_status daemon_take_members(struct daemon *d) {
+    struct agent_members_change c = d->change;
+    d->changes = false;
+    d->change = (struct agent_members_change){.changed = false};
+    if (c.forked) {
+        neb_log(NEB_LOG_ERROR, "jobs stop: the CA has signed two member lists of one version");
+        for (int i = 0; i < AGENT_JOBS_MAX; i++)
+            if (d->jobs[i].used)
+                daemon_job_stop(d, &d->jobs[i]);
+    }
+    if (!c.changed)
+        return NEB_OK;
+    agent_spread_list(&d->spread, d->up); // before anybody is cut off: who is revoked shall know
+    NEB_TRY(inter_service_process(d->service));
+    enum neb_status st = inter_service_reload(d->service, agent_members_list(d->trust),
+                                              c.rotated[0] ? c.rotated : NULL,
+                                              d->c->overlap ? d->c->overlap : default_overlap);
+    d->members = *inter_service_members(d->service);
+    if (st == NEB_ERR_LIMIT || !sec_members_by_name(agent_members_list(d->trust), daemon_name(d)))
+        d->members_due = true; // when no job runs
+    else if (st != NEB_OK)
+        return st;
+    for (int i = 0; i < AGENT_JOBS_MAX; i++)
+        if (d->jobs[i].used && d->jobs[i].state != AGENT_JOB_ENDED)
+            update_job(d, &d->jobs[i]);
+    if (!agent_members_holds(d->trust, sec_identity_public(d->identity)))
+        d->rekey_at = d->members_due ? 0 : neb_now() + NEB_S; // the others get the list first
+    return NEB_OK;
+}
+
+// nebula rotate has given this member new keys: links change over to them; jobs go on.
+enum neb_status daemon_rekey(struct daemon *d) {
+    struct sec_identity *next = NULL, *former = d->identity;
+    if (!d->rekey_at || neb_now() < d->rekey_at)
+        return NEB_OK;
+    d->rekey_at = neb_now() + NEB_S;
+    if (sec_identity_load(d->c->home, &next) != NEB_OK)
+        return NEB_OK; // the command is at it
+    if (!agent_members_holds(d->trust, sec_identity_public(next))) {
+        sec_identity_destroy(&next);
+        return NEB_OK;
+    }
+    d->rekey_at = 0;
+    d->identity = next;
+    enum neb_status st = inter_service_rekey(d->service, next);
+    if (st == NEB_OK)
+        st = agent_members_rekey(d->trust, next);
+    sec_identity_destroy(&former);
+    neb_info("this member's new keys are in use");
+    return st;
+}
+
+enum neb_status daemon_renew_service(struct daemon *d) {
+    char why[512];
+    if (!d->members_due || daemon_busy(d) || d->rekey_at)
+        return NEB_OK;
+    d->members_due = false;
+    if (!sec_members_by_name(agent_members_list(d->trust), daemon_name(d)))
+        return neb_fail(NEB_ERR_DENIED, "this member is no longer on the list: the agent ends");
+    inter_service_destroy(&d->service);
+    memset(d->up, 0, sizeof d->up);
+    // ZeroMQ closes a listener in its own time; until then its port is taken
+    enum neb_status st = daemon_start_service(d);
+    for (int i = 0; st != NEB_OK && i < 20; i++) {
+        neb_sleep(100 * NEB_MS);
+        st = daemon_start_service(d);
+    }
+    NEB_TRY(st);
+    for (int i = 0; i < AGENT_JOBS_MAX; i++) // ended jobs still name members by index
+        if (d->jobs[i].used && daemon_map_clusters(d, &d->jobs[i], why, sizeof why) != NEB_OK)
+            daemon_job_forget(d, &d->jobs[i]);
+    neb_info("links use member list version %llu", (unsigned long long)d->members.version);
+    return NEB_OK;
+}

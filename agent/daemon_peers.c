@@ -1,0 +1,168 @@
+// What other agents say: jobs that they submit or pass on, their reports, that they came and went, what was wrong with it.
+#include "agent/base/log.h"
+#include "agent/policy.h"
+#include "agent/daemon_state.h"
+
+#include <string.h>
+
+// Bound into signatures of jobs. A pair without a CA has none: its sites may know different sets of others.
+static const uint8_t *federation_id(const struct daemon *d) {
+    static const uint8_t none[SEC_FEDERATION_BYTES];
+    return agent_members_federation(d->trust) ? d->members.federation : none;
+}
+
+// {"id", "spec", "home", "sig"}: a job for another site, signed by the member that submitted it.
+json_t *daemon_signed_job(struct daemon *d, const struct agent_jobrun *j) {
+    struct neb_buf b = {0};
+    uint8_t sig[SEC_SIGN_BYTES];
+    char hex[2 * SEC_SIGN_BYTES + 1] = "";
+    if (j->local && agent_job_signed_bytes(federation_id(d), j->id, j->spec, &b) == NEB_OK &&
+        sec_sign(d->identity, AGENT_CONTEXT_JOB, b.p, b.len, sig) == NEB_OK)
+        neb_hex(sig, sizeof sig, hex);
+    neb_buf_free(&b);
+    return json_pack("{s:s,s:O,s:s,s:s}", "id", j->hex, "spec", j->spec, "home",
+                     j->local ? daemon_name(d) : d->members.m[j->home].pub.name, "sig",
+                     j->local ? hex : j->sig);
+}
+
+// Whether home (UINT32_MAX: this member) has signed this job, whoever passes it on.
+static bool job_is_signed(struct daemon *d, uint32_t home, const char *id_hex, const json_t *body) {
+    struct neb_buf b = {0};
+    uint8_t sig[SEC_SIGN_BYTES], id[AGENT_JOB_ID_BYTES];
+    const char *hex = json_string_value(json_object_get(body, "sig"));
+    const struct sec_member *me = sec_members_by_name(&d->members, daemon_name(d));
+    if (home == UINT32_MAX && me)
+        home = (uint32_t)(me - d->members.m);
+    bool ok =
+        hex && neb_unhex(hex, sig, sizeof sig) && neb_unhex(id_hex, id, sizeof id) &&
+        agent_job_signed_bytes(federation_id(d), id, json_object_get(body, "spec"), &b) == NEB_OK &&
+        inter_service_verify(d->service, home, AGENT_CONTEXT_JOB, b.p, b.len, sig);
+    neb_buf_free(&b);
+    return ok;
+}
+
+// Where a job that is offered again was submitted: here (UINT32_MAX; our disk was lost), at another member, or at the one that offers it.
+static uint32_t named_home(const struct daemon *d, const json_t *body, uint32_t peer) {
+    const char *name = json_string_value(json_object_get(body, "home"));
+    const struct sec_member *m = name ? sec_members_by_name(&d->members, name) : NULL;
+    if (name && !strcmp(name, daemon_name(d)))
+        return UINT32_MAX;
+    return m ? (uint32_t)(m - d->members.m) : peer;
+}
+
+void daemon_on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *p, size_t n) {
+    struct daemon *d = user;
+    char why[512];
+    struct agent_members_change change;
+    if (agent_spread_message(&d->spread, peer, kind, p, n, &change)) {
+        d->changes = d->changes || change.changed || change.forked;
+        daemon_merge_change(&d->change, &change);
+        return;
+    }
+    json_t *body = json_loadb((const char *)p, n, JSON_REJECT_DUPLICATES, NULL);
+    const char *hex = json_string_value(json_object_get(body, "id"));
+    struct agent_jobrun *j = daemon_job(d, hex);
+    if (!d->members.m[peer].pub.name[0]) {
+        json_decref(body);
+        return; // revoked since it was sent
+    }
+    bool again = json_is_true(json_object_get(body, "again"));
+    uint32_t home = again ? named_home(d, body, peer) : peer;
+    if (kind == AGENT_MSG_JOB && again && hex && daemon_job_known(d, hex)) {
+        // it runs here, or has ended here
+    } else if (kind == AGENT_MSG_JOB && hex && !job_is_signed(d, home, hex, body)) {
+        if (again)
+            neb_debug("a job was offered again without its submitter's signature");
+        else
+            daemon_post(
+                d, peer, AGENT_MSG_REFUSED,
+                json_pack("{s:s,s:s}", "id", hex, "reason",
+                          "the job specification is not signed by the member that submits it"),
+                true);
+    } else if (kind == AGENT_MSG_JOB && hex) {
+        if (!(j = daemon_job_accept(d, hex, json_object_get(body, "spec"), home, why, sizeof why)))
+            daemon_post(d, peer, AGENT_MSG_REFUSED,
+                        json_pack("{s:s,s:s}", "id", hex, "reason", why), true);
+        else if (!j->local)
+            daemon_job_took(d, j, home, json_string_value(json_object_get(body, "sig")));
+    } else if (kind == AGENT_MSG_STOP && j) {
+        daemon_job_stop(d, j);
+    } else if (kind == AGENT_MSG_REFUSED && j) {
+        const char *reason = json_string_value(json_object_get(body, "reason"));
+        daemon_publish(d, j, "report", "report",
+                       json_pack("{s:s,s:s}", "name", d->members.m[peer].pub.name, "error",
+                                 reason ? reason : "refused"),
+                       true);
+        daemon_job_stop(d, j);
+    } else if (kind == AGENT_MSG_METRICS && j && j->local) {
+        json_t *line = json_object_get(body, "line");
+        if (json_is_object(line)) {
+            json_object_set_new(
+                line, "cluster",
+                json_string(d->members.m[peer].pub.name)); // who it is from is not for it to say
+            daemon_publish(d, j, "line", "line", json_incref(line), false);
+        }
+    } else if (kind == AGENT_MSG_REPORT && j && j->local) {
+        json_t *report = json_object_get(body, "report");
+        if (json_is_object(report)) {
+            json_object_set_new(report, "name", json_string(d->members.m[peer].pub.name));
+            daemon_publish(d, j, "report", "report", json_incref(report), true);
+        }
+    }
+    json_decref(body);
+}
+
+void daemon_on_peer(void *user, uint32_t peer, bool up) {
+    struct daemon *d = user;
+    d->up[peer] = up;
+    if (!d->members.m[peer].pub.name[0]) {
+        neb_info("the link to a revoked member is cut");
+        return;
+    }
+    neb_info("link to %s is %s", d->members.m[peer].pub.name, up ? "up" : "down");
+    for (int i = 0; i < AGENT_JOBS_MAX; i++) {
+        struct agent_jobrun *j = &d->jobs[i];
+        if (!j->used || j->state == AGENT_JOB_ENDED || !j->linked)
+            continue;
+        daemon_tell_alive(d, j);
+        for (int k = 0; up && k < j->job.n_clusters;
+             k++) // it may have lost its disk, or not have had the job yet
+            if (k != j->self && j->peers[k] == peer) {
+                json_t *again = daemon_signed_job(d, j);
+                json_object_set_new(again, "again", json_true());
+                daemon_post(d, peer, AGENT_MSG_JOB, again, false);
+            }
+        char text[160];
+        snprintf(text, sizeof text, "link to %s is %s", d->members.m[peer].pub.name,
+                 up ? "up" : "down");
+        daemon_publish(
+            d, j, "line", "line",
+            json_pack("{s:s,s:s,s:s}", "kind", "fault", "cluster", daemon_name(d), "text", text),
+            false);
+    }
+}
+
+void daemon_on_fault(void *user, uint32_t peer, enum inter_fault f) {
+    struct daemon *d = user;
+    d->faults[f]++;
+    char text[96];
+    snprintf(text, sizeof text, "%s message or state", inter_fault_name(f));
+    if (d->faults[f] == 1 || f == INTER_FAULT_DIVERGED ||
+        f == INTER_FAULT_REFUSED) // others are counted
+        agent_view_event(d->view, NULL, d->members.m[peer].pub.name, text,
+                         neb_seconds(neb_wall_now()));
+    if (f == INTER_FAULT_DIVERGED)
+        neb_log(NEB_LOG_ERROR, "parameters of %s differ from ours after the same commits",
+                d->members.m[peer].pub.name);
+    else if (f == INTER_FAULT_OUTLIER)
+        neb_warn("an update of %s is more than four times as large as the median of its round",
+                 d->members.m[peer].pub.name);
+    else if (f == INTER_FAULT_RENEWED)
+        neb_warn("%s came back with an empty ledger; its votes count again once it has caught up",
+                 d->members.m[peer].pub.name);
+    else if (f == INTER_FAULT_BEHIND)
+        neb_debug("behind");
+    else if (d->faults[f] == 1)
+        neb_warn("a %s message from %s was dropped; further ones are counted", inter_fault_name(f),
+                 d->members.m[peer].pub.name);
+}

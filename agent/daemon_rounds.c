@@ -1,0 +1,153 @@
+// Rounds of a job: opened with what the operator chose, their commits handed to the worker, members that differ noticed.
+#include "agent/base/log.h"
+#include "agent/measure.h"
+#include "agent/daemon_state.h"
+#include "agent/snapshot.h"
+#include "agent/tune.h"
+
+#include <signal.h>
+#include <string.h>
+
+// Clusters whose vote a signed membership version took: of two, the one that was given up.
+uint16_t daemon_removed_clusters(const struct daemon *d, const struct agent_jobrun *j) {
+    uint16_t removed = 0;
+    for (int i = 0; i < j->job.n_clusters; i++)
+        if (agent_members_lost(d->trust, j->job.clusters[i].name))
+            removed |= (uint16_t)(1u << i);
+    return removed;
+}
+
+enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j) {
+    struct inter_job_config c = {.n_members = (uint8_t)j->job.n_clusters,
+                                 .self = (uint8_t)j->self,
+                                 .fragments = (uint32_t)j->job.sync.fragments,
+                                 .merge_after = (uint32_t)j->job.sync.merge_after,
+                                 .commit_all = j->job.sync.commit_all,
+                                 .grace = (neb_ns)((double)j->job.sync.grace_s * 1e9),
+                                 .eta = j->job.sync.eta,
+                                 .mu = j->job.sync.mu,
+                                 .robust = j->job.sync.gate == AGENT_GATE_ROBUST,
+                                 .tune = agent_tune_config(&j->job)};
+    memcpy(c.id, j->id, sizeof c.id);
+    memcpy(c.peers, j->peers, sizeof c.peers);
+    for (int i = 0; i < j->job.n_clusters; i++)
+        if (j->job.clusters[i].witness)
+            c.witnesses |= (uint16_t)(1u << i);
+    c.removed = j->removed = daemon_removed_clusters(d, j);
+    char dir[NEB_PATH_MAX];
+    daemon_job_dir(d, j, dir, sizeof dir);
+    NEB_TRY(
+        agent_snapshot_install(d->service, &c, dir, j->job.clusters[j->self].witness, &j->taken));
+    return inter_service_job_open(d->service, &c);
+}
+
+// A witness trains nothing: for it the job is over when every fragment has seen its last round.
+static void witness_commit(struct daemon *d, struct agent_jobrun *j, const struct inter_record *r,
+                           bool final) {
+    uint64_t all = j->job.sync.fragments == 64 ? UINT64_MAX : (1ull << j->job.sync.fragments) - 1;
+    j->finals |= final ? 1ull << r->fragment : 0;
+    if (j->finals != all || j->state == AGENT_JOB_ENDED)
+        return;
+    j->reported = true;
+    json_decref(j->report);
+    j->report = json_pack("{s:s,s:b}", "name", daemon_name(d), "witness", true);
+    daemon_publish(d, j, "report", "report", json_incref(j->report), true);
+    daemon_job_end(d, j, "done");
+}
+
+// Whether this member's parameters differ from what most contributors had; with as many against as for it, also: both recompute.
+// *others: somebody else's do.
+static bool diverged(const struct inter_record *r, int self, bool *others) {
+    int mine = -1, agree = 0;
+    *others = false;
+    for (uint8_t i = 0; i < r->n; i++)
+        mine = r->entries[i].member == self ? i : mine;
+    for (uint8_t i = 0; i < r->n; i++) {
+        int same = 0;
+        for (uint8_t k = 0; k < r->n; k++)
+            same +=
+                !memcmp(r->entries[i].digest, r->entries[k].digest, sizeof r->entries[i].digest);
+        *others = *others || 2 * same < r->n;
+        agree = i == mine ? same : agree;
+    }
+    return mine >= 0 && 2 * agree <= r->n && r->n > 1;
+}
+
+// Every contributor says with its update what its parameters digested to. Who differs computes them again: from a checkpoint of
+// before, with the updates of the ledger; from a snapshot when none is left.
+static void check_divergence(struct daemon *d, struct agent_jobrun *j,
+                             const struct inter_record *r) {
+    enum { DIVERGENCES_MAX = 3 };
+    char text[256];
+    bool others;
+    if (!r->round || !j->federated || j->state != AGENT_JOB_RUNNING)
+        return;
+    bool own = diverged(r, j->self, &others);
+    if (others && !own)
+        daemon_say_fault(d, j,
+                         "another member's parameters differ from ours and most others'; it "
+                         "computes them again");
+    if (!own || j->replaced || (j->suspect[r->fragment] && r->round <= j->suspect[r->fragment]))
+        return;
+    d->faults[INTER_FAULT_DIVERGED]++;
+    j->suspect[r->fragment] = r->round;
+    snprintf(text, sizeof text,
+             "ERROR: after round %u of fragment %u the parameters of this cluster differ from the "
+             "others' though all applied "
+             "the same commits; computing them again",
+             r->round - 1, r->fragment);
+    daemon_say_fault(d, j, text);
+    if (++j->divergences > DIVERGENCES_MAX) {
+        daemon_job_fail(d, j,
+                        "its parameters differed from the others' four times: check this machine's "
+                        "memory and processors");
+        daemon_job_stop(d, j);
+        return;
+    }
+    if (j->worker.pid) {
+        j->replaced = true;
+        agent_child_signal(&j->worker, SIGKILL);
+    }
+}
+
+void daemon_on_commit(void *user, const struct inter_record *r, const struct neb_map *blobs) {
+    struct daemon *d = user;
+    struct agent_jobrun *j = daemon_job_by_id(d, r->job);
+    struct agent_ipc_part parts[INTER_MEMBERS_MAX];
+    json_t *entries = json_array();
+    bool final = true, whole = true, rejected = false;
+    size_t n = 0;
+    for (uint8_t i = 0; i < r->n; i++) {
+        const struct inter_entry *e = &r->entries[i];
+        final = final && e->flags & INTER_FINAL;
+        rejected |= j && e->member == j->self && e->verdict == INTER_REJECTED;
+        if (e->verdict == INTER_REJECTED)
+            continue;
+        whole = whole && blobs[i].p;
+        parts[n++] = (struct agent_ipc_part){blobs[i].p, blobs[i].len};
+        json_array_append_new(entries, json_pack("{s:i,s:I,s:f}", "member", e->member, "tokens",
+                                                 (json_int_t)e->tokens, "clip", (double)e->clip));
+    }
+    if (j && j->job.clusters[j->self].witness)
+        witness_commit(d, j, r, final);
+    else if (j)
+        check_divergence(d, j, r);
+    if (j && j->client.len && !whole) { // asked for by a worker whose checkpoints are gone
+        j->behind_until = neb_now() + 5 * NEB_S;
+        daemon_on_behind(d, r->job);
+    }
+    if (!j || !j->client.len || !whole ||
+        j->state == AGENT_JOB_ENDED) { // the worker asks again when it is back
+        json_decref(entries);
+        return;
+    }
+    json_t *head =
+        json_pack("{s:s,s:I,s:I,s:I,s:f,s:f,s:b,s:b,s:b,s:o,s:o}", "ev", "commit", "cursor",
+                  (json_int_t)r->cursors[j->self], "round", (json_int_t)r->round, "fragment",
+                  (json_int_t)r->fragment, "eta", (double)r->eta, "mu", (double)r->mu, "merge",
+                  !!(r->flags & INTER_MERGE), "final", final, "rejected", rejected, "entries",
+                  entries, "plan", agent_plan_json(r, j->self));
+    j->behind_until = 0;
+    if (agent_ipc_send(d->ipc, &j->client, head, parts, n) != NEB_OK)
+        neb_warn("commit of round %u could not be handed to the worker yet", r->round);
+}

@@ -1,0 +1,99 @@
+// Snapshots, both ways: given to members that are too far behind, fetched and taken over when this one is.
+#include "agent/base/log.h"
+#include "agent/daemon_state.h"
+#include "agent/snapshot.h"
+
+#include <signal.h>
+
+// Data members that are connected, the nearest first.
+static uint32_t holders(const struct daemon *d, const struct agent_jobrun *j,
+                        uint32_t out[AGENT_CLUSTERS_MAX]) {
+    double rtts[AGENT_CLUSTERS_MAX];
+    uint32_t n = 0;
+    for (int i = 0; i < j->job.n_clusters; i++) {
+        struct inter_peer_stats s;
+        if (i == j->self || j->job.clusters[i].witness || !d->up[j->peers[i]] ||
+            inter_service_stats(d->service, j->peers[i], &s) != NEB_OK)
+            continue;
+        double rtt = neb_seconds(s.link.rtt);
+        uint32_t at = n++;
+        for (; at > 0 && rtts[at - 1] > rtt; at--) {
+            rtts[at] = rtts[at - 1];
+            out[at] = out[at - 1];
+        }
+        rtts[at] = rtt;
+        out[at] = j->peers[i];
+    }
+    return n;
+}
+
+void daemon_on_behind(void *user, const uint8_t job[INTER_ID_BYTES]) {
+    struct daemon *d = user;
+    struct agent_jobrun *j = daemon_job_by_id(d, job);
+    struct inter_snapshot_progress p;
+    uint32_t peers[AGENT_CLUSTERS_MAX], n = j ? holders(d, j, peers) : 0;
+    char dir[NEB_PATH_MAX], path[NEB_PATH_MAX];
+    if (!n || j->state != AGENT_JOB_RUNNING || j->replaced ||
+        inter_service_snapshot_progress(d->service, job, &p))
+        return;
+    daemon_job_dir(d, j, dir, sizeof dir);
+    if (neb_fs_mkdirs(dir, 0700) != NEB_OK ||
+        neb_path(path, sizeof path, dir, "snapshot") != NEB_OK)
+        return;
+    daemon_say_fault(d, j, "too far behind for the others' ledgers; fetching a snapshot");
+    if (inter_service_snapshot_fetch(d->service, job, path, peers, n,
+                                     j->job.clusters[j->self].witness) != NEB_OK)
+        neb_warn("job %s: no snapshot can be fetched now", j->job.name);
+}
+
+enum neb_status daemon_on_snapshot_open(void *user, const uint8_t job[INTER_ID_BYTES],
+                                        struct inter_snapshot_source *out) {
+    struct daemon *d = user;
+    struct agent_jobrun *j = daemon_job_by_id(d, job);
+    char dir[NEB_PATH_MAX];
+    if (!j || j->job.clusters[j->self].witness || j->replaced)
+        return NEB_ERR_NOT_FOUND; // or its state is in doubt
+    daemon_job_dir(d, j, dir, sizeof dir);
+    return agent_snapshot_open(inter_service_ledger(d->service), job, dir, out);
+}
+
+void daemon_on_snapshot_close(void *user, struct inter_snapshot_source *s) {
+    (void)user;
+    agent_snapshot_close(s);
+}
+
+// The job is closed and opened again on what the snapshot says; the worker begins again with it.
+void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum neb_status st,
+                             const char *part, uint64_t header_bytes) {
+    struct daemon *d = user;
+    struct agent_jobrun *j = daemon_job_by_id(d, job);
+    char dir[NEB_PATH_MAX], text[128];
+    (void)part;
+    if (!j || j->state != AGENT_JOB_RUNNING)
+        return;
+    daemon_job_dir(d, j, dir, sizeof dir);
+    if (st == NEB_OK)
+        st = agent_snapshot_accept(dir, header_bytes);
+    if (st == NEB_OK) {
+        daemon_job_save(d, j, "running"); // with what has been sent and received so far
+        inter_service_job_close(d->service, j->id);
+        st = daemon_open_rounds(d, j);
+        if (st != NEB_OK &&
+            daemon_open_rounds(d, j) != NEB_OK) // the snapshot is of no use; the ledger is
+            neb_warn("job %s: its rounds cannot be opened again", j->job.name);
+        else if (st == NEB_OK && !j->taken && agent_snapshot_useless(dir))
+            st = NEB_ERR_AGAIN; // not ahead: the others write newer ones
+    }
+    if (st != NEB_OK) {
+        snprintf(text, sizeof text, "no snapshot could be taken over (%s); it is tried again",
+                 neb_status_name(st));
+        daemon_say_fault(d, j, text);
+        return;
+    }
+    j->behind_until = 0;
+    daemon_say_fault(d, j, "a snapshot is here; the worker begins again with it");
+    if (j->worker.pid) {
+        j->replaced = true;
+        agent_child_signal(&j->worker, SIGKILL);
+    }
+}

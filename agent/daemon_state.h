@@ -1,0 +1,125 @@
+// The agent as a whole (struct daemon), shared by the daemon_*.c files and by nobody else. Which file has what:
+//
+//     daemon.c           set-up, the loop, signals, the second's telemetry
+//     daemon_local.c     requests on agent.sock: nebula's commands and workers       ── in
+//     daemon_peers.c     messages of other agents, links that come and go            ── in
+//     daemon_rounds.c    commits, rounds of a job, members that differ               ── in
+//     daemon_snapshot.c  snapshots given and taken                                   ── in
+//     daemon_streams.c   streams (a narrow header of its own)                        ── in
+//     daemon_jobs.c      the life of a job and its worker
+//     daemon_members.c   member lists and keys that change
+//     daemon_tell.c      what is told: to clients, workers, other agents, the page   ── out
+//
+// One thread, one loop: nothing here is locked, and no call blocks.
+#ifndef AGENT_DAEMON_STATE_H
+#define AGENT_DAEMON_STATE_H
+#include "agent/daemon.h"
+#include "agent/daemon_streams.h"
+#include "agent/jobs.h"
+#include "agent/members.h"
+#include "agent/renew.h"
+#include "agent/spread.h"
+#include "agent/view.h"
+
+struct daemon {
+    const struct agent_daemon_config *c;
+    void *zctx;
+    struct sec_identity *identity;
+    struct agent_members *trust;
+    struct sec_members members; // of trust, as the service has it
+    bool members_due;           // trust has a newer list than the service, which only a new one can take
+    struct agent_spread spread;
+    struct agent_renew renew;
+    neb_ns rekey_at; // our own keys were rotated: when to look for them; 0: they were not
+    struct inter_service *service;
+    struct agent_streams streams;
+    struct agent_ipc *ipc;
+    char socket_path[NEB_PATH_MAX], exe[NEB_PATH_MAX];
+    int signal_fd;
+    struct agent_jobrun jobs[AGENT_JOBS_MAX];
+    bool up[SEC_MEMBERS_MAX];
+    uint64_t faults[INTER_FAULTS];
+    neb_ns next_telemetry;
+    struct agent_view *view; // what status, page and metrics show
+    struct agent_web *web;   // NULL: no page
+    bool stopping;
+    bool changes; // a peer's list was taken; acted upon outside of the service's own calls
+    struct agent_members_change change;
+};
+
+static inline const char *daemon_name(const struct daemon *d) {
+    return sec_identity_public(d->identity)->name;
+}
+
+// daemon.c
+NEB_MUST_CHECK enum neb_status daemon_start_service(struct daemon *d);
+
+// daemon_tell.c. What is said is stolen (json_t *).
+void daemon_tell(struct daemon *d, const struct agent_ipc_client *to, json_t *head);
+void daemon_answer(struct daemon *d, const struct agent_ipc_client *to, bool ok, const char *text);
+void daemon_post(struct daemon *d, uint32_t peer, enum agent_message kind, json_t *body, bool reliable);
+// An event of a job for everybody who follows it: local watchers, and the agent where it was submitted.
+void daemon_publish(struct daemon *d, struct agent_jobrun *j, const char *ev, const char *key, json_t *body,
+                    bool reliable);
+void daemon_say_fault(struct daemon *d, struct agent_jobrun *j, const char *text);
+// Other clusters that are heard; *expected: enough of them for a commit.
+int daemon_peers_alive(const struct daemon *d, const struct agent_jobrun *j, bool *expected);
+// The disk was lost, and what the others have committed is not all here yet.
+bool daemon_catching_up(const struct daemon *d, const struct agent_jobrun *j);
+void daemon_tell_alive(struct daemon *d, struct agent_jobrun *j); // to the worker, when it has changed
+void daemon_tell_link(struct daemon *d, struct agent_jobrun *j);  // a line of metrics
+void daemon_link_totals(struct daemon *d, const struct agent_jobrun *j, uint64_t *sent, uint64_t *recv);
+void daemon_wan_bytes(struct daemon *d, const struct agent_jobrun *j, uint64_t *sent, uint64_t *recv); // of the job
+json_t *daemon_status(struct daemon *d); // for nebula status and the page
+
+// daemon_jobs.c
+struct agent_jobrun *daemon_job(struct daemon *d, const char *hex); // NULL: none; hex may be NULL
+struct agent_jobrun *daemon_job_by_id(struct daemon *d, const uint8_t id[AGENT_JOB_ID_BYTES]);
+bool daemon_job_known(struct daemon *d, const char *hex); // runs here, or has ended here
+bool daemon_busy(const struct daemon *d);                 // some job has not ended
+void daemon_job_dir(const struct daemon *d, const struct agent_jobrun *j, char *out, size_t cap);
+void daemon_job_save(struct daemon *d, struct agent_jobrun *j, const char *state); // to the ledger
+// Takes a job over: from the command line (home UINT32_MAX) or from another agent. NULL: *why.
+struct agent_jobrun *daemon_job_accept(struct daemon *d, const char *hex, json_t *spec, uint32_t home, char *why,
+                                       size_t cap);
+void daemon_job_took(struct daemon *d, struct agent_jobrun *j, uint32_t home, const char *sig);
+void daemon_job_stop(struct daemon *d, struct agent_jobrun *j); // after a checkpoint
+void daemon_job_end(struct daemon *d, struct agent_jobrun *j, const char *state);
+void daemon_job_fail(struct daemon *d, struct agent_jobrun *j, const char *text); // says so; does not end it
+void daemon_job_forget(struct daemon *d, struct agent_jobrun *j);                 // frees its place
+void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status);
+// Which member each of the job's clusters is. NEB_ERR_NOT_FOUND, NEB_ERR_INVALID: *why.
+NEB_MUST_CHECK enum neb_status daemon_map_clusters(const struct daemon *d, struct agent_jobrun *j, char *why,
+                                                   size_t cap);
+NEB_MUST_CHECK enum neb_status daemon_resume_jobs(struct daemon *d); // those that ran when the agent last went down
+
+// daemon_rounds.c
+uint16_t daemon_removed_clusters(const struct daemon *d, const struct agent_jobrun *j); // bit each
+NEB_MUST_CHECK enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j);
+void daemon_on_commit(void *user, const struct inter_record *r, const struct neb_map *blobs);
+
+// daemon_snapshot.c
+void daemon_on_behind(void *user, const uint8_t job[INTER_ID_BYTES]);
+enum neb_status daemon_on_snapshot_open(void *user, const uint8_t job[INTER_ID_BYTES],
+                                        struct inter_snapshot_source *out);
+void daemon_on_snapshot_close(void *user, struct inter_snapshot_source *s);
+void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum neb_status st, const char *part,
+                             uint64_t header_bytes);
+
+// daemon_peers.c
+json_t *daemon_signed_job(struct daemon *d, const struct agent_jobrun *j); // {"id", "spec", "home", "sig"}
+void daemon_on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *p, size_t n);
+void daemon_on_peer(void *user, uint32_t peer, bool up);
+void daemon_on_fault(void *user, uint32_t peer, enum inter_fault f);
+
+// daemon_local.c
+void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from, struct agent_ipc_msg *m);
+void daemon_trainer_left(struct daemon *d, struct agent_jobrun *j, bool said_so);
+
+// daemon_members.c. Changes are gathered, and acted upon between the service's own calls.
+void daemon_merge_change(struct agent_members_change *all, const struct agent_members_change *c);
+NEB_MUST_CHECK enum neb_status daemon_take_members(struct daemon *d);  // the newer list
+NEB_MUST_CHECK enum neb_status daemon_renew_service(struct daemon *d); // for one that needs new links, when no job runs
+NEB_MUST_CHECK enum neb_status daemon_rekey(struct daemon *d);         // this member's own new keys
+
+#endif

@@ -1,0 +1,201 @@
+// What the agent says of its jobs: to local clients and workers, to the agents where they were submitted, to the status page.
+#include "agent/base/log.h"
+#include "agent/daemon_state.h"
+#include "agent/status.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void daemon_tell(struct daemon *d, const struct agent_ipc_client *to, json_t *head) {
+    if (!to->len)
+        json_decref(head);
+    else if (agent_ipc_send(d->ipc, to, head, NULL, 0) != NEB_OK)
+        neb_debug("a local client is gone");
+}
+
+void daemon_answer(struct daemon *d, const struct agent_ipc_client *to, bool ok, const char *text) {
+    daemon_tell(d, to, json_pack("{s:s,s:b,s:s}", "ev", "answer", "ok", ok, "text", text));
+}
+
+void daemon_post(struct daemon *d, uint32_t peer, enum agent_message kind, json_t *body,
+                 bool reliable) {
+    char *text = json_dumps(body, JSON_COMPACT);
+    json_decref(body);
+    if (!text || !d->members.m[peer].pub.name[0]) { // revoked
+        free(text);
+        return;
+    }
+    if (!reliable)
+        inter_service_tell(d->service, peer, kind, text, strlen(text));
+    else if (inter_service_send(d->service, peer, kind, text, strlen(text)) != NEB_OK)
+        neb_warn("a message to %s could not be stored", d->members.m[peer].pub.name);
+    free(text);
+}
+
+// An event of a job for everybody who follows it: local watchers, and the agent where it was submitted.
+void daemon_publish(struct daemon *d, struct agent_jobrun *j, const char *ev, const char *key,
+                    json_t *body, bool reliable) {
+    const char *error = json_string_value(json_object_get(body, "error")),
+               *who = json_string_value(json_object_get(body, "name"));
+    if (!strcmp(ev, "line"))
+        agent_view_line(d->view, j->hex, j->job.sync.interval, body, neb_seconds(neb_wall_now()));
+    else if (error)
+        agent_view_event(d->view, j->hex, who ? who : daemon_name(d), error,
+                         neb_seconds(neb_wall_now()));
+    for (int i = 0; i < AGENT_WATCHERS_MAX; i++)
+        if (j->watchers[i].len)
+            daemon_tell(d, &j->watchers[i],
+                        json_pack("{s:s,s:s,s:O}", "ev", ev, "job", j->hex, key, body));
+    if (!j->local && !strcmp(ev, "line"))
+        daemon_post(d, j->home, AGENT_MSG_METRICS,
+                    json_pack("{s:s,s:O}", "id", j->hex, "line", body), false);
+    else if (!j->local && !strcmp(ev, "report"))
+        daemon_post(d, j->home, AGENT_MSG_REPORT,
+                    json_pack("{s:s,s:O}", "id", j->hex, "report", body), reliable);
+    json_decref(body);
+}
+
+// Other clusters that are heard; *expected: enough of them for a commit.
+int daemon_peers_alive(const struct daemon *d, const struct agent_jobrun *j, bool *expected) {
+    struct inter_job_status st;
+    int live = 0, data = 0, voters = 0;
+    *expected = false;
+    for (int i = 0; !j->federated && j->linked && i < j->job.n_clusters; i++) // by streams alone
+        live += i != j->self && d->up[j->peers[i]];
+    if (!j->federated && (*expected = live > 0))
+        return live;
+    if (!j->federated || !inter_service_job_status(d->service, j->id, &st))
+        return 0;
+    for (int i = 0; i < j->job.n_clusters; i++) {
+        live += st.live >> i & 1;
+        data += st.live >> i & 1 && !j->job.clusters[i].witness;
+        voters += !(st.removed >> i & 1);
+    }
+    *expected = live > voters / 2 && data >= (voters < 2 ? 1 : 2);
+    return live - 1;
+}
+
+// The disk was lost, and what the others have committed is not all here yet.
+bool daemon_catching_up(const struct daemon *d, const struct agent_jobrun *j) {
+    struct inter_job_status st;
+    return j->federated && inter_service_job_status(d->service, j->id, &st) && st.lost &&
+           (!st.votes || st.lag);
+}
+
+// Tells the worker when it has changed who is there.
+void daemon_tell_alive(struct daemon *d, struct agent_jobrun *j) {
+    bool expected;
+    int alive = daemon_peers_alive(d, j, &expected);
+    bool lost = daemon_catching_up(d, j);
+    if (!j->client.len || !j->linked ||
+        (alive == j->told_alive && expected == j->told_expected && lost == j->told_lost))
+        return;
+    j->told_alive = alive;
+    j->told_expected = expected;
+    j->told_lost = lost;
+    daemon_tell(d, &j->client,
+                json_pack("{s:s,s:i,s:b,s:b}", "ev", "peers", "alive", alive, "expected", expected,
+                          "lost", lost));
+}
+
+void daemon_link_totals(struct daemon *d, const struct agent_jobrun *j, uint64_t *sent,
+                        uint64_t *recv) {
+    struct inter_peer_stats s;
+    *sent = *recv = 0;
+    for (int i = 0; i < j->job.n_clusters; i++)
+        if (i != j->self && inter_service_stats(d->service, j->peers[i], &s) == NEB_OK) {
+            *sent += s.link.sent_bytes;
+            *recv += s.link.recv_bytes;
+        }
+}
+
+void daemon_wan_bytes(struct daemon *d, const struct agent_jobrun *j, uint64_t *sent,
+                      uint64_t *recv) {
+    *sent = *recv = 0;
+    if (!j->linked)
+        return;
+    daemon_link_totals(d, j, sent, recv);
+    *sent += j->sent_before - j->sent_base;
+    *recv += j->recv_before - j->recv_base;
+}
+
+void daemon_tell_link(struct daemon *d, struct agent_jobrun *j) {
+    uint64_t sent, recv;
+    double goodput = 0, rtt = 0;
+    uint64_t resent = 0;
+    uint32_t stripes = 0;
+    bool expected;
+    if (!j->linked)
+        return;
+    daemon_wan_bytes(d, j, &sent, &recv);
+    for (int k = 0; k < j->job.n_clusters; k++) {
+        struct inter_peer_stats s;
+        if (k == j->self || inter_service_stats(d->service, j->peers[k], &s) != NEB_OK)
+            continue;
+        goodput = s.path.goodput_bps > goodput ? s.path.goodput_bps : goodput;
+        rtt = neb_seconds(s.link.rtt) * 1e3;
+        resent += s.path.payload_resent;
+        stripes = s.link.bulk_used > stripes ? s.link.bulk_used : stripes;
+    }
+    daemon_publish(d, j, "line", "line",
+                   json_pack("{s:s,s:s,s:b,s:I,s:I,s:f,s:f,s:I,s:I}", "kind", "link", "cluster",
+                             daemon_name(d), "up",
+                             daemon_peers_alive(d, j, &expected) == j->job.n_clusters - 1,
+                             "sent_bytes", (json_int_t)sent, "recv_bytes", (json_int_t)recv,
+                             "goodput_bps", goodput, "rtt_ms", rtt, "resent_bytes",
+                             (json_int_t)resent, "stripes", (json_int_t)stripes),
+                   false);
+}
+
+json_t *daemon_status(struct daemon *d) {
+    json_t *root = json_pack("{s:s,s:s}", "ev", "status", "name", daemon_name(d)),
+           *peers = json_array(), *jobs = json_array();
+    for (uint32_t i = 0; i < d->members.n; i++) {
+        struct inter_peer_stats s;
+        if (!strcmp(d->members.m[i].pub.name, daemon_name(d)) || !d->members.m[i].pub.name[0] ||
+            inter_service_stats(d->service, i, &s) != NEB_OK)
+            continue;
+        struct agent_view_rate rate =
+            agent_view_rate(d->view, i, s.link.sent_bytes, s.link.recv_bytes, neb_now());
+        json_array_append_new(
+            peers,
+            json_pack(
+                "{s:f,s:f,s:I,s:I,s:s,s:s,s:b,s:f,s:f,s:f,s:I,s:I,s:I,s:I,s:s,s:f,s:I,s:I,s:I}",
+                "tx_bps", rate.tx_bps, "rx_bps", rate.rx_bps, "refused", (json_int_t)s.link.refused,
+                "connects", (json_int_t)s.link.connects, "name", d->members.m[i].pub.name,
+                "endpoint", d->members.m[i].endpoint, "up", d->up[i], "since_s",
+                neb_seconds(neb_now() - s.link.since), "rtt_ms", neb_seconds(s.link.rtt) * 1e3,
+                "goodput_bps", s.path.goodput_bps, "sent_bytes", (json_int_t)s.link.sent_bytes,
+                "recv_bytes", (json_int_t)s.link.recv_bytes, "resent_bytes",
+                (json_int_t)s.path.payload_resent, "recycled", (json_int_t)s.link.recycled,
+                "congestion", s.link.congestion, "clock_offset_s", neb_seconds(s.link.clock_offset),
+                "bulk_used", (json_int_t)s.link.bulk_used, "bulk_open",
+                (json_int_t)s.link.bulk_open, "window_bytes", (json_int_t)s.path.window));
+    }
+    for (int i = 0; i < AGENT_JOBS_MAX; i++) {
+        static const char *const names[] = {"running", "stopping", "ended"};
+        const struct agent_jobrun *j = &d->jobs[i];
+        if (!j->used)
+            continue;
+        json_t *o = json_pack("{s:s,s:s,s:s,s:I,s:I}", "id", j->hex, "job", j->job.name, "state",
+                              names[j->state], "step", (json_int_t)j->last_step, "steps",
+                              (json_int_t)j->job.steps);
+        agent_status_job(o, j, d->service, d->view);
+        json_array_append_new(jobs, o);
+    }
+    json_object_set_new(root, "version", json_integer(1));
+    json_object_set_new(root, "faults", agent_status_faults(d->faults));
+    json_object_set_new(root, "events", agent_view_events(d->view));
+    json_object_set_new(root, "port", json_integer(inter_service_port(d->service)));
+    json_object_set_new(root, "peers", peers);
+    json_object_set_new(root, "jobs", jobs);
+    return root;
+}
+
+void daemon_say_fault(struct daemon *d, struct agent_jobrun *j, const char *text) {
+    neb_warn("job %s: %s", j->job.name, text);
+    daemon_publish(
+        d, j, "line", "line",
+        json_pack("{s:s,s:s,s:s}", "kind", "fault", "cluster", daemon_name(d), "text", text),
+        false);
+}

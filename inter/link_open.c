@@ -1,0 +1,266 @@
+// Connections and sets of them: opened, watched, replaced, closed. Here is what ZeroMQ is told (socket options, monitors).
+#include "agent/base/log.h"
+#include "inter/link_state.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define HANDSHAKE_FAILED                                                                           \
+    (ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |                  \
+     ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
+
+static int set_int(void *s, int option, int v) { return zmq_setsockopt(s, option, &v, sizeof v); }
+
+static int set_i64(void *s, int option, int64_t v) {
+    return zmq_setsockopt(s, option, &v, sizeof v);
+}
+
+struct inter_tcp_counts link_conn_counts(const struct conn *c) {
+    return inter_tcp_counts(c->fd);
+}
+
+void link_counts_add(struct inter_tcp_counts *a, struct inter_tcp_counts b) {
+    a->sent += b.sent;
+    a->recv += b.recv;
+    a->sent_segs += b.sent_segs;
+    a->recv_segs += b.recv_segs;
+}
+
+void link_conn_watch(const struct inter_link *l, struct peer *p, struct conn *c, int zmq_fd) {
+    if (c->fd >= 0) {
+        link_counts_add(&p->closed, link_conn_counts(c));
+        close(c->fd);
+    }
+    c->zmq_fd = zmq_fd;
+    c->fd = zmq_fd >= 0 ? fcntl(zmq_fd, F_DUPFD_CLOEXEC, 3) : -1;
+    if (c->fd >= 0 && !inter_tcp_set_congestion(c->fd, l->cfg.congestion))
+        neb_debug("link to %s: congestion control stays the system's", p->member.pub.name);
+}
+
+// Ends a connection and forgets it; its final byte count is kept.
+void link_conn_close(struct peer *p, struct conn *c) {
+    p->dropped += c->sent - c->acked;
+    if (c->fd >= 0) {
+        link_counts_add(&p->closed, link_conn_counts(c));
+        shutdown(c->fd, SHUT_RDWR);
+        close(c->fd);
+    }
+    if (c->sock) {
+        zmq_socket_monitor(c->sock, NULL, 0);
+        zmq_close(c->sock);
+    }
+    if (c->mon)
+        zmq_close(c->mon);
+    *c = (struct conn){.fd = -1, .zmq_fd = -1};
+}
+
+static void tell(struct inter_link *l, struct peer *p, enum inter_link_kind kind) {
+    struct inter_link_event e = {.kind = kind, .peer = (uint32_t)(p - l->peers)};
+    if (l->handler)
+        l->handler(l->user, &e);
+}
+
+// Reports the change when the last set went down or the first came up.
+void link_peer_update(struct inter_link *l, struct peer *p) {
+    bool up = false;
+    for (int w = 0; w < SETS; w++)
+        up = up || p->s[w].up;
+    if (up == p->up || !l->handler) // outside of process: told by the next one
+        return;
+    p->up = up;
+    p->since = neb_now();
+    if (up)
+        p->connects++;
+    else
+        p->rtt = 0;
+    tell(l, p, up ? INTER_LINK_UP : INTER_LINK_DOWN);
+}
+
+void link_set_close(struct inter_link *l, struct peer *p, int which) {
+    struct set *s = &p->s[which];
+    for (uint32_t i = 0; i < CONNS; i++)
+        link_conn_close(p, &s->c[i]);
+    s->session = 0;
+    s->up = false;
+    if (which == DIALED)
+        p->dial_at = neb_now() + RETRY_AFTER;
+    link_peer_update(l, p);
+}
+
+bool link_prefers_dialed(const struct inter_link *l, const struct peer *p) {
+    return memcmp(sec_identity_public(l->cfg.identity)->curve, p->member.pub.curve, SEC_KEY_BYTES) <
+           0;
+}
+
+static int common_options(const struct inter_link *l, void *s) {
+    int bad = set_i64(s, ZMQ_MAXMSGSIZE, (int64_t)l->cfg.chunk_bytes + INTER_LINK_SLACK);
+    bad |= set_int(s, ZMQ_HANDSHAKE_IVL, 3000) | set_int(s, ZMQ_LINGER, 0) |
+           set_int(s, ZMQ_IMMEDIATE, 1);
+    bad |= set_int(s, ZMQ_RECONNECT_IVL, 200) | set_int(s, ZMQ_RECONNECT_IVL_MAX, 400);
+    bad |= set_int(s, ZMQ_CONNECT_TIMEOUT, 1000) | set_int(s, ZMQ_TCP_MAXRT, 10000);
+    bad |= set_int(s, ZMQ_RCVHWM, RCV_HWM) | set_int(s, ZMQ_IPV6, 1);
+    bad |= zmq_setsockopt(s, ZMQ_CURVE_SECRETKEY, sec_identity_curve_secret(l->cfg.identity),
+                          SEC_KEY_BYTES);
+    return bad;
+}
+
+static void *monitor(struct inter_link *l, void *s, int events) {
+    char name[64];
+    snprintf(name, sizeof name, "inproc://nebula.mon.%p.%u", (void *)l, l->mon_serial++);
+    if (zmq_socket_monitor(s, name, events) != 0)
+        return NULL;
+    void *m = zmq_socket(l->ctx, ZMQ_PAIR);
+    if (m && (set_int(m, ZMQ_LINGER, 0) != 0 || zmq_connect(m, name) != 0)) {
+        zmq_close(m);
+        m = NULL;
+    }
+    return m;
+}
+
+void link_conn_dial(struct inter_link *l, struct peer *p, uint32_t index) {
+    struct conn *c = &p->s[DIALED].c[index];
+    const struct sec_public *me = sec_identity_public(l->cfg.identity);
+    char where[SEC_ENDPOINT_MAX + 8];
+    snprintf(where, sizeof where, "tcp://%s", p->member.endpoint);
+    *c = (struct conn){.fd = -1, .zmq_fd = -1};
+    c->sock = zmq_socket(l->ctx, ZMQ_DEALER);
+    int bad = !c->sock || common_options(l, c->sock) != 0;
+    bad = bad ||
+          zmq_setsockopt(c->sock, ZMQ_CURVE_SERVERKEY, p->member.pub.curve, SEC_KEY_BYTES) != 0 ||
+          zmq_setsockopt(c->sock, ZMQ_CURVE_PUBLICKEY, me->curve, SEC_KEY_BYTES) != 0;
+    if (!bad && index == 0) // pings on a bulk connection queue behind data and expire
+        bad = set_int(c->sock, ZMQ_HEARTBEAT_IVL, 1000) |
+              set_int(c->sock, ZMQ_HEARTBEAT_TIMEOUT, 4000) |
+              set_int(c->sock, ZMQ_HEARTBEAT_TTL, 4000);
+    if (!bad)
+        c->mon = monitor(l, c->sock,
+                         ZMQ_EVENT_CONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
+                             ZMQ_EVENT_DISCONNECTED | HANDSHAKE_FAILED);
+    if (bad || !c->mon || zmq_connect(c->sock, where) != 0) {
+        neb_warn("link to %s: cannot dial %s: %s", p->member.pub.name, where,
+                 zmq_strerror(zmq_errno()));
+        link_conn_close(p, c);
+        c->retry_at = neb_now() + NEB_S;
+    }
+}
+
+void link_set_dial(struct inter_link *l, struct peer *p) {
+    // Sessions rise, so that a listener can tell a new set from what is left of an old one.
+    uint64_t session = (uint64_t)neb_wall_now();
+    l->last_session = session > l->last_session ? session : l->last_session + 1;
+    p->s[DIALED].session = l->last_session;
+    p->s[DIALED].heard = p->s[DIALED].pinged = neb_now();
+    for (uint32_t i = 0; i <= p->stripes.use; i++)
+        link_conn_dial(l, p, i);
+}
+
+// More bulk connections, when either side could fill them. Those that are not needed any more stay open, idle.
+void link_set_widen(struct inter_link *l, struct peer *p) {
+    struct set *d = &p->s[DIALED];
+    uint32_t want = p->asked > p->stripes.use ? p->asked : p->stripes.use;
+    if (!d->up)
+        return;
+    for (uint32_t i = 1; i <= want; i++)
+        if (!d->c[i].sock && !d->c[i].retry_at)
+            link_conn_dial(l, p, i);
+}
+
+void link_set_came_up(struct inter_link *l, struct peer *p, struct set *s) {
+    s->up = true;
+    s->since = s->heard = neb_now();
+    p->asked = p->told = 0;
+    s->pinged = 0; // the first PING now: the round-trip time is known early
+    link_peer_update(l, p);
+}
+
+// Sets a set aside for its successor; what travels on it still arrives.
+void link_set_retire(struct inter_link *l, struct peer *p, int which) {
+    int old = which + OLD_DIALED;
+    link_set_close(l, p, old);
+    p->s[old] = p->s[which];
+    memset(&p->s[which], 0, sizeof p->s[which]);
+    for (uint32_t i = 0; i < CONNS; i++)
+        p->s[which].c[i].fd = p->s[which].c[i].zmq_fd = -1;
+}
+
+// One monitor event: event number (u16) and value (u32), then the address. false: none.
+static bool monitor_read(void *mon, uint16_t *event, int *value) {
+    uint8_t b[6], address[256];
+    if (zmq_recv(mon, b, sizeof b, ZMQ_DONTWAIT) != (int)sizeof b)
+        return false;
+    zmq_recv(mon, address, sizeof address, ZMQ_DONTWAIT);
+    memcpy(event, b, 2); // in the byte order of this host, which wrote it
+    memcpy(value, b + 2, 4);
+    return true;
+}
+
+void link_dial_events(struct inter_link *l, struct peer *p, int which, uint32_t index) {
+    struct set *s = &p->s[which];
+    struct conn *c = &s->c[index];
+    uint16_t event;
+    int value;
+    while (c->mon && monitor_read(c->mon, &event, &value)) {
+        if (event == ZMQ_EVENT_CONNECTED)
+            link_conn_watch(l, p, c, value);
+        else if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED && !c->hello_at) {
+            uint8_t type = p->s[OLD_DIALED].up ? RENEW : HELLO;
+            if (link_send_hello(l, c, type, s->session, (uint8_t)index))
+                c->hello_at = neb_now();
+            else
+                c->lost = true;
+        } else if (event == ZMQ_EVENT_DISCONNECTED && c->hello_at)
+            c->lost = true;
+        else if (event & HANDSHAKE_FAILED) // ZeroMQ gives up for good then; the peer may yet add us
+                                           // to its list
+            c->lost = c->denied = true;
+        else if (event == ZMQ_EVENT_DISCONNECTED)
+            link_conn_watch(l, p, c, -1); // refused handshake; ZeroMQ tries again by itself
+    }
+}
+
+void link_router_events(struct inter_link *l) {
+    uint16_t event;
+    int fd;
+    while (l->router_mon && monitor_read(l->router_mon, &event, &fd))
+        for (uint32_t i = 0; i < l->n_peers; i++)
+            for (uint32_t k = 0; k < 2 * CONNS; k++) {
+                struct conn *c = &l->peers[i].s[k < CONNS ? ACCEPTED : OLD_ACCEPTED].c[k % CONNS];
+                if (c->open && c->zmq_fd == fd && fd >= 0)
+                    c->lost = true;
+            }
+}
+
+// Cuts a peer off, with every connection.
+void link_peer_close(struct inter_link *l, struct peer *p) {
+    for (int w = 0; w < SETS; w++)
+        link_set_close(l, p, w);
+}
+
+enum neb_status link_listen(struct inter_link *l, const char *where) {
+    char endpoint[SEC_ENDPOINT_MAX + 16];
+    if (strlen(where) >= SEC_ENDPOINT_MAX)
+        return neb_fail(NEB_ERR_INVALID, "listen: '%s' is not HOST:PORT", where);
+    snprintf(endpoint, sizeof endpoint, "tcp://%s", where);
+    l->router = zmq_socket(l->ctx, ZMQ_ROUTER);
+    if (!l->router || common_options(l, l->router) != 0 ||
+        set_int(l->router, ZMQ_CURVE_SERVER, 1) != 0 ||
+        set_int(l->router, ZMQ_ROUTER_MANDATORY, 1) != 0 ||
+        zmq_setsockopt(l->router, ZMQ_ZAP_DOMAIN, ZAP_DOMAIN, strlen(ZAP_DOMAIN)) != 0)
+        return neb_fail(NEB_ERR_IO, "listen: socket options: %s", zmq_strerror(zmq_errno()));
+#ifdef ZMQ_ZAP_ENFORCE_DOMAIN
+    // A DRAFT option. Without it a listener with no ZAP handler would admit anybody: the handler is
+    // bound before this socket and outlives it, and sender() refuses what carries no User-Id.
+    if (set_int(l->router, ZMQ_ZAP_ENFORCE_DOMAIN, 1) != 0)
+        return neb_fail(NEB_ERR_IO, "listen: ZAP_ENFORCE_DOMAIN: %s", zmq_strerror(zmq_errno()));
+#endif
+    l->router_mon = monitor(l, l->router, ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED);
+    if (!l->router_mon || zmq_bind(l->router, endpoint) != 0)
+        return neb_fail(NEB_ERR_IO, "cannot listen on %s: %s", where, zmq_strerror(zmq_errno()));
+    size_t n = sizeof endpoint;
+    if (zmq_getsockopt(l->router, ZMQ_LAST_ENDPOINT, endpoint, &n) == 0)
+        l->port = (uint32_t)strtoul(strrchr(endpoint, ':') + 1, NULL, 10);
+    return NEB_OK;
+}

@@ -1,0 +1,188 @@
+// Receiving: which peer a message is from, connections that introduce themselves, frames on open ones.
+#include "inter/link_state.h"
+
+#include <string.h>
+#include <sys/socket.h>
+
+// A frame on an open connection; false: refused.
+static bool on_frame(struct inter_link *l, struct peer *p, int which, uint32_t index,
+                     const uint8_t *b, size_t n) {
+    struct set *s = &p->s[which];
+    struct conn *c = &s->c[index];
+    struct neb_rd r = neb_rd_make(b + 1, n - 1);
+    s->heard = neb_now();
+    if (b[0] == DATA) {
+        if (index == 0 && n > INTER_LINK_CONTROL_MAX)
+            return false;
+        c->recvd += n;
+        s->data_at = s->heard;
+        struct inter_link_event e = {.kind = INTER_LINK_MSG,
+                                     .peer = (uint32_t)(p - l->peers),
+                                     .channel = index ? INTER_BULK : INTER_CONTROL,
+                                     .data = b + 1,
+                                     .len = n - 1};
+        if (l->handler && s->up)
+            l->handler(l->user, &e);
+        return s->up;
+    }
+    if (index != 0)
+        return false;
+    if (b[0] == PING && n == 9)
+        return link_send_pong(l, c, neb_rd_u64(&r)), true;
+    if (b[0] == PONG && n == 17) {
+        neb_ns rtt = neb_now() - neb_rd_i64(&r), day = neb_rd_i64(&r);
+        if (rtt < 0 || rtt > 60 * NEB_S || day < 0)
+            return false;
+        p->clock_offset = day + rtt / 2 - neb_wall_now();
+        p->rtt = p->rtt ? (7 * p->rtt + rtt) / 8 : rtt;
+        return true;
+    }
+    if (b[0] == ACK && n == 10) {
+        uint8_t i = neb_rd_u8(&r);
+        uint64_t bytes = neb_rd_u64(&r);
+        if (i >= CONNS || bytes > s->c[i].sent) // may be of a connection before this one: no harm
+            return false;
+        if (bytes > s->c[i].acked) {
+            p->bulk_acked += i ? bytes - s->c[i].acked : 0;
+            s->c[i].acked = bytes;
+        }
+        return true;
+    }
+    if (b[0] == STRIPES && n == 2 && which == DIALED) {
+        uint8_t want = neb_rd_u8(&r);
+        p->asked = want > p->stripes.max ? p->stripes.max : want;
+        return true;
+    }
+    return false;
+}
+
+void link_dealer_read(struct inter_link *l, struct peer *p, int which, uint32_t index) {
+    struct set *s = &p->s[which];
+    for (int k = 0; k < BURST && s->c[index].sock; k++) {
+        zmq_msg_t m;
+        zmq_msg_init(&m);
+        if (zmq_msg_recv(&m, s->c[index].sock, ZMQ_DONTWAIT) < 0) {
+            zmq_msg_close(&m);
+            return;
+        }
+        const uint8_t *b = zmq_msg_data(&m);
+        size_t n = zmq_msg_size(&m);
+        struct neb_rd r = neb_rd_make(b, n);
+        bool ok = n > 0 && !zmq_msg_more(&m);
+        if (ok && !s->c[index].open) {
+            ok = neb_rd_u8(&r) == WELCOME && neb_rd_u64(&r) == s->session &&
+                 neb_rd_u8(&r) == index && neb_rd_done(&r);
+            s->c[index].open = ok;
+            if (ok && index == 0)
+                link_set_came_up(l, p, s);
+        } else if (ok) {
+            ok = on_frame(l, p, which, index, b, n);
+        }
+        p->refused += !ok;
+        zmq_msg_close(&m);
+    }
+}
+
+// HELLO or RENEW from an admitted member: takes the connection into its set, a newer session
+// replaces the whole set.
+static bool on_hello(struct inter_link *l, struct peer *p, const uint8_t *rid, int fd,
+                     const uint8_t *b, size_t n) {
+    struct set *s = &p->s[ACCEPTED];
+    struct neb_rd r = neb_rd_make(b, n);
+    uint8_t type = neb_rd_u8(&r);
+    bool ok = type == HELLO || type == RENEW;
+    uint64_t session = neb_rd_u64(&r);
+    uint8_t index = neb_rd_u8(&r);
+    if (!ok || !neb_rd_done(&r) || index >= CONNS || session == 0 || session < s->session)
+        return false;
+    if (session > s->session && type == RENEW && s->up)
+        link_set_retire(l, p, ACCEPTED);
+    else if (session > s->session)
+        link_set_close(l, p, ACCEPTED);
+    s->session = session;
+    struct conn *c = &s->c[index];
+    if (c->open)
+        link_conn_close(p, c);
+    *c = (struct conn){.fd = -1, .zmq_fd = -1, .open = true};
+    memcpy(c->rid, rid, RID_BYTES);
+    link_conn_watch(l, p, c, fd);
+    if (!link_send_hello(l, c, WELCOME, session, index))
+        return link_conn_close(p, c), false;
+    s->heard = neb_now();
+    if (index == 0)
+        link_set_came_up(l, p, s);
+    return true;
+}
+
+// Which member a message is from: by what ZAP admitted its connection as.
+static struct peer *sender(struct inter_link *l, zmq_msg_t *m) {
+    const char *who = zmq_msg_gets(m, "User-Id");
+    uint8_t key[SEC_KEY_BYTES];
+    if (!who || strlen(who) != SEC_KEY_BYTES / 4 * 5 || !zmq_z85_decode(key, who))
+        return NULL;
+    for (uint32_t i = 0; i < l->n_peers; i++) {
+        struct peer *p = &l->peers[i];
+        if (p->self)
+            continue;
+        if (!memcmp(key, p->member.pub.curve, sizeof key) ||
+            (p->former_until && !memcmp(key, p->former.curve, sizeof key)))
+            return p;
+    }
+    return NULL;
+}
+
+static void kick(int fd) {
+    if (fd >= 0)
+        shutdown(fd, SHUT_RDWR);
+}
+
+static void router_message(struct inter_link *l, const uint8_t *rid, size_t rid_len, zmq_msg_t *m) {
+    struct peer *p = sender(l, m);
+    const uint8_t *b = zmq_msg_data(m);
+    size_t n = zmq_msg_size(m);
+    int fd = zmq_msg_get(m, ZMQ_SRCFD);
+    if (!p) { // its key has left the list since the handshake
+        kick(fd);
+        return;
+    }
+    // Names the ROUTER gives start with 0; any other was chosen by the peer, who could then take
+    // over another's.
+    if (p->revoked || p->member.connect == SEC_CONNECT_OUT || rid_len != RID_BYTES || rid[0] != 0 ||
+        n == 0) {
+        p->refused++;
+        kick(fd);
+        return;
+    }
+    for (int w = ACCEPTED; w < SETS; w += OLD_ACCEPTED - ACCEPTED)
+        for (uint32_t i = 0; i < CONNS; i++)
+            if (p->s[w].c[i].open && !memcmp(p->s[w].c[i].rid, rid, RID_BYTES)) {
+                p->refused += !on_frame(l, p, w, i, b, n);
+                return;
+            }
+    if (!on_hello(l, p, rid, fd, b, n)) {
+        p->refused++;
+        kick(fd);
+    }
+}
+
+void link_router_read(struct inter_link *l) {
+    for (int k = 0; k < BURST; k++) {
+        uint8_t rid[256];
+        int n = zmq_recv(l->router, rid, sizeof rid, ZMQ_DONTWAIT);
+        if (n < 0)
+            return;
+        bool more = true;
+        for (int part = 0; more; part++) {
+            zmq_msg_t m;
+            zmq_msg_init(&m);
+            if (zmq_msg_recv(&m, l->router, ZMQ_DONTWAIT) < 0) {
+                zmq_msg_close(&m);
+                return;
+            }
+            more = zmq_msg_more(&m);
+            if (part == 0 && !more) // more parts than one are not of this protocol
+                router_message(l, rid, (size_t)n, &m);
+            zmq_msg_close(&m);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+// Sending: the small frames of the link itself, and the caller's messages, bounded by what is not acknowledged yet.
+#include "inter/link_state.h"
+
+#include <errno.h>
+#include <string.h>
+
+// Sends and gives the message away; false: it was not taken (AGAIN), or the connection is lost.
+static bool conn_send(struct inter_link *l, struct conn *c, zmq_msg_t *m) {
+    void *s = c->sock ? c->sock : l->router;
+    bool ok = c->sock || zmq_send(s, c->rid, RID_BYTES, ZMQ_DONTWAIT | ZMQ_SNDMORE) >= 0;
+    if (!ok && zmq_errno() == EHOSTUNREACH)
+        c->lost = true;
+    ok = ok && zmq_msg_send(m, s, ZMQ_DONTWAIT) >= 0;
+    if (!ok)
+        zmq_msg_close(m);
+    return ok;
+}
+
+bool link_send_small(struct inter_link *l, struct conn *c, const uint8_t *p, size_t n) {
+    zmq_msg_t m;
+    if (zmq_msg_init_size(&m, n) != 0)
+        return false;
+    memcpy(zmq_msg_data(&m), p, n);
+    return conn_send(l, c, &m);
+}
+
+bool link_send_hello(struct inter_link *l, struct conn *c, uint8_t type, uint64_t session,
+                     uint8_t index) {
+    uint8_t b[10] = {type};
+    neb_put_u64(b + 1, session);
+    b[9] = index;
+    return link_send_small(l, c, b, sizeof b);
+}
+
+bool link_send_time(struct inter_link *l, struct conn *c, uint8_t type, uint64_t t) {
+    uint8_t b[9] = {type};
+    neb_put_u64(b + 1, t);
+    return link_send_small(l, c, b, sizeof b);
+}
+
+bool link_send_pong(struct inter_link *l, struct conn *c, uint64_t t) {
+    uint8_t b[17] = {PONG};
+    neb_put_u64(b + 1, t);
+    neb_put_u64(b + 9, (uint64_t)neb_wall_now());
+    return link_send_small(l, c, b, sizeof b);
+}
+
+struct set *link_active(const struct inter_link *l, struct peer *p) {
+    int want = link_prefers_dialed(l, p) ? DIALED : ACCEPTED, other = DIALED + ACCEPTED - want;
+    const int order[SETS] = {want, want + OLD_DIALED, other, other + OLD_DIALED};
+    for (int i = 0; i < SETS; i++)
+        if (p->s[order[i]].up)
+            return &p->s[order[i]];
+    return NULL;
+}
+
+enum neb_status inter_link_send2(struct inter_link *l, uint32_t peer, enum inter_channel channel,
+                                 const void *hdr, size_t hlen, const void *data, size_t len) {
+    if (peer >= l->n_peers || l->peers[peer].self)
+        return neb_fail(NEB_ERR_INVALID, "link: no peer %u", peer);
+    size_t limit =
+        channel == INTER_CONTROL ? INTER_LINK_CONTROL_MAX : l->cfg.chunk_bytes + INTER_LINK_SLACK;
+    if (limit > l->cfg.chunk_bytes + INTER_LINK_SLACK)
+        limit = l->cfg.chunk_bytes + INTER_LINK_SLACK;
+    if (hlen >= limit || len >= limit - hlen)
+        return neb_fail(NEB_ERR_LIMIT, "link: message of %zu bytes, at most %zu", hlen + len,
+                        limit - 1);
+    struct set *s = link_active(l, &l->peers[peer]);
+    if (!s)
+        return NEB_ERR_AGAIN;
+    size_t n = 1 + hlen + len;
+    uint64_t queued = 0, least = UINT64_MAX;
+    struct conn *c = NULL;
+    bool bulk = channel == INTER_BULK;
+    uint32_t first = bulk, last = bulk ? INTER_LINK_MAX_BULK : 0, used = 0;
+    for (uint32_t i = first; i <= last; i++) {
+        uint64_t q = s->c[i].sent - s->c[i].acked;
+        if (!s->c[i].open || s->c[i].lost)
+            continue;
+        queued += q;
+        if (q < least && (!bulk || used++ < l->peers[peer].stripes.use))
+            least = q, c = &s->c[i];
+    }
+    if (c && bulk && !inter_bucket_ready(&l->bucket, neb_now())) {
+        l->limited = true;
+        return NEB_ERR_AGAIN;
+    }
+    if (!c || (queued && queued + n > (channel == INTER_BULK ? l->cfg.bulk_queue_bytes
+                                                             : l->cfg.control_queue_bytes)))
+        return NEB_ERR_AGAIN;
+    zmq_msg_t m;
+    if (zmq_msg_init_size(&m, n) != 0)
+        return neb_fail(NEB_ERR_NOMEM, "link: message of %zu bytes", n);
+    uint8_t *b = zmq_msg_data(&m);
+    b[0] = DATA;
+    if (hlen)
+        memcpy(b + 1, hdr, hlen);
+    if (len)
+        memcpy(b + 1 + hlen, data, len);
+    if (!conn_send(l, c, &m))
+        return NEB_ERR_AGAIN;
+    c->sent += n;
+    l->charged += inter_tcp_wire_bytes(n);
+    inter_bucket_take(&l->bucket, inter_tcp_wire_bytes(n));
+    return NEB_OK;
+}
+
+enum neb_status inter_link_send(struct inter_link *l, uint32_t peer, enum inter_channel channel,
+                                const void *data, size_t len) {
+    return inter_link_send2(l, peer, channel, NULL, 0, data, len);
+}
+
+uint64_t link_set_queued(const struct set *s) {
+    uint64_t queued = 0;
+    for (uint32_t i = 0; i < CONNS; i++)
+        queued += s->c[i].sent - s->c[i].acked;
+    return queued;
+}

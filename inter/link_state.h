@@ -1,0 +1,143 @@
+// The link as a whole (struct inter_link), shared by the link*.c files and by nobody else:
+//
+//     link.c          created, polled, the pass over all peers, figures
+//     link_open.c     connections and sets: opened, watched, replaced, closed
+//     link_send.c     sending, bounded by what is not acknowledged
+//     link_receive.c  who a message is from; frames
+//     link_members.c  who may connect
+//
+// Frames inside a CURVE message, little-endian, first byte the type:
+//
+//     HELLO   u64 session, u8 connection    first on every connection, dialler to listener
+//     RENEW   u64 session, u8 connection    the same, where the set before is kept until it is empty
+//     WELCOME u64 session, u8 connection    the answer; only then the connection carries data
+//     PING    i64 time     PONG i64 time, i64 day   control only; time is the asker's own
+//     clock, given back; day the answerer's time of day
+//     ACK     u8 connection, u64 bytes      control only; data bytes read so far from that connection
+//     STRIPES u8 n                          control only; to the dialler: open n bulk connections, I could fill them
+//     DATA    the caller's bytes
+//
+// ZeroMQ does not tell how much it holds. The ACKs do: what was sent and not acknowledged is the
+// queue, wherever it sits (ZeroMQ, kernel, wire, peer), and it is bounded by bytes.
+//
+// ZeroMQ cannot close one connection of a ROUTER either. The link keeps a duplicate of each
+// connection's descriptor: for TCP_INFO (byte counts) and to shut a revoked or stale connection
+// down.
+#ifndef INTER_LINK_STATE_H
+#define INTER_LINK_STATE_H
+#include "inter/link.h"
+#include "agent/base/bytes.h"
+#include "inter/rate_limit.h"
+#include "inter/stripes.h"
+#include "security/zap.h"
+
+#define ZAP_DOMAIN      "nebula"
+#define PING_EVERY      (1 * NEB_S)
+#define SILENCE         (4 * NEB_S) // nothing heard for so long: the set is down
+#define RETRY_AFTER     (200 * NEB_MS)
+#define DUPLICATE_GRACE (5 * NEB_S)
+#define RECYCLE         (3600 * NEB_S) // CURVE never rekeys: connections this old are replaced
+#define DRAIN_MIN       (2 * NEB_S)    // of a recycled set, from when its successor came up
+#define DRAIN_MAX       (60 * NEB_S)
+
+enum { HELLO = 1, WELCOME, PING, PONG, ACK, DATA, RENEW, STRIPES };
+enum {
+    DIALED,
+    ACCEPTED,
+    OLD_DIALED,   // being recycled: its successor is up or on its way
+    OLD_ACCEPTED,
+    SETS,
+    RID_BYTES = 5,
+    BURST = 256,
+    CONNS = 1 + INTER_LINK_MAX_BULK,
+    RCV_HWM = 64
+};
+
+struct conn {
+    void *sock, *mon;       // DEALER and its monitor; NULL on the listener's side
+    uint8_t rid[RID_BYTES]; // listener's side: the ROUTER's own name for the connection
+    int fd, zmq_fd;         // our duplicate, and the number ZeroMQ reports; -1: none
+    bool open;              // HELLO and WELCOME done
+    bool denied;            // dialler: the peer refused the handshake
+    bool lost;              // found broken; cleaned up by the next process
+    neb_ns hello_at;        // dialler: when HELLO went out; 0: not yet
+    neb_ns retry_at;        // dialler: open again at; 0: not waiting
+    uint64_t sent, acked;   // data bytes
+    uint64_t recvd, recv_acked;
+};
+
+struct set {
+    struct conn c[CONNS]; // [0] control
+    uint64_t session;     // 0: no set
+    bool up;
+    neb_ns since, heard, pinged, data_at;
+};
+
+struct peer {
+    struct sec_member member;
+    struct sec_public former; // keys before a rotation, good until former_until (0: none)
+    neb_ns former_until;
+    bool self, revoked, up;
+    struct set s[SETS];
+    neb_ns dial_at, since, rtt, clock_offset;
+    struct inter_stripes stripes; // this side sends on the first of them
+    uint32_t asked, told;         // connections that the peer wants; that it was asked for
+    uint64_t bulk_acked;          // since the last look at the stripes
+    struct inter_tcp_counts closed; // of connections that are gone
+    uint64_t connects, refused, dropped, recycled;
+};
+
+struct inter_link {
+    struct inter_link_config cfg;
+    struct sec_members members; // newest, by index of peer; of a revoked one all zero
+    void *ctx;
+    bool own_ctx;
+    struct sec_zap *zap;
+    void *router, *router_mon;
+    uint32_t port, n_peers, self, mon_serial;
+    uint64_t last_session;
+    neb_ns deadline;
+    struct inter_bucket bucket;
+    uint64_t charged; // IP bytes taken from the bucket
+    neb_ns settle_at;
+    bool limited; // bulk was refused for the bucket
+    inter_link_handler *handler; // during process
+    void *user;
+    struct peer peers[SEC_MEMBERS_MAX];
+};
+
+// link_open.c
+void link_conn_dial(struct inter_link *l, struct peer *p, uint32_t index);
+void link_conn_watch(const struct inter_link *l, struct peer *p, struct conn *c, int zmq_fd); // keeps a duplicate
+void link_conn_close(struct peer *p, struct conn *c); // its final byte count is kept
+struct inter_tcp_counts link_conn_counts(const struct conn *c);
+void link_counts_add(struct inter_tcp_counts *a, struct inter_tcp_counts b);
+void link_set_dial(struct inter_link *l, struct peer *p);
+void link_set_widen(struct inter_link *l, struct peer *p); // more bulk connections, when either side could fill them
+void link_set_came_up(struct inter_link *l, struct peer *p, struct set *s);
+void link_set_retire(struct inter_link *l, struct peer *p, int which); // aside, for its successor
+void link_set_close(struct inter_link *l, struct peer *p, int which);
+void link_peer_update(struct inter_link *l, struct peer *p); // reports when it came up or went down
+void link_peer_close(struct inter_link *l, struct peer *p);  // with every connection
+bool link_prefers_dialed(const struct inter_link *l, const struct peer *p); // of two sets, which one is kept
+void link_dial_events(struct inter_link *l, struct peer *p, int which, uint32_t index);
+void link_router_events(struct inter_link *l);
+NEB_MUST_CHECK enum neb_status link_listen(struct inter_link *l, const char *where);
+
+// link_send.c. False: not taken (queue full), or the connection is lost.
+bool link_send_small(struct inter_link *l, struct conn *c, const uint8_t *p, size_t n);
+bool link_send_hello(struct inter_link *l, struct conn *c, uint8_t type, uint64_t session, uint8_t index);
+bool link_send_time(struct inter_link *l, struct conn *c, uint8_t type, uint64_t t);
+bool link_send_pong(struct inter_link *l, struct conn *c, uint64_t t);
+struct set *link_active(const struct inter_link *l, struct peer *p); // the set to send on; NULL: none is up
+uint64_t link_set_queued(const struct set *s);                       // sent and not acknowledged
+
+// link_receive.c
+void link_dealer_read(struct inter_link *l, struct peer *p, int which, uint32_t index);
+void link_router_read(struct inter_link *l);
+
+// link_members.c
+void link_admit(struct inter_link *l); // tells ZAP who may connect
+void link_peer_init(const struct inter_link *l, struct peer *p, const struct sec_member *x);
+
+#endif

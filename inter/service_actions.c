@@ -1,0 +1,212 @@
+// Carries out what the node decides: the one place where its actions meet disk and link, in order; and what comes of them goes
+// back to it as events.
+#include "agent/base/log.h"
+#include "agent/base/sha256.h"
+#include "compress/update.h"
+#include "inter/service_state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void service_unmap(struct inter_service *s) {
+    neb_map_close(&s->mapped);
+    s->is_mapped = false;
+}
+
+static void queue_event(struct inter_service *s, const struct inter_event *e) {
+    if (s->n_pending == s->cap_pending) {
+        size_t cap = s->cap_pending ? 2 * s->cap_pending : 16;
+        struct pending *p = realloc(s->pending, cap * sizeof *p);
+        if (!p) {
+            s->st = neb_fail(NEB_ERR_NOMEM, "out of memory queueing an event");
+            return;
+        }
+        s->pending = p;
+        s->cap_pending = cap;
+    }
+    s->pending[s->n_pending] = (struct pending){.e = *e};
+    s->n_pending++;
+}
+
+static enum neb_status send_chunk(struct inter_service *s, const struct inter_action *a) {
+    uint8_t sha[INTER_SHA_BYTES], *head = s->actions.bytes.p + a->at;
+    if (!s->is_mapped || !inter_key_equal(&s->mapped_key, &a->key)) {
+        service_unmap(s);
+        enum neb_status st = inter_ledger_has_blob(s->ledger, &a->key)
+                                 ? inter_ledger_map_blob(s->ledger, &a->key, &s->mapped)
+                                 : NEB_ERR_NOT_FOUND;
+        if (st == NEB_ERR_NOT_FOUND) { // removed since the transfer began
+            queue_event(
+                s, &(struct inter_event){.kind = INTER_EV_SERVE, .peer = a->peer, .key = a->key});
+            return NEB_OK;
+        }
+        NEB_TRY(st);
+        s->mapped_key = a->key;
+        s->is_mapped = true;
+    }
+    NEB_ASSERT(a->offset + a->len <= s->mapped.len);
+    neb_sha256(s->mapped.p + a->offset, a->len, sha);
+    memcpy(head + a->size - 8, sha, 8); // the header's last field
+    enum neb_status st = inter_link_send2(s->link, a->peer, INTER_BULK, head, a->size,
+                                          s->mapped.p + a->offset, a->len);
+    if (st != NEB_ERR_AGAIN)
+        return st;
+    queue_event(
+        s, &(struct inter_event){
+               .kind = INTER_EV_SEND_FAILED, .peer = a->peer, .key = a->key, .chunk = a->chunk});
+    return NEB_OK;
+}
+
+static void send_record(struct inter_service *s, const struct inter_action *a) {
+    struct inter_record r;
+    enum neb_status st =
+        inter_ledger_get_commit(s->ledger, a->key.job, a->key.fragment, a->key.round, &r);
+    if (st != NEB_OK) { // of before the snapshot that this ledger began with
+        struct inter_event none = {.kind = INTER_EV_SERVE, .peer = a->peer, .key = a->key};
+        none.key.member = INTER_NO_MEMBER;
+        queue_event(s, &none);
+        return;
+    }
+    neb_buf_clear(&s->out);
+    inter_node_commit_message(&s->out, &r);
+    if (inter_link_send(s->link, a->peer, INTER_CONTROL, s->out.p, s->out.len) != NEB_OK)
+        neb_debug("a commit record could not be sent yet");
+}
+
+void inter_service_bound(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
+                         uint64_t elements) {
+    int i = 0;
+    while (i < s->n_bounds && memcmp(s->bounds[i].job, job, INTER_ID_BYTES))
+        i++;
+    if (i == BOUNDS_MAX)
+        i = 0;
+    memcpy(s->bounds[i].job, job, INTER_ID_BYTES);
+    s->bounds[i].elements = elements;
+    s->n_bounds = i >= s->n_bounds ? i + 1 : s->n_bounds;
+}
+
+static uint64_t bound_of(const struct inter_service *s, const uint8_t job[INTER_ID_BYTES]) {
+    for (int i = 0; i < s->n_bounds; i++)
+        if (!memcmp(s->bounds[i].job, job, INTER_ID_BYTES))
+            return s->bounds[i].elements;
+    return UINT64_MAX;
+}
+
+// The gate: structure, finiteness and scale of every frame, before an update may become part of a commit.
+enum neb_status service_gate(struct inter_service *s, const struct inter_manifest *m, bool *pass,
+                             float *norm) {
+    struct cmp_update_stats stats = {.norm = 0};
+    struct neb_map map;
+    NEB_TRY(inter_ledger_map_blob(s->ledger, &m->key, &map));
+    *pass =
+        cmp_update_check_max(s->gate, map.p, map.len, bound_of(s, m->key.job), &stats) == NEB_OK;
+    neb_map_close(&map);
+    // An update of zeros has a norm too: 0 stands for one that is not known.
+    *norm = stats.norm > 1e-30 ? stats.norm < 1e30 ? (float)stats.norm : 1e30f : 1e-30f;
+    if (!*pass)
+        neb_log(NEB_LOG_ERROR,
+                "update of member %u for round %u refused by the gate; it counts nothing",
+                m->key.member, m->key.round);
+    return NEB_OK;
+}
+
+static enum neb_status finish_blob(struct inter_service *s, const struct inter_manifest *m) {
+    struct inter_event done = {.kind = INTER_EV_BLOB_DONE, .key = m->key};
+    enum neb_status st =
+        inter_ledger_has_blob(s->ledger, &m->key) ? NEB_OK : inter_ledger_part_finish(s->ledger, m);
+    if (st == NEB_OK) {
+        NEB_TRY(service_gate(s, m, &done.ok, &done.norm));
+        done.refused = !done.ok;
+        if (done.refused)
+            s->cb.fault(s->cb.user, m->key.member, INTER_FAULT_REFUSED);
+    } else if (st != NEB_ERR_CORRUPT) {
+        return st;
+    }
+    queue_event(s, &done);
+    return NEB_OK;
+}
+
+static enum neb_status open_blob(struct inter_service *s, const struct inter_manifest *m) {
+    struct inter_bitmap none;
+    if (inter_ledger_has_blob(s->ledger, &m->key)) // from an earlier life of this key
+        return finish_blob(s, m);
+    NEB_TRY(inter_bitmap_init(&none, inter_chunks(m->bytes, m->chunk_bytes)));
+    enum neb_status st = inter_ledger_part_open(s->ledger, m, &none);
+    inter_bitmap_free(&none);
+    return st;
+}
+
+static enum neb_status serve(struct inter_service *s, const struct inter_action *a) {
+    struct inter_manifest m;
+    enum neb_status st = inter_ledger_find_manifest(s->ledger, &a->key, &m);
+    if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
+        return st;
+    bool here = st == NEB_OK && inter_ledger_has_blob(s->ledger, &a->key);
+    queue_event(s, &(struct inter_event){.kind = INTER_EV_SERVE, .peer = a->peer, .key = a->key});
+    if (s->st == NEB_OK && here) {
+        s->pending[s->n_pending - 1].manifest = m;
+        s->pending[s->n_pending - 1].has_manifest = true;
+    }
+    return NEB_OK;
+}
+
+enum neb_status service_deliver(struct inter_service *s, const struct inter_record *r) {
+    struct neb_map blobs[INTER_MEMBERS_MAX] = {{0}};
+    enum neb_status st = NEB_OK;
+    for (uint8_t i = 0; i < r->n && st == NEB_OK; i++) {
+        struct inter_key k = inter_entry_key(r, i);
+        // A witness has none; an old one may have been removed.
+        if (r->entries[i].verdict == INTER_ACCEPTED && inter_ledger_has_blob(s->ledger, &k))
+            st = inter_ledger_map_blob(s->ledger, &k, &blobs[i]);
+    }
+    if (st == NEB_OK)
+        s->cb.commit(s->cb.user, r, blobs);
+    for (uint8_t i = 0; i < r->n; i++)
+        neb_map_close(&blobs[i]);
+    return st;
+}
+
+static enum neb_status carry_out(struct inter_service *s, const struct inter_action *a) {
+    enum neb_status st;
+    switch (a->kind) {
+    case INTER_ACT_SEND:
+        st = inter_link_send(s->link, a->peer, INTER_CONTROL, s->actions.bytes.p + a->at, a->size);
+        return st == NEB_ERR_AGAIN ? NEB_OK : st; // the node says it again
+    case INTER_ACT_SEND_CHUNK: return send_chunk(s, a);
+    case INTER_ACT_SEND_COMMIT: send_record(s, a); return NEB_OK;
+    case INTER_ACT_STORE_MANIFEST: return inter_ledger_put_manifest(s->ledger, &a->manifest);
+    case INTER_ACT_STORE_VOTE: return inter_ledger_put_vote(s->ledger, &a->record);
+    case INTER_ACT_STORE_COMMIT: return inter_ledger_put_commit(s->ledger, &a->record);
+    case INTER_ACT_STORE_STANDING: return inter_ledger_put_standing(s->ledger, &a->standing);
+    case INTER_ACT_SERVE: return serve(s, a);
+    case INTER_ACT_BLOB_OPEN: return open_blob(s, &a->manifest);
+    case INTER_ACT_BLOB_WRITE:
+        return inter_ledger_part_write(s->ledger, &a->key, a->offset, a->view, a->len);
+    case INTER_ACT_BLOB_FINISH: return finish_blob(s, &a->manifest);
+    case INTER_ACT_DELIVER: return service_deliver(s, &a->record);
+    case INTER_ACT_FAULT: s->cb.fault(s->cb.user, a->peer, a->fault); return NEB_OK;
+    case INTER_ACT_BEHIND:
+        if (s->cb.behind)
+            s->cb.behind(s->cb.user, a->key.job);
+        return NEB_OK;
+    }
+    return NEB_OK;
+}
+
+void service_step(struct inter_service *s, const struct inter_event *event) {
+    struct inter_event e = *event;
+    struct inter_manifest m;
+    for (size_t done = 0;;) {
+        if (s->st == NEB_OK)
+            s->st = inter_node_step(s->node, neb_now(), &e, &s->actions);
+        for (size_t i = 0; i < s->actions.n && s->st == NEB_OK; i++)
+            s->st = carry_out(s, &s->actions.list[i]);
+        if (done == s->n_pending || s->st != NEB_OK)
+            break;
+        const struct pending *p = &s->pending[done++];
+        e = p->e;
+        m = p->manifest; // the list may move while the event is handled
+        e.manifest = p->has_manifest ? &m : NULL;
+    }
+    s->n_pending = 0;
+}

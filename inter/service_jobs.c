@@ -1,0 +1,147 @@
+// Jobs: opened from what the ledger knows of them, updates submitted, commits handed over again.
+#include "agent/base/log.h"
+#include "agent/base/sha256.h"
+#include "inter/service_state.h"
+#include "security/sign.h"
+
+#include <string.h>
+
+void inter_service_job_removed(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
+                               uint16_t removed) {
+    (void)inter_node_job_removed(s->node, job, removed);
+}
+
+static enum neb_status restore_manifest(struct inter_service *s, const struct inter_manifest *m,
+                                        bool own) {
+    bool durable = inter_ledger_has_blob(s->ledger, &m->key), pass = true;
+    struct inter_bitmap got = {0};
+    enum neb_status st = NEB_OK;
+    if (own && !durable)
+        return NEB_OK; // stored before its blob in a crash: the worker submits again
+    float norm = 0;
+    if (durable)
+        NEB_TRY(service_gate(s, m, &pass, &norm));
+    pass = pass || own;
+    if (!own && !durable) {
+        NEB_TRY(inter_bitmap_init(&got, inter_chunks(m->bytes, m->chunk_bytes)));
+        st = inter_ledger_part_open(s->ledger, m, &got);
+    }
+    enum inter_holding h = !durable ? INTER_HOLD_PART
+                           : pass   ? INTER_HOLD_WHOLE
+                                    : INTER_HOLD_REFUSED;
+    if (st == NEB_OK)
+        st = inter_node_restore_manifest(s->node, m, h, own || durable ? NULL : &got);
+    inter_bitmap_free(&got);
+    inter_node_restore_norm(s->node, &m->key, norm);
+    return st;
+}
+
+static enum neb_status restore_fragment(struct inter_service *s, const struct inter_job_config *c,
+                                        uint32_t f) {
+    struct inter_record r;
+    struct inter_manifest m;
+    enum neb_status st = inter_ledger_last_commit(s->ledger, c->id, f, &r);
+    if (st == NEB_OK)
+        inter_node_restore_commit(s->node, &r);
+    else if (st != NEB_ERR_NOT_FOUND)
+        return st;
+    uint32_t round = inter_node_round(s->node, c->id, f);
+    for (uint8_t i = 0; i < c->n_members; i++) {
+        struct inter_key k = {.round = round, .fragment = f, .member = i};
+        memcpy(k.job, c->id, sizeof k.job);
+        st = inter_ledger_get_manifest(s->ledger, &k, &m);
+        if (st == NEB_OK)
+            st = restore_manifest(s, &m, i == c->self);
+        if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
+            return st;
+    }
+    st = inter_ledger_get_vote(s->ledger, c->id, f, round, &r);
+    if (st == NEB_OK)
+        inter_node_restore_vote(s->node, &r);
+    return st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
+}
+
+enum neb_status inter_service_job_open(struct inter_service *s,
+                                       const struct inter_job_config *given) {
+    struct inter_job_config c = *given;
+    struct inter_standing standing;
+    enum neb_status st = inter_ledger_get_standing(s->ledger, c.id, &standing);
+    if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
+        return st;
+    // Later ledgers have greater epochs: nanoseconds since 1970 are, while head nodes keep roughly to the time of day.
+    c.epoch = st == NEB_OK ? standing.epoch : (uint64_t)neb_wall_now();
+    NEB_TRY(inter_node_job_open(s->node, &c));
+    if (st == NEB_OK)
+        inter_node_restore_standing(s->node, &standing);
+    for (uint32_t f = 0; f < c.fragments; f++)
+        NEB_TRY(restore_fragment(s, &c, f));
+    for (uint32_t i = 0; i < s->members.n; i++) // a job that opens on a link that is up learns so
+        if (s->up[i])
+            service_step(s, &(struct inter_event){.kind = INTER_EV_PEER_UP, .peer = i});
+    return s->st;
+}
+
+void inter_service_job_leave(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]) {
+    struct inter_event e = {.kind = INTER_EV_LEAVE, .peer = s->self};
+    memcpy(e.key.job, job, sizeof e.key.job);
+    service_step(s, &e);
+}
+
+bool inter_service_job_status(const struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
+                              struct inter_job_status *out) {
+    return inter_node_job_status(s->node, job, neb_now(), out);
+}
+
+void inter_service_job_close(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]) {
+    inter_node_job_close(s->node, job);
+}
+
+enum neb_status inter_service_deliver(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
+                                      uint32_t fragment, uint32_t round) {
+    struct inter_record r;
+    enum neb_status st = inter_ledger_get_commit(s->ledger, job, fragment, round, &r);
+    return st == NEB_OK ? service_deliver(s, &r) : st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
+}
+
+enum neb_status inter_service_submit(struct inter_service *s, const struct inter_manifest *given,
+                                     const void *blob, size_t len) {
+    struct inter_manifest m = *given, stored;
+    uint32_t open = inter_node_round(s->node, m.key.job, m.key.fragment);
+    if (len == 0 || len > INTER_BLOB_MAX)
+        return neb_fail(NEB_ERR_LIMIT, "update of %zu bytes; at most %d", len, INTER_BLOB_MAX);
+    if (open == UINT32_MAX || m.key.round > open)
+        return neb_fail(NEB_ERR_STATE, "update for round %u of fragment %u, but round %u is open",
+                        m.key.round, m.key.fragment, open);
+    if (m.key.round <
+        open) // others went on without it, or a worker was restarted: this round is over
+        return inter_service_deliver(s, m.key.job, m.key.fragment, m.key.round);
+    m.key.attempt += inter_node_attempt(s->node, m.key.job);
+    neb_sha256(blob, len, m.sha256);
+    if (inter_ledger_find_manifest(s->ledger, &m.key, &stored) == NEB_OK &&
+        inter_ledger_has_blob(s->ledger, &m.key)) {
+        if (memcmp(stored.sha256, m.sha256, sizeof m.sha256))
+            neb_warn("round %u: the worker computed other bytes than before its restart; those of "
+                     "the ledger stand",
+                     m.key.round);
+        return NEB_OK;
+    }
+    m.bytes = (uint32_t)len;
+    m.chunk_bytes = inter_node_chunk_bytes(s->node, m.bytes);
+    neb_buf_clear(&s->out);
+    inter_manifest_put_body(&s->out, &m);
+    NEB_TRY(neb_buf_check(&s->out));
+    if (!service_sign(s, SEC_CONTEXT_MANIFEST, s->out.p, s->out.len, m.sig))
+        return neb_fail(NEB_ERR_DENIED, "cannot sign an update");
+    NEB_TRY(inter_ledger_put_blob(s->ledger, &m.key, blob, len));
+    struct inter_event e = {.kind = INTER_EV_SUBMIT, .manifest = &m, .peer = s->self};
+    bool pass; // ours is not ours to refuse: its norm is what is wanted
+    NEB_TRY(service_gate(s, &m, &pass, &e.norm));
+    service_step(s, &e);
+    return s->st;
+}
+
+enum neb_status inter_service_prune(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
+                                    uint32_t fragment, uint32_t round) {
+    service_unmap(s);
+    return inter_ledger_prune(s->ledger, job, fragment, round);
+}

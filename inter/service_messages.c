@@ -1,0 +1,138 @@
+// What comes over the links, and messages between agents on top of it: kept until the peer has them, and taken exactly once.
+#include "agent/base/log.h"
+#include "inter/service_state.h"
+#include "inter/stream_wire.h"
+
+#include <string.h>
+
+enum { MSG_APP = 32, MSG_APP_ACK = 33, MSG_TELL = 34 };
+
+// | MSG_APP u8 | epoch of the sender's ledger u64 | seq u64 | previous u64 | kind u32 | body |
+// previous: the message that waits before this one, 0 when none does. A receiver that has not taken it drops this one,
+// without an acknowledgement: what overtook a message that the link refused must not count as taken.
+struct resend {
+    struct inter_service *s;
+    uint32_t peer;
+    uint64_t previous;
+};
+
+static void resend_one(void *user, uint64_t seq, uint32_t kind, const uint8_t *p, size_t n) {
+    struct resend *r = user;
+    struct neb_buf *b = &r->s->out;
+    neb_buf_clear(b);
+    neb_buf_u8(b, MSG_APP);
+    neb_buf_u64(b, inter_ledger_epoch(r->s->ledger));
+    neb_buf_u64(b, seq);
+    neb_buf_u64(b, r->previous);
+    neb_buf_u32(b, kind);
+    neb_buf_add(b, p, n);
+    if (!b->oom && inter_link_send(r->s->link, r->peer, INTER_CONTROL, b->p, b->len) != NEB_OK)
+        neb_debug("a message waits for the link");
+    r->previous = seq;
+}
+
+enum neb_status service_resend(struct inter_service *s, uint32_t peer) {
+    struct resend r = {s, peer, 0};
+    return inter_ledger_pending(s->ledger, s->members.m[peer].pub.name, resend_one, &r);
+}
+
+enum neb_status inter_service_send(struct inter_service *s, uint32_t peer, uint32_t kind,
+                                   const void *p, size_t n) {
+    uint64_t seq, previous;
+    if (n > INTER_MESSAGE_MAX || peer >= s->members.n || peer == s->self)
+        return neb_fail(NEB_ERR_LIMIT, "message of %zu bytes to member %u", n, peer);
+    NEB_TRY(inter_ledger_post(s->ledger, s->members.m[peer].pub.name, kind, p, n, &seq, &previous));
+    struct resend r = {s, peer, previous};
+    if (s->up[peer])
+        resend_one(&r, seq, kind, p, n);
+    return NEB_OK;
+}
+
+void inter_service_tell(struct inter_service *s, uint32_t peer, uint32_t kind, const void *p,
+                        size_t n) {
+    if (n > INTER_MESSAGE_MAX || peer >= s->members.n || !s->up[peer])
+        return;
+    neb_buf_clear(&s->out);
+    neb_buf_u8(&s->out, MSG_TELL);
+    neb_buf_u32(&s->out, kind);
+    neb_buf_add(&s->out, p, n);
+    if (!s->out.oom &&
+        inter_link_send(s->link, peer, INTER_CONTROL, s->out.p, s->out.len) != NEB_OK)
+        neb_debug("telemetry dropped: the control queue is full");
+}
+
+static enum neb_status on_app(struct inter_service *s, uint32_t peer, struct neb_rd *r) {
+    const char *name = s->members.m[peer].pub.name;
+    uint64_t epoch = neb_rd_u64(r), seq = neb_rd_u64(r), previous = neb_rd_u64(r), last;
+    uint32_t kind = neb_rd_u32(r);
+    size_t n = neb_rd_left(r);
+    const uint8_t *p = neb_rd_view(r, n);
+    if (r->bad || seq == 0 || seq > INT64_MAX || previous >= seq)
+        return NEB_OK;
+    NEB_TRY(inter_ledger_taken(s->ledger, name, epoch, &last));
+    if (seq > last && previous > last)
+        return NEB_OK; // it overtook one, which is sent again
+    if (seq > last) {
+        // Taken first: a crash in between loses the message for the caller, who asks again; twice would be worse.
+        NEB_TRY(inter_ledger_take(s->ledger, name, epoch, seq));
+        s->cb.message(s->cb.user, peer, kind, p, n);
+    }
+    neb_buf_clear(&s->out);
+    neb_buf_u8(&s->out, MSG_APP_ACK);
+    neb_buf_u64(&s->out, epoch);
+    neb_buf_u64(&s->out, seq);
+    enum neb_status st = inter_link_send(s->link, peer, INTER_CONTROL, s->out.p, s->out.len);
+    return st == NEB_ERR_AGAIN ? NEB_OK : st;
+}
+
+void service_on_event(void *user, const struct inter_link_event *e) {
+    struct inter_service *s = user;
+    if (s->st != NEB_OK)
+        return;
+    if (e->kind != INTER_LINK_MSG) {
+        s->up[e->peer] = e->kind == INTER_LINK_UP;
+        service_step(
+            s, &(struct inter_event){.kind = s->up[e->peer] ? INTER_EV_PEER_UP : INTER_EV_PEER_DOWN,
+                                     .peer = e->peer});
+        if (s->up[e->peer] && s->st == NEB_OK)
+            s->st = service_resend(s, e->peer);
+        if (s->st == NEB_OK)
+            s->st = inter_streams_peer(s->streams, e->peer, s->up[e->peer]);
+        s->cb.peer(s->cb.user, e->peer, s->up[e->peer]);
+        return;
+    }
+    struct neb_rd r = neb_rd_make(e->data, e->len);
+    uint8_t type = e->len ? e->data[0] : 0;
+    if (type == INTER_MSG_STREAM) {
+        s->st =
+            inter_streams_message(s->streams, e->peer, e->channel == INTER_BULK, e->data, e->len);
+        return;
+    }
+    if (inter_snapshot_is(type)) {
+        s->st = inter_snapshots_message(s->snapshots, neb_now(), e->peer, e->channel == INTER_BULK,
+                                        e->data, e->len);
+        return;
+    }
+    if (type < MSG_APP || e->channel == INTER_BULK) {
+        service_step(s, &(struct inter_event){.kind = INTER_EV_MESSAGE,
+                                              .peer = e->peer,
+                                              .bulk = e->channel == INTER_BULK,
+                                              .data = e->data,
+                                              .len = e->len});
+        return;
+    }
+    (void)neb_rd_u8(&r);
+    if (type == MSG_APP) {
+        s->st = on_app(s, e->peer, &r);
+    } else if (type == MSG_APP_ACK) {
+        uint64_t epoch = neb_rd_u64(&r), seq = neb_rd_u64(&r);
+        if (neb_rd_done(&r) && epoch == inter_ledger_epoch(s->ledger))
+            s->st = inter_ledger_posted(s->ledger, s->members.m[e->peer].pub.name, seq);
+    } else if (type == MSG_TELL) {
+        uint32_t kind = neb_rd_u32(&r);
+        size_t n = neb_rd_left(&r);
+        const uint8_t *p = neb_rd_view(&r, n);
+        if (!r.bad)
+            s->cb.message(s->cb.user, e->peer, kind, p, n);
+    }
+}

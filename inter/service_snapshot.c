@@ -1,0 +1,79 @@
+// Snapshots between members (inter/snapshot.h), joined to this service's link, ledger and callbacks.
+#include "inter/service_state.h"
+
+static enum neb_status no_snapshot(void *user, const uint8_t job[INTER_ID_BYTES],
+                                   struct inter_snapshot_source *out) {
+    (void)user, (void)job, (void)out;
+    return NEB_ERR_NOT_FOUND;
+}
+
+static enum neb_status open_snapshot(void *user, const uint8_t job[INTER_ID_BYTES],
+                                     struct inter_snapshot_source *out) {
+    struct inter_service *s = user;
+    return s->cb.snapshot_open(s->cb.user, job, out);
+}
+
+static void close_snapshot(void *user, struct inter_snapshot_source *source) {
+    struct inter_service *s = user;
+    s->cb.snapshot_close(s->cb.user, source);
+}
+
+static void snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum neb_status st,
+                          const char *part, uint64_t header_bytes) {
+    struct inter_service *s = user;
+    if (s->cb.snapshot_done)
+        s->cb.snapshot_done(s->cb.user, job, st, part, header_bytes);
+}
+
+static enum neb_status send_snapshot(void *user, uint32_t peer, bool bulk, const void *head,
+                                     size_t n, const void *body, size_t m) {
+    struct inter_service *s = user;
+    return bulk ? inter_link_send2(s->link, peer, INTER_BULK, head, n, body, m)
+                : inter_link_send(s->link, peer, INTER_CONTROL, head, n);
+}
+
+enum neb_status service_create_snapshots(struct inter_service *s) {
+    struct inter_snapshots_config c = {s, s->cb.snapshot_open ? open_snapshot : no_snapshot,
+                                       close_snapshot, snapshot_done, send_snapshot};
+    return inter_snapshots_create(&c, &s->snapshots);
+}
+
+enum neb_status inter_service_snapshot_fetch(struct inter_service *s,
+                                             const uint8_t job[INTER_ID_BYTES], const char *path,
+                                             const uint32_t *peers, uint32_t n, bool header_only) {
+    return inter_snapshots_fetch(s->snapshots, job, path, peers, n, header_only, neb_now());
+}
+
+bool inter_service_snapshot_progress(const struct inter_service *s,
+                                     const uint8_t job[INTER_ID_BYTES],
+                                     struct inter_snapshot_progress *out) {
+    return inter_snapshots_progress(s->snapshots, job, out);
+}
+
+enum neb_status inter_service_snapshot_install(struct inter_service *s,
+                                               const struct inter_job_config *c,
+                                               const struct inter_snapshot *snapshot,
+                                               uint64_t *taken) {
+    *taken = 0;
+    for (uint32_t f = 0; f < snapshot->fragments; f++) {
+        const struct inter_snapshot_part *p = &snapshot->parts[f];
+        struct inter_chain chain = {0};
+        enum neb_status st = inter_ledger_chain(s->ledger, c->id, f, &chain);
+        if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
+            return st;
+        bool ahead = p->round > chain.next,
+             before = p->round && chain.next && chain.first + 1 == p->round;
+        if (p->round && !inter_node_proves(s->node, c, &p->last))
+            return neb_fail(NEB_ERR_DENIED,
+                            "the snapshot's record of round %u is not signed by a majority",
+                            p->last.round);
+        if (ahead) {
+            NEB_TRY(inter_ledger_begin_at(s->ledger, c->id, f, p->last.round, p->last.previous));
+            NEB_TRY(inter_ledger_put_commit(s->ledger, &p->last));
+        }
+        if (ahead || before) // the updates of that record are not here
+            NEB_TRY(inter_ledger_prune(s->ledger, c->id, f, p->round));
+        *taken |= ahead || before ? 1ull << f : 0;
+    }
+    return NEB_OK;
+}
