@@ -134,6 +134,7 @@ static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
     json_t *report = json_object_get(m->head, "report");
     if (!json_is_object(report))
         return;
+    j->link_told = 0;
     daemon_tell_link(d, j); // the last counters belong into the run's files
     daemon_wan_bytes(d, j, &sent, &recv);
     json_object_set_new(report, "name", json_string(daemon_name(d)));

@@ -119,14 +119,18 @@ void daemon_wan_bytes(struct daemon *d, const struct agent_jobrun *j, uint64_t *
     *recv += j->recv_before - j->recv_base;
 }
 
+// Once a second at home; elsewhere the line crosses the link that it is about.
+static const neb_ns link_line_every = 5 * NEB_S;
+
 void daemon_tell_link(struct daemon *d, struct agent_jobrun *j) {
     uint64_t sent, recv;
     double goodput = 0, rtt = 0;
     uint64_t resent = 0;
     uint32_t stripes = 0;
     bool expected;
-    if (!j->linked)
+    if (!j->linked || (!j->local && neb_now() - j->link_told < link_line_every))
         return;
+    j->link_told = neb_now();
     daemon_wan_bytes(d, j, &sent, &recv);
     for (int k = 0; k < j->job.n_clusters; k++) {
         struct inter_peer_stats s;
