@@ -123,6 +123,7 @@ struct agent_distill_config { // mode distill (distill.h)
     bool learn;                 // the teacher trains on the same batches
     enum agent_lost when_lost;
     bool pushed;               // the student sends its text; else both read the same shards
+    bool federate;             // students are one model, by rounds (sync) among themselves
     bool relay;                // the first student passes the labels on to the others
     float patience_s;          // without labels until the student says so, and does as when_lost says
     char cache[NEB_PATH_MAX];  // folder of received labels; empty: none

@@ -116,6 +116,11 @@ static enum neb_status validate_distill(const struct agent_job *j, const char *f
         (!d->k && (d->k_min || d->k_max)))
         return COMPLAIN(file, "distill.k", "%d is not within k_min %d and k_max %d", d->k, d->k_min,
                         d->k_max);
+    if (d->federate && (students < 2 || d->relay || j->sync.scheme != AGENT_SCHEME_FEDERATED ||
+                        (teachers && j->clusters[j->n_clusters - 1].role != AGENT_ROLE_TEACHER)))
+        return COMPLAIN(file, "distill.federate",
+                        "needs two students or more, sync.scheme: federated, no relay, and the "
+                        "teacher as the last of the clusters");
     if (d->relay && (!teachers || d->pushed || j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS))
         return COMPLAIN(file, "distill.relay", "needs a teacher, and shards that all read");
     if (d->pushed && j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)

@@ -182,6 +182,8 @@ const struct config_option config_options[] = {
      "a student without labels: wait for the teacher, or go on with cross-entropy"},
     {"distill.push_text", T_BOOL, AT(distill.pushed), 0, 0, "false", NULL,
      "students send their text, and the teacher needs no shards of it; else both read the same shards"},
+    {"distill.federate", T_BOOL, AT(distill.federate), 0, 0, "false", NULL,
+     "two students or more are one model: they exchange rounds as `sync` says; the teacher's agent votes in them"},
     {"distill.relay", T_BOOL, AT(distill.relay), 0, 0, "false", NULL,
      "the teacher's labels cross once, to the first student, which passes them on to the others; all students then learn from "
      "the same batches, each from its own start"},

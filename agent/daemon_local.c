@@ -146,7 +146,7 @@ static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
             json_object_set_new(faults, inter_fault_name((enum inter_fault)f),
                                 json_integer((json_int_t)d->faults[f]));
     json_object_set_new(report, "faults", faults);
-    if (j->linked && !j->federated)
+    if (j->linked && j->job.mode != AGENT_MODE_REPLICAS)
         json_object_set_new(report, "streams", agent_streams_report(&d->streams, j));
     json_object_set_new(report, "divergences", json_integer(j->divergences));
     json_decref(j->report);

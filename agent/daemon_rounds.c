@@ -2,6 +2,7 @@
 #include "agent/base/log.h"
 #include "agent/measure.h"
 #include "agent/daemon_state.h"
+#include "agent/distill.h"
 #include "agent/snapshot.h"
 #include "agent/tune.h"
 
@@ -31,13 +32,13 @@ enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j) {
     memcpy(c.id, j->id, sizeof c.id);
     memcpy(c.peers, j->peers, sizeof c.peers);
     for (int i = 0; i < j->job.n_clusters; i++)
-        if (j->job.clusters[i].witness)
+        if (agent_job_only_votes(&j->job, i))
             c.witnesses |= (uint16_t)(1u << i);
     c.removed = j->removed = daemon_removed_clusters(d, j);
     char dir[NEB_PATH_MAX];
     daemon_job_dir(d, j, dir, sizeof dir);
     NEB_TRY(
-        agent_snapshot_install(d->service, &c, dir, j->job.clusters[j->self].witness, &j->taken));
+        agent_snapshot_install(d->service, &c, dir, agent_job_only_votes(&j->job, j->self), &j->taken));
     return inter_service_job_open(d->service, &c);
 }
 
@@ -132,6 +133,10 @@ void daemon_on_commit(void *user, const struct inter_record *r, const struct neb
         witness_commit(d, j, r, final);
     else if (j)
         check_divergence(d, j, r);
+    if (j && j->job.clusters[j->self].role == AGENT_ROLE_TEACHER) { // it votes, and merges nothing
+        json_decref(entries);
+        return;
+    }
     if (j && j->client.len && !whole) { // asked for by a worker whose checkpoints are gone
         j->behind_until = neb_now() + 5 * NEB_S;
         daemon_on_behind(d, r->job);

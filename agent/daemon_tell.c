@@ -1,6 +1,7 @@
 // What the agent says of its jobs: to local clients and workers, to the agents where they were submitted, to the status page.
 #include "agent/base/log.h"
 #include "agent/daemon_state.h"
+#include "agent/distill.h"
 #include "agent/status.h"
 
 #include <stdlib.h>
@@ -68,7 +69,7 @@ int daemon_peers_alive(const struct daemon *d, const struct agent_jobrun *j, boo
         return 0;
     for (int i = 0; i < j->job.n_clusters; i++) {
         live += st.live >> i & 1;
-        data += st.live >> i & 1 && !j->job.clusters[i].witness;
+        data += st.live >> i & 1 && !agent_job_only_votes(&j->job, i);
         voters += !(st.removed >> i & 1);
     }
     *expected = live > voters / 2 && data >= (voters < 2 ? 1 : 2);

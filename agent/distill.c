@@ -54,6 +54,15 @@ int32_t agent_distill_k_max(const struct agent_distill_config *d) {
     return d->k_max ? d->k_max : d->k;
 }
 
+bool agent_distill_federates(const struct agent_job *j) {
+    return j->mode == AGENT_MODE_DISTILL && j->distill.federate && agent_distill_students(j) > 1;
+}
+
+bool agent_job_only_votes(const struct agent_job *j, int cluster) {
+    const struct agent_cluster *c = &j->clusters[cluster];
+    return c->witness || (agent_distill_federates(j) && c->role == AGENT_ROLE_TEACHER);
+}
+
 struct agent_distill_state *agent_distill_state(struct agent_distill_side *s) {
     return &s->s;
 }
@@ -62,6 +71,9 @@ const struct intra_step_stats *agent_distill_stats(const struct agent_distill_si
 }
 struct intra_model *agent_distill_model(struct agent_distill_side *s) {
     return s->trainer ? s->trainer->model : s->frozen;
+}
+struct intra_trainer *agent_distill_trainer(struct agent_distill_side *s) {
+    return s->trainer;
 }
 static struct intra_acts *acts_of(struct agent_distill_side *s) {
     return s->trainer ? s->trainer->acts : s->acts;
@@ -265,6 +277,18 @@ size_t agent_distill_request_most(const struct agent_distill_side *s) {
     return agent_request_most(&s->limits, s->job.accumulate);
 }
 
+// What rows of embedding and output were seen, padding left out: weights of a round (distill.federate).
+static void count_tokens(struct intra_trainer *t, const struct intra_pair_batch *b) {
+    for (int32_t i = 0; i < b->B; i++)
+        for (int32_t k = 0; k < b->T; k++) {
+            size_t at = (size_t)i * (size_t)b->T + (size_t)k;
+            bool wanted = b->targets[at] != KERN_IGNORE;
+            t->input_counts[b->tokens[at]] += wanted || k < b->prefix[i];
+            if (wanted)
+                t->target_counts[b->targets[at]]++;
+        }
+}
+
 // Through the trainer's model; gradients and sums are of intra_trainer_update's kind.
 static void pass(struct agent_distill_side *s, const struct kern_soft *teacher) {
     struct intra_trainer *t = s->trainer;
@@ -278,6 +302,7 @@ static void pass(struct agent_distill_side *s, const struct kern_soft *teacher) 
     intra_acts_teacher(t->acts, NULL);
     t->loss_sum += loss;
     t->loss_count += count;
+    count_tokens(t, &s->batch);
     s->s.tokens += (uint64_t)s->batch.B * (uint64_t)s->batch.T;
     s->s.targets += (uint64_t)count;
     s->s.taught += teacher ? (uint64_t)count : 0;

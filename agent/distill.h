@@ -34,6 +34,7 @@ NEB_MUST_CHECK enum neb_status agent_distill_create(const struct agent_job *job,
 void agent_distill_destroy(struct agent_distill_side **s);
 struct agent_distill_state *agent_distill_state(struct agent_distill_side *s);
 struct intra_model *agent_distill_model(struct agent_distill_side *s);
+struct intra_trainer *agent_distill_trainer(struct agent_distill_side *s); // NULL: a frozen teacher
 const struct intra_step_stats *agent_distill_stats(const struct agent_distill_side *s);
 
 // Teacher: labels of step `step` of `student`, k a position; appended to the cleared out. With `learn` it trains on the same
@@ -70,6 +71,9 @@ NEB_MUST_CHECK enum neb_status agent_distill_restore(struct agent_distill_side *
 // Students of a job in the order of its clusters; a cluster's place among them, -1: none.
 int32_t agent_distill_students(const struct agent_job *j);
 int32_t agent_distill_student(const struct agent_job *j, int cluster);
+// Students exchange rounds among themselves; and a cluster that only votes in a job's rounds: a witness, or their teacher.
+bool agent_distill_federates(const struct agent_job *j);
+bool agent_job_only_votes(const struct agent_job *j, int cluster);
 
 // Bounds of the labels a position; without k_min and k_max both are k.
 int32_t agent_distill_k_min(const struct agent_distill_config *d);

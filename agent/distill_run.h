@@ -7,6 +7,11 @@
 #include "agent/worker.h"
 #include "agent/worker_stream.h"
 
+struct distill_cursors { // of a checkpoint: the next batch of each stream
+    uint64_t labels[AGENT_CLUSTERS_MAX], requests[AGENT_CLUSTERS_MAX],
+        followers[AGENT_CLUSTERS_MAX];
+};
+
 struct distill_run {
     struct agent_worker *w;
     struct agent_distill_side *side, *teacher; // teacher: where both are here
@@ -28,9 +33,15 @@ struct distill_run {
     int64_t saved_step;
     json_t *quality;
     double eval_loss;
-    char cache[NEB_PATH_MAX]; // empty: none
+    char cache[NEB_PATH_MAX];  // empty: none
+    struct distill_cursors at; // where each stream goes on, of the checkpoint
 };
 
+// This side's part of a checkpoint.
+NEB_MUST_CHECK enum neb_status distill_write(struct distill_run *r, struct intra_ckpt_writer *out);
+NEB_MUST_CHECK enum neb_status distill_read(struct distill_run *r, const struct intra_ckpt *c);
+// A message of the agent about a stream: true; false: it is another's.
+bool distill_event(struct distill_run *r, const struct agent_ipc_msg *m);
 bool distill_teaches(const struct distill_run *r);
 // Messages of the agent that are here; NEB_ERR_INVALID: a stream cannot go on.
 NEB_MUST_CHECK enum neb_status distill_drain(struct distill_run *r);
@@ -41,12 +52,7 @@ NEB_MUST_CHECK enum neb_status distill_maybe_save(struct distill_run *r);
 
 // distill_streams.c
 enum { DISTILL_STREAMS_MAX = 3 * AGENT_CLUSTERS_MAX };
-struct distill_cursors { // of a checkpoint: the next batch of each stream
-    uint64_t labels[AGENT_CLUSTERS_MAX], requests[AGENT_CLUSTERS_MAX],
-        followers[AGENT_CLUSTERS_MAX];
-};
-NEB_MUST_CHECK enum neb_status distill_open_streams(struct distill_run *r,
-                                                    const struct distill_cursors *at);
+NEB_MUST_CHECK enum neb_status distill_open_streams(struct distill_run *r); // from r->at
 // All that are open, in list (DISTILL_STREAMS_MAX); returns how many.
 int32_t distill_streams(const struct distill_run *r, struct agent_stream **list);
 void distill_cursors(const struct distill_run *r, struct distill_cursors *out);
@@ -61,5 +67,12 @@ bool distill_all_labelled(const struct distill_run *r);
 
 // distill_student.c
 NEB_MUST_CHECK enum neb_status distill_learn(struct distill_run *r);
+
+// distill_federate.c: rounds among students, with distill.federate. First the outer state is made, then the checkpoint is read
+// (the run's own, where there are no rounds), then streams are opened, then the rounds begin.
+NEB_MUST_CHECK enum neb_status distill_federate(struct distill_run *r);
+NEB_MUST_CHECK enum neb_status distill_federate_restore(struct distill_run *r);
+NEB_MUST_CHECK enum neb_status distill_federate_begin(struct distill_run *r);
+void distill_federate_stepped(struct distill_run *r, double seconds);
 
 #endif

@@ -92,8 +92,9 @@ static enum neb_status open_student(struct distill_run *r, int teacher, int from
                              : NEB_OK;
 }
 
-enum neb_status distill_open_streams(struct distill_run *r, const struct distill_cursors *at) {
+enum neb_status distill_open_streams(struct distill_run *r) {
     const struct agent_job *j = &r->w->job;
+    const struct distill_cursors *at = &r->at;
     int teacher = agent_job_role(j, AGENT_ROLE_TEACHER), self = r->w->cluster,
         first = agent_job_role(j, AGENT_ROLE_STUDENT);
     if (teacher < 0 || r->teacher)

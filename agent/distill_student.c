@@ -115,14 +115,40 @@ static enum neb_status learn_once(struct distill_run *r) {
     return agent_distill_learn(r->side, NULL, 0);
 }
 
+// Rounds are exchanged between steps; *ready: the next one may begin.
+static enum neb_status exchange(struct distill_run *r, bool *ready) {
+    *ready = true;
+    if (!r->w->federated)
+        return NEB_OK;
+    NEB_TRY(worker_exchange(r->w, ready));
+    *ready = *ready && agent_distill_state(r->side)->step < r->w->job.steps;
+    return NEB_OK;
+}
+
+static bool done(const struct distill_run *r) {
+    return r->w->federated ? worker_finished(r->w)
+                           : agent_distill_state(r->side)->step >= r->w->job.steps;
+}
+
 enum neb_status distill_learn(struct distill_run *r) {
     struct agent_distill_state *x = agent_distill_state(r->side);
-    while (!r->w->stop && x->step < r->w->job.steps) {
-        int64_t was = x->step;
+    while (!r->w->stop && !done(r)) {
+        bool ready;
         NEB_TRY(distill_drain(r));
+        NEB_TRY(exchange(r, &ready));
+        if (r->w->stop || done(r))
+            break;
+        if (!ready) {
+            NEB_TRY(distill_wait(r));
+            continue;
+        }
+        int64_t was = x->step;
+        double trained_s = x->train_s;
         NEB_TRY(learn_once(r));
         if (x->step == was)
             continue;
+        if (r->w->federated)
+            distill_federate_stepped(r, x->train_s - trained_s);
         distill_say_step(r);
         NEB_TRY(distill_maybe_save(r));
     }

@@ -17,27 +17,34 @@ bool distill_teaches(const struct distill_run *r) {
 
 // ---- messages from the agent ----------------------------------------------------------------------------------
 
-static void on_agent(struct distill_run *r, struct agent_ipc_msg *m) {
+bool distill_event(struct distill_run *r, const struct agent_ipc_msg *m) {
     struct agent_stream *list[DISTILL_STREAMS_MAX];
     int32_t n = distill_streams(r, list);
     for (int32_t i = 0; i < n; i++)
         if (agent_stream_event(list[i], m))
-            goto taken;
-    if (!strcmp(agent_ipc_str(m, "ev", ""), "stop"))
+            return true;
+    return false;
+}
+
+static void on_agent(struct distill_run *r, struct agent_ipc_msg *m) {
+    if (!distill_event(r, m) && !strcmp(agent_ipc_str(m, "ev", ""), "stop"))
         r->w->stop = true;
-taken:
     agent_ipc_msg_clear(m);
 }
 
-enum neb_status distill_drain(struct distill_run *r) {
+static enum neb_status take_all(struct distill_run *r) {
     struct agent_ipc_client nobody;
     struct agent_ipc_msg m;
     enum neb_status st;
     while ((st = agent_ipc_recv(r->w->ipc, &nobody, &m)) == NEB_OK || st == NEB_ERR_FORMAT)
         if (st == NEB_OK)
             on_agent(r, &m);
-    NEB_TRY(st == NEB_ERR_AGAIN ? NEB_OK : st);
+    return st == NEB_ERR_AGAIN ? NEB_OK : st;
+}
+
+enum neb_status distill_drain(struct distill_run *r) {
     struct agent_stream *list[DISTILL_STREAMS_MAX];
+    NEB_TRY(r->w->federated ? worker_drain(r->w) : take_all(r));
     int32_t n = distill_streams(r, list);
     for (int32_t i = 0; i < n; i++)
         if (list[i]->refused[0])
@@ -48,6 +55,8 @@ enum neb_status distill_drain(struct distill_run *r) {
 enum neb_status distill_wait(struct distill_run *r) {
     struct agent_ipc_msg m;
     neb_ns start = neb_now();
+    if (r->w->federated)
+        return worker_wait(r->w);
     enum neb_status st = agent_ipc_wait(r->w->ipc, poll_slice, &m);
     r->w->stall_s += neb_seconds(neb_now() - start);
     if (st == NEB_OK)
@@ -73,45 +82,54 @@ void distill_say_step(struct distill_run *r) {
 
 // ---- checkpoints ----------------------------------------------------------------------------------------------
 
-static enum neb_status save(struct distill_run *r, bool final) {
+enum neb_status distill_write(struct distill_run *r, struct intra_ckpt_writer *out) {
+    struct distill_cursors at;
+    distill_cursors(r, &at);
+    agent_distill_state(r->side)->seq = at.labels[0];
+    NEB_TRY(agent_distill_save(r->side, out));
+    return intra_ckpt_add(out, "distill.cursors", INTRA_U64, DISTILL_STREAMS_MAX, 1, &at);
+}
+
+enum neb_status distill_read(struct distill_run *r, const struct intra_ckpt *c) {
+    NEB_TRY(agent_distill_restore(r->side, c));
+    return intra_ckpt_read(c, "distill.cursors", INTRA_U64, DISTILL_STREAMS_MAX, 1, &r->at);
+}
+
+static enum neb_status write_checkpoint(struct distill_run *r) {
     char dir[NEB_PATH_MAX], path[NEB_PATH_MAX];
     struct intra_ckpt_writer *out = NULL;
-    struct agent_distill_state *x = agent_distill_state(r->side);
-    struct distill_cursors at;
-    if (r->teacher) // the reference is repeated from its start
-        return NEB_OK;
     NEB_TRY(neb_path(dir, sizeof dir, r->w->dir, "checkpoint"));
     NEB_TRY(neb_fs_mkdirs(dir, 0700));
-    NEB_TRY(intra_ckpt_step_path(dir, x->step, path, sizeof path));
-    distill_cursors(r, &at);
-    NEB_TRY(distill_wait_stored(r)); // must not be lost with the agent
-    x->seq = at.labels[0];
+    NEB_TRY(intra_ckpt_step_path(dir, agent_distill_state(r->side)->step, path, sizeof path));
     NEB_TRY(intra_ckpt_create(path, &out));
-    enum neb_status st = agent_distill_save(r->side, out);
-    if (st == NEB_OK)
-        st = intra_ckpt_add(out, "distill.cursors", INTRA_U64, DISTILL_STREAMS_MAX, 1, &at);
+    enum neb_status st = distill_write(r, out);
     if (st == NEB_OK)
         st = intra_ckpt_commit(out);
     intra_ckpt_writer_destroy(&out);
     NEB_TRY(st);
-    NEB_TRY(intra_ckpt_prune(dir, r->w->job.checkpoint_keep));
-    r->saved_step = x->step;
+    return intra_ckpt_prune(dir, r->w->job.checkpoint_keep);
+}
+
+static enum neb_status save(struct distill_run *r, bool final) {
+    if (r->teacher) // the reference is repeated from its start
+        return NEB_OK;
+    NEB_TRY(distill_wait_stored(r)); // must not be lost with the agent
+    NEB_TRY(r->w->federated ? worker_save(r->w) : write_checkpoint(r));
+    r->saved_step = agent_distill_state(r->side)->step;
     return distill_streams_saved(r, final);
 }
 
-// at: where each stream goes on.
-static enum neb_status restore(struct distill_run *r, struct distill_cursors *at) {
+static enum neb_status restore(struct distill_run *r) {
     char dir[NEB_PATH_MAX];
     struct intra_ckpt *c = NULL;
-    memset(at, 0, sizeof *at);
+    if (r->w->federated)
+        return distill_federate_restore(r);
     NEB_TRY(neb_path(dir, sizeof dir, r->w->dir, "checkpoint"));
     enum neb_status st = intra_ckpt_open_latest(dir, &c);
     if (st == NEB_ERR_NOT_FOUND)
         return NEB_OK;
     if (st == NEB_OK)
-        st = agent_distill_restore(r->side, c);
-    if (st == NEB_OK)
-        st = intra_ckpt_read(c, "distill.cursors", INTRA_U64, DISTILL_STREAMS_MAX, 1, at);
+        st = distill_read(r, c);
     intra_ckpt_close(&c);
     if (st == NEB_OK)
         neb_info("going on from step %lld", (long long)agent_distill_state(r->side)->step);
@@ -156,7 +174,6 @@ static enum neb_status open_cache(struct distill_run *r) {
 static enum neb_status set_up(struct distill_run *r) {
     struct agent_worker *w = r->w;
     const struct agent_cluster *c = &w->job.clusters[w->cluster];
-    struct distill_cursors at;
     bool both = w->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS &&
                 agent_job_role(&w->job, AGENT_ROLE_TEACHER) >= 0;
     int32_t student = both ? 0 : agent_distill_student(&w->job, w->cluster);
@@ -169,35 +186,48 @@ static enum neb_status set_up(struct distill_run *r) {
     if (both)
         return agent_distill_create(&w->job, AGENT_ROLE_TEACHER, 0, w->corpus, w->K, &r->teacher);
     NEB_TRY(open_cache(r));
-    NEB_TRY(restore(r, &at));
-    return distill_open_streams(r, &at);
+    if (w->job.distill.federate && c->role == AGENT_ROLE_STUDENT &&
+        agent_distill_students(&w->job) > 1)
+        NEB_TRY(distill_federate(r));
+    NEB_TRY(restore(r));
+    NEB_TRY(distill_open_streams(r));
+    return w->federated ? distill_federate_begin(r) : NEB_OK;
 }
 
 static json_t *number(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 
-static enum neb_status report(struct distill_run *r, bool done) {
-    const struct agent_distill_state *x = agent_distill_state(r->side);
+static void params_digest(const struct distill_run *r, char hex[33]) {
     const struct intra_model *m = agent_distill_model(r->side);
     struct kern_digest d = kern_digest_part(m->params, m->params, 0, m->n_params);
     uint8_t bytes[16];
-    char hex[33];
+    if (r->w->federated) {
+        worker_params_digest(r->w, hex);
+        return;
+    }
     neb_put_u64(bytes, d.lo);
     neb_put_u64(bytes + 8, d.hi);
     neb_hex(bytes, sizeof bytes, hex);
+}
+
+static enum neb_status report(struct distill_run *r, bool done) {
+    const struct agent_distill_state *x = agent_distill_state(r->side);
+    const struct intra_model *m = agent_distill_model(r->side);
+    char hex[33];
+    params_digest(r, hex);
     if (r->quality && !distill_teaches(r) && r->n_streams)
         json_object_set_new(r->quality, "stall", agent_stream_stall(r->streams[0]));
     json_t *o = json_pack(
         "{s:s,s:s,s:I,s:I,s:o,s:o,s:o,s:f,s:f,s:f,s:s,s:I,s:I,s:I,s:I,s:I,s:b,s:i,s:i,s:I,s:I,s:O?"
         "}",
-        "device", "cpu", "role", distill_teaches(r) ? "teacher" : "student", "steps", (json_int_t)x->step,
-        "tokens", (json_int_t)x->tokens, "loss_first", number(x->loss_first), "loss_last",
-        number(x->loss_last), "eval_loss", number(r->eval_loss), "stall_s", r->w->stall_s,
-        "train_s", x->train_s, "sync_s", 0.0, "params_digest", hex, "params",
+        "device", "cpu", "role", distill_teaches(r) ? "teacher" : "student", "steps",
+        (json_int_t)x->step, "tokens", (json_int_t)x->tokens, "loss_first", number(x->loss_first),
+        "loss_last", number(x->loss_last), "eval_loss", number(r->eval_loss), "stall_s",
+        r->w->stall_s, "train_s", x->train_s, "sync_s", 0.0, "params_digest", hex, "params",
         (json_int_t)m->n_params, "trainable_params", (json_int_t)m->n_trainable, "rounds",
-        (json_int_t)0, "payload_bytes", (json_int_t)x->label_bytes, "payload_params", (json_int_t)0,
-        "stopped", !done, "threads", kern_pool_threads(r->w->K->pool), "vocab", m->c.vocab,
-        "steps_alone", (json_int_t)r->alone, "label_rows", (json_int_t)x->label_rows, "quality",
-        r->quality);
+        (json_int_t)r->w->rounds, "payload_bytes", (json_int_t)x->label_bytes, "payload_params",
+        (json_int_t)0, "stopped", !done, "threads", kern_pool_threads(r->w->K->pool), "vocab",
+        m->c.vocab, "steps_alone", (json_int_t)r->alone, "label_rows", (json_int_t)x->label_rows,
+        "quality", r->quality);
     if (!o)
         return neb_fail(NEB_ERR_NOMEM, "out of memory reporting");
     return agent_ipc_send(r->w->ipc, NULL, json_pack("{s:s,s:o}", "op", "report", "report", o),
@@ -205,7 +235,9 @@ static enum neb_status report(struct distill_run *r, bool done) {
 }
 
 static bool trained(const struct distill_run *r) {
-    return distill_teaches(r) ? distill_all_labelled(r) : agent_distill_state(r->side)->step >= r->w->job.steps;
+    return distill_teaches(r) ? distill_all_labelled(r)
+           : r->w->federated  ? worker_finished(r->w)
+                              : agent_distill_state(r->side)->step >= r->w->job.steps;
 }
 
 static enum neb_status run(struct distill_run *r) {

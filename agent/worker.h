@@ -63,10 +63,13 @@ struct worker_ops { // the trainer beneath
     enum neb_status (*save)(struct agent_worker *w, struct intra_ckpt_writer *out);
     enum neb_status (*restore)(struct agent_worker *w, const struct intra_ckpt *c);
     enum neb_status (*skip)(struct agent_worker *w, int64_t n); // steps that a lost disk had made: data and schedule move on
+    // Any other message of the agent. NULL: there are none.
+    void (*event)(struct agent_worker *w, const struct agent_ipc_msg *m);
 };
 
 struct agent_worker {
     struct worker_ops ops;
+    struct distill_run *distill; // of a student that takes part in rounds
     void *foreign; // of a foreign trainer's ops; NULL: the built-in one
     struct agent_job job;
     int cluster; // index of this cluster

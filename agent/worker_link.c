@@ -36,7 +36,8 @@ static enum neb_status on_agent(struct agent_worker *w, struct agent_ipc_msg *m)
         w->alive = (int)agent_ipc_int(m, "alive", 0);
         w->expected = json_is_true(json_object_get(m->head, "expected"));
         w->stop = json_is_true(json_object_get(m->head, "stop"));
-    }
+    } else if (w->ops.event)
+        w->ops.event(w, m);
     agent_ipc_msg_clear(m);
     return st;
 }
