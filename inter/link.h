@@ -12,7 +12,7 @@
 //
 // A set is up when control has exchanged HELLO and WELCOME. PING/PONG and ACK{connection, bytes} go on control, both ways: a
 // PING after a second (the listener: two) in which nothing was heard, and every five while messages come; ACKs with every
-// 32 KiB, or after a second.
+// 32 KiB, or after two seconds.
 //
 // Who a message is from is what ZAP said about its connection's key (User-Id), never a claim of the
 // peer: routing ids chosen by a peer are refused.

@@ -36,7 +36,7 @@
 #define PING_ACCEPTED   (2 * NEB_S) // the listener: it hears the dialler's
 #define PING_BUSY       (5 * NEB_S) // while messages come: for the round trip
 #define ACK_BYTES       (32 << 10)  // data that is acknowledged at once
-#define ACK_DELAY       (1 * NEB_S) // less of it, at most so late
+#define ACK_DELAY       (2 * NEB_S) // less of it, at most so late
 #define SILENCE         (4 * NEB_S) // nothing heard for so long: the set is down
 #define RETRY_AFTER     (200 * NEB_MS)
 #define DUPLICATE_GRACE (5 * NEB_S)
