@@ -136,6 +136,7 @@ struct agent_rtd_config { // mode rtd (rtd.h)
     bool push_text;                               // the text travels too; else both sides read the same shards
     int32_t generator_steps, discriminator_steps; // ratio
     int32_t ahead;                                // batches that the generator may be ahead
+    int32_t share_embeddings;                     // events between two exchanges (rtd_share.h); 0: none
     int32_t n_layers, d_model, n_heads, d_ff;     // of the generator; 0: the model's
 };
 

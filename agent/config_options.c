@@ -153,6 +153,8 @@ const struct config_option config_options[] = {
     {"rtd.discriminator_steps", T_INT32, AT(rtd.discriminator_steps), 1, 1000, "1", NULL, "see generator_steps"},
     {"rtd.ahead", T_INT32, AT(rtd.ahead), 1, 1024, "16", NULL,
      "batches that the generator may be ahead of the discriminator"},
+    {"rtd.share_embeddings", T_INT32, AT(rtd.share_embeddings), 0, 1e9, "0", NULL,
+     "steps after which generator and discriminator average a block of their token embeddings; 0: never"},
     {"rtd.generator.n_layers", T_INT32, AT(rtd.n_layers), 0, 1024, "0", NULL, "0: model.n_layers, and so on"},
     {"rtd.generator.d_model", T_INT32, AT(rtd.d_model), 0, 65536, "0", NULL, "width of the generator"},
     {"rtd.generator.n_heads", T_INT32, AT(rtd.n_heads), 0, 1024, "0", NULL, "its heads"},

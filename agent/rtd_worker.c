@@ -2,6 +2,7 @@
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"
 #include "agent/rtd.h"
+#include "agent/rtd_share.h"
 #include "agent/worker.h"
 #include "agent/worker_stream.h"
 
@@ -11,6 +12,7 @@
 
 enum {
     STREAM_ID = 1,
+    BACK_ID = 2, // the discriminator's embeddings
     SPOOL_BATCHES = 4096,
     BATCH_BYTES_MIN = 64 << 10,
 };
@@ -21,7 +23,9 @@ struct rtd_run {
     struct agent_worker *w;
     bool both;                           // sides are in this process
     struct agent_rtd_side *side, *other; // of this cluster; the discriminator, where both are here
-    struct agent_stream *stream;
+    struct agent_stream *stream, *back;  // back: NULL unless embeddings are shared
+    uint64_t back_next;                  // of the checkpoint
+    struct neb_buf reply;                // where both are here: not taken yet
     struct neb_buf batch;
     bool holds; // a batch waits for room
     int64_t saved_event;
@@ -31,7 +35,8 @@ struct rtd_run {
 
 static void on_agent(struct rtd_run *r, struct agent_ipc_msg *m) {
     const char *ev = agent_ipc_str(m, "ev", "");
-    if (r->stream && agent_stream_event(r->stream, m))
+    if ((r->stream && agent_stream_event(r->stream, m)) ||
+        (r->back && agent_stream_event(r->back, m)))
         ;
     else if (!strcmp(ev, "stop"))
         r->w->stop = true;
@@ -48,6 +53,8 @@ static enum neb_status drain(struct rtd_run *r) {
     NEB_TRY(st == NEB_ERR_AGAIN ? NEB_OK : st);
     if (r->stream && r->stream->refused[0])
         return neb_fail(NEB_ERR_INVALID, "%s", r->stream->refused);
+    if (r->back && r->back->refused[0])
+        return neb_fail(NEB_ERR_INVALID, "%s", r->back->refused);
     return NEB_OK;
 }
 
@@ -80,6 +87,20 @@ static void say_step(struct rtd_run *r, struct agent_rtd_side *side) {
 
 // ---- checkpoints ----------------------------------------------------------------------------------------------
 
+static enum neb_status wait_stored(struct rtd_run *r, const struct agent_stream *t) {
+    while (t && t->c.role == INTER_STREAM_PRODUCER && t->stored < t->next) {
+        NEB_TRY(drain(r));
+        NEB_TRY(wait_agent(r));
+    }
+    return NEB_OK;
+}
+
+static enum neb_status say_saved(struct rtd_run *r, struct agent_stream *t, bool final) {
+    return t && t->c.role == INTER_STREAM_CONSUMER
+               ? agent_stream_saved(t, r->w->job.checkpoint_keep, final)
+               : NEB_OK;
+}
+
 static enum neb_status save(struct rtd_run *r, bool final) {
     char dir[NEB_PATH_MAX], path[NEB_PATH_MAX];
     struct intra_ckpt_writer *out = NULL;
@@ -90,25 +111,24 @@ static enum neb_status save(struct rtd_run *r, bool final) {
     NEB_TRY(neb_fs_mkdirs(dir, 0700));
     NEB_TRY(intra_ckpt_step_path(dir, x->event, path, sizeof path));
     // What a checkpoint says to have put must not be lost with the agent.
-    while (r->stream->c.role == INTER_STREAM_PRODUCER && r->stream->stored < r->stream->next) {
-        NEB_TRY(drain(r));
-        NEB_TRY(wait_agent(r));
-    }
+    NEB_TRY(wait_stored(r, r->stream));
+    NEB_TRY(wait_stored(r, r->back));
     NEB_TRY(intra_ckpt_create(path, &out));
     enum neb_status st = agent_rtd_save(r->side, out);
     bool again = agent_rtd_trained(r->side) && x->event > r->w->job.steps &&
                  !x->done; // evaluation is repeated
     if (st == NEB_OK && r->holds && !again)
         st = intra_ckpt_add(out, "rtd.batch", INTRA_BYTES, r->batch.len, 1, r->batch.p);
+    if (st == NEB_OK && r->back)
+        st = intra_ckpt_add(out, "rtd.back", INTRA_U64, 1, 1, &r->back->next);
     if (st == NEB_OK)
         st = intra_ckpt_commit(out);
     intra_ckpt_writer_destroy(&out);
     NEB_TRY(st);
     NEB_TRY(intra_ckpt_prune(dir, r->w->job.checkpoint_keep));
     r->saved_event = x->event;
-    return r->stream->c.role == INTER_STREAM_CONSUMER
-               ? agent_stream_saved(r->stream, r->w->job.checkpoint_keep, final)
-               : NEB_OK;
+    NEB_TRY(say_saved(r, r->back, final));
+    return say_saved(r, r->stream, final);
 }
 
 static enum neb_status restore(struct rtd_run *r) {
@@ -120,6 +140,8 @@ static enum neb_status restore(struct rtd_run *r) {
         return NEB_OK;
     if (st == NEB_OK)
         st = agent_rtd_restore(r->side, c);
+    if (st == NEB_OK && r->w->job.rtd.share_embeddings)
+        st = intra_ckpt_read(c, "rtd.back", INTRA_U64, 1, 1, &r->back_next);
     const struct intra_ckpt_section *held = st == NEB_OK ? intra_ckpt_find(c, "rtd.batch") : NULL;
     if (held) {
         neb_buf_add(&r->batch, intra_ckpt_data(c, held), held->bytes);
@@ -150,13 +172,48 @@ static enum neb_status save_model(struct rtd_run *r, struct agent_rtd_side *side
 static enum neb_status maybe_save(struct rtd_run *r) {
     const struct agent_rtd_state *x = agent_rtd_state(r->side);
     bool due = r->w->job.checkpoint_every && x->event % r->w->job.checkpoint_every == 0,
-         asked = r->stream && r->stream->want_checkpoint, evaluating = agent_rtd_trained(r->side);
+         asked = (r->stream && r->stream->want_checkpoint) || (r->back && r->back->want_checkpoint),
+         evaluating = agent_rtd_trained(r->side);
     return x->event != r->saved_event && !evaluating && (due || asked) ? save(r, false) : NEB_OK;
 }
 
 // ---- the loop -------------------------------------------------------------------------------------------------
 
+// The discriminator's rows that the next event waits for. NEB_ERR_AGAIN: they are not here yet.
+static enum neb_status take_answer(struct rtd_run *r) {
+    const uint8_t *p = r->reply.p;
+    size_t n = r->reply.len;
+    if (r->back)
+        NEB_TRY(agent_stream_next(r->back, &p, &n));
+    NEB_TRY(agent_rtd_answer(r->side, p, n));
+    return r->back ? agent_stream_applied(r->back) : NEB_OK;
+}
+
+static enum neb_status put_reply(struct rtd_run *r, struct agent_rtd_side *side) {
+    const struct neb_buf *b = agent_rtd_reply(side);
+    enum neb_status st = NEB_OK;
+    if (!b)
+        return NEB_OK;
+    if (r->both) {
+        neb_buf_clear(&r->reply);
+        neb_buf_add(&r->reply, b->p, b->len);
+        return neb_buf_check(&r->reply);
+    }
+    // At most one is under way, so there is room as soon as the agent has said so; it must not be lost where the worker stops.
+    while ((st = agent_stream_put(r->back, b->p, b->len)) == NEB_ERR_AGAIN) {
+        NEB_TRY(drain(r));
+        NEB_TRY(wait_agent(r));
+    }
+    return st;
+}
+
 static enum neb_status generate(struct rtd_run *r) {
+    if (!r->holds && agent_rtd_awaits(r->side)) {
+        enum neb_status st = take_answer(r);
+        if (st == NEB_ERR_AGAIN)
+            return wait_agent(r);
+        NEB_TRY(st);
+    }
     if (!r->holds) {
         NEB_TRY(agent_rtd_produce(r->side, &r->batch, &r->holds));
         say_step(r, r->side);
@@ -164,6 +221,7 @@ static enum neb_status generate(struct rtd_run *r) {
     if (r->both) {
         if (r->holds)
             NEB_TRY(agent_rtd_consume(r->other, r->batch.p, r->batch.len));
+        NEB_TRY(put_reply(r, r->other));
         say_step(r, r->other);
         r->holds = false;
         return NEB_OK;
@@ -184,6 +242,7 @@ static enum neb_status discriminate(struct rtd_run *r) {
     NEB_TRY(st);
     NEB_TRY(agent_rtd_consume(r->side, p, n));
     say_step(r, r->side);
+    NEB_TRY(put_reply(r, r->side));
     return agent_stream_applied(r->stream);
 }
 
@@ -206,6 +265,11 @@ static enum neb_status train(struct rtd_run *r) {
 static enum neb_status wait_taken(struct rtd_run *r) {
     while (!r->w->stop && r->stream && r->stream->c.role == INTER_STREAM_PRODUCER &&
            r->stream->durable < agent_rtd_state(r->side)->seq) {
+        NEB_TRY(drain(r));
+        NEB_TRY(wait_agent(r));
+    }
+    while (!r->w->stop && r->back && r->back->c.role == INTER_STREAM_PRODUCER &&
+           r->back->durable < r->back->next) {
         NEB_TRY(drain(r));
         NEB_TRY(wait_agent(r));
     }
@@ -238,7 +302,7 @@ static enum neb_status open_stream(struct rtd_run *r) {
     double most =
         (double)j->batch * j->seq_len * j->accumulate *
             (6.0 * fmin(1, 1.5 * (double)j->rtd.mask_rate + 0.1) + (j->rtd.push_text ? 4 : 0)) +
-        BATCH_BYTES_MIN;
+        BATCH_BYTES_MIN + (j->rtd.share_embeddings ? RTD_SHARE_FRAME_MAX : 0);
     if (most > INTER_STREAM_BATCH_MAX)
         return neb_fail(NEB_ERR_LIMIT,
                         "a step of %d x %d x %d tokens makes batches of up to %.0f bytes, a stream "
@@ -257,7 +321,14 @@ static enum neb_status open_stream(struct rtd_run *r) {
         .spool_batches = SPOOL_BATCHES,
         .spool_bytes = spool_bytes};
     NEB_TRY(set_terms(r, &c));
-    return agent_stream_open(r->w->ipc, &c, agent_rtd_state(r->side)->seq - r->holds, &r->stream);
+    NEB_TRY(agent_stream_open(r->w->ipc, &c, agent_rtd_state(r->side)->seq - r->holds, &r->stream));
+    if (!j->rtd.share_embeddings)
+        return NEB_OK;
+    c.key.id = BACK_ID;
+    c.type = INTER_STREAM_EMBEDDINGS;
+    c.role = generator ? INTER_STREAM_CONSUMER : INTER_STREAM_PRODUCER;
+    c.batch_bytes = RTD_SHARE_FRAME_MAX;
+    return agent_stream_open(r->w->ipc, &c, r->back_next, &r->back);
 }
 
 static enum neb_status set_up(struct rtd_run *r) {
@@ -329,6 +400,8 @@ enum neb_status agent_rtd_run(struct agent_worker *w) {
     struct rtd_run r = {.w = w};
     enum neb_status st = run(&r);
     agent_stream_close(&r.stream);
+    agent_stream_close(&r.back);
+    neb_buf_free(&r.reply);
     agent_rtd_destroy(&r.other);
     agent_rtd_destroy(&r.side);
     neb_buf_free(&r.batch);

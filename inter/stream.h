@@ -50,6 +50,7 @@ enum inter_stream_type {
     INTER_STREAM_REPLACEMENTS = 1, // compress/replaced.h
     INTER_STREAM_SOFT_LABELS,      // a teacher's
     INTER_STREAM_REQUESTS,         // what a student wants labelled
+    INTER_STREAM_EMBEDDINGS,       // rows that generator and discriminator share
     INTER_STREAM_TYPES,
 };
 enum inter_stream_role { INTER_STREAM_PRODUCER, INTER_STREAM_CONSUMER };
