@@ -66,17 +66,19 @@ static double real_of(const struct agent_ipc_msg *m, const char *key) {
     return json_is_number(v) ? json_number_value(v) : 0;
 }
 
-// Batch `next` has come, which was waited for.
+// Batch `next` has come, which was waited for. What had been waited for over a link without delay is the other side's: it put this
+// batch so long after the one before, and that one took so long here.
 static void account(struct agent_stream *s) {
-    neb_ns now = neb_now(), put = s->put_at[s->next % s->c.window_batches];
-    neb_ns from = put > s->waits ? put : s->waits;
-    from = !put || from > now ? now : from; // not known: the other side's
+    neb_ns now = neb_now(), put = s->put_at[s->next % s->c.window_batches], waited = now - s->waits,
+           theirs = put - s->last_put - s->last_took;
+    theirs = !put || !s->last_put ? waited : theirs < 0 ? 0 : theirs < waited ? theirs : waited;
     if (!s->batches) {
-        s->stall.start_s += neb_seconds(now - s->waits);
+        s->stall.start_s += neb_seconds(waited);
     } else {
-        s->stall.peer_s += neb_seconds(from - s->waits);
-        s->stall.link_s += neb_seconds(now - from);
+        s->stall.peer_s += neb_seconds(theirs);
+        s->stall.link_s += neb_seconds(waited - theirs);
     }
+    s->begun = now;
     s->waits = 0;
 }
 
@@ -184,6 +186,10 @@ enum neb_status agent_stream_next(struct agent_stream *s, const uint8_t **p, siz
 enum neb_status agent_stream_applied(struct agent_stream *s) {
     NEB_ASSERT(s->next < s->have);
     struct neb_buf *b = &s->queue[s->next % s->c.window_batches];
+    neb_ns now = neb_now();
+    s->last_took = s->begun ? now - s->begun : 0;
+    s->last_put = s->put_at[s->next % s->c.window_batches];
+    s->begun = now;
     s->bytes += b->len;
     s->batches++;
     neb_buf_free(b);

@@ -19,8 +19,8 @@
 
 enum { AGENT_STREAM_GENERATIONS = 16 };
 
-// What a consumer waited for: its first batch (start-up: connections, the other side's set-up, one way); the other side, which had
-// not put the batch yet; or the link, which had it already.
+// What a consumer waited for: its first batch (start-up: connections, the other side's set-up, one way); the other side, where
+// a link without delay would have brought the batch no sooner; or the link.
 struct agent_stall {
     double start_s, peer_s, link_s;
 };
@@ -32,15 +32,17 @@ struct agent_stream {
     // Producer: puts below limit are taken; what is below stored is on the agent's disk, which a checkpoint waits for; the
     // consumer has what is below durable.
     uint64_t limit, stored, durable;
-    uint64_t taken, arrived; // the consumer has applied, and has, what is below
+    uint64_t taken, arrived;          // the consumer has applied, and has, what is below
     struct inter_stream_measure path; // producer of a measured stream
-    bool want_checkpoint;    // consumer: save, then agent_stream_saved
-    char refused[320];       // not empty: why the stream cannot go on
-    uint64_t bytes, batches; // put or applied by this process
-    struct neb_buf *queue;   // consumer: (window_batches) batch n in n % window_batches
-    uint64_t have;           // consumer: one past the newest in the queue
-    neb_ns *put_at;          // (window_batches) when a batch was put, by our clock; 0: not known
-    neb_ns waits;            // since when nothing is here; 0: something is
+    bool want_checkpoint;             // consumer: save, then agent_stream_saved
+    char refused[320];                // not empty: why the stream cannot go on
+    uint64_t bytes, batches;          // put or applied by this process
+    struct neb_buf *queue;            // consumer: (window_batches) batch n in n % window_batches
+    uint64_t have;                    // consumer: one past the newest in the queue
+    neb_ns *put_at; // (window_batches) when a batch was put, by our clock; 0: not known
+    neb_ns waits;   // since when nothing is here; 0: something is
+    neb_ns begun, last_put,
+        last_took; // the batch that is being applied; of the one before: put, and how long it took here
     struct agent_stall stall;
     uint64_t
         saved[AGENT_STREAM_GENERATIONS]; // cursors of this process's newest checkpoints, a ring
