@@ -78,8 +78,8 @@ static enum neb_status validate_rtd(const struct agent_job *j, const char *file)
         return COMPLAIN(file, "mode", "the planner knows only replicas: mode rtd takes no auto");
     int32_t width = r->d_model ? r->d_model : j->model.d_model,
             heads = r->n_heads ? r->n_heads : j->model.n_heads;
-    int32_t cycle = r->generator_steps > r->discriminator_steps ? r->generator_steps
-                                                                : r->discriminator_steps;
+    int32_t cycle =
+        r->generator_steps > r->discriminator_steps ? r->generator_steps : r->discriminator_steps;
     if (r->share_embeddings && ((r->d_model && r->d_model != j->model.d_model) ||
                                 r->share_embeddings % cycle || r->share_embeddings < r->ahead))
         return COMPLAIN(file, "rtd.share_embeddings",

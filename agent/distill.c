@@ -117,14 +117,15 @@ static enum neb_status make_trainer(struct agent_distill_side *s,
     const struct agent_job *j = &s->job;
     bool teacher = s->role == AGENT_ROLE_TEACHER;
     struct intra_trainable full = {.mode = INTRA_TRAIN_FULL};
-    struct intra_trainer_config t = {.model = *m,
-                                     .trainable = teacher ? full : j->trainable,
-                                     .optim = j->optim,
-                                     .batch = j->batch,
-                                     .seq_len = j->seq_len,
-                                     .accumulate = j->accumulate,
-                                     .recompute = j->recompute,
-                                     .seed = neb_mix64((uint64_t)j->seed + s->init + (teacher ? 77 : 0))};
+    struct intra_trainer_config t = {
+        .model = *m,
+        .trainable = teacher ? full : j->trainable,
+        .optim = j->optim,
+        .batch = j->batch,
+        .seq_len = j->seq_len,
+        .accumulate = j->accumulate,
+        .recompute = j->recompute,
+        .seed = neb_mix64((uint64_t)j->seed + s->init + (teacher ? 77 : 0))};
     t.optim.schedule.steps = j->steps * (teacher ? s->n_students : 1);
     return intra_trainer_create(&t, s->K, &s->trainer);
 }
@@ -180,7 +181,8 @@ static enum neb_status allocate(struct agent_distill_side *s) {
     s->tail = calloc(n, sizeof *s->tail);
     s->request_ids = calloc(agent_request_ids(&s->limits), sizeof *s->request_ids);
     s->row_tail = calloc(n, sizeof *s->row_tail);
-    return s->request_ids && s->rows && s->ids && s->row_ids && s->logp && s->row_logp && s->tail && s->row_tail
+    return s->request_ids && s->rows && s->ids && s->row_ids && s->logp && s->row_logp && s->tail &&
+                   s->row_tail
                ? NEB_OK
                : neb_fail(NEB_ERR_NOMEM, "out of memory for labels of %zu tokens", n);
 }
@@ -340,8 +342,7 @@ enum neb_status agent_distill_label(struct agent_distill_side *s, int32_t studen
         NEB_TRY(agent_request_open(&asked, step, s->job.steps));
     for (int32_t a = 0; a < s->job.accumulate; a++) {
         if (request) {
-            NEB_TRY(
-                agent_request_next(s->text, &s->limits, &asked, s->request_ids, &s->batch));
+            NEB_TRY(agent_request_next(s->text, &s->limits, &asked, s->request_ids, &s->batch));
             find_rows(s);
         } else {
             NEB_TRY(draw(s, student, step, a));

@@ -41,9 +41,8 @@ const struct intra_step_stats *agent_distill_stats(const struct agent_distill_si
 // batches, its forward pass reused, so steps come in order. request (n bytes): the student's text (label_request.h), or NULL where
 // both read the same shards. NEB_ERR_FORMAT: a request that does not fit the job.
 NEB_MUST_CHECK enum neb_status agent_distill_label(struct agent_distill_side *s, int32_t student,
-                                                   int64_t step, int32_t k,
-                                                   const uint8_t *request, size_t n,
-                                                   struct neb_buf *out);
+                                                   int64_t step, int32_t k, const uint8_t *request,
+                                                   size_t n, struct neb_buf *out);
 // Student: what it asks for step `step`; appended to the cleared out. And the most bytes it takes.
 NEB_MUST_CHECK enum neb_status agent_distill_request(struct agent_distill_side *s, int64_t step,
                                                      struct neb_buf *out);

@@ -8,7 +8,7 @@
 struct received { // a batch, as far as it is taken apart
     uint8_t flags;
     uint32_t windows, replaced, masked;
-    uint32_t next; // replacement
+    uint32_t next;    // replacement
     int64_t exchange; // of embeddings, where `shares`
     bool shares;
 };
@@ -34,9 +34,9 @@ static enum neb_status take_apart(struct agent_rtd_side *s, const uint8_t *p, si
     b->shares = rtd_shares(s, s->s.event, &b->exchange);
     uint32_t most = (uint32_t)(eval ? s->job.batch : s->job.batch * s->job.accumulate);
     if (r.bad || b->flags & ~(FLAG_EVAL | FLAG_LAST | FLAG_TEXT | FLAG_SHARE) ||
-        !(b->flags & FLAG_SHARE) != !b->shares ||
-        !(b->flags & FLAG_EVAL) != !eval || !(b->flags & FLAG_TEXT) != !text ||
-        (b->flags & FLAG_LAST && !eval) || b->windows > most || (!eval && b->windows != most))
+        !(b->flags & FLAG_SHARE) != !b->shares || !(b->flags & FLAG_EVAL) != !eval ||
+        !(b->flags & FLAG_TEXT) != !text || (b->flags & FLAG_LAST && !eval) || b->windows > most ||
+        (!eval && b->windows != most))
         return neb_fail(NEB_ERR_FORMAT,
                         "batch %llu: flags %u and %u windows do not fit event %lld of this job",
                         (unsigned long long)s->s.seq, b->flags, b->windows, (long long)s->s.event);

@@ -100,7 +100,8 @@ enum neb_status agent_rtd_produce(struct agent_rtd_side *s, struct neb_buf *batc
             s->share->pending = x;
         }
         if (*made) {
-            NEB_TRY(encode(s, shares ? FLAG_SHARE : 0, s->job.batch * s->job.accumulate, &m, batch));
+            NEB_TRY(
+                encode(s, shares ? FLAG_SHARE : 0, s->job.batch * s->job.accumulate, &m, batch));
             s->s.batch_bytes += batch->len;
             s->s.batch_tokens += (uint64_t)s->n;
             s->s.masked += m.masked;

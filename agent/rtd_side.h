@@ -21,8 +21,8 @@ struct agent_rtd_side {
     struct intra_trainer *trainer;
     struct intra_mask_sampler *draws; // generator
     struct cmp_tokens *wire;
-    struct rtd_share *share; // NULL: embeddings are apart
-    bool reply;              // discriminator: its rows are to be sent
+    struct rtd_share *share;   // NULL: embeddings are apart
+    bool reply;                // discriminator: its rows are to be sent
     int32_t vocab;             // of the corpus; the mask is the id after it
     int32_t micro, n;          // tokens of a micro-batch, of a step
     int32_t *tokens;           // (n) text of the event
