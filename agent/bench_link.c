@@ -9,7 +9,6 @@
 #include "security/identity.h"
 
 #include <jansson.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -168,27 +167,6 @@ struct places {
     char netns[SITES][64], endpoint[SEC_ENDPOINT_MAX];
 };
 
-static enum neb_status read_line(int fd, neb_ns timeout, json_t **out) {
-    char line[8192];
-    size_t n = 0;
-    *out = NULL;
-    for (neb_ns end = neb_now() + timeout; n + 1 < sizeof line && neb_now() < end;) {
-        struct pollfd p = {.fd = fd, .events = POLLIN};
-        if (poll(&p, 1, 100) <= 0)
-            continue;
-        ssize_t k = read(fd, line + n, sizeof line - 1 - n);
-        if (k <= 0)
-            break;
-        n += (size_t)k;
-        line[n] = 0;
-        if (strchr(line, '\n'))
-            break;
-    }
-    line[n] = 0;
-    *out = json_loads(line, JSON_DISABLE_EOF_CHECK, NULL);
-    return *out ? NEB_OK : NEB_ERR_TIMEOUT;
-}
-
 static enum neb_status make_sites(const char *dir, const struct places *p) {
     struct sec_members members = {0};
     char home[SITES][NEB_PATH_MAX], path[NEB_PATH_MAX], name[16];
@@ -224,7 +202,7 @@ static enum neb_status start_wan(const char *wan, const char *dir, struct agent_
     NEB_TRY(neb_path(log, sizeof log, dir, "wanlink.log"));
     const char *const argv[] = {wanlink, "run", "--wan", wan, "--die-with-parent", NULL};
     NEB_TRY(agent_child_start(child, "wanlink", argv, log, fd));
-    enum neb_status st = read_line(*fd, 15 * NEB_S, &ready);
+    enum neb_status st = agent_child_read_json(*fd, 15 * NEB_S, &ready);
     if (st != NEB_OK)
         return neb_fail(NEB_ERR_STATE,
                         "no WAN can be emulated here (it takes root): wanlink probe says why");
@@ -318,7 +296,7 @@ static enum neb_status run_both(const struct bench_link_options *o, const char *
         st = start_end(o, dir, 0, &p, &ends[0], NULL);
     if (st == NEB_OK)
         st = start_end(o, dir, 1, &p, &ends[1], &fd);
-    if (st == NEB_OK && read_line(fd, (neb_ns)((o->seconds + 40) * 1e9), &result) != NEB_OK) {
+    if (st == NEB_OK && agent_child_read_json(fd, (neb_ns)((o->seconds + 40) * 1e9), &result) != NEB_OK) {
         for (int i = 0; i < SITES; i++)
             print_log(dir, i);
         st = neb_fail(NEB_ERR_STATE, "the sending end said nothing");

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -109,6 +110,23 @@ const char *agent_child_reason(int status, char *buf, size_t cap) {
     else
         snprintf(buf, cap, "status 0x%x", (unsigned)status);
     return buf;
+}
+
+enum neb_status agent_child_read_json(int fd, neb_ns timeout, json_t **out) {
+    char line[8192] = "";
+    size_t n = 0;
+    for (neb_ns end = neb_now() + timeout; n + 1 < sizeof line && neb_now() < end && !strchr(line, '\n');) {
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        if (poll(&p, 1, 100) <= 0)
+            continue;
+        ssize_t k = read(fd, line + n, sizeof line - 1 - n);
+        if (k <= 0)
+            break;
+        n += (size_t)k;
+        line[n] = 0;
+    }
+    *out = json_loads(line, JSON_DISABLE_EOF_CHECK, NULL);
+    return *out ? NEB_OK : NEB_ERR_TIMEOUT;
 }
 
 enum neb_status agent_self_path(char *out, size_t cap) {

@@ -6,6 +6,7 @@
 #include "agent/base/clock.h"
 #include "agent/base/status.h"
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <sys/types.h>
 
@@ -26,6 +27,8 @@ void agent_child_stop(struct agent_child *c, neb_ns grace);
 void agent_child_signal(const struct agent_child *c, int sig);
 // "exit status 1", "killed by signal 9": into buf.
 const char *agent_child_reason(int status, char *buf, size_t cap);
+// One line of JSON that a child writes, read from stdout_fd. NEB_ERR_TIMEOUT: it did not come, or was none.
+NEB_MUST_CHECK enum neb_status agent_child_read_json(int fd, neb_ns timeout, json_t **out);
 // Path of the running nebula binary.
 NEB_MUST_CHECK enum neb_status agent_self_path(char *out, size_t cap);
 // Path of a program that is installed beside nebula (wanlink).

@@ -20,7 +20,7 @@ struct options {
     struct inter_rate_limit limit;
 };
 
-enum { KEY_RECYCLE = 1000, KEY_OVERLAP, KEY_RENEW, OPT_TOKEN, KEY_RATE_LIMIT, KEY_CONGESTION };
+enum { KEY_RECYCLE = 1000, KEY_OVERLAP, KEY_RENEW, OPT_TOKEN, OPT_CERT, OPT_KEY, KEY_RATE_LIMIT, KEY_CONGESTION };
 
 static void parse_number(const char *arg, unsigned max, unsigned *out, struct argp_state *state) {
     char *end = NULL;
@@ -46,6 +46,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case KEY_RENEW: parse_number(arg, 3650, &o->renew_days, state); return 0;
     case 'p': o->page.listen = arg; return 0;
     case OPT_TOKEN: o->page.token = arg; return 0;
+    case OPT_CERT: o->page.cert = arg; return 0;
+    case OPT_KEY: o->page.key = arg; return 0;
     case KEY_RATE_LIMIT:
         if (inter_rate_limit_parse(arg, &o->limit) != NEB_OK) // it said why
             argp_error(state, "--rate-limit is such as 20mbit, or \"100mbit 08:00-18:00=20mbit\"");
@@ -71,8 +73,10 @@ int cmd_agent(int argc, char **argv) {
          "former keys of a member stay good so long after its rotation (default 600)", 0},
         {"renew-before", KEY_RENEW, "DAYS", 0,
          "renew the certificate when fewer days are left (default 30)", 0},
-        {"page", 'p', "[HOST:]PORT", 0, "status page and /metrics here, for this machine only", 0},
+        {"page", 'p', "[HOST:]PORT", 0, "status page and /metrics here; beyond loopback (the default) with TLS and --page-token", 0},
         {"page-token", OPT_TOKEN, "FILE", 0, "token that readers of the page must show", 0},
+        {"page-cert", OPT_CERT, "FILE", 0, "certificate of the page, PEM (default: self-signed, its fingerprint in the log)", 0},
+        {"page-key", OPT_KEY, "FILE", 0, "its private key, PEM", 0},
         {"connections", 'b', "N", 0, "bulk connections a peer (default: as many as fill the link, up to 32)", 0},
         {"rate-limit", KEY_RATE_LIMIT, "RATE", 0, "of all that this site sends, also by local time: \"100mbit 08:00-18:00=20mbit\"", 0},
         {"congestion", KEY_CONGESTION, "NAME", 0, "TCP's algorithm (default bbr, where permitted)", 0},
@@ -90,11 +94,11 @@ int cmd_agent(int argc, char **argv) {
     struct options o = {0};
     char home[NEB_PATH_MAX];
     bool suspended = false;
-    argp_err_exit_status = AGENT_EXIT_USAGE;
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;
     if (sec_home(o.home, home, sizeof home) != NEB_OK)
         return AGENT_EXIT_USAGE;
+    o.page.home = home;
     struct agent_daemon_config c = {.home = home, .listen = o.listen, .n_bulk = o.n_bulk,
                                     .congestion = o.congestion,
                                     .limit = o.limit,
@@ -116,5 +120,5 @@ int cmd_worker(int argc, char **argv) {
     }
     enum neb_status st = rank ? agent_launch_rank(argv[1], argv[2], (int)strtol(argv[4], NULL, 10))
                               : agent_worker_run(argv[1], argv[2], NULL, 0);
-    return st == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+    return agent_exit_of(st);
 }

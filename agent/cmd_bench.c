@@ -117,5 +117,5 @@ int cmd_bench(int argc, char **argv) {
         shape.steps = o.steps;
         st = bench_train(o.threads, o.json, &shape);
     }
-    return st == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+    return agent_exit_of(st);
 }

@@ -2,6 +2,7 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/commands.h"
+#include "agent/json.h"
 #include "agent/model_init.h"
 #include "agent/plan.h"
 #include "agent/progress.h"
@@ -128,8 +129,7 @@ static void print_json(const struct agent_job *job, const struct agent_plan *p, 
                             isfinite(p->reduction) ? json_real(p->reduction) : json_null());
     }
     json_object_set_new(o, "spec", agent_job_to_json(job));
-    json_dumpf(o, stdout, JSON_COMPACT | JSON_REAL_PRECISION(9));
-    putchar('\n');
+    agent_json_print(o, JSON_COMPACT | JSON_REAL_PRECISION(9));
     json_decref(o);
 }
 
@@ -214,8 +214,7 @@ int cmd_check(int argc, char **argv) {
     neb_log_set_sink(NULL, NULL);
     if (st != NEB_OK && a.json) {
         json_t *o = json_pack("{s:b, s:s}", "ok", 0, "error", message);
-        json_dumpf(o, stdout, JSON_COMPACT);
-        putchar('\n');
+        agent_json_print(o, JSON_COMPACT);
         json_decref(o);
     }
     return st == NEB_OK          ? AGENT_EXIT_OK

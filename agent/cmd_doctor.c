@@ -1,41 +1,34 @@
 // nebula doctor [JOB]: looks at this machine, its agent and its links. Exit status 0: nothing stops a job; 1: something does.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
-#include "agent/commands.h"
+#include "agent/cmd_options.h"
 #include "agent/doctor.h"
-#include "agent/ipc.h"
+#include "agent/json.h"
 #include "agent/model_init.h"
 #include "agent/plan.h"
+#include "agent/watch.h"
 #include "security/identity.h"
 
-#include <argp.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct options {
-    const char *home, *job, *peer;
-    bool json;
+    struct agent_options common; // arg: a job file
+    const char *peer;
 };
 
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     struct options *o = state->input;
-    switch (key) {
-    case 'H': o->home = arg; return 0;
-    case 'j': o->json = true; return 0;
-    case 'p': o->peer = arg; return 0;
-    case ARGP_KEY_ARG:
-        if (state->arg_num)
-            argp_usage(state);
-        o->job = arg;
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
+    if (key != 'p')
+        return agent_parse_option(key, arg, state);
+    o->peer = arg;
+    return 0;
 }
 
 static const struct argp_option table[] = {
-    {"home", 'H', "DIR", 0, "of the agent (default ~/.nebula)", 0},
+    AGENT_OPTION_HOME("of the agent"),
     {"peer", 'p', "NAME", 0, "look at this peer only", 0},
-    {"json", 'j', NULL, 0, "machine-readable output", 0},
+    AGENT_OPTION_JSON,
     {0}};
 
 // Bytes of the generations that a worker keeps, and the one that it writes.
@@ -105,19 +98,19 @@ static enum neb_status examine(struct doctor *d, const struct options *o, const 
     if (!job)
         return neb_fail(NEB_ERR_NOMEM, "doctor");
     bool good = true;
-    if (o->job && job_needs(o->job, job, &need) != NEB_OK) {
+    if (o->common.arg && job_needs(o->common.arg, job, &need) != NEB_OK) {
         char text[400];
         neb_last_error(text, sizeof text);
         doctor_add(d, "job", DOCTOR_FAIL, "nebula check says more", "%s", text);
         good = false;
     }
-    bool running = agent_ask(o->home, json_pack("{s:s}", "op", "status"), &m) == NEB_OK;
+    bool running = agent_ask(o->common.home, json_pack("{s:s}", "op", "status"), &m) == NEB_OK;
     doctor_machine(d, home, running ? (int)json_array_size(json_object_get(m.head, "peers")) : 1,
                    need);
     if (running) {
         doctor_add(d, "agent", DOCTOR_OK, "", "%s answers",
                    json_string_value(json_object_get(m.head, "name")));
-        look_at_peers(d, m.head, o, o->job && good ? job : NULL);
+        look_at_peers(d, m.head, o, o->common.arg && good ? job : NULL);
         agent_ipc_msg_clear(&m);
     } else {
         doctor_add(d, "agent", DOCTOR_FAIL,
@@ -138,21 +131,19 @@ int cmd_doctor(int argc, char **argv) {
         NULL,
         NULL,
         NULL};
-    struct options o = {0};
+    struct options o = {.common.takes = AGENT_MAY_TAKE_ONE};
     struct doctor d;
     char home[NEB_PATH_MAX];
-    argp_err_exit_status = AGENT_EXIT_USAGE;
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;
-    if (sec_home(o.home, home, sizeof home) != NEB_OK)
+    if (sec_home(o.common.home, home, sizeof home) != NEB_OK)
         return AGENT_EXIT_USAGE;
     enum neb_status st = doctor_init(&d);
     if (st == NEB_OK)
         st = examine(&d, &o, home);
-    if (st == NEB_OK && o.json) {
+    if (st == NEB_OK && o.common.json) {
         json_t *root = json_pack("{s:b,s:O}", "ok", d.worst < DOCTOR_FAIL, "checks", d.checks);
-        json_dumpf(root, stdout, JSON_INDENT(2));
-        putchar('\n');
+        agent_json_print(root, JSON_INDENT(2));
         json_decref(root);
     } else if (st == NEB_OK) {
         print_checks(&d);

@@ -211,10 +211,9 @@ int cmd_import(int argc, char **argv) {
         NULL,
         NULL};
     struct options o = {0};
-    argp_err_exit_status = AGENT_EXIT_USAGE;
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;
-    return import(&o) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+    return agent_exit_of(import(&o));
 }
 
 int cmd_export(int argc, char **argv) {
@@ -235,8 +234,7 @@ int cmd_export(int argc, char **argv) {
         table, parse_option, "CKPT DIR", "Makes a Hugging Face folder from a checkpoint.",
         NULL,  NULL,         NULL};
     struct options o = {.shard_bytes = 5000000000u};
-    argp_err_exit_status = AGENT_EXIT_USAGE;
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;
-    return export(&o) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+    return agent_exit_of(export(&o));
 }

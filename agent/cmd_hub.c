@@ -1,18 +1,16 @@
 // nebula init, invite, revoke, promote: what only the hub of a federation does.
 #include "agent/base/fs.h"
-#include "agent/commands.h"
+#include "agent/cmd_options.h"
 #include "security/hub.h"
 
-#include <argp.h>
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 struct options {
-    const char *home, *name, *listen, *reach, *link, *member, *backup, *restore, *role, *ttl;
-    const char *arg;
-    bool wants_arg;
+    struct agent_options common;
+    const char *name, *listen, *reach, *link, *member, *backup, *restore, *role, *ttl;
 };
 
 enum { KEY_REACH = 256, KEY_LINK, KEY_MEMBER, KEY_BACKUP, KEY_RESTORE };
@@ -20,7 +18,6 @@ enum { KEY_REACH = 256, KEY_LINK, KEY_MEMBER, KEY_BACKUP, KEY_RESTORE };
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     struct options *o = state->input;
     switch (key) {
-    case 'H': o->home = arg; return 0;
     case 'n': o->name = arg; return 0;
     case 'l': o->listen = arg; return 0;
     case 'r': o->role = arg; return 0;
@@ -30,23 +27,11 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case KEY_MEMBER: o->member = arg; return 0;
     case KEY_BACKUP: o->backup = arg; return 0;
     case KEY_RESTORE: o->restore = arg; return 0;
-    case ARGP_KEY_ARG:
-        if (o->arg || !o->wants_arg)
-            argp_usage(state);
-        o->arg = arg;
-        return 0;
-    case ARGP_KEY_END:
-        if (o->wants_arg && !o->arg)
-            argp_usage(state);
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
+    default: return agent_parse_option(key, arg, state);
     }
 }
 
-#define HOME_OPTIONS                                                                               \
-    {"home", 'H', "DIR", 0, "folder of keys and federation (default ~/.nebula)", 0}, {             \
-        "dir", 'H', NULL, OPTION_ALIAS, NULL, 0                                                    \
-    }
+#define HOME_OPTIONS AGENT_OPTION_HOME("folder of keys and federation"), AGENT_OPTION_DIR
 
 // ---- init --------------------------------------------------------------------------------------
 
@@ -121,7 +106,7 @@ static enum neb_status init(const struct options *o) {
         return neb_fail(NEB_ERR_INVALID, "init needs --listen, and --name or --restore");
     NEB_TRY(sec_init());
     NEB_TRY(init_settings(o, &s));
-    NEB_TRY(sec_home(o->home, home, sizeof home));
+    NEB_TRY(sec_home(o->common.home, home, sizeof home));
     NEB_TRY(own_identity(home, o->member, &self));
     NEB_TRY(make_ca(o, home));
     NEB_TRY(sec_hub_create(home, &s, &self, o->link ? o->link : ""));
@@ -154,7 +139,7 @@ int cmd_init(int argc, char **argv) {
     struct options o = {0};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;
-    return init(&o) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+    return agent_exit_of(init(&o));
 }
 
 // ---- invite, revoke, promote -------------------------------------------------------------------
@@ -198,8 +183,8 @@ static enum neb_status invite(const struct options *o) {
         NEB_TRY(parse_ttl(o->ttl, &ttl_s));
     if (o->role && !sec_role_parse(o->role, &role))
         return neb_fail(NEB_ERR_INVALID, "--role is data or witness");
-    NEB_TRY(hub_open(o->home, &h));
-    enum neb_status st = sec_hub_invite(h, o->arg, role, ttl_s, &t);
+    NEB_TRY(hub_open(o->common.home, &h));
+    enum neb_status st = sec_hub_invite(h, o->common.arg, role, ttl_s, &t);
     if (st == NEB_OK)
         st = sec_token_format(&t, text);
     if (st == NEB_OK && (puts(text) < 0 || fflush(stdout) != 0))
@@ -212,10 +197,10 @@ static enum neb_status invite(const struct options *o) {
 
 static int run(int argc, char **argv, const struct argp *argp,
                enum neb_status (*what)(const struct options *)) {
-    struct options o = {.wants_arg = true};
+    struct options o = {.common.takes = AGENT_TAKES_ONE};
     if (argp_parse(argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;
-    return what(&o) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+    return agent_exit_of(what(&o));
 }
 
 int cmd_invite(int argc, char **argv) {
@@ -236,10 +221,10 @@ static enum neb_status change(const struct options *o,
                               enum neb_status (*what)(struct sec_hub *, const char *),
                               const char *did) {
     struct sec_hub *h = NULL;
-    NEB_TRY(hub_open(o->home, &h));
-    enum neb_status st = what(h, o->arg);
+    NEB_TRY(hub_open(o->common.home, &h));
+    enum neb_status st = what(h, o->common.arg);
     if (st == NEB_OK)
-        printf("%s %s: member list version %llu\n", o->arg, did,
+        printf("%s %s: member list version %llu\n", o->common.arg, did,
                (unsigned long long)h->fed->list.version);
     sec_hub_destroy(&h);
     return st;

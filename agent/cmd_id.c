@@ -1,27 +1,25 @@
 // nebula id: this node's public identity, made on first use.
 #include "agent/base/fs.h"
-#include "agent/commands.h"
+#include "agent/cmd_options.h"
 #include "security/identity.h"
 
-#include <argp.h>
 #include <string.h>
 
 struct options {
-    const char *home, *name;
+    struct agent_options common;
+    const char *name;
 };
 
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     struct options *o = state->input;
     switch (key) {
-    case 'H': o->home = arg; return 0;
     case 'n':
         if (!sec_name_valid(arg))
             argp_error(state, "name '%s': 1 to %d of a-z 0-9 _ . -, first a letter or digit", arg,
                        SEC_NAME_MAX - 1);
         o->name = arg;
         return 0;
-    case ARGP_KEY_ARG: argp_usage(state); return 0;
-    default: return ARGP_ERR_UNKNOWN;
+    default: return agent_parse_option(key, arg, state);
     }
 }
 
@@ -31,7 +29,7 @@ static enum neb_status show(const struct options *o) {
     struct sec_identity *id = NULL;
     enum neb_status st;
     NEB_TRY(sec_init());
-    NEB_TRY(sec_home(o->home, home, sizeof home));
+    NEB_TRY(sec_home(o->common.home, home, sizeof home));
     st = sec_identity_load(home, &id);
     if (st == NEB_ERR_NOT_FOUND) {
         NEB_TRY(sec_identity_create(home, o->name, &id));
@@ -55,7 +53,7 @@ out:
 
 int cmd_id(int argc, char **argv) {
     static const struct argp_option table[] = {
-        {"home", 'H', "DIR", 0, "folder of the keys (default ~/.nebula)", 0},
+        AGENT_OPTION_HOME("folder of the keys"),
         {"name", 'n', "NAME", 0, "name of a new identity (default: the host's name)", 0},
         {0}};
     static const struct argp argp = {
@@ -70,5 +68,5 @@ int cmd_id(int argc, char **argv) {
     struct options o = {0};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;
-    return show(&o) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+    return agent_exit_of(show(&o));
 }

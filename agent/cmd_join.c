@@ -1,19 +1,18 @@
 // nebula join, members, rotate: what every member of a federation does.
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
-#include "agent/commands.h"
+#include "agent/cmd_options.h"
 #include "security/enrol.h"
 #include "security/rotate.h"
 
-#include <argp.h>
 #include <signal.h>
 #include <sodium.h>
 #include <string.h>
 #include <time.h>
 
 struct options {
-    const char *home, *name, *endpoint, *fetch, *arg;
-    bool wants_arg;
+    struct agent_options common;
+    const char *name, *endpoint, *fetch;
 };
 
 enum { KEY_FETCH = 256 };
@@ -21,33 +20,20 @@ enum { KEY_FETCH = 256 };
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     struct options *o = state->input;
     switch (key) {
-    case 'H': o->home = arg; return 0;
     case 'n': o->name = arg; return 0;
     case 'e': o->endpoint = arg; return 0;
     case KEY_FETCH: o->fetch = arg; return 0;
-    case ARGP_KEY_ARG:
-        if (o->arg || !o->wants_arg)
-            argp_usage(state);
-        o->arg = arg;
-        return 0;
-    case ARGP_KEY_END:
-        if (o->wants_arg && !o->arg)
-            argp_usage(state);
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
+    default: return agent_parse_option(key, arg, state);
     }
 }
 
-#define HOME_OPTIONS                                                                               \
-    {"home", 'H', "DIR", 0, "folder of keys and federation (default ~/.nebula)", 0}, {             \
-        "dir", 'H', NULL, OPTION_ALIAS, NULL, 0                                                    \
-    }
+#define HOME_OPTIONS AGENT_OPTION_HOME("folder of keys and federation"), AGENT_OPTION_DIR
 
 static enum neb_status home_of(const struct options *o, char home[NEB_PATH_MAX]) {
     if (signal(SIGPIPE, SIG_IGN) == SIG_ERR)
         return neb_fail_errno("SIGPIPE");
     NEB_TRY(sec_init());
-    return sec_home(o->home, home, NEB_PATH_MAX);
+    return sec_home(o->common.home, home, NEB_PATH_MAX);
 }
 
 // ---- members -----------------------------------------------------------------------------------
@@ -104,7 +90,7 @@ static enum neb_status join(const struct options *o) {
     NEB_TRY(home_of(o, home));
     if (o->endpoint && !sec_endpoint_valid(o->endpoint))
         return neb_fail(NEB_ERR_INVALID, "--endpoint takes HOST:PORT");
-    NEB_TRY(sec_token_parse(o->arg, &t));
+    NEB_TRY(sec_token_parse(o->common.arg, &t));
     enum neb_status st = NEB_OK;
     if (o->name && strcmp(o->name, t.name) != 0)
         st = neb_fail(NEB_ERR_DENIED, "the token is for '%s', not for '%s'", t.name, o->name);
@@ -119,27 +105,27 @@ static enum neb_status join(const struct options *o) {
 static enum neb_status rotate(const struct options *o) {
     char home[NEB_PATH_MAX];
     NEB_TRY(home_of(o, home));
-    NEB_TRY(sec_rotate(home, o->arg));
+    NEB_TRY(sec_rotate(home, o->common.arg));
     puts("new keys are in use: restart this agent; the other members take the new list");
     return NEB_OK;
 }
 
-static int run(int argc, char **argv, const struct argp *argp, bool wants_arg,
+static int run(int argc, char **argv, const struct argp *argp, enum agent_takes takes,
                enum neb_status (*what)(const struct options *)) {
-    struct options o = {.wants_arg = wants_arg};
+    struct options o = {.common.takes = takes};
     if (argp_parse(argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;
     // a token must not stay where ps shows it
-    if (o.arg && !strncmp(o.arg, "neb1:", 5)) {
+    if (o.common.arg && !strncmp(o.common.arg, "neb1:", 5)) {
         static char token[SEC_TOKEN_TEXT];
-        snprintf(token, sizeof token, "%s", o.arg);
-        sodium_memzero((char *)(uintptr_t)o.arg, strlen(o.arg));
-        o.arg = token;
+        snprintf(token, sizeof token, "%s", o.common.arg);
+        sodium_memzero((char *)(uintptr_t)o.common.arg, strlen(o.common.arg));
+        o.common.arg = token;
         enum neb_status st = what(&o);
         sodium_memzero(token, sizeof token);
-        return st == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+        return agent_exit_of(st);
     }
-    return what(&o) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+    return agent_exit_of(what(&o));
 }
 
 int cmd_join(int argc, char **argv) {
@@ -159,7 +145,7 @@ int cmd_join(int argc, char **argv) {
         NULL,
         NULL,
         NULL};
-    return run(argc, argv, &argp, true, join);
+    return run(argc, argv, &argp, AGENT_TAKES_ONE, join);
 }
 
 int cmd_members(int argc, char **argv) {
@@ -171,7 +157,7 @@ int cmd_members(int argc, char **argv) {
     static const struct argp argp = {
         table, parse_option, NULL, "Prints the signed member list of this node's federation.",
         NULL,  NULL,         NULL};
-    return run(argc, argv, &argp, false, members);
+    return run(argc, argv, &argp, AGENT_TAKES_NOTHING, members);
 }
 
 int cmd_rotate(int argc, char **argv) {
@@ -185,5 +171,5 @@ int cmd_rotate(int argc, char **argv) {
         NULL,
         NULL,
         NULL};
-    return run(argc, argv, &argp, true, rotate);
+    return run(argc, argv, &argp, AGENT_TAKES_ONE, rotate);
 }

@@ -276,5 +276,5 @@ int cmd_ledger(int argc, char **argv) {
     if (st == NEB_OK)
         st = !strcmp(o.args[0], "verify") ? verify(&k) : show(&k);
     look_close(&k);
-    return st == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+    return agent_exit_of(st);
 }

@@ -333,7 +333,6 @@ int cmd_eval(int argc, char **argv) {
     for (int i = 1; i < argc; i++) // tasks with options of their own
         if (!strcmp(argv[i], "--task=probe") || (!strcmp(argv[i], "--task") && i + 1 < argc && !strcmp(argv[i + 1], "probe")))
             return cmd_eval_probe(argc, argv);
-    argp_err_exit_status = AGENT_EXIT_USAGE;
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0 || (o.logits ? !o.ids : !o.corpus)) {
         fputs("nebula eval: give --corpus DIR, or --logits --ids IDS\n", stderr);
         return AGENT_EXIT_USAGE;
@@ -343,8 +342,8 @@ int cmd_eval(int argc, char **argv) {
         return AGENT_EXIT_USAGE;
     }
     if (o.task)
-        return translate(&o) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
-    return (o.logits ? print_logits(&o) : eval(&o)) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+        return agent_exit_of(translate(&o));
+    return agent_exit_of(o.logits ? print_logits(&o) : eval(&o));
 }
 
 int cmd_generate(int argc, char **argv) {
@@ -361,10 +360,9 @@ int cmd_generate(int argc, char **argv) {
     static const struct argp argp = {table, parse_option, "CHECKPOINT", "Continues a text.",
                                      NULL,  NULL,         NULL};
     struct options o = {.tokens = 64, .temperature = 0.8f, .top_k = 40, .seed = 1};
-    argp_err_exit_status = AGENT_EXIT_USAGE;
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0 || !o.prompt == !o.ids) {
         fputs("nebula generate: give --prompt TEXT or --ids IDS\n", stderr);
         return AGENT_EXIT_USAGE;
     }
-    return (o.ids ? generate_ids(&o) : generate(&o)) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+    return agent_exit_of(o.ids ? generate_ids(&o) : generate(&o));
 }

@@ -134,5 +134,5 @@ int cmd_peer(int argc, char **argv) {
         st = peer_remove(&p, o.args[1]);
     else if (st == NEB_OK)
         st = peer_list(&p);
-    return st == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+    return agent_exit_of(st);
 }

@@ -1,6 +1,7 @@
 // nebula plan JOB.yaml: how long will it take, will it fit, what would be faster?
 #include "agent/base/log.h"
 #include "agent/commands.h"
+#include "agent/json.h"
 #include "agent/model_init.h"
 #include "agent/plan_print.h"
 
@@ -168,8 +169,7 @@ static enum neb_status print_profile(bool measure) {
     bool kept;
     NEB_TRY(agent_profile_get(measure, &p, &kept));
     json_t *o = agent_profile_to_json(&p);
-    json_dumpf(o, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
-    putchar('\n');
+    agent_json_print(o, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
     json_decref(o);
     return NEB_OK;
 }
@@ -249,7 +249,6 @@ int cmd_plan(int argc, char **argv) {
         NULL,
         NULL};
     struct arguments a = {0};
-    argp_err_exit_status = AGENT_EXIT_USAGE;
     if (argp_parse(&argp, argc, argv, 0, NULL, &a) != 0)
         return AGENT_EXIT_USAGE;
     enum neb_status st = a.link      ? agent_profile_link_rank()

@@ -5,7 +5,9 @@
 #include "agent/base/log.h"
 #include "agent/commands.h"
 #include "agent/distill_summary.h"
+#include "agent/export.h"
 #include "agent/ipc.h"
+#include "agent/json.h"
 #include "agent/local.h"
 #include "agent/model_init.h"
 #include "agent/planner.h"
@@ -13,6 +15,7 @@
 #include "agent/progress.h"
 #include "agent/report.h"
 #include "agent/rtd_summary.h"
+#include "agent/tensorboard.h"
 #include "security/identity.h"
 
 #include <argp.h>
@@ -26,13 +29,13 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-enum { SETS_MAX = 64, KEY_STEPS = 1000, KEY_SEED, KEY_LOCAL, KEY_WAN, KEY_RESUME, KEY_HOME };
+enum { SETS_MAX = 64, KEY_STEPS = 1000, KEY_SEED, KEY_LOCAL, KEY_WAN, KEY_RESUME, KEY_HOME, KEY_TENSORBOARD };
 
 struct options {
     const char *job, *out, *wan, *home, *steps, *seed;
     const char *sets[SETS_MAX];
     int n_sets, local;
-    bool json, resume;
+    bool json, resume, tensorboard;
 };
 
 struct run {
@@ -46,6 +49,7 @@ struct run {
     struct agent_ipc *ipc;
     struct agent_progress *progress;
     struct agent_metrics *metrics;
+    struct agent_tensorboard *tensorboard; // NULL: not asked for
     json_t *reports[AGENT_CLUSTERS_MAX];
     int expected; // reports
     neb_ns start;
@@ -58,24 +62,28 @@ static void on_interrupt(int sig) { interrupted = sig; }
 
 // ---- the job --------------------------------------------------------------------------------------------------
 
-static enum neb_status absolute(char *path, size_t cap, const char *what) {
-    char *full = realpath(path, NULL);
-    if (!full)
-        return neb_fail_errno("%s: cannot find %s", what, path);
-    enum neb_status st =
-        strlen(full) < cap ? NEB_OK : neb_fail(NEB_ERR_LIMIT, "%s: path too long", what);
-    if (st == NEB_OK)
-        memcpy(path, full, strlen(full) + 1);
-    free(full);
-    return st;
-}
-
 // Trainers that attach may read what they like.
 static bool needs_corpus(const struct agent_job *job) {
     for (int i = 0; i < job->n_clusters; i++)
         if (!job->clusters[i].witness && job->clusters[i].launcher != AGENT_LAUNCHER_ATTACH)
             return true;
     return neb_fs_exists(job->corpus);
+}
+
+// The agents that read the job work in other folders.
+static enum neb_status make_absolute(struct agent_job *j) {
+    if (needs_corpus(j))
+        NEB_TRY(neb_path_absolute(j->corpus, sizeof j->corpus, "data.corpus"));
+    if (j->init_from[0])
+        NEB_TRY(neb_path_absolute(j->init_from, sizeof j->init_from, "init_from"));
+    if (j->mode != AGENT_MODE_DISTILL)
+        return NEB_OK;
+    if (j->distill.teacher[0])
+        NEB_TRY(neb_path_absolute(j->distill.teacher, sizeof j->distill.teacher, "distill.teacher.init"));
+    if (!j->distill.cache[0])
+        return NEB_OK;
+    NEB_TRY(neb_fs_mkdirs(j->distill.cache, 0755));
+    return neb_path_absolute(j->distill.cache, sizeof j->distill.cache, "distill.cache");
 }
 
 static enum neb_status load_job(struct run *r) {
@@ -93,12 +101,7 @@ static enum neb_status load_job(struct run *r) {
     }
     NEB_TRY(agent_job_model_init(&r->job, r->o.job));
     NEB_TRY(agent_job_validate(&r->job, r->o.job));
-    if (needs_corpus(&r->job))
-        NEB_TRY(absolute(r->job.corpus, sizeof r->job.corpus, "data.corpus"));
-    if (r->job.mode == AGENT_MODE_DISTILL)
-        NEB_TRY(agent_distill_paths(&r->job));
-    if (r->job.init_from[0])
-        NEB_TRY(absolute(r->job.init_from, sizeof r->job.init_from, "init_from"));
+    NEB_TRY(make_absolute(&r->job));
     bool reference = r->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
     if (r->o.local && r->o.local != r->job.n_clusters)
         return neb_fail(NEB_ERR_INVALID, "--local %d, but the job has %d clusters", r->o.local,
@@ -135,7 +138,7 @@ static enum neb_status open_out(struct run *r) {
     enum neb_status st = NEB_OK;
     NEB_TRY(neb_fs_mkdirs(r->o.out, 0755));
     snprintf(r->out, sizeof r->out, "%s", r->o.out);
-    NEB_TRY(absolute(r->out, sizeof r->out, "--out"));
+    NEB_TRY(neb_path_absolute(r->out, sizeof r->out, "--out"));
     NEB_TRY(neb_path(path, sizeof path, r->out, ".lock"));
     r->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (r->lock_fd < 0)
@@ -195,6 +198,7 @@ static enum neb_status on_line(struct run *r, json_t *line) {
         return NEB_OK; // witnesses have nothing to tell
     NEB_TRY(agent_metrics_add(r->metrics, neb_now(), json_incref(line)));
     agent_progress_metrics(r->progress, i, line);
+    agent_tensorboard_line(r->tensorboard, i, line, neb_wall_now());
     if (!strcmp(kind, "fault")) {
         const char *what = json_string_value(json_object_get(line, "text"));
         snprintf(text, sizeof text, "%s: %s", r->job.clusters[i].name, what ? what : "fault");
@@ -211,8 +215,10 @@ static enum neb_status on_event(struct run *r, struct agent_ipc_msg *m) {
     } else if (!strcmp(ev, "report")) {
         json_t *report = json_object_get(m->head, "report");
         int i = cluster_index(r, json_string_value(json_object_get(report, "name")));
-        if (i >= 0 && !r->reports[i])
+        if (i >= 0 && !r->reports[i]) {
             r->reports[i] = json_incref(report);
+            agent_tensorboard_report(r->tensorboard, i, report, neb_wall_now());
+        }
     }
     agent_ipc_msg_clear(m);
     return st;
@@ -319,14 +325,9 @@ static enum neb_status submit(struct run *r) {
 
 // ---- the end --------------------------------------------------------------------------------------------------
 
-static double number(const json_t *o, const char *key) {
-    const json_t *v = json_object_get(o, key);
-    return json_is_number(v) ? json_number_value(v) : NAN;
-}
-
 // A count in another site's report: what is no number, or absurd, is 0. (A NaN cast to an integer is undefined.)
 static uint64_t whole(const json_t *o, const char *key) {
-    double x = number(o, key);
+    double x = agent_json_get(o, key);
     return x >= 0 && x < 0x1p62 ? (uint64_t)x : 0;
 }
 
@@ -353,11 +354,11 @@ static void make_summary(const struct run *r, struct agent_summary *s) {
             snprintf(c->device, sizeof c->device, "attached trainer");
         c->steps = (int64_t)whole(p, "steps");
         c->tokens = (int64_t)whole(p, "tokens");
-        c->loss_first = number(p, "loss_first");
-        c->loss_last = number(p, "loss_last");
-        c->eval_loss = number(p, "eval_loss");
-        c->stall_s = number(p, "stall_s");
-        c->train_s = number(p, "train_s");
+        c->loss_first = agent_json_get(p, "loss_first");
+        c->loss_last = agent_json_get(p, "loss_last");
+        c->eval_loss = agent_json_get(p, "eval_loss");
+        c->stall_s = agent_json_get(p, "stall_s");
+        c->train_s = agent_json_get(p, "train_s");
         c->lost_steps = (int64_t)whole(p, "lost_steps");
         c->divergences = (int64_t)whole(p, "divergences");
         c->wan_sent_bytes = whole(p, "wan_sent_bytes");
@@ -372,30 +373,6 @@ static void make_summary(const struct run *r, struct agent_summary *s) {
     }
 }
 
-static enum neb_status copy_file(const char *from, const char *to) {
-    struct neb_map map;
-    NEB_TRY(neb_map_open(from, &map));
-    enum neb_status st = neb_fs_write(to, map.p, map.len, 0644);
-    neb_map_close(&map);
-    return st;
-}
-
-// The model that was trained, with its vocabulary: what nebula eval and generate take.
-static enum neb_status export_model(struct run *r) {
-    char dir[NEB_PATH_MAX], from[NEB_PATH_MAX], to[NEB_PATH_MAX];
-    NEB_TRY(neb_path(dir, sizeof dir, r->out, "checkpoint"));
-    NEB_TRY(neb_fs_mkdirs(dir, 0755));
-    NEB_TRY(neb_path(from, sizeof from, r->model_dir, "model.ckpt"));
-    NEB_TRY(neb_path(to, sizeof to, dir, "model.ckpt"));
-    NEB_TRY(copy_file(from, to));
-    const char *corpus = r->job.clusters[0].corpus[0] ? r->job.clusters[0].corpus : r->job.corpus;
-    NEB_TRY(neb_path(from, sizeof from, corpus, "tokenizer.model"));
-    NEB_TRY(neb_path(to, sizeof to, dir, "tokenizer.model"));
-    if (!needs_corpus(&r->job) && !neb_fs_exists(from))
-        return NEB_OK; // the vocabulary is the attached trainers' own
-    return copy_file(from, to);
-}
-
 // The job's folders in the agents' homes, as far as they are here.
 static enum neb_status job_dirs(const struct run *r, char (*dirs)[NEB_PATH_MAX]) {
     char jobs[NEB_PATH_MAX];
@@ -407,16 +384,10 @@ static enum neb_status job_dirs(const struct run *r, char (*dirs)[NEB_PATH_MAX])
     return NEB_OK;
 }
 
-static enum neb_status export_distill(struct run *r) {
+static enum neb_status export_models(const struct run *r) {
     char dirs[AGENT_CLUSTERS_MAX][NEB_PATH_MAX] = {{0}};
     NEB_TRY(job_dirs(r, dirs));
-    return agent_distill_export(&r->job, dirs, r->out);
-}
-
-static enum neb_status export_rtd(struct run *r) {
-    char dirs[AGENT_CLUSTERS_MAX][NEB_PATH_MAX] = {{0}};
-    NEB_TRY(job_dirs(r, dirs));
-    return agent_rtd_export(&r->job, dirs, r->out);
+    return agent_export_models(&r->job, dirs, r->out);
 }
 
 static int finish(struct run *r) {
@@ -448,19 +419,17 @@ static int finish(struct run *r) {
             printf("stopped after a checkpoint; continue with --resume --out %s\n", r->o.out);
         return AGENT_EXIT_INTERRUPTED;
     }
-    if (r->job.mode == AGENT_MODE_DISTILL)
-        return export_distill(r) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
-    if (r->job.mode == AGENT_MODE_RTD)
-        return export_rtd(r) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
     bool same = true;
-    for (int i = 1; i < r->expected && r->job.sync.scheme == AGENT_SCHEME_FEDERATED; i++)
+    for (int i = 1; i < r->expected && r->job.mode == AGENT_MODE_REPLICAS &&
+                    r->job.sync.scheme == AGENT_SCHEME_FEDERATED;
+         i++)
         same = same && !strcmp(s.clusters[i].params_digest, s.clusters[0].params_digest);
     if (!same) {
         neb_log(NEB_LOG_ERROR, "the clusters' parameters differ at the end (digests above): the "
                                "result cannot be trusted");
         return AGENT_EXIT_FAILED;
     }
-    return export_model(r) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+    return agent_exit_of(export_models(r));
 }
 
 static enum neb_status set_up(struct run *r) {
@@ -470,6 +439,8 @@ static enum neb_status set_up(struct run *r) {
     NEB_TRY(neb_path(path, sizeof path, r->out, "metrics.jsonl"));
     r->start = neb_now();
     NEB_TRY(agent_metrics_open(path, r->o.resume, r->start, &r->metrics));
+    if (r->o.tensorboard)
+        NEB_TRY(agent_tensorboard_create(r->out, &r->job, r->expected, r->o.resume, &r->tensorboard));
     enum agent_progress_kind kind = r->o.json               ? AGENT_PROGRESS_JSON
                                     : isatty(STDOUT_FILENO) ? AGENT_PROGRESS_TERMINAL
                                                             : AGENT_PROGRESS_PLAIN;
@@ -500,6 +471,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case KEY_WAN: o->wan = arg; return 0;
     case KEY_HOME: o->home = arg; return 0;
     case KEY_RESUME: o->resume = true; return 0;
+    case KEY_TENSORBOARD: o->tensorboard = true; return 0;
     case KEY_LOCAL:
         o->local = (int)strtol(arg, &end, 10);
         if (!*arg || *end || o->local < 1 || o->local > AGENT_CLUSTERS_MAX)
@@ -534,6 +506,7 @@ static void tear_down(struct run *r) {
         zmq_ctx_term(r->zctx);
     agent_progress_destroy(&r->progress);
     agent_metrics_close(&r->metrics);
+    agent_tensorboard_destroy(&r->tensorboard);
     for (int i = 0; i < AGENT_CLUSTERS_MAX; i++)
         json_decref(r->reports[i]);
     json_decref(r->spec);
@@ -553,6 +526,7 @@ int cmd_pretrain(int argc, char **argv) {
         {"steps", KEY_STEPS, "N", 0, "inner steps of every cluster", 0},
         {"seed", KEY_SEED, "S", 0, "of initial parameters and data order", 0},
         {"resume", KEY_RESUME, NULL, 0, "continue the run in --out", 0},
+        {"tensorboard", KEY_TENSORBOARD, NULL, 0, "TensorBoard event files too, in tensorboard/ of --out", 0},
         {"home", KEY_HOME, "DIR", 0, "of the agent to submit to (default ~/.nebula)", 0},
         {"json", 'j', NULL, 0, "one JSON object a line instead of the display", 0},
         {0}};
@@ -568,7 +542,6 @@ int cmd_pretrain(int argc, char **argv) {
     struct run *r = calloc(1, sizeof *r);
     if (!r)
         return AGENT_EXIT_FAILED;
-    argp_err_exit_status = AGENT_EXIT_USAGE;
     if (argp_parse(&argp, argc, argv, 0, NULL, &r->o) != 0) {
         free(r);
         return AGENT_EXIT_USAGE;

@@ -148,8 +148,7 @@ int cmd_eval_probe(int argc, char **argv) {
         NULL,
         NULL};
     struct options o = {.seed = 1};
-    argp_err_exit_status = AGENT_EXIT_USAGE;
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;
-    return probe(&o) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+    return agent_exit_of(probe(&o));
 }

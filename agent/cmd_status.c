@@ -1,49 +1,17 @@
-// nebula status and nebula stop: what the agent on this machine does.
-#include "agent/base/fs.h"
-#include "agent/base/log.h"
-#include "agent/commands.h"
-#include "agent/ipc.h"
+// nebula status: what the agent on this machine does.
+#include "agent/cmd_options.h"
+#include "agent/json.h"
 #include "agent/progress.h"
 #include "agent/watch.h"
-#include "security/identity.h"
 
-#include <argp.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 struct options {
-    const char *home, *job;
-    bool json, watch;
+    struct agent_options common;
+    bool watch;
 };
-
-// One request, one answer.
-enum neb_status agent_ask(const char *home_given, json_t *request, struct agent_ipc_msg *answer) {
-    char home[NEB_PATH_MAX], path[NEB_PATH_MAX];
-    struct agent_ipc *ipc = NULL;
-    void *zctx = NULL;
-    enum neb_status st = NEB_OK;
-    NEB_TRY_GOTO(sec_home(home_given, home, sizeof home), out);
-    NEB_TRY_GOTO(neb_path(path, sizeof path, home, "agent.sock"), out);
-    if (!neb_fs_exists(path)) {
-        st = neb_fail(NEB_ERR_NOT_FOUND,
-                      "no agent runs in %s (nothing at %s); start one with nebula agent", home,
-                      path);
-        goto out;
-    }
-    zctx = zmq_ctx_new();
-    NEB_TRY_GOTO(agent_ipc_connect(zctx, path, &ipc), out);
-    json_t *copy = json_incref(request);
-    NEB_TRY_GOTO(agent_ipc_send(ipc, NULL, copy, NULL, 0), out);
-    st = agent_ipc_wait(ipc, 5 * NEB_S, answer);
-    if (st == NEB_ERR_TIMEOUT)
-        st = neb_fail(st, "the agent at %s does not answer", path);
-out:
-    json_decref(request);
-    agent_ipc_destroy(&ipc);
-    if (zctx)
-        zmq_ctx_term(zctx);
-    return st;
-}
 
 static double real(const json_t *o, const char *key) { return json_number_value(json_object_get(o, key)); }
 
@@ -128,67 +96,36 @@ static void print_status(FILE *f, const json_t *s) {
 
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     struct options *o = state->input;
-    switch (key) {
-    case 'H': o->home = arg; return 0;
-    case 'j': o->json = true; return 0;
-    case 'w': o->watch = true; return 0;
-    case ARGP_KEY_ARG:
-        if (state->arg_num)
-            argp_usage(state);
-        o->job = arg;
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
+    if (key != 'w')
+        return agent_parse_option(key, arg, state);
+    o->watch = true;
+    return 0;
 }
 
-static const struct argp_option watch_table[] = {
-    {"home", 'H', "DIR", 0, "of the agent (default ~/.nebula)", 0},
-    {"json", 'j', NULL, 0, "machine-readable output", 0},
-    {"watch", 'w', NULL, 0, "full screen, renewed every second; q quits", 0},
-    {0}};
-static const struct argp_option table[] = {
-    {"home", 'H', "DIR", 0, "of the agent (default ~/.nebula)", 0},
-    {"json", 'j', NULL, 0, "machine-readable output", 0},
-    {0}};
-
 int cmd_status(int argc, char **argv) {
+    static const struct argp_option table[] = {
+        AGENT_OPTION_HOME("of the agent"),
+        AGENT_OPTION_JSON,
+        {"watch", 'w', NULL, 0, "full screen, renewed every second; q quits", 0},
+        {0}};
     static const struct argp argp = {
-        watch_table, parse_option, NULL, "Shows the agent of this machine: peers, links, jobs.",
+        table, parse_option, NULL, "Shows the agent of this machine: peers, links, jobs.",
         NULL,  NULL,         NULL};
     struct options o = {0};
     struct agent_ipc_msg m = {0};
-    argp_err_exit_status = AGENT_EXIT_USAGE;
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;
     if (o.watch)
-        return agent_watch(o.home, print_status);
-    if (agent_ask(o.home, json_pack("{s:s}", "op", "status"), &m) != NEB_OK)
+        return agent_watch(o.common.home, print_status);
+    if (agent_ask(o.common.home, json_pack("{s:s}", "op", "status"), &m) != NEB_OK)
         return AGENT_EXIT_FAILED;
-    if (o.json) {
-        json_dumpf(m.head, stdout, JSON_COMPACT);
-        putchar('\n');
+    if (o.common.json) {
+        agent_json_print(m.head, JSON_COMPACT);
     } else {
-        print_status(stdout, m.head);
+        char *text = agent_status_text(print_status, m.head);
+        fputs(text ? text : "", stdout);
+        free(text);
     }
     agent_ipc_msg_clear(&m);
     return AGENT_EXIT_OK;
-}
-
-int cmd_stop(int argc, char **argv) {
-    static const struct argp argp = {
-        table, parse_option, "JOB-ID", "Stops a job on all its clusters after a checkpoint.",
-        NULL,  NULL,         NULL};
-    struct options o = {0};
-    struct agent_ipc_msg m = {0};
-    argp_err_exit_status = AGENT_EXIT_USAGE;
-    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0 || !o.job) {
-        fputs("nebula stop: give the id that nebula status shows\n", stderr);
-        return AGENT_EXIT_USAGE;
-    }
-    if (agent_ask(o.home, json_pack("{s:s,s:s}", "op", "stop", "job", o.job), &m) != NEB_OK)
-        return AGENT_EXIT_FAILED;
-    bool ok = json_is_true(json_object_get(m.head, "ok"));
-    puts(agent_ipc_str(&m, "text", ""));
-    agent_ipc_msg_clear(&m);
-    return ok ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
 }

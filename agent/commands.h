@@ -13,6 +13,10 @@ enum agent_exit {
     AGENT_EXIT_INTERRUPTED = 3, // stopped on request after a checkpoint; --resume continues
 };
 
+static inline int agent_exit_of(enum neb_status st) {
+    return st == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+}
+
 struct agent_command {
     const char *name;
     const char *summary;               // NULL: internal, not listed
@@ -49,11 +53,6 @@ int cmd_revoke(int argc, char **argv);
 int cmd_rotate(int argc, char **argv);
 int cmd_promote(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
-
-struct agent_ipc_msg;
-
-// One request to the agent of a home (NULL: the default), one answer, which the caller clears. The request is taken over.
-NEB_MUST_CHECK enum neb_status agent_ask(const char *home, json_t *request, struct agent_ipc_msg *answer);
 
 // The checkpoint file that PATH means: a file, a folder with model.ckpt, or the newest usable one of a folder of generations.
 NEB_MUST_CHECK enum neb_status agent_checkpoint_file(const char *path, char *out, size_t cap);

@@ -114,6 +114,10 @@ struct agent_sync {
     float grace_s;       // how long a slow cluster is waited for once two updates are ready
 };
 
+struct agent_shape { // of the model of a generator or teacher; 0: as in the job's model
+    int32_t n_layers, d_model, n_heads, d_ff;
+};
+
 struct agent_distill_config { // mode distill (distill.h)
     float lambda, temperature;
     int32_t k;                  // labels a position; 0: all logits, in one process only
@@ -128,7 +132,7 @@ struct agent_distill_config { // mode distill (distill.h)
     float patience_s;          // without labels until the student says so, and does as when_lost says
     char cache[NEB_PATH_MAX];  // folder of received labels; empty: none
     int32_t beam;              // of the translations that are measured at the end
-    int32_t n_layers, d_model, n_heads, d_ff; // of a teacher without checkpoint; 0: the model's
+    struct agent_shape shape;  // of a teacher without checkpoint
 };
 
 struct agent_rtd_config { // mode rtd (rtd.h)
@@ -137,7 +141,7 @@ struct agent_rtd_config { // mode rtd (rtd.h)
     int32_t generator_steps, discriminator_steps; // ratio
     int32_t ahead;                                // batches that the generator may be ahead
     int32_t share_embeddings;                     // events between two exchanges (rtd_share.h); 0: none
-    int32_t n_layers, d_model, n_heads, d_ff;     // of the generator; 0: the model's
+    struct agent_shape shape;                     // of the generator
 };
 
 // Keys that say `auto`: the planner (planner.h) fills them in before the job travels; until then they hold a default.

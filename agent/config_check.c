@@ -46,6 +46,14 @@ static enum neb_status validate_meshes(const struct agent_job *j, const char *fi
     return NEB_OK;
 }
 
+static enum neb_status validate_heads(const struct agent_job *j, const struct agent_shape *x, const char *key,
+                                      const char *file) {
+    int32_t width = x->d_model ? x->d_model : j->model.d_model, heads = x->n_heads ? x->n_heads : j->model.n_heads;
+    if ((x->d_model || x->n_heads) && (width % heads || width / heads % 2 || width / heads > 256))
+        return COMPLAIN(file, key, "%d over %d heads is not an even number in 2..256", width, heads);
+    return NEB_OK;
+}
+
 static enum neb_status validate_rtd(const struct agent_job *j, const char *file) {
     const struct agent_rtd_config *r = &j->rtd;
     int g = agent_job_role(j, AGENT_ROLE_GENERATOR),
@@ -76,20 +84,15 @@ static enum neb_status validate_rtd(const struct agent_job *j, const char *file)
         return COMPLAIN(file, "trainable", "mode rtd trains everything, from nothing");
     if (j->autos)
         return COMPLAIN(file, "mode", "the planner knows only replicas: mode rtd takes no auto");
-    int32_t width = r->d_model ? r->d_model : j->model.d_model,
-            heads = r->n_heads ? r->n_heads : j->model.n_heads;
     int32_t cycle =
         r->generator_steps > r->discriminator_steps ? r->generator_steps : r->discriminator_steps;
-    if (r->share_embeddings && ((r->d_model && r->d_model != j->model.d_model) ||
+    if (r->share_embeddings && ((r->shape.d_model && r->shape.d_model != j->model.d_model) ||
                                 r->share_embeddings % cycle || r->share_embeddings < r->ahead))
         return COMPLAIN(file, "rtd.share_embeddings",
                         "takes one width for both models, and a multiple of the ratio's %d steps, "
                         "not below rtd.ahead %d",
                         cycle, r->ahead);
-    if ((r->d_model || r->n_heads) && (width % heads || width / heads % 2 || width / heads > 256))
-        return COMPLAIN(file, "rtd.generator.d_model",
-                        "%d over %d heads is not an even number in 2..256", width, heads);
-    return NEB_OK;
+    return validate_heads(j, &r->shape, "rtd.generator.d_model", file);
 }
 
 static enum neb_status validate_distill(const struct agent_job *j, const char *file) {
@@ -136,12 +139,7 @@ static enum neb_status validate_distill(const struct agent_job *j, const char *f
     if (teachers && !d->teacher[0] && !d->learn)
         return COMPLAIN(file, "distill.teacher.init",
                         "a teacher that does not learn needs a checkpoint");
-    int32_t width = d->d_model ? d->d_model : j->model.d_model,
-            heads = d->n_heads ? d->n_heads : j->model.n_heads;
-    if ((d->d_model || d->n_heads) && (width % heads || width / heads % 2 || width / heads > 256))
-        return COMPLAIN(file, "distill.teacher.d_model",
-                        "%d over %d heads is not an even number in 2..256", width, heads);
-    return NEB_OK;
+    return validate_heads(j, &d->shape, "distill.teacher.d_model", file);
 }
 
 static enum neb_status validate_shape(const struct agent_job *j, const char *file) {
@@ -181,7 +179,8 @@ static enum neb_status validate_tune(const struct agent_job *j, const char *file
     return NEB_OK;
 }
 
-enum neb_status agent_job_validate(const struct agent_job *j, const char *file) {
+// Names, witnesses, and enough that train for the gate.
+static enum neb_status validate_clusters(const struct agent_job *j, const char *file) {
     if (j->n_clusters < 1)
         return COMPLAIN(file, "clusters", "is missing: list at least one, with a name");
     for (int32_t i = 0; i < j->n_clusters; i++)
@@ -206,13 +205,10 @@ enum neb_status agent_job_validate(const struct agent_job *j, const char *file) 
             "robust needs %d clusters that train, and no witness, to outvote one bad one; "
             "here are %d of %d: use trusted, or more clusters",
             INTER_ROBUST_MEMBERS, data, j->n_clusters);
-    if (j->model_init[0] &&
-        !(j->model.n_layers && j->model.d_model && j->model.n_heads && j->model.d_ff))
-        return NEB_OK; // checked again when agent_job_model_init() has filled them in
-    NEB_TRY(validate_shape(j, file));
-    NEB_TRY(validate_meshes(j, file));
-    NEB_TRY(validate_rtd(j, file));
-    NEB_TRY(validate_distill(j, file));
+    return NEB_OK;
+}
+
+static enum neb_status validate_attach(const struct agent_job *j, const char *file) {
     for (int32_t i = 0; i < j->n_clusters; i++) {
         if (j->clusters[i].launcher != AGENT_LAUNCHER_ATTACH)
             continue;
@@ -229,12 +225,15 @@ enum neb_status agent_job_validate(const struct agent_job *j, const char *file) 
             return COMPLAIN(file, "clusters.launcher",
                             "attach does not go with sync.scheme synchronous");
     }
+    return NEB_OK;
+}
+
+static enum neb_status validate_sync(const struct agent_job *j, const char *file) {
     struct inter_rate_limit limit;
     if (inter_rate_limit_parse(j->rate_limit, &limit) != NEB_OK) // it said why
         return COMPLAIN(file, "wan.rate_limit",
                         "\"%s\" is not a rate such as 20mbit, or 100mbit 08:00-18:00=20mbit",
                         j->rate_limit);
-    NEB_TRY(validate_tune(j, file));
     if (j->sync.early_steps % j->sync.early_interval)
         return COMPLAIN(file, "sync.early_steps", "%d is not a multiple of sync.early_interval %d",
                         j->sync.early_steps, j->sync.early_interval);
@@ -254,6 +253,10 @@ enum neb_status agent_job_validate(const struct agent_job *j, const char *file) 
     if (chosen && j->sync.fragments > j->sync.interval)
         return COMPLAIN(file, "sync.fragments", "%d must not be above sync.interval %d",
                         j->sync.fragments, j->sync.interval);
+    return NEB_OK;
+}
+
+static enum neb_status validate_trainable(const struct agent_job *j, const char *file) {
     if (j->trainable.mode == INTRA_TRAIN_LORA &&
         (j->trainable.lora_rank < 1 || !j->trainable.lora_targets))
         return COMPLAIN(file, "trainable.rank",
@@ -263,4 +266,19 @@ enum neb_status agent_job_validate(const struct agent_job *j, const char *file) 
         return COMPLAIN(file, "trainable.n", "%d is not in 1..%d", j->trainable.last_layers,
                         j->model.n_layers);
     return NEB_OK;
+}
+
+enum neb_status agent_job_validate(const struct agent_job *j, const char *file) {
+    NEB_TRY(validate_clusters(j, file));
+    if (j->model_init[0] &&
+        !(j->model.n_layers && j->model.d_model && j->model.n_heads && j->model.d_ff))
+        return NEB_OK; // checked again when agent_job_model_init() has filled them in
+    NEB_TRY(validate_shape(j, file));
+    NEB_TRY(validate_meshes(j, file));
+    NEB_TRY(validate_rtd(j, file));
+    NEB_TRY(validate_distill(j, file));
+    NEB_TRY(validate_attach(j, file));
+    NEB_TRY(validate_tune(j, file));
+    NEB_TRY(validate_sync(j, file));
+    return validate_trainable(j, file);
 }

@@ -78,54 +78,71 @@ static void on_signal(struct daemon *d) {
         }
 }
 
-static enum neb_status loop(struct daemon *d) {
+// Until something can be read, or the next thing is due.
+static enum neb_status wait_for_work(struct daemon *d) {
     zmq_pollitem_t items[POLL_MAX];
+    size_t n = 2;
+    items[0] = (zmq_pollitem_t){.socket = agent_ipc_socket(d->ipc), .events = ZMQ_POLLIN};
+    items[1] = (zmq_pollitem_t){.fd = d->signal_fd, .events = ZMQ_POLLIN};
+    if (agent_members_fd(d->trust) >= 0)
+        items[n++] = (zmq_pollitem_t){.fd = agent_members_fd(d->trust), .events = ZMQ_POLLIN};
+    n += inter_service_poll_items(d->service, items + n, POLL_MAX - n);
+    neb_ns deadline = inter_service_next_deadline(d->service), now = neb_now();
+    deadline = d->next_telemetry < deadline ? d->next_telemetry : deadline;
+    long wait_ms = deadline > now ? (long)((deadline - now + NEB_MS - 1) / NEB_MS) : 0;
+    if (zmq_poll(items, (int)(n < POLL_MAX ? n : POLL_MAX), wait_ms) < 0 && zmq_errno() != EINTR)
+        return neb_fail(NEB_ERR_IO, "poll: %s", zmq_strerror(zmq_errno()));
+    return NEB_OK;
+}
+
+static enum neb_status look_at_members(struct daemon *d) {
+    struct agent_members_change change;
+    NEB_TRY(agent_members_step(d->trust, &change));
+    daemon_merge_change(&d->change, &change);
+    NEB_TRY(daemon_take_members(d));
+    NEB_TRY(daemon_renew_service(d));
+    NEB_TRY(daemon_rekey(d));
+    agent_renew_step(&d->renew, d->trust);
+    return NEB_OK;
+}
+
+static void take_local(struct daemon *d) {
+    struct agent_ipc_client from;
+    struct agent_ipc_msg m;
+    for (int i = 0; i < 64; i++) { // local messages are few; a flood must not starve the links
+        enum neb_status st = agent_ipc_recv(d->ipc, &from, &m);
+        if (st == NEB_ERR_AGAIN)
+            break;
+        if (st == NEB_OK)
+            daemon_on_local(d, &from, &m);
+        agent_ipc_msg_clear(&m);
+    }
+}
+
+static void look_at_workers(struct daemon *d) {
+    for (int i = 0; i < AGENT_JOBS_MAX; i++) {
+        struct agent_jobrun *j = &d->jobs[i];
+        if (j->used && !j->ended_at && agent_child_ended(&j->worker, &j->end_status))
+            j->ended_at = neb_now();
+        // One that ended well has sent its report, which may still be on its way to us.
+        if (j->ended_at && (j->end_status || j->reported || neb_now() - j->ended_at > 2 * NEB_S)) {
+            j->ended_at = 0;
+            daemon_worker_ended(d, j, j->end_status);
+        }
+    }
+}
+
+static enum neb_status loop(struct daemon *d) {
     neb_ns give_up = 0;
     while (!d->stopping || (daemon_busy(d) && neb_now() < give_up)) {
-        struct agent_ipc_client from;
-        struct agent_ipc_msg m;
-        struct agent_members_change change;
-        items[0] = (zmq_pollitem_t){.socket = agent_ipc_socket(d->ipc), .events = ZMQ_POLLIN};
-        items[1] = (zmq_pollitem_t){.fd = d->signal_fd, .events = ZMQ_POLLIN};
-        size_t n = 2;
-        if (agent_members_fd(d->trust) >= 0)
-            items[n++] = (zmq_pollitem_t){.fd = agent_members_fd(d->trust), .events = ZMQ_POLLIN};
-        n += inter_service_poll_items(d->service, items + n, POLL_MAX - n);
-        neb_ns deadline = inter_service_next_deadline(d->service), now = neb_now();
-        deadline = d->next_telemetry < deadline ? d->next_telemetry : deadline;
-        long wait_ms = deadline > now ? (long)((deadline - now + NEB_MS - 1) / NEB_MS) : 0;
-        if (zmq_poll(items, (int)(n < POLL_MAX ? n : POLL_MAX), wait_ms) < 0 &&
-            zmq_errno() != EINTR)
-            return neb_fail(NEB_ERR_IO, "poll: %s", zmq_strerror(zmq_errno()));
+        NEB_TRY(wait_for_work(d));
         on_signal(d);
-        NEB_TRY(agent_members_step(d->trust, &change));
-        daemon_merge_change(&d->change, &change);
-        NEB_TRY(daemon_take_members(d));
-        NEB_TRY(daemon_renew_service(d));
-        NEB_TRY(daemon_rekey(d));
-        agent_renew_step(&d->renew, d->trust);
+        NEB_TRY(look_at_members(d));
         if (d->stopping && !give_up)
             give_up = neb_now() + 60 * NEB_S;
-        for (int i = 0; i < 64; i++) { // local messages are few; a flood must not starve the links
-            enum neb_status st = agent_ipc_recv(d->ipc, &from, &m);
-            if (st == NEB_ERR_AGAIN)
-                break;
-            if (st == NEB_OK)
-                daemon_on_local(d, &from, &m);
-            agent_ipc_msg_clear(&m);
-        }
+        take_local(d);
         NEB_TRY(inter_service_process(d->service));
-        for (int i = 0; i < AGENT_JOBS_MAX; i++) {
-            struct agent_jobrun *j = &d->jobs[i];
-            if (j->used && !j->ended_at && agent_child_ended(&j->worker, &j->end_status))
-                j->ended_at = neb_now();
-            // One that ended well has sent its report, which may still be on its way to us.
-            if (j->ended_at &&
-                (j->end_status || j->reported || neb_now() - j->ended_at > 2 * NEB_S)) {
-                j->ended_at = 0;
-                daemon_worker_ended(d, j, j->end_status);
-            }
-        }
+        look_at_workers(d);
         if (neb_now() >= d->next_telemetry) {
             d->next_telemetry = neb_now() + telemetry_interval;
             telemetry(d);

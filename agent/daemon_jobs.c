@@ -204,20 +204,18 @@ void daemon_job_took(struct daemon *d, struct agent_jobrun *j, uint32_t home, co
 }
 
 void daemon_job_end(struct daemon *d, struct agent_jobrun *j, const char *state) {
-    if (j->suspended &&
-        !strcmp(
-            state,
-            "stopped")) { // the agent goes down: the others need not wait, and it goes on when it is back
+    if (j->suspended && !strcmp(state, "stopped")) {
+        // the agent goes down: the others need not wait, and it goes on when it is back
         daemon_job_save(d, j, "running");
         if (j->federated)
             inter_service_job_leave(d->service, j->id);
         state = "suspended after a checkpoint; goes on when the agent is back";
     } else {
+        j->suspended = false; // it had ended by itself when the agent was told to go down
         daemon_job_save(d, j, state);
     }
     inter_service_limit(d->service, j->id, NULL);
-    j->state =
-        AGENT_JOB_ENDED; // its rounds stay open: a member that was away may still ask for the last of them
+    j->state = AGENT_JOB_ENDED; // its rounds stay open: a member that was away may still ask for the last
     neb_info("job %s: %s", j->job.name, state);
 }
 

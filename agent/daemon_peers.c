@@ -1,7 +1,7 @@
 // What other agents say: jobs that they submit or pass on, their reports, that they came and went, what was wrong with it.
 #include "agent/base/log.h"
-#include "agent/policy.h"
 #include "agent/daemon_state.h"
+#include "agent/policy.h"
 
 #include <string.h>
 
@@ -50,65 +50,75 @@ static uint32_t named_home(const struct daemon *d, const json_t *body, uint32_t 
     return m ? (uint32_t)(m - d->members.m) : peer;
 }
 
+static void refuse(struct daemon *d, uint32_t peer, const char *hex, const char *why) {
+    daemon_post(d, peer, AGENT_MSG_REFUSED, json_pack("{s:s,s:s}", "id", hex, "reason", why), true);
+}
+
+// A job that another agent submits, or (again) offers because this one may have lost it.
+static void on_job(struct daemon *d, uint32_t peer, const char *hex, const json_t *body) {
+    char why[512];
+    bool again = json_is_true(json_object_get(body, "again"));
+    uint32_t home = again ? named_home(d, body, peer) : peer;
+    if (again && daemon_job_known(d, hex))
+        return; // it runs here, or has ended here
+    if (!job_is_signed(d, home, hex, body)) {
+        if (again)
+            neb_debug("a job was offered again without its submitter's signature");
+        else
+            refuse(d, peer, hex,
+                   "the job specification is not signed by the member that submits it");
+        return;
+    }
+    struct agent_jobrun *j =
+        daemon_job_accept(d, hex, json_object_get(body, "spec"), home, why, sizeof why);
+    if (!j)
+        refuse(d, peer, hex, why);
+    else if (!j->local)
+        daemon_job_took(d, j, home, json_string_value(json_object_get(body, "sig")));
+}
+
+static void on_refused(struct daemon *d, struct agent_jobrun *j, const char *from,
+                       const json_t *body) {
+    const char *reason = json_string_value(json_object_get(body, "reason"));
+    daemon_publish(d, j, "report", "report",
+                   json_pack("{s:s,s:s}", "name", from, "error", reason ? reason : "refused"),
+                   true);
+    daemon_job_stop(d, j);
+}
+
+// A line of metrics or a report of another cluster, of a job that was submitted here.
+static void on_told(struct daemon *d, struct agent_jobrun *j, const char *from, const char *ev,
+                    const char *who, const json_t *body) {
+    json_t *o = json_object_get(body, ev);
+    if (!j->local || !json_is_object(o))
+        return;
+    json_object_set_new(o, who, json_string(from)); // who it is from is not for it to say
+    daemon_publish(d, j, ev, ev, json_incref(o), !strcmp(ev, "report"));
+}
+
 void daemon_on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *p, size_t n) {
     struct daemon *d = user;
-    char why[512];
     struct agent_members_change change;
     if (agent_spread_message(&d->spread, peer, kind, p, n, &change)) {
         d->changes = d->changes || change.changed || change.forked;
         daemon_merge_change(&d->change, &change);
         return;
     }
-    json_t *body = json_loadb((const char *)p, n, JSON_REJECT_DUPLICATES, NULL);
+    const char *from = d->members.m[peer].pub.name;
+    json_t *body = from[0] ? json_loadb((const char *)p, n, JSON_REJECT_DUPLICATES, NULL)
+                           : NULL; // "": revoked since
     const char *hex = json_string_value(json_object_get(body, "id"));
     struct agent_jobrun *j = daemon_job(d, hex);
-    if (!d->members.m[peer].pub.name[0]) {
-        json_decref(body);
-        return; // revoked since it was sent
-    }
-    bool again = json_is_true(json_object_get(body, "again"));
-    uint32_t home = again ? named_home(d, body, peer) : peer;
-    if (kind == AGENT_MSG_JOB && again && hex && daemon_job_known(d, hex)) {
-        // it runs here, or has ended here
-    } else if (kind == AGENT_MSG_JOB && hex && !job_is_signed(d, home, hex, body)) {
-        if (again)
-            neb_debug("a job was offered again without its submitter's signature");
-        else
-            daemon_post(
-                d, peer, AGENT_MSG_REFUSED,
-                json_pack("{s:s,s:s}", "id", hex, "reason",
-                          "the job specification is not signed by the member that submits it"),
-                true);
-    } else if (kind == AGENT_MSG_JOB && hex) {
-        if (!(j = daemon_job_accept(d, hex, json_object_get(body, "spec"), home, why, sizeof why)))
-            daemon_post(d, peer, AGENT_MSG_REFUSED,
-                        json_pack("{s:s,s:s}", "id", hex, "reason", why), true);
-        else if (!j->local)
-            daemon_job_took(d, j, home, json_string_value(json_object_get(body, "sig")));
-    } else if (kind == AGENT_MSG_STOP && j) {
+    if (kind == AGENT_MSG_JOB && hex)
+        on_job(d, peer, hex, body);
+    else if (kind == AGENT_MSG_STOP && j)
         daemon_job_stop(d, j);
-    } else if (kind == AGENT_MSG_REFUSED && j) {
-        const char *reason = json_string_value(json_object_get(body, "reason"));
-        daemon_publish(d, j, "report", "report",
-                       json_pack("{s:s,s:s}", "name", d->members.m[peer].pub.name, "error",
-                                 reason ? reason : "refused"),
-                       true);
-        daemon_job_stop(d, j);
-    } else if (kind == AGENT_MSG_METRICS && j && j->local) {
-        json_t *line = json_object_get(body, "line");
-        if (json_is_object(line)) {
-            json_object_set_new(
-                line, "cluster",
-                json_string(d->members.m[peer].pub.name)); // who it is from is not for it to say
-            daemon_publish(d, j, "line", "line", json_incref(line), false);
-        }
-    } else if (kind == AGENT_MSG_REPORT && j && j->local) {
-        json_t *report = json_object_get(body, "report");
-        if (json_is_object(report)) {
-            json_object_set_new(report, "name", json_string(d->members.m[peer].pub.name));
-            daemon_publish(d, j, "report", "report", json_incref(report), true);
-        }
-    }
+    else if (kind == AGENT_MSG_REFUSED && j)
+        on_refused(d, j, from, body);
+    else if (kind == AGENT_MSG_METRICS && j)
+        on_told(d, j, from, "line", "cluster", body);
+    else if (kind == AGENT_MSG_REPORT && j)
+        on_told(d, j, from, "report", "name", body);
     json_decref(body);
 }
 

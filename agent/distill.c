@@ -1,6 +1,7 @@
 #include "agent/distill.h"
 #include "agent/base/clock.h"
 #include "agent/base/rng.h"
+#include "agent/job_model.h"
 #include "agent/label_request.h"
 #include "compress/softlabel.h"
 #include "intra/distill.h"
@@ -82,22 +83,9 @@ static struct intra_acts *acts_of(struct agent_distill_side *s) {
 // ---- set-up ---------------------------------------------------------------------------------------------------
 
 static struct intra_model_config shape(const struct agent_distill_side *s) {
-    struct intra_model_config m = s->job.model;
-    const struct agent_distill_config *d = &s->job.distill;
-    if (s->role == AGENT_ROLE_TEACHER) {
-        m.n_layers = d->n_layers ? d->n_layers : m.n_layers;
-        m.d_model = d->d_model ? d->d_model : m.d_model;
-        m.n_heads = d->n_heads ? d->n_heads : m.n_heads;
-        m.d_ff = d->d_ff ? d->d_ff : m.d_ff;
-        if (d->d_model || d->n_heads)
-            m.n_kv_heads = m.head_dim = 0;
-    }
-    m.vocab = m.vocab ? m.vocab : intra_corpus_vocab(s->corpus);
-    m.n_kv_heads = m.n_kv_heads ? m.n_kv_heads : m.n_heads;
-    m.head_dim = m.head_dim ? m.head_dim : m.d_model / m.n_heads;
-    m.max_seq = s->job.seq_len;
-    m.mask = KERN_MASK_PREFIX;
-    return m;
+    int32_t vocab = s->job.model.vocab ? s->job.model.vocab : intra_corpus_vocab(s->corpus);
+    return agent_job_model(&s->job, s->role == AGENT_ROLE_TEACHER ? &s->job.distill.shape : NULL, vocab,
+                           KERN_MASK_PREFIX);
 }
 
 static enum neb_status check_model(const struct agent_distill_side *s, const struct intra_model *m,

@@ -22,10 +22,6 @@ static enum neb_status skip(struct agent_worker *w, int64_t n) {
     return NEB_OK;
 }
 
-static void event(struct agent_worker *w, const struct agent_ipc_msg *m) {
-    distill_event(w->distill, m);
-}
-
 enum neb_status distill_federate(struct distill_run *r) {
     struct agent_worker *w = r->w;
     w->distill = r;
@@ -33,7 +29,7 @@ enum neb_status distill_federate(struct distill_run *r) {
     w->trainer = agent_distill_trainer(r->side);
     w->model = w->trainer->model;
     w->job.model = w->model->c;
-    w->ops = (struct worker_ops){.save = save, .restore = restore, .skip = skip, .event = event};
+    w->ops = (struct worker_ops){.save = save, .restore = restore, .skip = skip};
     NEB_TRY(worker_sync_create(w));
     return agent_ipc_send(
         w->ipc, NULL,
@@ -60,9 +56,5 @@ enum neb_status distill_federate_begin(struct distill_run *r) {
 
 void distill_federate_stepped(struct distill_run *r, double seconds) {
     struct agent_worker *w = r->w;
-    const struct agent_distill_state *x = agent_distill_state(r->side);
-    w->step = x->step;
-    w->all_tokens = x->tokens;
-    w->train_s = x->train_s;
     w->step_s = w->step_s > 0 ? 0.9 * w->step_s + 0.1 * seconds : seconds;
 }

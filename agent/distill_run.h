@@ -1,11 +1,10 @@
-// What the files of mode distill's worker share: distill_worker.c (its life, messages, checkpoints), distill_streams.c (what it
-// opens), distill_teacher.c, distill_student.c. Nobody else includes this.
+// What the files of mode distill's worker share: distill_worker.c (its life, checkpoints), distill_streams.c (what it opens),
+// distill_teacher.c, distill_student.c, distill_federate.c. Nobody else includes this.
 #ifndef AGENT_DISTILL_RUN_H
 #define AGENT_DISTILL_RUN_H
 #include "agent/distill.h"
 #include "agent/label_rate.h"
-#include "agent/worker.h"
-#include "agent/worker_stream.h"
+#include "agent/worker_side.h"
 
 struct distill_cursors { // of a checkpoint: the next batch of each stream
     uint64_t labels[AGENT_CLUSTERS_MAX], requests[AGENT_CLUSTERS_MAX],
@@ -14,6 +13,7 @@ struct distill_cursors { // of a checkpoint: the next batch of each stream
 
 struct distill_run {
     struct agent_worker *w;
+    struct worker_side x;                      // owns all streams
     struct agent_distill_side *side, *teacher; // teacher: where both are here
     int32_t n_streams;
     struct agent_stream
@@ -30,7 +30,6 @@ struct distill_run {
     neb_ns waiting_since; // student; 0: it does not
     bool said_waiting;
     uint64_t alone; // steps that were made without labels that should have come
-    int64_t saved_step;
     json_t *quality;
     double eval_loss;
     char cache[NEB_PATH_MAX];  // empty: none
@@ -40,26 +39,13 @@ struct distill_run {
 // This side's part of a checkpoint.
 NEB_MUST_CHECK enum neb_status distill_write(struct distill_run *r, struct intra_ckpt_writer *out);
 NEB_MUST_CHECK enum neb_status distill_read(struct distill_run *r, const struct intra_ckpt *c);
-// A message of the agent about a stream: true; false: it is another's.
-bool distill_event(struct distill_run *r, const struct agent_ipc_msg *m);
 bool distill_teaches(const struct distill_run *r);
-// Messages of the agent that are here; NEB_ERR_INVALID: a stream cannot go on.
-NEB_MUST_CHECK enum neb_status distill_drain(struct distill_run *r);
-// Waits up to 200 ms for one; counts as stall.
-NEB_MUST_CHECK enum neb_status distill_wait(struct distill_run *r);
-void distill_say_step(struct distill_run *r);
+void distill_say_step(struct distill_run *r); // the worker's figures are this side's from here on
 NEB_MUST_CHECK enum neb_status distill_maybe_save(struct distill_run *r);
 
 // distill_streams.c
-enum { DISTILL_STREAMS_MAX = 3 * AGENT_CLUSTERS_MAX };
 NEB_MUST_CHECK enum neb_status distill_open_streams(struct distill_run *r); // from r->at
-// All that are open, in list (DISTILL_STREAMS_MAX); returns how many.
-int32_t distill_streams(const struct distill_run *r, struct agent_stream **list);
 void distill_cursors(const struct distill_run *r, struct distill_cursors *out);
-// What was put is on the agent's disk, which a checkpoint must not be ahead of; then: the consumers have it for good.
-NEB_MUST_CHECK enum neb_status distill_wait_stored(struct distill_run *r);
-NEB_MUST_CHECK enum neb_status distill_wait_taken(struct distill_run *r);
-NEB_MUST_CHECK enum neb_status distill_streams_saved(struct distill_run *r, bool final);
 
 // distill_teacher.c
 NEB_MUST_CHECK enum neb_status distill_teach(struct distill_run *r);

@@ -108,7 +108,7 @@ static enum neb_status learn_once(struct distill_run *r) {
     NEB_TRY(st == NEB_ERR_AGAIN ? NEB_OK : st);
     bool here = r->streams[0]->next < r->streams[0]->have; // followers have no room
     if (here || !patience_over(r))
-        return distill_wait(r);
+        return worker_wait(r->w);
     r->alone++;
     r->streams[0]->waits = 0; // it works
     NEB_TRY(ask(r));
@@ -134,12 +134,12 @@ enum neb_status distill_learn(struct distill_run *r) {
     struct agent_distill_state *x = agent_distill_state(r->side);
     while (!r->w->stop && !done(r)) {
         bool ready;
-        NEB_TRY(distill_drain(r));
+        NEB_TRY(worker_drain(r->w));
         NEB_TRY(exchange(r, &ready));
         if (r->w->stop || done(r))
             break;
         if (!ready) {
-            NEB_TRY(distill_wait(r));
+            NEB_TRY(worker_wait(r->w));
             continue;
         }
         int64_t was = x->step;
@@ -156,9 +156,9 @@ enum neb_status distill_learn(struct distill_run *r) {
     while (!r->w->stop && r->n_streams && r->streams[0]->next < (uint64_t)r->w->job.steps) {
         const uint8_t *p;
         size_t n;
-        NEB_TRY(distill_drain(r));
+        NEB_TRY(worker_drain(r->w));
         enum neb_status st = next_labels(r, &p, &n);
-        NEB_TRY(st == NEB_ERR_AGAIN ? distill_wait(r)
+        NEB_TRY(st == NEB_ERR_AGAIN ? worker_wait(r->w)
                 : st == NEB_OK      ? agent_stream_applied(r->streams[0])
                                     : st);
     }

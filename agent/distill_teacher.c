@@ -71,10 +71,10 @@ static enum neb_status label_next(struct distill_run *r, int32_t i) {
 
 enum neb_status distill_teach(struct distill_run *r) {
     while (!r->w->stop && !distill_all_labelled(r)) {
-        NEB_TRY(distill_drain(r));
+        NEB_TRY(worker_drain(r->w));
         int32_t i = next_student(r);
         if (i < 0) {
-            NEB_TRY(distill_wait(r));
+            NEB_TRY(worker_wait(r->w));
             continue;
         }
         NEB_TRY(label_next(r, i));

@@ -303,7 +303,7 @@ int nebula_attach(const struct nebula_attach_options *o, struct nebula **out) {
     n->w.loss_first = n->w.loss_last = NAN; // no step yet
     n->w.foreign = n;
     n->w.isa = "attached trainer";
-    n->w.ops = (struct worker_ops){pull, push, save, restore, skip, NULL};
+    n->w.ops = (struct worker_ops){pull, push, save, restore, skip};
     enum neb_status st = attach(n, o);
     if (st != NEB_OK) {
         int s = st == NEB_ERR_UNSUPPORTED ? (int)NEBULA_ERR_VERSION : 0;
@@ -588,28 +588,14 @@ int nebula_info_get(struct nebula *n, struct nebula_info *out) {
 
 // ---- the end --------------------------------------------------------------------------------------------------
 
-static json_t *number_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
-
 static enum neb_status report(struct nebula *n, double eval_loss) {
     struct agent_worker *w = &n->w;
     bool done = n->state == NEBULA_DONE;
-    char hex[33];
     NEB_TRY(save_now(n));
     if (done)
         NEB_TRY(worker_save_model(w));
-    worker_params_digest(w, hex);
-    json_t *r = json_pack(
-        "{s:s,s:I,s:I,s:o,s:o,s:o,s:o,s:f,s:f,s:f,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:i}", "device",
-        "attached", "steps", (json_int_t)w->step, "tokens", (json_int_t)w->all_tokens, "loss_first",
-        number_or_null(w->loss_first), "loss_last", number_or_null(w->loss_last), "eval_loss",
-        done ? number_or_null(eval_loss) : json_null(), "eval_by_source", json_object(), "stall_s",
-        w->stall_s, "train_s", w->train_s, "sync_s", w->sync_s, "params_digest", hex, "params",
-        (json_int_t)w->model->n_params, "trainable_params", (json_int_t)w->model->n_trainable, "rounds",
-        (json_int_t)w->rounds, "lost_steps", (json_int_t)w->lost_steps, "payload_bytes", (json_int_t)w->payload_bytes, "payload_params",
-        (json_int_t)w->payload_params, "stopped", !done, "threads", kern_pool_threads(w->K->pool));
-    if (!r)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory reporting");
-    return agent_ipc_send(w->ipc, NULL, json_pack("{s:s,s:o}", "op", "report", "report", r), NULL, 0);
+    return worker_report(w, worker_results(w, "attached", done ? eval_loss : NAN, done),
+                         json_pack("{s:{}}", "eval_by_source"));
 }
 
 int nebula_close(struct nebula **np, double eval_loss) {

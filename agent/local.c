@@ -6,7 +6,6 @@
 #include <arpa/inet.h>
 #include <jansson.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,28 +46,6 @@ static enum neb_status place_on_loopback(int n, struct places *p) {
     return NEB_OK;
 }
 
-// One line of JSON from a child, within `timeout`.
-static enum neb_status read_ready(int fd, neb_ns timeout, json_t **out) {
-    char line[8192];
-    size_t n = 0;
-    neb_ns end = neb_now() + timeout;
-    while (n + 1 < sizeof line && neb_now() < end) {
-        struct pollfd p = {.fd = fd, .events = POLLIN};
-        if (poll(&p, 1, 100) <= 0)
-            continue;
-        ssize_t k = read(fd, line + n, sizeof line - 1 - n);
-        if (k <= 0)
-            break;
-        n += (size_t)k;
-        line[n] = 0;
-        if (!strchr(line, '\n'))
-            continue;
-        *out = json_loads(line, JSON_DISABLE_EOF_CHECK, NULL);
-        return *out ? NEB_OK : NEB_ERR_FORMAT;
-    }
-    return NEB_ERR_TIMEOUT;
-}
-
 static bool tun_possible(const char *wanlink) {
     struct agent_child c;
     int status = 1, fd = -1;
@@ -94,7 +71,7 @@ static enum neb_status start_tun(struct agent_local *l, const char *wanlink, con
     const char *const argv[] = {
         wanlink, "run", "--wan", wan, "--sites", sites, "--ctl", ctl, "--die-with-parent", NULL};
     NEB_TRY(agent_child_start(&l->wan, "wanlink", argv, log, &l->wan_stdout));
-    if (read_ready(l->wan_stdout, 15 * NEB_S, &ready) != NEB_OK) {
+    if (agent_child_read_json(l->wan_stdout, 15 * NEB_S, &ready) != NEB_OK) {
         json_decref(ready);
         return neb_fail(NEB_ERR_IO, "the WAN emulator did not start; see %s", log);
     }
@@ -119,13 +96,31 @@ static enum neb_status start_tun(struct agent_local *l, const char *wanlink, con
 }
 
 // Without root: the same agents on loopback, with a proxy of limited rate and delay between every pair.
+// The proxy's command line: k dials i through a port of it, where p says so. text: what argv points to.
+static enum neb_status proxy_args(const struct agent_local *l, struct places *p, const char *const *head, int n_head,
+                                  const char **argv, char (*text)[64]) {
+    for (int i = 0; i < n_head; i++)
+        *argv++ = head[i];
+    for (int i = 0; i < l->n; i++)
+        for (int k = i + 1; k < l->n; k++, text += 2) {
+            int port;
+            NEB_TRY(free_port(&port));
+            snprintf(text[0], sizeof *text, "127.0.0.1:%d", port);
+            snprintf(text[1], sizeof *text, "%s", p->listen[i]);
+            snprintf(p->reach[k][i], sizeof p->reach[k][i], "%s", text[0]);
+            *argv++ = "--listen";
+            *argv++ = text[0];
+            *argv++ = "--connect";
+            *argv++ = text[1];
+        }
+    return NEB_OK;
+}
+
 static enum neb_status start_proxy(struct agent_local *l, const char *wanlink, const char *wan,
                                    const char *dir, struct places *p) {
-    static const size_t words_per_pair = 4;
-    char log[NEB_PATH_MAX], ctl[NEB_PATH_MAX], (*text)[64] = NULL, rate_delay[64];
-    const char **argv = NULL;
-    int pairs = l->n * (l->n - 1) / 2, at = 0, word = 0;
-    enum neb_status st = NEB_OK;
+    enum { HEAD = 7, WORDS_A_PAIR = 4 };
+    char log[NEB_PATH_MAX], ctl[NEB_PATH_MAX], rate_delay[64];
+    size_t pairs = (size_t)l->n * (size_t)(l->n - 1) / 2;
     json_t *ready = NULL;
     NEB_TRY(place_on_loopback(l->n, p));
     NEB_TRY(neb_path(log, sizeof log, dir, "wanlink.log"));
@@ -137,34 +132,16 @@ static enum neb_status start_proxy(struct agent_local *l, const char *wanlink, c
         *loss = 0;
         neb_warn("without root the WAN emulator is a proxy: the loss of %s is not emulated", wan);
     }
-    argv = calloc(8 + words_per_pair * (size_t)pairs, sizeof *argv);
-    text = calloc(2 * (size_t)pairs + 1, sizeof *text);
-    if (!argv || !text) {
-        st = neb_fail(NEB_ERR_NOMEM, "out of memory starting the WAN emulator");
-        goto out;
-    }
-    const char *const head[] = {
-        wanlink, "proxy", "--wan", rate_delay, "--ctl", ctl, "--die-with-parent"};
-    for (; word < 7; word++)
-        argv[word] = head[word];
-    for (int i = 0; i < l->n; i++)
-        for (int k = i + 1; k < l->n; k++) { // k dials i through a port of the proxy
-            int port;
-            NEB_TRY_GOTO(free_port(&port), out);
-            snprintf(text[at], sizeof *text, "127.0.0.1:%d", port);
-            snprintf(text[at + 1], sizeof *text, "%s", p->listen[i]);
-            snprintf(p->reach[k][i], sizeof p->reach[k][i], "%s", text[at]);
-            argv[word++] = "--listen";
-            argv[word++] = text[at];
-            argv[word++] = "--connect";
-            argv[word++] = text[at + 1];
-            at += 2;
-        }
-    NEB_TRY_GOTO(agent_child_start(&l->wan, "wanlink", argv, log, &l->wan_stdout), out);
-    if (read_ready(l->wan_stdout, 15 * NEB_S, &ready) != NEB_OK)
+    const char *const head[HEAD] = {wanlink, "proxy", "--wan", rate_delay, "--ctl", ctl, "--die-with-parent"};
+    const char **argv = calloc(HEAD + WORDS_A_PAIR * pairs + 1, sizeof *argv);
+    char(*text)[64] = calloc(2 * pairs + 1, sizeof *text);
+    enum neb_status st = argv && text ? proxy_args(l, p, head, HEAD, argv, text)
+                                      : neb_fail(NEB_ERR_NOMEM, "out of memory starting the WAN emulator");
+    if (st == NEB_OK)
+        st = agent_child_start(&l->wan, "wanlink", argv, log, &l->wan_stdout);
+    if (st == NEB_OK && agent_child_read_json(l->wan_stdout, 15 * NEB_S, &ready) != NEB_OK)
         st = neb_fail(NEB_ERR_IO, "the WAN emulator did not start; see %s", log);
     json_decref(ready);
-out:
     free(argv);
     free(text);
     return st;
@@ -226,23 +203,6 @@ static enum neb_status check(struct agent_local *l) {
     return NEB_OK;
 }
 
-static enum neb_status wait_ready(struct agent_local *l) {
-    neb_ns end = neb_now() + 20 * NEB_S;
-    for (int i = 0; i < l->n; i++) {
-        char path[NEB_PATH_MAX];
-        NEB_TRY(neb_path(path, sizeof path, l->homes[i], "agent.sock"));
-        while (!neb_fs_exists(path)) {
-            NEB_TRY(check(l));
-            if (neb_now() > end)
-                return neb_fail(NEB_ERR_TIMEOUT,
-                                "agent in %s did not start within 20 s; see its agent.log",
-                                l->homes[i]);
-            neb_sleep(10 * NEB_MS);
-        }
-    }
-    return NEB_OK;
-}
-
 static enum neb_status start_agent(struct agent_local *l, int i) {
     char log[NEB_PATH_MAX], sock[NEB_PATH_MAX], exe[NEB_PATH_MAX], wanlink[NEB_PATH_MAX], name[64];
     NEB_TRY(neb_path(log, sizeof log, l->homes[i], "agent.log"));
@@ -257,6 +217,40 @@ static enum neb_status start_agent(struct agent_local *l, int i) {
     const char *const inside[] = {wanlink,  "exec",      l->netns[i], "--",         exe, "agent",
                                   "--home", l->homes[i], "--listen",  l->listen[i], NULL};
     return agent_child_start(&l->agents[i], name, l->netns[i][0] ? inside : plain, log, NULL);
+}
+
+// Agents that were killed are started again; *again: the first of them by index.
+static enum neb_status restart_killed(struct agent_local *l, int *again) {
+    int status;
+    if (l->wan.pid && agent_child_ended(&l->wan, &status))
+        return ended(l, &l->wan, NULL, status);
+    for (int i = 0; i < l->n; i++) {
+        if (!agent_child_ended(&l->agents[i], &status))
+            continue;
+        if (!WIFSIGNALED(status) || ++l->restarts > RESTARTS_MAX)
+            return ended(l, &l->agents[i], l->homes[i], status);
+        NEB_TRY(start_agent(l, i));
+        *again = *again < 0 || i < *again ? i : *again;
+    }
+    return NEB_OK;
+}
+
+// An agent that ends meanwhile is an error; with `again`, one that was killed is started again.
+static enum neb_status wait_ready(struct agent_local *l, int *again) {
+    neb_ns end = neb_now() + 20 * NEB_S;
+    for (int i = 0; i < l->n; i++) {
+        char path[NEB_PATH_MAX];
+        NEB_TRY(neb_path(path, sizeof path, l->homes[i], "agent.sock"));
+        while (!neb_fs_exists(path)) {
+            NEB_TRY(again ? restart_killed(l, again) : check(l));
+            if (neb_now() > end)
+                return neb_fail(NEB_ERR_TIMEOUT,
+                                "agent in %s did not start within 20 s; see its agent.log",
+                                l->homes[i]);
+            neb_sleep(10 * NEB_MS);
+        }
+    }
+    return NEB_OK;
 }
 
 enum neb_status agent_local_start(const struct agent_job *job, int n, const char *dir,
@@ -284,23 +278,13 @@ enum neb_status agent_local_start(const struct agent_job *job, int n, const char
         snprintf(l->agents[i].what, sizeof l->agents[i].what, "%s", job->clusters[i].name);
         NEB_TRY(start_agent(l, i));
     }
-    return wait_ready(l);
+    return wait_ready(l, NULL);
 }
 
 enum neb_status agent_local_tend(struct agent_local *l, int *again) {
-    int status;
     *again = -1;
-    if (l->wan.pid && agent_child_ended(&l->wan, &status))
-        return ended(l, &l->wan, NULL, status);
-    for (int i = 0; i < l->n; i++) { // several may have been killed at once
-        if (!agent_child_ended(&l->agents[i], &status))
-            continue;
-        if (!WIFSIGNALED(status) || ++l->restarts > RESTARTS_MAX)
-            return ended(l, &l->agents[i], l->homes[i], status);
-        NEB_TRY(start_agent(l, i));
-        *again = *again < 0 ? i : *again;
-    }
-    return *again < 0 ? NEB_OK : wait_ready(l);
+    NEB_TRY(restart_killed(l, again));
+    return *again < 0 ? NEB_OK : wait_ready(l, again);
 }
 
 void agent_local_stop(struct agent_local *l) {

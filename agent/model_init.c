@@ -68,22 +68,15 @@ enum neb_status agent_job_model_init(struct agent_job *job, const char *file) {
                         "wants the shape spelt out)",
                         file);
     NEB_TRY(agent_checkpoint_file(job->model_init, path, sizeof path));
-    char *full = realpath(path, NULL);
-    if (!full)
-        return neb_fail_errno("%s: model.init: cannot find %s", file, path);
-    NEB_TRY_GOTO(intra_ckpt_open(full, false, &c), out);
+    NEB_TRY(neb_path_absolute(path, sizeof path, "model.init"));
+    NEB_TRY_GOTO(intra_ckpt_open(path, false, &c), out);
     NEB_TRY_GOTO(intra_hf_layout(c, &m), out);
     NEB_TRY_GOTO(fill(job, &m->c, file), out);
-    if (strlen(full) >= sizeof job->init_from) {
-        st = neb_fail(NEB_ERR_LIMIT, "model.init: path too long: %s", full);
-        goto out;
-    }
-    memcpy(job->init_from, full, strlen(full) + 1);
-    memcpy(job->model_init, full, strlen(full) + 1); // the same wherever the job is read
-    st = compare_vocabularies(job, full);
+    snprintf(job->init_from, sizeof job->init_from, "%s", path);
+    snprintf(job->model_init, sizeof job->model_init, "%s", path); // the same wherever the job is read
+    st = compare_vocabularies(job, path);
 out:
     intra_model_destroy(&m);
     intra_ckpt_close(&c);
-    free(full);
     return st;
 }

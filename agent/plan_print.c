@@ -1,4 +1,5 @@
 #include "agent/plan_print.h"
+#include "agent/json.h"
 #include "agent/progress.h"
 
 #include <math.h>
@@ -124,8 +125,6 @@ void plan_print(const struct agent_job *job, const struct plan_machines *m,
 
 // ---- JSON ----------------------------------------------------------------------------------------------------
 
-static json_t *real(double x) { return isfinite(x) ? json_real(x) : json_null(); }
-
 static json_t *step_json(const char *name, const struct agent_planned *x) {
     const struct intra_cost *c = &x->cost;
     json_t *o = json_pack("{s:s,s:[i,i,i],s:i,s:i,s:b,s:b}", "name", name, "mesh", x->job.mesh.dp,
@@ -153,7 +152,7 @@ static json_t *step_json(const char *name, const struct agent_planned *x) {
                    {"host_bytes", c->host_bytes},
                    {"wait_s", x->wait_s}};
     for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
-        json_object_set_new(o, figures[i].name, real(figures[i].value));
+        json_object_set_new(o, figures[i].name, agent_json_number(figures[i].value));
     return o;
 }
 
@@ -170,7 +169,7 @@ static json_t *plan_json(const struct agent_job *job, const struct agent_planner
                              "stall_s", w->stall_s, "bytes", w->bytes, "busy", w->busy, "step_s",
                              w->step_s, "carried", p->carried);
     return json_pack("{s:o,s:o,s:o,s:o}", "clusters", clusters, "exchange", exchange, "wall_s",
-                     real(p->wall_s), "sent_bytes", real(p->sent_bytes));
+                     agent_json_number(p->wall_s), "sent_bytes", agent_json_number(p->sent_bytes));
 }
 
 void plan_print_json(const struct agent_job *job, const struct plan_machines *m,
@@ -187,7 +186,6 @@ void plan_print_json(const struct agent_job *job, const struct plan_machines *m,
                   machines, "link", "bits_per_s", m->link.bits_s, "rtt_s", m->link.rtt_s, "loss",
                   m->link.loss, "assumed", m->assumed, "written", plan_json(job, written),
                   "proposed", plan_json(job, proposed), "roles", role);
-    json_dumpf(o, stdout, JSON_COMPACT | JSON_REAL_PRECISION(9));
-    putchar('\n');
+    agent_json_print(o, JSON_COMPACT | JSON_REAL_PRECISION(9));
     json_decref(o);
 }

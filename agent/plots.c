@@ -2,6 +2,7 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/child.h"
+#include "agent/json.h"
 #include "agent/report.h"
 
 #include <math.h>
@@ -60,17 +61,13 @@ static struct series *series_of(struct data *d, const char *name) {
 }
 
 // NAN, which gnuplot leaves out, for what is missing or null.
-static double number(const json_t *o, const char *key) {
-    const json_t *v = json_object_get(o, key);
-    return json_is_number(v) ? json_number_value(v) : NAN;
-}
 
 static void add_step(struct series *s, const json_t *o) {
     int64_t step = json_integer_value(json_object_get(o, "step"));
     if (step <= s->step &&
         s->n_loss) // the job was resumed from a checkpoint behind this: begin another piece of curve
         fputc('\n', s->loss);
-    fprintf(s->loss, "%g %g %g %g\n", number(o, "t"), number(o, "tokens"), number(o, "loss"),
+    fprintf(s->loss, "%g %g %g %g\n", agent_json_get(o, "t"), agent_json_get(o, "tokens"), agent_json_get(o, "loss"),
             s->sent);
     s->step = step;
     s->n_loss++;
@@ -85,7 +82,7 @@ static void add_codec(struct data *d, struct series *s, const json_t *o) {
     if (d->n_changes == CHANGES_MAX)
         return;
     struct change *c = &d->changes[d->n_changes++];
-    c->t = number(o, "t");
+    c->t = agent_json_get(o, "t");
     c->cluster = (int)(s - d->all);
     memcpy(c->codec, s->codec, sizeof c->codec);
 }
@@ -103,7 +100,7 @@ static void add_line(void *user, const json_t *o) {
     } else if (!strcmp(kind, "link")) {
         const json_t *sent = json_object_get(o, "sent_bytes");
         s->sent = json_is_number(sent) ? json_number_value(sent) : s->sent;
-        fprintf(s->link, "%g %g\n", number(o, "t"), number(o, "goodput_bps") / 1e6);
+        fprintf(s->link, "%g %g\n", agent_json_get(o, "t"), agent_json_get(o, "goodput_bps") / 1e6);
         s->n_link += json_is_number(json_object_get(o, "goodput_bps"));
     }
 }

@@ -1,8 +1,9 @@
 #include "agent/base/rng.h"
+#include "agent/job_model.h"
+#include "agent/json.h"
 #include "agent/rtd_side.h"
 #include "kernels/exact.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,42 +33,14 @@ bool rtd_shares(const struct agent_rtd_side *s, int64_t e, int64_t *x) {
 
 // ---- set-up ---------------------------------------------------------------------------------------------------
 
-static enum neb_status make_sampler(struct agent_rtd_side *s) {
-    const struct agent_cluster *c = &s->job.clusters[agent_job_role(&s->job, AGENT_ROLE_GENERATOR)];
-    struct intra_sampler_config cfg = {.seed = (uint64_t)s->job.seed,
-                                       .seq_len = s->job.seq_len,
-                                       .index = 0,
-                                       .n = 1,
-                                       .n_sources = c->n_sources};
-    for (int32_t i = 0; i < c->n_sources; i++) {
-        cfg.sources[i] = intra_corpus_find(s->corpus, c->sources[i].name);
-        cfg.weights[i] = c->sources[i].weight;
-        if (cfg.sources[i] < 0)
-            return neb_fail(NEB_ERR_NOT_FOUND, "cluster %s: the corpus %s has no source \"%s\"",
-                            c->name, intra_corpus_dir(s->corpus), c->sources[i].name);
-    }
-    return intra_sampler_create(s->corpus, &cfg, &s->sampler);
-}
-
 static struct intra_model_config shape(const struct agent_rtd_side *s) {
-    struct intra_model_config m = s->job.model;
-    const struct agent_rtd_config *r = &s->job.rtd;
-    if (s->role == AGENT_ROLE_GENERATOR) {
-        m.n_layers = r->n_layers ? r->n_layers : m.n_layers;
-        m.d_model = r->d_model ? r->d_model : m.d_model;
-        m.n_heads = r->n_heads ? r->n_heads : m.n_heads;
-        m.d_ff = r->d_ff ? r->d_ff : m.d_ff;
-        if (r->d_model || r->n_heads)
-            m.n_kv_heads = m.head_dim = 0;
-    } else {
+    bool generator = s->role == AGENT_ROLE_GENERATOR;
+    struct intra_model_config m = agent_job_model(&s->job, generator ? &s->job.rtd.shape : NULL, s->vocab + 1,
+                                                  KERN_MASK_BIDIRECTIONAL);
+    if (!generator) {
         m.head = INTRA_HEAD_RTD;
         m.tied = true;
     }
-    m.vocab = s->vocab + 1;
-    m.n_kv_heads = m.n_kv_heads ? m.n_kv_heads : m.n_heads;
-    m.head_dim = m.head_dim ? m.head_dim : m.d_model / m.n_heads;
-    m.max_seq = s->job.seq_len;
-    m.mask = KERN_MASK_BIDIRECTIONAL;
     return m;
 }
 
@@ -139,7 +112,8 @@ enum neb_status agent_rtd_create(const struct agent_job *job, enum agent_role ro
         goto fail;
     }
     NEB_TRY_GOTO(cmp_tokens_create(&s->wire), fail);
-    NEB_TRY_GOTO(make_sampler(s), fail);
+    NEB_TRY_GOTO(agent_job_sampler(&s->job, agent_job_role(&s->job, AGENT_ROLE_GENERATOR), s->corpus, 0, 1, &s->sampler),
+                 fail);
     NEB_TRY_GOTO(make_trainer(s), fail);
     if (job->rtd.share_embeddings)
         NEB_TRY_GOTO(rtd_share_create(s->trainer->model, &s->share), fail);
@@ -234,27 +208,16 @@ const struct intra_step_stats *agent_rtd_stats(struct agent_rtd_side *s, bool *f
     return &s->stats;
 }
 
-void agent_rtd_digest(const struct agent_rtd_side *s, char hex[33]) {
-    const struct intra_model *m = s->trainer->model;
-    struct kern_digest d = kern_digest_part(m->params, m->params, 0, m->n_params);
-    uint8_t b[16];
-    neb_put_u64(b, d.lo);
-    neb_put_u64(b + 8, d.hi);
-    neb_hex(b, sizeof b, hex);
-}
-
-static json_t *number(double x) { return isfinite(x) ? json_real(x) : json_null(); }
-
 json_t *agent_rtd_quality(const struct agent_rtd_side *s) {
     double tokens = (double)s->s.batch_tokens;
     json_t *q = json_pack("{s:o,s:o,s:o,s:o,s:o}", "eval_loss",
-                          s->s.done ? number(s->s.eval_loss) : json_null(), "eval_accuracy",
-                          s->s.done ? number(s->s.eval_accuracy) : json_null(), "masked_share",
-                          number((double)s->s.masked / tokens), "replaced_share",
-                          number((double)s->s.replaced / tokens), "batch_bytes_per_token",
-                          number((double)s->s.batch_bytes / tokens));
+                          s->s.done ? agent_json_number(s->s.eval_loss) : json_null(), "eval_accuracy",
+                          s->s.done ? agent_json_number(s->s.eval_accuracy) : json_null(), "masked_share",
+                          agent_json_number((double)s->s.masked / tokens), "replaced_share",
+                          agent_json_number((double)s->s.replaced / tokens), "batch_bytes_per_token",
+                          agent_json_number((double)s->s.batch_bytes / tokens));
     if (s->role == AGENT_ROLE_DISCRIMINATOR)
-        json_object_set_new(q, "eval_auc", s->s.done ? number(s->s.eval_auc) : json_null());
+        json_object_set_new(q, "eval_auc", s->s.done ? agent_json_number(s->s.eval_auc) : json_null());
     return q;
 }
 

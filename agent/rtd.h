@@ -61,7 +61,6 @@ bool agent_rtd_trained(const struct agent_rtd_side *s); // all training events a
 struct intra_trainer *agent_rtd_trainer(struct agent_rtd_side *s);
 // Of the last update; the caller says it once (`fresh`).
 const struct intra_step_stats *agent_rtd_stats(struct agent_rtd_side *s, bool *fresh);
-void agent_rtd_digest(const struct agent_rtd_side *s, char hex[33]); // of the parameters
 // {"loss", "accuracy", …} of the held-out split, and what the batches were like.
 json_t *agent_rtd_quality(const struct agent_rtd_side *s);
 // Everything that the next event depends on. Evaluation is not saved half way: it is repeated.

@@ -1,4 +1,4 @@
-// What a run of mode rtd leaves behind beyond the common files: `quality` of summary.json, and both models.
+// What a run of mode rtd leaves behind beyond the common files: `quality` of summary.json.
 #ifndef AGENT_RTD_SUMMARY_H
 #define AGENT_RTD_SUMMARY_H
 #include "agent/config.h"
@@ -14,9 +14,5 @@ const json_t *agent_rtd_report_of(const struct agent_job *job, json_t *const *re
 json_t *agent_rtd_summary(const struct agent_job *job, json_t *const *reports);
 // Two lines for people.
 void agent_rtd_print(const json_t *quality, FILE *out);
-// Copies the models that are on this machine, out of the workers' folders (by cluster; "" where unknown), to
-// OUT/checkpoint/model.ckpt (the discriminator) and generator.ckpt, with the vocabulary.
-NEB_MUST_CHECK enum neb_status agent_rtd_export(const struct agent_job *job,
-                                                char (*dirs)[NEB_PATH_MAX], const char *out);
 
 #endif

@@ -36,13 +36,11 @@ json_t *agent_status_faults(const uint64_t counts[INTER_FAULTS]) {
     return o;
 }
 
-void agent_status_publish(struct agent_web *w, const struct agent_view *v, json_t *status) {
+void agent_status_publish(struct agent_web *w, struct agent_view *v, json_t *status) {
     struct neb_buf text = {0};
     char *history = NULL, *metrics = NULL;
     if (agent_web_watched(w)) {
-        json_t *h = agent_view_history(v);
-        history = json_dumps(h, JSON_COMPACT | JSON_REAL_PRECISION(12));
-        json_decref(h);
+        history = agent_view_history(v);
     } else {
         history = strdup(
             "{\"version\":1,\"jobs\":[],\"events\":[]}"); // the curves follow within a second

@@ -11,7 +11,7 @@ void agent_status_job(json_t *entry, const struct agent_jobrun *j, const struct 
 // {kind: count} of faults, those that never happened included.
 json_t *agent_status_faults(const uint64_t counts[INTER_FAULTS]);
 // Hands status, history (when somebody watches) and metrics to the page; steals status.
-void agent_status_publish(struct agent_web *w, const struct agent_view *v, json_t *status);
+void agent_status_publish(struct agent_web *w, struct agent_view *v, json_t *status);
 
 // Tells the service manager that started this process ("READY=1", "WATCHDOG=1", "STOPPING=1", "STATUS=…"); nothing happens
 // without one ($NOTIFY_SOCKET). See sd_notify(3); the protocol is one datagram.

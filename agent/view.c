@@ -1,5 +1,7 @@
 #include "agent/view.h"
+#include "agent/base/bytes.h"
 #include "agent/base/log.h"
+#include "agent/json.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -15,6 +17,10 @@ struct point {
 };
 
 enum { CODECS = 8 };
+// Of the history, in this order: codec is text, the others are numbers.
+static const char *const column_names[] = {"t",          "step",       "loss",       "tokens_per_s", "goodput_bps",
+                                           "sent_bytes", "recv_bytes", "interval", "codec"};
+enum { COLUMNS = sizeof column_names / sizeof *column_names, CODEC_COLUMN = COLUMNS - 1 };
 
 struct course { // of one cluster of one job
     char name[AGENT_NAME_MAX + 1];
@@ -24,6 +30,8 @@ struct course { // of one cluster of one job
     int64_t round;
     char codecs[CODECS][CODEC];
     int n_codecs;
+    struct neb_buf columns[COLUMNS]; // points as JSON, "1,2.5,null,": written once, and again when a curve is thinned
+    int written;                     // points in it
 };
 
 struct job_view {
@@ -58,8 +66,11 @@ enum neb_status agent_view_create(struct agent_view **out) {
 }
 
 static void clear_job(struct job_view *j) {
-    for (int i = 0; i < j->n; i++)
+    for (int i = 0; i < j->n; i++) {
         free(j->c[i].points);
+        for (int k = 0; k < COLUMNS; k++)
+            neb_buf_free(&j->c[i].columns[k]);
+    }
     *j = (struct job_view){0};
 }
 
@@ -113,6 +124,7 @@ static void keep(struct course *c) {
         c->n /= 2;
         for (int i = 1; i < c->n; i++)
             c->points[i] = c->points[2 * i];
+        c->written = 0;
         double span = c->last.t - c->points[0].t;
         c->spacing_s = 2 * span / AGENT_VIEW_POINTS;
     }
@@ -160,8 +172,10 @@ void agent_view_line(struct agent_view *v, const char *job, int interval, const 
     number(line, "step", &c->last.step);
     number(line, "sent_bytes", &c->last.sent_bytes);
     number(line, "recv_bytes", &c->last.recv_bytes);
-    number(line, "stall_s", &c->stall_s);
-    number(line, "train_s", &c->train_s);
+    if (!strcmp(kind, "step")) { // sums; a round's stall_s is its own
+        number(line, "stall_s", &c->stall_s);
+        number(line, "train_s", &c->train_s);
+    }
     number(line, "round", &round);
     number(line, "interval", &h);
     c->round = fabs(round) < 1e15 ? (int64_t)round : c->round;
@@ -200,8 +214,6 @@ struct agent_view_rate agent_view_rate(struct agent_view *v, uint32_t peer, uint
     return c->rate;
 }
 
-static json_t *number_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
-
 static json_t *codec_or_null(const struct course *c, int i) {
     return i < 0 ? json_null() : json_string(c->codecs[i]);
 }
@@ -214,7 +226,7 @@ json_t *agent_view_clusters(const struct agent_view *v, const char *job, double 
         json_array_append_new(
             list,
             json_pack("{s:s,s:I,s:o,s:f,s:f,s:f,s:I,s:o,s:i,s:I,s:I,s:f,s:f}", "name", c->name,
-                      "step", (json_int_t)c->last.step, "loss", number_or_null(c->last.loss),
+                      "step", (json_int_t)c->last.step, "loss", agent_json_number(c->last.loss),
                       "tokens_per_s", c->last.tokens_per_s, "stall_s", c->stall_s, "train_s",
                       c->train_s, "round", (json_int_t)c->round, "codec",
                       codec_or_null(c, c->last.codec), "interval", c->last.interval, "sent_bytes",
@@ -235,35 +247,89 @@ json_t *agent_view_events(const struct agent_view *v) {
     return list;
 }
 
-static json_t *columns(const struct course *c) {
-    static const char *const names[] = {"t",           "step",       "loss",       "tokens_per_s",
-                                        "goodput_bps", "sent_bytes", "recv_bytes", "interval"};
-    enum { N = sizeof names / sizeof names[0] };
-    json_t *o = json_pack("{s:s}", "name", c->name), *cols[N], *codec = json_array();
-    for (int k = 0; k < N; k++)
-        json_object_set_new(o, names[k], cols[k] = json_array());
-    for (int i = 0; i < c->n; i++) {
-        const struct point *p = &c->points[i];
-        const double x[N] = {p->t,           p->step,       p->loss,       p->tokens_per_s,
-                             p->goodput_bps, p->sent_bytes, p->recv_bytes, p->interval};
-        for (int k = 0; k < N; k++)
-            json_array_append_new(cols[k], number_or_null(x[k]));
-        json_array_append_new(codec, codec_or_null(c, p->codec));
-    }
-    json_object_set_new(o, "codec", codec);
-    return o;
+// ---- the history ----------------------------------------------------------------------------------------------
+
+static void put_text(struct neb_buf *b, const char *s) { neb_buf_add(b, s, strlen(s)); }
+
+// As a JSON string. Names and codecs come from other agents; what is no UTF-8 is null.
+static void put_string(struct neb_buf *b, const char *s) {
+    json_t *o = json_string(s);
+    char *text = o ? json_dumps(o, JSON_ENCODE_ANY) : NULL;
+    put_text(b, text ? text : "null");
+    free(text);
+    json_decref(o);
 }
 
-json_t *agent_view_history(const struct agent_view *v) {
-    json_t *jobs = json_array();
+static void put_number(struct neb_buf *b, double x) {
+    char text[32];
+    if (!isfinite(x))
+        snprintf(text, sizeof text, "null");
+    else if (fabs(x) < 1e15 && x == floor(x))
+        snprintf(text, sizeof text, "%lld", (long long)x);
+    else
+        snprintf(text, sizeof text, "%.12g", x);
+    put_text(b, text);
+}
+
+static void write_columns(struct course *c) {
+    if (!c->written)
+        for (int k = 0; k < COLUMNS; k++)
+            neb_buf_clear(&c->columns[k]);
+    for (; c->written < c->n; c->written++) {
+        const struct point *p = &c->points[c->written];
+        const double x[] = {p->t, p->step, p->loss, p->tokens_per_s, p->goodput_bps, p->sent_bytes, p->recv_bytes, p->interval};
+        for (int k = 0; k < CODEC_COLUMN; k++) {
+            put_number(&c->columns[k], x[k]);
+            put_text(&c->columns[k], ",");
+        }
+        p->codec < 0 ? put_text(&c->columns[CODEC_COLUMN], "null") : put_string(&c->columns[CODEC_COLUMN], c->codecs[p->codec]);
+        put_text(&c->columns[CODEC_COLUMN], ",");
+    }
+}
+
+static void put_course(struct neb_buf *b, struct course *c) {
+    write_columns(c);
+    put_text(b, "{\"name\":");
+    put_string(b, c->name);
+    for (int k = 0; k < COLUMNS; k++) {
+        const struct neb_buf *col = &c->columns[k];
+        put_text(b, ",\"");
+        put_text(b, column_names[k]);
+        put_text(b, "\":[");
+        neb_buf_add(b, col->p, col->len ? col->len - 1 : 0); // without the last comma
+        put_text(b, "]");
+        b->oom |= col->oom;
+    }
+    put_text(b, "}");
+}
+
+char *agent_view_history(struct agent_view *v) {
+    struct neb_buf b = {0};
+    json_t *events = agent_view_events(v);
+    char *text = events ? json_dumps(events, JSON_COMPACT | JSON_REAL_PRECISION(12)) : NULL;
+    const char *between = "";
+    put_text(&b, "{\"version\":1,\"jobs\":[");
     for (int i = 0; i < AGENT_VIEW_JOBS; i++) {
-        const struct job_view *j = &v->jobs[i];
+        struct job_view *j = &v->jobs[i];
         if (!j->id[0])
             continue;
-        json_t *clusters = json_array();
-        for (int k = 0; k < j->n; k++)
-            json_array_append_new(clusters, columns(&j->c[k]));
-        json_array_append_new(jobs, json_pack("{s:s,s:o}", "id", j->id, "clusters", clusters));
+        put_text(&b, between);
+        put_text(&b, "{\"id\":");
+        put_string(&b, j->id);
+        put_text(&b, ",\"clusters\":[");
+        for (int k = 0; k < j->n; k++) {
+            put_text(&b, k ? "," : "");
+            put_course(&b, &j->c[k]);
+        }
+        put_text(&b, "]}");
+        between = ",";
     }
-    return json_pack("{s:i,s:o,s:o}", "version", 1, "jobs", jobs, "events", agent_view_events(v));
+    put_text(&b, "],\"events\":");
+    put_text(&b, text ? text : "[]");
+    neb_buf_add(&b, "}", 2); // with its end
+    free(text);
+    json_decref(events);
+    if (neb_buf_check(&b) != NEB_OK)
+        neb_buf_free(&b);
+    return (char *)b.p;
 }

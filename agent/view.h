@@ -33,7 +33,8 @@ struct agent_view_rate agent_view_rate(struct agent_view *v, uint32_t peer, uint
 // [{name, step, loss, tokens_per_s, stall_s, train_s, round, codec, interval, sent_bytes, recv_bytes, goodput_bps, age_s}]
 json_t *agent_view_clusters(const struct agent_view *v, const char *job, double unix_s);
 json_t *agent_view_events(const struct agent_view *v); // [{t, job, cluster, text}], newest last
-// {version: 1, jobs: [{id, clusters: [{name, t: […], loss: […], …}]}], events}: columns of equal length; null where nothing is known.
-json_t *agent_view_history(const struct agent_view *v);
+// {"version": 1, "jobs": [{"id", "clusters": [{"name", "t": […], "loss": […], …}]}], "events"}: columns of equal length, null where
+// nothing is known. As text, malloc: points are turned into text once, since a page asks again every two seconds.
+char *agent_view_history(struct agent_view *v);
 
 #endif

@@ -1,267 +1,366 @@
 #include "agent/web.h"
-#include "agent/base/bytes.h"
 #include "agent/base/clock.h"
-#include "agent/base/fs.h"
 #include "agent/base/log.h"
+#include "agent/web_guard.h"
+#include "agent/web_tls.h"
 
-#include <civetweb.h>
+#include <arpa/inet.h>
 #include <ctype.h>
-#include <dlfcn.h>
-#include <errno.h>
+#include <microhttpd.h>
 #include <pthread.h>
 #include <sodium.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 extern const unsigned char agent_page_html[]; // made from agent/page/ by the build
 extern const unsigned long agent_page_html_len;
 
-enum { TOKEN_MIN = 16, TOKEN_MAX = 512, BEARER = 7, STACK_MIN = 1 << 20 };
-static const neb_ns watched_for = 10 * NEB_S;
+// Thread-local memory lies on a thread's stack, and OpenBLAS alone takes 60 KiB of it: hence more than the library's default.
+enum {
+    CONNECTIONS = 64,
+    OF_ONE_ADDRESS = 24,
+    MEMORY = 8192,
+    IDLE_S = 10,
+    STACK = 1 << 20,
+    BACKLOG = 32
+};
+static const neb_ns watched_for = 10 * NEB_S, exchange_within = 20 * NEB_S;
+static const char priorities[] = "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2:%SERVER_PRECEDENCE";
 
 enum text { STATUS, HISTORY, METRICS, TEXTS };
+static const struct {
+    const char *path, *type;
+} texts[TEXTS] = {{"/api/v1/status", "application/json"},
+                  {"/api/v1/history", "application/json"},
+                  {"/metrics", "text/plain; version=0.0.4; charset=utf-8"}};
 
-struct agent_web {
-    struct mg_context *ctx;
-    char token[TOKEN_MAX + 1]; // empty: none
-    pthread_mutex_t lock;
-    char *texts[TEXTS];    // owned, under lock
-    _Atomic uint64_t seen; // neb_now of the last request for the history
+struct connection {
+    int fd;       // -1: a free place
+    neb_ns since; // begin, or the end of its last answer
 };
 
-static bool is_loopback(const char *host) {
-    return !strcmp(host, "localhost") || !strcmp(host, "127.0.0.1") || !strcmp(host, "[::1]");
-}
+struct agent_web {
+    struct MHD_Daemon *server;
+    struct agent_web_guard guard;
+    struct agent_web_tls tls;
+    bool secure;
+    struct MHD_Response *page;
+    pthread_mutex_t lock;
+    struct MHD_Response *answers[TEXTS];        // under lock; NULL: not yet
+    struct connection connections[CONNECTIONS]; // under lock
+    _Atomic uint64_t seen;                      // neb_now of the last request for the history
+};
+
+// ---- the address ----------------------------------------------------------------------------------------------
+
+struct address {
+    char host[64]; // numeric, without brackets
+    uint16_t port;
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } at;
+    bool v6;
+};
 
 // "HOST:PORT" apart; a port alone is on loopback.
-static enum neb_status split_address(const char *listen, char *host, size_t cap, long *port) {
-    const char *colon = strrchr(listen, ':'), *digits = colon ? colon + 1 : listen;
+static enum neb_status parse_address(const char *listen, struct address *a) {
+    const char *colon = strrchr(listen, ':'), *digits = colon ? colon + 1 : listen, *host = listen;
     char *end = NULL;
     size_t n = colon ? (size_t)(colon - listen) : 0;
-    *port = isdigit((unsigned char)*digits) ? strtol(digits, &end, 10) : 0;
-    if (*port < 1 || *port > 65535 || *end || n >= cap || (colon && !n) ||
-        (memchr(listen, ':', n) && *listen != '['))
+    long port = isdigit((unsigned char)*digits) ? strtol(digits, &end, 10) : 0;
+    memset(a, 0, sizeof *a);
+    a->v6 = n > 2 && host[0] == '[' && host[n - 1] == ']';
+    if (a->v6)
+        host++, n -= 2;
+    if (port < 1 || port > 65535 || *end || n >= sizeof a->host || (colon && !n))
         return neb_fail(NEB_ERR_INVALID, "--page \"%s\": give PORT, HOST:PORT or [ADDRESS]:PORT",
                         listen);
-    snprintf(host, cap, "%.*s", colon ? (int)n : 9, colon ? listen : "127.0.0.1");
-    if (!strcmp(host, "localhost"))
-        snprintf(host, cap, "127.0.0.1");
-    if (strspn(host, "0123456789abcdefABCDEF.:[]") != strlen(host))
-        return neb_fail(NEB_ERR_INVALID, "--page \"%s\": the host must be a numeric address",
-                        listen);
+    snprintf(a->host, sizeof a->host, "%.*s", colon ? (int)n : 9, colon ? host : "127.0.0.1");
+    if (!strcmp(a->host, "localhost"))
+        snprintf(a->host, sizeof a->host, "127.0.0.1");
+    a->port = (uint16_t)port;
+    int family = a->v6 ? AF_INET6 : AF_INET;
+    void *where = a->v6 ? (void *)&a->at.v6.sin6_addr : &a->at.v4.sin_addr;
+    if (inet_pton(family, a->host, where) != 1)
+        return neb_fail(
+            NEB_ERR_INVALID,
+            "--page \"%s\": the host must be a numeric address (0.0.0.0 for all, [::] with IPv6)",
+            listen);
+    if (a->v6)
+        a->at.v6.sin6_family = AF_INET6, a->at.v6.sin6_port = htons(a->port);
+    else
+        a->at.v4.sin_family = AF_INET, a->at.v4.sin_port = htons(a->port);
     return NEB_OK;
 }
 
-static enum neb_status read_token(const char *path, char out[TOKEN_MAX + 1]) {
-    struct neb_buf b = {0};
-    enum neb_status st = neb_fs_read(path, TOKEN_MAX, &b);
-    if (st == NEB_OK) {
-        while (b.len && isspace(b.p[b.len - 1]))
-            b.len--;
-        if (b.len < TOKEN_MIN || memchr(b.p, 0, b.len))
-            st = neb_fail(NEB_ERR_INVALID,
-                          "%s: a token has at least %d bytes; make one with openssl rand -hex 32",
-                          path, TOKEN_MIN);
-        else
-            memcpy(out, b.p, b.len);
-    }
-    if (b.p)
-        sodium_memzero(b.p, b.cap);
-    neb_buf_free(&b);
-    return st;
+// ---- answers: in the server's thread --------------------------------------------------------------------------
+
+static void add_headers(struct MHD_Response *r, const char *type) {
+    static const char *const always[][2] = {
+        {"Cache-Control", "no-store"},
+        {"X-Content-Type-Options", "nosniff"},
+        {"X-Frame-Options", "DENY"},
+        {"Referrer-Policy", "no-referrer"},
+        {"Cross-Origin-Resource-Policy", "same-origin"},
+        {"Content-Security-Policy", "default-src 'none'; script-src 'unsafe-inline'; style-src "
+                                    "'unsafe-inline'; connect-src 'self'; "
+                                    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"}};
+    MHD_add_response_header(r, "Content-Type", type);
+    for (size_t i = 0; i < sizeof always / sizeof *always; i++)
+        MHD_add_response_header(r, always[i][0], always[i][1]);
 }
 
-// ---- answers: in CivetWeb's threads ---------------------------------------------------------------------------
-
-static void respond(struct mg_connection *c, int code, const char *reason, const char *type,
-                    const char *more, const char *body, size_t n) {
-    mg_printf(
-        c,
-        "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\nCache-Control: no-store\r\n"
-        "X-Content-Type-Options: nosniff\r\nX-Frame-Options: DENY\r\nReferrer-Policy: "
-        "no-referrer\r\n"
-        "Cross-Origin-Resource-Policy: same-origin\r\n"
-        "Content-Security-Policy: default-src 'none'; script-src 'unsafe-inline'; style-src "
-        "'unsafe-inline'; "
-        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n%s\r\n",
-        code, reason, type, n, more);
-    mg_write(c, body, n);
+// Takes over the text (malloc), also on failure.
+static struct MHD_Response *make_answer(char *text, const char *type) {
+    struct MHD_Response *r =
+        text ? MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE) : NULL;
+    if (r)
+        add_headers(r, type);
+    else
+        free(text);
+    return r;
 }
 
-static int refuse(struct mg_connection *c, int code, const char *reason, const char *more) {
+static enum MHD_Result answer(struct MHD_Connection *c, unsigned code, const char *reason,
+                              const char *header, const char *value) {
     char body[96];
     int n = snprintf(body, sizeof body, "{\"error\":\"%s\"}\n", reason);
-    respond(c, code, reason, "application/json", more, body, (size_t)n);
-    return code;
+    struct MHD_Response *r =
+        MHD_create_response_from_buffer((size_t)n, body, MHD_RESPMEM_MUST_COPY);
+    if (!r)
+        return MHD_NO; // closes the connection
+    add_headers(r, "application/json");
+    if (header)
+        MHD_add_response_header(r, header, value);
+    enum MHD_Result done = MHD_queue_response(c, code, r);
+    MHD_destroy_response(r);
+    return done;
 }
 
-// Equal in time that depends on the length alone: both sides are copied into blocks of one size.
-static bool token_fits(const struct agent_web *w, const char *given) {
-    char a[TOKEN_MAX + 1] = {0}, b[TOKEN_MAX + 1] = {0};
-    size_t n = strlen(given);
-    memcpy(a, w->token, sizeof a);
-    memcpy(b, given, n < TOKEN_MAX ? n : TOKEN_MAX);
-    bool same = sodium_memcmp(a, b, sizeof a) == 0 && n <= TOKEN_MAX;
-    sodium_memzero(a, sizeof a);
-    return same;
+static enum MHD_Result log_in(const struct agent_web *w, struct MHD_Connection *c) {
+    char cookie[192];
+    snprintf(cookie, sizeof cookie, AGENT_WEB_COOKIE "=%s; Path=/; HttpOnly; SameSite=Strict%s",
+             w->guard.cookie, w->secure ? "; Secure" : "");
+    struct MHD_Response *r = MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT);
+    if (!r)
+        return MHD_NO;
+    add_headers(r, "text/plain");
+    MHD_add_response_header(r, "Set-Cookie", cookie);
+    MHD_add_response_header(r, "Location", "/");
+    enum MHD_Result done = MHD_queue_response(c, MHD_HTTP_SEE_OTHER, r);
+    MHD_destroy_response(r);
+    return done;
 }
 
-// 0, or the status of the refusal that was sent.
-static int guard(struct agent_web *w, struct mg_connection *c, bool data) {
-    const struct mg_request_info *r = mg_get_request_info(c);
-    const char *auth = mg_get_header(c, "Authorization"), *host = mg_get_header(c, "Host");
-    if (strcmp(r->request_method, "GET"))
-        return refuse(c, 405, "Method Not Allowed", "Allow: GET\r\n");
-    char name[64] = "";
-    const char *colon = host ? strrchr(host, ':') : NULL;
-    size_t n = !host ? 0 : colon && !strchr(colon, ']') ? (size_t)(colon - host) : strlen(host);
-    if (n < sizeof name)
-        snprintf(name, sizeof name, "%.*s", (int)n, host ? host : "");
-    if (!is_loopback(name))
-        return refuse(c, 403, "Forbidden", "");
-    if (data && w->token[0] &&
-        (!auth || strncmp(auth, "Bearer ", BEARER) || !token_fits(w, auth + BEARER)))
-        return refuse(c, 401, "Unauthorized", "WWW-Authenticate: Bearer\r\n");
-    return 0;
+static enum MHD_Result serve(struct agent_web *w, struct MHD_Connection *c, const char *path) {
+    if (!strcmp(path, "/"))
+        return MHD_queue_response(c, MHD_HTTP_OK, w->page);
+    for (int i = 0; i < TEXTS; i++) {
+        if (strcmp(path, texts[i].path))
+            continue;
+        if (i == HISTORY)
+            atomic_store(&w->seen, (uint64_t)neb_now());
+        pthread_mutex_lock(&w->lock); // the connection keeps the answer alive from here on
+        enum MHD_Result done =
+            w->answers[i] ? MHD_queue_response(c, MHD_HTTP_OK, w->answers[i]) : MHD_NO;
+        bool ready = w->answers[i] != NULL;
+        pthread_mutex_unlock(&w->lock);
+        return ready ? done
+                     : answer(c, MHD_HTTP_SERVICE_UNAVAILABLE, "Service Unavailable", "Retry-After",
+                              "1");
+    }
+    return answer(c, MHD_HTTP_NOT_FOUND, "Not Found", NULL, NULL);
 }
 
-static int serve(struct agent_web *w, struct mg_connection *c, enum text which, const char *type) {
-    int refused = guard(w, c, true);
-    if (refused)
-        return refused;
-    pthread_mutex_lock(&w->lock);
-    char *copy = w->texts[which] ? strdup(w->texts[which]) : NULL;
-    pthread_mutex_unlock(&w->lock);
-    if (!copy)
-        return refuse(c, 503, "Service Unavailable", "Retry-After: 1\r\n");
-    respond(c, 200, "OK", type, "", copy, strlen(copy));
-    free(copy);
-    return 200;
-}
-
-static int on_status(struct mg_connection *c, void *user) {
-    return serve(user, c, STATUS, "application/json");
-}
-
-static int on_history(struct mg_connection *c, void *user) {
+// Called when the head is complete, and answered then: a body, which no request of ours has, closes the connection unread.
+static enum MHD_Result on_request(void *user, struct MHD_Connection *c, const char *path,
+                                  const char *method, const char *version, const char *body,
+                                  size_t *body_len, void **state) {
     struct agent_web *w = user;
-    atomic_store(&w->seen, (uint64_t)neb_now());
-    return serve(w, c, HISTORY, "application/json");
+    (void)version, (void)body, (void)body_len, (void)state;
+    const struct agent_web_ask ask = {
+        .method = method,
+        .path = path,
+        .host = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Host"),
+        .authorization = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Authorization"),
+        .cookies = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Cookie"),
+        .query_token = MHD_lookup_connection_value(c, MHD_GET_ARGUMENT_KIND, "token")};
+    switch (agent_web_judge(&w->guard, &ask)) {
+    case AGENT_WEB_PASS: return serve(w, c, path);
+    case AGENT_WEB_LOGIN: return log_in(w, c);
+    case AGENT_WEB_METHOD:
+        return answer(c, MHD_HTTP_METHOD_NOT_ALLOWED, "Method Not Allowed", "Allow", "GET");
+    case AGENT_WEB_FORBIDDEN: return answer(c, MHD_HTTP_FORBIDDEN, "Forbidden", NULL, NULL);
+    case AGENT_WEB_NO_TOKEN: break;
+    }
+    return answer(c, MHD_HTTP_UNAUTHORIZED, "Unauthorized", "WWW-Authenticate", "Bearer");
 }
 
-static int on_metrics(struct mg_connection *c, void *user) {
-    return serve(user, c, METRICS, "text/plain; version=0.0.4; charset=utf-8");
+static void on_log(void *user, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
+static void on_log(void *user, const char *fmt, va_list ap) {
+    char line[300];
+    (void)user;
+    vsnprintf(line, sizeof line, fmt, ap);
+    line[strcspn(line, "\n")] = 0;
+    neb_debug("status page: %s", line);
 }
 
-static int on_other(struct mg_connection *c, void *user) {
-    int refused = guard(user, c, false);
-    if (refused)
-        return refused;
-    if (strcmp(mg_get_request_info(c)->local_uri, "/"))
-        return refuse(c, 404, "Not Found", "");
-    respond(c, 200, "OK", "text/html; charset=utf-8", "", (const char *)agent_page_html,
-            agent_page_html_len);
-    return 200;
+// ---- connections that take too long ---------------------------------------------------------------------------
+
+static int fd_of(struct MHD_Connection *c) {
+    const union MHD_ConnectionInfo *i =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+    return i ? (int)i->connect_fd : -1;
 }
 
-static int log_error(const struct mg_connection *c, const char *text) {
-    (void)c;
-    neb_debug("status page: %s", text);
-    return 1;
+// The library closes the socket after CLOSED was told, so that a descriptor in the table is always the connection's own.
+static void on_connection(void *user, struct MHD_Connection *c, void **place,
+                          enum MHD_ConnectionNotificationCode what) {
+    struct agent_web *w = user;
+    struct connection *free_place = NULL;
+    pthread_mutex_lock(&w->lock);
+    if (what == MHD_CONNECTION_NOTIFY_CLOSED && *place) {
+        ((struct connection *)*place)->fd = -1;
+    } else if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+        for (int i = 0; i < CONNECTIONS && !free_place; i++)
+            if (w->connections[i].fd < 0)
+                free_place = &w->connections[i];
+        if (free_place)
+            *free_place = (struct connection){.fd = fd_of(c), .since = neb_now()};
+        else if (fd_of(c) >= 0)
+            shutdown(fd_of(c), SHUT_RDWR);
+        *place = free_place;
+    }
+    pthread_mutex_unlock(&w->lock);
 }
 
-// ---- threads --------------------------------------------------------------------------------------------------
+static void on_answered(void *user, struct MHD_Connection *c, void **state,
+                        enum MHD_RequestTerminationCode why) {
+    struct agent_web *w = user;
+    (void)state, (void)why;
+    const union MHD_ConnectionInfo *i =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    struct connection *k = i ? i->socket_context : NULL;
+    if (!k)
+        return;
+    pthread_mutex_lock(&w->lock);
+    k->since = neb_now();
+    pthread_mutex_unlock(&w->lock);
+}
 
-// CivetWeb asks for threads of 100 KiB of stack. Thread-local memory lies on the stack too, and OpenBLAS alone takes 60 KiB of it, so
-// that answering a request overflowed. CivetWeb has no option for it; its call is bound to this one instead of the C library's,
-// because symbols of the program come first. Every thread of the process that asks for less gets 1 MiB (of address space only).
-int pthread_attr_setstacksize(pthread_attr_t *attr, size_t size) {
-    union { // ISO C has no conversion from an object pointer to a function's
-        void *object;
-        int (*call)(pthread_attr_t *, size_t);
-    } next = {dlsym(RTLD_NEXT, "pthread_attr_setstacksize")};
-    return next.object ? next.call(attr, size < STACK_MIN ? STACK_MIN : size) : ENOSYS;
+// Under the lock. The library's own limit counts from the last byte, which a client can send every few seconds for ever.
+static void end_slow(struct agent_web *w, neb_ns now) {
+    for (int i = 0; i < CONNECTIONS; i++)
+        if (w->connections[i].fd >= 0 && now - w->connections[i].since > exchange_within)
+            shutdown(w->connections[i].fd, SHUT_RDWR);
 }
 
 // ---- life -----------------------------------------------------------------------------------------------------
 
-static enum neb_status start_server(struct agent_web *w, const char *host, long port) {
-    char where[128], text[256] = "";
-    snprintf(where, sizeof where, "%s:%ld", host, port);
-    const char *options[] = {"listening_ports",
-                             where,
-                             "num_threads",
-                             "4",
-                             "connection_queue",
-                             "16",
-                             "request_timeout_ms",
-                             "5000",
-                             "keep_alive_timeout_ms",
-                             "3000",
-                             "enable_keep_alive",
-                             "no",
-                             "max_request_size",
-                             "4096",
-                             "enable_directory_listing",
-                             "no",
-                             NULL};
-    struct mg_callbacks callbacks = {.log_message = log_error};
-    struct mg_init_data init = {
-        .callbacks = &callbacks, .user_data = w, .configuration_options = options};
-    struct mg_error_data error = {.text = text, .text_buffer_size = sizeof text};
-    mg_init_library(0);
-    if (!(w->ctx = mg_start2(&init, &error))) {
-        mg_exit_library();
-        return neb_fail(NEB_ERR_IO, "the status page cannot listen on %s: %s; is the port taken?",
-                        where, text[0] ? text : "no reason given");
-    }
-    mg_set_request_handler(w->ctx, "/api/v1/status$", on_status, w);
-    mg_set_request_handler(w->ctx, "/api/v1/history$", on_history, w);
-    mg_set_request_handler(w->ctx, "/metrics$", on_metrics, w);
-    mg_set_request_handler(w->ctx, "/**", on_other, w);
-    neb_info("status page at http://%s:%ld/", host, port);
+static enum neb_status start_server(struct agent_web *w, const struct address *a,
+                                    const char *listen) {
+    unsigned flags = MHD_USE_POLL_INTERNAL_THREAD | MHD_USE_ERROR_LOG |
+                     (w->secure ? MHD_USE_TLS : 0u) | (a->v6 ? MHD_USE_DUAL_STACK : 0u);
+    struct MHD_OptionItem tls[] = {{MHD_OPTION_HTTPS_MEM_CERT, 0, w->tls.cert.p},
+                                   {MHD_OPTION_HTTPS_MEM_KEY, 0, w->tls.key.p},
+                                   {MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)(uintptr_t)priorities},
+                                   {MHD_OPTION_END, 0, NULL}};
+    static struct MHD_OptionItem none[] = {{MHD_OPTION_END, 0, NULL}};
+    if (w->secure && MHD_is_feature_supported(MHD_FEATURE_TLS) != MHD_YES)
+        return neb_fail(NEB_ERR_UNSUPPORTED, "--page %s: this libmicrohttpd was built without TLS",
+                        listen);
+    w->server = MHD_start_daemon(
+        flags, a->port, NULL, NULL, on_request, w, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL,
+        MHD_OPTION_SOCK_ADDR, &a->at.any, MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS,
+        MHD_OPTION_PER_IP_CONNECTION_LIMIT, (unsigned)OF_ONE_ADDRESS,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)MEMORY, MHD_OPTION_CONNECTION_TIMEOUT,
+        (unsigned)IDLE_S, MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK,
+        MHD_OPTION_LISTEN_BACKLOG_SIZE, (unsigned)BACKLOG, MHD_OPTION_NOTIFY_CONNECTION,
+        on_connection, w, MHD_OPTION_NOTIFY_COMPLETED, on_answered, w, MHD_OPTION_STRICT_FOR_CLIENT,
+        1, MHD_OPTION_ARRAY, w->secure ? tls : none, MHD_OPTION_END);
+    if (!w->server)
+        return neb_fail(NEB_ERR_IO,
+                        "the status page cannot listen on %s; is the port taken, or the address "
+                        "another machine's? (--verbose says more)",
+                        listen);
     return NEB_OK;
 }
 
-enum neb_status agent_web_start(const struct agent_web_config *c, struct agent_web **out) {
-    char host[64];
-    long port;
-    NEB_TRY(split_address(c->listen, host, sizeof host, &port));
-    if (!is_loopback(host))
+static enum neb_status load_secrets(struct agent_web *w, const struct agent_web_config *c,
+                                    const struct address *a) {
+    w->guard.wide = !agent_web_is_loopback(a->host);
+    if (!c->cert != !c->key)
+        return neb_fail(NEB_ERR_INVALID, "--page-cert and --page-key go together");
+    if (w->guard.wide && !c->token)
         return neb_fail(NEB_ERR_INVALID,
-                        "--page %s: the page is served to this machine only; from elsewhere use "
-                        "ssh -L %ld:127.0.0.1:%ld, or a "
-                        "reverse proxy with TLS and --page-token",
-                        c->listen, port, port);
+                        "--page %s: beyond this machine the page needs --page-token FILE (make one "
+                        "with openssl rand -hex 32 >FILE)",
+                        c->listen);
+    if (c->token)
+        NEB_TRY(agent_web_guard_token(&w->guard, c->token));
+    if (c->cert)
+        NEB_TRY(agent_web_tls_load(c->cert, c->key, &w->tls));
+    else if (w->guard.wide)
+        NEB_TRY(agent_web_tls_own(c->home, a->host, &w->tls));
+    w->secure = w->tls.x509 != NULL;
+    w->guard.cert = w->tls.x509;
+    return NEB_OK;
+}
+
+static void say_where(const struct agent_web *w, const struct address *a) {
+    char print[AGENT_WEB_FINGERPRINT];
+    neb_info("status page at http%s://%s%s%s:%u/", w->secure ? "s" : "", a->v6 ? "[" : "", a->host,
+             a->v6 ? "]" : "", a->port);
+    if (w->secure) {
+        agent_web_tls_fingerprint(&w->tls, print);
+        neb_info("the status page's certificate has the SHA-256 fingerprint %s", print);
+    }
+}
+
+enum neb_status agent_web_start(const struct agent_web_config *c, struct agent_web **out) {
+    struct address a;
+    enum neb_status st = NEB_OK;
+    NEB_TRY(parse_address(c->listen, &a));
     struct agent_web *w = calloc(1, sizeof *w);
     if (!w)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for the status page");
     pthread_mutex_init(&w->lock, NULL);
-    enum neb_status st = c->token ? read_token(c->token, w->token) : NEB_OK;
-    if (st == NEB_OK)
-        st = start_server(w, host, port);
-    if (st != NEB_OK) {
-        agent_web_stop(&w);
-        return st;
-    }
+    for (int i = 0; i < CONNECTIONS; i++)
+        w->connections[i].fd = -1;
+    NEB_TRY_GOTO(load_secrets(w, c, &a), out);
+    w->page = MHD_create_response_from_buffer(
+        agent_page_html_len, (void *)(uintptr_t)agent_page_html, MHD_RESPMEM_PERSISTENT);
+    st = w->page ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory for the status page");
+    NEB_TRY_GOTO(st, out);
+    add_headers(w->page, "text/html; charset=utf-8");
+    NEB_TRY_GOTO(start_server(w, &a, c->listen), out);
+    say_where(w, &a);
     *out = w;
     return NEB_OK;
+out:
+    agent_web_stop(&w);
+    return st;
 }
 
 void agent_web_stop(struct agent_web **wp) {
     struct agent_web *w = *wp;
     if (!w)
         return;
-    if (w->ctx) {
-        mg_stop(w->ctx);
-        mg_exit_library();
-    }
+    if (w->server)
+        MHD_stop_daemon(w->server);
     for (int i = 0; i < TEXTS; i++)
-        free(w->texts[i]);
+        if (w->answers[i])
+            MHD_destroy_response(w->answers[i]);
+    if (w->page)
+        MHD_destroy_response(w->page);
+    agent_web_tls_free(&w->tls);
     pthread_mutex_destroy(&w->lock);
-    sodium_memzero(w->token, sizeof w->token);
+    sodium_memzero(&w->guard, sizeof w->guard);
     free(w);
     *wp = NULL;
 }
@@ -273,11 +372,19 @@ bool agent_web_watched(struct agent_web *w) {
 
 void agent_web_publish(struct agent_web *w, char *status, char *history, char *metrics) {
     char *fresh[TEXTS] = {status, history, metrics};
+    struct MHD_Response *made[TEXTS];
+    for (int i = 0; i < TEXTS; i++)
+        made[i] = make_answer(fresh[i], texts[i].type);
     pthread_mutex_lock(&w->lock);
     for (int i = 0; i < TEXTS; i++)
-        if (fresh[i]) {
-            free(w->texts[i]);
-            w->texts[i] = fresh[i];
+        if (made[i]) {
+            struct MHD_Response *before = w->answers[i];
+            w->answers[i] = made[i];
+            made[i] = before;
         }
+    end_slow(w, neb_now());
     pthread_mutex_unlock(&w->lock);
+    for (int i = 0; i < TEXTS; i++)
+        if (made[i])
+            MHD_destroy_response(made[i]);
 }

@@ -1,6 +1,7 @@
 #include "agent/worker.h"
 #include "agent/base/log.h"
 #include "agent/distill.h"
+#include "agent/job_model.h"
 #include "agent/rtd.h"
 
 #include <math.h>
@@ -9,24 +10,6 @@
 #include <string.h>
 
 // ---- set-up ---------------------------------------------------------------------------------------------------
-
-static enum neb_status make_sampler(struct agent_worker *w, int cluster,
-                                    struct intra_sampler **out) {
-    const struct agent_cluster *c = &w->job.clusters[cluster];
-    struct intra_sampler_config s = {.seed = (uint64_t)w->job.seed,
-                                     .seq_len = w->job.seq_len,
-                                     .index = cluster,
-                                     .n = w->job.n_clusters,
-                                     .n_sources = c->n_sources};
-    for (int32_t i = 0; i < c->n_sources; i++) {
-        s.sources[i] = intra_corpus_find(w->corpus, c->sources[i].name);
-        s.weights[i] = c->sources[i].weight;
-        if (s.sources[i] < 0)
-            return neb_fail(NEB_ERR_NOT_FOUND, "cluster %s: the corpus %s has no source \"%s\"",
-                            c->name, intra_corpus_dir(w->corpus), c->sources[i].name);
-    }
-    return intra_sampler_create(w->corpus, &s, out);
-}
 
 // ---- the built-in trainer beneath the exchange --------------------------------------------------------------------
 
@@ -65,7 +48,10 @@ static enum neb_status set_up_data(struct agent_worker *w) {
     NEB_TRY(intra_corpus_open(c->corpus[0] ? c->corpus : w->job.corpus, false, &w->corpus));
     bool all = w->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
     for (int i = 0; i < (all ? w->job.n_clusters : 1); i++, w->n_samplers++)
-        NEB_TRY(make_sampler(w, all ? i : w->cluster, &w->samplers[i]));
+        {
+        int cluster = all ? i : w->cluster;
+        NEB_TRY(agent_job_sampler(&w->job, cluster, w->corpus, cluster, w->job.n_clusters, &w->samplers[i]));
+    }
     size_t n = (size_t)w->job.batch * (size_t)w->job.seq_len;
     w->tokens = calloc(n, sizeof *w->tokens);
     w->targets = calloc(n, sizeof *w->targets);
@@ -157,13 +143,7 @@ static enum neb_status train_step(struct agent_worker *w) {
     w->loss_first = isnan(w->loss_first) ? s.loss : w->loss_first;
     w->loss_last = 0.9 * w->loss_last + 0.1 * s.loss; // a single step is noisy
     if (w->step % w->job.log_every == 0 || w->step == w->job.steps || w->step == 1)
-        worker_metrics(w, json_pack("{s:s,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "kind", "step", "step",
-                                    (json_int_t)w->step, "tokens", (json_int_t)w->all_tokens,
-                                    "loss", s.loss, "lr", (double)s.update.lr, "grad_norm",
-                                    s.update.grad_norm, "tokens_per_s", (double)s.tokens / seconds,
-                                    "stall_s", w->stall_s, "train_s", w->train_s, "stalled_s",
-                                    w->stall_s - w->stall_told)), // since the line before
-            w->stall_told = w->stall_s;
+        worker_say_step(w, &s, (double)s.tokens / seconds);
     return NEB_OK;
 }
 
@@ -222,11 +202,9 @@ static enum neb_status evaluate(struct agent_worker *w, double *loss, json_t *by
     return NEB_OK;
 }
 
-static json_t *number_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
-
 static enum neb_status report(struct agent_worker *w) {
     double loss = 0;
-    char hex[33], device[96];
+    char device[96];
     json_t *by_source = json_object();
     bool done = worker_finished(w);
     enum neb_status st = done ? evaluate(w, &loss, by_source) : NEB_OK;
@@ -236,22 +214,9 @@ static enum neb_status report(struct agent_worker *w) {
         json_decref(by_source);
         return st;
     }
-    worker_params_digest(w, hex);
     worker_device_name(w, device, sizeof device);
-    json_t *r = json_pack(
-        "{s:s,s:I,s:I,s:o,s:o,s:o,s:o,s:f,s:f,s:f,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:i}", "device",
-        device, "steps", (json_int_t)w->step, "tokens", (json_int_t)w->all_tokens, "loss_first",
-        number_or_null(w->loss_first), "loss_last", number_or_null(w->loss_last), "eval_loss",
-        done ? number_or_null(loss) : json_null(), "eval_by_source", by_source, "stall_s",
-        w->stall_s, "train_s", w->train_s, "sync_s", w->sync_s, "params_digest", hex, "params",
-        (json_int_t)w->model->n_params, "trainable_params", (json_int_t)w->model->n_trainable,
-        "rounds", (json_int_t)w->rounds, "lost_steps", (json_int_t)w->lost_steps, "payload_bytes", (json_int_t)w->payload_bytes,
-        "payload_params", (json_int_t)w->payload_params, "stopped", !done, "threads",
-        kern_pool_threads(w->K->pool));
-    if (!r)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory reporting");
-    return agent_ipc_send(w->ipc, NULL, json_pack("{s:s,s:o}", "op", "report", "report", r), NULL,
-                          0);
+    return worker_report(w, worker_results(w, device, done ? loss : NAN, done),
+                         json_pack("{s:o}", "eval_by_source", by_source));
 }
 
 static enum neb_status run(struct agent_worker *w, const char *socket_path, const char *job) {
@@ -303,7 +268,7 @@ enum neb_status agent_worker_run(const char *socket_path, const char *job, struc
     w->loss_first = w->loss_last = NAN; // no step yet
     w->world = world;
     w->isa = kern_cpu_isa();
-    w->ops = (struct worker_ops){world ? pull : NULL, world ? push : NULL, save, restore, skip, NULL};
+    w->ops = (struct worker_ops){world ? pull : NULL, world ? push : NULL, save, restore, skip};
     w->threads = threads;
     signal(SIGINT, SIG_IGN); // the agent decides when a worker stops
     enum neb_status st = run(w, socket_path, job);
@@ -311,9 +276,7 @@ enum neb_status agent_worker_run(const char *socket_path, const char *job, struc
         w->ipc) { // an error, not a crash: starting again would end the same way, so the user is told at once
         char text[1024];
         neb_last_error(text, sizeof text);
-        json_t *r = json_pack("{s:s}", "error", text[0] ? text : neb_status_name(st));
-        if (agent_ipc_send(w->ipc, NULL, json_pack("{s:s,s:o}", "op", "report", "report", r), NULL,
-                           0) != NEB_OK)
+        if (worker_report(w, json_pack("{s:s}", "error", text[0] ? text : neb_status_name(st)), NULL) != NEB_OK)
             neb_warn("the agent could not be told");
     }
     worker_sync_destroy(w);

@@ -63,12 +63,13 @@ struct worker_ops { // the trainer beneath
     enum neb_status (*save)(struct agent_worker *w, struct intra_ckpt_writer *out);
     enum neb_status (*restore)(struct agent_worker *w, const struct intra_ckpt *c);
     enum neb_status (*skip)(struct agent_worker *w, int64_t n); // steps that a lost disk had made: data and schedule move on
-    // Any other message of the agent. NULL: there are none.
-    void (*event)(struct agent_worker *w, const struct agent_ipc_msg *m);
 };
 
 struct agent_worker {
     struct worker_ops ops;
+    // Events of modes other than replicas (worker_side.c), asked first; *taken: it was one. NULL: none.
+    enum neb_status (*on_event)(struct agent_worker *w, const struct agent_ipc_msg *m, bool *taken);
+    void *side;                  // of on_event
     struct distill_run *distill; // of a student that takes part in rounds
     void *foreign; // of a foreign trainer's ops; NULL: the built-in one
     struct agent_job job;
@@ -158,6 +159,12 @@ NEB_MUST_CHECK enum neb_status worker_exchange(struct agent_worker *w, bool *rea
 NEB_MUST_CHECK enum neb_status worker_wait_for_peers(struct agent_worker *w);
 bool worker_finished(const struct agent_worker *w);
 void worker_params_digest(const struct agent_worker *w, char hex[33]);
+void worker_metrics(struct agent_worker *w, json_t *line); // reference is taken over
+void worker_say_step(struct agent_worker *w, const struct intra_step_stats *s, double tokens_per_s); // a line of metrics
+// What the summary is made of, from the worker's counters, losses and model. eval_loss NAN: not measured. NULL: out of memory.
+json_t *worker_results(const struct agent_worker *w, const char *device, double eval_loss, bool done);
+// The worker's last word: results and what its mode adds (may be NULL); both are taken over.
+NEB_MUST_CHECK enum neb_status worker_report(struct agent_worker *w, json_t *results, json_t *more);
 
 // worker_sync.c
 NEB_MUST_CHECK enum neb_status worker_sync_create(struct agent_worker *w);
@@ -170,7 +177,6 @@ NEB_MUST_CHECK enum neb_status worker_take_commit(struct agent_worker *w,
 NEB_MUST_CHECK enum neb_status worker_merge(struct agent_worker *w, int32_t f);
 // Asks the agent for the commit of the fragment's round, if there is one.
 NEB_MUST_CHECK enum neb_status worker_ask(struct agent_worker *w, int32_t f);
-void worker_metrics(struct agent_worker *w, json_t *line); // reference is taken over
 
 // worker_device.c
 // Opens what the cluster's `device` and `precision` ask for: w->device, w->device_type. NEB_ERR_UNSUPPORTED, with a hint,
@@ -197,6 +203,9 @@ NEB_MUST_CHECK enum neb_status worker_skip_steps(struct agent_worker *w, int64_t
 NEB_MUST_CHECK enum neb_status worker_adopt_snapshot(struct agent_worker *w, bool has_checkpoint);
 // The global parameters, for evaluation and export: DIR/model.ckpt.
 NEB_MUST_CHECK enum neb_status worker_save_model(struct agent_worker *w);
+// Any model of the worker as DIR/NAME.
+NEB_MUST_CHECK enum neb_status worker_write_model(const struct agent_worker *w, const struct intra_model *m,
+                                                  const char *name);
 NEB_MUST_CHECK enum neb_status worker_log_merge(struct agent_worker *w, int32_t f);
 
 #endif

@@ -343,16 +343,20 @@ enum neb_status worker_log_merge(struct agent_worker *w, int32_t f) {
     return NEB_OK;
 }
 
-enum neb_status worker_save_model(struct agent_worker *w) {
+enum neb_status worker_write_model(const struct agent_worker *w, const struct intra_model *m, const char *name) {
     char path[NEB_PATH_MAX];
     struct intra_ckpt_writer *out = NULL;
-    if (w->ops.pull)
-        NEB_TRY(w->ops.pull(w, NULL));
-    NEB_TRY(neb_path(path, sizeof path, w->dir, "model.ckpt"));
+    NEB_TRY(neb_path(path, sizeof path, w->dir, name));
     NEB_TRY(intra_ckpt_create(path, &out));
-    enum neb_status st = intra_model_save(w->model, out);
+    enum neb_status st = intra_model_save(m, out);
     if (st == NEB_OK)
         st = intra_ckpt_commit(out);
     intra_ckpt_writer_destroy(&out);
     return st;
+}
+
+enum neb_status worker_save_model(struct agent_worker *w) {
+    if (w->ops.pull)
+        NEB_TRY(w->ops.pull(w, NULL));
+    return worker_write_model(w, w->model, "model.ckpt");
 }

@@ -1,6 +1,7 @@
 // A worker and its agent: messages, and what is sent and merged between two steps. The built-in worker (worker.c) and
 // libnebula (libnebula.c) run this same code; they differ in who makes the steps.
 #include "agent/base/log.h"
+#include "agent/json.h"
 #include "agent/worker.h"
 
 #include <string.h>
@@ -14,13 +15,25 @@ void worker_metrics(struct agent_worker *w, json_t *line) {
         neb_debug("a metrics line was dropped");
 }
 
+void worker_say_step(struct agent_worker *w, const struct intra_step_stats *s, double tokens_per_s) {
+    worker_metrics(w, json_pack("{s:s,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "kind", "step", "step",
+                                (json_int_t)w->step, "tokens", (json_int_t)w->all_tokens, "loss", s->loss, "lr",
+                                (double)s->update.lr, "grad_norm", s->update.grad_norm, "tokens_per_s", tokens_per_s,
+                                "stall_s", w->stall_s, "train_s", w->train_s, "stalled_s",
+                                w->stall_s - w->stall_told)); // since the line before
+    w->stall_told = w->stall_s;
+}
+
 // ---- messages from the agent ----------------------------------------------------------------------------------
 
 static enum neb_status on_agent(struct agent_worker *w, struct agent_ipc_msg *m) {
     const char *ev = agent_ipc_str(m, "ev", "");
-    enum neb_status st = NEB_OK;
+    bool taken = false;
     w->heard = neb_now();
-    if (!strcmp(ev, "commit") && w->federated)
+    enum neb_status st = w->on_event ? w->on_event(w, m, &taken) : NEB_OK;
+    if (st != NEB_OK || taken)
+        ; // it was a mode's own
+    else if (!strcmp(ev, "commit") && w->federated)
         st = worker_take_commit(w, m);
     else if (!strcmp(ev, "peers"))
         w->alive = (int)agent_ipc_int(m, "alive", 0),
@@ -36,8 +49,7 @@ static enum neb_status on_agent(struct agent_worker *w, struct agent_ipc_msg *m)
         w->alive = (int)agent_ipc_int(m, "alive", 0);
         w->expected = json_is_true(json_object_get(m->head, "expected"));
         w->stop = json_is_true(json_object_get(m->head, "stop"));
-    } else if (w->ops.event)
-        w->ops.event(w, m);
+    }
     agent_ipc_msg_clear(m);
     return st;
 }
@@ -215,4 +227,27 @@ void worker_params_digest(const struct agent_worker *w, char hex[33]) {
     neb_put_u64(b, d.lo);
     neb_put_u64(b + 8, d.hi);
     neb_hex(b, sizeof b, hex);
+}
+
+json_t *worker_results(const struct agent_worker *w, const char *device, double eval_loss, bool done) {
+    char hex[33];
+    worker_params_digest(w, hex);
+    return json_pack("{s:s,s:I,s:I,s:o,s:o,s:o,s:f,s:f,s:f,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:i}", "device", device,
+                     "steps", (json_int_t)w->step, "tokens", (json_int_t)w->all_tokens, "loss_first",
+                     agent_json_number(w->loss_first), "loss_last", agent_json_number(w->loss_last), "eval_loss",
+                     agent_json_number(eval_loss), "stall_s", w->stall_s, "train_s", w->train_s, "sync_s", w->sync_s,
+                     "params_digest", hex, "params", (json_int_t)w->model->n_params, "trainable_params",
+                     (json_int_t)w->model->n_trainable, "rounds", (json_int_t)w->rounds, "lost_steps",
+                     (json_int_t)w->lost_steps, "payload_bytes", (json_int_t)w->payload_bytes, "payload_params",
+                     (json_int_t)w->payload_params, "stopped", !done, "threads", kern_pool_threads(w->K->pool));
+}
+
+enum neb_status worker_report(struct agent_worker *w, json_t *results, json_t *more) {
+    bool whole = results && (!more || json_object_update(results, more) == 0);
+    json_decref(more);
+    if (!whole) {
+        json_decref(results);
+        return neb_fail(NEB_ERR_NOMEM, "out of memory reporting");
+    }
+    return agent_ipc_send(w->ipc, NULL, json_pack("{s:s,s:o}", "op", "report", "report", results), NULL, 0);
 }

@@ -277,11 +277,41 @@ static void drop_rejected(struct agent_worker *w, int32_t f) {
     t->mine = true; // settled
 }
 
+static void flip_for_test(const struct agent_worker *w) { // a bit of the memory falls over
+    char point[64];
+    struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
+    snprintf(point, sizeof point, "worker.flip.%s", w->job.clusters[w->cluster].name);
+    if (!neb_fault(point))
+        return;
+    inter_outer_arrays(w->outer, arrays);
+    arrays[0].p[0] += 0.001f;
+}
+
+static void say_round(struct agent_worker *w, int32_t f, neb_ns start) {
+    const struct agent_fragment *g = &w->frags[f];
+    const struct agent_travel *t = &w->travel[f];
+    const char *rung = inter_rung_codec((enum inter_rung)t->codec);
+    char hex[33], codec[32];
+    digest_hex(&w->last_digest[f], hex);
+    cmp_codec_name(t->missed > (uint32_t)w->job.sync.merge_after ? &w->merge_codec : &w->codec,
+                   codec, sizeof codec);
+    if (rung)
+        snprintf(codec, sizeof codec, "%s", rung);
+    worker_metrics(w, json_pack("{s:s,s:I,s:I,s:I,s:s,s:I,s:s,s:f,s:f,s:b,s:I,s:I,s:f,s:f}", "kind", "round",
+                                "round", (json_int_t)g->round, "fragment", (json_int_t)f, "step",
+                                (json_int_t)w->step, "digest", hex, "payload_bytes",
+                                (json_int_t)t->blob.len, "codec", codec, "travel_s",
+                                neb_seconds(t->arrived_at - t->sent_at), "apply_s",
+                                neb_seconds(neb_now() - start), "merge", t->merge, "missed",
+                                (json_int_t)t->missed, "overlap",
+                                (json_int_t)(g->merge_step - g->send_step), "stall_s", t->stall_s, "error",
+                                (double)t->error));
+}
+
 enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
     struct agent_fragment *g = &w->frags[f];
     struct agent_travel *t = &w->travel[f];
     struct inter_outer_round r = {t->parts, t->n, t->eta, t->mu, t->merge};
-    char hex[33], codec[32];
     neb_ns start = neb_now();
     size_t V = (size_t)w->trainer->c.model.vocab;
     bool foreign = !g->in_flight; // others went on without us
@@ -301,28 +331,8 @@ enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
         w->steps_base[f] = g->send_step;
         memcpy(w->counts_sent[f], w->counts_sent[f] + 2 * V, 2 * V * sizeof **w->counts_sent);
     }
-    char point[64];
-    snprintf(point, sizeof point, "worker.flip.%s", w->job.clusters[w->cluster].name);
-    if (neb_fault(point)) { // a test: a bit of the memory falls over
-        struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
-        inter_outer_arrays(w->outer, arrays);
-        arrays[0].p[0] += 0.001f;
-    }
-    digest_hex(&w->last_digest[f], hex);
-    const char *rung = inter_rung_codec((enum inter_rung)t->codec);
-    cmp_codec_name(t->missed > (uint32_t)w->job.sync.merge_after ? &w->merge_codec : &w->codec,
-                   codec, sizeof codec);
-    if (rung)
-        snprintf(codec, sizeof codec, "%s", rung);
-    worker_metrics(w, json_pack("{s:s,s:I,s:I,s:I,s:s,s:I,s:s,s:f,s:f,s:b,s:I,s:I,s:f,s:f}", "kind", "round",
-                                "round", (json_int_t)g->round, "fragment", (json_int_t)f, "step",
-                                (json_int_t)w->step, "digest", hex, "payload_bytes",
-                                (json_int_t)t->blob.len, "codec", codec, "travel_s",
-                                neb_seconds(t->arrived_at - t->sent_at), "apply_s",
-                                neb_seconds(neb_now() - start), "merge", t->merge, "missed",
-                                (json_int_t)t->missed, "overlap",
-                                (json_int_t)(g->merge_step - g->send_step), "stall_s", t->stall_s, "error",
-                                (double)t->error));
+    flip_for_test(w);
+    say_round(w, f, start);
     worker_plan_merged(w, f);
     g->in_flight = g->arrived = t->here = t->rejected = false;
     g->round++;

@@ -4,56 +4,64 @@
 #include <string.h>
 #include <sys/socket.h>
 
+static bool on_data(struct inter_link *l, struct peer *p, struct set *s, uint32_t index,
+                    const uint8_t *b, size_t n) {
+    if (index == 0 && n > INTER_LINK_CONTROL_MAX)
+        return false;
+    s->c[index].recvd += n;
+    s->data_at = s->heard;
+    struct inter_link_event e = {.kind = INTER_LINK_MSG,
+                                 .peer = (uint32_t)(p - l->peers),
+                                 .channel = index ? INTER_BULK : INTER_CONTROL,
+                                 .data = b + 1,
+                                 .len = n - 1};
+    if (l->handler && s->up)
+        l->handler(l->user, &e);
+    return s->up;
+}
+
+static bool on_pong(struct peer *p, struct neb_rd *r) {
+    neb_ns rtt = neb_now() - neb_rd_i64(r), day = neb_rd_i64(r);
+    if (rtt < 0 || rtt > 60 * NEB_S || day < 0)
+        return false;
+    p->clock_offset = day + rtt / 2 - neb_wall_now();
+    p->rtt = p->rtt ? (7 * p->rtt + rtt) / 8 : rtt;
+    return true;
+}
+
+static bool on_ack(struct peer *p, struct set *s, struct neb_rd *r) {
+    uint8_t i = neb_rd_u8(r);
+    uint64_t bytes = neb_rd_u64(r);
+    if (i >= CONNS || bytes > s->c[i].sent) // may be of a connection before this one: no harm
+        return false;
+    if (bytes > s->c[i].acked) {
+        p->bulk_acked += i ? bytes - s->c[i].acked : 0;
+        s->c[i].acked = bytes;
+    }
+    return true;
+}
+
 // A frame on an open connection; false: refused.
 static bool on_frame(struct inter_link *l, struct peer *p, int which, uint32_t index,
                      const uint8_t *b, size_t n) {
     struct set *s = &p->s[which];
-    struct conn *c = &s->c[index];
     struct neb_rd r = neb_rd_make(b + 1, n - 1);
     s->heard = neb_now();
-    if (b[0] == DATA) {
-        if (index == 0 && n > INTER_LINK_CONTROL_MAX)
-            return false;
-        c->recvd += n;
-        s->data_at = s->heard;
-        struct inter_link_event e = {.kind = INTER_LINK_MSG,
-                                     .peer = (uint32_t)(p - l->peers),
-                                     .channel = index ? INTER_BULK : INTER_CONTROL,
-                                     .data = b + 1,
-                                     .len = n - 1};
-        if (l->handler && s->up)
-            l->handler(l->user, &e);
-        return s->up;
-    }
+    if (b[0] == DATA)
+        return on_data(l, p, s, index, b, n);
     if (index != 0)
         return false;
     if (b[0] == PING && n == 9)
-        return link_send_pong(l, c, neb_rd_u64(&r)), true;
-    if (b[0] == PONG && n == 17) {
-        neb_ns rtt = neb_now() - neb_rd_i64(&r), day = neb_rd_i64(&r);
-        if (rtt < 0 || rtt > 60 * NEB_S || day < 0)
-            return false;
-        p->clock_offset = day + rtt / 2 - neb_wall_now();
-        p->rtt = p->rtt ? (7 * p->rtt + rtt) / 8 : rtt;
-        return true;
-    }
-    if (b[0] == ACK && n == 10) {
-        uint8_t i = neb_rd_u8(&r);
-        uint64_t bytes = neb_rd_u64(&r);
-        if (i >= CONNS || bytes > s->c[i].sent) // may be of a connection before this one: no harm
-            return false;
-        if (bytes > s->c[i].acked) {
-            p->bulk_acked += i ? bytes - s->c[i].acked : 0;
-            s->c[i].acked = bytes;
-        }
-        return true;
-    }
-    if (b[0] == STRIPES && n == 2 && which == DIALED) {
-        uint8_t want = neb_rd_u8(&r);
-        p->asked = want > p->stripes.max ? p->stripes.max : want;
-        return true;
-    }
-    return false;
+        return link_send_pong(l, &s->c[0], neb_rd_u64(&r)), true;
+    if (b[0] == PONG && n == 17)
+        return on_pong(p, &r);
+    if (b[0] == ACK && n == 10)
+        return on_ack(p, s, &r);
+    if (b[0] != STRIPES || n != 2 || which != DIALED)
+        return false;
+    uint8_t want = neb_rd_u8(&r);
+    p->asked = want > p->stripes.max ? p->stripes.max : want;
+    return true;
 }
 
 void link_dealer_read(struct inter_link *l, struct peer *p, int which, uint32_t index) {

@@ -54,39 +54,44 @@ struct set *link_active(const struct inter_link *l, struct peer *p) {
     return NULL;
 }
 
+// The connection that a message goes on: of bulk ones that are in use, the one with least before it. *queued: bytes before it on
+// all of the channel. NULL: none is open.
+static struct conn *choose(const struct peer *p, struct set *s, bool bulk, uint64_t *queued) {
+    uint64_t least = UINT64_MAX;
+    uint32_t last = bulk ? INTER_LINK_MAX_BULK : 0, used = 0;
+    struct conn *c = NULL;
+    *queued = 0;
+    for (uint32_t i = bulk; i <= last; i++) {
+        uint64_t q = s->c[i].sent - s->c[i].acked;
+        if (!s->c[i].open || s->c[i].lost)
+            continue;
+        *queued += q;
+        if (q < least && (!bulk || used++ < p->stripes.use))
+            least = q, c = &s->c[i];
+    }
+    return c;
+}
+
 enum neb_status inter_link_send2(struct inter_link *l, uint32_t peer, enum inter_channel channel,
                                  const void *hdr, size_t hlen, const void *data, size_t len) {
     if (peer >= l->n_peers || l->peers[peer].self)
         return neb_fail(NEB_ERR_INVALID, "link: no peer %u", peer);
-    size_t limit =
-        channel == INTER_CONTROL ? INTER_LINK_CONTROL_MAX : l->cfg.chunk_bytes + INTER_LINK_SLACK;
-    if (limit > l->cfg.chunk_bytes + INTER_LINK_SLACK)
-        limit = l->cfg.chunk_bytes + INTER_LINK_SLACK;
+    bool bulk = channel == INTER_BULK;
+    size_t limit = l->cfg.chunk_bytes + INTER_LINK_SLACK, n = 1 + hlen + len;
+    if (!bulk && limit > INTER_LINK_CONTROL_MAX)
+        limit = INTER_LINK_CONTROL_MAX;
     if (hlen >= limit || len >= limit - hlen)
         return neb_fail(NEB_ERR_LIMIT, "link: message of %zu bytes, at most %zu", hlen + len,
                         limit - 1);
     struct set *s = link_active(l, &l->peers[peer]);
-    if (!s)
-        return NEB_ERR_AGAIN;
-    size_t n = 1 + hlen + len;
-    uint64_t queued = 0, least = UINT64_MAX;
-    struct conn *c = NULL;
-    bool bulk = channel == INTER_BULK;
-    uint32_t first = bulk, last = bulk ? INTER_LINK_MAX_BULK : 0, used = 0;
-    for (uint32_t i = first; i <= last; i++) {
-        uint64_t q = s->c[i].sent - s->c[i].acked;
-        if (!s->c[i].open || s->c[i].lost)
-            continue;
-        queued += q;
-        if (q < least && (!bulk || used++ < l->peers[peer].stripes.use))
-            least = q, c = &s->c[i];
-    }
+    uint64_t queued = 0;
+    struct conn *c = s ? choose(&l->peers[peer], s, bulk, &queued) : NULL;
     if (c && bulk && !inter_bucket_ready(&l->bucket, neb_now())) {
         l->limited = true;
         return NEB_ERR_AGAIN;
     }
-    if (!c || (queued && queued + n > (channel == INTER_BULK ? l->cfg.bulk_queue_bytes
-                                                             : l->cfg.control_queue_bytes)))
+    if (!c ||
+        (queued && queued + n > (bulk ? l->cfg.bulk_queue_bytes : l->cfg.control_queue_bytes)))
         return NEB_ERR_AGAIN;
     zmq_msg_t m;
     if (zmq_msg_init_size(&m, n) != 0)

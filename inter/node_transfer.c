@@ -252,6 +252,28 @@ static void say_ack(struct step *s, struct job *j, const struct inter_key *k, ui
     node_send(s, j, to);
 }
 
+// Where a chunk belongs; NULL: nowhere (any more), and its sender has been told what may keep it from repeating it.
+static struct slot *chunk_slot(struct step *s, struct job *j, const struct inter_key *k, uint32_t chunk, uint8_t from) {
+    struct fragment *g = node_find_fragment(j, k->fragment);
+    struct slot *t = &g->slots[k->member];
+    bool now = k->round == g->round && t->known, same = now && t->m.key.attempt == k->attempt;
+    if (same && !t->whole && t->got.bits)
+        return t;
+    node_fault(s, INTER_FAULT_REPLAY);
+    if (now && !same)
+        say_ack(s, j, k, chunk, from); // not wanted: it need not come again and take the newer one's room
+    if (same && t->whole)
+        node_say_state(s, j, t, from); // it has missed that all is here
+    return NULL;
+}
+
+static bool chunk_is_whole(const uint8_t *data, size_t len, uint64_t check) {
+    uint8_t sha[INTER_SHA_BYTES];
+    neb_sha256(data, len, sha);
+    struct neb_rd head = neb_rd_make(sha, sizeof sha);
+    return neb_rd_u64(&head) == check;
+}
+
 void node_on_chunk(struct step *s, struct neb_rd *r) {
     struct inter_key k;
     inter_key_get(r, &k);
@@ -259,35 +281,24 @@ void node_on_chunk(struct step *s, struct neb_rd *r) {
     uint64_t check = neb_rd_u64(r);
     size_t len = neb_rd_left(r);
     const uint8_t *data = neb_rd_view(r, len);
-    uint8_t sha[INTER_SHA_BYTES];
     if (r->bad || k.member >= INTER_MEMBERS_MAX) {
         node_fault(s, INTER_FAULT_MALFORMED);
         return;
     }
     struct job *j = node_find_job(s->n, k.job);
-    struct fragment *g = node_find_fragment(j, k.fragment);
     int from = j ? node_member(j, s->from) : -1;
-    if (!g || from < 0) {
+    if (!node_find_fragment(j, k.fragment) || from < 0) {
         node_fault(s, INTER_FAULT_DENIED);
         return;
     }
-    struct slot *t = &g->slots[k.member];
-    if (k.round != g->round || !t->known || t->whole || t->m.key.attempt != k.attempt ||
-        !t->got.bits) {
-        node_fault(s, INTER_FAULT_REPLAY);
-        if (t->known && k.round == g->round && t->m.key.attempt != k.attempt)
-            say_ack(s, j, &k, chunk, (uint8_t)from); // not wanted: it need not come again and take the newer one's room
-        if (t->known && t->whole && k.round == g->round && t->m.key.attempt == k.attempt)
-            node_say_state(s, j, t, (uint8_t)from); // it has missed that all is here
+    struct slot *t = chunk_slot(s, j, &k, chunk, (uint8_t)from);
+    if (!t)
         return;
-    }
     if (chunk >= t->got.n || len != inter_chunk_length(t->m.bytes, t->m.chunk_bytes, chunk)) {
         node_fault(s, INTER_FAULT_MALFORMED);
         return;
     }
-    neb_sha256(data, len, sha);
-    struct neb_rd head = neb_rd_make(sha, sizeof sha);
-    if (neb_rd_u64(&head) != check) {
+    if (!chunk_is_whole(data, len, check)) {
         node_fault(s, INTER_FAULT_CORRUPT); // not acknowledged: it comes again
         return;
     }

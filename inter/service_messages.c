@@ -85,54 +85,57 @@ static enum neb_status on_app(struct inter_service *s, uint32_t peer, struct neb
     return st == NEB_ERR_AGAIN ? NEB_OK : st;
 }
 
-void service_on_event(void *user, const struct inter_link_event *e) {
-    struct inter_service *s = user;
-    if (s->st != NEB_OK)
-        return;
-    if (e->kind != INTER_LINK_MSG) {
-        s->up[e->peer] = e->kind == INTER_LINK_UP;
-        service_step(
-            s, &(struct inter_event){.kind = s->up[e->peer] ? INTER_EV_PEER_UP : INTER_EV_PEER_DOWN,
-                                     .peer = e->peer});
-        if (s->up[e->peer] && s->st == NEB_OK)
-            s->st = service_resend(s, e->peer);
-        if (s->st == NEB_OK)
-            s->st = inter_streams_peer(s->streams, e->peer, s->up[e->peer]);
-        s->cb.peer(s->cb.user, e->peer, s->up[e->peer]);
-        return;
-    }
+static void on_link(struct inter_service *s, uint32_t peer, bool up) {
+    s->up[peer] = up;
+    service_step(
+        s, &(struct inter_event){.kind = up ? INTER_EV_PEER_UP : INTER_EV_PEER_DOWN, .peer = peer});
+    if (up && s->st == NEB_OK)
+        s->st = service_resend(s, peer);
+    if (s->st == NEB_OK)
+        s->st = inter_streams_peer(s->streams, peer, up);
+    s->cb.peer(s->cb.user, peer, up);
+}
+
+// Messages of this file.
+static enum neb_status on_own(struct inter_service *s, const struct inter_link_event *e) {
     struct neb_rd r = neb_rd_make(e->data, e->len);
-    uint8_t type = e->len ? e->data[0] : 0;
-    if (type == INTER_MSG_STREAM) {
-        s->st =
-            inter_streams_message(s->streams, e->peer, e->channel == INTER_BULK, e->data, e->len);
-        return;
-    }
-    if (inter_snapshot_is(type)) {
-        s->st = inter_snapshots_message(s->snapshots, neb_now(), e->peer, e->channel == INTER_BULK,
-                                        e->data, e->len);
-        return;
-    }
-    if (type < MSG_APP || e->channel == INTER_BULK) {
-        service_step(s, &(struct inter_event){.kind = INTER_EV_MESSAGE,
-                                              .peer = e->peer,
-                                              .bulk = e->channel == INTER_BULK,
-                                              .data = e->data,
-                                              .len = e->len});
-        return;
-    }
-    (void)neb_rd_u8(&r);
-    if (type == MSG_APP) {
-        s->st = on_app(s, e->peer, &r);
-    } else if (type == MSG_APP_ACK) {
+    switch (neb_rd_u8(&r)) {
+    case MSG_APP: return on_app(s, e->peer, &r);
+    case MSG_APP_ACK: {
         uint64_t epoch = neb_rd_u64(&r), seq = neb_rd_u64(&r);
-        if (neb_rd_done(&r) && epoch == inter_ledger_epoch(s->ledger))
-            s->st = inter_ledger_posted(s->ledger, s->members.m[e->peer].pub.name, seq);
-    } else if (type == MSG_TELL) {
+        bool ours = neb_rd_done(&r) && epoch == inter_ledger_epoch(s->ledger);
+        return ours ? inter_ledger_posted(s->ledger, s->members.m[e->peer].pub.name, seq) : NEB_OK;
+    }
+    case MSG_TELL: {
         uint32_t kind = neb_rd_u32(&r);
         size_t n = neb_rd_left(&r);
         const uint8_t *p = neb_rd_view(&r, n);
         if (!r.bad)
             s->cb.message(s->cb.user, e->peer, kind, p, n);
+        return NEB_OK;
     }
+    default: return NEB_OK;
+    }
+}
+
+void service_on_event(void *user, const struct inter_link_event *e) {
+    struct inter_service *s = user;
+    bool bulk = e->channel == INTER_BULK;
+    uint8_t type = e->len ? e->data[0] : 0;
+    if (s->st != NEB_OK)
+        return;
+    if (e->kind != INTER_LINK_MSG)
+        on_link(s, e->peer, e->kind == INTER_LINK_UP);
+    else if (type == INTER_MSG_STREAM)
+        s->st = inter_streams_message(s->streams, e->peer, bulk, e->data, e->len);
+    else if (inter_snapshot_is(type))
+        s->st = inter_snapshots_message(s->snapshots, neb_now(), e->peer, bulk, e->data, e->len);
+    else if (type < MSG_APP || bulk)
+        service_step(s, &(struct inter_event){.kind = INTER_EV_MESSAGE,
+                                              .peer = e->peer,
+                                              .bulk = bulk,
+                                              .data = e->data,
+                                              .len = e->len});
+    else
+        s->st = on_own(s, e);
 }

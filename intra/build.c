@@ -363,6 +363,8 @@ static enum neb_status make_tokenizer(struct build *b) {
 
 // ---- shards ---------------------------------------------------------------------------------------------------
 
+static const char *const split_names[INTRA_SPLITS] = {"train", "valid", "test"};
+
 struct shard_out { // one split of one source
     struct neb_buf tokens;
     uint64_t n, text_bytes;
@@ -440,66 +442,79 @@ static int split_of(const struct intra_build_spec *s, uint64_t hash) {
                                                            : INTRA_TRAIN;
 }
 
+// Appends a document to the shard of its split, which it may fill, and frees it.
+static enum neb_status put_doc(struct build *b, struct doc *d, const char *name, struct shard_out *out, int width) {
+    int held = split_of(b->spec, d->name_hash);
+    struct shard_out *o = &out[held];
+    int32_t eos = intra_tokenizer_eos(b->tokenizer);
+    for (size_t k = 0; k <= d->n; k++) {
+        uint32_t id = (uint32_t)(k < d->n ? d->ids[k] : eos);
+        if (width == 2)
+            neb_buf_u16(&o->tokens, (uint16_t)id);
+        else
+            neb_buf_u32(&o->tokens, id);
+    }
+    o->n += d->n + 1;
+    o->text_bytes += d->len;
+    NEB_TRY(neb_buf_check(&o->tokens));
+    return o->n >= SHARD_TOKENS ? flush_shard(b, name, split_names[held], o, width) : NEB_OK;
+}
+
+static void clear_doc(struct doc *d) {
+    free(d->ids);
+    free(d->text);
+    free(d->target);
+    d->ids = NULL;
+    d->text = d->target = NULL;
+}
+
+// The documents of one source, which begin at *at.
+static enum neb_status encode_source(struct build *b, struct kern_pool *pool, int32_t source, size_t *at,
+                                     struct shard_out *out, int width) {
+    enum neb_status st = NEB_OK, batch[BATCH_DOCS];
+    const char *name = b->spec->sources[source].name;
+    while (st == NEB_OK && *at < b->docs.n && b->docs.p[*at].source == source) {
+        size_t n = 0;
+        while (n < BATCH_DOCS && *at + n < b->docs.n && b->docs.p[*at + n].source == source)
+            n++;
+        struct encode_job job = {b, b->docs.p + *at, batch};
+        kern_pool_run(pool, n, encode_doc, &job);
+        for (size_t i = 0; i < n && st == NEB_OK; i++) {
+            struct doc *d = &b->docs.p[*at + i];
+            st = batch[i] == NEB_OK ? put_doc(b, d, name, out, width) : batch[i];
+            clear_doc(d);
+        }
+        *at += n;
+        b->progress(b->user, "encoding", *at, b->docs.n);
+    }
+    for (int k = 0; k < INTRA_SPLITS; k++) {
+        if (st == NEB_OK)
+            st = flush_shard(b, name, split_names[k], &out[k], width);
+        neb_buf_free(&out[k].tokens);
+    }
+    return st;
+}
+
 static enum neb_status encode_all(struct build *b, struct kern_pool *pool, json_t *sources,
                                   int width) {
-    static const char *const split_names[INTRA_SPLITS] = {"train", "valid", "test"};
-    enum neb_status st = NEB_OK, batch[BATCH_DOCS];
-    int32_t eos = intra_tokenizer_eos(b->tokenizer);
-    size_t at = 0;
-    for (int32_t s = 0; s < b->spec->n_sources && st == NEB_OK; s++) {
+    size_t at = 0; // documents are ordered by source
+    for (int32_t s = 0; s < b->spec->n_sources; s++) {
         const char *name = b->spec->sources[s].name;
-        struct shard_out out[INTRA_SPLITS] = {
-            {.list = json_array()}, {.list = json_array()}, {.list = json_array()}};
         char dir[NEB_PATH_MAX];
         NEB_TRY(neb_path(dir, sizeof dir, b->dir, name));
         NEB_TRY(neb_fs_mkdirs(dir, 0755));
-        while (st == NEB_OK && at < b->docs.n &&
-               b->docs.p[at].source == s) { // documents are ordered by source
-            size_t n = 0;
-            while (n < BATCH_DOCS && at + n < b->docs.n && b->docs.p[at + n].source == s)
-                n++;
-            struct encode_job job = {b, b->docs.p + at, batch};
-            kern_pool_run(pool, n, encode_doc, &job);
-            for (size_t i = 0; i < n && st == NEB_OK; i++) {
-                struct doc *d = &b->docs.p[at + i];
-                st = batch[i];
-                int held = split_of(b->spec, d->name_hash);
-                struct shard_out *o = &out[held];
-                for (size_t k = 0; st == NEB_OK && k <= d->n; k++) {
-                    uint32_t id = (uint32_t)(k < d->n ? d->ids[k] : eos);
-                    if (width == 2)
-                        neb_buf_u16(&o->tokens, (uint16_t)id);
-                    else
-                        neb_buf_u32(&o->tokens, id);
-                }
-                if (st == NEB_OK)
-                    st = neb_buf_check(&o->tokens);
-                o->n += d->n + 1;
-                o->text_bytes += d->len;
-                free(d->ids);
-                free(d->text);
-                free(d->target);
-                d->ids = NULL;
-                d->text = d->target = NULL;
-                if (st == NEB_OK && o->n >= SHARD_TOKENS)
-                    st = flush_shard(b, name, split_names[held], o, width);
-            }
-            at += n;
-            b->progress(b->user, "encoding", at, b->docs.n);
-        }
-        for (int k = 0; k < INTRA_SPLITS; k++) {
-            if (st == NEB_OK)
-                st = flush_shard(b, name, split_names[k], &out[k], width);
-            neb_buf_free(&out[k].tokens);
-        }
+        struct shard_out out[INTRA_SPLITS] = {
+            {.list = json_array()}, {.list = json_array()}, {.list = json_array()}};
+        enum neb_status st = encode_source(b, pool, s, &at, out, width);
         json_t *o = json_pack("{s:s,s:o,s:o}", "name", name, "train", out[INTRA_TRAIN].list,
                               "valid", out[INTRA_VALID].list);
         if (b->spec->test_per_mille) // left out otherwise: corpora stay what they were
             json_object_set(o, "test", out[INTRA_TEST].list);
         json_decref(out[INTRA_TEST].list);
         json_array_append_new(sources, o);
+        NEB_TRY(st);
     }
-    return st;
+    return NEB_OK;
 }
 
 // ---- the whole ------------------------------------------------------------------------------------------------

@@ -86,7 +86,6 @@ extern const char *const intra_hf_files[];
 // Copies those of intra_hf_files that `from` has into `to`.
 NEB_MUST_CHECK enum neb_status intra_hf_copy_files(const char *from, const char *to);
 NEB_MUST_CHECK enum neb_status intra_hf_same_file(const char *a, const char *b, bool *same);
-NEB_MUST_CHECK enum neb_status intra_hf_copy(const char *from, const char *to);
 NEB_MUST_CHECK enum neb_status intra_hf_write_json(const char *dir, const char *name, json_t *take);
 // DIR is to be made aside: *aside gets DIR.partial, empty. NEB_ERR_EXISTS when DIR is there.
 NEB_MUST_CHECK enum neb_status intra_hf_aside(const char *dir, char *aside, size_t cap);

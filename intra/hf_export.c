@@ -188,7 +188,7 @@ static enum neb_status write_tokenizer(const struct exporting *x, struct intra_h
         return neb_fail(NEB_ERR_INVALID, "%s has %d pieces, the model %d: not its vocabulary",
                         x->e->tokenizer, ids->vocab, x->m->c.vocab);
     NEB_TRY(neb_path(to, sizeof to, x->aside, "tokenizer.model"));
-    NEB_TRY(intra_hf_copy(x->e->tokenizer, to));
+    NEB_TRY(neb_fs_copy(x->e->tokenizer, to, 0644));
     json_t *o = json_pack("{s:s,s:b,s:b,s:b,s:i}", "tokenizer_class", "SentencePieceBackend",
                           "add_bos_token", 0, "add_eos_token", 0, "legacy", 1, "model_max_length",
                           x->m->c.max_seq);

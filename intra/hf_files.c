@@ -22,15 +22,6 @@ const char *const intra_hf_files[] = {"config.json",
                                       "merges.txt",
                                       NULL};
 
-enum neb_status intra_hf_copy(const char *from, const char *to) {
-    struct neb_buf b = {0};
-    enum neb_status st = neb_fs_read(from, FILE_BYTES_MAX, &b);
-    if (st == NEB_OK)
-        st = neb_fs_write(to, b.p, b.len, 0644);
-    neb_buf_free(&b);
-    return st;
-}
-
 enum neb_status intra_hf_same_file(const char *a, const char *b, bool *same) {
     struct neb_buf x = {0}, y = {0};
     enum neb_status st = neb_fs_read(a, FILE_BYTES_MAX, &x);
@@ -48,7 +39,7 @@ enum neb_status intra_hf_copy_files(const char *from, const char *to) {
         NEB_TRY(neb_path(a, sizeof a, from, *name));
         NEB_TRY(neb_path(b, sizeof b, to, *name));
         if (neb_fs_exists(a))
-            NEB_TRY(intra_hf_copy(a, b));
+            NEB_TRY(neb_fs_copy(a, b, 0644));
     }
     return NEB_OK;
 }

@@ -212,7 +212,7 @@ static enum neb_status copy_files(struct importing *p) {
                  p->i->dir);
         return NEB_OK;
     }
-    NEB_TRY(intra_hf_copy(from, to));
+    NEB_TRY(neb_fs_copy(from, to, 0644));
     NEB_TRY(intra_hf_special_ids(to, &special));
     if (special.vocab > p->m->c.vocab)
         return neb_fail(NEB_ERR_FORMAT,

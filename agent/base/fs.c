@@ -19,6 +19,17 @@ enum neb_status neb_path(char *out, size_t cap, const char *dir, const char *nam
     return NEB_OK;
 }
 
+enum neb_status neb_path_absolute(char *path, size_t cap, const char *what) {
+    char *full = realpath(path, NULL);
+    if (!full)
+        return neb_fail_errno("%s: cannot find %s", what, path);
+    bool fits = strlen(full) < cap;
+    if (fits)
+        memcpy(path, full, strlen(full) + 1);
+    free(full);
+    return fits ? NEB_OK : neb_fail(NEB_ERR_LIMIT, "%s: path too long", what);
+}
+
 bool neb_fs_exists(const char *path) { return access(path, F_OK) == 0; }
 
 enum neb_status neb_fs_mkdirs(const char *path, mode_t mode) {
@@ -209,6 +220,14 @@ enum neb_status neb_fs_write(const char *path, const void *p, size_t n, mode_t m
     NEB_TRY_GOTO(neb_fs_writer_commit(w), out);
 out:
     neb_fs_writer_destroy(&w);
+    return st;
+}
+
+enum neb_status neb_fs_copy(const char *from, const char *to, mode_t mode) {
+    struct neb_map map;
+    NEB_TRY(neb_map_open(from, &map));
+    enum neb_status st = neb_fs_write(to, map.p, map.len, mode);
+    neb_map_close(&map);
     return st;
 }
 

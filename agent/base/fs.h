@@ -13,6 +13,8 @@
 
 // Joins with '/'; NEB_ERR_LIMIT when it does not fit.
 NEB_MUST_CHECK enum neb_status neb_path(char *out, size_t cap, const char *dir, const char *name);
+// Replaces a path by what realpath(3) makes of it; `what` is for the message when there is nothing.
+NEB_MUST_CHECK enum neb_status neb_path_absolute(char *path, size_t cap, const char *what);
 bool neb_fs_exists(const char *path);
 // mkdir -p with this mode for new folders.
 NEB_MUST_CHECK enum neb_status neb_fs_mkdirs(const char *path, mode_t mode);
@@ -20,6 +22,7 @@ NEB_MUST_CHECK enum neb_status neb_fs_mkdirs(const char *path, mode_t mode);
 NEB_MUST_CHECK enum neb_status neb_fs_read(const char *path, size_t max, struct neb_buf *out);
 // Writes path atomically and durably; on failure the old file is untouched and nothing is left beside it.
 NEB_MUST_CHECK enum neb_status neb_fs_write(const char *path, const void *p, size_t n, mode_t mode);
+NEB_MUST_CHECK enum neb_status neb_fs_copy(const char *from, const char *to, mode_t mode); // likewise
 NEB_MUST_CHECK enum neb_status neb_fs_sync_dir(const char *dir);
 NEB_MUST_CHECK enum neb_status neb_fs_remove(const char *path); // a file; missing is fine
 NEB_MUST_CHECK enum neb_status

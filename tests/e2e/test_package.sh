@@ -7,7 +7,7 @@ command -v cpack >/dev/null && command -v dpkg-deb >/dev/null || skip "cpack or 
 (cd "$BUILD" && cpack -G DEB -B "$T/package" >"$T/cpack.log" 2>&1) || fail "cpack: $(tail -n 5 "$T/cpack.log")"
 deb=$(echo "$T"/package/*.deb)
 [[ -f $deb ]] || fail "no package"
-dpkg-deb -f "$deb" Depends | has libzmq5 || fail "dependencies: $(dpkg-deb -f "$deb" Depends)"
+for library in libzmq5 libmicrohttpd12; do dpkg-deb -f "$deb" Depends | has "$library" || fail "no $library in the dependencies: $(dpkg-deb -f "$deb" Depends)"; done
 dpkg -x "$deb" "$T/root"
 "$T/root/usr/bin/nebula" --version | has '^nebula [0-9]' || fail "the packaged program does not run"
 for f in lib/systemd/system/nebula-agent.service share/man/man1/nebula.1 share/bash-completion/completions/nebula share/zsh/site-functions/_nebula \

@@ -96,6 +96,29 @@ static void test_write_is_atomic(void **state) {
     neb_buf_free(&b);
 }
 
+static void test_copy_and_absolute(void **state) {
+    (void)state;
+    char dir[] = "/tmp/nebula-base-XXXXXX", from[NEB_PATH_MAX], to[NEB_PATH_MAX], dots[NEB_PATH_MAX];
+    struct neb_buf b = {0};
+    assert_non_null(mkdtemp(dir));
+    snprintf(from, sizeof from, "%s/from", dir);
+    snprintf(to, sizeof to, "%s/to", dir);
+    snprintf(dots, sizeof dots, "%s/./../%s/to", dir, strrchr(dir, '/') + 1);
+    assert_int_equal(neb_fs_copy(from, to, 0600), NEB_ERR_NOT_FOUND); // and nothing is made of it
+    assert_false(neb_fs_exists(to));
+    assert_int_equal(neb_path_absolute(dots, sizeof dots, "a test"), NEB_ERR_NOT_FOUND);
+    assert_int_equal(neb_fs_write(from, "text", 4, 0600), NEB_OK);
+    assert_int_equal(neb_fs_copy(from, to, 0600), NEB_OK);
+    assert_int_equal(neb_fs_read(to, 100, &b), NEB_OK);
+    assert_true(b.len == 4 && !memcmp(b.p, "text", 4));
+    assert_int_equal(neb_path_absolute(dots, sizeof dots, "a test"), NEB_OK);
+    assert_string_equal(dots, to);
+    assert_int_equal(neb_path_absolute(dots, 8, "a test"), NEB_ERR_LIMIT); // as it was
+    assert_string_equal(dots, to);
+    neb_buf_free(&b);
+    assert_int_equal(neb_fs_remove_tree(dir), NEB_OK);
+}
+
 static void test_sha256_vector(void **state) {
     (void)state;
     uint8_t d[NEB_SHA256_BYTES], d2[NEB_SHA256_BYTES];
@@ -165,6 +188,7 @@ int main(void) {
         cmocka_unit_test(test_bytes_round_trip),
         cmocka_unit_test(test_str_bounds),
         cmocka_unit_test(test_write_is_atomic),
+        cmocka_unit_test(test_copy_and_absolute),
         cmocka_unit_test(test_sha256_vector),
         cmocka_unit_test(test_rng),
     };

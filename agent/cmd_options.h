@@ -1,0 +1,26 @@
+// What several commands have in common: --home, --json, one argument.
+#ifndef AGENT_CMD_OPTIONS_H
+#define AGENT_CMD_OPTIONS_H
+#include "agent/commands.h"
+
+#include <argp.h>
+#include <stdbool.h>
+
+enum agent_takes { AGENT_TAKES_NOTHING, AGENT_TAKES_ONE, AGENT_MAY_TAKE_ONE };
+
+struct agent_options {
+    enum agent_takes takes; // arguments; set before parsing: others are answered with the usage
+    const char *home;       // NULL: the default
+    const char *arg;        // NULL: none
+    bool json;
+};
+
+// An argp parser whose input is a struct agent_options, or a struct that begins with one: then as the last case of its own.
+error_t agent_parse_option(int key, char *arg, struct argp_state *state);
+
+// Rows of an argp table.
+#define AGENT_OPTION_HOME(what) {"home", 'H', "DIR", 0, what " (default ~/.nebula)", 0}
+#define AGENT_OPTION_DIR        {"dir", 'H', NULL, OPTION_ALIAS, NULL, 0} // what --home was called first
+#define AGENT_OPTION_JSON       {"json", 'j', NULL, 0, "machine-readable output", 0}
+
+#endif

@@ -1,0 +1,38 @@
+#include "agent/job_model.h"
+
+struct intra_model_config agent_job_model(const struct agent_job *job, const struct agent_shape *shape, int32_t vocab,
+                                          enum kern_mask mask) {
+    static const struct agent_shape same;
+    const struct agent_shape *x = shape ? shape : &same;
+    struct intra_model_config m = job->model;
+    m.n_layers = x->n_layers ? x->n_layers : m.n_layers;
+    m.d_model = x->d_model ? x->d_model : m.d_model;
+    m.n_heads = x->n_heads ? x->n_heads : m.n_heads;
+    m.d_ff = x->d_ff ? x->d_ff : m.d_ff;
+    if (x->d_model || x->n_heads)
+        m.n_kv_heads = m.head_dim = 0;
+    m.vocab = vocab;
+    m.n_kv_heads = m.n_kv_heads ? m.n_kv_heads : m.n_heads;
+    m.head_dim = m.head_dim ? m.head_dim : m.d_model / m.n_heads;
+    m.max_seq = job->seq_len;
+    m.mask = mask;
+    return m;
+}
+
+enum neb_status agent_job_sampler(const struct agent_job *job, int cluster, const struct intra_corpus *corpus,
+                                  int32_t index, int32_t n, struct intra_sampler **out) {
+    const struct agent_cluster *c = &job->clusters[cluster];
+    struct intra_sampler_config s = {.seed = (uint64_t)job->seed,
+                                     .seq_len = job->seq_len,
+                                     .index = index,
+                                     .n = n,
+                                     .n_sources = c->n_sources};
+    for (int32_t i = 0; i < c->n_sources; i++) {
+        s.sources[i] = intra_corpus_find(corpus, c->sources[i].name);
+        s.weights[i] = c->sources[i].weight;
+        if (s.sources[i] < 0)
+            return neb_fail(NEB_ERR_NOT_FOUND, "cluster %s: the corpus %s has no source \"%s\"", c->name,
+                            intra_corpus_dir(corpus), c->sources[i].name);
+    }
+    return intra_sampler_create(corpus, &s, out);
+}

@@ -1,0 +1,23 @@
+// The few forms of JSON that jansson lacks.
+#ifndef AGENT_JSON_H
+#define AGENT_JSON_H
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+
+// JSON has no NaN: null for what is not finite. New reference.
+static inline json_t *agent_json_number(double x) { return isfinite(x) ? json_real(x) : json_null(); }
+
+// NAN where the key is missing, or holds no number.
+static inline double agent_json_get(const json_t *o, const char *key) {
+    const json_t *v = json_object_get(o, key);
+    return json_is_number(v) ? json_number_value(v) : NAN;
+}
+
+// To standard output, and a new line.
+static inline void agent_json_print(const json_t *o, size_t flags) {
+    json_dumpf(o, stdout, flags);
+    putchar('\n');
+}
+
+#endif

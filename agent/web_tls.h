@@ -1,0 +1,27 @@
+// Certificate and key of the status page, as PEM for the server and as X509 for the names in it.
+#ifndef AGENT_WEB_TLS_H
+#define AGENT_WEB_TLS_H
+#include "agent/base/bytes.h"
+#include "agent/base/status.h"
+
+#include <openssl/x509.h>
+
+enum { AGENT_WEB_FINGERPRINT = 32 * 3 }; // "AB:CD:…" and its end
+
+struct agent_web_tls {
+    struct neb_buf cert, key; // PEM, ended by 0; cert may be a chain, the page's own first
+    X509 *x509;               // the page's own
+};
+
+// From the operator's files. NEB_ERR_FORMAT: no certificate, no key (or one with a passphrase), or not a pair; NEB_ERR_INVALID: expired.
+NEB_MUST_CHECK enum neb_status agent_web_tls_load(const char *cert_path, const char *key_path,
+                                                  struct agent_web_tls *out);
+// The agent's own: HOME/page/{cert,key}.pem, P-256, self-signed, for ten years, for this machine's name, loopback and `host` (a
+// numeric address without brackets). Made at the first start, and again when it has expired or `host` is not in it.
+NEB_MUST_CHECK enum neb_status agent_web_tls_own(const char *home, const char *host,
+                                                 struct agent_web_tls *out);
+// SHA-256 of the certificate, as browsers and `openssl x509 -fingerprint -sha256` show it.
+void agent_web_tls_fingerprint(const struct agent_web_tls *t, char out[AGENT_WEB_FINGERPRINT]);
+void agent_web_tls_free(struct agent_web_tls *t); // wipes the key
+
+#endif

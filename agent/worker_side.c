@@ -1,0 +1,135 @@
+#include "agent/worker_side.h"
+#include "agent/base/sha256.h"
+
+enum { SPOOL_BATCHES = 4096, WINDOW_BYTES = 16 << 20 };
+static const uint64_t spool_bytes = 256ull << 20;
+
+static enum neb_status on_event(struct agent_worker *w, const struct agent_ipc_msg *m,
+                                bool *taken) {
+    struct worker_side *x = w->side;
+    for (int32_t i = 0; i < x->n_streams && !*taken; i++) {
+        *taken = agent_stream_event(x->streams[i], m);
+        if (*taken && x->streams[i]->refused[0])
+            return neb_fail(NEB_ERR_INVALID, "%s", x->streams[i]->refused);
+    }
+    return NEB_OK;
+}
+
+enum neb_status worker_side_open(struct worker_side *x, struct agent_worker *w) {
+    const struct agent_cluster *c = &w->job.clusters[w->cluster];
+    *x = (struct worker_side){.w = w, .saved = -1};
+    w->on_event = on_event;
+    w->side = x;
+    // The digest that is compared is worth what the shards are: they are read against it.
+    NEB_TRY(intra_corpus_open(c->corpus[0] ? c->corpus : w->job.corpus, true, &w->corpus));
+    return kern_cpu_create(c->threads, &w->K);
+}
+
+void worker_side_close(struct worker_side *x) {
+    for (int32_t i = 0; i < x->n_streams; i++)
+        agent_stream_close(&x->streams[i]);
+    x->n_streams = 0;
+}
+
+static enum neb_status set_terms(const struct intra_corpus *corpus, bool shards,
+                                 struct inter_stream_config *c) {
+    char path[NEB_PATH_MAX];
+    struct neb_map map;
+    NEB_TRY(neb_path(path, sizeof path, intra_corpus_dir(corpus), "tokenizer.model"));
+    NEB_TRY(neb_map_open(path, &map));
+    snprintf(c->terms[0].name, sizeof c->terms[0].name, "vocabulary");
+    neb_sha256(map.p, map.len, c->terms[0].sha256);
+    neb_map_close(&map);
+    snprintf(c->terms[1].name, sizeof c->terms[1].name, "shards");
+    intra_corpus_digest(corpus, c->terms[1].sha256);
+    c->n_terms = shards ? 2 : 1;
+    return NEB_OK;
+}
+
+enum neb_status worker_side_stream(struct worker_side *x, const struct inter_stream_config *given,
+                                   double batch_bytes, bool shards, uint64_t next,
+                                   struct agent_stream **out) {
+    const struct agent_job *j = &x->w->job;
+    struct inter_stream_config c = *given;
+    if (batch_bytes > INTER_STREAM_BATCH_MAX)
+        return neb_fail(NEB_ERR_LIMIT,
+                        "a step of %d x %d x %d tokens makes batches of up to %.0f bytes, a stream "
+                        "takes %d; lower "
+                        "data.batch, data.accumulate%s",
+                        j->accumulate, j->batch, j->seq_len, batch_bytes, INTER_STREAM_BATCH_MAX,
+                        j->mode != AGENT_MODE_DISTILL ? " or data.seq_len"
+                        : j->distill.k_max            ? " or distill.k_max"
+                                                      : " or distill.k");
+    NEB_ASSERT(x->n_streams < WORKER_SIDE_STREAMS_MAX);
+    c.batch_bytes = (uint32_t)batch_bytes;
+    c.window_bytes = WINDOW_BYTES;
+    c.spool_batches = SPOOL_BATCHES;
+    c.spool_bytes = spool_bytes;
+    NEB_TRY(set_terms(x->w->corpus, shards, &c));
+    NEB_TRY(agent_stream_open(x->w->ipc, &c, next, out));
+    x->streams[x->n_streams++] = *out;
+    return NEB_OK;
+}
+
+// Takes what has come, and waits a little for more.
+static enum neb_status wait_more(struct worker_side *x) {
+    NEB_TRY(worker_drain(x->w));
+    return worker_wait(x->w);
+}
+
+bool worker_side_due(const struct worker_side *x, int64_t at) {
+    int32_t every = x->w->job.checkpoint_every;
+    bool due = every && at % every == 0;
+    for (int32_t i = 0; i < x->n_streams; i++)
+        due = due || x->streams[i]->want_checkpoint;
+    return due && at != x->saved;
+}
+
+static bool produces(const struct agent_stream *s) { return s->c.role == INTER_STREAM_PRODUCER; }
+
+static enum neb_status write_checkpoint(const struct worker_side *x, int64_t at,
+                                        enum neb_status (*add)(void *user,
+                                                               struct intra_ckpt_writer *out),
+                                        void *user) {
+    char dir[NEB_PATH_MAX], path[NEB_PATH_MAX];
+    struct intra_ckpt_writer *out = NULL;
+    NEB_TRY(neb_path(dir, sizeof dir, x->w->dir, "checkpoint"));
+    NEB_TRY(neb_fs_mkdirs(dir, 0700));
+    NEB_TRY(intra_ckpt_step_path(dir, at, path, sizeof path));
+    NEB_TRY(intra_ckpt_create(path, &out));
+    enum neb_status st = add(user, out);
+    if (st == NEB_OK)
+        st = intra_ckpt_commit(out);
+    intra_ckpt_writer_destroy(&out);
+    NEB_TRY(st);
+    return intra_ckpt_prune(dir, x->w->job.checkpoint_keep);
+}
+
+enum neb_status worker_side_save(struct worker_side *x, int64_t at, bool final,
+                                 enum neb_status (*add)(void *user, struct intra_ckpt_writer *out),
+                                 void *user) {
+    // What a checkpoint says to have put must not be lost with the agent.
+    for (int32_t i = 0; i < x->n_streams; i++)
+        while (produces(x->streams[i]) && x->streams[i]->stored < x->streams[i]->next)
+            NEB_TRY(wait_more(x));
+    NEB_TRY(x->w->federated ? worker_save(x->w) : write_checkpoint(x, at, add, user));
+    x->saved = at;
+    for (int32_t i = 0; i < x->n_streams; i++)
+        if (!produces(x->streams[i]))
+            NEB_TRY(agent_stream_saved(x->streams[i], x->w->job.checkpoint_keep, final));
+    return NEB_OK;
+}
+
+enum neb_status worker_side_newest(const struct worker_side *x, struct intra_ckpt **out) {
+    char dir[NEB_PATH_MAX];
+    NEB_TRY(neb_path(dir, sizeof dir, x->w->dir, "checkpoint"));
+    return intra_ckpt_open_latest(dir, out);
+}
+
+enum neb_status worker_side_wait_taken(struct worker_side *x) {
+    for (int32_t i = 0; i < x->n_streams; i++)
+        while (!x->w->stop && produces(x->streams[i]) &&
+               x->streams[i]->durable < x->streams[i]->next)
+            NEB_TRY(wait_more(x));
+    return NEB_OK;
+}

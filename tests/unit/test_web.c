@@ -1,0 +1,293 @@
+// The status page's rules, its certificate, and the server through a socket: what is published is what is answered.
+#include "agent/base/fs.h"
+#include "agent/base/log.h"
+#include "agent/web.h"
+#include "agent/web_guard.h"
+#include "agent/web_tls.h"
+
+#include <arpa/inet.h>
+#include <openssl/x509v3.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <setjmp.h>
+
+#include <cmocka.h>
+
+static const char token[] = "0123456789abcdef0123456789abcdef";
+
+static void drop(void *user, enum neb_log_level level, const char *text) {
+    (void)user, (void)level, (void)text;
+}
+
+struct folder {
+    char path[64];
+};
+
+static int make_folder(void **state) {
+    struct folder *f = calloc(1, sizeof *f);
+    snprintf(f->path, sizeof f->path, "/tmp/nebula-web-XXXXXX");
+    *state = f;
+    return f && mkdtemp(f->path) ? 0 : -1;
+}
+
+static int remove_folder(void **state) {
+    struct folder *f = *state;
+    enum neb_status st = neb_fs_remove_tree(f->path);
+    free(f);
+    return st == NEB_OK ? 0 : -1;
+}
+
+static void in_folder(const struct folder *f, const char *name, const char *text,
+                      char out[NEB_PATH_MAX]) {
+    assert_int_equal(neb_path(out, NEB_PATH_MAX, f->path, name), NEB_OK);
+    if (text)
+        assert_int_equal(neb_fs_write(out, text, strlen(text), 0600), NEB_OK);
+}
+
+// ---- the rules ------------------------------------------------------------------------------------------------
+
+static enum agent_web_verdict judge(const struct agent_web_guard *g, const char *path,
+                                    const char *host, const char *auth, const char *cookies,
+                                    const char *query) {
+    const struct agent_web_ask a = {"GET", path, host, auth, cookies, query};
+    return agent_web_judge(g, &a);
+}
+
+static void test_hosts(void **state) {
+    (void)state;
+    struct agent_web_guard g = {0};
+    static const char *const ours[] = {"localhost",   "LOCALHOST:9470", "127.0.0.1",
+                                       "127.1.2.3:1", "[::1]:9470",     "[::1]"};
+    static const char *const others[] = {"evil.example",
+                                         "localhost.evil.example",
+                                         "127.0.0.1.evil.example",
+                                         "",
+                                         ":80",
+                                         "[::1",
+                                         "192.0.2.7",
+                                         "localhost:80x",
+                                         "localhost:80:90",
+                                         "127.0.0",
+                                         "[::1]x"};
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
+        assert_int_equal(judge(&g, "/", ours[i], NULL, NULL, NULL), AGENT_WEB_PASS);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        assert_int_equal(judge(&g, "/", others[i], NULL, NULL, NULL), AGENT_WEB_FORBIDDEN);
+    assert_int_equal(judge(&g, "/", NULL, NULL, NULL, NULL), AGENT_WEB_FORBIDDEN);
+    g.wide = true; // numeric addresses are ours as well; names only with a certificate for them
+    memcpy(g.token, token, sizeof token);
+    assert_int_equal(judge(&g, "/", "192.0.2.7:9470", NULL, NULL, token), AGENT_WEB_LOGIN);
+    assert_int_equal(judge(&g, "/", "[2001:db8::7]", NULL, NULL, token), AGENT_WEB_LOGIN);
+    assert_int_equal(judge(&g, "/", "evil.example", NULL, NULL, token), AGENT_WEB_FORBIDDEN);
+}
+
+static void test_tokens(void **state) {
+    struct agent_web_guard g = {0}, other = {0};
+    char path[NEB_PATH_MAX], auth[128], cookies[256];
+    neb_log_set_sink(drop, NULL);
+    in_folder(*state, "short", "fifteen letters\n", path);
+    assert_int_equal(agent_web_guard_token(&g, path), NEB_ERR_INVALID);
+    in_folder(*state, "token", "another token of some length", path);
+    assert_int_equal(agent_web_guard_token(&other, path), NEB_OK);
+    in_folder(*state, "token", "0123456789abcdef0123456789abcdef \n", path);
+    assert_int_equal(agent_web_guard_token(&g, path), NEB_OK);
+    neb_log_set_sink(NULL, NULL);
+    assert_string_equal(g.token, token);
+    assert_int_equal(strlen(g.cookie), AGENT_WEB_COOKIE_HEX);
+    assert_string_not_equal(g.cookie, other.cookie);
+    for (int wide = 0; wide < 2; wide++) {
+        g.wide = wide;
+        snprintf(auth, sizeof auth, "Bearer %s", token);
+        assert_int_equal(judge(&g, "/metrics", "localhost", auth, NULL, NULL), AGENT_WEB_PASS);
+        auth[strlen(auth) - 1]++;
+        assert_int_equal(judge(&g, "/metrics", "localhost", auth, NULL, NULL), AGENT_WEB_NO_TOKEN);
+        snprintf(auth, sizeof auth, "Bearer %.31s", token);
+        assert_int_equal(judge(&g, "/metrics", "localhost", auth, NULL, NULL), AGENT_WEB_NO_TOKEN);
+        assert_int_equal(judge(&g, "/metrics", "localhost", "Bearer ", NULL, NULL),
+                         AGENT_WEB_NO_TOKEN);
+        assert_int_equal(judge(&g, "/metrics", "localhost", token, NULL, NULL), AGENT_WEB_NO_TOKEN);
+        assert_int_equal(judge(&g, "/metrics", "localhost", NULL, NULL, token),
+                         AGENT_WEB_NO_TOKEN); // only /?token=
+        assert_int_equal(judge(&g, "/", "localhost", NULL, NULL, token), AGENT_WEB_LOGIN);
+        assert_int_equal(judge(&g, "/", "localhost", NULL, NULL, "wrong"), AGENT_WEB_NO_TOKEN);
+        assert_int_equal(judge(&g, "/", "localhost", NULL, NULL, NULL),
+                         wide ? AGENT_WEB_NO_TOKEN : AGENT_WEB_PASS);
+        snprintf(cookies, sizeof cookies,
+                 "a=b; " AGENT_WEB_COOKIE "=no; " AGENT_WEB_COOKIE "=%s; c=d", g.cookie);
+        assert_int_equal(judge(&g, "/metrics", "localhost", NULL, cookies, NULL), AGENT_WEB_PASS);
+        snprintf(cookies, sizeof cookies, "x" AGENT_WEB_COOKIE "=%s", g.cookie);
+        assert_int_equal(judge(&g, "/metrics", "localhost", NULL, cookies, NULL),
+                         AGENT_WEB_NO_TOKEN);
+        snprintf(cookies, sizeof cookies, AGENT_WEB_COOKIE "=%s0", g.cookie);
+        assert_int_equal(judge(&g, "/metrics", "localhost", NULL, cookies, NULL),
+                         AGENT_WEB_NO_TOKEN);
+    }
+    struct agent_web_guard none = {.wide = true};
+    assert_int_equal(judge(&none, "/", "localhost", NULL, NULL, NULL), AGENT_WEB_NO_TOKEN);
+}
+
+// ---- the certificate ------------------------------------------------------------------------------------------
+
+static void test_certificate(void **state) {
+    const struct folder *f = *state;
+    struct agent_web_tls a, b;
+    char first[AGENT_WEB_FINGERPRINT], then[AGENT_WEB_FINGERPRINT], path[NEB_PATH_MAX],
+        key[NEB_PATH_MAX];
+    struct stat s;
+    assert_int_equal(agent_web_tls_own(f->path, "0.0.0.0", &a), NEB_OK);
+    agent_web_tls_fingerprint(&a, first);
+    assert_int_equal(strlen(first), AGENT_WEB_FINGERPRINT - 1);
+    assert_int_equal(X509_check_ip_asc(a.x509, "127.0.0.1", 0), 1);
+    assert_int_equal(X509_check_host(a.x509, "localhost", 0, 0, NULL), 1);
+    assert_int_equal(X509_check_host(a.x509, "evil.example", 0, 0, NULL), 0);
+    assert_int_equal(agent_web_tls_own(f->path, "127.0.0.1", &b), NEB_OK); // the same one
+    agent_web_tls_fingerprint(&b, then);
+    assert_string_equal(first, then);
+    agent_web_tls_free(&b);
+    neb_log_set_sink(drop, NULL);
+    assert_int_equal(agent_web_tls_own(f->path, "192.0.2.7", &b), NEB_OK); // not in it: another
+    agent_web_tls_fingerprint(&b, then);
+    assert_string_not_equal(first, then);
+    assert_int_equal(X509_check_ip_asc(b.x509, "192.0.2.7", 0), 1);
+    agent_web_tls_free(&b);
+    in_folder(f, "page/key.pem", NULL, key);
+    assert_int_equal(stat(key, &s), 0);
+    assert_int_equal(s.st_mode & 0777, 0600);
+    // A file that is none, a key that is another's, and damage to the agent's own, which it mends.
+    in_folder(f, "text", "no PEM", path);
+    assert_int_equal(agent_web_tls_load(path, key, &b), NEB_ERR_FORMAT);
+    in_folder(f, "old.pem", (const char *)a.cert.p, path);
+    assert_int_equal(agent_web_tls_load(path, key, &b), NEB_ERR_FORMAT);
+    in_folder(f, "missing", NULL, path);
+    assert_int_equal(agent_web_tls_load(path, key, &b), NEB_ERR_NOT_FOUND);
+    assert_int_equal(truncate(key, 10), 0);
+    assert_int_equal(agent_web_tls_own(f->path, "0.0.0.0", &b), NEB_OK);
+    neb_log_set_sink(NULL, NULL);
+    agent_web_tls_free(&a);
+    agent_web_tls_free(&b);
+}
+
+// ---- the server -----------------------------------------------------------------------------------------------
+
+static struct agent_web *start(const char *token_file, uint16_t *port) {
+    struct agent_web *w = NULL;
+    char listen[32];
+    neb_log_set_sink(drop, NULL);
+    for (int i = 0; i < 50 && !w; i++) { // until a port is free
+        *port = (uint16_t)(20000 + (getpid() * 7 + i * 131) % 20000);
+        snprintf(listen, sizeof listen, "127.0.0.1:%u", *port);
+        struct agent_web_config c = {.listen = listen, .token = token_file};
+        if (agent_web_start(&c, &w) != NEB_OK)
+            w = NULL;
+    }
+    neb_log_set_sink(NULL, NULL);
+    assert_non_null(w);
+    return w;
+}
+
+// Sends bytes, reads until the server closes; the whole answer as text.
+static void exchange(uint16_t port, const char *send_text, char *out, size_t cap) {
+    struct sockaddr_in a = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct timeval limit = {.tv_sec = 20};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    size_t n = 0;
+    ssize_t k;
+    assert_true(fd >= 0 && connect(fd, (struct sockaddr *)&a, sizeof a) == 0);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    assert_int_equal(send(fd, send_text, strlen(send_text), MSG_NOSIGNAL),
+                     (ssize_t)strlen(send_text));
+    while (n + 1 < cap && (k = recv(fd, out + n, cap - 1 - n, 0)) > 0)
+        n += (size_t)k;
+    out[n] = 0;
+    close(fd);
+}
+
+#define CLOSE "Host: localhost\r\nConnection: close\r\n\r\n"
+static bool says(const char *text, const char *what) { return strstr(text, what) != NULL; }
+
+static void test_server(void **state) {
+    (void)state;
+    char out[65536];
+    uint16_t port = 0;
+    struct agent_web *w = start(NULL, &port);
+    exchange(port, "GET /metrics HTTP/1.1\r\n" CLOSE, out, sizeof out); // nothing published yet
+    assert_true(says(out, " 503 ") && says(out, "Retry-After: 1"));
+    assert_false(agent_web_watched(w));
+    agent_web_publish(w, strdup("{\"s\":1}"), strdup("{\"h\":1}"), strdup("m 1\n"));
+    exchange(port, "GET /metrics HTTP/1.1\r\n" CLOSE, out, sizeof out);
+    assert_true(says(out, " 200 OK") && says(out, "m 1\n") &&
+                says(out, "text/plain; version=0.0.4") &&
+                says(out, "Content-Security-Policy: default-src 'none'"));
+    agent_web_publish(w, NULL, NULL, strdup("m 2\n"));
+    exchange(port, "GET /metrics HTTP/1.1\r\n" CLOSE, out, sizeof out);
+    assert_true(says(out, "m 2\n"));
+    exchange(port, "GET /api/v1/status HTTP/1.1\r\n" CLOSE, out, sizeof out);
+    assert_true(says(out, "{\"s\":1}") && says(out, "application/json"));
+    exchange(port, "GET /api/v1/history HTTP/1.1\r\n" CLOSE, out, sizeof out);
+    assert_true(says(out, "{\"h\":1}"));
+    assert_true(agent_web_watched(w));
+    exchange(port, "GET / HTTP/1.1\r\n" CLOSE, out, sizeof out);
+    assert_true(says(out, " 200 OK") && says(out, "<title>Nebula"));
+    exchange(port, "GET / HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n", out,
+             sizeof out);
+    assert_true(says(out, " 403 "));
+    exchange(port, "GET /../etc/passwd HTTP/1.1\r\n" CLOSE, out, sizeof out);
+    assert_true(says(out, " 404 "));
+    exchange(port, "POST / HTTP/1.1\r\nContent-Length: 1000000000\r\n" CLOSE "x", out, sizeof out);
+    assert_true(says(out, " 405 ") && says(out, "Allow: GET"));
+    // A body with a GET is not waited for: the connection ends with the answer.
+    exchange(port, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\nx",
+             out, sizeof out);
+    assert_true(says(out, "HTTP/1.1 "));
+    exchange(port, "nonsense\r\n\r\n", out, sizeof out);
+    assert_false(says(out, " 200 "));
+    agent_web_stop(&w);
+    assert_null(w);
+    agent_web_stop(&w);
+}
+
+static void test_config(void **state) {
+    struct agent_web *w = NULL;
+    static const char *const bad[] = {"0",        "65536",    "port",  "host:80", ":80",
+                                      "1.2.3.4:", "",         "80,90", "1::2:80", "::1:80",
+                                      "[::1:80",  "1.2.3:80", "[x]:80"};
+    char short_token[NEB_PATH_MAX];
+    in_folder(*state, "short", "short", short_token);
+    neb_log_set_sink(drop, NULL);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_int_equal(agent_web_start(&(struct agent_web_config){.listen = bad[i]}, &w),
+                         NEB_ERR_INVALID);
+    assert_int_equal(agent_web_start(&(struct agent_web_config){.listen = "0.0.0.0:9470"}, &w),
+                     NEB_ERR_INVALID);
+    assert_int_equal(agent_web_start(&(struct agent_web_config){.listen = "[::]:9470"}, &w),
+                     NEB_ERR_INVALID);
+    assert_int_equal(
+        agent_web_start(&(struct agent_web_config){.listen = "9470", .token = "/nonexistent"}, &w),
+        NEB_ERR_NOT_FOUND);
+    assert_int_equal(
+        agent_web_start(&(struct agent_web_config){.listen = "9470", .token = short_token}, &w),
+        NEB_ERR_INVALID);
+    assert_int_equal(
+        agent_web_start(&(struct agent_web_config){.listen = "9470", .cert = short_token}, &w),
+        NEB_ERR_INVALID);
+    neb_log_set_sink(NULL, NULL);
+    assert_null(w);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_hosts),
+        cmocka_unit_test_setup_teardown(test_tokens, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_certificate, make_folder, remove_folder),
+        cmocka_unit_test(test_server),
+        cmocka_unit_test_setup_teardown(test_config, make_folder, remove_folder),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
