@@ -8,10 +8,10 @@
 
 enum { BENCH_ROUND_PARAMS = 16 << 20 };
 
-// Seeded synthetic parameters (params; 0: BENCH_ROUND_PARAMS; 24 bytes each) through one member's part of a round: gradient
-// with error feedback, encode, the gate's check, decode and weighted sum of two updates, outer step, residual, rebase,
-// digest. A line a stage: GB/s of every byte that the stage must read and write (fp32 arrays and frames, each once),
-// beside memcpy counted alike in the same call, with its milliseconds and its share of the round; a last line for the whole.
+// Seeded synthetic parameters (params; 0: BENCH_ROUND_PARAMS; 20 bytes each) through one member's part of a round: what was
+// learned encoded with error feedback; of two updates the gate's check, unpacking and checking; then, strip by strip, their
+// weighted sum, outer step, residual, rebase and digest. A line a stage: GB/s of every byte that the stage must read and write (fp32 arrays and frames, each once),
+// beside memcpy counted alike in the same call, with its milliseconds (processor time over threads) and its share of the round; a last line for the whole.
 // *digest: of the new parameters; depends on params and codec only, never on threads.
 NEB_MUST_CHECK enum neb_status bench_round(bool json, size_t params, int threads, const char *codec,
                                            struct kern_digest *digest);

@@ -1,4 +1,5 @@
 // nebula bench WHAT: figures of this machine, each beside its limit measured in the same call.
+#include "agent/bench_checkpoint.h"
 #include "agent/bench_codec.h"
 #include "agent/bench_kernels.h"
 #include "agent/bench_link.h"
@@ -65,8 +66,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case ARGP_KEY_END:
         if (!o->what || (strcmp(o->what, "codec") && strcmp(o->what, "kernels") &&
                          strcmp(o->what, "round") && strcmp(o->what, "train") &&
-                         strcmp(o->what, "link")))
-            argp_error(state, "bench what? codec, kernels, link, round or train");
+                         strcmp(o->what, "link") && strcmp(o->what, "checkpoint")))
+            argp_error(state, "bench what? checkpoint, codec, kernels, link, round or train");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -76,8 +77,8 @@ int cmd_bench(int argc, char **argv) {
     static const struct argp_option table[] = {
         {"json", 'j', NULL, 0, "one JSON object a line", 0},
         {"threads", 't', "N", 0, "default: all processors", 0},
-        {"params", 'p', "N", 0, "codec, round: size of the array (default 50, 16 million)", 0},
-        {"codec", 'c', "CODEC", 0, "round: what to send as (default int4)", 0},
+        {"params", 'p', "N", 0, "checkpoint, codec, round: size of the array (default 8, 50, 16 million)", 0},
+        {"codec", 'c', "CODEC", 0, "round: what to send as (default int4); codec: this one only", 0},
         {"input", 'i', "FILE", 0, "codec: the elements of this update (a ledger's .blob) instead",
          0},
         {"shape", 's', "LxWxS", 0, "train: layers x width x sequence, or small (default 8x256x256)",
@@ -88,11 +89,11 @@ int cmd_bench(int argc, char **argv) {
         {"stripes", KEY_STRIPES, "N", 0, "link: bulk connections (default 0: self-tuning)", 0},
         {"congestion", KEY_CONGESTION, "NAME", 0, "link: TCP's algorithm (default: as an agent)", 0},
         {"end", KEY_END, "N", OPTION_HIDDEN, NULL, 0},
-        {"dir", KEY_DIR, "DIR", OPTION_HIDDEN, NULL, 0},
+        {"dir", KEY_DIR, "DIR", 0, "checkpoint: where to write (default: a temporary folder)", 0},
         {0}};
     static const struct argp argp = {table,
                                      parse_option,
-                                     "codec|kernels|link|round|train",
+                                     "checkpoint|codec|kernels|link|round|train",
                                      "Measures this machine. Every line names its limit (memcpy, "
                                      "sgemm) from the same call and the ratio to it.",
                                      NULL,
@@ -105,7 +106,9 @@ int cmd_bench(int argc, char **argv) {
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;
     if (!strcmp(o.what, "codec"))
-        st = bench_codec(o.json, o.params, o.threads, o.input);
+        st = bench_codec(o.json, o.params, o.threads, o.input, o.codec);
+    else if (!strcmp(o.what, "checkpoint"))
+        st = bench_checkpoint(o.json, o.params, o.threads, o.link.dir);
     else if (!strcmp(o.what, "round"))
         st = bench_round(o.json, o.params, o.threads, o.codec ? o.codec : "int4", &digest);
     else if (!strcmp(o.what, "link")) {

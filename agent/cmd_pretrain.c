@@ -231,13 +231,18 @@ static int reports_in(const struct run *r) {
     return n;
 }
 
-static bool report_says(const struct run *r, const char *key) {
-    for (int i = 0; i < r->expected; i++) {
-        const json_t *v = json_object_get(r->reports[i], key);
-        if (json_is_true(v) || json_is_string(v))
+// An error that the others cannot go on behind; one that was refused a join leaves them as they were.
+static bool must_stop(const struct run *r) {
+    for (int i = 0; i < r->expected; i++)
+        if (json_is_string(json_object_get(r->reports[i], "error")) &&
+            !json_is_true(json_object_get(r->reports[i], "refused")))
             return true;
-    }
     return false;
+}
+
+static enum neb_status say_stop(struct run *r) {
+    return agent_ipc_send(r->ipc, NULL, json_pack("{s:s,s:s}", "op", "stop", "job", r->id), NULL,
+                          0);
 }
 
 static enum neb_status send_stop(struct run *r, const char *why) {
@@ -245,8 +250,7 @@ static enum neb_status send_stop(struct run *r, const char *why) {
         return NEB_OK;
     r->stop_sent = true;
     agent_progress_note(r->progress, why);
-    return agent_ipc_send(r->ipc, NULL, json_pack("{s:s,s:s}", "op", "stop", "job", r->id), NULL,
-                          0);
+    return say_stop(r);
 }
 
 // An agent that was killed is started again, as a service manager would; the one we follow is asked anew.
@@ -258,11 +262,12 @@ static enum neb_status tend_agents(struct run *r) {
         return NEB_OK;
     snprintf(text, sizeof text, "agent %s was killed; started again", r->job.clusters[again].name);
     agent_progress_note(r->progress, text);
-    return again == 0 ? agent_ipc_send(r->ipc, NULL,
-                                       json_pack("{s:s,s:s,s:O}", "op", "submit", "id", r->id, "spec",
-                                                 r->spec),
-                                       NULL, 0)
-                      : NEB_OK;
+    if (again == 0)
+        NEB_TRY(agent_ipc_send(r->ipc, NULL,
+                               json_pack("{s:s,s:s,s:O}", "op", "submit", "id", r->id, "spec",
+                                         r->spec),
+                               NULL, 0));
+    return r->stop_sent ? say_stop(r) : NEB_OK; // it may not have heard it, and asked again it does no more
 }
 
 static enum neb_status follow(struct run *r) {
@@ -276,7 +281,7 @@ static enum neb_status follow(struct run *r) {
             return st;
         if (interrupted)
             NEB_TRY(send_stop(r, "stopping after a checkpoint; --resume continues"));
-        if (report_says(r, "error") && !r->stop_sent) // the others would wait for it
+        if (must_stop(r) && !r->stop_sent) // the others would wait for it
             NEB_TRY(send_stop(r, "one cluster failed; stopping the others"));
         if (r->stop_sent && !give_up)
             give_up = neb_now() + 60 * NEB_S;

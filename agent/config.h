@@ -175,6 +175,7 @@ struct agent_job {
     int32_t eval_windows;     // per source at the end; 0: the whole held-out split
     int32_t checkpoint_every; // inner steps, 0: only when stopping and at the end
     int32_t checkpoint_keep;
+    bool checkpoint_copy; // written while training goes on (intra/checkpoint_async.h)
     int32_t log_every; // inner steps a metrics line
     int32_t n_clusters;
     struct agent_cluster clusters[AGENT_CLUSTERS_MAX];

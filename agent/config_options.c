@@ -107,7 +107,7 @@ const struct config_option config_options[] = {
     {"sync.overlap", T_INT32, AT(sync.overlap), 0, 1e9, "0", NULL,
      "τ: inner steps while an update travels"},
     {"sync.codec", T_CODEC, AT(sync.codec), 0, 0, "int4", NULL,
-     "fp32, bf16, int8, int4[:BLOCK], int3, int2, topk[:K/CHUNK]"},
+     "fp32, bf16, int8, int4[:BLOCK], int3, int2, topk[:K/CHUNK[:4]]"},
     {"sync.error_feedback", T_FLOAT, AT(sync.error_feedback), 0, 1, "1", NULL,
      "β: decay of what could not be sent"},
     {"sync.outer.lr", T_FLOAT, AT(sync.eta), 0, 10, "0.9", NULL, "η"},
@@ -199,6 +199,8 @@ const struct config_option config_options[] = {
      "held-out windows a source at the end; 0: all"},
     {"checkpoint.every_steps", T_INT32, AT(checkpoint_every), 0, 1e9, "0", NULL,
      "0: only when stopped and at the end"},
+    {"checkpoint.copy", T_BOOL, AT(checkpoint_copy), 0, 0, "true", NULL,
+     "write a copy while training goes on (memory for it); false: training waits for the disk"},
     {"checkpoint.keep", T_INT32, AT(checkpoint_keep), 1, 16, "2", NULL, "generations"},
     {"log_every", T_INT32, AT(log_every), 1, 1e9, "10", NULL, "inner steps a line of metrics"},
 };

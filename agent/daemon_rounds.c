@@ -58,8 +58,9 @@ static void witness_commit(struct daemon *d, struct agent_jobrun *j, const struc
 
 // Whether this member's parameters differ from what most contributors had; with as many against as for it, also: both recompute.
 // *others: somebody else's do.
-static bool diverged(const struct inter_record *r, int self, bool *others) {
-    int mine = -1, agree = 0;
+// *all: nobody has most on its side.
+static bool diverged(const struct inter_record *r, int self, bool *others, bool *all) {
+    int mine = -1, agree = 0, most = 0;
     *others = false;
     for (uint8_t i = 0; i < r->n; i++)
         mine = r->entries[i].member == self ? i : mine;
@@ -70,7 +71,9 @@ static bool diverged(const struct inter_record *r, int self, bool *others) {
                 !memcmp(r->entries[i].digest, r->entries[k].digest, sizeof r->entries[i].digest);
         *others = *others || 2 * same < r->n;
         agree = i == mine ? same : agree;
+        most = same > most ? same : most;
     }
+    *all = 2 * most <= r->n;
     return mine >= 0 && 2 * agree <= r->n && r->n > 1;
 }
 
@@ -80,10 +83,10 @@ static void check_divergence(struct daemon *d, struct agent_jobrun *j,
                              const struct inter_record *r) {
     enum { DIVERGENCES_MAX = 3 };
     char text[256];
-    bool others;
+    bool others, all;
     if (!r->round || !j->federated || j->state != AGENT_JOB_RUNNING)
         return;
-    bool own = diverged(r, j->self, &others);
+    bool own = diverged(r, j->self, &others, &all);
     if (others && !own)
         daemon_say_fault(d, j,
                          "another member's parameters differ from ours and most others'; it "
@@ -92,6 +95,7 @@ static void check_divergence(struct daemon *d, struct agent_jobrun *j,
         return;
     d->faults[INTER_FAULT_DIVERGED]++;
     j->suspect[r->fragment] = r->round;
+    j->all_doubt = all;
     snprintf(text, sizeof text,
              "ERROR: after round %u of fragment %u the parameters of this cluster differ from the "
              "others' though all applied "
@@ -126,8 +130,9 @@ void daemon_on_commit(void *user, const struct inter_record *r, const struct neb
             continue;
         whole = whole && blobs[i].p;
         parts[n++] = (struct agent_ipc_part){blobs[i].p, blobs[i].len};
-        json_array_append_new(entries, json_pack("{s:i,s:I,s:f}", "member", e->member, "tokens",
-                                                 (json_int_t)e->tokens, "clip", (double)e->clip));
+        json_array_append_new(entries, json_pack("{s:i,s:I,s:I,s:f}", "member", e->member, "tokens",
+                                                 (json_int_t)e->tokens, "weight",
+                                                 (json_int_t)e->weight, "clip", (double)e->clip));
     }
     if (j && j->job.clusters[j->self].witness)
         witness_commit(d, j, r, final);

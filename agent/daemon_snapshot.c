@@ -28,6 +28,68 @@ static uint32_t holders(const struct daemon *d, const struct agent_jobrun *j,
     return n;
 }
 
+static uint32_t lag_of(const struct daemon *d, const struct agent_jobrun *j) {
+    struct inter_job_status st;
+    return inter_service_job_status(d->service, j->id, &st) ? st.lag : 0;
+}
+
+static void begin_join(struct daemon *d, struct agent_jobrun *j) {
+    uint64_t sent;
+    j->join = (struct agent_join){.since = neb_now(), .lag = lag_of(d, j)};
+    daemon_link_totals(d, j, &sent, &j->join.recv_bytes);
+}
+
+// Whether the link cannot keep up with the others' commits: then this cluster's part of the job ends here, with both figures.
+static bool refused(struct daemon *d, struct agent_jobrun *j, const char *dir) {
+    uint64_t sent, recv, round_bytes = agent_snapshot_round_bytes(dir, j->self);
+    char text[512];
+    daemon_link_totals(d, j, &sent, &recv);
+    struct agent_join_verdict v =
+        agent_join_judge(&j->join, neb_now(), recv, lag_of(d, j), round_bytes);
+    j->join.since = 0;
+    if (!v.too_slow)
+        return false;
+    agent_join_explain(&v, round_bytes, text, sizeof text);
+    daemon_say_fault(d, j, text);
+    j->reported = true;
+    json_decref(j->report);
+    j->report = json_pack("{s:s,s:s,s:b}", "name", daemon_name(d), "error", text, "refused", true);
+    daemon_publish(d, j, "report", "report", json_incref(j->report), true);
+    daemon_job_stop(d, j);
+    return true;
+}
+
+// Nothing that this cluster could give: it had to begin again, and waits for somebody's state itself.
+static bool stuck(const struct agent_jobrun *j) { return j->all_doubt && j->behind_until; }
+
+static bool all_connected(const struct daemon *d, const struct agent_jobrun *j) {
+    for (int i = 0; i < j->job.n_clusters; i++)
+        if (i != j->self && !agent_job_only_votes(&j->job, i) && !(j->removed >> i & 1) &&
+            !d->up[j->peers[i]])
+            return false;
+    return true;
+}
+
+// Members differed with no majority on either side, none has a checkpoint of before, and the updates since the start are gone:
+// waiting helps nobody. An error, once all have been asked for a while.
+static bool hopeless(struct daemon *d, struct agent_jobrun *j) {
+    const neb_ns patience = 15 * NEB_S; // a member that begins again from an older checkpoint says so within this
+    if (!stuck(j) || !all_connected(d, j)) {
+        j->hopeless_since = 0;
+        return false;
+    }
+    if (!j->hopeless_since)
+        j->hopeless_since = neb_now();
+    if (neb_now() - j->hopeless_since < patience)
+        return false;
+    daemon_job_fail(d, j,
+                    "after members computed different parameters from the same commits, no member has a state "
+                    "of before to go back to: all checkpoints are of after, older updates are gone; start the job "
+                    "anew from an exported model, with checkpoint.keep 3 or more, and check the machines' memory");
+    daemon_job_stop(d, j);
+    return true;
+}
+
 void daemon_on_behind(void *user, const uint8_t job[INTER_ID_BYTES]) {
     struct daemon *d = user;
     struct agent_jobrun *j = daemon_job_by_id(d, job);
@@ -42,6 +104,7 @@ void daemon_on_behind(void *user, const uint8_t job[INTER_ID_BYTES]) {
         neb_path(path, sizeof path, dir, "snapshot") != NEB_OK)
         return;
     daemon_say_fault(d, j, "too far behind for the others' ledgers; fetching a snapshot");
+    begin_join(d, j);
     if (inter_service_snapshot_fetch(d->service, job, path, peers, n,
                                      agent_job_only_votes(&j->job, j->self)) != NEB_OK)
         neb_warn("job %s: no snapshot can be fetched now", j->job.name);
@@ -52,7 +115,7 @@ enum neb_status daemon_on_snapshot_open(void *user, const uint8_t job[INTER_ID_B
     struct daemon *d = user;
     struct agent_jobrun *j = daemon_job_by_id(d, job);
     char dir[NEB_PATH_MAX];
-    if (!j || agent_job_only_votes(&j->job, j->self) || j->replaced)
+    if (!j || agent_job_only_votes(&j->job, j->self) || j->replaced || stuck(j))
         return NEB_ERR_NOT_FOUND; // or its state is in doubt
     daemon_job_dir(d, j, dir, sizeof dir);
     return agent_snapshot_open(inter_service_ledger(d->service), job, dir, out);
@@ -75,6 +138,8 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
     daemon_job_dir(d, j, dir, sizeof dir);
     if (st == NEB_OK)
         st = agent_snapshot_accept(dir, header_bytes);
+    if (st == NEB_OK && refused(d, j, dir))
+        return;
     if (st == NEB_OK) {
         daemon_job_save(d, j, "running"); // with what has been sent and received so far
         inter_service_job_close(d->service, j->id);
@@ -85,13 +150,15 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
         else if (st == NEB_OK && !j->taken && agent_snapshot_useless(dir))
             st = NEB_ERR_AGAIN; // not ahead: the others write newer ones
     }
+    if (st == NEB_ERR_NOT_FOUND && hopeless(d, j))
+        return;
     if (st != NEB_OK) {
         snprintf(text, sizeof text, "no snapshot could be taken over (%s); it is tried again",
                  neb_status_name(st));
         daemon_say_fault(d, j, text);
         return;
     }
-    j->behind_until = 0;
+    j->behind_until = j->hopeless_since = 0;
     daemon_say_fault(d, j, "a snapshot is here; the worker begins again with it");
     if (j->worker.pid) {
         j->replaced = true;

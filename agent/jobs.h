@@ -5,6 +5,7 @@
 #include "agent/child.h"
 #include "agent/config.h"
 #include "agent/ipc.h"
+#include "agent/join_rate.h"
 #include "inter/service.h"
 
 enum { AGENT_JOBS_MAX = 8, AGENT_WATCHERS_MAX = 8, AGENT_RESTARTS_MAX = 3 };
@@ -40,6 +41,9 @@ struct agent_jobrun {
     uint64_t taken;  // fragments that the job's snapshot.bin is ahead in, bit each
     uint32_t suspect[INTER_FRAGMENTS_MAX]; // checkpoints of a fragment from this round on are not trusted; 0: all are
     int divergences;                       // of this cluster
+    bool all_doubt;       // in the last one nobody had a majority on its side: all compute again
+    neb_ns hopeless_since; // nobody has a state to go back to; 0: not so
+    struct agent_join join; // the snapshot that is being fetched
     neb_ns behind_until; // when to look again for a snapshot that the worker needs; 0: it needs none
     bool replaced;   // the worker was killed to begin with another state: that is no crash
     uint64_t finals; // of a witness: fragments whose last round it has seen, bit each

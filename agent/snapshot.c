@@ -112,6 +112,21 @@ enum neb_status agent_snapshot_accept(const char *dir, uint64_t header_bytes) {
     return neb_fs_sync_dir(dir);
 }
 
+uint64_t agent_snapshot_round_bytes(const char *dir, int self) {
+    char path[NEB_PATH_MAX];
+    struct inter_snapshot *s = NULL;
+    uint64_t header, bytes = 0;
+    if (neb_path(path, sizeof path, dir, "snapshot.bin") != NEB_OK || !neb_fs_exists(path) ||
+        read_header(path, &header, &s) != NEB_OK)
+        return 0;
+    for (uint32_t f = 0; f < s->fragments; f++)
+        for (uint8_t i = 0; s->parts[f].round && i < s->parts[f].last.n; i++)
+            if (s->parts[f].last.entries[i].member != self)
+                bytes += s->parts[f].last.entries[i].bytes;
+    free(s);
+    return bytes;
+}
+
 // Without a checkpoint the worker takes all fragments from the snapshot: what follows must be in the ledger.
 static enum neb_status reaches(struct inter_ledger *l, const struct inter_snapshot *s) {
     for (uint32_t f = 0; f < s->fragments; f++) {

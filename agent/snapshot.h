@@ -26,6 +26,8 @@ NEB_MUST_CHECK enum neb_status agent_snapshot_install(struct inter_service *s,
                                                       uint64_t *taken);
 // A snapshot that is ahead in nothing, beside a checkpoint: removes it, and says so.
 bool agent_snapshot_useless(const char *dir);
+// Bytes of one round's updates of all members but `self`, by the records of DIR/snapshot.bin; 0: it cannot be told.
+uint64_t agent_snapshot_round_bytes(const char *dir, int self);
 json_t *agent_snapshot_mask(uint64_t taken, int fragments); // for the worker: an array of booleans
 
 #endif

@@ -151,6 +151,7 @@ static enum neb_status train(struct agent_worker *w) {
     while (!worker_finished(w) && !w->stop) {
         bool ready;
         NEB_TRY(worker_drain(w));
+        NEB_TRY(worker_saved(w));
         NEB_TRY(worker_exchange(w, &ready));
         if (w->stop || worker_finished(w))
             break;
@@ -236,6 +237,7 @@ static enum neb_status run(struct agent_worker *w, const char *socket_path, cons
                                          (json_int_t)w->model->n_trainable),
                                NULL, 0));
     }
+    NEB_TRY(worker_save_start(w));
     enum neb_status st = worker_restore(w);
     w->restored = st == NEB_OK;
     w->lost = w->adopts = w->lost && !w->restored;
@@ -254,6 +256,7 @@ static enum neb_status run(struct agent_worker *w, const char *socket_path, cons
                  (long long)w->step, (long long)w->job.steps);
     NEB_TRY(worker_save(
         w)); // also at the end: a run that died between here and its report goes on from here
+    NEB_TRY(worker_save_wait(w));
     if (worker_finished(w))
         NEB_TRY(worker_save_model(w));
     return report(w);
@@ -279,6 +282,7 @@ enum neb_status agent_worker_run(const char *socket_path, const char *job, struc
         if (worker_report(w, json_pack("{s:s}", "error", text[0] ? text : neb_status_name(st)), NULL) != NEB_OK)
             neb_warn("the agent could not be told");
     }
+    intra_ckpt_async_destroy(&w->saver); // a checkpoint that is being written becomes whole
     worker_sync_destroy(w);
     intra_team_destroy(&w->team);
     kern_device_close(&w->device);

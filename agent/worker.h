@@ -3,7 +3,8 @@
 //     worker.c        the loop of the built-in trainer: data, steps, evaluation
 //     worker_link.c   messages from the agent, decisions of agent/schedule
 //     worker_sync.c   fragments: encode and submit, commits, merges
-//     worker_ckpt.c   checkpoints of everything, and how to go on from one
+//     worker_ckpt.c   what checkpoints hold, and how to go on from one
+//     worker_save.c   when they are written: while training goes on
 //     worker_device.c on what it trains
 //     worker_snapshot.c  how to go on from what others had
 //
@@ -20,6 +21,7 @@
 #include "agent/schedule.h"
 #include "agent/tune.h"
 #include "inter/outer.h"
+#include "intra/checkpoint_async.h"
 #include "intra/data.h"
 #include "intra/team.h"
 
@@ -112,6 +114,12 @@ struct agent_worker {
     uint32_t saved_rounds[WORKER_GENERATIONS_MAX][64];
     int64_t saved_step; // of the newest; -1: none by this process
     int n_saved;
+    struct intra_ckpt_async *saver; // writes them while training goes on; NULL: training waits
+    struct {                        // the one that is being written
+        int64_t step;
+        uint32_t rounds[64];
+        double wait_s; // for the one before
+    } saving;
     uint64_t taken;    // fragments that DIR/snapshot.bin is ahead in, bit each: the agent says so
     uint32_t suspect[64]; // checkpoints of a fragment from this round on are not to be trusted; 0: all are
     bool lost;         // the disk was, and the agent catches up: commits are merged as they come, without training
@@ -193,8 +201,20 @@ void worker_plan_sent(struct agent_worker *w, int32_t f);
 void worker_plan_merged(struct agent_worker *w, int32_t f);
 json_t *worker_plan_measure(const struct agent_worker *w, int32_t f); // for the manifest
 
-// worker_ckpt.c
+// worker_save.c
+// Takes the memory for copies: one more copy of what a checkpoint holds (28 bytes a trained parameter with AdamW and an
+// exchange). Without that memory checkpoints are written while training waits, with a warning.
+NEB_MUST_CHECK enum neb_status worker_save_start(struct agent_worker *w);
+// Begins a checkpoint of this step, and returns once its state is copied. One that is due while the one before is still being written
+// waits for that, and counts it as stall.
 NEB_MUST_CHECK enum neb_status worker_save(struct agent_worker *w);
+// To be called between steps: tells the agent what has become durable. An error of the writer comes up here, or at the next save.
+NEB_MUST_CHECK enum neb_status worker_saved(struct agent_worker *w);
+NEB_MUST_CHECK enum neb_status worker_save_wait(struct agent_worker *w); // until all is durable, and told
+
+// worker_ckpt.c
+NEB_MUST_CHECK enum neb_status worker_write_checkpoint(struct agent_worker *w,
+                                                       struct intra_ckpt_writer *out);
 // NEB_ERR_NOT_FOUND (not logged): there is no checkpoint.
 NEB_MUST_CHECK enum neb_status worker_restore(struct agent_worker *w);
 // What is learned in the n steps up to w->step + n is not made here, or was lost: data and schedules go on behind them.

@@ -1,4 +1,4 @@
-// Checkpoints of a worker, the merge log, and the final model.
+// What checkpoints of a worker hold, how to go on from one, the merge log, and the final model.
 #include "agent/base/log.h"
 #include "agent/worker.h"
 
@@ -149,7 +149,7 @@ static enum neb_status save_sync(struct agent_worker *w, struct intra_ckpt_write
     return NEB_OK;
 }
 
-static enum neb_status write_checkpoint(struct agent_worker *w, struct intra_ckpt_writer *out) {
+enum neb_status worker_write_checkpoint(struct agent_worker *w, struct intra_ckpt_writer *out) {
     struct neb_buf state = {0};
     char note[128];
     put_state(&state, w);
@@ -162,44 +162,6 @@ static enum neb_status write_checkpoint(struct agent_worker *w, struct intra_ckp
     NEB_TRY(intra_ckpt_add(out, "build", INTRA_BYTES, strlen(note), 1, note));
     NEB_TRY(w->ops.save(w, out));
     return w->federated ? save_sync(w, out) : NEB_OK;
-}
-
-// Tells the agent which updates no generation on disk needs any more. A process that has not yet written them all itself does
-// not know what the older ones need, and keeps everything.
-static enum neb_status release_updates(struct agent_worker *w) {
-    int keep = w->job.checkpoint_keep;
-    if (w->saved_step == w->step)
-        return NEB_OK; // the same generation again
-    w->saved_step = w->step;
-    for (int32_t f = 0; f < w->job.sync.fragments; f++)
-        w->saved_rounds[w->n_saved % keep][f] = w->frags[f].round;
-    if (++w->n_saved < keep)
-        return NEB_OK;
-    json_t *rounds = json_array();
-    for (int32_t f = 0; f < w->job.sync.fragments; f++) // the next slot to be written is the oldest
-        json_array_append_new(rounds,
-                              json_integer((json_int_t)w->saved_rounds[w->n_saved % keep][f]));
-    if (agent_ipc_send(w->ipc, NULL, json_pack("{s:s,s:o}", "op", "checkpoint", "rounds", rounds),
-                       NULL, 0) != NEB_OK)
-        neb_debug("the agent was not told about the checkpoint");
-    return NEB_OK;
-}
-
-enum neb_status worker_save(struct agent_worker *w) {
-    char dir[NEB_PATH_MAX], path[NEB_PATH_MAX];
-    struct intra_ckpt_writer *out = NULL;
-    enum neb_status st;
-    NEB_TRY(folder(w, dir, sizeof dir));
-    NEB_TRY(neb_fs_mkdirs(dir, 0700));
-    NEB_TRY(intra_ckpt_step_path(dir, w->step, path, sizeof path));
-    NEB_TRY(intra_ckpt_create(path, &out));
-    st = write_checkpoint(w, out);
-    if (st == NEB_OK)
-        st = intra_ckpt_commit(out);
-    intra_ckpt_writer_destroy(&out);
-    NEB_TRY(st);
-    NEB_TRY(intra_ckpt_prune(dir, w->job.checkpoint_keep));
-    return w->federated ? release_updates(w) : NEB_OK;
 }
 
 static enum neb_status restore_sync(struct agent_worker *w, const struct intra_ckpt *c) {

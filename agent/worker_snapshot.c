@@ -94,6 +94,7 @@ enum neb_status worker_adopt_snapshot(struct agent_worker *w, bool has_checkpoin
     if (w->ops.push)
         NEB_TRY(w->ops.push(w, NULL));
     NEB_TRY(worker_save(w));
+    NEB_TRY(worker_save_wait(w));
     return neb_fs_remove(
         path); // behind the checkpoint: until that is on disk, it is taken over again
 }

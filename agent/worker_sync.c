@@ -241,6 +241,7 @@ enum neb_status worker_take_commit(struct agent_worker *w, const struct agent_ip
             .len = m->parts[i].len,
             .mine = mine,
             .tokens = (uint64_t)json_integer_value(json_object_get(e, "tokens")),
+            .weight = (uint64_t)json_integer_value(json_object_get(e, "weight")),
             .clip = (float)json_number_value(json_object_get(e, "clip"))};
         at += m->parts[i].len;
         t->mine |= mine;
@@ -277,6 +278,33 @@ static void drop_rejected(struct agent_worker *w, int32_t f) {
     t->mine = true; // settled
 }
 
+// By what the record says: an update that was taken back for a newer one may have been committed all the same, and what came
+// on top of it still counts. What a former life had sent may have more behind it than this one has seen.
+static void settle_counts(struct agent_worker *w, int32_t f) {
+    const struct agent_travel *t = &w->travel[f];
+    bool listed = false;
+    for (uint32_t i = 0; i < t->n; i++) {
+        w->tokens_base[f] += t->parts[i].mine ? t->parts[i].tokens : 0;
+        listed |= t->parts[i].mine;
+    }
+    if (!listed || w->tokens_base[f] > t->tokens_at_send) // refused
+        w->tokens_base[f] = t->tokens_at_send;
+    w->steps_base[f] = w->frags[f].send_step;
+    if (listed && t->cursor < w->steps_base[f])
+        w->steps_base[f] = t->cursor;
+}
+
+// Of this cluster's update in a round, 0 to 1.
+static double own_share(const struct agent_travel *t) {
+    double own = 0, all = 0;
+    for (uint32_t i = 0; i < t->n; i++) {
+        double x = (double)(t->parts[i].weight ? t->parts[i].weight : t->parts[i].tokens);
+        all += x;
+        own += t->parts[i].mine ? x : 0;
+    }
+    return all > 0 ? own / all : 0;
+}
+
 static void flip_for_test(const struct agent_worker *w) { // a bit of the memory falls over
     char point[64];
     struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
@@ -297,7 +325,7 @@ static void say_round(struct agent_worker *w, int32_t f, neb_ns start) {
                    codec, sizeof codec);
     if (rung)
         snprintf(codec, sizeof codec, "%s", rung);
-    worker_metrics(w, json_pack("{s:s,s:I,s:I,s:I,s:s,s:I,s:s,s:f,s:f,s:b,s:I,s:I,s:f,s:f}", "kind", "round",
+    worker_metrics(w, json_pack("{s:s,s:I,s:I,s:I,s:s,s:I,s:s,s:f,s:f,s:b,s:I,s:I,s:f,s:f,s:f,s:I}", "kind", "round",
                                 "round", (json_int_t)g->round, "fragment", (json_int_t)f, "step",
                                 (json_int_t)w->step, "digest", hex, "payload_bytes",
                                 (json_int_t)t->blob.len, "codec", codec, "travel_s",
@@ -305,7 +333,8 @@ static void say_round(struct agent_worker *w, int32_t f, neb_ns start) {
                                 neb_seconds(neb_now() - start), "merge", t->merge, "missed",
                                 (json_int_t)t->missed, "overlap",
                                 (json_int_t)(g->merge_step - g->send_step), "stall_s", t->stall_s, "error",
-                                (double)t->error));
+                                (double)t->error, "share", own_share(t), "tokens",
+                                (json_int_t)t->tokens));
 }
 
 enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
@@ -327,13 +356,14 @@ enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
     if (foreign)
         t->mine = false; // what a former life of this cluster had sent
     if (t->mine) { // otherwise tokens and row counts carry over, as the residual does
-        w->tokens_base[f] = t->tokens_at_send;
-        w->steps_base[f] = g->send_step;
+        settle_counts(w, f);
         memcpy(w->counts_sent[f], w->counts_sent[f] + 2 * V, 2 * V * sizeof **w->counts_sent);
     }
     flip_for_test(w);
     say_round(w, f, start);
     worker_plan_merged(w, f);
+    if (g->in_flight && !t->mine) // late: the next update carries it all, and all that was missed
+        g->missed += t->missed + 1;
     g->in_flight = g->arrived = t->here = t->rejected = false;
     g->round++;
     g->merged_step = w->step;

@@ -53,7 +53,7 @@ static bool integer_codec(unsigned bits, struct cmp_codec *c) {
 enum neb_status cmp_codec_parse(const char *text, struct cmp_codec *out) {
     unsigned a = 0, b = 0;
     int used = 0;
-    struct cmp_codec c = {.block = 128, .chunk = 4096, .k = 64, .zstd_level = 1};
+    struct cmp_codec c = {.block = 128, .chunk = 4096, .k = 64, .zstd_level = 1, .bits = 2};
     if (!strcmp(text, "fp32"))
         c.id = CMP_FP32;
     else if (!strcmp(text, "bf16"))
@@ -63,13 +63,14 @@ enum neb_status cmp_codec_parse(const char *text, struct cmp_codec *out) {
         ;
     else if (!strcmp(text, "topk"))
         c.id = CMP_TOPK;
-    else if (sscanf(text, "topk:%u/%u%n", &a, &b, &used) == 2 && !text[used])
-        c.id = CMP_TOPK, c.k = a, c.chunk = b;
+    else if (sscanf(text, "topk:%u/%u%n", &a, &b, &used) == 2 &&
+             (!text[used] || !strcmp(text + used, ":4") || !strcmp(text + used, ":2")))
+        c.id = CMP_TOPK, c.k = a, c.chunk = b, c.bits = !strcmp(text + used, ":4") ? 4 : 2;
     else
         return neb_fail(
             NEB_ERR_INVALID,
             "codec \"%s\" is not known; use fp32, bf16, int8, int4, int3, int2 (each also with "
-            ":BLOCK), topk or topk:K/CHUNK",
+            ":BLOCK), topk, topk:K/CHUNK or topk:K/CHUNK:4",
             text);
     if (c.block < 8 || c.block > 65535 || c.chunk < 64 || c.chunk > 65536 || c.k < 1 ||
         c.k > c.chunk)
@@ -77,6 +78,13 @@ enum neb_status cmp_codec_parse(const char *text, struct cmp_codec *out) {
                         "codec \"%s\": BLOCK is 8..65535, CHUNK 64..65536, K 1..CHUNK", text);
     *out = c;
     return NEB_OK;
+}
+
+void cmp_codec_complete(struct cmp_codec *c) {
+    if (c->levels < 1)
+        c->levels = c->id == CMP_INT8 ? 127 : 6;
+    if (c->bits != 4)
+        c->bits = 2;
 }
 
 void cmp_codec_name(const struct cmp_codec *c, char *out, size_t cap) {
@@ -89,7 +97,7 @@ void cmp_codec_name(const struct cmp_codec *c, char *out, size_t cap) {
         snprintf(out, cap, c->block == 128 ? "int%d" : "int%d:%u", bits, c->block);
         break;
     }
-    case CMP_TOPK: snprintf(out, cap, "topk:%u/%u", c->k, c->chunk); break;
+    case CMP_TOPK: snprintf(out, cap, c->bits == 4 ? "topk:%u/%u:4" : "topk:%u/%u", c->k, c->chunk); break;
     }
 }
 
@@ -98,7 +106,7 @@ void cmp_codec_name(const struct cmp_codec *c, char *out, size_t cap) {
 void cmp_frame_put(struct neb_buf *out, const struct cmp_frame *h, int streams) {
     neb_buf_u32(out, MAGIC);
     neb_buf_u8(out, (uint8_t)h->codec.id);
-    neb_buf_u8(out, 0);
+    neb_buf_u8(out, h->codec.id == CMP_TOPK && h->codec.bits == 4 ? 4 : 0);
     neb_buf_u16(out, (uint16_t)h->codec.block);
     neb_buf_u32(out, h->codec.chunk);
     neb_buf_u32(out, h->codec.k);
@@ -108,10 +116,17 @@ void cmp_frame_put(struct neb_buf *out, const struct cmp_frame *h, int streams) 
     neb_buf_u64(out, h->n);
     neb_buf_u32(out, 0);
     neb_buf_u8(out, (uint8_t)streams);
+    for (int i = 2; h->codec.id == CMP_TOPK && i < cmp_frame_bins(h->codec.bits); i++)
+        neb_buf_f32(out, h->mags[i]);
 }
 
-static bool usable_mags(const float m[2]) { // finite, in order, of sane size
-    return m[0] >= 0 && m[1] >= m[0] && m[1] <= 1024.0f;
+int cmp_frame_bins(int bits) { return bits == 4 ? CMP_MAGS : 2; }
+
+static bool usable_mags(const float *m, int n) { // finite, in order, of sane size
+    for (int i = 1; i < n; i++)
+        if (!(m[i - 1] >= 0 && m[i] >= m[i - 1] && m[i] <= CMP_MAG_MAX))
+            return false;
+    return true;
 }
 
 int cmp_frame_streams(enum cmp_codec_id id) {
@@ -127,8 +142,8 @@ int cmp_frame_streams(enum cmp_codec_id id) {
 
 enum neb_status cmp_frame_get(struct neb_rd *r, struct cmp_frame *h) {
     uint32_t magic = neb_rd_u32(r);
-    uint8_t id = neb_rd_u8(r), zero = neb_rd_u8(r);
-    h->codec = (struct cmp_codec){.block = neb_rd_u16(r)};
+    uint8_t id = neb_rd_u8(r), bits = neb_rd_u8(r);
+    h->codec = (struct cmp_codec){.block = neb_rd_u16(r), .bits = bits ? bits : 2};
     h->codec.chunk = neb_rd_u32(r);
     h->codec.k = neb_rd_u32(r);
     h->top = (int16_t)neb_rd_u16(r);
@@ -137,26 +152,30 @@ enum neb_status cmp_frame_get(struct neb_rd *r, struct cmp_frame *h) {
     h->n = neb_rd_u64(r);
     uint32_t zero2 = neb_rd_u32(r);
     uint8_t streams = neb_rd_u8(r);
+    bool fine = id == CMP_TOPK && bits == 4; // the codebook's rest
+    for (int i = 2; fine && i < CMP_MAGS; i++)
+        h->mags[i] = neb_rd_f32(r);
     if (!r->bad && magic != MAGIC && (magic & 0xffffff) == (MAGIC & 0xffffff))
         return neb_fail(
             NEB_ERR_FORMAT,
             "codec frame: version '%c', this program reads '1'; run the same release on "
             "all members",
             isprint((int)(magic >> 24)) ? (int)(magic >> 24) : '?');
-    if (r->bad || magic != MAGIC || zero || zero2 || id < CMP_FP32 || id > CMP_ID_LAST)
+    if (r->bad || magic != MAGIC || (bits && !fine) || zero2 || id < CMP_FP32 || id > CMP_ID_LAST)
         return neb_fail(NEB_ERR_FORMAT, "codec frame: no valid header");
     h->codec.id = (enum cmp_codec_id)id;
     if (streams != cmp_frame_streams(h->codec.id) || h->n > CMP_ELEMENTS_MAX)
         return neb_fail(NEB_ERR_FORMAT, "codec frame: %u streams, %llu elements", streams,
                         (unsigned long long)h->n);
     if (h->codec.block < 8 || h->codec.chunk < 64 || h->codec.chunk > 65536 || h->codec.k < 1 ||
-        h->codec.k > h->codec.chunk || h->top < -90 || h->top > 120 || !usable_mags(h->mags))
+        h->codec.k > h->codec.chunk || h->top < -90 || h->top > 120 || 
+        !usable_mags(h->mags, fine ? CMP_MAGS : 2))
         return neb_fail(NEB_ERR_FORMAT, "codec frame: parameters out of range");
     return NEB_OK;
 }
 
-// Codes hold few repeats beyond runs: at level 1 a small table that is looked up for long matches only leaves the work to
-// the entropy coder. On quantised heavy-tailed values 1.7 times as fast as the level's defaults, and no larger.
+// Codes hold few repeats beyond runs: at level 1 a small table that is looked up for long matches only leaves the work to the
+// entropy coder. README.md has what else was tried.
 size_t cmp_work_pack(struct cmp_work *w, uint8_t *out, size_t cap, const struct neb_buf *raw,
                      int level) {
     const struct {
@@ -215,111 +234,19 @@ enum neb_status cmp_frame_get_stream(struct cmp_work *w, struct neb_rd *r, size_
 
 // ---- encoders -------------------------------------------------------------------------------------------------
 
-// 4-bit codes pass through w->scratch in strips of whole blocks that stay in the cache; an even number of codes each.
-static size_t strip_of(size_t block) { return block * (block <= 4096 ? 16 : 2); }
-
-// The step of a block, before it is rounded up to the grid.
-static float block_step(const float *x, size_t n, int levels) {
-    bool finite;
-    float max = kern_absmax(x, n, &finite), rms = levels == 1 ? kern_rms(x, n) : 0;
-    return rms > 0 && rms < max ? rms : max / (levels == 6 ? 5.5f : (float)levels);
+enum neb_status cmp_frame_not_finite(void) {
+    return neb_fail(NEB_ERR_INVALID,
+                    "cannot encode: an element is NaN or infinite (training has diverged)");
 }
 
-static void encode_blocks(struct cmp_work *w, struct cmp_frame *h, const float *x, size_t n,
-                          float max) {
-    int qmax = h->codec.levels;
-    size_t block = h->codec.block;
-    h->top = max > 0 ? kern_scale_top(max, qmax) : 0;
-    neb_buf_clear(&w->codes);
-    struct neb_buf *to =
-        h->codec.id == CMP_INT8 ? &w->stream[1] : &w->codes; // 8-bit codes are the stream already
-    int8_t *codes = (int8_t *)neb_buf_grow(to, n);
-    uint8_t *scales = neb_buf_grow(&w->stream[0], (n + block - 1) / block);
-    if (n && (!codes || !scales))
-        return; // the buffers' oom flag is checked when they are written out
-    for (size_t at = 0, b = 0; at < n; at += block, b++) {
-        size_t len = n - at < block ? n - at : block;
-        scales[b] = kern_scale_code(block_step(x + at, len, qmax), h->top);
-        kern_quantise(codes + at, x + at, kern_scale_value(scales[b], h->top), qmax, len);
-    }
-    uint8_t *packed = h->codec.id == CMP_INT4 ? neb_buf_grow(&w->stream[1], (n + 1) / 2) : NULL;
-    if (packed)
-        kern_pack4(packed, codes, n);
-}
-
-size_t cmp_frame_chunk_k(const struct cmp_codec *c, size_t len) {
-    size_t k = (c->k * len + c->chunk - 1) / c->chunk;
-    return k < 1 ? 1 : k;
-}
-
-size_t cmp_frame_entries(const struct cmp_codec *c, size_t n) {
-    size_t entries = 0;
-    for (size_t at = 0; at < n; at += c->chunk)
-        entries += cmp_frame_chunk_k(c, n - at < c->chunk ? n - at : c->chunk);
-    return entries;
-}
-
-// A chunk's scale is the mean magnitude of what was chosen; magnitudes fall into two bins around 5/4 of it, and the
-// codebook holds the bins' means over the frame.
-static const float bin_edge = 1.25f;
-
-enum neb_status cmp_frame_put_chunk(struct cmp_work *w, const struct cmp_frame *h,
-                                    struct cmp_topk *t, const uint16_t *idx, const float *values,
-                                    size_t k, size_t len) {
-    double mean = 0;
-    size_t next = 0;
-    for (size_t i = 0; i < k; i++)
-        mean += fabs((double)values[i]);
-    uint8_t code = kern_scale_code((float)(mean / (double)k), h->top);
-    float scale = kern_scale_value(code, h->top), edge = scale * bin_edge;
-    neb_buf_u8(&w->stream[0], code);
-    if (neb_buf_reserve(&w->stream[1], k + len / CMP_GAP_ESCAPE) != NEB_OK)
-        return NEB_ERR_NOMEM;
-    uint8_t *gaps = w->stream[1].p + w->stream[1].len;
-    for (size_t i = 0; i < k; i++, t->entries++) {
-        size_t gap = idx[i] - next;
-        next = (size_t)idx[i] + 1;
-        for (; gap >= CMP_GAP_ESCAPE; gap -= CMP_GAP_ESCAPE)
-            *gaps++ = CMP_GAP_ESCAPE;
-        *gaps++ = (uint8_t)gap;
-        float v = values[i], mag = fabsf(v);
-        unsigned big = mag >= edge;
-        if (scale > 0) {
-            t->sum[big] += (double)(mag / scale);
-            t->count[big]++;
-        }
-        t->bits |= (uint8_t)(((v < 0) | big << 1) << (t->entries % 4 * 2));
-        if (t->entries % 4 == 3) {
-            neb_buf_u8(&w->stream[2], t->bits);
-            t->bits = 0;
-        }
-    }
-    w->stream[1].len = (size_t)(gaps - w->stream[1].p);
-    return NEB_OK;
-}
-
-void cmp_frame_end_topk(struct cmp_work *w, struct cmp_frame *h, struct cmp_topk *t) {
-    if (t->entries % 4)
-        neb_buf_u8(&w->stream[2], t->bits);
-    h->mags[0] = t->count[0] ? (float)(t->sum[0] / (double)t->count[0]) : 0;
-    h->mags[1] = t->count[1] ? (float)(t->sum[1] / (double)t->count[1]) : h->mags[0];
-    h->mags[1] = h->mags[1] > 1024.0f ? 1024.0f : h->mags[1];
-}
-
-static enum neb_status encode_topk(struct cmp_work *w, struct cmp_frame *h, const float *x,
-                                   size_t n, float max) {
-    const struct cmp_codec *c = &h->codec;
-    struct cmp_topk t = {{0, 0}, {0, 0}, 0, 0};
-    h->top = max > 0 ? kern_scale_top(max, 1) : 0;
-    for (size_t at = 0; at < n; at += c->chunk) {
-        size_t len = n - at < c->chunk ? n - at : c->chunk, k = cmp_frame_chunk_k(c, len);
-        kern_topk(w->idx, x + at, len, k, w->scratch);
-        for (size_t i = 0; i < k; i++)
-            w->values[i] = x[at + w->idx[i]];
-        NEB_TRY(cmp_frame_put_chunk(w, h, &t, w->idx, w->values, k, len));
-    }
-    cmp_frame_end_topk(w, h, &t);
-    return NEB_OK;
+const float *cmp_source_at(const struct cmp_source *s, size_t at, size_t n) {
+    const struct cmp_feedback *f = s->learned;
+    if (!f)
+        return s->x + at;
+    kern_exact_pseudo_gradient(f->u + at, f->theta + at, f->theta_m + at, f->beta, n);
+    if (f->sent && n)
+        memcpy(f->sent + at, f->theta_m + at, n * sizeof *f->sent);
+    return f->u + at;
 }
 
 // Little-endian on the wire, as every processor this runs on has them in memory; others take the loops.
@@ -336,39 +263,42 @@ static void put_floats(uint8_t *to, const float *x, size_t n) {
 #endif
 }
 
-static enum neb_status encode(struct cmp_work *w, const struct cmp_codec *c, const float *x,
-                              size_t n, struct neb_buf *out) {
-    struct cmp_frame h = {.codec = *c, .n = n};
+// fp32 and bfloat16
+static enum neb_status encode_plain(struct cmp_work *w, const struct cmp_frame *h,
+                                    const struct cmp_source *from, size_t n) {
+    const float *x = cmp_source_at(from, 0, n);
     bool finite;
-    NEB_ASSERT(n <= CMP_ELEMENTS_MAX);
-    if (h.codec.levels < 1) // a codec that a frame's header named
-        h.codec.levels = h.codec.id == CMP_INT8 ? 127 : 6;
-    float max = kern_absmax(x, n, &finite);
+    (void)kern_absmax(x, n, &finite);
     if (!finite)
-        return neb_fail(NEB_ERR_INVALID,
-                        "cannot encode: an element is NaN or infinite (training has diverged)");
+        return cmp_frame_not_finite();
+    if (h->codec.id == CMP_FP32) {
+        uint8_t *to = neb_buf_grow(&w->stream[0], n * 4);
+        if (to)
+            put_floats(to, x, n);
+    } else {
+        uint8_t *high = neb_buf_grow(&w->stream[0], n), *low = neb_buf_grow(&w->stream[1], n);
+        if (high && low)
+            kern_bf16_split(high, low, x, n);
+    }
+    return NEB_OK;
+}
+
+static enum neb_status encode(struct cmp_work *w, const struct cmp_codec *c,
+                              const struct cmp_source *from, size_t n, struct neb_buf *out) {
+    struct cmp_frame h = {.codec = *c, .n = n};
+    NEB_ASSERT(n <= CMP_ELEMENTS_MAX);
+    cmp_codec_complete(&h.codec);
     for (int i = 0; i < CMP_STREAMS_MAX; i++)
         neb_buf_clear(&w->stream[i]);
     if (h.codec.id == CMP_TOPK && n < CMP_DENSE_BELOW)
         integer_codec(8, &h.codec);
     switch (h.codec.id) {
-    case CMP_FP32: {
-        uint8_t *to = neb_buf_grow(&w->stream[0], n * 4);
-        if (to)
-            put_floats(to, x, n);
-        break;
-    }
-    case CMP_BF16: {
-        uint8_t *high = neb_buf_grow(&w->stream[0], n), *low = neb_buf_grow(&w->stream[1], n);
-        if (high && low)
-            kern_bf16_split(high, low, x, n);
-        break;
-    }
+    case CMP_FP32:
+    case CMP_BF16: NEB_TRY(encode_plain(w, &h, from, n)); break;
     case CMP_INT8:
-    case CMP_INT4: encode_blocks(w, &h, x, n, max); break;
-    case CMP_TOPK: NEB_TRY(encode_topk(w, &h, x, n, max)); break;
+    case CMP_INT4: NEB_TRY(cmp_blocks_encode(w, &h, from, n)); break;
+    case CMP_TOPK: NEB_TRY(cmp_topk_encode(w, &h, from, n)); break;
     }
-    NEB_TRY(neb_buf_check(&w->codes));
     cmp_frame_put(out, &h, cmp_frame_streams(h.codec.id));
     for (int i = 0; i < cmp_frame_streams(h.codec.id); i++)
         NEB_TRY(cmp_frame_put_stream(w, out, &w->stream[i], c->zstd_level));
@@ -378,88 +308,35 @@ static enum neb_status encode(struct cmp_work *w, const struct cmp_codec *c, con
 enum neb_status cmp_encode(struct cmp_work *w, const struct cmp_codec *c, const float *x, size_t n,
                            struct neb_buf *out) {
     unsigned was = kern_exact_enter();
-    enum neb_status st = encode(w, c, x, n, out);
+    enum neb_status st = encode(w, c, &(struct cmp_source){.x = x}, n, out);
+    kern_exact_leave(was);
+    return st;
+}
+
+enum neb_status cmp_encode_feedback(struct cmp_work *w, const struct cmp_codec *c,
+                                    const struct cmp_feedback *f, size_t n, struct neb_buf *out) {
+    unsigned was = kern_exact_enter();
+    enum neb_status st = encode(w, c, &(struct cmp_source){.learned = f}, n, out);
     kern_exact_leave(was);
     return st;
 }
 
 // ---- decoders -------------------------------------------------------------------------------------------------
 
-static enum neb_status decode_fp32(struct cmp_work *w, struct neb_rd *r, float *out, size_t n) {
-    NEB_TRY(cmp_frame_get_stream(w, r, n * 4, n * 4, &w->stream[0]));
+void cmp_frame_floats(float *out, const uint8_t *p, size_t n) {
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
     if (n)
-        memcpy(out, w->stream[0].p, n * 4);
+        memcpy(out, p, n * 4);
 #else
-    struct neb_rd f = neb_rd_make(w->stream[0].p, n * 4);
+    struct neb_rd f = neb_rd_make(p, n * 4);
     for (size_t i = 0; i < n; i++)
         out[i] = neb_rd_f32(&f);
 #endif
-    return NEB_OK;
 }
 
-static enum neb_status decode_blocks(struct cmp_work *w, struct neb_rd *r, const struct cmp_frame *h,
-                                     float *out, size_t n) {
-    size_t block = h->codec.block, blocks = (n + block - 1) / block;
-    bool four = h->codec.id == CMP_INT4;
-    size_t bytes = four ? (n + 1) / 2 : n;
-    NEB_TRY(cmp_frame_get_stream(w, r, blocks, blocks, &w->stream[0]));
-    NEB_TRY(cmp_frame_get_stream(w, r, bytes, bytes, &w->stream[1]));
-    const int8_t *codes = (const int8_t *)w->stream[1].p;
-    if (!four && n && memchr(codes, 0x80, n))
-        return neb_fail(NEB_ERR_FORMAT, "codec frame: an 8-bit code out of range");
-    size_t strip = four ? strip_of(block) : n;
-    for (size_t from = 0; from < n; from += strip) {
-        size_t len = n - from < strip ? n - from : strip;
-        if (four) {
-            int8_t *room = (int8_t *)w->scratch;
-            if (!kern_unpack4(room, w->stream[1].p + from / 2, len))
-                return neb_fail(NEB_ERR_FORMAT, "codec frame: a 4-bit code out of range");
-            codes = room;
-        }
-        for (size_t i = 0; i < len; i += block)
-            kern_dequantise(out + from + i, codes + i,
-                            kern_scale_value(w->stream[0].p[(from + i) / block], h->top),
-                            len - i < block ? len - i : block);
-    }
-    return NEB_OK;
-}
-
-enum neb_status cmp_frame_get_topk(struct cmp_work *w, struct neb_rd *r,
-                                   const struct cmp_frame *h, size_t n,
-                                   const struct cmp_topk_sink *to) {
-    const struct cmp_codec *c = &h->codec;
-    size_t chunks = (n + c->chunk - 1) / c->chunk, entries = cmp_frame_entries(c, n);
-    NEB_TRY(cmp_frame_get_stream(w, r, chunks, chunks, &w->stream[0]));
-    NEB_TRY(cmp_frame_get_stream(w, r, entries, entries + n / CMP_GAP_ESCAPE + chunks,
-                                 &w->stream[1]));
-    NEB_TRY(cmp_frame_get_stream(w, r, (entries + 3) / 4, (entries + 3) / 4, &w->stream[2]));
-    if (to->out)
-        memset(to->out, 0, n * sizeof *to->out);
-    const uint8_t *gap = w->stream[1].p, *end = gap + w->stream[1].len;
-    size_t e = 0;
-    for (size_t at = 0, ch = 0; at < n; at += c->chunk, ch++) {
-        size_t len = n - at < c->chunk ? n - at : c->chunk, k = cmp_frame_chunk_k(c, len), i = 0;
-        float scale = kern_scale_value(w->stream[0].p[ch], h->top);
-        const float value[4] = {h->mags[0] * scale, -(h->mags[0] * scale), h->mags[1] * scale,
-                                -(h->mags[1] * scale)};
-        if (!isfinite(value[2])) // the largest
-            return neb_fail(NEB_ERR_FORMAT, "codec frame: a chunk's values are not finite");
-        for (size_t t = 0; t < k; t++, e++, i++) {
-            while (gap < end && *gap == CMP_GAP_ESCAPE)
-                i += CMP_GAP_ESCAPE, gap++;
-            if (gap == end || (i += *gap++) >= len)
-                return neb_fail(NEB_ERR_FORMAT, "codec frame: an index outside its chunk");
-            float v = value[w->stream[2].p[e / 4] >> (e % 4 * 2) & 3];
-            if (to->out) {
-                to->out[at + i] = v;
-            } else {
-                to->at[e] = (uint32_t)(at + i);
-                to->values[e] = v;
-            }
-        }
-    }
-    return gap == end ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "codec frame: more indices than entries");
+enum neb_status cmp_frame_wrong_size(const struct cmp_frame *h, size_t n) {
+    return neb_fail(NEB_ERR_FORMAT, "codec frame: %llu elements where %zu belong",
+                    (unsigned long long)h->n, n);
 }
 
 static enum neb_status decode(struct cmp_work *w, const uint8_t *frame, size_t len, float *out,
@@ -468,17 +345,19 @@ static enum neb_status decode(struct cmp_work *w, const uint8_t *frame, size_t l
     struct cmp_frame h;
     NEB_TRY(cmp_frame_get(&r, &h));
     if (h.n != n)
-        return neb_fail(NEB_ERR_FORMAT, "codec frame: %llu elements where %zu belong",
-                        (unsigned long long)h.n, n);
+        return cmp_frame_wrong_size(&h, n);
     switch (h.codec.id) {
-    case CMP_FP32: NEB_TRY(decode_fp32(w, &r, out, n)); break;
+    case CMP_FP32:
+        NEB_TRY(cmp_frame_get_stream(w, &r, n * 4, n * 4, &w->stream[0]));
+        cmp_frame_floats(out, w->stream[0].p, n);
+        break;
     case CMP_BF16:
         NEB_TRY(cmp_frame_get_stream(w, &r, n, n, &w->stream[0]));
         NEB_TRY(cmp_frame_get_stream(w, &r, n, n, &w->stream[1]));
         kern_bf16_join(out, w->stream[0].p, w->stream[1].p, n);
         break;
     case CMP_INT8:
-    case CMP_INT4: NEB_TRY(decode_blocks(w, &r, &h, out, n)); break;
+    case CMP_INT4: NEB_TRY(cmp_blocks_decode(w, &r, &h, out, n)); break;
     case CMP_TOPK:
         NEB_TRY(cmp_frame_get_topk(w, &r, &h, n, &(struct cmp_topk_sink){.out = out}));
         break;

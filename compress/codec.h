@@ -1,6 +1,7 @@
 // Codecs: an array of fp32 to a self-describing frame and back.
 //
-//     frame = | "NBF1" | codec u8 | bits u8 | block u16 | chunk u32 | k u32 | top i16 | mags 2 x f32 | n u64 | streams u8 |
+//     frame = | "NBF1" | codec u8 | bits u8 | block u16 | chunk u32 | k u32 | top i16 | mags 2 x f32 | n u64 | 0 u32 | streams u8 |
+//             | mags 6 x f32 (topk of 4 bits) |
 //             | per stream: stage u8 (0 raw, 1 zstd) | raw u32 | encoded u32 | bytes |
 //
 //     fp32   stream 0: the floats
@@ -8,7 +9,8 @@
 //     int8   0: a scale byte a block   1: codes
 //     int4   0: a scale byte a block   1: codes, two a byte
 //            int3 and int2 are int4 frames whose encoder uses 7 and 3 of the codes: zstd takes the rest away
-//     topk   0: a scale byte a chunk   1: gaps between indices (bytes, 255 = "and 255 more")   2: 2-bit values
+//     topk   0: a scale byte a chunk   1: gaps between indices (bytes, 255 = "and 255 more")   2: values,
+//            a sign and a bin of the codebook `mags` each: 2 bits (bits 0 in the header) or 4
 //
 // The last stage of every stream is zstd where it helps. Frames from elsewhere are hostile until checked: sizes are
 // derived from the header and compared before anything is allocated or written.
@@ -33,6 +35,7 @@ struct cmp_codec {
     uint32_t block;    // int8, int4: elements that share a scale
     uint32_t chunk, k; // topk: k of every chunk elements
     int zstd_level;
+    int bits;   // topk: of a value, 2 or 4
     int levels; // of an int4 frame's encoder: codes in [-levels, levels]. int4 6, int3 3, int2 1; frames do not say it
 };
 enum {
@@ -40,7 +43,7 @@ enum {
     CMP_DENSE_BELOW = 16384,    // topk sends arrays smaller than this as int8
 };
 
-// "fp32", "bf16", "int8", "int4", "int4:64" (block), "int3", "int2" (likewise), "topk", "topk:64/4096". NEB_ERR_INVALID lists what is allowed.
+// "fp32", "bf16", "int8", "int4", "int4:64" (block), "int3", "int2" (likewise), "topk", "topk:64/4096", "topk:64/4096:4". NEB_ERR_INVALID lists what is allowed.
 NEB_MUST_CHECK enum neb_status cmp_codec_parse(const char *text, struct cmp_codec *out);
 // The text form again; cap >= 32.
 void cmp_codec_name(const struct cmp_codec *c, char *out, size_t cap);
@@ -53,6 +56,17 @@ void cmp_work_destroy(struct cmp_work **w);
 // Appends the frame of x (n) to out. NEB_ERR_INVALID when x has a NaN or an infinity.
 NEB_MUST_CHECK enum neb_status cmp_encode(struct cmp_work *w, const struct cmp_codec *c,
                                           const float *x, size_t n, struct neb_buf *out);
+// The same of what a member has to send, formed on the way: u = beta*u + (theta - theta_m). One pass over memory.
+struct cmp_feedback {
+    float *u;                     // (n) the residual; becomes what is encoded
+    const float *theta, *theta_m; // (n) global parameters, and the member's own
+    float *sent;                  // (n) becomes a copy of theta_m; or NULL
+    float beta;
+};
+// NEB_ERR_INVALID: what was to be sent has a NaN or an infinity; u and sent are set all the same.
+NEB_MUST_CHECK enum neb_status cmp_encode_feedback(struct cmp_work *w, const struct cmp_codec *c,
+                                                   const struct cmp_feedback *f, size_t n,
+                                                   struct neb_buf *out);
 // Decodes a frame of exactly n elements. Bit-exact on every machine. NEB_ERR_FORMAT on anything out of shape.
 NEB_MUST_CHECK enum neb_status cmp_decode(struct cmp_work *w, const uint8_t *frame, size_t len,
                                           float *out, size_t n);

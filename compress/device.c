@@ -97,7 +97,7 @@ static enum neb_status encode_topk(struct cmp_device *c, struct cmp_work *w, str
     const struct cmp_codec *k = &h->codec;
     size_t chunks = (n + k->chunk - 1) / k->chunk, last = n - (chunks - 1) * k->chunk,
            all = chunks * k->k;
-    struct cmp_topk t = {{0, 0}, {0, 0}, 0, 0};
+    struct cmp_topk t = {{0}, {0}, 0, 0};
     uint8_t *idx, *values;
     h->top = max > 0 ? kern_scale_top(max, 1) : 0;
     NEB_TRY(streams(c, all * sizeof(uint16_t), all * sizeof(float), &idx, &values));
@@ -156,8 +156,7 @@ enum neb_status cmp_device_encode(struct cmp_device *c, struct cmp_work *w,
     NEB_ASSERT(n <= CMP_ELEMENTS_MAX);
     if (shared || n == 0 || (codec->id == CMP_TOPK && n < CMP_DENSE_BELOW))
         return encode_on_host(c, w, codec, x, n, out);
-    if (h.codec.levels < 1) // a codec that a frame's header named
-        h.codec.levels = h.codec.id == CMP_INT8 ? 127 : 6;
+    cmp_codec_complete(&h.codec);
     NEB_TRY(largest(c, x, n, &max, &finite));
     if (!finite)
         return neb_fail(NEB_ERR_INVALID,

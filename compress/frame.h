@@ -4,29 +4,58 @@
 #define CMP_FRAME_H
 #include "compress/work.h"
 
-enum { CMP_GAP_ESCAPE = 255 };
+enum { CMP_GAP_ESCAPE = 255, CMP_MAGS = 8 };
+#define CMP_MAG_MAX 1024.0f
 
 struct cmp_frame { // the header
     struct cmp_codec codec;
     int top;       // exponent that scales are relative to
-    float mags[2]; // topk: codebook of magnitudes, in units of the chunk's scale, ascending
+    float mags[CMP_MAGS]; // topk: codebook of magnitudes, in units of the chunk's scale, ascending; 2 or 8 of them
     uint64_t n;
 };
 void cmp_frame_put(struct neb_buf *out, const struct cmp_frame *h, int streams);
 NEB_MUST_CHECK enum neb_status cmp_frame_get(struct neb_rd *r, struct cmp_frame *h);
 int cmp_frame_streams(enum cmp_codec_id id);
+int cmp_frame_bins(int bits); // magnitudes of a codebook
+// Levels and bits of a codec that a frame's header named.
+void cmp_codec_complete(struct cmp_codec *c);
+// Each logs what is wrong: NEB_ERR_INVALID, NEB_ERR_FORMAT.
+NEB_MUST_CHECK enum neb_status cmp_frame_not_finite(void);
+NEB_MUST_CHECK enum neb_status cmp_frame_wrong_size(const struct cmp_frame *h, size_t n);
+void cmp_frame_floats(float *out, const uint8_t *p, size_t n); // of a stream of fp32
 // Appends raw, by zstd where that is smaller (level 0: never). / Reads a stream of min to max bytes.
 NEB_MUST_CHECK enum neb_status cmp_frame_put_stream(struct cmp_work *w, struct neb_buf *out,
                                                     const struct neb_buf *raw, int level);
 NEB_MUST_CHECK enum neb_status cmp_frame_get_stream(struct cmp_work *w, struct neb_rd *r,
                                                     size_t min, size_t max, struct neb_buf *into);
 
+struct cmp_source { // what is encoded: an array, or
+    const float *x;
+    const struct cmp_feedback *learned;
+};
+// Elements [at, at + n), formed when they are to be: ask for each once.
+const float *cmp_source_at(const struct cmp_source *s, size_t at, size_t n);
+
+// The codecs on the processor: into w's streams, and from the streams of a frame whose header was read.
+NEB_MUST_CHECK enum neb_status cmp_blocks_encode(struct cmp_work *w, struct cmp_frame *h,
+                                                 const struct cmp_source *from, size_t n);
+NEB_MUST_CHECK enum neb_status cmp_blocks_decode(struct cmp_work *w, struct neb_rd *r,
+                                                 const struct cmp_frame *h, float *out, size_t n);
+// Its two streams, checked; and elements [at, at + n) of them, with the caller in kern_exact_enter.
+NEB_MUST_CHECK enum neb_status cmp_blocks_open(struct cmp_work *w, struct neb_rd *r,
+                                               const struct cmp_frame *h, struct neb_buf stream[2],
+                                               size_t n);
+void cmp_blocks_read(const struct cmp_frame *h, const struct neb_buf stream[2], size_t at,
+                     float *out, size_t n);
+NEB_MUST_CHECK enum neb_status cmp_topk_encode(struct cmp_work *w, struct cmp_frame *h,
+                                               const struct cmp_source *from, size_t n);
+
 size_t cmp_frame_chunk_k(const struct cmp_codec *c,
                          size_t len);                          // entries of a chunk of len elements
 size_t cmp_frame_entries(const struct cmp_codec *c, size_t n); // of all chunks
 struct cmp_topk { // while the chunks of a frame are put, one after the other
-    double sum[2];
-    uint64_t count[2], entries;
+    double sum[CMP_MAGS];
+    uint64_t count[CMP_MAGS], entries;
     uint8_t bits;
 };
 // Indices in the chunk ascending; into w's streams.

@@ -58,19 +58,35 @@ static enum neb_status put_counts(struct cmp_work *w, struct neb_buf *out, const
     return neb_buf_check(out);
 }
 
-enum neb_status cmp_update_add(struct cmp_work *w, struct neb_buf *out,
-                               const struct cmp_unit_shape *s, const struct cmp_codec *codec,
-                               const float *x, const uint64_t *counts) {
+// Of x, or of what was learned.
+static enum neb_status add_unit(struct cmp_work *w, struct neb_buf *out,
+                                const struct cmp_unit_shape *s, const struct cmp_codec *codec,
+                                const float *x, const struct cmp_feedback *f,
+                                const uint64_t *counts) {
+    size_t n = (size_t)s->rows * s->cols;
     neb_buf_u32(out, s->unit);
     neb_buf_u32(out, s->rows);
     neb_buf_u32(out, s->cols);
     NEB_TRY(put_counts(w, out, s->counts ? counts : NULL, s->rows));
     size_t at = out->len;
     neb_buf_u32(out, 0);
-    NEB_TRY(cmp_encode(w, codec, x, (size_t)s->rows * s->cols, out));
+    NEB_TRY(f ? cmp_encode_feedback(w, codec, f, n, out) : cmp_encode(w, codec, x, n, out));
     NEB_TRY(neb_buf_check(out));
     neb_put_u32(out->p + at, (uint32_t)(out->len - at - 4));
     return NEB_OK;
+}
+
+enum neb_status cmp_update_add(struct cmp_work *w, struct neb_buf *out,
+                               const struct cmp_unit_shape *s, const struct cmp_codec *codec,
+                               const float *x, const uint64_t *counts) {
+    return add_unit(w, out, s, codec, x, NULL, counts);
+}
+
+enum neb_status cmp_update_add_feedback(struct cmp_work *w, struct neb_buf *out,
+                                        const struct cmp_unit_shape *s,
+                                        const struct cmp_codec *codec, const struct cmp_feedback *f,
+                                        const uint64_t *counts) {
+    return add_unit(w, out, s, codec, NULL, f, counts);
 }
 
 static enum neb_status next_unit(struct neb_rd *r, struct cmp_unit_shape *s,

@@ -19,6 +19,12 @@ NEB_MUST_CHECK enum neb_status cmp_update_add(struct cmp_work *w, struct neb_buf
                                               const struct cmp_unit_shape *shape,
                                               const struct cmp_codec *codec, const float *x,
                                               const uint64_t *counts);
+// The same of what a member learned: see cmp_encode_feedback.
+NEB_MUST_CHECK enum neb_status cmp_update_add_feedback(struct cmp_work *w, struct neb_buf *out,
+                                                       const struct cmp_unit_shape *shape,
+                                                       const struct cmp_codec *codec,
+                                                       const struct cmp_feedback *f,
+                                                       const uint64_t *counts);
 
 struct cmp_update_unit { // views into the update
     const uint8_t *counts, *frame;

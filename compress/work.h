@@ -12,7 +12,7 @@ struct cmp_work {
     ZSTD_CCtx *cctx;
     ZSTD_DCtx *dctx;
     struct neb_buf stream[CMP_STREAMS_MAX];
-    struct neb_buf codes;        // int8 codes of a whole array
+    struct neb_buf codes;        // scratch of an encoder
     struct neb_buf counts;       // a byte a row
     struct neb_buf room;         // decoded elements of one unit at the gate
     uint32_t scratch[2 * 65536]; // topk

@@ -6,7 +6,7 @@
 #include <sqlite3.h>
 
 enum {
-    INTER_LEDGER_VERSION = 3, // of the tables; PRAGMA user_version
+    INTER_LEDGER_VERSION = 4, // of the tables; PRAGMA user_version
     INTER_PARTS_MAX = 64,     // blobs that arrive at once
 };
 

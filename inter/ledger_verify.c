@@ -1,6 +1,7 @@
 #include "inter/ledger_verify.h"
 #include "agent/base/sha256.h"
 #include "inter/ledger_db.h"
+#include "inter/weights.h"
 #include "security/sign.h"
 
 #include <dirent.h>
@@ -267,6 +268,8 @@ struct walk {                      // along a chain
     int64_t next;                  // round that should come
     uint8_t hash[INTER_SHA_BYTES]; // of the record before
     bool known;                    // false: that one could not be read
+    bool weighs;                   // absences are those of the record before
+    struct inter_absence absences[INTER_MEMBERS_MAX];
 };
 
 static void missing(struct check *v, int64_t from, int64_t to) {
@@ -306,8 +309,12 @@ static enum neb_status check_record(struct check *v, sqlite3_stmt *s, struct wal
             damage(v, INTER_DAMAGE_CHAIN, (uint32_t)round, -1,
                    "the record does not begin the chain");
     }
+    if (w->known && w->weighs && !inter_weights_agree(&r, w->absences))
+        damage(v, INTER_DAMAGE_CHAIN, (uint32_t)round, -1,
+               "the record weighs its updates otherwise than the records before it ask for");
     inter_record_hash(&r, w->hash);
-    w->known = true;
+    memcpy(w->absences, r.absences, sizeof w->absences);
+    w->known = w->weighs = true;
     NEB_TRY(sign_of_record(v, "the record", &r));
     NEB_TRY(accepts_of_record(v, &r));
     bool entries = r.round >= v->chain.floor && keeps_updates(v);
@@ -319,7 +326,7 @@ static enum neb_status check_record(struct check *v, sqlite3_stmt *s, struct wal
 
 static enum neb_status check_records(struct check *v) {
     sqlite3_stmt *s = NULL;
-    struct walk w = {.next = v->chain.first, .known = true};
+    struct walk w = {.next = v->chain.first, .known = true, .weighs = v->chain.first == 0};
     bool row = false;
     memcpy(w.hash, v->chain.base, sizeof w.hash);
     NEB_TRY(inter_db_prepare(v->l, &s,

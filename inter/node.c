@@ -253,6 +253,7 @@ void inter_node_restore_commit(struct inter_node *n, const struct inter_record *
         return;
     inter_record_hash(last, g->previous);
     memcpy(g->cursors, last->cursors, sizeof g->cursors);
+    memcpy(g->absences, last->absences, sizeof g->absences);
     g->round = last->round + 1;
     for (uint8_t m = 0; m < last->n_plans; m++)
         inter_tune_adopt(&g->tuners[m], &last->plans[m]);

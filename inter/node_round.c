@@ -1,10 +1,11 @@
 // Proposals, votes and commits of one round of one fragment.
 #include "inter/node_state.h"
 #include "inter/robust.h"
+#include "inter/weights.h"
 
 #include <string.h>
 
-static const char record_context[] = "nebula record v1", accept_context[] = "nebula accept v1";
+static const char record_context[] = "nebula record v2", accept_context[] = "nebula accept v1";
 
 void node_clear_round(struct job *j, struct fragment *g) {
     for (uint8_t m = 0; m < j->c.n_members; m++)
@@ -91,6 +92,7 @@ void node_try_commit(struct step *s, struct job *j, struct fragment *g) {
     node_serves_round_over(s, j, g);
     inter_record_hash(&g->decision, g->previous);
     memcpy(g->cursors, g->decision.cursors, sizeof g->cursors);
+    memcpy(g->absences, g->decision.absences, sizeof g->absences);
     for (uint8_t m = 0; m < g->decision.n_plans; m++)
         inter_tune_adopt(&g->tuners[m], &g->decision.plans[m]);
     node_clear_round(j, g);
@@ -263,7 +265,8 @@ void node_on_propose(struct step *s, struct neb_rd *r) {
         return;
     }
     float norms[INTER_MEMBERS_MAX];
-    bool fair = !j->c.robust || !norms_of(g, &c, norms) || inter_robust_agrees(&c, norms);
+    bool fair = c.n_plans == j->c.n_members && inter_weights_agree(&c, g->absences);
+    fair = fair && (!j->c.robust || !norms_of(g, &c, norms) || inter_robust_agrees(&c, norms));
     for (uint8_t i = 0; i < c.n && !j->c.robust; i++)
         fair = fair && c.entries[i].clip == 1;
     if (!fair) {
@@ -407,10 +410,13 @@ static void fill(struct inter_record *r, const struct job *j, struct fragment *g
                                   .digest = {t->m.digest[0], t->m.digest[1]},
                                   .clip = 1};
         memcpy(e->sha256, t->m.sha256, sizeof t->m.sha256);
-        r->cursors[m] = t->m.step;
-        if (t->m.missed > j->c.merge_after)
+        if (t->m.step > r->cursors[m]) // a run that is repeated may send earlier than its former life did
+            r->cursors[m] = t->m.step;
+        // What it says, or what the records say: one that caught up may have sent, too late, several times since.
+        if (t->m.missed > j->c.merge_after || g->round - g->absences[m].base > j->c.merge_after)
             r->flags |= INTER_MERGE;
     }
+    inter_weights_fill(r, g->absences);
     float norms[INTER_MEMBERS_MAX];
     if (j->c.robust && norms_of(g, r, norms))
         inter_robust_clip(r, norms);

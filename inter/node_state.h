@@ -54,6 +54,7 @@ struct fragment {
     uint32_t round; // open
     uint8_t previous[INTER_SHA_BYTES];
     uint64_t cursors[INTER_MEMBERS_MAX]; // of the record before
+    struct inter_absence absences[INTER_MEMBERS_MAX];
     struct slot slots[INTER_MEMBERS_MAX];
     struct inter_tuner tuners[INTER_MEMBERS_MAX];
     bool voted;

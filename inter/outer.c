@@ -1,4 +1,5 @@
 #include "inter/outer.h"
+#include "compress/reader.h"
 #include "inter/robust.h"
 #include "agent/base/rng.h"
 
@@ -11,8 +12,11 @@ struct slot { // one unit
     size_t at, n; // place in the arenas
     struct cmp_work *work;
     struct neb_buf frame; // encoded unit, before it is joined to the update
-    float *acc, *part;    // (n) scratch of apply: weighted sum, one decoded update
-    float *weights;       // (rows) of one part
+    size_t strip;         // elements that are settled at a time; whole rows where rows are weighted
+    float *acc, *part;    // (strip) scratch of apply: weighted sum, one decoded update
+    float *mean;          // (n) profile `robust`: the trimmed mean
+    struct cmp_reader *readers[INTER_PARTS_MAX]; // of the updates being applied, as many as there ever were
+    float *weights;       // (parts, rows)
     uint32_t *row_counts; // (parts, rows)
     struct cmp_update_unit views[INTER_PARTS_MAX];
     enum neb_status st;
@@ -38,6 +42,9 @@ struct inter_outer {
     struct cmp_update_unit *views;
 };
 
+// A strip's sum and one update of it stay in the first cache.
+enum { STRIP = 4096 };
+
 static float *floats(size_t n) { return calloc(n ? n : 1, sizeof(float)); }
 
 static enum neb_status make_slot(struct inter_outer *o, struct slot *s,
@@ -48,12 +55,15 @@ static enum neb_status make_slot(struct inter_outer *o, struct slot *s,
     s->at = o->n;
     o->n += s->n;
     NEB_TRY(cmp_work_create(&s->work));
-    s->acc = floats(s->n);
-    s->part = floats(s->n);
-    s->weights = floats(u->rows);
+    s->strip = !s->u.row_weights ? STRIP : u->cols >= STRIP ? u->cols : STRIP / u->cols * u->cols;
+    s->acc = floats(s->strip);
+    s->part = floats(s->strip);
+    s->mean = o->c.robust ? floats(s->n) : NULL;
+    s->weights = s->u.row_weights ? floats((size_t)u->rows * INTER_PARTS_MAX) : NULL;
     s->row_counts =
         s->u.row_weights ? calloc((size_t)u->rows * INTER_PARTS_MAX, sizeof *s->row_counts) : NULL;
-    if (!s->acc || !s->part || !s->weights || (s->u.row_weights && !s->row_counts))
+    if (!s->acc || !s->part || (o->c.robust && !s->mean) ||
+        (s->u.row_weights && (!s->weights || !s->row_counts)))
         return neb_fail(NEB_ERR_NOMEM, "out of memory for the outer state of %u x %u parameters",
                         u->rows, u->cols);
     return NEB_OK;
@@ -127,6 +137,9 @@ void inter_outer_destroy(struct inter_outer **op) {
         neb_buf_free(&s->frame);
         free(s->acc);
         free(s->part);
+        free(s->mean);
+        for (size_t p = 0; p < INTER_PARTS_MAX; p++)
+            cmp_reader_destroy(&s->readers[p]);
         free(s->weights);
         free(s->row_counts);
     }
@@ -159,14 +172,22 @@ static void encode_unit(void *arg, size_t i) {
     struct encode_job *j = arg;
     struct inter_outer *o = j->o;
     struct slot *s = &o->slots[j->g->units[i]];
-    if (j->g->in_flight) // again: what was learned since the send comes on top
+    bool again = j->g->in_flight; // what was learned since the send comes on top
+    if (again)
         kern_exact_pseudo_gradient(o->u + s->at, o->sent + s->at, s->u.theta_m, 1, s->n);
-    else
-        kern_exact_pseudo_gradient(o->u + s->at, o->theta + s->at, s->u.theta_m, o->c.beta, s->n);
-    memcpy(o->sent + s->at, s->u.theta_m, s->n * sizeof(float));
+    struct cmp_feedback f = {.u = o->u + s->at,
+                             .theta = o->theta + s->at,
+                             .theta_m = s->u.theta_m,
+                             .sent = o->sent + s->at,
+                             .beta = o->c.beta};
     neb_buf_clear(&s->frame);
     const uint64_t *counts = s->u.row_weights ? j->counts(j->user, j->g->units[i]) : NULL;
-    s->st = cmp_update_add(s->work, &s->frame, &j->g->shapes[i], j->codec, o->u + s->at, counts);
+    if (again) {
+        memcpy(f.sent, f.theta_m, s->n * sizeof *f.sent);
+        s->st = cmp_update_add(s->work, &s->frame, &j->g->shapes[i], j->codec, f.u, counts);
+    } else {
+        s->st = cmp_update_add_feedback(s->work, &s->frame, &j->g->shapes[i], j->codec, &f, counts);
+    }
 }
 
 enum neb_status inter_outer_encode(struct inter_outer *o, int32_t f, const struct cmp_codec *codec,
@@ -186,6 +207,13 @@ enum neb_status inter_outer_encode(struct inter_outer *o, int32_t f, const struc
     return NEB_OK;
 }
 
+// Unpacks and checks a part's frame of this unit.
+static enum neb_status open_part(struct slot *s, size_t p) {
+    if (!s->readers[p])
+        NEB_TRY(cmp_reader_create(&s->readers[p]));
+    return cmp_reader_open(s->readers[p], s->work, s->views[p].frame, s->views[p].frame_len, s->n);
+}
+
 static bool better_sample(size_t n, size_t best) {
     const size_t enough = 1 << 16;
     return best < enough ? n > best : n >= enough && n < best;
@@ -203,12 +231,17 @@ float inter_outer_error(struct inter_outer *o, int32_t f, const uint8_t *blob, s
     if (pick < 0)
         return 0;
     struct slot *s = &o->slots[g->units[pick]];
-    if (cmp_decode(s->work, o->views[pick].frame, o->views[pick].frame_len, s->part, s->n) != NEB_OK)
+    s->views[0] = o->views[pick];
+    if (open_part(s, 0) != NEB_OK)
         return 0;
-    for (size_t i = 0; i < s->n; i++) {
-        double u = (double)o->u[s->at + i], d = u - (double)s->part[i];
-        lost += d * d;
-        all += u * u;
+    for (size_t at = 0; at < s->n; at += s->strip) {
+        size_t n = s->n - at < s->strip ? s->n - at : s->strip;
+        cmp_reader_read(s->readers[0], at, s->part, n);
+        for (size_t i = 0; i < n; i++) {
+            double u = (double)o->u[s->at + at + i], d = u - (double)s->part[i];
+            lost += d * d;
+            all += u * u;
+        }
     }
     return all > 0 ? (float)sqrt(lost / all) : 0;
 }
@@ -219,27 +252,28 @@ struct apply_job {
     struct inter_outer *o;
     const struct fragment *g;
     const struct inter_outer_round *r;
-    float share[INTER_PARTS_MAX]; // tokens of a part / all tokens
+    float share[INTER_PARTS_MAX]; // weight of a part / all weights
+    float scale[INTER_PARTS_MAX]; // weight of a part / its tokens: of its row counts
     bool mine;
 };
 
 // w[row] of part p: (n_p + κ·share_p) / Σ_q (n_q + κ·share_q), members in order.
 static void row_weights(const struct apply_job *j, struct slot *s, size_t p) {
-    float kappa = j->o->c.kappa;
+    float kappa = j->o->c.kappa, *weights = s->weights + p * s->u.rows;
     for (uint32_t row = 0; row < s->u.rows; row++) {
         float sum = 0, own = 0;
         for (size_t q = 0; q < j->r->n; q++) {
             float prior = kappa * j->share[q];
-            float n = (float)s->row_counts[q * s->u.rows + row] + prior;
+            float n = (float)s->row_counts[q * s->u.rows + row] * j->scale[q] + prior;
             sum = sum + n;
             if (q == p)
                 own = n;
         }
-        s->weights[row] = sum > 0 ? own / sum : j->share[p];
+        weights[row] = sum > 0 ? own / sum : j->share[p];
     }
 }
 
-// The same for the profile `robust`: all parts decoded beside each other, then the trimmed mean.
+// The profile `robust`: all parts decoded beside each other, then the trimmed mean.
 static enum neb_status sum_robust(struct apply_job *j, struct slot *s) {
     size_t n = j->r->n, rows = s->u.rows;
     float clip[INTER_PARTS_MAX], *all = malloc(n * (s->n + rows) * sizeof *all), *w = all + n * s->n;
@@ -247,70 +281,84 @@ static enum neb_status sum_robust(struct apply_job *j, struct slot *s) {
     for (size_t p = 0; p < n && st == NEB_OK; p++) {
         clip[p] = j->r->parts[p].clip;
         st = cmp_decode(s->work, s->views[p].frame, s->views[p].frame_len, all + p * s->n, s->n);
-        if (s->u.row_weights)
-            row_weights(j, s, p);
         for (size_t row = 0; row < rows; row++)
-            w[p * rows + row] = s->u.row_weights ? s->weights[row] : j->share[p];
+            w[p * rows + row] = s->u.row_weights ? s->weights[p * rows + row] : j->share[p];
     }
-    if (st == NEB_OK)
-        inter_robust_mean(s->acc, all, w, clip, n, rows, s->u.cols);
+    if (st == NEB_OK) {
+        memset(s->mean, 0, s->n * sizeof(float));
+        inter_robust_mean(s->mean, all, w, clip, n, rows, s->u.cols);
+    }
     free(all);
     return st;
 }
 
-// First pass, which may fail: decode every part once, form the weighted sum and the own residual aside.
+// First pass, which may fail: unpacks and checks every part.
+static enum neb_status open_unit(struct apply_job *j, struct slot *s) {
+    size_t rows = s->u.rows;
+    for (size_t p = 0; s->u.row_weights && p < j->r->n; p++)
+        NEB_TRY(cmp_update_counts(s->work, &s->views[p], s->u.rows, s->row_counts + p * rows));
+    for (size_t p = 0; s->u.row_weights && p < j->r->n; p++)
+        row_weights(j, s, p);
+    if (j->o->c.robust)
+        NEB_TRY(sum_robust(j, s));
+    for (size_t p = 0; p < j->r->n; p++)
+        if (!j->o->c.robust || j->r->parts[p].mine)
+            NEB_TRY(open_part(s, p));
+    for (size_t p = 0; s->u.row_weights && !j->o->c.robust && p < j->r->n; p++)
+        for (size_t row = 0; j->r->parts[p].clip != 1 && row < rows; row++)
+            s->weights[p * rows + row] = s->weights[p * rows + row] * j->r->parts[p].clip;
+    return NEB_OK;
+}
+
 static void sum_unit(void *arg, size_t i) {
     struct apply_job *j = arg;
     struct slot *s = &j->o->slots[j->g->units[i]];
-    memset(s->acc, 0, s->n * sizeof(float));
-    for (size_t p = 0; s->u.row_weights && p < j->r->n; p++)
-        if ((s->st = cmp_update_counts(s->work, &s->views[p], s->u.rows,
-                                       s->row_counts + p * s->u.rows)) != NEB_OK)
-            return;
-    if (j->o->c.robust) {
-        s->st = sum_robust(j, s);
-        return;
-    }
-    for (size_t p = 0; p < j->r->n; p++) {
-        const struct inter_outer_part *part = &j->r->parts[p];
-        if ((s->st = cmp_decode(s->work, s->views[p].frame, s->views[p].frame_len, s->part,
-                                s->n)) != NEB_OK)
-            return;
-        if (!s->u.row_weights) {
-            float w = part->clip == 1 ? j->share[p] : j->share[p] * part->clip;
-            kern_exact_add_scaled(s->acc, s->part, w, s->n);
-            continue;
-        }
-        row_weights(j, s, p);
-        for (uint32_t row = 0; part->clip != 1 && row < s->u.rows; row++)
-            s->weights[row] = s->weights[row] * part->clip;
-        kern_exact_add_rows(s->acc, s->part, s->weights, s->u.rows, s->u.cols);
-    }
-    s->st = NEB_OK;
+    s->st = open_unit(j, s);
 }
 
-// Second pass, which cannot fail: the outer step, the residual, the rebase, the digest.
+// Elements [at, at + n) of the weighted sum, and what of them was ours leaves the residual.
+static const float *sum_strip(const struct apply_job *j, struct slot *s, size_t at, size_t n) {
+    bool robust = j->o->c.robust;
+    memset(s->acc, 0, n * sizeof(float));
+    for (size_t p = 0; p < j->r->n; p++) {
+        const struct inter_outer_part *part = &j->r->parts[p];
+        if (robust && !part->mine)
+            continue;
+        cmp_reader_read(s->readers[p], at, s->part, n);
+        if (part->mine)
+            kern_exact_residual(j->o->u + s->at + at, s->part, n);
+        if (robust)
+            continue;
+        if (s->u.row_weights)
+            kern_exact_add_rows(s->acc, s->part, s->weights + p * s->u.rows + at / s->u.cols,
+                                n / s->u.cols, s->u.cols);
+        else
+            kern_exact_add_scaled(s->acc, s->part,
+                                  part->clip == 1 ? j->share[p] : j->share[p] * part->clip, n);
+    }
+    return robust ? s->mean + at : s->acc;
+}
+
+// Second pass, which cannot fail: sum, residual, outer step, rebase and digest of every strip while it is in the cache.
 static void settle_unit(void *arg, size_t i) {
     struct apply_job *j = arg;
     struct inter_outer *o = j->o;
     struct slot *s = &o->slots[j->g->units[i]];
-    for (size_t p = 0; p < j->r->n; p++)
-        if (j->r->parts[p].mine) {
-            if (j->r->n > 1 || !j->mine ||
-                o->c.robust) // the last part decoded is still there when it is the only one
-                NEB_ASSERT(cmp_decode(s->work, s->views[p].frame, s->views[p].frame_len, s->part,
-                                      s->n) == NEB_OK);
-            kern_exact_residual(o->u + s->at, s->part, s->n);
+    s->digest = (struct kern_digest){0, 0};
+    for (size_t at = 0; at < s->n; at += s->strip) {
+        size_t n = s->n - at < s->strip ? s->n - at : s->strip, all = s->at + at;
+        const float *sum = sum_strip(j, s, at, n);
+        float *theta = o->theta + all, *v = o->v + all;
+        if (j->r->merge) {
+            memset(v, 0, n * sizeof(float));
+            kern_exact_outer_step(theta, v, sum, 1, 0, n);
+            memset(v, 0, n * sizeof(float));
+        } else {
+            kern_exact_outer_step(theta, v, sum, j->r->eta, j->r->mu, n);
         }
-    if (j->r->merge) {
-        memset(o->v + s->at, 0, s->n * sizeof(float));
-        kern_exact_outer_step(o->theta + s->at, o->v + s->at, s->acc, 1, 0, s->n);
-        memset(o->v + s->at, 0, s->n * sizeof(float));
-    } else {
-        kern_exact_outer_step(o->theta + s->at, o->v + s->at, s->acc, j->r->eta, j->r->mu, s->n);
+        kern_exact_rebase(s->u.theta_m + at, theta, o->sent + all, n);
+        s->digest = kern_digest_add(s->digest, kern_digest_part(theta, v, all, n));
     }
-    kern_exact_rebase(s->u.theta_m, o->theta + s->at, o->sent + s->at, s->n);
-    s->digest = kern_digest_part(o->theta + s->at, o->v + s->at, s->at, s->n);
 }
 
 static struct kern_digest fragment_digest(const struct inter_outer *o, const struct fragment *g) {
@@ -334,6 +382,8 @@ static enum neb_status open_parts(struct inter_outer *o, const struct fragment *
     return NEB_OK;
 }
 
+static uint64_t weight_of(const struct inter_outer_part *p) { return p->weight ? p->weight : p->tokens; }
+
 enum neb_status inter_outer_apply(struct inter_outer *o, int32_t f,
                                   const struct inter_outer_round *r, struct kern_digest *digest) {
     struct fragment *g = &o->fragments[f];
@@ -343,15 +393,18 @@ enum neb_status inter_outer_apply(struct inter_outer *o, int32_t f,
         return neb_fail(NEB_ERR_FORMAT, "commit: %zu updates, 1 to %d are possible", r->n,
                         INTER_PARTS_MAX);
     for (size_t p = 0; p < r->n; p++) {
-        total += r->parts[p].tokens;
+        total += weight_of(&r->parts[p]);
         job.mine |= r->parts[p].mine;
     }
     if (total == 0 || total > (1ull << 60))
         return neb_fail(NEB_ERR_FORMAT, "commit: the updates' weights sum to %llu tokens",
                         (unsigned long long)total);
     // float of a 64-bit integer rounds to nearest on every machine; the quotient is one fp32 division.
-    for (size_t p = 0; p < r->n; p++)
-        job.share[p] = (float)r->parts[p].tokens / (float)total;
+    for (size_t p = 0; p < r->n; p++) {
+        uint64_t w = weight_of(&r->parts[p]);
+        job.share[p] = (float)w / (float)total;
+        job.scale[p] = w == r->parts[p].tokens || !r->parts[p].tokens ? 1 : (float)w / (float)r->parts[p].tokens;
+    }
     NEB_TRY(open_parts(o, g, r));
     kern_pool_run(o->pool, (size_t)g->n, sum_unit, &job);
     for (int32_t i = 0; i < g->n; i++)

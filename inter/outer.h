@@ -10,7 +10,8 @@
 //     θ_m = θ + (θ_m − θ_m at the send)  rebase: local progress since the send is kept
 //
 // Weights: by tokens; rows of embedding and output matrices by the tokens seen of that row,
-// w_row = (n_m,row + κ·share_m) / Σ, in fp32, members in order.
+// w_row = (n_m,row + κ·share_m) / Σ, in fp32, members in order. Where a record weighs a member by less than its tokens, its
+// row counts are scaled alike.
 //
 // Everything from decode to digest is on the exact path: all members compute the same bits. Memory: four floats a
 // parameter (θ, v, u or e, θ_m at the send). One thread calls; work is spread over the pool by units.
@@ -64,6 +65,7 @@ struct inter_outer_part { // one committed update, in member order
     uint64_t tokens;
     float clip; // gate's factor, 1: as sent
     bool mine;
+    uint64_t weight; // by which it counts, as the record says (inter/weights.h); 0: its tokens
 };
 struct inter_outer_round {
     const struct inter_outer_part *parts;

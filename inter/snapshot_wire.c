@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-static const uint8_t magic[8] = "NEBSNAP1";
+static const uint8_t magic[8] = "NEBSNAP2";
 
 void inter_snapshot_put(struct neb_buf *b, const struct inter_snapshot *s) {
     neb_buf_add(b, magic, sizeof magic);

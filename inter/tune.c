@@ -5,6 +5,7 @@
 
 // Bits a parameter and relative error on pseudo-gradients, against each other: what counts are their ratios, since both are
 // measured for the codec in use. Of `nebula bench codec`.
+// No rung has 4-bit values: more entries of 2 bits come closer in the same bytes (compress/README.md).
 static const struct {
     const char *codec;
     double bits, error, density; // density 1: dense

@@ -77,11 +77,12 @@ bool inter_manifest_get(struct neb_rd *r, struct inter_manifest *m) {
     return !r->bad && m->measure.codec < INTER_RUNGS && full <= 1 && m->measure.error >= 0 &&
            m->measure.error <= 1e6f && key_valid(&m->key) && m->bytes > 0 && m->bytes <= INTER_BLOB_MAX &&
            m->chunk_bytes >= INTER_CHUNK_MIN && m->chunk_bytes <= INTER_CHUNK_MAX &&
-           inter_chunks(m->bytes, m->chunk_bytes) <= INTER_CHUNKS_MAX && m->tokens < 1ull << 56 &&
+           inter_chunks(m->bytes, m->chunk_bytes) <= INTER_CHUNKS_MAX && m->tokens < INTER_TOKENS_MAX &&
            m->flags <= INTER_FINAL;
 }
 
 static void put_value(struct neb_buf *b, const struct inter_record *r) {
+    neb_buf_u8(b, INTER_RECORD_VERSION);
     neb_buf_add(b, r->job, sizeof r->job);
     neb_buf_u32(b, r->round);
     neb_buf_u32(b, r->fragment);
@@ -99,6 +100,7 @@ static void put_value(struct neb_buf *b, const struct inter_record *r) {
         neb_buf_u32(b, e->bytes);
         neb_buf_add(b, e->sha256, sizeof e->sha256);
         neb_buf_u64(b, e->tokens);
+        neb_buf_u64(b, e->weight);
         neb_buf_u64(b, e->digest[0]);
         neb_buf_u64(b, e->digest[1]);
         neb_buf_f32(b, e->clip);
@@ -110,6 +112,8 @@ static void put_value(struct neb_buf *b, const struct inter_record *r) {
         neb_buf_u8(b, r->plans[i].codec);
         neb_buf_u8(b, r->plans[i].reason);
         neb_buf_u64(b, r->cursors[i]);
+        neb_buf_u32(b, r->absences[i].base);
+        neb_buf_u64(b, r->absences[i].others);
     }
 }
 
@@ -143,12 +147,13 @@ static bool get_entries(struct neb_rd *r, struct inter_record *c) {
         e->bytes = neb_rd_u32(r);
         neb_rd_copy(r, e->sha256, sizeof e->sha256);
         e->tokens = neb_rd_u64(r);
+        e->weight = neb_rd_u64(r);
         e->digest[0] = neb_rd_u64(r);
         e->digest[1] = neb_rd_u64(r);
         e->clip = neb_rd_f32(r);
         if (e->member >= INTER_MEMBERS_MAX || (i && e->member <= c->entries[i - 1].member) ||
             e->verdict > INTER_REJECTED || e->flags > INTER_FINAL || !(e->clip > 0) ||
-            !(e->clip <= 1))
+            !(e->clip <= 1) || e->weight > INTER_TOKENS_MAX)
             return false;
     }
     return true;
@@ -173,6 +178,8 @@ bool inter_record_get(struct neb_rd *r, struct inter_record *c) {
     *c = (struct inter_record){0};
     c->term = neb_rd_u32(r);
     c->leader = neb_rd_u8(r);
+    if (neb_rd_u8(r) != INTER_RECORD_VERSION)
+        return false;
     neb_rd_copy(r, c->job, sizeof c->job);
     c->round = neb_rd_u32(r);
     c->fragment = neb_rd_u32(r);
@@ -193,6 +200,10 @@ bool inter_record_get(struct neb_rd *r, struct inter_record *c) {
         if (c->plans[i].codec >= INTER_RUNGS || c->plans[i].reason >= INTER_REASONS)
             return false;
         c->cursors[i] = neb_rd_u64(r);
+        c->absences[i].base = neb_rd_u32(r);
+        c->absences[i].others = neb_rd_u64(r);
+        if (c->absences[i].others > INTER_OTHERS_MAX)
+            return false;
     }
     neb_rd_copy(r, c->sig, sizeof c->sig);
     return get_accepts(r, c) && !r->bad && c->fragment < INTER_FRAGMENTS_MAX &&

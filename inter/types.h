@@ -15,8 +15,12 @@ enum {
     INTER_BLOB_MAX = 1 << 30, // bytes of one update
     INTER_CHUNK_MIN = 16 << 10,
     INTER_CHUNK_MAX = 1 << 20,
+    INTER_RECORD_VERSION = 2, // 2: weights and absences
     INTER_CHUNKS_MAX = 1 << 16, // of one blob: its bitmap fits a control message
 };
+
+#define INTER_TOKENS_MAX (1ull << 56) // behind one update, exclusive
+#define INTER_OTHERS_MAX (1ull << 60) // sums of them stop here
 
 struct inter_key {
     uint8_t job[INTER_ID_BYTES];
@@ -64,8 +68,14 @@ struct inter_entry { // one committed update
     uint32_t attempt, bytes;
     uint8_t sha256[INTER_SHA_BYTES];
     uint64_t tokens;
+    uint64_t weight;    // by which it counts (inter/weights.h): its tokens, but for one that was away longer than others
     uint64_t digest[2]; // (θ, v) before this round, as the member computed it: who differs has diverged
     float clip;         // the gate's factor, 1: as sent
+};
+
+struct inter_absence {  // of a member, after a record
+    uint32_t base;      // round after its newest update in a record; 0: none yet
+    uint64_t others;    // tokens of all others committed since then
 };
 
 struct inter_plan { // what a member does in round + 2
@@ -94,6 +104,7 @@ struct inter_record {
     uint8_t n_plans;                               // members of the job
     struct inter_plan plans[INTER_MEMBERS_MAX];
     uint64_t cursors[INTER_MEMBERS_MAX]; // inner steps of each member that the commits up to this one hold (n_plans)
+    struct inter_absence absences[INTER_MEMBERS_MAX]; // (n_plans)
     uint8_t sig[INTER_SIG_BYTES]; // of the leader
     uint8_t n_accepts;
     struct inter_accept accepts[INTER_MEMBERS_MAX]; // by member, ascending

@@ -22,11 +22,13 @@ struct intra_ckpt_writer {
     struct neb_fs_writer *file;
     struct neb_sha256 *sha;
     struct neb_buf index;
-    uint64_t at;
+    uint64_t at, bytes;
     uint32_t n;
     struct neb_buf names;   // NUL-separated, to refuse duplicates
     enum neb_status failed; // the first failure stays: a file with a hole is never committed
     char path[NEB_PATH_MAX];
+    intra_ckpt_sink *sink; // in place of a file
+    void *user;
 };
 
 static void put_header(uint8_t h[HEADER_BYTES], uint64_t index_at, uint64_t index_len, uint32_t n) {
@@ -59,6 +61,17 @@ fail:
     return st;
 }
 
+enum neb_status intra_ckpt_create_sink(intra_ckpt_sink *sink, void *user,
+                                       struct intra_ckpt_writer **out) {
+    struct intra_ckpt_writer *w = calloc(1, sizeof *w);
+    if (!w)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory beginning a checkpoint");
+    w->sink = sink;
+    w->user = user;
+    *out = w;
+    return NEB_OK;
+}
+
 void intra_ckpt_writer_destroy(struct intra_ckpt_writer **wp) {
     if (*wp) {
         neb_fs_writer_destroy(&(*wp)->file);
@@ -86,6 +99,13 @@ enum neb_status intra_ckpt_add(struct intra_ckpt_writer *w, const char *name,
     uint64_t bytes = rows * cols * dtype_bytes[dtype];
     uint8_t digest[32];
     neb_buf_add(&w->names, name, strlen(name) + 1);
+    w->bytes += bytes;
+    if (w->sink) {
+        w->n++;
+        if (w->failed == NEB_OK)
+            w->failed = w->sink(w->user, name, dtype, rows, cols, data, bytes);
+        return w->failed;
+    }
     neb_sha256_add(w->sha, data, bytes);
     neb_sha256_finish(w->sha, digest);
     neb_buf_str(&w->index, name);
@@ -104,12 +124,16 @@ enum neb_status intra_ckpt_add(struct intra_ckpt_writer *w, const char *name,
     return w->failed;
 }
 
+uint64_t intra_ckpt_bytes(const struct intra_ckpt_writer *w) { return w->bytes; }
+
 // Trailer: the header again, now filled, then the digest over index and trailer header.
 enum neb_status intra_ckpt_commit(struct intra_ckpt_writer *w) {
     uint8_t header[HEADER_BYTES], digest[32];
     NEB_TRY(w->failed);
     NEB_TRY(neb_buf_check(&w->index));
     NEB_TRY(neb_buf_check(&w->names));
+    if (w->sink)
+        return NEB_OK;
     put_header(header, w->at, w->index.len, w->n);
     neb_sha256_add(w->sha, w->index.p, w->index.len);
     neb_sha256_add(w->sha, header, sizeof header);

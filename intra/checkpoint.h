@@ -17,11 +17,18 @@ enum { INTRA_CKPT_NAME_MAX = 127, INTRA_CKPT_SECTIONS_MAX = 65536 };
 
 struct intra_ckpt_writer;
 NEB_MUST_CHECK enum neb_status intra_ckpt_create(const char *path, struct intra_ckpt_writer **out);
+// A writer that writes nothing: sections go to sink, whose first failure stays; commit says only whether there was one.
+typedef enum neb_status intra_ckpt_sink(void *user, const char *name, enum intra_dtype dtype,
+                                        uint64_t rows, uint64_t cols, const void *data,
+                                        uint64_t bytes);
+NEB_MUST_CHECK enum neb_status intra_ckpt_create_sink(intra_ckpt_sink *sink, void *user,
+                                                      struct intra_ckpt_writer **out);
 // rows x cols elements of the dtype; for bytes rows is the length and cols 1. Names are unique. After a failure every
 // further add and commit fails too.
 NEB_MUST_CHECK enum neb_status intra_ckpt_add(struct intra_ckpt_writer *w, const char *name,
                                               enum intra_dtype dtype, uint64_t rows, uint64_t cols,
                                               const void *data);
+uint64_t intra_ckpt_bytes(const struct intra_ckpt_writer *w); // of the sections so far
 NEB_MUST_CHECK enum neb_status intra_ckpt_commit(struct intra_ckpt_writer *w);
 void intra_ckpt_writer_destroy(
     struct intra_ckpt_writer **w); // without commit: nothing is left behind

@@ -1,25 +1,10 @@
 #include "kernels/quant.h"
 #include "agent/base/status.h"
 #include "kernels/clones.h"
+#include "kernels/scale.h"
 
 #include <math.h>
 #include <string.h>
-
-// 2^(j/8) rounded to fp32: written out, since no two libraries agree on the last bit of exp2.
-static const float grid[8] = {0x1.000000p+0f, 0x1.172b84p+0f, 0x1.306fe0p+0f, 0x1.4bfdaep+0f,
-                              0x1.6a09e6p+0f, 0x1.8ace54p+0f, 0x1.ae89fap+0f, 0x1.d5818ep+0f};
-
-static inline uint32_t bits_of(float f) {
-    uint32_t u;
-    memcpy(&u, &f, sizeof u);
-    return u;
-}
-
-static inline float float_of(uint32_t u) {
-    float f;
-    memcpy(&f, &u, sizeof f);
-    return f;
-}
 
 // Absolute values of finite floats order like their bits; NaN and infinity are at or above 0x7f800000.
 KERN_CLONES static uint32_t absmax_bits(const float *x, size_t n) {
@@ -36,7 +21,7 @@ KERN_CLONES static uint32_t absmax_bits(const float *x, size_t n) {
 float kern_absmax(const float *x, size_t n, bool *finite) {
     uint32_t max = absmax_bits(x, n);
     *finite = max < 0x7f800000u;
-    return float_of(max);
+    return kern_float_of(max);
 }
 
 // Lane j sums elements j, j + 16, …: the order is the same in every vector width.
@@ -63,7 +48,7 @@ float kern_rms(const float *x, size_t n) {
     return lane[0] > 1e-30f && lane[0] < 1e30f ? sqrtf(lane[0] / (float)n) : 0;
 }
 
-static int exponent_of(float positive) { return (int)(bits_of(positive) >> 23) - 127; }
+static int exponent_of(float positive) { return (int)(kern_bits_of(positive) >> 23) - 127; }
 
 int kern_scale_top(float max, int qmax) {
     float want = max / (float)qmax;
@@ -75,7 +60,7 @@ float kern_scale_value(uint8_t code, int top) {
     if (code == 0)
         return 0;
     int e = top - 31 + (code >> 3);
-    return float_of((uint32_t)(e + 127) << 23) * grid[code & 7];
+    return kern_float_of((uint32_t)(e + 127) << 23) * kern_grid[code & 7];
 }
 
 uint8_t kern_scale_code(float want, int top) {
@@ -84,11 +69,7 @@ uint8_t kern_scale_code(float want, int top) {
     int e = exponent_of(want), slot = e - (top - 31);
     if (slot < 0)
         return 0; // 2^-31 of the frame's largest: the residual keeps it
-    float mantissa = float_of((bits_of(want) & 0x7fffffu) | 127u << 23);
-    int j = 0;
-    while (j < 8 && grid[j] < mantissa)
-        j++;
-    int code = slot * 8 + j;
+    int code = slot * 8 + (int)kern_grid_above(want);
     return (uint8_t)(code < 1 ? 1 : code > 255 ? 255 : code);
 }
 
@@ -260,7 +241,7 @@ KERN_CLONES static size_t candidates(uint32_t *restrict d, uint32_t *restrict at
         }
     }
     for (; i < n; i++) {
-        uint32_t u = bits_of(x[i]) & 0x7fffffffu;
+        uint32_t u = kern_bits_of(x[i]) & 0x7fffffffu;
         d[found] = largest - u;
         at[found] = (uint32_t)i;
         found += u >= floor;

@@ -8,7 +8,7 @@ enum { SEC_SIGN_BYTES = 64 };
 
 // Contexts in use; a new kind of message takes a new one.
 #define SEC_CONTEXT_MANIFEST "nebula manifest v1"
-#define SEC_CONTEXT_RECORD   "nebula record v1"
+#define SEC_CONTEXT_RECORD   "nebula record v2"
 #define SEC_CONTEXT_ACCEPT   "nebula accept v1"
 
 // context: 1 to 255 bytes, NEB_ERR_INVALID otherwise.

@@ -1,9 +1,9 @@
 // A checkpoint's writer is killed, or fails, at every write, fsync and rename in turn: the folder always holds a generation that
-// loads, the new one exactly when its writer said so.
+// loads, the new one exactly when its writer said so. The same for the thread that writes while training goes on.
 #include "agent/base/fault.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
-#include "intra/checkpoint.h"
+#include "intra/checkpoint_async.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -21,12 +21,17 @@ static char dir[64];
 
 static void swallow(void *user, enum neb_log_level l, const char *line) { (void)user, (void)l, (void)line; }
 
-static enum neb_status write_generation(int64_t step) {
-    struct intra_ckpt_writer *w = NULL;
-    char path[NEB_PATH_MAX];
+static uint64_t *words_of(int64_t step) {
     uint64_t *x = malloc(WORDS * sizeof *x);
     for (int i = 0; x && i < WORDS; i++)
         x[i] = (uint64_t)step * 1000003u + (uint64_t)i;
+    return x;
+}
+
+static enum neb_status write_generation(int64_t step) {
+    struct intra_ckpt_writer *w = NULL;
+    char path[NEB_PATH_MAX];
+    uint64_t *x = words_of(step);
     enum neb_status st = x ? intra_ckpt_step_path(dir, step, path, sizeof path) : NEB_ERR_NOMEM;
     if (st == NEB_OK)
         st = intra_ckpt_create(path, &w);
@@ -37,6 +42,37 @@ static enum neb_status write_generation(int64_t step) {
     intra_ckpt_writer_destroy(&w);
     free(x);
     return st == NEB_OK ? intra_ckpt_prune(dir, 2) : st;
+}
+
+// The thread writes a copy; what it was copied from changes at once, as training would change it.
+static enum neb_status write_aside(int64_t step) {
+    struct intra_ckpt_async *a = NULL;
+    struct intra_ckpt_async_result r;
+    struct kern_pool *pool = NULL;
+    struct intra_ckpt_writer *w = NULL;
+    char path[NEB_PATH_MAX];
+    uint64_t *x = words_of(step);
+    enum neb_status st = x ? intra_ckpt_step_path(dir, step, path, sizeof path) : NEB_ERR_NOMEM;
+    if (st == NEB_OK)
+        st = kern_pool_create(2, &pool);
+    if (st == NEB_OK)
+        st = intra_ckpt_async_create(pool, WORDS * sizeof *x, 0, &a);
+    if (st == NEB_OK)
+        st = intra_ckpt_async_begin(a, &w);
+    if (st == NEB_OK)
+        st = intra_ckpt_add(w, "words", INTRA_U64, WORDS, 1, x);
+    if (st == NEB_OK)
+        st = intra_ckpt_async_submit(a, &w, dir, path, 2);
+    if (st == NEB_OK) {
+        memset(x, 0, WORDS * sizeof *x);
+        intra_ckpt_async_wait(a);
+        st = intra_ckpt_async_result(a, &r);
+    }
+    intra_ckpt_writer_destroy(&w);
+    intra_ckpt_async_destroy(&a);
+    kern_pool_destroy(&pool);
+    free(x);
+    return st;
 }
 
 // Which generation loads, checked to the last word.
@@ -53,14 +89,15 @@ static int64_t loads(void) {
 }
 
 // One generation is written with the k-th operation failing in this way. True: it went through to its end.
-static bool with_fault(int64_t step, int k, const char *how) {
+typedef enum neb_status generation_writer(int64_t step);
+static bool with_fault(generation_writer *writes, int64_t step, int k, const char *how) {
     char spec[64];
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (pid == 0) {
         snprintf(spec, sizeof spec, "fs.*:%d%s", k, how);
         neb_fault_arm(spec);
-        _exit(write_generation(step) == NEB_OK ? 0 : 3);
+        _exit(writes(step) == NEB_OK ? 0 : 3);
     }
     int status;
     assert_int_equal(waitpid(pid, &status, 0), pid);
@@ -68,12 +105,12 @@ static bool with_fault(int64_t step, int k, const char *how) {
     return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-static void sweep(const char *how) {
+static void sweep(generation_writer *writes, const char *how) {
     int64_t step = loads();
     int k = 1, failed = 0;
     for (bool whole = false; !whole; k++) {
         assert_true(k < 500);
-        whole = with_fault(step + 1, k, how);
+        whole = with_fault(writes, step + 1, k, how);
         int64_t now = loads();
         assert_true(now == step || now == step + 1);
         assert_true(!whole || now == step + 1);
@@ -85,11 +122,13 @@ static void sweep(const char *how) {
 
 static void test_killed_at_every_operation(void **state) {
     (void)state;
-    sweep(":kill");
+    sweep(write_generation, ":kill");
+    sweep(write_aside, ":kill");
 }
 static void test_every_operation_fails(void **state) {
     (void)state;
-    sweep("");
+    sweep(write_generation, "");
+    sweep(write_aside, "");
 }
 
 static int set_up(void **state) {

@@ -1,6 +1,7 @@
 // Codec frames and updates from a hostile peer: whatever the bytes, a decoder answers OK or NEB_ERR_FORMAT, writes nothing
 // outside its output, and never hands on a NaN or an infinity. What it accepts, it accepts again with the same result.
 // The corpus is written by tests/unit/test_codec_golden.c.
+#include "compress/reader.h"
 #include "compress/update.h"
 
 #include <math.h>
@@ -31,6 +32,17 @@ static void decode_frame(struct cmp_work *w, const uint8_t *p, size_t len) {
         for (size_t i = 0; i < n; i++)
             require(isfinite(x[i]));
         require(cmp_decode(w, p, len, y, n) == NEB_OK && memcmp(x, y, n * sizeof *x) == 0);
+    }
+    // Opened to be read in strips: accepted exactly when decoding is, and the same elements.
+    static struct cmp_reader *r;
+    if (!r)
+        require(cmp_reader_create(&r) == NEB_OK);
+    require(cmp_reader_open(r, w, p, len, n) == st);
+    if (st == NEB_OK) {
+        memcpy(&y[n], &sentinel, sizeof sentinel);
+        for (size_t at = 0, strip = 1 + len % 1000; at < n; at += strip)
+            cmp_reader_read(r, at, y + at, n - at < strip ? n - at : strip);
+        require(memcmp(x, y, n * sizeof *x) == 0 && memcmp(&y[n], &sentinel, sizeof sentinel) == 0);
     }
     free(x);
     free(y);

@@ -48,6 +48,41 @@ static void check_copies(struct sim *s, const struct inter_record *r, const stru
         sim_fail(s, "round %u lists an update of %u that is on %d disks", r->round, e->member, copies);
 }
 
+// By how much each update counts, from all commits before and nothing that the record itself says (inter/weights.h).
+static void check_weights(struct sim *s, const struct inter_record *r) {
+    const struct sim_oracle *o = s->oracle;
+    uint32_t base[INTER_MEMBERS_MAX] = {0}, newest = 0;
+    uint64_t others[INTER_MEMBERS_MAX] = {0}, fresh = 0;
+    for (uint32_t n = 0; n < r->round; n++) {
+        const struct inter_record *c = &o->commits[r->fragment][n].r;
+        for (uint8_t m = 0; m < s->o.members; m++)
+            for (uint8_t k = 0; k < c->n; k++)
+                others[m] += c->entries[k].verdict == INTER_ACCEPTED ? c->entries[k].tokens : 0;
+        for (uint8_t k = 0; k < c->n; k++) {
+            base[c->entries[k].member] = n + 1;
+            others[c->entries[k].member] = 0;
+        }
+    }
+    for (uint8_t k = 0; k < r->n; k++)
+        if (r->entries[k].verdict == INTER_ACCEPTED && r->entries[k].tokens && base[r->entries[k].member] > newest)
+            newest = base[r->entries[k].member];
+    for (uint8_t k = 0; k < r->n; k++)
+        if (r->entries[k].verdict == INTER_ACCEPTED && base[r->entries[k].member] == newest)
+            fresh += r->entries[k].tokens;
+    for (uint8_t k = 0; k < r->n; k++) {
+        const struct inter_entry *e = &r->entries[k];
+        bool returns = r->flags & INTER_MERGE && e->verdict == INTER_ACCEPTED && e->tokens && base[e->member] < newest;
+        uint64_t all = others[e->member] + fresh, exact = e->tokens * fresh; // weight · all is within half of `all` of it
+        s->r.returns += returns;
+        if (!returns ? e->weight != e->tokens
+                     : 2 * e->weight * all > 2 * exact + all && e->weight > 1)
+            sim_fail(s, "round %u: the update of %u counts %llu, its tokens are %llu of %llu", r->round, e->member,
+                     (unsigned long long)e->weight, (unsigned long long)e->tokens, (unsigned long long)all);
+        if (returns && 2 * e->weight * all + all < 2 * exact)
+            sim_fail(s, "round %u: the update of %u counts too little", r->round, e->member);
+    }
+}
+
 static void first_commit(struct sim *s, uint8_t i, const struct inter_record *r,
                          const uint8_t hash[INTER_SHA_BYTES]) {
     struct sim_oracle *o = s->oracle;
@@ -65,12 +100,14 @@ static void first_commit(struct sim *s, uint8_t i, const struct inter_record *r,
     o->commits[f][n].r = *r;
     memcpy(o->commits[f][n].hash, hash, INTER_SHA_BYTES);
     memcpy(o->theta[f][n + 1], o->theta[f][n], sizeof o->theta[f][n]);
+    check_weights(s, r);
     s->r.committed++;
     s->r.merges += r->flags & INTER_MERGE ? 1 : 0;
     for (uint8_t k = 0; k < r->n; k++) {
         const struct inter_entry *e = &r->entries[k];
         const struct sim_blob *b = NULL;
         contributors++;
+        o->commits[f][n].tokens[e->member] = e->tokens;
         if (e->verdict == INTER_REJECTED) {
             s->r.rejected++;
             continue;
@@ -111,6 +148,12 @@ void sim_check_worker(struct sim *s, uint8_t i, uint32_t f) {
     uint32_t round = w->frags[f].round;
     int64_t all[SIM_WORDS];
     sim_produced(s->o.seed, i, f, w->step, all);
+    int64_t tokens = (int64_t)(w->tokens - w->tokens_base[f]) + w->tokens_lost[f];
+    for (uint32_t n = 0; n < round; n++)
+        tokens += (int64_t)o->commits[f][n].tokens[i];
+    if (tokens != w->step * (int64_t)sim_tokens_of_step(i))
+        sim_fail(s, "worker %u, fragment %u, round %u: %lld tokens are accounted for in %lld steps", i, f, round,
+                 (long long)tokens, (long long)w->step);
     for (int x = 0; x < SIM_WORDS; x++) {
         int64_t committed = 0;
         if (w->theta[f][x] != o->theta[f][round][x])

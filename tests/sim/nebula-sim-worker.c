@@ -22,6 +22,8 @@ void sim_produced(uint64_t seed, uint8_t member, uint32_t f, int64_t steps, int6
             out[k] += learned(seed, member, f, t, k);
 }
 
+uint64_t sim_tokens_of_step(uint8_t member) { return 1000 + 137u * member; }
+
 static void reset(const struct sim *s, struct sim_worker_state *w) {
     *w = (struct sim_worker_state){0};
     for (uint32_t f = 0; f < s->o.fragments; f++)
@@ -65,7 +67,7 @@ static void submit(struct sim *s, uint8_t i, uint32_t f) {
     struct sim_worker_state *w = &s->h[i].w;
     int64_t words[SIM_WORDS + 1];
     struct inter_manifest m = {.key = {.job = {1}, .round = w->frags[f].round, .fragment = f, .member = i, .attempt = w->again[f]},
-                               .tokens = 1,
+                               .tokens = w->tokens_sent[f],
                                .step = (uint64_t)w->frags[f].send_step,
                                .steps = (uint32_t)s->interval,
                                .missed = w->frags[f].missed > 200 ? 200 : w->frags[f].missed,
@@ -84,6 +86,7 @@ static void send(struct sim *s, uint8_t i, uint32_t f, const struct agent_schedu
         w->e[f][k] += w->p[f][k];
         w->p[f][k] = 0;
     }
+    w->tokens_sent[f] = w->tokens - w->tokens_base[f];
     w->again[f] = g->in_flight ? w->again[f] + 1 : 0;
     g->in_flight = true;
     g->arrived = false;
@@ -96,6 +99,14 @@ static void send(struct sim *s, uint8_t i, uint32_t f, const struct agent_schedu
     sim_note(s, "send", i, f, g->round, w->step, g->sent_final);
     submit(s, i, f);
     g->missed = 0;
+}
+
+// What a former life had sent may have more behind it than this one has seen: then some of what was counted as lost is not.
+static void settle_tokens(struct sim_worker_state *w, uint32_t f, uint64_t committed) {
+    uint64_t most = w->tokens - w->tokens_base[f];
+    uint64_t here = committed < most ? committed : most;
+    w->tokens_base[f] += here;
+    w->tokens_lost[f] -= (int64_t)(committed - here);
 }
 
 // Merges the commit of the fragment's round: its own, or one that others made without it.
@@ -113,6 +124,8 @@ static void merge(struct sim *s, uint8_t i, uint32_t f) {
     for (uint8_t k = 0; k < r->commit.n; k++) {
         const struct inter_entry *e = &r->commit.entries[k];
         final = final && e->flags & INTER_FINAL;
+        if (e->member == i)
+            settle_tokens(w, f, e->tokens);
         if (e->verdict == INTER_REJECTED) {
             for (int x = 0; e->member == i && x < SIM_WORDS; x++) {
                 w->dropped[f][x] += w->e[f][x] + w->p[f][x];
@@ -223,6 +236,9 @@ static void count_dropped(struct sim *s, uint8_t i) {
             if (s->oracle->commits[f][n].steps[i] > w->step)
                 sim_fail(s, "worker %u goes on at step %lld: what it learned up to %lld is committed", i, (long long)w->step,
                          (long long)s->oracle->commits[f][n].steps[i]);
+        w->tokens_lost[f] = (int64_t)(sim_tokens_of_step(i) * (uint64_t)w->step) - (int64_t)(w->tokens - w->tokens_base[f]);
+        for (uint32_t n = 0; n < w->frags[f].round; n++)
+            w->tokens_lost[f] -= (int64_t)s->oracle->commits[f][n].tokens[i];
         for (int x = 0; x < SIM_WORDS; x++) {
             for (uint32_t n = 0; n < w->frags[f].round; n++)
                 w->dropped[f][x] -= s->oracle->commits[f][n].words[i][x];
@@ -259,6 +275,7 @@ static bool adopt(struct sim *s, uint8_t i) {
             h->disk.log[f][h->disk.n_log[f]++] = (struct sim_log){g->round, 0, true};
         }
         g->merged_step = w->step;
+        w->tokens_base[f] = w->tokens;
     }
     count_dropped(s, i);
     sim_note(s, "state adopted", i, w->step, w->frags[0].round, 0, 0);
@@ -286,6 +303,7 @@ void sim_worker_adopt(struct sim *s, uint8_t i, const struct sim_worker_state *f
         memcpy(w->theta[f], from->theta[f], sizeof w->theta[f]);
         memset(w->e[f], 0, sizeof w->e[f]);
         memset(w->p[f], 0, sizeof w->p[f]);
+        w->tokens_base[f] = w->tokens;
     }
     for (uint32_t f = 0; f < s->o.fragments; f++)
         if (taken >> f & 1)
@@ -329,6 +347,7 @@ void sim_work(struct sim *s, uint8_t i) {
             for (int k = 0; k < SIM_WORDS; k++)
                 w->p[f][k] += learned(s->o.seed, i, f, w->step, k);
         w->step++;
+        w->tokens += sim_tokens_of_step(i);
         s->r.steps++;
         if (w->step % 5 == 0)
             save(s, i);

@@ -54,6 +54,7 @@ struct sim_options {
 struct sim_result {
     uint64_t messages, stores, steps;
     uint32_t committed, rejected, merges; // rounds times fragments; refused updates; merge rounds
+    uint32_t returns; // updates of members that were away for longer than others, in them
     uint32_t snapshots;
     double seconds; // virtual
     bool failed;
@@ -105,6 +106,10 @@ struct sim_worker_state {
     int64_t e[SIM_FRAGMENTS][SIM_WORDS];     // residual; of the update in flight too, until it settles: u
     int64_t p[SIM_FRAGMENTS][SIM_WORDS];     // learned since the last send
     int64_t dropped[SIM_FRAGMENTS][SIM_WORDS];
+    uint64_t tokens;                    // seen in the steps that it made itself
+    uint64_t tokens_base[SIM_FRAGMENTS]; // of them, in committed updates (or refused ones)
+    uint64_t tokens_sent[SIM_FRAGMENTS]; // behind the update in flight
+    int64_t tokens_lost[SIM_FRAGMENTS];  // of steps that a former life made, and skipped ones
 };
 struct sim_log {
     uint32_t round;
@@ -162,6 +167,7 @@ struct sim_oracle {
         uint8_t hash[INTER_SHA_BYTES];
         struct inter_record r;
         int64_t words[INTER_MEMBERS_MAX][SIM_WORDS]; // D(c) of each accepted entry
+        uint64_t tokens[INTER_MEMBERS_MAX];          // behind each listed one, refused or not
         int64_t steps[INTER_MEMBERS_MAX];            // that its member had made when it was sent
     } commits[SIM_FRAGMENTS][SIM_ROUNDS];
     int64_t theta[SIM_FRAGMENTS][SIM_ROUNDS + 1][SIM_WORDS];
@@ -230,6 +236,7 @@ void sim_work(struct sim *s, uint8_t i);
 void sim_worker_boot(struct sim *s, uint8_t i);
 void sim_worker_adopt(struct sim *s, uint8_t i, const struct sim_worker_state *from,
                       uint64_t taken); // fragments of a snapshot
+uint64_t sim_tokens_of_step(uint8_t member); // members are unlike
 void sim_produced(uint64_t seed, uint8_t member, uint32_t f, int64_t steps, int64_t out[SIM_WORDS]);
 
 // oracle.c

@@ -5,6 +5,7 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"
+#include "inter/weights.h"
 #include "inter/ledger.h"
 #include "security/sign.h"
 
@@ -111,6 +112,9 @@ static inline struct inter_record fx_record(uint32_t fragment, uint32_t round,
             (struct inter_entry){.member = i, .bytes = m.bytes, .tokens = m.tokens, .clip = 1};
         memcpy(r.entries[i].sha256, m.sha256, sizeof m.sha256);
     }
+    struct inter_absence before[INTER_MEMBERS_MAX] = {{0}}; // of two members that never miss a round
+    before[0].base = before[1].base = round;
+    inter_weights_fill(&r, before);
     fx_sign_record(&r);
     return r;
 }

@@ -35,6 +35,8 @@ static const struct golden {
     {"empty", "int4", 0, 1, 0x0000000000000000, 0x0000000000000000},
     {"int3", "int3", 255, 0, 0x289a3e137630ba0b, 0xcd5327410f3842f6},
     {"int2", "int2:33", 2000, 0, 0xd1700c932859a43b, 0xde3b750604898198},
+    {"topk4", "topk:8/512:4", 16384, 0, 0x75b6c363f085ccca, 0xe3e6c42c69148d1b},
+    {"topk4-zstd", "topk:64/4096:4", 16385, 1, 0xacd4d90619db07f8, 0x361e5c281bde8deb},
 };
 enum { N_GOLDENS = sizeof goldens / sizeof goldens[0] };
 

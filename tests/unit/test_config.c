@@ -100,7 +100,7 @@ static void test_complaints(void **state) {
         {"steps: 300\n", "steps: 300\nsync: {codec: int9}\n",
          "job.yaml:3: sync.codec: \"int9\" is not one of: fp32, bf16, int8, int4[:BLOCK], int3, "
          "int2, "
-         "topk[:K/CHUNK]"},
+         "topk[:K/CHUNK[:4]]"},
         {"n_kv_heads: 2", "n_kv_heads: 3",
          "job.yaml: model.n_kv_heads: 3 does not divide n_heads 4"},
         {"d_model: 128", "d_model: 12",

@@ -3,9 +3,11 @@
 // signed zeros, extremes, every alignment and odd sizes. And whatever rounding state the caller left behind.
 #include "agent/base/rng.h"
 #include "compress/codec.h"
+#include "kernels/blocks.h"
 #include "kernels/clones.h"
 #include "kernels/exact.h"
 #include "kernels/quant.h"
+#include "kernels/scale.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -26,6 +28,7 @@ struct table {
     void (*split)(uint8_t *high, uint8_t *low, const float *x, size_t n);
     void (*join)(float *out, const uint8_t *high, const uint8_t *low, size_t n);
     void (*topk)(uint16_t *idx, const float *x, size_t n, size_t k, uint32_t *scratch);
+    int (*blocks)(const struct kern_blocks *b, bool *finite);
     void (*add_scaled)(float *acc, const float *x, float w, size_t n);
     void (*add_rows)(float *acc, const float *x, const float *w, size_t rows, size_t cols);
     void (*step)(float *theta, float *v, const float *delta, float eta, float mu, size_t n);
@@ -37,7 +40,7 @@ struct table {
 #define EXACT_TABLE                                                                                \
     {                                                                                              \
         kern_absmax, kern_rms, kern_quantise, kern_dequantise, kern_pack4, kern_unpack4,           \
-            kern_bf16_split, kern_bf16_join, kern_topk, kern_exact_add_scaled,                     \
+            kern_bf16_split, kern_bf16_join, kern_topk, kern_blocks_encode, kern_exact_add_scaled, \
             kern_exact_add_rows, kern_exact_outer_step, kern_exact_pseudo_gradient,                \
             kern_exact_residual, kern_exact_rebase, kern_digest_part                               \
     }
@@ -151,6 +154,36 @@ static void run_topk(const struct table *t, const float *x, size_t k, size_t n, 
     add_bytes(o, idx, k * sizeof *idx);
 }
 
+static void run_blocks(const struct table *t, const float *a, const float *b, const float *c,
+                       size_t block, size_t n, struct output *o) {
+    static const int levels[] = {6, 1, 127};
+    static uint8_t scales[N], codes[N];
+    static uint16_t steps[N];
+    static int8_t room[2 * N];
+    o->nf = o->nb = 0;
+    unsigned was = kern_exact_enter();
+    for (int k = 0; k < 3; k++) {
+        struct kern_blocks s = {.theta = b,
+                                .theta_m = c,
+                                .beta = 0.9f,
+                                .n = n,
+                                .block = block,
+                                .levels = levels[k],
+                                .four = k < 2,
+                                .steps = steps,
+                                .room = room,
+                                .scales = scales,
+                                .codes = codes};
+        bool finite;
+        s.u = copy_to(o, a, n);
+        int top = t->blocks(&s, &finite);
+        add_bytes(o, &top, sizeof top);
+        add_bytes(o, scales, finite ? (n + block - 1) / block : 0);
+        add_bytes(o, codes, finite ? s.four ? (n + 1) / 2 : n : 0);
+    }
+    kern_exact_leave(was);
+}
+
 static float strange(struct neb_rng *r) { // finite, from all corners of the format
     static const uint32_t corners[] = {
         0,           0x80000000u, 1,           0x80000001u, 0x007fffffu, 0x00800000u, 0x80800000u,
@@ -203,6 +236,10 @@ static void compare_variant(const char *name, const struct table *t) {
                 run_codes(t, x, qmax, scale, n, &var);
                 compare(name, "codes", n, &lib, &var);
             }
+        size_t block = round % 2 ? 128 : 8 + neb_rng_below(&r, 200);
+        run_blocks(&library, x, y, z, block, n, &lib);
+        run_blocks(t, x, y, z, block, n, &var);
+        compare(name, "codes of what was learned", n, &lib, &var);
         size_t k = n ? 1 + neb_rng_below(&r, n) : 0;
         run_topk(&library, x, k, n, &lib);
         run_topk(t, x, k, n, &var);

@@ -74,7 +74,7 @@ static void apply(int n, int f, unsigned committed, struct inter_outer_round *r,
         for (int k = 0; k < n; k++)
             if (committed & 1u << k)
                 parts[r->n++] = (struct inter_outer_part){members[k].blob.p, members[k].blob.len,
-                                                          1000u * (unsigned)(k + 1), 1, k == i};
+                                                          1000u * (unsigned)(k + 1), 1, k == i, 0};
         assert_int_equal(inter_outer_apply(members[i].o, f, r, &d[i]), NEB_OK);
     }
 }
@@ -198,6 +198,34 @@ static void test_rows_follow_who_saw_them(void **state) {
     stop(2);
 }
 
+// A member comes back from nine intervals: what it learned counts as one of two answers, in every row alike.
+static void test_a_returner_counts_as_its_weight(void **state) {
+    (void)state;
+    struct cmp_codec codec;
+    struct kern_digest d;
+    const int tail = N - 1; // of a unit without row weights
+    assert_int_equal(cmp_codec_parse("fp32", &codec), NEB_OK);
+    for (int weighed = 0; weighed < 2; weighed++) {
+        start(2, 1, 1, true);
+        float row = members[0].theta_m[COLS * 3], flat = members[0].theta_m[tail];
+        members[0].counts[3] = 100;
+        members[1].counts[3] = 900;
+        members[1].theta_m[COLS * 3] += 2;
+        members[1].theta_m[tail] += 2;
+        for (int i = 0; i < 2; i++)
+            assert_int_equal(inter_outer_encode(members[i].o, 0, &codec, counts_of, &members[i], &members[i].blob), NEB_OK);
+        struct inter_outer_part parts[2] = {
+            {members[0].blob.p, members[0].blob.len, .tokens = 1000, .clip = 1, .mine = true},
+            {members[1].blob.p, members[1].blob.len, .tokens = 9000, .clip = 1, .weight = weighed ? 1000 : 0}};
+        struct inter_outer_round r = {.parts = parts, .n = 2, .merge = true};
+        assert_int_equal(inter_outer_apply(members[0].o, 0, &r, &d), NEB_OK);
+        float share = weighed ? 0.5f : 0.9f;
+        assert_true(fabsf(members[0].theta_m[tail] - flat - 2 * share) < 1e-5f);
+        assert_true(fabsf(members[0].theta_m[COLS * 3] - row - 2 * share) < 0.05f); // counts are log-quantised
+        stop(2);
+    }
+}
+
 static void test_bad_commit_changes_nothing(void **state) {
     (void)state;
     struct cmp_codec codec;
@@ -216,12 +244,12 @@ static void test_bad_commit_changes_nothing(void **state) {
     memcpy(theta_m, members[0].theta_m, sizeof theta_m);
     neb_log_set_sink(swallow, NULL);
     for (size_t cut = 0; cut < members[1].blob.len; cut += members[1].blob.len / 37 + 1) {
-        struct inter_outer_part parts[2] = {{members[0].blob.p, members[0].blob.len, 5, 1, true},
-                                            {members[1].blob.p, cut, 5, 1, false}};
+        struct inter_outer_part parts[2] = {{members[0].blob.p, members[0].blob.len, 5, 1, true, 0},
+                                            {members[1].blob.p, cut, 5, 1, false, 0}};
         r.parts = parts, r.n = 2;
         assert_int_equal(inter_outer_apply(members[0].o, 0, &r, &d), NEB_ERR_FORMAT);
     }
-    struct inter_outer_part none[1] = {{members[0].blob.p, members[0].blob.len, 0, 1, true}};
+    struct inter_outer_part none[1] = {{members[0].blob.p, members[0].blob.len, 0, 1, true, 0}};
     r.parts = none, r.n = 1;
     assert_int_equal(inter_outer_apply(members[0].o, 0, &r, &d),
                      NEB_ERR_FORMAT); // no tokens behind it
@@ -251,6 +279,7 @@ int main(void) {
         cmocka_unit_test(test_late_update_is_not_lost),
         cmocka_unit_test(test_error_feedback_loses_nothing),
         cmocka_unit_test(test_rows_follow_who_saw_them),
+        cmocka_unit_test(test_a_returner_counts_as_its_weight),
         cmocka_unit_test(test_bad_commit_changes_nothing),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -41,6 +41,7 @@ static struct inter_record a_record(uint8_t n) {
                              .n_plans = 2,
                              .plans = {{20, 3, INTER_RUNG_INT4, INTER_REASON_LATE}, {70000, 1, 0, 0}},
                              .cursors = {1ull << 40, 3},
+                             .absences = {{9, 1ull << 50}, {10, 0}},
                              .n_accepts = 2};
     memset(r.job, 7, sizeof r.job);
     memset(r.previous, 0x55, sizeof r.previous);
@@ -53,6 +54,7 @@ static struct inter_record a_record(uint8_t n) {
                                             .attempt = i * 3u,
                                             .bytes = 1000u + i,
                                             .tokens = 1ull << (3 * i),
+                                            .weight = 5u + i,
                                             .digest = {i + 77u, ~(uint64_t)i},
                                             .clip = 1.0f / (float)(i + 1)};
         memset(r.entries[i].sha256, i, sizeof r.entries[i].sha256);
@@ -135,12 +137,14 @@ static void test_record_round_trip(void **state) {
         assert_int_equal(got.plans[1].interval, 70000);
         assert_int_equal(got.plans[1].overlap, 1);
         assert_true(got.cursors[0] == 1ull << 40 && got.cursors[1] == 3);
+        assert_true(got.absences[0].base == 9 && got.absences[0].others == 1ull << 50 && got.absences[1].base == 10);
         assert_int_equal(got.n_accepts, 2);
         assert_int_equal(got.accepts[0].epoch, 12345);
         assert_int_equal(got.accepts[1].member, 3);
         assert_memory_equal(got.previous, r.previous, sizeof r.previous);
         assert_int_equal(got.entries[n - 1].bytes, 999u + n);
         assert_int_equal(got.entries[n - 1].tokens, 1ull << (3 * (n - 1)));
+        assert_int_equal(got.entries[n - 1].weight, 4u + n);
         assert_true(got.entries[n - 1].clip == 1.0f / (float)n);
         assert_true(got.entries[n - 1].digest[0] == n + 76u && got.entries[n - 1].digest[1] == ~(uint64_t)(n - 1));
         again = record_bytes(&got);
@@ -250,18 +254,24 @@ static void test_record_limits(void **state) {
     REFUSED(entries[0].clip, NAN);
     REFUSED(entries[0].clip, INFINITY);
     REFUSED(entries[0].verdict, INTER_REJECTED + 1);
+    REFUSED(entries[0].weight, INTER_TOKENS_MAX + 1);
+    REFUSED(absences[1].others, INTER_OTHERS_MAX + 1);
     REFUSED(accepts[1].member, 0); // twice the same voter
     REFUSED(accepts[1].member, INTER_MEMBERS_MAX);
 #undef REFUSED
     // A count of entries beyond the array must be refused before the first one is read.
     struct neb_buf b = record_bytes(&r);
     struct inter_record got;
-    size_t at = 4 + 1 + 16 + 4 + 4 + 1 + 4 + 4 + 32;
+    size_t at = 4 + 1 + 1 + 16 + 4 + 4 + 1 + 4 + 4 + 32;
     assert_int_equal(b.p[at], 3);
     for (int n = INTER_MEMBERS_MAX + 1; n < 256; n++) {
         b.p[at] = (uint8_t)n;
         assert_false(record_parses(b.p, b.len, &got));
     }
+    b.p[at] = 3;
+    assert_true(record_parses(b.p, b.len, &got));
+    b.p[4 + 1] = INTER_RECORD_VERSION - 1; // of a program before weights
+    assert_false(record_parses(b.p, b.len, &got));
     neb_buf_free(&b);
 }
 

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# A member that was away comes back over a link that brings less than the others commit: it would fetch one old snapshot after the
+# other. It is refused, with both figures; the others go on. Needs root and TUN for the emulated WAN.
+. "$(dirname "$0")/lib.sh"
+"$BUILD/wanlink" probe >/dev/null 2>&1 || skip "no TUN device or not root"
+make_corpus
+stopped=()
+trap 'kill -CONT ${stopped[@]:-} 2>/dev/null || true; kill -KILL ${pid:+"$pid"} 2>/dev/null || true; [[ ${KEEP:-} ]] || rm -rf "$T"' EXIT
+make_job "$T/job.yaml" "grace_s: 0.5, commit_all: false"
+sed -i -e 's/steps: 60/steps: 100000/; s/codec: int4/codec: fp32/' -e '/^  - {name: beta/d' -e '/^  - {name: alpha/d' "$T/job.yaml"
+for c in a b c; do
+    echo "  - {name: $c, sources: [{name: $([[ $c == b ]] && echo gpl || echo other), weight: 1}], threads: 1}" >>"$T/job.yaml"
+done
+run=$T/run
+rounds() {
+    { cat "$run/metrics.jsonl" 2>/dev/null || true; } |
+        jq -R -s --arg c "$1" '[split("\n")[] | fromjson? | select(.kind == "round" and .cluster == $c) | .round] | max // 0'
+}
+wait_rounds() { # CLUSTER ROUNDS
+    local i
+    for ((i = 0; i < 600; i++)); do
+        (($(rounds "$1") >= $2)) && return 0
+        kill -0 "$pid" 2>/dev/null || fail "the run ended before round $2 of $1: $(tail -n 3 "$run.log")"
+        sleep 0.1
+    done
+    fail "no round $2 of $1 after a minute: $(tail -n 5 "$run.log")"
+}
+"$nebula" pretrain "$T/job.yaml" --local 3 --wan 200mbit:5ms --out "$run" >"$run.log" 2>&1 &
+pid=$!
+wait_rounds c 4
+for what in "nebula agent --home $run/clusters/c " "nebula worker .*$run/clusters/c/"; do
+    stopped+=("$(pgrep -f "$what" | head -n 1)")
+done
+kill -STOP "${stopped[@]}"
+wait_rounds a $(($(rounds a) + 15)) # behind what the others keep
+for from in 0 1; do "$BUILD/wanlink" ctl "$run/wan.ctl" "rate 1mbit $from 2" >/dev/null || fail "cannot slow the link"; done
+kill -CONT "${stopped[@]}"
+stopped=()
+for ((i = 0; i < 900; i++)); do
+    grep -q 'slower than the others commit' "$run.log" && break
+    kill -0 "$pid" 2>/dev/null || fail "the run ended before anybody was refused: $(tail -n 5 "$run.log")"
+    sleep 0.1
+done
+line=$(grep -m 1 'slower than the others commit' "$run.log") || fail "nobody was refused: $(tail -n 5 "$run.log")"
+brings=$(sed -E 's/.*brings ([0-9.]+) Mbit.*/\1/' <<<"$line") needs=$(sed -E 's/.*need ([0-9.]+) Mbit.*/\1/' <<<"$line")
+awk -v b="$brings" -v n="$needs" 'BEGIN { exit !(b > 0.3 && b < 1.6 && n > b) }' || fail "figures of a 1 Mbit/s link: $line"
+before=$(rounds a)
+wait_rounds a $((before + 5)) # the others go on
+kill -INT "$pid"
+rc=0; wait "$pid" || rc=$?
+[[ $rc != 0 ]] || fail "a run that a member was refused in ended as if all were well"
+has 'error cluster c: .*slower than the others commit' "$run.log" || fail "the final report does not name it: $(tail -n 8 "$run.log")"
+echo "a link of 1 Mbit/s refused: brings $brings, needs $needs Mbit/s; the others went on"

@@ -1,0 +1,53 @@
+// Which links are refused to a member that catches up (agent/join_rate.h).
+#include "agent/join_rate.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const struct agent_join begun = {.since = 100 * NEB_S, .recv_bytes = 1000000, .lag = 12};
+
+static void test_slower_than_commits(void **state) {
+    (void)state;
+    char text[512];
+    // 10 s: 1 MB has come, 10 rounds of 0.2 MB were committed.
+    struct agent_join_verdict v = agent_join_judge(&begun, 110 * NEB_S, 2000000, 22, 200000);
+    assert_true(v.too_slow && v.rounds == 10);
+    assert_true(v.brings_bps == 0.8e6 && v.needs_bps == 1.6e6);
+    agent_join_explain(&v, 200000, text, sizeof text);
+    assert_non_null(strstr(text, "brings 0.800 Mbit/s"));
+    assert_non_null(strstr(text, "need 1.600 Mbit/s"));
+}
+
+static void test_fast_enough(void **state) {
+    (void)state;
+    assert_false(
+        agent_join_judge(&begun, 110 * NEB_S, 4000000, 22, 200000).too_slow); // 3 MB for 2 MB
+    assert_false(
+        agent_join_judge(&begun, 110 * NEB_S, 2000000, 12, 200000).too_slow); // nobody committed
+    assert_false(
+        agent_join_judge(&begun, 110 * NEB_S, 2000000, 5, 200000).too_slow); // it caught up
+}
+
+static void test_proves_nothing(void **state) {
+    (void)state;
+    struct agent_join none = {0}, unknown = begun;
+    unknown.lag =
+        0; // the others had not been heard yet: what looks like their progress is news of it
+    assert_false(agent_join_judge(&none, 110 * NEB_S, 2000000, 22, 200000).too_slow);
+    assert_false(agent_join_judge(&unknown, 110 * NEB_S, 2000000, 22, 200000).too_slow);
+    assert_false(agent_join_judge(&begun, 103 * NEB_S, 1100000, 22, 200000).too_slow); // 3 s
+    assert_false(agent_join_judge(&begun, 110 * NEB_S, 2000000, 14, 900000).too_slow); // two rounds
+    assert_false(
+        agent_join_judge(&begun, 110 * NEB_S, 500000, 22, 200000).too_slow); // other connections
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_slower_than_commits),
+                                       cmocka_unit_test(test_fast_enough),
+                                       cmocka_unit_test(test_proves_nothing)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
