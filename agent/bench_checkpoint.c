@@ -86,7 +86,7 @@ static enum neb_status set_up(struct bench *b, int threads, const char *dir) {
     }
     NEB_TRY(kern_pool_create(threads, &b->pool));
     if (b->params > SIZE_MAX / (ARRAYS * sizeof(float)) || !(b->state = malloc(bytes)) ||
-        intra_ckpt_async_create(b->pool, bytes + 4096, 0, &b->a) != NEB_OK)
+        intra_ckpt_async_create(NULL, b->pool, bytes + 4096, 0, &b->a) != NEB_OK)
         return neb_fail(NEB_ERR_NOMEM,
                         "bench checkpoint: no memory for %zu parameters (56 bytes each)",
                         b->params);

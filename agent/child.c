@@ -12,15 +12,16 @@
 #include <unistd.h>
 
 // Between fork and exec: only async-signal-safe calls.
-static _Noreturn void exec_child(const char *const *argv, int log_fd, int out_fd, pid_t parent) {
+static _Noreturn void exec_child(const char *const *argv, int in_fd, int log_fd, int out_fd, pid_t parent) {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) // the parent died before prctl took effect
         _exit(127);
     setpgid(0,
             0); // Ctrl-C in a terminal reaches only the command, which stops its children in order
-    int null_fd = open("/dev/null", O_RDONLY);
-    if (null_fd >= 0)
-        dup2(null_fd, STDIN_FILENO);
+    if (in_fd < 0)
+        in_fd = open("/dev/null", O_RDONLY);
+    if (in_fd >= 0)
+        dup2(in_fd, STDIN_FILENO);
     if (log_fd >= 0) {
         dup2(log_fd, STDOUT_FILENO);
         dup2(log_fd, STDERR_FILENO);
@@ -36,8 +37,8 @@ static _Noreturn void exec_child(const char *const *argv, int log_fd, int out_fd
     _exit(127);
 }
 
-enum neb_status agent_child_start(struct agent_child *c, const char *what, const char *const *argv,
-                                  const char *log_path, int *stdout_fd) {
+static enum neb_status start(struct agent_child *c, const char *what, const char *const *argv,
+                             const char *log_path, int in_fd, int *stdout_fd) {
     enum neb_status st = NEB_OK;
     int log_fd = -1, pipe_fd[2] = {-1, -1};
     *c = (struct agent_child){0};
@@ -55,7 +56,7 @@ enum neb_status agent_child_start(struct agent_child *c, const char *what, const
     }
     pid_t parent = getpid(), pid = fork();
     if (pid == 0)
-        exec_child(argv, log_fd, pipe_fd[1], parent);
+        exec_child(argv, in_fd, log_fd, pipe_fd[1], parent);
     if (pid < 0) {
         st = neb_fail_errno("cannot start %s", what);
         goto out;
@@ -72,6 +73,16 @@ out:
         if (pipe_fd[i] >= 0)
             close(pipe_fd[i]);
     return st;
+}
+
+enum neb_status agent_child_start(struct agent_child *c, const char *what, const char *const *argv,
+                                  const char *log_path, int *stdout_fd) {
+    return start(c, what, argv, log_path, -1, stdout_fd);
+}
+
+enum neb_status agent_child_start_fed(struct agent_child *c, const char *what,
+                                      const char *const *argv, const char *log_path, int in_fd) {
+    return start(c, what, argv, log_path, in_fd, NULL);
 }
 
 bool agent_child_ended(struct agent_child *c, int *status) {

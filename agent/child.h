@@ -20,6 +20,10 @@ struct agent_child {
 NEB_MUST_CHECK enum neb_status agent_child_start(struct agent_child *c, const char *what,
                                                  const char *const *argv, const char *log_path,
                                                  int *stdout_fd);
+// The same with `in_fd` as its standard input (borrowed).
+NEB_MUST_CHECK enum neb_status agent_child_start_fed(struct agent_child *c, const char *what,
+                                                     const char *const *argv, const char *log_path,
+                                                     int in_fd);
 // True once the child has ended; *status as from waitpid. Never blocks.
 bool agent_child_ended(struct agent_child *c, int *status);
 // SIGTERM, up to `grace` to end, then SIGKILL. Reaps it. Fine when not running.

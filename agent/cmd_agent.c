@@ -18,9 +18,10 @@ struct options {
     unsigned recycle_s, overlap_s, renew_days;
     struct agent_web_config page;
     struct inter_rate_limit limit;
+    const char *seal_key;
 };
 
-enum { KEY_RECYCLE = 1000, KEY_OVERLAP, KEY_RENEW, OPT_TOKEN, OPT_CERT, OPT_KEY, KEY_RATE_LIMIT, KEY_CONGESTION };
+enum { KEY_RECYCLE = 1000, KEY_OVERLAP, KEY_RENEW, OPT_TOKEN, OPT_CERT, OPT_KEY, KEY_RATE_LIMIT, KEY_CONGESTION, KEY_SEAL };
 
 static void parse_number(const char *arg, unsigned max, unsigned *out, struct argp_state *state) {
     char *end = NULL;
@@ -57,6 +58,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
             argp_error(state, "--congestion %s: this system does not have it, or does not permit it (nebula doctor)", arg);
         o->congestion = arg;
         return 0;
+    case KEY_SEAL: o->seal_key = arg; return 0;
     case 'v': neb_log_set_level(NEB_LOG_DEBUG); return 0;
     case ARGP_KEY_ARG: argp_usage(state); return 0;
     default: return ARGP_ERR_UNKNOWN;
@@ -80,6 +82,7 @@ int cmd_agent(int argc, char **argv) {
         {"connections", 'b', "N", 0, "bulk connections a peer (default: as many as fill the link, up to 32)", 0},
         {"rate-limit", KEY_RATE_LIMIT, "RATE", 0, "of all that this site sends, also by local time: \"100mbit 08:00-18:00=20mbit\"", 0},
         {"congestion", KEY_CONGESTION, "NAME", 0, "TCP's algorithm (default bbr, where permitted)", 0},
+        {"seal-key", KEY_SEAL, "FILE", 0, "seal what lies on disk with this key (nebula seal)", 0},
         {"verbose", 'v', NULL, 0, "log more", 0},
         {0}};
     static const struct argp argp = {table,
@@ -102,6 +105,7 @@ int cmd_agent(int argc, char **argv) {
     struct agent_daemon_config c = {.home = home, .listen = o.listen, .n_bulk = o.n_bulk,
                                     .congestion = o.congestion,
                                     .limit = o.limit,
+                                    .seal_key = o.seal_key,
                                     .recycle = (neb_ns)o.recycle_s * NEB_S,
                                     .overlap = (neb_ns)o.overlap_s * NEB_S,
                                     .renew_days = (int)o.renew_days,

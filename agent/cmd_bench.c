@@ -4,6 +4,7 @@
 #include "agent/bench_kernels.h"
 #include "agent/bench_link.h"
 #include "agent/bench_round.h"
+#include "agent/bench_seal.h"
 #include "agent/bench_train.h"
 #include "agent/commands.h"
 
@@ -66,8 +67,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case ARGP_KEY_END:
         if (!o->what || (strcmp(o->what, "codec") && strcmp(o->what, "kernels") &&
                          strcmp(o->what, "round") && strcmp(o->what, "train") &&
-                         strcmp(o->what, "link") && strcmp(o->what, "checkpoint")))
-            argp_error(state, "bench what? checkpoint, codec, kernels, link, round or train");
+                         strcmp(o->what, "link") && strcmp(o->what, "checkpoint") && strcmp(o->what, "seal")))
+            argp_error(state, "bench what? checkpoint, codec, kernels, link, round, seal or train");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -77,7 +78,7 @@ int cmd_bench(int argc, char **argv) {
     static const struct argp_option table[] = {
         {"json", 'j', NULL, 0, "one JSON object a line", 0},
         {"threads", 't', "N", 0, "default: all processors", 0},
-        {"params", 'p', "N", 0, "checkpoint, codec, round: size of the array (default 8, 50, 16 million)", 0},
+        {"params", 'p', "N", 0, "checkpoint, codec, round, seal: size of the array (default 8, 50, 16, 32 million)", 0},
         {"codec", 'c', "CODEC", 0, "round: what to send as (default int4); codec: this one only", 0},
         {"input", 'i', "FILE", 0, "codec: the elements of this update (a ledger's .blob) instead",
          0},
@@ -93,7 +94,7 @@ int cmd_bench(int argc, char **argv) {
         {0}};
     static const struct argp argp = {table,
                                      parse_option,
-                                     "checkpoint|codec|kernels|link|round|train",
+                                     "checkpoint|codec|kernels|link|round|seal|train",
                                      "Measures this machine. Every line names its limit (memcpy, "
                                      "sgemm) from the same call and the ratio to it.",
                                      NULL,
@@ -111,6 +112,8 @@ int cmd_bench(int argc, char **argv) {
         st = bench_checkpoint(o.json, o.params, o.threads, o.link.dir);
     else if (!strcmp(o.what, "round"))
         st = bench_round(o.json, o.params, o.threads, o.codec ? o.codec : "int4", &digest);
+    else if (!strcmp(o.what, "seal"))
+        st = bench_seal(o.json, o.params);
     else if (!strcmp(o.what, "link")) {
         o.link.json = o.json;
         st = bench_link(&o.link);

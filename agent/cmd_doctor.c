@@ -7,6 +7,8 @@
 #include "agent/model_init.h"
 #include "agent/plan.h"
 #include "agent/watch.h"
+#include "inter/socket_profile.h"
+#include "inter/transfer.h"
 #include "security/identity.h"
 
 #include <stdlib.h>
@@ -15,10 +17,13 @@
 struct options {
     struct agent_options common; // arg: a job file
     const char *peer;
+    bool sockets;
 };
 
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     struct options *o = state->input;
+    if (key == 's')
+        return o->sockets = true, 0;
     if (key != 'p')
         return agent_parse_option(key, arg, state);
     o->peer = arg;
@@ -29,6 +34,7 @@ static const struct argp_option table[] = {
     AGENT_OPTION_HOME("of the agent"),
     {"peer", 'p', "NAME", 0, "look at this peer only", 0},
     AGENT_OPTION_JSON,
+    {"sockets", 's', NULL, 0, "instead: the options of the links' sockets, and why", 0},
     {0}};
 
 // Bytes of the generations that a worker keeps, and the one that it writes.
@@ -121,6 +127,30 @@ static enum neb_status examine(struct doctor *d, const struct options *o, const 
     return NEB_OK;
 }
 
+static void print_sockets(bool json) {
+    static const char *const roles[] = {"?", "listen", "control", "listen, control", "bulk", "listen, bulk", "control, bulk", "all"};
+    json_t *rows = json_array();
+    for (size_t i = 0; i < inter_socket_profile_rows; i++) {
+        const struct inter_socket_option *o = &inter_socket_profile[i];
+        json_int_t value = inter_socket_value(o, o->option == ZMQ_MAXMSGSIZE ? INTER_CHUNK_MAX : 0);
+        if (json)
+            json_array_append_new(rows, json_pack("{s:s,s:I,s:s,s:s}", "option", o->name, "value", value, "sockets", roles[o->roles & 7],
+                                                  "why", o->why));
+        else
+            printf("%-24s %8lld  %-15s %s\n", o->name, (long long)value, roles[o->roles & 7], o->why);
+    }
+    if (json) {
+        json_dumpf(rows, stdout, JSON_INDENT(2));
+        putchar('\n');
+    } else {
+        printf("before HELLO             %8d  listen          bytes; then, or after %d ms, or as the oldest of %d, a connection is cut\n",
+               INTER_NAMELESS_BYTES, INTER_NAMELESS_MS, INTER_NAMELESS_MAX);
+        printf("unread of one peer       %8d  all             MiB beyond the 65 that an honest one sends ahead: its fullest connection is cut\n",
+               INTER_PEER_SLACK_BYTES >> 20);
+    }
+    json_decref(rows);
+}
+
 int cmd_doctor(int argc, char **argv) {
     static const struct argp argp = {
         table,
@@ -136,6 +166,10 @@ int cmd_doctor(int argc, char **argv) {
     char home[NEB_PATH_MAX];
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;
+    if (o.sockets) {
+        print_sockets(o.common.json);
+        return AGENT_EXIT_OK;
+    }
     if (sec_home(o.common.home, home, sizeof home) != NEB_OK)
         return AGENT_EXIT_USAGE;
     enum neb_status st = doctor_init(&d);

@@ -2,6 +2,7 @@
 #include "agent/base/log.h"
 #include "agent/commands.h"
 #include "agent/progress.h"
+#include "agent/seal.h"
 #include "intra/hf.h"
 
 #include <argp.h>
@@ -9,7 +10,10 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { KEY_SEAL = 1000 };
+
 struct options {
+    const char *seal_key;
     const char *from, *to, *adapter, *like, *tokenizer;
     int32_t max_seq;
     enum intra_st_dtype dtype;
@@ -108,8 +112,11 @@ static enum neb_status export(const struct options *o) {
     struct show show = start_show();
     struct intra_hf_exported r;
     enum neb_status st = NEB_OK;
-    NEB_TRY(agent_checkpoint_file(o->from, file, sizeof file));
+    struct sec_vault *vault = NULL;
+    NEB_TRY(agent_seal_option(o->seal_key, &vault));
+    NEB_TRY_GOTO(agent_checkpoint_file(sec_vault_of(vault), o->from, file, sizeof file), out);
     struct intra_hf_export e = {.checkpoint = file,
+                                .vault = sec_vault_of(vault),
                                 .dir = o->to,
                                 .like = o->like
                                             ? o->like
@@ -122,10 +129,13 @@ static enum neb_status export(const struct options *o) {
                                 .shard_bytes = o->shard_bytes,
                                 .progress = show_progress,
                                 .user = &show};
-    if (o->what == INTRA_HF_MERGED) NEB_TRY(kern_cpu_create(0, &e.K));
+    if (o->what == INTRA_HF_MERGED)
+        NEB_TRY_GOTO(kern_cpu_create(0, &e.K), out);
     st = intra_hf_export(&e, &r);
     kern_destroy(&e.K);
     end_show(&show);
+out:
+    sec_vault_destroy(&vault);
     NEB_TRY(st);
     double s = neb_seconds(neb_now() - show.start);
     if (o->json) printf("{\"params\": %llu, \"files\": %d, \"dtype\": \"%s\", \"seconds\": %.3f}\n",
@@ -164,6 +174,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case 'j': o->json = true; return 0;
     case 'm': o->what = INTRA_HF_MERGED; return 0;
     case 'A': o->what = INTRA_HF_ADAPTER; return 0;
+    case KEY_SEAL: o->seal_key = arg; return 0;
     case 's':
         o->max_seq = (int32_t)strtol(arg, &end, 10);
         if (*end || o->max_seq < 1 || o->max_seq > 1 << 20)
@@ -227,6 +238,7 @@ int cmd_export(int argc, char **argv) {
         {"tokenizer", 'v', "FILE", 0,
          "SentencePiece model (default: the one beside the checkpoint)", 0},
         {"merge-lora", 'm', NULL, 0, "add LoRA adapters to the weights they adapt", 0},
+        {"seal-key", KEY_SEAL, "FILE", 0, "opens a sealed checkpoint", 0},
         {"adapter", 'A', NULL, 0, "only the LoRA adapters, as a PEFT folder", 0},
         {"json", 'j', NULL, 0, "result as a JSON object", 0},
         {0}};

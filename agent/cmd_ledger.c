@@ -2,6 +2,7 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/commands.h"
+#include "agent/seal.h"
 #include "inter/ledger_verify.h"
 #include "security/members.h"
 #include "security/sign.h"
@@ -11,14 +12,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { KEY_SEAL = 1000 };
+
 struct options {
     const char *args[2]; // action, folder
+    const char *seal_key;
     unsigned n;
     bool json;
 };
 
 struct look { // what the callbacks of one command share
-    const char *dir;
+    const char *dir, *seal_key;
+    struct sec_vault *vault; // opens sealed updates; NULL: none
     struct inter_ledger *ledger;
     struct sec_members members;
     json_t *jobs;    // {hex: {"spec": {…}, "state": {…}}}
@@ -80,12 +85,15 @@ static enum neb_status look_open(struct look *k) {
     k->chains = json_array();
     if (!k->jobs || !k->damages || !k->chains)
         return neb_fail(NEB_ERR_NOMEM, "out of memory reading a ledger");
+    NEB_TRY(agent_seal_option(k->seal_key, &k->vault));
     NEB_TRY(inter_ledger_open_readonly(k->dir, &k->ledger));
+    inter_ledger_seal(k->ledger, sec_vault_key(k->vault));
     return inter_ledger_jobs(k->ledger, add_job, k);
 }
 
 static void look_close(struct look *k) {
     inter_ledger_close(&k->ledger);
+    sec_vault_destroy(&k->vault);
     json_decref(k->jobs);
     json_decref(k->damages);
     json_decref(k->chains);
@@ -240,6 +248,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     struct options *o = state->input;
     switch (key) {
     case 'j': o->json = true; return 0;
+    case KEY_SEAL: o->seal_key = arg; return 0;
     case ARGP_KEY_ARG:
         if (o->n == 2)
             argp_usage(state);
@@ -255,7 +264,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 
 int cmd_ledger(int argc, char **argv) {
     static const struct argp_option table[] = {
-        {"json", 'j', NULL, 0, "one JSON object instead of text", 0}, {0}};
+        {"seal-key", KEY_SEAL, "FILE", 0, "opens sealed updates", 0},
+        {"json", 'j', NULL, 0, "one JSON object instead of text", 0},
+        {0}};
     static const struct argp argp = {
         table,
         parse_option,
@@ -271,7 +282,7 @@ int cmd_ledger(int argc, char **argv) {
     struct options o = {0};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;
-    struct look k = {.dir = o.args[1], .json = o.json};
+    struct look k = {.dir = o.args[1], .seal_key = o.seal_key, .json = o.json};
     enum neb_status st = sec_init();
     if (st == NEB_OK)
         st = !strcmp(o.args[0], "verify") ? verify(&k) : show(&k);

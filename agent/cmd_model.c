@@ -2,6 +2,7 @@
 #include "agent/base/log.h"
 #include "agent/commands.h"
 #include "agent/eval_translate.h"
+#include "agent/seal.h"
 #include "intra/data.h"
 #include "intra/tokenizer.h"
 #include "intra/trainer.h"
@@ -12,17 +13,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { EVAL_SEQ_MAX = 4096 };
+enum { EVAL_SEQ_MAX = 4096, KEY_SEAL = 1000 };
 
 struct options {
-    const char *checkpoint, *corpus, *prompt, *tokenizer, *ids, *task, *out;
+    const char *checkpoint, *corpus, *prompt, *tokenizer, *ids, *task, *out, *seal_key;
     int beam, windows, tokens, top_k, threads, seq_len;
     float temperature;
     uint64_t seed;
     bool json, merge, logits;
 };
 
-enum neb_status agent_checkpoint_file(const char *path, char *out, size_t cap) {
+enum neb_status agent_checkpoint_file(const struct neb_vault *vault, const char *path, char *out, size_t cap) {
     struct intra_ckpt *c = NULL;
     struct neb_map probe;
     NEB_TRY(neb_path(out, cap, path, "model.ckpt"));
@@ -35,7 +36,7 @@ enum neb_status agent_checkpoint_file(const char *path, char *out, size_t cap) {
         snprintf(out, cap, "%s", path);
         return NEB_OK;
     }
-    enum neb_status st = intra_ckpt_open_latest(path, &c);
+    enum neb_status st = intra_ckpt_open_latest_in(vault, path, &c);
     if (st == NEB_OK)
         snprintf(out, cap, "%s", intra_ckpt_path(c));
     intra_ckpt_close(&c);
@@ -50,18 +51,23 @@ enum neb_status agent_checkpoint_file(const char *path, char *out, size_t cap) {
                : neb_fail(st, "no checkpoint in %s", path);
 }
 
-static enum neb_status open_checkpoint(const char *path, struct intra_ckpt **out) {
+static enum neb_status load_model(const struct options *o, const struct neb_vault *vault,
+                                  struct intra_model **m) {
     char file[NEB_PATH_MAX];
-    neb_log_set_level(NEB_LOG_ERROR);
-    NEB_TRY(agent_checkpoint_file(path, file, sizeof file));
-    return intra_ckpt_open(file, true, out);
+    struct intra_ckpt *c = NULL;
+    NEB_TRY(agent_checkpoint_file(vault, o->checkpoint, file, sizeof file));
+    NEB_TRY(intra_ckpt_open_in(vault, file, true, &c));
+    enum neb_status st = intra_model_load(c, m);
+    intra_ckpt_close(&c);
+    return st;
 }
 
 static enum neb_status load(const struct options *o, struct kern **K, struct intra_model **m) {
-    struct intra_ckpt *c = NULL;
-    NEB_TRY(open_checkpoint(o->checkpoint, &c));
-    enum neb_status st = intra_model_load(c, m);
-    intra_ckpt_close(&c);
+    struct sec_vault *vault = NULL;
+    neb_log_set_level(NEB_LOG_ERROR);
+    NEB_TRY(agent_seal_option(o->seal_key, &vault));
+    enum neb_status st = load_model(o, sec_vault_of(vault), m);
+    sec_vault_destroy(&vault);
     NEB_TRY(st);
     NEB_TRY(kern_cpu_create(o->threads, K));
     if (o->merge)
@@ -267,8 +273,11 @@ out:
 static enum neb_status translate(const struct options *o) {
     char file[NEB_PATH_MAX];
     neb_log_set_level(NEB_LOG_ERROR);
-    NEB_TRY(agent_checkpoint_file(o->checkpoint, file, sizeof file));
+    struct sec_vault *vault = NULL;
+    NEB_TRY(agent_seal_option(o->seal_key, &vault));
+    enum neb_status st = agent_checkpoint_file(sec_vault_of(vault), o->checkpoint, file, sizeof file);
     struct agent_eval_translate t = {.checkpoint = file,
+                                     .vault = sec_vault_of(vault),
                                      .corpus = o->corpus,
                                      .out = o->out,
                                      .beam = o->beam,
@@ -276,7 +285,10 @@ static enum neb_status translate(const struct options *o) {
                                      .threads = o->threads,
                                      .merge = o->merge,
                                      .json = o->json};
-    return agent_eval_translate(&t);
+    if (st == NEB_OK)
+        st = agent_eval_translate(&t);
+    sec_vault_destroy(&vault);
+    return st;
 }
 
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
@@ -298,6 +310,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case 'o': o->out = arg; return 0;
     case 'j': o->json = true; return 0;
     case 'm': o->merge = true; return 0;
+    case KEY_SEAL: o->seal_key = arg; return 0;
     case ARGP_KEY_ARG:
         if (state->arg_num)
             argp_usage(state);
@@ -324,6 +337,7 @@ int cmd_eval(int argc, char **argv) {
         {"logits", 'l', NULL, 0, "instead: print the logits of --ids, a line a position", 0},
         {"ids", 'i', "IDS", 0, "token ids, such as \"1 2 3\"", 0},
         {"merge-lora", 'm', NULL, 0, "merge adapters first", 0},
+        {"seal-key", KEY_SEAL, "FILE", 0, "opens a sealed checkpoint", 0},
         {"json", 'j', NULL, 0, "one JSON object a line", 0},
         {0}};
     static const struct argp argp = {
@@ -356,6 +370,7 @@ int cmd_generate(int argc, char **argv) {
         {"seed", 's', "S", 0, "of the choice", 0},
         {"tokenizer", 'v', "FILE", 0, "default: CHECKPOINT/tokenizer.model", 0},
         {"merge-lora", 'm', NULL, 0, "merge adapters first", 0},
+        {"seal-key", KEY_SEAL, "FILE", 0, "opens a sealed checkpoint", 0},
         {0}};
     static const struct argp argp = {table, parse_option, "CHECKPOINT", "Continues a text.",
                                      NULL,  NULL,         NULL};

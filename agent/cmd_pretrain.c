@@ -29,12 +29,13 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-enum { SETS_MAX = 64, KEY_STEPS = 1000, KEY_SEED, KEY_LOCAL, KEY_WAN, KEY_RESUME, KEY_HOME, KEY_TENSORBOARD };
+enum { SETS_MAX = 64, KEY_STEPS = 1000, KEY_SEED, KEY_LOCAL, KEY_WAN, KEY_RESUME, KEY_HOME, KEY_SEAL, KEY_TENSORBOARD };
 
 struct options {
     const char *job, *out, *wan, *home, *steps, *seed;
     const char *sets[SETS_MAX];
     int n_sets, local;
+    const char *seal_key;
     bool json, resume, tensorboard;
 };
 
@@ -454,7 +455,7 @@ static enum neb_status set_up(struct run *r) {
         snprintf(agent_progress_sample(r->progress, i)->name,
                  sizeof agent_progress_sample(r->progress, i)->name, "%s", r->job.clusters[i].name);
     if (r->o.local) {
-        NEB_TRY(agent_local_start(&r->job, r->o.local, r->out, r->o.wan, &r->local));
+        NEB_TRY(agent_local_start(&r->job, r->o.local, r->out, r->o.wan, r->o.seal_key, &r->local));
         snprintf(home, sizeof home, "%s", r->local.homes[0]);
     } else {
         NEB_TRY(sec_home(r->o.home, home, sizeof home));
@@ -475,6 +476,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case KEY_SEED: o->seed = arg; return 0;
     case KEY_WAN: o->wan = arg; return 0;
     case KEY_HOME: o->home = arg; return 0;
+    case KEY_SEAL: o->seal_key = arg; return 0;
     case KEY_RESUME: o->resume = true; return 0;
     case KEY_TENSORBOARD: o->tensorboard = true; return 0;
     case KEY_LOCAL:
@@ -533,6 +535,7 @@ int cmd_pretrain(int argc, char **argv) {
         {"resume", KEY_RESUME, NULL, 0, "continue the run in --out", 0},
         {"tensorboard", KEY_TENSORBOARD, NULL, 0, "TensorBoard event files too, in tensorboard/ of --out", 0},
         {"home", KEY_HOME, "DIR", 0, "of the agent to submit to (default ~/.nebula)", 0},
+        {"seal-key", KEY_SEAL, "FILE", 0, "with --local: the agents seal what they write with it (nebula seal)", 0},
         {"json", 'j', NULL, 0, "one JSON object a line instead of the display", 0},
         {0}};
     static const struct argp argp = {table,

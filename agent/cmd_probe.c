@@ -3,6 +3,7 @@
 #include "agent/base/log.h"
 #include "agent/commands.h"
 #include "agent/probe.h"
+#include "agent/seal.h"
 #include "intra/trainer.h"
 
 #include <argp.h>
@@ -10,10 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TESTS_MAX = 8 };
+enum { TESTS_MAX = 8, KEY_SEAL = 1000 };
 
 struct options {
-    const char *checkpoint, *tokenizer, *text, *train, *tests[TESTS_MAX], *task;
+    const char *checkpoint, *tokenizer, *text, *train, *tests[TESTS_MAX], *task, *seal_key;
     int n_tests, threads, seed;
     bool random, json;
 };
@@ -31,10 +32,15 @@ static enum neb_status load(const struct options *o, struct intra_model **m,
     char file[NEB_PATH_MAX], tokenizer[NEB_PATH_MAX];
     struct intra_ckpt *c = NULL;
     neb_log_set_level(NEB_LOG_ERROR);
-    NEB_TRY(agent_checkpoint_file(o->checkpoint, file, sizeof file));
-    NEB_TRY(intra_ckpt_open(file, true, &c));
-    enum neb_status st = intra_model_load(c, m);
+    struct sec_vault *vault = NULL;
+    NEB_TRY(agent_seal_option(o->seal_key, &vault));
+    enum neb_status st = agent_checkpoint_file(sec_vault_of(vault), o->checkpoint, file, sizeof file);
+    if (st == NEB_OK)
+        st = intra_ckpt_open_in(sec_vault_of(vault), file, true, &c);
+    if (st == NEB_OK)
+        st = intra_model_load(c, m);
     intra_ckpt_close(&c);
+    sec_vault_destroy(&vault);
     NEB_TRY(st);
     if (o->random)
         NEB_TRY(forget_everything(m, (uint64_t)o->seed));
@@ -110,6 +116,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case 'r': o->random = true; return 0;
     case 's': o->seed = (int)strtol(arg, NULL, 10); return 0;
     case 'j': o->json = true; return 0;
+    case KEY_SEAL: o->seal_key = arg; return 0;
     case ARGP_KEY_ARG:
         if (state->arg_num)
             argp_usage(state);
@@ -136,6 +143,7 @@ int cmd_eval_probe(int argc, char **argv) {
         {"tokenizer", 'v', "FILE", 0, "default: tokenizer.model beside the checkpoint", 0},
         {"random", 'r', NULL, 0, "the same shape as it is before training, for comparison", 0},
         {"seed", 's', "S", 0, "of --random", 0},
+        {"seal-key", KEY_SEAL, "FILE", 0, "opens a sealed checkpoint", 0},
         {"json", 'j', NULL, 0, "one JSON object a line", 0},
         {0}};
     static const struct argp argp = {

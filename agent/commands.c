@@ -31,6 +31,7 @@ const struct agent_command agent_commands[] = {
     {"members", "show the signed member list", cmd_members},
     {"revoke", "take a member off the list", cmd_revoke},
     {"rotate", "give this member new keys", cmd_rotate},
+    {"seal", "make the key that seals what lies on disk; open what it sealed", cmd_seal},
     {"promote", "go on without the lost one of two voters", cmd_promote},
     {NULL, NULL, NULL},
 };

@@ -53,9 +53,12 @@ int cmd_revoke(int argc, char **argv);
 int cmd_rotate(int argc, char **argv);
 int cmd_promote(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
+int cmd_seal(int argc, char **argv);
 
 // The checkpoint file that PATH means: a file, a folder with model.ckpt, or the newest usable one of a folder of generations.
-NEB_MUST_CHECK enum neb_status agent_checkpoint_file(const char *path, char *out, size_t cap);
+// vault: opens sealed ones; NULL: only those in clear.
+struct neb_vault;
+NEB_MUST_CHECK enum neb_status agent_checkpoint_file(const struct neb_vault *vault, const char *path, char *out, size_t cap);
 
 extern const struct agent_command agent_commands[]; // ends with name NULL
 

@@ -3,6 +3,7 @@
 #include "agent/base/log.h"
 #include "agent/daemon_state.h"
 #include "agent/harden.h"
+#include "agent/seal.h"
 #include "agent/status.h"
 
 #include <errno.h>
@@ -47,6 +48,7 @@ enum neb_status daemon_start_service(struct daemon *d) {
         .congestion = d->c->congestion,
         .limit = d->c->limit,
         .zmq_context = d->zctx,
+                                     .seal = sec_vault_key(d->vault),
         .callbacks = {d, daemon_on_commit, daemon_on_message, daemon_on_peer, daemon_on_fault,
                       daemon_on_behind, daemon_on_snapshot_open, daemon_on_snapshot_close,
                       daemon_on_snapshot_done}};
@@ -179,6 +181,7 @@ static enum neb_status set_up(struct daemon *d) {
     NEB_TRY(agent_view_create(&d->view));
     NEB_TRY(agent_self_path(d->exe, sizeof d->exe));
     NEB_TRY(sec_identity_load(d->c->home, &d->identity));
+    NEB_TRY(agent_seal_open(d->c->home, d->c->seal_key, &d->vault));
     neb_log_set_name(daemon_name(d));
     NEB_TRY(agent_members_open(d->c->home, d->identity, &d->trust));
     NEB_TRY(neb_path(jobs, sizeof jobs, d->c->home, "jobs"));
@@ -233,6 +236,7 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
     if (d->zctx)
         zmq_ctx_term(d->zctx);
     sec_identity_destroy(&d->identity);
+    sec_vault_destroy(&d->vault);
     free(d);
     return st;
 }

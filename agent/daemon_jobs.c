@@ -9,6 +9,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct agent_jobrun *daemon_job(struct daemon *d, const char *hex) {
     for (int i = 0; hex && i < AGENT_JOBS_MAX; i++)
@@ -67,7 +68,10 @@ static enum neb_status start_worker(struct daemon *d, struct agent_jobrun *j) {
     daemon_job_dir(d, j, dir, sizeof dir);
     NEB_TRY(neb_fs_mkdirs(dir, 0700));
     NEB_TRY(neb_path(log, sizeof log, dir, "worker.log"));
+    agent_credential_destroy(&j->credential);
+    NEB_TRY(agent_credential_create(sec_vault_key(d->vault), j->id, &j->credential));
     if (agent_attach_waits(j)) {
+        NEB_TRY(agent_credential_leave(j->credential, dir));
         neb_info("job %s waits for a trainer: NEBULA_AGENT=%s NEBULA_JOB=%s", j->job.name,
                  d->socket_path, j->hex);
         return NEB_OK;
@@ -77,7 +81,11 @@ static enum neb_status start_worker(struct daemon *d, struct agent_jobrun *j) {
                                 &launch));
     j->client = (struct agent_ipc_client){0};
     j->step_at_start = j->last_step;
-    return agent_child_start(&j->worker, "worker", launch.argv, log, NULL);
+    int fd = -1;
+    NEB_TRY(agent_credential_pipe(j->credential, &fd));
+    enum neb_status st = agent_child_start_fed(&j->worker, "worker", launch.argv, log, fd);
+    close(fd);
+    return st;
 }
 
 void daemon_job_forget(struct daemon *d, struct agent_jobrun *j) {
@@ -88,6 +96,7 @@ void daemon_job_forget(struct daemon *d, struct agent_jobrun *j) {
         neb_warn("streams of job %s could not be closed", j->job.name);
     json_decref(j->spec);
     json_decref(j->report);
+    agent_credential_destroy(&j->credential);
     *j = (struct agent_jobrun){0};
 }
 
@@ -242,6 +251,8 @@ void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status) {
     char reason[96], text[NEB_PATH_MAX + 256], dir[NEB_PATH_MAX];
     if (!j->reported && inter_streams_detach(d->streams.streams, j->id) != NEB_OK)
         neb_warn("streams of job %s could not be told that the worker is gone", j->job.name);
+    if (!agent_attach_waits(j)) // its connection's name means nothing any more
+        j->client = (struct agent_ipc_client){0};
     agent_child_reason(status, reason, sizeof reason);
     if (j->reported) {
         const char *error = json_string_value(json_object_get(j->report, "error"));

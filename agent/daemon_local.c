@@ -46,6 +46,12 @@ static json_t *suspects(const struct agent_jobrun *j) {
     return a;
 }
 
+// Refused local messages: told in the log once, then counted (nebula status).
+static void count_stranger(struct daemon *d, const char *what) {
+    if (d->strangers++ == 0)
+        neb_warn("%s: refused; further ones are counted", what);
+}
+
 static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
                       struct agent_ipc_msg *m) {
     char dir[NEB_PATH_MAX];
@@ -56,6 +62,11 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
     }
     bool expected;
     char why[160];
+    if (m->n_parts != 1 || !agent_credential_is(j->credential, m->parts[0].p, m->parts[0].len)) {
+        count_stranger(d, "a local process without the credentials of a job's worker wanted to be it");
+        daemon_answer(d, from, false, "not the credentials of this job's worker");
+        return;
+    }
     if (!agent_attach_admit(j, from, m, why, sizeof why)) {
         daemon_answer(d, from, false, why);
         return;
@@ -65,12 +76,16 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
     j->told_alive = daemon_peers_alive(d, j, &expected);
     j->told_expected = expected;
     j->told_lost = daemon_catching_up(d, j);
-    daemon_tell(d, from,
+    struct agent_ipc_part seal = {0}; // workers have it from their pipe
+    seal.p = agent_credential_seal(j->credential, &seal.len);
+    json_t *head =
                 json_pack("{s:s,s:O,s:i,s:s,s:i,s:b,s:b,s:b,s:o,s:o}", "ev", "job", "spec", j->spec,
                           "cluster", j->self, "dir", dir, "alive", j->told_alive, "expected",
                           expected, "stop", j->state == AGENT_JOB_STOPPING, "lost", j->told_lost,
                           "suspect", suspects(j), "taken",
-                          agent_snapshot_mask(j->taken, j->job.sync.fragments)));
+                          agent_snapshot_mask(j->taken, j->job.sync.fragments));
+    if (agent_ipc_send(d->ipc, from, head, &seal, seal.len && agent_attach_waits(j) ? 1 : 0) != NEB_OK)
+        neb_debug("a worker is gone");
 }
 
 static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
@@ -237,23 +252,40 @@ static void on_list_request(struct daemon *d, const struct agent_ipc_client *fro
     json_decref(jobs);
 }
 
-void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,
-                     struct agent_ipc_msg *m) {
-    const char *op = agent_ipc_str(m, "op", "");
-    struct agent_jobrun *j = NULL;
-    for (int i = 0; i < AGENT_JOBS_MAX; i++)
-        if (d->jobs[i].used && agent_ipc_same(&d->jobs[i].client, from))
-            j = &d->jobs[i];
+// Requests of the worker of a job; false: none of those.
+static bool on_worker(struct daemon *d, struct agent_jobrun *j, const struct agent_ipc_client *from,
+                      const char *op, struct agent_ipc_msg *m) {
+    if (!strcmp(op, "hello"))
+        daemon_tell(d, from, json_pack("{s:s}", "ev", "hello"));
+    else if (!strcmp(op, "detach"))
+        daemon_trainer_left(d, j, true);
+    else if (!strcmp(op, "update"))
+        on_update(d, j, m);
+    else if (!strcmp(op, "shape") &&
+             agent_ipc_int(m, "elements", 0) > 0) // what an update of this job may unpack to
+        inter_service_bound(d->service, j->id, (uint64_t)agent_ipc_int(m, "elements", 0));
+    else if (!strcmp(op, "ready"))
+        on_ready(d, j, m);
+    else if (!strcmp(op, "metrics"))
+        on_metrics(d, j, m);
+    else if (!strcmp(op, "report"))
+        on_report(d, j, m);
+    else if (!strcmp(op, "checkpoint"))
+        on_checkpoint(d, j, m);
+    else
+        return agent_streams_request(&d->streams, j, m);
+    return true;
+}
+
+// Requests of nebula's commands; false: none of those.
+static bool on_command(struct daemon *d, const struct agent_ipc_client *from, const char *op,
+                       struct agent_ipc_msg *m) {
     if (!strcmp(op, "submit"))
         on_submit_job(d, from, m);
     else if (!strcmp(op, "attach"))
         on_attach(d, from, m);
     else if (!strcmp(op, "attachable"))
         daemon_tell(d, from, agent_attach_find(d->jobs, m));
-    else if (j && !strcmp(op, "hello"))
-        daemon_tell(d, from, json_pack("{s:s}", "ev", "hello"));
-    else if (j && !strcmp(op, "detach"))
-        daemon_trainer_left(d, j, true);
     else if (!strcmp(op, "status"))
         daemon_tell(d, from, daemon_status(d));
     else if (!strcmp(op, "jobs"))
@@ -262,21 +294,22 @@ void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,
         on_resume_request(d, from, m);
     else if (!strcmp(op, "stop"))
         on_stop_request(d, from, m);
-    else if (j && !strcmp(op, "update"))
-        on_update(d, j, m);
-    else if (j && !strcmp(op, "shape") &&
-             agent_ipc_int(m, "elements", 0) > 0) // what an update of this job may unpack to
-        inter_service_bound(d->service, j->id, (uint64_t)agent_ipc_int(m, "elements", 0));
-    else if (j && !strcmp(op, "ready"))
-        on_ready(d, j, m);
-    else if (j && !strcmp(op, "metrics"))
-        on_metrics(d, j, m);
-    else if (j && !strcmp(op, "report"))
-        on_report(d, j, m);
-    else if (j && !strcmp(op, "checkpoint"))
-        on_checkpoint(d, j, m);
-    else if (j && agent_streams_request(&d->streams, j, m))
-        ; // done
     else
-        daemon_answer(d, from, false, "unknown request");
+        return false;
+    return true;
+}
+
+// Whoever has attached as the worker of a job speaks for that job on this connection, and for nothing else.
+void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,
+                     struct agent_ipc_msg *m) {
+    const char *op = agent_ipc_str(m, "op", "");
+    struct agent_jobrun *j = NULL;
+    for (int i = 0; i < AGENT_JOBS_MAX; i++)
+        if (d->jobs[i].used && agent_ipc_same(&d->jobs[i].client, from))
+            j = &d->jobs[i];
+    bool attach = !strcmp(op, "attach"); // again, after this agent was started anew
+    if (j && !attach ? on_worker(d, j, from, op, m) : on_command(d, from, op, m))
+        return;
+    count_stranger(d, "a local process asked for what only the worker of a job may, or for what does not exist");
+    daemon_answer(d, from, false, "unknown request");
 }

@@ -38,7 +38,8 @@ enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j) {
     char dir[NEB_PATH_MAX];
     daemon_job_dir(d, j, dir, sizeof dir);
     NEB_TRY(
-        agent_snapshot_install(d->service, &c, dir, agent_job_only_votes(&j->job, j->self), &j->taken));
+        agent_snapshot_install(sec_vault_of(d->vault), d->service, &c, dir,
+                               agent_job_only_votes(&j->job, j->self), &j->taken));
     return inter_service_job_open(d->service, &c);
 }
 

@@ -41,7 +41,7 @@ static void begin_join(struct daemon *d, struct agent_jobrun *j) {
 
 // Whether the link cannot keep up with the others' commits: then this cluster's part of the job ends here, with both figures.
 static bool refused(struct daemon *d, struct agent_jobrun *j, const char *dir) {
-    uint64_t sent, recv, round_bytes = agent_snapshot_round_bytes(dir, j->self);
+    uint64_t sent, recv, round_bytes = agent_snapshot_round_bytes(sec_vault_of(d->vault), dir, j->self);
     char text[512];
     daemon_link_totals(d, j, &sent, &recv);
     struct agent_join_verdict v =
@@ -118,7 +118,7 @@ enum neb_status daemon_on_snapshot_open(void *user, const uint8_t job[INTER_ID_B
     if (!j || agent_job_only_votes(&j->job, j->self) || j->replaced || stuck(j))
         return NEB_ERR_NOT_FOUND; // or its state is in doubt
     daemon_job_dir(d, j, dir, sizeof dir);
-    return agent_snapshot_open(inter_service_ledger(d->service), job, dir, out);
+    return agent_snapshot_open(sec_vault_of(d->vault), inter_service_ledger(d->service), job, dir, out);
 }
 
 void daemon_on_snapshot_close(void *user, struct inter_snapshot_source *s) {
@@ -137,7 +137,7 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
         return;
     daemon_job_dir(d, j, dir, sizeof dir);
     if (st == NEB_OK)
-        st = agent_snapshot_accept(dir, header_bytes);
+        st = agent_snapshot_accept(sec_vault_of(d->vault), dir, header_bytes);
     if (st == NEB_OK && refused(d, j, dir))
         return;
     if (st == NEB_OK) {

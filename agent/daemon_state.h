@@ -25,6 +25,8 @@ struct daemon {
     const struct agent_daemon_config *c;
     void *zctx;
     struct sec_identity *identity;
+    struct sec_vault *vault; // of what lies on disk; NULL: in clear
+    uint64_t strangers;      // local messages refused: of processes that are not the worker they claim to be
     struct agent_members *trust;
     struct sec_members members; // of trust, as the service has it
     bool members_due;           // trust has a newer list than the service, which only a new one can take

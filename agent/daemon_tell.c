@@ -189,6 +189,7 @@ json_t *daemon_status(struct daemon *d) {
         json_array_append_new(jobs, o);
     }
     json_object_set_new(root, "version", json_integer(1));
+    json_object_set_new(root, "strangers", json_integer((json_int_t)d->strangers));
     json_object_set_new(root, "faults", agent_status_faults(d->faults));
     json_object_set_new(root, "events", agent_view_events(d->view));
     json_object_set_new(root, "port", json_integer(inter_service_port(d->service)));

@@ -527,7 +527,10 @@ enum neb_status agent_distill_restore(struct agent_distill_side *s, const struct
     if (!x)
         return neb_fail(NEB_ERR_FORMAT, "%s is not a checkpoint of mode distill",
                         intra_ckpt_path(c));
-    struct neb_rd r = neb_rd_make(intra_ckpt_data(c, x), x->bytes);
+    const void *state = intra_ckpt_data(c, x);
+    if (!state)
+        return NEB_ERR_IO;
+    struct neb_rd r = neb_rd_make(state, x->bytes);
     struct agent_distill_state v = {0};
     uint8_t role = neb_rd_u8(&r);
     v.step = neb_rd_i64(&r);

@@ -109,6 +109,14 @@ void doctor_disk(struct doctor *d, const char *dir, int64_t free_bytes, int64_t 
                        : "(no job given)");
 }
 
+void doctor_user(struct doctor *d, bool root) {
+    doctor_add(d, "user", root ? DOCTOR_WARN : DOCTOR_OK,
+               root ? "run the agent as a user of its own (configs/systemd): it needs no rights of root's, and a flaw in it "
+                      "would give them away"
+                    : "",
+               root ? "root" : "no root");
+}
+
 void doctor_clock(struct doctor *d, int synchronised) {
     doctor_add(d, "clock", synchronised == 1 ? DOCTOR_OK : DOCTOR_WARN,
                synchronised == 1 ? ""
@@ -193,6 +201,7 @@ void doctor_machine(struct doctor *d, const char *home, int peers, int64_t need_
     doctor_files(d, getrlimit(RLIMIT_NOFILE, &files) == 0 ? (int64_t)files.rlim_cur : -1, peers);
     doctor_disk(d, home, statvfs(home, &disk) == 0 ? (int64_t)(disk.f_bavail * disk.f_frsize) : -1,
                 need_bytes);
+    doctor_user(d, geteuid() == 0);
     doctor_clock(d, adjtimex(&clock) < 0 ? -1 : !(clock.status & STA_UNSYNC));
     int gpus = count_gpus();
     doctor_add(d, "processors", DOCTOR_OK, "",

@@ -28,6 +28,7 @@ void doctor_buffers(struct doctor *d, int64_t recv_max, int64_t send_max, double
                     double rtt_s);
 void doctor_files(struct doctor *d, int64_t limit, int peers);
 void doctor_disk(struct doctor *d, const char *dir, int64_t free_bytes, int64_t need_bytes);
+void doctor_user(struct doctor *d, bool root);
 void doctor_clock(struct doctor *d, int synchronised);
 // One peer as `nebula status --json` describes it.
 void doctor_peer(struct doctor *d, const json_t *peer);

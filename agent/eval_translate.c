@@ -15,9 +15,9 @@ static enum neb_status close_file(FILE *f) {
     return !f || fclose(f) == 0 ? NEB_OK : neb_fail_errno("cannot write a list of translations");
 }
 
-static enum neb_status load(const char *path, struct intra_model **m) {
+static enum neb_status load(const struct neb_vault *vault, const char *path, struct intra_model **m) {
     struct intra_ckpt *c = NULL;
-    NEB_TRY(intra_ckpt_open(path, true, &c));
+    NEB_TRY(intra_ckpt_open_in(vault, path, true, &c));
     enum neb_status st = intra_model_load(c, m);
     intra_ckpt_close(&c);
     return st;
@@ -40,7 +40,7 @@ enum neb_status agent_eval_translate(const struct agent_eval_translate *o) {
     struct agent_translate_options t = {.beam = o->beam, .max_pairs = o->windows, .alpha = 1};
     struct agent_translate_result r;
     enum neb_status st = NEB_OK;
-    NEB_TRY_GOTO(load(o->checkpoint, &m), out);
+    NEB_TRY_GOTO(load(o->vault, o->checkpoint, &m), out);
     NEB_TRY_GOTO(kern_cpu_create(o->threads, &K), out);
     if (o->merge)
         intra_lora_merge(K, m);

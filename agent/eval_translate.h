@@ -1,12 +1,13 @@
 // nebula eval CKPT --task translate: translates a corpus's test pairs, and writes what a scorer needs.
 #ifndef AGENT_EVAL_TRANSLATE_H
 #define AGENT_EVAL_TRANSLATE_H
-#include "agent/base/status.h"
+#include "agent/base/vault.h"
 
 #include <stdbool.h>
 
 struct agent_eval_translate {
     const char *checkpoint; // file
+    const struct neb_vault *vault; // opens it when it is sealed; NULL: only one in clear
     const char *corpus;     // folder
     const char *out;        // folder for hypotheses.txt, references.txt, sources.txt; NULL: none are written
     int beam, windows, threads;

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 enum { DESCRIPTORS_MAX = 65536 };
 
@@ -16,8 +17,22 @@ void agent_harden(void) {
         if (setrlimit(RLIMIT_NOFILE, &r) != 0)
             neb_warn("the limit of open files stays low: %s", strerror(errno));
     }
+    agent_harden_keys(false);
+    if (geteuid() == 0)
+        neb_warn("this agent runs as root, which it needs for nothing: a flaw in it would give the machine away; run it as a user of "
+                 "its own (configs/systemd/nebula-agent.service)");
+}
+
+void agent_harden_keys(bool ranks) {
+    struct rlimit none = {0, 0};
+    if (getrlimit(RLIMIT_CORE, &none) == 0)
+        none.rlim_cur = 0;
+    bool off = setrlimit(RLIMIT_CORE, &none) == 0;
 #if !defined(__SANITIZE_ADDRESS__) // its leak check attaches to the process
-    if (prctl(PR_SET_DUMPABLE, 0) != 0)
-        neb_warn("core dumps stay on: %s", strerror(errno));
+    off = off && (ranks || prctl(PR_SET_DUMPABLE, 0) == 0);
+#else
+    (void)ranks;
 #endif
+    if (!off)
+        neb_warn("core dumps stay on: %s", strerror(errno));
 }

@@ -3,8 +3,12 @@
 // connections does not take those that the ledger needs.
 #ifndef AGENT_HARDEN_H
 #define AGENT_HARDEN_H
+#include <stdbool.h>
 
 // Failures are logged and survived: each measure is one layer of several.
 void agent_harden(void);
+// For any process that holds a seal key: no core dump, no debugger. ranks: it is one of several MPI processes, which read each other's
+// memory and need to stay debuggable for that; then only core dumps are off.
+void agent_harden_keys(bool ranks);
 
 #endif

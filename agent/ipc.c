@@ -1,4 +1,5 @@
 #include "agent/ipc.h"
+#include "agent/base/fs.h"
 #include "agent/base/log.h"
 
 #include <errno.h>
@@ -6,6 +7,8 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+
+enum { OWN_NAME = 5 };
 
 struct agent_ipc {
     void *socket;
@@ -62,7 +65,22 @@ fail:
     return NEB_ERR_IO;
 }
 
+// Others who can write the folder could put a socket of their own in this one's place.
+static enum neb_status check_folder(const char *path) {
+    char dir[NEB_PATH_MAX];
+    struct stat info;
+    const char *slash = strrchr(path, '/');
+    snprintf(dir, sizeof dir, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
+    if (stat(dir, &info) != 0)
+        return neb_fail_errno("%s", dir);
+    if (info.st_mode & 022)
+        return neb_fail(NEB_ERR_DENIED, "%s can be written by others (mode %03o): chmod 700 it", dir,
+                        (unsigned)(info.st_mode & 0777));
+    return NEB_OK;
+}
+
 enum neb_status agent_ipc_listen(void *zctx, const char *path, struct agent_ipc **out) {
+    NEB_TRY(check_folder(path));
     return ipc_open(zctx, path, true, out);
 }
 
@@ -138,7 +156,8 @@ enum neb_status agent_ipc_recv(struct agent_ipc *s, struct agent_ipc_client *fro
             zmq_msg_close(&f);
             return NEB_ERR_AGAIN;
         }
-        if (zmq_msg_size(&f) > AGENT_IPC_CLIENT_MAX || !more_frames(s->socket))
+        // Names that a client has chosen are refused: ZeroMQ's own are five bytes and begin with 0.
+        if (zmq_msg_size(&f) != OWN_NAME || *(const uint8_t *)zmq_msg_data(&f) != 0 || !more_frames(s->socket))
             goto malformed;
         from->len = (uint8_t)zmq_msg_size(&f);
         memcpy(from->id, zmq_msg_data(&f), from->len);

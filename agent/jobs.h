@@ -4,6 +4,7 @@
 #include "inter/types.h"
 #include "agent/child.h"
 #include "agent/config.h"
+#include "agent/credential.h"
 #include "agent/ipc.h"
 #include "agent/join_rate.h"
 #include "inter/service.h"
@@ -27,6 +28,7 @@ struct agent_jobrun {
     enum agent_job_state state;
     bool suspended; // stopped because the agent goes down: goes on when it is back
     struct agent_child worker;
+    struct agent_credential *credential; // owned: of the present worker, or of whoever attaches
     int end_status; // of a worker that has ended,
     neb_ns ended_at; // then; 0: it runs, or its end was dealt with
     struct agent_ipc_client client; // the worker, once attached

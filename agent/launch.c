@@ -60,7 +60,7 @@ static void append(struct agent_launch *out, int n, const char *const *rest) {
 }
 
 // One job step of the allocation that the agent runs in, whose first node is this one: rank 0 finds the agent's socket there.
-// A rank that fails ends the step; the agent starts another, which goes on from the checkpoint. (srun's settings that are
+// Its standard input, the credentials, goes to rank 0 alone. A rank that fails ends the step; the agent starts another, which goes on from the checkpoint. (srun's settings that are
 // not given here come from the allocation and from SLURM_* variables, as for any other step.)
 static enum neb_status slurm_prefix(const struct agent_cluster *c, int ranks, const char *log_dir,
                                     struct agent_launch *out, int *used) {
@@ -81,7 +81,7 @@ static enum neb_status slurm_prefix(const struct agent_cluster *c, int ranks, co
         return neb_fail(NEB_ERR_LIMIT, "the path of %s is too long for a log", log_dir);
     append(out, n,
            (const char *const[]){"/usr/bin/env", "srun", out->ranks, out->output,
-                                 "--open-mode=append", "--kill-on-bad-exit=1", "--input=none",
+                                 "--open-mode=append", "--kill-on-bad-exit=1", "--input=0",
                                  "--unbuffered", NULL});
     n += 8;
     if (c->threads)

@@ -231,7 +231,7 @@ static enum neb_status make_model(struct nebula *n) {
     m->grads = NULL;
     if (j->init_from[0]) {
         struct intra_ckpt *init = NULL;
-        NEB_TRY(intra_ckpt_open(j->init_from, true, &init));
+        NEB_TRY(intra_ckpt_open_in(worker_vault(&n->w), j->init_from, true, &init));
         enum neb_status st = intra_model_load_params(init, m);
         intra_ckpt_close(&init);
         NEB_TRY(st);
@@ -250,6 +250,7 @@ static enum neb_status attach(struct nebula *n, const struct nebula_attach_optio
     struct agent_worker *w = &n->w;
     NEB_TRY(find_agent(o->agent, n->socket, sizeof n->socket));
     NEB_TRY(wait_for_job(n, job ? job : "", o->timeout_s > 0 ? o->timeout_s : 60));
+    NEB_TRY(agent_credential_find(n->socket, n->job, &w->credential));
     NEB_TRY(worker_attach(w, n->socket, n->job));
     w->federated = w->job.sync.scheme == AGENT_SCHEME_FEDERATED && w->job.n_clusters > 1;
     int threads = o->threads ? o->threads : w->job.clusters[w->cluster].threads;
@@ -275,6 +276,8 @@ static void destroy(struct nebula *n) {
     if (n->w.log_file)
         fclose(n->w.log_file);
     free(n->w.log);
+    sec_vault_destroy(&n->w.vault);
+    agent_credential_destroy(&n->w.credential);
     intra_model_destroy(&n->w.model);
     free(n->counts.input_counts);
     free(n->counts.target_counts);

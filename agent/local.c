@@ -1,6 +1,7 @@
 #include "agent/local.h"
 #include "agent/base/log.h"
 #include "agent/ipc.h"
+#include "agent/seal.h"
 #include "security/members.h"
 
 #include <arpa/inet.h>
@@ -254,7 +255,7 @@ static enum neb_status wait_ready(struct agent_local *l, int *again) {
 }
 
 enum neb_status agent_local_start(const struct agent_job *job, int n, const char *dir,
-                                  const char *wan, struct agent_local *l) {
+                                  const char *wan, const char *seal_key, struct agent_local *l) {
     static struct places p; // large, and this runs once
     struct sec_public pub[AGENT_CLUSTERS_MAX];
     char wanlink[NEB_PATH_MAX];
@@ -276,6 +277,8 @@ enum neb_status agent_local_start(const struct agent_job *job, int n, const char
         snprintf(l->listen[i], sizeof l->listen[i], "%s", p.listen[i]);
         snprintf(l->netns[i], sizeof l->netns[i], "%s", p.netns[i]);
         snprintf(l->agents[i].what, sizeof l->agents[i].what, "%s", job->clusters[i].name);
+        if (seal_key)
+            NEB_TRY(agent_seal_settings_write(l->homes[i], seal_key));
         NEB_TRY(start_agent(l, i));
     }
     return wait_ready(l, NULL);

@@ -16,9 +16,10 @@ struct agent_local {
 };
 
 // Starts the first n agents of the job under DIR/clusters/NAME. wan: "RATE:DELAY[:LOSS]", or NULL for plain loopback.
-// Returns when every agent answers on its socket.
+// seal_key: file that all of them seal with; NULL: in clear. Returns when every agent answers on its socket.
 NEB_MUST_CHECK enum neb_status agent_local_start(const struct agent_job *job, int n,
                                                  const char *dir, const char *wan,
+                                                 const char *seal_key,
                                                  struct agent_local *out);
 void agent_local_stop(struct agent_local *l);
 // Starts agents again that were killed by a signal, as a service manager would, and waits until they answer; *again: the first

@@ -283,7 +283,10 @@ enum neb_status agent_rtd_restore(struct agent_rtd_side *s, const struct intra_c
     const struct intra_ckpt_section *x = intra_ckpt_find(c, "rtd.state");
     if (!x)
         return neb_fail(NEB_ERR_FORMAT, "%s is not a checkpoint of mode rtd", intra_ckpt_path(c));
-    struct neb_rd r = neb_rd_make(intra_ckpt_data(c, x), x->bytes);
+    const void *state = intra_ckpt_data(c, x);
+    if (!state)
+        return NEB_ERR_IO;
+    struct neb_rd r = neb_rd_make(state, x->bytes);
     if (!get_state(&r, s))
         return neb_fail(NEB_ERR_FORMAT, "%s: its state does not fit this job", intra_ckpt_path(c));
     NEB_TRY(intra_ckpt_read(c, "data.cursor.0", INTRA_U64, INTRA_CURSOR_WORDS, 1, cursor));

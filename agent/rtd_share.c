@@ -101,7 +101,8 @@ enum neb_status rtd_share_restore(struct rtd_share *s, const struct intra_ckpt *
     s->pending = (int64_t)(x & INT64_MAX);
     (void)rows_of(s, s->pending, &n);
     neb_buf_clear(&s->frame);
-    neb_buf_add(&s->frame, intra_ckpt_data(c, f), f->bytes);
-    NEB_TRY(neb_buf_check(&s->frame));
+    NEB_TRY(neb_buf_reserve(&s->frame, f->bytes));
+    NEB_TRY(intra_ckpt_range(c, f, 0, s->frame.p, f->bytes));
+    s->frame.len = f->bytes;
     return cmp_decode(s->work, s->frame.p, s->frame.len, s->ours, n);
 }

@@ -76,8 +76,10 @@ static enum neb_status restore(struct rtd_run *r) {
         st = intra_ckpt_read(c, "rtd.back", INTRA_U64, 1, 1, &r->back_next);
     const struct intra_ckpt_section *held = st == NEB_OK ? intra_ckpt_find(c, "rtd.batch") : NULL;
     if (held) {
-        neb_buf_add(&r->batch, intra_ckpt_data(c, held), held->bytes);
-        st = neb_buf_check(&r->batch);
+        st = neb_buf_reserve(&r->batch, held->bytes);
+        if (st == NEB_OK)
+            st = intra_ckpt_range(c, held, 0, r->batch.p, held->bytes);
+        r->batch.len = st == NEB_OK ? held->bytes : 0;
         r->holds = true;
     }
     intra_ckpt_close(&c);

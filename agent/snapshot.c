@@ -8,8 +8,19 @@
 #include <string.h>
 #include <unistd.h>
 
-static enum neb_status fill(struct inter_ledger *l, const struct intra_ckpt *c,
-                            struct inter_snapshot *s, struct inter_snapshot_source *out) {
+struct pin { // the checkpoint, and the two sections that are given of it
+    struct intra_ckpt *ckpt;
+    const struct intra_ckpt_section *body[2];
+};
+
+static enum neb_status read_body(void *user, int i, uint64_t at, void *dst, size_t n) {
+    const struct pin *p = user;
+    return intra_ckpt_range(p->ckpt, p->body[i], at, dst, n);
+}
+
+static enum neb_status fill(struct inter_ledger *l, struct pin *p, struct inter_snapshot *s,
+                            struct inter_snapshot_source *out) {
+    const struct intra_ckpt *c = p->ckpt;
     const struct intra_ckpt_section *rounds = intra_ckpt_find(c, "sync.rounds"),
                                     *theta = intra_ckpt_find(c, "outer.theta"),
                                     *v = intra_ckpt_find(c, "outer.v");
@@ -22,7 +33,7 @@ static enum neb_status fill(struct inter_ledger *l, const struct intra_ckpt *c,
     s->elements = theta->bytes / sizeof(float);
     for (uint32_t f = 0; f < s->fragments; f++) {
         uint64_t w[WORKER_ROUND_WORDS];
-        memcpy(w, (const uint8_t *)intra_ckpt_data(c, rounds) + f * sizeof w, sizeof w);
+        NEB_TRY(intra_ckpt_range(c, rounds, f * sizeof w, w, sizeof w));
         s->parts[f].round = (uint32_t)w[0];
         s->parts[f].version = (uint32_t)w[1];
         s->parts[f].digest[0] = w[2];
@@ -32,73 +43,63 @@ static enum neb_status fill(struct inter_ledger *l, const struct intra_ckpt *c,
     }
     inter_snapshot_put(&out->header, s);
     NEB_TRY(neb_buf_check(&out->header));
-    out->body[0].p = intra_ckpt_data(c, theta);
-    out->body[1].p = intra_ckpt_data(c, v);
-    out->body[0].len = out->body[1].len = theta->bytes;
+    p->body[0] = theta;
+    p->body[1] = v;
+    out->len[0] = out->len[1] = theta->bytes;
+    out->read = read_body;
     return NEB_OK;
 }
 
-enum neb_status agent_snapshot_open(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES],
-                                    const char *dir, struct inter_snapshot_source *out) {
+enum neb_status agent_snapshot_open(const struct neb_vault *vault, struct inter_ledger *l,
+                                    const uint8_t job[INTER_ID_BYTES], const char *dir,
+                                    struct inter_snapshot_source *out) {
     char folder[NEB_PATH_MAX];
-    struct intra_ckpt *c = NULL;
     *out = (struct inter_snapshot_source){0};
     NEB_TRY(neb_path(folder, sizeof folder, dir, "checkpoint"));
     if (!neb_fs_exists(folder))
         return NEB_ERR_NOT_FOUND;
-    NEB_TRY(intra_ckpt_open_latest(folder, &c));
     struct inter_snapshot *s = calloc(1, sizeof *s);
-    enum neb_status st = s ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory for a snapshot");
+    struct pin *p = calloc(1, sizeof *p);
+    enum neb_status st = s && p ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory for a snapshot");
+    if (st == NEB_OK)
+        st = intra_ckpt_open_latest_in(vault, folder, &p->ckpt);
     if (st == NEB_OK) {
         memcpy(s->job, job, sizeof s->job);
-        st = fill(l, c, s, out);
+        st = fill(l, p, s, out);
     }
     free(s);
-    out->pin = c;
+    out->pin = p;
     if (st != NEB_OK)
         agent_snapshot_close(out);
     return st;
 }
 
 void agent_snapshot_close(struct inter_snapshot_source *s) {
-    struct intra_ckpt *c = s->pin;
+    struct pin *p = s->pin;
     neb_buf_free(&s->header);
-    intra_ckpt_close(&c);
+    if (p)
+        intra_ckpt_close(&p->ckpt);
+    free(p);
     *s = (struct inter_snapshot_source){0};
 }
 
-// The header of a snapshot file. owned: *out.
-static enum neb_status read_header(const char *path, uint64_t *header,
+static enum neb_status read_header(const struct neb_vault *vault, const char *path, uint64_t *header,
                                    struct inter_snapshot **out) {
-    struct neb_map map;
-    NEB_TRY(neb_map_open(path, &map));
-    struct inter_snapshot *s = calloc(1, sizeof *s);
-    struct neb_rd r = neb_rd_make(map.p, map.len);
-    enum neb_status st = !s ? neb_fail(NEB_ERR_NOMEM, "out of memory for a snapshot")
-                         : inter_snapshot_get(&r, s)
-                             ? NEB_OK
-                             : neb_fail(NEB_ERR_FORMAT, "%s is not a snapshot", path);
-    uint64_t body = map.len - r.off;
-    *header = r.off;
-    neb_map_close(&map);
-    if (st == NEB_OK && body && body != 2 * s->elements * sizeof(float))
-        st = neb_fail(NEB_ERR_FORMAT, "%s: %llu bytes of parameters, its header says %llu", path,
-                      (unsigned long long)body,
-                      (unsigned long long)(2 * s->elements * sizeof(float)));
-    if (st == NEB_OK)
-        *out = s;
-    else
-        free(s);
+    struct neb_file *f = NULL;
+    NEB_TRY(neb_file_open(path, vault, &f));
+    enum neb_status st = agent_snapshot_header(f, path, header, out);
+    neb_file_close(&f);
     return st;
 }
 
-enum neb_status agent_snapshot_accept(const char *dir, uint64_t header_bytes) {
+enum neb_status agent_snapshot_accept(const struct neb_vault *vault, const char *dir,
+                                      uint64_t header_bytes) {
     char part[NEB_PATH_MAX], bin[NEB_PATH_MAX];
     struct inter_snapshot *s = NULL;
     uint64_t header = 0;
     NEB_TRY(neb_path(part, sizeof part, dir, "snapshot.part"));
     NEB_TRY(neb_path(bin, sizeof bin, dir, "snapshot.bin"));
-    enum neb_status st = read_header(part, &header, &s);
+    enum neb_status st = read_header(vault, part, &header, &s);
     if (st == NEB_OK && header != header_bytes)
         st = neb_fail(NEB_ERR_FORMAT, "%s: its header is %llu bytes long, %llu were said", part,
                       (unsigned long long)header, (unsigned long long)header_bytes);
@@ -112,12 +113,12 @@ enum neb_status agent_snapshot_accept(const char *dir, uint64_t header_bytes) {
     return neb_fs_sync_dir(dir);
 }
 
-uint64_t agent_snapshot_round_bytes(const char *dir, int self) {
+uint64_t agent_snapshot_round_bytes(const struct neb_vault *vault, const char *dir, int self) {
     char path[NEB_PATH_MAX];
     struct inter_snapshot *s = NULL;
     uint64_t header, bytes = 0;
     if (neb_path(path, sizeof path, dir, "snapshot.bin") != NEB_OK || !neb_fs_exists(path) ||
-        read_header(path, &header, &s) != NEB_OK)
+        read_header(vault, path, &header, &s) != NEB_OK)
         return 0;
     for (uint32_t f = 0; f < s->fragments; f++)
         for (uint8_t i = 0; s->parts[f].round && i < s->parts[f].last.n; i++)
@@ -141,7 +142,8 @@ static enum neb_status reaches(struct inter_ledger *l, const struct inter_snapsh
     return NEB_OK;
 }
 
-enum neb_status agent_snapshot_install(struct inter_service *service,
+enum neb_status agent_snapshot_install(const struct neb_vault *vault,
+                                       struct inter_service *service,
                                        const struct inter_job_config *c, const char *dir,
                                        bool witness, uint64_t *taken) {
     char bin[NEB_PATH_MAX], folder[NEB_PATH_MAX];
@@ -152,7 +154,7 @@ enum neb_status agent_snapshot_install(struct inter_service *service,
     NEB_TRY(neb_path(folder, sizeof folder, dir, "checkpoint"));
     if (!neb_fs_exists(bin))
         return NEB_OK;
-    NEB_TRY(read_header(bin, &header, &s));
+    NEB_TRY(read_header(vault, bin, &header, &s));
     enum neb_status st = NEB_OK;
     if (memcmp(s->job, c->id, sizeof s->job) || s->fragments != c->fragments)
         st = neb_fail(NEB_ERR_FORMAT, "%s is of another job", bin);

@@ -5,29 +5,38 @@
 //             DIR/snapshot.bin   whole, on disk     ──► the worker takes over what it is ahead in, writes a checkpoint, removes it
 #ifndef AGENT_SNAPSHOT_H
 #define AGENT_SNAPSHOT_H
+#include "agent/base/file.h"
 #include "inter/service.h"
 
 #include <jansson.h>
 
-// dir: of the job. NEB_ERR_NOT_FOUND (not logged): no checkpoint yet.
-NEB_MUST_CHECK enum neb_status agent_snapshot_open(struct inter_ledger *l,
+// dir: of the job; vault: opens what is sealed in it, for as long as the source is open. NEB_ERR_NOT_FOUND (not logged): no checkpoint
+// yet.
+NEB_MUST_CHECK enum neb_status agent_snapshot_open(const struct neb_vault *vault,
+                                                   struct inter_ledger *l,
                                                    const uint8_t job[INTER_ID_BYTES],
                                                    const char *dir,
                                                    struct inter_snapshot_source *out);
 void agent_snapshot_close(struct inter_snapshot_source *s);
 // DIR/snapshot.part has arrived: checks what can be checked before the worker reads it, and makes it DIR/snapshot.bin. After an
 // error the part is gone.
-NEB_MUST_CHECK enum neb_status agent_snapshot_accept(const char *dir, uint64_t header_bytes);
+NEB_MUST_CHECK enum neb_status agent_snapshot_accept(const struct neb_vault *vault, const char *dir,
+                                                     uint64_t header_bytes);
 // Installs DIR/snapshot.bin, if there is one, in the ledger; before the job is opened with `c`. *taken: fragments that it is ahead
 // in, bit each; 0 without one. A witness needs it no longer then: removed.
-NEB_MUST_CHECK enum neb_status agent_snapshot_install(struct inter_service *s,
+NEB_MUST_CHECK enum neb_status agent_snapshot_install(const struct neb_vault *vault,
+                                                      struct inter_service *s,
                                                       const struct inter_job_config *c,
                                                       const char *dir, bool witness,
                                                       uint64_t *taken);
 // A snapshot that is ahead in nothing, beside a checkpoint: removes it, and says so.
 bool agent_snapshot_useless(const char *dir);
 // Bytes of one round's updates of all members but `self`, by the records of DIR/snapshot.bin; 0: it cannot be told.
-uint64_t agent_snapshot_round_bytes(const char *dir, int self);
+uint64_t agent_snapshot_round_bytes(const struct neb_vault *vault, const char *dir, int self);
+// The header of a snapshot file, which is freed by the caller, and where its parameters begin. NEB_ERR_FORMAT: none, or its length is
+// another one than it says.
+NEB_MUST_CHECK enum neb_status agent_snapshot_header(const struct neb_file *f, const char *path,
+                                                     uint64_t *header, struct inter_snapshot **out);
 json_t *agent_snapshot_mask(uint64_t taken, int fragments); // for the worker: an array of booleans
 
 #endif

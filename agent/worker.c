@@ -100,7 +100,7 @@ static enum neb_status set_up_trainer(struct agent_worker *w) {
         w->team, NULL)); // all of it, what is frozen too: the final model is written from here
     if (!j->init_from[0])
         return NEB_OK;
-    NEB_TRY(intra_ckpt_open(j->init_from, true, &init));
+    NEB_TRY(intra_ckpt_open_in(worker_vault(w), j->init_from, true, &init));
     enum neb_status st = intra_model_load_params(init, w->model);
     if (st == NEB_OK)
         st = intra_team_push(w->team, NULL);
@@ -221,6 +221,7 @@ static enum neb_status report(struct agent_worker *w) {
 }
 
 static enum neb_status run(struct agent_worker *w, const char *socket_path, const char *job) {
+    NEB_TRY(agent_credential_read(STDIN_FILENO, &w->credential));
     NEB_TRY(worker_attach(w, socket_path, job));
     neb_log_set_name(w->job.clusters[w->cluster].name);
     if (w->job.mode == AGENT_MODE_RTD)
@@ -295,6 +296,8 @@ enum neb_status agent_worker_run(const char *socket_path, const char *job, struc
         zmq_ctx_term(w->zctx); // waits until the report has left
     if (w->log_file)
         fclose(w->log_file);
+    sec_vault_destroy(&w->vault);
+    agent_credential_destroy(&w->credential);
     free(w->log);
     free(w->tokens);
     free(w->targets);

@@ -17,6 +17,7 @@
 #ifndef AGENT_WORKER_H
 #define AGENT_WORKER_H
 #include "agent/config.h"
+#include "agent/credential.h"
 #include "agent/ipc.h"
 #include "agent/schedule.h"
 #include "agent/tune.h"
@@ -147,7 +148,12 @@ struct agent_worker {
     bool returned;       // it does again
     struct agent_ipc *ipc;
     void *zctx;
+    struct agent_credential *credential; // owned
+    struct sec_vault *vault; // of the job: seals its checkpoints; NULL: they are in clear
 };
+static inline const struct neb_vault *worker_vault(const struct agent_worker *w) {
+    return sec_vault_of(w->vault);
+}
 
 // world: the ranks of this worker, which wait in intra_team_serve, and the threads of each (0: all processors); NULL: one
 // rank, with the threads that the job says.

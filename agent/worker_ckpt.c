@@ -182,8 +182,9 @@ static enum neb_status restore_sync(struct agent_worker *w, const struct intra_c
             return neb_fail(NEB_ERR_CORRUPT, "%s: the update in flight of fragment %d is missing",
                             intra_ckpt_path(c), f);
         neb_buf_clear(&w->travel[f].blob);
-        neb_buf_add(&w->travel[f].blob, intra_ckpt_data(c, s), s->bytes);
-        NEB_TRY(neb_buf_check(&w->travel[f].blob));
+        NEB_TRY(neb_buf_reserve(&w->travel[f].blob, s->bytes));
+        NEB_TRY(intra_ckpt_range(c, s, 0, w->travel[f].blob.p, s->bytes));
+        w->travel[f].blob.len = s->bytes;
     }
     return NEB_OK;
 }
@@ -218,15 +219,18 @@ static enum neb_status restore_from(struct agent_worker *w, const struct intra_c
                                     *b = intra_ckpt_find(c, "build");
     if (!s)
         return neb_fail(NEB_ERR_FORMAT, "%s is not a checkpoint of a worker", intra_ckpt_path(c));
-    struct neb_rd r = neb_rd_make(intra_ckpt_data(c, s), s->bytes);
+    const void *state = intra_ckpt_data(c, s), *built = b ? intra_ckpt_data(c, b) : "";
+    if (!state || !built)
+        return NEB_ERR_IO;
+    struct neb_rd r = neb_rd_make(state, s->bytes);
     if (!get_state(&r, w))
         return neb_fail(NEB_ERR_FORMAT, "%s: its state does not fit this job", intra_ckpt_path(c));
     build_note(note, sizeof note, w);
-    if (!b || b->bytes != strlen(note) || memcmp(intra_ckpt_data(c, b), note, b->bytes))
+    if (!b || b->bytes != strlen(note) || memcmp(built, note, b->bytes))
         neb_warn("%s was written by another build or machine (%.*s; here %s): going on, but not "
                  "bit for bit",
                  intra_ckpt_path(c), b ? (int)b->bytes : 0,
-                 b ? (const char *)intra_ckpt_data(c, b) : "", note);
+                 (const char *)built, note);
     NEB_TRY(w->ops.restore(w, c));
     return w->federated ? restore_sync(w, c) : NEB_OK;
 }
@@ -238,7 +242,8 @@ static bool trusted(const struct agent_worker *w, const struct intra_ckpt *c) {
         return true; // what does not fit is told when it is read
     for (int32_t f = 0; f < w->job.sync.fragments; f++) {
         uint64_t x[WORKER_ROUND_WORDS];
-        memcpy(x, (const uint8_t *)intra_ckpt_data(c, s) + (size_t)f * sizeof x, sizeof x);
+        if (intra_ckpt_range(c, s, (size_t)f * sizeof x, x, sizeof x) != NEB_OK)
+            return false;
         if (w->suspect[f] && x[0] >= w->suspect[f])
             return false;
     }
@@ -260,7 +265,7 @@ static enum neb_status restore_newest(struct agent_worker *w, const char *dir) {
     for (bool dirty = false;; dirty = true) {
         struct intra_ckpt *c = NULL;
         char path[NEB_PATH_MAX];
-        enum neb_status found = intra_ckpt_open_latest(dir, &c);
+        enum neb_status found = intra_ckpt_open_latest_in(worker_vault(w), dir, &c);
         if (found != NEB_OK)
             return found == NEB_ERR_NOT_FOUND && dirty ? NEB_ERR_AGAIN : found;
         snprintf(path, sizeof path, "%s", intra_ckpt_path(c));
@@ -309,7 +314,7 @@ enum neb_status worker_write_model(const struct agent_worker *w, const struct in
     char path[NEB_PATH_MAX];
     struct intra_ckpt_writer *out = NULL;
     NEB_TRY(neb_path(path, sizeof path, w->dir, name));
-    NEB_TRY(intra_ckpt_create(path, &out));
+    NEB_TRY(intra_ckpt_create_in(worker_vault(w), path, &out));
     enum neb_status st = intra_model_save(m, out);
     if (st == NEB_OK)
         st = intra_ckpt_commit(out);

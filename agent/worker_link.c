@@ -78,10 +78,11 @@ enum neb_status worker_wait(struct agent_worker *w) {
 }
 
 enum neb_status worker_hello(struct agent_worker *w, const char *job) {
+    const struct agent_ipc_part secret = {agent_credential_secret(w->credential), AGENT_SECRET_BYTES};
     return agent_ipc_send(w->ipc, NULL,
                           json_pack("{s:s,s:s,s:b,s:I}", "op", "attach", "job", job, "foreign",
                                     w->foreign != NULL, "pid", (json_int_t)getpid()),
-                          NULL, 0);
+                          &secret, 1);
 }
 
 enum neb_status worker_attach(struct agent_worker *w, const char *socket_path, const char *job) {
@@ -113,6 +114,10 @@ enum neb_status worker_attach(struct agent_worker *w, const char *socket_path, c
         st = neb_fail(NEB_ERR_FORMAT, "cluster %d of %d", w->cluster, w->job.n_clusters);
     if (st == NEB_OK)
         memcpy(w->dir, dir, strlen(dir) + 1);
+    if (st == NEB_OK && w->foreign && m.n_parts)
+        st = agent_credential_take_seal(w->credential, m.parts[0].p, m.parts[0].len);
+    if (st == NEB_OK)
+        st = agent_credential_vault(w->credential, w->world || w->foreign, &w->vault);
     agent_ipc_msg_clear(&m);
     return st;
 }

@@ -34,7 +34,7 @@ enum neb_status worker_save_start(struct agent_worker *w) {
     if (!w->job.checkpoint_every || !w->job.checkpoint_copy)
         return NEB_OK; // one at the end, which nothing waits for; or so the job wants it
     NEB_TRY(measure(w, &now, &most));
-    enum neb_status st = intra_ckpt_async_create(w->K->pool, now, most, &w->saver);
+    enum neb_status st = intra_ckpt_async_create(worker_vault(w), w->K->pool, now, most, &w->saver);
     if (st == NEB_ERR_NOMEM) {
         neb_warn(
             "no memory for a copy of the checkpoint (%.0f MB): training waits while checkpoints "
@@ -120,7 +120,7 @@ static enum neb_status save_now(struct agent_worker *w, const char *dir, const c
     struct intra_ckpt_writer *out = NULL;
     neb_ns start = neb_now();
     begin(w);
-    NEB_TRY(intra_ckpt_create(path, &out));
+    NEB_TRY(intra_ckpt_create_in(worker_vault(w), path, &out));
     enum neb_status st = worker_write_checkpoint(w, out);
     struct intra_ckpt_async_result r = {.bytes = intra_ckpt_bytes(out)};
     if (st == NEB_OK)

@@ -96,7 +96,7 @@ static enum neb_status write_checkpoint(const struct worker_side *x, int64_t at,
     NEB_TRY(neb_path(dir, sizeof dir, x->w->dir, "checkpoint"));
     NEB_TRY(neb_fs_mkdirs(dir, 0700));
     NEB_TRY(intra_ckpt_step_path(dir, at, path, sizeof path));
-    NEB_TRY(intra_ckpt_create(path, &out));
+    NEB_TRY(intra_ckpt_create_in(worker_vault(x->w), path, &out));
     enum neb_status st = add(user, out);
     if (st == NEB_OK)
         st = intra_ckpt_commit(out);
@@ -123,7 +123,7 @@ enum neb_status worker_side_save(struct worker_side *x, int64_t at, bool final,
 enum neb_status worker_side_newest(const struct worker_side *x, struct intra_ckpt **out) {
     char dir[NEB_PATH_MAX];
     NEB_TRY(neb_path(dir, sizeof dir, x->w->dir, "checkpoint"));
-    return intra_ckpt_open_latest(dir, out);
+    return intra_ckpt_open_latest_in(worker_vault(x->w), dir, out);
 }
 
 enum neb_status worker_side_wait_taken(struct worker_side *x) {

@@ -8,7 +8,7 @@
 // and sent to nobody is lost: counted in lost_steps, and reported.
 #include "agent/base/log.h"
 #include "agent/worker.h"
-#include "inter/snapshot.h"
+#include "agent/snapshot.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +55,7 @@ static void begin_counts(struct agent_worker *w) {
 }
 
 enum neb_status worker_adopt_snapshot(struct agent_worker *w, bool has_checkpoint) {
-    struct neb_map map;
+    struct neb_file *file = NULL;
     char path[NEB_PATH_MAX];
     int64_t cursor = w->step;
     NEB_TRY(neb_path(path, sizeof path, w->dir, "snapshot.bin"));
@@ -63,30 +63,26 @@ enum neb_status worker_adopt_snapshot(struct agent_worker *w, bool has_checkpoin
         return NEB_OK;
     struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
     inter_outer_arrays(w->outer, arrays);
-    uint64_t n = arrays[0].n;
-    struct inter_snapshot *s = calloc(1, sizeof *s);
-    if (!s)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory for a snapshot");
-    enum neb_status st = neb_map_open(path, &map);
-    if (st != NEB_OK) {
-        free(s);
-        return st;
-    }
-    struct neb_rd r = neb_rd_make(map.p, map.len);
+    uint64_t n = arrays[0].n, header = 0;
+    struct inter_snapshot *s = NULL;
     float *both = NULL;
-    if (!inter_snapshot_get(&r, s) || s->fragments != (uint32_t)w->job.sync.fragments ||
-        s->elements != n || neb_rd_left(&r) != 2 * n * sizeof(float)) {
+    NEB_TRY(neb_file_open(path, worker_vault(w), &file));
+    enum neb_status st = agent_snapshot_header(file, path, &header, &s);
+    if (st != NEB_OK)
+        goto out;
+    if (s->fragments != (uint32_t)w->job.sync.fragments || s->elements != n ||
+        neb_file_len(file) - header != 2 * n * sizeof(float)) {
         st = neb_fail(NEB_ERR_FORMAT, "%s does not fit this job", path);
     } else if (!(both = malloc(2 * n * sizeof *both))) { // aligned, which the file is not
         st = neb_fail(NEB_ERR_NOMEM, "out of memory for a snapshot of %llu parameters",
                       (unsigned long long)n);
-    } else {
-        memcpy(both, map.p + r.off, 2 * n * sizeof *both);
+    } else if ((st = neb_file_read(file, header, both, 2 * n * sizeof *both)) == NEB_OK) {
         st = take(w, s, both, both + n, has_checkpoint, &cursor);
     }
+out:
     free(both);
     free(s);
-    neb_map_close(&map);
+    neb_file_close(&file);
     NEB_TRY(st);
     if (cursor > w->step)
         NEB_TRY(worker_skip_steps(w, cursor - w->step));

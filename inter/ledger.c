@@ -200,6 +200,8 @@ fail:
     return st;
 }
 
+void inter_ledger_seal(struct inter_ledger *l, const struct sec_seal_key *key) { l->seal = key; }
+
 void inter_ledger_close(struct inter_ledger **lp) {
     struct inter_ledger *l = *lp;
     if (!l)

@@ -19,6 +19,7 @@
 #include "inter/transfer.h"
 
 struct inter_ledger;
+struct sec_seal_key; // security/seal_key.h
 // Makes the folder and the ledger when there are none. NEB_ERR_STATE: another process writes it (waits 2 s for that one to
 // end). NEB_ERR_UNSUPPORTED: made by another version of this program.
 NEB_MUST_CHECK enum neb_status inter_ledger_open(const char *dir, struct inter_ledger **out);
@@ -27,6 +28,9 @@ NEB_MUST_CHECK enum neb_status inter_ledger_open(const char *dir, struct inter_l
 NEB_MUST_CHECK enum neb_status inter_ledger_open_readonly(const char *dir,
                                                           struct inter_ledger **out);
 void inter_ledger_close(struct inter_ledger **l);
+// From here on blobs are sealed, each for its job; those that are there in clear stay so and are read. key: borrowed until close;
+// NULL: in clear. Records, manifests and votes are never sealed: signed, and the same at every member.
+void inter_ledger_seal(struct inter_ledger *l, const struct sec_seal_key *key);
 
 // NEB_ERR_EXISTS: another digest under this update key.
 NEB_MUST_CHECK enum neb_status inter_ledger_put_manifest(struct inter_ledger *l,
@@ -101,6 +105,7 @@ NEB_MUST_CHECK enum neb_status inter_ledger_part_write(struct inter_ledger *l,
 NEB_MUST_CHECK enum neb_status inter_ledger_part_finish(struct inter_ledger *l,
                                                         const struct inter_manifest *m);
 bool inter_ledger_has_blob(struct inter_ledger *l, const struct inter_key *key);
+// In clear, whole; a sealed one is opened into memory. NEB_ERR_DENIED: sealed with another key, or no key is here.
 NEB_MUST_CHECK enum neb_status
 inter_ledger_map_blob(struct inter_ledger *l, const struct inter_key *key, struct neb_map *out);
 

@@ -1,4 +1,4 @@
-// Blobs of a ledger: written whole or as they arrive, dropped when nobody needs them.
+// Blobs of a ledger: written whole, dropped when nobody needs them. Those that arrive in chunks are in ledger_part.c.
 //
 // The database says what must be there (a manifest, and chain.kept); files follow. Dropping writes the database first, so
 // that a cut in between leaves a file too many, which the next opening removes, and never a promise without its file.
@@ -9,12 +9,8 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
-
-enum { MAP_EVERY = 16 }; // chunks between two writes of an arriving blob's bitmap
 
 // ---- names ----------------------------------------------------------------------------------------------------
 
@@ -52,48 +48,26 @@ bool inter_blob_parse(const char *name, struct inter_key *k, const char **suffix
 
 // ---- what is there --------------------------------------------------------------------------------------------
 
-static uint64_t file_bytes(const char *path) {
+uint64_t inter_blob_bytes(const char *path) {
     struct stat info;
     return stat(path, &info) == 0 ? (uint64_t)info.st_size : 0;
 }
 
-static enum neb_status remove_file(const char *path) {
+enum neb_status inter_blob_remove(const char *path) {
     if (neb_fault("ledger.unlink"))
         return errno = EIO, neb_fail_errno("cannot remove %s", path);
     return neb_fs_remove(path);
-}
-
-static struct inter_part *find_part(struct inter_ledger *l, const struct inter_key *k) {
-    for (int i = 0; i < INTER_PARTS_MAX; i++)
-        if (l->parts[i].open && inter_key_equal(&l->parts[i].key, k))
-            return &l->parts[i];
-    return NULL;
-}
-
-void inter_part_close(struct inter_part *p) {
-    if (p->open)
-        close(p->fd);
-    inter_bitmap_free(&p->got);
-    *p = (struct inter_part){0};
-}
-
-static void close_part_of(struct inter_ledger *l, const struct inter_key *k) {
-    struct inter_part *p = find_part(l, k);
-    if (!p)
-        return;
-    l->used -= p->bytes;
-    inter_part_close(p);
 }
 
 // Removes all files of one update.
 static enum neb_status remove_update(struct inter_ledger *l, const struct inter_key *k) {
     static const char *const suffixes[] = {".map", ".part", ".blob"};
     char path[NEB_PATH_MAX];
-    close_part_of(l, k);
+    inter_part_drop(l, k);
     for (size_t i = 0; i < sizeof suffixes / sizeof suffixes[0]; i++) {
         NEB_TRY(inter_blob_path(l, k, suffixes[i], path, sizeof path));
-        uint64_t bytes = i == 2 ? file_bytes(path) : 0;
-        NEB_TRY(remove_file(path));
+        uint64_t bytes = i == 2 ? inter_blob_bytes(path) : 0;
+        NEB_TRY(inter_blob_remove(path));
         l->used -= bytes;
     }
     return NEB_OK;
@@ -131,16 +105,16 @@ static enum neb_status sweep_one(struct inter_ledger *l, const char *name) {
     if (!inter_blob_parse(name, &k, &suffix))
         return NEB_OK; // not ours
     if (ends_with(suffix, ".tmp"))
-        return remove_file(path);
+        return inter_blob_remove(path);
     blob = !strcmp(suffix, ".blob");
     NEB_TRY(promised(l, &k, &keep));
     if (keep && !blob)
         keep = !inter_ledger_has_blob(l, &k); // it arrived; what helped it is left over
     if (!keep) {
-        close_part_of(l, &k);
-        return remove_file(path);
+        inter_part_drop(l, &k);
+        return inter_blob_remove(path);
     }
-    l->used += blob ? file_bytes(path) : 0;
+    l->used += blob ? inter_blob_bytes(path) : 0;
     return NEB_OK;
 }
 
@@ -166,6 +140,19 @@ static enum neb_status second_digest(const struct inter_ledger *l, const struct 
                     l->dir, k->round, k->fragment, k->member);
 }
 
+static enum neb_status write_blob(struct inter_ledger *l, const struct inter_key *key,
+                                  const char *path, const void *p, size_t n) {
+    enum neb_status st = NEB_OK;
+    struct neb_fs_writer *w = NULL;
+    NEB_TRY(neb_fs_writer_open(path, 0600, &w));
+    NEB_TRY_GOTO(sec_vault_seal_writer(l->seal, key->job, w), out);
+    NEB_TRY_GOTO(neb_fs_writer_add(w, p, n), out);
+    st = neb_fs_writer_commit(w);
+out:
+    neb_fs_writer_destroy(&w);
+    return st;
+}
+
 enum neb_status inter_ledger_put_blob(struct inter_ledger *l, const struct inter_key *key,
                                       const void *p, size_t n) {
     char path[NEB_PATH_MAX];
@@ -174,7 +161,7 @@ enum neb_status inter_ledger_put_blob(struct inter_ledger *l, const struct inter
     struct neb_map old;
     NEB_TRY(inter_blob_path(l, key, ".blob", path, sizeof path));
     if (neb_fs_exists(path)) {
-        NEB_TRY(neb_map_open(path, &old));
+        NEB_TRY(sec_vault_map(l->seal, path, &old));
         bool same = old.len == n && (n == 0 || !memcmp(old.p, p, n));
         neb_map_close(&old);
         return same ? neb_fs_sync_dir(l->blobs) : second_digest(l, key);
@@ -188,8 +175,8 @@ enum neb_status inter_ledger_put_blob(struct inter_ledger *l, const struct inter
         return st;
     }
     NEB_TRY(inter_blob_make_room(l, n));
-    st = neb_fs_write(path, p, n, 0600);
-    l->used += st == NEB_OK || neb_fs_exists(path) ? n : 0;
+    st = write_blob(l, key, path, p, n);
+    l->used += inter_blob_bytes(path);
     return st;
 }
 
@@ -202,117 +189,7 @@ enum neb_status inter_ledger_map_blob(struct inter_ledger *l, const struct inter
                                       struct neb_map *out) {
     char path[NEB_PATH_MAX];
     NEB_TRY(inter_blob_path(l, key, ".blob", path, sizeof path));
-    return neb_map_open(path, out);
-}
-
-// ---- blobs that arrive ----------------------------------------------------------------------------------------
-
-enum neb_status inter_ledger_part_open(struct inter_ledger *l, const struct inter_manifest *m,
-                                       struct inter_bitmap *got) {
-    char path[NEB_PATH_MAX], map[NEB_PATH_MAX];
-    struct inter_part *p = NULL;
-    struct neb_buf b = {0};
-    if (find_part(l, &m->key))
-        return NEB_OK;
-    for (int i = 0; i < INTER_PARTS_MAX && !p; i++)
-        p = l->parts[i].open ? NULL : &l->parts[i];
-    if (!p)
-        return neb_fail(NEB_ERR_LIMIT, "ledger %s: more than %d blobs arrive at once", l->dir,
-                        INTER_PARTS_MAX);
-    NEB_TRY(inter_blob_make_room(l, m->bytes));
-    NEB_TRY(inter_blob_path(l, &m->key, ".part", path, sizeof path));
-    NEB_TRY(inter_blob_path(l, &m->key, ".map", map, sizeof map));
-    NEB_TRY(inter_bitmap_init(&p->got, inter_chunks(m->bytes, m->chunk_bytes)));
-    p->fd = neb_fault("ledger.open") ? (errno = ENOSPC, -1)
-                                     : open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (p->fd < 0) {
-        inter_bitmap_free(&p->got);
-        return neb_fail_errno("cannot create %s", path);
-    }
-    p->open = true;
-    p->key = m->key;
-    p->bytes = m->bytes;
-    p->chunk_bytes = m->chunk_bytes;
-    l->used += m->bytes;
-    // What an earlier run had received: only a hint, the digest of the whole decides in the end.
-    if (neb_fs_exists(map) && neb_fs_read(map, INTER_CHUNKS_MAX, &b) == NEB_OK &&
-        inter_bitmap_merge(&p->got, b.p, b.len))
-        (void)inter_bitmap_merge(got, b.p, b.len);
-    neb_buf_free(&b);
-    return NEB_OK;
-}
-
-static enum neb_status sync_part(const struct inter_ledger *l, const struct inter_part *p) {
-    if (neb_fault("ledger.sync") ? (errno = EIO, true) : fsync(p->fd) != 0)
-        return neb_fail_errno("ledger %s: cannot sync an arriving update", l->dir);
-    return NEB_OK;
-}
-
-static enum neb_status save_map(struct inter_ledger *l, struct inter_part *p) {
-    char map[NEB_PATH_MAX];
-    NEB_TRY(inter_blob_path(l, &p->key, ".map", map, sizeof map));
-    NEB_TRY(sync_part(l, p)); // first the bytes, then the word that they are here
-    NEB_TRY(neb_fs_write(map, p->got.bits, (p->got.n + 7) / 8, 0600));
-    p->unsaved = 0;
-    return NEB_OK;
-}
-
-enum neb_status inter_ledger_part_write(struct inter_ledger *l, const struct inter_key *key,
-                                        uint64_t offset, const void *data, size_t n) {
-    struct inter_part *p = find_part(l, key);
-    const uint8_t *at = data;
-    NEB_ASSERT(p && offset % p->chunk_bytes == 0 && offset + n <= p->bytes);
-    for (size_t done = 0; done < n;) {
-        ssize_t k = neb_fault("ledger.blob")
-                        ? (errno = ENOSPC, -1)
-                        : pwrite(p->fd, at + done, n - done, (off_t)(offset + done));
-        if (k < 0 && errno == EINTR)
-            continue;
-        if (k < 0)
-            return neb_fail_errno("ledger %s: cannot write an arriving update", l->dir);
-        done += (size_t)k;
-    }
-    (void)inter_bitmap_set(&p->got, (uint32_t)(offset / p->chunk_bytes));
-    return ++p->unsaved >= MAP_EVERY ? save_map(l, p) : NEB_OK;
-}
-
-static enum neb_status empty_part(struct inter_part *p, const char *part, const char *map) {
-    memset(p->got.bits, 0, (p->got.n + 7) / 8);
-    p->got.set = 0;
-    NEB_TRY(remove_file(map)); // first the word, then the bytes
-    if (neb_fault("ledger.truncate") ? (errno = EIO, true) : ftruncate(p->fd, 0) != 0)
-        return neb_fail_errno("cannot empty %s", part);
-    return NEB_OK;
-}
-
-enum neb_status inter_ledger_part_finish(struct inter_ledger *l, const struct inter_manifest *m) {
-    char path[NEB_PATH_MAX], part[NEB_PATH_MAX], map[NEB_PATH_MAX];
-    struct inter_part *p = find_part(l, &m->key);
-    struct neb_map bytes;
-    uint8_t sha[INTER_SHA_BYTES];
-    NEB_ASSERT(p || inter_ledger_has_blob(l, &m->key));
-    if (!p) // said again after a failure behind the renaming
-        return neb_fs_sync_dir(l->blobs);
-    NEB_TRY(inter_blob_path(l, &m->key, ".blob", path, sizeof path));
-    NEB_TRY(inter_blob_path(l, &m->key, ".part", part, sizeof part));
-    NEB_TRY(inter_blob_path(l, &m->key, ".map", map, sizeof map));
-    NEB_TRY(sync_part(l, p));
-    NEB_TRY(neb_map_open(part, &bytes));
-    neb_sha256(bytes.p, bytes.len, sha);
-    bool good = bytes.len == m->bytes && !memcmp(sha, m->sha256, sizeof sha);
-    neb_map_close(&bytes);
-    if (!good) {
-        NEB_TRY(empty_part(p, part, map));
-        return neb_fail(
-            NEB_ERR_CORRUPT,
-            "an update of member %u for round %u arrived damaged; it will be sent again",
-            m->key.member, m->key.round);
-    }
-    if (neb_fault("ledger.rename") ? (errno = EIO, true) : rename(part, path) != 0)
-        return neb_fail_errno("cannot rename %s", part);
-    inter_part_close(p); // its bytes count as before: now they are a blob
-    NEB_TRY(neb_fs_sync_dir(l->blobs));
-    return remove_file(map);
+    return sec_vault_map(l->seal, path, out);
 }
 
 // ---- retention ------------------------------------------------------------------------------------------------

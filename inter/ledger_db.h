@@ -2,6 +2,8 @@
 #ifndef INTER_LEDGER_DB_H
 #define INTER_LEDGER_DB_H
 #include "inter/ledger.h"
+#include "security/seal_chunks.h"
+#include "security/vault.h"
 
 #include <sqlite3.h>
 
@@ -16,12 +18,15 @@ struct inter_part { // an arriving blob
     int fd;
     uint32_t bytes, chunk_bytes, unsaved;
     struct inter_bitmap got;
+    struct sec_chunks *seal; // NULL: in clear
+    uint8_t *sealed;         // (chunk_bytes + SEC_CHUNKS_EXTRA) with seal: a chunk on its way
 };
 
 struct inter_ledger {
     sqlite3 *db;
     int lock; // descriptor of ledger.lock, held while open for writing; -1: read-only
     uint64_t epoch;
+    const struct sec_seal_key *seal; // NULL: blobs are written in clear
     uint64_t cap, used; // bytes of blobs: most (0: no limit), and those here or arriving
     char dir[NEB_PATH_MAX], blobs[NEB_PATH_MAX];
     struct inter_part parts[INTER_PARTS_MAX];
@@ -67,5 +72,9 @@ NEB_MUST_CHECK enum neb_status inter_blob_sweep(struct inter_ledger *l);
 // Drops the oldest committed rounds until `more` bytes fit under the cap, or nothing is left to drop.
 NEB_MUST_CHECK enum neb_status inter_blob_make_room(struct inter_ledger *l, uint64_t more);
 void inter_part_close(struct inter_part *p);
+// Gives up an arriving blob; its files stay. No effect without one.
+void inter_part_drop(struct inter_ledger *l, const struct inter_key *k);
+uint64_t inter_blob_bytes(const char *path); // of a file; 0: none
+NEB_MUST_CHECK enum neb_status inter_blob_remove(const char *path);
 
 #endif

@@ -142,7 +142,15 @@ static void check_blob(struct check *v, const struct inter_manifest *m, bool nee
     uint8_t sha[INTER_SHA_BYTES];
     struct neb_map map;
     const struct inter_key *k = &m->key;
-    if (!inter_ledger_has_blob(v->l, k) || inter_ledger_map_blob(v->l, k, &map) != NEB_OK) {
+    bool here = inter_ledger_has_blob(v->l, k);
+    enum neb_status st = here ? inter_ledger_map_blob(v->l, k, &map) : NEB_ERR_NOT_FOUND;
+    if (st == NEB_ERR_DENIED || st == NEB_ERR_CORRUPT) {
+        damage(v, INTER_DAMAGE_BLOB, k->round, k->member, "the blob of member %u %s", k->member,
+               st == NEB_ERR_DENIED ? "is sealed with a key that was not given (--seal-key)"
+                                    : "was changed or cut after it was sealed");
+        return;
+    }
+    if (st != NEB_OK) {
         if (needed && !dropped_since(v, k->round))
             damage(v, INTER_DAMAGE_BLOB, k->round, k->member, "the blob of member %u is missing",
                    k->member);

@@ -182,6 +182,7 @@ enum neb_status inter_link_process(struct inter_link *l, inter_link_handler *han
         peer_dialing(l, p, now);
         peer_stripes(l, p, now);
     }
+    link_guard(l, now);
     bucket_settle(l, now);
     if (l->limited && inter_bucket_when(&l->bucket) < l->deadline)
         l->deadline = inter_bucket_when(&l->bucket);
@@ -254,7 +255,9 @@ enum neb_status inter_link_stats(struct inter_link *l, uint32_t peer,
                                      .connects = p->connects,
                                      .recycled = p->recycled,
                                      .refused = p->refused,
-                                     .dropped = p->dropped};
+                                     .dropped = p->dropped,
+                                     .held = p->held,
+                                     .cut = p->cut};
     inter_tcp_congestion(s ? s->c[0].fd : -1, out->congestion);
     return NEB_OK;
 }
@@ -311,6 +314,7 @@ void inter_link_destroy(struct inter_link **lp) {
     l->handler = NULL;
     for (uint32_t i = 0; i < l->n_peers; i++)
         link_peer_close(l, &l->peers[i]);
+    link_guard_end(l);
     if (l->router) {
         zmq_socket_monitor(l->router, NULL, 0);
         zmq_close(l->router);

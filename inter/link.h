@@ -83,6 +83,7 @@ struct inter_link_stats {
     uint64_t recycled;     // sets of connections that this side replaced for their age
     uint64_t refused;      // messages accepted by nobody: bad frames, spoofed ids, stale sessions
     uint64_t dropped;      // bytes that were unacknowledged when a connection broke
+    uint64_t held, cut;    // bytes that came and are not read yet; connections cut because that was too much
 };
 
 struct inter_link;

@@ -14,10 +14,6 @@
 
 static int set_int(void *s, int option, int v) { return zmq_setsockopt(s, option, &v, sizeof v); }
 
-static int set_i64(void *s, int option, int64_t v) {
-    return zmq_setsockopt(s, option, &v, sizeof v);
-}
-
 struct inter_tcp_counts link_conn_counts(const struct conn *c) {
     return inter_tcp_counts(c->fd);
 }
@@ -95,16 +91,10 @@ bool link_prefers_dialed(const struct inter_link *l, const struct peer *p) {
            0;
 }
 
-static int common_options(const struct inter_link *l, void *s) {
-    int bad = set_i64(s, ZMQ_MAXMSGSIZE, (int64_t)l->cfg.chunk_bytes + INTER_LINK_SLACK);
-    bad |= set_int(s, ZMQ_HANDSHAKE_IVL, 3000) | set_int(s, ZMQ_LINGER, 0) |
-           set_int(s, ZMQ_IMMEDIATE, 1);
-    bad |= set_int(s, ZMQ_RECONNECT_IVL, 200) | set_int(s, ZMQ_RECONNECT_IVL_MAX, 400);
-    bad |= set_int(s, ZMQ_CONNECT_TIMEOUT, 1000) | set_int(s, ZMQ_TCP_MAXRT, 10000);
-    bad |= set_int(s, ZMQ_RCVHWM, RCV_HWM) | set_int(s, ZMQ_IPV6, 1);
-    bad |= zmq_setsockopt(s, ZMQ_CURVE_SECRETKEY, sec_identity_curve_secret(l->cfg.identity),
-                          SEC_KEY_BYTES);
-    return bad;
+static bool set_options(const struct inter_link *l, void *s, enum inter_socket_role role) {
+    return inter_socket_apply(s, role, l->cfg.chunk_bytes) == NEB_OK &&
+           zmq_setsockopt(s, ZMQ_CURVE_SECRETKEY, sec_identity_curve_secret(l->cfg.identity),
+                          SEC_KEY_BYTES) == 0;
 }
 
 static void *monitor(struct inter_link *l, void *s, int events) {
@@ -127,14 +117,10 @@ void link_conn_dial(struct inter_link *l, struct peer *p, uint32_t index) {
     snprintf(where, sizeof where, "tcp://%s", p->member.endpoint);
     *c = (struct conn){.fd = -1, .zmq_fd = -1};
     c->sock = zmq_socket(l->ctx, ZMQ_DEALER);
-    int bad = !c->sock || common_options(l, c->sock) != 0;
+    bool bad = !c->sock || !set_options(l, c->sock, index ? INTER_SOCKET_BULK : INTER_SOCKET_CONTROL);
     bad = bad ||
           zmq_setsockopt(c->sock, ZMQ_CURVE_SERVERKEY, p->member.pub.curve, SEC_KEY_BYTES) != 0 ||
           zmq_setsockopt(c->sock, ZMQ_CURVE_PUBLICKEY, me->curve, SEC_KEY_BYTES) != 0;
-    if (!bad && index == 0) // pings on a bulk connection queue behind data and expire
-        bad = set_int(c->sock, ZMQ_HEARTBEAT_IVL, 1000) |
-              set_int(c->sock, ZMQ_HEARTBEAT_TIMEOUT, 4000) |
-              set_int(c->sock, ZMQ_HEARTBEAT_TTL, 4000);
     if (!bad)
         c->mon = monitor(l, c->sock,
                          ZMQ_EVENT_CONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
@@ -224,13 +210,19 @@ void link_dial_events(struct inter_link *l, struct peer *p, int which, uint32_t 
 void link_router_events(struct inter_link *l) {
     uint16_t event;
     int fd;
-    while (l->router_mon && monitor_read(l->router_mon, &event, &fd))
+    while (l->router_mon && monitor_read(l->router_mon, &event, &fd)) {
+        if (event == ZMQ_EVENT_ACCEPTED) {
+            link_guard_accepted(l, fd);
+            continue;
+        }
+        link_guard_left(l, fd);
         for (uint32_t i = 0; i < l->n_peers; i++)
             for (uint32_t k = 0; k < 2 * CONNS; k++) {
                 struct conn *c = &l->peers[i].s[k < CONNS ? ACCEPTED : OLD_ACCEPTED].c[k % CONNS];
                 if (c->open && c->zmq_fd == fd && fd >= 0)
                     c->lost = true;
             }
+    }
 }
 
 // Cuts a peer off, with every connection.
@@ -245,9 +237,7 @@ enum neb_status link_listen(struct inter_link *l, const char *where) {
         return neb_fail(NEB_ERR_INVALID, "listen: '%s' is not HOST:PORT", where);
     snprintf(endpoint, sizeof endpoint, "tcp://%s", where);
     l->router = zmq_socket(l->ctx, ZMQ_ROUTER);
-    if (!l->router || common_options(l, l->router) != 0 ||
-        set_int(l->router, ZMQ_CURVE_SERVER, 1) != 0 ||
-        set_int(l->router, ZMQ_ROUTER_MANDATORY, 1) != 0 ||
+    if (!l->router || !set_options(l, l->router, INTER_SOCKET_LISTEN) ||
         zmq_setsockopt(l->router, ZMQ_ZAP_DOMAIN, ZAP_DOMAIN, strlen(ZAP_DOMAIN)) != 0)
         return neb_fail(NEB_ERR_IO, "listen: socket options: %s", zmq_strerror(zmq_errno()));
 #ifdef ZMQ_ZAP_ENFORCE_DOMAIN
@@ -256,7 +246,7 @@ enum neb_status link_listen(struct inter_link *l, const char *where) {
     if (set_int(l->router, ZMQ_ZAP_ENFORCE_DOMAIN, 1) != 0)
         return neb_fail(NEB_ERR_IO, "listen: ZAP_ENFORCE_DOMAIN: %s", zmq_strerror(zmq_errno()));
 #endif
-    l->router_mon = monitor(l, l->router, ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED);
+    l->router_mon = monitor(l, l->router, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED);
     if (!l->router_mon || zmq_bind(l->router, endpoint) != 0)
         return neb_fail(NEB_ERR_IO, "cannot listen on %s: %s", where, zmq_strerror(zmq_errno()));
     size_t n = sizeof endpoint;

@@ -76,6 +76,7 @@ void link_dealer_read(struct inter_link *l, struct peer *p, int which, uint32_t 
         const uint8_t *b = zmq_msg_data(&m);
         size_t n = zmq_msg_size(&m);
         struct neb_rd r = neb_rd_make(b, n);
+        link_guard_read(&s->c[index], n);
         bool ok = n > 0 && !zmq_msg_more(&m);
         if (ok && !s->c[index].open) {
             ok = neb_rd_u8(&r) == WELCOME && neb_rd_u64(&r) == s->session &&
@@ -164,6 +165,7 @@ static void router_message(struct inter_link *l, const uint8_t *rid, size_t rid_
     for (int w = ACCEPTED; w < SETS; w += OLD_ACCEPTED - ACCEPTED)
         for (uint32_t i = 0; i < CONNS; i++)
             if (p->s[w].c[i].open && !memcmp(p->s[w].c[i].rid, rid, RID_BYTES)) {
+                link_guard_read(&p->s[w].c[i], n);
                 p->refused += !on_frame(l, p, w, i, b, n);
                 return;
             }

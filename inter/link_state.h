@@ -5,6 +5,7 @@
 //     link_send.c     sending, bounded by what is not acknowledged
 //     link_receive.c  who a message is from; frames
 //     link_members.c  who may connect
+//     link_guard.c    what a peer can make this side hold
 //
 // Frames inside a CURVE message, little-endian, first byte the type:
 //
@@ -28,6 +29,7 @@
 #include "inter/link.h"
 #include "agent/base/bytes.h"
 #include "inter/rate_limit.h"
+#include "inter/socket_profile.h"
 #include "inter/stripes.h"
 #include "security/zap.h"
 
@@ -54,7 +56,6 @@ enum {
     RID_BYTES = 5,
     BURST = 256,
     CONNS = 1 + INTER_LINK_MAX_BULK,
-    RCV_HWM = 64
 };
 
 struct conn {
@@ -68,6 +69,7 @@ struct conn {
     neb_ns retry_at;        // dialler: open again at; 0: not waiting
     uint64_t sent, acked;   // data bytes
     uint64_t recvd, recv_acked;
+    uint64_t read;          // at least the bytes on the wire of what was read
 };
 
 struct set {
@@ -89,6 +91,7 @@ struct peer {
     uint64_t bulk_acked;          // since the last look at the stripes
     struct inter_tcp_counts closed; // of connections that are gone
     uint64_t connects, refused, dropped, recycled;
+    uint64_t held, cut; // bytes that came and are unread; connections that were cut for it
 };
 
 struct inter_link {
@@ -105,6 +108,13 @@ struct inter_link {
     uint64_t charged; // IP bytes taken from the bucket
     neb_ns settle_at;
     bool limited; // bulk was refused for the bucket
+    struct {
+        int zmq_fd, fd; // ZeroMQ's number, and our duplicate
+        neb_ns at;
+    } nameless[INTER_NAMELESS_MAX]; // accepted, and no HELLO yet
+    uint32_t n_nameless;
+    uint64_t cut_nameless;
+    neb_ns guard_at;
     inter_link_handler *handler; // during process
     void *user;
     struct peer peers[SEC_MEMBERS_MAX];
@@ -139,6 +149,13 @@ uint64_t link_set_queued(const struct set *s);                       // sent and
 // link_receive.c
 void link_dealer_read(struct inter_link *l, struct peer *p, int which, uint32_t index);
 void link_router_read(struct inter_link *l);
+
+// link_guard.c
+void link_guard_accepted(struct inter_link *l, int zmq_fd); // the listener has a new connection
+void link_guard_left(struct inter_link *l, int zmq_fd);     // it is gone
+void link_guard_read(struct conn *c, size_t n);             // a message of n bytes was read from it
+void link_guard(struct inter_link *l, neb_ns now);
+void link_guard_end(struct inter_link *l);
 
 // link_members.c
 void link_admit(struct inter_link *l); // tells ZAP who may connect

@@ -54,6 +54,8 @@ enum neb_status inter_service_create(const struct inter_service_config *c,
                                                 .congestion = c->congestion,
                                                 .zmq_context = c->zmq_context};
     NEB_TRY_GOTO(inter_ledger_open(c->dir, &s->ledger), fail);
+    s->seal = c->seal;
+    inter_ledger_seal(s->ledger, s->seal);
     NEB_TRY_GOTO(cmp_work_create(&s->gate), fail);
     NEB_TRY_GOTO(inter_node_create(&s->crypto, &s->node), fail);
     NEB_TRY_GOTO(open_link(s), fail);

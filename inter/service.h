@@ -39,6 +39,7 @@ struct inter_service_config {
     struct inter_rate_limit limit;       // of all that this member sends
     neb_ns recycle;                      // age at which connections are replaced; 0: one hour
     void *zmq_context;                   // borrowed
+    const struct sec_seal_key *seal;     // borrowed: of blobs and arriving snapshots; NULL: in clear
     struct inter_service_callbacks callbacks;
 };
 

@@ -23,6 +23,7 @@ struct inter_service {
     struct inter_link_config link_config; // without members
     struct sec_members members;
     uint32_t self;
+    const struct sec_seal_key *seal;
     struct inter_ledger *ledger;
     struct inter_link *link;
     struct inter_node *node;

@@ -2,7 +2,9 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"
+#include "agent/base/vault.h"
 #include "inter/transfer.h"
+#include "security/seal_chunks.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -38,6 +40,7 @@ struct fetch {
     uint32_t next, window, n_flights, unmapped;
     struct flight flights[WINDOW_MAX];
     int fd;
+    struct sec_chunks *seal; // NULL: in clear
     neb_ns since, moved;
 };
 struct given {
@@ -59,13 +62,13 @@ struct inter_snapshots {
     struct wanted queue[QUEUE_MAX];
     uint32_t n_queue;
     struct neb_buf out;
-    uint8_t *chunk; // (INTER_SNAPSHOT_CHUNK)
+    uint8_t *chunk; // (INTER_SNAPSHOT_CHUNK + SEC_CHUNKS_EXTRA)
 };
 
 enum neb_status inter_snapshots_create(const struct inter_snapshots_config *c,
                                        struct inter_snapshots **out) {
     struct inter_snapshots *s = calloc(1, sizeof *s);
-    if (!s || !(s->chunk = malloc(INTER_SNAPSHOT_CHUNK))) {
+    if (!s || !(s->chunk = malloc(INTER_SNAPSHOT_CHUNK + SEC_CHUNKS_EXTRA))) {
         free(s);
         return neb_fail(NEB_ERR_NOMEM, "out of memory for snapshots");
     }
@@ -78,6 +81,7 @@ static void end_fetch(struct fetch *f) {
     if (f->used && f->fd >= 0)
         close(f->fd);
     inter_bitmap_free(&f->got);
+    sec_chunks_destroy(&f->seal);
     *f = (struct fetch){.fd = -1};
 }
 
@@ -218,6 +222,51 @@ static void begun_id(const struct fetch *f, uint8_t id[INTER_SHA_BYTES]) {
     neb_buf_free(&b);
 }
 
+static enum neb_status write_part(const struct fetch *f, const uint8_t *p, size_t n, uint64_t offset) {
+    for (size_t at = 0; at < n;) {
+        ssize_t w = pwrite(f->fd, p + at, n - at, (off_t)(offset + at));
+        if (w < 0 && errno != EINTR)
+            return neb_fail_errno("cannot write %s", f->part);
+        at += w > 0 ? (size_t)w : 0;
+    }
+    return NEB_OK;
+}
+
+// Whether what is here was written as this run writes: sealed with its key, or in clear.
+static bool part_goes_on(const struct inter_snapshots *s, struct fetch *f) {
+    uint8_t front[SEC_CHUNKS_FRONT];
+    bool whole = pread(f->fd, front, sizeof front, 0) == (ssize_t)sizeof front,
+         sealed = whole && neb_is_sealed(front, sizeof front);
+    if (!s->c.seal)
+        return !sealed;
+    return sealed && sec_chunks_open(s->c.seal, f->part, front, &f->seal) == NEB_OK &&
+           sec_chunks_total(f->seal) == f->total;
+}
+
+static enum neb_status open_part(struct inter_snapshots *s, struct fetch *f) {
+    f->fd = open(f->part, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (f->fd < 0)
+        return neb_fail_errno("cannot create %s", f->part);
+    if (!f->got.set || !part_goes_on(s, f)) {
+        sec_chunks_destroy(&f->seal);
+        inter_bitmap_free(&f->got);
+        NEB_TRY(inter_bitmap_init(&f->got, (uint32_t)((f->total + INTER_SNAPSHOT_CHUNK - 1) / INTER_SNAPSHOT_CHUNK)));
+        if (ftruncate(f->fd, 0) != 0)
+            return neb_fail_errno("cannot empty %s", f->part);
+        if (s->c.seal) {
+            NEB_TRY(sec_chunks_create(s->c.seal, f->job, INTER_SNAPSHOT_CHUNK, f->total, &f->seal));
+            NEB_TRY(write_part(f, sec_chunks_front(f->seal), SEC_CHUNKS_FRONT, 0));
+        }
+    }
+    // a full disk is told now, not at the last chunk
+    int rc = posix_fallocate(f->fd, 0, (off_t)(f->seal ? sec_chunks_at(f->seal, f->got.n) : f->total));
+    if (rc)
+        return neb_fail(rc == ENOSPC ? NEB_ERR_NOSPC : NEB_ERR_IO,
+                        "%s: no room for a snapshot of %llu bytes: %s", f->part,
+                        (unsigned long long)f->total, strerror(rc));
+    return NEB_OK;
+}
+
 static enum neb_status on_offer(struct inter_snapshots *s, neb_ns now, uint32_t peer,
                                 struct neb_rd *r, const uint8_t job[INTER_ID_BYTES]) {
     uint8_t id[INTER_SHA_BYTES];
@@ -242,16 +291,7 @@ static enum neb_status on_offer(struct inter_snapshots *s, neb_ns now, uint32_t 
     inter_bitmap_free(&f->got);
     NEB_TRY(inter_bitmap_init(&f->got, (uint32_t)chunks));
     read_map(f);
-    f->fd =
-        open(f->part, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | (f->got.set ? 0 : O_TRUNC), 0600);
-    if (f->fd < 0)
-        return neb_fail_errno("cannot create %s", f->part);
-    int rc = posix_fallocate(f->fd, 0,
-                             (off_t)f->total); // a full disk is told now, not at the last chunk
-    if (rc)
-        return neb_fail(rc == ENOSPC ? NEB_ERR_NOSPC : NEB_ERR_IO,
-                        "%s: no room for a snapshot of %llu bytes: %s", f->part,
-                        (unsigned long long)f->total, strerror(rc));
+    NEB_TRY(open_part(s, f));
     NEB_TRY(write_map(s, f));
     f->offered = true;
     f->window = WINDOW_FIRST;
@@ -301,8 +341,10 @@ static enum neb_status on_data(struct inter_snapshots *s, neb_ns now, uint32_t p
         return NEB_OK; // of a transfer that was given up
     uint32_t i = (uint32_t)(offset / INTER_SNAPSHOT_CHUNK);
     neb_sha256(p, n, sha);
-    if (n != chunk_length(f->total, i) || memcmp(sha, check, sizeof check))
+    size_t want = (size_t)chunk_length(f->total, i); // a holder does not know that only the header is wanted
+    if ((f->header_only ? n < want : n != want) || memcmp(sha, check, sizeof check))
         return NEB_OK; // asked for again in time
+    n = want;
     for (uint32_t k = 0; k < f->n_flights; k++)
         if (f->flights[k].chunk == i) {
             f->flights[k] = f->flights[--f->n_flights];
@@ -311,11 +353,11 @@ static enum neb_status on_data(struct inter_snapshots *s, neb_ns now, uint32_t p
     f->moved = now;
     if (!inter_bitmap_set(&f->got, i))
         return NEB_OK;
-    for (size_t at = 0; at < n;) {
-        ssize_t w = pwrite(f->fd, p + at, n - at, (off_t)(offset + at));
-        if (w < 0 && errno != EINTR)
-            return neb_fail_errno("cannot write %s", f->part);
-        at += w > 0 ? (size_t)w : 0;
+    if (f->seal) {
+        sec_chunks_seal(f->seal, i, p, s->chunk);
+        NEB_TRY(write_part(f, s->chunk, n + SEC_CHUNKS_EXTRA, sec_chunks_at(f->seal, i)));
+    } else {
+        NEB_TRY(write_part(f, p, n, offset));
     }
     if (f->got.set == f->got.n) {
         NEB_TRY(write_map(s, f));
@@ -360,6 +402,7 @@ static enum neb_status tick_fetch(struct inter_snapshots *s, struct fetch *f, ne
         NEB_TRY(write_map(s, f));
         close(f->fd);
         f->fd = -1;
+        sec_chunks_destroy(&f->seal);
         f->offered = false;
         f->at++;
         f->asked = UINT32_MAX;
@@ -394,7 +437,7 @@ static struct given *pin(struct inter_snapshots *s, neb_ns now, const uint8_t jo
     g->used = true;
     memcpy(g->job, job, sizeof g->job);
     neb_sha256(g->source.header.p, g->source.header.len, g->id);
-    g->total = g->source.header.len + g->source.body[0].len + g->source.body[1].len;
+    g->total = g->source.header.len + g->source.len[0] + g->source.len[1];
     g->taken = now - in_use_for; // by nobody yet
     return g;
 }
@@ -410,24 +453,23 @@ static enum neb_status offer(struct inter_snapshots *s, uint32_t peer,
     return st == NEB_ERR_AGAIN ? NEB_OK : st; // it asks again
 }
 
-static void cut(const struct inter_snapshot_source *src, uint64_t at, uint8_t *out, size_t n) {
-    const struct {
-        const uint8_t *p;
-        uint64_t len;
-    } ranges[3] = {{src->header.p, src->header.len},
-                   {src->body[0].p, src->body[0].len},
-                   {src->body[1].p, src->body[1].len}};
+static enum neb_status cut(const struct inter_snapshot_source *src, uint64_t at, uint8_t *out, size_t n) {
+    const uint64_t lens[3] = {src->header.len, src->len[0], src->len[1]};
     uint64_t base = 0;
-    for (int i = 0; i < 3 && n; base += ranges[i].len, i++) {
-        if (at >= base + ranges[i].len)
+    for (int i = 0; i < 3 && n; base += lens[i], i++) {
+        if (at >= base + lens[i])
             continue;
-        uint64_t here = base + ranges[i].len - at, take = here < n ? here : n;
-        memcpy(out, ranges[i].p + (at - base), (size_t)take);
+        uint64_t here = base + lens[i] - at, take = here < n ? here : n;
+        if (i == 0)
+            memcpy(out, src->header.p + at, (size_t)take);
+        else
+            NEB_TRY(src->read(src->pin, i - 1, at - base, out, (size_t)take));
         out += take;
         at += take;
         n -= (size_t)take;
     }
     NEB_ASSERT(!n);
+    return NEB_OK;
 }
 
 static enum neb_status give(struct inter_snapshots *s, neb_ns now, const struct wanted *w) {
@@ -439,7 +481,10 @@ static enum neb_status give(struct inter_snapshots *s, neb_ns now, const struct 
     if (at >= g->total)
         return NEB_OK;
     size_t n = (size_t)chunk_length(g->total, w->chunk);
-    cut(&g->source, at, s->chunk, n);
+    if (cut(&g->source, at, s->chunk, n) != NEB_OK) {
+        release(s, g);
+        return offer(s, w->peer, w->job, NULL);
+    }
     neb_sha256(s->chunk, n, sha);
     struct neb_buf *b = begin(s, INTER_SNAPSHOT_DATA, w->job);
     neb_buf_add(b, w->id, sizeof w->id);

@@ -41,15 +41,16 @@ NEB_MUST_CHECK bool inter_snapshot_get(struct neb_rd *r,
 
 struct inter_snapshot_source { // what a holder gives: header, then the two ranges
     struct neb_buf header;     // freed by close
-    struct {
-        const uint8_t *p;
-        uint64_t len;
-    } body[2];
+    uint64_t len[2];           // of the ranges
+    // Bytes of range i. An error (logged): the source is given up.
+    enum neb_status (*read)(void *pin, int i, uint64_t at, void *dst, size_t n);
     void *pin; // whatever keeps the ranges valid
 };
 
+struct sec_seal_key; // security/seal_key.h
 struct inter_snapshots_config {
     void *user;
+    const struct sec_seal_key *seal; // borrowed; PATH.part is a file of chunks sealed for the job. NULL: in clear
     // The newest state of a job that can be given. NEB_ERR_NOT_FOUND (not logged): none.
     enum neb_status (*open)(void *user, const uint8_t job[INTER_ID_BYTES],
                             struct inter_snapshot_source *out);

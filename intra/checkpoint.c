@@ -41,6 +41,11 @@ static void put_header(uint8_t h[HEADER_BYTES], uint64_t index_at, uint64_t inde
 }
 
 enum neb_status intra_ckpt_create(const char *path, struct intra_ckpt_writer **out) {
+    return intra_ckpt_create_in(NULL, path, out);
+}
+
+enum neb_status intra_ckpt_create_in(const struct neb_vault *vault, const char *path,
+                                     struct intra_ckpt_writer **out) {
     enum neb_status st = NEB_OK;
     struct intra_ckpt_writer *w = calloc(1, sizeof *w);
     if (!w)
@@ -48,6 +53,7 @@ enum neb_status intra_ckpt_create(const char *path, struct intra_ckpt_writer **o
     snprintf(w->path, sizeof w->path, "%s", path);
     NEB_TRY_GOTO(neb_sha256_create(&w->sha), fail);
     NEB_TRY_GOTO(neb_fs_writer_open(path, 0600, &w->file), fail);
+    NEB_TRY_GOTO(neb_fs_writer_seal(w->file, vault), fail);
     // The index stands at the end, where its place is known: header fields about it live in the trailer, and the
     // leading 64 bytes only name the format.
     uint8_t header[HEADER_BYTES];
@@ -146,8 +152,10 @@ enum neb_status intra_ckpt_commit(struct intra_ckpt_writer *w) {
 
 struct intra_ckpt {
     char path[NEB_PATH_MAX];
-    struct neb_map map;
+    struct neb_file *file;
+    uint64_t len;
     struct intra_ckpt_section *sections;
+    void **copies; // (n) of sections of a sealed file; NULL: not made
     uint32_t n;
 };
 
@@ -159,72 +167,91 @@ static enum neb_status damaged(const char *path, const char *what) {
 
 // The leading 64 bytes: always the same for a version. They are read first, so that a later version may move the rest.
 static enum neb_status check_header(const struct intra_ckpt *c) {
-    uint8_t expected[HEADER_BYTES];
+    uint8_t expected[HEADER_BYTES], h[HEADER_BYTES] = {0};
     put_header(expected, 0, 0, 0);
-    if (c->map.len < HEADER_BYTES || memcmp(c->map.p, magic, sizeof magic))
+    if (c->len >= HEADER_BYTES)
+        NEB_TRY(neb_file_read(c->file, 0, h, sizeof h));
+    if (memcmp(h, magic, sizeof magic))
         return damaged(c->path, "no checkpoint header");
-    struct neb_rd r = neb_rd_make(c->map.p + sizeof magic, 4);
+    struct neb_rd r = neb_rd_make(h + sizeof magic, 4);
     uint32_t version = neb_rd_u32(&r);
     if (version != VERSION)
         return neb_fail(NEB_ERR_UNSUPPORTED,
                         "checkpoint %s: version %" PRIu32 ", this program reads %d", c->path,
                         version, VERSION);
-    return memcmp(c->map.p, expected, sizeof expected)
-               ? damaged(c->path, "header at offset 0 is damaged")
-               : NEB_OK;
+    return memcmp(h, expected, sizeof expected) ? damaged(c->path, "header at offset 0 is damaged")
+                                                : NEB_OK;
 }
 
-static enum neb_status parse_index(struct intra_ckpt *c) {
-    size_t tail = HEADER_BYTES + 32;
-    NEB_TRY(check_header(c));
-    if (c->map.len < HEADER_BYTES + tail)
-        return damaged(c->path, "no trailer: cut short");
-    struct neb_rd t = neb_rd_make(c->map.p + c->map.len - tail, HEADER_BYTES);
-    uint8_t got[32], expected[HEADER_BYTES];
-    (void)neb_rd_view(&t, sizeof magic + 4); // magic and version: compared below
-    uint32_t n = neb_rd_u32(&t);
-    uint64_t at = neb_rd_u64(&t), len = neb_rd_u64(&t);
-    put_header(expected, at, len, n);
-    if (memcmp(c->map.p + c->map.len - tail, expected, sizeof expected))
-        return damaged(c->path, "no trailer: cut short");
-    if (at < HEADER_BYTES || at > c->map.len - tail || len != c->map.len - tail - at ||
-        n > INTRA_CKPT_SECTIONS_MAX || n > len / INDEX_ENTRY_BYTES_MIN)
-        return damaged(c->path, "index outside the file");
-    neb_sha256(c->map.p + at, len + HEADER_BYTES, got);
-    if (memcmp(got, c->map.p + c->map.len - 32, 32))
-        return damaged(c->path, "digest of the index does not match");
-    if (!(c->sections = calloc(n ? n : 1, sizeof *c->sections)))
+enum { TRAILER_BYTES = HEADER_BYTES + 32 };
+
+static enum neb_status read_entries(struct intra_ckpt *c, uint64_t at, uint32_t n, struct neb_rd *r) {
+    c->sections = calloc(n ? n : 1, sizeof *c->sections);
+    c->copies = calloc(n ? n : 1, sizeof *c->copies);
+    if (!c->sections || !c->copies)
         return neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", c->path);
-    struct neb_rd r = neb_rd_make(c->map.p + at, len);
     for (c->n = 0; c->n < n; c->n++) {
         struct intra_ckpt_section *s = &c->sections[c->n];
-        neb_rd_str(&r, s->name, sizeof s->name);
-        uint8_t dtype = neb_rd_u8(&r);
-        s->rows = neb_rd_u64(&r);
-        s->cols = neb_rd_u64(&r);
-        s->at = neb_rd_u64(&r);
-        neb_rd_copy(&r, s->sha256, sizeof s->sha256);
-        if (r.bad || dtype > INTRA_U64 || (s->cols && s->rows > c->map.len / s->cols))
+        neb_rd_str(r, s->name, sizeof s->name);
+        uint8_t dtype = neb_rd_u8(r);
+        s->rows = neb_rd_u64(r);
+        s->cols = neb_rd_u64(r);
+        s->at = neb_rd_u64(r);
+        neb_rd_copy(r, s->sha256, sizeof s->sha256);
+        if (r->bad || dtype > INTRA_U64 || (s->cols && s->rows > c->len / s->cols))
             return damaged(c->path, "malformed index entry");
         s->dtype = (enum intra_dtype)dtype;
         s->bytes = s->rows * s->cols * dtype_bytes[dtype];
         if (s->at % ALIGN || s->at < HEADER_BYTES || s->at > at || s->bytes > at - s->at)
             return damaged(c->path, "section outside the file");
     }
-    return neb_rd_done(&r) ? NEB_OK : damaged(c->path, "bytes after the index");
+    return neb_rd_done(r) ? NEB_OK : damaged(c->path, "bytes after the index");
+}
+
+static enum neb_status parse_index(struct intra_ckpt *c, struct neb_buf *b) {
+    uint8_t got[32], expected[HEADER_BYTES], tail[TRAILER_BYTES];
+    NEB_TRY(check_header(c));
+    if (c->len < HEADER_BYTES + TRAILER_BYTES)
+        return damaged(c->path, "no trailer: cut short");
+    NEB_TRY(neb_file_read(c->file, c->len - TRAILER_BYTES, tail, sizeof tail));
+    struct neb_rd t = neb_rd_make(tail, HEADER_BYTES);
+    (void)neb_rd_view(&t, sizeof magic + 4); // magic and version: compared below
+    uint32_t n = neb_rd_u32(&t);
+    uint64_t at = neb_rd_u64(&t), len = neb_rd_u64(&t);
+    put_header(expected, at, len, n);
+    if (memcmp(tail, expected, sizeof expected))
+        return damaged(c->path, "no trailer: cut short");
+    if (at < HEADER_BYTES || at > c->len - TRAILER_BYTES || len != c->len - TRAILER_BYTES - at ||
+        n > INTRA_CKPT_SECTIONS_MAX || n > len / INDEX_ENTRY_BYTES_MIN)
+        return damaged(c->path, "index outside the file");
+    NEB_TRY(neb_buf_reserve(b, len + HEADER_BYTES));
+    NEB_TRY(neb_file_read(c->file, at, b->p, len + HEADER_BYTES));
+    b->len = len + HEADER_BYTES;
+    neb_sha256(b->p, b->len, got);
+    if (memcmp(got, tail + HEADER_BYTES, 32))
+        return damaged(c->path, "digest of the index does not match");
+    struct neb_rd r = neb_rd_make(b->p, len);
+    return read_entries(c, at, n, &r);
 }
 
 enum neb_status intra_ckpt_open(const char *path, bool verify, struct intra_ckpt **out) {
+    return intra_ckpt_open_in(NULL, path, verify, out);
+}
+
+enum neb_status intra_ckpt_open_in(const struct neb_vault *vault, const char *path, bool verify,
+                                   struct intra_ckpt **out) {
     enum neb_status st = NEB_OK;
+    struct neb_buf index = {0};
     struct intra_ckpt *c = calloc(1, sizeof *c);
     if (!c)
         return neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", path);
     snprintf(c->path, sizeof c->path, "%s", path);
-    NEB_TRY_GOTO(neb_map_open(path, &c->map), fail);
-    NEB_TRY_GOTO(parse_index(c), fail);
-    for (uint32_t i = 0; verify && i < c->n; i++) {
+    NEB_TRY_GOTO(neb_file_open(path, vault, &c->file), fail);
+    c->len = neb_file_len(c->file);
+    NEB_TRY_GOTO(parse_index(c, &index), fail);
+    for (uint32_t i = 0; verify && i < c->n && !neb_file_sealed(c->file); i++) {
         uint8_t got[32];
-        neb_sha256(c->map.p + c->sections[i].at, c->sections[i].bytes, got);
+        neb_sha256(neb_file_view(c->file) + c->sections[i].at, c->sections[i].bytes, got);
         if (memcmp(got, c->sections[i].sha256, sizeof got)) {
             st =
                 neb_fail(NEB_ERR_CORRUPT,
@@ -233,16 +260,21 @@ enum neb_status intra_ckpt_open(const char *path, bool verify, struct intra_ckpt
             goto fail;
         }
     }
+    neb_buf_free(&index);
     *out = c;
     return NEB_OK;
 fail:
+    neb_buf_free(&index);
     intra_ckpt_close(&c);
     return st;
 }
 
 void intra_ckpt_close(struct intra_ckpt **cp) {
     if (*cp) {
-        neb_map_close(&(*cp)->map);
+        neb_file_close(&(*cp)->file);
+        for (uint32_t i = 0; (*cp)->copies && i < (*cp)->n; i++)
+            free((*cp)->copies[i]);
+        free((*cp)->copies);
         free((*cp)->sections);
     }
     free(*cp);
@@ -257,8 +289,29 @@ const struct intra_ckpt_section *intra_ckpt_find(const struct intra_ckpt *c, con
 }
 
 const void *intra_ckpt_data(const struct intra_ckpt *c, const struct intra_ckpt_section *s) {
-    return c->map.p + s->at;
+    void **copy = &c->copies[s - c->sections];
+    if (!neb_file_sealed(c->file))
+        return neb_file_view(c->file) + s->at;
+    if (*copy)
+        return *copy;
+    void *p = aligned_alloc(ALIGN, (s->bytes / ALIGN + 1) * ALIGN);
+    if (!p || neb_file_read(c->file, s->at, p, s->bytes) != NEB_OK) {
+        neb_log(NEB_LOG_ERROR, "checkpoint %s: section '%s' (%" PRIu64 " bytes) could not be opened", c->path,
+                s->name, s->bytes);
+        free(p);
+        return NULL;
+    }
+    return *copy = p;
 }
+
+bool intra_ckpt_sealed(const struct intra_ckpt *c) { return neb_file_sealed(c->file); }
+
+enum neb_status intra_ckpt_range(const struct intra_ckpt *c, const struct intra_ckpt_section *s,
+                                 uint64_t at, void *dst, size_t n) {
+    NEB_ASSERT(at <= s->bytes && n <= s->bytes - at);
+    return neb_file_read(c->file, s->at + at, dst, n);
+}
+
 const char *intra_ckpt_path(const struct intra_ckpt *c) { return c->path; }
 
 enum neb_status intra_ckpt_read(const struct intra_ckpt *c, const char *name,
@@ -271,9 +324,7 @@ enum neb_status intra_ckpt_read(const struct intra_ckpt *c, const char *name,
                         "checkpoint %s: '%s' is %" PRIu64 " x %" PRIu64
                         ", this model needs %" PRIu64 " x %" PRIu64,
                         c->path, name, s->rows, s->cols, rows, cols);
-    if (s->bytes)
-        memcpy(dst, intra_ckpt_data(c, s), s->bytes);
-    return NEB_OK;
+    return intra_ckpt_range(c, s, 0, dst, s->bytes);
 }
 
 enum neb_status intra_ckpt_step_path(const char *dir, int64_t step, char *out, size_t cap) {
@@ -307,6 +358,11 @@ static void free_names(struct dirent **names, int n) {
 }
 
 enum neb_status intra_ckpt_open_latest(const char *dir, struct intra_ckpt **out) {
+    return intra_ckpt_open_latest_in(NULL, dir, out);
+}
+
+enum neb_status intra_ckpt_open_latest_in(const struct neb_vault *vault, const char *dir,
+                                          struct intra_ckpt **out) {
     struct dirent **names = NULL;
     int n;
     NEB_TRY(list(dir, is_generation, &names, &n));
@@ -315,7 +371,7 @@ enum neb_status intra_ckpt_open_latest(const char *dir, struct intra_ckpt **out)
         char path[NEB_PATH_MAX];
         st = neb_path(path, sizeof path, dir, names[i]->d_name);
         if (st == NEB_OK)
-            st = intra_ckpt_open(path, true, out);
+            st = intra_ckpt_open_in(vault, path, true, out);
         if (st != NEB_OK && i > 0)
             neb_warn("%s is not usable; trying the previous checkpoint", path);
     }

@@ -7,10 +7,12 @@
 //
 // Written aside and renamed (agent/base/fs.h), so a file that exists is whole; digests find what rots later. A folder
 // holds generations step-000000000120.ckpt; the newest that verifies is used.
+//
+// With a vault (agent/base/vault.h) the whole file is sealed; it is read section by section, and what is not read is never in clear.
 #ifndef INTRA_CHECKPOINT_H
 #define INTRA_CHECKPOINT_H
 #include "agent/base/bytes.h"
-#include "agent/base/fs.h"
+#include "agent/base/file.h"
 
 enum intra_dtype { INTRA_BYTES = 0, INTRA_F32 = 1, INTRA_U32 = 2, INTRA_U64 = 3 };
 enum { INTRA_CKPT_NAME_MAX = 127, INTRA_CKPT_SECTIONS_MAX = 65536 };
@@ -23,6 +25,9 @@ typedef enum neb_status intra_ckpt_sink(void *user, const char *name, enum intra
                                         uint64_t bytes);
 NEB_MUST_CHECK enum neb_status intra_ckpt_create_sink(intra_ckpt_sink *sink, void *user,
                                                       struct intra_ckpt_writer **out);
+// vault NULL: in clear, as above.
+NEB_MUST_CHECK enum neb_status intra_ckpt_create_in(const struct neb_vault *vault, const char *path,
+                                                    struct intra_ckpt_writer **out);
 // rows x cols elements of the dtype; for bytes rows is the length and cols 1. Names are unique. After a failure every
 // further add and commit fails too.
 NEB_MUST_CHECK enum neb_status intra_ckpt_add(struct intra_ckpt_writer *w, const char *name,
@@ -41,13 +46,22 @@ struct intra_ckpt_section {
 };
 struct intra_ckpt; // an open, mapped checkpoint
 // Opens, checks header and index; verify: every section's digest as well. NEB_ERR_CORRUPT names file, section, offset.
+// A sealed file is authenticated whole, which says more than the digests, so those are not looked at again.
 NEB_MUST_CHECK enum neb_status intra_ckpt_open(const char *path, bool verify,
                                                struct intra_ckpt **out);
+NEB_MUST_CHECK enum neb_status intra_ckpt_open_in(const struct neb_vault *vault, const char *path,
+                                                  bool verify, struct intra_ckpt **out);
 void intra_ckpt_close(struct intra_ckpt **c);
 const struct intra_ckpt_section *intra_ckpt_find(const struct intra_ckpt *c,
                                                  const char *name); // NULL: none
-const void *intra_ckpt_data(const struct intra_ckpt *c,
-                            const struct intra_ckpt_section *s); // until close
+// A whole section, until close. Of a sealed file it is a copy that stays in memory: for small ones. NULL: that copy could not be made
+// (logged; never in clear).
+const void *intra_ckpt_data(const struct intra_ckpt *c, const struct intra_ckpt_section *s);
+bool intra_ckpt_sealed(const struct intra_ckpt *c);
+// Bytes [at, at + n) of a section, sealed or not.
+NEB_MUST_CHECK enum neb_status intra_ckpt_range(const struct intra_ckpt *c,
+                                                const struct intra_ckpt_section *s, uint64_t at,
+                                                void *dst, size_t n);
 const char *intra_ckpt_path(const struct intra_ckpt *c);
 // Copies a section of exactly this dtype and size into dst. NEB_ERR_NOT_FOUND / NEB_ERR_FORMAT say what differs.
 NEB_MUST_CHECK enum neb_status intra_ckpt_read(const struct intra_ckpt *c, const char *name,
@@ -60,6 +74,8 @@ NEB_MUST_CHECK enum neb_status intra_ckpt_step_path(const char *dir, int64_t ste
 // Opens the newest checkpoint of a folder that verifies; damaged ones are reported and passed over. NEB_ERR_NOT_FOUND
 // (not logged) when there is none; NEB_ERR_IO when the folder cannot be read; else the failure of the oldest one tried.
 NEB_MUST_CHECK enum neb_status intra_ckpt_open_latest(const char *dir, struct intra_ckpt **out);
+NEB_MUST_CHECK enum neb_status intra_ckpt_open_latest_in(const struct neb_vault *vault,
+                                                         const char *dir, struct intra_ckpt **out);
 // Removes all but the newest `keep` generations, and what a killed writer left (*.tmp). Only the folder's one writer calls
 // this, with no checkpoint being written.
 NEB_MUST_CHECK enum neb_status intra_ckpt_prune(const char *dir, int keep);

@@ -22,6 +22,7 @@ enum phase {
 }; // whose the copy is: the caller's, the thread's, the caller's with a result
 
 struct intra_ckpt_async {
+    const struct neb_vault *vault; // borrowed; NULL: in clear
     struct kern_pool *pool;
     pthread_t thread;
     pthread_mutex_t lock;
@@ -44,7 +45,7 @@ struct intra_ckpt_async {
 
 static enum neb_status write_copy(const struct intra_ckpt_async *a) {
     struct intra_ckpt_writer *w = NULL;
-    NEB_TRY(intra_ckpt_create(a->path, &w));
+    NEB_TRY(intra_ckpt_create_in(a->vault, a->path, &w));
     enum neb_status st = NEB_OK;
     for (uint32_t i = 0; i < a->n && st == NEB_OK; i++) {
         const struct section *s = &a->sections[i];
@@ -139,11 +140,12 @@ static enum neb_status copy_section(void *user, const char *name, enum intra_dty
 
 // ---- the caller's side -----------------------------------------------------------------------------------------
 
-enum neb_status intra_ckpt_async_create(struct kern_pool *pool, uint64_t touched, uint64_t reserved,
+enum neb_status intra_ckpt_async_create(const struct neb_vault *vault, struct kern_pool *pool, uint64_t touched, uint64_t reserved,
                                         struct intra_ckpt_async **out) {
     struct intra_ckpt_async *a = calloc(1, sizeof *a);
     if (!a)
         return NEB_ERR_NOMEM;
+    a->vault = vault;
     a->pool = pool;
     a->cap = reserved > touched ? reserved : touched;
     a->memory = a->cap ? malloc(a->cap) : NULL;

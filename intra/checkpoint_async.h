@@ -23,9 +23,10 @@ struct intra_ckpt_async_result { // of one checkpoint that is on disk
     double write_s;              // from submit until it is durable
 };
 
-// touched: bytes of a copy as it is now; reserved: what it may become. pool is borrowed. NEB_ERR_NOMEM is not logged: the
+// touched: bytes of a copy as it is now; reserved: what it may become. vault (NULL: written in clear) and pool are borrowed. NEB_ERR_NOMEM is not logged: the
 // caller may well write without a copy.
-NEB_MUST_CHECK enum neb_status intra_ckpt_async_create(struct kern_pool *pool, uint64_t touched,
+NEB_MUST_CHECK enum neb_status intra_ckpt_async_create(const struct neb_vault *vault,
+                                                       struct kern_pool *pool, uint64_t touched,
                                                        uint64_t reserved,
                                                        struct intra_ckpt_async **out);
 // Waits until what was submitted is written, or has failed.

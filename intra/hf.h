@@ -47,6 +47,7 @@ enum intra_hf_what {
 };
 struct intra_hf_export {
     const char *checkpoint; // file
+    const struct neb_vault *vault; // opens it when it is sealed; NULL: only one in clear
     const char *dir;        // the new folder, must not exist
     const char
         *like; // Hugging Face folder whose config.json and tokenizer files to copy, NULL: none

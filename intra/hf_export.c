@@ -90,6 +90,7 @@ static enum neb_status open_writer(struct exporting *x) {
 
 // ---- values -----------------------------------------------------------------------------------------------------
 
+// The pages of a mapped file that were read.
 static void drop_pages(const void *p, size_t bytes) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)p, from = at / page * page;
     madvise((void *)from, at + bytes - from, MADV_DONTNEED);
@@ -110,7 +111,8 @@ static enum neb_status verified(const struct exporting *x, const struct intra_te
                                 const float **out) {
     uint8_t got[32];
     const struct intra_ckpt_section *s = intra_ckpt_find(x->ckpt, t->name);
-    *out = intra_ckpt_data(x->ckpt, s);
+    if (!(*out = intra_ckpt_data(x->ckpt, s)))
+        return NEB_ERR_IO;
     neb_sha256(*out, s->bytes, got);
     return memcmp(got, s->sha256, sizeof got)
                ? neb_fail(NEB_ERR_CORRUPT, "checkpoint %s: section '%s': digest does not match",
@@ -118,13 +120,11 @@ static enum neb_status verified(const struct exporting *x, const struct intra_te
                : NEB_OK;
 }
 
-// Rows [row, row + rows) of W + alpha / r * B A, in buf.
-static void merge_rows(const struct exporting *x, const struct intra_tensor *t, const float *w,
-                       const float *a, const float *b, int32_t row, int32_t rows, float *buf) {
+// Rows [row, row + rows) of W, in buf, become those of W + alpha / r * B A.
+static void merge_rows(const struct exporting *x, const struct intra_tensor *t, const float *a,
+                       const float *b, int32_t row, int32_t rows, float *buf) {
     struct kern *K = x->e->K;
     int rank = x->m->trainable.lora_rank;
-    size_t at = (size_t)row * (size_t)t->cols;
-    memcpy(buf, w + at, sizeof *buf * (size_t)rows * (size_t)t->cols);
     K->ops->gemm(K, KERN_N, KERN_N, rows, t->cols, rank, x->m->trainable.lora_alpha / (float)rank,
                  b + (size_t)row * (size_t)rank, rank, a, t->cols, 1, buf, t->cols);
 }
@@ -133,7 +133,8 @@ static enum neb_status copy_tensor(struct exporting *x, const struct intra_tenso
     enum neb_status st = NEB_OK;
     const struct intra_ckpt_section *s = intra_ckpt_find(x->ckpt, t->name);
     const struct intra_tensor *ta = adapter_of(x, t, "A"), *tb = adapter_of(x, t, "B");
-    const float *w = intra_ckpt_data(x->ckpt, s), *a = NULL, *b = NULL;
+    bool mapped = !intra_ckpt_sealed(x->ckpt); // of a sealed file only one piece is ever in memory
+    const float *w = mapped ? intra_ckpt_data(x->ckpt, s) : NULL, *a = NULL, *b = NULL;
     int32_t step = PIECE / t->cols > 0 ? PIECE / t->cols : 1;
     struct neb_sha256 *sha = NULL;
     float *buf = NULL;
@@ -142,19 +143,22 @@ static enum neb_status copy_tensor(struct exporting *x, const struct intra_tenso
     if (ta) {
         NEB_TRY_GOTO(verified(x, ta, &a), out);
         NEB_TRY_GOTO(verified(x, tb, &b), out);
-        if (!(buf = malloc(sizeof *buf * (size_t)step * (size_t)t->cols))) {
-            st = neb_fail(NEB_ERR_NOMEM, "out of memory exporting %s", t->name);
-            goto out;
-        }
+    }
+    if ((ta || !mapped) && !(buf = malloc(sizeof *buf * (size_t)step * (size_t)t->cols))) {
+        st = neb_fail(NEB_ERR_NOMEM, "out of memory exporting %s", t->name);
+        goto out;
     }
     for (int32_t row = 0; row < t->rows; row += step) {
         int32_t rows = t->rows - row < step ? t->rows - row : step;
         size_t at = (size_t)row * (size_t)t->cols, n = (size_t)rows * (size_t)t->cols;
-        neb_sha256_add(sha, w + at, n * sizeof *w);
+        if (buf)
+            NEB_TRY_GOTO(intra_ckpt_range(x->ckpt, s, at * sizeof *buf, buf, n * sizeof *buf), out);
+        neb_sha256_add(sha, buf ? buf : w + at, n * sizeof *w);
         if (ta)
-            merge_rows(x, t, w, a, b, row, rows, buf);
-        NEB_TRY_GOTO(intra_st_writer_add(x->w, ta ? buf : w + at, n), out);
-        drop_pages(w + at, n * sizeof *w);
+            merge_rows(x, t, a, b, row, rows, buf);
+        NEB_TRY_GOTO(intra_st_writer_add(x->w, buf ? buf : w + at, n), out);
+        if (mapped)
+            drop_pages(w + at, n * sizeof *w);
     }
     neb_sha256_finish(sha, got);
     if (memcmp(got, s->sha256, sizeof got))
@@ -277,7 +281,7 @@ enum neb_status intra_hf_export(const struct intra_hf_export *e, struct intra_hf
     enum neb_status st = NEB_OK;
     struct exporting x = {.e = e};
     *out = (struct intra_hf_exported){0};
-    NEB_TRY_GOTO(intra_ckpt_open(e->checkpoint, false, &x.ckpt), out);
+    NEB_TRY_GOTO(intra_ckpt_open_in(e->vault, e->checkpoint, false, &x.ckpt), out);
     NEB_TRY_GOTO(intra_hf_layout(x.ckpt, &x.m), out);
     NEB_TRY_GOTO(check_what(&x), out);
     NEB_TRY_GOTO(make_list(&x), out);

@@ -92,11 +92,14 @@ enum neb_status intra_hf_layout(const struct intra_ckpt *k, struct intra_model *
     if (!s)
         return neb_fail(NEB_ERR_NOT_FOUND, "%s holds no model", intra_ckpt_path(k));
     uint8_t got[32];
-    neb_sha256(intra_ckpt_data(k, s), s->bytes, got);
+    const void *text = intra_ckpt_data(k, s);
+    if (!text)
+        return NEB_ERR_IO;
+    neb_sha256(text, s->bytes, got);
     if (memcmp(got, s->sha256, sizeof got))
         return neb_fail(NEB_ERR_CORRUPT, "checkpoint %s: section '%s': digest does not match",
                         intra_ckpt_path(k), s->name);
-    struct neb_rd r = neb_rd_make(intra_ckpt_data(k, s), s->bytes);
+    struct neb_rd r = neb_rd_make(text, s->bytes);
     for (size_t i = 0; i < 16; i++)
         v[i] = (int32_t)neb_rd_u32(&r);
     struct intra_model_config c = {.vocab = v[0],

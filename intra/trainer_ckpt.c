@@ -70,7 +70,10 @@ static enum neb_status read_config(const struct intra_ckpt *c, struct intra_mode
     const struct intra_ckpt_section *s = intra_ckpt_find(c, "model.config");
     if (!s)
         return neb_fail(NEB_ERR_NOT_FOUND, "%s holds no model", intra_ckpt_path(c));
-    struct neb_rd r = neb_rd_make(intra_ckpt_data(c, s), s->bytes);
+    const void *text = intra_ckpt_data(c, s);
+    if (!text)
+        return NEB_ERR_IO;
+    struct neb_rd r = neb_rd_make(text, s->bytes);
     return get_config(&r, mc, t)
                ? NEB_OK
                : neb_fail(NEB_ERR_FORMAT, "%s: malformed model description", intra_ckpt_path(c));

@@ -37,8 +37,7 @@ struct sec_identity {
 };
 
 enum neb_status sec_init(void) {
-    if (sodium_init() < 0)
-        return neb_fail(NEB_ERR_UNSUPPORTED, "libsodium cannot start: no random source");
+    NEB_TRY(sec_seal_init());
 #if !SANITIZED
     if (prctl(PR_SET_DUMPABLE, 0) != 0)
         return neb_fail_errno("prctl(PR_SET_DUMPABLE)");

@@ -19,6 +19,9 @@ enum {
     SEC_CODE_TEXT = 40, // room for a recovery code with its end: eight groups of four, A-Z 2-7
 };
 
+// Starts libsodium and nothing else: for processes that seal without being an agent. sec_init also forbids debuggers.
+NEB_MUST_CHECK enum neb_status sec_seal_init(void);
+
 // Reads a secret file of at most cap bytes into buf (locked memory of the caller's).
 // NEB_ERR_NOT_FOUND (not logged); NEB_ERR_DENIED: a link, not ours or open to others; NEB_ERR_FORMAT: larger.
 NEB_MUST_CHECK enum neb_status sec_secret_read(const char *path, void *buf, size_t cap,

@@ -1,111 +1,59 @@
 #include "security/seal_stream.h"
 
-#include "security/identity.h"
+#include "agent/base/vault.h"
 
+#include <inttypes.h>
 #include <sodium.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define HEADER crypto_secretstream_xchacha20poly1305_HEADERBYTES
 #define EXTRA  crypto_secretstream_xchacha20poly1305_ABYTES
-static const char magic[] = "nebseal1";
+#define FINAL  crypto_secretstream_xchacha20poly1305_TAG_FINAL
+
+enum {
+    ID_AT = 8,
+    CONTEXT_AT = ID_AT + SEC_SEAL_ID_BYTES,
+    HEADER_AT = CONTEXT_AT + SEC_SEAL_CONTEXT_BYTES,
+    SEALED_CHUNK = SEC_STREAM_CHUNK + 17,
+    STRIDE = 16, // chunks between two kept states
+};
+static const char magic[] = NEB_SEALED_MAGIC "1";
+_Static_assert(EXTRA == 17 && HEADER == 24, "libsodium's secretstream");
+
+typedef crypto_secretstream_xchacha20poly1305_state stream_state;
 
 struct sec_stream_writer { // in locked memory
-    crypto_secretstream_xchacha20poly1305_state state;
+    stream_state state;
     sec_stream_put *put;
     void *user;
     uint8_t front[SEC_STREAM_FRONT];
     bool begun, ended;
     size_t fill;
     uint8_t chunk[SEC_STREAM_CHUNK];
-    uint8_t sealed[SEC_STREAM_CHUNK + EXTRA];
+    uint8_t sealed[SEALED_CHUNK];
 };
-
-// ---- keys -----------------------------------------------------------------------------------------------------
-
-static enum neb_status new_key(enum sec_key_kind kind, struct sec_seal_key **out) {
-    NEB_TRY(sec_init());
-    struct sec_seal_key *k = sodium_malloc(sizeof *k);
-    if (!k)
-        return neb_fail(NEB_ERR_NOMEM, "seal key: no locked memory (ulimit -l)");
-    sodium_memzero(k, sizeof *k);
-    k->kind = kind;
-    *out = k;
-    return NEB_OK;
-}
-
-enum neb_status sec_seal_key_load(const char *path, bool make, struct sec_seal_key **out) {
-    const char *credentials = getenv("CREDENTIALS_DIRECTORY");
-    char credential[4096];
-    struct sec_seal_key *k = NULL;
-    size_t n = 0;
-    NEB_TRY(new_key(SEC_KEY_FILE, &k));
-    enum neb_status st = NEB_ERR_NOT_FOUND;
-    if (credentials &&
-        snprintf(credential, sizeof credential, "%s/nebula-seal", credentials) < (int)sizeof credential)
-        st = sec_secret_read(credential, k->bytes, sizeof k->bytes, &n);
-    if (st == NEB_ERR_NOT_FOUND)
-        st = sec_secret_read(path, k->bytes, sizeof k->bytes, &n);
-    if (st == NEB_ERR_NOT_FOUND && make) {
-        n = sizeof k->bytes;
-        randombytes_buf(k->bytes, n);
-        st = sec_secret_write(path, k->bytes, n);
-    } else if (st == NEB_ERR_NOT_FOUND) {
-        st = neb_fail(st, "%s: no seal key there: bring it back from its backup", path);
-    }
-    if (st == NEB_OK && n != sizeof k->bytes)
-        st = neb_fail(NEB_ERR_FORMAT, "%s: a seal key has %d bytes, this has %zu", path,
-                      SEC_SEAL_KEY_BYTES, n);
-    if (st != NEB_OK)
-        sec_seal_key_destroy(&k);
-    *out = k;
-    return st;
-}
-
-enum neb_status sec_seal_key_passphrase(const char *text, const uint8_t salt[SEC_SEAL_SALT_BYTES],
-                                        struct sec_seal_key **out) {
-    struct sec_seal_key *k = NULL;
-    if (strlen(text) < 8)
-        return neb_fail(NEB_ERR_INVALID, "a passphrase has at least 8 characters");
-    NEB_TRY(new_key(SEC_KEY_PASSPHRASE, &k));
-    if (salt)
-        memcpy(k->salt, salt, sizeof k->salt);
-    else
-        randombytes_buf(k->salt, sizeof k->salt);
-    if (crypto_pwhash(k->bytes, sizeof k->bytes, text, strlen(text), k->salt,
-                      crypto_pwhash_OPSLIMIT_INTERACTIVE, crypto_pwhash_MEMLIMIT_INTERACTIVE,
-                      crypto_pwhash_ALG_ARGON2ID13) != 0) {
-        sec_seal_key_destroy(&k);
-        return neb_fail(NEB_ERR_NOMEM, "passphrase: 64 MiB are needed to stretch it");
-    }
-    *out = k;
-    return NEB_OK;
-}
-
-void sec_seal_key_destroy(struct sec_seal_key **k) {
-    if (!k || !*k)
-        return;
-    sodium_free(*k); // wipes
-    *k = NULL;
-}
 
 // ---- sealing --------------------------------------------------------------------------------------------------
 
-enum neb_status sec_stream_create(const struct sec_seal_key *k, sec_stream_put *put, void *user,
-                                  struct sec_stream_writer **out) {
+enum neb_status sec_stream_create(const struct sec_seal_key *k,
+                                  const uint8_t context[SEC_SEAL_CONTEXT_BYTES],
+                                  sec_stream_put *put, void *user, struct sec_stream_writer **out) {
+    *out = NULL;
     struct sec_stream_writer *w = sodium_malloc(sizeof *w);
     if (!w)
-        return neb_fail(NEB_ERR_NOMEM, "sealing: no locked memory (ulimit -l)");
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for sealing");
     sodium_memzero(w, sizeof *w);
     w->put = put;
     w->user = user;
     memcpy(w->front, magic, 8);
-    w->front[8] = (uint8_t)k->kind;
-    memcpy(w->front + 16, k->salt, sizeof k->salt);
-    crypto_secretstream_xchacha20poly1305_init_push(&w->state, w->front + SEC_STREAM_FRONT - HEADER,
-                                                    k->bytes);
-    enum neb_status st = put(user, w->front, sizeof w->front);
+    memcpy(w->front + ID_AT, sec_seal_key_id(k), SEC_SEAL_ID_BYTES);
+    memcpy(w->front + CONTEXT_AT, context, SEC_SEAL_CONTEXT_BYTES);
+    enum neb_status st = sec_seal_key_of(k, context, w->chunk);
+    if (st == NEB_OK) {
+        crypto_secretstream_xchacha20poly1305_init_push(&w->state, w->front + HEADER_AT, w->chunk);
+        sodium_memzero(w->chunk, SEC_SEAL_KEY_BYTES);
+        st = put(user, w->front, sizeof w->front);
+    }
     if (st != NEB_OK)
         sec_stream_destroy(&w);
     *out = w;
@@ -143,69 +91,144 @@ enum neb_status sec_stream_end(struct sec_stream_writer *w) {
     if (w->ended)
         return neb_fail(NEB_ERR_STATE, "sealing: the stream has ended");
     w->ended = true;
-    return flush(w, crypto_secretstream_xchacha20poly1305_TAG_FINAL);
+    return flush(w, FINAL);
 }
 
 void sec_stream_destroy(struct sec_stream_writer **w) {
     if (!w || !*w)
         return;
-    sodium_free(*w);
+    sodium_free(*w); // wipes
     *w = NULL;
 }
 
 // ---- opening --------------------------------------------------------------------------------------------------
 
-enum neb_status sec_stream_front(const uint8_t *p, size_t len, enum sec_key_kind *kind,
-                                 uint8_t salt[SEC_SEAL_SALT_BYTES]) {
-    if (len < SEC_STREAM_FRONT + EXTRA || memcmp(p, magic, 8) != 0 || p[8] > SEC_KEY_PASSPHRASE ||
-        !sodium_is_zero(p + 9, 7))
-        return neb_fail(NEB_ERR_FORMAT, "not sealed, or cut");
-    *kind = (enum sec_key_kind)p[8];
-    memcpy(salt, p + 16, SEC_SEAL_SALT_BYTES);
+struct sec_stream_reader { // in locked memory; states follow
+    const uint8_t *p;
+    size_t len;
+    uint64_t chunks, clear_len;
+    uint64_t next; // chunk that `state` opens
+    bool have;     // chunk next - 1 is in `clear`
+    stream_state state;
+    uint8_t clear[SEC_STREAM_CHUNK];
+    stream_state kept[]; // before every STRIDE-th chunk
+};
+
+enum neb_status sec_seal_front_check(const struct sec_seal_key *k, const char *name,
+                                     const uint8_t id[SEC_SEAL_ID_BYTES],
+                                     const uint8_t context[SEC_SEAL_CONTEXT_BYTES],
+                                     uint8_t key[SEC_SEAL_KEY_BYTES]) {
+    char theirs[2 * SEC_SEAL_ID_BYTES + 1], ours[2 * SEC_SEAL_ID_BYTES + 1];
+    if (memcmp(id, sec_seal_key_id(k), SEC_SEAL_ID_BYTES) != 0) {
+        neb_hex(id, SEC_SEAL_ID_BYTES, theirs);
+        neb_hex(sec_seal_key_id(k), SEC_SEAL_ID_BYTES, ours);
+        return neb_fail(NEB_ERR_DENIED, "%s is sealed with key %s, the key given is %s", name,
+                        theirs, ours);
+    }
+    if (sec_seal_key_of(k, context, key) != NEB_OK)
+        return neb_fail(NEB_ERR_DENIED, "%s is sealed for another job", name);
     return NEB_OK;
 }
 
-static bool pull(crypto_secretstream_xchacha20poly1305_state *s, const uint8_t *p, size_t len,
-                 uint8_t *clear, struct neb_buf *out) {
-    const uint8_t *front = p;
-    for (size_t at = SEC_STREAM_FRONT; at < len;) {
-        size_t n = len - at < SEC_STREAM_CHUNK + EXTRA ? len - at : SEC_STREAM_CHUNK + EXTRA;
-        unsigned long long got = 0;
-        unsigned char tag = 0;
-        bool first = at == SEC_STREAM_FRONT;
-        if (crypto_secretstream_xchacha20poly1305_pull(s, clear, &got, &tag, p + at, n,
-                                                       first ? front : NULL,
-                                                       first ? SEC_STREAM_FRONT : 0) != 0)
-            return false;
-        neb_buf_add(out, clear, (size_t)got);
-        at += n;
-        bool last = tag == crypto_secretstream_xchacha20poly1305_TAG_FINAL;
-        if (last != (at == len)) // cut, or something was put behind it
-            return false;
-    }
-    return true;
+static size_t chunk_bytes(const struct sec_stream_reader *r, uint64_t i) {
+    size_t at = SEC_STREAM_FRONT + (size_t)i * SEALED_CHUNK;
+    return r->len - at < SEALED_CHUNK ? r->len - at : SEALED_CHUNK;
 }
 
-enum neb_status sec_stream_open(const struct sec_seal_key *k, const uint8_t *p, size_t len,
-                                struct neb_buf *out) {
-    crypto_secretstream_xchacha20poly1305_state s;
-    enum sec_key_kind kind;
-    uint8_t salt[SEC_SEAL_SALT_BYTES];
-    neb_buf_clear(out);
-    NEB_TRY(sec_init());
-    NEB_TRY(sec_stream_front(p, len, &kind, salt));
-    uint8_t *clear = sodium_malloc(SEC_STREAM_CHUNK);
-    if (!clear)
-        return neb_fail(NEB_ERR_NOMEM, "opening what is sealed: no locked memory (ulimit -l)");
-    bool ok = crypto_secretstream_xchacha20poly1305_init_pull(
-                  &s, p + SEC_STREAM_FRONT - HEADER, k->bytes) == 0 &&
-              pull(&s, p, len, clear, out);
-    sodium_free(clear);
-    sodium_memzero(&s, sizeof s);
-    if (ok)
-        return neb_buf_check(out);
-    if (out->p)
-        sodium_memzero(out->p, out->len);
-    neb_buf_clear(out);
-    return NEB_ERR_DENIED;
+// Opens the next chunk into `clear`. False: not what was sealed there.
+static bool pull(struct sec_stream_reader *r) {
+    unsigned long long got = 0;
+    unsigned char tag = 0;
+    uint64_t i = r->next;
+    r->have =
+        crypto_secretstream_xchacha20poly1305_pull(
+            &r->state, r->clear, &got, &tag, r->p + SEC_STREAM_FRONT + (size_t)i * SEALED_CHUNK,
+            chunk_bytes(r, i), i ? NULL : r->p, i ? 0 : SEC_STREAM_FRONT) == 0 &&
+        (tag == FINAL) == (i + 1 == r->chunks); // else cut, or something was put behind it
+    r->next = i + 1;
+    return r->have;
+}
+
+static enum neb_status damaged(const char *name, uint64_t chunk) {
+    return neb_fail(NEB_ERR_CORRUPT,
+                    "%s: sealed chunk %" PRIu64 " (at byte %" PRIu64
+                    ") was changed, cut or put in another order",
+                    name, chunk, SEC_STREAM_FRONT + chunk * SEALED_CHUNK);
+}
+
+static enum neb_status open_all(struct sec_stream_reader *r, const struct sec_seal_key *k,
+                                const char *name) {
+    NEB_TRY(sec_seal_front_check(k, name, r->p + ID_AT, r->p + CONTEXT_AT, r->clear));
+    int rc = crypto_secretstream_xchacha20poly1305_init_pull(&r->state, r->p + HEADER_AT, r->clear);
+    sodium_memzero(r->clear, SEC_SEAL_KEY_BYTES);
+    if (rc != 0)
+        return damaged(name, 0);
+    for (uint64_t i = 0; i < r->chunks; i++) {
+        if (i % STRIDE == 0)
+            r->kept[i / STRIDE] = r->state;
+        if (!pull(r))
+            return damaged(name, i);
+    }
+    return NEB_OK;
+}
+
+enum neb_status sec_stream_open(const struct sec_seal_key *k, const char *name, const uint8_t *p,
+                                size_t len, struct sec_stream_reader **out) {
+    *out = NULL;
+    NEB_TRY(sec_seal_init());
+    if (len < 8 || memcmp(p, magic, 8) != 0)
+        return neb_fail(NEB_ERR_FORMAT, "%s is not a sealed stream", name);
+    size_t body = len - SEC_STREAM_FRONT, last = body % SEALED_CHUNK;
+    if (len < SEC_STREAM_FRONT + EXTRA || (last && last < EXTRA))
+        return damaged(name, len < SEC_STREAM_FRONT + EXTRA ? 0 : body / SEALED_CHUNK);
+    uint64_t chunks = (body + SEALED_CHUNK - 1) / SEALED_CHUNK;
+    size_t states = (size_t)(chunks / STRIDE + 1) * sizeof(stream_state);
+    size_t bytes = (sizeof(struct sec_stream_reader) + states + 15) &
+                   ~(size_t)15; // it ends at a page: keeps it aligned
+    struct sec_stream_reader *r = sodium_malloc(bytes);
+    if (!r)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", name);
+    sodium_memzero(r, bytes);
+    r->p = p;
+    r->len = len;
+    r->chunks = chunks;
+    r->clear_len = body - chunks * EXTRA;
+    enum neb_status st = open_all(r, k, name);
+    if (st != NEB_OK)
+        sec_stream_close(&r);
+    *out = r;
+    return st;
+}
+
+uint64_t sec_stream_len(const struct sec_stream_reader *r) { return r->clear_len; }
+
+enum neb_status sec_stream_read(struct sec_stream_reader *r, uint64_t at, void *dst, size_t n) {
+    uint8_t *out = dst;
+    NEB_ASSERT(at <= r->clear_len && n <= r->clear_len - at);
+    while (n) {
+        uint64_t i = at / SEC_STREAM_CHUNK;
+        size_t off = (size_t)(at % SEC_STREAM_CHUNK),
+               take = SEC_STREAM_CHUNK - off < n ? SEC_STREAM_CHUNK - off : n;
+        if (!r->have || r->next != i + 1) {
+            if (i < r->next || i / STRIDE > r->next / STRIDE || !r->have) {
+                r->state = r->kept[i / STRIDE];
+                r->next = i / STRIDE * STRIDE;
+            }
+            while (r->next <= i)
+                if (!pull(r))
+                    return damaged("a sealed file that was open", r->next - 1);
+        }
+        memcpy(out, r->clear + off, take);
+        out += take;
+        at += take;
+        n -= take;
+    }
+    return NEB_OK;
+}
+
+void sec_stream_close(struct sec_stream_reader **r) {
+    if (!r || !*r)
+        return;
+    sodium_free(*r); // wipes
+    *r = NULL;
 }

@@ -119,6 +119,8 @@ struct neb_fs_writer {
     char path[NEB_PATH_MAX], tmp[NEB_PATH_MAX];
     uint8_t *buf;
     size_t len;
+    const struct neb_vault_ops *vault; // NULL: in clear
+    void *seal;
 };
 
 enum neb_status neb_fs_writer_open(const char *path, mode_t mode, struct neb_fs_writer **out) {
@@ -164,7 +166,8 @@ static enum neb_status write_all(struct neb_fs_writer *w, const uint8_t *p, size
     return NEB_OK;
 }
 
-enum neb_status neb_fs_writer_add(struct neb_fs_writer *w, const void *src, size_t n) {
+static enum neb_status add_bytes(void *user, const void *src, size_t n) {
+    struct neb_fs_writer *w = user;
     const uint8_t *p = src;
     if (w->len + n > WRITE_BUFFER_BYTES) {
         NEB_TRY(write_all(w, w->buf, w->len));
@@ -178,8 +181,22 @@ enum neb_status neb_fs_writer_add(struct neb_fs_writer *w, const void *src, size
     return NEB_OK;
 }
 
+enum neb_status neb_fs_writer_seal(struct neb_fs_writer *w, const struct neb_vault *vault) {
+    if (!vault)
+        return NEB_OK;
+    NEB_TRY(vault->ops->begin(vault->ctx, add_bytes, w, &w->seal));
+    w->vault = vault->ops;
+    return NEB_OK;
+}
+
+enum neb_status neb_fs_writer_add(struct neb_fs_writer *w, const void *src, size_t n) {
+    return w->vault ? w->vault->add(w->seal, src, n) : add_bytes(w, src, n);
+}
+
 enum neb_status neb_fs_writer_commit(struct neb_fs_writer *w) {
     char dir[NEB_PATH_MAX];
+    if (w->vault)
+        NEB_TRY(w->vault->end(w->seal));
     NEB_TRY(write_all(w, w->buf, w->len));
     w->len = 0;
     if (neb_fault("fs.fsync") ? (errno = EIO, true) : fsync(w->fd) != 0)
@@ -207,6 +224,8 @@ void neb_fs_writer_destroy(struct neb_fs_writer **wp) {
         close(w->fd);
         unlink(w->tmp);
     }
+    if (w->vault)
+        w->vault->drop(w->seal);
     free(w->buf);
     free(w);
     *wp = NULL;

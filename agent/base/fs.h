@@ -3,6 +3,7 @@
 #define NEB_FS_H
 #include "agent/base/bytes.h"
 #include "agent/base/status.h"
+#include "agent/base/vault.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -32,6 +33,9 @@ neb_fs_remove_tree(const char *path); // a folder and all in it; missing is fine
 struct neb_fs_writer;
 NEB_MUST_CHECK enum neb_status neb_fs_writer_open(const char *path, mode_t mode,
                                                   struct neb_fs_writer **out);
+// Before the first byte: what is added is sealed on its way. vault NULL: in clear.
+NEB_MUST_CHECK enum neb_status neb_fs_writer_seal(struct neb_fs_writer *w,
+                                                  const struct neb_vault *vault);
 NEB_MUST_CHECK enum neb_status neb_fs_writer_add(struct neb_fs_writer *w, const void *p, size_t n);
 NEB_MUST_CHECK enum neb_status
 neb_fs_writer_commit(struct neb_fs_writer *w); // flush, fsync, rename, fsync folder

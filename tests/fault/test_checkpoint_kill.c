@@ -56,7 +56,7 @@ static enum neb_status write_aside(int64_t step) {
     if (st == NEB_OK)
         st = kern_pool_create(2, &pool);
     if (st == NEB_OK)
-        st = intra_ckpt_async_create(pool, WORDS * sizeof *x, 0, &a);
+        st = intra_ckpt_async_create(NULL, pool, WORDS * sizeof *x, 0, &a);
     if (st == NEB_OK)
         st = intra_ckpt_async_begin(a, &w);
     if (st == NEB_OK)

@@ -11,12 +11,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const uint8_t job[INTER_ID_BYTES], body[100];
 
+static enum neb_status read_body(void *pin, int i, uint64_t at, void *dst, size_t n) {
+    (void)pin, (void)i;
+    memcpy(dst, body + at, n);
+    return NEB_OK;
+}
+
 static enum neb_status open_source(void *user, const uint8_t id[INTER_ID_BYTES],
                                    struct inter_snapshot_source *out) {
     (void)user;
     if (memcmp(id, job, sizeof job))
         return NEB_ERR_NOT_FOUND;
-    *out = (struct inter_snapshot_source){.body = {{body, sizeof body}, {body, sizeof body}}};
+    *out = (struct inter_snapshot_source){.len = {sizeof body, sizeof body}, .read = read_body};
     neb_buf_add(&out->header, body, 64);
     return NEB_OK;
 }
@@ -36,7 +42,7 @@ static enum neb_status put(void *user, uint32_t peer, bool bulk, const void *hea
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    struct inter_snapshots_config c = {NULL, open_source, close_source, done, put};
+    struct inter_snapshots_config c = {NULL, NULL, open_source, close_source, done, put};
     struct inter_snapshots *s = NULL;
     struct inter_snapshot *header = malloc(sizeof *header);
     struct neb_rd r = neb_rd_make(data, size);

@@ -33,7 +33,7 @@ static int set_up(void **state) {
         f->x[i] = (float)i * 0.5f;
     neb_log_set_sink(swallow, NULL);
     return mkdtemp(f->dir) && f->x && kern_pool_create(2, &f->pool) == NEB_OK &&
-                   intra_ckpt_async_create(f->pool, 1000, 0, &f->a) == NEB_OK
+                   intra_ckpt_async_create(NULL, f->pool, 1000, 0, &f->a) == NEB_OK
                ? 0
                : -1; // less memory than is needed: it grows
 }

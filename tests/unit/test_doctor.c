@@ -45,6 +45,10 @@ static void test_judgements(void **state) {
     doctor_disk(&d, "/home", (int64_t)100 << 30, (int64_t)101 << 30);
     expect("fail", "full disk");
     assert_int_equal(d.worst, DOCTOR_FAIL);
+    doctor_user(&d, false);
+    expect("ok", "");
+    doctor_user(&d, true);
+    expect("warn", "a user of its own");
     doctor_clock(&d, 1);
     expect("ok", "");
     doctor_clock(&d, 0);
@@ -84,7 +88,7 @@ static void test_this_machine(void **state) {
     (void)state;
     assert_int_equal(doctor_init(&d), NEB_OK);
     doctor_machine(&d, "/", 1, 0);
-    assert_int_equal(json_array_size(d.checks), 7);
+    assert_int_equal(json_array_size(d.checks), 8);
     doctor_machine(&d, "/no such folder", 1, 0);
     assert_int_equal(d.worst, DOCTOR_FAIL);
     doctor_free(&d);

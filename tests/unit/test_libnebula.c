@@ -75,6 +75,11 @@ static int start(void **state) {
     j->spec = agent_job_to_json(&j->job);
     j->used = true;
     memset(j->hex, 'a', 32);
+    char dir[NEB_PATH_MAX]; // as an agent leaves it for trainers
+    snprintf(dir, sizeof dir, "%s/jobs/%s", a->dir, j->hex);
+    assert_int_equal(neb_fs_mkdirs(dir, 0700), NEB_OK);
+    assert_int_equal(agent_credential_create(NULL, j->id, &j->credential), NEB_OK);
+    assert_int_equal(agent_credential_leave(j->credential, dir), NEB_OK);
     assert_int_equal(pthread_create(&a->thread, NULL, serve, a), 0);
     *state = a;
     return 0;
@@ -85,6 +90,7 @@ static int stop(void **state) {
     a->end = true;
     pthread_join(a->thread, NULL);
     json_decref(a->jobs[0].spec);
+    agent_credential_destroy(&a->jobs[0].credential);
     assert_int_equal(neb_fs_remove_tree(a->dir), NEB_OK);
     free(a);
     return 0;

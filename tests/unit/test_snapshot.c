@@ -3,6 +3,7 @@
 #include "agent/base/rng.h"
 #include "agent/base/sha256.h"
 #include "inter/snapshot.h"
+#include "security/vault.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -42,6 +43,7 @@ static struct {
     char dir[64];
 } W;
 static const uint8_t job[INTER_ID_BYTES] = {9};
+static struct sec_seal_key *key; // NULL: what arrives lies on disk in clear
 
 static struct inter_snapshot *make(uint32_t round) {
     struct inter_snapshot *s = calloc(1, sizeof *s);
@@ -58,6 +60,12 @@ static struct inter_snapshot *make(uint32_t round) {
     return s;
 }
 
+static enum neb_status read_body(void *pin, int i, uint64_t from, void *dst, size_t n) {
+    (void)pin;
+    memcpy(dst, (const uint8_t *)(i ? W.v : W.theta) + from, n);
+    return NEB_OK;
+}
+
 static enum neb_status open_source(void *user, const uint8_t id[INTER_ID_BYTES],
                                    struct inter_snapshot_source *out) {
     struct side *e = user;
@@ -67,9 +75,8 @@ static enum neb_status open_source(void *user, const uint8_t id[INTER_ID_BYTES],
     *out = (struct inter_snapshot_source){0};
     inter_snapshot_put(&out->header, s);
     free(s);
-    out->body[0].p = (const uint8_t *)W.theta;
-    out->body[1].p = (const uint8_t *)W.v;
-    out->body[0].len = out->body[1].len = PARAMS * sizeof(float);
+    out->read = read_body;
+    out->len[0] = out->len[1] = PARAMS * sizeof(float);
     W.opened++;
     return NEB_OK;
 }
@@ -104,7 +111,7 @@ static enum neb_status put(void *user, uint32_t peer, bool bulk, const void *hea
 }
 
 static void start(uint32_t i) {
-    struct inter_snapshots_config c = {&W.side[i], open_source, close_source, done, put};
+    struct inter_snapshots_config c = {&W.side[i], key, open_source, close_source, done, put};
     W.side[i].id = i;
     OK(inter_snapshots_create(&c, &W.side[i].s));
 }
@@ -172,7 +179,7 @@ static void check_whole(uint32_t round) {
     struct neb_map m;
     struct inter_snapshot *s = calloc(1, sizeof *s);
     assert_int_equal(W.done, NEB_OK);
-    OK(neb_map_open(at("x.part"), &m));
+    OK(sec_vault_map(key, at("x.part"), &m));
     struct neb_rd r = neb_rd_make(m.p, m.len);
     assert_true(inter_snapshot_get(&r, s));
     assert_int_equal(r.off, W.header);
@@ -183,6 +190,9 @@ static void check_whole(uint32_t round) {
     assert_false(neb_fs_exists(at("x.map")));
     neb_map_close(&m);
     free(s);
+    OK(neb_map_open(at("x.part"), &m)); // what lies on disk
+    assert_true((memmem(m.p, m.len, W.theta + 300000, 64) == NULL) == (key != NULL));
+    neb_map_close(&m);
 }
 
 static const uint32_t zero[] = {0}, none_first[] = {2, 0};
@@ -230,8 +240,10 @@ static void test_header_only(void **state) {
     (void)state;
     OK(inter_snapshots_fetch(W.side[1].s, job, at("x"), zero, 1, true, NEB_S));
     run(NEB_S, INT32_MAX);
+    assert_int_equal(W.n_done, 1);
+    assert_int_equal(W.done, NEB_OK);
     struct neb_map m;
-    OK(neb_map_open(at("x.part"), &m));
+    OK(sec_vault_map(key, at("x.part"), &m));
     assert_int_equal(m.len, W.header);
     neb_map_close(&m);
 }
@@ -274,5 +286,11 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_over_a_bad_link), TEST(test_goes_on_after_a_restart), TEST(test_a_newer_one),
         TEST(test_header_only),     TEST(test_nobody_has_one),          TEST(test_headers)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    static const uint8_t handed[SEC_SEAL_HANDED_BYTES] = {[SEC_SEAL_ID_BYTES] = 9}; // a key of this job
+    int failed = cmocka_run_group_tests_name("in clear", tests, NULL, NULL);
+    if (sec_seal_key_take(handed, &key) != NEB_OK)
+        return 1;
+    failed += cmocka_run_group_tests_name("sealed", tests, NULL, NULL);
+    sec_seal_key_destroy(&key);
+    return failed;
 }

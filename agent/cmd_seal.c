@@ -1,0 +1,174 @@
+// nebula seal: keys for what lies on disk, and files in clear where they must be.
+#include "agent/base/file.h"
+#include "agent/base/log.h"
+#include "agent/commands.h"
+#include "agent/seal.h"
+#include "security/identity.h"
+#include "security/seal_key.h"
+
+#include <argp.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <termios.h>
+#include <unistd.h>
+
+struct options {
+    const char *home, *key, *args[3];
+    int n;
+    bool passphrase;
+};
+
+enum { KEY_SEAL = 1000, PIECE = 1 << 20 };
+
+static void print_key(const char *path, const struct sec_seal_key *k) {
+    char id[2 * SEC_SEAL_ID_BYTES + 1];
+    neb_hex(sec_seal_key_id(k), SEC_SEAL_ID_BYTES, id);
+    printf("key %s in %s\n", id, path);
+}
+
+// Twice, from the terminal or from a pipe's two lines.
+static enum neb_status read_passphrase(char *out, size_t cap) {
+    struct termios was;
+    char *again = sodium_malloc(cap);
+    bool terminal = tcgetattr(STDIN_FILENO, &was) == 0, got = again != NULL;
+    if (terminal) {
+        struct termios quiet = was;
+        quiet.c_lflag &= ~(tcflag_t)ECHO;
+        tcsetattr(STDIN_FILENO, TCSAFLUSH, &quiet);
+        fputs("passphrase, twice: ", stderr);
+    }
+    setvbuf(stdin, NULL, _IONBF, 0); // no copy of it stays in a buffer
+    got = got && fgets(out, (int)cap, stdin) && fgets(again, (int)cap, stdin);
+    if (terminal) {
+        tcsetattr(STDIN_FILENO, TCSAFLUSH, &was);
+        fputc('\n', stderr);
+    }
+    enum neb_status st = NEB_OK;
+    if (!got)
+        st = neb_fail(NEB_ERR_INVALID, "the passphrase is wanted on two lines of standard input");
+    else if (strcmp(out, again) != 0)
+        st = neb_fail(NEB_ERR_INVALID, "the two passphrases differ");
+    else
+        out[strcspn(out, "\r\n")] = 0;
+    sodium_free(again);
+    return st;
+}
+
+static enum neb_status init(const struct options *o) {
+    char home[NEB_PATH_MAX], *passphrase = NULL;
+    struct sec_seal_key *k = NULL;
+    NEB_TRY(sec_home(o->home, home, sizeof home));
+    NEB_TRY(neb_fs_mkdirs(home, 0700));
+    if (o->passphrase && !(passphrase = sodium_malloc(SEC_SEAL_PASSPHRASE_MAX)))
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for a passphrase");
+    enum neb_status st = passphrase ? read_passphrase(passphrase, SEC_SEAL_PASSPHRASE_MAX) : NEB_OK;
+    if (st == NEB_OK)
+        st = sec_seal_key_make(o->args[1], passphrase, &k);
+    sodium_free(passphrase);
+    NEB_TRY(st);
+    print_key(o->args[1], k);
+    sec_seal_key_destroy(&k);
+    NEB_TRY(agent_seal_settings_write(home, o->args[1]));
+    puts("The agent seals checkpoints and updates from its next start on. Keep a copy of the key "
+         "elsewhere: without it what it\n"
+         "sealed is lost.");
+    return NEB_OK;
+}
+
+static enum neb_status id(const struct options *o) {
+    struct sec_vault *v = NULL;
+    NEB_TRY(agent_seal_option(o->args[1], &v));
+    print_key(o->args[1], sec_vault_key(v));
+    sec_vault_destroy(&v);
+    return NEB_OK;
+}
+
+static enum neb_status copy(const struct neb_file *f, struct neb_fs_writer *w) {
+    uint8_t *p = malloc(PIECE);
+    enum neb_status st = p ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory copying");
+    for (uint64_t at = 0, len = neb_file_len(f); st == NEB_OK && at < len;) {
+        size_t n = len - at < PIECE ? (size_t)(len - at) : PIECE;
+        st = neb_file_read(f, at, p, n);
+        if (st == NEB_OK)
+            st = neb_fs_writer_add(w, p, n);
+        at += n;
+    }
+    free(p);
+    return st == NEB_OK ? neb_fs_writer_commit(w) : st;
+}
+
+static enum neb_status open_file(const struct options *o) {
+    struct sec_vault *v = NULL;
+    struct neb_file *f = NULL;
+    struct neb_fs_writer *w = NULL;
+    enum neb_status st = NEB_OK;
+    if (!o->key)
+        return neb_fail(NEB_ERR_INVALID, "nebula seal open: give --seal-key FILE");
+    if (neb_fs_exists(o->args[2]))
+        return neb_fail(NEB_ERR_EXISTS, "%s exists", o->args[2]);
+    NEB_TRY(agent_seal_option(o->key, &v));
+    NEB_TRY_GOTO(neb_file_open(o->args[1], sec_vault_of(v), &f), out);
+    NEB_TRY_GOTO(neb_fs_writer_open(o->args[2], 0600, &w), out);
+    st = copy(f, w);
+out:
+    neb_fs_writer_destroy(&w);
+    neb_file_close(&f);
+    sec_vault_destroy(&v);
+    return st;
+}
+
+static error_t parse_option(int key, char *arg, struct argp_state *state) {
+    struct options *o = state->input;
+    switch (key) {
+    case 'H': o->home = arg; return 0;
+    case 'p': o->passphrase = true; return 0;
+    case KEY_SEAL: o->key = arg; return 0;
+    case ARGP_KEY_ARG:
+        if (o->n == 3)
+            argp_usage(state);
+        o->args[o->n++] = arg;
+        return 0;
+    case ARGP_KEY_END: {
+        const char *what = o->n ? o->args[0] : "";
+        if (!(((!strcmp(what, "init") || !strcmp(what, "id")) && o->n == 2) ||
+              (!strcmp(what, "open") && o->n == 3)))
+            argp_usage(state);
+        return 0;
+    }
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+int cmd_seal(int argc, char **argv) {
+    static const struct argp_option table[] = {
+        {"home", 'H', "DIR", 0, "of the agent that shall seal (default ~/.nebula)", 0},
+        {"passphrase", 'p', NULL, 0,
+         "init: keep the key by a passphrase, which the agent then needs at each start", 0},
+        {"seal-key", KEY_SEAL, "FILE", 0, "open: the key", 0},
+        {0}};
+    static const struct argp argp = {
+        table,
+        parse_option,
+        "init KEYFILE\nid KEYFILE\nopen SEALED CLEAR",
+        "Seals what the agent writes: checkpoints, models, snapshots and updates of its ledger.\v"
+        "init makes a key and writes HOME/seal.json, which names it; the agent seals from its next "
+        "start on. The key file is best kept "
+        "on another disk than HOME, or given as systemd credential nebula-seal. id prints a key's "
+        "public id, as errors name it. open "
+        "writes one sealed file in clear.",
+        NULL,
+        NULL,
+        NULL};
+    struct options o = {0};
+    argp_err_exit_status = AGENT_EXIT_USAGE;
+    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
+        return AGENT_EXIT_USAGE;
+    enum neb_status st = sec_init();
+    if (st == NEB_OK)
+        st = !strcmp(o.args[0], "init") ? init(&o)
+             : !strcmp(o.args[0], "id") ? id(&o)
+                                        : open_file(&o);
+    return st == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+}

@@ -1,0 +1,47 @@
+// What makes a process the worker of one job, and of no other.
+//
+//     agent ── pipe, the worker's standard input ──► worker               secret 32 | sealed u8 | the job's seal key
+//     agent ── HOME/jobs/ID/trainer.key, 0600 ─────► attached trainer     secret 32
+//     worker, trainer ── attach, with the secret ──► agent
+//
+// A pipe leaves nothing on disk, in the environment or in `ps`. Secrets are made anew with every worker, lie in locked memory and are
+// wiped. The seal key is the job's (security/seal_key.h): it opens nothing of another job's.
+#ifndef AGENT_CREDENTIAL_H
+#define AGENT_CREDENTIAL_H
+#include "agent/base/status.h"
+#include "inter/types.h"
+#include "security/seal_key.h"
+#include "security/vault.h"
+
+enum { AGENT_SECRET_BYTES = 32 };
+
+struct agent_credential;
+// site: the key of the agent's files; NULL: they are in clear.
+NEB_MUST_CHECK enum neb_status agent_credential_create(const struct sec_seal_key *site,
+                                                       const uint8_t job[INTER_ID_BYTES],
+                                                       struct agent_credential **out);
+void agent_credential_destroy(struct agent_credential **c);
+// In constant time. c NULL: false.
+bool agent_credential_is(const struct agent_credential *c, const void *secret, size_t len);
+
+// The worker's side of the pipe. *fd: to read from, with all of it inside; the caller closes it.
+NEB_MUST_CHECK enum neb_status agent_credential_pipe(const struct agent_credential *c, int *fd);
+// What a worker finds on `fd`. NEB_ERR_DENIED: nothing, or something else: no agent has started this process.
+NEB_MUST_CHECK enum neb_status agent_credential_read(int fd, struct agent_credential **out);
+const uint8_t *agent_credential_secret(const struct agent_credential *c); // (AGENT_SECRET_BYTES)
+// The vault of the job's files; *out NULL: they are in clear. From then on the process takes no core dump.
+// ranks: see agent_harden_keys.
+NEB_MUST_CHECK enum neb_status agent_credential_vault(const struct agent_credential *c, bool ranks,
+                                                      struct sec_vault **out);
+
+// For an attached trainer: writes, or reads, trainer.key in the job's folder. One that is there is kept, so that a trainer outlives
+// its agent. NEB_ERR_DENIED: a link, not ours or open to others.
+NEB_MUST_CHECK enum neb_status agent_credential_leave(struct agent_credential *c, const char *dir);
+NEB_MUST_CHECK enum neb_status agent_credential_find(const char *socket_path, const char *job,
+                                                     struct agent_credential **out);
+// The seal key as it goes to an attached trainer, over the agent's socket: 0 or SEC_SEAL_HANDED_BYTES bytes.
+const uint8_t *agent_credential_seal(const struct agent_credential *c, size_t *len);
+NEB_MUST_CHECK enum neb_status agent_credential_take_seal(struct agent_credential *c, const void *p,
+                                                          size_t len);
+
+#endif

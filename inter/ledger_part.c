@@ -1,0 +1,263 @@
+// Blobs that arrive in chunks, in any order, over more than one run of the agent.
+//
+//     in clear:  .part, chunk i at i * chunk_bytes                    finish: SHA-256, rename to .blob
+//     sealed:    .part, a file of sealed chunks (seal_chunks.h)       finish: chunk by chunk through SHA-256 into a sealed .blob
+//
+// Beside both lies .map, what has arrived: only a hint, the digest of the whole decides in the end.
+#include "agent/base/fault.h"
+#include "agent/base/sha256.h"
+#include "inter/ledger_db.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MAP_EVERY = 16 }; // chunks between two writes of an arriving blob's bitmap
+
+static struct inter_part *find_part(struct inter_ledger *l, const struct inter_key *k) {
+    for (int i = 0; i < INTER_PARTS_MAX; i++)
+        if (l->parts[i].open && inter_key_equal(&l->parts[i].key, k))
+            return &l->parts[i];
+    return NULL;
+}
+
+void inter_part_close(struct inter_part *p) {
+    if (p->open)
+        close(p->fd);
+    inter_bitmap_free(&p->got);
+    sec_chunks_destroy(&p->seal);
+    free(p->sealed);
+    *p = (struct inter_part){0};
+}
+
+void inter_part_drop(struct inter_ledger *l, const struct inter_key *k) {
+    struct inter_part *p = find_part(l, k);
+    if (!p)
+        return;
+    l->used -= p->bytes;
+    inter_part_close(p);
+}
+
+// ---- bytes ----------------------------------------------------------------------------------------------------
+
+static enum neb_status write_at(const struct inter_ledger *l, const struct inter_part *p,
+                                const void *data, size_t n, uint64_t offset) {
+    const uint8_t *at = data;
+    for (size_t done = 0; done < n;) {
+        ssize_t k = neb_fault("ledger.blob")
+                        ? (errno = ENOSPC, -1)
+                        : pwrite(p->fd, at + done, n - done, (off_t)(offset + done));
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k < 0)
+            return neb_fail_errno("ledger %s: cannot write an arriving update", l->dir);
+        done += (size_t)k;
+    }
+    return NEB_OK;
+}
+
+// False: the file ends before, or cannot be read.
+static bool read_at(const struct inter_part *p, void *data, size_t n, uint64_t offset) {
+    for (size_t done = 0; done < n;) {
+        ssize_t k = pread(p->fd, (uint8_t *)data + done, n - done, (off_t)(offset + done));
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k <= 0)
+            return false;
+        done += (size_t)k;
+    }
+    return true;
+}
+
+// ---- the file -------------------------------------------------------------------------------------------------
+
+// Whether what an earlier run left can go on: sealed as this run seals, or in clear like it.
+static bool goes_on(struct inter_ledger *l, struct inter_part *p, const char *path) {
+    uint8_t front[SEC_CHUNKS_FRONT];
+    bool whole = read_at(p, front, sizeof front, 0),
+         sealed = whole && neb_is_sealed(front, sizeof front);
+    if (!l->seal)
+        return !sealed;
+    if (!sealed || sec_chunks_open(l->seal, path, front, &p->seal) != NEB_OK)
+        return false;
+    if (sec_chunks_bytes(p->seal) == p->chunk_bytes && sec_chunks_total(p->seal) == p->bytes)
+        return true;
+    sec_chunks_destroy(&p->seal);
+    return false;
+}
+
+static enum neb_status begin_file(struct inter_ledger *l, struct inter_part *p) {
+    if (neb_fault("ledger.truncate") ? (errno = EIO, true) : ftruncate(p->fd, 0) != 0)
+        return neb_fail_errno("ledger %s: cannot empty an arriving update", l->dir);
+    if (!l->seal)
+        return NEB_OK;
+    if (!p->seal)
+        NEB_TRY(sec_chunks_create(l->seal, p->key.job, p->chunk_bytes, p->bytes, &p->seal));
+    return write_at(l, p, sec_chunks_front(p->seal), SEC_CHUNKS_FRONT, 0);
+}
+
+static enum neb_status open_file(struct inter_ledger *l, struct inter_part *p, const char *path,
+                                 const char *map, struct inter_bitmap *got) {
+    struct neb_buf b = {0};
+    if (!goes_on(l, p, path)) {
+        NEB_TRY(inter_blob_remove(map)); // first the word, then the bytes
+        NEB_TRY(begin_file(l, p));
+    }
+    if (p->seal && !(p->sealed = malloc((size_t)p->chunk_bytes + SEC_CHUNKS_EXTRA)))
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for an arriving update");
+    if (neb_fs_exists(map) && neb_fs_read(map, INTER_CHUNKS_MAX, &b) == NEB_OK &&
+        inter_bitmap_merge(&p->got, b.p, b.len))
+        (void)inter_bitmap_merge(got, b.p, b.len);
+    neb_buf_free(&b);
+    return NEB_OK;
+}
+
+enum neb_status inter_ledger_part_open(struct inter_ledger *l, const struct inter_manifest *m,
+                                       struct inter_bitmap *got) {
+    char path[NEB_PATH_MAX], map[NEB_PATH_MAX];
+    struct inter_part *p = NULL;
+    if (find_part(l, &m->key))
+        return NEB_OK;
+    for (int i = 0; i < INTER_PARTS_MAX && !p; i++)
+        p = l->parts[i].open ? NULL : &l->parts[i];
+    if (!p)
+        return neb_fail(NEB_ERR_LIMIT, "ledger %s: more than %d blobs arrive at once", l->dir,
+                        INTER_PARTS_MAX);
+    NEB_TRY(inter_blob_make_room(l, m->bytes));
+    NEB_TRY(inter_blob_path(l, &m->key, ".part", path, sizeof path));
+    NEB_TRY(inter_blob_path(l, &m->key, ".map", map, sizeof map));
+    NEB_TRY(inter_bitmap_init(&p->got, inter_chunks(m->bytes, m->chunk_bytes)));
+    p->fd = neb_fault("ledger.open") ? (errno = ENOSPC, -1)
+                                     : open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (p->fd < 0) {
+        inter_bitmap_free(&p->got);
+        return neb_fail_errno("cannot create %s", path);
+    }
+    p->open = true;
+    p->key = m->key;
+    p->bytes = m->bytes;
+    p->chunk_bytes = m->chunk_bytes;
+    enum neb_status st = open_file(l, p, path, map, got);
+    if (st != NEB_OK) {
+        inter_part_close(p);
+        return st;
+    }
+    l->used += m->bytes;
+    return NEB_OK;
+}
+
+static enum neb_status sync_part(const struct inter_ledger *l, const struct inter_part *p) {
+    if (neb_fault("ledger.sync") ? (errno = EIO, true) : fsync(p->fd) != 0)
+        return neb_fail_errno("ledger %s: cannot sync an arriving update", l->dir);
+    return NEB_OK;
+}
+
+static enum neb_status save_map(struct inter_ledger *l, struct inter_part *p) {
+    char map[NEB_PATH_MAX];
+    NEB_TRY(inter_blob_path(l, &p->key, ".map", map, sizeof map));
+    NEB_TRY(sync_part(l, p)); // first the bytes, then the word that they are here
+    NEB_TRY(neb_fs_write(map, p->got.bits, (p->got.n + 7) / 8, 0600));
+    p->unsaved = 0;
+    return NEB_OK;
+}
+
+enum neb_status inter_ledger_part_write(struct inter_ledger *l, const struct inter_key *key,
+                                        uint64_t offset, const void *data, size_t n) {
+    struct inter_part *p = find_part(l, key);
+    NEB_ASSERT(p && offset % p->chunk_bytes == 0 && offset + n <= p->bytes);
+    uint32_t i = (uint32_t)(offset / p->chunk_bytes);
+    if (p->seal) {
+        NEB_ASSERT(n == sec_chunks_len(p->seal, i));
+        sec_chunks_seal(p->seal, i, data, p->sealed);
+        NEB_TRY(write_at(l, p, p->sealed, n + SEC_CHUNKS_EXTRA, sec_chunks_at(p->seal, i)));
+    } else {
+        NEB_TRY(write_at(l, p, data, n, offset));
+    }
+    (void)inter_bitmap_set(&p->got, i);
+    return ++p->unsaved >= MAP_EVERY ? save_map(l, p) : NEB_OK;
+}
+
+// ---- the end --------------------------------------------------------------------------------------------------
+
+static enum neb_status empty_part(struct inter_ledger *l, struct inter_part *p, const char *map) {
+    memset(p->got.bits, 0, (p->got.n + 7) / 8);
+    p->got.set = 0;
+    NEB_TRY(inter_blob_remove(map)); // first the word, then the bytes
+    return begin_file(l, p);
+}
+
+static enum neb_status finish_clear(const struct inter_manifest *m, const char *part,
+                                    const char *path, bool *good) {
+    struct neb_map bytes;
+    uint8_t sha[INTER_SHA_BYTES];
+    NEB_TRY(neb_map_open(part, &bytes));
+    neb_sha256(bytes.p, bytes.len, sha);
+    *good = bytes.len == m->bytes && !memcmp(sha, m->sha256, sizeof sha);
+    neb_map_close(&bytes);
+    if (*good && (neb_fault("ledger.rename") ? (errno = EIO, true) : rename(part, path) != 0))
+        return neb_fail_errno("cannot rename %s", part);
+    return NEB_OK;
+}
+
+// One chunk in clear at a time.
+static enum neb_status finish_sealed(struct inter_ledger *l, struct inter_part *p,
+                                     const struct inter_manifest *m, const char *path, bool *good) {
+    enum neb_status st = NEB_OK;
+    struct neb_fs_writer *w = NULL;
+    struct neb_sha256 *sha = NULL;
+    uint8_t digest[INTER_SHA_BYTES], *clear = malloc(p->chunk_bytes);
+    *good = true;
+    if (!clear)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for an update that has arrived");
+    NEB_TRY_GOTO(neb_sha256_create(&sha), out);
+    NEB_TRY_GOTO(neb_fs_writer_open(path, 0600, &w), out);
+    NEB_TRY_GOTO(sec_vault_seal_writer(l->seal, m->key.job, w), out);
+    for (uint32_t i = 0; i < inter_chunks(m->bytes, m->chunk_bytes) && *good; i++) {
+        size_t n = sec_chunks_len(p->seal, i);
+        *good = read_at(p, p->sealed, n + SEC_CHUNKS_EXTRA, sec_chunks_at(p->seal, i)) &&
+                sec_chunks_unseal(p->seal, i, p->sealed, clear) == NEB_OK;
+        if (!*good)
+            break;
+        neb_sha256_add(sha, clear, n);
+        NEB_TRY_GOTO(neb_fs_writer_add(w, clear, n), out);
+    }
+    neb_sha256_finish(sha, digest);
+    *good = *good && !memcmp(digest, m->sha256, sizeof digest);
+    if (*good)
+        st = neb_fs_writer_commit(w);
+out:
+    neb_fs_writer_destroy(&w);
+    neb_sha256_destroy(&sha);
+    free(clear);
+    return st;
+}
+
+enum neb_status inter_ledger_part_finish(struct inter_ledger *l, const struct inter_manifest *m) {
+    char path[NEB_PATH_MAX], part[NEB_PATH_MAX], map[NEB_PATH_MAX];
+    struct inter_part *p = find_part(l, &m->key);
+    bool good;
+    NEB_ASSERT(p || inter_ledger_has_blob(l, &m->key));
+    if (!p) // said again after a failure behind the renaming
+        return neb_fs_sync_dir(l->blobs);
+    NEB_TRY(inter_blob_path(l, &m->key, ".blob", path, sizeof path));
+    NEB_TRY(inter_blob_path(l, &m->key, ".part", part, sizeof part));
+    NEB_TRY(inter_blob_path(l, &m->key, ".map", map, sizeof map));
+    NEB_TRY(sync_part(l, p));
+    NEB_TRY(p->seal ? finish_sealed(l, p, m, path, &good) : finish_clear(m, part, path, &good));
+    if (!good) {
+        NEB_TRY(empty_part(l, p, map));
+        return neb_fail(
+            NEB_ERR_CORRUPT,
+            "an update of member %u for round %u arrived damaged; it will be sent again",
+            m->key.member, m->key.round);
+    }
+    l->used += inter_blob_bytes(path) - p->bytes; // the same, or a little more when sealed
+    bool sealed = p->seal;
+    inter_part_close(p);
+    NEB_TRY(neb_fs_sync_dir(l->blobs));
+    if (sealed)
+        NEB_TRY(inter_blob_remove(part));
+    return inter_blob_remove(map);
+}

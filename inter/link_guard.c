@@ -1,0 +1,127 @@
+// What a peer that authenticates can make this side hold. ZeroMQ counts messages, each connection's by itself, and a message in parts
+// not before its last one: a member could keep memory growing on many connections, or with one message that never ends. TCP_INFO
+// says how many bytes a connection has brought, the link how many of them it has read; the difference is what is held, wherever it is.
+//
+//     accepted ── authenticated (ZeroMQ: within 3 s) ── HELLO ──► one of a peer's connections: counted, in sum bounded
+//        └── no HELLO within 5 s, or more than 64 KiB before it, or 1024 such ──► cut
+#include "agent/base/log.h"
+#include "inter/link_state.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static const neb_ns guard_every = 100 * NEB_MS;
+enum {
+    FRAMING = 128,
+    FIRST = 4096
+}; // at least what ZMTP and CURVE add to a message, and to a connection
+
+static bool is_named(const struct inter_link *l, int zmq_fd) {
+    for (uint32_t i = 0; i < l->n_peers; i++)
+        for (int w = ACCEPTED; w < SETS; w += OLD_ACCEPTED - ACCEPTED)
+            for (uint32_t k = 0; k < CONNS; k++)
+                if (l->peers[i].s[w].c[k].open && l->peers[i].s[w].c[k].zmq_fd == zmq_fd)
+                    return true;
+    return false;
+}
+
+static void forget(struct inter_link *l, uint32_t i, bool cut) {
+    if (cut)
+        shutdown(l->nameless[i].fd, SHUT_RDWR);
+    close(l->nameless[i].fd);
+    l->nameless[i] = l->nameless[--l->n_nameless];
+}
+
+void link_guard_accepted(struct inter_link *l, int zmq_fd) {
+    link_guard_left(l, zmq_fd); // the number is used again
+    int fd = fcntl(zmq_fd, F_DUPFD_CLOEXEC, 3);
+    if (fd < 0)
+        return;                                // gone again
+    if (l->n_nameless == INTER_NAMELESS_MAX) { // the oldest gives way
+        uint32_t oldest = 0;
+        for (uint32_t i = 1; i < l->n_nameless; i++)
+            oldest = l->nameless[i].at < l->nameless[oldest].at ? i : oldest;
+        forget(l, oldest, true);
+        l->cut_nameless++;
+    }
+    l->nameless[l->n_nameless].zmq_fd = zmq_fd;
+    l->nameless[l->n_nameless].fd = fd;
+    l->nameless[l->n_nameless++].at = neb_now();
+}
+
+void link_guard_left(struct inter_link *l, int zmq_fd) {
+    for (uint32_t i = 0; i < l->n_nameless; i++)
+        if (l->nameless[i].zmq_fd == zmq_fd)
+            forget(l, i--, false);
+}
+
+void link_guard_read(struct conn *c, size_t n) { c->read += n + FRAMING; }
+
+// Held of one connection.
+static uint64_t held(struct conn *c) {
+    uint64_t come = c->fd >= 0 ? inter_tcp_counts(c->fd).recv : 0;
+    if (come <= c->read + FIRST) {
+        c->read = come > FIRST && c->read > come
+                      ? come
+                      : c->read; // framing is overestimated: that is no credit
+        return 0;
+    }
+    return come - c->read - FIRST;
+}
+
+static void guard_peer(struct inter_link *l, struct peer *p) {
+    uint64_t sum = 0, most = 0,
+             limit = l->cfg.bulk_queue_bytes + l->cfg.control_queue_bytes + INTER_PEER_SLACK_BYTES;
+    struct conn *fullest = NULL;
+    for (int w = 0; w < SETS; w++)
+        for (uint32_t k = 0; k < CONNS; k++) {
+            struct conn *c = &p->s[w].c[k];
+            uint64_t h = held(c);
+            sum += h;
+            if (h > most) {
+                most = h;
+                fullest = c;
+            }
+        }
+    p->held = sum;
+    if (sum <= limit || !fullest)
+        return;
+    shutdown(fullest->fd, SHUT_RDWR); // ZeroMQ frees what it has of it
+    fullest->lost = true;
+    if (p->cut++ == 0)
+        neb_warn("link to %s: %llu MiB of it are unread here, more than an honest peer sends "
+                 "ahead: a connection is cut; further "
+                 "ones are counted",
+                 p->member.pub.name, (unsigned long long)(sum >> 20));
+    p->refused++;
+}
+
+void link_guard(struct inter_link *l, neb_ns now) {
+    if (now < l->guard_at)
+        return;
+    l->guard_at = now + guard_every;
+    for (uint32_t i = 0; i < l->n_nameless; i++) {
+        bool named = is_named(l, l->nameless[i].zmq_fd);
+        bool bad = !named && (now - l->nameless[i].at > INTER_NAMELESS_MS * NEB_MS ||
+                              inter_tcp_counts(l->nameless[i].fd).recv > INTER_NAMELESS_BYTES);
+        if (!named && !bad)
+            continue;
+        if (bad && l->cut_nameless++ == 0)
+            neb_warn("link: a connection that did not introduce itself is cut (silent for 5 s, or "
+                     "too much before); further ones are counted");
+        forget(l, i--, bad);
+    }
+    for (uint32_t i = 0; i < l->n_peers; i++)
+        if (!l->peers[i].self)
+            guard_peer(l, &l->peers[i]);
+    if (l->guard_at <
+        l->deadline) // a message that never ends makes nothing readable: only the clock finds it
+        l->deadline = l->guard_at;
+}
+
+void link_guard_end(struct inter_link *l) {
+    while (l->n_nameless)
+        forget(l, 0, false);
+}

@@ -1,0 +1,50 @@
+#include "inter/socket_profile.h"
+
+#include "inter/link.h"
+
+#define ROW(option, unit, roles, value, why)                                                       \
+    { option, #option, unit, why, roles, value, false }
+
+const struct inter_socket_option inter_socket_profile[] = {
+    {ZMQ_MAXMSGSIZE, "ZMQ_MAXMSGSIZE", "bytes beyond a chunk",
+     "the default lets a peer claim any size", INTER_SOCKET_ALL, INTER_LINK_SLACK, true},
+    ROW(ZMQ_HANDSHAKE_IVL, "ms", INTER_SOCKET_ALL, 3000,
+        "who has not authenticated by then is closed"),
+    ROW(ZMQ_RCVHWM, "messages", INTER_SOCKET_ALL, 64,
+        "a connection's queue here; by bytes: link_guard.c"),
+    ROW(ZMQ_LINGER, "ms", INTER_SOCKET_ALL, 0, "what was not acknowledged is sent again anyway"),
+    ROW(ZMQ_IMMEDIATE, "", INTER_SOCKET_ALL, 1,
+        "nothing is queued for a connection that is not there"),
+    ROW(ZMQ_RECONNECT_IVL, "ms", INTER_SOCKET_ALL, 200, "with as much jitter"),
+    ROW(ZMQ_RECONNECT_IVL_MAX, "ms", INTER_SOCKET_ALL, 1000,
+        "so that an outage costs little beyond itself"),
+    ROW(ZMQ_CONNECT_TIMEOUT, "ms", INTER_SOCKET_ALL, 2000, "the kernel's own is minutes"),
+    ROW(ZMQ_TCP_MAXRT, "ms", INTER_SOCKET_ALL, 10000,
+        "bulk has no heartbeat: unacknowledged bytes end a dead connection"),
+    ROW(ZMQ_IPV6, "", INTER_SOCKET_ALL, 1, "both kinds of address"),
+    ROW(ZMQ_ROUTER_MANDATORY, "", INTER_SOCKET_LISTEN, 1, "the default drops silently"),
+    ROW(ZMQ_CURVE_SERVER, "", INTER_SOCKET_LISTEN, 1, "nobody without a key on the list (ZAP)"),
+    ROW(ZMQ_HEARTBEAT_IVL, "ms", INTER_SOCKET_CONTROL, 1000,
+        "only here: on bulk, pings queue behind data and expire"),
+    ROW(ZMQ_HEARTBEAT_TIMEOUT, "ms", INTER_SOCKET_CONTROL, 4000, "silent for so long: down"),
+    ROW(ZMQ_HEARTBEAT_TTL, "ms", INTER_SOCKET_CONTROL, 4000, "the same for the other side"),
+};
+const size_t inter_socket_profile_rows =
+    sizeof inter_socket_profile / sizeof inter_socket_profile[0];
+
+int64_t inter_socket_value(const struct inter_socket_option *o, size_t chunk_bytes) {
+    return o->option == ZMQ_MAXMSGSIZE ? o->value + (int64_t)chunk_bytes : o->value;
+}
+
+enum neb_status inter_socket_apply(void *socket, enum inter_socket_role role, size_t chunk_bytes) {
+    for (size_t i = 0; i < inter_socket_profile_rows; i++) {
+        const struct inter_socket_option *o = &inter_socket_profile[i];
+        int64_t wide = inter_socket_value(o, chunk_bytes);
+        int narrow = (int)wide;
+        if ((o->roles & (unsigned)role) &&
+            zmq_setsockopt(socket, o->option, o->wide ? (void *)&wide : (void *)&narrow,
+                           o->wide ? sizeof wide : sizeof narrow) != 0)
+            return neb_fail(NEB_ERR_IO, "socket option %s: %s", o->name, zmq_strerror(zmq_errno()));
+    }
+    return NEB_OK;
+}

@@ -1,0 +1,226 @@
+#include "security/seal_key.h"
+
+#include "agent/base/fs.h"
+#include "agent/base/log.h"
+
+#include <errno.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char wrapped_magic[8] = {'n', 'e', 'b', 'k', 'e', 'y', 'p', '1'};
+enum {
+    WRAPPED_BYTES = 8 + SEC_SEAL_SALT_BYTES + SEC_SEAL_KEY_BYTES + SEC_SEAL_EXTRA,
+    FILE_MAX = WRAPPED_BYTES,
+};
+
+struct sec_seal_key { // in locked memory
+    uint8_t id[SEC_SEAL_ID_BYTES];
+    uint8_t context[SEC_SEAL_CONTEXT_BYTES];
+    uint8_t bytes[SEC_SEAL_KEY_BYTES];
+    bool site;
+};
+
+static void *locked(size_t n) {
+    void *p = sodium_malloc(n); // guarded, left out of core dumps
+    if (!p)
+        return NULL;
+    if (sodium_mlock(p, n) != 0)
+        neb_warn("a seal key may be swapped out: no memory can be locked (%s); raise ulimit -l",
+                 strerror(errno));
+    sodium_memzero(p, n);
+    return p;
+}
+
+static enum neb_status new_key(struct sec_seal_key **out) {
+    NEB_TRY(sec_seal_init());
+    *out = locked(sizeof **out);
+    return *out ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory for a seal key");
+}
+
+// The public name of a key says nothing about it: a keyed hash of a constant.
+static void name_it(struct sec_seal_key *k) {
+    static const char what[] = "nebula seal key id";
+    uint8_t hash[crypto_generichash_BYTES];
+    k->site = true;
+    crypto_generichash(hash, sizeof hash, (const uint8_t *)what, sizeof what - 1, k->bytes,
+                       sizeof k->bytes);
+    memcpy(k->id, hash, sizeof k->id);
+}
+
+// ---- key files ------------------------------------------------------------------------------------------------
+
+static enum neb_status stretch(const char *passphrase, const uint8_t salt[SEC_SEAL_SALT_BYTES],
+                               uint8_t out[SEC_SEAL_KEY_BYTES]) {
+    if (crypto_pwhash(out, SEC_SEAL_KEY_BYTES, passphrase, strlen(passphrase), salt,
+                      crypto_pwhash_OPSLIMIT_MODERATE, crypto_pwhash_MEMLIMIT_MODERATE,
+                      crypto_pwhash_ALG_ARGON2ID13) != 0)
+        return neb_fail(NEB_ERR_NOMEM, "passphrase: 256 MiB are needed to stretch it");
+    return NEB_OK;
+}
+
+enum neb_status sec_seal_key_make(const char *path, const char *passphrase,
+                                  struct sec_seal_key **out) {
+    struct sec_seal_key *k = NULL;
+    uint8_t wrapped[WRAPPED_BYTES], *by = NULL;
+    if (passphrase && strlen(passphrase) < SEC_SEAL_PASSPHRASE_MIN)
+        return neb_fail(NEB_ERR_INVALID, "a passphrase has at least %d characters",
+                        SEC_SEAL_PASSPHRASE_MIN);
+    if (neb_fs_exists(path))
+        return neb_fail(NEB_ERR_EXISTS,
+                        "%s exists; a seal key is never replaced: what it sealed would be lost",
+                        path);
+    NEB_TRY(new_key(&k));
+    randombytes_buf(k->bytes, sizeof k->bytes);
+    name_it(k);
+    enum neb_status st = NEB_OK;
+    if (!passphrase) {
+        st = sec_secret_write(path, k->bytes, sizeof k->bytes);
+    } else if (!(by = locked(SEC_SEAL_KEY_BYTES))) {
+        st = neb_fail(NEB_ERR_NOMEM, "out of memory for a seal key");
+    } else {
+        memcpy(wrapped, wrapped_magic, 8);
+        randombytes_buf(wrapped + 8, SEC_SEAL_SALT_BYTES);
+        st = stretch(passphrase, wrapped + 8, by);
+        if (st == NEB_OK) {
+            sec_seal(by, k->bytes, sizeof k->bytes, wrapped + 8 + SEC_SEAL_SALT_BYTES);
+            st = sec_secret_write(path, wrapped, sizeof wrapped);
+        }
+    }
+    sodium_free(by);
+    if (st != NEB_OK)
+        sec_seal_key_destroy(&k);
+    *out = k;
+    return st;
+}
+
+// A key that a passphrase keeps: `secret` holds both while it is opened.
+struct unwrap {
+    char passphrase[SEC_SEAL_PASSPHRASE_MAX];
+    uint8_t by[SEC_SEAL_KEY_BYTES];
+};
+
+static enum neb_status unwrap(const char *path, const uint8_t wrapped[WRAPPED_BYTES],
+                              sec_passphrase_ask *ask, void *user, struct sec_seal_key *k) {
+    if (!ask)
+        return neb_fail(NEB_ERR_DENIED,
+                        "%s is kept by a passphrase, and nobody is here to be asked for it", path);
+    struct unwrap *u = locked(sizeof *u);
+    if (!u)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for a seal key");
+    enum neb_status st = ask(user, path, u->passphrase, sizeof u->passphrase);
+    if (st == NEB_OK)
+        st = stretch(u->passphrase, wrapped + 8, u->by);
+    if (st == NEB_OK && sec_unseal(u->by, wrapped + 8 + SEC_SEAL_SALT_BYTES,
+                                   SEC_SEAL_KEY_BYTES + SEC_SEAL_EXTRA, k->bytes) != NEB_OK)
+        st = neb_fail(NEB_ERR_DENIED,
+                      "%s: another passphrase keeps this key, or the file has changed", path);
+    sodium_free(u);
+    return st;
+}
+
+static enum neb_status parse(const char *path, const uint8_t *p, size_t n, sec_passphrase_ask *ask,
+                             void *user, struct sec_seal_key *k) {
+    if (n == WRAPPED_BYTES && !memcmp(p, wrapped_magic, 8))
+        return unwrap(path, p, ask, user, k);
+    if (n != sizeof k->bytes)
+        return neb_fail(NEB_ERR_FORMAT, "%s: a seal key has %d bytes, this has %zu", path,
+                        SEC_SEAL_KEY_BYTES, n);
+    memcpy(k->bytes, p, n);
+    return NEB_OK;
+}
+
+enum neb_status sec_seal_key_load(const char *path, sec_passphrase_ask *ask, void *user,
+                                  struct sec_seal_key **out) {
+    const char *credentials = getenv("CREDENTIALS_DIRECTORY");
+    char credential[4096];
+    struct sec_seal_key *k = NULL;
+    size_t n = 0;
+    *out = NULL;
+    if (!path) {
+        if (!credentials || snprintf(credential, sizeof credential, "%s/nebula-seal",
+                                     credentials) >= (int)sizeof credential)
+            return NEB_ERR_NOT_FOUND;
+        path = credential;
+    }
+    NEB_TRY(new_key(&k));
+    uint8_t *file = locked(FILE_MAX);
+    enum neb_status st = file ? sec_secret_read(path, file, FILE_MAX, &n)
+                              : neb_fail(NEB_ERR_NOMEM, "out of memory for a seal key");
+    if (st == NEB_ERR_NOT_FOUND && path != credential)
+        st = neb_fail(st,
+                      "%s: no seal key there; bring it back from its backup (nebula seal init "
+                      "makes the first one)",
+                      path);
+    if (st == NEB_OK)
+        st = parse(path, file, n, ask, user, k);
+    if (st == NEB_OK)
+        name_it(k);
+    else
+        sec_seal_key_destroy(&k);
+    sodium_free(file);
+    *out = k;
+    return st;
+}
+
+void sec_seal_key_destroy(struct sec_seal_key **k) {
+    if (!k)
+        return;
+    sodium_free(*k); // wipes
+    *k = NULL;
+}
+
+// ---- keys of jobs ---------------------------------------------------------------------------------------------
+
+const uint8_t *sec_seal_key_id(const struct sec_seal_key *k) { return k->id; }
+const uint8_t *sec_seal_key_context(const struct sec_seal_key *k) { return k->context; }
+
+enum neb_status sec_seal_key_of(const struct sec_seal_key *k,
+                                const uint8_t context[SEC_SEAL_CONTEXT_BYTES],
+                                uint8_t out[SEC_SEAL_KEY_BYTES]) {
+    static const char what[16] = "nebula seal job";
+    uint8_t text[sizeof what + SEC_SEAL_CONTEXT_BYTES];
+    if (!k->site) {
+        if (memcmp(context, k->context, SEC_SEAL_CONTEXT_BYTES) != 0)
+            return NEB_ERR_DENIED;
+        memcpy(out, k->bytes, SEC_SEAL_KEY_BYTES);
+        return NEB_OK;
+    }
+    memcpy(text, what, sizeof what);
+    memcpy(text + sizeof what, context, SEC_SEAL_CONTEXT_BYTES);
+    crypto_generichash(out, SEC_SEAL_KEY_BYTES, text, sizeof text, k->bytes, sizeof k->bytes);
+    return NEB_OK;
+}
+
+enum neb_status sec_seal_key_derive(const struct sec_seal_key *site,
+                                    const uint8_t context[SEC_SEAL_CONTEXT_BYTES],
+                                    struct sec_seal_key **out) {
+    struct sec_seal_key *k = NULL;
+    NEB_TRY(new_key(&k));
+    memcpy(k->id, site->id, sizeof k->id);
+    memcpy(k->context, context, sizeof k->context);
+    enum neb_status st = sec_seal_key_of(site, context, k->bytes);
+    if (st != NEB_OK)
+        sec_seal_key_destroy(&k);
+    *out = k;
+    return st;
+}
+
+void sec_seal_key_hand(const struct sec_seal_key *job, uint8_t out[SEC_SEAL_HANDED_BYTES]) {
+    NEB_ASSERT(!job->site);
+    memcpy(out, job->id, SEC_SEAL_ID_BYTES);
+    memcpy(out + SEC_SEAL_ID_BYTES, job->context, SEC_SEAL_CONTEXT_BYTES);
+    memcpy(out + SEC_SEAL_ID_BYTES + SEC_SEAL_CONTEXT_BYTES, job->bytes, SEC_SEAL_KEY_BYTES);
+}
+
+enum neb_status sec_seal_key_take(const uint8_t in[SEC_SEAL_HANDED_BYTES],
+                                  struct sec_seal_key **out) {
+    struct sec_seal_key *k = NULL;
+    NEB_TRY(new_key(&k));
+    memcpy(k->id, in, SEC_SEAL_ID_BYTES);
+    memcpy(k->context, in + SEC_SEAL_ID_BYTES, SEC_SEAL_CONTEXT_BYTES);
+    memcpy(k->bytes, in + SEC_SEAL_ID_BYTES + SEC_SEAL_CONTEXT_BYTES, SEC_SEAL_KEY_BYTES);
+    *out = k;
+    return NEB_OK;
+}

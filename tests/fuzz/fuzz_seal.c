@@ -1,0 +1,41 @@
+// Sealed files, of both kinds: hostile bytes open to nothing; no crash, no leak. What the fixed key has sealed does open: one input in
+// the corpus of each kind, so that a target that refuses everything would be noticed.
+#include "agent/base/log.h"
+#include "security/identity.h"
+#include "security/vault.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+static void swallow(void *user, enum neb_log_level level, const char *text) {
+    (void)user, (void)level, (void)text;
+}
+
+static struct sec_vault *vault(void) {
+    static struct sec_vault *v;
+    static const uint8_t handed[SEC_SEAL_HANDED_BYTES];
+    struct sec_seal_key *k = NULL;
+    if (!v && (sec_init() != NEB_OK || sec_seal_key_take(handed, &k) != NEB_OK ||
+               sec_vault_create_take(&k, NULL, &v) != NEB_OK))
+        abort();
+    return v;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    const struct neb_vault *v = sec_vault_of(vault());
+    void *reader = NULL;
+    uint64_t len = 0;
+    neb_log_set_sink(swallow, NULL);
+    if (v->ops->open(v->ctx, "fuzz", data, size, &reader, &len) != NEB_OK)
+        return 0;
+    if (len > size)
+        abort();
+    uint8_t *all = malloc(len + 1);
+    if (!all || v->ops->read(reader, 0, all, len) != NEB_OK ||
+        (len && (v->ops->read(reader, len / 2, all, 1) != NEB_OK)))
+        abort();
+    free(all);
+    v->ops->close(reader);
+    return 0;
+}

@@ -1,0 +1,283 @@
+// What a member that authenticates and then misbehaves can make another one hold: 300 connections that say nothing, one message of 400
+// parts of a MiB before HELLO, and the same after HELLO on a connection that is up. An honest pair's link stays up meanwhile, and goes on
+// carrying data. The hostile side is a process of its own, so that what it holds is not counted.
+#include "agent/base/bytes.h"
+#include "agent/base/clock.h"
+#include "agent/base/fs.h"
+#include "inter/link.h"
+#include "inter/socket_profile.h"
+
+#include <dirent.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { ANNA, BERT, MALLORY, N, SILENT = 300, PARTS = 400, PART = 1 << 20 };
+static char dir[] = "/tmp/nebula-hostile-XXXXXX";
+static struct sec_identity *ids[N];
+static struct inter_link *links[2]; // of anna, who listens, and bert
+static uint32_t index_of[2][N];     // of each in their lists
+static int orders = -1;             // to the hostile process
+static pid_t hostile;
+static unsigned honest_ups, honest_downs;
+static uint64_t got;
+
+// ---- the hostile process --------------------------------------------------------------------------------------
+
+static void *dial(void *ctx, uint32_t port) {
+    char where[64];
+    void *s = zmq_socket(ctx, ZMQ_DEALER);
+    int never = -1, at_once = 0;
+    snprintf(where, sizeof where, "tcp://127.0.0.1:%u", port);
+    zmq_setsockopt(s, ZMQ_RECONNECT_IVL, &never, sizeof never);
+    zmq_setsockopt(s, ZMQ_LINGER, &at_once, sizeof at_once);
+    zmq_setsockopt(s, ZMQ_CURVE_SERVERKEY, sec_identity_public(ids[ANNA])->curve, SEC_KEY_BYTES);
+    zmq_setsockopt(s, ZMQ_CURVE_PUBLICKEY, sec_identity_public(ids[MALLORY])->curve, SEC_KEY_BYTES);
+    zmq_setsockopt(s, ZMQ_CURVE_SECRETKEY, sec_identity_curve_secret(ids[MALLORY]), SEC_KEY_BYTES);
+    if (zmq_connect(s, where) != 0)
+        _exit(1);
+    return s;
+}
+
+static void one_message_in_parts(void *s) {
+    static uint8_t part[PART];
+    for (int i = 0; i < PARTS; i++)
+        if (zmq_send(s, part, sizeof part, i + 1 < PARTS ? ZMQ_SNDMORE : 0) < 0)
+            _exit(1);
+}
+
+static void misbehave(char what, uint32_t port) {
+    static void *s[SILENT];
+    void *ctx = zmq_ctx_new();
+    for (int i = 0; i < (what == 'i' ? SILENT : 1); i++)
+        s[i] = dial(ctx, port);
+    if (what == 'h') { // HELLO of connection 0, as a link would
+        struct neb_buf b = {0};
+        uint8_t welcome[64];
+        neb_buf_u8(&b, 1);
+        neb_buf_u64(&b, (uint64_t)neb_wall_now());
+        neb_buf_u8(&b, 0);
+        if (zmq_send(s[0], b.p, b.len, 0) < 0 || zmq_recv(s[0], welcome, sizeof welcome, 0) <= 0)
+            _exit(1);
+        neb_buf_free(&b);
+    }
+    if (what != 'i')
+        one_message_in_parts(s[0]);
+    // The context stays, and with it the connections, until the process ends.
+}
+
+static void serve(int in) {
+    struct {
+        char what;
+        uint32_t port;
+    } order;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    while (read(in, &order, sizeof order) == (ssize_t)sizeof order)
+        misbehave(order.what, order.port);
+    _exit(0);
+}
+
+static void order(char what) {
+    struct {
+        char what;
+        uint32_t port;
+    } o = {what, inter_link_port(links[ANNA])};
+    assert_int_equal(write(orders, &o, sizeof o), sizeof o);
+}
+
+// ---- the honest pair ------------------------------------------------------------------------------------------
+
+static void on_event(void *user, const struct inter_link_event *e) {
+    int self = *(int *)user;
+    bool honest = e->peer == index_of[self][self == ANNA ? BERT : ANNA];
+    honest_ups += honest && e->kind == INTER_LINK_UP;
+    honest_downs += honest && e->kind == INTER_LINK_DOWN;
+    got += honest && e->kind == INTER_LINK_MSG ? e->len : 0;
+}
+
+static void step(void) {
+    static int self[2] = {ANNA, BERT};
+    zmq_pollitem_t items[256];
+    size_t n = inter_link_poll_items(links[0], items, 128);
+    n += inter_link_poll_items(links[1], items + n, 256 - n);
+    zmq_poll(items, (int)n, 5);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(inter_link_process(links[i], on_event, &self[i]), NEB_OK);
+}
+
+static double resident_mib(void) {
+    long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%*s %ld", &pages), 1);
+    fclose(f);
+    return (double)pages * (double)sysconf(_SC_PAGESIZE) / (1 << 20);
+}
+
+static int descriptors(void) {
+    int n = 0;
+    DIR *d = opendir("/proc/self/fd");
+    assert_non_null(d);
+    while (readdir(d))
+        n++;
+    closedir(d);
+    return n;
+}
+
+// Runs for `seconds`, bert sending to anna all the while; the most memory beyond `before`.
+static double run(double seconds, double before) {
+    static uint8_t chunk[64 << 10];
+    double most = 0;
+    for (neb_ns end = neb_now() + (neb_ns)(seconds * 1e9); neb_now() < end;) {
+        (void)!inter_link_send(links[BERT], index_of[BERT][ANNA], INTER_BULK, chunk, 1000);
+        step();
+        double now = resident_mib() - before;
+        most = now > most ? now : most;
+    }
+    assert_int_equal(honest_downs, 0);
+    return most;
+}
+
+static struct inter_link_stats stats_of_mallory(void) {
+    struct inter_link_stats s;
+    assert_int_equal(inter_link_stats(links[ANNA], index_of[ANNA][MALLORY], &s), NEB_OK);
+    return s;
+}
+
+// The honest link still carries data.
+static void check_honest(void) {
+    uint64_t was = got;
+    for (neb_ns end = neb_now() + 20 * NEB_S; got == was && neb_now() < end;)
+        run(0.1, 0);
+    assert_true(got > was);
+}
+
+static void test_silent_connections(void **state) {
+    (void)state;
+    run(0.5, 0);
+    double before = resident_mib();
+    int quiet = descriptors(), most = 0;
+    order('i');
+    double more = 0;
+    neb_ns end = neb_now() + 40 * NEB_S;
+    bool all_gone = false;
+    while (neb_now() < end && !all_gone) {
+        double m = run(0.1, before);
+        int n = descriptors() - quiet;
+        more = m > more ? m : more;
+        most = n > most ? n : most;
+        all_gone = most > 20 && n <= 4; // they were here, and are gone
+    }
+    printf(
+        "%d silent connections of a member: %.1f MiB more, %d descriptors at most, %d at the end\n",
+        SILENT, more, most, descriptors() - quiet);
+    assert_true(all_gone);
+    assert_true(more < 64);
+    check_honest();
+}
+
+static void test_parts_before_hello(void **state) {
+    (void)state;
+    double before = resident_mib();
+    order('b');
+    double more = run(4, before);
+    printf("%d MiB in one message before HELLO: %.1f MiB more\n", PARTS, more);
+    assert_true(more < 128);
+    assert_true(resident_mib() - before < 64); // given back
+    check_honest();
+}
+
+static void test_parts_after_hello(void **state) {
+    (void)state;
+    double before = resident_mib();
+    order('h');
+    double more = 0;
+    neb_ns end = neb_now() + 30 * NEB_S;
+    while (!stats_of_mallory().cut && neb_now() < end) {
+        double m = run(0.1, before);
+        more = m > more ? m : more;
+    }
+    double m = run(1, before);
+    more = m > more ? m : more;
+    printf(
+        "%d MiB in one message on a connection that is up: %.1f MiB more, connections cut: %llu\n",
+        PARTS, more, (unsigned long long)stats_of_mallory().cut);
+    assert_true(stats_of_mallory().cut >= 1);
+    assert_true(more < 256); // 97 MiB, and what comes within a look
+    check_honest();
+}
+
+static int setup(void **state) {
+    struct sec_members m = {.n = 0};
+    struct rlimit r;
+    int ends[2];
+    (void)state;
+    if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < 4096) {
+        r.rlim_cur = r.rlim_max < 4096 ? r.rlim_max : 4096;
+        (void)!setrlimit(RLIMIT_NOFILE, &r);
+    }
+    assert_non_null(mkdtemp(dir));
+    for (int i = 0; i < N; i++) {
+        static const char *const names[] = {"anna", "bert", "mallory"};
+        char home[NEB_PATH_MAX];
+        struct sec_member x = {.connect = SEC_CONNECT_AUTO};
+        assert_int_equal(neb_path(home, sizeof home, dir, names[i]), NEB_OK);
+        assert_int_equal(sec_identity_create(home, names[i], &ids[i]), NEB_OK);
+        x.pub = *sec_identity_public(ids[i]);
+        assert_int_equal(sec_members_add(&m, &x), NEB_OK);
+    }
+    assert_int_equal(pipe(ends), 0);
+    hostile = fork();
+    if (hostile == 0) {
+        close(ends[1]);
+        serve(ends[0]);
+    }
+    close(ends[0]);
+    orders = ends[1];
+    for (int i = 0; i < 2; i++)
+        for (uint32_t k = 0; k < N; k++)
+            for (int w = 0; w < N; w++)
+                if (!strcmp(m.m[k].pub.name, sec_identity_public(ids[w])->name))
+                    index_of[i][w] = k;
+    for (int i = 0; i < 2; i++) {
+        if (i == BERT)
+            snprintf(m.m[index_of[BERT][ANNA]].endpoint, SEC_ENDPOINT_MAX, "127.0.0.1:%u",
+                     inter_link_port(links[ANNA]));
+        struct inter_link_config c = {.identity = ids[i],
+                                      .members = &m,
+                                      .listen = i == ANNA ? "127.0.0.1:*" : NULL,
+                                      .n_bulk = 2};
+        assert_int_equal(inter_link_create(&c, &links[i]), NEB_OK);
+    }
+    for (neb_ns end = neb_now() + 20 * NEB_S; honest_ups < 2 && neb_now() < end;)
+        step();
+    return honest_ups == 2 ? 0 : -1;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    close(orders);
+    kill(hostile, SIGKILL);
+    waitpid(hostile, NULL, 0);
+    for (int i = 0; i < 2; i++)
+        inter_link_destroy(&links[i]);
+    for (int i = 0; i < N; i++)
+        sec_identity_destroy(&ids[i]);
+    return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_silent_connections),
+                                       cmocka_unit_test(test_parts_before_hello),
+                                       cmocka_unit_test(test_parts_after_hello)};
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,318 @@
+// What is sealed at rest: streams, files of chunks, vaults and keys. It opens to the same bytes with its key, and to nothing when cut,
+// changed, reordered, extended, tried with another key or another job's; key files that others can read or that are links are refused.
+#include "agent/base/file.h"
+#include "agent/base/rng.h"
+#include "security/seal_chunks.h"
+#include "security/seal_stream.h"
+#include "security/vault.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { BIG = 37 * SEC_STREAM_CHUNK + 777, SEALED_CHUNK = SEC_STREAM_CHUNK + 17 };
+static char dir[] = "/tmp/nebula-seal-XXXXXX";
+static uint8_t *plain, *back;
+static struct sec_seal_key *key;
+static const uint8_t none[SEC_SEAL_CONTEXT_BYTES], job[SEC_SEAL_CONTEXT_BYTES] = {1, 2, 3},
+                                                   other_job[SEC_SEAL_CONTEXT_BYTES] = {1, 2, 4};
+
+static const char *at(char *out, const char *name) {
+    snprintf(out, NEB_PATH_MAX, "%s/%s", dir, name);
+    return out;
+}
+
+static enum neb_status put(void *user, const void *p, size_t n) {
+    neb_buf_add(user, p, n);
+    return NEB_OK;
+}
+
+static void seal_with(const struct sec_seal_key *k, const uint8_t *context, size_t len,
+                      size_t piece, struct neb_buf *out) {
+    struct sec_stream_writer *w = NULL;
+    neb_buf_clear(out);
+    assert_int_equal(sec_stream_create(k, context, put, out, &w), NEB_OK);
+    for (size_t i = 0; i < len; i += piece)
+        assert_int_equal(sec_stream_add(w, plain + i, len - i < piece ? len - i : piece), NEB_OK);
+    assert_int_equal(sec_stream_end(w), NEB_OK);
+    assert_int_equal(sec_stream_end(w), NEB_ERR_STATE);
+    assert_int_equal(sec_stream_add(w, plain, 1), NEB_ERR_STATE);
+    sec_stream_destroy(&w);
+}
+
+static void seal(size_t len, size_t piece, struct neb_buf *out) {
+    seal_with(key, none, len, piece, out);
+}
+
+static enum neb_status opens(const struct sec_seal_key *k, const uint8_t *p, size_t len) {
+    struct sec_stream_reader *r = NULL;
+    enum neb_status st = sec_stream_open(k, "a test", p, len, &r);
+    assert_true((st == NEB_OK) == (r != NULL));
+    sec_stream_close(&r);
+    return st;
+}
+
+static void test_round_trip(void **state) {
+    (void)state;
+    static const size_t lens[] = {
+        0,  1, SEC_STREAM_CHUNK - 1, SEC_STREAM_CHUNK, SEC_STREAM_CHUNK + 1, 16 * SEC_STREAM_CHUNK,
+        BIG};
+    struct neb_buf sealed = {0};
+    for (size_t i = 0; i < sizeof lens / sizeof lens[0]; i++)
+        for (size_t piece = 1000; piece <= BIG; piece *= 49) {
+            struct sec_stream_reader *r = NULL;
+            seal(lens[i], piece, &sealed);
+            assert_int_equal(sec_stream_open(key, "a test", sealed.p, sealed.len, &r), NEB_OK);
+            assert_int_equal(sec_stream_len(r), lens[i]);
+            assert_int_equal(sec_stream_read(r, 0, back, lens[i]), NEB_OK);
+            assert_memory_equal(back, plain, lens[i]);
+            assert_true(lens[i] < 64 || !memmem(sealed.p, sealed.len, plain, 32));
+            sec_stream_close(&r);
+        }
+    neb_buf_free(&sealed);
+}
+
+// Any range, forwards and back, over states that were kept and ones that were not.
+static void test_ranges(void **state) {
+    (void)state;
+    struct neb_rng rng = neb_rng_make(3, 4);
+    struct neb_buf sealed = {0};
+    struct sec_stream_reader *r = NULL;
+    seal(BIG, 70000, &sealed);
+    assert_int_equal(sec_stream_open(key, "a test", sealed.p, sealed.len, &r), NEB_OK);
+    for (int i = 0; i < 300; i++) {
+        size_t from = (size_t)neb_rng_below(&rng, BIG),
+               n = (size_t)neb_rng_below(&rng, i % 3 ? 3000 : 300000);
+        n = n > BIG - from ? BIG - from : n;
+        assert_int_equal(sec_stream_read(r, from, back, n), NEB_OK);
+        assert_memory_equal(back, plain + from, n);
+    }
+    sealed.p[SEC_STREAM_FRONT + 20 * SEALED_CHUNK + 5] ^= 1; // changed under the reader
+    assert_int_equal(sec_stream_read(r, 3, back, 10), NEB_OK);
+    assert_int_equal(sec_stream_read(r, 20ull * SEC_STREAM_CHUNK, back, 10), NEB_ERR_CORRUPT);
+    assert_int_equal(sec_stream_read(r, 3, back, 10), NEB_OK);
+    assert_memory_equal(back, plain + 3, 10);
+    sec_stream_close(&r);
+    neb_buf_free(&sealed);
+}
+
+static void refused(const uint8_t *p, size_t len) {
+    assert_int_not_equal(opens(key, p, len), NEB_OK);
+}
+
+static void test_tampering(void **state) {
+    (void)state;
+    struct neb_buf sealed = {0};
+    seal(3 * SEC_STREAM_CHUNK + 777, 5000, &sealed);
+    uint8_t *p = malloc(2 * sealed.len);
+    assert_non_null(p);
+    size_t n = sealed.len;
+    memcpy(p, sealed.p, n);
+    for (size_t i = 0; i < n; i += i < 100 ? 1 : 9973) { // every byte of the front, many behind
+        p[i] ^= 0x10;
+        refused(p, n);
+        p[i] ^= 0x10;
+    }
+    for (size_t cut = 0; cut < n; cut += cut < 100 ? 1 : 9973)
+        refused(p, cut);
+    for (size_t chunks = 1; chunks <= 3; chunks++) // cut between two chunks
+        assert_int_equal(opens(key, p, SEC_STREAM_FRONT + chunks * SEALED_CHUNK), NEB_ERR_CORRUPT);
+    memcpy(p + n, p + SEC_STREAM_FRONT, SEALED_CHUNK);
+    assert_int_equal(opens(key, p, n + SEALED_CHUNK), NEB_ERR_CORRUPT); // a chunk behind the end
+    memcpy(p + SEC_STREAM_FRONT, sealed.p + SEC_STREAM_FRONT + SEALED_CHUNK, SEALED_CHUNK);
+    memcpy(p + SEC_STREAM_FRONT + SEALED_CHUNK, sealed.p + SEC_STREAM_FRONT, SEALED_CHUNK);
+    assert_int_equal(opens(key, p, n), NEB_ERR_CORRUPT); // two chunks in the other order
+    free(p);
+    neb_buf_free(&sealed);
+}
+
+static void test_chunks(void **state) {
+    (void)state;
+    enum { CHUNK = 5000, TOTAL = 23001, N = 5 };
+    struct sec_chunks *c = NULL, *again = NULL, *second = NULL;
+    uint8_t sealed[N][CHUNK + SEC_CHUNKS_EXTRA], foreign[CHUNK + SEC_CHUNKS_EXTRA], out[CHUNK];
+    assert_int_equal(sec_chunks_create(key, job, CHUNK, TOTAL, &c), NEB_OK);
+    assert_int_equal(sec_chunks_create(key, job, CHUNK, TOTAL, &second), NEB_OK);
+    for (uint64_t i = N; i-- > 0;) // in any order
+        sec_chunks_seal(c, i, plain + i * CHUNK, sealed[i]);
+    sec_chunks_seal(second, 1, plain + CHUNK, foreign);
+    assert_int_equal(sec_chunks_at(c, N), SEC_CHUNKS_FRONT + TOTAL + N * SEC_CHUNKS_EXTRA);
+    assert_int_equal(sec_chunks_open(key, "a test", sec_chunks_front(c), &again), NEB_OK);
+    for (uint64_t i = 0; i < N; i++) {
+        assert_int_equal(sec_chunks_unseal(again, i, sealed[i], out), NEB_OK);
+        assert_memory_equal(out, plain + i * CHUNK, sec_chunks_len(c, i));
+    }
+    assert_int_equal(sec_chunks_unseal(again, 1, sealed[2], out),
+                     NEB_ERR_DENIED);                                            // of another place
+    assert_int_equal(sec_chunks_unseal(again, 1, foreign, out), NEB_ERR_DENIED); // of another file
+    sealed[0][100] ^= 1;
+    assert_int_equal(sec_chunks_unseal(again, 0, sealed[0], out), NEB_ERR_DENIED);
+    sec_chunks_destroy(&again);
+    uint8_t front[SEC_CHUNKS_FRONT];
+    for (size_t i = 0; i < sizeof front; i++) { // whatever is changed in the front, nothing opens
+        memcpy(front, sec_chunks_front(c), sizeof front);
+        front[i] ^= 1;
+        if (sec_chunks_open(key, "a test", front, &again) == NEB_OK &&
+            sec_chunks_bytes(again) == CHUNK && sec_chunks_total(again) >= 2 * CHUNK)
+            assert_int_equal(sec_chunks_unseal(again, 1, sealed[1], out), NEB_ERR_DENIED);
+        sec_chunks_destroy(&again);
+    }
+    sec_chunks_destroy(&c);
+    sec_chunks_destroy(&second);
+}
+
+// A worker has the key of its job: it opens what the site sealed for the job, and nothing else; the site opens all.
+static void test_jobs(void **state) {
+    (void)state;
+    struct sec_seal_key *mine = NULL, *taken = NULL;
+    struct sec_stream_writer *w = NULL;
+    uint8_t handed[SEC_SEAL_HANDED_BYTES];
+    struct neb_buf by_site = {0}, by_worker = {0}, other = {0};
+    assert_int_equal(sec_seal_key_derive(key, job, &mine), NEB_OK);
+    sec_seal_key_hand(mine, handed);
+    assert_int_equal(sec_seal_key_take(handed, &taken), NEB_OK);
+    seal_with(key, job, 100000, 5000, &by_site);
+    seal_with(taken, job, 100000, 5000, &by_worker);
+    seal_with(key, other_job, 100000, 5000, &other);
+    assert_int_equal(opens(taken, by_site.p, by_site.len), NEB_OK);
+    assert_int_equal(opens(taken, by_worker.p, by_worker.len), NEB_OK);
+    assert_int_equal(opens(key, by_worker.p, by_worker.len), NEB_OK);
+    assert_int_equal(opens(taken, other.p, other.len), NEB_ERR_DENIED);
+    assert_int_equal(sec_stream_create(taken, other_job, put, &other, &w), NEB_ERR_DENIED);
+    memcpy(other.p + 16, job, sizeof job); // claims to be of this job
+    assert_int_equal(opens(taken, other.p, other.len), NEB_ERR_CORRUPT);
+    sec_seal_key_destroy(&mine);
+    sec_seal_key_destroy(&taken);
+    neb_buf_free(&by_site);
+    neb_buf_free(&by_worker);
+    neb_buf_free(&other);
+}
+
+static enum neb_status say(void *user, const char *path, char *out, size_t cap) {
+    (void)path;
+    snprintf(out, cap, "%s", (const char *)user);
+    return NEB_OK;
+}
+
+static void test_keys(void **state) {
+    (void)state;
+    char path[NEB_PATH_MAX], link[NEB_PATH_MAX], words[NEB_PATH_MAX], credential[NEB_PATH_MAX];
+    char right[] = "a longer passphrase", wrong[] = "another passphrase";
+    struct sec_seal_key *k = NULL;
+    struct neb_buf sealed = {0};
+    at(path, "seal.key"), at(link, "link.key"), at(words, "words.key"),
+        at(credential, "nebula-seal");
+    assert_int_equal(sec_seal_key_load(path, NULL, NULL, &k), NEB_OK);
+    seal(1000, 1000, &sealed);
+    assert_int_equal(opens(k, sealed.p, sealed.len), NEB_OK);
+    sec_seal_key_destroy(&k);
+    assert_int_equal(sec_seal_key_make(path, NULL, &k), NEB_ERR_EXISTS);
+    assert_int_equal(sec_seal_key_make(words, "short", &k), NEB_ERR_INVALID);
+    assert_int_equal(sec_seal_key_make(words, right, &k), NEB_OK);
+    assert_int_equal(opens(k, sealed.p, sealed.len), NEB_ERR_DENIED); // another key
+    seal_with(k, none, 1000, 1000, &sealed);
+    sec_seal_key_destroy(&k);
+    assert_int_equal(sec_seal_key_load(words, say, right, &k), NEB_OK);
+    assert_int_equal(opens(k, sealed.p, sealed.len), NEB_OK);
+    sec_seal_key_destroy(&k);
+    assert_int_equal(sec_seal_key_load(words, say, wrong, &k), NEB_ERR_DENIED);
+    assert_int_equal(sec_seal_key_load(words, NULL, NULL, &k), NEB_ERR_DENIED); // nobody to ask
+    assert_int_equal(symlink(path, link), 0);
+    assert_int_equal(sec_seal_key_load(link, NULL, NULL, &k), NEB_ERR_DENIED);
+    assert_int_equal(chmod(path, 0640), 0);
+    assert_int_equal(sec_seal_key_load(path, NULL, NULL, &k), NEB_ERR_DENIED);
+    assert_int_equal(chmod(path, 0600), 0);
+    assert_int_equal(sec_seal_key_load(NULL, NULL, NULL, &k), NEB_ERR_NOT_FOUND);
+    setenv("CREDENTIALS_DIRECTORY", dir, 1);
+    assert_int_equal(sec_seal_key_load(NULL, NULL, NULL, &k), NEB_ERR_NOT_FOUND);
+    assert_int_equal(rename(path, credential), 0);
+    assert_int_equal(sec_seal_key_load(NULL, NULL, NULL, &k), NEB_OK);
+    assert_memory_equal(sec_seal_key_id(k), sec_seal_key_id(key), SEC_SEAL_ID_BYTES);
+    sec_seal_key_destroy(&k);
+    unsetenv("CREDENTIALS_DIRECTORY");
+    assert_int_equal(truncate(credential, 31), 0);
+    assert_int_equal(sec_seal_key_load(credential, NULL, NULL, &k), NEB_ERR_FORMAT);
+    assert_int_equal(sec_seal_key_load(path, NULL, NULL, &k), NEB_ERR_NOT_FOUND);
+    assert_null(k);
+    neb_buf_free(&sealed);
+}
+
+// What the vault writes through the file writer, neb_file reads, and the same of a file in clear; no byte of it is in the sealed file.
+static void test_vault(void **state) {
+    (void)state;
+    char path[NEB_PATH_MAX];
+    struct sec_seal_key *k = NULL, *stranger = NULL;
+    struct sec_vault *v = NULL, *strange = NULL;
+    assert_int_equal(sec_seal_key_derive(key, job, &k), NEB_OK);
+    assert_int_equal(sec_vault_create_take(&k, NULL, &v), NEB_OK);
+    assert_int_equal(sec_seal_key_make(at(path, "stranger.key"), NULL, &stranger), NEB_OK);
+    assert_int_equal(sec_vault_create_take(&stranger, NULL, &strange), NEB_OK);
+    for (int sealed = 0; sealed < 2; sealed++) {
+        struct neb_fs_writer *w = NULL;
+        struct neb_file *f = NULL;
+        struct neb_map map;
+        at(path, sealed ? "file.sealed" : "file.clear");
+        assert_int_equal(neb_fs_writer_open(path, 0600, &w), NEB_OK);
+        assert_int_equal(neb_fs_writer_seal(w, sealed ? sec_vault_of(v) : NULL), NEB_OK);
+        for (size_t i = 0; i < BIG; i += 100000)
+            assert_int_equal(neb_fs_writer_add(w, plain + i, BIG - i < 100000 ? BIG - i : 100000),
+                             NEB_OK);
+        assert_int_equal(neb_fs_writer_commit(w), NEB_OK);
+        neb_fs_writer_destroy(&w);
+        assert_int_equal(neb_file_open(path, sec_vault_of(v), &f), NEB_OK);
+        assert_int_equal(neb_file_sealed(f), sealed);
+        assert_int_equal(neb_file_len(f), BIG);
+        assert_true((neb_file_view(f) == NULL) == sealed);
+        assert_int_equal(neb_file_read(f, 12345, back, BIG - 12345), NEB_OK);
+        assert_memory_equal(back, plain + 12345, BIG - 12345);
+        neb_file_close(&f);
+        assert_int_equal(sec_vault_map(key, path, &map), NEB_OK);
+        assert_int_equal(map.len, BIG);
+        assert_memory_equal(map.p, plain, BIG);
+        neb_map_close(&map);
+        assert_int_equal(neb_file_open(path, NULL, &f), sealed ? NEB_ERR_DENIED : NEB_OK);
+        neb_file_close(&f);
+        assert_int_equal(neb_file_open(path, sec_vault_of(strange), &f),
+                         sealed ? NEB_ERR_DENIED : NEB_OK);
+        neb_file_close(&f);
+        assert_int_equal(neb_map_open(path, &map), NEB_OK);
+        assert_true((memmem(map.p, map.len, plain + 70000, 32) != NULL) != sealed);
+        neb_map_close(&map);
+    }
+    sec_vault_destroy(&v);
+    sec_vault_destroy(&strange);
+}
+
+static int setup(void **state) {
+    char path[NEB_PATH_MAX];
+    struct neb_rng rng = neb_rng_make(1, 2);
+    (void)state;
+    plain = malloc(BIG), back = malloc(BIG);
+    for (size_t i = 0; plain && i < BIG; i++)
+        plain[i] = (uint8_t)neb_rng_below(&rng, 256);
+    unsetenv("CREDENTIALS_DIRECTORY");
+    if (!plain || !back || !mkdtemp(dir))
+        return -1;
+    return sec_seal_key_make(at(path, "seal.key"), NULL, &key) == NEB_OK ? 0 : -1;
+}
+static int teardown(void **state) {
+    (void)state;
+    sec_seal_key_destroy(&key);
+    free(plain);
+    free(back);
+    return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_ranges),
+        cmocka_unit_test(test_tampering),  cmocka_unit_test(test_chunks),
+        cmocka_unit_test(test_jobs),       cmocka_unit_test(test_vault),
+        cmocka_unit_test(test_keys)};
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,70 @@
+// The socket profile is what sockets really have: every row of the table, read back from a socket of each role; and rows that a role does
+// not have stay at ZeroMQ's default there.
+#include "agent/base/log.h"
+#include "inter/link.h"
+#include "inter/socket_profile.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static int64_t read_back(void *s, const struct inter_socket_option *o) {
+    int64_t wide = 0;
+    int narrow = 0;
+    size_t n = o->wide ? sizeof wide : sizeof narrow;
+    assert_int_equal(zmq_getsockopt(s, o->option, o->wide ? (void *)&wide : (void *)&narrow, &n),
+                     0);
+    return o->wide ? wide : narrow;
+}
+
+static void test_rows(void **state) {
+    (void)state;
+    static const struct {
+        enum inter_socket_role role;
+        int type;
+    } roles[] = {{INTER_SOCKET_LISTEN, ZMQ_ROUTER},
+                 {INTER_SOCKET_CONTROL, ZMQ_DEALER},
+                 {INTER_SOCKET_BULK, ZMQ_DEALER}};
+    const size_t chunk = 256 << 10;
+    void *ctx = zmq_ctx_new();
+    for (int r = 0; r < 3; r++) {
+        void *s = zmq_socket(ctx, roles[r].type), *plain = zmq_socket(ctx, roles[r].type);
+        assert_int_equal(inter_socket_apply(s, roles[r].role, chunk), NEB_OK);
+        for (size_t i = 0; i < inter_socket_profile_rows; i++) {
+            const struct inter_socket_option *o = &inter_socket_profile[i];
+            bool has = o->roles & (unsigned)roles[r].role;
+            if (o->option ==
+                ZMQ_ROUTER_MANDATORY) { // cannot be read; test_link.c sees what it does
+                assert_int_equal(o->value, 1);
+                continue;
+            }
+            assert_int_equal(read_back(s, o),
+                             has ? inter_socket_value(o, chunk) : read_back(plain, o));
+            if (r == 0)
+                printf("%-24s %8lld %-22s %s\n", o->name, (long long)o->value, o->unit, o->why);
+        }
+        zmq_close(s);
+        zmq_close(plain);
+    }
+    zmq_ctx_term(ctx);
+}
+
+// A row that ZeroMQ does not take is an error that names it.
+static void test_refused(void **state) {
+    (void)state;
+    void *ctx = zmq_ctx_new(), *s = zmq_socket(ctx, ZMQ_PAIR); // takes no ROUTER_MANDATORY
+    char text[256];
+    assert_int_equal(inter_socket_apply(s, INTER_SOCKET_LISTEN, 1 << 20), NEB_ERR_IO);
+    neb_last_error(text, sizeof text);
+    assert_non_null(strstr(text, "ZMQ_ROUTER_MANDATORY"));
+    zmq_close(s);
+    zmq_ctx_term(ctx);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows), cmocka_unit_test(test_refused)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

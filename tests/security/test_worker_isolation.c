@@ -1,0 +1,305 @@
+// A worker of one job can do nothing for another: a real agent with two jobs that wait for trainers, and processes that try to be the
+// worker of a job with nothing, with the other job's credentials, with a cut secret, under a name of their own choice, or without asking at all. All are
+// refused and counted; the log says it once; the right credentials are taken. The socket is 0600 in a folder of 0700.
+#include "agent/base/fs.h"
+#include "agent/base/log.h"
+#include "agent/config.h"
+#include "agent/credential.h"
+#include "agent/daemon.h"
+#include "agent/ipc.h"
+#include "security/identity.h"
+#include "security/members.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static const char yaml[] = "job: %s\nsteps: 4\nmodel: {vocab: 16, n_layers: 1, d_model: 8, "
+                           "n_heads: 2, n_kv_heads: 1, d_ff: 16, tied: true}\n"
+                           "data: {corpus: /nowhere, seq_len: 8, batch: 1}\n"
+                           "optim: {lr: 0.1}\nsync: {scheme: none}\nclusters:\n  - {name: site, "
+                           "launcher: attach, threads: 1}\n";
+static const char *const names[] = {"first", "second"}, *const hexes[] = {
+                                                            "11111111111111111111111111111111",
+                                                            "22222222222222222222222222222222"};
+
+static char dir[] = "/tmp/nebula-worker-XXXXXX", path[128], log_path[128];
+static pid_t agent;
+static void *ctx;
+
+static struct agent_ipc *client(void) {
+    struct agent_ipc *c = NULL;
+    assert_int_equal(agent_ipc_connect(ctx, path, &c), NEB_OK);
+    return c;
+}
+
+// One request and its answer, which the caller clears.
+static struct agent_ipc_msg ask(struct agent_ipc *c, json_t *head, const void *part, size_t n) {
+    struct agent_ipc_part p = {part, n};
+    struct agent_ipc_msg m = {0};
+    assert_int_equal(agent_ipc_send(c, NULL, head, &p, part ? 1 : 0), NEB_OK);
+    assert_int_equal(agent_ipc_wait(c, 20 * NEB_S, &m), NEB_OK);
+    return m;
+}
+
+static json_t *attach(int job) {
+    return json_pack("{s:s,s:s,s:b,s:I}", "op", "attach", "job", hexes[job], "foreign", true, "pid",
+                     (json_int_t)getpid());
+}
+
+static int64_t strangers(void) {
+    struct agent_ipc *c = client();
+    struct agent_ipc_msg m = ask(c, json_pack("{s:s}", "op", "status"), NULL, 0);
+    int64_t n = agent_ipc_int(&m, "strangers", -1);
+    agent_ipc_msg_clear(&m);
+    agent_ipc_destroy(&c);
+    return n;
+}
+
+static bool answered(struct agent_ipc_msg *m, const char *text) { // refused, in these words
+    bool ok = !strcmp(agent_ipc_str(m, "ev", ""), "answer") &&
+              !json_is_true(json_object_get(m->head, "ok")) &&
+              strstr(agent_ipc_str(m, "text", ""), text);
+    agent_ipc_msg_clear(m);
+    return ok;
+}
+
+static void test_refused(void **state) {
+    (void)state;
+    struct agent_credential *mine = NULL, *other = NULL;
+    struct agent_ipc *c = client();
+    static const uint8_t zeros[AGENT_SECRET_BYTES];
+    int64_t before = strangers();
+    assert_int_equal(agent_credential_find(path, hexes[0], &mine), NEB_OK);
+    assert_int_equal(agent_credential_find(path, hexes[1], &other), NEB_OK);
+    assert_true(memcmp(agent_credential_secret(mine), agent_credential_secret(other),
+                       AGENT_SECRET_BYTES) != 0);
+    struct agent_ipc_msg m = ask(c, attach(0), NULL, 0); // with nothing
+    assert_true(answered(&m, "not the credentials"));
+    m = ask(c, attach(0), zeros, sizeof zeros);
+    assert_true(answered(&m, "not the credentials"));
+    m = ask(c, attach(0), agent_credential_secret(other), AGENT_SECRET_BYTES); // another job's
+    assert_true(answered(&m, "not the credentials"));
+    m = ask(c, attach(0), agent_credential_secret(mine), AGENT_SECRET_BYTES - 1); // cut
+    assert_true(answered(&m, "not the credentials"));
+    static const char *const ops[] = {"update", "report", "metrics", "checkpoint",
+                                      "ready",  "shape",  "detach",  "nonsense"};
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) { // what only a worker may
+        m = ask(c,
+                json_pack("{s:s,s:s,s:{},s:{}}", "op", ops[i], "job", hexes[0], "report", "line"),
+                NULL, 0);
+        assert_true(answered(&m, "unknown request"));
+    }
+    assert_int_equal(strangers() - before, 4 + 8);
+    agent_credential_destroy(&mine);
+    agent_credential_destroy(&other);
+    agent_ipc_destroy(&c);
+}
+
+// The worker of the first job is its worker, and no more than that.
+static void test_one_job(void **state) {
+    (void)state;
+    struct agent_credential *mine = NULL;
+    struct agent_ipc *c = client();
+    assert_int_equal(agent_credential_find(path, hexes[0], &mine), NEB_OK);
+    struct agent_ipc_msg m = ask(c, attach(0), agent_credential_secret(mine), AGENT_SECRET_BYTES);
+    assert_string_equal(agent_ipc_str(&m, "ev", ""), "job");
+    assert_int_equal(m.n_parts, 0); // nothing is sealed here
+    agent_ipc_msg_clear(&m);
+    int64_t before = strangers();
+    m = ask(c, attach(1), agent_credential_secret(mine),
+            AGENT_SECRET_BYTES); // nor of the second job
+    assert_true(answered(&m, "not the credentials"));
+    static const char *const ops[] = {"stop", "submit", "resume", "jobs", "status", "attachable"};
+    for (size_t i = 0; i < sizeof ops / sizeof *ops;
+         i++) { // a command's requests, on its connection
+        m = ask(c, json_pack("{s:s,s:s}", "op", ops[i], "job", hexes[1]), NULL, 0);
+        assert_true(answered(&m, "unknown request"));
+    }
+    assert_int_equal(strangers() - before, 1 + 6);
+    m = ask(c, json_pack("{s:s}", "op", "hello"), NULL, 0); // it is still the worker of its own
+    assert_string_equal(agent_ipc_str(&m, "ev", ""), "hello");
+    agent_ipc_msg_clear(&m);
+    assert_int_equal(agent_ipc_send(c, NULL, json_pack("{s:s}", "op", "detach"), NULL, 0),
+                     NEB_OK); // or the agent waits for it at its end
+    assert_true(strangers() >= 0);
+    agent_credential_destroy(&mine);
+    agent_ipc_destroy(&c);
+}
+
+// A connection under a name that it has chosen (another's, for one) is not heard at all.
+static void test_chosen_name(void **state) {
+    (void)state;
+    char endpoint[160], text[] = "{\"op\":\"status\"}", answer[16];
+    int at_once = 0, wait_ms = 1500;
+    void *s = zmq_socket(ctx, ZMQ_DEALER);
+    snprintf(endpoint, sizeof endpoint, "ipc://%s", path);
+    zmq_setsockopt(s, ZMQ_LINGER, &at_once, sizeof at_once);
+    zmq_setsockopt(s, ZMQ_RCVTIMEO, &wait_ms, sizeof wait_ms);
+    assert_int_equal(zmq_setsockopt(s, ZMQ_ROUTING_ID, "other", 5), 0);
+    assert_int_equal(zmq_connect(s, endpoint), 0);
+    assert_int_equal(zmq_send(s, text, sizeof text - 1, 0), (int)sizeof text - 1);
+    assert_int_equal(zmq_recv(s, answer, sizeof answer, 0), -1);
+    zmq_close(s);
+    assert_true(strangers() >= 0); // the agent goes on
+}
+
+static void test_files(void **state) {
+    (void)state;
+    struct stat sb;
+    char key[160], link[160];
+    struct agent_credential *c = NULL;
+    assert_int_equal(stat(path, &sb), 0);
+    assert_int_equal(sb.st_mode & 0777, 0600);
+    assert_int_equal(stat(dir, &sb), 0);
+    assert_int_equal(sb.st_mode & 0777, 0700);
+    snprintf(key, sizeof key, "%s/jobs/%s/trainer.key", dir, hexes[1]);
+    snprintf(link, sizeof link, "%s/moved", dir);
+    assert_int_equal(stat(key, &sb), 0);
+    assert_int_equal(sb.st_mode & 0777, 0600);
+    assert_int_equal(chmod(key, 0644), 0);
+    assert_int_equal(agent_credential_find(path, hexes[1], &c), NEB_ERR_DENIED);
+    assert_int_equal(chmod(key, 0600), 0);
+    assert_int_equal(rename(key, link), 0);
+    assert_int_equal(symlink(link, key), 0);
+    assert_int_equal(agent_credential_find(path, hexes[1], &c), NEB_ERR_DENIED);
+    assert_int_equal(unlink(key), 0);
+    assert_int_equal(rename(link, key), 0);
+    assert_null(c);
+}
+
+static void test_folder(void **state) { // that others can write
+    (void)state;
+    char open_dir[160], socket_path[200];
+    struct agent_ipc *c = NULL;
+    snprintf(open_dir, sizeof open_dir, "%s/open", dir);
+    snprintf(socket_path, sizeof socket_path, "%s/agent.sock", open_dir);
+    assert_int_equal(mkdir(open_dir, 0700), 0);
+    assert_int_equal(chmod(open_dir, 0777), 0);
+    assert_int_equal(agent_ipc_listen(ctx, socket_path, &c), NEB_ERR_DENIED);
+    assert_int_equal(chmod(open_dir, 0700), 0);
+    assert_int_equal(agent_ipc_listen(ctx, socket_path, &c), NEB_OK);
+    agent_ipc_destroy(&c);
+}
+
+// What a worker finds on its standard input is all of it, or it does not start.
+static void test_pipe(void **state) {
+    (void)state;
+    static const uint8_t job[INTER_ID_BYTES] = {7};
+    struct agent_credential *c = NULL, *back = NULL;
+    struct sec_vault *v = NULL;
+    uint8_t bytes[256];
+    int fd = -1, ends[2], null = open("/dev/null", O_RDONLY);
+    assert_int_equal(agent_credential_create(NULL, job, &c), NEB_OK);
+    assert_int_equal(agent_credential_pipe(c, &fd), NEB_OK);
+    assert_int_equal(agent_credential_read(fd, &back), NEB_OK);
+    close(fd);
+    assert_true(agent_credential_is(c, agent_credential_secret(back), AGENT_SECRET_BYTES));
+    assert_int_equal(agent_credential_vault(back, true, &v), NEB_OK);
+    assert_null(v);
+    agent_credential_destroy(&back);
+    assert_int_equal(agent_credential_read(null, &back), NEB_ERR_DENIED);
+    close(null);
+    assert_int_equal(agent_credential_pipe(c, &fd), NEB_OK);
+    ssize_t n = read(fd, bytes, sizeof bytes);
+    close(fd);
+    assert_true(n > AGENT_SECRET_BYTES);
+    for (int damage = 0; damage < 2; damage++) { // cut, or something else
+        assert_int_equal(pipe(ends), 0);
+        bytes[0] ^= (uint8_t)damage;
+        assert_true(write(ends[1], bytes, (size_t)n - (damage ? 0 : 1)) > 0);
+        close(ends[1]);
+        assert_int_equal(agent_credential_read(ends[0], &back), NEB_ERR_DENIED);
+        close(ends[0]);
+    }
+    agent_credential_destroy(&c);
+}
+
+static void test_log(void **state) {
+    (void)state;
+    struct neb_buf b = {0};
+    assert_int_equal(neb_fs_read(log_path, 1 << 20, &b), NEB_OK);
+    const char *first = strstr((const char *)b.p, "further ones are counted");
+    assert_non_null(first);
+    assert_null(strstr(first + 1, "further ones are counted"));
+    neb_buf_free(&b);
+}
+
+static void run_agent(void) {
+    struct agent_daemon_config c = {.home = dir};
+    int fd = open(log_path, O_WRONLY | O_CREAT | O_APPEND, 0600);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    dup2(fd, STDERR_FILENO);
+    _exit(agent_daemon_run(&c) == NEB_OK ? 0 : 1);
+}
+
+static void submit(int i) {
+    char text[1024];
+    struct agent_job *job = calloc(1, sizeof *job);
+    struct agent_ipc *c = client();
+    int n = snprintf(text, sizeof text, yaml, names[i]);
+    assert_int_equal(agent_job_parse(text, (size_t)n, "t.yaml", job), NEB_OK);
+    struct agent_ipc_msg m = ask(
+        c,
+        json_pack("{s:s,s:s,s:o}", "op", "submit", "id", hexes[i], "spec", agent_job_to_json(job)),
+        NULL, 0);
+    if (!json_is_true(json_object_get(m.head, "ok")))
+        fail_msg("submit: %s", agent_ipc_str(&m, "text", ""));
+    agent_ipc_msg_clear(&m);
+    agent_ipc_destroy(&c);
+    free(job);
+}
+
+static int setup(void **state) {
+    struct sec_identity *id = NULL;
+    struct sec_members members = {.n = 0};
+    struct sec_member me = {.connect = SEC_CONNECT_AUTO};
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/agent.sock", dir);
+    snprintf(log_path, sizeof log_path, "%s/agent.log", dir);
+    assert_int_equal(sec_identity_create(dir, "site", &id), NEB_OK);
+    me.pub = *sec_identity_public(id);
+    assert_int_equal(sec_members_add(&members, &me), NEB_OK);
+    char list[128];
+    snprintf(list, sizeof list, "%s/members.json", dir);
+    assert_int_equal(sec_members_save(list, &members), NEB_OK);
+    sec_identity_destroy(&id);
+    if ((agent = fork()) == 0)
+        run_agent();
+    ctx = zmq_ctx_new();
+    for (neb_ns end = neb_now() + 20 * NEB_S; !neb_fs_exists(path) && neb_now() < end;)
+        neb_sleep(10 * NEB_MS);
+    for (int i = 0; i < 2; i++)
+        submit(i);
+    return 0;
+}
+
+static int teardown(void **state) {
+    int status = 1;
+    (void)state;
+    zmq_ctx_term(ctx);
+    kill(agent, SIGTERM);
+    waitpid(agent, &status, 0);
+    assert_int_equal(status, 0);
+    return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_files),   cmocka_unit_test(test_pipe),
+        cmocka_unit_test(test_folder),  cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_one_job), cmocka_unit_test(test_chosen_name),
+        cmocka_unit_test(test_log)};
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,171 @@
+// inter/ledger with sealed blobs: the same bytes come back through closing and opening again, none of them lies on disk in clear, another
+// key opens nothing, and what arrives goes on after a restart, also when the site begins or ends to seal in between.
+#include "security/seal_key.h"
+#include "tests/unit/ledger_fixture.h"
+
+static char root[] = "/tmp/nebula-sealed-XXXXXX", dir[64];
+static struct inter_ledger *l;
+static struct sec_seal_key *keys[2];
+
+static void reopen(const struct sec_seal_key *k) {
+    inter_ledger_close(&l);
+    OK(inter_ledger_open(dir, &l));
+    inter_ledger_seal(l, k);
+}
+
+static int open_fresh(void **state) {
+    (void)state;
+    static int n;
+    snprintf(dir, sizeof dir, "%s/%d", root, n++);
+    reopen(keys[0]);
+    return 0;
+}
+static int close_it(void **state) {
+    (void)state;
+    inter_ledger_close(&l);
+    return 0;
+}
+
+static void check_blob(uint32_t fragment, uint32_t round, uint8_t member) {
+    uint8_t want[FX_PEER_BYTES];
+    struct inter_key k = fx_key(fragment, round, member);
+    struct neb_map m;
+    size_t n = fx_blob(&k, want);
+    OK(inter_ledger_map_blob(l, &k, &m));
+    assert_int_equal(m.len, n);
+    assert_memory_equal(m.p, want, n);
+    neb_map_close(&m);
+}
+
+// Whether a file of an update has any of its bytes in clear.
+static bool in_clear(uint8_t member, const char *suffix) {
+    uint8_t bytes[FX_PEER_BYTES];
+    struct inter_key k = fx_key(0, 0, member);
+    char path[NEB_PATH_MAX];
+    struct neb_map m;
+    size_t n = fx_blob(&k, bytes);
+    bool found = false;
+    fx_file(dir, &k, suffix, path);
+    OK(neb_map_open(path, &m));
+    for (size_t i = 0; i + 32 <= n && !found; i += 1000)
+        found = memmem(m.p, m.len, bytes + i, 32) != NULL;
+    neb_map_close(&m);
+    return found;
+}
+
+static void test_own(void **state) {
+    (void)state;
+    struct inter_key k = fx_key(0, 0, 0);
+    struct neb_map m;
+    OK(fx_put_own(l, 0, 0));
+    OK(fx_put_own(l, 0, 0)); // the same again is fine
+    OK(fx_put_manifest(l, 0, 0, 0));
+    check_blob(0, 0, 0);
+    assert_false(in_clear(0, ".blob"));
+    uint64_t used = inter_ledger_used(l);
+    reopen(keys[0]);
+    assert_int_equal(inter_ledger_used(l), used);
+    check_blob(0, 0, 0);
+    uint8_t other[] = "other bytes";
+    assert_int_equal(inter_ledger_put_blob(l, &k, other, sizeof other), NEB_ERR_EXISTS);
+    reopen(keys[1]);
+    assert_int_equal(inter_ledger_map_blob(l, &k, &m), NEB_ERR_DENIED);
+    reopen(NULL);
+    assert_int_equal(inter_ledger_map_blob(l, &k, &m), NEB_ERR_DENIED);
+}
+
+// Chunks in the order 2, then the rest after a restart; `then` is what the site seals with after it.
+static void arrive(const struct sec_seal_key *first, const struct sec_seal_key *then,
+                   uint32_t expected) {
+    struct inter_manifest m = {.key = fx_key(0, 0, 1)};
+    uint32_t got = 0;
+    reopen(first);
+    OK(fx_put_manifest(l, 0, 0, 1));
+    OK(fx_part_open(l, 0, 0, &got));
+    assert_int_equal(got, 0);
+    for (int i = 0; i < 16; i++) // the map is written with every 16th
+        OK(fx_part_write(l, 0, 0, 2));
+    assert_int_equal(in_clear(1, ".part"), first == NULL);
+    reopen(then);
+    OK(fx_part_open(l, 0, 0, &got));
+    assert_int_equal(got, expected);
+    for (uint32_t c = 0; c < 3; c++)
+        OK(fx_part_write(l, 0, 0, c));
+    OK(fx_part_finish(l, 0, 0));
+    OK(fx_part_finish(l, 0, 0)); // said twice
+    check_blob(0, 0, 1);
+    assert_int_equal(in_clear(1, ".blob"), then == NULL);
+    char path[NEB_PATH_MAX];
+    fx_file(dir, &m.key, ".part", path);
+    assert_false(neb_fs_exists(path));
+    reopen(then);
+    check_blob(0, 0, 1);
+}
+
+static void test_arrives(void **state) {
+    (void)state;
+    arrive(keys[0], keys[0], 1);
+}
+static void test_begins_to_seal(void **state) {
+    (void)state;
+    arrive(NULL, keys[0], 0); // what came in clear is fetched again
+}
+static void test_ends_to_seal(void **state) {
+    (void)state;
+    arrive(keys[0], NULL, 0);
+}
+static void test_another_key(void **state) {
+    (void)state;
+    arrive(keys[0], keys[1], 0);
+}
+
+// A chunk that was changed on disk while it waited: the part is emptied, and filled again.
+static void test_changed_on_disk(void **state) {
+    (void)state;
+    struct inter_key k = fx_key(0, 0, 1);
+    char path[NEB_PATH_MAX];
+    uint32_t got = 0;
+    OK(fx_put_manifest(l, 0, 0, 1));
+    OK(fx_part_open(l, 0, 0, &got));
+    for (uint32_t c = 0; c < 3; c++)
+        OK(fx_part_write(l, 0, 0, c));
+    fx_file(dir, &k, ".part", path);
+    FILE *f = fopen(path, "r+");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, 500, SEEK_SET), 0);
+    assert_int_equal(fputs("changed", f) >= 0, 1);
+    fclose(f);
+    assert_int_equal(fx_part_finish(l, 0, 0), NEB_ERR_CORRUPT);
+    assert_false(inter_ledger_has_blob(l, &k));
+    for (uint32_t c = 0; c < 3; c++)
+        OK(fx_part_write(l, 0, 0, c));
+    OK(fx_part_finish(l, 0, 0));
+    check_blob(0, 0, 1);
+}
+
+static int setup(void **state) {
+    neb_log_set_sink(fx_quiet, NULL);
+    (void)state;
+    if (!mkdtemp(root))
+        return -1;
+    for (int i = 0; i < 2; i++) {
+        char path[128];
+        snprintf(path, sizeof path, "%s/%d.key", root, i);
+        OK(sec_seal_key_make(path, NULL, &keys[i]));
+    }
+    return 0;
+}
+static int teardown(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++)
+        sec_seal_key_destroy(&keys[i]);
+    return neb_fs_remove_tree(root) == NEB_OK ? 0 : -1;
+}
+
+int main(void) {
+#define TEST(f) cmocka_unit_test_setup_teardown(f, open_fresh, close_it)
+    const struct CMUnitTest tests[] = {
+        TEST(test_own),          TEST(test_arrives),     TEST(test_begins_to_seal),
+        TEST(test_ends_to_seal), TEST(test_another_key), TEST(test_changed_on_disk)};
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
