@@ -3,7 +3,6 @@
 #include "agent/base/clock.h"
 #include "agent/base/rng.h"
 #include "agent/bench.h"
-#include "intra/trainer.h"
 
 #include <cblas.h>
 #include <math.h>
@@ -143,7 +142,7 @@ static void report(struct bench *b, const struct intra_trainer *t, int32_t steps
                     more, sizeof more / sizeof *more);
 }
 
-static struct intra_trainer_config trainer_config(const struct bench_train_shape *s) {
+struct intra_trainer_config bench_train_config(const struct bench_train_shape *s) {
     int32_t head_dim = s->d_model >= 128 && s->d_model % 64 == 0 ? 64 : 32,
             heads = s->d_model / head_dim;
     int32_t batch = s->batch ? s->batch : s->seq_len < TOKENS ? TOKENS / s->seq_len : 1;
@@ -194,7 +193,7 @@ enum neb_status bench_train(int n_threads, bool json, const struct bench_train_s
     enum neb_status st = NEB_OK;
     struct bench b = {0};
     struct intra_trainer *t = NULL;
-    struct intra_trainer_config c = trainer_config(shape);
+    struct intra_trainer_config c = bench_train_config(shape);
     int32_t steps = shape->steps ? shape->steps : STEPS;
     if (steps < 1 || steps > STEPS_MAX)
         return neb_fail(NEB_ERR_INVALID, "bench train: %d steps is not in 1..%d", steps, STEPS_MAX);

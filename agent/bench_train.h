@@ -14,7 +14,7 @@
 // the step makes of the machine.
 #ifndef AGENT_BENCH_TRAIN_H
 #define AGENT_BENCH_TRAIN_H
-#include "intra/model.h"
+#include "intra/trainer.h"
 
 struct bench_train_shape {
     int32_t n_layers;
@@ -32,6 +32,8 @@ NEB_MUST_CHECK enum neb_status bench_train_shape_parse(const char *text,
 
 // FLOP of one token of a training step, as counted above.
 double bench_train_token_flops(const struct intra_model *m, int32_t seq_len);
+
+struct intra_trainer_config bench_train_config(const struct bench_train_shape *s);
 
 // Prints one line: GFLOP/s of the median step; limit: fastest sgemm; further fields tokens_per_s,
 // step_ms, best_step_ms, update_share (of the step spent in clipping and optimiser), params and

@@ -3,6 +3,7 @@
 #include "agent/bench_codec.h"
 #include "agent/bench_kernels.h"
 #include "agent/bench_link.h"
+#include "agent/bench_mesh.h"
 #include "agent/bench_round.h"
 #include "agent/bench_seal.h"
 #include "agent/bench_train.h"
@@ -16,11 +17,11 @@ struct options {
     const char *what, *shape, *input, *codec;
     int threads, steps;
     size_t params;
-    bool json;
+    bool json, mesh;
     struct bench_link_options link;
 };
 
-enum { KEY_WAN = 256, KEY_SECONDS, KEY_STRIPES, KEY_CONGESTION, KEY_END, KEY_DIR };
+enum { KEY_WAN = 256, KEY_SECONDS, KEY_STRIPES, KEY_CONGESTION, KEY_END, KEY_DIR, KEY_MESH };
 
 static double number(struct argp_state *state, const char *arg, double min, double max, const char *what) {
     char *end = NULL;
@@ -58,6 +59,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case KEY_STRIPES: o->link.stripes = (unsigned)number(state, arg, 0, 32, "--stripes"); return 0;
     case KEY_CONGESTION: o->link.congestion = arg; return 0;
     case KEY_END: o->link.end = (int)number(state, arg, 0, 1, "--end"); return 0;
+    case KEY_MESH: o->mesh = true; return 0;
     case KEY_DIR: o->link.dir = arg; return 0;
     case ARGP_KEY_ARG:
         if (state->arg_num)
@@ -85,6 +87,8 @@ int cmd_bench(int argc, char **argv) {
         {"shape", 's', "LxWxS", 0, "train: layers x width x sequence, or small (default 8x256x256)",
          0},
         {"steps", 'n', "N", 0, "train: steps to measure (default 10)", 0},
+        {"mesh", KEY_MESH, NULL, 0,
+         "train: what the parallel machinery adds to a step of one rank, in per cent", 0},
         {"wan", KEY_WAN, "RATE:DELAY[:LOSS]", 0, "link: the emulated WAN (default: loopback)", 0},
         {"seconds", KEY_SECONDS, "S", 0, "link: how long to send (default 30)", 0},
         {"stripes", KEY_STRIPES, "N", 0, "link: bulk connections (default 0: self-tuning)", 0},
@@ -121,7 +125,7 @@ int cmd_bench(int argc, char **argv) {
         st = bench_kernels(o.threads, o.json);
     else if ((st = bench_train_shape_parse(o.shape ? o.shape : "default", &shape)) == NEB_OK) {
         shape.steps = o.steps;
-        st = bench_train(o.threads, o.json, &shape);
+        st = o.mesh ? bench_mesh(o.threads, o.json, &shape) : bench_train(o.threads, o.json, &shape);
     }
     return agent_exit_of(st);
 }

@@ -62,6 +62,12 @@ enum agent_precision { // of activations and products; master parameters are fp3
     AGENT_PRECISION_BF16,
 };
 
+enum agent_outer_state { // where θ, v, the residual and the arithmetic of the exchange are
+    AGENT_OUTER_AUTO,    // where the cluster trains, if it fits there
+    AGENT_OUTER_DEVICE,
+    AGENT_OUTER_HOST,
+};
+
 struct agent_cluster {
     char name[AGENT_NAME_MAX + 1]; // the agent's name in the federation
     bool witness;                  // votes, but trains nothing and holds no updates
@@ -74,6 +80,7 @@ struct agent_cluster {
     enum agent_launcher launcher;
     enum agent_device device;
     enum agent_precision precision;
+    enum agent_outer_state outer_state;
     char corpus[NEB_PATH_MAX]; // overrides data.corpus where the site keeps it elsewhere
     int32_t n_sources;         // 0: all sources of the corpus, by size
     struct agent_source sources[AGENT_SOURCES_MAX];

@@ -25,6 +25,10 @@ static enum neb_status validate_meshes(const struct agent_job *j, const char *fi
             return COMPLAIN(file, "clusters.precision",
                             "cluster %s: bf16 needs device: cuda; processors train in fp32",
                             c->name);
+        if (c->device == AGENT_DEVICE_CPU && c->outer_state == AGENT_OUTER_DEVICE)
+            return COMPLAIN(file, "clusters.outer_state",
+                            "cluster %s: device needs device: cuda; remove it, or set host",
+                            c->name);
         if (agent_cluster_ranks(c) == 1)
             continue;
         if (c->device == AGENT_DEVICE_CUDA)

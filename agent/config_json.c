@@ -60,6 +60,9 @@ json_t *agent_job_to_json(const struct agent_job *job) {
             json_object_set_new(o, "device", json_string(config_device_names[c->device]));
         if (c->precision)
             json_object_set_new(o, "precision", json_string(config_precision_names[c->precision]));
+        if (c->outer_state)
+            json_object_set_new(o, "outer_state",
+                                json_string(config_outer_state_names[c->outer_state]));
         json_array_append_new(clusters, o);
     }
     json_object_set_new(root, "clusters", clusters);
@@ -105,12 +108,15 @@ static enum neb_status json_to_text(const json_t *v, char *out, size_t cap) {
 
 static enum neb_status mesh_from_json(const json_t *v, struct agent_cluster *c) {
     const json_t *mesh = json_object_get(v, "mesh");
-    const char *launcher = json_string_value(json_object_get(v, "launcher"));
+    const char *launcher = json_string_value(json_object_get(v, "launcher")),
+               *outer = json_string_value(json_object_get(v, "outer_state"));
     int32_t *const axes[] = {&c->mesh.dp, &c->mesh.pp, &c->mesh.tp};
     c->mesh = (struct intra_mesh_config){1, 1, 1};
     NEB_TRY(config_set_device(c, json_string_value(json_object_get(v, "device")),
                               json_string_value(json_object_get(v, "precision")),
                               "job specification"));
+    if (json_object_get(v, "outer_state"))
+        NEB_TRY(config_set_outer_state(c, outer ? outer : "?", "job specification"));
     if (!mesh)
         return NEB_OK;
     for (size_t i = 0; i < 3; i++) {
@@ -126,7 +132,8 @@ static enum neb_status cluster_from_json(const json_t *v, struct agent_cluster *
     const json_t *role = json_object_get(v, "role");
     size_t known = 5u + (json_object_get(v, "mesh") ? 2 : 0) +
                    (json_object_get(v, "device") != NULL) + (role != NULL) +
-                   (json_object_get(v, "precision") != NULL);
+                   (json_object_get(v, "precision") != NULL) +
+                   (json_object_get(v, "outer_state") != NULL);
     const char *name = json_string_value(json_object_get(v, "name")),
                *corpus = json_string_value(json_object_get(v, "corpus"));
     const json_t *threads = json_object_get(v, "threads"), *witness = json_object_get(v, "witness"),

@@ -118,6 +118,8 @@ void agent_job_reference(FILE *f) {
         "d_ff), or auto; launcher: local (all on the agent's machine), mpirun (its hosts), slurm "
         "(a step of the agent's allocation) or attach: none is started, your own training loop "
         "attaches through libnebula; device: auto (CUDA where there is one), cpu or cuda; "
-        "precision: auto (bf16 on CUDA), fp32 or bf16 (CUDA only) |\n",
+        "precision: auto (bf16 on CUDA), fp32 or bf16 (CUDA only); "
+        "outer_state: auto (the exchange's state and arithmetic where the cluster trains), device or "
+        "host |\n",
         AGENT_CLUSTERS_MAX, config_cluster_keys);
 }

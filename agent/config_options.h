@@ -35,7 +35,8 @@ extern const struct config_option config_options[];
 extern const int config_n_options;
 // Names of enums that more than the table needs, NULL-terminated.
 extern const char *const config_target_names[], *const config_rung_names[], *const config_role_names[],
-    *const config_launcher_names[], *const config_device_names[], *const config_precision_names[];
+    *const config_launcher_names[], *const config_device_names[], *const config_precision_names[],
+    *const config_outer_state_names[];
 extern const char config_cluster_keys[]; // in words
 
 // config_keys.c. A path is "sync.outer.lr".
@@ -59,6 +60,8 @@ NEB_MUST_CHECK enum neb_status config_set_text(char *p, size_t size, const char 
                                                const char *where, bool name);
 NEB_MUST_CHECK enum neb_status config_set_launcher(struct agent_cluster *c, const char *text, const char *where);
 NEB_MUST_CHECK enum neb_status config_set_role(struct agent_cluster *c, const char *text, const char *where);
+NEB_MUST_CHECK enum neb_status config_set_outer_state(struct agent_cluster *c, const char *text,
+                                                      const char *where);
 NEB_MUST_CHECK enum neb_status config_set_device(struct agent_cluster *c, const char *device, const char *precision,
                                                  const char *where); // NULL: auto
 uint32_t config_auto_bit(const struct config_option *o); // enum agent_auto, of keys that the planner can fill in; 0: it cannot

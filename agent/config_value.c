@@ -213,3 +213,11 @@ enum neb_status config_set_device(struct agent_cluster *c, const char *device,
     c->precision = (enum agent_precision)p;
     return NEB_OK;
 }
+
+enum neb_status config_set_outer_state(struct agent_cluster *c, const char *text,
+                                       const char *where) {
+    int i;
+    NEB_TRY(set_place("clusters.outer_state", config_outer_state_names, text, where, &i));
+    c->outer_state = (enum agent_outer_state)i;
+    return NEB_OK;
+}

@@ -167,6 +167,8 @@ static enum neb_status walk_cluster(struct walk *w, struct agent_cluster *c, yam
             NEB_TRY(config_set_device(c, text, NULL, at));
         else if (key && text && !strcmp(key, "precision"))
             NEB_TRY(config_set_device(c, NULL, text, at));
+        else if (key && text && !strcmp(key, "outer_state"))
+            NEB_TRY(config_set_outer_state(c, text, at));
         else if (key && text && !strcmp(key, "name"))
             NEB_TRY(config_set_text(c->name, sizeof c->name, "clusters.name", text, at, true));
         else if (key && text && !strcmp(key, "corpus"))

@@ -306,7 +306,7 @@ int nebula_attach(const struct nebula_attach_options *o, struct nebula **out) {
     n->w.loss_first = n->w.loss_last = NAN; // no step yet
     n->w.foreign = n;
     n->w.isa = "attached trainer";
-    n->w.ops = (struct worker_ops){pull, push, save, restore, skip};
+    n->w.ops = (struct worker_ops){pull, push, save, restore, skip, NULL};
     enum neb_status st = attach(n, o);
     if (st != NEB_OK) {
         int s = st == NEB_ERR_UNSUPPORTED ? (int)NEBULA_ERR_VERSION : 0;

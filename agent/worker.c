@@ -233,6 +233,7 @@ static enum neb_status run(struct agent_worker *w, const char *socket_path, cons
     NEB_TRY(set_up_trainer(w));
     if (w->federated) {
         NEB_TRY(worker_sync_create(w));
+        NEB_TRY(worker_device_place(w));
         NEB_TRY(agent_ipc_send(w->ipc, NULL,
                                json_pack("{s:s,s:I}", "op", "shape", "elements",
                                          (json_int_t)w->model->n_trainable),
@@ -272,7 +273,7 @@ enum neb_status agent_worker_run(const char *socket_path, const char *job, struc
     w->loss_first = w->loss_last = NAN; // no step yet
     w->world = world;
     w->isa = kern_cpu_isa();
-    w->ops = (struct worker_ops){world ? pull : NULL, world ? push : NULL, save, restore, skip};
+    w->ops = (struct worker_ops){world ? pull : NULL, world ? push : NULL, save, restore, skip, NULL};
     w->threads = threads;
     signal(SIGINT, SIG_IGN); // the agent decides when a worker stops
     enum neb_status st = run(w, socket_path, job);

@@ -66,6 +66,8 @@ struct worker_ops { // the trainer beneath
     enum neb_status (*save)(struct agent_worker *w, struct intra_ckpt_writer *out);
     enum neb_status (*restore)(struct agent_worker *w, const struct intra_ckpt *c);
     enum neb_status (*skip)(struct agent_worker *w, int64_t n); // steps that a lost disk had made: data and schedule move on
+    // The exchange has changed tensors where they are trained. NULL: it never does.
+    enum neb_status (*changed)(struct agent_worker *w, const bool *wanted);
 };
 
 struct agent_worker {
@@ -196,6 +198,8 @@ NEB_MUST_CHECK enum neb_status worker_ask(struct agent_worker *w, int32_t f);
 // Opens what the cluster's `device` and `precision` ask for: w->device, w->device_type. NEB_ERR_UNSUPPORTED, with a hint,
 // where `cuda` cannot be had.
 NEB_MUST_CHECK enum neb_status worker_device_open(struct agent_worker *w);
+// Moves the exchange to the device, as the cluster's `outer_state` says; nothing to do on processors.
+NEB_MUST_CHECK enum neb_status worker_device_place(struct agent_worker *w);
 // "cuda (NVIDIA …, bf16)" or "cpu"
 void worker_device_name(const struct agent_worker *w, char *out, size_t cap);
 

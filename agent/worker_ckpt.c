@@ -128,6 +128,7 @@ static enum neb_status save_sync(struct agent_worker *w, struct intra_ckpt_write
     uint64_t V = (uint64_t)w->trainer->c.model.vocab;
     char name[64];
     inter_outer_arrays(w->outer, arrays);
+    NEB_TRY(inter_outer_pull(w->outer));
     for (int i = 0; i < INTER_OUTER_ARRAYS; i++)
         NEB_TRY(intra_ckpt_add(out, arrays[i].name, INTRA_F32, arrays[i].n, 1, arrays[i].p));
     uint64_t rounds[64][WORKER_ROUND_WORDS]; // what the agent needs for a snapshot made of this
@@ -171,6 +172,7 @@ static enum neb_status restore_sync(struct agent_worker *w, const struct intra_c
     inter_outer_arrays(w->outer, arrays);
     for (int i = 0; i < INTER_OUTER_ARRAYS; i++)
         NEB_TRY(intra_ckpt_read(c, arrays[i].name, INTRA_F32, arrays[i].n, 1, arrays[i].p));
+    NEB_TRY(inter_outer_push(w->outer));
     for (int32_t f = 0; f < w->job.sync.fragments; f++) {
         snprintf(name, sizeof name, "sync.counts.%d", f);
         NEB_TRY(intra_ckpt_read(c, name, INTRA_U64, WORKER_COUNTS * V, 1, w->counts_sent[f]));

@@ -43,6 +43,38 @@ enum neb_status worker_device_open(struct agent_worker *w) {
     return NEB_OK;
 }
 
+static enum neb_status changed(struct agent_worker *w, const bool *wanted) {
+    return intra_trainer_changed(w->trainer, wanted);
+}
+
+enum neb_status worker_device_place(struct agent_worker *w) {
+    const struct agent_cluster *c = &w->job.clusters[w->cluster];
+    if (c->outer_state == AGENT_OUTER_DEVICE && !w->device)
+        return neb_fail(NEB_ERR_UNSUPPORTED,
+                        "cluster %s: outer_state: device, but it trains on processors; remove it, or "
+                        "see with device: cuda what is missing",
+                        c->name);
+    if (!w->device || c->outer_state == AGENT_OUTER_HOST)
+        return NEB_OK;
+    float **there = calloc((size_t)w->n_units, sizeof *there);
+    if (!there)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for %d units", w->n_units);
+    for (int32_t i = 0; i < w->n_units; i++) {
+        const struct intra_unit *u = &w->units[i];
+        there[i] = intra_trainer_on_device(w->trainer, u->tensor) + (size_t)u->row0 * (size_t)u->cols;
+    }
+    enum neb_status st = inter_outer_place(w->outer, w->device, there);
+    free(there);
+    if (st == NEB_OK) {
+        w->ops.changed = changed;
+        neb_info("the exchange's state is on %s", w->device->name);
+    } else if (c->outer_state == AGENT_OUTER_AUTO && st == NEB_ERR_NOMEM) {
+        neb_warn("the exchange's state does not fit on the device; it stays on the host");
+        return NEB_OK;
+    }
+    return st;
+}
+
 void worker_device_name(const struct agent_worker *w, char *out, size_t cap) {
     if (w->device)
         snprintf(out, cap, "cuda (%s, %s)", w->device->name,

@@ -21,6 +21,8 @@ static enum neb_status measure(struct agent_worker *w, uint64_t *now, uint64_t *
     struct inter_outer_array arrays[INTER_OUTER_ARRAYS] = {0};
     *now = 0;
     NEB_TRY(intra_ckpt_create_sink(count_bytes, now, &counter));
+    if (!worker_vault(w))
+        intra_ckpt_split(counter, ""); // other ranks keep no copies
     enum neb_status st = worker_write_checkpoint(w, counter);
     intra_ckpt_writer_destroy(&counter);
     if (w->federated)
@@ -109,6 +111,8 @@ static enum neb_status save_aside(struct agent_worker *w, const char *dir, const
     NEB_TRY(worker_save_wait(w));
     begin(w);
     NEB_TRY(intra_ckpt_async_begin(w->saver, &out));
+    if (!worker_vault(w)) // a sealed checkpoint is one file, of the rank that has the key
+        intra_ckpt_split(out, path);
     enum neb_status st = worker_write_checkpoint(w, out);
     if (st == NEB_OK)
         return intra_ckpt_async_submit(w->saver, &out, dir, path, w->job.checkpoint_keep);
@@ -121,6 +125,8 @@ static enum neb_status save_now(struct agent_worker *w, const char *dir, const c
     neb_ns start = neb_now();
     begin(w);
     NEB_TRY(intra_ckpt_create_in(worker_vault(w), path, &out));
+    if (!worker_vault(w)) // a sealed checkpoint is one file, of the rank that has the key
+        intra_ckpt_split(out, path);
     enum neb_status st = worker_write_checkpoint(w, out);
     struct intra_ckpt_async_result r = {.bytes = intra_ckpt_bytes(out)};
     if (st == NEB_OK)

@@ -87,8 +87,10 @@ out:
     if (cursor > w->step)
         NEB_TRY(worker_skip_steps(w, cursor - w->step));
     begin_counts(w);
-    if (w->ops.push)
-        NEB_TRY(w->ops.push(w, NULL));
+    bool there = inter_outer_on_device(w->outer); // so are the parameters that were taken over
+    enum neb_status (*told)(struct agent_worker *, const bool *) = there ? w->ops.changed : w->ops.push;
+    if (told)
+        NEB_TRY(told(w, NULL));
     NEB_TRY(worker_save(w));
     NEB_TRY(worker_save_wait(w));
     return neb_fs_remove(

@@ -156,6 +156,14 @@ static enum neb_status move_fragment(struct agent_worker *w, int32_t f,
     return move(w, w->wanted);
 }
 
+// Where the exchange is on the device too, nothing has to be fetched; what it changed there is told.
+static enum neb_status fetch_fragment(struct agent_worker *w, int32_t f) {
+    return inter_outer_on_device(w->outer) ? NEB_OK : move_fragment(w, f, w->ops.pull);
+}
+static enum neb_status return_fragment(struct agent_worker *w, int32_t f) {
+    return move_fragment(w, f, inter_outer_on_device(w->outer) ? w->ops.changed : w->ops.push);
+}
+
 enum neb_status worker_send(struct agent_worker *w, int32_t f) {
     struct agent_fragment *g = &w->frags[f];
     struct agent_travel *t = &w->travel[f];
@@ -165,7 +173,7 @@ enum neb_status worker_send(struct agent_worker *w, int32_t f) {
     g->missed += g->in_flight ? t->missed : 0;
     bool merge = g->missed > (uint32_t)w->job.sync.merge_after;
     struct cmp_codec codec;
-    NEB_TRY(move_fragment(w, f, w->ops.pull));
+    NEB_TRY(fetch_fragment(w, f));
     NEB_TRY(worker_plan_codec(w, f, merge, &codec));
     NEB_TRY(inter_outer_encode(w->outer, f, &codec, unit_counts, &counts, &t->blob));
     if (w->job.sync.tune.mode == AGENT_TUNE_AUTO)
@@ -305,14 +313,16 @@ static double own_share(const struct agent_travel *t) {
     return all > 0 ? own / all : 0;
 }
 
-static void flip_for_test(const struct agent_worker *w) { // a bit of the memory falls over
+static enum neb_status flip_for_test(const struct agent_worker *w) { // a bit of the memory falls over
     char point[64];
     struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
     snprintf(point, sizeof point, "worker.flip.%s", w->job.clusters[w->cluster].name);
     if (!neb_fault(point))
-        return;
+        return NEB_OK;
     inter_outer_arrays(w->outer, arrays);
+    NEB_TRY(inter_outer_pull(w->outer));
     arrays[0].p[0] += 0.001f;
+    return inter_outer_push(w->outer);
 }
 
 static void say_round(struct agent_worker *w, int32_t f, neb_ns start) {
@@ -345,21 +355,21 @@ enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
     size_t V = (size_t)w->trainer->c.model.vocab;
     bool foreign = !g->in_flight; // others went on without us
     NEB_TRY(worker_log_merge(w, f));
-    NEB_TRY(move_fragment(w, f, w->ops.pull)); // what was learned since the send is kept
+    NEB_TRY(fetch_fragment(w, f)); // what was learned since the send is kept
     if (t->rejected)
         drop_rejected(w, f);
     if (t->n)
         NEB_TRY(inter_outer_apply(w->outer, f, &r, &w->last_digest[f]));
     else
         inter_outer_skip(w->outer, f, &w->last_digest[f]);
-    NEB_TRY(move_fragment(w, f, w->ops.push));
+    NEB_TRY(return_fragment(w, f));
     if (foreign)
         t->mine = false; // what a former life of this cluster had sent
     if (t->mine) { // otherwise tokens and row counts carry over, as the residual does
         settle_counts(w, f);
         memcpy(w->counts_sent[f], w->counts_sent[f] + 2 * V, 2 * V * sizeof **w->counts_sent);
     }
-    flip_for_test(w);
+    NEB_TRY(flip_for_test(w));
     say_round(w, f, start);
     worker_plan_merged(w, f);
     if (g->in_flight && !t->mine) // late: the next update carries it all, and all that was missed

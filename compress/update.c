@@ -1,4 +1,5 @@
 #include "compress/update.h"
+#include "compress/device.h"
 #include "compress/work.h"
 #include "kernels/clones.h"
 
@@ -58,8 +59,8 @@ static enum neb_status put_counts(struct cmp_work *w, struct neb_buf *out, const
     return neb_buf_check(out);
 }
 
-// Of x, or of what was learned.
-static enum neb_status add_unit(struct cmp_work *w, struct neb_buf *out,
+// Of x (on a device, if one is given), or of what was learned.
+static enum neb_status add_unit(struct cmp_device *device, struct cmp_work *w, struct neb_buf *out,
                                 const struct cmp_unit_shape *s, const struct cmp_codec *codec,
                                 const float *x, const struct cmp_feedback *f,
                                 const uint64_t *counts) {
@@ -70,7 +71,11 @@ static enum neb_status add_unit(struct cmp_work *w, struct neb_buf *out,
     NEB_TRY(put_counts(w, out, s->counts ? counts : NULL, s->rows));
     size_t at = out->len;
     neb_buf_u32(out, 0);
-    NEB_TRY(f ? cmp_encode_feedback(w, codec, f, n, out) : cmp_encode(w, codec, x, n, out));
+    if (f)
+        NEB_TRY(cmp_encode_feedback(w, codec, f, n, out));
+    else
+        NEB_TRY(device ? cmp_device_encode(device, w, codec, x, n, out)
+                       : cmp_encode(w, codec, x, n, out));
     NEB_TRY(neb_buf_check(out));
     neb_put_u32(out->p + at, (uint32_t)(out->len - at - 4));
     return NEB_OK;
@@ -79,14 +84,21 @@ static enum neb_status add_unit(struct cmp_work *w, struct neb_buf *out,
 enum neb_status cmp_update_add(struct cmp_work *w, struct neb_buf *out,
                                const struct cmp_unit_shape *s, const struct cmp_codec *codec,
                                const float *x, const uint64_t *counts) {
-    return add_unit(w, out, s, codec, x, NULL, counts);
+    return add_unit(NULL, w, out, s, codec, x, NULL, counts);
 }
 
 enum neb_status cmp_update_add_feedback(struct cmp_work *w, struct neb_buf *out,
                                         const struct cmp_unit_shape *s,
                                         const struct cmp_codec *codec, const struct cmp_feedback *f,
                                         const uint64_t *counts) {
-    return add_unit(w, out, s, codec, NULL, f, counts);
+    return add_unit(NULL, w, out, s, codec, NULL, f, counts);
+}
+
+enum neb_status cmp_update_add_device(struct cmp_device *c, struct cmp_work *w, struct neb_buf *out,
+                                      const struct cmp_unit_shape *s,
+                                      const struct cmp_codec *codec, const float *x,
+                                      const uint64_t *counts) {
+    return add_unit(c, w, out, s, codec, x, NULL, counts);
 }
 
 static enum neb_status next_unit(struct neb_rd *r, struct cmp_unit_shape *s,

@@ -26,6 +26,14 @@ NEB_MUST_CHECK enum neb_status cmp_update_add_feedback(struct cmp_work *w, struc
                                                        const struct cmp_feedback *f,
                                                        const uint64_t *counts);
 
+// The same with x on an accelerator.
+struct cmp_device;
+NEB_MUST_CHECK enum neb_status cmp_update_add_device(struct cmp_device *c, struct cmp_work *w,
+                                                     struct neb_buf *out,
+                                                     const struct cmp_unit_shape *shape,
+                                                     const struct cmp_codec *codec, const float *x,
+                                                     const uint64_t *counts);
+
 struct cmp_update_unit { // views into the update
     const uint8_t *counts, *frame;
     size_t counts_len, frame_len;

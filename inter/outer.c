@@ -1,5 +1,4 @@
-#include "inter/outer.h"
-#include "compress/reader.h"
+#include "inter/outer_state.h"
 #include "inter/robust.h"
 #include "agent/base/rng.h"
 
@@ -7,47 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct slot { // one unit
-    struct inter_outer_unit u;
-    size_t at, n; // place in the arenas
-    struct cmp_work *work;
-    struct neb_buf frame; // encoded unit, before it is joined to the update
-    size_t strip;         // elements that are settled at a time; whole rows where rows are weighted
-    float *acc, *part;    // (strip) scratch of apply: weighted sum, one decoded update
-    float *mean;          // (n) profile `robust`: the trimmed mean
-    struct cmp_reader *readers[INTER_PARTS_MAX]; // of the updates being applied, as many as there ever were
-    float *weights;       // (parts, rows)
-    uint32_t *row_counts; // (parts, rows)
-    struct cmp_update_unit views[INTER_PARTS_MAX];
-    enum neb_status st;
-    struct kern_digest digest;
-};
-
-struct fragment {
-    uint32_t version;
-    bool in_flight;
-    int32_t n;
-    int32_t *units;                // indices of its units, ascending
-    struct cmp_unit_shape *shapes; // what an update of it must hold
-};
-
-struct inter_outer {
-    struct inter_outer_config c;
-    struct kern_pool *pool; // borrowed
-    int32_t n_units;
-    struct slot *slots;
-    struct fragment *fragments;
-    size_t n;
-    float *theta, *v, *u, *sent;
-    struct cmp_update_unit *views;
-};
-
 // A strip's sum and one update of it stay in the first cache.
 enum { STRIP = 4096 };
 
 static float *floats(size_t n) { return calloc(n ? n : 1, sizeof(float)); }
 
-static enum neb_status make_slot(struct inter_outer *o, struct slot *s,
+static enum neb_status make_slot(struct inter_outer *o, struct outer_slot *s,
                                  const struct inter_outer_unit *u) {
     s->u = *u;
     s->u.row_weights = u->row_weights && o->c.row_weights;
@@ -70,7 +34,7 @@ static enum neb_status make_slot(struct inter_outer *o, struct slot *s,
 }
 
 static enum neb_status make_fragment(struct inter_outer *o, int32_t f) {
-    struct fragment *g = &o->fragments[f];
+    struct outer_fragment *g = &o->fragments[f];
     g->units = calloc((size_t)o->n_units, sizeof *g->units);
     g->shapes = calloc((size_t)o->n_units, sizeof *g->shapes);
     if (!g->units || !g->shapes)
@@ -132,7 +96,7 @@ void inter_outer_destroy(struct inter_outer **op) {
     if (!o)
         return;
     for (int32_t i = 0; o->slots && i < o->n_units; i++) {
-        struct slot *s = &o->slots[i];
+        struct outer_slot *s = &o->slots[i];
         cmp_work_destroy(&s->work);
         neb_buf_free(&s->frame);
         free(s->acc);
@@ -150,6 +114,7 @@ void inter_outer_destroy(struct inter_outer **op) {
     free(o->slots);
     free(o->fragments);
     free(o->views);
+    outer_device_destroy(&o->device);
     free(o->theta);
     free(o->v);
     free(o->u);
@@ -162,7 +127,7 @@ void inter_outer_destroy(struct inter_outer **op) {
 
 struct encode_job {
     struct inter_outer *o;
-    const struct fragment *g;
+    const struct outer_fragment *g;
     const struct cmp_codec *codec;
     inter_outer_counts *counts;
     void *user;
@@ -171,7 +136,7 @@ struct encode_job {
 static void encode_unit(void *arg, size_t i) {
     struct encode_job *j = arg;
     struct inter_outer *o = j->o;
-    struct slot *s = &o->slots[j->g->units[i]];
+    struct outer_slot *s = &o->slots[j->g->units[i]];
     bool again = j->g->in_flight; // what was learned since the send comes on top
     if (again)
         kern_exact_pseudo_gradient(o->u + s->at, o->sent + s->at, s->u.theta_m, 1, s->n);
@@ -192,13 +157,16 @@ static void encode_unit(void *arg, size_t i) {
 
 enum neb_status inter_outer_encode(struct inter_outer *o, int32_t f, const struct cmp_codec *codec,
                                    inter_outer_counts *counts, void *user, struct neb_buf *out) {
-    struct fragment *g = &o->fragments[f];
+    struct outer_fragment *g = &o->fragments[f];
     struct encode_job job = {o, g, codec, counts, user};
-    kern_pool_run(o->pool, (size_t)g->n, encode_unit, &job);
+    if (o->device)
+        NEB_TRY(outer_device_encode(o, f, codec, counts, user));
+    else
+        kern_pool_run(o->pool, (size_t)g->n, encode_unit, &job);
     neb_buf_clear(out);
     cmp_update_begin(out, (uint32_t)g->n);
     for (int32_t i = 0; i < g->n; i++) {
-        const struct slot *s = &o->slots[g->units[i]];
+        const struct outer_slot *s = &o->slots[g->units[i]];
         NEB_TRY(s->st);
         neb_buf_add(out, s->frame.p, s->frame.len);
     }
@@ -208,7 +176,7 @@ enum neb_status inter_outer_encode(struct inter_outer *o, int32_t f, const struc
 }
 
 // Unpacks and checks a part's frame of this unit.
-static enum neb_status open_part(struct slot *s, size_t p) {
+static enum neb_status open_part(struct outer_slot *s, size_t p) {
     if (!s->readers[p])
         NEB_TRY(cmp_reader_create(&s->readers[p]));
     return cmp_reader_open(s->readers[p], s->work, s->views[p].frame, s->views[p].frame_len, s->n);
@@ -220,7 +188,7 @@ static bool better_sample(size_t n, size_t best) {
 }
 
 float inter_outer_error(struct inter_outer *o, int32_t f, const uint8_t *blob, size_t len) {
-    const struct fragment *g = &o->fragments[f];
+    const struct outer_fragment *g = &o->fragments[f];
     int32_t pick = -1;
     double lost = 0, all = 0;
     if (!g->in_flight || cmp_update_open(blob, len, g->shapes, (uint32_t)g->n, o->views) != NEB_OK)
@@ -230,15 +198,16 @@ float inter_outer_error(struct inter_outer *o, int32_t f, const uint8_t *blob, s
             pick = i;
     if (pick < 0)
         return 0;
-    struct slot *s = &o->slots[g->units[pick]];
+    struct outer_slot *s = &o->slots[g->units[pick]];
     s->views[0] = o->views[pick];
-    if (open_part(s, 0) != NEB_OK)
+    if (open_part(s, 0) != NEB_OK || (o->device && outer_device_fetch_u(o, s) != NEB_OK))
         return 0;
+    const float *sent = o->device ? s->mean : o->u + s->at;
     for (size_t at = 0; at < s->n; at += s->strip) {
         size_t n = s->n - at < s->strip ? s->n - at : s->strip;
         cmp_reader_read(s->readers[0], at, s->part, n);
         for (size_t i = 0; i < n; i++) {
-            double u = (double)o->u[s->at + at + i], d = u - (double)s->part[i];
+            double u = (double)sent[at + i], d = u - (double)s->part[i];
             lost += d * d;
             all += u * u;
         }
@@ -248,17 +217,8 @@ float inter_outer_error(struct inter_outer *o, int32_t f, const uint8_t *blob, s
 
 // ---- apply ----------------------------------------------------------------------------------------------------
 
-struct apply_job {
-    struct inter_outer *o;
-    const struct fragment *g;
-    const struct inter_outer_round *r;
-    float share[INTER_PARTS_MAX]; // weight of a part / all weights
-    float scale[INTER_PARTS_MAX]; // weight of a part / its tokens: of its row counts
-    bool mine;
-};
-
 // w[row] of part p: (n_p + κ·share_p) / Σ_q (n_q + κ·share_q), members in order.
-static void row_weights(const struct apply_job *j, struct slot *s, size_t p) {
+void outer_row_weights(const struct outer_apply *j, struct outer_slot *s, size_t p) {
     float kappa = j->o->c.kappa, *weights = s->weights + p * s->u.rows;
     for (uint32_t row = 0; row < s->u.rows; row++) {
         float sum = 0, own = 0;
@@ -274,7 +234,7 @@ static void row_weights(const struct apply_job *j, struct slot *s, size_t p) {
 }
 
 // The profile `robust`: all parts decoded beside each other, then the trimmed mean.
-static enum neb_status sum_robust(struct apply_job *j, struct slot *s) {
+enum neb_status outer_sum_robust(const struct outer_apply *j, struct outer_slot *s) {
     size_t n = j->r->n, rows = s->u.rows;
     float clip[INTER_PARTS_MAX], *all = malloc(n * (s->n + rows) * sizeof *all), *w = all + n * s->n;
     enum neb_status st = all ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "robust mean of %zu updates", n);
@@ -292,15 +252,21 @@ static enum neb_status sum_robust(struct apply_job *j, struct slot *s) {
     return st;
 }
 
-// First pass, which may fail: unpacks and checks every part.
-static enum neb_status open_unit(struct apply_job *j, struct slot *s) {
+enum neb_status outer_read_counts(const struct outer_apply *j, struct outer_slot *s) {
     size_t rows = s->u.rows;
     for (size_t p = 0; s->u.row_weights && p < j->r->n; p++)
         NEB_TRY(cmp_update_counts(s->work, &s->views[p], s->u.rows, s->row_counts + p * rows));
     for (size_t p = 0; s->u.row_weights && p < j->r->n; p++)
-        row_weights(j, s, p);
+        outer_row_weights(j, s, p);
+    return NEB_OK;
+}
+
+// First pass, which may fail: unpacks and checks every part.
+static enum neb_status open_unit(struct outer_apply *j, struct outer_slot *s) {
+    size_t rows = s->u.rows;
+    NEB_TRY(outer_read_counts(j, s));
     if (j->o->c.robust)
-        NEB_TRY(sum_robust(j, s));
+        NEB_TRY(outer_sum_robust(j, s));
     for (size_t p = 0; p < j->r->n; p++)
         if (!j->o->c.robust || j->r->parts[p].mine)
             NEB_TRY(open_part(s, p));
@@ -311,13 +277,13 @@ static enum neb_status open_unit(struct apply_job *j, struct slot *s) {
 }
 
 static void sum_unit(void *arg, size_t i) {
-    struct apply_job *j = arg;
-    struct slot *s = &j->o->slots[j->g->units[i]];
+    struct outer_apply *j = arg;
+    struct outer_slot *s = &j->o->slots[j->g->units[i]];
     s->st = open_unit(j, s);
 }
 
 // Elements [at, at + n) of the weighted sum, and what of them was ours leaves the residual.
-static const float *sum_strip(const struct apply_job *j, struct slot *s, size_t at, size_t n) {
+static const float *sum_strip(const struct outer_apply *j, struct outer_slot *s, size_t at, size_t n) {
     bool robust = j->o->c.robust;
     memset(s->acc, 0, n * sizeof(float));
     for (size_t p = 0; p < j->r->n; p++) {
@@ -341,9 +307,9 @@ static const float *sum_strip(const struct apply_job *j, struct slot *s, size_t 
 
 // Second pass, which cannot fail: sum, residual, outer step, rebase and digest of every strip while it is in the cache.
 static void settle_unit(void *arg, size_t i) {
-    struct apply_job *j = arg;
+    struct outer_apply *j = arg;
     struct inter_outer *o = j->o;
-    struct slot *s = &o->slots[j->g->units[i]];
+    struct outer_slot *s = &o->slots[j->g->units[i]];
     s->digest = (struct kern_digest){0, 0};
     for (size_t at = 0; at < s->n; at += s->strip) {
         size_t n = s->n - at < s->strip ? s->n - at : s->strip, all = s->at + at;
@@ -361,14 +327,25 @@ static void settle_unit(void *arg, size_t i) {
     }
 }
 
-static struct kern_digest fragment_digest(const struct inter_outer *o, const struct fragment *g) {
+static struct kern_digest fragment_digest(const struct inter_outer *o, const struct outer_fragment *g) {
     struct kern_digest d = {neb_mix64(g->version + 1), neb_mix64((uint64_t)g->version << 32 | 7)};
     for (int32_t i = 0; i < g->n; i++)
         d = kern_digest_add(d, o->slots[g->units[i]].digest);
     return d;
 }
 
-static enum neb_status open_parts(struct inter_outer *o, const struct fragment *g,
+// The units' digests as the parameters are now.
+static struct kern_digest digest_now(const struct inter_outer *o, const struct outer_fragment *g) {
+    if (o->device)
+        outer_device_digests(o, (int32_t)(g - o->fragments));
+    for (int32_t i = 0; !o->device && i < g->n; i++) {
+        struct outer_slot *s = &o->slots[g->units[i]];
+        s->digest = kern_digest_part(o->theta + s->at, o->v + s->at, s->at, s->n);
+    }
+    return fragment_digest(o, g);
+}
+
+static enum neb_status open_parts(struct inter_outer *o, const struct outer_fragment *g,
                                   const struct inter_outer_round *r) {
     for (size_t p = 0; p < r->n; p++) {
         if (!(r->parts[p].clip > 0 && r->parts[p].clip <= 1))
@@ -384,10 +361,25 @@ static enum neb_status open_parts(struct inter_outer *o, const struct fragment *
 
 static uint64_t weight_of(const struct inter_outer_part *p) { return p->weight ? p->weight : p->tokens; }
 
+static enum neb_status apply_on_host(struct outer_apply *j) {
+    struct inter_outer *o = j->o;
+    const struct outer_fragment *g = j->g;
+    kern_pool_run(o->pool, (size_t)g->n, sum_unit, j);
+    for (int32_t i = 0; i < g->n; i++)
+        NEB_TRY(o->slots[g->units[i]].st);
+    if (!g->in_flight) // nothing of ours travels: there is no progress before a send, only since θ
+        for (int32_t i = 0; i < g->n; i++) {
+            const struct outer_slot *s = &o->slots[g->units[i]];
+            memcpy(o->sent + s->at, o->theta + s->at, s->n * sizeof(float));
+        }
+    kern_pool_run(o->pool, (size_t)g->n, settle_unit, j);
+    return NEB_OK;
+}
+
 enum neb_status inter_outer_apply(struct inter_outer *o, int32_t f,
                                   const struct inter_outer_round *r, struct kern_digest *digest) {
-    struct fragment *g = &o->fragments[f];
-    struct apply_job job = {.o = o, .g = g, .r = r};
+    struct outer_fragment *g = &o->fragments[f];
+    struct outer_apply job = {.o = o, .g = g, .r = r};
     uint64_t total = 0;
     if (r->n < 1 || r->n > INTER_PARTS_MAX)
         return neb_fail(NEB_ERR_FORMAT, "commit: %zu updates, 1 to %d are possible", r->n,
@@ -406,15 +398,12 @@ enum neb_status inter_outer_apply(struct inter_outer *o, int32_t f,
         job.scale[p] = w == r->parts[p].tokens || !r->parts[p].tokens ? 1 : (float)w / (float)r->parts[p].tokens;
     }
     NEB_TRY(open_parts(o, g, r));
-    kern_pool_run(o->pool, (size_t)g->n, sum_unit, &job);
-    for (int32_t i = 0; i < g->n; i++)
-        NEB_TRY(o->slots[g->units[i]].st);
-    if (!g->in_flight) // nothing of ours travels: there is no progress before a send, only since θ
-        for (int32_t i = 0; i < g->n; i++) {
-            const struct slot *s = &o->slots[g->units[i]];
-            memcpy(o->sent + s->at, o->theta + s->at, s->n * sizeof(float));
-        }
-    kern_pool_run(o->pool, (size_t)g->n, settle_unit, &job);
+    if (o->device) {
+        NEB_TRY(outer_device_sum(&job));
+        NEB_TRY(outer_device_settle(&job));
+    } else {
+        NEB_TRY(apply_on_host(&job));
+    }
     // Committed without ours: u becomes the residual as it is, which already contains Δ; so the progress up to the send
     // is no longer in θ_m: it comes back through the next update.
     g->in_flight = false;
@@ -424,22 +413,25 @@ enum neb_status inter_outer_apply(struct inter_outer *o, int32_t f,
 }
 
 void inter_outer_skip(struct inter_outer *o, int32_t f, struct kern_digest *digest) {
-    struct fragment *g = &o->fragments[f];
-    for (int32_t i = 0; i < g->n; i++) {
-        struct slot *s = &o->slots[g->units[i]];
+    struct outer_fragment *g = &o->fragments[f];
+    if (o->device)
+        outer_device_skip(o, f);
+    for (int32_t i = 0; !o->device && i < g->n; i++) {
+        struct outer_slot *s = &o->slots[g->units[i]];
         if (g->in_flight)
             kern_exact_rebase(s->u.theta_m, o->theta + s->at, o->sent + s->at, s->n);
-        s->digest = kern_digest_part(o->theta + s->at, o->v + s->at, s->at, s->n);
     }
     g->in_flight = false;
     g->version++;
-    *digest = fragment_digest(o, g);
+    *digest = digest_now(o, g);
 }
 
 void inter_outer_reject(struct inter_outer *o, int32_t f) {
-    struct fragment *g = &o->fragments[f];
-    for (int32_t i = 0; i < g->n; i++) {
-        struct slot *s = &o->slots[g->units[i]];
+    struct outer_fragment *g = &o->fragments[f];
+    if (o->device)
+        outer_device_reject(o, f);
+    for (int32_t i = 0; !o->device && i < g->n; i++) {
+        struct outer_slot *s = &o->slots[g->units[i]];
         memset(o->u + s->at, 0, s->n * sizeof(float));
         memcpy(s->u.theta_m, o->theta + s->at, s->n * sizeof(float));
     }
@@ -454,9 +446,11 @@ uint32_t inter_outer_version(const struct inter_outer *o, int32_t f) {
 }
 
 void inter_outer_adopt(struct inter_outer *o, int32_t f, const float *theta, const float *v, uint32_t version) {
-    struct fragment *g = &o->fragments[f];
-    for (int32_t i = 0; i < g->n; i++) {
-        struct slot *s = &o->slots[g->units[i]];
+    struct outer_fragment *g = &o->fragments[f];
+    if (o->device)
+        outer_device_adopt(o, f, theta, v);
+    for (int32_t i = 0; !o->device && i < g->n; i++) {
+        struct outer_slot *s = &o->slots[g->units[i]];
         memcpy(o->theta + s->at, theta + s->at, s->n * sizeof(float));
         memcpy(o->v + s->at, v + s->at, s->n * sizeof(float));
         memcpy(s->u.theta_m, theta + s->at, s->n * sizeof(float));
@@ -467,13 +461,7 @@ void inter_outer_adopt(struct inter_outer *o, int32_t f, const float *theta, con
 }
 
 struct kern_digest inter_outer_fragment_digest(const struct inter_outer *o, int32_t f) {
-    const struct fragment *g = &o->fragments[f];
-    struct kern_digest d = {neb_mix64(g->version + 1), neb_mix64((uint64_t)g->version << 32 | 7)};
-    for (int32_t i = 0; i < g->n; i++) {
-        const struct slot *s = &o->slots[g->units[i]];
-        d = kern_digest_add(d, kern_digest_part(o->theta + s->at, o->v + s->at, s->at, s->n));
-    }
-    return d;
+    return digest_now(o, &o->fragments[f]);
 }
 
 struct kern_digest inter_outer_digest(const struct inter_outer *o) {

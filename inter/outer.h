@@ -46,6 +46,16 @@ NEB_MUST_CHECK enum neb_status inter_outer_create(const struct inter_outer_confi
                                                   struct kern_pool *pool, struct inter_outer **out);
 void inter_outer_destroy(struct inter_outer **o);
 
+// Moves everything to an accelerator, before the first encode: θ, v, u, θ_m at the send and the arithmetic, the codecs' too,
+// are there from now on, with the same bits. theta_m: (units) the worker's parameters there, in place of those of the units.
+// What crosses the bus in a round is the encoded updates and a few numbers a row; the entropy stage stays on the host.
+// Device memory: five floats a parameter and one of the largest unit. NEB_ERR_NOMEM: nothing has changed. D is borrowed.
+struct kern_device;
+NEB_MUST_CHECK enum neb_status inter_outer_place(struct inter_outer *o, struct kern_device *D,
+                                                 float *const *theta_m);
+
+bool inter_outer_on_device(const struct inter_outer *o);
+
 // Encodes fragment f into out (replaced). counts(user, unit, rows): pointer to (rows) tokens seen of each row of a
 // row-weighted unit since the member's last commit. In flight already: again, with what was learned since the send on top; the
 // former bytes may still be the ones that are committed, and settle as well.
@@ -94,7 +104,10 @@ uint32_t inter_outer_version(const struct inter_outer *o, int32_t f);
 // Digest over all fragments, as in the contract's params_digest.
 struct kern_digest inter_outer_digest(const struct inter_outer *o);
 
-// State for a checkpoint: arrays to write and read back in place, in this order. Arrays stay owned by o.
+// State for a checkpoint: arrays to write and read back in place, in this order. Arrays stay owned by o. On an accelerator they
+// are copies: pull before they are read, push after they were changed (on the host neither does anything).
+NEB_MUST_CHECK enum neb_status inter_outer_pull(struct inter_outer *o);
+NEB_MUST_CHECK enum neb_status inter_outer_push(struct inter_outer *o);
 struct inter_outer_array {
     const char *name; // "outer.theta", "outer.v", "outer.u", "outer.sent"
     float *p;

@@ -1,6 +1,7 @@
 #include "intra/checkpoint.h"
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"
+#include "intra/checkpoint_parts.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -29,6 +30,10 @@ struct intra_ckpt_writer {
     char path[NEB_PATH_MAX];
     intra_ckpt_sink *sink; // in place of a file
     void *user;
+    char split[NEB_PATH_MAX];
+    bool may_split;
+    uint64_t token; // of its parts
+    uint32_t parts;
 };
 
 static void put_header(uint8_t h[HEADER_BYTES], uint64_t index_at, uint64_t index_len, uint32_t n) {
@@ -89,6 +94,11 @@ void intra_ckpt_writer_destroy(struct intra_ckpt_writer **wp) {
     *wp = NULL;
 }
 
+static bool is_part(const char *path) {
+    size_t n = strlen(path), tail = strlen(".part");
+    return n > tail && !strcmp(path + n - tail, ".part");
+}
+
 static bool name_taken(const struct intra_ckpt_writer *w, const char *name) {
     for (size_t i = 0; i < w->names.len; i += strlen((const char *)w->names.p + i) + 1)
         if (!strcmp((const char *)w->names.p + i, name))
@@ -105,6 +115,11 @@ enum neb_status intra_ckpt_add(struct intra_ckpt_writer *w, const char *name,
     uint64_t bytes = rows * cols * dtype_bytes[dtype];
     uint8_t digest[32];
     neb_buf_add(&w->names, name, strlen(name) + 1);
+    if (!strcmp(name, INTRA_PARTS_SECTION) && !is_part(w->path)) {
+        const uint64_t *p = data;
+        w->token = p[0];
+        w->parts = (uint32_t)p[1];
+    }
     w->bytes += bytes;
     if (w->sink) {
         w->n++;
@@ -130,6 +145,13 @@ enum neb_status intra_ckpt_add(struct intra_ckpt_writer *w, const char *name,
     return w->failed;
 }
 
+void intra_ckpt_split(struct intra_ckpt_writer *w, const char *path) {
+    w->may_split = path != NULL;
+    snprintf(w->split, sizeof w->split, "%s", path ? path : "");
+}
+const char *intra_ckpt_split_path(const struct intra_ckpt_writer *w) {
+    return w->may_split ? w->split : NULL;
+}
 uint64_t intra_ckpt_bytes(const struct intra_ckpt_writer *w) { return w->bytes; }
 
 // Trailer: the header again, now filled, then the digest over index and trailer header.
@@ -140,6 +162,7 @@ enum neb_status intra_ckpt_commit(struct intra_ckpt_writer *w) {
     NEB_TRY(neb_buf_check(&w->names));
     if (w->sink)
         return NEB_OK;
+    NEB_TRY(intra_parts_wait(w->path, w->token, w->parts));
     put_header(header, w->at, w->index.len, w->n);
     neb_sha256_add(w->sha, w->index.p, w->index.len);
     neb_sha256_add(w->sha, header, sizeof header);
@@ -152,10 +175,14 @@ enum neb_status intra_ckpt_commit(struct intra_ckpt_writer *w) {
 
 struct intra_ckpt {
     char path[NEB_PATH_MAX];
-    struct neb_file *file;
-    uint64_t len;
-    struct intra_ckpt_section *sections;
-    void **copies; // (n) of sections of a sealed file; NULL: not made
+    const struct neb_vault *vault; // while it is opened
+    struct ckpt_file {
+        struct neb_file *f;
+        uint64_t len;
+    } *files; // (n_files) the file and its parts
+    uint32_t n_files;
+    struct intra_ckpt_section *sections; // of all files
+    void **copies;                       // (n) of sections of a sealed file; NULL: not made
     uint32_t n;
 };
 
@@ -166,112 +193,182 @@ static enum neb_status damaged(const char *path, const char *what) {
 }
 
 // The leading 64 bytes: always the same for a version. They are read first, so that a later version may move the rest.
-static enum neb_status check_header(const struct intra_ckpt *c) {
+static enum neb_status check_header(const char *path, const struct ckpt_file *file) {
     uint8_t expected[HEADER_BYTES], h[HEADER_BYTES] = {0};
     put_header(expected, 0, 0, 0);
-    if (c->len >= HEADER_BYTES)
-        NEB_TRY(neb_file_read(c->file, 0, h, sizeof h));
+    if (file->len >= HEADER_BYTES)
+        NEB_TRY(neb_file_read(file->f, 0, h, sizeof h));
     if (memcmp(h, magic, sizeof magic))
-        return damaged(c->path, "no checkpoint header");
+        return damaged(path, "no checkpoint header");
     struct neb_rd r = neb_rd_make(h + sizeof magic, 4);
     uint32_t version = neb_rd_u32(&r);
     if (version != VERSION)
         return neb_fail(NEB_ERR_UNSUPPORTED,
-                        "checkpoint %s: version %" PRIu32 ", this program reads %d", c->path,
-                        version, VERSION);
-    return memcmp(h, expected, sizeof expected) ? damaged(c->path, "header at offset 0 is damaged")
+                        "checkpoint %s: version %" PRIu32 ", this program reads %d", path, version,
+                        VERSION);
+    return memcmp(h, expected, sizeof expected) ? damaged(path, "header at offset 0 is damaged")
                                                 : NEB_OK;
 }
 
 enum { TRAILER_BYTES = HEADER_BYTES + 32 };
 
-static enum neb_status read_entries(struct intra_ckpt *c, uint64_t at, uint32_t n, struct neb_rd *r) {
-    c->sections = calloc(n ? n : 1, sizeof *c->sections);
-    c->copies = calloc(n ? n : 1, sizeof *c->copies);
-    if (!c->sections || !c->copies)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", c->path);
-    for (c->n = 0; c->n < n; c->n++) {
-        struct intra_ckpt_section *s = &c->sections[c->n];
-        neb_rd_str(r, s->name, sizeof s->name);
-        uint8_t dtype = neb_rd_u8(r);
-        s->rows = neb_rd_u64(r);
-        s->cols = neb_rd_u64(r);
-        s->at = neb_rd_u64(r);
-        neb_rd_copy(r, s->sha256, sizeof s->sha256);
-        if (r->bad || dtype > INTRA_U64 || (s->cols && s->rows > c->len / s->cols))
-            return damaged(c->path, "malformed index entry");
-        s->dtype = (enum intra_dtype)dtype;
-        s->bytes = s->rows * s->cols * dtype_bytes[dtype];
-        if (s->at % ALIGN || s->at < HEADER_BYTES || s->at > at || s->bytes > at - s->at)
-            return damaged(c->path, "section outside the file");
-    }
-    return neb_rd_done(r) ? NEB_OK : damaged(c->path, "bytes after the index");
+static enum neb_status parse_entry(struct neb_rd *r, const char *path, uint64_t len, uint64_t end,
+                                   struct intra_ckpt_section *s) {
+    neb_rd_str(r, s->name, sizeof s->name);
+    uint8_t dtype = neb_rd_u8(r);
+    s->rows = neb_rd_u64(r);
+    s->cols = neb_rd_u64(r);
+    s->at = neb_rd_u64(r);
+    neb_rd_copy(r, s->sha256, sizeof s->sha256);
+    if (r->bad || dtype > INTRA_U64 || (s->cols && s->rows > len / s->cols))
+        return damaged(path, "malformed index entry");
+    s->dtype = (enum intra_dtype)dtype;
+    s->bytes = s->rows * s->cols * dtype_bytes[dtype];
+    if (s->at % ALIGN || s->at < HEADER_BYTES || s->at > end || s->bytes > end - s->at)
+        return damaged(path, "section outside the file");
+    return NEB_OK;
 }
 
-static enum neb_status parse_index(struct intra_ckpt *c, struct neb_buf *b) {
+static enum neb_status parse_entries(struct intra_ckpt *c, const char *path, uint32_t part,
+                                     uint64_t end, uint32_t n, struct neb_rd *r) {
+    struct intra_ckpt_section *all = realloc(c->sections, (c->n + (size_t)n + 1) * sizeof *all);
+    if (!all)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", path);
+    c->sections = all;
+    for (uint32_t i = 0; i < n; i++) {
+        struct intra_ckpt_section *s = &c->sections[c->n++];
+        *s = (struct intra_ckpt_section){.part = part};
+        NEB_TRY(parse_entry(r, path, c->files[part].len, end, s));
+    }
+    return neb_rd_done(r) ? NEB_OK : damaged(path, "bytes after the index");
+}
+
+// Adds the sections of one file to the list. b: room for its index.
+static enum neb_status parse_index(struct intra_ckpt *c, const char *path, uint32_t part,
+                                   struct neb_buf *b) {
+    const struct ckpt_file *file = &c->files[part];
     uint8_t got[32], expected[HEADER_BYTES], tail[TRAILER_BYTES];
-    NEB_TRY(check_header(c));
-    if (c->len < HEADER_BYTES + TRAILER_BYTES)
-        return damaged(c->path, "no trailer: cut short");
-    NEB_TRY(neb_file_read(c->file, c->len - TRAILER_BYTES, tail, sizeof tail));
+    NEB_TRY(check_header(path, file));
+    if (file->len < HEADER_BYTES + TRAILER_BYTES)
+        return damaged(path, "no trailer: cut short");
+    NEB_TRY(neb_file_read(file->f, file->len - TRAILER_BYTES, tail, sizeof tail));
     struct neb_rd t = neb_rd_make(tail, HEADER_BYTES);
     (void)neb_rd_view(&t, sizeof magic + 4); // magic and version: compared below
     uint32_t n = neb_rd_u32(&t);
     uint64_t at = neb_rd_u64(&t), len = neb_rd_u64(&t);
     put_header(expected, at, len, n);
     if (memcmp(tail, expected, sizeof expected))
-        return damaged(c->path, "no trailer: cut short");
-    if (at < HEADER_BYTES || at > c->len - TRAILER_BYTES || len != c->len - TRAILER_BYTES - at ||
+        return damaged(path, "no trailer: cut short");
+    if (at < HEADER_BYTES || at > file->len - TRAILER_BYTES || len != file->len - TRAILER_BYTES - at ||
         n > INTRA_CKPT_SECTIONS_MAX || n > len / INDEX_ENTRY_BYTES_MIN)
-        return damaged(c->path, "index outside the file");
+        return damaged(path, "index outside the file");
     NEB_TRY(neb_buf_reserve(b, len + HEADER_BYTES));
-    NEB_TRY(neb_file_read(c->file, at, b->p, len + HEADER_BYTES));
+    NEB_TRY(neb_file_read(file->f, at, b->p, len + HEADER_BYTES));
     b->len = len + HEADER_BYTES;
     neb_sha256(b->p, b->len, got);
     if (memcmp(got, tail + HEADER_BYTES, 32))
-        return damaged(c->path, "digest of the index does not match");
+        return damaged(path, "digest of the index does not match");
     struct neb_rd r = neb_rd_make(b->p, len);
-    return read_entries(c, at, n, &r);
+    return parse_entries(c, path, part, at, n, &r);
 }
 
-enum neb_status intra_ckpt_open(const char *path, bool verify, struct intra_ckpt **out) {
-    return intra_ckpt_open_in(NULL, path, verify, out);
-}
-
-enum neb_status intra_ckpt_open_in(const struct neb_vault *vault, const char *path, bool verify,
-                                   struct intra_ckpt **out) {
-    enum neb_status st = NEB_OK;
+static enum neb_status open_file(struct intra_ckpt *c, const char *path) {
     struct neb_buf index = {0};
+    struct ckpt_file *files = realloc(c->files, (c->n_files + 1) * sizeof *files);
+    if (!files)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", path);
+    c->files = files;
+    struct ckpt_file *file = &files[c->n_files];
+    *file = (struct ckpt_file){0};
+    NEB_TRY(neb_file_open(path, c->vault, &file->f));
+    file->len = neb_file_len(file->f);
+    enum neb_status st = parse_index(c, path, c->n_files++, &index);
+    neb_buf_free(&index);
+    return st;
+}
+
+// Token and number that a file says it has; false: none.
+static bool read_parts(const struct intra_ckpt *c, uint32_t part, uint64_t out[2]) {
+    for (uint32_t i = 0; i < c->n; i++) {
+        const struct intra_ckpt_section *s = &c->sections[i];
+        if (s->part == part && !strcmp(s->name, INTRA_PARTS_SECTION))
+            return s->dtype == INTRA_U64 && s->bytes == 2 * sizeof *out &&
+                   neb_file_read(c->files[part].f, s->at, out, 2 * sizeof *out) == NEB_OK;
+    }
+    return false;
+}
+
+static enum neb_status open_parts(struct intra_ckpt *c) {
+    uint64_t parts[2], own[2];
+    if (!read_parts(c, 0, parts))
+        return NEB_OK;
+    if (!parts[1] || parts[1] > INTRA_PARTS_MAX)
+        return damaged(c->path, "a number of parts that is not possible");
+    for (uint32_t k = 1; k <= parts[1]; k++) {
+        char path[NEB_PATH_MAX];
+        NEB_TRY(intra_part_path(c->path, parts[0], k, path, sizeof path));
+        NEB_TRY(open_file(c, path));
+        if (!read_parts(c, k, own) || own[0] != parts[0] || own[1] != k)
+            return damaged(path, "part of another checkpoint");
+    }
+    return NEB_OK;
+}
+
+static enum neb_status verify_all(const struct intra_ckpt *c) {
+    for (uint32_t i = 0; i < c->n; i++) {
+        const struct intra_ckpt_section *s = &c->sections[i];
+        const struct neb_file *file = c->files[s->part].f;
+        uint8_t got[32];
+        if (neb_file_sealed(file)) // authenticated as it is read
+            continue;
+        neb_sha256(neb_file_view(file) + s->at, s->bytes, got);
+        if (memcmp(got, s->sha256, sizeof got))
+            return neb_fail(NEB_ERR_CORRUPT,
+                            "checkpoint %s%s: section '%s' at offset %" PRIu64
+                            ": digest does not match",
+                            c->path, s->part ? " (in a part)" : "", s->name, s->at);
+    }
+    return NEB_OK;
+}
+
+static enum neb_status open_ckpt(const struct neb_vault *vault, const char *path, bool parts,
+                                 bool verify, struct intra_ckpt **out) {
     struct intra_ckpt *c = calloc(1, sizeof *c);
     if (!c)
         return neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", path);
     snprintf(c->path, sizeof c->path, "%s", path);
-    NEB_TRY_GOTO(neb_file_open(path, vault, &c->file), fail);
-    c->len = neb_file_len(c->file);
-    NEB_TRY_GOTO(parse_index(c, &index), fail);
-    for (uint32_t i = 0; verify && i < c->n && !neb_file_sealed(c->file); i++) {
-        uint8_t got[32];
-        neb_sha256(neb_file_view(c->file) + c->sections[i].at, c->sections[i].bytes, got);
-        if (memcmp(got, c->sections[i].sha256, sizeof got)) {
-            st =
-                neb_fail(NEB_ERR_CORRUPT,
-                         "checkpoint %s: section '%s' at offset %" PRIu64 ": digest does not match",
-                         path, c->sections[i].name, c->sections[i].at);
-            goto fail;
-        }
-    }
-    neb_buf_free(&index);
-    *out = c;
-    return NEB_OK;
-fail:
-    neb_buf_free(&index);
-    intra_ckpt_close(&c);
+    c->vault = vault;
+    enum neb_status st = open_file(c, path);
+    if (st == NEB_OK && parts)
+        st = open_parts(c);
+    if (st == NEB_OK && !(c->copies = calloc(c->n ? c->n : 1, sizeof *c->copies)))
+        st = neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", path);
+    if (st == NEB_OK && verify)
+        st = verify_all(c);
+    c->vault = NULL;
+    if (st == NEB_OK)
+        *out = c;
+    else
+        intra_ckpt_close(&c);
     return st;
+}
+
+enum neb_status intra_ckpt_open(const char *path, bool verify, struct intra_ckpt **out) {
+    return open_ckpt(NULL, path, true, verify, out);
+}
+enum neb_status intra_ckpt_open_in(const struct neb_vault *vault, const char *path, bool verify,
+                                   struct intra_ckpt **out) {
+    return open_ckpt(vault, path, true, verify, out);
+}
+enum neb_status intra_ckpt_open_index(const char *path, struct intra_ckpt **out) {
+    return open_ckpt(NULL, path, false, false, out);
 }
 
 void intra_ckpt_close(struct intra_ckpt **cp) {
     if (*cp) {
-        neb_file_close(&(*cp)->file);
+        for (uint32_t i = 0; i < (*cp)->n_files; i++)
+            neb_file_close(&(*cp)->files[i].f);
+        free((*cp)->files);
         for (uint32_t i = 0; (*cp)->copies && i < (*cp)->n; i++)
             free((*cp)->copies[i]);
         free((*cp)->copies);
@@ -289,13 +386,14 @@ const struct intra_ckpt_section *intra_ckpt_find(const struct intra_ckpt *c, con
 }
 
 const void *intra_ckpt_data(const struct intra_ckpt *c, const struct intra_ckpt_section *s) {
+    const struct neb_file *file = c->files[s->part].f;
     void **copy = &c->copies[s - c->sections];
-    if (!neb_file_sealed(c->file))
-        return neb_file_view(c->file) + s->at;
+    if (!neb_file_sealed(file))
+        return neb_file_view(file) + s->at;
     if (*copy)
         return *copy;
     void *p = aligned_alloc(ALIGN, (s->bytes / ALIGN + 1) * ALIGN);
-    if (!p || neb_file_read(c->file, s->at, p, s->bytes) != NEB_OK) {
+    if (!p || neb_file_read(file, s->at, p, s->bytes) != NEB_OK) {
         neb_log(NEB_LOG_ERROR, "checkpoint %s: section '%s' (%" PRIu64 " bytes) could not be opened", c->path,
                 s->name, s->bytes);
         free(p);
@@ -304,12 +402,12 @@ const void *intra_ckpt_data(const struct intra_ckpt *c, const struct intra_ckpt_
     return *copy = p;
 }
 
-bool intra_ckpt_sealed(const struct intra_ckpt *c) { return neb_file_sealed(c->file); }
+bool intra_ckpt_sealed(const struct intra_ckpt *c) { return neb_file_sealed(c->files[0].f); }
 
 enum neb_status intra_ckpt_range(const struct intra_ckpt *c, const struct intra_ckpt_section *s,
                                  uint64_t at, void *dst, size_t n) {
     NEB_ASSERT(at <= s->bytes && n <= s->bytes - at);
-    return neb_file_read(c->file, s->at + at, dst, n);
+    return neb_file_read(c->files[s->part].f, s->at + at, dst, n);
 }
 
 const char *intra_ckpt_path(const struct intra_ckpt *c) { return c->path; }
@@ -396,5 +494,6 @@ static enum neb_status remove_but(const char *dir, int (*which)(const struct dir
 
 enum neb_status intra_ckpt_prune(const char *dir, int keep) {
     NEB_TRY(remove_but(dir, is_generation, keep));
-    return remove_but(dir, is_leftover, 0);
+    NEB_TRY(remove_but(dir, is_leftover, 0));
+    return intra_parts_prune(dir);
 }

@@ -33,7 +33,12 @@ NEB_MUST_CHECK enum neb_status intra_ckpt_create_in(const struct neb_vault *vaul
 NEB_MUST_CHECK enum neb_status intra_ckpt_add(struct intra_ckpt_writer *w, const char *name,
                                               enum intra_dtype dtype, uint64_t rows, uint64_t cols,
                                               const void *data);
+// Other ranks may write parts of this checkpoint beside `path`, where it will be (checkpoint_parts.h); "": only its own
+// sections are counted, and nobody writes. NULL, as at first: everything is in one file.
+void intra_ckpt_split(struct intra_ckpt_writer *w, const char *path);
+const char *intra_ckpt_split_path(const struct intra_ckpt_writer *w); // NULL: one file
 uint64_t intra_ckpt_bytes(const struct intra_ckpt_writer *w); // of the sections so far
+// A file with parts waits for them first.
 NEB_MUST_CHECK enum neb_status intra_ckpt_commit(struct intra_ckpt_writer *w);
 void intra_ckpt_writer_destroy(
     struct intra_ckpt_writer **w); // without commit: nothing is left behind
@@ -43,6 +48,7 @@ struct intra_ckpt_section {
     enum intra_dtype dtype;
     uint64_t rows, cols, at, bytes;
     uint8_t sha256[32];
+    uint32_t part; // which of the checkpoint's files; 0: the first
 };
 struct intra_ckpt; // an open, mapped checkpoint
 // Opens, checks header and index; verify: every section's digest as well. NEB_ERR_CORRUPT names file, section, offset.
@@ -51,6 +57,8 @@ NEB_MUST_CHECK enum neb_status intra_ckpt_open(const char *path, bool verify,
                                                struct intra_ckpt **out);
 NEB_MUST_CHECK enum neb_status intra_ckpt_open_in(const struct neb_vault *vault, const char *path,
                                                   bool verify, struct intra_ckpt **out);
+// The file alone, without its parts and unverified: what it says of them.
+NEB_MUST_CHECK enum neb_status intra_ckpt_open_index(const char *path, struct intra_ckpt **out);
 void intra_ckpt_close(struct intra_ckpt **c);
 const struct intra_ckpt_section *intra_ckpt_find(const struct intra_ckpt *c,
                                                  const char *name); // NULL: none

@@ -120,7 +120,7 @@ static void block_forward(struct sum *s, const struct intra_cost_job *j, double 
     product(s, n, 2 * f, d, 1);
     product(s, n, d, f, 1);
     attention(s, j, n, false);
-    rows(s, n * (8 * d + 2 * (q + kv) + 3 * f), OPS_FWD);
+    rows(s, n * (8 * d / tp + 2 * (q + kv) + 3 * f), OPS_FWD);
 }
 
 static void block_backward(struct sum *s, const struct intra_cost_job *j, double n, double times) {
@@ -132,7 +132,8 @@ static void block_backward(struct sum *s, const struct intra_cost_job *j, double
     product(s, n, 2 * f, d, times);
     product(s, n, d, f, times);
     attention(s, j, n, true);
-    rows(s, n * (8 * d + 2 * (q + kv) + 5 * f), OPS_BWD);
+    // With tensor parallelism both norms are computed again.
+    rows(s, n * ((tp > 1 ? 14 : 8) * d / tp + 2 * (q + kv) + 5 * f), OPS_BWD);
 }
 
 // What the last stage has besides: output layer and loss.
@@ -197,15 +198,16 @@ static void times(const struct intra_cost_job *j, const struct intra_rates *r,
         c->flops = fmax(c->flops, s.flops * micros);
     }
     c->compute_s = slowest * micros;
-    if (k->tp > 1) {
-        double sums = layers * (j->recompute ? 5 : 4) + 3.0; // of a micro-batch
-        c->tp_bytes = micros * sums * ring_bytes(stream, k->tp);
-        c->tp_s = wire(r, c->tp_bytes, micros * sums * 2 * (k->tp - 1));
+    if (k->tp > 1) { // gathers and sums of rows, of a micro-batch: half an all-reduce each
+        double halves = layers * (j->recompute ? 12 : 10) + 4.0;
+        c->tp_bytes = micros * halves * ring_bytes(stream, k->tp) / 2;
+        c->tp_s = wire(r, c->tp_bytes, micros * halves * (k->tp - 1));
     }
     if (k->pp > 1) {
-        c->pp_bytes = 2 * micros * stream;
+        double rows = stream / k->tp;
+        c->pp_bytes = 2 * micros * rows;
         c->pp_s = wire(r, c->pp_bytes, 2.0 * micros) +
-                  (k->pp - 1) * (slowest + c->tp_s / micros + 2 * wire(r, stream, 1));
+                  (k->pp - 1) * (slowest + c->tp_s / micros + 2 * wire(r, rows, 1));
     }
     struct intra_cost_params p = intra_cost_count(&j->model, &j->trainable);
     double here = (double)p.trainable / k->pp / k->tp; // about: embeddings sit on the ends
@@ -228,10 +230,14 @@ static double acts_bytes(const struct intra_cost_job *j, int32_t stage) {
     int32_t layers = j->model.n_layers / j->mesh.pp,
             micros = (j->micros + j->mesh.dp - 1) / j->mesh.dp,
             flight = intra_pipe_in_flight(stage, j->mesh.pp, micros);
-    double input = n * d, rest = n * (3 * d + 2 + (q + 2 * kv) + q + j->model.n_heads / tp + 3 * f);
+    // Of the stream a rank has some rows; what a norm makes of them is kept on one rank only, else gathered again.
+    double own = ceil(n / tp), room = own * tp, input = own * d,
+           rest = own * (d + 2) + (tp > 1 ? 0 : 2 * n * d) +
+                  n * ((q + 2 * kv) + q + j->model.n_heads / tp + 3 * f);
     double blocks = layers * input * flight + (j->recompute ? rest : rest * layers * flight);
     double scratch =
-        n * (5 * d + 1 + 2 * q + 2 * kv + j->model.n_heads / tp + f +
+        room * d * (tp > 1 ? 4 : 3) + own * (2 * d + 1) +
+        n * (2 * q + 2 * kv + j->model.n_heads / tp + f +
              2.0 * (j->trainable.mode == INTRA_TRAIN_LORA ? j->trainable.lora_rank : 0));
     if (j->mesh.tp > 1 && stage == j->mesh.pp - 1) // a block of logits
         scratch += INTRA_VOCAB_ROWS * j->model.vocab / tp;

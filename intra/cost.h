@@ -3,8 +3,9 @@
 //
 //     one rank's micro-batch of n = batch x seq_len tokens, stage of L/pp blocks, tp ranks sharing each block:
 //
-//     forward   4 products a block (qkv, o, gate-up, down) + attention + rows (norms, rotary, SwiGLU) + 2 all-reduces (n, d)
-//     backward  dW and dx of each, attention twice to three times, rows, 2 all-reduces; with recompute the forward again
+//     forward   4 products a block (qkv, o, gate-up, down) + attention + rows (norms, rotary, SwiGLU) + 2 gathers and 2 sums
+//               of rows of (n, d) (seqpar.h)
+//     backward  dW and dx of each, attention twice to three times, rows, 4 gathers and 2 sums; with recompute the forward again
 //     stage     (micros + pp - 1) times the slowest stage's forward and backward, and the messages between stages
 //     update    reduce-scatter and all-gather over dp, AdamW on 1/dp of the stage's parameters
 //

@@ -435,6 +435,21 @@ enum neb_status intra_device_push(struct intra_device *d, const bool *wanted) {
     return stream_end(&s);
 }
 
+float *intra_device_param(const struct intra_device *d, const struct intra_tensor *t) {
+    return d->params + t->at;
+}
+
+enum neb_status intra_device_changed(struct intra_device *d, const bool *wanted) {
+    const struct intra_model *m = d->m;
+    for (int32_t i = 0; i < m->n_tensors && d->c.type != KERN_F32; i++) {
+        const struct intra_tensor *t = &m->tensors[i];
+        if (!wanted || wanted[t->index])
+            device_ops(d)->cast(d->c.D, d->c.type, device_weight(d, t), d->params + t->at,
+                                intra_tensor_size(t));
+    }
+    return device_ops(d)->finish(d->c.D);
+}
+
 static enum neb_status moments(struct intra_device *d, bool down) {
     struct stream s = {.d = d};
     move(&s, d->o->m, d->moment1, d->o->n, down);

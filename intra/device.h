@@ -43,6 +43,10 @@ NEB_MUST_CHECK enum neb_status intra_device_eval(struct intra_device *d, const i
 // Parameters of tensors with wanted[index] (NULL: all) between the device and the model's host memory.
 NEB_MUST_CHECK enum neb_status intra_device_pull(struct intra_device *d, const bool *wanted);
 NEB_MUST_CHECK enum neb_status intra_device_push(struct intra_device *d, const bool *wanted);
+// Where a trainable tensor's master parameters are on the device. Who changes them there says so, or products go on with the old
+// ones; the model's host memory is then behind until it is pulled.
+float *intra_device_param(const struct intra_device *d, const struct intra_tensor *t);
+NEB_MUST_CHECK enum neb_status intra_device_changed(struct intra_device *d, const bool *wanted);
 // Likewise the optimiser's moments.
 NEB_MUST_CHECK enum neb_status intra_device_pull_moments(struct intra_device *d);
 NEB_MUST_CHECK enum neb_status intra_device_push_moments(struct intra_device *d);

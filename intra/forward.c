@@ -8,21 +8,24 @@
 // Backward walks the same lines upwards and stops below the lowest layer that has something to learn. With recompute
 // only h1 of every block is kept; the rest of a block is computed again before its backward.
 //
-// With tensor parallelism a rank has some heads and some columns of gu and act, so what o and down add to the stream, and
-// in backward the gradients of y1 and y2, are sums over ranks: four all-reduces of (n, d) a block. A pipeline stage runs
-// its own blocks; stream and gradient come from and go to its neighbours (pipe.c).
+// With tensor parallelism a rank has some heads and some columns of gu and act, and all of the norms and the stream for some
+// of the rows only (seqpar.h): y1 and y2 are gathered before the products, what o and down add, and in backward the gradients
+// of y1 and y2, are summed where their rows are. A pipeline stage runs its own blocks; its rows of stream and gradient
+// come from and go to its neighbours (pipe.c).
 #include "intra/rtd.h"
+#include "intra/seqpar.h"
 #include "intra/vocab.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 struct block_acts {
-    float *h1, *y1, *rstd1; // (n, d) (n, d) (n)
-    float *qkv;             // (n, (H+2G)*D) after rotary
-    float *att, *lse;       // (n, H*D) (B, H, T)
-    float *h2, *y2, *rstd2; // (n, d) (n, d) (n)
-    float *gu, *act;        // (n, 2f) (n, f)
+    float *h1, *rstd1; // (own, d) (own)
+    float *y1, *y2;    // (n, d); with tensor parallelism both are intra_acts.y
+    float *qkv;        // (n, (H+2G)*D) after rotary
+    float *att, *lse;  // (n, H*D) (B, H, T)
+    float *h2, *rstd2; // (own, d) (own)
+    float *gu, *act;   // (n, 2f) (n, f)
 };
 
 struct intra_acts {
@@ -30,12 +33,14 @@ struct intra_acts {
     bool backward, recompute;
     bool kept; // every block has its own, without backward
     struct block_acts *blocks;         // (local.n_layers)
-    float *r;                          // (n, d) what a block adds
-    float *hf, *yf, *rstdf;            // final norm
+    float *r;   // (n, d) what a block adds; at first the embedding; in backward the gathered gradient
+    float *y;   // (n, d) with tensor parallelism: gathered rows after a norm
+    float *out; // (own, d) of the last forward: the stream after the stage's blocks; lies in r
+    float *hf, *yf, *rstdf;            // final norm: (own, d) (n, d) (own); hf first takes a stage's input
     float *lora;                       // (n, rank)
     float *logits;                     // some rows, with a vocabulary cut over ranks
     float *scores;                     // (n) of a discriminator
-    float *dh, *dy;                    // (n, d)
+    float *dh, *dy;                    // (own, d) (n, d)
     float *dqkv, *datt, *delta, *dact; // backward scratch
     float *dlora;
     float *arena;
@@ -59,40 +64,48 @@ static void take(struct carve *c, float **p, size_t n) {
     c->used += (n + 15) / 16 * 16;
 }
 
-static void carve_block(struct carve *c, struct block_acts *b, const struct intra_model_config *m,
-                        size_t n, bool spine_only) {
-    size_t d = (size_t)m->d_model, qkv = (size_t)(m->n_heads + 2 * m->n_kv_heads) * m->head_dim,
-           f = (size_t)m->d_ff;
+// each: rows of the stream.
+static void carve_block(struct carve *c, struct block_acts *b, const struct intra_acts *a,
+                        const struct intra_model *model, size_t each, bool spine_only) {
+    const struct intra_model_config *m = &model->local;
+    size_t n = (size_t)a->B * a->T, d = (size_t)m->d_model, f = (size_t)m->d_ff,
+           qkv = (size_t)(m->n_heads + 2 * m->n_kv_heads) * m->head_dim;
+    bool gathered = intra_mesh_tp(model->mesh) > 1;
     if (spine_only) {
-        take(c, &b->h1, n * d);
+        take(c, &b->h1, each * d);
         return;
     }
-    take(c, &b->y1, n * d);
-    take(c, &b->rstd1, n);
+    take(c, &b->y1, gathered ? 0 : n * d);
+    take(c, &b->rstd1, each);
     take(c, &b->qkv, n * qkv);
     take(c, &b->att, n * (size_t)m->n_heads * m->head_dim);
     take(c, &b->lse, n * (size_t)m->n_heads);
-    take(c, &b->h2, n * d);
-    take(c, &b->y2, n * d);
-    take(c, &b->rstd2, n);
+    take(c, &b->h2, each * d);
+    take(c, &b->y2, gathered ? 0 : n * d);
+    take(c, &b->rstd2, each);
     take(c, &b->gu, n * 2 * f);
     take(c, &b->act, n * f);
+    if (gathered)
+        b->y1 = b->y2 = a->first->y;
 }
 
-static void carve_scratch(struct carve *c, struct intra_acts *a, const struct intra_model *m) {
-    size_t n = (size_t)a->B * a->T, d = (size_t)m->c.d_model, rank = (size_t)m->trainable.lora_rank;
+static void carve_scratch(struct carve *c, struct intra_acts *a, const struct intra_model *m,
+                          size_t each) {
+    size_t n = (size_t)a->B * a->T, d = (size_t)m->c.d_model, rank = (size_t)m->trainable.lora_rank,
+           room = intra_rows_room(m, n);
     const struct intra_model_config *part = &m->local;
-    take(c, &a->r, n * d);
-    take(c, &a->hf, n * d);
-    take(c, &a->yf, n * d);
-    take(c, &a->rstdf, n);
+    take(c, &a->r, room * d);
+    take(c, &a->y, intra_mesh_tp(m->mesh) > 1 ? room * d : 0);
+    take(c, &a->hf, each * d);
+    take(c, &a->yf, room * d);
+    take(c, &a->rstdf, each);
     take(c, &a->lora, n * rank);
     take(c, &a->logits, intra_vocab_scratch(m));
     take(c, &a->scores, m->rtd_weight ? n : 0);
     if (!a->backward)
         return;
-    take(c, &a->dh, n * d);
-    take(c, &a->dy, n * d);
+    take(c, &a->dh, each * d);
+    take(c, &a->dy, room * d);
     take(c, &a->dqkv, n * (size_t)(part->n_heads + 2 * part->n_kv_heads) * part->head_dim);
     take(c, &a->datt, n * (size_t)part->n_heads * part->head_dim);
     take(c, &a->delta, n * (size_t)part->n_heads);
@@ -101,24 +114,24 @@ static void carve_scratch(struct carve *c, struct intra_acts *a, const struct in
 }
 
 static void carve_all(struct carve *c, struct intra_acts *a, const struct intra_model *m) {
-    size_t n = (size_t)a->B * a->T;
+    size_t each = (size_t)intra_rows_of(m, a->B * a->T).each;
     bool keep = a->kept || (a->backward && !a->recompute), own = a->first == a;
+    if (own) // first: blocks point into it
+        carve_scratch(c, a, m, each);
     for (int32_t l = 0; l < m->local.n_layers; l++) {
         struct block_acts *b = &a->blocks[l];
         if (a->backward || a->kept || l == 0)
-            carve_block(c, b, &m->local, n, true);
+            carve_block(c, b, a, m, each, true);
         else
             b->h1 = a->blocks[0].h1;
         if (keep || (l == 0 && own)) {
-            carve_block(c, b, &m->local, n, false);
+            carve_block(c, b, a, m, each, false);
         } else {
             float *h1 = b->h1;
             *b = a->first->blocks[0];
             b->h1 = h1;
         }
     }
-    if (own)
-        carve_scratch(c, a, m);
 }
 
 // Scratch of another: all pointers but what is a's own.
@@ -191,7 +204,7 @@ enum neb_status intra_acts_create_more(const struct intra_model *m, struct intra
 
 size_t intra_acts_bytes(const struct intra_acts *a) { return a->bytes; }
 float *intra_acts_in(struct intra_acts *a) { return a->hf; }
-float *intra_acts_out(struct intra_acts *a) { return a->r; }
+float *intra_acts_out(struct intra_acts *a) { return a->out; }
 float *intra_acts_grad(struct intra_acts *a) { return a->dh; }
 void intra_acts_prefix(struct intra_acts *a, const int32_t *lengths) { a->prefix = lengths; }
 void intra_acts_teacher(struct intra_acts *a, const struct kern_soft *teacher) {
@@ -263,12 +276,14 @@ static void linear_bwd(struct kern *K, const struct intra_model *m, const struct
 
 struct shape { // sizes of one pass
     int B, T, n, d, q, kv, qkv, f;
+    struct intra_rows rows; // of the stream
 };
 
 static struct shape shape_of(const struct intra_model *m, int B, int T) {
     const struct intra_model_config *c = &m->local;
     int q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
-    return (struct shape){B, T, B * T, c->d_model, q, kv, q + 2 * kv, c->d_ff};
+    return (struct shape){
+        B, T, B * T, c->d_model, q, kv, q + 2 * kv, c->d_ff, intra_rows_of(m, B * T)};
 }
 
 static struct kern_attn attn_shape(const struct intra_model *m, const struct intra_acts *a,
@@ -281,13 +296,56 @@ static struct kern_attn attn_shape(const struct intra_model *m, const struct int
                               a->prefix};
 }
 
+// y (n, d) = norm of the stream h + r, which goes to sum; r NULL: of h.
+static void norm_fwd(struct kern *K, struct intra_model *m, float *y, float *rstd, float *sum,
+                     const float *h, const float *r, const struct intra_tensor *gain,
+                     const struct shape *s) {
+    if (s->rows.own > 0)
+        K->ops->rmsnorm_fwd(K, intra_rows_own(m, &s->rows, y), rstd, sum, h, r,
+                            intra_param(m, gain), s->rows.own, s->d, m->c.norm_eps);
+    intra_rows_gather(m, &s->rows, y);
+}
+
+// Does the backward of a linear layer read its input?
+static bool reads_input(const struct intra_tensor *w, const struct intra_lora_pair *lora,
+                        int parts) {
+    bool any = w->trainable;
+    for (int i = 0; i < parts; i++)
+        any = any || lora[i].a;
+    return any;
+}
+
+// The same y again, where it was not kept.
+static void norm_again(struct kern *K, struct intra_model *m, float *y, float *rstd, float *h,
+                       const struct intra_tensor *gain, const struct shape *s) {
+    if (intra_mesh_tp(m->mesh) > 1)
+        norm_fwd(K, m, y, rstd, h, h, NULL, gain, s);
+}
+
+// a->dh += gradient of a norm's input; a->dy is that of its output, of which this rank may hold a part.
+static void norm_bwd(struct kern *K, struct intra_model *m, const struct intra_acts *a,
+                     const float *h, const float *rstd, const struct intra_tensor *gain,
+                     const struct shape *s) {
+    if (s->rows.own > 0)
+        K->ops->rmsnorm_bwd(K, a->dh, intra_grad(m, gain), intra_rows_own(m, &s->rows, a->dy), h,
+                            intra_param(m, gain), rstd, s->rows.own, s->d);
+}
+
+// The stream's gradient, of all rows.
+static const float *gather_dh(struct kern *K, struct intra_model *m, const struct intra_acts *a,
+                              const struct shape *s) {
+    if (intra_mesh_tp(m->mesh) == 1)
+        return a->dh;
+    intra_rows_gather_from(K, m, &s->rows, a->dh, a->r);
+    return a->r;
+}
+
 // From h (and r, unless NULL) through block l; leaves what it adds in a->r. again: only what backward needs of it.
 static void block_fwd(struct kern *K, struct intra_model *m, struct intra_acts *a, int32_t l,
                       const float *h, const float *r, const struct shape *s, bool again) {
     const struct intra_layer *y = &m->layers[l];
     struct block_acts *b = &a->blocks[l - m->layer0];
-    K->ops->rmsnorm_fwd(K, b->y1, b->rstd1, b->h1, h, r, intra_param(m, y->norm1), s->n, s->d,
-                        m->c.norm_eps);
+    norm_fwd(K, m, b->y1, b->rstd1, b->h1, h, r, y->norm1, s);
     linear(K, m, a, b->qkv, s->qkv, b->y1, s->n, s->qkv, s->d, y->q, &y->lora[0], 3);
     if (y->q_bias)
         K->ops->bias_fwd(K, b->qkv, intra_param(m, y->q_bias), s->n, s->qkv);
@@ -297,31 +355,34 @@ static void block_fwd(struct kern *K, struct intra_model *m, struct intra_acts *
     K->ops->attn_fwd(K, &at, b->att, s->q, b->lse, b->qkv, s->qkv, b->qkv + s->q, s->qkv,
                      b->qkv + s->q + s->kv, s->qkv);
     linear(K, m, a, a->r, s->d, b->att, s->n, s->d, s->q, y->o, &y->lora[3], 1);
-    intra_model_sum_tp(m, a->r, (size_t)s->n * s->d);
-    K->ops->rmsnorm_fwd(K, b->y2, b->rstd2, b->h2, b->h1, a->r, intra_param(m, y->norm2), s->n,
-                        s->d, m->c.norm_eps);
+    intra_rows_sum(m, &s->rows, a->r);
+    norm_fwd(K, m, b->y2, b->rstd2, b->h2, b->h1, intra_rows_own(m, &s->rows, a->r), y->norm2, s);
     linear(K, m, a, b->gu, 2 * s->f, b->y2, s->n, 2 * s->f, s->d, y->gate, &y->lora[4], 2);
     K->ops->swiglu_fwd(K, b->act, b->gu, s->n, s->f);
     if (again)
         return;
     linear(K, m, a, a->r, s->d, b->act, s->n, s->d, s->f, y->down, &y->lora[6], 1);
-    intra_model_sum_tp(m, a->r, (size_t)s->n * s->d);
+    intra_rows_sum(m, &s->rows, a->r);
 }
 
 // a->dh: gradient of the stream after block l on entry, before it on return. below: something under this block learns.
+// again: the block was just computed again, so y2 is still there.
 static void block_bwd(struct kern *K, struct intra_model *m, struct intra_acts *a, int32_t l,
-                      const struct shape *s, bool below) {
+                      const struct shape *s, bool below, bool again) {
     const struct intra_layer *y = &m->layers[l];
     struct block_acts *b = &a->blocks[l - m->layer0];
     struct kern_attn at = attn_shape(m, a, s);
-    linear_bwd(K, m, a, a->dact, a->dh, s->d, b->act, s->n, s->d, s->f, y->down, &y->lora[6], 1);
+    linear_bwd(K, m, a, a->dact, gather_dh(K, m, a, s), s->d, b->act, s->n, s->d, s->f, y->down,
+               &y->lora[6], 1);
     K->ops->swiglu_bwd(K, b->gu, a->dact, b->gu, s->n, s->f); // in place: gu is not needed again
+    if (!again && reads_input(y->gate, &y->lora[4], 2))
+        norm_again(K, m, b->y2, b->rstd2, b->h2, y->norm2, s);
     linear_bwd(K, m, a, a->dy, b->gu, 2 * s->f, b->y2, s->n, 2 * s->f, s->d, y->gate, &y->lora[4],
                2);
-    intra_model_sum_tp(m, a->dy, (size_t)s->n * s->d);
-    K->ops->rmsnorm_bwd(K, a->dh, intra_grad(m, y->norm2), a->dy, b->h2, intra_param(m, y->norm2),
-                        b->rstd2, s->n, s->d);
-    linear_bwd(K, m, a, a->datt, a->dh, s->d, b->att, s->n, s->d, s->q, y->o, &y->lora[3], 1);
+    intra_rows_sum(m, &s->rows, a->dy);
+    norm_bwd(K, m, a, b->h2, b->rstd2, y->norm2, s);
+    linear_bwd(K, m, a, a->datt, gather_dh(K, m, a, s), s->d, b->att, s->n, s->d, s->q, y->o,
+               &y->lora[3], 1);
     float *dq = a->dqkv, *dk = a->dqkv + s->q, *dv = dk + s->kv;
     K->ops->attn_bwd(K, &at, dq, dk, dv, a->datt, b->att, s->q, b->lse, b->qkv, s->qkv,
                      b->qkv + s->q, s->qkv, b->qkv + s->q + s->kv, s->qkv, a->delta);
@@ -330,21 +391,21 @@ static void block_bwd(struct kern *K, struct intra_model *m, struct intra_acts *
     if (y->q_bias && y->q_bias->trainable)
         K->ops->bias_bwd(K, intra_grad(m, y->q_bias), a->dqkv, s->n, s->qkv);
     bool through = below || y->norm1->trainable;
+    if (reads_input(y->q, &y->lora[0], 3))
+        norm_again(K, m, b->y1, b->rstd1, b->h1, y->norm1, s);
     linear_bwd(K, m, a, through ? a->dy : NULL, a->dqkv, s->qkv, b->y1, s->n, s->qkv, s->d, y->q,
                &y->lora[0], 3);
     if (!through)
         return;
-    intra_model_sum_tp(m, a->dy, (size_t)s->n * s->d);
-    K->ops->rmsnorm_bwd(K, a->dh, intra_grad(m, y->norm1), a->dy, b->h1, intra_param(m, y->norm1),
-                        b->rstd1, s->n, s->d);
+    intra_rows_sum(m, &s->rows, a->dy);
+    norm_bwd(K, m, a, b->h1, b->rstd1, y->norm1, s);
 }
 
 // Final norm and loss.
 static void head_fwd(struct kern *K, struct intra_model *m, struct intra_acts *a, const float *h,
                      const int32_t *targets, const struct shape *s, float grad_scale, double *loss,
                      int64_t *count) {
-    K->ops->rmsnorm_fwd(K, a->yf, a->rstdf, a->hf, h, a->r, intra_param(m, m->norm), s->n, s->d,
-                        m->c.norm_eps);
+    norm_fwd(K, m, a->yf, a->rstdf, a->hf, h, intra_rows_own(m, &s->rows, a->r), m->norm, s);
     if (!targets)
         return;
     bool learn = grad_scale > 0;
@@ -378,6 +439,8 @@ static void head_fwd(struct kern *K, struct intra_model *m, struct intra_acts *a
         return;
     }
     *loss = intra_vocab_head(K, m, &head, a->logits, count);
+    if (learn)
+        intra_rows_sum(m, &s->rows, a->dy);
 }
 
 void intra_model_forward(struct kern *K, struct intra_model *m, struct intra_acts *a,
@@ -386,19 +449,24 @@ void intra_model_forward(struct kern *K, struct intra_model *m, struct intra_act
     NEB_ASSERT(T <= m->c.max_seq && (size_t)B * T <= (size_t)a->B * a->T);
     NEB_ASSERT(grad_scale == 0 || (a->backward && m->grads));
     struct shape s = shape_of(m, B, T);
-    const float *h = a->hf; // the embedding goes where the final norm writes later: free until then
-    if (intra_model_first(m))
-        intra_vocab_embed(K, m, a->hf, tokens, s.n);
+    float *added = intra_rows_own(m, &s.rows, a->r);
+    const float *h = a->hf;
+    if (intra_model_first(m)) { // the embedding goes where the first block writes: it is read before
+        intra_vocab_embed(K, m, a->r, tokens, s.n);
+        intra_rows_sum(m, &s.rows, a->r);
+        h = added;
+    }
     int32_t end = m->layer0 + m->local.n_layers;
     for (int32_t l = m->layer0; l < end; l++) {
-        block_fwd(K, m, a, l, h, l > m->layer0 ? a->r : NULL, &s, false);
+        block_fwd(K, m, a, l, h, l > m->layer0 ? added : NULL, &s, false);
         h = a->blocks[l - m->layer0].h2;
     }
+    a->out = added;
     a->first->holds = a;
     if (intra_model_last(m)) {
         head_fwd(K, m, a, h, targets, &s, grad_scale, loss, count);
     } else {
-        K->ops->add(K, a->r, h, (size_t)s.n * s.d);
+        K->ops->add(K, a->out, h, (size_t)s.rows.own * (size_t)s.d);
         *loss = 0;
         *count = 0;
     }
@@ -409,19 +477,19 @@ void intra_model_backward(struct kern *K, struct intra_model *m, struct intra_ac
     struct shape s = shape_of(m, B, T);
     int32_t end = m->layer0 + m->local.n_layers;
     if (intra_model_last(m)) {
-        K->ops->zero(K, a->dh, (size_t)s.n * s.d);
-        K->ops->rmsnorm_bwd(K, a->dh, intra_grad(m, m->norm), a->dy, a->hf, intra_param(m, m->norm),
-                            a->rstdf, s.n, s.d);
+        K->ops->zero(K, a->dh, (size_t)s.rows.own * (size_t)s.d);
+        norm_bwd(K, m, a, a->hf, a->rstdf, m->norm, &s);
     }
     for (int32_t l = end - 1; l >= m->layer0 && l >= m->low; l--) {
-        if (a->recompute &&
-            (l < end - 1 || a->first->holds != a)) // else the block's are still there
+        bool again = a->recompute &&
+                     (l < end - 1 || a->first->holds != a); // else the block's are still there
+        if (again)
             block_fwd(K, m, a, l, a->blocks[l - m->layer0].h1, NULL, &s, true);
         a->first->holds = NULL;
-        block_bwd(K, m, a, l, &s, m->low < l);
+        block_bwd(K, m, a, l, &s, m->low < l, again);
     }
     if (intra_model_first(m) && m->embed->trainable)
-        intra_vocab_embed_bwd(K, m, a->dh, tokens, s.n);
+        intra_vocab_embed_bwd(K, m, gather_dh(K, m, a, &s), tokens, s.n);
 }
 
 void intra_model_pass(struct kern *K, struct intra_model *m, struct intra_acts *a,

@@ -233,6 +233,15 @@ static void add_adapters(struct intra_model *m, int32_t l) {
     }
 }
 
+// With tensor parallelism each rank sees the norms' gradients of its own rows (seqpar.h).
+static void mark_norms(struct intra_model *m) {
+    bool cut = intra_mesh_tp(m->mesh) > 1;
+    for (int32_t l = m->layer0; l < m->layer0 + m->local.n_layers; l++)
+        m->layers[l].norm1->partial = m->layers[l].norm2->partial = cut;
+    if (m->norm)
+        m->norm->partial = cut;
+}
+
 static uint64_t name_hash(const char *s) { // FNV-1a: a stream number per tensor name
     uint64_t h = 0xcbf29ce484222325ull;
     for (; *s; s++)
@@ -290,6 +299,7 @@ static void add_all(struct intra_model *m) {
     }
     for (int32_t l = 0; m->trainable.mode == INTRA_TRAIN_LORA && l < c->n_layers; l++)
         add_adapters(m, l);
+    mark_norms(m);
     if (m->embed) {
         m->embed->row_kind = c->tied ? INTRA_ROWS_BOTH : INTRA_ROWS_INPUT;
         m->embed->copy = !intra_model_first(m);
@@ -402,12 +412,6 @@ const struct intra_tensor *intra_model_find(const struct intra_model *m, const c
         if (!strcmp(m->tensors[i].name, name))
             return &m->tensors[i];
     return NULL;
-}
-
-void intra_model_sum_tp(struct intra_model *m, float *x, size_t n) {
-    struct intra_comm *tp = m->mesh ? m->mesh->tp : NULL;
-    if (tp && m->failed == NEB_OK)
-        intra_model_keep(m, tp->ops->all_reduce(tp, x, n, INTRA_COMM_F32, INTRA_COMM_SUM));
 }
 
 void intra_lora_merge(struct kern *K, struct intra_model *m) {

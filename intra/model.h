@@ -27,7 +27,7 @@
 //     rows of   embed, lm_head (vocabulary; uneven where tp does not divide it), q, k, v (heads) with biases, gate, up,
 //               and lora_B of these                                         column-parallel in Megatron-LM's terms
 //     columns of  o, down and their lora_A                                  row-parallel
-//     all of    the norms, and the adapters' other halves                   replicated
+//     all of    the norms (of the stream each rank has some rows: seqpar.h), and the adapters' other halves   replicated
 #ifndef INTRA_MODEL_H
 #define INTRA_MODEL_H
 #include "intra/mesh.h"
@@ -101,7 +101,7 @@ struct intra_tensor {
     bool
         copy; // the last stage's copy of a tied embedding: the first stage's is the one that counts
     bool
-        partial; // replicated over tp, but each rank computes a part of its gradient only (adapters)
+        partial; // replicated over tp, but each rank computes a part of its gradient only (adapters, norms)
     int32_t layer; // -1 embedding, 0..L-1 blocks, L final norm and output
     size_t at;     // offset in params
     bool trainable;
@@ -188,8 +188,6 @@ static inline float *intra_grad(const struct intra_model *m, const struct intra_
 static inline size_t intra_tensor_size(const struct intra_tensor *t) {
     return (size_t)t->rows * (size_t)t->cols;
 }
-// x (n) = its sum over tensor-parallel ranks; nothing to do with one. A failure is kept.
-void intra_model_sum_tp(struct intra_model *m, float *x, size_t n);
 
 // Adds every adapter to its base weight (W += alpha/r * B A) and zeroes B, so that the function stays the same.
 void intra_lora_merge(struct kern *K, struct intra_model *m);
@@ -225,8 +223,8 @@ void intra_model_pass(struct kern *K, struct intra_model *m, struct intra_acts *
 // The two halves of a pass, for one stage. Forward: the first stage begins with tokens, others with what is in
 // intra_acts_in(a); the last leaves loss and count as above (others: 0), others leave the stream in intra_acts_out(a).
 // Backward after a forward with grad_scale > 0: the last stage begins at its loss, others at the stream's gradient in
-// intra_acts_grad(a), where each leaves that of its own input. All three buffers are (B * T, d), scratch that the next
-// forward or backward of any activations of this stage overwrites.
+// intra_acts_grad(a), where each leaves that of its own input. All three are this rank's rows of (B * T, d)
+// (intra_rows_of), scratch that the next forward or backward of any activations of this stage overwrites.
 void intra_model_forward(struct kern *K, struct intra_model *m, struct intra_acts *a,
                          const int32_t *tokens, const int32_t *targets, int B, int T,
                          float grad_scale, double *loss, int64_t *count);

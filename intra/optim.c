@@ -33,8 +33,12 @@ enum neb_status intra_optim_create(const struct intra_optim_config *c, const str
         o->gamma = calloc(tensors, sizeof *o->gamma);
         o->sums = calloc(tensors, sizeof *o->sums);
         o->factors = calloc(tensors, sizeof *o->factors);
+        for (int32_t i = 0; i < m->n_tensors; i++)
+            if (m->tensors[i].trainable && m->tensors[i].partial)
+                o->n_partial += intra_tensor_size(&m->tensors[i]);
+        o->partial = calloc(o->n_partial + 1, sizeof *o->partial);
     }
-    if (!o || !o->m || !o->v || !o->gamma || !o->sums || !o->factors) {
+    if (!o || !o->m || !o->v || !o->gamma || !o->sums || !o->factors || !o->partial) {
         intra_optim_destroy(&o);
         return neb_fail(NEB_ERR_NOMEM, "out of memory for the optimiser state of %zu parameters",
                         m->n_trainable);
@@ -50,6 +54,7 @@ void intra_optim_destroy(struct intra_optim **op) {
         free((*op)->gamma);
         free((*op)->sums);
         free((*op)->factors);
+        free((*op)->partial);
     }
     free(*op);
     *op = NULL;
@@ -82,13 +87,38 @@ static size_t own_part(const struct intra_optim *o, const struct intra_tensor *t
     return t->trainable && lo < hi ? hi - lo : 0;
 }
 
-// Adapters: what came through each tensor-parallel rank's part. Tied embedding: its use as input and as output. Then
-// everything over the replicas, where each rank keeps its own part.
+static size_t copy_partial(const struct intra_optim *o, const struct intra_model *m, bool back) {
+    size_t at = 0;
+    for (int32_t i = 0; i < m->n_tensors; i++) {
+        const struct intra_tensor *t = &m->tensors[i];
+        size_t n = intra_tensor_size(t);
+        if (!t->trainable || !t->partial)
+            continue;
+        if (back)
+            memcpy(intra_grad(m, t), o->partial + at, n * sizeof *o->partial);
+        else
+            memcpy(o->partial + at, intra_grad(m, t), n * sizeof *o->partial);
+        at += n;
+    }
+    return at;
+}
+
+// Norms: what came through each tensor-parallel rank's rows; adapters: through its part of a layer. Many small tensors, so
+// they go together.
+static void sum_partial(const struct intra_optim *o, struct intra_model *m) {
+    struct intra_comm *tp = m->mesh->tp;
+    if (!tp || !o->n_partial || m->failed != NEB_OK)
+        return;
+    size_t n = copy_partial(o, m, false);
+    intra_model_keep(m, tp->ops->all_reduce(tp, o->partial, n, INTRA_COMM_F32, INTRA_COMM_SUM));
+    copy_partial(o, m, true);
+}
+
+// What tensor-parallel ranks have parts of. Tied embedding: its use as input and as output. Then everything over the
+// replicas, where each rank keeps its own part.
 static void reduce_grads(const struct intra_optim *o, struct intra_model *m) {
     const struct intra_mesh *mesh = m->mesh;
-    for (int32_t i = 0; mesh->tp && i < m->n_tensors; i++)
-        if (m->tensors[i].trainable && m->tensors[i].partial)
-            intra_model_sum_tp(m, intra_grad(m, &m->tensors[i]), intra_tensor_size(&m->tensors[i]));
+    sum_partial(o, m);
     if (mesh->ends && m->c.tied && m->embed->trainable && m->failed == NEB_OK)
         intra_model_keep(m, mesh->ends->ops->all_reduce(mesh->ends, intra_grad(m, m->embed),
                                                         intra_tensor_size(m->embed), INTRA_COMM_F32,

@@ -40,6 +40,8 @@ struct intra_optim {
     float *gamma; // (n_tensors) AdaGC's norm per tensor; 0: no gradient seen yet, clipped globally
     double *sums; // (n_tensors) of squared gradients, in an update
     float *factors;    // (n_tensors) of clipping, in an update
+    float *partial;    // (n_partial) gradients of which each tensor-parallel rank has a part, in an update
+    size_t n_partial;
     size_t at, n;      // all of n_trainable on one rank; else n_grads / dp
     int32_t n_tensors; // of the whole model, by index
 };

@@ -1,5 +1,6 @@
 #include "intra/pipe.h"
 #include "intra/pipe_schedule.h"
+#include "intra/seqpar.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +9,7 @@
 struct lane {
     struct intra_comm *comm;
     struct intra_comm_send sending;
-    float *buffer; // (B * T, d)
+    float *buffer; // (this rank's rows of B * T, d)
 };
 
 struct intra_pipe {
@@ -20,6 +21,11 @@ struct intra_pipe {
     int32_t *tokens, *targets; // (micros, B, T)
     struct lane down, up;
 };
+
+// Floats that cross a border with b sequences: tensor-parallel ranks pass on their own rows, each to its like.
+static size_t stream(const struct intra_pipe *p, int b) {
+    return (size_t)intra_rows_of(p->m, b * p->T).own * (size_t)p->m->c.d_model;
+}
 
 enum neb_status intra_pipe_create(struct intra_model *m, struct intra_acts *first, int B, int T,
                                   int32_t micros, struct intra_pipe **out) {
@@ -41,8 +47,8 @@ enum neb_status intra_pipe_create(struct intra_model *m, struct intra_acts *firs
     p->ops = calloc(2 * (size_t)micros, sizeof *p->ops);
     p->tokens = calloc((size_t)micros * n, sizeof *p->tokens);
     p->targets = calloc((size_t)micros * n, sizeof *p->targets);
-    p->down.buffer = calloc(n * (size_t)m->c.d_model, sizeof(float));
-    p->up.buffer = calloc(n * (size_t)m->c.d_model, sizeof(float));
+    p->down.buffer = calloc(stream(p, B) + 1, sizeof(float)); // a rank may have no rows
+    p->up.buffer = calloc(stream(p, B) + 1, sizeof(float));
     if (!p->acts || !p->ops || !p->tokens || !p->targets || !p->down.buffer || !p->up.buffer) {
         st = neb_fail(NEB_ERR_NOMEM, "out of memory for %d micro-batches of %d x %d tokens", micros,
                       B, T);
@@ -113,7 +119,7 @@ static void finish(struct intra_pipe *p) {
 static void forward(struct intra_pipe *p, struct kern *K, struct intra_acts *a,
                     const int32_t *tokens, const int32_t *targets, int b, int tag, float grad_scale,
                     double *loss, int64_t *count) {
-    size_t n = (size_t)b * (size_t)p->T * (size_t)p->m->c.d_model;
+    size_t n = stream(p, b);
     double l = 0;
     int64_t k = 0;
     if (p->stage > 0)
@@ -131,7 +137,7 @@ static void forward(struct intra_pipe *p, struct kern *K, struct intra_acts *a,
 static void backward(struct intra_pipe *p, struct kern *K, struct intra_acts *a,
                      const int32_t *tokens, int tag) {
     struct intra_model *m = p->m;
-    size_t n = (size_t)p->B * (size_t)p->T * (size_t)m->c.d_model;
+    size_t n = stream(p, p->B);
     int32_t end = m->layer0 + m->local.n_layers;
     if (m->low >= end && p->stage < p->stages - 1)
         return;

@@ -189,6 +189,13 @@ enum neb_status intra_trainer_push(struct intra_trainer *t, const bool *wanted) 
     return t->device ? intra_device_push(t->device, wanted) : NEB_OK;
 }
 
+float *intra_trainer_on_device(const struct intra_trainer *t, const struct intra_tensor *x) {
+    return t->device ? intra_device_param(t->device, x) : NULL;
+}
+enum neb_status intra_trainer_changed(struct intra_trainer *t, const bool *wanted) {
+    return t->device ? intra_device_changed(t->device, wanted) : NEB_OK;
+}
+
 enum neb_status intra_units(const struct intra_model *m, struct intra_unit **out, int32_t *n) {
     int32_t count = 0;
     for (int pass = 0; pass < 2; pass++) {

@@ -73,6 +73,10 @@ double intra_trainer_eval(struct intra_trainer *t, const int32_t *tokens, const 
 NEB_MUST_CHECK enum neb_status intra_trainer_pull(struct intra_trainer *t, const bool *wanted);
 NEB_MUST_CHECK enum neb_status intra_trainer_push(struct intra_trainer *t, const bool *wanted);
 
+// With a device: its copy of a trainable tensor (NULL on the CPU), and what to call after changing it there (device.h).
+float *intra_trainer_on_device(const struct intra_trainer *t, const struct intra_tensor *x);
+NEB_MUST_CHECK enum neb_status intra_trainer_changed(struct intra_trainer *t, const bool *wanted);
+
 // The exchanged units: row ranges of trainable tensors in canonical order, at most INTRA_UNIT_ELEMENTS each.
 enum { INTRA_UNIT_ELEMENTS = 16 << 20 };
 struct intra_unit {
@@ -101,7 +105,8 @@ NEB_MUST_CHECK enum neb_status intra_trainer_counts(const struct intra_trainer *
                                                     uint64_t *target);
 // Everything that the next step depends on, but for the data cursor (the caller's). The file does not depend on the mesh:
 // it can be restored on any other. On a mesh both are collective; the owner (intra_mesh_owner) writes and reads, w and c
-// are NULL on the other ranks, and all return the same status.
+// are NULL on the other ranks, and all return the same status. Where w may be split (intra_ckpt_split) the others write
+// parts of it beside the owner's file.
 NEB_MUST_CHECK enum neb_status intra_trainer_save(const struct intra_trainer *t,
                                                   struct intra_ckpt_writer *w);
 // Restore wants the same model and trainable set; after a failure the trainer is to be destroyed.

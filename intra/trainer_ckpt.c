@@ -1,6 +1,6 @@
 // Models and trainers in checkpoint files (checkpoint.h). The layout is that of one rank, whatever mesh trained.
 #include "agent/base/log.h"
-#include "intra/trainer.h"
+#include "intra/trainer_parts.h"
 #include "intra/whole.h"
 
 #include <stdlib.h>
@@ -104,13 +104,18 @@ static enum neb_status same_model(const struct intra_ckpt *k, const struct intra
     return NEB_OK;
 }
 
-enum neb_status intra_model_save(const struct intra_model *m, struct intra_ckpt_writer *w) {
+static enum neb_status put_model(const struct intra_model *m, struct intra_ckpt_writer *w) {
     struct neb_buf b = {0};
     put_config(&b, m);
     enum neb_status st = neb_buf_check(&b);
     if (st == NEB_OK)
         st = intra_ckpt_add(w, "model.config", INTRA_BYTES, b.len, 1, b.p);
     neb_buf_free(&b);
+    return st;
+}
+
+enum neb_status intra_model_save(const struct intra_model *m, struct intra_ckpt_writer *w) {
+    enum neb_status st = put_model(m, w);
     for (int32_t i = 0; st == NEB_OK && i < m->n_tensors; i++) {
         const struct intra_tensor *t = &m->tensors[i];
         st = intra_ckpt_add(w, t->name, INTRA_F32, (uint64_t)t->rows, (uint64_t)t->cols,
@@ -234,8 +239,10 @@ static enum neb_status save_rest(const struct intra_trainer *t, struct intra_ckp
     NEB_TRY(intra_ckpt_add(w, "optim.t", INTRA_U64, 1, 1, &steps));
     steps = (uint64_t)o->born;
     NEB_TRY(intra_ckpt_add(w, "optim.born", INTRA_U64, 1, 1, &steps));
-    NEB_TRY(intra_ckpt_add(w, "optim.m", INTRA_F32, n, 1, m));
-    NEB_TRY(intra_ckpt_add(w, "optim.v", INTRA_F32, n, 1, v));
+    if (m) { // else they went out tensor by tensor
+        NEB_TRY(intra_ckpt_add(w, "optim.m", INTRA_F32, n, 1, m));
+        NEB_TRY(intra_ckpt_add(w, "optim.v", INTRA_F32, n, 1, v));
+    }
     NEB_TRY(intra_ckpt_add(w, "optim.gamma", INTRA_F32, (uint64_t)o->n_tensors, 1, o->gamma));
     NEB_TRY(intra_ckpt_add(w, "counts.input", INTRA_U64, V, 1, input));
     return intra_ckpt_add(w, "counts.target", INTRA_U64, V, 1, target);
@@ -254,22 +261,54 @@ static void free_state(struct whole_state *s) {
     free(s->target);
 }
 
-static enum neb_status make_state(const struct intra_trainer *t, struct whole_state *s) {
-    size_t V = (size_t)t->c.model.vocab, n = t->model->n_all_trainable;
-    bool owner = intra_mesh_owner(t->c.mesh);
+static enum neb_status make_counts(const struct intra_trainer *t, struct whole_state *s) {
+    size_t V = (size_t)t->c.model.vocab;
     s->input = malloc(V * sizeof *s->input);
     s->target = malloc(V * sizeof *s->target);
+    return s->input && s->target ? NEB_OK
+                                 : neb_fail(NEB_ERR_NOMEM, "out of memory for token counts");
+}
+
+static enum neb_status make_state(const struct intra_trainer *t, struct whole_state *s) {
+    size_t n = t->model->n_all_trainable;
+    bool owner = intra_mesh_owner(t->c.mesh);
+    NEB_TRY(make_counts(t, s));
     s->m = owner ? malloc(n * sizeof *s->m) : NULL;
     s->v = owner ? malloc(n * sizeof *s->v) : NULL;
-    if (!s->input || !s->target || (owner && (!s->m || !s->v)))
+    if (owner && (!s->m || !s->v))
         return neb_fail(NEB_ERR_NOMEM, "out of memory gathering the state of %zu parameters", n);
     return NEB_OK;
+}
+
+// Tensors and moments by all ranks that can (trainer_parts.c), the rest by the owner.
+static enum neb_status save_split(const struct intra_trainer *t, struct intra_ckpt_writer *w,
+                                  const char *path) {
+    struct whole_state s = {0};
+    bool owner = intra_mesh_owner(t->c.mesh);
+    enum neb_status st = make_counts(t, &s);
+    NEB_TRY_GOTO(intra_whole_agree(t->c.mesh, st), out);
+    NEB_TRY_GOTO(intra_trainer_counts(t, s.input, s.target), out);
+    if (owner)
+        st = put_model(t->whole, w);
+    NEB_TRY_GOTO(intra_whole_agree(t->c.mesh, st), out);
+    NEB_TRY_GOTO(intra_trainer_save_parts(t, w, path), out);
+    if (owner)
+        st = save_rest(t, w, NULL, NULL, s.input, s.target);
+    st = intra_whole_agree(t->c.mesh, st);
+out:
+    free_state(&s);
+    return st;
 }
 
 static enum neb_status save_mesh(const struct intra_trainer *t, struct intra_ckpt_writer *w) {
     struct whole_state s = {0};
     struct intra_model *whole = t->whole;
     bool owner = intra_mesh_owner(t->c.mesh);
+    char path[NEB_PATH_MAX] = "";
+    bool split = false;
+    NEB_TRY(intra_trainer_may_split(t, w, path, &split));
+    if (split)
+        return save_split(t, w, path);
     enum neb_status st = make_state(t, &s);
     NEB_TRY_GOTO(intra_whole_agree(t->c.mesh, st), out);
     if (owner && !whole->params)
@@ -324,6 +363,23 @@ static enum neb_status same_run(const struct intra_trainer *t, const struct intr
     return NEB_OK;
 }
 
+// In one section, or tensor by tensor.
+static enum neb_status read_moments(const struct intra_trainer *t, const struct intra_ckpt *c,
+                                    const char *which, uint64_t n, float *out) {
+    const struct intra_model *whole = t->whole ? t->whole : t->model;
+    if (intra_ckpt_find(c, which))
+        return intra_ckpt_read(c, which, INTRA_F32, n, 1, out);
+    for (int32_t i = 0; i < whole->n_tensors; i++) {
+        const struct intra_tensor *x = &whole->tensors[i];
+        char name[INTRA_CKPT_NAME_MAX + 1];
+        snprintf(name, sizeof name, "%s/%s", which, x->name);
+        if (x->trainable)
+            NEB_TRY(intra_ckpt_read(c, name, INTRA_F32, (uint64_t)x->rows, (uint64_t)x->cols,
+                                    out + x->grad_at));
+    }
+    return NEB_OK;
+}
+
 // Everything of a checkpoint but the parameters; arrays as in save_rest.
 static enum neb_status read_rest(const struct intra_trainer *t, const struct intra_ckpt *c,
                                  uint64_t steps[2], float *m, float *v, uint64_t *input,
@@ -334,8 +390,8 @@ static enum neb_status read_rest(const struct intra_trainer *t, const struct int
     steps[1] = 0;
     if (intra_ckpt_find(c, "optim.born")) // checkpoints of before 0.2 have none
         NEB_TRY(intra_ckpt_read(c, "optim.born", INTRA_U64, 1, 1, steps + 1));
-    NEB_TRY(intra_ckpt_read(c, "optim.m", INTRA_F32, n, 1, m));
-    NEB_TRY(intra_ckpt_read(c, "optim.v", INTRA_F32, n, 1, v));
+    NEB_TRY(read_moments(t, c, "optim.m", n, m));
+    NEB_TRY(read_moments(t, c, "optim.v", n, v));
     NEB_TRY(intra_ckpt_read(c, "optim.gamma", INTRA_F32, (uint64_t)o->n_tensors, 1, o->gamma));
     NEB_TRY(intra_ckpt_read(c, "counts.input", INTRA_U64, V, 1, input));
     NEB_TRY(intra_ckpt_read(c, "counts.target", INTRA_U64, V, 1, target));

@@ -41,7 +41,6 @@ void intra_vocab_embed(struct kern *K, struct intra_model *m, float *out, const 
     K->ops->zero(K, out, (size_t)n * d);
     for (struct run r = {0}; next_run(m->embed, tokens, n, &r);)
         K->ops->embed_fwd(K, out + (size_t)r.from * d, intra_param(m, m->embed), r.rows, r.n, d);
-    intra_model_sum_tp(m, out, (size_t)n * d);
 }
 
 void intra_vocab_embed_bwd(struct kern *K, struct intra_model *m, const float *dout,
@@ -155,7 +154,5 @@ double intra_vocab_head(struct kern *K, struct intra_model *m, const struct kern
         int n = h->n - from < INTRA_VOCAB_ROWS ? h->n - from : INTRA_VOCAB_ROWS;
         loss += head_block(K, m, &b, from, n, count);
     }
-    if (h->dx)
-        intra_model_sum_tp(m, h->dx, (size_t)h->n * h->d);
     return loss;
 }

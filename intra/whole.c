@@ -59,6 +59,12 @@ static enum neb_status post(struct intra_comm *c, const float *x, size_t n, int 
 
 enum neb_status intra_whole_gather(const struct intra_model *m, const struct intra_tensor *t,
                                    enum intra_arena kind, const float *arena, float *out) {
+    return intra_whole_gather_at(m, t, kind, arena, 0, out);
+}
+
+enum neb_status intra_whole_gather_at(const struct intra_model *m, const struct intra_tensor *t,
+                                      enum intra_arena kind, const float *arena, int to,
+                                      float *out) {
     const struct intra_mesh *mesh = m->mesh;
     const struct intra_tensor *mine = find(m, t->index);
     const float *x = mine ? arena + offset(mine, kind) : NULL;
@@ -67,9 +73,9 @@ enum neb_status intra_whole_gather(const struct intra_model *m, const struct int
         return NEB_OK;
     }
     int stage = stage_of(m, t), parts = parts_of(m, t);
-    if (!intra_mesh_owner(mesh)) {
+    if (mesh->world->rank != to) {
         bool sends = mesh->dp_rank == 0 && mesh->pp_rank == stage && mesh->tp_rank < parts;
-        return sends ? post(mesh->world, x, intra_tensor_size(mine), 0, t->index) : NEB_OK;
+        return sends ? post(mesh->world, x, intra_tensor_size(mine), to, t->index) : NEB_OK;
     }
     float *buffer = NULL;
     enum neb_status st = room(t, &buffer);
@@ -77,7 +83,7 @@ enum neb_status intra_whole_gather(const struct intra_model *m, const struct int
         struct intra_tensor part = intra_tensor_part(t, mesh->c.tp, r);
         size_t n = intra_tensor_size(&part);
         int from = intra_mesh_rank(&mesh->c, 0, stage, r);
-        if (from == 0)
+        if (from == to)
             memcpy(buffer, x, n * sizeof *buffer);
         else
             st = mesh->world->ops->recv(mesh->world, buffer, n * sizeof *buffer, from, t->index);

@@ -17,6 +17,11 @@ NEB_MUST_CHECK enum neb_status intra_whole_gather(const struct intra_model *m,
                                                   const struct intra_tensor *t,
                                                   enum intra_arena kind, const float *arena,
                                                   float *out);
+// The same at any rank `to` of the world.
+NEB_MUST_CHECK enum neb_status intra_whole_gather_at(const struct intra_model *m,
+                                                     const struct intra_tensor *t,
+                                                     enum intra_arena kind, const float *arena,
+                                                     int to, float *out);
 // The other way: in (t->rows, t->cols) of the owner goes to all who hold a part of it.
 NEB_MUST_CHECK enum neb_status intra_whole_scatter(const struct intra_model *m,
                                                    const struct intra_tensor *t,

@@ -28,6 +28,29 @@ jq -e '(.clusters[0].eval_loss - .clusters[1].eval_loss) | fabs < 0.02' "$T/mixe
     fail "evaluations differ: $(summary '[.clusters[].eval_loss]' "$T/mixed")"
 sed -i 's/device: cuda,/device: auto, precision: fp32,/' "$T/job.yaml"
 run again --set sync.overlap=2
+# Where the exchange's state is changes nothing but what crosses the bus: on the device (as by default), and on the host.
+cat "$T"/again/clusters/alpha/jobs/*/worker.log | has "exchange's state is on emulated" || fail "the exchange was not on the device"
+sed -i 's/precision: fp32,/precision: fp32, outer_state: host,/' "$T/job.yaml"
+run host --set sync.overlap=2
+if cat "$T"/host/clusters/alpha/jobs/*/worker.log | has "exchange's state is on"; then fail "outer_state: host, and yet on the device"; fi
+on=$(summary '[.clusters[].params_digest] | @tsv' "$T/again") off=$(summary '[.clusters[].params_digest] | @tsv' "$T/host")
+[[ -n $on && $on == "$off" ]] || fail "on the device $on, on the host $off"
+sed -i 's/outer_state: host,/outer_state: device,/' "$T/job.yaml"
+# A worker that dies goes on from its checkpoint: state that is on the device comes back as it was.
+timeout 200 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 40 --set sync.interval=5 --set sync.overlap=2 --set checkpoint.every_steps=4 \
+    --out "$T/killed" >"$T/killed.log" 2>&1 &
+pid=$!
+for _ in $(seq 600); do
+    victim=$(pgrep -f "nebula worker $T/killed/clusters/alpha/" | head -n 1 || true)
+    ls "$T"/killed/clusters/alpha/jobs/*/checkpoint/step-*.ckpt >/dev/null 2>&1 && [[ -n $victim ]] && break
+    kill -0 "$pid" 2>/dev/null || fail "the run ended before its first checkpoint: $(tail -n 3 "$T/killed.log")"
+    sleep 0.1
+done
+kill -KILL "$victim"
+wait "$pid" || fail "the run with a killed worker failed: $(tail -n 5 "$T/killed.log")"
+digests_equal "$T/killed"
+round_digests_equal "$T/killed"
+sed -i 's/ outer_state: device,//' "$T/job.yaml"
 [[ $(summary '.clusters[0].device' "$T/again") == "cuda (emulated, fp32)" ]] || fail "device: $(summary '.clusters[0].device' "$T/again")"
 
 sed -i 's/device: auto, precision: fp32,/device: cuda,/' "$T/job.yaml"

@@ -19,3 +19,43 @@ ranks() {
     OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
         timeout -k 5 "${limit:-60}" mpirun --oversubscribe -n "$n" "$@" </dev/null
 }
+
+# agrees WHAT: $work/out against $work/one.
+agrees() {
+    awk -v what="$1" '
+        function far(a, b) { d = (a - b) / b; return d < 0 ? -d : d }
+        NR == FNR { loss[$1] = $2; norm[$1] = $3; clipped[$1] = $4; want++; next }
+        {
+            n++
+            e = far($2, loss[$1]); if (e > worst) worst = e
+            if (e > ($1 == "0" ? 1e-6 : 1e-4)) { print what ": step " $1 ": loss " $2 ", one rank has " loss[$1]; bad = 1 }
+            if ($1 == "eval") next
+            c = $4 - clipped[$1]
+            if (far($3, norm[$1]) > 1e-3 || c > 1 || c < -1) {
+                print what ": step " $1 ": gradient norm " $3 ", clipped " $4 "; one rank has " norm[$1] ", " clipped[$1]; bad = 1
+            }
+        }
+        END {
+            if (n != want) { print what ": " n " lines, one rank printed " want; bad = 1 }
+            if (!bad) printf "%-44s largest difference of a loss %.1e\n", what, worst
+            exit bad
+        }' "$work/one" "$work/out"
+}
+
+# meshes OPTIONS MESH...: each mesh (DPxPPxTP) against one rank.
+meshes() {
+    local options=$1 dp pp tp
+    shift
+    # shellcheck disable=SC2086
+    timeout 60 "$BUILD/mesh_train" 0 0 0 eval=1 $options >"$work/one"
+    for mesh in "$@"; do
+        IFS=x read -r dp pp tp <<<"$mesh"
+        # shellcheck disable=SC2086
+        ranks $((dp * pp * tp)) "$BUILD/mesh_train" "$dp" "$pp" "$tp" eval=1 $options >"$work/out" 2>"$work/err" || {
+            cat "$work/out" "$work/err"
+            echo "dp $dp, pp $pp, tp $tp ($options): failed"
+            exit 1
+        }
+        agrees "dp $dp, pp $pp, tp $tp $options"
+    done
+}

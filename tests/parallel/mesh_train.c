@@ -5,6 +5,7 @@
 //     steps=N       50          clip=global|adagc        trainable=full|lora|bitfit|last
 //     tied=0|1      0           bias=0|1                 recompute=0|1
 //     save=PATH     checkpoint after the last step       load=PATH      begin from it (steps counts on)
+//     seq=N         16: tokens of a sequence, at most    shards=0|1   all ranks write parts of the checkpoint
 //     eval=0|1      held-out loss at the end             ignore=0|1     some targets do not count
 //     nudge=0|1     between two steps, halfway, all parameters are pulled, changed and pushed
 //     pause=MS      the owner of a team sleeps before its last step, as in an exchange
@@ -26,13 +27,13 @@ enum { VOCAB = 131, WIDTH = 64, LAYERS = 4, T = 16, BATCH = 2, MICROS = 8, EVAL 
 
 struct options {
     struct intra_mesh_config mesh;
-    int steps, pause_ms;
-    bool adagc, tied, bias, recompute, eval, ignore, nudge, team;
+    int steps, pause_ms, seq;
+    bool shards, adagc, tied, bias, recompute, eval, ignore, nudge, team;
     const char *trainable, *save, *load;
 };
 
 static bool parse(int argc, char **argv, struct options *o) {
-    *o = (struct options){.steps = 50, .trainable = "full"};
+    *o = (struct options){.steps = 50, .seq = T, .trainable = "full"};
     if (argc < 4)
         return false;
     o->mesh = (struct intra_mesh_config){(int32_t)strtol(argv[1], NULL, 10),
@@ -46,6 +47,10 @@ static bool parse(int argc, char **argv, struct options *o) {
         bool on = !strcmp(value, "1");
         if (!strcmp(argv[i], "steps"))
             o->steps = (int)strtol(value, NULL, 10);
+        else if (!strcmp(argv[i], "seq"))
+            o->seq = (int)strtol(value, NULL, 10);
+        else if (!strcmp(argv[i], "shards"))
+            o->shards = on;
         else if (!strcmp(argv[i], "pause"))
             o->pause_ms = (int)strtol(value, NULL, 10);
         else if (!strcmp(argv[i], "clip"))
@@ -73,7 +78,7 @@ static bool parse(int argc, char **argv, struct options *o) {
         else
             return false;
     }
-    return true;
+    return o->seq >= 1 && o->seq <= T;
 }
 
 static struct intra_trainable trainable(const char *name) {
@@ -104,7 +109,7 @@ static struct intra_trainer_config config(const struct options *o, const struct 
                   .mask = KERN_MASK_CAUSAL},
         .trainable = trainable(o->trainable),
         .batch = BATCH,
-        .seq_len = T,
+        .seq_len = o->seq,
         .accumulate = MICROS / intra_mesh_dp(mesh),
         .recompute = o->recompute,
         .seed = 7,
@@ -126,21 +131,22 @@ static struct intra_trainer_config config(const struct options *o, const struct 
 }
 
 // Windows of a noisy cycle through the vocabulary: something to learn, the same for a given number.
-static void window(uint64_t number, bool ignore, int32_t *tokens, int32_t *targets) {
+static void window(uint64_t number, const struct options *o, int32_t *tokens, int32_t *targets) {
     struct neb_rng r = neb_rng_make(11, number);
     int32_t at = (int32_t)neb_rng_below(&r, VOCAB), stride = 1 + (int32_t)neb_rng_below(&r, 3);
-    for (int i = 0; i < T; i++) {
+    for (int i = 0; i < o->seq; i++) {
         int32_t next =
             neb_rng_below(&r, 8) ? (at + stride) % VOCAB : (int32_t)neb_rng_below(&r, VOCAB);
         tokens[i] = at;
-        targets[i] = ignore && neb_rng_below(&r, 4) == 0 ? KERN_IGNORE : next;
+        targets[i] = o->ignore && neb_rng_below(&r, 4) == 0 ? KERN_IGNORE : next;
         at = next;
     }
 }
 
-static void batch(uint64_t number, bool ignore, int n, int32_t *tokens, int32_t *targets) {
+static void batch(uint64_t number, const struct options *o, int n, int32_t *tokens,
+                  int32_t *targets) {
     for (int b = 0; b < n; b++)
-        window(number * BATCH + (uint64_t)b, ignore, tokens + b * T, targets + b * T);
+        window(number * BATCH + (uint64_t)b, o, tokens + b * o->seq, targets + b * o->seq);
 }
 
 static void speak(int64_t step, const struct intra_step_stats *s) {
@@ -178,7 +184,7 @@ static enum neb_status train(const struct options *o, struct intra_trainer *t) {
         if (o->nudge && i == first + o->steps / 2)
             NEB_TRY(nudge_all(t));
         for (int k = intra_mesh_dp_rank(mesh); k < MICROS; k += intra_mesh_dp(mesh)) {
-            batch((uint64_t)i * MICROS + (uint64_t)k, o->ignore, BATCH, tokens, targets);
+            batch((uint64_t)i * MICROS + (uint64_t)k, o, BATCH, tokens, targets);
             intra_trainer_micro(t, tokens, targets);
         }
         intra_trainer_update(t, &s);
@@ -187,7 +193,7 @@ static enum neb_status train(const struct options *o, struct intra_trainer *t) {
             speak(i, &s);
     }
     if (o->eval) {
-        batch(1 << 20, o->ignore, EVAL, tokens, targets);
+        batch(1 << 20, o, EVAL, tokens, targets);
         double loss = intra_trainer_eval(t, tokens, targets, EVAL);
         if (owner)
             printf("eval %.9g\n", loss);
@@ -195,11 +201,13 @@ static enum neb_status train(const struct options *o, struct intra_trainer *t) {
     return t->model->failed;
 }
 
-static enum neb_status save(const struct intra_trainer *t, const char *path) {
+static enum neb_status save(const struct intra_trainer *t, const char *path, bool shards) {
     struct intra_ckpt_writer *w = NULL;
     bool owner = intra_mesh_owner(t->c.mesh);
     enum neb_status st = owner ? intra_ckpt_create(path, &w) : NEB_OK;
     st = intra_whole_agree(t->c.mesh, st);
+    if (st == NEB_OK && w && shards)
+        intra_ckpt_split(w, path);
     if (st == NEB_OK)
         st = intra_trainer_save(t, w);
     if (st == NEB_OK && owner)
@@ -226,7 +234,7 @@ static enum neb_status run(const struct options *o, const struct intra_mesh *mes
         NEB_TRY_GOTO(load(t, o->load), out);
     NEB_TRY_GOTO(train(o, t), out);
     if (o->save)
-        NEB_TRY_GOTO(save(t, o->save), out);
+        NEB_TRY_GOTO(save(t, o->save, o->shards), out);
 out:
     intra_trainer_destroy(&t);
     return st;
@@ -247,7 +255,7 @@ static enum neb_status train_team(const struct options *o, struct intra_team *te
         if (i == first + o->steps - 1)
             neb_sleep(o->pause_ms * NEB_MS);
         for (int k = 0; k < MICROS; k++) {
-            batch((uint64_t)i * MICROS + (uint64_t)k, o->ignore, BATCH, tokens, targets);
+            batch((uint64_t)i * MICROS + (uint64_t)k, o, BATCH, tokens, targets);
             intra_team_micro(team, tokens, targets);
         }
         NEB_TRY(intra_team_update(team, &s));
@@ -255,7 +263,7 @@ static enum neb_status train_team(const struct options *o, struct intra_team *te
     }
     if (o->eval) {
         double loss;
-        batch(1 << 20, o->ignore, EVAL, tokens, targets);
+        batch(1 << 20, o, EVAL, tokens, targets);
         NEB_TRY(intra_team_eval(team, tokens, targets, EVAL, &loss));
         printf("eval %.9g\n", loss);
     }
@@ -276,6 +284,8 @@ static enum neb_status lead(const struct options *o, struct intra_comm *world, s
     NEB_TRY_GOTO(train_team(o, team), out);
     if (o->save) {
         NEB_TRY_GOTO(intra_ckpt_create(o->save, &w), out);
+        if (o->shards)
+            intra_ckpt_split(w, o->save);
         NEB_TRY_GOTO(intra_team_save(team, w), out);
         NEB_TRY_GOTO(intra_ckpt_commit(w), out);
     }

@@ -29,6 +29,12 @@ job "$T/mesh.yaml" "{dp: 2, tp: 2}" "{pp: 2}"
 run one
 run mesh
 cat "$T"/mesh/clusters/*/jobs/*/worker.log >"$T/ranks"
+# Every rank but the owner has written its part of the last checkpoint.
+for want in "alpha 3" "beta 1"; do
+    read -r name n <<<"$want"
+    newest=$(ls "$T/mesh/clusters/$name"/jobs/*/checkpoint/step-*.ckpt | tail -1)
+    (($(ls "$newest".*.part | wc -l) == n)) || fail "$name: not $n parts beside $newest: $(ls "$(dirname "$newest")")"
+done
 grep -q "4 ranks: dp 2, pp 1, tp 2" "$T/ranks" && grep -q "2 ranks: dp 1, pp 2, tp 1" "$T/ranks" || fail "other ranks: $(cat "$T/ranks")"
 for key in loss_first loss_last eval_loss; do
     a=$(summary "[.clusters[].$key] | @tsv" "$T/one") b=$(summary "[.clusters[].$key] | @tsv" "$T/mesh")

@@ -61,7 +61,7 @@ static void test_complaints(void **state) {
          "job.yaml: clusters.name: \"paris\" is given to two clusters"},
         {"threads: 2", "thread: 2",
          "job.yaml:7: clusters: unknown key 'thread'; allowed: name, role, witness, threads, corpus, sources, "
-         "mesh, launcher, device, precision"},
+         "mesh, launcher, device, precision, outer_state"},
         {"threads: 2", "mesh: {dp: 2, cp: 2}",
          "job.yaml:7: clusters.mesh: unknown key 'cp'; allowed: dp, pp, tp"},
         {"threads: 2", "mesh: {tp: 0}", "job.yaml:7: clusters.mesh: tp \"0\" is not in 1..1024"},

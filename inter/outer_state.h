@@ -1,0 +1,77 @@
+// Inside of inter_outer: outer.c on the host, outer_device.c on an accelerator.
+#ifndef INTER_OUTER_STATE_H
+#define INTER_OUTER_STATE_H
+#include "compress/device.h"
+#include "compress/reader.h"
+#include "inter/outer.h"
+
+struct outer_slot { // one unit
+    struct inter_outer_unit u;
+    size_t at, n; // place in the arenas
+    struct cmp_work *work;
+    struct neb_buf frame; // encoded unit, before it is joined to the update
+    size_t strip;         // elements that are settled at a time; whole rows where rows are weighted
+    float *acc, *part;    // (strip) scratch of apply: weighted sum, one decoded update
+    float *mean;          // (n) profile `robust`: the trimmed mean; on an accelerator: scratch
+    struct cmp_reader *readers[INTER_PARTS_MAX]; // of the updates being applied, as many as there ever were
+    float *weights;       // (parts, rows)
+    uint32_t *row_counts; // (parts, rows)
+    struct cmp_update_unit views[INTER_PARTS_MAX];
+    enum neb_status st;
+    struct kern_digest digest;
+};
+
+struct outer_fragment {
+    uint32_t version;
+    bool in_flight;
+    int32_t n;
+    int32_t *units;                // indices of its units, ascending
+    struct cmp_unit_shape *shapes; // what an update of it must hold
+};
+
+struct inter_outer {
+    struct inter_outer_config c;
+    struct kern_pool *pool; // borrowed
+    int32_t n_units;
+    struct outer_slot *slots;
+    struct outer_fragment *fragments;
+    size_t n;
+    float *theta, *v, *u, *sent; // (n); on an accelerator: as last pulled
+    struct outer_device *device; // NULL: on the host
+    struct cmp_update_unit *views;
+};
+
+struct outer_apply { // one commit that is being applied
+    struct inter_outer *o;
+    const struct outer_fragment *g;
+    const struct inter_outer_round *r;
+    float share[INTER_PARTS_MAX]; // weight of a part / all weights
+    float scale[INTER_PARTS_MAX]; // weight of a part / its tokens: of its row counts
+    bool mine;
+};
+
+// outer.c
+// Weights of part p, from s->row_counts.
+void outer_row_weights(const struct outer_apply *j, struct outer_slot *s, size_t p);
+// Row counts of all parts, and the weights they make.
+NEB_MUST_CHECK enum neb_status outer_read_counts(const struct outer_apply *j, struct outer_slot *s);
+// The robust mean of all parts into s->mean.
+NEB_MUST_CHECK enum neb_status outer_sum_robust(const struct outer_apply *j, struct outer_slot *s);
+
+// outer_device.c: what outer.c does unit by unit, for whole fragments; digests of the units are left in their slots.
+void outer_device_destroy(struct outer_device **d);
+NEB_MUST_CHECK enum neb_status outer_device_encode(struct inter_outer *o, int32_t f,
+                                                   const struct cmp_codec *codec,
+                                                   inter_outer_counts *counts, void *user);
+NEB_MUST_CHECK enum neb_status
+outer_device_sum(struct outer_apply *j); // may fail: nothing has changed
+NEB_MUST_CHECK enum neb_status
+outer_device_settle(struct outer_apply *j); // only the device can fail
+void outer_device_skip(struct inter_outer *o, int32_t f);
+void outer_device_reject(struct inter_outer *o, int32_t f);
+void outer_device_adopt(struct inter_outer *o, int32_t f, const float *theta, const float *v);
+void outer_device_digests(const struct inter_outer *o, int32_t f);
+// u of one unit into its s->mean.
+NEB_MUST_CHECK enum neb_status outer_device_fetch_u(struct inter_outer *o, struct outer_slot *s);
+
+#endif

@@ -1,0 +1,31 @@
+// One generation in several files: what the ranks of a mesh hold is written by all of them at once.
+//
+//     step-000000000120.ckpt                          the owner's sections, and how many parts there are
+//     step-000000000120.ckpt.7f3a90c2d1e45b68-1.part  sections of one rank each, in the format of checkpoint.h
+//     step-000000000120.ckpt.7f3a90c2d1e45b68-2.part
+//
+// Who reads sees one checkpoint: intra_ckpt_open maps the parts with the file, and every tensor lies whole in one of them.
+// The file is renamed last, once all its parts are there: before that the generation does not exist. Its token (random) is in
+// the names of its parts and inside them, so a generation that is written a second time replaces nothing of the first;
+// parts that no file names are removed by the next intra_ckpt_prune.
+//
+// All ranks must see the folder: intra_trainer_save finds out which do, and the others' share is written by those.
+#ifndef INTRA_CHECKPOINT_PARTS_H
+#define INTRA_CHECKPOINT_PARTS_H
+#include "intra/checkpoint.h"
+
+#define INTRA_PARTS_SECTION                                                                        \
+    "checkpoint.parts" // (2) u64: token, and n of the file or the number of a part
+enum { INTRA_PARTS_MAX = 4096, INTRA_PARTS_WAIT_S = 600 };
+
+NEB_MUST_CHECK enum neb_status intra_part_path(const char *file, uint64_t token, uint32_t number,
+                                               char *out, size_t cap);
+// Begins part `number` (1..) of the generation `file`; intra_ckpt_add and _commit as for any.
+NEB_MUST_CHECK enum neb_status intra_part_create(const char *file, uint64_t token, uint32_t number,
+                                                 struct intra_ckpt_writer **out);
+// Until n parts are there. NEB_ERR_TIMEOUT names the one that is not: its rank has died, or its disk is full.
+NEB_MUST_CHECK enum neb_status intra_parts_wait(const char *file, uint64_t token, uint32_t n);
+// Removes parts in `dir` that no file names, and half-written ones.
+NEB_MUST_CHECK enum neb_status intra_parts_prune(const char *dir);
+
+#endif

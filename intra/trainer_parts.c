@@ -1,0 +1,186 @@
+#include "intra/trainer_parts.h"
+#include "intra/whole.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum neb_status intra_trainer_may_split(const struct intra_trainer *t,
+                                        const struct intra_ckpt_writer *w, char *path,
+                                        bool *split) {
+    struct intra_comm *world = t->c.mesh->world;
+    const char *mine = w ? intra_ckpt_split_path(w) : NULL;
+    uint64_t wanted = mine && world->size > 1;
+    if (mine)
+        snprintf(path, NEB_PATH_MAX, "%s", mine);
+    NEB_TRY(world->ops->broadcast(world, &wanted, sizeof wanted, 0));
+    if (wanted)
+        NEB_TRY(world->ops->broadcast(world, path, NEB_PATH_MAX, 0));
+    *split = wanted == 1;
+    return NEB_OK;
+}
+
+void intra_parts_deal(const uint64_t *bytes, int32_t n, const uint64_t *able, int ranks,
+                      int32_t *out) {
+    uint64_t load[INTRA_PARTS_MAX + 1] = {0};
+    int first = 0, last = ranks <= INTRA_PARTS_MAX ? ranks : INTRA_PARTS_MAX;
+    for (int r = last - 1; r > 0; r--)
+        first = able[r] ? r : first;
+    for (int32_t i = 0; i < n; i++) {
+        int best = first;
+        for (int r = first; first > 0 && r < last; r++)
+            if (able[r] && load[r] < load[best])
+                best = r;
+        load[best] += bytes[i];
+        out[i] = best;
+    }
+}
+
+// ---- one save -------------------------------------------------------------------------------------------------
+
+struct parts {
+    const struct intra_trainer *t;
+    struct intra_comm *world;
+    struct intra_ckpt_writer
+        *out;        // this rank's part, or the owner's file; NULL: it has nothing to write
+    int32_t *owner;  // (n_tensors)
+    uint64_t *bytes; // (n_tensors)
+    uint64_t *able;  // (ranks)
+    float *room;     // (largest of this rank's tensors)
+    uint64_t token;
+    uint32_t number, n; // of this rank's part, 0: none; of all
+};
+
+static enum neb_status allocate(struct parts *p) {
+    const struct intra_model *whole = p->t->whole;
+    size_t n = (size_t)whole->n_tensors;
+    p->owner = calloc(n, sizeof *p->owner);
+    p->bytes = calloc(n, sizeof *p->bytes);
+    p->able = calloc((size_t)p->world->size, sizeof *p->able);
+    if (!p->owner || !p->bytes || !p->able)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for a checkpoint of %zu tensors", n);
+    for (size_t i = 0; i < n; i++) { // with both moments where it learns
+        const struct intra_tensor *x = &whole->tensors[i];
+        p->bytes[i] = intra_tensor_size(x) * sizeof(float) * (x->trainable ? 3 : 1);
+    }
+    return NEB_OK;
+}
+
+// Which ranks see the folder: rank 0 leaves an empty file under a name of chance there, the others look.
+static enum neb_status find_able(struct parts *p, const char *path) {
+    char mark[NEB_PATH_MAX];
+    struct intra_comm *world = p->world;
+    enum neb_status st = intra_part_path(path, p->token, 0, mark, sizeof mark);
+    if (st == NEB_OK && world->rank == 0)
+        st = neb_fs_write(mark, "", 0, 0600);
+    NEB_TRY(intra_whole_agree(p->t->c.mesh, st));
+    p->able[world->rank] = neb_fs_exists(mark);
+    NEB_TRY(world->ops->all_reduce(world, p->able, (size_t)world->size, INTRA_COMM_U64,
+                                   INTRA_COMM_SUM));
+    return world->rank == 0 ? neb_fs_remove(mark) : NEB_OK;
+}
+
+static void deal(struct parts *p) {
+    const struct intra_model *whole = p->t->whole;
+    intra_parts_deal(p->bytes, whole->n_tensors, p->able, p->world->size, p->owner);
+    for (int r = 1; r < p->world->size; r++) {
+        bool any = false;
+        for (int32_t i = 0; i < whole->n_tensors && !any; i++)
+            any = p->owner[i] == r;
+        p->n += any;
+        if (any && r == p->world->rank)
+            p->number = p->n;
+    }
+}
+
+static enum neb_status begin(struct parts *p, struct intra_ckpt_writer *w, const char *path) {
+    const struct intra_model *whole = p->t->whole;
+    size_t most = 0;
+    for (int32_t i = 0; i < whole->n_tensors; i++)
+        if (p->owner[i] == p->world->rank && intra_tensor_size(&whole->tensors[i]) > most)
+            most = intra_tensor_size(&whole->tensors[i]);
+    p->out = w;
+    if (most && !(p->room = malloc(most * sizeof *p->room)))
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for a tensor of %zu elements", most);
+    return p->number ? intra_part_create(path, p->token, p->number, &p->out) : NEB_OK;
+}
+
+// One array of all tensors, each to its owner, who writes it. A rank that cannot write goes on taking part: its status comes at
+// the end.
+static enum neb_status put_all(struct parts *p, enum intra_arena kind, const float *arena,
+                               const char *prefix, enum neb_status *written) {
+    const struct intra_model *whole = p->t->whole;
+    for (int32_t i = 0; i < whole->n_tensors; i++) {
+        const struct intra_tensor *x = &whole->tensors[i];
+        char name[INTRA_CKPT_NAME_MAX + 1];
+        if (kind == INTRA_ARENA_GRADS && !x->trainable)
+            continue;
+        NEB_TRY(intra_whole_gather_at(p->t->model, x, kind, arena, p->owner[i], p->room));
+        if (p->owner[i] != p->world->rank || *written != NEB_OK)
+            continue;
+        snprintf(name, sizeof name, "%s%s", prefix, x->name);
+        *written =
+            intra_ckpt_add(p->out, name, INTRA_F32, (uint64_t)x->rows, (uint64_t)x->cols, p->room);
+    }
+    return NEB_OK;
+}
+
+// Each replica's ranks hold slices of the moments (optim.h): put together in the gradient arena, free between steps.
+static enum neb_status put_moments(struct parts *p, const float *slice, const char *prefix,
+                                   enum neb_status *written) {
+    const struct intra_trainer *t = p->t;
+    const struct intra_optim *o = t->optim;
+    struct intra_model *m = t->model;
+    struct intra_comm *dp = m->mesh->dp;
+    memcpy(m->grads + o->at, slice, o->n * sizeof *slice);
+    enum neb_status st = dp ? dp->ops->all_gather(dp, m->grads, o->n) : NEB_OK;
+    if (st == NEB_OK)
+        st = put_all(p, INTRA_ARENA_GRADS, m->grads, prefix, written);
+    t->K->ops->zero(t->K, m->grads, m->n_grads);
+    return st;
+}
+
+// NEB_OK: a rank's own failure to write is in *written.
+static enum neb_status put_tensors(struct parts *p, enum neb_status *written) {
+    const struct intra_trainer *t = p->t;
+    NEB_TRY(put_all(p, INTRA_ARENA_PARAMS, t->model->params, "", written));
+    NEB_TRY(put_moments(p, t->optim->m, "optim.m/", written));
+    NEB_TRY(put_moments(p, t->optim->v, "optim.v/", written));
+    if (p->number && *written == NEB_OK)
+        *written = intra_ckpt_commit(p->out);
+    return NEB_OK;
+}
+
+static enum neb_status note_parts(const struct parts *p, struct intra_ckpt_writer *w) {
+    const uint64_t note[2] = {p->token, p->n};
+    return p->n ? intra_ckpt_add(w, INTRA_PARTS_SECTION, INTRA_U64, 2, 1, note) : NEB_OK;
+}
+
+enum neb_status intra_trainer_save_parts(const struct intra_trainer *t, struct intra_ckpt_writer *w,
+                                         const char *path) {
+    struct parts p = {.t = t, .world = t->c.mesh->world};
+    const struct intra_mesh *mesh = t->c.mesh;
+    if (!path[0])
+        return NEB_OK; // the owner counts what it writes itself: nothing of this, unless it is alone
+    enum neb_status st = allocate(&p);
+    if (st == NEB_OK && getentropy(&p.token, sizeof p.token) != 0)
+        st = neb_fail_errno("no random numbers from the system");
+    NEB_TRY_GOTO(intra_whole_agree(mesh, st), out);
+    NEB_TRY_GOTO(p.world->ops->broadcast(p.world, &p.token, sizeof p.token, 0), out);
+    NEB_TRY_GOTO(find_able(&p, path), out);
+    deal(&p);
+    NEB_TRY_GOTO(intra_whole_agree(mesh, begin(&p, w, path)), out);
+    enum neb_status written = NEB_OK;
+    NEB_TRY_GOTO(put_tensors(&p, &written), out);
+    if (p.world->rank == 0 && written == NEB_OK)
+        written = note_parts(&p, w);
+    st = intra_whole_agree(mesh, written);
+out:
+    if (p.number)
+        intra_ckpt_writer_destroy(&p.out);
+    free(p.owner);
+    free(p.bytes);
+    free(p.able);
+    free(p.room);
+    return st;
+}

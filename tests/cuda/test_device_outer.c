@@ -1,0 +1,237 @@
+// The outer optimiser on the emulated device beside the one on the host: the same frames, the same bits of θ, v, residual and
+// parameters, the same digests, round by round; with row weights, several members, merge rounds, updates that are sent again,
+// commits of others, refused ones, and state that moves between host and device halfway.
+#include "agent/base/rng.h"
+#include "inter/outer.h"
+#include "kernels/device.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+kern_device_opener kern_cuda_open;
+
+enum { UNITS = 4, FRAGMENTS = 2, MEMBERS = 3, ROUNDS = 14 };
+static const struct { // odd sizes; the first has weighted rows
+    uint32_t rows, cols;
+    bool weighted;
+    int32_t fragment;
+} shapes[UNITS] = {{37, 65, true, 0}, {64, 130, false, 0}, {1, 77, false, 1}, {90, 101, false, 1}};
+
+struct member {
+    struct inter_outer *o;
+    struct kern_pool *pool;
+    struct kern_device *D; // NULL: on the host
+    float *theta_m[UNITS]; // host memory
+    float *there[UNITS];   // device memory
+    uint64_t counts[37];
+    struct neb_buf blob[FRAGMENTS];
+};
+
+static size_t elements(int i) { return (size_t)shapes[i].rows * shapes[i].cols; }
+
+static void create(struct member *m, bool robust, bool on_device, struct kern_device *D) {
+    struct inter_outer_unit units[UNITS];
+    struct inter_outer_config c = {
+        .beta = 0.9f, .kappa = 0.1f, .row_weights = true, .fragments = FRAGMENTS, .robust = robust};
+    struct neb_rng r = neb_rng_make(5, 1); // all begin alike
+    assert_int_equal(kern_pool_create(1, &m->pool), NEB_OK);
+    for (int i = 0; i < UNITS; i++) {
+        m->theta_m[i] = calloc(elements(i), sizeof(float));
+        assert_non_null(m->theta_m[i]);
+        for (size_t k = 0; k < elements(i); k++)
+            m->theta_m[i][k] = 0.1f * neb_rng_normal(&r);
+        units[i] = (struct inter_outer_unit){shapes[i].rows, shapes[i].cols, shapes[i].weighted,
+                                             shapes[i].fragment, m->theta_m[i]};
+    }
+    assert_int_equal(inter_outer_create(&c, units, UNITS, m->pool, &m->o), NEB_OK);
+    if (!on_device)
+        return;
+    m->D = D;
+    for (int i = 0; i < UNITS; i++) {
+        void *p;
+        assert_int_equal(D->ops->alloc(D, elements(i) * sizeof(float), &p), NEB_OK);
+        m->there[i] = p;
+        D->ops->upload(D, p, m->theta_m[i], elements(i) * sizeof(float));
+    }
+    assert_false(inter_outer_on_device(m->o));
+    assert_int_equal(inter_outer_place(m->o, D, m->there), NEB_OK);
+    assert_true(inter_outer_on_device(m->o));
+}
+
+static void destroy(struct member *m) {
+    inter_outer_destroy(&m->o);
+    kern_pool_destroy(&m->pool);
+    for (int i = 0; i < UNITS; i++) {
+        if (m->D)
+            m->D->ops->release(m->D, m->there[i]);
+        free(m->theta_m[i]);
+    }
+    for (int f = 0; f < FRAGMENTS; f++)
+        neb_buf_free(&m->blob[f]);
+}
+
+// The parameters on the host, as they are now.
+static void see(struct member *m) {
+    for (int i = 0; m->D && i < UNITS; i++)
+        m->D->ops->download(m->D, m->theta_m[i], m->there[i], elements(i) * sizeof(float));
+    if (m->D)
+        assert_int_equal(m->D->ops->finish(m->D), NEB_OK);
+    assert_int_equal(inter_outer_pull(m->o), NEB_OK);
+}
+
+static void learn(struct member *m, uint64_t seed) { // as if steps were made
+    struct neb_rng r = neb_rng_make(seed, 2);
+    see(m);
+    for (int i = 0; i < UNITS; i++) {
+        for (size_t k = 0; k < elements(i); k++)
+            m->theta_m[i][k] += 0.01f * neb_rng_normal(&r);
+        if (m->D)
+            m->D->ops->upload(m->D, m->there[i], m->theta_m[i], elements(i) * sizeof(float));
+    }
+    for (int i = 0; i < 37; i++)
+        m->counts[i] = neb_rng_below(&r, 5);
+}
+
+static const uint64_t *counts_of(void *user, int32_t unit) {
+    struct member *m = user;
+    assert_int_equal(unit, 0);
+    return m->counts;
+}
+
+static void same(struct member *a, struct member *b, const char *when, int round) {
+    struct inter_outer_array x[INTER_OUTER_ARRAYS], y[INTER_OUTER_ARRAYS];
+    see(a);
+    see(b);
+    inter_outer_arrays(a->o, x);
+    inter_outer_arrays(b->o, y);
+    for (int i = 0; i < INTER_OUTER_ARRAYS; i++)
+        if (memcmp(x[i].p, y[i].p, x[i].n * sizeof(float)))
+            fail_msg("round %d, %s: %s differs", round, when, x[i].name);
+    for (int i = 0; i < UNITS; i++)
+        if (memcmp(a->theta_m[i], b->theta_m[i], elements(i) * sizeof(float)))
+            fail_msg("round %d, %s: parameters of unit %d differ", round, when, i);
+    struct kern_digest p = inter_outer_digest(a->o), q = inter_outer_digest(b->o);
+    assert_true(p.lo == q.lo && p.hi == q.hi);
+}
+
+static void encode(struct member *m, int f, const struct cmp_codec *codec) {
+    assert_int_equal(inter_outer_encode(m->o, f, codec, counts_of, m, &m->blob[f]), NEB_OK);
+}
+
+// What becomes of fragment f in this round; both of ms have sent already.
+static void outcome(struct member *ms[2], const struct member *peer, int f, int round) {
+    for (int i = 0; i < 2; i++) {
+        struct kern_digest d;
+        struct neb_buf *mine = &ms[i]->blob[f];
+        struct inter_outer_part parts[MEMBERS] = {
+            {.blob = peer->blob[f].p, .len = peer->blob[f].len, .tokens = 900, .clip = 1},
+            {.blob = mine->p, .len = mine->len, .tokens = 1100, .weight = round % 4 == 2 ? 700 : 0, .clip = round % 5 == 4 ? 0.7f : 1, .mine = true},
+            {.blob = peer->blob[f].p, .len = peer->blob[f].len, .tokens = 50, .clip = 0.3f}};
+        struct inter_outer_round r = {parts, MEMBERS, 0.9f, 0.6f, round % 6 == 5};
+        switch (round % 7) {
+        case 1: // ours was late: the others' alone
+            parts[1] = parts[2];
+            r.n = 2;
+            break;
+        case 2: inter_outer_skip(ms[i]->o, f, &d); continue;
+        case 3: inter_outer_reject(ms[i]->o, f); continue;
+        case 6: r.parts = parts + 1, r.n = 1; break; // ours alone
+        default: break;
+        }
+        assert_int_equal(inter_outer_apply(ms[i]->o, f, &r, &d), NEB_OK);
+        if (round % 7 == 5) { // and at once another one, with nothing of ours under way
+            parts[1] = parts[2];
+            r.n = 2;
+            assert_int_equal(inter_outer_apply(ms[i]->o, f, &r, &d), NEB_OK);
+        }
+        struct kern_digest now = inter_outer_fragment_digest(ms[i]->o, f);
+        assert_true(d.lo == now.lo && d.hi == now.hi);
+    }
+}
+
+// A damaged update is refused, and nothing has changed.
+static void refuses(struct member *m, const struct member *peer, int f) {
+    struct kern_digest before = inter_outer_fragment_digest(m->o, f), d;
+    struct neb_buf bad = {0};
+    neb_buf_add(&bad, peer->blob[f].p, peer->blob[f].len);
+    bad.p[bad.len - 3] ^= 0x55;
+    bad.p[bad.len - 40] ^= 0x55;
+    struct inter_outer_part parts[2] = {{.blob = m->blob[f].p, .len = m->blob[f].len, .tokens = 10, .clip = 1, .mine = true},
+                                        {.blob = bad.p, .len = bad.len - 1, .tokens = 10, .clip = 1}};
+    struct inter_outer_round r = {parts, 2, 0.9f, 0.6f, false};
+    assert_int_not_equal(inter_outer_apply(m->o, f, &r, &d), NEB_OK);
+    d = inter_outer_fragment_digest(m->o, f);
+    assert_true(d.lo == before.lo && d.hi == before.hi);
+    assert_true(inter_outer_in_flight(m->o, f));
+    neb_buf_free(&bad);
+}
+
+static void run(const char *name, bool robust) {
+    struct member host = {0}, on = {0}, peer = {0};
+    struct member *both[2] = {&host, &on};
+    struct kern_device *D = NULL;
+    struct cmp_codec codec;
+    char text[256];
+    assert_int_equal(kern_cuda_open(KERN_DEVICE_VERSION, 0, &D, text, sizeof text), NEB_OK);
+    assert_int_equal(cmp_codec_parse(name, &codec), NEB_OK);
+    create(&host, robust, false, NULL);
+    create(&on, robust, true, D);
+    create(&peer, robust, false, NULL);
+    for (int round = 0; round < ROUNDS; round++) {
+        int f = round % FRAGMENTS;
+        learn(&host, 100 + (uint64_t)round);
+        learn(&on, 100 + (uint64_t)round);
+        learn(&peer, 200 + (uint64_t)round);
+        encode(&peer, f, &codec);
+        for (int again = 0; again < (round % 4 == 3 ? 2 : 1); again++) {
+            for (int i = 0; i < 2; i++) {
+                encode(both[i], f, &codec);
+                learn(both[i], 300 + (uint64_t)round);
+            }
+            assert_int_equal(host.blob[f].len, on.blob[f].len);
+            assert_memory_equal(host.blob[f].p, on.blob[f].p, host.blob[f].len);
+        }
+        float a = inter_outer_error(host.o, f, host.blob[f].p, host.blob[f].len),
+              b = inter_outer_error(on.o, f, on.blob[f].p, on.blob[f].len);
+        assert_true(a == b);
+        refuses(&on, &peer, f);
+        outcome(both, &peer, f, round);
+        same(&host, &on, name, round);
+        if (round == 8) { // to the host and back, as a checkpoint does
+            assert_int_equal(inter_outer_pull(on.o), NEB_OK);
+            assert_int_equal(inter_outer_push(on.o), NEB_OK);
+            struct inter_outer_array x[INTER_OUTER_ARRAYS];
+            see(&peer);
+            inter_outer_arrays(peer.o, x);
+            for (int i = 0; i < 2; i++)
+                inter_outer_adopt(both[i]->o, 1, x[0].p, x[1].p, 40);
+            same(&host, &on, "a snapshot", round);
+        }
+    }
+    destroy(&host);
+    destroy(&on);
+    destroy(&peer);
+    kern_device_close(&D);
+}
+
+static void test_every_codec(void **state) {
+    (void)state;
+    const char *const names[] = {"fp32", "bf16", "int8", "int4", "int2:130", "topk", "topk:1/64"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        run(names[i], false);
+}
+static void test_robust(void **state) {
+    (void)state;
+    run("int4", true);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_codec),
+                                       cmocka_unit_test(test_robust)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,191 @@
+// A generation of one file and two parts is killed, or fails, at every write, fsync and rename in turn: the folder always holds a
+// generation that loads, and what was left half-way is gone after the next one. One process writes what three ranks would: the
+// parts in any order, the file last.
+#include "agent/base/fault.h"
+#include "agent/base/log.h"
+#include "intra/checkpoint_parts.h"
+
+#include <dirent.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { FILES = 3, WORDS = 100000 }; // words of each file: several writes of the buffer
+
+static char dir[64];
+
+static void swallow(void *user, enum neb_log_level l, const char *line) {
+    (void)user, (void)l, (void)line;
+}
+
+static uint64_t word(int64_t step, uint32_t k, int i) {
+    return (uint64_t)step * 1000003u + k * 7919u + (uint64_t)i;
+}
+
+static enum neb_status write_one(const char *path, int64_t step, uint64_t token, uint32_t k) {
+    static uint64_t x[WORDS];
+    struct intra_ckpt_writer *w = NULL;
+    const uint64_t note[2] = {token, FILES - 1};
+    char name[16];
+    for (int i = 0; i < WORDS; i++)
+        x[i] = word(step, k, i);
+    snprintf(name, sizeof name, "words.%u", k);
+    enum neb_status st = k ? intra_part_create(path, token, k, &w) : intra_ckpt_create(path, &w);
+    if (st == NEB_OK)
+        st = intra_ckpt_add(w, name, INTRA_U64, WORDS, 1, x);
+    if (st == NEB_OK && !k)
+        st = intra_ckpt_add(w, INTRA_PARTS_SECTION, INTRA_U64, 2, 1, note);
+    if (st == NEB_OK)
+        st = intra_ckpt_commit(w);
+    intra_ckpt_writer_destroy(&w);
+    return st;
+}
+
+static enum neb_status write_generation(int64_t step) {
+    char path[NEB_PATH_MAX];
+    uint64_t token = (uint64_t)getpid() << 20 | (uint64_t)step; // of each process another
+    NEB_TRY(intra_ckpt_step_path(dir, step, path, sizeof path));
+    for (uint32_t k = FILES; k-- > 0;)
+        NEB_TRY(write_one(path, step, token, k));
+    return intra_ckpt_prune(dir, 2);
+}
+
+// Which generation loads, checked to the last word.
+static int64_t loads(void) {
+    struct intra_ckpt *c = NULL;
+    static uint64_t x[WORDS];
+    int64_t step = 0;
+    assert_int_equal(intra_ckpt_open_latest(dir, &c), NEB_OK);
+    for (uint32_t k = 0; k < FILES; k++) {
+        char name[16];
+        snprintf(name, sizeof name, "words.%u", k);
+        assert_int_equal(intra_ckpt_read(c, name, INTRA_U64, WORDS, 1, x), NEB_OK);
+        step = k ? step : (int64_t)(x[0] / 1000003u);
+        for (int i = 0; i < WORDS; i++)
+            assert_true(x[i] == word(step, k, i));
+    }
+    intra_ckpt_close(&c);
+    return step;
+}
+
+static int files_here(void) {
+    int n = 0;
+    DIR *d = opendir(dir);
+    assert_non_null(d);
+    for (struct dirent *e; (e = readdir(d));)
+        n += e->d_name[0] != '.';
+    closedir(d);
+    return n;
+}
+
+// One generation is written with the k-th operation failing in this way. True: it went through to its end.
+static bool with_fault(int64_t step, int k, const char *how) {
+    char spec[64];
+    int status;
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        snprintf(spec, sizeof spec, "fs.*:%d%s", k, how);
+        neb_fault_arm(spec);
+        _exit(write_generation(step) == NEB_OK ? 0 : 3);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status) ? WTERMSIG(status) == SIGKILL
+                                    : WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 3);
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+static void sweep(const char *how) {
+    int64_t step = loads();
+    int k = 1, failed = 0;
+    for (bool whole = false; !whole; k++) {
+        assert_true(k < 500);
+        whole = with_fault(step + 1, k, how);
+        int64_t now = loads();
+        assert_true(now == step || now == step + 1);
+        assert_true(!whole || now == step + 1);
+        failed += !whole;
+        step = now;
+    }
+    assert_true(failed >= FILES * 3);          // of each file: a write, the fsync, the rename
+    assert_int_equal(files_here(), 2 * FILES); // two generations are kept, and nothing else
+}
+
+static void test_killed_at_every_operation(void **state) {
+    (void)state;
+    sweep(":kill");
+}
+static void test_every_operation_fails(void **state) {
+    (void)state;
+    sweep("");
+}
+
+// The same step once more (a run that is repeated), killed half-way: the first one's parts are still its own.
+static void test_the_same_step_again(void **state) {
+    (void)state;
+    for (int k = 1; !with_fault(1, k, ":kill"); k++)
+        assert_int_equal(loads(), 1);
+    assert_int_equal(files_here(), FILES);
+}
+
+// A part that is lost, damaged or another generation's is no part: the generation before is used.
+static void test_what_is_no_part(void **state) {
+    (void)state;
+    char path[NEB_PATH_MAX], part[NEB_PATH_MAX], other[NEB_PATH_MAX];
+    struct intra_ckpt *c = NULL;
+    uint64_t note[2];
+    assert_int_equal(write_generation(2), NEB_OK);
+    assert_int_equal(intra_ckpt_step_path(dir, 2, path, sizeof path), NEB_OK);
+    assert_int_equal(intra_ckpt_open_index(path, &c), NEB_OK);
+    assert_int_equal(intra_ckpt_read(c, INTRA_PARTS_SECTION, INTRA_U64, 2, 1, note), NEB_OK);
+    intra_ckpt_close(&c);
+    assert_int_equal(intra_part_path(path, note[0], 1, part, sizeof part), NEB_OK);
+    assert_int_equal(intra_part_path(path, note[0], 2, other, sizeof other), NEB_OK);
+    assert_int_equal(intra_ckpt_prune(dir, 2), NEB_OK);
+    assert_int_equal(loads(), 2); // what a file names is not pruned
+    struct neb_buf was = {0}, wrong = {0};
+    assert_int_equal(neb_fs_read(part, 1 << 24, &was), NEB_OK);
+    assert_int_equal(neb_fs_read(other, 1 << 24, &wrong), NEB_OK);
+    assert_int_equal(neb_fs_write(part, wrong.p, wrong.len, 0600), NEB_OK); // whole, but number 2
+    assert_int_equal(loads(), 1);
+    was.p[was.len / 2] ^= 1;
+    assert_int_equal(neb_fs_write(part, was.p, was.len, 0600), NEB_OK);
+    assert_int_equal(loads(), 1);
+    was.p[was.len / 2] ^= 1;
+    assert_int_equal(neb_fs_write(part, was.p, was.len, 0600), NEB_OK);
+    assert_int_equal(loads(), 2);
+    assert_int_equal(neb_fs_remove(part), NEB_OK);
+    assert_int_equal(loads(), 1);
+    assert_int_equal(neb_fs_remove(path), NEB_OK); // what is left of it goes with the next prune
+    assert_int_equal(intra_ckpt_prune(dir, 2), NEB_OK);
+    assert_int_equal(files_here(), FILES);
+    neb_buf_free(&was);
+    neb_buf_free(&wrong);
+}
+
+static int set_up(void **state) {
+    (void)state;
+    neb_log_set_sink(swallow, NULL);
+    strcpy(dir, "/tmp/nebula-ckpt-parts-XXXXXX");
+    return mkdtemp(dir) && write_generation(1) == NEB_OK ? 0 : -1;
+}
+static int tear_down(void **state) {
+    (void)state;
+    neb_log_set_sink(NULL, NULL);
+    return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_killed_at_every_operation, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_every_operation_fails, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_the_same_step_again, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_what_is_no_part, set_up, tear_down)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

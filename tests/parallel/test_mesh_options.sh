@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# As test_mesh.sh, with everything that changes what ranks say to each other: rows that do not divide, clipping by tensor, tied
+# embeddings, biases, adapters, recomputation, targets that do not count, parameters changed between two steps, teams.
+set -euo pipefail
+source "$(dirname "$0")/lib.sh"
+
+need_mpi
+start=$SECONDS
+limit=200 # a busy machine: every collective of a step may wait for its turn on a processor
+
+# Rows that ranks do not share evenly: 30 and 18 over 4, and 2 over 4, where some have none.
+meshes "steps=8 seq=15 bias=1 recompute=1" 1x1x4 2x2x2
+meshes "steps=8 seq=9 tied=1" 1x1x4 1x2x4
+meshes "steps=8 seq=1" 1x2x4
+meshes "steps=20 clip=adagc bias=1" 4x1x1 1x1x4 1x4x1 2x2x2
+meshes "steps=20 tied=1 clip=adagc" 1x1x4 1x4x1 2x2x2
+meshes "steps=20 trainable=lora bias=1" 1x1x4 1x4x1 2x2x2
+meshes "steps=20 trainable=bitfit bias=1" 1x4x1 2x2x2
+meshes "steps=20 trainable=last" 1x4x1 2x2x2
+meshes "steps=20 trainable=last tied=1" 2x2x2
+meshes "steps=20 recompute=1 ignore=1" 1x4x1 2x2x2
+meshes "steps=20 nudge=1 tied=1" 2x2x2 1x4x1
+meshes "steps=20 team=1 nudge=1 ignore=1" 1x1x1 2x1x1 1x1x2 1x2x1 2x2x2
+echo "all meshes agree, $((SECONDS - start)) s"
