@@ -130,10 +130,14 @@ struct agent_shape { // of the model of a generator or teacher; 0: as in the job
 struct agent_distill_config { // mode distill (distill.h)
     float lambda, temperature;
     int32_t k;                  // labels a position; 0: all logits, in one process only
+    int32_t k_min, k_max;       // where the link decides (label_rate.h); 0: k
     int32_t ahead;              // steps that the teacher may be ahead
     char teacher[NEB_PATH_MAX]; // its checkpoint; empty: it begins with nothing, and learns
     bool learn;                 // the teacher trains on the same batches
     enum agent_lost when_lost;
+    bool pushed;               // the student sends its text; else both read the same shards
+    bool federate;             // students are one model, by rounds (sync) among themselves
+    bool relay;                // the first student passes the labels on to the others
     float patience_s;          // without labels until the student says so, and does as when_lost says
     char cache[NEB_PATH_MAX];  // folder of received labels; empty: none
     int32_t beam;              // of the translations that are measured at the end
@@ -145,6 +149,7 @@ struct agent_rtd_config { // mode rtd (rtd.h)
     bool push_text;                               // the text travels too; else both sides read the same shards
     int32_t generator_steps, discriminator_steps; // ratio
     int32_t ahead;                                // batches that the generator may be ahead
+    int32_t share_embeddings;                     // events between two exchanges (rtd_share.h); 0: none
     struct agent_shape shape;                     // of the generator
 };
 

@@ -89,6 +89,14 @@ static enum neb_status validate_rtd(const struct agent_job *j, const char *file)
         return COMPLAIN(file, "trainable", "mode rtd trains everything, from nothing");
     if (j->autos)
         return COMPLAIN(file, "mode", "the planner knows only replicas: mode rtd takes no auto");
+    int32_t cycle =
+        r->generator_steps > r->discriminator_steps ? r->generator_steps : r->discriminator_steps;
+    if (r->share_embeddings && ((r->shape.d_model && r->shape.d_model != j->model.d_model) ||
+                                r->share_embeddings % cycle || r->share_embeddings < r->ahead))
+        return COMPLAIN(file, "rtd.share_embeddings",
+                        "takes one width for both models, and a multiple of the ratio's %d steps, "
+                        "not below rtd.ahead %d",
+                        cycle, r->ahead);
     return validate_heads(j, &r->shape, "rtd.generator.d_model", file);
 }
 
@@ -120,6 +128,19 @@ static enum neb_status validate_distill(const struct agent_job *j, const char *f
     if (teachers && !d->k && j->sync.scheme != AGENT_SCHEME_SYNCHRONOUS)
         return COMPLAIN(file, "distill.k",
                         "0: all logits need sync.scheme: synchronous; else 1..64");
+    if ((d->k_min && d->k_min > d->k) || (d->k_max && d->k_max < d->k) ||
+        (!d->k && (d->k_min || d->k_max)))
+        return COMPLAIN(file, "distill.k", "%d is not within k_min %d and k_max %d", d->k, d->k_min,
+                        d->k_max);
+    if (d->federate && (students < 2 || d->relay || j->sync.scheme != AGENT_SCHEME_FEDERATED ||
+                        (teachers && j->clusters[j->n_clusters - 1].role != AGENT_ROLE_TEACHER)))
+        return COMPLAIN(file, "distill.federate",
+                        "needs two students or more, sync.scheme: federated, no relay, and the "
+                        "teacher as the last of the clusters");
+    if (d->relay && (!teachers || d->pushed || j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS))
+        return COMPLAIN(file, "distill.relay", "needs a teacher, and shards that all read");
+    if (d->pushed && j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
+        return COMPLAIN(file, "distill.push_text", "synchronous: nothing travels in one process");
     if (teachers && !d->teacher[0] && !d->learn)
         return COMPLAIN(file, "distill.teacher.init",
                         "a teacher that does not learn needs a checkpoint");

@@ -3,6 +3,7 @@
 #include "agent/attach.h"
 #include "agent/base/log.h"
 #include "agent/daemon_state.h"
+#include "agent/distill.h"
 #include "agent/launch.h"
 #include "agent/policy.h"
 #include "agent/sums.h"
@@ -189,7 +190,8 @@ struct agent_jobrun *daemon_job_accept(struct daemon *d, const char *hex, json_t
     j->local = home == UINT32_MAX;
     j->home = home;
     j->linked = j->job.sync.scheme == AGENT_SCHEME_FEDERATED && j->job.n_clusters > 1;
-    j->federated = j->linked && j->job.mode == AGENT_MODE_REPLICAS;
+    j->federated =
+        j->linked && (j->job.mode == AGENT_MODE_REPLICAS || agent_distill_federates(&j->job));
     bool witness = j->job.clusters[j->self].witness;
     if ((j->linked && recall_totals(d, j) != NEB_OK) ||
         (j->federated && daemon_open_rounds(d, j) != NEB_OK) ||

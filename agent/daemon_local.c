@@ -157,6 +157,7 @@ static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
     json_t *report = json_object_get(m->head, "report");
     if (!json_is_object(report))
         return;
+    j->link_told = 0;
     daemon_tell_link(d, j); // the last counters belong into the run's files
     daemon_wan_bytes(d, j, &sent, &recv);
     json_object_set_new(report, "name", json_string(daemon_name(d)));
@@ -168,7 +169,7 @@ static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
             json_object_set_new(faults, inter_fault_name((enum inter_fault)f),
                                 json_integer((json_int_t)d->faults[f]));
     json_object_set_new(report, "faults", faults);
-    if (j->linked && !j->federated)
+    if (j->linked && j->job.mode != AGENT_MODE_REPLICAS)
         json_object_set_new(report, "streams", agent_streams_report(&d->streams, j));
     json_object_set_new(report, "divergences", json_integer(j->divergences));
     json_decref(j->report);

@@ -2,6 +2,7 @@
 #include "agent/base/log.h"
 #include "agent/measure.h"
 #include "agent/daemon_state.h"
+#include "agent/distill.h"
 #include "agent/shape.h"
 #include "agent/snapshot.h"
 #include "agent/sums.h"
@@ -39,7 +40,7 @@ enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j) {
     memcpy(c.id, j->id, sizeof c.id);
     memcpy(c.peers, j->peers, sizeof c.peers);
     for (int i = 0; i < j->job.n_clusters; i++)
-        if (j->job.clusters[i].witness)
+        if (agent_job_only_votes(&j->job, i))
             c.witnesses |= (uint16_t)(1u << i);
     c.removed = j->removed = daemon_removed_clusters(d, j);
     char dir[NEB_PATH_MAX];
@@ -48,7 +49,8 @@ enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j) {
         NEB_TRY(agent_sums_open(
             &(struct agent_sums_config){&d->service, d->identity, &d->members, j, dir}, &j->sums));
     NEB_TRY(
-        agent_snapshot_install(sec_vault_of(d->vault), d->service, &c, dir, j->job.clusters[j->self].witness, &j->taken));
+        agent_snapshot_install(sec_vault_of(d->vault), d->service, &c, dir,
+                               agent_job_only_votes(&j->job, j->self), &j->taken));
     agent_shape_recall(d->service, j, dir); // before what is on disk passes the gate again
     NEB_TRY(inter_service_job_open(d->service, &c));
     agent_shape_recall(d->service, j, dir); // the open job's bound of sizes
@@ -158,6 +160,10 @@ void daemon_on_commit(void *user, const struct inter_record *r, const struct neb
         witness_commit(d, j, r, final);
     else if (j)
         check_divergence(d, j, r);
+    if (j && j->job.clusters[j->self].role == AGENT_ROLE_TEACHER) { // it votes, and merges nothing
+        json_decref(entries);
+        return;
+    }
     if (j && j->client.len && !whole) { // asked for by a worker whose checkpoints are gone
         j->behind_until = neb_now() + 5 * NEB_S;
         daemon_on_behind(d, r->job);

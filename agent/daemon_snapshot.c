@@ -1,6 +1,7 @@
 // Snapshots, both ways: given to members that are too far behind, fetched and taken over when this one is.
 #include "agent/base/log.h"
 #include "agent/daemon_state.h"
+#include "agent/distill.h"
 #include "agent/snapshot.h"
 
 #include <signal.h>
@@ -12,7 +13,7 @@ static uint32_t holders(const struct daemon *d, const struct agent_jobrun *j,
     uint32_t n = 0;
     for (int i = 0; i < j->job.n_clusters; i++) {
         struct inter_peer_stats s;
-        if (i == j->self || j->job.clusters[i].witness || !d->up[j->peers[i]] ||
+        if (i == j->self || agent_job_only_votes(&j->job, i) || !d->up[j->peers[i]] ||
             inter_service_stats(d->service, j->peers[i], &s) != NEB_OK)
             continue;
         double rtt = neb_seconds(s.link.rtt);
@@ -63,7 +64,7 @@ static bool stuck(const struct agent_jobrun *j) { return j->all_doubt && j->behi
 
 static bool all_connected(const struct daemon *d, const struct agent_jobrun *j) {
     for (int i = 0; i < j->job.n_clusters; i++)
-        if (i != j->self && !j->job.clusters[i].witness && !(j->removed >> i & 1) &&
+        if (i != j->self && !agent_job_only_votes(&j->job, i) && !(j->removed >> i & 1) &&
             !d->up[j->peers[i]])
             return false;
     return true;
@@ -105,7 +106,7 @@ void daemon_on_behind(void *user, const uint8_t job[INTER_ID_BYTES]) {
     daemon_say_fault(d, j, "too far behind for the others' ledgers; fetching a snapshot");
     begin_join(d, j);
     if (inter_service_snapshot_fetch(d->service, job, path, peers, n,
-                                     j->job.clusters[j->self].witness) != NEB_OK)
+                                     agent_job_only_votes(&j->job, j->self)) != NEB_OK)
         neb_warn("job %s: no snapshot can be fetched now", j->job.name);
 }
 
@@ -114,7 +115,7 @@ enum neb_status daemon_on_snapshot_open(void *user, const uint8_t job[INTER_ID_B
     struct daemon *d = user;
     struct agent_jobrun *j = daemon_job_by_id(d, job);
     char dir[NEB_PATH_MAX];
-    if (!j || j->job.clusters[j->self].witness || j->replaced || stuck(j))
+    if (!j || agent_job_only_votes(&j->job, j->self) || j->replaced || stuck(j))
         return NEB_ERR_NOT_FOUND; // or its state is in doubt
     daemon_job_dir(d, j, dir, sizeof dir);
     return agent_snapshot_open(sec_vault_of(d->vault), inter_service_ledger(d->service), job, dir, out);

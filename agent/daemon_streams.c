@@ -19,19 +19,23 @@ static void tell(struct agent_streams *s, const struct inter_stream_key *k, json
         neb_debug("a worker does not take a stream's message; it asks again");
 }
 
-static void on_room(void *user, const struct inter_stream_key *k, uint64_t limit, uint64_t stored,
-                    uint64_t durable) {
+static void on_room(void *user, const struct inter_stream_key *k,
+                    const struct inter_stream_room *r) {
     tell(user, k,
-         json_pack("{s:s,s:i,s:I,s:I,s:I}", "ev", "stream-room", "stream", k->id, "limit",
-                   (json_int_t)limit, "stored", (json_int_t)stored, "durable", (json_int_t)durable),
+         json_pack("{s:s,s:i,s:I,s:I,s:I,s:I,s:I,s:f,s:b,s:f,s:f}", "ev", "stream-room", "stream",
+                   k->id, "limit", (json_int_t)r->limit, "stored", (json_int_t)r->stored, "durable",
+                   (json_int_t)r->durable, "applied", (json_int_t)r->applied, "have",
+                   (json_int_t)r->have, "goodput_bps", r->path.goodput_bps, "full", r->path.full,
+                   "rtt_s", neb_seconds(r->path.rtt), "waited_s", neb_seconds(r->path.waited)),
          NULL);
 }
 
 static void on_deliver(void *user, const struct inter_stream_key *k, uint64_t seq, const void *p,
-                       size_t n) {
+                       size_t n, neb_ns age) {
     struct agent_ipc_part part = {p, n};
     tell(user, k,
-         json_pack("{s:s,s:i,s:I}", "ev", "stream-batch", "stream", k->id, "seq", (json_int_t)seq),
+         json_pack("{s:s,s:i,s:I,s:f}", "ev", "stream-batch", "stream", k->id, "seq",
+                   (json_int_t)seq, "age_s", age < 0 ? -1 : neb_seconds(age)),
          &part);
 }
 
@@ -100,6 +104,7 @@ static bool parse_open(const struct agent_jobrun *j, const struct agent_ipc_msg 
     c->window_bytes = (uint32_t)bytes;
     c->spool_batches = (uint32_t)spool;
     c->spool_bytes = (uint64_t)spool_bytes;
+    c->measured = json_is_true(json_object_get(m->head, "measured"));
     return parse_terms(json_object_get(m->head, "terms"), c);
 }
 

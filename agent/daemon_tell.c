@@ -1,6 +1,7 @@
 // What the agent says of its jobs: to local clients and workers, to the agents where they were submitted, to the status page.
 #include "agent/base/log.h"
 #include "agent/daemon_state.h"
+#include "agent/distill.h"
 #include "agent/status.h"
 
 #include <stdlib.h>
@@ -68,7 +69,7 @@ int daemon_peers_alive(const struct daemon *d, const struct agent_jobrun *j, boo
         return 0;
     for (int i = 0; i < j->job.n_clusters; i++) {
         live += st.live >> i & 1;
-        data += st.live >> i & 1 && !j->job.clusters[i].witness;
+        data += st.live >> i & 1 && !agent_job_only_votes(&j->job, i);
         voters += !(st.removed >> i & 1);
     }
     *expected = live > voters / 2 && data >= (voters < 2 ? 1 : 2);
@@ -119,14 +120,18 @@ void daemon_wan_bytes(struct daemon *d, const struct agent_jobrun *j, uint64_t *
     *recv += j->recv_before - j->recv_base;
 }
 
+// Once a second at home; elsewhere the line crosses the link that it is about.
+static const neb_ns link_line_every = 5 * NEB_S;
+
 void daemon_tell_link(struct daemon *d, struct agent_jobrun *j) {
     uint64_t sent, recv;
     double goodput = 0, rtt = 0;
     uint64_t resent = 0;
     uint32_t stripes = 0;
     bool expected;
-    if (!j->linked)
+    if (!j->linked || (!j->local && neb_now() - j->link_told < link_line_every))
         return;
+    j->link_told = neb_now();
     daemon_wan_bytes(d, j, &sent, &recv);
     for (int k = 0; k < j->job.n_clusters; k++) {
         struct inter_peer_stats s;

@@ -2,6 +2,7 @@
 #include "agent/base/clock.h"
 #include "agent/base/rng.h"
 #include "agent/job_model.h"
+#include "agent/label_request.h"
 #include "compress/softlabel.h"
 #include "intra/distill.h"
 
@@ -13,6 +14,7 @@ struct agent_distill_side {
     struct agent_job job;
     enum agent_role role;
     int32_t student, n_students, budget; // budget: tokens of a micro-batch
+    uint64_t init; // added to the seed of its parameters: with distill.relay students differ by it
     const struct intra_corpus *corpus;
     struct kern *K;
     struct intra_pairs *pairs;
@@ -22,6 +24,9 @@ struct agent_distill_side {
     struct intra_acts *acts; // of the frozen teacher
     struct intra_labeller *labeller;
     struct cmp_soft *wire;
+    struct cmp_tokens *text; // of requests
+    struct agent_request_limits limits;
+    int32_t *request_ids;
     int32_t *rows, *ids,
         *row_ids; // (budget) positions with a target; (budget, K) labels by position, by row
     float *logp, *tail, *row_logp, *row_tail;
@@ -43,6 +48,22 @@ int32_t agent_distill_student(const struct agent_job *j, int cluster) {
     return j->clusters[cluster].role == AGENT_ROLE_STUDENT ? n : -1;
 }
 
+int32_t agent_distill_k_min(const struct agent_distill_config *d) {
+    return d->k_min ? d->k_min : d->k;
+}
+int32_t agent_distill_k_max(const struct agent_distill_config *d) {
+    return d->k_max ? d->k_max : d->k;
+}
+
+bool agent_distill_federates(const struct agent_job *j) {
+    return j->mode == AGENT_MODE_DISTILL && j->distill.federate && agent_distill_students(j) > 1;
+}
+
+bool agent_job_only_votes(const struct agent_job *j, int cluster) {
+    const struct agent_cluster *c = &j->clusters[cluster];
+    return c->witness || (agent_distill_federates(j) && c->role == AGENT_ROLE_TEACHER);
+}
+
 struct agent_distill_state *agent_distill_state(struct agent_distill_side *s) {
     return &s->s;
 }
@@ -51,6 +72,9 @@ const struct intra_step_stats *agent_distill_stats(const struct agent_distill_si
 }
 struct intra_model *agent_distill_model(struct agent_distill_side *s) {
     return s->trainer ? s->trainer->model : s->frozen;
+}
+struct intra_trainer *agent_distill_trainer(struct agent_distill_side *s) {
+    return s->trainer;
 }
 static struct intra_acts *acts_of(struct agent_distill_side *s) {
     return s->trainer ? s->trainer->acts : s->acts;
@@ -81,14 +105,15 @@ static enum neb_status make_trainer(struct agent_distill_side *s,
     const struct agent_job *j = &s->job;
     bool teacher = s->role == AGENT_ROLE_TEACHER;
     struct intra_trainable full = {.mode = INTRA_TRAIN_FULL};
-    struct intra_trainer_config t = {.model = *m,
-                                     .trainable = teacher ? full : j->trainable,
-                                     .optim = j->optim,
-                                     .batch = j->batch,
-                                     .seq_len = j->seq_len,
-                                     .accumulate = j->accumulate,
-                                     .recompute = j->recompute,
-                                     .seed = neb_mix64((uint64_t)j->seed + (teacher ? 77 : 0))};
+    struct intra_trainer_config t = {
+        .model = *m,
+        .trainable = teacher ? full : j->trainable,
+        .optim = j->optim,
+        .batch = j->batch,
+        .seq_len = j->seq_len,
+        .accumulate = j->accumulate,
+        .recompute = j->recompute,
+        .seed = neb_mix64((uint64_t)j->seed + s->init + (teacher ? 77 : 0))};
     t.optim.schedule.steps = j->steps * (teacher ? s->n_students : 1);
     return intra_trainer_create(&t, s->K, &s->trainer);
 }
@@ -142,8 +167,10 @@ static enum neb_status allocate(struct agent_distill_side *s) {
     s->logp = calloc(n * wide, sizeof *s->logp);
     s->row_logp = calloc(n * wide, sizeof *s->row_logp);
     s->tail = calloc(n, sizeof *s->tail);
+    s->request_ids = calloc(agent_request_ids(&s->limits), sizeof *s->request_ids);
     s->row_tail = calloc(n, sizeof *s->row_tail);
-    return s->rows && s->ids && s->row_ids && s->logp && s->row_logp && s->tail && s->row_tail
+    return s->request_ids && s->rows && s->ids && s->row_ids && s->logp && s->row_logp && s->tail &&
+                   s->row_tail
                ? NEB_OK
                : neb_fail(NEB_ERR_NOMEM, "out of memory for labels of %zu tokens", n);
 }
@@ -157,8 +184,9 @@ enum neb_status agent_distill_create(const struct agent_job *job, enum agent_rol
         return neb_fail(NEB_ERR_NOMEM, "out of memory creating a side");
     s->job = *job;
     s->role = role;
-    s->student = student;
-    s->n_students = agent_distill_students(job);
+    s->student = job->distill.relay ? 0 : student;
+    s->init = student > 0 && job->distill.relay ? (uint64_t)student << 32 : 0;
+    s->n_students = job->distill.relay ? 1 : agent_distill_students(job);
     s->budget = job->batch * job->seq_len;
     s->corpus = corpus;
     s->K = K;
@@ -167,6 +195,11 @@ enum neb_status agent_distill_create(const struct agent_job *job, enum agent_rol
     NEB_TRY_GOTO(intra_pairs_create(corpus, INTRA_TRAIN, &c, &s->pairs), fail);
     NEB_TRY_GOTO(intra_pair_batch_create(&c, &s->batch), fail);
     NEB_TRY_GOTO(cmp_soft_create(&s->wire), fail);
+    NEB_TRY_GOTO(cmp_tokens_create(&s->text), fail);
+    s->limits = (struct agent_request_limits){.vocab = intra_corpus_vocab(corpus),
+                                              .eos = intra_pairs_eos(s->pairs),
+                                              .seq_len = job->seq_len,
+                                              .tokens = s->budget};
     NEB_TRY_GOTO(role == AGENT_ROLE_TEACHER ? make_teacher(s) : make_student(s), fail);
     NEB_TRY_GOTO(allocate(s), fail);
     if (role == AGENT_ROLE_TEACHER)
@@ -189,6 +222,8 @@ void agent_distill_destroy(struct agent_distill_side **sp) {
     intra_pair_batch_free(&s->batch);
     intra_pairs_destroy(&s->pairs);
     cmp_soft_destroy(&s->wire);
+    cmp_tokens_destroy(&s->text);
+    free(s->request_ids);
     free(s->rows);
     free(s->ids);
     free(s->row_ids);
@@ -202,15 +237,46 @@ void agent_distill_destroy(struct agent_distill_side **sp) {
 
 // ---- steps ----------------------------------------------------------------------------------------------------
 
+static void find_rows(struct agent_distill_side *s) {
+    for (int32_t i = 0, k = 0; i < s->batch.B * s->batch.T; i++)
+        if (s->batch.targets[i] != KERN_IGNORE)
+            s->rows[k++] = i;
+}
+
 static enum neb_status draw(struct agent_distill_side *s, int32_t student, int64_t step,
                             int32_t micro) {
     uint64_t at = (uint64_t)step * (uint64_t)s->job.accumulate + (uint64_t)micro;
     NEB_TRY(
         intra_pairs_draw(s->pairs, at * (uint64_t)s->n_students + (uint64_t)student, &s->batch));
-    for (int32_t i = 0, k = 0; i < s->batch.B * s->batch.T; i++)
-        if (s->batch.targets[i] != KERN_IGNORE)
-            s->rows[k++] = i;
+    find_rows(s);
     return NEB_OK;
+}
+
+enum neb_status agent_distill_request(struct agent_distill_side *s, int64_t step,
+                                      struct neb_buf *out) {
+    neb_buf_clear(out);
+    agent_request_begin(step, out);
+    for (int32_t a = 0; a < s->job.accumulate; a++) {
+        NEB_TRY(draw(s, s->student, step, a));
+        NEB_TRY(agent_request_add(s->text, &s->limits, &s->batch, s->request_ids, out));
+    }
+    return NEB_OK;
+}
+
+size_t agent_distill_request_most(const struct agent_distill_side *s) {
+    return agent_request_most(&s->limits, s->job.accumulate);
+}
+
+// What rows of embedding and output were seen, padding left out: weights of a round (distill.federate).
+static void count_tokens(struct intra_trainer *t, const struct intra_pair_batch *b) {
+    for (int32_t i = 0; i < b->B; i++)
+        for (int32_t k = 0; k < b->T; k++) {
+            size_t at = (size_t)i * (size_t)b->T + (size_t)k;
+            bool wanted = b->targets[at] != KERN_IGNORE;
+            t->input_counts[b->tokens[at]] += wanted || k < b->prefix[i];
+            if (wanted)
+                t->target_counts[b->targets[at]]++;
+        }
 }
 
 // Through the trainer's model; gradients and sums are of intra_trainer_update's kind.
@@ -226,6 +292,7 @@ static void pass(struct agent_distill_side *s, const struct kern_soft *teacher) 
     intra_acts_teacher(t->acts, NULL);
     t->loss_sum += loss;
     t->loss_count += count;
+    count_tokens(t, &s->batch);
     s->s.tokens += (uint64_t)s->batch.B * (uint64_t)s->batch.T;
     s->s.targets += (uint64_t)count;
     s->s.taught += teacher ? (uint64_t)count : 0;
@@ -253,18 +320,30 @@ static void teach(struct agent_distill_side *s, int32_t k) {
 }
 
 enum neb_status agent_distill_label(struct agent_distill_side *s, int32_t student, int64_t step,
-                                    int32_t k, struct neb_buf *out) {
+                                    int32_t k, const uint8_t *request, size_t n,
+                                    struct neb_buf *out) {
     neb_ns start = neb_now();
+    struct neb_rd asked = neb_rd_make(request, n);
     neb_buf_clear(out);
     neb_buf_u64(out, (uint64_t)step);
+    if (request)
+        NEB_TRY(agent_request_open(&asked, step, s->job.steps));
     for (int32_t a = 0; a < s->job.accumulate; a++) {
-        NEB_TRY(draw(s, student, step, a));
+        if (request) {
+            NEB_TRY(agent_request_next(s->text, &s->limits, &asked, s->request_ids, &s->batch));
+            find_rows(s);
+        } else {
+            NEB_TRY(draw(s, student, step, a));
+        }
         teach(s, k);
         struct cmp_soft_head h = {(uint32_t)s->batch.n_targets, k, agent_distill_model(s)->c.vocab,
                                   s->job.distill.temperature};
         NEB_TRY(cmp_soft_encode(s->wire, &h, s->row_ids, s->row_logp, s->row_tail, out));
         s->s.label_rows += (uint64_t)s->batch.n_targets;
     }
+    if (request && !neb_rd_done(&asked))
+        return neb_fail(NEB_ERR_FORMAT, "a student's request for step %lld: %zu bytes too many",
+                        (long long)step, neb_rd_left(&asked));
     if (s->trainer)
         took_step(s);
     s->s.label_bytes += out->len;

@@ -34,12 +34,19 @@ NEB_MUST_CHECK enum neb_status agent_distill_create(const struct agent_job *job,
 void agent_distill_destroy(struct agent_distill_side **s);
 struct agent_distill_state *agent_distill_state(struct agent_distill_side *s);
 struct intra_model *agent_distill_model(struct agent_distill_side *s);
+struct intra_trainer *agent_distill_trainer(struct agent_distill_side *s); // NULL: a frozen teacher
 const struct intra_step_stats *agent_distill_stats(const struct agent_distill_side *s);
 
 // Teacher: labels of step `step` of `student`, k a position; appended to the cleared out. With `learn` it trains on the same
-// batches, its forward pass reused, so steps come in order.
+// batches, its forward pass reused, so steps come in order. request (n bytes): the student's text (label_request.h), or NULL where
+// both read the same shards. NEB_ERR_FORMAT: a request that does not fit the job.
 NEB_MUST_CHECK enum neb_status agent_distill_label(struct agent_distill_side *s, int32_t student,
-                                                   int64_t step, int32_t k, struct neb_buf *out);
+                                                   int64_t step, int32_t k, const uint8_t *request,
+                                                   size_t n, struct neb_buf *out);
+// Student: what it asks for step `step`; appended to the cleared out. And the most bytes it takes.
+NEB_MUST_CHECK enum neb_status agent_distill_request(struct agent_distill_side *s, int64_t step,
+                                                     struct neb_buf *out);
+size_t agent_distill_request_most(const struct agent_distill_side *s);
 // Student: one step with labels (n bytes), or without (NULL). NEB_ERR_FORMAT: labels that do not fit.
 NEB_MUST_CHECK enum neb_status agent_distill_learn(struct agent_distill_side *s, const uint8_t *p,
                                                    size_t n);
@@ -63,6 +70,13 @@ NEB_MUST_CHECK enum neb_status agent_distill_restore(struct agent_distill_side *
 // Students of a job in the order of its clusters; a cluster's place among them, -1: none.
 int32_t agent_distill_students(const struct agent_job *j);
 int32_t agent_distill_student(const struct agent_job *j, int cluster);
+// Students exchange rounds among themselves; and a cluster that only votes in a job's rounds: a witness, or their teacher.
+bool agent_distill_federates(const struct agent_job *j);
+bool agent_job_only_votes(const struct agent_job *j, int cluster);
+
+// Bounds of the labels a position; without k_min and k_max both are k.
+int32_t agent_distill_k_min(const struct agent_distill_config *d);
+int32_t agent_distill_k_max(const struct agent_distill_config *d);
 
 // distill_worker.c
 NEB_MUST_CHECK enum neb_status agent_distill_run(struct agent_worker *w);

@@ -1,5 +1,6 @@
 #include "agent/distill_summary.h"
 #include "agent/json.h"
+#include "agent/worker_stream.h"
 
 #include <math.h>
 
@@ -33,6 +34,8 @@ void agent_distill_print(const json_t *q, FILE *out) {
         out,
         "%-12s held-out loss %.4f nats a target token, chrF %.2f over %.0f pairs (beam %.0f)\n",
         name, agent_json_get(c, "eval_loss"), agent_json_get(c, "chrf"), agent_json_get(c, "pairs"), agent_json_get(c, "beam"));
+    json_object_foreach(json_object_get(q, "clusters"), name, c)
+        agent_stall_print(name, json_object_get(c, "stall"), out);
     if (isfinite(agent_json_get(q, "label_bytes_per_target_token")))
         fprintf(out,
                 "bytes a target token: %.2f in labels, %.2f on the sockets; all logits in fp16 "

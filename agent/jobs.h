@@ -38,6 +38,7 @@ struct agent_jobrun {
     int restarts;
     int64_t last_step, step_at_start; // progress resets the count of restarts
     int told_alive; // to the worker
+    neb_ns link_told; // when the line about the link last went to another cluster
     uint16_t removed; // clusters that a membership version removed, bit each
     char sig[2 * INTER_SIG_BYTES + 1]; // of the job, by the member that submitted it; "" where that is this one
     bool told_expected, told_lost;

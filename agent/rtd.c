@@ -25,6 +25,12 @@ bool rtd_emits(const struct agent_rtd_side *s, int64_t e) {
     return e % rtd_cycle(&s->job) < s->job.rtd.discriminator_steps;
 }
 
+bool rtd_shares(const struct agent_rtd_side *s, int64_t e, int64_t *x) {
+    int64_t every = s->job.rtd.share_embeddings;
+    *x = every ? e / every : -1;
+    return every && e > 0 && e % every == 0 && e + every < s->events;
+}
+
 // ---- set-up ---------------------------------------------------------------------------------------------------
 
 static struct intra_model_config shape(const struct agent_rtd_side *s) {
@@ -109,6 +115,8 @@ enum neb_status agent_rtd_create(const struct agent_job *job, enum agent_role ro
     NEB_TRY_GOTO(agent_job_sampler(&s->job, agent_job_role(&s->job, AGENT_ROLE_GENERATOR), s->corpus, 0, 1, &s->sampler),
                  fail);
     NEB_TRY_GOTO(make_trainer(s), fail);
+    if (job->rtd.share_embeddings)
+        NEB_TRY_GOTO(rtd_share_create(s->trainer->model, &s->share), fail);
     *out = s;
     return NEB_OK;
 fail:
@@ -121,6 +129,7 @@ void agent_rtd_destroy(struct agent_rtd_side **sp) {
     if (!s)
         return;
     intra_mask_sampler_destroy(&s->draws);
+    rtd_share_destroy(&s->share);
     intra_trainer_destroy(&s->trainer);
     intra_sampler_destroy(&s->sampler);
     cmp_tokens_destroy(&s->wire);
@@ -264,6 +273,8 @@ enum neb_status agent_rtd_save(const struct agent_rtd_side *s, struct intra_ckpt
     NEB_TRY(st);
     intra_sampler_save(s->sampler, cursor);
     NEB_TRY(intra_ckpt_add(w, "data.cursor.0", INTRA_U64, INTRA_CURSOR_WORDS, 1, cursor));
+    if (s->share)
+        NEB_TRY(rtd_share_save(s->share, w));
     return intra_trainer_save(s->trainer, w);
 }
 
@@ -280,5 +291,25 @@ enum neb_status agent_rtd_restore(struct agent_rtd_side *s, const struct intra_c
         return neb_fail(NEB_ERR_FORMAT, "%s: its state does not fit this job", intra_ckpt_path(c));
     NEB_TRY(intra_ckpt_read(c, "data.cursor.0", INTRA_U64, INTRA_CURSOR_WORDS, 1, cursor));
     intra_sampler_restore(s->sampler, cursor);
+    if (s->share)
+        NEB_TRY(rtd_share_restore(s->share, c));
     return intra_trainer_restore(s->trainer, c);
+}
+
+// ---- shared embeddings ----------------------------------------------------------------------------------------
+
+bool agent_rtd_awaits(const struct agent_rtd_side *s) {
+    const struct rtd_share *x = s->share;
+    return x && x->pending >= 0 && !x->answered && s->s.event < s->events &&
+           s->s.event == (x->pending + 1) * s->job.rtd.share_embeddings;
+}
+
+enum neb_status agent_rtd_answer(struct agent_rtd_side *s, const uint8_t *p, size_t n) {
+    return rtd_share_take(s->share, s->share->pending, p, n);
+}
+
+const struct neb_buf *agent_rtd_reply(struct agent_rtd_side *s) {
+    bool reply = s->reply;
+    s->reply = false;
+    return reply ? &s->share->frame : NULL;
 }

@@ -10,7 +10,8 @@
 // trains in the first g and a batch is made in the first d. After the last of them the generator masks the held-out split
 // likewise, so that both sides are measured on the same text.
 //
-// A batch: | flags u8 | windows u32 | frame of replacements | text, if pushed |   (compress/replaced.h)
+// A batch: | flags u8 | windows u32 | rows of embeddings, if shared: bytes u32, frame | frame of replacements | text, if pushed |
+// (rtd_share.h, compress/replaced.h)
 #ifndef AGENT_RTD_H
 #define AGENT_RTD_H
 #include "agent/config.h"
@@ -35,6 +36,13 @@ NEB_MUST_CHECK enum neb_status agent_rtd_produce(struct agent_rtd_side *s, struc
 // Discriminator: takes the next batch. NEB_ERR_FORMAT: malformed, or not what is due.
 NEB_MUST_CHECK enum neb_status agent_rtd_consume(struct agent_rtd_side *s, const uint8_t *p,
                                                  size_t n);
+
+// Shared embeddings (rtd_share.h). Generator: its next event waits for the discriminator's rows; here they are. NEB_ERR_FORMAT: not
+// such rows. Discriminator: what the batch that was just taken is to be answered with (once), or NULL.
+bool agent_rtd_awaits(const struct agent_rtd_side *s);
+NEB_MUST_CHECK enum neb_status agent_rtd_answer(struct agent_rtd_side *s, const uint8_t *p,
+                                                size_t n);
+const struct neb_buf *agent_rtd_reply(struct agent_rtd_side *s);
 
 struct agent_rtd_state { // where a side is; plain data
     int64_t event;       // next of training, then of evaluation

@@ -8,7 +8,9 @@
 struct received { // a batch, as far as it is taken apart
     uint8_t flags;
     uint32_t windows, replaced, masked;
-    uint32_t next; // replacement
+    uint32_t next;    // replacement
+    int64_t exchange; // of embeddings, where `shares`
+    bool shares;
 };
 
 // Which positions are masked follows from the text; so the text comes first, wherever it is in the batch.
@@ -29,13 +31,23 @@ static enum neb_status take_apart(struct agent_rtd_side *s, const uint8_t *p, si
     bool eval = s->s.event >= s->events, text = s->job.rtd.push_text;
     b->flags = neb_rd_u8(&r);
     b->windows = neb_rd_u32(&r);
+    b->shares = rtd_shares(s, s->s.event, &b->exchange);
     uint32_t most = (uint32_t)(eval ? s->job.batch : s->job.batch * s->job.accumulate);
-    if (r.bad || b->flags & ~(FLAG_EVAL | FLAG_LAST | FLAG_TEXT) ||
-        !(b->flags & FLAG_EVAL) != !eval || !(b->flags & FLAG_TEXT) != !text ||
-        (b->flags & FLAG_LAST && !eval) || b->windows > most || (!eval && b->windows != most))
+    if (r.bad || b->flags & ~(FLAG_EVAL | FLAG_LAST | FLAG_TEXT | FLAG_SHARE) ||
+        !(b->flags & FLAG_SHARE) != !b->shares || !(b->flags & FLAG_EVAL) != !eval ||
+        !(b->flags & FLAG_TEXT) != !text || (b->flags & FLAG_LAST && !eval) || b->windows > most ||
+        (!eval && b->windows != most))
         return neb_fail(NEB_ERR_FORMAT,
                         "batch %llu: flags %u and %u windows do not fit event %lld of this job",
                         (unsigned long long)s->s.seq, b->flags, b->windows, (long long)s->s.event);
+    if (b->shares) {
+        uint32_t bytes = neb_rd_u32(&r);
+        const uint8_t *frame = bytes <= neb_rd_left(&r) ? neb_rd_view(&r, bytes) : NULL;
+        if (r.bad || !frame)
+            return neb_fail(NEB_ERR_FORMAT, "batch %llu: rows of embeddings are cut",
+                            (unsigned long long)s->s.seq);
+        NEB_TRY(rtd_share_take(s->share, b->exchange, frame, bytes));
+    }
     if (!text) {
         if (rtd_draw(s) != (int32_t)b->windows)
             return neb_fail(NEB_ERR_FORMAT,
@@ -133,6 +145,11 @@ enum neb_status agent_rtd_consume(struct agent_rtd_side *s, const uint8_t *p, si
             intra_trainer_micro(s->trainer, s->inputs, s->targets);
         }
         rtd_took_step(s);
+        if (b.shares) {
+            NEB_TRY(rtd_share_send(s->share, b.exchange));
+            rtd_share_merge(s->share, b.exchange);
+            s->reply = true;
+        }
         s->s.batch_bytes += n;
         s->s.batch_tokens += (uint64_t)s->n;
         s->s.masked += b.masked;

@@ -41,6 +41,10 @@ static enum neb_status encode(struct agent_rtd_side *s, uint8_t flags, int32_t w
     neb_buf_clear(out);
     neb_buf_u8(out, (uint8_t)(flags | (s->job.rtd.push_text ? FLAG_TEXT : 0)));
     neb_buf_u32(out, (uint32_t)windows);
+    if (flags & FLAG_SHARE) {
+        neb_buf_u32(out, (uint32_t)s->share->frame.len);
+        neb_buf_add(out, s->share->frame.p, s->share->frame.len);
+    }
     NEB_TRY(cmp_replaced_encode(s->wire, m->masked, s->index, s->ids, m->replaced, s->vocab, out));
     return s->job.rtd.push_text
                ? cmp_text_encode(s->wire, s->tokens, (uint32_t)windows * (uint32_t)s->job.seq_len,
@@ -79,14 +83,25 @@ enum neb_status agent_rtd_produce(struct agent_rtd_side *s, struct neb_buf *batc
     } else {
         struct made m = {0};
         bool learn = rtd_trains(s, s->s.event);
+        int64_t x;
+        bool shares = rtd_shares(s, s->s.event, &x);
+        if (s->share && s->share->answered) { // of the exchange before, due now
+            rtd_share_merge(s->share, s->share->pending);
+            s->share->pending = -1;
+        }
         *made = rtd_emits(s, s->s.event);
         rtd_draw(s);
         for (int32_t a = 0; a < s->job.accumulate; a++)
             generate(s, s->tokens + (size_t)a * s->micro, s->job.batch, a, learn, *made, &m);
         if (learn)
             rtd_took_step(s);
+        if (shares) {
+            NEB_TRY(rtd_share_send(s->share, x));
+            s->share->pending = x;
+        }
         if (*made) {
-            NEB_TRY(encode(s, 0, s->job.batch * s->job.accumulate, &m, batch));
+            NEB_TRY(
+                encode(s, shares ? FLAG_SHARE : 0, s->job.batch * s->job.accumulate, &m, batch));
             s->s.batch_bytes += batch->len;
             s->s.batch_tokens += (uint64_t)s->n;
             s->s.masked += m.masked;

@@ -4,10 +4,11 @@
 #define AGENT_RTD_SIDE_H
 #include "agent/base/clock.h"
 #include "agent/rtd.h"
+#include "agent/rtd_share.h"
 #include "compress/replaced.h"
 #include "intra/rtd.h"
 
-enum { FLAG_EVAL = 1, FLAG_LAST = 2, FLAG_TEXT = 4 }; // of a batch
+enum { FLAG_EVAL = 1, FLAG_LAST = 2, FLAG_TEXT = 4, FLAG_SHARE = 8 }; // of a batch
 // Streams of random numbers, by purpose.
 enum { SEED_MASK = 1, SEED_SAMPLE, SEED_GENERATOR, SEED_DISCRIMINATOR };
 
@@ -20,6 +21,8 @@ struct agent_rtd_side {
     struct intra_trainer *trainer;
     struct intra_mask_sampler *draws; // generator
     struct cmp_tokens *wire;
+    struct rtd_share *share;   // NULL: embeddings are apart
+    bool reply;                // discriminator: its rows are to be sent
     int32_t vocab;             // of the corpus; the mask is the id after it
     int32_t micro, n;          // tokens of a micro-batch, of a step
     int32_t *tokens;           // (n) text of the event
@@ -45,6 +48,8 @@ uint64_t rtd_seed(const struct agent_rtd_side *s, int purpose);
 // Whether the generator trains in event e, and whether a batch is made of it.
 bool rtd_trains(const struct agent_rtd_side *s, int64_t e);
 bool rtd_emits(const struct agent_rtd_side *s, int64_t e);
+// Whether embeddings are exchanged in event e; *x: which exchange, also where an earlier one ends.
+bool rtd_shares(const struct agent_rtd_side *s, int64_t e, int64_t *x);
 // Windows of the next event, in s->tokens; returns how many.
 int32_t rtd_draw(struct agent_rtd_side *s);
 // Random stream of micro-batch a of the present event.

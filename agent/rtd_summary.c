@@ -1,5 +1,6 @@
 #include "agent/rtd_summary.h"
 #include "agent/json.h"
+#include "agent/worker_stream.h"
 
 #include <math.h>
 
@@ -31,6 +32,7 @@ void agent_rtd_print(const json_t *q, FILE *out) {
             "curve %.4f\n",
             agent_json_get(g, "eval_loss"), agent_json_get(d, "eval_loss"), agent_json_get(d, "eval_accuracy"),
             agent_json_get(d, "eval_auc"));
+    agent_stall_print("discriminator", json_object_get(d, "stall"), out);
     fprintf(out,
             "bytes a trained token: %.3f in batches, %.3f on the sockets; gradients in fp16 would "
             "take %.1f\n",

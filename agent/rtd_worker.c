@@ -1,17 +1,25 @@
 // The worker of mode rtd: one side behind a stream, or, for the reference, both sides in one process.
 #include "agent/base/log.h"
 #include "agent/rtd.h"
+#include "agent/rtd_share.h"
 #include "agent/worker_side.h"
 
 #include <math.h>
 
-enum { STREAM_ID = 1, BATCH_BYTES_MIN = 64 << 10 };
+enum {
+    STREAM_ID = 1,
+    BACK_ID = 2, // the discriminator's embeddings
+    BATCH_BYTES_MIN = 64 << 10,
+};
 
 struct rtd_run {
     struct agent_worker *w;
-    struct worker_side x;                // its one stream, unless both sides are here
+    struct worker_side x;                // owns the streams
     bool both;                           // sides are in this process
     struct agent_rtd_side *side, *other; // of this cluster; the discriminator, where both are here
+    struct agent_stream *stream, *back;  // NULL where both are here; back: unless embeddings are shared
+    uint64_t back_next;                  // of the checkpoint
+    struct neb_buf reply;                // where both are here: not taken yet
     struct neb_buf batch;
     bool holds; // a batch waits for room
 };
@@ -46,9 +54,9 @@ static enum neb_status add_state(void *user, struct intra_ckpt_writer *out) {
     bool again = agent_rtd_trained(r->side) && x->event > r->w->job.steps &&
                  !x->done; // evaluation is repeated
     NEB_TRY(agent_rtd_save(r->side, out));
-    return r->holds && !again
-               ? intra_ckpt_add(out, "rtd.batch", INTRA_BYTES, r->batch.len, 1, r->batch.p)
-               : NEB_OK;
+    if (r->holds && !again)
+        NEB_TRY(intra_ckpt_add(out, "rtd.batch", INTRA_BYTES, r->batch.len, 1, r->batch.p));
+    return r->back ? intra_ckpt_add(out, "rtd.back", INTRA_U64, 1, 1, &r->back->next) : NEB_OK;
 }
 
 static enum neb_status save(struct rtd_run *r, bool final) {
@@ -64,6 +72,8 @@ static enum neb_status restore(struct rtd_run *r) {
         return NEB_OK;
     if (st == NEB_OK)
         st = agent_rtd_restore(r->side, c);
+    if (st == NEB_OK && r->w->job.rtd.share_embeddings)
+        st = intra_ckpt_read(c, "rtd.back", INTRA_U64, 1, 1, &r->back_next);
     const struct intra_ckpt_section *held = st == NEB_OK ? intra_ckpt_find(c, "rtd.batch") : NULL;
     if (held) {
         st = neb_buf_reserve(&r->batch, held->bytes);
@@ -88,7 +98,41 @@ static enum neb_status maybe_save(struct rtd_run *r) {
 
 // ---- the loop -------------------------------------------------------------------------------------------------
 
+// The discriminator's rows that the next event waits for. NEB_ERR_AGAIN: they are not here yet.
+static enum neb_status take_answer(struct rtd_run *r) {
+    const uint8_t *p = r->reply.p;
+    size_t n = r->reply.len;
+    if (r->back)
+        NEB_TRY(agent_stream_next(r->back, &p, &n));
+    NEB_TRY(agent_rtd_answer(r->side, p, n));
+    return r->back ? agent_stream_applied(r->back) : NEB_OK;
+}
+
+static enum neb_status put_reply(struct rtd_run *r, struct agent_rtd_side *side) {
+    const struct neb_buf *b = agent_rtd_reply(side);
+    enum neb_status st = NEB_OK;
+    if (!b)
+        return NEB_OK;
+    if (r->both) {
+        neb_buf_clear(&r->reply);
+        neb_buf_add(&r->reply, b->p, b->len);
+        return neb_buf_check(&r->reply);
+    }
+    // At most one is under way, so there is room as soon as the agent has said so; it must not be lost where the worker stops.
+    while ((st = agent_stream_put(r->back, b->p, b->len)) == NEB_ERR_AGAIN) {
+        NEB_TRY(worker_drain(r->w));
+        NEB_TRY(worker_wait(r->w));
+    }
+    return st;
+}
+
 static enum neb_status generate(struct rtd_run *r) {
+    if (!r->holds && agent_rtd_awaits(r->side)) {
+        enum neb_status st = take_answer(r);
+        if (st == NEB_ERR_AGAIN)
+            return worker_wait(r->w);
+        NEB_TRY(st);
+    }
     if (!r->holds) {
         NEB_TRY(agent_rtd_produce(r->side, &r->batch, &r->holds));
         say_step(r, r->side);
@@ -96,12 +140,12 @@ static enum neb_status generate(struct rtd_run *r) {
     if (r->both) {
         if (r->holds)
             NEB_TRY(agent_rtd_consume(r->other, r->batch.p, r->batch.len));
+        NEB_TRY(put_reply(r, r->other));
         say_step(r, r->other);
         r->holds = false;
         return NEB_OK;
     }
-    enum neb_status st =
-        r->holds ? agent_stream_put(r->x.streams[0], r->batch.p, r->batch.len) : NEB_OK;
+    enum neb_status st = r->holds ? agent_stream_put(r->stream, r->batch.p, r->batch.len) : NEB_OK;
     if (st == NEB_ERR_AGAIN)
         return worker_wait(r->w);
     r->holds = false;
@@ -111,13 +155,14 @@ static enum neb_status generate(struct rtd_run *r) {
 static enum neb_status discriminate(struct rtd_run *r) {
     const uint8_t *p;
     size_t n;
-    enum neb_status st = agent_stream_next(r->x.streams[0], &p, &n);
+    enum neb_status st = agent_stream_next(r->stream, &p, &n);
     if (st == NEB_ERR_AGAIN)
         return worker_wait(r->w);
     NEB_TRY(st);
     NEB_TRY(agent_rtd_consume(r->side, p, n));
     say_step(r, r->side);
-    return agent_stream_applied(r->x.streams[0]);
+    NEB_TRY(put_reply(r, r->side));
+    return agent_stream_applied(r->stream);
 }
 
 static enum neb_status train(struct rtd_run *r) {
@@ -137,14 +182,14 @@ static enum neb_status train(struct rtd_run *r) {
 
 // ---- start and end --------------------------------------------------------------------------------------------
 
-static enum neb_status open_stream(struct rtd_run *r) {
+static enum neb_status open_streams(struct rtd_run *r) {
     const struct agent_job *j = &r->w->job;
     bool generator = j->clusters[r->w->cluster].role == AGENT_ROLE_GENERATOR;
     // Six bytes a masked token and four a token of text are more than any batch takes.
     double most =
         (double)j->batch * j->seq_len * j->accumulate *
             (6.0 * fmin(1, 1.5 * (double)j->rtd.mask_rate + 0.1) + (j->rtd.push_text ? 4 : 0)) +
-        BATCH_BYTES_MIN;
+        BATCH_BYTES_MIN + (j->rtd.share_embeddings ? RTD_SHARE_FRAME_MAX : 0);
     struct inter_stream_config c = {
         .key = {.id = STREAM_ID},
         .type = INTER_STREAM_REPLACEMENTS,
@@ -152,8 +197,15 @@ static enum neb_status open_stream(struct rtd_run *r) {
         .peer = (uint32_t)agent_job_role(j, generator ? AGENT_ROLE_DISCRIMINATOR
                                                       : AGENT_ROLE_GENERATOR),
         .window_batches = (uint32_t)j->rtd.ahead};
-    return worker_side_stream(&r->x, &c, most, !j->rtd.push_text,
-                              agent_rtd_state(r->side)->seq - r->holds);
+    NEB_TRY(worker_side_stream(&r->x, &c, most, !j->rtd.push_text,
+                               agent_rtd_state(r->side)->seq - r->holds, &r->stream));
+    if (!j->rtd.share_embeddings)
+        return NEB_OK;
+    c.key.id = BACK_ID;
+    c.type = INTER_STREAM_EMBEDDINGS;
+    c.role = generator ? INTER_STREAM_CONSUMER : INTER_STREAM_PRODUCER;
+    return worker_side_stream(&r->x, &c, RTD_SHARE_FRAME_MAX, !j->rtd.push_text, r->back_next,
+                              &r->back);
 }
 
 static enum neb_status set_up(struct rtd_run *r) {
@@ -166,19 +218,22 @@ static enum neb_status set_up(struct rtd_run *r) {
     if (r->both)
         return agent_rtd_create(&w->job, AGENT_ROLE_DISCRIMINATOR, w->corpus, w->K, &r->other);
     NEB_TRY(restore(r));
-    return open_stream(r);
+    return open_streams(r);
 }
 
 static json_t *results(struct rtd_run *r, struct agent_rtd_side *side) {
     const struct agent_rtd_state *x = agent_rtd_state(side);
     bool generator = r->w->job.clusters[r->w->cluster].role == AGENT_ROLE_GENERATOR;
+    json_t *quality = agent_rtd_quality(side);
+    if (quality && r->stream && r->stream->c.role == INTER_STREAM_CONSUMER)
+        json_object_set_new(quality, "stall", agent_stream_stall(r->stream));
     show(r, side);
     json_t *o = worker_results(r->w, "cpu", x->done ? x->eval_loss : NAN, x->done);
     json_object_set_new(o, "role",
                         json_string(r->both     ? "both"
                                     : generator ? "generator"
                                                 : "discriminator"));
-    json_object_set_new(o, "quality", agent_rtd_quality(side));
+    json_object_set_new(o, "quality", quality);
     return o;
 }
 
@@ -207,6 +262,7 @@ enum neb_status agent_rtd_run(struct agent_worker *w) {
     worker_side_close(&r.x);
     agent_rtd_destroy(&r.other);
     agent_rtd_destroy(&r.side);
+    neb_buf_free(&r.reply);
     neb_buf_free(&r.batch);
     return st;
 }

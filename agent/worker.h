@@ -75,7 +75,8 @@ struct agent_worker {
     struct worker_ops ops;
     // Events of modes other than replicas (worker_side.c), asked first; *taken: it was one. NULL: none.
     enum neb_status (*on_event)(struct agent_worker *w, const struct agent_ipc_msg *m, bool *taken);
-    void *side;    // of on_event
+    void *side;                  // of on_event
+    struct distill_run *distill; // of a student that takes part in rounds
     void *foreign; // of a foreign trainer's ops; NULL: the built-in one
     struct agent_job job;
     int cluster; // index of this cluster

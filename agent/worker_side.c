@@ -47,7 +47,8 @@ static enum neb_status set_terms(const struct intra_corpus *corpus, bool shards,
 }
 
 enum neb_status worker_side_stream(struct worker_side *x, const struct inter_stream_config *given,
-                                   double batch_bytes, bool shards, uint64_t next) {
+                                   double batch_bytes, bool shards, uint64_t next,
+                                   struct agent_stream **out) {
     const struct agent_job *j = &x->w->job;
     struct inter_stream_config c = *given;
     if (batch_bytes > INTER_STREAM_BATCH_MAX)
@@ -56,14 +57,17 @@ enum neb_status worker_side_stream(struct worker_side *x, const struct inter_str
                         "takes %d; lower "
                         "data.batch, data.accumulate%s",
                         j->accumulate, j->batch, j->seq_len, batch_bytes, INTER_STREAM_BATCH_MAX,
-                        j->mode == AGENT_MODE_DISTILL ? " or distill.k" : " or data.seq_len");
+                        j->mode != AGENT_MODE_DISTILL ? " or data.seq_len"
+                        : j->distill.k_max            ? " or distill.k_max"
+                                                      : " or distill.k");
+    NEB_ASSERT(x->n_streams < WORKER_SIDE_STREAMS_MAX);
     c.batch_bytes = (uint32_t)batch_bytes;
     c.window_bytes = WINDOW_BYTES;
     c.spool_batches = SPOOL_BATCHES;
     c.spool_bytes = spool_bytes;
     NEB_TRY(set_terms(x->w->corpus, shards, &c));
-    NEB_TRY(agent_stream_open(x->w->ipc, &c, next, &x->streams[x->n_streams]));
-    x->n_streams++;
+    NEB_TRY(agent_stream_open(x->w->ipc, &c, next, out));
+    x->streams[x->n_streams++] = *out;
     return NEB_OK;
 }
 
@@ -83,30 +87,36 @@ bool worker_side_due(const struct worker_side *x, int64_t at) {
 
 static bool produces(const struct agent_stream *s) { return s->c.role == INTER_STREAM_PRODUCER; }
 
-enum neb_status worker_side_save(struct worker_side *x, int64_t at, bool final,
-                                 enum neb_status (*add)(void *user, struct intra_ckpt_writer *out),
-                                 void *user) {
+static enum neb_status write_checkpoint(const struct worker_side *x, int64_t at,
+                                        enum neb_status (*add)(void *user,
+                                                               struct intra_ckpt_writer *out),
+                                        void *user) {
     char dir[NEB_PATH_MAX], path[NEB_PATH_MAX];
     struct intra_ckpt_writer *out = NULL;
-    int keep = x->w->job.checkpoint_keep;
     NEB_TRY(neb_path(dir, sizeof dir, x->w->dir, "checkpoint"));
     NEB_TRY(neb_fs_mkdirs(dir, 0700));
     NEB_TRY(intra_ckpt_step_path(dir, at, path, sizeof path));
-    // What a checkpoint says to have put must not be lost with the agent.
-    for (int32_t i = 0; i < x->n_streams; i++)
-        while (produces(x->streams[i]) && x->streams[i]->stored < x->streams[i]->next)
-            NEB_TRY(wait_more(x));
     NEB_TRY(intra_ckpt_create_in(worker_vault(x->w), path, &out));
     enum neb_status st = add(user, out);
     if (st == NEB_OK)
         st = intra_ckpt_commit(out);
     intra_ckpt_writer_destroy(&out);
     NEB_TRY(st);
-    NEB_TRY(intra_ckpt_prune(dir, keep));
+    return intra_ckpt_prune(dir, x->w->job.checkpoint_keep);
+}
+
+enum neb_status worker_side_save(struct worker_side *x, int64_t at, bool final,
+                                 enum neb_status (*add)(void *user, struct intra_ckpt_writer *out),
+                                 void *user) {
+    // What a checkpoint says to have put must not be lost with the agent.
+    for (int32_t i = 0; i < x->n_streams; i++)
+        while (produces(x->streams[i]) && x->streams[i]->stored < x->streams[i]->next)
+            NEB_TRY(wait_more(x));
+    NEB_TRY(x->w->federated ? worker_save(x->w) : write_checkpoint(x, at, add, user));
     x->saved = at;
     for (int32_t i = 0; i < x->n_streams; i++)
         if (!produces(x->streams[i]))
-            NEB_TRY(agent_stream_saved(x->streams[i], keep, final));
+            NEB_TRY(agent_stream_saved(x->streams[i], x->w->job.checkpoint_keep, final));
     return NEB_OK;
 }
 

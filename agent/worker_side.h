@@ -8,24 +8,28 @@
 #include "agent/worker.h"
 #include "agent/worker_stream.h"
 
+enum { WORKER_SIDE_STREAMS_MAX = 3 * AGENT_CLUSTERS_MAX };
+
 struct worker_side {
     struct agent_worker *w; // borrowed
     int32_t n_streams;
-    struct agent_stream *streams[AGENT_CLUSTERS_MAX]; // owned
-    int64_t saved;                                    // event or step of the newest checkpoint; -1: none by this process
+    struct agent_stream *streams[WORKER_SIDE_STREAMS_MAX]; // owned
+    int64_t saved; // event or step of the newest checkpoint; -1: none by this process
 };
 
 // Opens the cluster's corpus, read against its digests, and the processors' kernels, both the worker's; takes its messages.
 NEB_MUST_CHECK enum neb_status worker_side_open(struct worker_side *x, struct agent_worker *w);
 void worker_side_close(struct worker_side *x);
-// Adds a stream. c: key.id, type, role, peer and window_batches; the rest is filled in. Both ends must have the same vocabulary
-// and, with `shards`, the same shards. next: of the checkpoint. NEB_ERR_LIMIT: a step makes larger batches than streams take.
+// Adds a stream. c: key.id, type, role, peer, window_batches and measured; the rest is filled in. Both ends must have the same
+// vocabulary and, with `shards`, the same shards. next: of the checkpoint. *out stays this side's. NEB_ERR_LIMIT: a step makes
+// larger batches than streams take.
 NEB_MUST_CHECK enum neb_status worker_side_stream(struct worker_side *x, const struct inter_stream_config *c,
-                                                  double batch_bytes, bool shards, uint64_t next);
+                                                  double batch_bytes, bool shards, uint64_t next,
+                                                  struct agent_stream **out);
 // Whether a checkpoint is to be written now, between two events: the job says so, or an agent asks.
 bool worker_side_due(const struct worker_side *x, int64_t at);
 // Writes a checkpoint, with what `add` puts into it, once the agent has stored all batches that were put before. final: nothing
-// will be started again from an older one.
+// will be started again from an older one. A side that takes part in rounds is written as worker_save does, and asked by its ops.
 NEB_MUST_CHECK enum neb_status worker_side_save(struct worker_side *x, int64_t at, bool final,
                                                 enum neb_status (*add)(void *user, struct intra_ckpt_writer *out),
                                                 void *user);

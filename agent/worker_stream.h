@@ -19,6 +19,12 @@
 
 enum { AGENT_STREAM_GENERATIONS = 16 };
 
+// What a consumer waited for: its first batch (start-up: connections, the other side's set-up, one way); the other side, where
+// a link without delay would have brought the batch no sooner; or the link.
+struct agent_stall {
+    double start_s, peer_s, link_s;
+};
+
 struct agent_stream {
     struct inter_stream_config c;
     struct agent_ipc *ipc; // borrowed
@@ -26,11 +32,18 @@ struct agent_stream {
     // Producer: puts below limit are taken; what is below stored is on the agent's disk, which a checkpoint waits for; the
     // consumer has what is below durable.
     uint64_t limit, stored, durable;
-    bool want_checkpoint;    // consumer: save, then agent_stream_saved
-    char refused[320];       // not empty: why the stream cannot go on
-    uint64_t bytes, batches; // put or applied by this process
-    struct neb_buf *queue;   // consumer: (window_batches) batch n in n % window_batches
-    uint64_t have;           // consumer: one past the newest in the queue
+    uint64_t taken, arrived;          // the consumer has applied, and has, what is below
+    struct inter_stream_measure path; // producer of a measured stream
+    bool want_checkpoint;             // consumer: save, then agent_stream_saved
+    char refused[320];                // not empty: why the stream cannot go on
+    uint64_t bytes, batches;          // put or applied by this process
+    struct neb_buf *queue;            // consumer: (window_batches) batch n in n % window_batches
+    uint64_t have;                    // consumer: one past the newest in the queue
+    neb_ns *put_at; // (window_batches) when a batch was put, by our clock; 0: not known
+    neb_ns waits;   // since when nothing is here; 0: something is
+    neb_ns begun, last_put,
+        last_took; // the batch that is being applied; of the one before: put, and how long it took here
+    struct agent_stall stall;
     uint64_t
         saved[AGENT_STREAM_GENERATIONS]; // cursors of this process's newest checkpoints, a ring
     uint64_t n_saved;
@@ -49,6 +62,10 @@ NEB_MUST_CHECK enum neb_status agent_stream_put(struct agent_stream *s, const vo
 // The batch `next`, valid until agent_stream_applied. NEB_ERR_AGAIN: it is not here yet.
 NEB_MUST_CHECK enum neb_status agent_stream_next(struct agent_stream *s, const uint8_t **p,
                                                  size_t *n);
+// {"start_s", "peer_s", "link_s"}
+json_t *agent_stream_stall(const struct agent_stream *s);
+// The same for people, of a report; nothing where there is none.
+void agent_stall_print(const char *name, const json_t *stall, FILE *out);
 NEB_MUST_CHECK enum neb_status agent_stream_applied(struct agent_stream *s);
 // A checkpoint with cursor `next` is on disk, one of `keep` generations: batches below the oldest's cursor may go. final:
 // nothing will be started again from an older one.

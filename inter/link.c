@@ -34,20 +34,40 @@ static void set_clean(struct inter_link *l, struct peer *p, int which, neb_ns no
         p->dial_at = now + NEB_S;
 }
 
-static void set_pulse(struct inter_link *l, struct set *s, neb_ns now) {
-    if (!s->up)
-        return;
-    if (now - s->pinged >= PING_EVERY && link_send_time(l, &s->c[0], PING, (uint64_t)now))
-        s->pinged = now;
+// When the next PING is due, if nothing comes until then.
+static neb_ns ping_due(const struct set *s, int which) {
+    neb_ns quiet = which == ACCEPTED || which == OLD_ACCEPTED ? PING_ACCEPTED : PING_EVERY,
+           last = s->heard > s->pinged ? s->heard : s->pinged;
+    return last + quiet < s->pinged + PING_BUSY ? last + quiet : s->pinged + PING_BUSY;
+}
+
+// Small messages are acknowledged together: an ACK costs as much as a small message.
+static void set_acknowledge(struct inter_link *l, struct set *s, neb_ns now) {
+    bool late = now - s->acks_at >= ACK_DELAY;
     for (uint32_t i = 0; i < CONNS; i++) {
         struct conn *c = &s->c[i];
         if (!c->open || c->recvd == c->recv_acked)
             continue;
+        if (!late && c->recvd - c->recv_acked < ACK_BYTES) {
+            neb_ns due = s->acks_at + ACK_DELAY;
+            l->deadline = due < l->deadline ? due : l->deadline;
+            continue;
+        }
         uint8_t b[10] = {ACK, (uint8_t)i};
         neb_put_u64(b + 2, c->recvd);
-        if (link_send_small(l, &s->c[0], b, sizeof b))
+        if (link_send_small(l, &s->c[0], b, sizeof b)) {
             c->recv_acked = c->recvd;
+            s->acks_at = now;
+        }
     }
+}
+
+static void set_pulse(struct inter_link *l, struct set *s, int which, neb_ns now) {
+    if (!s->up)
+        return;
+    if (now >= ping_due(s, which) && link_send_time(l, &s->c[0], PING, (uint64_t)now))
+        s->pinged = now;
+    set_acknowledge(l, s, now);
 }
 
 // Replaces connections that are old by fresh ones, and closes the old once nothing travels on them.
@@ -153,8 +173,8 @@ enum neb_status inter_link_process(struct inter_link *l, inter_link_handler *han
         link_peer_update(l, p);
         for (int w = 0; w < SETS; w++) {
             set_clean(l, p, w, now);
-            set_pulse(l, &p->s[w], now);
-            neb_ns next = p->s[w].up ? p->s[w].pinged + PING_EVERY : now + RETRY_AFTER;
+            set_pulse(l, &p->s[w], w, now);
+            neb_ns next = p->s[w].up ? ping_due(&p->s[w], w) : now + RETRY_AFTER;
             if (next < l->deadline)
                 l->deadline = next;
         }

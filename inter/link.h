@@ -10,8 +10,9 @@
 //     DEALER bulk 1  ── HELLO{session,1} ──────────────►   │
 //     DEALER bulk n  ── HELLO{session,n} ──────────────►   └─ WELCOME{session}
 //
-// A set is up when control has exchanged HELLO and WELCOME. PING/PONG every second and ACK{connection,
-// bytes} go on control, both ways.
+// A set is up when control has exchanged HELLO and WELCOME. PING/PONG and ACK{connection, bytes} go on control, both ways: a
+// PING after a second (the listener: two) in which nothing was heard, and every five while messages come; ACKs with every
+// 32 KiB, or after two seconds.
 //
 // Who a message is from is what ZAP said about its connection's key (User-Id), never a claim of the
 // peer: routing ids chosen by a peer are refused.

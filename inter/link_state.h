@@ -34,7 +34,11 @@
 #include "security/zap.h"
 
 #define ZAP_DOMAIN      "nebula"
-#define PING_EVERY      (1 * NEB_S)
+#define PING_EVERY      (1 * NEB_S) // the dialler, unless it has heard something meanwhile
+#define PING_ACCEPTED   (2 * NEB_S) // the listener: it hears the dialler's
+#define PING_BUSY       (5 * NEB_S) // while messages come: for the round trip
+#define ACK_BYTES       (32 << 10)  // data that is acknowledged at once
+#define ACK_DELAY       (2 * NEB_S) // less of it, at most so late
 #define SILENCE         (4 * NEB_S) // nothing heard for so long: the set is down
 #define RETRY_AFTER     (200 * NEB_MS)
 #define DUPLICATE_GRACE (5 * NEB_S)
@@ -72,7 +76,7 @@ struct set {
     struct conn c[CONNS]; // [0] control
     uint64_t session;     // 0: no set
     bool up;
-    neb_ns since, heard, pinged, data_at;
+    neb_ns since, heard, pinged, data_at, acks_at;
 };
 
 struct peer {

@@ -5,15 +5,18 @@
 #include <string.h>
 
 static const neb_ns hello_every = NEB_S, grant_every = 4 * NEB_S, grant_soon = NEB_S,
-                    no_progress = 10 * NEB_S;
+                    grant_measured = 100 * NEB_MS, no_progress = 10 * NEB_S;
+enum { GRANT_BYTES = 16 << 10 }; // delivered since the last one
 
 struct entry { // one batch of the spool, or of what the consumer has not saved
     uint32_t bytes;
     uint64_t tag; // first word of its SHA-256
+    neb_ns at;    // producer: when it was put; 0: before
 };
 
 struct slot { // consumer: a batch that came before its turn
     bool full;
+    neb_ns put_at;
     struct neb_buf b;
 };
 
@@ -38,6 +41,7 @@ struct inter_stream {
     neb_ns moved, blocked; // last progress of `have` or first send; nothing is sent before
     uint64_t room_said, durable_said;
     bool lost; // said in this session
+    struct inter_stream_path *path;
     // consumer
     bool attached;
     struct slot *slots; // (window_batches) batch n in n % window_batches
@@ -45,7 +49,8 @@ struct inter_stream {
         free_to; // slots that the last step delivered: their memory goes at the next one
     struct inter_stream_grant said;
     neb_ns said_at;
-    uint64_t asked; // for a checkpoint, when this was applied
+    uint64_t said_bytes; // delivered then
+    uint64_t asked;      // for a checkpoint, when this was applied
 };
 
 const char *inter_stream_fault_name(enum inter_stream_fault f) {
@@ -103,12 +108,13 @@ enum neb_status inter_stream_create(const struct inter_stream_config *c,
     s->window_bytes = c->window_bytes;
     s->ring = calloc(c->spool_batches, sizeof *s->ring);
     s->slots = calloc(c->window_batches, sizeof *s->slots);
-    if (!s->ring || !s->slots) {
+    enum neb_status st = s->ring && s->slots
+                             ? inter_stream_path_create(c->window_batches, &s->path)
+                             : neb_fail(NEB_ERR_NOMEM, "out of memory creating a stream");
+    if (st != NEB_OK)
         inter_stream_destroy(&s);
-        return neb_fail(NEB_ERR_NOMEM, "out of memory creating a stream");
-    }
     *out = s;
-    return NEB_OK;
+    return st;
 }
 
 void inter_stream_destroy(struct inter_stream **sp) {
@@ -117,6 +123,7 @@ void inter_stream_destroy(struct inter_stream **sp) {
         return;
     for (uint32_t i = 0; s->slots && i < s->c.window_batches; i++)
         neb_buf_free(&s->slots[i].b);
+    inter_stream_path_destroy(&s->path);
     free(s->slots);
     free(s->ring);
     free(s);
@@ -158,7 +165,7 @@ static uint64_t tag_of(const void *p, size_t n) {
 }
 
 static void ring_add(struct inter_stream *s, size_t n, uint64_t tag) {
-    *entry_of(s, s->next) = (struct entry){(uint32_t)n, tag};
+    *entry_of(s, s->next) = (struct entry){(uint32_t)n, tag, s->now};
     s->ring_bytes += n;
     s->next++;
 }
@@ -268,6 +275,7 @@ static void pump(struct inter_stream *s) {
         s->stats.batches++;
         s->stats.bytes += n;
         s->stats.resent += s->sent < s->high;
+        inter_stream_path_sent(s->path, s->now, s->sent, n);
         act(s, INTER_STREAM_ACT_SEND)->seq = s->sent++;
         s->high = s->sent > s->high ? s->sent : s->high;
     }
@@ -316,10 +324,12 @@ static void on_grant(struct inter_stream *s, const struct inter_stream_grant *g)
         s->sent = g->have;
         s->lost = false;
         s->moved = s->now;
+        inter_stream_path_reset(s->path, g->have);
     }
     if (g->have > s->have)
         s->moved = s->now;
     s->have = g->have > s->have ? g->have : s->have;
+    inter_stream_path_acked(s->path, s->now, s->have);
     s->applied = g->applied > s->applied ? g->applied : s->applied;
     s->sent = s->sent < s->have ? s->have : s->sent;
     s->window_batches =
@@ -341,7 +351,7 @@ static void on_grant(struct inter_stream *s, const struct inter_stream_grant *g)
     }
     if (!s->lost)
         pump(s);
-    say_room(s, false);
+    say_room(s, s->c.measured);
 }
 
 static void producer_tick(struct inter_stream *s) {
@@ -367,6 +377,7 @@ static void say_grant(struct inter_stream *s) {
     end_message(s, at);
     s->said = g;
     s->said_at = s->now;
+    s->said_bytes = s->stats.bytes;
 }
 
 static void free_delivered(struct inter_stream *s) {
@@ -395,11 +406,12 @@ static void attach(struct inter_stream *s, const struct inter_stream_event *e) {
     say_grant(s);
 }
 
-static void deliver(struct inter_stream *s, const uint8_t *p, size_t n) {
+static void deliver(struct inter_stream *s, const uint8_t *p, size_t n, neb_ns put_at) {
     struct inter_stream_action *a = act(s, INTER_STREAM_ACT_DELIVER);
     a->seq = s->next;
     a->view = p;
     a->len = n;
+    a->put_at = put_at;
     s->stats.batches++;
     s->stats.bytes += n;
     if (s->next - s->base ==
@@ -441,16 +453,20 @@ static void on_data(struct inter_stream *s, const struct inter_stream_message *m
         neb_buf_add(&slot->b, m->body, m->len);
         s->out->bytes.oom |= slot->b.oom;
         slot->full = true;
+        slot->put_at = m->put_at;
         s->stats.held_bytes += m->len;
         return;
     }
-    deliver(s, m->body, m->len);
+    deliver(s, m->body, m->len, m->put_at);
     s->free_from = s->next;
     for (; (slot = &s->slots[s->next % s->c.window_batches])->full; s->free_to = s->next) {
         slot->full = false;
         s->stats.held_bytes -= slot->b.len;
-        deliver(s, slot->b.p, slot->b.len);
+        deliver(s, slot->b.p, slot->b.len, slot->put_at);
     }
+    if (s->c.measured &&
+        (s->now - s->said_at >= grant_measured || s->stats.bytes - s->said_bytes >= GRANT_BYTES))
+        say_grant(s);
 }
 
 static void ask_checkpoint(struct inter_stream *s) {
@@ -469,7 +485,7 @@ static void on_applied(struct inter_stream *s, uint64_t seq) {
         return;
     }
     s->applied = seq > s->applied ? seq : s->applied;
-    if (s->applied >= s->said.applied + s->c.window_batches / 4 + 1)
+    if (s->applied >= s->said.applied + (s->c.window_batches + 1) / 2)
         say_grant(s);
     ask_checkpoint(s);
 }
@@ -495,7 +511,8 @@ static void consumer_tick(struct inter_stream *s) {
     }
     bool news =
         s->next != s->said.have || s->applied != s->said.applied || s->durable != s->said.durable;
-    if (!s->refused && s->now - s->said_at >= (news ? grant_soon : grant_every))
+    neb_ns soon = s->c.measured ? grant_measured : grant_soon;
+    if (!s->refused && s->now - s->said_at >= (news ? soon : grant_every))
         say_grant(s);
 }
 
@@ -542,6 +559,7 @@ static void on_up(struct inter_stream *s) {
     s->blocked = 0;
     if (s->c.role == INTER_STREAM_PRODUCER) {
         s->sent = s->have; // what was under way may be lost
+        inter_stream_path_reset(s->path, s->have);
         say_hello(s, true);
     } else if (s->attached) {
         say_hello(s, true);
@@ -605,8 +623,13 @@ enum neb_status inter_stream_restore(struct inter_stream *s, uint64_t seq, const
     return NEB_OK;
 }
 
-enum neb_status inter_stream_data_header(const struct inter_stream *s, uint64_t seq, const void *p,
-                                         size_t n, struct neb_buf *out) {
+neb_ns inter_stream_put_age(const struct inter_stream *s, neb_ns now, uint64_t seq) {
+    const struct entry *e = entry_of(s, seq);
+    return seq >= s->base && seq < s->next && e->at ? now - e->at : -1;
+}
+
+enum neb_status inter_stream_data_header(const struct inter_stream *s, uint64_t seq, neb_ns put_at,
+                                         const void *p, size_t n, struct neb_buf *out) {
     struct neb_buf b = {0};
     uint8_t sig[INTER_SIG_BYTES];
     inter_stream_put_signed(&b, &s->c.key, s->c.type, seq, p, n);
@@ -615,7 +638,7 @@ enum neb_status inter_stream_data_header(const struct inter_stream *s, uint64_t 
         st = neb_fail(NEB_ERR_DENIED, "cannot sign a batch");
     neb_buf_free(&b);
     NEB_TRY(st);
-    inter_stream_put_data(out, &s->c.key, seq, sig);
+    inter_stream_put_data(out, &s->c.key, seq, put_at, sig);
     return neb_buf_check(out);
 }
 
@@ -625,5 +648,7 @@ void inter_stream_stats(const struct inter_stream *s, struct inter_stream_stats 
     out->base = producer ? s->base : s->durable;
     out->next = s->next;
     out->applied = s->applied;
+    out->have = s->have;
+    out->path = inter_stream_path_measure(s->path, s->now);
     out->held_bytes = producer ? s->ring_bytes : s->stats.held_bytes;
 }

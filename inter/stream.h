@@ -27,12 +27,16 @@
 // Terms. Both sides name what must be equal before the first batch: digests of the vocabulary, of the shards. Where one
 // differs nothing is sent, and both workers get its name and both digests (TERMS).
 //
+// Acknowledgements. A GRANT goes out when half of the window was applied, or after a second with news. Where the producer wants to
+// measure the way (`measured`, inter/stream_path.h), also with the first batch after 100 ms and with every 16 KiB.
+//
 // Links lose messages when they break, and control and data overtake each other. Every GRANT holds absolute positions of a
 // session, which begins with each ATTACH; the producer goes back to `have` after a reconnect or ten seconds without progress.
 // Data is signed by its producer as update manifests are; control is the link's own authenticated sender's.
 #ifndef INTER_STREAM_H
 #define INTER_STREAM_H
 #include "inter/node.h"
+#include "inter/stream_path.h"
 
 enum {
     INTER_STREAM_BATCH_MAX = INTER_CHUNK_MAX, // bytes of one batch
@@ -46,6 +50,7 @@ enum inter_stream_type {
     INTER_STREAM_REPLACEMENTS = 1, // compress/replaced.h
     INTER_STREAM_SOFT_LABELS,      // a teacher's
     INTER_STREAM_REQUESTS,         // what a student wants labelled
+    INTER_STREAM_EMBEDDINGS,       // rows that generator and discriminator share
     INTER_STREAM_TYPES,
 };
 enum inter_stream_role { INTER_STREAM_PRODUCER, INTER_STREAM_CONSUMER };
@@ -71,6 +76,7 @@ struct inter_stream_config {
     uint32_t
         spool_batches; // on the producer's disk, at least window_batches, up to INTER_STREAM_SPOOL_MAX
     uint64_t spool_bytes; // at least window_bytes
+    bool measured;        // consumer: acknowledges at once, for a producer that follows the link
     uint32_t n_terms;
     struct inter_stream_term terms[INTER_STREAM_TERMS_MAX];
 };
@@ -126,6 +132,7 @@ struct inter_stream_action {
     size_t at, size;     // of `bytes` (SAY)
     const uint8_t *view; // valid until the next step
     size_t len;
+    neb_ns put_at; // DELIVER: as the producer says
     char term[INTER_STREAM_TERM_NAME + 1];
     uint8_t ours[INTER_SHA_BYTES], theirs[INTER_SHA_BYTES]; // zero: the side does not name it
     enum inter_stream_fault fault;
@@ -153,16 +160,21 @@ NEB_MUST_CHECK enum neb_status inter_stream_step(struct inter_stream *s, neb_ns 
                                                  const struct inter_stream_event *e,
                                                  struct inter_stream_actions *out);
 // The header that goes before batch `seq` (appended to out), signed over its bytes.
+// put_at: time of day at which it was put (0: not known), which the consumer's waiting is told apart by.
 NEB_MUST_CHECK enum neb_status inter_stream_data_header(const struct inter_stream *s, uint64_t seq,
-                                                        const void *p, size_t n,
+                                                        neb_ns put_at, const void *p, size_t n,
                                                         struct neb_buf *out);
+// How long ago batch seq was put; -1: before this endpoint was created.
+neb_ns inter_stream_put_age(const struct inter_stream *s, neb_ns now, uint64_t seq);
 
 struct inter_stream_stats { // of this endpoint since it was created
     uint64_t base, next;    // producer: the spool; consumer: durable, and the next to be delivered
     uint64_t applied;       // by the consumer, as known here
     uint64_t batches, bytes, resent; // sent or delivered; batches sent again
     uint64_t held_bytes; // producer: in the spool; consumer: waiting for an earlier batch
+    uint64_t have;       // producer: the consumer has all below
     bool agreed;         // terms are equal
+    struct inter_stream_measure path; // producer, when last heard
     uint64_t faults[INTER_STREAM_FAULTS];
 };
 void inter_stream_stats(const struct inter_stream *s, struct inter_stream_stats *out);

@@ -38,9 +38,10 @@ void inter_stream_put_grant(struct neb_buf *b, const struct inter_stream_key *k,
 }
 
 void inter_stream_put_data(struct neb_buf *b, const struct inter_stream_key *k, uint64_t seq,
-                           const uint8_t sig[INTER_SIG_BYTES]) {
+                           neb_ns put_at, const uint8_t sig[INTER_SIG_BYTES]) {
     put_head(b, k, INTER_STREAM_DATA);
     neb_buf_u64(b, seq);
+    neb_buf_i64(b, put_at);
     neb_buf_add(b, sig, INTER_SIG_BYTES);
 }
 
@@ -111,6 +112,7 @@ bool inter_stream_parse(const uint8_t *p, size_t n, struct inter_stream_message 
     if (out->kind == INTER_STREAM_GRANT)
         return get_grant(&r, &out->grant);
     out->seq = neb_rd_u64(&r);
+    out->put_at = neb_rd_i64(&r);
     neb_rd_copy(&r, out->sig, sizeof out->sig);
     out->len = neb_rd_left(&r);
     out->body = neb_rd_view(&r, out->len);

@@ -3,8 +3,9 @@
 //     all     | INTER_MSG_STREAM u8 | kind u8 | stream u16 | job 16 |
 //     HELLO   | version u8 | role u8 | type u8 | ask u8 | batch_bytes u32 | n u8 | n × (name str, sha256 32) |
 //     GRANT   | session u64 | have u64 | applied u64 | durable u64 | window_batches u32 | window_bytes u32 |
-//     DATA    | seq u64 | signature 64 | the batch          over "job, stream, type, seq, sha256 of the batch"
+//     DATA    | seq u64 | put i64 | signature 64 | the batch    over "job, stream, type, seq, sha256 of the batch"
 //
+// put: when it was put, the producer's time of day in ns, or 0; for statistics alone, and so not signed.
 // HELLO and GRANT go on control, DATA on bulk connections.
 #ifndef INTER_STREAM_WIRE_H
 #define INTER_STREAM_WIRE_H
@@ -12,9 +13,9 @@
 
 enum {
     INTER_MSG_STREAM = 48,
-    INTER_STREAM_VERSION = 1,
+    INTER_STREAM_VERSION = 2,
     INTER_STREAM_HEADER = 20,
-    INTER_STREAM_DATA_HEADER = 20 + 8 + 64
+    INTER_STREAM_DATA_HEADER = 20 + 8 + 8 + 64
 };
 #define INTER_STREAM_CONTEXT "nebula stream v1"
 
@@ -36,6 +37,7 @@ struct inter_stream_message {
     struct inter_stream_hello hello;
     struct inter_stream_grant grant;
     uint64_t seq;
+    neb_ns put_at;
     uint8_t sig[INTER_SIG_BYTES];
     const uint8_t *body; // view
     size_t len;
@@ -46,7 +48,7 @@ void inter_stream_put_hello(struct neb_buf *b, const struct inter_stream_key *k,
 void inter_stream_put_grant(struct neb_buf *b, const struct inter_stream_key *k,
                             const struct inter_stream_grant *g);
 void inter_stream_put_data(struct neb_buf *b, const struct inter_stream_key *k, uint64_t seq,
-                           const uint8_t sig[INTER_SIG_BYTES]); // the batch follows
+                           neb_ns put_at, const uint8_t sig[INTER_SIG_BYTES]); // the batch follows
 // What a batch's signature covers.
 void inter_stream_put_signed(struct neb_buf *b, const struct inter_stream_key *k,
                              enum inter_stream_type type, uint64_t seq, const void *p, size_t n);

@@ -74,11 +74,36 @@ static enum neb_status send_batch(struct inter_streams *s, struct inter_stream *
                         (unsigned long long)seq, c->key.id);
     NEB_TRY(st);
     neb_buf_clear(&s->head);
-    NEB_TRY(inter_stream_data_header(t, seq, s->body.p, s->body.len, &s->head));
+    neb_ns age = inter_stream_put_age(t, neb_now(), seq);
+    NEB_TRY(inter_stream_data_header(t, seq, age < 0 ? 0 : neb_wall_now() - age, s->body.p,
+                                     s->body.len, &s->head));
     st = inter_link_send2(*s->c.link, c->peer, INTER_BULK, s->head.p, s->head.len, s->body.p,
                           s->body.len);
     *sent = st == NEB_OK;
     return st == NEB_ERR_AGAIN ? NEB_OK : st;
+}
+
+// How long ago a batch was put, by this side's clock; -1: not known, or the clocks say nonsense.
+static neb_ns age_of(const struct inter_streams *s, uint32_t peer,
+                     const struct inter_stream_action *a) {
+    struct inter_link_stats link;
+    if (a->put_at <= 0 || inter_link_stats(*s->c.link, peer, &link) != NEB_OK)
+        return -1;
+    neb_ns age = neb_wall_now() + link.clock_offset - a->put_at;
+    return age < 0 ? 0 : age > 3600 * NEB_S ? -1 : age;
+}
+
+static void tell_room(struct inter_streams *s, const struct inter_stream *t,
+                      const struct inter_stream_action *a) {
+    struct inter_stream_stats now;
+    inter_stream_stats(t, &now);
+    s->cb.room(s->cb.user, &inter_stream_config_of(t)->key,
+               &(struct inter_stream_room){.limit = a->seq,
+                                           .stored = a->stored,
+                                           .durable = a->durable,
+                                           .applied = now.applied,
+                                           .have = now.have,
+                                           .path = now.path});
 }
 
 static void tell_terms(struct inter_streams *s, const struct inter_stream_key *k,
@@ -116,8 +141,8 @@ static enum neb_status carry_out(struct inter_streams *s, struct inter_stream *t
     *sent = true;
     switch (a->kind) {
     case INTER_STREAM_ACT_SAY:
-        st =
-            inter_link_send(*s->c.link, c->peer, INTER_CONTROL, s->actions.bytes.p + a->at, a->size);
+        st = inter_link_send(*s->c.link, c->peer, INTER_CONTROL, s->actions.bytes.p + a->at,
+                             a->size);
         return st == NEB_ERR_AGAIN ? NEB_OK : st; // said again
     case INTER_STREAM_ACT_SEND: return send_batch(s, t, a->seq, sent);
     case INTER_STREAM_ACT_STORE: return inter_spool_put(s->spool, &c->key, a->seq, a->view, a->len);
@@ -128,11 +153,11 @@ static enum neb_status carry_out(struct inter_streams *s, struct inter_stream *t
         return NEB_OK;
     case INTER_STREAM_ACT_ROOM:
         if (s->cb.room)
-            s->cb.room(s->cb.user, &c->key, a->seq, a->stored, a->durable);
+            tell_room(s, t, a);
         return NEB_OK;
     case INTER_STREAM_ACT_DELIVER:
         if (s->cb.deliver)
-            s->cb.deliver(s->cb.user, &c->key, a->seq, a->view, a->len);
+            s->cb.deliver(s->cb.user, &c->key, a->seq, a->view, a->len, age_of(s, c->peer, a));
         return NEB_OK;
     case INTER_STREAM_ACT_CHECKPOINT:
         if (s->cb.checkpoint)
@@ -175,7 +200,8 @@ static bool same_config(const struct inter_stream_config *a, const struct inter_
     bool same = a->type == b->type && a->role == b->role && a->peer == b->peer &&
                 a->batch_bytes == b->batch_bytes && a->window_batches == b->window_batches &&
                 a->window_bytes == b->window_bytes && a->spool_batches == b->spool_batches &&
-                a->spool_bytes == b->spool_bytes && a->n_terms == b->n_terms;
+                a->spool_bytes == b->spool_bytes && a->measured == b->measured &&
+                a->n_terms == b->n_terms;
     for (uint32_t i = 0; same && i < a->n_terms; i++)
         same = !strcmp(a->terms[i].name, b->terms[i].name) &&
                !memcmp(a->terms[i].sha256, b->terms[i].sha256, INTER_SHA_BYTES);

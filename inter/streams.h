@@ -7,16 +7,22 @@
 
 enum { INTER_STREAMS_MAX = 64 };
 
+struct
+    inter_stream_room { // what the producer's worker is told, after every put and whatever the consumer says
+    uint64_t limit;  // it may put batches below
+    uint64_t stored; // all below are on disk
+    uint64_t durable, applied,
+        have; // below these the consumer has them for good, has applied them, has them
+    struct inter_stream_measure path;
+};
+
 // Of the daemon, towards the workers. Each may be NULL; none may call a function of this header.
 struct inter_streams_callbacks {
     void *user;
-    // The producer's worker may put batches below `limit`; those below `stored` are on disk, and the consumer has those below
-    // `durable` for good.
-    void (*room)(void *user, const struct inter_stream_key *k, uint64_t limit, uint64_t stored,
-                 uint64_t durable);
-    // The consumer's next batch, in order. It is valid during the call.
+    void (*room)(void *user, const struct inter_stream_key *k, const struct inter_stream_room *r);
+    // The consumer's next batch, in order, put `age` ago (-1: not known). It is valid during the call.
     void (*deliver)(void *user, const struct inter_stream_key *k, uint64_t seq, const void *p,
-                    size_t n);
+                    size_t n, neb_ns age);
     // The consumer shall save a checkpoint soon.
     void (*checkpoint)(void *user, const struct inter_stream_key *k);
     // The stream cannot go on; text says why, with both digests or numbers.

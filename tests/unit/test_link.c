@@ -148,7 +148,7 @@ static void test_bulk_and_control(void **state) {
     assert_true(worst < NEB_S);
     struct inter_link_stats sa, sb;
     UNTIL(&a, &b,
-          (assert_int_equal(inter_link_stats(a.l, a.peer, &sa), NEB_OK), sa.queued_bytes == 0), 3);
+          (assert_int_equal(inter_link_stats(a.l, a.peer, &sa), NEB_OK), sa.queued_bytes == 0), 8);
     assert_int_equal(inter_link_stats(b.l, b.peer, &sb), NEB_OK);
     assert_true(sa.sent_bytes > total && sa.sent_bytes < total + total / 20);
     assert_true(sb.recv_bytes > total && sb.recv_bytes <= sa.sent_bytes);

@@ -144,7 +144,7 @@ static bool carry_out(struct world *w, bool producer, const struct inter_stream_
             return false; // the link's queue is full
         assert_true(a->seq >= w->spool_base && a->seq < w->spool_next);
         size_t n = body(a->seq, bytes);
-        assert_int_equal(inter_stream_data_header(w->out, a->seq, bytes, n, &b), NEB_OK);
+        assert_int_equal(inter_stream_data_header(w->out, a->seq, 5, bytes, n, &b), NEB_OK);
         neb_buf_add(&b, bytes, n);
         post(w, true, true, b.p, b.len);
         neb_buf_free(&b);
@@ -410,7 +410,7 @@ static void data_message(struct inter_stream *any, uint64_t seq, size_t n, uint8
     uint8_t bytes[300];
     memset(bytes, (int)seq, n);
     neb_buf_clear(b);
-    assert_int_equal(inter_stream_data_header(any, seq, bytes, n, b), NEB_OK);
+    assert_int_equal(inter_stream_data_header(any, seq, 5, bytes, n, b), NEB_OK);
     neb_buf_add(b, bytes, n);
     b->p[b->len - 1] ^= spoil;
 }
@@ -651,7 +651,7 @@ static void test_wire(void **state) { // what is written is read; whatever is cu
     snprintf(h.terms[1].name, sizeof h.terms[1].name, "shards");
     inter_stream_put_hello(&b[0], &k, &h);
     inter_stream_put_grant(&b[1], &k, &(struct inter_stream_grant){3, 9, 8, 7, 6, 5});
-    inter_stream_put_data(&b[2], &k, 1234567890123, sig);
+    inter_stream_put_data(&b[2], &k, 1234567890123, 77, sig);
     neb_buf_add(&b[2], "body", 4);
     assert_true(inter_stream_parse(b[0].p, b[0].len, &m) && m.kind == INTER_STREAM_HELLO &&
                 m.hello.ask);
@@ -659,7 +659,7 @@ static void test_wire(void **state) { // what is written is read; whatever is cu
     assert_true(inter_stream_parse(b[1].p, b[1].len, &m) && m.grant.have == 9 &&
                 m.grant.window_bytes == 5);
     assert_true(inter_stream_parse(b[2].p, b[2].len, &m) && m.seq == 1234567890123 && m.len == 4 &&
-                m.sig[0] == 5);
+                m.sig[0] == 5 && m.put_at == 77);
     for (int i = 0; i < 3; i++)
         for (size_t n = 0; n < (i == 2 ? INTER_STREAM_DATA_HEADER + 1 : b[i].len); n++)
             assert_false(inter_stream_parse(b[i].p, n, &m));

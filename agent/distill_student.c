@@ -1,0 +1,166 @@
+// The student of mode distill: learns from text and labels, from the cache, or alone.
+#include "agent/base/log.h"
+#include "agent/distill_cache.h"
+#include "agent/distill_run.h"
+
+// In the log too: lines of metrics are lost where they go to the teacher's side.
+static void say_waiting(struct distill_run *r, double waited) {
+    char text[160];
+    snprintf(text, sizeof text, "no labels for %.0f s at step %lld: %s", waited,
+             (long long)agent_distill_state(r->side)->step,
+             r->w->job.distill.when_lost == AGENT_LOST_WAIT ? "waiting for the teacher"
+                                                            : "going on with cross-entropy");
+    neb_warn("%s", text);
+    worker_metrics(r->w, json_pack("{s:s,s:s}", "kind", "fault", "text", text));
+}
+
+// Labels have been waited for: says so once, and tells whether to go on without them.
+static bool patience_over(struct distill_run *r) {
+    const struct agent_distill_config *d = &r->w->job.distill;
+    neb_ns now = neb_now();
+    if (!r->waiting_since)
+        r->waiting_since = now;
+    double waited = neb_seconds(now - r->waiting_since);
+    if (waited < (double)d->patience_s)
+        return false;
+    if (!r->said_waiting)
+        say_waiting(r, waited);
+    r->said_waiting = true;
+    return d->when_lost == AGENT_LOST_ALONE;
+}
+
+// Asks for what is ahead, as far as there is room.
+static enum neb_status ask(struct distill_run *r) {
+    struct agent_stream *t = r->requests[0];
+    while (t && t->next < t->limit && t->next < (uint64_t)r->w->job.steps) {
+        if (t->next < t->stored) { // put before a restart; it stands
+            t->next++;
+            continue;
+        }
+        NEB_TRY(agent_distill_request(r->side, (int64_t)t->next, &r->batch));
+        NEB_TRY(agent_stream_put(t, r->batch.p, r->batch.len));
+    }
+    return NEB_OK;
+}
+
+// Passes on what has come, to each follower as far as it has room. *all: all have batch `next`, which may be let go.
+static enum neb_status pass_on(struct distill_run *r, bool *all) {
+    const struct agent_stream *from = r->streams[0];
+    *all = true;
+    for (int32_t i = 0; i < r->n_followers; i++) {
+        struct agent_stream *t = r->followers[i];
+        while (t->next < t->limit && t->next < from->have && t->next >= from->next) {
+            const struct neb_buf *b = &from->queue[t->next % from->c.window_batches];
+            NEB_TRY(agent_stream_put(t, b->p, b->len));
+        }
+        *all = *all && t->next > from->next;
+    }
+    return NEB_OK;
+}
+
+// Labels that are here, and that every follower has: NEB_ERR_AGAIN while there are none.
+static enum neb_status next_labels(struct distill_run *r, const uint8_t **p, size_t *n) {
+    bool all;
+    NEB_TRY(ask(r));
+    NEB_TRY(pass_on(r, &all));
+    enum neb_status st = agent_stream_next(r->streams[0], p, n);
+    return st == NEB_OK && !all ? NEB_ERR_AGAIN : st;
+}
+
+// Labels that are here: of this step, or of one that was made without them, which are dropped.
+static enum neb_status take_labels(struct distill_run *r, const uint8_t *p, size_t n, bool *used) {
+    int64_t step = agent_distill_step_of(p, n), now = agent_distill_state(r->side)->step;
+    if (r->said_waiting)
+        worker_metrics(r->w, json_pack("{s:s,s:s}", "kind", "note", "text", "labels come again"));
+    r->waiting_since = 0;
+    r->said_waiting = false;
+    *used = step < 0 || step >= now; // what does not fit is refused where it is read
+    if (*used)
+        NEB_TRY(agent_distill_learn(r->side, p, n));
+    if (r->cache[0] && step >= 0)
+        NEB_TRY(agent_distill_cache_write(r->cache, step, p, n));
+    return agent_stream_applied(r->streams[0]);
+}
+
+static enum neb_status learn_once(struct distill_run *r) {
+    const uint8_t *p;
+    size_t n;
+    bool used = true;
+    int64_t step = agent_distill_state(r->side)->step;
+    enum neb_status st;
+    if (r->teacher)
+        return agent_distill_learn_from(r->side, r->teacher);
+    if (r->cache[0] && !r->n_streams) {
+        st = agent_distill_cache_read(r->cache, step, &r->batch);
+        if (st == NEB_ERR_NOT_FOUND)
+            return neb_fail(st,
+                            "distill.cache: no labels of step %lld in %s, and the job has no "
+                            "teacher; run it with one to fill the cache",
+                            (long long)step, r->cache);
+        NEB_TRY(st);
+        return agent_distill_learn(r->side, r->batch.p, r->batch.len);
+    }
+    if (!r->n_streams)
+        return agent_distill_learn(r->side, NULL, 0);
+    st = next_labels(r, &p, &n);
+    if (st == NEB_OK)
+        return take_labels(r, p, n, &used);
+    NEB_TRY(st == NEB_ERR_AGAIN ? NEB_OK : st);
+    bool here = r->streams[0]->next < r->streams[0]->have; // followers have no room
+    if (here || !patience_over(r))
+        return worker_wait(r->w);
+    r->alone++;
+    r->streams[0]->waits = 0; // it works
+    NEB_TRY(ask(r));
+    return agent_distill_learn(r->side, NULL, 0);
+}
+
+// Rounds are exchanged between steps; *ready: the next one may begin.
+static enum neb_status exchange(struct distill_run *r, bool *ready) {
+    *ready = true;
+    if (!r->w->federated)
+        return NEB_OK;
+    NEB_TRY(worker_exchange(r->w, ready));
+    *ready = *ready && agent_distill_state(r->side)->step < r->w->job.steps;
+    return NEB_OK;
+}
+
+static bool done(const struct distill_run *r) {
+    return r->w->federated ? worker_finished(r->w)
+                           : agent_distill_state(r->side)->step >= r->w->job.steps;
+}
+
+enum neb_status distill_learn(struct distill_run *r) {
+    struct agent_distill_state *x = agent_distill_state(r->side);
+    while (!r->w->stop && !done(r)) {
+        bool ready;
+        NEB_TRY(worker_drain(r->w));
+        NEB_TRY(exchange(r, &ready));
+        if (r->w->stop || done(r))
+            break;
+        if (!ready) {
+            NEB_TRY(worker_wait(r->w));
+            continue;
+        }
+        int64_t was = x->step;
+        double trained_s = x->train_s;
+        NEB_TRY(learn_once(r));
+        if (x->step == was)
+            continue;
+        if (r->w->federated)
+            distill_federate_stepped(r, x->train_s - trained_s);
+        distill_say_step(r);
+        NEB_TRY(distill_maybe_save(r));
+    }
+    // Labels that come too late, of steps made alone: the teacher shall be able to end.
+    while (!r->w->stop && r->n_streams && r->streams[0]->next < (uint64_t)r->w->job.steps) {
+        const uint8_t *p;
+        size_t n;
+        NEB_TRY(worker_drain(r->w));
+        enum neb_status st = next_labels(r, &p, &n);
+        NEB_TRY(st == NEB_ERR_AGAIN ? worker_wait(r->w)
+                : st == NEB_OK      ? agent_stream_applied(r->streams[0])
+                                    : st);
+    }
+    return NEB_OK;
+}

@@ -1,0 +1,56 @@
+# Shared by the tests of mode distill: a corpus of pairs, a job, and how far a run is. After lib.sh.
+spec() { # FILE SEED [EXTRA]
+    cat >"$1" <<YAML
+name: capitals
+seed: $2
+vocabulary: {size: 400, type: bpe, character_coverage: 1.0, train_lines: 20000, byte_fallback: true}
+holdout: {per_mille: 40, test_per_mille: 40}
+sources:
+  - {name: capitals, format: tsv, path: $T/pairs.tsv, column: 0, target_column: 1}
+YAML
+}
+
+# Parallel text without a network: a line of a licence, and the same in capitals.
+make_pairs() {
+    cat /usr/share/common-licenses/* 2>/dev/null | tr -d '\t\r' | grep -E '[a-z]{3}.* .*[a-z]{3}' | awk 'length($0) < 72 && !seen[$0]++' | sed -n 1,3000p >"$T/lower.txt"
+    (($(wc -l <"$T/lower.txt") > 300)) || skip "no licences in /usr/share/common-licenses"
+    paste "$T/lower.txt" <(tr a-z A-Z <"$T/lower.txt") >"$T/pairs.tsv"
+    spec "$T/spec.yaml" 1
+    "$nebula" data build "$T/spec.yaml" --out "$T/corpus" >"$T/data.log" 2>&1 || fail "data build: $(tail -n 3 "$T/data.log")"
+    jq -e '.sources[0].test | length == 1' "$T/corpus/corpus.json" >/dev/null || fail "no test split"
+}
+
+job() { # FILE CLUSTERS [extra keys of the distill section]
+    cat >"$1" <<YAML
+job: distill
+mode: distill
+seed: 5
+steps: 60
+model: {n_layers: 2, d_model: 48, n_heads: 4, d_ff: 96}
+data: {corpus: $T/corpus, seq_len: 96, batch: 6, accumulate: 2}
+optim: {lr: 0.003, warmup: 10, schedule: cosine}
+distill: {lambda: 0.5, temperature: 1.5, k: 8${3:+, $3}}
+eval: {windows: 20}
+checkpoint: {every_steps: 10}
+log_every: 1
+clusters: $2
+YAML
+}
+both="[{name: alpha, role: teacher, threads: 1}, {name: beta, role: student, threads: 1}]"
+one="[{name: beta, role: student, threads: 1}]"
+run() { # JOB LOCAL OUT [options]
+    local file=$1 n=$2 out=$3
+    shift 3
+    timeout 120 "$nebula" distill "$file" --local "$n" --out "$out" "$@" >"$out.log" 2>&1 || fail "$out: $(tail -n 5 "$out.log")"
+}
+digest() { summary '.clusters[] | select(.name == "beta") | .params_digest' "$1"; }
+steps_done() { jq -s '[.[] | select(.kind == "step" and .cluster == "beta") | .step] | max // 0' <(grep -s "}$" "$1/metrics.jsonl" || true); }
+wait_step() { # DIR STEP PID
+    local i
+    for ((i = 0; i < 2000; i++)); do
+        (($(steps_done "$1") >= $2)) && return 0
+        kill -0 "$3" 2>/dev/null || return 1
+        sleep 0.02
+    done
+    return 1
+}

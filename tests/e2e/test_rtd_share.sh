@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Mode rtd with shared embeddings: two clusters end with the bits of one process, also when workers and agents are killed and
+# where the text is pushed; sharing makes other models than not sharing, and brings the embeddings together.
+. "$(dirname "$0")/lib.sh"
+make_corpus
+cat >"$T/job.yaml" <<YAML
+job: rtd
+mode: rtd
+seed: 5
+steps: 100
+model: {n_layers: 2, d_model: 64, n_heads: 4, d_ff: 128}
+data: {corpus: $T/corpus, seq_len: 64, batch: 8}
+optim: {lr: 0.003, warmup: 10, schedule: cosine}
+rtd: {generator: {n_layers: 1, d_ff: 64}, ahead: 8, share_embeddings: 10}
+eval: {windows: 16}
+checkpoint: {every_steps: 15}
+log_every: 1
+clusters:
+  - {name: alpha, role: generator, threads: 1}
+  - {name: beta, role: discriminator, threads: 1}
+YAML
+digests() { summary '[.clusters[].params_digest] | join(" ")' "$1"; }
+run() { # OUT [options]
+    local out=$1
+    shift
+    timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$out" "$@" >"$out.log" 2>&1 || fail "$out: $(tail -n 5 "$out.log")"
+}
+run "$T/one" --set sync.scheme=synchronous
+run "$T/two"
+want=$(digests "$T/one")
+[[ $(digests "$T/two") == "$want" ]] || fail "two agents: $(digests "$T/two"), one process: $want"
+run "$T/apart" --set rtd.share_embeddings=0
+[[ $(digests "$T/apart") != "$want" ]] || fail "nothing was shared"
+run "$T/push" --set rtd.push_text=true
+[[ $(digests "$T/push") == "$want" ]] || fail "with pushed text: $(digests "$T/push"), without: $want"
+
+steps_done() { jq -s '[.[] | select(.kind == "step" and .cluster == "beta") | .step] | max // 0' <(grep -s "}$" "$1/metrics.jsonl" || true); }
+timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/kill" >"$T/kill.log" 2>&1 &
+pid=$!
+for at in "12 worker beta" "33 worker alpha" "52 agent beta" "71 agent alpha"; do
+    read -r step what name <<<"$at"
+    for ((i = 0; i < 2000 && $(steps_done "$T/kill") < step; i++)); do
+        kill -0 "$pid" 2>/dev/null || fail "run ended before step $step: $(tail -n 3 "$T/kill.log")"
+        sleep 0.02
+    done
+    victim=$(pgrep -f "nebula $what .*$T/kill/clusters/$name" | head -n 1)
+    [[ ! $victim ]] || kill -KILL "$victim"
+done
+wait "$pid" || fail "the run with killed workers and agents failed: $(tail -n 5 "$T/kill.log")"
+[[ $(digests "$T/kill") == "$want" ]] || fail "after kill -9: $(digests "$T/kill"), undisturbed: $want"
+
+refused() { # OPTIONS...
+    rm -rf "$T/no"
+    if timeout 60 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/no" "$@" >"$T/no.log" 2>&1; then fail "accepted: $*"; fi
+    grep -q "takes one width for both models" "$T/no.log" || fail "$*: $(tail -n 2 "$T/no.log")"
+}
+refused --set rtd.generator.d_model=32
+refused --set rtd.share_embeddings=7
+echo "shared embeddings over two clusters equal one process: $want"
