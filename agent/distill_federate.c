@@ -31,10 +31,7 @@ enum neb_status distill_federate(struct distill_run *r) {
     w->job.model = w->model->c;
     w->ops = (struct worker_ops){.save = save, .restore = restore, .skip = skip};
     NEB_TRY(worker_sync_create(w));
-    return agent_ipc_send(
-        w->ipc, NULL,
-        json_pack("{s:s,s:I}", "op", "shape", "elements", (json_int_t)w->model->n_trainable), NULL,
-        0);
+    return worker_tell_shape(w);
 }
 
 enum neb_status distill_federate_restore(struct distill_run *r) {
