@@ -291,7 +291,8 @@ static void recover(struct step *s, struct job *j) {
             return; // its commits are on their way
     for (uint32_t f = 0; f < j->c.fragments; f++) {
         struct fragment *g = &j->fragments[f];
-        if (g->has_best && g->best.round == g->round && !g->decided)
+        // Also where its commit has come meanwhile: that is not on disk before its updates are, and this node may stop before.
+        if (g->has_best && g->best.round == g->round)
             node_vote(s, j, g, &g->best);
     }
     join(s, j);
