@@ -8,7 +8,7 @@ sed -i 's/steps: 60/steps: 400/; s/every_steps: 20/every_steps: 30/; s/interval:
 timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/whole" >"$T/whole.log" 2>&1 || fail "uninterrupted run: $(tail -n 3 "$T/whole.log")"
 want=$(summary '.clusters[0].params_digest' "$T/whole")
 
-steps_done() { jq -s '[.[] | select(.kind == "step") | .step] | max // 0' "$1/metrics.jsonl" 2>/dev/null || echo 0; }
+steps_done() { jq -s '[.[] | select(.kind == "step") | .step] | max // 0' <(grep -s "}$" "$1/metrics.jsonl" || true); }
 wait_step() { # DIR STEP PID
     local i
     for ((i = 0; i < 600; i++)); do
