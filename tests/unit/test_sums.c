@@ -212,7 +212,7 @@ static void test_lost(void **state) {
     for (uint64_t seed = 1; seed <= 60; seed++) {
         uint8_t how_many = (uint8_t)(4 + seed % 13), lost = (uint8_t)(seed % how_many);
         uint16_t all = (uint16_t)((1u << how_many) - 1),
-                 set = seed % 2 ? all : (uint16_t)(all & ~(1u << lost));
+                 set = (uint16_t)(seed % 2 ? all : all & ~(1u << lost));
         start(how_many, seed, set);
         members[lost].down = true;
         for (uint8_t k = 0; k < n; k++)
