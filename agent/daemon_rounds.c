@@ -166,6 +166,8 @@ void daemon_on_commit(void *user, const struct inter_record *r, const struct neb
     }
     if (j && j->client.len && !whole) { // asked for by a worker whose checkpoints are gone
         j->behind_until = neb_now() + 5 * NEB_S;
+        j->behind_fragment = r->fragment;
+        j->behind_round = r->round;
         daemon_on_behind(d, r->job);
     }
     if (j && j->sums && n && !agent_sums_commit(j->sums, r, blobs, &seeds))
@@ -184,7 +186,9 @@ void daemon_on_commit(void *user, const struct inter_record *r, const struct neb
                   entries, "plan", agent_plan_json(r, j->self));
     if (seeds)
         json_object_set_new(head, "seeds", seeds);
-    j->behind_until = 0;
+    if (j->behind_round == UINT32_MAX ||
+        (j->behind_fragment == r->fragment && j->behind_round == r->round)) // later ones help it nothing
+        j->behind_until = 0;
     if (agent_ipc_send(d->ipc, &j->client, head, parts, n) != NEB_OK)
         neb_warn("commit of round %u could not be handed to the worker yet", r->round);
 }

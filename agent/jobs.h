@@ -49,6 +49,7 @@ struct agent_jobrun {
     neb_ns hopeless_since; // nobody has a state to go back to; 0: not so
     struct agent_join join; // the snapshot that is being fetched
     neb_ns behind_until; // when to look again for a snapshot that the worker needs; 0: it needs none
+    uint32_t behind_fragment, behind_round; // the commit that it asked for and that is gone; round UINT32_MAX: any
     bool replaced;   // the worker was killed to begin with another state: that is no crash
     uint64_t finals; // of a witness: fragments whose last round it has seen, bit each
     bool reported;
