@@ -66,3 +66,17 @@ round_digests_equal() {
     jq -s -e '[.[] | select(.kind == "round")] | group_by([.round, .fragment]) | all(.[]; [.[].digest] | unique | length == 1)' \
         "$1/metrics.jsonl" >/dev/null || fail "a round's digests differ in $1"
 }
+
+# How far a run is: the last step of a cluster in its metrics, a half-written line left out. steps_done DIR [CLUSTER, beta]
+steps_done() {
+    jq -s --arg c "${2:-beta}" '[.[] | select(.kind == "step" and .cluster == $c) | .step] | max // 0' <(grep -s "}$" "$1/metrics.jsonl" || true)
+}
+wait_step() { # DIR STEP PID [CLUSTER]; 1: the run has ended, or a minute has passed
+    local end=$((SECONDS + 60))
+    while ((SECONDS < end)); do
+        (($(steps_done "$1" "${4:-beta}") >= $2)) && return 0
+        kill -0 "$3" 2>/dev/null || return 1
+        sleep 0.02
+    done
+    return 1
+}

@@ -44,13 +44,3 @@ run() { # JOB LOCAL OUT [options]
     timeout 120 "$nebula" distill "$file" --local "$n" --out "$out" "$@" >"$out.log" 2>&1 || fail "$out: $(tail -n 5 "$out.log")"
 }
 digest() { summary '.clusters[] | select(.name == "beta") | .params_digest' "$1"; }
-steps_done() { jq -s '[.[] | select(.kind == "step" and .cluster == "beta") | .step] | max // 0' <(grep -s "}$" "$1/metrics.jsonl" || true); }
-wait_step() { # DIR STEP PID
-    local i
-    for ((i = 0; i < 2000; i++)); do
-        (($(steps_done "$1") >= $2)) && return 0
-        kill -0 "$3" 2>/dev/null || return 1
-        sleep 0.02
-    done
-    return 1
-}

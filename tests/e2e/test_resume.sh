@@ -8,16 +8,6 @@ sed -i 's/steps: 60/steps: 400/; s/every_steps: 20/every_steps: 30/; s/interval:
 timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/whole" >"$T/whole.log" 2>&1 || fail "uninterrupted run: $(tail -n 3 "$T/whole.log")"
 want=$(summary '.clusters[0].params_digest' "$T/whole")
 
-steps_done() { jq -s '[.[] | select(.kind == "step") | .step] | max // 0' <(grep -s "}$" "$1/metrics.jsonl" || true); }
-wait_step() { # DIR STEP PID
-    local i
-    for ((i = 0; i < 600; i++)); do
-        (($(steps_done "$1") >= $2)) && return 0
-        kill -0 "$3" 2>/dev/null || return 1
-        sleep 0.02
-    done
-    return 1
-}
 
 # Ctrl-C, twice, and on.
 resume=()

@@ -48,16 +48,6 @@ jq -e '.quality | .stream_bytes_per_token < 0.35 and .discriminator.masked_share
 cmp -s "$T/two/checkpoint/model.ckpt" "$T/one/checkpoint/model.ckpt" || fail "the discriminators differ"
 
 # kill -9 of each worker in turn, in mid-run; then of each agent.
-steps_done() { jq -s '[.[] | select(.kind == "step" and .cluster == "beta") | .step] | max // 0' <(grep -s "}$" "$1/metrics.jsonl" || true); }
-wait_step() { # DIR STEP PID
-    local i
-    for ((i = 0; i < 2000; i++)); do
-        (($(steps_done "$1") >= $2)) && return 0
-        kill -0 "$3" 2>/dev/null || return 1
-        sleep 0.02
-    done
-    return 1
-}
 timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/kill" >"$T/kill.log" 2>&1 &
 pid=$!
 for at in "20 worker alpha" "45 worker beta" "70 agent alpha" "90 agent beta"; do

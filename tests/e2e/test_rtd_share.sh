@@ -34,15 +34,11 @@ run "$T/apart" --set rtd.share_embeddings=0
 run "$T/push" --set rtd.push_text=true
 [[ $(digests "$T/push") == "$want" ]] || fail "with pushed text: $(digests "$T/push"), without: $want"
 
-steps_done() { jq -s '[.[] | select(.kind == "step" and .cluster == "beta") | .step] | max // 0' <(grep -s "}$" "$1/metrics.jsonl" || true); }
 timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/kill" >"$T/kill.log" 2>&1 &
 pid=$!
 for at in "12 worker beta" "33 worker alpha" "52 agent beta" "71 agent alpha"; do
     read -r step what name <<<"$at"
-    for ((i = 0; i < 2000 && $(steps_done "$T/kill") < step; i++)); do
-        kill -0 "$pid" 2>/dev/null || fail "run ended before step $step: $(tail -n 3 "$T/kill.log")"
-        sleep 0.02
-    done
+    wait_step "$T/kill" "$step" "$pid" || fail "run ended before step $step: $(tail -n 3 "$T/kill.log")"
     victim=$(pgrep -f "nebula $what .*$T/kill/clusters/$name" | head -n 1)
     [[ ! $victim ]] || kill -KILL "$victim"
 done

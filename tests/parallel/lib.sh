@@ -59,3 +59,12 @@ meshes() {
         agrees "dp $dp, pp $pp, tp $tp $options"
     done
 }
+
+# mesh DPxPPxTP ARGS...: rank 0's lines on stdout.
+mesh() {
+    local dp pp tp
+    IFS=x read -r dp pp tp <<<"$1"
+    shift
+    ranks $((dp * pp * tp)) "$BUILD/mesh_train" "$dp" "$pp" "$tp" "$@"
+}
+same() { cmp "$1" "$2" || { echo "$3"; exit 1; }; }

@@ -7,15 +7,6 @@ source "$(dirname "$0")/lib.sh"
 need_mpi
 limit=30
 
-# mesh DPxPPxTP ARGS...: rank 0's lines on stdout.
-mesh() {
-    local dp pp tp
-    IFS=x read -r dp pp tp <<<"$1"
-    shift
-    ranks $((dp * pp * tp)) "$BUILD/mesh_train" "$dp" "$pp" "$tp" "$@"
-}
-same() { cmp "$1" "$2" || { echo "$3"; exit 1; }; }
-
 for options in "clip=adagc bias=1 recompute=1" "tied=1" "trainable=lora"; do
     # shellcheck disable=SC2206
     o=($options)
