@@ -4,6 +4,7 @@
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "intra/checkpoint_parts.h"
+#include "tests/testing.h"
 
 #include <dirent.h>
 #include <setjmp.h>
@@ -19,10 +20,6 @@
 enum { FILES = 3, WORDS = 100000 }; // words of each file: several writes of the buffer
 
 static char dir[64];
-
-static void swallow(void *user, enum neb_log_level l, const char *line) {
-    (void)user, (void)l, (void)line;
-}
 
 static uint64_t word(int64_t step, uint32_t k, int i) {
     return (uint64_t)step * 1000003u + k * 7919u + (uint64_t)i;
@@ -171,7 +168,7 @@ static void test_what_is_no_part(void **state) {
 
 static int set_up(void **state) {
     (void)state;
-    neb_log_set_sink(swallow, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     strcpy(dir, "/tmp/nebula-ckpt-parts-XXXXXX");
     return mkdtemp(dir) && write_generation(1) == NEB_OK ? 0 : -1;
 }
