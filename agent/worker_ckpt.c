@@ -13,7 +13,7 @@ static enum neb_status folder(const struct agent_worker *w, char *out, size_t ca
 
 // The worker's own counters, field by field.
 static void put_state(struct neb_buf *b, const struct agent_worker *w) {
-    neb_buf_u32(b, 3); // version
+    neb_buf_u32(b, 4); // version
     neb_buf_i64(b, w->schedule.base);
     neb_buf_u32(b, (uint32_t)w->schedule.interval);
     neb_buf_f64(b, w->step_s);
@@ -28,6 +28,7 @@ static void put_state(struct neb_buf *b, const struct agent_worker *w) {
     neb_buf_u64(b, w->payload_params);
     neb_buf_u32(b, w->rounds);
     neb_buf_i64(b, w->lost_steps);
+    neb_buf_u32(b, w->life);
     for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++) {
         const struct agent_fragment *g = &w->frags[f];
         const struct agent_travel *t = &w->travel[f];
@@ -61,7 +62,7 @@ static void put_state(struct neb_buf *b, const struct agent_worker *w) {
 }
 
 static bool get_state(struct neb_rd *r, struct agent_worker *w) {
-    if (neb_rd_u32(r) != 3)
+    if (neb_rd_u32(r) != 4)
         return false;
     int64_t base = neb_rd_i64(r);
     uint32_t interval = neb_rd_u32(r);
@@ -81,6 +82,7 @@ static bool get_state(struct neb_rd *r, struct agent_worker *w) {
     w->payload_params = neb_rd_u64(r);
     w->rounds = neb_rd_u32(r);
     w->lost_steps = neb_rd_i64(r);
+    w->life = neb_rd_u32(r);
     for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++) {
         struct agent_fragment *g = &w->frags[f];
         struct agent_travel *t = &w->travel[f];
