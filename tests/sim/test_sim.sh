@@ -13,3 +13,4 @@ for seed in 72379 263 1286 7579927165023 14445840339261 3000097539; do # found s
 done
 seed=${NEBULA_SIM_SEED:-$((RANDOM * 32768 * 32768 + RANDOM * 32768 + RANDOM))}
 "$sim" --seed "$seed" --seeds "${NEBULA_SIM_SEEDS:-3000}"
+"$(dirname "$0")/mutants" '^(one_copy|cursor_forgotten|former_life_unknown)$' # all of them: by hand, some minutes
