@@ -47,7 +47,8 @@ struct agent_travel {    // a fragment's update on its way, or its commit that w
     bool here;      // a commit is here, of the round that the fragment is at
     bool rejected;  // ours was, by the gate
     bool merge, all_final, mine;
-    bool former; // it holds an update of this cluster's former life, with steps that this one has not made yet
+    bool former; // it holds an update of this cluster's former life
+    bool taken_over; // and with steps that this one has not made (worker_take_over)
     bool planned; // the commit says what this cluster does from the round after the next
     struct inter_plan plan;
     int64_t cursor; // steps of this cluster that the commits up to this one hold

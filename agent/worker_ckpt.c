@@ -298,6 +298,11 @@ enum neb_status worker_restore(struct agent_worker *w) {
         read_merges(w)); // also without a checkpoint: the run began and is repeated from its start
     if (!(w->log_file = fopen(path, "a")))
         return neb_fail_errno("cannot open %s", path);
+    for (size_t i = 0; i < w->n_log; i++) { // what is under way is merged where the run that is repeated did
+        struct agent_fragment *g = w->log[i].fragment < 64 ? &w->frags[w->log[i].fragment] : NULL;
+        if (g && g->in_flight && g->round == w->log[i].round)
+            g->merge_step = w->log[i].step;
+    }
     NEB_TRY(worker_adopt_snapshot(w, whole));
     return w->step || whole ? NEB_OK : NEB_ERR_NOT_FOUND;
 }

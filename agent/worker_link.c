@@ -163,7 +163,7 @@ static enum neb_status exchange_one(struct agent_worker *w, int32_t f, bool *mor
             NEB_TRY(worker_skip_steps(w, t->cursor - w->step));
         return worker_merge(w, f);
     }
-    if (!w->lost && t->here && t->former && (!l || l->step <= w->step))
+    if (!w->lost && t->here && t->former && t->cursor > w->step && (!l || l->step <= w->step))
         return worker_take_over(w, f);
     if (w->lost) { // nothing is computed before the state is whole
         *more = *ready = false;

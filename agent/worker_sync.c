@@ -261,11 +261,9 @@ enum neb_status worker_take_commit(struct agent_worker *w, const struct agent_ip
     t->cursor = (int64_t)json_integer_value(json_object_get(m->head, "cursor"));
     t->former = false;
     json_array_foreach(entries, i, e) {
-        bool mine = json_integer_value(json_object_get(e, "member")) == w->cluster;
-        if (mine && (w->lost || (t->cursor > w->step && json_integer_value(json_object_get(e, "attempt")) < w->life))) {
-            t->former = true; // what a former life had sent is not in our hands
-            mine = false;
-        }
+        bool own = json_integer_value(json_object_get(e, "member")) == w->cluster;
+        bool mine = own && !w->lost; // what a lost disk had sent is not in our hands
+        t->former |= own && json_integer_value(json_object_get(e, "attempt")) < w->life;
         t->parts[i] = (struct inter_outer_part){
             .blob = t->bytes.p + at,
             .len = m->parts[i].len,
@@ -384,7 +382,7 @@ enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
     NEB_TRY(fetch_fragment(w, f)); // what was learned since the send is kept
     if (t->rejected)
         drop_rejected(w, f);
-    if (t->former) // what this life holds was learned from the same steps
+    if (t->taken_over) // what this life holds was learned from the same steps
         inter_outer_reject(w->outer, f);
     if (t->n)
         NEB_TRY(inter_outer_apply(w->outer, f, &r, &w->last_digest[f]));
@@ -400,11 +398,11 @@ enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
     NEB_TRY(flip_for_test(w));
     say_round(w, f, start);
     worker_plan_merged(w, f);
-    if (t->former)
+    if (t->taken_over)
         g->missed = 0;
     else if (g->in_flight && !t->mine) // late: the next update carries it all, and all that was missed
         g->missed += t->missed + 1;
-    g->in_flight = g->arrived = t->here = t->rejected = t->former = false;
+    g->in_flight = g->arrived = t->here = t->rejected = t->taken_over = false;
     g->round++;
     g->merged_step = w->step;
     g->finished = t->all_final;
@@ -414,7 +412,12 @@ enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
 }
 
 enum neb_status worker_take_over(struct agent_worker *w, int32_t f) {
-    int64_t cursor = w->travel[f].cursor;
+    struct agent_travel *t = &w->travel[f];
+    int64_t cursor = t->cursor;
+    for (uint32_t i = 0; i < t->n; i++) // what it had sent is not in our hands
+        t->parts[i].mine = false;
+    t->mine = false;
+    t->taken_over = true;
     neb_log(NEB_LOG_WARN,
             "round %u: an update that this cluster sent before it lost its disk is committed: fragment %d and the data go on from "
             "step %lld, not %lld",

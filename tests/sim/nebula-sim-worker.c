@@ -30,6 +30,13 @@ static void reset(const struct sim *s, struct sim_worker_state *w) {
         w->frags[f].send_step = w->counted_miss[f] = -1;
 }
 
+static const struct sim_log *logged(const struct sim_disk *d, uint32_t f, uint32_t round) {
+    for (uint32_t k = 0; k < d->n_log[f]; k++)
+        if (d->log[f][k].round == round)
+            return &d->log[f][k];
+    return NULL;
+}
+
 void sim_worker_boot(struct sim *s, uint8_t i) {
     struct sim_host *h = &s->h[i];
     if (h->witness || !h->alive)
@@ -38,8 +45,13 @@ void sim_worker_boot(struct sim *s, uint8_t i) {
     h->worker_boot++;
     if (h->disk.has_checkpoint) {
         h->w = h->disk.checkpoint;
-        for (uint32_t f = 0; f < s->o.fragments; f++)
-            h->w.frags[f].arrived = false;
+        for (uint32_t f = 0; f < s->o.fragments; f++) {
+            struct agent_fragment *g = &h->w.frags[f];
+            const struct sim_log *l = logged(&h->disk, f, g->round);
+            g->arrived = false;
+            if (l && g->in_flight) // merged where the run that is repeated did
+                g->merge_step = l->step;
+        }
     } else {
         reset(s, &h->w);
     }
@@ -50,13 +62,6 @@ void sim_worker_boot(struct sim *s, uint8_t i) {
 static bool commit_here(struct sim *s, uint8_t i, uint32_t f, uint32_t round) {
     const struct sim_round *r = round < SIM_ROUNDS ? s->h[i].disk.rounds[f][round] : NULL;
     return r && r->committed;
-}
-
-static const struct sim_log *logged(const struct sim_disk *d, uint32_t f, uint32_t round) {
-    for (uint32_t k = 0; k < d->n_log[f]; k++)
-        if (d->log[f][k].round == round)
-            return &d->log[f][k];
-    return NULL;
 }
 
 static bool bad_update(const struct sim *s, uint8_t i, uint32_t f, uint32_t round) {
@@ -116,7 +121,11 @@ static void merge(struct sim *s, uint8_t i, uint32_t f, bool taken_over) {
     struct agent_fragment *g = &w->frags[f];
     const struct sim_round *r = h->disk.rounds[f][g->round];
     bool final = true;
-    if (!logged(&h->disk, f, g->round)) {
+    const struct sim_log *l = logged(&h->disk, f, g->round);
+    if (l && l->step != w->step && !h->disk.jumped)
+        sim_fail(s, "worker %u merges round %u of fragment %u at step %lld, the run that it repeats did at %lld", i, g->round, f,
+                 (long long)w->step, (long long)l->step);
+    if (!l) {
         if (h->disk.n_log[f] == SIM_ROUNDS)
             sim_fail(s, "the merge log is full");
         h->disk.log[f][h->disk.n_log[f]++] = (struct sim_log){g->round, w->step, !g->in_flight};
@@ -191,6 +200,7 @@ static void take_over(struct sim *s, uint8_t i, uint32_t f) {
     }
     memset(w->e[f], 0, sizeof w->e[f]);
     memset(w->p[f], 0, sizeof w->p[f]);
+    s->h[i].disk.jumped = true;
     s->r.taken_over++;
     sim_note(s, "take over", i, f, w->frags[f].round - 1, before, cursor);
     for (uint32_t g = 0; g < s->o.fragments; g++)
@@ -328,6 +338,7 @@ static bool adopt(struct sim *s, uint8_t i) {
         w->tokens_base[f] = w->tokens;
     }
     w->life = h->disk.epoch;
+    h->disk.jumped = true;
     count_dropped(s, i);
     sim_note(s, "state adopted", i, w->step, w->frags[0].round, 0, 0);
     save(s, i);
@@ -361,6 +372,7 @@ void sim_worker_adopt(struct sim *s, uint8_t i, const struct sim_worker_state *f
             w->frags[f].merged_step = w->step;
     if (!h->disk.has_checkpoint)
         w->life = h->disk.epoch;
+    h->disk.jumped = true;
     count_dropped(s, i);
     save(s, i);
 }
