@@ -25,6 +25,8 @@ static enum neb_status restore_manifest(struct inter_service *s, const struct in
     if (!own && !durable) {
         NEB_TRY(inter_bitmap_init(&got, inter_chunks(m->bytes, m->chunk_bytes)));
         st = inter_ledger_part_open(s->ledger, m, &got);
+        if (st == NEB_OK)
+            service_arrival_begin(s, m);
     }
     enum inter_holding h = !durable ? INTER_HOLD_PART
                            : pass   ? INTER_HOLD_WHOLE
