@@ -116,12 +116,19 @@ static void *receive_all(void *arg) {
     return NULL;
 }
 
-static enum neb_status once(struct way *w, int ways, double *seconds) {
+static double processor_s(void) {
+    struct timespec t;
+    NEB_ASSERT(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t) == 0);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static enum neb_status once(struct way *w, int ways, struct bench_took *took) {
     pthread_t threads[2 * MEMBERS];
     int started = 0, opened = 0;
     while (opened < ways && socketpair(AF_UNIX, SOCK_STREAM, 0, w[opened].fd) == 0)
         opened++;
     neb_ns start = neb_now();
+    double used = processor_s();
     for (int k = 0; opened == ways && k < 2 * ways && started == k; k++)
         started += pthread_create(&threads[k], NULL, k % 2 ? send_all : receive_all, &w[k / 2]) == 0;
     bool all = opened == ways && started == 2 * ways;
@@ -129,7 +136,7 @@ static enum neb_status once(struct way *w, int ways, double *seconds) {
         shutdown(w[k].fd[0], SHUT_RDWR);
     for (int k = 0; k < started; k++)
         pthread_join(threads[k], NULL);
-    *seconds = neb_seconds(neb_now() - start);
+    *took = (struct bench_took){neb_seconds(neb_now() - start), processor_s() - used};
     for (int k = 0; k < opened; k++) {
         all = all && w[k].good_in && w[k].good_out;
         close(w[k].fd[0]);
@@ -152,22 +159,24 @@ static enum neb_status open_way(struct way *w, const struct bench_security *b) {
     return cmp_check_create(&w->check);
 }
 
-enum neb_status bench_exchange(const struct bench_security *b, enum bench_way way, double *open_s,
-                               double *secured_s) {
+enum neb_status bench_exchange(const struct bench_security *b, enum bench_way way,
+                               struct bench_took *in_the_open, struct bench_took *secured) {
     struct way w[MEMBERS] = {0};
     int ways = way == BENCH_BOTH_WAYS ? MEMBERS : 1;
-    double best[2] = {0, 0}, s = 0;
+    struct bench_took best[2] = {{0, 0}, {0, 0}}, took = {0, 0};
     enum neb_status st;
     NEB_TRY_GOTO(sec_init(), out);
     for (int k = 0; k < ways; k++)
         NEB_TRY_GOTO(open_way(&w[k], b), out);
     for (int k = 0; k < 2 * REPEATS; k++) {
         w[0].secured = w[1].secured = k % 2;
-        NEB_TRY_GOTO(once(w, ways, &s), out);
-        best[k % 2] = k < 2 || s < best[k % 2] ? s : best[k % 2];
+        NEB_TRY_GOTO(once(w, ways, &took), out);
+        struct bench_took *x = &best[k % 2];
+        x->clock_s = k < 2 || took.clock_s < x->clock_s ? took.clock_s : x->clock_s;
+        x->processor_s = k < 2 || took.processor_s < x->processor_s ? took.processor_s : x->processor_s;
     }
-    *open_s = best[0];
-    *secured_s = best[1];
+    *in_the_open = best[0];
+    *secured = best[1];
 out:
     for (int k = 0; k < ways; k++) {
         free(w[k].out[0]);

@@ -45,8 +45,12 @@ enum bench_way { // who takes part, and on which processors
     BENCH_ONE_WAY,  // one sends, one receives: each member's processors are its own, as on two head nodes
     BENCH_BOTH_WAYS // both send and receive on this machine's processors together
 };
-// The same, done: in turns secured and in the open, the best of each by the clock.
+struct bench_took { // one exchange: best of a few, by the clock; and the processor time of all its threads
+    double clock_s, processor_s;
+};
+// The same, done: in turns secured and in the open, without the disk and the sender's own digest.
 NEB_MUST_CHECK enum neb_status bench_exchange(const struct bench_security *b, enum bench_way way,
-                                              double *open_s, double *secured_s);
+                                              struct bench_took *in_the_open,
+                                              struct bench_took *secured);
 
 #endif
