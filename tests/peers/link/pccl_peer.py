@@ -6,6 +6,7 @@ Prints Mbit/s in one direction of the turns that began after the first five seco
 """
 import ctypes as c
 import ipaddress
+import os
 import sys
 import time
 
@@ -64,13 +65,18 @@ while lib.pcclConnect(comm):
     if time.monotonic() > patience:
         sys.exit("the master does not answer")
     time.sleep(0.5)
-world = c.c_int(1)
-while world.value < 2:
+world, pending = c.c_int(0), c.c_bool(False)
+while True:
+    must(lib.pcclGetAttribute(comm, WORLD, c.byref(world)), "attribute")
+    if world.value == 2:
+        break
     if time.monotonic() > patience:
         sys.exit("the other peer did not come")
-    must(lib.pcclUpdateTopology(comm), "topology")
-    must(lib.pcclGetAttribute(comm, WORLD, c.byref(world)), "attribute")
     time.sleep(0.1)
+    # Both calls wait for all peers that are in: only who is alone may ask.
+    must(lib.pcclArePeersPending(comm, c.byref(pending)), "peers")
+    if pending.value:
+        must(lib.pcclUpdateTopology(comm), "topology")
 
 count = size // 4 // connections
 send = [(c.c_float * count)() for _ in range(connections)]
@@ -82,8 +88,10 @@ while time.monotonic() - start < seconds + 5:
     at, info = time.monotonic(), Info()
     if lib.pcclAllReduceMultipleWithRetry(turn, c.c_size_t(connections), comm, c.byref(info), connections) or info.world < 2:
         break  # the other peer has stopped
-    if at - start >= 5 or (begin is None and at == start and time.monotonic() - start > seconds):
+    print(f"turn of {time.monotonic() - at:.2f} s, {info.rx} bytes, {info.world} peers", file=sys.stderr, flush=True)
+    if at - start >= 5:
         begin = begin or at
         taken, took = taken + info.rx, time.monotonic() - begin
 if taken:
-    print(f"{taken * 8 / took / 1e6:.2f}")
+    print(f"{taken * 8 / took / 1e6:.2f}", flush=True)
+os._exit(0)  # its threads do not end by themselves
