@@ -460,7 +460,7 @@ static enum neb_status begin(struct nebula *n) {
     else if (st != NEB_ERR_NOT_FOUND)
         return st;
     w->restored = st == NEB_OK;
-    w->lost = w->adopts = w->lost && !w->restored;
+    worker_set_lost(w, w->lost && !w->restored);
     NEB_TRY(push(w, NULL));
     for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++)
         NEB_TRY(w->frags[f].in_flight ? worker_resubmit(w, f) : worker_ask(w, f));
