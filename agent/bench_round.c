@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { UNIT = 1 << 20, MEMBERS = 2, REPEATS = 3, STRIP = 4096 };
 #define SECURITY_TARGET 0.03 // of a round, for all that protects it
@@ -118,17 +117,11 @@ enum { STAGES = sizeof stages / sizeof stages[0] };
 
 // ---- one call -------------------------------------------------------------------------------------------------
 
-static double cpu_seconds(void) {
-    struct timespec t;
-    NEB_ASSERT(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t) == 0);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 // Processor time over threads: what other programs get of a busy machine does not count.
 static double seconds_of(struct round *r, void (*task)(void *arg, size_t i)) {
-    double start = cpu_seconds();
+    double start = bench_cpu_seconds();
     kern_pool_run(r->pool, r->n_units, task, r);
-    double took = (cpu_seconds() - start) / kern_pool_threads(r->pool);
+    double took = (bench_cpu_seconds() - start) / kern_pool_threads(r->pool);
     return took > 1e-9 ? took : 1e-9;
 }
 

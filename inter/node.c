@@ -1,5 +1,5 @@
 // The node: its life, what happens to it, and where each message goes. What is done about them is in node_transfer.c,
-// node_round.c and node_elect.c.
+// node_serve.c, node_round.c and node_elect.c.
 #include "inter/node_state.h"
 
 #include <stdlib.h>
@@ -115,6 +115,7 @@ static void on_tick(struct step *s) {
         if (!j->open)
             continue;
         node_elect_tick(s, j);
+        node_serves_tick(s, j);
         node_transfer_tick(s, j);
         for (uint32_t f = 0; f < j->c.fragments; f++) {
             struct fragment *g = &j->fragments[f];
