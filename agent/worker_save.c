@@ -1,8 +1,9 @@
 // When a worker's checkpoints are written, and what is told once they are durable.
 //
-// Between two steps the state is copied, on a mesh by every rank what it will write; a thread writes the copy while training goes on (intra/checkpoint_async.h). Not before
-// that checkpoint is on disk does the agent hear of it, which then may forget what only older generations need. Without the
-// memory for a copy, and inside a foreign trainer, whose memory it would be, the worker waits for the disk instead.
+// Between two steps the state is copied, on a mesh by every rank what it will write; a thread writes the copy while training
+// goes on (intra/checkpoint_async.h). Not before that checkpoint is on disk does the agent hear of it, which then may forget
+// what only older generations need. Without the memory for a copy, and inside a foreign trainer, whose memory it would be, the
+// worker waits for the disk instead.
 #include "agent/base/log.h"
 #include "agent/worker.h"
 
