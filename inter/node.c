@@ -323,6 +323,11 @@ uint32_t inter_node_round(const struct inter_node *n, const uint8_t job[INTER_ID
     return g ? g->round : UINT32_MAX;
 }
 
+bool inter_node_weighs(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES]) {
+    const struct job *j = find_const(n, job);
+    return j && (j->c.robust || j->c.n_members >= 3);
+}
+
 bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES], neb_ns now,
                            struct inter_job_status *out) {
     const struct job *j = find_const(n, job);
