@@ -88,14 +88,6 @@ double agent_summary_reduction(const struct agent_summary *s);
 // agent.
 json_t *agent_cluster_summary_to_json(const struct agent_cluster_summary *c);
 json_t *agent_summary_to_json(const struct agent_summary *s);
-// Every key must be there with its type; a report of a worker carries more, which is left alone.
-// NEB_ERR_FORMAT.
-NEB_MUST_CHECK enum neb_status agent_cluster_summary_from_json(const json_t *json,
-                                                               struct agent_cluster_summary *out);
-// Takes a cluster's report into the job's summary: the keys above as its next cluster, and from
-// "params", "trainable_params", "rounds", "payload_bytes" and "payload_params" the job's own
-// figures (the largest; payloads are added up). NEB_ERR_FORMAT; NEB_ERR_LIMIT: more than 16.
-NEB_MUST_CHECK enum neb_status agent_summary_add(struct agent_summary *s, const json_t *report);
 // DIR/summary.json, atomic and durable.
 NEB_MUST_CHECK enum neb_status agent_summary_write(const struct agent_summary *s, const char *dir);
 // Two lines about the job and a table with a row a cluster.

@@ -43,8 +43,6 @@ struct agent_fragment {
 
 // Fragment f is due after `step` steps: first at its offset, then every interval.
 bool agent_schedule_due(const struct agent_schedule *s, int32_t f, int64_t step);
-// Offset of a fragment in [0, H): fragments are spread evenly over the interval H (after the early steps).
-int64_t agent_schedule_offset(const struct agent_schedule *s, int32_t f);
 
 enum agent_decision {
     AGENT_GO_ON, // nothing to do for this fragment at this step

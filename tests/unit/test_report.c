@@ -195,48 +195,12 @@ static void test_summary_file(void **state) {
     for (size_t i = 0; i < sizeof cluster_keys / sizeof cluster_keys[0]; i++)
         assert_non_null(json_object_get(c, cluster_keys[i]));
     assert_true(json_is_null(json_object_get(c, "eval_loss"))); // unknown, not 0
-    struct agent_cluster_summary back;
-    assert_int_equal(agent_cluster_summary_from_json(c, &back), NEB_OK);
-    assert_string_equal(back.name, "berlin");
-    assert_true(isnan(back.eval_loss) && back.wan_sent_bytes == 6600000 &&
-                back.loss_first == 8.3178);
-    neb_log_set_sink(capture, NULL);
-    json_object_set_new(c, "steps", json_string("300"));
-    assert_int_equal(agent_cluster_summary_from_json(c, &back), NEB_ERR_FORMAT);
-    json_object_set_new(c, "steps", json_integer(-1));
-    assert_int_equal(agent_cluster_summary_from_json(c, &back), NEB_ERR_FORMAT);
-    json_object_del(c, "steps");
-    assert_int_equal(agent_cluster_summary_from_json(c, &back), NEB_ERR_FORMAT);
-    neb_log_set_sink(NULL, NULL);
+    assert_string_equal(json_string_value(json_object_get(c, "name")), "berlin");
+    assert_int_equal(json_integer_value(json_object_get(c, "wan_sent_bytes")), 6600000);
+    assert_true(json_real_value(json_object_get(c, "loss_first")) == 8.3178);
     json_decref(o);
     s.clusters[0].wan_sent_bytes = s.clusters[1].wan_sent_bytes = s.payload_params = 0;
     assert_true(isnan(agent_summary_reduction(&s)) && isnan(agent_summary_bits_per_param(&s)));
-}
-
-// Two workers' reports make the summary of the job.
-static void test_summary_add(void **state) {
-    (void)state;
-    struct agent_summary whole = sample(), s = {.job = "first-light", .mode = "replicas"};
-    for (int i = 0; i < 2; i++) {
-        json_t *report = agent_cluster_summary_to_json(&whole.clusters[i]);
-        json_t *more = json_pack("{s:i, s:i, s:i, s:i, s:i, s:b}", "params", 1000000,
-                                 "trainable_params", 1000000, "rounds", 10 - i, "payload_bytes",
-                                 5250000, "payload_params", 10000000, "stopped", 0);
-        json_object_update(report, more);
-        assert_int_equal(agent_summary_add(&s, report), NEB_OK);
-        json_decref(more);
-        json_decref(report);
-    }
-    assert_true(s.n_clusters == 2 && s.params == 1000000 && s.rounds == 10);
-    assert_string_equal(s.clusters[1].name, "berlin");
-    assert_true(fabs(agent_summary_bits_per_param(&s) - 4.2) < 1e-9);
-    assert_true(fabs(agent_summary_reduction(&s) - 200) < 1e-9);
-    json_t *bad = json_object();
-    neb_log_set_sink(capture, NULL);
-    assert_int_equal(agent_summary_add(&s, bad), NEB_ERR_FORMAT);
-    neb_log_set_sink(NULL, NULL);
-    assert_int_equal(s.n_clusters, 2);
-    json_decref(bad);
 }
 
 static void test_summary_table(void **state) {
@@ -372,7 +336,7 @@ static void test_plots_missing(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_metrics),       cmocka_unit_test(test_metrics_full),
-        cmocka_unit_test(test_summary_file),  cmocka_unit_test(test_summary_add),
+        cmocka_unit_test(test_summary_file),
         cmocka_unit_test(test_summary_table), cmocka_unit_test(test_plots),
         cmocka_unit_test(test_plots_missing),
     };
