@@ -75,6 +75,8 @@ static enum neb_status take_path(const struct reader *r, yaml_node_t *n, const c
     const char *home = getenv("HOME"), *cache = getenv("XDG_CACHE_HOME");
     NEB_TRY(take_text(r, n, key, text, sizeof text));
     int len = -1;
+    if (!strncmp(text, "~/", 2) && !home && !(cache && !strncmp(text + 2, ".cache/", 7)))
+        return bad(r, n, key, "'~' needs HOME in the environment; set it, or write the whole path");
     if (!strncmp(text, "~/.cache/", 9) && cache)
         len = snprintf(out, cap, "%s/%s", cache, text + 9);
     else if (!strncmp(text, "~/", 2) && home)
