@@ -5,6 +5,12 @@
 #include "compress/work.h"
 
 enum { CMP_GAP_ESCAPE = 255, CMP_MAGS = 8 };
+enum { // of updates (update.h)
+    CMP_UPDATE_MAGIC = 0x3155424e, // "NBU1"
+    CMP_UNITS_MAX = 1 << 20,
+    CMP_ROWS_MAX = 1 << 24,
+    CMP_UNIT_ELEMENTS_MAX = 1 << 24, // bounds what a hostile update makes us allocate: 64 MiB
+};
 #define CMP_MAG_MAX 1024.0f
 
 struct cmp_frame { // the header
@@ -30,6 +36,10 @@ NEB_MUST_CHECK enum neb_status cmp_frame_put_all(struct cmp_work *w, struct neb_
 NEB_MUST_CHECK enum neb_status cmp_frame_get_stream(struct cmp_work *w, struct neb_rd *r,
                                                     const struct cmp_frame *h, size_t min,
                                                     size_t max, struct neb_buf *into);
+uint8_t cmp_frame_last_stage(const struct cmp_frame *h); // that a stream of it may say
+// Codes of both planes of nibbles; refuses what an odd last one is paired with, if it is not 0.
+NEB_MUST_CHECK enum neb_status cmp_frame_join(uint8_t *codes, const uint8_t *low,
+                                              const uint8_t *high, size_t n);
 
 struct cmp_source { // what is encoded: an array, or
     const float *x;

@@ -148,29 +148,38 @@ static enum neb_status unpack(struct cmp_work *w, uint8_t *out, size_t raw, cons
     return NEB_OK;
 }
 
+uint8_t cmp_frame_last_stage(const struct cmp_frame *h) {
+    return h->codec.id == CMP_INT8 && !h->former ? NIBBLES : ZSTD;
+}
+
+enum neb_status cmp_frame_join(uint8_t *codes, const uint8_t *low, const uint8_t *high, size_t n) {
+    size_t half = (n + 1) / 2;
+    if (n % 2 && (low[half - 1] >> 4 || high[half - 1] >> 4))
+        return neb_fail(NEB_ERR_FORMAT, "codec frame: a nibble after the last code");
+    kern_join8(codes, low, high, n);
+    return NEB_OK;
+}
+
 static enum neb_status get_nibbles(struct cmp_work *w, uint8_t *out, size_t raw, const uint8_t *p,
                                    size_t len) {
     size_t half = (raw + 1) / 2;
-    if (len < half)
+    if (raw == 0 || len < half)
         return neb_fail(NEB_ERR_FORMAT, "codec frame: %zu bytes of nibbles where %zu belong", len,
                         half);
     neb_buf_clear(&w->plane);
     NEB_TRY(neb_buf_reserve(&w->plane, half + 1));
     NEB_TRY(unpack(w, w->plane.p, half, p + half, len - half));
-    if (raw % 2 && (p[half - 1] >> 4 || w->plane.p[half - 1] >> 4))
-        return neb_fail(NEB_ERR_FORMAT, "codec frame: a nibble after the last code");
-    kern_join8(out, p, w->plane.p, raw);
-    return NEB_OK;
+    return cmp_frame_join(out, p, w->plane.p, raw);
 }
 
 // Reads a stream whose raw size must lie in [min, max] into `into`.
 enum neb_status cmp_frame_get_stream(struct cmp_work *w, struct neb_rd *r,
                                      const struct cmp_frame *h, size_t min, size_t max,
                                      struct neb_buf *into) {
-    uint8_t stage = neb_rd_u8(r), last = h->codec.id == CMP_INT8 && !h->former ? NIBBLES : ZSTD;
+    uint8_t stage = neb_rd_u8(r);
     size_t raw = neb_rd_u32(r), len = neb_rd_u32(r);
     const uint8_t *p = neb_rd_view(r, len);
-    if (r->bad || stage > last || raw < min || raw > max || (stage == RAW && raw != len))
+    if (r->bad || stage > cmp_frame_last_stage(h) || raw < min || raw > max || (stage == RAW && raw != len))
         return neb_fail(NEB_ERR_FORMAT,
                         "codec frame: a stream of %zu bytes where %zu to %zu belong", raw, min,
                         max);
