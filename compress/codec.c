@@ -290,12 +290,12 @@ static enum neb_status decode(struct cmp_work *w, const uint8_t *frame, size_t l
         return cmp_frame_wrong_size(&h, n);
     switch (h.codec.id) {
     case CMP_FP32:
-        NEB_TRY(cmp_frame_get_stream(w, &r, &h, n * 4, n * 4, &w->stream[0]));
+        NEB_TRY(cmp_frame_get_stream(w, &r, NULL, n * 4, n * 4, &w->stream[0]));
         cmp_frame_floats(out, w->stream[0].p, n);
         break;
     case CMP_BF16:
-        NEB_TRY(cmp_frame_get_stream(w, &r, &h, n, n, &w->stream[0]));
-        NEB_TRY(cmp_frame_get_stream(w, &r, &h, n, n, &w->stream[1]));
+        NEB_TRY(cmp_frame_get_stream(w, &r, NULL, n, n, &w->stream[0]));
+        NEB_TRY(cmp_frame_get_stream(w, &r, NULL, n, n, &w->stream[1]));
         kern_bf16_join(out, w->stream[0].p, w->stream[1].p, n);
         break;
     case CMP_INT8:

@@ -36,7 +36,8 @@ NEB_MUST_CHECK enum neb_status cmp_frame_put_all(struct cmp_work *w, struct neb_
 NEB_MUST_CHECK enum neb_status cmp_frame_get_stream(struct cmp_work *w, struct neb_rd *r,
                                                     const struct cmp_frame *h, size_t min,
                                                     size_t max, struct neb_buf *into);
-uint8_t cmp_frame_last_stage(const struct cmp_frame *h); // that a stream of it may say
+// What the stream of a frame's codes may say; its others end with 1, and are read without h.
+uint8_t cmp_frame_last_stage(const struct cmp_frame *h);
 // Codes of both planes of nibbles; refuses what an odd last one is paired with, if it is not 0.
 NEB_MUST_CHECK enum neb_status cmp_frame_join(uint8_t *codes, const uint8_t *low,
                                               const uint8_t *high, size_t n);

@@ -1,6 +1,7 @@
 // The last stage of 8-bit codes: chosen by what it saves, the same elements whichever it is, hostile bodies refused.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
+#include "compress/check.h"
 #include "compress/codec.h"
 #include "kernels/blocks.h"
 
@@ -153,12 +154,55 @@ static void test_code_out_of_range_is_refused(void **state) {
     neb_buf_free(&frame);
 }
 
+// The gate's check, fed in pieces of any size, says of stage 2 what it says of the codes as they are.
+static void test_the_gate_reads_nibbles(void **state) {
+    (void)state;
+    static const struct cmp_unit_shape shape = {0, 1, N, false};
+    struct cmp_update_stats stats[2];
+    struct cmp_check *check;
+    struct neb_buf b = {0};
+    struct cmp_codec codec;
+    assert_int_equal(cmp_check_create(&check), NEB_OK);
+    heavy(N);
+    assert_int_equal(cmp_codec_parse("int8", &codec), NEB_OK);
+    for (int level = 0; level < 2; level++) {
+        codec.zstd_level = level;
+        cmp_update_begin(&b, 1);
+        assert_int_equal(cmp_update_add(W, &b, &shape, &codec, x, NULL), NEB_OK);
+        for (size_t piece = 1; piece < 4 * N; piece = 5 * piece + 2) {
+            cmp_check_begin(check, N);
+            for (size_t at = 0; at < b.len; at += piece)
+                assert_int_equal(cmp_check_feed(check, b.p + at, b.len - at < piece ? b.len - at : piece), NEB_OK);
+            assert_int_equal(cmp_check_end(check, &stats[level]), NEB_OK);
+            assert_true(stats[level].elements == N && stats[level].norm == stats[0].norm);
+        }
+        if (level == 0)
+            neb_buf_clear(&b);
+    }
+    assert_true(stats[0].norm > 0);
+    neb_log_set_sink(swallow, NULL);
+    size_t frame = 8 + 16 + 4; // heads of the update and of its unit, the frame's length
+    assert_memory_equal(b.p + frame, "NBF2", 4);
+    for (int scales = 0; scales < 2; scales++) {
+        uint8_t *at = b.p + frame + (scales ? HEADER : VERSION_AT), was = *at;
+        *at = scales ? NIBBLES : '1';
+        cmp_check_begin(check, N);
+        assert_int_equal(cmp_check_feed(check, b.p, b.len), NEB_ERR_FORMAT);
+        assert_int_equal(cmp_check_end(check, &stats[1]), NEB_ERR_FORMAT);
+        *at = was;
+    }
+    neb_log_set_sink(NULL, NULL);
+    cmp_check_destroy(&check);
+    neb_buf_free(&b);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_planes_join_to_the_codes),
         cmocka_unit_test(test_the_stage_follows_the_codes),
         cmocka_unit_test(test_hostile_nibbles_are_refused),
         cmocka_unit_test(test_code_out_of_range_is_refused),
+        cmocka_unit_test(test_the_gate_reads_nibbles),
     };
     if (cmp_work_create(&W) != NEB_OK)
         return 1;
