@@ -402,6 +402,8 @@ enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
         g->missed = 0;
     else if (g->in_flight && !t->mine) // late: the next update carries it all, and all that was missed
         g->missed += t->missed + 1;
+    else if (g->in_flight && t->again && w->tokens_base[f] < t->tokens_at_send)
+        g->missed += t->missed; // the attempt of before the outage was voted for: what was missed comes with the next update
     g->in_flight = g->arrived = t->here = t->rejected = t->taken_over = false;
     g->round++;
     g->merged_step = w->step;
