@@ -21,7 +21,7 @@
 //     {"t": 12.340, "kind": "step", "cluster": "paris", "step": 120, ...}
 //
 //     step        step, tokens, loss, lr, grad_norm, tokens_per_s, stall_s, train_s (sums)
-//     round       round, fragment, digest, payload_bytes, codec
+//     round       round, fragment, digest, payload_bytes, codec, interval (H now)
 //     link        sent_bytes, recv_bytes (sums), goodput_bps, rtt_ms, up
 //     eval        loss, and sources: {NAME: loss}
 //     checkpoint, fault, tune, note    free fields, with a reason where there was a decision
