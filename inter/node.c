@@ -1,5 +1,5 @@
 // The node: its life, what happens to it, and where each message goes. What is done about them is in node_transfer.c,
-// node_round.c and node_elect.c.
+// node_serve.c, node_round.c and node_elect.c.
 #include "inter/node_state.h"
 
 #include <stdlib.h>
@@ -115,6 +115,7 @@ static void on_tick(struct step *s) {
         if (!j->open)
             continue;
         node_elect_tick(s, j);
+        node_serves_tick(s, j);
         node_transfer_tick(s, j);
         for (uint32_t f = 0; f < j->c.fragments; f++) {
             struct fragment *g = &j->fragments[f];
@@ -325,6 +326,11 @@ uint32_t inter_node_round(const struct inter_node *n, const uint8_t job[INTER_ID
     return g ? g->round : UINT32_MAX;
 }
 
+bool inter_node_weighs(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES]) {
+    const struct job *j = find_const(n, job);
+    return j && (j->c.robust || j->c.n_members >= 3);
+}
+
 bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES], neb_ns now,
                            struct inter_job_status *out) {
     const struct job *j = find_const(n, job);
@@ -336,6 +342,7 @@ bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_I
                                      .leads = j->leads,
                                      .removed = j->c.removed,
                                      .lost = j->lost,
+                                     .attempts = inter_node_attempt(n, job),
                                      .votes = j->standing.joined};
     for (uint8_t m = 0; m < j->c.n_members; m++) {
         if (node_live(&s, j, m))

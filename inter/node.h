@@ -193,11 +193,14 @@ uint64_t inter_node_faults(const struct inter_node *n, enum inter_fault f);
 // Next round of a fragment; UINT32_MAX: no such job.
 uint32_t inter_node_round(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
                           uint32_t fragment);
+// Whether norms of updates matter in a job: they are clipped, or compared (three members or more).
+bool inter_node_weighs(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES]);
 struct inter_job_status {
     uint32_t term;
     int leader;              // member, -1: none known
     bool leads, votes;       // this node
     bool lost;               // its disk was: the others knew it with an older ledger
+    uint32_t attempts;       // from this one on: attempts of this node's present ledger; earlier ones are of a lost disk
     uint16_t live, direct;   // bit per member: heard lately; connected to this node
     uint16_t removed;        // bit per member: by a signed membership version
     uint32_t lag;            // rounds that the fragment furthest behind has to catch up

@@ -7,6 +7,7 @@
 #include "agent/base/sha256.h"
 #include "inter/stream_spool.h"
 #include "inter/stream_wire.h"
+#include "tests/testing.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -577,16 +578,10 @@ test_lost(void **state) { // a consumer that comes back from before the spool's 
     inter_stream_destroy(&out);
 }
 
-static void quiet(void *user, enum neb_log_level level, const char *text) {
-    (void)user;
-    (void)level;
-    (void)text;
-}
-
 static void test_limits(void **state) {
     (void)state;
     struct inter_stream *s = NULL;
-    neb_log_set_sink(quiet, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     for (int i = 0; i < 7; i++) {
         struct inter_stream_config c = config(INTER_STREAM_PRODUCER);
         i == 0   ? (c.batch_bytes = 0)
