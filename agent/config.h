@@ -181,7 +181,8 @@ struct agent_job {
     struct agent_rtd_config rtd;
     struct agent_distill_config distill;
     char rate_limit[128];     // of what every cluster sends (inter/rate_limit.h); "": none
-    int32_t eval_windows;     // per source at the end; 0: the whole held-out split
+    int32_t eval_windows;     // per source; 0: the whole held-out split
+    int32_t eval_every;       // inner steps; 0: only at the end
     int32_t checkpoint_every; // inner steps, 0: only when stopping and at the end
     int32_t checkpoint_keep;
     bool checkpoint_copy; // written while training goes on (intra/checkpoint_async.h)

@@ -21,6 +21,7 @@
 // be added at the end. Names outside NEBULA_/nebula_ are not exported.
 #ifndef NEBULA_LIBNEBULA_H
 #define NEBULA_LIBNEBULA_H
+#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -125,6 +126,25 @@ NEBULA_EXPORT int nebula_count(struct nebula *n, const int32_t *inputs, const in
 // ERRORS  NEBULA_ERR_STATE: before nebula_begin, or after DONE or STOP. NEBULA_ERR_IO: a hook or a copy failed; the handle
 //         can only be closed. An agent that is gone is no error: training goes on, and the library attaches again.
 NEBULA_EXPORT int nebula_step(struct nebula *n, uint64_t tokens, double loss, int *state);
+
+#define NEBULA_UNKNOWN ((double)NAN)
+
+struct nebula_step_stats { // of one optimiser step; NEBULA_UNKNOWN is null in metrics.jsonl and missing on the page
+    size_t size;     // sizeof(struct nebula_step_stats)
+    uint64_t tokens; // of all ranks
+    double loss;     // training loss, nats a token
+    double lr;       // learning rate of the step
+    double grad_norm; // before clipping
+    double eval_loss; // on held-out text, where the caller has just measured it
+};
+#define NEBULA_STEP_STATS_INIT {sizeof(struct nebula_step_stats), 0, NEBULA_UNKNOWN, NEBULA_UNKNOWN, NEBULA_UNKNOWN, NEBULA_UNKNOWN}
+
+// nebula_step with all that is known of the step. Fields behind the caller's size are unknown.
+// ERRORS  as nebula_step; NEBULA_ERR_INVALID: stats is NULL; NEBULA_ERR_VERSION: its size is none that this library knows.
+// EXAMPLE struct nebula_step_stats s = NEBULA_STEP_STATS_INIT;
+//         s.tokens = 4096, s.loss = loss, s.lr = lr;
+//         if (nebula_step_with(n, &s, &state) != NEBULA_OK) { fputs(nebula_last_error(), stderr); return 1; }
+NEBULA_EXPORT int nebula_step_with(struct nebula *n, const struct nebula_step_stats *stats, int *state);
 
 // Writes a checkpoint now (besides those of checkpoint.every_steps). ERRORS NEBULA_ERR_STATE, NEBULA_ERR_IO.
 NEBULA_EXPORT int nebula_checkpoint(struct nebula *n);

@@ -13,6 +13,10 @@ bool agent_schedule_due(const struct agent_schedule *s, int32_t f, int64_t step)
     return (step - base - offset(s, f)) % s->interval == 0;
 }
 
+int32_t agent_schedule_interval(const struct agent_schedule *s, int64_t step) {
+    return step < s->early_steps ? s->early_interval : s->interval;
+}
+
 void agent_schedule_change(struct agent_schedule *s, int64_t step, int32_t interval) {
     if (interval == s->interval)
         return;

@@ -182,7 +182,9 @@ NEB_MUST_CHECK enum neb_status worker_wait_for_peers(struct agent_worker *w);
 bool worker_finished(const struct agent_worker *w);
 void worker_params_digest(const struct agent_worker *w, char hex[33]);
 void worker_metrics(struct agent_worker *w, json_t *line); // reference is taken over
-void worker_say_step(struct agent_worker *w, const struct intra_step_stats *s, double tokens_per_s); // a line of metrics
+// A line of metrics; what is NAN of loss, lr and grad_norm is null in it.
+void worker_say_step(struct agent_worker *w, const struct intra_step_stats *s, double tokens_per_s);
+void worker_say_eval(struct agent_worker *w, double loss, json_t *by_source); // a line of metrics; by_source is borrowed
 // What the summary is made of, from the worker's counters, losses and model. eval_loss NAN: not measured. NULL: out of memory.
 json_t *worker_results(const struct agent_worker *w, const char *device, double eval_loss, bool done);
 // The worker's last word: results and what its mode adds (may be NULL); both are taken over.
@@ -220,6 +222,11 @@ NEB_MUST_CHECK enum neb_status worker_device_open(struct agent_worker *w);
 NEB_MUST_CHECK enum neb_status worker_device_place(struct agent_worker *w);
 // "cuda (NVIDIA …, bf16)" or "cpu"
 void worker_device_name(const struct agent_worker *w, char *out, size_t cap);
+
+// worker_eval.c
+// Mean held-out loss over all sources of the corpus, each with the same number of windows (eval.windows); and {source: loss}.
+NEB_MUST_CHECK enum neb_status worker_evaluate(struct agent_worker *w, double *loss, json_t *by_source);
+NEB_MUST_CHECK enum neb_status worker_eval_when_due(struct agent_worker *w); // eval.every_steps, with a line of metrics
 
 // worker_plan.c: what the records plan for this cluster
 void worker_plan_start(struct agent_worker *w);
