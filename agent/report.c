@@ -171,14 +171,15 @@ double agent_summary_reduction(const struct agent_summary *s) {
 static json_t *number(double v) { return isfinite(v) ? json_real(v) : json_null(); }
 
 json_t *agent_cluster_summary_to_json(const struct agent_cluster_summary *c) {
-    return json_pack("{s:s, s:s, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:s}", "name",
+    return json_pack("{s:s, s:s, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:s}", "name",
                      c->name, "device", c->device, "steps", (json_int_t)c->steps, "tokens",
                      (json_int_t)c->tokens, "loss_first", number(c->loss_first), "loss_last",
                      number(c->loss_last), "eval_loss", number(c->eval_loss), "stall_s",
                      number(c->stall_s), "train_s", number(c->train_s), "lost_steps", (json_int_t)c->lost_steps,
                      "divergences", (json_int_t)c->divergences, "wan_sent_bytes",
                      (json_int_t)c->wan_sent_bytes, "wan_recv_bytes", (json_int_t)c->wan_recv_bytes,
-                     "params_digest", c->params_digest);
+                     "wan_payload_bytes", (json_int_t)c->wan_payload_bytes, "wan_protocol_bytes",
+                     (json_int_t)c->wan_protocol_bytes, "params_digest", c->params_digest);
 }
 
 json_t *agent_summary_to_json(const struct agent_summary *s) {
@@ -225,7 +226,7 @@ static bool take_number(const json_t *o, const char *key, double *out) {
 }
 
 enum neb_status agent_cluster_summary_from_json(const json_t *o, struct agent_cluster_summary *c) {
-    int64_t sent, recv;
+    int64_t sent, recv, payload, protocol;
     memset(c, 0, sizeof *c);
     if (!json_is_object(o) || !take_text(o, "name", c->name, sizeof c->name) ||
         !take_text(o, "device", c->device, sizeof c->device) ||
@@ -236,11 +237,15 @@ enum neb_status agent_cluster_summary_from_json(const json_t *o, struct agent_cl
         !take_number(o, "train_s", &c->train_s) || !take_count(o, "lost_steps", &c->lost_steps) ||
         !take_count(o, "divergences", &c->divergences) || !take_count(o, "wan_sent_bytes", &sent) ||
         !take_count(o, "wan_recv_bytes", &recv) ||
+        !take_count(o, "wan_payload_bytes", &payload) ||
+        !take_count(o, "wan_protocol_bytes", &protocol) ||
         !take_text(o, "params_digest", c->params_digest, sizeof c->params_digest))
         return neb_fail(NEB_ERR_FORMAT, "a cluster's summary is malformed; do all agents run the "
                                         "same version?");
     c->wan_sent_bytes = (uint64_t)sent;
     c->wan_recv_bytes = (uint64_t)recv;
+    c->wan_payload_bytes = (uint64_t)payload;
+    c->wan_protocol_bytes = (uint64_t)protocol;
     return NEB_OK;
 }
 

@@ -1,7 +1,7 @@
 // The consumer's end: batches in order, each once, and what is acknowledged when.
 #include "inter/stream_state.h"
 
-static const neb_ns grant_every = 4 * NEB_S, grant_soon = NEB_S, grant_measured = 100 * NEB_MS;
+static const neb_ns grant_every = 8 * NEB_S, grant_soon = 5 * NEB_S, grant_measured = 100 * NEB_MS;
 enum { GRANT_BYTES = 16 << 10 }; // delivered since the last one
 
 void stream_say_grant(struct inter_stream *s) {

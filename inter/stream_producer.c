@@ -1,7 +1,7 @@
 // The producer's end: what lies in the spool, what the consumer has said, what may be sent.
 #include "inter/stream_state.h"
 
-static const neb_ns no_progress = 10 * NEB_S;
+static const neb_ns no_progress = 20 * NEB_S;
 
 static uint64_t room(const struct inter_stream *s) {
     uint64_t most = s->applied + s->window_batches, disk = s->base + s->c.spool_batches;
