@@ -266,6 +266,7 @@ static enum neb_status attach(struct nebula *n, const struct nebula_attach_optio
 }
 
 static void destroy(struct nebula *n) {
+    intra_ckpt_async_destroy(&n->w.saver); // a checkpoint that is being written becomes whole
     worker_sync_destroy(&n->w);
     agent_ipc_destroy(&n->w.ipc);
     if (n->w.zctx)
@@ -303,7 +304,8 @@ int nebula_attach(const struct nebula_attach_options *o, struct nebula **out) {
     n->w.loss_first = n->w.loss_last = NAN; // no step yet
     n->w.foreign = n;
     n->w.isa = "attached trainer";
-    n->w.ops = (struct worker_ops){pull, push, save, restore, skip, NULL};
+    n->w.ops = (struct worker_ops){
+        .pull = pull, .push = push, .save = save, .restore = restore, .skip = skip};
     enum neb_status st = attach(n, o);
     if (st != NEB_OK) {
         int s = st == NEB_ERR_UNSUPPORTED ? (int)NEBULA_ERR_VERSION : 0;
@@ -462,6 +464,8 @@ static enum neb_status begin(struct nebula *n) {
     w->restored = st == NEB_OK;
     w->lost = w->adopts = w->lost && !w->restored;
     NEB_TRY(push(w, NULL));
+    if (!n->hooks.checkpoint) // else what the trainer saves beside it must find it on disk
+        NEB_TRY(worker_save_start(w));
     for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++)
         NEB_TRY(w->frags[f].in_flight ? worker_resubmit(w, f) : worker_ask(w, f));
     if (w->federated)
@@ -549,7 +553,8 @@ int nebula_checkpoint(struct nebula *n) {
         return s;
     if (!n->begun)
         return fail(NEBULA_ERR_STATE, "nebula_checkpoint: call nebula_begin first");
-    return end_call(n, save_now(n));
+    enum neb_status st = save_now(n);
+    return end_call(n, st == NEB_OK ? worker_save_wait(&n->w) : st);
 }
 
 int nebula_info_get(struct nebula *n, struct nebula_info *out) {
@@ -589,6 +594,7 @@ static enum neb_status report(struct nebula *n, double eval_loss) {
     struct agent_worker *w = &n->w;
     bool done = n->state == NEBULA_DONE;
     NEB_TRY(save_now(n));
+    NEB_TRY(worker_save_wait(w));
     if (done)
         NEB_TRY(worker_save_model(w));
     return worker_report(w, worker_results(w, "attached", done ? eval_loss : NAN, done),
@@ -603,8 +609,8 @@ int nebula_close(struct nebula **np, double eval_loss) {
     if (n->owner != getpid())
         return fail(NEBULA_ERR_STATE, "nebula_close: process %ld attached, not %ld", (long)n->owner,
                     (long)getpid());
-    enum neb_status st = NEB_OK;
-    if (!n->failed && n->state != NEBULA_TRAIN)
+    enum neb_status st = n->failed ? NEB_OK : worker_save_wait(&n->w); // whoever attaches next goes on from it
+    if (st == NEB_OK && !n->failed && n->state != NEBULA_TRAIN)
         st = report(n, eval_loss);
     else if (agent_ipc_send(n->w.ipc, NULL, json_pack("{s:s}", "op", "detach"), NULL, 0) != NEB_OK)
         neb_debug("the agent is gone");
