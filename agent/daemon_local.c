@@ -80,9 +80,10 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
     j->told_lost = daemon_catching_up(d, j);
     struct agent_ipc_part seal = {0}; // workers have it from their pipe
     seal.p = agent_credential_seal(j->credential, &seal.len);
-    json_t *head = json_pack("{s:s,s:O,s:i,s:s,s:i,s:b,s:b,s:b,s:o,s:o,s:o}", "ev", "job", "spec", j->spec,
+    json_t *head = json_pack("{s:s,s:O,s:i,s:s,s:i,s:b,s:b,s:b,s:I,s:o,s:o,s:o}", "ev", "job", "spec", j->spec,
                              "cluster", j->self, "dir", dir, "alive", j->told_alive, "expected",
                              expected, "stop", j->state == AGENT_JOB_STOPPING, "lost", j->told_lost,
+                             "attempts", (json_int_t)daemon_attempts(d, j),
                              "suspect", suspects(j), "taken",
                              agent_snapshot_mask(j->taken, j->job.sync.fragments), "sums",
                              agent_sums_keys(j->sums));

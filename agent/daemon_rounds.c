@@ -145,9 +145,10 @@ void daemon_on_commit(void *user, const struct inter_record *r, const struct neb
             continue;
         whole = whole && blobs[i].p;
         parts[n++] = (struct agent_ipc_part){blobs[i].p, blobs[i].len};
-        json_array_append_new(entries, json_pack("{s:i,s:I,s:I,s:f}", "member", e->member, "tokens",
-                                                 (json_int_t)e->tokens, "weight",
-                                                 (json_int_t)e->weight, "clip", (double)e->clip));
+        json_array_append_new(entries, json_pack("{s:i,s:I,s:I,s:I,s:f}", "member", e->member, "attempt",
+                                                 (json_int_t)e->attempt, "tokens", (json_int_t)e->tokens,
+                                                 "weight", (json_int_t)e->weight, "clip",
+                                                 (double)e->clip));
     }
     json_t *seeds = NULL;
     if (j && j->sums && agent_sums_looks_up(j->sums)) {

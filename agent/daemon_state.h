@@ -68,6 +68,8 @@ void daemon_say_fault(struct daemon *d, struct agent_jobrun *j, const char *text
 int daemon_peers_alive(const struct daemon *d, const struct agent_jobrun *j, bool *expected);
 // The disk was lost, and what the others have committed is not all here yet.
 bool daemon_catching_up(const struct daemon *d, const struct agent_jobrun *j);
+// First attempt of the present ledger (inter_job_status); 0: the job takes part in no rounds yet.
+uint32_t daemon_attempts(const struct daemon *d, const struct agent_jobrun *j);
 void daemon_tell_alive(struct daemon *d, struct agent_jobrun *j); // to the worker, when it has changed
 void daemon_tell_link(struct daemon *d, struct agent_jobrun *j);  // a line of metrics
 struct agent_wan_bytes daemon_link_totals(struct daemon *d, const struct agent_jobrun *j); // of its peers' links

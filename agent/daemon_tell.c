@@ -83,6 +83,11 @@ bool daemon_catching_up(const struct daemon *d, const struct agent_jobrun *j) {
            (!st.votes || st.lag);
 }
 
+uint32_t daemon_attempts(const struct daemon *d, const struct agent_jobrun *j) {
+    struct inter_job_status st;
+    return j->federated && inter_service_job_status(d->service, j->id, &st) ? st.attempts : 0;
+}
+
 // Tells the worker when it has changed who is there.
 void daemon_tell_alive(struct daemon *d, struct agent_jobrun *j) {
     bool expected;
@@ -95,8 +100,8 @@ void daemon_tell_alive(struct daemon *d, struct agent_jobrun *j) {
     j->told_expected = expected;
     j->told_lost = lost;
     daemon_tell(d, &j->client,
-                json_pack("{s:s,s:i,s:b,s:b}", "ev", "peers", "alive", alive, "expected", expected,
-                          "lost", lost));
+                json_pack("{s:s,s:i,s:b,s:b,s:I}", "ev", "peers", "alive", alive, "expected", expected,
+                          "lost", lost, "attempts", (json_int_t)daemon_attempts(d, j)));
 }
 
 struct agent_wan_bytes daemon_link_totals(struct daemon *d, const struct agent_jobrun *j) {

@@ -38,7 +38,7 @@ enum neb_status distill_federate_restore(struct distill_run *r) {
     struct agent_worker *w = r->w;
     enum neb_status st = worker_restore(w);
     w->restored = st == NEB_OK;
-    w->lost = w->adopts = w->lost && !w->restored;
+    worker_set_lost(w, w->lost && !w->restored);
     if (st == NEB_OK)
         neb_info("going on from step %lld", (long long)w->step);
     return st == NEB_ERR_NOT_FOUND ? NEB_OK : st;

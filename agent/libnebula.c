@@ -462,7 +462,7 @@ static enum neb_status begin(struct nebula *n) {
     else if (st != NEB_ERR_NOT_FOUND)
         return st;
     w->restored = st == NEB_OK;
-    w->lost = w->adopts = w->lost && !w->restored;
+    worker_set_lost(w, w->lost && !w->restored);
     NEB_TRY(push(w, NULL));
     if (!n->hooks.checkpoint) // else what the trainer saves beside it must find it on disk
         NEB_TRY(worker_save_start(w));

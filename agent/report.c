@@ -328,7 +328,7 @@ void agent_summary_print(const struct agent_summary *s, FILE *f) {
     for (int32_t i = 0; i < s->n_clusters; i++) {
         const struct agent_cluster_summary *k = &s->clusters[i];
         if (k->lost_steps)
-            fprintf(f, "%s went on from what others had: %lld of its steps are lost\n", k->name, (long long)k->lost_steps);
+            fprintf(f, "%s went on from what others had and skipped %lld steps: committed before, or lost with its disk\n", k->name, (long long)k->lost_steps);
         if (k->divergences)
             fprintf(f, "ERROR: %s held other parameters than the others, %lld times, and was brought back to theirs: check its memory\n",
                     k->name, (long long)k->divergences);

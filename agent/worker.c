@@ -239,7 +239,7 @@ static enum neb_status run(struct agent_worker *w, const char *socket_path, cons
     NEB_TRY(worker_save_start(w));
     enum neb_status st = worker_restore(w);
     w->restored = st == NEB_OK;
-    w->lost = w->adopts = w->lost && !w->restored;
+    worker_set_lost(w, w->lost && !w->restored);
     if (st == NEB_OK)
         neb_info("going on from step %lld", (long long)w->step);
     else if (st != NEB_ERR_NOT_FOUND)

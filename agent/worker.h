@@ -47,6 +47,8 @@ struct agent_travel {    // a fragment's update on its way, or its commit that w
     bool here;      // a commit is here, of the round that the fragment is at
     bool rejected;  // ours was, by the gate
     bool merge, all_final, mine;
+    bool former; // it holds an update of this cluster's former life
+    bool taken_over; // and with steps that this one has not made (worker_take_over)
     bool planned; // the commit says what this cluster does from the round after the next
     struct inter_plan plan;
     int64_t cursor; // steps of this cluster that the commits up to this one hold
@@ -132,7 +134,9 @@ struct agent_worker {
     uint32_t suspect[64]; // checkpoints of a fragment from this round on are not to be trusted; 0: all are
     bool lost;         // the disk was, and the agent catches up: commits are merged as they come, without training
     bool restored;     // from a checkpoint or snapshot
-    bool adopts;       // that was so in this process: commits of a former life are taken over, not computed again
+    bool adopts;       // that was so in this process
+    uint32_t attempts; // first attempt of the agent's present ledger
+    uint32_t life;     // updates of earlier attempts were sent by a life whose state went with its disk; 0: there was none
     int64_t lost_steps; // not made, or made and lost, by this cluster
     struct agent_merge *log; // of the run that is being repeated, if any
     size_t n_log;
@@ -196,6 +200,9 @@ NEB_MUST_CHECK enum neb_status worker_resubmit(struct agent_worker *w,
 NEB_MUST_CHECK enum neb_status worker_take_commit(struct agent_worker *w,
                                                   const struct agent_ipc_msg *m);
 NEB_MUST_CHECK enum neb_status worker_merge(struct agent_worker *w, int32_t f);
+// Merges a commit with an update of this cluster's former life, whose state went with its disk. What this life has learned of the
+// fragment is dropped, as it comes from steps that the update has behind it, and the data goes on behind the last of them.
+NEB_MUST_CHECK enum neb_status worker_take_over(struct agent_worker *w, int32_t f);
 // Asks the agent for the commit of the fragment's round, if there is one.
 NEB_MUST_CHECK enum neb_status worker_ask(struct agent_worker *w, int32_t f);
 
@@ -246,6 +253,9 @@ NEB_MUST_CHECK enum neb_status worker_restore(struct agent_worker *w);
 NEB_MUST_CHECK enum neb_status worker_skip_steps(struct agent_worker *w, int64_t n);
 // Takes over the fragments that DIR/snapshot.bin is ahead in, and writes a checkpoint of that; nothing when there is none.
 NEB_MUST_CHECK enum neb_status worker_adopt_snapshot(struct agent_worker *w, bool has_checkpoint);
+// Tokens and row counts of the fragment begin at this step.
+void worker_begin_counts(struct agent_worker *w, int32_t f);
+void worker_set_lost(struct agent_worker *w, bool lost); // by what the agent says: it catches up after the loss of its disk
 // The global parameters, for evaluation and export: DIR/model.ckpt.
 NEB_MUST_CHECK enum neb_status worker_save_model(struct agent_worker *w);
 // Any model of the worker as DIR/NAME.

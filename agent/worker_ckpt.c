@@ -13,7 +13,7 @@ static enum neb_status folder(const struct agent_worker *w, char *out, size_t ca
 
 // The worker's own counters, field by field.
 static void put_state(struct neb_buf *b, const struct agent_worker *w) {
-    neb_buf_u32(b, 3); // version
+    neb_buf_u32(b, 4); // version
     neb_buf_i64(b, w->schedule.base);
     neb_buf_u32(b, (uint32_t)w->schedule.interval);
     neb_buf_f64(b, w->step_s);
@@ -28,6 +28,7 @@ static void put_state(struct neb_buf *b, const struct agent_worker *w) {
     neb_buf_u64(b, w->payload_params);
     neb_buf_u32(b, w->rounds);
     neb_buf_i64(b, w->lost_steps);
+    neb_buf_u32(b, w->life);
     for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++) {
         const struct agent_fragment *g = &w->frags[f];
         const struct agent_travel *t = &w->travel[f];
@@ -61,7 +62,7 @@ static void put_state(struct neb_buf *b, const struct agent_worker *w) {
 }
 
 static bool get_state(struct neb_rd *r, struct agent_worker *w) {
-    if (neb_rd_u32(r) != 3)
+    if (neb_rd_u32(r) != 4)
         return false;
     int64_t base = neb_rd_i64(r);
     uint32_t interval = neb_rd_u32(r);
@@ -81,6 +82,7 @@ static bool get_state(struct neb_rd *r, struct agent_worker *w) {
     w->payload_params = neb_rd_u64(r);
     w->rounds = neb_rd_u32(r);
     w->lost_steps = neb_rd_i64(r);
+    w->life = neb_rd_u32(r);
     for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++) {
         struct agent_fragment *g = &w->frags[f];
         struct agent_travel *t = &w->travel[f];
@@ -298,6 +300,11 @@ enum neb_status worker_restore(struct agent_worker *w) {
         read_merges(w)); // also without a checkpoint: the run began and is repeated from its start
     if (!(w->log_file = fopen(path, "a")))
         return neb_fail_errno("cannot open %s", path);
+    for (size_t i = 0; i < w->n_log; i++) { // what is under way is merged where the run that is repeated did
+        struct agent_fragment *g = w->log[i].fragment < 64 ? &w->frags[w->log[i].fragment] : NULL;
+        if (g && g->in_flight && g->round == w->log[i].round)
+            g->merge_step = w->log[i].step;
+    }
     NEB_TRY(worker_adopt_snapshot(w, whole));
     return w->step || whole ? NEB_OK : NEB_ERR_NOT_FOUND;
 }

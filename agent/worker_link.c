@@ -24,6 +24,13 @@ void worker_say_step(struct agent_worker *w, const struct intra_step_stats *s, d
     w->stall_told = w->stall_s;
 }
 
+void worker_set_lost(struct agent_worker *w, bool lost) {
+    w->lost = lost;
+    w->adopts |= lost;
+    if (lost)
+        w->life = w->attempts;
+}
+
 // ---- messages from the agent ----------------------------------------------------------------------------------
 
 static enum neb_status on_agent(struct agent_worker *w, struct agent_ipc_msg *m) {
@@ -38,8 +45,8 @@ static enum neb_status on_agent(struct agent_worker *w, struct agent_ipc_msg *m)
     else if (!strcmp(ev, "peers"))
         w->alive = (int)agent_ipc_int(m, "alive", 0),
         w->expected = json_is_true(json_object_get(m->head, "expected")),
-        w->lost = json_is_true(json_object_get(m->head, "lost")) && (w->adopts || !w->restored),
-        w->adopts |= w->lost;
+        w->attempts = (uint32_t)agent_ipc_int(m, "attempts", 0),
+        worker_set_lost(w, json_is_true(json_object_get(m->head, "lost")) && (w->adopts || !w->restored));
     else if (!strcmp(ev, "stop"))
         w->stop = true;
     else if (!strcmp(ev, "answer") && w->foreign && !json_is_true(json_object_get(m->head, "ok")))
@@ -99,6 +106,7 @@ enum neb_status worker_attach(struct agent_worker *w, const char *socket_path, c
     w->alive = (int)agent_ipc_int(&m, "alive", 0);
     w->expected = json_is_true(json_object_get(m.head, "expected"));
     w->lost = json_is_true(json_object_get(m.head, "lost"));
+    w->attempts = (uint32_t)agent_ipc_int(&m, "attempts", 0);
     json_t *taken = json_object_get(m.head, "taken"), *suspect = json_object_get(m.head, "suspect"), *t;
     size_t i;
     json_array_foreach(suspect, i, t) if (i < 64) w->suspect[i] = (uint32_t)json_integer_value(t);
@@ -150,11 +158,13 @@ static enum neb_status exchange_one(struct agent_worker *w, int32_t f, bool *mor
     // also where that is at this very step and the merge is logged.
     bool foreign = t->here && !t->mine && !t->rejected;
     *more = true;
-    if (w->adopts && t->here && !g->in_flight && !g->finished && (w->lost || t->cursor > w->step)) {
+    if (w->lost && t->here && !g->in_flight && !g->finished) {
         if (t->cursor > w->step)
             NEB_TRY(worker_skip_steps(w, t->cursor - w->step));
         return worker_merge(w, f);
     }
+    if (!w->lost && t->here && t->former && t->cursor > w->step && (!l || l->step <= w->step))
+        return worker_take_over(w, f);
     if (w->lost) { // nothing is computed before the state is whole
         *more = *ready = false;
         return NEB_OK;

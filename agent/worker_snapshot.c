@@ -40,18 +40,13 @@ static enum neb_status take(struct agent_worker *w, const struct inter_snapshot 
     return NEB_OK;
 }
 
-// Its tokens and row counts begin where it goes on.
-static void begin_counts(struct agent_worker *w) {
+void worker_begin_counts(struct agent_worker *w, int32_t f) {
     size_t V = (size_t)w->trainer->c.model.vocab;
-    for (int32_t f = 0; f < w->job.sync.fragments; f++) {
-        if (w->frags[f].send_step != -1)
-            continue;
-        w->frags[f].merged_step = w->step;
-        w->tokens_base[f] = w->all_tokens;
-        w->steps_base[f] = w->step;
-        memcpy(w->counts_sent[f], w->trainer->input_counts, V * sizeof **w->counts_sent);
-        memcpy(w->counts_sent[f] + V, w->trainer->target_counts, V * sizeof **w->counts_sent);
-    }
+    w->frags[f].merged_step = w->step;
+    w->tokens_base[f] = w->all_tokens;
+    w->steps_base[f] = w->step;
+    memcpy(w->counts_sent[f], w->trainer->input_counts, V * sizeof **w->counts_sent);
+    memcpy(w->counts_sent[f] + V, w->trainer->target_counts, V * sizeof **w->counts_sent);
 }
 
 enum neb_status worker_adopt_snapshot(struct agent_worker *w, bool has_checkpoint) {
@@ -86,7 +81,11 @@ out:
     NEB_TRY(st);
     if (cursor > w->step)
         NEB_TRY(worker_skip_steps(w, cursor - w->step));
-    begin_counts(w);
+    for (int32_t f = 0; f < w->job.sync.fragments; f++)
+        if (w->frags[f].send_step == -1)
+            worker_begin_counts(w, f);
+    if (!has_checkpoint)
+        w->life = w->attempts;
     bool there = inter_outer_on_device(w->outer); // so are the parameters that were taken over
     enum neb_status (*told)(struct agent_worker *, const bool *) = there ? w->ops.changed : w->ops.push;
     if (told)

@@ -259,9 +259,11 @@ enum neb_status worker_take_commit(struct agent_worker *w, const struct agent_ip
     t->n = (uint32_t)m->n_parts;
     t->mine = false;
     t->cursor = (int64_t)json_integer_value(json_object_get(m->head, "cursor"));
-    bool former = w->lost || (w->adopts && t->cursor > w->step); // what a former life had sent is not in our hands
+    t->former = false;
     json_array_foreach(entries, i, e) {
-        bool mine = json_integer_value(json_object_get(e, "member")) == w->cluster && !former;
+        bool own = json_integer_value(json_object_get(e, "member")) == w->cluster;
+        bool mine = own && !w->lost; // what a lost disk had sent is not in our hands
+        t->former |= own && json_integer_value(json_object_get(e, "attempt")) < w->life;
         t->parts[i] = (struct inter_outer_part){
             .blob = t->bytes.p + at,
             .len = m->parts[i].len,
@@ -380,6 +382,8 @@ enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
     NEB_TRY(fetch_fragment(w, f)); // what was learned since the send is kept
     if (t->rejected)
         drop_rejected(w, f);
+    if (t->taken_over) // what this life holds was learned from the same steps
+        inter_outer_reject(w->outer, f);
     if (t->n)
         NEB_TRY(inter_outer_apply(w->outer, f, &r, &w->last_digest[f]));
     else
@@ -394,13 +398,33 @@ enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
     NEB_TRY(flip_for_test(w));
     say_round(w, f, start);
     worker_plan_merged(w, f);
-    if (g->in_flight && !t->mine) // late: the next update carries it all, and all that was missed
+    if (t->taken_over)
+        g->missed = 0;
+    else if (g->in_flight && !t->mine) // late: the next update carries it all, and all that was missed
         g->missed += t->missed + 1;
-    g->in_flight = g->arrived = t->here = t->rejected = false;
+    g->in_flight = g->arrived = t->here = t->rejected = t->taken_over = false;
     g->round++;
     g->merged_step = w->step;
     g->finished = t->all_final;
     w->rounds++;
     w->sync_s += neb_seconds(neb_now() - start);
     return g->finished ? NEB_OK : worker_ask(w, f);
+}
+
+enum neb_status worker_take_over(struct agent_worker *w, int32_t f) {
+    struct agent_travel *t = &w->travel[f];
+    int64_t cursor = t->cursor;
+    for (uint32_t i = 0; i < t->n; i++) // what it had sent is not in our hands
+        t->parts[i].mine = false;
+    t->mine = false;
+    t->taken_over = true;
+    neb_log(NEB_LOG_WARN,
+            "round %u: an update that this cluster sent before it lost its disk is committed: fragment %d and the data go on from "
+            "step %lld, not %lld",
+            w->frags[f].round, f, (long long)cursor, (long long)w->step);
+    enum neb_status st = worker_merge(w, f); // logged at the step at which a repeated run takes it over too
+    if (st == NEB_OK && cursor > w->step)
+        st = worker_skip_steps(w, cursor - w->step);
+    worker_begin_counts(w, f);
+    return st;
 }

@@ -336,6 +336,7 @@ bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_I
                                      .leads = j->leads,
                                      .removed = j->c.removed,
                                      .lost = j->lost,
+                                     .attempts = inter_node_attempt(n, job),
                                      .votes = j->standing.joined};
     for (uint8_t m = 0; m < j->c.n_members; m++) {
         if (node_live(&s, j, m))

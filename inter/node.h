@@ -198,6 +198,7 @@ struct inter_job_status {
     int leader;              // member, -1: none known
     bool leads, votes;       // this node
     bool lost;               // its disk was: the others knew it with an older ledger
+    uint32_t attempts;       // from this one on: attempts of this node's present ledger; earlier ones are of a lost disk
     uint16_t live, direct;   // bit per member: heard lately; connected to this node
     uint16_t removed;        // bit per member: by a signed membership version
     uint32_t lag;            // rounds that the fragment furthest behind has to catch up

@@ -28,6 +28,14 @@ wait_rounds() { # CLUSTER ROUNDS
 agent_of() { pgrep -f "nebula agent --home $run/clusters/$1 " | head -n 1; }
 worker_of() { pgrep -f "nebula worker .*$run/clusters/$1/" | head -n 1; }
 snapshots() { grep -c "$1: a snapshot is here" "$run.log" || true; }
+wait_snapshot() { # CLUSTER BEFORE WHAT: the console tells of it a little later
+    local i
+    for ((i = 0; i < 100; i++)); do
+        (($(snapshots "$1") > $2)) && return 0
+        sleep 0.1
+    done
+    fail "no snapshot after $3: $(tail -n 5 "$run.log")"
+}
 
 timeout 200 "$nebula" pretrain "$T/job.yaml" --local 3 --out "$run" >"$run.log" 2>&1 &
 pid=$!
@@ -62,7 +70,7 @@ kill -CONT "${stopped[@]}"
 stopped=()
 round=$(rounds a)
 wait_rounds c $((round + 10))
-(($(snapshots c) > before)) || fail "no snapshot after the loss of a job folder: $(tail -n 5 "$run.log")"
+wait_snapshot c "$before" "the loss of a job folder"
 echo "job folder of c lost: at round $(rounds c) again"
 
 # Away, with all its disk, for longer than the others keep updates.
@@ -75,7 +83,7 @@ kill -CONT "${stopped[@]}"
 stopped=()
 round=$(rounds a)
 wait_rounds b $((round + 5))
-(($(snapshots b) > before)) || fail "no snapshot after an absence: $(tail -n 5 "$run.log")"
+wait_snapshot b "$before" "an absence"
 echo "b away for 15 rounds: at round $(rounds b) again"
 
 wait "$pid" || fail "run failed: $(tail -n 5 "$run.log")"

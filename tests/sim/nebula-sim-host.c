@@ -460,7 +460,7 @@ void sim_host_submit(struct sim *s, uint8_t i, uint32_t f, const struct inter_ma
         return; // the worker will find the commit in the ledger
     if (m.key.round > open)
         sim_fail(s, "worker %u is at round %u, its ledger at %u", i, m.key.round, open);
-    m.key.attempt += 10 * (uint32_t)h->disk.epoch;
+    m.key.attempt += SIM_ATTEMPTS_OF_EPOCH * (uint32_t)h->disk.epoch;
     struct sim_round *r = sim_disk_round(s, &h->disk, f, m.key.round);
     const struct sim_blob *own = sim_disk_blob(r, i, m.key.attempt);
     if (own && own->whole) {

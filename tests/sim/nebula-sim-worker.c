@@ -30,6 +30,13 @@ static void reset(const struct sim *s, struct sim_worker_state *w) {
         w->frags[f].send_step = w->counted_miss[f] = -1;
 }
 
+static const struct sim_log *logged(const struct sim_disk *d, uint32_t f, uint32_t round) {
+    for (uint32_t k = 0; k < d->n_log[f]; k++)
+        if (d->log[f][k].round == round)
+            return &d->log[f][k];
+    return NULL;
+}
+
 void sim_worker_boot(struct sim *s, uint8_t i) {
     struct sim_host *h = &s->h[i];
     if (h->witness || !h->alive)
@@ -38,8 +45,13 @@ void sim_worker_boot(struct sim *s, uint8_t i) {
     h->worker_boot++;
     if (h->disk.has_checkpoint) {
         h->w = h->disk.checkpoint;
-        for (uint32_t f = 0; f < s->o.fragments; f++)
-            h->w.frags[f].arrived = false;
+        for (uint32_t f = 0; f < s->o.fragments; f++) {
+            struct agent_fragment *g = &h->w.frags[f];
+            const struct sim_log *l = logged(&h->disk, f, g->round);
+            g->arrived = false;
+            if (l && g->in_flight) // merged where the run that is repeated did
+                g->merge_step = l->step;
+        }
     } else {
         reset(s, &h->w);
     }
@@ -50,13 +62,6 @@ void sim_worker_boot(struct sim *s, uint8_t i) {
 static bool commit_here(struct sim *s, uint8_t i, uint32_t f, uint32_t round) {
     const struct sim_round *r = round < SIM_ROUNDS ? s->h[i].disk.rounds[f][round] : NULL;
     return r && r->committed;
-}
-
-static const struct sim_log *logged(const struct sim_disk *d, uint32_t f, uint32_t round) {
-    for (uint32_t k = 0; k < d->n_log[f]; k++)
-        if (d->log[f][k].round == round)
-            return &d->log[f][k];
-    return NULL;
 }
 
 static bool bad_update(const struct sim *s, uint8_t i, uint32_t f, uint32_t round) {
@@ -110,13 +115,17 @@ static void settle_tokens(struct sim_worker_state *w, uint32_t f, uint64_t commi
 }
 
 // Merges the commit of the fragment's round: its own, or one that others made without it.
-static void merge(struct sim *s, uint8_t i, uint32_t f) {
+static void merge(struct sim *s, uint8_t i, uint32_t f, bool taken_over) {
     struct sim_host *h = &s->h[i];
     struct sim_worker_state *w = &h->w;
     struct agent_fragment *g = &w->frags[f];
     const struct sim_round *r = h->disk.rounds[f][g->round];
     bool final = true;
-    if (!logged(&h->disk, f, g->round)) {
+    const struct sim_log *l = logged(&h->disk, f, g->round);
+    if (l && l->step != w->step && !h->disk.jumped)
+        sim_fail(s, "worker %u merges round %u of fragment %u at step %lld, the run that it repeats did at %lld", i, g->round, f,
+                 (long long)w->step, (long long)l->step);
+    if (!l) {
         if (h->disk.n_log[f] == SIM_ROUNDS)
             sim_fail(s, "the merge log is full");
         h->disk.log[f][h->disk.n_log[f]++] = (struct sim_log){g->round, w->step, !g->in_flight};
@@ -124,7 +133,7 @@ static void merge(struct sim *s, uint8_t i, uint32_t f) {
     for (uint8_t k = 0; k < r->commit.n; k++) {
         const struct inter_entry *e = &r->commit.entries[k];
         final = final && e->flags & INTER_FINAL;
-        if (e->member == i)
+        if (e->member == i && !taken_over)
             settle_tokens(w, f, e->tokens);
         if (e->verdict == INTER_REJECTED) {
             for (int x = 0; e->member == i && x < SIM_WORDS; x++) {
@@ -137,9 +146,12 @@ static void merge(struct sim *s, uint8_t i, uint32_t f) {
         if (!b || !b->whole)
             sim_fail(s, "host %u committed round %u without the update of %u", i, g->round,
                      e->member);
+        if (e->member == i && !taken_over && e->attempt / SIM_ATTEMPTS_OF_EPOCH < h->disk.epoch && (int64_t)b->m.step > w->step)
+            sim_fail(s, "worker %u goes on at step %lld: what it learned up to %llu is committed", i, (long long)w->step,
+                     (unsigned long long)b->m.step);
         for (int x = 0; x < SIM_WORDS; x++) {
             w->theta[f][x] -= b->words[x];
-            if (e->member == i)
+            if (e->member == i && !taken_over)
                 w->e[f][x] -= b->words[x]; // e = u − D(c), with the bytes of the ledger
         }
     }
@@ -148,7 +160,51 @@ static void merge(struct sim *s, uint8_t i, uint32_t f) {
     g->round++;
     g->merged_step = w->step;
     g->finished = final;
-    sim_check_worker(s, i, f);
+    if (!taken_over)
+        sim_check_worker(s, i, f);
+}
+
+// Whether the commit holds an update of a life whose state went with its disk, and of steps that this one has not made.
+static bool of_former_life(const struct sim_worker_state *w, uint8_t i, const struct inter_record *r) {
+    for (uint8_t k = 0; k < r->n; k++)
+        if (r->entries[k].member == i && r->entries[k].verdict == INTER_ACCEPTED)
+            return r->entries[k].attempt / SIM_ATTEMPTS_OF_EPOCH < w->life && (int64_t)r->cursors[i] > w->step;
+    return false;
+}
+
+// Merges such a commit. What this life has learned of the fragment comes from steps that it holds; those that it has not made it
+// never makes: dropped, of the other fragments.
+static void take_over(struct sim *s, uint8_t i, uint32_t f) {
+    struct sim_worker_state *w = &s->h[i].w;
+    int64_t cursor = (int64_t)s->h[i].disk.rounds[f][w->frags[f].round]->commit.cursors[i], before = w->step;
+    int64_t made[SIM_WORDS], all[SIM_WORDS];
+    uint64_t skipped = (uint64_t)(cursor - before) * sim_tokens_of_step(i);
+    merge(s, i, f, true);
+    w->step = cursor;
+    w->frags[f].merged_step = cursor;
+    w->frags[f].missed = 0;
+    for (uint32_t g = 0; g < s->o.fragments; g++) {
+        sim_produced(s->o.seed, i, g, before, made);
+        sim_produced(s->o.seed, i, g, cursor, all);
+        for (int x = 0; x < SIM_WORDS; x++)
+            w->dropped[g][x] += all[x] - made[x];
+        w->tokens_lost[g] += (int64_t)skipped;
+    }
+    sim_produced(s->o.seed, i, f, cursor, w->dropped[f]);
+    w->tokens_base[f] = w->tokens;
+    w->tokens_lost[f] = cursor * (int64_t)sim_tokens_of_step(i);
+    for (uint32_t n = 0; n < w->frags[f].round; n++) {
+        w->tokens_lost[f] -= (int64_t)s->oracle->commits[f][n].tokens[i];
+        for (int x = 0; x < SIM_WORDS; x++)
+            w->dropped[f][x] -= s->oracle->commits[f][n].words[i][x];
+    }
+    memset(w->e[f], 0, sizeof w->e[f]);
+    memset(w->p[f], 0, sizeof w->p[f]);
+    s->h[i].disk.jumped = true;
+    s->r.taken_over++;
+    sim_note(s, "take over", i, f, w->frags[f].round - 1, before, cursor);
+    for (uint32_t g = 0; g < s->o.fragments; g++)
+        sim_check_worker(s, i, g);
 }
 
 // Whether enough members are reachable for a commit to be expected.
@@ -183,8 +239,12 @@ static bool exchange(struct sim *s, uint8_t i, const struct agent_schedule *sche
             bool here = commit_here(s, i, f, g->round) && !g->finished;
             // Others went on without us; a commit with our own update in it is of a run that is repeated.
             bool foreign = here && !holds(&h->disk.rounds[f][g->round]->commit, i);
+            if (here && (!l || l->step <= w->step) && of_former_life(w, i, &h->disk.rounds[f][g->round]->commit)) {
+                take_over(s, i, f);
+                continue;
+            }
             if (!g->in_flight && here && (l ? l->foreign && l->step <= w->step : foreign)) {
-                merge(s, i, f);
+                merge(s, i, f, false);
                 continue;
             }
             if (!g->in_flight && l && l->foreign && l->step <= w->step) { // it was merged here: wait for the ledger
@@ -206,7 +266,7 @@ static bool exchange(struct sim *s, uint8_t i, const struct agent_schedule *sche
                 if (!h->worker_alive || h->worker_boot != boot)
                     return false; // the host went down over it
             } else if (d == AGENT_MERGE) {
-                merge(s, i, f);
+                merge(s, i, f, false);
             } else if (d == AGENT_WAIT) {
                 ready = false;
             } else if (d == AGENT_MISS) {
@@ -277,6 +337,8 @@ static bool adopt(struct sim *s, uint8_t i) {
         g->merged_step = w->step;
         w->tokens_base[f] = w->tokens;
     }
+    w->life = h->disk.epoch;
+    h->disk.jumped = true;
     count_dropped(s, i);
     sim_note(s, "state adopted", i, w->step, w->frags[0].round, 0, 0);
     save(s, i);
@@ -308,6 +370,9 @@ void sim_worker_adopt(struct sim *s, uint8_t i, const struct sim_worker_state *f
     for (uint32_t f = 0; f < s->o.fragments; f++)
         if (taken >> f & 1)
             w->frags[f].merged_step = w->step;
+    if (!h->disk.has_checkpoint)
+        w->life = h->disk.epoch;
+    h->disk.jumped = true;
     count_dropped(s, i);
     save(s, i);
 }

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 struct totals {
-    uint64_t runs, messages, stores, committed, rejected, merges, returns, snapshots;
+    uint64_t runs, messages, stores, committed, rejected, merges, returns, snapshots, taken_over;
     double seconds;
 };
 
@@ -29,6 +29,7 @@ static void add(struct totals *t, const struct sim_result *r) {
     t->stores += r->stores;
     t->committed += r->committed;
     t->snapshots += r->snapshots;
+    t->taken_over += r->taken_over;
     t->rejected += r->rejected;
     t->merges += r->merges;
     t->returns += r->returns;
@@ -191,6 +192,7 @@ int main(int argc, char **argv) {
             sum.stores += t.stores;
             sum.committed += t.committed;
             sum.snapshots += t.snapshots;
+            sum.taken_over += t.taken_over;
             sum.rejected += t.rejected;
             sum.merges += t.merges;
             sum.returns += t.returns;
@@ -202,10 +204,10 @@ int main(int argc, char **argv) {
     }
     double wall = neb_seconds(neb_now() - start);
     printf("%llu runs from seed %llu, %s: %.0f virtual hours, %llu messages, %llu stores, %llu commits "
-           "(%llu merge rounds, %llu returns), %llu refused updates, %llu snapshots; %.1f s, %.0f runs a minute\n",
+           "(%llu merge rounds, %llu returns), %llu refused updates, %llu snapshots, %llu former lives; %.1f s, %.0f runs a minute\n",
            (unsigned long long)sum.runs, (unsigned long long)o.seed, good ? "no violation" : "VIOLATION",
            sum.seconds / 3600, (unsigned long long)sum.messages, (unsigned long long)sum.stores,
            (unsigned long long)sum.committed, (unsigned long long)sum.merges, (unsigned long long)sum.returns,
-           (unsigned long long)sum.rejected, (unsigned long long)sum.snapshots, wall, 60 * (double)sum.runs / wall);
+           (unsigned long long)sum.rejected, (unsigned long long)sum.snapshots, (unsigned long long)sum.taken_over, wall, 60 * (double)sum.runs / wall);
     return good ? 0 : 1;
 }

@@ -21,6 +21,7 @@ enum {
     SIM_FRAGMENTS = 4, // at most
     SIM_ROUNDS = 160,  // at most; more is a violation
     SIM_ATTEMPTS = 8,  // updates of one key that a disk may hold
+    SIM_ATTEMPTS_OF_EPOCH = 10,
     SIM_BLOB = INTER_CHUNK_MIN + 256, // two chunks
     SIM_TRACE = 256,
     SIM_POINTS = 2,
@@ -56,6 +57,7 @@ struct sim_result {
     uint32_t committed, rejected, merges; // rounds times fragments; refused updates; merge rounds
     uint32_t returns; // updates of members that were away for longer than others, in them
     uint32_t snapshots;
+    uint32_t taken_over; // updates of a former life that were committed while a later one trained
     double seconds; // virtual
     bool failed;
     char why[256];
@@ -102,6 +104,7 @@ struct sim_worker_state {
     struct agent_fragment frags[SIM_FRAGMENTS];
     int64_t counted_miss[SIM_FRAGMENTS];
     uint32_t again[SIM_FRAGMENTS]; // how often the update under way was taken back for a newer one
+    uint64_t life; // updates of earlier epochs were sent by a life whose state went with its disk
     int64_t theta[SIM_FRAGMENTS][SIM_WORDS]; // global value
     int64_t e[SIM_FRAGMENTS][SIM_WORDS];     // residual; of the update in flight too, until it settles: u
     int64_t p[SIM_FRAGMENTS][SIM_WORDS];     // learned since the last send
@@ -125,6 +128,7 @@ struct sim_disk {
     bool has_checkpoint;
     struct sim_log log[SIM_FRAGMENTS][SIM_ROUNDS];
     uint32_t n_log[SIM_FRAGMENTS];
+    bool jumped; // its worker has taken a state over: runs repeat differently from there on
     uint32_t base[SIM_FRAGMENTS]; // first record of the chain: the one that a snapshot came with
 };
 

@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# One of three loses its disk while its update waits for a slow member's. It is back, and trains, when that update of its former life is
+# committed: it takes it over and goes on behind the steps that it holds, and does not learn them again.
+. "$(dirname "$0")/lib.sh"
+make_corpus
+trap 'kill -CONT ${stopped[@]:-} 2>/dev/null || true; kill -KILL ${pid:+"$pid"} 2>/dev/null || true; [[ ${KEEP:-} ]] || rm -rf "$T"' EXIT
+stopped=()
+
+make_job "$T/job.yaml" "grace_s: 600, commit_all: false"
+sed -i -e "s/steps: 60/steps: 3000/; s/interval: 10/interval: 500/" -e '/^  - {name: beta/d' -e '/^  - {name: alpha/d' "$T/job.yaml"
+for c in a b c; do
+    echo "  - {name: $c, sources: [{name: $([[ $c == b ]] && echo gpl || echo other), weight: 1}], threads: 1}" >>"$T/job.yaml"
+done
+run=$T/run
+rounds() { # CLUSTER
+    { cat "$run/metrics.jsonl" 2>/dev/null || true; } |
+        jq -R -s --arg c "$1" '[split("\n")[] | fromjson? | select(.kind == "round" and .cluster == $c) | .round] | max // -1'
+}
+wait_until() { # WHAT COMMAND…: a minute at most
+    local end=$((SECONDS + 60)) what=$1
+    shift
+    until "$@"; do
+        kill -0 "$pid" 2>/dev/null || fail "the run ended before: $what: $(tail -n 3 "$run.log")"
+        ((SECONDS < end)) || fail "waited in vain: $what: $(tail -n 5 "$run.log")"
+        sleep 0.05
+    done
+}
+reached() { (($(rounds "$1") >= $2)); }
+agent_of() { pgrep -f "nebula agent --home $run/clusters/$1 " | head -n 1; }
+worker_of() { pgrep -f "nebula worker .*$run/clusters/$1/" | head -n 1; }
+logged() { has "$1" "$run"/clusters/b/jobs/*/worker.log; }
+waits() { # CLUSTER: it has sent, and stands at the end of an interval
+    local at before
+    before=$(steps_done "$run" "$1")
+    sleep 1
+    at=$(steps_done "$run" "$1")
+    ((at > 0 && at == before && at % 500 == 0))
+}
+new_worker() { [[ $(worker_of b) ]] && logged "b: fragment 0 taken over from a snapshot"; }
+
+timeout 200 "$nebula" pretrain "$T/job.yaml" --local 3 --out "$run" >"$run.log" 2>&1 &
+pid=$!
+nebula_pid=
+for ((i = 0; i < 100 && !${nebula_pid:-0}; i++)); do
+    nebula_pid=$(pgrep -P "$pid" -f 'nebula pretrain' || true)
+    sleep 0.1
+done
+[[ $nebula_pid ]] || fail "the run has not started"
+
+wait_until "a second round" reached b 1
+slow=$(worker_of c)
+kill -STOP "$slow"
+stopped=("$slow")
+wait_until "a waits for the slow one" waits a
+wait_until "b waits for the slow one" waits b
+sent=$(steps_done "$run" b) round=$(rounds a)
+
+kill -STOP "$nebula_pid" # so that b's agent is not started again at once
+stopped+=("$nebula_pid")
+kill -KILL "$(agent_of b)" "$(worker_of b)"
+rm -rf "$run/clusters/b/"{ledger.db,ledger.db-wal,ledger.db-shm,blobs,jobs}
+kill -CONT "$nebula_pid"
+wait_until "b takes over a snapshot" new_worker
+late=$(worker_of b)
+kill -STOP "$late"
+stopped=("$slow" "$late")
+(($(rounds a) == round)) || fail "round $(rounds a) is committed already, it was $round"
+kill -CONT "$slow"
+wait_until "the commit" reached a $((round + 1))
+kill -CONT "$late"
+stopped=()
+wait_until "b takes its former life's update over" logged "an update that this cluster sent before it lost its disk is committed"
+wait "$pid" || fail "run failed: $(tail -n 5 "$run.log")"
+digests_equal "$run"
+round_digests_equal "$run"
+for c in a b c; do "$nebula" ledger verify "$run/clusters/$c" >"$T/verify.log" 2>&1 || fail "ledger of $c: $(cat "$T/verify.log")"; done
+skipped=$(summary '.clusters[] | select(.name == "b") | .lost_steps' "$run")
+((skipped == sent)) || fail "b made $((3000 - skipped)) steps after its loss; its former life had sent $sent of the 3000"
+grep -oh 'an update that this cluster sent .*' "$run"/clusters/b/jobs/*/worker.log
+echo "$((3000 - skipped)) steps made after the loss, $sent sent before it; digests equal"
