@@ -1,6 +1,15 @@
 #include "agent/bench.h"
 
+#include "agent/base/status.h"
+
 #include <stdio.h>
+#include <time.h>
+
+double bench_cpu_seconds(void) {
+    struct timespec t;
+    NEB_ASSERT(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t) == 0);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
 
 // Names are ours and plain ASCII: nothing has to be escaped.
 static void json_line(const char *bench, const char *case_, double value, const char *unit,

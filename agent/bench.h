@@ -17,6 +17,9 @@ struct bench_field { // a further number of a line
     const char *name;
     double value;
 };
+// Processor time of this process, all threads: what other programs take of a busy machine does not count.
+double bench_cpu_seconds(void);
+
 void bench_line_with(bool json, const char *bench, const char *case_, double value,
                      const char *unit, double limit, const char *limit_is,
                      const struct bench_field *more, size_t n_more);

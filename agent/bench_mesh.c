@@ -4,10 +4,12 @@
 #include "agent/bench.h"
 #include "intra/team.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 enum { SLICES = 40, SLICES_MAX = 10000, WARM = 2 };
 #define ALLOWED 1.0 // per cent
+#define MEDIAN_ERROR 0.929 // times quartile distance / sqrt(n): standard error of a normal median
 
 struct side {
     struct intra_comm *world; // NULL: bare
@@ -19,7 +21,8 @@ struct bench {
     struct kern *K;
     struct side bare, mesh;
     int32_t *tokens, *targets;
-    double *ratios, *seconds; // (slices)
+    double *ratios, *walls; // (slices) mesh / bare: processor time, the clock
+    double *seconds;        // (slices) of processor time, bare
 };
 
 static void destroy(struct bench *b) {
@@ -30,6 +33,7 @@ static void destroy(struct bench *b) {
     free(b->tokens);
     free(b->targets);
     free(b->ratios);
+    free(b->walls);
     free(b->seconds);
 }
 
@@ -45,18 +49,21 @@ static enum neb_status create(struct bench *b, int n_threads, const struct bench
     b->tokens = calloc(tokens, sizeof *b->tokens);
     b->targets = calloc(tokens, sizeof *b->targets);
     b->ratios = calloc((size_t)slices, sizeof *b->ratios);
+    b->walls = calloc((size_t)slices, sizeof *b->walls);
     b->seconds = calloc((size_t)slices, sizeof *b->seconds);
-    return b->tokens && b->targets && b->ratios && b->seconds
+    return b->tokens && b->targets && b->ratios && b->walls && b->seconds
                ? NEB_OK
                : neb_fail(NEB_ERR_NOMEM, "bench train: out of memory for a batch");
 }
 
-static enum neb_status step(struct bench *b, struct side *s, double *seconds) {
+static enum neb_status step(struct bench *b, struct side *s, double *seconds, double *wall) {
     struct intra_step_stats stats;
+    double cpu = bench_cpu_seconds();
     neb_ns from = neb_now();
     intra_team_micro(s->team, b->tokens, b->targets);
     NEB_TRY(intra_team_update(s->team, &stats));
-    *seconds += neb_seconds(neb_now() - from);
+    *wall = neb_seconds(neb_now() - from);
+    *seconds = bench_cpu_seconds() - cpu;
     s->loss = stats.loss;
     return NEB_OK;
 }
@@ -64,14 +71,14 @@ static enum neb_status step(struct bench *b, struct side *s, double *seconds) {
 // One slice of either: who goes first changes, since the second finds the caches warm.
 static enum neb_status slice(struct bench *b, int i, size_t n, uint64_t vocab) {
     struct neb_rng r = neb_rng_make(3, (uint64_t)i);
-    double seconds[2] = {0, 0};
+    double seconds[2], wall[2];
     for (size_t k = 0; k < n; k++) {
         b->tokens[k] = (int32_t)neb_rng_below(&r, vocab);
         b->targets[k] = (int32_t)neb_rng_below(&r, vocab);
     }
     for (int turn = 0; turn < 2; turn++) {
         int who = (i + turn) % 2;
-        NEB_TRY(step(b, who ? &b->mesh : &b->bare, &seconds[who]));
+        NEB_TRY(step(b, who ? &b->mesh : &b->bare, &seconds[who], &wall[who]));
     }
     if (b->bare.loss != b->mesh.loss)
         return neb_fail(NEB_ERR_STATE,
@@ -80,6 +87,7 @@ static enum neb_status slice(struct bench *b, int i, size_t n, uint64_t vocab) {
     if (i < WARM)
         return NEB_OK;
     b->ratios[i - WARM] = seconds[1] / seconds[0];
+    b->walls[i - WARM] = wall[1] / wall[0];
     b->seconds[i - WARM] = seconds[0];
     return NEB_OK;
 }
@@ -100,9 +108,15 @@ enum neb_status bench_mesh_measure(int n_threads, const struct bench_train_shape
     if (st == NEB_OK) {
         size_t n = (size_t)slices;
         qsort(b.ratios, n, sizeof *b.ratios, by_value);
+        qsort(b.walls, n, sizeof *b.walls, by_value);
         qsort(b.seconds, n, sizeof *b.seconds, by_value);
-        *out = (struct bench_mesh_result){b.ratios[n / 2] - 1, b.ratios[n / 4] - 1,
-                                          b.ratios[n - 1 - n / 4] - 1, b.seconds[n / 2]};
+        double low = b.ratios[n / 4] - 1, high = b.ratios[n - 1 - n / 4] - 1;
+        *out = (struct bench_mesh_result){.overhead = b.ratios[n / 2] - 1,
+                                          .low = low,
+                                          .high = high,
+                                          .error = MEDIAN_ERROR * (high - low) / sqrt((double)n),
+                                          .wall = b.walls[n / 2] - 1,
+                                          .step_s = b.seconds[n / 2]};
     }
     destroy(&b);
     return st;
@@ -116,9 +130,11 @@ enum neb_status bench_mesh(int n_threads, bool json, const struct bench_train_sh
         return neb_fail(NEB_ERR_INVALID, "bench train: %d steps is not in 1..%d", slices,
                         SLICES_MAX);
     NEB_TRY(bench_mesh_measure(n_threads, shape, slices, &r));
-    const struct bench_field more[] = {{"low_quartile", 100 * r.low},
+    const struct bench_field more[] = {{"error", 100 * r.error},
+                                       {"clock", 100 * r.wall},
+                                       {"low_quartile", 100 * r.low},
                                        {"high_quartile", 100 * r.high},
-                                       {"step_ms", 1e3 * r.step_s},
+                                       {"step_cpu_ms", 1e3 * r.step_s},
                                        {"pairs", slices}};
     snprintf(what, sizeof what, "%dx%d seq %d, mesh of one rank", shape->n_layers, shape->d_model,
              shape->seq_len);

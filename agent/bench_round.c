@@ -5,14 +5,15 @@
 #include "compress/exact.h"
 #include "compress/reader.h"
 #include "compress/update.h"
+#include "inter/estimate.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { UNIT = 1 << 20, MEMBERS = 2, REPEATS = 3, STRIP = 4096 };
+#define SECURITY_TARGET 0.03 // of a round, for all that protects it
 
 struct unit {
     struct cmp_work *work;
@@ -108,7 +109,7 @@ static const struct stage {
     int times;                      // in one round
 } stages[] = {
     {"feedback + encode", encode, 20, 1, 1},
-    {"gate", gate, 0, 1, MEMBERS},
+    {"gate", gate, 0, 1, MEMBERS - 1}, // of what others sent, while it arrives
     {"unpack + check", open_update, 0, 1, MEMBERS},
     {"sum + settle", settle, 36, 0, 1},
 };
@@ -116,17 +117,11 @@ enum { STAGES = sizeof stages / sizeof stages[0] };
 
 // ---- one call -------------------------------------------------------------------------------------------------
 
-static double cpu_seconds(void) {
-    struct timespec t;
-    NEB_ASSERT(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t) == 0);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 // Processor time over threads: what other programs get of a busy machine does not count.
 static double seconds_of(struct round *r, void (*task)(void *arg, size_t i)) {
-    double start = cpu_seconds();
+    double start = bench_cpu_seconds();
     kern_pool_run(r->pool, r->n_units, task, r);
-    double took = (cpu_seconds() - start) / kern_pool_threads(r->pool);
+    double took = (bench_cpu_seconds() - start) / kern_pool_threads(r->pool);
     return took > 1e-9 ? took : 1e-9;
 }
 
@@ -171,27 +166,88 @@ static void print(bool json, const struct round *r, const double s[STAGES], doub
                     3);
 }
 
-// The round with all that protects it, beside the same one without, at 1 Gbit/s.
-static enum neb_status print_security(bool json, const struct round *r, const double s[STAGES], const char *codec) {
-    struct neb_buf update = {0};
-    struct bench_security b = {.update = &update, .rate_bps = 1e9};
-    double open_s, secured_s;
+// What protects a round, stage by stage and together, beside the same round in the open at 1 Gbit/s. critical_ms: what the round would
+// be shorter by without the stage.
+static void print_stages(bool json, const struct bench_security *b, const struct bench_costs *c,
+                         const char *codec, int threads) {
+    double open_s = b->compute_s + bench_pipeline(b, c, false),
+           secured_s = b->compute_s + bench_pipeline(b, c, true);
+    struct bench_costs no_disk = *c;
+    no_disk.store_s = 0;
     char text[64];
-    for (size_t i = 0; i < r->n_units; i++)
-        neb_buf_add(&update, r->units[i].update.p, r->units[i].update.len);
-    for (size_t k = 0; k < STAGES; k++)
-        *(stages[k].task == gate ? &b.gate_s : &b.compute_s) += s[k];
-    enum neb_status st = neb_buf_check(&update);
-    if (st == NEB_OK)
-        st = bench_security(&b, &open_s, &secured_s);
-    neb_buf_free(&update);
-    NEB_TRY(st);
+    for (int k = 0; k < BENCH_STAGES; k++) {
+        struct bench_costs without = *c;
+        without.s[k] = 0;
+        double waits = secured_s - b->compute_s - bench_pipeline(b, &without, true);
+        const struct bench_field more[] = {
+            {"ms", 1e3 * c->s[k]}, {"critical_ms", 1e3 * waits}, {"added", waits / open_s}};
+        snprintf(text, sizeof text, "%s secured %s t%d", codec, bench_stage_names[k], threads);
+        bench_line_with(json, "round", text, 1e3 * c->s[k], "ms", 1e3 * open_s,
+                        "the round in the open", more, 3);
+    }
     const struct bench_field more[] = {{"ms", 1e3 * secured_s},
                                        {"added", secured_s / open_s - 1},
-                                       {"added_ms", 1e3 * (secured_s - open_s)}};
-    snprintf(text, sizeof text, "%s secured 1gbit t%d", codec, kern_pool_threads(r->pool));
-    bench_line_with(json, "round", text, 1e3 * secured_s, "ms", 1e3 * open_s, "the same round in the open", more, 3);
+                                       {"added_ms", 1e3 * (secured_s - open_s)},
+                                       {"target", SECURITY_TARGET},
+                                       {"added_no_disk",
+                                        (b->compute_s + bench_pipeline(b, &no_disk, true)) /
+                                                (b->compute_s + bench_pipeline(b, &no_disk, false)) -
+                                            1},
+                                       {"store_ms", 1e3 * c->store_s},
+                                       {"chunk_bytes", (double)b->chunk_bytes}};
+    snprintf(text, sizeof text, "%s secured 1gbit t%d", codec, threads);
+    bench_line_with(json, "round", text, 1e3 * secured_s, "ms", 1e3 * open_s,
+                    "the same round in the open", more, sizeof more / sizeof *more);
+}
+
+// The same by the clock, without the disk: members on processors of their own, and two on this machine's.
+static enum neb_status print_exchange(bool json, const struct bench_security *b, const char *codec,
+                                      int threads) {
+    static const char *const names[] = {[BENCH_ONE_WAY] = "one way",
+                                        [BENCH_BOTH_WAYS] = "both ways"};
+    for (int way = BENCH_ONE_WAY; way <= BENCH_BOTH_WAYS; way++) {
+        struct bench_took in_the_open, secured;
+        char text[64];
+        NEB_TRY(bench_exchange(b, (enum bench_way)way, &in_the_open, &secured));
+        double open_s = b->compute_s + in_the_open.clock_s,
+               secured_s = b->compute_s + secured.clock_s;
+        const struct bench_field more[] = {{"ms", 1e3 * secured_s},
+                                           {"added", secured_s / open_s - 1},
+                                           {"added_ms", 1e3 * (secured_s - open_s)},
+                                           {"target", SECURITY_TARGET},
+                                           {"processor_ms", 1e3 * secured.processor_s},
+                                           {"processor_open_ms", 1e3 * in_the_open.processor_s}};
+        snprintf(text, sizeof text, "%s secured 1gbit %s by the clock t%d", codec, names[way],
+                 threads);
+        bench_line_with(json, "round", text, 1e3 * secured_s, "ms", 1e3 * open_s,
+                        "the same round in the open", more, sizeof more / sizeof *more);
+    }
     return NEB_OK;
+}
+
+static enum neb_status print_security(bool json, const struct round *r, const double s[STAGES],
+                                      const char *codec) {
+    enum { UPDATE_HEAD = 8 }; // of every unit's update, once for all
+    struct neb_buf update = {0};
+    struct bench_security b = {.update = &update, .elements = r->params, .rate_bps = 1e9};
+    struct bench_costs costs;
+    int threads = kern_pool_threads(r->pool);
+    cmp_update_begin(&update, (uint32_t)r->n_units);
+    for (size_t i = 0; i < r->n_units; i++)
+        neb_buf_add(&update, r->units[i].update.p + UPDATE_HEAD,
+                    r->units[i].update.len - UPDATE_HEAD);
+    const struct inter_estimate path = {.goodput_bps = b.rate_bps, .rtt = 20 * NEB_MS};
+    b.chunk_bytes = inter_estimate_chunk(&path, (uint32_t)update.len);
+    for (size_t k = 0; k < STAGES; k++)
+        b.compute_s += stages[k].task == gate ? 0 : s[k];
+    enum neb_status st;
+    NEB_TRY_GOTO(neb_buf_check(&update), out);
+    NEB_TRY_GOTO(bench_security_measure(&b, &costs), out);
+    print_stages(json, &b, &costs, codec, threads);
+    st = print_exchange(json, &b, codec, threads);
+out:
+    neb_buf_free(&update);
+    return st;
 }
 
 static enum neb_status create(struct round *r, size_t params) {

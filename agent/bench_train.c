@@ -57,6 +57,8 @@ struct bench {
     double sgemm;     // fastest so far, FLOP/s
     int32_t *tokens, *targets;
     double *seconds; // (steps)
+    double *cpu;     // (steps) of all threads
+    double peak_cpu; // fastest sgemm so far, FLOP/s of processor time
     double update_seconds;
     struct intra_step_stats stats;
 };
@@ -72,10 +74,11 @@ static void peak_part(void *arg, size_t i) {
 static void measure_peak(struct bench *b) {
     int threads = kern_pool_threads(b->K->pool);
     for (int i = 0; i < PEAK_ROUNDS; i++) {
+        double cpu = bench_cpu_seconds(), flops = 2.0 * PEAK * PEAK * PEAK * threads;
         neb_ns from = neb_now();
         kern_pool_run(b->K->pool, (size_t)threads, peak_part, b);
-        double rate = 2.0 * PEAK * PEAK * PEAK * threads / neb_seconds(neb_now() - from);
-        b->sgemm = rate > b->sgemm ? rate : b->sgemm;
+        b->sgemm = fmax(b->sgemm, flops / neb_seconds(neb_now() - from));
+        b->peak_cpu = fmax(b->peak_cpu, flops / fmax(bench_cpu_seconds() - cpu, 1e-9));
     }
 }
 
@@ -101,6 +104,7 @@ static void measure_steps(struct bench *b, struct intra_trainer *t, int32_t step
     for (int32_t i = -1; i < steps; i++) {
         draw(b, &r, &t->c);
         measure_peak(b);
+        double cpu = bench_cpu_seconds();
         neb_ns from = neb_now();
         intra_trainer_micro(t, b->tokens, b->targets);
         neb_ns middle = neb_now();
@@ -109,6 +113,7 @@ static void measure_steps(struct bench *b, struct intra_trainer *t, int32_t step
         if (i < 0)
             continue;
         b->seconds[i] = neb_seconds(end - from);
+        b->cpu[i] = bench_cpu_seconds() - cpu;
         b->update_seconds += neb_seconds(end - middle);
     }
 }
@@ -126,9 +131,12 @@ static void report(struct bench *b, const struct intra_trainer *t, int32_t steps
     for (int32_t i = 0; i < steps; i++)
         total += b->seconds[i];
     qsort(b->seconds, (size_t)steps, sizeof *b->seconds, by_value);
-    double median = b->seconds[steps / 2];
+    qsort(b->cpu, (size_t)steps, sizeof *b->cpu, by_value);
+    double median = b->seconds[steps / 2], cpu = b->cpu[steps / 2];
     const struct bench_field more[] = {
         {"tokens_per_s", tokens / median},
+        {"tokens_per_cpu_s", tokens / cpu},
+        {"cpu_ratio", flops / cpu / b->peak_cpu},
         {"step_ms", 1e3 * median},
         {"best_step_ms", 1e3 * b->seconds[0]},
         {"update_share", b->update_seconds / total},
@@ -180,13 +188,14 @@ static bool arrays_create(struct bench *b, size_t tokens, size_t steps) {
     b->tokens = calloc(tokens, sizeof *b->tokens);
     b->targets = calloc(tokens, sizeof *b->targets);
     b->seconds = calloc(steps, sizeof *b->seconds);
+    b->cpu = calloc(steps, sizeof *b->cpu);
     for (int i = 0; i < 3; i++) {
         if (!(*peak[i] = aligned_alloc(64, n * sizeof(float))))
             return false;
         for (size_t k = 0; k < n; k++)
             (*peak[i])[k] = (float)neb_rng_unit(&r) - 0.5f;
     }
-    return b->tokens && b->targets && b->seconds;
+    return b->tokens && b->targets && b->seconds && b->cpu;
 }
 
 enum neb_status bench_train(int n_threads, bool json, const struct bench_train_shape *shape) {
@@ -211,6 +220,7 @@ enum neb_status bench_train(int n_threads, bool json, const struct bench_train_s
     }
     report(&b, t, steps, json);
 out:
+    free(b.cpu);
     free(b.seconds);
     free(b.targets);
     free(b.tokens);

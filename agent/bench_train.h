@@ -36,7 +36,8 @@ double bench_train_token_flops(const struct intra_model *m, int32_t seq_len);
 struct intra_trainer_config bench_train_config(const struct bench_train_shape *s);
 
 // Prints one line: GFLOP/s of the median step; limit: fastest sgemm; further fields tokens_per_s,
-// step_ms, best_step_ms, update_share (of the step spent in clipping and optimiser), params and
+// tokens_per_cpu_s (of processor time of all threads: on a busy machine the clock says little), cpu_ratio (as value / limit, both
+// in processor time), step_ms, best_step_ms, update_share (of the step spent in clipping and optimiser), params and
 // final loss. n_threads as in kern_pool_create.
 NEB_MUST_CHECK enum neb_status bench_train(int n_threads, bool json,
                                            const struct bench_train_shape *shape);

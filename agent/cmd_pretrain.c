@@ -4,183 +4,20 @@
 //           clusters/NAME/…   homes of the agents, with --local
 #include "agent/base/log.h"
 #include "agent/commands.h"
-#include "agent/distill_summary.h"
-#include "agent/export.h"
-#include "agent/ipc.h"
-#include "agent/json.h"
-#include "agent/local.h"
-#include "agent/model_init.h"
-#include "agent/planner.h"
-#include "agent/plots.h"
-#include "agent/progress.h"
+#include "agent/pretrain_state.h"
 #include "agent/report.h"
-#include "agent/rtd_summary.h"
-#include "agent/tensorboard.h"
 #include "security/identity.h"
 
 #include <argp.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/random.h>
 #include <unistd.h>
 
-enum { SETS_MAX = 64, KEY_STEPS = 1000, KEY_SEED, KEY_LOCAL, KEY_WAN, KEY_RESUME, KEY_HOME, KEY_SEAL, KEY_TENSORBOARD };
-
-struct options {
-    const char *job, *out, *wan, *home, *steps, *seed;
-    const char *sets[SETS_MAX];
-    int n_sets, local;
-    const char *seal_key;
-    bool json, resume, tensorboard;
-};
-
-struct run {
-    struct options o;
-    struct agent_job job;
-    json_t *spec, *quality;
-    char id[2 * AGENT_JOB_ID_BYTES + 1];
-    char out[NEB_PATH_MAX], socket[NEB_PATH_MAX], model_dir[NEB_PATH_MAX];
-    struct agent_local local;
-    void *zctx;
-    struct agent_ipc *ipc;
-    struct agent_progress *progress;
-    struct agent_metrics *metrics;
-    struct agent_tensorboard *tensorboard; // NULL: not asked for
-    json_t *reports[AGENT_CLUSTERS_MAX];
-    int expected; // reports
-    neb_ns start;
-    bool stop_sent;
-    int lock_fd; // OUT/.lock: one command a folder; released by the system however this process ends
-};
+enum { KEY_STEPS = 1000, KEY_SEED, KEY_LOCAL, KEY_WAN, KEY_RESUME, KEY_HOME, KEY_SEAL, KEY_TENSORBOARD };
 
 static volatile sig_atomic_t interrupted;
 static void on_interrupt(int sig) { interrupted = sig; }
-
-// ---- the job --------------------------------------------------------------------------------------------------
-
-// Trainers that attach may read what they like.
-static bool needs_corpus(const struct agent_job *job) {
-    for (int i = 0; i < job->n_clusters; i++)
-        if (!job->clusters[i].witness && job->clusters[i].launcher != AGENT_LAUNCHER_ATTACH)
-            return true;
-    return neb_fs_exists(job->corpus);
-}
-
-// The agents that read the job work in other folders.
-static enum neb_status make_absolute(struct agent_job *j) {
-    if (needs_corpus(j))
-        NEB_TRY(neb_path_absolute(j->corpus, sizeof j->corpus, "data.corpus"));
-    if (j->init_from[0])
-        NEB_TRY(neb_path_absolute(j->init_from, sizeof j->init_from, "init_from"));
-    if (j->mode != AGENT_MODE_DISTILL)
-        return NEB_OK;
-    if (j->distill.teacher[0])
-        NEB_TRY(neb_path_absolute(j->distill.teacher, sizeof j->distill.teacher, "distill.teacher.init"));
-    if (!j->distill.cache[0])
-        return NEB_OK;
-    NEB_TRY(neb_fs_mkdirs(j->distill.cache, 0755));
-    return neb_path_absolute(j->distill.cache, sizeof j->distill.cache, "distill.cache");
-}
-
-static enum neb_status load_job(struct run *r) {
-    char assignment[128];
-    NEB_TRY(agent_job_load(r->o.job, &r->job));
-    for (int i = 0; i < r->o.n_sets; i++)
-        NEB_TRY(agent_job_set(&r->job, r->o.sets[i]));
-    if (r->o.steps) {
-        snprintf(assignment, sizeof assignment, "steps=%.100s", r->o.steps);
-        NEB_TRY(agent_job_set(&r->job, assignment));
-    }
-    if (r->o.seed) {
-        snprintf(assignment, sizeof assignment, "seed=%.100s", r->o.seed);
-        NEB_TRY(agent_job_set(&r->job, assignment));
-    }
-    NEB_TRY(agent_job_model_init(&r->job, r->o.job));
-    NEB_TRY(agent_job_validate(&r->job, r->o.job));
-    NEB_TRY(make_absolute(&r->job));
-    bool reference = r->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
-    if (r->o.local && r->o.local != r->job.n_clusters)
-        return neb_fail(NEB_ERR_INVALID, "--local %d, but the job has %d clusters", r->o.local,
-                        r->job.n_clusters);
-    if (reference)
-        r->o.local = r->o.local ? 1 : 0;
-    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-    for (int i = 0; r->o.local && i < r->job.n_clusters; i++)
-        if (!r->job.clusters[i].threads)
-            r->job.clusters[i].threads = cpus / r->o.local > 0 ? (int32_t)(cpus / r->o.local) : 1;
-    if (reference && r->o.local) // it has the machine to itself
-        r->job.clusters[0].threads = (int32_t)cpus;
-    NEB_TRY(agent_planner_resolve(&r->job, r->o.local, r->o.wan));
-    r->expected = 0; // reports: of the clusters that train, which come first
-    for (int i = 0; i < r->job.n_clusters; i++)
-        r->expected += !r->job.clusters[i].witness;
-    r->expected = reference ? 1 : r->expected;
-    r->spec = agent_job_to_json(&r->job);
-    return r->spec ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory");
-}
-
-static const char *first_difference(const json_t *a, const json_t *b) {
-    const char *key;
-    json_t *v;
-    json_object_foreach((json_t *)(uintptr_t)a, key,
-                        v) if (!json_equal(v, json_object_get(b, key))) return key;
-    return "?";
-}
-
-// job.json keeps id and specification: --resume must mean the same job.
-static enum neb_status open_out(struct run *r) {
-    char path[NEB_PATH_MAX];
-    uint8_t id[AGENT_JOB_ID_BYTES];
-    enum neb_status st = NEB_OK;
-    NEB_TRY(neb_fs_mkdirs(r->o.out, 0755));
-    snprintf(r->out, sizeof r->out, "%s", r->o.out);
-    NEB_TRY(neb_path_absolute(r->out, sizeof r->out, "--out"));
-    NEB_TRY(neb_path(path, sizeof path, r->out, ".lock"));
-    r->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (r->lock_fd < 0)
-        return neb_fail_errno("cannot create %s", path);
-    if (flock(r->lock_fd, LOCK_EX | LOCK_NB) != 0)
-        return neb_fail(NEB_ERR_EXISTS,
-                        "another nebula works in %s; wait for it, or choose another --out",
-                        r->o.out);
-    NEB_TRY(neb_path(path, sizeof path, r->out, "job.json"));
-    if (neb_fs_exists(path)) {
-        if (!r->o.resume)
-            return neb_fail(
-                NEB_ERR_EXISTS,
-                "%s holds a run already; --resume continues it, or choose another --out", r->o.out);
-        json_t *was = json_load_file(path, 0, NULL);
-        const char *hex = json_string_value(json_object_get(was, "id"));
-        if (!hex || !neb_unhex(hex, id, sizeof id))
-            st = neb_fail(NEB_ERR_FORMAT, "%s is damaged", path);
-        else if (!json_equal(json_object_get(was, "spec"), r->spec))
-            st = neb_fail(
-                NEB_ERR_INVALID,
-                "%s was begun with another job: %s differs; resume with the same file and options",
-                r->o.out, first_difference(r->spec, json_object_get(was, "spec")));
-        else
-            memcpy(r->id, hex, sizeof r->id);
-        json_decref(was);
-        return st;
-    }
-    if (r->o.resume)
-        return neb_fail(NEB_ERR_NOT_FOUND, "--resume: %s holds no run", r->o.out);
-    if (getrandom(id, sizeof id, 0) != sizeof id)
-        return neb_fail_errno("cannot draw a job id");
-    neb_hex(id, sizeof id, r->id);
-    json_t *root = json_pack("{s:s,s:O}", "id", r->id, "spec", r->spec);
-    char *text = json_dumps(root, JSON_INDENT(1));
-    st = text ? neb_fs_write(path, text, strlen(text), 0644)
-              : neb_fail(NEB_ERR_NOMEM, "out of memory");
-    free(text);
-    json_decref(root);
-    return st;
-}
 
 // ---- following it ---------------------------------------------------------------------------------------------
 
@@ -329,121 +166,10 @@ static enum neb_status submit(struct run *r) {
     return neb_fail(NEB_ERR_TIMEOUT, "the agent at %s does not answer", r->socket);
 }
 
-// ---- the end --------------------------------------------------------------------------------------------------
-
-// A count in another site's report: what is no number, or absurd, is 0. (A NaN cast to an integer is undefined.)
-static uint64_t whole(const json_t *o, const char *key) {
-    double x = agent_json_get(o, key);
-    return x >= 0 && x < 0x1p62 ? (uint64_t)x : 0;
-}
-
-static void make_summary(const struct run *r, struct agent_summary *s) {
-    memset(s, 0, sizeof *s);
-    snprintf(s->job, sizeof s->job, "%s", r->job.name);
-    bool distill = r->job.mode == AGENT_MODE_DISTILL;
-    bool rtd = r->job.mode == AGENT_MODE_RTD, both = rtd && r->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
-    snprintf(s->mode, sizeof s->mode, rtd ? "rtd" : distill ? "distill" : "replicas");
-    s->wall_s = neb_seconds(neb_now() - r->start);
-    s->n_clusters = both ? 2 : r->expected;
-    for (int i = 0; i < s->n_clusters; i++) {
-        const json_t *p = both ? agent_rtd_report_of(&r->job, r->reports, r->job.clusters[i].role) : r->reports[i];
-        struct agent_cluster_summary *c = &s->clusters[i];
-        const char *digest = json_string_value(json_object_get(p, "params_digest"));
-        snprintf(c->name, sizeof c->name, "%s", r->job.clusters[i].name);
-        const char *device = json_string_value(json_object_get(p, "device"));
-        if (device && !strncmp(device, "cuda", 4))
-            snprintf(c->device, sizeof c->device, "%s", device);
-        else
-            snprintf(c->device, sizeof c->device, "cpu (%s, %d threads)", kern_cpu_isa(),
-                     (int)(whole(p, "threads") & 0xffff));
-        if (r->job.clusters[i].launcher == AGENT_LAUNCHER_ATTACH)
-            snprintf(c->device, sizeof c->device, "attached trainer");
-        c->steps = (int64_t)whole(p, "steps");
-        c->tokens = (int64_t)whole(p, "tokens");
-        c->loss_first = agent_json_get(p, "loss_first");
-        c->loss_last = agent_json_get(p, "loss_last");
-        c->eval_loss = agent_json_get(p, "eval_loss");
-        c->stall_s = agent_json_get(p, "stall_s");
-        c->train_s = agent_json_get(p, "train_s");
-        c->lost_steps = (int64_t)whole(p, "lost_steps");
-        c->divergences = (int64_t)whole(p, "divergences");
-        c->wan_sent_bytes = whole(p, "wan_sent_bytes");
-        c->wan_recv_bytes = whole(p, "wan_recv_bytes");
-        c->wan_payload_bytes = whole(p, "wan_payload_bytes");
-        c->wan_protocol_bytes = whole(p, "wan_protocol_bytes");
-        snprintf(c->params_digest, sizeof c->params_digest, "%s", digest ? digest : "");
-        s->params = (int64_t)whole(p, "params");
-        s->trainable_params = (int64_t)whole(p, "trainable_params");
-        s->rounds =
-            (int64_t)whole(p, "rounds") > s->rounds ? (int64_t)whole(p, "rounds") : s->rounds;
-        s->payload_bytes += whole(p, "payload_bytes");
-        s->payload_params += whole(p, "payload_params");
-    }
-}
-
-// The job's folders in the agents' homes, as far as they are here.
-static enum neb_status job_dirs(const struct run *r, char (*dirs)[NEB_PATH_MAX]) {
-    char jobs[NEB_PATH_MAX];
-    memcpy(dirs[0], r->model_dir, sizeof dirs[0]); // of the agent that was asked
-    for (int i = 0; r->o.local && i < r->expected; i++) {
-        NEB_TRY(neb_path(jobs, sizeof jobs, r->local.homes[i], "jobs"));
-        NEB_TRY(neb_path(dirs[i], sizeof dirs[i], jobs, r->id));
-    }
-    return NEB_OK;
-}
-
-static enum neb_status export_models(const struct run *r) {
-    char dirs[AGENT_CLUSTERS_MAX][NEB_PATH_MAX] = {{0}};
-    NEB_TRY(job_dirs(r, dirs));
-    return agent_export_models(&r->job, dirs, r->out);
-}
-
-static int finish(struct run *r) {
-    struct agent_summary s;
-    int failed = 0, stopped = 0;
-    for (int i = 0; i < r->expected; i++) {
-        const char *error = json_string_value(json_object_get(r->reports[i], "error"));
-        if (error)
-            neb_log(NEB_LOG_ERROR, "cluster %s: %s", r->job.clusters[i].name, error);
-        failed += error != NULL;
-        stopped += json_is_true(json_object_get(r->reports[i], "stopped"));
-    }
-    if (failed)
-        return AGENT_EXIT_FAILED;
-    make_summary(r, &s);
-    if (r->job.mode == AGENT_MODE_RTD)
-        s.quality = r->quality = agent_rtd_summary(&r->job, r->reports);
-    if (r->job.mode == AGENT_MODE_DISTILL)
-        s.quality = r->quality = agent_distill_summary(&r->job, r->reports, r->expected);
-    if (agent_summary_write(&s, r->out) != NEB_OK || agent_plots_make(r->out) != NEB_OK)
-        return AGENT_EXIT_FAILED;
-    if (!r->o.json)
-        agent_summary_print(&s, stdout);
-    if (!r->o.json && s.quality && !stopped)
-        r->job.mode == AGENT_MODE_RTD ? agent_rtd_print(s.quality, stdout)
-                                      : agent_distill_print(s.quality, stdout);
-    if (stopped) {
-        if (!r->o.json)
-            printf("stopped after a checkpoint; continue with --resume --out %s\n", r->o.out);
-        return AGENT_EXIT_INTERRUPTED;
-    }
-    bool same = true;
-    for (int i = 1; i < r->expected && r->job.mode == AGENT_MODE_REPLICAS &&
-                    r->job.sync.scheme == AGENT_SCHEME_FEDERATED;
-         i++)
-        same = same && !strcmp(s.clusters[i].params_digest, s.clusters[0].params_digest);
-    if (!same) {
-        neb_log(NEB_LOG_ERROR, "the clusters' parameters differ at the end (digests above): the "
-                               "result cannot be trusted");
-        return AGENT_EXIT_FAILED;
-    }
-    return agent_exit_of(export_models(r));
-}
-
 static enum neb_status set_up(struct run *r) {
     char path[NEB_PATH_MAX], home[NEB_PATH_MAX], jobs[NEB_PATH_MAX];
-    NEB_TRY(load_job(r));
-    NEB_TRY(open_out(r));
+    NEB_TRY(pretrain_load_job(r));
+    NEB_TRY(pretrain_open_out(r));
     NEB_TRY(neb_path(path, sizeof path, r->out, "metrics.jsonl"));
     r->start = neb_now();
     NEB_TRY(agent_metrics_open(path, r->o.resume, r->start, &r->metrics));
@@ -562,7 +288,7 @@ int cmd_pretrain(int argc, char **argv) {
     enum neb_status st = set_up(r);
     int rc = st == NEB_ERR_INVALID || st == NEB_ERR_FORMAT ? AGENT_EXIT_USAGE : AGENT_EXIT_FAILED;
     if (st == NEB_OK && follow(r) == NEB_OK)
-        rc = finish(r);
+        rc = pretrain_finish(r);
     tear_down(r);
     return rc;
 }

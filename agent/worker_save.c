@@ -1,6 +1,6 @@
 // When a worker's checkpoints are written, and what is told once they are durable.
 //
-// Between two steps the state is copied; a thread writes the copy while training goes on (intra/checkpoint_async.h). Not before
+// Between two steps the state is copied, on a mesh by every rank what it will write; a thread writes the copy while training goes on (intra/checkpoint_async.h). Not before
 // that checkpoint is on disk does the agent hear of it, which then may forget what only older generations need. Without the
 // memory for a copy, and inside a foreign trainer that saves its own state beside it, the worker waits for the disk instead.
 #include "agent/base/log.h"
@@ -22,7 +22,7 @@ static enum neb_status measure(struct agent_worker *w, uint64_t *now, uint64_t *
     *now = 0;
     NEB_TRY(intra_ckpt_create_sink(count_bytes, now, &counter));
     if (!worker_vault(w))
-        intra_ckpt_split(counter, ""); // other ranks keep no copies
+        intra_ckpt_split(counter, ""); // other ranks keep copies of what they write themselves
     enum neb_status st = worker_write_checkpoint(w, counter);
     intra_ckpt_writer_destroy(&counter);
     if (w->federated)

@@ -1,3 +1,4 @@
+#include "compress/check.h"
 #include "compress/frame.h"
 #include "kernels/exact.h"
 #include "kernels/quant.h"
@@ -35,7 +36,7 @@ void cmp_work_destroy(struct cmp_work **wp) {
         neb_buf_free(&w->stream[i]);
     neb_buf_free(&w->codes);
     neb_buf_free(&w->counts);
-    neb_buf_free(&w->room);
+    cmp_check_destroy(&w->check);
     free(w);
     *wp = NULL;
 }

@@ -5,6 +5,12 @@
 #include "compress/work.h"
 
 enum { CMP_GAP_ESCAPE = 255, CMP_MAGS = 8 };
+enum { // of updates (update.h)
+    CMP_UPDATE_MAGIC = 0x3155424e, // "NBU1"
+    CMP_UNITS_MAX = 1 << 20,
+    CMP_ROWS_MAX = 1 << 24,
+    CMP_UNIT_ELEMENTS_MAX = 1 << 24, // bounds what a hostile update makes us allocate: 64 MiB
+};
 #define CMP_MAG_MAX 1024.0f
 
 struct cmp_frame { // the header

@@ -1,16 +1,10 @@
 #include "compress/update.h"
 #include "agent/base/sha256.h"
+#include "compress/check.h"
 #include "compress/device.h"
-#include "compress/work.h"
-#include "kernels/clones.h"
-
-#include <math.h>
+#include "compress/frame.h"
 
 enum {
-    MAGIC = 0x3155424e /* "NBU1" */,
-    UNITS_MAX = 1 << 20,
-    ROWS_MAX = 1 << 24,
-    UNIT_ELEMENTS_MAX = 1 << 24 /* bounds what a hostile update makes us allocate: 64 MiB */,
     COUNT_CODE_MAX = 231,
     COUNTS_ZSTD_LEVEL = 3,
 };
@@ -37,7 +31,7 @@ uint8_t cmp_count_code(uint64_t count) {
 }
 
 void cmp_update_begin(struct neb_buf *out, uint32_t n_units) {
-    neb_buf_u32(out, MAGIC);
+    neb_buf_u32(out, CMP_UPDATE_MAGIC);
     neb_buf_u32(out, n_units);
 }
 
@@ -118,7 +112,7 @@ static enum neb_status next_unit(struct neb_rd *r, struct cmp_unit_shape *s,
 static enum neb_status open_header(struct neb_rd *r, uint32_t *n) {
     uint32_t magic = neb_rd_u32(r);
     *n = neb_rd_u32(r);
-    if (r->bad || magic != MAGIC || *n > UNITS_MAX)
+    if (r->bad || magic != CMP_UPDATE_MAGIC || *n > CMP_UNITS_MAX)
         return neb_fail(NEB_ERR_FORMAT, "update: no valid header");
     return NEB_OK;
 }
@@ -158,10 +152,9 @@ enum neb_status cmp_update_counts(struct cmp_work *w, const struct cmp_update_un
 }
 
 // Headers only: what an update claims to hold, before any of it is unpacked.
-static enum neb_status sum_claims(const uint8_t *p, size_t len, uint64_t elements_max) {
+static enum neb_status check_claims(const uint8_t *p, size_t len) {
     struct neb_rd r = neb_rd_make(p, len);
     uint32_t units;
-    uint64_t elements = 0;
     NEB_TRY(open_header(&r, &units));
     for (uint32_t i = 0; i < units; i++) {
         struct cmp_unit_shape s;
@@ -169,14 +162,9 @@ static enum neb_status sum_claims(const uint8_t *p, size_t len, uint64_t element
         struct cmp_frame_info info;
         NEB_TRY(next_unit(&r, &s, &u));
         NEB_TRY(cmp_frame_peek(u.frame, u.frame_len, &info));
-        if (s.rows > ROWS_MAX || info.n != (uint64_t)s.rows * s.cols || info.n > UNIT_ELEMENTS_MAX)
+        if (s.rows > CMP_ROWS_MAX || info.n != (uint64_t)s.rows * s.cols || info.n > CMP_UNIT_ELEMENTS_MAX)
             return neb_fail(NEB_ERR_FORMAT, "update: unit %u claims %u x %u elements in %zu bytes",
                             s.unit, s.rows, s.cols, u.frame_len);
-        elements += info.n;
-        if (elements > elements_max)
-            return neb_fail(NEB_ERR_FORMAT,
-                            "update: claims more than the %llu elements it may hold",
-                            (unsigned long long)elements_max);
     }
     return neb_rd_done(&r) ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "update: bytes after its end");
 }
@@ -184,7 +172,7 @@ static enum neb_status sum_claims(const uint8_t *p, size_t len, uint64_t element
 enum neb_status cmp_update_shapes(const uint8_t *p, size_t len, struct cmp_unit_shape *shapes,
                                   uint32_t cap, uint32_t *n) {
     struct neb_rd r = neb_rd_make(p, len);
-    NEB_TRY(sum_claims(p, len, UINT64_MAX));
+    NEB_TRY(check_claims(p, len));
     NEB_TRY(open_header(&r, n));
     for (uint32_t i = 0; i < *n && i < cap; i++) {
         struct cmp_update_unit u;
@@ -206,50 +194,14 @@ void cmp_shapes_hash(const struct cmp_unit_shape *shapes, uint32_t n, uint8_t ou
     neb_buf_free(&b);
 }
 
-// In eight fixed lanes: the same on every processor, and not one long chain of additions.
-KERN_CLONES static void add_squares(double lane[8], const float *x, size_t n) {
-    size_t k = 0;
-    for (; k + 8 <= n; k += 8)
-        for (size_t j = 0; j < 8; j++)
-            lane[j] += (double)x[k + j] * (double)x[k + j];
-    for (size_t j = 0; k + j < n; j++)
-        lane[j] += (double)x[k + j] * (double)x[k + j];
-}
-
-static double sum_of_squares(const float *x, size_t n) {
-    double lane[8] = {0};
-    add_squares(lane, x, n);
-    return ((lane[0] + lane[4]) + (lane[1] + lane[5])) +
-           ((lane[2] + lane[6]) + (lane[3] + lane[7]));
-}
-
 enum neb_status cmp_update_check_max(struct cmp_work *w, const uint8_t *p, size_t len,
                                      uint64_t elements_max, struct cmp_update_stats *out) {
-    struct neb_rd r = neb_rd_make(p, len);
-    struct neb_buf *room = &w->room;
-    double sum = 0;
     *out = (struct cmp_update_stats){0};
-    NEB_TRY(sum_claims(p, len, elements_max));
-    NEB_TRY(open_header(&r, &out->units));
-    for (uint32_t i = 0; i < out->units; i++) {
-        struct cmp_unit_shape s;
-        struct cmp_update_unit u;
-        NEB_TRY(next_unit(&r, &s, &u));
-        size_t n = (size_t)s.rows * s.cols;
-        neb_buf_clear(room);
-        NEB_TRY(neb_buf_reserve(room, n * sizeof(float) + (size_t)s.rows * 4 + 64));
-        float *x = (float *)(void *)room->p;
-        NEB_TRY(cmp_decode(w, u.frame, u.frame_len, x, n));
-        sum += sum_of_squares(x, n);
-        uint32_t *counts = (uint32_t *)(void *)room->p;
-        if (u.counts_len)
-            NEB_TRY(cmp_update_counts(w, &u, s.rows, counts));
-        for (uint32_t k = 0; u.counts_len && k < s.rows; k++)
-            out->counts += counts[k];
-        out->elements += n;
-    }
-    out->norm = sqrt(sum);
-    return NEB_OK;
+    if (!w->check)
+        NEB_TRY(cmp_check_create(&w->check));
+    cmp_check_begin(w->check, elements_max);
+    enum neb_status st = cmp_check_feed(w->check, p, len), end = cmp_check_end(w->check, out);
+    return st == NEB_OK ? end : st;
 }
 
 enum neb_status cmp_update_check(struct cmp_work *w, const uint8_t *p, size_t len,

@@ -61,12 +61,14 @@ struct cmp_update_stats {
     uint32_t units;
     uint64_t elements;
     uint64_t counts; // sum of all row counts
-    double norm; // L2 of all decoded elements
+    double norm; // L2 of all decoded elements: from codes and scales (compress/check.h), the same bits everywhere
+    uint8_t shapes[32]; // cmp_shapes_hash of its units
 };
-// Checks an update without knowing the model: structure, frames, finiteness, norm. What an agent does before a commit.
+// Checks an update without knowing the model: structure, frames, finiteness, norm. What an agent does before a commit, here
+// with all bytes at once; compress/check.h takes them as they come.
 NEB_MUST_CHECK enum neb_status cmp_update_check(struct cmp_work *w, const uint8_t *p, size_t len,
                                                 struct cmp_update_stats *out);
-// The same with a bound on all elements together, which is checked on the headers before anything is unpacked: a few
+// The same with a bound on all elements together, which is checked on each unit's header before it is unpacked: a few
 // kilobytes can claim, and cost, billions of elements. Callers who know the job's trainable parameters should use this.
 NEB_MUST_CHECK enum neb_status cmp_update_check_max(struct cmp_work *w, const uint8_t *p,
                                                     size_t len, uint64_t elements_max,

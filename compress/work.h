@@ -14,7 +14,7 @@ struct cmp_work {
     struct neb_buf stream[CMP_STREAMS_MAX];
     struct neb_buf codes;        // scratch of an encoder
     struct neb_buf counts;       // a byte a row
-    struct neb_buf room;         // decoded elements of one unit at the gate
+    struct cmp_check *check;     // of whole updates; made when the first one is checked
     uint32_t scratch[2 * 65536]; // topk
     uint16_t idx[65536];
     float values[65536]; // of one chunk's entries

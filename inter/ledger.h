@@ -101,6 +101,15 @@ NEB_MUST_CHECK enum neb_status inter_ledger_part_open(struct inter_ledger *l,
 NEB_MUST_CHECK enum neb_status inter_ledger_part_write(struct inter_ledger *l,
                                                        const struct inter_key *key, uint64_t offset,
                                                        const void *p, size_t n);
+// Whether chunk i of an arriving blob is here; and its bytes, inter_chunk_length of them, from the disk. NEB_ERR_CORRUPT: they are not
+// what was written.
+bool inter_ledger_part_has(struct inter_ledger *l, const struct inter_key *key, uint32_t i);
+NEB_MUST_CHECK enum neb_status inter_ledger_part_read(struct inter_ledger *l,
+                                                      const struct inter_key *key, uint32_t i,
+                                                      uint8_t *out);
+// The caller has found the manifest's digest over the bytes as they were written, in this run, or read back: they need not be read
+// once more to be hashed.
+void inter_ledger_part_hashed(struct inter_ledger *l, const struct inter_manifest *m);
 // Verifies SHA-256, syncs, renames. NEB_ERR_CORRUPT: not the manifest's blob; the part is emptied.
 NEB_MUST_CHECK enum neb_status inter_ledger_part_finish(struct inter_ledger *l,
                                                         const struct inter_manifest *m);

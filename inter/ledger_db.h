@@ -13,7 +13,7 @@ enum {
 };
 
 struct inter_part { // an arriving blob
-    bool open;
+    bool open, hashed; // hashed: inter_ledger_part_hashed
     struct inter_key key;
     int fd;
     uint32_t bytes, chunk_bytes, unsaved;

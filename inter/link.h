@@ -11,8 +11,8 @@
 //     DEALER bulk n  ── HELLO{session,n} ──────────────►   └─ WELCOME{session}
 //
 // A set is up when control has exchanged HELLO and WELCOME. PING/PONG and BEAT{connection, bytes}… go on control, both ways: a
-// BEAT, which acknowledges what came, with every 32 KiB, and after 1.75 s in which this side sent nothing; a PING, for the round
-// trip, every 16 s (at first sooner). A side that has heard nothing for 4.75 s takes the set down.
+// BEAT, which acknowledges what came, with every 32 KiB, and after 1.5 s in which this side sent nothing; a PING, for the round
+// trip, every 16 s (at first sooner). A side that has heard nothing for 4.25 s takes the set down.
 //
 // Who a message is from is what ZAP said about its connection's key (User-Id), never a claim of the
 // peer: routing ids chosen by a peer are refused.
@@ -58,7 +58,7 @@ struct inter_link_config {
     const struct sec_identity *identity; // borrowed for the life of the link
     const struct sec_members *members;   // copied; must hold the identity itself
     const char *listen; // "HOST:PORT", "*:PORT" (port 0: any, see inter_link_port); NULL: dial only
-    uint32_t n_bulk; // 1..32; 0: as many as fill the link (inter/stripes.h), from 2
+    uint32_t n_bulk; // 1..32; 0: as many as fill the link (inter/stripes.h), from 8
     const char *congestion; // of all connections (inter/tcp.h), borrowed; NULL: bbr where permitted
     size_t chunk_bytes; // largest bulk message is this + INTER_LINK_SLACK; 0: 1 MiB
     size_t bulk_queue_bytes;    // unacknowledged bulk bytes a peer, about 2 x BDP; 0: 64 MiB

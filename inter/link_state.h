@@ -21,8 +21,8 @@
 // ZeroMQ does not tell how much it holds. The BEATs do: what was sent and not acknowledged is the
 // queue, wherever it sits (ZeroMQ, kernel, wire, peer), and it is bounded by bytes.
 //
-// A BEAT is also what a side says that has nothing to say: one frame of 36 bytes with its encryption, every 1.75 s of its own
-// silence. PINGs only measure, and get rarer. So a link that idles costs 20 bytes a second each way, and one that carries small
+// A BEAT is also what a side says that has nothing to say: one frame of 36 bytes with its encryption, every 1.5 s of its own
+// silence. PINGs only measure, and get rarer. So a link that idles costs 24 bytes a second each way, and one that carries small
 // batches less, since these show as well that this side lives.
 //
 // ZeroMQ cannot close one connection of a ROUTER either. The link keeps a duplicate of each
@@ -38,12 +38,12 @@
 #include "security/zap.h"
 
 #define ZAP_DOMAIN      "nebula"
-#define BEAT_EVERY      (1750 * NEB_MS) // of this side's own silence
+#define BEAT_EVERY      (1500 * NEB_MS) // of this side's own silence
 #define PING_FIRST      (1 * NEB_S)     // the second one after the first, and so on twice as long until
 #define PING_LAST       (16 * NEB_S)
 #define ACK_BYTES       (32 << 10)      // data that is acknowledged at once; less of it is no queue
 #define ACK_DELAY       (4 * NEB_S)     // less of it, at most so late
-#define SILENCE         (4750 * NEB_MS) // nothing heard for so long: the set is down
+#define SILENCE         (4250 * NEB_MS) // nothing heard for so long: the set is down
 #define RETRY_AFTER     (200 * NEB_MS)
 #define DUPLICATE_GRACE (5 * NEB_S)
 #define RECYCLE         (3600 * NEB_S) // CURVE never rekeys: connections this old are replaced

@@ -1,5 +1,5 @@
 // The node: its life, what happens to it, and where each message goes. What is done about them is in node_transfer.c,
-// node_round.c and node_elect.c.
+// node_serve.c, node_round.c and node_elect.c.
 #include "inter/node_state.h"
 
 #include <stdlib.h>
@@ -115,6 +115,7 @@ static void on_tick(struct step *s) {
         if (!j->open)
             continue;
         node_elect_tick(s, j);
+        node_serves_tick(s, j);
         node_transfer_tick(s, j);
         for (uint32_t f = 0; f < j->c.fragments; f++) {
             struct fragment *g = &j->fragments[f];
@@ -323,6 +324,11 @@ uint32_t inter_node_round(const struct inter_node *n, const uint8_t job[INTER_ID
                           uint32_t fragment) {
     struct fragment *g = node_find_fragment(find_const(n, job), fragment);
     return g ? g->round : UINT32_MAX;
+}
+
+bool inter_node_weighs(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES]) {
+    const struct job *j = find_const(n, job);
+    return j && (j->c.robust || j->c.n_members >= 3);
 }
 
 bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES], neb_ns now,

@@ -193,6 +193,8 @@ uint64_t inter_node_faults(const struct inter_node *n, enum inter_fault f);
 // Next round of a fragment; UINT32_MAX: no such job.
 uint32_t inter_node_round(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
                           uint32_t fragment);
+// Whether norms of updates matter in a job: they are clipped, or compared (three members or more).
+bool inter_node_weighs(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES]);
 struct inter_job_status {
     uint32_t term;
     int leader;              // member, -1: none known

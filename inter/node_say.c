@@ -170,6 +170,12 @@ void node_say_record_all(struct step *s, struct job *j, enum message type,
     node_send_all(s, j);
 }
 
+void node_say_key(struct step *s, struct job *j, enum message type, const struct inter_key *k,
+                  uint8_t to) {
+    inter_key_put(node_begin(s, type), k);
+    node_send(s, j, to);
+}
+
 void node_say_pull(struct step *s, struct job *j, const struct fragment *g, uint8_t to) {
     struct neb_buf *b = node_begin(s, MSG_PULL);
     neb_buf_add(b, j->c.id, sizeof j->c.id);

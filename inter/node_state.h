@@ -1,6 +1,6 @@
 // What a node knows, shared by the files of the pure core: node.c (life, ticks, dispatch), node_say.c (what is said and
-// to whom), node_transfer.c (manifests, chunks, who holds what), node_round.c (proposals, votes, commits), node_elect.c
-// (beats, epochs, terms). Nobody else includes this.
+// to whom), node_transfer.c (manifests, chunks that arrive, who holds what), node_serve.c (chunks that leave), node_round.c
+// (proposals, votes, commits), node_elect.c (beats, epochs, terms). Nobody else includes this.
 #ifndef INTER_NODE_STATE_H
 #define INTER_NODE_STATE_H
 #include "inter/node.h"
@@ -22,6 +22,8 @@ enum message {
     MSG_GONE,
     MSG_FORWARD,
 };
+
+enum { ANY_ATTEMPT = 0 }; // of a WANT: whatever is there
 
 #define BIT(m) (1u << (m))
 
@@ -173,6 +175,8 @@ void node_say_record(struct step *s, struct job *j, enum message type,
                      const struct inter_record *r, uint8_t member);
 void node_say_record_all(struct step *s, struct job *j, enum message type,
                          const struct inter_record *r);
+void node_say_key(struct step *s, struct job *j, enum message type, const struct inter_key *k,
+                  uint8_t member); // WANT, GONE
 void node_say_pull(struct step *s, struct job *j, const struct fragment *g, uint8_t member);
 void node_answer_old(struct step *s, const struct job *j, uint32_t round, uint32_t f);
 void node_repeat(struct step *s, struct job *j, struct fragment *g, uint8_t member);
@@ -181,20 +185,25 @@ void node_repeat(struct step *s, struct job *j, struct fragment *g, uint8_t memb
 void node_on_submit(struct step *s);
 void node_on_manifest(struct step *s, struct neb_rd *r);
 void node_on_state(struct step *s, struct neb_rd *r);
-void node_on_ack(struct step *s, struct neb_rd *r);
 void node_on_chunk(struct step *s, struct neb_rd *r);
-void node_on_want(struct step *s, struct neb_rd *r);
 void node_on_gone(struct step *s, struct neb_rd *r);
-void node_on_serve(struct step *s);
 void node_on_blob_done(struct step *s);
-void node_on_send_failed(struct step *s);
-void node_pump(struct step *s, struct job *j);
 void node_transfer_tick(struct step *s, struct job *j);
-void node_serves_lost(struct step *s, struct job *j, uint8_t member, bool up);
-void node_serves_round_over(struct step *s, struct job *j, const struct fragment *g);
 void node_clear_slot(struct slot *t);
+
+// node_serve.c
+void node_on_ack(struct step *s, struct neb_rd *r);
+void node_on_want(struct step *s, struct neb_rd *r);
+void node_on_serve(struct step *s);
+void node_on_send_failed(struct step *s);
+void node_serve_on_state(struct step *s, struct job *j, const struct inter_key *k, uint8_t from,
+                         enum inter_holding h, const uint8_t *bits, uint32_t len);
 enum neb_status node_serve_add(struct step *s, struct job *j, uint8_t to, const struct inter_manifest *m);
 void node_serve_remove(struct job *j, size_t i);
+void node_serves_lost(struct step *s, struct job *j, uint8_t member, bool up);
+void node_serves_round_over(struct step *s, struct job *j, const struct fragment *g);
+void node_serves_tick(struct step *s, struct job *j);
+void node_pump(struct step *s, struct job *j); // fills the window of every path
 
 // node_round.c
 void node_try_propose(struct step *s, struct job *j, struct fragment *g);

@@ -1,14 +1,11 @@
-// Blobs between members: who has what, what is pushed, what is asked for.
+// Blobs on their way in: who has what, what arrives, what is asked for (node_serve.c sends).
 //
 // The owner of an update pushes it to every data member. Whoever is not reached by the owner, or is behind, asks a member
 // that has it (WANT); to the receiver both look the same: a MANIFEST, answered by a STATE, then CHUNKs.
 #include "agent/base/sha256.h"
 #include "inter/node_state.h"
 
-#include <stdlib.h>
 #include <string.h>
-
-enum { ANY_ATTEMPT = 0 }; // of a WANT: whatever is there
 
 void node_clear_slot(struct slot *t) {
     inter_bitmap_free(&t->got);
@@ -16,107 +13,6 @@ void node_clear_slot(struct slot *t) {
 }
 
 static bool is_data(const struct job *j, uint8_t m) { return node_data(j) >> m & 1; }
-
-// ---- serving --------------------------------------------------------------------------------------------------
-
-void node_serve_remove(struct job *j, size_t i) {
-    inter_sender_free(&j->serves[i].out);
-    j->serves[i] = j->serves[--j->n_serves];
-}
-
-static struct serve *find_serve(struct job *j, const struct inter_key *k, uint8_t to) {
-    for (size_t i = 0; i < j->n_serves; i++)
-        if (j->serves[i].to == to && inter_key_equal(&j->serves[i].m.key, k))
-            return &j->serves[i];
-    return NULL;
-}
-
-// Not ready before the STATE that answers the manifest: chunks travel on other connections and would overtake it, be
-// dropped as unknown, and wait for their timeout.
-enum neb_status node_serve_add(struct step *s, struct job *j, uint8_t to,
-                               const struct inter_manifest *m) {
-    struct serve *v = find_serve(j, &m->key, to);
-    if (v) {
-        v->moved = s->now;
-        return NEB_OK;
-    }
-    if (j->n_serves == j->cap_serves) {
-        size_t cap = j->cap_serves ? 2 * j->cap_serves : 16;
-        struct serve *p = realloc(j->serves, cap * sizeof *p);
-        if (!p)
-            return neb_fail(NEB_ERR_NOMEM, "out of memory for %zu transfers", cap);
-        j->serves = p;
-        j->cap_serves = cap;
-    }
-    v = &j->serves[j->n_serves];
-    *v = (struct serve){.to = to, .m = *m, .moved = s->now};
-    NEB_TRY(inter_sender_init(&v->out, m->bytes, m->chunk_bytes));
-    j->n_serves++;
-    return NEB_OK;
-}
-
-void node_serves_lost(struct step *s, struct job *j, uint8_t member, bool up) {
-    for (size_t i = 0; i < j->n_serves; i++)
-        if (j->serves[i].to == member) {
-            struct path *p = &s->n->paths[j->c.peers[member]];
-            p->stats.payload_resent += up ? 0 : j->serves[i].out.flying_bytes; // will travel again
-            inter_sender_link_lost(&j->serves[i].out);
-            inter_estimate_lost(&p->estimate);
-        }
-}
-
-// A member that still takes an update of this round goes on with it; for one that is away nothing is kept: it will ask.
-void node_serves_round_over(struct step *s, struct job *j, const struct fragment *g) {
-    for (size_t i = 0; i < j->n_serves;) {
-        const struct serve *v = &j->serves[i];
-        if (v->m.key.fragment == node_index(j, g) && v->m.key.round <= g->round &&
-            (!node_direct(s, j, v->to) || inter_sender_done(&v->out)))
-            node_serve_remove(j, i);
-        else
-            i++;
-    }
-}
-
-static uint64_t flying_to(const struct inter_node *n, uint32_t peer) {
-    uint64_t total = 0;
-    for (int i = 0; i < JOBS_MAX; i++)
-        for (size_t k = 0; n->jobs[i].open && k < n->jobs[i].n_serves; k++)
-            if (n->jobs[i].c.peers[n->jobs[i].serves[k].to] == peer)
-                total += n->jobs[i].serves[k].out.flying_bytes;
-    return total;
-}
-
-// Fills the window of every path. Chunk headers carry the first 8 bytes of the chunk's SHA-256; the shell, which reads
-// the bytes, puts it in: the header's last field is left zero here.
-void node_pump(struct step *s, struct job *j) {
-    for (size_t i = 0; i < j->n_serves; i++) {
-        struct serve *v = &j->serves[i];
-        uint32_t peer = j->c.peers[v->to];
-        struct path *p = &s->n->paths[peer];
-        if (!p->up || !v->out.ready)
-            continue;
-        uint64_t elsewhere = flying_to(s->n, peer) - v->out.flying_bytes;
-        for (int64_t c; (c = inter_sender_next(&v->out, inter_estimate_window(&p->estimate),
-                                               elsewhere, &p->estimate, s->now)) >= 0;) {
-            struct neb_buf *b = node_begin(s, MSG_CHUNK);
-            inter_key_put(b, &v->m.key);
-            neb_buf_u32(b, (uint32_t)c);
-            neb_buf_u64(b, 0);
-            struct inter_action *a = node_act(s, INTER_ACT_SEND_CHUNK);
-            a->peer = peer;
-            a->key = v->m.key;
-            a->chunk = (uint32_t)c;
-            a->offset = (uint64_t)c * v->m.chunk_bytes;
-            a->len = inter_chunk_length(v->m.bytes, v->m.chunk_bytes, (uint32_t)c);
-            a->at = s->out->bytes.len;
-            a->size = b->len;
-            neb_buf_add(&s->out->bytes, b->p, b->len);
-            p->stats.payload_sent += a->len;
-            if (s->st != NEB_OK)
-                return;
-        }
-    }
-}
 
 // Whether a manifest takes the place of the one that is known: its owner has a new disk and can no longer serve what the
 // old one said; or the round was decided with this one. What is here of the other stays on disk under its own key.
@@ -366,21 +262,6 @@ void node_on_blob_done(struct step *s) {
 
 // ---- what others say ------------------------------------------------------------------------------------------
 
-static void on_state_of_serve(struct step *s, struct job *j, const struct inter_key *k, uint8_t from,
-                              enum inter_holding h, const uint8_t *bits, uint32_t len) {
-    struct serve *v = find_serve(j, k, from);
-    if (!v)
-        return;
-    v->moved = s->now;
-    if (h != INTER_HOLD_PART) {
-        node_serve_remove(j, (size_t)(v - j->serves));
-    } else if (inter_sender_state(&v->out, bits, len)) {
-        v->out.ready = true;
-    } else {
-        node_fault(s, INTER_FAULT_MALFORMED);
-    }
-}
-
 // Which update of a member the decided record lists.
 static bool listed(const struct fragment *g, uint8_t m, struct inter_key *k) {
     for (uint8_t i = 0; g->decided && i < g->decision.n; i++)
@@ -407,7 +288,7 @@ void node_on_state(struct step *s, struct neb_rd *r) {
     int m = j ? node_member(j, s->from) : -1;
     if (!g || m < 0 || k.member >= j->c.n_members || epoch < j->members[m].epoch)
         return; // the last: of a disk that is gone
-    on_state_of_serve(s, j, &k, (uint8_t)m, (enum inter_holding)h, bits, len);
+    node_serve_on_state(s, j, &k, (uint8_t)m, (enum inter_holding)h, bits, len);
     if (k.round != g->round) {
         if (k.round > g->round)
             node_say_pull(s, j, g, (uint8_t)m);
@@ -435,71 +316,6 @@ void node_on_state(struct step *s, struct neb_rd *r) {
         t->holders &= (uint16_t)~BIT(m);
     }
     node_try_propose(s, j, g);
-}
-
-void node_on_ack(struct step *s, struct neb_rd *r) {
-    struct inter_key k;
-    inter_key_get(r, &k);
-    uint32_t chunk = neb_rd_u32(r);
-    if (!neb_rd_done(r)) {
-        node_fault(s, INTER_FAULT_MALFORMED);
-        return;
-    }
-    struct job *j = node_find_job(s->n, k.job);
-    int m = j ? node_member(j, s->from) : -1;
-    struct serve *v = m < 0 ? NULL : find_serve(j, &k, (uint8_t)m);
-    if (!v)
-        return; // of a transfer that is over
-    struct path *p = &s->n->paths[s->from];
-    uint64_t elsewhere = flying_to(s->n, s->from) - v->out.flying_bytes;
-    (void)inter_sender_ack(&v->out, chunk, elsewhere, &p->estimate, s->now);
-    v->moved = s->now;
-}
-
-static void say_key(struct step *s, struct job *j, enum message type, const struct inter_key *k,
-                    uint8_t to) {
-    inter_key_put(node_begin(s, type), k);
-    node_send(s, j, to);
-}
-
-void node_on_want(struct step *s, struct neb_rd *r) {
-    struct inter_key k;
-    inter_key_get(r, &k);
-    if (!neb_rd_done(r) || k.member >= INTER_MEMBERS_MAX) {
-        node_fault(s, INTER_FAULT_MALFORMED);
-        return;
-    }
-    struct job *j = node_find_job(s->n, k.job);
-    struct fragment *g = node_find_fragment(j, k.fragment);
-    int m = j ? node_member(j, s->from) : -1;
-    if (!g || m < 0 || s->from != s->e->peer)
-        return;
-    const struct slot *t = &g->slots[k.member];
-    bool any = k.attempt == ANY_ATTEMPT, open = k.round == g->round && t->known && t->whole;
-    if (open && (any || inter_key_equal(&k, &t->m.key))) {
-        if ((s->st = node_serve_add(s, j, (uint8_t)m, &t->m)) == NEB_OK)
-            node_say_manifest(s, j, &t->m, (uint8_t)m);
-        return;
-    }
-    struct inter_action *a = node_act(s, INTER_ACT_SERVE);
-    a->peer = s->from;
-    a->key = k;
-}
-
-void node_on_serve(struct step *s) {
-    const struct inter_key *k = &s->e->key;
-    struct job *j = node_find_job(s->n, k->job);
-    int m = j ? node_member(j, s->from) : -1;
-    if (m < 0)
-        return;
-    struct serve *v = find_serve(j, k, (uint8_t)m);
-    if (!s->e->manifest) {
-        if (v)
-            node_serve_remove(j, (size_t)(v - j->serves));
-        say_key(s, j, MSG_GONE, k, (uint8_t)m);
-    } else if ((s->st = node_serve_add(s, j, (uint8_t)m, s->e->manifest)) == NEB_OK) {
-        node_say_manifest(s, j, s->e->manifest, (uint8_t)m);
-    }
 }
 
 static void behind(struct step *s, struct job *j, const struct fragment *g) {
@@ -535,18 +351,6 @@ void node_on_gone(struct step *s, struct neb_rd *r) {
         t->moved = 0; // ask the next one at once
 }
 
-void node_on_send_failed(struct step *s) {
-    struct job *j = node_find_job(s->n, s->e->key.job);
-    int m = j ? node_member(j, s->e->peer) : -1;
-    struct serve *v = m < 0 ? NULL : find_serve(j, &s->e->key, (uint8_t)m);
-    if (!v)
-        return;
-    s->n->paths[s->e->peer].stats.payload_sent -=
-        inter_chunk_length(v->m.bytes, v->m.chunk_bytes, s->e->chunk);
-    inter_sender_unsend(&v->out, s->e->chunk);
-    inter_estimate_full(&s->n->paths[s->e->peer].estimate, s->now);
-}
-
 // ---- asking ---------------------------------------------------------------------------------------------------
 
 // Asks the next member that may have the blob of `m`, if it is needed and nobody brings it.
@@ -580,20 +384,10 @@ static void want(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
         memcpy(k.job, j->c.id, sizeof k.job);
         k.attempt = t->known ? t->m.key.attempt : ANY_ATTEMPT;
     }
-    say_key(s, j, MSG_WANT, &k, t->asked);
+    node_say_key(s, j, MSG_WANT, &k, t->asked);
 }
 
 void node_transfer_tick(struct step *s, struct job *j) {
-    for (size_t i = 0; i < j->n_serves;) {
-        struct serve *v = &j->serves[i];
-        inter_sender_expire(&v->out, s->now,
-                            chunk_timeout + 4 * s->n->paths[j->c.peers[v->to]].estimate.rtt);
-        const struct fragment *g = &j->fragments[v->m.key.fragment];
-        if (s->now - v->moved > serve_idle && v->m.key.round < g->round)
-            node_serve_remove(j, i);
-        else
-            i++;
-    }
     if (node_is_witness(j))
         return;
     for (uint32_t f = 0; f < j->c.fragments; f++) {

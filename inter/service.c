@@ -82,6 +82,7 @@ void inter_service_destroy(struct inter_service **sp) {
     inter_snapshots_destroy(&s->snapshots);
     inter_ledger_close(&s->ledger);
     cmp_work_destroy(&s->gate);
+    service_arrivals_free(s);
     inter_actions_free(&s->actions);
     neb_buf_free(&s->out);
     free(s->pending);

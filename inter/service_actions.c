@@ -75,14 +75,21 @@ static void send_record(struct inter_service *s, const struct inter_action *a) {
 
 static enum neb_status finish_blob(struct inter_service *s, const struct inter_manifest *m) {
     struct inter_event done = {.kind = INTER_EV_BLOB_DONE, .key = m->key};
-    enum neb_status st =
-        inter_ledger_has_blob(s->ledger, &m->key) ? NEB_OK : inter_ledger_part_finish(s->ledger, m);
+    enum neb_status st = NEB_OK;
+    if (!inter_ledger_has_blob(s->ledger, &m->key)) {
+        if (service_arrival_whole(s, m))
+            inter_ledger_part_hashed(s->ledger, m);
+        st = inter_ledger_part_finish(s->ledger, m);
+    }
     if (st == NEB_OK) {
         NEB_TRY(service_gate(s, m, &done.ok, &done.norm));
+        service_arrival_end(s, &m->key);
         done.refused = !done.ok;
         if (done.refused)
             s->cb.fault(s->cb.user, m->key.member, INTER_FAULT_REFUSED);
-    } else if (st != NEB_ERR_CORRUPT) {
+    } else if (st == NEB_ERR_CORRUPT) {
+        service_arrival_begin(s, m); // all of it comes again
+    } else {
         return st;
     }
     queue_event(s, &done);
@@ -96,6 +103,8 @@ static enum neb_status open_blob(struct inter_service *s, const struct inter_man
     NEB_TRY(inter_bitmap_init(&none, inter_chunks(m->bytes, m->chunk_bytes)));
     enum neb_status st = inter_ledger_part_open(s->ledger, m, &none);
     inter_bitmap_free(&none);
+    if (st == NEB_OK)
+        service_arrival_begin(s, m);
     return st;
 }
 
@@ -144,7 +153,9 @@ static enum neb_status carry_out(struct inter_service *s, const struct inter_act
     case INTER_ACT_SERVE: return serve(s, a);
     case INTER_ACT_BLOB_OPEN: return open_blob(s, &a->manifest);
     case INTER_ACT_BLOB_WRITE:
-        return inter_ledger_part_write(s->ledger, &a->key, a->offset, a->view, a->len);
+        NEB_TRY(inter_ledger_part_write(s->ledger, &a->key, a->offset, a->view, a->len));
+        service_arrival_chunk(s, &a->key, a->offset, a->view, a->len);
+        return NEB_OK;
     case INTER_ACT_BLOB_FINISH: return finish_blob(s, &a->manifest);
     case INTER_ACT_DELIVER: return service_deliver(s, &a->record);
     case INTER_ACT_FAULT: s->cb.fault(s->cb.user, a->peer, a->fault); return NEB_OK;

@@ -1,8 +1,10 @@
 // The gate: what a whole update must be before it may become part of a commit. Every member decides for itself, on the bytes that lie
 // on its own disk; the record says what became of them.
 //
-//     claims (headers) within the job's parameters ── shape of every unit as this member's own worker has it ── every frame decoded:
-//     finite, in scale ── row counts within the tokens ── norm, for whoever weighs or flags it
+//     claims (headers) within the job's parameters ── every frame unpacked: finite, in scale ── shape of every unit as this member's own
+//     worker has it ── row counts within the tokens ── norm, for whoever weighs or flags it
+//
+// Most of it happens while the update arrives (service_arrive.c).
 #include "agent/base/log.h"
 #include "compress/update.h"
 #include "inter/service_state.h"
@@ -11,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SHAPES_MAX = 1024, UNITS_MAX = 1 << 16, BLOB_SLACK = 1 << 20 };
+enum { SHAPES_MAX = 1024, BLOB_SLACK = 1 << 20 };
 
 void inter_service_bound(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
                          uint64_t elements, bool counted) {
@@ -68,16 +70,8 @@ enum neb_status inter_service_shape(struct inter_service *s, const uint8_t job[I
     return NEB_OK;
 }
 
-static bool has_shape(const struct service_shape *x, const uint8_t *p, size_t len) {
-    struct cmp_unit_shape *shapes = malloc(UNITS_MAX * sizeof *shapes);
-    uint8_t sha[INTER_SHA_BYTES] = {0};
-    uint32_t n = 0;
-    bool read =
-        shapes && cmp_update_shapes(p, len, shapes, UNITS_MAX, &n) == NEB_OK && n <= UNITS_MAX;
-    if (read)
-        cmp_shapes_hash(shapes, n, sha);
-    free(shapes);
-    return read && !memcmp(sha, x->sha256, sizeof sha);
+uint64_t service_elements_max(const struct inter_service *s, const uint8_t job[INTER_ID_BYTES]) {
+    return bound_of(s, job)->elements;
 }
 
 // ---- the gate -------------------------------------------------------------------------------------------------
@@ -102,10 +96,13 @@ static const char *fault_of(struct inter_service *s, const struct inter_manifest
         return "the job's profile does not take it";
     if (screen == INTER_SCREEN_PASS)
         return fault_of_masked(s, m, map);
-    if (x && !has_shape(x, map->p, map->len))
+    enum neb_status st;
+    if (!service_arrival_verdict(s, m, &st, stats))
+        st = cmp_update_check_max(s->gate, map->p, map->len, bound->elements, stats);
+    if (st != NEB_OK || stats->elements > bound->elements) // which may be known since it began
+        return "it is malformed, holds too much, or a number that is none";
+    if (x && memcmp(stats->shapes, x->sha256, sizeof x->sha256))
         return "its units are not those of this fragment";
-    if (cmp_update_check_max(s->gate, map->p, map->len, bound->elements, stats) != NEB_OK)
-        return "it is malformed, or holds a number that is none";
     // Each token counts for one row as input and for one as target. Counts travel as bytes of 8 steps an octave.
     if (bound->counted && stats->counts / 17 > m->tokens / 8)
         return "more rows were seen than tokens";

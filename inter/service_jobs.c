@@ -4,6 +4,7 @@
 #include "inter/service_state.h"
 #include "security/sign.h"
 
+#include <pthread.h>
 #include <string.h>
 
 void inter_service_job_removed(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
@@ -19,12 +20,14 @@ static enum neb_status restore_manifest(struct inter_service *s, const struct in
     if (own && !durable)
         return NEB_OK; // stored before its blob in a crash: the worker submits again
     float norm = 0;
-    if (durable)
+    if (durable && (!own || inter_node_weighs(s->node, m->key.job)))
         NEB_TRY(service_gate(s, m, &pass, &norm));
     pass = pass || own;
     if (!own && !durable) {
         NEB_TRY(inter_bitmap_init(&got, inter_chunks(m->bytes, m->chunk_bytes)));
         st = inter_ledger_part_open(s->ledger, m, &got);
+        if (st == NEB_OK)
+            service_arrival_begin(s, m);
     }
     enum inter_holding h = !durable ? INTER_HOLD_PART
                            : pass   ? INTER_HOLD_WHOLE
@@ -103,6 +106,45 @@ enum neb_status inter_service_deliver(struct inter_service *s, const uint8_t job
     return st == NEB_OK ? service_deliver(s, &r) : st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
 }
 
+struct hashing {
+    const void *p;
+    size_t n;
+    uint8_t *out; // (INTER_SHA_BYTES)
+};
+
+static void *hash(void *arg) {
+    const struct hashing *h = arg;
+    neb_sha256(h->p, h->n, h->out);
+    return NULL;
+}
+
+// Own update on disk, and its digest: while the disk works, another thread hashes. Nothing can leave before both are there.
+static enum neb_status store_and_hash(struct inter_service *s, struct inter_manifest *m,
+                                      const void *blob, size_t len) {
+    struct hashing h = {blob, len, m->sha256};
+    pthread_t thread;
+    bool apart = pthread_create(&thread, NULL, hash, &h) == 0;
+    if (!apart)
+        hash(&h);
+    enum neb_status st = inter_ledger_put_blob(s->ledger, &m->key, blob, len);
+    if (apart)
+        pthread_join(thread, NULL);
+    return st;
+}
+
+// Ours is not ours to refuse: its norm is what is wanted, and where nobody weighs or compares norms not even that. The manifest
+// is on its way by now, so that this costs no time of the round.
+static enum neb_status weigh_own(struct inter_service *s, const struct inter_manifest *m) {
+    bool pass;
+    float norm;
+    if (!inter_node_weighs(s->node, m->key.job))
+        return NEB_OK;
+    NEB_TRY(service_gate(s, m, &pass, &norm));
+    inter_node_restore_norm(s->node, &m->key, norm);
+    service_step(s, &(struct inter_event){.kind = INTER_EV_TICK, .peer = 0}); // it can go on
+    return s->st;
+}
+
 enum neb_status inter_service_submit(struct inter_service *s, const struct inter_manifest *given,
                                      const void *blob, size_t len) {
     struct inter_manifest m = *given, stored;
@@ -116,15 +158,16 @@ enum neb_status inter_service_submit(struct inter_service *s, const struct inter
         open) // others went on without it, or a worker was restarted: this round is over
         return inter_service_deliver(s, m.key.job, m.key.fragment, m.key.round);
     m.key.attempt += inter_node_attempt(s->node, m.key.job);
-    neb_sha256(blob, len, m.sha256);
     if (inter_ledger_find_manifest(s->ledger, &m.key, &stored) == NEB_OK &&
         inter_ledger_has_blob(s->ledger, &m.key)) {
+        neb_sha256(blob, len, m.sha256);
         if (memcmp(stored.sha256, m.sha256, sizeof m.sha256))
             neb_warn("round %u: the worker computed other bytes than before its restart; those of "
                      "the ledger stand",
                      m.key.round);
         return NEB_OK;
     }
+    NEB_TRY(store_and_hash(s, &m, blob, len));
     m.bytes = (uint32_t)len;
     m.chunk_bytes = inter_node_chunk_bytes(s->node, m.bytes);
     neb_buf_clear(&s->out);
@@ -132,12 +175,9 @@ enum neb_status inter_service_submit(struct inter_service *s, const struct inter
     NEB_TRY(neb_buf_check(&s->out));
     if (!service_sign(s, SEC_CONTEXT_MANIFEST, s->out.p, s->out.len, m.sig))
         return neb_fail(NEB_ERR_DENIED, "cannot sign an update");
-    NEB_TRY(inter_ledger_put_blob(s->ledger, &m.key, blob, len));
-    struct inter_event e = {.kind = INTER_EV_SUBMIT, .manifest = &m, .peer = s->self};
-    bool pass; // ours is not ours to refuse: its norm is what is wanted
-    NEB_TRY(service_gate(s, &m, &pass, &e.norm));
-    service_step(s, &e);
-    return s->st;
+    service_step(
+        s, &(struct inter_event){.kind = INTER_EV_SUBMIT, .manifest = &m, .peer = s->self});
+    return s->st == NEB_OK ? weigh_own(s, &m) : s->st;
 }
 
 enum neb_status inter_service_prune(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],

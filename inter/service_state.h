@@ -9,7 +9,7 @@
 #define INTER_SERVICE_STATE_H
 #include "inter/service.h"
 
-enum { BOUNDS_MAX = 16 };
+enum { BOUNDS_MAX = 16, ARRIVALS_MAX = 8 };
 
 struct pending { // events that actions gave rise to
     struct inter_event e;
@@ -29,6 +29,16 @@ struct service_shape {
     uint64_t elements;
 };
 
+struct service_arrival { // an update that arrives, as far as it is checked (service_arrive.c)
+    bool on, numbers; // in use; holds numbers, which `check` follows
+    struct inter_key key;
+    uint32_t bytes, chunk_bytes;
+    uint64_t at, moved; // bytes followed; when, by arrivals_clock
+    struct cmp_check *check;
+    struct neb_sha256 *sha;
+    uint8_t digest[INTER_SHA_BYTES]; // once at == bytes
+};
+
 struct inter_service {
     struct inter_service_callbacks cb;
     const struct sec_identity *identity;
@@ -45,6 +55,9 @@ struct inter_service {
     struct pending *pending;
     size_t n_pending, cap_pending;
     struct cmp_work *gate;
+    struct service_arrival arrivals[ARRIVALS_MAX];
+    uint64_t arrivals_clock;
+    struct neb_buf arrived; // a chunk that is read back
     neb_ns next_tick, next_resend, next_limit;
     struct inter_rate_limit limit;
     struct {
@@ -74,6 +87,22 @@ bool service_verify(void *user, uint32_t peer, const char *context, const void *
 // Structure, finiteness and scale of every frame, before an update may become part of a commit.
 NEB_MUST_CHECK enum neb_status service_gate(struct inter_service *s, const struct inter_manifest *m, bool *pass,
                                             float *norm);
+
+uint64_t service_elements_max(const struct inter_service *s, const uint8_t job[INTER_ID_BYTES]);
+
+// service_arrive.c: the same as it arrives; without one of these service_gate does it at the end
+void service_arrival_begin(struct inter_service *s, const struct inter_manifest *m);
+// After the chunk was written.
+void service_arrival_chunk(struct inter_service *s, const struct inter_key *k, uint64_t offset,
+                           const uint8_t *p, size_t n);
+// Whether all was followed and is what the manifest says.
+bool service_arrival_whole(struct inter_service *s, const struct inter_manifest *m);
+// After service_arrival_whole. False: not known, check it whole.
+struct cmp_update_stats;
+bool service_arrival_verdict(struct inter_service *s, const struct inter_manifest *m,
+                             enum neb_status *st, struct cmp_update_stats *stats);
+void service_arrival_end(struct inter_service *s, const struct inter_key *k);
+void service_arrivals_free(struct inter_service *s);
 
 // service_actions.c
 // Hands the node an event and carries out all that comes of it; what goes wrong is in s->st.

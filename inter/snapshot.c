@@ -1,69 +1,11 @@
-#include "inter/snapshot.h"
-#include "agent/base/fs.h"
+// Life of snapshots, and which side a message is for: snapshot_fetch.c or snapshot_give.c.
 #include "agent/base/log.h"
-#include "agent/base/sha256.h"
-#include "agent/base/vault.h"
-#include "inter/transfer.h"
+#include "inter/snapshot_state.h"
 #include "security/seal_chunks.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
-enum {
-    PEERS = 16,
-    WINDOW_FIRST = 4,
-    WINDOW_MAX = 64, // chunks asked for at once: 16 MiB
-    QUEUE_MAX = 256, // chunks that others wait for
-    MAP_EVERY = 64,  // chunks between two writes of the map
-    DATA_HEAD = 1 + INTER_ID_BYTES + INTER_SHA_BYTES + 8 + 8,
-};
-static const neb_ns
-    offer_patience = 10 * NEB_S,
-    chunk_patience = 10 * NEB_S, idle_patience = 45 * NEB_S,
-    in_use_for = 3 * NEB_S, // after the last chunk that somebody took: not replaced by a newer one
-    pinned_for = 240 * NEB_S; // and kept for one that comes back
-
-struct flight {
-    uint32_t chunk;
-    neb_ns at;
-};
-struct fetch {
-    bool used, offered, header_only;
-    uint8_t job[INTER_ID_BYTES], id[INTER_SHA_BYTES];
-    char part[NEB_PATH_MAX], map[NEB_PATH_MAX];
-    uint32_t peers[PEERS], n_peers, at, asked;
-    uint64_t total, header;
-    struct inter_bitmap got;
-    uint32_t next, window, n_flights, unmapped;
-    struct flight flights[WINDOW_MAX];
-    int fd;
-    struct sec_chunks *seal; // NULL: in clear
-    neb_ns since, moved;
-};
-struct given {
-    bool used;
-    uint8_t job[INTER_ID_BYTES], id[INTER_SHA_BYTES];
-    struct inter_snapshot_source source;
-    uint64_t total;
-    neb_ns taken;
-};
-struct wanted {
-    neb_ns at;
-    uint32_t peer, chunk;
-    uint8_t job[INTER_ID_BYTES], id[INTER_SHA_BYTES];
-};
-struct inter_snapshots {
-    struct inter_snapshots_config c;
-    struct fetch fetches[INTER_SNAPSHOT_JOBS];
-    struct given given[INTER_SNAPSHOT_JOBS];
-    struct wanted queue[QUEUE_MAX];
-    uint32_t n_queue;
-    struct neb_buf out;
-    uint8_t *chunk; // (INTER_SNAPSHOT_CHUNK + SEC_CHUNKS_EXTRA)
-};
+static const neb_ns pinned_for = 240 * NEB_S; // after the last chunk, for one that comes back
 
 enum neb_status inter_snapshots_create(const struct inter_snapshots_config *c,
                                        struct inter_snapshots **out) {
@@ -77,28 +19,15 @@ enum neb_status inter_snapshots_create(const struct inter_snapshots_config *c,
     return NEB_OK;
 }
 
-static void end_fetch(struct fetch *f) {
-    if (f->used && f->fd >= 0)
-        close(f->fd);
-    inter_bitmap_free(&f->got);
-    sec_chunks_destroy(&f->seal);
-    *f = (struct fetch){.fd = -1};
-}
-
-static void release(struct inter_snapshots *s, struct given *g) {
-    s->c.close(s->c.user, &g->source);
-    *g = (struct given){0};
-}
-
 void inter_snapshots_destroy(struct inter_snapshots **sp) {
     struct inter_snapshots *s = *sp;
     if (!s)
         return;
     for (int i = 0; i < INTER_SNAPSHOT_JOBS; i++) {
         if (s->fetches[i].used)
-            end_fetch(&s->fetches[i]);
+            snapshot_fetch_end(&s->fetches[i]);
         if (s->given[i].used)
-            release(s, &s->given[i]);
+            snapshot_release(s, &s->given[i]);
     }
     neb_buf_free(&s->out);
     free(s->chunk);
@@ -106,433 +35,23 @@ void inter_snapshots_destroy(struct inter_snapshots **sp) {
     *sp = NULL;
 }
 
-static struct fetch *find_fetch(const struct inter_snapshots *s,
-                                const uint8_t job[INTER_ID_BYTES]) {
-    for (int i = 0; i < INTER_SNAPSHOT_JOBS; i++)
-        if (s->fetches[i].used && !memcmp(s->fetches[i].job, job, INTER_ID_BYTES))
-            return (struct fetch *)(uintptr_t)&s->fetches[i];
-    return NULL;
-}
-
-static uint64_t chunk_length(uint64_t total, uint32_t i) {
+uint64_t snapshot_chunk_bytes(uint64_t total, uint32_t i) {
     uint64_t at = (uint64_t)i * INTER_SNAPSHOT_CHUNK, left = total - at;
     return left < INTER_SNAPSHOT_CHUNK ? left : INTER_SNAPSHOT_CHUNK;
 }
 
-static struct neb_buf *begin(struct inter_snapshots *s, uint8_t type,
-                             const uint8_t job[INTER_ID_BYTES]) {
+struct neb_buf *snapshot_begin(struct inter_snapshots *s, uint8_t type,
+                               const uint8_t job[INTER_ID_BYTES]) {
     neb_buf_clear(&s->out);
     neb_buf_u8(&s->out, type);
     neb_buf_add(&s->out, job, INTER_ID_BYTES);
     return &s->out;
 }
 
-static enum neb_status say(struct inter_snapshots *s, uint32_t peer) {
+enum neb_status snapshot_say(struct inter_snapshots *s, uint32_t peer) {
     NEB_TRY(neb_buf_check(&s->out));
     return s->c.send(s->c.user, peer, false, s->out.p, s->out.len, NULL, 0);
 }
-
-// ---- the one that fetches -------------------------------------------------------------------------------------
-
-enum neb_status inter_snapshots_fetch(struct inter_snapshots *s, const uint8_t job[INTER_ID_BYTES],
-                                      const char *path, const uint32_t *peers, uint32_t n,
-                                      bool header_only, neb_ns now) {
-    struct fetch *f = NULL;
-    if (find_fetch(s, job))
-        return NEB_OK;
-    for (int i = 0; i < INTER_SNAPSHOT_JOBS && !f; i++)
-        f = s->fetches[i].used ? NULL : &s->fetches[i];
-    if (!f || !n)
-        return neb_fail(NEB_ERR_LIMIT, "cannot fetch a snapshot: %s",
-                        n ? "too many are on their way" : "no other member is reachable");
-    *f = (struct fetch){
-        .used = true, .header_only = header_only, .fd = -1, .since = now, .asked = UINT32_MAX};
-    memcpy(f->job, job, sizeof f->job);
-    f->n_peers = n < PEERS ? n : PEERS;
-    memcpy(f->peers, peers, f->n_peers * sizeof *peers);
-    if (snprintf(f->part, sizeof f->part, "%s.part", path) >= (int)sizeof f->part ||
-        snprintf(f->map, sizeof f->map, "%s.map", path) >= (int)sizeof f->map) {
-        end_fetch(f);
-        return neb_fail(NEB_ERR_LIMIT, "path too long: %s", path);
-    }
-    return inter_snapshots_tick(s, now);
-}
-
-bool inter_snapshots_progress(const struct inter_snapshots *s, const uint8_t job[INTER_ID_BYTES],
-                              struct inter_snapshot_progress *out) {
-    const struct fetch *f = find_fetch(s, job);
-    if (!f)
-        return false;
-    *out = (struct inter_snapshot_progress){.total = f->offered ? f->total : 0, .since = f->since};
-    if (f->offered)
-        out->bytes =
-            f->got.set == f->got.n ? f->total : (uint64_t)f->got.set * INTER_SNAPSHOT_CHUNK;
-    return true;
-}
-
-static void finish(struct inter_snapshots *s, struct fetch *f, enum neb_status st) {
-    uint8_t job[INTER_ID_BYTES];
-    char part[NEB_PATH_MAX];
-    uint64_t header = f->header;
-    memcpy(job, f->job, sizeof job);
-    memcpy(part, f->part, sizeof part);
-    end_fetch(f);
-    s->c.done(s->c.user, job, st, part, header);
-}
-
-// The map beside the part: | id | total u64 | header u64 | bits |. It never says more than the disk holds: the part is synced first.
-static enum neb_status write_map(struct inter_snapshots *s, struct fetch *f) {
-    if (fdatasync(f->fd) != 0)
-        return neb_fail_errno("cannot write %s", f->part);
-    neb_buf_clear(&s->out);
-    neb_buf_add(&s->out, f->id, sizeof f->id);
-    neb_buf_u64(&s->out, f->total);
-    neb_buf_u64(&s->out, f->header);
-    neb_buf_add(&s->out, f->got.bits, (f->got.n + 7) / 8);
-    NEB_TRY(neb_buf_check(&s->out));
-    f->unmapped = 0;
-    return neb_fs_write(f->map, s->out.p, s->out.len, 0600);
-}
-
-// What an earlier transfer of the same snapshot left.
-static void read_map(struct fetch *f) {
-    struct neb_buf b = {0};
-    uint8_t id[INTER_SHA_BYTES];
-    if (!neb_fs_exists(f->map) || neb_fs_read(f->map, 1 << 24, &b) != NEB_OK) {
-        neb_buf_free(&b);
-        return;
-    }
-    struct neb_rd r = neb_rd_make(b.p, b.len);
-    neb_rd_copy(&r, id, sizeof id);
-    bool same = neb_rd_u64(&r) == f->total && neb_rd_u64(&r) == f->header && !r.bad &&
-                !memcmp(id, f->id, sizeof id);
-    size_t n = neb_rd_left(&r);
-    const uint8_t *bits = neb_rd_view(&r, n);
-    if (same && !r.bad && inter_bitmap_merge(&f->got, bits, n))
-        neb_info("going on with a snapshot: %u of %u chunks are here", f->got.set, f->got.n);
-    neb_buf_free(&b);
-}
-
-// Of which snapshot there is a part here; zeros: of none.
-static void begun_id(const struct fetch *f, uint8_t id[INTER_SHA_BYTES]) {
-    struct neb_buf b = {0};
-    if (neb_fs_exists(f->map) && neb_fs_exists(f->part) &&
-        neb_fs_read(f->map, 1 << 24, &b) == NEB_OK && b.len >= INTER_SHA_BYTES)
-        memcpy(id, b.p, INTER_SHA_BYTES);
-    neb_buf_free(&b);
-}
-
-static enum neb_status write_part(const struct fetch *f, const uint8_t *p, size_t n, uint64_t offset) {
-    for (size_t at = 0; at < n;) {
-        ssize_t w = pwrite(f->fd, p + at, n - at, (off_t)(offset + at));
-        if (w < 0 && errno != EINTR)
-            return neb_fail_errno("cannot write %s", f->part);
-        at += w > 0 ? (size_t)w : 0;
-    }
-    return NEB_OK;
-}
-
-// Whether what is here was written as this run writes: sealed with its key, or in clear.
-static bool part_goes_on(const struct inter_snapshots *s, struct fetch *f) {
-    uint8_t front[SEC_CHUNKS_FRONT];
-    bool whole = pread(f->fd, front, sizeof front, 0) == (ssize_t)sizeof front,
-         sealed = whole && neb_is_sealed(front, sizeof front);
-    if (!s->c.seal)
-        return !sealed;
-    return sealed && sec_chunks_open(s->c.seal, f->part, front, &f->seal) == NEB_OK &&
-           sec_chunks_total(f->seal) == f->total;
-}
-
-static enum neb_status open_part(struct inter_snapshots *s, struct fetch *f) {
-    f->fd = open(f->part, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (f->fd < 0)
-        return neb_fail_errno("cannot create %s", f->part);
-    if (!f->got.set || !part_goes_on(s, f)) {
-        sec_chunks_destroy(&f->seal);
-        inter_bitmap_free(&f->got);
-        NEB_TRY(inter_bitmap_init(&f->got, (uint32_t)((f->total + INTER_SNAPSHOT_CHUNK - 1) / INTER_SNAPSHOT_CHUNK)));
-        if (ftruncate(f->fd, 0) != 0)
-            return neb_fail_errno("cannot empty %s", f->part);
-        if (s->c.seal) {
-            NEB_TRY(sec_chunks_create(s->c.seal, f->job, INTER_SNAPSHOT_CHUNK, f->total, &f->seal));
-            NEB_TRY(write_part(f, sec_chunks_front(f->seal), SEC_CHUNKS_FRONT, 0));
-        }
-    }
-    // a full disk is told now, not at the last chunk
-    int rc = posix_fallocate(f->fd, 0, (off_t)(f->seal ? sec_chunks_at(f->seal, f->got.n) : f->total));
-    if (rc)
-        return neb_fail(rc == ENOSPC ? NEB_ERR_NOSPC : NEB_ERR_IO,
-                        "%s: no room for a snapshot of %llu bytes: %s", f->part,
-                        (unsigned long long)f->total, strerror(rc));
-    return NEB_OK;
-}
-
-static enum neb_status on_offer(struct inter_snapshots *s, neb_ns now, uint32_t peer,
-                                struct neb_rd *r, const uint8_t job[INTER_ID_BYTES]) {
-    uint8_t id[INTER_SHA_BYTES];
-    neb_rd_copy(r, id, sizeof id);
-    uint64_t total = neb_rd_u64(r), header = neb_rd_u64(r);
-    struct fetch *f = find_fetch(s, job);
-    if (!neb_rd_done(r) || !f || peer != f->peers[f->at])
-        return NEB_OK;
-    if (!total) { // it has none (any more)
-        f->offered = false;
-        f->at++;
-        f->asked = UINT32_MAX;
-        return inter_snapshots_tick(s, now);
-    }
-    if (f->offered || header < 32 || header > INTER_SNAPSHOT_HEADER_MAX || total < header ||
-        total > 1ull << 42)
-        return NEB_OK;
-    f->total = f->header_only ? header : total;
-    f->header = header;
-    memcpy(f->id, id, sizeof id);
-    uint64_t chunks = (f->total + INTER_SNAPSHOT_CHUNK - 1) / INTER_SNAPSHOT_CHUNK;
-    inter_bitmap_free(&f->got);
-    NEB_TRY(inter_bitmap_init(&f->got, (uint32_t)chunks));
-    read_map(f);
-    NEB_TRY(open_part(s, f));
-    NEB_TRY(write_map(s, f));
-    f->offered = true;
-    f->window = WINDOW_FIRST;
-    f->n_flights = f->next = 0;
-    f->moved = f->since = now;
-    return inter_snapshots_tick(s, now);
-}
-
-static bool flying(const struct fetch *f, uint32_t chunk) {
-    for (uint32_t i = 0; i < f->n_flights; i++)
-        if (f->flights[i].chunk == chunk)
-            return true;
-    return false;
-}
-
-static enum neb_status ask_chunks(struct inter_snapshots *s, struct fetch *f, neb_ns now) {
-    for (uint32_t scanned = 0; scanned < f->got.n && f->n_flights < f->window; scanned++) {
-        uint32_t i = f->next;
-        if (inter_bitmap_has(&f->got, i) || flying(f, i)) {
-            f->next = (i + 1) % f->got.n;
-            continue;
-        }
-        struct neb_buf *b = begin(s, INTER_SNAPSHOT_GET, f->job);
-        neb_buf_add(b, f->id, sizeof f->id);
-        neb_buf_u32(b, i);
-        enum neb_status st = say(s, f->peers[f->at]);
-        if (st == NEB_ERR_AGAIN)
-            return NEB_OK;
-        NEB_TRY(st);
-        f->flights[f->n_flights++] = (struct flight){i, now};
-        f->next = (i + 1) % f->got.n;
-    }
-    return NEB_OK;
-}
-
-static enum neb_status on_data(struct inter_snapshots *s, neb_ns now, uint32_t peer,
-                               struct neb_rd *r, const uint8_t job[INTER_ID_BYTES]) {
-    uint8_t id[INTER_SHA_BYTES], check[8], sha[INTER_SHA_BYTES];
-    neb_rd_copy(r, id, sizeof id);
-    uint64_t offset = neb_rd_u64(r);
-    neb_rd_copy(r, check, sizeof check);
-    size_t n = neb_rd_left(r);
-    const uint8_t *p = neb_rd_view(r, n);
-    struct fetch *f = find_fetch(s, job);
-    if (r->bad || !f || !f->offered || peer != f->peers[f->at] || memcmp(id, f->id, sizeof id) ||
-        offset % INTER_SNAPSHOT_CHUNK || offset >= f->total)
-        return NEB_OK; // of a transfer that was given up
-    uint32_t i = (uint32_t)(offset / INTER_SNAPSHOT_CHUNK);
-    neb_sha256(p, n, sha);
-    size_t want = (size_t)chunk_length(f->total, i); // a holder does not know that only the header is wanted
-    if ((f->header_only ? n < want : n != want) || memcmp(sha, check, sizeof check))
-        return NEB_OK; // asked for again in time
-    n = want;
-    for (uint32_t k = 0; k < f->n_flights; k++)
-        if (f->flights[k].chunk == i) {
-            f->flights[k] = f->flights[--f->n_flights];
-            f->window += f->window < WINDOW_MAX;
-        }
-    f->moved = now;
-    if (!inter_bitmap_set(&f->got, i))
-        return NEB_OK;
-    if (f->seal) {
-        sec_chunks_seal(f->seal, i, p, s->chunk);
-        NEB_TRY(write_part(f, s->chunk, n + SEC_CHUNKS_EXTRA, sec_chunks_at(f->seal, i)));
-    } else {
-        NEB_TRY(write_part(f, p, n, offset));
-    }
-    if (f->got.set == f->got.n) {
-        NEB_TRY(write_map(s, f));
-        NEB_TRY(neb_fs_remove(f->map));
-        finish(s, f, NEB_OK);
-        return NEB_OK;
-    }
-    if (++f->unmapped >= MAP_EVERY)
-        NEB_TRY(write_map(s, f));
-    return ask_chunks(s, f, now);
-}
-
-static enum neb_status tick_fetch(struct inter_snapshots *s, struct fetch *f, neb_ns now) {
-    for (; !f->offered; f->at++, f->asked = UINT32_MAX) {
-        if (f->at >= f->n_peers) {
-            finish(s, f, NEB_ERR_NOT_FOUND);
-            return NEB_OK;
-        }
-        if (f->asked == f->at && now - f->moved < offer_patience)
-            return NEB_OK;
-        if (f->asked == f->at)
-            continue; // it does not answer
-        uint8_t begun[INTER_SHA_BYTES] = {0};
-        begun_id(f, begun);
-        neb_buf_add(begin(s, INTER_SNAPSHOT_ASK, f->job), begun, sizeof begun);
-        enum neb_status st = say(s, f->peers[f->at]);
-        if (st != NEB_OK && st != NEB_ERR_AGAIN)
-            return st;
-        f->asked = f->at;
-        f->moved = now;
-        return NEB_OK;
-    }
-    for (uint32_t k = 0; k < f->n_flights;) {
-        if (now - f->flights[k].at < chunk_patience) {
-            k++;
-            continue;
-        }
-        f->flights[k] = f->flights[--f->n_flights];
-        f->window = f->window > 3 ? f->window / 2 : 2;
-    }
-    if (now - f->moved > idle_patience) { // the next one may give the same; what is here stays
-        NEB_TRY(write_map(s, f));
-        close(f->fd);
-        f->fd = -1;
-        sec_chunks_destroy(&f->seal);
-        f->offered = false;
-        f->at++;
-        f->asked = UINT32_MAX;
-        return tick_fetch(s, f, now);
-    }
-    return ask_chunks(s, f, now);
-}
-
-// ---- the one that gives ---------------------------------------------------------------------------------------
-
-static struct given *find_given(struct inter_snapshots *s, const uint8_t job[INTER_ID_BYTES],
-                                const uint8_t *id) {
-    for (int i = 0; i < INTER_SNAPSHOT_JOBS; i++)
-        if (s->given[i].used && !memcmp(s->given[i].job, job, INTER_ID_BYTES) &&
-            (!id || !memcmp(s->given[i].id, id, INTER_SHA_BYTES)))
-            return &s->given[i];
-    return NULL;
-}
-
-// The newest state, unless an older one is being taken by somebody, or is the one that the asker has begun to take.
-static struct given *pin(struct inter_snapshots *s, neb_ns now, const uint8_t job[INTER_ID_BYTES],
-                         const uint8_t begun[INTER_SHA_BYTES]) {
-    struct given *g = find_given(s, job, NULL);
-    if (g && (now - g->taken < in_use_for || !memcmp(g->id, begun, sizeof g->id)))
-        return g;
-    if (g)
-        release(s, g);
-    for (int i = 0; i < INTER_SNAPSHOT_JOBS && !g; i++)
-        g = s->given[i].used ? NULL : &s->given[i];
-    if (!g || s->c.open(s->c.user, job, &g->source) != NEB_OK)
-        return NULL;
-    g->used = true;
-    memcpy(g->job, job, sizeof g->job);
-    neb_sha256(g->source.header.p, g->source.header.len, g->id);
-    g->total = g->source.header.len + g->source.len[0] + g->source.len[1];
-    g->taken = now - in_use_for; // by nobody yet
-    return g;
-}
-
-static enum neb_status offer(struct inter_snapshots *s, uint32_t peer,
-                             const uint8_t job[INTER_ID_BYTES], const struct given *g) {
-    static const uint8_t none[INTER_SHA_BYTES];
-    struct neb_buf *b = begin(s, INTER_SNAPSHOT_OFFER, job);
-    neb_buf_add(b, g ? g->id : none, INTER_SHA_BYTES);
-    neb_buf_u64(b, g ? g->total : 0);
-    neb_buf_u64(b, g ? g->source.header.len : 0);
-    enum neb_status st = say(s, peer);
-    return st == NEB_ERR_AGAIN ? NEB_OK : st; // it asks again
-}
-
-static enum neb_status cut(const struct inter_snapshot_source *src, uint64_t at, uint8_t *out, size_t n) {
-    const uint64_t lens[3] = {src->header.len, src->len[0], src->len[1]};
-    uint64_t base = 0;
-    for (int i = 0; i < 3 && n; base += lens[i], i++) {
-        if (at >= base + lens[i])
-            continue;
-        uint64_t here = base + lens[i] - at, take = here < n ? here : n;
-        if (i == 0)
-            memcpy(out, src->header.p + at, (size_t)take);
-        else
-            NEB_TRY(src->read(src->pin, i - 1, at - base, out, (size_t)take));
-        out += take;
-        at += take;
-        n -= (size_t)take;
-    }
-    NEB_ASSERT(!n);
-    return NEB_OK;
-}
-
-static enum neb_status give(struct inter_snapshots *s, neb_ns now, const struct wanted *w) {
-    struct given *g = find_given(s, w->job, w->id);
-    uint8_t sha[INTER_SHA_BYTES];
-    if (!g)
-        return offer(s, w->peer, w->job, NULL); // not pinned any more
-    uint64_t at = (uint64_t)w->chunk * INTER_SNAPSHOT_CHUNK;
-    if (at >= g->total)
-        return NEB_OK;
-    size_t n = (size_t)chunk_length(g->total, w->chunk);
-    if (cut(&g->source, at, s->chunk, n) != NEB_OK) {
-        release(s, g);
-        return offer(s, w->peer, w->job, NULL);
-    }
-    neb_sha256(s->chunk, n, sha);
-    struct neb_buf *b = begin(s, INTER_SNAPSHOT_DATA, w->job);
-    neb_buf_add(b, w->id, sizeof w->id);
-    neb_buf_u64(b, at);
-    neb_buf_add(b, sha, 8);
-    NEB_TRY(neb_buf_check(b));
-    NEB_ASSERT(b->len == DATA_HEAD);
-    g->taken = now;
-    return s->c.send(s->c.user, w->peer, true, b->p, b->len, s->chunk, n);
-}
-
-// What the link does not take waits, for as long as the other side does.
-static enum neb_status pump(struct inter_snapshots *s, neb_ns now) {
-    uint32_t kept = 0;
-    uint64_t full = 0; // peers whose queue is full, bit each
-    for (uint32_t i = 0; i < s->n_queue; i++) {
-        const struct wanted *w = &s->queue[i];
-        enum neb_status st = full >> (w->peer & 63) & 1 ? NEB_ERR_AGAIN : give(s, now, w);
-        if (st == NEB_ERR_AGAIN) {
-            full |= 1ull << (w->peer & 63);
-            if (now - w->at < chunk_patience)
-                s->queue[kept++] = *w;
-        } else if (st != NEB_OK) {
-            return st;
-        }
-    }
-    s->n_queue = kept;
-    return NEB_OK;
-}
-
-static enum neb_status on_get(struct inter_snapshots *s, neb_ns now, uint32_t peer,
-                              struct neb_rd *r, const uint8_t job[INTER_ID_BYTES]) {
-    struct wanted w = {.at = now, .peer = peer};
-    memcpy(w.job, job, sizeof w.job);
-    neb_rd_copy(r, w.id, sizeof w.id);
-    w.chunk = neb_rd_u32(r);
-    if (!neb_rd_done(r))
-        return NEB_OK;
-    for (uint32_t i = 0; i < s->n_queue; i++)
-        if (s->queue[i].peer == peer && s->queue[i].chunk == w.chunk &&
-            !memcmp(s->queue[i].id, w.id, sizeof w.id))
-            return NEB_OK; // asked again before its turn
-    if (s->n_queue < QUEUE_MAX)
-        s->queue[s->n_queue++] = w;
-    return pump(s, now);
-}
-
-// ---- both -----------------------------------------------------------------------------------------------------
 
 enum neb_status inter_snapshots_message(struct inter_snapshots *s, neb_ns now, uint32_t peer,
                                         bool bulk, const uint8_t *p, size_t n) {
@@ -543,32 +62,29 @@ enum neb_status inter_snapshots_message(struct inter_snapshots *s, neb_ns now, u
     if (r.bad || bulk != (type == INTER_SNAPSHOT_DATA))
         return NEB_OK;
     enum neb_status st = NEB_OK;
-    if (type == INTER_SNAPSHOT_ASK) {
-        uint8_t begun[INTER_SHA_BYTES];
-        neb_rd_copy(&r, begun, sizeof begun);
-        return neb_rd_done(&r) ? offer(s, peer, job, pin(s, now, job, begun)) : NEB_OK;
-    }
+    if (type == INTER_SNAPSHOT_ASK)
+        return snapshot_on_ask(s, now, peer, &r, job);
     if (type == INTER_SNAPSHOT_GET)
-        return on_get(s, now, peer, &r, job);
+        return snapshot_on_get(s, now, peer, &r, job);
     if (type == INTER_SNAPSHOT_OFFER)
-        st = on_offer(s, now, peer, &r, job);
+        st = snapshot_on_offer(s, now, peer, &r, job);
     else if (type == INTER_SNAPSHOT_DATA)
-        st = on_data(s, now, peer, &r, job);
-    struct fetch *f = st == NEB_OK ? NULL : find_fetch(s, job);
+        st = snapshot_on_data(s, now, peer, &r, job);
+    struct fetch *f = st == NEB_OK ? NULL : snapshot_fetch_find(s, job);
     if (f) // this member's disk: the transfer ends, the agent goes on
-        finish(s, f, st);
+        snapshot_fetch_finish(s, f, st);
     return NEB_OK;
 }
 
 enum neb_status inter_snapshots_tick(struct inter_snapshots *s, neb_ns now) {
     for (int i = 0; i < INTER_SNAPSHOT_JOBS; i++) {
         struct fetch *f = &s->fetches[i];
-        enum neb_status st = f->used ? tick_fetch(s, f, now) : NEB_OK;
+        enum neb_status st = f->used ? snapshot_fetch_tick(s, f, now) : NEB_OK;
         if (st != NEB_OK && f->used)
-            finish(s, f, st);
+            snapshot_fetch_finish(s, f, st);
         struct given *g = &s->given[i];
         if (g->used && now - g->taken > pinned_for)
-            release(s, g);
+            snapshot_release(s, g);
     }
-    return pump(s, now);
+    return snapshot_pump(s, now);
 }

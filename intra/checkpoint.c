@@ -152,6 +152,7 @@ void intra_ckpt_split(struct intra_ckpt_writer *w, const char *path) {
 const char *intra_ckpt_split_path(const struct intra_ckpt_writer *w) {
     return w->may_split ? w->split : NULL;
 }
+bool intra_ckpt_is_sink(const struct intra_ckpt_writer *w) { return w->sink != NULL; }
 uint64_t intra_ckpt_bytes(const struct intra_ckpt_writer *w) { return w->bytes; }
 
 // Trailer: the header again, now filled, then the digest over index and trailer header.

@@ -37,6 +37,7 @@ NEB_MUST_CHECK enum neb_status intra_ckpt_add(struct intra_ckpt_writer *w, const
 // sections are counted, and nobody writes. NULL, as at first: everything is in one file.
 void intra_ckpt_split(struct intra_ckpt_writer *w, const char *path);
 const char *intra_ckpt_split_path(const struct intra_ckpt_writer *w); // NULL: one file
+bool intra_ckpt_is_sink(const struct intra_ckpt_writer *w);
 uint64_t intra_ckpt_bytes(const struct intra_ckpt_writer *w); // of the sections so far
 // A file with parts waits for them first.
 NEB_MUST_CHECK enum neb_status intra_ckpt_commit(struct intra_ckpt_writer *w);

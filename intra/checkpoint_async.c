@@ -1,5 +1,6 @@
 #include "intra/checkpoint_async.h"
 #include "agent/base/clock.h"
+#include "intra/checkpoint_parts.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -54,7 +55,9 @@ static enum neb_status write_copy(const struct intra_ckpt_async *a) {
     if (st == NEB_OK)
         st = intra_ckpt_commit(w);
     intra_ckpt_writer_destroy(&w);
-    return st == NEB_OK ? intra_ckpt_prune(a->dir, a->keep) : st;
+    if (st != NEB_OK)
+        intra_part_give_up(a->path);
+    return st == NEB_OK && a->keep ? intra_ckpt_prune(a->dir, a->keep) : st;
 }
 
 static void *writer(void *arg) {

@@ -36,7 +36,8 @@ void intra_ckpt_async_destroy(struct intra_ckpt_async **a);
 // checkpoint before must have been taken (asserted).
 NEB_MUST_CHECK enum neb_status intra_ckpt_async_begin(struct intra_ckpt_async *a,
                                                       struct intra_ckpt_writer **out);
-// Hands the copy over: it is written to path, then all but the newest `keep` generations of dir are removed. *w is destroyed.
+// Hands the copy over: it is written to path, then all but the newest `keep` generations of dir are removed (keep 0: none; a part of a
+// mesh's checkpoint, which is given up when it cannot be written, checkpoint_parts.h). *w is destroyed.
 NEB_MUST_CHECK enum neb_status intra_ckpt_async_submit(struct intra_ckpt_async *a,
                                                        struct intra_ckpt_writer **w,
                                                        const char *dir, const char *path, int keep);

@@ -1,5 +1,6 @@
 #include "intra/checkpoint_parts.h"
 #include "agent/base/clock.h"
+#include "agent/base/log.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -30,6 +31,25 @@ enum neb_status intra_part_create(const char *file, uint64_t token, uint32_t num
     return st;
 }
 
+static enum neb_status failed_path(const char *part, char *out, size_t cap) {
+    int n = snprintf(out, cap, "%s.failed", part);
+    return n > 0 && (size_t)n < cap ? NEB_OK : NEB_ERR_LIMIT;
+}
+
+void intra_part_give_up(const char *path) {
+    char mark[NEB_PATH_MAX];
+    size_t n = strlen(path), tail = strlen(".part");
+    if (n < tail || strcmp(path + n - tail, ".part") || failed_path(path, mark, sizeof mark) != NEB_OK)
+        return;
+    if (neb_fs_write(mark, "", 0, 0600) != NEB_OK)
+        neb_warn("%s: the owner waits for it until its time is up", path);
+}
+
+static bool given_up(const char *path) {
+    char mark[NEB_PATH_MAX];
+    return failed_path(path, mark, sizeof mark) == NEB_OK && neb_fs_exists(mark);
+}
+
 enum neb_status intra_parts_wait(const char *file, uint64_t token, uint32_t n) {
     neb_ns start = neb_now();
     for (uint32_t k = 1; k <= n;) {
@@ -39,6 +59,11 @@ enum neb_status intra_parts_wait(const char *file, uint64_t token, uint32_t n) {
             k++;
             continue;
         }
+        if (given_up(path))
+            return neb_fail(NEB_ERR_IO,
+                            "%s could not be written: that rank's log says why; the checkpoint "
+                            "before is untouched",
+                            path);
         if (neb_now() - start > INTRA_PARTS_WAIT_S * NEB_S)
             return neb_fail(NEB_ERR_TIMEOUT,
                             "%s was not written within %d s: look at that rank's log and disk; the "
@@ -81,9 +106,15 @@ static bool wanted(const char *dir, const char *name, size_t at) {
 }
 
 static int is_part(const struct dirent *e) { return token_at(e->d_name) > 0; }
-static int is_half(const struct dirent *e) {
-    size_t n = strlen(e->d_name), tail = strlen(".part.tmp");
-    return n > tail && !strcmp(e->d_name + n - tail, ".part.tmp");
+static int is_half(const struct dirent *e) { // or a mark that one was given up
+    static const char *const tails[] = {".part.tmp", ".part.failed", ".part.failed.tmp"};
+    size_t n = strlen(e->d_name);
+    for (size_t i = 0; i < sizeof tails / sizeof *tails; i++) {
+        size_t tail = strlen(tails[i]);
+        if (n > tail && !strcmp(e->d_name + n - tail, tails[i]))
+            return 1;
+    }
+    return 0;
 }
 
 static enum neb_status prune(const char *dir, int (*which)(const struct dirent *e), bool all) {

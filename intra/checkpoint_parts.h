@@ -9,6 +9,9 @@
 // the names of its parts and inside them, so a generation that is written a second time replaces nothing of the first;
 // parts that no file names are removed by the next intra_ckpt_prune.
 //
+// Each rank may write its part while it trains on (checkpoint_async.h); the owner's thread waits for them. A part that could
+// not be written leaves an empty "….part.failed" beside it, so that the owner does not wait for it.
+//
 // All ranks must see the folder: intra_trainer_save finds out which do, and the others' share is written by those.
 #ifndef INTRA_CHECKPOINT_PARTS_H
 #define INTRA_CHECKPOINT_PARTS_H
@@ -23,7 +26,9 @@ NEB_MUST_CHECK enum neb_status intra_part_path(const char *file, uint64_t token,
 // Begins part `number` (1..) of the generation `file`; intra_ckpt_add and _commit as for any.
 NEB_MUST_CHECK enum neb_status intra_part_create(const char *file, uint64_t token, uint32_t number,
                                                  struct intra_ckpt_writer **out);
-// Until n parts are there. NEB_ERR_TIMEOUT names the one that is not: its rank has died, or its disk is full.
+// Tells whoever waits for the part at `path` that it will not come. Nothing where path is no part's.
+void intra_part_give_up(const char *path);
+// Until n parts are there. NEB_ERR_IO: one was given up; NEB_ERR_TIMEOUT names the one that is not: its rank has died, or its disk is full.
 NEB_MUST_CHECK enum neb_status intra_parts_wait(const char *file, uint64_t token, uint32_t n);
 // Removes parts in `dir` that no file names, and half-written ones.
 NEB_MUST_CHECK enum neb_status intra_parts_prune(const char *dir);

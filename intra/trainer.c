@@ -1,5 +1,6 @@
 #include "intra/trainer.h"
 #include "agent/base/log.h"
+#include "intra/trainer_parts.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -39,8 +40,10 @@ enum neb_status intra_trainer_create(const struct intra_trainer_config *c, struc
         NEB_TRY_GOTO(
             intra_pipe_create(t->model, t->acts, c->batch, c->seq_len, c->accumulate, &t->pipe),
             fail);
-    if (c->mesh)
+    if (c->mesh) {
         NEB_TRY_GOTO(intra_model_layout(&c->model, &c->trainable, &t->whole), fail);
+        NEB_TRY_GOTO(intra_part_saver_create(&t->part_saver), fail);
+    }
     t->input_counts = calloc((size_t)c->model.vocab, sizeof *t->input_counts);
     t->target_counts = calloc((size_t)c->model.vocab, sizeof *t->target_counts);
     if (!t->input_counts || !t->target_counts) {
@@ -60,6 +63,7 @@ void intra_trainer_destroy(struct intra_trainer **tp) {
         return;
     free(t->input_counts);
     free(t->target_counts);
+    intra_part_saver_destroy(&t->part_saver);
     intra_pipe_destroy(&t->pipe);
     intra_device_destroy(&t->device);
     intra_acts_destroy(&t->acts);

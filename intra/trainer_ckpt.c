@@ -282,7 +282,7 @@ static enum neb_status make_state(const struct intra_trainer *t, struct whole_st
 
 // Tensors and moments by all ranks that can (trainer_parts.c), the rest by the owner.
 static enum neb_status save_split(const struct intra_trainer *t, struct intra_ckpt_writer *w,
-                                  const char *path) {
+                                  const char *path, bool aside) {
     struct whole_state s = {0};
     bool owner = intra_mesh_owner(t->c.mesh);
     enum neb_status st = make_counts(t, &s);
@@ -291,7 +291,7 @@ static enum neb_status save_split(const struct intra_trainer *t, struct intra_ck
     if (owner)
         st = put_model(t->whole, w);
     NEB_TRY_GOTO(intra_whole_agree(t->c.mesh, st), out);
-    NEB_TRY_GOTO(intra_trainer_save_parts(t, w, path), out);
+    NEB_TRY_GOTO(intra_trainer_save_parts(t, w, path, aside), out);
     if (owner)
         st = save_rest(t, w, NULL, NULL, s.input, s.target);
     st = intra_whole_agree(t->c.mesh, st);
@@ -305,10 +305,10 @@ static enum neb_status save_mesh(const struct intra_trainer *t, struct intra_ckp
     struct intra_model *whole = t->whole;
     bool owner = intra_mesh_owner(t->c.mesh);
     char path[NEB_PATH_MAX] = "";
-    bool split = false;
-    NEB_TRY(intra_trainer_may_split(t, w, path, &split));
+    bool split = false, aside = false;
+    NEB_TRY(intra_trainer_may_split(t, w, path, &split, &aside));
     if (split)
-        return save_split(t, w, path);
+        return save_split(t, w, path, aside);
     enum neb_status st = make_state(t, &s);
     NEB_TRY_GOTO(intra_whole_agree(t->c.mesh, st), out);
     if (owner && !whole->params)

@@ -1,4 +1,6 @@
 #include "intra/trainer_parts.h"
+#include "agent/base/log.h"
+#include "intra/checkpoint_async.h"
 #include "intra/whole.h"
 
 #include <stdlib.h>
@@ -7,16 +9,17 @@
 
 enum neb_status intra_trainer_may_split(const struct intra_trainer *t,
                                         const struct intra_ckpt_writer *w, char *path,
-                                        bool *split) {
+                                        bool *split, bool *aside) {
     struct intra_comm *world = t->c.mesh->world;
     const char *mine = w ? intra_ckpt_split_path(w) : NULL;
-    uint64_t wanted = mine && world->size > 1;
+    uint64_t wanted = mine && world->size > 1 ? 1 + intra_ckpt_is_sink(w) : 0;
     if (mine)
         snprintf(path, NEB_PATH_MAX, "%s", mine);
     NEB_TRY(world->ops->broadcast(world, &wanted, sizeof wanted, 0));
     if (wanted)
         NEB_TRY(world->ops->broadcast(world, path, NEB_PATH_MAX, 0));
-    *split = wanted == 1;
+    *split = wanted > 0;
+    *aside = wanted == 2;
     return NEB_OK;
 }
 
@@ -36,6 +39,25 @@ void intra_parts_deal(const uint64_t *bytes, int32_t n, const uint64_t *able, in
     }
 }
 
+// ---- writing aside --------------------------------------------------------------------------------------------
+
+struct intra_part_saver {
+    struct intra_ckpt_async *async; // made with the first part
+    bool refused;                   // no memory: this rank waits for its disk
+};
+
+enum neb_status intra_part_saver_create(struct intra_part_saver **out) {
+    *out = calloc(1, sizeof **out);
+    return *out ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory creating a trainer");
+}
+
+void intra_part_saver_destroy(struct intra_part_saver **s) {
+    if (*s)
+        intra_ckpt_async_destroy(&(*s)->async);
+    free(*s);
+    *s = NULL;
+}
+
 // ---- one save -------------------------------------------------------------------------------------------------
 
 struct parts {
@@ -49,6 +71,8 @@ struct parts {
     float *room;     // (largest of this rank's tensors)
     uint64_t token;
     uint32_t number, n; // of this rank's part, 0: none; of all
+    bool aside;         // out is a copy
+    char path[NEB_PATH_MAX]; // of this rank's part
 };
 
 static enum neb_status allocate(struct parts *p) {
@@ -93,6 +117,40 @@ static void deal(struct parts *p) {
     }
 }
 
+static uint64_t own_bytes(const struct parts *p) {
+    uint64_t sum = 4096; // the first section, alignment
+    for (int32_t i = 0; i < p->t->whole->n_tensors; i++)
+        sum += p->owner[i] == p->world->rank ? p->bytes[i] + 3 * 64 : 0;
+    return sum;
+}
+
+// *p->out stays NULL where there is no memory for a copy.
+static enum neb_status begin_aside(struct parts *p, const char *path) {
+    struct intra_part_saver *s = p->t->part_saver;
+    const uint64_t name[2] = {p->token, p->number};
+    NEB_TRY(intra_part_path(path, p->token, p->number, p->path, sizeof p->path));
+    struct intra_ckpt_async_result before;
+    if (!s->async && !s->refused) {
+        enum neb_status st =
+            intra_ckpt_async_create(NULL, p->t->K->pool, 0, own_bytes(p), &s->async);
+        s->refused = st == NEB_ERR_NOMEM;
+        if (s->refused)
+            neb_warn("no memory for a copy of this rank's part of the checkpoint (%.0f MB): "
+                     "training waits while it is written",
+                     (double)own_bytes(p) * 1e-6);
+        else
+            NEB_TRY(st);
+    }
+    if (s->refused)
+        return NEB_OK;
+    intra_ckpt_async_wait(s->async); // not long: the owner has waited for its file, and so for this
+    enum neb_status st = intra_ckpt_async_result(s->async, &before);
+    if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
+        return st;
+    NEB_TRY(intra_ckpt_async_begin(s->async, &p->out));
+    return intra_ckpt_add(p->out, INTRA_PARTS_SECTION, INTRA_U64, 2, 1, name);
+}
+
 static enum neb_status begin(struct parts *p, struct intra_ckpt_writer *w, const char *path) {
     const struct intra_model *whole = p->t->whole;
     size_t most = 0;
@@ -102,8 +160,12 @@ static enum neb_status begin(struct parts *p, struct intra_ckpt_writer *w, const
     p->out = w;
     if (most && !(p->room = malloc(most * sizeof *p->room)))
         return neb_fail(NEB_ERR_NOMEM, "out of memory for a tensor of %zu elements", most);
-    return p->number ? intra_part_create(path, p->token, p->number, &p->out) : NEB_OK;
+    if (p->number && p->aside)
+        NEB_TRY(begin_aside(p, path));
+    p->aside = p->number && p->out;
+    return p->number && !p->out ? intra_part_create(path, p->token, p->number, &p->out) : NEB_OK;
 }
+
 
 // One array of all tensors, each to its owner, who writes it. A rank that cannot write goes on taking part: its status comes at
 // the end.
@@ -146,7 +208,7 @@ static enum neb_status put_tensors(struct parts *p, enum neb_status *written) {
     NEB_TRY(put_all(p, INTRA_ARENA_PARAMS, t->model->params, "", written));
     NEB_TRY(put_moments(p, t->optim->m, "optim.m/", written));
     NEB_TRY(put_moments(p, t->optim->v, "optim.v/", written));
-    if (p->number && *written == NEB_OK)
+    if (p->number && !p->aside && *written == NEB_OK)
         *written = intra_ckpt_commit(p->out);
     return NEB_OK;
 }
@@ -157,8 +219,8 @@ static enum neb_status note_parts(const struct parts *p, struct intra_ckpt_write
 }
 
 enum neb_status intra_trainer_save_parts(const struct intra_trainer *t, struct intra_ckpt_writer *w,
-                                         const char *path) {
-    struct parts p = {.t = t, .world = t->c.mesh->world};
+                                         const char *path, bool aside) {
+    struct parts p = {.t = t, .world = t->c.mesh->world, .aside = aside};
     const struct intra_mesh *mesh = t->c.mesh;
     if (!path[0])
         return NEB_OK; // the owner counts what it writes itself: nothing of this, unless it is alone
@@ -175,6 +237,8 @@ enum neb_status intra_trainer_save_parts(const struct intra_trainer *t, struct i
     if (p.world->rank == 0 && written == NEB_OK)
         written = note_parts(&p, w);
     st = intra_whole_agree(mesh, written);
+    if (st == NEB_OK && p.aside) // all have their copies: they go to disk while training goes on
+        st = intra_ckpt_async_submit(p.t->part_saver->async, &p.out, "", p.path, 0);
 out:
     if (p.number)
         intra_ckpt_writer_destroy(&p.out);

@@ -5,15 +5,23 @@
 #include "intra/checkpoint_parts.h"
 #include "intra/trainer.h"
 
-// What the owner's writer says of parts, known to all ranks: path (NEB_PATH_MAX), "" when only counting. Collective.
+// Writes a rank's part while training goes on (checkpoint_async.h); its memory, one copy of the part, is taken with the first.
+// Destroying waits for what is being written.
+struct intra_part_saver;
+NEB_MUST_CHECK enum neb_status intra_part_saver_create(struct intra_part_saver **out);
+void intra_part_saver_destroy(struct intra_part_saver **s);
+
+// What the owner's writer says of parts, known to all ranks: path (NEB_PATH_MAX), "" when only counting;
+// aside: into a copy, so do the others. Collective.
 NEB_MUST_CHECK enum neb_status intra_trainer_may_split(const struct intra_trainer *t,
                                                        const struct intra_ckpt_writer *w,
-                                                       char *path, bool *split);
+                                                       char *path, bool *split, bool *aside);
 // Writes tensors and moments: parts on other ranks, and into w (NULL there) what the owner of the mesh keeps, with the note of
-// its parts. Parts are durable on return. Collective; one status for all.
+// its parts. Parts are durable on return, or, when written aside, once the owner's file is: who writes that waits for them. What became of a part
+// that was written aside is said by the owner's file, and by the next save. Collective; one status for all.
 NEB_MUST_CHECK enum neb_status intra_trainer_save_parts(const struct intra_trainer *t,
                                                         struct intra_ckpt_writer *w,
-                                                        const char *path);
+                                                        const char *path, bool aside);
 
 // Who writes which tensor: the lightest so far of those that can, tensor by tensor, so that all ranks come to the same. Rank 0
 // has the exchange's state to write already, and gets tensors only when it is alone. bytes, out: (n); able: (ranks).

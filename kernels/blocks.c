@@ -247,3 +247,38 @@ KERN_CLONES static void expand_any(int8_t *out, const uint8_t *codes, size_t byt
 void kern_expand4(int8_t *out, const uint8_t *codes, size_t bytes) {
     expand_any(out, codes, bytes);
 }
+
+// A nibble is q + 8: the products and the or of all are sums of bytes, whatever the vectors.
+KERN_CLONES static bool squares4(uint32_t *restrict sums, const uint8_t *restrict codes,
+                                 size_t blocks) {
+    uint8_t bad = 0;
+    for (size_t b = 0; b < blocks; b++, codes += USUAL_BLOCK / 2) {
+        uint32_t sum = 0;
+        for (size_t i = 0; i < USUAL_BLOCK / 2; i++) {
+            int16_t low = (int16_t)((codes[i] & 15) - 8), high = (int16_t)((codes[i] >> 4) - 8);
+            bad |= (uint8_t)((codes[i] & 15) == 0) | (uint8_t)(codes[i] < 16);
+            sum += (uint32_t)(low * low + high * high);
+        }
+        sums[b] = sum;
+    }
+    return !bad;
+}
+
+KERN_CLONES static bool squares8(uint32_t *restrict sums, const uint8_t *restrict codes,
+                                 size_t blocks) {
+    uint8_t bad = 0;
+    for (size_t b = 0; b < blocks; b++, codes += USUAL_BLOCK) {
+        uint32_t sum = 0;
+        for (size_t i = 0; i < USUAL_BLOCK; i++) {
+            int16_t q = (int8_t)codes[i];
+            bad |= (uint8_t)(codes[i] == 0x80);
+            sum += (uint32_t)(q * q);
+        }
+        sums[b] = sum;
+    }
+    return !bad;
+}
+
+bool kern_blocks_squares(uint32_t *sums, const uint8_t *codes, size_t blocks, bool four) {
+    return four ? squares4(sums, codes, blocks) : squares8(sums, codes, blocks);
+}

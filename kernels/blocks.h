@@ -41,6 +41,9 @@ void kern_blocks_decode(float *out, const uint8_t *scales, const uint8_t *codes,
                         bool four, int top);
 // False when a nibble of n codes, two a byte, is 0 (no code is -8), or the padding of an odd last one is not code 0.
 bool kern_check4(const uint8_t *codes, size_t n);
+// sums (blocks): of the squared codes of whole blocks of 128, as kern_blocks_decode takes them. Exact. False: a code out of range
+// (-8 of 4 bits, -128 of 8).
+bool kern_blocks_squares(uint32_t *sums, const uint8_t *codes, size_t blocks, bool four);
 // Both codes of every byte, as kern_unpack4 without its check.
 void kern_expand4(int8_t *out, const uint8_t *codes, size_t bytes);
 

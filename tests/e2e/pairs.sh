@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Shared by the tests of mode distill: a corpus of pairs, a job, and how far a run is. After lib.sh.
 spec() { # FILE SEED [EXTRA]
     cat >"$1" <<YAML
@@ -14,7 +15,7 @@ YAML
 make_pairs() {
     cat /usr/share/common-licenses/* 2>/dev/null | tr -d '\t\r' | grep -E '[a-z]{3}.* .*[a-z]{3}' | awk 'length($0) < 72 && !seen[$0]++' | sed -n 1,3000p >"$T/lower.txt"
     (($(wc -l <"$T/lower.txt") > 300)) || skip "no licences in /usr/share/common-licenses"
-    paste "$T/lower.txt" <(tr a-z A-Z <"$T/lower.txt") >"$T/pairs.tsv"
+    paste "$T/lower.txt" <(tr '[:lower:]' '[:upper:]' <"$T/lower.txt") >"$T/pairs.tsv"
     spec "$T/spec.yaml" 1
     "$nebula" data build "$T/spec.yaml" --out "$T/corpus" >"$T/data.log" 2>&1 || fail "data build: $(tail -n 3 "$T/data.log")"
     jq -e '.sources[0].test | length == 1' "$T/corpus/corpus.json" >/dev/null || fail "no test split"
@@ -36,7 +37,9 @@ log_every: 1
 clusters: $2
 YAML
 }
+# shellcheck disable=SC2034 # of the tests that source this
 both="[{name: alpha, role: teacher, threads: 1}, {name: beta, role: student, threads: 1}]"
+# shellcheck disable=SC2034
 one="[{name: beta, role: student, threads: 1}]"
 run() { # JOB LOCAL OUT [options]
     local file=$1 n=$2 out=$3

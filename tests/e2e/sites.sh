@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Two agents, alpha (with a status page) and beta, and how to wait for what they do. Sourced after lib.sh.
 port=$((20000 + RANDOM % 20000)) page=$((port + 1))
 declare -A pid

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A black hole in the middle of a transfer: both sides notice within seconds, the transfer goes on soon after the link is back, and no
+# A black hole in the middle of a transfer: both sides notice within 5 s, the transfer goes on within 2 s of the link's return, and no
 # more than one window is sent twice. HOLE (seconds, 8) may be set to 60 or 600.
 . "$(dirname "$0")/lib.sh"
 "$BUILD/wanlink" probe >/dev/null || skip "no emulated WAN"
@@ -24,16 +24,18 @@ for ((i = 0; i < 300; i++)); do # in mid-transfer
 done
 "$BUILD/wanlink" ctl "$out/wan.ctl" down >/dev/null
 down=$(now)
-while [[ $(peer up) != false ]]; do is "$(now) - $down < 30" || fail "the outage was not noticed"; sleep 0.1; done
-noticed=$(awk "BEGIN { print $(now) - $down }")
-is "$noticed < 8" || fail "noticed only after $noticed s"
+# Waits until the agent says so; who was asked after the limit, and did not yet, has failed. How long the asking takes does not count.
+until_peer() { # SINCE LIMIT UP WHAT
+    local at
+    while at=$(now); [[ $(peer up) != "$3" ]]; do is "$at - $1 < $2" || fail "$4 after $2 s"; sleep 0.1; done
+    awk "BEGIN { print $(now) - $1 }"
+}
+noticed=$(until_peer "$down" 5 false "the outage was not noticed") || exit 1
 look
 sleep "$(awk "BEGIN { x = $hole - $noticed; print (x > 0 ? x : 0) }")"
 "$BUILD/wanlink" ctl "$out/wan.ctl" up >/dev/null
 up=$(now)
-while [[ $(peer up) != true ]]; do is "$(now) - $up < 30" || fail "the link did not come back"; sleep 0.1; done
-back=$(awk "BEGIN { print $(now) - $up }")
-is "$back < 6" || fail "traffic only $back s after the link was back"
+back=$(until_peer "$up" 2 true "the link was back, but no traffic") || exit 1
 wait $run || fail "the run failed: $(tail -n 3 "$T/run.log")"
 digests_equal "$out"
 resent=$(jq -s '[.[] | select(.kind == "link") | .resent_bytes // 0] | max' "$out/metrics.jsonl")

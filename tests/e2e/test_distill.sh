@@ -67,7 +67,7 @@ run "$T/full.yaml" 2 "$T/full" --steps 20 --set distill.k=0 --set sync.scheme=sy
 
 "$nebula" eval "$T/two/checkpoint" --task translate --corpus "$T/corpus" --beam 3 --windows 10 --out "$T/mt" >"$T/eval.log" 2>&1 || fail "eval: $(tail -n 2 "$T/eval.log")"
 for f in hypotheses references sources; do [[ $(wc -l <"$T/mt/$f.txt") == 10 ]] || fail "$f.txt has $(wc -l <"$T/mt/$f.txt") lines"; done
-diff -q <(tr a-z A-Z <"$T/mt/sources.txt") "$T/mt/references.txt" >/dev/null || fail "sources and references are not pairs"
+diff -q <(tr '[:lower:]' '[:upper:]' <"$T/mt/sources.txt") "$T/mt/references.txt" >/dev/null || fail "sources and references are not pairs"
 
 # Other shards; what a job may not ask for.
 spec "$T/spec2.yaml" 1

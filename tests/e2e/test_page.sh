@@ -29,7 +29,7 @@ open_page 400,1600 --screenshot="$T/page.png" || fail "screenshot"
 
 
 # Beyond loopback: TLS, the token once in the address, and from then on a cookie that the page's own requests carry.
-url=https://127.0.0.1:$((page + 1))/?token=$(cat "$T/token")
+url="https://127.0.0.1:$((page + 1))/?token=$(cat "$T/token")"
 curl -sfk -o /dev/null -H "Authorization: Bearer $(cat "$T/token")" "https://127.0.0.1:$((page + 1))/api/v1/history" || fail "the page by TLS"
 open_page 400,1600 --ignore-certificate-errors --dump-dom >"$T/dom" || fail "browser: $(tail -n 3 "$T/browser.log")"
 for what in '<title>Nebula: beta</title>' '<td>alpha</td>' 'id="chart-loss"' 'as of '; do

@@ -2,6 +2,7 @@
 # A teacher that disappears: its agent and its worker stand still for OUTAGE_S seconds (12 here; 600 is ten minutes), which the
 # student's side sees as silence. The student uses up what it has, waits, says so once, and goes on to the same bits; the links
 # are down and up again; nothing grows meanwhile.
+# shellcheck disable=SC2046,SC2086 # $teacher and $student are several processes each
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/pairs.sh"
 outage_s=${OUTAGE_S:-12}

@@ -4,6 +4,7 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "intra/checkpoint_async.h"
+#include "tests/testing.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -18,8 +19,6 @@
 enum { WORDS = 300000 }; // several writes of the buffer
 
 static char dir[64];
-
-static void swallow(void *user, enum neb_log_level l, const char *line) { (void)user, (void)l, (void)line; }
 
 static uint64_t *words_of(int64_t step) {
     uint64_t *x = malloc(WORDS * sizeof *x);
@@ -133,7 +132,7 @@ static void test_every_operation_fails(void **state) {
 
 static int set_up(void **state) {
     (void)state;
-    neb_log_set_sink(swallow, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     strcpy(dir, "/tmp/nebula-ckpt-kill-XXXXXX");
     return mkdtemp(dir) && write_generation(1) == NEB_OK ? 0 : -1;
 }

@@ -3,7 +3,9 @@
 // parts in any order, the file last.
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
+#include "intra/checkpoint_async.h"
 #include "intra/checkpoint_parts.h"
+#include "tests/testing.h"
 
 #include <dirent.h>
 #include <setjmp.h>
@@ -19,10 +21,6 @@
 enum { FILES = 3, WORDS = 100000 }; // words of each file: several writes of the buffer
 
 static char dir[64];
-
-static void swallow(void *user, enum neb_log_level l, const char *line) {
-    (void)user, (void)l, (void)line;
-}
 
 static uint64_t word(int64_t step, uint32_t k, int i) {
     return (uint64_t)step * 1000003u + k * 7919u + (uint64_t)i;
@@ -169,9 +167,47 @@ static void test_what_is_no_part(void **state) {
     neb_buf_free(&wrong);
 }
 
+// A part that is written aside and fails is given up: the file that waits for it fails at once, and the next prune cleans up.
+static void test_a_part_given_up(void **state) {
+    (void)state;
+    static const uint64_t words[WORDS];
+    const uint64_t token = 0x5eed, name[2] = {token, 1};
+    char path[NEB_PATH_MAX], part[NEB_PATH_MAX];
+    struct intra_ckpt_async *a = NULL;
+    struct intra_ckpt_async_result r;
+    struct intra_ckpt_writer *w = NULL;
+    struct kern_pool *pool = NULL;
+    assert_int_equal(kern_pool_create(1, &pool), NEB_OK);
+    assert_int_equal(intra_ckpt_step_path(dir, 2, path, sizeof path), NEB_OK);
+    assert_int_equal(intra_part_path(path, token, 1, part, sizeof part), NEB_OK);
+    assert_int_equal(intra_ckpt_async_create(NULL, pool, 0, sizeof words, &a), NEB_OK);
+    for (int fails = 1; fails >= 0; fails--) {
+        assert_int_equal(intra_ckpt_async_begin(a, &w), NEB_OK);
+        assert_int_equal(intra_ckpt_add(w, INTRA_PARTS_SECTION, INTRA_U64, 2, 1, name), NEB_OK);
+        assert_int_equal(intra_ckpt_add(w, "words.1", INTRA_U64, WORDS, 1, words), NEB_OK);
+        neb_fault_arm(fails ? "fs.write:1" : NULL);
+        assert_int_equal(intra_ckpt_async_submit(a, &w, "", part, 0), NEB_OK);
+        intra_ckpt_async_wait(a);
+        enum neb_status st = intra_ckpt_async_result(a, &r);
+        neb_fault_arm(NULL);
+        assert_true(fails ? st != NEB_OK : st == NEB_OK);
+        assert_int_equal(neb_fs_exists(part), !fails);
+        if (fails) {
+            assert_int_equal(write_one(path, 2, token, 2), NEB_OK);
+            assert_int_equal(write_one(path, 2, token, 0), NEB_ERR_IO);
+            assert_false(neb_fs_exists(path));
+            assert_int_equal(loads(), 1);
+        }
+    }
+    intra_ckpt_async_destroy(&a);
+    kern_pool_destroy(&pool);
+    assert_int_equal(write_generation(3), NEB_OK);
+    assert_int_equal(files_here(), 2 * FILES); // neither the mark nor the parts of no file
+}
+
 static int set_up(void **state) {
     (void)state;
-    neb_log_set_sink(swallow, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     strcpy(dir, "/tmp/nebula-ckpt-parts-XXXXXX");
     return mkdtemp(dir) && write_generation(1) == NEB_OK ? 0 : -1;
 }
@@ -186,6 +222,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_killed_at_every_operation, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_every_operation_fails, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_the_same_step_again, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_a_part_given_up, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_what_is_no_part, set_up, tear_down)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -479,7 +479,7 @@ int main(void) {
              access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
     if (!mkdtemp(root))
         return 1;
-    neb_log_set_sink(fx_quiet, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     install_vfs();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     return neb_fs_remove_tree(root) != NEB_OK || failed;

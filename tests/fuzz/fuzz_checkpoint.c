@@ -4,6 +4,7 @@
 // past that otherwise. The corpus is written by tests/golden/test_golden.c.
 #include "agent/base/sha256.h"
 #include "intra/trainer.h"
+#include "tests/testing.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -42,23 +43,8 @@ static void use_state(const struct intra_ckpt *c) {
     static struct kern *K;
     static struct intra_trainer *t; // one for the process: restoring overwrites it
     if (!K) {
-        struct intra_trainer_config config = {.model = {.vocab = 5,
-                                                        .d_model = 4,
-                                                        .n_layers = 1,
-                                                        .n_heads = 2,
-                                                        .n_kv_heads = 1,
-                                                        .head_dim = 2,
-                                                        .d_ff = 3,
-                                                        .max_seq = 4,
-                                                        .rope_theta = 100,
-                                                        .norm_eps = 1e-5f,
-                                                        .tied = true,
-                                                        .qkv_bias = true},
-                                              .trainable = {.mode = INTRA_TRAIN_FULL},
-                                              .batch = 1,
-                                              .seq_len = 4,
-                                              .accumulate = 1,
-                                              .seed = 1};
+        struct intra_trainer_config config =
+            testing_small_trainer((struct intra_trainable){.mode = INTRA_TRAIN_FULL});
         require(kern_ref_create(&K) == NEB_OK && intra_trainer_create(&config, K, &t) == NEB_OK);
     }
     if (intra_trainer_restore(t, c) == NEB_OK)

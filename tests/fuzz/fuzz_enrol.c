@@ -1,14 +1,11 @@
 // Requests and answers of enrolment. A request that is accepted is the one its fields make again.
 #include "agent/base/log.h"
 #include "security/enrol_wire.h"
+#include "tests/testing.h"
 
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void drop(void *user, enum neb_log_level level, const char *text) {
-    (void)user, (void)level, (void)text;
-}
 
 static void request(const uint8_t *data, size_t size) {
     struct sec_enrol_request q;
@@ -32,7 +29,7 @@ static void answer(const uint8_t *data, size_t size) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    neb_log_set_sink(drop, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     request(data, size);
     answer(data, size);
     return 0;

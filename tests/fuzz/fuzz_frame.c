@@ -1,6 +1,7 @@
 // Codec frames and updates from a hostile peer: whatever the bytes, a decoder answers OK or NEB_ERR_FORMAT, writes nothing
 // outside its output, and never hands on a NaN or an infinity. What it accepts, it accepts again with the same result.
 // The corpus is written by tests/unit/test_codec_golden.c.
+#include "compress/check.h"
 #include "compress/reader.h"
 #include "compress/update.h"
 
@@ -48,6 +49,60 @@ static void decode_frame(struct cmp_work *w, const uint8_t *p, size_t len) {
     free(y);
 }
 
+// The same in pieces whose lengths the bytes themselves give: the same verdict, and the same bits.
+static void check_in_pieces(const uint8_t *p, size_t len, enum neb_status whole,
+                            const struct cmp_update_stats *expected) {
+    static struct cmp_check *c;
+    struct cmp_update_stats stats;
+    if (!c)
+        require(cmp_check_create(&c) == NEB_OK);
+    cmp_check_begin(c, UINT64_MAX);
+    for (size_t at = 0, n; at < len; at += n) {
+        n = 1 + (p[at] ^ p[len - 1 - at]) % (size_t)(at % 3 ? 7 : 100);
+        n = n < len - at ? n : len - at;
+        uint8_t *piece = malloc(n); // of exact size
+        require(piece != NULL);
+        memcpy(piece, p + at, n);
+        enum neb_status st = cmp_check_feed(c, piece, n);
+        require(st == NEB_OK || st == whole);
+        free(piece);
+    }
+    require(cmp_check_end(c, &stats) == whole);
+    require(whole != NEB_OK ||
+            (memcmp(&stats.norm, &expected->norm, sizeof stats.norm) == 0 &&
+             stats.elements == expected->elements && stats.counts == expected->counts &&
+             memcmp(stats.shapes, expected->shapes, sizeof stats.shapes) == 0));
+}
+
+// A frame of the fuzzer's own in an update of one unit, so that frames are checked without the update's head being guessed.
+static void wrap_frame(struct cmp_work *w, const uint8_t *p, size_t len) {
+    static struct neb_buf b;
+    static float x[N_MAX];
+    struct cmp_frame_info info;
+    struct cmp_update_stats stats;
+    if (cmp_frame_peek(p, len, &info) != NEB_OK || info.n > N_MAX)
+        return;
+    neb_buf_clear(&b);
+    cmp_update_begin(&b, 1);
+    neb_buf_u32(&b, 0);
+    neb_buf_u32(&b, 1);
+    neb_buf_u32(&b, (uint32_t)info.n);
+    neb_buf_u32(&b, 0);
+    neb_buf_u32(&b, (uint32_t)len);
+    neb_buf_add(&b, p, len);
+    require(!b.oom);
+    enum neb_status st = cmp_update_check(w, b.p, b.len, &stats);
+    require(st == NEB_OK || st == NEB_ERR_FORMAT);
+    check_in_pieces(b.p, b.len, st, &stats);
+    if (st != NEB_OK)
+        return;
+    double sum = 0; // what passes decodes, and has the norm that was said
+    require(cmp_decode(w, p, len, x, info.n) == NEB_OK);
+    for (size_t i = 0; i < info.n; i++)
+        sum += (double)x[i] * (double)x[i];
+    require(fabs(sqrt(sum) - stats.norm) <= 1e-5 * sqrt(sum) + 1e-30);
+}
+
 static void open_update(struct cmp_work *w, const uint8_t *p, size_t len) {
     static const struct cmp_unit_shape shapes[2] = {{0, 50, 8, true},
                                                     {3, 1, 77, false}}; // as in the corpus
@@ -58,6 +113,7 @@ static void open_update(struct cmp_work *w, const uint8_t *p, size_t len) {
     enum neb_status st = cmp_update_check(w, p, len, &stats);
     require(st == NEB_OK || st == NEB_ERR_FORMAT);
     require(st != NEB_OK || (isfinite(stats.norm) && stats.norm >= 0));
+    check_in_pieces(p, len, st, &stats);
     if (cmp_update_open(p, len, shapes, 2, units) != NEB_OK)
         return;
     enum neb_status st_counts = cmp_update_counts(w, &units[0], 50, counts);
@@ -76,5 +132,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         require(cmp_work_create(&w) == NEB_OK);
     decode_frame(w, data, size);
     open_update(w, data, size);
+    wrap_frame(w, data, size);
     return 0;
 }

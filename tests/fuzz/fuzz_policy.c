@@ -1,16 +1,14 @@
 // A site's policy.json: any bytes give a policy or a refusal, and a policy can be asked about a job.
 #include "agent/base/log.h"
 #include "agent/policy.h"
+#include "tests/testing.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-static void swallow(void *user, enum neb_log_level level, const char *text) {
-    (void)user, (void)level, (void)text;
-}
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static struct agent_policy p;
     struct agent_job job = {.n_clusters = 1};
     char why[256];
-    neb_log_set_sink(swallow, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     if (agent_policy_parse((const char *)data, size, "policy.json", &p) == NEB_OK)
         (void)!agent_policy_admits(&p, &job, 0, "hub", why, sizeof why);
     return 0;

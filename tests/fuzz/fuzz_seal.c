@@ -3,15 +3,12 @@
 #include "agent/base/log.h"
 #include "security/identity.h"
 #include "security/vault.h"
+#include "tests/testing.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-static void swallow(void *user, enum neb_log_level level, const char *text) {
-    (void)user, (void)level, (void)text;
-}
-
 static struct sec_vault *vault(void) {
     static struct sec_vault *v;
     static const uint8_t handed[SEC_SEAL_HANDED_BYTES];
@@ -26,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const struct neb_vault *v = sec_vault_of(vault());
     void *reader = NULL;
     uint64_t len = 0;
-    neb_log_set_sink(swallow, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     if (v->ops->open(v->ctx, "fuzz", data, size, &reader, &len) != NEB_OK)
         return 0;
     if (len > size)

@@ -1,20 +1,17 @@
 // Invitation tokens: whatever a user may paste. What is accepted must come out again as it went in.
 #include "agent/base/log.h"
 #include "security/token.h"
+#include "tests/testing.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void drop(void *user, enum neb_log_level level, const char *text) {
-    (void)user, (void)level, (void)text;
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct sec_token t;
     char again[SEC_TOKEN_TEXT];
-    neb_log_set_sink(drop, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     char *text = malloc(size + 1);
     NEB_ASSERT(text);
     memcpy(text, data, size);

@@ -3,16 +3,13 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
+#include "tests/testing.h"
 
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void drop(void *user, enum neb_log_level level, const char *text) {
-    (void)user, (void)level, (void)text;
-}
 
 static size_t mutate(struct neb_rng *r, uint8_t *p, size_t n, size_t cap) {
     uint64_t edits = 1 + neb_rng_below(r, 4);
@@ -35,7 +32,7 @@ int main(int argc, char **argv) {
         return 2;
     long mutations = argc > 2 ? strtol(argv[2], NULL, 10) : 2000;
     struct neb_rng rng = neb_rng_make(1, 2);
-    neb_log_set_sink(drop, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     DIR *dir = opendir(argv[1]);
     long files = 0;
     struct dirent *e;

@@ -6,6 +6,7 @@
 // change of the format.
 #include "agent/base/rng.h"
 #include "intra/trainer.h"
+#include "tests/testing.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -79,30 +80,12 @@ enum { N_CASES = sizeof cases / sizeof cases[0] };
 _Static_assert(sizeof goldens / sizeof goldens[0] == N_CASES,
                "a case without figures, or figures without a case");
 
-static double unit(const char *prefix, const char *name, size_t k) { // in [-1, 1), exact in fp32
-    uint64_t h = 0xcbf29ce484222325ull;
-    for (; *prefix; prefix++)
-        h = (h ^ (uint8_t)*prefix) * 0x100000001b3ull;
-    for (; *name; name++)
-        h = (h ^ (uint8_t)*name) * 0x100000001b3ull;
-    return (double)(neb_mix64(h + k) >> 40) * 0x1p-23 - 1;
-}
-
-static void set_params(struct intra_model *m) {
-    for (int32_t i = 0; i < m->n_tensors; i++) {
-        const struct intra_tensor *t = &m->tensors[i];
-        double base = strstr(t->name, "norm.weight") ? 1 : 0;
-        for (size_t k = 0; k < intra_tensor_size(t); k++)
-            intra_param(m, t)[k] = (float)(base + 0.5 * unit("", t->name, k));
-    }
-}
-
 static double checksum(const struct intra_model *m) {
     double sum = 0;
     for (int32_t i = 0; i < m->n_tensors; i++)
         for (size_t k = 0; k < intra_tensor_size(&m->tensors[i]); k++)
             sum +=
-                (double)intra_param(m, &m->tensors[i])[k] * unit("check ", m->tensors[i].name, k);
+                (double)intra_param(m, &m->tensors[i])[k] * testing_unit("check ", m->tensors[i].name, k);
     return sum;
 }
 
@@ -156,7 +139,7 @@ static struct intra_trainer *make(struct kern *K, const struct golden_case *c, b
             .eps = 1e-8f,
             .weight_decay = 0.1f}};
     assert_int_equal(intra_trainer_create(&config, K, &t), NEB_OK);
-    set_params(t->model);
+    testing_set_params(t->model);
     return t;
 }
 
@@ -200,18 +183,6 @@ static void test_fast(void **state) {
 
 // ---- the fuzz corpus ----
 
-static void corpus_path(const char *file, char *out) { // beside this source file
-    char dir[NEB_PATH_MAX];
-    snprintf(dir, sizeof dir, "%s", __FILE__);
-    for (int up = 0; up < 2; up++) {
-        char *slash = strrchr(dir, '/');
-        assert_non_null(slash);
-        *slash = 0;
-    }
-    int n = snprintf(out, NEB_PATH_MAX, "%s/fuzz/corpus/checkpoint/%s", dir, file);
-    assert_true(n > 0 && n < NEB_PATH_MAX);
-}
-
 static const struct {
     const char *file;
     struct intra_trainable trainable;
@@ -230,32 +201,17 @@ static const struct {
 };
 enum { N_CORPUS = sizeof corpus / sizeof corpus[0] };
 
-static struct intra_trainer *corpus_trainer(struct kern *K,
-                                            int i) { // the model of fuzz_checkpoint.c
+static void corpus_path(const char *name, char *out) {
+    char file[64];
+    snprintf(file, sizeof file, "tests/fuzz/corpus/checkpoint/%s", name);
+    testing_source(file, out);
+}
+
+static struct intra_trainer *corpus_trainer(struct kern *K, int i) {
     struct intra_trainer *t = NULL;
-    struct intra_trainer_config c = {
-        .model = {.vocab = 5,
-                  .d_model = 4,
-                  .n_layers = 1,
-                  .n_heads = 2,
-                  .n_kv_heads = 1,
-                  .head_dim = 2,
-                  .d_ff = 3,
-                  .max_seq = 4,
-                  .rope_theta = 100,
-                  .norm_eps = 1e-5f,
-                  .tied = true,
-                  .qkv_bias = true},
-        .trainable = corpus[i].trainable,
-        .batch = 1,
-        .seq_len = 4,
-        .accumulate = 1,
-        .optim = {.schedule = {.kind = INTRA_SCHEDULE_CONSTANT, .lr = 0.01f},
-                  .beta1 = 0.9f,
-                  .beta2 = 0.95f,
-                  .eps = 1e-8f}};
+    struct intra_trainer_config c = testing_small_trainer(corpus[i].trainable);
     assert_int_equal(intra_trainer_create(&c, K, &t), NEB_OK);
-    set_params(t->model);
+    testing_set_params(t->model);
     return t;
 }
 

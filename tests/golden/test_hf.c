@@ -5,6 +5,7 @@
 #include "intra/hf.h"
 #include "intra/safetensors_half.h"
 #include "intra/trainer.h"
+#include "tests/testing.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -38,22 +39,6 @@ static const char *in(char *out, const char *name, const char *file) { // dir/na
     return out;
 }
 
-static double unit(const char *name, size_t k) { // in [-1, 1), exact in fp32
-    uint64_t h = 0xcbf29ce484222325ull;
-    for (; *name; name++)
-        h = (h ^ (uint8_t)*name) * 0x100000001b3ull;
-    return (double)(neb_mix64(h + k) >> 40) * 0x1p-23 - 1;
-}
-
-static void set_params(struct intra_model *m) {
-    for (int32_t i = 0; i < m->n_tensors; i++) {
-        const struct intra_tensor *t = &m->tensors[i];
-        double base = strstr(t->name, "norm.weight") ? 1 : 0;
-        for (size_t k = 0; k < intra_tensor_size(t); k++)
-            intra_param(m, t)[k] = (float)(base + 0.5 * unit(t->name, k));
-    }
-}
-
 // The folder that transformers would have written for golden g.
 static void write_folder(const struct golden *g) {
     char path[NEB_PATH_MAX];
@@ -68,7 +53,7 @@ static void write_folder(const struct golden *g) {
     assert_int_equal(
         intra_model_create(&c.model, &(struct intra_trainable){.mode = INTRA_TRAIN_FULL}, 1, &m),
         NEB_OK);
-    set_params(m);
+    testing_set_params(m);
     for (int32_t i = 0; i < m->n_tensors; i++) {
         const struct intra_tensor *t = &m->tensors[i];
         bool vector = t->rows == 1;
@@ -224,7 +209,7 @@ static void test_lora(void **state) {
     struct kern *K = NULL;
     assert_int_equal(kern_ref_create(&K), NEB_OK);
     assert_int_equal(intra_model_create(&plain->c, &t, 1, &m), NEB_OK);
-    set_params(m);
+    testing_set_params(m);
     compute(K, plain, before);
     compute(K, m, with);
     assert_true(worst(before[0], with[0]) > 0.1); // the adapters do something

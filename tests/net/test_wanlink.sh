@@ -26,6 +26,7 @@ print([l[sys.argv[3]] for l in json.load(sys.stdin)['links'] if [l['from'],l['to
 serve() { # SITE
     local ns=WANLINK_NS$1
     exec {log}< <(exec "$W" exec "${!ns}" -- "${P[@]}" serve 0.0.0.0 9000)
+    # shellcheck disable=SC2064 # this server
     trap "kill $!" EXIT # else it would outlive the test and hold its output open
     read -r -t 5 <&"$log" || { echo "FAIL  no server"; exit 1; }
 }
@@ -90,7 +91,7 @@ shape() { # 20mbit, 40 ms each way, 64 KiB of queue
         # shellcheck disable=SC2086
         ctl $wrong >/dev/null && fail "command '$wrong' was accepted"
     done
-    return $bad
+    return "$bad"
 }
 
 fates() { # which packets a fresh link lets through
@@ -106,7 +107,7 @@ three() { # 10 ms each way, 0-2 with 30
         read -r median _ < <("$W" exec "${ns%:*}" -- "${P[@]}" rtt 10.77.0.1 9000 5)
         check "round trip of three sites, ${ns#*:} ms" "$median" "${ns#*:}" "$((${ns#*:} + 2))"
     done
-    return $bad
+    return "$bad"
 }
 
 case ${1:-} in
@@ -150,8 +151,8 @@ echo "ok    seeded loss replays: ${fate[0]}"
 "$W" run --wan 20mbit:2ms >"$dir/a" & a=$!
 ready "$dir/a" || fail "no ready line"
 "$W" exec "nebw${a}a" -- ip addr show wan0 >/dev/null || fail "exec"
-kill -TERM $a; wait $a
-[[ $? == 0 ]] || fail "exit status after SIGTERM"
+kill -TERM "$a"
+wait "$a" || fail "exit status after SIGTERM"
 gone $a 1 || fail "namespaces stay after SIGTERM"
 
 "$W" run --wan 20mbit:2ms >"$dir/b" & b=$!

@@ -7,6 +7,7 @@
 //     save=PATH     checkpoint after the last step       load=PATH      begin from it (steps counts on)
 //     seq=N         16: tokens of a sequence, at most    shards=0|1   all ranks write parts of the checkpoint
 //     eval=0|1      held-out loss at the end             ignore=0|1     some targets do not count
+//     aside=0|1     parts are written while all parameters change, twice: PATH has those of before, PATH.2 those of after
 //     nudge=0|1     between two steps, halfway, all parameters are pulled, changed and pushed
 //     pause=MS      the owner of a team sleeps before its last step, as in an exchange
 //     team=0|1      rank 0 drives the others (team.h), instead of all running this program side by side
@@ -15,6 +16,7 @@
 #include "agent/base/clock.h"
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
+#include "intra/checkpoint_async.h"
 #include "intra/team.h"
 #include "intra/whole.h"
 
@@ -28,7 +30,7 @@ enum { VOCAB = 131, WIDTH = 64, LAYERS = 4, T = 16, BATCH = 2, MICROS = 8, EVAL 
 struct options {
     struct intra_mesh_config mesh;
     int steps, pause_ms, seq;
-    bool shards, adagc, tied, bias, recompute, eval, ignore, nudge, team;
+    bool shards, aside, adagc, tied, bias, recompute, eval, ignore, nudge, team;
     const char *trainable, *save, *load;
 };
 
@@ -51,6 +53,8 @@ static bool parse(int argc, char **argv, struct options *o) {
             o->seq = (int)strtol(value, NULL, 10);
         else if (!strcmp(argv[i], "shards"))
             o->shards = on;
+        else if (!strcmp(argv[i], "aside"))
+            o->aside = on;
         else if (!strcmp(argv[i], "pause"))
             o->pause_ms = (int)strtol(value, NULL, 10);
         else if (!strcmp(argv[i], "clip"))
@@ -174,6 +178,40 @@ static enum neb_status nudge_all(struct intra_trainer *t) {
     return intra_whole_set_params(m, whole);
 }
 
+static enum neb_status begin_aside(struct intra_ckpt_async *a, const char *path,
+                                   struct intra_ckpt_writer **w) {
+    NEB_TRY(intra_ckpt_async_begin(a, w));
+    intra_ckpt_split(*w, path);
+    return NEB_OK;
+}
+
+static enum neb_status save_aside(struct intra_trainer *t, const char *path) {
+    struct intra_ckpt_async *a = NULL;
+    struct intra_ckpt_async_result r;
+    bool owner = intra_mesh_owner(t->c.mesh);
+    char second[NEB_PATH_MAX];
+    snprintf(second, sizeof second, "%s.2", path);
+    enum neb_status st = owner ? intra_ckpt_async_create(NULL, t->K->pool, 0, 0, &a) : NEB_OK;
+    for (int i = 0; i < 2 && st == NEB_OK; i++) {
+        struct intra_ckpt_writer *w = NULL;
+        const char *to = i ? second : path;
+        st = intra_whole_agree(t->c.mesh, owner ? begin_aside(a, to, &w) : NEB_OK);
+        if (st == NEB_OK)
+            st = intra_trainer_save(t, w);
+        if (owner && st == NEB_OK)
+            st = intra_ckpt_async_submit(a, &w, "", to, 0);
+        if (st == NEB_OK)
+            st = nudge_all(t);
+        if (owner && st == NEB_OK) {
+            intra_ckpt_async_wait(a);
+            st = intra_ckpt_async_result(a, &r);
+        }
+        intra_ckpt_writer_destroy(&w);
+    }
+    intra_ckpt_async_destroy(&a);
+    return st;
+}
+
 static enum neb_status train(const struct options *o, struct intra_trainer *t) {
     const struct intra_mesh *mesh = t->c.mesh;
     bool owner = intra_mesh_owner(mesh);
@@ -201,7 +239,7 @@ static enum neb_status train(const struct options *o, struct intra_trainer *t) {
     return t->model->failed;
 }
 
-static enum neb_status save(const struct intra_trainer *t, const char *path, bool shards) {
+static enum neb_status save(struct intra_trainer *t, const char *path, bool shards) {
     struct intra_ckpt_writer *w = NULL;
     bool owner = intra_mesh_owner(t->c.mesh);
     enum neb_status st = owner ? intra_ckpt_create(path, &w) : NEB_OK;
@@ -234,7 +272,7 @@ static enum neb_status run(const struct options *o, const struct intra_mesh *mes
         NEB_TRY_GOTO(load(t, o->load), out);
     NEB_TRY_GOTO(train(o, t), out);
     if (o->save)
-        NEB_TRY_GOTO(save(t, o->save, o->shards), out);
+        NEB_TRY_GOTO(o->aside ? save_aside(t, o->save) : save(t, o->save, o->shards), out);
 out:
     intra_trainer_destroy(&t);
     return st;

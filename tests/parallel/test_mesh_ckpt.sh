@@ -27,14 +27,12 @@ for options in "clip=adagc bias=1 recompute=1" "tied=1" "trainable=lora"; do
     # Written on tp 2 x pp 2, read by dp 4 and by one rank: the same parameters, and losses that go on as one.
     mesh 1x2x2 steps=6 save="$work/cut.ckpt" "${o[@]}" >/dev/null
     timeout 30 "$BUILD/mesh_train" 0 0 0 steps=6 load="$work/cut.ckpt" "${o[@]}" >"$work/on"
-    for m in 4x1x1; do
-        mesh "$m" steps=0 load="$work/cut.ckpt" save="$work/again.ckpt" "${o[@]}" >/dev/null
-        same "$work/cut.ckpt" "$work/again.ckpt" "$m ($options): other parameters than tp 2 x pp 2 has written"
-        mesh "$m" steps=6 load="$work/cut.ckpt" "${o[@]}" >"$work/out"
-        awk 'NR == FNR { want[$1] = $2; n++; next }
-             { d = ($2 - want[$1]) / want[$1]; if (d < 0) d = -d; if (d > (FNR == 1 ? 1e-6 : 1e-5)) { print "step " $1 ": " $2 ", one rank has " want[$1]; bad = 1 } n-- }
-             END { if (n) print "not all steps were made"; exit bad || n }' "$work/on" "$work/out"
-    done
+    mesh 4x1x1 steps=0 load="$work/cut.ckpt" save="$work/again.ckpt" "${o[@]}" >/dev/null
+    same "$work/cut.ckpt" "$work/again.ckpt" "4x1x1 ($options): other parameters than tp 2 x pp 2 has written"
+    mesh 4x1x1 steps=6 load="$work/cut.ckpt" "${o[@]}" >"$work/out"
+    awk 'NR == FNR { want[$1] = $2; n++; next }
+         { d = ($2 - want[$1]) / want[$1]; if (d < 0) d = -d; if (d > (FNR == 1 ? 1e-6 : 1e-5)) { print "step " $1 ": " $2 ", one rank has " want[$1]; bad = 1 } n-- }
+         END { if (n) print "not all steps were made"; exit bad || n }' "$work/on" "$work/out"
     # The same mesh, the same bits: 3 + 3 steps are 6.
     mesh 2x2x2 steps=6 save="$work/a.ckpt" "${o[@]}" >/dev/null
     mesh 2x2x2 steps=3 save="$work/b.ckpt" "${o[@]}" >/dev/null

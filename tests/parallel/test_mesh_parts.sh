@@ -32,6 +32,25 @@ for options in "clip=adagc bias=1" "tied=1" "trainable=lora"; do
     grep -q "1.part" "$work/out" || { cat "$work/out"; echo "no message about the missing part"; exit 1; }
     echo "$options: all ranks write, and one checkpoint is read"
 done
+# Written while training goes on: what was there when the copy was made, and the next one after it.
+timeout 30 "$BUILD/mesh_train" 0 0 0 steps=3 save="$work/one.ckpt" >/dev/null
+for m in 2x1x1 1x2x2; do
+    rm -rf "$work/parts" && mkdir "$work/parts"
+    mesh "$m" steps=0 load="$work/one.ckpt" save="$work/parts/p.ckpt" aside=1 >/dev/null
+    IFS=x read -r dp pp tp <<<"$m"
+    (($(ls "$work/parts" | grep -c 'part$') == 2 * (dp * pp * tp - 1))) || { ls -l "$work/parts"; echo "$m: not every rank but the owner has written two parts"; exit 1; }
+    (($(ls "$work/parts" | wc -l) == 2 * dp * pp * tp)) || { ls -l "$work/parts"; echo "$m: something is left over"; exit 1; }
+    timeout 30 "$BUILD/mesh_train" 0 0 0 steps=0 load="$work/parts/p.ckpt" save="$work/again.ckpt" >/dev/null
+    same "$work/one.ckpt" "$work/again.ckpt" "$m: parts written aside hold something else"
+    timeout 30 "$BUILD/mesh_train" 0 0 0 steps=0 load="$work/parts/p.ckpt.2" save="$work/$m.ckpt" >/dev/null
+    cmp -s "$work/one.ckpt" "$work/$m.ckpt" && { echo "$m: the second checkpoint holds what the first does"; exit 1; }
+    same "$work/2x1x1.ckpt" "$work/$m.ckpt" "$m: the second checkpoint depends on the mesh"
+    echo "$m: written while parameters change"
+done
+# A rank's part that cannot be written is told at once, by the owner too.
+if ranks 2 bash -c '[[ $OMPI_COMM_WORLD_RANK == 0 ]] || export NEBULA_FAULT=fs.fsync:1; exec "$@"' - \
+    "$BUILD/mesh_train" 2 1 1 steps=0 load="$work/one.ckpt" save="$work/bad.ckpt" aside=1 >"$work/out" 2>&1; then echo "a part that could not be written was not missed"; exit 1; fi
+grep -q 'part could not be written' "$work/out" || { cat "$work/out"; echo "no message about the part that could not be written"; exit 1; }
 # A second time: the first one's parts are not touched, since their names have another token.
 mesh 2x1x2 steps=1 save="$work/t.ckpt" shards=1 >/dev/null
 before=$(ls "$work"/t.ckpt.*.part)

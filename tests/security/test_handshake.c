@@ -3,6 +3,7 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "inter/link.h"
+#include "tests/testing.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -27,10 +28,6 @@ struct site {
 static char dir[] = "/tmp/nebula-handshake-XXXXXX";
 static struct sec_identity *ids[2];
 static struct site a, b;
-
-static void quiet(void *user, enum neb_log_level level, const char *text) {
-    (void)user, (void)level, (void)text;
-}
 
 static void on_event(void *user, const struct inter_link_event *e) {
     struct site *s = user;
@@ -198,7 +195,7 @@ static int part(void **state) {
 static int setup(void **state) {
     static const char *const names[] = {"anna", "bert"};
     (void)state;
-    neb_log_set_sink(quiet, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     assert_non_null(mkdtemp(dir));
     for (int i = 0; i < 2; i++) {
         char home[NEB_PATH_MAX];

@@ -9,6 +9,7 @@
 #include "inter/ledger_verify.h"
 #include "inter/service.h"
 #include "security/sign.h"
+#include "tests/testing.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -532,16 +533,12 @@ static void test_altered(void **state) {
         expect_sound(&sites[k]);
 }
 
-static void drop(void *user, enum neb_log_level level, const char *text) {
-    (void)user, (void)level, (void)text;
-}
-
 static int setup(void **state) {
     (void)state;
     static const char *const names[SITES] = {"anna", "bert", "mallory"};
     char home[80];
     OK(sec_init());
-    neb_log_set_sink(drop, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     if (!mkdtemp(root))
         return -1;
     for (int k = 0; k < SITES; k++) {

@@ -45,6 +45,7 @@ done
 # paris had version 2 when it started; rome's joining made version 3, which nobody but hub and rome was told of
 within 20 has_version paris 3 || fail "paris has version $(version paris)"
 for pair in "hub paris" "hub rome" "paris rome" "rome paris"; do
+    # shellcheck disable=SC2086 # two names
     within 20 link_up $pair || fail "no link: $pair"
 done
 for site in hub paris rome; do # 90 days are fewer than 365
@@ -61,7 +62,7 @@ YAML
 timeout 150 "$nebula" pretrain "$T/job.yaml" --home "$T/hub" --out "$T/run" --steps 100000 \
     --set sync.commit_all=false --set sync.grace_s=2 >"$T/run.log" 2>&1 &
 run=$!
-pids+=($run)
+pids+=("$run")
 within 30 beyond paris 30 || fail "the job does not run: $(tail -n 3 "$T/run.log")"
 
 # rotation: same job, new keys, no restart
@@ -69,6 +70,7 @@ old=$("$nebula" id --home "$T/rome")
 "$nebula" rotate "$enrol" --dir "$T/rome" >/dev/null || fail "rotate"
 [[ $("$nebula" id --home "$T/rome") != "$old" ]] || fail "the keys are the old ones"
 within 20 grep -q 'new keys are in use' "$T/rome.log" || fail "rome still uses its old keys"
+# shellcheck disable=SC2086
 for pair in "hub rome" "paris rome" "rome hub" "rome paris"; do within 20 link_up $pair || fail "no link after the rotation: $pair"; done
 at=$(step_of rome)
 within 30 beyond rome $((at + 40)) || fail "rome's job stands still after the rotation"

@@ -3,6 +3,7 @@
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "security/secure_sum.h"
+#include "tests/testing.h"
 
 #include <setjmp.h>
 #include <sodium.h>
@@ -292,19 +293,10 @@ static void test_quantise(void **state) {
         assert_true(n * sec_sum_limit(n) <= INT16_MAX / 2 && sec_sum_limit(n) > 1000);
 }
 
-static void drop(void *user, enum neb_log_level level, const char *text) {
-    (void)user, (void)level, (void)text;
-}
-
 static int setup(void **state) {
     (void)state;
-    if (sec_init() != NEB_OK)
-        return -1;
-    neb_log_set_sink(drop, NULL);
-    for (int k = 0; k < SEC_MEMBERS_MAX; k++) {
-        randombytes_buf(secrets[k], SEC_KEY_BYTES);
-        crypto_scalarmult_base(publics[k], secrets[k]);
-    }
+    neb_log_set_sink(testing_drop, NULL);
+    testing_key_pairs(SEC_MEMBERS_MAX, secrets, publics);
     return 0;
 }
 

@@ -23,12 +23,13 @@ check() { # README: prints what is wrong
                 continue
             fi
             files=$(compgen -G "$SOURCE/${legend[$letter]:-none}" || true)
+            # shellcheck disable=SC2086 # a pattern may be several files
             if [[ -z $files ]]; then
                 echo "row $rows: $letter stands for no file (${legend[$letter]:-not in the legend})"
             elif [[ -n $name ]] && ! grep -q "^static void test_$name(" $files; then
                 echo "row $rows: ${legend[$letter]} has no test_$name"
             fi
-        done < <(sed 's/, /\n/g' <<<"$cell")
+        done <<<"${cell//, /$'\n'}"
     done < <(awk -F' [|] ' '/^## /{ in_table = /Threat model/ } in_table && /^[|] / && !/^[|] (attacker|---)/ { sub(/ [|]$/, "", $0); n = split($0, f, / [|] /); print f[n] }' "$readme")
     ((rows >= 30)) || echo "only $rows rows were found"
 }

@@ -8,6 +8,7 @@
 #include "inter/weights.h"
 #include "inter/ledger.h"
 #include "security/sign.h"
+#include "tests/testing.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,10 +22,6 @@
 
 enum { FX_OWN_BYTES = 5000, FX_PEER_BYTES = 40000, FX_FRAGMENTS = 2 };
 static const uint8_t fx_job[INTER_ID_BYTES] = {0xab, 1, 2, 3};
-
-static void fx_quiet(void *user, enum neb_log_level level, const char *text) {
-    (void)user, (void)level, (void)text;
-}
 
 static inline void fx_sign(uint8_t member, const char *context, const void *msg, size_t len,
                            uint8_t sig[INTER_SIG_BYTES]) {

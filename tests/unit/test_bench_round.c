@@ -1,5 +1,6 @@
 // `nebula bench round`: a line a stage, shares that sum to one, and the same digest whatever the threads.
 #include "agent/bench_round.h"
+#include "agent/bench_security.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -50,7 +51,7 @@ static void test_lines(void **state) {
         json_decref(o);
     }
     fclose(f);
-    assert_int_equal(lines, STAGES + 2); // the whole, and what protects it
+    assert_int_equal(lines, STAGES + 1 + BENCH_STAGES + 3); // the whole; what protects it, together, by the clock
     assert_true(fabs(shares - 1) < 1e-3);
 }
 
@@ -64,7 +65,29 @@ static void test_digest(void **state) {
     assert_true(one.lo != other.lo && one.hi != other.hi);
 }
 
+static void test_pipeline(void **state) {
+    (void)state;
+    enum { CHUNK = 1 << 17, CHUNKS = 32 };
+    static uint8_t bytes[CHUNK * CHUNKS];
+    const struct neb_buf update = {.p = bytes, .len = sizeof bytes};
+    const struct bench_security b = {
+        .update = &update, .chunk_bytes = CHUNK, .rate_bps = 8.0 * CHUNK * 1000}; // a chunk takes a millisecond
+    struct bench_costs c = {.store_s = 0.005};
+    assert_true(fabs(bench_pipeline(&b, &c, false) - 0.037) < 1e-9);
+    c.s[BENCH_OWN_DIGEST] = 0.004; // behind the disk
+    assert_true(fabs(bench_pipeline(&b, &c, true) - 0.037) < 1e-5);
+    c.s[BENCH_OWN_DIGEST] = 0.006;
+    assert_true(fabs(bench_pipeline(&b, &c, true) - 0.038) < 1e-5);
+    c.s[BENCH_GATE] = 0.016; // slower than the wire by no chunk: the last one's remains
+    assert_true(fabs(bench_pipeline(&b, &c, true) - 0.0385) < 1e-5);
+    c.s[BENCH_GATE] = 0.064; // slower than the wire: it waits for the first chunk only
+    assert_true(fabs(bench_pipeline(&b, &c, true) - (0.006 + 0.001 + 0.064)) < 1e-5);
+    c.s[BENCH_SIGNATURES] = 0.001;
+    assert_true(fabs(bench_pipeline(&b, &c, true) - (0.006 + 0.001 + 0.065)) < 1e-5);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_lines), cmocka_unit_test(test_digest)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_lines), cmocka_unit_test(test_digest),
+                                       cmocka_unit_test(test_pipeline)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

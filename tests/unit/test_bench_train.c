@@ -2,6 +2,7 @@
 // model.
 #include "agent/base/log.h"
 #include "agent/bench_train.h"
+#include "tests/testing.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -12,10 +13,6 @@
 #include <unistd.h>
 
 #include <cmocka.h>
-
-static void drop(void *user, enum neb_log_level level, const char *text) {
-    (void)user, (void)level, (void)text;
-}
 
 static void test_flops(void **state) {
     (void)state;
@@ -53,7 +50,7 @@ static void test_shapes(void **state) {
     assert_true(s.n_layers == 8 && s.d_model == 256 && s.seq_len == 256);
     assert_int_equal(bench_train_shape_parse("12x512x128", &s), NEB_OK);
     assert_true(s.n_layers == 12 && s.d_model == 512 && s.seq_len == 128);
-    neb_log_set_sink(drop, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     static const char *const wrong[] = {"",          "large",     "8x256",   "8x256x256x1",
                                         "8x250x256", "0x256x256", "8x256x0", "-8x256x256"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)

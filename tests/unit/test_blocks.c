@@ -8,6 +8,7 @@
 #include "kernels/blocks.h"
 #include "kernels/exact.h"
 #include "kernels/quant.h"
+#include "tests/testing.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -170,10 +171,6 @@ static void test_what_is_no_number_is_told(void **state) {
         }
 }
 
-static void swallow(void *user, enum neb_log_level level, const char *line) {
-    (void)user, (void)level, (void)line;
-}
-
 // Every codec: the frame of what was learned is the frame of u, and u and sent are what they would be.
 static void test_frames_of_what_was_learned(void **state) {
     (void)state;
@@ -207,7 +204,7 @@ static void test_frames_of_what_was_learned(void **state) {
         assert_memory_equal(u, v, n * 4);
         assert_memory_equal(sent, theta_m, n * 4);
         theta[n - 1] = INFINITY;
-        neb_log_set_sink(swallow, NULL);
+        neb_log_set_sink(testing_drop, NULL);
         assert_int_equal(cmp_encode_feedback(w, &codec, &f, n, &b), NEB_ERR_INVALID);
         neb_log_set_sink(NULL, NULL);
     }
@@ -238,7 +235,7 @@ static void test_strips_are_parts_of_the_whole(void **state) {
     assert_true(x && whole && strip);
     assert_int_equal(cmp_work_create(&w), NEB_OK);
     assert_int_equal(cmp_reader_create(&reader), NEB_OK);
-    neb_log_set_sink(swallow, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     for (size_t c = 0; c < sizeof names / sizeof *names; c++)
         for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
             size_t n = sizes[k];

@@ -3,6 +3,7 @@
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "intra/checkpoint_async.h"
+#include "tests/testing.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,10 +21,6 @@ struct fixture {
     float *x;
 };
 
-static void swallow(void *user, enum neb_log_level l, const char *line) {
-    (void)user, (void)l, (void)line;
-}
-
 static int set_up(void **state) {
     struct fixture *f = calloc(1, sizeof *f);
     *state = f;
@@ -31,7 +28,7 @@ static int set_up(void **state) {
     f->x = malloc(N * sizeof *f->x);
     for (int i = 0; f->x && i < N; i++)
         f->x[i] = (float)i * 0.5f;
-    neb_log_set_sink(swallow, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     return mkdtemp(f->dir) && f->x && kern_pool_create(2, &f->pool) == NEB_OK &&
                    intra_ckpt_async_create(NULL, f->pool, 1000, 0, &f->a) == NEB_OK
                ? 0

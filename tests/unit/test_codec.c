@@ -4,6 +4,7 @@
 #include "agent/base/rng.h"
 #include "compress/update.h"
 #include "kernels/quant.h"
+#include "tests/testing.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -14,10 +15,6 @@
 #include <cmocka.h>
 
 static struct cmp_work *W;
-static void swallow(void *user, enum neb_log_level level, const char *text) {
-    (void)user, (void)level, (void)text;
-}
-
 static float heavy(struct neb_rng *r) { // heavy-tailed, as pseudo-gradients are
     float z = neb_rng_normal(r);
     return 1e-3f * z * fabsf(z);
@@ -131,7 +128,7 @@ static void test_nan_is_refused(void **state) {
     float x[300] = {0};
     struct cmp_codec codec;
     struct neb_buf frame = {0};
-    neb_log_set_sink(swallow, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     for (int i = 0; i < 2; i++) {
         x[257] = i ? INFINITY : NAN;
         assert_int_equal(cmp_codec_parse("int4", &codec), NEB_OK);
@@ -162,7 +159,7 @@ static void test_hostile_headers_are_refused(void **state) {
     assert_int_equal(cmp_codec_parse("topk:64/4096", &codec), NEB_OK);
     assert_int_equal(cmp_encode(W, &codec, x, N, &frame), NEB_OK);
     assert_int_equal(cmp_decode(W, frame.p, frame.len, y, N), NEB_OK);
-    neb_log_set_sink(swallow, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     uint8_t kept[26];
     memcpy(kept, frame.p, sizeof kept);
     for (size_t i = 0; i < sizeof mags / sizeof mags[0]; i++) {
@@ -200,7 +197,7 @@ static void test_hostile_wide_codebooks_are_refused(void **state) {
     assert_int_equal(cmp_encode(W, &codec, x, N, &frame), NEB_OK);
     assert_int_equal(cmp_decode(W, frame.p, frame.len, y, N), NEB_OK);
     memcpy(kept, frame.p, sizeof kept);
-    neb_log_set_sink(swallow, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     static const float bad[] = {NAN, -1, INFINITY, 2000, -INFINITY};
     for (size_t i = 0; i < 8; i++)
         for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
@@ -241,7 +238,7 @@ static void test_hostile_streams_are_refused(void **state) {
     struct neb_buf frame = {0};
     struct cmp_codec codec;
     fill(x, N, 9);
-    neb_log_set_sink(swallow, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     for (size_t c = 0; c < sizeof names / sizeof *names; c++) {
         size_t first = c == 3 ? 24 : 0; // the codebook's rest
         assert_int_equal(cmp_codec_parse(names[c], &codec), NEB_OK);
@@ -320,7 +317,7 @@ static void test_names(void **state) {
         cmp_codec_name(&c, name, sizeof name);
         assert_string_equal(name, good[i]);
     }
-    neb_log_set_sink(swallow, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         assert_int_equal(cmp_codec_parse(bad[i], &c), NEB_ERR_INVALID);
     neb_log_set_sink(NULL, NULL);
@@ -369,7 +366,7 @@ static void test_update_shapes(void **state) {
     assert_int_equal(cmp_update_check(W, b.p, b.len, &stats), NEB_OK);
     assert_int_equal(stats.elements, 477);
     assert_true(stats.norm > 0);
-    neb_log_set_sink(swallow, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     assert_int_equal(cmp_update_check_max(W, b.p, b.len, 477, &stats), NEB_OK);
     assert_int_equal(cmp_update_check_max(W, b.p, b.len, 476, &stats), NEB_ERR_FORMAT);
     shapes[1].cols = 78; // another model than the sender's
@@ -401,7 +398,7 @@ static void test_size_bomb_is_refused_unopened(void **state) {
     for (int i = 0; i < UNITS; i++)
         neb_buf_add(&bomb, one.p, one.len);
     assert_true(bomb.len < 1 << 20);
-    neb_log_set_sink(swallow, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     neb_ns start = neb_now();
     assert_int_equal(cmp_update_check_max(W, bomb.p, bomb.len, (uint64_t)SIDE * SIDE, &stats),
                      NEB_ERR_FORMAT);

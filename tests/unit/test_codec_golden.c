@@ -5,6 +5,7 @@
 #include "agent/base/rng.h"
 #include "compress/update.h"
 #include "kernels/exact.h"
+#include "tests/testing.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -42,16 +43,10 @@ enum { N_GOLDENS = sizeof goldens / sizeof goldens[0] };
 
 static struct cmp_work *W;
 
-static void corpus_path(const char *file, char *out) { // beside this source file
-    char dir[NEB_PATH_MAX];
-    snprintf(dir, sizeof dir, "%s", __FILE__);
-    for (int up = 0; up < 2; up++) {
-        char *slash = strrchr(dir, '/');
-        assert_non_null(slash);
-        *slash = 0;
-    }
-    int n = snprintf(out, NEB_PATH_MAX, "%s/fuzz/corpus/frame/%s", dir, file);
-    assert_true(n > 0 && n < NEB_PATH_MAX);
+static void corpus_path(const char *name, char *out) {
+    char file[64];
+    snprintf(file, sizeof file, "tests/fuzz/corpus/frame/%s", name);
+    testing_source(file, out);
 }
 
 static void fill(float *x, size_t n,

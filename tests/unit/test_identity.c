@@ -2,6 +2,7 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "security/sign.h"
+#include "tests/testing.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,10 +14,6 @@
 #include <cmocka.h>
 
 static char dir[] = "/tmp/nebula-identity-XXXXXX";
-
-static void quiet(void *user, enum neb_log_level level, const char *text) {
-    (void)user, (void)level, (void)text;
-}
 
 static void path_of(char out[NEB_PATH_MAX], const char *home, const char *file) {
     assert_int_equal(neb_path(out, NEB_PATH_MAX, home, file), NEB_OK);
@@ -221,7 +218,7 @@ static void test_signatures(void **state) {
 
 static int setup(void **state) {
     (void)state;
-    neb_log_set_sink(quiet, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     return mkdtemp(dir) ? 0 : -1;
 }
 

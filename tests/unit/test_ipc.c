@@ -3,6 +3,7 @@
 #include "agent/base/log.h"
 #include "agent/child.h"
 #include "agent/ipc.h"
+#include "tests/testing.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -17,10 +18,6 @@
 
 static char dir[] = "/tmp/nebula-ipc-XXXXXX";
 static char path[256];
-
-static void swallow(void *user, enum neb_log_level level, const char *text) {
-    (void)user, (void)level, (void)text;
-}
 
 static enum neb_status server_wait(struct agent_ipc *s, struct agent_ipc_client *from,
                                    struct agent_ipc_msg *m) {
@@ -82,7 +79,7 @@ static void test_malformed_is_dropped(void **state) {
     char endpoint[300];
     int linger = 0;
     snprintf(endpoint, sizeof endpoint, "ipc://%s", path);
-    neb_log_set_sink(swallow, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     assert_int_equal(agent_ipc_listen(zctx, path, &server), NEB_OK);
     zmq_setsockopt(raw, ZMQ_LINGER, &linger, sizeof linger);
     assert_int_equal(zmq_connect(raw, endpoint), 0);
@@ -131,7 +128,7 @@ static void test_stubborn_child_is_killed(void **state) {
     struct agent_child c;
     const char *const argv[] = {"/bin/sh", "-c", "trap '' TERM; while :; do sleep 0.05; done",
                                 NULL};
-    neb_log_set_sink(swallow, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     assert_int_equal(agent_child_start(&c, "stubborn", argv, NULL, NULL), NEB_OK);
     neb_sleep(50 * NEB_MS);
     pid_t pid = c.pid;

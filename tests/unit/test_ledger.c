@@ -599,7 +599,7 @@ int main(void) {
                                        TEST(test_not_a_ledger)};
     if (!mkdtemp(root))
         return 1;
-    neb_log_set_sink(fx_quiet, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     return neb_fs_remove_tree(root) != NEB_OK || failed;
 }

@@ -241,7 +241,7 @@ int main(void) {
                                        TEST(test_forged), TEST(test_unknown_signers)};
     if (!mkdtemp(root) || sec_init() != NEB_OK)
         return 1;
-    neb_log_set_sink(fx_quiet, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     return neb_fs_remove_tree(root) != NEB_OK || failed;
 }

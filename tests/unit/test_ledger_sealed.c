@@ -144,7 +144,7 @@ static void test_changed_on_disk(void **state) {
 }
 
 static int setup(void **state) {
-    neb_log_set_sink(fx_quiet, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     (void)state;
     if (!mkdtemp(root))
         return -1;

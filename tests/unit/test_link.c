@@ -180,7 +180,7 @@ static void test_idle(void **state) {
     uint64_t sent = a1.sent_bytes - a0.sent_bytes, back = b1.sent_bytes - b0.sent_bytes;
     assert_true(a.down == 0 && b.down == 0);
     assert_true(sent > 0 && back > 0);
-    // A beat of 36 bytes every 1.75 s; in these seconds two PINGs and PONGs of about 50 each way besides.
+    // A beat of 36 bytes every 1.5 s; in these seconds two PINGs and PONGs of about 50 each way besides.
     assert_true((double)sent < 30 * seconds + 250 && (double)back < 30 * seconds + 250);
     assert_int_equal(a1.message_bytes, 0); // nobody has said anything
     close_pair(&a, &b);
@@ -426,8 +426,9 @@ static void test_oversize(void **state) {
         step(&a, &b);
     // On a loaded machine both sets may have come up before the choice falls: then one change-over is seen.
     assert_true(a.down <= 1 && b.down <= 1 && a.up == a.down + 1 && b.up == b.down + 1);
-    assert_true(resident_kib() - before <
-                160 * 1024); // the sender's own copies, in this process too
+    // The sender's own copies are in this process too: up to four of them until it has encrypted, which takes its time on a
+    // loaded machine.
+    UNTIL(&a, &b, resident_kib() - before < 160 * 1024, 20);
     assert_int_equal(refused_of(&b, index_of(&m, 2)), 0); // never became a message
     free(big);
     zmq_close(s);
@@ -580,7 +581,10 @@ static void test_rate_limit(void **state) {
             ;
         assert_int_equal(st, NEB_ERR_AGAIN);
         refused++;
-        if (b.control == asked && inter_link_send(a.l, a.peer, INTER_CONTROL, "hello", 5) == NEB_OK) {
+        // Control is small in a federation, and must be here: it never waits, so that as many of them as a processor can
+        // exchange (21,000 a second were seen) would take more than the whole limit by themselves.
+        bool next = b.control == asked && neb_now() - said > 10 * NEB_MS;
+        if (next && inter_link_send(a.l, a.peer, INTER_CONTROL, "hello", 5) == NEB_OK) {
             worst = said && b.control_at - said > worst ? b.control_at - said : worst;
             said = neb_now();
             asked++;

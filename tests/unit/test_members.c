@@ -2,6 +2,7 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "security/members.h"
+#include "tests/testing.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,10 +15,6 @@
 
 static char dir[] = "/tmp/nebula-members-XXXXXX";
 static char lines[2][SEC_ID_TEXT];
-
-static void quiet(void *user, enum neb_log_level level, const char *text) {
-    (void)user, (void)level, (void)text;
-}
 
 // Member k, with keys that are not on any curve: a list never computes with them.
 static struct sec_member member(unsigned k) {
@@ -200,7 +197,7 @@ static void test_endpoints(void **state) {
 
 static int setup(void **state) {
     (void)state;
-    neb_log_set_sink(quiet, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     for (unsigned k = 0; k < 2; k++) {
         struct sec_member m = member(k);
         if (sec_public_format(&m.pub, lines[k], sizeof lines[k]) != NEB_OK)

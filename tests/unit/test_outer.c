@@ -2,6 +2,7 @@
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "inter/outer.h"
+#include "tests/testing.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -24,9 +25,6 @@ struct member {
 static struct kern_pool *pool;
 static struct member members[MEMBERS];
 
-static void swallow(void *user, enum neb_log_level level, const char *text) {
-    (void)user, (void)level, (void)text;
-}
 static const uint64_t *counts_of(void *user, int32_t unit) {
     (void)unit;
     return ((struct member *)user)->counts;
@@ -242,7 +240,7 @@ static void test_bad_commit_changes_nothing(void **state) {
     struct kern_digest before = inter_outer_digest(members[0].o);
     static float theta_m[N];
     memcpy(theta_m, members[0].theta_m, sizeof theta_m);
-    neb_log_set_sink(swallow, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     for (size_t cut = 0; cut < members[1].blob.len; cut += members[1].blob.len / 37 + 1) {
         struct inter_outer_part parts[2] = {{members[0].blob.p, members[0].blob.len, 5, 1, true, 0},
                                             {members[1].blob.p, cut, 5, 1, false, 0}};

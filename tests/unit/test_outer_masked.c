@@ -4,10 +4,10 @@
 #include "agent/base/rng.h"
 #include "inter/outer.h"
 #include "kernels/exact.h"
+#include "tests/testing.h"
 
 #include <math.h>
 #include <setjmp.h>
-#include <sodium.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -195,19 +195,10 @@ static void test_bad_commit_changes_nothing(void **state) {
                      NEB_ERR_INVALID);
 }
 
-static void drop(void *user, enum neb_log_level level, const char *text) {
-    (void)user, (void)level, (void)text;
-}
-
 static int setup(void **state) {
     (void)state;
-    if (sec_init() != NEB_OK)
-        return -1;
-    neb_log_set_sink(drop, NULL);
-    for (int k = 0; k < MEMBERS; k++) {
-        randombytes_buf(secrets[k], sizeof secrets[k]);
-        crypto_scalarmult_base(publics[k], secrets[k]);
-    }
+    neb_log_set_sink(testing_drop, NULL);
+    testing_key_pairs(MEMBERS, secrets, publics);
     return kern_pool_create(2, &pool) == NEB_OK ? 0 : -1;
 }
 static int teardown(void **state) {

@@ -3,6 +3,7 @@
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "compress/replaced.h"
+#include "tests/testing.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -11,12 +12,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-static void quiet(void *user, enum neb_log_level level, const char *text) {
-    (void)user;
-    (void)level;
-    (void)text;
-}
 
 // Replacements of a share `p` of the masked positions, with frequencies like those of words (Zipf).
 static uint32_t draw(struct neb_rng *r, uint32_t masked, double p, int32_t vocab, int32_t *index,
@@ -96,7 +91,7 @@ static void test_refused(void **state) {
     struct neb_buf b = {0};
     struct neb_rd r;
     uint32_t n;
-    neb_log_set_sink(quiet, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     assert_int_equal(cmp_tokens_create(&t), NEB_OK);
     assert_int_equal(cmp_replaced_encode(t, 10, index, ids, 4, 300, &b), NEB_OK);
     for (size_t cut = 0; cut < b.len; cut++) {

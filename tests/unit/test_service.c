@@ -8,6 +8,7 @@
 #include "inter/ledger_verify.h"
 #include "inter/service.h"
 #include "security/sign.h"
+#include "tests/testing.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -365,17 +366,13 @@ static void test_wrong_messages(void **state) {
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, open_pair, close_pair)
 
-static void quiet(void *user, enum neb_log_level level, const char *text) {
-    (void)user, (void)level, (void)text;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {TEST(test_rounds), TEST(test_restarts_in_a_round),
                                        TEST(test_messages), TEST(test_wrong_messages)};
     static const char *const names[] = {"anna", "bert"};
     if (!mkdtemp(root) || sec_init() != NEB_OK)
         return 1;
-    neb_log_set_sink(quiet, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     for (int i = 0; i < 2; i++) {
         char home[64];
         snprintf(home, sizeof home, "%s/keys-%s", root, names[i]);

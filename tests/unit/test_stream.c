@@ -10,6 +10,7 @@
 #include "inter/stream_seal.h"
 #include "inter/stream_spool.h"
 #include "inter/stream_wire.h"
+#include "tests/testing.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -580,16 +581,10 @@ test_lost(void **state) { // a consumer that comes back from before the spool's 
     inter_stream_destroy(&out);
 }
 
-static void quiet(void *user, enum neb_log_level level, const char *text) {
-    (void)user;
-    (void)level;
-    (void)text;
-}
-
 static void test_limits(void **state) {
     (void)state;
     struct inter_stream *s = NULL;
-    neb_log_set_sink(quiet, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     for (int i = 0; i < 7; i++) {
         struct inter_stream_config c = config(INTER_STREAM_PRODUCER);
         i == 0   ? (c.batch_bytes = 0)
@@ -677,7 +672,7 @@ static void test_sealed(void **state) {
     assert_int_equal(inter_spool_get(sp, &k, 5, &b), NEB_OK);
     assert_int_equal(b.len, body(5, bytes));
     assert_memory_equal(b.p, bytes, b.len);
-    neb_log_set_sink(quiet, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     inter_spool_seal(sp, NULL);
     assert_int_equal(inter_spool_get(sp, &k, 5, &b), NEB_ERR_DENIED);
     inter_spool_seal(sp, other);

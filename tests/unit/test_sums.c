@@ -4,6 +4,7 @@
 #include "agent/base/rng.h"
 #include "agent/base/sha256.h"
 #include "inter/sums.h"
+#include "tests/testing.h"
 
 #include <setjmp.h>
 #include <sodium.h>
@@ -362,19 +363,10 @@ static void test_too_few(void **state) {
     stop();
 }
 
-static void drop(void *user, enum neb_log_level level, const char *text) {
-    (void)user, (void)level, (void)text;
-}
-
 static int setup(void **state) {
     (void)state;
-    if (sec_init() != NEB_OK)
-        return -1;
-    neb_log_set_sink(drop, NULL);
-    for (int k = 0; k < INTER_MEMBERS_MAX; k++) {
-        randombytes_buf(secrets[k], sizeof secrets[k]);
-        crypto_scalarmult_base(publics[k], secrets[k]);
-    }
+    neb_log_set_sink(testing_drop, NULL);
+    testing_key_pairs(INTER_MEMBERS_MAX, secrets, publics);
     return 0;
 }
 

@@ -3,6 +3,7 @@
 #include "agent/base/log.h"
 #include "agent/tensorboard.h"
 #include "agent/tfevents.h"
+#include "tests/testing.h"
 
 #include <dirent.h>
 #include <math.h>
@@ -76,10 +77,6 @@ static void test_scalars(void **state) {
 
 // ---- files ----------------------------------------------------------------------------------------------------
 
-static void drop(void *user, enum neb_log_level level, const char *text) {
-    (void)user, (void)level, (void)text;
-}
-
 static int files_in(const char *dir, char last[NEB_PATH_MAX]) {
     int n = 0;
     DIR *d = opendir(dir);
@@ -142,7 +139,7 @@ static void test_lines(void **state) {
     feed(tb, "{\"kind\":\"link\",\"sent_bytes\":11}"); // no step since
     assert_int_equal(size_of(path), two);
     // A full disk (here: a limit of the process): the half record is taken back, and no more is tried.
-    neb_log_set_sink(drop, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
     small = (struct rlimit){two + 20, before.rlim_max};

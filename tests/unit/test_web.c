@@ -4,6 +4,7 @@
 #include "agent/web.h"
 #include "agent/web_guard.h"
 #include "agent/web_tls.h"
+#include "tests/testing.h"
 
 #include <arpa/inet.h>
 #include <openssl/x509v3.h>
@@ -20,10 +21,6 @@
 #include <cmocka.h>
 
 static const char token[] = "0123456789abcdef0123456789abcdef";
-
-static void drop(void *user, enum neb_log_level level, const char *text) {
-    (void)user, (void)level, (void)text;
-}
 
 struct folder {
     char path[64];
@@ -90,7 +87,7 @@ static void test_hosts(void **state) {
 static void test_tokens(void **state) {
     struct agent_web_guard g = {0}, other = {0};
     char path[NEB_PATH_MAX], auth[128], cookies[256];
-    neb_log_set_sink(drop, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     in_folder(*state, "short", "fifteen letters\n", path);
     assert_int_equal(agent_web_guard_token(&g, path), NEB_ERR_INVALID);
     in_folder(*state, "token", "another token of some length", path);
@@ -150,7 +147,7 @@ static void test_certificate(void **state) {
     agent_web_tls_fingerprint(&b, then);
     assert_string_equal(first, then);
     agent_web_tls_free(&b);
-    neb_log_set_sink(drop, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     assert_int_equal(agent_web_tls_own(f->path, "192.0.2.7", &b), NEB_OK); // not in it: another
     agent_web_tls_fingerprint(&b, then);
     assert_string_not_equal(first, then);
@@ -178,7 +175,7 @@ static void test_certificate(void **state) {
 static struct agent_web *start(const char *token_file, uint16_t *port) {
     struct agent_web *w = NULL;
     char listen[32];
-    neb_log_set_sink(drop, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     for (int i = 0; i < 50 && !w; i++) { // until a port is free
         *port = (uint16_t)(20000 + (getpid() * 7 + i * 131) % 20000);
         snprintf(listen, sizeof listen, "127.0.0.1:%u", *port);
@@ -260,7 +257,7 @@ static void test_config(void **state) {
                                       "[::1:80",  "1.2.3:80", "[x]:80"};
     char short_token[NEB_PATH_MAX];
     in_folder(*state, "short", "short", short_token);
-    neb_log_set_sink(drop, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_int_equal(agent_web_start(&(struct agent_web_config){.listen = bad[i]}, &w),
                          NEB_ERR_INVALID);

@@ -1,7 +1,9 @@
 """Tokens/s of `nebula bench train` against PyTorch, eager and compiled: interleaved, so that all see the same machine.
 
 A line a shape and peer: medians over the pairs of tokens/s, and the median of the pairs' ratios (ours / theirs) with its quartiles.
-Pairs are short, and who goes first changes, so that load on the machine hits both alike.
+Pairs are short, and who goes first changes, so that load on the machine hits both alike. That holds for one thread; with more,
+the one whose threads wait for each other busily loses more by every thread that stands still. --clock cpu therefore counts
+processor time instead, for --threads 1: what other programs take does not count, nor does waiting.
 """
 import argparse
 import json
@@ -27,16 +29,19 @@ def start_peer(python, shape, batch, threads, compiled):
     return peer, json.loads(peer.stdout.readline())["params"]
 
 
-def peer_rate(peer, steps, tokens):
+def peer_rate(peer, steps, tokens, clock):
     peer.stdin.write(f"{steps}\n")
     peer.stdin.flush()
-    return tokens / statistics.median(json.loads(peer.stdout.readline()))
+    wall, cpu = json.loads(peer.stdout.readline())
+    return tokens / statistics.median(cpu if clock == "cpu" else wall)
 
 
-def our_rate(nebula, shape, steps, threads):
+def our_rate(nebula, shape, steps, threads, clock):
     out = subprocess.run([nebula, "bench", "train", "--json", "--shape", shape, "--steps", str(steps), "--threads", str(threads)],
                          check=True, capture_output=True, text=True, env=surroundings(threads)).stdout
     line = json.loads(out)
+    if clock == "cpu":
+        return line["tokens_per_cpu_s"], line["params"], line["cpu_ratio"]
     return line["tokens_per_s"], line["params"], line["ratio"]
 
 
@@ -47,30 +52,35 @@ def main():
     p.add_argument("--pairs", type=int, default=9)
     p.add_argument("--steps", type=int, default=3)
     p.add_argument("--threads", type=int, default=2)
+    p.add_argument("--clock", choices=["wall", "cpu"], default="wall")
+    p.add_argument("--peers", nargs="+", choices=["eager", "compile"], default=["eager", "compile"])
     a = p.parse_args()
-    behind = 0
+    if a.clock == "cpu" and a.threads != 1:
+        sys.exit("--clock cpu: threads that wait for each other busily would be charged for it; give --threads 1")
+    behind, unit = 0, " of processor time" if a.clock == "cpu" else ""
     for shape in a.shapes:
         seq = int(shape.split("x")[2])
         batch = max(1, 2048 // seq)  # as bench train
-        for compiled in (False, True):
+        for name in a.peers:
+            compiled = name == "compile"
             peer, params = start_peer(sys.executable, shape, batch, a.threads, compiled)
             pairs = []
             for i in range(a.pairs):
                 if i % 2 == 0:
-                    theirs = peer_rate(peer, a.steps, batch * seq)
-                ours, our_params, of_peak = our_rate(a.nebula, shape, a.steps, a.threads)
+                    theirs = peer_rate(peer, a.steps, batch * seq, a.clock)
+                ours, our_params, of_peak = our_rate(a.nebula, shape, a.steps, a.threads, a.clock)
                 if abs(our_params - params) > 1e-5 * params:  # printed with six digits
                     sys.exit(f"{shape}: {our_params:.0f} parameters here, {params} there: not the same model")
                 if i % 2:
-                    theirs = peer_rate(peer, a.steps, batch * seq)
+                    theirs = peer_rate(peer, a.steps, batch * seq, a.clock)
                 pairs.append((ours, theirs, of_peak))
             peer.stdin.close()
             peer.wait()
             ratios = sorted(o / t for o, t, _ in pairs)
             ratio = statistics.median(ratios)
             behind += ratio < 1
-            print(f"{shape:13} batch {batch}  nebula {statistics.median(o for o, _, _ in pairs):7.0f} tokens/s "
-                  f"({100 * statistics.median(s for _, _, s in pairs):3.0f} % of sgemm)  torch {'compile' if compiled else 'eager  '} "
+            print(f"{shape:13} batch {batch}  nebula {statistics.median(o for o, _, _ in pairs):7.0f} tokens/s{unit} "
+                  f"({100 * statistics.median(s for _, _, s in pairs):3.0f} % of sgemm)  torch {name:7} "
                   f"{statistics.median(t for _, t, _ in pairs):7.0f}  ratio {ratio:.2f} "
                   f"({ratios[len(ratios) // 4]:.2f} to {ratios[-1 - len(ratios) // 4]:.2f}, all {ratios[0]:.2f} to {ratios[-1]:.2f})  "
                   f"{'ok' if ratio >= 1 else 'BEHIND'}", flush=True)

@@ -1,0 +1,48 @@
+// What libnebula.c (the calls), lib_attach.c and lib_exchange.c share. Nobody else includes this.
+#ifndef AGENT_LIB_STATE_H
+#define AGENT_LIB_STATE_H
+#include "agent/lib_copy.h"
+#include "agent/libnebula.h"
+#include "agent/worker.h"
+
+struct shard { // a registered range of rows
+    int32_t tensor, row0, rows;
+    int dtype, place;
+    void *data; // (rows, columns of the tensor), the trainer's
+};
+
+struct nebula {
+    struct agent_worker w;
+    struct intra_trainer
+        counts;       // only what worker_sync.c reads of a trainer: vocabulary and token counts
+    struct kern kern; // only its pool
+    struct nebula_hooks hooks;
+    struct lib_copy *copy;
+    struct shard *shards; // (n_shards)
+    size_t n_shards;
+    const struct intra_tensor **tensors; // (n_tensors) that are exchanged, canonical order
+    int32_t n_tensors;
+    char socket[NEB_PATH_MAX], job[NEB_PATH_MAX];
+    pid_t owner; // that attached
+    bool begun, failed;
+    int state;       // enum nebula_state
+    neb_ns step_end; // when the last call returned: what follows is the trainer's time
+};
+
+// libnebula.c: codes for the caller; the text is what nebula_last_error returns.
+int lib_fail(enum nebula_status s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+int lib_pass(enum neb_status st); // of a failure beneath; its text is the log's newest line
+
+// lib_attach.c
+void lib_destroy(struct nebula *n);
+
+// lib_exchange.c
+extern const struct worker_ops lib_worker_ops;
+NEB_MUST_CHECK enum neb_status
+lib_begin(struct nebula *n); // restores, writes the parameters out, settles
+NEB_MUST_CHECK enum neb_status
+lib_settle(struct nebula *n); // all that is due before the next step; sets n->state
+NEB_MUST_CHECK enum neb_status
+lib_save_now(struct nebula *n); // a checkpoint, the trainer's with it
+
+#endif

@@ -1,0 +1,131 @@
+// What a run is begun with: the job as file, options and --set make it, and its folder.
+#include "agent/base/log.h"
+#include "agent/model_init.h"
+#include "agent/planner.h"
+#include "agent/pretrain_state.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+// Trainers that attach may read what they like.
+static bool needs_corpus(const struct agent_job *job) {
+    for (int i = 0; i < job->n_clusters; i++)
+        if (!job->clusters[i].witness && job->clusters[i].launcher != AGENT_LAUNCHER_ATTACH)
+            return true;
+    return neb_fs_exists(job->corpus);
+}
+
+// The agents that read the job work in other folders.
+static enum neb_status make_absolute(struct agent_job *j) {
+    if (needs_corpus(j))
+        NEB_TRY(neb_path_absolute(j->corpus, sizeof j->corpus, "data.corpus"));
+    if (j->init_from[0])
+        NEB_TRY(neb_path_absolute(j->init_from, sizeof j->init_from, "init_from"));
+    if (j->mode != AGENT_MODE_DISTILL)
+        return NEB_OK;
+    if (j->distill.teacher[0])
+        NEB_TRY(neb_path_absolute(j->distill.teacher, sizeof j->distill.teacher,
+                                  "distill.teacher.init"));
+    if (!j->distill.cache[0])
+        return NEB_OK;
+    NEB_TRY(neb_fs_mkdirs(j->distill.cache, 0755));
+    return neb_path_absolute(j->distill.cache, sizeof j->distill.cache, "distill.cache");
+}
+
+enum neb_status pretrain_load_job(struct run *r) {
+    char assignment[128];
+    NEB_TRY(agent_job_load(r->o.job, &r->job));
+    for (int i = 0; i < r->o.n_sets; i++)
+        NEB_TRY(agent_job_set(&r->job, r->o.sets[i]));
+    if (r->o.steps) {
+        snprintf(assignment, sizeof assignment, "steps=%.100s", r->o.steps);
+        NEB_TRY(agent_job_set(&r->job, assignment));
+    }
+    if (r->o.seed) {
+        snprintf(assignment, sizeof assignment, "seed=%.100s", r->o.seed);
+        NEB_TRY(agent_job_set(&r->job, assignment));
+    }
+    NEB_TRY(agent_job_model_init(&r->job, r->o.job));
+    NEB_TRY(agent_job_validate(&r->job, r->o.job));
+    NEB_TRY(make_absolute(&r->job));
+    bool reference = r->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
+    if (r->o.local && r->o.local != r->job.n_clusters)
+        return neb_fail(NEB_ERR_INVALID, "--local %d, but the job has %d clusters", r->o.local,
+                        r->job.n_clusters);
+    if (reference)
+        r->o.local = r->o.local ? 1 : 0;
+    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    for (int i = 0; r->o.local && i < r->job.n_clusters; i++)
+        if (!r->job.clusters[i].threads)
+            r->job.clusters[i].threads = cpus / r->o.local > 0 ? (int32_t)(cpus / r->o.local) : 1;
+    if (reference && r->o.local) // it has the machine to itself
+        r->job.clusters[0].threads = (int32_t)cpus;
+    NEB_TRY(agent_planner_resolve(&r->job, r->o.local, r->o.wan));
+    r->expected = 0; // reports: of the clusters that train, which come first
+    for (int i = 0; i < r->job.n_clusters; i++)
+        r->expected += !r->job.clusters[i].witness;
+    r->expected = reference ? 1 : r->expected;
+    r->spec = agent_job_to_json(&r->job);
+    return r->spec ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory");
+}
+
+static const char *first_difference(const json_t *a, const json_t *b) {
+    const char *key;
+    json_t *v;
+    json_object_foreach((json_t *)(uintptr_t)a, key,
+                        v) if (!json_equal(v, json_object_get(b, key))) return key;
+    return "?";
+}
+
+enum neb_status pretrain_open_out(struct run *r) {
+    char path[NEB_PATH_MAX];
+    uint8_t id[AGENT_JOB_ID_BYTES];
+    enum neb_status st = NEB_OK;
+    NEB_TRY(neb_fs_mkdirs(r->o.out, 0755));
+    snprintf(r->out, sizeof r->out, "%s", r->o.out);
+    NEB_TRY(neb_path_absolute(r->out, sizeof r->out, "--out"));
+    NEB_TRY(neb_path(path, sizeof path, r->out, ".lock"));
+    r->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (r->lock_fd < 0)
+        return neb_fail_errno("cannot create %s", path);
+    if (flock(r->lock_fd, LOCK_EX | LOCK_NB) != 0)
+        return neb_fail(NEB_ERR_EXISTS,
+                        "another nebula works in %s; wait for it, or choose another --out",
+                        r->o.out);
+    NEB_TRY(neb_path(path, sizeof path, r->out, "job.json"));
+    if (neb_fs_exists(path)) {
+        if (!r->o.resume)
+            return neb_fail(
+                NEB_ERR_EXISTS,
+                "%s holds a run already; --resume continues it, or choose another --out", r->o.out);
+        json_t *was = json_load_file(path, 0, NULL);
+        const char *hex = json_string_value(json_object_get(was, "id"));
+        if (!hex || !neb_unhex(hex, id, sizeof id))
+            st = neb_fail(NEB_ERR_FORMAT, "%s is damaged", path);
+        else if (!json_equal(json_object_get(was, "spec"), r->spec))
+            st = neb_fail(
+                NEB_ERR_INVALID,
+                "%s was begun with another job: %s differs; resume with the same file and options",
+                r->o.out, first_difference(r->spec, json_object_get(was, "spec")));
+        else
+            memcpy(r->id, hex, sizeof r->id);
+        json_decref(was);
+        return st;
+    }
+    if (r->o.resume)
+        return neb_fail(NEB_ERR_NOT_FOUND, "--resume: %s holds no run", r->o.out);
+    if (getrandom(id, sizeof id, 0) != sizeof id)
+        return neb_fail_errno("cannot draw a job id");
+    neb_hex(id, sizeof id, r->id);
+    json_t *root = json_pack("{s:s,s:O}", "id", r->id, "spec", r->spec);
+    char *text = json_dumps(root, JSON_INDENT(1));
+    st = text ? neb_fs_write(path, text, strlen(text), 0644)
+              : neb_fail(NEB_ERR_NOMEM, "out of memory");
+    free(text);
+    json_decref(root);
+    return st;
+}

@@ -1,0 +1,123 @@
+// What a run leaves behind: summary, plots and models, and whether it did what was asked.
+#include "agent/base/log.h"
+#include "agent/commands.h"
+#include "agent/distill_summary.h"
+#include "agent/export.h"
+#include "agent/json.h"
+#include "agent/plots.h"
+#include "agent/pretrain_state.h"
+#include "agent/report.h"
+#include "agent/rtd_summary.h"
+
+#include <string.h>
+
+// A count in another site's report: what is no number, or absurd, is 0. (A NaN cast to an integer is undefined.)
+static uint64_t whole(const json_t *o, const char *key) {
+    double x = agent_json_get(o, key);
+    return x >= 0 && x < 0x1p62 ? (uint64_t)x : 0;
+}
+
+static void make_summary(const struct run *r, struct agent_summary *s) {
+    memset(s, 0, sizeof *s);
+    snprintf(s->job, sizeof s->job, "%s", r->job.name);
+    bool distill = r->job.mode == AGENT_MODE_DISTILL;
+    bool rtd = r->job.mode == AGENT_MODE_RTD,
+         both = rtd && r->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
+    snprintf(s->mode, sizeof s->mode, rtd ? "rtd" : distill ? "distill" : "replicas");
+    s->wall_s = neb_seconds(neb_now() - r->start);
+    s->n_clusters = both ? 2 : r->expected;
+    for (int i = 0; i < s->n_clusters; i++) {
+        const json_t *p = both ? agent_rtd_report_of(&r->job, r->reports, r->job.clusters[i].role)
+                               : r->reports[i];
+        struct agent_cluster_summary *c = &s->clusters[i];
+        const char *digest = json_string_value(json_object_get(p, "params_digest"));
+        snprintf(c->name, sizeof c->name, "%s", r->job.clusters[i].name);
+        const char *device = json_string_value(json_object_get(p, "device"));
+        if (device && !strncmp(device, "cuda", 4))
+            snprintf(c->device, sizeof c->device, "%s", device);
+        else
+            snprintf(c->device, sizeof c->device, "cpu (%s, %d threads)", kern_cpu_isa(),
+                     (int)(whole(p, "threads") & 0xffff));
+        if (r->job.clusters[i].launcher == AGENT_LAUNCHER_ATTACH)
+            snprintf(c->device, sizeof c->device, "attached trainer");
+        c->steps = (int64_t)whole(p, "steps");
+        c->tokens = (int64_t)whole(p, "tokens");
+        c->loss_first = agent_json_get(p, "loss_first");
+        c->loss_last = agent_json_get(p, "loss_last");
+        c->eval_loss = agent_json_get(p, "eval_loss");
+        c->stall_s = agent_json_get(p, "stall_s");
+        c->train_s = agent_json_get(p, "train_s");
+        c->lost_steps = (int64_t)whole(p, "lost_steps");
+        c->divergences = (int64_t)whole(p, "divergences");
+        c->wan_sent_bytes = whole(p, "wan_sent_bytes");
+        c->wan_recv_bytes = whole(p, "wan_recv_bytes");
+        c->wan_payload_bytes = whole(p, "wan_payload_bytes");
+        c->wan_protocol_bytes = whole(p, "wan_protocol_bytes");
+        snprintf(c->params_digest, sizeof c->params_digest, "%s", digest ? digest : "");
+        s->params = (int64_t)whole(p, "params");
+        s->trainable_params = (int64_t)whole(p, "trainable_params");
+        s->rounds =
+            (int64_t)whole(p, "rounds") > s->rounds ? (int64_t)whole(p, "rounds") : s->rounds;
+        s->payload_bytes += whole(p, "payload_bytes");
+        s->payload_params += whole(p, "payload_params");
+    }
+}
+
+// The job's folders in the agents' homes, as far as they are here.
+static enum neb_status job_dirs(const struct run *r, char (*dirs)[NEB_PATH_MAX]) {
+    char jobs[NEB_PATH_MAX];
+    memcpy(dirs[0], r->model_dir, sizeof dirs[0]); // of the agent that was asked
+    for (int i = 0; r->o.local && i < r->expected; i++) {
+        NEB_TRY(neb_path(jobs, sizeof jobs, r->local.homes[i], "jobs"));
+        NEB_TRY(neb_path(dirs[i], sizeof dirs[i], jobs, r->id));
+    }
+    return NEB_OK;
+}
+
+static enum neb_status export_models(const struct run *r) {
+    char dirs[AGENT_CLUSTERS_MAX][NEB_PATH_MAX] = {{0}};
+    NEB_TRY(job_dirs(r, dirs));
+    return agent_export_models(&r->job, dirs, r->out);
+}
+
+int pretrain_finish(struct run *r) {
+    struct agent_summary s;
+    int failed = 0, stopped = 0;
+    for (int i = 0; i < r->expected; i++) {
+        const char *error = json_string_value(json_object_get(r->reports[i], "error"));
+        if (error)
+            neb_log(NEB_LOG_ERROR, "cluster %s: %s", r->job.clusters[i].name, error);
+        failed += error != NULL;
+        stopped += json_is_true(json_object_get(r->reports[i], "stopped"));
+    }
+    if (failed)
+        return AGENT_EXIT_FAILED;
+    make_summary(r, &s);
+    if (r->job.mode == AGENT_MODE_RTD)
+        s.quality = r->quality = agent_rtd_summary(&r->job, r->reports);
+    if (r->job.mode == AGENT_MODE_DISTILL)
+        s.quality = r->quality = agent_distill_summary(&r->job, r->reports, r->expected);
+    if (agent_summary_write(&s, r->out) != NEB_OK || agent_plots_make(r->out) != NEB_OK)
+        return AGENT_EXIT_FAILED;
+    if (!r->o.json)
+        agent_summary_print(&s, stdout);
+    if (!r->o.json && s.quality && !stopped)
+        r->job.mode == AGENT_MODE_RTD ? agent_rtd_print(s.quality, stdout)
+                                      : agent_distill_print(s.quality, stdout);
+    if (stopped) {
+        if (!r->o.json)
+            printf("stopped after a checkpoint; continue with --resume --out %s\n", r->o.out);
+        return AGENT_EXIT_INTERRUPTED;
+    }
+    bool same = true;
+    for (int i = 1; i < r->expected && r->job.mode == AGENT_MODE_REPLICAS &&
+                    r->job.sync.scheme == AGENT_SCHEME_FEDERATED;
+         i++)
+        same = same && !strcmp(s.clusters[i].params_digest, s.clusters[0].params_digest);
+    if (!same) {
+        neb_log(NEB_LOG_ERROR, "the clusters' parameters differ at the end (digests above): the "
+                               "result cannot be trusted");
+        return AGENT_EXIT_FAILED;
+    }
+    return agent_exit_of(export_models(r));
+}

@@ -1,0 +1,204 @@
+// Blobs on their way out: to whom each goes, the window of every path, and what came back of it (ACK, STATE, WANT).
+//
+// An update is pushed by its owner, or asked for (WANT) from whoever has it; from here on both are the same.
+#include "inter/node_state.h"
+
+#include <stdlib.h>
+
+void node_serve_remove(struct job *j, size_t i) {
+    inter_sender_free(&j->serves[i].out);
+    j->serves[i] = j->serves[--j->n_serves];
+}
+
+static struct serve *find_serve(struct job *j, const struct inter_key *k, uint8_t to) {
+    for (size_t i = 0; i < j->n_serves; i++)
+        if (j->serves[i].to == to && inter_key_equal(&j->serves[i].m.key, k))
+            return &j->serves[i];
+    return NULL;
+}
+
+// Not ready before the STATE that answers the manifest: chunks travel on other connections and would overtake it, be
+// dropped as unknown, and wait for their timeout.
+enum neb_status node_serve_add(struct step *s, struct job *j, uint8_t to,
+                               const struct inter_manifest *m) {
+    struct serve *v = find_serve(j, &m->key, to);
+    if (v) {
+        v->moved = s->now;
+        return NEB_OK;
+    }
+    if (j->n_serves == j->cap_serves) {
+        size_t cap = j->cap_serves ? 2 * j->cap_serves : 16;
+        struct serve *p = realloc(j->serves, cap * sizeof *p);
+        if (!p)
+            return neb_fail(NEB_ERR_NOMEM, "out of memory for %zu transfers", cap);
+        j->serves = p;
+        j->cap_serves = cap;
+    }
+    v = &j->serves[j->n_serves];
+    *v = (struct serve){.to = to, .m = *m, .moved = s->now};
+    NEB_TRY(inter_sender_init(&v->out, m->bytes, m->chunk_bytes));
+    j->n_serves++;
+    return NEB_OK;
+}
+
+void node_serves_lost(struct step *s, struct job *j, uint8_t member, bool up) {
+    for (size_t i = 0; i < j->n_serves; i++)
+        if (j->serves[i].to == member) {
+            struct path *p = &s->n->paths[j->c.peers[member]];
+            p->stats.payload_resent += up ? 0 : j->serves[i].out.flying_bytes; // will travel again
+            inter_sender_link_lost(&j->serves[i].out);
+            inter_estimate_lost(&p->estimate);
+        }
+}
+
+// A member that still takes an update of this round goes on with it; for one that is away nothing is kept: it will ask.
+void node_serves_round_over(struct step *s, struct job *j, const struct fragment *g) {
+    for (size_t i = 0; i < j->n_serves;) {
+        const struct serve *v = &j->serves[i];
+        if (v->m.key.fragment == node_index(j, g) && v->m.key.round <= g->round &&
+            (!node_direct(s, j, v->to) || inter_sender_done(&v->out)))
+            node_serve_remove(j, i);
+        else
+            i++;
+    }
+}
+
+static uint64_t flying_to(const struct inter_node *n, uint32_t peer) {
+    uint64_t total = 0;
+    for (int i = 0; i < JOBS_MAX; i++)
+        for (size_t k = 0; n->jobs[i].open && k < n->jobs[i].n_serves; k++)
+            if (n->jobs[i].c.peers[n->jobs[i].serves[k].to] == peer)
+                total += n->jobs[i].serves[k].out.flying_bytes;
+    return total;
+}
+
+// Fills the window of every path. Chunk headers carry the first 8 bytes of the chunk's SHA-256; the shell, which reads
+// the bytes, puts it in: the header's last field is left zero here.
+void node_pump(struct step *s, struct job *j) {
+    for (size_t i = 0; i < j->n_serves; i++) {
+        struct serve *v = &j->serves[i];
+        uint32_t peer = j->c.peers[v->to];
+        struct path *p = &s->n->paths[peer];
+        if (!p->up || !v->out.ready)
+            continue;
+        uint64_t elsewhere = flying_to(s->n, peer) - v->out.flying_bytes;
+        for (int64_t c; (c = inter_sender_next(&v->out, inter_estimate_window(&p->estimate),
+                                               elsewhere, &p->estimate, s->now)) >= 0;) {
+            struct neb_buf *b = node_begin(s, MSG_CHUNK);
+            inter_key_put(b, &v->m.key);
+            neb_buf_u32(b, (uint32_t)c);
+            neb_buf_u64(b, 0);
+            struct inter_action *a = node_act(s, INTER_ACT_SEND_CHUNK);
+            a->peer = peer;
+            a->key = v->m.key;
+            a->chunk = (uint32_t)c;
+            a->offset = (uint64_t)c * v->m.chunk_bytes;
+            a->len = inter_chunk_length(v->m.bytes, v->m.chunk_bytes, (uint32_t)c);
+            a->at = s->out->bytes.len;
+            a->size = b->len;
+            neb_buf_add(&s->out->bytes, b->p, b->len);
+            p->stats.payload_sent += a->len;
+            if (s->st != NEB_OK)
+                return;
+        }
+    }
+}
+
+void node_serve_on_state(struct step *s, struct job *j, const struct inter_key *k, uint8_t from,
+                         enum inter_holding h, const uint8_t *bits, uint32_t len) {
+    struct serve *v = find_serve(j, k, from);
+    if (!v)
+        return;
+    v->moved = s->now;
+    if (h != INTER_HOLD_PART) {
+        node_serve_remove(j, (size_t)(v - j->serves));
+    } else if (inter_sender_state(&v->out, bits, len)) {
+        v->out.ready = true;
+    } else {
+        node_fault(s, INTER_FAULT_MALFORMED);
+    }
+}
+
+void node_on_ack(struct step *s, struct neb_rd *r) {
+    struct inter_key k;
+    inter_key_get(r, &k);
+    uint32_t chunk = neb_rd_u32(r);
+    if (!neb_rd_done(r)) {
+        node_fault(s, INTER_FAULT_MALFORMED);
+        return;
+    }
+    struct job *j = node_find_job(s->n, k.job);
+    int m = j ? node_member(j, s->from) : -1;
+    struct serve *v = m < 0 ? NULL : find_serve(j, &k, (uint8_t)m);
+    if (!v)
+        return; // of a transfer that is over
+    struct path *p = &s->n->paths[s->from];
+    uint64_t elsewhere = flying_to(s->n, s->from) - v->out.flying_bytes;
+    (void)inter_sender_ack(&v->out, chunk, elsewhere, &p->estimate, s->now);
+    v->moved = s->now;
+}
+
+void node_on_want(struct step *s, struct neb_rd *r) {
+    struct inter_key k;
+    inter_key_get(r, &k);
+    if (!neb_rd_done(r) || k.member >= INTER_MEMBERS_MAX) {
+        node_fault(s, INTER_FAULT_MALFORMED);
+        return;
+    }
+    struct job *j = node_find_job(s->n, k.job);
+    struct fragment *g = node_find_fragment(j, k.fragment);
+    int m = j ? node_member(j, s->from) : -1;
+    if (!g || m < 0 || s->from != s->e->peer)
+        return;
+    const struct slot *t = &g->slots[k.member];
+    bool any = k.attempt == ANY_ATTEMPT, open = k.round == g->round && t->known && t->whole;
+    if (open && (any || inter_key_equal(&k, &t->m.key))) {
+        if ((s->st = node_serve_add(s, j, (uint8_t)m, &t->m)) == NEB_OK)
+            node_say_manifest(s, j, &t->m, (uint8_t)m);
+        return;
+    }
+    struct inter_action *a = node_act(s, INTER_ACT_SERVE);
+    a->peer = s->from;
+    a->key = k;
+}
+
+void node_on_serve(struct step *s) {
+    const struct inter_key *k = &s->e->key;
+    struct job *j = node_find_job(s->n, k->job);
+    int m = j ? node_member(j, s->from) : -1;
+    if (m < 0)
+        return;
+    struct serve *v = find_serve(j, k, (uint8_t)m);
+    if (!s->e->manifest) {
+        if (v)
+            node_serve_remove(j, (size_t)(v - j->serves));
+        node_say_key(s, j, MSG_GONE, k, (uint8_t)m);
+    } else if ((s->st = node_serve_add(s, j, (uint8_t)m, s->e->manifest)) == NEB_OK) {
+        node_say_manifest(s, j, s->e->manifest, (uint8_t)m);
+    }
+}
+
+void node_on_send_failed(struct step *s) {
+    struct job *j = node_find_job(s->n, s->e->key.job);
+    int m = j ? node_member(j, s->e->peer) : -1;
+    struct serve *v = m < 0 ? NULL : find_serve(j, &s->e->key, (uint8_t)m);
+    if (!v)
+        return;
+    s->n->paths[s->e->peer].stats.payload_sent -=
+        inter_chunk_length(v->m.bytes, v->m.chunk_bytes, s->e->chunk);
+    inter_sender_unsend(&v->out, s->e->chunk);
+    inter_estimate_full(&s->n->paths[s->e->peer].estimate, s->now);
+}
+
+void node_serves_tick(struct step *s, struct job *j) {
+    for (size_t i = 0; i < j->n_serves;) {
+        struct serve *v = &j->serves[i];
+        inter_sender_expire(&v->out, s->now,
+                            chunk_timeout + 4 * s->n->paths[j->c.peers[v->to]].estimate.rtt);
+        const struct fragment *g = &j->fragments[v->m.key.fragment];
+        if (s->now - v->moved > serve_idle && v->m.key.round < g->round)
+            node_serve_remove(j, i);
+        else
+            i++;
+    }
+}

@@ -1,0 +1,88 @@
+// What snapshot.c (life, messages, ticks), snapshot_fetch.c and snapshot_give.c share. Nobody else includes this.
+#ifndef INTER_SNAPSHOT_STATE_H
+#define INTER_SNAPSHOT_STATE_H
+#include "agent/base/fs.h"
+#include "inter/snapshot.h"
+#include "inter/transfer.h"
+
+enum {
+    PEERS = 16,
+    WINDOW_MAX = 64, // chunks asked for at once: 16 MiB
+    QUEUE_MAX = 256, // chunks that others wait for
+};
+static const neb_ns chunk_patience = 10 * NEB_S; // of one that was asked for, on either side
+
+struct flight { // a chunk that was asked for
+    uint32_t chunk;
+    neb_ns at;
+};
+struct fetch { // the snapshot of one job that this member takes
+    bool used, offered, header_only;
+    uint8_t job[INTER_ID_BYTES], id[INTER_SHA_BYTES];
+    char part[NEB_PATH_MAX], map[NEB_PATH_MAX];
+    uint32_t peers[PEERS], n_peers;
+    uint32_t at, asked;     // place in peers: taken from; asked last, UINT32_MAX: none
+    uint64_t total, header; // bytes
+    struct inter_bitmap got;
+    uint32_t next, window, n_flights;
+    uint32_t unmapped; // chunks since the map was written
+    struct flight flights[WINDOW_MAX];
+    int fd;                  // of part
+    struct sec_chunks *seal; // NULL: in clear
+    neb_ns since, moved;     // the fetch began, or its offer came; last chunk came, or a peer was asked
+};
+struct given { // a state that others may take
+    bool used;
+    uint8_t job[INTER_ID_BYTES], id[INTER_SHA_BYTES];
+    struct inter_snapshot_source source;
+    uint64_t total;
+    neb_ns taken; // last chunk
+};
+struct wanted { // a chunk that waits for the link
+    neb_ns at;
+    uint32_t peer, chunk;
+    uint8_t job[INTER_ID_BYTES], id[INTER_SHA_BYTES];
+};
+struct inter_snapshots {
+    struct inter_snapshots_config c;
+    struct fetch fetches[INTER_SNAPSHOT_JOBS];
+    struct given given[INTER_SNAPSHOT_JOBS];
+    struct wanted queue[QUEUE_MAX];
+    uint32_t n_queue;
+    struct neb_buf out;
+    uint8_t *chunk; // (INTER_SNAPSHOT_CHUNK + SEC_CHUNKS_EXTRA)
+};
+
+// snapshot.c
+uint64_t snapshot_chunk_bytes(uint64_t total, uint32_t chunk);
+struct neb_buf *snapshot_begin(struct inter_snapshots *s, uint8_t type,
+                               const uint8_t job[INTER_ID_BYTES]); // a message, in s->out
+// Sends what snapshot_begin started. NEB_ERR_AGAIN: later.
+NEB_MUST_CHECK enum neb_status snapshot_say(struct inter_snapshots *s, uint32_t peer);
+
+// snapshot_fetch.c
+void snapshot_fetch_end(struct fetch *f); // what is on disk stays
+struct fetch *snapshot_fetch_find(const struct inter_snapshots *s,
+                                  const uint8_t job[INTER_ID_BYTES]);
+void snapshot_fetch_finish(struct inter_snapshots *s, struct fetch *f,
+                           enum neb_status st); // and tells who asked
+// Errors are of this member's disk.
+NEB_MUST_CHECK enum neb_status snapshot_on_offer(struct inter_snapshots *s, neb_ns now,
+                                                 uint32_t peer, struct neb_rd *r,
+                                                 const uint8_t job[INTER_ID_BYTES]);
+NEB_MUST_CHECK enum neb_status snapshot_on_data(struct inter_snapshots *s, neb_ns now,
+                                                uint32_t peer, struct neb_rd *r,
+                                                const uint8_t job[INTER_ID_BYTES]);
+NEB_MUST_CHECK enum neb_status snapshot_fetch_tick(struct inter_snapshots *s, struct fetch *f,
+                                                   neb_ns now);
+
+// snapshot_give.c
+void snapshot_release(struct inter_snapshots *s, struct given *g);
+NEB_MUST_CHECK enum neb_status snapshot_on_ask(struct inter_snapshots *s, neb_ns now, uint32_t peer,
+                                               struct neb_rd *r, const uint8_t job[INTER_ID_BYTES]);
+NEB_MUST_CHECK enum neb_status snapshot_on_get(struct inter_snapshots *s, neb_ns now, uint32_t peer,
+                                               struct neb_rd *r, const uint8_t job[INTER_ID_BYTES]);
+NEB_MUST_CHECK enum neb_status snapshot_pump(struct inter_snapshots *s,
+                                             neb_ns now); // what waits for the links
+
+#endif

@@ -1,0 +1,45 @@
+// What build.c (vocabulary, the whole), build_read.c (sources to documents) and build_shards.c (documents to shards) share.
+// Nobody else includes this.
+#ifndef INTRA_BUILD_STATE_H
+#define INTRA_BUILD_STATE_H
+#include "agent/base/fs.h"
+#include "agent/base/sha256.h"
+#include "intra/data.h"
+#include "intra/tokenizer.h"
+#include "kernels/pool.h"
+
+#include <jansson.h>
+
+struct doc {
+    char *text; // owned
+    size_t len;
+    uint64_t name_hash; // decides the split
+    int32_t source;
+    char *target; // owned; of parallel text, else NULL
+    int32_t *ids; // (n) owned, after encoding
+    size_t n;
+};
+
+struct docs {
+    struct doc *p;
+    size_t n, cap;
+};
+
+struct build {
+    const struct intra_build_spec *spec;
+    struct docs docs;
+    struct neb_sha256 *inputs; // digest of everything read
+    intra_build_progress *progress;
+    void *user;
+    struct intra_tokenizer *tokenizer;
+    char dir[NEB_PATH_MAX]; // DIR.building
+};
+
+// Appends the documents of all sources to b->docs and what was read to b->inputs.
+NEB_MUST_CHECK enum neb_status build_read_sources(struct build *b);
+uint64_t build_hash(const void *p, size_t n);
+// Encodes b->docs, frees each one's text, writes the shards, and appends one object a source to sources. width: bytes of a token.
+NEB_MUST_CHECK enum neb_status build_encode_all(struct build *b, struct kern_pool *pool,
+                                                json_t *sources, int width);
+
+#endif

@@ -1,0 +1,24 @@
+// What the tests in C have in common. Needs no cmocka: fuzz targets use it too, and a fixture that fails ends the program.
+#ifndef TESTS_TESTING_H
+#define TESTS_TESTING_H
+#include "agent/base/fs.h"
+#include "agent/base/log.h"
+#include "intra/trainer.h"
+
+// A sink for neb_log_set_sink: errors that a test provokes are not printed.
+void testing_drop(void *user, enum neb_log_level level, const char *text);
+
+// The path of a file that is named from the root of the source.
+void testing_source(const char *file, char out[NEB_PATH_MAX]);
+
+// `n` key pairs of X25519, as members of a masked sum have. Starts libsodium.
+void testing_key_pairs(size_t n, uint8_t (*secret)[32], uint8_t (*public)[32]);
+
+// The trainer whose checkpoints are in tests/fuzz/corpus/checkpoint: 5 pieces, width 4, one layer.
+struct intra_trainer_config testing_small_trainer(struct intra_trainable what);
+
+// Parameters that follow from seed and tensor names, exact in fp32: about 1 in norms, in [-0.5, 0.5) elsewhere.
+void testing_set_params(struct intra_model *m);
+double testing_unit(const char *prefix, const char *name, size_t k); // in [-1, 1), exact in fp32
+
+#endif
