@@ -233,7 +233,8 @@ int nebula_checkpoint(struct nebula *n) {
         return s;
     if (!n->begun)
         return lib_fail(NEBULA_ERR_STATE, "nebula_checkpoint: call nebula_begin first");
-    return end_call(n, lib_save_now(n));
+    enum neb_status st = lib_save_now(n);
+    return end_call(n, st == NEB_OK ? worker_save_wait(&n->w) : st);
 }
 
 int nebula_info_get(struct nebula *n, struct nebula_info *out) {
@@ -273,6 +274,7 @@ static enum neb_status report(struct nebula *n, double eval_loss) {
     struct agent_worker *w = &n->w;
     bool done = n->state == NEBULA_DONE;
     NEB_TRY(lib_save_now(n));
+    NEB_TRY(worker_save_wait(w));
     if (done)
         NEB_TRY(worker_save_model(w));
     if (done && isfinite(eval_loss)) {
@@ -292,8 +294,8 @@ int nebula_close(struct nebula **np, double eval_loss) {
     if (n->owner != getpid())
         return lib_fail(NEBULA_ERR_STATE, "nebula_close: process %ld attached, not %ld",
                         (long)n->owner, (long)getpid());
-    enum neb_status st = NEB_OK;
-    if (!n->failed && n->state != NEBULA_TRAIN)
+    enum neb_status st = n->failed ? NEB_OK : worker_save_wait(&n->w); // whoever attaches next goes on from it
+    if (st == NEB_OK && !n->failed && n->state != NEBULA_TRAIN)
         st = report(n, eval_loss);
     else if (agent_ipc_send(n->w.ipc, NULL, json_pack("{s:s}", "op", "detach"), NULL, 0) != NEB_OK)
         neb_debug("the agent is gone");

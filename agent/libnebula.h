@@ -64,7 +64,8 @@ struct nebula_hooks {
     // The library is about to read (write == 0) or has written (write == 1) every registered range of tensors
     // [first, first + n) of the canonical order: gather shards to, or scatter them from, the registered memory.
     int (*move)(void *user, int write, int32_t first, int32_t n);
-    // A checkpoint of this step exists in `dir`: a good moment to save optimiser and data position beside it.
+    // A checkpoint of this step exists in `dir`: a good moment to save optimiser and data position beside it. With this hook the
+    // call waits for the disk; without it checkpoints are copied aside and written while training goes on (checkpoint.copy).
     int (*checkpoint)(void *user, const char *dir, int64_t step);
 };
 
@@ -146,7 +147,7 @@ struct nebula_step_stats { // of one optimiser step; NEBULA_UNKNOWN is null in m
 //         if (nebula_step_with(n, &s, &state) != NEBULA_OK) { fputs(nebula_last_error(), stderr); return 1; }
 NEBULA_EXPORT int nebula_step_with(struct nebula *n, const struct nebula_step_stats *stats, int *state);
 
-// Writes a checkpoint now (besides those of checkpoint.every_steps). ERRORS NEBULA_ERR_STATE, NEBULA_ERR_IO.
+// Writes a checkpoint, and returns when it is on disk (besides those of checkpoint.every_steps). ERRORS NEBULA_ERR_STATE, NEBULA_ERR_IO.
 NEBULA_EXPORT int nebula_checkpoint(struct nebula *n);
 
 struct nebula_info {

@@ -171,14 +171,15 @@ double agent_summary_reduction(const struct agent_summary *s) {
 static json_t *number(double v) { return isfinite(v) ? json_real(v) : json_null(); }
 
 json_t *agent_cluster_summary_to_json(const struct agent_cluster_summary *c) {
-    return json_pack("{s:s, s:s, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:s}", "name",
+    return json_pack("{s:s, s:s, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:s}", "name",
                      c->name, "device", c->device, "steps", (json_int_t)c->steps, "tokens",
                      (json_int_t)c->tokens, "loss_first", number(c->loss_first), "loss_last",
                      number(c->loss_last), "eval_loss", number(c->eval_loss), "stall_s",
                      number(c->stall_s), "train_s", number(c->train_s), "lost_steps", (json_int_t)c->lost_steps,
                      "divergences", (json_int_t)c->divergences, "wan_sent_bytes",
                      (json_int_t)c->wan_sent_bytes, "wan_recv_bytes", (json_int_t)c->wan_recv_bytes,
-                     "params_digest", c->params_digest);
+                     "wan_payload_bytes", (json_int_t)c->wan_payload_bytes, "wan_protocol_bytes",
+                     (json_int_t)c->wan_protocol_bytes, "params_digest", c->params_digest);
 }
 
 json_t *agent_summary_to_json(const struct agent_summary *s) {

@@ -62,7 +62,9 @@ struct agent_cluster_summary {
     double stall_s, train_s;
     int64_t lost_steps;  // made and lost, or not made: this cluster went on from what others had
     int64_t divergences; // times that its parameters differed from the others'
-    uint64_t wan_sent_bytes, wan_recv_bytes;
+    uint64_t wan_sent_bytes, wan_recv_bytes; // on the sockets
+    uint64_t wan_payload_bytes;  // of those sent: updates, batches, snapshots
+    uint64_t wan_protocol_bytes; // of those sent: headers and control; what is left is encryption, framing, liveness
     char params_digest[AGENT_DIGEST_TEXT]; // hexadecimal; empty: none
 };
 

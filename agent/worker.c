@@ -238,7 +238,11 @@ enum neb_status agent_worker_run(const char *socket_path, const char *job, struc
     w->loss_first = w->loss_last = NAN; // no step yet
     w->world = world;
     w->isa = kern_cpu_isa();
-    w->ops = (struct worker_ops){world ? pull : NULL, world ? push : NULL, save, restore, skip, NULL};
+    w->ops = (struct worker_ops){.pull = world ? pull : NULL,
+                                 .push = world ? push : NULL,
+                                 .save = save,
+                                 .restore = restore,
+                                 .skip = skip};
     w->threads = threads;
     signal(SIGINT, SIG_IGN); // the agent decides when a worker stops
     enum neb_status st = run(w, socket_path, job);

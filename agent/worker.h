@@ -71,6 +71,8 @@ struct worker_ops { // the trainer beneath
     enum neb_status (*skip)(struct agent_worker *w, int64_t n); // steps that a lost disk had made: data and schedule move on
     // The exchange has changed tensors where they are trained. NULL: it never does.
     enum neb_status (*changed)(struct agent_worker *w, const bool *wanted);
+    // The checkpoint that was begun last is on disk. NULL: nothing depends on it but updates.
+    enum neb_status (*durable)(struct agent_worker *w);
 };
 
 struct agent_worker {
@@ -122,6 +124,7 @@ struct agent_worker {
     int64_t saved_step; // of the newest; -1: none by this process
     int n_saved;
     struct intra_ckpt_async *saver; // writes them while training goes on; NULL: training waits
+    uint64_t save_reserve; // bytes by which the trainer's part of a checkpoint may grow
     struct {                        // the one that is being written
         int64_t step;
         uint32_t rounds[64];
@@ -243,6 +246,7 @@ NEB_MUST_CHECK enum neb_status worker_save_start(struct agent_worker *w);
 // Begins a checkpoint of this step, and returns once its state is copied. One that is due while the one before is still being written
 // waits for that, and counts it as stall.
 NEB_MUST_CHECK enum neb_status worker_save(struct agent_worker *w);
+NEB_MUST_CHECK enum neb_status worker_save_at(struct agent_worker *w, int64_t at); // under another number than the step's
 // To be called between steps: tells the agent what has become durable. An error of the writer comes up here, or at the next save.
 NEB_MUST_CHECK enum neb_status worker_saved(struct agent_worker *w);
 NEB_MUST_CHECK enum neb_status worker_save_wait(struct agent_worker *w); // until all is durable, and told

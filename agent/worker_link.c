@@ -73,7 +73,7 @@ enum neb_status worker_drain(struct agent_worker *w) {
     for (;;) {
         enum neb_status st = agent_ipc_recv(w->ipc, &nobody, &m);
         if (st == NEB_ERR_AGAIN)
-            return NEB_OK;
+            return worker_saved(w);
         if (st == NEB_OK)
             NEB_TRY(on_agent(w, &m));
     }

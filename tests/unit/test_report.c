@@ -154,6 +154,8 @@ static struct agent_summary sample(void) {
                                           .train_s = 78,
                                           .wan_sent_bytes = 5400000,
                                           .wan_recv_bytes = 5600000,
+                                          .wan_payload_bytes = 5000000,
+                                          .wan_protocol_bytes = 300000,
                                           .params_digest = "00112233445566778899aabbccddeeff"};
     struct agent_cluster_summary berlin = paris;
     snprintf(berlin.name, sizeof berlin.name, "berlin");
@@ -178,7 +180,7 @@ static void test_summary_file(void **state) {
     static const char *const cluster_keys[] = {
         "name",      "device",  "steps",   "tokens",         "loss_first",     "loss_last",
         "eval_loss", "stall_s", "train_s", "wan_sent_bytes", "wan_recv_bytes", "params_digest",
-        "lost_steps", "divergences"};
+        "lost_steps", "divergences", "wan_payload_bytes", "wan_protocol_bytes"};
     struct agent_summary s = sample();
     assert_int_equal(agent_summary_write(&s, dir), NEB_OK);
     json_t *o = json_load_file(in_dir("summary.json"), 0, NULL);
