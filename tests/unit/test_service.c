@@ -117,10 +117,10 @@ static void restart(struct site *x) {
 }
 
 static void go(void) {
-    zmq_pollitem_t items[64];
-    size_t n = anna.s ? inter_service_poll_items(anna.s, items, 32) : 0;
-    n += bert.s ? inter_service_poll_items(bert.s, items + n, 32) : 0;
-    assert_true(n <= 64);
+    zmq_pollitem_t items[512];
+    size_t n = anna.s ? inter_service_poll_items(anna.s, items, 256) : 0;
+    n += bert.s ? inter_service_poll_items(bert.s, items + n, 256) : 0;
+    assert_true(n <= 512);
     zmq_poll(items, (int)n, 10);
     if (anna.s)
         OK(inter_service_process(anna.s));
