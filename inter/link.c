@@ -241,7 +241,7 @@ size_t inter_link_poll_items(const struct inter_link *l, zmq_pollitem_t *items, 
             if (c->mon && n++ < cap)
                 items[n - 1] = (zmq_pollitem_t){.socket = c->mon, .events = ZMQ_POLLIN};
         }
-    return n;
+    return n < cap ? n : cap;
 }
 
 neb_ns inter_link_next_deadline(const struct inter_link *l) { return l->deadline; }

@@ -109,9 +109,8 @@ NEB_MUST_CHECK enum neb_status inter_link_send2(struct inter_link *l, uint32_t p
 // event. The handler may send; it must not call process or destroy.
 NEB_MUST_CHECK enum neb_status inter_link_process(struct inter_link *l, inter_link_handler *handler,
                                                   void *user);
-// Fills at most cap items to poll for and returns how many there are (more than cap: call again
-// with room). They change with every process. When one is readable or the deadline has come, call
-// process.
+// Fills at most cap items to poll for and returns how many it has filled; without room for all of them, what the others have waits
+// for the deadline. They change with every process. When one is readable or the deadline has come, call process.
 size_t inter_link_poll_items(const struct inter_link *l, zmq_pollitem_t *items, size_t cap);
 neb_ns inter_link_next_deadline(const struct inter_link *l); // monotonic
 
