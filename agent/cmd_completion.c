@@ -30,8 +30,9 @@ static void options_of(const char *help, void (*each)(const char *name, size_t n
         const char *bol = p;
         while (bol > help && bol[-1] != '\n')
             bol--;
-        if (n && in_table &&
-            p - bol < 8) // options stand at the beginning of their line, after a letter at most
+        // Options stand at the beginning of their line, after a letter at most; then come their other names, "--home=DIR, --dir=DIR".
+        bool alias = p - bol >= 8 && p - bol < 29 && p[-2] == ',' && bol[strspn(bol, " ")] == '-';
+        if (n && in_table && (p - bol < 8 || alias))
             each(p + 2, n);
     }
 }
@@ -102,7 +103,7 @@ static int man(const char *exe) {
             continue;
         printf(".SS \"nebula %s\"\n", c->name);
         troff(c->summary);
-        puts(".PP\n.nf");
+        puts("\n.PP\n.nf");
         if (!help_of(exe, c->name, help)) {
             neb_log(NEB_LOG_ERROR, "nebula %s --help failed", c->name);
             return AGENT_EXIT_FAILED;

@@ -181,7 +181,8 @@ struct agent_job {
     struct agent_rtd_config rtd;
     struct agent_distill_config distill;
     char rate_limit[128];     // of what every cluster sends (inter/rate_limit.h); "": none
-    int32_t eval_windows;     // per source at the end; 0: the whole held-out split
+    int32_t eval_windows;     // per source; 0: the whole held-out split
+    int32_t eval_every;       // inner steps; 0: only at the end
     int32_t checkpoint_every; // inner steps, 0: only when stopping and at the end
     int32_t checkpoint_keep;
     bool checkpoint_copy; // written while training goes on (intra/checkpoint_async.h)
@@ -204,11 +205,6 @@ int agent_job_role(const struct agent_job *job, enum agent_role role);
 // Canonical JSON (new reference, NULL when out of memory) and back; unknown keys are refused.
 json_t *agent_job_to_json(const struct agent_job *job);
 NEB_MUST_CHECK enum neb_status agent_job_from_json(const json_t *json, struct agent_job *out);
-// What updates and records of one run are bound to: first 16 bytes of SHA-256("nebula job v1", 0, nonce, canonical JSON as
-// compact text in table order). The same file and nonce give the same id on every machine; another nonce, another run.
-NEB_MUST_CHECK enum neb_status agent_job_id(const struct agent_job *job,
-                                            const uint8_t nonce[AGENT_JOB_ID_BYTES],
-                                            uint8_t out[AGENT_JOB_ID_BYTES]);
 // Prints the table as Markdown: the reference of all keys.
 void agent_job_reference(FILE *out);
 

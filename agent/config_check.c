@@ -237,6 +237,12 @@ static enum neb_status validate_attach(const struct agent_job *j, const char *fi
     return NEB_OK;
 }
 
+static enum neb_status validate_eval(const struct agent_job *j, const char *file) {
+    if (j->eval_every && j->mode != AGENT_MODE_REPLICAS)
+        return COMPLAIN(file, "eval.every_steps", "%d: modes rtd and distill measure at the end; leave it out", j->eval_every);
+    return NEB_OK;
+}
+
 static enum neb_status validate_sync(const struct agent_job *j, const char *file) {
     struct inter_rate_limit limit;
     if (inter_rate_limit_parse(j->rate_limit, &limit) != NEB_OK) // it said why
@@ -287,6 +293,7 @@ enum neb_status agent_job_validate(const struct agent_job *j, const char *file) 
     NEB_TRY(validate_rtd(j, file));
     NEB_TRY(validate_distill(j, file));
     NEB_TRY(validate_attach(j, file));
+    NEB_TRY(validate_eval(j, file));
     NEB_TRY(validate_tune(j, file));
     NEB_TRY(validate_sync(j, file));
     return validate_trainable(j, file);

@@ -1,5 +1,4 @@
 // The canonical form of a job, as it travels and as its id is made of: JSON, every key, in the order of the table.
-#include "agent/base/sha256.h"
 #include "agent/config_options.h"
 
 #include <stdlib.h>
@@ -67,28 +66,6 @@ json_t *agent_job_to_json(const struct agent_job *job) {
     }
     json_object_set_new(root, "clusters", clusters);
     return root;
-}
-
-enum neb_status agent_job_id(const struct agent_job *job, const uint8_t nonce[AGENT_JOB_ID_BYTES],
-                             uint8_t out[AGENT_JOB_ID_BYTES]) {
-    static const char domain[] = "nebula job v1";
-    uint8_t digest[NEB_SHA256_BYTES];
-    struct neb_sha256 *h = NULL;
-    json_t *json = agent_job_to_json(job);
-    char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
-    enum neb_status st =
-        text ? neb_sha256_create(&h) : neb_fail(NEB_ERR_NOMEM, "out of memory for the job's id");
-    if (st == NEB_OK) {
-        neb_sha256_add(h, domain, sizeof domain);
-        neb_sha256_add(h, nonce, AGENT_JOB_ID_BYTES);
-        neb_sha256_add(h, text, strlen(text));
-        neb_sha256_finish(h, digest);
-        memcpy(out, digest, AGENT_JOB_ID_BYTES);
-    }
-    neb_sha256_destroy(&h);
-    free(text);
-    json_decref(json);
-    return st;
 }
 
 static enum neb_status json_to_text(const json_t *v, char *out, size_t cap) {

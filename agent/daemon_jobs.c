@@ -31,11 +31,11 @@ void daemon_job_dir(const struct daemon *d, const struct agent_jobrun *j, char *
 }
 
 void daemon_job_save(struct daemon *d, struct agent_jobrun *j, const char *state) {
-    uint64_t sent, recv;
-    daemon_wan_bytes(d, j, &sent, &recv);
-    json_t *s = json_pack("{s:s,s:I,s:I,s:s,s:s}", "state", state, "sent", (json_int_t)sent, "recv",
-                          (json_int_t)recv, "home", j->local ? "" : d->members.m[j->home].pub.name,
-                          "sig", j->sig);
+    struct agent_wan_bytes wan = daemon_wan_bytes(d, j);
+    json_t *s = json_pack("{s:s,s:I,s:I,s:I,s:I,s:s,s:s}", "state", state, "sent",
+                          (json_int_t)wan.sent, "recv", (json_int_t)wan.recv, "messages",
+                          (json_int_t)wan.messages, "payload", (json_int_t)wan.payload, "home",
+                          j->local ? "" : d->members.m[j->home].pub.name, "sig", j->sig);
     char *spec = json_dumps(j->spec, JSON_COMPACT), *text = json_dumps(s, JSON_COMPACT);
     if (spec && text &&
         inter_ledger_put_job(inter_service_ledger(d->service), j->id, spec, text) != NEB_OK)
@@ -47,9 +47,13 @@ void daemon_job_save(struct daemon *d, struct agent_jobrun *j, const char *state
 
 struct recall {
     const uint8_t *id;
-    uint64_t sent, recv;
+    struct agent_wan_bytes wan;
     bool found;
 };
+
+static uint64_t count(const json_t *o, const char *key) {
+    return (uint64_t)json_integer_value(json_object_get(o, key));
+}
 
 static void recall_job(void *user, const uint8_t id[INTER_ID_BYTES], const char *spec,
                        const char *state) {
@@ -59,8 +63,10 @@ static void recall_job(void *user, const uint8_t id[INTER_ID_BYTES], const char 
         return;
     json_t *s = json_loads(state, 0, NULL);
     r->found = true;
-    r->sent = (uint64_t)json_integer_value(json_object_get(s, "sent"));
-    r->recv = (uint64_t)json_integer_value(json_object_get(s, "recv"));
+    r->wan = (struct agent_wan_bytes){.sent = count(s, "sent"),
+                                      .recv = count(s, "recv"),
+                                      .messages = count(s, "messages"),
+                                      .payload = count(s, "payload")};
     json_decref(s);
 }
 
@@ -156,9 +162,8 @@ static enum neb_status recall_totals(struct daemon *d, struct agent_jobrun *j) {
     NEB_TRY(inter_rate_limit_parse(j->job.rate_limit, &limit));
     inter_service_limit(d->service, j->id, &limit);
     NEB_TRY(inter_ledger_jobs(inter_service_ledger(d->service), recall_job, &r));
-    j->sent_before = r.sent;
-    j->recv_before = r.recv;
-    daemon_link_totals(d, j, &j->sent_base, &j->recv_base);
+    j->wan_before = r.wan;
+    j->wan_base = daemon_link_totals(d, j);
     return NEB_OK;
 }
 

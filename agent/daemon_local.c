@@ -154,16 +154,18 @@ static void on_metrics(struct daemon *d, struct agent_jobrun *j, struct agent_ip
 }
 
 static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
-    uint64_t sent, recv;
     json_t *report = json_object_get(m->head, "report");
     if (!json_is_object(report))
         return;
     j->link_told = 0;
     daemon_tell_link(d, j); // the last counters belong into the run's files
-    daemon_wan_bytes(d, j, &sent, &recv);
+    struct agent_wan_bytes wan = daemon_wan_bytes(d, j);
     json_object_set_new(report, "name", json_string(daemon_name(d)));
-    json_object_set_new(report, "wan_sent_bytes", json_integer((json_int_t)sent));
-    json_object_set_new(report, "wan_recv_bytes", json_integer((json_int_t)recv));
+    json_object_set_new(report, "wan_sent_bytes", json_integer((json_int_t)wan.sent));
+    json_object_set_new(report, "wan_recv_bytes", json_integer((json_int_t)wan.recv));
+    json_object_set_new(report, "wan_payload_bytes", json_integer((json_int_t)wan.payload));
+    json_object_set_new(report, "wan_protocol_bytes",
+                        json_integer((json_int_t)(wan.messages - wan.payload)));
     json_t *faults = json_object();
     for (int f = 0; f < INTER_FAULTS; f++)
         if (d->faults[f])

@@ -34,16 +34,14 @@ static uint32_t lag_of(const struct daemon *d, const struct agent_jobrun *j) {
 }
 
 static void begin_join(struct daemon *d, struct agent_jobrun *j) {
-    uint64_t sent;
     j->join = (struct agent_join){.since = neb_now(), .lag = lag_of(d, j)};
-    daemon_link_totals(d, j, &sent, &j->join.recv_bytes);
+    j->join.recv_bytes = daemon_link_totals(d, j).recv;
 }
 
 // Whether the link cannot keep up with the others' commits: then this cluster's part of the job ends here, with both figures.
 static bool refused(struct daemon *d, struct agent_jobrun *j, const char *dir) {
-    uint64_t sent, recv, round_bytes = agent_snapshot_round_bytes(sec_vault_of(d->vault), dir, j->self);
+    uint64_t recv = daemon_link_totals(d, j).recv, round_bytes = agent_snapshot_round_bytes(sec_vault_of(d->vault), dir, j->self);
     char text[512];
-    daemon_link_totals(d, j, &sent, &recv);
     struct agent_join_verdict v =
         agent_join_judge(&j->join, neb_now(), recv, lag_of(d, j), round_bytes);
     j->join.since = 0;

@@ -72,8 +72,8 @@ bool daemon_catching_up(const struct daemon *d, const struct agent_jobrun *j);
 uint32_t daemon_attempts(const struct daemon *d, const struct agent_jobrun *j);
 void daemon_tell_alive(struct daemon *d, struct agent_jobrun *j); // to the worker, when it has changed
 void daemon_tell_link(struct daemon *d, struct agent_jobrun *j);  // a line of metrics
-void daemon_link_totals(struct daemon *d, const struct agent_jobrun *j, uint64_t *sent, uint64_t *recv);
-void daemon_wan_bytes(struct daemon *d, const struct agent_jobrun *j, uint64_t *sent, uint64_t *recv); // of the job
+struct agent_wan_bytes daemon_link_totals(struct daemon *d, const struct agent_jobrun *j); // of its peers' links
+struct agent_wan_bytes daemon_wan_bytes(struct daemon *d, const struct agent_jobrun *j);   // of the job
 json_t *daemon_status(struct daemon *d); // for nebula status and the page
 
 // daemon_jobs.c

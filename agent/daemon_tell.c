@@ -104,40 +104,53 @@ void daemon_tell_alive(struct daemon *d, struct agent_jobrun *j) {
                           "lost", lost, "attempts", (json_int_t)daemon_attempts(d, j)));
 }
 
-void daemon_link_totals(struct daemon *d, const struct agent_jobrun *j, uint64_t *sent,
-                        uint64_t *recv) {
+struct agent_wan_bytes daemon_link_totals(struct daemon *d, const struct agent_jobrun *j) {
+    struct agent_wan_bytes sum = {0};
     struct inter_peer_stats s;
-    *sent = *recv = 0;
     for (int i = 0; i < j->job.n_clusters; i++)
         if (i != j->self && inter_service_stats(d->service, j->peers[i], &s) == NEB_OK) {
-            *sent += s.link.sent_bytes;
-            *recv += s.link.recv_bytes;
+            sum.sent += s.link.sent_bytes;
+            sum.recv += s.link.recv_bytes;
+            sum.messages += s.link.message_bytes;
+            sum.payload += s.link.payload_bytes;
         }
+    return sum;
 }
 
-void daemon_wan_bytes(struct daemon *d, const struct agent_jobrun *j, uint64_t *sent,
-                      uint64_t *recv) {
-    *sent = *recv = 0;
+struct agent_wan_bytes daemon_wan_bytes(struct daemon *d, const struct agent_jobrun *j) {
+    const struct agent_wan_bytes *b = &j->wan_before, *base = &j->wan_base;
     if (!j->linked)
-        return;
-    daemon_link_totals(d, j, sent, recv);
-    *sent += j->sent_before - j->sent_base;
-    *recv += j->recv_before - j->recv_base;
+        return (struct agent_wan_bytes){0};
+    struct agent_wan_bytes x = daemon_link_totals(d, j);
+    return (struct agent_wan_bytes){.sent = x.sent + b->sent - base->sent,
+                                    .recv = x.recv + b->recv - base->recv,
+                                    .messages = x.messages + b->messages - base->messages,
+                                    .payload = x.payload + b->payload - base->payload};
 }
 
-// Once a second at home; elsewhere the line crosses the link that it is about.
-static const neb_ns link_line_every = 5 * NEB_S;
+// Once a second at home. Elsewhere the line crosses the link that it is about: it waits until it is a small part of what did.
+static const neb_ns link_line_every = 5 * NEB_S, link_line_rare = 30 * NEB_S;
+enum { LINK_LINE_TRAFFIC = 32 << 10 };
+
+static bool line_due(const struct agent_jobrun *j, const struct agent_wan_bytes *now) {
+    neb_ns since = neb_now() - j->link_told;
+    uint64_t traffic = now->sent + now->recv - j->link_told_bytes;
+    return j->local || since >= link_line_rare ||
+           (since >= link_line_every && traffic >= LINK_LINE_TRAFFIC);
+}
 
 void daemon_tell_link(struct daemon *d, struct agent_jobrun *j) {
-    uint64_t sent, recv;
     double goodput = 0, rtt = 0;
     uint64_t resent = 0;
     uint32_t stripes = 0;
     bool expected;
-    if (!j->linked || (!j->local && neb_now() - j->link_told < link_line_every))
+    if (!j->linked)
+        return;
+    struct agent_wan_bytes now = daemon_wan_bytes(d, j);
+    if (!line_due(j, &now))
         return;
     j->link_told = neb_now();
-    daemon_wan_bytes(d, j, &sent, &recv);
+    j->link_told_bytes = now.sent + now.recv;
     for (int k = 0; k < j->job.n_clusters; k++) {
         struct inter_peer_stats s;
         if (k == j->self || inter_service_stats(d->service, j->peers[k], &s) != NEB_OK)
@@ -151,7 +164,7 @@ void daemon_tell_link(struct daemon *d, struct agent_jobrun *j) {
                    json_pack("{s:s,s:s,s:b,s:I,s:I,s:f,s:f,s:I,s:I}", "kind", "link", "cluster",
                              daemon_name(d), "up",
                              daemon_peers_alive(d, j, &expected) == j->job.n_clusters - 1,
-                             "sent_bytes", (json_int_t)sent, "recv_bytes", (json_int_t)recv,
+                             "sent_bytes", (json_int_t)now.sent, "recv_bytes", (json_int_t)now.recv,
                              "goodput_bps", goodput, "rtt_ms", rtt, "resent_bytes",
                              (json_int_t)resent, "stripes", (json_int_t)stripes),
                    false);

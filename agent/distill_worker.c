@@ -54,7 +54,7 @@ static enum neb_status add_state(void *user, struct intra_ckpt_writer *out) {
 static enum neb_status save(struct distill_run *r, bool final) {
     if (r->teacher) // the reference is repeated from its start
         return NEB_OK;
-    return worker_side_save(&r->x, agent_distill_state(r->side)->step, final, add_state, r);
+    return worker_side_save(&r->x, agent_distill_state(r->side)->step, final);
 }
 
 static enum neb_status restore(struct distill_run *r) {
@@ -104,6 +104,7 @@ static enum neb_status set_up(struct distill_run *r) {
         NEB_TRY(distill_federate(r));
     NEB_TRY(restore(r));
     NEB_TRY(distill_open_streams(r));
+    NEB_TRY(worker_side_start(&r->x, add_state, r));
     return w->federated ? distill_federate_begin(r) : NEB_OK;
 }
 

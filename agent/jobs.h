@@ -13,6 +13,12 @@ enum { AGENT_JOBS_MAX = 8, AGENT_WATCHERS_MAX = 8, AGENT_RESTARTS_MAX = 3 };
 
 enum agent_job_state { AGENT_JOB_RUNNING, AGENT_JOB_STOPPING, AGENT_JOB_ENDED };
 
+struct agent_wan_bytes {
+    uint64_t sent, recv; // on the sockets
+    uint64_t messages;   // of `sent`: what was handed to the links; the rest is encryption, framing, liveness
+    uint64_t payload;    // of `messages`: updates, batches, snapshots; the rest is headers and control
+};
+
 struct agent_sums;
 struct agent_jobrun {
     bool used;
@@ -39,6 +45,7 @@ struct agent_jobrun {
     int64_t last_step, step_at_start; // progress resets the count of restarts
     int told_alive; // to the worker
     neb_ns link_told; // when the line about the link last went to another cluster
+    uint64_t link_told_bytes; // sent and received by then
     uint16_t removed; // clusters that a membership version removed, bit each
     char sig[2 * INTER_SIG_BYTES + 1]; // of the job, by the member that submitted it; "" where that is this one
     bool told_expected, told_lost;
@@ -55,8 +62,7 @@ struct agent_jobrun {
     bool reported;
     json_t *report; // owned: of this cluster, kept for watchers that come late
     struct agent_ipc_client watchers[AGENT_WATCHERS_MAX];
-    uint64_t sent_before, recv_before; // on the sockets, by earlier runs of the job
-    uint64_t sent_base, recv_base;     // link counters when this run began
+    struct agent_wan_bytes wan_before, wan_base; // by earlier runs of the job; of its links when this run began
 };
 
 // All jobs that the ledger knows: [{id, job, state, home, sent_bytes, recv_bytes}]; home: who submitted it, "" for here.

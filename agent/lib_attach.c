@@ -125,6 +125,7 @@ static enum neb_status attach(struct nebula *n, const struct nebula_attach_optio
 }
 
 void lib_destroy(struct nebula *n) {
+    intra_ckpt_async_destroy(&n->w.saver); // a checkpoint that is being written becomes whole
     worker_sync_destroy(&n->w);
     agent_ipc_destroy(&n->w.ipc);
     if (n->w.zctx)

@@ -64,7 +64,8 @@ static enum neb_status skip(struct agent_worker *w, int64_t n) {
     return NEB_OK;
 }
 
-const struct worker_ops lib_worker_ops = {pull, push, save, restore, skip, NULL};
+const struct worker_ops lib_worker_ops = {
+    .pull = pull, .push = push, .save = save, .restore = restore, .skip = skip};
 
 enum neb_status lib_save_now(struct nebula *n) {
     NEB_TRY(worker_save(&n->w));
@@ -148,6 +149,8 @@ enum neb_status lib_begin(struct nebula *n) {
     w->restored = st == NEB_OK;
     worker_set_lost(w, w->lost && !w->restored);
     NEB_TRY(push(w, NULL));
+    if (!n->hooks.checkpoint) // else what the trainer saves beside it must find it on disk
+        NEB_TRY(worker_save_start(w));
     for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++)
         NEB_TRY(w->frags[f].in_flight ? worker_resubmit(w, f) : worker_ask(w, f));
     if (w->federated)

@@ -169,41 +169,62 @@ int nebula_count(struct nebula *n, const int32_t *inputs, const int32_t *targets
     return NEBULA_OK;
 }
 
-static enum neb_status step(struct nebula *n, uint64_t tokens, double loss) {
+static void say_step(struct nebula *n, const struct nebula_step_stats *s, double seconds) {
+    struct agent_worker *w = &n->w;
+    const struct intra_step_stats line = {.loss = s->loss,
+                                          .update = {.lr = (float)s->lr, .grad_norm = s->grad_norm}};
+    if (w->step % w->job.log_every == 0 || w->step == w->job.steps || w->step == 1)
+        worker_say_step(w, &line, seconds > 0 ? (double)s->tokens / seconds : 0.0);
+    if (!isfinite(s->eval_loss))
+        return;
+    json_t *sources = json_object();
+    worker_say_eval(w, s->eval_loss, sources);
+    json_decref(sources);
+}
+
+static enum neb_status step(struct nebula *n, const struct nebula_step_stats *s) {
     struct agent_worker *w = &n->w;
     double seconds = neb_seconds(neb_now() - n->step_end);
     w->train_s += seconds;
-    w->all_tokens += tokens;
+    w->all_tokens += s->tokens;
     w->step++;
-    w->loss_last = isnan(w->loss_first) ? loss : w->loss_last;
-    w->loss_first = isnan(w->loss_first) ? loss : w->loss_first;
-    w->loss_last = 0.9 * w->loss_last + 0.1 * loss;
-    if ((w->step % w->job.log_every == 0 || w->step == w->job.steps || w->step == 1) &&
-        isfinite(loss))
-        worker_metrics(w, json_pack("{s:s,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:f}", "kind", "step", "step",
-                                    (json_int_t)w->step, "tokens", (json_int_t)w->all_tokens,
-                                    "loss", loss, "lr", 0.0, "grad_norm", 0.0, "tokens_per_s",
-                                    seconds > 0 ? (double)tokens / seconds : 0.0, "stall_s",
-                                    w->stall_s, "train_s", w->train_s));
+    if (isfinite(s->loss)) {
+        w->loss_last = isnan(w->loss_first) ? s->loss : 0.9 * w->loss_last + 0.1 * s->loss;
+        w->loss_first = isnan(w->loss_first) ? s->loss : w->loss_first;
+    }
+    say_step(n, s, seconds);
     if (w->job.checkpoint_every && w->step % w->job.checkpoint_every == 0)
         NEB_TRY(lib_save_now(n));
     return lib_settle(n);
 }
 
-int nebula_step(struct nebula *n, uint64_t tokens, double loss, int *state) {
+int nebula_step_with(struct nebula *n, const struct nebula_step_stats *stats, int *state) {
+    struct nebula_step_stats known = NEBULA_STEP_STATS_INIT;
     int s = usable(n, "nebula_step");
     if (s)
         return s;
-    if (!state)
-        return lib_fail(NEBULA_ERR_INVALID, "nebula_step: state is NULL");
+    if (!state || !stats)
+        return lib_fail(NEBULA_ERR_INVALID, "nebula_step: %s is NULL", state ? "stats" : "state");
+    if (stats->size < offsetof(struct nebula_step_stats, eval_loss) || stats->size > sizeof known)
+        return lib_fail(NEBULA_ERR_VERSION,
+                    "nebula_step: stats of %zu bytes, this library knows %zu: set its size, or rebuild with this library's header",
+                    stats->size, sizeof known);
     if (!n->begun)
         return lib_fail(NEBULA_ERR_STATE, "nebula_step: call nebula_begin first");
     if (n->state != NEBULA_TRAIN)
         return lib_fail(NEBULA_ERR_STATE, "nebula_step: the job is %s; close the handle",
-                        n->state == NEBULA_DONE ? "done" : "stopped");
-    s = end_call(n, step(n, tokens, loss));
+                    n->state == NEBULA_DONE ? "done" : "stopped");
+    memcpy(&known, stats, stats->size);
+    s = end_call(n, step(n, &known));
     *state = n->state;
     return s;
+}
+
+int nebula_step(struct nebula *n, uint64_t tokens, double loss, int *state) {
+    struct nebula_step_stats s = NEBULA_STEP_STATS_INIT;
+    s.tokens = tokens;
+    s.loss = loss;
+    return nebula_step_with(n, &s, state);
 }
 
 int nebula_checkpoint(struct nebula *n) {
@@ -212,7 +233,8 @@ int nebula_checkpoint(struct nebula *n) {
         return s;
     if (!n->begun)
         return lib_fail(NEBULA_ERR_STATE, "nebula_checkpoint: call nebula_begin first");
-    return end_call(n, lib_save_now(n));
+    enum neb_status st = lib_save_now(n);
+    return end_call(n, st == NEB_OK ? worker_save_wait(&n->w) : st);
 }
 
 int nebula_info_get(struct nebula *n, struct nebula_info *out) {
@@ -252,8 +274,14 @@ static enum neb_status report(struct nebula *n, double eval_loss) {
     struct agent_worker *w = &n->w;
     bool done = n->state == NEBULA_DONE;
     NEB_TRY(lib_save_now(n));
+    NEB_TRY(worker_save_wait(w));
     if (done)
         NEB_TRY(worker_save_model(w));
+    if (done && isfinite(eval_loss)) {
+        json_t *sources = json_object();
+        worker_say_eval(w, eval_loss, sources);
+        json_decref(sources);
+    }
     return worker_report(w, worker_results(w, "attached", done ? eval_loss : NAN, done),
                          json_pack("{s:{}}", "eval_by_source"));
 }
@@ -266,8 +294,8 @@ int nebula_close(struct nebula **np, double eval_loss) {
     if (n->owner != getpid())
         return lib_fail(NEBULA_ERR_STATE, "nebula_close: process %ld attached, not %ld",
                         (long)n->owner, (long)getpid());
-    enum neb_status st = NEB_OK;
-    if (!n->failed && n->state != NEBULA_TRAIN)
+    enum neb_status st = n->failed ? NEB_OK : worker_save_wait(&n->w); // whoever attaches next goes on from it
+    if (st == NEB_OK && !n->failed && n->state != NEBULA_TRAIN)
         st = report(n, eval_loss);
     else if (agent_ipc_send(n->w.ipc, NULL, json_pack("{s:s}", "op", "detach"), NULL, 0) != NEB_OK)
         neb_debug("the agent is gone");

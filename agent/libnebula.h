@@ -21,6 +21,7 @@
 // be added at the end. Names outside NEBULA_/nebula_ are not exported.
 #ifndef NEBULA_LIBNEBULA_H
 #define NEBULA_LIBNEBULA_H
+#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -63,7 +64,8 @@ struct nebula_hooks {
     // The library is about to read (write == 0) or has written (write == 1) every registered range of tensors
     // [first, first + n) of the canonical order: gather shards to, or scatter them from, the registered memory.
     int (*move)(void *user, int write, int32_t first, int32_t n);
-    // A checkpoint of this step exists in `dir`: a good moment to save optimiser and data position beside it.
+    // A checkpoint of this step exists in `dir`: a good moment to save optimiser and data position beside it. With this hook the
+    // call waits for the disk; without it checkpoints are copied aside and written while training goes on (checkpoint.copy).
     int (*checkpoint)(void *user, const char *dir, int64_t step);
 };
 
@@ -126,7 +128,26 @@ NEBULA_EXPORT int nebula_count(struct nebula *n, const int32_t *inputs, const in
 //         can only be closed. An agent that is gone is no error: training goes on, and the library attaches again.
 NEBULA_EXPORT int nebula_step(struct nebula *n, uint64_t tokens, double loss, int *state);
 
-// Writes a checkpoint now (besides those of checkpoint.every_steps). ERRORS NEBULA_ERR_STATE, NEBULA_ERR_IO.
+#define NEBULA_UNKNOWN ((double)NAN)
+
+struct nebula_step_stats { // of one optimiser step; NEBULA_UNKNOWN is null in metrics.jsonl and missing on the page
+    size_t size;     // sizeof(struct nebula_step_stats)
+    uint64_t tokens; // of all ranks
+    double loss;     // training loss, nats a token
+    double lr;       // learning rate of the step
+    double grad_norm; // before clipping
+    double eval_loss; // on held-out text, where the caller has just measured it
+};
+#define NEBULA_STEP_STATS_INIT {sizeof(struct nebula_step_stats), 0, NEBULA_UNKNOWN, NEBULA_UNKNOWN, NEBULA_UNKNOWN, NEBULA_UNKNOWN}
+
+// nebula_step with all that is known of the step. Fields behind the caller's size are unknown.
+// ERRORS  as nebula_step; NEBULA_ERR_INVALID: stats is NULL; NEBULA_ERR_VERSION: its size is none that this library knows.
+// EXAMPLE struct nebula_step_stats s = NEBULA_STEP_STATS_INIT;
+//         s.tokens = 4096, s.loss = loss, s.lr = lr;
+//         if (nebula_step_with(n, &s, &state) != NEBULA_OK) { fputs(nebula_last_error(), stderr); return 1; }
+NEBULA_EXPORT int nebula_step_with(struct nebula *n, const struct nebula_step_stats *stats, int *state);
+
+// Writes a checkpoint, and returns when it is on disk (besides those of checkpoint.every_steps). ERRORS NEBULA_ERR_STATE, NEBULA_ERR_IO.
 NEBULA_EXPORT int nebula_checkpoint(struct nebula *n);
 
 struct nebula_info {

@@ -33,6 +33,7 @@ static const struct metric of_job[] = {
 };
 static const struct metric of_cluster[] = {
     {"loss", "nebula_cluster_loss_nats", "gauge", "Training loss a token.", 1},
+    {"eval_loss", "nebula_cluster_held_out_loss_nats", "gauge", "Loss a token on held-out text (eval.every_steps).", 1},
     {"step", "nebula_cluster_step", "gauge", "Inner steps done.", 1},
     {"round", "nebula_cluster_round", "gauge", "Last merged round; -1 before the first.", 1},
     {"interval", "nebula_cluster_interval_steps", "gauge", "Inner steps between exchanges (H).", 1},
@@ -84,6 +85,18 @@ static void head(struct neb_buf *b, const char *name, const char *type, const ch
     add(b, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
+// What is a word is a label of an info metric, which is 1: {codec="int4"}.
+static void codec_sample(struct neb_buf *b, const json_t *cluster, const json_t *job) {
+    const json_t *codec = json_object_get(cluster, "codec");
+    if (!json_is_string(codec))
+        return; // nothing was sent yet
+    add(b, "nebula_cluster_codec_info{");
+    label(b, "job_id", json_object_get(job, "id"), true);
+    label(b, "cluster", json_object_get(cluster, "name"), false);
+    label(b, "codec", codec, false);
+    add(b, "} 1\n");
+}
+
 static void sample(struct neb_buf *b, const struct metric *m, const json_t *o, const char *what,
                    const json_t *who, const json_t *job) {
     double x;
@@ -120,6 +133,8 @@ enum neb_status agent_metrics_text(const json_t *status, struct neb_buf *b) {
         json_array_foreach(jobs, i, o) json_array_foreach(json_object_get(o, "clusters"), k, c)
             sample(b, &of_cluster[m], c, "cluster", json_object_get(c, "name"), o);
     }
+    head(b, "nebula_cluster_codec_info", "gauge", "The codec of the last update, as a label; always 1.");
+    json_array_foreach(jobs, i, o) json_array_foreach(json_object_get(o, "clusters"), k, c) codec_sample(b, c, o);
     head(b, "nebula_faults_total", "counter",
          "Messages and updates refused, divergence, lost disks, by kind.");
     json_object_foreach((json_t *)json_object_get(status, "faults"), kind, v)

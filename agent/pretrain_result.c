@@ -51,6 +51,8 @@ static void make_summary(const struct run *r, struct agent_summary *s) {
         c->divergences = (int64_t)whole(p, "divergences");
         c->wan_sent_bytes = whole(p, "wan_sent_bytes");
         c->wan_recv_bytes = whole(p, "wan_recv_bytes");
+        c->wan_payload_bytes = whole(p, "wan_payload_bytes");
+        c->wan_protocol_bytes = whole(p, "wan_protocol_bytes");
         snprintf(c->params_digest, sizeof c->params_digest, "%s", digest ? digest : "");
         s->params = (int64_t)whole(p, "params");
         s->trainable_params = (int64_t)whole(p, "trainable_params");

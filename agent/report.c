@@ -171,14 +171,15 @@ double agent_summary_reduction(const struct agent_summary *s) {
 static json_t *number(double v) { return isfinite(v) ? json_real(v) : json_null(); }
 
 json_t *agent_cluster_summary_to_json(const struct agent_cluster_summary *c) {
-    return json_pack("{s:s, s:s, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:s}", "name",
+    return json_pack("{s:s, s:s, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:s}", "name",
                      c->name, "device", c->device, "steps", (json_int_t)c->steps, "tokens",
                      (json_int_t)c->tokens, "loss_first", number(c->loss_first), "loss_last",
                      number(c->loss_last), "eval_loss", number(c->eval_loss), "stall_s",
                      number(c->stall_s), "train_s", number(c->train_s), "lost_steps", (json_int_t)c->lost_steps,
                      "divergences", (json_int_t)c->divergences, "wan_sent_bytes",
                      (json_int_t)c->wan_sent_bytes, "wan_recv_bytes", (json_int_t)c->wan_recv_bytes,
-                     "params_digest", c->params_digest);
+                     "wan_payload_bytes", (json_int_t)c->wan_payload_bytes, "wan_protocol_bytes",
+                     (json_int_t)c->wan_protocol_bytes, "params_digest", c->params_digest);
 }
 
 json_t *agent_summary_to_json(const struct agent_summary *s) {
@@ -201,71 +202,6 @@ json_t *agent_summary_to_json(const struct agent_summary *s) {
         return NULL;
     }
     return o;
-}
-
-static bool take_text(const json_t *o, const char *key, char *out, size_t cap) {
-    const json_t *v = json_object_get(o, key);
-    if (!json_is_string(v) || json_string_length(v) >= cap)
-        return false;
-    memset(out, 0, cap);
-    memcpy(out, json_string_value(v), json_string_length(v));
-    return true;
-}
-
-static bool take_count(const json_t *o, const char *key, int64_t *out) {
-    const json_t *v = json_object_get(o, key);
-    *out = json_integer_value(v);
-    return json_is_integer(v) && *out >= 0;
-}
-
-static bool take_number(const json_t *o, const char *key, double *out) {
-    const json_t *v = json_object_get(o, key);
-    *out = json_is_null(v) ? NAN : json_number_value(v);
-    return json_is_null(v) || json_is_number(v);
-}
-
-enum neb_status agent_cluster_summary_from_json(const json_t *o, struct agent_cluster_summary *c) {
-    int64_t sent, recv;
-    memset(c, 0, sizeof *c);
-    if (!json_is_object(o) || !take_text(o, "name", c->name, sizeof c->name) ||
-        !take_text(o, "device", c->device, sizeof c->device) ||
-        !take_count(o, "steps", &c->steps) || !take_count(o, "tokens", &c->tokens) ||
-        !take_number(o, "loss_first", &c->loss_first) ||
-        !take_number(o, "loss_last", &c->loss_last) ||
-        !take_number(o, "eval_loss", &c->eval_loss) || !take_number(o, "stall_s", &c->stall_s) ||
-        !take_number(o, "train_s", &c->train_s) || !take_count(o, "lost_steps", &c->lost_steps) ||
-        !take_count(o, "divergences", &c->divergences) || !take_count(o, "wan_sent_bytes", &sent) ||
-        !take_count(o, "wan_recv_bytes", &recv) ||
-        !take_text(o, "params_digest", c->params_digest, sizeof c->params_digest))
-        return neb_fail(NEB_ERR_FORMAT, "a cluster's summary is malformed; do all agents run the "
-                                        "same version?");
-    c->wan_sent_bytes = (uint64_t)sent;
-    c->wan_recv_bytes = (uint64_t)recv;
-    return NEB_OK;
-}
-
-static void take_largest(const json_t *o, const char *key, int64_t *out) {
-    int64_t v;
-    if (take_count(o, key, &v) && v > *out)
-        *out = v;
-}
-
-enum neb_status agent_summary_add(struct agent_summary *s, const json_t *report) {
-    int64_t payload_bytes, payload_params;
-    if (s->n_clusters == AGENT_SUMMARY_CLUSTERS_MAX)
-        return neb_fail(NEB_ERR_LIMIT, "reports of more than %d clusters",
-                        AGENT_SUMMARY_CLUSTERS_MAX);
-    NEB_TRY(agent_cluster_summary_from_json(report, &s->clusters[s->n_clusters]));
-    s->n_clusters++;
-    take_largest(report, "params", &s->params);
-    take_largest(report, "trainable_params", &s->trainable_params);
-    take_largest(report, "rounds", &s->rounds);
-    if (take_count(report, "payload_bytes", &payload_bytes) &&
-        take_count(report, "payload_params", &payload_params)) {
-        s->payload_bytes += (uint64_t)payload_bytes;
-        s->payload_params += (uint64_t)payload_params;
-    }
-    return NEB_OK;
 }
 
 enum neb_status agent_summary_write(const struct agent_summary *s, const char *dir) {

@@ -20,10 +20,11 @@
 //
 //     {"t": 12.340, "kind": "step", "cluster": "paris", "step": 120, ...}
 //
-//     step        step, tokens, loss, lr, grad_norm, tokens_per_s, stall_s, train_s (sums)
-//     round       round, fragment, digest, payload_bytes, codec
+//     step        step, tokens, loss, lr, grad_norm (null: a foreign trainer did not say), tokens_per_s, stall_s, train_s (sums)
+//     round       round, fragment, digest, payload_bytes, codec, interval (H now)
 //     link        sent_bytes, recv_bytes (sums), goodput_bps, rtt_ms, up
-//     eval        loss, and sources: {NAME: loss}
+//     eval        step, loss, and sources: {NAME: loss}; held-out, every eval.every_steps of the cluster's own parameters,
+//                 and at the end of those of params_digest
 //     checkpoint, fault, tune, note    free fields, with a reason where there was a decision
 //
 // The writer adds t; kind and cluster are the caller's. Lines are appended whole, so that a reader
@@ -61,7 +62,9 @@ struct agent_cluster_summary {
     double stall_s, train_s;
     int64_t lost_steps;  // made and lost, or not made: this cluster went on from what others had
     int64_t divergences; // times that its parameters differed from the others'
-    uint64_t wan_sent_bytes, wan_recv_bytes;
+    uint64_t wan_sent_bytes, wan_recv_bytes; // on the sockets
+    uint64_t wan_payload_bytes;  // of those sent: updates, batches, snapshots
+    uint64_t wan_protocol_bytes; // of those sent: headers and control; what is left is encryption, framing, liveness
     char params_digest[AGENT_DIGEST_TEXT]; // hexadecimal; empty: none
 };
 
@@ -88,14 +91,6 @@ double agent_summary_reduction(const struct agent_summary *s);
 // agent.
 json_t *agent_cluster_summary_to_json(const struct agent_cluster_summary *c);
 json_t *agent_summary_to_json(const struct agent_summary *s);
-// Every key must be there with its type; a report of a worker carries more, which is left alone.
-// NEB_ERR_FORMAT.
-NEB_MUST_CHECK enum neb_status agent_cluster_summary_from_json(const json_t *json,
-                                                               struct agent_cluster_summary *out);
-// Takes a cluster's report into the job's summary: the keys above as its next cluster, and from
-// "params", "trainable_params", "rounds", "payload_bytes" and "payload_params" the job's own
-// figures (the largest; payloads are added up). NEB_ERR_FORMAT; NEB_ERR_LIMIT: more than 16.
-NEB_MUST_CHECK enum neb_status agent_summary_add(struct agent_summary *s, const json_t *report);
 // DIR/summary.json, atomic and durable.
 NEB_MUST_CHECK enum neb_status agent_summary_write(const struct agent_summary *s, const char *dir);
 // Two lines about the job and a table with a row a cluster.

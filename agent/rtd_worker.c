@@ -62,7 +62,7 @@ static enum neb_status add_state(void *user, struct intra_ckpt_writer *out) {
 static enum neb_status save(struct rtd_run *r, bool final) {
     if (r->both) // the reference is repeated from its start
         return NEB_OK;
-    return worker_side_save(&r->x, agent_rtd_state(r->side)->event, final, add_state, r);
+    return worker_side_save(&r->x, agent_rtd_state(r->side)->event, final);
 }
 
 static enum neb_status restore(struct rtd_run *r) {
@@ -218,7 +218,8 @@ static enum neb_status set_up(struct rtd_run *r) {
     if (r->both)
         return agent_rtd_create(&w->job, AGENT_ROLE_DISCRIMINATOR, w->corpus, w->K, &r->other);
     NEB_TRY(restore(r));
-    return open_streams(r);
+    NEB_TRY(open_streams(r));
+    return worker_side_start(&r->x, add_state, r);
 }
 
 static json_t *results(struct rtd_run *r, struct agent_rtd_side *side) {

@@ -1,6 +1,7 @@
 #include "agent/schedule.h"
 
-int64_t agent_schedule_offset(const struct agent_schedule *s, int32_t f) {
+// In [0, H): fragments are spread evenly over the interval H (after the early steps).
+static int64_t offset(const struct agent_schedule *s, int32_t f) {
     return (int64_t)f * s->interval / s->fragments;
 }
 
@@ -9,7 +10,11 @@ bool agent_schedule_due(const struct agent_schedule *s, int32_t f, int64_t step)
         return step > 0 &&
                (step - (int64_t)f * s->early_interval / s->fragments) % s->early_interval == 0;
     int64_t base = s->base > s->early_steps ? s->base : s->early_steps;
-    return (step - base - agent_schedule_offset(s, f)) % s->interval == 0;
+    return (step - base - offset(s, f)) % s->interval == 0;
+}
+
+int32_t agent_schedule_interval(const struct agent_schedule *s, int64_t step) {
+    return step < s->early_steps ? s->early_interval : s->interval;
 }
 
 void agent_schedule_change(struct agent_schedule *s, int64_t step, int32_t interval) {

@@ -43,8 +43,6 @@ struct agent_fragment {
 
 // Fragment f is due after `step` steps: first at its offset, then every interval.
 bool agent_schedule_due(const struct agent_schedule *s, int32_t f, int64_t step);
-// Offset of a fragment in [0, H): fragments are spread evenly over the interval H (after the early steps).
-int64_t agent_schedule_offset(const struct agent_schedule *s, int32_t f);
 
 enum agent_decision {
     AGENT_GO_ON, // nothing to do for this fragment at this step
@@ -53,6 +51,8 @@ enum agent_decision {
     AGENT_WAIT, // must have the commit before the next inner step
     AGENT_MISS, // due, but still travelling: count a missed interval (once a due step)
 };
+// H as it is after `step` steps.
+int32_t agent_schedule_interval(const struct agent_schedule *s, int64_t step);
 // From the first fragment's send at `step` on, H is `interval`: its next send is due that much later, the others' in between.
 void agent_schedule_change(struct agent_schedule *s, int64_t step, int32_t interval);
 // What to do with fragment f before inner step `step` begins (so after `step` steps). peers_alive: enough members are

@@ -32,6 +32,7 @@ struct cluster {
     struct agent_tfevents *file; // NULL: given up
     int64_t step;                // of the last line that says one
     int64_t link_step;           // at which the link was written last
+    int64_t eval_step;           // of the last held-out loss; -1: none
     bool started;                // resumed: it was said where
 };
 
@@ -53,7 +54,7 @@ enum neb_status agent_tensorboard_create(const char *out, const struct agent_job
     tb->n = n;
     NEB_TRY_GOTO(neb_path(root, sizeof root, out, "tensorboard"), out);
     for (int i = 0; i < n; i++) {
-        tb->c[i].link_step = -1;
+        tb->c[i].link_step = tb->c[i].eval_step = -1;
         NEB_TRY_GOTO(neb_path(dir, sizeof dir, root, job->clusters[i].name), out);
         NEB_TRY_GOTO(agent_tfevents_create(dir, now, &tb->c[i].file), out);
     }
@@ -94,6 +95,8 @@ void agent_tensorboard_line(struct agent_tensorboard *tb, int i, const json_t *l
             return;
         c->link_step = c->step;
     }
+    if (!strcmp(kind, "eval"))
+        c->eval_step = c->step;
     for (int k = 0; k < SERIES; k++) {
         const json_t *v = json_object_get(line, table[k].key);
         if (!strcmp(kind, table[k].kind) && json_is_number(v))
@@ -111,6 +114,8 @@ void agent_tensorboard_report(struct agent_tensorboard *tb, int i, const json_t 
         return;
     if (json_is_integer(steps) && json_integer_value(steps) > tb->c[i].step)
         tb->c[i].step = json_integer_value(steps);
+    if (tb->c[i].eval_step == tb->c[i].step)
+        return; // a line said it
     const struct agent_tf_scalar s = {"loss/held_out", json_number_value(loss)};
     write_scalars(tb, &tb->c[i], &s, 1, wall);
 }

@@ -11,15 +11,15 @@ enum { PEERS = 64, CODEC = 40 };
 
 struct point {
     double t;
-    double loss, tokens_per_s, goodput_bps;
+    double loss, eval_loss, tokens_per_s, goodput_bps;
     double step, sent_bytes, recv_bytes;
     int interval, codec; // codec: index into the cluster's names, -1: none yet
 };
 
 enum { CODECS = 8 };
 // Of the history, in this order: codec is text, the others are numbers.
-static const char *const column_names[] = {"t",          "step",       "loss",       "tokens_per_s", "goodput_bps",
-                                           "sent_bytes", "recv_bytes", "interval", "codec"};
+static const char *const column_names[] = {"t",          "step",       "loss",     "tokens_per_s", "goodput_bps",
+                                           "sent_bytes", "recv_bytes", "interval", "eval_loss",    "codec"};
 enum { COLUMNS = sizeof column_names / sizeof *column_names, CODEC_COLUMN = COLUMNS - 1 };
 
 struct course { // of one cluster of one job
@@ -108,7 +108,7 @@ static struct course *course_of(struct job_view *j, const char *name) {
     if (j->n == AGENT_CLUSTERS_MAX)
         return NULL;
     struct course *c = &j->c[j->n];
-    *c = (struct course){.round = -1, .last = {.loss = NAN, .codec = -1}};
+    *c = (struct course){.round = -1, .last = {.loss = NAN, .eval_loss = NAN, .codec = -1}};
     c->points = calloc(AGENT_VIEW_POINTS, sizeof *c->points);
     if (!c->points)
         return NULL;
@@ -159,14 +159,15 @@ void agent_view_line(struct agent_view *v, const char *job, int interval, const 
         agent_view_event(v, job, name, text ? text : "fault", unix_s);
         return;
     }
-    if (strcmp(kind, "step") && strcmp(kind, "round") && strcmp(kind, "link"))
+    bool eval = !strcmp(kind, "eval");
+    if (strcmp(kind, "step") && strcmp(kind, "round") && strcmp(kind, "link") && !eval)
         return;
     struct course *c = course_of(job_of(v, job), name);
     if (!c)
         return;
-    double round = (double)c->round, h = interval;
+    double round = (double)c->round, h = c->last.interval ? c->last.interval : interval;
     c->last.t = unix_s;
-    number(line, "loss", &c->last.loss);
+    number(line, "loss", eval ? &c->last.eval_loss : &c->last.loss);
     number(line, "tokens_per_s", &c->last.tokens_per_s);
     number(line, "goodput_bps", &c->last.goodput_bps);
     number(line, "step", &c->last.step);
@@ -225,8 +226,9 @@ json_t *agent_view_clusters(const struct agent_view *v, const char *job, double 
         const struct course *c = &j->c[i];
         json_array_append_new(
             list,
-            json_pack("{s:s,s:I,s:o,s:f,s:f,s:f,s:I,s:o,s:i,s:I,s:I,s:f,s:f}", "name", c->name,
+            json_pack("{s:s,s:I,s:o,s:o,s:f,s:f,s:f,s:I,s:o,s:i,s:I,s:I,s:f,s:f}", "name", c->name,
                       "step", (json_int_t)c->last.step, "loss", agent_json_number(c->last.loss),
+                      "eval_loss", agent_json_number(c->last.eval_loss),
                       "tokens_per_s", c->last.tokens_per_s, "stall_s", c->stall_s, "train_s",
                       c->train_s, "round", (json_int_t)c->round, "codec",
                       codec_or_null(c, c->last.codec), "interval", c->last.interval, "sent_bytes",
@@ -277,7 +279,7 @@ static void write_columns(struct course *c) {
             neb_buf_clear(&c->columns[k]);
     for (; c->written < c->n; c->written++) {
         const struct point *p = &c->points[c->written];
-        const double x[] = {p->t, p->step, p->loss, p->tokens_per_s, p->goodput_bps, p->sent_bytes, p->recv_bytes, p->interval};
+        const double x[] = {p->t, p->step, p->loss, p->tokens_per_s, p->goodput_bps, p->sent_bytes, p->recv_bytes, p->interval, p->eval_loss};
         for (int k = 0; k < CODEC_COLUMN; k++) {
             put_number(&c->columns[k], x[k]);
             put_text(&c->columns[k], ",");

@@ -14,8 +14,8 @@ struct agent_view;
 NEB_MUST_CHECK enum neb_status agent_view_create(struct agent_view **out);
 void agent_view_destroy(struct agent_view **v);
 
-// A metrics line ("step", "round", "link", "fault") of a job's cluster; the line names the cluster. `interval`: the job's H, for
-// lines that carry none. What is malformed is left out. unix_s: time of day, for the axes.
+// A metrics line ("step", "round", "link", "eval", "fault") of a job's cluster; the line names the cluster. `interval`: the job's H, until
+// a round says what it has become. What is malformed is left out. unix_s: time of day, for the axes.
 void agent_view_line(struct agent_view *v, const char *job, int interval, const json_t *line,
                      double unix_s);
 // Something that went wrong or changed, for the list of events. job may be NULL.
@@ -30,7 +30,7 @@ struct agent_view_rate agent_view_rate(struct agent_view *v, uint32_t peer, uint
                                        uint64_t recv, neb_ns now);
 
 // New references; NULL when out of memory.
-// [{name, step, loss, tokens_per_s, stall_s, train_s, round, codec, interval, sent_bytes, recv_bytes, goodput_bps, age_s}]
+// [{name, step, loss, eval_loss, tokens_per_s, stall_s, train_s, round, codec, interval, sent_bytes, recv_bytes, goodput_bps, age_s}]
 json_t *agent_view_clusters(const struct agent_view *v, const char *job, double unix_s);
 json_t *agent_view_events(const struct agent_view *v); // [{t, job, cluster, text}], newest last
 // {"version": 1, "jobs": [{"id", "clusters": [{"name", "t": […], "loss": […], …}]}], "events"}: columns of equal length, null where

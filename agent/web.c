@@ -6,6 +6,7 @@
 
 #include <arpa/inet.h>
 #include <ctype.h>
+#include <fcntl.h>
 #include <microhttpd.h>
 #include <pthread.h>
 #include <sodium.h>
@@ -14,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 extern const unsigned char agent_page_html[]; // made from agent/page/ by the build
 extern const unsigned long agent_page_html_len;
@@ -42,10 +44,19 @@ struct connection {
     neb_ns since; // begin, or the end of its last answer
 };
 
-struct agent_web {
-    struct MHD_Daemon *server;
+struct server { // with one certificate, as long as that is not renewed
+    struct agent_web *web;
+    struct MHD_Daemon *daemon;
     struct agent_web_guard guard;
     struct agent_web_tls tls;
+    int listening; // its socket once it no longer accepts, closed after its end; -1: it does
+};
+
+struct agent_web {
+    struct server *now, *before; // before: ends its connections; NULL mostly
+    neb_ns before_until;
+    struct agent_web_tls_files files;
+    char listen[128];
     bool secure;
     struct MHD_Response *page;
     pthread_mutex_t lock;
@@ -142,10 +153,10 @@ static enum MHD_Result answer(struct MHD_Connection *c, unsigned code, const cha
     return done;
 }
 
-static enum MHD_Result log_in(const struct agent_web *w, struct MHD_Connection *c) {
+static enum MHD_Result log_in(const struct server *s, struct MHD_Connection *c) {
     char cookie[192];
     snprintf(cookie, sizeof cookie, AGENT_WEB_COOKIE "=%s; Path=/; HttpOnly; SameSite=Strict%s",
-             w->guard.cookie, w->secure ? "; Secure" : "");
+             s->guard.cookie, s->web->secure ? "; Secure" : "");
     struct MHD_Response *r = MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT);
     if (!r)
         return MHD_NO;
@@ -181,7 +192,7 @@ static enum MHD_Result serve(struct agent_web *w, struct MHD_Connection *c, cons
 static enum MHD_Result on_request(void *user, struct MHD_Connection *c, const char *path,
                                   const char *method, const char *version, const char *body,
                                   size_t *body_len, void **state) {
-    struct agent_web *w = user;
+    const struct server *s = user;
     (void)version, (void)body, (void)body_len, (void)state;
     const struct agent_web_ask ask = {
         .method = method,
@@ -190,9 +201,9 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *c, const ch
         .authorization = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Authorization"),
         .cookies = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Cookie"),
         .query_token = MHD_lookup_connection_value(c, MHD_GET_ARGUMENT_KIND, "token")};
-    switch (agent_web_judge(&w->guard, &ask)) {
-    case AGENT_WEB_PASS: return serve(w, c, path);
-    case AGENT_WEB_LOGIN: return log_in(w, c);
+    switch (agent_web_judge(&s->guard, &ask)) {
+    case AGENT_WEB_PASS: return serve(s->web, c, path);
+    case AGENT_WEB_LOGIN: return log_in(s, c);
     case AGENT_WEB_METHOD:
         return answer(c, MHD_HTTP_METHOD_NOT_ALLOWED, "Method Not Allowed", "Allow", "GET");
     case AGENT_WEB_FORBIDDEN: return answer(c, MHD_HTTP_FORBIDDEN, "Forbidden", NULL, NULL);
@@ -262,64 +273,130 @@ static void end_slow(struct agent_web *w, neb_ns now) {
 
 // ---- life -----------------------------------------------------------------------------------------------------
 
-static enum neb_status start_server(struct agent_web *w, const struct address *a,
-                                    const char *listen) {
-    unsigned flags = MHD_USE_POLL_INTERNAL_THREAD | MHD_USE_ERROR_LOG |
+// fd: a socket that listens already; -1: one is made for the address.
+static enum neb_status start_server(struct server *s, const struct address *a, int fd) {
+    struct agent_web *w = s->web;
+    unsigned flags = MHD_USE_POLL_INTERNAL_THREAD | MHD_USE_ERROR_LOG | MHD_USE_ITC |
                      (w->secure ? MHD_USE_TLS : 0u) | (a->v6 ? MHD_USE_DUAL_STACK : 0u);
-    struct MHD_OptionItem tls[] = {{MHD_OPTION_HTTPS_MEM_CERT, 0, w->tls.cert.p},
-                                   {MHD_OPTION_HTTPS_MEM_KEY, 0, w->tls.key.p},
+    struct MHD_OptionItem tls[] = {{MHD_OPTION_HTTPS_MEM_CERT, 0, s->tls.cert.p},
+                                   {MHD_OPTION_HTTPS_MEM_KEY, 0, s->tls.key.p},
                                    {MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)(uintptr_t)priorities},
                                    {MHD_OPTION_END, 0, NULL}};
     static struct MHD_OptionItem none[] = {{MHD_OPTION_END, 0, NULL}};
+    struct MHD_OptionItem socket[] = {{MHD_OPTION_LISTEN_SOCKET, fd, NULL}, {MHD_OPTION_END, 0, NULL}};
     if (w->secure && MHD_is_feature_supported(MHD_FEATURE_TLS) != MHD_YES)
         return neb_fail(NEB_ERR_UNSUPPORTED, "--page %s: this libmicrohttpd was built without TLS",
-                        listen);
-    w->server = MHD_start_daemon(
-        flags, a->port, NULL, NULL, on_request, w, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL,
+                        w->listen);
+    s->daemon = MHD_start_daemon(
+        flags, a->port, NULL, NULL, on_request, s, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL,
         MHD_OPTION_SOCK_ADDR, &a->at.any, MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS,
         MHD_OPTION_PER_IP_CONNECTION_LIMIT, (unsigned)OF_ONE_ADDRESS,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)MEMORY, MHD_OPTION_CONNECTION_TIMEOUT,
         (unsigned)IDLE_S, MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK,
         MHD_OPTION_LISTEN_BACKLOG_SIZE, (unsigned)BACKLOG, MHD_OPTION_NOTIFY_CONNECTION,
         on_connection, w, MHD_OPTION_NOTIFY_COMPLETED, on_answered, w, MHD_OPTION_STRICT_FOR_CLIENT,
-        1, MHD_OPTION_ARRAY, w->secure ? tls : none, MHD_OPTION_END);
-    if (!w->server)
+        1, MHD_OPTION_ARRAY, w->secure ? tls : none, MHD_OPTION_ARRAY, fd < 0 ? none : socket,
+        MHD_OPTION_END);
+    if (!s->daemon)
         return neb_fail(NEB_ERR_IO,
                         "the status page cannot listen on %s; is the port taken, or the address "
                         "another machine's? (--verbose says more)",
-                        listen);
+                        w->listen);
     return NEB_OK;
 }
 
-static enum neb_status load_secrets(struct agent_web *w, const struct agent_web_config *c,
+static enum neb_status load_secrets(struct server *s, const struct agent_web_config *c,
                                     const struct address *a) {
-    w->guard.wide = !agent_web_is_loopback(a->host);
+    struct agent_web *w = s->web;
+    s->guard.wide = !agent_web_is_loopback(a->host);
     if (!c->cert != !c->key)
         return neb_fail(NEB_ERR_INVALID, "--page-cert and --page-key go together");
-    if (w->guard.wide && !c->token)
+    if (s->guard.wide && !c->token)
         return neb_fail(NEB_ERR_INVALID,
                         "--page %s: beyond this machine the page needs --page-token FILE (make one "
                         "with openssl rand -hex 32 >FILE)",
                         c->listen);
     if (c->token)
-        NEB_TRY(agent_web_guard_token(&w->guard, c->token));
-    if (c->cert)
-        NEB_TRY(agent_web_tls_load(c->cert, c->key, &w->tls));
-    else if (w->guard.wide)
-        NEB_TRY(agent_web_tls_own(c->home, a->host, &w->tls));
-    w->secure = w->tls.x509 != NULL;
-    w->guard.cert = w->tls.x509;
+        NEB_TRY(agent_web_guard_token(&s->guard, c->token));
+    if (c->cert) {
+        NEB_TRY(agent_web_tls_files(&w->files, c->cert, c->key));
+        NEB_TRY(agent_web_tls_load(c->cert, c->key, &s->tls));
+    } else if (s->guard.wide)
+        NEB_TRY(agent_web_tls_own(c->home, a->host, &s->tls, &w->files));
+    w->secure = s->tls.x509 != NULL;
+    s->guard.cert = s->tls.x509;
     return NEB_OK;
 }
 
-static void say_where(const struct agent_web *w, const struct address *a) {
+static void say_fingerprint(const struct server *s, const char *what) {
     char print[AGENT_WEB_FINGERPRINT];
+    agent_web_tls_fingerprint(&s->tls, print);
+    neb_info("the status page's %scertificate has the SHA-256 fingerprint %s", what, print);
+}
+
+static void say_where(const struct agent_web *w, const struct address *a) {
     neb_info("status page at http%s://%s%s%s:%u/", w->secure ? "s" : "", a->v6 ? "[" : "", a->host,
              a->v6 ? "]" : "", a->port);
-    if (w->secure) {
-        agent_web_tls_fingerprint(&w->tls, print);
-        neb_info("the status page's certificate has the SHA-256 fingerprint %s", print);
+    if (w->secure)
+        say_fingerprint(w->now, "");
+}
+
+static struct server *make_server(struct agent_web *w) {
+    struct server *s = calloc(1, sizeof *s);
+    if (s)
+        *s = (struct server){.web = w, .listening = -1};
+    return s;
+}
+
+static void end_server(struct server **sp) {
+    struct server *s = *sp;
+    if (!s)
+        return;
+    if (s->daemon)
+        MHD_stop_daemon(s->daemon);
+    if (s->listening >= 0)
+        close(s->listening);
+    agent_web_tls_free(&s->tls);
+    sodium_memzero(&s->guard, sizeof s->guard);
+    free(s);
+    *sp = NULL;
+}
+
+// Both accept for a moment, so that nobody is turned away; what the former one has begun it may end.
+static enum neb_status replace_server(struct agent_web *w, struct server *next, neb_ns now) {
+    const union MHD_DaemonInfo *i = MHD_get_daemon_info(w->now->daemon, MHD_DAEMON_INFO_LISTEN_FD);
+    static const struct address none;
+    int fd = i ? fcntl(i->listen_fd, F_DUPFD_CLOEXEC, 0) : -1;
+    if (fd < 0)
+        return neb_fail_errno("the status page's socket cannot be shared");
+    NEB_TRY(start_server(next, &none, fd)); // keeps the socket, also where it fails
+    w->now->listening = MHD_quiesce_daemon(w->now->daemon);
+    end_server(&w->before);
+    w->before = w->now;
+    w->before_until = now + exchange_within;
+    w->now = next;
+    return NEB_OK;
+}
+
+// Takes a renewed certificate; one that cannot be used leaves everything as it is.
+static void take_renewed(struct agent_web *w, neb_ns now) {
+    if (w->before && now > w->before_until)
+        end_server(&w->before);
+    if (!w->secure || !agent_web_tls_renewed(&w->files))
+        return;
+    struct server *next = make_server(w);
+    enum neb_status st = next ? agent_web_tls_load(w->files.cert, w->files.key, &next->tls) : NEB_ERR_NOMEM;
+    if (st == NEB_OK) {
+        next->guard = w->now->guard;
+        next->guard.cert = next->tls.x509;
+        st = replace_server(w, next, now);
     }
+    if (st == NEB_OK) {
+        say_fingerprint(next, "renewed ");
+        return;
+    }
+    neb_warn("%s was renewed, but cannot be used: the status page keeps the certificate that it has", w->files.cert);
+    end_server(&next);
 }
 
 enum neb_status agent_web_start(const struct agent_web_config *c, struct agent_web **out) {
@@ -332,13 +409,17 @@ enum neb_status agent_web_start(const struct agent_web_config *c, struct agent_w
     pthread_mutex_init(&w->lock, NULL);
     for (int i = 0; i < CONNECTIONS; i++)
         w->connections[i].fd = -1;
-    NEB_TRY_GOTO(load_secrets(w, c, &a), out);
+    snprintf(w->listen, sizeof w->listen, "%s", c->listen);
+    w->now = make_server(w);
+    st = w->now ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory for the status page");
+    NEB_TRY_GOTO(st, out);
+    NEB_TRY_GOTO(load_secrets(w->now, c, &a), out);
     w->page = MHD_create_response_from_buffer(
         agent_page_html_len, (void *)(uintptr_t)agent_page_html, MHD_RESPMEM_PERSISTENT);
     st = w->page ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory for the status page");
     NEB_TRY_GOTO(st, out);
     add_headers(w->page, "text/html; charset=utf-8");
-    NEB_TRY_GOTO(start_server(w, &a, c->listen), out);
+    NEB_TRY_GOTO(start_server(w->now, &a, -1), out);
     say_where(w, &a);
     *out = w;
     return NEB_OK;
@@ -351,16 +432,14 @@ void agent_web_stop(struct agent_web **wp) {
     struct agent_web *w = *wp;
     if (!w)
         return;
-    if (w->server)
-        MHD_stop_daemon(w->server);
+    end_server(&w->before);
+    end_server(&w->now);
     for (int i = 0; i < TEXTS; i++)
         if (w->answers[i])
             MHD_destroy_response(w->answers[i]);
     if (w->page)
         MHD_destroy_response(w->page);
-    agent_web_tls_free(&w->tls);
     pthread_mutex_destroy(&w->lock);
-    sodium_memzero(&w->guard, sizeof w->guard);
     free(w);
     *wp = NULL;
 }
@@ -387,4 +466,5 @@ void agent_web_publish(struct agent_web *w, char *status, char *history, char *m
     for (int i = 0; i < TEXTS; i++)
         if (made[i])
             MHD_destroy_response(made[i]);
+    take_renewed(w, neb_now());
 }

@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { PEM_BYTES_MAX = 1 << 16, YEARS = 10, EARLY_S = 300, NAMES_MAX = 1024, NAME_MAX_CN = 64 };
+enum { PEM_BYTES_MAX = 1 << 16, YEARS = 10, EARLY_S = 300, NAMES_MAX = 1024, NAME_MAX_CN = 64, DAYS_LEFT = 14 };
 
 // ---- reading --------------------------------------------------------------------------------------------------
 
@@ -36,6 +36,12 @@ static void warn_of_readers(const char *key_path) {
         neb_warn("%s can be read by others than its owner; chmod 600 it", key_path);
 }
 
+static void warn_of_end(const X509 *x, const char *cert_path) {
+    int days = 0, seconds = 0;
+    if (ASN1_TIME_diff(&days, &seconds, NULL, X509_get0_notAfter(x)) == 1 && days < DAYS_LEFT)
+        neb_warn("%s expires in %d days; a renewed one is taken while the agent runs", cert_path, days);
+}
+
 enum neb_status agent_web_tls_load(const char *cert_path, const char *key_path,
                                    struct agent_web_tls *out) {
     EVP_PKEY *key = NULL;
@@ -56,10 +62,11 @@ enum neb_status agent_web_tls_load(const char *cert_path, const char *key_path,
     else if (X509_check_private_key(out->x509, key) != 1)
         st = neb_fail(NEB_ERR_FORMAT, "%s is not the key of %s", key_path, cert_path);
     else if (expired(out->x509))
-        st = neb_fail(NEB_ERR_INVALID, "%s has expired; renew it and start the agent again",
-                      cert_path);
-    else
+        st = neb_fail(NEB_ERR_INVALID, "%s has expired; renew it", cert_path);
+    else {
         warn_of_readers(key_path);
+        warn_of_end(out->x509, cert_path);
+    }
 out:
     BIO_free(c);
     BIO_free(k);
@@ -84,6 +91,45 @@ void agent_web_tls_fingerprint(const struct agent_web_tls *t, char out[AGENT_WEB
     NEB_ASSERT(X509_digest(t->x509, EVP_sha256(), raw, &n) == 1 && n * 3 == AGENT_WEB_FINGERPRINT);
     for (unsigned i = 0; i < n; i++)
         snprintf(out + 3 * i, 4, "%02X%s", raw[i], i + 1 < n ? ":" : "");
+}
+
+// ---- renewal --------------------------------------------------------------------------------------------------
+
+static void mark(const struct agent_web_tls_files *f, struct agent_web_tls_mark *m) {
+    const char *const paths[2] = {f->cert, f->key};
+    memset(m, 0, sizeof *m);
+    for (int i = 0; i < 2; i++) {
+        struct stat s;
+        if (stat(paths[i], &s) != 0) {
+            memset(m, 0, sizeof *m);
+            return;
+        }
+        m->inode[i] = (uint64_t)s.st_ino;
+        m->size[i] = (uint64_t)s.st_size;
+        m->changed_ns[i] = (int64_t)s.st_mtim.tv_sec * 1000000000 + s.st_mtim.tv_nsec;
+    }
+}
+
+enum neb_status agent_web_tls_files(struct agent_web_tls_files *f, const char *cert, const char *key) {
+    memset(f, 0, sizeof *f);
+    if (strlen(cert) >= sizeof f->cert || strlen(key) >= sizeof f->key)
+        return neb_fail(NEB_ERR_LIMIT, "%s: path too long", strlen(cert) >= sizeof f->cert ? cert : key);
+    memcpy(f->cert, cert, strlen(cert));
+    memcpy(f->key, key, strlen(key));
+    mark(f, &f->loaded);
+    f->seen = f->loaded;
+    return NEB_OK;
+}
+
+bool agent_web_tls_renewed(struct agent_web_tls_files *f) {
+    struct agent_web_tls_mark now;
+    mark(f, &now);
+    bool still = memcmp(&now, &f->seen, sizeof now) == 0, there = now.size[0] && now.size[1];
+    f->seen = now;
+    if (!still || !there || memcmp(&now, &f->loaded, sizeof now) == 0)
+        return false;
+    f->loaded = now;
+    return true;
 }
 
 // ---- making ---------------------------------------------------------------------------------------------------
@@ -155,13 +201,15 @@ out:
     return st;
 }
 
-enum neb_status agent_web_tls_own(const char *home, const char *host, struct agent_web_tls *out) {
+enum neb_status agent_web_tls_own(const char *home, const char *host, struct agent_web_tls *out,
+                                  struct agent_web_tls_files *files) {
     char dir[NEB_PATH_MAX], cert[NEB_PATH_MAX], key[NEB_PATH_MAX];
     memset(out, 0, sizeof *out);
     NEB_TRY(neb_path(dir, sizeof dir, home, "page"));
     NEB_TRY(neb_path(cert, sizeof cert, dir, "cert.pem"));
     NEB_TRY(neb_path(key, sizeof key, dir, "key.pem"));
     NEB_TRY(neb_fs_mkdirs(dir, 0700));
+    NEB_TRY(agent_web_tls_files(files, cert, key));
     if (neb_fs_exists(cert) && neb_fs_exists(key)) {
         enum neb_status st = agent_web_tls_load(cert, key, out);
         if (st == NEB_OK && (is_any(host) || X509_check_ip_asc(out->x509, host, 0) == 1))
@@ -172,5 +220,6 @@ enum neb_status agent_web_tls_own(const char *home, const char *host, struct age
         neb_warn("the status page gets another certificate, so its fingerprint changes");
     }
     NEB_TRY(make(cert, key, host));
+    NEB_TRY(agent_web_tls_files(files, cert, key));
     return agent_web_tls_load(cert, key, out);
 }

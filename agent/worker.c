@@ -160,6 +160,7 @@ static enum neb_status train(struct agent_worker *w) {
             continue;
         }
         NEB_TRY(train_step(w));
+        NEB_TRY(worker_eval_when_due(w));
         if (w->job.checkpoint_every && w->step % w->job.checkpoint_every == 0)
             NEB_TRY(worker_save(w));
     }
@@ -168,47 +169,14 @@ static enum neb_status train(struct agent_worker *w) {
 
 // ---- the end --------------------------------------------------------------------------------------------------
 
-// Mean held-out loss over all sources of the corpus, each with the same number of windows.
-static enum neb_status evaluate(struct agent_worker *w, double *loss, json_t *by_source) {
-    int32_t T = w->job.seq_len, n_sources = intra_corpus_sources(w->corpus);
-    double sum = 0;
-    int32_t counted = 0;
-    for (int32_t i = 0; i < n_sources; i++) {
-        uint64_t have = intra_corpus_windows(w->corpus, i, INTRA_VALID, T);
-        uint64_t n = w->job.eval_windows && (uint64_t)w->job.eval_windows < have
-                         ? (uint64_t)w->job.eval_windows
-                         : have;
-        if (!n)
-            continue;
-        int32_t *x = calloc(n * (size_t)T, sizeof *x), *y = calloc(n * (size_t)T, sizeof *y);
-        if (!x || !y) {
-            free(x);
-            free(y);
-            return neb_fail(NEB_ERR_NOMEM, "out of memory evaluating %llu windows",
-                            (unsigned long long)n);
-        }
-        for (uint64_t k = 0; k < n; k++) // spread over the whole split
-            intra_corpus_window(w->corpus, i, INTRA_VALID, T, k * have / n, x + k * (size_t)T,
-                                y + k * (size_t)T);
-        double l = 0;
-        enum neb_status st = intra_team_eval(w->team, x, y, (int)n, &l);
-        free(x);
-        free(y);
-        NEB_TRY(st);
-        json_object_set_new(by_source, intra_corpus_source_name(w->corpus, i), json_real(l));
-        sum += l;
-        counted++;
-    }
-    *loss = counted ? sum / counted : 0;
-    return NEB_OK;
-}
-
 static enum neb_status report(struct agent_worker *w) {
     double loss = 0;
     char device[96];
     json_t *by_source = json_object();
     bool done = worker_finished(w);
-    enum neb_status st = done ? evaluate(w, &loss, by_source) : NEB_OK;
+    enum neb_status st = done ? worker_evaluate(w, &loss, by_source) : NEB_OK;
+    if (done && st == NEB_OK)
+        worker_say_eval(w, loss, by_source);
     if (st == NEB_OK && !w->federated) // the digest is of the parameters themselves
         st = intra_team_pull(w->team, NULL);
     if (st != NEB_OK) {
@@ -270,7 +238,11 @@ enum neb_status agent_worker_run(const char *socket_path, const char *job, struc
     w->loss_first = w->loss_last = NAN; // no step yet
     w->world = world;
     w->isa = kern_cpu_isa();
-    w->ops = (struct worker_ops){world ? pull : NULL, world ? push : NULL, save, restore, skip, NULL};
+    w->ops = (struct worker_ops){.pull = world ? pull : NULL,
+                                 .push = world ? push : NULL,
+                                 .save = save,
+                                 .restore = restore,
+                                 .skip = skip};
     w->threads = threads;
     signal(SIGINT, SIG_IGN); // the agent decides when a worker stops
     enum neb_status st = run(w, socket_path, job);

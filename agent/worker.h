@@ -71,6 +71,8 @@ struct worker_ops { // the trainer beneath
     enum neb_status (*skip)(struct agent_worker *w, int64_t n); // steps that a lost disk had made: data and schedule move on
     // The exchange has changed tensors where they are trained. NULL: it never does.
     enum neb_status (*changed)(struct agent_worker *w, const bool *wanted);
+    // The checkpoint that was begun last is on disk. NULL: nothing depends on it but updates.
+    enum neb_status (*durable)(struct agent_worker *w);
 };
 
 struct agent_worker {
@@ -122,6 +124,7 @@ struct agent_worker {
     int64_t saved_step; // of the newest; -1: none by this process
     int n_saved;
     struct intra_ckpt_async *saver; // writes them while training goes on; NULL: training waits
+    uint64_t save_reserve; // bytes by which the trainer's part of a checkpoint may grow
     struct {                        // the one that is being written
         int64_t step;
         uint32_t rounds[64];
@@ -182,7 +185,9 @@ NEB_MUST_CHECK enum neb_status worker_wait_for_peers(struct agent_worker *w);
 bool worker_finished(const struct agent_worker *w);
 void worker_params_digest(const struct agent_worker *w, char hex[33]);
 void worker_metrics(struct agent_worker *w, json_t *line); // reference is taken over
-void worker_say_step(struct agent_worker *w, const struct intra_step_stats *s, double tokens_per_s); // a line of metrics
+// A line of metrics; what is NAN of loss, lr and grad_norm is null in it.
+void worker_say_step(struct agent_worker *w, const struct intra_step_stats *s, double tokens_per_s);
+void worker_say_eval(struct agent_worker *w, double loss, json_t *by_source); // a line of metrics; by_source is borrowed
 // What the summary is made of, from the worker's counters, losses and model. eval_loss NAN: not measured. NULL: out of memory.
 json_t *worker_results(const struct agent_worker *w, const char *device, double eval_loss, bool done);
 // The worker's last word: results and what its mode adds (may be NULL); both are taken over.
@@ -221,6 +226,11 @@ NEB_MUST_CHECK enum neb_status worker_device_place(struct agent_worker *w);
 // "cuda (NVIDIA …, bf16)" or "cpu"
 void worker_device_name(const struct agent_worker *w, char *out, size_t cap);
 
+// worker_eval.c
+// Mean held-out loss over all sources of the corpus, each with the same number of windows (eval.windows); and {source: loss}.
+NEB_MUST_CHECK enum neb_status worker_evaluate(struct agent_worker *w, double *loss, json_t *by_source);
+NEB_MUST_CHECK enum neb_status worker_eval_when_due(struct agent_worker *w); // eval.every_steps, with a line of metrics
+
 // worker_plan.c: what the records plan for this cluster
 void worker_plan_start(struct agent_worker *w);
 NEB_MUST_CHECK enum neb_status worker_plan_codec(struct agent_worker *w, int32_t f, bool merge,
@@ -236,6 +246,7 @@ NEB_MUST_CHECK enum neb_status worker_save_start(struct agent_worker *w);
 // Begins a checkpoint of this step, and returns once its state is copied. One that is due while the one before is still being written
 // waits for that, and counts it as stall.
 NEB_MUST_CHECK enum neb_status worker_save(struct agent_worker *w);
+NEB_MUST_CHECK enum neb_status worker_save_at(struct agent_worker *w, int64_t at); // under another number than the step's
 // To be called between steps: tells the agent what has become durable. An error of the writer comes up here, or at the next save.
 NEB_MUST_CHECK enum neb_status worker_saved(struct agent_worker *w);
 NEB_MUST_CHECK enum neb_status worker_save_wait(struct agent_worker *w); // until all is durable, and told

@@ -155,6 +155,8 @@ static enum neb_status save_sync(struct agent_worker *w, struct intra_ckpt_write
 enum neb_status worker_write_checkpoint(struct agent_worker *w, struct intra_ckpt_writer *out) {
     struct neb_buf state = {0};
     char note[128];
+    if (w->side && !w->federated) // modes rtd and distill: all of it is the side's
+        return w->ops.save(w, out);
     put_state(&state, w);
     enum neb_status st = neb_buf_check(&state);
     if (st == NEB_OK)

@@ -16,12 +16,18 @@ void worker_metrics(struct agent_worker *w, json_t *line) {
 }
 
 void worker_say_step(struct agent_worker *w, const struct intra_step_stats *s, double tokens_per_s) {
-    worker_metrics(w, json_pack("{s:s,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "kind", "step", "step",
-                                (json_int_t)w->step, "tokens", (json_int_t)w->all_tokens, "loss", s->loss, "lr",
-                                (double)s->update.lr, "grad_norm", s->update.grad_norm, "tokens_per_s", tokens_per_s,
+    worker_metrics(w, json_pack("{s:s,s:I,s:I,s:o,s:o,s:o,s:f,s:f,s:f,s:f}", "kind", "step", "step",
+                                (json_int_t)w->step, "tokens", (json_int_t)w->all_tokens, "loss",
+                                agent_json_number(s->loss), "lr", agent_json_number((double)s->update.lr),
+                                "grad_norm", agent_json_number(s->update.grad_norm), "tokens_per_s", tokens_per_s,
                                 "stall_s", w->stall_s, "train_s", w->train_s, "stalled_s",
                                 w->stall_s - w->stall_told)); // since the line before
     w->stall_told = w->stall_s;
+}
+
+void worker_say_eval(struct agent_worker *w, double loss, json_t *by_source) {
+    worker_metrics(w, json_pack("{s:s,s:I,s:o,s:O}", "kind", "eval", "step", (json_int_t)w->step, "loss",
+                                agent_json_number(loss), "sources", by_source));
 }
 
 void worker_set_lost(struct agent_worker *w, bool lost) {
@@ -67,7 +73,7 @@ enum neb_status worker_drain(struct agent_worker *w) {
     for (;;) {
         enum neb_status st = agent_ipc_recv(w->ipc, &nobody, &m);
         if (st == NEB_ERR_AGAIN)
-            return NEB_OK;
+            return worker_saved(w);
         if (st == NEB_OK)
             NEB_TRY(on_agent(w, &m));
     }

@@ -1,8 +1,9 @@
 // When a worker's checkpoints are written, and what is told once they are durable.
 //
-// Between two steps the state is copied, on a mesh by every rank what it will write; a thread writes the copy while training goes on (intra/checkpoint_async.h). Not before
-// that checkpoint is on disk does the agent hear of it, which then may forget what only older generations need. Without the
-// memory for a copy, and inside a foreign trainer, whose memory it would be, the worker waits for the disk instead.
+// Between two steps the state is copied, on a mesh by every rank what it will write; a thread writes the copy while training
+// goes on (intra/checkpoint_async.h). Not before that checkpoint is on disk does the agent hear of it, which then may forget
+// what only older generations need. Without the memory for a copy, and inside a foreign trainer that saves its own state beside it,
+// the worker waits for the disk instead.
 #include "agent/base/log.h"
 #include "agent/worker.h"
 
@@ -27,7 +28,7 @@ static enum neb_status measure(struct agent_worker *w, uint64_t *now, uint64_t *
     intra_ckpt_writer_destroy(&counter);
     if (w->federated)
         inter_outer_arrays(w->outer, arrays);
-    *most = *now + 5 * (uint64_t)arrays[0].n + (1 << 20);
+    *most = *now + 5 * (uint64_t)arrays[0].n + (1 << 20) + w->save_reserve;
     return st;
 }
 
@@ -69,13 +70,15 @@ static void release_updates(struct agent_worker *w) {
 }
 
 // A checkpoint is on disk.
-static void durable(struct agent_worker *w, const struct intra_ckpt_async_result *r, bool aside) {
+static enum neb_status durable(struct agent_worker *w, const struct intra_ckpt_async_result *r,
+                               bool aside) {
     worker_metrics(w, json_pack("{s:s,s:I,s:I,s:f,s:f,s:b}", "kind", "checkpoint", "step",
                                 (json_int_t)w->saving.step, "bytes", (json_int_t)r->bytes,
                                 "checkpoint_stall_ms", 1e3 * (w->saving.wait_s + r->copy_s),
                                 "write_ms", 1e3 * r->write_s, "while_training", aside));
     if (w->federated)
         release_updates(w);
+    return w->ops.durable ? w->ops.durable(w) : NEB_OK;
 }
 
 enum neb_status worker_saved(struct agent_worker *w) {
@@ -84,8 +87,7 @@ enum neb_status worker_saved(struct agent_worker *w) {
     if (st == NEB_ERR_NOT_FOUND || st == NEB_ERR_AGAIN)
         return NEB_OK;
     NEB_TRY(st);
-    durable(w, &r, true);
-    return NEB_OK;
+    return durable(w, &r, true);
 }
 
 enum neb_status worker_save_wait(struct agent_worker *w) {
@@ -100,16 +102,17 @@ enum neb_status worker_save_wait(struct agent_worker *w) {
     return NEB_OK;
 }
 
-static void begin(struct agent_worker *w) {
-    w->saving.step = w->step;
+static void begin(struct agent_worker *w, int64_t at) {
+    w->saving.step = at;
     for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++)
         w->saving.rounds[f] = w->frags[f].round;
 }
 
-static enum neb_status save_aside(struct agent_worker *w, const char *dir, const char *path) {
+static enum neb_status save_aside(struct agent_worker *w, int64_t at, const char *dir,
+                                  const char *path) {
     struct intra_ckpt_writer *out = NULL;
     NEB_TRY(worker_save_wait(w));
-    begin(w);
+    begin(w, at);
     NEB_TRY(intra_ckpt_async_begin(w->saver, &out));
     if (!worker_vault(w)) // a sealed checkpoint is one file, of the rank that has the key
         intra_ckpt_split(out, path);
@@ -120,10 +123,11 @@ static enum neb_status save_aside(struct agent_worker *w, const char *dir, const
     return st;
 }
 
-static enum neb_status save_now(struct agent_worker *w, const char *dir, const char *path) {
+static enum neb_status save_now(struct agent_worker *w, int64_t at, const char *dir,
+                                const char *path) {
     struct intra_ckpt_writer *out = NULL;
     neb_ns start = neb_now();
-    begin(w);
+    begin(w, at);
     NEB_TRY(intra_ckpt_create_in(worker_vault(w), path, &out));
     if (!worker_vault(w)) // a sealed checkpoint is one file, of the rank that has the key
         intra_ckpt_split(out, path);
@@ -135,14 +139,15 @@ static enum neb_status save_now(struct agent_worker *w, const char *dir, const c
     NEB_TRY(st);
     NEB_TRY(intra_ckpt_prune(dir, w->job.checkpoint_keep));
     r.write_s = r.copy_s = neb_seconds(neb_now() - start);
-    durable(w, &r, false);
-    return NEB_OK;
+    return durable(w, &r, false);
 }
 
-enum neb_status worker_save(struct agent_worker *w) {
+enum neb_status worker_save(struct agent_worker *w) { return worker_save_at(w, w->step); }
+
+enum neb_status worker_save_at(struct agent_worker *w, int64_t at) {
     char dir[NEB_PATH_MAX], path[NEB_PATH_MAX];
     NEB_TRY(neb_path(dir, sizeof dir, w->dir, "checkpoint"));
     NEB_TRY(neb_fs_mkdirs(dir, 0700));
-    NEB_TRY(intra_ckpt_step_path(dir, w->step, path, sizeof path));
-    return w->saver ? save_aside(w, dir, path) : save_now(w, dir, path);
+    NEB_TRY(intra_ckpt_step_path(dir, at, path, sizeof path));
+    return w->saver ? save_aside(w, at, dir, path) : save_now(w, at, dir, path);
 }

@@ -87,37 +87,44 @@ bool worker_side_due(const struct worker_side *x, int64_t at) {
 
 static bool produces(const struct agent_stream *s) { return s->c.role == INTER_STREAM_PRODUCER; }
 
-static enum neb_status write_checkpoint(const struct worker_side *x, int64_t at,
-                                        enum neb_status (*add)(void *user,
-                                                               struct intra_ckpt_writer *out),
-                                        void *user) {
-    char dir[NEB_PATH_MAX], path[NEB_PATH_MAX];
-    struct intra_ckpt_writer *out = NULL;
-    NEB_TRY(neb_path(dir, sizeof dir, x->w->dir, "checkpoint"));
-    NEB_TRY(neb_fs_mkdirs(dir, 0700));
-    NEB_TRY(intra_ckpt_step_path(dir, at, path, sizeof path));
-    NEB_TRY(intra_ckpt_create_in(worker_vault(x->w), path, &out));
-    enum neb_status st = add(user, out);
-    if (st == NEB_OK)
-        st = intra_ckpt_commit(out);
-    intra_ckpt_writer_destroy(&out);
-    NEB_TRY(st);
-    return intra_ckpt_prune(dir, x->w->job.checkpoint_keep);
+// The checkpoint is on disk: the producers' agents may forget what only older generations need.
+static enum neb_status durable(struct agent_worker *w) {
+    struct worker_side *x = w->side;
+    for (int32_t i = 0; i < x->n_streams; i++)
+        if (!produces(x->streams[i]))
+            NEB_TRY(agent_stream_saved(x->streams[i], x->cursors[i], w->job.checkpoint_keep, x->final));
+    return NEB_OK;
 }
 
-enum neb_status worker_side_save(struct worker_side *x, int64_t at, bool final,
-                                 enum neb_status (*add)(void *user, struct intra_ckpt_writer *out),
-                                 void *user) {
+static enum neb_status write_state(struct agent_worker *w, struct intra_ckpt_writer *out) {
+    const struct worker_side *x = w->side;
+    return x->add(x->user, out);
+}
+
+enum neb_status worker_side_start(struct worker_side *x, worker_side_add *add, void *user) {
+    x->add = add;
+    x->user = user;
+    x->w->ops.durable = durable;
+    if (!x->w->federated)
+        x->w->ops.save = write_state;
+    for (int32_t i = 0; i < x->n_streams; i++) // batches that are held
+        x->w->save_reserve += x->streams[i]->c.batch_bytes;
+    return worker_save_start(x->w);
+}
+
+enum neb_status worker_side_save(struct worker_side *x, int64_t at, bool final) {
     // What a checkpoint says to have put must not be lost with the agent.
     for (int32_t i = 0; i < x->n_streams; i++)
         while (produces(x->streams[i]) && x->streams[i]->stored < x->streams[i]->next)
             NEB_TRY(wait_more(x));
-    NEB_TRY(x->w->federated ? worker_save(x->w) : write_checkpoint(x, at, add, user));
+    NEB_TRY(worker_save_wait(x->w)); // the one before, with its cursors
+    for (int32_t i = 0; i < x->n_streams; i++) {
+        x->cursors[i] = x->streams[i]->next;
+        x->streams[i]->want_checkpoint = false;
+    }
+    x->final = final;
     x->saved = at;
-    for (int32_t i = 0; i < x->n_streams; i++)
-        if (!produces(x->streams[i]))
-            NEB_TRY(agent_stream_saved(x->streams[i], x->w->job.checkpoint_keep, final));
-    return NEB_OK;
+    return x->w->federated ? worker_save(x->w) : worker_save_at(x->w, at);
 }
 
 enum neb_status worker_side_newest(const struct worker_side *x, struct intra_ckpt **out) {
@@ -127,6 +134,7 @@ enum neb_status worker_side_newest(const struct worker_side *x, struct intra_ckp
 }
 
 enum neb_status worker_side_wait_taken(struct worker_side *x) {
+    NEB_TRY(worker_save_wait(x->w));
     for (int32_t i = 0; i < x->n_streams; i++)
         while (!x->w->stop && produces(x->streams[i]) &&
                x->streams[i]->durable < x->streams[i]->next)

@@ -10,11 +10,18 @@
 
 enum { WORKER_SIDE_STREAMS_MAX = 3 * AGENT_CLUSTERS_MAX };
 
+// What a side that takes no part in rounds puts into a checkpoint.
+typedef enum neb_status worker_side_add(void *user, struct intra_ckpt_writer *out);
+
 struct worker_side {
     struct agent_worker *w; // borrowed
     int32_t n_streams;
     struct agent_stream *streams[WORKER_SIDE_STREAMS_MAX]; // owned
-    int64_t saved; // event or step of the newest checkpoint; -1: none by this process
+    int64_t saved; // event or step of the newest checkpoint, which may still be on its way; -1: none by this process
+    uint64_t cursors[WORKER_SIDE_STREAMS_MAX]; // of that checkpoint: the next batch of each stream
+    bool final;                                // nothing will be started again from an older one
+    worker_side_add *add;
+    void *user; // of add
 };
 
 // Opens the cluster's corpus, read against its digests, and the processors' kernels, both the worker's; takes its messages.
@@ -28,13 +35,13 @@ NEB_MUST_CHECK enum neb_status worker_side_stream(struct worker_side *x, const s
                                                   struct agent_stream **out);
 // Whether a checkpoint is to be written now, between two events: the job says so, or an agent asks.
 bool worker_side_due(const struct worker_side *x, int64_t at);
-// Writes a checkpoint, with what `add` puts into it, once the agent has stored all batches that were put before. final: nothing
-// will be started again from an older one. A side that takes part in rounds is written as worker_save does, and asked by its ops.
-NEB_MUST_CHECK enum neb_status worker_side_save(struct worker_side *x, int64_t at, bool final,
-                                                enum neb_status (*add)(void *user, struct intra_ckpt_writer *out),
-                                                void *user);
+// Once all streams are open: how checkpoints are made. add is not asked where the side takes part in rounds: its ops are.
+NEB_MUST_CHECK enum neb_status worker_side_start(struct worker_side *x, worker_side_add *add, void *user);
+// Begins a checkpoint, once the agent has stored all batches that were put before; it is written while training goes on
+// (worker_save.c). When it is on disk, credit is given by it. final: nothing will be started again from an older one.
+NEB_MUST_CHECK enum neb_status worker_side_save(struct worker_side *x, int64_t at, bool final);
 NEB_MUST_CHECK enum neb_status worker_side_newest(const struct worker_side *x, struct intra_ckpt **out); // NEB_ERR_NOT_FOUND
-// Until all that was put is the others' for good: its agent keeps it only while this worker lives.
+// Until the last checkpoint is on disk and all that was put is the others' for good: its agent keeps it only while this worker lives.
 NEB_MUST_CHECK enum neb_status worker_side_wait_taken(struct worker_side *x);
 
 #endif

@@ -198,14 +198,13 @@ enum neb_status agent_stream_applied(struct agent_stream *s) {
     return say(s, "stream-applied", s->next);
 }
 
-enum neb_status agent_stream_saved(struct agent_stream *s, int keep, bool final) {
+enum neb_status agent_stream_saved(struct agent_stream *s, uint64_t cursor, int keep, bool final) {
     NEB_ASSERT(keep >= 1 && keep <= AGENT_STREAM_GENERATIONS);
-    s->want_checkpoint = false;
     if (!s->n_saved ||
-        s->saved[(s->n_saved - 1) % (uint64_t)keep] != s->next) // not the same generation again
-        s->saved[s->n_saved++ % (uint64_t)keep] = s->next;
+        s->saved[(s->n_saved - 1) % (uint64_t)keep] != cursor) // not the same generation again
+        s->saved[s->n_saved++ % (uint64_t)keep] = cursor;
     if (final)
-        return say(s, "stream-durable", s->next);
+        return say(s, "stream-durable", cursor);
     return s->n_saved < (uint64_t)keep
                ? NEB_OK // older generations are of another process
                : say(s, "stream-durable", s->saved[s->n_saved % (uint64_t)keep]);

@@ -67,8 +67,9 @@ json_t *agent_stream_stall(const struct agent_stream *s);
 // The same for people, of a report; nothing where there is none.
 void agent_stall_print(const char *name, const json_t *stall, FILE *out);
 NEB_MUST_CHECK enum neb_status agent_stream_applied(struct agent_stream *s);
-// A checkpoint with cursor `next` is on disk, one of `keep` generations: batches below the oldest's cursor may go. final:
+// A checkpoint with this cursor is on disk, one of `keep` generations: batches below the oldest's cursor may go. final:
 // nothing will be started again from an older one.
-NEB_MUST_CHECK enum neb_status agent_stream_saved(struct agent_stream *s, int keep, bool final);
+NEB_MUST_CHECK enum neb_status agent_stream_saved(struct agent_stream *s, uint64_t cursor, int keep,
+                                                  bool final);
 
 #endif

@@ -358,7 +358,7 @@ static void say_round(struct agent_worker *w, int32_t f, neb_ns start) {
         snprintf(codec, sizeof codec, "%s", rung);
     if (w->sum)
         snprintf(codec, sizeof codec, "sum16");
-    worker_metrics(w, json_pack("{s:s,s:I,s:I,s:I,s:I,s:s,s:I,s:s,s:f,s:f,s:b,s:I,s:I,s:f,s:f,s:f,s:I}", "kind", "round",
+    worker_metrics(w, json_pack("{s:s,s:I,s:I,s:I,s:I,s:s,s:I,s:s,s:f,s:f,s:b,s:I,s:I,s:f,s:f,s:f,s:I,s:i}", "kind", "round",
                                 "updates", (json_int_t)t->n,
                                 "round", (json_int_t)g->round, "fragment", (json_int_t)f, "step",
                                 (json_int_t)w->step, "digest", hex, "payload_bytes",
@@ -368,7 +368,7 @@ static void say_round(struct agent_worker *w, int32_t f, neb_ns start) {
                                 (json_int_t)t->missed, "overlap",
                                 (json_int_t)(g->merge_step - g->send_step), "stall_s", t->stall_s, "error",
                                 (double)t->error, "share", own_share(t), "tokens",
-                                (json_int_t)t->tokens));
+                                (json_int_t)t->tokens, "interval", agent_schedule_interval(&w->schedule, w->step)));
 }
 
 enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
@@ -402,6 +402,8 @@ enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
         g->missed = 0;
     else if (g->in_flight && !t->mine) // late: the next update carries it all, and all that was missed
         g->missed += t->missed + 1;
+    else if (g->in_flight && t->again && w->tokens_base[f] < t->tokens_at_send)
+        g->missed += t->missed; // the attempt of before the outage was voted for: what was missed comes with the next update
     g->in_flight = g->arrived = t->here = t->rejected = t->taken_over = false;
     g->round++;
     g->merged_step = w->step;

@@ -39,8 +39,8 @@ enum neb_status cmp_blocks_open(struct cmp_work *w, struct neb_rd *r, const stru
     size_t block = h->codec.block, blocks = (n + block - 1) / block;
     bool four = h->codec.id == CMP_INT4;
     size_t bytes = four ? (n + 1) / 2 : n;
-    NEB_TRY(cmp_frame_get_stream(w, r, blocks, blocks, &stream[0]));
-    NEB_TRY(cmp_frame_get_stream(w, r, bytes, bytes, &stream[1]));
+    NEB_TRY(cmp_frame_get_stream(w, r, NULL, blocks, blocks, &stream[0]));
+    NEB_TRY(cmp_frame_get_stream(w, r, h, bytes, bytes, &stream[1]));
     const uint8_t *codes = stream[1].p;
     if (!four && n && memchr(codes, 0x80, n))
         return neb_fail(NEB_ERR_FORMAT, "codec frame: an 8-bit code out of range");

@@ -47,6 +47,8 @@ struct cmp_check {
     ZSTD_outBuffer out;
     size_t min, left, done; // least raw bytes; packed ones to come; elements or blocks that were counted
     bool packed, opened, ended; // zstd: its magic number was seen, its frame is over
+    bool nibbles;               // stage 2 (stage.c): first the low ones,
+    struct neb_buf low, high;   // then zstd of the high ones; both make the stream
 };
 
 enum neb_status cmp_check_create(struct cmp_check **out) {
@@ -78,6 +80,8 @@ void cmp_check_destroy(struct cmp_check **cp) {
     for (int i = 0; i < CMP_STREAMS_MAX; i++)
         neb_buf_free(&c->raw[i]);
     neb_buf_free(&c->counts);
+    neb_buf_free(&c->low);
+    neb_buf_free(&c->high);
     free(c);
     *cp = NULL;
 }
@@ -253,7 +257,7 @@ static enum neb_status begin_body(struct cmp_check *c, enum state state, struct 
     c->out = (ZSTD_outBuffer){into->p, raw, 0};
     c->left = packed_len;
     c->packed = packed;
-    c->opened = c->ended = false;
+    c->opened = c->ended = c->nibbles = false;
     c->done = 0;
     (void)ZSTD_DCtx_reset(c->dctx, ZSTD_reset_session_only); // never fails
     return NEB_OK;
@@ -336,16 +340,42 @@ static void sizes_of(const struct cmp_check *c, size_t *min, size_t *max) {
         *max += n / CMP_GAP_ESCAPE + chunks;
 }
 
+static enum neb_status begin_nibbles(struct cmp_check *c, size_t raw, size_t len) {
+    size_t half = (raw + 1) / 2;
+    if (raw == 0 || len < half)
+        return neb_fail(NEB_ERR_FORMAT, "codec frame: %zu bytes of nibbles where %zu belong", len,
+                        half);
+    neb_buf_clear(&c->low);
+    NEB_TRY(neb_buf_reserve(&c->low, half));
+    NEB_TRY(begin_body(c, BODY, &c->high, half, len, true));
+    c->nibbles = true;
+    return NEB_OK;
+}
+
+// Both planes are here: the stream that they make.
+static enum neb_status end_nibbles(struct cmp_check *c) {
+    struct neb_buf *to = &c->raw[c->stream];
+    neb_buf_clear(to);
+    NEB_TRY(neb_buf_reserve(to, c->n + 1));
+    to->len = c->n;
+    c->into = to;
+    c->nibbles = false;
+    NEB_TRY(cmp_frame_join(to->p, c->low.p, c->high.p, c->n));
+    return take(c, c->n);
+}
+
 static enum neb_status on_stream(struct cmp_check *c) {
     struct neb_rd r = neb_rd_make(c->small, c->want);
     uint8_t stage = neb_rd_u8(&r);
     size_t raw = neb_rd_u32(&r), len = neb_rd_u32(&r), min, max;
     sizes_of(c, &min, &max);
-    if (stage > 1 || raw < min || raw > max || (stage == 0 && raw != len))
+    if (stage > (c->stream == 1 ? cmp_frame_last_stage(&c->h) : 1) || raw < min || raw > max || (stage == 0 && raw != len))
         return neb_fail(NEB_ERR_FORMAT,
                         "codec frame: a stream of %zu bytes where %zu to %zu belong", raw, min,
                         max);
     NEB_TRY(spend(c, len));
+    if (stage == 2)
+        return begin_nibbles(c, raw, len);
     return begin_body(c, BODY, &c->raw[c->stream], raw, len, stage == 1);
 }
 
@@ -398,7 +428,12 @@ static enum neb_status body(struct cmp_check *c, const uint8_t *p, size_t n) {
         c->out.pos += n;
         return NEB_OK;
     }
-    if (!c->opened)
+    if (c->nibbles && c->low.len < c->high.len) {
+        size_t k = c->high.len - c->low.len < n ? c->high.len - c->low.len : n;
+        neb_buf_add(&c->low, p, k);
+        p += k, n -= k;
+    }
+    if (!c->opened && n)
         NEB_TRY(open_zstd(c, &p, &n));
     return n ? unpack(c, p, n) : NEB_OK;
 }
@@ -406,6 +441,8 @@ static enum neb_status body(struct cmp_check *c, const uint8_t *p, size_t n) {
 static enum neb_status end_body(struct cmp_check *c) {
     if (c->out.pos != c->out.size || (c->packed && !c->ended))
         return not_zstd();
+    if (c->nibbles)
+        NEB_TRY(end_nibbles(c));
     if (c->state == COUNTS) {
         take_counts(c);
         expect(c, LENGTH, 4);
@@ -445,7 +482,7 @@ static enum neb_status feed_some(struct cmp_check *c, const uint8_t *p, size_t n
         *used = n < c->left ? n : c->left;
         c->left -= *used;
         NEB_TRY(body(c, p, *used));
-        if (c->state == BODY)
+        if (c->state == BODY && !c->nibbles)
             NEB_TRY(take(c, c->out.pos));
         return c->left ? NEB_OK : end_body(c);
     }
@@ -458,7 +495,8 @@ static enum neb_status feed_some(struct cmp_check *c, const uint8_t *p, size_t n
 // A stream of no bytes is over before any comes.
 static enum neb_status skip_empty(struct cmp_check *c) {
     while (c->state == BODY && c->left == 0) {
-        NEB_TRY(take(c, c->out.pos));
+        if (!c->nibbles)
+            NEB_TRY(take(c, c->out.pos));
         NEB_TRY(end_body(c));
     }
     return NEB_OK;

@@ -8,9 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <zstd.h>
 
-enum { MAGIC = 0x3146424e /* "NBF1" */, STREAM_HEADER_BYTES = 9 };
+// Frames of version 1 are read as well: they have no stage 2.
+enum { MAGIC = 0x3246424e /* "NBF2" */, FORMER = 0x3146424e /* "NBF1" */ };
 
 enum neb_status cmp_work_create(struct cmp_work **out) {
     struct cmp_work *w = calloc(1, sizeof *w);
@@ -36,6 +36,7 @@ void cmp_work_destroy(struct cmp_work **wp) {
         neb_buf_free(&w->stream[i]);
     neb_buf_free(&w->codes);
     neb_buf_free(&w->counts);
+    neb_buf_free(&w->plane);
     cmp_check_destroy(&w->check);
     free(w);
     *wp = NULL;
@@ -156,13 +157,14 @@ enum neb_status cmp_frame_get(struct neb_rd *r, struct cmp_frame *h) {
     bool fine = id == CMP_TOPK && bits == 4; // the codebook's rest
     for (int i = 2; fine && i < CMP_MAGS; i++)
         h->mags[i] = neb_rd_f32(r);
-    if (!r->bad && magic != MAGIC && (magic & 0xffffff) == (MAGIC & 0xffffff))
+    h->former = magic == FORMER;
+    if (!r->bad && magic != MAGIC && !h->former && (magic & 0xffffff) == (MAGIC & 0xffffff))
         return neb_fail(
             NEB_ERR_FORMAT,
-            "codec frame: version '%c', this program reads '1'; run the same release on "
+            "codec frame: version '%c', this program reads '1' and '2'; run the same release on "
             "all members",
             isprint((int)(magic >> 24)) ? (int)(magic >> 24) : '?');
-    if (r->bad || magic != MAGIC || (bits && !fine) || zero2 || id < CMP_FP32 || id > CMP_ID_LAST)
+    if (r->bad || (magic != MAGIC && !h->former) || (bits && !fine) || zero2 || id < CMP_FP32 || id > CMP_ID_LAST)
         return neb_fail(NEB_ERR_FORMAT, "codec frame: no valid header");
     h->codec.id = (enum cmp_codec_id)id;
     if (streams != cmp_frame_streams(h->codec.id) || h->n > CMP_ELEMENTS_MAX)
@@ -172,64 +174,6 @@ enum neb_status cmp_frame_get(struct neb_rd *r, struct cmp_frame *h) {
         h->codec.k > h->codec.chunk || h->top < -90 || h->top > 120 || 
         !usable_mags(h->mags, fine ? CMP_MAGS : 2))
         return neb_fail(NEB_ERR_FORMAT, "codec frame: parameters out of range");
-    return NEB_OK;
-}
-
-// Codes hold few repeats beyond runs: at level 1 a small table that is looked up for long matches only leaves the work to the
-// entropy coder. README.md has what else was tried.
-size_t cmp_work_pack(struct cmp_work *w, uint8_t *out, size_t cap, const struct neb_buf *raw,
-                     int level) {
-    const struct {
-        ZSTD_cParameter name;
-        int value; // 0: the level's own
-    } parameters[] = {{ZSTD_c_compressionLevel, level},
-                      {ZSTD_c_hashLog, level == 1 ? 6 : 0},
-                      {ZSTD_c_minMatch, level == 1 ? 7 : 0}};
-    for (size_t i = 0; i < sizeof parameters / sizeof *parameters; i++)
-        NEB_ASSERT(!ZSTD_isError(
-            ZSTD_CCtx_setParameter(w->cctx, parameters[i].name, parameters[i].value)));
-    return ZSTD_compress2(w->cctx, out, cap, raw->p, raw->len);
-}
-
-enum neb_status cmp_frame_put_stream(struct cmp_work *w, struct neb_buf *out,
-                                  const struct neb_buf *raw, int level) {
-    NEB_TRY(neb_buf_check(raw));
-    size_t bound = ZSTD_compressBound(raw->len);
-    NEB_TRY(neb_buf_reserve(out, STREAM_HEADER_BYTES + bound));
-    uint8_t *at = out->p + out->len, *body = at + STREAM_HEADER_BYTES;
-    size_t n = level && raw->len ? cmp_work_pack(w, body, bound, raw, level) : 0;
-    bool packed = n && !ZSTD_isError(n) && n < raw->len;
-    if (!packed && (n = raw->len))
-        memcpy(body, raw->p, n);
-    at[0] = packed;
-    neb_put_u32(at + 1, (uint32_t)raw->len);
-    neb_put_u32(at + 5, (uint32_t)n);
-    out->len += STREAM_HEADER_BYTES + n;
-    return NEB_OK;
-}
-
-// Reads a stream whose raw size must lie in [min, max] into `into`.
-enum neb_status cmp_frame_get_stream(struct cmp_work *w, struct neb_rd *r, size_t min, size_t max,
-                                  struct neb_buf *into) {
-    uint8_t stage = neb_rd_u8(r);
-    size_t raw = neb_rd_u32(r), len = neb_rd_u32(r);
-    const uint8_t *p = neb_rd_view(r, len);
-    if (r->bad || stage > 1 || raw < min || raw > max || (stage == 0 && raw != len))
-        return neb_fail(NEB_ERR_FORMAT,
-                        "codec frame: a stream of %zu bytes where %zu to %zu belong", raw, min,
-                        max);
-    neb_buf_clear(into);
-    NEB_TRY(neb_buf_reserve(into, raw + 1));
-    into->len = raw;
-    if (stage == 0) {
-        if (raw)
-            memcpy(into->p, p, raw);
-        return NEB_OK;
-    }
-    // The frame may claim more content than its raw size: zstd refuses to write past it.
-    size_t n = ZSTD_decompressDCtx(w->dctx, into->p, raw, p, len);
-    if (ZSTD_isError(n) || n != raw)
-        return neb_fail(NEB_ERR_FORMAT, "codec frame: a zstd stream does not unpack to its size");
     return NEB_OK;
 }
 
@@ -300,10 +244,7 @@ static enum neb_status encode(struct cmp_work *w, const struct cmp_codec *c,
     case CMP_INT4: NEB_TRY(cmp_blocks_encode(w, &h, from, n)); break;
     case CMP_TOPK: NEB_TRY(cmp_topk_encode(w, &h, from, n)); break;
     }
-    cmp_frame_put(out, &h, cmp_frame_streams(h.codec.id));
-    for (int i = 0; i < cmp_frame_streams(h.codec.id); i++)
-        NEB_TRY(cmp_frame_put_stream(w, out, &w->stream[i], c->zstd_level));
-    return neb_buf_check(out);
+    return cmp_frame_put_all(w, out, &h, c->zstd_level);
 }
 
 enum neb_status cmp_encode(struct cmp_work *w, const struct cmp_codec *c, const float *x, size_t n,
@@ -349,12 +290,12 @@ static enum neb_status decode(struct cmp_work *w, const uint8_t *frame, size_t l
         return cmp_frame_wrong_size(&h, n);
     switch (h.codec.id) {
     case CMP_FP32:
-        NEB_TRY(cmp_frame_get_stream(w, &r, n * 4, n * 4, &w->stream[0]));
+        NEB_TRY(cmp_frame_get_stream(w, &r, NULL, n * 4, n * 4, &w->stream[0]));
         cmp_frame_floats(out, w->stream[0].p, n);
         break;
     case CMP_BF16:
-        NEB_TRY(cmp_frame_get_stream(w, &r, n, n, &w->stream[0]));
-        NEB_TRY(cmp_frame_get_stream(w, &r, n, n, &w->stream[1]));
+        NEB_TRY(cmp_frame_get_stream(w, &r, NULL, n, n, &w->stream[0]));
+        NEB_TRY(cmp_frame_get_stream(w, &r, NULL, n, n, &w->stream[1]));
         kern_bf16_join(out, w->stream[0].p, w->stream[1].p, n);
         break;
     case CMP_INT8:

@@ -1,8 +1,8 @@
 // Codecs: an array of fp32 to a self-describing frame and back.
 //
-//     frame = | "NBF1" | codec u8 | bits u8 | block u16 | chunk u32 | k u32 | top i16 | mags 2 x f32 | n u64 | 0 u32 | streams u8 |
+//     frame = | "NBF2" | codec u8 | bits u8 | block u16 | chunk u32 | k u32 | top i16 | mags 2 x f32 | n u64 | 0 u32 | streams u8 |
 //             | mags 6 x f32 (topk of 4 bits) |
-//             | per stream: stage u8 (0 raw, 1 zstd) | raw u32 | encoded u32 | bytes |
+//             | per stream: stage u8 (0 raw, 1 zstd, 2 nibbles) | raw u32 | encoded u32 | bytes |
 //
 //     fp32   stream 0: the floats
 //     bf16   0: high bytes   1: low bytes
@@ -12,7 +12,8 @@
 //     topk   0: a scale byte a chunk   1: gaps between indices (bytes, 255 = "and 255 more")   2: values,
 //            a sign and a bin of the codebook `mags` each: 2 bits (bits 0 in the header) or 4
 //
-// The last stage of every stream is zstd where it helps. Frames from elsewhere are hostile until checked: sizes are
+// The last stage of every stream is zstd where it helps (stage.c). Of 8-bit codes it may be zstd of their high nibbles alone, behind
+// the low ones as they are: stage 2, new in version 2 of the format. Frames from elsewhere are hostile until checked: sizes are
 // derived from the header and compared before anything is allocated or written.
 //
 // Sources: block quantisation as in QSGD and 8-bit optimisers; top-k by chunk with 2-bit values as in SparseLoCo

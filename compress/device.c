@@ -168,10 +168,7 @@ enum neb_status cmp_device_encode(struct cmp_device *c, struct cmp_work *w,
     kern_exact_leave(was);
     NEB_TRY(st);
     NEB_TRY(c->D->ops->finish(c->D));
-    cmp_frame_put(out, &h, cmp_frame_streams(h.codec.id));
-    for (int i = 0; i < cmp_frame_streams(h.codec.id); i++)
-        NEB_TRY(cmp_frame_put_stream(w, out, &w->stream[i], codec->zstd_level));
-    return neb_buf_check(out);
+    return cmp_frame_put_all(w, out, &h, codec->zstd_level);
 }
 
 // ---- decode ---------------------------------------------------------------------------------------------------
@@ -182,8 +179,8 @@ static enum neb_status decode_blocks(struct cmp_device *c, struct cmp_work *w, s
     size_t blocks = (n + h->codec.block - 1) / h->codec.block, bytes = four ? (n + 1) / 2 : n;
     uint8_t *scales, *codes;
     uint32_t bad = 0, *flag;
-    NEB_TRY(cmp_frame_get_stream(w, r, blocks, blocks, &w->stream[0]));
-    NEB_TRY(cmp_frame_get_stream(w, r, bytes, bytes, &w->stream[1]));
+    NEB_TRY(cmp_frame_get_stream(w, r, NULL, blocks, blocks, &w->stream[0]));
+    NEB_TRY(cmp_frame_get_stream(w, r, h, bytes, bytes, &w->stream[1]));
     NEB_TRY(streams(c, blocks, bytes, &scales, &codes));
     flag = (uint32_t *)(void *)c->room;
     c->D->ops->upload(c->D, scales, w->stream[0].p, blocks);
@@ -219,11 +216,11 @@ static enum neb_status decode_plain(struct cmp_device *c, struct cmp_work *w, st
     uint8_t *high, *low;
     bool finite, wide = h->codec.id == CMP_FP32;
     float max;
-    NEB_TRY(cmp_frame_get_stream(w, r, wide ? n * 4 : n, wide ? n * 4 : n, &w->stream[0]));
+    NEB_TRY(cmp_frame_get_stream(w, r, NULL, wide ? n * 4 : n, wide ? n * 4 : n, &w->stream[0]));
     if (wide) {
         c->D->ops->upload(c->D, out, w->stream[0].p, n * 4);
     } else {
-        NEB_TRY(cmp_frame_get_stream(w, r, n, n, &w->stream[1]));
+        NEB_TRY(cmp_frame_get_stream(w, r, NULL, n, n, &w->stream[1]));
         NEB_TRY(streams(c, n, n, &high, &low));
         c->D->ops->upload(c->D, high, w->stream[0].p, n);
         c->D->ops->upload(c->D, low, w->stream[1].p, n);

@@ -18,6 +18,7 @@ struct cmp_frame { // the header
     int top;       // exponent that scales are relative to
     float mags[CMP_MAGS]; // topk: codebook of magnitudes, in units of the chunk's scale, ascending; 2 or 8 of them
     uint64_t n;
+    bool former; // read from version 1
 };
 void cmp_frame_put(struct neb_buf *out, const struct cmp_frame *h, int streams);
 NEB_MUST_CHECK enum neb_status cmp_frame_get(struct neb_rd *r, struct cmp_frame *h);
@@ -29,11 +30,17 @@ void cmp_codec_complete(struct cmp_codec *c);
 NEB_MUST_CHECK enum neb_status cmp_frame_not_finite(void);
 NEB_MUST_CHECK enum neb_status cmp_frame_wrong_size(const struct cmp_frame *h, size_t n);
 void cmp_frame_floats(float *out, const uint8_t *p, size_t n); // of a stream of fp32
-// Appends raw, by zstd where that is smaller (level 0: never). / Reads a stream of min to max bytes.
-NEB_MUST_CHECK enum neb_status cmp_frame_put_stream(struct cmp_work *w, struct neb_buf *out,
-                                                    const struct neb_buf *raw, int level);
+// stage.c. Appends header and w's streams, each through the stage that suits it (level 0: none). / Reads a stream of min to max bytes.
+NEB_MUST_CHECK enum neb_status cmp_frame_put_all(struct cmp_work *w, struct neb_buf *out,
+                                                 const struct cmp_frame *h, int level);
 NEB_MUST_CHECK enum neb_status cmp_frame_get_stream(struct cmp_work *w, struct neb_rd *r,
-                                                    size_t min, size_t max, struct neb_buf *into);
+                                                    const struct cmp_frame *h, size_t min,
+                                                    size_t max, struct neb_buf *into);
+// What the stream of a frame's codes may say; its others end with 1, and are read without h.
+uint8_t cmp_frame_last_stage(const struct cmp_frame *h);
+// Codes of both planes of nibbles; refuses what an odd last one is paired with, if it is not 0.
+NEB_MUST_CHECK enum neb_status cmp_frame_join(uint8_t *codes, const uint8_t *low,
+                                              const uint8_t *high, size_t n);
 
 struct cmp_source { // what is encoded: an array, or
     const float *x;

@@ -57,10 +57,10 @@ static bool all_finite(const struct cmp_reader *r, float *room, size_t cap, size
 static enum neb_status open_streams(struct cmp_reader *r, struct cmp_work *w, struct neb_rd *in,
                                     size_t n) {
     switch (r->h.codec.id) {
-    case CMP_FP32: NEB_TRY(cmp_frame_get_stream(w, in, n * 4, n * 4, &r->stream[0])); break;
+    case CMP_FP32: NEB_TRY(cmp_frame_get_stream(w, in, NULL, n * 4, n * 4, &r->stream[0])); break;
     case CMP_BF16:
-        NEB_TRY(cmp_frame_get_stream(w, in, n, n, &r->stream[0]));
-        NEB_TRY(cmp_frame_get_stream(w, in, n, n, &r->stream[1]));
+        NEB_TRY(cmp_frame_get_stream(w, in, NULL, n, n, &r->stream[0]));
+        NEB_TRY(cmp_frame_get_stream(w, in, NULL, n, n, &r->stream[1]));
         break;
     case CMP_INT8:
     case CMP_INT4: return cmp_blocks_open(w, in, &r->h, r->stream, n);

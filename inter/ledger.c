@@ -291,8 +291,8 @@ enum neb_status inter_ledger_find_manifest(struct inter_ledger *l, const struct 
 
 // ---- votes and commits ----------------------------------------------------------------------------------------
 
-enum neb_status inter_ledger_parse_record(struct inter_ledger *l, const struct neb_buf *b,
-                                          struct inter_record *out) {
+static enum neb_status parse_record(struct inter_ledger *l, const struct neb_buf *b,
+                                    struct inter_record *out) {
     struct neb_rd r = neb_rd_make(b->p, b->len);
     if (inter_record_get(&r, out) && neb_rd_done(&r))
         return NEB_OK;
@@ -315,7 +315,7 @@ static enum neb_status get_record(struct inter_ledger *l, const char *sql,
     enum neb_status st =
         inter_db_fetch(l, &b, sql, "bii", INTER_JOB(job), (int64_t)fragment, (int64_t)round);
     if (st == NEB_OK)
-        st = inter_ledger_parse_record(l, &b, out);
+        st = parse_record(l, &b, out);
     neb_buf_free(&b);
     return st;
 }

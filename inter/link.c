@@ -34,40 +34,65 @@ static void set_clean(struct inter_link *l, struct peer *p, int which, neb_ns no
         p->dial_at = now + NEB_S;
 }
 
-// When the next PING is due, if nothing comes until then.
-static neb_ns ping_due(const struct set *s, int which) {
-    neb_ns quiet = which == ACCEPTED || which == OLD_ACCEPTED ? PING_ACCEPTED : PING_EVERY,
-           last = s->heard > s->pinged ? s->heard : s->pinged;
-    return last + quiet < s->pinged + PING_BUSY ? last + quiet : s->pinged + PING_BUSY;
+// When the next PING is due: often at first, for a round-trip time that can be relied on.
+static neb_ns ping_due(const struct set *s) {
+    uint32_t doubled = s->pings > 5 ? 5 : s->pings;
+    neb_ns wait = !s->pings ? 0 : PING_FIRST << (doubled - 1);
+    return s->pinged + (wait < PING_LAST ? wait : PING_LAST);
 }
 
-// Small messages are acknowledged together: an ACK costs as much as a small message.
-static void set_acknowledge(struct inter_link *l, struct set *s, neb_ns now) {
-    bool late = now - s->acks_at >= ACK_DELAY;
+// When this side has to be heard of again, or owes an acknowledgement.
+static neb_ns beat_due(const struct set *s) {
+    neb_ns due = s->said + BEAT_EVERY, owed = s->acks_at + ACK_DELAY;
     for (uint32_t i = 0; i < CONNS; i++) {
-        struct conn *c = &s->c[i];
+        const struct conn *c = &s->c[i];
         if (!c->open || c->recvd == c->recv_acked)
             continue;
-        if (!late && c->recvd - c->recv_acked < ACK_BYTES) {
-            neb_ns due = s->acks_at + ACK_DELAY;
-            l->deadline = due < l->deadline ? due : l->deadline;
-            continue;
-        }
-        uint8_t b[10] = {ACK, (uint8_t)i};
-        neb_put_u64(b + 2, c->recvd);
-        if (link_send_small(l, &s->c[0], b, sizeof b)) {
-            c->recv_acked = c->recvd;
-            s->acks_at = now;
-        }
+        if (c->recvd - c->recv_acked >= ACK_BYTES)
+            return 0;
+        due = owed < due ? owed : due;
     }
+    return due;
 }
 
-static void set_pulse(struct inter_link *l, struct set *s, int which, neb_ns now) {
+// Acknowledges what came on all connections. A frame of its own for each would cost as much as a small message.
+static void set_beat(struct inter_link *l, struct set *s, neb_ns now) {
+    uint8_t b[1 + BEAT_ITEM * CONNS] = {BEAT};
+    size_t n = 1;
+    for (uint32_t i = 0; i < CONNS; i++) {
+        const struct conn *c = &s->c[i];
+        if (!c->open || c->recvd == c->recv_acked)
+            continue;
+        b[n] = (uint8_t)i;
+        neb_put_u64(b + n + 1, c->recvd);
+        n += BEAT_ITEM;
+    }
+    if (!link_send_small(l, &s->c[0], b, n))
+        return;
+    for (uint32_t i = 0; i < CONNS; i++)
+        s->c[i].recv_acked = s->c[i].recvd;
+    s->said = s->acks_at = now;
+}
+
+static void set_pulse(struct inter_link *l, struct set *s, neb_ns now) {
     if (!s->up)
         return;
-    if (now >= ping_due(s, which) && link_send_time(l, &s->c[0], PING, (uint64_t)now))
-        s->pinged = now;
-    set_acknowledge(l, s, now);
+    if (now >= ping_due(s) && link_send_time(l, &s->c[0], PING, (uint64_t)now)) {
+        s->pinged = s->said = now;
+        s->pings++;
+    }
+    if (now >= beat_due(s))
+        set_beat(l, s, now);
+}
+
+// When this set needs to be looked at again though nothing comes.
+static neb_ns set_due(const struct set *s, neb_ns now) {
+    if (!s->up)
+        return now + RETRY_AFTER;
+    neb_ns ping = ping_due(s), beat = beat_due(s), silent = s->heard + SILENCE + 1,
+           due = ping < beat ? ping : beat;
+    due = silent < due ? silent : due;
+    return due > now ? due : now + 20 * NEB_MS; // it could not be sent
 }
 
 // Replaces connections that are old by fresh ones, and closes the old once nothing travels on them.
@@ -100,7 +125,7 @@ static void peer_stripes(struct inter_link *l, struct peer *p, neb_ns now) {
     uint64_t queued = 0;
     for (uint32_t i = 1; s && i < CONNS; i++)
         queued += s->c[i].sent - s->c[i].acked;
-    if (inter_stripes_step(&p->stripes, now, p->bulk_acked, queued > 0, p->rtt))
+    if (inter_stripes_step(&p->stripes, now, p->bulk_acked, queued > ACK_BYTES, p->rtt))
         neb_debug("link to %s: sends on %u bulk connections (%.1f Mbit/s before)",
                   p->member.pub.name, p->stripes.use, p->stripes.rate / 1e6);
     p->bulk_acked = 0;
@@ -173,8 +198,8 @@ enum neb_status inter_link_process(struct inter_link *l, inter_link_handler *han
         link_peer_update(l, p);
         for (int w = 0; w < SETS; w++) {
             set_clean(l, p, w, now);
-            set_pulse(l, &p->s[w], w, now);
-            neb_ns next = p->s[w].up ? ping_due(&p->s[w], w) : now + RETRY_AFTER;
+            set_pulse(l, &p->s[w], now);
+            neb_ns next = set_due(&p->s[w], now);
             if (next < l->deadline)
                 l->deadline = next;
         }
@@ -247,6 +272,8 @@ enum neb_status inter_link_stats(struct inter_link *l, uint32_t peer,
                                      .clock_offset = p->clock_offset,
                                      .sent_bytes = n.sent,
                                      .recv_bytes = n.recv,
+                                     .message_bytes = p->message_bytes,
+                                     .payload_bytes = p->payload_bytes,
                                      .sent_segs = n.sent_segs,
                                      .recv_segs = n.recv_segs,
                                      .bulk_open = open,

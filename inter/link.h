@@ -10,9 +10,9 @@
 //     DEALER bulk 1  ── HELLO{session,1} ──────────────►   │
 //     DEALER bulk n  ── HELLO{session,n} ──────────────►   └─ WELCOME{session}
 //
-// A set is up when control has exchanged HELLO and WELCOME. PING/PONG and ACK{connection, bytes} go on control, both ways: a
-// PING after a second (the listener: two) in which nothing was heard, and every five while messages come; ACKs with every
-// 32 KiB, or after two seconds.
+// A set is up when control has exchanged HELLO and WELCOME. PING/PONG and BEAT{connection, bytes}… go on control, both ways: a
+// BEAT, which acknowledges what came, with every 32 KiB, and after 1.5 s in which this side sent nothing; a PING, for the round
+// trip, every 16 s (at first sooner). A side that has heard nothing for 4.25 s takes the set down.
 //
 // Who a message is from is what ZAP said about its connection's key (User-Id), never a claim of the
 // peer: routing ids chosen by a peer are refused.
@@ -74,6 +74,8 @@ struct inter_link_stats {
     neb_ns clock_offset; // of the peer's time of day against ours, to half a round trip; 0: not known
     uint64_t sent_bytes,
         recv_bytes; // on the TCP sockets: handshakes, ZMTP, CURVE; sent includes retransmissions
+    uint64_t message_bytes; // sent by the caller, headers and all; the rest of sent_bytes is this link's own
+    uint64_t payload_bytes; // of message_bytes: second parts (inter_link_send2) on bulk connections
     uint64_t sent_segs,
         recv_segs; // TCP segments: add 40 (IPv4) plus 12 (timestamps) bytes each for IP bytes
     uint32_t bulk_open, bulk_used; // connections; those that this side sends on

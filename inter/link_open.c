@@ -158,7 +158,9 @@ void link_set_came_up(struct inter_link *l, struct peer *p, struct set *s) {
     s->up = true;
     s->since = s->heard = neb_now();
     p->asked = p->told = 0;
+    s->said = s->acks_at = s->since;
     s->pinged = 0; // the first PING now: the round-trip time is known early
+    s->pings = 0;
     link_peer_update(l, p);
 }
 

@@ -29,16 +29,21 @@ static bool on_pong(struct peer *p, struct neb_rd *r) {
     return true;
 }
 
-static bool on_ack(struct peer *p, struct set *s, struct neb_rd *r) {
-    uint8_t i = neb_rd_u8(r);
-    uint64_t bytes = neb_rd_u64(r);
-    if (i >= CONNS || bytes > s->c[i].sent) // may be of a connection before this one: no harm
-        return false;
-    if (bytes > s->c[i].acked) {
-        p->bulk_acked += i ? bytes - s->c[i].acked : 0;
-        s->c[i].acked = bytes;
+static bool on_beat(struct peer *p, struct set *s, struct neb_rd *r) {
+    bool good = true;
+    while (neb_rd_left(r) > 0) {
+        uint8_t i = neb_rd_u8(r);
+        uint64_t bytes = neb_rd_u64(r);
+        if (r->bad || i >= CONNS)
+            return false;
+        if (bytes > s->c[i].sent) // may be of a connection before this one: no harm
+            good = false;
+        else if (bytes > s->c[i].acked) {
+            p->bulk_acked += i ? bytes - s->c[i].acked : 0;
+            s->c[i].acked = bytes;
+        }
     }
-    return true;
+    return good;
 }
 
 // A frame on an open connection; false: refused.
@@ -52,11 +57,11 @@ static bool on_frame(struct inter_link *l, struct peer *p, int which, uint32_t i
     if (index != 0)
         return false;
     if (b[0] == PING && n == 9)
-        return link_send_pong(l, &s->c[0], neb_rd_u64(&r)), true;
+        return link_send_pong(l, s, neb_rd_u64(&r)), true;
     if (b[0] == PONG && n == 17)
         return on_pong(p, &r);
-    if (b[0] == ACK && n == 10)
-        return on_ack(p, s, &r);
+    if (b[0] == BEAT && n <= 1 + BEAT_ITEM * CONNS)
+        return on_beat(p, s, &r);
     if (b[0] != STRIPES || n != 2 || which != DIALED)
         return false;
     uint8_t want = neb_rd_u8(&r);

@@ -38,11 +38,12 @@ bool link_send_time(struct inter_link *l, struct conn *c, uint8_t type, uint64_t
     return link_send_small(l, c, b, sizeof b);
 }
 
-bool link_send_pong(struct inter_link *l, struct conn *c, uint64_t t) {
+void link_send_pong(struct inter_link *l, struct set *s, uint64_t t) {
     uint8_t b[17] = {PONG};
     neb_put_u64(b + 1, t);
     neb_put_u64(b + 9, (uint64_t)neb_wall_now());
-    return link_send_small(l, c, b, sizeof b);
+    if (link_send_small(l, &s->c[0], b, sizeof b))
+        s->said = neb_now();
 }
 
 struct set *link_active(const struct inter_link *l, struct peer *p) {
@@ -104,7 +105,11 @@ enum neb_status inter_link_send2(struct inter_link *l, uint32_t peer, enum inter
         memcpy(b + 1 + hlen, data, len);
     if (!conn_send(l, c, &m))
         return NEB_ERR_AGAIN;
+    if (c->sent - c->acked < ACK_BYTES)
+        s->said = neb_now();
     c->sent += n;
+    l->peers[peer].message_bytes += n;
+    l->peers[peer].payload_bytes += bulk ? len : 0;
     l->charged += inter_tcp_wire_bytes(n);
     inter_bucket_take(&l->bucket, inter_tcp_wire_bytes(n));
     return NEB_OK;

@@ -14,12 +14,16 @@
 //     WELCOME u64 session, u8 connection    the answer; only then the connection carries data
 //     PING    i64 time     PONG i64 time, i64 day   control only; time is the asker's own
 //     clock, given back; day the answerer's time of day
-//     ACK     u8 connection, u64 bytes      control only; data bytes read so far from that connection
+//     BEAT    n × (u8 connection, u64 bytes)    control only; data bytes read so far from those connections; n may be 0
 //     STRIPES u8 n                          control only; to the dialler: open n bulk connections, I could fill them
 //     DATA    the caller's bytes
 //
-// ZeroMQ does not tell how much it holds. The ACKs do: what was sent and not acknowledged is the
+// ZeroMQ does not tell how much it holds. The BEATs do: what was sent and not acknowledged is the
 // queue, wherever it sits (ZeroMQ, kernel, wire, peer), and it is bounded by bytes.
+//
+// A BEAT is also what a side says that has nothing to say: one frame of 36 bytes with its encryption, every 1.5 s of its own
+// silence. PINGs only measure, and get rarer. So a link that idles costs 24 bytes a second each way, and one that carries small
+// batches less, since these show as well that this side lives.
 //
 // ZeroMQ cannot close one connection of a ROUTER either. The link keeps a duplicate of each
 // connection's descriptor: for TCP_INFO (byte counts) and to shut a revoked or stale connection
@@ -34,19 +38,19 @@
 #include "security/zap.h"
 
 #define ZAP_DOMAIN      "nebula"
-#define PING_EVERY      (1 * NEB_S) // the dialler, unless it has heard something meanwhile
-#define PING_ACCEPTED   (2 * NEB_S) // the listener: it hears the dialler's
-#define PING_BUSY       (5 * NEB_S) // while messages come: for the round trip
-#define ACK_BYTES       (32 << 10)  // data that is acknowledged at once
-#define ACK_DELAY       (2 * NEB_S) // less of it, at most so late
-#define SILENCE         (4 * NEB_S) // nothing heard for so long: the set is down
+#define BEAT_EVERY      (1500 * NEB_MS) // of this side's own silence
+#define PING_FIRST      (1 * NEB_S)     // the second one after the first, and so on twice as long until
+#define PING_LAST       (16 * NEB_S)
+#define ACK_BYTES       (32 << 10)      // data that is acknowledged at once; less of it is no queue
+#define ACK_DELAY       (4 * NEB_S)     // less of it, at most so late
+#define SILENCE         (4250 * NEB_MS) // nothing heard for so long: the set is down
 #define RETRY_AFTER     (200 * NEB_MS)
 #define DUPLICATE_GRACE (5 * NEB_S)
 #define RECYCLE         (3600 * NEB_S) // CURVE never rekeys: connections this old are replaced
 #define DRAIN_MIN       (2 * NEB_S)    // of a recycled set, from when its successor came up
 #define DRAIN_MAX       (60 * NEB_S)
 
-enum { HELLO = 1, WELCOME, PING, PONG, ACK, DATA, RENEW, STRIPES };
+enum { HELLO = 1, WELCOME, PING, PONG, BEAT, DATA, RENEW, STRIPES };
 enum {
     DIALED,
     ACCEPTED,
@@ -54,6 +58,7 @@ enum {
     OLD_ACCEPTED,
     SETS,
     RID_BYTES = 5,
+    BEAT_ITEM = 9, // bytes of one connection in a BEAT
     BURST = 256,
     CONNS = 1 + INTER_LINK_MAX_BULK,
 };
@@ -77,6 +82,8 @@ struct set {
     uint64_t session;     // 0: no set
     bool up;
     neb_ns since, heard, pinged, data_at, acks_at;
+    neb_ns said;    // this side's last message that the peer hears soon: no large queue is before it
+    uint32_t pings; // since it came up
 };
 
 struct peer {
@@ -89,6 +96,7 @@ struct peer {
     struct inter_stripes stripes; // this side sends on the first of them
     uint32_t asked, told;         // connections that the peer wants; that it was asked for
     uint64_t bulk_acked;          // since the last look at the stripes
+    uint64_t message_bytes, payload_bytes; // handed over by the caller; of these the second parts on bulk
     struct inter_tcp_counts closed; // of connections that are gone
     uint64_t connects, refused, dropped, recycled;
     uint64_t held, cut; // bytes that came and are unread; connections that were cut for it
@@ -142,7 +150,7 @@ NEB_MUST_CHECK enum neb_status link_listen(struct inter_link *l, const char *whe
 bool link_send_small(struct inter_link *l, struct conn *c, const uint8_t *p, size_t n);
 bool link_send_hello(struct inter_link *l, struct conn *c, uint8_t type, uint64_t session, uint8_t index);
 bool link_send_time(struct inter_link *l, struct conn *c, uint8_t type, uint64_t t);
-bool link_send_pong(struct inter_link *l, struct conn *c, uint64_t t);
+void link_send_pong(struct inter_link *l, struct set *s, uint64_t t);
 struct set *link_active(const struct inter_link *l, struct peer *p); // the set to send on; NULL: none is up
 uint64_t link_set_queued(const struct set *s);                       // sent and not acknowledged
 

@@ -45,7 +45,6 @@ struct inter_action *node_act(struct step *s, enum inter_action_kind kind) {
 }
 
 void node_fault(struct step *s, enum inter_fault f) {
-    s->n->faults[f]++;
     struct inter_action *a = node_act(s, INTER_ACT_FAULT);
     a->peer = s->from;
     a->fault = f;
@@ -313,8 +312,6 @@ void inter_node_path(const struct inter_node *n, uint32_t peer, struct inter_pat
     out->full = n->paths[peer].estimate.full;
     out->rtt = n->paths[peer].estimate.rtt;
 }
-
-uint64_t inter_node_faults(const struct inter_node *n, enum inter_fault f) { return n->faults[f]; }
 
 static struct job *find_const(const struct inter_node *n, const uint8_t id[INTER_ID_BYTES]) {
     return node_find_job((struct inter_node *)(uintptr_t)n, id);

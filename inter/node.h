@@ -189,7 +189,6 @@ struct inter_path_stats {
     uint64_t payload_sent, payload_resent, payload_received;
 };
 void inter_node_path(const struct inter_node *n, uint32_t peer, struct inter_path_stats *out);
-uint64_t inter_node_faults(const struct inter_node *n, enum inter_fault f);
 // Next round of a fragment; UINT32_MAX: no such job.
 uint32_t inter_node_round(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
                           uint32_t fragment);

@@ -62,7 +62,6 @@ static void flag_outliers(struct step *s, const struct job *j, const struct frag
             struct inter_action *a = node_act(s, INTER_ACT_FAULT);
             a->peer = j->c.peers[r->entries[i].member];
             a->fault = INTER_FAULT_OUTLIER;
-            s->n->faults[INTER_FAULT_OUTLIER]++;
         }
 }
 

@@ -80,7 +80,7 @@ void node_send(struct step *s, struct job *j, uint8_t m) {
         forward(s, j, m, (uint8_t)third);
 }
 
-void node_send_all(struct step *s, struct job *j) {
+static void send_all(struct step *s, struct job *j) {
     for (uint8_t m = 0; m < j->c.n_members; m++)
         node_send(s, j, m);
 }
@@ -146,7 +146,7 @@ void node_say_state(struct step *s, struct job *j, const struct slot *t, uint8_t
 
 void node_say_state_all(struct step *s, struct job *j, const struct slot *t) {
     put_state(s, j, t);
-    node_send_all(s, j);
+    send_all(s, j);
 }
 
 // A proposal says which ledger of its leader it is from: what a disk that was lost has proposed must not be voted for after the
@@ -158,8 +158,8 @@ static void begin_record(struct step *s, const struct job *j, enum message type,
         neb_buf_u64(b, j->standing.epoch);
 }
 
-void node_say_record(struct step *s, struct job *j, enum message type,
-                     const struct inter_record *r, uint8_t to) {
+static void say_record(struct step *s, struct job *j, enum message type,
+                       const struct inter_record *r, uint8_t to) {
     begin_record(s, j, type, r);
     node_send(s, j, to);
 }
@@ -167,7 +167,7 @@ void node_say_record(struct step *s, struct job *j, enum message type,
 void node_say_record_all(struct step *s, struct job *j, enum message type,
                          const struct inter_record *r) {
     begin_record(s, j, type, r);
-    node_send_all(s, j);
+    send_all(s, j);
 }
 
 void node_say_key(struct step *s, struct job *j, enum message type, const struct inter_key *k,
@@ -210,10 +210,10 @@ void node_repeat(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
             node_say_state(s, j, t, m);
     }
     if (g->decided)
-        node_say_record(s, j, MSG_COMMIT, &g->decision, m);
+        say_record(s, j, MSG_COMMIT, &g->decision, m);
     else if (g->voted && j->leads && g->vote.term == j->standing.term &&
              !(g->accepted >> m & 1))
-        node_say_record(s, j, MSG_PROPOSE, &g->vote, m);
+        say_record(s, j, MSG_PROPOSE, &g->vote, m);
     else if (g->voted && !j->leads && g->vote.leader == m)
         node_say_accept(s, j, g);
 }

@@ -118,7 +118,6 @@ struct inter_node {
     struct inter_node_crypto crypto;
     struct job jobs[JOBS_MAX];
     struct path paths[PEERS_MAX];
-    uint64_t faults[INTER_FAULTS];
     struct neb_buf scratch, envelope;
     struct inter_action sink; // written when the list cannot grow; the step then reports it
 };
@@ -163,7 +162,6 @@ static inline uint32_t node_index(const struct job *j, const struct fragment *g)
 // node_say.c
 struct neb_buf *node_begin(struct step *s, enum message type); // into the scratch buffer
 void node_send(struct step *s, struct job *j, uint8_t member); // what node_begin started
-void node_send_all(struct step *s, struct job *j);
 bool node_direct(const struct step *s, const struct job *j, uint8_t member);
 bool node_reaches(const struct step *s, const struct job *j, uint8_t member); // directly or through a third
 bool node_live(const struct step *s, const struct job *j, uint8_t member);    // and heard lately
@@ -171,8 +169,6 @@ void node_on_forward(struct step *s, struct neb_rd *r);
 void node_say_manifest(struct step *s, struct job *j, const struct inter_manifest *m, uint8_t member);
 void node_say_state(struct step *s, struct job *j, const struct slot *t, uint8_t member);
 void node_say_state_all(struct step *s, struct job *j, const struct slot *t);
-void node_say_record(struct step *s, struct job *j, enum message type,
-                     const struct inter_record *r, uint8_t member);
 void node_say_record_all(struct step *s, struct job *j, enum message type,
                          const struct inter_record *r);
 void node_say_key(struct step *s, struct job *j, enum message type, const struct inter_key *k,

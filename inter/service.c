@@ -60,7 +60,7 @@ enum neb_status inter_service_create(const struct inter_service_config *c,
     NEB_TRY_GOTO(inter_node_create(&s->crypto, &s->node), fail);
     NEB_TRY_GOTO(open_link(s), fail);
     s->limit = c->limit;
-    struct inter_streams_config streams = {c->dir, &s->crypto, &s->link};
+    struct inter_streams_config streams = {c->dir, &s->crypto, &s->link, c->seal};
     NEB_TRY_GOTO(inter_streams_create(&streams, &s->streams), fail);
     NEB_TRY_GOTO(service_create_snapshots(s), fail);
     s->next_tick = neb_now() + tick_interval;
@@ -207,10 +207,6 @@ struct inter_streams *inter_service_streams(struct inter_service *s) {
 }
 
 uint32_t inter_service_port(const struct inter_service *s) { return inter_link_port(s->link); }
-
-uint64_t inter_service_faults(const struct inter_service *s, enum inter_fault f) {
-    return inter_node_faults(s->node, f);
-}
 
 enum neb_status inter_service_stats(struct inter_service *s, uint32_t peer,
                                     struct inter_peer_stats *out) {

@@ -139,6 +139,5 @@ struct inter_peer_stats {
 };
 NEB_MUST_CHECK enum neb_status inter_service_stats(struct inter_service *s, uint32_t peer,
                                                    struct inter_peer_stats *out);
-uint64_t inter_service_faults(const struct inter_service *s, enum inter_fault f);
 
 #endif

@@ -20,14 +20,12 @@ const struct inter_socket_option inter_socket_profile[] = {
         "traffic within 2 s of a link's return: a SYN that was lost is repeated after 1 s"),
     ROW(ZMQ_CONNECT_TIMEOUT, "ms", INTER_SOCKET_ALL, 2000, "the kernel's own is minutes"),
     ROW(ZMQ_TCP_MAXRT, "ms", INTER_SOCKET_ALL, 10000,
-        "bulk has no heartbeat: unacknowledged bytes end a dead connection"),
+        "bulk has no liveness: unacknowledged bytes end a dead connection"),
     ROW(ZMQ_IPV6, "", INTER_SOCKET_ALL, 1, "both kinds of address"),
     ROW(ZMQ_ROUTER_MANDATORY, "", INTER_SOCKET_LISTEN, 1, "the default drops silently"),
     ROW(ZMQ_CURVE_SERVER, "", INTER_SOCKET_LISTEN, 1, "nobody without a key on the list (ZAP)"),
-    ROW(ZMQ_HEARTBEAT_IVL, "ms", INTER_SOCKET_CONTROL, 1000,
-        "only here: on bulk, pings queue behind data and expire"),
-    ROW(ZMQ_HEARTBEAT_TIMEOUT, "ms", INTER_SOCKET_CONTROL, 4000, "silent for so long: down"),
-    ROW(ZMQ_HEARTBEAT_TTL, "ms", INTER_SOCKET_CONTROL, 4000, "the same for the other side"),
+    ROW(ZMQ_HEARTBEAT_IVL, "ms", INTER_SOCKET_ALL, 0,
+        "the link beats by itself (link_state.h), and only where nothing else was said"),
 };
 const size_t inter_socket_profile_rows =
     sizeof inter_socket_profile / sizeof inter_socket_profile[0];

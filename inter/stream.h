@@ -27,11 +27,11 @@
 // Terms. Both sides name what must be equal before the first batch: digests of the vocabulary, of the shards. Where one
 // differs nothing is sent, and both workers get its name and both digests (TERMS).
 //
-// Acknowledgements. A GRANT goes out when half of the window was applied, or after a second with news. Where the producer wants to
-// measure the way (`measured`, inter/stream_path.h), also with the first batch after 100 ms and with every 16 KiB.
+// Acknowledgements. A GRANT goes out when half of the window was applied, or after five seconds with news: at slow steps it costs
+// as much as a tenth of a batch, and says nothing that the producer waits for. Where the producer wants to measure the way (`measured`, inter/stream_path.h), also with the first batch after 100 ms and with every 16 KiB.
 //
 // Links lose messages when they break, and control and data overtake each other. Every GRANT holds absolute positions of a
-// session, which begins with each ATTACH; the producer goes back to `have` after a reconnect or ten seconds without progress.
+// session, which begins with each ATTACH; the producer goes back to `have` after a reconnect or twenty seconds without progress.
 // Data is signed by its producer as update manifests are; control is the link's own authenticated sender's.
 #ifndef INTER_STREAM_H
 #define INTER_STREAM_H

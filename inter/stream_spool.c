@@ -1,6 +1,7 @@
 #include "inter/stream_spool.h"
 #include "agent/base/fault.h"
 #include "agent/base/fs.h"
+#include "inter/stream_seal.h"
 
 #include <sqlite3.h>
 #include <stdlib.h>
@@ -18,6 +19,8 @@ static const char pragmas[] =
 struct inter_spool {
     sqlite3 *db;
     char path[NEB_PATH_MAX];
+    const struct sec_seal_key *key; // NULL: in clear
+    struct neb_buf scratch;
 };
 
 static enum neb_status db_fail(const struct inter_spool *s, const char *what) {
@@ -51,9 +54,12 @@ void inter_spool_close(struct inter_spool **sp) {
     if (!s)
         return;
     sqlite3_close(s->db);
+    neb_buf_free(&s->scratch);
     free(s);
     *sp = NULL;
 }
+
+void inter_spool_seal(struct inter_spool *s, const struct sec_seal_key *key) { s->key = key; }
 
 // A statement with job, and stream and seq unless negative.
 static enum neb_status prepare(struct inter_spool *s, const char *sql,
@@ -102,6 +108,11 @@ enum neb_status inter_spool_put(struct inter_spool *s, const struct inter_stream
     sqlite3_stmt *q = NULL;
     if (neb_fault("spool.write"))
         return neb_fail(NEB_ERR_NOSPC, "%s: cannot store a batch: disk full", s->path);
+    if (s->key) {
+        NEB_TRY(inter_stream_seal(s->key, k, seq, p, n, &s->scratch));
+        p = s->scratch.p;
+        n = s->scratch.len;
+    }
     NEB_TRY(prepare(s, "INSERT OR REPLACE INTO batch(job, stream, seq, body) VALUES(?,?,?,?)",
                     k->job, k->id, (int64_t)seq, &q));
     enum neb_status st = sqlite3_bind_blob64(q, 4, p, n, SQLITE_STATIC) == SQLITE_OK &&
@@ -134,10 +145,9 @@ enum neb_status inter_spool_get(struct inter_spool *s, const struct inter_stream
                          : rc == SQLITE_DONE ? NEB_ERR_NOT_FOUND
                                              : db_fail(s, "read a batch");
     neb_buf_clear(out);
-    if (st == NEB_OK) {
-        neb_buf_add(out, sqlite3_column_blob(q, 0), (size_t)sqlite3_column_bytes(q, 0));
-        st = neb_buf_check(out);
-    }
+    if (st == NEB_OK)
+        st = inter_stream_unseal(s->key, s->path, k, seq, sqlite3_column_blob(q, 0),
+                                 (size_t)sqlite3_column_bytes(q, 0), out);
     sqlite3_finalize(q);
     return st;
 }
@@ -159,9 +169,13 @@ enum neb_status inter_spool_restore(struct inter_spool *s, struct inter_stream *
     NEB_TRY(prepare(s,
                     "SELECT seq, body FROM batch WHERE job=? AND stream=? AND seq>=? ORDER BY seq",
                     k->job, k->id, (int64_t)base, &q));
-    while (st == NEB_OK && (rc = sqlite3_step(q)) == SQLITE_ROW)
-        st = inter_stream_restore(stream, (uint64_t)sqlite3_column_int64(q, 0),
-                                  sqlite3_column_blob(q, 1), (size_t)sqlite3_column_bytes(q, 1));
+    while (st == NEB_OK && (rc = sqlite3_step(q)) == SQLITE_ROW) {
+        uint64_t seq = (uint64_t)sqlite3_column_int64(q, 0);
+        st = inter_stream_unseal(s->key, s->path, k, seq, sqlite3_column_blob(q, 1),
+                                 (size_t)sqlite3_column_bytes(q, 1), &s->scratch);
+        if (st == NEB_OK)
+            st = inter_stream_restore(stream, seq, s->scratch.p, s->scratch.len);
+    }
     if (st == NEB_OK && rc != SQLITE_DONE)
         st = db_fail(s, "read batches");
     sqlite3_finalize(q);

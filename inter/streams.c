@@ -217,8 +217,10 @@ enum neb_status inter_streams_open(struct inter_streams *s, const struct inter_s
     if (s->n == INTER_STREAMS_MAX || c->peer >= SEC_MEMBERS_MAX)
         return neb_fail(NEB_ERR_LIMIT, "stream %u: %d streams are open, the most there may be",
                         c->key.id, s->n);
-    if (!s->spool && c->role == INTER_STREAM_PRODUCER)
+    if (!s->spool && c->role == INTER_STREAM_PRODUCER) {
         NEB_TRY(inter_spool_open(s->dir, &s->spool));
+        inter_spool_seal(s->spool, s->c.seal);
+    }
     NEB_TRY(inter_stream_create(c, s->c.crypto, &t));
     enum neb_status st =
         c->role == INTER_STREAM_PRODUCER ? inter_spool_restore(s->spool, t) : NEB_OK;

@@ -36,6 +36,7 @@ struct inter_streams_config {
     const char *dir; // of the spool, which is opened with the first producer
     const struct inter_node_crypto *crypto;
     struct inter_link *const *link; // the service's: it opens another one when keys are rotated
+    const struct sec_seal_key *seal; // of the spool, borrowed; NULL: in clear
 };
 NEB_MUST_CHECK enum neb_status inter_streams_create(const struct inter_streams_config *c,
                                                     struct inter_streams **out);

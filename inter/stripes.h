@@ -16,8 +16,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// Few transfers last long enough to find out by trying, and on a lossy path eight are never worse than two: at 20 Mbit/s, 200 ms
-// and 1 % loss two BBR connections carry 17 to 18 Mbit/s, eight 19.5, which doubling does not find worth a tenth.
+// Few transfers last long enough to find out by trying, and a gain below a tenth is not found at all: at 20 Mbit/s, 200 ms and 1 %
+// loss one BBR stream of iperf3 carried 17.8 Mbit/s, eight 19.6. With CUBIC we reached 16 within seconds from eight, 5 to 13 from two.
 enum { INTER_STRIPES_FIRST = 8 };
 
 struct inter_stripes {

@@ -152,10 +152,17 @@ static void trial_over(struct inter_tuner *t, bool held) {
     t->trial = 0;
 }
 
+// Would the plan fit with two thirds of the goodput too? Then nothing is gained by asking a second time: the link has recovered.
+static bool sure(const struct view *v, int keep, const struct inter_plan *p) {
+    struct inter_plan q;
+    return best(v, keep, v->goodput / 1.5, margin_dearer, &q) && q.codec == p->codec && q.interval == p->interval;
+}
+
 static bool dearer(struct inter_tuner *t, const struct view *v, int keep) {
     struct inter_plan p;
     if (best(v, keep, v->goodput, margin_dearer, &p) && worth(&p, &t->plan)) {
-        if (++t->wishes < WISHES)
+        bool other = p.codec != t->plan.codec || p.interval != t->plan.interval;
+        if (++t->wishes < WISHES && !(other && sure(v, keep, &p)))
             return set(t, t->plan, INTER_REASON_KEPT);
         t->wishes = 0;
         return set(t, p, INTER_REASON_ROOM);

@@ -39,7 +39,8 @@ static enum neb_status failed_path(const char *part, char *out, size_t cap) {
 void intra_part_give_up(const char *path) {
     char mark[NEB_PATH_MAX];
     size_t n = strlen(path), tail = strlen(".part");
-    if (n < tail || strcmp(path + n - tail, ".part") || failed_path(path, mark, sizeof mark) != NEB_OK)
+    if (n < tail || strcmp(path + n - tail, ".part") ||
+        failed_path(path, mark, sizeof mark) != NEB_OK)
         return;
     if (neb_fs_write(mark, "", 0, 0600) != NEB_OK)
         neb_warn("%s: the owner waits for it until its time is up", path);

@@ -88,8 +88,6 @@ void intra_pipe_add(struct intra_pipe *p, const int32_t *tokens, const int32_t *
     p->added++;
 }
 
-int32_t intra_pipe_added(const struct intra_pipe *p) { return p->added; }
-
 // x (n) to stage `to`, by way of the lane's buffer once that is free again.
 static void send(struct intra_pipe *p, struct kern *K, struct lane *l, const float *x, size_t n,
                  int to, int tag) {

@@ -13,7 +13,6 @@ NEB_MUST_CHECK enum neb_status intra_pipe_create(struct intra_model *m, struct i
 void intra_pipe_destroy(struct intra_pipe **p);
 // Keeps a copy of tokens and targets (B, T) for the run. All stages add the same.
 void intra_pipe_add(struct intra_pipe *p, const int32_t *tokens, const int32_t *targets);
-int32_t intra_pipe_added(const struct intra_pipe *p);
 // Forward and backward of all that was added. The last stage adds to loss and count, the others do not. Collective over
 // the stages; failures are kept in m->failed and end the run.
 void intra_pipe_run(struct intra_pipe *p, struct kern *K, float grad_scale, double *loss,

@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 enum neb_status intra_trainer_may_split(const struct intra_trainer *t,
-                                        const struct intra_ckpt_writer *w, char *path,
-                                        bool *split, bool *aside) {
+                                        const struct intra_ckpt_writer *w, char *path, bool *split,
+                                        bool *aside) {
     struct intra_comm *world = t->c.mesh->world;
     const char *mine = w ? intra_ckpt_split_path(w) : NULL;
     uint64_t wanted = mine && world->size > 1 ? 1 + intra_ckpt_is_sink(w) : 0;
@@ -165,7 +165,6 @@ static enum neb_status begin(struct parts *p, struct intra_ckpt_writer *w, const
     p->aside = p->number && p->out;
     return p->number && !p->out ? intra_part_create(path, p->token, p->number, &p->out) : NEB_OK;
 }
-
 
 // One array of all tensors, each to its owner, who writes it. A rank that cannot write goes on taking part: its status comes at
 // the end.

@@ -248,6 +248,38 @@ void kern_expand4(int8_t *out, const uint8_t *codes, size_t bytes) {
     expand_any(out, codes, bytes);
 }
 
+KERN_CLONES static void split_pairs(uint8_t *restrict low, uint8_t *restrict high,
+                                    const uint8_t *restrict codes, size_t pairs) {
+    for (size_t i = 0; i < pairs; i++) {
+        uint8_t a = (uint8_t)(codes[2 * i] + 8), b = (uint8_t)(codes[2 * i + 1] + 8);
+        low[i] = (uint8_t)((a & 15) | b << 4);
+        high[i] = (uint8_t)(a >> 4 | (b & 0xf0));
+    }
+}
+
+KERN_CLONES static void join_pairs(uint8_t *restrict codes, const uint8_t *restrict low,
+                                   const uint8_t *restrict high, size_t pairs) {
+    for (size_t i = 0; i < pairs; i++) {
+        codes[2 * i] = (uint8_t)(((low[i] & 15) | high[i] << 4) - 8);
+        codes[2 * i + 1] = (uint8_t)((low[i] >> 4 | (high[i] & 0xf0)) - 8);
+    }
+}
+
+void kern_split8(uint8_t *low, uint8_t *high, const uint8_t *codes, size_t n) {
+    split_pairs(low, high, codes, n / 2);
+    if (n % 2) {
+        uint8_t a = (uint8_t)(codes[n - 1] + 8);
+        low[n / 2] = a & 15;
+        high[n / 2] = a >> 4;
+    }
+}
+
+void kern_join8(uint8_t *codes, const uint8_t *low, const uint8_t *high, size_t n) {
+    join_pairs(codes, low, high, n / 2);
+    if (n % 2)
+        codes[n - 1] = (uint8_t)(((low[n / 2] & 15) | high[n / 2] << 4) - 8);
+}
+
 // A nibble is q + 8: the products and the or of all are sums of bytes, whatever the vectors.
 KERN_CLONES static bool squares4(uint32_t *restrict sums, const uint8_t *restrict codes,
                                  size_t blocks) {

@@ -46,5 +46,9 @@ bool kern_check4(const uint8_t *codes, size_t n);
 bool kern_blocks_squares(uint32_t *sums, const uint8_t *codes, size_t blocks, bool four);
 // Both codes of every byte, as kern_unpack4 without its check.
 void kern_expand4(int8_t *out, const uint8_t *codes, size_t bytes);
+// 8-bit codes as two planes of nibbles, two a byte, the low nibble first: q + 8 = 16 * high + low (mod 256), so that small codes of
+// either sign have high 0. An odd last one is paired with 0. / Back.
+void kern_split8(uint8_t *low, uint8_t *high, const uint8_t *codes, size_t n);
+void kern_join8(uint8_t *codes, const uint8_t *low, const uint8_t *high, size_t n);
 
 #endif

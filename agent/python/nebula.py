@@ -44,6 +44,11 @@ class _Options(ctypes.Structure):
                 ("checkpoint", _CHECKPOINT)]
 
 
+class _StepStats(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t), ("tokens", ctypes.c_uint64),
+                *((k, ctypes.c_double) for k in ("loss", "lr", "grad_norm", "eval_loss"))]
+
+
 class _Tensor(ctypes.Structure):
     _fields_ = [("size", ctypes.c_size_t), ("name", ctypes.c_char * 96), ("rows", ctypes.c_int32),
                 ("cols", ctypes.c_int32), ("fragment", ctypes.c_int32)]
@@ -79,7 +84,7 @@ def _load():
                                     ctypes.c_void_p]
     lib.nebula_begin.argtypes = lib.nebula_checkpoint.argtypes = [ctypes.c_void_p]
     lib.nebula_count.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
-    lib.nebula_step.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_double, ctypes.POINTER(ctypes.c_int)]
+    lib.nebula_step_with.argtypes = [ctypes.c_void_p, ctypes.POINTER(_StepStats), ctypes.POINTER(ctypes.c_int)]
     lib.nebula_info_get.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Info)]
     lib.nebula_close.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_double]
     api = ctypes.c_int()
@@ -362,11 +367,15 @@ class Federation:
             return
         _check(_lib.nebula_count(self._handle, a.tobytes(), b.tobytes(), len(a)))
 
-    def step(self, tokens, loss=math.nan):
-        """One optimiser step over `tokens` tokens (of all ranks) was made. Parameters may have changed when it returns."""
+    def step(self, tokens, loss=math.nan, lr=math.nan, grad_norm=math.nan, eval_loss=math.nan):
+        """One optimiser step over `tokens` tokens (of all ranks) was made. Parameters may have changed when it returns.
+
+        lr, grad_norm (before clipping) and eval_loss (where it was just measured) are for metrics.jsonl, page and TensorBoard, which
+        leave out what is not given."""
         def work():
             state = ctypes.c_int()
-            self._call(_lib.nebula_step, self._handle, int(tokens), float(loss), ctypes.byref(state))
+            stats = _StepStats(ctypes.sizeof(_StepStats), int(tokens), float(loss), float(lr), float(grad_norm), float(eval_loss))
+            self._call(_lib.nebula_step_with, self._handle, ctypes.byref(stats), ctypes.byref(state))
             self._state = state.value
             self._step += 1
         self._lead(work)

@@ -17,11 +17,11 @@ for step in fed.steps():  # (+) instead of range(300)
     x, y = next(data)
     loss = loss_of(model, x, y)
     loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad()
     fed.count(x, y)  # (+) optional: rows of the embedding weigh by how often they were seen
-    fed.step(tokens=BATCH * SEQ, loss=loss.item())  # (+)
+    fed.step(tokens=BATCH * SEQ, loss=loss.item(), lr=optimizer.param_groups[0]["lr"], grad_norm=norm)  # (+)
     if step % 50 == 0:
         print(f"step {step} loss {loss.item():.3f}", flush=True)
 print(f"step {fed.step_count} of {fed.total}, digest {fed.info()['digest']}", flush=True)

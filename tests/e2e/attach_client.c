@@ -80,7 +80,10 @@ int main(int argc, char **argv) {
         check(nebula_count(n, ids, ids, 4), "nebula_count");
         double loss = train(tensors, target);
         usleep(5000);
-        check(nebula_step(n, 256, loss, &state), "nebula_step");
+        struct nebula_step_stats s = NEBULA_STEP_STATS_INIT;
+        s.tokens = 256, s.loss = loss, s.lr = 0.02;
+        s.eval_loss = (step + 1) % 40 ? NEBULA_UNKNOWN : loss; // two in a run
+        check(step % 2 ? nebula_step_with(n, &s, &state) : nebula_step(n, 256, loss, &state), "nebula_step");
     }
     check(nebula_info_get(n, &info), "nebula_info_get");
     double mean = 0, count = 0;

@@ -37,6 +37,13 @@ want=$(summary '.clusters[0].params_digest' "$T/two")
 for log in a2 b2; do grep -q "digest $want" "$T/$log.log" || fail "$log knows another digest: $(cat "$T/$log.log")"; done
 [[ $(summary '.clusters[0].device' "$T/two") == 'attached trainer' && $(summary '.clusters[0].eval_loss' "$T/two") == 1.5 ]] || fail "summary: $(jq -c ".clusters[0]" "$T/two/summary.json")"
 
+# What a trainer says of a step is in metrics.jsonl, and what it does not say is null there (steps 1, 10, 20 … are written; it says lr
+# at even counts); its own held-out losses, and that of its end.
+lines() { jq -s "[.[] | select(.cluster == \"alpha\" and .kind == \"$1\")] | $2" "$T/two/metrics.jsonl"; }
+[[ $(lines step 'all(.loss > 0) and all(.grad_norm == null) and all(if .step % 2 == 0 then .lr - 0.02 | fabs < 1e-6 else .lr == null end)') == true ]] || fail "what steps say: $(lines step '.[0:3]')"
+[[ $(lines step '[.[] | .lr] | unique | length') == 2 ]] || fail "no step with and one without lr: $(lines step '.[0:3]')"
+[[ $(lines eval '[.[].step] | unique | tostring') == '"[40,80]"' && $(lines eval '.[-1].loss') == 1.5 ]] || fail "held-out losses: $(lines eval .)"
+
 # An attached trainer and a built-in worker: the same parameters, bit for bit.
 job "$T/mixed.yaml" attach local
 run mixed & pid=$!

@@ -62,6 +62,11 @@ gamma=$(of gamma params_digest "$T/relay")
 jq -e '.quality.clusters.gamma.taught_share == 1 and .quality.clusters.beta.taught_share == 1' "$T/relay/summary.json" >/dev/null || fail "not all were taught"
 plain=$(of alpha wan_sent_bytes "$T/plain") relayed=$(of alpha wan_sent_bytes "$T/relay")
 ((relayed < plain * 13 / 10)) || fail "the teacher sent $relayed bytes to a relay, $plain to one student"
+# Of the labels themselves: once from the teacher, and once from the first student to the second; nothing travels twice.
+once=$(of alpha wan_payload_bytes "$T/plain") crossed=$(of alpha wan_payload_bytes "$T/relay") passed=$(of beta wan_payload_bytes "$T/relay")
+((once > 0 && crossed < once * 11 / 10 && crossed * 11 / 10 > once)) || fail "labels of $crossed bytes left the teacher for two students, $once for one"
+((passed < once * 11 / 10 && passed * 11 / 10 > once)) || fail "the relay passed on $passed bytes of labels, $once had come"
+[[ $(of gamma wan_payload_bytes "$T/relay") == 0 ]] || fail "the last student sent labels"
 killed "$T/relay.yaml" 3 "$T/relaykill" "13 beta" "27 gamma" "40 alpha"
 [[ $(digest "$T/relaykill") == "$want" && $(of gamma params_digest "$T/relaykill") == "$gamma" ]] || fail "relayed and killed: other bits"
 echo "pushed text ($asked bytes a target token in all) and relayed labels ($relayed bytes from the teacher, $plain for one student) give the same bits"

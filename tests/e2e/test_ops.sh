@@ -27,6 +27,10 @@ head -c 20000 /dev/zero | tr '\0' x >"$T/long"
 [[ $(code -H "X-Long: $(cat "$T/long")" "$url/") != 200 ]] || fail "a request of 20 KB was answered"
 get /metrics >"$T/metrics" || fail "metrics"
 grep -q '^nebula_peer_up{peer="beta"} 1$' "$T/metrics" || fail "metrics: $(cat "$T/metrics")"
+for cluster in alpha beta; do
+    grep -q "^nebula_cluster_codec_info{job_id=\"[0-9a-f]*\",cluster=\"$cluster\",codec=\"int4\"} 1$" "$T/metrics" || fail "metrics lack the codec of $cluster: $(cat "$T/metrics")"
+    grep -q "^nebula_cluster_interval_steps{.*cluster=\"$cluster\"} [1-9]" "$T/metrics" || fail "metrics lack H of $cluster: $(cat "$T/metrics")"
+done
 if command -v promtool >/dev/null; then promtool check metrics <"$T/metrics" >"$T/prom.log" 2>&1 || fail "promtool: $(cat "$T/prom.log")"; fi
 for ((i = 0; i < 20; i++)); do curl -s -o /dev/null -w '%{time_total}\n' "$url/metrics"; done | sort -n | sed -n 10p >"$T/scrape"
 echo "median scrape: $(cat "$T/scrape") s"

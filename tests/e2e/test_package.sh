@@ -17,10 +17,36 @@ done
 find "$T/root" -perm /022 ! -type l | has . && fail "writable for others: $(find "$T/root" -perm /022 ! -type l | head -n 3)"
 grep -rIl "$SOURCE\|$BUILD" "$T/root" && fail "files name the build folder"
 
+# dpkg itself installs it, into a root with nothing but its own database, and takes it away again without a trace.
+mkdir -p "$T/clean/var/lib/dpkg/updates" "$T/clean/var/lib/dpkg/info" && : >"$T/clean/var/lib/dpkg/status"
+mkdir "$T/stub" && printf '#!/bin/sh\nexit 0\n' >"$T/stub/ldconfig" && chmod +x "$T/stub/ldconfig" # not this machine's cache
+into() { PATH=$T/stub:$PATH dpkg --root="$T/clean" --force-not-root --force-depends --force-script-chrootless --log="$T/dpkg.log" "$@" >"$T/dpkg.out" 2>&1; }
+into -i "$deb" || fail "dpkg -i: $(tail -n 3 "$T/dpkg.out")"
+dpkg-query --admindir="$T/clean/var/lib/dpkg" -W -f='${Status}' nebula | has 'install ok installed' || fail "dpkg does not call it installed: $(cat "$T/dpkg.out")"
+"$T/clean/usr/bin/nebula" --version | has '^nebula [0-9]' || fail "the installed program does not run"
+"$T/clean/usr/bin/nebula" bench kernels --help | has '^Usage' || fail "the installed program has no commands"
+PYTHONPATH=$T/clean/usr/lib/nebula/python NEBULA_LIBRARY=$T/clean/usr/lib/libnebula.so.1 python3 -c 'import nebula; print(nebula.version())' | has '^[0-9]' || fail "the installed Python module does not find its library"
+printf '#include <nebula/libnebula.h>\nint main(void) { int api; return !nebula_version(&api) || api != NEBULA_API; }\n' >"$T/use.c"
+cc -Wall -Werror -I"$T/clean/usr/include" "$T/use.c" -o "$T/use" -L"$T/clean/usr/lib" -lnebula -Wl,-rpath,"$T/clean/usr/lib" >"$T/use.log" 2>&1 && "$T/use" || fail "a C program with the installed header: $(cat "$T/use.log")"
+into -P nebula || fail "dpkg -P: $(tail -n 3 "$T/dpkg.out")"
+left=$(find "$T/clean" ! -type d ! -path "*/var/lib/dpkg/*")
+[[ -z $left ]] || fail "left behind: $left"
+
 # The manual and the completion know every command, and the same options as --help.
 for c in $("$nebula" --help | awk '/^  [a-z]/ {print $1}'); do
     grep -q "^.SS \"nebula $c\"" "$T/root/usr/share/man/man1/nebula.1" || fail "the manual lacks $c"
-    grep -q "^ *$c) " "$T/root/usr/share/bash-completion/completions/nebula" || [[ $c == completion ]] || fail "the completion lacks $c"
+    grep -q "^ *$c) " "$T/root/usr/share/bash-completion/completions/nebula" || fail "the completion lacks $c"
+    options=$("$nebula" "$c" --help | grep -oE '^ {2,6}(-[^ ]+, )?--[a-z-]+(=[^ ,]+)?(, --[a-z-]+)*' | grep -oE -- '--[a-z][a-z-]*' | sort -u || true)
+    [[ $options || $c == completion ]] || fail "nebula $c --help names no options"
+    sed -n "/^.SS \"nebula $c\"/,/^.fi/p" "$T/root/usr/share/man/man1/nebula.1" | sed 's/\\-/-/g' >"$T/section"
+    bash_words=" $(sed -n "s/^ *$c) words=\"\(.*\)\" ;;/\1/p" "$T/root/usr/share/bash-completion/completions/nebula") "
+    zsh_words=" $(sed -n "s/^ *$c) words=\"\(.*\)\" ;;/\1/p" "$T/root/usr/share/zsh/site-functions/_nebula") "
+    fish_words=" $(sed -n "s/^complete -c nebula -n '__fish_seen_subcommand_from $c'\(.*\)/\1/p" "$T/root/usr/share/fish/vendor_completions.d/nebula.fish") "
+    for o in $options; do
+        grep -qE -- "(^|[ ,])$o([ =,]|$)" "$T/section" || fail "the manual of $c lacks $o"
+        [[ $bash_words == *" $o "* && $zsh_words == *" $o "* ]] || fail "the completion of $c lacks $o: $bash_words"
+        [[ $fish_words == *" -l ${o#--} "* ]] || fail "fish's completion of $c lacks $o: $fish_words"
+    done
 done
 reply=$(bash -c '. "$1"; COMP_WORDS=(nebula agent --page-t); COMP_CWORD=2; _nebula; echo "${COMPREPLY[*]}"' _ "$T/root/usr/share/bash-completion/completions/nebula")
 [[ $reply == --page-token ]] || fail "completion of --page-t: \"$reply\""

@@ -45,6 +45,10 @@ jq -e '.quality | .stream_bytes_per_token < 0.35 and .discriminator.masked_share
        and .fp16_gradient_bytes_per_token > 50 * .wan_bytes_per_token' "$T/two/summary.json" >/dev/null ||
     fail "bytes a token: $(jq -c .quality "$T/two/summary.json")"
 [[ -s $T/two/checkpoint/model.ckpt && -s $T/two/checkpoint/generator.ckpt ]] || fail "a model is missing"
+for name in alpha beta; do # between the first step and the last, training did not wait for the disk
+    jq -s -e --arg c "$name" '[.[] | select(.kind == "checkpoint" and .cluster == $c)] | length >= 5 and all(.while_training)' \
+        "$T/two/metrics.jsonl" >/dev/null || fail "$name waited for the disk: $(grep '"checkpoint"' "$T/two/metrics.jsonl" | head -n 3)"
+done
 cmp -s "$T/two/checkpoint/model.ckpt" "$T/one/checkpoint/model.ckpt" || fail "the discriminators differ"
 
 # kill -9 of each worker in turn, in mid-run; then of each agent.

@@ -38,6 +38,7 @@ for m in 2x1x1 1x2x2; do
     rm -rf "$work/parts" && mkdir "$work/parts"
     mesh "$m" steps=0 load="$work/one.ckpt" save="$work/parts/p.ckpt" aside=1 >/dev/null
     IFS=x read -r dp pp tp <<<"$m"
+    # shellcheck disable=SC2010 # the names are the worker's own
     (($(ls "$work/parts" | grep -c 'part$') == 2 * (dp * pp * tp - 1))) || { ls -l "$work/parts"; echo "$m: not every rank but the owner has written two parts"; exit 1; }
     (($(ls "$work/parts" | wc -l) == 2 * dp * pp * tp)) || { ls -l "$work/parts"; echo "$m: something is left over"; exit 1; }
     timeout 30 "$BUILD/mesh_train" 0 0 0 steps=0 load="$work/parts/p.ckpt" save="$work/again.ckpt" >/dev/null

@@ -176,7 +176,7 @@ static void test_hostile_headers_are_refused(void **state) {
     frame.p[TOP_AT + 1] = 0;
     assert_int_equal(cmp_decode(W, frame.p, frame.len, y, N), NEB_ERR_FORMAT);
     memcpy(frame.p, kept, sizeof kept);
-    frame.p[VERSION_AT] = '2';
+    frame.p[VERSION_AT] = '3';
     assert_int_equal(cmp_decode(W, frame.p, frame.len, y, N), NEB_ERR_FORMAT);
     memcpy(frame.p, kept, sizeof kept);
     assert_int_equal(cmp_decode(W, frame.p, frame.len, y, N), NEB_OK);
@@ -257,7 +257,7 @@ static void test_hostile_streams_are_refused(void **state) {
             assert_int_equal(cmp_decode(W, frame.p, frame.len, y, N), NEB_ERR_FORMAT);
             memcpy(raw - 1, kept, sizeof kept);
         }
-        raw[-1] = 2; // a stage that is none
+        raw[-1] = 3; // a stage that is none
         assert_int_equal(cmp_decode(W, frame.p, frame.len, y, N), NEB_ERR_FORMAT);
         memcpy(raw - 1, kept, sizeof kept);
         struct neb_rd at = neb_rd_make(len, 4);

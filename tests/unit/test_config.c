@@ -254,26 +254,6 @@ static void test_bounds_travel(void **state) {
     assert_string_equal(message, "--set: sync.outer.momentum: 0.9991 is not in 0..0.999");
 }
 
-static void test_job_id(void **state) {
-    (void)state;
-    struct agent_job j, k;
-    uint8_t nonce[AGENT_JOB_ID_BYTES] = {1}, a[AGENT_JOB_ID_BYTES], b[AGENT_JOB_ID_BYTES];
-    assert_int_equal(parse(good, &j), NEB_OK);
-    assert_int_equal(agent_job_id(&j, nonce, a), NEB_OK);
-    json_t *json = agent_job_to_json(&j);
-    assert_int_equal(agent_job_from_json(json, &k), NEB_OK);
-    assert_int_equal(agent_job_id(&k, nonce, b), NEB_OK);
-    assert_memory_equal(a, b, sizeof a); // the receiver computes the same
-    nonce[15] = 1;
-    assert_int_equal(agent_job_id(&j, nonce, b), NEB_OK);
-    assert_memory_not_equal(a, b, sizeof a);
-    nonce[15] = 0;
-    k.sync.interval++;
-    assert_int_equal(agent_job_id(&k, nonce, b), NEB_OK);
-    assert_memory_not_equal(a, b, sizeof a);
-    json_decref(json);
-}
-
 // Keys that the planner fills in: known until a number comes, never in what travels.
 static void test_auto(void **state) {
     (void)state;
@@ -312,7 +292,7 @@ int main(void) {
                                        cmocka_unit_test(test_json_round_trip),
                                        cmocka_unit_test(test_sources),
                                        cmocka_unit_test(test_bounds_travel),
-                                       cmocka_unit_test(test_job_id),
+
                                        cmocka_unit_test(test_early_interval)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

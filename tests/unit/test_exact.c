@@ -29,6 +29,7 @@ struct table {
     void (*join)(float *out, const uint8_t *high, const uint8_t *low, size_t n);
     void (*topk)(uint16_t *idx, const float *x, size_t n, size_t k, uint32_t *scratch);
     int (*blocks)(const struct kern_blocks *b, bool *finite);
+    bool (*squares)(uint32_t *sums, const uint8_t *codes, size_t blocks, bool four);
     void (*add_scaled)(float *acc, const float *x, float w, size_t n);
     void (*add_rows)(float *acc, const float *x, const float *w, size_t rows, size_t cols);
     void (*step)(float *theta, float *v, const float *delta, float eta, float mu, size_t n);
@@ -40,8 +41,8 @@ struct table {
 #define EXACT_TABLE                                                                                \
     {                                                                                              \
         kern_absmax, kern_rms, kern_quantise, kern_dequantise, kern_pack4, kern_unpack4,           \
-            kern_bf16_split, kern_bf16_join, kern_topk, kern_blocks_encode, kern_exact_add_scaled, \
-            kern_exact_add_rows, kern_exact_outer_step, kern_exact_pseudo_gradient,                \
+            kern_bf16_split, kern_bf16_join, kern_topk, kern_blocks_encode, kern_blocks_squares,   \
+            kern_exact_add_scaled, kern_exact_add_rows, kern_exact_outer_step, kern_exact_pseudo_gradient,                \
             kern_exact_residual, kern_exact_rebase, kern_digest_part                               \
     }
 static const struct table library = EXACT_TABLE;
@@ -180,6 +181,10 @@ static void run_blocks(const struct table *t, const float *a, const float *b, co
         add_bytes(o, &top, sizeof top);
         add_bytes(o, scales, finite ? (n + block - 1) / block : 0);
         add_bytes(o, codes, finite ? s.four ? (n + 1) / 2 : n : 0);
+        uint32_t sums[N / KERN_USUAL_BLOCK + 1];
+        bool good = t->squares(sums, codes, n / KERN_USUAL_BLOCK, s.four); // whatever codes there are
+        add_bytes(o, &good, sizeof good);
+        add_bytes(o, sums, n / KERN_USUAL_BLOCK * sizeof *sums);
     }
     kern_exact_leave(was);
 }

@@ -17,7 +17,7 @@
 #include <cmocka.h>
 
 static const char yaml[] =
-    "job: t\nsteps: 4\nmodel: {vocab: 16, n_layers: 1, d_model: 8, n_heads: 2, n_kv_heads: 1, d_ff: 16, tied: true}\n"
+    "job: t\nsteps: 4\nlog_every: 1\nmodel: {vocab: 16, n_layers: 1, d_model: 8, n_heads: 2, n_kv_heads: 1, d_ff: 16, tied: true}\n"
     "data: {corpus: /nowhere, seq_len: 8, batch: 1}\n"
     "optim: {lr: 0.1}\nsync: {scheme: none}\nclusters:\n  - {name: a, launcher: attach, threads: 1}\n";
 
@@ -25,8 +25,20 @@ struct agent { // answers as a daemon does, in a thread
     char dir[64], path[96];
     pthread_t thread;
     atomic_bool end, taken, reported;
+    atomic_int with_lr, without_lr, evals; // lines of metrics: steps that say lr and grad_norm, or null for both; held-out losses
     struct agent_jobrun jobs[AGENT_JOBS_MAX];
 };
+
+static void count_line(struct agent *a, const json_t *line) {
+    const json_t *lr = json_object_get(line, "lr"), *norm = json_object_get(line, "grad_norm");
+    const char *kind = json_string_value(json_object_get(line, "kind"));
+    if (!strcmp(kind, "step")) {
+        a->with_lr += json_is_number(lr) && fabs(json_number_value(lr) - 0.25) < 1e-9 && json_is_number(norm) &&
+                      fabs(json_number_value(norm) - 3) < 1e-9;
+        a->without_lr += json_is_null(lr) && json_is_null(norm);
+    }
+    a->evals += !strcmp(kind, "eval") && json_is_number(json_object_get(line, "loss"));
+}
 
 static void *serve(void *arg) {
     struct agent *a = arg;
@@ -50,7 +62,9 @@ static void *serve(void *arg) {
             j->client = from;
             answer = json_pack("{s:s,s:O,s:i,s:s,s:i,s:b,s:b}", "ev", "job", "spec", j->spec, "cluster", 0, "dir",
                                a->dir, "alive", 0, "expected", 0, "stop", 0);
-        } else if (!strcmp(op, "detach"))
+        } else if (!strcmp(op, "metrics"))
+            count_line(a, json_object_get(m.head, "line"));
+        else if (!strcmp(op, "detach"))
             assert_true(agent_attach_left(j, true));
         else if (!strcmp(op, "report"))
             a->reported = true;
@@ -241,14 +255,28 @@ static void test_steps_and_resume(void **state) {
     assert_int_equal(nebula_info_get(n, &info), NEBULA_OK);
     assert_int_equal(info.step, 2);
     assert_memory_equal(memory + 128, again + 128, sizeof memory - 512);
-    while (s == NEBULA_TRAIN)
-        assert_int_equal(nebula_step(n, 8, 1, &s), NEBULA_OK);
+    struct nebula_step_stats stats = NEBULA_STEP_STATS_INIT;
+    SAYS(nebula_step_with(n, NULL, &s), NEBULA_ERR_INVALID, "stats is NULL");
+    stats.size = 8;
+    SAYS(nebula_step_with(n, &stats, &s), NEBULA_ERR_VERSION, "stats of 8 bytes");
+    stats.size = sizeof stats + 8;
+    SAYS(nebula_step_with(n, &stats, &s), NEBULA_ERR_VERSION, "rebuild");
+    stats.size = offsetof(struct nebula_step_stats, eval_loss); // of a program that was built before that field
+    stats.tokens = 8, stats.loss = 1, stats.lr = 0.25, stats.grad_norm = 3, stats.eval_loss = 7;
+    assert_int_equal(nebula_step_with(n, &stats, &s), NEBULA_OK);
+    assert_int_equal(s, NEBULA_TRAIN);
+    stats = (struct nebula_step_stats)NEBULA_STEP_STATS_INIT;
+    stats.eval_loss = 2;
+    assert_int_equal(nebula_step_with(n, &stats, &s), NEBULA_OK);
     assert_int_equal(s, NEBULA_DONE);
     SAYS(nebula_step(n, 8, 1, &s), NEBULA_ERR_STATE, "done");
     assert_int_equal(nebula_close(&n, 1), NEBULA_OK);
     for (int i = 0; i < 5000 && !a->reported; i++)
         neb_sleep(NEB_MS);
     assert_true(a->reported);
+    assert_int_equal(a->with_lr, 1);
+    assert_int_equal(a->without_lr, 3); // loss NaN as well
+    assert_int_equal(a->evals, 2);      // on the way, and at the end
     assert_true(saved >= 2);
 }
 

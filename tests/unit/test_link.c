@@ -153,6 +153,36 @@ static void test_bulk_and_control(void **state) {
     assert_true(sa.sent_bytes > total && sa.sent_bytes < total + total / 20);
     assert_true(sb.recv_bytes > total && sb.recv_bytes <= sa.sent_bytes);
     assert_true(sa.recv_bytes > 0 && sa.rtt > 0 && sa.up);
+    // 1000 bytes of each message were its header, and one more is the link's own.
+    assert_int_equal(sa.payload_bytes, total - total / sizeof chunk * 1000);
+    assert_true(sa.message_bytes > total && sa.message_bytes < total + total / 20);
+    assert_true(sa.message_bytes < sa.sent_bytes);
+    close_pair(&a, &b);
+}
+
+// What a link costs that idles: both sides are heard of, and it is little.
+static void test_idle(void **state) {
+    (void)state;
+    struct site a, b;
+    pair_up(&a, &b);
+    neb_ns end = neb_now() + 2 * NEB_S; // handshakes, the second bulk connection, the first round trips
+    while (neb_now() < end)
+        step(&a, &b);
+    struct inter_link_stats a0, b0, a1, b1;
+    assert_int_equal(inter_link_stats(a.l, a.peer, &a0), NEB_OK);
+    assert_int_equal(inter_link_stats(b.l, b.peer, &b0), NEB_OK);
+    neb_ns from = neb_now();
+    for (end = from + 8 * NEB_S; neb_now() < end;)
+        step(&a, &b);
+    double seconds = neb_seconds(neb_now() - from);
+    assert_int_equal(inter_link_stats(a.l, a.peer, &a1), NEB_OK);
+    assert_int_equal(inter_link_stats(b.l, b.peer, &b1), NEB_OK);
+    uint64_t sent = a1.sent_bytes - a0.sent_bytes, back = b1.sent_bytes - b0.sent_bytes;
+    assert_true(a.down == 0 && b.down == 0);
+    assert_true(sent > 0 && back > 0);
+    // A beat of 36 bytes every 1.5 s; in these seconds two PINGs and PONGs of about 50 each way besides.
+    assert_true((double)sent < 30 * seconds + 250 && (double)back < 30 * seconds + 250);
+    assert_int_equal(a1.message_bytes, 0); // nobody has said anything
     close_pair(&a, &b);
 }
 
@@ -578,7 +608,7 @@ static void test_rate_limit(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_rate_limit), 
-        cmocka_unit_test(test_bulk_and_control), cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_bulk_and_control), cmocka_unit_test(test_idle), cmocka_unit_test(test_limits),
         cmocka_unit_test(test_restart),          cmocka_unit_test(test_both_dial),
         cmocka_unit_test(test_unknown_key),      cmocka_unit_test(test_wrong_server_key),
         cmocka_unit_test(test_recycle),

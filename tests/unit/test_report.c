@@ -154,6 +154,8 @@ static struct agent_summary sample(void) {
                                           .train_s = 78,
                                           .wan_sent_bytes = 5400000,
                                           .wan_recv_bytes = 5600000,
+                                          .wan_payload_bytes = 5000000,
+                                          .wan_protocol_bytes = 300000,
                                           .params_digest = "00112233445566778899aabbccddeeff"};
     struct agent_cluster_summary berlin = paris;
     snprintf(berlin.name, sizeof berlin.name, "berlin");
@@ -178,7 +180,7 @@ static void test_summary_file(void **state) {
     static const char *const cluster_keys[] = {
         "name",      "device",  "steps",   "tokens",         "loss_first",     "loss_last",
         "eval_loss", "stall_s", "train_s", "wan_sent_bytes", "wan_recv_bytes", "params_digest",
-        "lost_steps", "divergences"};
+        "lost_steps", "divergences", "wan_payload_bytes", "wan_protocol_bytes"};
     struct agent_summary s = sample();
     assert_int_equal(agent_summary_write(&s, dir), NEB_OK);
     json_t *o = json_load_file(in_dir("summary.json"), 0, NULL);
@@ -195,48 +197,12 @@ static void test_summary_file(void **state) {
     for (size_t i = 0; i < sizeof cluster_keys / sizeof cluster_keys[0]; i++)
         assert_non_null(json_object_get(c, cluster_keys[i]));
     assert_true(json_is_null(json_object_get(c, "eval_loss"))); // unknown, not 0
-    struct agent_cluster_summary back;
-    assert_int_equal(agent_cluster_summary_from_json(c, &back), NEB_OK);
-    assert_string_equal(back.name, "berlin");
-    assert_true(isnan(back.eval_loss) && back.wan_sent_bytes == 6600000 &&
-                back.loss_first == 8.3178);
-    neb_log_set_sink(capture, NULL);
-    json_object_set_new(c, "steps", json_string("300"));
-    assert_int_equal(agent_cluster_summary_from_json(c, &back), NEB_ERR_FORMAT);
-    json_object_set_new(c, "steps", json_integer(-1));
-    assert_int_equal(agent_cluster_summary_from_json(c, &back), NEB_ERR_FORMAT);
-    json_object_del(c, "steps");
-    assert_int_equal(agent_cluster_summary_from_json(c, &back), NEB_ERR_FORMAT);
-    neb_log_set_sink(NULL, NULL);
+    assert_string_equal(json_string_value(json_object_get(c, "name")), "berlin");
+    assert_int_equal(json_integer_value(json_object_get(c, "wan_sent_bytes")), 6600000);
+    assert_true(json_real_value(json_object_get(c, "loss_first")) == 8.3178);
     json_decref(o);
     s.clusters[0].wan_sent_bytes = s.clusters[1].wan_sent_bytes = s.payload_params = 0;
     assert_true(isnan(agent_summary_reduction(&s)) && isnan(agent_summary_bits_per_param(&s)));
-}
-
-// Two workers' reports make the summary of the job.
-static void test_summary_add(void **state) {
-    (void)state;
-    struct agent_summary whole = sample(), s = {.job = "first-light", .mode = "replicas"};
-    for (int i = 0; i < 2; i++) {
-        json_t *report = agent_cluster_summary_to_json(&whole.clusters[i]);
-        json_t *more = json_pack("{s:i, s:i, s:i, s:i, s:i, s:b}", "params", 1000000,
-                                 "trainable_params", 1000000, "rounds", 10 - i, "payload_bytes",
-                                 5250000, "payload_params", 10000000, "stopped", 0);
-        json_object_update(report, more);
-        assert_int_equal(agent_summary_add(&s, report), NEB_OK);
-        json_decref(more);
-        json_decref(report);
-    }
-    assert_true(s.n_clusters == 2 && s.params == 1000000 && s.rounds == 10);
-    assert_string_equal(s.clusters[1].name, "berlin");
-    assert_true(fabs(agent_summary_bits_per_param(&s) - 4.2) < 1e-9);
-    assert_true(fabs(agent_summary_reduction(&s) - 200) < 1e-9);
-    json_t *bad = json_object();
-    neb_log_set_sink(capture, NULL);
-    assert_int_equal(agent_summary_add(&s, bad), NEB_ERR_FORMAT);
-    neb_log_set_sink(NULL, NULL);
-    assert_int_equal(s.n_clusters, 2);
-    json_decref(bad);
 }
 
 static void test_summary_table(void **state) {
@@ -372,7 +338,7 @@ static void test_plots_missing(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_metrics),       cmocka_unit_test(test_metrics_full),
-        cmocka_unit_test(test_summary_file),  cmocka_unit_test(test_summary_add),
+        cmocka_unit_test(test_summary_file),
         cmocka_unit_test(test_summary_table), cmocka_unit_test(test_plots),
         cmocka_unit_test(test_plots_missing),
     };

@@ -117,10 +117,11 @@ static void restart(struct site *x) {
 }
 
 static void go(void) {
-    zmq_pollitem_t items[64];
-    size_t n = anna.s ? inter_service_poll_items(anna.s, items, 32) : 0;
-    n += bert.s ? inter_service_poll_items(bert.s, items + n, 32) : 0;
-    assert_true(n <= 64);
+    zmq_pollitem_t items[256]; // both dial: two sets of nine connections each, twice while they are replaced
+    size_t n = anna.s ? inter_service_poll_items(anna.s, items, 128) : 0;
+    assert_true(n <= 128);
+    n += bert.s ? inter_service_poll_items(bert.s, items + n, 256 - n) : 0;
+    assert_true(n <= 256);
     zmq_poll(items, (int)n, 10);
     if (anna.s)
         OK(inter_service_process(anna.s));

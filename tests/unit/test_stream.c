@@ -5,6 +5,9 @@
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "agent/base/sha256.h"
+#include "agent/base/file.h"
+#include "agent/base/vault.h"
+#include "inter/stream_seal.h"
 #include "inter/stream_spool.h"
 #include "inter/stream_wire.h"
 #include "tests/testing.h"
@@ -634,6 +637,70 @@ static void test_spool(void **state) {
     assert_int_equal(neb_fs_remove_tree(dir), NEB_OK);
 }
 
+// A sealed spool: nothing in clear in its files, read with its key only, each batch in its own place only.
+static void test_sealed(void **state) {
+    (void)state;
+    char dir[] = "/tmp/nebula-spool-XXXXXX", path[64], key_path[64];
+    struct inter_spool *sp = NULL;
+    struct sec_seal_key *key = NULL, *other = NULL;
+    struct inter_stream_key k = config(INTER_STREAM_PRODUCER).key, elsewhere = k;
+    struct neb_buf b = {0}, file = {0};
+    uint8_t bytes[200];
+    elsewhere.id++;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/streams.db-wal", dir);
+    snprintf(key_path, sizeof key_path, "%s/a.key", dir);
+    assert_int_equal(sec_seal_key_make(key_path, NULL, &key), NEB_OK);
+    snprintf(key_path, sizeof key_path, "%s/b.key", dir);
+    assert_int_equal(sec_seal_key_make(key_path, NULL, &other), NEB_OK);
+    assert_int_equal(inter_spool_open(dir, &sp), NEB_OK);
+    assert_int_equal(inter_spool_put(sp, &k, 0, "before the site sealed", 22), NEB_OK);
+    inter_spool_seal(sp, key);
+    assert_int_equal(inter_spool_put(sp, &k, 1, "what nobody may read", 20), NEB_OK);
+    for (uint64_t seq = 2; seq < 6; seq++)
+        assert_int_equal(inter_spool_put(sp, &k, seq, bytes, body(seq, bytes)), NEB_OK);
+    struct neb_map map;
+    assert_int_equal(neb_map_open(path, &map), NEB_OK);
+    assert_non_null(memmem(map.p, map.len, "before the site sealed", 22));
+    assert_null(memmem(map.p, map.len, "nobody may read", 15));
+    neb_map_close(&map);
+    struct inter_stream *s = make(INTER_STREAM_PRODUCER);
+    assert_int_equal(inter_spool_restore(sp, s), NEB_OK); // those in clear, too
+    struct inter_stream_stats t;
+    inter_stream_stats(s, &t);
+    assert_int_equal(t.next, 6);
+    assert_int_equal(inter_spool_get(sp, &k, 5, &b), NEB_OK);
+    assert_int_equal(b.len, body(5, bytes));
+    assert_memory_equal(b.p, bytes, b.len);
+    neb_log_set_sink(testing_drop, NULL);
+    inter_spool_seal(sp, NULL);
+    assert_int_equal(inter_spool_get(sp, &k, 5, &b), NEB_ERR_DENIED);
+    inter_spool_seal(sp, other);
+    assert_int_equal(inter_spool_get(sp, &k, 5, &b), NEB_ERR_DENIED);
+    // A batch in another place, or of another stream, or changed.
+    assert_int_equal(inter_stream_seal(key, &k, 7, "seven", 5, &file), NEB_OK);
+    assert_int_equal(inter_stream_unseal(key, "f", &k, 7, file.p, file.len, &b), NEB_OK);
+    assert_true(b.len == 5 && !memcmp(b.p, "seven", 5));
+    assert_int_equal(inter_stream_unseal(key, "f", &k, 8, file.p, file.len, &b), NEB_ERR_CORRUPT);
+    assert_int_equal(inter_stream_unseal(key, "f", &elsewhere, 7, file.p, file.len, &b),
+                     NEB_ERR_CORRUPT);
+    for (size_t n = NEB_SEALED_MAGIC_BYTES; n < file.len; n++)
+        assert_int_not_equal(inter_stream_unseal(key, "f", &k, 7, file.p, n, &b), NEB_OK);
+    for (size_t i = NEB_SEALED_MAGIC_BYTES; i < file.len; i++) {
+        file.p[i] ^= 1;
+        assert_int_not_equal(inter_stream_unseal(key, "f", &k, 7, file.p, file.len, &b), NEB_OK);
+        file.p[i] ^= 1;
+    }
+    neb_log_set_sink(NULL, NULL);
+    inter_spool_close(&sp);
+    inter_stream_destroy(&s);
+    neb_buf_free(&b);
+    neb_buf_free(&file);
+    sec_seal_key_destroy(&key);
+    sec_seal_key_destroy(&other);
+    assert_int_equal(neb_fs_remove_tree(dir), NEB_OK);
+}
+
 static void test_wire(void **state) { // what is written is read; whatever is cut is refused
     (void)state;
     struct inter_stream_key k = config(INTER_STREAM_CONSUMER).key;
@@ -720,7 +787,8 @@ int main(void) {
         cmocka_unit_test(test_wire),         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_refused_data), cmocka_unit_test(test_refused_puts),
         cmocka_unit_test(test_terms),        cmocka_unit_test(test_lost),
-        cmocka_unit_test(test_spool),        cmocka_unit_test(test_calm),
+        cmocka_unit_test(test_spool),
+        cmocka_unit_test(test_sealed),        cmocka_unit_test(test_calm),
         cmocka_unit_test(test_troubled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

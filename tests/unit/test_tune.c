@@ -172,11 +172,11 @@ static struct loop start(double mbit) {
     return l;
 }
 
-// The rate falls to a tenth in mid-run and recovers: stall at most 2 % from the third round after the drop on, and the finer codec
-// at most a few rounds after the recovery is seen.
+// The rate falls to a tenth in mid-run and recovers: stall above 2 % in three rounds at most, and the finer codec again after
+// three rounds of the recovered link: plans are for the round after the next.
 static void test_drop_and_recovery(void **state) {
     (void)state;
-    const double rates[] = {100, 50, 200};
+    const double rates[] = {100, 50, 200, 20}; // the last falls to 2 Mbit/s
     for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++) {
         struct loop l = start(rates[i]);
         uint64_t done = 0;
@@ -188,14 +188,14 @@ static void test_drop_and_recovery(void **state) {
         assert_int_equal(codec, INTER_RUNG_INT4);
         for (int r = 0; r < 20; r++, done += 30) {
             play(&l, rates[i] / 10, done);
-            if (r > 3 && l.stall_share > 0.02)
+            if (r >= 3 && l.stall_share > 0.02)
                 fail_msg("%g Mbit/s: round %d after the drop stalls %g", rates[i], r,
                          l.stall_share);
         }
         int rounds = 0;
         for (; rounds < 20 && l.next[0].codec != codec; rounds++, done += 30)
             play(&l, rates[i], done);
-        if (rounds > 4)
+        if (rounds > (rates[i] < 50 ? 8 : 3)) // from sparse updates the way back is by trials, a rung each
             fail_msg("%g Mbit/s: finer again only %d rounds after the recovery", rates[i], rounds);
         for (int r = 0; r < 20; r++, done += 30) {
             play(&l, rates[i], done);

@@ -33,14 +33,21 @@ static void test_last_figures(void **state) {
          "{\"kind\":\"link\",\"cluster\":\"paris\",\"sent_bytes\":100,\"recv_bytes\":50,\"goodput_"
          "bps\":8000}",
          12);
+    feed(v, "{\"kind\":\"eval\",\"cluster\":\"paris\",\"step\":7,\"loss\":3.25,\"sources\":{\"de\":3.25}}", 12);
+    json_t *early = agent_view_clusters(v, "ab", 13);
+    assert_int_equal(json_integer_value(json_object_get(json_array_get(early, 0), "interval")), 20); // the job's
+    json_decref(early);
+    feed(v, "{\"kind\":\"round\",\"cluster\":\"paris\",\"round\":4,\"codec\":\"int4\",\"interval\":40}", 13);
+    feed(v, "{\"kind\":\"step\",\"cluster\":\"paris\",\"step\":8}", 14); // it stays what the round said
     json_t *list = agent_view_clusters(v, "ab", 15), *c = json_array_get(list, 0);
+    assert_true(fabs(json_real_value(json_object_get(c, "eval_loss")) - 3.25) < 1e-12);
     assert_int_equal(json_array_size(list), 1);
     assert_string_equal(json_string_value(json_object_get(c, "codec")), "int4");
     assert_int_equal(json_integer_value(json_object_get(c, "round")), 4);
-    assert_int_equal(json_integer_value(json_object_get(c, "interval")), 20);
+    assert_int_equal(json_integer_value(json_object_get(c, "interval")), 40);
     assert_int_equal(json_integer_value(json_object_get(c, "sent_bytes")), 100);
     assert_true(fabs(json_real_value(json_object_get(c, "loss")) - 2.5) < 1e-12);
-    assert_true(fabs(json_real_value(json_object_get(c, "age_s")) - 3) < 1e-12);
+    assert_true(fabs(json_real_value(json_object_get(c, "age_s")) - 1) < 1e-12);
     assert_true(fabs(json_real_value(json_object_get(c, "stall_s")) - 1) < 1e-12); // the sum, not the round's
     json_decref(list);
     agent_view_destroy(&v);
@@ -137,7 +144,7 @@ static void test_metrics_text(void **state) {
     json_t *s = json_loads(
         "{\"name\":\"pa\\\"ris\\n\",\"peers\":[{\"name\":\"b\\\\c\",\"up\":true,\"rtt_ms\":250,"
         "\"goodput_bps\":8e6}],\"jobs\":[{\"id\":\"ab\",\"job\":\"j\",\"step\":3,\"clusters\":"
-        "[{\"name\":\"x\",\"loss\":null,\"round\":2}]}],\"faults\":{\"denied\":4}}",
+        "[{\"name\":\"x\",\"loss\":null,\"round\":2,\"interval\":40,\"codec\":\"int\\\"4\"},{\"name\":\"y\",\"codec\":null}]}],\"faults\":{\"denied\":4}}",
         0, NULL);
     assert_int_equal(agent_metrics_text(s, &b), NEB_OK);
     neb_buf_u8(&b, 0);
@@ -147,6 +154,9 @@ static void test_metrics_text(void **state) {
     assert_non_null(strstr(t, "nebula_peer_round_trip_seconds{peer=\"b\\\\c\"} 0.25\n"));
     assert_non_null(strstr(t, "nebula_peer_goodput_bytes_per_second{peer=\"b\\\\c\"} 1000000\n"));
     assert_non_null(strstr(t, "nebula_cluster_round{job_id=\"ab\",cluster=\"x\"} 2\n"));
+    assert_non_null(strstr(t, "nebula_cluster_interval_steps{job_id=\"ab\",cluster=\"x\"} 40\n"));
+    assert_non_null(strstr(t, "nebula_cluster_codec_info{job_id=\"ab\",cluster=\"x\",codec=\"int\\\"4\"} 1\n"));
+    assert_null(strstr(t, "cluster=\"y\",codec=")); // it has sent nothing yet
     assert_null(strstr(t, "nebula_cluster_loss_nats{")); // not known: no sample
     assert_non_null(strstr(t, "nebula_faults_total{kind=\"denied\"} 4\n"));
     json_decref(s);

@@ -134,21 +134,22 @@ static void test_tokens(void **state) {
 static void test_certificate(void **state) {
     const struct folder *f = *state;
     struct agent_web_tls a, b;
+    struct agent_web_tls_files files;
     char first[AGENT_WEB_FINGERPRINT], then[AGENT_WEB_FINGERPRINT], path[NEB_PATH_MAX],
         key[NEB_PATH_MAX];
     struct stat s;
-    assert_int_equal(agent_web_tls_own(f->path, "0.0.0.0", &a), NEB_OK);
+    assert_int_equal(agent_web_tls_own(f->path, "0.0.0.0", &a, &files), NEB_OK);
     agent_web_tls_fingerprint(&a, first);
     assert_int_equal(strlen(first), AGENT_WEB_FINGERPRINT - 1);
     assert_int_equal(X509_check_ip_asc(a.x509, "127.0.0.1", 0), 1);
     assert_int_equal(X509_check_host(a.x509, "localhost", 0, 0, NULL), 1);
     assert_int_equal(X509_check_host(a.x509, "evil.example", 0, 0, NULL), 0);
-    assert_int_equal(agent_web_tls_own(f->path, "127.0.0.1", &b), NEB_OK); // the same one
+    assert_int_equal(agent_web_tls_own(f->path, "127.0.0.1", &b, &files), NEB_OK); // the same one
     agent_web_tls_fingerprint(&b, then);
     assert_string_equal(first, then);
     agent_web_tls_free(&b);
     neb_log_set_sink(testing_drop, NULL);
-    assert_int_equal(agent_web_tls_own(f->path, "192.0.2.7", &b), NEB_OK); // not in it: another
+    assert_int_equal(agent_web_tls_own(f->path, "192.0.2.7", &b, &files), NEB_OK); // not in it: another
     agent_web_tls_fingerprint(&b, then);
     assert_string_not_equal(first, then);
     assert_int_equal(X509_check_ip_asc(b.x509, "192.0.2.7", 0), 1);
@@ -164,10 +165,49 @@ static void test_certificate(void **state) {
     in_folder(f, "missing", NULL, path);
     assert_int_equal(agent_web_tls_load(path, key, &b), NEB_ERR_NOT_FOUND);
     assert_int_equal(truncate(key, 10), 0);
-    assert_int_equal(agent_web_tls_own(f->path, "0.0.0.0", &b), NEB_OK);
+    assert_int_equal(agent_web_tls_own(f->path, "0.0.0.0", &b, &files), NEB_OK);
     neb_log_set_sink(NULL, NULL);
     agent_web_tls_free(&a);
     agent_web_tls_free(&b);
+}
+
+// A renewal is seen once both files lie still, once.
+static void test_renewal(void **state) {
+    const struct folder *f = *state;
+    struct agent_web_tls_files files;
+    char cert[NEB_PATH_MAX], key[NEB_PATH_MAX], far[NEB_PATH_MAX + 8];
+    in_folder(f, "cert", "one", cert);
+    in_folder(f, "key", "one", key);
+    assert_int_equal(agent_web_tls_files(&files, cert, key), NEB_OK);
+    for (int i = 0; i < 3; i++)
+        assert_false(agent_web_tls_renewed(&files));
+    in_folder(f, "cert", "two", cert);
+    assert_false(agent_web_tls_renewed(&files)); // the key may follow
+    in_folder(f, "key", "two", key);
+    assert_false(agent_web_tls_renewed(&files));
+    assert_true(agent_web_tls_renewed(&files));
+    assert_false(agent_web_tls_renewed(&files));
+    assert_int_equal(unlink(key), 0); // replaced by hand, slowly
+    for (int i = 0; i < 3; i++)
+        assert_false(agent_web_tls_renewed(&files));
+    in_folder(f, "key", "three", key);
+    assert_false(agent_web_tls_renewed(&files));
+    assert_true(agent_web_tls_renewed(&files));
+    // As certbot does: a link that points elsewhere from now on.
+    char link[NEB_PATH_MAX], other[NEB_PATH_MAX];
+    in_folder(f, "link", NULL, link);
+    in_folder(f, "other", "three", other);
+    assert_int_equal(symlink(cert, link), 0);
+    assert_int_equal(agent_web_tls_files(&files, link, key), NEB_OK);
+    assert_int_equal(unlink(link) | symlink(other, link), 0);
+    assert_false(agent_web_tls_renewed(&files));
+    assert_true(agent_web_tls_renewed(&files));
+    memset(far, 'x', sizeof far);
+    far[sizeof far - 1] = 0;
+    neb_log_set_sink(testing_drop, NULL);
+    assert_int_equal(agent_web_tls_files(&files, far, key), NEB_ERR_LIMIT);
+    assert_int_equal(agent_web_tls_files(&files, cert, far), NEB_ERR_LIMIT);
+    neb_log_set_sink(NULL, NULL);
 }
 
 // ---- the server -----------------------------------------------------------------------------------------------
@@ -283,6 +323,7 @@ int main(void) {
         cmocka_unit_test(test_hosts),
         cmocka_unit_test_setup_teardown(test_tokens, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_certificate, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_renewal, make_folder, remove_folder),
         cmocka_unit_test(test_server),
         cmocka_unit_test_setup_teardown(test_config, make_folder, remove_folder),
     };

@@ -1,11 +1,12 @@
-"""One of two loops for the case "cost" of attached.py. Paris alternates windows of one exchange interval: with fed.step after every step,
-and the same steps alone. Berlin answers the rounds and computes nothing, so that both windows find the machine equally loaded.
+"""One of two loops for the case "cost" of attached.py. Paris alternates short segments of one exchange interval: B with fed.step after
+every step, A the same steps alone, as ABBA and BAAB in turn, so that a machine that becomes slower or faster meanwhile, at a steady
+rate, hits both alike. Berlin answers the rounds and computes nothing, so that both kinds find the machine equally loaded.
 
-Two measurements, since others may use the machine:
-  spent  processor time inside fed.step and of the library's own threads, beside all of the process: what federating takes, whatever
-         the load. (PyTorch computes in the main thread alone here.) Waiting for the other cluster is no cost of the library.
-  pair   tokens a second with and without, of processor time and of the clock: they would show what fed.step costs the steps
-         around it (caches), and carry the machine's noise."""
+Printed for each four segments:
+  four   tokens a second of A, of B, of the clock; the same two of processor time; A's first against its second segment (what the
+         machine does by itself: the noise beside which a difference of A and B is to be seen)
+  spent  processor time inside fed.step and of the library's own threads, beside all of the process, in B: what federating takes,
+         whatever the load. (PyTorch computes in the main thread alone here.) Waiting for the other cluster is no cost of the library."""
 import os
 import pathlib
 import sys
@@ -22,7 +23,7 @@ model = make_model()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 data = batches(1)
 fed = nebula.attach(model.named_parameters(), threads=1)
-WINDOW = 50  # steps: sync.interval of the case, so that every federated window holds one exchange
+WINDOW = int(os.environ["COST_INTERVAL"])  # steps: sync.interval of the case, so that every federated segment holds one exchange
 
 
 def other_threads():
@@ -38,7 +39,7 @@ def other_threads():
 
 
 def train(federated):
-    """(tokens/s of processor time, of the clock, seconds inside fed.step, of other threads, of the process)"""
+    """Seconds of one segment: (the clock's, of processor time, inside fed.step, of other threads)"""
     cpu, clock, others, inside = time.process_time(), time.monotonic(), other_threads(), 0.0
     for _ in range(WINDOW):
         x, y = next(data)
@@ -52,20 +53,22 @@ def train(federated):
             fed.step(BATCH * SEQ, value)
             inside += time.thread_time() - begin
     others = other_threads() - others
-    cpu, clock, tokens = time.process_time() - cpu, time.monotonic() - clock, WINDOW * BATCH * SEQ
-    return tokens / cpu, tokens / clock, inside, others, cpu
+    return time.monotonic() - clock, time.process_time() - cpu, inside, others
 
 
 if not paris:
     for step in fed.steps():
         fed.step(BATCH * SEQ, 1.0)
 else:
-    for k in range(fed.total // WINDOW):
-        if k % 2:
-            with_, alone = train(True), train(False)
-        else:
-            alone, with_ = train(False), train(True)
-        print("pair", *alone[:2], *with_[:2], flush=True)
-        print("spent", *with_[2:], flush=True)
+    tokens = WINDOW * BATCH * SEQ
+    for k in range(fed.total // (2 * WINDOW)):
+        a, b = [], []
+        for federated in (True, False, False, True) if k % 2 else (False, True, True, False):
+            (b if federated else a).append(train(federated))
+        rate = [2 * tokens / (x[0][i] + x[1][i]) for i in (0, 1) for x in (a, b)]
+        print("four", *rate, a[0][0] / a[1][0], flush=True)
+        print("spent", *(b[0][i] + b[1][i] for i in (2, 3, 1)), flush=True)
+    for step in fed.steps():  # what is left of the job where its steps are no multiple
+        fed.step(BATCH * SEQ, 1.0)
     print("info", fed.info())
 fed.close()

@@ -1,0 +1,196 @@
+// The last stage of a frame's streams: as they are, through zstd, or as nibbles.
+//
+//     raw        stage 0
+//     zstd       stage 1: one zstd frame
+//     nibbles    stage 2: low nibbles (raw + 1) / 2 bytes | one zstd frame of the high nibbles, as many bytes      8-bit codes only
+//
+// An entropy decoder's time goes by symbols, not by bits. The low nibble of an 8-bit code is nearly noise: left out, half the
+// symbols remain, for 4 % more bytes on heavy-tailed codes. README.md has the figures.
+#define ZSTD_STATIC_LINKING_ONLY // ZSTD_c_literalCompressionMode
+#include "compress/frame.h"
+#include "kernels/blocks.h"
+
+#include <math.h>
+#include <string.h>
+#include <zstd.h>
+
+enum { STREAM_HEADER_BYTES = 9 };
+enum stage { RAW, ZSTD, NIBBLES };
+
+// Codes hold few repeats beyond runs: at level 1 a small table that is looked up for long matches only leaves the work to the
+// entropy coder. README.md has what else was tried. Where the library does not know the mode of literals, CMP_HUFFMAN is level 1.
+size_t cmp_work_pack(struct cmp_work *w, uint8_t *out, size_t cap, const struct neb_buf *raw,
+                     int level) {
+    bool huffman = level == CMP_HUFFMAN &&
+                   !ZSTD_isError(ZSTD_CCtx_setParameter(w->cctx, ZSTD_c_literalCompressionMode,
+                                                        ZSTD_ps_enable));
+    if (level == CMP_HUFFMAN && !huffman)
+        level = 1;
+    const struct {
+        ZSTD_cParameter name;
+        int value; // 0: the level's own
+    } parameters[] = {{ZSTD_c_compressionLevel, level},
+                      {ZSTD_c_hashLog, level == 1 ? 6 : 0},
+                      {ZSTD_c_minMatch, level == 1 ? 7 : 0}};
+    for (size_t i = 0; i < sizeof parameters / sizeof *parameters; i++)
+        NEB_ASSERT(!ZSTD_isError(
+            ZSTD_CCtx_setParameter(w->cctx, parameters[i].name, parameters[i].value)));
+    size_t n = ZSTD_compress2(w->cctx, out, cap, raw->p, raw->len);
+    if (huffman)
+        NEB_ASSERT(!ZSTD_isError(
+            ZSTD_CCtx_setParameter(w->cctx, ZSTD_c_literalCompressionMode, ZSTD_ps_auto)));
+    return n;
+}
+
+// ---- which stage suits 8-bit codes ----------------------------------------------------------------------------
+
+static double entropy(const uint32_t *count, int n) { // bits a symbol
+    double sum = 0, bits = 0;
+    for (int i = 0; i < n; i++)
+        sum += count[i];
+    for (int i = 0; i < n; i++)
+        bits -= count[i] ? count[i] / sum * log2(count[i] / sum) : 0;
+    return bits;
+}
+
+// By the entropy of a sixteenth of the codes. Less than 3 % to be had is not worth an entropy decoder; where whole rows are zero
+// the low nibbles are not noise, and the codes go through zstd whole.
+static enum stage stage8(const struct neb_buf *codes) {
+    enum { RUN = 64, STEP = 16 * RUN };
+    uint32_t whole[256] = {0}, high[16] = {0};
+    for (size_t at = 0; at < codes->len; at += STEP)
+        for (size_t i = at; i < at + RUN && i < codes->len; i++) {
+            whole[codes->p[i]]++;
+            high[(uint8_t)(codes->p[i] + 8) >> 4]++;
+        }
+    double all = entropy(whole, 256), split = 4 + entropy(high, 16);
+    if (all > 8 * 0.97)
+        return RAW;
+    return split < 1.06 * all && split < 8 * 0.97 ? NIBBLES : ZSTD;
+}
+
+// Codes of few levels repeat often and briefly, and such matches cost more bits and time than Huffman codes; but where rows of a
+// table learn alike, or nothing, they are worth it. An eighth of the codes tells, at most what zstd makes a block of.
+static int level_of_codes(struct cmp_work *w, const struct neb_buf *codes, int level) {
+    enum { LEAST = 1 << 12, MOST = 1 << 17 };
+    size_t n = codes->len / 8 < MOST ? codes->len / 8 : MOST, cap = ZSTD_compressBound(n);
+    if (level != 1 || n < LEAST)
+        return level;
+    const struct neb_buf part = {.p = codes->p + codes->len / 2 - n / 2, .len = n};
+    neb_buf_clear(&w->plane);
+    uint8_t *room = neb_buf_grow(&w->plane, cap);
+    if (!room)
+        return level;
+    size_t matched = cmp_work_pack(w, room, cap, &part, level),
+           plain = cmp_work_pack(w, room, cap, &part, CMP_HUFFMAN);
+    bool fine = !ZSTD_isError(matched) && !ZSTD_isError(plain);
+    return fine && plain <= matched + matched / 128 ? CMP_HUFFMAN : level;
+}
+
+// ---- out ------------------------------------------------------------------------------------------------------
+
+// Body of stage 2 at out: its size, 0 where zstd failed.
+static size_t put_nibbles(struct cmp_work *w, uint8_t *out, size_t cap, const struct neb_buf *raw) {
+    size_t half = (raw->len + 1) / 2;
+    neb_buf_clear(&w->plane);
+    uint8_t *high = neb_buf_grow(&w->plane, half);
+    if (!high)
+        return 0;
+    kern_split8(out, high, raw->p, raw->len);
+    size_t n = cmp_work_pack(w, out + half, cap - half, &w->plane, 1);
+    return ZSTD_isError(n) ? 0 : half + n;
+}
+
+static enum neb_status put_stream(struct cmp_work *w, struct neb_buf *out,
+                                  const struct neb_buf *raw, int level, enum stage stage) {
+    size_t bound = ZSTD_compressBound(raw->len) + raw->len;
+    NEB_TRY(neb_buf_reserve(out, STREAM_HEADER_BYTES + bound));
+    uint8_t *at = out->p + out->len, *body = at + STREAM_HEADER_BYTES;
+    size_t n = 0;
+    if (raw->len && level && stage == NIBBLES)
+        n = put_nibbles(w, body, bound, raw);
+    else if (raw->len && level && stage == ZSTD)
+        n = cmp_work_pack(w, body, bound, raw, level);
+    if (!n || ZSTD_isError(n) || n >= raw->len) {
+        stage = RAW;
+        if ((n = raw->len))
+            memcpy(body, raw->p, n);
+    }
+    at[0] = (uint8_t)stage;
+    neb_put_u32(at + 1, (uint32_t)raw->len);
+    neb_put_u32(at + 5, (uint32_t)n);
+    out->len += STREAM_HEADER_BYTES + n;
+    return NEB_OK;
+}
+
+enum neb_status cmp_frame_put_all(struct cmp_work *w, struct neb_buf *out,
+                                  const struct cmp_frame *h, int level) {
+    int streams = cmp_frame_streams(h->codec.id);
+    cmp_frame_put(out, h, streams);
+    for (int i = 0; i < streams; i++) {
+        const struct neb_buf *raw = &w->stream[i];
+        bool eight = i == 1 && h->codec.id == CMP_INT8, four = i == 1 && h->codec.id == CMP_INT4;
+        NEB_TRY(neb_buf_check(raw));
+        NEB_TRY(put_stream(w, out, raw, four ? level_of_codes(w, raw, level) : level,
+                           eight && level ? stage8(raw) : ZSTD));
+    }
+    return neb_buf_check(out);
+}
+
+// ---- back -----------------------------------------------------------------------------------------------------
+
+static enum neb_status unpack(struct cmp_work *w, uint8_t *out, size_t raw, const uint8_t *p,
+                              size_t len) {
+    // The frame may claim more content than its raw size: zstd refuses to write past it.
+    size_t n = ZSTD_decompressDCtx(w->dctx, out, raw, p, len);
+    if (ZSTD_isError(n) || n != raw)
+        return neb_fail(NEB_ERR_FORMAT, "codec frame: a zstd stream does not unpack to its size");
+    return NEB_OK;
+}
+
+uint8_t cmp_frame_last_stage(const struct cmp_frame *h) {
+    return h->codec.id == CMP_INT8 && !h->former ? NIBBLES : ZSTD;
+}
+
+enum neb_status cmp_frame_join(uint8_t *codes, const uint8_t *low, const uint8_t *high, size_t n) {
+    size_t half = (n + 1) / 2;
+    if (n % 2 && (low[half - 1] >> 4 || high[half - 1] >> 4))
+        return neb_fail(NEB_ERR_FORMAT, "codec frame: a nibble after the last code");
+    kern_join8(codes, low, high, n);
+    return NEB_OK;
+}
+
+static enum neb_status get_nibbles(struct cmp_work *w, uint8_t *out, size_t raw, const uint8_t *p,
+                                   size_t len) {
+    size_t half = (raw + 1) / 2;
+    if (raw == 0 || len < half)
+        return neb_fail(NEB_ERR_FORMAT, "codec frame: %zu bytes of nibbles where %zu belong", len,
+                        half);
+    neb_buf_clear(&w->plane);
+    NEB_TRY(neb_buf_reserve(&w->plane, half + 1));
+    NEB_TRY(unpack(w, w->plane.p, half, p + half, len - half));
+    return cmp_frame_join(out, p, w->plane.p, raw);
+}
+
+// Reads a stream whose raw size must lie in [min, max] into `into`.
+enum neb_status cmp_frame_get_stream(struct cmp_work *w, struct neb_rd *r,
+                                     const struct cmp_frame *h, size_t min, size_t max,
+                                     struct neb_buf *into) {
+    uint8_t stage = neb_rd_u8(r);
+    size_t raw = neb_rd_u32(r), len = neb_rd_u32(r);
+    const uint8_t *p = neb_rd_view(r, len);
+    if (r->bad || stage > (h ? cmp_frame_last_stage(h) : ZSTD) || raw < min || raw > max || (stage == RAW && raw != len))
+        return neb_fail(NEB_ERR_FORMAT,
+                        "codec frame: a stream of %zu bytes where %zu to %zu belong", raw, min,
+                        max);
+    neb_buf_clear(into);
+    NEB_TRY(neb_buf_reserve(into, raw + 1));
+    into->len = raw;
+    if (stage == NIBBLES)
+        return get_nibbles(w, into->p, raw, p, len);
+    if (stage == ZSTD)
+        return unpack(w, into->p, raw, p, len);
+    if (raw)
+        memcpy(into->p, p, raw);
+    return NEB_OK;
+}

@@ -1,0 +1,154 @@
+// The consumer's end: batches in order, each once, and what is acknowledged when.
+#include "inter/stream_state.h"
+
+static const neb_ns grant_every = 8 * NEB_S, grant_soon = 5 * NEB_S, grant_measured = 100 * NEB_MS;
+enum { GRANT_BYTES = 16 << 10 }; // delivered since the last one
+
+void stream_say_grant(struct inter_stream *s) {
+    struct inter_stream_grant g = {s->session,          s->next,          s->applied, s->durable,
+                                   s->c.window_batches, s->c.window_bytes};
+    size_t at = s->out->bytes.len;
+    if (!s->up || !s->attached)
+        return;
+    inter_stream_put_grant(&s->out->bytes, &s->c.key, &g);
+    stream_end_message(s, at);
+    s->said = g;
+    s->said_at = s->now;
+    s->said_bytes = s->stats.bytes;
+}
+
+void stream_free_delivered(struct inter_stream *s) {
+    for (; s->free_from < s->free_to; s->free_from++)
+        neb_buf_free(&s->slots[s->free_from % s->c.window_batches].b);
+}
+
+void stream_clear_slots(struct inter_stream *s) {
+    for (uint32_t i = 0; i < s->c.window_batches; i++) {
+        neb_buf_free(&s->slots[i].b);
+        s->slots[i].full = false;
+    }
+    s->stats.held_bytes = 0;
+    s->free_from = s->free_to = 0;
+}
+
+void stream_attach(struct inter_stream *s, const struct inter_stream_event *e) {
+    stream_clear_slots(s);
+    s->attached = true;
+    s->session = e->session;
+    s->next = s->base = s->applied = e->seq;
+    s->ring_bytes = 0;
+    s->durable = s->durable < e->seq ? s->durable : e->seq;
+    s->asked = e->seq;
+    stream_say_hello(s, true);
+    stream_say_grant(s);
+}
+
+static void deliver(struct inter_stream *s, const uint8_t *p, size_t n, neb_ns put_at) {
+    struct inter_stream_action *a = stream_act(s, INTER_STREAM_ACT_DELIVER);
+    a->seq = s->next;
+    a->view = p;
+    a->len = n;
+    a->put_at = put_at;
+    s->stats.batches++;
+    s->stats.bytes += n;
+    if (s->next - s->base ==
+        s->c.spool_batches) // more than the producer can keep: it is lying, or its spool is larger
+        stream_ring_drop(s, s->base + 1);
+    stream_ring_add(s, n, 0);
+}
+
+void stream_on_data(struct inter_stream *s, const struct inter_stream_message *m) {
+    if (!s->attached || s->refused) {
+        stream_fault(s, INTER_STREAM_FAULT_LATE);
+        return;
+    }
+    struct stream_slot *slot = &s->slots[m->seq % s->c.window_batches];
+    if (m->seq < s->next || (m->seq < s->applied + s->c.window_batches && slot->full)) {
+        stream_fault(s, INTER_STREAM_FAULT_DUPLICATE);
+        return;
+    }
+    if (m->seq >= s->applied + s->c.window_batches) {
+        stream_fault(s, INTER_STREAM_FAULT_OUTSIDE);
+        return;
+    }
+    if (m->len > s->c.batch_bytes ||
+        (m->seq > s->next && s->stats.held_bytes + m->len > (uint64_t)s->c.window_bytes)) {
+        stream_fault(s, INTER_STREAM_FAULT_OVERSIZE);
+        return;
+    }
+    size_t at = s->out->bytes.len;
+    inter_stream_put_signed(&s->out->bytes, &s->c.key, s->c.type, m->seq, m->body, m->len);
+    bool good = !s->out->bytes.oom &&
+                s->crypto->verify(s->crypto->user, s->c.peer, INTER_STREAM_CONTEXT,
+                                  s->out->bytes.p + at, s->out->bytes.len - at, m->sig);
+    s->out->bytes.len = at;
+    if (!good) {
+        stream_fault(s, INTER_STREAM_FAULT_DENIED);
+        return;
+    }
+    if (m->seq > s->next) { // out of turn
+        neb_buf_add(&slot->b, m->body, m->len);
+        s->out->bytes.oom |= slot->b.oom;
+        slot->full = true;
+        slot->put_at = m->put_at;
+        s->stats.held_bytes += m->len;
+        return;
+    }
+    deliver(s, m->body, m->len, m->put_at);
+    s->free_from = s->next;
+    for (; (slot = &s->slots[s->next % s->c.window_batches])->full; s->free_to = s->next) {
+        slot->full = false;
+        s->stats.held_bytes -= slot->b.len;
+        deliver(s, slot->b.p, slot->b.len, slot->put_at);
+    }
+    if (s->c.measured &&
+        (s->now - s->said_at >= grant_measured || s->stats.bytes - s->said_bytes >= GRANT_BYTES))
+        stream_say_grant(s);
+}
+
+static void ask_checkpoint(struct inter_stream *s) {
+    uint64_t unsaved = s->applied - s->base;
+    if (s->applied < s->asked + s->c.spool_batches / 8 + 1 && s->asked > s->base)
+        return;
+    if (unsaved <= s->c.spool_batches / 2 && s->ring_bytes <= s->c.spool_bytes / 2)
+        return;
+    s->asked = s->applied;
+    stream_act(s, INTER_STREAM_ACT_CHECKPOINT);
+}
+
+void stream_on_applied(struct inter_stream *s, uint64_t seq) {
+    if (!s->attached || seq > s->next) {
+        stream_fault(s, INTER_STREAM_FAULT_MALFORMED);
+        return;
+    }
+    s->applied = seq > s->applied ? seq : s->applied;
+    if (s->applied >= s->said.applied + (s->c.window_batches + 1) / 2)
+        stream_say_grant(s);
+    ask_checkpoint(s);
+}
+
+void stream_on_durable(struct inter_stream *s, uint64_t seq) {
+    if (!s->attached || seq > s->applied) {
+        stream_fault(s, INTER_STREAM_FAULT_MALFORMED);
+        return;
+    }
+    if (seq <= s->durable)
+        return;
+    s->durable = seq;
+    stream_ring_drop(s, seq);
+    stream_say_grant(s);
+}
+
+void stream_consumer_tick(struct inter_stream *s) {
+    if (!s->up || !s->attached)
+        return;
+    if (!s->met && s->now - s->hello_at >= STREAM_HELLO_EVERY) {
+        stream_say_hello(s, true);
+        stream_say_grant(s);
+    }
+    bool news =
+        s->next != s->said.have || s->applied != s->said.applied || s->durable != s->said.durable;
+    neb_ns soon = s->c.measured ? grant_measured : grant_soon;
+    if (!s->refused && s->now - s->said_at >= (news ? soon : grant_every))
+        stream_say_grant(s);
+}

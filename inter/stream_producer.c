@@ -1,0 +1,131 @@
+// The producer's end: what lies in the spool, what the consumer has said, what may be sent.
+#include "inter/stream_state.h"
+
+static const neb_ns no_progress = 20 * NEB_S;
+
+static uint64_t room(const struct inter_stream *s) {
+    uint64_t most = s->applied + s->window_batches, disk = s->base + s->c.spool_batches;
+    uint64_t left = s->c.spool_bytes > s->ring_bytes
+                        ? (s->c.spool_bytes - s->ring_bytes) / s->c.batch_bytes
+                        : 0;
+    most = disk < most ? disk : most;
+    return s->next + left < most ? s->next + left : most;
+}
+
+void stream_say_room(struct inter_stream *s, bool always) {
+    uint64_t limit = room(s);
+    if (!always && limit == s->room_said && s->durable == s->durable_said)
+        return;
+    struct inter_stream_action *a = stream_act(s, INTER_STREAM_ACT_ROOM);
+    a->seq = s->room_said = limit;
+    a->durable = s->durable_said = s->durable;
+    a->stored = s->next;
+}
+
+void stream_pump(struct inter_stream *s) {
+    if (!s->up || !s->met || s->refused || !s->session || s->now < s->blocked)
+        return;
+    if (s->sent < s->base)
+        s->sent = s->base;
+    uint64_t bytes = 0;
+    for (uint64_t i = s->applied > s->base ? s->applied : s->base; i < s->sent && i < s->next; i++)
+        bytes += stream_entry_of(s, i)->bytes;
+    while (s->sent < s->next && s->sent < s->applied + s->window_batches) {
+        uint32_t n = stream_entry_of(s, s->sent)->bytes;
+        if (s->sent > s->applied && bytes + n > s->window_bytes)
+            break;
+        bytes += n;
+        if (s->sent == s->have)
+            s->moved = s->now;
+        s->stats.batches++;
+        s->stats.bytes += n;
+        s->stats.resent += s->sent < s->high;
+        inter_stream_path_sent(s->path, s->now, s->sent, n);
+        stream_act(s, INTER_STREAM_ACT_SEND)->seq = s->sent++;
+        s->high = s->sent > s->high ? s->sent : s->high;
+    }
+}
+
+void stream_put(struct inter_stream *s, const struct inter_stream_event *e) {
+    if (e->len < 1 || e->len > s->c.batch_bytes) {
+        stream_fault(s, INTER_STREAM_FAULT_OVERSIZE);
+        return;
+    }
+    if (e->seq < s->base) { // the consumer has it for good
+        stream_say_room(s, true);
+        return;
+    }
+    uint64_t tag = stream_tag_of(e->data, e->len);
+    if (e->seq < s->next) { // a run that is repeated
+        if (stream_entry_of(s, e->seq)->tag != tag)
+            stream_fault(s, INTER_STREAM_FAULT_CONFLICT);
+        stream_say_room(s, true);
+        return;
+    }
+    if (e->seq > s->next && s->base == s->next &&
+        e->seq <= s->have) // the spool was lost, the consumer has all before
+        s->base = s->next = e->seq;
+    if (e->seq > s->next || e->seq >= s->base + s->c.spool_batches ||
+        s->ring_bytes + e->len > s->c.spool_bytes) {
+        stream_fault(s, INTER_STREAM_FAULT_OUTSIDE);
+        return;
+    }
+    struct inter_stream_action *a = stream_act(s, INTER_STREAM_ACT_STORE);
+    a->seq = e->seq;
+    a->view = e->data;
+    a->len = e->len;
+    stream_ring_add(s, e->len, tag);
+    stream_pump(s);
+    stream_say_room(s, true);
+}
+
+void stream_on_grant(struct inter_stream *s, const struct inter_stream_grant *g) {
+    if (g->session < s->session)
+        return;
+    if (g->session > s->session) { // the consumer begins again at its cursor
+        s->session = g->session;
+        s->have = g->have;
+        s->applied = g->applied;
+        s->sent = g->have;
+        s->lost = false;
+        s->moved = s->now;
+        inter_stream_path_reset(s->path, g->have);
+    }
+    if (g->have > s->have)
+        s->moved = s->now;
+    s->have = g->have > s->have ? g->have : s->have;
+    inter_stream_path_acked(s->path, s->now, s->have);
+    s->applied = g->applied > s->applied ? g->applied : s->applied;
+    s->sent = s->sent < s->have ? s->have : s->sent;
+    s->window_batches =
+        g->window_batches < s->c.window_batches ? g->window_batches : s->c.window_batches;
+    s->window_bytes = g->window_bytes < s->c.window_bytes ? g->window_bytes : s->c.window_bytes;
+    if (g->durable > s->durable) {
+        s->durable = g->durable;
+        if (s->durable > s->base) {
+            stream_ring_drop(s, s->durable);
+            stream_act(s, INTER_STREAM_ACT_DROP)->seq = s->base;
+        }
+    }
+    s->lost = s->lost && s->have < s->base;
+    if (s->have < s->base && !s->lost) { // an older checkpoint than the oldest it had spoken of
+        struct inter_stream_action *a = stream_act(s, INTER_STREAM_ACT_LOST);
+        a->seq = s->have;
+        a->durable = s->base;
+        s->lost = true;
+    }
+    if (!s->lost)
+        stream_pump(s);
+    stream_say_room(s, s->c.measured);
+}
+
+void stream_producer_tick(struct inter_stream *s) {
+    if (s->up && !s->met && s->now - s->hello_at >= STREAM_HELLO_EVERY)
+        stream_say_hello(s, true);
+    if (s->sent > s->have && s->now - s->moved >= no_progress) {
+        s->sent = s->have;
+        s->moved = s->now;
+    }
+    if (!s->lost)
+        stream_pump(s);
+}

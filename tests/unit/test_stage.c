@@ -1,0 +1,212 @@
+// The last stage of 8-bit codes: chosen by what it saves, the same elements whichever it is, hostile bodies refused.
+#include "agent/base/log.h"
+#include "agent/base/rng.h"
+#include "compress/check.h"
+#include "compress/codec.h"
+#include "kernels/blocks.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { N = 100001, VERSION_AT = 3, HEADER = 39, STREAM = 9 };
+enum { RAW, ZSTD, NIBBLES };
+static struct cmp_work *W;
+static float x[N], y[N], z[N];
+
+static void swallow(void *user, enum neb_log_level level, const char *text) {
+    (void)user, (void)level, (void)text;
+}
+
+static uint32_t u32_at(const uint8_t *p) {
+    struct neb_rd r = neb_rd_make(p, 4);
+    return neb_rd_u32(&r);
+}
+
+static uint8_t *codes_of(const struct neb_buf *frame) { // header of the second stream
+    return frame->p + HEADER + STREAM + u32_at(frame->p + HEADER + 5);
+}
+
+static void encode(size_t n, int level, struct neb_buf *out) {
+    struct cmp_codec codec;
+    assert_int_equal(cmp_codec_parse("int8", &codec), NEB_OK);
+    codec.zstd_level = level;
+    neb_buf_clear(out);
+    assert_int_equal(cmp_encode(W, &codec, x, n, out), NEB_OK);
+}
+
+static void heavy(size_t n) {
+    struct neb_rng r = neb_rng_make(3, 1);
+    for (size_t i = 0; i < n; i++) {
+        float g = neb_rng_normal(&r);
+        x[i] = g * fabsf(g);
+    }
+}
+
+static void test_planes_join_to_the_codes(void **state) {
+    (void)state;
+    uint8_t codes[257] = {0}, low[129], high[129], back[258];
+    for (size_t n = 0; n <= 257; n++) {
+        for (size_t i = 0; i < n; i++)
+            codes[i] = (uint8_t)(i + n);
+        back[n] = 0xa5;
+        kern_split8(low, high, codes, n);
+        kern_join8(back, low, high, n);
+        assert_memory_equal(back, codes, n);
+        assert_int_equal(back[n], 0xa5);
+        for (size_t i = 0; i < n; i++) // small codes of either sign: high nibble 0
+            if ((int8_t)codes[i] >= -8 && (int8_t)codes[i] < 8)
+                assert_int_equal(high[i / 2] >> 4 * (i % 2) & 15, 0);
+    }
+}
+
+// One case a stage: heavy tails, codes that are all alike in frequency, rows of zeros.
+static void test_the_stage_follows_the_codes(void **state) {
+    (void)state;
+    struct neb_buf frame = {0}, plain = {0};
+    for (int stage = RAW; stage <= NIBBLES; stage++) {
+        struct neb_rng r = neb_rng_make(7, 0);
+        heavy(N);
+        for (size_t i = 0; i < N; i++) {
+            if (stage == RAW)
+                x[i] = (float)neb_rng_below(&r, 2001) - 1000.0f;
+            if (stage == ZSTD && i / 1024 % 4)
+                x[i] = 0;
+        }
+        encode(N, 1, &frame);
+        encode(N, 0, &plain);
+        assert_int_equal(*codes_of(&frame), stage);
+        assert_int_equal(*codes_of(&plain), RAW);
+        assert_true(stage == RAW || frame.len < plain.len);
+        assert_int_equal(cmp_decode(W, frame.p, frame.len, y, N), NEB_OK);
+        assert_int_equal(cmp_decode(W, plain.p, plain.len, z, N), NEB_OK);
+        assert_memory_equal(y, z, sizeof y);
+    }
+    neb_buf_free(&frame);
+    neb_buf_free(&plain);
+}
+
+static void refused(const struct neb_buf *frame, size_t n) {
+    assert_int_equal(cmp_decode(W, frame->p, frame->len, y, n), NEB_ERR_FORMAT);
+}
+
+static void test_hostile_nibbles_are_refused(void **state) {
+    (void)state;
+    struct neb_buf frame = {0};
+    heavy(N);
+    encode(N, 1, &frame);
+    uint8_t *codes = codes_of(&frame), *low = codes + STREAM;
+    const size_t half = (N + 1) / 2, len = u32_at(codes + 5);
+    assert_int_equal(*codes, NIBBLES);
+    neb_log_set_sink(swallow, NULL);
+    low[half - 1] |= 0x10; // beside the odd last code
+    refused(&frame, N);
+    low[half - 1] &= 0x0f;
+    frame.p[VERSION_AT] = '1'; // which had no such stage
+    refused(&frame, N);
+    frame.p[VERSION_AT] = '2';
+    for (size_t n = 0; n < half + 20; n += 1 + n / 3) { // too short to hold both planes
+        neb_put_u32(codes + 5, (uint32_t)n);
+        struct neb_buf cut = {.p = frame.p, .len = (size_t)(low - frame.p) + n};
+        refused(&cut, N);
+    }
+    neb_put_u32(codes + 5, (uint32_t)len);
+    for (size_t k = 0; k < 12; k++) { // magic, descriptor and sizes of the zstd frame
+        low[half + k] ^= 0x55;
+        enum neb_status st = cmp_decode(W, frame.p, frame.len, y, N);
+        assert_true(st == NEB_OK || st == NEB_ERR_FORMAT);
+        assert_true(k >= 4 || st == NEB_ERR_FORMAT);
+        low[half + k] ^= 0x55;
+    }
+    *codes = ZSTD; // what it is not
+    refused(&frame, N);
+    *codes = NIBBLES;
+    assert_int_equal(cmp_decode(W, frame.p, frame.len, y, N), NEB_OK);
+    // 4-bit codes and scales have no such stage.
+    frame.p[HEADER] = NIBBLES;
+    refused(&frame, N);
+    neb_log_set_sink(NULL, NULL);
+    neb_buf_free(&frame);
+}
+
+// No encoder writes code -128.
+static void test_code_out_of_range_is_refused(void **state) {
+    (void)state;
+    struct neb_buf frame = {0};
+    heavy(N);
+    encode(N, 1, &frame);
+    uint8_t *low = codes_of(&frame) + STREAM;
+    neb_log_set_sink(swallow, NULL);
+    bool seen = false;
+    assert_int_equal(cmp_decode(W, frame.p, frame.len, z, N), NEB_OK);
+    for (size_t i = 0; i < N / 2 && !seen; i++) { // a low nibble of 8 makes -128 where the code lies in [-136, -120]
+        uint8_t was = low[i];
+        low[i] = (uint8_t)((was & 0xf0) | 8);
+        seen = cmp_decode(W, frame.p, frame.len, y, N) == NEB_ERR_FORMAT;
+        low[i] = was;
+    }
+    neb_log_set_sink(NULL, NULL);
+    assert_true(seen);
+    neb_buf_free(&frame);
+}
+
+// The gate's check, fed in pieces of any size, says of stage 2 what it says of the codes as they are.
+static void test_the_gate_reads_nibbles(void **state) {
+    (void)state;
+    static const struct cmp_unit_shape shape = {0, 1, N, false};
+    struct cmp_update_stats stats[2];
+    struct cmp_check *check;
+    struct neb_buf b = {0};
+    struct cmp_codec codec;
+    assert_int_equal(cmp_check_create(&check), NEB_OK);
+    heavy(N);
+    assert_int_equal(cmp_codec_parse("int8", &codec), NEB_OK);
+    for (int level = 0; level < 2; level++) {
+        codec.zstd_level = level;
+        cmp_update_begin(&b, 1);
+        assert_int_equal(cmp_update_add(W, &b, &shape, &codec, x, NULL), NEB_OK);
+        for (size_t piece = 1; piece < 4 * N; piece = 5 * piece + 2) {
+            cmp_check_begin(check, N);
+            for (size_t at = 0; at < b.len; at += piece)
+                assert_int_equal(cmp_check_feed(check, b.p + at, b.len - at < piece ? b.len - at : piece), NEB_OK);
+            assert_int_equal(cmp_check_end(check, &stats[level]), NEB_OK);
+            assert_true(stats[level].elements == N && stats[level].norm == stats[0].norm);
+        }
+        if (level == 0)
+            neb_buf_clear(&b);
+    }
+    assert_true(stats[0].norm > 0);
+    neb_log_set_sink(swallow, NULL);
+    size_t frame = 8 + 16 + 4; // heads of the update and of its unit, the frame's length
+    assert_memory_equal(b.p + frame, "NBF2", 4);
+    for (int scales = 0; scales < 2; scales++) {
+        uint8_t *at = b.p + frame + (scales ? HEADER : VERSION_AT), was = *at;
+        *at = scales ? NIBBLES : '1';
+        cmp_check_begin(check, N);
+        assert_int_equal(cmp_check_feed(check, b.p, b.len), NEB_ERR_FORMAT);
+        assert_int_equal(cmp_check_end(check, &stats[1]), NEB_ERR_FORMAT);
+        *at = was;
+    }
+    neb_log_set_sink(NULL, NULL);
+    cmp_check_destroy(&check);
+    neb_buf_free(&b);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_planes_join_to_the_codes),
+        cmocka_unit_test(test_the_stage_follows_the_codes),
+        cmocka_unit_test(test_hostile_nibbles_are_refused),
+        cmocka_unit_test(test_code_out_of_range_is_refused),
+        cmocka_unit_test(test_the_gate_reads_nibbles),
+    };
+    if (cmp_work_create(&W) != NEB_OK)
+        return 1;
+    int rc = cmocka_run_group_tests(tests, NULL, NULL);
+    cmp_work_destroy(&W);
+    return rc;
+}
