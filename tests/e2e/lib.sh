@@ -14,6 +14,13 @@ fail() {
 }
 # grep that reads all of its input: `writer | grep -q x` under pipefail fails whenever grep has seen enough before the writer is done.
 has() { [[ $(grep -c "$@") != 0 ]]; }
+# A run that is still there when its test fails: what `timeout` was started for would outlive it.
+end_now() {
+    for p in "$@"; do
+        pkill -KILL -P "$p" || true
+        kill -KILL "$p" || true
+    done 2>/dev/null
+}
 skip() { echo "cannot run here: $*"; exit 77; }
 
 # Two sources of real English text that every Debian has: licences, in two groups.

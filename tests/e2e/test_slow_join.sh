@@ -5,7 +5,7 @@
 "$BUILD/wanlink" probe >/dev/null 2>&1 || skip "no TUN device or not root"
 make_corpus
 stopped=()
-trap 'kill -CONT ${stopped[@]:-} 2>/dev/null || true; kill -KILL ${pid:+"$pid"} 2>/dev/null || true; [[ ${KEEP:-} ]] || rm -rf "$T"' EXIT
+trap 'kill -CONT ${stopped[@]:-} 2>/dev/null || true; end_now ${pid:+"$pid"}; [[ ${KEEP:-} ]] || rm -rf "$T"' EXIT
 make_job "$T/job.yaml" "grace_s: 0.5, commit_all: false"
 sed -i -e 's/steps: 60/steps: 100000/; s/codec: int4/codec: fp32/' -e '/^  - {name: beta/d' -e '/^  - {name: alpha/d' "$T/job.yaml"
 for c in a b c; do
