@@ -361,6 +361,23 @@ static uint16_t live_data(const struct step *s, const struct job *j) {
     return live & node_data(j);
 }
 
+// After an outage in which both sides trained on, each says anew what it sends as soon as it knows that the other is there. Where
+// one's newer update meets the other's of before the outage, what they learned would come in two rounds, each in full, instead of
+// averaged: a few of the other's steps are waited for. In vain where it was not away but down.
+static bool returns_alone(const struct step *s, const struct job *j, const struct fragment *g, uint16_t ready) {
+    for (uint8_t a = 0; a < j->c.n_members; a++)
+        for (uint8_t b = 0; b < j->c.n_members; b++) {
+            const struct inter_manifest *x = &g->slots[a].m, *y = &g->slots[b].m;
+            if (!(ready >> a & 1) || !(ready >> b & 1) || x->missed <= j->c.merge_after || y->missed > j->c.merge_after ||
+                g->absences[a].base != g->absences[b].base)
+                continue;
+            neb_ns steps = 4 * (neb_ns)y->measure.step_us * NEB_US, wait = steps > 2 * NEB_S ? steps : 2 * NEB_S;
+            if (s->now - g->ready_since < (wait < j->c.grace ? wait : j->c.grace))
+                return true;
+        }
+    return false;
+}
+
 // Which updates the next record is to hold; 0: not yet.
 static uint16_t choose(struct step *s, const struct job *j, struct fragment *g) {
     uint16_t ready = 0, live = live_data(s, j);
@@ -387,7 +404,7 @@ static uint16_t choose(struct step *s, const struct job *j, struct fragment *g) 
     for (uint8_t m = 0; m < j->c.n_members; m++)
         last = last && (!(ready >> m & 1) || g->slots[m].m.flags & INTER_FINAL);
     bool late = !last && !j->c.commit_all && s->now - g->ready_since >= j->c.grace;
-    return complete || late ? ready : 0;
+    return (complete && !returns_alone(s, j, g, ready)) || late ? ready : 0;
 }
 
 // What a member does from the round after the next: from what it said with its update, or as before. A plan is part of the
