@@ -28,12 +28,24 @@ static int cluster_index(const struct run *r, const char *name) {
     return -1;
 }
 
+// A report of its stop in an earlier run may reach us late, after an outage: who makes further steps has not ended with it.
+static void forget_former(struct run *r, int i, const char *kind, const json_t *line) {
+    const json_t *report = r->reports[i];
+    if (!json_is_true(json_object_get(report, "stopped")) || strcmp(kind, "step") ||
+        json_integer_value(json_object_get(line, "step")) <=
+            json_integer_value(json_object_get(report, "steps")))
+        return;
+    json_decref(r->reports[i]);
+    r->reports[i] = NULL;
+}
+
 static enum neb_status on_line(struct run *r, json_t *line) {
     int i = cluster_index(r, json_string_value(json_object_get(line, "cluster")));
     const char *kind = json_string_value(json_object_get(line, "kind"));
     char text[256];
     if (i < 0 || i >= r->expected || !kind)
         return NEB_OK; // witnesses have nothing to tell
+    forget_former(r, i, kind, line);
     NEB_TRY(agent_metrics_add(r->metrics, neb_now(), json_incref(line)));
     agent_progress_metrics(r->progress, i, line);
     agent_tensorboard_line(r->tensorboard, i, line, neb_wall_now());
@@ -50,6 +62,8 @@ static enum neb_status on_event(struct run *r, struct agent_ipc_msg *m) {
     enum neb_status st = NEB_OK;
     if (!strcmp(ev, "line")) {
         st = on_line(r, json_object_get(m->head, "line"));
+    } else if (!strcmp(ev, "status")) {
+        pretrain_on_status(r, m->head);
     } else if (!strcmp(ev, "report")) {
         json_t *report = json_object_get(m->head, "report");
         int i = cluster_index(r, json_string_value(json_object_get(report, "name")));
@@ -69,28 +83,6 @@ static int reports_in(const struct run *r) {
     return n;
 }
 
-// An error that the others cannot go on behind; one that was refused a join leaves them as they were.
-static bool must_stop(const struct run *r) {
-    for (int i = 0; i < r->expected; i++)
-        if (json_is_string(json_object_get(r->reports[i], "error")) &&
-            !json_is_true(json_object_get(r->reports[i], "refused")))
-            return true;
-    return false;
-}
-
-static enum neb_status say_stop(struct run *r) {
-    return agent_ipc_send(r->ipc, NULL, json_pack("{s:s,s:s}", "op", "stop", "job", r->id), NULL,
-                          0);
-}
-
-static enum neb_status send_stop(struct run *r, const char *why) {
-    if (r->stop_sent)
-        return NEB_OK;
-    r->stop_sent = true;
-    agent_progress_note(r->progress, why);
-    return say_stop(r);
-}
-
 // An agent that was killed is started again, as a service manager would; the one we follow is asked anew.
 static enum neb_status tend_agents(struct run *r) {
     int again = -1;
@@ -105,28 +97,23 @@ static enum neb_status tend_agents(struct run *r) {
                                json_pack("{s:s,s:s,s:O}", "op", "submit", "id", r->id, "spec",
                                          r->spec),
                                NULL, 0));
-    return r->stop_sent ? say_stop(r) : NEB_OK; // it may not have heard it, and asked again it does no more
+    return r->stop_sent ? pretrain_say_stop(r) : NEB_OK; // it may not have heard it, and asked again it does no more
 }
 
 static enum neb_status follow(struct run *r) {
     struct agent_ipc_msg m;
-    neb_ns give_up = 0;
-    while (reports_in(r) < r->expected) {
+    bool enough = false;
+    while (reports_in(r) < r->expected && !enough) {
         enum neb_status st = agent_ipc_wait(r->ipc, 200 * NEB_MS, &m);
         if (st == NEB_OK)
             NEB_TRY(on_event(r, &m));
         else if (st != NEB_ERR_TIMEOUT && st != NEB_ERR_INTERRUPTED)
             return st;
         if (interrupted)
-            NEB_TRY(send_stop(r, "stopping after a checkpoint; --resume continues"));
-        if (must_stop(r) && !r->stop_sent) // the others would wait for it
-            NEB_TRY(send_stop(r, "one cluster failed; stopping the others"));
-        if (r->stop_sent && !give_up)
-            give_up = neb_now() + 60 * NEB_S;
-        if (give_up && neb_now() > give_up)
-            return neb_fail(
-                NEB_ERR_TIMEOUT,
-                "not all clusters reported within 60 s of the stop; their agents' logs say more");
+            NEB_TRY(pretrain_stop(r, "stopping after a checkpoint; --resume continues"));
+        if (pretrain_must_stop(r)) // the others would wait for it
+            NEB_TRY(pretrain_stop(r, "one cluster failed; stopping the others"));
+        NEB_TRY(pretrain_stop_step(r, &enough));
         if (r->o.local)
             NEB_TRY(tend_agents(r));
         agent_progress_draw(r->progress, neb_now(), false);

@@ -36,6 +36,7 @@ static void on_submit_job(struct daemon *d, const struct agent_ipc_client *from,
     add_watcher(d, j, from);
     if (j->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
         return; // one process does it all
+    daemon_unpost_stop(d, j);
     for (int i = 0; i < j->job.n_clusters; i++)
         if (i != j->self)
             daemon_post(d, j->peers[i], AGENT_MSG_JOB, daemon_signed_job(d, j), true);
@@ -244,6 +245,8 @@ static void on_resume_request(struct daemon *d, const struct agent_ipc_client *f
     if (runs || !(j = daemon_job_accept(d, hex, spec, home, why, sizeof why))) {
         daemon_answer(d, from, false, runs ? "the job runs, or is still stopping" : why);
     } else {
+        if (j->linked)
+            daemon_unpost_stop(d, j);
         for (int i = 0; i < j->job.n_clusters && j->job.sync.scheme != AGENT_SCHEME_SYNCHRONOUS;
              i++)
             if (i != j->self)

@@ -60,6 +60,8 @@ NEB_MUST_CHECK enum neb_status daemon_start_service(struct daemon *d);
 void daemon_tell(struct daemon *d, const struct agent_ipc_client *to, json_t *head);
 void daemon_answer(struct daemon *d, const struct agent_ipc_client *to, bool ok, const char *text);
 void daemon_post(struct daemon *d, uint32_t peer, enum agent_message kind, json_t *body, bool reliable);
+// The job goes on: a stop that an outage kept from the others must not reach them later.
+void daemon_unpost_stop(struct daemon *d, const struct agent_jobrun *j);
 // An event of a job for everybody who follows it: local watchers, and the agent where it was submitted.
 void daemon_publish(struct daemon *d, struct agent_jobrun *j, const char *ev, const char *key, json_t *body,
                     bool reliable);

@@ -33,6 +33,18 @@ void daemon_post(struct daemon *d, uint32_t peer, enum agent_message kind, json_
     free(text);
 }
 
+void daemon_unpost_stop(struct daemon *d, const struct agent_jobrun *j) {
+    json_t *body = json_pack("{s:s}", "id", j->hex);
+    char *text = json_dumps(body, JSON_COMPACT);
+    json_decref(body);
+    for (int i = 0; text && i < j->job.n_clusters; i++)
+        if (i != j->self && inter_service_unsend(d->service, j->peers[i], AGENT_MSG_STOP, text,
+                                                 strlen(text)) != NEB_OK)
+            neb_warn("a stop of job %s that waits for its link could not be taken back",
+                     j->job.name);
+    free(text);
+}
+
 // An event of a job for everybody who follows it: local watchers, and the agent where it was submitted.
 void daemon_publish(struct daemon *d, struct agent_jobrun *j, const char *ev, const char *key,
                     json_t *body, bool reliable) {

@@ -25,11 +25,12 @@ static void make_summary(const struct run *r, struct agent_summary *s) {
          both = rtd && r->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
     snprintf(s->mode, sizeof s->mode, rtd ? "rtd" : distill ? "distill" : "replicas");
     s->wall_s = neb_seconds(neb_now() - r->start);
-    s->n_clusters = both ? 2 : r->expected;
-    for (int i = 0; i < s->n_clusters; i++) {
+    for (int i = 0; i < (both ? 2 : r->expected); i++) {
         const json_t *p = both ? agent_rtd_report_of(&r->job, r->reports, r->job.clusters[i].role)
                                : r->reports[i];
-        struct agent_cluster_summary *c = &s->clusters[i];
+        if (!p && !both) // out of reach when the run was stopped
+            continue;
+        struct agent_cluster_summary *c = &s->clusters[s->n_clusters++];
         const char *digest = json_string_value(json_object_get(p, "params_digest"));
         snprintf(c->name, sizeof c->name, "%s", r->job.clusters[i].name);
         const char *device = json_string_value(json_object_get(p, "device"));
@@ -82,20 +83,21 @@ static enum neb_status export_models(const struct run *r) {
 
 int pretrain_finish(struct run *r) {
     struct agent_summary s;
-    int failed = 0, stopped = 0;
+    int failed = 0, stopped = 0, missing = 0;
     for (int i = 0; i < r->expected; i++) {
         const char *error = json_string_value(json_object_get(r->reports[i], "error"));
         if (error)
             neb_log(NEB_LOG_ERROR, "cluster %s: %s", r->job.clusters[i].name, error);
         failed += error != NULL;
         stopped += json_is_true(json_object_get(r->reports[i], "stopped"));
+        missing += !r->reports[i];
     }
     if (failed)
         return AGENT_EXIT_FAILED;
     make_summary(r, &s);
-    if (r->job.mode == AGENT_MODE_RTD)
+    if (r->job.mode == AGENT_MODE_RTD && !missing)
         s.quality = r->quality = agent_rtd_summary(&r->job, r->reports);
-    if (r->job.mode == AGENT_MODE_DISTILL)
+    if (r->job.mode == AGENT_MODE_DISTILL && !missing)
         s.quality = r->quality = agent_distill_summary(&r->job, r->reports, r->expected);
     if (agent_summary_write(&s, r->out) != NEB_OK || agent_plots_make(r->out) != NEB_OK)
         return AGENT_EXIT_FAILED;
@@ -104,7 +106,7 @@ int pretrain_finish(struct run *r) {
     if (!r->o.json && s.quality && !stopped)
         r->job.mode == AGENT_MODE_RTD ? agent_rtd_print(s.quality, stdout)
                                       : agent_distill_print(s.quality, stdout);
-    if (stopped) {
+    if (stopped || missing) {
         if (!r->o.json)
             printf("stopped after a checkpoint; continue with --resume --out %s\n", r->o.out);
         return AGENT_EXIT_INTERRUPTED;

@@ -33,7 +33,10 @@ struct run {
     json_t *reports[AGENT_CLUSTERS_MAX];   // (expected) NULL: not here yet
     int expected;                          // clusters that train, which come first
     neb_ns start;
-    bool stop_sent;
+    neb_ns stop_sent;  // 0: not stopped by us
+    neb_ns away_since; // that all who have not reported are out of reach
+    neb_ns next_ask;   // for the agent's status, while the run stops
+    uint16_t away;     // clusters whose link is down, bit each, as the agent last said
     int lock_fd; // OUT/.lock: one command a folder; released by the system however this process ends
 };
 
@@ -42,7 +45,15 @@ NEB_MUST_CHECK enum neb_status pretrain_load_job(struct run *r);
 // Locks --out. A new run writes job.json, id and job; --resume must mean the same job, and takes its id.
 NEB_MUST_CHECK enum neb_status pretrain_open_out(struct run *r);
 
-// pretrain_result.c: the exit status.
+// pretrain_stop.c
+bool pretrain_must_stop(const struct run *r);
+NEB_MUST_CHECK enum neb_status pretrain_stop(struct run *r, const char *why); // once
+NEB_MUST_CHECK enum neb_status pretrain_say_stop(struct run *r);              // again
+void pretrain_on_status(struct run *r, const json_t *status);                 // of the agent that is asked
+// While a run stops. *enough: whoever has not reported is out of reach; go on without. NEB_ERR_TIMEOUT: one within reach is silent.
+NEB_MUST_CHECK enum neb_status pretrain_stop_step(struct run *r, bool *enough);
+
+// pretrain_result.c: the exit status. Clusters without a report are left out of the summary; then the run counts as stopped.
 int pretrain_finish(struct run *r);
 
 #endif

@@ -157,6 +157,9 @@ NEB_MUST_CHECK enum neb_status inter_ledger_post(struct inter_ledger *l, const c
                                                  uint64_t *seq, uint64_t *previous);
 NEB_MUST_CHECK enum neb_status inter_ledger_posted(struct inter_ledger *l, const char *peer,
                                                    uint64_t seq); // acknowledged up to seq
+// Takes back messages to this peer of this very kind and body that it has not acknowledged; it may have taken them all the same.
+NEB_MUST_CHECK enum neb_status inter_ledger_unpost(struct inter_ledger *l, const char *peer,
+                                                   uint32_t kind, const void *p, size_t n);
 typedef void inter_ledger_message(void *user, uint64_t seq, uint32_t kind, const uint8_t *p,
                                   size_t n);
 NEB_MUST_CHECK enum neb_status inter_ledger_pending(struct inter_ledger *l, const char *peer,

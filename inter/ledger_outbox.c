@@ -33,6 +33,13 @@ enum neb_status inter_ledger_posted(struct inter_ledger *l, const char *peer, ui
                         peer, (int64_t)(seq > INT64_MAX ? INT64_MAX : seq));
 }
 
+enum neb_status inter_ledger_unpost(struct inter_ledger *l, const char *peer, uint32_t kind,
+                                    const void *p, size_t n) {
+    return inter_db_run(l, "take a message back",
+                        "DELETE FROM outbox WHERE peer=? AND kind=? AND body=?", "tib", peer,
+                        (int64_t)kind, p, n);
+}
+
 enum neb_status inter_ledger_pending(struct inter_ledger *l, const char *peer,
                                      inter_ledger_message *fn, void *user) {
     sqlite3_stmt *s = NULL;

@@ -125,6 +125,9 @@ enum { INTER_MESSAGE_MAX = 60 << 10 };
 // Kept in the ledger until the peer has it.
 NEB_MUST_CHECK enum neb_status inter_service_send(struct inter_service *s, uint32_t peer,
                                                   uint32_t kind, const void *p, size_t n);
+// Takes it back where the peer has not acknowledged it: same kind, same bytes.
+NEB_MUST_CHECK enum neb_status inter_service_unsend(struct inter_service *s, uint32_t peer,
+                                                    uint32_t kind, const void *p, size_t n);
 // Sent once if the peer is up, or not at all: for telemetry.
 void inter_service_tell(struct inter_service *s, uint32_t peer, uint32_t kind, const void *p,
                         size_t n);

@@ -48,6 +48,13 @@ enum neb_status inter_service_send(struct inter_service *s, uint32_t peer, uint3
     return NEB_OK;
 }
 
+enum neb_status inter_service_unsend(struct inter_service *s, uint32_t peer, uint32_t kind,
+                                     const void *p, size_t n) {
+    if (peer >= s->members.n || peer == s->self)
+        return neb_fail(NEB_ERR_LIMIT, "member %u", peer);
+    return inter_ledger_unpost(s->ledger, s->members.m[peer].pub.name, kind, p, n);
+}
+
 void inter_service_tell(struct inter_service *s, uint32_t peer, uint32_t kind, const void *p,
                         size_t n) {
     if (n > INTER_MESSAGE_MAX || peer >= s->members.n || !s->up[peer])

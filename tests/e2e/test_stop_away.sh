@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Ctrl-C while the link to the other cluster is down: the command saves, says which cluster could not be told, and ends within seconds
+# with status 3; --resume then ends with both clusters on the same parameters. Needs root and TUN for the emulated WAN.
+. "$(dirname "$0")/lib.sh"
+"$BUILD/wanlink" probe >/dev/null 2>&1 || skip "no TUN device or not root"
+make_corpus
+make_job "$T/job.yaml"
+sed -i 's/steps: 60/steps: 2000/; s/every_steps: 20/every_steps: 0/; s/interval: 10/interval: 50/' "$T/job.yaml"
+out=$T/run
+state() { "$nebula" status --home "$out/clusters/alpha" --json 2>/dev/null | jq ".peers[0].up"; }
+
+timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --wan 50mbit:40ms --out "$out" >"$T/cut.log" 2>&1 &
+pid=$!
+trap 'end_now $pid; rm -rf "$T"' EXIT
+wait_step "$out" 60 "$pid" || fail "no step 60: $(tail -n 3 "$T/cut.log")"
+"$BUILD/wanlink" ctl "$out/wan.ctl" down >/dev/null || fail "cannot cut the link"
+for ((i = 0; i < 200; i++)); do [[ $(state) == false ]] && break; sleep 0.1; done
+((i < 200)) || fail "the outage was not noticed"
+start=$SECONDS
+kill -TERM "$pid"
+rc=0; wait "$pid" || rc=$?
+took=$((SECONDS - start))
+[[ $rc == 3 ]] || fail "exit status $rc after the stop, not 3: $(tail -n 3 "$T/cut.log")"
+((took < 30)) || fail "it took $took s to stop" # 5 s of patience and two checkpoints; a minute before
+grep -q 'beta cannot be reached' "$T/cut.log" || fail "it does not say who is missing: $(tail -n 5 "$T/cut.log")"
+[[ $(summary '.clusters | length' "$out") == 1 ]] || fail "a summary of clusters that have not reported"
+
+timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$out" --resume >"$T/resumed.log" 2>&1 || fail "resumed run: $(tail -n 3 "$T/resumed.log")"
+digests_equal "$out"
+[[ $(summary '[.clusters[].steps] == [2000, 2000]' "$out") == true ]] || fail "the resumed run did not make all steps"
+echo "stopped after $took s"
