@@ -1,4 +1,5 @@
-// Building a corpus: documents -> vocabulary -> shards. Everything is written into DIR.building and renamed at the end.
+// Building a corpus: documents -> vocabulary -> shards. Everything is written into DIR.building, which takes the place of
+// DIR at the end.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "intra/build_state.h"
@@ -156,16 +157,21 @@ static enum neb_status write_corpus(struct build *b, struct kern_pool *pool, con
     return st;
 }
 
-enum neb_status intra_corpus_build(const struct intra_build_spec *spec, const char *dir,
+enum neb_status intra_corpus_build(const struct intra_build_spec *spec, const char *out_dir,
                                    intra_build_progress *progress, void *user, bool *skipped) {
     enum neb_status st = NEB_OK;
     struct build b = {.spec = spec, .progress = progress, .user = user};
     struct kern_pool *pool = NULL;
     uint8_t sha[INTRA_SHA_BYTES];
-    char hex[65];
+    char hex[65], dir[NEB_PATH_MAX];
     *skipped = false;
-    if (snprintf(b.dir, sizeof b.dir, "%s.building", dir) >= (int)sizeof b.dir)
-        return neb_fail(NEB_ERR_LIMIT, "path too long: %s", dir);
+    size_t len = strlen(out_dir);
+    while (len > 1 && out_dir[len - 1] == '/') // DIR/.building would lie inside
+        len--;
+    if (snprintf(dir, sizeof dir, "%.*s", (int)len, out_dir) >= (int)sizeof dir ||
+        snprintf(b.dir, sizeof b.dir, "%s.building", dir) >= (int)sizeof b.dir)
+        return neb_fail(NEB_ERR_LIMIT, "path too long: %s", out_dir);
+    NEB_TRY_GOTO(neb_fs_mend_dir(dir), out);
     NEB_TRY_GOTO(neb_sha256_create(&b.inputs), out);
     hash_spec(&b);
     NEB_TRY_GOTO(build_read_sources(&b), out);
@@ -181,9 +187,7 @@ enum neb_status intra_corpus_build(const struct intra_build_spec *spec, const ch
     NEB_TRY_GOTO(make_tokenizer(&b), out);
     NEB_TRY_GOTO(kern_pool_create(spec->threads, &pool), out);
     NEB_TRY_GOTO(write_corpus(&b, pool, hex), out);
-    NEB_TRY_GOTO(neb_fs_remove_tree(dir), out);
-    if (rename(b.dir, dir) != 0)
-        st = neb_fail_errno("cannot rename %s to %s", b.dir, dir);
+    st = neb_fs_replace_dir(b.dir, dir);
 out:
     for (size_t i = 0; i < b.docs.n; i++) {
         free(b.docs.p[i].text);

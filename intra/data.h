@@ -97,7 +97,8 @@ struct intra_build_spec {
     struct intra_source_spec sources[INTRA_SOURCES_MAX];
 };
 typedef void intra_build_progress(void *user, const char *stage, uint64_t done, uint64_t total);
-// Builds the corpus aside and renames it to dir; an existing corpus of the same spec and inputs is kept (*skipped).
+// Builds the corpus in DIR.building, which then takes DIR's place: a crash leaves the old corpus or the new one, whole. An existing
+// corpus of the same spec and inputs is kept (*skipped).
 NEB_MUST_CHECK enum neb_status intra_corpus_build(const struct intra_build_spec *spec,
                                                   const char *dir, intra_build_progress *progress,
                                                   void *user, bool *skipped);

@@ -8,41 +8,59 @@
 
 bool neb_fault_armed;
 
-static struct {
+enum { PLANS_MAX = 4 };
+
+static struct plan {
     char point[64];
     bool prefix, kill;
     long nth;
     atomic_long seen;
-} plan;
+} plans[PLANS_MAX];
+static int n_plans;
+
+// One part of a specification, up to its comma or end.
+static void add_plan(const char *spec, size_t len) {
+    const char *colon = memchr(spec, ':', len);
+    size_t n = colon ? (size_t)(colon - spec) : len;
+    struct plan *p = &plans[n_plans];
+    if (n == 0 || n >= sizeof p->point)
+        return;
+    memcpy(p->point, spec, n);
+    p->prefix = p->point[n - 1] == '*';
+    p->point[p->prefix ? n - 1 : n] = 0;
+    char *end = NULL;
+    p->nth = colon ? strtol(colon + 1, &end, 10) : 1;
+    p->kill = end && strncmp(end, ":kill", 5) == 0;
+    atomic_store(&p->seen, 0);
+    n_plans++;
+}
 
 void neb_fault_arm(const char *spec) {
     neb_fault_armed = false;
-    if (!spec || !*spec)
-        return;
-    const char *colon = strchr(spec, ':');
-    size_t n = colon ? (size_t)(colon - spec) : strlen(spec);
-    if (n == 0 || n >= sizeof plan.point)
-        return;
-    memcpy(plan.point, spec, n);
-    plan.point[n] = 0;
-    plan.prefix = plan.point[n - 1] == '*';
-    if (plan.prefix)
-        plan.point[n - 1] = 0;
-    char *end = NULL;
-    plan.nth = colon ? strtol(colon + 1, &end, 10) : 1;
-    plan.kill = end && strcmp(end, ":kill") == 0;
-    atomic_store(&plan.seen, 0);
-    neb_fault_armed = true;
+    n_plans = 0;
+    while (spec && *spec && n_plans < PLANS_MAX) {
+        size_t len = strcspn(spec, ",");
+        add_plan(spec, len);
+        spec += len + (spec[len] == ',');
+    }
+    neb_fault_armed = n_plans > 0;
 }
 
 __attribute__((constructor)) static void fault_init(void) { neb_fault_arm(getenv("NEBULA_FAULT")); }
 
-bool neb_fault_hit(const char *point) {
-    bool match = plan.prefix ? strncmp(point, plan.point, strlen(plan.point)) == 0
-                             : strcmp(point, plan.point) == 0;
-    if (!match || atomic_fetch_add(&plan.seen, 1) + 1 != plan.nth)
+static bool hit(struct plan *p, const char *point) {
+    bool match = p->prefix ? strncmp(point, p->point, strlen(p->point)) == 0
+                           : strcmp(point, p->point) == 0;
+    if (!match || atomic_fetch_add(&p->seen, 1) + 1 != p->nth)
         return false;
-    if (plan.kill)
+    if (p->kill)
         raise(SIGKILL);
     return true;
+}
+
+bool neb_fault_hit(const char *point) {
+    bool any = false;
+    for (int i = 0; i < n_plans; i++)
+        any |= hit(&plans[i], point);
+    return any;
 }

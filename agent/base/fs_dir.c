@@ -1,0 +1,87 @@
+// A folder that takes another's place. rename(2) replaces files, but no folder that holds something.
+#include "agent/base/fault.h"
+#include "agent/base/fs.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static int sync_entry(const char *path, const struct stat *info, int type, struct FTW *ftw) {
+    (void)info, (void)ftw;
+    if (type != FTW_F && type != FTW_DP)
+        return 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return -1;
+    int rc = neb_fault("fs.sync") ? (errno = EIO, -1) : fsync(fd);
+    close(fd);
+    return rc;
+}
+
+static enum neb_status move(const char *from, const char *to) {
+    if (neb_fault("fs.rename") ? (errno = EIO, true) : rename(from, to) != 0)
+        return neb_fail_errno("cannot rename %s to %s", from, to);
+    return NEB_OK;
+}
+
+static enum neb_status sync_parent(const char *path) {
+    char parent[NEB_PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    if (!slash)
+        return neb_fs_sync_dir(".");
+    if (slash == path)
+        return neb_fs_sync_dir("/");
+    snprintf(parent, sizeof parent, "%.*s", (int)(slash - path), path);
+    return neb_fs_sync_dir(parent);
+}
+
+static enum neb_status old_name(const char *to, char *out, size_t cap) {
+    return (size_t)snprintf(out, cap, "%s.old", to) < cap
+               ? NEB_OK
+               : neb_fail(NEB_ERR_LIMIT, "path too long: %s", to);
+}
+
+// Where two names cannot be exchanged. Between the renames there is no `to`: neb_fs_mend_dir.
+static enum neb_status replace_aside(const char *from, const char *to) {
+    char old[NEB_PATH_MAX];
+    NEB_TRY(old_name(to, old, sizeof old));
+    NEB_TRY(neb_fs_remove_tree(old));
+    NEB_TRY(move(to, old));
+    enum neb_status st = move(from, to);
+    if (st != NEB_OK) {
+        if (rename(old, to) != 0)
+            return neb_fail_errno("cannot rename %s back to %s; do it by hand", old, to);
+        return st;
+    }
+    NEB_TRY(sync_parent(to));
+    return neb_fs_remove_tree(old);
+}
+
+enum neb_status neb_fs_replace_dir(const char *from, const char *to) {
+    if (nftw(from, sync_entry, 32, FTW_DEPTH | FTW_PHYS) != 0)
+        return neb_fail_errno("cannot sync %s", from);
+    if (!neb_fs_exists(to)) {
+        NEB_TRY(move(from, to));
+        return sync_parent(to);
+    }
+    int rc = neb_fault("fs.exchange") ? (errno = EINVAL, -1)
+                                      : renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE);
+    if (rc != 0 && (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP))
+        return replace_aside(from, to);
+    if (rc != 0)
+        return neb_fail_errno("cannot exchange %s and %s", from, to);
+    NEB_TRY(sync_parent(to));
+    return neb_fs_remove_tree(from); // what was `to`
+}
+
+enum neb_status neb_fs_mend_dir(const char *to) {
+    char old[NEB_PATH_MAX];
+    NEB_TRY(old_name(to, old, sizeof old));
+    if (neb_fs_exists(to) || !neb_fs_exists(old))
+        return NEB_OK;
+    NEB_TRY(move(old, to));
+    return sync_parent(to);
+}
