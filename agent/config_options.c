@@ -155,7 +155,7 @@ const struct config_option config_options[] = {
      "ratio of steps, with discriminator_steps; `steps` counts those of the side that makes more"},
     {"rtd.discriminator_steps", T_INT32, AT(rtd.discriminator_steps), 1, 1000, "1", NULL, "see generator_steps"},
     {"rtd.ahead", T_INT32, AT(rtd.ahead), 1, 1024, "16", NULL,
-     "batches that the generator may be ahead of the discriminator"},
+     "batches that the generator may be ahead of the discriminator; more where a round trip takes longer than that"},
     {"rtd.share_embeddings", T_INT32, AT(rtd.share_embeddings), 0, 1e9, "0", NULL,
      "steps after which generator and discriminator average a block of their token embeddings; 0: never"},
     {"rtd.generator.n_layers", T_INT32, AT(rtd.shape.n_layers), 0, 1024, "0", NULL, "0: model.n_layers, and so on"},

@@ -90,17 +90,19 @@ static bool parse_open(const struct agent_jobrun *j, const struct agent_ipc_msg 
             role = number(m, "role", INTER_STREAM_CONSUMER),
             batch = number(m, "batch_bytes", UINT32_MAX),
             window = number(m, "window_batches", UINT32_MAX),
+            start = number(m, "window_start", UINT32_MAX),
             bytes = number(m, "window_bytes", UINT32_MAX),
             spool = number(m, "spool_batches", UINT32_MAX),
             spool_bytes = number(m, "spool_bytes", INT64_MAX);
     if (cluster < 0 || cluster == j->self || type < 0 || role < 0 || batch < 0 || window < 0 ||
-        bytes < 0 || spool < 0 || spool_bytes < 0)
+        start < 0 || bytes < 0 || spool < 0 || spool_bytes < 0)
         return false;
     c->type = (enum inter_stream_type)type;
     c->role = (enum inter_stream_role)role;
     c->peer = j->peers[cluster];
     c->batch_bytes = (uint32_t)batch;
     c->window_batches = (uint32_t)window;
+    c->window_start = (uint32_t)start;
     c->window_bytes = (uint32_t)bytes;
     c->spool_batches = (uint32_t)spool;
     c->spool_bytes = (uint64_t)spool_bytes;
@@ -162,10 +164,10 @@ json_t *agent_streams_report(const struct agent_streams *s, const struct agent_j
             if (t.faults[f])
                 json_object_set_new(faults, inter_stream_fault_name((enum inter_stream_fault)f),
                                     json_integer((json_int_t)t.faults[f]));
-        json_array_append_new(list, json_pack("{s:i,s:I,s:I,s:I,s:I,s:o}", "stream", id, "batches",
+        json_array_append_new(list, json_pack("{s:i,s:I,s:I,s:I,s:I,s:i,s:o}", "stream", id, "batches",
                                               (json_int_t)t.batches, "bytes", (json_int_t)t.bytes,
                                               "resent", (json_int_t)t.resent, "held_bytes",
-                                              (json_int_t)t.held_bytes, "faults", faults));
+                                              (json_int_t)t.held_bytes, "window", (int)t.window, "faults", faults));
     }
     return list;
 }

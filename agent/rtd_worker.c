@@ -182,6 +182,12 @@ static enum neb_status train(struct rtd_run *r) {
 
 // ---- start and end --------------------------------------------------------------------------------------------
 
+// How far the window may widen. A row that both models share is due back after share_embeddings steps.
+static uint32_t most_ahead(const struct agent_job *j) {
+    int32_t share = j->rtd.share_embeddings;
+    return share && share < INTER_STREAM_WINDOW_MAX ? (uint32_t)share : INTER_STREAM_WINDOW_MAX;
+}
+
 static enum neb_status open_streams(struct rtd_run *r) {
     const struct agent_job *j = &r->w->job;
     bool generator = j->clusters[r->w->cluster].role == AGENT_ROLE_GENERATOR;
@@ -196,7 +202,8 @@ static enum neb_status open_streams(struct rtd_run *r) {
         .role = generator ? INTER_STREAM_PRODUCER : INTER_STREAM_CONSUMER,
         .peer = (uint32_t)agent_job_role(j, generator ? AGENT_ROLE_DISCRIMINATOR
                                                       : AGENT_ROLE_GENERATOR),
-        .window_batches = (uint32_t)j->rtd.ahead};
+        .window_start = (uint32_t)j->rtd.ahead,
+        .window_batches = most_ahead(j)};
     NEB_TRY(worker_side_stream(&r->x, &c, most, !j->rtd.push_text,
                                agent_rtd_state(r->side)->seq - r->holds, &r->stream));
     if (!j->rtd.share_embeddings)

@@ -63,6 +63,10 @@ enum neb_status worker_side_stream(struct worker_side *x, const struct inter_str
     NEB_ASSERT(x->n_streams < WORKER_SIDE_STREAMS_MAX);
     c.batch_bytes = (uint32_t)batch_bytes;
     c.window_bytes = WINDOW_BYTES;
+    if (c.window_start && c.window_batches > WINDOW_BYTES / c.batch_bytes)
+        c.window_batches = WINDOW_BYTES / c.batch_bytes > c.window_start
+                               ? WINDOW_BYTES / c.batch_bytes
+                               : c.window_start;
     c.spool_batches = SPOOL_BATCHES;
     c.spool_bytes = spool_bytes;
     NEB_TRY(set_terms(x->w->corpus, shards, &c));

@@ -31,6 +31,9 @@ static enum neb_status check(const struct inter_stream_config *c) {
             "stream %u: a window of %u batches and %u bytes; 1..%d batches and at least one of %u "
             "bytes are allowed",
             c->key.id, c->window_batches, c->window_bytes, INTER_STREAM_WINDOW_MAX, c->batch_bytes);
+    if (c->window_start > c->window_batches)
+        return neb_fail(NEB_ERR_INVALID, "stream %u: a window of %u batches that begins with %u",
+                        c->key.id, c->window_batches, c->window_start);
     if (c->spool_batches < c->window_batches || c->spool_batches > INTER_STREAM_SPOOL_MAX ||
         c->spool_bytes < c->window_bytes)
         return neb_fail(NEB_ERR_INVALID,
@@ -55,11 +58,12 @@ enum neb_status inter_stream_create(const struct inter_stream_config *c,
         return neb_fail(NEB_ERR_NOMEM, "out of memory creating a stream");
     s->c = *c;
     s->crypto = crypto;
-    s->window_batches = c->window_batches;
+    s->window_batches = s->window = stream_window_start(c);
     s->window_bytes = c->window_bytes;
     s->ring = calloc(c->spool_batches, sizeof *s->ring);
     s->slots = calloc(c->window_batches, sizeof *s->slots);
-    enum neb_status st = s->ring && s->slots
+    s->waited = calloc(c->window_batches, sizeof *s->waited);
+    enum neb_status st = s->ring && s->slots && s->waited
                              ? inter_stream_path_create(c->window_batches, &s->path)
                              : neb_fail(NEB_ERR_NOMEM, "out of memory creating a stream");
     if (st != NEB_OK)
@@ -75,6 +79,7 @@ void inter_stream_destroy(struct inter_stream **sp) {
     for (uint32_t i = 0; s->slots && i < s->c.window_batches; i++)
         neb_buf_free(&s->slots[i].b);
     inter_stream_path_destroy(&s->path);
+    free(s->waited);
     free(s->slots);
     free(s->ring);
     free(s);
@@ -230,6 +235,7 @@ static void on_up(struct inter_stream *s) {
     s->blocked = 0;
     if (s->c.role == INTER_STREAM_PRODUCER) {
         s->sent = s->have; // what was under way may be lost
+        s->widened = s->high;
         inter_stream_path_reset(s->path, s->have);
         stream_say_hello(s, true);
     } else if (s->attached) {
@@ -320,6 +326,7 @@ void inter_stream_stats(const struct inter_stream *s, struct inter_stream_stats 
     out->next = s->next;
     out->applied = s->applied;
     out->have = s->have;
+    out->window = producer ? s->window_batches : s->c.window_batches;
     out->path = inter_stream_path_measure(s->path, s->now);
     out->held_bytes = producer ? s->ring_bytes : s->stats.held_bytes;
 }

@@ -21,6 +21,10 @@
 //
 // Credit. The producer sends batch n when n < applied + window_batches and the bytes from `applied` on fit window_bytes
 // (one batch always fits): what lies in the consumer's memory is bounded, and the producer does not run ahead of it by more.
+// With window_start the window begins there and doubles, up to window_batches, when a grant shows that the consumer had nothing left
+// while the producer was not allowed more: a round trip takes longer than the window lasts (`ahead: 16` at 10 ms a step and 300 ms).
+// A link that is full looks the same, but there the bytes end it. The consumer grants window_batches and half of window_start at a
+// time; how much of it to use is the producer's own decision.
 // A put is allowed below ROOM: within the window, and within the spool, which also holds what the consumer has applied but
 // not saved; when that fills half of the spool the consumer is asked for a checkpoint (CHECKPOINT).
 //
@@ -72,6 +76,7 @@ struct inter_stream_config {
     uint32_t peer;           // link peer of the other side
     uint32_t batch_bytes;    // largest batch, 1..INTER_STREAM_BATCH_MAX
     uint32_t window_batches; // not yet applied by the consumer, 1..INTER_STREAM_WINDOW_MAX
+    uint32_t window_start;   // 1..window_batches: where the window begins; 0: it is window_batches throughout
     uint32_t window_bytes;   // at least batch_bytes
     uint32_t
         spool_batches; // on the producer's disk, at least window_batches, up to INTER_STREAM_SPOOL_MAX
@@ -173,6 +178,7 @@ struct inter_stream_stats { // of this endpoint since it was created
     uint64_t batches, bytes, resent; // sent or delivered; batches sent again
     uint64_t held_bytes; // producer: in the spool; consumer: waiting for an earlier batch
     uint64_t have;       // producer: the consumer has all below
+    uint32_t window;     // producer: batches, as in force now; consumer: what it grants
     bool agreed;         // terms are equal
     struct inter_stream_measure path; // producer, when last heard
     uint64_t faults[INTER_STREAM_FAULTS];

@@ -122,7 +122,7 @@ void stream_on_applied(struct inter_stream *s, uint64_t seq) {
         return;
     }
     s->applied = seq > s->applied ? seq : s->applied;
-    if (s->applied >= s->said.applied + (s->c.window_batches + 1) / 2)
+    if (s->applied >= s->said.applied + (stream_window_start(&s->c) + 1) / 2)
         stream_say_grant(s);
     ask_checkpoint(s);
 }

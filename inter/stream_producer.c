@@ -79,6 +79,19 @@ void stream_put(struct inter_stream *s, const struct inter_stream_event *e) {
     stream_say_room(s, true);
 }
 
+// A batch that the window held back until this grant is marked. Where a grant says that the consumer has applied all up to such a
+// batch and has nothing more, it waits for what waited for credit. After that, not before a whole wider window has gone.
+static void widen(struct inter_stream *s, const struct inter_stream_grant *g) {
+    uint32_t n = s->c.window_batches;
+    if (s->sent >= s->applied + s->window_batches)
+        s->waited[s->sent % n] = s->sent;
+    if (g->applied != g->have || g->applied <= s->widened || s->waited[g->have % n] != g->have ||
+        s->window >= n)
+        return;
+    s->window = 2 * s->window < s->c.window_batches ? 2 * s->window : s->c.window_batches;
+    s->widened = s->sent;
+}
+
 void stream_on_grant(struct inter_stream *s, const struct inter_stream_grant *g) {
     if (g->session < s->session)
         return;
@@ -87,6 +100,7 @@ void stream_on_grant(struct inter_stream *s, const struct inter_stream_grant *g)
         s->have = g->have;
         s->applied = g->applied;
         s->sent = g->have;
+        s->widened = s->high;
         s->lost = false;
         s->moved = s->now;
         inter_stream_path_reset(s->path, g->have);
@@ -95,10 +109,10 @@ void stream_on_grant(struct inter_stream *s, const struct inter_stream_grant *g)
         s->moved = s->now;
     s->have = g->have > s->have ? g->have : s->have;
     inter_stream_path_acked(s->path, s->now, s->have);
+    widen(s, g);
     s->applied = g->applied > s->applied ? g->applied : s->applied;
     s->sent = s->sent < s->have ? s->have : s->sent;
-    s->window_batches =
-        g->window_batches < s->c.window_batches ? g->window_batches : s->c.window_batches;
+    s->window_batches = g->window_batches < s->window ? g->window_batches : s->window;
     s->window_bytes = g->window_bytes < s->c.window_bytes ? g->window_bytes : s->c.window_bytes;
     if (g->durable > s->durable) {
         s->durable = g->durable;

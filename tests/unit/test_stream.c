@@ -45,6 +45,7 @@ static struct inter_stream_config config(enum inter_stream_role role) {
                                     .peer = 1,
                                     .batch_bytes = 200,
                                     .window_batches = 6,
+                                    .window_start = 2,
                                     .window_bytes = 700,
                                     .spool_batches = 24,
                                     .spool_bytes = 3000,
@@ -585,7 +586,7 @@ static void test_limits(void **state) {
     (void)state;
     struct inter_stream *s = NULL;
     neb_log_set_sink(testing_drop, NULL);
-    for (int i = 0; i < 7; i++) {
+    for (int i = 0; i < 8; i++) {
         struct inter_stream_config c = config(INTER_STREAM_PRODUCER);
         i == 0   ? (c.batch_bytes = 0)
         : i == 1 ? (c.batch_bytes = INTER_STREAM_BATCH_MAX + 1)
@@ -595,6 +596,7 @@ static void test_limits(void **state) {
         : i == 4 ? (c.spool_batches = 5)
         : i == 5 ? (c.spool_batches = 1 << 17)
                  : 0;
+        c.window_start = i == 7 ? 7 : c.window_start;
         c.type = i == 6 ? INTER_STREAM_TYPES : c.type;
         assert_int_equal(inter_stream_create(&c, &crypto, &s), NEB_ERR_INVALID);
     }

@@ -1,0 +1,183 @@
+// The window of a stream that may widen, over a path with a delay: it grows when the consumer runs dry because a round trip takes
+// longer than the window lasts, and for no other reason; then the consumer works without a pause.
+#include "inter/stream_wire.h"
+#include "tests/testing.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static bool sign(void *user, const char *context, const void *msg, size_t len, uint8_t sig[INTER_SIG_BYTES]) {
+    (void)user, (void)context, (void)msg, (void)len;
+    memset(sig, 7, INTER_SIG_BYTES);
+    return true;
+}
+static bool verify(void *user, uint32_t peer, const char *context, const void *msg, size_t len,
+                   const uint8_t sig[INTER_SIG_BYTES]) {
+    (void)user, (void)peer, (void)context, (void)msg, (void)len;
+    return sig[0] == 7;
+}
+static const struct inter_node_crypto crypto = {NULL, sign, verify};
+
+enum { BATCH = 100, PACKETS = 4096, RUN_MS = 20000, WARM_MS = 10000 };
+
+static const struct scene {
+    const char *what;
+    uint32_t start, most, window_bytes; // of the stream
+    int rtt_ms, put_ms, step_ms; // put_ms: between two puts; 0: as many as are allowed. step_ms: to apply a batch
+    int down_ms;                 // an outage in the warm-up
+    uint32_t least, largest;     // of the window in the end
+    double rate_min, rate_max;   // applied after the warm-up, of what the consumer could
+} scenes[] = {
+    {"a short path", 16, 256, 1 << 20, 20, 0, 10, 0, 16, 16, 0.99, 1.01},
+    {"a round trip longer than the window", 16, 256, 1 << 20, 300, 0, 10, 0, 32, 128, 0.99, 1.01},
+    {"the same, and a window that is fixed", 0, 16, 1 << 20, 300, 0, 10, 0, 16, 16, 0.2, 0.7},
+    {"the same, and a bound that is near", 16, 24, 1 << 20, 300, 0, 10, 0, 24, 24, 0.5, 0.9},
+    {"the same, and few bytes", 16, 256, 20 * BATCH, 300, 0, 10, 0, 16, 32, 0.3, 0.9},
+    {"a fast consumer over a long path", 4, 1024, 1 << 20, 600, 0, 2, 0, 300, 1024, 0.99, 1.01},
+    {"a slow consumer", 16, 256, 1 << 20, 300, 0, 100, 0, 16, 16, 0.99, 1.01},
+    {"a slow producer", 16, 256, 1 << 20, 300, 60, 1, 0, 16, 16, 0.01, 0.02},
+    {"an outage", 16, 256, 1 << 20, 20, 0, 10, 4000, 16, 16, 0.99, 1.01},
+};
+
+static struct packet {
+    bool to_consumer, bulk;
+    int at_ms;
+    struct neb_buf b;
+} packets[PACKETS]; // a ring, in order of `at_ms`: all take the same time
+static size_t first, n_packets;
+
+static struct side {
+    struct inter_stream *s;
+    struct inter_stream_actions a;
+} out, in;
+static const struct scene *sc;
+static int now_ms;
+static uint64_t room, put, queued, applied, in_flight_max;
+static const uint8_t text[BATCH];
+
+static void post(bool to_consumer, bool bulk, const void *head, size_t n, const void *body, size_t len) {
+    assert_true(n_packets < PACKETS);
+    struct packet *p = &packets[(first + n_packets++) % PACKETS];
+    *p = (struct packet){to_consumer, bulk, now_ms + sc->rtt_ms / 2, {0}};
+    neb_buf_add(&p->b, head, n);
+    neb_buf_add(&p->b, body, len);
+}
+
+static void step(struct side *x, struct inter_stream_event e) {
+    bool producer = x == &out;
+    struct neb_buf b = {0};
+    assert_int_equal(inter_stream_step(x->s, now_ms * NEB_MS, &e, &x->a), NEB_OK);
+    for (size_t i = 0; i < x->a.n; i++) {
+        const struct inter_stream_action *a = &x->a.list[i];
+        if (a->kind == INTER_STREAM_ACT_FAULT && !(sc->down_ms && a->fault == INTER_STREAM_FAULT_DUPLICATE))
+            fail_msg("%s: %s at %d ms", sc->what, inter_stream_fault_name(a->fault), now_ms);
+        if (a->kind == INTER_STREAM_ACT_SAY)
+            post(producer, false, x->a.bytes.p + a->at, a->size, NULL, 0);
+        if (a->kind == INTER_STREAM_ACT_ROOM)
+            room = a->seq;
+        if (a->kind == INTER_STREAM_ACT_DELIVER)
+            queued = a->seq + 1;
+        if (a->kind != INTER_STREAM_ACT_SEND)
+            continue;
+        neb_buf_clear(&b);
+        assert_int_equal(inter_stream_data_header(x->s, a->seq, 0, text, BATCH, &b), NEB_OK);
+        post(true, true, b.p, b.len, text, BATCH);
+        if (a->seq >= applied + in_flight_max)
+            in_flight_max = a->seq + 1 - applied;
+    }
+    neb_buf_free(&b);
+}
+
+static void arrive(bool up) {
+    for (; n_packets && packets[first].at_ms <= now_ms; n_packets--, first = (first + 1) % PACKETS) {
+        struct packet *p = &packets[first];
+        if (up)
+            step(p->to_consumer ? &in : &out,
+                 (struct inter_stream_event){.kind = INTER_STREAM_EV_MESSAGE, .bulk = p->bulk, .data = p->b.p, .len = p->b.len});
+        neb_buf_free(&p->b);
+    }
+}
+
+static void say(struct side *x, enum inter_stream_event_kind kind, uint64_t seq) {
+    step(x, (struct inter_stream_event){.kind = kind, .seq = seq, .session = 1, .data = text, .len = BATCH});
+}
+
+static void begin(void) {
+    struct inter_stream_config c = {.key = {.id = 3}, .type = INTER_STREAM_REPLACEMENTS, .peer = 1, .batch_bytes = BATCH,
+                                    .window_batches = sc->most, .window_start = sc->start,
+                                    .window_bytes = sc->window_bytes, .spool_batches = 1 << 14,
+                                    .spool_bytes = 16 << 20};
+    first = n_packets = 0;
+    now_ms = 0;
+    room = put = queued = applied = in_flight_max = 0;
+    c.role = INTER_STREAM_PRODUCER;
+    assert_int_equal(inter_stream_create(&c, &crypto, &out.s), NEB_OK);
+    c.role = INTER_STREAM_CONSUMER;
+    assert_int_equal(inter_stream_create(&c, &crypto, &in.s), NEB_OK);
+    say(&in, INTER_STREAM_EV_ATTACH, 0);
+    say(&out, INTER_STREAM_EV_ATTACH, 0);
+}
+
+// The link: up from the start, but for an outage from 3 s on. Down on its way: both are told.
+static bool link_at(bool was) {
+    bool up = now_ms < 3000 || now_ms >= 3000 + sc->down_ms;
+    if (up != was || now_ms == 0) {
+        say(&out, up ? INTER_STREAM_EV_PEER_UP : INTER_STREAM_EV_PEER_DOWN, 0);
+        say(&in, up ? INTER_STREAM_EV_PEER_UP : INTER_STREAM_EV_PEER_DOWN, 0);
+    }
+    return up;
+}
+
+static uint64_t run(void) {
+    int free_at = 0;
+    uint64_t warm = 0;
+    bool up = true;
+    begin();
+    for (; now_ms < RUN_MS; now_ms++) {
+        up = link_at(up);
+        arrive(up);
+        for (int k = 0; put < room && (sc->put_ms ? now_ms % sc->put_ms == 0 && k < 1 : k < 64); k++)
+            say(&out, INTER_STREAM_EV_PUT, put++);
+        if (now_ms >= free_at && applied < queued) { // one is done, the next begins
+            say(&in, INTER_STREAM_EV_APPLIED, ++applied);
+            if (applied % 500 == 0)
+                say(&in, INTER_STREAM_EV_DURABLE, applied);
+            free_at = now_ms + sc->step_ms;
+        }
+        if (now_ms % 200 == 0) {
+            say(&out, INTER_STREAM_EV_TICK, 0);
+            say(&in, INTER_STREAM_EV_TICK, 0);
+        }
+        if (now_ms == WARM_MS)
+            warm = applied;
+    }
+    now_ms = RUN_MS + sc->rtt_ms; // what is under way goes
+    arrive(false);
+    return applied - warm;
+}
+
+static void test_scenes(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof scenes / sizeof scenes[0]; i++) {
+        struct inter_stream_stats t;
+        sc = &scenes[i];
+        double rate = (double)run() * sc->step_ms / (RUN_MS - WARM_MS);
+        inter_stream_stats(out.s, &t);
+        if (t.window < sc->least || t.window > sc->largest || rate < sc->rate_min || rate > sc->rate_max)
+            fail_msg("%s: a window of %u, at %.3f of the consumer's rate", sc->what, t.window, rate);
+        assert_true(in_flight_max <= sc->most && in_flight_max * BATCH <= sc->window_bytes);
+        inter_stream_destroy(&out.s);
+        inter_stream_destroy(&in.s);
+    }
+    inter_stream_actions_free(&out.a);
+    inter_stream_actions_free(&in.a);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_scenes)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
