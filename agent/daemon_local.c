@@ -112,7 +112,7 @@ static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
     mf.key.round = (uint32_t)agent_ipc_int(m, "round", 0);
     mf.key.fragment = (uint32_t)agent_ipc_int(m, "fragment", 0);
     mf.key.member = (uint8_t)j->self;
-    mf.key.attempt = (uint32_t)agent_ipc_int(m, "again", 0) & 0xff;
+    mf.key.attempt = (uint32_t)agent_ipc_int(m, "again", 0);
     if (mf.key.fragment >= (uint32_t)j->job.sync.fragments || !j->federated) {
         neb_warn("update for fragment %u of job %s dropped", mf.key.fragment, j->job.name);
         return;

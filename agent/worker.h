@@ -26,7 +26,7 @@
 #include "intra/data.h"
 #include "intra/team.h"
 
-enum { WORKER_ROUND_WORDS = 4, WORKER_COUNTS = 4, WORKER_GENERATIONS_MAX = 16, WORKER_AGAIN_MAX = 3 };
+enum { WORKER_ROUND_WORDS = 4, WORKER_COUNTS = 4, WORKER_GENERATIONS_MAX = 16 };
 
 struct agent_travel {    // a fragment's update on its way, or its commit that waits to be merged
     struct neb_buf blob; // encoded bytes, as submitted

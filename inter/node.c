@@ -355,8 +355,7 @@ bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_I
 
 uint32_t inter_node_attempt(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES]) {
     const struct job *j = find_const(n, job);
-    uint32_t seconds = j ? (uint32_t)(j->standing.epoch / 1000000000u) : 0;
-    return seconds ? seconds : 1; // 0 means any, in a WANT
+    return inter_attempt_first(j ? j->standing.epoch : 0);
 }
 
 uint32_t inter_node_chunk_bytes(const struct inter_node *n, uint32_t blob_bytes) {

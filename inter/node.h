@@ -211,7 +211,7 @@ bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_I
 bool inter_node_proves(struct inter_node *n, const struct inter_job_config *c, const struct inter_record *r);
 // No update of the job is larger than this. What claims to be is not taken.
 void inter_node_job_bound(struct inter_node *n, const uint8_t job[INTER_ID_BYTES], uint64_t blob_bytes);
-// The attempt under which this node submits: of its present ledger.
+// The first attempt under which this node submits: of its present ledger (inter_attempt_first).
 uint32_t inter_node_attempt(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES]);
 void inter_node_commit_message(struct neb_buf *out, const struct inter_record *r);
 uint32_t inter_node_chunk_bytes(const struct inter_node *n,

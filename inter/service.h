@@ -84,8 +84,8 @@ NEB_MUST_CHECK enum neb_status inter_service_shape(struct inter_service *s, cons
                                                    uint32_t fragment, uint64_t elements,
                                                    const uint8_t sha256[INTER_SHA_BYTES]);
 void inter_service_job_close(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]);
-// Takes this member's update: fills in digest, chunk size and signature, stores, sends. key.attempt: 0, or how often the member
-// has sent this round's update before and now takes it back for a newer one. Repeating it is fine: what the
+// Takes this member's update: fills in digest, chunk size and signature, stores, sends. key.attempt: how often the member
+// has sent this round's update before and now takes it back for a newer one, up to INTER_AGAIN_MAX (NEB_ERR_LIMIT). Repeating it is fine: what the
 // ledger holds under the key stands; if the round is over, its commit is delivered again.
 NEB_MUST_CHECK enum neb_status inter_service_submit(struct inter_service *s,
                                                     const struct inter_manifest *m,

@@ -151,6 +151,9 @@ enum neb_status inter_service_submit(struct inter_service *s, const struct inter
     uint32_t open = inter_node_round(s->node, m.key.job, m.key.fragment);
     if (len == 0 || len > INTER_BLOB_MAX)
         return neb_fail(NEB_ERR_LIMIT, "update of %zu bytes; at most %d", len, INTER_BLOB_MAX);
+    if (m.key.attempt > INTER_AGAIN_MAX)
+        return neb_fail(NEB_ERR_LIMIT, "update for round %u of fragment %u, taken back %u times; at most %d",
+                        m.key.round, m.key.fragment, m.key.attempt, INTER_AGAIN_MAX);
     if (open == UINT32_MAX || m.key.round > open)
         return neb_fail(NEB_ERR_STATE, "update for round %u of fragment %u, but round %u is open",
                         m.key.round, m.key.fragment, open);

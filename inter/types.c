@@ -8,6 +8,12 @@ bool inter_key_equal(const struct inter_key *a, const struct inter_key *b) {
            a->attempt == b->attempt && !memcmp(a->job, b->job, sizeof a->job);
 }
 
+uint32_t inter_attempt_first(uint64_t epoch) {
+    const uint64_t since = 1735689600, most = (1u << 30) - 1, seconds = epoch / 1000000000u;
+    uint64_t n = seconds > since ? seconds - since : 1; // before: the clock is wrong
+    return (uint32_t)(n < most ? n : most) * (INTER_AGAIN_MAX + 1);
+}
+
 void inter_key_put(struct neb_buf *b, const struct inter_key *k) {
     neb_buf_add(b, k->job, sizeof k->job);
     neb_buf_u32(b, k->round);

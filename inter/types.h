@@ -30,6 +30,12 @@ struct inter_key {
 };
 bool inter_key_equal(const struct inter_key *a, const struct inter_key *b);
 
+// Attempts. The first of a ledger follows from its epoch (time of day in ns when it first opened the job): four a second since 2025,
+// until 2059; a round's update is taken back for a newer one three times at most. So those of a ledger that was lost and of the next
+// one never meet, unless both opened the job within one second; a life that has submitted is older. Never 0, which means any in a WANT.
+enum { INTER_AGAIN_MAX = 3 };
+uint32_t inter_attempt_first(uint64_t epoch);
+
 enum {
     INTER_FINAL = 1
 }; // manifest flag: nothing follows this update; the member has made all its steps

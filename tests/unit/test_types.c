@@ -351,6 +351,27 @@ static void test_key(void **state) {
     assert_int_equal(inter_chunks(INTER_BLOB_MAX, INTER_CHUNK_MAX), 1024);
 }
 
+// Of ledgers that were begun in different seconds, no attempt of the one is an attempt of the other, and the later one's are greater.
+static void test_attempts(void **state) {
+    (void)state;
+    const uint64_t second = 1000000000u;
+    const struct {
+        uint64_t epoch;
+        uint32_t first;
+    } table[] = {
+        {1, 4},                                     // a clock that was never set
+        {1735689600 * second, 4},                   // 2025-01-01
+        {1735689602 * second + 999999999, 8},
+        {1763683200 * second, 111974400},           // 2025-11-21
+        {(1735689600ull + (1u << 30) - 2) * second, 0xfffffff8},
+        {UINT64_MAX, 0xfffffffc},                   // beyond 2059
+    };
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
+        assert_int_equal(inter_attempt_first(table[i].epoch), table[i].first);
+    for (uint64_t s = 1763683200; s < 1763683300; s++)
+        assert_true(inter_attempt_first(s * second) + INTER_AGAIN_MAX < inter_attempt_first((s + 1) * second));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_manifest_round_trip),
                                        cmocka_unit_test(test_record_round_trip),
@@ -359,6 +380,7 @@ int main(void) {
                                        cmocka_unit_test(test_record_limits),
                                        cmocka_unit_test(test_hash_and_body),
                                        cmocka_unit_test(test_standing),
-                                       cmocka_unit_test(test_key)};
+                                       cmocka_unit_test(test_key),
+                                       cmocka_unit_test(test_attempts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
