@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # Two agents, alpha (with a status page) and beta, and how to wait for what they do. Sourced after lib.sh.
-port=$((20000 + RANDOM % 20000)) page=$((port + 1))
+# Below the ports that the kernel gives to clients (32768 and up).
+port=$((20000 + RANDOM % 11990)) page=$((port + 1))
 declare -A pid
 stop_agents() { for p in "${pid[@]}"; do kill -INT "$p" 2>/dev/null || true; done; wait 2>/dev/null || true; }
 trap 'stop_agents; [[ ${KEEP:-} ]] || rm -rf "$T"' EXIT

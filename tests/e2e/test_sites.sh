@@ -4,7 +4,8 @@
 . "$(dirname "$0")/lib.sh"
 make_corpus
 make_job "$T/job.yaml"
-port=$((20000 + RANDOM % 20000))
+# Below the ports that the kernel gives to clients (32768 and up).
+port=$((20000 + RANDOM % 11990))
 pids=()
 stop_agents() { for p in "${pids[@]}"; do kill "$p" 2>/dev/null || true; done; wait 2>/dev/null || true; }
 trap 'stop_agents; [[ ${KEEP:-} ]] || rm -rf "$T"' EXIT

@@ -25,7 +25,7 @@ export OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_btl=self,vader OMP
 
 # ---- a Slurm of our own ----
 host=$(hostname -s)
-port=$((20000 + RANDOM % 20000))
+port=$((20000 + RANDOM % 11990))
 mkdir -p "$T/slurm/spool" "$T/slurm/state"
 export SLURM_CONF=$T/slurm/slurm.conf
 cat >"$SLURM_CONF" <<CONF

@@ -11,7 +11,7 @@ cleanup() {
     [[ ${KEEP:-} ]] || rm -rf "$T"
 }
 trap cleanup EXIT
-port=$((20000 + $$ % 20000))
+port=$((20000 + $$ % 11990))
 enrol=127.0.0.1:$port link=127.0.0.1:$((port + 1))
 
 agent() { # name arguments...

@@ -11,7 +11,7 @@ cleanup() {
     [[ ${KEEP:-} ]] || rm -rf "$T"
 }
 trap cleanup EXIT
-port=$((20000 + RANDOM % 20000))
+port=$((20000 + RANDOM % 11990))
 enrol=127.0.0.1:$port
 agent() { # name port
     timeout 170 "$nebula" agent --home "$T/$1" --listen "127.0.0.1:$2" --recycle 4 --overlap 60 --renew-before 365 2>>"$T/$1.log" &

@@ -4,7 +4,7 @@
 source "$SOURCE/tests/e2e/lib.sh"
 make_corpus
 make_job "$T/job.yaml"
-port=$((20000 + RANDOM % 20000))
+port=$((20000 + RANDOM % 11990))
 pids=()
 stop_agents() { for p in "${pids[@]}"; do kill "$p" 2>/dev/null || true; done; wait 2>/dev/null || true; }
 trap 'stop_agents; [[ ${KEEP:-} ]] || rm -rf "$T"' EXIT

@@ -9,7 +9,7 @@ cleanup() {
     [[ ${KEEP:-} ]] || rm -rf "$T"
 }
 trap cleanup EXIT
-port=$((20000 + RANDOM % 20000))
+port=$((20000 + RANDOM % 11990))
 agent() { # home
     "$nebula" agent --home "$T/$1" --listen "127.0.0.1:$2" 2>>"$T/$1.log" &
     pids+=($!)

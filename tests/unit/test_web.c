@@ -217,7 +217,7 @@ static struct agent_web *start(const char *token_file, uint16_t *port) {
     char listen[32];
     neb_log_set_sink(testing_drop, NULL);
     for (int i = 0; i < 50 && !w; i++) { // until a port is free
-        *port = (uint16_t)(20000 + (getpid() * 7 + i * 131) % 20000);
+        *port = (uint16_t)(20000 + (getpid() * 7 + i * 131) % 11990);
         snprintf(listen, sizeof listen, "127.0.0.1:%u", *port);
         struct agent_web_config c = {.listen = listen, .token = token_file};
         if (agent_web_start(&c, &w) != NEB_OK)
