@@ -65,22 +65,31 @@ static void print_job(FILE *f, const json_t *o) {
     }
 }
 
+// "faults: denied 3, replay 1", of those that there were.
+static void print_counts(FILE *f, const char *what, const json_t *counts) {
+    const char *kind;
+    json_t *n;
+    bool any = false;
+    json_object_foreach((json_t *)counts, kind, n) if (json_integer_value(n) > 0) {
+        if (!any)
+            fprintf(f, "\n%s:", what);
+        fprintf(f, "%s %s %lld", any ? "," : "", kind, (long long)json_integer_value(n));
+        any = true;
+    }
+    if (any)
+        fputc('\n', f);
+}
+
 static void print_status(FILE *f, const json_t *s) {
     json_t *o;
     size_t i;
-    const char *kind;
-    bool any = false;
     fprintf(f, "agent: %s\n", text_of(s, "name", "?"));
     if (real(s, "port") > 0)
         fprintf(f, "  listening port: %.0f\n", real(s, "port"));
     json_array_foreach(json_object_get(s, "peers"), i, o) print_peer(f, o);
     json_array_foreach(json_object_get(s, "jobs"), i, o) print_job(f, o);
-    json_object_foreach(json_object_get(s, "faults"), kind, o) if (json_integer_value(o) > 0) {
-        fprintf(f, "%s%s %lld", any ? ", " : "\nfaults: ", kind, (long long)json_integer_value(o));
-        any = true;
-    }
-    if (any)
-        fputc('\n', f);
+    print_counts(f, "faults", json_object_get(s, "faults"));
+    print_counts(f, "refused", json_object_get(s, "refused"));
     json_t *events = json_object_get(s, "events");
     size_t n = json_array_size(events);
     for (i = n > 5 ? n - 5 : 0; i < n; i++) {

@@ -3,6 +3,7 @@
 #include "agent/daemon_state.h"
 #include "agent/distill.h"
 #include "agent/status.h"
+#include "agent/sums.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -182,6 +183,17 @@ void daemon_tell_link(struct daemon *d, struct agent_jobrun *j) {
                    false);
 }
 
+// What was turned away at each door, before it was a message of a member.
+static json_t *refused(const struct daemon *d) {
+    uint64_t sums = 0;
+    for (int i = 0; i < AGENT_JOBS_MAX; i++)
+        sums += d->jobs[i].used ? agent_sums_refused(d->jobs[i].sums) : 0;
+    return json_pack("{s:I,s:I,s:I,s:I}", "handshakes",
+                     (json_int_t)inter_service_refused(d->service), "enrolments",
+                     (json_int_t)agent_members_refused(d->trust), "local",
+                     (json_int_t)d->strangers, "sums", (json_int_t)sums);
+}
+
 json_t *daemon_status(struct daemon *d) {
     json_t *root = json_pack("{s:s,s:s}", "ev", "status", "name", daemon_name(d)),
            *peers = json_array(), *jobs = json_array();
@@ -219,7 +231,7 @@ json_t *daemon_status(struct daemon *d) {
         json_array_append_new(jobs, o);
     }
     json_object_set_new(root, "version", json_integer(1));
-    json_object_set_new(root, "strangers", json_integer((json_int_t)d->strangers));
+    json_object_set_new(root, "refused", refused(d));
     json_object_set_new(root, "faults", agent_status_faults(d->faults));
     json_object_set_new(root, "events", agent_view_events(d->view));
     json_object_set_new(root, "port", json_integer(inter_service_port(d->service)));

@@ -1,5 +1,6 @@
 // A side of mode distill as a whole: made for its part in the job, measured on held-out text, saved and restored.
 #include "agent/distill_side.h"
+#include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "agent/job_model.h"
 
@@ -130,6 +131,10 @@ enum neb_status agent_distill_create(const struct agent_job *job, enum agent_rol
     struct intra_pairs_config c = {
         .seed = (uint64_t)job->seed, .seq_len = job->seq_len, .tokens = s->budget};
     NEB_TRY_GOTO(intra_pairs_create(corpus, INTRA_TRAIN, &c, &s->pairs), fail);
+    if (intra_pairs_skipped(s->pairs))
+        neb_warn("%llu pairs are longer than data.seq_len %d and are left out, %llu are trained on",
+                 (unsigned long long)intra_pairs_skipped(s->pairs), c.seq_len,
+                 (unsigned long long)intra_pairs_count(s->pairs));
     NEB_TRY_GOTO(intra_pair_batch_create(&c, &s->batch), fail);
     NEB_TRY_GOTO(cmp_soft_create(&s->wire), fail);
     NEB_TRY_GOTO(cmp_tokens_create(&s->text), fail);

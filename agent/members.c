@@ -167,6 +167,10 @@ const struct sec_federation *agent_members_federation(const struct agent_members
     return m->fed;
 }
 
+uint64_t agent_members_refused(const struct agent_members *m) {
+    return m->server ? sec_enrol_server_refused(m->server) : 0;
+}
+
 bool agent_members_lost(const struct agent_members *m, const char *name) {
     int i = m->fed ? sec_memberlist_find(&m->fed->list, name) : -1;
     return i >= 0 && !(m->fed->list.e[i].caps & SEC_CAP_VOTER);

@@ -32,6 +32,8 @@ void agent_members_reload(struct agent_members *m, struct agent_members_change *
 void agent_members_apply(struct agent_members *m, const uint8_t *p, size_t len,
                          struct agent_members_change *out);
 const struct sec_federation *agent_members_federation(const struct agent_members *m); // or NULL
+// Of a hub: what its enrolment has refused since the agent began, or was given new keys.
+uint64_t agent_members_refused(const struct agent_members *m);
 // On the list, but without a vote: of two, the one that `nebula promote` gave up.
 bool agent_members_lost(const struct agent_members *m, const char *name);
 // Where the hub's enrolment endpoint is; false: not known.

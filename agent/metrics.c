@@ -135,6 +135,10 @@ enum neb_status agent_metrics_text(const json_t *status, struct neb_buf *b) {
     }
     head(b, "nebula_cluster_codec_info", "gauge", "The codec of the last update, as a label; always 1.");
     json_array_foreach(jobs, i, o) json_array_foreach(json_object_get(o, "clusters"), k, c) codec_sample(b, c, o);
+    head(b, "nebula_refused_total", "counter",
+         "Handshakes, enrolments, local messages and messages about masked sums that were turned away.");
+    json_object_foreach((json_t *)json_object_get(status, "refused"), kind, v)
+        add(b, "nebula_refused_total{what=\"%s\"} %lld\n", kind, (long long)json_integer_value(v));
     head(b, "nebula_faults_total", "counter",
          "Messages and updates refused, divergence, lost disks, by kind.");
     json_object_foreach((json_t *)json_object_get(status, "faults"), kind, v)

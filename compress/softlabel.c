@@ -190,11 +190,6 @@ static enum neb_status get_head(struct neb_rd *r, struct cmp_soft_head *h) {
     return NEB_OK;
 }
 
-enum neb_status cmp_soft_peek(const struct neb_rd *r, struct cmp_soft_head *h) {
-    struct neb_rd copy = *r;
-    return get_head(&copy, h);
-}
-
 // The next part into s->plane: `packed` bytes as they are, or zstd of `plane` bytes. *how tells which.
 static enum neb_status get_part(struct cmp_soft *s, struct neb_rd *r, size_t packed, size_t plane,
                                 uint8_t *how) {

@@ -36,8 +36,6 @@ struct cmp_soft_head {
 NEB_MUST_CHECK enum neb_status cmp_soft_encode(struct cmp_soft *s, const struct cmp_soft_head *h,
                                                const int32_t *ids, const float *logp,
                                                const float *tail, struct neb_buf *out);
-// Only what the frame says about itself; checked for range. r stays where it was.
-NEB_MUST_CHECK enum neb_status cmp_soft_peek(const struct neb_rd *r, struct cmp_soft_head *h);
 // Reads one frame of exactly want->rows rows and want->vocab; want->k and want->temperature are set. ids, logp: room for
 // (rows, CMP_SOFT_K_MAX), filled as (rows, k); tail: (rows). NEB_ERR_FORMAT (logged): malformed, for other rows or another
 // vocabulary, an id out of range or twice in a row.

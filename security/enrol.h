@@ -37,11 +37,8 @@ unsigned sec_enrol_server_port(const struct sec_enrol_server *s);
 // Does what can be done without waiting. Errors of single connections end those only.
 NEB_MUST_CHECK enum neb_status sec_enrol_server_step(struct sec_enrol_server *s);
 
-struct sec_enrol_stats {
-    uint64_t accepted, answered, refused, evicted, timed_out;
-    unsigned open_now;
-};
-struct sec_enrol_stats sec_enrol_server_stats(const struct sec_enrol_server *s);
+// Requests refused, and connections cut because they were slow or too many, since it was created.
+uint64_t sec_enrol_server_refused(const struct sec_enrol_server *s);
 
 // ---- client --------------------------------------------------------------------------------------
 
@@ -52,6 +49,7 @@ NEB_MUST_CHECK enum neb_status sec_enrol_connect(const char *endpoint,
                                                  const uint8_t pin[SEC_PIN_BYTES],
                                                  struct sec_enrol_client **out);
 void sec_enrol_client_destroy(struct sec_enrol_client **c);
+// (SEC_EXPORTER_BYTES) The TLS exporter (RFC 9266) of this connection, which proofs over it are bound to: for requests made by hand.
 const uint8_t *sec_enrol_client_exporter(const struct sec_enrol_client *c);
 const uint8_t *sec_enrol_client_hub_curve(const struct sec_enrol_client *c);
 NEB_MUST_CHECK enum neb_status sec_enrol_client_send(struct sec_enrol_client *c, const void *p,

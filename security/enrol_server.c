@@ -44,7 +44,7 @@ struct sec_enrol_server {
     SSL_CTX *ctx;
     neb_ns ctx_made, last_log;
     int listen_fd, epoll_fd, timer_fd;
-    struct sec_enrol_stats stats;
+    uint64_t refused; // requests, and connections that were cut
     struct conn conns[SEC_ENROL_CONNECTIONS];
 };
 
@@ -95,7 +95,7 @@ static enum neb_status renew_context(struct sec_enrol_server *s) {
 
 // ---- connections -------------------------------------------------------------------------------
 
-static void drop(struct sec_enrol_server *s, struct conn *c) {
+static void drop(struct conn *c) {
     if (c->phase == FREE)
         return;
     SSL_free(c->ssl);
@@ -105,13 +105,12 @@ static void drop(struct sec_enrol_server *s, struct conn *c) {
     free(c->in);
     neb_buf_free(&c->out);
     *c = (struct conn){.phase = FREE};
-    s->stats.open_now--;
 }
 
 // A stranger must not be able to fill the log.
 static void log_refused(struct sec_enrol_server *s, const struct conn *c, const char *why) {
     char text[INET6_ADDRSTRLEN] = "";
-    s->stats.refused++;
+    s->refused++;
     if (s->last_log && neb_now() - s->last_log < NEB_S)
         return;
     s->last_log = neb_now();
@@ -136,8 +135,8 @@ static struct conn *evict(struct sec_enrol_server *s) {
         }
     }
     if (worst) {
-        drop(s, worst);
-        s->stats.evicted++;
+        drop(worst);
+        s->refused++;
     }
     return worst;
 }
@@ -145,7 +144,7 @@ static struct conn *evict(struct sec_enrol_server *s) {
 static void watch(struct sec_enrol_server *s, struct conn *c, uint32_t events) {
     struct epoll_event e = {.events = events, .data.ptr = c};
     if (epoll_ctl(s->epoll_fd, EPOLL_CTL_MOD, c->fd, &e) != 0)
-        drop(s, c);
+        drop(c);
 }
 
 static void take_socket(struct sec_enrol_server *s, int fd, const struct in6_addr *from) {
@@ -161,8 +160,6 @@ static void take_socket(struct sec_enrol_server *s, int fd, const struct in6_add
         return;
     }
     *c = (struct conn){.phase = ACCEPTED, .fd = fd, .from = *from, .opened = neb_now()};
-    s->stats.open_now++;
-    s->stats.accepted++;
 }
 
 static void accept_all(struct sec_enrol_server *s) {
@@ -270,10 +267,9 @@ static void answer(struct sec_enrol_server *s, struct conn *c) {
                                       .ca_len = f->ca.len,
                                       .list = f->signed_list.p,
                                       .list_len = f->signed_list.len};
-        s->stats.answered++;
     }
     if (sec_enrol_answer_make(&a, &c->out) != NEB_OK)
-        drop(s, c);
+        drop(c);
     else
         c->phase = ANSWER;
     neb_buf_free(&cert);
@@ -291,7 +287,7 @@ static void stalled(struct sec_enrol_server *s, struct conn *c, int r) {
     else {
         if (c->phase == HANDSHAKE)
             log_refused(s, c, "TLS handshake failed (TLS 1.3 only)");
-        drop(s, c);
+        drop(c);
     }
     ERR_clear_error();
 }
@@ -300,7 +296,7 @@ static void go_handshake(struct sec_enrol_server *s, struct conn *c) {
     if (c->phase == ACCEPTED) {
         c->ssl = SSL_new(s->ctx);
         if (!c->ssl || !SSL_set_fd(c->ssl, c->fd)) {
-            drop(s, c);
+            drop(c);
             return;
         }
         c->phase = HANDSHAKE;
@@ -314,7 +310,7 @@ static void go_handshake(struct sec_enrol_server *s, struct conn *c) {
     if (c->in)
         c->phase = REQUEST;
     else
-        drop(s, c);
+        drop(c);
 }
 
 static void go_request(struct sec_enrol_server *s, struct conn *c) {
@@ -323,7 +319,7 @@ static void go_request(struct sec_enrol_server *s, struct conn *c) {
         size_t want = c->have < 4 ? 4 : 4 + (size_t)neb_rd_u32(&r);
         if (want > 4 + SEC_ENROL_REQUEST_MAX) {
             log_refused(s, c, "request is too large");
-            drop(s, c);
+            drop(c);
             return;
         }
         if (c->have >= 4 && c->have == want) {
@@ -351,7 +347,7 @@ static void go_answer(struct sec_enrol_server *s, struct conn *c) {
         c->sent += n;
     }
     SSL_shutdown(c->ssl);
-    drop(s, c);
+    drop(c);
     ERR_clear_error();
 }
 
@@ -374,8 +370,8 @@ static void expire(struct sec_enrol_server *s) {
         struct conn *c = &s->conns[i];
         neb_ns limit = (c->phase < REQUEST ? SEC_ENROL_HANDSHAKE_MS : SEC_ENROL_TOTAL_MS) * NEB_MS;
         if (c->phase != FREE && now - c->opened > limit) {
-            drop(s, c);
-            s->stats.timed_out++;
+            drop(c);
+            s->refused++;
         }
     }
 }
@@ -459,7 +455,7 @@ void sec_enrol_server_destroy(struct sec_enrol_server **sp) {
     if (!s)
         return;
     for (int i = 0; i < SEC_ENROL_CONNECTIONS; i++)
-        drop(s, &s->conns[i]);
+        drop(&s->conns[i]);
     if (s->listen_fd >= 0)
         close(s->listen_fd);
     if (s->epoll_fd >= 0)
@@ -482,6 +478,4 @@ unsigned sec_enrol_server_port(const struct sec_enrol_server *s) {
                                          : ((struct sockaddr_in *)&a)->sin_port);
 }
 
-struct sec_enrol_stats sec_enrol_server_stats(const struct sec_enrol_server *s) {
-    return s->stats;
-}
+uint64_t sec_enrol_server_refused(const struct sec_enrol_server *s) { return s->refused; }

@@ -30,13 +30,15 @@ static void check(const struct cmp_soft_head *h, const int32_t *ids, const float
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static struct cmp_soft *s;
-    struct neb_rd r = neb_rd_make(data, size);
-    struct cmp_soft_head h;
+    struct neb_rd r = neb_rd_make(data, size), head = r;
     if (!s)
         require(cmp_soft_create(&s) == NEB_OK);
-    if (cmp_soft_peek(&r, &h) != NEB_OK || h.rows > ROWS_MAX)
+    (void)neb_rd_view(&head, 2); // version, k
+    uint64_t rows = neb_rd_varint(&head), vocab = neb_rd_varint(&head);
+    if (head.bad || rows > ROWS_MAX || vocab > INT32_MAX)
         return 0;
-    size_t n = h.rows * (size_t)h.k;
+    struct cmp_soft_head h = {.rows = (uint32_t)rows, .vocab = (int32_t)vocab}; // what the reader says is due
+    size_t n = rows * CMP_SOFT_K_MAX;
     int32_t *ids = malloc((n + 1) * sizeof *ids);
     float *logp = malloc((n + 1) * sizeof *logp), *tail = malloc((h.rows + 1) * sizeof *tail);
     require(ids && logp && tail);

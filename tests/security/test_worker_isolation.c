@@ -60,7 +60,7 @@ static json_t *attach(int job) {
 static int64_t strangers(void) {
     struct agent_ipc *c = client();
     struct agent_ipc_msg m = ask(c, json_pack("{s:s}", "op", "status"), NULL, 0);
-    int64_t n = agent_ipc_int(&m, "strangers", -1);
+    int64_t n = json_integer_value(json_object_get(json_object_get(m.head, "refused"), "local"));
     agent_ipc_msg_clear(&m);
     agent_ipc_destroy(&c);
     return n;

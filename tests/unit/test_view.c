@@ -144,7 +144,7 @@ static void test_metrics_text(void **state) {
     json_t *s = json_loads(
         "{\"name\":\"pa\\\"ris\\n\",\"peers\":[{\"name\":\"b\\\\c\",\"up\":true,\"rtt_ms\":250,"
         "\"goodput_bps\":8e6}],\"jobs\":[{\"id\":\"ab\",\"job\":\"j\",\"step\":3,\"clusters\":"
-        "[{\"name\":\"x\",\"loss\":null,\"round\":2,\"interval\":40,\"codec\":\"int\\\"4\"},{\"name\":\"y\",\"codec\":null}]}],\"faults\":{\"denied\":4}}",
+        "[{\"name\":\"x\",\"loss\":null,\"round\":2,\"interval\":40,\"codec\":\"int\\\"4\"},{\"name\":\"y\",\"codec\":null}]}],\"faults\":{\"denied\":4},\"refused\":{\"enrolments\":7}}",
         0, NULL);
     assert_int_equal(agent_metrics_text(s, &b), NEB_OK);
     neb_buf_u8(&b, 0);
@@ -159,6 +159,7 @@ static void test_metrics_text(void **state) {
     assert_null(strstr(t, "cluster=\"y\",codec=")); // it has sent nothing yet
     assert_null(strstr(t, "nebula_cluster_loss_nats{")); // not known: no sample
     assert_non_null(strstr(t, "nebula_faults_total{kind=\"denied\"} 4\n"));
+    assert_non_null(strstr(t, "nebula_refused_total{what=\"enrolments\"} 7\n"));
     json_decref(s);
     neb_buf_free(&b);
 }
