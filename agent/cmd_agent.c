@@ -85,15 +85,12 @@ int cmd_agent(int argc, char **argv) {
         {"seal-key", KEY_SEAL, "FILE", 0, "seal what lies on disk with this key (nebula seal)", 0},
         {"verbose", 'v', NULL, 0, "log more", 0},
         {0}};
-    static const struct argp argp = {table,
-                                     parse_option,
-                                     NULL,
-                                     "Runs the agent of this cluster until SIGTERM: running jobs are then suspended after a "
-                                     "checkpoint (exit status 3) and go on when it is started again. Keys: nebula "
-                                     "id. Other agents: nebula peer add.",
-                                     NULL,
-                                     NULL,
-                                     NULL};
+    static const struct argp argp = {
+        .options = table,
+        .parser = parse_option,
+        .doc = "Runs the agent of this cluster until SIGTERM: running jobs are then suspended after a "
+               "checkpoint (exit status 3) and go on when it is started again. Keys: nebula "
+               "id. Other agents: nebula peer add."};
     struct options o = {0};
     char home[NEB_PATH_MAX];
     bool suspended = false;

@@ -96,14 +96,12 @@ int cmd_bench(int argc, char **argv) {
         {"end", KEY_END, "N", OPTION_HIDDEN, NULL, 0},
         {"dir", KEY_DIR, "DIR", 0, "checkpoint: where to write (default: a temporary folder)", 0},
         {0}};
-    static const struct argp argp = {table,
-                                     parse_option,
-                                     "checkpoint|codec|kernels|link|round|seal|train",
-                                     "Measures this machine. Every line names its limit (memcpy, "
-                                     "sgemm) from the same call and the ratio to it.",
-                                     NULL,
-                                     NULL,
-                                     NULL};
+    static const struct argp argp = {
+        .options = table,
+        .parser = parse_option,
+        .args_doc = "checkpoint|codec|kernels|link|round|seal|train",
+        .doc = "Measures this machine. Every line names its limit (memcpy, "
+               "sgemm) from the same call and the ratio to it."};
     struct options o = {.link.end = -1};
     struct bench_train_shape shape;
     struct kern_digest digest;

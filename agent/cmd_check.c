@@ -192,14 +192,11 @@ int cmd_check(int argc, char **argv) {
         {"reference", KEY_REFERENCE, NULL, 0, "print all keys as a table and exit", 0},
         {0}};
     static const struct argp argp = {
-        options,
-        parse_option,
-        "JOB.yaml",
-        "Validates a job file and says what it will do.\vExit status 0: fine; 2: a complaint was "
-        "printed as FILE:LINE: KEY: what is wrong.",
-        NULL,
-        NULL,
-        NULL};
+        .options = options,
+        .parser = parse_option,
+        .args_doc = "JOB.yaml",
+        .doc = "Validates a job file and says what it will do.\vExit status 0: fine; 2: a complaint was "
+               "printed as FILE:LINE: KEY: what is wrong."};
     struct arguments a = {0};
     char message[MESSAGE_MAX] = "";
     if (argp_parse(&argp, argc, argv, 0, NULL, &a) != 0)

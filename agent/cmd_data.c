@@ -340,15 +340,13 @@ int cmd_data(int argc, char **argv) {
         {"out", 'o', "DIR", 0, "folder of the corpus", 0},
         {"json", 'j', NULL, 0, "machine-readable output", 0},
         {0}};
-    static const struct argp argp = {options,
-                                     parse_option,
-                                     "build SPEC.yaml",
-                                     "Makes a corpus from text: trains a SentencePiece vocabulary, "
-                                     "tokenizes, sets documents apart for "
-                                     "evaluation.\vAn unchanged corpus is kept.",
-                                     NULL,
-                                     NULL,
-                                     NULL};
+    static const struct argp argp = {
+        .options = options,
+        .parser = parse_option,
+        .args_doc = "build SPEC.yaml",
+        .doc = "Makes a corpus from text: trains a SentencePiece vocabulary, "
+               "tokenizes, sets documents apart for "
+               "evaluation.\vAn unchanged corpus is kept."};
     struct arguments a = {0};
     static struct intra_build_spec spec; // large
     struct intra_corpus *c = NULL;

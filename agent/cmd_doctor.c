@@ -153,14 +153,11 @@ static void print_sockets(bool json) {
 
 int cmd_doctor(int argc, char **argv) {
     static const struct argp argp = {
-        table,
-        parse_option,
-        "[JOB.yaml]",
-        "Says what of this machine, its agent and its links would slow a job down or stop it, and "
-        "what to change. Exit status 1 when something would stop it.",
-        NULL,
-        NULL,
-        NULL};
+        .options = table,
+        .parser = parse_option,
+        .args_doc = "[JOB.yaml]",
+        .doc = "Says what of this machine, its agent and its links would slow a job down or stop it, and "
+               "what to change. Exit status 1 when something would stop it."};
     struct options o = {.common.takes = AGENT_MAY_TAKE_ONE};
     struct doctor d;
     char home[NEB_PATH_MAX];

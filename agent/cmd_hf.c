@@ -213,14 +213,11 @@ int cmd_import(int argc, char **argv) {
         {"json", 'j', NULL, 0, "result as a JSON object", 0},
         {0}};
     static const struct argp argp = {
-        table,
-        parse_option,
-        "DIR --out CKPT",
-        "Makes a checkpoint from a Hugging Face folder: Llama, Mistral, Qwen2, SmolLM in "
-        "safetensors.\vStart a job from it with `init_from: CKPT/model.ckpt`.",
-        NULL,
-        NULL,
-        NULL};
+        .options = table,
+        .parser = parse_option,
+        .args_doc = "DIR --out CKPT",
+        .doc = "Makes a checkpoint from a Hugging Face folder: Llama, Mistral, Qwen2, SmolLM in "
+               "safetensors.\vStart a job from it with `init_from: CKPT/model.ckpt`."};
     struct options o = {0};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;
@@ -243,8 +240,10 @@ int cmd_export(int argc, char **argv) {
         {"json", 'j', NULL, 0, "result as a JSON object", 0},
         {0}};
     static const struct argp argp = {
-        table, parse_option, "CKPT DIR", "Makes a Hugging Face folder from a checkpoint.",
-        NULL,  NULL,         NULL};
+        .options = table,
+        .parser = parse_option,
+        .args_doc = "CKPT DIR",
+        .doc = "Makes a Hugging Face folder from a checkpoint."};
     struct options o = {.shard_bytes = 5000000000u};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;

@@ -128,14 +128,11 @@ int cmd_init(int argc, char **argv) {
         {"restore", KEY_RESTORE, "FILE", 0, "take the CA from this backup; asks for its code", 0},
         {0}};
     static const struct argp argp = {
-        table,
-        parse_option,
-        "--name NAME --listen HOST:PORT",
-        "Makes a federation with this node as its hub: the CA's key, this node's keys, and a "
-        "member list of one.",
-        NULL,
-        NULL,
-        NULL};
+        .options = table,
+        .parser = parse_option,
+        .args_doc = "--name NAME --listen HOST:PORT",
+        .doc = "Makes a federation with this node as its hub: the CA's key, this node's keys, and a "
+               "member list of one."};
     struct options o = {0};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;
@@ -210,10 +207,10 @@ int cmd_invite(int argc, char **argv) {
         {"role", 'r', "ROLE", 0, "data (trains, the default) or witness (only votes)", 0},
         {0}};
     static const struct argp argp = {
-        table,  parse_option,
-        "NAME", "Prints a token with which one site may join once, under this name.",
-        NULL,   NULL,
-        NULL};
+        .options = table,
+        .parser = parse_option,
+        .args_doc = "NAME",
+        .doc = "Prints a token with which one site may join once, under this name."};
     return run(argc, argv, &argp, invite);
 }
 
@@ -241,23 +238,20 @@ static enum neb_status promote(const struct options *o) {
 int cmd_revoke(int argc, char **argv) {
     static const struct argp_option table[] = {HOME_OPTIONS, {0}};
     static const struct argp argp = {
-        table,  parse_option,
-        "NAME", "Takes a member off the list, and ends open invitations of that name.",
-        NULL,   NULL,
-        NULL};
+        .options = table,
+        .parser = parse_option,
+        .args_doc = "NAME",
+        .doc = "Takes a member off the list, and ends open invitations of that name."};
     return run(argc, argv, &argp, revoke_member);
 }
 
 int cmd_promote(int argc, char **argv) {
     static const struct argp_option table[] = {HOME_OPTIONS, {0}};
     static const struct argp argp = {
-        table,
-        parse_option,
-        "LOST",
-        "With two voters: takes the vote of the one that is lost, so that the other commits "
-        "alone.\vMake sure that it is lost: two that both go on are a fork.",
-        NULL,
-        NULL,
-        NULL};
+        .options = table,
+        .parser = parse_option,
+        .args_doc = "LOST",
+        .doc = "With two voters: takes the vote of the one that is lost, so that the other commits "
+               "alone.\vMake sure that it is lost: two that both go on are a fork."};
     return run(argc, argv, &argp, promote);
 }

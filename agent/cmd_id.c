@@ -57,14 +57,10 @@ int cmd_id(int argc, char **argv) {
         {"name", 'n', "NAME", 0, "name of a new identity (default: the host's name)", 0},
         {0}};
     static const struct argp argp = {
-        table,
-        parse_option,
-        NULL,
-        "Prints this node's public identity, one line to hand to the other sites; makes its keys "
-        "if there are none.",
-        NULL,
-        NULL,
-        NULL};
+        .options = table,
+        .parser = parse_option,
+        .doc = "Prints this node's public identity, one line to hand to the other sites; makes its keys "
+               "if there are none."};
     struct options o = {0};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;

@@ -17,8 +17,9 @@ int cmd_jobs(int argc, char **argv) {
         AGENT_OPTION_JSON,
         {0}};
     static const struct argp argp = {
-        table, agent_parse_option, NULL, "Lists the jobs that this agent's ledger knows, ended ones too.",
-        NULL,  NULL,         NULL};
+        .options = table,
+        .parser = agent_parse_option,
+        .doc = "Lists the jobs that this agent's ledger knows, ended ones too."};
     struct agent_options o = {0};
     struct agent_ipc_msg m = {0};
     json_t *j;
@@ -77,23 +78,22 @@ static const struct argp_option home_only[] = {AGENT_OPTION_HOME("of the agent")
 
 int cmd_stop(int argc, char **argv) {
     static const struct argp argp = {
-        home_only, agent_parse_option, "JOB-ID", "Stops a job on all its clusters after a checkpoint.",
-        NULL,      NULL,               NULL};
+        .options = home_only,
+        .parser = agent_parse_option,
+        .args_doc = "JOB-ID",
+        .doc = "Stops a job on all its clusters after a checkpoint."};
     struct agent_options o = {.takes = AGENT_MAY_TAKE_ONE};
     return argp_parse(&argp, argc, argv, 0, NULL, &o) == 0 ? order("stop", &o) : AGENT_EXIT_USAGE;
 }
 
 int cmd_resume(int argc, char **argv) {
     static const struct argp argp = {
-        home_only,
-        agent_parse_option,
-        "JOB-ID",
-        "Goes on with a stopped or failed job from its last checkpoint, on all its clusters. The "
-        "first characters of the "
-        "id will do. To write the run's files again, use nebula pretrain --resume instead.",
-        NULL,
-        NULL,
-        NULL};
+        .options = home_only,
+        .parser = agent_parse_option,
+        .args_doc = "JOB-ID",
+        .doc = "Goes on with a stopped or failed job from its last checkpoint, on all its clusters. The "
+               "first characters of the "
+               "id will do. To write the run's files again, use nebula pretrain --resume instead."};
     struct agent_options o = {.takes = AGENT_MAY_TAKE_ONE};
     return argp_parse(&argp, argc, argv, 0, NULL, &o) == 0 ? order("resume", &o) : AGENT_EXIT_USAGE;
 }
@@ -160,14 +160,12 @@ int cmd_logs(int argc, char **argv) {
         {"follow", 'f', NULL, 0, "go on as the log grows, until interrupted", 0},
         {"lines", 'n', "N", 0, "only the last N lines (default 50)", 0},
         {0}};
-    static const struct argp argp = {table,
-                                     parse_log_option,
-                                     "JOB-ID",
-                                     "Shows the log of a job's worker on this machine; the agent "
-                                     "need not run. The first characters of the id will do.",
-                                     NULL,
-                                     NULL,
-                                     NULL};
+    static const struct argp argp = {
+        .options = table,
+        .parser = parse_log_option,
+        .args_doc = "JOB-ID",
+        .doc = "Shows the log of a job's worker on this machine; the agent "
+               "need not run. The first characters of the id will do."};
     struct log_options o = {.common.takes = AGENT_MAY_TAKE_ONE, .lines = 50};
     char path[NEB_PATH_MAX], block[8192];
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0 || !o.common.arg) {

@@ -136,15 +136,12 @@ int cmd_join(int argc, char **argv) {
          0},
         {0}};
     static const struct argp argp = {
-        table,
-        parse_option,
-        "TOKEN",
-        "Joins a federation with the token that nebula invite printed on its hub. The keys are "
-        "made here and stay here.\vAfter a failure on the way it may be repeated with the same "
-        "token.",
-        NULL,
-        NULL,
-        NULL};
+        .options = table,
+        .parser = parse_option,
+        .args_doc = "TOKEN",
+        .doc = "Joins a federation with the token that nebula invite printed on its hub. The keys are "
+               "made here and stay here.\vAfter a failure on the way it may be repeated with the same "
+               "token."};
     return run(argc, argv, &argp, AGENT_TAKES_ONE, join);
 }
 
@@ -155,21 +152,19 @@ int cmd_members(int argc, char **argv) {
          "first get the newest list and a new certificate from the hub's enrolment endpoint", 0},
         {0}};
     static const struct argp argp = {
-        table, parse_option, NULL, "Prints the signed member list of this node's federation.",
-        NULL,  NULL,         NULL};
+        .options = table,
+        .parser = parse_option,
+        .doc = "Prints the signed member list of this node's federation."};
     return run(argc, argv, &argp, AGENT_TAKES_NOTHING, members);
 }
 
 int cmd_rotate(int argc, char **argv) {
     static const struct argp_option table[] = {HOME_OPTIONS, {0}};
     static const struct argp argp = {
-        table,
-        parse_option,
-        "HOST:PORT",
-        "Makes new keys for this member and has the hub (its enrolment endpoint) list them in "
-        "place of the present ones.",
-        NULL,
-        NULL,
-        NULL};
+        .options = table,
+        .parser = parse_option,
+        .args_doc = "HOST:PORT",
+        .doc = "Makes new keys for this member and has the hub (its enrolment endpoint) list them in "
+               "place of the present ones."};
     return run(argc, argv, &argp, AGENT_TAKES_ONE, rotate);
 }

@@ -298,17 +298,14 @@ int cmd_ledger(int argc, char **argv) {
         {"json", 'j', NULL, 0, "one JSON object instead of text", 0},
         {0}};
     static const struct argp argp = {
-        table,
-        parse_option,
-        "verify DIR\nshow DIR",
-        "The ledger of an agent: DIR is the agent's data folder (~/.nebula, or OUT/clusters/NAME "
-        "of a local run). Only reads, and may be used while the agent runs.\v"
-        "verify checks the chain of commits, every manifest, vote and signature (against "
-        "the signed member list, or DIR/members.json) and the SHA-256 of every update that is still there, and names what is "
-        "damaged by job, fragment and round. Exit status 0 only when all is well.",
-        NULL,
-        NULL,
-        NULL};
+        .options = table,
+        .parser = parse_option,
+        .args_doc = "verify DIR\nshow DIR",
+        .doc = "The ledger of an agent: DIR is the agent's data folder (~/.nebula, or OUT/clusters/NAME "
+               "of a local run). Only reads, and may be used while the agent runs.\v"
+               "verify checks the chain of commits, every manifest, vote and signature (against "
+               "the signed member list, or DIR/members.json) and the SHA-256 of every update that is still there, and names what is "
+               "damaged by job, fragment and round. Exit status 0 only when all is well."};
     struct options o = {0};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;

@@ -341,8 +341,10 @@ int cmd_eval(int argc, char **argv) {
         {"json", 'j', NULL, 0, "one JSON object a line", 0},
         {0}};
     static const struct argp argp = {
-        table, parse_option, "CHECKPOINT", "Held-out loss of a checkpoint, by source.",
-        NULL,  NULL,         NULL};
+        .options = table,
+        .parser = parse_option,
+        .args_doc = "CHECKPOINT",
+        .doc = "Held-out loss of a checkpoint, by source."};
     struct options o = {.beam = 1};
     for (int i = 1; i < argc; i++) // tasks with options of their own
         if (!strcmp(argv[i], "--task=probe") || (!strcmp(argv[i], "--task") && i + 1 < argc && !strcmp(argv[i + 1], "probe")))
@@ -372,8 +374,11 @@ int cmd_generate(int argc, char **argv) {
         {"merge-lora", 'm', NULL, 0, "merge adapters first", 0},
         {"seal-key", KEY_SEAL, "FILE", 0, "opens a sealed checkpoint", 0},
         {0}};
-    static const struct argp argp = {table, parse_option, "CHECKPOINT", "Continues a text.",
-                                     NULL,  NULL,         NULL};
+    static const struct argp argp = {
+        .options = table,
+        .parser = parse_option,
+        .args_doc = "CHECKPOINT",
+        .doc = "Continues a text."};
     struct options o = {.tokens = 64, .temperature = 0.8f, .top_k = 40, .seed = 1};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0 || !o.prompt == !o.ids) {
         fputs("nebula generate: give --prompt TEXT or --ids IDS\n", stderr);

@@ -114,15 +114,12 @@ int cmd_peer(int argc, char **argv) {
     static const struct argp_option table[] = {
         {"home", 'H', "DIR", 0, "folder of the keys and the list (default ~/.nebula)", 0}, {0}};
     static const struct argp argp = {
-        table,
-        parse_option,
-        "add ID HOST:PORT\nadd ID -\nlist\nremove NAME",
-        "The sites this node works with. ID is what nebula id prints at the other site; - in place "
-        "of an endpoint: it dials us. All sites must hold the same members.\v"
-        "An agent reads the list when it starts.",
-        NULL,
-        NULL,
-        NULL};
+        .options = table,
+        .parser = parse_option,
+        .args_doc = "add ID HOST:PORT\nadd ID -\nlist\nremove NAME",
+        .doc = "The sites this node works with. ID is what nebula id prints at the other site; - in place "
+               "of an endpoint: it dials us. All sites must hold the same members.\v"
+               "An agent reads the list when it starts."};
     struct options o = {0};
     struct peers p;
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)

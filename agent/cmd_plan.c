@@ -238,16 +238,13 @@ int cmd_plan(int argc, char **argv) {
         {"json", 'j', NULL, 0, "machine-readable output", 0},
         {0}};
     static const struct argp argp = {
-        options,
-        parse_option,
-        "JOB.yaml",
-        "Predicts a job's memory, step time, WAN traffic and stall, and proposes mesh, "
-        "micro-batch, "
-        "recomputation, interval, overlap and codec.\vRates are measured once (about ten seconds) "
-        "and kept. Exit status 0: the job fits; 1: it does not; 2: it is not valid.",
-        NULL,
-        NULL,
-        NULL};
+        .options = options,
+        .parser = parse_option,
+        .args_doc = "JOB.yaml",
+        .doc = "Predicts a job's memory, step time, WAN traffic and stall, and proposes mesh, "
+               "micro-batch, "
+               "recomputation, interval, overlap and codec.\vRates are measured once (about ten seconds) "
+               "and kept. Exit status 0: the job fits; 1: it does not; 2: it is not valid."};
     struct arguments a = {0};
     if (argp_parse(&argp, argc, argv, 0, NULL, &a) != 0)
         return AGENT_EXIT_USAGE;

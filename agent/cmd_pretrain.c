@@ -253,15 +253,13 @@ int cmd_pretrain(int argc, char **argv) {
         {"seal-key", KEY_SEAL, "FILE", 0, "with --local: the agents seal what they write with it (nebula seal)", 0},
         {"json", 'j', NULL, 0, "one JSON object a line instead of the display", 0},
         {0}};
-    static const struct argp argp = {table,
-                                     parse_option,
-                                     "JOB.yaml",
-                                     "Trains one model on the job's clusters.\vExit status: 0 "
-                                     "done, 1 failed, 2 usage, 3 stopped after a "
-                                     "checkpoint (Ctrl-C; continue with --resume).",
-                                     NULL,
-                                     NULL,
-                                     NULL};
+    static const struct argp argp = {
+        .options = table,
+        .parser = parse_option,
+        .args_doc = "JOB.yaml",
+        .doc = "Trains one model on the job's clusters.\vExit status: 0 "
+               "done, 1 failed, 2 usage, 3 stopped after a "
+               "checkpoint (Ctrl-C; continue with --resume)."};
     struct run *r = calloc(1, sizeof *r);
     if (!r)
         return AGENT_EXIT_FAILED;

@@ -147,14 +147,11 @@ int cmd_eval_probe(int argc, char **argv) {
         {"json", 'j', NULL, 0, "one JSON object a line", 0},
         {0}};
     static const struct argp argp = {
-        table,
-        parse_option,
-        "CHECKPOINT",
-        "Which section of the manual is a paragraph from? A linear layer on the mean of a "
-        "model's hidden states, trained on one language.",
-        NULL,
-        NULL,
-        NULL};
+        .options = table,
+        .parser = parse_option,
+        .args_doc = "CHECKPOINT",
+        .doc = "Which section of the manual is a paragraph from? A linear layer on the mean of a "
+               "model's hidden states, trained on one language."};
     struct options o = {.seed = 1};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;

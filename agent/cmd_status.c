@@ -118,8 +118,9 @@ int cmd_status(int argc, char **argv) {
         {"watch", 'w', NULL, 0, "full screen, renewed every second; q quits", 0},
         {0}};
     static const struct argp argp = {
-        table, parse_option, NULL, "Shows the agent of this machine: peers, links, jobs.",
-        NULL,  NULL,         NULL};
+        .options = table,
+        .parser = parse_option,
+        .doc = "Shows the agent of this machine: peers, links, jobs."};
     struct options o = {0};
     struct agent_ipc_msg m = {0};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)

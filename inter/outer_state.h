@@ -1,5 +1,5 @@
-// Inside of inter_outer: outer.c on the host, outer_device.c on an accelerator, outer_masked.c for masked
-// updates.
+// Inside of inter_outer: outer.c its state, outer_encode.c and outer_apply.c a round on the host, outer_device.c on an accelerator,
+// outer_masked.c for masked updates.
 #ifndef INTER_OUTER_STATE_H
 #define INTER_OUTER_STATE_H
 #include "compress/device.h"
@@ -56,6 +56,14 @@ struct outer_apply { // one commit that is being applied
 };
 
 // outer.c
+// Of the units' digests, as they were last taken.
+struct kern_digest outer_fragment_digest(const struct inter_outer *o, const struct outer_fragment *g);
+
+// outer_encode.c
+// Unpacks and checks a part's frame of this unit.
+NEB_MUST_CHECK enum neb_status outer_open_part(struct outer_slot *s, size_t p);
+
+// outer_apply.c
 // Weights of part p, from s->row_counts.
 void outer_row_weights(const struct outer_apply *j, struct outer_slot *s, size_t p);
 // Row counts of all parts, and the weights they make.
@@ -72,7 +80,7 @@ void outer_masked_sum(struct outer_apply *j, struct outer_slot *s); // s->acc = 
 void outer_masked_own(const struct outer_apply *j, struct outer_slot *s,
                       size_t part); // s->part = what that part held
 
-// outer_device.c: what outer.c does unit by unit, for whole fragments; digests of the units are left in their slots.
+// outer_device.c: what those do unit by unit, for whole fragments; digests of the units are left in their slots.
 void outer_device_destroy(struct outer_device **d);
 NEB_MUST_CHECK enum neb_status outer_device_encode(struct inter_outer *o, int32_t f,
                                                    const struct cmp_codec *codec,

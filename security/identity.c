@@ -210,6 +210,14 @@ static void host_name(char out[SEC_NAME_MAX]) {
         memcpy(out, "member", 7);
 }
 
+// Two key files in locked memory. NULL or not, the caller's to free.
+static enum neb_status files_alloc(uint8_t **curve, uint8_t **sign) {
+    *curve = sodium_malloc(FILE_BYTES);
+    *sign = sodium_malloc(FILE_BYTES);
+    return *curve && *sign ? NEB_OK
+                           : neb_fail(NEB_ERR_NOMEM, "no locked memory for keys: raise 'ulimit -l'");
+}
+
 enum neb_status sec_identity_create(const char *home, const char *name, struct sec_identity **out) {
     enum neb_status st;
     struct sec_identity *id = NULL;
@@ -229,12 +237,7 @@ enum neb_status sec_identity_create(const char *home, const char *name, struct s
     NEB_TRY(neb_fs_mkdirs(home, 0700));
     NEB_TRY(neb_fs_mkdirs(p.dir, 0700));
     NEB_TRY(identity_alloc(&id));
-    curve = sodium_malloc(FILE_BYTES);
-    sign = sodium_malloc(FILE_BYTES);
-    if (!curve || !sign) {
-        st = neb_fail(NEB_ERR_NOMEM, "no locked memory for keys: raise 'ulimit -l'");
-        goto out;
-    }
+    NEB_TRY_GOTO(files_alloc(&curve, &sign), out);
     NEB_TRY_GOTO(key_write(p.curve, "nebkey1c", curve), out);
     NEB_TRY_GOTO(key_write(p.sign, "nebkey1s", sign), out);
     derive(id, curve, sign);
@@ -266,12 +269,7 @@ enum neb_status sec_identity_load(const char *home, struct sec_identity **out) {
     if (!neb_fs_exists(p.text))
         return NEB_ERR_NOT_FOUND;
     NEB_TRY(identity_alloc(&id));
-    curve = sodium_malloc(FILE_BYTES);
-    sign = sodium_malloc(FILE_BYTES);
-    if (!curve || !sign) {
-        st = neb_fail(NEB_ERR_NOMEM, "no locked memory for keys: raise 'ulimit -l'");
-        goto out;
-    }
+    NEB_TRY_GOTO(files_alloc(&curve, &sign), out);
     NEB_TRY_GOTO(key_read(p.curve, "nebkey1c", curve), missing);
     NEB_TRY_GOTO(key_read(p.sign, "nebkey1s", sign), missing);
     derive(id, curve, sign);
