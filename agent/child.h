@@ -16,7 +16,8 @@ struct agent_child {
 };
 
 // Starts argv[0] (NULL-terminated argv). log_path: stdout and stderr are appended there (NULL: inherited).
-// stdout_fd: if not NULL, stdout goes into a pipe whose read end is returned here.
+// stdout_fd: if not NULL, stdout goes into a pipe whose read end is returned here, the caller's to close.
+// NEB_ERR_IO and such: argv[0] cannot be started, or the log not opened.
 NEB_MUST_CHECK enum neb_status agent_child_start(struct agent_child *c, const char *what,
                                                  const char *const *argv, const char *log_path,
                                                  int *stdout_fd);
@@ -28,6 +29,7 @@ NEB_MUST_CHECK enum neb_status agent_child_start_fed(struct agent_child *c, cons
 bool agent_child_ended(struct agent_child *c, int *status);
 // SIGTERM, up to `grace` to end, then SIGKILL. Reaps it. Fine when not running.
 void agent_child_stop(struct agent_child *c, neb_ns grace);
+// Nothing where it is not running.
 void agent_child_signal(const struct agent_child *c, int sig);
 // "exit status 1", "killed by signal 9": into buf.
 const char *agent_child_reason(int status, char *buf, size_t cap);

@@ -41,6 +41,7 @@ extern const char config_cluster_keys[]; // in words
 
 // config_keys.c. A path is "sync.outer.lr".
 const struct config_option *config_option(const char *path); // NULL: none
+// "sync.outer": some option's path begins so.
 bool config_is_section(const char *path);
 NEB_MUST_CHECK enum neb_status config_unknown_key(const char *where, const char *path); // complains, with what may be meant
 
@@ -49,13 +50,16 @@ NEB_MUST_CHECK enum neb_status config_unknown_key(const char *where, const char 
 // NEB_ERR_INVALID, after one line: "job.yaml:12: model.n_heads: ..."
 NEB_MUST_CHECK __attribute__((format(printf, 3, 4))) enum neb_status config_complain(const char *where, const char *path,
                                                                                     const char *fmt, ...);
+// Everything that has a default; the rest is zero.
 void config_defaults(struct agent_job *job);
 // A scalar option, or `auto`: then the key holds its default, a micro-batch one sequence.
 NEB_MUST_CHECK enum neb_status config_set(struct agent_job *job, const struct config_option *o, const char *text,
                                           const char *where);
+// A list that is set replaces the default's items.
 void config_clear_list(struct agent_job *job, const struct config_option *o);
 NEB_MUST_CHECK enum neb_status config_set_item(struct agent_job *job, const struct config_option *o, const char *text,
                                                const char *where); // one item of a list
+// A string (name: letters, digits, '-', '_', '.'), and keys of a cluster.
 NEB_MUST_CHECK enum neb_status config_set_text(char *p, size_t size, const char *path, const char *text,
                                                const char *where, bool name);
 NEB_MUST_CHECK enum neb_status config_set_launcher(struct agent_cluster *c, const char *text, const char *where);

@@ -16,7 +16,7 @@
 enum { AGENT_SECRET_BYTES = 32 };
 
 struct agent_credential;
-// site: the key of the agent's files; NULL: they are in clear.
+// site: the key of the agent's files; NULL: they are in clear. NEB_ERR_NOMEM: no locked memory.
 NEB_MUST_CHECK enum neb_status agent_credential_create(const struct sec_seal_key *site,
                                                        const uint8_t job[INTER_ID_BYTES],
                                                        struct agent_credential **out);
@@ -37,10 +37,13 @@ NEB_MUST_CHECK enum neb_status agent_credential_vault(const struct agent_credent
 // For an attached trainer: writes, or reads, trainer.key in the job's folder. One that is there is kept, so that a trainer outlives
 // its agent. NEB_ERR_DENIED: a link, not ours or open to others.
 NEB_MUST_CHECK enum neb_status agent_credential_leave(struct agent_credential *c, const char *dir);
+// By the agent's socket and the job's id. NEB_ERR_NOT_FOUND (logged): no such job there waits for a trainer;
+// NEB_ERR_FORMAT: not such a file.
 NEB_MUST_CHECK enum neb_status agent_credential_find(const char *socket_path, const char *job,
                                                      struct agent_credential **out);
 // The seal key as it goes to an attached trainer, over the agent's socket: 0 or SEC_SEAL_HANDED_BYTES bytes.
 const uint8_t *agent_credential_seal(const struct agent_credential *c, size_t *len);
+// The trainer's side of it. NEB_ERR_FORMAT: another number of bytes.
 NEB_MUST_CHECK enum neb_status agent_credential_take_seal(struct agent_credential *c, const void *p,
                                                           size_t len);
 

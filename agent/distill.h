@@ -25,7 +25,8 @@ struct agent_distill_state {          // part of a checkpoint
 };
 
 struct agent_distill_side;
-// student: which of the job's students labels are for, or this is. verify: shards are read against their digests.
+// student: which of the job's students labels are for, or this is. corpus and K are borrowed. NEB_ERR_INVALID: a model or corpus that does
+// not fit the job (what differs is logged); NEB_ERR_NOMEM.
 NEB_MUST_CHECK enum neb_status agent_distill_create(const struct agent_job *job,
                                                     enum agent_role role, int32_t student,
                                                     const struct intra_corpus *corpus,
@@ -62,6 +63,7 @@ NEB_MUST_CHECK enum neb_status agent_distill_evaluate(struct agent_distill_side 
 
 struct intra_ckpt_writer;
 struct intra_ckpt;
+// Everything that the next step depends on. NEB_ERR_FORMAT: a checkpoint of another mode or job; the side is to be destroyed then.
 NEB_MUST_CHECK enum neb_status agent_distill_save(const struct agent_distill_side *s,
                                                   struct intra_ckpt_writer *w);
 NEB_MUST_CHECK enum neb_status agent_distill_restore(struct agent_distill_side *s,
@@ -93,6 +95,7 @@ struct agent_translate_result {
     int64_t pairs, tokens;
     double seconds;
 };
+// NEB_ERR_INVALID: the split holds no pairs. chrf: 0 to 100 (intra/translate.h); tokens: of the hypotheses.
 NEB_MUST_CHECK enum neb_status agent_translate(const struct intra_corpus *corpus,
                                                enum intra_split split, struct kern *K,
                                                const struct intra_model *m,

@@ -12,6 +12,7 @@ NEB_MUST_CHECK enum neb_status agent_distill_cache_open(const char *dir, const s
 // NEB_ERR_NOT_FOUND (not logged): none for this step.
 NEB_MUST_CHECK enum neb_status agent_distill_cache_read(const char *dir, int64_t step,
                                                         struct neb_buf *out);
+// Atomic and durable; replaces what is there.
 NEB_MUST_CHECK enum neb_status agent_distill_cache_write(const char *dir, int64_t step,
                                                          const void *p, size_t n);
 

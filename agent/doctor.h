@@ -15,6 +15,7 @@ struct doctor {     // the checks so far
     json_t *checks; // owned: [{name, state, found, advice}]
     enum doctor_state worst;
 };
+// NEB_ERR_NOMEM.
 enum neb_status doctor_init(struct doctor *d);
 void doctor_free(struct doctor *d);
 // advice: NULL or "" where there is nothing to do.
@@ -24,11 +25,14 @@ __attribute__((format(printf, 5, 6))) void doctor_add(struct doctor *d, const ch
 
 // Judgements; figures below 0: could not be read.
 void doctor_congestion(struct doctor *d, const char *system, bool may_bbr);
+// Largest socket buffers of the system in bytes, against the path's bandwidth-delay product.
 void doctor_buffers(struct doctor *d, int64_t recv_max, int64_t send_max, double goodput_bps,
                     double rtt_s);
+// Open files that the process may have, against what links to so many peers take.
 void doctor_files(struct doctor *d, int64_t limit, int peers);
 void doctor_disk(struct doctor *d, const char *dir, int64_t free_bytes, int64_t need_bytes);
 void doctor_user(struct doctor *d, bool root);
+// synchronised: 1 when the system says that its clock is.
 void doctor_clock(struct doctor *d, int synchronised);
 // One peer as `nebula status --json` describes it.
 void doctor_peer(struct doctor *d, const json_t *peer);

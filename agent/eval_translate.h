@@ -13,6 +13,7 @@ struct agent_eval_translate {
     int beam, windows, threads;
     bool merge, json;
 };
+// Prints chrF, pairs and seconds, one JSON object with `json`. NEB_ERR_INVALID: no pairs, or another vocabulary than the model's.
 NEB_MUST_CHECK enum neb_status agent_eval_translate(const struct agent_eval_translate *o);
 
 #endif

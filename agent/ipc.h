@@ -40,12 +40,13 @@ struct agent_ipc_msg {
     struct agent_ipc_part parts[AGENT_IPC_PARTS_MAX]; // views into frames
     zmq_msg_t frames[AGENT_IPC_PARTS_MAX];
 };
+// Frees head and frames; on an empty one too.
 void agent_ipc_msg_clear(struct agent_ipc_msg *m);
 // Text or integer field of the head; the default when missing or of another type.
 const char *agent_ipc_str(const struct agent_ipc_msg *m, const char *key, const char *def);
 int64_t agent_ipc_int(const struct agent_ipc_msg *m, const char *key, int64_t def);
 
-struct agent_ipc; // one socket, server or client
+struct agent_ipc; // one socket, server or client; one thread. NEB_ERR_IO: the path cannot be bound, or is no socket's
 NEB_MUST_CHECK enum neb_status agent_ipc_listen(void *zctx, const char *path,
                                                 struct agent_ipc **out);
 NEB_MUST_CHECK enum neb_status agent_ipc_connect(void *zctx, const char *path,

@@ -21,6 +21,7 @@ NEB_MUST_CHECK enum neb_status agent_local_start(const struct agent_job *job, in
                                                  const char *dir, const char *wan,
                                                  const char *seal_key,
                                                  struct agent_local *out);
+// SIGTERM to all at once, so that each writes its checkpoint; waits up to 70 s, then kills. Fine after a failed start.
 void agent_local_stop(struct agent_local *l);
 // Starts agents again that were killed by a signal, as a service manager would, and waits until they answer; *again: the first
 // of them, or -1. NEB_ERR_STATE, logged, when a process of it ended in another way, or too often.

@@ -17,6 +17,7 @@ NEB_MUST_CHECK enum neb_status agent_members_open(const char *home,
                                                   const struct sec_identity *identity,
                                                   struct agent_members **out);
 void agent_members_destroy(struct agent_members **m);
+// The list in use; a call that reports `changed` has written into it.
 const struct sec_members *agent_members_list(const struct agent_members *m);
 int agent_members_fd(const struct agent_members *m); // -1: never anything to do
 

@@ -28,7 +28,7 @@ struct agent_rtd_side;
 NEB_MUST_CHECK enum neb_status agent_rtd_create(const struct agent_job *job, enum agent_role role,
                                                 const struct intra_corpus *corpus, struct kern *K,
                                                 struct agent_rtd_side **out);
-void agent_rtd_destroy(struct agent_rtd_side **s);
+void agent_rtd_destroy(struct agent_rtd_side **s); // NULL-safe
 
 // Generator: the next event. *made: `batch` (cleared first) is the next batch.
 NEB_MUST_CHECK enum neb_status agent_rtd_produce(struct agent_rtd_side *s, struct neb_buf *batch,
@@ -63,7 +63,8 @@ struct intra_trainer *agent_rtd_trainer(struct agent_rtd_side *s);
 const struct intra_step_stats *agent_rtd_stats(struct agent_rtd_side *s, bool *fresh);
 // {"loss", "accuracy", …} of the held-out split, and what the batches were like.
 json_t *agent_rtd_quality(const struct agent_rtd_side *s);
-// Everything that the next event depends on. Evaluation is not saved half way: it is repeated.
+// Everything that the next event depends on. Evaluation is not saved half way: it is repeated. NEB_ERR_FORMAT: a checkpoint that does
+// not fit this job; the side is to be destroyed then.
 NEB_MUST_CHECK enum neb_status agent_rtd_save(const struct agent_rtd_side *s,
                                               struct intra_ckpt_writer *w);
 NEB_MUST_CHECK enum neb_status agent_rtd_restore(struct agent_rtd_side *s,

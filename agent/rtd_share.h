@@ -27,6 +27,7 @@ struct rtd_share {
     struct neb_buf frame;      // ours of the newest exchange, encoded
     bool answered;             // generator: theirs of it is here
 };
+// NEB_ERR_NOMEM.
 NEB_MUST_CHECK enum neb_status rtd_share_create(struct intra_model *m, struct rtd_share **out);
 void rtd_share_destroy(struct rtd_share **s);
 // Our rows of exchange x, into s->frame and s->ours. NEB_ERR_INVALID: they are not finite.

@@ -14,6 +14,7 @@ NEB_MUST_CHECK enum neb_status agent_seal_open(const char *home, const char *key
                                                struct sec_vault **out);
 // The same for commands that read one thing: only --seal-key, and from then on the process takes no core dump.
 NEB_MUST_CHECK enum neb_status agent_seal_option(const char *key_file, struct sec_vault **out);
+// HOME/seal.json, 0600, naming key_file by its absolute path.
 NEB_MUST_CHECK enum neb_status agent_seal_settings_write(const char *home, const char *key_file);
 // Parses the text of seal.json; path: NEB_PATH_MAX bytes. NEB_ERR_FORMAT says what is wrong with it.
 NEB_MUST_CHECK enum neb_status agent_seal_settings_parse(const char *text, size_t len,

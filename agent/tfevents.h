@@ -17,6 +17,7 @@ struct agent_tf_scalar {
     double value; // written as a float; one that is not finite is left out
 };
 
+// CRC-32C (Castagnoli), and as records hold it: rotated right by 15 bits, plus 0xa282ead8.
 uint32_t agent_tf_crc32c(const void *p, size_t n);
 uint32_t agent_tf_mask(uint32_t crc);
 

@@ -10,7 +10,7 @@
 
 enum { AGENT_VIEW_POINTS = 400, AGENT_VIEW_EVENTS = 50, AGENT_VIEW_JOBS = 8 };
 
-struct agent_view;
+struct agent_view; // one thread. NEB_ERR_NOMEM
 NEB_MUST_CHECK enum neb_status agent_view_create(struct agent_view **out);
 void agent_view_destroy(struct agent_view **v);
 
@@ -22,7 +22,7 @@ void agent_view_line(struct agent_view *v, const char *job, int interval, const 
 void agent_view_event(struct agent_view *v, const char *job, const char *cluster, const char *text,
                       double unix_s);
 
-// Mbit/s of a link from its byte counters, over the time since the last call for this peer (at least half a second).
+// Bits/s of a link from its byte counters, over the time since the last call for this peer (at least half a second).
 struct agent_view_rate {
     double tx_bps, rx_bps;
 };

@@ -181,7 +181,9 @@ NEB_MUST_CHECK enum neb_status worker_drain(struct agent_worker *w); // takes wh
 NEB_MUST_CHECK enum neb_status worker_wait(struct agent_worker *w); // up to 200 ms; counts as stall
 // All that is to be done between two steps. *ready: the next step may begin.
 NEB_MUST_CHECK enum neb_status worker_exchange(struct agent_worker *w, bool *ready);
+// Up to 15 s at the start, until all other clusters are connected or the job stops.
 NEB_MUST_CHECK enum neb_status worker_wait_for_peers(struct agent_worker *w);
+// All steps are made, and with rounds every fragment's last one is merged.
 bool worker_finished(const struct agent_worker *w);
 void worker_params_digest(const struct agent_worker *w, char hex[33]);
 void worker_metrics(struct agent_worker *w, json_t *line); // reference is taken over
@@ -196,11 +198,14 @@ NEB_MUST_CHECK enum neb_status worker_report(struct agent_worker *w, json_t *res
 // worker_sync.c
 NEB_MUST_CHECK enum neb_status worker_sync_create(struct agent_worker *w);
 void worker_sync_destroy(struct agent_worker *w);
+// Encodes fragment f and hands it to the agent; again where it is in flight: with what was learned since on top.
 NEB_MUST_CHECK enum neb_status worker_send(struct agent_worker *w, int32_t f);
 NEB_MUST_CHECK enum neb_status worker_resubmit(struct agent_worker *w,
                                                int32_t f); // bytes of an update in flight again
+// Keeps a commit until its merge step. NEB_ERR_FORMAT: the agent's message is malformed.
 NEB_MUST_CHECK enum neb_status worker_take_commit(struct agent_worker *w,
                                                   const struct agent_ipc_msg *m);
+// Logs the step, applies the commit that is here, rebases. The next send is planned from its record.
 NEB_MUST_CHECK enum neb_status worker_merge(struct agent_worker *w, int32_t f);
 // Merges a commit with an update of this cluster's former life, whose state went with its disk. What this life has learned of the
 // fragment is dropped, as it comes from steps that the update has behind it, and the data goes on behind the last of them.
@@ -233,6 +238,7 @@ NEB_MUST_CHECK enum neb_status worker_eval_when_due(struct agent_worker *w); // 
 
 // worker_plan.c: what the records plan for this cluster
 void worker_plan_start(struct agent_worker *w);
+// With what fragment f is to be encoded now; merge: for a merge round, where a codec of 4 bits or a sparse one gives way to a finer one.
 NEB_MUST_CHECK enum neb_status worker_plan_codec(struct agent_worker *w, int32_t f, bool merge,
                                                  struct cmp_codec *out);
 void worker_plan_sent(struct agent_worker *w, int32_t f);
@@ -268,6 +274,7 @@ NEB_MUST_CHECK enum neb_status worker_save_model(struct agent_worker *w);
 // Any model of the worker as DIR/NAME.
 NEB_MUST_CHECK enum neb_status worker_write_model(const struct agent_worker *w, const struct intra_model *m,
                                                   const char *name);
+// merges.log: fragment, round and step, on disk before the merge is used.
 NEB_MUST_CHECK enum neb_status worker_log_merge(struct agent_worker *w, int32_t f);
 
 #endif

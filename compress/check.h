@@ -20,7 +20,7 @@
 #define CMP_CHECK_H
 #include "compress/update.h"
 
-struct cmp_check; // one thread; grows to the largest unit seen and stays
+struct cmp_check; // one thread; grows to the largest unit seen and stays. NEB_ERR_NOMEM
 NEB_MUST_CHECK enum neb_status cmp_check_create(struct cmp_check **out);
 void cmp_check_destroy(struct cmp_check **c);
 // Starts an update. elements_max: of all units together.

@@ -51,6 +51,7 @@ void cmp_codec_name(const struct cmp_codec *c, char *out, size_t cap);
 
 // Scratch memory of an encoder or decoder: one per thread; grows to the largest array and stays.
 struct cmp_work;
+// NEB_ERR_NOMEM; so may every call that takes one when its arrays grow.
 NEB_MUST_CHECK enum neb_status cmp_work_create(struct cmp_work **out);
 void cmp_work_destroy(struct cmp_work **w);
 
@@ -76,7 +77,7 @@ struct cmp_frame_info {
     struct cmp_codec codec;
     uint64_t n;
 };
-// Header only: which codec, how many elements.
+// Header only: which codec, how many elements. NEB_ERR_FORMAT: no frame of a version that is known.
 NEB_MUST_CHECK enum neb_status cmp_frame_peek(const uint8_t *frame, size_t len,
                                               struct cmp_frame_info *out);
 

@@ -20,6 +20,7 @@ struct cmp_frame { // the header
     uint64_t n;
     bool former; // read from version 1
 };
+// Appends a header that `streams` streams follow. / Reads one: NEB_ERR_FORMAT. / How many streams a codec has.
 void cmp_frame_put(struct neb_buf *out, const struct cmp_frame *h, int streams);
 NEB_MUST_CHECK enum neb_status cmp_frame_get(struct neb_rd *r, struct cmp_frame *h);
 int cmp_frame_streams(enum cmp_codec_id id);
@@ -75,12 +76,14 @@ struct cmp_topk { // while the chunks of a frame are put, one after the other
 NEB_MUST_CHECK enum neb_status cmp_frame_put_chunk(struct cmp_work *w, const struct cmp_frame *h,
                                                    struct cmp_topk *t, const uint16_t *idx,
                                                    const float *values, size_t k, size_t len);
+// After the last chunk: into h the codebook, the mean of what fell into each bin.
 void cmp_frame_end_topk(struct cmp_work *w, struct cmp_frame *h, struct cmp_topk *t);
 struct cmp_topk_sink {
     float *out;   // (n), or NULL and:
     uint32_t *at; // (cmp_frame_entries) distinct
     float *values;
 };
+// All streams of a topk frame, checked, into the sink; n: elements of the frame. NEB_ERR_FORMAT.
 NEB_MUST_CHECK enum neb_status cmp_frame_get_topk(struct cmp_work *w, struct neb_rd *r,
                                                   const struct cmp_frame *h, size_t n,
                                                   const struct cmp_topk_sink *to);

@@ -7,7 +7,7 @@
 #define CMP_READER_H
 #include "compress/codec.h"
 
-struct cmp_reader;
+struct cmp_reader; // one thread; NEB_ERR_NOMEM
 NEB_MUST_CHECK enum neb_status cmp_reader_create(struct cmp_reader **out);
 void cmp_reader_destroy(struct cmp_reader **r); // NULL-safe
 // A frame of exactly n elements; the bytes are not needed afterwards. NEB_ERR_FORMAT as cmp_decode. w: scratch of this call.

@@ -17,7 +17,7 @@
 
 enum { CMP_TOKENS_MAX = 1 << 24 }; // masked positions, or tokens, of one frame
 
-struct cmp_tokens; // scratch and zstd contexts; one thread
+struct cmp_tokens; // scratch and zstd contexts; one thread. NEB_ERR_NOMEM
 NEB_MUST_CHECK enum neb_status cmp_tokens_create(struct cmp_tokens **out);
 void cmp_tokens_destroy(struct cmp_tokens **t);
 
@@ -30,11 +30,12 @@ NEB_MUST_CHECK enum neb_status cmp_replaced_encode(struct cmp_tokens *t, uint32_
 NEB_MUST_CHECK enum neb_status cmp_replaced_decode(struct cmp_tokens *t, struct neb_rd *r,
                                                    uint32_t n_masked, int32_t vocab, int32_t *index,
                                                    int32_t *ids, uint32_t *n);
-// Reads past one frame without unpacking it.
+// Reads past one frame without unpacking it. NEB_ERR_FORMAT: cut.
 NEB_MUST_CHECK enum neb_status cmp_replaced_skip(struct neb_rd *r, int32_t vocab);
+// ids: (n) in [0, vocab). Appended to out.
 NEB_MUST_CHECK enum neb_status cmp_text_encode(struct cmp_tokens *t, const int32_t *ids, uint32_t n,
                                                int32_t vocab, struct neb_buf *out);
-// ids: (n), exactly.
+// ids: (n), exactly. NEB_ERR_FORMAT: malformed, another number of tokens, or ids beyond vocab.
 NEB_MUST_CHECK enum neb_status cmp_text_decode(struct cmp_tokens *t, struct neb_rd *r,
                                                int32_t vocab, int32_t *ids, uint32_t n);
 

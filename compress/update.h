@@ -13,8 +13,10 @@ struct cmp_unit_shape { // what the receiver expects of a unit
     bool counts; // rows are weighted
 };
 
+// Appends the head; then exactly n_units units follow, one add each, in the order that receivers expect.
 void cmp_update_begin(struct neb_buf *out, uint32_t n_units);
-// counts: (rows) tokens seen of each row, or NULL when the unit's rows are not weighted.
+// x: (rows, cols). counts: (rows) tokens seen of each row, or NULL when the unit's rows are not weighted. NEB_ERR_INVALID: a NaN or
+// an infinity in x.
 NEB_MUST_CHECK enum neb_status cmp_update_add(struct cmp_work *w, struct neb_buf *out,
                                               const struct cmp_unit_shape *shape,
                                               const struct cmp_codec *codec, const float *x,
@@ -49,7 +51,7 @@ NEB_MUST_CHECK enum neb_status cmp_update_shapes(const uint8_t *p, size_t len,
                                                  uint32_t *n);
 // One digest for what all units of an update must look like.
 void cmp_shapes_hash(const struct cmp_unit_shape *shapes, uint32_t n, uint8_t out[32]);
-// Row counts as numbers, (rows).
+// Row counts as numbers, (rows). NEB_ERR_FORMAT: they are not as many.
 NEB_MUST_CHECK enum neb_status cmp_update_counts(struct cmp_work *w,
                                                  const struct cmp_update_unit *u, uint32_t rows,
                                                  uint32_t *counts);
@@ -65,7 +67,7 @@ struct cmp_update_stats {
     uint8_t shapes[32]; // cmp_shapes_hash of its units
 };
 // Checks an update without knowing the model: structure, frames, finiteness, norm. What an agent does before a commit, here
-// with all bytes at once; compress/check.h takes them as they come.
+// with all bytes at once; compress/check.h takes them as they come. NEB_ERR_FORMAT: what of it is wrong is logged.
 NEB_MUST_CHECK enum neb_status cmp_update_check(struct cmp_work *w, const uint8_t *p, size_t len,
                                                 struct cmp_update_stats *out);
 // The same with a bound on all elements together, which is checked on each unit's header before it is unpacked: a few

@@ -77,12 +77,13 @@ NEB_MUST_CHECK enum neb_status inter_ledger_get_standing(struct inter_ledger *l,
                                                          const uint8_t job[INTER_ID_BYTES],
                                                          struct inter_standing *out);
 
-struct inter_chain { // one fragment's records, as drawn above
+struct inter_chain { // one fragment's records, as drawn above: rounds
     uint8_t job[INTER_ID_BYTES];
     uint32_t fragment;
     uint32_t first, floor, kept, next;
     uint8_t base[INTER_SHA_BYTES], head[INTER_SHA_BYTES]; // `previous` of first and of next
 };
+// NEB_ERR_NOT_FOUND (not logged): nothing of this fragment yet. / All chains, by job and fragment; fn must not write.
 NEB_MUST_CHECK enum neb_status inter_ledger_chain(struct inter_ledger *l,
                                                   const uint8_t job[INTER_ID_BYTES],
                                                   uint32_t fragment, struct inter_chain *out);
@@ -137,6 +138,7 @@ NEB_MUST_CHECK enum neb_status inter_ledger_floor(struct inter_ledger *l,
 
 // ---- jobs that this agent takes part in: spec and state as text
 
+// Replaces what is there under the id. / All of them; the texts are valid during the call.
 NEB_MUST_CHECK enum neb_status inter_ledger_put_job(struct inter_ledger *l,
                                                     const uint8_t id[INTER_ID_BYTES],
                                                     const char *spec, const char *state);
@@ -162,6 +164,7 @@ NEB_MUST_CHECK enum neb_status inter_ledger_unpost(struct inter_ledger *l, const
                                                    uint32_t kind, const void *p, size_t n);
 typedef void inter_ledger_message(void *user, uint64_t seq, uint32_t kind, const uint8_t *p,
                                   size_t n);
+// All that this peer has not acknowledged, by number.
 NEB_MUST_CHECK enum neb_status inter_ledger_pending(struct inter_ledger *l, const char *peer,
                                                     inter_ledger_message *fn, void *user);
 // Last number taken of a peer's ledger of this epoch; 0: none.
@@ -172,6 +175,7 @@ NEB_MUST_CHECK enum neb_status inter_ledger_take(struct inter_ledger *l, const c
                                                  uint64_t epoch, uint64_t seq);
 typedef void inter_ledger_each_peer(void *user, const char *peer, uint64_t messages,
                                     uint64_t bytes);
+// How many messages wait for each peer, and their bytes; peers that none waits for are left out.
 NEB_MUST_CHECK enum neb_status inter_ledger_outbox(struct inter_ledger *l,
                                                    inter_ledger_each_peer *fn, void *user);
 

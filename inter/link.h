@@ -120,6 +120,7 @@ void inter_link_limit(struct inter_link *l, uint64_t bps);
 // A bulk message was refused for the limit, and now one would pass (true once).
 bool inter_link_resumes(struct inter_link *l);
 
+// Of one peer, over all its connections since create. NEB_ERR_INVALID: no such peer.
 NEB_MUST_CHECK enum neb_status inter_link_stats(struct inter_link *l, uint32_t peer,
                                                 struct inter_link_stats *out);
 uint32_t inter_link_port(const struct inter_link *l);    // the TCP port listened on; 0: none

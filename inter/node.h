@@ -153,10 +153,12 @@ void inter_actions_clear(struct inter_actions *a);
 void inter_actions_free(struct inter_actions *a);
 
 struct inter_node;
+// crypto is borrowed. NEB_ERR_NOMEM.
 NEB_MUST_CHECK enum neb_status inter_node_create(const struct inter_node_crypto *crypto,
                                                  struct inter_node **out);
 void inter_node_destroy(struct inter_node **n);
-// Opens a job. Restoring after a restart: in this order, per fragment, then carry on with events.
+// Opens a job (c is copied). NEB_ERR_INVALID: a number out of range; NEB_ERR_EXISTS: it is open; NEB_ERR_LIMIT: too many are.
+// Restoring after a restart: standing, then per fragment commit, manifests with norms, vote; then carry on with events.
 NEB_MUST_CHECK enum neb_status inter_node_job_open(struct inter_node *n,
                                                    const struct inter_job_config *c);
 // A signed membership version took the vote from these members (of two: `nebula promote`). Whoever remains goes on without
@@ -173,9 +175,12 @@ NEB_MUST_CHECK enum neb_status inter_node_restore_manifest(struct inter_node *n,
                                                            const struct inter_manifest *m,
                                                            enum inter_holding h,
                                                            const struct inter_bitmap *got);
+// norm: L2 of the decoded update, 0: not known.
 void inter_node_restore_norm(struct inter_node *n, const struct inter_key *k, float norm);
 void inter_node_restore_vote(struct inter_node *n, const struct inter_record *r);
 
+// One event at monotonic time `now`. out is cleared and filled with what is to be done, IN ORDER; views in it are valid until the
+// next step. NEB_ERR_NOMEM: none of it is to be carried out.
 NEB_MUST_CHECK enum neb_status inter_node_step(struct inter_node *n, neb_ns now,
                                                const struct inter_event *e,
                                                struct inter_actions *out);
@@ -213,6 +218,7 @@ bool inter_node_proves(struct inter_node *n, const struct inter_job_config *c, c
 void inter_node_job_bound(struct inter_node *n, const uint8_t job[INTER_ID_BYTES], uint64_t blob_bytes);
 // The first attempt under which this node submits: of its present ledger (inter_attempt_first).
 uint32_t inter_node_attempt(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES]);
+// A record as the COMMIT that members send each other, appended.
 void inter_node_commit_message(struct neb_buf *out, const struct inter_record *r);
 uint32_t inter_node_chunk_bytes(const struct inter_node *n,
                                 uint32_t blob_bytes); // for a manifest to come

@@ -27,7 +27,7 @@ enum { INTER_PARTS_MAX = 16 };
 
 struct inter_outer_unit {
     uint32_t rows, cols;
-    bool row_weights;
+    bool row_weights; // rows count by the tokens seen of each
     int32_t fragment;
     float *theta_m; // (rows, cols) the worker's own parameters, borrowed
 };
@@ -35,7 +35,7 @@ struct inter_outer_unit {
 struct inter_outer_config {
     float beta;  // decay of the residual, 1: nothing is forgotten
     float kappa; // tokens that every row is worth before any was seen
-    bool row_weights;
+    bool row_weights; // of units that ask for it; false: nobody's
     int32_t fragments;
     // Profile `private`: updates are integers of 16 bits on one scale, which travel masked; each member counts alike. Borrowed;
     // NULL: not masked.
@@ -46,7 +46,8 @@ struct inter_outer_config {
 };
 
 struct inter_outer;
-// θ starts as a copy of theta_m: all members must start from the same parameters.
+// θ starts as a copy of theta_m: all members must start from the same parameters. pool is borrowed. NEB_ERR_NOMEM;
+// NEB_ERR_INVALID: a fragment without units.
 NEB_MUST_CHECK enum neb_status inter_outer_create(const struct inter_outer_config *c,
                                                   const struct inter_outer_unit *units, int32_t n,
                                                   struct kern_pool *pool, struct inter_outer **out);
@@ -64,7 +65,7 @@ bool inter_outer_on_device(const struct inter_outer *o);
 
 // Encodes fragment f into out (replaced). counts(user, unit, rows): pointer to (rows) tokens seen of each row of a
 // row-weighted unit since the member's last commit. In flight already: again, with what was learned since the send on top; the
-// former bytes may still be the ones that are committed, and settle as well.
+// former bytes may still be the ones that are committed, and settle as well. NEB_ERR_INVALID: a NaN or an infinity.
 typedef const uint64_t *inter_outer_counts(void *user, int32_t unit);
 NEB_MUST_CHECK enum neb_status inter_outer_encode(struct inter_outer *o, int32_t f,
                                                   const struct cmp_codec *codec,
@@ -93,8 +94,9 @@ struct inter_outer_round {
     bool merge; // merge round: η 1, μ 0, v 0
     const struct sec_sum_seeds *seeds; // of masked parts
 };
-// Applies a commit to fragment f. On an error nothing has changed. *digest: of (version, θ, v) afterwards, where version
-// counts the commits applied to this fragment.
+// Applies a commit to fragment f. On an error nothing has changed: NEB_ERR_FORMAT for updates, weights or seeds that do not fit,
+// NEB_ERR_NOMEM. Only an accelerator that fails leaves the fragment undefined: start again from a checkpoint.
+// *digest: of (version, θ, v) afterwards, where version counts the commits applied to this fragment.
 NEB_MUST_CHECK enum neb_status inter_outer_apply(struct inter_outer *o, int32_t f,
                                                  const struct inter_outer_round *r,
                                                  struct kern_digest *digest);
@@ -127,7 +129,7 @@ struct inter_outer_array {
 };
 enum { INTER_OUTER_ARRAYS = 4 };
 void inter_outer_arrays(struct inter_outer *o, struct inter_outer_array out[INTER_OUTER_ARRAYS]);
-// Per fragment: version and whether it is in flight.
+// Per fragment, after the arrays were read back: version and whether it is in flight.
 void inter_outer_set_fragment(struct inter_outer *o, int32_t f, uint32_t version, bool in_flight);
 
 #endif

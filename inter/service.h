@@ -48,9 +48,11 @@ struct inter_service_config {
 };
 
 struct inter_service;
+// Opens ledger and links. Errors: as inter_ledger_open and inter_link_create.
 NEB_MUST_CHECK enum neb_status inter_service_create(const struct inter_service_config *c,
                                                     struct inter_service **out);
 void inter_service_destroy(struct inter_service **s);
+// As of the link (inter/link.h).
 size_t inter_service_poll_items(const struct inter_service *s, zmq_pollitem_t *items, size_t cap);
 neb_ns inter_service_next_deadline(const struct inter_service *s);
 // An error is one that the agent cannot go on with: its disk.
@@ -73,7 +75,7 @@ NEB_MUST_CHECK enum neb_status inter_service_rekey(struct inter_service *s,
 void inter_service_job_removed(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
                                uint16_t removed);
 
-// Opens a job; what the ledger knows of it is restored.
+// Opens a job; what the ledger knows of it is restored. Errors: as inter_node_job_open, and the ledger's.
 NEB_MUST_CHECK enum neb_status inter_service_job_open(struct inter_service *s,
                                                       const struct inter_job_config *c);
 // No update of the job may unpack to more elements than this: a few kilobytes can claim, and cost, billions.
@@ -83,14 +85,16 @@ void inter_service_bound(struct inter_service *s, const uint8_t job[INTER_ID_BYT
 NEB_MUST_CHECK enum neb_status inter_service_shape(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
                                                    uint32_t fragment, uint64_t elements,
                                                    const uint8_t sha256[INTER_SHA_BYTES]);
+// Its rounds are no longer answered for; the ledger keeps them.
 void inter_service_job_close(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]);
 // Takes this member's update: fills in digest, chunk size and signature, stores, sends. key.attempt: how often the member
 // has sent this round's update before and now takes it back for a newer one, up to INTER_AGAIN_MAX (NEB_ERR_LIMIT). Repeating it is fine: what the
-// ledger holds under the key stands; if the round is over, its commit is delivered again.
+// ledger holds under the key stands; if the round is over, its commit is delivered again. NEB_ERR_STATE: the round is not open yet;
+// NEB_ERR_LIMIT also for 0 bytes or more than INTER_BLOB_MAX; and the ledger's errors (NEB_ERR_NOSPC).
 NEB_MUST_CHECK enum neb_status inter_service_submit(struct inter_service *s,
                                                     const struct inter_manifest *m,
                                                     const void *blob, size_t len);
-// Hands the commit of a round over again, if there is one: to a worker that asks for it.
+// Hands the commit of a round over again, if there is one: to a worker that asks for it. NEB_OK where there is none.
 NEB_MUST_CHECK enum neb_status inter_service_deliver(struct inter_service *s,
                                                      const uint8_t job[INTER_ID_BYTES],
                                                      uint32_t fragment, uint32_t round);
@@ -107,6 +111,7 @@ NEB_MUST_CHECK enum neb_status inter_service_snapshot_fetch(struct inter_service
                                                             const uint8_t job[INTER_ID_BYTES],
                                                             const char *path, const uint32_t *peers,
                                                             uint32_t n, bool header_only);
+// False: none is on its way.
 bool inter_service_snapshot_progress(const struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
                                      struct inter_snapshot_progress *out);
 // Begins the chains of the fragments in which the snapshot is ahead of the ledger, at the records that it carries, which must
@@ -122,7 +127,7 @@ NEB_MUST_CHECK enum neb_status inter_service_prune(struct inter_service *s,
                                                    uint32_t fragment, uint32_t round);
 
 enum { INTER_MESSAGE_MAX = 60 << 10 };
-// Kept in the ledger until the peer has it.
+// Kept in the ledger until the peer has it, so also across restarts. NEB_ERR_LIMIT: more than INTER_MESSAGE_MAX, or no such peer.
 NEB_MUST_CHECK enum neb_status inter_service_send(struct inter_service *s, uint32_t peer,
                                                   uint32_t kind, const void *p, size_t n);
 // Takes it back where the peer has not acknowledged it: same kind, same bytes.
@@ -132,15 +137,17 @@ NEB_MUST_CHECK enum neb_status inter_service_unsend(struct inter_service *s, uin
 void inter_service_tell(struct inter_service *s, uint32_t peer, uint32_t kind, const void *p,
                         size_t n);
 
+// The service's own: valid until destroy.
 struct inter_ledger *inter_service_ledger(struct inter_service *s);
 // Batches from worker to worker; set its callbacks with inter_streams_listen.
 struct inter_streams *inter_service_streams(struct inter_service *s);
-uint32_t inter_service_port(const struct inter_service *s);
+uint32_t inter_service_port(const struct inter_service *s); // TCP, listened on; 0: none
 struct inter_peer_stats {
     struct inter_link_stats link;
     struct inter_path_stats path;
 };
 uint64_t inter_service_refused(const struct inter_service *s); // handshakes, of keys that are not on the list
+// NEB_ERR_INVALID: no such peer.
 NEB_MUST_CHECK enum neb_status inter_service_stats(struct inter_service *s, uint32_t peer,
                                                    struct inter_peer_stats *out);
 

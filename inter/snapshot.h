@@ -64,11 +64,12 @@ struct inter_snapshots_config {
 };
 
 struct inter_snapshots;
+// c is copied, what it points to borrowed. NEB_ERR_NOMEM.
 NEB_MUST_CHECK enum neb_status inter_snapshots_create(const struct inter_snapshots_config *c,
                                                       struct inter_snapshots **out);
 void inter_snapshots_destroy(struct inter_snapshots **s);
 // Fetches from the first of `peers` that gives one, into PATH.part (what is there of the same snapshot is kept). No effect while
-// one is on its way. header_only: for a witness, which holds no parameters.
+// one is on its way. header_only: for a witness, which holds no parameters. NEB_ERR_LIMIT: no peers, or too many jobs at once.
 NEB_MUST_CHECK enum neb_status inter_snapshots_fetch(struct inter_snapshots *s,
                                                      const uint8_t job[INTER_ID_BYTES],
                                                      const char *path, const uint32_t *peers,
@@ -94,6 +95,7 @@ static inline bool inter_snapshot_is(uint8_t type) {
 NEB_MUST_CHECK enum neb_status inter_snapshots_message(struct inter_snapshots *s, neb_ns now,
                                                        uint32_t peer, bool bulk, const uint8_t *p,
                                                        size_t n);
+// Every 200 ms or so: repeats what was lost, goes on to the next peer. Errors as above.
 NEB_MUST_CHECK enum neb_status inter_snapshots_tick(struct inter_snapshots *s, neb_ns now);
 
 #endif

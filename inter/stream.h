@@ -155,7 +155,8 @@ NEB_MUST_CHECK enum neb_status inter_stream_create(const struct inter_stream_con
                                                    const struct inter_node_crypto *crypto,
                                                    struct inter_stream **out);
 void inter_stream_destroy(struct inter_stream **s);
-// Producer, after a restart: first where the spool begins, then each batch in order. Then events.
+// Producer, after a restart: first where the spool begins, then each batch in order. Then events. NEB_ERR_CORRUPT: not the batch
+// that is due, or larger than a batch may be.
 void inter_stream_restore_base(struct inter_stream *s, uint64_t base);
 NEB_MUST_CHECK enum neb_status inter_stream_restore(struct inter_stream *s, uint64_t seq,
                                                     const void *p, size_t n);

@@ -29,6 +29,7 @@ struct inter_stream_measure {
     neb_ns waited;      // of the newest batch, on the way; at least 0
 };
 
+// window: most batches that travel at once, 1 or more. NEB_ERR_NOMEM.
 NEB_MUST_CHECK enum neb_status inter_stream_path_create(uint32_t window,
                                                         struct inter_stream_path **out);
 void inter_stream_path_destroy(struct inter_stream_path **p);
@@ -38,6 +39,7 @@ void inter_stream_path_reset(struct inter_stream_path *p, uint64_t next);
 void inter_stream_path_sent(struct inter_stream_path *p, neb_ns now, uint64_t seq, uint32_t bytes);
 // The consumer has all below `have`.
 void inter_stream_path_acked(struct inter_stream_path *p, neb_ns now, uint64_t have);
+// At monotonic time `now`.
 struct inter_stream_measure inter_stream_path_measure(const struct inter_stream_path *p,
                                                       neb_ns now);
 

@@ -38,9 +38,11 @@ struct inter_streams_config {
     struct inter_link *const *link; // the service's: it opens another one when keys are rotated
     const struct sec_seal_key *seal; // of the spool, borrowed; NULL: in clear
 };
+// c is copied, what it points to borrowed. NEB_ERR_NOMEM; NEB_ERR_LIMIT: dir is too long.
 NEB_MUST_CHECK enum neb_status inter_streams_create(const struct inter_streams_config *c,
                                                     struct inter_streams **out);
 void inter_streams_destroy(struct inter_streams **s);
+// c is copied; nothing is called before.
 void inter_streams_listen(struct inter_streams *s, const struct inter_streams_callbacks *c);
 
 // Opens an endpoint, or answers OK when it is open with the same terms already (a worker that was started again). A producer's
@@ -52,6 +54,7 @@ NEB_MUST_CHECK enum neb_status inter_streams_open(struct inter_streams *s,
 NEB_MUST_CHECK enum neb_status inter_streams_put(struct inter_streams *s,
                                                  const struct inter_stream_key *k, uint64_t seq,
                                                  const void *p, size_t n);
+// The consumer's worker: its cursor, what it has applied, what none of its checkpoints is below (inter/stream.h).
 NEB_MUST_CHECK enum neb_status
 inter_streams_attach(struct inter_streams *s, const struct inter_stream_key *k, uint64_t cursor);
 NEB_MUST_CHECK enum neb_status

@@ -38,6 +38,7 @@ struct inter_sums_config {
 };
 
 struct inter_sums;
+// c is copied. NEB_ERR_NOMEM.
 NEB_MUST_CHECK enum neb_status inter_sums_create(const struct inter_sums_config *c,
                                                  struct inter_sums **out);
 void inter_sums_destroy(struct inter_sums **s);
@@ -45,7 +46,8 @@ void inter_sums_destroy(struct inter_sums **s);
 // Whether a record's accepted updates make a sum that may be read.
 bool inter_sums_allowed(const struct inter_record *r, uint8_t n);
 // A record of this member's ledger, with the updates that it accepts (by entry; p NULL: rejected). Again is fine. kept: what ready
-// gave once, or NULL. NEB_ERR_DENIED: a record whose sum may not be read. NEB_ERR_FORMAT: updates that are none.
+// gave once, or NULL. NEB_ERR_DENIED: a record whose sum may not be read. NEB_ERR_FORMAT: updates that are none. NEB_ERR_LIMIT: too
+// many sums wait for seeds.
 struct inter_sums_blob {
     const uint8_t *p;
     size_t len;
@@ -54,6 +56,7 @@ NEB_MUST_CHECK enum neb_status inter_sums_commit(struct inter_sums *s, neb_ns no
                                                  const struct inter_record *r,
                                                  const struct inter_sums_blob *blobs,
                                                  const void *kept, size_t kept_len);
+// What came for send of another member, hostile or not: counted (inter_sums_faults) where it is malformed or false.
 void inter_sums_message(struct inter_sums *s, neb_ns now, uint8_t member, const void *p, size_t n);
 void inter_sums_tick(struct inter_sums *s, neb_ns now); // every 200 ms or so
 // Seeds of a sum by member; false: not complete yet.
@@ -61,6 +64,7 @@ bool inter_sums_seeds(const struct inter_sums *s, uint32_t fragment, uint32_t ro
                       struct sec_sum_seeds *out);
 // Since when seeds are waited for that nobody has given; 0: all are here.
 neb_ns inter_sums_waits(const struct inter_sums *s);
+// Rounds of a fragment below this one: no checkpoint needs their sums any more.
 void inter_sums_forget(struct inter_sums *s, uint32_t fragment, uint32_t below_round);
 uint64_t inter_sums_faults(const struct inter_sums *s); // messages that were malformed, or false
 

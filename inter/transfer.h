@@ -16,6 +16,7 @@ struct inter_bitmap {
     uint8_t *bits; // owned
     uint32_t n, set;
 };
+// n bits, none set; freed by inter_bitmap_free. NEB_ERR_NOMEM.
 NEB_MUST_CHECK enum neb_status inter_bitmap_init(struct inter_bitmap *b, uint32_t n);
 void inter_bitmap_free(struct inter_bitmap *b);
 static inline bool inter_bitmap_has(const struct inter_bitmap *b, uint32_t i) {
@@ -33,6 +34,7 @@ struct inter_sender { // one blob to one peer
         ready; // the receiver's state is known since the last (re)connect, or nothing was ever sent
     struct inter_sent *sent; // (n) of those that fly
 };
+// Of a blob of `bytes` (1 or more) in chunks of chunk_bytes, the last one shorter; nothing is acknowledged. NEB_ERR_NOMEM.
 NEB_MUST_CHECK enum neb_status inter_sender_init(struct inter_sender *s, uint32_t bytes,
                                                  uint32_t chunk_bytes);
 void inter_sender_free(struct inter_sender *s);
@@ -47,12 +49,14 @@ bool inter_sender_ack(struct inter_sender *s, uint32_t chunk, uint64_t flying_el
 // whose whole blob did not match, holds less than it acknowledged. False (nothing changed): malformed. STATE and ACK
 // travel in order on the control channel, so a STATE never undoes a later ACK.
 NEB_MUST_CHECK bool inter_sender_state(struct inter_sender *s, const uint8_t *bits, size_t len);
+// What flew is to be sent again, once the receiver has said anew what it has (`ready`).
 void inter_sender_link_lost(struct inter_sender *s);
 // Chunks that have flown for longer than `timeout` are to be sent again.
 void inter_sender_expire(struct inter_sender *s, neb_ns now, neb_ns timeout);
 static inline bool inter_sender_done(const struct inter_sender *s) {
     return s->acked.set == s->acked.n;
 }
+// Bytes of chunk i.
 uint32_t inter_chunk_length(uint32_t bytes, uint32_t chunk_bytes, uint32_t i);
 
 #endif

@@ -47,6 +47,7 @@ enum inter_reason {
     INTER_REASON_LIMIT,    // not even the coarsest plan within the bounds fits
     INTER_REASONS
 };
+// A few words for logs and metrics.
 const char *inter_reason_text(enum inter_reason r);
 
 struct inter_tune_config {
@@ -74,6 +75,7 @@ bool inter_tune(struct inter_tuner *t, const struct inter_tune_config *c,
                 const struct inter_measure *m, uint32_t bytes, uint64_t steps_done);
 // The plan that a committed record says, adopted by every member, whoever leads next.
 void inter_tune_adopt(struct inter_tuner *t, const struct inter_plan *plan);
+// The job's own values: what holds before anything was planned.
 struct inter_plan inter_tune_first(const struct inter_tune_config *c);
 
 #endif

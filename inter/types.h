@@ -131,6 +131,7 @@ void inter_manifest_put_body(struct neb_buf *out, const struct inter_manifest *m
 void inter_manifest_put(struct neb_buf *out, const struct inter_manifest *m);
 NEB_MUST_CHECK bool inter_manifest_get(struct neb_rd *r,
                                        struct inter_manifest *m); // false: malformed
+// What the leader signs; and all of it, accepts and signatures too. get: false when malformed.
 void inter_record_put_body(struct neb_buf *out, const struct inter_record *r);
 void inter_record_put(struct neb_buf *out, const struct inter_record *r);
 NEB_MUST_CHECK bool inter_record_get(struct neb_rd *r, struct inter_record *rec);
@@ -139,9 +140,11 @@ void inter_record_hash(const struct inter_record *r, uint8_t out[INTER_SHA_BYTES
 // What a voter signs when it accepts the record `hash` of the round in `r` at r's term.
 void inter_accept_put_body(struct neb_buf *out, const struct inter_record *r,
                            const uint8_t hash[INTER_SHA_BYTES], uint64_t epoch);
+// On the node's own disk (little-endian, checked all the same); false: malformed.
 void inter_standing_put(struct neb_buf *out, const struct inter_standing *s);
 NEB_MUST_CHECK bool inter_standing_get(struct neb_rd *r, struct inter_standing *s);
 
+// 29 bytes; what was cut short shows in r->bad.
 void inter_key_put(struct neb_buf *out, const struct inter_key *k);
 void inter_key_get(struct neb_rd *r, struct inter_key *k);
 struct inter_key inter_entry_key(const struct inter_record *r, uint8_t i); // of its i-th entry

@@ -18,6 +18,7 @@ enum intra_dtype { INTRA_BYTES = 0, INTRA_F32 = 1, INTRA_U32 = 2, INTRA_U64 = 3 
 enum { INTRA_CKPT_NAME_MAX = 127, INTRA_CKPT_SECTIONS_MAX = 65536 };
 
 struct intra_ckpt_writer;
+// PATH.tmp until commit. NEB_ERR_IO, NEB_ERR_NOSPC as of neb_fs_writer, here and from add and commit.
 NEB_MUST_CHECK enum neb_status intra_ckpt_create(const char *path, struct intra_ckpt_writer **out);
 // A writer that writes nothing: sections go to sink, whose first failure stays; commit says only whether there was one.
 typedef enum neb_status intra_ckpt_sink(void *user, const char *name, enum intra_dtype dtype,
@@ -77,7 +78,7 @@ NEB_MUST_CHECK enum neb_status intra_ckpt_read(const struct intra_ckpt *c, const
                                                enum intra_dtype dtype, uint64_t rows, uint64_t cols,
                                                void *dst);
 
-// Path of the checkpoint of a step in a folder.
+// Path of the checkpoint of a step in a folder. NEB_ERR_LIMIT: it does not fit.
 NEB_MUST_CHECK enum neb_status intra_ckpt_step_path(const char *dir, int64_t step, char *out,
                                                     size_t cap);
 // Opens the newest checkpoint of a folder that verifies; damaged ones are reported and passed over. NEB_ERR_NOT_FOUND

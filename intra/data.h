@@ -20,11 +20,12 @@ enum { INTRA_SOURCES_MAX = 64, INTRA_SHA_BYTES = 32, INTRA_SOURCE_NAME_MAX = 63 
 
 struct intra_corpus;
 // verify: also the SHA-256 of every shard. A missing, cut or damaged shard is named with what was expected and found.
+// NEB_ERR_NOT_FOUND: no corpus there; NEB_ERR_FORMAT, NEB_ERR_CORRUPT.
 NEB_MUST_CHECK enum neb_status intra_corpus_open(const char *dir, bool verify,
                                                  struct intra_corpus **out);
 void intra_corpus_close(struct intra_corpus **c);
-int32_t intra_corpus_vocab(const struct intra_corpus *c);
-const char *intra_corpus_dir(const struct intra_corpus *c);
+int32_t intra_corpus_vocab(const struct intra_corpus *c);    // pieces
+const char *intra_corpus_dir(const struct intra_corpus *c); // as given to open
 // Of corpus.json: equal on two sites when tokenizer and shards are.
 void intra_corpus_digest(const struct intra_corpus *c, uint8_t out[INTRA_SHA_BYTES]);
 int32_t intra_corpus_sources(const struct intra_corpus *c);
@@ -44,6 +45,7 @@ struct intra_sampler_config {
     float weights[INTRA_SOURCES_MAX];
 };
 struct intra_sampler;
+// c is borrowed. NEB_ERR_INVALID: a source has too few tokens for a window of this cluster's own. NEB_ERR_NOMEM.
 NEB_MUST_CHECK enum neb_status intra_sampler_create(const struct intra_corpus *c,
                                                     const struct intra_sampler_config *cfg,
                                                     struct intra_sampler **out);
@@ -55,7 +57,7 @@ enum { INTRA_CURSOR_WORDS = 1 + INTRA_SOURCES_MAX };
 void intra_sampler_save(const struct intra_sampler *s, uint64_t cursor[INTRA_CURSOR_WORDS]);
 void intra_sampler_restore(struct intra_sampler *s, const uint64_t cursor[INTRA_CURSOR_WORDS]);
 
-// Evaluation: window k of a source's held-out split, in order.
+// Evaluation: how many whole windows a split of a source holds; and window k of them, in order, as the sampler gives it.
 uint64_t intra_corpus_windows(const struct intra_corpus *c, int32_t source, enum intra_split split,
                               int32_t seq_len);
 // Token `at` of a split, of all its shards.

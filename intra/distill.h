@@ -1,11 +1,12 @@
 // A teacher's soft labels: the k most likely tokens at some positions of a pass, or all of them.
+// Source: Hinton et al. 2015 (arXiv 1503.02531); the tail as one class more: kernels/kern.h, struct kern_soft.
 #ifndef INTRA_DISTILL_H
 #define INTRA_DISTILL_H
 #include "intra/model.h"
 
 enum { INTRA_SOFT_K_MAX = 64 };
 
-struct intra_labeller; // scratch for one vocabulary
+struct intra_labeller; // scratch for one vocabulary; NEB_ERR_NOMEM
 NEB_MUST_CHECK enum neb_status intra_labeller_create(const struct intra_model *m,
                                                      struct intra_labeller **out);
 void intra_labeller_destroy(struct intra_labeller **l);

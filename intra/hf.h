@@ -86,10 +86,13 @@ json_t *intra_hf_peft_json(const struct intra_trainable *t, const char *base);
 extern const char *const intra_hf_files[];
 // Copies those of intra_hf_files that `from` has into `to`.
 NEB_MUST_CHECK enum neb_status intra_hf_copy_files(const char *from, const char *to);
+// *same: two small files hold the same bytes. An error where one cannot be read: *same is false then.
 NEB_MUST_CHECK enum neb_status intra_hf_same_file(const char *a, const char *b, bool *same);
+// DIR/NAME, indented; takes the reference, also when it fails.
 NEB_MUST_CHECK enum neb_status intra_hf_write_json(const char *dir, const char *name, json_t *take);
 // DIR is to be made aside: *aside gets DIR.partial, empty. NEB_ERR_EXISTS when DIR is there.
 NEB_MUST_CHECK enum neb_status intra_hf_aside(const char *dir, char *aside, size_t cap);
+// The end of it: aside becomes DIR, durably. What came to be at DIR meanwhile stays, and is the error.
 NEB_MUST_CHECK enum neb_status intra_hf_rename(const char *aside, const char *dir);
 
 #endif

@@ -13,6 +13,7 @@ struct intra_hf_special { // ids, -1: none; their pieces, cut at 63 bytes
     int32_t vocab, bos, eos, unk, pad;
     char bos_text[64], eos_text[64], unk_text[64];
 };
+// NEB_ERR_FORMAT: no SentencePiece model; NEB_ERR_NOMEM.
 NEB_MUST_CHECK enum neb_status intra_hf_special_ids(const char *tokenizer_model,
                                                     struct intra_hf_special *out);
 

@@ -198,6 +198,8 @@ size_t intra_model_matmul_params(const struct intra_model *m);
 
 // Activations for up to B sequences of T tokens: made once, reused by every call.
 struct intra_acts;
+// backward: gradients can be taken; recompute: then a block's activations are made again from its input, which saves most of the memory.
+// NEB_ERR_NOMEM, here and below.
 NEB_MUST_CHECK enum neb_status intra_acts_create(const struct intra_model *m, int B, int T,
                                                  bool backward, bool recompute,
                                                  struct intra_acts **out);

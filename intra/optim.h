@@ -45,6 +45,7 @@ struct intra_optim {
     size_t at, n;      // all of n_trainable on one rank; else n_grads / dp
     int32_t n_tensors; // of the whole model, by index
 };
+// Moments are zero. c is copied. NEB_ERR_NOMEM.
 NEB_MUST_CHECK enum neb_status intra_optim_create(const struct intra_optim_config *c,
                                                   const struct intra_model *m,
                                                   struct intra_optim **out);

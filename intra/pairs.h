@@ -30,7 +30,8 @@ struct intra_pair_batch {
 };
 
 struct intra_pairs;
-// NEB_ERR_INVALID: no vocabulary with BOS, or no pair short enough. The corpus is borrowed.
+// NEB_ERR_INVALID: no vocabulary with BOS and EOS, text that is not parallel, or no pair short enough. NEB_ERR_FORMAT: a document
+// without end. NEB_ERR_NOMEM. The corpus is borrowed.
 NEB_MUST_CHECK enum neb_status intra_pairs_create(const struct intra_corpus *corpus,
                                                   enum intra_split split,
                                                   const struct intra_pairs_config *c,
@@ -43,6 +44,7 @@ int32_t intra_pairs_eos(const struct intra_pairs *p);
 // Batch k, of epoch k / batches. NEB_ERR_NOMEM only.
 NEB_MUST_CHECK enum neb_status intra_pairs_draw(struct intra_pairs *p, uint64_t k,
                                                 struct intra_pair_batch *out);
+// Room for any batch of this configuration. NEB_ERR_NOMEM.
 NEB_MUST_CHECK enum neb_status intra_pair_batch_create(const struct intra_pairs_config *c,
                                                        struct intra_pair_batch *out);
 void intra_pair_batch_free(struct intra_pair_batch *b);

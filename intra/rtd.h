@@ -24,6 +24,7 @@ void intra_mask_apply(const int32_t *tokens, int32_t n, const int32_t *positions
 // Draws a token from the model's distribution at each position of its last pass, among ids [0, n_ids). The draws are those
 // of (seed, index). One rank only.
 struct intra_mask_sampler; // scratch
+// positions, ids: (n). NEB_ERR_NOMEM.
 NEB_MUST_CHECK enum neb_status intra_mask_sampler_create(const struct intra_model *m, int32_t n_ids,
                                                          struct intra_mask_sampler **out);
 void intra_mask_sampler_destroy(struct intra_mask_sampler **s);

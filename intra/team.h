@@ -19,6 +19,7 @@ struct intra_team;
 // c->accumulate is of a step of the whole cluster; NEB_ERR_INVALID when dp does not divide its sequences (batch x
 // accumulate). c->mesh is ignored. K and
 // world are borrowed. All ranks of world are in intra_team_serve, or about to be.
+// NEB_ERR_UNSUPPORTED: several ranks and a device.
 NEB_MUST_CHECK enum neb_status intra_team_create(const struct intra_trainer_config *c,
                                                  const struct intra_mesh_config *mesh,
                                                  struct intra_comm *world, struct kern *K,
@@ -26,6 +27,7 @@ NEB_MUST_CHECK enum neb_status intra_team_create(const struct intra_trainer_conf
 // Tells the others to end. NULL-safe.
 void intra_team_destroy(struct intra_team **team);
 // Every other rank: follows until the owner ends the team. NEB_OK also when the owner ended for a failure of its own.
+// NEB_ERR_UNSUPPORTED: this rank is of another build than the owner.
 NEB_MUST_CHECK enum neb_status intra_team_serve(struct intra_comm *world, struct kern *K);
 
 // The owner's trainer: its counts are those of the whole cluster.
@@ -39,6 +41,7 @@ NEB_MUST_CHECK enum neb_status intra_team_update(struct intra_team *team,
                                                  struct intra_step_stats *out);
 // n steps that this cluster does not make: schedules go on behind them. The caller moves the data cursor.
 NEB_MUST_CHECK enum neb_status intra_team_skip(struct intra_team *team, int32_t n);
+// As intra_trainer_eval, _save and _restore; the owner alone has files.
 NEB_MUST_CHECK enum neb_status intra_team_eval(struct intra_team *team, const int32_t *tokens,
                                                const int32_t *targets, int n, double *loss);
 NEB_MUST_CHECK enum neb_status intra_team_save(struct intra_team *team,

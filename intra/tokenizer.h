@@ -12,6 +12,7 @@ extern "C" {
 #endif
 
 struct intra_tokenizer; // calls on one instance are safe from several threads
+// NEB_ERR_FORMAT: missing, or no SentencePiece model. NEB_ERR_NOMEM, here and below.
 NEB_MUST_CHECK enum neb_status intra_tokenizer_open(const char *model_path,
                                                     struct intra_tokenizer **out);
 void intra_tokenizer_close(struct intra_tokenizer **t);
@@ -22,7 +23,7 @@ int32_t intra_tokenizer_eos(const struct intra_tokenizer *t);
 NEB_MUST_CHECK enum neb_status intra_tokenizer_encode(const struct intra_tokenizer *t,
                                                       const char *text, size_t len, int32_t **ids,
                                                       size_t *n);
-// Text of n ids into *text (malloc'ed, NUL-terminated).
+// Text of n ids into *text (malloc'ed, NUL-terminated). NEB_ERR_FORMAT: an id that is no piece.
 NEB_MUST_CHECK enum neb_status intra_tokenizer_decode(const struct intra_tokenizer *t,
                                                       const int32_t *ids, size_t n, char **text);
 
@@ -34,7 +35,8 @@ struct intra_tokenizer_train {
     int32_t threads;
     const char *symbols; // pieces of their own, each after a comma: ",<de>,<fr>"; NULL: none
 };
-// Trains from a file of lines; writes PREFIX.model and PREFIX.vocab.
+// Trains from a file of lines; writes PREFIX.model and PREFIX.vocab. NEB_ERR_INVALID: SentencePiece cannot make such a vocabulary of
+// this text (too few lines for that many pieces).
 NEB_MUST_CHECK enum neb_status intra_tokenizer_train(const char *lines_path, const char *prefix,
                                                      const struct intra_tokenizer_train *c);
 

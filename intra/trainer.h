@@ -56,6 +56,8 @@ struct intra_trainer {
         *target_counts; // (V) tokens seen as input and as target, ever, by this replica
 };
 
+// c is copied. NEB_ERR_INVALID: batch, seq_len, model or trainable set out of range (which is logged); NEB_ERR_NOMEM; with a device
+// also its errors.
 NEB_MUST_CHECK enum neb_status intra_trainer_create(const struct intra_trainer_config *c,
                                                     struct kern *K, struct intra_trainer **out);
 void intra_trainer_destroy(struct intra_trainer **t);
@@ -114,7 +116,8 @@ NEB_MUST_CHECK enum neb_status intra_trainer_save(const struct intra_trainer *t,
 NEB_MUST_CHECK enum neb_status intra_trainer_restore(struct intra_trainer *t,
                                                      const struct intra_ckpt *c);
 
-// Continues `tokens` (n of at most cap) until cap or eos; temperature 0 is greedy; top_k 0 means all. Returns the new count.
+// Continues `tokens` (n of at most cap) until cap or eos; temperature 0 is greedy; top_k 0 means all. *out_n: the new count.
+// NEB_ERR_INVALID: no prompt, or a token that is not in the vocabulary; NEB_ERR_NOMEM.
 struct intra_sampling {
     float temperature;
     int32_t top_k;

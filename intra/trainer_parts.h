@@ -7,7 +7,7 @@
 
 // Writes a rank's part while training goes on (checkpoint_async.h); its memory, one copy of the part, is taken with the first.
 // Destroying waits for what is being written.
-struct intra_part_saver;
+struct intra_part_saver; // NEB_ERR_NOMEM
 NEB_MUST_CHECK enum neb_status intra_part_saver_create(struct intra_part_saver **out);
 void intra_part_saver_destroy(struct intra_part_saver **s);
 

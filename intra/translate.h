@@ -15,7 +15,8 @@ struct intra_beam_config {
     float alpha;        // length penalty; 0: none
     int32_t eos;
 };
-// Adapters count as trained; a model of several ranks is refused (NEB_ERR_UNSUPPORTED). Both are borrowed.
+// Adapters count as trained; a model of several ranks is refused (NEB_ERR_UNSUPPORTED). Both are borrowed. NEB_ERR_INVALID: beam_max is
+// not in 1..INTRA_BEAM_MAX; NEB_ERR_NOMEM.
 NEB_MUST_CHECK enum neb_status intra_decoder_create(struct kern *K, const struct intra_model *m,
                                                     int32_t beam_max, struct intra_decoder **out);
 void intra_decoder_destroy(struct intra_decoder **d);
@@ -30,8 +31,9 @@ NEB_MUST_CHECK enum neb_status intra_decode(struct intra_decoder *d, const int32
 struct intra_chrf {
     double match[6], hypothesis[6], reference[6];
 };
+// One sentence pair, UTF-8, NUL-terminated; c begins as all zero. NEB_ERR_NOMEM.
 NEB_MUST_CHECK enum neb_status intra_chrf_add(struct intra_chrf *c, const char *hypothesis,
                                               const char *reference);
-double intra_chrf_score(const struct intra_chrf *c);
+double intra_chrf_score(const struct intra_chrf *c); // 0 where nothing matched
 
 #endif

@@ -34,6 +34,7 @@ void kern_exact_rebase(float *theta_m, const float *theta, const float *sent, si
 struct kern_digest {
     uint64_t lo, hi;
 };
+// theta, v: (n) elements first_index and on.
 struct kern_digest kern_digest_part(const float *theta, const float *v, uint64_t first_index,
                                     size_t n);
 static inline struct kern_digest kern_digest_add(struct kern_digest a, struct kern_digest b) {

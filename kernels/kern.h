@@ -140,7 +140,7 @@ struct kern {
     void (*destroy)(struct kern *K);
 };
 
-// n_threads as in kern_pool_create. NEBULA_ISA=sse2|avx2|avx512 lowers the instruction set (tests).
+// n_threads as in kern_pool_create. NEB_ERR_NOMEM. NEBULA_ISA=sse2|avx2|avx512 lowers the instruction set (tests).
 NEB_MUST_CHECK enum neb_status kern_ref_create(struct kern **out);
 NEB_MUST_CHECK enum neb_status kern_cpu_create(int n_threads, struct kern **out);
 void kern_destroy(struct kern **K);

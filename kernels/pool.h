@@ -10,6 +10,7 @@
 
 struct kern_pool;
 // n_threads >= 1, the calling thread included; 0 means the number of processors this process may use.
+// NEB_ERR_INVALID: too many; NEB_ERR_NOMEM: also when a thread cannot be started.
 NEB_MUST_CHECK enum neb_status kern_pool_create(int n_threads, struct kern_pool **out);
 void kern_pool_destroy(struct kern_pool **p);
 int kern_pool_threads(const struct kern_pool *p);

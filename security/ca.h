@@ -44,6 +44,7 @@ NEB_MUST_CHECK enum neb_status sec_ca_issue(const struct sec_ca *ca, const struc
 NEB_MUST_CHECK enum neb_status sec_ca_issue_server(const struct sec_ca *ca,
                                                    const struct sec_public *hub, EVP_PKEY *tls_key,
                                                    X509 **out);
+// As sec_sign (security/sign.h), by the CA's key: member lists.
 NEB_MUST_CHECK enum neb_status sec_ca_sign(const struct sec_ca *ca, const char *context,
                                            const void *msg, size_t len,
                                            uint8_t sig[SEC_SIGN_BYTES]);

@@ -27,13 +27,14 @@ enum {
 struct sec_enrol_server;
 
 // listen: "HOST:PORT"; port 0 as "HOST:*" picks one. hub and self (the hub's identity) are borrowed.
+// NEB_ERR_INVALID: not an address of this machine; NEB_ERR_IO and such: the port cannot be had.
 NEB_MUST_CHECK enum neb_status sec_enrol_server_create(struct sec_hub *hub,
                                                        const struct sec_identity *self,
                                                        const char *listen,
                                                        struct sec_enrol_server **out);
 void sec_enrol_server_destroy(struct sec_enrol_server **s);
-int sec_enrol_server_fd(const struct sec_enrol_server *s);
-unsigned sec_enrol_server_port(const struct sec_enrol_server *s);
+int sec_enrol_server_fd(const struct sec_enrol_server *s); // to poll for reading; the server's own
+unsigned sec_enrol_server_port(const struct sec_enrol_server *s); // TCP
 // Does what can be done without waiting. Errors of single connections end those only.
 NEB_MUST_CHECK enum neb_status sec_enrol_server_step(struct sec_enrol_server *s);
 
@@ -51,7 +52,8 @@ NEB_MUST_CHECK enum neb_status sec_enrol_connect(const char *endpoint,
 void sec_enrol_client_destroy(struct sec_enrol_client **c);
 // (SEC_EXPORTER_BYTES) The TLS exporter (RFC 9266) of this connection, which proofs over it are bound to: for requests made by hand.
 const uint8_t *sec_enrol_client_exporter(const struct sec_enrol_client *c);
-const uint8_t *sec_enrol_client_hub_curve(const struct sec_enrol_client *c);
+const uint8_t *sec_enrol_client_hub_curve(const struct sec_enrol_client *c); // (SEC_KEY_BYTES) as its certificate says
+// A request with its length in front. NEB_ERR_IO: the hub ended the connection.
 NEB_MUST_CHECK enum neb_status sec_enrol_client_send(struct sec_enrol_client *c, const void *p,
                                                      size_t n);
 // The answer without its length; replaces out. NEB_ERR_IO: the hub ended the connection.

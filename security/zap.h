@@ -13,11 +13,13 @@
 
 struct sec_zap;
 
+// domain: copied. NEB_ERR_IO: the handler cannot be started, as when the context has one already.
 NEB_MUST_CHECK enum neb_status sec_zap_create(void *zmq_context, const char *domain,
                                               struct sec_zap **out);
 void sec_zap_destroy(struct sec_zap **z);
 // Takes effect for the next handshake; connections that exist are the caller's to cut.
 void sec_zap_set(struct sec_zap *z, const struct sec_members *m); // copied; NULL: admit nobody
+// Handshakes turned away since create.
 uint64_t sec_zap_refused(const struct sec_zap *z);
 
 #endif
