@@ -49,8 +49,8 @@ void neb_fault_arm(const char *spec) {
 __attribute__((constructor)) static void fault_init(void) { neb_fault_arm(getenv("NEBULA_FAULT")); }
 
 static bool hit(struct plan *p, const char *point) {
-    bool match = p->prefix ? strncmp(point, p->point, strlen(p->point)) == 0
-                           : strcmp(point, p->point) == 0;
+    bool match =
+        p->prefix ? strncmp(point, p->point, strlen(p->point)) == 0 : strcmp(point, p->point) == 0;
     if (!match || atomic_fetch_add(&p->seen, 1) + 1 != p->nth)
         return false;
     if (p->kill)
