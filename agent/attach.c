@@ -12,13 +12,16 @@ static json_t *say(bool ok, const char *code, const char *text) {
     return json_pack("{s:s,s:b,s:s,s:s}", "ev", "answer", "ok", ok, "code", code, "text", text);
 }
 
-json_t *agent_attach_find(const struct agent_jobrun jobs[AGENT_JOBS_MAX], const struct agent_ipc_msg *m) {
+json_t *agent_attach_find(const struct agent_jobrun jobs[AGENT_JOBS_MAX],
+                          const struct agent_ipc_msg *m) {
     const char *name = agent_ipc_str(m, "job", "");
     const struct agent_jobrun *found = NULL;
     char text[256];
     int64_t api = agent_ipc_int(m, "api", 0);
     if (api != NEBULA_API) {
-        snprintf(text, sizeof text, "the trainer's libnebula has API %lld, the agent (nebula %s) has %d: install the same version",
+        snprintf(text, sizeof text,
+                 "the trainer's libnebula has API %lld, the agent (nebula %s) has %d: install the "
+                 "same version",
                  (long long)api, NEBULA_VERSION, NEBULA_API);
         return say(false, "version", text);
     }
@@ -28,18 +31,20 @@ json_t *agent_attach_find(const struct agent_jobrun jobs[AGENT_JOBS_MAX], const 
             (*name && strcmp(name, j->hex) != 0 && strcmp(name, j->job.name) != 0))
             continue;
         if (found)
-            return say(false, "many", "several jobs wait for a trainer here: name one (NEBULA_JOB)");
+            return say(false, "many",
+                       "several jobs wait for a trainer here: name one (NEBULA_JOB)");
         found = j;
     }
     if (!found && *name) {
-        snprintf(text, sizeof text, "no job \"%.64s\" with launcher attach runs at this agent", name);
+        snprintf(text, sizeof text, "no job \"%.64s\" with launcher attach runs at this agent",
+                 name);
         return say(false, "wait", text);
     }
     if (!found)
         return say(false, "wait", "no job with launcher attach runs at this agent");
     if (found->client.len && alive(found->trainer)) {
-        snprintf(text, sizeof text, "job %s has a trainer already: process %ld; end it first", found->job.name,
-                 (long)found->trainer);
+        snprintf(text, sizeof text, "job %s has a trainer already: process %ld; end it first",
+                 found->job.name, (long)found->trainer);
         return say(false, "taken", text);
     }
     return say(true, "", found->hex);
@@ -50,13 +55,16 @@ bool agent_attach_admit(struct agent_jobrun *j, const struct agent_ipc_client *f
     bool foreign = json_is_true(json_object_get(m->head, "foreign"));
     pid_t pid = (pid_t)agent_ipc_int(m, "pid", 0);
     if (foreign != agent_attach_waits(j)) {
-        snprintf(why, cap, foreign ? "this cluster's launcher is not attach: the agent starts its worker itself"
-                                   : "this cluster's launcher is attach: no worker is started for it");
+        snprintf(why, cap,
+                 foreign
+                     ? "this cluster's launcher is not attach: the agent starts its worker itself"
+                     : "this cluster's launcher is attach: no worker is started for it");
         return false;
     }
     if (!foreign)
         return true;
-    if (j->client.len && !agent_ipc_same(&j->client, from) && pid != j->trainer && alive(j->trainer)) {
+    if (j->client.len && !agent_ipc_same(&j->client, from) && pid != j->trainer &&
+        alive(j->trainer)) {
         snprintf(why, cap, "process %ld is attached already", (long)j->trainer);
         return false;
     }

@@ -13,7 +13,8 @@ static inline bool agent_attach_waits(const struct agent_jobrun *j) {
            j->job.clusters[j->self].launcher == AGENT_LAUNCHER_ATTACH;
 }
 // The answer to "attachable": the job (by name, by id, "": the only one) that this trainer may attach to, or why not.
-json_t *agent_attach_find(const struct agent_jobrun jobs[AGENT_JOBS_MAX], const struct agent_ipc_msg *m);
+json_t *agent_attach_find(const struct agent_jobrun jobs[AGENT_JOBS_MAX],
+                          const struct agent_ipc_msg *m);
 // May the sender of "attach" become the worker of j? Otherwise *why, and nothing has changed.
 bool agent_attach_admit(struct agent_jobrun *j, const struct agent_ipc_client *from,
                         const struct agent_ipc_msg *m, char *why, size_t cap);

@@ -24,7 +24,7 @@ enum { BENCH_CODEC_PARAMS = 50 << 20 };
 // can be had). All lines carry bits_per_param and rel_error = ‖x − D(C(x))‖ / ‖x‖.
 // input: an update's file (a ledger's .blob; of a run with `codec: fp32` for the true pseudo-gradients), whose elements are used
 // instead; NULL: synthetic. codec: this one only; NULL: a list of usual ones.
-NEB_MUST_CHECK enum neb_status bench_codec(bool json, size_t params, int threads,
-                                           const char *input, const char *codec);
+NEB_MUST_CHECK enum neb_status bench_codec(bool json, size_t params, int threads, const char *input,
+                                           const char *codec);
 
 #endif

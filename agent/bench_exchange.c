@@ -78,7 +78,8 @@ static void *send_all(void *arg) {
         if (at + step < len)
             next = prepare(w, at + step, w->out[(i + 1) % 2]);
         wait_until(sent);
-        w->good_out = (next || at + step >= len) && write_all(w->fd[0], ready, chunk_at(w, at) + extra);
+        w->good_out =
+            (next || at + step >= len) && write_all(w->fd[0], ready, chunk_at(w, at) + extra);
     }
     if (!w->good_out)
         shutdown(w->fd[0], SHUT_RDWR);
@@ -130,7 +131,8 @@ static enum neb_status once(struct way *w, int ways, struct bench_took *took) {
     neb_ns start = neb_now();
     double used = processor_s();
     for (int k = 0; opened == ways && k < 2 * ways && started == k; k++)
-        started += pthread_create(&threads[k], NULL, k % 2 ? send_all : receive_all, &w[k / 2]) == 0;
+        started +=
+            pthread_create(&threads[k], NULL, k % 2 ? send_all : receive_all, &w[k / 2]) == 0;
     bool all = opened == ways && started == 2 * ways;
     for (int k = 0; !all && k < opened; k++) // ends those that wait
         shutdown(w[k].fd[0], SHUT_RDWR);
@@ -173,7 +175,8 @@ enum neb_status bench_exchange(const struct bench_security *b, enum bench_way wa
         NEB_TRY_GOTO(once(w, ways, &took), out);
         struct bench_took *x = &best[k % 2];
         x->clock_s = k < 2 || took.clock_s < x->clock_s ? took.clock_s : x->clock_s;
-        x->processor_s = k < 2 || took.processor_s < x->processor_s ? took.processor_s : x->processor_s;
+        x->processor_s =
+            k < 2 || took.processor_s < x->processor_s ? took.processor_s : x->processor_s;
     }
     *in_the_open = best[0];
     *secured = best[1];

@@ -296,7 +296,8 @@ static enum neb_status run_both(const struct bench_link_options *o, const char *
         st = start_end(o, dir, 0, &p, &ends[0], NULL);
     if (st == NEB_OK)
         st = start_end(o, dir, 1, &p, &ends[1], &fd);
-    if (st == NEB_OK && agent_child_read_json(fd, (neb_ns)((o->seconds + 40) * 1e9), &result) != NEB_OK) {
+    if (st == NEB_OK &&
+        agent_child_read_json(fd, (neb_ns)((o->seconds + 40) * 1e9), &result) != NEB_OK) {
         for (int i = 0; i < SITES; i++)
             print_log(dir, i);
         st = neb_fail(NEB_ERR_STATE, "the sending end said nothing");

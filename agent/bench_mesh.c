@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 enum { SLICES = 40, SLICES_MAX = 10000, WARM = 2 };
-#define ALLOWED 1.0 // per cent
+#define ALLOWED      1.0   // per cent
 #define MEDIAN_ERROR 0.929 // times quartile distance / sqrt(n): standard error of a normal median
 
 struct side {
@@ -130,12 +130,10 @@ enum neb_status bench_mesh(int n_threads, bool json, const struct bench_train_sh
         return neb_fail(NEB_ERR_INVALID, "bench train: %d steps is not in 1..%d", slices,
                         SLICES_MAX);
     NEB_TRY(bench_mesh_measure(n_threads, shape, slices, &r));
-    const struct bench_field more[] = {{"error", 100 * r.error},
-                                       {"clock", 100 * r.wall},
-                                       {"low_quartile", 100 * r.low},
-                                       {"high_quartile", 100 * r.high},
-                                       {"step_cpu_ms", 1e3 * r.step_s},
-                                       {"pairs", slices}};
+    const struct bench_field more[] = {
+        {"error", 100 * r.error},        {"clock", 100 * r.wall},
+        {"low_quartile", 100 * r.low},   {"high_quartile", 100 * r.high},
+        {"step_cpu_ms", 1e3 * r.step_s}, {"pairs", slices}};
     snprintf(what, sizeof what, "%dx%d seq %d, mesh of one rank", shape->n_layers, shape->d_model,
              shape->seq_len);
     bench_line_with(json, "train", what, 100 * r.overhead, "%", ALLOWED, "allowed", more,

@@ -185,16 +185,16 @@ static void print_stages(bool json, const struct bench_security *b, const struct
         bench_line_with(json, "round", text, 1e3 * c->s[k], "ms", 1e3 * open_s,
                         "the round in the open", more, 3);
     }
-    const struct bench_field more[] = {{"ms", 1e3 * secured_s},
-                                       {"added", secured_s / open_s - 1},
-                                       {"added_ms", 1e3 * (secured_s - open_s)},
-                                       {"target", SECURITY_TARGET},
-                                       {"added_no_disk",
-                                        (b->compute_s + bench_pipeline(b, &no_disk, true)) /
-                                                (b->compute_s + bench_pipeline(b, &no_disk, false)) -
-                                            1},
-                                       {"store_ms", 1e3 * c->store_s},
-                                       {"chunk_bytes", (double)b->chunk_bytes}};
+    const struct bench_field more[] = {
+        {"ms", 1e3 * secured_s},
+        {"added", secured_s / open_s - 1},
+        {"added_ms", 1e3 * (secured_s - open_s)},
+        {"target", SECURITY_TARGET},
+        {"added_no_disk", (b->compute_s + bench_pipeline(b, &no_disk, true)) /
+                                  (b->compute_s + bench_pipeline(b, &no_disk, false)) -
+                              1},
+        {"store_ms", 1e3 * c->store_s},
+        {"chunk_bytes", (double)b->chunk_bytes}};
     snprintf(text, sizeof text, "%s secured 1gbit t%d", codec, threads);
     bench_line_with(json, "round", text, 1e3 * secured_s, "ms", 1e3 * open_s,
                     "the same round in the open", more, sizeof more / sizeof *more);
@@ -203,8 +203,8 @@ static void print_stages(bool json, const struct bench_security *b, const struct
 // The same by the clock, without the disk: members on processors of their own, and two on this machine's.
 static enum neb_status print_exchange(bool json, const struct bench_security *b, const char *codec,
                                       int threads) {
-    static const char *const names[] = {[BENCH_ONE_WAY] = "one way",
-                                        [BENCH_BOTH_WAYS] = "both ways"};
+    static const char *const names[] = {
+        [BENCH_ONE_WAY] = "one way", [BENCH_BOTH_WAYS] = "both ways"};
     for (int way = BENCH_ONE_WAY; way <= BENCH_BOTH_WAYS; way++) {
         struct bench_took in_the_open, secured;
         char text[64];

@@ -156,8 +156,8 @@ double bench_pipeline(const struct bench_security *b, const struct bench_costs *
         double share = secured ? (double)n * per_byte : 0, ready = begin;
         // Its own next chunk is digested by the thread that takes the other's.
         const double takes[THREADS] = {
-            share * s[BENCH_CHUNK_DIGEST], share * s[BENCH_BOX], 8 * (double)(n + mac) / b->rate_bps,
-            share * s[BENCH_UNBOX],
+            share * s[BENCH_CHUNK_DIGEST], share * s[BENCH_BOX],
+            8 * (double)(n + mac) / b->rate_bps, share * s[BENCH_UNBOX],
             share * (2 * s[BENCH_CHUNK_DIGEST] + s[BENCH_RUNNING_DIGEST] + s[BENCH_GATE])};
         for (int k = 0; k < THREADS; k++) {
             ready = (ready > free_at[k] ? ready : free_at[k]) + takes[k];

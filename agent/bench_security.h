@@ -12,8 +12,8 @@
 #include "agent/base/bytes.h"
 #include "agent/base/clock.h"
 
-enum bench_stage { // of one update; the chunks' are per chunk
-    BENCH_OWN_DIGEST, // sender, while the update goes to its disk
+enum bench_stage {      // of one update; the chunks' are per chunk
+    BENCH_OWN_DIGEST,   // sender, while the update goes to its disk
     BENCH_CHUNK_DIGEST, // sender and receiver each
     BENCH_BOX,
     BENCH_UNBOX,
@@ -42,10 +42,11 @@ NEB_MUST_CHECK enum neb_status bench_security_measure(const struct bench_securit
 double bench_pipeline(const struct bench_security *b, const struct bench_costs *c, bool secured);
 
 enum bench_way { // who takes part, and on which processors
-    BENCH_ONE_WAY,  // one sends, one receives: each member's processors are its own, as on two head nodes
+    BENCH_ONE_WAY, // one sends, one receives: each member's processors are its own, as on two head nodes
     BENCH_BOTH_WAYS // both send and receive on this machine's processors together
 };
-struct bench_took { // one exchange: best of a few, by the clock; and the processor time of all its threads
+struct
+    bench_took { // one exchange: best of a few, by the clock; and the processor time of all its threads
     double clock_s, processor_s;
 };
 // The same, done: in turns secured and in the open, without the disk and the sender's own digest.

@@ -12,7 +12,8 @@
 #include <unistd.h>
 
 // Between fork and exec: only async-signal-safe calls.
-static _Noreturn void exec_child(const char *const *argv, int in_fd, int log_fd, int out_fd, pid_t parent) {
+static _Noreturn void exec_child(const char *const *argv, int in_fd, int log_fd, int out_fd,
+                                 pid_t parent) {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) // the parent died before prctl took effect
         _exit(127);
@@ -126,7 +127,8 @@ const char *agent_child_reason(int status, char *buf, size_t cap) {
 enum neb_status agent_child_read_json(int fd, neb_ns timeout, json_t **out) {
     char line[8192] = "";
     size_t n = 0;
-    for (neb_ns end = neb_now() + timeout; n + 1 < sizeof line && neb_now() < end && !strchr(line, '\n');) {
+    for (neb_ns end = neb_now() + timeout;
+         n + 1 < sizeof line && neb_now() < end && !strchr(line, '\n');) {
         struct pollfd p = {.fd = fd, .events = POLLIN};
         if (poll(&p, 1, 100) <= 0)
             continue;

@@ -4,8 +4,8 @@
 #include "agent/daemon.h"
 #include "agent/launch.h"
 #include "agent/worker.h"
-#include "security/identity.h"
 #include "inter/tcp.h"
+#include "security/identity.h"
 
 #include <argp.h>
 #include <stdlib.h>
@@ -21,7 +21,17 @@ struct options {
     const char *seal_key;
 };
 
-enum { KEY_RECYCLE = 1000, KEY_OVERLAP, KEY_RENEW, OPT_TOKEN, OPT_CERT, OPT_KEY, KEY_RATE_LIMIT, KEY_CONGESTION, KEY_SEAL };
+enum {
+    KEY_RECYCLE = 1000,
+    KEY_OVERLAP,
+    KEY_RENEW,
+    OPT_TOKEN,
+    OPT_CERT,
+    OPT_KEY,
+    KEY_RATE_LIMIT,
+    KEY_CONGESTION,
+    KEY_SEAL
+};
 
 static void parse_number(const char *arg, unsigned max, unsigned *out, struct argp_state *state) {
     char *end = NULL;
@@ -55,7 +65,10 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         return 0;
     case KEY_CONGESTION:
         if (!inter_tcp_may_use(arg))
-            argp_error(state, "--congestion %s: this system does not have it, or does not permit it (nebula doctor)", arg);
+            argp_error(state,
+                       "--congestion %s: this system does not have it, or does not permit it "
+                       "(nebula doctor)",
+                       arg);
         o->congestion = arg;
         return 0;
     case KEY_SEAL: o->seal_key = arg; return 0;
@@ -75,22 +88,29 @@ int cmd_agent(int argc, char **argv) {
          "former keys of a member stay good so long after its rotation (default 600)", 0},
         {"renew-before", KEY_RENEW, "DAYS", 0,
          "renew the certificate when fewer days are left (default 30)", 0},
-        {"page", 'p', "[HOST:]PORT", 0, "status page and /metrics here; beyond loopback (the default) with TLS and --page-token", 0},
+        {"page", 'p', "[HOST:]PORT", 0,
+         "status page and /metrics here; beyond loopback (the default) with TLS and --page-token",
+         0},
         {"page-token", OPT_TOKEN, "FILE", 0, "token that readers of the page must show", 0},
-        {"page-cert", OPT_CERT, "FILE", 0, "certificate of the page, PEM (default: self-signed, its fingerprint in the log)", 0},
+        {"page-cert", OPT_CERT, "FILE", 0,
+         "certificate of the page, PEM (default: self-signed, its fingerprint in the log)", 0},
         {"page-key", OPT_KEY, "FILE", 0, "its private key, PEM", 0},
-        {"connections", 'b', "N", 0, "bulk connections a peer (default: as many as fill the link, up to 32)", 0},
-        {"rate-limit", KEY_RATE_LIMIT, "RATE", 0, "of all that this site sends, also by local time: \"100mbit 08:00-18:00=20mbit\"", 0},
-        {"congestion", KEY_CONGESTION, "NAME", 0, "TCP's algorithm (default bbr, where permitted)", 0},
+        {"connections", 'b', "N", 0,
+         "bulk connections a peer (default: as many as fill the link, up to 32)", 0},
+        {"rate-limit", KEY_RATE_LIMIT, "RATE", 0,
+         "of all that this site sends, also by local time: \"100mbit 08:00-18:00=20mbit\"", 0},
+        {"congestion", KEY_CONGESTION, "NAME", 0, "TCP's algorithm (default bbr, where permitted)",
+         0},
         {"seal-key", KEY_SEAL, "FILE", 0, "seal what lies on disk with this key (nebula seal)", 0},
         {"verbose", 'v', NULL, 0, "log more", 0},
         {0}};
     static const struct argp argp = {
         .options = table,
         .parser = parse_option,
-        .doc = "Runs the agent of this cluster until SIGTERM: running jobs are then suspended after a "
-               "checkpoint (exit status 3) and go on when it is started again. Keys: nebula "
-               "id. Other agents: nebula peer add."};
+        .doc =
+            "Runs the agent of this cluster until SIGTERM: running jobs are then suspended after a "
+            "checkpoint (exit status 3) and go on when it is started again. Keys: nebula "
+            "id. Other agents: nebula peer add."};
     struct options o = {0};
     char home[NEB_PATH_MAX];
     bool suspended = false;
@@ -99,7 +119,9 @@ int cmd_agent(int argc, char **argv) {
     if (sec_home(o.home, home, sizeof home) != NEB_OK)
         return AGENT_EXIT_USAGE;
     o.page.home = home;
-    struct agent_daemon_config c = {.home = home, .listen = o.listen, .n_bulk = o.n_bulk,
+    struct agent_daemon_config c = {.home = home,
+                                    .listen = o.listen,
+                                    .n_bulk = o.n_bulk,
                                     .congestion = o.congestion,
                                     .limit = o.limit,
                                     .seal_key = o.seal_key,

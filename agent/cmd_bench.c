@@ -23,7 +23,8 @@ struct options {
 
 enum { KEY_WAN = 256, KEY_SECONDS, KEY_STRIPES, KEY_CONGESTION, KEY_END, KEY_DIR, KEY_MESH };
 
-static double number(struct argp_state *state, const char *arg, double min, double max, const char *what) {
+static double number(struct argp_state *state, const char *arg, double min, double max,
+                     const char *what) {
     char *end = NULL;
     double v = strtod(arg, &end);
     if (!*arg || *end || !(v >= min) || !(v <= max))
@@ -67,9 +68,10 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         o->what = arg;
         return 0;
     case ARGP_KEY_END:
-        if (!o->what || (strcmp(o->what, "codec") && strcmp(o->what, "kernels") &&
-                         strcmp(o->what, "round") && strcmp(o->what, "train") &&
-                         strcmp(o->what, "link") && strcmp(o->what, "checkpoint") && strcmp(o->what, "seal")))
+        if (!o->what ||
+            (strcmp(o->what, "codec") && strcmp(o->what, "kernels") && strcmp(o->what, "round") &&
+             strcmp(o->what, "train") && strcmp(o->what, "link") && strcmp(o->what, "checkpoint") &&
+             strcmp(o->what, "seal")))
             argp_error(state, "bench what? checkpoint, codec, kernels, link, round, seal or train");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
@@ -80,8 +82,10 @@ int cmd_bench(int argc, char **argv) {
     static const struct argp_option table[] = {
         {"json", 'j', NULL, 0, "one JSON object a line", 0},
         {"threads", 't', "N", 0, "default: all processors", 0},
-        {"params", 'p', "N", 0, "checkpoint, codec, round, seal: size of the array (default 8, 50, 16, 32 million)", 0},
-        {"codec", 'c', "CODEC", 0, "round: what to send as (default int4); codec: this one only", 0},
+        {"params", 'p', "N", 0,
+         "checkpoint, codec, round, seal: size of the array (default 8, 50, 16, 32 million)", 0},
+        {"codec", 'c', "CODEC", 0, "round: what to send as (default int4); codec: this one only",
+         0},
         {"input", 'i', "FILE", 0, "codec: the elements of this update (a ledger's .blob) instead",
          0},
         {"shape", 's', "LxWxS", 0, "train: layers x width x sequence, or small (default 8x256x256)",
@@ -92,7 +96,8 @@ int cmd_bench(int argc, char **argv) {
         {"wan", KEY_WAN, "RATE:DELAY[:LOSS]", 0, "link: the emulated WAN (default: loopback)", 0},
         {"seconds", KEY_SECONDS, "S", 0, "link: how long to send (default 30)", 0},
         {"stripes", KEY_STRIPES, "N", 0, "link: bulk connections (default 0: self-tuning)", 0},
-        {"congestion", KEY_CONGESTION, "NAME", 0, "link: TCP's algorithm (default: as an agent)", 0},
+        {"congestion", KEY_CONGESTION, "NAME", 0, "link: TCP's algorithm (default: as an agent)",
+         0},
         {"end", KEY_END, "N", OPTION_HIDDEN, NULL, 0},
         {"dir", KEY_DIR, "DIR", 0, "checkpoint: where to write (default: a temporary folder)", 0},
         {0}};
@@ -123,7 +128,8 @@ int cmd_bench(int argc, char **argv) {
         st = bench_kernels(o.threads, o.json);
     else if ((st = bench_train_shape_parse(o.shape ? o.shape : "default", &shape)) == NEB_OK) {
         shape.steps = o.steps;
-        st = o.mesh ? bench_mesh(o.threads, o.json, &shape) : bench_train(o.threads, o.json, &shape);
+        st =
+            o.mesh ? bench_mesh(o.threads, o.json, &shape) : bench_train(o.threads, o.json, &shape);
     }
     return agent_exit_of(st);
 }

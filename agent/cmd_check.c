@@ -87,8 +87,9 @@ static void print_people(const char *file, const struct agent_job *job, const st
     printf("  training  %lld steps of %lld tokens: %lld tokens a cluster\n", (long long)job->steps,
            (long long)p->tokens_per_step, (long long)p->tokens);
     if (job->mode == AGENT_MODE_RTD && job->sync.scheme == AGENT_SCHEME_FEDERATED)
-        printf("  stream    %lld batches of about %s: %s in all, one way\n", (long long)p->exchanges,
-               agent_human_bytes(p->bytes_per_exchange, a, sizeof a), agent_human_bytes(p->bytes, b, sizeof b));
+        printf("  stream    %lld batches of about %s: %s in all, one way\n",
+               (long long)p->exchanges, agent_human_bytes(p->bytes_per_exchange, a, sizeof a),
+               agent_human_bytes(p->bytes, b, sizeof b));
     else if (job->sync.scheme == AGENT_SCHEME_FEDERATED && sized)
         printf("  exchange  %lld times %s a cluster (%s, about %.2f bits a parameter): %s in all, "
                "%.0f times fewer than "
@@ -191,12 +192,12 @@ int cmd_check(int argc, char **argv) {
         {"json", 'j', NULL, 0, "machine-readable output", 0},
         {"reference", KEY_REFERENCE, NULL, 0, "print all keys as a table and exit", 0},
         {0}};
-    static const struct argp argp = {
-        .options = options,
-        .parser = parse_option,
-        .args_doc = "JOB.yaml",
-        .doc = "Validates a job file and says what it will do.\vExit status 0: fine; 2: a complaint was "
-               "printed as FILE:LINE: KEY: what is wrong."};
+    static const struct argp argp = {.options = options,
+                                     .parser = parse_option,
+                                     .args_doc = "JOB.yaml",
+                                     .doc = "Validates a job file and says what it will do.\vExit "
+                                            "status 0: fine; 2: a complaint was "
+                                            "printed as FILE:LINE: KEY: what is wrong."};
     struct arguments a = {0};
     char message[MESSAGE_MAX] = "";
     if (argp_parse(&argp, argc, argv, 0, NULL, &a) != 0)

@@ -128,24 +128,29 @@ static enum neb_status examine(struct doctor *d, const struct options *o, const 
 }
 
 static void print_sockets(bool json) {
-    static const char *const roles[] = {"?", "listen", "control", "listen, control", "bulk", "listen, bulk", "control, bulk", "all"};
+    static const char *const roles[] = {"?",    "listen",       "control",       "listen, control",
+                                        "bulk", "listen, bulk", "control, bulk", "all"};
     json_t *rows = json_array();
     for (size_t i = 0; i < inter_socket_profile_rows; i++) {
         const struct inter_socket_option *o = &inter_socket_profile[i];
         json_int_t value = inter_socket_value(o, o->option == ZMQ_MAXMSGSIZE ? INTER_CHUNK_MAX : 0);
         if (json)
-            json_array_append_new(rows, json_pack("{s:s,s:I,s:s,s:s}", "option", o->name, "value", value, "sockets", roles[o->roles & 7],
-                                                  "why", o->why));
+            json_array_append_new(rows,
+                                  json_pack("{s:s,s:I,s:s,s:s}", "option", o->name, "value", value,
+                                            "sockets", roles[o->roles & 7], "why", o->why));
         else
-            printf("%-24s %8lld  %-15s %s\n", o->name, (long long)value, roles[o->roles & 7], o->why);
+            printf("%-24s %8lld  %-15s %s\n", o->name, (long long)value, roles[o->roles & 7],
+                   o->why);
     }
     if (json) {
         json_dumpf(rows, stdout, JSON_INDENT(2));
         putchar('\n');
     } else {
-        printf("before HELLO             %8d  listen          bytes; then, or after %d ms, or as the oldest of %d, a connection is cut\n",
+        printf("before HELLO             %8d  listen          bytes; then, or after %d ms, or as "
+               "the oldest of %d, a connection is cut\n",
                INTER_NAMELESS_BYTES, INTER_NAMELESS_MS, INTER_NAMELESS_MAX);
-        printf("unread of one peer       %8d  all             MiB beyond the 65 that an honest one sends ahead: its fullest connection is cut\n",
+        printf("unread of one peer       %8d  all             MiB beyond the 65 that an honest one "
+               "sends ahead: its fullest connection is cut\n",
                INTER_PEER_SLACK_BYTES >> 20);
     }
     json_decref(rows);
@@ -156,7 +161,8 @@ int cmd_doctor(int argc, char **argv) {
         .options = table,
         .parser = parse_option,
         .args_doc = "[JOB.yaml]",
-        .doc = "Says what of this machine, its agent and its links would slow a job down or stop it, and "
+        .doc = "Says what of this machine, its agent and its links would slow a job down or stop "
+               "it, and "
                "what to change. Exit status 1 when something would stop it."};
     struct options o = {.common.takes = AGENT_MAY_TAKE_ONE};
     struct doctor d;

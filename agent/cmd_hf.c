@@ -129,13 +129,11 @@ static enum neb_status export(const struct options *o) {
                                 .shard_bytes = o->shard_bytes,
                                 .progress = show_progress,
                                 .user = &show};
-    if (o->what == INTRA_HF_MERGED)
-        NEB_TRY_GOTO(kern_cpu_create(0, &e.K), out);
+    if (o->what == INTRA_HF_MERGED) NEB_TRY_GOTO(kern_cpu_create(0, &e.K), out);
     st = intra_hf_export(&e, &r);
     kern_destroy(&e.K);
     end_show(&show);
-out:
-    sec_vault_destroy(&vault);
+    out : sec_vault_destroy(&vault);
     NEB_TRY(st);
     double s = neb_seconds(neb_now() - show.start);
     if (o->json) printf("{\"params\": %llu, \"files\": %d, \"dtype\": \"%s\", \"seconds\": %.3f}\n",
@@ -239,11 +237,10 @@ int cmd_export(int argc, char **argv) {
         {"adapter", 'A', NULL, 0, "only the LoRA adapters, as a PEFT folder", 0},
         {"json", 'j', NULL, 0, "result as a JSON object", 0},
         {0}};
-    static const struct argp argp = {
-        .options = table,
-        .parser = parse_option,
-        .args_doc = "CKPT DIR",
-        .doc = "Makes a Hugging Face folder from a checkpoint."};
+    static const struct argp argp = {.options = table,
+                                     .parser = parse_option,
+                                     .args_doc = "CKPT DIR",
+                                     .doc = "Makes a Hugging Face folder from a checkpoint."};
     struct options o = {.shard_bytes = 5000000000u};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;

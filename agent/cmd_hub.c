@@ -131,8 +131,9 @@ int cmd_init(int argc, char **argv) {
         .options = table,
         .parser = parse_option,
         .args_doc = "--name NAME --listen HOST:PORT",
-        .doc = "Makes a federation with this node as its hub: the CA's key, this node's keys, and a "
-               "member list of one."};
+        .doc =
+            "Makes a federation with this node as its hub: the CA's key, this node's keys, and a "
+            "member list of one."};
     struct options o = {0};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;

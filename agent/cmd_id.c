@@ -56,11 +56,11 @@ int cmd_id(int argc, char **argv) {
         AGENT_OPTION_HOME("folder of the keys"),
         {"name", 'n', "NAME", 0, "name of a new identity (default: the host's name)", 0},
         {0}};
-    static const struct argp argp = {
-        .options = table,
-        .parser = parse_option,
-        .doc = "Prints this node's public identity, one line to hand to the other sites; makes its keys "
-               "if there are none."};
+    static const struct argp argp = {.options = table,
+                                     .parser = parse_option,
+                                     .doc = "Prints this node's public identity, one line to hand "
+                                            "to the other sites; makes its keys "
+                                            "if there are none."};
     struct options o = {0};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;

@@ -13,9 +13,7 @@
 
 int cmd_jobs(int argc, char **argv) {
     static const struct argp_option table[] = {
-        AGENT_OPTION_HOME("of the agent"),
-        AGENT_OPTION_JSON,
-        {0}};
+        AGENT_OPTION_HOME("of the agent"), AGENT_OPTION_JSON, {0}};
     static const struct argp argp = {
         .options = table,
         .parser = agent_parse_option,
@@ -77,11 +75,10 @@ static int order(const char *op, const struct agent_options *o) {
 static const struct argp_option home_only[] = {AGENT_OPTION_HOME("of the agent"), {0}};
 
 int cmd_stop(int argc, char **argv) {
-    static const struct argp argp = {
-        .options = home_only,
-        .parser = agent_parse_option,
-        .args_doc = "JOB-ID",
-        .doc = "Stops a job on all its clusters after a checkpoint."};
+    static const struct argp argp = {.options = home_only,
+                                     .parser = agent_parse_option,
+                                     .args_doc = "JOB-ID",
+                                     .doc = "Stops a job on all its clusters after a checkpoint."};
     struct agent_options o = {.takes = AGENT_MAY_TAKE_ONE};
     return argp_parse(&argp, argc, argv, 0, NULL, &o) == 0 ? order("stop", &o) : AGENT_EXIT_USAGE;
 }
@@ -91,7 +88,8 @@ int cmd_resume(int argc, char **argv) {
         .options = home_only,
         .parser = agent_parse_option,
         .args_doc = "JOB-ID",
-        .doc = "Goes on with a stopped or failed job from its last checkpoint, on all its clusters. The "
+        .doc = "Goes on with a stopped or failed job from its last checkpoint, on all its "
+               "clusters. The "
                "first characters of the "
                "id will do. To write the run's files again, use nebula pretrain --resume instead."};
     struct agent_options o = {.takes = AGENT_MAY_TAKE_ONE};

@@ -139,9 +139,10 @@ int cmd_join(int argc, char **argv) {
         .options = table,
         .parser = parse_option,
         .args_doc = "TOKEN",
-        .doc = "Joins a federation with the token that nebula invite printed on its hub. The keys are "
-               "made here and stay here.\vAfter a failure on the way it may be repeated with the same "
-               "token."};
+        .doc =
+            "Joins a federation with the token that nebula invite printed on its hub. The keys are "
+            "made here and stay here.\vAfter a failure on the way it may be repeated with the same "
+            "token."};
     return run(argc, argv, &argp, AGENT_TAKES_ONE, join);
 }
 
@@ -164,7 +165,8 @@ int cmd_rotate(int argc, char **argv) {
         .options = table,
         .parser = parse_option,
         .args_doc = "HOST:PORT",
-        .doc = "Makes new keys for this member and has the hub (its enrolment endpoint) list them in "
-               "place of the present ones."};
+        .doc =
+            "Makes new keys for this member and has the hub (its enrolment endpoint) list them in "
+            "place of the present ones."};
     return run(argc, argv, &argp, AGENT_TAKES_ONE, rotate);
 }

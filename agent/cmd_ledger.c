@@ -28,8 +28,8 @@ struct look { // what the callbacks of one command share
     struct inter_ledger *ledger;
     struct sec_members members;
     struct sec_federation *federation; // NULL: a pair without a CA
-    json_t *jobs;    // {hex: {"spec": {…}, "state": {…}}}
-    json_t *damages; // array
+    json_t *jobs;                      // {hex: {"spec": {…}, "state": {…}}}
+    json_t *damages;                   // array
     bool json;
     json_t *chains;
 };
@@ -301,10 +301,12 @@ int cmd_ledger(int argc, char **argv) {
         .options = table,
         .parser = parse_option,
         .args_doc = "verify DIR\nshow DIR",
-        .doc = "The ledger of an agent: DIR is the agent's data folder (~/.nebula, or OUT/clusters/NAME "
+        .doc = "The ledger of an agent: DIR is the agent's data folder (~/.nebula, or "
+               "OUT/clusters/NAME "
                "of a local run). Only reads, and may be used while the agent runs.\v"
                "verify checks the chain of commits, every manifest, vote and signature (against "
-               "the signed member list, or DIR/members.json) and the SHA-256 of every update that is still there, and names what is "
+               "the signed member list, or DIR/members.json) and the SHA-256 of every update that "
+               "is still there, and names what is "
                "damaged by job, fragment and round. Exit status 0 only when all is well."};
     struct options o = {0};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)

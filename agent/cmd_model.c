@@ -23,7 +23,8 @@ struct options {
     bool json, merge, logits;
 };
 
-enum neb_status agent_checkpoint_file(const struct neb_vault *vault, const char *path, char *out, size_t cap) {
+enum neb_status agent_checkpoint_file(const struct neb_vault *vault, const char *path, char *out,
+                                      size_t cap) {
     struct intra_ckpt *c = NULL;
     struct neb_map probe;
     NEB_TRY(neb_path(out, cap, path, "model.ckpt"));
@@ -275,7 +276,8 @@ static enum neb_status translate(const struct options *o) {
     neb_log_set_level(NEB_LOG_ERROR);
     struct sec_vault *vault = NULL;
     NEB_TRY(agent_seal_option(o->seal_key, &vault));
-    enum neb_status st = agent_checkpoint_file(sec_vault_of(vault), o->checkpoint, file, sizeof file);
+    enum neb_status st =
+        agent_checkpoint_file(sec_vault_of(vault), o->checkpoint, file, sizeof file);
     struct agent_eval_translate t = {.checkpoint = file,
                                      .vault = sec_vault_of(vault),
                                      .corpus = o->corpus,
@@ -340,14 +342,14 @@ int cmd_eval(int argc, char **argv) {
         {"seal-key", KEY_SEAL, "FILE", 0, "opens a sealed checkpoint", 0},
         {"json", 'j', NULL, 0, "one JSON object a line", 0},
         {0}};
-    static const struct argp argp = {
-        .options = table,
-        .parser = parse_option,
-        .args_doc = "CHECKPOINT",
-        .doc = "Held-out loss of a checkpoint, by source."};
+    static const struct argp argp = {.options = table,
+                                     .parser = parse_option,
+                                     .args_doc = "CHECKPOINT",
+                                     .doc = "Held-out loss of a checkpoint, by source."};
     struct options o = {.beam = 1};
     for (int i = 1; i < argc; i++) // tasks with options of their own
-        if (!strcmp(argv[i], "--task=probe") || (!strcmp(argv[i], "--task") && i + 1 < argc && !strcmp(argv[i + 1], "probe")))
+        if (!strcmp(argv[i], "--task=probe") ||
+            (!strcmp(argv[i], "--task") && i + 1 < argc && !strcmp(argv[i + 1], "probe")))
             return cmd_eval_probe(argc, argv);
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0 || (o.logits ? !o.ids : !o.corpus)) {
         fputs("nebula eval: give --corpus DIR, or --logits --ids IDS\n", stderr);
@@ -374,11 +376,10 @@ int cmd_generate(int argc, char **argv) {
         {"merge-lora", 'm', NULL, 0, "merge adapters first", 0},
         {"seal-key", KEY_SEAL, "FILE", 0, "opens a sealed checkpoint", 0},
         {0}};
-    static const struct argp argp = {
-        .options = table,
-        .parser = parse_option,
-        .args_doc = "CHECKPOINT",
-        .doc = "Continues a text."};
+    static const struct argp argp = {.options = table,
+                                     .parser = parse_option,
+                                     .args_doc = "CHECKPOINT",
+                                     .doc = "Continues a text."};
     struct options o = {.tokens = 64, .temperature = 0.8f, .top_k = 40, .seed = 1};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0 || !o.prompt == !o.ids) {
         fputs("nebula generate: give --prompt TEXT or --ids IDS\n", stderr);

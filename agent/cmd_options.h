@@ -19,8 +19,11 @@ struct agent_options {
 error_t agent_parse_option(int key, char *arg, struct argp_state *state);
 
 // Rows of an argp table.
-#define AGENT_OPTION_HOME(what) {"home", 'H', "DIR", 0, what " (default ~/.nebula)", 0}
-#define AGENT_OPTION_DIR        {"dir", 'H', NULL, OPTION_ALIAS, NULL, 0} // what --home was called first
-#define AGENT_OPTION_JSON       {"json", 'j', NULL, 0, "machine-readable output", 0}
+#define AGENT_OPTION_HOME(what)                                                                    \
+    { "home", 'H', "DIR", 0, what " (default ~/.nebula)", 0 }
+#define AGENT_OPTION_DIR                                                                           \
+    { "dir", 'H', NULL, OPTION_ALIAS, NULL, 0 } // what --home was called first
+#define AGENT_OPTION_JSON                                                                          \
+    { "json", 'j', NULL, 0, "machine-readable output", 0 }
 
 #endif

@@ -117,7 +117,8 @@ int cmd_peer(int argc, char **argv) {
         .options = table,
         .parser = parse_option,
         .args_doc = "add ID HOST:PORT\nadd ID -\nlist\nremove NAME",
-        .doc = "The sites this node works with. ID is what nebula id prints at the other site; - in place "
+        .doc = "The sites this node works with. ID is what nebula id prints at the other site; - "
+               "in place "
                "of an endpoint: it dials us. All sites must hold the same members.\v"
                "An agent reads the list when it starts."};
     struct options o = {0};

@@ -243,7 +243,8 @@ int cmd_plan(int argc, char **argv) {
         .args_doc = "JOB.yaml",
         .doc = "Predicts a job's memory, step time, WAN traffic and stall, and proposes mesh, "
                "micro-batch, "
-               "recomputation, interval, overlap and codec.\vRates are measured once (about ten seconds) "
+               "recomputation, interval, overlap and codec.\vRates are measured once (about ten "
+               "seconds) "
                "and kept. Exit status 0: the job fits; 1: it does not; 2: it is not valid."};
     struct arguments a = {0};
     if (argp_parse(&argp, argc, argv, 0, NULL, &a) != 0)

@@ -14,7 +14,16 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { KEY_STEPS = 1000, KEY_SEED, KEY_LOCAL, KEY_WAN, KEY_RESUME, KEY_HOME, KEY_SEAL, KEY_TENSORBOARD };
+enum {
+    KEY_STEPS = 1000,
+    KEY_SEED,
+    KEY_LOCAL,
+    KEY_WAN,
+    KEY_RESUME,
+    KEY_HOME,
+    KEY_SEAL,
+    KEY_TENSORBOARD
+};
 
 static volatile sig_atomic_t interrupted;
 static void on_interrupt(int sig) { interrupted = sig; }
@@ -93,11 +102,11 @@ static enum neb_status tend_agents(struct run *r) {
     snprintf(text, sizeof text, "agent %s was killed; started again", r->job.clusters[again].name);
     agent_progress_note(r->progress, text);
     if (again == 0)
-        NEB_TRY(agent_ipc_send(r->ipc, NULL,
-                               json_pack("{s:s,s:s,s:O}", "op", "submit", "id", r->id, "spec",
-                                         r->spec),
-                               NULL, 0));
-    return r->stop_sent ? pretrain_say_stop(r) : NEB_OK; // it may not have heard it, and asked again it does no more
+        NEB_TRY(agent_ipc_send(
+            r->ipc, NULL, json_pack("{s:s,s:s,s:O}", "op", "submit", "id", r->id, "spec", r->spec),
+            NULL, 0));
+    return r->stop_sent ? pretrain_say_stop(r)
+                        : NEB_OK; // it may not have heard it, and asked again it does no more
 }
 
 static enum neb_status follow(struct run *r) {
@@ -161,7 +170,8 @@ static enum neb_status set_up(struct run *r) {
     r->start = neb_now();
     NEB_TRY(agent_metrics_open(path, r->o.resume, r->start, &r->metrics));
     if (r->o.tensorboard)
-        NEB_TRY(agent_tensorboard_create(r->out, &r->job, r->expected, r->o.resume, &r->tensorboard));
+        NEB_TRY(
+            agent_tensorboard_create(r->out, &r->job, r->expected, r->o.resume, &r->tensorboard));
     enum agent_progress_kind kind = r->o.json               ? AGENT_PROGRESS_JSON
                                     : isatty(STDOUT_FILENO) ? AGENT_PROGRESS_TERMINAL
                                                             : AGENT_PROGRESS_PLAIN;
@@ -248,18 +258,20 @@ int cmd_pretrain(int argc, char **argv) {
         {"steps", KEY_STEPS, "N", 0, "inner steps of every cluster", 0},
         {"seed", KEY_SEED, "S", 0, "of initial parameters and data order", 0},
         {"resume", KEY_RESUME, NULL, 0, "continue the run in --out", 0},
-        {"tensorboard", KEY_TENSORBOARD, NULL, 0, "TensorBoard event files too, in tensorboard/ of --out", 0},
+        {"tensorboard", KEY_TENSORBOARD, NULL, 0,
+         "TensorBoard event files too, in tensorboard/ of --out", 0},
         {"home", KEY_HOME, "DIR", 0, "of the agent to submit to (default ~/.nebula)", 0},
-        {"seal-key", KEY_SEAL, "FILE", 0, "with --local: the agents seal what they write with it (nebula seal)", 0},
+        {"seal-key", KEY_SEAL, "FILE", 0,
+         "with --local: the agents seal what they write with it (nebula seal)", 0},
         {"json", 'j', NULL, 0, "one JSON object a line instead of the display", 0},
         {0}};
-    static const struct argp argp = {
-        .options = table,
-        .parser = parse_option,
-        .args_doc = "JOB.yaml",
-        .doc = "Trains one model on the job's clusters.\vExit status: 0 "
-               "done, 1 failed, 2 usage, 3 stopped after a "
-               "checkpoint (Ctrl-C; continue with --resume)."};
+    static const struct argp argp = {.options = table,
+                                     .parser = parse_option,
+                                     .args_doc = "JOB.yaml",
+                                     .doc =
+                                         "Trains one model on the job's clusters.\vExit status: 0 "
+                                         "done, 1 failed, 2 usage, 3 stopped after a "
+                                         "checkpoint (Ctrl-C; continue with --resume)."};
     struct run *r = calloc(1, sizeof *r);
     if (!r)
         return AGENT_EXIT_FAILED;

@@ -34,7 +34,8 @@ static enum neb_status load(const struct options *o, struct intra_model **m,
     neb_log_set_level(NEB_LOG_ERROR);
     struct sec_vault *vault = NULL;
     NEB_TRY(agent_seal_option(o->seal_key, &vault));
-    enum neb_status st = agent_checkpoint_file(sec_vault_of(vault), o->checkpoint, file, sizeof file);
+    enum neb_status st =
+        agent_checkpoint_file(sec_vault_of(vault), o->checkpoint, file, sizeof file);
     if (st == NEB_OK)
         st = intra_ckpt_open_in(sec_vault_of(vault), file, true, &c);
     if (st == NEB_OK)

@@ -148,16 +148,18 @@ int cmd_seal(int argc, char **argv) {
          "init: keep the key by a passphrase, which the agent then needs at each start", 0},
         {"seal-key", KEY_SEAL, "FILE", 0, "open: the key", 0},
         {0}};
-    static const struct argp argp = {
-        .options = table,
-        .parser = parse_option,
-        .args_doc = "init KEYFILE\nid KEYFILE\nopen SEALED CLEAR",
-        .doc = "Seals what the agent writes: checkpoints, models, snapshots and updates of its ledger.\v"
-               "init makes a key and writes HOME/seal.json, which names it; the agent seals from its next "
-               "start on. The key file is best kept "
-               "on another disk than HOME, or given as systemd credential nebula-seal. id prints a key's "
-               "public id, as errors name it. open "
-               "writes one sealed file in clear."};
+    static const struct argp argp = {.options = table,
+                                     .parser = parse_option,
+                                     .args_doc = "init KEYFILE\nid KEYFILE\nopen SEALED CLEAR",
+                                     .doc = "Seals what the agent writes: checkpoints, models, "
+                                            "snapshots and updates of its ledger.\v"
+                                            "init makes a key and writes HOME/seal.json, which "
+                                            "names it; the agent seals from its next "
+                                            "start on. The key file is best kept "
+                                            "on another disk than HOME, or given as systemd "
+                                            "credential nebula-seal. id prints a key's "
+                                            "public id, as errors name it. open "
+                                            "writes one sealed file in clear."};
     struct options o = {0};
     argp_err_exit_status = AGENT_EXIT_USAGE;
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)

@@ -13,7 +13,9 @@ struct options {
     bool watch;
 };
 
-static double real(const json_t *o, const char *key) { return json_number_value(json_object_get(o, key)); }
+static double real(const json_t *o, const char *key) {
+    return json_number_value(json_object_get(o, key));
+}
 
 static const char *text_of(const json_t *o, const char *key, const char *def) {
     const char *s = json_string_value(json_object_get(o, key));
@@ -30,9 +32,11 @@ static void print_peer(FILE *f, const json_t *o) {
         fprintf(f, "  round trip: %.1f ms\n", real(o, "rtt_ms"));
     if (real(o, "goodput_bps") > 0)
         fprintf(f, "  goodput: %s\n", agent_human_rate(real(o, "goodput_bps"), rate, sizeof rate));
-    fprintf(f, "  rate: %s received, %s sent\n", agent_human_rate(real(o, "rx_bps"), recv, sizeof recv),
+    fprintf(f, "  rate: %s received, %s sent\n",
+            agent_human_rate(real(o, "rx_bps"), recv, sizeof recv),
             agent_human_rate(real(o, "tx_bps"), sent, sizeof sent));
-    fprintf(f, "  transfer: %s received, %s sent\n", agent_human_bytes(real(o, "recv_bytes"), recv, sizeof recv),
+    fprintf(f, "  transfer: %s received, %s sent\n",
+            agent_human_bytes(real(o, "recv_bytes"), recv, sizeof recv),
             agent_human_bytes(real(o, "sent_bytes"), sent, sizeof sent));
     if (real(o, "refused") > 0)
         fprintf(f, "  refused: %.0f messages\n", real(o, "refused"));
@@ -41,17 +45,18 @@ static void print_peer(FILE *f, const json_t *o) {
 static void print_job(FILE *f, const json_t *o) {
     json_t *c;
     size_t i;
-    fprintf(f, "\njob: %s\n  id: %s\n  state: %s\n  step: %.0f of %.0f\n", text_of(o, "job", "?"), text_of(o, "id", "?"),
-            text_of(o, "state", "?"), real(o, "step"), real(o, "steps"));
+    fprintf(f, "\njob: %s\n  id: %s\n  state: %s\n  step: %.0f of %.0f\n", text_of(o, "job", "?"),
+            text_of(o, "id", "?"), text_of(o, "state", "?"), real(o, "step"), real(o, "steps"));
     if (json_object_get(o, "members"))
-        fprintf(f, "  members: %.0f of %.0f heard, leader %s\n", real(o, "live"), real(o, "members"),
-                text_of(o, "leader", "(none)"));
+        fprintf(f, "  members: %.0f of %.0f heard, leader %s\n", real(o, "live"),
+                real(o, "members"), text_of(o, "leader", "(none)"));
     if (json_is_true(json_object_get(o, "witness")))
         fprintf(f, "  role: witness\n");
     if (real(o, "lag") > 0)
         fprintf(f, "  lag: %.0f rounds behind\n", real(o, "lag"));
     if (json_is_true(json_object_get(o, "disk_lost")))
-        fprintf(f, "  ledger: renewed after its disk was lost; votes again once it has caught up\n");
+        fprintf(f,
+                "  ledger: renewed after its disk was lost; votes again once it has caught up\n");
     if (json_object_get(o, "error"))
         fprintf(f, "  error: %s\n", text_of(o, "error", "?"));
     json_array_foreach(json_object_get(o, "clusters"), i, c) {
@@ -61,7 +66,8 @@ static void print_job(FILE *f, const json_t *o) {
         if (json_is_number(json_object_get(c, "loss")))
             fprintf(f, ", loss %.3f", real(c, "loss"));
         fprintf(f, ", %.0f tokens/s, codec %s, H %.0f, stall %.1f %%\n", real(c, "tokens_per_s"),
-                text_of(c, "codec", "-"), real(c, "interval"), stall + train > 0 ? 100 * stall / (stall + train) : 0);
+                text_of(c, "codec", "-"), real(c, "interval"),
+                stall + train > 0 ? 100 * stall / (stall + train) : 0);
     }
 }
 
@@ -117,10 +123,9 @@ int cmd_status(int argc, char **argv) {
         AGENT_OPTION_JSON,
         {"watch", 'w', NULL, 0, "full screen, renewed every second; q quits", 0},
         {0}};
-    static const struct argp argp = {
-        .options = table,
-        .parser = parse_option,
-        .doc = "Shows the agent of this machine: peers, links, jobs."};
+    static const struct argp argp = {.options = table,
+                                     .parser = parse_option,
+                                     .doc = "Shows the agent of this machine: peers, links, jobs."};
     struct options o = {0};
     struct agent_ipc_msg m = {0};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)

@@ -58,7 +58,8 @@ int cmd_seal(int argc, char **argv);
 // The checkpoint file that PATH means: a file, a folder with model.ckpt, or the newest usable one of a folder of generations.
 // vault: opens sealed ones; NULL: only those in clear.
 struct neb_vault;
-NEB_MUST_CHECK enum neb_status agent_checkpoint_file(const struct neb_vault *vault, const char *path, char *out, size_t cap);
+NEB_MUST_CHECK enum neb_status agent_checkpoint_file(const struct neb_vault *vault,
+                                                     const char *path, char *out, size_t cap);
 
 extern const struct agent_command agent_commands[]; // ends with name NULL
 

@@ -34,9 +34,9 @@ enum agent_role { // of a cluster, where a mode has several
 
 enum agent_lost { AGENT_LOST_WAIT, AGENT_LOST_ALONE }; // what a student does without labels
 
-enum agent_gate { // what becomes of an update that is well-formed and finite
+enum agent_gate {       // what becomes of an update that is well-formed and finite
     AGENT_GATE_TRUSTED, // committed as it is; one that stands out is flagged
-    AGENT_GATE_ROBUST,  // norms are clipped to their median, extremes of each element left out (inter/robust.h)
+    AGENT_GATE_ROBUST, // norms are clipped to their median, extremes of each element left out (inter/robust.h)
     AGENT_GATE_PRIVATE, // masked: only the sum can be read (agent/private.h)
 };
 
@@ -57,7 +57,7 @@ enum agent_device { // where a cluster's worker trains
     AGENT_DEVICE_CPU,
     AGENT_DEVICE_CUDA,
 };
-enum agent_precision { // of activations and products; master parameters are fp32 always
+enum agent_precision {    // of activations and products; master parameters are fp32 always
     AGENT_PRECISION_AUTO, // bf16 on CUDA, fp32 on processors
     AGENT_PRECISION_FP32,
     AGENT_PRECISION_BF16,
@@ -114,13 +114,13 @@ struct agent_sync {
     float private_range; // 0: agent_private_range
     char link[64];       // RATE:DELAY[:LOSS] between clusters, for the planner; "": not said
     struct agent_tune {
-        int mode; // enum agent_tune_mode
-        bool codec, overlap, interval; // what auto may change
-        int finest, coarsest;          // rungs (inter/tune.h) - 1
+        int mode;                          // enum agent_tune_mode
+        bool codec, overlap, interval;     // what auto may change
+        int finest, coarsest;              // rungs (inter/tune.h) - 1
         int32_t overlap_max, interval_max; // 0: half of H; twice H
         float error_max;
     } tune;
-    float grace_s;       // how long a slow cluster is waited for once two updates are ready
+    float grace_s; // how long a slow cluster is waited for once two updates are ready
 };
 
 struct agent_shape { // of the model of a generator or teacher; 0: as in the job's model
@@ -135,22 +135,22 @@ struct agent_distill_config { // mode distill (distill.h)
     char teacher[NEB_PATH_MAX]; // its checkpoint; empty: it begins with nothing, and learns
     bool learn;                 // the teacher trains on the same batches
     enum agent_lost when_lost;
-    bool pushed;               // the student sends its text; else both read the same shards
-    bool federate;             // students are one model, by rounds (sync) among themselves
-    bool relay;                // the first student passes the labels on to the others
-    float patience_s;          // without labels until the student says so, and does as when_lost says
-    char cache[NEB_PATH_MAX];  // folder of received labels; empty: none
-    int32_t beam;              // of the translations that are measured at the end
-    struct agent_shape shape;  // of a teacher without checkpoint
+    bool pushed;      // the student sends its text; else both read the same shards
+    bool federate;    // students are one model, by rounds (sync) among themselves
+    bool relay;       // the first student passes the labels on to the others
+    float patience_s; // without labels until the student says so, and does as when_lost says
+    char cache[NEB_PATH_MAX]; // folder of received labels; empty: none
+    int32_t beam;             // of the translations that are measured at the end
+    struct agent_shape shape; // of a teacher without checkpoint
 };
 
 struct agent_rtd_config { // mode rtd (rtd.h)
     float mask_rate, lambda;
-    bool push_text;                               // the text travels too; else both sides read the same shards
+    bool push_text; // the text travels too; else both sides read the same shards
     int32_t generator_steps, discriminator_steps; // ratio
     int32_t ahead;                                // batches that the generator may be ahead
-    int32_t share_embeddings;                     // events between two exchanges (rtd_share.h); 0: none
-    struct agent_shape shape;                     // of the generator
+    int32_t share_embeddings; // events between two exchanges (rtd_share.h); 0: none
+    struct agent_shape shape; // of the generator
 };
 
 // Keys that say `auto`: the planner (planner.h) fills them in before the job travels; until then they hold a default.
@@ -186,7 +186,7 @@ struct agent_job {
     int32_t checkpoint_every; // inner steps, 0: only when stopping and at the end
     int32_t checkpoint_keep;
     bool checkpoint_copy; // written while training goes on (intra/checkpoint_async.h)
-    int32_t log_every; // inner steps a metrics line
+    int32_t log_every;    // inner steps a metrics line
     int32_t n_clusters;
     struct agent_cluster clusters[AGENT_CLUSTERS_MAX];
 };

@@ -51,11 +51,13 @@ static enum neb_status validate_meshes(const struct agent_job *j, const char *fi
     return NEB_OK;
 }
 
-static enum neb_status validate_heads(const struct agent_job *j, const struct agent_shape *x, const char *key,
-                                      const char *file) {
-    int32_t width = x->d_model ? x->d_model : j->model.d_model, heads = x->n_heads ? x->n_heads : j->model.n_heads;
+static enum neb_status validate_heads(const struct agent_job *j, const struct agent_shape *x,
+                                      const char *key, const char *file) {
+    int32_t width = x->d_model ? x->d_model : j->model.d_model,
+            heads = x->n_heads ? x->n_heads : j->model.n_heads;
     if ((x->d_model || x->n_heads) && (width % heads || width / heads % 2 || width / heads > 256))
-        return COMPLAIN(file, key, "%d over %d heads is not an even number in 2..256", width, heads);
+        return COMPLAIN(file, key, "%d over %d heads is not an even number in 2..256", width,
+                        heads);
     return NEB_OK;
 }
 
@@ -239,7 +241,9 @@ static enum neb_status validate_attach(const struct agent_job *j, const char *fi
 
 static enum neb_status validate_eval(const struct agent_job *j, const char *file) {
     if (j->eval_every && j->mode != AGENT_MODE_REPLICAS)
-        return COMPLAIN(file, "eval.every_steps", "%d: modes rtd and distill measure at the end; leave it out", j->eval_every);
+        return COMPLAIN(file, "eval.every_steps",
+                        "%d: modes rtd and distill measure at the end; leave it out",
+                        j->eval_every);
     return NEB_OK;
 }
 

@@ -119,7 +119,8 @@ void agent_job_reference(FILE *f) {
         "(a step of the agent's allocation) or attach: none is started, your own training loop "
         "attaches through libnebula; device: auto (CUDA where there is one), cpu or cuda; "
         "precision: auto (bf16 on CUDA), fp32 or bf16 (CUDA only); "
-        "outer_state: auto (the exchange's state and arithmetic where the cluster trains), device or "
+        "outer_state: auto (the exchange's state and arithmetic where the cluster trains), device "
+        "or "
         "host |\n",
         AGENT_CLUSTERS_MAX, config_cluster_keys);
 }

@@ -5,7 +5,8 @@
 #include <stddef.h>
 
 static const char *const mode_names[] = {"replicas", "rtd", "distill", NULL};
-const char *const config_role_names[] = {"none", "generator", "discriminator", "teacher", "student", NULL};
+const char *const config_role_names[] = {"none",    "generator", "discriminator",
+                                         "teacher", "student",   NULL};
 static const char *const lost_names[] = {"wait", "alone", NULL};
 static const char *const gate_names[] = {"trusted", "robust", "private", NULL};
 static const char *const scheme_names[] = {"federated", "synchronous", "none", NULL};
@@ -14,7 +15,8 @@ static const char *const clip_names[] = {"none", "global_norm", "adagc", NULL};
 static const char *const trainable_names[] = {"full", "lora", "bitfit", "last_layers", NULL};
 static const char *const mask_names[] = {"causal", NULL};
 static const char *const tune_names[] = {"fixed", "auto", NULL};
-const char *const config_rung_names[] = {"int8", "int4", "int3", "int2", "topk:256/4096", "topk:64/4096", NULL};
+const char *const config_rung_names[] = {"int8",          "int4",         "int3", "int2",
+                                         "topk:256/4096", "topk:64/4096", NULL};
 const char *const config_target_names[] = {"q", "k", "v", "o", "gate", "up", "down", NULL};
 
 // Of a cluster, which has no rows below:
@@ -122,19 +124,24 @@ const struct config_option config_options[] = {
     {"sync.commit_all", T_BOOL, AT(sync.commit_all), 0, 0, "false", NULL,
      "never commit a round without every cluster's update"},
     {"sync.gate", T_ENUM, AT(sync.gate), 0, 0, "trusted", gate_names,
-     "profile of the update gate: trusted; robust with five clusters or more; private with three or more, masked sums"},
+     "profile of the update gate: trusted; robust with five clusters or more; private with three "
+     "or more, masked sums"},
     {"sync.private_range", T_FLOAT, AT(sync.private_range), 0, 1e6, "0", NULL,
-     "private: largest change of a parameter in an update, the rest waits for the next; 0: optim.lr x sync.interval"},
+     "private: largest change of a parameter in an update, the rest waits for the next; 0: "
+     "optim.lr x sync.interval"},
     {"sync.link", T_STRING, AT(sync.link), 0, 0, "", NULL,
      "RATE:DELAY[:LOSS] between clusters (100mbit:80ms:0.1%), for nebula plan and `auto`"},
     {"sync.grace_s", T_FLOAT, AT(sync.grace_s), 0, 1e6, "60", NULL,
      "seconds that a slow cluster is waited for once two updates are ready"},
     {"sync.tune.mode", T_ENUM, AT(sync.tune.mode), 0, 0, "fixed", tune_names,
-     "auto: codec, overlap and interval follow the measured link; `sync.tune: auto` is short for it"},
-    {"sync.tune.codec", T_BOOL, AT(sync.tune.codec), 0, 0, "true", NULL, "auto may change the codec"},
+     "auto: codec, overlap and interval follow the measured link; `sync.tune: auto` is short for "
+     "it"},
+    {"sync.tune.codec", T_BOOL, AT(sync.tune.codec), 0, 0, "true", NULL,
+     "auto may change the codec"},
     {"sync.tune.overlap", T_BOOL, AT(sync.tune.overlap), 0, 0, "true", NULL, "auto may raise τ"},
     {"sync.tune.interval", T_BOOL, AT(sync.tune.interval), 0, 0, "false", NULL, "auto may raise H"},
-    {"sync.tune.finest", T_ENUM, AT(sync.tune.finest), 0, 0, "int4", config_rung_names, "bound of the codec"},
+    {"sync.tune.finest", T_ENUM, AT(sync.tune.finest), 0, 0, "int4", config_rung_names,
+     "bound of the codec"},
     {"sync.tune.coarsest", T_ENUM, AT(sync.tune.coarsest), 0, 0, "topk:64/4096", config_rung_names,
      "bound of the codec; a sparse one only where the rounds left touch every element four times"},
     {"sync.tune.overlap_max", T_INT32, AT(sync.tune.overlap_max), 0, 1e9, "0", NULL,
@@ -153,15 +160,21 @@ const struct config_option config_options[] = {
      "the generator sends the text too; else both read the same shards"},
     {"rtd.generator_steps", T_INT32, AT(rtd.generator_steps), 1, 1000, "1", NULL,
      "ratio of steps, with discriminator_steps; `steps` counts those of the side that makes more"},
-    {"rtd.discriminator_steps", T_INT32, AT(rtd.discriminator_steps), 1, 1000, "1", NULL, "see generator_steps"},
+    {"rtd.discriminator_steps", T_INT32, AT(rtd.discriminator_steps), 1, 1000, "1", NULL,
+     "see generator_steps"},
     {"rtd.ahead", T_INT32, AT(rtd.ahead), 1, 1024, "16", NULL,
-     "batches that the generator may be ahead of the discriminator; more where a round trip takes longer than that"},
+     "batches that the generator may be ahead of the discriminator; more where a round trip takes "
+     "longer than that"},
     {"rtd.share_embeddings", T_INT32, AT(rtd.share_embeddings), 0, 1e9, "0", NULL,
-     "steps after which generator and discriminator average a block of their token embeddings; 0: never"},
-    {"rtd.generator.n_layers", T_INT32, AT(rtd.shape.n_layers), 0, 1024, "0", NULL, "0: model.n_layers, and so on"},
-    {"rtd.generator.d_model", T_INT32, AT(rtd.shape.d_model), 0, 65536, "0", NULL, "width of the generator"},
+     "steps after which generator and discriminator average a block of their token embeddings; 0: "
+     "never"},
+    {"rtd.generator.n_layers", T_INT32, AT(rtd.shape.n_layers), 0, 1024, "0", NULL,
+     "0: model.n_layers, and so on"},
+    {"rtd.generator.d_model", T_INT32, AT(rtd.shape.d_model), 0, 65536, "0", NULL,
+     "width of the generator"},
     {"rtd.generator.n_heads", T_INT32, AT(rtd.shape.n_heads), 0, 1024, "0", NULL, "its heads"},
-    {"rtd.generator.d_ff", T_INT32, AT(rtd.shape.d_ff), 0, 1 << 20, "0", NULL, "its feed-forward width"},
+    {"rtd.generator.d_ff", T_INT32, AT(rtd.shape.d_ff), 0, 1 << 20, "0", NULL,
+     "its feed-forward width"},
     {"distill.lambda", T_FLOAT, AT(distill.lambda), 0, 1, "0.5", NULL,
      "λ: (1 - λ) cross-entropy + λ T² KL to the teacher"},
     {"distill.temperature", T_FLOAT, AT(distill.temperature), 0.1, 20, "1", NULL, "T"},
@@ -179,18 +192,23 @@ const struct config_option config_options[] = {
      "the teacher trains on the batches that it labels"},
     {"distill.teacher.n_layers", T_INT32, AT(distill.shape.n_layers), 0, 1024, "0", NULL,
      "of a teacher without checkpoint; 0: model.n_layers, and so on"},
-    {"distill.teacher.d_model", T_INT32, AT(distill.shape.d_model), 0, 65536, "0", NULL, "its width"},
-    {"distill.teacher.n_heads", T_INT32, AT(distill.shape.n_heads), 0, 1024, "0", NULL, "its heads"},
+    {"distill.teacher.d_model", T_INT32, AT(distill.shape.d_model), 0, 65536, "0", NULL,
+     "its width"},
+    {"distill.teacher.n_heads", T_INT32, AT(distill.shape.n_heads), 0, 1024, "0", NULL,
+     "its heads"},
     {"distill.teacher.d_ff", T_INT32, AT(distill.shape.d_ff), 0, 1 << 20, "0", NULL,
      "its feed-forward width"},
     {"distill.when_lost", T_ENUM, AT(distill.when_lost), 0, 0, "wait", lost_names,
      "a student without labels: wait for the teacher, or go on with cross-entropy"},
     {"distill.push_text", T_BOOL, AT(distill.pushed), 0, 0, "false", NULL,
-     "students send their text, and the teacher needs no shards of it; else both read the same shards"},
+     "students send their text, and the teacher needs no shards of it; else both read the same "
+     "shards"},
     {"distill.federate", T_BOOL, AT(distill.federate), 0, 0, "false", NULL,
-     "two students or more are one model: they exchange rounds as `sync` says; the teacher's agent votes in them"},
+     "two students or more are one model: they exchange rounds as `sync` says; the teacher's agent "
+     "votes in them"},
     {"distill.relay", T_BOOL, AT(distill.relay), 0, 0, "false", NULL,
-     "the teacher's labels cross once, to the first student, which passes them on to the others; all students then learn from "
+     "the teacher's labels cross once, to the first student, which passes them on to the others; "
+     "all students then learn from "
      "the same batches, each from its own start"},
     {"distill.patience_s", T_FLOAT, AT(distill.patience_s), 0, 1e6, "30", NULL,
      "seconds without labels until then"},
@@ -201,7 +219,8 @@ const struct config_option config_options[] = {
     {"eval.windows", T_INT32, AT(eval_windows), 0, 1e9, "64", NULL,
      "held-out windows a source; 0: all"},
     {"eval.every_steps", T_INT32, AT(eval_every), 0, 1e9, "0", NULL,
-     "held-out loss of the cluster's own parameters on the way, as a line of metrics; 0: only at the end"},
+     "held-out loss of the cluster's own parameters on the way, as a line of metrics; 0: only at "
+     "the end"},
     {"checkpoint.every_steps", T_INT32, AT(checkpoint_every), 0, 1e9, "0", NULL,
      "0: only when stopped and at the end"},
     {"checkpoint.copy", T_BOOL, AT(checkpoint_copy), 0, 0, "true", NULL,
@@ -210,4 +229,5 @@ const struct config_option config_options[] = {
     {"log_every", T_INT32, AT(log_every), 1, 1e9, "10", NULL, "inner steps a line of metrics"},
 };
 const int config_n_options = sizeof config_options / sizeof config_options[0];
-_Static_assert(sizeof config_options / sizeof config_options[0] <= CONFIG_OPTIONS_MAX, "raise CONFIG_OPTIONS_MAX");
+_Static_assert(sizeof config_options / sizeof config_options[0] <= CONFIG_OPTIONS_MAX,
+               "raise CONFIG_OPTIONS_MAX");

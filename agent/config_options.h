@@ -34,41 +34,51 @@ enum { CONFIG_OPTIONS_MAX = 256, MESH_AXIS_MAX = 1024, MESH_RANKS_MAX = 1024 };
 extern const struct config_option config_options[];
 extern const int config_n_options;
 // Names of enums that more than the table needs, NULL-terminated.
-extern const char *const config_target_names[], *const config_rung_names[], *const config_role_names[],
-    *const config_launcher_names[], *const config_device_names[], *const config_precision_names[],
-    *const config_outer_state_names[];
+extern const char *const config_target_names[],
+    *const config_rung_names[], *const config_role_names[],
+                                    *const config_launcher_names[],
+                                        *const config_device_names[],
+                                            *const config_precision_names[],
+                                                *const config_outer_state_names[];
 extern const char config_cluster_keys[]; // in words
 
 // config_keys.c. A path is "sync.outer.lr".
 const struct config_option *config_option(const char *path); // NULL: none
 // "sync.outer": some option's path begins so.
 bool config_is_section(const char *path);
-NEB_MUST_CHECK enum neb_status config_unknown_key(const char *where, const char *path); // complains, with what may be meant
+NEB_MUST_CHECK enum neb_status
+config_unknown_key(const char *where, const char *path); // complains, with what may be meant
 
 // config_value.c. `where` is "job.yaml:12", for complaints.
 #define COMPLAIN(where, path, ...) config_complain(where, path, __VA_ARGS__)
 // NEB_ERR_INVALID, after one line: "job.yaml:12: model.n_heads: ..."
-NEB_MUST_CHECK __attribute__((format(printf, 3, 4))) enum neb_status config_complain(const char *where, const char *path,
-                                                                                    const char *fmt, ...);
+NEB_MUST_CHECK __attribute__((format(printf, 3, 4))) enum neb_status
+config_complain(const char *where, const char *path, const char *fmt, ...);
 // Everything that has a default; the rest is zero.
 void config_defaults(struct agent_job *job);
 // A scalar option, or `auto`: then the key holds its default, a micro-batch one sequence.
-NEB_MUST_CHECK enum neb_status config_set(struct agent_job *job, const struct config_option *o, const char *text,
-                                          const char *where);
+NEB_MUST_CHECK enum neb_status config_set(struct agent_job *job, const struct config_option *o,
+                                          const char *text, const char *where);
 // A list that is set replaces the default's items.
 void config_clear_list(struct agent_job *job, const struct config_option *o);
-NEB_MUST_CHECK enum neb_status config_set_item(struct agent_job *job, const struct config_option *o, const char *text,
+NEB_MUST_CHECK enum neb_status config_set_item(struct agent_job *job, const struct config_option *o,
+                                               const char *text,
                                                const char *where); // one item of a list
 // A string (name: letters, digits, '-', '_', '.'), and keys of a cluster.
-NEB_MUST_CHECK enum neb_status config_set_text(char *p, size_t size, const char *path, const char *text,
-                                               const char *where, bool name);
-NEB_MUST_CHECK enum neb_status config_set_launcher(struct agent_cluster *c, const char *text, const char *where);
-NEB_MUST_CHECK enum neb_status config_set_role(struct agent_cluster *c, const char *text, const char *where);
+NEB_MUST_CHECK enum neb_status config_set_text(char *p, size_t size, const char *path,
+                                               const char *text, const char *where, bool name);
+NEB_MUST_CHECK enum neb_status config_set_launcher(struct agent_cluster *c, const char *text,
+                                                   const char *where);
+NEB_MUST_CHECK enum neb_status config_set_role(struct agent_cluster *c, const char *text,
+                                               const char *where);
 NEB_MUST_CHECK enum neb_status config_set_outer_state(struct agent_cluster *c, const char *text,
                                                       const char *where);
-NEB_MUST_CHECK enum neb_status config_set_device(struct agent_cluster *c, const char *device, const char *precision,
+NEB_MUST_CHECK enum neb_status config_set_device(struct agent_cluster *c, const char *device,
+                                                 const char *precision,
                                                  const char *where); // NULL: auto
-uint32_t config_auto_bit(const struct config_option *o); // enum agent_auto, of keys that the planner can fill in; 0: it cannot
+uint32_t
+config_auto_bit(const struct config_option
+                    *o); // enum agent_auto, of keys that the planner can fill in; 0: it cannot
 void config_join(char *out, size_t cap, const char *const *names); // "a, b, c"
 int config_index_of(const char *const *names, const char *text);   // -1: none
 

@@ -50,9 +50,9 @@ enum neb_status daemon_start_service(struct daemon *d) {
         .limit = d->c->limit,
         .zmq_context = d->zctx,
         .seal = sec_vault_key(d->vault),
-        .callbacks = {d, daemon_on_screen, daemon_on_commit, daemon_on_message, daemon_on_peer, daemon_on_fault,
-                      daemon_on_behind, daemon_on_snapshot_open, daemon_on_snapshot_close,
-                      daemon_on_snapshot_done}};
+        .callbacks = {d, daemon_on_screen, daemon_on_commit, daemon_on_message, daemon_on_peer,
+                      daemon_on_fault, daemon_on_behind, daemon_on_snapshot_open,
+                      daemon_on_snapshot_close, daemon_on_snapshot_done}};
     NEB_TRY(inter_service_create(&s, &d->service));
     d->streams = (struct agent_streams){inter_service_streams(d->service), d->ipc, d->jobs};
     agent_streams_listen(&d->streams);

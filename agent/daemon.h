@@ -14,28 +14,31 @@
 #include "inter/rate_limit.h"
 
 struct agent_daemon_config {
-    const char *home;   // folder with keys and members
-    const char *listen; // "HOST:PORT"; NULL: dial only
-    unsigned n_bulk;        // bulk connections a peer, 0: as many as fill the link
-    const char *congestion; // TCP's; NULL: bbr where permitted
+    const char *home;              // folder with keys and members
+    const char *listen;            // "HOST:PORT"; NULL: dial only
+    unsigned n_bulk;               // bulk connections a peer, 0: as many as fill the link
+    const char *congestion;        // TCP's; NULL: bbr where permitted
     struct inter_rate_limit limit; // of all that this site sends
-    neb_ns recycle;     // age at which connections are replaced; 0: one hour
-    neb_ns overlap;     // how long a member's former keys stay good after its rotation; 0: ten minutes
-    int renew_days;     // renew the certificate with fewer days left; 0: a third of its life
+    neb_ns recycle;                // age at which connections are replaced; 0: one hour
+    neb_ns overlap; // how long a member's former keys stay good after its rotation; 0: ten minutes
+    int renew_days; // renew the certificate with fewer days left; 0: a third of its life
     struct agent_web_config page; // listen NULL: no status page
-    const char *seal_key; // file; NULL: what HOME/seal.json or the systemd credential says (agent/seal.h)
-    bool *suspended; // may be NULL; set when SIGTERM found a job running, which goes on when the agent is started again
+    const char
+        *seal_key; // file; NULL: what HOME/seal.json or the systemd credential says (agent/seal.h)
+    bool *
+        suspended; // may be NULL; set when SIGTERM found a job running, which goes on when the agent is started again
 };
 // Runs until SIGTERM or SIGINT: workers are stopped after a checkpoint. NEB_OK after an orderly end.
 NEB_MUST_CHECK enum neb_status agent_daemon_run(const struct agent_daemon_config *c);
 
 // Messages between agents (inter_service kinds).
 enum agent_message {
-    AGENT_MSG_JOB = 1, // reliable: {"id", "spec", "sig"}; unreliable with "again": to a peer that came back
-    AGENT_MSG_STOP,    // reliable: {"id"}
-    AGENT_MSG_REFUSED, // reliable: {"id", "reason"}
-    AGENT_MSG_REPORT,  // reliable: {"id", "report"}
-    AGENT_MSG_METRICS, // telemetry: {"id", "line"}
+    AGENT_MSG_JOB =
+        1, // reliable: {"id", "spec", "sig"}; unreliable with "again": to a peer that came back
+    AGENT_MSG_STOP,       // reliable: {"id"}
+    AGENT_MSG_REFUSED,    // reliable: {"id", "reason"}
+    AGENT_MSG_REPORT,     // reliable: {"id", "report"}
+    AGENT_MSG_METRICS,    // telemetry: {"id", "line"}
     AGENT_MSG_LIST_STAND, // telemetry: version u64, digest (agent/spread.h)
     AGENT_MSG_LIST,       // telemetry: a signed member list
     AGENT_MSG_SUMS,       // telemetry: inter/sums.h

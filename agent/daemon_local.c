@@ -66,7 +66,8 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
     bool expected;
     char why[160];
     if (m->n_parts != 1 || !agent_credential_is(j->credential, m->parts[0].p, m->parts[0].len)) {
-        count_stranger(d, "a local process without the credentials of a job's worker wanted to be it");
+        count_stranger(d,
+                       "a local process without the credentials of a job's worker wanted to be it");
         daemon_answer(d, from, false, "not the credentials of this job's worker");
         return;
     }
@@ -81,14 +82,14 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
     j->told_lost = daemon_catching_up(d, j);
     struct agent_ipc_part seal = {0}; // workers have it from their pipe
     seal.p = agent_credential_seal(j->credential, &seal.len);
-    json_t *head = json_pack("{s:s,s:O,s:i,s:s,s:i,s:b,s:b,s:b,s:I,s:o,s:o,s:o}", "ev", "job", "spec", j->spec,
-                             "cluster", j->self, "dir", dir, "alive", j->told_alive, "expected",
-                             expected, "stop", j->state == AGENT_JOB_STOPPING, "lost", j->told_lost,
-                             "attempts", (json_int_t)daemon_attempts(d, j),
-                             "suspect", suspects(j), "taken",
-                             agent_snapshot_mask(j->taken, j->job.sync.fragments), "sums",
-                             agent_sums_keys(j->sums));
-    if (agent_ipc_send(d->ipc, from, head, &seal, seal.len && agent_attach_waits(j) ? 1 : 0) != NEB_OK)
+    json_t *head = json_pack(
+        "{s:s,s:O,s:i,s:s,s:i,s:b,s:b,s:b,s:I,s:o,s:o,s:o}", "ev", "job", "spec", j->spec,
+        "cluster", j->self, "dir", dir, "alive", j->told_alive, "expected", expected, "stop",
+        j->state == AGENT_JOB_STOPPING, "lost", j->told_lost, "attempts",
+        (json_int_t)daemon_attempts(d, j), "suspect", suspects(j), "taken",
+        agent_snapshot_mask(j->taken, j->job.sync.fragments), "sums", agent_sums_keys(j->sums));
+    if (agent_ipc_send(d->ipc, from, head, &seal, seal.len && agent_attach_waits(j) ? 1 : 0) !=
+        NEB_OK)
         neb_debug("a worker is gone");
 }
 
@@ -325,6 +326,8 @@ void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,
     bool attach = !strcmp(op, "attach"); // again, after this agent was started anew
     if (j && !attach ? on_worker(d, j, from, op, m) : on_command(d, from, op, m))
         return;
-    count_stranger(d, "a local process asked for what only the worker of a job may, or for what does not exist");
+    count_stranger(
+        d,
+        "a local process asked for what only the worker of a job may, or for what does not exist");
     daemon_answer(d, from, false, "unknown request");
 }

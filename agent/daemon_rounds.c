@@ -1,8 +1,8 @@
 // Rounds of a job: opened with what the operator chose, their commits handed to the worker, members that differ noticed.
 #include "agent/base/log.h"
-#include "agent/measure.h"
 #include "agent/daemon_state.h"
 #include "agent/distill.h"
+#include "agent/measure.h"
 #include "agent/shape.h"
 #include "agent/snapshot.h"
 #include "agent/sums.h"
@@ -36,7 +36,9 @@ enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j) {
     for (int i = 0; i < j->job.n_clusters; i++)
         foreign |= j->job.clusters[i].launcher == AGENT_LAUNCHER_ATTACH;
     c.steps = (uint64_t)j->job.steps;
-    c.step_tokens = foreign ? 0 : (uint64_t)j->job.batch * (uint64_t)j->job.accumulate * (uint64_t)j->job.seq_len;
+    c.step_tokens =
+        foreign ? 0
+                : (uint64_t)j->job.batch * (uint64_t)j->job.accumulate * (uint64_t)j->job.seq_len;
     memcpy(c.id, j->id, sizeof c.id);
     memcpy(c.peers, j->peers, sizeof c.peers);
     for (int i = 0; i < j->job.n_clusters; i++)
@@ -48,9 +50,8 @@ enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j) {
     if (c.masked && !j->sums)
         NEB_TRY(agent_sums_open(
             &(struct agent_sums_config){&d->service, d->identity, &d->members, j, dir}, &j->sums));
-    NEB_TRY(
-        agent_snapshot_install(sec_vault_of(d->vault), d->service, &c, dir,
-                               agent_job_only_votes(&j->job, j->self), &j->taken));
+    NEB_TRY(agent_snapshot_install(sec_vault_of(d->vault), d->service, &c, dir,
+                                   agent_job_only_votes(&j->job, j->self), &j->taken));
     agent_shape_recall(d->service, j, dir); // before what is on disk passes the gate again
     NEB_TRY(inter_service_job_open(d->service, &c));
     agent_shape_recall(d->service, j, dir); // the open job's bound of sizes
@@ -145,10 +146,10 @@ void daemon_on_commit(void *user, const struct inter_record *r, const struct neb
             continue;
         whole = whole && blobs[i].p;
         parts[n++] = (struct agent_ipc_part){blobs[i].p, blobs[i].len};
-        json_array_append_new(entries, json_pack("{s:i,s:I,s:I,s:I,s:f}", "member", e->member, "attempt",
-                                                 (json_int_t)e->attempt, "tokens", (json_int_t)e->tokens,
-                                                 "weight", (json_int_t)e->weight, "clip",
-                                                 (double)e->clip));
+        json_array_append_new(entries,
+                              json_pack("{s:i,s:I,s:I,s:I,s:f}", "member", e->member, "attempt",
+                                        (json_int_t)e->attempt, "tokens", (json_int_t)e->tokens,
+                                        "weight", (json_int_t)e->weight, "clip", (double)e->clip));
     }
     json_t *seeds = NULL;
     if (j && j->sums && agent_sums_looks_up(j->sums)) {
@@ -188,14 +189,16 @@ void daemon_on_commit(void *user, const struct inter_record *r, const struct neb
     if (seeds)
         json_object_set_new(head, "seeds", seeds);
     if (j->behind_round == UINT32_MAX ||
-        (j->behind_fragment == r->fragment && j->behind_round == r->round)) // later ones help it nothing
+        (j->behind_fragment == r->fragment &&
+         j->behind_round == r->round)) // later ones help it nothing
         j->behind_until = 0;
     if (agent_ipc_send(d->ipc, &j->client, head, parts, n) != NEB_OK)
         neb_warn("commit of round %u could not be handed to the worker yet", r->round);
 }
 
 // What the job's profile says about an update beyond its structure: of masked ones there is nothing else to check.
-enum inter_screen daemon_on_screen(void *user, const struct inter_manifest *m, const uint8_t *p, size_t n) {
+enum inter_screen daemon_on_screen(void *user, const struct inter_manifest *m, const uint8_t *p,
+                                   size_t n) {
     const struct agent_jobrun *j = daemon_job_by_id(user, m->key.job);
     if (!j || !j->sums)
         return INTER_SCREEN_USUAL;

@@ -40,7 +40,8 @@ static void begin_join(struct daemon *d, struct agent_jobrun *j) {
 
 // Whether the link cannot keep up with the others' commits: then this cluster's part of the job ends here, with both figures.
 static bool refused(struct daemon *d, struct agent_jobrun *j, const char *dir) {
-    uint64_t recv = daemon_link_totals(d, j).recv, round_bytes = agent_snapshot_round_bytes(sec_vault_of(d->vault), dir, j->self);
+    uint64_t recv = daemon_link_totals(d, j).recv,
+             round_bytes = agent_snapshot_round_bytes(sec_vault_of(d->vault), dir, j->self);
     char text[512];
     struct agent_join_verdict v =
         agent_join_judge(&j->join, neb_now(), recv, lag_of(d, j), round_bytes);
@@ -71,7 +72,8 @@ static bool all_connected(const struct daemon *d, const struct agent_jobrun *j) 
 // Members differed with no majority on either side, none has a checkpoint of before, and the updates since the start are gone:
 // waiting helps nobody. An error, once all have been asked for a while.
 static bool hopeless(struct daemon *d, struct agent_jobrun *j) {
-    const neb_ns patience = 15 * NEB_S; // a member that begins again from an older checkpoint says so within this
+    const neb_ns patience =
+        15 * NEB_S; // a member that begins again from an older checkpoint says so within this
     if (!stuck(j) || !all_connected(d, j)) {
         j->hopeless_since = 0;
         return false;
@@ -80,10 +82,13 @@ static bool hopeless(struct daemon *d, struct agent_jobrun *j) {
         j->hopeless_since = neb_now();
     if (neb_now() - j->hopeless_since < patience)
         return false;
-    daemon_job_fail(d, j,
-                    "after members computed different parameters from the same commits, no member has a state "
-                    "of before to go back to: all checkpoints are of after, older updates are gone; start the job "
-                    "anew from an exported model, with checkpoint.keep 3 or more, and check the machines' memory");
+    daemon_job_fail(
+        d, j,
+        "after members computed different parameters from the same commits, no member has a state "
+        "of before to go back to: all checkpoints are of after, older updates are gone; start the "
+        "job "
+        "anew from an exported model, with checkpoint.keep 3 or more, and check the machines' "
+        "memory");
     daemon_job_stop(d, j);
     return true;
 }
@@ -116,7 +121,8 @@ enum neb_status daemon_on_snapshot_open(void *user, const uint8_t job[INTER_ID_B
     if (!j || agent_job_only_votes(&j->job, j->self) || j->replaced || stuck(j))
         return NEB_ERR_NOT_FOUND; // or its state is in doubt
     daemon_job_dir(d, j, dir, sizeof dir);
-    return agent_snapshot_open(sec_vault_of(d->vault), inter_service_ledger(d->service), job, dir, out);
+    return agent_snapshot_open(sec_vault_of(d->vault), inter_service_ledger(d->service), job, dir,
+                               out);
 }
 
 void daemon_on_snapshot_close(void *user, struct inter_snapshot_source *s) {

@@ -26,10 +26,11 @@ struct daemon {
     void *zctx;
     struct sec_identity *identity;
     struct sec_vault *vault; // of what lies on disk; NULL: in clear
-    uint64_t strangers;      // local messages refused: of processes that are not the worker they claim to be
+    uint64_t
+        strangers; // local messages refused: of processes that are not the worker they claim to be
     struct agent_members *trust;
     struct sec_members members; // of trust, as the service has it
-    bool members_due;           // trust has a newer list than the service, which only a new one can take
+    bool members_due; // trust has a newer list than the service, which only a new one can take
     struct agent_spread spread;
     struct agent_renew renew;
     neb_ns rekey_at; // our own keys were rotated: when to look for them; 0: they were not
@@ -59,12 +60,13 @@ NEB_MUST_CHECK enum neb_status daemon_start_service(struct daemon *d);
 // daemon_tell.c. What is said is stolen (json_t *).
 void daemon_tell(struct daemon *d, const struct agent_ipc_client *to, json_t *head);
 void daemon_answer(struct daemon *d, const struct agent_ipc_client *to, bool ok, const char *text);
-void daemon_post(struct daemon *d, uint32_t peer, enum agent_message kind, json_t *body, bool reliable);
+void daemon_post(struct daemon *d, uint32_t peer, enum agent_message kind, json_t *body,
+                 bool reliable);
 // The job goes on: a stop that an outage kept from the others must not reach them later.
 void daemon_unpost_stop(struct daemon *d, const struct agent_jobrun *j);
 // An event of a job for everybody who follows it: local watchers, and the agent where it was submitted.
-void daemon_publish(struct daemon *d, struct agent_jobrun *j, const char *ev, const char *key, json_t *body,
-                    bool reliable);
+void daemon_publish(struct daemon *d, struct agent_jobrun *j, const char *ev, const char *key,
+                    json_t *body, bool reliable);
 void daemon_say_fault(struct daemon *d, struct agent_jobrun *j, const char *text);
 // Other clusters that are heard; *expected: enough of them for a commit.
 int daemon_peers_alive(const struct daemon *d, const struct agent_jobrun *j, bool *expected);
@@ -72,10 +74,13 @@ int daemon_peers_alive(const struct daemon *d, const struct agent_jobrun *j, boo
 bool daemon_catching_up(const struct daemon *d, const struct agent_jobrun *j);
 // First attempt of the present ledger (inter_job_status); 0: the job takes part in no rounds yet.
 uint32_t daemon_attempts(const struct daemon *d, const struct agent_jobrun *j);
-void daemon_tell_alive(struct daemon *d, struct agent_jobrun *j); // to the worker, when it has changed
-void daemon_tell_link(struct daemon *d, struct agent_jobrun *j);  // a line of metrics
-struct agent_wan_bytes daemon_link_totals(struct daemon *d, const struct agent_jobrun *j); // of its peers' links
-struct agent_wan_bytes daemon_wan_bytes(struct daemon *d, const struct agent_jobrun *j);   // of the job
+void daemon_tell_alive(struct daemon *d,
+                       struct agent_jobrun *j); // to the worker, when it has changed
+void daemon_tell_link(struct daemon *d, struct agent_jobrun *j); // a line of metrics
+struct agent_wan_bytes daemon_link_totals(struct daemon *d,
+                                          const struct agent_jobrun *j); // of its peers' links
+struct agent_wan_bytes daemon_wan_bytes(struct daemon *d,
+                                        const struct agent_jobrun *j); // of the job
 json_t *daemon_status(struct daemon *d); // for nebula status and the page
 
 // daemon_jobs.c
@@ -86,23 +91,26 @@ bool daemon_busy(const struct daemon *d);                 // some job has not en
 void daemon_job_dir(const struct daemon *d, const struct agent_jobrun *j, char *out, size_t cap);
 void daemon_job_save(struct daemon *d, struct agent_jobrun *j, const char *state); // to the ledger
 // Takes a job over: from the command line (home UINT32_MAX) or from another agent. NULL: *why.
-struct agent_jobrun *daemon_job_accept(struct daemon *d, const char *hex, json_t *spec, uint32_t home, char *why,
-                                       size_t cap);
+struct agent_jobrun *daemon_job_accept(struct daemon *d, const char *hex, json_t *spec,
+                                       uint32_t home, char *why, size_t cap);
 void daemon_job_took(struct daemon *d, struct agent_jobrun *j, uint32_t home, const char *sig);
 void daemon_job_stop(struct daemon *d, struct agent_jobrun *j); // after a checkpoint
 void daemon_job_end(struct daemon *d, struct agent_jobrun *j, const char *state);
-void daemon_job_fail(struct daemon *d, struct agent_jobrun *j, const char *text); // says so; does not end it
-void daemon_job_forget(struct daemon *d, struct agent_jobrun *j);                 // frees its place
+void daemon_job_fail(struct daemon *d, struct agent_jobrun *j,
+                     const char *text);                           // says so; does not end it
+void daemon_job_forget(struct daemon *d, struct agent_jobrun *j); // frees its place
 void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status);
 // Which member each of the job's clusters is. NEB_ERR_NOT_FOUND, NEB_ERR_INVALID: *why.
-NEB_MUST_CHECK enum neb_status daemon_map_clusters(const struct daemon *d, struct agent_jobrun *j, char *why,
-                                                   size_t cap);
-NEB_MUST_CHECK enum neb_status daemon_resume_jobs(struct daemon *d); // those that ran when the agent last went down
+NEB_MUST_CHECK enum neb_status daemon_map_clusters(const struct daemon *d, struct agent_jobrun *j,
+                                                   char *why, size_t cap);
+NEB_MUST_CHECK enum neb_status
+daemon_resume_jobs(struct daemon *d); // those that ran when the agent last went down
 
 // daemon_rounds.c
 uint16_t daemon_removed_clusters(const struct daemon *d, const struct agent_jobrun *j); // bit each
 NEB_MUST_CHECK enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j);
-enum inter_screen daemon_on_screen(void *user, const struct inter_manifest *m, const uint8_t *p, size_t n);
+enum inter_screen daemon_on_screen(void *user, const struct inter_manifest *m, const uint8_t *p,
+                                   size_t n);
 void daemon_on_commit(void *user, const struct inter_record *r, const struct neb_map *blobs);
 
 // daemon_snapshot.c
@@ -110,23 +118,26 @@ void daemon_on_behind(void *user, const uint8_t job[INTER_ID_BYTES]);
 enum neb_status daemon_on_snapshot_open(void *user, const uint8_t job[INTER_ID_BYTES],
                                         struct inter_snapshot_source *out);
 void daemon_on_snapshot_close(void *user, struct inter_snapshot_source *s);
-void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum neb_status st, const char *part,
-                             uint64_t header_bytes);
+void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum neb_status st,
+                             const char *part, uint64_t header_bytes);
 
 // daemon_peers.c
-json_t *daemon_signed_job(struct daemon *d, const struct agent_jobrun *j); // {"id", "spec", "home", "sig"}
+json_t *daemon_signed_job(struct daemon *d,
+                          const struct agent_jobrun *j); // {"id", "spec", "home", "sig"}
 void daemon_on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *p, size_t n);
 void daemon_on_peer(void *user, uint32_t peer, bool up);
 void daemon_on_fault(void *user, uint32_t peer, enum inter_fault f);
 
 // daemon_local.c
-void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from, struct agent_ipc_msg *m);
+void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,
+                     struct agent_ipc_msg *m);
 void daemon_trainer_left(struct daemon *d, struct agent_jobrun *j, bool said_so);
 
 // daemon_members.c. Changes are gathered, and acted upon between the service's own calls.
 void daemon_merge_change(struct agent_members_change *all, const struct agent_members_change *c);
-NEB_MUST_CHECK enum neb_status daemon_take_members(struct daemon *d);  // the newer list
-NEB_MUST_CHECK enum neb_status daemon_renew_service(struct daemon *d); // for one that needs new links, when no job runs
-NEB_MUST_CHECK enum neb_status daemon_rekey(struct daemon *d);         // this member's own new keys
+NEB_MUST_CHECK enum neb_status daemon_take_members(struct daemon *d); // the newer list
+NEB_MUST_CHECK enum neb_status
+daemon_renew_service(struct daemon *d); // for one that needs new links, when no job runs
+NEB_MUST_CHECK enum neb_status daemon_rekey(struct daemon *d); // this member's own new keys
 
 #endif

@@ -164,10 +164,11 @@ json_t *agent_streams_report(const struct agent_streams *s, const struct agent_j
             if (t.faults[f])
                 json_object_set_new(faults, inter_stream_fault_name((enum inter_stream_fault)f),
                                     json_integer((json_int_t)t.faults[f]));
-        json_array_append_new(list, json_pack("{s:i,s:I,s:I,s:I,s:I,s:i,s:o}", "stream", id, "batches",
-                                              (json_int_t)t.batches, "bytes", (json_int_t)t.bytes,
-                                              "resent", (json_int_t)t.resent, "held_bytes",
-                                              (json_int_t)t.held_bytes, "window", (int)t.window, "faults", faults));
+        json_array_append_new(list, json_pack("{s:i,s:I,s:I,s:I,s:I,s:i,s:o}", "stream", id,
+                                              "batches", (json_int_t)t.batches, "bytes",
+                                              (json_int_t)t.bytes, "resent", (json_int_t)t.resent,
+                                              "held_bytes", (json_int_t)t.held_bytes, "window",
+                                              (int)t.window, "faults", faults));
     }
     return list;
 }

@@ -113,8 +113,8 @@ void daemon_tell_alive(struct daemon *d, struct agent_jobrun *j) {
     j->told_expected = expected;
     j->told_lost = lost;
     daemon_tell(d, &j->client,
-                json_pack("{s:s,s:i,s:b,s:b,s:I}", "ev", "peers", "alive", alive, "expected", expected,
-                          "lost", lost, "attempts", (json_int_t)daemon_attempts(d, j)));
+                json_pack("{s:s,s:i,s:b,s:b,s:I}", "ev", "peers", "alive", alive, "expected",
+                          expected, "lost", lost, "attempts", (json_int_t)daemon_attempts(d, j)));
 }
 
 struct agent_wan_bytes daemon_link_totals(struct daemon *d, const struct agent_jobrun *j) {
@@ -190,8 +190,8 @@ static json_t *refused(const struct daemon *d) {
         sums += d->jobs[i].used ? agent_sums_refused(d->jobs[i].sums) : 0;
     return json_pack("{s:I,s:I,s:I,s:I}", "handshakes",
                      (json_int_t)inter_service_refused(d->service), "enrolments",
-                     (json_int_t)agent_members_refused(d->trust), "local",
-                     (json_int_t)d->strangers, "sums", (json_int_t)sums);
+                     (json_int_t)agent_members_refused(d->trust), "local", (json_int_t)d->strangers,
+                     "sums", (json_int_t)sums);
 }
 
 json_t *daemon_status(struct daemon *d) {

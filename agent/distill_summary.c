@@ -23,8 +23,8 @@ json_t *agent_distill_summary(const struct agent_job *job, json_t *const *report
                      agent_json_number(rows > 0 ? bytes / rows : NAN), "wan_bytes_per_target_token",
                      agent_json_number(rows > 0 ? sent / rows : NAN),
                      "fp16_logits_bytes_per_target_token",
-                     agent_json_number(vocab > 0 ? 2 * vocab : NAN), "fp16_gradient_bytes_per_token",
-                     agent_json_number(2 * params / step_tokens));
+                     agent_json_number(vocab > 0 ? 2 * vocab : NAN),
+                     "fp16_gradient_bytes_per_token", agent_json_number(2 * params / step_tokens));
 }
 
 void agent_distill_print(const json_t *q, FILE *out) {
@@ -33,13 +33,15 @@ void agent_distill_print(const json_t *q, FILE *out) {
     json_object_foreach(json_object_get(q, "clusters"), name, c) fprintf(
         out,
         "%-12s held-out loss %.4f nats a target token, chrF %.2f over %.0f pairs (beam %.0f)\n",
-        name, agent_json_get(c, "eval_loss"), agent_json_get(c, "chrf"), agent_json_get(c, "pairs"), agent_json_get(c, "beam"));
+        name, agent_json_get(c, "eval_loss"), agent_json_get(c, "chrf"), agent_json_get(c, "pairs"),
+        agent_json_get(c, "beam"));
     json_object_foreach(json_object_get(q, "clusters"), name, c)
         agent_stall_print(name, json_object_get(c, "stall"), out);
     if (isfinite(agent_json_get(q, "label_bytes_per_target_token")))
         fprintf(out,
                 "bytes a target token: %.2f in labels, %.2f on the sockets; all logits in fp16 "
                 "would take %.0f\n",
-                agent_json_get(q, "label_bytes_per_target_token"), agent_json_get(q, "wan_bytes_per_target_token"),
+                agent_json_get(q, "label_bytes_per_target_token"),
+                agent_json_get(q, "wan_bytes_per_target_token"),
                 agent_json_get(q, "fp16_logits_bytes_per_target_token"));
 }

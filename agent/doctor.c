@@ -111,7 +111,8 @@ void doctor_disk(struct doctor *d, const char *dir, int64_t free_bytes, int64_t 
 
 void doctor_user(struct doctor *d, bool root) {
     doctor_add(d, "user", root ? DOCTOR_WARN : DOCTOR_OK,
-               root ? "run the agent as a user of its own (configs/systemd): it needs no rights of root's, and a flaw in it "
+               root ? "run the agent as a user of its own (configs/systemd): it needs no rights of "
+                      "root's, and a flaw in it "
                       "would give them away"
                     : "",
                root ? "root" : "no root");

@@ -15,7 +15,8 @@ static enum neb_status close_file(FILE *f) {
     return !f || fclose(f) == 0 ? NEB_OK : neb_fail_errno("cannot write a list of translations");
 }
 
-static enum neb_status load(const struct neb_vault *vault, const char *path, struct intra_model **m) {
+static enum neb_status load(const struct neb_vault *vault, const char *path,
+                            struct intra_model **m) {
     struct intra_ckpt *c = NULL;
     NEB_TRY(intra_ckpt_open_in(vault, path, true, &c));
     enum neb_status st = intra_model_load(c, m);

@@ -1,7 +1,8 @@
 #include "agent/export.h"
 #include "agent/base/log.h"
 
-static enum neb_status copy(const char *from_dir, const char *from, const char *to_dir, const char *to) {
+static enum neb_status copy(const char *from_dir, const char *from, const char *to_dir,
+                            const char *to) {
     char a[NEB_PATH_MAX], b[NEB_PATH_MAX];
     NEB_TRY(neb_path(a, sizeof a, from_dir, from));
     NEB_TRY(neb_path(b, sizeof b, to_dir, to));
@@ -15,10 +16,12 @@ static enum neb_status copy_vocabulary(const struct agent_job *job, const char *
     for (int i = 0; i < job->n_clusters; i++)
         ours |= !job->clusters[i].witness && job->clusters[i].launcher != AGENT_LAUNCHER_ATTACH;
     NEB_TRY(neb_path(path, sizeof path, corpus, "tokenizer.model"));
-    return ours || neb_fs_exists(path) ? copy(corpus, "tokenizer.model", dir, "tokenizer.model") : NEB_OK;
+    return ours || neb_fs_exists(path) ? copy(corpus, "tokenizer.model", dir, "tokenizer.model")
+                                       : NEB_OK;
 }
 
-static enum neb_status export_rtd(const struct agent_job *job, char (*dirs)[NEB_PATH_MAX], const char *dir) {
+static enum neb_status export_rtd(const struct agent_job *job, char (*dirs)[NEB_PATH_MAX],
+                                  const char *dir) {
     bool both = job->sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
     int g = both ? 0 : agent_job_role(job, AGENT_ROLE_GENERATOR),
         d = both ? 0 : agent_job_role(job, AGENT_ROLE_DISCRIMINATOR);
@@ -26,11 +29,13 @@ static enum neb_status export_rtd(const struct agent_job *job, char (*dirs)[NEB_
         NEB_TRY(copy(dirs[g], "model.ckpt", dir, "generator.ckpt"));
     if (dirs[d][0])
         return copy(dirs[d], both ? "discriminator.ckpt" : "model.ckpt", dir, "model.ckpt");
-    neb_info("the discriminator is on cluster %s: jobs/ID/model.ckpt in its agent's home", job->clusters[d].name);
+    neb_info("the discriminator is on cluster %s: jobs/ID/model.ckpt in its agent's home",
+             job->clusters[d].name);
     return NEB_OK;
 }
 
-static enum neb_status export_distill(const struct agent_job *job, char (*dirs)[NEB_PATH_MAX], const char *dir) {
+static enum neb_status export_distill(const struct agent_job *job, char (*dirs)[NEB_PATH_MAX],
+                                      const char *dir) {
     char name[AGENT_NAME_MAX + 8];
     bool first = true;
     for (int i = 0; i < job->n_clusters; i++) {
@@ -38,19 +43,24 @@ static enum neb_status export_distill(const struct agent_job *job, char (*dirs)[
         snprintf(name, sizeof name, "%s.ckpt", job->clusters[i].name);
         if (!dirs[i][0] || (teacher && !job->distill.learn)) {
             if (!teacher)
-                neb_info("student %s: jobs/ID/model.ckpt in its agent's home", job->clusters[i].name);
+                neb_info("student %s: jobs/ID/model.ckpt in its agent's home",
+                         job->clusters[i].name);
             continue;
         }
         if (teacher && job->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
             NEB_TRY(copy(dirs[0], "teacher.ckpt", dir, "teacher.ckpt"));
         else
-            NEB_TRY(copy(dirs[i], "model.ckpt", dir, teacher ? "teacher.ckpt" : first ? "model.ckpt" : name));
+            NEB_TRY(copy(dirs[i], "model.ckpt", dir,
+                         teacher ? "teacher.ckpt"
+                         : first ? "model.ckpt"
+                                 : name));
         first = first && teacher;
     }
     return NEB_OK;
 }
 
-enum neb_status agent_export_models(const struct agent_job *job, char (*dirs)[NEB_PATH_MAX], const char *out) {
+enum neb_status agent_export_models(const struct agent_job *job, char (*dirs)[NEB_PATH_MAX],
+                                    const char *out) {
     char dir[NEB_PATH_MAX];
     NEB_TRY(neb_path(dir, sizeof dir, out, "checkpoint"));
     NEB_TRY(neb_fs_mkdirs(dir, 0755));

@@ -19,7 +19,8 @@ void agent_harden(void) {
     }
     agent_harden_keys(false);
     if (geteuid() == 0)
-        neb_warn("this agent runs as root, which it needs for nothing: a flaw in it would give the machine away; run it as a user of "
+        neb_warn("this agent runs as root, which it needs for nothing: a flaw in it would give the "
+                 "machine away; run it as a user of "
                  "its own (configs/systemd/nebula-agent.service)");
 }
 

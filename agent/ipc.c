@@ -74,8 +74,8 @@ static enum neb_status check_folder(const char *path) {
     if (stat(dir, &info) != 0)
         return neb_fail_errno("%s", dir);
     if (info.st_mode & 022)
-        return neb_fail(NEB_ERR_DENIED, "%s can be written by others (mode %03o): chmod 700 it", dir,
-                        (unsigned)(info.st_mode & 0777));
+        return neb_fail(NEB_ERR_DENIED, "%s can be written by others (mode %03o): chmod 700 it",
+                        dir, (unsigned)(info.st_mode & 0777));
     return NEB_OK;
 }
 
@@ -157,7 +157,8 @@ enum neb_status agent_ipc_recv(struct agent_ipc *s, struct agent_ipc_client *fro
             return NEB_ERR_AGAIN;
         }
         // Names that a client has chosen are refused: ZeroMQ's own are five bytes and begin with 0.
-        if (zmq_msg_size(&f) != OWN_NAME || *(const uint8_t *)zmq_msg_data(&f) != 0 || !more_frames(s->socket))
+        if (zmq_msg_size(&f) != OWN_NAME || *(const uint8_t *)zmq_msg_data(&f) != 0 ||
+            !more_frames(s->socket))
             goto malformed;
         from->len = (uint8_t)zmq_msg_size(&f);
         memcpy(from->id, zmq_msg_data(&f), from->len);

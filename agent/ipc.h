@@ -46,7 +46,8 @@ void agent_ipc_msg_clear(struct agent_ipc_msg *m);
 const char *agent_ipc_str(const struct agent_ipc_msg *m, const char *key, const char *def);
 int64_t agent_ipc_int(const struct agent_ipc_msg *m, const char *key, int64_t def);
 
-struct agent_ipc; // one socket, server or client; one thread. NEB_ERR_IO: the path cannot be bound, or is no socket's
+struct
+    agent_ipc; // one socket, server or client; one thread. NEB_ERR_IO: the path cannot be bound, or is no socket's
 NEB_MUST_CHECK enum neb_status agent_ipc_listen(void *zctx, const char *path,
                                                 struct agent_ipc **out);
 NEB_MUST_CHECK enum neb_status agent_ipc_connect(void *zctx, const char *path,

@@ -1,6 +1,7 @@
 #include "agent/job_model.h"
 
-struct intra_model_config agent_job_model(const struct agent_job *job, const struct agent_shape *shape, int32_t vocab,
+struct intra_model_config agent_job_model(const struct agent_job *job,
+                                          const struct agent_shape *shape, int32_t vocab,
                                           enum kern_mask mask) {
     static const struct agent_shape same;
     const struct agent_shape *x = shape ? shape : &same;
@@ -19,8 +20,9 @@ struct intra_model_config agent_job_model(const struct agent_job *job, const str
     return m;
 }
 
-enum neb_status agent_job_sampler(const struct agent_job *job, int cluster, const struct intra_corpus *corpus,
-                                  int32_t index, int32_t n, struct intra_sampler **out) {
+enum neb_status agent_job_sampler(const struct agent_job *job, int cluster,
+                                  const struct intra_corpus *corpus, int32_t index, int32_t n,
+                                  struct intra_sampler **out) {
     const struct agent_cluster *c = &job->clusters[cluster];
     struct intra_sampler_config s = {.seed = (uint64_t)job->seed,
                                      .seq_len = job->seq_len,
@@ -31,8 +33,8 @@ enum neb_status agent_job_sampler(const struct agent_job *job, int cluster, cons
         s.sources[i] = intra_corpus_find(corpus, c->sources[i].name);
         s.weights[i] = c->sources[i].weight;
         if (s.sources[i] < 0)
-            return neb_fail(NEB_ERR_NOT_FOUND, "cluster %s: the corpus %s has no source \"%s\"", c->name,
-                            intra_corpus_dir(corpus), c->sources[i].name);
+            return neb_fail(NEB_ERR_NOT_FOUND, "cluster %s: the corpus %s has no source \"%s\"",
+                            c->name, intra_corpus_dir(corpus), c->sources[i].name);
     }
     return intra_sampler_create(corpus, &s, out);
 }

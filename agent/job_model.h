@@ -5,10 +5,12 @@
 #include "intra/data.h"
 
 // The job's model, or one that differs from it as `shape` says (NULL: it does not), with everything filled in.
-struct intra_model_config agent_job_model(const struct agent_job *job, const struct agent_shape *shape, int32_t vocab,
+struct intra_model_config agent_job_model(const struct agent_job *job,
+                                          const struct agent_shape *shape, int32_t vocab,
                                           enum kern_mask mask);
 // Windows of the sources that a cluster trains on: part `index` of n. NEB_ERR_NOT_FOUND: the corpus lacks one of them.
-NEB_MUST_CHECK enum neb_status agent_job_sampler(const struct agent_job *job, int cluster, const struct intra_corpus *corpus,
-                                                 int32_t index, int32_t n, struct intra_sampler **out);
+NEB_MUST_CHECK enum neb_status agent_job_sampler(const struct agent_job *job, int cluster,
+                                                 const struct intra_corpus *corpus, int32_t index,
+                                                 int32_t n, struct intra_sampler **out);
 
 #endif

@@ -1,13 +1,13 @@
 // The jobs of an agent: their state, their worker, and who is told about them.
 #ifndef AGENT_JOBS_H
 #define AGENT_JOBS_H
-#include "inter/types.h"
 #include "agent/child.h"
 #include "agent/config.h"
 #include "agent/credential.h"
 #include "agent/ipc.h"
 #include "agent/join_rate.h"
 #include "inter/service.h"
+#include "inter/types.h"
 
 enum { AGENT_JOBS_MAX = 8, AGENT_WATCHERS_MAX = 8, AGENT_RESTARTS_MAX = 3 };
 
@@ -15,8 +15,9 @@ enum agent_job_state { AGENT_JOB_RUNNING, AGENT_JOB_STOPPING, AGENT_JOB_ENDED };
 
 struct agent_wan_bytes {
     uint64_t sent, recv; // on the sockets
-    uint64_t messages;   // of `sent`: what was handed to the links; the rest is encryption, framing, liveness
-    uint64_t payload;    // of `messages`: updates, batches, snapshots; the rest is headers and control
+    uint64_t
+        messages; // of `sent`: what was handed to the links; the rest is encryption, framing, liveness
+    uint64_t payload; // of `messages`: updates, batches, snapshots; the rest is headers and control
 };
 
 struct agent_sums;
@@ -29,40 +30,45 @@ struct agent_jobrun {
     int self;                           // cluster index of this agent
     uint32_t peers[AGENT_CLUSTERS_MAX]; // link peer of each cluster (of self: unused)
     bool federated;                     // rounds are exchanged
-    struct agent_sums *sums; // profile `private` (agent/sums.h); NULL otherwise
-    bool linked; // other clusters are exchanged with: by rounds, or by streams
-    bool local;                         // submitted here: reports of all clusters come here
-    uint32_t home;                      // peer that submitted it, unless local
+    struct agent_sums *sums;            // profile `private` (agent/sums.h); NULL otherwise
+    bool linked;   // other clusters are exchanged with: by rounds, or by streams
+    bool local;    // submitted here: reports of all clusters come here
+    uint32_t home; // peer that submitted it, unless local
     enum agent_job_state state;
     bool suspended; // stopped because the agent goes down: goes on when it is back
     struct agent_child worker;
     struct agent_credential *credential; // owned: of the present worker, or of whoever attaches
-    int end_status; // of a worker that has ended,
-    neb_ns ended_at; // then; 0: it runs, or its end was dealt with
-    struct agent_ipc_client client; // the worker, once attached
-    pid_t trainer; // with launcher attach: its process; 0: none
+    int end_status;                      // of a worker that has ended,
+    neb_ns ended_at;                     // then; 0: it runs, or its end was dealt with
+    struct agent_ipc_client client;      // the worker, once attached
+    pid_t trainer;                       // with launcher attach: its process; 0: none
     int restarts;
     int64_t last_step, step_at_start; // progress resets the count of restarts
-    int told_alive; // to the worker
-    neb_ns link_told; // when the line about the link last went to another cluster
-    uint64_t link_told_bytes; // sent and received by then
-    uint16_t removed; // clusters that a membership version removed, bit each
-    char sig[2 * INTER_SIG_BYTES + 1]; // of the job, by the member that submitted it; "" where that is this one
+    int told_alive;                   // to the worker
+    neb_ns link_told;                 // when the line about the link last went to another cluster
+    uint64_t link_told_bytes;         // sent and received by then
+    uint16_t removed;                 // clusters that a membership version removed, bit each
+    char sig[2 * INTER_SIG_BYTES +
+             1]; // of the job, by the member that submitted it; "" where that is this one
     bool told_expected, told_lost;
-    uint64_t taken;  // fragments that the job's snapshot.bin is ahead in, bit each
-    uint32_t suspect[INTER_FRAGMENTS_MAX]; // checkpoints of a fragment from this round on are not trusted; 0: all are
-    int divergences;                       // of this cluster
-    bool all_doubt;       // in the last one nobody had a majority on its side: all compute again
-    neb_ns hopeless_since; // nobody has a state to go back to; 0: not so
+    uint64_t taken; // fragments that the job's snapshot.bin is ahead in, bit each
+    uint32_t suspect
+        [INTER_FRAGMENTS_MAX]; // checkpoints of a fragment from this round on are not trusted; 0: all are
+    int divergences;           // of this cluster
+    bool all_doubt;         // in the last one nobody had a majority on its side: all compute again
+    neb_ns hopeless_since;  // nobody has a state to go back to; 0: not so
     struct agent_join join; // the snapshot that is being fetched
-    neb_ns behind_until; // when to look again for a snapshot that the worker needs; 0: it needs none
-    uint32_t behind_fragment, behind_round; // the commit that it asked for and that is gone; round UINT32_MAX: any
-    bool replaced;   // the worker was killed to begin with another state: that is no crash
-    uint64_t finals; // of a witness: fragments whose last round it has seen, bit each
+    neb_ns
+        behind_until; // when to look again for a snapshot that the worker needs; 0: it needs none
+    uint32_t behind_fragment,
+        behind_round; // the commit that it asked for and that is gone; round UINT32_MAX: any
+    bool replaced;    // the worker was killed to begin with another state: that is no crash
+    uint64_t finals;  // of a witness: fragments whose last round it has seen, bit each
     bool reported;
     json_t *report; // owned: of this cluster, kept for watchers that come late
     struct agent_ipc_client watchers[AGENT_WATCHERS_MAX];
-    struct agent_wan_bytes wan_before, wan_base; // by earlier runs of the job; of its links when this run began
+    struct agent_wan_bytes wan_before,
+        wan_base; // by earlier runs of the job; of its links when this run began
 };
 
 // All jobs that the ledger knows: [{id, job, state, home, sent_bytes, recv_bytes}]; home: who submitted it, "" for here.

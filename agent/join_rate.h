@@ -25,6 +25,7 @@ struct agent_join_verdict {
 // round_bytes: of the others' updates of one round, all fragments. Too short or too quiet a fetch proves nothing: not too slow.
 struct agent_join_verdict agent_join_judge(const struct agent_join *begun, neb_ns now,
                                            uint64_t recv_bytes, uint32_t lag, uint64_t round_bytes);
-void agent_join_explain(const struct agent_join_verdict *v, uint64_t round_bytes, char *out, size_t cap);
+void agent_join_explain(const struct agent_join_verdict *v, uint64_t round_bytes, char *out,
+                        size_t cap);
 
 #endif

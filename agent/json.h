@@ -6,7 +6,9 @@
 #include <stdio.h>
 
 // JSON has no NaN: null for what is not finite. New reference.
-static inline json_t *agent_json_number(double x) { return isfinite(x) ? json_real(x) : json_null(); }
+static inline json_t *agent_json_number(double x) {
+    return isfinite(x) ? json_real(x) : json_null();
+}
 
 // NAN where the key is missing, or holds no number.
 static inline double agent_json_get(const json_t *o, const char *key) {

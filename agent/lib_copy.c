@@ -51,14 +51,16 @@ enum neb_status lib_copy_need_cuda(struct lib_copy *c) {
         return NEB_OK;
     void *cuda = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!cuda)
-        return neb_fail(NEB_ERR_UNSUPPORTED, "a CUDA tensor is registered, but there is no CUDA driver here: %s",
+        return neb_fail(NEB_ERR_UNSUPPORTED,
+                        "a CUDA tensor is registered, but there is no CUDA driver here: %s",
                         dlerror());
     for (int i = 0; i < 6; i++)
         if (!(at[i] = dlsym(cuda, names[i]))) {
             dlclose(cuda);
             return neb_fail(NEB_ERR_UNSUPPORTED, "the CUDA driver lacks %s", names[i]);
         }
-    memcpy(&c->pointer_attribute, &at[0], sizeof at[0]); // POSIX: a symbol's address is a function's
+    memcpy(&c->pointer_attribute, &at[0],
+           sizeof at[0]); // POSIX: a symbol's address is a function's
     memcpy(&c->push, &at[1], sizeof at[1]);
     memcpy(&c->pop, &at[2], sizeof at[2]);
     memcpy(&c->synchronize, &at[3], sizeof at[3]);
@@ -76,7 +78,8 @@ static enum neb_status cuda_copy(struct lib_copy *c, void *host, void *device, s
     if (e == 0)
         e = c->push(context);
     if (e)
-        return neb_fail(NEB_ERR_IO, "a registered pointer is not CUDA memory any more (CUDA error %d)", e);
+        return neb_fail(NEB_ERR_IO,
+                        "a registered pointer is not CUDA memory any more (CUDA error %d)", e);
     e = c->synchronize();
     if (e == 0)
         e = read ? c->to_host(host, p, bytes) : c->to_device(p, host, bytes);

@@ -171,8 +171,8 @@ int nebula_count(struct nebula *n, const int32_t *inputs, const int32_t *targets
 
 static void say_step(struct nebula *n, const struct nebula_step_stats *s, double seconds) {
     struct agent_worker *w = &n->w;
-    const struct intra_step_stats line = {.loss = s->loss,
-                                          .update = {.lr = (float)s->lr, .grad_norm = s->grad_norm}};
+    const struct intra_step_stats line = {
+        .loss = s->loss, .update = {.lr = (float)s->lr, .grad_norm = s->grad_norm}};
     if (w->step % w->job.log_every == 0 || w->step == w->job.steps || w->step == 1)
         worker_say_step(w, &line, seconds > 0 ? (double)s->tokens / seconds : 0.0);
     if (!isfinite(s->eval_loss))
@@ -207,13 +207,14 @@ int nebula_step_with(struct nebula *n, const struct nebula_step_stats *stats, in
         return lib_fail(NEBULA_ERR_INVALID, "nebula_step: %s is NULL", state ? "stats" : "state");
     if (stats->size < offsetof(struct nebula_step_stats, eval_loss) || stats->size > sizeof known)
         return lib_fail(NEBULA_ERR_VERSION,
-                    "nebula_step: stats of %zu bytes, this library knows %zu: set its size, or rebuild with this library's header",
-                    stats->size, sizeof known);
+                        "nebula_step: stats of %zu bytes, this library knows %zu: set its size, or "
+                        "rebuild with this library's header",
+                        stats->size, sizeof known);
     if (!n->begun)
         return lib_fail(NEBULA_ERR_STATE, "nebula_step: call nebula_begin first");
     if (n->state != NEBULA_TRAIN)
         return lib_fail(NEBULA_ERR_STATE, "nebula_step: the job is %s; close the handle",
-                    n->state == NEBULA_DONE ? "done" : "stopped");
+                        n->state == NEBULA_DONE ? "done" : "stopped");
     memcpy(&known, stats, stats->size);
     s = end_call(n, step(n, &known));
     *state = n->state;
@@ -294,7 +295,8 @@ int nebula_close(struct nebula **np, double eval_loss) {
     if (n->owner != getpid())
         return lib_fail(NEBULA_ERR_STATE, "nebula_close: process %ld attached, not %ld",
                         (long)n->owner, (long)getpid());
-    enum neb_status st = n->failed ? NEB_OK : worker_save_wait(&n->w); // whoever attaches next goes on from it
+    enum neb_status st =
+        n->failed ? NEB_OK : worker_save_wait(&n->w); // whoever attaches next goes on from it
     if (st == NEB_OK && !n->failed && n->state != NEBULA_TRAIN)
         st = report(n, eval_loss);
     else if (agent_ipc_send(n->w.ipc, NULL, json_pack("{s:s}", "op", "detach"), NULL, 0) != NEB_OK)

@@ -38,8 +38,10 @@ extern "C" {
 
 enum nebula_status { // every call returns one; what exactly is wrong: nebula_last_error
     NEBULA_OK = 0,
-    NEBULA_ERR_INVALID = 1,   // an argument: NULL, unknown name, wrong shape or dtype, a closed handle
-    NEBULA_ERR_STATE = 2,     // not in this order: register after begin, step before it; a second trainer; a forked process
+    NEBULA_ERR_INVALID =
+        1, // an argument: NULL, unknown name, wrong shape or dtype, a closed handle
+    NEBULA_ERR_STATE =
+        2, // not in this order: register after begin, step before it; a second trainer; a forked process
     NEBULA_ERR_VERSION = 3,   // header, library and agent are of different versions
     NEBULA_ERR_NOT_FOUND = 4, // no agent, or no such job within the timeout
     NEBULA_ERR_AGENT = 5,     // the agent refused, or sent what cannot be understood
@@ -52,7 +54,8 @@ enum nebula_place { NEBULA_HOST = 0, NEBULA_CUDA = 1 };
 enum nebula_state {
     NEBULA_TRAIN = 0, // make the next step
     NEBULA_DONE = 1,  // all steps are made, the last exchange is merged: evaluate, close
-    NEBULA_STOP = 2,  // the job was stopped and saved: close; attach again to go on after `nebula pretrain --resume`
+    NEBULA_STOP =
+        2, // the job was stopped and saved: close; attach again to go on after `nebula pretrain --resume`
 };
 
 struct nebula; // a handle
@@ -88,9 +91,9 @@ struct nebula_attach_options {
 //         if (nebula_attach(&o, &n) != NEBULA_OK) { fputs(nebula_last_error(), stderr); return 1; }
 NEBULA_EXPORT int nebula_attach(const struct nebula_attach_options *o, struct nebula **out);
 
-struct nebula_tensor { // what the job exchanges, in canonical order
-    size_t size;       // set it before the call
-    char name[96];     // as in Hugging Face's Llama and Qwen2 layouts
+struct nebula_tensor {  // what the job exchanges, in canonical order
+    size_t size;        // set it before the call
+    char name[96];      // as in Hugging Face's Llama and Qwen2 layouts
     int32_t rows, cols; // a vector has one row
     int32_t fragment;
 };
@@ -130,22 +133,28 @@ NEBULA_EXPORT int nebula_step(struct nebula *n, uint64_t tokens, double loss, in
 
 #define NEBULA_UNKNOWN ((double)NAN)
 
-struct nebula_step_stats { // of one optimiser step; NEBULA_UNKNOWN is null in metrics.jsonl and missing on the page
-    size_t size;     // sizeof(struct nebula_step_stats)
-    uint64_t tokens; // of all ranks
-    double loss;     // training loss, nats a token
-    double lr;       // learning rate of the step
+struct
+    nebula_step_stats { // of one optimiser step; NEBULA_UNKNOWN is null in metrics.jsonl and missing on the page
+    size_t size;      // sizeof(struct nebula_step_stats)
+    uint64_t tokens;  // of all ranks
+    double loss;      // training loss, nats a token
+    double lr;        // learning rate of the step
     double grad_norm; // before clipping
     double eval_loss; // on held-out text, where the caller has just measured it
 };
-#define NEBULA_STEP_STATS_INIT {sizeof(struct nebula_step_stats), 0, NEBULA_UNKNOWN, NEBULA_UNKNOWN, NEBULA_UNKNOWN, NEBULA_UNKNOWN}
+#define NEBULA_STEP_STATS_INIT                                                                     \
+    {                                                                                              \
+        sizeof(struct nebula_step_stats), 0, NEBULA_UNKNOWN, NEBULA_UNKNOWN, NEBULA_UNKNOWN,       \
+            NEBULA_UNKNOWN                                                                         \
+    }
 
 // nebula_step with all that is known of the step. Fields behind the caller's size are unknown.
 // ERRORS  as nebula_step; NEBULA_ERR_INVALID: stats is NULL; NEBULA_ERR_VERSION: its size is none that this library knows.
 // EXAMPLE struct nebula_step_stats s = NEBULA_STEP_STATS_INIT;
 //         s.tokens = 4096, s.loss = loss, s.lr = lr;
 //         if (nebula_step_with(n, &s, &state) != NEBULA_OK) { fputs(nebula_last_error(), stderr); return 1; }
-NEBULA_EXPORT int nebula_step_with(struct nebula *n, const struct nebula_step_stats *stats, int *state);
+NEBULA_EXPORT int nebula_step_with(struct nebula *n, const struct nebula_step_stats *stats,
+                                   int *state);
 
 // Writes a checkpoint, and returns when it is on disk (besides those of checkpoint.every_steps). ERRORS NEBULA_ERR_STATE, NEBULA_ERR_IO.
 NEBULA_EXPORT int nebula_checkpoint(struct nebula *n);
@@ -153,12 +162,13 @@ NEBULA_EXPORT int nebula_checkpoint(struct nebula *n);
 struct nebula_info {
     size_t size; // set it before the call
     int32_t tensors, fragments, cluster, clusters, vocab, seq_len, batch, accumulate;
-    int64_t step, steps; // made, and to make
+    int64_t step, steps;            // made, and to make
     uint64_t rounds, payload_bytes; // merged, and submitted
-    double stall_s, sync_s; // waited for commits, spent encoding and merging
-    int others; // other clusters that can be heard now
-    char dir[1024], corpus[1024]; // the job's folder; its corpus as this cluster has it
-    char digest[33]; // of the global parameters now (params_digest): equal on all clusters after the same round
+    double stall_s, sync_s;         // waited for commits, spent encoding and merging
+    int others;                     // other clusters that can be heard now
+    char dir[1024], corpus[1024];   // the job's folder; its corpus as this cluster has it
+    char digest
+        [33]; // of the global parameters now (params_digest): equal on all clusters after the same round
 };
 // ERRORS  NEBULA_ERR_INVALID.
 NEBULA_EXPORT int nebula_info_get(struct nebula *n, struct nebula_info *out);

@@ -98,8 +98,9 @@ static enum neb_status start_tun(struct agent_local *l, const char *wanlink, con
 
 // Without root: the same agents on loopback, with a proxy of limited rate and delay between every pair.
 // The proxy's command line: k dials i through a port of it, where p says so. text: what argv points to.
-static enum neb_status proxy_args(const struct agent_local *l, struct places *p, const char *const *head, int n_head,
-                                  const char **argv, char (*text)[64]) {
+static enum neb_status proxy_args(const struct agent_local *l, struct places *p,
+                                  const char *const *head, int n_head, const char **argv,
+                                  char (*text)[64]) {
     for (int i = 0; i < n_head; i++)
         *argv++ = head[i];
     for (int i = 0; i < l->n; i++)
@@ -133,11 +134,13 @@ static enum neb_status start_proxy(struct agent_local *l, const char *wanlink, c
         *loss = 0;
         neb_warn("without root the WAN emulator is a proxy: the loss of %s is not emulated", wan);
     }
-    const char *const head[HEAD] = {wanlink, "proxy", "--wan", rate_delay, "--ctl", ctl, "--die-with-parent"};
+    const char *const head[HEAD] = {
+        wanlink, "proxy", "--wan", rate_delay, "--ctl", ctl, "--die-with-parent"};
     const char **argv = calloc(HEAD + WORDS_A_PAIR * pairs + 1, sizeof *argv);
     char(*text)[64] = calloc(2 * pairs + 1, sizeof *text);
-    enum neb_status st = argv && text ? proxy_args(l, p, head, HEAD, argv, text)
-                                      : neb_fail(NEB_ERR_NOMEM, "out of memory starting the WAN emulator");
+    enum neb_status st = argv && text
+                             ? proxy_args(l, p, head, HEAD, argv, text)
+                             : neb_fail(NEB_ERR_NOMEM, "out of memory starting the WAN emulator");
     if (st == NEB_OK)
         st = agent_child_start(&l->wan, "wanlink", argv, log, &l->wan_stdout);
     if (st == NEB_OK && agent_child_read_json(l->wan_stdout, 15 * NEB_S, &ready) != NEB_OK)
@@ -187,12 +190,13 @@ static enum neb_status write_members(const struct agent_local *l, const struct s
     return NEB_OK;
 }
 
-static enum neb_status ended(const struct agent_local *l, const struct agent_child *c, const char *home,
-                             int status) {
+static enum neb_status ended(const struct agent_local *l, const struct agent_child *c,
+                             const char *home, int status) {
     char reason[96];
     (void)l;
     agent_child_reason(status, reason, sizeof reason);
-    return home ? neb_fail(NEB_ERR_STATE, "agent %s ended (%s); see %s/agent.log", c->what, reason, home)
+    return home ? neb_fail(NEB_ERR_STATE, "agent %s ended (%s); see %s/agent.log", c->what, reason,
+                           home)
                 : neb_fail(NEB_ERR_STATE, "the WAN emulator ended (%s)", reason);
 }
 

@@ -19,8 +19,7 @@ struct agent_local {
 // seal_key: file that all of them seal with; NULL: in clear. Returns when every agent answers on its socket.
 NEB_MUST_CHECK enum neb_status agent_local_start(const struct agent_job *job, int n,
                                                  const char *dir, const char *wan,
-                                                 const char *seal_key,
-                                                 struct agent_local *out);
+                                                 const char *seal_key, struct agent_local *out);
 // SIGTERM to all at once, so that each writes its checkpoint; waits up to 70 s, then kills. Fine after a failed start.
 void agent_local_stop(struct agent_local *l);
 // Starts agents again that were killed by a signal, as a service manager would, and waits until they answer; *again: the first

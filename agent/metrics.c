@@ -33,7 +33,8 @@ static const struct metric of_job[] = {
 };
 static const struct metric of_cluster[] = {
     {"loss", "nebula_cluster_loss_nats", "gauge", "Training loss a token.", 1},
-    {"eval_loss", "nebula_cluster_held_out_loss_nats", "gauge", "Loss a token on held-out text (eval.every_steps).", 1},
+    {"eval_loss", "nebula_cluster_held_out_loss_nats", "gauge",
+     "Loss a token on held-out text (eval.every_steps).", 1},
     {"step", "nebula_cluster_step", "gauge", "Inner steps done.", 1},
     {"round", "nebula_cluster_round", "gauge", "Last merged round; -1 before the first.", 1},
     {"interval", "nebula_cluster_interval_steps", "gauge", "Inner steps between exchanges (H).", 1},
@@ -133,10 +134,13 @@ enum neb_status agent_metrics_text(const json_t *status, struct neb_buf *b) {
         json_array_foreach(jobs, i, o) json_array_foreach(json_object_get(o, "clusters"), k, c)
             sample(b, &of_cluster[m], c, "cluster", json_object_get(c, "name"), o);
     }
-    head(b, "nebula_cluster_codec_info", "gauge", "The codec of the last update, as a label; always 1.");
-    json_array_foreach(jobs, i, o) json_array_foreach(json_object_get(o, "clusters"), k, c) codec_sample(b, c, o);
+    head(b, "nebula_cluster_codec_info", "gauge",
+         "The codec of the last update, as a label; always 1.");
+    json_array_foreach(jobs, i, o) json_array_foreach(json_object_get(o, "clusters"), k, c)
+        codec_sample(b, c, o);
     head(b, "nebula_refused_total", "counter",
-         "Handshakes, enrolments, local messages and messages about masked sums that were turned away.");
+         "Handshakes, enrolments, local messages and messages about masked sums that were turned "
+         "away.");
     json_object_foreach((json_t *)json_object_get(status, "refused"), kind, v)
         add(b, "nebula_refused_total{what=\"%s\"} %lld\n", kind, (long long)json_integer_value(v));
     head(b, "nebula_faults_total", "counter",

@@ -92,7 +92,8 @@ static enum neb_status bits_of(const struct agent_job *job, const struct agent_p
 // Mode rtd: a masked token costs about log2(vocabulary) bits and one more for its place among the masked, text what its ids do.
 static void plan_stream(const struct agent_job *job, int32_t vocab, struct agent_plan *p) {
     const struct agent_rtd_config *r = &job->rtd;
-    int64_t cycle = r->generator_steps > r->discriminator_steps ? r->generator_steps : r->discriminator_steps;
+    int64_t cycle =
+        r->generator_steps > r->discriminator_steps ? r->generator_steps : r->discriminator_steps;
     double bits = log2(vocab > 2 ? (double)vocab : 32768);
     p->exchanges = (job->steps * r->discriminator_steps + cycle - 1) / cycle;
     p->bytes_per_exchange = (double)p->tokens_per_step / 8 *

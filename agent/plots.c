@@ -67,8 +67,8 @@ static void add_step(struct series *s, const json_t *o) {
     if (step <= s->step &&
         s->n_loss) // the job was resumed from a checkpoint behind this: begin another piece of curve
         fputc('\n', s->loss);
-    fprintf(s->loss, "%g %g %g %g\n", agent_json_get(o, "t"), agent_json_get(o, "tokens"), agent_json_get(o, "loss"),
-            s->sent);
+    fprintf(s->loss, "%g %g %g %g\n", agent_json_get(o, "t"), agent_json_get(o, "tokens"),
+            agent_json_get(o, "loss"), s->sent);
     s->step = step;
     s->n_loss++;
     s->n_sent += s->sent > 0;

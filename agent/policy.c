@@ -123,8 +123,8 @@ static bool below(const struct agent_policy *p, const char *path) {
     return ok;
 }
 
-static bool data_ok(const struct agent_policy *p, const struct agent_job *job, int self,
-                    char *why, size_t cap) {
+static bool data_ok(const struct agent_policy *p, const struct agent_job *job, int self, char *why,
+                    size_t cap) {
     const struct agent_cluster *c = &job->clusters[self];
     const char *const paths[] = {c->corpus[0] ? c->corpus : job->corpus, job->model_init,
                                  job->init_from};
@@ -147,19 +147,21 @@ bool agent_policy_admits(const struct agent_policy *p, const struct agent_job *j
     for (int i = 0; i < p->n_members && !member; i++)
         member = !strcmp(p->members[i], from);
     if (!member)
-        snprintf(reason, sizeof reason, "\"%s\" is not among the \"members\" that may submit", from);
+        snprintf(reason, sizeof reason, "\"%s\" is not among the \"members\" that may submit",
+                 from);
     else if (p->trainable && !(p->trainable >> job->trainable.mode & 1))
         snprintf(reason, sizeof reason, "\"trainable\" does not list what the job trains");
     else if (p->threads && (!c->threads || c->threads > p->threads))
-        snprintf(reason, sizeof reason, "the job asks for %d threads (0: all), at most %lld are given",
-                 c->threads, (long long)p->threads);
+        snprintf(reason, sizeof reason,
+                 "the job asks for %d threads (0: all), at most %lld are given", c->threads,
+                 (long long)p->threads);
     else if (p->ranks && agent_cluster_ranks(c) > p->ranks)
         snprintf(reason, sizeof reason, "the job asks for %d ranks, at most %lld are given",
                  agent_cluster_ranks(c), (long long)p->ranks);
     else if (data_ok(p, job, self, reason, sizeof reason))
         return true;
-    snprintf(why, cap, "the policy of site \"%s\" does not admit the job: %s (policy.json)", c->name,
-             reason);
+    snprintf(why, cap, "the policy of site \"%s\" does not admit the job: %s (policy.json)",
+             c->name, reason);
     return false;
 }
 

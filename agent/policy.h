@@ -24,7 +24,7 @@ struct agent_policy {
     int n_members, n_data; // -1: any
     char members[AGENT_POLICY_LIST][SEC_NAME_MAX];
     char data[AGENT_POLICY_LIST][NEB_PATH_MAX];
-    unsigned trainable; // bit per enum intra_trainable_mode; 0: any
+    unsigned trainable;     // bit per enum intra_trainable_mode; 0: any
     int64_t threads, ranks; // 0: any
 };
 
@@ -38,8 +38,9 @@ NEB_MUST_CHECK bool agent_policy_admits(const struct agent_policy *p, const stru
 
 #define AGENT_CONTEXT_JOB "nebula job specification v1"
 // What is signed: federation, id, text. Replaces out.
-NEB_MUST_CHECK enum neb_status agent_job_signed_bytes(const uint8_t federation[SEC_FEDERATION_BYTES],
-                                                      const uint8_t id[AGENT_JOB_ID_BYTES],
-                                                      const json_t *spec, struct neb_buf *out);
+NEB_MUST_CHECK enum neb_status
+agent_job_signed_bytes(const uint8_t federation[SEC_FEDERATION_BYTES],
+                       const uint8_t id[AGENT_JOB_ID_BYTES], const json_t *spec,
+                       struct neb_buf *out);
 
 #endif

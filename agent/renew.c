@@ -15,7 +15,8 @@ static void ended(const struct agent_members *m, int status) {
     if (status == 0)
         neb_info("this member's certificate was renewed; it ends in %lld days", (long long)left);
     else
-        neb_warn("this member's certificate, which ends in %lld days, could not be renewed (%s): is the hub's agent "
+        neb_warn("this member's certificate, which ends in %lld days, could not be renewed (%s): "
+                 "is the hub's agent "
                  "running? It is tried again; by hand: nebula members --fetch HOST:PORT",
                  (long long)left, agent_child_reason(status, reason, sizeof reason));
 }

@@ -8,7 +8,7 @@
 
 struct agent_renew {
     const char *exe, *home; // borrowed
-    int before_days;        // renew with fewer days left than this; 0: a third of the certificate's life
+    int before_days; // renew with fewer days left than this; 0: a third of the certificate's life
     struct agent_child child;
     neb_ns next, wait;
 };

@@ -171,15 +171,16 @@ double agent_summary_reduction(const struct agent_summary *s) {
 static json_t *number(double v) { return isfinite(v) ? json_real(v) : json_null(); }
 
 json_t *agent_cluster_summary_to_json(const struct agent_cluster_summary *c) {
-    return json_pack("{s:s, s:s, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:s}", "name",
-                     c->name, "device", c->device, "steps", (json_int_t)c->steps, "tokens",
-                     (json_int_t)c->tokens, "loss_first", number(c->loss_first), "loss_last",
-                     number(c->loss_last), "eval_loss", number(c->eval_loss), "stall_s",
-                     number(c->stall_s), "train_s", number(c->train_s), "lost_steps", (json_int_t)c->lost_steps,
-                     "divergences", (json_int_t)c->divergences, "wan_sent_bytes",
-                     (json_int_t)c->wan_sent_bytes, "wan_recv_bytes", (json_int_t)c->wan_recv_bytes,
-                     "wan_payload_bytes", (json_int_t)c->wan_payload_bytes, "wan_protocol_bytes",
-                     (json_int_t)c->wan_protocol_bytes, "params_digest", c->params_digest);
+    return json_pack(
+        "{s:s, s:s, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:s}", "name",
+        c->name, "device", c->device, "steps", (json_int_t)c->steps, "tokens",
+        (json_int_t)c->tokens, "loss_first", number(c->loss_first), "loss_last",
+        number(c->loss_last), "eval_loss", number(c->eval_loss), "stall_s", number(c->stall_s),
+        "train_s", number(c->train_s), "lost_steps", (json_int_t)c->lost_steps, "divergences",
+        (json_int_t)c->divergences, "wan_sent_bytes", (json_int_t)c->wan_sent_bytes,
+        "wan_recv_bytes", (json_int_t)c->wan_recv_bytes, "wan_payload_bytes",
+        (json_int_t)c->wan_payload_bytes, "wan_protocol_bytes", (json_int_t)c->wan_protocol_bytes,
+        "params_digest", c->params_digest);
 }
 
 json_t *agent_summary_to_json(const struct agent_summary *s) {
@@ -192,11 +193,11 @@ json_t *agent_summary_to_json(const struct agent_summary *s) {
     if (!clusters)
         return NULL;
     json_t *o = json_pack("{s:s, s:s, s:I, s:I, s:I, s:o, s:o, s:o, s:o}", "job", s->job, "mode",
-                     s->mode, "params", (json_int_t)s->params, "trainable_params",
-                     (json_int_t)s->trainable_params, "rounds", (json_int_t)s->rounds, "wall_s",
-                     number(s->wall_s), "clusters", clusters, "wire_bits_per_param",
-                     number(agent_summary_bits_per_param(s)), "reduction_vs_sync_fp32",
-                     number(agent_summary_reduction(s)));
+                          s->mode, "params", (json_int_t)s->params, "trainable_params",
+                          (json_int_t)s->trainable_params, "rounds", (json_int_t)s->rounds,
+                          "wall_s", number(s->wall_s), "clusters", clusters, "wire_bits_per_param",
+                          number(agent_summary_bits_per_param(s)), "reduction_vs_sync_fp32",
+                          number(agent_summary_reduction(s)));
     if (o && s->quality && json_object_set(o, "quality", s->quality) != 0) {
         json_decref(o);
         return NULL;
@@ -259,9 +260,14 @@ void agent_summary_print(const struct agent_summary *s, FILE *f) {
     for (int32_t i = 0; i < s->n_clusters; i++) {
         const struct agent_cluster_summary *k = &s->clusters[i];
         if (k->lost_steps)
-            fprintf(f, "%s went on from what others had and skipped %lld steps: committed before, or lost with its disk\n", k->name, (long long)k->lost_steps);
+            fprintf(f,
+                    "%s went on from what others had and skipped %lld steps: committed before, or "
+                    "lost with its disk\n",
+                    k->name, (long long)k->lost_steps);
         if (k->divergences)
-            fprintf(f, "ERROR: %s held other parameters than the others, %lld times, and was brought back to theirs: check its memory\n",
+            fprintf(f,
+                    "ERROR: %s held other parameters than the others, %lld times, and was brought "
+                    "back to theirs: check its memory\n",
                     k->name, (long long)k->divergences);
     }
 }

@@ -63,8 +63,9 @@ struct agent_cluster_summary {
     int64_t lost_steps;  // made and lost, or not made: this cluster went on from what others had
     int64_t divergences; // times that its parameters differed from the others'
     uint64_t wan_sent_bytes, wan_recv_bytes; // on the sockets
-    uint64_t wan_payload_bytes;  // of those sent: updates, batches, snapshots
-    uint64_t wan_protocol_bytes; // of those sent: headers and control; what is left is encryption, framing, liveness
+    uint64_t wan_payload_bytes;              // of those sent: updates, batches, snapshots
+    uint64_t
+        wan_protocol_bytes; // of those sent: headers and control; what is left is encryption, framing, liveness
     char params_digest[AGENT_DIGEST_TEXT]; // hexadecimal; empty: none
 };
 
@@ -78,7 +79,7 @@ struct agent_summary {
     struct agent_cluster_summary clusters[AGENT_SUMMARY_CLUSTERS_MAX];
     uint64_t payload_bytes;  // encoded updates, over all senders and exchanges, before transport
     uint64_t payload_params; // parameters that those updates stand for, each time counted again
-    json_t *quality; // borrowed; what the mode measured of its result, NULL: nothing
+    json_t *quality;         // borrowed; what the mode measured of its result, NULL: nothing
 };
 
 // 8 * payload_bytes / payload_params. NAN when nothing was exchanged.

@@ -35,8 +35,8 @@ bool rtd_shares(const struct agent_rtd_side *s, int64_t e, int64_t *x) {
 
 static struct intra_model_config shape(const struct agent_rtd_side *s) {
     bool generator = s->role == AGENT_ROLE_GENERATOR;
-    struct intra_model_config m = agent_job_model(&s->job, generator ? &s->job.rtd.shape : NULL, s->vocab + 1,
-                                                  KERN_MASK_BIDIRECTIONAL);
+    struct intra_model_config m = agent_job_model(&s->job, generator ? &s->job.rtd.shape : NULL,
+                                                  s->vocab + 1, KERN_MASK_BIDIRECTIONAL);
     if (!generator) {
         m.head = INTRA_HEAD_RTD;
         m.tied = true;
@@ -112,7 +112,8 @@ enum neb_status agent_rtd_create(const struct agent_job *job, enum agent_role ro
         goto fail;
     }
     NEB_TRY_GOTO(cmp_tokens_create(&s->wire), fail);
-    NEB_TRY_GOTO(agent_job_sampler(&s->job, agent_job_role(&s->job, AGENT_ROLE_GENERATOR), s->corpus, 0, 1, &s->sampler),
+    NEB_TRY_GOTO(agent_job_sampler(&s->job, agent_job_role(&s->job, AGENT_ROLE_GENERATOR),
+                                   s->corpus, 0, 1, &s->sampler),
                  fail);
     NEB_TRY_GOTO(make_trainer(s), fail);
     if (job->rtd.share_embeddings)
@@ -210,14 +211,16 @@ const struct intra_step_stats *agent_rtd_stats(struct agent_rtd_side *s, bool *f
 
 json_t *agent_rtd_quality(const struct agent_rtd_side *s) {
     double tokens = (double)s->s.batch_tokens;
-    json_t *q = json_pack("{s:o,s:o,s:o,s:o,s:o}", "eval_loss",
-                          s->s.done ? agent_json_number(s->s.eval_loss) : json_null(), "eval_accuracy",
-                          s->s.done ? agent_json_number(s->s.eval_accuracy) : json_null(), "masked_share",
-                          agent_json_number((double)s->s.masked / tokens), "replaced_share",
-                          agent_json_number((double)s->s.replaced / tokens), "batch_bytes_per_token",
-                          agent_json_number((double)s->s.batch_bytes / tokens));
+    json_t *q =
+        json_pack("{s:o,s:o,s:o,s:o,s:o}", "eval_loss",
+                  s->s.done ? agent_json_number(s->s.eval_loss) : json_null(), "eval_accuracy",
+                  s->s.done ? agent_json_number(s->s.eval_accuracy) : json_null(), "masked_share",
+                  agent_json_number((double)s->s.masked / tokens), "replaced_share",
+                  agent_json_number((double)s->s.replaced / tokens), "batch_bytes_per_token",
+                  agent_json_number((double)s->s.batch_bytes / tokens));
     if (s->role == AGENT_ROLE_DISCRIMINATOR)
-        json_object_set_new(q, "eval_auc", s->s.done ? agent_json_number(s->s.eval_auc) : json_null());
+        json_object_set_new(q, "eval_auc",
+                            s->s.done ? agent_json_number(s->s.eval_auc) : json_null());
     return q;
 }
 

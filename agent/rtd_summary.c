@@ -20,17 +20,18 @@ json_t *agent_rtd_summary(const struct agent_job *job, json_t *const *reports) {
                  *d = agent_rtd_report_of(job, reports, AGENT_ROLE_DISCRIMINATOR);
     json_t *gq = json_object_get(g, "quality"), *dq = json_object_get(d, "quality");
     bool both = job->sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
-    double tokens = agent_json_get(d, "tokens"), step = (double)job->batch * job->seq_len * job->accumulate,
+    double tokens = agent_json_get(d, "tokens"),
+           step = (double)job->batch * job->seq_len * job->accumulate,
            wan = both ? 0 : sum_of(g, d, "wan_sent_bytes");
-    return json_pack("{s:O?,s:O?,s:o,s:o,s:o,s:o,s:o}", "generator", gq, "discriminator", dq,
-                     "stream_bytes_per_token", agent_json_number(agent_json_get(dq, "batch_bytes_per_token")),
-                     "wan_bytes_per_token", agent_json_number(wan / tokens),
-                     "wan_payload_bytes_per_token",
-                     agent_json_number(both ? 0 : sum_of(g, d, "wan_payload_bytes") / tokens),
-                     "wan_protocol_bytes_per_token",
-                     agent_json_number(both ? 0 : sum_of(g, d, "wan_protocol_bytes") / tokens),
-                     "fp16_gradient_bytes_per_token",
-                     agent_json_number(2 * agent_json_get(d, "trainable_params") / step));
+    return json_pack(
+        "{s:O?,s:O?,s:o,s:o,s:o,s:o,s:o}", "generator", gq, "discriminator", dq,
+        "stream_bytes_per_token", agent_json_number(agent_json_get(dq, "batch_bytes_per_token")),
+        "wan_bytes_per_token", agent_json_number(wan / tokens), "wan_payload_bytes_per_token",
+        agent_json_number(both ? 0 : sum_of(g, d, "wan_payload_bytes") / tokens),
+        "wan_protocol_bytes_per_token",
+        agent_json_number(both ? 0 : sum_of(g, d, "wan_protocol_bytes") / tokens),
+        "fp16_gradient_bytes_per_token",
+        agent_json_number(2 * agent_json_get(d, "trainable_params") / step));
 }
 
 void agent_rtd_print(const json_t *q, FILE *out) {
@@ -38,14 +39,15 @@ void agent_rtd_print(const json_t *q, FILE *out) {
     fprintf(out,
             "held out: masked LM loss %.4f; detection loss %.4f, accuracy %.4f, area under the ROC "
             "curve %.4f\n",
-            agent_json_get(g, "eval_loss"), agent_json_get(d, "eval_loss"), agent_json_get(d, "eval_accuracy"),
-            agent_json_get(d, "eval_auc"));
+            agent_json_get(g, "eval_loss"), agent_json_get(d, "eval_loss"),
+            agent_json_get(d, "eval_accuracy"), agent_json_get(d, "eval_auc"));
     agent_stall_print("discriminator", json_object_get(d, "stall"), out);
-    fprintf(out,
-            "bytes a trained token: %.3f in batches; %.3f sent of those (held-out ones too), %.3f of "
-            "protocol, %.3f in all on the sockets; gradients in fp16 would take %.1f\n",
-            agent_json_get(q, "stream_bytes_per_token"),
-            agent_json_get(q, "wan_payload_bytes_per_token"),
-            agent_json_get(q, "wan_protocol_bytes_per_token"), agent_json_get(q, "wan_bytes_per_token"),
-            agent_json_get(q, "fp16_gradient_bytes_per_token"));
+    fprintf(
+        out,
+        "bytes a trained token: %.3f in batches; %.3f sent of those (held-out ones too), %.3f of "
+        "protocol, %.3f in all on the sockets; gradients in fp16 would take %.1f\n",
+        agent_json_get(q, "stream_bytes_per_token"),
+        agent_json_get(q, "wan_payload_bytes_per_token"),
+        agent_json_get(q, "wan_protocol_bytes_per_token"), agent_json_get(q, "wan_bytes_per_token"),
+        agent_json_get(q, "fp16_gradient_bytes_per_token"));
 }

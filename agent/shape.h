@@ -6,7 +6,8 @@
 #include "inter/service.h"
 
 // said: {"elements": all parameters that travel, "fragments": [{"elements", "sha": hex}]}
-void agent_shape_take(struct inter_service *s, const struct agent_jobrun *j, const char *dir, const json_t *said);
+void agent_shape_take(struct inter_service *s, const struct agent_jobrun *j, const char *dir,
+                      const json_t *said);
 // What was said before, from DIR/shape.json; nothing without one.
 void agent_shape_recall(struct inter_service *s, const struct agent_jobrun *j, const char *dir);
 

@@ -83,8 +83,8 @@ void agent_snapshot_close(struct inter_snapshot_source *s) {
     *s = (struct inter_snapshot_source){0};
 }
 
-static enum neb_status read_header(const struct neb_vault *vault, const char *path, uint64_t *header,
-                                   struct inter_snapshot **out) {
+static enum neb_status read_header(const struct neb_vault *vault, const char *path,
+                                   uint64_t *header, struct inter_snapshot **out) {
     struct neb_file *f = NULL;
     NEB_TRY(neb_file_open(path, vault, &f));
     enum neb_status st = agent_snapshot_header(f, path, header, out);
@@ -142,8 +142,7 @@ static enum neb_status reaches(struct inter_ledger *l, const struct inter_snapsh
     return NEB_OK;
 }
 
-enum neb_status agent_snapshot_install(const struct neb_vault *vault,
-                                       struct inter_service *service,
+enum neb_status agent_snapshot_install(const struct neb_vault *vault, struct inter_service *service,
                                        const struct inter_job_config *c, const char *dir,
                                        bool witness, uint64_t *taken) {
     char bin[NEB_PATH_MAX], folder[NEB_PATH_MAX];

@@ -237,7 +237,9 @@ bool agent_sums_tick(struct agent_sums *s) {
     return since && neb_now() - since > patience;
 }
 
-uint64_t agent_sums_refused(const struct agent_sums *s) { return s ? inter_sums_faults(s->rounds) : 0; }
+uint64_t agent_sums_refused(const struct agent_sums *s) {
+    return s ? inter_sums_faults(s->rounds) : 0;
+}
 
 void agent_sums_prune(struct agent_sums *s, uint32_t fragment, uint32_t below_round) {
     inter_sums_forget(s->rounds, fragment, below_round);

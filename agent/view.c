@@ -18,8 +18,9 @@ struct point {
 
 enum { CODECS = 8 };
 // Of the history, in this order: codec is text, the others are numbers.
-static const char *const column_names[] = {"t",          "step",       "loss",     "tokens_per_s", "goodput_bps",
-                                           "sent_bytes", "recv_bytes", "interval", "eval_loss",    "codec"};
+static const char *const column_names[] = {
+    "t",          "step",       "loss",     "tokens_per_s", "goodput_bps",
+    "sent_bytes", "recv_bytes", "interval", "eval_loss",    "codec"};
 enum { COLUMNS = sizeof column_names / sizeof *column_names, CODEC_COLUMN = COLUMNS - 1 };
 
 struct course { // of one cluster of one job
@@ -30,8 +31,9 @@ struct course { // of one cluster of one job
     int64_t round;
     char codecs[CODECS][CODEC];
     int n_codecs;
-    struct neb_buf columns[COLUMNS]; // points as JSON, "1,2.5,null,": written once, and again when a curve is thinned
-    int written;                     // points in it
+    struct neb_buf columns
+        [COLUMNS]; // points as JSON, "1,2.5,null,": written once, and again when a curve is thinned
+    int written;   // points in it
 };
 
 struct job_view {
@@ -228,12 +230,12 @@ json_t *agent_view_clusters(const struct agent_view *v, const char *job, double 
             list,
             json_pack("{s:s,s:I,s:o,s:o,s:f,s:f,s:f,s:I,s:o,s:i,s:I,s:I,s:f,s:f}", "name", c->name,
                       "step", (json_int_t)c->last.step, "loss", agent_json_number(c->last.loss),
-                      "eval_loss", agent_json_number(c->last.eval_loss),
-                      "tokens_per_s", c->last.tokens_per_s, "stall_s", c->stall_s, "train_s",
-                      c->train_s, "round", (json_int_t)c->round, "codec",
-                      codec_or_null(c, c->last.codec), "interval", c->last.interval, "sent_bytes",
-                      (json_int_t)c->last.sent_bytes, "recv_bytes", (json_int_t)c->last.recv_bytes,
-                      "goodput_bps", c->last.goodput_bps, "age_s", unix_s - c->last.t));
+                      "eval_loss", agent_json_number(c->last.eval_loss), "tokens_per_s",
+                      c->last.tokens_per_s, "stall_s", c->stall_s, "train_s", c->train_s, "round",
+                      (json_int_t)c->round, "codec", codec_or_null(c, c->last.codec), "interval",
+                      c->last.interval, "sent_bytes", (json_int_t)c->last.sent_bytes, "recv_bytes",
+                      (json_int_t)c->last.recv_bytes, "goodput_bps", c->last.goodput_bps, "age_s",
+                      unix_s - c->last.t));
     }
     return list;
 }
@@ -279,12 +281,15 @@ static void write_columns(struct course *c) {
             neb_buf_clear(&c->columns[k]);
     for (; c->written < c->n; c->written++) {
         const struct point *p = &c->points[c->written];
-        const double x[] = {p->t, p->step, p->loss, p->tokens_per_s, p->goodput_bps, p->sent_bytes, p->recv_bytes, p->interval, p->eval_loss};
+        const double x[] = {p->t,           p->step,       p->loss,       p->tokens_per_s,
+                            p->goodput_bps, p->sent_bytes, p->recv_bytes, p->interval,
+                            p->eval_loss};
         for (int k = 0; k < CODEC_COLUMN; k++) {
             put_number(&c->columns[k], x[k]);
             put_text(&c->columns[k], ",");
         }
-        p->codec < 0 ? put_text(&c->columns[CODEC_COLUMN], "null") : put_string(&c->columns[CODEC_COLUMN], c->codecs[p->codec]);
+        p->codec < 0 ? put_text(&c->columns[CODEC_COLUMN], "null")
+                     : put_string(&c->columns[CODEC_COLUMN], c->codecs[p->codec]);
         put_text(&c->columns[CODEC_COLUMN], ",");
     }
 }

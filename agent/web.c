@@ -283,7 +283,8 @@ static enum neb_status start_server(struct server *s, const struct address *a, i
                                    {MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)(uintptr_t)priorities},
                                    {MHD_OPTION_END, 0, NULL}};
     static struct MHD_OptionItem none[] = {{MHD_OPTION_END, 0, NULL}};
-    struct MHD_OptionItem socket[] = {{MHD_OPTION_LISTEN_SOCKET, fd, NULL}, {MHD_OPTION_END, 0, NULL}};
+    struct MHD_OptionItem socket[] = {{MHD_OPTION_LISTEN_SOCKET, fd, NULL},
+                                      {MHD_OPTION_END, 0, NULL}};
     if (w->secure && MHD_is_feature_supported(MHD_FEATURE_TLS) != MHD_YES)
         return neb_fail(NEB_ERR_UNSUPPORTED, "--page %s: this libmicrohttpd was built without TLS",
                         w->listen);
@@ -385,7 +386,8 @@ static void take_renewed(struct agent_web *w, neb_ns now) {
     if (!w->secure || !agent_web_tls_renewed(&w->files))
         return;
     struct server *next = make_server(w);
-    enum neb_status st = next ? agent_web_tls_load(w->files.cert, w->files.key, &next->tls) : NEB_ERR_NOMEM;
+    enum neb_status st =
+        next ? agent_web_tls_load(w->files.cert, w->files.key, &next->tls) : NEB_ERR_NOMEM;
     if (st == NEB_OK) {
         next->guard = w->now->guard;
         next->guard.cert = next->tls.x509;
@@ -395,7 +397,9 @@ static void take_renewed(struct agent_web *w, neb_ns now) {
         say_fingerprint(next, "renewed ");
         return;
     }
-    neb_warn("%s was renewed, but cannot be used: the status page keeps the certificate that it has", w->files.cert);
+    neb_warn(
+        "%s was renewed, but cannot be used: the status page keeps the certificate that it has",
+        w->files.cert);
     end_server(&next);
 }
 

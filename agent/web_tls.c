@@ -12,7 +12,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { PEM_BYTES_MAX = 1 << 16, YEARS = 10, EARLY_S = 300, NAMES_MAX = 1024, NAME_MAX_CN = 64, DAYS_LEFT = 14 };
+enum {
+    PEM_BYTES_MAX = 1 << 16,
+    YEARS = 10,
+    EARLY_S = 300,
+    NAMES_MAX = 1024,
+    NAME_MAX_CN = 64,
+    DAYS_LEFT = 14
+};
 
 // ---- reading --------------------------------------------------------------------------------------------------
 
@@ -39,7 +46,8 @@ static void warn_of_readers(const char *key_path) {
 static void warn_of_end(const X509 *x, const char *cert_path) {
     int days = 0, seconds = 0;
     if (ASN1_TIME_diff(&days, &seconds, NULL, X509_get0_notAfter(x)) == 1 && days < DAYS_LEFT)
-        neb_warn("%s expires in %d days; a renewed one is taken while the agent runs", cert_path, days);
+        neb_warn("%s expires in %d days; a renewed one is taken while the agent runs", cert_path,
+                 days);
 }
 
 enum neb_status agent_web_tls_load(const char *cert_path, const char *key_path,
@@ -110,10 +118,12 @@ static void mark(const struct agent_web_tls_files *f, struct agent_web_tls_mark 
     }
 }
 
-enum neb_status agent_web_tls_files(struct agent_web_tls_files *f, const char *cert, const char *key) {
+enum neb_status agent_web_tls_files(struct agent_web_tls_files *f, const char *cert,
+                                    const char *key) {
     memset(f, 0, sizeof *f);
     if (strlen(cert) >= sizeof f->cert || strlen(key) >= sizeof f->key)
-        return neb_fail(NEB_ERR_LIMIT, "%s: path too long", strlen(cert) >= sizeof f->cert ? cert : key);
+        return neb_fail(NEB_ERR_LIMIT, "%s: path too long",
+                        strlen(cert) >= sizeof f->cert ? cert : key);
     memcpy(f->cert, cert, strlen(cert));
     memcpy(f->key, key, strlen(key));
     mark(f, &f->loaded);

@@ -29,10 +29,12 @@ NEB_MUST_CHECK enum neb_status agent_web_tls_load(const char *cert_path, const c
                                                   struct agent_web_tls *out);
 // The agent's own: HOME/page/{cert,key}.pem, P-256, self-signed, for ten years, for this machine's name, loopback and `host` (a
 // numeric address without brackets). Made at the first start, and again when it has expired or `host` is not in it. files: where it lies.
-NEB_MUST_CHECK enum neb_status agent_web_tls_own(const char *home, const char *host, struct agent_web_tls *out,
+NEB_MUST_CHECK enum neb_status agent_web_tls_own(const char *home, const char *host,
+                                                 struct agent_web_tls *out,
                                                  struct agent_web_tls_files *files);
 // Notes the pair as loaded. Call it before loading, so that a renewal in between is not missed. NEB_ERR_LIMIT: a path is too long.
-NEB_MUST_CHECK enum neb_status agent_web_tls_files(struct agent_web_tls_files *f, const char *cert, const char *key);
+NEB_MUST_CHECK enum neb_status agent_web_tls_files(struct agent_web_tls_files *f, const char *cert,
+                                                   const char *key);
 // Does the pair differ from the loaded one, both files there and the same as at the last look (a renewal writes one after the
 // other)? True once for each renewal: it counts as loaded from then on. To be called about once a second.
 bool agent_web_tls_renewed(struct agent_web_tls_files *f);

@@ -47,10 +47,10 @@ static enum neb_status set_up_data(struct agent_worker *w) {
     const struct agent_cluster *c = &w->job.clusters[w->cluster];
     NEB_TRY(intra_corpus_open(c->corpus[0] ? c->corpus : w->job.corpus, false, &w->corpus));
     bool all = w->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
-    for (int i = 0; i < (all ? w->job.n_clusters : 1); i++, w->n_samplers++)
-        {
+    for (int i = 0; i < (all ? w->job.n_clusters : 1); i++, w->n_samplers++) {
         int cluster = all ? i : w->cluster;
-        NEB_TRY(agent_job_sampler(&w->job, cluster, w->corpus, cluster, w->job.n_clusters, &w->samplers[i]));
+        NEB_TRY(agent_job_sampler(&w->job, cluster, w->corpus, cluster, w->job.n_clusters,
+                                  &w->samplers[i]));
     }
     size_t n = (size_t)w->job.batch * (size_t)w->job.seq_len;
     w->tokens = calloc(n, sizeof *w->tokens);
@@ -250,7 +250,8 @@ enum neb_status agent_worker_run(const char *socket_path, const char *job, struc
         w->ipc) { // an error, not a crash: starting again would end the same way, so the user is told at once
         char text[1024];
         neb_last_error(text, sizeof text);
-        if (worker_report(w, json_pack("{s:s}", "error", text[0] ? text : neb_status_name(st)), NULL) != NEB_OK)
+        if (worker_report(w, json_pack("{s:s}", "error", text[0] ? text : neb_status_name(st)),
+                          NULL) != NEB_OK)
             neb_warn("the agent could not be told");
     }
     intra_ckpt_async_destroy(&w->saver); // a checkpoint that is being written becomes whole

@@ -33,8 +33,8 @@ struct agent_travel {    // a fragment's update on its way, or its commit that w
     uint64_t tokens;     // behind it
     uint64_t tokens_at_send; // all tokens so far at the send: the base once it is committed
     uint32_t steps, missed;
-    uint8_t codec; // enum inter_rung
-    float error;   // of it, as measured; 0: not
+    uint8_t codec;  // enum inter_rung
+    float error;    // of it, as measured; 0: not
     double stall_s; // waited for its commit
     uint32_t again; // how often this round's update was taken back for a newer one
     neb_ns sent_at, arrived_at;
@@ -42,14 +42,14 @@ struct agent_travel {    // a fragment's update on its way, or its commit that w
     uint32_t n;
     struct inter_outer_part parts[INTER_PARTS_MAX];
     struct sec_sum_seeds seeds; // of a masked sum
-    struct neb_buf bytes; // of all parts
+    struct neb_buf bytes;       // of all parts
     float eta, mu;
-    bool here;      // a commit is here, of the round that the fragment is at
-    bool rejected;  // ours was, by the gate
+    bool here;     // a commit is here, of the round that the fragment is at
+    bool rejected; // ours was, by the gate
     bool merge, all_final, mine;
-    bool former; // it holds an update of this cluster's former life
+    bool former;     // it holds an update of this cluster's former life
     bool taken_over; // and with steps that this one has not made (worker_take_over)
-    bool planned; // the commit says what this cluster does from the round after the next
+    bool planned;    // the commit says what this cluster does from the round after the next
     struct inter_plan plan;
     int64_t cursor; // steps of this cluster that the commits up to this one hold
 };
@@ -68,7 +68,9 @@ struct worker_ops { // the trainer beneath
     // What a checkpoint holds of the trainer: parameters, token counts, optimiser, data cursors.
     enum neb_status (*save)(struct agent_worker *w, struct intra_ckpt_writer *out);
     enum neb_status (*restore)(struct agent_worker *w, const struct intra_ckpt *c);
-    enum neb_status (*skip)(struct agent_worker *w, int64_t n); // steps that a lost disk had made: data and schedule move on
+    enum neb_status (*skip)(
+        struct agent_worker *w,
+        int64_t n); // steps that a lost disk had made: data and schedule move on
     // The exchange has changed tensors where they are trained. NULL: it never does.
     enum neb_status (*changed)(struct agent_worker *w, const bool *wanted);
     // The checkpoint that was begun last is on disk. NULL: nothing depends on it but updates.
@@ -81,7 +83,7 @@ struct agent_worker {
     enum neb_status (*on_event)(struct agent_worker *w, const struct agent_ipc_msg *m, bool *taken);
     void *side;                  // of on_event
     struct distill_run *distill; // of a student that takes part in rounds
-    void *foreign; // of a foreign trainer's ops; NULL: the built-in one
+    void *foreign;               // of a foreign trainer's ops; NULL: the built-in one
     struct agent_job job;
     int cluster; // index of this cluster
     bool federated;
@@ -104,11 +106,11 @@ struct agent_worker {
     struct sec_sum *sum; // profile `private`: what updates are masked with; NULL otherwise
     struct intra_unit *units;
     int32_t n_units;
-    int32_t *fragment; // (n_units)
-    bool *wanted;      // (tensors) scratch
+    int32_t *fragment;                   // (n_units)
+    bool *wanted;                        // (tensors) scratch
     struct cmp_codec codec, merge_codec; // the job's
-    struct inter_plan plans[64][2];      // per fragment: for its next send, and for the one after it
-    double step_s;                       // of a step, lately
+    struct inter_plan plans[64][2]; // per fragment: for its next send, and for the one after it
+    double step_s;                  // of a step, lately
     struct agent_schedule schedule;
     struct agent_fragment frags[64];
     struct agent_travel travel[64];
@@ -124,20 +126,23 @@ struct agent_worker {
     int64_t saved_step; // of the newest; -1: none by this process
     int n_saved;
     struct intra_ckpt_async *saver; // writes them while training goes on; NULL: training waits
-    uint64_t save_reserve; // bytes by which the trainer's part of a checkpoint may grow
+    uint64_t save_reserve;          // bytes by which the trainer's part of a checkpoint may grow
     struct {                        // the one that is being written
         int64_t step;
         uint32_t rounds[64];
         double wait_s; // for the one before
     } saving;
-    uint64_t taken;    // fragments that DIR/snapshot.bin is ahead in, bit each: the agent says so
-    uint32_t suspect[64]; // checkpoints of a fragment from this round on are not to be trusted; 0: all are
-    bool lost;         // the disk was, and the agent catches up: commits are merged as they come, without training
+    uint64_t taken; // fragments that DIR/snapshot.bin is ahead in, bit each: the agent says so
+    uint32_t suspect
+        [64]; // checkpoints of a fragment from this round on are not to be trusted; 0: all are
+    bool
+        lost; // the disk was, and the agent catches up: commits are merged as they come, without training
     bool restored;     // from a checkpoint or snapshot
     bool adopts;       // that was so in this process
     uint32_t attempts; // first attempt of the agent's present ledger
-    uint32_t life;     // updates of earlier attempts were sent by a life whose state went with its disk; 0: there was none
-    int64_t lost_steps; // not made, or made and lost, by this cluster
+    uint32_t
+        life; // updates of earlier attempts were sent by a life whose state went with its disk; 0: there was none
+    int64_t lost_steps;      // not made, or made and lost, by this cluster
     struct agent_merge *log; // of the run that is being repeated, if any
     size_t n_log;
     FILE *log_file;
@@ -146,7 +151,7 @@ struct agent_worker {
     uint64_t all_tokens;
     double loss_first, loss_last;
     double train_s, stall_s, sync_s;
-    double stall_told; // of stall_s, on lines of metrics so far
+    double stall_told;                      // of stall_s, on lines of metrics so far
     uint64_t payload_bytes, payload_params; // of all submitted updates: for bits per parameter
     uint32_t rounds;
     int alive;     // other members that are heard
@@ -189,9 +194,11 @@ void worker_params_digest(const struct agent_worker *w, char hex[33]);
 void worker_metrics(struct agent_worker *w, json_t *line); // reference is taken over
 // A line of metrics; what is NAN of loss, lr and grad_norm is null in it.
 void worker_say_step(struct agent_worker *w, const struct intra_step_stats *s, double tokens_per_s);
-void worker_say_eval(struct agent_worker *w, double loss, json_t *by_source); // a line of metrics; by_source is borrowed
+void worker_say_eval(struct agent_worker *w, double loss,
+                     json_t *by_source); // a line of metrics; by_source is borrowed
 // What the summary is made of, from the worker's counters, losses and model. eval_loss NAN: not measured. NULL: out of memory.
-json_t *worker_results(const struct agent_worker *w, const char *device, double eval_loss, bool done);
+json_t *worker_results(const struct agent_worker *w, const char *device, double eval_loss,
+                       bool done);
 // The worker's last word: results and what its mode adds (may be NULL); both are taken over.
 NEB_MUST_CHECK enum neb_status worker_report(struct agent_worker *w, json_t *results, json_t *more);
 
@@ -218,8 +225,8 @@ NEB_MUST_CHECK enum neb_status worker_tell_shape(struct agent_worker *w);
 
 // worker_masked.c: the profile `private`
 NEB_MUST_CHECK enum neb_status worker_masked_keys(struct agent_worker *w, const json_t *keys);
-NEB_MUST_CHECK enum neb_status worker_masked_seeds(const struct agent_worker *w, struct agent_travel *t,
-                                                   const json_t *text);
+NEB_MUST_CHECK enum neb_status worker_masked_seeds(const struct agent_worker *w,
+                                                   struct agent_travel *t, const json_t *text);
 void worker_masked_config(const struct agent_worker *w, struct inter_outer_config *c);
 
 // worker_device.c
@@ -233,8 +240,10 @@ void worker_device_name(const struct agent_worker *w, char *out, size_t cap);
 
 // worker_eval.c
 // Mean held-out loss over all sources of the corpus, each with the same number of windows (eval.windows); and {source: loss}.
-NEB_MUST_CHECK enum neb_status worker_evaluate(struct agent_worker *w, double *loss, json_t *by_source);
-NEB_MUST_CHECK enum neb_status worker_eval_when_due(struct agent_worker *w); // eval.every_steps, with a line of metrics
+NEB_MUST_CHECK enum neb_status worker_evaluate(struct agent_worker *w, double *loss,
+                                               json_t *by_source);
+NEB_MUST_CHECK enum neb_status
+worker_eval_when_due(struct agent_worker *w); // eval.every_steps, with a line of metrics
 
 // worker_plan.c: what the records plan for this cluster
 void worker_plan_start(struct agent_worker *w);
@@ -252,10 +261,12 @@ NEB_MUST_CHECK enum neb_status worker_save_start(struct agent_worker *w);
 // Begins a checkpoint of this step, and returns once its state is copied. One that is due while the one before is still being written
 // waits for that, and counts it as stall.
 NEB_MUST_CHECK enum neb_status worker_save(struct agent_worker *w);
-NEB_MUST_CHECK enum neb_status worker_save_at(struct agent_worker *w, int64_t at); // under another number than the step's
+NEB_MUST_CHECK enum neb_status worker_save_at(struct agent_worker *w,
+                                              int64_t at); // under another number than the step's
 // To be called between steps: tells the agent what has become durable. An error of the writer comes up here, or at the next save.
 NEB_MUST_CHECK enum neb_status worker_saved(struct agent_worker *w);
-NEB_MUST_CHECK enum neb_status worker_save_wait(struct agent_worker *w); // until all is durable, and told
+NEB_MUST_CHECK enum neb_status
+worker_save_wait(struct agent_worker *w); // until all is durable, and told
 
 // worker_ckpt.c
 NEB_MUST_CHECK enum neb_status worker_write_checkpoint(struct agent_worker *w,
@@ -268,12 +279,13 @@ NEB_MUST_CHECK enum neb_status worker_skip_steps(struct agent_worker *w, int64_t
 NEB_MUST_CHECK enum neb_status worker_adopt_snapshot(struct agent_worker *w, bool has_checkpoint);
 // Tokens and row counts of the fragment begin at this step.
 void worker_begin_counts(struct agent_worker *w, int32_t f);
-void worker_set_lost(struct agent_worker *w, bool lost); // by what the agent says: it catches up after the loss of its disk
+void worker_set_lost(struct agent_worker *w,
+                     bool lost); // by what the agent says: it catches up after the loss of its disk
 // The global parameters, for evaluation and export: DIR/model.ckpt.
 NEB_MUST_CHECK enum neb_status worker_save_model(struct agent_worker *w);
 // Any model of the worker as DIR/NAME.
-NEB_MUST_CHECK enum neb_status worker_write_model(const struct agent_worker *w, const struct intra_model *m,
-                                                  const char *name);
+NEB_MUST_CHECK enum neb_status worker_write_model(const struct agent_worker *w,
+                                                  const struct intra_model *m, const char *name);
 // merges.log: fragment, round and step, on disk before the merge is used.
 NEB_MUST_CHECK enum neb_status worker_log_merge(struct agent_worker *w, int32_t f);
 

@@ -235,8 +235,7 @@ static enum neb_status restore_from(struct agent_worker *w, const struct intra_c
     if (!b || b->bytes != strlen(note) || memcmp(built, note, b->bytes))
         neb_warn("%s was written by another build or machine (%.*s; here %s): going on, but not "
                  "bit for bit",
-                 intra_ckpt_path(c), b ? (int)b->bytes : 0,
-                 (const char *)built, note);
+                 intra_ckpt_path(c), b ? (int)b->bytes : 0, (const char *)built, note);
     NEB_TRY(w->ops.restore(w, c));
     return w->federated ? restore_sync(w, c) : NEB_OK;
 }
@@ -244,7 +243,8 @@ static enum neb_status restore_from(struct agent_worker *w, const struct intra_c
 // Whether a checkpoint is of before what the agent suspects, and holds what it says: θ and v digest to what the last merge computed.
 static bool trusted(const struct agent_worker *w, const struct intra_ckpt *c) {
     const struct intra_ckpt_section *s = intra_ckpt_find(c, "sync.rounds");
-    if (!w->federated || !s || s->rows != (uint64_t)w->job.sync.fragments || s->cols != WORKER_ROUND_WORDS)
+    if (!w->federated || !s || s->rows != (uint64_t)w->job.sync.fragments ||
+        s->cols != WORKER_ROUND_WORDS)
         return true; // what does not fit is told when it is read
     for (int32_t f = 0; f < w->job.sync.fragments; f++) {
         uint64_t x[WORKER_ROUND_WORDS];
@@ -281,7 +281,8 @@ static enum neb_status restore_newest(struct agent_worker *w, const char *dir) {
         NEB_TRY(st);
         if (good && holds_what_it_says(w))
             return NEB_OK;
-        neb_warn("%s holds parameters that differ from the other members'; an older one is used", path);
+        neb_warn("%s holds parameters that differ from the other members'; an older one is used",
+                 path);
         NEB_TRY(neb_fs_remove(path));
     }
 }
@@ -300,7 +301,8 @@ enum neb_status worker_restore(struct agent_worker *w) {
         read_merges(w)); // also without a checkpoint: the run began and is repeated from its start
     if (!(w->log_file = fopen(path, "a")))
         return neb_fail_errno("cannot open %s", path);
-    for (size_t i = 0; i < w->n_log; i++) { // what is under way is merged where the run that is repeated did
+    for (size_t i = 0; i < w->n_log;
+         i++) { // what is under way is merged where the run that is repeated did
         struct agent_fragment *g = w->log[i].fragment < 64 ? &w->frags[w->log[i].fragment] : NULL;
         if (g && g->in_flight && g->round == w->log[i].round)
             g->merge_step = w->log[i].step;
@@ -321,7 +323,8 @@ enum neb_status worker_log_merge(struct agent_worker *w, int32_t f) {
     return NEB_OK;
 }
 
-enum neb_status worker_write_model(const struct agent_worker *w, const struct intra_model *m, const char *name) {
+enum neb_status worker_write_model(const struct agent_worker *w, const struct intra_model *m,
+                                   const char *name) {
     char path[NEB_PATH_MAX];
     struct intra_ckpt_writer *out = NULL;
     NEB_TRY(neb_path(path, sizeof path, w->dir, name));

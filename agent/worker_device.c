@@ -50,10 +50,11 @@ static enum neb_status changed(struct agent_worker *w, const bool *wanted) {
 enum neb_status worker_device_place(struct agent_worker *w) {
     const struct agent_cluster *c = &w->job.clusters[w->cluster];
     if (c->outer_state == AGENT_OUTER_DEVICE && !w->device)
-        return neb_fail(NEB_ERR_UNSUPPORTED,
-                        "cluster %s: outer_state: device, but it trains on processors; remove it, or "
-                        "see with device: cuda what is missing",
-                        c->name);
+        return neb_fail(
+            NEB_ERR_UNSUPPORTED,
+            "cluster %s: outer_state: device, but it trains on processors; remove it, or "
+            "see with device: cuda what is missing",
+            c->name);
     if (!w->device || c->outer_state == AGENT_OUTER_HOST || w->sum) // masked sums are the host's
         return NEB_OK;
     float **there = calloc((size_t)w->n_units, sizeof *there);
@@ -61,7 +62,8 @@ enum neb_status worker_device_place(struct agent_worker *w) {
         return neb_fail(NEB_ERR_NOMEM, "out of memory for %d units", w->n_units);
     for (int32_t i = 0; i < w->n_units; i++) {
         const struct intra_unit *u = &w->units[i];
-        there[i] = intra_trainer_on_device(w->trainer, u->tensor) + (size_t)u->row0 * (size_t)u->cols;
+        there[i] =
+            intra_trainer_on_device(w->trainer, u->tensor) + (size_t)u->row0 * (size_t)u->cols;
     }
     enum neb_status st = inter_outer_place(w->outer, w->device, there);
     free(there);

@@ -6,13 +6,15 @@
 #include <stdlib.h>
 
 // The same windows each time, spread over the whole split; 0 windows: nothing is said of this source.
-static enum neb_status evaluate_source(struct agent_worker *w, int32_t i, uint64_t n, double *loss) {
+static enum neb_status evaluate_source(struct agent_worker *w, int32_t i, uint64_t n,
+                                       double *loss) {
     int32_t T = w->job.seq_len;
     uint64_t have = intra_corpus_windows(w->corpus, i, INTRA_VALID, T);
     size_t tokens = n * (size_t)T;
     int32_t *x = calloc(2 * tokens, sizeof *x);
     if (!x)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory evaluating %llu windows", (unsigned long long)n);
+        return neb_fail(NEB_ERR_NOMEM, "out of memory evaluating %llu windows",
+                        (unsigned long long)n);
     for (uint64_t k = 0; k < n; k++)
         intra_corpus_window(w->corpus, i, INTRA_VALID, T, k * have / n, x + k * (size_t)T,
                             x + tokens + k * (size_t)T);
@@ -32,7 +34,8 @@ enum neb_status worker_evaluate(struct agent_worker *w, double *loss, json_t *by
         if (!n)
             continue;
         NEB_TRY(evaluate_source(w, i, n, &l));
-        if (json_object_set_new(by_source, intra_corpus_source_name(w->corpus, i), json_real(l)) != 0)
+        if (json_object_set_new(by_source, intra_corpus_source_name(w->corpus, i), json_real(l)) !=
+            0)
             return neb_fail(NEB_ERR_NOMEM, "out of memory evaluating");
         sum += l;
         counted++;

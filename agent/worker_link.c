@@ -15,19 +15,21 @@ void worker_metrics(struct agent_worker *w, json_t *line) {
         neb_debug("a metrics line was dropped");
 }
 
-void worker_say_step(struct agent_worker *w, const struct intra_step_stats *s, double tokens_per_s) {
-    worker_metrics(w, json_pack("{s:s,s:I,s:I,s:o,s:o,s:o,s:f,s:f,s:f,s:f}", "kind", "step", "step",
-                                (json_int_t)w->step, "tokens", (json_int_t)w->all_tokens, "loss",
-                                agent_json_number(s->loss), "lr", agent_json_number((double)s->update.lr),
-                                "grad_norm", agent_json_number(s->update.grad_norm), "tokens_per_s", tokens_per_s,
-                                "stall_s", w->stall_s, "train_s", w->train_s, "stalled_s",
-                                w->stall_s - w->stall_told)); // since the line before
+void worker_say_step(struct agent_worker *w, const struct intra_step_stats *s,
+                     double tokens_per_s) {
+    worker_metrics(
+        w, json_pack("{s:s,s:I,s:I,s:o,s:o,s:o,s:f,s:f,s:f,s:f}", "kind", "step", "step",
+                     (json_int_t)w->step, "tokens", (json_int_t)w->all_tokens, "loss",
+                     agent_json_number(s->loss), "lr", agent_json_number((double)s->update.lr),
+                     "grad_norm", agent_json_number(s->update.grad_norm), "tokens_per_s",
+                     tokens_per_s, "stall_s", w->stall_s, "train_s", w->train_s, "stalled_s",
+                     w->stall_s - w->stall_told)); // since the line before
     w->stall_told = w->stall_s;
 }
 
 void worker_say_eval(struct agent_worker *w, double loss, json_t *by_source) {
-    worker_metrics(w, json_pack("{s:s,s:I,s:o,s:O}", "kind", "eval", "step", (json_int_t)w->step, "loss",
-                                agent_json_number(loss), "sources", by_source));
+    worker_metrics(w, json_pack("{s:s,s:I,s:o,s:O}", "kind", "eval", "step", (json_int_t)w->step,
+                                "loss", agent_json_number(loss), "sources", by_source));
 }
 
 void worker_set_lost(struct agent_worker *w, bool lost) {
@@ -52,7 +54,8 @@ static enum neb_status on_agent(struct agent_worker *w, struct agent_ipc_msg *m)
         w->alive = (int)agent_ipc_int(m, "alive", 0),
         w->expected = json_is_true(json_object_get(m->head, "expected")),
         w->attempts = (uint32_t)agent_ipc_int(m, "attempts", 0),
-        worker_set_lost(w, json_is_true(json_object_get(m->head, "lost")) && (w->adopts || !w->restored));
+        worker_set_lost(w, json_is_true(json_object_get(m->head, "lost")) &&
+                               (w->adopts || !w->restored));
     else if (!strcmp(ev, "stop"))
         w->stop = true;
     else if (!strcmp(ev, "answer") && w->foreign && !json_is_true(json_object_get(m->head, "ok")))
@@ -91,7 +94,8 @@ enum neb_status worker_wait(struct agent_worker *w) {
 }
 
 enum neb_status worker_hello(struct agent_worker *w, const char *job) {
-    const struct agent_ipc_part secret = {agent_credential_secret(w->credential), AGENT_SECRET_BYTES};
+    const struct agent_ipc_part secret = {agent_credential_secret(w->credential),
+                                          AGENT_SECRET_BYTES};
     return agent_ipc_send(w->ipc, NULL,
                           json_pack("{s:s,s:s,s:b,s:I}", "op", "attach", "job", job, "foreign",
                                     w->foreign != NULL, "pid", (json_int_t)getpid()),
@@ -113,7 +117,8 @@ enum neb_status worker_attach(struct agent_worker *w, const char *socket_path, c
     w->expected = json_is_true(json_object_get(m.head, "expected"));
     w->lost = json_is_true(json_object_get(m.head, "lost"));
     w->attempts = (uint32_t)agent_ipc_int(&m, "attempts", 0);
-    json_t *taken = json_object_get(m.head, "taken"), *suspect = json_object_get(m.head, "suspect"), *t;
+    json_t *taken = json_object_get(m.head, "taken"), *suspect = json_object_get(m.head, "suspect"),
+           *t;
     size_t i;
     json_array_foreach(suspect, i, t) if (i < 64) w->suspect[i] = (uint32_t)json_integer_value(t);
     json_array_foreach(taken, i, t) w->taken |= i < 64 && json_is_true(t) ? 1ull << i : 0;
@@ -252,17 +257,20 @@ void worker_params_digest(const struct agent_worker *w, char hex[33]) {
     neb_hex(b, sizeof b, hex);
 }
 
-json_t *worker_results(const struct agent_worker *w, const char *device, double eval_loss, bool done) {
+json_t *worker_results(const struct agent_worker *w, const char *device, double eval_loss,
+                       bool done) {
     char hex[33];
     worker_params_digest(w, hex);
-    return json_pack("{s:s,s:I,s:I,s:o,s:o,s:o,s:f,s:f,s:f,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:i}", "device", device,
-                     "steps", (json_int_t)w->step, "tokens", (json_int_t)w->all_tokens, "loss_first",
-                     agent_json_number(w->loss_first), "loss_last", agent_json_number(w->loss_last), "eval_loss",
-                     agent_json_number(eval_loss), "stall_s", w->stall_s, "train_s", w->train_s, "sync_s", w->sync_s,
-                     "params_digest", hex, "params", (json_int_t)w->model->n_params, "trainable_params",
-                     (json_int_t)w->model->n_trainable, "rounds", (json_int_t)w->rounds, "lost_steps",
-                     (json_int_t)w->lost_steps, "payload_bytes", (json_int_t)w->payload_bytes, "payload_params",
-                     (json_int_t)w->payload_params, "stopped", !done, "threads", kern_pool_threads(w->K->pool));
+    return json_pack(
+        "{s:s,s:I,s:I,s:o,s:o,s:o,s:f,s:f,s:f,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:i}", "device",
+        device, "steps", (json_int_t)w->step, "tokens", (json_int_t)w->all_tokens, "loss_first",
+        agent_json_number(w->loss_first), "loss_last", agent_json_number(w->loss_last), "eval_loss",
+        agent_json_number(eval_loss), "stall_s", w->stall_s, "train_s", w->train_s, "sync_s",
+        w->sync_s, "params_digest", hex, "params", (json_int_t)w->model->n_params,
+        "trainable_params", (json_int_t)w->model->n_trainable, "rounds", (json_int_t)w->rounds,
+        "lost_steps", (json_int_t)w->lost_steps, "payload_bytes", (json_int_t)w->payload_bytes,
+        "payload_params", (json_int_t)w->payload_params, "stopped", !done, "threads",
+        kern_pool_threads(w->K->pool));
 }
 
 enum neb_status worker_report(struct agent_worker *w, json_t *results, json_t *more) {
@@ -272,5 +280,6 @@ enum neb_status worker_report(struct agent_worker *w, json_t *results, json_t *m
         json_decref(results);
         return neb_fail(NEB_ERR_NOMEM, "out of memory reporting");
     }
-    return agent_ipc_send(w->ipc, NULL, json_pack("{s:s,s:o}", "op", "report", "report", results), NULL, 0);
+    return agent_ipc_send(w->ipc, NULL, json_pack("{s:s,s:o}", "op", "report", "report", results),
+                          NULL, 0);
 }

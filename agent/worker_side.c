@@ -96,7 +96,8 @@ static enum neb_status durable(struct agent_worker *w) {
     struct worker_side *x = w->side;
     for (int32_t i = 0; i < x->n_streams; i++)
         if (!produces(x->streams[i]))
-            NEB_TRY(agent_stream_saved(x->streams[i], x->cursors[i], w->job.checkpoint_keep, x->final));
+            NEB_TRY(
+                agent_stream_saved(x->streams[i], x->cursors[i], w->job.checkpoint_keep, x->final));
     return NEB_OK;
 }
 

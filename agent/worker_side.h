@@ -17,7 +17,8 @@ struct worker_side {
     struct agent_worker *w; // borrowed
     int32_t n_streams;
     struct agent_stream *streams[WORKER_SIDE_STREAMS_MAX]; // owned
-    int64_t saved; // event or step of the newest checkpoint, which may still be on its way; -1: none by this process
+    int64_t
+        saved; // event or step of the newest checkpoint, which may still be on its way; -1: none by this process
     uint64_t cursors[WORKER_SIDE_STREAMS_MAX]; // of that checkpoint: the next batch of each stream
     bool final;                                // nothing will be started again from an older one
     worker_side_add *add;
@@ -30,17 +31,20 @@ void worker_side_close(struct worker_side *x);
 // Adds a stream. c: key.id, type, role, peer, window_batches, window_start and measured; the rest is filled in. Both ends must have the same
 // vocabulary and, with `shards`, the same shards. next: of the checkpoint. *out stays this side's. NEB_ERR_LIMIT: a step makes
 // larger batches than streams take.
-NEB_MUST_CHECK enum neb_status worker_side_stream(struct worker_side *x, const struct inter_stream_config *c,
+NEB_MUST_CHECK enum neb_status worker_side_stream(struct worker_side *x,
+                                                  const struct inter_stream_config *c,
                                                   double batch_bytes, bool shards, uint64_t next,
                                                   struct agent_stream **out);
 // Whether a checkpoint is to be written now, between two events: the job says so, or an agent asks.
 bool worker_side_due(const struct worker_side *x, int64_t at);
 // Once all streams are open: how checkpoints are made. add is not asked where the side takes part in rounds: its ops are.
-NEB_MUST_CHECK enum neb_status worker_side_start(struct worker_side *x, worker_side_add *add, void *user);
+NEB_MUST_CHECK enum neb_status worker_side_start(struct worker_side *x, worker_side_add *add,
+                                                 void *user);
 // Begins a checkpoint, once the agent has stored all batches that were put before; it is written while training goes on
 // (worker_save.c). When it is on disk, credit is given by it. final: nothing will be started again from an older one.
 NEB_MUST_CHECK enum neb_status worker_side_save(struct worker_side *x, int64_t at, bool final);
-NEB_MUST_CHECK enum neb_status worker_side_newest(const struct worker_side *x, struct intra_ckpt **out); // NEB_ERR_NOT_FOUND
+NEB_MUST_CHECK enum neb_status worker_side_newest(const struct worker_side *x,
+                                                  struct intra_ckpt **out); // NEB_ERR_NOT_FOUND
 // Until the last checkpoint is on disk and all that was put is the others' for good: its agent keeps it only while this worker lives.
 NEB_MUST_CHECK enum neb_status worker_side_wait_taken(struct worker_side *x);
 

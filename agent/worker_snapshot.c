@@ -7,8 +7,8 @@
 // In both the data goes on behind the last step that is in a commit of its own: nothing is learned twice. What was learned since
 // and sent to nobody is lost: counted in lost_steps, and reported.
 #include "agent/base/log.h"
-#include "agent/worker.h"
 #include "agent/snapshot.h"
+#include "agent/worker.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -87,7 +87,8 @@ out:
     if (!has_checkpoint)
         w->life = w->attempts;
     bool there = inter_outer_on_device(w->outer); // so are the parameters that were taken over
-    enum neb_status (*told)(struct agent_worker *, const bool *) = there ? w->ops.changed : w->ops.push;
+    enum neb_status (*told)(struct agent_worker *, const bool *) =
+        there ? w->ops.changed : w->ops.push;
     if (told)
         NEB_TRY(told(w, NULL));
     NEB_TRY(worker_save(w));

@@ -22,9 +22,9 @@ static enum neb_status say_open(struct agent_stream *s) {
         "{s:s,s:i,s:i,s:i,s:i,s:I,s:i,s:i,s:I,s:I,s:I,s:b,s:I,s:o}", "op", "stream-open", "stream",
         c->key.id, "type", (int)c->type, "role", (int)c->role, "cluster", (int)c->peer,
         "batch_bytes", (json_int_t)c->batch_bytes, "window_batches", (int)c->window_batches,
-        "window_start", (int)c->window_start, "window_bytes", (json_int_t)c->window_bytes, "spool_batches", (json_int_t)c->spool_batches,
-        "spool_bytes", (json_int_t)c->spool_bytes, "measured", c->measured, "next",
-        (json_int_t)s->next, "terms", terms_json(c));
+        "window_start", (int)c->window_start, "window_bytes", (json_int_t)c->window_bytes,
+        "spool_batches", (json_int_t)c->spool_batches, "spool_bytes", (json_int_t)c->spool_bytes,
+        "measured", c->measured, "next", (json_int_t)s->next, "terms", terms_json(c));
     if (!head)
         return neb_fail(NEB_ERR_NOMEM, "out of memory opening a stream");
     return agent_ipc_send(s->ipc, NULL, head, NULL, 0);

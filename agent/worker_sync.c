@@ -93,7 +93,8 @@ enum neb_status worker_tell_shape(struct agent_worker *w) {
     for (int32_t f = 0; f < w->job.sync.fragments; f++) {
         uint64_t elements = inter_outer_shape(w->outer, f, sha);
         neb_hex(sha, sizeof sha, hex);
-        json_array_append_new(fragments, json_pack("{s:I,s:s}", "elements", (json_int_t)elements, "sha", hex));
+        json_array_append_new(fragments,
+                              json_pack("{s:I,s:s}", "elements", (json_int_t)elements, "sha", hex));
     }
     return agent_ipc_send(w->ipc, NULL,
                           json_pack("{s:s,s:I,s:o}", "op", "shape", "elements",
@@ -152,12 +153,12 @@ enum neb_status worker_resubmit(struct agent_worker *w, int32_t f) {
     struct agent_ipc_part part = {t->blob.p, t->blob.len};
     char hex[33];
     digest_hex(&w->last_digest[f], hex);
-    json_t *head = json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:s,s:o}", "op", "update", "again",
-                             (json_int_t)t->again, "round",
-                             (json_int_t)w->frags[f].round, "fragment", (json_int_t)f, "tokens",
-                             (json_int_t)t->tokens, "step", (json_int_t)w->frags[f].send_step, "steps", (json_int_t)t->steps, "missed",
-                             (json_int_t)t->missed, "final", w->frags[f].sent_final, "digest", hex,
-                             "measure", worker_plan_measure(w, f));
+    json_t *head = json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:s,s:o}", "op", "update",
+                             "again", (json_int_t)t->again, "round", (json_int_t)w->frags[f].round,
+                             "fragment", (json_int_t)f, "tokens", (json_int_t)t->tokens, "step",
+                             (json_int_t)w->frags[f].send_step, "steps", (json_int_t)t->steps,
+                             "missed", (json_int_t)t->missed, "final", w->frags[f].sent_final,
+                             "digest", hex, "measure", worker_plan_measure(w, f));
     return agent_ipc_send(w->ipc, NULL, head, &part, 1);
 }
 
@@ -334,7 +335,8 @@ static double own_share(const struct agent_travel *t) {
     return all > 0 ? own / all : 0;
 }
 
-static enum neb_status flip_for_test(const struct agent_worker *w) { // a bit of the memory falls over
+static enum neb_status
+flip_for_test(const struct agent_worker *w) { // a bit of the memory falls over
     char point[64];
     struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
     snprintf(point, sizeof point, "worker.flip.%s", w->job.clusters[w->cluster].name);
@@ -358,17 +360,17 @@ static void say_round(struct agent_worker *w, int32_t f, neb_ns start) {
         snprintf(codec, sizeof codec, "%s", rung);
     if (w->sum)
         snprintf(codec, sizeof codec, "sum16");
-    worker_metrics(w, json_pack("{s:s,s:I,s:I,s:I,s:I,s:s,s:I,s:s,s:f,s:f,s:b,s:I,s:I,s:f,s:f,s:f,s:I,s:i}", "kind", "round",
-                                "updates", (json_int_t)t->n,
-                                "round", (json_int_t)g->round, "fragment", (json_int_t)f, "step",
-                                (json_int_t)w->step, "digest", hex, "payload_bytes",
-                                (json_int_t)t->blob.len, "codec", codec, "travel_s",
-                                neb_seconds(t->arrived_at - t->sent_at), "apply_s",
-                                neb_seconds(neb_now() - start), "merge", t->merge, "missed",
-                                (json_int_t)t->missed, "overlap",
-                                (json_int_t)(g->merge_step - g->send_step), "stall_s", t->stall_s, "error",
-                                (double)t->error, "share", own_share(t), "tokens",
-                                (json_int_t)t->tokens, "interval", agent_schedule_interval(&w->schedule, w->step)));
+    worker_metrics(
+        w, json_pack("{s:s,s:I,s:I,s:I,s:I,s:s,s:I,s:s,s:f,s:f,s:b,s:I,s:I,s:f,s:f,s:f,s:I,s:i}",
+                     "kind", "round", "updates", (json_int_t)t->n, "round", (json_int_t)g->round,
+                     "fragment", (json_int_t)f, "step", (json_int_t)w->step, "digest", hex,
+                     "payload_bytes", (json_int_t)t->blob.len, "codec", codec, "travel_s",
+                     neb_seconds(t->arrived_at - t->sent_at), "apply_s",
+                     neb_seconds(neb_now() - start), "merge", t->merge, "missed",
+                     (json_int_t)t->missed, "overlap", (json_int_t)(g->merge_step - g->send_step),
+                     "stall_s", t->stall_s, "error", (double)t->error, "share", own_share(t),
+                     "tokens", (json_int_t)t->tokens, "interval",
+                     agent_schedule_interval(&w->schedule, w->step)));
 }
 
 enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
@@ -391,7 +393,7 @@ enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
     NEB_TRY(return_fragment(w, f));
     if (foreign)
         t->mine = false; // what a former life of this cluster had sent
-    if (t->mine) { // otherwise tokens and row counts carry over, as the residual does
+    if (t->mine) {       // otherwise tokens and row counts carry over, as the residual does
         settle_counts(w, f);
         memcpy(w->counts_sent[f], w->counts_sent[f] + 2 * V, 2 * V * sizeof **w->counts_sent);
     }
@@ -400,10 +402,12 @@ enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
     worker_plan_merged(w, f);
     if (t->taken_over)
         g->missed = 0;
-    else if (g->in_flight && !t->mine) // late: the next update carries it all, and all that was missed
+    else if (g->in_flight &&
+             !t->mine) // late: the next update carries it all, and all that was missed
         g->missed += t->missed + 1;
     else if (g->in_flight && t->again && w->tokens_base[f] < t->tokens_at_send)
-        g->missed += t->missed; // the attempt of before the outage was voted for: what was missed comes with the next update
+        g->missed +=
+            t->missed; // the attempt of before the outage was voted for: what was missed comes with the next update
     g->in_flight = g->arrived = t->here = t->rejected = t->taken_over = false;
     g->round++;
     g->merged_step = w->step;
@@ -421,10 +425,12 @@ enum neb_status worker_take_over(struct agent_worker *w, int32_t f) {
     t->mine = false;
     t->taken_over = true;
     neb_log(NEB_LOG_WARN,
-            "round %u: an update that this cluster sent before it lost its disk is committed: fragment %d and the data go on from "
+            "round %u: an update that this cluster sent before it lost its disk is committed: "
+            "fragment %d and the data go on from "
             "step %lld, not %lld",
             w->frags[f].round, f, (long long)cursor, (long long)w->step);
-    enum neb_status st = worker_merge(w, f); // logged at the step at which a repeated run takes it over too
+    enum neb_status st =
+        worker_merge(w, f); // logged at the step at which a repeated run takes it over too
     if (st == NEB_OK && cursor > w->step)
         st = worker_skip_steps(w, cursor - w->step);
     worker_begin_counts(w, f);

@@ -30,7 +30,8 @@ struct cmp_check {
     struct neb_sha256 *sha; // over the shapes of units
     uint64_t elements_max;
     struct cmp_update_stats stats;
-    double sum, lane[LANES]; // of squares: of finished units and this one's codes; of this one's floats
+    double sum,
+        lane[LANES]; // of squares: of finished units and this one's codes; of this one's floats
 
     uint8_t small[FRAME_BYTES + CODEBOOK_BYTES]; // a header that is being gathered
     size_t have, want;
@@ -45,7 +46,8 @@ struct cmp_check {
     struct neb_buf counts;
     struct neb_buf *into; // of these, the one that is being filled
     ZSTD_outBuffer out;
-    size_t min, left, done; // least raw bytes; packed ones to come; elements or blocks that were counted
+    size_t min, left,
+        done; // least raw bytes; packed ones to come; elements or blocks that were counted
     bool packed, opened, ended; // zstd: its magic number was seen, its frame is over
     bool nibbles;               // stage 2 (stage.c): first the low ones,
     struct neb_buf low, high;   // then zstd of the high ones; both make the stream
@@ -181,8 +183,7 @@ static enum neb_status take_floats(struct cmp_check *c, size_t bytes) {
         add_squares(c->lane, x, n);
         c->done += n;
     }
-    return finite ? NEB_OK
-                  : neb_fail(NEB_ERR_FORMAT, "codec frame: a value is NaN or infinite");
+    return finite ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "codec frame: a value is NaN or infinite");
 }
 
 // Every gap leads to an index in its chunk, and all are used.
@@ -369,7 +370,8 @@ static enum neb_status on_stream(struct cmp_check *c) {
     uint8_t stage = neb_rd_u8(&r);
     size_t raw = neb_rd_u32(&r), len = neb_rd_u32(&r), min, max;
     sizes_of(c, &min, &max);
-    if (stage > (c->stream == 1 ? cmp_frame_last_stage(&c->h) : 1) || raw < min || raw > max || (stage == 0 && raw != len))
+    if (stage > (c->stream == 1 ? cmp_frame_last_stage(&c->h) : 1) || raw < min || raw > max ||
+        (stage == 0 && raw != len))
         return neb_fail(NEB_ERR_FORMAT,
                         "codec frame: a stream of %zu bytes where %zu to %zu belong", raw, min,
                         max);

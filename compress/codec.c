@@ -99,7 +99,9 @@ void cmp_codec_name(const struct cmp_codec *c, char *out, size_t cap) {
         snprintf(out, cap, c->block == 128 ? "int%d" : "int%d:%u", bits, c->block);
         break;
     }
-    case CMP_TOPK: snprintf(out, cap, c->bits == 4 ? "topk:%u/%u:4" : "topk:%u/%u", c->k, c->chunk); break;
+    case CMP_TOPK:
+        snprintf(out, cap, c->bits == 4 ? "topk:%u/%u:4" : "topk:%u/%u", c->k, c->chunk);
+        break;
     }
 }
 
@@ -164,14 +166,15 @@ enum neb_status cmp_frame_get(struct neb_rd *r, struct cmp_frame *h) {
             "codec frame: version '%c', this program reads '1' and '2'; run the same release on "
             "all members",
             isprint((int)(magic >> 24)) ? (int)(magic >> 24) : '?');
-    if (r->bad || (magic != MAGIC && !h->former) || (bits && !fine) || zero2 || id < CMP_FP32 || id > CMP_ID_LAST)
+    if (r->bad || (magic != MAGIC && !h->former) || (bits && !fine) || zero2 || id < CMP_FP32 ||
+        id > CMP_ID_LAST)
         return neb_fail(NEB_ERR_FORMAT, "codec frame: no valid header");
     h->codec.id = (enum cmp_codec_id)id;
     if (streams != cmp_frame_streams(h->codec.id) || h->n > CMP_ELEMENTS_MAX)
         return neb_fail(NEB_ERR_FORMAT, "codec frame: %u streams, %llu elements", streams,
                         (unsigned long long)h->n);
     if (h->codec.block < 8 || h->codec.chunk < 64 || h->codec.chunk > 65536 || h->codec.k < 1 ||
-        h->codec.k > h->codec.chunk || h->top < -90 || h->top > 120 || 
+        h->codec.k > h->codec.chunk || h->top < -90 || h->top > 120 ||
         !usable_mags(h->mags, fine ? CMP_MAGS : 2))
         return neb_fail(NEB_ERR_FORMAT, "codec frame: parameters out of range");
     return NEB_OK;

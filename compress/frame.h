@@ -5,7 +5,7 @@
 #include "compress/work.h"
 
 enum { CMP_GAP_ESCAPE = 255, CMP_MAGS = 8 };
-enum { // of updates (update.h)
+enum {                             // of updates (update.h)
     CMP_UPDATE_MAGIC = 0x3155424e, // "NBU1"
     CMP_UNITS_MAX = 1 << 20,
     CMP_ROWS_MAX = 1 << 24,
@@ -15,8 +15,9 @@ enum { // of updates (update.h)
 
 struct cmp_frame { // the header
     struct cmp_codec codec;
-    int top;       // exponent that scales are relative to
-    float mags[CMP_MAGS]; // topk: codebook of magnitudes, in units of the chunk's scale, ascending; 2 or 8 of them
+    int top; // exponent that scales are relative to
+    float mags
+        [CMP_MAGS]; // topk: codebook of magnitudes, in units of the chunk's scale, ascending; 2 or 8 of them
     uint64_t n;
     bool former; // read from version 1
 };

@@ -179,7 +179,8 @@ enum neb_status cmp_frame_get_stream(struct cmp_work *w, struct neb_rd *r,
     uint8_t stage = neb_rd_u8(r);
     size_t raw = neb_rd_u32(r), len = neb_rd_u32(r);
     const uint8_t *p = neb_rd_view(r, len);
-    if (r->bad || stage > (h ? cmp_frame_last_stage(h) : ZSTD) || raw < min || raw > max || (stage == RAW && raw != len))
+    if (r->bad || stage > (h ? cmp_frame_last_stage(h) : ZSTD) || raw < min || raw > max ||
+        (stage == RAW && raw != len))
         return neb_fail(NEB_ERR_FORMAT,
                         "codec frame: a stream of %zu bytes where %zu to %zu belong", raw, min,
                         max);

@@ -135,8 +135,8 @@ enum neb_status cmp_frame_get_topk(struct cmp_work *w, struct neb_rd *r, const s
     unsigned bits = (unsigned)c->bits, each = 8 / bits, bins = (unsigned)cmp_frame_bins(c->bits);
     size_t packed = (entries + each - 1) / each;
     NEB_TRY(cmp_frame_get_stream(w, r, NULL, chunks, chunks, &w->stream[0]));
-    NEB_TRY(
-        cmp_frame_get_stream(w, r, NULL, entries, entries + n / CMP_GAP_ESCAPE + chunks, &w->stream[1]));
+    NEB_TRY(cmp_frame_get_stream(w, r, NULL, entries, entries + n / CMP_GAP_ESCAPE + chunks,
+                                 &w->stream[1]));
     NEB_TRY(cmp_frame_get_stream(w, r, NULL, packed, packed, &w->stream[2]));
     if (to->out)
         memset(to->out, 0, n * sizeof *to->out);

@@ -90,9 +90,8 @@ enum neb_status cmp_update_add_feedback(struct cmp_work *w, struct neb_buf *out,
 }
 
 enum neb_status cmp_update_add_device(struct cmp_device *c, struct cmp_work *w, struct neb_buf *out,
-                                      const struct cmp_unit_shape *s,
-                                      const struct cmp_codec *codec, const float *x,
-                                      const uint64_t *counts) {
+                                      const struct cmp_unit_shape *s, const struct cmp_codec *codec,
+                                      const float *x, const uint64_t *counts) {
     return add_unit(c, w, out, s, codec, x, NULL, counts);
 }
 
@@ -162,7 +161,8 @@ static enum neb_status check_claims(const uint8_t *p, size_t len) {
         struct cmp_frame_info info;
         NEB_TRY(next_unit(&r, &s, &u));
         NEB_TRY(cmp_frame_peek(u.frame, u.frame_len, &info));
-        if (s.rows > CMP_ROWS_MAX || info.n != (uint64_t)s.rows * s.cols || info.n > CMP_UNIT_ELEMENTS_MAX)
+        if (s.rows > CMP_ROWS_MAX || info.n != (uint64_t)s.rows * s.cols ||
+            info.n > CMP_UNIT_ELEMENTS_MAX)
             return neb_fail(NEB_ERR_FORMAT, "update: unit %u claims %u x %u elements in %zu bytes",
                             s.unit, s.rows, s.cols, u.frame_len);
     }
@@ -181,7 +181,8 @@ enum neb_status cmp_update_shapes(const uint8_t *p, size_t len, struct cmp_unit_
     return NEB_OK;
 }
 
-void cmp_shapes_hash(const struct cmp_unit_shape *shapes, uint32_t n, uint8_t out[NEB_SHA256_BYTES]) {
+void cmp_shapes_hash(const struct cmp_unit_shape *shapes, uint32_t n,
+                     uint8_t out[NEB_SHA256_BYTES]) {
     struct neb_buf b = {0};
     for (uint32_t i = 0; i < n; i++) {
         neb_buf_u32(&b, shapes[i].unit);

@@ -385,8 +385,8 @@ enum neb_status inter_ledger_put_standing(struct inter_ledger *l, const struct i
     inter_standing_put(&b, st);
     enum neb_status rc = neb_buf_check(&b);
     if (rc == NEB_OK)
-        rc = inter_db_run(l, "store a standing", "INSERT OR REPLACE INTO standing VALUES(?,?)", "bb",
-                          INTER_JOB(st->job), (const void *)b.p, b.len);
+        rc = inter_db_run(l, "store a standing", "INSERT OR REPLACE INTO standing VALUES(?,?)",
+                          "bb", INTER_JOB(st->job), (const void *)b.p, b.len);
     neb_buf_free(&b);
     return rc;
 }

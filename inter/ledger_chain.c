@@ -78,9 +78,12 @@ enum neb_status inter_ledger_begin_at(struct inter_ledger *l, const uint8_t job[
     enum neb_status st = inter_ledger_chain(l, job, fragment, &old);
     if (st == NEB_OK && old.first == round && !memcmp(old.base, previous, sizeof old.base))
         return inter_db_end(l, st); // said again
-    if (st == NEB_OK && (old.next > round || (old.next == round && memcmp(old.head, previous, sizeof old.head))))
-        st = neb_fail(NEB_ERR_STATE, "ledger %s: fragment %u is at round %u already, with another history than round %u's",
-                      l->dir, fragment, old.next, round);
+    if (st == NEB_OK &&
+        (old.next > round || (old.next == round && memcmp(old.head, previous, sizeof old.head))))
+        st = neb_fail(
+            NEB_ERR_STATE,
+            "ledger %s: fragment %u is at round %u already, with another history than round %u's",
+            l->dir, fragment, old.next, round);
     if (st == NEB_OK || st == NEB_ERR_NOT_FOUND)
         st = inter_chain_put(l, &c);
     if (st == NEB_OK)

@@ -12,7 +12,7 @@ enum {
     INTER_PARTS_MAX = 64,     // blobs that arrive at once
 };
 
-struct inter_part { // an arriving blob
+struct inter_part {    // an arriving blob
     bool open, hashed; // hashed: inter_ledger_part_hashed
     struct inter_key key;
     int fd;

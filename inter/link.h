@@ -58,12 +58,12 @@ struct inter_link_config {
     const struct sec_identity *identity; // borrowed for the life of the link
     const struct sec_members *members;   // copied; must hold the identity itself
     const char *listen; // "HOST:PORT", "*:PORT" (port 0: any, see inter_link_port); NULL: dial only
-    uint32_t n_bulk; // 1..32; 0: as many as fill the link (inter/stripes.h), from 8
+    uint32_t n_bulk;    // 1..32; 0: as many as fill the link (inter/stripes.h), from 8
     const char *congestion; // of all connections (inter/tcp.h), borrowed; NULL: bbr where permitted
-    size_t chunk_bytes; // largest bulk message is this + INTER_LINK_SLACK; 0: 1 MiB
+    size_t chunk_bytes;     // largest bulk message is this + INTER_LINK_SLACK; 0: 1 MiB
     size_t bulk_queue_bytes;    // unacknowledged bulk bytes a peer, about 2 x BDP; 0: 64 MiB
     size_t control_queue_bytes; // the same on control; 0: 1 MiB
-    neb_ns recycle; // connections older than this are replaced without a pause; 0: one hour
+    neb_ns recycle;    // connections older than this are replaced without a pause; 0: one hour
     void *zmq_context; // borrowed; NULL: the link makes its own. Holds this link's ZAP handler.
 };
 
@@ -71,21 +71,24 @@ struct inter_link_stats {
     bool up;
     neb_ns since; // monotonic time of the last change of up
     neb_ns rtt;   // smoothed, of PING on control; 0: not known yet
-    neb_ns clock_offset; // of the peer's time of day against ours, to half a round trip; 0: not known
+    neb_ns
+        clock_offset; // of the peer's time of day against ours, to half a round trip; 0: not known
     uint64_t sent_bytes,
         recv_bytes; // on the TCP sockets: handshakes, ZMTP, CURVE; sent includes retransmissions
-    uint64_t message_bytes; // sent by the caller, headers and all; the rest of sent_bytes is this link's own
+    uint64_t
+        message_bytes; // sent by the caller, headers and all; the rest of sent_bytes is this link's own
     uint64_t payload_bytes; // of message_bytes: second parts (inter_link_send2) on bulk connections
     uint64_t sent_segs,
         recv_segs; // TCP segments: add 40 (IPv4) plus 12 (timestamps) bytes each for IP bytes
-    uint32_t bulk_open, bulk_used; // connections; those that this side sends on
+    uint32_t bulk_open, bulk_used;       // connections; those that this side sends on
     char congestion[INTER_TCP_NAME_MAX]; // of the control connection; "": none
     uint64_t queued_bytes; // sent and not acknowledged by the peer's link, both channels
     uint64_t connects;     // times the peer came up
     uint64_t recycled;     // sets of connections that this side replaced for their age
     uint64_t refused;      // messages accepted by nobody: bad frames, spoofed ids, stale sessions
     uint64_t dropped;      // bytes that were unacknowledged when a connection broke
-    uint64_t held, cut;    // bytes that came and are not read yet; connections cut because that was too much
+    uint64_t held,
+        cut; // bytes that came and are not read yet; connections cut because that was too much
 };
 
 struct inter_link;

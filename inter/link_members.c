@@ -27,7 +27,8 @@ void link_admit(struct inter_link *l) {
 void link_peer_init(const struct inter_link *l, struct peer *p, const struct sec_member *x) {
     uint32_t fixed = l->cfg.n_bulk;
     memset(p, 0, sizeof *p);
-    inter_stripes_init(&p->stripes, fixed ? fixed : INTER_STRIPES_FIRST, fixed ? fixed : INTER_LINK_MAX_BULK);
+    inter_stripes_init(&p->stripes, fixed ? fixed : INTER_STRIPES_FIRST,
+                       fixed ? fixed : INTER_LINK_MAX_BULK);
     p->member = *x;
     p->revoked = !x->pub.name[0];
     for (int w = 0; w < SETS; w++)

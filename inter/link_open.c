@@ -117,7 +117,8 @@ void link_conn_dial(struct inter_link *l, struct peer *p, uint32_t index) {
     snprintf(where, sizeof where, "tcp://%s", p->member.endpoint);
     *c = (struct conn){.fd = -1, .zmq_fd = -1};
     c->sock = zmq_socket(l->ctx, ZMQ_DEALER);
-    bool bad = !c->sock || !set_options(l, c->sock, index ? INTER_SOCKET_BULK : INTER_SOCKET_CONTROL);
+    bool bad =
+        !c->sock || !set_options(l, c->sock, index ? INTER_SOCKET_BULK : INTER_SOCKET_CONTROL);
     bad = bad ||
           zmq_setsockopt(c->sock, ZMQ_CURVE_SERVERKEY, p->member.pub.curve, SEC_KEY_BYTES) != 0 ||
           zmq_setsockopt(c->sock, ZMQ_CURVE_PUBLICKEY, me->curve, SEC_KEY_BYTES) != 0;
@@ -248,7 +249,8 @@ enum neb_status link_listen(struct inter_link *l, const char *where) {
     if (set_int(l->router, ZMQ_ZAP_ENFORCE_DOMAIN, 1) != 0)
         return neb_fail(NEB_ERR_IO, "listen: ZAP_ENFORCE_DOMAIN: %s", zmq_strerror(zmq_errno()));
 #endif
-    l->router_mon = monitor(l, l->router, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED);
+    l->router_mon =
+        monitor(l, l->router, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED);
     if (!l->router_mon || zmq_bind(l->router, endpoint) != 0)
         return neb_fail(NEB_ERR_IO, "cannot listen on %s: %s", where, zmq_strerror(zmq_errno()));
     size_t n = sizeof endpoint;

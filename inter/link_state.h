@@ -30,8 +30,8 @@
 // down.
 #ifndef INTER_LINK_STATE_H
 #define INTER_LINK_STATE_H
-#include "inter/link.h"
 #include "agent/base/bytes.h"
+#include "inter/link.h"
 #include "inter/rate_limit.h"
 #include "inter/socket_profile.h"
 #include "inter/stripes.h"
@@ -39,7 +39,7 @@
 
 #define ZAP_DOMAIN      "nebula"
 #define BEAT_EVERY      (1500 * NEB_MS) // of this side's own silence
-#define PING_FIRST      (1 * NEB_S)     // the second one after the first, and so on twice as long until
+#define PING_FIRST      (1 * NEB_S) // the second one after the first, and so on twice as long until
 #define PING_LAST       (16 * NEB_S)
 #define ACK_BYTES       (32 << 10)      // data that is acknowledged at once; less of it is no queue
 #define ACK_DELAY       (4 * NEB_S)     // less of it, at most so late
@@ -54,7 +54,7 @@ enum { HELLO = 1, WELCOME, PING, PONG, BEAT, DATA, RENEW, STRIPES };
 enum {
     DIALED,
     ACCEPTED,
-    OLD_DIALED,   // being recycled: its successor is up or on its way
+    OLD_DIALED, // being recycled: its successor is up or on its way
     OLD_ACCEPTED,
     SETS,
     RID_BYTES = 5,
@@ -74,7 +74,7 @@ struct conn {
     neb_ns retry_at;        // dialler: open again at; 0: not waiting
     uint64_t sent, acked;   // data bytes
     uint64_t recvd, recv_acked;
-    uint64_t read;          // at least the bytes on the wire of what was read
+    uint64_t read; // at least the bytes on the wire of what was read
 };
 
 struct set {
@@ -82,7 +82,7 @@ struct set {
     uint64_t session;     // 0: no set
     bool up;
     neb_ns since, heard, pinged, data_at, acks_at;
-    neb_ns said;    // this side's last message that the peer hears soon: no large queue is before it
+    neb_ns said; // this side's last message that the peer hears soon: no large queue is before it
     uint32_t pings; // since it came up
 };
 
@@ -96,7 +96,8 @@ struct peer {
     struct inter_stripes stripes; // this side sends on the first of them
     uint32_t asked, told;         // connections that the peer wants; that it was asked for
     uint64_t bulk_acked;          // since the last look at the stripes
-    uint64_t message_bytes, payload_bytes; // handed over by the caller; of these the second parts on bulk
+    uint64_t message_bytes,
+        payload_bytes;              // handed over by the caller; of these the second parts on bulk
     struct inter_tcp_counts closed; // of connections that are gone
     uint64_t connects, refused, dropped, recycled;
     uint64_t held, cut; // bytes that came and are unread; connections that were cut for it
@@ -130,29 +131,34 @@ struct inter_link {
 
 // link_open.c
 void link_conn_dial(struct inter_link *l, struct peer *p, uint32_t index);
-void link_conn_watch(const struct inter_link *l, struct peer *p, struct conn *c, int zmq_fd); // keeps a duplicate
+void link_conn_watch(const struct inter_link *l, struct peer *p, struct conn *c,
+                     int zmq_fd);                     // keeps a duplicate
 void link_conn_close(struct peer *p, struct conn *c); // its final byte count is kept
 struct inter_tcp_counts link_conn_counts(const struct conn *c);
 void link_counts_add(struct inter_tcp_counts *a, struct inter_tcp_counts b);
 void link_set_dial(struct inter_link *l, struct peer *p);
-void link_set_widen(struct inter_link *l, struct peer *p); // more bulk connections, when either side could fill them
+void link_set_widen(struct inter_link *l,
+                    struct peer *p); // more bulk connections, when either side could fill them
 void link_set_came_up(struct inter_link *l, struct peer *p, struct set *s);
 void link_set_retire(struct inter_link *l, struct peer *p, int which); // aside, for its successor
 void link_set_close(struct inter_link *l, struct peer *p, int which);
 void link_peer_update(struct inter_link *l, struct peer *p); // reports when it came up or went down
 void link_peer_close(struct inter_link *l, struct peer *p);  // with every connection
-bool link_prefers_dialed(const struct inter_link *l, const struct peer *p); // of two sets, which one is kept
+bool link_prefers_dialed(const struct inter_link *l,
+                         const struct peer *p); // of two sets, which one is kept
 void link_dial_events(struct inter_link *l, struct peer *p, int which, uint32_t index);
 void link_router_events(struct inter_link *l);
 NEB_MUST_CHECK enum neb_status link_listen(struct inter_link *l, const char *where);
 
 // link_send.c. False: not taken (queue full), or the connection is lost.
 bool link_send_small(struct inter_link *l, struct conn *c, const uint8_t *p, size_t n);
-bool link_send_hello(struct inter_link *l, struct conn *c, uint8_t type, uint64_t session, uint8_t index);
+bool link_send_hello(struct inter_link *l, struct conn *c, uint8_t type, uint64_t session,
+                     uint8_t index);
 bool link_send_time(struct inter_link *l, struct conn *c, uint8_t type, uint64_t t);
 void link_send_pong(struct inter_link *l, struct set *s, uint64_t t);
-struct set *link_active(const struct inter_link *l, struct peer *p); // the set to send on; NULL: none is up
-uint64_t link_set_queued(const struct set *s);                       // sent and not acknowledged
+struct set *link_active(const struct inter_link *l,
+                        struct peer *p);       // the set to send on; NULL: none is up
+uint64_t link_set_queued(const struct set *s); // sent and not acknowledged
 
 // link_receive.c
 void link_dealer_read(struct inter_link *l, struct peer *p, int which, uint32_t index);

@@ -6,8 +6,9 @@
 #include <string.h>
 
 const char *inter_fault_name(enum inter_fault f) {
-    static const char *const names[] = {"malformed", "denied",   "replay",  "corrupt", "second_digest",
-                                        "refused",   "diverged", "renewed", "forged",    "outlier", "behind"};
+    static const char *const names[] = {"malformed",     "denied",  "replay",   "corrupt",
+                                        "second_digest", "refused", "diverged", "renewed",
+                                        "forged",        "outlier", "behind"};
     _Static_assert(sizeof names / sizeof *names == INTER_FAULTS, "a name for every fault");
     return f < INTER_FAULTS ? names[f] : "unknown";
 }
@@ -35,7 +36,8 @@ struct inter_action *node_act(struct step *s, enum inter_action_kind kind) {
         a->list = p;
         a->cap = cap;
     }
-    struct inter_action *x = &a->list[a->n++]; // manifest, record and standing only where kind says so
+    struct inter_action *x =
+        &a->list[a->n++]; // manifest, record and standing only where kind says so
     x->kind = kind;
     x->peer = x->chunk = 0;
     x->offset = 0;
@@ -72,9 +74,9 @@ int node_member(const struct job *j, uint32_t peer) {
 
 void node_message(struct step *s, const uint8_t *p, size_t len, bool bulk) {
     static void (*const handlers[])(struct step *, struct neb_rd *) = {
-        NULL,         node_on_manifest, node_on_state, node_on_ack,   node_on_propose,
-        node_on_accept, node_on_commit, node_on_pull,  node_on_chunk, node_on_beat,
-        node_on_elect,  node_on_promise, node_on_want, node_on_gone,  node_on_forward};
+        NULL,           node_on_manifest, node_on_state, node_on_ack,   node_on_propose,
+        node_on_accept, node_on_commit,   node_on_pull,  node_on_chunk, node_on_beat,
+        node_on_elect,  node_on_promise,  node_on_want,  node_on_gone,  node_on_forward};
     struct neb_rd r = neb_rd_make(p, len);
     uint8_t type = neb_rd_u8(&r);
     if (type < MSG_MANIFEST || type > MSG_FORWARD || (type == MSG_CHUNK) != bulk)
@@ -199,7 +201,8 @@ void inter_node_destroy(struct inter_node **np) {
 
 enum neb_status inter_node_job_open(struct inter_node *n, const struct inter_job_config *c) {
     if (c->n_members < 1 || c->n_members > INTER_MEMBERS_MAX || c->self >= c->n_members ||
-        c->fragments < 1 || c->fragments > INTER_FRAGMENTS_MAX || !c->epoch || !c->tune.start_interval)
+        c->fragments < 1 || c->fragments > INTER_FRAGMENTS_MAX || !c->epoch ||
+        !c->tune.start_interval)
         return neb_fail(NEB_ERR_INVALID, "job: %u members, %u fragments", c->n_members,
                         c->fragments);
     for (uint8_t m = 0; m < c->n_members; m++)
@@ -222,7 +225,8 @@ enum neb_status inter_node_job_open(struct inter_node *n, const struct inter_job
     return neb_fail(NEB_ERR_LIMIT, "at most %d jobs at a time; stop one first", JOBS_MAX);
 }
 
-void inter_node_job_bound(struct inter_node *n, const uint8_t job[INTER_ID_BYTES], uint64_t blob_bytes) {
+void inter_node_job_bound(struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
+                          uint64_t blob_bytes) {
     struct job *j = node_find_job(n, job);
     if (j)
         j->blob_max = blob_bytes;
@@ -266,8 +270,7 @@ void inter_node_restore_commit(struct inter_node *n, const struct inter_record *
 }
 
 enum neb_status inter_node_restore_manifest(struct inter_node *n, const struct inter_manifest *m,
-                                            enum inter_holding h,
-                                            const struct inter_bitmap *got) {
+                                            enum inter_holding h, const struct inter_bitmap *got) {
     struct job *j = node_find_job(n, m->key.job);
     struct fragment *g = node_find_fragment(j, m->key.fragment);
     if (!g || m->key.round != g->round || m->key.member >= j->c.n_members)
@@ -328,8 +331,8 @@ bool inter_node_weighs(const struct inter_node *n, const uint8_t job[INTER_ID_BY
     return j && (j->c.robust || j->c.n_members >= 3);
 }
 
-bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES], neb_ns now,
-                           struct inter_job_status *out) {
+bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
+                           neb_ns now, struct inter_job_status *out) {
     const struct job *j = find_const(n, job);
     if (!j)
         return false;

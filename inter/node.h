@@ -55,34 +55,37 @@ struct inter_node_crypto { // pure functions: the same input gives the same answ
 
 struct inter_job_config {
     uint8_t id[INTER_ID_BYTES];
-    uint8_t n_members, self;           // self: index of this node in members
-    uint16_t witnesses;                // bit per member: votes, but has no worker and holds no updates
-    uint16_t removed;                  // bit per member: by a signed membership version (inter_node_job_removed)
-    bool commit_all;                   // never commit without every data member
-    neb_ns grace;                      // how long a slow member is waited for
-    uint64_t epoch;                    // of this node's ledger, not 0; later ledgers have greater ones
+    uint8_t n_members, self; // self: index of this node in members
+    uint16_t witnesses;      // bit per member: votes, but has no worker and holds no updates
+    uint16_t removed; // bit per member: by a signed membership version (inter_node_job_removed)
+    bool commit_all;  // never commit without every data member
+    neb_ns grace;     // how long a slow member is waited for
+    uint64_t epoch;   // of this node's ledger, not 0; later ledgers have greater ones
     uint32_t peers[INTER_MEMBERS_MAX]; // link peer of each member (of self: unused)
     uint32_t fragments;
     uint32_t merge_after; // S
-    uint64_t step_tokens, steps; // of one inner step; of the job: a member's weight is not taken beyond them. 0: not known
+    uint64_t step_tokens,
+        steps; // of one inner step; of the job: a member's weight is not taken beyond them. 0: not known
     float eta, mu;
-    struct inter_tune_config tune; // of every member; where it is off, its start values are all plans
-    bool masked; // gate profile `private`: only sums of enough members may be read (security/secure_sum.h)
+    struct inter_tune_config
+        tune; // of every member; where it is off, its start values are all plans
+    bool
+        masked; // gate profile `private`: only sums of enough members may be read (security/secure_sum.h)
     bool robust; // gate profile: norms are clipped to their median (inter/robust.h)
 };
 
 enum { INTER_NO_MEMBER = 255 };
 
 enum inter_event_kind {
-    INTER_EV_TICK,        // time passes: about every 200 ms
-    INTER_EV_PEER_UP,     // peer
-    INTER_EV_PEER_DOWN,   // peer
-    INTER_EV_MESSAGE,     // peer, bulk?, data: one message of types 1..31
-    INTER_EV_SUBMIT,      // manifest (signed by this node; its blob is durable already); a greater attempt takes the
-                          // place of an earlier one of the round, unless that is voted for already
-    INTER_EV_BLOB_DONE,   // key, ok, refused: answer to INTER_ACT_BLOB_FINISH
-    INTER_EV_SERVE,       // peer, key, manifest (NULL: not here): answer to INTER_ACT_SERVE; with key.member
-                          // INTER_NO_MEMBER to SEND_COMMIT: the record is not here
+    INTER_EV_TICK,      // time passes: about every 200 ms
+    INTER_EV_PEER_UP,   // peer
+    INTER_EV_PEER_DOWN, // peer
+    INTER_EV_MESSAGE,   // peer, bulk?, data: one message of types 1..31
+    INTER_EV_SUBMIT, // manifest (signed by this node; its blob is durable already); a greater attempt takes the
+                     // place of an earlier one of the round, unless that is voted for already
+    INTER_EV_BLOB_DONE, // key, ok, refused: answer to INTER_ACT_BLOB_FINISH
+    INTER_EV_SERVE, // peer, key, manifest (NULL: not here): answer to INTER_ACT_SERVE; with key.member
+                    // INTER_NO_MEMBER to SEND_COMMIT: the record is not here
     INTER_EV_LEAVE,       // key.job: this member is about to go; nobody shall wait for it
     INTER_EV_SEND_FAILED, // peer, key, chunk: the link's queue is full: not sent
 };
@@ -102,17 +105,17 @@ enum inter_action_kind {
     INTER_ACT_SEND, // peer, bytes: control message
     INTER_ACT_SEND_CHUNK, // peer, key, chunk, offset, len: bytes = header of the bulk message, then the blob's bytes
     INTER_ACT_SEND_COMMIT, // peer, key.job/round/fragment: the ledger's record, as inter_node_commit_message makes it
-    INTER_ACT_SERVE,       // peer, key: does the ledger have this blob? answer with INTER_EV_SERVE
+    INTER_ACT_SERVE, // peer, key: does the ledger have this blob? answer with INTER_EV_SERVE
     INTER_ACT_STORE_STANDING, // standing
     INTER_ACT_STORE_MANIFEST, // manifest
     INTER_ACT_STORE_VOTE,     // record: proposed or accepted by this node
     INTER_ACT_STORE_COMMIT,   // record
-    INTER_ACT_BLOB_OPEN,      // manifest: room for a blob that will arrive; is it here already: BLOB_FINISH's answer
-    INTER_ACT_BLOB_WRITE,     // key, offset, bytes (view into the event)
+    INTER_ACT_BLOB_OPEN, // manifest: room for a blob that will arrive; is it here already: BLOB_FINISH's answer
+    INTER_ACT_BLOB_WRITE, // key, offset, bytes (view into the event)
     INTER_ACT_BLOB_FINISH, // manifest: verify SHA-256 and content, make durable; answer with BLOB_DONE
     INTER_ACT_DELIVER,     // record: tell the worker
     INTER_ACT_FAULT,       // peer, fault
-    INTER_ACT_BEHIND,      // key.job/round/fragment: nobody has what this node needs to go on: it needs a snapshot
+    INTER_ACT_BEHIND, // key.job/round/fragment: nobody has what this node needs to go on: it needs a snapshot
 };
 enum inter_fault {
     INTER_FAULT_MALFORMED, // a message that does not parse: dropped
@@ -201,21 +204,24 @@ uint32_t inter_node_round(const struct inter_node *n, const uint8_t job[INTER_ID
 bool inter_node_weighs(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES]);
 struct inter_job_status {
     uint32_t term;
-    int leader;              // member, -1: none known
-    bool leads, votes;       // this node
-    bool lost;               // its disk was: the others knew it with an older ledger
-    uint32_t attempts;       // from this one on: attempts of this node's present ledger; earlier ones are of a lost disk
-    uint16_t live, direct;   // bit per member: heard lately; connected to this node
-    uint16_t removed;        // bit per member: by a signed membership version
-    uint32_t lag;            // rounds that the fragment furthest behind has to catch up
+    int leader;        // member, -1: none known
+    bool leads, votes; // this node
+    bool lost;         // its disk was: the others knew it with an older ledger
+    uint32_t
+        attempts; // from this one on: attempts of this node's present ledger; earlier ones are of a lost disk
+    uint16_t live, direct; // bit per member: heard lately; connected to this node
+    uint16_t removed;      // bit per member: by a signed membership version
+    uint32_t lag;          // rounds that the fragment furthest behind has to catch up
 };
 // False: no such job.
-bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES], neb_ns now,
-                           struct inter_job_status *out);
+bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
+                           neb_ns now, struct inter_job_status *out);
 // Whether a record carries the signatures of a majority of the voters of the job that `c` describes.
-bool inter_node_proves(struct inter_node *n, const struct inter_job_config *c, const struct inter_record *r);
+bool inter_node_proves(struct inter_node *n, const struct inter_job_config *c,
+                       const struct inter_record *r);
 // No update of the job is larger than this. What claims to be is not taken.
-void inter_node_job_bound(struct inter_node *n, const uint8_t job[INTER_ID_BYTES], uint64_t blob_bytes);
+void inter_node_job_bound(struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
+                          uint64_t blob_bytes);
 // The first attempt under which this node submits: of its present ledger (inter_attempt_first).
 uint32_t inter_node_attempt(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES]);
 // A record as the COMMIT that members send each other, appended.

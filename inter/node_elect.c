@@ -104,8 +104,7 @@ void node_on_beat(struct step *s, struct neb_rd *r) {
     j->seen_term = term > j->seen_term ? term : j->seen_term;
     if (term > j->standing.term && j->leads)
         node_step_down(j); // it will not accept what we propose any more
-    if (flags & BEAT_LEADS && term >= j->standing.term &&
-        term % j->c.n_members == (uint32_t)m) {
+    if (flags & BEAT_LEADS && term >= j->standing.term && term % j->c.n_members == (uint32_t)m) {
         j->leader = m;
         j->leader_heard = s->now;
     }
@@ -252,9 +251,9 @@ void node_on_promise(struct step *s, struct neb_rd *r) {
         node_fault(s, INTER_FAULT_DENIED);
         return;
     }
-    if (kind == PROMISE_RECOVERY ? !j->recovers || j->standing.joined
-                                 : !j->asks || term != j->standing.term ||
-                                       !node_vote_counts(j, (uint8_t)m, epoch))
+    if (kind == PROMISE_RECOVERY
+            ? !j->recovers || j->standing.joined
+            : !j->asks || term != j->standing.term || !node_vote_counts(j, (uint8_t)m, epoch))
         return;
     merge(g, round, voted ? &vote : NULL);
     j->members[m].told |= 1ull << f;
@@ -316,8 +315,8 @@ static void join_tick(struct step *s, struct job *j) {
 }
 
 static void ask(struct step *s, struct job *j) {
-    uint32_t n = j->c.n_members, above = j->standing.term > j->seen_term ? j->standing.term
-                                                                          : j->seen_term;
+    uint32_t n = j->c.n_members,
+             above = j->standing.term > j->seen_term ? j->standing.term : j->seen_term;
     j->standing.term = above + 1 + (j->c.self + n - (above + 1) % n) % n;
     j->asks = true;
     j->leads = false;
@@ -364,8 +363,8 @@ static void elect_tick(struct step *s, struct job *j) {
         return;
     uint32_t live = 0;
     for (uint8_t m = 0; m < n; m++)
-        live |= node_live(s, j, m) && (m == j->c.self || !(j->standing.renewed >> m & 1)) ? BIT(m)
-                                                                                          : 0;
+        live |=
+            node_live(s, j, m) && (m == j->c.self || !(j->standing.renewed >> m & 1)) ? BIT(m) : 0;
     if (node_majority(j, live))
         ask(s, j);
 }

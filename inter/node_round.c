@@ -78,7 +78,8 @@ static bool holds_all(const struct job *j, const struct fragment *g, const struc
     return true;
 }
 
-static void decide(struct step *s, struct job *j, struct fragment *g, const struct inter_record *r) {
+static void decide(struct step *s, struct job *j, struct fragment *g,
+                   const struct inter_record *r) {
     (void)j;
     g->decided = true;
     g->decision = *r;
@@ -126,9 +127,11 @@ static bool proven(struct inter_node *n, const struct job *j, const struct inter
     return node_majority(j, votes);
 }
 
-bool inter_node_proves(struct inter_node *n, const struct inter_job_config *c, const struct inter_record *r) {
+bool inter_node_proves(struct inter_node *n, const struct inter_job_config *c,
+                       const struct inter_record *r) {
     struct job j = {.c = *c}; // of a job that is not open
-    return !memcmp(r->job, c->id, sizeof r->job) && node_verify_record(n, &j, r) && proven(n, &j, r);
+    return !memcmp(r->job, c->id, sizeof r->job) && node_verify_record(n, &j, r) &&
+           proven(n, &j, r);
 }
 
 bool node_verify_record(struct inter_node *n, const struct job *j, const struct inter_record *r) {
@@ -190,7 +193,9 @@ void node_on_pull(struct step *s, struct neb_rd *r) {
         return;
     if (round < g->round)
         node_answer_old(s, j, round, f);
-    else if (round == g->round) // it has just opened the job or come back: what was said before is lost on it
+    else if (
+        round ==
+        g->round) // it has just opened the job or come back: what was said before is lost on it
         node_repeat(s, j, g, (uint8_t)m);
 }
 
@@ -281,7 +286,8 @@ void node_on_propose(struct step *s, struct neb_rd *r) {
         fair = fair && node_weight_possible(j, g, m, c.cursors[m], c.entries[i].tokens);
     }
     if (!fair || (j->c.masked && !inter_sums_allowed(&c, j->c.n_members))) {
-        node_fault(s, INTER_FAULT_DENIED); // a leader that weighs updates otherwise than all agreed to
+        node_fault(s,
+                   INTER_FAULT_DENIED); // a leader that weighs updates otherwise than all agreed to
         return;
     }
     if (!g->voted || g->vote.term != c.term)
@@ -341,8 +347,7 @@ void node_on_accept(struct step *s, struct neb_rd *r) {
 // Refused by this node's gate; or by another's, and nobody but its owner vouches for it (a leader does not judge its own
 // update, a witness has no bytes to judge).
 static bool no_good(const struct job *j, const struct slot *t, uint8_t m) {
-    return t->known &&
-           (t->refused || (t->refusers && !(t->holders & node_data(j) & ~BIT(m))));
+    return t->known && (t->refused || (t->refusers && !(t->holders & node_data(j) & ~BIT(m))));
 }
 
 // An update that may be part of a commit: it has survived the loss of one disk, or it is known to be no good.
@@ -364,14 +369,16 @@ static uint16_t live_data(const struct step *s, const struct job *j) {
 // After an outage in which both sides trained on, each says anew what it sends as soon as it knows that the other is there. Where
 // one's newer update meets the other's of before the outage, what they learned would come in two rounds, each in full, instead of
 // averaged: a few of the other's steps are waited for. In vain where it was not away but down.
-static bool returns_alone(const struct step *s, const struct job *j, const struct fragment *g, uint16_t ready) {
+static bool returns_alone(const struct step *s, const struct job *j, const struct fragment *g,
+                          uint16_t ready) {
     for (uint8_t a = 0; a < j->c.n_members; a++)
         for (uint8_t b = 0; b < j->c.n_members; b++) {
             const struct inter_manifest *x = &g->slots[a].m, *y = &g->slots[b].m;
-            if (!(ready >> a & 1) || !(ready >> b & 1) || x->missed <= j->c.merge_after || y->missed > j->c.merge_after ||
-                g->absences[a].base != g->absences[b].base)
+            if (!(ready >> a & 1) || !(ready >> b & 1) || x->missed <= j->c.merge_after ||
+                y->missed > j->c.merge_after || g->absences[a].base != g->absences[b].base)
                 continue;
-            neb_ns steps = 4 * (neb_ns)y->measure.step_us * NEB_US, wait = steps > 2 * NEB_S ? steps : 2 * NEB_S;
+            neb_ns steps = 4 * (neb_ns)y->measure.step_us * NEB_US,
+                   wait = steps > 2 * NEB_S ? steps : 2 * NEB_S;
             if (s->now - g->ready_since < (wait < j->c.grace ? wait : j->c.grace))
                 return true;
         }
@@ -412,7 +419,8 @@ static uint16_t choose(struct step *s, const struct job *j, struct fragment *g) 
 static struct inter_plan plan(const struct job *j, struct fragment *g, uint8_t m) {
     const struct slot *t = &g->slots[m];
     static const struct inter_measure nothing;
-    inter_tune(&g->tuners[m], &j->c.tune, t->known ? &t->m.measure : &nothing, t->m.bytes, t->m.step);
+    inter_tune(&g->tuners[m], &j->c.tune, t->known ? &t->m.measure : &nothing, t->m.bytes,
+               t->m.step);
     return g->tuners[m].plan;
 }
 
@@ -440,7 +448,8 @@ static void fill(struct inter_record *r, const struct job *j, struct fragment *g
                                   .digest = {t->m.digest[0], t->m.digest[1]},
                                   .clip = 1};
         memcpy(e->sha256, t->m.sha256, sizeof t->m.sha256);
-        if (t->m.step > r->cursors[m]) // a run that is repeated may send earlier than its former life did
+        // A run that is repeated may send earlier than its former life did.
+        if (t->m.step > r->cursors[m])
             r->cursors[m] = t->m.step;
         // What it says, or what the records say: one that caught up may have sent, too late, several times since.
         if (t->m.missed > j->c.merge_after || g->round - g->absences[m].base > j->c.merge_after)

@@ -105,7 +105,8 @@ void node_on_forward(struct step *s, struct neb_rd *r) {
         node_fault(s, INTER_FAULT_DENIED);
         return;
     }
-    if (to != j->c.self) { // one hop: only its origin gives it to us, and only to its end do we give it
+    if (to !=
+        j->c.self) { // one hop: only its origin gives it to us, and only to its end do we give it
         struct neb_buf whole = {.p = (uint8_t *)(uintptr_t)r->p, .len = r->len};
         if (node_member(j, s->e->peer) == from && node_direct(s, j, to))
             put_on_link(s, j->c.peers[to], &whole);
@@ -151,7 +152,8 @@ void node_say_state_all(struct step *s, struct job *j, const struct slot *t) {
 
 // A proposal says which ledger of its leader it is from: what a disk that was lost has proposed must not be voted for after the
 // leader has collected what was (found by simulation: a message of before overtook the new one, and two members waited for ever).
-static void begin_record(struct step *s, const struct job *j, enum message type, const struct inter_record *r) {
+static void begin_record(struct step *s, const struct job *j, enum message type,
+                         const struct inter_record *r) {
     struct neb_buf *b = node_begin(s, type);
     inter_record_put(b, r);
     if (type == MSG_PROPOSE)
@@ -211,8 +213,7 @@ void node_repeat(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
     }
     if (g->decided)
         say_record(s, j, MSG_COMMIT, &g->decision, m);
-    else if (g->voted && j->leads && g->vote.term == j->standing.term &&
-             !(g->accepted >> m & 1))
+    else if (g->voted && j->leads && g->vote.term == j->standing.term && !(g->accepted >> m & 1))
         say_record(s, j, MSG_PROPOSE, &g->vote, m);
     else if (g->voted && !j->leads && g->vote.leader == m)
         node_say_accept(s, j, g);

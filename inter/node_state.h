@@ -28,13 +28,14 @@ enum { ANY_ATTEMPT = 0 }; // of a WANT: whatever is there
 #define BIT(m) (1u << (m))
 
 static const neb_ns beat_every = NEB_S,
-                    fresh_for = 5 * NEB_S,      // a member heard within this is live
-    repeat_after = 2 * NEB_S,                   // what is open is said again
-    chunk_timeout = 10 * NEB_S, // of a chunk in flight on a link that stays up, beyond four round trips
+                    fresh_for = 5 * NEB_S, // a member heard within this is live
+    repeat_after = 2 * NEB_S,              // what is open is said again
+    chunk_timeout =
+        10 * NEB_S, // of a chunk in flight on a link that stays up, beyond four round trips
     want_soon = 300 * NEB_MS, want_late = 6 * NEB_S, // no progress from a source: ask (another) one
-    serve_idle = 120 * NEB_S,                   // a transfer that nobody takes is dropped
-    leader_silent = 4 * NEB_S, stagger = NEB_S, // when to ask for a term
-    leader_sticky = 3 * NEB_S;                  // who has just heard the leader promises nothing
+    serve_idle = 120 * NEB_S,                        // a transfer that nobody takes is dropped
+    leader_silent = 4 * NEB_S, stagger = NEB_S,      // when to ask for a term
+    leader_sticky = 3 * NEB_S; // who has just heard the leader promises nothing
 
 struct slot {      // one member's update in the open round
     bool known;    // manifest is here, and durable
@@ -42,14 +43,14 @@ struct slot {      // one member's update in the open round
     bool checking; // BLOB_FINISH is under way
     bool refused;  // by the gate
     struct inter_manifest m;
-    float norm;    // of the decoded update; 0: not known
-    uint16_t holders, refusers;  // bit per member: blob durable there; refused there
-    uint16_t hints;              // who says to hold a blob whose manifest is not here,
-    uint32_t hint_attempt;       // of this attempt, the newest told of
-    uint16_t gone;               // who was asked and does not have it
-    uint8_t asked;               // member asked last
-    struct inter_bitmap got;     // while it arrives
-    neb_ns moved;                // last progress, or last time somebody was asked
+    float norm;                 // of the decoded update; 0: not known
+    uint16_t holders, refusers; // bit per member: blob durable there; refused there
+    uint16_t hints;             // who says to hold a blob whose manifest is not here,
+    uint32_t hint_attempt;      // of this attempt, the newest told of
+    uint16_t gone;              // who was asked and does not have it
+    uint8_t asked;              // member asked last
+    struct inter_bitmap got;    // while it arrives
+    neb_ns moved;               // last progress, or last time somebody was asked
 };
 
 struct fragment {
@@ -66,8 +67,8 @@ struct fragment {
     struct inter_accept accepts[INTER_MEMBERS_MAX];
     bool decided; // the round is committed; a blob is still missing here
     struct inter_record decision;
-    uint32_t floor;           // highest open round that a promise told of: nothing is proposed below
-    bool has_best;            // and what was accepted in it, at the highest term
+    uint32_t floor; // highest open round that a promise told of: nothing is proposed below
+    bool has_best;  // and what was accepted in it, at the highest term
     struct inter_record best;
     neb_ns said, ready_since; // last repetition; since when enough updates are durable for a commit
     bool diverged;            // told about this round
@@ -81,11 +82,12 @@ struct serve { // one blob on its way to one member
 };
 
 struct member {
-    neb_ns heard; // last beat; 0: never since the start
+    neb_ns heard;     // last beat; 0: never since the start
     uint16_t reaches; // bit per member, as it says
-    uint64_t epoch; // of its ledger, by the newest beat; what it said to hold under an older one is gone
+    uint64_t
+        epoch; // of its ledger, by the newest beat; what it said to hold under an older one is gone
     bool leaves, knows_me; // knows_me: it has said that it knows this node under its present epoch
-    uint64_t told; // fragments of the election or recovery under way, bit each
+    uint64_t told;         // fragments of the election or recovery under way, bit each
     uint32_t rounds[INTER_FRAGMENTS_MAX]; // open there, as it says
 };
 
@@ -98,13 +100,13 @@ struct job {
     struct member members[INTER_MEMBERS_MAX];
     struct serve *serves;
     size_t n_serves, cap_serves;
-    bool leads;          // at standing.term
-    bool asks;           // for standing.term: promises are being collected
-    bool recovers;       // its disk was lost: the others are asked what they have accepted
-    bool lost;           // that was so since this node opened the job
+    bool leads;    // at standing.term
+    bool asks;     // for standing.term: promises are being collected
+    bool recovers; // its disk was lost: the others are asked what they have accepted
+    bool lost;     // that was so since this node opened the job
     uint32_t recovered_term, seen_term;
     bool leaving;
-    int leader;          // heard last, -1: none
+    int leader; // heard last, -1: none
     neb_ns leader_heard, next_beat, asked_at, born;
 };
 
@@ -163,10 +165,12 @@ static inline uint32_t node_index(const struct job *j, const struct fragment *g)
 struct neb_buf *node_begin(struct step *s, enum message type); // into the scratch buffer
 void node_send(struct step *s, struct job *j, uint8_t member); // what node_begin started
 bool node_direct(const struct step *s, const struct job *j, uint8_t member);
-bool node_reaches(const struct step *s, const struct job *j, uint8_t member); // directly or through a third
-bool node_live(const struct step *s, const struct job *j, uint8_t member);    // and heard lately
+bool node_reaches(const struct step *s, const struct job *j,
+                  uint8_t member); // directly or through a third
+bool node_live(const struct step *s, const struct job *j, uint8_t member); // and heard lately
 void node_on_forward(struct step *s, struct neb_rd *r);
-void node_say_manifest(struct step *s, struct job *j, const struct inter_manifest *m, uint8_t member);
+void node_say_manifest(struct step *s, struct job *j, const struct inter_manifest *m,
+                       uint8_t member);
 void node_say_state(struct step *s, struct job *j, const struct slot *t, uint8_t member);
 void node_say_state_all(struct step *s, struct job *j, const struct slot *t);
 void node_say_record_all(struct step *s, struct job *j, enum message type,
@@ -194,7 +198,8 @@ void node_on_serve(struct step *s);
 void node_on_send_failed(struct step *s);
 void node_serve_on_state(struct step *s, struct job *j, const struct inter_key *k, uint8_t from,
                          enum inter_holding h, const uint8_t *bits, uint32_t len);
-enum neb_status node_serve_add(struct step *s, struct job *j, uint8_t to, const struct inter_manifest *m);
+enum neb_status node_serve_add(struct step *s, struct job *j, uint8_t to,
+                               const struct inter_manifest *m);
 void node_serve_remove(struct job *j, size_t i);
 void node_serves_lost(struct step *s, struct job *j, uint8_t member, bool up);
 void node_serves_round_over(struct step *s, struct job *j, const struct fragment *g);
@@ -215,7 +220,8 @@ bool node_verify_record(struct inter_node *n, const struct job *j, const struct 
 // Whether a member that was at g->cursors when its last update was committed can have seen so many tokens by this step.
 bool node_weight_possible(const struct job *j, const struct fragment *g, uint8_t m, uint64_t step,
                           uint64_t tokens);
-bool node_lists(const struct inter_record *r, const struct inter_manifest *m); // r commits exactly m
+bool node_lists(const struct inter_record *r,
+                const struct inter_manifest *m); // r commits exactly m
 
 // node_elect.c
 void node_beat(struct step *s, struct job *j, uint8_t member);

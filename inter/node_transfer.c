@@ -16,7 +16,8 @@ static bool is_data(const struct job *j, uint8_t m) { return node_data(j) >> m &
 
 // Whether a manifest takes the place of the one that is known: its owner has a new disk and can no longer serve what the
 // old one said; or the round was decided with this one. What is here of the other stays on disk under its own key.
-static bool replaces(const struct fragment *g, const struct slot *t, const struct inter_manifest *m) {
+static bool replaces(const struct fragment *g, const struct slot *t,
+                     const struct inter_manifest *m) {
     if (g->decided)
         return node_lists(&g->decision, m) && !node_lists(&g->decision, &t->m);
     return m->key.attempt > t->m.key.attempt;
@@ -100,7 +101,8 @@ static enum neb_status take_manifest(struct step *s, struct job *j, struct fragm
 }
 
 // Whether what is said to be behind an update fits the steps that its member can have made since its last committed one.
-static bool possible(const struct job *j, const struct fragment *g, const struct inter_manifest *m) {
+static bool possible(const struct job *j, const struct fragment *g,
+                     const struct inter_manifest *m) {
     const struct inter_job_config *c = &j->c;
     if (j->blob_max && m->bytes > j->blob_max)
         return false;
@@ -158,7 +160,8 @@ void node_on_manifest(struct step *s, struct neb_rd *r) {
     node_try_propose(s, j, g);
 }
 
-static void say_ack(struct step *s, struct job *j, const struct inter_key *k, uint32_t chunk, uint8_t to) {
+static void say_ack(struct step *s, struct job *j, const struct inter_key *k, uint32_t chunk,
+                    uint8_t to) {
     struct neb_buf *b = node_begin(s, MSG_ACK);
     inter_key_put(b, k);
     neb_buf_u32(b, chunk);
@@ -166,7 +169,8 @@ static void say_ack(struct step *s, struct job *j, const struct inter_key *k, ui
 }
 
 // Where a chunk belongs; NULL: nowhere (any more), and its sender has been told what may keep it from repeating it.
-static struct slot *chunk_slot(struct step *s, struct job *j, const struct inter_key *k, uint32_t chunk, uint8_t from) {
+static struct slot *chunk_slot(struct step *s, struct job *j, const struct inter_key *k,
+                               uint32_t chunk, uint8_t from) {
     struct fragment *g = node_find_fragment(j, k->fragment);
     struct slot *t = &g->slots[k->member];
     bool now = k->round == g->round && t->known, same = now && t->m.key.attempt == k->attempt;
@@ -174,7 +178,8 @@ static struct slot *chunk_slot(struct step *s, struct job *j, const struct inter
         return t;
     node_fault(s, INTER_FAULT_REPLAY);
     if (now && !same)
-        say_ack(s, j, k, chunk, from); // not wanted: it need not come again and take the newer one's room
+        say_ack(s, j, k, chunk,
+                from); // not wanted: it need not come again and take the newer one's room
     if (same && t->whole)
         node_say_state(s, j, t, from); // it has missed that all is here
     return NULL;
@@ -308,7 +313,8 @@ void node_on_state(struct step *s, struct neb_rd *r) {
     if (h == INTER_HOLD_WHOLE) {
         struct inter_key wanted = k;
         t->holders |= (uint16_t)BIT(m);
-        if (!listed(g, k.member, &wanted) || wanted.attempt == k.attempt) // who holds another attempt does not help
+        if (!listed(g, k.member, &wanted) ||
+            wanted.attempt == k.attempt) // who holds another attempt does not help
             t->gone &= (uint16_t)~BIT(m);
     } else if (h == INTER_HOLD_REFUSED) {
         t->refusers |= (uint16_t)BIT(m);
@@ -362,7 +368,7 @@ static void want(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
     uint16_t from = decided ? node_data(j) : (uint16_t)(t->holders | t->hints);
     if (t->checking || t->refused || here || (g->decided && !decided))
         return;
-    from &= (uint16_t)~(BIT(j->c.self) | t->gone);
+    from &= (uint16_t) ~(BIT(j->c.self) | t->gone);
     for (uint8_t x = 0; x < j->c.n_members; x++)
         if (!node_direct(s, j, x))
             from &= (uint16_t)~BIT(x);

@@ -1,7 +1,7 @@
 // The state of the outer optimiser: made, set from outside, given out. What happens to it in a round is in outer_encode.c and
 // outer_apply.c.
-#include "inter/outer_state.h"
 #include "agent/base/rng.h"
+#include "inter/outer_state.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +20,9 @@ static enum neb_status make_slot(struct inter_outer *o, struct outer_slot *s,
     o->n += s->n;
     NEB_TRY(cmp_work_create(&s->work));
     s->strip = o->c.sum            ? s->n
-               : !s->u.row_weights ? STRIP : u->cols >= STRIP ? u->cols : STRIP / u->cols * u->cols;
+               : !s->u.row_weights ? STRIP
+               : u->cols >= STRIP  ? u->cols
+                                   : STRIP / u->cols * u->cols;
     s->acc = floats(s->strip);
     s->part = floats(s->strip);
     s->mean = o->c.robust ? floats(s->n) : NULL;
@@ -187,7 +189,8 @@ uint32_t inter_outer_version(const struct inter_outer *o, int32_t f) {
     return o->fragments[f].version;
 }
 
-void inter_outer_adopt(struct inter_outer *o, int32_t f, const float *theta, const float *v, uint32_t version) {
+void inter_outer_adopt(struct inter_outer *o, int32_t f, const float *theta, const float *v,
+                       uint32_t version) {
     struct outer_fragment *g = &o->fragments[f];
     if (o->device)
         outer_device_adopt(o, f, theta, v);

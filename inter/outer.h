@@ -33,8 +33,8 @@ struct inter_outer_unit {
 };
 
 struct inter_outer_config {
-    float beta;  // decay of the residual, 1: nothing is forgotten
-    float kappa; // tokens that every row is worth before any was seen
+    float beta;       // decay of the residual, 1: nothing is forgotten
+    float kappa;      // tokens that every row is worth before any was seen
     bool row_weights; // of units that ask for it; false: nobody's
     int32_t fragments;
     // Profile `private`: updates are integers of 16 bits on one scale, which travel masked; each member counts alike. Borrowed;
@@ -42,7 +42,8 @@ struct inter_outer_config {
     const struct sec_sum *sum;
     uint8_t sum_members;
     float sum_scale; // what an integer stands for
-    bool robust; // trimmed mean in place of the mean (inter/robust.h); a commit then needs memory for all updates of a unit
+    bool
+        robust; // trimmed mean in place of the mean (inter/robust.h); a commit then needs memory for all updates of a unit
 };
 
 struct inter_outer;
@@ -72,8 +73,8 @@ NEB_MUST_CHECK enum neb_status inter_outer_encode(struct inter_outer *o, int32_t
                                                   inter_outer_counts *counts, void *user,
                                                   struct neb_buf *out);
 // The same for a masked update of a round. NEB_ERR_INVALID: a NaN or an infinity.
-NEB_MUST_CHECK enum neb_status inter_outer_encode_masked(struct inter_outer *o, int32_t f, uint32_t round,
-                                                         struct neb_buf *out);
+NEB_MUST_CHECK enum neb_status inter_outer_encode_masked(struct inter_outer *o, int32_t f,
+                                                         uint32_t round, struct neb_buf *out);
 
 // What the codec lost of the update in flight: ‖u − D(c)‖ / ‖u‖ over one unit of it, the smallest of 64k elements or more
 // (otherwise the largest). For the controller; 0 when nothing could be measured.
@@ -91,7 +92,7 @@ struct inter_outer_round {
     const struct inter_outer_part *parts;
     size_t n;
     float eta, mu;
-    bool merge; // merge round: η 1, μ 0, v 0
+    bool merge;                        // merge round: η 1, μ 0, v 0
     const struct sec_sum_seeds *seeds; // of masked parts
 };
 // Applies a commit to fragment f. On an error nothing has changed: NEB_ERR_FORMAT for updates, weights or seeds that do not fit,
@@ -107,7 +108,8 @@ void inter_outer_reject(struct inter_outer *o, int32_t f);
 
 // Takes over the state of fragment f from a snapshot: θ and v (all parameters, in the order of the arrays below) after `version`
 // commits. The residual is dropped, θ_m restarts from θ.
-void inter_outer_adopt(struct inter_outer *o, int32_t f, const float *theta, const float *v, uint32_t version);
+void inter_outer_adopt(struct inter_outer *o, int32_t f, const float *theta, const float *v,
+                       uint32_t version);
 // Of (version, θ, v) as they are in memory now.
 struct kern_digest inter_outer_fragment_digest(const struct inter_outer *o, int32_t f);
 

@@ -25,7 +25,8 @@ void outer_row_weights(const struct outer_apply *j, struct outer_slot *s, size_t
 // The profile `robust`: all parts decoded beside each other, then the trimmed mean.
 enum neb_status outer_sum_robust(const struct outer_apply *j, struct outer_slot *s) {
     size_t n = j->r->n, rows = s->u.rows;
-    float clip[INTER_PARTS_MAX], *all = malloc(n * (s->n + rows) * sizeof *all), *w = all + n * s->n;
+    float clip[INTER_PARTS_MAX], *all = malloc(n * (s->n + rows) * sizeof *all),
+                                 *w = all + n * s->n;
     enum neb_status st = all ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "robust mean of %zu updates", n);
     for (size_t p = 0; p < n && st == NEB_OK; p++) {
         clip[p] = j->r->parts[p].clip;
@@ -77,7 +78,8 @@ static void sum_unit(void *arg, size_t i) {
 }
 
 // Elements [at, at + n) of the weighted sum, and what of them was ours leaves the residual.
-static const float *sum_strip(const struct outer_apply *j, struct outer_slot *s, size_t at, size_t n) {
+static const float *sum_strip(const struct outer_apply *j, struct outer_slot *s, size_t at,
+                              size_t n) {
     for (size_t p = 0; j->o->c.sum && p < j->r->n; p++)
         if (j->r->parts[p].mine) {
             outer_masked_own(j, s, p);
@@ -142,7 +144,9 @@ static enum neb_status open_parts(struct inter_outer *o, const struct outer_frag
     return NEB_OK;
 }
 
-static uint64_t weight_of(const struct inter_outer_part *p) { return p->weight ? p->weight : p->tokens; }
+static uint64_t weight_of(const struct inter_outer_part *p) {
+    return p->weight ? p->weight : p->tokens;
+}
 
 static enum neb_status apply_on_host(struct outer_apply *j) {
     struct inter_outer *o = j->o;
@@ -178,7 +182,9 @@ enum neb_status inter_outer_apply(struct inter_outer *o, int32_t f,
     for (size_t p = 0; p < r->n; p++) {
         uint64_t w = weight_of(&r->parts[p]);
         job.share[p] = (float)w / (float)total;
-        job.scale[p] = w == r->parts[p].tokens || !r->parts[p].tokens ? 1 : (float)w / (float)r->parts[p].tokens;
+        job.scale[p] = w == r->parts[p].tokens || !r->parts[p].tokens
+                           ? 1
+                           : (float)w / (float)r->parts[p].tokens;
     }
     NEB_TRY(o->c.sum ? outer_masked_open(f, &job) : open_parts(o, g, r));
     if (o->device) {

@@ -12,12 +12,14 @@ struct outer_slot { // one unit
     size_t from;  // place among the elements of its fragment
     struct cmp_work *work;
     struct neb_buf frame; // encoded unit, before it is joined to the update
-    size_t strip;         // elements that are settled at a time; whole rows where rows are weighted, all where masked
-    float *acc, *part;    // (strip) scratch of apply: weighted sum, one decoded update
-    float *mean;          // (n) profile `robust`: the trimmed mean; on an accelerator: scratch
-    struct cmp_reader *readers[INTER_PARTS_MAX]; // of the updates being applied, as many as there ever were
-    float *weights;       // (parts, rows)
-    uint32_t *row_counts; // (parts, rows)
+    size_t
+        strip; // elements that are settled at a time; whole rows where rows are weighted, all where masked
+    float *acc, *part; // (strip) scratch of apply: weighted sum, one decoded update
+    float *mean;       // (n) profile `robust`: the trimmed mean; on an accelerator: scratch
+    struct cmp_reader
+        *readers[INTER_PARTS_MAX]; // of the updates being applied, as many as there ever were
+    float *weights;                // (parts, rows)
+    uint32_t *row_counts;          // (parts, rows)
     struct cmp_update_unit views[INTER_PARTS_MAX];
     enum neb_status st;
     struct kern_digest digest;
@@ -57,7 +59,8 @@ struct outer_apply { // one commit that is being applied
 
 // outer.c
 // Of the units' digests, as they were last taken.
-struct kern_digest outer_fragment_digest(const struct inter_outer *o, const struct outer_fragment *g);
+struct kern_digest outer_fragment_digest(const struct inter_outer *o,
+                                         const struct outer_fragment *g);
 
 // outer_encode.c
 // Unpacks and checks a part's frame of this unit.

@@ -208,7 +208,9 @@ struct inter_streams *inter_service_streams(struct inter_service *s) {
 
 uint32_t inter_service_port(const struct inter_service *s) { return inter_link_port(s->link); }
 
-uint64_t inter_service_refused(const struct inter_service *s) { return inter_link_refused(s->link); }
+uint64_t inter_service_refused(const struct inter_service *s) {
+    return inter_link_refused(s->link);
+}
 
 enum neb_status inter_service_stats(struct inter_service *s, uint32_t peer,
                                     struct inter_peer_stats *out) {

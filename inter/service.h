@@ -16,7 +16,8 @@ enum inter_screen { INTER_SCREEN_USUAL, INTER_SCREEN_PASS, INTER_SCREEN_REFUSE }
 struct inter_service_callbacks {
     void *user;
     // What the gate makes of a whole update before it may be committed; USUAL: structure, finiteness, norm, as of any. May be NULL.
-    enum inter_screen (*screen)(void *user, const struct inter_manifest *m, const uint8_t *p, size_t n);
+    enum inter_screen (*screen)(void *user, const struct inter_manifest *m, const uint8_t *p,
+                                size_t n);
     // A commit, once it is durable here. blobs: one an entry of the record (empty: rejected, or not here), valid during the call.
     void (*commit)(void *user, const struct inter_record *r, const struct neb_map *blobs);
     // A message of another agent. Reliable ones come exactly once and in order of sending.
@@ -43,7 +44,7 @@ struct inter_service_config {
     struct inter_rate_limit limit;       // of all that this member sends
     neb_ns recycle;                      // age at which connections are replaced; 0: one hour
     void *zmq_context;                   // borrowed
-    const struct sec_seal_key *seal;     // borrowed: of blobs and arriving snapshots; NULL: in clear
+    const struct sec_seal_key *seal; // borrowed: of blobs and arriving snapshots; NULL: in clear
     struct inter_service_callbacks callbacks;
 };
 
@@ -80,9 +81,11 @@ NEB_MUST_CHECK enum neb_status inter_service_job_open(struct inter_service *s,
                                                       const struct inter_job_config *c);
 // No update of the job may unpack to more elements than this: a few kilobytes can claim, and cost, billions.
 // counted: tokens are counted with the rows, so that more rows than tokens are a lie.
-void inter_service_bound(struct inter_service *s, const uint8_t job[INTER_ID_BYTES], uint64_t elements, bool counted);
+void inter_service_bound(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
+                         uint64_t elements, bool counted);
 // What every update of a fragment holds: its elements, and the SHA-256 of its units' shapes (cmp_shapes_hash). Another one is refused.
-NEB_MUST_CHECK enum neb_status inter_service_shape(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
+NEB_MUST_CHECK enum neb_status inter_service_shape(struct inter_service *s,
+                                                   const uint8_t job[INTER_ID_BYTES],
                                                    uint32_t fragment, uint64_t elements,
                                                    const uint8_t sha256[INTER_SHA_BYTES]);
 // Its rounds are no longer answered for; the ledger keeps them.
@@ -112,7 +115,8 @@ NEB_MUST_CHECK enum neb_status inter_service_snapshot_fetch(struct inter_service
                                                             const char *path, const uint32_t *peers,
                                                             uint32_t n, bool header_only);
 // False: none is on its way.
-bool inter_service_snapshot_progress(const struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
+bool inter_service_snapshot_progress(const struct inter_service *s,
+                                     const uint8_t job[INTER_ID_BYTES],
                                      struct inter_snapshot_progress *out);
 // Begins the chains of the fragments in which the snapshot is ahead of the ledger, at the records that it carries, which must
 // prove themselves. The job must be closed, and `c` is what it is opened with afterwards. *taken: those fragments, bit each. Again
@@ -146,7 +150,8 @@ struct inter_peer_stats {
     struct inter_link_stats link;
     struct inter_path_stats path;
 };
-uint64_t inter_service_refused(const struct inter_service *s); // handshakes, of keys that are not on the list
+uint64_t inter_service_refused(
+    const struct inter_service *s); // handshakes, of keys that are not on the list
 // NEB_ERR_INVALID: no such peer.
 NEB_MUST_CHECK enum neb_status inter_service_stats(struct inter_service *s, uint32_t peer,
                                                    struct inter_peer_stats *out);

@@ -15,8 +15,8 @@
 //
 // A few arrivals are followed at once, each with memory for its largest unit; the one that has waited longest gives way, and is
 // checked whole at its end, as is what was on disk when the agent started.
-#include "compress/check.h"
 #include "agent/base/sha256.h"
+#include "compress/check.h"
 #include "inter/service_state.h"
 
 #include <stdlib.h>

@@ -152,7 +152,8 @@ enum neb_status inter_service_submit(struct inter_service *s, const struct inter
     if (len == 0 || len > INTER_BLOB_MAX)
         return neb_fail(NEB_ERR_LIMIT, "update of %zu bytes; at most %d", len, INTER_BLOB_MAX);
     if (m.key.attempt > INTER_AGAIN_MAX)
-        return neb_fail(NEB_ERR_LIMIT, "update for round %u of fragment %u, taken back %u times; at most %d",
+        return neb_fail(NEB_ERR_LIMIT,
+                        "update for round %u of fragment %u, taken back %u times; at most %d",
                         m.key.round, m.key.fragment, m.key.attempt, INTER_AGAIN_MAX);
     if (open == UINT32_MAX || m.key.round > open)
         return neb_fail(NEB_ERR_STATE, "update for round %u of fragment %u, but round %u is open",
@@ -178,8 +179,8 @@ enum neb_status inter_service_submit(struct inter_service *s, const struct inter
     NEB_TRY(neb_buf_check(&s->out));
     if (!service_sign(s, SEC_CONTEXT_MANIFEST, s->out.p, s->out.len, m.sig))
         return neb_fail(NEB_ERR_DENIED, "cannot sign an update");
-    service_step(
-        s, &(struct inter_event){.kind = INTER_EV_SUBMIT, .manifest = &m, .peer = s->self});
+    service_step(s,
+                 &(struct inter_event){.kind = INTER_EV_SUBMIT, .manifest = &m, .peer = s->self});
     return s->st == NEB_OK ? weigh_own(s, &m) : s->st;
 }
 

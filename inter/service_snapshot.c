@@ -33,8 +33,12 @@ static enum neb_status send_snapshot(void *user, uint32_t peer, bool bulk, const
 }
 
 enum neb_status service_create_snapshots(struct inter_service *s) {
-    struct inter_snapshots_config c = {s, s->seal, s->cb.snapshot_open ? open_snapshot : no_snapshot,
-                                       close_snapshot, snapshot_done, send_snapshot};
+    struct inter_snapshots_config c = {s,
+                                       s->seal,
+                                       s->cb.snapshot_open ? open_snapshot : no_snapshot,
+                                       close_snapshot,
+                                       snapshot_done,
+                                       send_snapshot};
     return inter_snapshots_create(&c, &s->snapshots);
 }
 

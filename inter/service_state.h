@@ -30,7 +30,7 @@ struct service_shape {
 };
 
 struct service_arrival { // an update that arrives, as far as it is checked (service_arrive.c)
-    bool on, numbers; // in use; holds numbers, which `check` follows
+    bool on, numbers;    // in use; holds numbers, which `check` follows
     struct inter_key key;
     uint32_t bytes, chunk_bytes;
     uint64_t at, moved; // bytes followed; when, by arrivals_clock
@@ -73,20 +73,22 @@ struct inter_service {
     struct neb_buf out;
     struct service_bound bounds[BOUNDS_MAX]; // of jobs whose worker has said how large its model is
     int n_bounds;
-    struct service_shape *shapes; // what updates of a fragment must hold, as this member's own worker said
+    struct service_shape
+        *shapes; // what updates of a fragment must hold, as this member's own worker said
     size_t n_shapes;
     enum neb_status st; // first fatal error
 };
 
 // service.c: struct inter_node_crypto
-bool service_sign(void *user, const char *context, const void *msg, size_t len, uint8_t sig[INTER_SIG_BYTES]);
+bool service_sign(void *user, const char *context, const void *msg, size_t len,
+                  uint8_t sig[INTER_SIG_BYTES]);
 bool service_verify(void *user, uint32_t peer, const char *context, const void *msg, size_t len,
                     const uint8_t sig[INTER_SIG_BYTES]);
 
 // service_gate.c
 // Structure, finiteness and scale of every frame, before an update may become part of a commit.
-NEB_MUST_CHECK enum neb_status service_gate(struct inter_service *s, const struct inter_manifest *m, bool *pass,
-                                            float *norm);
+NEB_MUST_CHECK enum neb_status service_gate(struct inter_service *s, const struct inter_manifest *m,
+                                            bool *pass, float *norm);
 
 uint64_t service_elements_max(const struct inter_service *s, const uint8_t job[INTER_ID_BYTES]);
 
@@ -107,8 +109,10 @@ void service_arrivals_free(struct inter_service *s);
 // service_actions.c
 // Hands the node an event and carries out all that comes of it; what goes wrong is in s->st.
 void service_step(struct inter_service *s, const struct inter_event *event);
-NEB_MUST_CHECK enum neb_status service_deliver(struct inter_service *s, const struct inter_record *r);
-void service_unmap(struct inter_service *s); // the blob that is being sent: before any may be removed
+NEB_MUST_CHECK enum neb_status service_deliver(struct inter_service *s,
+                                               const struct inter_record *r);
+void service_unmap(
+    struct inter_service *s); // the blob that is being sent: before any may be removed
 
 // service_messages.c
 void service_on_event(void *user, const struct inter_link_event *e); // of the link

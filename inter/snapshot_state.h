@@ -29,7 +29,7 @@ struct fetch { // the snapshot of one job that this member takes
     struct flight flights[WINDOW_MAX];
     int fd;                  // of part
     struct sec_chunks *seal; // NULL: in clear
-    neb_ns since, moved;     // the fetch began, or its offer came; last chunk came, or a peer was asked
+    neb_ns since, moved; // the fetch began, or its offer came; last chunk came, or a peer was asked
 };
 struct given { // a state that others may take
     bool used;

@@ -39,9 +39,9 @@ struct inter_stream {
     uint64_t have, sent,
         high; // what the consumer has; next to send; one past all that was ever sent
     uint32_t window_batches, window_bytes; // in force: the smaller of both sides', and of `window`
-    uint32_t window;   // grows from window_start to window_batches of c
-    uint64_t *waited;  // (window_batches of c) n at n % window_batches: batch n waited for credit
-    uint64_t widened;  // grants that apply no more tell nothing of the window in force
+    uint32_t window;                       // grows from window_start to window_batches of c
+    uint64_t *waited; // (window_batches of c) n at n % window_batches: batch n waited for credit
+    uint64_t widened; // grants that apply no more tell nothing of the window in force
     neb_ns moved, blocked; // last progress of `have` or first send; nothing is sent before
     uint64_t room_said, durable_said;
     bool lost; // said in this session

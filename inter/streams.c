@@ -199,10 +199,9 @@ static enum neb_status step(struct inter_streams *s, struct inter_stream *t,
 static bool same_config(const struct inter_stream_config *a, const struct inter_stream_config *b) {
     bool same = a->type == b->type && a->role == b->role && a->peer == b->peer &&
                 a->batch_bytes == b->batch_bytes && a->window_batches == b->window_batches &&
-                a->window_start == b->window_start &&
-                a->window_bytes == b->window_bytes && a->spool_batches == b->spool_batches &&
-                a->spool_bytes == b->spool_bytes && a->measured == b->measured &&
-                a->n_terms == b->n_terms;
+                a->window_start == b->window_start && a->window_bytes == b->window_bytes &&
+                a->spool_batches == b->spool_batches && a->spool_bytes == b->spool_bytes &&
+                a->measured == b->measured && a->n_terms == b->n_terms;
     for (uint32_t i = 0; same && i < a->n_terms; i++)
         same = !strcmp(a->terms[i].name, b->terms[i].name) &&
                !memcmp(a->terms[i].sha256, b->terms[i].sha256, INTER_SHA_BYTES);

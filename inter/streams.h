@@ -35,7 +35,7 @@ struct inter_streams;
 struct inter_streams_config {
     const char *dir; // of the spool, which is opened with the first producer
     const struct inter_node_crypto *crypto;
-    struct inter_link *const *link; // the service's: it opens another one when keys are rotated
+    struct inter_link *const *link;  // the service's: it opens another one when keys are rotated
     const struct sec_seal_key *seal; // of the spool, borrowed; NULL: in clear
 };
 // c is copied, what it points to borrowed. NEB_ERR_NOMEM; NEB_ERR_LIMIT: dir is too long.

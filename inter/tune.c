@@ -155,7 +155,8 @@ static void trial_over(struct inter_tuner *t, bool held) {
 // Would the plan fit with two thirds of the goodput too? Then nothing is gained by asking a second time: the link has recovered.
 static bool sure(const struct view *v, int keep, const struct inter_plan *p) {
     struct inter_plan q;
-    return best(v, keep, v->goodput / 1.5, margin_dearer, &q) && q.codec == p->codec && q.interval == p->interval;
+    return best(v, keep, v->goodput / 1.5, margin_dearer, &q) && q.codec == p->codec &&
+           q.interval == p->interval;
 }
 
 static bool dearer(struct inter_tuner *t, const struct view *v, int keep) {

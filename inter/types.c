@@ -1,5 +1,5 @@
-#include "inter/tune.h"
 #include "agent/base/sha256.h"
+#include "inter/tune.h"
 
 #include <string.h>
 
@@ -81,10 +81,11 @@ bool inter_manifest_get(struct neb_rd *r, struct inter_manifest *m) {
     m->measure.full = full == 1;
     neb_rd_copy(r, m->sig, sizeof m->sig);
     return !r->bad && m->measure.codec < INTER_RUNGS && full <= 1 && m->measure.error >= 0 &&
-           m->measure.error <= 1e6f && key_valid(&m->key) && m->bytes > 0 && m->bytes <= INTER_BLOB_MAX &&
-           m->chunk_bytes >= INTER_CHUNK_MIN && m->chunk_bytes <= INTER_CHUNK_MAX &&
-           inter_chunks(m->bytes, m->chunk_bytes) <= INTER_CHUNKS_MAX && m->tokens < INTER_TOKENS_MAX &&
-           m->flags <= INTER_FINAL;
+           m->measure.error <= 1e6f && key_valid(&m->key) && m->bytes > 0 &&
+           m->bytes <= INTER_BLOB_MAX && m->chunk_bytes >= INTER_CHUNK_MIN &&
+           m->chunk_bytes <= INTER_CHUNK_MAX &&
+           inter_chunks(m->bytes, m->chunk_bytes) <= INTER_CHUNKS_MAX &&
+           m->tokens < INTER_TOKENS_MAX && m->flags <= INTER_FINAL;
 }
 
 static void put_value(struct neb_buf *b, const struct inter_record *r) {

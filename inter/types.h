@@ -15,7 +15,7 @@ enum {
     INTER_BLOB_MAX = 1 << 30, // bytes of one update
     INTER_CHUNK_MIN = 16 << 10,
     INTER_CHUNK_MAX = 1 << 20,
-    INTER_RECORD_VERSION = 2, // 2: weights and absences
+    INTER_RECORD_VERSION = 2,   // 2: weights and absences
     INTER_CHUNKS_MAX = 1 << 16, // of one blob: its bitmap fits a control message
 };
 
@@ -44,9 +44,9 @@ enum {
 struct inter_measure {
     uint32_t goodput_kbps; // to the slowest member that takes its updates
     uint32_t rtt_us, step_us;
-    float error;    // relative, of the update's codec
-    uint8_t codec;  // of the update: enum inter_rung
-    bool full;      // the goodput is what the path can do, not only what was asked of it
+    float error;   // relative, of the update's codec
+    uint8_t codec; // of the update: enum inter_rung
+    bool full;     // the goodput is what the path can do, not only what was asked of it
 };
 
 // What a member says about one of its updates; signed by it.
@@ -74,14 +74,16 @@ struct inter_entry { // one committed update
     uint32_t attempt, bytes;
     uint8_t sha256[INTER_SHA_BYTES];
     uint64_t tokens;
-    uint64_t weight;    // by which it counts (inter/weights.h): its tokens, but for one that was away longer than others
-    uint64_t digest[2]; // (θ, v) before this round, as the member computed it: who differs has diverged
-    float clip;         // the gate's factor, 1: as sent
+    uint64_t
+        weight; // by which it counts (inter/weights.h): its tokens, but for one that was away longer than others
+    uint64_t
+        digest[2]; // (θ, v) before this round, as the member computed it: who differs has diverged
+    float clip;    // the gate's factor, 1: as sent
 };
 
-struct inter_absence {  // of a member, after a record
-    uint32_t base;      // round after its newest update in a record; 0: none yet
-    uint64_t others;    // tokens of all others committed since then
+struct inter_absence { // of a member, after a record
+    uint32_t base;     // round after its newest update in a record; 0: none yet
+    uint64_t others;   // tokens of all others committed since then
 };
 
 struct inter_plan { // what a member does in round + 2
@@ -109,9 +111,10 @@ struct inter_record {
     struct inter_entry entries[INTER_MEMBERS_MAX]; // by member, ascending
     uint8_t n_plans;                               // members of the job
     struct inter_plan plans[INTER_MEMBERS_MAX];
-    uint64_t cursors[INTER_MEMBERS_MAX]; // inner steps of each member that the commits up to this one hold (n_plans)
+    uint64_t cursors
+        [INTER_MEMBERS_MAX]; // inner steps of each member that the commits up to this one hold (n_plans)
     struct inter_absence absences[INTER_MEMBERS_MAX]; // (n_plans)
-    uint8_t sig[INTER_SIG_BYTES]; // of the leader
+    uint8_t sig[INTER_SIG_BYTES];                     // of the leader
     uint8_t n_accepts;
     struct inter_accept accepts[INTER_MEMBERS_MAX]; // by member, ascending
 };
@@ -119,9 +122,9 @@ struct inter_record {
 // What a node must remember of a job besides votes, across any crash.
 struct inter_standing {
     uint8_t job[INTER_ID_BYTES];
-    uint32_t term;   // highest promised: nothing is accepted below it
-    bool joined;     // it may vote: its disk holds all it ever promised
-    uint64_t epoch;  // of its own ledger
+    uint32_t term;    // highest promised: nothing is accepted below it
+    bool joined;      // it may vote: its disk holds all it ever promised
+    uint64_t epoch;   // of its own ledger
     uint16_t renewed; // bit per member: has come back with an empty disk and does not vote yet
     uint64_t epochs[INTER_MEMBERS_MAX]; // of the members' ledgers, 0: never heard
 };

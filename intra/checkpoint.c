@@ -180,7 +180,7 @@ struct intra_ckpt {
     struct ckpt_file {
         struct neb_file *f;
         uint64_t len;
-    } *files; // (n_files) the file and its parts
+    } * files; // (n_files) the file and its parts
     uint32_t n_files;
     struct intra_ckpt_section *sections; // of all files
     void **copies;                       // (n) of sections of a sealed file; NULL: not made
@@ -260,8 +260,9 @@ static enum neb_status parse_index(struct intra_ckpt *c, const char *path, uint3
     put_header(expected, at, len, n);
     if (memcmp(tail, expected, sizeof expected))
         return damaged(path, "no trailer: cut short");
-    if (at < HEADER_BYTES || at > file->len - TRAILER_BYTES || len != file->len - TRAILER_BYTES - at ||
-        n > INTRA_CKPT_SECTIONS_MAX || n > len / INDEX_ENTRY_BYTES_MIN)
+    if (at < HEADER_BYTES || at > file->len - TRAILER_BYTES ||
+        len != file->len - TRAILER_BYTES - at || n > INTRA_CKPT_SECTIONS_MAX ||
+        n > len / INDEX_ENTRY_BYTES_MIN)
         return damaged(path, "index outside the file");
     NEB_TRY(neb_buf_reserve(b, len + HEADER_BYTES));
     NEB_TRY(neb_file_read(file->f, at, b->p, len + HEADER_BYTES));
@@ -395,7 +396,8 @@ const void *intra_ckpt_data(const struct intra_ckpt *c, const struct intra_ckpt_
         return *copy;
     void *p = aligned_alloc(ALIGN, (s->bytes / ALIGN + 1) * ALIGN);
     if (!p || neb_file_read(file, s->at, p, s->bytes) != NEB_OK) {
-        neb_log(NEB_LOG_ERROR, "checkpoint %s: section '%s' (%" PRIu64 " bytes) could not be opened", c->path,
+        neb_log(NEB_LOG_ERROR,
+                "checkpoint %s: section '%s' (%" PRIu64 " bytes) could not be opened", c->path,
                 s->name, s->bytes);
         free(p);
         return NULL;

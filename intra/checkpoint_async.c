@@ -143,7 +143,8 @@ static enum neb_status copy_section(void *user, const char *name, enum intra_dty
 
 // ---- the caller's side -----------------------------------------------------------------------------------------
 
-enum neb_status intra_ckpt_async_create(const struct neb_vault *vault, struct kern_pool *pool, uint64_t touched, uint64_t reserved,
+enum neb_status intra_ckpt_async_create(const struct neb_vault *vault, struct kern_pool *pool,
+                                        uint64_t touched, uint64_t reserved,
                                         struct intra_ckpt_async **out) {
     struct intra_ckpt_async *a = calloc(1, sizeof *a);
     if (!a)

@@ -42,7 +42,8 @@ struct intra_cost_job {
     struct intra_trainable trainable;
     struct intra_mesh_config mesh;
     int32_t batch, seq_len;
-    int32_t micros; // of a step of the whole cluster; a replica gets an equal share of its sequences
+    int32_t
+        micros; // of a step of the whole cluster; a replica gets an equal share of its sequences
     bool recompute;
     bool outer;           // takes part in exchanges: the owner holds θ, v, u and θ_m at the send
     int32_t ranks_a_host; // that share the machine of the rates; at least 1

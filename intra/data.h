@@ -24,7 +24,7 @@ struct intra_corpus;
 NEB_MUST_CHECK enum neb_status intra_corpus_open(const char *dir, bool verify,
                                                  struct intra_corpus **out);
 void intra_corpus_close(struct intra_corpus **c);
-int32_t intra_corpus_vocab(const struct intra_corpus *c);    // pieces
+int32_t intra_corpus_vocab(const struct intra_corpus *c);   // pieces
 const char *intra_corpus_dir(const struct intra_corpus *c); // as given to open
 // Of corpus.json: equal on two sites when tokenizer and shards are.
 void intra_corpus_digest(const struct intra_corpus *c, uint8_t out[INTRA_SHA_BYTES]);
@@ -80,8 +80,8 @@ struct intra_source_spec {
     // Parallel text. po: a catalogue or a folder of them (intra/po.h); tsv: a file with the translation in target_column.
     bool parallel; // tsv: target_column counts
     int32_t target_column;
-    bool reverse;          // from the translation to the message
-    char tag[16];          // put before every source text, a piece of its own: "<de>"; empty: none
+    bool reverse; // from the translation to the message
+    char tag[16]; // put before every source text, a piece of its own: "<de>"; empty: none
 };
 struct intra_build_spec {
     char name[INTRA_SOURCE_NAME_MAX + 1];

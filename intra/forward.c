@@ -31,22 +31,22 @@ struct block_acts {
 struct intra_acts {
     int B, T;
     bool backward, recompute;
-    bool kept; // every block has its own, without backward
-    struct block_acts *blocks;         // (local.n_layers)
-    float *r;   // (n, d) what a block adds; at first the embedding; in backward the gathered gradient
-    float *y;   // (n, d) with tensor parallelism: gathered rows after a norm
+    bool kept;                 // every block has its own, without backward
+    struct block_acts *blocks; // (local.n_layers)
+    float *r; // (n, d) what a block adds; at first the embedding; in backward the gathered gradient
+    float *y; // (n, d) with tensor parallelism: gathered rows after a norm
     float *out; // (own, d) of the last forward: the stream after the stage's blocks; lies in r
-    float *hf, *yf, *rstdf;            // final norm: (own, d) (n, d) (own); hf first takes a stage's input
-    float *lora;                       // (n, rank)
-    float *logits;                     // some rows, with a vocabulary cut over ranks
-    float *scores;                     // (n) of a discriminator
-    float *dh, *dy;                    // (own, d) (n, d)
+    float *hf, *yf, *rstdf; // final norm: (own, d) (n, d) (own); hf first takes a stage's input
+    float *lora;            // (n, rank)
+    float *logits;          // some rows, with a vocabulary cut over ranks
+    float *scores;          // (n) of a discriminator
+    float *dh, *dy;         // (own, d) (n, d)
     float *dqkv, *datt, *delta, *dact; // backward scratch
     float *dlora;
     float *arena;
     const int32_t *prefix;           // (B) or NULL
     const struct kern_soft *teacher; // or NULL
-    size_t bytes; // of the arena
+    size_t bytes;                    // of the arena
     struct intra_acts *first; // whose scratch this is: itself, or the first of those in flight
     struct intra_acts
         *holds; // of the first: whose last block is in the shared block, with recompute
@@ -290,9 +290,8 @@ static struct kern_attn attn_shape(const struct intra_model *m, const struct int
                                    const struct shape *s) {
     const struct intra_model_config *c = &m->local;
     bool causal = c->mask == KERN_MASK_PREFIX && !a->prefix;
-    return (struct kern_attn){s->B,        s->T,
-                              c->n_heads,  c->n_kv_heads,
-                              c->head_dim, causal ? KERN_MASK_CAUSAL : c->mask,
+    return (struct kern_attn){s->B,          s->T,        c->n_heads,
+                              c->n_kv_heads, c->head_dim, causal ? KERN_MASK_CAUSAL : c->mask,
                               a->prefix};
 }
 
@@ -451,7 +450,8 @@ void intra_model_forward(struct kern *K, struct intra_model *m, struct intra_act
     struct shape s = shape_of(m, B, T);
     float *added = intra_rows_own(m, &s.rows, a->r);
     const float *h = a->hf;
-    if (intra_model_first(m)) { // the embedding goes where the first block writes: it is read before
+    if (intra_model_first(
+            m)) { // the embedding goes where the first block writes: it is read before
         intra_vocab_embed(K, m, a->r, tokens, s.n);
         intra_rows_sum(m, &s.rows, a->r);
         h = added;

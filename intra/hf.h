@@ -46,9 +46,9 @@ enum intra_hf_what {
     INTRA_HF_ADAPTER, // the adapters alone, as a PEFT folder
 };
 struct intra_hf_export {
-    const char *checkpoint; // file
+    const char *checkpoint;        // file
     const struct neb_vault *vault; // opens it when it is sealed; NULL: only one in clear
-    const char *dir;        // the new folder, must not exist
+    const char *dir;               // the new folder, must not exist
     const char
         *like; // Hugging Face folder whose config.json and tokenizer files to copy, NULL: none
     const char *tokenizer; // SentencePiece model to copy when `like` has none, NULL: none

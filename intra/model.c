@@ -43,11 +43,13 @@ enum neb_status intra_model_config_check(const struct intra_model_config *c) {
                         "model: rope_theta %g must be above 1 and norm_eps %g in (0, 1)",
                         (double)c->rope_theta, (double)c->norm_eps);
     if (c->head == INTRA_HEAD_RTD && !c->tied)
-        return neb_fail(NEB_ERR_INVALID, "model.tied: a discriminator has no output layer to untie");
+        return neb_fail(NEB_ERR_INVALID,
+                        "model.tied: a discriminator has no output layer to untie");
     if (c->mask != KERN_MASK_CAUSAL && c->mask != KERN_MASK_BIDIRECTIONAL &&
         c->mask != KERN_MASK_PREFIX)
-        return neb_fail(NEB_ERR_UNSUPPORTED,
-                        "model.mask: only causal, bidirectional and prefix attention is supported here");
+        return neb_fail(
+            NEB_ERR_UNSUPPORTED,
+            "model.mask: only causal, bidirectional and prefix attention is supported here");
     return NEB_OK;
 }
 
@@ -294,7 +296,8 @@ static void add_all(struct intra_model *m) {
     else if (intra_model_last(m))
         m->head = m->embed;
     if (c->head == INTRA_HEAD_RTD) {
-        m->rtd_weight = add_tensor(m, c->n_layers, 1, c->d_model, INTRA_CUT_NONE, false, "rtd_head.weight");
+        m->rtd_weight =
+            add_tensor(m, c->n_layers, 1, c->d_model, INTRA_CUT_NONE, false, "rtd_head.weight");
         m->rtd_bias = add_tensor(m, c->n_layers, 1, 1, INTRA_CUT_NONE, false, "rtd_head.bias");
     }
     for (int32_t l = 0; m->trainable.mode == INTRA_TRAIN_LORA && l < c->n_layers; l++)

@@ -50,7 +50,7 @@ struct intra_model_config {
     float rope_theta, norm_eps;
     bool tied; // output weight is the embedding
     bool qkv_bias;
-    enum kern_mask mask; // prefix: causal, but what intra_acts_prefix says is seen by all
+    enum kern_mask mask;  // prefix: causal, but what intra_acts_prefix says is seen by all
     enum intra_head head; // RTD: tied, since the vocabulary has no output
 };
 NEB_MUST_CHECK enum neb_status intra_model_config_check(const struct intra_model_config *c);
@@ -134,7 +134,7 @@ struct intra_model {
     struct intra_tensor *tensors; // (n_tensors) of this rank, canonical order
     int32_t n_tensors;
     struct intra_tensor *embed, *norm,
-        *head;                  // NULL where another stage has them; head is embed when tied
+        *head; // NULL where another stage has them; head is embed when tied
     struct intra_tensor *rtd_weight, *rtd_bias; // NULL but on the last stage of a discriminator
     struct intra_layer *layers; // (n_layers) all; of other stages' blocks nothing is set
     float *params;              // (n_params) arena, 64-byte aligned

@@ -162,12 +162,13 @@ void intra_optim_skip(struct intra_optim *o, int64_t n) {
 }
 
 struct kern_adamw intra_optim_adamw(const struct intra_optim *o, float lr) {
-    return (struct kern_adamw){.lr = lr,
-                               .beta1 = o->c.beta1,
-                               .beta2 = o->c.beta2,
-                               .eps = o->c.eps,
-                               .bias1 = (float)(1 - pow((double)o->c.beta1, (double)(o->t - o->born + 1))),
-                               .bias2 = (float)(1 - pow((double)o->c.beta2, (double)(o->t - o->born + 1)))};
+    return (struct kern_adamw){
+        .lr = lr,
+        .beta1 = o->c.beta1,
+        .beta2 = o->c.beta2,
+        .eps = o->c.eps,
+        .bias1 = (float)(1 - pow((double)o->c.beta1, (double)(o->t - o->born + 1))),
+        .bias2 = (float)(1 - pow((double)o->c.beta2, (double)(o->t - o->born + 1)))};
 }
 
 static void step(struct intra_optim *o, struct kern *K, struct intra_model *m, float lr) {

@@ -34,13 +34,15 @@ struct intra_optim_config {
 // all-gathered. Norms are summed over the whole mesh, so clipping does the same on every mesh but for rounding.
 struct intra_optim {
     struct intra_optim_config c;
-    int64_t t;    // updates made: where the schedules are
-    int64_t born; // updates before the moments' first one: not 0 after steps were skipped with nothing learned yet
+    int64_t t; // updates made: where the schedules are
+    int64_t
+        born; // updates before the moments' first one: not 0 after steps were skipped with nothing learned yet
     float *m, *v; // (n) first and second moments of gradients at..at+n
     float *gamma; // (n_tensors) AdaGC's norm per tensor; 0: no gradient seen yet, clipped globally
     double *sums; // (n_tensors) of squared gradients, in an update
-    float *factors;    // (n_tensors) of clipping, in an update
-    float *partial;    // (n_partial) gradients of which each tensor-parallel rank has a part, in an update
+    float *factors; // (n_tensors) of clipping, in an update
+    float *
+        partial; // (n_partial) gradients of which each tensor-parallel rank has a part, in an update
     size_t n_partial;
     size_t at, n;      // all of n_trainable on one rank; else n_grads / dp
     int32_t n_tensors; // of the whole model, by index

@@ -6,7 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum order { ORDER_END, ORDER_STEP, ORDER_EVAL, ORDER_SAVE, ORDER_RESTORE, ORDER_PULL, ORDER_PUSH, ORDER_SKIP };
+enum order {
+    ORDER_END,
+    ORDER_STEP,
+    ORDER_EVAL,
+    ORDER_SAVE,
+    ORDER_RESTORE,
+    ORDER_PULL,
+    ORDER_PUSH,
+    ORDER_SKIP
+};
 
 enum {
     ORDER_TAG = 32000, // above any tensor's (whole.c), within what every MPI has
@@ -338,7 +347,8 @@ enum neb_status intra_team_restore(struct intra_team *m, const struct intra_ckpt
 
 static enum neb_status move(struct intra_team *m, const bool *wanted, bool pull) {
     if (!m->world)
-        return pull ? intra_trainer_pull(m->trainer, wanted) : intra_trainer_push(m->trainer, wanted);
+        return pull ? intra_trainer_pull(m->trainer, wanted)
+                    : intra_trainer_push(m->trainer, wanted);
     for (int32_t i = 0; i < m->trainer->model->n_all_tensors; i++)
         m->wanted[i] = !wanted || wanted[i];
     NEB_TRY(give(m, pull ? ORDER_PULL : ORDER_PUSH, 0));

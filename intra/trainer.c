@@ -121,8 +121,7 @@ static void sum_loss(struct intra_trainer *t, double *loss, int64_t *count) {
 // The step's loss comes with the norms.
 static void update_on_device(struct intra_trainer *t, struct intra_step_stats *out) {
     float scale = t->loss_count ? (float)(full_step(t) / (double)t->loss_count) : 1;
-    intra_model_keep(t->model,
-                     intra_device_update(t->device, scale, &t->loss_sum, &out->update));
+    intra_model_keep(t->model, intra_device_update(t->device, scale, &t->loss_sum, &out->update));
     out->status = t->model->failed;
     out->loss = t->loss_count ? t->loss_sum / (double)t->loss_count : 0;
     out->tokens = t->loss_count;
@@ -163,8 +162,7 @@ double intra_trainer_eval(struct intra_trainer *t, const int32_t *tokens, const 
     int64_t count = 0;
     int replica = 0; // whose turn it is
     if (t->device) {
-        intra_model_keep(t->model,
-                         intra_device_eval(t->device, tokens, targets, n, &sum, &count));
+        intra_model_keep(t->model, intra_device_eval(t->device, tokens, targets, n, &sum, &count));
         return count ? sum / (double)count : 0;
     }
     for (int at = 0; at < n; at += t->c.batch, replica = (replica + 1) % intra_mesh_dp(t->c.mesh)) {

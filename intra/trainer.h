@@ -44,12 +44,12 @@ struct intra_trainer {
     struct intra_model *model;
     struct intra_optim *optim;
     struct intra_acts *acts;
-    struct intra_pipe *pipe; // NULL with one stage
+    struct intra_pipe *pipe;     // NULL with one stage
     struct intra_device *device; // NULL on the CPU; with one there are no acts
     struct intra_model
         *whole; // on a mesh: layout of the whole model; at the owner, while needed, its parameters
     struct intra_part_saver *part_saver; // of a rank of a mesh (trainer_parts.h)
-    float weight;    // of the gradients of the next micro-batches; 1 at first. Not with several stages
+    float weight; // of the gradients of the next micro-batches; 1 at first. Not with several stages
     double loss_sum; // of the step in progress
     int64_t loss_count;
     uint64_t *input_counts,

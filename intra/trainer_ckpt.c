@@ -57,8 +57,8 @@ static bool get_config(struct neb_rd *r, struct intra_model_config *c, struct in
     t->lora_alpha = neb_rd_f32(r);
     uint32_t head = neb_rd_left(r) ? neb_rd_u32(r) : INTRA_HEAD_LM;
     c->head = head == INTRA_HEAD_RTD ? INTRA_HEAD_RTD : INTRA_HEAD_LM;
-    if (head > INTRA_HEAD_RTD || !neb_rd_done(r) || (v[8] | v[9] | v[15]) & ~1 || v[10] < 0 || v[10] > KERN_MASK_PREFIX ||
-        v[11] < 0 || v[11] > INTRA_TRAIN_LAST_LAYERS)
+    if (head > INTRA_HEAD_RTD || !neb_rd_done(r) || (v[8] | v[9] | v[15]) & ~1 || v[10] < 0 ||
+        v[10] > KERN_MASK_PREFIX || v[11] < 0 || v[11] > INTRA_TRAIN_LAST_LAYERS)
         return false;
     c->mask = (enum kern_mask)v[10];
     t->mode = (enum intra_trainable_mode)v[11];

@@ -70,8 +70,8 @@ struct parts {
     uint64_t *able;  // (ranks)
     float *room;     // (largest of this rank's tensors)
     uint64_t token;
-    uint32_t number, n; // of this rank's part, 0: none; of all
-    bool aside;         // out is a copy
+    uint32_t number, n;      // of this rank's part, 0: none; of all
+    bool aside;              // out is a copy
     char path[NEB_PATH_MAX]; // of this rank's part
 };
 

@@ -68,7 +68,7 @@ struct cpu_buf { // grows once, 64-byte aligned
 struct cpu_ctx {
     const struct cpu_isa *isa;
     struct cpu_buf attn, partial, logits, soft, rows, drows; // scratch of single ops
-    int32_t *picked;                                   // (picked_n) rows with a target
+    int32_t *picked;                                         // (picked_n) rows with a target
     size_t picked_n;
 };
 static inline struct cpu_ctx *cpu_of(struct kern *K) { return K->ctx; }

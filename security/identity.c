@@ -214,8 +214,9 @@ static void host_name(char out[SEC_NAME_MAX]) {
 static enum neb_status files_alloc(uint8_t **curve, uint8_t **sign) {
     *curve = sodium_malloc(FILE_BYTES);
     *sign = sodium_malloc(FILE_BYTES);
-    return *curve && *sign ? NEB_OK
-                           : neb_fail(NEB_ERR_NOMEM, "no locked memory for keys: raise 'ulimit -l'");
+    return *curve && *sign
+               ? NEB_OK
+               : neb_fail(NEB_ERR_NOMEM, "no locked memory for keys: raise 'ulimit -l'");
 }
 
 enum neb_status sec_identity_create(const char *home, const char *name, struct sec_identity **out) {

@@ -13,7 +13,9 @@ enum { CODE_BYTES = 20, CODE_CHARS = 32, NONCE = crypto_secretbox_NONCEBYTES };
 static const char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 
 enum neb_status sec_seal_init(void) {
-    return sodium_init() < 0 ? neb_fail(NEB_ERR_UNSUPPORTED, "libsodium cannot start: no random source") : NEB_OK;
+    return sodium_init() < 0
+               ? neb_fail(NEB_ERR_UNSUPPORTED, "libsodium cannot start: no random source")
+               : NEB_OK;
 }
 
 static enum neb_status read_all(int fd, const char *path, uint8_t *buf, size_t cap, size_t *len) {

@@ -130,7 +130,12 @@ static void outcome(struct member *ms[2], const struct member *peer, int f, int 
         struct neb_buf *mine = &ms[i]->blob[f];
         struct inter_outer_part parts[MEMBERS] = {
             {.blob = peer->blob[f].p, .len = peer->blob[f].len, .tokens = 900, .clip = 1},
-            {.blob = mine->p, .len = mine->len, .tokens = 1100, .weight = round % 4 == 2 ? 700 : 0, .clip = round % 5 == 4 ? 0.7f : 1, .mine = true},
+            {.blob = mine->p,
+             .len = mine->len,
+             .tokens = 1100,
+             .weight = round % 4 == 2 ? 700 : 0,
+             .clip = round % 5 == 4 ? 0.7f : 1,
+             .mine = true},
             {.blob = peer->blob[f].p, .len = peer->blob[f].len, .tokens = 50, .clip = 0.3f}};
         struct inter_outer_round r = {parts, MEMBERS, 0.9f, 0.6f, round % 6 == 5, NULL};
         switch (round % 7) {
@@ -161,8 +166,9 @@ static void refuses(struct member *m, const struct member *peer, int f) {
     neb_buf_add(&bad, peer->blob[f].p, peer->blob[f].len);
     bad.p[bad.len - 3] ^= 0x55;
     bad.p[bad.len - 40] ^= 0x55;
-    struct inter_outer_part parts[2] = {{.blob = m->blob[f].p, .len = m->blob[f].len, .tokens = 10, .clip = 1, .mine = true},
-                                        {.blob = bad.p, .len = bad.len - 1, .tokens = 10, .clip = 1}};
+    struct inter_outer_part parts[2] = {
+        {.blob = m->blob[f].p, .len = m->blob[f].len, .tokens = 10, .clip = 1, .mine = true},
+        {.blob = bad.p, .len = bad.len - 1, .tokens = 10, .clip = 1}};
     struct inter_outer_round r = {parts, 2, 0.9f, 0.6f, false, NULL};
     assert_int_not_equal(inter_outer_apply(m->o, f, &r, &d), NEB_OK);
     d = inter_outer_fragment_digest(m->o, f);

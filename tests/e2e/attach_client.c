@@ -29,7 +29,8 @@ static void register_all(struct nebula *n, int tensors) {
         if (!memory[i])
             exit(2);
         int32_t first = t.rows > 1 ? t.rows / 2 : t.rows;
-        check(nebula_register(n, t.name, 0, first, t.cols, NEBULA_F32, NEBULA_HOST, memory[i]), t.name);
+        check(nebula_register(n, t.name, 0, first, t.cols, NEBULA_F32, NEBULA_HOST, memory[i]),
+              t.name);
         if (first < t.rows)
             check(nebula_register(n, t.name, first, t.rows - first, t.cols, NEBULA_F32, NEBULA_HOST,
                                   memory[i] + (size_t)first * (size_t)t.cols),
@@ -50,7 +51,8 @@ static double train(int tensors, float target) {
 }
 
 int main(int argc, char **argv) {
-    struct nebula_attach_options o = {.size = sizeof o, .api = NEBULA_API, .threads = 1, .timeout_s = 30};
+    struct nebula_attach_options o = {
+        .size = sizeof o, .api = NEBULA_API, .threads = 1, .timeout_s = 30};
     struct nebula_info info = {.size = sizeof info};
     struct nebula *n;
     int state = NEBULA_TRAIN;
@@ -83,15 +85,16 @@ int main(int argc, char **argv) {
         struct nebula_step_stats s = NEBULA_STEP_STATS_INIT;
         s.tokens = 256, s.loss = loss, s.lr = 0.02;
         s.eval_loss = (step + 1) % 40 ? NEBULA_UNKNOWN : loss; // two in a run
-        check(step % 2 ? nebula_step_with(n, &s, &state) : nebula_step(n, 256, loss, &state), "nebula_step");
+        check(step % 2 ? nebula_step_with(n, &s, &state) : nebula_step(n, 256, loss, &state),
+              "nebula_step");
     }
     check(nebula_info_get(n, &info), "nebula_info_get");
     double mean = 0, count = 0;
     for (int i = 0; i < tensors; i++)
         for (size_t k = 0; k < sizes[i]; k++)
             mean += (double)memory[i][k], count++;
-    printf("state %d, %llu rounds, digest %s, mean %.3f\n", state, (unsigned long long)info.rounds, info.digest,
-           mean / count);
+    printf("state %d, %llu rounds, digest %s, mean %.3f\n", state, (unsigned long long)info.rounds,
+           info.digest, mean / count);
     check(nebula_close(&n, 1.5), "nebula_close");
     return state == NEBULA_DONE ? 0 : 3;
 }

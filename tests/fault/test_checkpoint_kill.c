@@ -100,7 +100,8 @@ static bool with_fault(generation_writer *writes, int64_t step, int k, const cha
     }
     int status;
     assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_true(WIFSIGNALED(status) ? WTERMSIG(status) == SIGKILL : WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 3);
+    assert_true(WIFSIGNALED(status) ? WTERMSIG(status) == SIGKILL
+                                    : WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 3);
     return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 

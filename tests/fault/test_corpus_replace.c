@@ -59,7 +59,8 @@ static bool with_fault(int version, const char *fault) {
     }
     int status;
     assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_true(WIFSIGNALED(status) ? WTERMSIG(status) == SIGKILL : WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 3);
+    assert_true(WIFSIGNALED(status) ? WTERMSIG(status) == SIGKILL
+                                    : WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 3);
     return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
@@ -132,8 +133,15 @@ static int set_up(void **state) {
     neb_buf_u8(&b, 0);
     write_text("many.jsonl", (const char *)b.p);
     neb_buf_free(&b);
-    spec = (struct intra_build_spec){.name = "t", .seed = 1, .vocab = 290, .type = "bpe", .character_coverage = 1,
-                                     .byte_fallback = true, .train_lines = 2000, .threads = 1, .n_sources = 1};
+    spec = (struct intra_build_spec){.name = "t",
+                                     .seed = 1,
+                                     .vocab = 290,
+                                     .type = "bpe",
+                                     .character_coverage = 1,
+                                     .byte_fallback = true,
+                                     .train_lines = 2000,
+                                     .threads = 1,
+                                     .n_sources = 1};
     snprintf(spec.sources[0].name, sizeof spec.sources[0].name, "one");
     spec.sources[0].format = INTRA_JSONL;
     snprintf(spec.sources[0].field, sizeof spec.sources[0].field, "text");

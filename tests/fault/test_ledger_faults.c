@@ -77,16 +77,14 @@ static void install_vfs(void) {
 enum { BIG_CHUNKS = 17 }; // one more than lie between two writes of a bitmap
 
 // What is done, in order. Rounds of fragment 0 but where the name says otherwise.
-#define STEPS(X)                                                                                   \
-    X(OPEN)                                                                                        \
-    X(JOB)                                                                                         \
-    X(OWN_0)                                                                                       \
-    X(MINE_0)                                                                                      \
-    X(THEIRS_0)                                                                                    \
-    X(PART_0) X(CHUNK_0) X(CHUNK_1) X(CHUNK_2) X(FINISH_0) X(VOTE_0) X(COMMIT_0) X(POST_1)         \
-        X(POST_2) X(OWN_1) X(MINE_1) X(ARRIVE_1) X(VOTE_1) X(COMMIT_1) X(TAKE) X(POSTED) X(OWN_2)  \
-            X(MINE_2) X(ARRIVE_2) X(COMMIT_2) X(PRUNE_0) X(CAP) X(BIG) X(REOPEN) X(OWN_3)          \
-                X(MINE_3) X(VOTE_3) X(VOTE_AGAIN) X(BEGIN_AT) X(JOB_DONE) X(CLOSE)
+// clang-format off
+#define STEPS(X) \
+    X(OPEN) X(JOB) X(OWN_0) X(MINE_0) X(THEIRS_0) X(PART_0) X(CHUNK_0) X(CHUNK_1) X(CHUNK_2) \
+    X(FINISH_0) X(VOTE_0) X(COMMIT_0) X(POST_1) X(POST_2) X(OWN_1) X(MINE_1) X(ARRIVE_1) \
+    X(VOTE_1) X(COMMIT_1) X(TAKE) X(POSTED) X(OWN_2) X(MINE_2) X(ARRIVE_2) X(COMMIT_2) \
+    X(PRUNE_0) X(CAP) X(BIG) X(REOPEN) X(OWN_3) X(MINE_3) X(VOTE_3) X(VOTE_AGAIN) X(BEGIN_AT) \
+    X(JOB_DONE) X(CLOSE)
+// clang-format on
 
 #define NAME(s) S_##s,
 enum step { STEPS(NAME) STEPS_N };

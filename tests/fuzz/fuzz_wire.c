@@ -8,18 +8,21 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static bool sign(void *user, const char *context, const void *msg, size_t len, uint8_t sig[INTER_SIG_BYTES]) {
+static bool sign(void *user, const char *context, const void *msg, size_t len,
+                 uint8_t sig[INTER_SIG_BYTES]) {
     (void)user, (void)context, (void)msg, (void)len;
     memset(sig, 1, INTER_SIG_BYTES);
     return true;
 }
 
-static bool verify(void *user, uint32_t peer, const char *context, const void *msg, size_t len, const uint8_t sig[INTER_SIG_BYTES]) {
+static bool verify(void *user, uint32_t peer, const char *context, const void *msg, size_t len,
+                   const uint8_t sig[INTER_SIG_BYTES]) {
     (void)user, (void)peer, (void)context, (void)msg, (void)len, (void)sig;
     return true;
 }
 
-static void feed(struct inter_node *n, struct inter_actions *a, neb_ns now, const struct inter_event *e) {
+static void feed(struct inter_node *n, struct inter_actions *a, neb_ns now,
+                 const struct inter_event *e) {
     NEB_ASSERT(inter_node_step(n, now, e, a) == NEB_OK);
     for (size_t i = 0; i < a->n; i++) {
         const struct inter_action *x = &a->list[i];
@@ -28,7 +31,8 @@ static void feed(struct inter_node *n, struct inter_actions *a, neb_ns now, cons
             NEB_ASSERT(x->len > 0 && x->view);
         if (x->kind != INTER_ACT_BLOB_FINISH)
             continue;
-        struct inter_event done = {.kind = INTER_EV_BLOB_DONE, .peer = 1, .key = x->manifest.key, .ok = true};
+        struct inter_event done = {
+            .kind = INTER_EV_BLOB_DONE, .peer = 1, .key = x->manifest.key, .ok = true};
         feed(n, a, now, &done);
         return; // the list was replaced
     }
@@ -36,12 +40,29 @@ static void feed(struct inter_node *n, struct inter_actions *a, neb_ns now, cons
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct inter_node_crypto crypto = {NULL, sign, verify};
-    struct inter_job_config job = {.n_members = 2, .self = 0, .peers = {0, 1}, .fragments = 2, .merge_after = 4, .eta = 0.9f, .epoch = 1,
-                                   .tune = {.on = true, .codec = true, .overlap = true, .interval = true, .finest = INTER_RUNG_INT8, .coarsest = INTER_RUNG_TOPK64,
-                                            .first = INTER_RUNG_INT4, .start_interval = 10, .interval_max = 40, .overlap_max = 9, .fragments = 2, .error_max = 0.6f}};
+    struct inter_job_config job = {.n_members = 2,
+                                   .self = 0,
+                                   .peers = {0, 1},
+                                   .fragments = 2,
+                                   .merge_after = 4,
+                                   .eta = 0.9f,
+                                   .epoch = 1,
+                                   .tune = {.on = true,
+                                            .codec = true,
+                                            .overlap = true,
+                                            .interval = true,
+                                            .finest = INTER_RUNG_INT8,
+                                            .coarsest = INTER_RUNG_TOPK64,
+                                            .first = INTER_RUNG_INT4,
+                                            .start_interval = 10,
+                                            .interval_max = 40,
+                                            .overlap_max = 9,
+                                            .fragments = 2,
+                                            .error_max = 0.6f}};
     struct inter_actions actions = {0};
     struct inter_node *n = NULL;
-    struct inter_manifest m, own = {.key = {.member = 0}, .bytes = 20000, .chunk_bytes = INTER_CHUNK_MIN, .tokens = 1};
+    struct inter_manifest m,
+        own = {.key = {.member = 0}, .bytes = 20000, .chunk_bytes = INTER_CHUNK_MIN, .tokens = 1};
     struct inter_record rec;
     struct neb_rd r = neb_rd_make(data, size);
     (void)!inter_manifest_get(&r, &m);
@@ -51,14 +72,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         return 0;
     neb_ns now = NEB_S;
     feed(n, &actions, now, &(struct inter_event){.kind = INTER_EV_PEER_UP, .peer = 1});
-    feed(n, &actions, now, &(struct inter_event){.kind = INTER_EV_SUBMIT, .peer = 0, .manifest = &own});
+    feed(n, &actions, now,
+         &(struct inter_event){.kind = INTER_EV_SUBMIT, .peer = 0, .manifest = &own});
     r = neb_rd_make(data, size);
     for (int i = 0; i < 64 && neb_rd_left(&r) >= 2; i++, now += 300 * NEB_MS) {
         uint16_t head = neb_rd_u16(&r);
         size_t len = head & 0x7fff;
         len = len < neb_rd_left(&r) ? len : neb_rd_left(&r);
         const uint8_t *p = neb_rd_view(&r, len);
-        feed(n, &actions, now, &(struct inter_event){.kind = INTER_EV_MESSAGE, .peer = 1, .bulk = head >> 15, .data = p, .len = len});
+        feed(n, &actions, now,
+             &(struct inter_event){
+                 .kind = INTER_EV_MESSAGE, .peer = 1, .bulk = head >> 15, .data = p, .len = len});
         feed(n, &actions, now, &(struct inter_event){.kind = INTER_EV_TICK, .peer = 0});
     }
     inter_actions_free(&actions);

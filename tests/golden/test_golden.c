@@ -84,8 +84,8 @@ static double checksum(const struct intra_model *m) {
     double sum = 0;
     for (int32_t i = 0; i < m->n_tensors; i++)
         for (size_t k = 0; k < intra_tensor_size(&m->tensors[i]); k++)
-            sum +=
-                (double)intra_param(m, &m->tensors[i])[k] * testing_unit("check ", m->tensors[i].name, k);
+            sum += (double)intra_param(m, &m->tensors[i])[k] *
+                   testing_unit("check ", m->tensors[i].name, k);
     return sum;
 }
 

@@ -243,8 +243,7 @@ static void op_distill(struct run *r) {
     h.dx = d[6] & 1 ? written(r, n * (size_t)d[1]) : NULL;
     h.dw = d[6] & 2 ? added(r, V * (size_t)d[1]) : NULL;
     h.losses = d[6] & 4 ? written(r, n) : NULL;
-    struct kern_soft s = {d[3],  (float)d[5] / 100, (float)d[4] / 100, named, logp, tail,
-                          &ce, &kl};
+    struct kern_soft s = {d[3], (float)d[5] / 100, (float)d[4] / 100, named, logp, tail, &ce, &kl};
     total[0] = (float)r->K->ops->distill(r->K, &h, &s, &counted);
     total[1] = (float)ce;
     total[2] = (float)kl;

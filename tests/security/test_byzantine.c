@@ -115,8 +115,8 @@ static void one_round(const float *theta, enum attack how, bool robust) {
     for (int i = 0; i < MEMBERS; i++) {
         struct inter_outer_part parts[MEMBERS];
         for (int k = 0; k < MEMBERS; k++)
-            parts[k] = (struct inter_outer_part){members[k].blob.p, members[k].blob.len, 640,
-                                                 r.entries[k].clip, k == i, 0};
+            parts[k] = (struct inter_outer_part){
+                members[k].blob.p, members[k].blob.len, 640, r.entries[k].clip, k == i, 0};
         struct inter_outer_round round = {.parts = parts, .n = MEMBERS, .eta = 0.9f, .mu = 0.3f};
         assert_int_equal(inter_outer_apply(members[i].o, 0, &round, &d[i]), NEB_OK);
         assert_true(d[i].lo == d[0].lo && d[i].hi == d[0].hi);

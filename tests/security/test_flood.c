@@ -101,8 +101,8 @@ static void test_idle_connections(void **state) {
             step();
     }
     double flooded = best_exchange(3), after = resident_mib();
-    printf("48 MiB: %.3f s alone, %.3f s beside %d idle connections; %.1f MiB more\n", quiet, flooded,
-           IDLE, after - before);
+    printf("48 MiB: %.3f s alone, %.3f s beside %d idle connections; %.1f MiB more\n", quiet,
+           flooded, IDLE, after - before);
     assert_true(flooded < 2 * quiet + 0.05);
     assert_true(after - before < 64);
     assert_true(ups == 2 && downs == 0);
@@ -118,8 +118,8 @@ static void test_claimed_frames(void **state) {
     int fds[CLAIMS];
     uint64_t taken = 0;
     memcpy(greeting + 12, "CURVE", 5);
-    greeting[64] = 6;                // a long command frame
-    greeting[65 + 4] = 0x20;         // of 0x20000000 bytes, big-endian
+    greeting[64] = 6;        // a long command frame
+    greeting[65 + 4] = 0x20; // of 0x20000000 bytes, big-endian
     best_exchange(2);
     double before = resident_mib();
     for (int i = 0; i < CLAIMS; i++)

@@ -32,7 +32,8 @@ static void test_not_dumpable(void **state) {
 int main(void) {
 #ifdef SANITIZED
     (void)test_not_dumpable;
-    puts("the leak check of AddressSanitizer attaches to the process, so dumps stay on in this build");
+    puts("the leak check of AddressSanitizer attaches to the process, so dumps stay on in this "
+         "build");
     return 77;
 #else
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_not_dumpable)};

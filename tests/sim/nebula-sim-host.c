@@ -62,7 +62,8 @@ const struct sim_blob *sim_disk_blob(const struct sim_round *r, uint8_t member, 
     return NULL;
 }
 
-static struct sim_blob *disk_put(struct sim *s, struct sim_disk *d, const struct inter_manifest *m) {
+static struct sim_blob *disk_put(struct sim *s, struct sim_disk *d,
+                                 const struct inter_manifest *m) {
     struct sim_round *r = sim_disk_round(s, d, m->key.fragment, m->key.round);
     struct sim_blob *b =
         (struct sim_blob *)(uintptr_t)sim_disk_blob(r, m->key.member, m->key.attempt);
@@ -209,7 +210,8 @@ static void send_chunk(struct sim *s, uint8_t i, const struct inter_actions *a,
         if (x->key.round >= s->h[i].disk.checkpoint.frags[x->key.fragment].round)
             sim_fail(s, "host %u sends a blob that it does not hold", i);
         // Removed since the transfer began.
-        sim_host_step(s, i, &(struct inter_event){.kind = INTER_EV_SERVE, .peer = x->peer, .key = x->key});
+        sim_host_step(
+            s, i, &(struct inter_event){.kind = INTER_EV_SERVE, .peer = x->peer, .key = x->key});
         return;
     }
     render(blob, b->words);
@@ -344,7 +346,8 @@ static void carry_out(struct sim *s, uint8_t i, const struct inter_actions *a,
     case INTER_ACT_DELIVER: break; // the worker reads the ledger
     case INTER_ACT_BEHIND:
         if (!h->fetching)
-            sim_post(s, (neb_ns)(1 + neb_rng_below(&s->rng, 4)) * NEB_S, SIM_SNAPSHOT, i, 0, h->boot);
+            sim_post(s, (neb_ns)(1 + neb_rng_below(&s->rng, 4)) * NEB_S, SIM_SNAPSHOT, i, 0,
+                     h->boot);
         h->fetching = true;
         break;
     case INTER_ACT_FAULT:
@@ -396,10 +399,11 @@ static void restore_fragment(struct sim *s, struct sim_host *h, uint32_t f) {
                 abort();
             // The map of what is here is written behind the data: after a crash it may say less, never more.
         }
-        enum inter_holding hold = !best->whole                                  ? INTER_HOLD_PART
+        enum inter_holding hold = !best->whole                                ? INTER_HOLD_PART
                                   : m != h->id && best->words[SIM_WORDS] == 1 ? INTER_HOLD_REFUSED
                                                                               : INTER_HOLD_WHOLE;
-        if (inter_node_restore_manifest(h->node, &best->m, hold, best->whole ? NULL : &got) != NEB_OK)
+        if (inter_node_restore_manifest(h->node, &best->m, hold, best->whole ? NULL : &got) !=
+            NEB_OK)
             sim_fail(s, "host %u cannot restore a manifest", h->id);
         inter_bitmap_free(&got);
     }
@@ -412,18 +416,19 @@ void sim_host_boot(struct sim *s, uint8_t i) {
     struct inter_node_crypto crypto = {&h->id, sign, verify};
     if (!h->disk.epoch)
         h->disk.epoch = ++s->epochs;
-    struct inter_job_config c = {.id = {1},
-                                 .n_members = (uint8_t)s->o.members,
-                                 .self = i,
-                                 .fragments = s->o.fragments,
-                                 .merge_after = 3,
-                                 .eta = 1,
-                                 .mu = 0,
-                                 // What a leader plans follows from what it measures: no two propose the same value.
-                                 .tune = {.start_interval = 16u * (h->boot & 0xff) + i + 1,
-                                          .start_overlap = (uint32_t)s->overlap},
-                                 .grace = 10 * NEB_S,
-                                 .epoch = h->disk.epoch};
+    struct inter_job_config c = {
+        .id = {1},
+        .n_members = (uint8_t)s->o.members,
+        .self = i,
+        .fragments = s->o.fragments,
+        .merge_after = 3,
+        .eta = 1,
+        .mu = 0,
+        // What a leader plans follows from what it measures: no two propose the same value.
+        .tune = {.start_interval = 16u * (h->boot & 0xff) + i + 1,
+                 .start_overlap = (uint32_t)s->overlap},
+        .grace = 10 * NEB_S,
+        .epoch = h->disk.epoch};
     for (uint8_t m = 0; m < s->o.members; m++) {
         c.peers[m] = m;
         if (s->h[m].witness)
@@ -433,7 +438,8 @@ void sim_host_boot(struct sim *s, uint8_t i) {
     h->leaving = h->fetching = false;
     h->boot++;
     memset(h->up, 0, sizeof h->up);
-    if (inter_node_create(&crypto, &h->node) != NEB_OK || inter_node_job_open(h->node, &c) != NEB_OK)
+    if (inter_node_create(&crypto, &h->node) != NEB_OK ||
+        inter_node_job_open(h->node, &c) != NEB_OK)
         sim_fail(s, "host %u cannot open the job", i);
     if (h->disk.has_standing)
         inter_node_restore_standing(h->node, &h->disk.standing);

@@ -45,7 +45,8 @@ static void check_copies(struct sim *s, const struct inter_record *r, const stru
         if (s->oracle->attempts[r->fragment][r->round][e->member][x] == e->attempt)
             copies = __builtin_popcount(s->oracle->copies[r->fragment][r->round][e->member][x]);
     if (copies < (data < 2 ? data : 2))
-        sim_fail(s, "round %u lists an update of %u that is on %d disks", r->round, e->member, copies);
+        sim_fail(s, "round %u lists an update of %u that is on %d disks", r->round, e->member,
+                 copies);
 }
 
 // By how much each update counts, from all commits before and nothing that the record itself says (inter/weights.h).
@@ -64,20 +65,24 @@ static void check_weights(struct sim *s, const struct inter_record *r) {
         }
     }
     for (uint8_t k = 0; k < r->n; k++)
-        if (r->entries[k].verdict == INTER_ACCEPTED && r->entries[k].tokens && base[r->entries[k].member] > newest)
+        if (r->entries[k].verdict == INTER_ACCEPTED && r->entries[k].tokens &&
+            base[r->entries[k].member] > newest)
             newest = base[r->entries[k].member];
     for (uint8_t k = 0; k < r->n; k++)
         if (r->entries[k].verdict == INTER_ACCEPTED && base[r->entries[k].member] == newest)
             fresh += r->entries[k].tokens;
     for (uint8_t k = 0; k < r->n; k++) {
         const struct inter_entry *e = &r->entries[k];
-        bool returns = r->flags & INTER_MERGE && e->verdict == INTER_ACCEPTED && e->tokens && base[e->member] < newest;
-        uint64_t all = others[e->member] + fresh, exact = e->tokens * fresh; // weight · all is within half of `all` of it
+        bool returns = r->flags & INTER_MERGE && e->verdict == INTER_ACCEPTED && e->tokens &&
+                       base[e->member] < newest;
+        uint64_t all = others[e->member] + fresh,
+                 exact = e->tokens * fresh; // weight · all is within half of `all` of it
         s->r.returns += returns;
         if (!returns ? e->weight != e->tokens
                      : 2 * e->weight * all > 2 * exact + all && e->weight > 1)
-            sim_fail(s, "round %u: the update of %u counts %llu, its tokens are %llu of %llu", r->round, e->member,
-                     (unsigned long long)e->weight, (unsigned long long)e->tokens, (unsigned long long)all);
+            sim_fail(s, "round %u: the update of %u counts %llu, its tokens are %llu of %llu",
+                     r->round, e->member, (unsigned long long)e->weight,
+                     (unsigned long long)e->tokens, (unsigned long long)all);
         if (returns && 2 * e->weight * all + all < 2 * exact)
             sim_fail(s, "round %u: the update of %u counts too little", r->round, e->member);
     }
@@ -92,7 +97,8 @@ static void first_commit(struct sim *s, uint8_t i, const struct inter_record *r,
         if (o->votes[f][n][k].voters && !memcmp(o->votes[f][n][k].hash, hash, INTER_SHA_BYTES))
             votes = __builtin_popcount(o->votes[f][n][k].voters);
     if (votes <= (int)s->o.members / 2)
-        sim_fail(s, "round %u of fragment %u committed by %u with %d votes on disk", n, f, i, votes);
+        sim_fail(s, "round %u of fragment %u committed by %u with %d votes on disk", n, f, i,
+                 votes);
     if (n != o->top[f])
         sim_fail(s, "round %u of fragment %u committed, %u was open", n, f, o->top[f]);
     o->top[f] = n + 1;
@@ -131,7 +137,8 @@ static void first_commit(struct sim *s, uint8_t i, const struct inter_record *r,
 void sim_check_commit(struct sim *s, uint8_t i, const struct inter_record *r) {
     uint8_t hash[INTER_SHA_BYTES];
     inter_record_hash(r, hash);
-    const struct sim_round *before = r->round ? s->h[i].disk.rounds[r->fragment][r->round - 1] : NULL;
+    const struct sim_round *before =
+        r->round ? s->h[i].disk.rounds[r->fragment][r->round - 1] : NULL;
     if (r->round && !(before && before->committed))
         sim_fail(s, "host %u commits round %u before %u", i, r->round, r->round - 1);
     if (!s->oracle->commits[r->fragment][r->round].known)
@@ -152,12 +159,13 @@ void sim_check_worker(struct sim *s, uint8_t i, uint32_t f) {
     for (uint32_t n = 0; n < round; n++)
         tokens += (int64_t)o->commits[f][n].tokens[i];
     if (tokens != w->step * (int64_t)sim_tokens_of_step(i))
-        sim_fail(s, "worker %u, fragment %u, round %u: %lld tokens are accounted for in %lld steps", i, f, round,
-                 (long long)tokens, (long long)w->step);
+        sim_fail(s, "worker %u, fragment %u, round %u: %lld tokens are accounted for in %lld steps",
+                 i, f, round, (long long)tokens, (long long)w->step);
     for (int x = 0; x < SIM_WORDS; x++) {
         int64_t committed = 0;
         if (w->theta[f][x] != o->theta[f][round][x])
-            sim_fail(s, "worker %u has other parameters than the commits up to round %u say", i, round);
+            sim_fail(s, "worker %u has other parameters than the commits up to round %u say", i,
+                     round);
         for (uint32_t n = 0; n < round; n++)
             committed += o->commits[f][n].words[i][x];
         int64_t here = committed + w->e[f][x] + w->p[f][x] + w->dropped[f][x];

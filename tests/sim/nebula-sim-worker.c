@@ -15,7 +15,8 @@ static int64_t learned(uint64_t seed, uint8_t member, uint32_t f, int64_t step, 
     return (int64_t)(z % 2001) - 1000;
 }
 
-void sim_produced(uint64_t seed, uint8_t member, uint32_t f, int64_t steps, int64_t out[SIM_WORDS]) {
+void sim_produced(uint64_t seed, uint8_t member, uint32_t f, int64_t steps,
+                  int64_t out[SIM_WORDS]) {
     memset(out, 0, SIM_WORDS * sizeof *out);
     for (int64_t t = 0; t < steps; t++)
         for (int k = 0; k < SIM_WORDS; k++)
@@ -71,7 +72,11 @@ static bool bad_update(const struct sim *s, uint8_t i, uint32_t f, uint32_t roun
 static void submit(struct sim *s, uint8_t i, uint32_t f) {
     struct sim_worker_state *w = &s->h[i].w;
     int64_t words[SIM_WORDS + 1];
-    struct inter_manifest m = {.key = {.job = {1}, .round = w->frags[f].round, .fragment = f, .member = i, .attempt = w->again[f]},
+    struct inter_manifest m = {.key = {.job = {1},
+                                       .round = w->frags[f].round,
+                                       .fragment = f,
+                                       .member = i,
+                                       .attempt = w->again[f]},
                                .tokens = w->tokens_sent[f],
                                .step = (uint64_t)w->frags[f].send_step,
                                .steps = (uint32_t)s->interval,
@@ -123,8 +128,10 @@ static void merge(struct sim *s, uint8_t i, uint32_t f, bool taken_over) {
     bool final = true;
     const struct sim_log *l = logged(&h->disk, f, g->round);
     if (l && l->step != w->step && !h->disk.jumped)
-        sim_fail(s, "worker %u merges round %u of fragment %u at step %lld, the run that it repeats did at %lld", i, g->round, f,
-                 (long long)w->step, (long long)l->step);
+        sim_fail(s,
+                 "worker %u merges round %u of fragment %u at step %lld, the run that it repeats "
+                 "did at %lld",
+                 i, g->round, f, (long long)w->step, (long long)l->step);
     if (!l) {
         if (h->disk.n_log[f] == SIM_ROUNDS)
             sim_fail(s, "the merge log is full");
@@ -146,9 +153,10 @@ static void merge(struct sim *s, uint8_t i, uint32_t f, bool taken_over) {
         if (!b || !b->whole)
             sim_fail(s, "host %u committed round %u without the update of %u", i, g->round,
                      e->member);
-        if (e->member == i && !taken_over && e->attempt / SIM_ATTEMPTS_OF_EPOCH < h->disk.epoch && (int64_t)b->m.step > w->step)
-            sim_fail(s, "worker %u goes on at step %lld: what it learned up to %llu is committed", i, (long long)w->step,
-                     (unsigned long long)b->m.step);
+        if (e->member == i && !taken_over && e->attempt / SIM_ATTEMPTS_OF_EPOCH < h->disk.epoch &&
+            (int64_t)b->m.step > w->step)
+            sim_fail(s, "worker %u goes on at step %lld: what it learned up to %llu is committed",
+                     i, (long long)w->step, (unsigned long long)b->m.step);
         for (int x = 0; x < SIM_WORDS; x++) {
             w->theta[f][x] -= b->words[x];
             if (e->member == i && !taken_over)
@@ -165,10 +173,12 @@ static void merge(struct sim *s, uint8_t i, uint32_t f, bool taken_over) {
 }
 
 // Whether the commit holds an update of a life whose state went with its disk, and of steps that this one has not made.
-static bool of_former_life(const struct sim_worker_state *w, uint8_t i, const struct inter_record *r) {
+static bool of_former_life(const struct sim_worker_state *w, uint8_t i,
+                           const struct inter_record *r) {
     for (uint8_t k = 0; k < r->n; k++)
         if (r->entries[k].member == i && r->entries[k].verdict == INTER_ACCEPTED)
-            return r->entries[k].attempt / SIM_ATTEMPTS_OF_EPOCH < w->life && (int64_t)r->cursors[i] > w->step;
+            return r->entries[k].attempt / SIM_ATTEMPTS_OF_EPOCH < w->life &&
+                   (int64_t)r->cursors[i] > w->step;
     return false;
 }
 
@@ -176,7 +186,8 @@ static bool of_former_life(const struct sim_worker_state *w, uint8_t i, const st
 // never makes: dropped, of the other fragments.
 static void take_over(struct sim *s, uint8_t i, uint32_t f) {
     struct sim_worker_state *w = &s->h[i].w;
-    int64_t cursor = (int64_t)s->h[i].disk.rounds[f][w->frags[f].round]->commit.cursors[i], before = w->step;
+    int64_t cursor = (int64_t)s->h[i].disk.rounds[f][w->frags[f].round]->commit.cursors[i],
+            before = w->step;
     int64_t made[SIM_WORDS], all[SIM_WORDS];
     uint64_t skipped = (uint64_t)(cursor - before) * sim_tokens_of_step(i);
     merge(s, i, f, true);
@@ -239,7 +250,8 @@ static bool exchange(struct sim *s, uint8_t i, const struct agent_schedule *sche
             bool here = commit_here(s, i, f, g->round) && !g->finished;
             // Others went on without us; a commit with our own update in it is of a run that is repeated.
             bool foreign = here && !holds(&h->disk.rounds[f][g->round]->commit, i);
-            if (here && (!l || l->step <= w->step) && of_former_life(w, i, &h->disk.rounds[f][g->round]->commit)) {
+            if (here && (!l || l->step <= w->step) &&
+                of_former_life(w, i, &h->disk.rounds[f][g->round]->commit)) {
                 take_over(s, i, f);
                 continue;
             }
@@ -247,12 +259,14 @@ static bool exchange(struct sim *s, uint8_t i, const struct agent_schedule *sche
                 merge(s, i, f, false);
                 continue;
             }
-            if (!g->in_flight && l && l->foreign && l->step <= w->step) { // it was merged here: wait for the ledger
+            if (!g->in_flight && l && l->foreign &&
+                l->step <= w->step) { // it was merged here: wait for the ledger
                 ready = false;
                 break;
             }
             g->arrived = g->in_flight && here;
-            if (g->in_flight && !g->arrived && peers && !l && w->again[f] < 3 && g->missed > 3) { // as agent/worker.c does
+            if (g->in_flight && !g->arrived && peers && !l && w->again[f] < 3 &&
+                g->missed > 3) { // as agent/worker.c does
                 send(s, i, f, sched);
                 if (!h->worker_alive || h->worker_boot != boot)
                     return false;
@@ -294,9 +308,11 @@ static void count_dropped(struct sim *s, uint8_t i) {
         sim_produced(s->o.seed, i, f, w->step, w->dropped[f]);
         for (uint32_t n = 0; n < w->frags[f].round; n++)
             if (s->oracle->commits[f][n].steps[i] > w->step)
-                sim_fail(s, "worker %u goes on at step %lld: what it learned up to %lld is committed", i, (long long)w->step,
-                         (long long)s->oracle->commits[f][n].steps[i]);
-        w->tokens_lost[f] = (int64_t)(sim_tokens_of_step(i) * (uint64_t)w->step) - (int64_t)(w->tokens - w->tokens_base[f]);
+                sim_fail(s,
+                         "worker %u goes on at step %lld: what it learned up to %lld is committed",
+                         i, (long long)w->step, (long long)s->oracle->commits[f][n].steps[i]);
+        w->tokens_lost[f] = (int64_t)(sim_tokens_of_step(i) * (uint64_t)w->step) -
+                            (int64_t)(w->tokens - w->tokens_base[f]);
         for (uint32_t n = 0; n < w->frags[f].round; n++)
             w->tokens_lost[f] -= (int64_t)s->oracle->commits[f][n].tokens[i];
         for (int x = 0; x < SIM_WORDS; x++) {
@@ -347,7 +363,8 @@ static bool adopt(struct sim *s, uint8_t i) {
 }
 
 // Fragments of a snapshot over what the own checkpoint says of the others. Never back behind what has been committed of its own.
-void sim_worker_adopt(struct sim *s, uint8_t i, const struct sim_worker_state *from, uint64_t taken) {
+void sim_worker_adopt(struct sim *s, uint8_t i, const struct sim_worker_state *from,
+                      uint64_t taken) {
     struct sim_host *h = &s->h[i];
     struct sim_worker_state *w = &h->w;
     if (h->disk.has_checkpoint)
@@ -360,7 +377,8 @@ void sim_worker_adopt(struct sim *s, uint8_t i, const struct sim_worker_state *f
             continue;
         int64_t cursor = (int64_t)s->oracle->commits[f][g->round - 1].r.cursors[i];
         w->step = cursor > w->step ? cursor : w->step;
-        w->frags[f] = (struct agent_fragment){.round = g->round, .finished = g->finished, .send_step = -1};
+        w->frags[f] =
+            (struct agent_fragment){.round = g->round, .finished = g->finished, .send_step = -1};
         w->counted_miss[f] = -1;
         memcpy(w->theta[f], from->theta[f], sizeof w->theta[f]);
         memset(w->e[f], 0, sizeof w->e[f]);

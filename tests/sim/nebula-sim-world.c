@@ -11,17 +11,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const neb_ns notice_at_most = 5 * NEB_S, tick_every = 200 * NEB_MS,
-                    chaos_until = 60 * NEB_S;
+static const neb_ns notice_at_most = 5 * NEB_S, tick_every = 200 * NEB_MS, chaos_until = 60 * NEB_S;
 
 // ---- trace and failure ----------------------------------------------------------------------------------------
 
-void sim_note(struct sim *s, const char *what, int64_t a, int64_t b, int64_t c, int64_t d, int64_t e) {
+void sim_note(struct sim *s, const char *what, int64_t a, int64_t b, int64_t c, int64_t d,
+              int64_t e) {
     struct sim_trace *t = &s->trace[s->n_trace++ % SIM_TRACE];
     *t = (struct sim_trace){s->now, what, {a, b, c, d, e}};
     if (s->o.trace)
-        printf("%9.3f  %-20s %4lld %4lld %4lld %4lld %4lld\n", neb_seconds(t->at), what, (long long)a,
-               (long long)b, (long long)c, (long long)d, (long long)e);
+        printf("%9.3f  %-20s %4lld %4lld %4lld %4lld %4lld\n", neb_seconds(t->at), what,
+               (long long)a, (long long)b, (long long)c, (long long)d, (long long)e);
 }
 
 void sim_fail(struct sim *s, const char *fmt, ...) {
@@ -37,9 +37,9 @@ static void print_trace(const struct sim *s) {
     uint64_t from = s->n_trace > 60 ? s->n_trace - 60 : 0;
     for (uint64_t k = from; k < s->n_trace; k++) {
         const struct sim_trace *t = &s->trace[k % SIM_TRACE];
-        fprintf(stderr, "  %9.3f  %-20s %4lld %4lld %4lld %4lld %4lld\n", neb_seconds(t->at), t->what,
-                (long long)t->v[0], (long long)t->v[1], (long long)t->v[2], (long long)t->v[3],
-                (long long)t->v[4]);
+        fprintf(stderr, "  %9.3f  %-20s %4lld %4lld %4lld %4lld %4lld\n", neb_seconds(t->at),
+                t->what, (long long)t->v[0], (long long)t->v[1], (long long)t->v[2],
+                (long long)t->v[3], (long long)t->v[4]);
     }
 }
 
@@ -137,7 +137,7 @@ static void on_connect(struct sim *s, uint8_t i, uint8_t j) {
     struct sim_link *l = link_of(s, i, j);
     struct sim_host *a = &s->h[i], *b = &s->h[j];
     if (l->session || !a->alive || !b->alive || !is_open(s, i, j) || !is_open(s, j, i))
-        return; // whoever opens or boots tries again
+        return;                 // whoever opens or boots tries again
     if (a->up[j] || b->up[i]) { // one side has not noticed the end of the last session
         try_connect(s, i, j);
         return;
@@ -154,7 +154,8 @@ static void on_connect(struct sim *s, uint8_t i, uint8_t j) {
 static void on_notice(struct sim *s, uint8_t i, uint8_t j, uint32_t tag) {
     struct sim_link *l = link_of(s, i, j);
     if (tag >> 31) { // silence: is it still cut, in the same session?
-        if (l->session && l->number == (tag & 0x7fffffff) && !(is_open(s, i, j) && is_open(s, j, i)))
+        if (l->session && l->number == (tag & 0x7fffffff) &&
+            !(is_open(s, i, j) && is_open(s, j, i)))
             end_session(s, i, j, NEB_S);
         return;
     }
@@ -190,7 +191,12 @@ void sim_transmit(struct sim *s, uint8_t from, uint8_t to, bool bulk, const uint
     struct sim_link *l = link_of(s, from, to);
     if (!l->session || !s->h[from].up[to] || n + m > SIM_BLOB + (1 << 16))
         return;
-    *x = (struct sim_message){.from = from, .to = to, .bulk = bulk, .session = l->number, .boot = s->h[to].boot, .len = n + m};
+    *x = (struct sim_message){.from = from,
+                              .to = to,
+                              .bulk = bulk,
+                              .session = l->number,
+                              .boot = s->h[to].boot,
+                              .len = n + m};
     memcpy(x->bytes, p, n);
     if (m)
         memcpy(x->bytes + n, q, m);
@@ -207,10 +213,12 @@ void sim_transmit(struct sim *s, uint8_t from, uint8_t to, bool bulk, const uint
     neb_ns after = s->o.chaos ? between(s, 20 * NEB_MS, 120 * NEB_MS) + l->slow : 40 * NEB_MS;
     after += bulk ? 10 * NEB_MS : 0;
     if (s->o.trace)
-        sim_note(s, lost ? "lost" : "message", from, to, x->bytes[0], (int64_t)x->len, (int64_t)index);
+        sim_note(s, lost ? "lost" : "message", from, to, x->bytes[0], (int64_t)x->len,
+                 (int64_t)index);
     if (lost)
         return;
-    if (bulk && chance(s, s->loss)) // what no cipher would let pass; the chunk's own check does not either
+    if (bulk &&
+        chance(s, s->loss)) // what no cipher would let pass; the chunk's own check does not either
         x->bytes[x->len - 1] ^= 1;
     bool late = sim_point_hits(s, SIM_DELAY_MESSAGE, index);
     deliver_later(s, x, late ? 7 * NEB_S : after, !late && !chance(s, s->swap));
@@ -289,7 +297,8 @@ static void boot(struct sim *s, uint8_t i) {
             try_connect(s, i, j);
 }
 
-static void partition(struct sim *s) { // a random part of the hosts from the rest, perhaps one way only
+static void
+partition(struct sim *s) { // a random part of the hosts from the rest, perhaps one way only
     uint32_t side = (uint32_t)neb_rng_below(&s->rng, 1u << s->o.members);
     uint64_t way = neb_rng_below(&s->rng, 3);
     sim_note(s, "partition", side, (int64_t)way, 0, 0, 0);
@@ -317,7 +326,8 @@ static bool last_copy(const struct sim *s, const struct inter_record *r, uint8_t
                                                      r->entries[k].member, r->entries[k].attempt);
             others += j != i && b && b->whole;
         }
-        for (uint8_t j = 0; j < s->o.members; j++) // or is part of what another one's checkpoint holds
+        for (uint8_t j = 0; j < s->o.members;
+             j++) // or is part of what another one's checkpoint holds
             others += j != i && !s->h[j].witness && s->h[j].disk.has_checkpoint &&
                       s->h[j].disk.checkpoint.frags[r->fragment].round > r->round;
         if (!others && r->entries[k].verdict == INTER_ACCEPTED)
@@ -363,8 +373,9 @@ static void one_fault(struct sim *s) {
     case 14:
     case 15:
     case 16: // types of inter/node: votes, commits and promises more often than the rest
-        s->ambush.type = (uint8_t)(neb_rng_below(&s->rng, 2) ? 1 + neb_rng_below(&s->rng, 13)
-                                                             : (uint8_t[]){4, 5, 6, 10, 11}[neb_rng_below(&s->rng, 5)]);
+        s->ambush.type = (uint8_t)(neb_rng_below(&s->rng, 2)
+                                       ? 1 + neb_rng_below(&s->rng, 13)
+                                       : (uint8_t[]){4, 5, 6, 10, 11}[neb_rng_below(&s->rng, 5)]);
         s->ambush.skip = (uint32_t)neb_rng_below(&s->rng, 4);
         s->ambush.what = (int)neb_rng_below(&s->rng, 4);
         break;
@@ -499,8 +510,10 @@ void sim_run(const struct sim_options *o, struct sim_result *out) {
         }
         sim_check_end(s);
     } else {
-        fprintf(stderr, "\nviolation: %s\nseed %llu, %u members (%u witnesses), %u rounds, %u fragments",
-                s->r.why, (unsigned long long)o->seed, o->members, o->witnesses, o->rounds, o->fragments);
+        fprintf(stderr,
+                "\nviolation: %s\nseed %llu, %u members (%u witnesses), %u rounds, %u fragments",
+                s->r.why, (unsigned long long)o->seed, o->members, o->witnesses, o->rounds,
+                o->fragments);
         for (int i = 0; i < SIM_POINTS; i++)
             if (o->points[i].kind)
                 fprintf(stderr, ", fault %d at %llu", (int)o->points[i].kind,

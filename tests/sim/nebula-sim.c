@@ -8,8 +8,8 @@
 //
 // Exit status 0 only without a violation. Without --members the number of members, witnesses and fragments follows from the
 // seed. --jobs J: processes (default 2).
-#include "tests/sim/sim.h"
 #include "agent/base/clock.h"
+#include "tests/sim/sim.h"
 
 #include <getopt.h>
 #include <stdio.h>
@@ -71,9 +71,9 @@ static uint64_t places(const struct sim_result *base, enum sim_fault_kind k) {
 static bool run_points(const struct sim_options *given, bool pairs, uint64_t job, uint64_t jobs,
                        struct totals *t) {
     // Of pairs, those that differ most: a message lost, its receiver crashed, a crash around a store.
-    static const enum sim_fault_kind all[] = {SIM_DROP_MESSAGE,  SIM_DOUBLE_MESSAGE,
-                                              SIM_DELAY_MESSAGE, SIM_CUT_AT_MESSAGE,
-                                              SIM_CRASH_AT_MESSAGE, SIM_CRASH_BEFORE_STORE,
+    static const enum sim_fault_kind all[] = {SIM_DROP_MESSAGE,      SIM_DOUBLE_MESSAGE,
+                                              SIM_DELAY_MESSAGE,     SIM_CUT_AT_MESSAGE,
+                                              SIM_CRASH_AT_MESSAGE,  SIM_CRASH_BEFORE_STORE,
                                               SIM_CRASH_AFTER_STORE, SIM_LOSE_DISK_AFTER_STORE},
                                      some[] = {SIM_DROP_MESSAGE, SIM_CRASH_AT_MESSAGE,
                                                SIM_CRASH_BEFORE_STORE, SIM_CRASH_AFTER_STORE};
@@ -92,7 +92,8 @@ static bool run_points(const struct sim_options *given, bool pairs, uint64_t job
                     if (turn++ % jobs != job)
                         continue;
                     o.points[0] = (struct sim_point){kinds[a], i};
-                    o.points[1] = pairs ? (struct sim_point){kinds[b], j} : (struct sim_point){0, 0};
+                    o.points[1] =
+                        pairs ? (struct sim_point){kinds[b], j} : (struct sim_point){0, 0};
                     sim_run(&o, &r);
                     add(t, &r);
                     if (r.failed)
@@ -112,11 +113,17 @@ static uint64_t number(const char *text, const char *what) {
 }
 
 int main(int argc, char **argv) {
-    static const struct option options[] = {
-        {"seed", 1, NULL, 's'},    {"seeds", 1, NULL, 'k'},      {"members", 1, NULL, 'm'},
-        {"witnesses", 1, NULL, 'w'}, {"rounds", 1, NULL, 'r'},   {"fragments", 1, NULL, 'f'},
-        {"jobs", 1, NULL, 'j'},    {"exhaustive", 1, NULL, 'x'}, {"trace", 0, NULL, 't'},
-        {"orderly", 0, NULL, 'o'}, {0}};
+    static const struct option options[] = {{"seed", 1, NULL, 's'},
+                                            {"seeds", 1, NULL, 'k'},
+                                            {"members", 1, NULL, 'm'},
+                                            {"witnesses", 1, NULL, 'w'},
+                                            {"rounds", 1, NULL, 'r'},
+                                            {"fragments", 1, NULL, 'f'},
+                                            {"jobs", 1, NULL, 'j'},
+                                            {"exhaustive", 1, NULL, 'x'},
+                                            {"trace", 0, NULL, 't'},
+                                            {"orderly", 0, NULL, 'o'},
+                                            {0}};
     struct sim_options o = {.seed = 1, .rounds = 8, .chaos = true};
     uint64_t count = 1, jobs = 2;
     bool exhaustive = false, pairs = false, good = true;
@@ -138,17 +145,20 @@ int main(int argc, char **argv) {
                 break;
             // fall through
         default:
-            fprintf(stderr, "usage: nebula-sim [--seed N] [--seeds K] [--members M] [--witnesses W] "
-                            "[--rounds R] [--fragments F] [--jobs J] [--exhaustive single|double] "
-                            "[--orderly] [--trace]\n");
+            fprintf(stderr,
+                    "usage: nebula-sim [--seed N] [--seeds K] [--members M] [--witnesses W] "
+                    "[--rounds R] [--fragments F] [--jobs J] [--exhaustive single|double] "
+                    "[--orderly] [--trace]\n");
             return 2;
         }
     }
     if (o.members == 1 || o.members > INTER_MEMBERS_MAX || o.fragments > SIM_FRAGMENTS ||
         o.rounds < 1 || o.rounds > 40 || (o.members && o.witnesses > o.members - 2) || !jobs ||
         jobs > 64) {
-        fprintf(stderr, "nebula-sim: 2 to 16 members of which two have workers, 1 to 40 rounds, up to %d "
-                        "fragments, 1 to 64 jobs\n", SIM_FRAGMENTS);
+        fprintf(stderr,
+                "nebula-sim: 2 to 16 members of which two have workers, 1 to 40 rounds, up to %d "
+                "fragments, 1 to 64 jobs\n",
+                SIM_FRAGMENTS);
         return 2;
     }
     if (exhaustive) {
@@ -203,11 +213,16 @@ int main(int argc, char **argv) {
             good = false;
     }
     double wall = neb_seconds(neb_now() - start);
-    printf("%llu runs from seed %llu, %s: %.0f virtual hours, %llu messages, %llu stores, %llu commits "
-           "(%llu merge rounds, %llu returns), %llu refused updates, %llu snapshots, %llu former lives; %.1f s, %.0f runs a minute\n",
-           (unsigned long long)sum.runs, (unsigned long long)o.seed, good ? "no violation" : "VIOLATION",
-           sum.seconds / 3600, (unsigned long long)sum.messages, (unsigned long long)sum.stores,
-           (unsigned long long)sum.committed, (unsigned long long)sum.merges, (unsigned long long)sum.returns,
-           (unsigned long long)sum.rejected, (unsigned long long)sum.snapshots, (unsigned long long)sum.taken_over, wall, 60 * (double)sum.runs / wall);
+    printf("%llu runs from seed %llu, %s: %.0f virtual hours, %llu messages, %llu stores, %llu "
+           "commits "
+           "(%llu merge rounds, %llu returns), %llu refused updates, %llu snapshots, %llu former "
+           "lives; %.1f s, %.0f runs a minute\n",
+           (unsigned long long)sum.runs, (unsigned long long)o.seed,
+           good ? "no violation" : "VIOLATION", sum.seconds / 3600,
+           (unsigned long long)sum.messages, (unsigned long long)sum.stores,
+           (unsigned long long)sum.committed, (unsigned long long)sum.merges,
+           (unsigned long long)sum.returns, (unsigned long long)sum.rejected,
+           (unsigned long long)sum.snapshots, (unsigned long long)sum.taken_over, wall,
+           60 * (double)sum.runs / wall);
     return good ? 0 : 1;
 }

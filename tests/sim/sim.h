@@ -46,10 +46,10 @@ struct sim_point {
 struct sim_options {
     uint64_t seed;
     uint32_t members, witnesses, rounds, fragments;
-    bool chaos;       // random faults by seed
-    bool orderly;     // no loss, duplication or reordering inside a session
+    bool chaos;   // random faults by seed
+    bool orderly; // no loss, duplication or reordering inside a session
     struct sim_point points[SIM_POINTS];
-    bool trace;       // print every event
+    bool trace; // print every event
 };
 
 struct sim_result {
@@ -58,14 +58,24 @@ struct sim_result {
     uint32_t returns; // updates of members that were away for longer than others, in them
     uint32_t snapshots;
     uint32_t taken_over; // updates of a former life that were committed while a later one trained
-    double seconds; // virtual
+    double seconds;      // virtual
     bool failed;
     char why[256];
 };
 
 // ---- events ---------------------------------------------------------------------------------------------------
 
-enum sim_event_kind { SIM_TICK, SIM_WORK, SIM_MESSAGE, SIM_CONNECT, SIM_NOTICE, SIM_BOOT, SIM_BOOT_WORKER, SIM_SNAPSHOT, SIM_CHAOS };
+enum sim_event_kind {
+    SIM_TICK,
+    SIM_WORK,
+    SIM_MESSAGE,
+    SIM_CONNECT,
+    SIM_NOTICE,
+    SIM_BOOT,
+    SIM_BOOT_WORKER,
+    SIM_SNAPSHOT,
+    SIM_CHAOS
+};
 
 struct sim_message {
     uint8_t from, to;
@@ -106,10 +116,11 @@ struct sim_worker_state {
     uint32_t again[SIM_FRAGMENTS]; // how often the update under way was taken back for a newer one
     uint64_t life; // updates of earlier epochs were sent by a life whose state went with its disk
     int64_t theta[SIM_FRAGMENTS][SIM_WORDS]; // global value
-    int64_t e[SIM_FRAGMENTS][SIM_WORDS];     // residual; of the update in flight too, until it settles: u
-    int64_t p[SIM_FRAGMENTS][SIM_WORDS];     // learned since the last send
+    int64_t e[SIM_FRAGMENTS]
+             [SIM_WORDS]; // residual; of the update in flight too, until it settles: u
+    int64_t p[SIM_FRAGMENTS][SIM_WORDS]; // learned since the last send
     int64_t dropped[SIM_FRAGMENTS][SIM_WORDS];
-    uint64_t tokens;                    // seen in the steps that it made itself
+    uint64_t tokens;                     // seen in the steps that it made itself
     uint64_t tokens_base[SIM_FRAGMENTS]; // of them, in committed updates (or refused ones)
     uint64_t tokens_sent[SIM_FRAGMENTS]; // behind the update in flight
     int64_t tokens_lost[SIM_FRAGMENTS];  // of steps that a former life made, and skipped ones
@@ -152,8 +163,8 @@ struct sim_host {
 };
 
 struct sim_link { // of a pair, i < j
-    bool open[2];   // i to j, j to i
-    bool session;   // connected
+    bool open[2]; // i to j, j to i
+    bool session; // connected
     uint32_t number;
     neb_ns last[2][2]; // last delivery by direction and channel: order within a session
     neb_ns slow;       // added delay
@@ -179,7 +190,8 @@ struct sim_oracle {
         uint8_t hash[INTER_SHA_BYTES];
         uint16_t voters; // whoever had it on disk, ever
     } votes[SIM_FRAGMENTS][SIM_ROUNDS][8];
-    uint16_t copies[SIM_FRAGMENTS][SIM_ROUNDS][INTER_MEMBERS_MAX][SIM_ATTEMPTS]; // disks that held a blob, ever
+    uint16_t copies[SIM_FRAGMENTS][SIM_ROUNDS][INTER_MEMBERS_MAX]
+                   [SIM_ATTEMPTS]; // disks that held a blob, ever
     uint32_t attempts[SIM_FRAGMENTS][SIM_ROUNDS][INTER_MEMBERS_MAX][SIM_ATTEMPTS];
     uint32_t top[SIM_FRAGMENTS]; // rounds committed anywhere
 };
@@ -198,27 +210,35 @@ struct sim {
     jmp_buf on_fail;
     struct sim_trace trace[SIM_TRACE];
     uint64_t n_trace;
-    double loss, twice, swap, stale; // probabilities inside a session; of a message that outlives it
-    bool hunts;               // this seed goes for the leader
-    struct {                  // what happens when the next message of a type has arrived
-        uint8_t type;         // 0: nothing is planned
+    double loss, twice, swap,
+        stale;        // probabilities inside a session; of a message that outlives it
+    bool hunts;       // this seed goes for the leader
+    struct {          // what happens when the next message of a type has arrived
+        uint8_t type; // 0: nothing is planned
         uint32_t skip;
-        enum { SIM_CRASH_SENDER, SIM_CRASH_RECEIVER, SIM_ISOLATE_SENDER, SIM_ISOLATE_RECEIVER } what;
+        enum {
+            SIM_CRASH_SENDER,
+            SIM_CRASH_RECEIVER,
+            SIM_ISOLATE_SENDER,
+            SIM_ISOLATE_RECEIVER
+        } what;
     } ambush;
-    bool calm;                // faults are over
+    bool calm; // faults are over
     int64_t interval, overlap;
     uint64_t epochs;
 };
 
 // world.c
 void sim_run(const struct sim_options *o, struct sim_result *out);
-void sim_post(struct sim *s, neb_ns after, enum sim_event_kind k, uint8_t a, uint8_t b, uint32_t tag);
+void sim_post(struct sim *s, neb_ns after, enum sim_event_kind k, uint8_t a, uint8_t b,
+              uint32_t tag);
 void sim_transmit(struct sim *s, uint8_t from, uint8_t to, bool bulk, const uint8_t *p, size_t n,
                   const uint8_t *q, size_t m);
 void sim_crash(struct sim *s, uint8_t host, neb_ns down_for);
 void sim_cut(struct sim *s, uint8_t i, uint8_t j, bool open_ij, bool open_ji);
 bool sim_point_hits(const struct sim *s, enum sim_fault_kind k, uint64_t index);
-void sim_note(struct sim *s, const char *what, int64_t a, int64_t b, int64_t c, int64_t d, int64_t e);
+void sim_note(struct sim *s, const char *what, int64_t a, int64_t b, int64_t c, int64_t d,
+              int64_t e);
 __attribute__((format(printf, 2, 3), noreturn)) void sim_fail(struct sim *s, const char *fmt, ...);
 neb_ns sim_clock(const struct sim *s, const struct sim_host *h);
 
@@ -239,7 +259,7 @@ void sim_snapshot(struct sim *s, uint8_t i); // has arrived, if somebody can giv
 void sim_work(struct sim *s, uint8_t i);
 void sim_worker_boot(struct sim *s, uint8_t i);
 void sim_worker_adopt(struct sim *s, uint8_t i, const struct sim_worker_state *from,
-                      uint64_t taken); // fragments of a snapshot
+                      uint64_t taken);       // fragments of a snapshot
 uint64_t sim_tokens_of_step(uint8_t member); // members are unlike
 void sim_produced(uint64_t seed, uint8_t member, uint32_t f, int64_t steps, int64_t out[SIM_WORDS]);
 

@@ -5,8 +5,8 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"
-#include "inter/weights.h"
 #include "inter/ledger.h"
+#include "inter/weights.h"
 #include "security/sign.h"
 #include "tests/testing.h"
 
@@ -98,8 +98,13 @@ static inline void fx_sign_record(struct inter_record *r) {
 
 static inline struct inter_record fx_record(uint32_t fragment, uint32_t round,
                                             const uint8_t previous[INTER_SHA_BYTES]) {
-    struct inter_record r = {
-        .round = round, .fragment = fragment, .term = 1, .eta = 0.9f, .mu = 0.5f, .n = 2, .n_plans = 2};
+    struct inter_record r = {.round = round,
+                             .fragment = fragment,
+                             .term = 1,
+                             .eta = 0.9f,
+                             .mu = 0.5f,
+                             .n = 2,
+                             .n_plans = 2};
     memcpy(r.job, fx_job, sizeof r.job);
     memcpy(r.previous, previous, sizeof r.previous);
     for (uint8_t i = 0; i < 2; i++) {
@@ -109,7 +114,8 @@ static inline struct inter_record fx_record(uint32_t fragment, uint32_t round,
             (struct inter_entry){.member = i, .bytes = m.bytes, .tokens = m.tokens, .clip = 1};
         memcpy(r.entries[i].sha256, m.sha256, sizeof m.sha256);
     }
-    struct inter_absence before[INTER_MEMBERS_MAX] = {{0}}; // of two members that never miss a round
+    struct inter_absence before[INTER_MEMBERS_MAX] = {
+        {0}}; // of two members that never miss a round
     before[0].base = before[1].base = round;
     inter_weights_fill(&r, before);
     fx_sign_record(&r);

@@ -21,7 +21,7 @@
 enum { ROWS = 1000, COLS = 1000, CHUNK = INTER_CHUNK_MIN };
 
 static char root[64], dir[96]; // the ledger's, in it
-static struct neb_buf blob; // an update
+static struct neb_buf blob;    // an update
 static struct cmp_update_stats whole;
 static struct inter_manifest manifest;
 static struct sec_seal_key *seal;

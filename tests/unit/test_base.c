@@ -98,7 +98,8 @@ static void test_write_is_atomic(void **state) {
 
 static void test_copy_and_absolute(void **state) {
     (void)state;
-    char dir[] = "/tmp/nebula-base-XXXXXX", from[NEB_PATH_MAX], to[NEB_PATH_MAX], dots[NEB_PATH_MAX];
+    char dir[] = "/tmp/nebula-base-XXXXXX", from[NEB_PATH_MAX], to[NEB_PATH_MAX],
+         dots[NEB_PATH_MAX];
     struct neb_buf b = {0};
     assert_non_null(mkdtemp(dir));
     snprintf(from, sizeof from, "%s/from", dir);
@@ -185,12 +186,9 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes_round_trip),
-        cmocka_unit_test(test_str_bounds),
-        cmocka_unit_test(test_write_is_atomic),
-        cmocka_unit_test(test_copy_and_absolute),
-        cmocka_unit_test(test_sha256_vector),
-        cmocka_unit_test(test_rng),
+        cmocka_unit_test(test_bytes_round_trip), cmocka_unit_test(test_str_bounds),
+        cmocka_unit_test(test_write_is_atomic),  cmocka_unit_test(test_copy_and_absolute),
+        cmocka_unit_test(test_sha256_vector),    cmocka_unit_test(test_rng),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

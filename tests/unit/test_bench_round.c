@@ -51,7 +51,8 @@ static void test_lines(void **state) {
         json_decref(o);
     }
     fclose(f);
-    assert_int_equal(lines, STAGES + 1 + BENCH_STAGES + 3); // the whole; what protects it, together, by the clock
+    assert_int_equal(lines, STAGES + 1 + BENCH_STAGES +
+                                3); // the whole; what protects it, together, by the clock
     assert_true(fabs(shares - 1) < 1e-3);
 }
 
@@ -70,8 +71,9 @@ static void test_pipeline(void **state) {
     enum { CHUNK = 1 << 17, CHUNKS = 32 };
     static uint8_t bytes[CHUNK * CHUNKS];
     const struct neb_buf update = {.p = bytes, .len = sizeof bytes};
-    const struct bench_security b = {
-        .update = &update, .chunk_bytes = CHUNK, .rate_bps = 8.0 * CHUNK * 1000}; // a chunk takes a millisecond
+    const struct bench_security b = {.update = &update,
+                                     .chunk_bytes = CHUNK,
+                                     .rate_bps = 8.0 * CHUNK * 1000}; // a chunk takes a millisecond
     struct bench_costs c = {.store_s = 0.005};
     assert_true(fabs(bench_pipeline(&b, &c, false) - 0.037) < 1e-9);
     c.s[BENCH_OWN_DIGEST] = 0.004; // behind the disk

@@ -19,8 +19,9 @@
 
 static struct cmp_work *W;
 static struct cmp_check *C;
-static const char *const codecs[] = {"fp32", "bf16",    "int8",   "int8:100",     "int4",         "int4:65",
-                                     "int3", "int2:16", "int4:9", "topk:64/4096", "topk:8/300:4", "topk:3/64"};
+static const char *const codecs[] = {"fp32",   "bf16",         "int8",         "int8:100",
+                                     "int4",   "int4:65",      "int3",         "int2:16",
+                                     "int4:9", "topk:64/4096", "topk:8/300:4", "topk:3/64"};
 enum { CODECS = sizeof codecs / sizeof *codecs, UNITS = 4 };
 static const struct cmp_unit_shape shapes[UNITS] = {
     {0, 50, 8, true}, {3, 1, 77, false}, {4, 3, 6001, true}, {9, 1, 1, false}};
@@ -64,8 +65,8 @@ static void feed(const uint8_t *p, size_t n, enum neb_status *st) {
 }
 
 // Cut at random places; step 0: at `first` only.
-static enum neb_status in_pieces(const struct neb_buf *b, size_t first, struct neb_rng *r, uint32_t step,
-                                 struct cmp_update_stats *out) {
+static enum neb_status in_pieces(const struct neb_buf *b, size_t first, struct neb_rng *r,
+                                 uint32_t step, struct cmp_update_stats *out) {
     enum neb_status st = NEB_OK;
     cmp_check_begin(C, UINT64_MAX);
     feed(b->p, first, &st);

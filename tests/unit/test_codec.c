@@ -41,12 +41,18 @@ static void test_round_trips(void **state) {
     static const struct {
         const char *name;
         double max_error, max_bits; // bits only where n is large
-    } cases[] = {{"fp32", 0, 32.1},           {"bf16", 0.003, 16.1},
-                 {"int8", 0.02, 7.5},         {"int4", 0.25, 3.4},
-                 {"int4:32", 0.25, 4},        {"int4:33", 0.25, 4},
-                 {"int4:5000", 0.7, 4},       {"int3", 0.45, 2.2},
-                 {"int2", 0.75, 1.6},         {"topk:64/4096", 0.95, 0.16},
-                 {"topk:256/4096", 0.85, 0.6}, {"topk:64/4096:4", 0.95, 0.19}};
+    } cases[] = {{"fp32", 0, 32.1},
+                 {"bf16", 0.003, 16.1},
+                 {"int8", 0.02, 7.5},
+                 {"int4", 0.25, 3.4},
+                 {"int4:32", 0.25, 4},
+                 {"int4:33", 0.25, 4},
+                 {"int4:5000", 0.7, 4},
+                 {"int3", 0.45, 2.2},
+                 {"int2", 0.75, 1.6},
+                 {"topk:64/4096", 0.95, 0.16},
+                 {"topk:256/4096", 0.85, 0.6},
+                 {"topk:64/4096:4", 0.95, 0.19}};
     static const size_t sizes[] = {0, 1, 2, 3, 127, 128, 129, 4095, 16384, 16385, 300001};
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++)
         for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
@@ -100,7 +106,8 @@ static void test_extremes(void **state) {
     static const float x[] = {0,      -0.0f, 1e-45f, -1e-40f,       1.17549435e-38f, 3e38f,
                               -3e38f, 1,     -1,     1e-30f,        65504,           7,
                               0.5f,   2.5f,  -2.5f,  3.40282347e38f};
-    static const char *const names[] = {"fp32", "bf16", "int8:8", "int4:8", "topk:64/64", "topk:64/64:4"};
+    static const char *const names[] = {"fp32",   "bf16",       "int8:8",
+                                        "int4:8", "topk:64/64", "topk:64/64:4"};
     enum { N = sizeof x / sizeof x[0] };
     for (size_t c = 0; c < sizeof names / sizeof names[0]; c++) {
         struct cmp_codec codec;
@@ -216,7 +223,8 @@ static void test_hostile_wide_codebooks_are_refused(void **state) {
     }
     for (int bits = 0; bits < 256; bits++) {
         frame.p[BITS_AT] = (uint8_t)bits;
-        assert_int_equal(cmp_decode(W, frame.p, frame.len, y, N), bits == 4 ? NEB_OK : NEB_ERR_FORMAT);
+        assert_int_equal(cmp_decode(W, frame.p, frame.len, y, N),
+                         bits == 4 ? NEB_OK : NEB_ERR_FORMAT);
     }
     frame.p[BITS_AT] = 4;
     assert_int_equal(cmp_codec_parse("int4", &codec), NEB_OK); // no other codec has such a byte
@@ -303,13 +311,21 @@ static void test_topk_is_exact_and_breaks_ties_low(void **state) {
 
 static void test_names(void **state) {
     (void)state;
-    static const char *const good[] = {"fp32", "bf16",    "int8",         "int4",       "int4:64",
-                                       "int3", "int2:64", "topk:64/4096", "topk:16/256",
-                                       "topk:64/4096:4"};
-    static const char *const bad[] = {
-        "",          "int5",       "int4:",   "int4:4",       "int4:64x",
-        "topk:0/64", "topk:65/64", "topk:64", "topk:1/100000",
-        "topk:64/4096:3", "topk:64/4096:", "topk:64/4096:44"};
+    static const char *const good[] = {"fp32",        "bf16",          "int8",    "int4",
+                                       "int4:64",     "int3",          "int2:64", "topk:64/4096",
+                                       "topk:16/256", "topk:64/4096:4"};
+    static const char *const bad[] = {"",
+                                      "int5",
+                                      "int4:",
+                                      "int4:4",
+                                      "int4:64x",
+                                      "topk:0/64",
+                                      "topk:65/64",
+                                      "topk:64",
+                                      "topk:1/100000",
+                                      "topk:64/4096:3",
+                                      "topk:64/4096:",
+                                      "topk:64/4096:44"};
     struct cmp_codec c;
     char name[32];
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {

@@ -60,7 +60,8 @@ static void test_complaints(void **state) {
         {"name: berlin", "name: paris",
          "job.yaml: clusters.name: \"paris\" is given to two clusters"},
         {"threads: 2", "thread: 2",
-         "job.yaml:7: clusters: unknown key 'thread'; allowed: name, role, witness, threads, corpus, sources, "
+         "job.yaml:7: clusters: unknown key 'thread'; allowed: name, role, witness, threads, "
+         "corpus, sources, "
          "mesh, launcher, device, precision, outer_state"},
         {"threads: 2", "mesh: {dp: 2, cp: 2}",
          "job.yaml:7: clusters.mesh: unknown key 'cp'; allowed: dp, pp, tp"},
@@ -76,10 +77,12 @@ static void test_complaints(void **state) {
         {"threads: 2", "precision: fp16",
          "job.yaml:7: clusters.precision: \"fp16\" is not one of: auto, fp32, bf16"},
         {"threads: 2", "device: cpu, precision: bf16",
-         "job.yaml: clusters.precision: cluster paris: bf16 needs device: cuda; processors train in "
+         "job.yaml: clusters.precision: cluster paris: bf16 needs device: cuda; processors train "
+         "in "
          "fp32"},
         {"threads: 2", "device: cuda, mesh: {tp: 2}",
-         "job.yaml: clusters.mesh: cluster paris: several ranks train on CPUs only; remove mesh, or "
+         "job.yaml: clusters.mesh: cluster paris: several ranks train on CPUs only; remove mesh, "
+         "or "
          "set device: cpu"},
         {"fr: 1", "fr: -1", "job.yaml:7: clusters.sources: weight of fr must be a number above 0"},
         {"name: paris, ", "", "job.yaml:7: clusters.name: is missing"},
@@ -87,10 +90,13 @@ static void test_complaints(void **state) {
         {"steps: 300\n", "steps: 300\nmode: rdt\n",
          "job.yaml:3: mode: \"rdt\" is not one of: replicas, rtd, distill"},
         {"steps: 300\n", "steps: 300\nmode: rtd\n",
-         "job.yaml: clusters: mode rtd takes two, one with role generator, one with role discriminator"},
-        {"threads: 2", "threads: 2, role: generator", "job.yaml: clusters.role: only modes rtd and distill have roles"},
+         "job.yaml: clusters: mode rtd takes two, one with role generator, one with role "
+         "discriminator"},
+        {"threads: 2", "threads: 2, role: generator",
+         "job.yaml: clusters.role: only modes rtd and distill have roles"},
         {"threads: 2", "threads: 2, role: editor",
-         "job.yaml:7: clusters.role: \"editor\" is not one of: generator, discriminator, teacher, student"},
+         "job.yaml:7: clusters.role: \"editor\" is not one of: generator, discriminator, teacher, "
+         "student"},
         {"steps: 300\n", "steps: 300\nsync: {overlap: 30}\n",
          "job.yaml: sync.overlap: 30 must be below sync.interval 30"},
         {"steps: 300\n", "steps: 300\ntrainable: {mode: lora, targets: [q, x]}\n",

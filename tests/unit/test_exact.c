@@ -42,8 +42,8 @@ struct table {
     {                                                                                              \
         kern_absmax, kern_rms, kern_quantise, kern_dequantise, kern_pack4, kern_unpack4,           \
             kern_bf16_split, kern_bf16_join, kern_topk, kern_blocks_encode, kern_blocks_squares,   \
-            kern_exact_add_scaled, kern_exact_add_rows, kern_exact_outer_step, kern_exact_pseudo_gradient,                \
-            kern_exact_residual, kern_exact_rebase, kern_digest_part                               \
+            kern_exact_add_scaled, kern_exact_add_rows, kern_exact_outer_step,                     \
+            kern_exact_pseudo_gradient, kern_exact_residual, kern_exact_rebase, kern_digest_part   \
     }
 static const struct table library = EXACT_TABLE;
 
@@ -182,7 +182,8 @@ static void run_blocks(const struct table *t, const float *a, const float *b, co
         add_bytes(o, scales, finite ? (n + block - 1) / block : 0);
         add_bytes(o, codes, finite ? s.four ? (n + 1) / 2 : n : 0);
         uint32_t sums[N / KERN_USUAL_BLOCK + 1];
-        bool good = t->squares(sums, codes, n / KERN_USUAL_BLOCK, s.four); // whatever codes there are
+        bool good =
+            t->squares(sums, codes, n / KERN_USUAL_BLOCK, s.four); // whatever codes there are
         add_bytes(o, &good, sizeof good);
         add_bytes(o, sums, n / KERN_USUAL_BLOCK * sizeof *sums);
     }

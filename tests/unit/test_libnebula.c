@@ -1,7 +1,7 @@
 // libnebula against a fake agent: each mistake of a caller is one clear error, and nothing leaks (run under ASan).
-#include "agent/ipc.h"
 #include "agent/attach.h"
 #include "agent/base/fs.h"
+#include "agent/ipc.h"
 #include "agent/libnebula.h"
 
 #include <math.h>
@@ -16,16 +16,18 @@
 
 #include <cmocka.h>
 
-static const char yaml[] =
-    "job: t\nsteps: 4\nlog_every: 1\nmodel: {vocab: 16, n_layers: 1, d_model: 8, n_heads: 2, n_kv_heads: 1, d_ff: 16, tied: true}\n"
-    "data: {corpus: /nowhere, seq_len: 8, batch: 1}\n"
-    "optim: {lr: 0.1}\nsync: {scheme: none}\nclusters:\n  - {name: a, launcher: attach, threads: 1}\n";
+static const char yaml[] = "job: t\nsteps: 4\nlog_every: 1\nmodel: {vocab: 16, n_layers: 1, "
+                           "d_model: 8, n_heads: 2, n_kv_heads: 1, d_ff: 16, tied: true}\n"
+                           "data: {corpus: /nowhere, seq_len: 8, batch: 1}\n"
+                           "optim: {lr: 0.1}\nsync: {scheme: none}\nclusters:\n  - {name: a, "
+                           "launcher: attach, threads: 1}\n";
 
 struct agent { // answers as a daemon does, in a thread
     char dir[64], path[96];
     pthread_t thread;
     atomic_bool end, taken, reported;
-    atomic_int with_lr, without_lr, evals; // lines of metrics: steps that say lr and grad_norm, or null for both; held-out losses
+    atomic_int with_lr, without_lr,
+        evals; // lines of metrics: steps that say lr and grad_norm, or null for both; held-out losses
     struct agent_jobrun jobs[AGENT_JOBS_MAX];
 };
 
@@ -33,8 +35,8 @@ static void count_line(struct agent *a, const json_t *line) {
     const json_t *lr = json_object_get(line, "lr"), *norm = json_object_get(line, "grad_norm");
     const char *kind = json_string_value(json_object_get(line, "kind"));
     if (!strcmp(kind, "step")) {
-        a->with_lr += json_is_number(lr) && fabs(json_number_value(lr) - 0.25) < 1e-9 && json_is_number(norm) &&
-                      fabs(json_number_value(norm) - 3) < 1e-9;
+        a->with_lr += json_is_number(lr) && fabs(json_number_value(lr) - 0.25) < 1e-9 &&
+                      json_is_number(norm) && fabs(json_number_value(norm) - 3) < 1e-9;
         a->without_lr += json_is_null(lr) && json_is_null(norm);
     }
     a->evals += !strcmp(kind, "eval") && json_is_number(json_object_get(line, "loss"));
@@ -60,8 +62,8 @@ static void *serve(void *arg) {
             answer = agent_attach_find(a->jobs, &m);
         else if (!strcmp(op, "attach") && agent_attach_admit(j, &from, &m, why, sizeof why)) {
             j->client = from;
-            answer = json_pack("{s:s,s:O,s:i,s:s,s:i,s:b,s:b}", "ev", "job", "spec", j->spec, "cluster", 0, "dir",
-                               a->dir, "alive", 0, "expected", 0, "stop", 0);
+            answer = json_pack("{s:s,s:O,s:i,s:s,s:i,s:b,s:b}", "ev", "job", "spec", j->spec,
+                               "cluster", 0, "dir", a->dir, "alive", 0, "expected", 0, "stop", 0);
         } else if (!strcmp(op, "metrics"))
             count_line(a, json_object_get(m.head, "line"));
         else if (!strcmp(op, "detach"))
@@ -111,8 +113,12 @@ static int stop(void **state) {
 }
 
 static struct nebula_attach_options options(const struct agent *a) {
-    return (struct nebula_attach_options){.size = sizeof(struct nebula_attach_options), .api = NEBULA_API,
-                                          .agent = a->path, .job = "t", .timeout_s = 20, .threads = 1};
+    return (struct nebula_attach_options){.size = sizeof(struct nebula_attach_options),
+                                          .api = NEBULA_API,
+                                          .agent = a->path,
+                                          .job = "t",
+                                          .timeout_s = 20,
+                                          .threads = 1};
 }
 
 static struct nebula *attached(const struct agent *a) {
@@ -134,8 +140,9 @@ static void register_all(struct nebula *n, float *memory, uint16_t *half) {
     size_t at = 0;
     for (int32_t i = 0; nebula_tensor_at(n, i, &t) == NEBULA_OK; i++) {
         bool bf16 = half && i == 0;
-        assert_int_equal(nebula_register(n, t.name, 0, t.rows, t.cols, bf16 ? NEBULA_BF16 : NEBULA_F32,
-                                         NEBULA_HOST, bf16 ? (void *)half : memory + at),
+        assert_int_equal(nebula_register(n, t.name, 0, t.rows, t.cols,
+                                         bf16 ? NEBULA_BF16 : NEBULA_F32, NEBULA_HOST,
+                                         bf16 ? (void *)half : memory + at),
                          NEBULA_OK);
         at += (size_t)t.rows * (size_t)t.cols;
     }
@@ -173,7 +180,8 @@ static void test_agent_of_another_version(void **state) {
     struct agent_ipc_msg m = {.head = json_pack("{s:s,s:i}", "job", "t", "api", NEBULA_API + 1)};
     json_t *answer = agent_attach_find(a->jobs, &m);
     assert_string_equal(json_string_value(json_object_get(answer, "code")), "version");
-    assert_non_null(strstr(json_string_value(json_object_get(answer, "text")), "install the same version"));
+    assert_non_null(
+        strstr(json_string_value(json_object_get(answer, "text")), "install the same version"));
     json_decref(answer);
     agent_ipc_msg_clear(&m);
 }
@@ -186,17 +194,25 @@ static void test_register_errors(void **state) {
     SAYS(nebula_tensor_at(n, 0, &t), NEBULA_ERR_INVALID, "size");
     t.size = sizeof t;
     SAYS(nebula_tensor_at(n, -1, &t), NEBULA_ERR_INVALID, "-1");
-    SAYS(nebula_register(n, "model.nothing", 0, 1, 8, NEBULA_F32, NEBULA_HOST, x), NEBULA_ERR_INVALID, "no tensor \"model.nothing\"");
-    SAYS(nebula_register(n, embed, 0, 16, 9, NEBULA_F32, NEBULA_HOST, x), NEBULA_ERR_INVALID, "(16, 8)");
-    SAYS(nebula_register(n, embed, 8, 9, 8, NEBULA_F32, NEBULA_HOST, x), NEBULA_ERR_INVALID, "rows 8 to 16");
-    SAYS(nebula_register(n, embed, -1, 2, 8, NEBULA_F32, NEBULA_HOST, x), NEBULA_ERR_INVALID, "rows -1");
-    SAYS(nebula_register(n, embed, INT32_MAX, INT32_MAX, 8, NEBULA_F32, NEBULA_HOST, x), NEBULA_ERR_INVALID, "rows");
+    SAYS(nebula_register(n, "model.nothing", 0, 1, 8, NEBULA_F32, NEBULA_HOST, x),
+         NEBULA_ERR_INVALID, "no tensor \"model.nothing\"");
+    SAYS(nebula_register(n, embed, 0, 16, 9, NEBULA_F32, NEBULA_HOST, x), NEBULA_ERR_INVALID,
+         "(16, 8)");
+    SAYS(nebula_register(n, embed, 8, 9, 8, NEBULA_F32, NEBULA_HOST, x), NEBULA_ERR_INVALID,
+         "rows 8 to 16");
+    SAYS(nebula_register(n, embed, -1, 2, 8, NEBULA_F32, NEBULA_HOST, x), NEBULA_ERR_INVALID,
+         "rows -1");
+    SAYS(nebula_register(n, embed, INT32_MAX, INT32_MAX, 8, NEBULA_F32, NEBULA_HOST, x),
+         NEBULA_ERR_INVALID, "rows");
     SAYS(nebula_register(n, embed, 0, 16, 8, 7, NEBULA_HOST, x), NEBULA_ERR_INVALID, "dtype 7");
     SAYS(nebula_register(n, embed, 0, 16, 8, NEBULA_F32, 7, x), NEBULA_ERR_INVALID, "place 7");
-    SAYS(nebula_register(n, embed, 0, 16, 8, NEBULA_F32, NEBULA_HOST, NULL), NEBULA_ERR_INVALID, "data is NULL");
-    SAYS(nebula_register(n, NULL, 0, 16, 8, NEBULA_F32, NEBULA_HOST, x), NEBULA_ERR_INVALID, "name is NULL");
+    SAYS(nebula_register(n, embed, 0, 16, 8, NEBULA_F32, NEBULA_HOST, NULL), NEBULA_ERR_INVALID,
+         "data is NULL");
+    SAYS(nebula_register(n, NULL, 0, 16, 8, NEBULA_F32, NEBULA_HOST, x), NEBULA_ERR_INVALID,
+         "name is NULL");
     assert_int_equal(nebula_register(n, embed, 0, 10, 8, NEBULA_F32, NEBULA_HOST, x), NEBULA_OK);
-    SAYS(nebula_register(n, embed, 9, 7, 8, NEBULA_F32, NEBULA_HOST, x), NEBULA_ERR_INVALID, "row 9 is registered already");
+    SAYS(nebula_register(n, embed, 9, 7, 8, NEBULA_F32, NEBULA_HOST, x), NEBULA_ERR_INVALID,
+         "row 9 is registered already");
     SAYS(nebula_begin(n), NEBULA_ERR_INVALID, "model.embed_tokens.weight: 10 of its 16 rows");
     assert_int_equal(nebula_close(&n, (double)NAN), NEBULA_OK);
 }
@@ -234,7 +250,8 @@ static void test_steps_and_resume(void **state) {
     SAYS(nebula_checkpoint(n), NEBULA_ERR_STATE, "nebula_begin first");
     assert_int_equal(nebula_begin(n), NEBULA_OK);
     SAYS(nebula_begin(n), NEBULA_ERR_STATE, "twice");
-    SAYS(nebula_register(n, "model.norm.weight", 0, 1, 8, NEBULA_F32, NEBULA_HOST, memory), NEBULA_ERR_STATE, "after nebula_begin");
+    SAYS(nebula_register(n, "model.norm.weight", 0, 1, 8, NEBULA_F32, NEBULA_HOST, memory),
+         NEBULA_ERR_STATE, "after nebula_begin");
     assert_true(memory[128] == 1); // a gain of RMSNorm starts at 1
     assert_int_equal(moved, 1);
     assert_int_equal(nebula_count(n, good, skip, 2), NEBULA_OK);
@@ -261,7 +278,8 @@ static void test_steps_and_resume(void **state) {
     SAYS(nebula_step_with(n, &stats, &s), NEBULA_ERR_VERSION, "stats of 8 bytes");
     stats.size = sizeof stats + 8;
     SAYS(nebula_step_with(n, &stats, &s), NEBULA_ERR_VERSION, "rebuild");
-    stats.size = offsetof(struct nebula_step_stats, eval_loss); // of a program that was built before that field
+    stats.size = offsetof(struct nebula_step_stats,
+                          eval_loss); // of a program that was built before that field
     stats.tokens = 8, stats.loss = 1, stats.lr = 0.25, stats.grad_norm = 3, stats.eval_loss = 7;
     assert_int_equal(nebula_step_with(n, &stats, &s), NEBULA_OK);
     assert_int_equal(s, NEBULA_TRAIN);
@@ -296,7 +314,9 @@ static void test_closed_forked_failed(void **state) {
     assert_int_equal(nebula_attach(&o, &n), NEBULA_OK);
     pid_t child = fork();
     if (child == 0)
-        _exit(nebula_begin(n) == NEBULA_ERR_STATE && strstr(nebula_last_error(), "is a fork of") ? 0 : 1);
+        _exit(nebula_begin(n) == NEBULA_ERR_STATE && strstr(nebula_last_error(), "is a fork of")
+                  ? 0
+                  : 1);
     int status = 1;
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);

@@ -165,7 +165,8 @@ static void test_idle(void **state) {
     (void)state;
     struct site a, b;
     pair_up(&a, &b);
-    neb_ns end = neb_now() + 2 * NEB_S; // handshakes, the second bulk connection, the first round trips
+    neb_ns end =
+        neb_now() + 2 * NEB_S; // handshakes, the second bulk connection, the first round trips
     while (neb_now() < end)
         step(&a, &b);
     struct inter_link_stats a0, b0, a1, b1;
@@ -573,9 +574,10 @@ static void test_rate_limit(void **state) {
     pair_up(&a, &b);
     inter_link_limit(a.l, bps);
     assert_int_equal(inter_link_stats(a.l, a.peer, &before), NEB_OK);
-    neb_ns begin = neb_now(), said = 0, worst = 0;
+    neb_ns begin = neb_now(), said = 0;
     uint64_t refused = 0;
-    for (unsigned asked = 0; neb_now() - begin < 3 * NEB_S;) {
+    unsigned asked = 0, prompt = 0;
+    while (neb_now() - begin < 3 * NEB_S) {
         enum neb_status st;
         while ((st = inter_link_send(a.l, a.peer, INTER_BULK, chunk, sizeof chunk)) == NEB_OK)
             ;
@@ -585,7 +587,7 @@ static void test_rate_limit(void **state) {
         // exchange (21,000 a second were seen) would take more than the whole limit by themselves.
         bool next = b.control == asked && neb_now() - said > 10 * NEB_MS;
         if (next && inter_link_send(a.l, a.peer, INTER_CONTROL, "hello", 5) == NEB_OK) {
-            worst = said && b.control_at - said > worst ? b.control_at - said : worst;
+            prompt += said && b.control_at - said < NEB_S / 4;
             said = neb_now();
             asked++;
         }
@@ -596,10 +598,12 @@ static void test_rate_limit(void **state) {
     assert_int_equal(inter_link_stats(a.l, a.peer, &after), NEB_OK);
     double sent = (double)(after.sent_bytes - before.sent_bytes) +
                   INTER_TCP_HEADERS * (double)(after.sent_segs - before.sent_segs),
-           allowed = (double)bps / 8 * (took + 0.02) + sizeof chunk + 20000; // and control, which is only counted
+           allowed = (double)bps / 8 * (took + 0.02) + sizeof chunk +
+                     20000; // and control, which is only counted
     if (sent > allowed || sent < 0.8 * (double)bps / 8 * took)
         fail_msg("%g bytes in %g s at %g Mbit/s", sent, took, (double)bps / 1e6);
-    assert_true(refused > 0 && worst < NEB_S);
+    // Most of them: a test that is not given a processor for a while is late with one or two.
+    assert_true(refused > 0 && asked > 4 && prompt > asked / 2);
     assert_int_equal(b.bad, 0);
     inter_link_limit(a.l, 0);
     assert_int_equal(inter_link_send(a.l, a.peer, INTER_BULK, chunk, sizeof chunk), NEB_OK);
@@ -607,15 +611,15 @@ static void test_rate_limit(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rate_limit), 
-        cmocka_unit_test(test_bulk_and_control), cmocka_unit_test(test_idle), cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_restart),          cmocka_unit_test(test_both_dial),
-        cmocka_unit_test(test_unknown_key),      cmocka_unit_test(test_wrong_server_key),
-        cmocka_unit_test(test_recycle),
-        cmocka_unit_test(test_rotated),
-        cmocka_unit_test(test_joined),
-        cmocka_unit_test(test_revoked),          cmocka_unit_test(test_spoof),
-        cmocka_unit_test(test_garbage),          cmocka_unit_test(test_oversize),
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rate_limit),  cmocka_unit_test(test_bulk_and_control),
+        cmocka_unit_test(test_idle),        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_restart),     cmocka_unit_test(test_both_dial),
+        cmocka_unit_test(test_unknown_key), cmocka_unit_test(test_wrong_server_key),
+        cmocka_unit_test(test_recycle),     cmocka_unit_test(test_rotated),
+        cmocka_unit_test(test_joined),      cmocka_unit_test(test_revoked),
+        cmocka_unit_test(test_spoof),       cmocka_unit_test(test_garbage),
+        cmocka_unit_test(test_oversize),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -71,8 +71,12 @@ static void apply(int n, int f, unsigned committed, struct inter_outer_round *r,
         r->n = 0;
         for (int k = 0; k < n; k++)
             if (committed & 1u << k)
-                parts[r->n++] = (struct inter_outer_part){members[k].blob.p, members[k].blob.len,
-                                                          1000u * (unsigned)(k + 1), 1, k == i, 0};
+                parts[r->n++] = (struct inter_outer_part){members[k].blob.p,
+                                                          members[k].blob.len,
+                                                          1000u * (unsigned)(k + 1),
+                                                          1,
+                                                          k == i,
+                                                          0};
         assert_int_equal(inter_outer_apply(members[i].o, f, r, &d[i]), NEB_OK);
     }
 }
@@ -211,15 +215,19 @@ static void test_a_returner_counts_as_its_weight(void **state) {
         members[1].theta_m[COLS * 3] += 2;
         members[1].theta_m[tail] += 2;
         for (int i = 0; i < 2; i++)
-            assert_int_equal(inter_outer_encode(members[i].o, 0, &codec, counts_of, &members[i], &members[i].blob), NEB_OK);
+            assert_int_equal(inter_outer_encode(members[i].o, 0, &codec, counts_of, &members[i],
+                                                &members[i].blob),
+                             NEB_OK);
         struct inter_outer_part parts[2] = {
             {members[0].blob.p, members[0].blob.len, .tokens = 1000, .clip = 1, .mine = true},
-            {members[1].blob.p, members[1].blob.len, .tokens = 9000, .clip = 1, .weight = weighed ? 1000 : 0}};
+            {members[1].blob.p, members[1].blob.len, .tokens = 9000, .clip = 1,
+             .weight = weighed ? 1000 : 0}};
         struct inter_outer_round r = {.parts = parts, .n = 2, .merge = true};
         assert_int_equal(inter_outer_apply(members[0].o, 0, &r, &d), NEB_OK);
         float share = weighed ? 0.5f : 0.9f;
         assert_true(fabsf(members[0].theta_m[tail] - flat - 2 * share) < 1e-5f);
-        assert_true(fabsf(members[0].theta_m[COLS * 3] - row - 2 * share) < 0.05f); // counts are log-quantised
+        assert_true(fabsf(members[0].theta_m[COLS * 3] - row - 2 * share) <
+                    0.05f); // counts are log-quantised
         stop(2);
     }
 }

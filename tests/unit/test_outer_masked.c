@@ -85,8 +85,8 @@ static enum neb_status apply(struct member *m, uint16_t set, const struct sec_su
     struct inter_outer_round r = {.parts = parts, .eta = eta, .mu = mu, .seeds = seeds};
     for (int k = 0; k < MEMBERS; k++)
         if (set >> k & 1)
-            parts[r.n++] = (struct inter_outer_part){members[k].blob.p, members[k].blob.len, 100, 1,
-                                                     &members[k] == m, 0};
+            parts[r.n++] = (struct inter_outer_part){
+                members[k].blob.p, members[k].blob.len, 100, 1, &members[k] == m, 0};
     return inter_outer_apply(m->o, 0, &r, d);
 }
 

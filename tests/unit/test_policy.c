@@ -151,8 +151,8 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_admits), cmocka_unit_test(test_strict), cmocka_unit_test(test_file),
-        cmocka_unit_test(test_signed_bytes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_admits), cmocka_unit_test(test_strict),
+                                       cmocka_unit_test(test_file),
+                                       cmocka_unit_test(test_signed_bytes)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

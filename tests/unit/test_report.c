@@ -177,10 +177,22 @@ static void test_summary_file(void **state) {
                                        "clusters",
                                        "wire_bits_per_param",
                                        "reduction_vs_sync_fp32"};
-    static const char *const cluster_keys[] = {
-        "name",      "device",  "steps",   "tokens",         "loss_first",     "loss_last",
-        "eval_loss", "stall_s", "train_s", "wan_sent_bytes", "wan_recv_bytes", "params_digest",
-        "lost_steps", "divergences", "wan_payload_bytes", "wan_protocol_bytes"};
+    static const char *const cluster_keys[] = {"name",
+                                               "device",
+                                               "steps",
+                                               "tokens",
+                                               "loss_first",
+                                               "loss_last",
+                                               "eval_loss",
+                                               "stall_s",
+                                               "train_s",
+                                               "wan_sent_bytes",
+                                               "wan_recv_bytes",
+                                               "params_digest",
+                                               "lost_steps",
+                                               "divergences",
+                                               "wan_payload_bytes",
+                                               "wan_protocol_bytes"};
     struct agent_summary s = sample();
     assert_int_equal(agent_summary_write(&s, dir), NEB_OK);
     json_t *o = json_load_file(in_dir("summary.json"), 0, NULL);
@@ -337,10 +349,9 @@ static void test_plots_missing(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_metrics),       cmocka_unit_test(test_metrics_full),
-        cmocka_unit_test(test_summary_file),
-        cmocka_unit_test(test_summary_table), cmocka_unit_test(test_plots),
-        cmocka_unit_test(test_plots_missing),
+        cmocka_unit_test(test_metrics),      cmocka_unit_test(test_metrics_full),
+        cmocka_unit_test(test_summary_file), cmocka_unit_test(test_summary_table),
+        cmocka_unit_test(test_plots),        cmocka_unit_test(test_plots_missing),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

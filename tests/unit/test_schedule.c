@@ -209,12 +209,19 @@ static void test_unaligned_members_never_wait_for_each_other_in_a_circle(void **
 // H changes with a send of the first fragment: the next ones are due the new interval later, the others in between.
 static void test_interval_changes(void **state) {
     (void)state;
-    struct agent_schedule s = {.steps = 1000, .interval = 20, .overlap = 2, .fragments = 2, .early_interval = 10, .early_steps = 0};
-    assert_true(agent_schedule_due(&s, 0, 40) && agent_schedule_due(&s, 1, 50) && !agent_schedule_due(&s, 0, 50));
+    struct agent_schedule s = {.steps = 1000,
+                               .interval = 20,
+                               .overlap = 2,
+                               .fragments = 2,
+                               .early_interval = 10,
+                               .early_steps = 0};
+    assert_true(agent_schedule_due(&s, 0, 40) && agent_schedule_due(&s, 1, 50) &&
+                !agent_schedule_due(&s, 0, 50));
     agent_schedule_change(&s, 45, 20); // the same H: nothing moves
     assert_true(agent_schedule_due(&s, 0, 60) && !agent_schedule_due(&s, 0, 65));
     agent_schedule_change(&s, 60, 30);
-    assert_true(agent_schedule_due(&s, 1, 75) && agent_schedule_due(&s, 0, 90) && agent_schedule_due(&s, 1, 105));
+    assert_true(agent_schedule_due(&s, 1, 75) && agent_schedule_due(&s, 0, 90) &&
+                agent_schedule_due(&s, 1, 105));
     for (int64_t step = 61; step < 75; step++)
         assert_false(agent_schedule_due(&s, 0, step) || agent_schedule_due(&s, 1, step));
     s.early_steps = 200; // the early steps have an interval of their own
@@ -222,7 +229,8 @@ static void test_interval_changes(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_interval_changes), 
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_interval_changes),
         cmocka_unit_test(test_one_fragment),
         cmocka_unit_test(test_overlap_and_fragments),
         cmocka_unit_test(test_travelling_at_the_end_is_drained_twice),

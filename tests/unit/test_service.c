@@ -117,7 +117,8 @@ static void restart(struct site *x) {
 }
 
 static void go(void) {
-    zmq_pollitem_t items[256]; // both dial: two sets of nine connections each, twice while they are replaced
+    zmq_pollitem_t
+        items[256]; // both dial: two sets of nine connections each, twice while they are replaced
     size_t n = anna.s ? inter_service_poll_items(anna.s, items, 128) : 0;
     assert_true(n <= 128);
     n += bert.s ? inter_service_poll_items(bert.s, items + n, 256 - n) : 0;

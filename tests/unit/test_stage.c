@@ -143,7 +143,8 @@ static void test_code_out_of_range_is_refused(void **state) {
     neb_log_set_sink(swallow, NULL);
     bool seen = false;
     assert_int_equal(cmp_decode(W, frame.p, frame.len, z, N), NEB_OK);
-    for (size_t i = 0; i < N / 2 && !seen; i++) { // a low nibble of 8 makes -128 where the code lies in [-136, -120]
+    for (size_t i = 0; i < N / 2 && !seen;
+         i++) { // a low nibble of 8 makes -128 where the code lies in [-136, -120]
         uint8_t was = low[i];
         low[i] = (uint8_t)((was & 0xf0) | 8);
         seen = cmp_decode(W, frame.p, frame.len, y, N) == NEB_ERR_FORMAT;
@@ -172,7 +173,9 @@ static void test_the_gate_reads_nibbles(void **state) {
         for (size_t piece = 1; piece < 4 * N; piece = 5 * piece + 2) {
             cmp_check_begin(check, N);
             for (size_t at = 0; at < b.len; at += piece)
-                assert_int_equal(cmp_check_feed(check, b.p + at, b.len - at < piece ? b.len - at : piece), NEB_OK);
+                assert_int_equal(
+                    cmp_check_feed(check, b.p + at, b.len - at < piece ? b.len - at : piece),
+                    NEB_OK);
             assert_int_equal(cmp_check_end(check, &stats[level]), NEB_OK);
             assert_true(stats[level].elements == N && stats[level].norm == stats[0].norm);
         }

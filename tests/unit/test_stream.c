@@ -1,11 +1,11 @@
 // Streams: the wire format, both endpoints by hand, the spool, and a seeded simulation in which messages are lost, doubled and
 // reordered, links break, and workers and agents of both sides crash between any two actions: every batch is applied exactly
 // once, in order, and no queue grows beyond its bounds.
+#include "agent/base/file.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "agent/base/sha256.h"
-#include "agent/base/file.h"
 #include "agent/base/vault.h"
 #include "inter/stream_seal.h"
 #include "inter/stream_spool.h"
@@ -789,9 +789,8 @@ int main(void) {
         cmocka_unit_test(test_wire),         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_refused_data), cmocka_unit_test(test_refused_puts),
         cmocka_unit_test(test_terms),        cmocka_unit_test(test_lost),
-        cmocka_unit_test(test_spool),
-        cmocka_unit_test(test_sealed),        cmocka_unit_test(test_calm),
-        cmocka_unit_test(test_troubled),
+        cmocka_unit_test(test_spool),        cmocka_unit_test(test_sealed),
+        cmocka_unit_test(test_calm),         cmocka_unit_test(test_troubled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,7 +10,8 @@
 
 #include <cmocka.h>
 
-static bool sign(void *user, const char *context, const void *msg, size_t len, uint8_t sig[INTER_SIG_BYTES]) {
+static bool sign(void *user, const char *context, const void *msg, size_t len,
+                 uint8_t sig[INTER_SIG_BYTES]) {
     (void)user, (void)context, (void)msg, (void)len;
     memset(sig, 7, INTER_SIG_BYTES);
     return true;
@@ -27,10 +28,11 @@ enum { BATCH = 100, PACKETS = 4096, RUN_MS = 20000, WARM_MS = 10000 };
 static const struct scene {
     const char *what;
     uint32_t start, most, window_bytes; // of the stream
-    int rtt_ms, put_ms, step_ms; // put_ms: between two puts; 0: as many as are allowed. step_ms: to apply a batch
-    int down_ms;                 // an outage in the warm-up
-    uint32_t least, largest;     // of the window in the end
-    double rate_min, rate_max;   // applied after the warm-up, of what the consumer could
+    int rtt_ms, put_ms,
+        step_ms; // put_ms: between two puts; 0: as many as are allowed. step_ms: to apply a batch
+    int down_ms; // an outage in the warm-up
+    uint32_t least, largest;   // of the window in the end
+    double rate_min, rate_max; // applied after the warm-up, of what the consumer could
 } scenes[] = {
     {"a short path", 16, 256, 1 << 20, 20, 0, 10, 0, 16, 16, 0.99, 1.01},
     {"a round trip longer than the window", 16, 256, 1 << 20, 300, 0, 10, 0, 32, 128, 0.99, 1.01},
@@ -59,7 +61,8 @@ static int now_ms;
 static uint64_t room, put, queued, applied, in_flight_max;
 static const uint8_t text[BATCH];
 
-static void post(bool to_consumer, bool bulk, const void *head, size_t n, const void *body, size_t len) {
+static void post(bool to_consumer, bool bulk, const void *head, size_t n, const void *body,
+                 size_t len) {
     assert_true(n_packets < PACKETS);
     struct packet *p = &packets[(first + n_packets++) % PACKETS];
     *p = (struct packet){to_consumer, bulk, now_ms + sc->rtt_ms / 2, {0}};
@@ -73,7 +76,8 @@ static void step(struct side *x, struct inter_stream_event e) {
     assert_int_equal(inter_stream_step(x->s, now_ms * NEB_MS, &e, &x->a), NEB_OK);
     for (size_t i = 0; i < x->a.n; i++) {
         const struct inter_stream_action *a = &x->a.list[i];
-        if (a->kind == INTER_STREAM_ACT_FAULT && !(sc->down_ms && a->fault == INTER_STREAM_FAULT_DUPLICATE))
+        if (a->kind == INTER_STREAM_ACT_FAULT &&
+            !(sc->down_ms && a->fault == INTER_STREAM_FAULT_DUPLICATE))
             fail_msg("%s: %s at %d ms", sc->what, inter_stream_fault_name(a->fault), now_ms);
         if (a->kind == INTER_STREAM_ACT_SAY)
             post(producer, false, x->a.bytes.p + a->at, a->size, NULL, 0);
@@ -93,23 +97,33 @@ static void step(struct side *x, struct inter_stream_event e) {
 }
 
 static void arrive(bool up) {
-    for (; n_packets && packets[first].at_ms <= now_ms; n_packets--, first = (first + 1) % PACKETS) {
+    for (; n_packets && packets[first].at_ms <= now_ms;
+         n_packets--, first = (first + 1) % PACKETS) {
         struct packet *p = &packets[first];
         if (up)
             step(p->to_consumer ? &in : &out,
-                 (struct inter_stream_event){.kind = INTER_STREAM_EV_MESSAGE, .bulk = p->bulk, .data = p->b.p, .len = p->b.len});
+                 (struct inter_stream_event){.kind = INTER_STREAM_EV_MESSAGE,
+                                             .bulk = p->bulk,
+                                             .data = p->b.p,
+                                             .len = p->b.len});
         neb_buf_free(&p->b);
     }
 }
 
 static void say(struct side *x, enum inter_stream_event_kind kind, uint64_t seq) {
-    step(x, (struct inter_stream_event){.kind = kind, .seq = seq, .session = 1, .data = text, .len = BATCH});
+    step(x, (struct inter_stream_event){
+                .kind = kind, .seq = seq, .session = 1, .data = text, .len = BATCH});
 }
 
 static void begin(void) {
-    struct inter_stream_config c = {.key = {.id = 3}, .type = INTER_STREAM_REPLACEMENTS, .peer = 1, .batch_bytes = BATCH,
-                                    .window_batches = sc->most, .window_start = sc->start,
-                                    .window_bytes = sc->window_bytes, .spool_batches = 1 << 14,
+    struct inter_stream_config c = {.key = {.id = 3},
+                                    .type = INTER_STREAM_REPLACEMENTS,
+                                    .peer = 1,
+                                    .batch_bytes = BATCH,
+                                    .window_batches = sc->most,
+                                    .window_start = sc->start,
+                                    .window_bytes = sc->window_bytes,
+                                    .spool_batches = 1 << 14,
                                     .spool_bytes = 16 << 20};
     first = n_packets = 0;
     now_ms = 0;
@@ -140,7 +154,8 @@ static uint64_t run(void) {
     for (; now_ms < RUN_MS; now_ms++) {
         up = link_at(up);
         arrive(up);
-        for (int k = 0; put < room && (sc->put_ms ? now_ms % sc->put_ms == 0 && k < 1 : k < 64); k++)
+        for (int k = 0; put < room && (sc->put_ms ? now_ms % sc->put_ms == 0 && k < 1 : k < 64);
+             k++)
             say(&out, INTER_STREAM_EV_PUT, put++);
         if (now_ms >= free_at && applied < queued) { // one is done, the next begins
             say(&in, INTER_STREAM_EV_APPLIED, ++applied);
@@ -167,8 +182,10 @@ static void test_scenes(void **state) {
         sc = &scenes[i];
         double rate = (double)run() * sc->step_ms / (RUN_MS - WARM_MS);
         inter_stream_stats(out.s, &t);
-        if (t.window < sc->least || t.window > sc->largest || rate < sc->rate_min || rate > sc->rate_max)
-            fail_msg("%s: a window of %u, at %.3f of the consumer's rate", sc->what, t.window, rate);
+        if (t.window < sc->least || t.window > sc->largest || rate < sc->rate_min ||
+            rate > sc->rate_max)
+            fail_msg("%s: a window of %u, at %.3f of the consumer's rate", sc->what, t.window,
+                     rate);
         assert_true(in_flight_max <= sc->most && in_flight_max * BATCH <= sc->window_bytes);
         inter_stream_destroy(&out.s);
         inter_stream_destroy(&in.s);

@@ -306,20 +306,13 @@ static void test_lying_description(void **state) {
         uint32_t value;
         enum neb_status st;
     } lies[] = {
-        {0, 0, NEB_ERR_INVALID},
-        {0, 3, NEB_ERR_FORMAT},
-        {2, 1024, NEB_ERR_FORMAT},
-        {6, 1 << 20, NEB_ERR_FORMAT},
-        {2, UINT32_MAX, NEB_ERR_INVALID},
-        {7, 0, NEB_ERR_INVALID},
-        {8, 2, NEB_ERR_FORMAT},
-        {9, UINT32_MAX, NEB_ERR_FORMAT},
-        {10, 3, NEB_ERR_FORMAT},
-        {11, 4, NEB_ERR_FORMAT},
-        {11, UINT32_MAX, NEB_ERR_FORMAT},
-        {11, INTRA_TRAIN_LORA, NEB_ERR_INVALID},
-        {15, 3, NEB_ERR_FORMAT},
-        {16, 0x7fc00000, NEB_ERR_INVALID},
+        {0, 0, NEB_ERR_INVALID},          {0, 3, NEB_ERR_FORMAT},
+        {2, 1024, NEB_ERR_FORMAT},        {6, 1 << 20, NEB_ERR_FORMAT},
+        {2, UINT32_MAX, NEB_ERR_INVALID}, {7, 0, NEB_ERR_INVALID},
+        {8, 2, NEB_ERR_FORMAT},           {9, UINT32_MAX, NEB_ERR_FORMAT},
+        {10, 3, NEB_ERR_FORMAT},          {11, 4, NEB_ERR_FORMAT},
+        {11, UINT32_MAX, NEB_ERR_FORMAT}, {11, INTRA_TRAIN_LORA, NEB_ERR_INVALID},
+        {15, 3, NEB_ERR_FORMAT},          {16, 0x7fc00000, NEB_ERR_INVALID},
     };
     for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
         struct neb_buf b = {0};

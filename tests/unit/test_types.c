@@ -30,19 +30,20 @@ static struct inter_manifest a_manifest(void) {
 }
 
 static struct inter_record a_record(uint8_t n) {
-    struct inter_record r = {.round = 9,
-                             .fragment = 63,
-                             .term = 0x11223344,
-                             .leader = 15,
-                             .flags = INTER_MERGE,
-                             .eta = 0.9f,
-                             .mu = 0.6f,
-                             .n = n,
-                             .n_plans = 2,
-                             .plans = {{20, 3, INTER_RUNG_INT4, INTER_REASON_LATE}, {70000, 1, 0, 0}},
-                             .cursors = {1ull << 40, 3},
-                             .absences = {{9, 1ull << 50}, {10, 0}},
-                             .n_accepts = 2};
+    struct inter_record r = {
+        .round = 9,
+        .fragment = 63,
+        .term = 0x11223344,
+        .leader = 15,
+        .flags = INTER_MERGE,
+        .eta = 0.9f,
+        .mu = 0.6f,
+        .n = n,
+        .n_plans = 2,
+        .plans = {{20, 3, INTER_RUNG_INT4, INTER_REASON_LATE}, {70000, 1, 0, 0}},
+        .cursors = {1ull << 40, 3},
+        .absences = {{9, 1ull << 50}, {10, 0}},
+        .n_accepts = 2};
     memset(r.job, 7, sizeof r.job);
     memset(r.previous, 0x55, sizeof r.previous);
     memset(r.sig, 0x99, sizeof r.sig);
@@ -137,7 +138,8 @@ static void test_record_round_trip(void **state) {
         assert_int_equal(got.plans[1].interval, 70000);
         assert_int_equal(got.plans[1].overlap, 1);
         assert_true(got.cursors[0] == 1ull << 40 && got.cursors[1] == 3);
-        assert_true(got.absences[0].base == 9 && got.absences[0].others == 1ull << 50 && got.absences[1].base == 10);
+        assert_true(got.absences[0].base == 9 && got.absences[0].others == 1ull << 50 &&
+                    got.absences[1].base == 10);
         assert_int_equal(got.n_accepts, 2);
         assert_int_equal(got.accepts[0].epoch, 12345);
         assert_int_equal(got.accepts[1].member, 3);
@@ -146,7 +148,8 @@ static void test_record_round_trip(void **state) {
         assert_int_equal(got.entries[n - 1].tokens, 1ull << (3 * (n - 1)));
         assert_int_equal(got.entries[n - 1].weight, 4u + n);
         assert_true(got.entries[n - 1].clip == 1.0f / (float)n);
-        assert_true(got.entries[n - 1].digest[0] == n + 76u && got.entries[n - 1].digest[1] == ~(uint64_t)(n - 1));
+        assert_true(got.entries[n - 1].digest[0] == n + 76u &&
+                    got.entries[n - 1].digest[1] == ~(uint64_t)(n - 1));
         again = record_bytes(&got);
         same_bytes(&b, &again);
         neb_buf_free(&b);
@@ -359,17 +362,18 @@ static void test_attempts(void **state) {
         uint64_t epoch;
         uint32_t first;
     } table[] = {
-        {1, 4},                                     // a clock that was never set
-        {1735689600 * second, 4},                   // 2025-01-01
+        {1, 4},                   // a clock that was never set
+        {1735689600 * second, 4}, // 2025-01-01
         {1735689602 * second + 999999999, 8},
-        {1763683200 * second, 111974400},           // 2025-11-21
+        {1763683200 * second, 111974400}, // 2025-11-21
         {(1735689600ull + (1u << 30) - 2) * second, 0xfffffff8},
-        {UINT64_MAX, 0xfffffffc},                   // beyond 2059
+        {UINT64_MAX, 0xfffffffc}, // beyond 2059
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
         assert_int_equal(inter_attempt_first(table[i].epoch), table[i].first);
     for (uint64_t s = 1763683200; s < 1763683300; s++)
-        assert_true(inter_attempt_first(s * second) + INTER_AGAIN_MAX < inter_attempt_first((s + 1) * second));
+        assert_true(inter_attempt_first(s * second) + INTER_AGAIN_MAX <
+                    inter_attempt_first((s + 1) * second));
 }
 
 int main(void) {

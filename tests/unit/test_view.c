@@ -28,17 +28,28 @@ static void test_last_figures(void **state) {
          "{\"kind\":\"step\",\"cluster\":\"paris\",\"step\":7,\"loss\":2.5,\"stall_s\":1,\"train_"
          "s\":3}",
          10);
-    feed(v, "{\"kind\":\"round\",\"cluster\":\"paris\",\"round\":4,\"codec\":\"int4\",\"stall_s\":0.25}", 11);
+    feed(v,
+         "{\"kind\":\"round\",\"cluster\":\"paris\",\"round\":4,\"codec\":\"int4\",\"stall_s\":0."
+         "25}",
+         11);
     feed(v,
          "{\"kind\":\"link\",\"cluster\":\"paris\",\"sent_bytes\":100,\"recv_bytes\":50,\"goodput_"
          "bps\":8000}",
          12);
-    feed(v, "{\"kind\":\"eval\",\"cluster\":\"paris\",\"step\":7,\"loss\":3.25,\"sources\":{\"de\":3.25}}", 12);
+    feed(v,
+         "{\"kind\":\"eval\",\"cluster\":\"paris\",\"step\":7,\"loss\":3.25,\"sources\":{\"de\":3."
+         "25}}",
+         12);
     json_t *early = agent_view_clusters(v, "ab", 13);
-    assert_int_equal(json_integer_value(json_object_get(json_array_get(early, 0), "interval")), 20); // the job's
+    assert_int_equal(json_integer_value(json_object_get(json_array_get(early, 0), "interval")),
+                     20); // the job's
     json_decref(early);
-    feed(v, "{\"kind\":\"round\",\"cluster\":\"paris\",\"round\":4,\"codec\":\"int4\",\"interval\":40}", 13);
-    feed(v, "{\"kind\":\"step\",\"cluster\":\"paris\",\"step\":8}", 14); // it stays what the round said
+    feed(
+        v,
+        "{\"kind\":\"round\",\"cluster\":\"paris\",\"round\":4,\"codec\":\"int4\",\"interval\":40}",
+        13);
+    feed(v, "{\"kind\":\"step\",\"cluster\":\"paris\",\"step\":8}",
+         14); // it stays what the round said
     json_t *list = agent_view_clusters(v, "ab", 15), *c = json_array_get(list, 0);
     assert_true(fabs(json_real_value(json_object_get(c, "eval_loss")) - 3.25) < 1e-12);
     assert_int_equal(json_array_size(list), 1);
@@ -48,7 +59,8 @@ static void test_last_figures(void **state) {
     assert_int_equal(json_integer_value(json_object_get(c, "sent_bytes")), 100);
     assert_true(fabs(json_real_value(json_object_get(c, "loss")) - 2.5) < 1e-12);
     assert_true(fabs(json_real_value(json_object_get(c, "age_s")) - 1) < 1e-12);
-    assert_true(fabs(json_real_value(json_object_get(c, "stall_s")) - 1) < 1e-12); // the sum, not the round's
+    assert_true(fabs(json_real_value(json_object_get(c, "stall_s")) - 1) <
+                1e-12); // the sum, not the round's
     json_decref(list);
     agent_view_destroy(&v);
     assert_null(v);
@@ -61,7 +73,8 @@ static void test_bad_lines(void **state) {
     assert_int_equal(agent_view_create(&v), NEB_OK);
     static const char *const bad[] = {"{}", "{\"kind\":7,\"cluster\":\"x\"}", "{\"kind\":\"step\"}",
                                       "{\"kind\":\"other\",\"cluster\":\"x\"}",
-                                      "{\"kind\":\"step\",\"cluster\":\"x\",\"loss\":\"high\",\"step\":null,\"round\":1e300,\"interval\":-1e300}"};
+                                      "{\"kind\":\"step\",\"cluster\":\"x\",\"loss\":\"high\","
+                                      "\"step\":null,\"round\":1e300,\"interval\":-1e300}"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         feed(v, bad[i], 1);
     json_t *list = agent_view_clusters(v, "ab", 2), *c = json_array_get(list, 0);
@@ -92,8 +105,9 @@ static void test_curve_is_bounded(void **state) {
     char line[160];
     for (int i = 0; i < 20000; i++) {
         snprintf(line, sizeof line,
-                 "{\"kind\":\"step\",\"cluster\":\"paris\",\"step\":%d,\"loss\":%f,\"codec\":\"c\\\"%d\"}", i,
-                 1.0 / (i + 1), i / 5000);
+                 "{\"kind\":\"step\",\"cluster\":\"paris\",\"step\":%d,\"loss\":%f,\"codec\":"
+                 "\"c\\\"%d\"}",
+                 i, 1.0 / (i + 1), i / 5000);
         feed(v, line, 1000 + i);
         feed(once, line, 1000 + i);
         if (i % 777 == 0) // as a page that looks now and then
@@ -144,7 +158,9 @@ static void test_metrics_text(void **state) {
     json_t *s = json_loads(
         "{\"name\":\"pa\\\"ris\\n\",\"peers\":[{\"name\":\"b\\\\c\",\"up\":true,\"rtt_ms\":250,"
         "\"goodput_bps\":8e6}],\"jobs\":[{\"id\":\"ab\",\"job\":\"j\",\"step\":3,\"clusters\":"
-        "[{\"name\":\"x\",\"loss\":null,\"round\":2,\"interval\":40,\"codec\":\"int\\\"4\"},{\"name\":\"y\",\"codec\":null}]}],\"faults\":{\"denied\":4},\"refused\":{\"enrolments\":7}}",
+        "[{\"name\":\"x\",\"loss\":null,\"round\":2,\"interval\":40,\"codec\":\"int\\\"4\"},{"
+        "\"name\":\"y\",\"codec\":null}]}],\"faults\":{\"denied\":4},\"refused\":{\"enrolments\":7}"
+        "}",
         0, NULL);
     assert_int_equal(agent_metrics_text(s, &b), NEB_OK);
     neb_buf_u8(&b, 0);
@@ -155,8 +171,9 @@ static void test_metrics_text(void **state) {
     assert_non_null(strstr(t, "nebula_peer_goodput_bytes_per_second{peer=\"b\\\\c\"} 1000000\n"));
     assert_non_null(strstr(t, "nebula_cluster_round{job_id=\"ab\",cluster=\"x\"} 2\n"));
     assert_non_null(strstr(t, "nebula_cluster_interval_steps{job_id=\"ab\",cluster=\"x\"} 40\n"));
-    assert_non_null(strstr(t, "nebula_cluster_codec_info{job_id=\"ab\",cluster=\"x\",codec=\"int\\\"4\"} 1\n"));
-    assert_null(strstr(t, "cluster=\"y\",codec=")); // it has sent nothing yet
+    assert_non_null(
+        strstr(t, "nebula_cluster_codec_info{job_id=\"ab\",cluster=\"x\",codec=\"int\\\"4\"} 1\n"));
+    assert_null(strstr(t, "cluster=\"y\",codec="));      // it has sent nothing yet
     assert_null(strstr(t, "nebula_cluster_loss_nats{")); // not known: no sample
     assert_non_null(strstr(t, "nebula_faults_total{kind=\"denied\"} 4\n"));
     assert_non_null(strstr(t, "nebula_refused_total{what=\"enrolments\"} 7\n"));

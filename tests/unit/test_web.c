@@ -149,7 +149,8 @@ static void test_certificate(void **state) {
     assert_string_equal(first, then);
     agent_web_tls_free(&b);
     neb_log_set_sink(testing_drop, NULL);
-    assert_int_equal(agent_web_tls_own(f->path, "192.0.2.7", &b, &files), NEB_OK); // not in it: another
+    assert_int_equal(agent_web_tls_own(f->path, "192.0.2.7", &b, &files),
+                     NEB_OK); // not in it: another
     agent_web_tls_fingerprint(&b, then);
     assert_string_not_equal(first, then);
     assert_int_equal(X509_check_ip_asc(b.x509, "192.0.2.7", 0), 1);
