@@ -130,6 +130,16 @@ void daemon_on_snapshot_close(void *user, struct inter_snapshot_source *s) {
     agent_snapshot_close(s);
 }
 
+// Not ahead of the ledger, but of the worker: one whose job folder was lost began again, and waits for a round whose updates are gone.
+static bool helps_worker(struct daemon *d, struct agent_jobrun *j, const char *dir) {
+    if (!j->behind_until || j->behind_round == UINT32_MAX ||
+        !agent_snapshot_passes(sec_vault_of(d->vault), inter_service_ledger(d->service), dir,
+                               j->behind_fragment, j->behind_round))
+        return false;
+    j->taken |= 1ull << j->behind_fragment;
+    return true;
+}
+
 // The job is closed and opened again on what the snapshot says; the worker begins again with it.
 void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum neb_status st,
                              const char *part, uint64_t header_bytes) {
@@ -151,7 +161,8 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
         if (st != NEB_OK &&
             daemon_open_rounds(d, j) != NEB_OK) // the snapshot is of no use; the ledger is
             neb_warn("job %s: its rounds cannot be opened again", j->job.name);
-        else if (st == NEB_OK && !j->taken && agent_snapshot_useless(dir))
+        else if (st == NEB_OK && !j->taken && !helps_worker(d, j, dir) &&
+                 agent_snapshot_useless(dir))
             st = NEB_ERR_AGAIN; // not ahead: the others write newer ones
     }
     if (st == NEB_ERR_NOT_FOUND && hopeless(d, j))

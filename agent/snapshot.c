@@ -167,6 +167,22 @@ enum neb_status agent_snapshot_install(const struct neb_vault *vault, struct int
     return st;
 }
 
+bool agent_snapshot_passes(const struct neb_vault *vault, struct inter_ledger *l, const char *dir,
+                           uint32_t fragment, uint32_t round) {
+    char bin[NEB_PATH_MAX];
+    struct inter_snapshot *s = NULL;
+    uint64_t header;
+    uint32_t floor;
+    if (neb_path(bin, sizeof bin, dir, "snapshot.bin") != NEB_OK || !neb_fs_exists(bin) ||
+        read_header(vault, bin, &header, &s) != NEB_OK)
+        return false;
+    bool passes = fragment < s->fragments && s->parts[fragment].round > round &&
+                  inter_ledger_floor(l, s->job, fragment, &floor) == NEB_OK &&
+                  s->parts[fragment].round >= floor;
+    free(s);
+    return passes;
+}
+
 bool agent_snapshot_useless(const char *dir) {
     char bin[NEB_PATH_MAX], folder[NEB_PATH_MAX];
     if (neb_path(bin, sizeof bin, dir, "snapshot.bin") != NEB_OK ||

@@ -29,6 +29,9 @@ NEB_MUST_CHECK enum neb_status agent_snapshot_install(const struct neb_vault *va
                                                       const struct inter_job_config *c,
                                                       const char *dir, bool witness,
                                                       uint64_t *taken);
+// Whether DIR/snapshot.bin brings the worker past a round of the fragment whose updates are gone, to where the ledger has them.
+bool agent_snapshot_passes(const struct neb_vault *vault, struct inter_ledger *l, const char *dir,
+                           uint32_t fragment, uint32_t round);
 // A snapshot that is ahead in nothing, beside a checkpoint: removes it, and says so.
 bool agent_snapshot_useless(const char *dir);
 // Bytes of one round's updates of all members but `self`, by the records of DIR/snapshot.bin; 0: it cannot be told.

@@ -65,7 +65,9 @@ before=$(snapshots c)
 kill -STOP "$(agent_of c)"
 stopped=("$(agent_of c)")
 kill -KILL "$(worker_of c)"
-rm -rf "$run"/clusters/c/jobs/*
+job=$(echo "$run"/clusters/c/jobs/*)
+rm -rf "$job"
+mkdir -p -m 700 "$job/checkpoint" # as its worker does that begins again before a snapshot has come
 kill -CONT "${stopped[@]}"
 stopped=()
 round=$(rounds a)
