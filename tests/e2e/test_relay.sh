@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Two of three that cannot reach each other: what they say and send goes by the third, every round holds all three's updates, and
+# nobody forks. Needs root and TUN for the emulated WAN.
+. "$(dirname "$0")/lib.sh"
+"$BUILD/wanlink" probe >/dev/null 2>&1 || skip "no TUN device or not root"
+make_corpus
+trap 'end_now ${pid:+"$pid"}; [[ ${KEEP:-} ]] || rm -rf "$T"' EXIT
+make_job "$T/job.yaml" "grace_s: 120"
+sed -i -e 's/steps: 60/steps: 100000/; s/interval: 10/interval: 20/; s/every_steps: 20/every_steps: 1000/' -e '/^  - {name: beta/d' -e '/^  - {name: alpha/d' "$T/job.yaml"
+for c in a b c; do
+    echo "  - {name: $c, sources: [{name: $([[ $c == b ]] && echo gpl || echo other), weight: 1}], threads: 1}" >>"$T/job.yaml"
+done
+run=$T/run
+rounds() { { cat "$run/metrics.jsonl" 2>/dev/null || true; } | jq -R -s --arg c "$1" '[split("\n")[] | fromjson? | select(.kind == "round" and .cluster == $c) | .round] | max // 0'; }
+wait_round() { # CLUSTER ROUND
+    local end=$((SECONDS + 60))
+    until (($(rounds "$1") >= $2)); do
+        kill -0 "$pid" 2>/dev/null || fail "the run ended early: $(tail -n 3 "$run.log")"
+        ((SECONDS < end)) || fail "no round $2 of $1: $(tail -n 5 "$run.log")"
+        sleep 0.1
+    done
+}
+"$nebula" pretrain "$T/job.yaml" --local 3 --wan 200mbit:5ms --out "$run" >"$run.log" 2>&1 &
+pid=$!
+wait_round b 2
+"$BUILD/wanlink" ctl "$run/wan.ctl" "down 0 1" >/dev/null || fail "cannot cut the link"
+cut=$(rounds a)
+sleep 6 # the link's end is noticed
+wait_round a $((cut + 5))
+wait_round c $((cut + 5))
+"$BUILD/wanlink" ctl "$run/wan.ctl" "up 0 1" >/dev/null || fail "cannot restore the link" # what b tells of itself crosses it
+wait_round b $((cut + 6))
+kill -INT "$pid"
+rc=0; wait "$pid" || rc=$?
+[[ $rc == 3 ]] || fail "exit status $rc, not 3: $(tail -n 5 "$run.log")"
+round_digests_equal "$run"
+jq -s -e --argjson f $((cut + 2)) --argjson t $((cut + 5)) '[.[] | select(.kind == "round" and .round >= $f and .round <= $t and .cluster != "b")] | length > 0 and all(.[]; .updates == 3)' \
+    "$run/metrics.jsonl" >/dev/null || fail "rounds without all three: $(jq -c 'select(.kind == "round") | [.cluster, .round, .updates]' "$run/metrics.jsonl" | tail -n 12 | tr '\n' ' ')"
+echo "a and b apart from round $cut on: rounds $((cut + 2)) to $((cut + 5)) hold three updates each, digests equal"
