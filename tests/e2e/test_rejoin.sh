@@ -27,8 +27,9 @@ wait_rounds() { # CLUSTER ROUNDS
 }
 agent_of() { pgrep -f "nebula agent --home $run/clusters/$1 " | head -n 1; }
 worker_of() { pgrep -f "nebula worker .*$run/clusters/$1/" | head -n 1; }
-snapshots() { grep -c "$1: a snapshot is here" "$run.log" || true; }
-wait_snapshot() { # CLUSTER BEFORE WHAT: the console tells of it a little later
+# By its own log: what it says to the console crosses a link that has only just come back.
+snapshots() { grep -c "a snapshot is here" "$run/clusters/$1/agent.log" || true; }
+wait_snapshot() { # CLUSTER BEFORE WHAT
     local i
     for ((i = 0; i < 100; i++)); do
         (($(snapshots "$1") > $2)) && return 0

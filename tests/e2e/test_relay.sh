@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Two of three that cannot reach each other: what they say and send goes by the third, every round holds all three's updates, and
-# nobody forks. Needs root and TUN for the emulated WAN.
+# Two of three that cannot reach each other: what they say and send goes by the third, every round holds all three's updates as soon as
+# that is settled, and nobody forks. Needs root and TUN for the emulated WAN.
 . "$(dirname "$0")/lib.sh"
 "$BUILD/wanlink" probe >/dev/null 2>&1 || skip "no TUN device or not root"
 make_corpus
@@ -34,6 +34,6 @@ kill -INT "$pid"
 rc=0; wait "$pid" || rc=$?
 [[ $rc == 3 ]] || fail "exit status $rc, not 3: $(tail -n 5 "$run.log")"
 round_digests_equal "$run"
-jq -s -e --argjson f $((cut + 2)) --argjson t $((cut + 5)) '[.[] | select(.kind == "round" and .round >= $f and .round <= $t and .cluster != "b")] | length > 0 and all(.[]; .updates == 3)' \
+jq -s -e --argjson f $((cut + 4)) --argjson t $((cut + 5)) '[.[] | select(.kind == "round" and .round >= $f and .round <= $t and .cluster != "b")] | length > 0 and all(.[]; .updates == 3)' \
     "$run/metrics.jsonl" >/dev/null || fail "rounds without all three: $(jq -c 'select(.kind == "round") | [.cluster, .round, .updates]' "$run/metrics.jsonl" | tail -n 12 | tr '\n' ' ')"
-echo "a and b apart from round $cut on: rounds $((cut + 2)) to $((cut + 5)) hold three updates each, digests equal"
+echo "a and b apart from round $cut on: rounds $((cut + 4)) to $((cut + 5)) hold three updates each, digests equal"
