@@ -65,6 +65,32 @@ clusters:
 YAML
 }
 
+# clusters FILE NAME…: these instead of alpha and beta. b reads the one source, all others the other one.
+clusters() {
+    local file=$1 c
+    shift
+    sed -i -e '/^  - {name: beta/d' -e '/^  - {name: alpha/d' "$file"
+    for c in "$@"; do
+        echo "  - {name: $c, sources: [{name: $([[ $c == b ]] && echo gpl || echo other), weight: 1}], threads: 1}" >>"$file"
+    done
+}
+# Processes of a cluster of the local run at $run; what `timeout` (its process) has started, once it is there.
+agent_of() { pgrep -f "nebula agent --home $run/clusters/$1 " | head -n 1; }
+worker_of() { pgrep -f "nebula worker .*$run/clusters/$1/" | head -n 1; }
+started_by() {
+    local i
+    for ((i = 0; i < 100; i++)); do
+        pgrep -P "$1" -f 'nebula pretrain' && return 0
+        sleep 0.1
+    done
+    fail "the run has not started"
+}
+ledgers_verify() { # RUN CLUSTER…
+    local r=$1 c
+    shift
+    for c in "$@"; do "$nebula" ledger verify "$r/clusters/$c" >"$T/verify.log" 2>&1 || fail "ledger of $c: $(cat "$T/verify.log")"; done
+}
+
 summary() { jq -r "$1" "$2/summary.json"; } # summary FILTER DIR
 digests_equal() { [[ $(summary '[.clusters[].params_digest] | unique | length' "$1") == 1 ]] || fail "digests differ in $1"; }
 

@@ -6,10 +6,9 @@ make_corpus
 
 for members in 3 2; do
     make_job "$T/job.yaml"
-    sed -i -e "s/steps: 60/steps: 300/; s/every_steps: 20/every_steps: 20, keep: 4/" -e '/^  - {name: beta/d' -e '/^  - {name: alpha/d' "$T/job.yaml"
-    for c in a b c; do
-        [[ $c == c && $members == 2 ]] || echo "  - {name: $c, sources: [{name: $([[ $c == b ]] && echo gpl || echo other), weight: 1}], threads: 1}" >>"$T/job.yaml"
-    done
+    sed -i -e "s/steps: 60/steps: 300/; s/every_steps: 20/every_steps: 20, keep: 4/" "$T/job.yaml"
+    names=(a b c)
+    clusters "$T/job.yaml" "${names[@]:0:members}"
     run=$T/run$members
     NEBULA_FAULT=worker.flip.b:20 timeout 120 "$nebula" pretrain "$T/job.yaml" --local $members --out "$run" >"$run.log" 2>&1 ||
         fail "$members members: $(tail -n 5 "$run.log")"

@@ -7,10 +7,8 @@ trap 'kill -CONT ${stopped[@]:-} 2>/dev/null || true; end_now ${pid:+"$pid"}; [[
 stopped=()
 
 make_job "$T/job.yaml" "grace_s: 600, commit_all: false"
-sed -i -e "s/steps: 60/steps: 3000/; s/interval: 10/interval: 500/" -e '/^  - {name: beta/d' -e '/^  - {name: alpha/d' "$T/job.yaml"
-for c in a b c; do
-    echo "  - {name: $c, sources: [{name: $([[ $c == b ]] && echo gpl || echo other), weight: 1}], threads: 1}" >>"$T/job.yaml"
-done
+sed -i -e "s/steps: 60/steps: 3000/; s/interval: 10/interval: 500/" "$T/job.yaml"
+clusters "$T/job.yaml" a b c
 run=$T/run
 rounds() { # CLUSTER
     { cat "$run/metrics.jsonl" 2>/dev/null || true; } |
@@ -26,8 +24,6 @@ wait_until() { # WHAT COMMAND…: a minute at most
     done
 }
 reached() { (($(rounds "$1") >= $2)); }
-agent_of() { pgrep -f "nebula agent --home $run/clusters/$1 " | head -n 1; }
-worker_of() { pgrep -f "nebula worker .*$run/clusters/$1/" | head -n 1; }
 logged() { has "$1" "$run"/clusters/b/jobs/*/worker.log; }
 waits() { # CLUSTER: it has sent, and stands at the end of an interval
     local at before
@@ -40,12 +36,7 @@ new_worker() { [[ $(worker_of b) ]] && logged "b: fragment 0 taken over from a s
 
 timeout 200 "$nebula" pretrain "$T/job.yaml" --local 3 --out "$run" >"$run.log" 2>&1 &
 pid=$!
-nebula_pid=
-for ((i = 0; i < 100 && !${nebula_pid:-0}; i++)); do
-    nebula_pid=$(pgrep -P "$pid" -f 'nebula pretrain' || true)
-    sleep 0.1
-done
-[[ $nebula_pid ]] || fail "the run has not started"
+nebula_pid=$(started_by "$pid")
 
 wait_until "a second round" reached b 1
 slow=$(worker_of c)
@@ -73,7 +64,7 @@ wait_until "b takes its former life's update over" logged "an update that this c
 wait "$pid" || fail "run failed: $(tail -n 5 "$run.log")"
 digests_equal "$run"
 round_digests_equal "$run"
-for c in a b c; do "$nebula" ledger verify "$run/clusters/$c" >"$T/verify.log" 2>&1 || fail "ledger of $c: $(cat "$T/verify.log")"; done
+ledgers_verify "$run" a b c
 skipped=$(summary '.clusters[] | select(.name == "b") | .lost_steps' "$run")
 ((skipped == sent)) || fail "b made $((3000 - skipped)) steps after its loss; its former life had sent $sent of the 3000"
 grep -oh 'an update that this cluster sent .*' "$run"/clusters/b/jobs/*/worker.log

@@ -44,7 +44,7 @@ wait "$pid" || fail "three clusters with a killed leader: $(tail -n 5 "$T/three.
 digests_equal "$T/three"
 round_digests_equal "$T/three"
 grep -q 'agent a was killed; started again' "$T/three.log" || fail "nobody says that the agent was killed: $(cat "$T/three.log")"
-for c in a b c; do "$nebula" ledger verify "$T/three/clusters/$c" >"$T/verify.log" 2>&1 || fail "ledger of $c: $(cat "$T/verify.log")"; done
+ledgers_verify "$T/three" a b c
 echo "three clusters, leader killed: $(summary '.rounds' "$T/three") rounds, digests equal"
 
 job "$T/five.yaml" 4 1000

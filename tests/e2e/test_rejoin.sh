@@ -7,10 +7,8 @@ trap 'kill -CONT ${stopped[@]:-} 2>/dev/null || true; end_now ${pid:+"$pid"}; [[
 stopped=()
 
 make_job "$T/job.yaml" "grace_s: 1, commit_all: false"
-sed -i -e "s/steps: 60/steps: 1600/" -e '/^  - {name: beta/d' -e '/^  - {name: alpha/d' "$T/job.yaml"
-for c in a b c; do
-    echo "  - {name: $c, sources: [{name: $([[ $c == b ]] && echo gpl || echo other), weight: 1}], threads: 1}" >>"$T/job.yaml"
-done
+sed -i -e "s/steps: 60/steps: 1600/" "$T/job.yaml"
+clusters "$T/job.yaml" a b c
 run=$T/run
 rounds() { # CLUSTER
     { cat "$run/metrics.jsonl" 2>/dev/null || true; } |
@@ -25,8 +23,6 @@ wait_rounds() { # CLUSTER ROUNDS
     done
     fail "no round $2 of $1 after a minute: $(tail -n 5 "$run.log")"
 }
-agent_of() { pgrep -f "nebula agent --home $run/clusters/$1 " | head -n 1; }
-worker_of() { pgrep -f "nebula worker .*$run/clusters/$1/" | head -n 1; }
 # By its own log: what it says to the console crosses a link that has only just come back.
 snapshots() { grep -c "a snapshot is here" "$run/clusters/$1/agent.log" || true; }
 wait_snapshot() { # CLUSTER BEFORE WHAT
@@ -40,12 +36,7 @@ wait_snapshot() { # CLUSTER BEFORE WHAT
 
 timeout 200 "$nebula" pretrain "$T/job.yaml" --local 3 --out "$run" >"$run.log" 2>&1 &
 pid=$!
-nebula_pid=
-for ((i = 0; i < 100 && !${nebula_pid:-0}; i++)); do
-    nebula_pid=$(pgrep -P "$pid" -f 'nebula pretrain' || true)
-    sleep 0.1
-done
-[[ $nebula_pid ]] || fail "the run has not started"
+nebula_pid=$(started_by "$pid")
 
 wait_rounds b 12
 # Its disk: what is left are its keys.
@@ -92,5 +83,5 @@ echo "b away for 15 rounds: at round $(rounds b) again"
 wait "$pid" || fail "run failed: $(tail -n 5 "$run.log")"
 digests_equal "$run"
 round_digests_equal "$run"
-for c in a b c; do "$nebula" ledger verify "$run/clusters/$c" >"$T/verify.log" 2>&1 || fail "ledger of $c: $(cat "$T/verify.log")"; done
+ledgers_verify "$run" a b c
 echo "$(summary '.rounds' "$run") rounds, digests equal, steps lost: $(summary '[.clusters[] | "\(.name) \(.lost_steps)"] | join(", ")' "$run")"

@@ -6,10 +6,8 @@
 make_corpus
 trap 'end_now ${pid:+"$pid"}; [[ ${KEEP:-} ]] || rm -rf "$T"' EXIT
 make_job "$T/job.yaml" "grace_s: 120"
-sed -i -e 's/steps: 60/steps: 100000/; s/interval: 10/interval: 20/; s/every_steps: 20/every_steps: 1000/' -e '/^  - {name: beta/d' -e '/^  - {name: alpha/d' "$T/job.yaml"
-for c in a b c; do
-    echo "  - {name: $c, sources: [{name: $([[ $c == b ]] && echo gpl || echo other), weight: 1}], threads: 1}" >>"$T/job.yaml"
-done
+sed -i -e 's/steps: 60/steps: 100000/; s/interval: 10/interval: 20/; s/every_steps: 20/every_steps: 1000/' "$T/job.yaml"
+clusters "$T/job.yaml" a b c
 run=$T/run
 rounds() { { cat "$run/metrics.jsonl" 2>/dev/null || true; } | jq -R -s --arg c "$1" '[split("\n")[] | fromjson? | select(.kind == "round" and .cluster == $c) | .round] | max // 0'; }
 wait_round() { # CLUSTER ROUND

@@ -6,10 +6,8 @@
 make_corpus
 trap 'end_now ${pid:+"$pid"}; [[ ${KEEP:-} ]] || rm -rf "$T"' EXIT
 make_job "$T/job.yaml" "grace_s: 20, merge_after: 3"
-sed -i -e 's/steps: 60/steps: 100000/; s/interval: 10/interval: 20/; s/every_steps: 20/every_steps: 1000, keep: 8/' -e '/^  - {name: beta/d' -e '/^  - {name: alpha/d' "$T/job.yaml"
-for c in a b c; do
-    echo "  - {name: $c, sources: [{name: $([[ $c == b ]] && echo gpl || echo other), weight: 1}], threads: 1}" >>"$T/job.yaml"
-done
+sed -i -e 's/steps: 60/steps: 100000/; s/interval: 10/interval: 20/; s/every_steps: 20/every_steps: 1000, keep: 8/' "$T/job.yaml"
+clusters "$T/job.yaml" a b c
 run=$T/run
 lines() { { cat "$run/metrics.jsonl" 2>/dev/null || true; } | jq -R -s "[split(\"\\n\")[] | fromjson? | $1] | max // 0"; }
 wait_for() { # FILTER VALUE
@@ -51,5 +49,5 @@ awk -v s="$share" -v w="$(since 0)" -v l="$(since 1)" -v t="$tokens" -v o="$othe
     function near(x) { return s > x - 0.001 && s < x + 0.001 }
     BEGIN { exit !((near(w) || near(l)) && s < t / (t + 2 * o) - 0.1) }' ||
     fail "c counts $share in round $round, of all tokens since the common base it has $(since 0) or $(since 1)"
-for c in a b c; do "$nebula" ledger verify "$run/clusters/$c" >"$T/verify.log" 2>&1 || fail "ledger of $c: $(cat "$T/verify.log")"; done
+ledgers_verify "$run" a b c
 echo "round $round: c returns with $tokens tokens, a sends $other; c counts $share, its part of all tokens since the common base"

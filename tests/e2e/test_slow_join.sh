@@ -7,10 +7,8 @@ make_corpus
 stopped=()
 trap 'kill -CONT ${stopped[@]:-} 2>/dev/null || true; end_now ${pid:+"$pid"}; [[ ${KEEP:-} ]] || rm -rf "$T"' EXIT
 make_job "$T/job.yaml" "grace_s: 0.5, commit_all: false"
-sed -i -e 's/steps: 60/steps: 100000/; s/codec: int4/codec: fp32/' -e '/^  - {name: beta/d' -e '/^  - {name: alpha/d' "$T/job.yaml"
-for c in a b c; do
-    echo "  - {name: $c, sources: [{name: $([[ $c == b ]] && echo gpl || echo other), weight: 1}], threads: 1}" >>"$T/job.yaml"
-done
+sed -i -e 's/steps: 60/steps: 100000/; s/codec: int4/codec: fp32/' "$T/job.yaml"
+clusters "$T/job.yaml" a b c
 run=$T/run
 rounds() {
     { cat "$run/metrics.jsonl" 2>/dev/null || true; } |
