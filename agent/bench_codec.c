@@ -178,8 +178,8 @@ struct stage {
 };
 
 struct speed {
-    double value,
-        limit; // GB/s: median of the task's, and what the limit's would be by the median of ratios
+    // GB/s: median of the task's, and what the limit's would be by the median of ratios
+    double value, limit;
 };
 
 // Task and limit take turns, slice by slice, each on other units than the other just had in the caches: what a busy machine

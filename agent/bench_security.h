@@ -45,8 +45,8 @@ enum bench_way { // who takes part, and on which processors
     BENCH_ONE_WAY, // one sends, one receives: each member's processors are its own, as on two head nodes
     BENCH_BOTH_WAYS // both send and receive on this machine's processors together
 };
-struct
-    bench_took { // one exchange: best of a few, by the clock; and the processor time of all its threads
+// one exchange: best of a few, by the clock; and the processor time of all its threads
+struct bench_took {
     double clock_s, processor_s;
 };
 // The same, done: in turns secured and in the open, without the disk and the sender's own digest.

@@ -17,8 +17,8 @@ static _Noreturn void exec_child(const char *const *argv, int in_fd, int log_fd,
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) // the parent died before prctl took effect
         _exit(127);
-    setpgid(0,
-            0); // Ctrl-C in a terminal reaches only the command, which stops its children in order
+    // Ctrl-C in a terminal reaches only the command, which stops its children in order
+    setpgid(0, 0);
     if (in_fd < 0)
         in_fd = open("/dev/null", O_RDONLY);
     if (in_fd >= 0)

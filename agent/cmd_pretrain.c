@@ -105,8 +105,8 @@ static enum neb_status tend_agents(struct run *r) {
         NEB_TRY(agent_ipc_send(
             r->ipc, NULL, json_pack("{s:s,s:s,s:O}", "op", "submit", "id", r->id, "spec", r->spec),
             NULL, 0));
-    return r->stop_sent ? pretrain_say_stop(r)
-                        : NEB_OK; // it may not have heard it, and asked again it does no more
+    // it may not have heard it, and asked again it does no more
+    return r->stop_sent ? pretrain_say_stop(r) : NEB_OK;
 }
 
 static enum neb_status follow(struct run *r) {

@@ -49,8 +49,8 @@ json_t *agent_job_to_json(const struct agent_job *job) {
                               "threads", c->threads, "corpus", c->corpus, "sources", sources);
         if (c->role) // likewise below
             json_object_set_new(o, "role", json_string(config_role_names[c->role]));
-        if (agent_cluster_ranks(c) > 1 ||
-            c->launcher) { // left out otherwise: ids stay what they were
+        // left out otherwise: ids stay what they were
+        if (agent_cluster_ranks(c) > 1 || c->launcher) {
             json_object_set_new(o, "mesh",
                                 json_pack("[i,i,i]", c->mesh.dp, c->mesh.pp, c->mesh.tp));
             json_object_set_new(o, "launcher", json_string(config_launcher_names[c->launcher]));

@@ -56,8 +56,8 @@ enum neb_status config_unknown_key(const char *where, const char *path) {
             snprintf(candidate, sizeof candidate, "%.*s",
                      whole ? 63 : (int)(dot - config_options[i].path), config_options[i].path);
             int d = distance(path, candidate);
-            if (d < least ||
-                (d == least && !whole)) { // on a tie a section is likelier: it is typed more often
+            // on a tie a section is likelier: it is typed more often
+            if (d < least || (d == least && !whole)) {
                 least = d;
                 memcpy(best, candidate, sizeof best);
             }

@@ -114,8 +114,8 @@ static enum neb_status set_plain(struct agent_job *job, const struct config_opti
         config_join(allowed, sizeof allowed, o->names);
         if (i < 0)
             return COMPLAIN(where, o->path, "\"%s\" is not one of: %s", text, allowed);
-        memcpy(p, &i,
-               sizeof i); // enums are ints with gcc and clang on every system that we build for
+        // enums are ints with gcc and clang on every system that we build for
+        memcpy(p, &i, sizeof i);
         return NEB_OK;
     }
     case T_TARGETS:

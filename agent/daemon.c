@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { POLL_MAX = 1100 }; // 66 a peer when all bulk connections are open
@@ -132,8 +133,9 @@ static void look_at_workers(struct daemon *d) {
         }
         if (j->used && !j->ended_at && agent_child_ended(&j->worker, &j->end_status))
             j->ended_at = neb_now();
-        // One that ended well has sent its report, which may still be on its way to us.
-        if (j->ended_at && (j->end_status || j->reported || neb_now() - j->ended_at > 2 * NEB_S)) {
+        // One that ended by itself, also with an error, has sent its report, which may still be on its way to us.
+        bool killed = j->ended_at && !WIFEXITED(j->end_status);
+        if (j->ended_at && (killed || j->reported || neb_now() - j->ended_at > 2 * NEB_S)) {
             j->ended_at = 0;
             daemon_worker_ended(d, j, j->end_status);
         }
@@ -202,8 +204,8 @@ static enum neb_status set_up(struct daemon *d) {
     if (d->c->page.listen)
         NEB_TRY(agent_web_start(&d->c->page, &d->web));
     NEB_TRY(neb_path(d->socket_path, sizeof d->socket_path, d->c->home, "agent.sock"));
-    NEB_TRY(agent_ipc_listen(d->zctx, d->socket_path,
-                             &d->ipc)); // last: who finds the socket finds an agent that is ready
+    // last: who finds the socket finds an agent that is ready
+    NEB_TRY(agent_ipc_listen(d->zctx, d->socket_path, &d->ipc));
     d->streams.ipc = d->ipc;
     return NEB_OK;
 }

@@ -23,10 +23,10 @@ struct agent_daemon_config {
     neb_ns overlap; // how long a member's former keys stay good after its rotation; 0: ten minutes
     int renew_days; // renew the certificate with fewer days left; 0: a third of its life
     struct agent_web_config page; // listen NULL: no status page
-    const char
-        *seal_key; // file; NULL: what HOME/seal.json or the systemd credential says (agent/seal.h)
-    bool *
-        suspended; // may be NULL; set when SIGTERM found a job running, which goes on when the agent is started again
+    // file; NULL: what HOME/seal.json or the systemd credential says (agent/seal.h)
+    const char *seal_key;
+    // may be NULL; set when SIGTERM found a job running, which goes on when the agent is started again
+    bool *suspended;
 };
 // Runs until SIGTERM or SIGINT: workers are stopped after a checkpoint. NEB_OK after an orderly end.
 NEB_MUST_CHECK enum neb_status agent_daemon_run(const struct agent_daemon_config *c);

@@ -231,8 +231,8 @@ void daemon_job_end(struct daemon *d, struct agent_jobrun *j, const char *state)
         daemon_job_save(d, j, state);
     }
     inter_service_limit(d->service, j->id, NULL);
-    j->state =
-        AGENT_JOB_ENDED; // its rounds stay open: a member that was away may still ask for the last
+    // its rounds stay open: a member that was away may still ask for the last
+    j->state = AGENT_JOB_ENDED;
     neb_info("job %s: %s", j->job.name, state);
 }
 

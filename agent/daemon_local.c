@@ -180,8 +180,8 @@ static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
     json_decref(j->report);
     j->report = json_incref(report);
     j->reported = true;
-    if (!j->suspended ||
-        !json_is_true(json_object_get(report, "stopped"))) // suspended: not its last word
+    // suspended: not its last word
+    if (!j->suspended || !json_is_true(json_object_get(report, "stopped")))
         daemon_publish(d, j, "report", "report", json_incref(report), true);
     if (agent_attach_waits(j)) // no process of ours ends with it
         daemon_worker_ended(d, j, 0);

@@ -113,8 +113,8 @@ void daemon_on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *
         return;
     }
     const char *from = d->members.m[peer].pub.name;
-    json_t *body = from[0] ? json_loadb((const char *)p, n, JSON_REJECT_DUPLICATES, NULL)
-                           : NULL; // "": revoked since
+    // "": revoked since
+    json_t *body = from[0] ? json_loadb((const char *)p, n, JSON_REJECT_DUPLICATES, NULL) : NULL;
     const char *hex = json_string_value(json_object_get(body, "id"));
     struct agent_jobrun *j = daemon_job(d, hex);
     if (kind == AGENT_MSG_JOB && hex)
@@ -165,8 +165,8 @@ void daemon_on_fault(void *user, uint32_t peer, enum inter_fault f) {
     d->faults[f]++;
     char text[96];
     snprintf(text, sizeof text, "%s message or state", inter_fault_name(f));
-    if (d->faults[f] == 1 || f == INTER_FAULT_DIVERGED ||
-        f == INTER_FAULT_REFUSED) // others are counted
+    // others are counted
+    if (d->faults[f] == 1 || f == INTER_FAULT_DIVERGED || f == INTER_FAULT_REFUSED)
         agent_view_event(d->view, NULL, d->members.m[peer].pub.name, text,
                          neb_seconds(neb_wall_now()));
     if (f == INTER_FAULT_DIVERGED)

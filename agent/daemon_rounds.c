@@ -174,8 +174,8 @@ void daemon_on_commit(void *user, const struct inter_record *r, const struct neb
     }
     if (j && j->sums && n && !agent_sums_commit(j->sums, r, blobs, &seeds))
         whole = false; // it is delivered again once the sum can be read
-    if (!j || !j->client.len || !whole ||
-        j->state == AGENT_JOB_ENDED) { // the worker asks again when it is back
+    // the worker asks again when it is back
+    if (!j || !j->client.len || !whole || j->state == AGENT_JOB_ENDED) {
         json_decref(entries);
         json_decref(seeds);
         return;

@@ -72,8 +72,8 @@ static bool all_connected(const struct daemon *d, const struct agent_jobrun *j) 
 // Members differed with no majority on either side, none has a checkpoint of before, and the updates since the start are gone:
 // waiting helps nobody. An error, once all have been asked for a while.
 static bool hopeless(struct daemon *d, struct agent_jobrun *j) {
-    const neb_ns patience =
-        15 * NEB_S; // a member that begins again from an older checkpoint says so within this
+    // a member that begins again from an older checkpoint says so within this
+    const neb_ns patience = 15 * NEB_S;
     if (!stuck(j) || !all_connected(d, j)) {
         j->hopeless_since = 0;
         return false;
@@ -158,8 +158,8 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
         daemon_job_save(d, j, "running"); // with what has been sent and received so far
         inter_service_job_close(d->service, j->id);
         st = daemon_open_rounds(d, j);
-        if (st != NEB_OK &&
-            daemon_open_rounds(d, j) != NEB_OK) // the snapshot is of no use; the ledger is
+        // the snapshot is of no use; the ledger is
+        if (st != NEB_OK && daemon_open_rounds(d, j) != NEB_OK)
             neb_warn("job %s: its rounds cannot be opened again", j->job.name);
         else if (st == NEB_OK && !j->taken && !helps_worker(d, j, dir) &&
                  agent_snapshot_useless(dir))

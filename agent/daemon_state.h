@@ -26,8 +26,8 @@ struct daemon {
     void *zctx;
     struct sec_identity *identity;
     struct sec_vault *vault; // of what lies on disk; NULL: in clear
-    uint64_t
-        strangers; // local messages refused: of processes that are not the worker they claim to be
+    // local messages refused: of processes that are not the worker they claim to be
+    uint64_t strangers;
     struct agent_members *trust;
     struct sec_members members; // of trust, as the service has it
     bool members_due; // trust has a newer list than the service, which only a new one can take
@@ -74,13 +74,13 @@ int daemon_peers_alive(const struct daemon *d, const struct agent_jobrun *j, boo
 bool daemon_catching_up(const struct daemon *d, const struct agent_jobrun *j);
 // First attempt of the present ledger (inter_job_status); 0: the job takes part in no rounds yet.
 uint32_t daemon_attempts(const struct daemon *d, const struct agent_jobrun *j);
-void daemon_tell_alive(struct daemon *d,
-                       struct agent_jobrun *j); // to the worker, when it has changed
+// to the worker, when it has changed
+void daemon_tell_alive(struct daemon *d, struct agent_jobrun *j);
 void daemon_tell_link(struct daemon *d, struct agent_jobrun *j); // a line of metrics
-struct agent_wan_bytes daemon_link_totals(struct daemon *d,
-                                          const struct agent_jobrun *j); // of its peers' links
-struct agent_wan_bytes daemon_wan_bytes(struct daemon *d,
-                                        const struct agent_jobrun *j); // of the job
+// of its peers' links
+struct agent_wan_bytes daemon_link_totals(struct daemon *d, const struct agent_jobrun *j);
+// of the job
+struct agent_wan_bytes daemon_wan_bytes(struct daemon *d, const struct agent_jobrun *j);
 json_t *daemon_status(struct daemon *d); // for nebula status and the page
 
 // daemon_jobs.c
@@ -122,8 +122,8 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
                              const char *part, uint64_t header_bytes);
 
 // daemon_peers.c
-json_t *daemon_signed_job(struct daemon *d,
-                          const struct agent_jobrun *j); // {"id", "spec", "home", "sig"}
+// {"id", "spec", "home", "sig"}
+json_t *daemon_signed_job(struct daemon *d, const struct agent_jobrun *j);
 void daemon_on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *p, size_t n);
 void daemon_on_peer(void *user, uint32_t peer, bool up);
 void daemon_on_fault(void *user, uint32_t peer, enum inter_fault f);

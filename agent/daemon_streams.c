@@ -50,8 +50,8 @@ static void on_refused(void *user, const struct inter_stream_key *k, const char 
 
 static void on_fault(void *user, const struct inter_stream_key *k, enum inter_stream_fault f) {
     (void)user;
-    neb_debug("stream %u: %s", k->id,
-              inter_stream_fault_name(f)); // counted in the stream's statistics
+    // counted in the stream's statistics
+    neb_debug("stream %u: %s", k->id, inter_stream_fault_name(f));
 }
 
 void agent_streams_listen(struct agent_streams *s) {

@@ -78,8 +78,8 @@ void doctor_buffers(struct doctor *d, int64_t recv_max, int64_t send_max, double
 }
 
 void doctor_files(struct doctor *d, int64_t limit, int peers) {
-    const int64_t need =
-        256 + (int64_t)(peers > 0 ? peers : 1) * 33 * 4; // socket, duplicate, monitor, wake-ups
+    // socket, duplicate, monitor, wake-ups
+    const int64_t need = 256 + (int64_t)(peers > 0 ? peers : 1) * 33 * 4;
     char advice[128] = "";
     if (limit >= 0 && limit < need)
         snprintf(advice, sizeof advice, "ulimit -n %lld, or LimitNOFILE= in the agent's unit",

@@ -9,8 +9,8 @@ struct agent_eval_translate {
     const char *checkpoint;        // file
     const struct neb_vault *vault; // opens it when it is sealed; NULL: only one in clear
     const char *corpus;            // folder
-    const char
-        *out; // folder for hypotheses.txt, references.txt, sources.txt; NULL: none are written
+    // folder for hypotheses.txt, references.txt, sources.txt; NULL: none are written
+    const char *out;
     int beam, windows, threads;
     bool merge, json;
 };

@@ -23,8 +23,8 @@ enum {
     AGENT_IPC_CLIENT_MAX = 32,    // bytes of a client's routing id
 };
 
-struct
-    agent_ipc_client { // who sent a message to an agent; plain data, comparable with agent_ipc_same
+// who sent a message to an agent; plain data, comparable with agent_ipc_same
+struct agent_ipc_client {
     uint8_t id[AGENT_IPC_CLIENT_MAX];
     uint8_t len; // 0: nobody
 };
@@ -46,8 +46,8 @@ void agent_ipc_msg_clear(struct agent_ipc_msg *m);
 const char *agent_ipc_str(const struct agent_ipc_msg *m, const char *key, const char *def);
 int64_t agent_ipc_int(const struct agent_ipc_msg *m, const char *key, int64_t def);
 
-struct
-    agent_ipc; // one socket, server or client; one thread. NEB_ERR_IO: the path cannot be bound, or is no socket's
+// one socket, server or client; one thread. NEB_ERR_IO: the path cannot be bound, or is no socket's
+struct agent_ipc;
 NEB_MUST_CHECK enum neb_status agent_ipc_listen(void *zctx, const char *path,
                                                 struct agent_ipc **out);
 NEB_MUST_CHECK enum neb_status agent_ipc_connect(void *zctx, const char *path,

@@ -15,8 +15,8 @@ enum agent_job_state { AGENT_JOB_RUNNING, AGENT_JOB_STOPPING, AGENT_JOB_ENDED };
 
 struct agent_wan_bytes {
     uint64_t sent, recv; // on the sockets
-    uint64_t
-        messages; // of `sent`: what was handed to the links; the rest is encryption, framing, liveness
+    // of `sent`: what was handed to the links; the rest is encryption, framing, liveness
+    uint64_t messages;
     uint64_t payload; // of `messages`: updates, batches, snapshots; the rest is headers and control
 };
 
@@ -48,27 +48,27 @@ struct agent_jobrun {
     neb_ns link_told;                 // when the line about the link last went to another cluster
     uint64_t link_told_bytes;         // sent and received by then
     uint16_t removed;                 // clusters that a membership version removed, bit each
-    char sig[2 * INTER_SIG_BYTES +
-             1]; // of the job, by the member that submitted it; "" where that is this one
+    // of the job, by the member that submitted it; "" where that is this one
+    char sig[2 * INTER_SIG_BYTES + 1];
     bool told_expected, told_lost;
     uint64_t taken; // fragments that the job's snapshot.bin is ahead in, bit each
-    uint32_t suspect
-        [INTER_FRAGMENTS_MAX]; // checkpoints of a fragment from this round on are not trusted; 0: all are
-    int divergences;           // of this cluster
+    // checkpoints of a fragment from this round on are not trusted; 0: all are
+    uint32_t suspect[INTER_FRAGMENTS_MAX];
+    int divergences;        // of this cluster
     bool all_doubt;         // in the last one nobody had a majority on its side: all compute again
     neb_ns hopeless_since;  // nobody has a state to go back to; 0: not so
     struct agent_join join; // the snapshot that is being fetched
-    neb_ns
-        behind_until; // when to look again for a snapshot that the worker needs; 0: it needs none
-    uint32_t behind_fragment,
-        behind_round; // the commit that it asked for and that is gone; round UINT32_MAX: any
-    bool replaced;    // the worker was killed to begin with another state: that is no crash
-    uint64_t finals;  // of a witness: fragments whose last round it has seen, bit each
+    // when to look again for a snapshot that the worker needs; 0: it needs none
+    neb_ns behind_until;
+    // the commit that it asked for and that is gone; round UINT32_MAX: any
+    uint32_t behind_fragment, behind_round;
+    bool replaced;   // the worker was killed to begin with another state: that is no crash
+    uint64_t finals; // of a witness: fragments whose last round it has seen, bit each
     bool reported;
     json_t *report; // owned: of this cluster, kept for watchers that come late
     struct agent_ipc_client watchers[AGENT_WATCHERS_MAX];
-    struct agent_wan_bytes wan_before,
-        wan_base; // by earlier runs of the job; of its links when this run began
+    // by earlier runs of the job; of its links when this run began
+    struct agent_wan_bytes wan_before, wan_base;
 };
 
 // All jobs that the ledger knows: [{id, job, state, home, sent_bytes, recv_bytes}]; home: who submitted it, "" for here.

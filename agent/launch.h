@@ -6,8 +6,8 @@
 
 enum { AGENT_LAUNCH_ARGS = 24 };
 struct agent_launch {
-    const char
-        *argv[AGENT_LAUNCH_ARGS]; // NULL-terminated; points into this struct and the arguments
+    // NULL-terminated; points into this struct and the arguments
+    const char *argv[AGENT_LAUNCH_ARGS];
     char ranks[24], threads[24], cpus[40], output[NEB_PATH_MAX];
 };
 // log_dir: where launchers that write a log a rank put it (slurm: rank-N.log); the others' ranks share the worker's log, each

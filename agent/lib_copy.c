@@ -59,8 +59,8 @@ enum neb_status lib_copy_need_cuda(struct lib_copy *c) {
             dlclose(cuda);
             return neb_fail(NEB_ERR_UNSUPPORTED, "the CUDA driver lacks %s", names[i]);
         }
-    memcpy(&c->pointer_attribute, &at[0],
-           sizeof at[0]); // POSIX: a symbol's address is a function's
+    // POSIX: a symbol's address is a function's
+    memcpy(&c->pointer_attribute, &at[0], sizeof at[0]);
     memcpy(&c->push, &at[1], sizeof at[1]);
     memcpy(&c->pop, &at[2], sizeof at[2]);
     memcpy(&c->synchronize, &at[3], sizeof at[3]);

@@ -295,8 +295,8 @@ int nebula_close(struct nebula **np, double eval_loss) {
     if (n->owner != getpid())
         return lib_fail(NEBULA_ERR_STATE, "nebula_close: process %ld attached, not %ld",
                         (long)n->owner, (long)getpid());
-    enum neb_status st =
-        n->failed ? NEB_OK : worker_save_wait(&n->w); // whoever attaches next goes on from it
+    // whoever attaches next goes on from it
+    enum neb_status st = n->failed ? NEB_OK : worker_save_wait(&n->w);
     if (st == NEB_OK && !n->failed && n->state != NEBULA_TRAIN)
         st = report(n, eval_loss);
     else if (agent_ipc_send(n->w.ipc, NULL, json_pack("{s:s}", "op", "detach"), NULL, 0) != NEB_OK)

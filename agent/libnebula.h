@@ -133,8 +133,8 @@ NEBULA_EXPORT int nebula_step(struct nebula *n, uint64_t tokens, double loss, in
 
 #define NEBULA_UNKNOWN ((double)NAN)
 
-struct
-    nebula_step_stats { // of one optimiser step; NEBULA_UNKNOWN is null in metrics.jsonl and missing on the page
+// of one optimiser step; NEBULA_UNKNOWN is null in metrics.jsonl and missing on the page
+struct nebula_step_stats {
     size_t size;      // sizeof(struct nebula_step_stats)
     uint64_t tokens;  // of all ranks
     double loss;      // training loss, nats a token
@@ -167,8 +167,8 @@ struct nebula_info {
     double stall_s, sync_s;         // waited for commits, spent encoding and merging
     int others;                     // other clusters that can be heard now
     char dir[1024], corpus[1024];   // the job's folder; its corpus as this cluster has it
-    char digest
-        [33]; // of the global parameters now (params_digest): equal on all clusters after the same round
+    // of the global parameters now (params_digest): equal on all clusters after the same round
+    char digest[33];
 };
 // ERRORS  NEBULA_ERR_INVALID.
 NEBULA_EXPORT int nebula_info_get(struct nebula *n, struct nebula_info *out);

@@ -73,8 +73,8 @@ enum neb_status agent_job_model_init(struct agent_job *job, const char *file) {
     NEB_TRY_GOTO(intra_hf_layout(c, &m), out);
     NEB_TRY_GOTO(fill(job, &m->c, file), out);
     snprintf(job->init_from, sizeof job->init_from, "%s", path);
-    snprintf(job->model_init, sizeof job->model_init, "%s",
-             path); // the same wherever the job is read
+    // the same wherever the job is read
+    snprintf(job->model_init, sizeof job->model_init, "%s", path);
     st = compare_vocabularies(job, path);
 out:
     intra_model_destroy(&m);

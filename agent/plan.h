@@ -6,8 +6,8 @@
 struct agent_plan {
     int64_t params, trainable;       // elements; with vocab 0: of the blocks and final norm only
     int64_t tokens_per_step, tokens; // of one cluster: a step's, and of the whole run
-    int64_t
-        exchanges; // of the whole model, per cluster (a fragment's are as many); mode rtd: batches
+    // of the whole model, per cluster (a fragment's are as many); mode rtd: batches
+    int64_t exchanges;
     double bits_per_param;     // of the codec, measured on normally distributed values
     double bytes_per_exchange; // encoded update of one cluster, without row counts and transport
     double bytes;              // of all exchanges, per cluster

@@ -64,8 +64,8 @@ static struct series *series_of(struct data *d, const char *name) {
 
 static void add_step(struct series *s, const json_t *o) {
     int64_t step = json_integer_value(json_object_get(o, "step"));
-    if (step <= s->step &&
-        s->n_loss) // the job was resumed from a checkpoint behind this: begin another piece of curve
+    // the job was resumed from a checkpoint behind this: begin another piece of curve
+    if (step <= s->step && s->n_loss)
         fputc('\n', s->loss);
     fprintf(s->loss, "%g %g %g %g\n", agent_json_get(o, "t"), agent_json_get(o, "tokens"),
             agent_json_get(o, "loss"), s->sent);

@@ -64,8 +64,8 @@ struct agent_cluster_summary {
     int64_t divergences; // times that its parameters differed from the others'
     uint64_t wan_sent_bytes, wan_recv_bytes; // on the sockets
     uint64_t wan_payload_bytes;              // of those sent: updates, batches, snapshots
-    uint64_t
-        wan_protocol_bytes; // of those sent: headers and control; what is left is encryption, framing, liveness
+    // of those sent: headers and control; what is left is encryption, framing, liveness
+    uint64_t wan_protocol_bytes;
     char params_digest[AGENT_DIGEST_TEXT]; // hexadecimal; empty: none
 };
 

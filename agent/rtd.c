@@ -157,8 +157,8 @@ int32_t rtd_draw(struct agent_rtd_side *s) {
             intra_sampler_next(s->sampler, s->tokens + (size_t)n * T, s->window);
         return n;
     }
-    int64_t first = (s->s.event - s->events) * s->job.batch,
-            at = 0; // among all held-out windows, source by source
+    // among all held-out windows, source by source
+    int64_t first = (s->s.event - s->events) * s->job.batch, at = 0;
     for (int32_t i = 0; i < intra_corpus_sources(s->corpus); i++) {
         uint64_t have = intra_corpus_windows(s->corpus, i, INTRA_VALID, T);
         for (int64_t k = 0; k < s->eval_windows[i]; k++, at++)
@@ -193,8 +193,8 @@ void rtd_took_step(struct agent_rtd_side *s) {
 
 const struct agent_rtd_state *agent_rtd_state(const struct agent_rtd_side *s) { return &s->s; }
 bool agent_rtd_trained(const struct agent_rtd_side *s) {
-    int64_t e =
-        s->s.event; // events that end without a batch are no more than skipped by the discriminator
+    // events that end without a batch are no more than skipped by the discriminator
+    int64_t e = s->s.event;
     while (s->role == AGENT_ROLE_DISCRIMINATOR && e < s->events && !rtd_emits(s, e))
         e++;
     return e >= s->events;

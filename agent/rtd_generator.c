@@ -62,8 +62,8 @@ static enum neb_status produce_eval(struct agent_rtd_side *s, struct neb_buf *ba
     int32_t windows = rtd_draw(s);
     if (windows)
         generate(s, s->tokens, windows, 0, false, true, &m);
-    s->eval_right += (int64_t)m.masked -
-                     (int64_t)m.replaced; // a draw that hits counts, as a measure of accuracy
+    // a draw that hits counts, as a measure of accuracy
+    s->eval_right += (int64_t)m.masked - (int64_t)m.replaced;
     NEB_TRY(encode(s, (uint8_t)(FLAG_EVAL | (last ? FLAG_LAST : 0)), windows, &m, batch));
     if (last) {
         s->s.eval_loss = s->eval_count ? s->eval_sum / (double)s->eval_count : NAN;

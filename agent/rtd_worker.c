@@ -52,8 +52,8 @@ static void say_step(struct rtd_run *r, struct agent_rtd_side *side) {
 static enum neb_status add_state(void *user, struct intra_ckpt_writer *out) {
     struct rtd_run *r = user;
     const struct agent_rtd_state *x = agent_rtd_state(r->side);
-    bool again = agent_rtd_trained(r->side) && x->event > r->w->job.steps &&
-                 !x->done; // evaluation is repeated
+    // evaluation is repeated
+    bool again = agent_rtd_trained(r->side) && x->event > r->w->job.steps && !x->done;
     NEB_TRY(agent_rtd_save(r->side, out));
     if (r->holds && !again)
         NEB_TRY(intra_ckpt_add(out, "rtd.batch", INTRA_BYTES, r->batch.len, 1, r->batch.p));

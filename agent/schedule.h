@@ -23,8 +23,8 @@ struct agent_schedule {
     int32_t interval; // H >= 1
     int32_t overlap;  // τ, 0 <= τ < H
     int32_t fragments;
-    int32_t
-        early_interval; // interval of the first early_steps steps (overlap < early_interval, early_steps a multiple)
+    // interval of the first early_steps steps (overlap < early_interval, early_steps a multiple)
+    int32_t early_interval;
     int64_t early_steps; // 0: one interval throughout
     int64_t base;        // step at which the present interval began to hold; at first 0
 };

@@ -12,8 +12,8 @@ static void apply(struct inter_service *s, const struct agent_jobrun *j, const j
     size_t i;
     if (all <= 0)
         return;
-    bool counted =
-        true; // a foreign trainer says how many tokens a step had, and counts rows apart from it
+    // a foreign trainer says how many tokens a step had, and counts rows apart from it
+    bool counted = true;
     for (int k = 0; k < j->job.n_clusters; k++)
         counted = counted && j->job.clusters[k].launcher != AGENT_LAUNCHER_ATTACH;
     inter_service_bound(s, j->id, (uint64_t)all, counted);

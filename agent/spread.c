@@ -6,8 +6,8 @@
 #include <string.h>
 
 enum { STAND_BYTES = 8 + NEB_SHA256_BYTES };
-static const neb_ns look_every =
-    500 * NEB_MS; // a peer costs us no more than two signatures a second
+// a peer costs us no more than two signatures a second
+static const neb_ns look_every = 500 * NEB_MS;
 
 void agent_spread_stand(struct agent_spread *s, const bool *up) {
     const struct sec_federation *f = agent_members_federation(s->members);

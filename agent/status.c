@@ -42,8 +42,8 @@ void agent_status_publish(struct agent_web *w, struct agent_view *v, json_t *sta
     if (agent_web_watched(w)) {
         history = agent_view_history(v);
     } else {
-        history = strdup(
-            "{\"version\":1,\"jobs\":[],\"events\":[]}"); // the curves follow within a second
+        // the curves follow within a second
+        history = strdup("{\"version\":1,\"jobs\":[],\"events\":[]}");
     }
     if (agent_metrics_text(status, &text) == NEB_OK && (metrics = malloc(text.len + 1))) {
         memcpy(metrics, text.p, text.len);

@@ -23,8 +23,8 @@ uint32_t agent_tf_mask(uint32_t crc);
 
 // Events, and the record around one. wall_s: seconds since 1970.
 void agent_tf_put_version(struct neb_buf *event, double wall_s);
-void agent_tf_put_start(struct neb_buf *event, double wall_s,
-                        int64_t step); // readers drop what earlier files have from this step on
+// readers drop what earlier files have from this step on
+void agent_tf_put_start(struct neb_buf *event, double wall_s, int64_t step);
 void agent_tf_put_scalars(struct neb_buf *event, double wall_s, int64_t step,
                           const struct agent_tf_scalar *s, int n);
 void agent_tf_put_record(struct neb_buf *file, const struct neb_buf *event);

@@ -31,9 +31,9 @@ struct course { // of one cluster of one job
     int64_t round;
     char codecs[CODECS][CODEC];
     int n_codecs;
-    struct neb_buf columns
-        [COLUMNS]; // points as JSON, "1,2.5,null,": written once, and again when a curve is thinned
-    int written;   // points in it
+    // points as JSON, "1,2.5,null,": written once, and again when a curve is thinned
+    struct neb_buf columns[COLUMNS];
+    int written; // points in it
 };
 
 struct job_view {

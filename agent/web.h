@@ -21,10 +21,10 @@
 
 struct agent_web_config {
     const char *listen; // "HOST:PORT", "[V6]:PORT" or "PORT" (on 127.0.0.1)
-    const char
-        *token; // file with the token, at least 16 bytes; NULL: none, which only loopback may have
-    const char *cert,
-        *key; // PEM files; NULL: beyond loopback the agent's own (agent/web_tls.h), on loopback no TLS
+    // file with the token, at least 16 bytes; NULL: none, which only loopback may have
+    const char *token;
+    // PEM files; NULL: beyond loopback the agent's own (agent/web_tls.h), on loopback no TLS
+    const char *cert, *key;
     const char *home; // of the agent: its own certificate
 };
 

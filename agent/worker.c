@@ -96,8 +96,8 @@ static enum neb_status set_up_trainer(struct agent_worker *w) {
     if (w->world)
         neb_info("%d ranks: dp %d, pp %d, tp %d, %d threads each", w->world->size, c->mesh.dp,
                  c->mesh.pp, c->mesh.tp, kern_pool_threads(w->K->pool));
-    NEB_TRY(intra_team_pull(
-        w->team, NULL)); // all of it, what is frozen too: the final model is written from here
+    // all of it, what is frozen too: the final model is written from here
+    NEB_TRY(intra_team_pull(w->team, NULL));
     if (!j->init_from[0])
         return NEB_OK;
     NEB_TRY(intra_ckpt_open_in(worker_vault(w), j->init_from, true, &init));
@@ -221,8 +221,8 @@ static enum neb_status run(struct agent_worker *w, const char *socket_path, cons
         neb_warn("the others have finished the job without this cluster: %lld of its %lld steps "
                  "were made",
                  (long long)w->step, (long long)w->job.steps);
-    NEB_TRY(worker_save(
-        w)); // also at the end: a run that died between here and its report goes on from here
+    // also at the end: a run that died between here and its report goes on from here
+    NEB_TRY(worker_save(w));
     NEB_TRY(worker_save_wait(w));
     if (worker_finished(w))
         NEB_TRY(worker_save_model(w));
@@ -246,8 +246,8 @@ enum neb_status agent_worker_run(const char *socket_path, const char *job, struc
     w->threads = threads;
     signal(SIGINT, SIG_IGN); // the agent decides when a worker stops
     enum neb_status st = run(w, socket_path, job);
-    if (st != NEB_OK && st != NEB_ERR_AGAIN &&
-        w->ipc) { // an error, not a crash: starting again would end the same way, so the user is told at once
+    // an error, not a crash: starting again would end the same way, so the user is told at once
+    if (st != NEB_OK && st != NEB_ERR_AGAIN && w->ipc) {
         char text[1024];
         neb_last_error(text, sizeof text);
         if (worker_report(w, json_pack("{s:s}", "error", text[0] ? text : neb_status_name(st)),

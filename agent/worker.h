@@ -98,8 +98,8 @@ struct agent_worker {
     int threads;              // of each of its ranks
     struct intra_team *team;
     struct intra_trainer *trainer; // the team's
-    struct intra_model *
-        model; // the team's, of all parameters: pulled before it is read, pushed after it has changed
+    // the team's, of all parameters: pulled before it is read, pushed after it has changed
+    struct intra_model *model;
     int32_t *tokens, *targets;
     // exchange
     struct inter_outer *outer;
@@ -117,8 +117,8 @@ struct agent_worker {
     int64_t counted_miss[64];
     uint64_t tokens_base[64]; // tokens at the last committed send of each fragment
     int64_t steps_base[64];
-    uint64_t *counts_sent
-        [64]; // per fragment, (4, V): input and target counts at its last committed send, and at its last send
+    // per fragment, (4, V): input and target counts at its last committed send, and at its last send
+    uint64_t *counts_sent[64];
     uint64_t **unit_counts; // per unit with row weights: (rows) counts to send, scratch
     struct kern_digest last_digest[64];
     // Rounds at the newest checkpoints, as a ring: updates are kept back to the oldest generation on disk.
@@ -133,15 +133,15 @@ struct agent_worker {
         double wait_s; // for the one before
     } saving;
     uint64_t taken; // fragments that DIR/snapshot.bin is ahead in, bit each: the agent says so
-    uint32_t suspect
-        [64]; // checkpoints of a fragment from this round on are not to be trusted; 0: all are
-    bool
-        lost; // the disk was, and the agent catches up: commits are merged as they come, without training
+    // checkpoints of a fragment from this round on are not to be trusted; 0: all are
+    uint32_t suspect[64];
+    // the disk was, and the agent catches up: commits are merged as they come, without training
+    bool lost;
     bool restored;     // from a checkpoint or snapshot
     bool adopts;       // that was so in this process
     uint32_t attempts; // first attempt of the agent's present ledger
-    uint32_t
-        life; // updates of earlier attempts were sent by a life whose state went with its disk; 0: there was none
+    // updates of earlier attempts were sent by a life whose state went with its disk; 0: there was none
+    uint32_t life;
     int64_t lost_steps;      // not made, or made and lost, by this cluster
     struct agent_merge *log; // of the run that is being repeated, if any
     size_t n_log;

@@ -297,8 +297,8 @@ enum neb_status worker_restore(struct agent_worker *w) {
     if (!w->federated)
         return st;
     bool whole = st == NEB_OK;
-    NEB_TRY(
-        read_merges(w)); // also without a checkpoint: the run began and is repeated from its start
+    // also without a checkpoint: the run began and is repeated from its start
+    NEB_TRY(read_merges(w));
     if (!(w->log_file = fopen(path, "a")))
         return neb_fail_errno("cannot open %s", path);
     for (size_t i = 0; i < w->n_log;

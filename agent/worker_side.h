@@ -17,8 +17,8 @@ struct worker_side {
     struct agent_worker *w; // borrowed
     int32_t n_streams;
     struct agent_stream *streams[WORKER_SIDE_STREAMS_MAX]; // owned
-    int64_t
-        saved; // event or step of the newest checkpoint, which may still be on its way; -1: none by this process
+    // event or step of the newest checkpoint, which may still be on its way; -1: none by this process
+    int64_t saved;
     uint64_t cursors[WORKER_SIDE_STREAMS_MAX]; // of that checkpoint: the next batch of each stream
     bool final;                                // nothing will be started again from an older one
     worker_side_add *add;

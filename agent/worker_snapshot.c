@@ -93,6 +93,6 @@ out:
         NEB_TRY(told(w, NULL));
     NEB_TRY(worker_save(w));
     NEB_TRY(worker_save_wait(w));
-    return neb_fs_remove(
-        path); // behind the checkpoint: until that is on disk, it is taken over again
+    // behind the checkpoint: until that is on disk, it is taken over again
+    return neb_fs_remove(path);
 }

@@ -200,8 +200,8 @@ enum neb_status agent_stream_applied(struct agent_stream *s) {
 
 enum neb_status agent_stream_saved(struct agent_stream *s, uint64_t cursor, int keep, bool final) {
     NEB_ASSERT(keep >= 1 && keep <= AGENT_STREAM_GENERATIONS);
-    if (!s->n_saved ||
-        s->saved[(s->n_saved - 1) % (uint64_t)keep] != cursor) // not the same generation again
+    // not the same generation again
+    if (!s->n_saved || s->saved[(s->n_saved - 1) % (uint64_t)keep] != cursor)
         s->saved[s->n_saved++ % (uint64_t)keep] = cursor;
     if (final)
         return say(s, "stream-durable", cursor);

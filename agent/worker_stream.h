@@ -41,11 +41,11 @@ struct agent_stream {
     uint64_t have;                    // consumer: one past the newest in the queue
     neb_ns *put_at; // (window_batches) when a batch was put, by our clock; 0: not known
     neb_ns waits;   // since when nothing is here; 0: something is
-    neb_ns begun, last_put,
-        last_took; // the batch that is being applied; of the one before: put, and how long it took here
+    // the batch that is being applied; of the one before: put, and how long it took here
+    neb_ns begun, last_put, last_took;
     struct agent_stall stall;
-    uint64_t
-        saved[AGENT_STREAM_GENERATIONS]; // cursors of this process's newest checkpoints, a ring
+    // cursors of this process's newest checkpoints, a ring
+    uint64_t saved[AGENT_STREAM_GENERATIONS];
     uint64_t n_saved;
 };
 

@@ -65,8 +65,8 @@ enum neb_status worker_sync_create(struct agent_worker *w) {
     NEB_TRY_GOTO(cmp_codec_parse(s->codec, &w->codec), out);
     worker_plan_start(w);
     w->merge_codec = w->codec;
-    if (w->codec.id == CMP_INT4 ||
-        w->codec.id == CMP_TOPK) // a merge round carries much: 8 bits or finer
+    // a merge round carries much: 8 bits or finer
+    if (w->codec.id == CMP_INT4 || w->codec.id == CMP_TOPK)
         NEB_TRY_GOTO(cmp_codec_parse("int8", &w->merge_codec), out);
     w->schedule = (struct agent_schedule){.steps = w->job.steps,
                                           .interval = s->interval,
@@ -429,8 +429,8 @@ enum neb_status worker_take_over(struct agent_worker *w, int32_t f) {
             "fragment %d and the data go on from "
             "step %lld, not %lld",
             w->frags[f].round, f, (long long)cursor, (long long)w->step);
-    enum neb_status st =
-        worker_merge(w, f); // logged at the step at which a repeated run takes it over too
+    // logged at the step at which a repeated run takes it over too
+    enum neb_status st = worker_merge(w, f);
     if (st == NEB_OK && cursor > w->step)
         st = worker_skip_steps(w, cursor - w->step);
     worker_begin_counts(w, f);

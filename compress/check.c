@@ -30,8 +30,8 @@ struct cmp_check {
     struct neb_sha256 *sha; // over the shapes of units
     uint64_t elements_max;
     struct cmp_update_stats stats;
-    double sum,
-        lane[LANES]; // of squares: of finished units and this one's codes; of this one's floats
+    // of squares: of finished units and this one's codes; of this one's floats
+    double sum, lane[LANES];
 
     uint8_t small[FRAME_BYTES + CODEBOOK_BYTES]; // a header that is being gathered
     size_t have, want;
@@ -46,8 +46,8 @@ struct cmp_check {
     struct neb_buf counts;
     struct neb_buf *into; // of these, the one that is being filled
     ZSTD_outBuffer out;
-    size_t min, left,
-        done; // least raw bytes; packed ones to come; elements or blocks that were counted
+    // least raw bytes; packed ones to come; elements or blocks that were counted
+    size_t min, left, done;
     bool packed, opened, ended; // zstd: its magic number was seen, its frame is over
     bool nibbles;               // stage 2 (stage.c): first the low ones,
     struct neb_buf low, high;   // then zstd of the high ones; both make the stream

@@ -104,8 +104,8 @@ static enum neb_status encode_topk(struct cmp_device *c, struct cmp_work *w, str
     c->D->ops->topk(c->D, (uint16_t *)(void *)idx, (float *)(void *)values, x, n, k->chunk, k->k,
                     (uint32_t)cmp_frame_chunk_k(k, last));
     neb_buf_clear(&c->list);
-    NEB_TRY(
-        neb_buf_reserve(&c->list, all * (sizeof(float) + sizeof(uint16_t)))); // does not move below
+    // does not move below
+    NEB_TRY(neb_buf_reserve(&c->list, all * (sizeof(float) + sizeof(uint16_t))));
     NEB_TRY(fetch(c, &c->list, values, all * sizeof(float)));
     NEB_TRY(fetch(c, &c->list, idx, all * sizeof(uint16_t)));
     NEB_TRY(c->D->ops->finish(c->D));

@@ -16,8 +16,8 @@ enum {                             // of updates (update.h)
 struct cmp_frame { // the header
     struct cmp_codec codec;
     int top; // exponent that scales are relative to
-    float mags
-        [CMP_MAGS]; // topk: codebook of magnitudes, in units of the chunk's scale, ascending; 2 or 8 of them
+    // topk: codebook of magnitudes, in units of the chunk's scale, ascending; 2 or 8 of them
+    float mags[CMP_MAGS];
     uint64_t n;
     bool former; // read from version 1
 };

@@ -63,8 +63,8 @@ struct cmp_update_stats {
     uint32_t units;
     uint64_t elements;
     uint64_t counts; // sum of all row counts
-    double
-        norm; // L2 of all decoded elements: from codes and scales (compress/check.h), the same bits everywhere
+    // L2 of all decoded elements: from codes and scales (compress/check.h), the same bits everywhere
+    double norm;
     uint8_t shapes[32]; // cmp_shapes_hash of its units
 };
 // Checks an update without knowing the model: structure, frames, finiteness, norm. What an agent does before a commit, here

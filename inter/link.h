@@ -71,15 +71,15 @@ struct inter_link_stats {
     bool up;
     neb_ns since; // monotonic time of the last change of up
     neb_ns rtt;   // smoothed, of PING on control; 0: not known yet
-    neb_ns
-        clock_offset; // of the peer's time of day against ours, to half a round trip; 0: not known
-    uint64_t sent_bytes,
-        recv_bytes; // on the TCP sockets: handshakes, ZMTP, CURVE; sent includes retransmissions
-    uint64_t
-        message_bytes; // sent by the caller, headers and all; the rest of sent_bytes is this link's own
+    // of the peer's time of day against ours, to half a round trip; 0: not known
+    neb_ns clock_offset;
+    // on the TCP sockets: handshakes, ZMTP, CURVE; sent includes retransmissions
+    uint64_t sent_bytes, recv_bytes;
+    // sent by the caller, headers and all; the rest of sent_bytes is this link's own
+    uint64_t message_bytes;
     uint64_t payload_bytes; // of message_bytes: second parts (inter_link_send2) on bulk connections
-    uint64_t sent_segs,
-        recv_segs; // TCP segments: add 40 (IPv4) plus 12 (timestamps) bytes each for IP bytes
+    // TCP segments: add 40 (IPv4) plus 12 (timestamps) bytes each for IP bytes
+    uint64_t sent_segs, recv_segs;
     uint32_t bulk_open, bulk_used;       // connections; those that this side sends on
     char congestion[INTER_TCP_NAME_MAX]; // of the control connection; "": none
     uint64_t queued_bytes; // sent and not acknowledged by the peer's link, both channels
@@ -87,8 +87,8 @@ struct inter_link_stats {
     uint64_t recycled;     // sets of connections that this side replaced for their age
     uint64_t refused;      // messages accepted by nobody: bad frames, spoofed ids, stale sessions
     uint64_t dropped;      // bytes that were unacknowledged when a connection broke
-    uint64_t held,
-        cut; // bytes that came and are not read yet; connections cut because that was too much
+    // bytes that came and are not read yet; connections cut because that was too much
+    uint64_t held, cut;
 };
 
 struct inter_link;

@@ -116,8 +116,8 @@ void link_guard(struct inter_link *l, neb_ns now) {
     for (uint32_t i = 0; i < l->n_peers; i++)
         if (!l->peers[i].self)
             guard_peer(l, &l->peers[i]);
-    if (l->guard_at <
-        l->deadline) // a message that never ends makes nothing readable: only the clock finds it
+    // a message that never ends makes nothing readable: only the clock finds it
+    if (l->guard_at < l->deadline)
         l->deadline = l->guard_at;
 }
 

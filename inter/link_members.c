@@ -55,8 +55,8 @@ static void reload_member(struct inter_link *l, const struct sec_member *x, bool
     }
     l->members.m[i] = *x;
     bool same = !memcmp(&x->pub, &p->member.pub, sizeof x->pub);
-    if (!same && keep_former &&
-        !p->revoked) { // of this member itself too: what it has signed stands
+    // of this member itself too: what it has signed stands
+    if (!same && keep_former && !p->revoked) {
         p->former = p->member.pub;
         p->former_until = neb_now() + overlap;
     } else if (!same) {

@@ -137,15 +137,15 @@ void link_conn_close(struct peer *p, struct conn *c); // its final byte count is
 struct inter_tcp_counts link_conn_counts(const struct conn *c);
 void link_counts_add(struct inter_tcp_counts *a, struct inter_tcp_counts b);
 void link_set_dial(struct inter_link *l, struct peer *p);
-void link_set_widen(struct inter_link *l,
-                    struct peer *p); // more bulk connections, when either side could fill them
+// more bulk connections, when either side could fill them
+void link_set_widen(struct inter_link *l, struct peer *p);
 void link_set_came_up(struct inter_link *l, struct peer *p, struct set *s);
 void link_set_retire(struct inter_link *l, struct peer *p, int which); // aside, for its successor
 void link_set_close(struct inter_link *l, struct peer *p, int which);
 void link_peer_update(struct inter_link *l, struct peer *p); // reports when it came up or went down
 void link_peer_close(struct inter_link *l, struct peer *p);  // with every connection
-bool link_prefers_dialed(const struct inter_link *l,
-                         const struct peer *p); // of two sets, which one is kept
+// of two sets, which one is kept
+bool link_prefers_dialed(const struct inter_link *l, const struct peer *p);
 void link_dial_events(struct inter_link *l, struct peer *p, int which, uint32_t index);
 void link_router_events(struct inter_link *l);
 NEB_MUST_CHECK enum neb_status link_listen(struct inter_link *l, const char *where);

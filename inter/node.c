@@ -36,8 +36,8 @@ struct inter_action *node_act(struct step *s, enum inter_action_kind kind) {
         a->list = p;
         a->cap = cap;
     }
-    struct inter_action *x =
-        &a->list[a->n++]; // manifest, record and standing only where kind says so
+    // manifest, record and standing only where kind says so
+    struct inter_action *x = &a->list[a->n++];
     x->kind = kind;
     x->peer = x->chunk = 0;
     x->offset = 0;

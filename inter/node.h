@@ -64,13 +64,13 @@ struct inter_job_config {
     uint32_t peers[INTER_MEMBERS_MAX]; // link peer of each member (of self: unused)
     uint32_t fragments;
     uint32_t merge_after; // S
-    uint64_t step_tokens,
-        steps; // of one inner step; of the job: a member's weight is not taken beyond them. 0: not known
+    // of one inner step; of the job: a member's weight is not taken beyond them. 0: not known
+    uint64_t step_tokens, steps;
     float eta, mu;
     struct inter_tune_config
         tune; // of every member; where it is off, its start values are all plans
-    bool
-        masked; // gate profile `private`: only sums of enough members may be read (security/secure_sum.h)
+    // gate profile `private`: only sums of enough members may be read (security/secure_sum.h)
+    bool masked;
     bool robust; // gate profile: norms are clipped to their median (inter/robust.h)
 };
 
@@ -170,8 +170,8 @@ bool inter_node_job_removed(struct inter_node *n, const uint8_t job[INTER_ID_BYT
                             uint16_t removed);
 void inter_node_job_close(struct inter_node *n, const uint8_t job[INTER_ID_BYTES]);
 void inter_node_restore_standing(struct inter_node *n, const struct inter_standing *s);
-void inter_node_restore_commit(struct inter_node *n,
-                               const struct inter_record *last); // newest committed record
+// newest committed record
+void inter_node_restore_commit(struct inter_node *n, const struct inter_record *last);
 enum inter_holding { INTER_HOLD_PART, INTER_HOLD_WHOLE, INTER_HOLD_REFUSED };
 // got: chunks of a blob that had begun to arrive; NULL: none. REFUSED: whole, but the gate does not let it pass.
 NEB_MUST_CHECK enum neb_status inter_node_restore_manifest(struct inter_node *n,
@@ -207,8 +207,8 @@ struct inter_job_status {
     int leader;        // member, -1: none known
     bool leads, votes; // this node
     bool lost;         // its disk was: the others knew it with an older ledger
-    uint32_t
-        attempts; // from this one on: attempts of this node's present ledger; earlier ones are of a lost disk
+    // from this one on: attempts of this node's present ledger; earlier ones are of a lost disk
+    uint32_t attempts;
     uint16_t live, direct; // bit per member: heard lately; connected to this node
     uint16_t removed;      // bit per member: by a signed membership version
     uint32_t lag;          // rounds that the fragment furthest behind has to catch up
@@ -226,7 +226,7 @@ void inter_node_job_bound(struct inter_node *n, const uint8_t job[INTER_ID_BYTES
 uint32_t inter_node_attempt(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES]);
 // A record as the COMMIT that members send each other, appended.
 void inter_node_commit_message(struct neb_buf *out, const struct inter_record *r);
-uint32_t inter_node_chunk_bytes(const struct inter_node *n,
-                                uint32_t blob_bytes); // for a manifest to come
+// for a manifest to come
+uint32_t inter_node_chunk_bytes(const struct inter_node *n, uint32_t blob_bytes);
 
 #endif

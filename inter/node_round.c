@@ -286,8 +286,8 @@ void node_on_propose(struct step *s, struct neb_rd *r) {
         fair = fair && node_weight_possible(j, g, m, c.cursors[m], c.entries[i].tokens);
     }
     if (!fair || (j->c.masked && !inter_sums_allowed(&c, j->c.n_members))) {
-        node_fault(s,
-                   INTER_FAULT_DENIED); // a leader that weighs updates otherwise than all agreed to
+        // a leader that weighs updates otherwise than all agreed to
+        node_fault(s, INTER_FAULT_DENIED);
         return;
     }
     if (!g->voted || g->vote.term != c.term)

@@ -105,8 +105,8 @@ void node_on_forward(struct step *s, struct neb_rd *r) {
         node_fault(s, INTER_FAULT_DENIED);
         return;
     }
-    if (to !=
-        j->c.self) { // one hop: only its origin gives it to us, and only to its end do we give it
+    // one hop: only its origin gives it to us, and only to its end do we give it
+    if (to != j->c.self) {
         struct neb_buf whole = {.p = (uint8_t *)(uintptr_t)r->p, .len = r->len};
         if (node_member(j, s->e->peer) == from && node_direct(s, j, to))
             put_on_link(s, j->c.peers[to], &whole);

@@ -84,8 +84,8 @@ struct serve { // one blob on its way to one member
 struct member {
     neb_ns heard;     // last beat; 0: never since the start
     uint16_t reaches; // bit per member, as it says
-    uint64_t
-        epoch; // of its ledger, by the newest beat; what it said to hold under an older one is gone
+    // of its ledger, by the newest beat; what it said to hold under an older one is gone
+    uint64_t epoch;
     bool leaves, knows_me; // knows_me: it has said that it knows this node under its present epoch
     uint64_t told;         // fragments of the election or recovery under way, bit each
     uint32_t rounds[INTER_FRAGMENTS_MAX]; // open there, as it says
@@ -165,8 +165,8 @@ static inline uint32_t node_index(const struct job *j, const struct fragment *g)
 struct neb_buf *node_begin(struct step *s, enum message type); // into the scratch buffer
 void node_send(struct step *s, struct job *j, uint8_t member); // what node_begin started
 bool node_direct(const struct step *s, const struct job *j, uint8_t member);
-bool node_reaches(const struct step *s, const struct job *j,
-                  uint8_t member); // directly or through a third
+// directly or through a third
+bool node_reaches(const struct step *s, const struct job *j, uint8_t member);
 bool node_live(const struct step *s, const struct job *j, uint8_t member); // and heard lately
 void node_on_forward(struct step *s, struct neb_rd *r);
 void node_say_manifest(struct step *s, struct job *j, const struct inter_manifest *m,
@@ -220,8 +220,8 @@ bool node_verify_record(struct inter_node *n, const struct job *j, const struct 
 // Whether a member that was at g->cursors when its last update was committed can have seen so many tokens by this step.
 bool node_weight_possible(const struct job *j, const struct fragment *g, uint8_t m, uint64_t step,
                           uint64_t tokens);
-bool node_lists(const struct inter_record *r,
-                const struct inter_manifest *m); // r commits exactly m
+// r commits exactly m
+bool node_lists(const struct inter_record *r, const struct inter_manifest *m);
 
 // node_elect.c
 void node_beat(struct step *s, struct job *j, uint8_t member);

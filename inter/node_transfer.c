@@ -313,8 +313,8 @@ void node_on_state(struct step *s, struct neb_rd *r) {
     if (h == INTER_HOLD_WHOLE) {
         struct inter_key wanted = k;
         t->holders |= (uint16_t)BIT(m);
-        if (!listed(g, k.member, &wanted) ||
-            wanted.attempt == k.attempt) // who holds another attempt does not help
+        // who holds another attempt does not help
+        if (!listed(g, k.member, &wanted) || wanted.attempt == k.attempt)
             t->gone &= (uint16_t)~BIT(m);
     } else if (h == INTER_HOLD_REFUSED) {
         t->refusers |= (uint16_t)BIT(m);

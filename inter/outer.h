@@ -42,8 +42,8 @@ struct inter_outer_config {
     const struct sec_sum *sum;
     uint8_t sum_members;
     float sum_scale; // what an integer stands for
-    bool
-        robust; // trimmed mean in place of the mean (inter/robust.h); a commit then needs memory for all updates of a unit
+    // trimmed mean in place of the mean (inter/robust.h); a commit then needs memory for all updates of a unit
+    bool robust;
 };
 
 struct inter_outer;

@@ -12,8 +12,8 @@ struct outer_slot { // one unit
     size_t from;  // place among the elements of its fragment
     struct cmp_work *work;
     struct neb_buf frame; // encoded unit, before it is joined to the update
-    size_t
-        strip; // elements that are settled at a time; whole rows where rows are weighted, all where masked
+    // elements that are settled at a time; whole rows where rows are weighted, all where masked
+    size_t strip;
     float *acc, *part; // (strip) scratch of apply: weighted sum, one decoded update
     float *mean;       // (n) profile `robust`: the trimmed mean; on an accelerator: scratch
     struct cmp_reader
@@ -80,8 +80,8 @@ NEB_MUST_CHECK enum neb_status outer_mask(struct inter_outer *o, int32_t f, uint
 // What masked parts hold: they must be this fragment's, and those whose seeds are there.
 NEB_MUST_CHECK enum neb_status outer_masked_open(int32_t f, struct outer_apply *j);
 void outer_masked_sum(struct outer_apply *j, struct outer_slot *s); // s->acc = mean; s->st
-void outer_masked_own(const struct outer_apply *j, struct outer_slot *s,
-                      size_t part); // s->part = what that part held
+// s->part = what that part held
+void outer_masked_own(const struct outer_apply *j, struct outer_slot *s, size_t part);
 
 // outer_device.c: what those do unit by unit, for whole fragments; digests of the units are left in their slots.
 void outer_device_destroy(struct outer_device **d);

@@ -158,8 +158,8 @@ enum neb_status inter_service_submit(struct inter_service *s, const struct inter
     if (open == UINT32_MAX || m.key.round > open)
         return neb_fail(NEB_ERR_STATE, "update for round %u of fragment %u, but round %u is open",
                         m.key.round, m.key.fragment, open);
-    if (m.key.round <
-        open) // others went on without it, or a worker was restarted: this round is over
+    // others went on without it, or a worker was restarted: this round is over
+    if (m.key.round < open)
         return inter_service_deliver(s, m.key.job, m.key.fragment, m.key.round);
     m.key.attempt += inter_node_attempt(s->node, m.key.job);
     if (inter_ledger_find_manifest(s->ledger, &m.key, &stored) == NEB_OK &&

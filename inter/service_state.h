@@ -111,8 +111,8 @@ void service_arrivals_free(struct inter_service *s);
 void service_step(struct inter_service *s, const struct inter_event *event);
 NEB_MUST_CHECK enum neb_status service_deliver(struct inter_service *s,
                                                const struct inter_record *r);
-void service_unmap(
-    struct inter_service *s); // the blob that is being sent: before any may be removed
+// the blob that is being sent: before any may be removed
+void service_unmap(struct inter_service *s);
 
 // service_messages.c
 void service_on_event(void *user, const struct inter_link_event *e); // of the link

@@ -36,8 +36,8 @@ struct inter_snapshot {
     struct inter_snapshot_part parts[INTER_FRAGMENTS_MAX];
 };
 void inter_snapshot_put(struct neb_buf *out, const struct inter_snapshot *s);
-NEB_MUST_CHECK bool inter_snapshot_get(struct neb_rd *r,
-                                       struct inter_snapshot *s); // false: malformed
+// false: malformed
+NEB_MUST_CHECK bool inter_snapshot_get(struct neb_rd *r, struct inter_snapshot *s);
 
 struct inter_snapshot_source { // what a holder gives: header, then the two ranges
     struct neb_buf header;     // freed by close

@@ -243,8 +243,8 @@ enum neb_status snapshot_on_data(struct inter_snapshots *s, neb_ns now, uint32_t
         return NEB_OK; // of a transfer that was given up
     uint32_t i = (uint32_t)(offset / INTER_SNAPSHOT_CHUNK);
     neb_sha256(p, n, sha);
-    size_t want = (size_t)snapshot_chunk_bytes(
-        f->total, i); // a holder does not know that only the header is wanted
+    // a holder does not know that only the header is wanted
+    size_t want = (size_t)snapshot_chunk_bytes(f->total, i);
     if ((f->header_only ? n < want : n != want) || memcmp(sha, check, sizeof check))
         return NEB_OK; // asked for again in time
     n = want;

@@ -9,8 +9,8 @@
 enum {
     DATA_HEAD = 1 + INTER_ID_BYTES + INTER_SHA_BYTES + 8 + 8,
 };
-static const neb_ns in_use_for =
-    3 * NEB_S; // after the last chunk that somebody took: not replaced by a newer one
+// after the last chunk that somebody took: not replaced by a newer one
+static const neb_ns in_use_for = 3 * NEB_S;
 
 void snapshot_release(struct inter_snapshots *s, struct given *g) {
     s->c.close(s->c.user, &g->source);

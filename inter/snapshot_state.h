@@ -82,7 +82,7 @@ NEB_MUST_CHECK enum neb_status snapshot_on_ask(struct inter_snapshots *s, neb_ns
                                                struct neb_rd *r, const uint8_t job[INTER_ID_BYTES]);
 NEB_MUST_CHECK enum neb_status snapshot_on_get(struct inter_snapshots *s, neb_ns now, uint32_t peer,
                                                struct neb_rd *r, const uint8_t job[INTER_ID_BYTES]);
-NEB_MUST_CHECK enum neb_status snapshot_pump(struct inter_snapshots *s,
-                                             neb_ns now); // what waits for the links
+// what waits for the links
+NEB_MUST_CHECK enum neb_status snapshot_pump(struct inter_snapshots *s, neb_ns now);
 
 #endif

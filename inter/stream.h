@@ -76,11 +76,11 @@ struct inter_stream_config {
     uint32_t peer;           // link peer of the other side
     uint32_t batch_bytes;    // largest batch, 1..INTER_STREAM_BATCH_MAX
     uint32_t window_batches; // not yet applied by the consumer, 1..INTER_STREAM_WINDOW_MAX
-    uint32_t
-        window_start; // 1..window_batches: where the window begins; 0: it is window_batches throughout
+    // 1..window_batches: where the window begins; 0: it is window_batches throughout
+    uint32_t window_start;
     uint32_t window_bytes; // at least batch_bytes
-    uint32_t
-        spool_batches; // on the producer's disk, at least window_batches, up to INTER_STREAM_SPOOL_MAX
+    // on the producer's disk, at least window_batches, up to INTER_STREAM_SPOOL_MAX
+    uint32_t spool_batches;
     uint64_t spool_bytes; // at least window_bytes
     bool measured;        // consumer: acknowledges at once, for a producer that follows the link
     uint32_t n_terms;

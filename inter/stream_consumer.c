@@ -51,8 +51,8 @@ static void deliver(struct inter_stream *s, const uint8_t *p, size_t n, neb_ns p
     a->put_at = put_at;
     s->stats.batches++;
     s->stats.bytes += n;
-    if (s->next - s->base ==
-        s->c.spool_batches) // more than the producer can keep: it is lying, or its spool is larger
+    // more than the producer can keep: it is lying, or its spool is larger
+    if (s->next - s->base == s->c.spool_batches)
         stream_ring_drop(s, s->base + 1);
     stream_ring_add(s, n, 0);
 }

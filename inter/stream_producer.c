@@ -62,8 +62,8 @@ void stream_put(struct inter_stream *s, const struct inter_stream_event *e) {
         stream_say_room(s, true);
         return;
     }
-    if (e->seq > s->next && s->base == s->next &&
-        e->seq <= s->have) // the spool was lost, the consumer has all before
+    // the spool was lost, the consumer has all before
+    if (e->seq > s->next && s->base == s->next && e->seq <= s->have)
         s->base = s->next = e->seq;
     if (e->seq > s->next || e->seq >= s->base + s->c.spool_batches ||
         s->ring_bytes + e->len > s->c.spool_bytes) {

@@ -36,8 +36,8 @@ struct inter_stream {
     uint64_t applied, durable;
     uint64_t session; // of the grant: consumer's own, producer's newest heard; 0: none
     // producer
-    uint64_t have, sent,
-        high; // what the consumer has; next to send; one past all that was ever sent
+    // what the consumer has; next to send; one past all that was ever sent
+    uint64_t have, sent, high;
     uint32_t window_batches, window_bytes; // in force: the smaller of both sides', and of `window`
     uint32_t window;                       // grows from window_start to window_batches of c
     uint64_t *waited; // (window_batches of c) n at n % window_batches: batch n waited for credit
@@ -49,8 +49,8 @@ struct inter_stream {
     // consumer
     bool attached;
     struct stream_slot *slots; // (window_batches) batch n in n % window_batches
-    uint64_t free_from,
-        free_to; // slots that the last step delivered: their memory goes at the next one
+    // slots that the last step delivered: their memory goes at the next one
+    uint64_t free_from, free_to;
     struct inter_stream_grant said;
     neb_ns said_at;
     uint64_t said_bytes; // delivered then
@@ -68,8 +68,8 @@ struct stream_entry *stream_entry_of(const struct inter_stream *s, uint64_t seq)
 uint64_t stream_tag_of(const void *p, size_t n);
 void stream_ring_add(struct inter_stream *s, size_t n, uint64_t tag);
 void stream_ring_drop(struct inter_stream *s, uint64_t below);
-void stream_end_message(struct inter_stream *s,
-                        size_t at); // what was appended to the step's bytes from `at` on is said
+// what was appended to the step's bytes from `at` on is said
+void stream_end_message(struct inter_stream *s, size_t at);
 void stream_say_hello(struct inter_stream *s, bool ask);
 
 // stream_producer.c

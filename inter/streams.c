@@ -175,8 +175,8 @@ static enum neb_status carry_out(struct inter_streams *s, struct inter_stream *t
 
 static enum neb_status step(struct inter_streams *s, struct inter_stream *t,
                             const struct inter_stream_event *e) {
-    uint64_t failed =
-        UINT64_MAX; // the first batch that the link did not take: it and those after it come again
+    // the first batch that the link did not take: it and those after it come again
+    uint64_t failed = UINT64_MAX;
     NEB_TRY(inter_stream_step(t, neb_now(), e, &s->actions));
     for (size_t i = 0; i < s->actions.n; i++) {
         const struct inter_stream_action *a = &s->actions.list[i];
@@ -261,8 +261,8 @@ enum neb_status inter_streams_put(struct inter_streams *s, const struct inter_st
     enum neb_status st = step(
         s, t,
         &(struct inter_stream_event){.kind = INTER_STREAM_EV_PUT, .seq = seq, .data = p, .len = n});
-    if (st !=
-        NEB_OK) { // it may count a batch that is not on disk: what is there is read again at the next opening
+    // it may count a batch that is not on disk: what is there is read again at the next opening
+    if (st != NEB_OK) {
         drop_stream(s, t);
         return st;
     }
@@ -284,8 +284,8 @@ enum neb_status inter_streams_put(struct inter_streams *s, const struct inter_st
 enum neb_status inter_streams_attach(struct inter_streams *s, const struct inter_stream_key *k,
                                      uint64_t cursor) {
     uint64_t now = (uint64_t)neb_wall_now();
-    s->session =
-        now > s->session ? now : s->session + 1; // greater than any before, also of an earlier life
+    // greater than any before, also of an earlier life
+    s->session = now > s->session ? now : s->session + 1;
     return tell(s, k,
                 &(struct inter_stream_event){
                     .kind = INTER_STREAM_EV_ATTACH, .seq = cursor, .session = s->session});
@@ -338,8 +338,8 @@ enum neb_status inter_streams_message(struct inter_streams *s, uint32_t peer, bo
                                       const uint8_t *p, size_t n) {
     struct inter_stream_key k;
     struct inter_stream *t = inter_stream_parse_key(p, n, &k) ? find(s, &k) : NULL;
-    if (!t || inter_stream_config_of(t)->peer !=
-                  peer) // not open here yet, or of a stranger to the stream
+    // not open here yet, or of a stranger to the stream
+    if (!t || inter_stream_config_of(t)->peer != peer)
         return NEB_OK;
     return step(s, t,
                 &(struct inter_stream_event){

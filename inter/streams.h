@@ -11,8 +11,8 @@ struct
     inter_stream_room { // what the producer's worker is told, after every put and whatever the consumer says
     uint64_t limit;  // it may put batches below
     uint64_t stored; // all below are on disk
-    uint64_t durable, applied,
-        have; // below these the consumer has them for good, has applied them, has them
+    // below these the consumer has them for good, has applied them, has them
+    uint64_t durable, applied, have;
     struct inter_stream_measure path;
 };
 

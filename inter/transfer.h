@@ -30,8 +30,8 @@ struct inter_sender { // one blob to one peer
     struct inter_bitmap acked, flying;
     uint32_t bytes, chunk_bytes, next; // next: where the scan goes on
     uint64_t flying_bytes;
-    bool
-        ready; // the receiver's state is known since the last (re)connect, or nothing was ever sent
+    // the receiver's state is known since the last (re)connect, or nothing was ever sent
+    bool ready;
     struct inter_sent *sent; // (n) of those that fly
 };
 // Of a blob of `bytes` (1 or more) in chunks of chunk_bytes, the last one shorter; nothing is acknowledged. NEB_ERR_NOMEM.

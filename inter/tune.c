@@ -123,8 +123,8 @@ static bool best(const struct view *v, int keep, double goodput, double margin,
     }
 }
 
-static int compare(const struct inter_plan *a,
-                   const struct inter_plan *b) { // below 0: a is dearer on the link
+// below 0: a is dearer on the link
+static int compare(const struct inter_plan *a, const struct inter_plan *b) {
     if (a->interval != b->interval)
         return a->interval < b->interval ? -1 : 1;
     if (a->codec != b->codec)

@@ -58,8 +58,8 @@ struct inter_manifest {
     uint64_t step;          // inner steps that the member had made in all: its data cursor
     uint32_t steps, missed; // inner steps behind it; intervals missed before it
     uint8_t flags;
-    uint64_t
-        digest[2]; // (θ, v) of the fragment after its previous commit, as this member computed it
+    // (θ, v) of the fragment after its previous commit, as this member computed it
+    uint64_t digest[2];
     struct inter_measure measure;
     uint8_t sig[INTER_SIG_BYTES];
 };
@@ -74,11 +74,11 @@ struct inter_entry { // one committed update
     uint32_t attempt, bytes;
     uint8_t sha256[INTER_SHA_BYTES];
     uint64_t tokens;
-    uint64_t
-        weight; // by which it counts (inter/weights.h): its tokens, but for one that was away longer than others
-    uint64_t
-        digest[2]; // (θ, v) before this round, as the member computed it: who differs has diverged
-    float clip;    // the gate's factor, 1: as sent
+    // by which it counts (inter/weights.h): its tokens, but for one that was away longer than others
+    uint64_t weight;
+    // (θ, v) before this round, as the member computed it: who differs has diverged
+    uint64_t digest[2];
+    float clip; // the gate's factor, 1: as sent
 };
 
 struct inter_absence { // of a member, after a record
@@ -111,8 +111,8 @@ struct inter_record {
     struct inter_entry entries[INTER_MEMBERS_MAX]; // by member, ascending
     uint8_t n_plans;                               // members of the job
     struct inter_plan plans[INTER_MEMBERS_MAX];
-    uint64_t cursors
-        [INTER_MEMBERS_MAX]; // inner steps of each member that the commits up to this one hold (n_plans)
+    // inner steps of each member that the commits up to this one hold (n_plans)
+    uint64_t cursors[INTER_MEMBERS_MAX];
     struct inter_absence absences[INTER_MEMBERS_MAX]; // (n_plans)
     uint8_t sig[INTER_SIG_BYTES];                     // of the leader
     uint8_t n_accepts;

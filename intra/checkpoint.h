@@ -42,8 +42,8 @@ bool intra_ckpt_is_sink(const struct intra_ckpt_writer *w);
 uint64_t intra_ckpt_bytes(const struct intra_ckpt_writer *w); // of the sections so far
 // A file with parts waits for them first.
 NEB_MUST_CHECK enum neb_status intra_ckpt_commit(struct intra_ckpt_writer *w);
-void intra_ckpt_writer_destroy(
-    struct intra_ckpt_writer **w); // without commit: nothing is left behind
+// without commit: nothing is left behind
+void intra_ckpt_writer_destroy(struct intra_ckpt_writer **w);
 
 struct intra_ckpt_section {
     char name[INTRA_CKPT_NAME_MAX + 1];

@@ -18,20 +18,20 @@
 #include "intra/model.h"
 
 enum { INTRA_COST_SIDES = 6, INTRA_COST_HEADS = 4 };
-extern const int32_t
-    intra_cost_sides[INTRA_COST_SIDES]; // 32 … 1024: smallest side of a measured product
+// 32 … 1024: smallest side of a measured product
+extern const int32_t intra_cost_sides[INTRA_COST_SIDES];
 extern const int32_t intra_cost_heads[INTRA_COST_HEADS]; // 16 … 128: head_dim of measured attention
 
 // What one machine does with all its processors, as nebula plan measures it. All rates are above 0.
 struct intra_rates {
     int32_t processors;
     double gemm[INTRA_COST_SIDES]; // FLOP/s
-    double attn_fwd[INTRA_COST_HEADS],
-        attn_bwd[INTRA_COST_HEADS]; // FLOP/s, see intra_cost_attn_flops
-    double rows;                    // bytes/s read and written by row operations
-    double logits;                  // logits/s of softmax and its gradient, beside their products
-    double update;                  // parameters/s of norm, AdamW and zeroing
-    double op_s;                    // seconds to hand one operation to the threads
+    // FLOP/s, see intra_cost_attn_flops
+    double attn_fwd[INTRA_COST_HEADS], attn_bwd[INTRA_COST_HEADS];
+    double rows;   // bytes/s read and written by row operations
+    double logits; // logits/s of softmax and its gradient, beside their products
+    double update; // parameters/s of norm, AdamW and zeroing
+    double op_s;   // seconds to hand one operation to the threads
     double link;   // bytes/s between two ranks; 0: not known, several ranks cannot be judged
     double link_s; // seconds of the smallest collective
     double memory; // bytes of the machine
@@ -42,8 +42,8 @@ struct intra_cost_job {
     struct intra_trainable trainable;
     struct intra_mesh_config mesh;
     int32_t batch, seq_len;
-    int32_t
-        micros; // of a step of the whole cluster; a replica gets an equal share of its sequences
+    // of a step of the whole cluster; a replica gets an equal share of its sequences
+    int32_t micros;
     bool recompute;
     bool outer;           // takes part in exchanges: the owner holds θ, v, u and θ_m at the send
     int32_t ranks_a_host; // that share the machine of the rates; at least 1

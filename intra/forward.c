@@ -450,8 +450,8 @@ void intra_model_forward(struct kern *K, struct intra_model *m, struct intra_act
     struct shape s = shape_of(m, B, T);
     float *added = intra_rows_own(m, &s.rows, a->r);
     const float *h = a->hf;
-    if (intra_model_first(
-            m)) { // the embedding goes where the first block writes: it is read before
+    // the embedding goes where the first block writes: it is read before
+    if (intra_model_first(m)) {
         intra_vocab_embed(K, m, a->r, tokens, s.n);
         intra_rows_sum(m, &s.rows, a->r);
         h = added;
@@ -481,8 +481,8 @@ void intra_model_backward(struct kern *K, struct intra_model *m, struct intra_ac
         norm_bwd(K, m, a, a->hf, a->rstdf, m->norm, &s);
     }
     for (int32_t l = end - 1; l >= m->layer0 && l >= m->low; l--) {
-        bool again = a->recompute &&
-                     (l < end - 1 || a->first->holds != a); // else the block's are still there
+        // else the block's are still there
+        bool again = a->recompute && (l < end - 1 || a->first->holds != a);
         if (again)
             block_fwd(K, m, a, l, a->blocks[l - m->layer0].h1, NULL, &s, true);
         a->first->holds = NULL;

@@ -49,8 +49,8 @@ struct intra_hf_export {
     const char *checkpoint;        // file
     const struct neb_vault *vault; // opens it when it is sealed; NULL: only one in clear
     const char *dir;               // the new folder, must not exist
-    const char
-        *like; // Hugging Face folder whose config.json and tokenizer files to copy, NULL: none
+    // Hugging Face folder whose config.json and tokenizer files to copy, NULL: none
+    const char *like;
     const char *tokenizer; // SentencePiece model to copy when `like` has none, NULL: none
     enum intra_hf_what what;
     enum intra_st_dtype dtype; // INTRA_ST_F32 or INTRA_ST_BF16

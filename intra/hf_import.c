@@ -87,8 +87,8 @@ static enum neb_status check_tied(const struct importing *p) {
 
 // A tensor that nobody asked for would change the model's answers: better no import than a wrong one.
 static enum neb_status check_left_over(const struct importing *p) {
-    static const char inv_freq[] =
-        ".rotary_emb.inv_freq"; // old folders keep this table: it follows from rope_theta
+    // old folders keep this table: it follows from rope_theta
+    static const char inv_freq[] = ".rotary_emb.inv_freq";
     for (int32_t i = 0; i < intra_st_count(p->base); i++) {
         const struct intra_st_tensor *f = intra_st_at(p->base, i);
         size_t n = strlen(f->name), k = sizeof inv_freq - 1;

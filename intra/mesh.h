@@ -25,8 +25,8 @@ struct intra_mesh {
     // Same replica and tensor rank, rank = stage; NULL when pp is 1. Activations go down and gradients up, each over a
     // communicator of its own: where sends and receives of one communicator wait for each other (NCCL), both still move.
     struct intra_comm *down, *up;
-    struct intra_comm *
-        ends; // first and last stage of a pipeline, which share tied embeddings; NULL on other stages
+    // first and last stage of a pipeline, which share tied embeddings; NULL on other stages
+    struct intra_comm *ends;
 };
 
 // Can this model run on this mesh? NEB_ERR_INVALID says which key does not divide which.

@@ -160,8 +160,8 @@ add_tensor(struct intra_model *m, int32_t layer, int32_t rows, int32_t cols, enu
     va_start(ap, fmt);
     vsnprintf(t.name, sizeof t.name, fmt, ap);
     va_end(ap);
-    t.decay = !ends_with(t.name, "norm.weight") &&
-              !ends_with(t.name, "bias"); // an adapter of rank 1 is a matrix
+    // an adapter of rank 1 is a matrix
+    t.decay = !ends_with(t.name, "norm.weight") && !ends_with(t.name, "bias");
     t.trainable = m->learns[t.index] = learns(m, &t);
     if (t.trainable) {
         m->n_all_trainable += (size_t)rows * (size_t)cols;
@@ -354,8 +354,8 @@ enum neb_status intra_model_layout(const struct intra_model_config *c,
 }
 
 static float *zeroed(size_t n) {
-    float *p =
-        aligned_alloc(64, (n * sizeof *p + 64) / 64 * 64); // a stage may have nothing to learn
+    // a stage may have nothing to learn
+    float *p = aligned_alloc(64, (n * sizeof *p + 64) / 64 * 64);
     if (p)
         memset(p, 0,
                n * sizeof *p); // the gaps between tensors too: the arena is hashed and saved whole

@@ -72,8 +72,8 @@ enum intra_lora_target { // bits
     INTRA_LORA_DOWN = 64,
 };
 struct intra_trainable {
-    enum intra_trainable_mode
-        mode; // bitfit: biases and RMSNorm gains (Ben Zaken et al. 2021; gains are our only other vectors)
+    // bitfit: biases and RMSNorm gains (Ben Zaken et al. 2021; gains are our only other vectors)
+    enum intra_trainable_mode mode;
     int32_t lora_rank;     // r; fields of other modes are ignored, and cleared in a model's copy
     float lora_alpha;      // adapters are scaled by alpha / r
     uint32_t lora_targets; // INTRA_LORA_* bits
@@ -98,10 +98,10 @@ struct intra_tensor {
     enum intra_cut cut;
     int32_t index;      // place in the whole model's list
     size_t all_grad_at; // like grad_at, in the whole model
-    bool
-        copy; // the last stage's copy of a tied embedding: the first stage's is the one that counts
-    bool
-        partial; // replicated over tp, but each rank computes a part of its gradient only (adapters, norms)
+    // the last stage's copy of a tied embedding: the first stage's is the one that counts
+    bool copy;
+    // replicated over tp, but each rank computes a part of its gradient only (adapters, norms)
+    bool partial;
     int32_t layer; // -1 embedding, 0..L-1 blocks, L final norm and output
     size_t at;     // offset in params
     bool trainable;
@@ -118,8 +118,8 @@ struct intra_lora_pair { // adapter of one linear layer; NULL tensors: none
 enum { INTRA_LORA_SLOTS = 7 }; // q k v o gate up down, in the order of the bits
 
 struct intra_layer { // the tensors of one block
-    struct intra_tensor *norm1, *q, *q_bias, *o, *norm2, *gate,
-        *down; // q heads the fused qkv, gate the fused gate-up
+    // q heads the fused qkv, gate the fused gate-up
+    struct intra_tensor *norm1, *q, *q_bias, *o, *norm2, *gate, *down;
     struct intra_lora_pair lora[INTRA_LORA_SLOTS];
 };
 
@@ -129,17 +129,17 @@ struct intra_model {
     const struct intra_mesh *mesh;   // borrowed; NULL: one rank, which holds everything
     struct intra_model_config local; // what this rank holds: its vocabulary, layers, heads and d_ff
     int32_t layer0;                  // first of its local.n_layers blocks
-    int32_t
-        low; // lowest layer (see intra_tensor) of the whole model that learns: backward ends there
+    // lowest layer (see intra_tensor) of the whole model that learns: backward ends there
+    int32_t low;
     struct intra_tensor *tensors; // (n_tensors) of this rank, canonical order
     int32_t n_tensors;
-    struct intra_tensor *embed, *norm,
-        *head; // NULL where another stage has them; head is embed when tied
+    // NULL where another stage has them; head is embed when tied
+    struct intra_tensor *embed, *norm, *head;
     struct intra_tensor *rtd_weight, *rtd_bias; // NULL but on the last stage of a discriminator
     struct intra_layer *layers; // (n_layers) all; of other stages' blocks nothing is set
     float *params;              // (n_params) arena, 64-byte aligned
-    float *
-        grads; // (n_grads) gradients of trainable tensors, same order; NULL in a model that was loaded to be used
+    // (n_grads) gradients of trainable tensors, same order; NULL in a model that was loaded to be used
+    float *grads;
     size_t n_params, n_trainable,
         n_grads;           // n_grads: n_trainable, and zeros that make dp equal parts of it
     int32_t n_all_tensors; // of the whole model
@@ -166,8 +166,8 @@ NEB_MUST_CHECK enum neb_status intra_model_create_on(const struct intra_model_co
                                                      const struct intra_mesh *mesh,
                                                      struct intra_model **out);
 void intra_model_destroy(struct intra_model **m);
-const struct intra_tensor *intra_model_find(const struct intra_model *m,
-                                            const char *name); // NULL: no such tensor here
+// NULL: no such tensor here
+const struct intra_tensor *intra_model_find(const struct intra_model *m, const char *name);
 static inline bool intra_model_first(const struct intra_model *m) {
     return intra_mesh_pp_rank(m->mesh) == 0;
 }

@@ -18,8 +18,8 @@ enum intra_clip_kind { INTRA_CLIP_NONE, INTRA_CLIP_GLOBAL_NORM, INTRA_CLIP_ADAGC
 struct intra_clip {
     enum intra_clip_kind kind;
     float max_norm; // global norm; also AdaGC's warm-up
-    float ratio,
-        beta; // AdaGC: clip a tensor to ratio * gamma; gamma follows by beta (arXiv 2502.11034: 1.04, 0.99)
+    // AdaGC: clip a tensor to ratio * gamma; gamma follows by beta (arXiv 2502.11034: 1.04, 0.99)
+    float ratio, beta;
     int64_t warmup; // AdaGC: steps of global clipping first (100)
 };
 
@@ -35,14 +35,14 @@ struct intra_optim_config {
 struct intra_optim {
     struct intra_optim_config c;
     int64_t t; // updates made: where the schedules are
-    int64_t
-        born; // updates before the moments' first one: not 0 after steps were skipped with nothing learned yet
+    // updates before the moments' first one: not 0 after steps were skipped with nothing learned yet
+    int64_t born;
     float *m, *v; // (n) first and second moments of gradients at..at+n
     float *gamma; // (n_tensors) AdaGC's norm per tensor; 0: no gradient seen yet, clipped globally
     double *sums; // (n_tensors) of squared gradients, in an update
     float *factors; // (n_tensors) of clipping, in an update
-    float *
-        partial; // (n_partial) gradients of which each tensor-parallel rank has a part, in an update
+    // (n_partial) gradients of which each tensor-parallel rank has a part, in an update
+    float *partial;
     size_t n_partial;
     size_t at, n;      // all of n_trainable on one rank; else n_grads / dp
     int32_t n_tensors; // of the whole model, by index

@@ -102,8 +102,8 @@ static void shard_name(const struct intra_st_writer *w, int32_t shard, char *out
 
 static json_t *header_json(const struct intra_st_writer *w, int32_t shard) {
     uint64_t at = 0;
-    json_t *root =
-        json_pack("{s:{s:s}}", "__metadata__", "format", "pt"); // transformers asks for it
+    // transformers asks for it
+    json_t *root = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
     for (int32_t i = 0; i < w->n; i++) {
         const struct intra_st_spec *s = &w->specs[i];
         uint64_t bytes = elements(s) * intra_st_dtype_bytes(w->dtype);

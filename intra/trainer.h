@@ -22,8 +22,8 @@ struct intra_trainer_config {
     struct intra_optim_config optim;
     int32_t batch;   // sequences of a micro-batch
     int32_t seq_len; // tokens of a sequence
-    int32_t
-        accumulate; // micro-batches of a step and replica: gradients are means over all their targets
+    // micro-batches of a step and replica: gradients are means over all their targets
+    int32_t accumulate;
     bool recompute;
     uint64_t seed;                 // of the initial parameters: the same on all clusters
     const struct intra_mesh *mesh; // borrowed; NULL: one rank
@@ -52,8 +52,8 @@ struct intra_trainer {
     float weight; // of the gradients of the next micro-batches; 1 at first. Not with several stages
     double loss_sum; // of the step in progress
     int64_t loss_count;
-    uint64_t *input_counts,
-        *target_counts; // (V) tokens seen as input and as target, ever, by this replica
+    // (V) tokens seen as input and as target, ever, by this replica
+    uint64_t *input_counts, *target_counts;
 };
 
 // c is copied. NEB_ERR_INVALID: batch, seq_len, model or trainable set out of range (which is logged); NEB_ERR_NOMEM; with a device

@@ -94,8 +94,8 @@ static void row_exp(void *arg, size_t i) {
     b->sum[i] = sum;
 }
 
-static void row_grad(void *arg,
-                     size_t i) { // z: probabilities times the scale, less one at the target
+// z: probabilities times the scale, less one at the target
+static void row_grad(void *arg, size_t i) {
     struct block *b = arg;
     float *z = b->z + i * (size_t)b->h->V;
     int32_t target = b->targets[i], row = target == KERN_IGNORE ? -1 : row_of(b->w, target);

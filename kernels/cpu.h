@@ -72,8 +72,8 @@ struct cpu_ctx {
     size_t picked_n;
 };
 static inline struct cpu_ctx *cpu_of(struct kern *K) { return K->ctx; }
-float *cpu_buf_need(struct cpu_buf *b,
-                    size_t n); // at least n floats; content is lost when it grows
+// at least n floats; content is lost when it grows
+float *cpu_buf_need(struct cpu_buf *b, size_t n);
 
 // NULL when this machine or build cannot run it.
 const struct cpu_isa *cpu_isa_find(const char *name);

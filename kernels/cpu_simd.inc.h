@@ -10,9 +10,9 @@
 typedef float vf __attribute__((vector_size(V_LANES * 4)));
 typedef int32_t vi __attribute__((vector_size(V_LANES * 4)));
 typedef float vf_mem __attribute__((vector_size(V_LANES * 4), aligned(4), may_alias));
-typedef float vh_mem
-    __attribute__((vector_size(V_LANES * 2), aligned(4), may_alias)); // half a vector
-typedef double vd __attribute__((vector_size(V_LANES * 4)));          // as doubles
+// half a vector
+typedef float vh_mem __attribute__((vector_size(V_LANES * 2), aligned(4), may_alias));
+typedef double vd __attribute__((vector_size(V_LANES * 4))); // as doubles
 
 #define V_INLINE static inline __attribute__((always_inline, unused))
 
@@ -70,8 +70,8 @@ V_INLINE float v_top(vf x) {
 // with ln2 in two parts (Cody and Waite); (exp(r) - 1 - r) / r^2 by a polynomial of degree 5, least
 // squares over Chebyshev nodes.
 V_INLINE vf v_exp(vf x) {
-    const vf magic =
-        v_set(12582912.0f); // 1.5 * 2^23: adding it rounds to an integer, kept in the low bits
+    // 1.5 * 2^23: adding it rounds to an integer, kept in the low bits
+    const vf magic = v_set(12582912.0f);
     vf c = v_min(v_set(88.0f), v_max(v_set(-87.0f), x));
     vf t = v_fma(c, v_set(1.44269504f), magic), n = t - magic;
     vf r = v_fma(n, v_set(-0.693359375f), c);

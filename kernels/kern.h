@@ -53,14 +53,14 @@ struct kern_head {
 // which the student is compared with as one class), or all of them.
 struct kern_soft {
     int k; // 0: all
-    float
-        lambda; // loss = (1 - lambda) * cross-entropy + lambda * temperature^2 * KL(teacher || student)
+    // loss = (1 - lambda) * cross-entropy + lambda * temperature^2 * KL(teacher || student)
+    float lambda;
     float temperature;  // of the teacher's probabilities below, and of the student's in the KL
     const int32_t *ids; // (n, k) distinct
     const float *logp;  // (n, k) log-probabilities; k 0: (n, V)
     const float *tail;  // (n) probability of all others
-    double *ce_sum,
-        *kl_sum; // the two parts, over counted targets (KL without its factor); may be NULL
+    // the two parts, over counted targets (KL without its factor); may be NULL
+    double *ce_sum, *kl_sum;
 };
 
 struct kern_adamw {
@@ -113,8 +113,8 @@ struct kern_ops {
     void (*swiglu_bwd)(struct kern *K, float *dgu, const float *dy, const float *gu, int n, int f);
 
     void (*bias_fwd)(struct kern *K, float *x, const float *b, int n, int d); // x (n, d) += b (d)
-    void (*bias_bwd)(struct kern *K, float *db, const float *dy, int n,
-                     int d); // db (d) += column sums
+    // db (d) += column sums
+    void (*bias_bwd)(struct kern *K, float *db, const float *dy, int n, int d);
 
     // Returns the sum of losses over counted targets in double; *n_counted = their number.
     double (*head_loss)(struct kern *K, const struct kern_head *h, int64_t *n_counted);
@@ -126,8 +126,8 @@ struct kern_ops {
 
     void (*adamw)(struct kern *K, const struct kern_adamw *c, float *p, const float *g, float *m,
                   float *v, size_t n);
-    double (*sumsq)(struct kern *K, const float *x,
-                    size_t n); // fixed blocks: independent of thread count
+    // fixed blocks: independent of thread count
+    double (*sumsq)(struct kern *K, const float *x, size_t n);
     void (*add)(struct kern *K, float *y, const float *x, size_t n); // y += x
     void (*scale)(struct kern *K, float *y, float a, size_t n);      // y *= a
     void (*zero)(struct kern *K, float *y, size_t n);

@@ -50,11 +50,11 @@ NEB_MUST_CHECK enum neb_status sec_members_save(const char *path, const struct s
 // Adds or (same identity) renews; raises the version and recomputes the federation id.
 // NEB_ERR_EXISTS: name or key belongs to another member; NEB_ERR_LIMIT: the list is full.
 NEB_MUST_CHECK enum neb_status sec_members_add(struct sec_members *m, const struct sec_member *add);
-NEB_MUST_CHECK enum neb_status sec_members_remove(struct sec_members *m,
-                                                  const char *name); // NEB_ERR_NOT_FOUND
+// NEB_ERR_NOT_FOUND
+NEB_MUST_CHECK enum neb_status sec_members_remove(struct sec_members *m, const char *name);
 
-const struct sec_member *sec_members_by_name(const struct sec_members *m,
-                                             const char *name); // or NULL
+// or NULL
+const struct sec_member *sec_members_by_name(const struct sec_members *m, const char *name);
 const struct sec_member *sec_members_by_curve(const struct sec_members *m,
                                               const uint8_t curve[SEC_KEY_BYTES]); // or NULL
 bool sec_endpoint_valid(const char *endpoint); // host:port, [v6]:port; port 1..65535

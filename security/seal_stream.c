@@ -183,8 +183,8 @@ enum neb_status sec_stream_open(const struct sec_seal_key *k, const char *name, 
         return damaged(name, len < SEC_STREAM_FRONT + EXTRA ? 0 : body / SEALED_CHUNK);
     uint64_t chunks = (body + SEALED_CHUNK - 1) / SEALED_CHUNK;
     size_t states = (size_t)(chunks / STRIDE + 1) * sizeof(stream_state);
-    size_t bytes = (sizeof(struct sec_stream_reader) + states + 15) &
-                   ~(size_t)15; // it ends at a page: keeps it aligned
+    // it ends at a page: keeps it aligned
+    size_t bytes = (sizeof(struct sec_stream_reader) + states + 15) & ~(size_t)15;
     struct sec_stream_reader *r = sodium_malloc(bytes);
     if (!r)
         return neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", name);

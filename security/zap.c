@@ -57,8 +57,8 @@ static bool request_read(void *s, struct request *q) {
          part(s, q->key, sizeof q->key, &q->key_len);
     int more = 0;
     size_t size = sizeof more;
-    while (zmq_getsockopt(s, ZMQ_RCVMORE, &more, &size) == 0 &&
-           more) { // more than a CURVE request has
+    // more than a CURVE request has
+    while (zmq_getsockopt(s, ZMQ_RCVMORE, &more, &size) == 0 && more) {
         ok = false;
         if (zmq_recv(s, skip, sizeof skip, 0) < 0)
             return false;

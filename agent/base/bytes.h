@@ -28,10 +28,10 @@ int64_t neb_rd_i64(struct neb_rd *r);
 float neb_rd_f32(struct neb_rd *r);
 double neb_rd_f64(struct neb_rd *r);
 void neb_rd_copy(struct neb_rd *r, void *dst, size_t n); // dst zeroed when past the end
-const uint8_t *neb_rd_view(struct neb_rd *r,
-                           size_t n); // pointer into the input, NULL when past the end
-void neb_rd_str(struct neb_rd *r, char *dst,
-                size_t cap); // u16 length + bytes; bad if it does not fit or holds a NUL
+// pointer into the input, NULL when past the end
+const uint8_t *neb_rd_view(struct neb_rd *r, size_t n);
+// u16 length + bytes; bad if it does not fit or holds a NUL
+void neb_rd_str(struct neb_rd *r, char *dst, size_t cap);
 static inline size_t neb_rd_left(const struct neb_rd *r) { return r->len - r->off; }
 static inline bool neb_rd_done(const struct neb_rd *r) { return !r->bad && r->off == r->len; }
 
@@ -45,8 +45,8 @@ struct neb_buf {
 
 void neb_buf_free(struct neb_buf *b);
 static inline void neb_buf_clear(struct neb_buf *b) { b->len = 0, b->oom = false; }
-NEB_MUST_CHECK enum neb_status neb_buf_reserve(struct neb_buf *b,
-                                               size_t extra); // room for `extra` more bytes
+// room for `extra` more bytes
+NEB_MUST_CHECK enum neb_status neb_buf_reserve(struct neb_buf *b, size_t extra);
 NEB_MUST_CHECK enum neb_status neb_buf_check(const struct neb_buf *b); // NEB_ERR_NOMEM when oom
 uint8_t *neb_buf_grow(struct neb_buf *b, size_t n); // appends n uninitialised bytes; NULL on oom
 void neb_buf_add(struct neb_buf *b, const void *src, size_t n);

@@ -23,8 +23,8 @@ NEB_MUST_CHECK enum neb_status neb_fs_mkdirs(const char *path, mode_t mode);
 NEB_MUST_CHECK enum neb_status neb_fs_read(const char *path, size_t max, struct neb_buf *out);
 // Writes path atomically and durably; on failure the old file is untouched and nothing is left beside it.
 NEB_MUST_CHECK enum neb_status neb_fs_write(const char *path, const void *p, size_t n, mode_t mode);
-NEB_MUST_CHECK enum neb_status neb_fs_copy(const char *from, const char *to,
-                                           mode_t mode); // likewise
+// likewise
+NEB_MUST_CHECK enum neb_status neb_fs_copy(const char *from, const char *to, mode_t mode);
 NEB_MUST_CHECK enum neb_status neb_fs_sync_dir(const char *dir);
 NEB_MUST_CHECK enum neb_status neb_fs_remove(const char *path); // a file; missing is fine
 NEB_MUST_CHECK enum neb_status

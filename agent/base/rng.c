@@ -58,8 +58,8 @@ static double exact_log(double x) { // x in (0, 1], normal
 
 static double exact_cos_turns(double v) { // cos(2 pi v), v in [0, 1)
     int quarter = (int)(v * 4 + 0.5);
-    double x = 6.2831853071795865 * (v - quarter * 0.25), x2 = x * x, cosine = 0,
-           sine = 0; // |x| <= pi / 4
+    // |x| <= pi / 4
+    double x = 6.2831853071795865 * (v - quarter * 0.25), x2 = x * x, cosine = 0, sine = 0;
     for (int k = 18; k >= 2; k -= 2) {
         cosine = (1 + cosine) * -x2 / (k * (k - 1));
         sine = (1 + sine) * -x2 / (k * (k + 1));

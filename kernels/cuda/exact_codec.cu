@@ -338,8 +338,8 @@ __global__ void topk(uint16_t *idx, float *values, const float *x, size_t n, uin
     uint32_t len = (uint32_t)(n - at < chunk ? n - at : chunk),
              k = blockIdx.x + 1 == gridDim.x ? k_last : k_full;
     const float *p = x + at;
-    uint32_t prefix = 0,
-             need = k; // of the k-th largest: its upper bits so far, its rank among those with them
+    // of the k-th largest: its upper bits so far, its rank among those with them
+    uint32_t prefix = 0, need = k;
     for (int shift = 24; shift >= 0; shift -= 8) {
         count[tid] = 0; // THREADS == RADIX
         __syncthreads();

@@ -13,8 +13,8 @@ struct peak { // sum of exp(z - max)
 
 __device__ static inline struct peak peak_join(struct peak a, struct peak b) {
     struct peak out = {fmaxf(a.max, b.max), 0.0f};
-    if (out.max ==
-        -INFINITY) { // nothing on either side, or only minus infinities: their sum is 0, or NaN as it was
+    // nothing on either side, or only minus infinities: their sum is 0, or NaN as it was
+    if (out.max == -INFINITY) {
         out.sum = a.sum + b.sum;
         return out;
     }

@@ -496,8 +496,8 @@ static void op_flat(struct run *r) {
 static const struct op_case {
     const char *name;
     void (*run)(struct run *r);
-    double bound
-        [2]; // fp32, bf16: largest |difference| / (1 + largest |value|); negative: not of this type
+    // fp32, bf16: largest |difference| / (1 + largest |value|); negative: not of this type
+    double bound[2];
     bool large;
     int d[DIMS]; // the last: elements by which arrays miss alignment
 } cases[] = {

@@ -90,8 +90,8 @@ enum { BIG_CHUNKS = 17 }; // one more than lie between two writes of a bitmap
 enum step { STEPS(NAME) STEPS_N };
 #undef NAME
 
-static char
-    root[40]; // in memory where there is such a place: kills and faults do not need a real disk
+// in memory where there is such a place: kills and faults do not need a real disk
+static char root[40];
 static char dir[80];
 static struct inter_ledger *l;
 
@@ -189,8 +189,8 @@ static enum neb_status do_step(enum step s) {
 
 // ---- what must be true ----------------------------------------------------------------------------------------
 
-static int
-    acked; // steps that were acknowledged; step number `acked` was under way and may have had its effect
+// steps that were acknowledged; step number `acked` was under way and may have had its effect
+static int acked;
 
 static bool done(enum step s) { return acked > (int)s; }
 static bool begun(enum step s) { return acked >= (int)s; }
@@ -390,8 +390,8 @@ static void test_fails_then_opened_again(void **state) {
         inter_ledger_close(&l);
         check_and_go_on();
     }
-    assert_true(failures >
-                points / 2); // closing and checkpoints fail in silence: nothing is lost by it
+    // closing and checkpoints fail in silence: nothing is lost by it
+    assert_true(failures > points / 2);
 }
 
 // The same handle goes on: what failed is done again and then holds.

@@ -32,8 +32,8 @@ static void use_model(const struct intra_ckpt *c, size_t file_bytes) {
         require(s->bytes == 0 || memcmp(intra_param(m, t), intra_ckpt_data(c, s), s->bytes) == 0);
         backed += s->bytes;
     }
-    require(backed <=
-            file_bytes * (size_t)m->n_tensors); // sections may overlap, and each lies in the file
+    // sections may overlap, and each lies in the file
+    require(backed <= file_bytes * (size_t)m->n_tensors);
     require(m->params && !m->grads && intra_model_matmul_params(m) <= m->n_params);
     intra_model_destroy(&m);
 }

@@ -104,8 +104,8 @@ static void wrap_frame(struct cmp_work *w, const uint8_t *p, size_t len) {
 }
 
 static void open_update(struct cmp_work *w, const uint8_t *p, size_t len) {
-    static const struct cmp_unit_shape shapes[2] = {{0, 50, 8, true},
-                                                    {3, 1, 77, false}}; // as in the corpus
+    // as in the corpus
+    static const struct cmp_unit_shape shapes[2] = {{0, 50, 8, true}, {3, 1, 77, false}};
     struct cmp_update_unit units[2];
     struct cmp_update_stats stats;
     uint32_t counts[50];

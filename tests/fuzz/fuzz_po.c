@@ -18,8 +18,8 @@ static enum neb_status pair(void *user, const char *source, const char *target) 
     require(!strpbrk(source, "\t\r\n") && !strpbrk(target, "\t\r\n"));
     memcpy(a, source, n + 1);
     memcpy(b, target, m + 1);
-    require(intra_po_clean(a, b) && !strcmp(a, source) &&
-            !strcmp(b, target)); // nothing is left to clean
+    // nothing is left to clean
+    require(intra_po_clean(a, b) && !strcmp(a, source) && !strcmp(b, target));
     return NEB_OK;
 }
 

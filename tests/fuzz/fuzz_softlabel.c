@@ -37,8 +37,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     uint64_t rows = neb_rd_varint(&head), vocab = neb_rd_varint(&head);
     if (head.bad || rows > ROWS_MAX || vocab > INT32_MAX)
         return 0;
-    struct cmp_soft_head h = {.rows = (uint32_t)rows,
-                              .vocab = (int32_t)vocab}; // what the reader says is due
+    // what the reader says is due
+    struct cmp_soft_head h = {.rows = (uint32_t)rows, .vocab = (int32_t)vocab};
     size_t n = rows * CMP_SOFT_K_MAX;
     int32_t *ids = malloc((n + 1) * sizeof *ids);
     float *logp = malloc((n + 1) * sizeof *logp), *tail = malloc((h.rows + 1) * sizeof *tail);

@@ -105,8 +105,8 @@ static void store(struct wan_link *l, struct wan_fifo *f, const struct wan_gso *
         wan_gso_run_write(g, from, to, data);
         return;
     }
-    l->stats.queue_dropped_packets +=
-        r.segs; // the ring is sized for the link: only huge jumps get here
+    // the ring is sized for the link: only huge jumps get here
+    l->stats.queue_dropped_packets += r.segs;
     l->stats.dropped_bytes += r.wire;
 }
 

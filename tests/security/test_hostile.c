@@ -308,8 +308,8 @@ static void test_bad_updates(void **state) {
         struct rusage before, after;
         UNTIL(sites[MALLORY].commits == sites[ANNA].commits);
         submit(&sites[MALLORY], (enum kind)kind);
-        getrusage(RUSAGE_SELF,
-                  &before); // her own gate has unpacked it; theirs look at its head alone
+        // her own gate has unpacked it; theirs look at its head alone
+        getrusage(RUSAGE_SELF, &before);
         UNTIL(sites[ANNA].faults[INTER_FAULT_REFUSED] > a &&
               sites[BERT].faults[INTER_FAULT_REFUSED] > b);
         getrusage(RUSAGE_SELF, &after);

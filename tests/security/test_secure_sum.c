@@ -170,8 +170,8 @@ static void test_masks_hide(void **state) {
     memcpy(lone.own[2], seeds.own[2], sizeof lone.own[2]);
     static const uint8_t nothing[2 * COUNT];
     const uint8_t *only[SEC_MEMBERS_MAX] = {nothing, nothing, bodies[2], nothing, nothing};
-    assert_int_equal(sec_sum_unmask(&lone, only, 0, COUNT, sum),
-                     NEB_ERR_DENIED); // beyond what five can give
+    // beyond what five can give
+    assert_int_equal(sec_sum_unmask(&lone, only, 0, COUNT, sum), NEB_ERR_DENIED);
     for (int i = 0; i < COUNT; i++) {
         rest[2 * i] = (uint8_t)((uint16_t)sum[i] & 255);
         rest[2 * i + 1] = (uint8_t)((uint16_t)sum[i] >> 8);
@@ -262,8 +262,8 @@ static void test_false_reveals(void **state) {
     assert_int_equal(gather(5, 0x1f, 0x1f, &seeds), NEB_OK);
     reveals[2].own[5] ^= 1;
     assert_false(sec_sum_reveal_fits(&reveals[2], heads));
-    assert_int_equal(sec_sum_gather(5, 0x1f, heads, reveals, 0x1b, &seeds),
-                     NEB_OK); // the others' shares do
+    // the others' shares do
+    assert_int_equal(sec_sum_gather(5, 0x1f, heads, reveals, 0x1b, &seeds), NEB_OK);
     check_sum(5, 0x1f, &seeds);
     reveals[0].shares[2][1] ^= 1;
     assert_int_equal(sec_sum_gather(5, 0x1f, heads, reveals, 0x1b, &seeds), NEB_ERR_DENIED);

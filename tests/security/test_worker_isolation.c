@@ -117,8 +117,8 @@ static void test_one_job(void **state) {
     assert_int_equal(m.n_parts, 0); // nothing is sealed here
     agent_ipc_msg_clear(&m);
     int64_t before = strangers();
-    m = ask(c, attach(1), agent_credential_secret(mine),
-            AGENT_SECRET_BYTES); // nor of the second job
+    // nor of the second job
+    m = ask(c, attach(1), agent_credential_secret(mine), AGENT_SECRET_BYTES);
     assert_true(answered(&m, "not the credentials"));
     static const char *const ops[] = {"stop", "submit", "resume", "jobs", "status", "attachable"};
     for (size_t i = 0; i < sizeof ops / sizeof *ops;
@@ -130,8 +130,8 @@ static void test_one_job(void **state) {
     m = ask(c, json_pack("{s:s}", "op", "hello"), NULL, 0); // it is still the worker of its own
     assert_string_equal(agent_ipc_str(&m, "ev", ""), "hello");
     agent_ipc_msg_clear(&m);
-    assert_int_equal(agent_ipc_send(c, NULL, json_pack("{s:s}", "op", "detach"), NULL, 0),
-                     NEB_OK); // or the agent waits for it at its end
+    // or the agent waits for it at its end
+    assert_int_equal(agent_ipc_send(c, NULL, json_pack("{s:s}", "op", "detach"), NULL, 0), NEB_OK);
     assert_true(strangers() >= 0);
     agent_credential_destroy(&mine);
     agent_ipc_destroy(&c);

@@ -75,8 +75,8 @@ static void check_weights(struct sim *s, const struct inter_record *r) {
         const struct inter_entry *e = &r->entries[k];
         bool returns = r->flags & INTER_MERGE && e->verdict == INTER_ACCEPTED && e->tokens &&
                        base[e->member] < newest;
-        uint64_t all = others[e->member] + fresh,
-                 exact = e->tokens * fresh; // weight · all is within half of `all` of it
+        // weight · all is within half of `all` of it
+        uint64_t all = others[e->member] + fresh, exact = e->tokens * fresh;
         s->r.returns += returns;
         if (!returns ? e->weight != e->tokens
                      : 2 * e->weight * all > 2 * exact + all && e->weight > 1)

@@ -259,14 +259,14 @@ static bool exchange(struct sim *s, uint8_t i, const struct agent_schedule *sche
                 merge(s, i, f, false);
                 continue;
             }
-            if (!g->in_flight && l && l->foreign &&
-                l->step <= w->step) { // it was merged here: wait for the ledger
+            // it was merged here: wait for the ledger
+            if (!g->in_flight && l && l->foreign && l->step <= w->step) {
                 ready = false;
                 break;
             }
             g->arrived = g->in_flight && here;
-            if (g->in_flight && !g->arrived && peers && !l && w->again[f] < 3 &&
-                g->missed > 3) { // as agent/worker.c does
+            // as agent/worker.c does
+            if (g->in_flight && !g->arrived && peers && !l && w->again[f] < 3 && g->missed > 3) {
                 send(s, i, f, sched);
                 if (!h->worker_alive || h->worker_boot != boot)
                     return false;

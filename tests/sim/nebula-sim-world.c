@@ -217,8 +217,8 @@ void sim_transmit(struct sim *s, uint8_t from, uint8_t to, bool bulk, const uint
                  (int64_t)index);
     if (lost)
         return;
-    if (bulk &&
-        chance(s, s->loss)) // what no cipher would let pass; the chunk's own check does not either
+    // what no cipher would let pass; the chunk's own check does not either
+    if (bulk && chance(s, s->loss))
         x->bytes[x->len - 1] ^= 1;
     bool late = sim_point_hits(s, SIM_DELAY_MESSAGE, index);
     deliver_later(s, x, late ? 7 * NEB_S : after, !late && !chance(s, s->swap));

@@ -116,8 +116,8 @@ struct sim_worker_state {
     uint32_t again[SIM_FRAGMENTS]; // how often the update under way was taken back for a newer one
     uint64_t life; // updates of earlier epochs were sent by a life whose state went with its disk
     int64_t theta[SIM_FRAGMENTS][SIM_WORDS]; // global value
-    int64_t e[SIM_FRAGMENTS]
-             [SIM_WORDS]; // residual; of the update in flight too, until it settles: u
+    // residual; of the update in flight too, until it settles: u
+    int64_t e[SIM_FRAGMENTS][SIM_WORDS];
     int64_t p[SIM_FRAGMENTS][SIM_WORDS]; // learned since the last send
     int64_t dropped[SIM_FRAGMENTS][SIM_WORDS];
     uint64_t tokens;                     // seen in the steps that it made itself
@@ -190,8 +190,8 @@ struct sim_oracle {
         uint8_t hash[INTER_SHA_BYTES];
         uint16_t voters; // whoever had it on disk, ever
     } votes[SIM_FRAGMENTS][SIM_ROUNDS][8];
-    uint16_t copies[SIM_FRAGMENTS][SIM_ROUNDS][INTER_MEMBERS_MAX]
-                   [SIM_ATTEMPTS]; // disks that held a blob, ever
+    // disks that held a blob, ever
+    uint16_t copies[SIM_FRAGMENTS][SIM_ROUNDS][INTER_MEMBERS_MAX][SIM_ATTEMPTS];
     uint32_t attempts[SIM_FRAGMENTS][SIM_ROUNDS][INTER_MEMBERS_MAX][SIM_ATTEMPTS];
     uint32_t top[SIM_FRAGMENTS]; // rounds committed anywhere
 };

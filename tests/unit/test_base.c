@@ -161,8 +161,8 @@ static void test_rng(void **state) {
     }
     for (int i = 0; i < 10; i++)
         assert_in_range(counts[i], 9500, 10500);
-    uint64_t hash =
-        0; // normal deviates to the last bit: a model starts from the same parameters on every machine
+    // normal deviates to the last bit: a model starts from the same parameters on every machine
+    uint64_t hash = 0;
     struct neb_rng n = neb_rng_make(11, 3);
     for (int i = 0; i < 100000; i++) {
         float f = neb_rng_normal(&n);

@@ -51,8 +51,8 @@ static void test_lines(void **state) {
         json_decref(o);
     }
     fclose(f);
-    assert_int_equal(lines, STAGES + 1 + BENCH_STAGES +
-                                3); // the whole; what protects it, together, by the clock
+    // the whole; what protects it, together, by the clock
+    assert_int_equal(lines, STAGES + 1 + BENCH_STAGES + 3);
     assert_true(fabs(shares - 1) < 1e-3);
 }
 

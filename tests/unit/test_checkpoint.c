@@ -66,8 +66,8 @@ static void test_round_trip(void **state) {
     const struct intra_ckpt_section *s = intra_ckpt_find(c, "weights");
     assert_true((uintptr_t)intra_ckpt_data(c, s) % 64 == 0);
     assert_int_equal(intra_ckpt_read(c, "absent", INTRA_F32, 5, 3, f), NEB_ERR_NOT_FOUND);
-    assert_int_equal(intra_ckpt_read(c, "weights", INTRA_F32, 3, 5, f),
-                     NEB_ERR_FORMAT); // same bytes, another shape
+    // same bytes, another shape
+    assert_int_equal(intra_ckpt_read(c, "weights", INTRA_F32, 3, 5, f), NEB_ERR_FORMAT);
     assert_int_equal(intra_ckpt_read(c, "weights", INTRA_U32, 5, 3, f), NEB_ERR_FORMAT);
     intra_ckpt_close(&c);
 }
@@ -149,8 +149,8 @@ static void test_lying_index(void **state) {
         neb_sha256(file.p + index, len + 64, file.p + file.len - 32);
         overwrite(file.p, file.len);
         enum neb_status st = intra_ckpt_open(path, false, &c);
-        bool good =
-            i == 4; // five rows of three and a padding of 4 bytes: 6 x 3 still lies inside the file
+        // five rows of three and a padding of 4 bytes: 6 x 3 still lies inside the file
+        bool good = i == 4;
         if (good && st == NEB_OK) {
             intra_ckpt_close(&c);
             st = intra_ckpt_open(path, true, &c); // and then the digest does not match
@@ -235,12 +235,12 @@ static void test_folder(void **state) {
     assert_true(!there("step-000000000040.ckpt.tmp") && there("step-of-the-day.ckpt") &&
                 there("step-99999999999.ckpt"));
     put("step-000000000020.ckpt", false);
-    assert_int_equal(intra_ckpt_open_latest(dir, &c),
-                     NEB_ERR_CORRUPT); // all damaged: an error, not a fresh start
+    // all damaged: an error, not a fresh start
+    assert_int_equal(intra_ckpt_open_latest(dir, &c), NEB_ERR_CORRUPT);
     char file[NEB_PATH_MAX];
     assert_int_equal(neb_path(file, sizeof file, dir, "step-of-the-day.ckpt"), NEB_OK);
-    assert_int_equal(intra_ckpt_open_latest(file, &c),
-                     NEB_ERR_IO); // a folder that cannot be read is not an empty one
+    // a folder that cannot be read is not an empty one
+    assert_int_equal(intra_ckpt_open_latest(file, &c), NEB_ERR_IO);
     assert_int_equal(intra_ckpt_prune(file, 2), NEB_ERR_IO);
 }
 

@@ -388,8 +388,8 @@ static void test_update_shapes(void **state) {
     shapes[1].cols = 78; // another model than the sender's
     assert_int_equal(cmp_update_open(b.p, b.len, shapes, 2, units), NEB_ERR_FORMAT);
     for (size_t cut = 0; cut < b.len; cut++) {
-        uint8_t *copy =
-            malloc(cut ? cut : 1); // exact size: a sanitizer sees any byte read too many
+        // exact size: a sanitizer sees any byte read too many
+        uint8_t *copy = malloc(cut ? cut : 1);
         memcpy(copy, b.p, cut);
         assert_int_equal(cmp_update_check(W, copy, cut, &stats), NEB_ERR_FORMAT);
         free(copy);

@@ -57,8 +57,8 @@ static void corpus_path(const char *name, char *out) {
     testing_source(file, out);
 }
 
-static void fill(float *x, size_t n,
-                 uint64_t seed) { // exact arithmetic only: the same input on every machine
+// exact arithmetic only: the same input on every machine
+static void fill(float *x, size_t n, uint64_t seed) {
     struct neb_rng r = neb_rng_make(seed, 5);
     for (size_t i = 0; i < n; i++) {
         float a = (float)((int)neb_rng_below(&r, 2001) - 1000), b = (float)neb_rng_below(&r, 1000);

@@ -145,8 +145,8 @@ static void test_flops_and_bytes(void **state) {
     near(cost.compute_s, one.compute_s, 1e-9, "dp 2 on one machine");
     j = job_of(1, 1, 2, 4, 8);
     intra_cost_step(&j, &r, &cost);
-    near(cost.tp_bytes, 8 * (4 * 5 + 2) * 4.0 * 4 * 32 * 64, 1e-9,
-         "tp bytes"); // gather + sum: one all-reduce
+    // gather + sum: one all-reduce
+    near(cost.tp_bytes, 8 * (4 * 5 + 2) * 4.0 * 4 * 32 * 64, 1e-9, "tp bytes");
     j = job_of(1, 2, 1, 4, 8);
     j.ranks_a_host = 1;
     intra_cost_step(&j, &r, &cost);

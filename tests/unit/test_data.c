@@ -161,8 +161,8 @@ static void test_tokenizer_round_trip(void **state) {
 
 enum { T = 64 }; // long enough that no two windows of the text are equal
 
-static uint64_t window_id(const struct intra_corpus *c, int32_t source,
-                          const int32_t *tokens) { // which window of the source this is
+// which window of the source this is
+static uint64_t window_id(const struct intra_corpus *c, int32_t source, const int32_t *tokens) {
     int32_t x[T], y[T];
     for (uint64_t k = 0; k < intra_corpus_windows(c, source, INTRA_TRAIN, T); k++) {
         intra_corpus_window(c, source, INTRA_TRAIN, T, k, x, y);

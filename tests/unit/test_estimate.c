@@ -159,8 +159,8 @@ static void test_chunks_and_windows(void **state) {
     assert_int_equal(inter_estimate_window(&e), 2 * 75000 + 2 * (16 << 10));
     e.goodput_bps = 500e6;
     e.rtt = 100 * NEB_MS;
-    assert_int_equal(inter_estimate_chunk(&e, 10 << 20),
-                     256 << 10); // 32 of them fit into the window
+    // 32 of them fit into the window
+    assert_int_equal(inter_estimate_chunk(&e, 10 << 20), 256 << 10);
     assert_true(inter_estimate_window(&e) >= 32 * (256 << 10));
     e.goodput_bps = 10e9;
     assert_int_equal(inter_estimate_chunk(&e, 10 << 20), 1 << 20);

@@ -182,8 +182,8 @@ static void run_blocks(const struct table *t, const float *a, const float *b, co
         add_bytes(o, scales, finite ? (n + block - 1) / block : 0);
         add_bytes(o, codes, finite ? s.four ? (n + 1) / 2 : n : 0);
         uint32_t sums[N / KERN_USUAL_BLOCK + 1];
-        bool good =
-            t->squares(sums, codes, n / KERN_USUAL_BLOCK, s.four); // whatever codes there are
+        // whatever codes there are
+        bool good = t->squares(sums, codes, n / KERN_USUAL_BLOCK, s.four);
         add_bytes(o, &good, sizeof good);
         add_bytes(o, sums, n / KERN_USUAL_BLOCK * sizeof *sums);
     }
@@ -311,8 +311,8 @@ static void test_rounding_state_of_the_caller(void **state) {
             unsigned after = _mm_getcsr();
             _mm_setcsr(was);
             assert_int_equal(st, NEB_OK);
-            assert_int_equal(after & ~0x3fu,
-                             flush ? UP_FLUSH : was & ~0x3fu); // sticky exception flags aside
+            // sticky exception flags aside
+            assert_int_equal(after & ~0x3fu, flush ? UP_FLUSH : was & ~0x3fu);
         }
         if (codec.id == CMP_TOPK) {
             for (int i = 0; i < 2; i++)

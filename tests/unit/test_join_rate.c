@@ -24,25 +24,25 @@ static void test_slower_than_commits(void **state) {
 
 static void test_fast_enough(void **state) {
     (void)state;
-    assert_false(
-        agent_join_judge(&begun, 110 * NEB_S, 4000000, 22, 200000).too_slow); // 3 MB for 2 MB
-    assert_false(
-        agent_join_judge(&begun, 110 * NEB_S, 2000000, 12, 200000).too_slow); // nobody committed
-    assert_false(
-        agent_join_judge(&begun, 110 * NEB_S, 2000000, 5, 200000).too_slow); // it caught up
+    // 3 MB for 2 MB
+    assert_false(agent_join_judge(&begun, 110 * NEB_S, 4000000, 22, 200000).too_slow);
+    // nobody committed
+    assert_false(agent_join_judge(&begun, 110 * NEB_S, 2000000, 12, 200000).too_slow);
+    // it caught up
+    assert_false(agent_join_judge(&begun, 110 * NEB_S, 2000000, 5, 200000).too_slow);
 }
 
 static void test_proves_nothing(void **state) {
     (void)state;
     struct agent_join none = {0}, unknown = begun;
-    unknown.lag =
-        0; // the others had not been heard yet: what looks like their progress is news of it
+    // the others had not been heard yet: what looks like their progress is news of it
+    unknown.lag = 0;
     assert_false(agent_join_judge(&none, 110 * NEB_S, 2000000, 22, 200000).too_slow);
     assert_false(agent_join_judge(&unknown, 110 * NEB_S, 2000000, 22, 200000).too_slow);
     assert_false(agent_join_judge(&begun, 103 * NEB_S, 1100000, 22, 200000).too_slow); // 3 s
     assert_false(agent_join_judge(&begun, 110 * NEB_S, 2000000, 14, 900000).too_slow); // two rounds
-    assert_false(
-        agent_join_judge(&begun, 110 * NEB_S, 500000, 22, 200000).too_slow); // other connections
+    // other connections
+    assert_false(agent_join_judge(&begun, 110 * NEB_S, 500000, 22, 200000).too_slow);
 }
 
 int main(void) {

@@ -470,8 +470,8 @@ static void test_messages_out(void **state) {
     OK(inter_ledger_posted(l, "anna", a));
     assert_string_equal(pending("anna").text, "3:two ");
     OK(inter_ledger_post(l, "anna", 9, "stop", 4, &d, &previous));
-    OK(inter_ledger_post(l, "anna", 8, "stop", 4, &d,
-                         &previous)); // another kind, another body, another peer: kept
+    // another kind, another body, another peer: kept
+    OK(inter_ledger_post(l, "anna", 8, "stop", 4, &d, &previous));
     OK(inter_ledger_post(l, "anna", 9, "stops", 5, &d, &previous));
     OK(inter_ledger_unpost(l, "bert", 9, "stop", 4));
     assert_string_equal(pending("anna").text, "3:two 9:stop 8:stop 9:stops ");

@@ -27,8 +27,8 @@ static void on_damage(void *user, const struct inter_damage *d) {
         f->rounds[d->fragment] |= 1ull << d->round;
 }
 
-static uint16_t (*taken)(
-    void *user, const uint8_t job[INTER_ID_BYTES]); // votes that a signed list took; NULL: none
+// votes that a signed list took; NULL: none
+static uint16_t (*taken)(void *user, const uint8_t job[INTER_ID_BYTES]);
 
 static enum neb_status look(bool signatures, struct found *f, struct inter_ledger_counts *n) {
     struct inter_ledger *l = NULL;
@@ -149,8 +149,8 @@ static void test_altered_record(void **state) {
     (void)state;
     flip_body("record", "fragment=1 AND round=0", 1, 0);
     flip_body("record", "fragment=0 AND round=2", 0, 2);
-    flip_body("record", "fragment=1 AND round=3", 1,
-              3); // the newest: only the chain's row names it
+    // the newest: only the chain's row names it
+    flip_body("record", "fragment=1 AND round=3", 1, 3);
 }
 
 static uint16_t first_taken(void *user, const uint8_t id[INTER_ID_BYTES]) {

@@ -26,8 +26,8 @@ struct agent { // answers as a daemon does, in a thread
     char dir[64], path[96];
     pthread_t thread;
     atomic_bool end, taken, reported;
-    atomic_int with_lr, without_lr,
-        evals; // lines of metrics: steps that say lr and grad_norm, or null for both; held-out losses
+    // lines of metrics: steps that say lr and grad_norm, or null for both; held-out losses
+    atomic_int with_lr, without_lr, evals;
     struct agent_jobrun jobs[AGENT_JOBS_MAX];
 };
 
@@ -278,8 +278,8 @@ static void test_steps_and_resume(void **state) {
     SAYS(nebula_step_with(n, &stats, &s), NEBULA_ERR_VERSION, "stats of 8 bytes");
     stats.size = sizeof stats + 8;
     SAYS(nebula_step_with(n, &stats, &s), NEBULA_ERR_VERSION, "rebuild");
-    stats.size = offsetof(struct nebula_step_stats,
-                          eval_loss); // of a program that was built before that field
+    // of a program that was built before that field
+    stats.size = offsetof(struct nebula_step_stats, eval_loss);
     stats.tokens = 8, stats.loss = 1, stats.lr = 0.25, stats.grad_norm = 3, stats.eval_loss = 7;
     assert_int_equal(nebula_step_with(n, &stats, &s), NEBULA_OK);
     assert_int_equal(s, NEBULA_TRAIN);

@@ -165,8 +165,8 @@ static void test_idle(void **state) {
     (void)state;
     struct site a, b;
     pair_up(&a, &b);
-    neb_ns end =
-        neb_now() + 2 * NEB_S; // handshakes, the second bulk connection, the first round trips
+    // handshakes, the second bulk connection, the first round trips
+    neb_ns end = neb_now() + 2 * NEB_S;
     while (neb_now() < end)
         step(&a, &b);
     struct inter_link_stats a0, b0, a1, b1;
@@ -598,8 +598,8 @@ static void test_rate_limit(void **state) {
     assert_int_equal(inter_link_stats(a.l, a.peer, &after), NEB_OK);
     double sent = (double)(after.sent_bytes - before.sent_bytes) +
                   INTER_TCP_HEADERS * (double)(after.sent_segs - before.sent_segs),
-           allowed = (double)bps / 8 * (took + 0.02) + sizeof chunk +
-                     20000; // and control, which is only counted
+           // and control, which is only counted
+        allowed = (double)bps / 8 * (took + 0.02) + sizeof chunk + 20000;
     if (sent > allowed || sent < 0.8 * (double)bps / 8 * took)
         fail_msg("%g bytes in %g s at %g Mbit/s", sent, took, (double)bps / 1e6);
     // Most of them: a test that is not given a processor for a while is late with one or two.

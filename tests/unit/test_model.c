@@ -377,8 +377,8 @@ static void test_generate(void **state) {
     assert_int_equal(n, 8);
     for (int i = 0; i < 8; i++)
         assert_int_equal(ids[i], i + 1); // counting was learned
-    assert_int_equal(intra_generate(K, t->model, &warm, ids, 3, 24, &n),
-                     NEB_OK); // longer than the window
+    // longer than the window
+    assert_int_equal(intra_generate(K, t->model, &warm, ids, 3, 24, &n), NEB_OK);
     assert_int_equal(intra_generate(K, t->model, &warm, again, 3, 24, &n2), NEB_OK);
     assert_memory_equal(ids, again, sizeof ids);
     intra_trainer_destroy(&t);

@@ -226,8 +226,8 @@ static void test_a_returner_counts_as_its_weight(void **state) {
         assert_int_equal(inter_outer_apply(members[0].o, 0, &r, &d), NEB_OK);
         float share = weighed ? 0.5f : 0.9f;
         assert_true(fabsf(members[0].theta_m[tail] - flat - 2 * share) < 1e-5f);
-        assert_true(fabsf(members[0].theta_m[COLS * 3] - row - 2 * share) <
-                    0.05f); // counts are log-quantised
+        // counts are log-quantised
+        assert_true(fabsf(members[0].theta_m[COLS * 3] - row - 2 * share) < 0.05f);
         stop(2);
     }
 }
@@ -257,8 +257,8 @@ static void test_bad_commit_changes_nothing(void **state) {
     }
     struct inter_outer_part none[1] = {{members[0].blob.p, members[0].blob.len, 0, 1, true, 0}};
     r.parts = none, r.n = 1;
-    assert_int_equal(inter_outer_apply(members[0].o, 0, &r, &d),
-                     NEB_ERR_FORMAT); // no tokens behind it
+    // no tokens behind it
+    assert_int_equal(inter_outer_apply(members[0].o, 0, &r, &d), NEB_ERR_FORMAT);
     none[0].tokens = 1, none[0].clip = NAN;
     assert_int_equal(inter_outer_apply(members[0].o, 0, &r, &d), NEB_ERR_FORMAT);
     neb_log_set_sink(NULL, NULL);

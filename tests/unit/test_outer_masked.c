@@ -178,8 +178,8 @@ static void test_bad_commit_changes_nothing(void **state) {
     seeds_of(0xf, &seeds);
     before = inter_outer_digest(members[0].o);
     assert_int_equal(apply(&members[0], 0xf, NULL, &d), NEB_ERR_FORMAT);
-    assert_int_equal(apply(&members[0], 0x7, &seeds, &d),
-                     NEB_ERR_FORMAT); // a set without its seeds
+    // a set without its seeds
+    assert_int_equal(apply(&members[0], 0x7, &seeds, &d), NEB_ERR_FORMAT);
     other = seeds;
     other.own[2][0] ^= 1;
     assert_int_equal(apply(&members[0], 0xf, &other, &d), NEB_ERR_DENIED);

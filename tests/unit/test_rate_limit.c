@@ -105,8 +105,8 @@ static void test_bucket_changes(void **state) {
     assert_true(inter_bucket_ready(&b, NEB_S));
     inter_bucket_take(&b, 1000000); // a second's worth
     assert_false(inter_bucket_ready(&b, NEB_S + 400 * NEB_MS));
-    inter_bucket_set(&b, NEB_S + 500 * NEB_MS,
-                     800000); // half of the debt is left, at a tenth of the rate
+    // half of the debt is left, at a tenth of the rate
+    inter_bucket_set(&b, NEB_S + 500 * NEB_MS, 800000);
     assert_false(inter_bucket_ready(&b, NEB_S + 5400 * NEB_MS));
     assert_true(inter_bucket_ready(&b, NEB_S + 5600 * NEB_MS));
     assert_true(inter_bucket_ready(&b, 1000 * NEB_S));

@@ -59,8 +59,8 @@ static void test_round_trips(void **state) {
     cmp_tokens_destroy(&t);
 }
 
-static void test_cost(
-    void **state) { // of a step of 4,096 tokens with 15 % masked, nine in ten of them replaced
+// of a step of 4,096 tokens with 15 % masked, nine in ten of them replaced
+static void test_cost(void **state) {
     (void)state;
     enum { TOKENS = 4096, MASKED = 614, VOCAB = 8192 };
     struct cmp_tokens *t = NULL;
@@ -101,14 +101,14 @@ static void test_refused(void **state) {
     r = neb_rd_make(b.p, b.len);
     assert_int_equal(cmp_replaced_decode(t, &r, 11, 300, x, y, &n), NEB_ERR_FORMAT); // another mask
     r = neb_rd_make(b.p, b.len);
-    assert_int_equal(cmp_replaced_decode(t, &r, 10, 258, x, y, &n),
-                     NEB_OK); // a smaller vocabulary that holds them
+    // a smaller vocabulary that holds them
+    assert_int_equal(cmp_replaced_decode(t, &r, 10, 258, x, y, &n), NEB_OK);
     neb_buf_clear(&b);
     ids[2] = 299;
     assert_int_equal(cmp_replaced_encode(t, 10, index, ids, 4, 300, &b), NEB_OK);
     r = neb_rd_make(b.p, b.len);
-    assert_int_equal(cmp_replaced_decode(t, &r, 10, 299, x, y, &n),
-                     NEB_ERR_FORMAT); // an id beyond it
+    // an id beyond it
+    assert_int_equal(cmp_replaced_decode(t, &r, 10, 299, x, y, &n), NEB_ERR_FORMAT);
     neb_buf_clear(&b);
     assert_int_equal(cmp_text_encode(t, ids, 4, 300, &b), NEB_OK);
     r = neb_rd_make(b.p, b.len);

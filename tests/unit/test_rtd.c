@@ -161,8 +161,8 @@ static void test_masks(void **state) {
     }
     assert_int_equal(counted, n);
     assert_int_equal(intra_mask_positions(1, 1, 0.001, 3, tokens + 3, 5, a), 1); // never none
-    assert_int_equal(intra_mask_positions(1, 1, 0.9, 3, tokens, 3, a),
-                     0); // unless there is nothing to mask
+    // unless there is nothing to mask
+    assert_int_equal(intra_mask_positions(1, 1, 0.9, 3, tokens, 3, a), 0);
     free(tokens);
 }
 

@@ -117,8 +117,8 @@ static void restart(struct site *x) {
 }
 
 static void go(void) {
-    zmq_pollitem_t
-        items[256]; // both dial: two sets of nine connections each, twice while they are replaced
+    // both dial: two sets of nine connections each, twice while they are replaced
+    zmq_pollitem_t items[256];
     size_t n = anna.s ? inter_service_poll_items(anna.s, items, 128) : 0;
     assert_true(n <= 128);
     n += bert.s ? inter_service_poll_items(bert.s, items + n, 256 - n) : 0;
@@ -234,8 +234,8 @@ static void test_restarts_in_a_round(void **state) {
     submit(&anna, 0, 0);
     UNTIL(inter_ledger_get_manifest(inter_service_ledger(bert.s), &k, &m) == NEB_OK);
     k = m.key; // with the attempt that the service chose
-    assert_false(
-        inter_ledger_has_blob(inter_service_ledger(bert.s), &k)); // some of it is under way
+    // some of it is under way
+    assert_false(inter_ledger_has_blob(inter_service_ledger(bert.s), &k));
     restart(&bert);
     UNTIL(inter_ledger_has_blob(inter_service_ledger(bert.s), &k));
     restart(&anna); // the one who sent it; what it promised is in its ledger

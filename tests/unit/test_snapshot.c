@@ -286,8 +286,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_over_a_bad_link), TEST(test_goes_on_after_a_restart), TEST(test_a_newer_one),
         TEST(test_header_only),     TEST(test_nobody_has_one),          TEST(test_headers)};
-    static const uint8_t handed[SEC_SEAL_HANDED_BYTES] = {[SEC_SEAL_ID_BYTES] =
-                                                              9}; // a key of this job
+    // a key of this job
+    static const uint8_t handed[SEC_SEAL_HANDED_BYTES] = {[SEC_SEAL_ID_BYTES] = 9};
     int failed = cmocka_run_group_tests_name("in clear", tests, NULL, NULL);
     if (sec_seal_key_take(handed, &key) != NEB_OK)
         return 1;

@@ -120,8 +120,8 @@ static void deliver(struct world *w, const struct inter_stream_action *a) {
     assert_int_equal(a->seq, w->queued);
     assert_int_equal(a->len, n);
     assert_memory_equal(a->view, want, n);
-    assert_true(a->seq <
-                w->cursor + 6); // credit: never more than the window ahead of what is applied
+    // credit: never more than the window ahead of what is applied
+    assert_true(a->seq < w->cursor + 6);
     memcpy(w->queue[a->seq % 64], a->view, n);
     w->sizes[a->seq % 64] = n;
     w->queued++;
@@ -240,15 +240,15 @@ static void save_consumer(struct world *w, bool final) {
                  .seq = final ? w->cursor : w->generations[w->n_saved % GENERATIONS].cursor});
 }
 
-static void restart_consumer_worker(
-    struct world *w) { // from its newest checkpoint, or now and then from the one before
+// from its newest checkpoint, or now and then from the one before
+static void restart_consumer_worker(struct world *w) {
     size_t back = w->n_saved > 1 && unit(w) < 0.2 ? 2 : 1;
     w->cursor = w->n_saved ? w->generations[(w->n_saved - back) % GENERATIONS].cursor : 0;
     w->hash = w->n_saved ? w->generations[(w->n_saved - back) % GENERATIONS].hash : 0;
     w->n_saved -= w->n_saved ? back - 1 : 0;
     attach_consumer(w);
-    if (w->cursor ==
-        BATCHES) // it says so again, in case that its agent died before it told the other
+    // it says so again, in case that its agent died before it told the other
+    if (w->cursor == BATCHES)
         save_consumer(w, true);
 }
 
@@ -730,8 +730,8 @@ static void test_wire(void **state) { // what is written is read; whatever is cu
     neb_buf_u8(&b[1], 0);
     assert_false(inter_stream_parse(b[1].p, b[1].len, &m));
     neb_buf_clear(&b[1]);
-    inter_stream_put_grant(
-        &b[1], &k, &(struct inter_stream_grant){3, 7, 8, 7, 6, 5}); // applied what it does not have
+    // applied what it does not have
+    inter_stream_put_grant(&b[1], &k, &(struct inter_stream_grant){3, 7, 8, 7, 6, 5});
     assert_false(inter_stream_parse(b[1].p, b[1].len, &m));
     for (int i = 0; i < 3; i++)
         neb_buf_free(&b[i]);

@@ -28,9 +28,9 @@ enum { BATCH = 100, PACKETS = 4096, RUN_MS = 20000, WARM_MS = 10000 };
 static const struct scene {
     const char *what;
     uint32_t start, most, window_bytes; // of the stream
-    int rtt_ms, put_ms,
-        step_ms; // put_ms: between two puts; 0: as many as are allowed. step_ms: to apply a batch
-    int down_ms; // an outage in the warm-up
+    // put_ms: between two puts; 0: as many as are allowed. step_ms: to apply a batch
+    int rtt_ms, put_ms, step_ms;
+    int down_ms;               // an outage in the warm-up
     uint32_t least, largest;   // of the window in the end
     double rate_min, rate_max; // applied after the warm-up, of what the consumer could
 } scenes[] = {

@@ -366,8 +366,8 @@ static void test_loaded_model_is_for_use(void **state) {
     intra_model_pass(K, m, a, x, y, B, T, 0, &loss, &count);
     assert_true(loss / (double)count == intra_trainer_eval(t, x, y, B));
     struct intra_sampling s = {.eos = -1};
-    assert_int_equal(intra_generate(K, m, &s, wrong, 2, 4, &n),
-                     NEB_ERR_INVALID); // an index beyond the table
+    // an index beyond the table
+    assert_int_equal(intra_generate(K, m, &s, wrong, 2, 4, &n), NEB_ERR_INVALID);
     wrong[1] = -1;
     assert_int_equal(intra_generate(K, m, &s, wrong, 2, 4, &n), NEB_ERR_INVALID);
     wrong[1] = 2;

@@ -153,8 +153,8 @@ static void play(struct loop *l, double mbit, uint64_t done) {
     uint32_t bytes = (uint32_t)(BYTES * bits[p.codec] / bits[INTER_RUNG_INT4]);
     struct inter_measure m = measure(l->goodput_seen, l->rtt_s * 1e3, step_s);
     m.codec = p.codec;
-    m.full = 8.0 * bytes >
-             l->goodput_seen * 1e6 * l->rtt_s; // otherwise it is gone before the path is full
+    // otherwise it is gone before the path is full
+    m.full = 8.0 * bytes > l->goodput_seen * 1e6 * l->rtt_s;
     double travel = 8.0 * bytes / (mbit * 1e6) + 4 * l->rtt_s, overlap = p.overlap * step_s;
     l->stall_share = travel > overlap ? (travel - overlap) / (p.interval * step_s) : 0;
     bool fills = 8.0 * bytes > mbit * 1e6 * l->rtt_s;
@@ -195,8 +195,8 @@ static void test_drop_and_recovery(void **state) {
         int rounds = 0;
         for (; rounds < 20 && l.next[0].codec != codec; rounds++, done += 30)
             play(&l, rates[i], done);
-        if (rounds >
-            (rates[i] < 50 ? 8 : 3)) // from sparse updates the way back is by trials, a rung each
+        // from sparse updates the way back is by trials, a rung each
+        if (rounds > (rates[i] < 50 ? 8 : 3))
             fail_msg("%g Mbit/s: finer again only %d rounds after the recovery", rates[i], rounds);
         for (int r = 0; r < 20; r++, done += 30) {
             play(&l, rates[i], done);

@@ -41,15 +41,15 @@ static void test_last_figures(void **state) {
          "25}}",
          12);
     json_t *early = agent_view_clusters(v, "ab", 13);
-    assert_int_equal(json_integer_value(json_object_get(json_array_get(early, 0), "interval")),
-                     20); // the job's
+    // the job's
+    assert_int_equal(json_integer_value(json_object_get(json_array_get(early, 0), "interval")), 20);
     json_decref(early);
     feed(
         v,
         "{\"kind\":\"round\",\"cluster\":\"paris\",\"round\":4,\"codec\":\"int4\",\"interval\":40}",
         13);
-    feed(v, "{\"kind\":\"step\",\"cluster\":\"paris\",\"step\":8}",
-         14); // it stays what the round said
+    // it stays what the round said
+    feed(v, "{\"kind\":\"step\",\"cluster\":\"paris\",\"step\":8}", 14);
     json_t *list = agent_view_clusters(v, "ab", 15), *c = json_array_get(list, 0);
     assert_true(fabs(json_real_value(json_object_get(c, "eval_loss")) - 3.25) < 1e-12);
     assert_int_equal(json_array_size(list), 1);
@@ -59,8 +59,8 @@ static void test_last_figures(void **state) {
     assert_int_equal(json_integer_value(json_object_get(c, "sent_bytes")), 100);
     assert_true(fabs(json_real_value(json_object_get(c, "loss")) - 2.5) < 1e-12);
     assert_true(fabs(json_real_value(json_object_get(c, "age_s")) - 1) < 1e-12);
-    assert_true(fabs(json_real_value(json_object_get(c, "stall_s")) - 1) <
-                1e-12); // the sum, not the round's
+    // the sum, not the round's
+    assert_true(fabs(json_real_value(json_object_get(c, "stall_s")) - 1) < 1e-12);
     json_decref(list);
     agent_view_destroy(&v);
     assert_null(v);

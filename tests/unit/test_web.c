@@ -109,8 +109,8 @@ static void test_tokens(void **state) {
         assert_int_equal(judge(&g, "/metrics", "localhost", "Bearer ", NULL, NULL),
                          AGENT_WEB_NO_TOKEN);
         assert_int_equal(judge(&g, "/metrics", "localhost", token, NULL, NULL), AGENT_WEB_NO_TOKEN);
-        assert_int_equal(judge(&g, "/metrics", "localhost", NULL, NULL, token),
-                         AGENT_WEB_NO_TOKEN); // only /?token=
+        // only /?token=
+        assert_int_equal(judge(&g, "/metrics", "localhost", NULL, NULL, token), AGENT_WEB_NO_TOKEN);
         assert_int_equal(judge(&g, "/", "localhost", NULL, NULL, token), AGENT_WEB_LOGIN);
         assert_int_equal(judge(&g, "/", "localhost", NULL, NULL, "wrong"), AGENT_WEB_NO_TOKEN);
         assert_int_equal(judge(&g, "/", "localhost", NULL, NULL, NULL),
@@ -149,8 +149,8 @@ static void test_certificate(void **state) {
     assert_string_equal(first, then);
     agent_web_tls_free(&b);
     neb_log_set_sink(testing_drop, NULL);
-    assert_int_equal(agent_web_tls_own(f->path, "192.0.2.7", &b, &files),
-                     NEB_OK); // not in it: another
+    // not in it: another
+    assert_int_equal(agent_web_tls_own(f->path, "192.0.2.7", &b, &files), NEB_OK);
     agent_web_tls_fingerprint(&b, then);
     assert_string_not_equal(first, then);
     assert_int_equal(X509_check_ip_asc(b.x509, "192.0.2.7", 0), 1);

@@ -48,8 +48,8 @@ static void test_lone_returner(void **state) {
             if (round < away)
                 continue;
             assert_true(r.entries[0].weight == 1000 && r.entries[1].weight == 1000);
-            assert_true(r.entries[2].weight ==
-                        1000); // tokens · F / (others + F) = (K+1)·1000 · 2000 / ((K+1)·2000)
+            // tokens · F / (others + F) = (K+1)·1000 · 2000 / ((K+1)·2000)
+            assert_true(r.entries[2].weight == 1000);
             assert_true(before[2].base == away + 1 && before[2].others == 0);
         }
     }
@@ -75,8 +75,8 @@ static void test_refused_and_empty(void **state) {
     inter_weights_fill(&r, before);
     assert_true(r.entries[0].weight == 0 && r.entries[1].weight == 600);
     assert_true(r.absences[2].base == 10 && r.absences[2].others == 0); // begins again from here
-    assert_true(r.absences[3].base == 1 &&
-                r.absences[3].others == 8600); // a refused update is nobody's progress
+    // a refused update is nobody's progress
+    assert_true(r.absences[3].base == 1 && r.absences[3].others == 8600);
 }
 
 static void test_ends_of_the_range(void **state) {

@@ -21,8 +21,8 @@
 
 extern "C" {
 void emu_switch(void **save, void *load);
-unsigned long long emu_seed =
-    1; // tests set it; 0: fibers run in order. Bits 0 and 1: `apart` and `at_once` below
+// tests set it; 0: fibers run in order. Bits 0 and 1: `apart` and `at_once` below
+unsigned long long emu_seed = 1;
 cudaError_t emu_last_error = cudaSuccess;
 }
 
@@ -64,16 +64,16 @@ static std::vector<fiber> fibers;
 static std::vector<warp> warps;
 static fiber *running;
 static const std::function<void()> *body;
-static unsigned char
-    *shared_at; // allocated exactly, so that the address sanitizer sees what passes its end
+// allocated exactly, so that the address sanitizer sees what passes its end
+static unsigned char *shared_at;
 static struct shared_end {
     ~shared_end() { free(shared_at); }
 } shared_end;
 static size_t shared_size;
 static const char *kernel_name = "";
 static std::mt19937_64 rng;
-static bool apart,
-    at_once; // warps run far ahead of each other; copies take place when they are issued
+// warps run far ahead of each other; copies take place when they are issued
+static bool apart, at_once;
 #ifdef EMU_UCONTEXT
 static ucontext_t scheduler;
 #else
