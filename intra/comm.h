@@ -38,6 +38,8 @@ struct intra_comm_ops {
     // x (n) = sum or maximum over all ranks, in place. n 0 is allowed.
     enum neb_status (*all_reduce)(struct intra_comm *c, void *x, size_t n, enum intra_comm_type t,
                                   enum intra_comm_op op);
+    // x (n) fp32: afterwards rank root holds the sum over all ranks; on the others x is undefined.
+    enum neb_status (*reduce)(struct intra_comm *c, float *x, size_t n, int root);
     // x (size, n) fp32: afterwards row `rank` holds the sum of that row over all ranks; the other rows are undefined.
     enum neb_status (*reduce_scatter)(struct intra_comm *c, float *x, size_t n);
     // x (size, n) fp32: every rank has filled row `rank`; afterwards all rows are filled on every rank.
@@ -100,7 +102,7 @@ static inline size_t intra_comm_type_bytes(enum intra_comm_type t) {
 
 // What a loadable object exports: intra_comm_mpi_open and intra_comm_nccl_open. `version` guards against an object of
 // another build.
-enum { INTRA_COMM_VERSION = 1 };
+enum { INTRA_COMM_VERSION = 2 };
 typedef enum neb_status intra_comm_mpi_opener(int version, struct intra_comm **out);
 typedef enum neb_status intra_comm_nccl_opener(int version, struct intra_comm *boot, int device,
                                                int64_t timeout_ms, struct intra_comm **out);

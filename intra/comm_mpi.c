@@ -43,6 +43,19 @@ static enum neb_status all_reduce(struct intra_comm *c, void *x, size_t n, enum 
     return NEB_OK;
 }
 
+static enum neb_status reduce(struct intra_comm *c, float *x, size_t n, int root) {
+    bool here = c->rank == root;
+    NEB_ASSERT(root >= 0 && root < c->size);
+    for (size_t at = 0; at < n; at += COUNT_MAX) {
+        size_t k = n - at < COUNT_MAX ? n - at : COUNT_MAX;
+        NEB_TRY(checked(c,
+                        MPI_Reduce(here ? MPI_IN_PLACE : x + at, here ? x + at : NULL, (int)k,
+                                   MPI_FLOAT, MPI_SUM, root, mpi_of(c)->comm),
+                        "reduce"));
+    }
+    return NEB_OK;
+}
+
 static enum neb_status fits(struct intra_comm *c, size_t n, const char *what) {
     if (n <= COUNT_MAX)
         return NEB_OK;
@@ -155,6 +168,7 @@ static void destroy(struct intra_comm *c) {
 static const struct intra_comm_ops mpi_ops = {
     .name = "mpi",
     .all_reduce = all_reduce,
+    .reduce = reduce,
     .reduce_scatter = reduce_scatter,
     .all_gather = all_gather,
     .broadcast = broadcast,

@@ -161,7 +161,7 @@ static ncclDataType_t type_of(enum intra_comm_type t) {
 }
 
 // One collective, in place on x: enqueue, then wait.
-enum kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST };
+enum kind { ALL_REDUCE, REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST };
 struct call {
     enum kind kind;
     const char *what;
@@ -176,6 +176,7 @@ static ncclResult_t enqueue(struct intra_comm *c, const struct call *k, void *x)
     char *own = (char *)x + (size_t)c->rank * k->n * sizeof(float);
     switch (k->kind) {
     case ALL_REDUCE: return ncclAllReduce(x, x, k->n, k->type, k->op, n->comm, n->stream);
+    case REDUCE: return ncclReduce(x, x, k->n, k->type, k->op, k->root, n->comm, n->stream);
     case REDUCE_SCATTER: return ncclReduceScatter(x, own, k->n, k->type, k->op, n->comm, n->stream);
     case ALL_GATHER: return ncclAllGather(own, x, k->n, k->type, n->comm, n->stream);
     case BROADCAST: return ncclBroadcast(x, x, k->n, k->type, k->root, n->comm, n->stream);
@@ -203,6 +204,13 @@ static enum neb_status all_reduce(struct intra_comm *c, void *x, size_t n, enum 
                            .type = type_of(t),
                            .op = op == INTRA_COMM_SUM ? ncclSum : ncclMax};
     return collective(c, &k, x, n * intra_comm_type_bytes(t));
+}
+
+static enum neb_status reduce(struct intra_comm *c, float *x, size_t n, int root) {
+    const struct call k = {
+        .kind = REDUCE, .what = "reduce", .n = n, .type = ncclFloat32, .op = ncclSum, .root = root};
+    NEB_ASSERT(root >= 0 && root < c->size);
+    return collective(c, &k, x, n * sizeof *x);
 }
 
 static enum neb_status reduce_scatter(struct intra_comm *c, float *x, size_t n) {
@@ -352,6 +360,7 @@ static enum neb_status split(struct intra_comm *c, int color, int key, struct in
 static const struct intra_comm_ops nccl_ops = {
     .name = "nccl",
     .all_reduce = all_reduce,
+    .reduce = reduce,
     .reduce_scatter = reduce_scatter,
     .all_gather = all_gather,
     .broadcast = broadcast,

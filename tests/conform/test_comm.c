@@ -65,6 +65,26 @@ static void test_all_reduce_types(void **state) {
     assert_true(f[0] == -1.5f && f[1] == (float)(n - 1) && f[2] == 0);
 }
 
+static void test_reduce(void **state) {
+    (void)state;
+    for (int s = 0; s < SIZES; s++)
+        for (int root = 0; root < C->size; root++) {
+            size_t n = sizes[s];
+            float *x = need((n + 1) * sizeof *x);
+            for (size_t i = 0; i <= n; i++)
+                x[i] = value(C->rank, i);
+            assert_int_equal(C->ops->reduce(C, x, n, root), NEB_OK);
+            for (size_t i = 0; C->rank == root && i < n; i++) {
+                double want = 0;
+                for (int r = 0; r < C->size; r++)
+                    want += (double)value(r, i);
+                assert_true(fabs((double)x[i] - want) <= want * 1e-6);
+            }
+            assert_true(x[n] == value(C->rank, n)); // behind the end: untouched
+            free(x);
+        }
+}
+
 // The same bits on all ranks, and again: sums whose value depends on the order of additions.
 static void test_same_bits(void **state) {
     (void)state;
@@ -266,11 +286,12 @@ static void test_barrier(void **state) {
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_reduce_sum), cmocka_unit_test(test_all_reduce_types),
-        cmocka_unit_test(test_same_bits),      cmocka_unit_test(test_scatter_gather),
-        cmocka_unit_test(test_broadcast),      cmocka_unit_test(test_ring),
-        cmocka_unit_test(test_tags),           cmocka_unit_test(test_wrong_size),
-        cmocka_unit_test(test_poll),           cmocka_unit_test(test_chain),
-        cmocka_unit_test(test_split),          cmocka_unit_test(test_barrier),
+        cmocka_unit_test(test_reduce),         cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_scatter_gather), cmocka_unit_test(test_broadcast),
+        cmocka_unit_test(test_ring),           cmocka_unit_test(test_tags),
+        cmocka_unit_test(test_wrong_size),     cmocka_unit_test(test_poll),
+        cmocka_unit_test(test_chain),          cmocka_unit_test(test_split),
+        cmocka_unit_test(test_barrier),
     };
     int failed = 77;
     const char *which = argc > 1 ? argv[1] : "self";
