@@ -20,7 +20,7 @@ void (*const kern_device_needs[])(void) = {(void (*)(void))neb_fail,
 void kern_buckets_fill(struct kern_buckets *b, const int32_t *ids, int n, int32_t *next) {
     b->used = 0;
     for (int i = 0; i < n; i++) // next: how often each id was seen, …
-        if (next[ids[i]]++ == 0)
+        if (ids[i] >= 0 && next[ids[i]]++ == 0)
             b->ids[b->used++] = ids[i];
     int32_t at = 0;
     for (int32_t k = 0; k < b->used; k++) { // … then where its next row goes
@@ -30,7 +30,8 @@ void kern_buckets_fill(struct kern_buckets *b, const int32_t *ids, int n, int32_
     }
     b->start[b->used] = at;
     for (int i = 0; i < n; i++)
-        b->rows[next[ids[i]]++] = i;
+        if (ids[i] >= 0)
+            b->rows[next[ids[i]]++] = i;
     for (int32_t k = 0; k < b->used; k++)
         next[b->ids[k]] = 0;
 }
@@ -74,6 +75,25 @@ static enum neb_status open_object(int index, struct kern_device **out, char *te
         return NEB_ERR_UNSUPPORTED;
     }
     return s.open(KERN_DEVICE_VERSION, index, out, text, cap);
+}
+
+enum neb_status kern_device_index(int *out) {
+    static const char *const names[] = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
+                                        "SLURM_LOCALID"};
+    *out = 0;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const char *text = getenv(names[i]);
+        char *end = NULL;
+        if (!text)
+            continue;
+        long n = strtol(text, &end, 10);
+        if (!*text || *end || n < 0 || n > 1023)
+            return neb_fail(NEB_ERR_INVALID, "%s is \"%s\", not a number in 0..1023", names[i],
+                            text);
+        *out = (int)n;
+        return NEB_OK;
+    }
+    return NEB_OK;
 }
 
 enum neb_status kern_device_open(int index, bool quiet, struct kern_device **out) {

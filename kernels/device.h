@@ -28,7 +28,7 @@ struct kern_buckets {
     int32_t *start; // (n + 1) used + 1 of them
     int32_t *rows;  // (n)
 };
-// ids (n) in [0, V); next: scratch (V), all zero on entry and on return.
+// ids (n) in [0, V), or below 0: no row of this table. next: scratch (V), all zero on entry and on return.
 void kern_buckets_fill(struct kern_buckets *b, const int32_t *ids, int n, int32_t *next);
 
 // Output layer: losses (n) of type T logits; see kern_head. Rows without a target give loss 0 and no gradient.
@@ -47,6 +47,22 @@ struct kern_device_head {
     double *total; // += sum of losses, in a fixed order
 };
 
+// Rows of logits of which other ranks hold other columns (a vocabulary cut over tensor-parallel ranks): three steps, between which
+// the ranks reduce max to the largest, and sums to the sum, so that only these cross ranks.
+struct kern_device_vocab {
+    void *
+        logits; // (n, kern_logits_ld(V)) T: these columns; with learn their gradient after the third step
+    int n, V;
+    const int32_t *targets; // (n) device, of the whole vocabulary
+    int32_t row0;           // these columns are row0 ... row0 + V - 1 of it
+    float *max;             // (n) first step
+    float *
+        sums; // (2, n) second: of exp(z - max), and the target's logit, 0 where another rank has it
+    float grad_scale;
+    bool learn;
+    float *losses; // (n) third: the same on all ranks
+};
+
 // Row stride of logits, so that rows stay aligned whatever the vocabulary.
 static inline int kern_logits_ld(int V) { return (V + 7) / 8 * 8; }
 
@@ -54,7 +70,7 @@ static inline int kern_logits_ld(int V) { return (V + 7) / 8 * 8; }
 // clipping and AdamW.
 enum { KERN_CHUNK = 16384 };
 struct kern_chunk {
-    uint64_t param_at, grad_at; // offsets; moments and working copy share them
+    uint64_t param_at, grad_at; // offsets; the working copy shares the first
     uint32_t n;
     int32_t tensor; // whose sum and factor
     uint32_t decay; // weight decay applies
@@ -67,7 +83,9 @@ struct kern_device_adamw {
     int n_chunks;
     const float *factors;          // (tensors) device: clipping
     float *params, *grads, *m, *v; // grads are zeroed afterwards
-    void *working;                 // params as T for the next step; NULL: not wanted (T is fp32)
+    // where in the gradients the moments begin, which may be of a part of them only: a multiple of 4
+    size_t moments_at;
+    void *working; // params as T for the next step; NULL: not wanted (T is fp32)
 };
 
 struct kern_device_ops {
@@ -98,6 +116,7 @@ struct kern_device_ops {
                  enum kern_trans tb, int m, int n, int k, float alpha, const void *a, int lda,
                  const void *b, int ldb, float beta, void *c, int ldc, const void *bias);
     void (*cast)(struct kern_device *D, enum kern_type t, void *out, const float *x, size_t n);
+    // An id below 0 gives a row of zeros.
     void (*embed_fwd)(struct kern_device *D, float *out, const float *table, const int32_t *ids,
                       int n, int d);
     // b: device copies of the arrays
@@ -128,6 +147,11 @@ struct kern_device_ops {
     void (*bias_bwd)(struct kern_device *D, enum kern_type t, float *db, const void *dy, int n,
                      int d);
     void (*head_loss)(struct kern_device *D, enum kern_type t, const struct kern_device_head *h);
+    void (*vocab_max)(struct kern_device *D, enum kern_type t, const struct kern_device_vocab *v);
+    void (*vocab_sum)(struct kern_device *D, enum kern_type t, const struct kern_device_vocab *v);
+    void (*vocab_loss)(struct kern_device *D, enum kern_type t, const struct kern_device_vocab *v);
+    // *total += the sum of n losses, in a fixed order
+    void (*loss_total)(struct kern_device *D, double *total, const float *losses, int n);
     // sums (tensors) of squares, each in a fixed order; first (tensors + 1): the chunks of a tensor
     void (*sumsq)(struct kern_device *D, const struct kern_chunk *chunks, int n_chunks,
                   const int32_t *first, int tensors, const float *grads, double *sums);
@@ -174,23 +198,27 @@ struct kern_device_ops {
     void (*destroy)(struct kern_device *D);
 };
 
-enum { KERN_MARKS = 8 };
+enum { KERN_MARKS = 16 };
 
 struct kern_device {
     const struct kern_device_ops *ops;
+    int index;              // of this process
     char name[64];          // "NVIDIA H100 80GB HBM3"
     size_t total_bytes;     // memory
     bool tensor_cores_bf16; // T may be bf16 (compute capability 8.0 and above)
     void *ctx;
 };
 
-// Opens device `index` of this process. NEB_ERR_UNSUPPORTED, logged with a hint unless quiet: no object, no driver, no such
+// The number of this process among those of its job on this machine, as its launcher says: LOCAL_RANK, else Open MPI's or Slurm's
+// variable; 0 without. NEB_ERR_INVALID: not a number.
+NEB_MUST_CHECK enum neb_status kern_device_index(int *out);
+// Opens device `index` modulo the number of devices that this process sees. NEB_ERR_UNSUPPORTED, logged with a hint unless quiet: no object, no driver, no such
 // device, or one that is too old.
 NEB_MUST_CHECK enum neb_status kern_device_open(int index, bool quiet, struct kern_device **out);
 void kern_device_close(struct kern_device **D); // NULL-safe
 
 // What the object exports as kern_cuda_open. text: of the failure.
-enum { KERN_DEVICE_VERSION = 1 };
+enum { KERN_DEVICE_VERSION = 2 };
 typedef enum neb_status kern_device_opener(int version, int index, struct kern_device **out,
                                            char *text, size_t text_cap);
 

@@ -10,7 +10,6 @@
 enum { ATTN_DIMS_MOST = 256 };
 
 struct cuda {
-    int index;
     cudaStream_t s;
     cudaEvent_t marks[KERN_MARKS];
     struct kern_cu_gemm *gemm;
@@ -231,6 +230,10 @@ static void bias_bwd(struct kern_device *D, enum kern_type t, float *db, const v
     RUN(D, "bias gradient", kern_cu_bias_bwd(t, db, dy, n, d, room, of(D)->s));
 }
 
+static void loss_total(struct kern_device *D, double *total, const float *losses, int n) {
+    RUN(D, "sum of losses", kern_cu_loss_total(total, losses, n, of(D)->s));
+}
+
 // Blocks of rows: their logits, the loss and the logits' gradient in place, then what that gives.
 static void head_loss(struct kern_device *D, enum kern_type t, const struct kern_device_head *h) {
     int ld = kern_logits_ld(h->V);
@@ -251,7 +254,17 @@ static void head_loss(struct kern_device *D, enum kern_type t, const struct kern
             gemm(D, t, KERN_F32, KERN_T, KERN_N, h->V, h->d, n, 1, h->logits, ld, x, h->d, 1, h->dw,
                  h->d, NULL);
     }
-    RUN(D, "sum of losses", kern_cu_loss_total(h->total, h->losses, h->n, of(D)->s));
+    loss_total(D, h->total, h->losses, h->n);
+}
+
+static void vocab_max(struct kern_device *D, enum kern_type t, const struct kern_device_vocab *v) {
+    RUN(D, "largest logits", kern_cu_vocab_max(t, v, of(D)->s));
+}
+static void vocab_sum(struct kern_device *D, enum kern_type t, const struct kern_device_vocab *v) {
+    RUN(D, "sums of exponentials", kern_cu_vocab_sum(t, v, of(D)->s));
+}
+static void vocab_loss(struct kern_device *D, enum kern_type t, const struct kern_device_vocab *v) {
+    RUN(D, "cross-entropy", kern_cu_vocab_loss(t, v, of(D)->s));
 }
 
 static void sumsq(struct kern_device *D, const struct kern_chunk *chunks, int n_chunks,
@@ -371,6 +384,10 @@ static const struct kern_device_ops ops = {
     .bias_fwd = bias_fwd,
     .bias_bwd = bias_bwd,
     .head_loss = head_loss,
+    .vocab_max = vocab_max,
+    .vocab_sum = vocab_sum,
+    .vocab_loss = vocab_loss,
+    .loss_total = loss_total,
     .sumsq = sumsq,
     .adamw = adamw,
     .scale = scale,
@@ -404,19 +421,17 @@ static cudaError_t set_up(struct cuda *c, const char **wrong) {
 }
 
 // Which device, and whether it can run what is in here.
-static enum neb_status look_at(int index, struct cudaDeviceProp *p, char *text, size_t cap) {
+static enum neb_status look_at(int index, int *device, struct cudaDeviceProp *p, char *text,
+                               size_t cap) {
     int n = 0;
+    NEB_ASSERT(index >= 0);
     cudaError_t e = cudaGetDeviceCount(&n);
     if (e != cudaSuccess || n < 1) {
         snprintf(text, cap, "no CUDA device: %s (is the driver loaded? nvidia-smi says more)",
                  e != cudaSuccess ? cudaGetErrorString(e) : "the driver lists none");
         return NEB_ERR_UNSUPPORTED;
     }
-    if (index < 0 || index >= n) {
-        snprintf(text, cap, "CUDA device %d: this process sees %d (CUDA_VISIBLE_DEVICES)", index,
-                 n);
-        return NEB_ERR_UNSUPPORTED;
-    }
+    *device = index %= n; // as many processes as there are devices get one each
     if ((e = cudaSetDevice(index)) != cudaSuccess ||
         (e = cudaGetDeviceProperties(p, index)) != cudaSuccess) {
         snprintf(text, cap, "CUDA device %d: %s", index, cudaGetErrorString(e));
@@ -441,7 +456,7 @@ enum neb_status kern_cuda_open(int version, int index, struct kern_device **out,
         snprintf(text, text_cap, "the CUDA kernels are of another build; build again");
         return NEB_ERR_UNSUPPORTED;
     }
-    NEB_TRY(look_at(index, &p, text, text_cap));
+    NEB_TRY(look_at(index, &index, &p, text, text_cap));
     struct kern_device *D = calloc(1, sizeof *D);
     struct cuda *c = calloc(1, sizeof *c);
     if (!D || !c) {
@@ -452,7 +467,7 @@ enum neb_status kern_cuda_open(int version, int index, struct kern_device **out,
     }
     D->ops = &ops;
     D->ctx = c;
-    c->index = index;
+    D->index = index;
     snprintf(D->name, sizeof D->name, "%.63s", p.name);
     D->total_bytes = p.totalGlobalMem;
     D->tensor_cores_bf16 = true;

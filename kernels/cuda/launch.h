@@ -60,6 +60,10 @@ cudaError_t kern_cu_attn_bwd_simple(enum kern_type t, const struct kern_attn *a,
 cudaError_t kern_cu_loss_rows(enum kern_type t, void *z, int n, int V, int ld,
                               const int32_t *targets, float grad_scale, bool learn, float *losses,
                               cudaStream_t s);
+// A vocabulary cut over ranks: the three steps of struct kern_device_vocab.
+cudaError_t kern_cu_vocab_max(enum kern_type t, const struct kern_device_vocab *v, cudaStream_t s);
+cudaError_t kern_cu_vocab_sum(enum kern_type t, const struct kern_device_vocab *v, cudaStream_t s);
+cudaError_t kern_cu_vocab_loss(enum kern_type t, const struct kern_device_vocab *v, cudaStream_t s);
 cudaError_t kern_cu_loss_total(double *total, const float *losses, int n, cudaStream_t s);
 
 // ---- optim.cu

@@ -54,18 +54,20 @@ struct adamw_args {
     const struct kern_chunk *chunks;
     const float *factors;
     float *params, *grads, *m, *v;
+    size_t moments_at;
 };
 
 template <class T, int V>
 __device__ static inline void adamw_part(const struct adamw_args &a, T *working,
                                          const struct kern_chunk &k) {
     float factor = a.factors[k.tensor], decay = k.decay ? a.c.weight_decay : 0.0f;
+    size_t at = k.grad_at - a.moments_at;
     for (uint32_t i = threadIdx.x * V; i + V <= k.n; i += THREADS * V) {
         float p[V], g[V], m[V], v[V], zero[V] = {0};
         load<float, V>(p, a.params + k.param_at + i);
         load<float, V>(g, a.grads + k.grad_at + i);
-        load<float, V>(m, a.m + k.grad_at + i);
-        load<float, V>(v, a.v + k.grad_at + i);
+        load<float, V>(m, a.m + at + i);
+        load<float, V>(v, a.v + at + i);
 #pragma unroll
         for (int e = 0; e < V; e++) {
             float x = g[e] * factor;
@@ -75,8 +77,8 @@ __device__ static inline void adamw_part(const struct adamw_args &a, T *working,
             p[e] -= a.c.lr * (update + decay * p[e]);
         }
         store<float, V>(a.params + k.param_at + i, p);
-        store<float, V>(a.m + k.grad_at + i, m);
-        store<float, V>(a.v + k.grad_at + i, v);
+        store<float, V>(a.m + at + i, m);
+        store<float, V>(a.v + at + i, v);
         store<float, V>(a.grads + k.grad_at + i, zero);
         if (working)
             store<T, V>(working + k.param_at + i, p);
@@ -92,11 +94,12 @@ template <class T> __global__ void adamw(struct adamw_args a, T *working) {
 }
 
 cudaError_t kern_cu_adamw(enum kern_type t, const struct kern_device_adamw *a, cudaStream_t s) {
-    struct adamw_args args = {a->c, a->chunks, a->factors, a->params, a->grads, a->m, a->v};
+    struct adamw_args args = {a->c,     a->chunks, a->factors, a->params,
+                              a->grads, a->m,      a->v,       a->moments_at};
     if (a->n_chunks == 0)
         return cudaSuccess;
-    if (!aligned_to(a->params, 16) || !aligned_to(a->grads, 16) || !aligned_to(a->m, 16) ||
-        !aligned_to(a->v, 16) || !aligned_to((char *)a->working, 16))
+    if (a->moments_at % 4 || !aligned_to(a->params, 16) || !aligned_to(a->grads, 16) ||
+        !aligned_to(a->m, 16) || !aligned_to(a->v, 16) || !aligned_to((char *)a->working, 16))
         return cudaErrorInvalidValue;
     if (t == KERN_BF16)
         KERN_LAUNCH(adamw<bf16>, (unsigned)a->n_chunks, THREADS, 0, s, args, (bf16 *)a->working);

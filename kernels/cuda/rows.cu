@@ -48,8 +48,10 @@ __global__ void embed_fwd(float *out, const float *table, const int32_t *ids, in
         uint32_t at;
         split(i, (uint32_t)per, row, at);
         at *= V;
-        float v[V];
-        load<float, V>(v, table + (size_t)ids[row] * d + at);
+        float v[V] = {0};
+        int32_t id = ids[row];
+        if (id >= 0)
+            load<float, V>(v, table + (size_t)id * d + at);
         store<float, V>(out + row * d + at, v);
     }
 }

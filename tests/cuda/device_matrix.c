@@ -185,25 +185,39 @@ static void op_cast(struct run *r) {
         y->host[i] = round_to(r->t, x->host[i]);
     r->D->ops->cast(r->D, r->t, dev(y), dev(x), n);
 }
-static void op_embed_fwd(struct run *r) { // n d V
+static void op_embed_fwd(struct run *r) { // n d V elsewhere
     const int *d = r->d;
     int32_t *at = ids(r, d[0], d[2]);
-    struct array *table = input(r, KERN_F32, (size_t)d[2] * d[1], 1),
-                 *y = written(r, KERN_F32, (size_t)d[0] * d[1]), *i = ints(r, at, (size_t)d[0]);
-    r->ref->ops->embed_fwd(r->ref, y->host, table->host, at, d[0], d[1]);
+    size_t width = (size_t)d[1];
+    for (int i = 0; d[3] && i < d[0]; i += d[3])
+        at[i] = -1;
+    struct array *table = input(r, KERN_F32, (size_t)d[2] * width, 1),
+                 *y = written(r, KERN_F32, (size_t)d[0] * width), *i = ints(r, at, (size_t)d[0]);
+    for (int k = 0; k < d[0]; k++)
+        if (at[k] < 0)
+            memset(y->host + (size_t)k * width, 0, width * sizeof(float));
+        else
+            r->ref->ops->embed_fwd(r->ref, y->host + (size_t)k * width, table->host, at + k, 1,
+                                   d[1]);
     r->D->ops->embed_fwd(r->D, dev(y), dev(table), dev(i), d[0], d[1]);
     free(at);
 }
-static void op_embed_bwd(struct run *r) {
+static void op_embed_bwd(struct run *r) { // likewise
     const int *d = r->d;
     size_t n = (size_t)d[0];
     int32_t *at = ids(r, d[0], d[2]), *next = must(calloc((size_t)d[2], 4)),
             *room = must(malloc((3 * n + 1) * 4));
     struct kern_buckets b = {.ids = room, .start = room + n, .rows = room + 2 * n + 1};
+    for (size_t k = 0; d[3] && k < n; k += (size_t)d[3])
+        at[k] = -1;
+    memset(room, 0, (3 * n + 1) * 4);
     kern_buckets_fill(&b, at, d[0], next);
     struct array *dout = input(r, KERN_F32, n * d[1], 1),
                  *table = added(r, KERN_F32, (size_t)d[2] * d[1]), *i = ints(r, room, 3 * n + 1);
-    r->ref->ops->embed_bwd(r->ref, table->host, dout->host, at, d[0], d[1], d[2]);
+    for (size_t k = 0; k < n; k++)
+        if (at[k] >= 0)
+            r->ref->ops->embed_bwd(r->ref, table->host, dout->host + k * (size_t)d[1], at + k, 1,
+                                   d[1], d[2]);
     int32_t *on = dev(i);
     r->D->ops->embed_bwd(r->D, dev(table), dev(dout),
                          &(struct kern_buckets){b.used, on, on + n, on + 2 * n + 1}, d[1]);
@@ -406,8 +420,79 @@ static void op_head(struct run *r) { // n d V ignored(%) frozen rows learn
     free(t);
 }
 
+// A rank's columns of logits, between two reductions whose results are made here: maxima, sums, then loss and gradient.
+static void op_vocab(struct run *r) { // n columns V row0 learn
+    const int *d = r->d;
+    size_t n = (size_t)d[0], cols = (size_t)d[1], V = (size_t)d[2], row0 = (size_t)d[3],
+           ld = (size_t)kern_logits_ld(d[1]), lanes = 16 / kern_type_bytes(r->t);
+    int32_t *t = ids(r, d[0], d[2]);
+    float *whole = must(malloc(n * V * sizeof *whole));
+    for (size_t i = 0; i < n * V; i++)
+        whole[i] = round_to(r->t, 3 * neb_rng_normal(&r->rng));
+    for (size_t i = 0; i < n; i += 4)
+        t[i] = i % 8 ? KERN_IGNORE : (int32_t)(row0 + i % cols);
+    r->shift = 0;
+    struct array *z = added(r, r->t, n * ld), *max = written(r, KERN_F32, n),
+                 *sums = written(r, KERN_F32, 2 * n), *losses = written(r, KERN_F32, n),
+                 *top = input(r, KERN_F32, n, 1), *all = input(r, KERN_F32, 2 * n, 1),
+                 *targets = ints(r, t, n);
+    for (size_t i = 0; i < n; i++) { // beyond the columns is what must not matter
+        for (size_t k = 0; k < ld; k++)
+            z->host[i * ld + k] = k < cols ? whole[i * V + row0 + k] : 1024;
+    }
+    to_device(r, z);
+    for (size_t i = 0; i < n; i++) {
+        const float *row = whole + i * V;
+        double sum = 0, here = 0;
+        float largest = row[0];
+        bool counts = t[i] != KERN_IGNORE;
+        max->host[i] = row[row0];
+        for (size_t k = 0; k < V; k++)
+            largest = fmaxf(largest, row[k]);
+        for (size_t k = 0; k < V; k++) {
+            double e = exp((double)row[k] - (double)largest);
+            bool mine = k >= row0 && k < row0 + cols;
+            sum += e;
+            here += mine ? e : 0;
+            max->host[i] = mine ? fmaxf(max->host[i], row[k]) : max->host[i];
+        }
+        size_t at = counts ? (size_t)t[i] : V;
+        sums->host[i] = (float)here;
+        sums->host[n + i] = at >= row0 && at < row0 + cols ? row[at] : 0;
+        top->host[i] = largest;
+        all->host[i] = (float)sum;
+        all->host[n + i] = counts ? row[at] : 0;
+        losses->host[i] =
+            counts ? (float)((double)largest + log(sum) - (double)all->host[n + i]) : 0;
+        for (size_t k = 0; d[4] && k < (cols + lanes - 1) / lanes * lanes; k++) {
+            double e = exp((double)row[row0 + (k < cols ? k : 0)] - (double)largest) / sum;
+            z->host[i * ld + k] =
+                counts && k < cols ? round_to(r->t, 0.7f * (float)(e - (row0 + k == at))) : 0;
+        }
+    }
+    to_device(r, top);
+    to_device(r, all);
+    struct kern_device_vocab v = {.logits = dev(z),
+                                  .n = d[0],
+                                  .V = d[1],
+                                  .targets = dev(targets),
+                                  .row0 = d[3],
+                                  .max = dev(max),
+                                  .grad_scale = 0.7f,
+                                  .learn = d[4] != 0,
+                                  .losses = dev(losses)};
+    r->D->ops->vocab_max(r->D, r->t, &v);
+    v.max = dev(top);
+    v.sums = dev(sums);
+    r->D->ops->vocab_sum(r->D, r->t, &v);
+    v.sums = dev(all);
+    r->D->ops->vocab_loss(r->D, r->t, &v);
+    free(whole);
+    free(t);
+}
+
 // Several tensors with gaps between them, as chunks.
-static void op_update(struct run *r) { // tensors size unaligned
+static void op_update(struct run *r) { // tensors size unaligned part
     const int *d = r->d;
     enum { T_MAX = 8 };
     size_t n = 0, sizes[T_MAX];
@@ -426,13 +511,15 @@ static void op_update(struct run *r) { // tensors size unaligned
         n += sizes[i];
     }
     first[d[0]] = n_chunks;
+    // a part of the gradients, as with ZeRO-1: all but the first tensor, with moments of these alone
+    size_t from = d[3] ? sizes[0] : 0;
     r->shift = 0;
     struct array *p = added(r, KERN_F32, n + 1), *g = added(r, KERN_F32, n),
-                 *m = added(r, KERN_F32, n), *v = added(r, KERN_F32, n),
+                 *m = added(r, KERN_F32, n - from), *v = added(r, KERN_F32, n - from),
                  *work = added(r, r->t, n + 1), *factors = input(r, KERN_F32, T_MAX, 1),
                  *on = ints(r, (int32_t *)(void *)chunks, sizeof chunks / 4),
                  *starts = ints(r, first, T_MAX + 1), *sums = array(r, KERN_F32, 2 * T_MAX, false);
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n - from; i++)
         v->host[i] *= v->host[i];
     to_device(r, v);
     struct kern_adamw c = {.lr = 1e-2f,
@@ -460,17 +547,21 @@ static void op_update(struct run *r) { // tensors size unaligned
         norms->host[i] = (float)r->ref->ops->sumsq(r->ref, g->host + at, sizes[i]);
         c.grad_scale = factors->host[i];
         c.weight_decay = i % 2 == 0 ? 0.1f : 0;
-        r->ref->ops->adamw(r->ref, &c, p->host + pa, g->host + at, m->host + at, v->host + at,
-                           sizes[i]);
-        memcpy(work->host + pa, p->host + pa, sizes[i] * 4);
+        if (at >= from) {
+            r->ref->ops->adamw(r->ref, &c, p->host + pa, g->host + at, m->host + at - from,
+                               v->host + at - from, sizes[i]);
+            memcpy(work->host + pa, p->host + pa, sizes[i] * 4);
+        }
         at += sizes[i];
     }
-    memset(g->host, 0, n * 4);
+    memset(g->host + from, 0, (n - from) * 4);
+    int skipped = d[3] ? first[1] : 0;
     c.weight_decay = 0.1f;
     r->D->ops->adamw(r->D, r->t,
                      &(struct kern_device_adamw){.c = c,
-                                                 .chunks = dev(on),
-                                                 .n_chunks = n_chunks,
+                                                 .chunks = (struct kern_chunk *)dev(on) + skipped,
+                                                 .n_chunks = n_chunks - skipped,
+                                                 .moments_at = from,
                                                  .factors = dev(factors),
                                                  .params = dev(p),
                                                  .grads = dev(g),
@@ -520,8 +611,11 @@ static const struct op_case {
     {"cast", op_cast, {0, 0}, false, {4096}},
     {"embed_fwd", op_embed_fwd, {0, -1}, false, {37, 67, 11}},
     {"embed_fwd", op_embed_fwd, {0, -1}, false, {9, 64, 5}},
+    {"embed_fwd some elsewhere", op_embed_fwd, {0, -1}, false, {31, 20, 9, 3}},
     {"embed_bwd", op_embed_bwd, {0, -1}, false, {300, 150, 7}},
     {"embed_bwd", op_embed_bwd, {0, -1}, false, {1, 1, 1}},
+    {"embed_bwd some elsewhere", op_embed_bwd, {0, -1}, false, {40, 33, 9, 3}},
+    {"embed_bwd all elsewhere", op_embed_bwd, {0, -1}, false, {12, 8, 9, 1}},
     {"embed_bwd", op_embed_bwd, {0, -1}, true, {4096, 768, 50257}},
     {"rmsnorm_fwd", op_rms_fwd, {2e-6, 5e-3}, false, {1, 1, 0, 0}},
     {"rmsnorm_fwd", op_rms_fwd, {2e-6, 5e-3}, false, {9, 63, 1, 0}},
@@ -576,10 +670,17 @@ static const struct op_case {
     {"head_loss frozen weight", op_head, {1e-5, 1e-2}, false, {50, 31, 100, 15, 1, 64, 1}},
     {"head_loss only loss", op_head, {1e-5, 1e-2}, false, {50, 31, 600, 15, 0, 11, 0}},
     {"head_loss", op_head, {1e-5, 2e-2}, true, {700, 64, 50257, 10, 0, 256, 1}},
+    {"vocab", op_vocab, {1e-5, 1e-2}, false, {5, 1, 3, 1, 1}},
+    {"vocab", op_vocab, {1e-5, 1e-2}, false, {37, 501, 1100, 400, 1}},
+    {"vocab", op_vocab, {1e-5, 1e-2}, false, {9, 2000, 2500, 0, 1}},
+    {"vocab only loss", op_vocab, {1e-5, 1e-2}, false, {20, 77, 100, 23, 0}},
+    {"vocab", op_vocab, {1e-5, 1e-2}, true, {300, 12565, 50257, 12565, 1}},
     {"norms, AdamW", op_update, {4e-6, 5e-3}, false, {1, 1, 0}},
     {"norms, AdamW", op_update, {4e-6, 5e-3}, false, {5, 1000, 0}},
     {"norms, AdamW unaligned", op_update, {4e-6, 5e-3}, false, {4, 9001, 1}},
     {"norms, AdamW", op_update, {4e-6, 5e-3}, false, {2, 20000, 0}},
+    {"norms, AdamW of a part", op_update, {4e-6, 5e-3}, false, {3, 17000, 0, 1}},
+    {"norms, AdamW of a part", op_update, {4e-6, 5e-3}, false, {3, 1004, 1, 1}},
     {"add, scale, zero, copy", op_flat, {1e-7, -1}, false, {70001}},
 };
 
