@@ -14,6 +14,9 @@
 //   they are waited for (by the seed)
 // - launch limits (threads, shared memory, grid) are checked at every launch
 //
+// The queue runs at once, as the calls come; with EMU_LATE=1 in the environment, only where somebody waits for it, and as far as he
+// waits: what looks at memory too early, or overwrites what the queue has yet to read, gets other numbers.
+//
 // What it cannot show: memory order between warps without a barrier, speed, what the compiler makes of it.
 #ifndef EMU_CUDA_RUNTIME_H
 #define EMU_CUDA_RUNTIME_H
@@ -79,7 +82,8 @@ template <class T> T from_lane(const char *what, T v, int src) {
 #define gridDim   (emu::grid_dim)
 
 #define KERN_LAUNCH(kernel, grid, block, shared, stream, ...)                                      \
-    ((void)(stream), emu::launch(#kernel, grid, block, shared, [&] { kernel(__VA_ARGS__); }))
+    ((void)(stream), emu::launch(#kernel, grid, block, shared,                                     \
+                                 std::bind([](auto... a) { kernel(a...); }, __VA_ARGS__)))
 #define KERN_DYNAMIC_SHARED(name) unsigned char *name = emu::dynamic_shared()
 
 static inline void __syncthreads() { emu::block_barrier(); }

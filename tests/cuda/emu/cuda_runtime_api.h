@@ -53,6 +53,11 @@ cudaError_t cudaPeekAtLastError(void);
 const char *cudaGetErrorString(cudaError_t e);
 cudaError_t cudaFuncSetAttribute(const void *f, enum cudaFuncAttribute a, int value);
 
+// The emulator's queue (emu.cc): how much was ever put into it; runs it so far; and puts something in, a copy of the job.
+size_t emu_position(void);
+void emu_run_until(size_t position);
+void emu_enqueue(void (*run)(const void *job), const void *job, size_t bytes);
+
 #ifdef __cplusplus
 }
 #endif

@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <memory>
 #include <random>
 #include <vector>
@@ -212,18 +213,10 @@ static void run_block(size_t n, std::vector<size_t> &order) {
     } while (release(n));
 }
 
-void launch(const char *what, dim3 grid, dim3 block, size_t shared_bytes,
-            const std::function<void()> &f) {
+static void run_grid(const char *what, dim3 grid, dim3 block, size_t shared_bytes,
+                     const std::function<void()> &f) {
     size_t n = (size_t)block.x * block.y * block.z;
     kernel_name = what;
-    if (n < 1 || n > THREADS_MAX || shared_bytes > 227 << 10 || grid.x < 1 || grid.y < 1 ||
-        grid.z < 1 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535 || n % WARP) {
-        fprintf(stderr,
-                "emulated launch of %s: grid %u %u %u, block %zu, %zu bytes of shared memory\n",
-                what, grid.x, grid.y, grid.z, n, shared_bytes);
-        emu_last_error = cudaErrorInvalidConfiguration;
-        return;
-    }
     if (fibers.size() < n)
         fibers.resize(n);
     warps.resize((n + WARP - 1) / WARP);
@@ -254,6 +247,38 @@ void launch(const char *what, dim3 grid, dim3 block, size_t shared_bytes,
                 run_block(n, order);
             }
     now = nullptr;
+}
+
+// ---- the queue ------------------------------------------------------------------------------------------------
+
+static std::deque<std::function<void()>> queue;
+static size_t enqueued; // ever
+
+static bool late() {
+    static const bool on = getenv("EMU_LATE") && !strcmp(getenv("EMU_LATE"), "1");
+    return on;
+}
+
+static void enqueue(std::function<void()> job) {
+    enqueued++;
+    if (late())
+        queue.push_back(std::move(job));
+    else
+        job();
+}
+
+void launch(const char *what, dim3 grid, dim3 block, size_t shared_bytes,
+            const std::function<void()> &f) {
+    size_t n = (size_t)block.x * block.y * block.z;
+    if (n < 1 || n > THREADS_MAX || shared_bytes > 227 << 10 || grid.x < 1 || grid.y < 1 ||
+        grid.z < 1 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535 || n % WARP) {
+        fprintf(stderr,
+                "emulated launch of %s: grid %u %u %u, block %zu, %zu bytes of shared memory\n",
+                what, grid.x, grid.y, grid.z, n, shared_bytes);
+        emu_last_error = cudaErrorInvalidConfiguration;
+        return;
+    }
+    enqueue([=] { run_grid(what, grid, block, shared_bytes, f); });
 }
 
 unsigned char *dynamic_shared() { return shared_at; }
@@ -312,6 +337,22 @@ static float half_of(uint32_t pair, int which) {
 } // namespace emu
 
 using namespace emu;
+
+size_t emu_position(void) { return enqueued; }
+
+void emu_run_until(size_t position) {
+    while (!queue.empty() && enqueued - queue.size() < position) {
+        std::function<void()> job = std::move(queue.front());
+        queue.pop_front();
+        job();
+    }
+}
+
+// The job is copied.
+void emu_enqueue(void (*run)(const void *job), const void *job, size_t bytes) {
+    std::vector<unsigned char> kept((const unsigned char *)job, (const unsigned char *)job + bytes);
+    enqueue([=] { run(kept.data()); });
+}
 
 void mma_bf16_16816(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
     uint32_t give[6] = {a[0], a[1], a[2], a[3], b0, b1};

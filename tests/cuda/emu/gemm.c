@@ -41,12 +41,9 @@ static void put(enum kern_type t, void *p, size_t i, float f) {
     }
 }
 
-const char *kern_cu_gemm_run(struct kern_cu_gemm *g, const struct kern_cu_product *p,
-                             cudaStream_t s) {
-    (void)g;
-    (void)s;
-    if (p->m && p->n && !p->k)
-        return "a product over an empty dimension";
+static void product(const void *job) {
+    struct kern_cu_product copy, *p = &copy;
+    memcpy(&copy, job, sizeof copy);
     for (int i = 0; i < p->m; i++)
         for (int j = 0; j < p->n; j++) {
             double sum = 0;
@@ -61,5 +58,14 @@ const char *kern_cu_gemm_run(struct kern_cu_gemm *g, const struct kern_cu_produc
                   (p->bias ? (double)get(p->t, p->bias, (size_t)j) : 0.0);
             put(p->tc, p->c, at, (float)sum);
         }
+}
+
+const char *kern_cu_gemm_run(struct kern_cu_gemm *g, const struct kern_cu_product *p,
+                             cudaStream_t s) {
+    (void)g;
+    (void)s;
+    if (p->m && p->n && !p->k)
+        return "a product over an empty dimension";
+    emu_enqueue(product, p, sizeof *p);
     return NULL;
 }

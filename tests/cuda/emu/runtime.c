@@ -1,5 +1,5 @@
-// The runtime calls of cuda_runtime_api.h over host memory: device memory is malloc'ed, streams are in order because
-// everything runs at once. Fresh memory is full of NaN, as nothing may be read before it is written.
+// The runtime calls of cuda_runtime_api.h over host memory: device memory is malloc'ed, all streams are the emulator's one queue.
+// Fresh memory is full of NaN, as nothing may be read before it is written.
 #include <cuda_runtime_api.h>
 
 #include <stdlib.h>
@@ -10,6 +10,7 @@ extern cudaError_t emu_last_error;
 
 struct emu_event {
     struct timespec at;
+    size_t position;
 };
 struct emu_stream {
     int unused;
@@ -40,14 +41,41 @@ cudaError_t cudaMalloc(void **out, size_t bytes) {
     return cudaSuccess;
 }
 cudaError_t cudaFree(void *p) {
+    emu_run_until(emu_position()); // as CUDA does
     free(p);
     return cudaSuccess;
 }
+
+enum { PINNED_MOST = 64 };
+static struct {
+    char *at;
+    size_t bytes;
+} pinned[PINNED_MOST];
+
 cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags) {
+    cudaError_t e = cudaMalloc(out, bytes);
     (void)flags;
-    return cudaMalloc(out, bytes);
+    for (int i = 0; e == cudaSuccess && i < PINNED_MOST; i++)
+        if (!pinned[i].at) {
+            pinned[i].at = *out;
+            pinned[i].bytes = bytes;
+            return e;
+        }
+    return e == cudaSuccess ? cudaErrorMemoryAllocation : e;
 }
-cudaError_t cudaFreeHost(void *p) { return cudaFree(p); }
+cudaError_t cudaFreeHost(void *p) {
+    for (int i = 0; p && i < PINNED_MOST; i++)
+        if (pinned[i].at == p)
+            pinned[i].at = NULL;
+    return cudaFree(p);
+}
+static int is_pinned(const void *p) {
+    for (int i = 0; i < PINNED_MOST; i++)
+        if (pinned[i].at && (const char *)p >= pinned[i].at &&
+            (const char *)p < pinned[i].at + pinned[i].bytes)
+            return 1;
+    return 0;
+}
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
     (void)flags;
     *out = calloc(1, sizeof **out);
@@ -59,19 +87,56 @@ cudaError_t cudaStreamDestroy(cudaStream_t s) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
     (void)s;
+    emu_run_until(emu_position());
     return cudaSuccess;
 }
+struct transfer {
+    void *dst;
+    const void *src;
+    void *staged; // a copy of src
+    size_t bytes;
+};
+static void move(const void *job) {
+    struct transfer t;
+    memcpy(&t, job, sizeof t);
+    memmove(t.dst, t.staged ? t.staged : t.src, t.bytes);
+    free(t.staged);
+}
+
+struct fill {
+    void *p;
+    int value;
+    size_t bytes;
+};
+static void fill(const void *job) {
+    struct fill f;
+    memcpy(&f, job, sizeof f);
+    memset(f.p, f.value, f.bytes);
+}
+
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind,
                             cudaStream_t s) {
-    (void)kind;
+    struct transfer t = {dst, src, NULL, bytes};
     (void)s;
-    if (bytes)
-        memcpy(dst, src, bytes);
+    if (!bytes)
+        return cudaSuccess;
+    if (kind == cudaMemcpyDeviceToHost && !is_pinned(dst))
+        emu_run_until(emu_position()); // pageable memory: done when the call returns
+    if (kind == cudaMemcpyHostToDevice && !is_pinned(src)) { // or read by then
+        if (!(t.staged = malloc(bytes)))
+            return cudaErrorMemoryAllocation;
+        memcpy(t.staged, src, bytes);
+    }
+    if (kind == cudaMemcpyDeviceToHost && !is_pinned(dst))
+        move(&t);
+    else
+        emu_enqueue(move, &t, sizeof t);
     return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t s) {
+    struct fill f = {p, value, bytes};
     (void)s;
-    memset(p, value, bytes);
+    emu_enqueue(fill, &f, sizeof f);
     return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
@@ -85,11 +150,12 @@ cudaError_t cudaEventDestroy(cudaEvent_t e) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
     (void)s;
+    e->position = emu_position();
     clock_gettime(CLOCK_MONOTONIC, &e->at);
     return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
-    (void)e;
+    emu_run_until(e->position);
     return cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) {
