@@ -32,11 +32,9 @@ static enum neb_status validate_meshes(const struct agent_job *j, const char *fi
                             c->name);
         if (agent_cluster_ranks(c) == 1)
             continue;
-        if (c->device == AGENT_DEVICE_CUDA)
-            return COMPLAIN(file, "clusters.mesh",
-                            "cluster %s: several ranks train on CPUs only; remove mesh, or set "
-                            "device: cpu",
-                            c->name);
+        if (c->outer_state == AGENT_OUTER_DEVICE)
+            return COMPLAIN(file, "clusters.outer_state",
+                            "cluster %s: device needs one rank; remove it, or set host", c->name);
         if (agent_cluster_ranks(c) > MESH_RANKS_MAX)
             return COMPLAIN(file, "clusters.mesh", "cluster %s: %d ranks, at most %d are possible",
                             c->name, agent_cluster_ranks(c), MESH_RANKS_MAX);

@@ -4,29 +4,15 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-
-// Which of the machine's devices: the launcher's LOCAL_RANK, else the first that this process sees.
-static enum neb_status device_index(int *out) {
-    const char *text = getenv("LOCAL_RANK");
-    char *end = NULL;
-    *out = 0;
-    if (!text)
-        return NEB_OK;
-    long n = strtol(text, &end, 10);
-    if (!*text || *end || n < 0 || n > 1023)
-        return neb_fail(NEB_ERR_INVALID, "LOCAL_RANK is \"%s\", not a number in 0..1023", text);
-    *out = (int)n;
-    return NEB_OK;
-}
 
 enum neb_status worker_device_open(struct agent_worker *w) {
     const struct agent_cluster *c = &w->job.clusters[w->cluster];
     bool must = c->device == AGENT_DEVICE_CUDA;
     int index;
+    // auto puts no mesh on devices: there may be fewer of them than ranks
     if (c->device == AGENT_DEVICE_CPU || (!must && w->world))
         return NEB_OK;
-    NEB_TRY(device_index(&index));
+    NEB_TRY(kern_device_index(&index));
     enum neb_status st = kern_device_open(index, !must, &w->device);
     if (st != NEB_OK && must)
         return st;
@@ -55,7 +41,8 @@ enum neb_status worker_device_place(struct agent_worker *w) {
             "cluster %s: outer_state: device, but it trains on processors; remove it, or "
             "see with device: cuda what is missing",
             c->name);
-    if (!w->device || c->outer_state == AGENT_OUTER_HOST || w->sum) // masked sums are the host's
+    // masked sums are the host's, and so are the whole tensors of a mesh
+    if (!w->device || c->outer_state == AGENT_OUTER_HOST || w->sum || w->world)
         return NEB_OK;
     float **there = calloc((size_t)w->n_units, sizeof *there);
     if (!there)

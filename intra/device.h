@@ -1,5 +1,5 @@
-// A model in training on an accelerator (kernels/device.h): one rank, the whole model. The trainer hands over to it when its
-// configuration names a device; what it computes is what forward.c and optim.c compute, drawn there.
+// A model in training on an accelerator (kernels/device.h), or the part of it that a rank of a mesh holds. The trainer hands over to
+// it when its configuration names a device; what it computes is what forward.c and optim.c compute, drawn there.
 //
 //     on the device   master parameters, gradients, moments, the residual stream and its gradient   fp32
 //                     activations, and with bf16 a working copy of the parameters for products       T
@@ -8,9 +8,14 @@
 // All memory is taken at set-up, in one piece. A step copies tokens in through two pinned buffers that take turns, and waits
 // for the device once, for its norms and loss; the host then decides on clipping as on any device. Parameters and moments
 // pass through pinned buffers too.
+//
+// Several ranks have a device each. Collectives of a step are on device memory (NCCL): over replicas they run while backward does
+// (device_update.c, drawn); between tensor-parallel ranks the device waits for each. They are called by the host and are not in the
+// device's queue, so the queue has passed what they read before, and nothing that writes it is enqueued until they have returned.
 #ifndef INTRA_DEVICE_H
 #define INTRA_DEVICE_H
 #include "intra/optim.h"
+#include "intra/pipe.h"
 #include "kernels/device.h"
 
 struct intra_device;
@@ -19,7 +24,10 @@ struct intra_device_config {
     struct kern_device *D; // borrowed
     enum kern_type type;   // T
     int32_t batch, seq_len;
+    int32_t micros; // of a step: a pipeline keeps some of them in flight
     bool recompute;
+    // The model's mesh once more, over communicators that take device memory; borrowed. NULL: one rank
+    const struct intra_mesh *mesh;
 };
 // m and o are borrowed; parameters and moments are pushed. NEB_ERR_NOMEM says how much is wanted and how much there is;
 // NEB_ERR_UNSUPPORTED for a model that the kernels do not take.
@@ -29,16 +37,22 @@ NEB_MUST_CHECK enum neb_status intra_device_create(const struct intra_device_con
 void intra_device_destroy(struct intra_device **d);      // NULL-safe
 size_t intra_device_bytes(const struct intra_device *d); // of device memory, all together
 
-// One micro-batch, enqueued: gradients are added up, and the sum of losses on the device. Returns how many targets count.
+// One micro-batch, enqueued: gradients are added up, and the sum of losses on the device. Returns how many targets count. Not with
+// several stages, where a pipe drives the engine below.
 int64_t intra_device_micro(struct intra_device *d, const int32_t *tokens, const int32_t *targets,
                            float grad_scale);
-// Ends a step: *loss the sum of its losses. Gradients are scaled by `scale` first.
-NEB_MUST_CHECK enum neb_status intra_device_update(struct intra_device *d, float scale,
-                                                   double *loss, struct intra_update *out);
-// Losses of n windows (tokens, targets: (n, seq_len)), without gradients; a step in progress is left alone.
-NEB_MUST_CHECK enum neb_status intra_device_eval(struct intra_device *d, const int32_t *tokens,
-                                                 const int32_t *targets, int n, double *loss,
-                                                 int64_t *count);
+struct intra_pipe_engine intra_device_pipe(struct intra_device *d); // d outlives it
+// Ends a step: *loss the sum of its losses. *count: of its targets here; on return of all ranks, as is the loss. Gradients are scaled
+// by full / *count first. Collective over the mesh.
+NEB_MUST_CHECK enum neb_status intra_device_update(struct intra_device *d, double full,
+                                                   double *loss, int64_t *count,
+                                                   struct intra_update *out);
+// Losses of windows (tokens, targets: (b, seq_len)), without gradients; a step in progress is left alone. begin, then micro for up to
+// `batch` windows at a time (or a pipe's eval), then end: *loss their sum, of this rank.
+void intra_device_eval_begin(struct intra_device *d);
+int64_t intra_device_eval_micro(struct intra_device *d, const int32_t *tokens,
+                                const int32_t *targets, int b);
+NEB_MUST_CHECK enum neb_status intra_device_eval_end(struct intra_device *d, double *loss);
 
 // Parameters of tensors with wanted[index] (NULL: all) between the device and the model's host memory.
 NEB_MUST_CHECK enum neb_status intra_device_pull(struct intra_device *d, const bool *wanted);

@@ -1,25 +1,37 @@
-// Inside of intra_device, for device.c (memory, copies) and device_pass.c (forward and backward).
+// Inside of intra_device: device.c (set-up, steps), device_memory.c, device_copy.c (to and from the host), device_pass.c (forward
+// and backward), device_rows.c (what tensor-parallel ranks say to each other), device_update.c, device_pipe.c.
 #ifndef INTRA_DEVICE_STATE_H
 #define INTRA_DEVICE_STATE_H
 #include "intra/device.h"
+#include "intra/seqpar.h"
 
 enum {
     DEVICE_SLOTS = 2,                // pinned buffers that take turns
     DEVICE_STAGE_BYTES = 16 << 20,   // of each, for parameters and moments
     DEVICE_LOGITS_BYTES = 256 << 20, // about, of one block of logits
+    DEVICE_PIECES = 8,               // places in backward where a reduction of gradients may begin
     // places in the queue (kern_device_ops.mark)
-    MARK_BATCH = 0, // and the next: a batch's buffer was read
-    MARK_STAGE = 2, // and the next: a staging buffer was read or written
+    MARK_BATCH = 0,   // and the next: a batch's buffer was read
+    MARK_STAGE = 2,   // and the next: a staging buffer was read or written
+    MARK_CAME = 4,    // and the next: what a neighbour sent was read
+    MARK_LEAVING = 6, // and the next: what goes to a neighbour was written
+    MARK_PIECE = 8,   // DEVICE_PIECES: backward has passed a piece of the gradients
 };
 
+// Rows of the stream: all n of a pass, or with tensor parallelism this rank's own (seqpar.h).
 struct device_block {                     // as struct block_acts of forward.c
     float *h1, *rstd1, *lse, *h2, *rstd2; // fp32
     void *y1, *qkv, *att, *y2, *gu, *act; // T
 };
 
-struct device_batch { // one micro-batch's integers, on either side
-    int32_t *tokens, *targets;
-    struct kern_buckets rows; // where which token was seen
+struct device_batch {          // one micro-batch's integers, on either side
+    int32_t *tokens, *targets; // tokens: rows of this rank's embedding, -1 where another has it
+    struct kern_buckets rows;  // where which token was seen
+};
+
+struct device_acts {             // of one micro-batch in flight
+    struct device_block *blocks; // (local.n_layers)
+    struct device_batch batch;
 };
 
 struct intra_device {
@@ -32,18 +44,30 @@ struct intra_device {
     float *params, *grads, *moment1, *moment2, *rope;
     void *working; // params as T; params itself when T is fp32
     // activations
-    struct device_block *blocks; // (n_layers) host array
-    void *r, *yf, *lora, *dlora, *logits, *dy, *dqkv, *datt, *dact, *dht;
+    int n_acts;
+    struct device_acts *acts;        // (n_acts) host array
+    const struct device_acts *holds; // with recompute: whose last block is in the shared one
+    void *r, *y, *yf, *lora, *dlora, *logits, *dy, *dqkv, *datt, *dact, *dht;
     float *hf, *rstdf, *dh, *delta, *losses;
+    float *
+        wide; // (n, d) fp32: sums over ranks, and what a stage passes on; of no size with one of each
+    float *vocab_max, *vocab_sums; // (logit_rows) (2, logit_rows) with a cut vocabulary
     int logit_rows;
-    struct device_batch batch;
+    float *came[2], *leaving[2]; // by enum intra_pipe_way: this rank's rows
+    bool came_used[2];
+    int passed_on; // sequences of the last forward
     // the update
-    struct kern_chunk *chunks;
+    struct kern_chunk *chunks; // of this rank's part of the gradients (optim.h)
     int32_t *first;
     int n_chunks;
-    float *factors;
+    float *factors, *partial;
     double *sums; // (n_all_tensors), then the losses of the step and of an evaluation
     double *total, *eval_total;
+    double *all; // (n_all_tensors + 2) host: what is summed over the world
+    // (local.n_layers + 2) from layer0 - 1: gradients below this are not complete when backward has
+    // come below a layer
+    size_t *pending;
+    int n_pieces, pieces_left; // in backward: not yet marked
     // pinned
     int32_t *batch_pinned[DEVICE_SLOTS];
     bool batch_used[DEVICE_SLOTS];
@@ -70,8 +94,44 @@ static inline float *device_grad(const struct intra_device *d, const struct intr
 static inline void *device_at(const struct intra_device *d, void *p, size_t elements) {
     return (char *)p + elements * kern_type_bytes(d->c.type);
 }
+// Over tensor-parallel ranks; sums of theirs are fp32.
+static inline bool device_cut(const struct intra_device *d) { return intra_mesh_tp(d->c.mesh) > 1; }
+static inline size_t device_tokens(const struct intra_device *d) {
+    return (size_t)d->c.batch * (size_t)d->c.seq_len;
+}
+static inline struct intra_comm *device_dp(const struct intra_device *d) {
+    return d->c.mesh ? d->c.mesh->dp : NULL;
+}
+// Until the queue has run, for a collective on what is in it: true when there is nothing to keep one from being called.
+bool device_settled(struct intra_device *d);
 
-// Forward over what is in d->batch, B sequences; with learn backward too. Losses are added to *total.
-void device_pass(struct intra_device *d, int B, float grad_scale, bool learn, double *total);
+// ---- device.c: copies a batch into the pinned buffer whose turn it is, and from there to a. Returns the targets that count.
+int64_t device_send_batch(struct intra_device *d, struct device_acts *a, const int32_t *tokens,
+                          const int32_t *targets, int B);
+
+// ---- device_memory.c
+NEB_MUST_CHECK enum neb_status device_allocate(struct intra_device *d);
+void device_release(struct intra_device *d);
+struct device_batch device_batch_in(int32_t *room, size_t n);
+
+// ---- device_update.c
+NEB_MUST_CHECK enum neb_status device_update_create(struct intra_device *d); // sizes, before memory
+NEB_MUST_CHECK enum neb_status device_update_send(struct intra_device *d);   // tables, after it
+void device_update_destroy(struct intra_device *d);
+// Backward has come below block l (the block behind the last: below the output; the one before the first: it is done).
+void device_update_passed(struct intra_device *d, int32_t l);
+
+// ---- device_pass.c: forward and backward over what is in a->batch, B sequences. Losses are added to *total; of several stages the
+// first begins with tokens, others with d->hf, and what goes on is in device_out and d->dh.
+void device_forward(struct intra_device *d, struct device_acts *a, int B, float grad_scale,
+                    bool learn, double *total);
+void device_backward(struct intra_device *d, struct device_acts *a, int B);
+float *device_out(const struct intra_device *d, int B);
+
+// ---- device_rows.c, as seqpar.h and vocab.h; nothing to do on one rank
+void device_rows_gather(struct intra_device *d, const struct intra_rows *r, void *x, size_t bytes);
+void device_rows_sum(struct intra_device *d, const struct intra_rows *r, float *x);
+// h as kern_device_ops.head_loss takes it, with this rank's rows of the output weight; its dx goes to d->wide, fp32, a part of a sum.
+void device_vocab_head(struct intra_device *d, const struct kern_device_head *h);
 
 #endif

@@ -76,6 +76,14 @@ enum neb_status intra_mesh_create(const struct intra_mesh_config *c, struct intr
     return NEB_OK;
 }
 
+void intra_mesh_abort(struct intra_mesh *m) {
+    struct intra_comm *groups[] = {m ? m->ends : NULL, m ? m->up : NULL, m ? m->down : NULL,
+                                   m ? m->dp : NULL, m ? m->tp : NULL};
+    for (size_t i = 0; i < sizeof groups / sizeof groups[0]; i++)
+        if (groups[i] && groups[i]->ops->abort)
+            groups[i]->ops->abort(groups[i]);
+}
+
 void intra_mesh_destroy(struct intra_mesh **mp) {
     struct intra_mesh *m = *mp;
     if (!m)

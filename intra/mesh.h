@@ -36,6 +36,8 @@ NEB_MUST_CHECK enum neb_status intra_mesh_check(const struct intra_mesh_config *
 NEB_MUST_CHECK enum neb_status intra_mesh_create(const struct intra_mesh_config *c,
                                                  struct intra_comm *world, struct intra_mesh **out);
 void intra_mesh_destroy(struct intra_mesh **m); // collective; NULL-safe
+// Gives up its groups (intra_comm_ops.abort), so that destroying them waits for nobody. NULL-safe
+void intra_mesh_abort(struct intra_mesh *m);
 // Rank in world of a place.
 int intra_mesh_rank(const struct intra_mesh_config *c, int dp_rank, int pp_rank, int tp_rank);
 

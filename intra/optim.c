@@ -79,8 +79,7 @@ static float clip_factor(struct intra_optim *o, int32_t i, double norm, float gl
     return (float)factor;
 }
 
-// The part of tensor t that this rank updates: elements from..from+n of it.
-static size_t own_part(const struct intra_optim *o, const struct intra_tensor *t, size_t *from) {
+size_t intra_optim_part(const struct intra_optim *o, const struct intra_tensor *t, size_t *from) {
     size_t lo = t->grad_at > o->at ? t->grad_at : o->at, end = t->grad_at + intra_tensor_size(t),
            hi = end < o->at + o->n ? end : o->at + o->n;
     *from = lo - t->grad_at;
@@ -134,7 +133,7 @@ static void sum_squares(struct intra_optim *o, struct kern *K, struct intra_mode
     for (int32_t i = 0; i < m->n_tensors; i++) {
         const struct intra_tensor *t = &m->tensors[i];
         bool again = t->copy || (t->cut == INTRA_CUT_NONE && intra_mesh_tp_rank(mesh) > 0);
-        size_t from, n = own_part(o, t, &from);
+        size_t from, n = intra_optim_part(o, t, &from);
         if (n && !again)
             o->sums[t->index] = K->ops->sumsq(K, intra_grad(m, t) + from, n);
     }
@@ -175,7 +174,7 @@ static void step(struct intra_optim *o, struct kern *K, struct intra_model *m, f
     struct kern_adamw c = intra_optim_adamw(o, lr);
     for (int32_t i = 0; i < m->n_tensors; i++) {
         const struct intra_tensor *t = &m->tensors[i];
-        size_t from, n = own_part(o, t, &from), at = t->grad_at + from - o->at;
+        size_t from, n = intra_optim_part(o, t, &from), at = t->grad_at + from - o->at;
         if (!n)
             continue;
         c.grad_scale = o->factors[t->index];
@@ -190,7 +189,7 @@ static void gather_params(const struct intra_optim *o, struct kern *K, struct in
     struct intra_comm *dp = m->mesh->dp;
     for (int32_t i = 0; i < m->n_tensors; i++) {
         const struct intra_tensor *t = &m->tensors[i];
-        size_t from, n = own_part(o, t, &from);
+        size_t from, n = intra_optim_part(o, t, &from);
         if (n) {
             K->ops->zero(K, intra_grad(m, t) + from, n);
             K->ops->add(K, intra_grad(m, t) + from, intra_param(m, t) + from, n);

@@ -67,6 +67,8 @@ void intra_optim_update(struct intra_optim *o, struct kern *K, struct intra_mode
                         struct intra_update *out);
 // Its parts, for updates elsewhere (device.h). decide: from o->sums the norm, and o->factors; false: the norm is not finite.
 // adamw: what all tensors of the step at o->t share, without clipping and decay.
+// part: of tensor t this rank updates elements *from ... *from + n; returns n.
+size_t intra_optim_part(const struct intra_optim *o, const struct intra_tensor *t, size_t *from);
 bool intra_optim_decide(struct intra_optim *o, const struct intra_model *m,
                         struct intra_update *out);
 struct kern_adamw intra_optim_adamw(const struct intra_optim *o, float lr);

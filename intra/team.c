@@ -20,6 +20,8 @@ enum order {
 enum {
     ORDER_TAG = 32000, // above any tensor's (whole.c), within what every MPI has
     SPIN_MS = 5,       // before a rank sleeps
+    // a collective between devices begins when the slowest rank comes to it, whose first step may be loading kernels
+    DEVICE_TIMEOUT_MS = 300000,
 };
 
 struct message { // what goes to all ranks before each action; ranks run the same program
@@ -28,12 +30,17 @@ struct message { // what goes to all ranks before each action; ranks run the sam
 
 struct hello { // first of all its size, which another build has another of; 0: nothing comes of it
     struct intra_mesh_config mesh;
-    struct intra_trainer_config trainer;
+    struct intra_trainer_config trainer; // pointers in it are the owner's
+    bool device;
 };
 
 struct intra_team {
     struct intra_comm *world; // NULL: one rank
     struct intra_mesh *mesh;
+    // with devices: this rank's, unless it is the caller's; all ranks over NCCL; and the mesh over that
+    struct kern_device *device;
+    struct intra_comm *nccl;
+    struct intra_mesh *device_mesh;
     struct intra_trainer *trainer;
     struct intra_model *model;
     // A step as the caller gives it, and as replicas take it: the same tokens, cut anew where dp does not divide the
@@ -117,6 +124,8 @@ static enum neb_status do_eval(struct intra_team *m, int32_t *tokens, int32_t *t
 static enum neb_status do_move(struct intra_team *m, bool pull) {
     struct intra_model *part = m->trainer->model, *whole = m->trainer->whole;
     NEB_TRY(spread(m, m->wanted, (size_t)part->n_all_tensors * sizeof *m->wanted));
+    if (pull && intra_mesh_dp_rank(m->mesh) == 0) // whose parts count
+        NEB_TRY(intra_trainer_pull(m->trainer, m->wanted));
     for (int32_t i = 0; i < whole->n_tensors; i++) {
         const struct intra_tensor *t = &whole->tensors[i];
         float *x = whole->params ? intra_param(whole, t) : NULL;
@@ -125,7 +134,7 @@ static enum neb_status do_move(struct intra_team *m, bool pull) {
         NEB_TRY(pull ? intra_whole_gather(part, t, INTRA_ARENA_PARAMS, part->params, x)
                      : intra_whole_scatter(part, t, INTRA_ARENA_PARAMS, x, part->params));
     }
-    return NEB_OK;
+    return pull ? NEB_OK : intra_trainer_push(m->trainer, m->wanted);
 }
 
 // ---- making and ending a team ---------------------------------------------------------------------------------
@@ -145,9 +154,6 @@ static enum neb_status make_room(struct intra_team *m) {
 }
 
 static enum neb_status check(const struct hello *h) {
-    if (h->trainer.device)
-        return neb_fail(NEB_ERR_UNSUPPORTED,
-                        "mesh: several ranks train on CPUs only; remove `mesh` or set device: cpu");
     const struct intra_trainer_config *c = &h->trainer;
     if (c->accumulate < 1 || c->batch < 1 || h->mesh.dp < 1 ||
         (int64_t)c->accumulate * c->batch > INT32_MAX ||
@@ -157,6 +163,24 @@ static enum neb_status check(const struct hello *h) {
                         "data.accumulate %d: the replicas get equal shares",
                         h->mesh.dp, c->batch, c->accumulate);
     return intra_mesh_check(&h->mesh, &h->trainer.model);
+}
+
+// Opens this rank's device where it is not the caller's, and what joins it to the others'.
+static enum neb_status join_devices(struct intra_team *m, const struct hello *h,
+                                    struct intra_trainer_config *c) {
+    int index = 0;
+    enum neb_status st = NEB_OK;
+    if (!intra_mesh_owner(m->mesh)) {
+        st = kern_device_index(&index);
+        if (st == NEB_OK)
+            st = kern_device_open(index, false, &m->device);
+        c->device = m->device;
+    }
+    NEB_TRY(intra_whole_agree(m->mesh, st));
+    NEB_TRY(intra_comm_nccl(m->world, c->device->index, DEVICE_TIMEOUT_MS, &m->nccl));
+    NEB_TRY(intra_mesh_create(&h->mesh, m->nccl, &m->device_mesh));
+    c->device_mesh = m->device_mesh;
+    return NEB_OK;
 }
 
 // A rank's part of the team; h is known to all by now, and was checked by the owner.
@@ -169,6 +193,8 @@ static enum neb_status join(struct intra_team *m, const struct hello *h, struct 
     m->pieces = sequences / c.batch;
     NEB_TRY(intra_mesh_create(&h->mesh, m->world, &m->mesh));
     c.mesh = m->mesh;
+    if (h->device)
+        NEB_TRY(join_devices(m, h, &c));
     c.accumulate = m->pieces / h->mesh.dp;
     enum neb_status st = intra_trainer_create(&c, K, &m->trainer);
     if (st == NEB_OK)
@@ -183,7 +209,16 @@ static void free_team(struct intra_team **mp) {
     free(m->tokens);
     free(m->targets);
     free(m->wanted);
+    if (m->nccl && m->trainer && m->trainer->model->failed != NEB_OK) {
+        // the others may not come to the end of their communicators
+        intra_mesh_abort(m->device_mesh);
+        if (m->nccl->ops->abort)
+            m->nccl->ops->abort(m->nccl);
+    }
     intra_trainer_destroy(&m->trainer);
+    intra_mesh_destroy(&m->device_mesh);
+    intra_comm_destroy(&m->nccl);
+    kern_device_close(&m->device);
     intra_mesh_destroy(&m->mesh);
     free(m);
     *mp = NULL;
@@ -194,11 +229,11 @@ enum neb_status intra_team_create(const struct intra_trainer_config *c,
                                   struct kern *K, struct intra_team **out) {
     enum neb_status st = NEB_OK;
     struct intra_team *m = calloc(1, sizeof *m);
-    struct hello h = {.mesh = *mesh, .trainer = *c};
+    struct hello h = {.mesh = *mesh, .trainer = *c, .device = c->device};
     if (!m)
         return neb_fail(NEB_ERR_NOMEM, "out of memory creating a trainer");
     m->world = world;
-    h.trainer.mesh = NULL;
+    h.trainer.mesh = h.trainer.device_mesh = NULL;
     if (!world) {
         NEB_TRY_GOTO(intra_trainer_create(&h.trainer, K, &m->trainer), fail);
         m->model = m->trainer->model;

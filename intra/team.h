@@ -8,6 +8,9 @@
 //     intra_team_save, _restore, _pull, _push ──────►    gather, scatter
 //     intra_team_destroy ── end ────────────────────►  returns
 //
+// With a device every rank has one: the owner its caller's, each other the one that its launcher's variables name
+// (kern_device_index); collectives of a step go over NCCL, orders and whole tensors over world.
+//
 // With world NULL there are no others, and the calls are those of intra_trainer. Any failure ends the team: destroy it and
 // start again from a checkpoint. While the owner does something else, the others sleep.
 #ifndef INTRA_TEAM_H
@@ -17,9 +20,8 @@
 struct intra_team;
 
 // c->accumulate is of a step of the whole cluster; NEB_ERR_INVALID when dp does not divide its sequences (batch x
-// accumulate). c->mesh is ignored. K and
-// world are borrowed. All ranks of world are in intra_team_serve, or about to be.
-// NEB_ERR_UNSUPPORTED: several ranks and a device.
+// accumulate). c->mesh and c->device_mesh are ignored. K, world and c->device are borrowed. All ranks of world are in
+// intra_team_serve, or about to be. NEB_ERR_UNSUPPORTED: with a device, a rank has none, or there is no NCCL.
 NEB_MUST_CHECK enum neb_status intra_team_create(const struct intra_trainer_config *c,
                                                  const struct intra_mesh_config *mesh,
                                                  struct intra_comm *world, struct kern *K,

@@ -6,6 +6,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+static enum neb_status create_pipe(struct intra_trainer *t) {
+    const struct intra_trainer_config *c = &t->c;
+    struct intra_pipe_engine e;
+    if (t->device)
+        e = intra_device_pipe(t->device);
+    else
+        NEB_TRY(intra_pipe_cpu_create(t->K, t->model, t->acts, c->batch, c->seq_len, c->accumulate,
+                                      &e));
+    return intra_pipe_create(t->model, t->device ? c->device_mesh : c->mesh, &e, c->batch,
+                             c->seq_len, c->accumulate, &t->pipe);
+}
+
 enum neb_status intra_trainer_create(const struct intra_trainer_config *c, struct kern *K,
                                      struct intra_trainer **out) {
     enum neb_status st = NEB_OK;
@@ -30,16 +42,16 @@ enum neb_status intra_trainer_create(const struct intra_trainer_config *c, struc
                                                                        .type = c->device_type,
                                                                        .batch = c->batch,
                                                                        .seq_len = c->seq_len,
-                                                                       .recompute = c->recompute},
+                                                                       .micros = c->accumulate,
+                                                                       .recompute = c->recompute,
+                                                                       .mesh = c->device_mesh},
                                          t->model, t->optim, &t->device),
                      fail);
     else
         NEB_TRY_GOTO(
             intra_acts_create(t->model, c->batch, c->seq_len, true, c->recompute, &t->acts), fail);
     if (intra_mesh_pp(c->mesh) > 1)
-        NEB_TRY_GOTO(
-            intra_pipe_create(t->model, t->acts, c->batch, c->seq_len, c->accumulate, &t->pipe),
-            fail);
+        NEB_TRY_GOTO(create_pipe(t), fail);
     if (c->mesh) {
         NEB_TRY_GOTO(intra_model_layout(&c->model, &c->trainable, &t->whole), fail);
         NEB_TRY_GOTO(intra_part_saver_create(&t->part_saver), fail);
@@ -92,10 +104,10 @@ void intra_trainer_micro(struct intra_trainer *t, const int32_t *tokens, const i
     int64_t count = 0;
     int32_t n = t->c.batch * t->c.seq_len;
     float scale = t->weight / ((float)n * (float)t->c.accumulate * (float)intra_mesh_dp(t->c.mesh));
-    if (t->device)
-        count = intra_device_micro(t->device, tokens, targets, scale);
-    else if (t->pipe)
+    if (t->pipe)
         intra_pipe_add(t->pipe, tokens, targets);
+    else if (t->device)
+        count = intra_device_micro(t->device, tokens, targets, scale);
     else
         intra_model_pass(t->K, t->model, t->acts, tokens, targets, t->c.batch, t->c.seq_len, scale,
                          &loss, &count);
@@ -120,8 +132,11 @@ static void sum_loss(struct intra_trainer *t, double *loss, int64_t *count) {
 
 // The step's loss comes with the norms.
 static void update_on_device(struct intra_trainer *t, struct intra_step_stats *out) {
-    float scale = t->loss_count ? (float)(full_step(t) / (double)t->loss_count) : 1;
-    intra_model_keep(t->model, intra_device_update(t->device, scale, &t->loss_sum, &out->update));
+    double full = full_step(t);
+    if (t->pipe)
+        intra_pipe_run(t->pipe, (float)(1 / full), &t->loss_sum, &t->loss_count);
+    intra_model_keep(
+        t->model, intra_device_update(t->device, full, &t->loss_sum, &t->loss_count, &out->update));
     out->status = t->model->failed;
     out->loss = t->loss_count ? t->loss_sum / (double)t->loss_count : 0;
     out->tokens = t->loss_count;
@@ -130,7 +145,7 @@ static void update_on_device(struct intra_trainer *t, struct intra_step_stats *o
 static void update(struct intra_trainer *t, struct intra_step_stats *out) {
     double full = full_step(t);
     if (t->pipe)
-        intra_pipe_run(t->pipe, t->K, (float)(1 / full), &t->loss_sum, &t->loss_count);
+        intra_pipe_run(t->pipe, (float)(1 / full), &t->loss_sum, &t->loss_count);
     sum_loss(t, &t->loss_sum, &t->loss_count);
     // Gradients were scaled for full micro-batches; where targets were ignored the mean is over fewer.
     if (t->loss_count && (double)t->loss_count != full)
@@ -161,10 +176,8 @@ double intra_trainer_eval(struct intra_trainer *t, const int32_t *tokens, const 
     double sum = 0;
     int64_t count = 0;
     int replica = 0; // whose turn it is
-    if (t->device) {
-        intra_model_keep(t->model, intra_device_eval(t->device, tokens, targets, n, &sum, &count));
-        return count ? sum / (double)count : 0;
-    }
+    if (t->device)
+        intra_device_eval_begin(t->device);
     for (int at = 0; at < n; at += t->c.batch, replica = (replica + 1) % intra_mesh_dp(t->c.mesh)) {
         double loss = 0;
         int64_t k = 0;
@@ -173,13 +186,17 @@ double intra_trainer_eval(struct intra_trainer *t, const int32_t *tokens, const 
         if (replica != intra_mesh_dp_rank(t->c.mesh))
             continue;
         if (t->pipe)
-            intra_pipe_eval(t->pipe, t->K, tokens + off, targets + off, b, &loss, &k);
+            intra_pipe_eval(t->pipe, tokens + off, targets + off, b, &loss, &k);
+        else if (t->device)
+            k = intra_device_eval_micro(t->device, tokens + off, targets + off, b);
         else
             intra_model_pass(t->K, t->model, t->acts, tokens + off, targets + off, b, t->c.seq_len,
                              0, &loss, &k);
         sum += loss;
         count += k;
     }
+    if (t->device)
+        intra_model_keep(t->model, intra_device_eval_end(t->device, &sum));
     sum_loss(t, &sum, &count);
     return count ? sum / (double)count : 0;
 }

@@ -27,8 +27,10 @@ struct intra_trainer_config {
     bool recompute;
     uint64_t seed;                 // of the initial parameters: the same on all clusters
     const struct intra_mesh *mesh; // borrowed; NULL: one rank
-    struct kern_device *device;    // borrowed; NULL: on the CPU. Not with a mesh
+    struct kern_device *device;    // borrowed; NULL: on the CPU
     enum kern_type device_type;
+    // with a device and a mesh: the same mesh over communicators that take device memory; borrowed
+    const struct intra_mesh *device_mesh;
 };
 
 struct intra_step_stats { // the same on all ranks of a mesh

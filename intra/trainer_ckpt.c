@@ -300,12 +300,28 @@ out:
     return st;
 }
 
+static enum neb_status pull_all(const struct intra_trainer *t) {
+    if (!t->device)
+        return NEB_OK;
+    if (intra_mesh_dp_rank(t->c.mesh) == 0) // whose parameters count
+        NEB_TRY(intra_device_pull(t->device, NULL));
+    return intra_device_pull_moments(t->device);
+}
+
+static enum neb_status push_all(struct intra_trainer *t) {
+    if (!t->device)
+        return NEB_OK;
+    NEB_TRY(intra_device_push(t->device, NULL));
+    return intra_device_push_moments(t->device);
+}
+
 static enum neb_status save_mesh(const struct intra_trainer *t, struct intra_ckpt_writer *w) {
     struct whole_state s = {0};
     struct intra_model *whole = t->whole;
     bool owner = intra_mesh_owner(t->c.mesh);
     char path[NEB_PATH_MAX] = "";
     bool split = false, aside = false;
+    NEB_TRY(intra_whole_agree(t->c.mesh, pull_all(t)));
     NEB_TRY(intra_trainer_may_split(t, w, path, &split, &aside));
     if (split)
         return save_split(t, w, path, aside);
@@ -332,10 +348,7 @@ enum neb_status intra_trainer_save(const struct intra_trainer *t, struct intra_c
     NEB_ASSERT(t->loss_count == 0); // between steps
     if (t->c.mesh)
         return save_mesh(t, w);
-    if (t->device) {
-        NEB_TRY(intra_device_pull(t->device, NULL));
-        NEB_TRY(intra_device_pull_moments(t->device));
-    }
+    NEB_TRY(pull_all(t));
     NEB_TRY(intra_model_save(t->model, w));
     return save_rest(t, w, t->optim->m, t->optim->v, t->input_counts, t->target_counts);
 }
@@ -436,6 +449,7 @@ static enum neb_status restore_mesh(struct intra_trainer *t, const struct intra_
         memcpy(t->input_counts, s.input, bytes);
         memcpy(t->target_counts, s.target, bytes);
     }
+    st = intra_whole_agree(t->c.mesh, push_all(t));
 out:
     free_state(&s);
     return st;
@@ -451,9 +465,5 @@ enum neb_status intra_trainer_restore(struct intra_trainer *t, const struct intr
     NEB_TRY(read_rest(t, c, steps, o->m, o->v, t->input_counts, t->target_counts));
     o->t = (int64_t)steps[0];
     o->born = (int64_t)steps[1];
-    if (t->device) {
-        NEB_TRY(intra_device_push(t->device, NULL));
-        return intra_device_push_moments(t->device);
-    }
-    return NEB_OK;
+    return push_all(t);
 }

@@ -11,6 +11,7 @@
 //     nudge=0|1     between two steps, halfway, all parameters are pulled, changed and pushed
 //     pause=MS      the owner of a team sleeps before its last step, as in an exchange
 //     team=0|1      rank 0 drives the others (team.h), instead of all running this program side by side
+//     device=fp32|bf16   each rank on its CUDA device, collectives over NCCL
 //
 // Output of rank 0, a line a step: step, loss, gradient norm, clipped tensors; with 9 digits.
 #include "agent/base/clock.h"
@@ -31,7 +32,7 @@ struct options {
     struct intra_mesh_config mesh;
     int steps, pause_ms, seq;
     bool shards, aside, adagc, tied, bias, recompute, eval, ignore, nudge, team;
-    const char *trainable, *save, *load;
+    const char *trainable, *save, *load, *device;
 };
 
 static bool parse(int argc, char **argv, struct options *o) {
@@ -75,6 +76,8 @@ static bool parse(int argc, char **argv, struct options *o) {
             o->nudge = on;
         else if (!strcmp(argv[i], "team"))
             o->team = on;
+        else if (!strcmp(argv[i], "device"))
+            o->device = value;
         else if (!strcmp(argv[i], "save"))
             o->save = value;
         else if (!strcmp(argv[i], "load"))
@@ -134,6 +137,12 @@ static struct intra_trainer_config config(const struct options *o, const struct 
                   .weight_decay = 0.1f}};
 }
 
+static void set_device(struct intra_trainer_config *c, const struct options *o,
+                       struct kern_device *D) {
+    c->device = D;
+    c->device_type = D && !strcmp(o->device, "bf16") ? KERN_BF16 : KERN_F32;
+}
+
 // Windows of a noisy cycle through the vocabulary: something to learn, the same for a given number.
 static void window(uint64_t number, const struct options *o, int32_t *tokens, int32_t *targets) {
     struct neb_rng r = neb_rng_make(11, number);
@@ -166,16 +175,18 @@ static void nudge(struct intra_model *whole) { // as if another cluster had sent
 
 static enum neb_status nudge_all(struct intra_trainer *t) {
     struct intra_model *m = t->model, *whole = t->whole;
+    NEB_TRY(intra_trainer_pull(t, NULL));
     if (!t->c.mesh) {
         nudge(m);
-        return NEB_OK;
+        return intra_trainer_push(t, NULL);
     }
     if (intra_mesh_owner(t->c.mesh) && !whole->params)
         NEB_TRY(intra_model_allocate(whole, false));
     NEB_TRY(intra_whole_params(m, whole));
     if (whole->params)
         nudge(whole);
-    return intra_whole_set_params(m, whole);
+    NEB_TRY(intra_whole_set_params(m, whole));
+    return intra_trainer_push(t, NULL);
 }
 
 static enum neb_status begin_aside(struct intra_ckpt_async *a, const char *path,
@@ -263,10 +274,19 @@ static enum neb_status load(struct intra_trainer *t, const char *path) {
     return st;
 }
 
-static enum neb_status run(const struct options *o, const struct intra_mesh *mesh, struct kern *K) {
+static enum neb_status run(const struct options *o, const struct intra_mesh *mesh, struct kern *K,
+                           struct kern_device *D) {
     enum neb_status st = NEB_OK;
     struct intra_trainer *t = NULL;
+    struct intra_comm *nccl = NULL;
+    struct intra_mesh *device_mesh = NULL;
     struct intra_trainer_config c = config(o, mesh);
+    set_device(&c, o, D);
+    if (D && mesh) {
+        NEB_TRY_GOTO(intra_comm_nccl(mesh->world, D->index, 60000, &nccl), out);
+        NEB_TRY_GOTO(intra_mesh_create(&o->mesh, nccl, &device_mesh), out);
+        c.device_mesh = device_mesh;
+    }
     NEB_TRY_GOTO(intra_trainer_create(&c, K, &t), out);
     if (o->load)
         NEB_TRY_GOTO(load(t, o->load), out);
@@ -275,6 +295,8 @@ static enum neb_status run(const struct options *o, const struct intra_mesh *mes
         NEB_TRY_GOTO(o->aside ? save_aside(t, o->save) : save(t, o->save, o->shards), out);
 out:
     intra_trainer_destroy(&t);
+    intra_mesh_destroy(&device_mesh);
+    intra_comm_destroy(&nccl);
     return st;
 }
 
@@ -308,12 +330,14 @@ static enum neb_status train_team(const struct options *o, struct intra_team *te
     return NEB_OK;
 }
 
-static enum neb_status lead(const struct options *o, struct intra_comm *world, struct kern *K) {
+static enum neb_status lead(const struct options *o, struct intra_comm *world, struct kern *K,
+                            struct kern_device *D) {
     enum neb_status st = NEB_OK;
     struct intra_team *team = NULL;
     struct intra_ckpt *c = NULL;
     struct intra_ckpt_writer *w = NULL;
     struct intra_trainer_config cfg = config(o, NULL);
+    set_device(&cfg, o, D);
     NEB_TRY_GOTO(intra_team_create(&cfg, &o->mesh, world, K, &team), out);
     if (o->load) {
         NEB_TRY_GOTO(intra_ckpt_open(o->load, true, &c), out);
@@ -334,8 +358,19 @@ out:
     return st;
 }
 
-static enum neb_status run_team(const struct options *o, struct intra_comm *world, struct kern *K) {
-    return !world || world->rank == 0 ? lead(o, world, K) : intra_team_serve(world, K);
+static enum neb_status run_team(const struct options *o, struct intra_comm *world, struct kern *K,
+                                struct kern_device *D) {
+    return !world || world->rank == 0 ? lead(o, world, K, D) : intra_team_serve(world, K);
+}
+
+// What a follower of a team does itself is not done for it.
+static enum neb_status open_device(const struct options *o, const struct intra_comm *world,
+                                   struct kern_device **out) {
+    int index;
+    if (!o->device || (o->team && world && world->rank > 0))
+        return NEB_OK;
+    NEB_TRY(kern_device_index(&index));
+    return kern_device_open(index, false, out);
 }
 
 int main(int argc, char **argv) {
@@ -349,19 +384,22 @@ int main(int argc, char **argv) {
     }
     int ranks = o.mesh.dp * o.mesh.pp * o.mesh.tp;
     struct kern *K = NULL;
+    struct kern_device *D = NULL;
     NEB_TRY_GOTO(kern_cpu_create(1, &K), out);
     if (ranks > 0)
         NEB_TRY_GOTO(ranks > 1 ? intra_comm_mpi(&world) : intra_comm_self(&world), out);
+    NEB_TRY_GOTO(open_device(&o, world, &D), out);
     if (o.team) {
-        st = run_team(&o, world, K);
+        st = run_team(&o, world, K, D);
         goto out;
     }
     if (ranks > 0)
         NEB_TRY_GOTO(intra_mesh_create(&o.mesh, world, &mesh), out);
-    st = run(&o, mesh, K);
+    st = run(&o, mesh, K, D);
 out:
     if (st != NEB_OK && world && world->size > 1 && world->ops->abort)
         world->ops->abort(world); // the others may wait for this rank
+    kern_device_close(&D);
     intra_mesh_destroy(&mesh);
     intra_comm_destroy(&world);
     kern_destroy(&K);

@@ -80,10 +80,9 @@ static void test_complaints(void **state) {
          "job.yaml: clusters.precision: cluster paris: bf16 needs device: cuda; processors train "
          "in "
          "fp32"},
-        {"threads: 2", "device: cuda, mesh: {tp: 2}",
-         "job.yaml: clusters.mesh: cluster paris: several ranks train on CPUs only; remove mesh, "
-         "or "
-         "set device: cpu"},
+        {"threads: 2", "device: cuda, outer_state: device, mesh: {tp: 2}",
+         "job.yaml: clusters.outer_state: cluster paris: device needs one rank; remove it, or set "
+         "host"},
         {"fr: 1", "fr: -1", "job.yaml:7: clusters.sources: weight of fr must be a number above 0"},
         {"name: paris, ", "", "job.yaml:7: clusters.name: is missing"},
         {"lr: 2e-3", "lr: nan", "job.yaml:5: optim.lr: \"nan\" is not a number"},
