@@ -3,6 +3,7 @@
 BUILD=${BUILD:?set BUILD to the build folder}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+mesh_train=$BUILD/mesh_train
 
 # Exits 77 unless MPI is in this build and on this machine.
 need_mpi() {
@@ -21,18 +22,30 @@ ranks() {
         timeout -k 5 "${limit:-60}" mpirun --oversubscribe -n "$n" "$@" </dev/null
 }
 
-# agrees WHAT: $work/out against $work/one.
+# emulated: meshes of ranks on emulated devices from here on (tests/cuda): the program looks for its objects beside itself. Queues run
+# late, so that a collective on what is not there yet gets other numbers.
+emulated() {
+    need_mpi
+    mkdir "$work/bin"
+    cp "$BUILD/mesh_train" "$BUILD/libnebula_mpi.so" "$work/bin/"
+    cp "${EMULATED:?}" "$work/bin/libnebula_cuda.so"
+    cp "${EMULATED_NCCL:?}" "$work/bin/libnebula_nccl.so"
+    mesh_train=$work/bin/mesh_train
+    export EMU_LATE=1
+}
+
+# agrees WHAT: $work/out against $work/one. A loss may differ by $loss_bound of it (1e-4), the first by a hundredth of that.
 agrees() {
-    awk -v what="$1" '
+    awk -v what="$1" -v bound="${loss_bound:-1e-4}" '
         function far(a, b) { d = (a - b) / b; return d < 0 ? -d : d }
         NR == FNR { loss[$1] = $2; norm[$1] = $3; clipped[$1] = $4; want++; next }
         {
             n++
             e = far($2, loss[$1]); if (e > worst) worst = e
-            if (e > ($1 == "0" ? 1e-6 : 1e-4)) { print what ": step " $1 ": loss " $2 ", one rank has " loss[$1]; bad = 1 }
+            if (e > ($1 == "0" ? bound / 100 : bound)) { print what ": step " $1 ": loss " $2 ", one rank has " loss[$1]; bad = 1 }
             if ($1 == "eval") next
             c = $4 - clipped[$1]
-            if (far($3, norm[$1]) > 1e-3 || c > 1 || c < -1) {
+            if (far($3, norm[$1]) > 10 * bound || c > 1 || c < -1) {
                 print what ": step " $1 ": gradient norm " $3 ", clipped " $4 "; one rank has " norm[$1] ", " clipped[$1]; bad = 1
             }
         }
@@ -48,11 +61,11 @@ meshes() {
     local options=$1 dp pp tp
     shift
     # shellcheck disable=SC2086
-    timeout 60 "$BUILD/mesh_train" 0 0 0 eval=1 $options >"$work/one"
+    timeout 60 "$mesh_train" 0 0 0 eval=1 $options >"$work/one"
     for mesh in "$@"; do
         IFS=x read -r dp pp tp <<<"$mesh"
         # shellcheck disable=SC2086
-        ranks $((dp * pp * tp)) "$BUILD/mesh_train" "$dp" "$pp" "$tp" eval=1 $options >"$work/out" 2>"$work/err" || {
+        ranks $((dp * pp * tp)) "$mesh_train" "$dp" "$pp" "$tp" eval=1 $options >"$work/out" 2>"$work/err" || {
             cat "$work/out" "$work/err"
             echo "dp $dp, pp $pp, tp $tp ($options): failed"
             exit 1
@@ -66,6 +79,6 @@ mesh() {
     local dp pp tp
     IFS=x read -r dp pp tp <<<"$1"
     shift
-    ranks $((dp * pp * tp)) "$BUILD/mesh_train" "$dp" "$pp" "$tp" "$@"
+    ranks $((dp * pp * tp)) "$mesh_train" "$dp" "$pp" "$tp" "$@"
 }
 same() { cmp "$1" "$2" || { echo "$3"; exit 1; }; }

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# A cluster of several ranks on emulated devices and one on processors train one model: equal parameters after every round and at the
+# end, evaluations that agree. With `auto` a mesh stays on processors; the exchange's state is the host's.
+. "$(dirname "$0")/../e2e/lib.sh"
+[[ -e $BUILD/libnebula_mpi.so ]] || skip "this build has no MPI (configs/install-deps, then build again)"
+command -v mpirun >/dev/null || skip "no mpirun on this machine (Debian: openmpi-bin)"
+export OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_btl=self,vader # containers forbid the other transfer
+export ASAN_OPTIONS="detect_leaks=0:${ASAN_OPTIONS:-}" # MPI leaks at its end
+make_corpus
+make_job "$T/job.yaml"
+sed -i 's/seq_len: 64, batch: 4/seq_len: 32, batch: 2/; s/{name: alpha,/{name: alpha, device: cuda, precision: fp32, mesh: {dp: 2, tp: 1},/; s/{name: beta,/{name: beta, device: cpu,/' "$T/job.yaml"
+mkdir "$T/bin" # the program looks for its objects beside itself
+cp "$BUILD/nebula" "$BUILD/libnebula_mpi.so" "$T/bin/"
+cp "$EMULATED" "$T/bin/libnebula_cuda.so"
+cp "$EMULATED_NCCL" "$T/bin/libnebula_nccl.so"
+nebula=$T/bin/nebula
+export EMU_LATE=1 # queues run when they are waited for
+
+run() { # NAME options…
+    local name=$1
+    shift
+    timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 6 --set sync.interval=3 --out "$T/$name" "$@" >"$T/$name.log" 2>&1 ||
+        fail "$name: $(tail -n 5 "$T/$name.log"; cat "$T/$name"/clusters/*/jobs/*/worker.log)"
+    digests_equal "$T/$name"
+    round_digests_equal "$T/$name"
+}
+run mesh
+[[ $(summary '.clusters[0].device' "$T/mesh") == "cuda (emulated, fp32)" ]] || fail "device: $(summary '.clusters[0].device' "$T/mesh")"
+cat "$T"/mesh/clusters/alpha/jobs/*/worker.log | has "2 ranks: dp 2, pp 1, tp 1" || fail "other ranks"
+# Both hold the same parameters: the devices' evaluation is the processor's but for rounding.
+jq -e '(.clusters[0].eval_loss - .clusters[1].eval_loss) | fabs < 0.01' "$T/mesh/summary.json" >/dev/null ||
+    fail "evaluations differ: $(summary '[.clusters[].eval_loss]' "$T/mesh")"
+jq -e 'all(.clusters[]; .loss_last < .loss_first)' "$T/mesh/summary.json" >/dev/null || fail "the loss rose"
+sed -i 's/device: cuda, precision: fp32,/device: cuda, outer_state: device,/' "$T/job.yaml"
+if "$nebula" pretrain "$T/job.yaml" --local 2 --steps 6 --out "$T/bad" >"$T/bad.log" 2>&1; then fail "the exchange's state on the devices of a mesh"; fi
+has 'device needs one rank' <"$T/bad.log" || fail "no reason: $(cat "$T/bad.log")"
+echo "a mesh on devices and a cluster on processors train one model"
