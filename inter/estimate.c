@@ -48,9 +48,11 @@ struct inter_sent inter_estimate_sent(struct inter_estimate *e, neb_ns now, uint
         e->burst.filled = false;
     }
     if (!flying || !e->delivered_at)
-        e->delivered_at = now; // after a pause the clock of deliveries starts with this chunk
-    return (struct inter_sent){
-        .at = now, .delivered_at = e->delivered_at, .delivered = e->delivered};
+        e->delivered_at = e->newest_sent = now; // after a pause both clocks start with this chunk
+    return (struct inter_sent){.at = now,
+                               .delivered_at = e->delivered_at,
+                               .newest_sent = e->newest_sent,
+                               .delivered = e->delivered};
 }
 
 // The last chunk of a burst was acknowledged.
@@ -83,8 +85,10 @@ void inter_estimate_ack(struct inter_estimate *e, neb_ns now, uint32_t bytes, bo
     e->delivered_at = now;
     if (!sent || now <= sent->at)
         return;
-    double rate =
-        8.0 * (double)(e->delivered - sent->delivered) / neb_seconds(now - sent->delivered_at);
+    neb_ns arriving = now - sent->delivered_at, leaving = sent->at - sent->newest_sent;
+    double rate = 8.0 * (double)(e->delivered - sent->delivered) /
+                  neb_seconds(arriving > leaving ? arriving : leaving);
+    e->newest_sent = sent->at > e->newest_sent ? sent->at : e->newest_sent;
     int64_t epoch = e->busy / slot + 1;
     struct inter_estimate_slot *s = &e->slots[epoch % INTER_ESTIMATE_SLOTS];
     if (s->epoch != epoch)
@@ -122,7 +126,7 @@ uint64_t inter_estimate_window(const struct inter_estimate *e) {
     const double low = 64 << 10, high = 64 << 20, unknown = 1 << 20;
     if (e->goodput_bps <= 0 || !e->rtt)
         return (uint64_t)unknown;
-    double bytes = (e->drain_from ? 1 : 2) * e->goodput_bps / 8 * neb_seconds(e->rtt) +
+    double bytes = (e->drain_from ? 1 : 4) * e->goodput_bps / 8 * neb_seconds(e->rtt) +
                    (e->drain_from ? 0 : 2) * (double)inter_estimate_chunk(e, INTER_BLOB_MAX);
     return (uint64_t)(bytes < low ? low : bytes > high ? high : bytes);
 }

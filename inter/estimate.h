@@ -3,13 +3,17 @@
 //     sent with mark {delivered 3 MB at t1} ──► … ──► acknowledged: {delivered 5 MB at t2}
 //     sample = (5 − 3 MB) / (t2 − t1)        over one window's time, whatever bursts the acknowledgements come in
 //
+// The time is at least what the sender took to send those bytes: where a lost segment held back what came behind it, all of that is
+// acknowledged at once when it is repaired, and a chunk that leaves in the middle would take the rest of it for its own.
+//
 // Goodput is the largest sample of the last four seconds of busy time: time in which nothing travels does not make it old. The
 // round trip is the smallest of the last half minute; then the window is one bandwidth-delay product until a new one is found,
 // since what this sender itself queues would be taken for distance otherwise, and answered by more of it. A sample of a chunk that was sent when the sender had little to say (not enough to fill the
 // path) can only raise the estimate: it says what was asked of the path, not what it can do. But when two whole bursts in a row take
 // half as long again as the estimate has it, it is out of date, and their own rates take its place.
 //
-// Source: delivery rate and windowed maximum as in BBR (Cardwell et al., "BBR: Congestion-Based Congestion Control", 2016).
+// Source: windowed maximum as in BBR (Cardwell et al., "BBR: Congestion-Based Congestion Control", 2016), samples as in its delivery rate
+// estimation (draft-cheng-iccrg-delivery-rate-estimation).
 #ifndef INTER_ESTIMATE_H
 #define INTER_ESTIMATE_H
 #include "agent/base/clock.h"
@@ -27,9 +31,10 @@ struct inter_estimate { // all zero: nothing known yet
     bool full;          // the goodput is what the path carried when it was asked for more
     uint64_t delivered; // bytes acknowledged so far
     neb_ns delivered_at;
-    neb_ns full_at; // when there was last more to send than the window took
-    neb_ns busy;    // a clock that stands still while nothing travels
-    struct {        // what was sent since the path was last empty
+    neb_ns newest_sent; // of the chunk that was acknowledged last: when it had left
+    neb_ns full_at;     // when there was last more to send than the window took
+    neb_ns busy;        // a clock that stands still while nothing travels
+    struct {            // what was sent since the path was last empty
         neb_ns from;
         uint64_t bytes;
         bool filled;
@@ -45,7 +50,7 @@ struct inter_estimate { // all zero: nothing known yet
 
 struct inter_sent { // what is remembered of a chunk when it leaves
     neb_ns at;
-    neb_ns delivered_at;
+    neb_ns delivered_at, newest_sent; // the estimate's at that time
     uint64_t delivered;
 };
 
@@ -62,7 +67,8 @@ void inter_estimate_lost(struct inter_estimate *e);
 
 // Chunk of at most a quarter second of goodput, and small enough that 32 connections all have one in the window; in 16 KiB..1 MiB.
 uint32_t inter_estimate_chunk(const struct inter_estimate *e, uint32_t blob_bytes);
-// Bytes in flight: two bandwidth-delay products and two chunks, in 64 KiB..64 MiB.
+// Bytes in flight: four bandwidth-delay products and two chunks, in 64 KiB..64 MiB. What came behind a lost segment counts as in flight until
+// that is repaired: at 1 % loss and 200 ms two products carried 87 % of 20 Mbit/s over eight connections, four 95 %.
 uint64_t inter_estimate_window(const struct inter_estimate *e);
 
 #endif

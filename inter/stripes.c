@@ -7,11 +7,13 @@ void inter_stripes_init(struct inter_stripes *s, uint32_t first, uint32_t max) {
     *s = (struct inter_stripes){.use = first < 1 ? 1 : first > max ? max : first, .max = max};
 }
 
+static neb_ns starting(neb_ns rtt) { return 10 * rtt < NEB_S ? NEB_S : 10 * rtt; }
+
 static void change(struct inter_stripes *s, uint32_t use, neb_ns rtt) {
     s->use = use;
     s->bytes = 0;
     s->busy = 0;
-    s->skip = 10 * rtt < NEB_S ? NEB_S : 10 * rtt;
+    s->skip = starting(rtt);
 }
 
 static bool try_more(struct inter_stripes *s, neb_ns now, uint32_t times, neb_ns rtt) {
@@ -45,6 +47,8 @@ bool inter_stripes_step(struct inter_stripes *s, neb_ns now, uint64_t acked, boo
                         neb_ns rtt) {
     neb_ns since = s->last ? now - s->last : 0;
     bool counts = s->was_busy;
+    if (!s->last) // the first ones start too: measured then, any number would look better than they
+        s->skip = starting(rtt);
     s->last = now;
     s->was_busy = busy;
     if (!counts || since <= 0)

@@ -50,6 +50,17 @@ static void test_learns_of_a_change(void **state) {
     assert_true(s.use >= 16);
 }
 
+// Connections that are still finding the rate are not what more of them are measured against.
+static void test_start(void **state) {
+    (void)state;
+    struct inter_stripes s;
+    neb_ns now = NEB_S;
+    inter_stripes_init(&s, 8, 32);
+    run(&s, &now, 0.9, 1e6, 100e6, true); // the rate is not reached yet
+    run(&s, &now, 30, 90e6, 100e6, true);
+    assert_int_equal(s.use, 8);
+}
+
 // Idle time teaches nothing, and does not add up to a measurement; short transfers do.
 static void test_pauses(void **state) {
     (void)state;
@@ -81,6 +92,6 @@ static void test_bounds(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_as_many_as_help), cmocka_unit_test(test_learns_of_a_change),
-        cmocka_unit_test(test_pauses), cmocka_unit_test(test_bounds)};
+        cmocka_unit_test(test_start), cmocka_unit_test(test_pauses), cmocka_unit_test(test_bounds)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
