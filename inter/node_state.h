@@ -48,6 +48,7 @@ struct slot {      // one member's update in the open round
     uint16_t hints;             // who says to hold a blob whose manifest is not here,
     uint32_t hint_attempt;      // of this attempt, the newest told of
     uint16_t gone;              // who was asked and does not have it
+    bool sought;                // somebody was asked
     uint8_t asked;              // member asked last
     struct inter_bitmap got;    // while it arrives
     neb_ns moved;               // last progress, or last time somebody was asked

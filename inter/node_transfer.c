@@ -372,8 +372,14 @@ static void want(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
     for (uint8_t x = 0; x < j->c.n_members; x++)
         if (!node_direct(s, j, x))
             from &= (uint16_t)~BIT(x);
-    bool pushed = t->known && m != j->c.self && node_direct(s, j, m) && !decided;
-    if (!from || s->now - t->moved < (pushed ? want_late : t->known ? repeat_after : want_soon)) {
+    bool reached = m != j->c.self && node_direct(s, j, m), pushed = t->known && reached && !decided;
+    // Where its owner is out of reach the first to be asked is asked soon, the next one when that has brought nothing.
+    neb_ns patience = want_soon;
+    if (pushed)
+        patience = want_late;
+    else if (t->known && (reached || t->sought))
+        patience = repeat_after;
+    if (!from || s->now - t->moved < patience) {
         if (!from && decided && t->gone && s->now - t->moved > want_late) {
             t->gone = 0; // all were asked: begin again
             t->moved = s->now;
@@ -385,6 +391,7 @@ static void want(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
         t->asked = (uint8_t)((t->asked + 1) % j->c.n_members);
     while (!(from >> t->asked & 1));
     t->moved = s->now;
+    t->sought = true;
     if (!decided) {
         k = (struct inter_key){.round = g->round, .fragment = node_index(j, g), .member = m};
         memcpy(k.job, j->c.id, sizeof k.job);
