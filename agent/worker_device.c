@@ -12,7 +12,7 @@ enum neb_status worker_device_open(struct agent_worker *w) {
     // auto puts no mesh on devices: there may be fewer of them than ranks
     if (c->device == AGENT_DEVICE_CPU || (!must && w->world))
         return NEB_OK;
-    NEB_TRY(kern_device_index(&index));
+    NEB_TRY(kern_device_index(w->world, &index));
     enum neb_status st = kern_device_open(index, !must, &w->device);
     if (st != NEB_OK && must)
         return st;

@@ -171,7 +171,7 @@ static enum neb_status join_devices(struct intra_team *m, const struct hello *h,
     int index = 0;
     enum neb_status st = NEB_OK;
     if (!intra_mesh_owner(m->mesh)) {
-        st = kern_device_index(&index);
+        st = kern_device_index(true, &index);
         if (st == NEB_OK)
             st = kern_device_open(index, false, &m->device);
         c->device = m->device;

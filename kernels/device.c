@@ -77,11 +77,11 @@ static enum neb_status open_object(int index, struct kern_device **out, char *te
     return s.open(KERN_DEVICE_VERSION, index, out, text, cap);
 }
 
-enum neb_status kern_device_index(int *out) {
-    static const char *const names[] = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
-                                        "SLURM_LOCALID"};
+enum neb_status kern_device_index(bool of_several, int *out) {
+    static const char *const names[] = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID",
+                                        "LOCAL_RANK"};
     *out = 0;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    for (int i = of_several; i < 3 + of_several; i++) {
         const char *text = getenv(names[i]);
         char *end = NULL;
         if (!text)

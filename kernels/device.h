@@ -210,8 +210,9 @@ struct kern_device {
 };
 
 // The number of this process among those of its job on this machine, as its launcher says: LOCAL_RANK, else Open MPI's or Slurm's
-// variable; 0 without. NEB_ERR_INVALID: not a number.
-NEB_MUST_CHECK enum neb_status kern_device_index(int *out);
+// variable; 0 without. For one rank of several their variables come first: LOCAL_RANK may be of whoever started the launcher, and
+// the same for all. NEB_ERR_INVALID: not a number.
+NEB_MUST_CHECK enum neb_status kern_device_index(bool of_several, int *out);
 // Opens device `index` modulo the number of devices that this process sees. NEB_ERR_UNSUPPORTED, logged with a hint unless quiet: no object, no driver, no such
 // device, or one that is too old.
 NEB_MUST_CHECK enum neb_status kern_device_open(int index, bool quiet, struct kern_device **out);
