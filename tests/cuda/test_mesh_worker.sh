@@ -19,7 +19,7 @@ export EMU_LATE=1 # queues run when they are waited for
 run() { # NAME options…
     local name=$1
     shift
-    timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 6 --set sync.interval=3 --out "$T/$name" "$@" >"$T/$name.log" 2>&1 ||
+    timeout 200 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 6 --set sync.interval=3 --out "$T/$name" "$@" >"$T/$name.log" 2>&1 ||
         fail "$name: $(tail -n 5 "$T/$name.log"; cat "$T/$name"/clusters/*/jobs/*/worker.log)"
     digests_equal "$T/$name"
     round_digests_equal "$T/$name"

@@ -1,5 +1,6 @@
 // Several NCCL ranks on one card: NCCL refuses two ranks on a device of one host, so each rank says that it is a host of its
-// own (NCCL_HOSTID). The ranks are forked before anything touches CUDA; a pipe a rank carries NCCL's identifier.
+// own (NCCL_HOSTID). The ranks are forked before anything touches CUDA; a pipe to each rank and one back carry NCCL's identifier, and
+// whether all may begin.
 #include "intra/comm.h"
 #include "kernels/device.h"
 #include "tests/gpu/gpu.h"
@@ -14,7 +15,7 @@ enum { RANKS_MOST = 8, N = 1 << 20 };
 
 struct boot {
     int rank, size;
-    int (*pipes)[2]; // (size)
+    int (*pipes)[2], (*back)[2]; // (size) from rank 0 and to it
 };
 
 static enum neb_status boot_broadcast(struct intra_comm *c, void *x, size_t bytes, int root) {
@@ -25,6 +26,25 @@ static enum neb_status boot_broadcast(struct intra_comm *c, void *x, size_t byte
             return neb_fail_errno("cannot pass the identifier on");
     if (b->rank && read(b->pipes[b->rank][0], x, bytes) != (ssize_t)bytes)
         return neb_fail_errno("the identifier did not come");
+    return NEB_OK;
+}
+
+// Of one number, the largest: what intra_comm_nccl asks for.
+static enum neb_status boot_all_reduce(struct intra_comm *c, void *x, size_t n,
+                                       enum intra_comm_type t, enum intra_comm_op op) {
+    struct boot *b = c->ctx;
+    uint64_t worst, one;
+    NEB_ASSERT(n == 1 && t == INTRA_COMM_U64 && op == INTRA_COMM_MAX);
+    memcpy(&worst, x, sizeof worst);
+    if (b->rank && write(b->back[b->rank][1], x, sizeof worst) != (ssize_t)sizeof worst)
+        return neb_fail_errno("cannot say whether this rank is ready");
+    for (int i = 1; b->rank == 0 && i < b->size; i++) {
+        if (read(b->back[i][0], &one, sizeof one) != (ssize_t)sizeof one)
+            return neb_fail_errno("rank %d does not say whether it is ready", i);
+        worst = one > worst ? one : worst;
+    }
+    NEB_TRY(boot_broadcast(c, &worst, sizeof worst, 0));
+    memcpy(x, &worst, sizeof worst);
     return NEB_OK;
 }
 
@@ -58,7 +78,8 @@ out:
 }
 
 static int rank_main(struct boot *b) {
-    static const struct intra_comm_ops ops = {.name = "pipes", .broadcast = boot_broadcast};
+    static const struct intra_comm_ops ops = {
+        .name = "pipes", .all_reduce = boot_all_reduce, .broadcast = boot_broadcast};
     struct intra_comm boot = {.ops = &ops, .ctx = b, .rank = b->rank, .size = b->size};
     struct intra_comm *c = NULL;
     char host[32];
@@ -74,16 +95,16 @@ static int rank_main(struct boot *b) {
 }
 
 int gpu_nccl(int ranks) {
-    int pipes[RANKS_MOST][2], worst = 0;
+    int pipes[RANKS_MOST][2], back[RANKS_MOST][2], worst = 0;
     pid_t child[RANKS_MOST];
     if (ranks < 1 || ranks > RANKS_MOST)
         return 1;
     for (int i = 0; i < ranks; i++)
-        if (pipe(pipes[i]))
+        if (pipe(pipes[i]) || pipe(back[i]))
             return 1;
     fflush(NULL);
     for (int i = 0; i < ranks; i++) {
-        struct boot b = {i, ranks, pipes};
+        struct boot b = {i, ranks, pipes, back};
         child[i] = fork();
         if (child[i] < 0)
             return 1;

@@ -56,16 +56,16 @@ agrees() {
         }' "$work/one" "$work/out"
 }
 
-# meshes OPTIONS MESH...: each mesh (DPxPPxTP) against one rank.
+# meshes OPTIONS MESH...: each mesh (DPxPPxTP) against one rank. $rank: what starts a rank, if not the program itself.
 meshes() {
     local options=$1 dp pp tp
     shift
     # shellcheck disable=SC2086
-    timeout 60 "$mesh_train" 0 0 0 eval=1 $options >"$work/one"
+    timeout "${limit:-60}" "$mesh_train" 0 0 0 eval=1 $options >"$work/one"
     for mesh in "$@"; do
         IFS=x read -r dp pp tp <<<"$mesh"
         # shellcheck disable=SC2086
-        ranks $((dp * pp * tp)) "$mesh_train" "$dp" "$pp" "$tp" eval=1 $options >"$work/out" 2>"$work/err" || {
+        ranks $((dp * pp * tp)) "${rank:-$mesh_train}" "$dp" "$pp" "$tp" eval=1 $options >"$work/out" 2>"$work/err" || {
             cat "$work/out" "$work/err"
             echo "dp $dp, pp $pp, tp $tp ($options): failed"
             exit 1
