@@ -8,6 +8,9 @@
 static enum neb_status takes(const struct intra_device_config *c, const struct intra_model *m) {
     enum { WIDTH_MOST = 49152 }; // a row of fp32 in shared memory (kernels/cuda/rows.cu)
     NEB_ASSERT(!m->mesh == !c->mesh);
+    if (m->c.head != INTRA_HEAD_LM)
+        return neb_fail(NEB_ERR_UNSUPPORTED,
+                        "%s: a discriminator trains on CPUs only; set device: cpu", c->D->name);
     if (c->seq_len > m->c.max_seq)
         return neb_fail(NEB_ERR_INVALID,
                         "sequence of %d tokens is longer than the model's max_seq %d", c->seq_len,
