@@ -17,8 +17,8 @@ static void take(struct carve *c, void *pointer_at, size_t bytes) {
     c->used += (bytes + CARVE_ALIGN - 1) / CARVE_ALIGN * CARVE_ALIGN;
 }
 
-struct
-    sizes { // n: rows of a pass; each: of them on this rank; room: rows of a buffer that is gathered
+// n: rows of a pass; each: of them on this rank; room: rows of a buffer that is gathered
+struct sizes {
     size_t n, each, room, t, width, q, qkv, f;
 };
 

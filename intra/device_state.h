@@ -49,8 +49,8 @@ struct intra_device {
     const struct device_acts *holds; // with recompute: whose last block is in the shared one
     void *r, *y, *yf, *lora, *dlora, *logits, *dy, *dqkv, *datt, *dact, *dht;
     float *hf, *rstdf, *dh, *delta, *losses;
-    float *
-        wide; // (n, d) fp32: sums over ranks, and what a stage passes on; of no size with one of each
+    // (n, d) fp32: sums over ranks, and what a stage passes on; of no size with one of each
+    float *wide;
     float *vocab_max, *vocab_sums; // (logit_rows) (2, logit_rows) with a cut vocabulary
     int logit_rows;
     float *came[2], *leaving[2]; // by enum intra_pipe_way: this rank's rows

@@ -80,8 +80,8 @@ enum neb_status device_update_send(struct intra_device *d) {
         st = neb_fail(NEB_ERR_NOMEM, "out of memory listing tensors");
         goto out;
     }
-    for (int32_t i = 0; i < m->n_tensors;
-         i++) { // in the order of their index, of which some are elsewhere
+    // tensors are in the order of their index, of which some are elsewhere
+    for (int32_t i = 0; i < m->n_tensors; i++) {
         const struct intra_tensor *t = &m->tensors[i];
         NEB_ASSERT(t->index >= at);
         while (at <= t->index)

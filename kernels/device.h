@@ -50,14 +50,14 @@ struct kern_device_head {
 // Rows of logits of which other ranks hold other columns (a vocabulary cut over tensor-parallel ranks): three steps, between which
 // the ranks reduce max to the largest, and sums to the sum, so that only these cross ranks.
 struct kern_device_vocab {
-    void *
-        logits; // (n, kern_logits_ld(V)) T: these columns; with learn their gradient after the third step
+    // (n, kern_logits_ld(V)) T: these columns; with learn their gradient after the third step
+    void *logits;
     int n, V;
     const int32_t *targets; // (n) device, of the whole vocabulary
     int32_t row0;           // these columns are row0 ... row0 + V - 1 of it
     float *max;             // (n) first step
-    float *
-        sums; // (2, n) second: of exp(z - max), and the target's logit, 0 where another rank has it
+    // (2, n) second: of exp(z - max), and the target's logit, 0 where another rank has it
+    float *sums;
     float grad_scale;
     bool learn;
     float *losses; // (n) third: the same on all ranks
