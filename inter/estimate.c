@@ -4,7 +4,8 @@
 #include <string.h>
 
 static const neb_ns slot = NEB_S / 2, rtt_old = 30 * NEB_S;
-static const double slow_burst = 1.5;
+static const double slow_burst = 1.5, steadily_slow = 2;
+enum { STEADY = 6 }; // acknowledgements that tell a rate from a silence
 
 static void summarise(struct inter_estimate *e, int64_t epoch) {
     double full = 0, any = 0;
@@ -43,36 +44,45 @@ static void round_trip(struct inter_estimate *e, neb_ns now, const struct inter_
 
 struct inter_sent inter_estimate_sent(struct inter_estimate *e, neb_ns now, uint64_t flying) {
     if (!flying || !e->delivered_at) {
+        memset(&e->burst, 0, sizeof e->burst);
         e->burst.from = now;
-        e->burst.bytes = 0;
-        e->burst.filled = false;
+        // after a pause both clocks start with this chunk
+        e->delivered_at = e->newest_sent = now;
     }
-    if (!flying || !e->delivered_at)
-        e->delivered_at = e->newest_sent = now; // after a pause both clocks start with this chunk
     return (struct inter_sent){.at = now,
                                .delivered_at = e->delivered_at,
                                .newest_sent = e->newest_sent,
                                .delivered = e->delivered};
 }
 
-// The last chunk of a burst was acknowledged.
-static void burst_over(struct inter_estimate *e, neb_ns now) {
+static void replace(struct inter_estimate *e, double rate) {
+    memset(e->slots, 0, sizeof e->slots);
+    e->goodput_bps = rate;
+    e->full = false;
+    e->slow = 0;
+}
+
+// A chunk of a burst was acknowledged. last: nothing of it travels any more.
+static void judge_burst(struct inter_estimate *e, neb_ns now, bool last) {
     neb_ns took = now - e->burst.from, distance = e->rtt < took / 2 ? e->rtt : took / 2;
     double bits = 8.0 * (double)e->burst.bytes, rate = bits / neb_seconds(took - distance);
     double expected = neb_seconds(e->rtt) + bits / e->goodput_bps;
     if (e->burst.filled || !e->burst.bytes || took <= 0)
+        return;
+    if (e->burst.chunks >= STEADY &&
+        neb_seconds(took - e->burst.silence) > steadily_slow * expected + 0.05) {
+        replace(e, rate);
+        return;
+    }
+    if (!last)
         return;
     if (neb_seconds(took) < slow_burst * expected + 0.01) {
         e->slow = 0;
         return;
     }
     e->bursts[e->slow++ % 2] = rate;
-    if (e->slow < 2)
-        return;
-    memset(e->slots, 0, sizeof e->slots);
-    e->goodput_bps = e->bursts[0] > e->bursts[1] ? e->bursts[0] : e->bursts[1];
-    e->full = false;
-    e->slow = 0;
+    if (e->slow == 2)
+        replace(e, e->bursts[0] > e->bursts[1] ? e->bursts[0] : e->bursts[1]);
 }
 
 void inter_estimate_ack(struct inter_estimate *e, neb_ns now, uint32_t bytes, bool last,
@@ -80,6 +90,8 @@ void inter_estimate_ack(struct inter_estimate *e, neb_ns now, uint32_t bytes, bo
     neb_ns since = now - e->delivered_at;
     e->delivered += bytes;
     e->burst.bytes += bytes;
+    if (e->burst.chunks++ && since > e->burst.silence)
+        e->burst.silence = since;
     if (e->delivered_at && since > 0)
         e->busy += since;
     e->delivered_at = now;
@@ -103,8 +115,7 @@ void inter_estimate_ack(struct inter_estimate *e, neb_ns now, uint32_t bytes, bo
     e->burst.filled = e->burst.filled || filled;
     round_trip(e, now, sent);
     summarise(e, epoch);
-    if (last)
-        burst_over(e, now);
+    judge_burst(e, now, last);
 }
 
 void inter_estimate_full(struct inter_estimate *e, neb_ns now) { e->full_at = now; }

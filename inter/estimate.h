@@ -6,11 +6,13 @@
 // The time is at least what the sender took to send those bytes: where a lost segment held back what came behind it, all of that is
 // acknowledged at once when it is repaired, and a chunk that leaves in the middle would take the rest of it for its own.
 //
-// Goodput is the largest sample of the last four seconds of busy time: time in which nothing travels does not make it old. The
-// round trip is the smallest of the last half minute; then the window is one bandwidth-delay product until a new one is found,
-// since what this sender itself queues would be taken for distance otherwise, and answered by more of it. A sample of a chunk that was sent when the sender had little to say (not enough to fill the
-// path) can only raise the estimate: it says what was asked of the path, not what it can do. But when two whole bursts in a row take
-// half as long again as the estimate has it, it is out of date, and their own rates take its place.
+// Goodput is the largest sample of the last four seconds of busy time: time in which nothing travels does not make it old. The round trip
+// is the smallest of the last half minute; then the window is one bandwidth-delay product until a new one is found, since what this sender
+// itself queues would be taken for distance otherwise, and answered by more of it. A sample of a chunk that was sent when the sender had
+// little to say (not enough to fill the path) can only raise the estimate: it says what was asked of the path, not what it can do. But when
+// two whole bursts in a row take half as long again as the estimate has it, it is out of date, and their own rates take its place. What
+// travels steadily and has taken twice as long as it should have, the longest silence left out, is believed at once, before the burst
+// is over: a rate that fell shows in every chunk, a path that was dead for a while in one silence.
 //
 // Source: windowed maximum as in BBR (Cardwell et al., "BBR: Congestion-Based Congestion Control", 2016), samples as in its delivery rate
 // estimation (draft-cheng-iccrg-delivery-rate-estimation).
@@ -36,7 +38,9 @@ struct inter_estimate { // all zero: nothing known yet
     neb_ns busy;        // a clock that stands still while nothing travels
     struct {            // what was sent since the path was last empty
         neb_ns from;
+        neb_ns silence; // the longest time between two acknowledgements
         uint64_t bytes;
+        uint32_t chunks; // acknowledged
         bool filled;
     } burst;
     double bursts[2]; // rates of the last that were slow

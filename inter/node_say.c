@@ -128,7 +128,20 @@ void node_say_manifest(struct step *s, struct job *j, const struct inter_manifes
     node_send(s, j, to);
 }
 
-// What this node holds of a blob.
+uint32_t node_goodput(const struct step *s, const struct job *j, bool *full) {
+    const struct inter_estimate *slowest = NULL;
+    for (uint8_t m = 0; m < j->c.n_members; m++) {
+        const struct inter_estimate *e = &s->n->paths[j->c.peers[m]].estimate;
+        if (node_data(j) >> m & 1 && node_direct(s, j, m) && e->goodput_bps > 0 &&
+            (!slowest || e->goodput_bps < slowest->goodput_bps))
+            slowest = e;
+    }
+    double kbps = slowest ? slowest->goodput_bps / 1e3 : 0;
+    *full = slowest && slowest->full;
+    return kbps < UINT32_MAX ? (uint32_t)kbps : UINT32_MAX;
+}
+
+// What this node holds of a blob; and, for the plans of the round, what its path carries by now.
 static void put_state(struct step *s, const struct job *j, const struct slot *t) {
     struct neb_buf *b = node_begin(s, MSG_STATE);
     bool part = !t->whole && !t->refused;
@@ -138,6 +151,9 @@ static void put_state(struct step *s, const struct job *j, const struct slot *t)
     neb_buf_u32(b, part ? (t->got.n + 7) / 8 : 0);
     if (part)
         neb_buf_add(b, t->got.bits, (t->got.n + 7) / 8);
+    bool full;
+    neb_buf_u32(b, node_goodput(s, j, &full));
+    neb_buf_u8(b, full);
 }
 
 void node_say_state(struct step *s, struct job *j, const struct slot *t, uint8_t to) {

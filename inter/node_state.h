@@ -87,6 +87,8 @@ struct member {
     uint16_t reaches; // bit per member, as it says
     // of its ledger, by the newest beat; what it said to hold under an older one is gone
     uint64_t epoch;
+    uint32_t goodput_kbps; // of its way to the slowest other one, by its newest STATE; 0: unknown
+    bool full;             // as in inter/estimate.h
     bool leaves, knows_me; // knows_me: it has said that it knows this node under its present epoch
     uint64_t told;         // fragments of the election or recovery under way, bit each
     uint32_t rounds[INTER_FRAGMENTS_MAX]; // open there, as it says
@@ -166,6 +168,8 @@ static inline uint32_t node_index(const struct job *j, const struct fragment *g)
 struct neb_buf *node_begin(struct step *s, enum message type); // into the scratch buffer
 void node_send(struct step *s, struct job *j, uint8_t member); // what node_begin started
 bool node_direct(const struct step *s, const struct job *j, uint8_t member);
+// What this node's chunks get on the way to the slowest member that takes them; 0: not known.
+uint32_t node_goodput(const struct step *s, const struct job *j, bool *full);
 // directly or through a third
 bool node_reaches(const struct step *s, const struct job *j, uint8_t member);
 bool node_live(const struct step *s, const struct job *j, uint8_t member); // and heard lately

@@ -284,7 +284,9 @@ void node_on_state(struct step *s, struct neb_rd *r) {
     uint8_t h = neb_rd_u8(r);
     uint32_t len = neb_rd_u32(r);
     const uint8_t *bits = neb_rd_view(r, len);
-    if (!neb_rd_done(r) || h > INTER_HOLD_REFUSED || k.member >= INTER_MEMBERS_MAX) {
+    uint32_t goodput_kbps = neb_rd_u32(r);
+    uint8_t full = neb_rd_u8(r);
+    if (!neb_rd_done(r) || h > INTER_HOLD_REFUSED || k.member >= INTER_MEMBERS_MAX || full > 1) {
         node_fault(s, INTER_FAULT_MALFORMED);
         return;
     }
@@ -293,6 +295,8 @@ void node_on_state(struct step *s, struct neb_rd *r) {
     int m = j ? node_member(j, s->from) : -1;
     if (!g || m < 0 || k.member >= j->c.n_members || epoch < j->members[m].epoch)
         return; // the last: of a disk that is gone
+    j->members[m].goodput_kbps = goodput_kbps;
+    j->members[m].full = full;
     node_serve_on_state(s, j, &k, (uint8_t)m, (enum inter_holding)h, bits, len);
     if (k.round != g->round) {
         if (k.round > g->round)

@@ -20,7 +20,7 @@ static const struct {
 };
 static const double margin_change = 1.2, margin_dearer = 1.5, coverage_min = 4, optimism = 4,
                     round_trips = 4;
-enum { WISHES = 2, TRIAL_BLIND = 3, TRIAL_LENGTH = 5, TRIAL_WAIT = 4, FAILURES_MAX = 4 };
+enum { WISHES = 2, TRIAL_BLIND = 2, TRIAL_LENGTH = 5, TRIAL_WAIT = 4, FAILURES_MAX = 4 };
 
 const char *inter_rung_codec(enum inter_rung r) { return r < INTER_RUNGS ? rungs[r].codec : NULL; }
 

@@ -417,6 +417,8 @@ static void ask_for_chunks(void) {
         neb_buf_u8(&b, INTER_HOLD_PART);
         neb_buf_u32(&b, len);
         neb_buf_add(&b, bits, len);
+        neb_buf_u32(&b, 0); // goodput: not known
+        neb_buf_u8(&b, 0);
         say(frames[i].from, INTER_CONTROL, b.p, b.len);
         neb_buf_free(&b);
     }

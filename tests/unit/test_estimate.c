@@ -18,6 +18,7 @@ struct path {
     int lost_every; // chunks; what comes behind such a one waits until it is repaired. 0: none
     int sent;
     neb_ns held;
+    neb_ns dead_for; // once, behind the fourth chunk
 };
 
 // Moves a blob; returns the time it took.
@@ -35,6 +36,10 @@ static neb_ns move(struct path *p, uint32_t bytes, uint32_t chunk) {
              (c = inter_sender_next(&s, inter_estimate_window(&p->e), 0, &p->e, p->now)) >= 0;) {
             p->line_free = p->line_free > p->now ? p->line_free : p->now;
             p->line_free += (neb_ns)(8e9 * inter_chunk_length(bytes, chunk, (uint32_t)c) / p->bps);
+            if (p->dead_for && ++p->sent == 4) {
+                p->line_free += p->dead_for;
+                p->dead_for = 0;
+            }
             due[c] = p->line_free + p->rtt;
             if (p->lost_every && ++p->sent % p->lost_every == 0)
                 p->held = due[c] + 3 * p->rtt;
@@ -164,6 +169,34 @@ static void test_small_transfers_see_a_drop(void **state) {
     assert_true(p.e.goodput_bps > 10e6);
 }
 
+// A tenfold drop is believed while the first transfer that meets it travels; a path that was dead for a while in one is not.
+static void test_drop_in_one_transfer(void **state) {
+    (void)state;
+    const struct {
+        double bps;
+        neb_ns rtt;
+        uint32_t bytes;
+    } rows[] = {{20e6, 80 * NEB_MS, 530000},
+                {100e6, 80 * NEB_MS, 530000},
+                {100e6, 100 * NEB_MS, 4000000},
+                {500e6, 20 * NEB_MS, 4000000}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct path p = {.now = NEB_S, .bps = rows[i].bps, .rtt = rows[i].rtt, .burst = 1};
+        for (int k = 0; k < 10; k++, p.now += NEB_S)
+            move(&p, rows[i].bytes, inter_estimate_chunk(&p.e, rows[i].bytes));
+        double before = p.e.goodput_bps;
+        struct path hole = p;
+        hole.dead_for = 5 * NEB_S;
+        move(&hole, rows[i].bytes, inter_estimate_chunk(&p.e, rows[i].bytes));
+        assert_true(hole.e.goodput_bps >= before);
+        p.bps /= 10;
+        move(&p, rows[i].bytes, inter_estimate_chunk(&p.e, rows[i].bytes));
+        if (p.e.goodput_bps < p.bps * 0.7 || p.e.goodput_bps > p.bps * 1.3)
+            fail_msg("%g of %g bit/s after one transfer, %g before", p.e.goodput_bps, p.bps,
+                     before);
+    }
+}
+
 static void test_chunks_and_windows(void **state) {
     (void)state;
     struct inter_estimate e = {0};
@@ -195,6 +228,7 @@ int main(void) {
                                        cmocka_unit_test(test_small_talk),
                                        cmocka_unit_test(test_window_does_not_run_away),
                                        cmocka_unit_test(test_small_transfers_see_a_drop),
+                                       cmocka_unit_test(test_drop_in_one_transfer),
                                        cmocka_unit_test(test_chunks_and_windows)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

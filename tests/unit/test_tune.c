@@ -141,8 +141,8 @@ struct loop {
     struct inter_tune_config c;
     struct inter_tuner t;
     struct inter_plan next[2]; // for round r, r + 1
-    double goodput_seen;       // Mbit/s, as the member's estimate stands when it sends
-    double stall_share;        // of the last round's training time
+    double goodput_seen; // Mbit/s, as the member's estimate stands when its update has travelled
+    double stall_share;  // of the last round's training time
     double rtt_s;
 };
 
@@ -151,16 +151,16 @@ static void play(struct loop *l, double mbit, uint64_t done) {
     const double step_s = 0.2;
     struct inter_plan p = l->next[0];
     uint32_t bytes = (uint32_t)(BYTES * bits[p.codec] / bits[INTER_RUNG_INT4]);
-    struct inter_measure m = measure(l->goodput_seen, l->rtt_s * 1e3, step_s);
-    m.codec = p.codec;
-    // otherwise it is gone before the path is full
-    m.full = 8.0 * bytes > l->goodput_seen * 1e6 * l->rtt_s;
     double travel = 8.0 * bytes / (mbit * 1e6) + 4 * l->rtt_s, overlap = p.overlap * step_s;
     l->stall_share = travel > overlap ? (travel - overlap) / (p.interval * step_s) : 0;
     bool fills = 8.0 * bytes > mbit * 1e6 * l->rtt_s;
     double sample = fills ? mbit : 8.0 * bytes / l->rtt_s / 1e6;
     if (fills || sample > l->goodput_seen)
         l->goodput_seen = sample;
+    // What travelled just now is part of what is decided by. Full: otherwise it is gone before the path is full.
+    struct inter_measure m = measure(l->goodput_seen, l->rtt_s * 1e3, step_s);
+    m.codec = p.codec;
+    m.full = fills;
     inter_tune(&l->t, &l->c, &m, bytes, done);
     l->next[0] = l->next[1];
     l->next[1] = l->t.plan;
