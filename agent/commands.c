@@ -20,6 +20,7 @@ const struct agent_command agent_commands[] = {
     {"import", "make a checkpoint from a Hugging Face folder", cmd_import},
     {"export", "make a Hugging Face folder from a checkpoint", cmd_export},
     {"worker", NULL, cmd_worker},
+    {"ranks", NULL, cmd_ranks},
     {"bench", "measure this machine", cmd_bench},
     {"data", "make a corpus from text", cmd_data},
     {"id", "print this node's identity; make its keys", cmd_id},

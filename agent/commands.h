@@ -29,6 +29,7 @@ int cmd_pretrain(int argc, char **argv);
 int cmd_distill(int argc, char **argv);
 int cmd_agent(int argc, char **argv);
 int cmd_worker(int argc, char **argv);
+int cmd_ranks(int argc, char **argv);
 int cmd_status(int argc, char **argv);
 int cmd_stop(int argc, char **argv);
 int cmd_jobs(int argc, char **argv);

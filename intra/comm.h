@@ -1,17 +1,17 @@
-// Collectives between the ranks of one cluster, behind one table: `self` (one rank, no library), `mpi` (host memory),
-// `nccl` (device memory). Every implementation passes tests/conform/test_comm.c.
+// Collectives between the ranks of one cluster, behind one table: `self` (one rank, no library), `mpi` and `socket` (host
+// memory; over MPI, over TCP without any library), `nccl` (device memory). Every implementation passes tests/conform/test_comm.c.
 //
 // What holds for all of them:
 //
 // - A communicator is a group of ranks 0..size-1. Each collective is called by all ranks of it, in the same order, with
 //   the same sizes; what happens otherwise is undefined (a hang, a wrong sum, an error).
-// - Buffers are the caller's: in host memory for self and mpi; in device memory for nccl, which also takes host memory and
+// - Buffers are the caller's: in host memory for self, mpi and socket; in device memory for nccl, which also takes host memory and
 //   stages it.
 // - A call blocks until its result is in the buffer, unless the slot says otherwise, and may wait for the slowest rank.
 // - A reduction leaves the same bits on every rank, and the same bits again for the same inputs, ranks and library.
 //   Replicated parameters stay equal because of it. Between different group sizes results differ by rounding.
 // - One thread uses a communicator and those split from it.
-// - Errors: NEB_ERR_IO (the library or a peer failed; logged here), NEB_ERR_TIMEOUT (nccl: a peer did not come in
+// - Errors: NEB_ERR_IO (the library or a peer failed; logged here), NEB_ERR_TIMEOUT (nccl, socket: a peer did not come in
 //   time), NEB_ERR_LIMIT (a size the library cannot take), NEB_ERR_STATE (after abort). After any error but LIMIT the
 //   group is lost: abort it, and start again from a checkpoint.
 #ifndef INTRA_COMM_H
@@ -68,9 +68,12 @@ struct intra_comm_ops {
     enum neb_status (*split)(struct intra_comm *c, int color, int key, struct intra_comm **out);
 
     // Optional (NULL: nothing to do). Ends what other ranks wait for: mpi ends all processes of the job and does not
-    // return; nccl gives up outstanding calls, and later calls of this communicator fail with NEB_ERR_STATE. Not
-    // collective.
+    // return; nccl gives up outstanding calls, and later calls of this communicator fail with NEB_ERR_STATE; socket ends its
+    // connections, those of all its groups, so that the others' calls fail. Not collective.
     void (*abort)(struct intra_comm *c);
+    // Optional (NULL: false). Has a call failed because another rank died, gave up or hangs? Then this rank's own failure says
+    // nothing, and starting all of them again may help.
+    bool (*lost)(struct intra_comm *c);
     // Frees c. Collective over its ranks in good order; after an error or abort any rank may call it alone.
     void (*destroy)(struct intra_comm *c);
 };
@@ -89,6 +92,28 @@ NEB_MUST_CHECK enum neb_status intra_comm_self(struct intra_comm **out);
 NEB_MUST_CHECK enum neb_status intra_comm_mpi(struct intra_comm **out);
 // Whether the object is there at all, for whoever starts the ranks. NEB_ERR_UNSUPPORTED says where it was looked for.
 NEB_MUST_CHECK enum neb_status intra_comm_mpi_find(void);
+// Ranks over TCP. Rank 0 listens at host:port, the others find each other through it, and each pair has one connection, on which
+// both have proved that they know `token` (HMAC-SHA256 of a challenge; what follows is neither encrypted nor signed, as with MPI and
+// NCCL: it is for the network inside a cluster). Strangers are dropped. Not a byte is waited for longer than timeout_ms.
+struct intra_comm_socket_config {
+    int rank, size;
+    const char *host; // of rank 0: name or address
+    int port;
+    bool one_host;                // all ranks share a host: nothing listens beyond it
+    int listener;                 // rank 0: a socket that listens already, taken over; -1: none
+    const uint8_t *token;         // (32)
+    int64_t start_ms, timeout_ms; // until all are there; of any later wait. 0: 2 and 10 minutes
+};
+// NEB_ERR_TIMEOUT: not all ranks came within start_ms, says which; NEB_ERR_DENIED: who answers does not know the token.
+NEB_MUST_CHECK enum neb_status intra_comm_socket(const struct intra_comm_socket_config *c,
+                                                 struct intra_comm **out);
+// As the environment says: intra/rank_env.h, the token as 64 hexadecimal digits, and for rank 0 perhaps a listener's descriptor; the
+// last two are taken out of it. NEB_ERR_DENIED also: no token.
+#define INTRA_TOKEN_VARIABLE    "NEBULA_RANKS_TOKEN"
+#define INTRA_LISTENER_VARIABLE "NEBULA_RANKS_LISTENER"
+NEB_MUST_CHECK enum neb_status intra_comm_socket_env(struct intra_comm **out);
+// The ranks of whoever started this process: over TCP where the environment has a token, else over MPI.
+NEB_MUST_CHECK enum neb_status intra_comm_launched(struct intra_comm **out);
 // The same ranks as `boot` over NCCL on the CUDA device `device` of this process: boot carries the identifier to all
 // ranks and is otherwise not used. A call gives up after timeout_ms. NEB_ERR_UNSUPPORTED where libnebula_nccl.so, NCCL
 // or the device is missing. Collective over boot.
@@ -102,7 +127,7 @@ static inline size_t intra_comm_type_bytes(enum intra_comm_type t) {
 
 // What a loadable object exports: intra_comm_mpi_open and intra_comm_nccl_open. `version` guards against an object of
 // another build.
-enum { INTRA_COMM_VERSION = 2 };
+enum { INTRA_COMM_VERSION = 3 };
 typedef enum neb_status intra_comm_mpi_opener(int version, struct intra_comm **out);
 typedef enum neb_status intra_comm_nccl_opener(int version, struct intra_comm *boot, int device,
                                                int64_t timeout_ms, struct intra_comm **out);

@@ -5,6 +5,7 @@
 
 #include <dlfcn.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -64,6 +65,10 @@ enum neb_status intra_comm_mpi(struct intra_comm **out) {
     } s;
     NEB_TRY(load("libnebula_mpi.so", "intra_comm_mpi_open", &s.p));
     return s.open(INTRA_COMM_VERSION, out);
+}
+
+enum neb_status intra_comm_launched(struct intra_comm **out) {
+    return getenv(INTRA_TOKEN_VARIABLE) ? intra_comm_socket_env(out) : intra_comm_mpi(out);
 }
 
 enum neb_status intra_comm_nccl(struct intra_comm *boot, int device, int64_t timeout_ms,

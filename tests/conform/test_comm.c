@@ -1,5 +1,6 @@
-// One suite for every communicator: alone (self, one rank), or started by mpirun with "mpi" or "nccl" as argument
-// (test_comm_mpi.sh: 1, 2 and 4 ranks; test_comm_nccl.sh: as many as there are GPUs). Every rank checks every result.
+// One suite for every communicator: alone (self, one rank), started by mpirun with "mpi" or "nccl" as argument (test_comm_mpi.sh:
+// 1, 2 and 4 ranks; test_comm_nccl.sh: as many as there are GPUs), or by `nebula ranks` with "socket" (test_comm_socket.sh). Every
+// rank checks every result.
 #include "agent/base/log.h"
 #include "intra/comm.h"
 
@@ -297,7 +298,9 @@ int main(int argc, char **argv) {
     const char *which = argc > 1 ? argv[1] : "self";
     struct intra_comm *boot = NULL;
     bool gpu = !strcmp(which, "nccl");
-    enum neb_status st = !strcmp(which, "self") ? intra_comm_self(&boot) : intra_comm_mpi(&boot);
+    enum neb_status st = !strcmp(which, "self")     ? intra_comm_self(&boot)
+                         : !strcmp(which, "socket") ? intra_comm_socket_env(&boot)
+                                                    : intra_comm_launched(&boot);
     if (st == NEB_OK && gpu)
         st = intra_comm_nccl(boot, boot->rank, 30000, &C);
     else

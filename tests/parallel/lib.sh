@@ -11,10 +11,16 @@ need_mpi() {
     command -v mpirun >/dev/null || { echo "skipped: no mpirun on this machine (Debian: openmpi-bin)"; exit 77; }
 }
 
-# ranks N PROGRAM ARGS...: runs N ranks on this machine, one thread each, for at most $limit seconds (60).
+# ranks N PROGRAM ARGS...: runs N ranks on this machine, one thread each, for at most $limit seconds (60): by mpirun, or with
+# launcher=socket by nebula itself, over TCP.
+launcher=mpi
 ranks() {
     local n=$1
     shift
+    if [[ $launcher == socket ]]; then
+        OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 timeout -k 5 "${limit:-60}" "$BUILD/nebula" ranks "$n" "$@" </dev/null
+        return
+    fi
     # Leaks of the MPI library itself are none of ours; single-copy transfers need rights that containers lack.
     OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 ASAN_OPTIONS="detect_leaks=0:${ASAN_OPTIONS:-}" \
     OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl=self,vader \

@@ -387,7 +387,7 @@ int main(int argc, char **argv) {
     struct kern_device *D = NULL;
     NEB_TRY_GOTO(kern_cpu_create(1, &K), out);
     if (ranks > 0)
-        NEB_TRY_GOTO(ranks > 1 ? intra_comm_mpi(&world) : intra_comm_self(&world), out);
+        NEB_TRY_GOTO(ranks > 1 ? intra_comm_launched(&world) : intra_comm_self(&world), out);
     NEB_TRY_GOTO(open_device(&o, world, &D), out);
     if (o.team) {
         st = run_team(&o, world, K, D);

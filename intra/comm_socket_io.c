@@ -1,0 +1,530 @@
+#include "agent/base/bytes.h"
+#include "intra/comm_socket.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+enum {
+    RX_BYTES = 64 << 10,
+    DIRECT = 16 << 10, // a payload's rest above this is read where it belongs, past rx
+    FRAMES = 8,        // written in one call
+    GOODBYE_MS = 10000,
+};
+
+// ---- failing --------------------------------------------------------------------------------------------------
+
+enum neb_status socket_usable(const struct socket_hub *hub) {
+    if (hub->gave_up)
+        return neb_fail(NEB_ERR_STATE, "ranks: a call on a communicator that was given up before");
+    return hub->failed;
+}
+
+// why: what happened to rank `peer`.
+static enum neb_status lose(struct socket_hub *hub, int peer, enum neb_status st, const char *why) {
+    char during[160] = "";
+    if (hub->failed != NEB_OK)
+        return hub->failed;
+    if (hub->what)
+        snprintf(during, sizeof during, "; rank %d waited for rank %d: %s", hub->rank,
+                 hub->waits_for, hub->what);
+    hub->lost = true;
+    hub->failed = neb_fail(st, "ranks: rank %d of %d %s%s", peer, hub->size, why, during);
+    return hub->failed;
+}
+
+enum neb_status socket_disagree(struct socket_hub *hub, int peer, const char *what) {
+    hub->what = what;
+    hub->waits_for = peer;
+    return lose(hub, peer, NEB_ERR_IO,
+                "is at another collective: the ranks disagree on what comes next");
+}
+
+static void close_peer(struct socket_peer *p) {
+    if (p->fd >= 0)
+        close(p->fd);
+    p->fd = -1;
+}
+
+static enum neb_status gone(struct socket_hub *hub, int peer, int error) {
+    struct socket_peer *p = &hub->peers[peer];
+    char why[128];
+    close_peer(p);
+    if (hub->parting || (p->bye && !p->posted && !p->out))
+        return NEB_OK;
+    snprintf(why, sizeof why, "is gone (%s)",
+             p->bye  ? "it has ended, and others have not"
+             : error ? strerror(error)
+                     : "its connection was closed: it died, was killed, or gave up");
+    return lose(hub, peer, NEB_ERR_IO, why);
+}
+
+// ---- reading --------------------------------------------------------------------------------------------------
+
+static void finish_recv(struct socket_peer *p, struct socket_recv *r) {
+    struct socket_recv **at = &p->posted;
+    while (*at && *at != r)
+        at = &(*at)->next;
+    if (*at) {
+        *at = r->next;
+        if (!*at)
+            p->posted_end = at;
+    }
+    r->pending = false;
+}
+
+static void drop_early(struct socket_peer *p, struct socket_early *e) {
+    struct socket_early **at = &p->early;
+    while (*at != e)
+        at = &(*at)->next;
+    *at = e->next;
+    if (!*at)
+        p->early_end = at;
+    p->early_bytes -= e->bytes;
+    free(e);
+}
+
+// A whole early message to whoever waits for it.
+static void hand_over(struct socket_peer *p, struct socket_early *e, struct socket_recv *r) {
+    if (e->bytes && e->bytes == r->bytes)
+        memcpy(r->x, e->data, e->bytes);
+    r->came = e->bytes;
+    drop_early(p, e);
+    finish_recv(p, r);
+}
+
+static void payload_done(struct socket_peer *p) {
+    if (p->into)
+        finish_recv(p, p->into);
+    if (p->aside) {
+        struct socket_early *e = p->aside;
+        e->have = e->bytes;
+        if (e->claimed)
+            hand_over(p, e, e->claimed);
+    }
+    p->into = NULL;
+    p->aside = NULL;
+    p->at = NULL;
+}
+
+static struct socket_recv *waiting_for(const struct socket_peer *p, uint32_t group,
+                                       enum socket_kind kind, int32_t tag) {
+    for (struct socket_recv *r = p->posted; r; r = r->next)
+        if (!r->claims && r->group == group && r->kind == kind &&
+            (kind == SOCKET_COLLECTIVE || r->tag == tag))
+            return r;
+    return NULL;
+}
+
+// Looks at a header. *waits: this message has to.
+static enum neb_status begin(struct socket_hub *hub, int peer, bool *waits) {
+    struct socket_peer *p = &hub->peers[peer];
+    struct neb_rd rd = neb_rd_make(p->rx + p->rx_at, SOCKET_HEADER_BYTES);
+    uint32_t group = neb_rd_u32(&rd), kind = neb_rd_u32(&rd);
+    int32_t tag = (int32_t)neb_rd_u32(&rd);
+    uint64_t bytes = neb_rd_u64(&rd);
+    *waits = false;
+    if (kind < SOCKET_MESSAGE || kind > SOCKET_GIVES_UP || bytes > SOCKET_MESSAGE_MAX ||
+        (kind >= SOCKET_BYE && bytes))
+        return lose(hub, peer, NEB_ERR_IO, "sends what is no frame: is it of another build?");
+    if (kind == SOCKET_GIVES_UP) {
+        return lose(hub, peer, NEB_ERR_IO, "gave up; its log says why");
+    }
+    struct socket_recv *r = waiting_for(p, group, kind, tag);
+    if (kind == SOCKET_BYE) {
+        p->bye = true;
+    } else if (r) {
+        if (kind == SOCKET_COLLECTIVE && (r->tag != tag || r->bytes != bytes))
+            return socket_disagree(hub, peer, hub->what);
+        r->came = bytes;
+        p->into = r;
+        p->at = r->bytes == bytes ? r->x : NULL;
+    } else {
+        if (!p->posted && p->early_bytes + bytes > SOCKET_EARLY_SOFT && p->early) {
+            *waits = true;
+            return NEB_OK;
+        }
+        if (p->early_bytes + bytes > SOCKET_EARLY_MAX)
+            return lose(hub, peer, NEB_ERR_IO,
+                        "sends more than this rank keeps: nobody here waits for it");
+        struct socket_early *e = malloc(sizeof *e + bytes);
+        if (!e)
+            return neb_fail(NEB_ERR_NOMEM, "out of memory for a message of %llu bytes of rank %d",
+                            (unsigned long long)bytes, peer);
+        *e = (struct socket_early){.group = group, .kind = kind, .tag = tag, .bytes = bytes};
+        *p->early_end = e;
+        p->early_end = &e->next;
+        p->early_bytes += bytes;
+        p->aside = e;
+        p->at = e->data;
+    }
+    p->rx_at += SOCKET_HEADER_BYTES;
+    p->left = bytes;
+    if (!p->left)
+        payload_done(p);
+    return NEB_OK;
+}
+
+// A message lies in rx that begin() let wait; nothing more is read.
+static bool held(const struct socket_peer *p) {
+    return p->rx_len >= SOCKET_HEADER_BYTES && !p->left;
+}
+
+// From rx to where it belongs.
+static enum neb_status look_at(struct socket_hub *hub, int peer, bool *moved) {
+    struct socket_peer *p = &hub->peers[peer];
+    while (p->rx_len > p->rx_at) {
+        size_t n = p->rx_len - p->rx_at;
+        bool waits;
+        if (!p->left) {
+            if (n < SOCKET_HEADER_BYTES)
+                break;
+            NEB_TRY(begin(hub, peer, &waits));
+            if (waits)
+                return NEB_OK;
+            *moved = true;
+            continue;
+        }
+        n = n < p->left ? n : p->left;
+        if (p->at) {
+            memcpy(p->at, p->rx + p->rx_at, n);
+            p->at += n;
+        }
+        p->rx_at += n;
+        p->left -= n;
+        *moved = true;
+        if (!p->left)
+            payload_done(p);
+    }
+    memmove(p->rx, p->rx + p->rx_at, p->rx_len - p->rx_at);
+    p->rx_len -= p->rx_at;
+    p->rx_at = 0;
+    return NEB_OK;
+}
+
+static enum neb_status read_some(struct socket_hub *hub, int peer, bool *moved) {
+    struct socket_peer *p = &hub->peers[peer];
+    for (int turn = 0; turn < 4; turn++) {
+        NEB_TRY(look_at(hub, peer, moved));
+        if (held(p))
+            return NEB_OK;
+        bool direct = p->at && p->left >= DIRECT;
+        size_t room = direct ? p->left : RX_BYTES - p->rx_len;
+        ssize_t n = recv(p->fd, direct ? p->at : p->rx + p->rx_len, room, 0);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR))
+            return NEB_OK;
+        if (n <= 0)
+            return gone(hub, peer, n ? errno : 0);
+        *moved = true;
+        if (direct) {
+            p->at += n;
+            p->left -= (size_t)n;
+            if (!p->left)
+                payload_done(p);
+        } else {
+            p->rx_len += (size_t)n;
+        }
+        if ((size_t)n < room)
+            return look_at(hub, peer, moved);
+    }
+    return NEB_OK;
+}
+
+// ---- writing --------------------------------------------------------------------------------------------------
+
+static enum neb_status write_some(struct socket_hub *hub, int peer, bool *moved) {
+    struct socket_peer *p = &hub->peers[peer];
+    while (p->out) {
+        struct iovec v[2 * FRAMES];
+        struct msghdr m = {.msg_iov = v};
+        for (struct socket_send *s = p->out; s && m.msg_iovlen + 2 <= 2 * FRAMES; s = s->next) {
+            size_t head = s->sent < SOCKET_HEADER_BYTES ? s->sent : SOCKET_HEADER_BYTES;
+            size_t body = s->sent - head;
+            if (head < SOCKET_HEADER_BYTES)
+                v[m.msg_iovlen++] =
+                    (struct iovec){s->header + head, (size_t)SOCKET_HEADER_BYTES - head};
+            if (body < s->bytes)
+                v[m.msg_iovlen++] =
+                    (struct iovec){(void *)(uintptr_t)(s->x + body), s->bytes - body};
+        }
+        ssize_t n = sendmsg(p->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR))
+            return NEB_OK;
+        if (n < 0 && (errno == EPIPE || errno == ECONNRESET) && !held(p))
+            return NEB_OK; // what it said before it went may still be here, and says more
+        if (n < 0)
+            return gone(hub, peer, errno);
+        *moved = true;
+        for (size_t left = (size_t)n; left;) {
+            struct socket_send *s = p->out;
+            size_t rest = SOCKET_HEADER_BYTES + s->bytes - s->sent, k = rest < left ? rest : left;
+            s->sent += k;
+            left -= k;
+            if (k < rest)
+                break;
+            p->out = s->next;
+            if (!p->out)
+                p->out_end = &p->out;
+            s->pending = false;
+        }
+    }
+    return NEB_OK;
+}
+
+// ---- waiting --------------------------------------------------------------------------------------------------
+
+static enum neb_status look(struct socket_hub *hub, bool *moved) {
+    enum neb_status st = NEB_OK;
+    for (int i = 0; i < hub->size && st == NEB_OK; i++) {
+        if (hub->peers[i].fd >= 0)
+            st = write_some(hub, i, moved);
+        if (hub->peers[i].fd >= 0 && st == NEB_OK)
+            st = read_some(hub, i, moved);
+    }
+    if (hub->failed == NEB_OK)
+        hub->failed = st;
+    return st;
+}
+
+enum neb_status socket_look(struct socket_hub *hub) {
+    bool moved = false;
+    return look(hub, &moved);
+}
+
+static void sleep_until_something(struct socket_hub *hub, neb_ns end) {
+    nfds_t n = 0;
+    int64_t ms = (end - neb_now()) / NEB_MS + 1;
+    for (int i = 0; i < hub->size; i++) {
+        struct socket_peer *p = &hub->peers[i];
+        short events = (short)((held(p) ? 0 : POLLIN) | (p->out ? POLLOUT : 0));
+        if (p->fd >= 0 && events)
+            hub->fds[n++] = (struct pollfd){.fd = p->fd, .events = events};
+    }
+    (void)poll(hub->fds, n, (int)(ms < 1 ? 1 : ms < 1000 ? ms : 1000));
+}
+
+// pending: of a message from `peer` (incoming), or to it.
+static enum neb_status wait_for(struct socket_hub *hub, const bool *pending, int peer,
+                                bool incoming) {
+    struct socket_peer *p = &hub->peers[peer];
+    neb_ns end = 0;
+    while (*pending) {
+        bool moved = false;
+        NEB_TRY(look(hub, &moved));
+        if (!*pending)
+            break;
+        if (p->fd < 0 || (p->bye && incoming))
+            return lose(hub, peer, NEB_ERR_IO, "has ended, and this rank has not");
+        neb_ns now = neb_now();
+        if (moved || !end)
+            end = now + hub->timeout_ms * NEB_MS;
+        if (moved)
+            continue;
+        if (now >= end) {
+            char why[128];
+            snprintf(why, sizeof why,
+                     "has not answered for %.1f s: it hangs, or the ranks disagree on what comes "
+                     "next",
+                     (double)hub->timeout_ms / 1e3);
+            return lose(hub, peer, NEB_ERR_TIMEOUT, why);
+        }
+        sleep_until_something(hub, end);
+    }
+    return NEB_OK;
+}
+
+static enum neb_status wait_named(struct socket_hub *hub, const bool *pending, int peer,
+                                  bool incoming, const char *what) {
+    if (!*pending)
+        return NEB_OK;
+    hub->what = what;
+    hub->waits_for = peer;
+    enum neb_status st = wait_for(hub, pending, peer, incoming);
+    hub->what = NULL;
+    return st;
+}
+
+enum neb_status socket_wait_send(struct socket_hub *hub, int to, struct socket_send *s,
+                                 const char *what) {
+    return wait_named(hub, &s->pending, to, false, what);
+}
+
+enum neb_status socket_wait_recv(struct socket_hub *hub, int from, struct socket_recv *r,
+                                 const char *what) {
+    return wait_named(hub, &r->pending, from, true, what);
+}
+
+enum neb_status socket_is_there(struct socket_hub *hub, int from, uint32_t group, int32_t tag,
+                                bool *out) {
+    struct socket_peer *p = &hub->peers[from];
+    *out = false;
+    NEB_TRY(socket_look(hub));
+    for (const struct socket_early *e = p->early; e && !*out; e = e->next)
+        *out = e->group == group && e->kind == SOCKET_MESSAGE && e->tag == tag;
+    return *out || from == hub->rank || (p->fd >= 0 && !p->bye)
+               ? NEB_OK
+               : lose(hub, from, NEB_ERR_IO, "has ended, and this rank has not");
+}
+
+// ---- messages -------------------------------------------------------------------------------------------------
+
+void socket_post_send(struct socket_hub *hub, int to, uint32_t group, enum socket_kind kind,
+                      int32_t tag, const void *x, size_t bytes, struct socket_send *s) {
+    struct socket_peer *p = &hub->peers[to];
+    *s = (struct socket_send){.x = x, .bytes = bytes, .pending = true};
+    neb_put_u32(s->header, group);
+    neb_put_u32(s->header + 4, kind);
+    neb_put_u32(s->header + 8, (uint32_t)tag);
+    neb_put_u64(s->header + 12, bytes);
+    *p->out_end = s;
+    p->out_end = &s->next;
+}
+
+void socket_post_recv(struct socket_hub *hub, int from, uint32_t group, enum socket_kind kind,
+                      int32_t tag, void *x, size_t bytes, struct socket_recv *r) {
+    struct socket_peer *p = &hub->peers[from];
+    *r = (struct socket_recv){
+        .group = group, .kind = kind, .tag = tag, .x = x, .bytes = bytes, .pending = true};
+    struct socket_early *e = p->early;
+    while (e && (e->claimed || e->group != group || e->kind != kind ||
+                 (kind == SOCKET_MESSAGE && e->tag != tag)))
+        e = e->next;
+    if (e && kind == SOCKET_COLLECTIVE && (e->tag != tag || e->bytes != bytes)) {
+        r->came = SIZE_MAX; // of another collective
+        r->pending = false;
+        return;
+    }
+    if (e && e->have == e->bytes) {
+        hand_over(p, e, r);
+        return;
+    }
+    if (e)
+        e->claimed = r;
+    r->claims = e;
+    *p->posted_end = r;
+    p->posted_end = &r->next;
+}
+
+void socket_unpost(struct socket_hub *hub, int from, struct socket_recv *r) {
+    finish_recv(&hub->peers[from], r);
+}
+
+enum neb_status socket_keep(struct socket_hub *hub, uint32_t group, int32_t tag, const void *x,
+                            size_t bytes) {
+    struct socket_peer *p = &hub->peers[hub->rank];
+    struct socket_early *e = malloc(sizeof *e + bytes);
+    if (!e)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for a message of %zu bytes", bytes);
+    *e = (struct socket_early){
+        .group = group, .kind = SOCKET_MESSAGE, .tag = tag, .bytes = bytes, .have = bytes};
+    if (bytes)
+        memcpy(e->data, x, bytes);
+    *p->early_end = e;
+    p->early_end = &e->next;
+    p->early_bytes += bytes;
+    return NEB_OK;
+}
+
+void socket_forget(struct socket_hub *hub, uint32_t group) {
+    for (int i = 0; i < hub->size; i++) {
+        struct socket_peer *p = &hub->peers[i];
+        for (struct socket_early *e = p->early, *next; e; e = next) {
+            next = e->next;
+            if (e->group == group && e->have == e->bytes)
+                drop_early(p, e);
+        }
+    }
+}
+
+// ---- life -----------------------------------------------------------------------------------------------------
+
+enum neb_status socket_hub_create(int rank, int size, int64_t timeout_ms, struct socket_hub **out) {
+    struct socket_hub *hub = calloc(1, sizeof *hub);
+    bool ok = hub && (hub->peers = calloc((size_t)size, sizeof *hub->peers)) &&
+              (hub->fds = calloc((size_t)size, sizeof *hub->fds));
+    for (int i = 0; ok && i < size; i++) {
+        struct socket_peer *p = &hub->peers[i];
+        p->fd = -1;
+        p->out_end = &p->out;
+        p->posted_end = &p->posted;
+        p->early_end = &p->early;
+        ok = (p->rx = malloc(RX_BYTES));
+        hub->size = i + 1;
+    }
+    if (!ok) {
+        socket_hub_destroy(&hub, false);
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for connections of %d ranks", size);
+    }
+    hub->rank = rank;
+    hub->timeout_ms = timeout_ms;
+    hub->next_group = 1;
+    *out = hub;
+    return NEB_OK;
+}
+
+void socket_hub_give_up(struct socket_hub *hub) {
+    for (int i = 0; i < hub->size; i++) {
+        struct socket_peer *p = &hub->peers[i];
+        struct socket_send s;
+        bool moved = false;
+        if (p->fd < 0)
+            continue;
+        if (!p->out) { // else it would stand within another frame
+            socket_post_send(hub, i, 0, SOCKET_GIVES_UP, 0, NULL, 0, &s);
+            (void)!write_some(hub, i, &moved);
+        }
+        p->out = NULL;
+        p->out_end = &p->out;
+        shutdown(p->fd, SHUT_WR);
+    }
+    hub->gave_up = true;
+}
+
+// A connection that is closed with something unread is reset, and what the other has not read yet is lost.
+static void part(struct socket_hub *hub) {
+    neb_ns end = neb_now() + GOODBYE_MS * NEB_MS;
+    struct socket_send *byes = calloc((size_t)hub->size, sizeof *byes);
+    bool some = byes;
+    hub->parting = true;
+    for (int i = 0; byes && i < hub->size; i++)
+        if (hub->peers[i].fd >= 0)
+            socket_post_send(hub, i, 0, SOCKET_BYE, 0, NULL, 0, &byes[i]);
+    while (some && neb_now() < end) {
+        bool moved = false;
+        if (look(hub, &moved) != NEB_OK)
+            break;
+        some = false;
+        for (int i = 0; i < hub->size; i++)
+            some = some || (hub->peers[i].fd >= 0 && (byes[i].pending || !hub->peers[i].bye));
+        if (some && !moved)
+            sleep_until_something(hub, end);
+    }
+    for (int i = 0; i < hub->size; i++) // no pointer to byes stays
+        hub->peers[i].out = NULL;
+    free(byes);
+}
+
+void socket_hub_destroy(struct socket_hub **hp, bool polite) {
+    struct socket_hub *hub = *hp;
+    if (!hub)
+        return;
+    if (polite && hub->failed == NEB_OK && !hub->gave_up)
+        part(hub);
+    for (int i = 0; hub->peers && i < hub->size; i++) {
+        struct socket_peer *p = &hub->peers[i];
+        for (struct socket_early *e = p->early, *next; e; e = next) {
+            next = e->next;
+            free(e);
+        }
+        close_peer(p);
+        free(p->rx);
+    }
+    free(hub->peers);
+    free(hub->fds);
+    free(hub);
+    *hp = NULL;
+}

@@ -1,0 +1,396 @@
+// Ranks over TCP when something is wrong: one is missing, dies, hangs, gives up, is at something else or sends nonsense; strangers
+// knock. Every case ends in time with a message that names the rank. And sums are those of rank order, whoever comes late.
+#include "agent/base/clock.h"
+#include "agent/base/log.h"
+#include "agent/base/rng.h"
+#include "intra/comm_socket.h"
+
+#include <arpa/inet.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { RANKS_MAX = 8, N = 5000 };
+
+struct outcome { // of one rank
+    bool there;
+    int st;
+    double s; // what it took
+    char text[1024];
+};
+
+struct world {
+    int size, port, listener;
+    int64_t start_ms, timeout_ms;
+    uint8_t token[SOCKET_TOKEN_BYTES];
+};
+
+typedef enum neb_status body(struct world *w, int rank);
+
+static int listen_somewhere(int *port) {
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    assert_true(fd >= 0 && bind(fd, (struct sockaddr *)&a, sizeof a) == 0 && listen(fd, 64) == 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &len), 0);
+    *port = ntohs(a.sin_port);
+    return fd;
+}
+
+static struct world make_world(int size) {
+    struct world w = {.size = size, .start_ms = 20000, .timeout_ms = 20000};
+    for (int i = 0; i < SOCKET_TOKEN_BYTES; i++)
+        w.token[i] = (uint8_t)(7 * i + 1);
+    w.listener = listen_somewhere(&w.port);
+    return w;
+}
+
+static enum neb_status join(struct world *w, int rank, struct intra_comm **out) {
+    const struct intra_comm_socket_config c = {.rank = rank,
+                                               .size = w->size,
+                                               .host = "127.0.0.1",
+                                               .port = w->port,
+                                               .one_host = true,
+                                               .listener = rank == 0 ? w->listener : -1,
+                                               .token = w->token,
+                                               .start_ms = w->start_ms,
+                                               .timeout_ms = w->timeout_ms};
+    if (rank != 0)
+        close(w->listener);
+    return intra_comm_socket(&c, out);
+}
+
+static void silent(void *user, enum neb_log_level level, const char *text) {
+    (void)user, (void)level, (void)text;
+}
+
+// Ranks that are not in `ranks` are not started.
+static void run(struct world *w, unsigned ranks, body *f, struct outcome out[RANKS_MAX]) {
+    int fds[RANKS_MAX] = {0};
+    pid_t pids[RANKS_MAX] = {0};
+    memset(out, 0, RANKS_MAX * sizeof *out);
+    for (int i = 0; i < w->size; i++) {
+        int p[2];
+        if (!(ranks >> i & 1))
+            continue;
+        assert_int_equal(pipe(p), 0);
+        pids[i] = fork();
+        assert_true(pids[i] >= 0);
+        if (pids[i] == 0) {
+            struct outcome o = {.there = true};
+            neb_ns from = neb_now();
+            close(p[0]);
+            alarm(60);
+            neb_log_set_sink(silent, NULL);
+            o.st = f(w, i);
+            o.s = neb_seconds(neb_now() - from);
+            neb_last_error(o.text, sizeof o.text);
+            _exit(write(p[1], &o, sizeof o) == sizeof o ? 0 : 1);
+        }
+        close(p[1]);
+        fds[i] = p[0];
+    }
+    close(w->listener);
+    for (int i = 0; i < w->size; i++)
+        if (ranks >> i & 1) {
+            (void)!read(fds[i], &out[i], sizeof out[i]);
+            close(fds[i]);
+            assert_int_equal(waitpid(pids[i], NULL, 0), pids[i]);
+        }
+}
+
+static void says(const struct outcome *o, const char *text) {
+    if (!strstr(o->text, text))
+        fail_msg("no \"%s\" in \"%s\"", text, o->text);
+}
+
+// ---- start ----------------------------------------------------------------------------------------------------
+
+static enum neb_status only_start(struct world *w, int rank) {
+    struct intra_comm *c = NULL;
+    NEB_TRY(join(w, rank, &c));
+    enum neb_status st = c->ops->barrier(c);
+    intra_comm_destroy(&c);
+    return st;
+}
+
+static void test_missing_rank(void **state) {
+    (void)state;
+    struct outcome o[RANKS_MAX];
+    struct world w = make_world(4);
+    w.start_ms = 700;
+    run(&w, 0x5, only_start, o); // 0 and 2 of four: 2 waits longer, for what 0 has to say
+    assert_int_equal(o[0].st, NEB_ERR_TIMEOUT);
+    says(&o[0], "waited 0.7 s for ranks 1, 3 to connect");
+    assert_true(o[0].s >= 0.6 && o[0].s < 15);
+    assert_int_not_equal(o[2].st, NEB_OK);
+    says(&o[2], "rank 0");
+    w = make_world(2);
+    w.start_ms = 300;
+    close(w.listener); // nobody is there
+    w.listener = dup(0);
+    run(&w, 0x2, only_start, o);
+    assert_int_equal(o[1].st, NEB_ERR_TIMEOUT);
+    says(&o[1], "rank 1 of 2 could not join rank 0");
+    assert_true(o[1].s < 10);
+}
+
+static enum neb_status dies_starting(struct world *w, int rank) {
+    if (rank != 1)
+        return only_start(w, rank);
+    alarm(2); // after it has joined
+    return only_start(w, rank);
+}
+
+static void test_rank_ends_while_starting(void **state) {
+    (void)state;
+    struct outcome o[RANKS_MAX];
+    struct world w = make_world(3);
+    run(&w, 0x3, dies_starting, o); // rank 2 never comes, 1 dies: 0 does not wait 20 s
+    assert_int_equal(o[0].st, NEB_ERR_IO);
+    says(&o[0], "rank 1 of 3 ended while rank 0 waited for ranks 2 to connect");
+    assert_true(o[0].s < 15);
+}
+
+static int dial(int port) {
+    struct sockaddr_in a = {.sin_family = AF_INET,
+                            .sin_port = htons((uint16_t)port),
+                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (connect(fd, (struct sockaddr *)&a, sizeof a) == 0)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+// Rank 1 comes behind a hundred who say nothing, one who says nonsense, one who begins well and stops, and one with another token.
+static enum neb_status behind_strangers(struct world *w, int rank) {
+    enum { SILENT = 100, NOISE = 100000 };
+    struct intra_comm *c = NULL;
+    if (rank == 1) {
+        static uint8_t noise[NOISE];
+        struct neb_rng r = neb_rng_make(1, 2);
+        struct world other = *w;
+        for (int i = 0; i < NOISE; i++)
+            noise[i] = (uint8_t)neb_rng_below(&r, 256);
+        for (int i = 0; i < SILENT; i++)
+            if (dial(w->port) < 0)
+                return NEB_ERR_NOT_FOUND;
+        int fd = dial(w->port);
+        (void)!send(fd, noise, sizeof noise, MSG_NOSIGNAL);
+        const uint8_t hello[20] = {'N', 'B', 'R', '1', 1, 0, 0, 0, 2};
+        (void)!send(dial(w->port), hello, sizeof hello, MSG_NOSIGNAL);
+        other.token[31] ^= 1;
+        other.listener = dup(w->listener);
+        if (join(&other, 1, &c) != NEB_ERR_DENIED)
+            return NEB_ERR_CORRUPT;
+    }
+    NEB_TRY(join(w, rank, &c));
+    double x = rank + 1;
+    enum neb_status st = c->ops->all_reduce(c, &x, 1, INTRA_COMM_F64, INTRA_COMM_SUM);
+    if (st == NEB_OK && x != 3)
+        st = NEB_ERR_CORRUPT;
+    if (rank == 1 && dial(w->port) >= 0) // nobody listens any more
+        st = NEB_ERR_EXISTS;
+    intra_comm_destroy(&c);
+    return st;
+}
+
+static void test_strangers(void **state) {
+    (void)state;
+    struct outcome o[RANKS_MAX];
+    struct world w = make_world(2);
+    run(&w, 0x3, behind_strangers, o);
+    assert_int_equal(o[0].st, NEB_OK);
+    assert_int_equal(o[1].st, NEB_OK);
+    assert_true(o[0].s < 30);
+}
+
+// ---- one of them fails ----------------------------------------------------------------------------------------
+
+// Rank 2 goes as `how` says while the others need it.
+enum how { DIES, HANGS, GIVES_UP, ENDS, DISAGREES, LIES };
+static enum how how;
+
+static enum neb_status misbehave(struct world *w, struct intra_comm *c) {
+    float x[2 * N] = {0};
+    struct socket_hub *hub = socket_group_of(c)->hub;
+    // 2^40 bytes of a message
+    static const uint8_t lie[SOCKET_HEADER_BYTES] = {[4] = SOCKET_MESSAGE, [17] = 1};
+    switch (how) {
+    case DIES: _exit(0);
+    case HANGS: neb_sleep(10 * w->timeout_ms * NEB_MS); _exit(0);
+    case GIVES_UP:
+        c->ops->abort(c);
+        return c->ops->barrier(c) == NEB_ERR_STATE ? NEB_OK : NEB_ERR_CORRUPT;
+    case ENDS: return NEB_OK;
+    case DISAGREES: return c->ops->all_reduce(c, x, 2 * N, INTRA_COMM_F32, INTRA_COMM_SUM);
+    case LIES:
+        for (int i = 0; i < 2; i++)
+            (void)!send(hub->peers[i].fd, lie, sizeof lie, MSG_NOSIGNAL);
+        neb_sleep(2 * NEB_S);
+        return NEB_OK;
+    }
+    return NEB_OK;
+}
+
+static enum neb_status needs_all(struct world *w, int rank) {
+    struct intra_comm *c = NULL, *part = NULL;
+    float x[N] = {0};
+    NEB_TRY(join(w, rank, &c));
+    NEB_TRY(c->ops->split(c, 0, rank, &part));
+    enum neb_status st = c->ops->barrier(c);
+    if (st == NEB_OK && rank == 2)
+        st = misbehave(w, c);
+    else if (st == NEB_OK)
+        st = part->ops->all_reduce(how == DISAGREES ? c : part, x, N, INTRA_COMM_F32,
+                                   INTRA_COMM_SUM);
+    if (rank != 2 && (st == NEB_OK || !c->ops->lost(c) || c->ops->barrier(c) == NEB_OK))
+        st = NEB_ERR_CORRUPT;
+    if (st != NEB_OK)
+        c->ops->abort(c);
+    intra_comm_destroy(&part);
+    intra_comm_destroy(&c);
+    return st;
+}
+
+static void test_one_fails(void **state) {
+    (void)state;
+    static const struct {
+        enum how how;
+        enum neb_status st;
+        const char *text;
+    } cases[] = {{DIES, NEB_ERR_IO, "rank 2 of 3 is gone"},
+                 {HANGS, NEB_ERR_TIMEOUT, "rank 2 of 3 has not answered for 1.0 s"},
+                 {GIVES_UP, NEB_ERR_IO, "rank 2 of 3 gave up"},
+                 {ENDS, NEB_ERR_IO, "rank 2 of 3 has ended"},
+                 {DISAGREES, NEB_ERR_IO, "the ranks disagree on what comes next"},
+                 {LIES, NEB_ERR_IO, "rank 2 of 3 sends what is no frame"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct outcome o[RANKS_MAX];
+        struct world w = make_world(3);
+        how = cases[i].how;
+        w.timeout_ms = how == HANGS ? 1000 : 20000;
+        run(&w, 0x7, needs_all, o);
+        int named = 0;
+        for (int k = 0; k < 3; k++) // who notices second may see the first one go
+            named += strstr(o[k].text, cases[i].text) != NULL;
+        for (int k = 0; k < 2; k++) {
+            assert_true(o[k].there);
+            assert_true(o[k].st == (int)cases[i].st || o[k].st == NEB_ERR_IO);
+            assert_true(o[k].s < 20);
+            if (how == DIES || how == HANGS)
+                assert_true(strstr(o[k].text, "all-reduce") != NULL);
+        }
+        if (!named)
+            fail_msg("no \"%s\" in \"%s\", \"%s\"", cases[i].text, o[0].text, o[1].text);
+        if (how == GIVES_UP)
+            assert_int_equal(o[2].st, NEB_OK);
+    }
+}
+
+// A message that was sent arrives, though its sender has ended, and left something unread.
+static enum neb_status last_words(struct world *w, int rank) {
+    enum { BYTES = 3 << 20 };
+    struct intra_comm *c = NULL;
+    struct intra_comm_send s = {0}, other = {0};
+    uint8_t *x = calloc(1, BYTES);
+    int small = 5;
+    NEB_TRY(join(w, rank, &c));
+    enum neb_status st = NEB_OK;
+    if (rank == 0) {
+        memset(x, 7, BYTES);
+        st = c->ops->send(c, x, BYTES, 1, 1, &s);
+        if (st == NEB_OK)
+            st = c->ops->wait(c, &s);
+    } else {
+        st = c->ops->send(c, &small, sizeof small, 0, 1, &other); // never received
+        neb_sleep(300 * NEB_MS);
+        if (st == NEB_OK)
+            st = c->ops->recv(c, x, BYTES, 0, 1);
+        if (st == NEB_OK && (x[0] != 7 || x[BYTES - 1] != 7))
+            st = NEB_ERR_CORRUPT;
+        if (st == NEB_OK)
+            st = c->ops->wait(c, &other);
+    }
+    intra_comm_destroy(&c);
+    free(x);
+    return st;
+}
+
+static void test_last_words(void **state) {
+    (void)state;
+    struct outcome o[RANKS_MAX];
+    struct world w = make_world(2);
+    run(&w, 0x3, last_words, o);
+    assert_true(o[0].there && o[0].st == NEB_OK);
+    assert_true(o[1].there && o[1].st == NEB_OK);
+}
+
+// ---- sums -----------------------------------------------------------------------------------------------------
+
+static float element(int rank, size_t i) {
+    struct neb_rng r = neb_rng_make((uint64_t)rank, i);
+    return ((float)neb_rng_below(&r, 2000001) - 1e6f) * (rank % 2 ? 1e-6f : 1e3f);
+}
+
+// Whoever is late, and however long the array: ((x0 + x1) + x2) + …, also where a part of it goes to one rank alone.
+static enum neb_status in_rank_order(struct world *w, int rank) {
+    static const size_t sizes[] = {1, 1000, 1025, 30000, 700000};
+    struct intra_comm *c = NULL;
+    struct neb_rng r = neb_rng_make(99, (uint64_t)rank);
+    enum neb_status st = join(w, rank, &c);
+    for (size_t k = 0; k < sizeof sizes / sizeof sizes[0] && st == NEB_OK; k++) {
+        size_t n = sizes[k], row = n / (size_t)w->size;
+        float *x = malloc(n * sizeof *x), *want = malloc(n * sizeof *want);
+        for (size_t i = 0; i < n; i++) {
+            want[i] = element(0, i);
+            for (int q = 1; q < w->size; q++)
+                want[i] += element(q, i);
+        }
+        for (int what = 0; what < 3 && st == NEB_OK; what++) {
+            size_t from = what == 1 ? row * (size_t)rank : 0, len = what == 1 ? row : n;
+            for (size_t i = 0; i < n; i++)
+                x[i] = element(rank, i);
+            neb_sleep((neb_ns)neb_rng_below(&r, 20) * NEB_MS);
+            st = what == 0   ? c->ops->all_reduce(c, x, n, INTRA_COMM_F32, INTRA_COMM_SUM)
+                 : what == 1 ? c->ops->reduce_scatter(c, x, row)
+                             : c->ops->reduce(c, x, n, w->size - 1);
+            if (st == NEB_OK && (what < 2 || rank == w->size - 1) &&
+                memcmp(x + from, want + from, len * sizeof *x))
+                st = NEB_ERR_CORRUPT;
+        }
+        free(x);
+        free(want);
+    }
+    intra_comm_destroy(&c);
+    return st;
+}
+
+static void test_rank_order(void **state) {
+    (void)state;
+    static const int ranks[] = {2, 3, 4, 8};
+    for (size_t i = 0; i < sizeof ranks / sizeof ranks[0]; i++) {
+        struct outcome o[RANKS_MAX];
+        struct world w = make_world(ranks[i]);
+        run(&w, (1u << ranks[i]) - 1, in_rank_order, o);
+        for (int k = 0; k < ranks[i]; k++)
+            if (!o[k].there || o[k].st != NEB_OK)
+                fail_msg("rank %d of %d: %s: %s", k, ranks[i], neb_status_name(o[k].st), o[k].text);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_missing_rank), cmocka_unit_test(test_rank_ends_while_starting),
+        cmocka_unit_test(test_strangers),    cmocka_unit_test(test_one_fails),
+        cmocka_unit_test(test_last_words),   cmocka_unit_test(test_rank_order),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
