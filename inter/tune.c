@@ -19,7 +19,7 @@ static const struct {
     [INTER_RUNG_TOPK64] = {"topk:64/4096", 0.145, 0.83, 64.0 / 4096},
 };
 static const double margin_change = 1.2, margin_dearer = 1.5, coverage_min = 4, optimism = 4,
-                    round_trips = 4;
+                    round_trips = 4, recovery = 2;
 enum { WISHES = 2, TRIAL_BLIND = 2, TRIAL_LENGTH = 5, TRIAL_WAIT = 4, FAILURES_MAX = 4 };
 
 const char *inter_rung_codec(enum inter_rung r) { return r < INTER_RUNGS ? rungs[r].codec : NULL; }
@@ -159,8 +159,22 @@ static bool sure(const struct view *v, int keep, const struct inter_plan *p) {
            q.interval == p->interval;
 }
 
+// The link got slow, and it carries twice what it did then: what fitted before is tried at once.
+static bool recovered(struct inter_tuner *t, const struct view *v, int keep) {
+    struct inter_plan p, before = t->fell_from;
+    if (!before.interval || t->trial || v->goodput < recovery * 1e3 * t->fell_kbps ||
+        !best(v, keep, v->goodput * optimism, margin_dearer, &p) || compare(&p, &before) > 0 ||
+        !allowed(v, before.codec, before.interval))
+        return false;
+    t->wishes = 0;
+    t->trial = 1;
+    return set(t, before, INTER_REASON_TRIAL);
+}
+
 static bool dearer(struct inter_tuner *t, const struct view *v, int keep) {
     struct inter_plan p;
+    if (v->c->codec && !v->m->full && recovered(t, v, keep))
+        return true;
     if (best(v, keep, v->goodput, margin_dearer, &p) && worth(&p, &t->plan)) {
         bool other = p.codec != t->plan.codec || p.interval != t->plan.interval;
         if (++t->wishes < WISHES && !(other && sure(v, keep, &p)))
@@ -218,6 +232,10 @@ bool inter_tune(struct inter_tuner *t, const struct inter_tune_config *c,
     t->wait = (uint16_t)(t->wait ? t->wait - 1 : 0);
     if (t->trial && ++t->trial > TRIAL_LENGTH)
         trial_over(t, true);
+    if (now <= t->fell_from.codec)
+        t->fell_from.interval = 0;
+    if (m->goodput_kbps < t->fell_kbps)
+        t->fell_kbps = m->goodput_kbps;
     bool lossy = c->codec && !allowed(&v, now, t->plan.interval);
     bool late = !arrives(&v, &t->plan, v.goodput, 1), full = !carries(&v, &t->plan, v.goodput, 1);
     // A trial is judged once its own updates have travelled, not by the old estimate.
@@ -231,6 +249,10 @@ bool inter_tune(struct inter_tuner *t, const struct inter_tune_config *c,
     if (t->trial)
         trial_over(t, false);
     bool fits = best(&v, now, v.goodput, margin_change, &p);
+    if (p.codec > now && (!t->fell_from.interval || now < t->fell_from.codec)) {
+        t->fell_from = t->plan;
+        t->fell_kbps = m->goodput_kbps;
+    }
     return set(t, p,
                !fits   ? INTER_REASON_LIMIT
                : lossy ? INTER_REASON_ERROR

@@ -62,12 +62,14 @@ struct inter_tune_config {
     float error_max;
 };
 
-struct inter_tuner {        // of one member and fragment; all zero: nothing was decided yet
-    struct inter_plan plan; // newest
-    uint8_t wishes;         // how often in a row a dearer plan would have done
-    uint8_t trial;          // decisions since a trial began, 0: none is on
-    uint8_t failures;       // trials in a row that did not hold
-    uint16_t wait;          // decisions until the next trial
+struct inter_tuner {             // of one member and fragment; all zero: nothing was decided yet
+    struct inter_plan plan;      // newest
+    uint8_t wishes;              // how often in a row a dearer plan would have done
+    uint8_t trial;               // decisions since a trial began, 0: none is on
+    uint8_t failures;            // trials in a row that did not hold
+    uint16_t wait;               // decisions until the next trial
+    struct inter_plan fell_from; // what the link carried before it got slow; interval 0: nothing
+    uint32_t fell_kbps;          // least that it has carried since
 };
 
 // What follows from the member's measures about an update of `bytes` that was encoded as m->codec. True: the plan has changed.

@@ -195,8 +195,7 @@ static void test_drop_and_recovery(void **state) {
         int rounds = 0;
         for (; rounds < 20 && l.next[0].codec != codec; rounds++, done += 30)
             play(&l, rates[i], done);
-        // from sparse updates the way back is by trials, a rung each
-        if (rounds > (rates[i] < 50 ? 8 : 3))
+        if (rounds > 3)
             fail_msg("%g Mbit/s: finer again only %d rounds after the recovery", rates[i], rounds);
         for (int r = 0; r < 20; r++, done += 30) {
             play(&l, rates[i], done);
