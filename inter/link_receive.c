@@ -46,9 +46,8 @@ static bool on_beat(struct peer *p, struct set *s, struct neb_rd *r) {
     return good;
 }
 
-// A frame on an open connection; false: refused.
-static bool on_frame(struct inter_link *l, struct peer *p, int which, uint32_t index,
-                     const uint8_t *b, size_t n) {
+bool link_on_frame(struct inter_link *l, struct peer *p, int which, uint32_t index,
+                   const uint8_t *b, size_t n) {
     struct set *s = &p->s[which];
     struct neb_rd r = neb_rd_make(b + 1, n - 1);
     s->heard = neb_now();
@@ -90,17 +89,15 @@ void link_dealer_read(struct inter_link *l, struct peer *p, int which, uint32_t 
             if (ok && index == 0)
                 link_set_came_up(l, p, s);
         } else if (ok) {
-            ok = on_frame(l, p, which, index, b, n);
+            ok = link_on_frame(l, p, which, index, b, n);
         }
         p->refused += !ok;
         zmq_msg_close(&m);
     }
 }
 
-// HELLO or RENEW from an admitted member: takes the connection into its set, a newer session
-// replaces the whole set.
-static bool on_hello(struct inter_link *l, struct peer *p, const uint8_t *rid, int fd,
-                     const uint8_t *b, size_t n) {
+bool link_on_hello(struct inter_link *l, struct peer *p, const uint8_t *rid, int fd,
+                   const uint8_t *b, size_t n) {
     struct set *s = &p->s[ACCEPTED];
     struct neb_rd r = neb_rd_make(b, n);
     uint8_t type = neb_rd_u8(&r);
@@ -171,10 +168,10 @@ static void router_message(struct inter_link *l, const uint8_t *rid, size_t rid_
         for (uint32_t i = 0; i < CONNS; i++)
             if (p->s[w].c[i].open && !memcmp(p->s[w].c[i].rid, rid, RID_BYTES)) {
                 link_guard_read(&p->s[w].c[i], n);
-                p->refused += !on_frame(l, p, w, i, b, n);
+                p->refused += !link_on_frame(l, p, w, i, b, n);
                 return;
             }
-    if (!on_hello(l, p, rid, fd, b, n)) {
+    if (!link_on_hello(l, p, rid, fd, b, n)) {
         p->refused++;
         kick(fd);
     }

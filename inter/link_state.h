@@ -163,6 +163,13 @@ uint64_t link_set_queued(const struct set *s); // sent and not acknowledged
 // link_receive.c
 void link_dealer_read(struct inter_link *l, struct peer *p, int which, uint32_t index);
 void link_router_read(struct inter_link *l);
+// A frame of n > 0 bytes on an open connection; false: refused.
+bool link_on_frame(struct inter_link *l, struct peer *p, int which, uint32_t index,
+                   const uint8_t *b, size_t n);
+// HELLO or RENEW from an admitted member: takes the connection into its set, a newer session
+// replaces the whole set. False: refused.
+bool link_on_hello(struct inter_link *l, struct peer *p, const uint8_t *rid, int fd,
+                   const uint8_t *b, size_t n);
 
 // link_guard.c
 void link_guard_accepted(struct inter_link *l, int zmq_fd); // the listener has a new connection

@@ -1,0 +1,31 @@
+// Lines and files that name keys: what `nebula id` prints on another site, and seal.json. A public line that is taken is written back to the
+// same text; a path to a key file is whole, or refused.
+#include "agent/base/fs.h"
+#include "agent/base/log.h"
+#include "agent/seal.h"
+#include "security/identity.h"
+#include "tests/testing.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    char path[NEB_PATH_MAX], back[1024];
+    struct sec_public id;
+    char *text = malloc(size + 1);
+    NEB_ASSERT(text);
+    neb_log_set_sink(testing_drop, NULL);
+    memcpy(text, data, size);
+    text[size] = 0;
+    if (sec_public_parse(text, &id) == NEB_OK) {
+        NEB_ASSERT(sec_name_valid(id.name));
+        NEB_ASSERT(sec_public_format(&id, back, sizeof back) == NEB_OK);
+        NEB_ASSERT(!strncmp(back, text, strlen(back)));
+    }
+    if (agent_seal_settings_parse(text, size, "seal.json", path, sizeof path) == NEB_OK)
+        NEB_ASSERT(strlen(path) > 0 && strlen(path) < sizeof path);
+    free(text);
+    return 0;
+}

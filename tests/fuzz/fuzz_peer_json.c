@@ -1,0 +1,40 @@
+// JSON that another agent sends: a job, and a metrics line for whoever watches. What is taken as a job survives the way back; every line
+// leaves a history that is JSON.
+#include "agent/base/log.h"
+#include "agent/view.h"
+#include "tests/testing.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
+    static struct agent_job job, back; // large
+    struct agent_view *v = NULL;
+    neb_log_set_sink(testing_drop, NULL);
+    json_t *json =
+        n > 1 << 16 ? NULL : json_loadb((const char *)data, n, JSON_REJECT_DUPLICATES, NULL);
+    if (!json)
+        return 0;
+    if (agent_job_from_json(json, &job) == NEB_OK) {
+        json_t *again = agent_job_to_json(&job);
+        NEB_ASSERT(again && agent_job_from_json(again, &back) == NEB_OK);
+        NEB_ASSERT(!memcmp(&job, &back, sizeof job));
+        json_decref(again);
+    }
+    NEB_ASSERT(agent_view_create(&v) == NEB_OK);
+    for (int i = 0; i < 3; i++)
+        agent_view_line(v, i ? "job" : "other", 10, json, 1e9 + i);
+    char *history = agent_view_history(v);
+    json_t *clusters = agent_view_clusters(v, "job", 1e9), *events = agent_view_events(v),
+           *read = history ? json_loads(history, 0, NULL) : NULL;
+    NEB_ASSERT(clusters && events && read);
+    json_decref(read);
+    json_decref(clusters);
+    json_decref(events);
+    free(history);
+    agent_view_destroy(&v);
+    json_decref(json);
+    return 0;
+}
