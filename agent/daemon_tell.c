@@ -141,14 +141,15 @@ struct agent_wan_bytes daemon_wan_bytes(struct daemon *d, const struct agent_job
                                     .payload = x.payload + b->payload - base->payload};
 }
 
-// Once a second at home. Elsewhere the line crosses the link that it is about: it waits until it is a small part of what did.
+// Once a second at home. Elsewhere the line crosses the link that it is about: it waits until it is a small part of what did, but for
+// the first one of a link that is up again.
 static const neb_ns link_line_every = 5 * NEB_S, link_line_rare = 30 * NEB_S;
 enum { LINK_LINE_TRAFFIC = 32 << 10 };
 
-static bool line_due(const struct agent_jobrun *j, const struct agent_wan_bytes *now) {
+static bool line_due(const struct agent_jobrun *j, const struct agent_wan_bytes *now, bool up) {
     neb_ns since = neb_now() - j->link_told;
     uint64_t traffic = now->sent + now->recv - j->link_told_bytes;
-    return j->local || since >= link_line_rare ||
+    return j->local || (up && !j->link_told_up) || since >= link_line_rare ||
            (since >= link_line_every && traffic >= LINK_LINE_TRAFFIC);
 }
 
@@ -160,9 +161,11 @@ void daemon_tell_link(struct daemon *d, struct agent_jobrun *j) {
     if (!j->linked)
         return;
     struct agent_wan_bytes now = daemon_wan_bytes(d, j);
-    if (!line_due(j, &now))
+    bool up = daemon_peers_alive(d, j, &expected) == j->job.n_clusters - 1;
+    if (!line_due(j, &now, up))
         return;
     j->link_told = neb_now();
+    j->link_told_up = up;
     j->link_told_bytes = now.sent + now.recv;
     for (int k = 0; k < j->job.n_clusters; k++) {
         struct inter_peer_stats s;
@@ -175,11 +178,10 @@ void daemon_tell_link(struct daemon *d, struct agent_jobrun *j) {
     }
     daemon_publish(d, j, "line", "line",
                    json_pack("{s:s,s:s,s:b,s:I,s:I,s:f,s:f,s:I,s:I}", "kind", "link", "cluster",
-                             daemon_name(d), "up",
-                             daemon_peers_alive(d, j, &expected) == j->job.n_clusters - 1,
-                             "sent_bytes", (json_int_t)now.sent, "recv_bytes", (json_int_t)now.recv,
-                             "goodput_bps", goodput, "rtt_ms", rtt, "resent_bytes",
-                             (json_int_t)resent, "stripes", (json_int_t)stripes),
+                             daemon_name(d), "up", up, "sent_bytes", (json_int_t)now.sent,
+                             "recv_bytes", (json_int_t)now.recv, "goodput_bps", goodput, "rtt_ms",
+                             rtt, "resent_bytes", (json_int_t)resent, "stripes",
+                             (json_int_t)stripes),
                    false);
 }
 

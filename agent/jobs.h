@@ -47,6 +47,7 @@ struct agent_jobrun {
     int told_alive;                   // to the worker
     neb_ns link_told;                 // when the line about the link last went to another cluster
     uint64_t link_told_bytes;         // sent and received by then
+    bool link_told_up;                // and whether all others were connected
     uint16_t removed;                 // clusters that a membership version removed, bit each
     // of the job, by the member that submitted it; "" where that is this one
     char sig[2 * INTER_SIG_BYTES + 1];
