@@ -5,7 +5,20 @@ set -euo pipefail
 : "${BUILD:?set BUILD to the build folder}"
 nebula=$BUILD/nebula
 T=$(mktemp -d /tmp/nebula-e2e-XXXXXX)
-[[ ${KEEP:-} ]] && echo "working in $T" || trap 'rm -rf "$T"' EXIT
+[[ ! ${KEEP:-} ]] || echo "working in $T"
+# How every test ends: with its own clean_up, if it has one; with a look at every round of every run that is still there, whose digests
+# must be the same on all clusters (but where the test is about their being different: digests_may_differ=1).
+at_end() {
+    local rc=$? m
+    trap - EXIT
+    ! declare -F clean_up >/dev/null || clean_up || true
+    if ((rc == 0)) && [[ ! ${digests_may_differ:-} ]]; then
+        while read -r m; do (rounds_agree "$m") || rc=1; done < <(find "$T" -name metrics.jsonl)
+    fi
+    [[ ${KEEP:-} ]] || rm -rf "$T"
+    exit "$rc"
+}
+trap at_end EXIT
 
 fail() {
     echo "FAILED: $*" >&2
@@ -94,11 +107,18 @@ ledgers_verify() { # RUN CLUSTER…
 summary() { jq -r "$1" "$2/summary.json"; } # summary FILTER DIR
 digests_equal() { [[ $(summary '[.clusters[].params_digest] | unique | length' "$1") == 1 ]] || fail "digests differ in $1"; }
 
-# The digests of every round, one line each, must be the same on all clusters.
-round_digests_equal() {
-    jq -s -e '[.[] | select(.kind == "round")] | length > 0' "$1/metrics.jsonl" >/dev/null || fail "no rounds in $1/metrics.jsonl"
-    jq -s -e '[.[] | select(.kind == "round")] | group_by([.round, .fragment]) | all(.[]; [.[].digest] | unique | length == 1)' \
-        "$1/metrics.jsonl" >/dev/null || fail "a round's digests differ in $1"
+# The digests of every round, one line each, must be the same on all clusters. A line that a killed process left half-written is none.
+rounds_agree() { # METRICS
+    local odd
+    odd=$(jq -R 'fromjson?' "$1" | jq -s -r '[.[] | select(.kind == "round" and .digest)] | group_by([.round, .fragment])[]
+        | select([.[].digest] | unique | length > 1) | "round \(.[0].round): " + ([.[] | "\(.cluster) \(.digest)"] | join(", "))')
+    [[ ! $odd ]] || fail "digests differ in $1: $odd"
+}
+# And at least one round was reported by two clusters.
+round_digests_equal() { # DIR
+    jq -s -e '[.[] | select(.kind == "round")] | group_by([.round, .fragment]) | any([.[].cluster] | unique | length > 1)' \
+        "$1/metrics.jsonl" >/dev/null || fail "no round of two clusters in $1/metrics.jsonl"
+    rounds_agree "$1/metrics.jsonl"
 }
 
 # How far a run is: the last step of a cluster in its metrics, a half-written line left out. steps_done DIR [CLUSTER, beta]

@@ -4,7 +4,7 @@
 port=$((20000 + RANDOM % 11990)) page=$((port + 1))
 declare -A pid
 stop_agents() { for p in "${pid[@]}"; do kill -INT "$p" 2>/dev/null || true; done; wait 2>/dev/null || true; }
-trap 'stop_agents; [[ ${KEEP:-} ]] || rm -rf "$T"' EXIT
+clean_up() { stop_agents; }
 start_alpha() { "$nebula" agent --home "$T/a" --listen "127.0.0.1:$port" --page "$page" "$@" >>"$T/a.log" 2>&1 & pid[a]=$!; }
 start_beta() { "$nebula" agent --home "$T/b" >>"$T/b.log" 2>&1 & pid[b]=$!; }
 pair() {

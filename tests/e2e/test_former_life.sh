@@ -3,7 +3,7 @@
 # committed: it takes it over and goes on behind the steps that it holds, and does not learn them again.
 . "$(dirname "$0")/lib.sh"
 make_corpus
-trap 'kill -CONT ${stopped[@]:-} 2>/dev/null || true; end_now ${pid:+"$pid"}; [[ ${KEEP:-} ]] || rm -rf "$T"' EXIT
+clean_up() { kill -CONT ${stopped[@]:-} 2>/dev/null || true; end_now ${pid:+"$pid"}; }
 stopped=()
 
 make_job "$T/job.yaml" "grace_s: 600, commit_all: false"

@@ -13,7 +13,7 @@ job() { # FILE CLUSTERS STEPS
         echo "  - {name: ${names:i:1}, sources: [{name: $( ((i % 2)) && echo gpl || echo other), weight: 1}], threads: 1}" >>"$1"
     done
 }
-trap 'end_now ${pid:+"$pid"}; [[ ${KEEP:-} ]] || rm -rf "$T"' EXIT
+clean_up() { end_now ${pid:+"$pid"}; }
 rounds() {
     { cat "$1/metrics.jsonl" 2>/dev/null || true; } | jq -R -s '[split("\n")[] | fromjson? | select(.kind == "round") | .round] | max // 0'
 }

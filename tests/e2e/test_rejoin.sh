@@ -3,7 +3,7 @@
 # whose job folder was lost, and one that was away for longer than updates are kept. Nobody forks, training ends.
 . "$(dirname "$0")/lib.sh"
 make_corpus
-trap 'kill -CONT ${stopped[@]:-} 2>/dev/null || true; end_now ${pid:+"$pid"}; [[ ${KEEP:-} ]] || rm -rf "$T"' EXIT
+clean_up() { kill -CONT ${stopped[@]:-} 2>/dev/null || true; end_now ${pid:+"$pid"}; }
 stopped=()
 
 make_job "$T/job.yaml" "grace_s: 1, commit_all: false"

@@ -4,7 +4,7 @@
 . "$(dirname "$0")/lib.sh"
 "$BUILD/wanlink" probe >/dev/null 2>&1 || skip "no TUN device or not root"
 make_corpus
-trap 'end_now ${pid:+"$pid"}; [[ ${KEEP:-} ]] || rm -rf "$T"' EXIT
+clean_up() { end_now ${pid:+"$pid"}; }
 make_job "$T/job.yaml" "grace_s: 120"
 sed -i -e 's/steps: 60/steps: 100000/; s/interval: 10/interval: 20/; s/every_steps: 20/every_steps: 1000/' "$T/job.yaml"
 clusters "$T/job.yaml" a b c

@@ -5,7 +5,7 @@
 "$BUILD/wanlink" probe >/dev/null 2>&1 || skip "no TUN device or not root"
 make_corpus
 stopped=()
-trap 'kill -CONT ${stopped[@]:-} 2>/dev/null || true; end_now ${pid:+"$pid"}; [[ ${KEEP:-} ]] || rm -rf "$T"' EXIT
+clean_up() { kill -CONT ${stopped[@]:-} 2>/dev/null || true; end_now ${pid:+"$pid"}; }
 make_job "$T/job.yaml" "grace_s: 0.5, commit_all: false"
 sed -i -e 's/steps: 60/steps: 100000/; s/codec: int4/codec: fp32/' "$T/job.yaml"
 clusters "$T/job.yaml" a b c

@@ -11,7 +11,7 @@ state() { "$nebula" status --home "$out/clusters/alpha" --json 2>/dev/null | jq 
 
 timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --wan 50mbit:40ms --out "$out" >"$T/cut.log" 2>&1 &
 pid=$!
-trap 'end_now $pid; rm -rf "$T"' EXIT
+clean_up() { end_now $pid; }
 wait_step "$out" 60 "$pid" || fail "no step 60: $(tail -n 3 "$T/cut.log")"
 "$BUILD/wanlink" ctl "$out/wan.ctl" down >/dev/null || fail "cannot cut the link"
 for ((i = 0; i < 200; i++)); do [[ $(state) == false ]] && break; sleep 0.1; done

@@ -21,7 +21,7 @@ teacher=$(pgrep -f "nebula (agent|worker) .*$out/clusters/alpha" | tr '\n' ' ')
 student=$(pgrep -f "nebula (agent|worker) .*$out/clusters/beta" | tr '\n' ' ')
 resident() { awk '/VmRSS/ {s += $2} END {print s + 0}' $(printf '/proc/%s/status ' $student) 2>/dev/null; }
 kill -STOP $teacher
-trap 'kill -CONT $teacher 2>/dev/null || true; [[ ${KEEP:-} ]] || rm -rf "$T"' EXIT
+clean_up() { kill -CONT $teacher 2>/dev/null || true; }
 said() { jq -s '[.[] | select(.kind == "fault" and .cluster == "beta" and (.text | test("waiting for the teacher")))] | length' "$out/metrics.jsonl"; }
 for ((i = 0; i < 1000 && $(said) == 0; i++)); do sleep 0.05; done
 [[ $(said) == 1 ]] || fail "the student has not said that it waits"

@@ -3,6 +3,7 @@
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/sites.sh"
 here=$(dirname "$0")
+python3 -c 'import pty; pty.openpty()' 2>/dev/null || skip "no pseudo-terminals (is devpts mounted on /dev/pts?)"
 pair
 start_alpha; start_beta
 wait_for 30 "the link" says a '.peers[0].up'

@@ -59,12 +59,10 @@ CONF
 sed -i '/^CryptoType/d' "$SLURM_CONF"
 slurmctld -D -c -f "$SLURM_CONF" >"$T/slurm/ctld.out.log" 2>&1 & ctld=$!
 slurmd -D -f "$SLURM_CONF" >"$T/slurm/d.out.log" 2>&1 & slurmd=$!
-stop_slurm() {
+clean_up() {
     kill "$slurmd" "$ctld" 2>/dev/null || true
     wait "$slurmd" "$ctld" 2>/dev/null || true
-    [[ ${KEEP:-} ]] || rm -rf "$T"
 }
-trap stop_slurm EXIT
 for ((i = 0; i < 150; i++)); do
     [[ $(timeout 5 sinfo -h -o %T 2>/dev/null) == idle ]] && break
     kill -0 "$ctld" 2>/dev/null || skip "slurmctld does not run here: $(tail -n 3 "$T/slurm/slurmctld.log")"

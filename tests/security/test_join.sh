@@ -4,13 +4,11 @@
 # list changed while it ran on SIGHUP and by itself.
 source "$SOURCE/tests/e2e/lib.sh"
 pids=()
-cleanup() {
+clean_up() {
     [[ -z ${agent_pid:-} ]] || kill -CONT "$agent_pid" 2>/dev/null || true # it may have been stopped
     for p in "${pids[@]}"; do kill "$p" 2>/dev/null && kill -CONT "$p" 2>/dev/null || true; done
     wait
-    [[ ${KEEP:-} ]] || rm -rf "$T"
 }
-trap cleanup EXIT
 port=$((20000 + $$ % 11990))
 enrol=127.0.0.1:$port link=127.0.0.1:$((port + 1))
 

@@ -5,12 +5,10 @@
 # others goes on to its end with equal digests.
 source "$SOURCE/tests/e2e/lib.sh"
 pids=()
-cleanup() {
+clean_up() {
     for p in "${pids[@]}"; do kill "$p" 2>/dev/null || true; done
     wait
-    [[ ${KEEP:-} ]] || rm -rf "$T"
 }
-trap cleanup EXIT
 port=$((20000 + RANDOM % 11990))
 enrol=127.0.0.1:$port
 agent() { # name port

@@ -7,7 +7,7 @@ make_job "$T/job.yaml"
 port=$((20000 + RANDOM % 11990))
 pids=()
 stop_agents() { for p in "${pids[@]}"; do kill "$p" 2>/dev/null || true; done; wait 2>/dev/null || true; }
-trap 'stop_agents; [[ ${KEEP:-} ]] || rm -rf "$T"' EXIT
+clean_up() { stop_agents; }
 a=$("$nebula" id --home "$T/a" --name alpha)
 b=$("$nebula" id --home "$T/b" --name beta)
 "$nebula" peer add "$b" - --home "$T/a" >/dev/null

@@ -3,12 +3,10 @@
 # commits nothing. Two conflicting successors of one list version (a copied hub) stop the job on both sides.
 source "$SOURCE/tests/e2e/lib.sh"
 pids=()
-cleanup() {
+clean_up() {
     for p in "${pids[@]}"; do kill -9 "$p" 2>/dev/null || true; done
     wait
-    [[ ${KEEP:-} ]] || rm -rf "$T"
 }
-trap cleanup EXIT
 port=$((20000 + RANDOM % 11990))
 agent() { # home
     "$nebula" agent --home "$T/$1" --listen "127.0.0.1:$2" 2>>"$T/$1.log" &

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# agent/ARCHITECTURE.md and the folders' README.md name files and functions that are there: a text that sends its reader to what was renamed is
+# worse than none. A function with a file behind it, `f()` (`dir/file.c`), is looked for in that file.
+set -euo pipefail
+: "${SOURCE:?set SOURCE to the source folder}"
+cd "$SOURCE"
+bad=0
+complain() { echo "$*" >&2; bad=1; }
+
+check() { # FILE: complains of every name in it that is not there
+    local doc=$1 text name file
+    text=$(tr '\n' ' ' <"$doc" | tr -s ' ')
+    while read -r file; do
+        compgen -G "$file" >/dev/null || compgen -G "$(dirname "$doc")/$file" >/dev/null || complain "$doc: there is no $file"
+    done < <(grep -oE '`(agent|intra|inter|compress|security|kernels|tests|configs)/[A-Za-z0-9_./*-]+\.(c|h|cu|cc|sh|yaml|md)`' <<<"$text" | tr -d '`' | sort -u)
+    while read -r name file; do
+        grep -qE "\b$name\(" "$file" || complain "$doc: no $name() in $file"
+    done < <(grep -oE '`[a-z_0-9]+\(([A-Z_ ]*)\)` \(`[A-Za-z0-9_./-]+\.(c|h|cu|cc)`' <<<"$text" | sed -E 's/^`([a-z_0-9]+)\([^)]*\)` \(`([^`]+)`$/\1 \2/' | sort -u)
+    while read -r name; do
+        grep -rqE "\b$name\(" --include='*.[ch]' --include='*.cu' --include='*.cc' agent intra inter compress security kernels tests ||
+            complain "$doc: there is no function $name()"
+    done < <(grep -oE '`[a-z][a-z_0-9]+\([A-Z_ ]*\)`' <<<"$text" | sed -E 's/^`([a-z_0-9]+)\(.*/\1/' | sort -u)
+}
+
+# The check itself: it must see what is wrong.
+T=$(mktemp)
+trap 'rm -f "$T"' EXIT
+# shellcheck disable=SC2016
+echo 'see `nowhere_to_be_found()` and `agent/no_such_file.c`, or `neb_now()` (`agent/main.c`)' >"$T"
+[[ $(check "$T" 2>&1 | wc -l) == 3 ]] || { echo "a text with three mistakes was not noticed" >&2; exit 1; }
+
+for doc in agent/ARCHITECTURE.md ./*/README.md README.md; do check "$doc"; done
+exit $bad
