@@ -136,12 +136,13 @@ int cmd_agent(int argc, char **argv) {
 }
 
 int cmd_worker(int argc, char **argv) {
-    bool rank = argc == 5 && !strcmp(argv[3], "--mpi");
+    bool rank = (argc == 5 || argc == 6) && !strcmp(argv[3], "--mpi");
     if (argc != 3 && !rank) {
         neb_log(NEB_LOG_ERROR, "nebula worker is started by an agent");
         return AGENT_EXIT_USAGE;
     }
-    enum neb_status st = rank ? agent_launch_rank(argv[1], argv[2], (int)strtol(argv[4], NULL, 10))
+    enum neb_status st = rank ? agent_launch_rank(argv[1], argv[2], (int)strtol(argv[4], NULL, 10),
+                                                  argc == 6 ? argv[5] : NULL)
                               : agent_worker_run(argv[1], argv[2], NULL, 0);
     return agent_exit_of(st);
 }

@@ -10,6 +10,7 @@
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 int cmd_jobs(int argc, char **argv) {
     static const struct argp_option table[] = {
@@ -96,8 +97,32 @@ int cmd_resume(int argc, char **argv) {
     return argp_parse(&argp, argc, argv, 0, NULL, &o) == 0 ? order("resume", &o) : AGENT_EXIT_USAGE;
 }
 
+struct log_options {
+    struct agent_options common;
+    bool follow;
+    long lines, rank; // rank -1: whichever tells most
+};
+
+// Of a mesh, rank 0's: it is the one that the agent talks to. But a launcher that has spoken last says why there are no ranks, and a
+// single rank has no log but the worker's.
+static enum neb_status choose_log(const struct log_options *o, const char *dir, char *out,
+                                  size_t cap) {
+    char name[32], rank0[NEB_PATH_MAX];
+    struct stat a, b;
+    if (o->rank >= 0) {
+        snprintf(name, sizeof name, "rank-%ld.log", o->rank);
+        return neb_path(out, cap, dir, name);
+    }
+    NEB_TRY(neb_path(rank0, sizeof rank0, dir, "rank-0.log"));
+    NEB_TRY(neb_path(out, cap, dir, "worker.log"));
+    if (stat(rank0, &a) == 0 && (stat(out, &b) != 0 || a.st_mtime >= b.st_mtime))
+        return neb_path(out, cap, dir, "rank-0.log");
+    return NEB_OK;
+}
+
 // The folder under jobs/ whose name begins with the id given; jobs are hexadecimal, so nothing else can be named.
-static enum neb_status find_log(const struct agent_options *o, char *out, size_t cap) {
+static enum neb_status find_log(const struct log_options *l, char *out, size_t cap) {
+    const struct agent_options *o = &l->common;
     char home[NEB_PATH_MAX], jobs[NEB_PATH_MAX], dir[NEB_PATH_MAX], name[NEB_PATH_MAX] = "";
     int hits = 0;
     if (!*o->arg || strspn(o->arg, "0123456789abcdef") != strlen(o->arg))
@@ -117,7 +142,7 @@ static enum neb_status find_log(const struct agent_options *o, char *out, size_t
         return neb_fail(NEB_ERR_NOT_FOUND, "%s has %s job whose id begins with %s", jobs,
                         hits ? "more than one" : "no", o->arg);
     NEB_TRY(neb_path(dir, sizeof dir, jobs, name));
-    return neb_path(out, cap, dir, "worker.log");
+    return choose_log(l, dir, out, cap);
 }
 
 // To where the last `lines` lines begin.
@@ -132,12 +157,6 @@ static void seek_tail(FILE *f, long lines) {
     fseek(f, at, SEEK_SET);
 }
 
-struct log_options {
-    struct agent_options common;
-    bool follow;
-    long lines;
-};
-
 static error_t parse_log_option(int key, char *arg, struct argp_state *state) {
     struct log_options *o = state->input;
     char *end = NULL;
@@ -148,6 +167,11 @@ static error_t parse_log_option(int key, char *arg, struct argp_state *state) {
         if (!*arg || *end || o->lines < 0 || o->lines > 1000000)
             argp_error(state, "--lines is 0 to 1000000");
         return 0;
+    case 'r':
+        o->rank = strtol(arg, &end, 10);
+        if (!*arg || *end || o->rank < 0 || o->rank > 1023)
+            argp_error(state, "--rank is 0 to 1023");
+        return 0;
     default: return agent_parse_option(key, arg, state);
     }
 }
@@ -157,6 +181,7 @@ int cmd_logs(int argc, char **argv) {
         AGENT_OPTION_HOME("of the agent"),
         {"follow", 'f', NULL, 0, "go on as the log grows, until interrupted", 0},
         {"lines", 'n', "N", 0, "only the last N lines (default 50)", 0},
+        {"rank", 'r', "N", 0, "of a mesh, what rank N says (default: rank 0, or the launcher)", 0},
         {0}};
     static const struct argp argp = {
         .options = table,
@@ -164,13 +189,13 @@ int cmd_logs(int argc, char **argv) {
         .args_doc = "JOB-ID",
         .doc = "Shows the log of a job's worker on this machine; the agent "
                "need not run. The first characters of the id will do."};
-    struct log_options o = {.common.takes = AGENT_MAY_TAKE_ONE, .lines = 50};
+    struct log_options o = {.common.takes = AGENT_MAY_TAKE_ONE, .lines = 50, .rank = -1};
     char path[NEB_PATH_MAX], block[8192];
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0 || !o.common.arg) {
         fputs("nebula logs: give the id that nebula jobs shows\n", stderr);
         return AGENT_EXIT_USAGE;
     }
-    if (find_log(&o.common, path, sizeof path) != NEB_OK)
+    if (find_log(&o, path, sizeof path) != NEB_OK)
         return AGENT_EXIT_FAILED;
     FILE *f = fopen(path, "r");
     if (!f)

@@ -5,7 +5,7 @@
 //     worker       ──ipc──┴── daemon (one poll loop) ────┤
 //                                                        └──── ledger
 //
-// HOME holds keys/, members.json, agent.sock, ledger.db, blobs/ and jobs/ID/ (checkpoints, worker.log).
+// HOME holds keys/, members.json, agent.sock, ledger.db, blobs/ and jobs/ID/ (checkpoints, worker.log, of meshes rank-N.log).
 #ifndef AGENT_DAEMON_H
 #define AGENT_DAEMON_H
 #include "agent/base/clock.h"

@@ -256,7 +256,7 @@ void daemon_job_stop(struct daemon *d, struct agent_jobrun *j) {
 }
 
 void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status) {
-    char reason[96], text[NEB_PATH_MAX + 256], dir[NEB_PATH_MAX];
+    char reason[96], text[NEB_PATH_MAX + 256], dir[NEB_PATH_MAX], logs[NEB_PATH_MAX + 64];
     if (!j->reported && inter_streams_detach(d->streams.streams, j->id) != NEB_OK)
         neb_warn("streams of job %s could not be told that the worker is gone", j->job.name);
     if (!agent_attach_waits(j)) // its connection's name means nothing any more
@@ -291,7 +291,8 @@ void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status) {
         if (start_worker(d, j) == NEB_OK)
             return;
     }
-    snprintf(text, sizeof text, "worker ended (%s); see %s/worker.log", reason, dir);
+    agent_launch_logs(agent_cluster_ranks(&j->job.clusters[j->self]), dir, logs, sizeof logs);
+    snprintf(text, sizeof text, "worker ended (%s); see %s", reason, logs);
     daemon_job_fail(d, j, text);
     daemon_job_end(d, j, "failed");
 }

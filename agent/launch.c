@@ -2,6 +2,7 @@
 #include "agent/base/log.h"
 #include "agent/worker.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -112,7 +113,8 @@ enum neb_status agent_launch_worker(const struct agent_cluster *c, const char *e
              : cpus / ranks >= 1 ? cpus / ranks
                                  : 1);
     append(out, n,
-           (const char *const[]){exe, "worker", socket_path, job, "--mpi", out->threads, NULL});
+           (const char *const[]){exe, "worker", socket_path, job, "--mpi", out->threads,
+                                 c->launcher == AGENT_LAUNCHER_SLURM ? NULL : log_dir, NULL});
     return NEB_OK;
 }
 
@@ -131,15 +133,40 @@ static enum neb_status follow(struct intra_comm *world, int threads) {
     neb_log_set_name(name);
     signal(SIGINT, SIG_IGN); // rank 0 decides when to stop
     NEB_TRY(kern_cpu_create(threads, &K));
+    neb_info("pid %d follows rank 0, with %d threads", (int)getpid(), kern_pool_threads(K->pool));
     enum neb_status st = intra_team_serve(world, K);
     kern_destroy(&K);
     return st;
 }
 
-enum neb_status agent_launch_rank(const char *socket_path, const char *job, int threads) {
+void agent_launch_logs(int ranks, const char *log_dir, char *out, size_t cap) {
+    snprintf(out, cap,
+             ranks > 1 ? "%s/rank-*.log, and worker.log for its launcher" : "%s/worker.log",
+             log_dir);
+}
+
+// Appends, as the worker's log does: a rank that is started again goes on in it. Hosts of mpirun need not share a file system.
+static void log_to(const char *dir, int rank) {
+    char path[NEB_PATH_MAX];
+    int fd = snprintf(path, sizeof path, "%s/rank-%d.log", dir, rank) < (int)sizeof path
+                 ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600)
+                 : -1;
+    if (fd < 0) {
+        neb_info("rank %d: no %s on this host; its log is its launcher's", rank, path);
+        return;
+    }
+    dup2(fd, STDOUT_FILENO);
+    dup2(fd, STDERR_FILENO);
+    close(fd);
+}
+
+enum neb_status agent_launch_rank(const char *socket_path, const char *job, int threads,
+                                  const char *log_dir) {
     struct intra_comm *world = NULL;
     prctl(PR_SET_PDEATHSIG, SIGTERM); // a killed mpirun must not leave ranks behind
     NEB_TRY(intra_comm_mpi(&world));
+    if (log_dir)
+        log_to(log_dir, world->rank);
     enum neb_status st = world->rank == 0 ? agent_worker_run(socket_path, job, world, threads)
                                           : follow(world, threads);
     if (st != NEB_OK)

@@ -10,8 +10,8 @@ struct agent_launch {
     const char *argv[AGENT_LAUNCH_ARGS];
     char ranks[24], threads[24], cpus[40], output[NEB_PATH_MAX];
 };
-// log_dir: where launchers that write a log a rank put it (slurm: rank-N.log); the others' ranks share the worker's log, each
-// line with its rank. NEB_ERR_UNSUPPORTED: the mesh has several ranks, and this machine has no mpirun (no srun, no
+// log_dir: where every rank of a mesh gets a log of its own, rank-N.log (agent_launch_rank; slurm: srun writes it). What the
+// launcher itself says is its output, as all that a single rank says. NEB_ERR_UNSUPPORTED: the mesh has several ranks, and this machine has no mpirun (no srun, no
 // allocation) or this build no MPI.
 NEB_MUST_CHECK enum neb_status agent_launch_worker(const struct agent_cluster *c, const char *exe,
                                                    const char *socket_path, const char *job,
@@ -20,8 +20,11 @@ NEB_MUST_CHECK enum neb_status agent_launch_worker(const struct agent_cluster *c
 NEB_MUST_CHECK enum neb_status agent_launch_pair(const char *exe, const char *command,
                                                  const char *option, struct agent_launch *out);
 
-// `nebula worker SOCKET JOB --mpi THREADS`: a rank. Returns when the job is done.
+// `nebula worker SOCKET JOB --mpi THREADS [LOG_DIR]`: a rank. What it says goes to LOG_DIR/rank-N.log from when it knows its
+// number; without LOG_DIR (NULL), or on a machine that has no such folder, to its launcher. Returns when the job is done.
 NEB_MUST_CHECK enum neb_status agent_launch_rank(const char *socket_path, const char *job,
-                                                 int threads);
+                                                 int threads, const char *log_dir);
+// Where to look when a worker of `ranks` ranks has ended: of a mesh, the logs of its ranks and of its launcher.
+void agent_launch_logs(int ranks, const char *log_dir, char *out, size_t cap);
 
 #endif

@@ -19,7 +19,7 @@ run() { # NAME options…
     local name=$1
     shift
     timeout 120 "$nebula" pretrain "$T/$name.yaml" --local 2 --steps 20 --set sync.interval=5 --out "$T/$name" "$@" >"$T/$name.log" 2>&1 ||
-        fail "$name: $(tail -n 5 "$T/$name.log"; cat "$T/$name"/clusters/*/jobs/*/worker.log)"
+        fail "$name: $(tail -n 5 "$T/$name.log"; cat "$T/$name"/clusters/*/jobs/*/{worker,rank-*}.log)"
     digests_equal "$T/$name"
     round_digests_equal "$T/$name"
 }
@@ -28,7 +28,16 @@ job "$T/one.yaml" "{dp: 1}" "{dp: 1}"
 job "$T/mesh.yaml" "{dp: 2, tp: 2}" "{pp: 2}"
 run one
 run mesh
-cat "$T"/mesh/clusters/*/jobs/*/worker.log >"$T/ranks"
+cat "$T"/mesh/clusters/*/jobs/*/rank-0.log >"$T/ranks"
+# Every rank writes a log of its own, and so does the launcher; `nebula logs` finds them.
+folder=$(echo "$T"/mesh/clusters/alpha/jobs/*)
+for rank in 1 2 3; do
+    [[ $(grep -c "rank $rank: pid [0-9]* follows rank 0" "$folder/rank-$rank.log") == 1 ]] || fail "rank $rank has no log of its own: $(ls "$folder")"
+    ! grep -q "rank $((rank % 3 + 1)):" "$folder/rank-$rank.log" || fail "rank $rank writes what another rank says"
+done
+! grep -q 'ranks: dp\|follows' "$folder/worker.log" || fail "ranks write to the launcher's log: $(cat "$folder/worker.log")"
+"$nebula" logs --home "$T/mesh/clusters/alpha" "${folder##*/}" | has '4 ranks: dp 2' || fail "nebula logs does not show rank 0"
+"$nebula" logs --home "$T/mesh/clusters/alpha" --rank 2 "${folder##*/}" | has 'rank 2: pid' || fail "nebula logs does not show rank 2"
 # Every rank but the owner has written its part of the last checkpoint.
 for want in "alpha 3" "beta 1"; do
     read -r name n <<<"$want"
@@ -63,7 +72,7 @@ done
 job "$T/hosts.yaml" "{tp: 2}, launcher: mpirun, threads: 1" "{dp: 1}"
 sed -i 's/weight: 1}\], threads: 1/weight: 1}]/' "$T/hosts.yaml"
 OMPI_MCA_rmaps_base_oversubscribe=1 run hosts
-grep -q "2 ranks: dp 1, pp 1, tp 2, 1 threads each" "$T"/hosts/clusters/alpha/jobs/*/worker.log || fail "launcher mpirun: other ranks"
+grep -q "2 ranks: dp 1, pp 1, tp 2, 1 threads each" "$T"/hosts/clusters/alpha/jobs/*/rank-0.log || fail "launcher mpirun: other ranks"
 
 # Interrupted and resumed, and with a killed worker: the same bits as undisturbed.
 job "$T/whole.yaml" "{dp: 2, tp: 2}" "{pp: 2}"
@@ -120,4 +129,11 @@ refused "{cp: 2}" "allowed: dp, pp, tp"
 mkdir "$T/bin" # without mpirun
 if PATH=$T/bin "$nebula" pretrain "$T/mesh.yaml" --local 2 --out "$T/bad" >"$T/bad.log" 2>&1; then fail "no mpirun, and nobody minds"; fi
 grep -q "there is no mpirun" "$T/bad.log" || fail "no mpirun: no reason: $(cat "$T/bad.log")"
+# A launcher that fails: what the command says names the logs to read.
+printf '#!/bin/sh\necho "no host answers"\nexit 7\n' >"$T/bin/mpirun"
+chmod +x "$T/bin/mpirun"
+if PATH=$T/bin:$PATH timeout 60 "$nebula" pretrain "$T/mesh.yaml" --local 2 --out "$T/fails" >"$T/fails.log" 2>&1; then fail "no rank, and nobody minds"; fi
+folder=$(echo "$T"/fails/clusters/alpha/jobs/*)
+grep -qF "worker ended (exit status 7); see $folder/rank-*.log, and worker.log for its launcher" "$T/fails.log" || fail "not named: $(cat "$T/fails.log")"
+"$nebula" logs --home "$T/fails/clusters/alpha" "${folder##*/}" | has 'no host answers' || fail "nebula logs does not show the launcher's log"
 echo "unlike meshes exchange identical bytes"
