@@ -52,8 +52,8 @@ enum agent_launcher {
     AGENT_LAUNCHER_ATTACH, // none is started: the agent waits for a trainer that attaches (libnebula.h)
 };
 
-enum agent_device { // where a cluster's worker trains
-    AGENT_DEVICE_AUTO, // CUDA where the kernels load and there is a device (and no mesh), else the processors
+enum agent_device {    // where a cluster's worker trains
+    AGENT_DEVICE_AUTO, // CUDA where the kernels load and every rank has a device, else the processors
     AGENT_DEVICE_CPU,
     AGENT_DEVICE_CUDA,
 };
@@ -82,6 +82,9 @@ struct agent_cluster {
     enum agent_device device;
     enum agent_precision precision;
     enum agent_outer_state outer_state;
+    struct { // of the job file, for complaints; 0: not there; never travels
+        int32_t device, precision, outer_state;
+    } line;
     char corpus[NEB_PATH_MAX]; // overrides data.corpus where the site keeps it elsewhere
     int32_t n_sources;         // 0: all sources of the corpus, by size
     struct agent_source sources[AGENT_SOURCES_MAX];

@@ -49,6 +49,37 @@ static enum neb_status validate_meshes(const struct agent_job *j, const char *fi
     return NEB_OK;
 }
 
+// Modes rtd and distill open no device; what asks for one must not be taken for granted.
+static enum neb_status validate_places(const struct agent_job *j, const char *file) {
+    char at[NEB_PATH_MAX + 32];
+    const char *mode = j->mode == AGENT_MODE_RTD ? "rtd" : "distill";
+    for (int32_t i = 0; j->mode != AGENT_MODE_REPLICAS && i < j->n_clusters; i++) {
+        const struct agent_cluster *c = &j->clusters[i];
+        const struct {
+            bool wrong;
+            int32_t line;
+            const char *key, *value, *allowed;
+        } keys[] = {
+            {c->device == AGENT_DEVICE_CUDA, c->line.device, "clusters.device", "cuda",
+             "auto, cpu"},
+            {c->precision == AGENT_PRECISION_BF16, c->line.precision, "clusters.precision", "bf16",
+             "auto, fp32"},
+            {c->outer_state == AGENT_OUTER_DEVICE, c->line.outer_state, "clusters.outer_state",
+             "device", "auto, host"},
+        };
+        for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++) {
+            if (!keys[k].wrong)
+                continue;
+            snprintf(at, sizeof at, keys[k].line ? "%s:%d" : "%s", file, (int)keys[k].line);
+            return COMPLAIN(at, keys[k].key,
+                            "cluster %s: \"%s\", but mode %s trains on processors, in fp32; "
+                            "allowed: %s",
+                            c->name, keys[k].value, mode, keys[k].allowed);
+        }
+    }
+    return NEB_OK;
+}
+
 static enum neb_status validate_heads(const struct agent_job *j, const struct agent_shape *x,
                                       const char *key, const char *file) {
     int32_t width = x->d_model ? x->d_model : j->model.d_model,
@@ -292,6 +323,7 @@ enum neb_status agent_job_validate(const struct agent_job *j, const char *file) 
         return NEB_OK; // checked again when agent_job_model_init() has filled them in
     NEB_TRY(validate_shape(j, file));
     NEB_TRY(validate_meshes(j, file));
+    NEB_TRY(validate_places(j, file));
     NEB_TRY(validate_rtd(j, file));
     NEB_TRY(validate_distill(j, file));
     NEB_TRY(validate_attach(j, file));

@@ -163,13 +163,16 @@ static enum neb_status walk_cluster(struct walk *w, struct agent_cluster *c, yam
             NEB_TRY(config_set_launcher(c, text, at));
         else if (key && text && !strcmp(key, "role"))
             NEB_TRY(config_set_role(c, text, at));
-        else if (key && text && !strcmp(key, "device"))
+        else if (key && text && !strcmp(key, "device")) {
             NEB_TRY(config_set_device(c, text, NULL, at));
-        else if (key && text && !strcmp(key, "precision"))
+            c->line.device = (int32_t)k->start_mark.line + 1;
+        } else if (key && text && !strcmp(key, "precision")) {
             NEB_TRY(config_set_device(c, NULL, text, at));
-        else if (key && text && !strcmp(key, "outer_state"))
+            c->line.precision = (int32_t)k->start_mark.line + 1;
+        } else if (key && text && !strcmp(key, "outer_state")) {
             NEB_TRY(config_set_outer_state(c, text, at));
-        else if (key && text && !strcmp(key, "name"))
+            c->line.outer_state = (int32_t)k->start_mark.line + 1;
+        } else if (key && text && !strcmp(key, "name"))
             NEB_TRY(config_set_text(c->name, sizeof c->name, "clusters.name", text, at, true));
         else if (key && text && !strcmp(key, "corpus"))
             NEB_TRY(

@@ -90,7 +90,9 @@ static enum neb_status set_up_trainer(struct agent_worker *w) {
         w->ops.pull = pull, w->ops.push = push;
     t.device = w->device;
     t.device_type = w->device_type;
+    t.device_optional = worker_device_optional(w);
     NEB_TRY(intra_team_create(&t, &c->mesh, w->world, w->K, &w->team));
+    worker_device_settle(w);
     w->trainer = intra_team_trainer(w->team);
     w->model = intra_team_model(w->team);
     if (w->world)

@@ -233,6 +233,9 @@ void worker_masked_config(const struct agent_worker *w, struct inter_outer_confi
 // Opens what the cluster's `device` and `precision` ask for: w->device, w->device_type. NEB_ERR_UNSUPPORTED, with a hint,
 // where `cuda` cannot be had.
 NEB_MUST_CHECK enum neb_status worker_device_open(struct agent_worker *w);
+bool worker_device_optional(const struct agent_worker *w); // processors will do
+// Once there is a team: gives the device back where other ranks have none.
+void worker_device_settle(struct agent_worker *w);
 // Moves the exchange to the device, as the cluster's `outer_state` says; nothing to do on processors.
 NEB_MUST_CHECK enum neb_status worker_device_place(struct agent_worker *w);
 // "cuda (NVIDIA …, bf16)" or "cpu"

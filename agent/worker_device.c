@@ -8,12 +8,12 @@
 enum neb_status worker_device_open(struct agent_worker *w) {
     const struct agent_cluster *c = &w->job.clusters[w->cluster];
     bool must = c->device == AGENT_DEVICE_CUDA;
+    char why[KERN_WHY_MAX];
     int index;
-    // auto puts no mesh on devices: there may be fewer of them than ranks
-    if (c->device == AGENT_DEVICE_CPU || (!must && w->world))
+    if (c->device == AGENT_DEVICE_CPU)
         return NEB_OK;
     NEB_TRY(kern_device_index(w->world, &index));
-    enum neb_status st = kern_device_open(index, !must, &w->device);
+    enum neb_status st = kern_device_open(index, must ? NULL : why, &w->device);
     if (st != NEB_OK && must)
         return st;
     if (st != NEB_OK && c->precision == AGENT_PRECISION_BF16)
@@ -22,11 +22,23 @@ enum neb_status worker_device_open(struct agent_worker *w) {
                         "set precision: fp32 (device: cuda says what is missing)",
                         c->name);
     if (st != NEB_OK)
-        return NEB_OK;
-    w->device_type = c->precision == AGENT_PRECISION_FP32 ? KERN_F32 : KERN_BF16;
-    neb_info("training on %s in %s", w->device->name,
-             w->device_type == KERN_BF16 ? "bf16" : "fp32");
+        neb_info("training on processors, as there is no device: %s", why);
+    else
+        w->device_type = c->precision == AGENT_PRECISION_FP32 ? KERN_F32 : KERN_BF16;
     return NEB_OK;
+}
+
+bool worker_device_optional(const struct agent_worker *w) {
+    const struct agent_cluster *c = &w->job.clusters[w->cluster];
+    return c->device == AGENT_DEVICE_AUTO && c->precision != AGENT_PRECISION_BF16;
+}
+
+void worker_device_settle(struct agent_worker *w) {
+    if (w->device && !intra_team_device(w->team)) // it said why
+        kern_device_close(&w->device);
+    if (w->device)
+        neb_info("training on %s in %s", w->device->name,
+                 w->device_type == KERN_BF16 ? "bf16" : "fp32");
 }
 
 static enum neb_status changed(struct agent_worker *w, const bool *wanted) {

@@ -77,6 +77,9 @@ enum neb_status intra_comm_nccl(struct intra_comm *boot, int device, int64_t tim
         void *p;
         intra_comm_nccl_opener *open;
     } s;
-    NEB_TRY(load("libnebula_nccl.so", "intra_comm_nccl_open", &s.p));
+    // nobody may begin what another rank cannot
+    uint64_t worst = (uint64_t)load("libnebula_nccl.so", "intra_comm_nccl_open", &s.p);
+    NEB_TRY(boot->ops->all_reduce(boot, &worst, 1, INTRA_COMM_U64, INTRA_COMM_MAX));
+    NEB_TRY((enum neb_status)worst);
     return s.open(INTRA_COMM_VERSION, boot, device, timeout_ms, out);
 }

@@ -1,5 +1,6 @@
 #include "intra/team.h"
 #include "agent/base/clock.h"
+#include "agent/base/log.h"
 #include "intra/whole.h"
 
 #include <sched.h>
@@ -165,21 +166,73 @@ static enum neb_status check(const struct hello *h) {
     return intra_mesh_check(&h->mesh, &h->trainer.model);
 }
 
+struct lack { // why a rank's device cannot be used; status NEB_OK: it can
+    int32_t status, rank;
+    char why[KERN_WHY_MAX];
+};
+
+// Afterwards all ranks have the same: the first one's that lacks something. An error is of the communicator.
+static enum neb_status share_lack(struct intra_team *m, struct lack *x) {
+    const struct intra_comm *world = m->world;
+    uint64_t first = x->status ? (uint64_t)(world->size - world->rank) : 0;
+    NEB_TRY(world->ops->all_reduce(m->world, &first, 1, INTRA_COMM_U64, INTRA_COMM_MAX));
+    if (!first)
+        return NEB_OK;
+    x->rank = world->rank;
+    return world->ops->broadcast(m->world, x, sizeof *x, world->size - (int)first);
+}
+
 // Opens this rank's device where it is not the caller's, and what joins it to the others'.
 static enum neb_status join_devices(struct intra_team *m, const struct hello *h,
-                                    struct intra_trainer_config *c) {
+                                    struct intra_trainer_config *c, struct lack *lack) {
     int index = 0;
-    enum neb_status st = NEB_OK;
     if (!intra_mesh_owner(m->mesh)) {
-        st = kern_device_index(true, &index);
-        if (st == NEB_OK)
-            st = kern_device_open(index, false, &m->device);
+        enum neb_status st = kern_device_index(true, &index);
+        if (st != NEB_OK)
+            neb_last_error(lack->why, sizeof lack->why);
+        else
+            st = kern_device_open(index, lack->why, &m->device);
+        lack->status = (int32_t)st;
         c->device = m->device;
     }
-    NEB_TRY(intra_whole_agree(m->mesh, st));
-    NEB_TRY(intra_comm_nccl(m->world, c->device->index, DEVICE_TIMEOUT_MS, &m->nccl));
+    NEB_TRY(share_lack(m, lack));
+    if (lack->status)
+        return NEB_OK;
+    lack->status =
+        (int32_t)intra_comm_nccl(m->world, c->device->index, DEVICE_TIMEOUT_MS, &m->nccl);
+    if (lack->status)
+        neb_last_error(lack->why, sizeof lack->why);
+    NEB_TRY(share_lack(m, lack));
+    if (lack->status)
+        return NEB_OK;
     NEB_TRY(intra_mesh_create(&h->mesh, m->nccl, &m->device_mesh));
     c->device_mesh = m->device_mesh;
+    return NEB_OK;
+}
+
+// Devices for all ranks, or for none.
+static enum neb_status take_devices(struct intra_team *m, const struct hello *h,
+                                    struct intra_trainer_config *c) {
+    struct lack lack = {0};
+    bool owner = intra_mesh_owner(m->mesh);
+    NEB_TRY(join_devices(m, h, c, &lack));
+    if (!lack.status)
+        return NEB_OK;
+    if (!c->device_optional)
+        return owner ? neb_fail((enum neb_status)lack.status,
+                                "rank %d: %s. `device: cpu` trains without a GPU", (int)lack.rank,
+                                lack.why)
+                     : (enum neb_status)lack.status;
+    if (owner)
+        neb_info("training on processors, as not every rank has a device: rank %d: %s",
+                 (int)lack.rank, lack.why);
+    // one that was made has peers that never came
+    if (m->nccl && m->nccl->ops->abort)
+        m->nccl->ops->abort(m->nccl);
+    intra_comm_destroy(&m->nccl);
+    kern_device_close(&m->device);
+    c->device = NULL;
+    c->device_type = KERN_F32;
     return NEB_OK;
 }
 
@@ -194,7 +247,7 @@ static enum neb_status join(struct intra_team *m, const struct hello *h, struct 
     NEB_TRY(intra_mesh_create(&h->mesh, m->world, &m->mesh));
     c.mesh = m->mesh;
     if (h->device)
-        NEB_TRY(join_devices(m, h, &c));
+        NEB_TRY(take_devices(m, h, &c));
     c.accumulate = m->pieces / h->mesh.dp;
     enum neb_status st = intra_trainer_create(&c, K, &m->trainer);
     if (st == NEB_OK)
@@ -326,6 +379,9 @@ struct intra_trainer *intra_team_trainer(struct intra_team *m) {
 }
 struct intra_model *intra_team_model(struct intra_team *m) {
     return m->model;
+}
+struct kern_device *intra_team_device(const struct intra_team *m) {
+    return m->trainer->c.device;
 }
 
 void intra_team_micro(struct intra_team *m, const int32_t *tokens, const int32_t *targets) {

@@ -9,7 +9,9 @@
 //     intra_team_destroy ── end ────────────────────►  returns
 //
 // With a device every rank has one: the owner its caller's, each other the one that its launcher's variables name
-// (kern_device_index); collectives of a step go over NCCL, orders and whole tensors over world.
+// (kern_device_index); collectives of a step go over NCCL, orders and whole tensors over world. Where a rank has none, or NCCL cannot
+// join them (two ranks on one card), all ranks know of it before anything is trained: with c->device_optional the whole team
+// trains on processors, and the owner logs why; otherwise there is no team.
 //
 // With world NULL there are no others, and the calls are those of intra_trainer. Any failure ends the team: destroy it and
 // start again from a checkpoint. While the owner does something else, the others sleep.
@@ -21,7 +23,7 @@ struct intra_team;
 
 // c->accumulate is of a step of the whole cluster; NEB_ERR_INVALID when dp does not divide its sequences (batch x
 // accumulate). c->mesh and c->device_mesh are ignored. K, world and c->device are borrowed. All ranks of world are in
-// intra_team_serve, or about to be. NEB_ERR_UNSUPPORTED: with a device, a rank has none, or there is no NCCL.
+// intra_team_serve, or about to be. NEB_ERR_UNSUPPORTED: with a device that is not optional, a rank has none, or there is no NCCL.
 NEB_MUST_CHECK enum neb_status intra_team_create(const struct intra_trainer_config *c,
                                                  const struct intra_mesh_config *mesh,
                                                  struct intra_comm *world, struct kern *K,
@@ -32,6 +34,8 @@ void intra_team_destroy(struct intra_team **team);
 // NEB_ERR_UNSUPPORTED: this rank is of another build than the owner.
 NEB_MUST_CHECK enum neb_status intra_team_serve(struct intra_comm *world, struct kern *K);
 
+// On what the team trains: c->device, or NULL where that was optional and could not be had.
+struct kern_device *intra_team_device(const struct intra_team *team);
 // The owner's trainer: its counts are those of the whole cluster.
 struct intra_trainer *intra_team_trainer(struct intra_team *team);
 // All parameters in canonical layout: the trainer's own model with one rank; else a copy that pull fills and push gives out.

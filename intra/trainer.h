@@ -28,6 +28,7 @@ struct intra_trainer_config {
     uint64_t seed;                 // of the initial parameters: the same on all clusters
     const struct intra_mesh *mesh; // borrowed; NULL: one rank
     struct kern_device *device;    // borrowed; NULL: on the CPU
+    bool device_optional; // of a team: without devices for all of its ranks it trains on the CPU
     enum kern_type device_type;
     // with a device and a mesh: the same mesh over communicators that take device memory; borrowed
     const struct intra_mesh *device_mesh;

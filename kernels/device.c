@@ -96,14 +96,14 @@ enum neb_status kern_device_index(bool of_several, int *out) {
     return NEB_OK;
 }
 
-enum neb_status kern_device_open(int index, bool quiet, struct kern_device **out) {
+enum neb_status kern_device_open(int index, char why[KERN_WHY_MAX], struct kern_device **out) {
     char text[NEB_PATH_MAX + 512] = "";
     *out = NULL;
     enum neb_status st = open_object(index, out, text, sizeof text);
     if (st == NEB_OK)
         return NEB_OK;
-    if (quiet) {
-        neb_debug("%s", text);
+    if (why) {
+        snprintf(why, KERN_WHY_MAX, "%s", text);
         return st;
     }
     return neb_fail(st, "%s. `device: cpu` trains without a GPU", text);

@@ -213,9 +213,11 @@ struct kern_device {
 // variable; 0 without. For one rank of several their variables come first: LOCAL_RANK may be of whoever started the launcher, and
 // the same for all. NEB_ERR_INVALID: not a number.
 NEB_MUST_CHECK enum neb_status kern_device_index(bool of_several, int *out);
-// Opens device `index` modulo the number of devices that this process sees. NEB_ERR_UNSUPPORTED, logged with a hint unless quiet: no object, no driver, no such
-// device, or one that is too old.
-NEB_MUST_CHECK enum neb_status kern_device_open(int index, bool quiet, struct kern_device **out);
+// Opens device `index` modulo the number of devices that this process sees. NEB_ERR_UNSUPPORTED: no object, no driver, no such device,
+// or one that is too old; the reason goes to `why`, or with NULL to the log, with a hint.
+enum { KERN_WHY_MAX = 512 };
+NEB_MUST_CHECK enum neb_status kern_device_open(int index, char why[KERN_WHY_MAX],
+                                                struct kern_device **out);
 void kern_device_close(struct kern_device **D); // NULL-safe
 
 // What the object exports as kern_cuda_open. text: of the failure.

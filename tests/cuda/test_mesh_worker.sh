@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A cluster of several ranks on emulated devices and one on processors train one model: equal parameters after every round and at the
-# end, evaluations that agree. With `auto` a mesh stays on processors; the exchange's state is the host's.
+# end, evaluations that agree; the exchange's state is the host's. With `auto` the mesh is on devices if every rank has one; else it is
+# on processors, and rank 0's log says why; with `cuda` it fails then, for the same reason.
 . "$(dirname "$0")/../e2e/lib.sh"
 [[ -e $BUILD/libnebula_mpi.so ]] || skip "this build has no MPI (configs/install-deps, then build again)"
 command -v mpirun >/dev/null || skip "no mpirun on this machine (Debian: openmpi-bin)"
@@ -20,13 +21,13 @@ run() { # NAME options…
     local name=$1
     shift
     timeout 200 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 6 --set sync.interval=3 --out "$T/$name" "$@" >"$T/$name.log" 2>&1 ||
-        fail "$name: $(tail -n 5 "$T/$name.log"; cat "$T/$name"/clusters/*/jobs/*/worker.log)"
+        fail "$name: $(tail -n 5 "$T/$name.log"; cat "$T/$name"/clusters/*/jobs/*/{worker,rank-*}.log)"
     digests_equal "$T/$name"
     round_digests_equal "$T/$name"
 }
 run mesh
 [[ $(summary '.clusters[0].device' "$T/mesh") == "cuda (emulated, fp32)" ]] || fail "device: $(summary '.clusters[0].device' "$T/mesh")"
-cat "$T"/mesh/clusters/alpha/jobs/*/worker.log | has "2 ranks: dp 2, pp 1, tp 1" || fail "other ranks"
+cat "$T"/mesh/clusters/alpha/jobs/*/rank-0.log | has "2 ranks: dp 2, pp 1, tp 1" || fail "other ranks"
 # Both hold the same parameters: the devices' evaluation is the processor's but for rounding.
 jq -e '(.clusters[0].eval_loss - .clusters[1].eval_loss) | fabs < 0.01' "$T/mesh/summary.json" >/dev/null ||
     fail "evaluations differ: $(summary '[.clusters[].eval_loss]' "$T/mesh")"
@@ -34,4 +35,16 @@ jq -e 'all(.clusters[]; .loss_last < .loss_first)' "$T/mesh/summary.json" >/dev/
 sed -i 's/device: cuda, precision: fp32,/device: cuda, outer_state: device,/' "$T/job.yaml"
 if "$nebula" pretrain "$T/job.yaml" --local 2 --steps 6 --out "$T/bad" >"$T/bad.log" 2>&1; then fail "the exchange's state on the devices of a mesh"; fi
 has 'device needs one rank' <"$T/bad.log" || fail "no reason: $(cat "$T/bad.log")"
+
+place() { echo "$(summary '.clusters[0].device' "$T/$1") $(cat "$T/$1"/clusters/alpha/jobs/*/rank-0.log)"; }
+sed -i 's/device: cuda, outer_state: device,/device: auto, precision: fp32,/' "$T/job.yaml"
+run auto
+[[ $(place auto) == "cuda (emulated, fp32) "*"training on emulated in fp32"* ]] || fail "auto, with a device a rank: $(place auto)"
+[[ $(summary '.clusters[0].params_digest' "$T/auto") == "$(summary '.clusters[0].params_digest' "$T/mesh")" ]] || fail "auto and cuda have other parameters"
+EMU_WITHOUT=1 run lack
+[[ $(place lack) == "cpu "*"training on processors, as not every rank has a device: rank 1: no CUDA device"* ]] || fail "auto, without a device: $(place lack)"
+[[ $(place lack | grep -c 'training on') == 1 ]] || fail "more than one line says on what it trains: $(place lack)"
+sed -i 's/device: auto, precision: fp32,/device: cuda,/' "$T/job.yaml"
+if EMU_WITHOUT=1 timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 6 --out "$T/must" >"$T/must.log" 2>&1; then fail "device: cuda without a device"; fi
+has 'rank 1: no CUDA device.*device: cpu' <"$T/must.log" || fail "no reason: $(cat "$T/must.log")"
 echo "a mesh on devices and a cluster on processors train one model"

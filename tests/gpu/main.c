@@ -48,7 +48,7 @@ int main(int argc, char **argv) {
     }
     if (!strcmp(argv[1], "nccl"))
         return gpu_nccl(argc > 2 ? atoi(argv[2]) : 2);
-    if (kern_device_open(0, false, &D) != NEB_OK)
+    if (kern_device_open(0, NULL, &D) != NEB_OK)
         return 77;
     int failed = run(D, argc, argv);
     if (D->ops->finish(D) != NEB_OK)

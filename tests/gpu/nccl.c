@@ -53,7 +53,7 @@ static enum neb_status sum_over_ranks(struct intra_comm *c) {
     struct kern_device *D = NULL;
     float *x = malloc(N * sizeof *x);
     void *on = NULL;
-    enum neb_status st = x ? kern_device_open(0, false, &D) : NEB_ERR_NOMEM;
+    enum neb_status st = x ? kern_device_open(0, NULL, &D) : NEB_ERR_NOMEM;
     if (st != NEB_OK)
         goto out;
     for (int i = 0; i < N; i++)

@@ -370,7 +370,7 @@ static enum neb_status open_device(const struct options *o, const struct intra_c
     if (!o->device || (o->team && world && world->rank > 0))
         return NEB_OK;
     NEB_TRY(kern_device_index(world, &index));
-    return kern_device_open(index, false, out);
+    return kern_device_open(index, NULL, out);
 }
 
 int main(int argc, char **argv) {

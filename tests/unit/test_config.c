@@ -146,6 +146,38 @@ static void test_complaints(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
+// Modes rtd and distill train on processors: a key that asks for a device is refused where it stands, and by whoever takes the job.
+static void test_places(void **state) {
+    (void)state;
+    static const char *const modes[] = {"rtd", "distill"};
+    static const struct {
+        const char *key, *value, *allowed;
+    } keys[] = {{"device", "cuda", "auto, cpu"},
+                {"precision", "bf16", "auto, fp32"},
+                {"outer_state", "device", "auto, host"}};
+    struct agent_job j;
+    neb_log_set_sink(capture, NULL);
+    for (size_t m = 0; m < 2; m++)
+        for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++) {
+            char text[2048], expect[256];
+            snprintf(text, sizeof text, "mode: %s\n%.*s\n  - {name: rome,\n     %s: %s}\n",
+                     modes[m], (int)sizeof good - 2, good, keys[k].key, keys[k].value);
+            snprintf(expect, sizeof expect,
+                     "job.yaml:11: clusters.%s: cluster rome: \"%s\", but mode %s trains on "
+                     "processors, in fp32; allowed: %s",
+                     keys[k].key, keys[k].value, modes[m], keys[k].allowed);
+            assert_int_equal(parse(text, &j), NEB_ERR_INVALID);
+            assert_string_equal(message, expect);
+            assert_int_equal(parse(text + strlen("mode: \n") + strlen(modes[m]), &j), NEB_OK);
+            json_t *spec = agent_job_to_json(&j);
+            json_object_set_new(spec, "mode", json_string(modes[m]));
+            assert_int_equal(agent_job_from_json(spec, &j), NEB_ERR_INVALID);
+            assert_non_null(strstr(message, keys[k].allowed));
+            json_decref(spec);
+        }
+    neb_log_set_sink(NULL, NULL);
+}
+
 static void test_set(void **state) {
     (void)state;
     struct agent_job j;
@@ -290,14 +322,12 @@ static void test_auto(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_good),
-                                       cmocka_unit_test(test_complaints),
-                                       cmocka_unit_test(test_auto),
-                                       cmocka_unit_test(test_set),
-                                       cmocka_unit_test(test_json_round_trip),
-                                       cmocka_unit_test(test_sources),
-                                       cmocka_unit_test(test_bounds_travel),
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_good),          cmocka_unit_test(test_complaints),
+        cmocka_unit_test(test_auto),          cmocka_unit_test(test_places),
+        cmocka_unit_test(test_set),           cmocka_unit_test(test_json_round_trip),
+        cmocka_unit_test(test_sources),       cmocka_unit_test(test_bounds_travel),
 
-                                       cmocka_unit_test(test_early_interval)};
+        cmocka_unit_test(test_early_interval)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
