@@ -96,6 +96,12 @@ static enum neb_status load(const struct arguments *a, const char *file, struct 
         NEB_TRY(agent_job_set(job, a->sets.sets[i]));
     NEB_TRY(agent_job_model_init(job, file));
     NEB_TRY(agent_job_validate(job, file));
+    if (job->mode != AGENT_MODE_REPLICAS)
+        return neb_fail(NEB_ERR_INVALID,
+                        "%s: mode: %s, but plan reckons with replicas only; give it the model that "
+                        "learns as a job of mode replicas, and the other one's job with %s",
+                        file, job->mode == AGENT_MODE_RTD ? "rtd" : "distill",
+                        job->mode == AGENT_MODE_RTD ? "--generator" : "--teacher");
     if (a->local && a->local != job->n_clusters)
         return neb_fail(NEB_ERR_INVALID, "--local %d, but the job has %d clusters", a->local,
                         job->n_clusters);
@@ -241,11 +247,14 @@ int cmd_plan(int argc, char **argv) {
         .options = options,
         .parser = parse_option,
         .args_doc = "JOB.yaml",
-        .doc = "Predicts a job's memory, step time, WAN traffic and stall, and proposes mesh, "
-               "micro-batch, "
-               "recomputation, interval, overlap and codec.\vRates are measured once (about ten "
-               "seconds) "
-               "and kept. Exit status 0: the job fits; 1: it does not; 2: it is not valid."};
+        .doc =
+            "Predicts a job's memory, step time, WAN traffic and stall, and proposes mesh, "
+            "micro-batch, "
+            "recomputation, interval, overlap and codec. Takes jobs of mode replicas, and reckons "
+            "with processors: a cluster with device: cuda is faster than it says.\vRates are "
+            "measured once (about ten "
+            "seconds) "
+            "and kept. Exit status 0: the job fits; 1: it does not; 2: it is not valid."};
     struct arguments a = {0};
     if (argp_parse(&argp, argc, argv, 0, NULL, &a) != 0)
         return AGENT_EXIT_USAGE;

@@ -136,6 +136,9 @@ static enum neb_status validate_distill(const struct agent_job *j, const char *f
     int teachers = 0, students = 0;
     if (j->mode != AGENT_MODE_DISTILL)
         return NEB_OK;
+    if (j->autos)
+        return COMPLAIN(file, "mode",
+                        "the planner knows only replicas: mode distill takes no auto");
     for (int i = 0; i < j->n_clusters; i++) {
         teachers += j->clusters[i].role == AGENT_ROLE_TEACHER;
         students += j->clusters[i].role == AGENT_ROLE_STUDENT;

@@ -61,6 +61,9 @@ static void print_step(const char *name, const struct agent_planned *x) {
         agent_human_bytes(c->owner_bytes, step, sizeof step), x->fits ? "" : "; DOES NOT FIT");
 }
 
+// There are no rates of devices: what is said of such a cluster is of its processors.
+static bool off_processors(const struct agent_cluster *c) { return c->device == AGENT_DEVICE_CUDA; }
+
 static void print_exchange(const struct agent_planner *p) {
     const struct inter_wan_plan *w = &p->wan;
     char a[32], b[32], c[32], d[32], e[32], f[32];
@@ -80,8 +83,13 @@ static void print_one(const char *title, const struct agent_job *job,
                       const struct agent_planner *p) {
     char a[32], b[32];
     printf("%s\n", title);
-    for (int32_t i = 0; i < p->n; i++)
+    for (int32_t i = 0; i < p->n; i++) {
         print_step(job->clusters[i].name, &p->clusters[i]);
+        if (off_processors(&job->clusters[i]))
+            printf(
+                "    device: cuda IS NOT RECKONED WITH: times, meshes and memory are those of its "
+                "processors\n");
+    }
     print_exchange(p);
     printf("  whole run: %s for %lld steps, %s sent a cluster\n",
            isfinite(p->wall_s) && p->wall_s > 0 ? agent_human_time(p->wall_s, a, sizeof a)
@@ -159,8 +167,13 @@ static json_t *step_json(const char *name, const struct agent_planned *x) {
 static json_t *plan_json(const struct agent_job *job, const struct agent_planner *p) {
     const struct inter_wan_plan *w = &p->wan;
     json_t *clusters = json_array(), *exchange = json_null();
-    for (int32_t i = 0; i < p->n; i++)
-        json_array_append_new(clusters, step_json(job->clusters[i].name, &p->clusters[i]));
+    for (int32_t i = 0; i < p->n; i++) {
+        const struct agent_cluster *c = &job->clusters[i];
+        json_t *o = step_json(c->name, &p->clusters[i]);
+        json_object_set_new(o, "rates_of", json_string("processors"));
+        json_object_set_new(o, "device_reckoned", json_boolean(!off_processors(c)));
+        json_array_append_new(clusters, o);
+    }
     if (w->interval)
         exchange = json_pack("{s:i,s:i,s:s,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:b}", "interval",
                              w->interval, "overlap", w->overlap, "codec", p->codecs[w->codec].name,
