@@ -190,6 +190,7 @@ struct agent_job {
     int32_t checkpoint_keep;
     bool checkpoint_copy; // written while training goes on (intra/checkpoint_async.h)
     int32_t log_every;    // inner steps a metrics line
+    float hang_after_s;   // silence until a worker counts as hanging (worker_beat); 0: never
     int32_t n_clusters;
     struct agent_cluster clusters[AGENT_CLUSTERS_MAX];
 };

@@ -226,6 +226,10 @@ const struct config_option config_options[] = {
     {"checkpoint.copy", T_BOOL, AT(checkpoint_copy), 0, 0, "true", NULL,
      "write a copy while training goes on (memory for it); false: training waits for the disk"},
     {"checkpoint.keep", T_INT32, AT(checkpoint_keep), 1, 16, "2", NULL, "generations"},
+    {"hang_after_s", T_FLOAT, AT(hang_after_s), 0, 1e6, "60", NULL,
+     "a worker that is silent for so long, and for 20 of its steps, is ended and begins again from "
+     "its checkpoint; what is no "
+     "step (start, exchange, evaluation, checkpoint) may take 30 times as long; 0: never"},
     {"log_every", T_INT32, AT(log_every), 1, 1e9, "10", NULL, "inner steps a line of metrics"},
 };
 const int config_n_options = sizeof config_options / sizeof config_options[0];

@@ -19,6 +19,7 @@ enum { POLL_MAX = 1100 }; // 66 a peer when all bulk connections are open
 static const neb_ns telemetry_interval = NEB_S;
 
 static void telemetry(struct daemon *d) {
+    daemon_look_for_hangs(d);
     agent_spread_stand(&d->spread, d->up);
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
         if (d->jobs[i].used && d->jobs[i].state != AGENT_JOB_ENDED) {

@@ -7,7 +7,9 @@
 #include "agent/launch.h"
 #include "agent/policy.h"
 #include "agent/sums.h"
+#include "agent/worker.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -88,6 +90,9 @@ static enum neb_status start_worker(struct daemon *d, struct agent_jobrun *j) {
                                 &launch));
     j->client = (struct agent_ipc_client){0};
     j->step_at_start = j->last_step;
+    j->beat_at = neb_now();
+    j->hung_at = 0;
+    j->allow_s = WORKER_HANG_OTHER * (double)j->job.hang_after_s;
     int fd = -1;
     NEB_TRY(agent_credential_pipe(j->credential, &fd));
     enum neb_status st = agent_child_start_fed(&j->worker, "worker", launch.argv, log, fd);

@@ -272,8 +272,11 @@ static void on_list_request(struct daemon *d, const struct agent_ipc_client *fro
 // Requests of the worker of a job; false: none of those.
 static bool on_worker(struct daemon *d, struct agent_jobrun *j, const struct agent_ipc_client *from,
                       const char *op, struct agent_ipc_msg *m) {
+    j->beat_at = neb_now();
     if (!strcmp(op, "hello"))
         daemon_tell(d, from, json_pack("{s:s}", "ev", "hello"));
+    else if (!strcmp(op, "beat"))
+        j->allow_s = json_number_value(json_object_get(m->head, "allow_s"));
     else if (!strcmp(op, "detach"))
         daemon_trainer_left(d, j, true);
     else if (!strcmp(op, "update"))

@@ -7,6 +7,7 @@
 //     daemon_snapshot.c  snapshots given and taken                                   ── in
 //     daemon_streams.c   streams (a narrow header of its own)                        ── in
 //     daemon_jobs.c      the life of a job and its worker
+//     daemon_hang.c      workers that hang
 //     daemon_members.c   member lists and keys that change
 //     daemon_tell.c      what is told: to clients, workers, other agents, the page   ── out
 //
@@ -42,9 +43,9 @@ struct daemon {
     struct agent_jobrun jobs[AGENT_JOBS_MAX];
     bool up[SEC_MEMBERS_MAX];
     uint64_t faults[INTER_FAULTS];
-    neb_ns next_telemetry;
-    struct agent_view *view; // what status, page and metrics show
-    struct agent_web *web;   // NULL: no page
+    neb_ns next_telemetry, looked_at; // looked_at: for workers that hang
+    struct agent_view *view;          // what status, page and metrics show
+    struct agent_web *web;            // NULL: no page
     bool stopping;
     bool changes; // a peer's list was taken; acted upon outside of the service's own calls
     struct agent_members_change change;
@@ -127,6 +128,9 @@ json_t *daemon_signed_job(struct daemon *d, const struct agent_jobrun *j);
 void daemon_on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *p, size_t n);
 void daemon_on_peer(void *user, uint32_t peer, bool up);
 void daemon_on_fault(void *user, uint32_t peer, enum inter_fault f);
+
+// daemon_hang.c
+void daemon_look_for_hangs(struct daemon *d); // once a second
 
 // daemon_local.c
 void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,

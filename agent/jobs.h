@@ -43,6 +43,9 @@ struct agent_jobrun {
     struct agent_ipc_client client;      // the worker, once attached
     pid_t trainer;                       // with launcher attach: its process; 0: none
     int restarts;
+    // of the worker: when it last said something, for how long it may then say nothing, and when it was ended for that (0: it was not)
+    neb_ns beat_at, hung_at;
+    double allow_s;
     int64_t last_step, step_at_start; // progress resets the count of restarts
     int told_alive;                   // to the worker
     neb_ns link_told;                 // when the line about the link last went to another cluster

@@ -129,6 +129,7 @@ static enum neb_status skip(struct agent_worker *w, int64_t n) {
 static enum neb_status train_step(struct agent_worker *w) {
     struct intra_step_stats s;
     neb_ns start = neb_now();
+    worker_beat(w, true, 1);
     for (int32_t a = 0; a < w->job.accumulate; a++)
         for (int i = 0; i < w->n_samplers;
              i++) { // more than one: the synchronous reference averages over all clusters
@@ -138,6 +139,7 @@ static enum neb_status train_step(struct agent_worker *w) {
     NEB_TRY(intra_team_update(w->team, &s));
     double seconds = neb_seconds(neb_now() - start);
     w->train_s += seconds;
+    w->stepped = true;
     w->step_s = w->step_s > 0 ? 0.9 * w->step_s + 0.1 * seconds : seconds;
     w->all_tokens += (uint64_t)s.tokens;
     w->step++;

@@ -159,6 +159,9 @@ struct agent_worker {
     bool stop;
     const char *isa; // of the arithmetic that trains, for checkpoints
     // agent
+    neb_ns beat_at; // what it was told last by worker_beat, and when
+    double beat_allow_s;
+    bool stepped;        // this process has made a step: it knows how long they take
     neb_ns heard, asked; // of a foreign trainer: when the agent last said something, was last asked
     bool orphan;         // the agent does not know this worker (it was started anew)
     bool returned;       // it does again
@@ -184,6 +187,10 @@ NEB_MUST_CHECK enum neb_status worker_attach(struct agent_worker *w, const char 
 NEB_MUST_CHECK enum neb_status worker_hello(struct agent_worker *w, const char *job);
 NEB_MUST_CHECK enum neb_status worker_drain(struct agent_worker *w); // takes what has come
 NEB_MUST_CHECK enum neb_status worker_wait(struct agent_worker *w); // up to 200 ms; counts as stall
+// Tells the agent for how long it may hear nothing until this worker hangs (a rank that stopped, a dead node): before a step twenty
+// times what one takes, hang_after_s at least; before what is no step 30 x hang_after_s, or as long as 20 x `steps` steps take.
+enum { WORKER_HANG_STEPS = 20, WORKER_HANG_OTHER = 30 };
+void worker_beat(struct agent_worker *w, bool step, double steps);
 // All that is to be done between two steps. *ready: the next step may begin.
 NEB_MUST_CHECK enum neb_status worker_exchange(struct agent_worker *w, bool *ready);
 // Up to 15 s at the start, until all other clusters are connected or the job stops.

@@ -33,6 +33,7 @@ enum neb_status worker_evaluate(struct agent_worker *w, double *loss, json_t *by
         n = most && most < n ? most : n;
         if (!n)
             continue;
+        worker_beat(w, false, (double)n / w->job.batch / w->job.accumulate);
         NEB_TRY(evaluate_source(w, i, n, &l));
         if (json_object_set_new(by_source, intra_corpus_source_name(w->corpus, i), json_real(l)) !=
             0)

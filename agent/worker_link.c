@@ -32,6 +32,23 @@ void worker_say_eval(struct agent_worker *w, double loss, json_t *by_source) {
                                 "loss", agent_json_number(loss), "sources", by_source));
 }
 
+void worker_beat(struct agent_worker *w, bool step, double steps) {
+    double least_s = (double)w->job.hang_after_s,
+           allow_s = WORKER_HANG_STEPS * (step ? 1 : steps) * w->step_s, last_s = w->beat_allow_s;
+    neb_ns now = neb_now();
+    if (!step || !w->stepped)
+        least_s *= WORKER_HANG_OTHER;
+    allow_s = allow_s > least_s ? allow_s : least_s;
+    bool alike = allow_s < 1.5 * last_s && allow_s > last_s / 1.5;
+    if (w->foreign || !(least_s > 0) || (alike && now - w->beat_at < NEB_S))
+        return;
+    w->beat_at = now;
+    w->beat_allow_s = allow_s;
+    if (agent_ipc_send(w->ipc, NULL, json_pack("{s:s,s:f}", "op", "beat", "allow_s", allow_s), NULL,
+                       0) != NEB_OK)
+        neb_debug("a beat was dropped");
+}
+
 void worker_set_lost(struct agent_worker *w, bool lost) {
     w->lost = lost;
     w->adopts |= lost;
@@ -86,6 +103,7 @@ enum neb_status worker_drain(struct agent_worker *w) {
 enum neb_status worker_wait(struct agent_worker *w) {
     struct agent_ipc_msg m;
     neb_ns start = neb_now();
+    worker_beat(w, false, 0);
     enum neb_status st = agent_ipc_wait(w->ipc, poll_slice, &m);
     w->stall_s += neb_seconds(neb_now() - start);
     if (st == NEB_OK)

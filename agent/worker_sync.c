@@ -187,6 +187,7 @@ enum neb_status worker_send(struct agent_worker *w, int32_t f) {
     struct agent_travel *t = &w->travel[f];
     struct count_source counts = {w, f};
     neb_ns start = neb_now();
+    worker_beat(w, false, 0);
     t->again = g->in_flight ? t->again + 1 : 0;
     g->missed += g->in_flight ? t->missed : 0;
     bool merge = g->missed > (uint32_t)w->job.sync.merge_after;
@@ -380,6 +381,7 @@ enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
     neb_ns start = neb_now();
     size_t V = (size_t)w->trainer->c.model.vocab;
     bool foreign = !g->in_flight; // others went on without us
+    worker_beat(w, false, 0);
     NEB_TRY(worker_log_merge(w, f));
     NEB_TRY(fetch_fragment(w, f)); // what was learned since the send is kept
     if (t->rejected)
