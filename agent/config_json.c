@@ -177,3 +177,49 @@ enum neb_status agent_job_from_json(const json_t *json, struct agent_job *out) {
         return neb_fail(NEB_ERR_FORMAT, "job specification: a key still says auto");
     return agent_job_validate(out, "job specification");
 }
+
+static bool is_place(const char *key, const json_t *a, const json_t *b) {
+    static const char *const keys[] = {"mesh", "threads", "device"};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        if (!strcmp(key, keys[i]))
+            return true;
+    const char *x = json_string_value(a), *y = json_string_value(b);
+    return !strcmp(key, "launcher") && (!x || strcmp(x, "attach")) && (!y || strcmp(y, "attach"));
+}
+
+// Keys of a that b has otherwise; the names are the table's or, of clusters, those that are written here.
+static const char *cluster_differs(const json_t *a, const json_t *b) {
+    static const char *const names[] = {
+        "clusters.name",     "clusters.witness", "clusters.corpus",    "clusters.sources",
+        "clusters.launcher", "clusters.role",    "clusters.precision", "clusters.outer_state"};
+    const char *key;
+    json_t *x;
+    json_object_foreach((json_t *)(uintptr_t)a, key, x) {
+        const json_t *y = json_object_get(b, key);
+        if (json_equal(x, (json_t *)(uintptr_t)y) || is_place(key, x, y))
+            continue;
+        for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+            if (!strcmp(names[i] + strlen("clusters."), key))
+                return names[i];
+        return "clusters";
+    }
+    return NULL;
+}
+
+const char *agent_job_differs(const json_t *a, const json_t *b) {
+    const json_t *one = json_object_get(a, "clusters"), *other = json_object_get(b, "clusters");
+    for (int i = 0; i < config_n_options; i++) {
+        const char *key = config_options[i].path;
+        if (!json_equal(json_object_get(a, key), json_object_get(b, key)))
+            return key;
+    }
+    if (!json_is_array(one) || json_array_size(one) != json_array_size(other))
+        return "clusters";
+    for (size_t i = 0; i < json_array_size(one); i++) {
+        const json_t *x = json_array_get(one, i), *y = json_array_get(other, i);
+        const char *key = cluster_differs(x, y);
+        if (key || (key = cluster_differs(y, x)))
+            return key;
+    }
+    return NULL;
+}

@@ -172,12 +172,46 @@ static enum neb_status recall_totals(struct daemon *d, struct agent_jobrun *j) {
     return NEB_OK;
 }
 
+// A running job that is submitted again may have other places for its clusters to train (agent_job_differs): a worker whose own has
+// changed is ended, and goes on from its checkpoint there. Nothing else of a job changes. NULL: *why.
+static struct agent_jobrun *place_anew(struct daemon *d, struct agent_jobrun *j, json_t *spec,
+                                       char *why, size_t cap) {
+    size_t self = (size_t)j->self;
+    if (json_equal(j->spec, spec) || agent_job_differs(j->spec, spec))
+        return j;
+    bool moved = !json_equal(json_array_get(json_object_get(j->spec, "clusters"), self),
+                             json_array_get(json_object_get(spec, "clusters"), self));
+    struct agent_job *was = malloc(sizeof *was);
+    snprintf(why, cap, "agent \"%s\" cannot take the job's new meshes; its log says why",
+             daemon_name(d));
+    if (!was)
+        return NULL;
+    *was = j->job;
+    if (agent_job_from_json(spec, &j->job) != NEB_OK ||
+        !policy_admits(d, j, j->local ? UINT32_MAX : j->home, why, cap)) {
+        j->job = *was;
+        free(was);
+        return NULL;
+    }
+    free(was);
+    json_decref(j->spec);
+    j->spec = json_incref(spec);
+    daemon_job_save(d, j, "running");
+    if (moved && j->worker.pid) {
+        neb_info("job %s: its worker begins again with another mesh, launcher or device",
+                 j->job.name);
+        j->replaced = true;
+        agent_child_signal(&j->worker, SIGKILL);
+    }
+    return j;
+}
+
 // Takes a job over: from the command line (home UINT32_MAX) or from another agent.
 struct agent_jobrun *daemon_job_accept(struct daemon *d, const char *hex, json_t *spec,
                                        uint32_t home, char *why, size_t cap) {
     struct agent_jobrun *j = daemon_job(d, hex);
     if (j && j->state != AGENT_JOB_ENDED)
-        return j; // said twice
+        return place_anew(d, j, spec, why, cap); // said twice
     if (j)
         daemon_job_forget(d, j);
     for (int i = 0; i < AGENT_JOBS_MAX && !j; i++)

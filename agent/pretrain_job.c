@@ -73,18 +73,44 @@ enum neb_status pretrain_load_job(struct run *r) {
     return r->spec ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory");
 }
 
-static const char *first_difference(const json_t *a, const json_t *b) {
-    const char *key;
-    json_t *v;
-    json_object_foreach((json_t *)(uintptr_t)a, key,
-                        v) if (!json_equal(v, json_object_get(b, key))) return key;
-    return "?";
+static enum neb_status write_job(const struct run *r, const char *path) {
+    json_t *root = json_pack("{s:s,s:O}", "id", r->id, "spec", r->spec);
+    char *text = json_dumps(root, JSON_INDENT(1));
+    enum neb_status st = text ? neb_fs_write(path, text, strlen(text), 0644)
+                              : neb_fail(NEB_ERR_NOMEM, "out of memory");
+    free(text);
+    json_decref(root);
+    return st;
+}
+
+// The run in --out under its id: with the same job, or with one that differs in where and how its clusters train.
+static enum neb_status take_up(struct run *r, const char *path) {
+    uint8_t id[AGENT_JOB_ID_BYTES];
+    json_t *was = json_load_file(path, 0, NULL);
+    const json_t *spec = json_object_get(was, "spec");
+    const char *hex = json_string_value(json_object_get(was, "id")), *key;
+    enum neb_status st = NEB_OK;
+    if (!hex || !neb_unhex(hex, id, sizeof id) || !json_is_object(spec)) {
+        st = neb_fail(NEB_ERR_FORMAT, "%s is damaged", path);
+    } else if ((key = agent_job_differs(r->spec, spec))) {
+        st = neb_fail(NEB_ERR_INVALID,
+                      "%s was begun with another job: %s differs; resume with the same file and "
+                      "options (of clusters, mesh, launcher, threads and device may change)",
+                      r->o.out, key);
+    } else {
+        memcpy(r->id, hex, sizeof r->id);
+        if (!json_equal(r->spec, (json_t *)(uintptr_t)spec)) {
+            neb_info("going on with other meshes, launchers, threads or devices");
+            st = write_job(r, path);
+        }
+    }
+    json_decref(was);
+    return st;
 }
 
 enum neb_status pretrain_open_out(struct run *r) {
     char path[NEB_PATH_MAX];
     uint8_t id[AGENT_JOB_ID_BYTES];
-    enum neb_status st = NEB_OK;
     NEB_TRY(neb_fs_mkdirs(r->o.out, 0755));
     snprintf(r->out, sizeof r->out, "%s", r->o.out);
     NEB_TRY(neb_path_absolute(r->out, sizeof r->out, "--out"));
@@ -102,30 +128,12 @@ enum neb_status pretrain_open_out(struct run *r) {
             return neb_fail(
                 NEB_ERR_EXISTS,
                 "%s holds a run already; --resume continues it, or choose another --out", r->o.out);
-        json_t *was = json_load_file(path, 0, NULL);
-        const char *hex = json_string_value(json_object_get(was, "id"));
-        if (!hex || !neb_unhex(hex, id, sizeof id))
-            st = neb_fail(NEB_ERR_FORMAT, "%s is damaged", path);
-        else if (!json_equal(json_object_get(was, "spec"), r->spec))
-            st = neb_fail(
-                NEB_ERR_INVALID,
-                "%s was begun with another job: %s differs; resume with the same file and options",
-                r->o.out, first_difference(r->spec, json_object_get(was, "spec")));
-        else
-            memcpy(r->id, hex, sizeof r->id);
-        json_decref(was);
-        return st;
+        return take_up(r, path);
     }
     if (r->o.resume)
         return neb_fail(NEB_ERR_NOT_FOUND, "--resume: %s holds no run", r->o.out);
     if (getrandom(id, sizeof id, 0) != sizeof id)
         return neb_fail_errno("cannot draw a job id");
     neb_hex(id, sizeof id, r->id);
-    json_t *root = json_pack("{s:s,s:O}", "id", r->id, "spec", r->spec);
-    char *text = json_dumps(root, JSON_INDENT(1));
-    st = text ? neb_fs_write(path, text, strlen(text), 0644)
-              : neb_fail(NEB_ERR_NOMEM, "out of memory");
-    free(text);
-    json_decref(root);
-    return st;
+    return write_job(r, path);
 }

@@ -42,7 +42,8 @@ struct run {
 
 // pretrain_job.c
 NEB_MUST_CHECK enum neb_status pretrain_load_job(struct run *r);
-// Locks --out. A new run writes job.json, id and job; --resume must mean the same job, and takes its id.
+// Locks --out. A new run writes job.json, id and job; --resume must mean the same job, but for what
+// agent_job_differs lets change, and takes its id.
 NEB_MUST_CHECK enum neb_status pretrain_open_out(struct run *r);
 
 // pretrain_stop.c

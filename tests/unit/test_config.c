@@ -178,6 +178,54 @@ static void test_places(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
+// What a resumed run may change, and the name of what it may not.
+static void test_differs(void **state) {
+    (void)state;
+    static const struct {
+        const char *from, *to, *key;
+    } cases[] = {
+        {"threads: 2", "threads: 1, mesh: {pp: 2}, launcher: mpirun, device: cpu", NULL},
+        {"threads: 2", "threads: 2, launcher: attach", "clusters.launcher"},
+        {"threads: 2", "threads: 2, precision: fp32", "clusters.precision"},
+        {"threads: 2", "threads: 2, outer_state: host", "clusters.outer_state"},
+        {"threads: 2", "threads: 2, corpus: /tmp/other", "clusters.corpus"},
+        {"es: 0.5", "es: 0.6", "clusters.sources"},
+        {"name: paris", "name: rome", "clusters.name"},
+        {"batch: 4", "batch: 8", "data.batch"},
+        {"steps: 300", "steps: 301", "steps"},
+        {"  - {name: berlin, sources: {en: 1, de: 1}}\n", "", "clusters"},
+    };
+    struct agent_job j;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char text[2048];
+        const char *at = strstr(good, cases[i].from);
+        assert_non_null(at);
+        snprintf(text, sizeof text, "%.*s%s%s", (int)(at - good), good, cases[i].to,
+                 at + strlen(cases[i].from));
+        assert_int_equal(parse(good, &j), NEB_OK);
+        json_t *was = agent_job_to_json(&j);
+        if (cases[i].key &&
+            !strcmp(cases[i].key, "clusters.launcher")) { // of a job with a vocabulary
+            json_decref(was);
+            j.model.vocab = 512;
+            was = agent_job_to_json(&j);
+            j.clusters[0].launcher = AGENT_LAUNCHER_ATTACH;
+        } else {
+            assert_int_equal(parse(text, &j), NEB_OK);
+        }
+        json_t *now = agent_job_to_json(&j);
+        for (int k = 0; k < 2; k++) {
+            const char *key = k ? agent_job_differs(now, was) : agent_job_differs(was, now);
+            if (cases[i].key)
+                assert_string_equal(key, cases[i].key);
+            else
+                assert_null(key);
+        }
+        json_decref(was);
+        json_decref(now);
+    }
+}
+
 static void test_set(void **state) {
     (void)state;
     struct agent_job j;
@@ -322,12 +370,16 @@ static void test_auto(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good),          cmocka_unit_test(test_complaints),
-        cmocka_unit_test(test_auto),          cmocka_unit_test(test_places),
-        cmocka_unit_test(test_set),           cmocka_unit_test(test_json_round_trip),
-        cmocka_unit_test(test_sources),       cmocka_unit_test(test_bounds_travel),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_good),
+                                       cmocka_unit_test(test_complaints),
+                                       cmocka_unit_test(test_auto),
+                                       cmocka_unit_test(test_places),
+                                       cmocka_unit_test(test_differs),
+                                       cmocka_unit_test(test_set),
+                                       cmocka_unit_test(test_json_round_trip),
+                                       cmocka_unit_test(test_sources),
+                                       cmocka_unit_test(test_bounds_travel),
 
-        cmocka_unit_test(test_early_interval)};
+                                       cmocka_unit_test(test_early_interval)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
