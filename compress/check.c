@@ -49,8 +49,10 @@ struct cmp_check {
     // least raw bytes; packed ones to come; elements or blocks that were counted
     size_t min, left, done;
     bool packed, opened, ended; // zstd: its magic number was seen, its frame is over
-    bool nibbles;               // stage 2 (stage.c): first the low ones,
-    struct neb_buf low, high;   // then zstd of the high ones; both make the stream
+    bool sketching;
+    bool nibbles;             // stage 2 (stage.c): first the low ones,
+    struct neb_buf low, high; // then zstd of the high ones; both make the stream
+    float sketch[CMP_SKETCH];
 };
 
 enum neb_status cmp_check_create(struct cmp_check **out) {
@@ -100,8 +102,14 @@ void cmp_check_begin(struct cmp_check *c, uint64_t elements_max) {
     c->st = NEB_OK;
     c->stats = (struct cmp_update_stats){0};
     c->elements_max = elements_max;
+    c->sketching = false;
     c->sum = 0;
     expect(c, HEAD, 8);
+}
+
+void cmp_check_sketch(struct cmp_check *c) {
+    memset(c->sketch, 0, sizeof c->sketch);
+    c->sketching = true;
 }
 
 static enum neb_status too_much(const struct cmp_check *c) {
@@ -386,6 +394,8 @@ static enum neb_status end_unit(struct cmp_check *c) {
         return neb_fail(NEB_ERR_FORMAT, "codec frame: bytes after its end");
     c->sum += ((c->lane[0] + c->lane[4]) + (c->lane[1] + c->lane[5])) +
               ((c->lane[2] + c->lane[6]) + (c->lane[3] + c->lane[7]));
+    if (c->sketching)
+        cmp_sketch_add(c->sketch, c->shape.unit, &c->h, c->raw, c->n);
     expect(c, --c->units_left ? UNIT : END, 16);
     return NEB_OK;
 }
@@ -520,6 +530,7 @@ enum neb_status cmp_check_end(struct cmp_check *c, struct cmp_update_stats *out)
     if (c->st == NEB_OK && c->state != END)
         c->st = neb_fail(NEB_ERR_FORMAT, "update: cut short");
     c->stats.norm = sqrt(c->sum);
+    c->stats.sketch = c->sketching && c->st == NEB_OK ? c->sketch : NULL;
     neb_sha256_finish(c->sha, c->stats.shapes);
     *out = c->stats;
     return c->st;

@@ -18,6 +18,7 @@
 // verdict only once the digest in that manifest is that of the bytes it fed (inter/service_arrive.c).
 #ifndef CMP_CHECK_H
 #define CMP_CHECK_H
+#include "compress/sketch.h"
 #include "compress/update.h"
 
 struct cmp_check; // one thread; grows to the largest unit seen and stays. NEB_ERR_NOMEM
@@ -25,6 +26,8 @@ NEB_MUST_CHECK enum neb_status cmp_check_create(struct cmp_check **out);
 void cmp_check_destroy(struct cmp_check **c);
 // Starts an update. elements_max: of all units together.
 void cmp_check_begin(struct cmp_check *c, uint64_t elements_max);
+// Wanted besides, of the update that has just begun: its sketch (stats.sketch, compress/sketch.h), valid until the next begin.
+void cmp_check_sketch(struct cmp_check *c);
 // NEB_ERR_FORMAT: no valid update, logged once; every further call says it again. NEB_ERR_NOMEM likewise.
 NEB_MUST_CHECK enum neb_status cmp_check_feed(struct cmp_check *c, const uint8_t *p, size_t n);
 // NEB_ERR_FORMAT when anything was wrong or is missing. *out is set in every case: of what was fed.

@@ -195,14 +195,26 @@ void cmp_shapes_hash(const struct cmp_unit_shape *shapes, uint32_t n,
     neb_buf_free(&b);
 }
 
-enum neb_status cmp_update_check_max(struct cmp_work *w, const uint8_t *p, size_t len,
-                                     uint64_t elements_max, struct cmp_update_stats *out) {
+static enum neb_status check(struct cmp_work *w, const uint8_t *p, size_t len,
+                             uint64_t elements_max, bool sketch, struct cmp_update_stats *out) {
     *out = (struct cmp_update_stats){0};
     if (!w->check)
         NEB_TRY(cmp_check_create(&w->check));
     cmp_check_begin(w->check, elements_max);
+    if (sketch)
+        cmp_check_sketch(w->check);
     enum neb_status st = cmp_check_feed(w->check, p, len), end = cmp_check_end(w->check, out);
     return st == NEB_OK ? end : st;
+}
+
+enum neb_status cmp_update_check_max(struct cmp_work *w, const uint8_t *p, size_t len,
+                                     uint64_t elements_max, struct cmp_update_stats *out) {
+    return check(w, p, len, elements_max, false, out);
+}
+
+enum neb_status cmp_update_check_sketch(struct cmp_work *w, const uint8_t *p, size_t len,
+                                        uint64_t elements_max, struct cmp_update_stats *out) {
+    return check(w, p, len, elements_max, true, out);
 }
 
 enum neb_status cmp_update_check(struct cmp_work *w, const uint8_t *p, size_t len,

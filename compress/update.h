@@ -65,7 +65,8 @@ struct cmp_update_stats {
     uint64_t counts; // sum of all row counts
     // L2 of all decoded elements: from codes and scales (compress/check.h), the same bits everywhere
     double norm;
-    uint8_t shapes[32]; // cmp_shapes_hash of its units
+    uint8_t shapes[32];  // cmp_shapes_hash of its units
+    const float *sketch; // where it was asked for (compress/check.h); else NULL
 };
 // Checks an update without knowing the model: structure, frames, finiteness, norm. What an agent does before a commit, here
 // with all bytes at once; compress/check.h takes them as they come. NEB_ERR_FORMAT: what of it is wrong is logged.
@@ -76,5 +77,9 @@ NEB_MUST_CHECK enum neb_status cmp_update_check(struct cmp_work *w, const uint8_
 NEB_MUST_CHECK enum neb_status cmp_update_check_max(struct cmp_work *w, const uint8_t *p,
                                                     size_t len, uint64_t elements_max,
                                                     struct cmp_update_stats *out);
+// And its sketch (compress/sketch.h), valid until w is used again.
+NEB_MUST_CHECK enum neb_status cmp_update_check_sketch(struct cmp_work *w, const uint8_t *p,
+                                                       size_t len, uint64_t elements_max,
+                                                       struct cmp_update_stats *out);
 
 #endif

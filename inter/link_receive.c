@@ -21,9 +21,10 @@ static bool on_data(struct inter_link *l, struct peer *p, struct set *s, uint32_
 }
 
 static bool on_pong(struct peer *p, struct neb_rd *r) {
-    neb_ns rtt = neb_now() - neb_rd_i64(r), day = neb_rd_i64(r);
-    if (rtt < 0 || rtt > 60 * NEB_S || day < 0)
-        return false;
+    neb_ns now = neb_now(), asked = neb_rd_i64(r), day = neb_rd_i64(r);
+    if (asked < now - 60 * NEB_S || asked > now || day < 0 || day > INT64_MAX / 2)
+        return false; // not an answer to a PING of this side's
+    neb_ns rtt = now - asked;
     p->clock_offset = day + rtt / 2 - neb_wall_now();
     p->rtt = p->rtt ? (7 * p->rtt + rtt) / 8 : rtt;
     return true;

@@ -1,5 +1,6 @@
 // The node: its life, what happens to it, and where each message goes. What is done about them is in node_transfer.c,
 // node_serve.c, node_round.c and node_elect.c.
+#include "compress/sketch.h"
 #include "inter/node_state.h"
 
 #include <stdlib.h>
@@ -294,6 +295,17 @@ void inter_node_restore_norm(struct inter_node *n, const struct inter_key *k, fl
     struct fragment *g = node_find_fragment(node_find_job(n, k->job), k->fragment);
     if (g && k->member < INTER_MEMBERS_MAX && inter_key_equal(&g->slots[k->member].m.key, k))
         g->slots[k->member].norm = norm;
+}
+
+void inter_node_sketch(struct inter_node *n, const struct inter_key *k, const float *sketch) {
+    struct fragment *g = node_find_fragment(node_find_job(n, k->job), k->fragment);
+    struct slot *t = g && k->member < INTER_MEMBERS_MAX ? &g->slots[k->member] : NULL;
+    if (!t || !t->known || !inter_key_equal(&t->m.key, k))
+        return;
+    if (!t->sketch)
+        t->sketch = malloc(CMP_SKETCH * sizeof *t->sketch);
+    if (t->sketch) // without it nothing is said of directions
+        memcpy(t->sketch, sketch, CMP_SKETCH * sizeof *t->sketch);
 }
 
 void inter_node_restore_vote(struct inter_node *n, const struct inter_record *r) {

@@ -127,8 +127,8 @@ enum inter_fault {
     INTER_FAULT_DIVERGED,  // members computed different parameters from the same commits
     INTER_FAULT_RENEWED,   // a member came back with an empty disk
     INTER_FAULT_FORGED,    // a weight or a size that the job cannot give
-    INTER_FAULT_OUTLIER,   // an update was committed whose norm is far above that of the others
-    INTER_FAULT_BEHIND,    // blobs that this node needs are on no other member any more
+    INTER_FAULT_OUTLIER, // an update was committed that stands out from the others (inter/outlier.h)
+    INTER_FAULT_BEHIND,  // blobs that this node needs are on no other member any more
     INTER_FAULTS
 };
 const char *inter_fault_name(enum inter_fault f);
@@ -200,6 +200,8 @@ void inter_node_path(const struct inter_node *n, uint32_t peer, struct inter_pat
 // Next round of a fragment; UINT32_MAX: no such job.
 uint32_t inter_node_round(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
                           uint32_t fragment);
+// The sketch (compress/sketch.h) of an update of the open round that has passed the gate: copied. Of what is not known here, nothing.
+void inter_node_sketch(struct inter_node *n, const struct inter_key *k, const float *sketch);
 // Whether norms of updates matter in a job: they are clipped, or compared (three members or more).
 bool inter_node_weighs(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES]);
 struct inter_job_status {

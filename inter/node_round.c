@@ -1,5 +1,6 @@
 // Proposals, votes and commits of one round of one fragment.
 #include "inter/node_state.h"
+#include "inter/outlier.h"
 #include "inter/robust.h"
 #include "inter/sums.h"
 #include "inter/weights.h"
@@ -54,13 +55,15 @@ static bool norms_of(const struct fragment *g, const struct inter_record *r,
 static void flag_outliers(struct step *s, const struct job *j, const struct fragment *g,
                           const struct inter_record *r) {
     float norms[INTER_MEMBERS_MAX];
-    if (!norms_of(g, r, norms) || r->n < 3)
-        return;
-    float limit = 4 * inter_robust_median(r, norms);
-    for (uint8_t i = 0; i < r->n; i++)
-        if (r->entries[i].member != j->c.self && norms[r->entries[i].member] > limit) {
+    const float *sketches[INTER_MEMBERS_MAX];
+    (void)norms_of(g, r, norms);
+    for (uint8_t m = 0; m < INTER_MEMBERS_MAX; m++)
+        sketches[m] = g->slots[m].sketch;
+    uint16_t odd = inter_outliers(r, norms, sketches);
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        if (odd >> m & 1 && m != j->c.self) {
             struct inter_action *a = node_act(s, INTER_ACT_FAULT);
-            a->peer = j->c.peers[r->entries[i].member];
+            a->peer = j->c.peers[m];
             a->fault = INTER_FAULT_OUTLIER;
         }
 }

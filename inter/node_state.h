@@ -44,6 +44,7 @@ struct slot {      // one member's update in the open round
     bool refused;  // by the gate
     struct inter_manifest m;
     float norm;                 // of the decoded update; 0: not known
+    float *sketch;              // (CMP_SKETCH) owned; NULL: not known
     uint16_t holders, refusers; // bit per member: blob durable there; refused there
     uint16_t hints;             // who says to hold a blob whose manifest is not here,
     uint32_t hint_attempt;      // of this attempt, the newest told of

@@ -5,10 +5,12 @@
 #include "agent/base/sha256.h"
 #include "inter/node_state.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 void node_clear_slot(struct slot *t) {
     inter_bitmap_free(&t->got);
+    free(t->sketch);
     *t = (struct slot){0};
 }
 

@@ -5,7 +5,8 @@
 #include <math.h>
 
 enum { MEMBERS_LEAST = 3 };
-static const float longer = 4, against = -0.1f;
+static const float longer = 4;
+static const double against = -0.2, agree = 0.2;
 
 static uint16_t by_length(const struct inter_record *r, const float *norms) {
     uint16_t out = 0;
@@ -25,13 +26,25 @@ static void add_as_long_as_any(float *sum, const float *sketch) {
         sum[i] += (float)((double)sketch[i] / length);
 }
 
-static bool points_away(const struct inter_record *r, uint8_t who,
-                        const float *const sketches[INTER_MEMBERS_MAX]) {
+// Cosine between a member's update and the sum of the others of a set (a bit each).
+static double cosine_in(uint16_t set, uint8_t who, const float *const sketches[INTER_MEMBERS_MAX]) {
     float others[CMP_SKETCH] = {0};
-    for (uint8_t i = 0; i < r->n; i++)
-        if (r->entries[i].verdict == INTER_ACCEPTED && r->entries[i].member != who)
-            add_as_long_as_any(others, sketches[r->entries[i].member]);
-    return cmp_sketch_cosine(sketches[who], others) < (double)against;
+    for (uint8_t m = 0; m < INTER_MEMBERS_MAX; m++)
+        if (set >> m & 1 && m != who)
+            add_as_long_as_any(others, sketches[m]);
+    return cmp_sketch_cosine(sketches[who], others);
+}
+
+static bool points_away(uint16_t accepted, uint8_t who,
+                        const float *const sketches[INTER_MEMBERS_MAX]) {
+    uint16_t rest = (uint16_t)(accepted & ~(1u << who));
+    double sum = 0;
+    if (cosine_in(accepted, who, sketches) >= against)
+        return false;
+    for (uint8_t m = 0; m < INTER_MEMBERS_MAX; m++)
+        if (rest >> m & 1)
+            sum += cosine_in(rest, m, sketches);
+    return sum / __builtin_popcount(rest) > agree;
 }
 
 uint16_t inter_outliers(const struct inter_record *r, const float norms[INTER_MEMBERS_MAX],
@@ -51,7 +64,7 @@ uint16_t inter_outliers(const struct inter_record *r, const float norms[INTER_ME
     if (lengths)
         out |= by_length(r, norms);
     for (uint8_t m = 0; directions && m < INTER_MEMBERS_MAX; m++)
-        if (accepted >> m & 1 && points_away(r, m, sketches))
+        if (accepted >> m & 1 && points_away(accepted, m, sketches))
             out |= (uint16_t)(1u << m);
     return out;
 }

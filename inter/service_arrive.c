@@ -50,6 +50,8 @@ void service_arrival_begin(struct inter_service *s, const struct inter_manifest 
         return; // checked whole at its end
     neb_sha256_finish(a->sha, former);
     cmp_check_begin(a->check, service_elements_max(s, m->key.job));
+    if (inter_node_weighs(s->node, m->key.job))
+        cmp_check_sketch(a->check);
     a->on = true;
     a->numbers = true;
     a->key = m->key;

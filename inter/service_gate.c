@@ -2,7 +2,7 @@
 // on its own disk; the record says what became of them.
 //
 //     claims (headers) within the job's parameters ── every frame unpacked: finite, in scale ── shape of every unit as this member's own
-//     worker has it ── row counts within the tokens ── norm, for whoever weighs or flags it
+//     worker has it ── row counts within the tokens ── norm and sketch, for whoever weighs or flags it
 //
 // Most of it happens while the update arrives (service_arrive.c).
 #include "agent/base/log.h"
@@ -98,7 +98,9 @@ static const char *fault_of(struct inter_service *s, const struct inter_manifest
         return fault_of_masked(s, m, map);
     enum neb_status st;
     if (!service_arrival_verdict(s, m, &st, stats))
-        st = cmp_update_check_max(s->gate, map->p, map->len, bound->elements, stats);
+        st = inter_node_weighs(s->node, m->key.job)
+                 ? cmp_update_check_sketch(s->gate, map->p, map->len, bound->elements, stats)
+                 : cmp_update_check_max(s->gate, map->p, map->len, bound->elements, stats);
     if (st != NEB_OK || stats->elements > bound->elements) // which may be known since it began
         return "it is malformed, holds too much, or a number that is none";
     if (x && memcmp(stats->shapes, x->sha256, sizeof x->sha256))
@@ -117,6 +119,8 @@ enum neb_status service_gate(struct inter_service *s, const struct inter_manifes
     const char *fault = fault_of(s, m, &map, &stats);
     neb_map_close(&map);
     *pass = !fault;
+    if (!fault && stats.sketch)
+        inter_node_sketch(s->node, &m->key, stats.sketch);
     // An update of zeros has a norm too: 0 stands for one that is not known.
     *norm = stats.norm > 1e-30 ? stats.norm < 1e30 ? (float)stats.norm : 1e30f : 1e-30f;
     if (fault)

@@ -1,0 +1,171 @@
+// compress/sketch and inter/outlier: angles between updates, whatever codecs they came in, and who stands out by them.
+#include "agent/base/rng.h"
+#include "compress/check.h"
+#include "inter/outlier.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { UNITS = 4 };
+// groups of one, of two, of 64, and the last one cut short
+static const struct cmp_unit_shape shapes[UNITS] = {
+    {0, 7, 9, false}, {1, 10, 150, false}, {2, 500, 300, false}, {5, 1, 70001, false}};
+static struct cmp_work *work;
+static struct cmp_check *check;
+
+static size_t elements(void) {
+    size_t n = 0;
+    for (int u = 0; u < UNITS; u++)
+        n += (size_t)shapes[u].rows * shapes[u].cols;
+    return n;
+}
+
+// What an update of x, encoded with `codec`, looks like to the gate.
+static void sketch_of(const float *x, const char *codec, float *out) {
+    struct cmp_codec c;
+    struct cmp_update_stats stats;
+    struct neb_buf b = {0};
+    size_t at = 0;
+    assert_int_equal(cmp_codec_parse(codec, &c), NEB_OK);
+    cmp_update_begin(&b, UNITS);
+    for (int u = 0; u < UNITS; u++) {
+        assert_int_equal(cmp_update_add(work, &b, &shapes[u], &c, x + at, NULL), NEB_OK);
+        at += (size_t)shapes[u].rows * shapes[u].cols;
+    }
+    cmp_check_begin(check, elements());
+    cmp_check_sketch(check);
+    for (size_t k = 0; k < b.len; k += 1000) // as it arrives
+        assert_int_equal(cmp_check_feed(check, b.p + k, b.len - k < 1000 ? b.len - k : 1000),
+                         NEB_OK);
+    assert_int_equal(cmp_check_end(check, &stats), NEB_OK);
+    memcpy(out, stats.sketch, CMP_SKETCH * sizeof *out);
+    neb_buf_free(&b);
+}
+
+// (1 − mix)·a + mix·b, scaled
+static float *blend(const float *a, const float *b, float mix, float scale) {
+    float *x = malloc(elements() * sizeof *x);
+    for (size_t i = 0; i < elements(); i++)
+        x[i] = scale * ((1 - mix) * a[i] + mix * b[i]);
+    return x;
+}
+
+static float *noise(uint64_t seed) {
+    struct neb_rng r = neb_rng_make(seed, 0);
+    float *x = malloc(elements() * sizeof *x);
+    for (size_t i = 0; i < elements(); i++)
+        x[i] = 1e-3f * neb_rng_normal(&r);
+    return x;
+}
+
+static double cosine(const float *a, const float *b) {
+    double ab = 0, aa = 0, bb = 0;
+    for (size_t i = 0; i < elements(); i++) {
+        ab += (double)a[i] * (double)b[i];
+        aa += (double)a[i] * (double)a[i];
+        bb += (double)b[i] * (double)b[i];
+    }
+    return ab / sqrt(aa * bb);
+}
+
+static void test_angles(void **state) {
+    (void)state;
+    static const char *const codecs[] = {"fp32", "bf16", "int8", "int4"};
+    float *a = noise(1), *b = noise(2), left[CMP_SKETCH], right[CMP_SKETCH];
+    for (int k = 0; k < 4; k++)
+        for (int mix = 0; mix <= 4; mix++)
+            for (int sign = -1; sign <= 1; sign += 2) {
+                float *x = blend(a, b, (float)mix / 4, 100 * (float)sign);
+                sketch_of(a, codecs[k], left);
+                sketch_of(x, codecs[(k + mix) % 4], right);
+                double got = cmp_sketch_cosine(left, right), want = cosine(a, x);
+                if (fabs(got - want) > 0.12)
+                    fail_msg("%s against %s: cosine %g, sketched %g", codecs[k],
+                             codecs[(k + mix) % 4], want, got);
+                free(x);
+            }
+    free(a);
+    free(b);
+}
+
+// Entries of top-k fall into the buckets of their elements: with themselves, dense, the angle is that of what was kept.
+static void test_sparse(void **state) {
+    (void)state;
+    float *a = noise(3), *other = noise(4), dense[CMP_SKETCH], sparse[CMP_SKETCH],
+          apart[CMP_SKETCH];
+    for (size_t i = 0; i < elements(); i += 50)
+        a[i] *= 100; // a few carry nearly all of it
+    sketch_of(a, "int8", dense);
+    sketch_of(a, "topk:256/4096", sparse);
+    sketch_of(other, "topk:64/4096", apart);
+    assert_true(cmp_sketch_cosine(dense, sparse) > 0.85);
+    assert_true(fabs(cmp_sketch_cosine(apart, sparse)) < 0.12);
+    for (int i = 0; i < CMP_SKETCH; i++)
+        sparse[i] = -sparse[i];
+    assert_true(cmp_sketch_cosine(dense, sparse) < -0.85);
+    memset(sparse, 0, sizeof sparse);
+    assert_true(cmp_sketch_cosine(dense, sparse) == 0);
+    sparse[7] = INFINITY;
+    assert_true(cmp_sketch_cosine(dense, sparse) == 0);
+    free(a);
+    free(other);
+}
+
+// Members 0, 2 and 3 learned much of the same; what 5 sends changes.
+static void test_outliers(void **state) {
+    (void)state;
+    static const uint8_t who[] = {0, 2, 3, 5};
+    struct inter_record r = {.n = 4};
+    float sketches[4][CMP_SKETCH],
+        norms[INTER_MEMBERS_MAX] = {[0] = 1, [2] = 1.2f, [3] = 0.9f, [5] = 1};
+    const float *by_member[INTER_MEMBERS_MAX] = {0};
+    float *common = noise(10);
+    for (int i = 0; i < 4; i++) {
+        float *own = noise(20 + (uint64_t)i), *x = blend(common, own, 0.6f, 1);
+        sketch_of(x, "int4", sketches[i]);
+        r.entries[i] = (struct inter_entry){.member = who[i], .clip = 1};
+        by_member[who[i]] = sketches[i];
+        free(own);
+        free(x);
+    }
+    assert_int_equal(inter_outliers(&r, norms, by_member), 0);
+    norms[5] = 5;
+    assert_int_equal(inter_outliers(&r, norms, by_member), 1 << 5); // too long
+    norms[5] = 1;
+    for (int i = 0; i < CMP_SKETCH; i++)
+        sketches[3][i] = -1000 * sketches[3][i]; // its length says nothing here: the norm does
+    assert_int_equal(inter_outliers(&r, norms, by_member), 1 << 5);
+    by_member[2] = NULL; // the direction of one is not known: of none is anything said
+    assert_int_equal(inter_outliers(&r, norms, by_member), 0);
+    norms[5] = 0;
+    norms[3] = 100;
+    assert_int_equal(inter_outliers(&r, norms, by_member), 0);
+    by_member[2] = sketches[1];
+    assert_int_equal(inter_outliers(&r, norms, by_member), 1 << 5);
+    r.entries[0].verdict = INTER_REJECTED;
+    r.entries[1].verdict = INTER_REJECTED;
+    assert_int_equal(inter_outliers(&r, norms, by_member), 0); // two: which of them?
+    free(common);
+}
+
+static int setup(void **state) {
+    (void)state;
+    return cmp_work_create(&work) == NEB_OK && cmp_check_create(&check) == NEB_OK ? 0 : -1;
+}
+static int teardown(void **state) {
+    (void)state;
+    cmp_work_destroy(&work);
+    cmp_check_destroy(&check);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_angles), cmocka_unit_test(test_sparse),
+                                       cmocka_unit_test(test_outliers)};
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
