@@ -20,7 +20,7 @@ static inline int agent_exit_of(enum neb_status st) {
 struct agent_command {
     const char *name;
     const char *summary;               // NULL: internal, not listed
-    int (*run)(int argc, char **argv); // argv[0] is the subcommand's name; returns enum agent_exit
+    int (*run)(int argc, char **argv); // argv[0] is "nebula NAME"; returns enum agent_exit
 };
 
 int cmd_check(int argc, char **argv);

@@ -59,7 +59,7 @@ enum neb_status config_set_text(char *p, size_t size, const char *path, const ch
     if (strlen(text) >= size)
         return COMPLAIN(where, path, "longer than %zu bytes", size - 1);
     if (name &&
-        (!*text ||
+        (!*text || !strcmp(text, ".") || !strcmp(text, "..") || // they become folders
          strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") !=
              strlen(text)))
         return COMPLAIN(where, path, "\"%s\" is not a name (letters, digits, '-', '_', '.')", text);

@@ -28,8 +28,12 @@ int main(int argc, char **argv) {
         return 0;
     }
     for (const struct agent_command *c = agent_commands; c->name; c++)
-        if (!strcmp(argv[1], c->name))
+        if (!strcmp(argv[1], c->name)) {
+            char name[32]; // what usage and errors begin with
+            snprintf(name, sizeof name, "nebula %s", c->name);
+            argv[1] = name;
             return c->run(argc - 1, argv + 1);
+        }
     fprintf(stderr, "nebula: unknown command '%s'\n", argv[1]);
     usage(stderr);
     return 2;

@@ -327,7 +327,7 @@ static enum neb_status verify_all(const struct intra_ckpt *c) {
         if (memcmp(got, s->sha256, sizeof got))
             return neb_fail(NEB_ERR_CORRUPT,
                             "checkpoint %s%s: section '%s' at offset %" PRIu64
-                            ": digest does not match",
+                            ": digest does not match; use an older one",
                             c->path, s->part ? " (in a part)" : "", s->name, s->at);
     }
     return NEB_OK;

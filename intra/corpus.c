@@ -43,6 +43,9 @@ static enum neb_status open_shard(struct intra_corpus *c, struct shard *s, const
     char path[NEB_PATH_MAX], magic[8];
     uint8_t sha[INTRA_SHA_BYTES], got[INTRA_SHA_BYTES];
     NEB_TRY(neb_path(path, sizeof path, c->dir, file));
+    if (!neb_fs_exists(path))
+        return neb_fail(NEB_ERR_NOT_FOUND,
+                        "%s: corpus.json lists it, but there is no such file; %s", path, rebuild);
     NEB_TRY(neb_map_open(path, &s->map));
     struct neb_rd r = neb_rd_make(s->map.p, s->map.len);
     neb_rd_copy(&r, magic, sizeof magic);

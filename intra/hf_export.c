@@ -115,7 +115,8 @@ static enum neb_status verified(const struct exporting *x, const struct intra_te
         return NEB_ERR_IO;
     neb_sha256(*out, s->bytes, got);
     return memcmp(got, s->sha256, sizeof got)
-               ? neb_fail(NEB_ERR_CORRUPT, "checkpoint %s: section '%s': digest does not match",
+               ? neb_fail(NEB_ERR_CORRUPT,
+                          "checkpoint %s: section '%s': digest does not match; use an older one",
                           x->e->checkpoint, s->name)
                : NEB_OK;
 }

@@ -97,7 +97,8 @@ enum neb_status intra_hf_layout(const struct intra_ckpt *k, struct intra_model *
         return NEB_ERR_IO;
     neb_sha256(text, s->bytes, got);
     if (memcmp(got, s->sha256, sizeof got))
-        return neb_fail(NEB_ERR_CORRUPT, "checkpoint %s: section '%s': digest does not match",
+        return neb_fail(NEB_ERR_CORRUPT,
+                        "checkpoint %s: section '%s': digest does not match; use an older one",
                         intra_ckpt_path(k), s->name);
     struct neb_rd r = neb_rd_make(text, s->bytes);
     for (size_t i = 0; i < 16; i++)

@@ -17,7 +17,7 @@ shard=$T/cut/gpl/train-00000.bin
 truncate -s -100 "$shard"
 expect cut-shard 1 'train-00000.bin: .* bytes where .* belong: cut short\?' --set data.corpus="$T/cut"
 rm "$shard"
-expect no-shard 1 'cannot (open|stat) .*train-00000.bin' --set data.corpus="$T/cut"
+expect no-shard 1 'train-00000.bin: corpus.json lists it, .*; rebuild the corpus with nebula data build' --set data.corpus="$T/cut"
 expect no-corpus 1 'data.corpus: cannot find' --set data.corpus="$T/nowhere"
 expect unknown-key 2 "unknown key \(did you mean 'sync.interval'\?\)" --set sync.intervall=3
 expect bad-wan 1 'WAN emulator did not start' --wan nonsense
@@ -41,7 +41,7 @@ done
 want=$(summary '.clusters[0].params_digest' "$T/rot")
 timeout 90 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/rot" --set checkpoint.every_steps=10 --resume >"$T/rot2.log" 2>&1 ||
     fail "did not go on from the older checkpoint: $(tail -n 3 "$T/rot2.log")"
-grep -q 'digest does not match' "$T"/rot/clusters/*/jobs/*/worker.log || fail "the damage was not reported"
+grep -q 'digest does not match; use an older one' "$T"/rot/clusters/*/jobs/*/worker.log || fail "the damage was not reported"
 [[ $(summary '.clusters[0].params_digest' "$T/rot") == "$want" ]] || fail "other parameters after going back one checkpoint"
 "$nebula" eval "$T/garbage.ckpt" --corpus "$T/corpus" >"$T/eval.log" 2>&1 && fail "eval took garbage"
 grep -q 'no checkpoint header' "$T/eval.log" || fail "eval: $(cat "$T/eval.log")"

@@ -21,11 +21,18 @@ sed 's/name: gpl/name: gnu/' "$T/job.yaml" >"$T/source.yaml"
 expect 2 "cluster alpha: corpus $T/corpus has no source 'gnu'" "$T/source.yaml"
 sed 's/^model:/modle:/' "$T/job.yaml" >"$T/key.yaml"
 expect 2 "key.yaml:5: modle: unknown key (did you mean 'model'?)" "$T/key.yaml"
+sed 's/^job:.*/job: ../' "$T/job.yaml" >"$T/name.yaml"
+expect 2 'job: ".." is not a name' "$T/name.yaml"
 expect 2 '--set: sync.interval: 0 is not in 1..1e+09' "$T/job.yaml" --set sync.interval=0
 expect 2 'model.vocab: 100 is below the 512 pieces' "$T/job.yaml" --set model.vocab=100
 expect 2 '"ok":false' "$T/job.yaml" --json --set steps=no
 expect 2 'no-such.yaml' "$T/no-such.yaml"
 expect 2 'unrecognized option' "$T/job.yaml" --frobnicate
+# Every command calls itself by the name that a user types.
+for command in $("$nebula" help | awk '/^  [a-z]/ { print $1 }'); do
+    [[ $("$nebula" "$command" --help) == "Usage: nebula $command "* ]] || fail "nebula $command --help begins otherwise"
+done
+expect 2 "Try \`nebula check --help' or" "$T/job.yaml" --frobnicate
 configs=$(dirname "$0")/../../configs
 "$nebula" check --reference | cmp - <(sed -n '/^| key | default /,/^$/{/^|/p}' "$configs/README.md") ||
     fail "configs/README.md is behind: nebula check --reference"

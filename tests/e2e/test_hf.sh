@@ -77,5 +77,5 @@ if (NEBULA_FAULT=fs.write:5:kill timeout 60 "$nebula" import "$T/next-hf" --out 
 [[ ! -e $T/killed.partial ]] || fail "the killed one's folder stayed"
 
 printf 'X' | dd of="$T/back/model.ckpt" bs=1 seek=100000 conv=notrunc status=none
-refused 1 "digest does not match" export "$T/back" "$T/no"
+refused 1 "digest does not match; use an older one" export "$T/back" "$T/no"
 echo "folders go out and come back with the same losses"

@@ -259,6 +259,8 @@ static void test_damaged_shards(void **state) {
     assert_non_null(strstr(message, "digest does not match"));
     assert_int_equal(neb_fs_remove(path), NEB_OK);
     assert_int_equal(intra_corpus_open(corpus_dir, false, &c), NEB_ERR_NOT_FOUND);
+    assert_non_null(strstr(message, "train-00000.bin: corpus.json lists it"));
+    assert_non_null(strstr(message, "rebuild the corpus with nebula data build"));
     assert_int_equal(intra_corpus_open("/nonexistent", false, &c), NEB_ERR_NOT_FOUND);
     assert_non_null(strstr(message, "nebula data build"));
     neb_log_set_sink(NULL, NULL);
