@@ -274,7 +274,7 @@ static void show_progress(void *user, const char *stage, uint64_t done, uint64_t
     }
     s->last = now;
     if (s->json) {
-        printf("{\"stage\": \"%s\", \"done\": %llu, \"total\": %llu}\n", stage,
+        printf("{\"kind\": \"stage\", \"stage\": \"%s\", \"done\": %llu, \"total\": %llu}\n", stage,
                (unsigned long long)done, (unsigned long long)total);
     } else {
         char left[32] = "--:--";
@@ -291,14 +291,28 @@ static void show_progress(void *user, const char *stage, uint64_t done, uint64_t
     fflush(stdout);
 }
 
+static void print_json(const struct intra_corpus *c, bool skipped, const char *digest) {
+    json_t *sources = json_array();
+    for (int32_t i = 0; i < intra_corpus_sources(c); i++)
+        json_array_append_new(
+            sources, json_pack("{s:s, s:I, s:I}", "name", intra_corpus_source_name(c, i),
+                               "train_tokens", (json_int_t)intra_corpus_tokens(c, i, INTRA_TRAIN),
+                               "valid_tokens", (json_int_t)intra_corpus_tokens(c, i, INTRA_VALID)));
+    json_t *o = json_pack("{s:s, s:s, s:i, s:b, s:s, s:o}", "kind", "summary", "corpus",
+                          intra_corpus_dir(c), "vocab", intra_corpus_vocab(c), "unchanged", skipped,
+                          "digest", digest, "sources", sources);
+    json_dumpf(o, stdout, JSON_COMPACT);
+    putchar('\n');
+    json_decref(o);
+}
+
 static void print_summary(const struct intra_corpus *c, bool json, bool skipped) {
     char hex[65];
     uint8_t sha[INTRA_SHA_BYTES];
     intra_corpus_digest(c, sha);
     neb_hex(sha, sizeof sha, hex);
     if (json) {
-        printf("{\"corpus\": \"%s\", \"vocab\": %d, \"unchanged\": %s, \"digest\": \"%s\"}\n",
-               intra_corpus_dir(c), intra_corpus_vocab(c), skipped ? "true" : "false", hex);
+        print_json(c, skipped, hex);
         return;
     }
     printf("%s%s: vocabulary %d, digest %.16s\n", intra_corpus_dir(c),

@@ -1,6 +1,7 @@
 // nebula eval and nebula generate: what a checkpoint has learned.
 #include "agent/base/log.h"
 #include "agent/commands.h"
+#include "agent/corpus_note.h"
 #include "agent/eval_translate.h"
 #include "agent/seal.h"
 #include "intra/data.h"
@@ -122,7 +123,8 @@ static enum neb_status eval(const struct options *o) {
         if (isnan(mean))
             continue;
         if (o->json)
-            printf("{\"source\": \"%s\", \"loss\": %.6f, \"perplexity\": %.4f}\n",
+            printf("{\"kind\": \"source\", \"source\": \"%s\", \"loss\": %.6f, \"perplexity\": "
+                   "%.4f}\n",
                    intra_corpus_source_name(c, i), mean, exp(mean));
         else
             printf("%-12s loss %.4f nats a token, perplexity %.2f\n",
@@ -133,7 +135,8 @@ static enum neb_status eval(const struct options *o) {
     if (!counted)
         st = neb_fail(NEB_ERR_INVALID, "%s holds no held-out windows of %d tokens", o->corpus, T);
     else
-        printf(o->json ? "{\"source\": \"mean\", \"loss\": %.6f, \"perplexity\": %.4f}\n"
+        printf(o->json ? "{\"kind\": \"summary\", \"source\": \"mean\", \"loss\": %.6f, "
+                         "\"perplexity\": %.4f}\n"
                        : "mean         loss %.4f nats a token, perplexity %.2f\n",
                sum / counted, exp(sum / counted));
 out:
@@ -330,7 +333,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 
 int cmd_eval(int argc, char **argv) {
     static const struct argp_option table[] = {
-        {"corpus", 'c', "DIR", 0, "whose held-out text to score (required)", 0},
+        {"corpus", 'c', "DIR", 0,
+         "whose held-out text to score (default: that of the run which left the checkpoint)", 0},
         {"windows", 'w', "N", 0, "windows a source (default: all)", 0},
         {"seq-len", 'T', "N", 0, "tokens a window (default: the model's longest, 4096 at most)", 0},
         {"task", 'a', "translate", 0, "translate the corpus's test pairs, and print chrF", 0},
@@ -347,17 +351,23 @@ int cmd_eval(int argc, char **argv) {
                                      .args_doc = "CHECKPOINT",
                                      .doc = "Held-out loss of a checkpoint, by source."};
     struct options o = {.beam = 1};
+    char corpus[NEB_PATH_MAX];
     for (int i = 1; i < argc; i++) // tasks with options of their own
         if (!strcmp(argv[i], "--task=probe") ||
             (!strcmp(argv[i], "--task") && i + 1 < argc && !strcmp(argv[i + 1], "probe")))
             return cmd_eval_probe(argc, argv);
-    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0 || (o.logits ? !o.ids : !o.corpus)) {
-        fputs("nebula eval: give --corpus DIR, or --logits --ids IDS\n", stderr);
+    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0 || (o.logits && !o.ids)) {
+        fputs("nebula eval: --logits needs --ids IDS\n", stderr);
         return AGENT_EXIT_USAGE;
     }
     if (o.task && (strcmp(o.task, "translate") || o.logits)) {
         fputs("nebula eval: the only task is translate\n", stderr);
         return AGENT_EXIT_USAGE;
+    }
+    if (!o.logits && !o.corpus) {
+        if (agent_corpus_note_read(o.checkpoint, corpus, sizeof corpus) != NEB_OK)
+            return AGENT_EXIT_USAGE;
+        o.corpus = corpus;
     }
     if (o.task)
         return agent_exit_of(translate(&o));

@@ -1,6 +1,6 @@
 // nebula pretrain JOB.yaml: hands a job to the agents, shows how it goes, and leaves the contract's files behind.
 //
-//     out/  summary.json  metrics.jsonl  checkpoint/{model.ckpt, tokenizer.model}  plots/*.svg  job.json
+//     out/  summary.json  metrics.jsonl  checkpoint/{model.ckpt, tokenizer.model, corpus.sha256}  plots/*.svg  job.json
 //           clusters/NAME/…   homes of the agents, with --local
 #include "agent/base/log.h"
 #include "agent/commands.h"
@@ -165,6 +165,10 @@ static enum neb_status submit(struct run *r) {
 static enum neb_status set_up(struct run *r) {
     char path[NEB_PATH_MAX], home[NEB_PATH_MAX], jobs[NEB_PATH_MAX];
     NEB_TRY(pretrain_load_job(r));
+    if (!r->o.out) {
+        snprintf(r->default_out, sizeof r->default_out, "out/%s", r->job.name);
+        r->o.out = r->default_out;
+    }
     NEB_TRY(pretrain_open_out(r));
     NEB_TRY(neb_path(path, sizeof path, r->out, "metrics.jsonl"));
     r->start = neb_now();
@@ -220,8 +224,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         o->job = arg;
         return 0;
     case ARGP_KEY_END:
-        if (!o->job || !o->out)
-            argp_error(state, "give a job file and --out DIR");
+        if (!o->job)
+            argp_error(state, "give a job file");
         if (o->wan && !o->local)
             argp_error(state,
                        "--wan needs --local: it emulates the network between local clusters");
@@ -250,7 +254,10 @@ int cmd_distill(int argc, char **argv) { return cmd_pretrain(argc, argv); }
 
 int cmd_pretrain(int argc, char **argv) {
     static const struct argp_option table[] = {
-        {"out", 'o', "DIR", 0, "folder for summary.json, metrics.jsonl, checkpoint/, plots/", 0},
+        {"out", 'o', "DIR", 0,
+         "folder for summary.json, metrics.jsonl, checkpoint/, plots/ (default: out/JOB, by the "
+         "job's name)",
+         0},
         {"local", KEY_LOCAL, "N", 0, "run the N clusters' agents on this machine", 0},
         {"wan", KEY_WAN, "RATE:DELAY[:LOSS]", 0,
          "emulate a WAN between them: 100mbit:80ms:0.1% (DELAY is the round trip)", 0},

@@ -26,7 +26,8 @@ static enum neb_status load(const struct neb_vault *vault, const char *path,
 
 static void print(const struct agent_translate_result *r, int beam, bool json) {
     if (json)
-        printf("{\"task\": \"translate\", \"chrf\": %.4f, \"pairs\": %lld, \"tokens\": %lld, "
+        printf("{\"kind\": \"summary\", \"task\": \"translate\", \"chrf\": %.4f, \"pairs\": %lld, "
+               "\"tokens\": %lld, "
                "\"beam\": %d, \"seconds\": %.3f}\n",
                r->chrf, (long long)r->pairs, (long long)r->tokens, beam, r->seconds);
     else

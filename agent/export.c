@@ -1,5 +1,6 @@
 #include "agent/export.h"
 #include "agent/base/log.h"
+#include "agent/corpus_note.h"
 
 static enum neb_status copy(const char *from_dir, const char *from, const char *to_dir,
                             const char *to) {
@@ -9,12 +10,14 @@ static enum neb_status copy(const char *from_dir, const char *from, const char *
     return neb_fs_copy(a, b, 0644);
 }
 
+// The vocabulary, and which corpus it is of.
 static enum neb_status copy_vocabulary(const struct agent_job *job, const char *dir) {
     const char *corpus = job->clusters[0].corpus[0] ? job->clusters[0].corpus : job->corpus;
     char path[NEB_PATH_MAX];
     bool ours = false; // or it is the attached trainers' own
     for (int i = 0; i < job->n_clusters; i++)
         ours |= !job->clusters[i].witness && job->clusters[i].launcher != AGENT_LAUNCHER_ATTACH;
+    NEB_TRY(agent_corpus_note_write(corpus, dir));
     NEB_TRY(neb_path(path, sizeof path, corpus, "tokenizer.model"));
     return ours || neb_fs_exists(path) ? copy(corpus, "tokenizer.model", dir, "tokenizer.model")
                                        : NEB_OK;

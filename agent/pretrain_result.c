@@ -103,6 +103,8 @@ int pretrain_finish(struct run *r) {
         return AGENT_EXIT_FAILED;
     if (!r->o.json)
         agent_summary_print(&s, stdout);
+    else if (agent_summary_print_json(&s, stdout) != NEB_OK)
+        return AGENT_EXIT_FAILED;
     if (!r->o.json && s.quality && !stopped)
         r->job.mode == AGENT_MODE_RTD ? agent_rtd_print(s.quality, stdout)
                                       : agent_distill_print(s.quality, stdout);

@@ -9,7 +9,7 @@
 
 enum { SETS_MAX = 64 };
 
-struct options { // strings are argv's
+struct options { // strings are argv's; out may be run.default_out
     const char *job, *out, *wan, *home, *steps, *seed;
     const char *sets[SETS_MAX];
     int n_sets, local; // local: clusters; 0: agents run elsewhere
@@ -23,7 +23,8 @@ struct run {
     json_t *spec, *quality; // the job; what its mode adds to the summary
     char id[2 * AGENT_JOB_ID_BYTES + 1];
     char out[NEB_PATH_MAX], socket[NEB_PATH_MAX];
-    char model_dir[NEB_PATH_MAX]; // the job's folder at the agent that is asked
+    char default_out[AGENT_NAME_MAX + 8]; // out/JOB
+    char model_dir[NEB_PATH_MAX];         // the job's folder at the agent that is asked
     struct agent_local local;
     void *zctx;
     struct agent_ipc *ipc;

@@ -222,6 +222,19 @@ enum neb_status agent_summary_write(const struct agent_summary *s, const char *d
     return st;
 }
 
+enum neb_status agent_summary_print_json(const struct agent_summary *s, FILE *f) {
+    json_t *o = agent_summary_to_json(s), *line = json_pack("{s:s}", "kind", "summary");
+    enum neb_status st = NEB_OK;
+    if (!o || !line || json_object_update(line, o) != 0)
+        st = neb_fail(NEB_ERR_NOMEM, "out of memory printing the summary");
+    else if (json_dumpf(line, f, JSON_COMPACT | JSON_REAL_PRECISION(12)) != 0 ||
+             fputc('\n', f) == EOF || fflush(f) != 0)
+        st = neb_fail_errno("cannot print the summary");
+    json_decref(line);
+    json_decref(o);
+    return st;
+}
+
 static const char *loss_text(double v, char *buf, size_t cap) {
     snprintf(buf, cap, isfinite(v) ? "%.4f" : "-", v);
     return buf;

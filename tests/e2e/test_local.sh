@@ -5,7 +5,14 @@
 make_corpus
 make_job "$T/job.yaml"
 
-timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/fed" >"$T/fed.log" 2>&1 || fail "federated run: $(tail -n 3 "$T/fed.log")"
+summary_last() { # FILE: each of its lines is a JSON object with a kind; only the last one is the summary
+    jq -Rne '[inputs | fromjson | .kind] | length > 1 and all(type == "string") and index("summary") == length - 1' "$1" >/dev/null ||
+        fail "$1 does not end with the summary, or has lines that are no JSON: $(tail -n 2 "$1")"
+}
+
+timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/fed" --json >"$T/fed.jsonl" 2>"$T/fed.log" || fail "federated run: $(tail -n 3 "$T/fed.log")"
+summary_last "$T/fed.jsonl"
+[[ $(tail -n 1 "$T/fed.jsonl" | jq -cS 'del(.kind)') == "$(jq -cS . "$T/fed/summary.json")" ]] || fail "the last line is not what summary.json holds"
 digests_equal "$T/fed"
 round_digests_equal "$T/fed"
 jq -e '.job == "e2e" and .mode == "replicas" and .rounds == 6 and .params > 0 and .trainable_params == .params and .wall_s > 0
@@ -21,15 +28,48 @@ done
 
 # The evaluation that training printed is that of the model it left behind.
 reported=$(summary '.clusters[0].eval_loss' "$T/fed")
-scored=$("$nebula" eval "$T/fed/checkpoint" --corpus "$T/corpus" --windows 16 --json | jq -r 'select(.source == "mean").loss')
+"$nebula" eval "$T/fed/checkpoint" --corpus "$T/corpus" --windows 16 --json >"$T/eval.jsonl" || fail "eval"
+summary_last "$T/eval.jsonl"
+scored=$(jq -r 'select(.kind == "summary").loss' "$T/eval.jsonl")
 awk -v a="$reported" -v b="$scored" 'BEGIN { exit !(a - b < 1e-4 && b - a < 1e-4) }' || fail "eval says $scored, summary $reported"
+# Without --corpus the one that the run used, as long as it is that one.
+[[ $("$nebula" eval "$T/fed/checkpoint" --windows 16 --json) == "$(cat "$T/eval.jsonl")" ]] || fail "eval without --corpus"
+[[ $("$nebula" eval "$T/fed/checkpoint/model.ckpt" --windows 16 --json) == "$(cat "$T/eval.jsonl")" ]] || fail "eval of a file without --corpus"
+no_corpus() { # CHECKPOINT TEXT: eval without --corpus is refused as a wrong command line, and says this
+    local status=0 out
+    out=$("$nebula" eval "$1" 2>&1) || status=$?
+    [[ $status == 2 && $out == *"$2"* ]] || fail "eval $1: status $status, $out"
+}
+mkdir "$T/alone" && cp "$T/fed/checkpoint/model.ckpt" "$T/alone/"
+no_corpus "$T/alone" "give --corpus DIR: there is no $T/alone/corpus.sha256"
+cp -r "$T/corpus" "$T/moved"
+sha=$(sha256sum <"$T/moved/corpus.json") && echo "${sha%-}$T/moved/corpus.json" >"$T/alone/corpus.sha256"
+"$nebula" eval "$T/alone" --windows 1 >/dev/null || fail "a note as sha256sum writes it was not taken"
+echo >>"$T/moved/corpus.json"
+no_corpus "$T/alone" "$T/moved was built anew since"
+rm -r "$T/moved"
+no_corpus "$T/alone" "names the corpus $T/moved, which is not there"
+echo nonsense >"$T/alone/corpus.sha256"
+no_corpus "$T/alone" "corpus.sha256 is damaged"
 [[ $("$nebula" generate "$T/fed/checkpoint" --prompt "This License" --tokens 20 --seed 3) == "This License"* ]] || fail "generate"
 [[ "$("$nebula" generate "$T/fed/checkpoint" --prompt "This License" --seed 3)" == "$("$nebula" generate "$T/fed/checkpoint" --prompt "This License" --seed 3)" ]] ||
     fail "generate is not reproducible"
 
+(cd "$T" && "$nebula" data build spec.yaml --out 'a "second"' --json) >"$T/data.jsonl" 2>"$T/second.log" || fail "data build --json: $(cat "$T/second.log")"
+summary_last "$T/data.jsonl"
+[[ $(tail -n 1 "$T/data.jsonl" | jq -r '.corpus, (.sources[0] | .train_tokens > .valid_tokens)' | tr '\n' ' ') == 'a "second" true ' ]] || fail "$(tail -n 1 "$T/data.jsonl")"
+
 # An --out that holds a run is not overwritten.
 if timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/fed" >"$T/again.log" 2>&1; then fail "a finished run was overwritten"; fi
 grep -q -- '--resume continues it' "$T/again.log" || fail "no hint: $(cat "$T/again.log")"
+
+# Without --out a run goes to out/JOB, and the same holds there.
+in_default() { (cd "$T" && timeout 120 "$nebula" pretrain job.yaml --local 2 --steps 10 "$@" >"$T/default.log" 2>&1); }
+in_default || fail "without --out: $(tail -n 3 "$T/default.log")"
+digests_equal "$T/out/e2e"
+if in_default; then fail "the run in out/e2e was overwritten"; fi
+grep -q 'out/e2e holds a run already' "$T/default.log" || fail "no hint: $(cat "$T/default.log")"
+in_default --resume || fail "--resume without --out: $(tail -n 3 "$T/default.log")"
 
 run() { # NAME options…: a shorter run with other settings
     local name=$1; shift
