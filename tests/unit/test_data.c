@@ -2,6 +2,7 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
+#include "agent/base/sha256.h"
 #include "intra/data.h"
 #include "intra/tokenizer.h"
 
@@ -267,6 +268,127 @@ static void test_damaged_shards(void **state) {
     neb_buf_free(&good);
 }
 
+// ---- tokens of 32 bits: more pieces than 65,536 --------------------------------------------------------------
+
+enum { WIDE_VOCAB = 70000, WIDE_TOKENS = 40 * T + 1 };
+
+static int32_t wide_id(uint64_t at) {
+    return (int32_t)(at * 7919 % WIDE_VOCAB);
+} // about 7 % are above 65,535
+
+// A corpus by hand, after the words of data.h alone: reading is checked against the format, not against our writer.
+static void write_wide_corpus(const char *folder) {
+    char path[NEB_PATH_MAX], hex[65];
+    uint8_t sha[INTRA_SHA_BYTES];
+    struct neb_buf tokens = {0}, shard = {0};
+    char text[512];
+    for (uint64_t k = 0; k < WIDE_TOKENS; k++)
+        neb_buf_u32(&tokens, (uint32_t)wide_id(k));
+    neb_sha256(tokens.p, tokens.len, sha);
+    neb_hex(sha, sizeof sha, hex);
+    neb_buf_add(&shard, "NEBSHRD", 8);
+    neb_buf_u32(&shard, 1); // version
+    neb_buf_u32(&shard, 4); // bytes of a token
+    neb_buf_u64(&shard, WIDE_TOKENS);
+    neb_buf_add(&shard, sha, sizeof sha);
+    neb_buf_u64(&shard, 0);
+    neb_buf_add(&shard, tokens.p, tokens.len);
+    assert_int_equal(neb_path(path, sizeof path, folder, "s"), NEB_OK);
+    assert_int_equal(neb_fs_mkdirs(path, 0755), NEB_OK);
+    assert_int_equal(neb_path(path, sizeof path, folder, "s/train-00000.bin"), NEB_OK);
+    assert_int_equal(neb_fs_write(path, shard.p, shard.len, 0644), NEB_OK);
+    int n = snprintf(
+        text, sizeof text,
+        "{\"version\": 1, \"vocab\": %d, \"sources\": [{\"name\": \"s\", \"valid\": [], "
+        "\"train\": [{\"file\": \"s/train-00000.bin\", \"tokens\": %d, \"sha256\": \"%s\"}]}]}",
+        WIDE_VOCAB, WIDE_TOKENS, hex);
+    assert_int_equal(neb_path(path, sizeof path, folder, "corpus.json"), NEB_OK);
+    assert_int_equal(neb_fs_write(path, text, (size_t)n, 0644), NEB_OK);
+    neb_buf_free(&tokens);
+    neb_buf_free(&shard);
+}
+
+static void test_wide_tokens_are_read(void **state) {
+    (void)state;
+    char folder[NEB_PATH_MAX];
+    struct intra_corpus *c = NULL;
+    struct intra_sampler *s = NULL;
+    struct intra_sampler_config cfg = {.seed = 3, .seq_len = T, .n = 1};
+    int32_t x[T], y[T];
+    int wide = 0;
+    bool seen[40] = {false};
+    snprintf(folder, sizeof folder, "%s/wide", dir);
+    write_wide_corpus(folder);
+    assert_int_equal(intra_corpus_open(folder, true, &c), NEB_OK);
+    assert_int_equal(intra_corpus_vocab(c), WIDE_VOCAB);
+    assert_int_equal(intra_sampler_create(c, &cfg, &s), NEB_OK);
+    for (int i = 0; i < 40; i++) {
+        intra_sampler_next(s, x, y);
+        uint64_t k = 0;
+        while (k < 40 && wide_id(k * T) != x[0])
+            k++;
+        assert_true(k < 40 && !seen[k]); // an epoch: each window once
+        seen[k] = true;
+        for (uint64_t j = 0; j < T; j++) {
+            assert_int_equal(x[j], wide_id(k * T + j));
+            assert_int_equal(y[j], wide_id(k * T + j + 1));
+            wide += x[j] > 65535;
+        }
+    }
+    assert_true(wide > 50);
+    intra_sampler_destroy(&s);
+    intra_corpus_close(&c);
+}
+
+// What data build writes with a vocabulary of whole words, which is made in seconds however large: the text comes back.
+static void test_wide_tokens_are_written(void **state) {
+    (void)state;
+    char path[NEB_PATH_MAX], prefix[NEB_PATH_MAX], model[NEB_PATH_MAX], word[32];
+    struct neb_buf lines = {0};
+    struct intra_build_spec s = {.name = "words", .seed = 1, .threads = 2, .n_sources = 1};
+    struct intra_tokenizer_train train = {
+        .vocab = WIDE_VOCAB + 16, .type = "word", .character_coverage = 1, .threads = 2};
+    struct intra_tokenizer *t = NULL;
+    struct intra_corpus *c = NULL;
+    bool skipped;
+    for (int i = 0; i < WIDE_VOCAB; i++) {
+        snprintf(word, sizeof word, "w%d%c", i, i % 50 == 49 ? '\n' : ' ');
+        neb_buf_add(&lines, word, strlen(word));
+    }
+    snprintf(path, sizeof path, "%s/words.txt", dir);
+    snprintf(prefix, sizeof prefix, "%s/words", dir);
+    snprintf(model, sizeof model, "%s/words.model", dir);
+    assert_int_equal(neb_fs_write(path, lines.p, lines.len, 0644), NEB_OK);
+    assert_int_equal(intra_tokenizer_train(path, prefix, &train), NEB_OK);
+    for (size_t i = 0; i + 1 < lines.len; i++) // the document has no lines: a word ends at a space
+        lines.p[i] = lines.p[i] == '\n' ? ' ' : lines.p[i];
+    assert_int_equal(neb_fs_write(path, lines.p, lines.len, 0644), NEB_OK);
+    snprintf(s.tokenizer, sizeof s.tokenizer, "%s", model);
+    snprintf(s.sources[0].name, sizeof s.sources[0].name, "s");
+    snprintf(s.sources[0].path, sizeof s.sources[0].path, "%s", path);
+    snprintf(path, sizeof path, "%s/wide-words", dir);
+    assert_int_equal(intra_corpus_build(&s, path, quiet, NULL, &skipped), NEB_OK);
+    assert_int_equal(intra_corpus_open(path, true, &c), NEB_OK);
+    assert_true(intra_corpus_vocab(c) > 65536);
+    uint64_t n = intra_corpus_tokens(c, 0, INTRA_TRAIN), wide = 0;
+    int32_t *ids = malloc(n * sizeof *ids);
+    for (uint64_t k = 0; k < n; k++) {
+        ids[k] = intra_corpus_token(c, 0, INTRA_TRAIN, k);
+        wide += ids[k] > 65535;
+    }
+    assert_true(wide > 1000);
+    char *text = NULL;
+    assert_int_equal(intra_tokenizer_open(model, &t), NEB_OK);
+    assert_int_equal(intra_tokenizer_decode(t, ids, n, &text), NEB_OK);
+    assert_int_equal(strlen(text), lines.len - 1); // without the last newline
+    assert_memory_equal(text, lines.p, lines.len - 1);
+    free(text);
+    free(ids);
+    intra_tokenizer_close(&t);
+    intra_corpus_close(&c);
+    neb_buf_free(&lines);
+}
+
 static void test_jsonl_and_tsv(void **state) {
     (void)state;
     char path[NEB_PATH_MAX], out[NEB_PATH_MAX];
@@ -324,6 +446,8 @@ int main(void) {
         cmocka_unit_test(test_clusters_are_disjoint_and_cover_an_epoch),
         cmocka_unit_test(test_resume_and_weights),
         cmocka_unit_test(test_jsonl_and_tsv),
+        cmocka_unit_test(test_wide_tokens_are_read),
+        cmocka_unit_test(test_wide_tokens_are_written),
         cmocka_unit_test(test_damaged_shards),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
