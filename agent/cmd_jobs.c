@@ -1,6 +1,7 @@
 // nebula jobs, stop, resume and logs.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
+#include "agent/base/plain.h"
 #include "agent/cmd_options.h"
 #include "agent/json.h"
 #include "agent/progress.h"
@@ -65,10 +66,13 @@ static int order(const char *op, const struct agent_options *o) {
     if (agent_ask(o->home, json_pack("{s:s,s:s}", "op", op, "job", o->arg), &m) != NEB_OK)
         return AGENT_EXIT_FAILED;
     bool ok = json_is_true(json_object_get(m.head, "ok"));
+    char text[1024];
+    snprintf(text, sizeof text, "%s", agent_ipc_str(&m, "text", ""));
+    neb_plain(text, false);
     if (ok)
-        puts(agent_ipc_str(&m, "text", ""));
+        puts(text);
     else
-        fprintf(stderr, "nebula %s: %s\n", op, agent_ipc_str(&m, "text", ""));
+        fprintf(stderr, "nebula %s: %s\n", op, text);
     agent_ipc_msg_clear(&m);
     return ok ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
 }

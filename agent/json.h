@@ -16,6 +16,9 @@ static inline double agent_json_get(const json_t *o, const char *key) {
     return json_is_number(v) ? json_number_value(v) : NAN;
 }
 
+// What came from elsewhere: strings pass neb_plain, and what lies under a key that would not pass as it is goes.
+void agent_json_plain(json_t *v);
+
 // To standard output, and a new line.
 static inline void agent_json_print(const json_t *o, size_t flags) {
     json_dumpf(o, stdout, flags);

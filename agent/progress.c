@@ -1,4 +1,5 @@
 #include "agent/progress.h"
+#include "agent/base/plain.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -229,6 +230,7 @@ void agent_progress_draw(struct agent_progress *p, neb_ns now, bool force) {
 }
 
 void agent_progress_note(struct agent_progress *p, const char *text) {
+    char plain[512];
     if (p->kind == AGENT_PROGRESS_JSON) {
         json_t *line = json_pack("{s:s, s:s}", "kind", "note", "text", text);
         json_dumpf(line, p->out, JSON_COMPACT);
@@ -236,7 +238,9 @@ void agent_progress_note(struct agent_progress *p, const char *text) {
         json_decref(line);
     } else {
         erase(p); // the next drawing comes below
-        fprintf(p->out, "%s\n", text);
+        snprintf(plain, sizeof plain, "%s", text);
+        neb_plain(plain, false);
+        fprintf(p->out, "%s\n", plain);
     }
     fflush(p->out);
 }

@@ -1,6 +1,7 @@
 #include "agent/watch.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
+#include "agent/base/plain.h"
 #include "agent/commands.h"
 #include "security/identity.h"
 
@@ -56,19 +57,6 @@ static void hold_log(void *user, enum neb_log_level level, const char *text) {
         snprintf(user, 400, "%s", text);
 }
 
-// Control characters, those of two bytes in UTF-8 included, would let a peer's text command the terminal.
-static void make_plain(char *text) {
-    unsigned char before = 0;
-    for (unsigned char *s = (unsigned char *)text; *s; s++) {
-        bool c1 = before == 0xc2 && *s >= 0x80 && *s <= 0x9f;
-        before = *s;
-        if (c1)
-            s[-1] = '?';
-        if (c1 || (*s < 0x20 && *s != '\n') || *s == 0x7f)
-            *s = '?';
-    }
-}
-
 char *agent_status_text(agent_status_print *print, const json_t *status) {
     char *text = NULL;
     size_t n = 0;
@@ -80,7 +68,7 @@ char *agent_status_text(agent_status_print *print, const json_t *status) {
         free(text);
         return NULL;
     }
-    make_plain(text);
+    neb_plain(text, true);
     return text;
 }
 

@@ -1,4 +1,5 @@
 #include "agent/base/log.h"
+#include "agent/base/plain.h"
 #include "agent/base/status.h"
 
 #include <errno.h>
@@ -58,6 +59,7 @@ static void log_v(enum neb_log_level level, const char *suffix, const char *fmt,
         return;
     if (suffix && (size_t)n < sizeof text)
         snprintf(text + n, sizeof text - (size_t)n, ": %s", suffix);
+    neb_plain(text, false); // of a peer, or the name of a file, may be part of it
     pthread_mutex_lock(&log_state.lock);
     if (level == NEB_LOG_ERROR)
         snprintf(log_state.last_error, sizeof log_state.last_error, "%.1000s", text);

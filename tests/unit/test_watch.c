@@ -1,4 +1,9 @@
 // agent/watch: what a peer names itself or says of a fault does not command the terminal that shows it.
+#include "agent/base/clock.h"
+#include "agent/base/log.h"
+#include "agent/base/plain.h"
+#include "agent/json.h"
+#include "agent/progress.h"
 #include "agent/watch.h"
 
 #include <stdarg.h>
@@ -22,6 +27,10 @@ static void test_plain(void **state) {
         {"x\xc2\x9b"
          "31m\xc2\xa0y",
          "x??31m\xc2\xa0y\nend\n"}, // CSI as one character
+        {"a\xe2\x80\xae"
+         "b\xe2\x81\xa6"
+         "c",
+         "a???b???c\nend\n"}, // writes backwards
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         json_t *s = json_string(cases[i][0]);
@@ -33,7 +42,69 @@ static void test_plain(void **state) {
     }
 }
 
+// What JSON cannot hold, but the name of a file can: bytes that are no UTF-8.
+static void test_bytes(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"x\x9b"
+         "31m \xe9t\xe9",
+         "x?31m ?t?"}, // CSI as one byte; Latin-1
+        {"\xc0\x9b\xe0\x80\x9b \xf0\x9f\x90\x8c \xe2\x82",
+         "????? \xf0\x9f\x90\x8c ??"}, // longer than need be; cut
+        {"a\nb\xf8\x88\x80\x80\x80", "a?b?????"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[64];
+        snprintf(text, sizeof text, "%s", cases[i][0]);
+        neb_plain(text, false);
+        assert_string_equal(text, cases[i][1]);
+    }
+}
+
+static void keep(void *user, enum neb_log_level level, const char *text) {
+    (void)level;
+    snprintf(user, 128, "%s", text);
+}
+
+// One line of the log is one line, whoever's words are in it.
+static void test_log(void **state) {
+    (void)state;
+    char line[128];
+    neb_log_set_sink(keep, line);
+    neb_warn("cluster %s: %s", "paris", "gone\n2026-11-22T00:00:00Z info  all is well\033]0;x\a");
+    neb_log_set_sink(NULL, NULL);
+    assert_string_equal(line, "cluster paris: gone?2026-11-22T00:00:00Z info  all is well?]0;x?");
+}
+
+static void test_note(void **state) {
+    (void)state;
+    struct agent_progress *p = NULL;
+    char *text = NULL;
+    size_t n = 0;
+    FILE *f = open_memstream(&text, &n);
+    assert_int_equal(agent_progress_create(AGENT_PROGRESS_PLAIN, f, 1, 10, neb_now(), &p), NEB_OK);
+    agent_progress_note(p, "paris: \033[31mred\nrome: done");
+    agent_progress_destroy(&p);
+    fclose(f);
+    assert_string_equal(text, "paris: ?[31mred?rome: done\n");
+    free(text);
+}
+
+// What a peer tells, before anybody here is told of it.
+static void test_json(void **state) {
+    (void)state;
+    json_t *v = json_loads("{\"a\": [\"x\\u001by\", 1, {\"b\": \"caf\u00e9\"}], \"k\\u009b\": 2}",
+                           0, NULL),
+           *want = json_loads("{\"a\": [\"x?y\", 1, {\"b\": \"caf\u00e9\"}]}", 0, NULL);
+    agent_json_plain(v);
+    assert_true(json_equal(v, want));
+    json_decref(v);
+    json_decref(want);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_plain)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_plain), cmocka_unit_test(test_bytes),
+                                       cmocka_unit_test(test_log), cmocka_unit_test(test_note),
+                                       cmocka_unit_test(test_json)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
