@@ -22,6 +22,8 @@ const struct inter_socket_option inter_socket_profile[] = {
     ROW(ZMQ_TCP_MAXRT, "ms", INTER_SOCKET_ALL, 10000,
         "bulk has no liveness: unacknowledged bytes end a dead connection"),
     ROW(ZMQ_IPV6, "", INTER_SOCKET_ALL, 1, "both kinds of address"),
+    ROW(ZMQ_BACKLOG, "connections", INTER_SOCKET_LISTEN, 1024,
+        "accepted by the kernel and not yet by us; the default of 100 is a moment of a flood"),
     ROW(ZMQ_ROUTER_MANDATORY, "", INTER_SOCKET_LISTEN, 1, "the default drops silently"),
     ROW(ZMQ_CURVE_SERVER, "", INTER_SOCKET_LISTEN, 1, "nobody without a key on the list (ZAP)"),
     ROW(ZMQ_HEARTBEAT_IVL, "ms", INTER_SOCKET_ALL, 0,

@@ -33,7 +33,8 @@ NEB_MUST_CHECK enum neb_status inter_socket_apply(void *socket, enum inter_socke
 
 // Ceilings that ZeroMQ has no option for (inter/link_guard.c).
 enum {
-    INTER_NAMELESS_MAX = 1024,       // connections that have not said HELLO; the oldest gives way
+    // connections that have not said HELLO; of the address that has most, the oldest gives way
+    INTER_NAMELESS_MAX = 1024,
     INTER_NAMELESS_BYTES = 64 << 10, // that one of them may send
     INTER_NAMELESS_MS = 5000,        // that one of them may stay
     INTER_PEER_SLACK_BYTES =

@@ -1,5 +1,6 @@
 // What a member that authenticates and then misbehaves can make another one hold: 300 connections that say nothing, one message of 400
-// parts of a MiB before HELLO, and the same after HELLO on a connection that is up. An honest pair's link stays up meanwhile, and goes on
+// parts of a MiB before HELLO, and the same after HELLO on a connection that is up; and what a stranger can, who opens more connections
+// than may be without a name: a member's own is not the one that gives way. An honest pair's link stays up meanwhile, and goes on
 // carrying data. The hostile side is a process of its own, so that what it holds is not counted.
 #include "agent/base/bytes.h"
 #include "agent/base/clock.h"
@@ -7,6 +8,7 @@
 #include "inter/link.h"
 #include "inter/socket_profile.h"
 
+#include <arpa/inet.h>
 #include <dirent.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -21,7 +23,7 @@
 
 #include <cmocka.h>
 
-enum { ANNA, BERT, MALLORY, N, SILENT = 300, PARTS = 400, PART = 1 << 20 };
+enum { ANNA, BERT, MALLORY, N, SILENT = 300, PARTS = 400, PART = 1 << 20, FLOOD = 1200 };
 static char dir[] = "/tmp/nebula-hostile-XXXXXX";
 static struct sec_identity *ids[N];
 static struct inter_link *links[2]; // of anna, who listens, and bert
@@ -55,8 +57,26 @@ static void one_message_in_parts(void *s) {
             _exit(1);
 }
 
+// FLOOD connections from 127.0.0.2, which say nothing.
+static void flood(uint32_t port) {
+    struct sockaddr_in from = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0x7f000002)},
+                       to = {.sin_family = AF_INET,
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                             .sin_port = htons((uint16_t)port)};
+    for (int i = 0; i < FLOOD; i++) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        if (fd < 0 || bind(fd, (struct sockaddr *)&from, sizeof from) != 0 ||
+            connect(fd, (struct sockaddr *)&to, sizeof to) != 0)
+            _exit(1);
+    }
+}
+
 static void misbehave(char what, uint32_t port) {
     static void *s[SILENT];
+    if (what == 'f') {
+        flood(port);
+        return;
+    }
     void *ctx = zmq_ctx_new();
     for (int i = 0; i < (what == 'i' ? SILENT : 1); i++)
         s[i] = dial(ctx, port);
@@ -159,6 +179,75 @@ static void check_honest(void) {
     for (neb_ns end = neb_now() + 20 * NEB_S; got == was && neb_now() < end;)
         run(0.1, 0);
     assert_true(got > was);
+}
+
+static void say_hello(void *s) {
+    struct neb_buf b = {0};
+    neb_buf_u8(&b, 1);
+    neb_buf_u64(&b, (uint64_t)neb_wall_now());
+    neb_buf_u8(&b, 0);
+    assert_true(zmq_send(s, b.p, b.len, 0) > 0);
+    neb_buf_free(&b);
+}
+
+// True: the answer to HELLO came. False: the time is over, or (never: it does not dial again) the connection is cut.
+static bool is_welcomed(void *s, neb_ns within) {
+    uint8_t welcome[64];
+    for (neb_ns end = neb_now() + within; neb_now() < end; step())
+        if (zmq_recv(s, welcome, sizeof welcome, ZMQ_DONTWAIT) > 0)
+            return true;
+    return false;
+}
+
+// One address opens more connections than may be nameless. A member at another one whose handshake takes all that time is older than they
+// are, and is not the one that gives way. False: this machine was too slow; they were not enough, or the member's own time was over.
+static bool outlives_flood(void *ctx) {
+    neb_ns start = neb_now();
+    int quiet = descriptors(), most = 0;
+    void *early = dial(ctx, inter_link_port(links[ANNA]));
+    run(0.3, 0); // it has authenticated, and says nothing yet
+    order('f');
+    while (most < 2 * INTER_NAMELESS_MAX && neb_now() - start < 3 * NEB_S) { // ours, and ZeroMQ's
+        run(0.02, 0);
+        int n = descriptors() - quiet;
+        most = n > most ? n : most;
+    }
+    run(0.5, 0); // the rest of them
+    say_hello(early);
+    bool welcomed = is_welcomed(early, NEB_S), slow = neb_now() - start > 4500 * NEB_MS;
+    zmq_close(early);
+    printf("%d connections of one address: %d descriptors here\n", FLOOD, most);
+    bool full = most >= 2 * INTER_NAMELESS_MAX;
+    if (full && !slow)
+        assert_true(welcomed);
+    return full && welcomed;
+}
+
+static void test_flood_of_one_address(void **state) {
+    (void)state;
+    void *ctx = zmq_ctx_new();
+    int quiet = descriptors(), tries = 0;
+    for (bool done = false; !done; tries++) {
+        if (tries == 5) {
+            printf("this machine is too slow to fill the table within a handshake's time\n");
+            skip();
+        }
+        done = outlives_flood(ctx);
+        for (neb_ns end = neb_now() + 20 * NEB_S; descriptors() > quiet + 8 && neb_now() < end;)
+            run(0.1, 0); // silent ones are gone after 5 s
+    }
+    order('f');
+    neb_ns start = neb_now();
+    void *late = dial(ctx, inter_link_port(links[ANNA])); // one that comes while they stand
+    say_hello(late);
+    assert_true(is_welcomed(late, 10 * NEB_S));
+    printf("a member's connection beside them is up after %.2f s\n",
+           neb_seconds(neb_now() - start));
+    zmq_close(late);
+    zmq_ctx_term(ctx);
+    for (neb_ns end = neb_now() + 20 * NEB_S; descriptors() > quiet + 8 && neb_now() < end;)
+        run(0.1, 0);
+    check_honest();
 }
 
 static void test_silent_connections(void **state) {
@@ -276,8 +365,8 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_silent_connections),
-                                       cmocka_unit_test(test_parts_before_hello),
-                                       cmocka_unit_test(test_parts_after_hello)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_flood_of_one_address), cmocka_unit_test(test_silent_connections),
+        cmocka_unit_test(test_parts_before_hello), cmocka_unit_test(test_parts_after_hello)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
