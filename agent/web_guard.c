@@ -1,6 +1,6 @@
 #include "agent/web_guard.h"
 #include "agent/base/bytes.h"
-#include "agent/base/fs.h"
+#include "security/seal.h"
 
 #include <arpa/inet.h>
 #include <ctype.h>
@@ -20,30 +20,33 @@ bool agent_web_is_loopback(const char *host) {
 }
 
 enum neb_status agent_web_guard_token(struct agent_web_guard *g, const char *path) {
-    struct neb_buf b = {0};
-    uint8_t raw[AGENT_WEB_COOKIE_HEX / 2], key[crypto_generichash_KEYBYTES];
-    enum neb_status st = neb_fs_read(path, AGENT_WEB_TOKEN_MAX, &b);
+    uint8_t raw[AGENT_WEB_COOKIE_HEX / 2], key[crypto_generichash_KEYBYTES], b[AGENT_WEB_TOKEN_MAX];
+    size_t n = 0;
+    enum neb_status st = sec_secret_read(path, b, sizeof b, &n);
+    if (st == NEB_ERR_NOT_FOUND)
+        return neb_fail(st,
+                        "%s: there is no such file; make one with (umask 077; openssl rand "
+                        "-hex 32 >FILE)",
+                        path);
     if (st == NEB_OK) {
-        while (b.len && isspace(b.p[b.len - 1]))
-            b.len--;
-        if (b.len < AGENT_WEB_TOKEN_MIN || memchr(b.p, 0, b.len)) {
+        while (n && isspace(b[n - 1]))
+            n--;
+        if (n < AGENT_WEB_TOKEN_MIN || memchr(b, 0, n)) {
             st = neb_fail(NEB_ERR_INVALID,
                           "%s: a token has at least %d bytes; make one with openssl rand -hex 32",
                           path, AGENT_WEB_TOKEN_MIN);
         } else {
             memset(g->token, 0, sizeof g->token);
-            memcpy(g->token, b.p, b.len);
+            memcpy(g->token, b, n);
             // The token may be longer than a key of BLAKE2b, so its hash is the key.
-            crypto_generichash(key, sizeof key, b.p, b.len, NULL, 0);
+            crypto_generichash(key, sizeof key, b, n, NULL, 0);
             crypto_generichash(raw, sizeof raw, (const uint8_t *)cookie_text,
                                sizeof cookie_text - 1, key, sizeof key);
             sodium_bin2hex(g->cookie, sizeof g->cookie, raw, sizeof raw);
             sodium_memzero(key, sizeof key);
         }
     }
-    if (b.p)
-        sodium_memzero(b.p, b.cap);
-    neb_buf_free(&b);
+    sodium_memzero(b, sizeof b);
     return st;
 }
 

@@ -1,6 +1,7 @@
 #include "agent/web_tls.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
+#include "security/seal.h"
 
 #include <openssl/bio.h>
 #include <openssl/evp.h>
@@ -8,6 +9,7 @@
 #include <openssl/rand.h>
 #include <openssl/x509v3.h>
 #include <sodium.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -35,13 +37,27 @@ static enum neb_status read_pem(const char *path, struct neb_buf *b) {
     return neb_buf_check(b);
 }
 
-static bool expired(const X509 *x) { return X509_cmp_current_time(X509_get0_notAfter(x)) <= 0; }
-
-static void warn_of_readers(const char *key_path) {
-    struct stat s;
-    if (stat(key_path, &s) == 0 && s.st_mode & (S_IRWXG | S_IRWXO))
-        neb_warn("%s can be read by others than its owner; chmod 600 it", key_path);
+// A key as all others: of this user, closed to everybody else. The file may be named by a link, as those that are renewed often are.
+static enum neb_status read_key(const char *path, struct neb_buf *b) {
+    uint8_t *p = malloc(PEM_BYTES_MAX);
+    char *real = realpath(path, NULL);
+    size_t n = 0;
+    enum neb_status st = !p      ? neb_fail(NEB_ERR_NOMEM, "out of memory reading %s", path)
+                         : !real ? neb_fail_errno("%s", path)
+                                 : sec_secret_read(real, p, PEM_BYTES_MAX, &n);
+    if (st == NEB_OK) {
+        neb_buf_add(b, p, n);
+        neb_buf_add(b, "", 1);
+        st = neb_buf_check(b);
+    }
+    if (p)
+        sodium_memzero(p, PEM_BYTES_MAX);
+    free(p);
+    free(real);
+    return st;
 }
+
+static bool expired(const X509 *x) { return X509_cmp_current_time(X509_get0_notAfter(x)) <= 0; }
 
 static void warn_of_end(const X509 *x, const char *cert_path) {
     int days = 0, seconds = 0;
@@ -57,7 +73,7 @@ enum neb_status agent_web_tls_load(const char *cert_path, const char *key_path,
     enum neb_status st;
     memset(out, 0, sizeof *out);
     NEB_TRY_GOTO(read_pem(cert_path, &out->cert), out);
-    NEB_TRY_GOTO(read_pem(key_path, &out->key), out);
+    NEB_TRY_GOTO(read_key(key_path, &out->key), out);
     c = BIO_new_mem_buf(out->cert.p, (int)out->cert.len - 1);
     k = BIO_new_mem_buf(out->key.p, (int)out->key.len - 1);
     st = c && k ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory for %s", cert_path);
@@ -71,10 +87,8 @@ enum neb_status agent_web_tls_load(const char *cert_path, const char *key_path,
         st = neb_fail(NEB_ERR_FORMAT, "%s is not the key of %s", key_path, cert_path);
     else if (expired(out->x509))
         st = neb_fail(NEB_ERR_INVALID, "%s has expired; renew it", cert_path);
-    else {
-        warn_of_readers(key_path);
+    else
         warn_of_end(out->x509, cert_path);
-    }
 out:
     BIO_free(c);
     BIO_free(k);

@@ -1,5 +1,5 @@
 // Secrets in files. A secret file is a plain file of this user, closed to everybody else (0600), never
-// reached through a symbolic link; what it holds is either raw key material or sealed.
+// reached through a symbolic link; in $CREDENTIALS_DIRECTORY also one of root's that its group may read (systemd makes them so). What it holds is either raw key material or sealed.
 //
 // Sealed bytes: 24 bytes nonce || XSalsa20-Poly1305 (libsodium secretbox). A seal key comes from a key
 // file, or from a recovery code of 160 bits by Argon2id (the CA's backup).

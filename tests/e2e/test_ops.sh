@@ -66,7 +66,7 @@ unset 'pid[b]'
 # Wider than loopback without a token: refused (test_page_tls.sh has more). With a token: only for who shows it.
 if timeout 20 "$nebula" agent --home "$T/b" --page "0.0.0.0:$((port + 2))" 2>"$T/err"; then fail "an open page"; fi
 grep -q 'needs --page-token' "$T/err" || fail "no reason: $(cat "$T/err")"
-openssl rand -hex 32 >"$T/token"
+(umask 077; openssl rand -hex 32 >"$T/token")
 "$nebula" agent --home "$T/b" --page $((port + 2)) --page-token "$T/token" >>"$T/b.log" 2>&1 & pid[b]=$!
 safe=http://127.0.0.1:$((port + 2))
 answers() { [[ $(code "$safe/") == 200 ]]; }

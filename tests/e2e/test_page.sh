@@ -6,7 +6,7 @@ browser=$(command -v chromium || command -v chromium-browser || command -v googl
 make_corpus
 make_job "$T/job.yaml"
 pair
-openssl rand -hex 32 >"$T/token"
+(umask 077; openssl rand -hex 32 >"$T/token")
 start_alpha
 "$nebula" agent --home "$T/b" --page "0.0.0.0:$((page + 1))" --page-token "$T/token" >>"$T/b.log" 2>&1 & pid[b]=$!
 wait_for 30 "the link" says a '.peers[0].up'

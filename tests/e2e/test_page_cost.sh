@@ -9,7 +9,7 @@ make_corpus
 make_job "$T/job.yaml"
 sed -i 's/^steps: 60/log_every: 1\nsteps: 1200/' "$T/job.yaml" # a full curve of each cluster: 400 points
 pair
-openssl rand -hex 32 >"$T/token"
+(umask 077; openssl rand -hex 32 >"$T/token")
 "$nebula" agent --home "$T/a" --listen "127.0.0.1:$port" --page "0.0.0.0:$page" --page-token "$T/token" >>"$T/a.log" 2>&1 & pid[a]=$!
 "$nebula" agent --home "$T/b" --page $((page + 1)) >>"$T/b.log" 2>&1 & pid[b]=$!
 wait_for 30 "the link" says a '.peers[0].up'

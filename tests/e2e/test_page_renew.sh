@@ -4,7 +4,7 @@
 . "$(dirname "$0")/sites.sh"
 command -v curl >/dev/null || skip "curl is not installed"
 pair
-openssl rand -hex 32 >"$T/token"
+(umask 077; openssl rand -hex 32 >"$T/token")
 bearer=(-H "Authorization: Bearer $(cat "$T/token")")
 https=https://127.0.0.1:$page
 pair_of() { # FILES SUBJECT NAME

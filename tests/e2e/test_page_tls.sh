@@ -13,7 +13,7 @@ refused() { # WHAT ARGUMENTS…
     if timeout 20 "$nebula" agent --home "$T/a" "$@" 2>"$T/err"; then fail "an agent with $*"; fi
     grep -q -e "$what" "$T/err" || fail "no reason for $*: $(cat "$T/err")"
 }
-openssl rand -hex 32 >"$T/token"
+(umask 077; openssl rand -hex 32 >"$T/token")
 token=$(cat "$T/token")
 
 # What cannot be meant is said at the start.

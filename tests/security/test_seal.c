@@ -308,11 +308,64 @@ static int teardown(void **state) {
     return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
 }
 
+// As systemd leaves them: root's, readable through the group (an ACL shows there), in a folder of their own. Anywhere else such a file is refused,
+// as is one there that everybody can read or that somebody else owns.
+static void test_systemd_credential(void **state) {
+    (void)state;
+    char folder[NEB_PATH_MAX], path[2 * NEB_PATH_MAX], below[2 * NEB_PATH_MAX];
+    uint8_t got[64];
+    size_t n = 0;
+    at(folder, "credentials");
+    snprintf(path, sizeof path, "%s/nebula-seal", folder);
+    snprintf(below, sizeof below, "%s/sub/nebula-seal", folder);
+    assert_int_equal(neb_fs_mkdirs(folder, 0700), NEB_OK);
+    assert_int_equal(neb_fs_write(path, plain, 32, 0440), NEB_OK);
+    assert_int_equal(sec_secret_read(path, got, sizeof got, &n), NEB_ERR_DENIED); // no credential
+    setenv("CREDENTIALS_DIRECTORY", folder, 1);
+    assert_int_equal(sec_secret_read(path, got, sizeof got, &n), NEB_OK);
+    assert_int_equal(n, 32);
+    assert_memory_equal(got, plain, 32);
+    assert_int_equal(chmod(path, 0444), 0);
+    assert_int_equal(sec_secret_read(path, got, sizeof got, &n), NEB_ERR_DENIED);
+    assert_int_equal(chmod(path, 0440), 0);
+    snprintf(below, sizeof below, "%s/sub", folder);
+    assert_int_equal(neb_fs_mkdirs(below, 0700), NEB_OK);
+    snprintf(below, sizeof below, "%s/sub/nebula-seal", folder);
+    assert_int_equal(rename(path, below), 0); // not one of the manager's
+    assert_int_equal(sec_secret_read(below, got, sizeof got, &n), NEB_ERR_DENIED);
+    assert_int_equal(rename(below, path), 0);
+    if (geteuid() == 0) { // the agent runs as a user; the file stays root's
+        static const uid_t agent = 65534;
+        assert_int_equal(chown(path, 0, agent), 0);
+        assert_int_equal(chmod(dir, 0755), 0);
+        assert_int_equal(chmod(folder, 0755), 0);
+        assert_int_equal(setegid(agent), 0);
+        assert_int_equal(seteuid(agent), 0);
+        enum neb_status st = sec_secret_read(path, got, sizeof got, &n);
+        unsetenv("CREDENTIALS_DIRECTORY");
+        enum neb_status elsewhere = sec_secret_read(path, got, sizeof got, &n);
+        setenv("CREDENTIALS_DIRECTORY", folder, 1);
+        assert_int_equal(seteuid(0), 0);
+        assert_int_equal(setegid(0), 0);
+        assert_int_equal(chown(path, 1234, agent), 0); // a third one's
+        assert_int_equal(setegid(agent), 0);
+        assert_int_equal(seteuid(agent), 0);
+        enum neb_status third = sec_secret_read(path, got, sizeof got, &n);
+        assert_int_equal(seteuid(0), 0);
+        assert_int_equal(setegid(0), 0);
+        assert_int_equal(st, NEB_OK);
+        assert_int_equal(elsewhere, NEB_ERR_DENIED);
+        assert_int_equal(third, NEB_ERR_DENIED);
+        assert_int_equal(chmod(dir, 0700), 0);
+    }
+    unsetenv("CREDENTIALS_DIRECTORY");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip), cmocka_unit_test(test_ranges),
         cmocka_unit_test(test_tampering),  cmocka_unit_test(test_chunks),
         cmocka_unit_test(test_jobs),       cmocka_unit_test(test_vault),
-        cmocka_unit_test(test_keys)};
+        cmocka_unit_test(test_keys),       cmocka_unit_test(test_systemd_credential)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -94,6 +94,18 @@ static void test_tokens(void **state) {
     assert_int_equal(agent_web_guard_token(&other, path), NEB_OK);
     in_folder(*state, "token", "0123456789abcdef0123456789abcdef \n", path);
     assert_int_equal(agent_web_guard_token(&g, path), NEB_OK);
+    // others could read it; it is another's to exchange; it is not there
+    char link[NEB_PATH_MAX], text[256];
+    assert_int_equal(chmod(path, 0640), 0);
+    assert_int_equal(agent_web_guard_token(&other, path), NEB_ERR_DENIED);
+    neb_last_error(text, sizeof text);
+    assert_non_null(strstr(text, "chmod 600"));
+    assert_int_equal(chmod(path, 0600), 0);
+    in_folder(*state, "token-link", NULL, link);
+    assert_int_equal(symlink(path, link), 0);
+    assert_int_equal(agent_web_guard_token(&other, link), NEB_ERR_DENIED);
+    in_folder(*state, "no-token", NULL, link);
+    assert_int_equal(agent_web_guard_token(&other, link), NEB_ERR_NOT_FOUND);
     neb_log_set_sink(NULL, NULL);
     assert_string_equal(g.token, token);
     assert_int_equal(strlen(g.cookie), AGENT_WEB_COOKIE_HEX);
@@ -158,6 +170,20 @@ static void test_certificate(void **state) {
     in_folder(f, "page/key.pem", NULL, key);
     assert_int_equal(stat(key, &s), 0);
     assert_int_equal(s.st_mode & 0777, 0600);
+    // A key that others can read is refused, not warned of; a link to one that they cannot is what certbot makes.
+    char cert[NEB_PATH_MAX], link[NEB_PATH_MAX];
+    in_folder(f, "page/cert.pem", NULL, cert);
+    in_folder(f, "key-link", NULL, link);
+    assert_int_equal(symlink(key, link), 0);
+    assert_int_equal(agent_web_tls_load(cert, link, &b), NEB_OK);
+    agent_web_tls_free(&b);
+    for (mode_t mode = 0640; mode >= 0604; mode -= 0640 - 0604) {
+        assert_int_equal(chmod(key, mode), 0);
+        assert_int_equal(agent_web_tls_load(cert, key, &b), NEB_ERR_DENIED);
+        assert_int_equal(agent_web_tls_load(cert, link, &b), NEB_ERR_DENIED);
+        assert_int_equal(agent_web_tls_own(f->path, "192.0.2.7", &b, &files), NEB_ERR_DENIED);
+    }
+    assert_int_equal(chmod(key, 0600), 0);
     // A file that is none, a key that is another's, and damage to the agent's own, which it mends.
     in_folder(f, "text", "no PEM", path);
     assert_int_equal(agent_web_tls_load(path, key, &b), NEB_ERR_FORMAT);
