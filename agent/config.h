@@ -206,6 +206,14 @@ NEB_MUST_CHECK enum neb_status agent_job_set(struct agent_job *job, const char *
 NEB_MUST_CHECK enum neb_status agent_job_validate(const struct agent_job *job, const char *file);
 // Index of the first cluster with this role; -1: none.
 int agent_job_role(const struct agent_job *job, enum agent_role role);
+// Tokens of one inner step of a cluster at most: those that the job says, and of trainers that attach, whose batches are their own,
+// AGENT_FOREIGN_TOKENS times as many. No member's weight in a round is taken beyond them.
+enum { AGENT_FOREIGN_TOKENS = 8 };
+uint64_t agent_job_step_tokens(const struct agent_job *job);
+// What the site that runs cluster `self` reads and writes for the job, beside its own folder: every value of an option that is a path,
+// but those that only other clusters look at. Returns how many.
+enum { AGENT_JOB_PATHS_MAX = 8 + AGENT_CLUSTERS_MAX };
+int agent_job_paths(const struct agent_job *job, int self, const char *paths[AGENT_JOB_PATHS_MAX]);
 // Canonical JSON (new reference, NULL when out of memory) and back; unknown keys are refused.
 json_t *agent_job_to_json(const struct agent_job *job);
 NEB_MUST_CHECK enum neb_status agent_job_from_json(const json_t *json, struct agent_job *out);

@@ -15,6 +15,14 @@ int agent_job_role(const struct agent_job *j, enum agent_role role) {
     return -1;
 }
 
+uint64_t agent_job_step_tokens(const struct agent_job *j) {
+    bool foreign = false;
+    for (int i = 0; i < j->n_clusters; i++)
+        foreign |= j->clusters[i].launcher == AGENT_LAUNCHER_ATTACH;
+    return (uint64_t)j->batch * (uint64_t)j->accumulate * (uint64_t)j->seq_len *
+           (foreign ? AGENT_FOREIGN_TOKENS : 1);
+}
+
 // What the mesh of every cluster has to divide.
 static enum neb_status validate_meshes(const struct agent_job *j, const char *file) {
     struct intra_model_config m = j->model;

@@ -32,13 +32,8 @@ enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j) {
                                  .robust = j->job.sync.gate == AGENT_GATE_ROBUST,
                                  .masked = j->job.sync.gate == AGENT_GATE_PRIVATE,
                                  .tune = agent_tune_config(&j->job)};
-    bool foreign = false; // counts tokens in its own way
-    for (int i = 0; i < j->job.n_clusters; i++)
-        foreign |= j->job.clusters[i].launcher == AGENT_LAUNCHER_ATTACH;
     c.steps = (uint64_t)j->job.steps;
-    c.step_tokens =
-        foreign ? 0
-                : (uint64_t)j->job.batch * (uint64_t)j->job.accumulate * (uint64_t)j->job.seq_len;
+    c.step_tokens = agent_job_step_tokens(&j->job);
     memcpy(c.id, j->id, sizeof c.id);
     memcpy(c.peers, j->peers, sizeof c.peers);
     for (int i = 0; i < j->job.n_clusters; i++)

@@ -216,6 +216,12 @@ int nebula_step_with(struct nebula *n, const struct nebula_step_stats *stats, in
         return lib_fail(NEBULA_ERR_STATE, "nebula_step: the job is %s; close the handle",
                         n->state == NEBULA_DONE ? "done" : "stopped");
     memcpy(&known, stats, stats->size);
+    if (known.tokens > agent_job_step_tokens(&n->w.job))
+        return lib_fail(NEBULA_ERR_INVALID,
+                        "nebula_step: %llu tokens in one step; the job's data.batch x "
+                        "data.accumulate x data.seq_len admit %llu at most: raise one of them",
+                        (unsigned long long)known.tokens,
+                        (unsigned long long)agent_job_step_tokens(&n->w.job));
     s = end_call(n, step(n, &known));
     *state = n->state;
     return s;

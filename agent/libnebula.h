@@ -124,10 +124,11 @@ NEBULA_EXPORT int nebula_begin(struct nebula *n);
 NEBULA_EXPORT int nebula_count(struct nebula *n, const int32_t *inputs, const int32_t *targets,
                                size_t count);
 
-// Says that one optimiser step over `tokens` tokens was made, and does what is due: reads and submits, merges and writes.
+// Says that one optimiser step over `tokens` tokens was made (at most eight times what the job's data.batch, accumulate and seq_len come to:
+// tokens are this cluster's weight), and does what is due: reads and submits, merges and writes.
 // After the last step it returns only when the last exchange is merged. Tensors may have changed after it.
 // RETURN  NEBULA_OK and *state, an enum nebula_state.
-// ERRORS  NEBULA_ERR_STATE: before nebula_begin, or after DONE or STOP. NEBULA_ERR_IO: a hook or a copy failed; the handle
+// ERRORS  NEBULA_ERR_INVALID: more tokens (nothing was done). NEBULA_ERR_STATE: before nebula_begin, or after DONE or STOP. NEBULA_ERR_IO: a hook or a copy failed; the handle
 //         can only be closed. An agent that is gone is no error: training goes on, and the library attaches again.
 NEBULA_EXPORT int nebula_step(struct nebula *n, uint64_t tokens, double loss, int *state);
 

@@ -1,5 +1,5 @@
 // A trainer that uses nothing but libnebula.h, for test_attach.sh: pulls its parameters towards a target of its own, so that
-// two of them have something to average. usage: attach_client AGENT JOB TARGET [--die-at STEP | --detach-at STEP | --second]
+// two of them have something to average. usage: attach_client AGENT JOB TARGET [--die-at STEP | --detach-at STEP | --boast-at STEP]
 #include "agent/libnebula.h"
 
 #include <math.h>
@@ -77,6 +77,12 @@ int main(int argc, char **argv) {
         if (step == at && !strcmp(how, "--detach-at")) {
             check(nebula_close(&n, (double)NAN), "nebula_close");
             return 0;
+        }
+        if (step == at && !strcmp(how, "--boast-at")) {
+            int status = nebula_step(n, 1ull << 40, 1.0, &state);
+            fprintf(stderr, "status %d: %s\n", status, nebula_last_error());
+            if (status != NEBULA_ERR_INVALID)
+                return 4;
         }
         int32_t ids[4] = {(int32_t)step % info.vocab, 1, 2, 3};
         check(nebula_count(n, ids, ids, 4), "nebula_count");

@@ -47,7 +47,8 @@ lines() { jq -s "[.[] | select(.cluster == \"alpha\" and .kind == \"$1\")] | $2"
 # An attached trainer and a built-in worker: the same parameters, bit for bit.
 job "$T/mixed.yaml" attach local
 run mixed & pid=$!
-timeout 100 "$client" "$(home mixed alpha)" "" 0 >"$T/m.log" 2>&1 || fail "mixed: $(cat "$T/m.log")"
+timeout 100 "$client" "$(home mixed alpha)" "" 0 --boast-at 30 >"$T/m.log" 2>&1 || fail "mixed: $(cat "$T/m.log")"
+grep -q '1099511627776 tokens in one step.*admit 2048 at most' "$T/m.log" || fail "2^40 tokens of one step: $(cat "$T/m.log")"
 wait $pid || fail "the mixed job: $(tail -n 3 "$T/mixed.log")"
 digests_equal "$T/mixed"
 round_digests_equal "$T/mixed"
