@@ -13,6 +13,7 @@ static json_t *option_to_json(const struct agent_job *job, const struct config_o
     case T_FLOAT: return json_real((double)*(const float *)(const void *)p);
     case T_BOOL: return json_boolean(*(const bool *)(const void *)p);
     case T_STRING:
+    case T_PATH:
     case T_NAME:
     case T_CODEC: return json_string(p);
     case T_ENUM: {

@@ -91,6 +91,32 @@ enum neb_status agent_job_set(struct agent_job *job, const char *assignment) {
     return NEB_OK;
 }
 
+// Whether only other clusters look at it.
+static bool elsewhere(const struct agent_job *j, const struct agent_cluster *c,
+                      const struct config_option *o) {
+    const char *p = (const char *)j + o->at;
+    return (p == j->corpus && c->corpus[0]) ||
+           (p == j->distill.teacher && c->role == AGENT_ROLE_STUDENT) ||
+           (p == j->distill.cache && c->role == AGENT_ROLE_TEACHER);
+}
+
+int agent_job_paths(const struct agent_job *j, int self, const char *paths[AGENT_JOB_PATHS_MAX]) {
+    bool all = j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS; // one process does what all of them do
+    int n = 0;
+    for (int i = 0; i < config_n_options; i++) {
+        const struct config_option *o = &config_options[i];
+        const char *p = (const char *)j + o->at;
+        if (o->type != T_PATH || !*p || (!all && elsewhere(j, &j->clusters[self], o)))
+            continue;
+        NEB_ASSERT(n < AGENT_JOB_PATHS_MAX - AGENT_CLUSTERS_MAX);
+        paths[n++] = p;
+    }
+    for (int i = 0; i < j->n_clusters; i++)
+        if ((all || i == self) && j->clusters[i].corpus[0])
+            paths[n++] = j->clusters[i].corpus;
+    return n;
+}
+
 void agent_job_reference(FILE *f) {
     char allowed[128];
     fputs("| key | default | allowed | what |\n| --- | --- | --- | --- |\n", f);

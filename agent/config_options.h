@@ -13,6 +13,7 @@ enum option_type {
     T_FLOAT,
     T_BOOL,
     T_STRING,
+    T_PATH, // a string: a file or folder of the site that runs the job, which its policy must admit
     T_NAME,
     T_ENUM,
     T_CODEC,

@@ -102,6 +102,7 @@ static enum neb_status set_plain(struct agent_job *job, const struct config_opti
             return COMPLAIN(where, o->path, "\"%s\" is neither true nor false", text);
         *(bool *)(void *)p = text[0] == 't';
         return NEB_OK;
+    case T_PATH:
     case T_STRING: return config_set_text(p, o->size, o->path, text, where, false);
     case T_NAME: return config_set_text(p, o->size, o->path, text, where, true);
     case T_CODEC:

@@ -140,6 +140,7 @@ static void look_at_workers(struct daemon *d) {
             j->ended_at = 0;
             daemon_worker_ended(d, j, j->end_status);
         }
+        daemon_job_resume_due(d, j);
     }
 }
 

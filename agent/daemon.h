@@ -33,12 +33,13 @@ NEB_MUST_CHECK enum neb_status agent_daemon_run(const struct agent_daemon_config
 
 // Messages between agents (inter_service kinds).
 enum agent_message {
-    AGENT_MSG_JOB =
-        1, // reliable: {"id", "spec", "sig"}; unreliable with "again": to a peer that came back
-    AGENT_MSG_STOP,       // reliable: {"id"}
+    // {"id", "spec", "home", "sig"}, reliable, from home; with "resume": from any cluster of the job; unreliable with "again": to a
+    // peer that came back
+    AGENT_MSG_JOB = 1,
+    AGENT_MSG_STOP,       // reliable: {"id"}, from a cluster of the job, as the next three
     AGENT_MSG_REFUSED,    // reliable: {"id", "reason"}
-    AGENT_MSG_REPORT,     // reliable: {"id", "report"}
-    AGENT_MSG_METRICS,    // telemetry: {"id", "line"}
+    AGENT_MSG_REPORT,     // reliable: {"id", "report"}, to home
+    AGENT_MSG_METRICS,    // telemetry: {"id", "line"}, to home
     AGENT_MSG_LIST_STAND, // telemetry: version u64, digest (agent/spread.h)
     AGENT_MSG_LIST,       // telemetry: a signed member list
     AGENT_MSG_SUMS,       // telemetry: inter/sums.h

@@ -47,31 +47,6 @@ void daemon_job_save(struct daemon *d, struct agent_jobrun *j, const char *state
     json_decref(s);
 }
 
-struct recall {
-    const uint8_t *id;
-    struct agent_wan_bytes wan;
-    bool found;
-};
-
-static uint64_t count(const json_t *o, const char *key) {
-    return (uint64_t)json_integer_value(json_object_get(o, key));
-}
-
-static void recall_job(void *user, const uint8_t id[INTER_ID_BYTES], const char *spec,
-                       const char *state) {
-    struct recall *r = user;
-    (void)spec;
-    if (memcmp(id, r->id, INTER_ID_BYTES))
-        return;
-    json_t *s = json_loads(state, 0, NULL);
-    r->found = true;
-    r->wan = (struct agent_wan_bytes){.sent = count(s, "sent"),
-                                      .recv = count(s, "recv"),
-                                      .messages = count(s, "messages"),
-                                      .payload = count(s, "payload")};
-    json_decref(s);
-}
-
 static enum neb_status start_worker(struct daemon *d, struct agent_jobrun *j) {
     char dir[NEB_PATH_MAX], log[NEB_PATH_MAX];
     daemon_job_dir(d, j, dir, sizeof dir);
@@ -154,7 +129,15 @@ static bool policy_admits(struct daemon *d, const struct agent_jobrun *j, uint32
                  daemon_name(d));
         return false;
     }
-    bool ok = agent_policy_admits(&p, &j->job, j->self, d->members.m[home].pub.name, why, cap);
+    struct agent_policy_load running = {0};
+    for (int i = 0; i < AGENT_JOBS_MAX; i++) {
+        const struct agent_jobrun *other = &d->jobs[i];
+        bool counts = other->used && other != j && !other->local && other->state != AGENT_JOB_ENDED;
+        running.jobs += counts;
+        running.of_member += counts && other->home == home;
+    }
+    bool ok =
+        agent_policy_admits(&p, &j->job, j->self, d->members.m[home].pub.name, &running, why, cap);
     if (!ok)
         neb_warn("job %s of %s refused: %s", j->job.name, d->members.m[home].pub.name, why);
     return ok;
@@ -162,12 +145,15 @@ static bool policy_admits(struct daemon *d, const struct agent_jobrun *j, uint32
 
 // The job's limit of rate; and what its earlier runs have sent and received counts too.
 static enum neb_status recall_totals(struct daemon *d, struct agent_jobrun *j) {
-    struct recall r = {.id = j->id};
+    struct agent_job_record r;
     struct inter_rate_limit limit;
     NEB_TRY(inter_rate_limit_parse(j->job.rate_limit, &limit));
     inter_service_limit(d->service, j->id, &limit);
-    NEB_TRY(inter_ledger_jobs(inter_service_ledger(d->service), recall_job, &r));
+    enum neb_status st = agent_jobs_find(inter_service_ledger(d->service), j->hex, &r);
+    if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
+        return st;
     j->wan_before = r.wan;
+    agent_job_record_clear(&r);
     j->wan_base = daemon_link_totals(d, j);
     return NEB_OK;
 }
@@ -283,6 +269,7 @@ void daemon_job_fail(struct daemon *d, struct agent_jobrun *j, const char *text)
 }
 
 void daemon_job_stop(struct daemon *d, struct agent_jobrun *j) {
+    j->resume_due = false;
     if (j->state != AGENT_JOB_RUNNING)
         return;
     j->state = AGENT_JOB_STOPPING;
@@ -336,12 +323,55 @@ void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status) {
     daemon_job_end(d, j, "failed");
 }
 
-bool daemon_job_known(struct daemon *d, const char *hex) {
-    struct recall r = {0};
+enum neb_status daemon_job_recall(struct daemon *d, const char *hex, struct agent_job_record *out) {
     uint8_t id[AGENT_JOB_ID_BYTES];
-    r.id = id;
-    return daemon_job(d, hex) || !neb_unhex(hex, id, sizeof id) ||
-           inter_ledger_jobs(inter_service_ledger(d->service), recall_job, &r) != NEB_OK || r.found;
+    *out = (struct agent_job_record){.spec = NULL};
+    return neb_unhex(hex, id, sizeof id)
+               ? agent_jobs_find(inter_service_ledger(d->service), hex, out)
+               : NEB_ERR_INVALID;
+}
+
+static const char *member_name(const struct daemon *d, uint32_t home) {
+    return home == UINT32_MAX ? daemon_name(d) : d->members.m[home].pub.name;
+}
+
+bool daemon_job_is_same(const struct daemon *d, const struct agent_job_record *r,
+                        const json_t *spec, uint32_t home, char *why, size_t cap) {
+    const char *owner = r->home[0] ? r->home : daemon_name(d);
+    bool same = !strcmp(owner, member_name(d, home)) && !agent_job_differs(r->spec, spec);
+    if (!same)
+        snprintf(why, cap,
+                 "agent \"%s\" knows another job by the id %.8s, which \"%s\" submitted; "
+                 "nebula resume goes on with that one",
+                 daemon_name(d), r->hex, owner);
+    return same;
+}
+
+bool daemon_job_resume(struct daemon *d, const struct agent_job_record *r, char *why, size_t cap) {
+    const struct sec_member *m = r->home[0] ? sec_members_by_name(&d->members, r->home) : NULL;
+    uint32_t home = m ? (uint32_t)(m - d->members.m) : UINT32_MAX;
+    if (r->home[0] && !m) {
+        snprintf(why, cap, "\"%s\", which submitted the job, is no member any more", r->home);
+        return false;
+    }
+    struct agent_jobrun *j = daemon_job_accept(d, r->hex, r->spec, home, why, cap);
+    if (j && !j->local)
+        daemon_job_took(d, j, home, r->sig);
+    return j != NULL;
+}
+
+void daemon_job_resume_due(struct daemon *d, struct agent_jobrun *j) {
+    struct agent_job_record r;
+    char hex[sizeof r.hex], why[512];
+    if (!j->used || j->state != AGENT_JOB_ENDED || !j->resume_due)
+        return;
+    j->resume_due = false;
+    memcpy(hex, j->hex, sizeof hex);
+    if (d->stopping || daemon_job_recall(d, hex, &r) != NEB_OK)
+        return;
+    if (!daemon_job_resume(d, &r, why, sizeof why))
+        neb_log(NEB_LOG_ERROR, "job %.8s cannot go on: %s", hex, why);
+    agent_job_record_clear(&r);
 }
 
 bool daemon_busy(const struct daemon *d) {

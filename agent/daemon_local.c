@@ -24,9 +24,14 @@ static void add_watcher(struct daemon *d, struct agent_jobrun *j,
 static void on_submit_job(struct daemon *d, const struct agent_ipc_client *from,
                           struct agent_ipc_msg *m) {
     char why[512];
+    const char *hex = agent_ipc_str(m, "id", "");
     json_t *spec = json_object_get(m->head, "spec");
+    struct agent_job_record known;
+    bool is_new = daemon_job_recall(d, hex, &known) != NEB_OK,
+         ok = is_new || daemon_job_is_same(d, &known, spec, UINT32_MAX, why, sizeof why);
+    agent_job_record_clear(&known);
     struct agent_jobrun *j =
-        daemon_job_accept(d, agent_ipc_str(m, "id", NULL), spec, UINT32_MAX, why, sizeof why);
+        ok ? daemon_job_accept(d, hex, spec, UINT32_MAX, why, sizeof why) : NULL;
     if (!j) {
         daemon_answer(d, from, false, why);
         return;
@@ -227,37 +232,37 @@ static void on_stop_request(struct daemon *d, const struct agent_ipc_client *fro
     daemon_answer(d, from, true, "stopping after a checkpoint");
 }
 
-// Goes on with a job that was stopped or has failed, here and at the other clusters.
+// Goes on with a job that was stopped or has failed, here and at the other clusters, whoever submitted it: its signature goes with it.
 static void on_resume_request(struct daemon *d, const struct agent_ipc_client *from,
                               struct agent_ipc_msg *m) {
-    char hex[2 * AGENT_JOB_ID_BYTES + 1], why[512];
-    json_t *spec = NULL;
+    char why[512];
+    struct agent_job_record r;
     enum neb_status st =
-        agent_jobs_find(inter_service_ledger(d->service), agent_ipc_str(m, "job", ""), hex, &spec);
+        agent_jobs_find(inter_service_ledger(d->service), agent_ipc_str(m, "job", ""), &r);
     if (st != NEB_OK) {
         daemon_answer(d, from, false,
                       st == NEB_ERR_INVALID ? "more than one job's id begins so"
                                             : "no such job; nebula jobs lists them");
         return;
     }
-    struct agent_jobrun *j = daemon_job(d, hex);
+    struct agent_jobrun *j = daemon_job(d, r.hex);
     bool runs = j && j->state != AGENT_JOB_ENDED;
-    uint32_t home = j && !j->local ? j->home : UINT32_MAX; // who submitted it keeps its reports
-    if (runs || !(j = daemon_job_accept(d, hex, spec, home, why, sizeof why))) {
+    if (runs || !daemon_job_resume(d, &r, why, sizeof why)) {
         daemon_answer(d, from, false, runs ? "the job runs, or is still stopping" : why);
     } else {
+        j = daemon_job(d, r.hex);
         if (j->linked)
             daemon_unpost_stop(d, j);
         for (int i = 0; i < j->job.n_clusters && j->job.sync.scheme != AGENT_SCHEME_SYNCHRONOUS;
              i++)
-            if (i != j->self)
-                daemon_post(d, j->peers[i], AGENT_MSG_JOB,
-                            json_pack("{s:s,s:O,s:s}", "id", j->hex, "spec", spec, "home",
-                                      j->local ? daemon_name(d) : d->members.m[j->home].pub.name),
-                            true);
+            if (i != j->self) {
+                json_t *body = daemon_signed_job(d, j);
+                json_object_set_new(body, "resume", json_true());
+                daemon_post(d, j->peers[i], AGENT_MSG_JOB, body, true);
+            }
         daemon_answer(d, from, true, "resumed from its last checkpoint");
     }
-    json_decref(spec);
+    agent_job_record_clear(&r);
 }
 
 static void on_list_request(struct daemon *d, const struct agent_ipc_client *from) {

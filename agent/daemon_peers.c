@@ -1,6 +1,7 @@
 // What other agents say: jobs that they submit or pass on, their reports, that they came and went, what was wrong with it.
 #include "agent/base/log.h"
 #include "agent/daemon_state.h"
+#include "agent/json.h"
 #include "agent/policy.h"
 #include "agent/sums.h"
 
@@ -51,23 +52,87 @@ static uint32_t named_home(const struct daemon *d, const json_t *body, uint32_t 
     return m ? (uint32_t)(m - d->members.m) : peer;
 }
 
+static const char not_signed[] =
+    "the job specification is not signed by the member that submits it";
+
 static void refuse(struct daemon *d, uint32_t peer, const char *hex, const char *why) {
     daemon_post(d, peer, AGENT_MSG_REFUSED, json_pack("{s:s,s:s}", "id", hex, "reason", why), true);
 }
 
-// A job that another agent submits, or (again) offers because this one may have lost it.
+static bool is_cluster(const struct agent_jobrun *j, uint32_t peer) {
+    bool found = false;
+    for (int i = 0; i < j->job.n_clusters && j->job.sync.scheme != AGENT_SCHEME_SYNCHRONOUS; i++)
+        found |= i != j->self && j->peers[i] == peer;
+    return found;
+}
+
+// The same of a job that has ended: by name.
+static bool names_cluster(const json_t *spec, const char *name) {
+    const json_t *c;
+    size_t i;
+    json_array_foreach(json_object_get(spec, "clusters"), i, c) {
+        const char *s = json_string_value(json_object_get(c, "name"));
+        if (s && !strcmp(s, name))
+            return true;
+    }
+    return false;
+}
+
+// A job that was here before: the same, of the same member, begun again by that one, or gone on with by one of its clusters. Where its
+// clusters train may be new (agent_job_differs), in that member's words only.
+static void on_known_job(struct daemon *d, uint32_t peer, uint32_t home, const json_t *body,
+                         const struct agent_job_record *known) {
+    char why[512];
+    const char *sig = known->sig;
+    json_t *spec = json_object_get(body, "spec");
+    bool resume = json_is_true(json_object_get(body, "resume"));
+    if (!daemon_job_is_same(d, known, spec, home, why, sizeof why)) {
+        refuse(d, peer, known->hex, why);
+        return;
+    }
+    if (resume && !names_cluster(known->spec, d->members.m[peer].pub.name)) {
+        refuse(d, peer, known->hex, "only a cluster of the job goes on with it");
+        return;
+    }
+    // what was signed when the job first came needs no second look: keys may have been rotated since
+    if (!json_equal(known->spec, spec)) {
+        if (!job_is_signed(d, home, known->hex, body)) {
+            refuse(d, peer, known->hex, not_signed);
+            return;
+        }
+        sig = json_string_value(json_object_get(body, "sig"));
+    }
+    struct agent_jobrun *j = daemon_job(d, known->hex);
+    bool stopping = j && j->state == AGENT_JOB_STOPPING;
+    j = daemon_job_accept(d, known->hex, spec, home, why, sizeof why);
+    if (!j) {
+        refuse(d, peer, known->hex, why);
+        return;
+    }
+    j->resume_due |= stopping;
+    if (!j->local)
+        daemon_job_took(d, j, home, sig);
+}
+
+// A job that another agent submits, goes on with, or (again) offers because this one may have lost it.
 static void on_job(struct daemon *d, uint32_t peer, const char *hex, const json_t *body) {
     char why[512];
-    bool again = json_is_true(json_object_get(body, "again"));
-    uint32_t home = again ? named_home(d, body, peer) : peer;
-    if (again && daemon_job_known(d, hex))
-        return; // it runs here, or has ended here
+    bool again = json_is_true(json_object_get(body, "again")),
+         resume = json_is_true(json_object_get(body, "resume"));
+    uint32_t home = again || resume ? named_home(d, body, peer) : peer;
+    struct agent_job_record known;
+    enum neb_status st = daemon_job_recall(d, hex, &known);
+    if (st != NEB_ERR_NOT_FOUND) {
+        if (st == NEB_OK && !again) // offered again: it runs here, or has ended here
+            on_known_job(d, peer, home, body, &known);
+        agent_job_record_clear(&known);
+        return;
+    }
     if (!job_is_signed(d, home, hex, body)) {
         if (again)
             neb_debug("a job was offered again without its submitter's signature");
         else
-            refuse(d, peer, hex,
-                   "the job specification is not signed by the member that submits it");
+            refuse(d, peer, hex, not_signed);
         return;
     }
     struct agent_jobrun *j =
@@ -81,6 +146,7 @@ static void on_job(struct daemon *d, uint32_t peer, const char *hex, const json_
 static void on_refused(struct daemon *d, struct agent_jobrun *j, const char *from,
                        const json_t *body) {
     const char *reason = json_string_value(json_object_get(body, "reason"));
+    neb_warn("job %s: %s refuses it: %s", j->job.name, from, reason ? reason : "no reason given");
     daemon_publish(d, j, "report", "report",
                    json_pack("{s:s,s:s}", "name", from, "error", reason ? reason : "refused"),
                    true);
@@ -115,8 +181,12 @@ void daemon_on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *
     const char *from = d->members.m[peer].pub.name;
     // "": revoked since
     json_t *body = from[0] ? json_loadb((const char *)p, n, JSON_REJECT_DUPLICATES, NULL) : NULL;
+    if (kind != AGENT_MSG_JOB) // whose bytes are signed
+        agent_json_plain(body);
     const char *hex = json_string_value(json_object_get(body, "id"));
     struct agent_jobrun *j = daemon_job(d, hex);
+    if (j && !is_cluster(j, peer)) // a member, but not of this job
+        j = NULL;
     if (kind == AGENT_MSG_JOB && hex)
         on_job(d, peer, hex, body);
     else if (kind == AGENT_MSG_STOP && j)

@@ -87,8 +87,18 @@ json_t *daemon_status(struct daemon *d); // for nebula status and the page
 // daemon_jobs.c
 struct agent_jobrun *daemon_job(struct daemon *d, const char *hex); // NULL: none; hex may be NULL
 struct agent_jobrun *daemon_job_by_id(struct daemon *d, const uint8_t id[AGENT_JOB_ID_BYTES]);
-bool daemon_job_known(struct daemon *d, const char *hex); // runs here, or has ended here
-bool daemon_busy(const struct daemon *d);                 // some job has not ended
+// The job that runs here, or has ended here, under this id; to be cleared. NEB_ERR_NOT_FOUND; NEB_ERR_INVALID: no id.
+NEB_MUST_CHECK enum neb_status daemon_job_recall(struct daemon *d, const char *hex,
+                                                 struct agent_job_record *out);
+// An id belongs to the member that used it first (home, UINT32_MAX: this one), and to its specification, but for what agent_job_differs
+// lets change. False: *why.
+NEB_MUST_CHECK bool daemon_job_is_same(const struct daemon *d, const struct agent_job_record *r,
+                                       const json_t *spec, uint32_t home, char *why, size_t cap);
+// Goes on with one that has ended, for the member that submitted it. False: *why.
+NEB_MUST_CHECK bool daemon_job_resume(struct daemon *d, const struct agent_job_record *r, char *why,
+                                      size_t cap);
+void daemon_job_resume_due(struct daemon *d, struct agent_jobrun *j); // if it is, and has ended
+bool daemon_busy(const struct daemon *d);                             // some job has not ended
 void daemon_job_dir(const struct daemon *d, const struct agent_jobrun *j, char *out, size_t cap);
 void daemon_job_save(struct daemon *d, struct agent_jobrun *j, const char *state); // to the ledger
 // Takes a job over: from the command line (home UINT32_MAX) or from another agent. NULL: *why.
@@ -123,7 +133,7 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
                              const char *part, uint64_t header_bytes);
 
 // daemon_peers.c
-// {"id", "spec", "home", "sig"}
+// {"id", "spec", "home", "sig"}; NULL: out of memory
 json_t *daemon_signed_job(struct daemon *d, const struct agent_jobrun *j);
 void daemon_on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *p, size_t n);
 void daemon_on_peer(void *user, uint32_t peer, bool up);

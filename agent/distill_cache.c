@@ -28,10 +28,10 @@ enum neb_status agent_distill_cache_open(const char *dir, const struct agent_job
     char path[NEB_PATH_MAX], hex[65];
     struct neb_buf was = {0};
     NEB_TRY(key_of(j, corpus, hex));
-    NEB_TRY(neb_fs_mkdirs(dir, 0755));
+    NEB_TRY(neb_fs_mkdirs(dir, 0700));
     NEB_TRY(neb_path(path, sizeof path, dir, "key"));
     if (!neb_fs_exists(path))
-        return neb_fs_write(path, hex, 64, 0644);
+        return neb_fs_write(path, hex, 64, 0600);
     NEB_TRY(neb_fs_read(path, 64, &was));
     bool same = was.len == 64 && !memcmp(was.p, hex, 64);
     enum neb_status st =
@@ -60,5 +60,5 @@ enum neb_status agent_distill_cache_read(const char *dir, int64_t step, struct n
 enum neb_status agent_distill_cache_write(const char *dir, int64_t step, const void *p, size_t n) {
     char path[NEB_PATH_MAX];
     NEB_TRY(file_of(dir, step, path, sizeof path));
-    return neb_fs_exists(path) ? NEB_OK : neb_fs_write(path, p, n, 0644);
+    return neb_fs_exists(path) ? NEB_OK : neb_fs_write(path, p, n, 0600);
 }

@@ -28,35 +28,50 @@ enum neb_status agent_jobs_list(struct inter_ledger *l, json_t **out) {
 struct search {
     const char *prefix;
     int hits;
-    char hex[2 * INTER_ID_BYTES + 1];
-    json_t *spec; // owned
+    struct agent_job_record *found;
 };
+
+static uint64_t count(const json_t *o, const char *key) {
+    return (uint64_t)json_integer_value(json_object_get(o, key));
+}
 
 static void match_one(void *user, const uint8_t id[INTER_ID_BYTES], const char *spec,
                       const char *state) {
     struct search *s = user;
+    struct agent_job_record *r = s->found;
     char hex[2 * INTER_ID_BYTES + 1];
-    (void)state;
     neb_hex(id, INTER_ID_BYTES, hex);
     if (strncmp(hex, s->prefix, strlen(s->prefix)))
         return;
     s->hits++;
-    memcpy(s->hex, hex, sizeof hex);
-    json_decref(s->spec);
-    s->spec = json_loads(spec, 0, NULL);
+    json_t *st = json_loads(state, 0, NULL);
+    const char *home = json_string_value(json_object_get(st, "home")),
+               *sig = json_string_value(json_object_get(st, "sig"));
+    memcpy(r->hex, hex, sizeof hex);
+    json_decref(r->spec);
+    r->spec = json_loads(spec, 0, NULL);
+    snprintf(r->home, sizeof r->home, "%s", home ? home : "");
+    snprintf(r->sig, sizeof r->sig, "%s", sig ? sig : "");
+    r->wan = (struct agent_wan_bytes){.sent = count(st, "sent"),
+                                      .recv = count(st, "recv"),
+                                      .messages = count(st, "messages"),
+                                      .payload = count(st, "payload")};
+    json_decref(st);
 }
 
 enum neb_status agent_jobs_find(struct inter_ledger *l, const char *prefix,
-                                char hex[2 * AGENT_JOB_ID_BYTES + 1], json_t **spec) {
-    struct search s = {.prefix = prefix};
+                                struct agent_job_record *out) {
+    *out = (struct agent_job_record){.spec = NULL};
+    struct search s = {.prefix = prefix, .found = out};
     enum neb_status st = *prefix ? inter_ledger_jobs(l, match_one, &s) : NEB_ERR_NOT_FOUND;
-    if (st == NEB_OK && (s.hits != 1 || !s.spec))
+    if (st == NEB_OK && (s.hits != 1 || !out->spec))
         st = s.hits > 1 ? NEB_ERR_INVALID : NEB_ERR_NOT_FOUND;
-    if (st != NEB_OK) {
-        json_decref(s.spec);
-        return st;
-    }
-    memcpy(hex, s.hex, sizeof s.hex);
-    *spec = s.spec;
-    return NEB_OK;
+    if (st != NEB_OK)
+        agent_job_record_clear(out);
+    return st;
+}
+
+void agent_job_record_clear(struct agent_job_record *r) {
+    json_decref(r->spec);
+    *r = (struct agent_job_record){.spec = NULL};
 }

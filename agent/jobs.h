@@ -68,6 +68,7 @@ struct agent_jobrun {
     uint32_t behind_fragment, behind_round;
     bool replaced;   // the worker was killed to begin with another state: that is no crash
     uint64_t finals; // of a witness: fragments whose last round it has seen, bit each
+    bool resume_due; // asked for while it was still stopping: it goes on once it has ended
     bool reported;
     json_t *report; // owned: of this cluster, kept for watchers that come late
     struct agent_ipc_client watchers[AGENT_WATCHERS_MAX];
@@ -77,8 +78,17 @@ struct agent_jobrun {
 
 // All jobs that the ledger knows: [{id, job, state, home, sent_bytes, recv_bytes}]; home: who submitted it, "" for here.
 NEB_MUST_CHECK enum neb_status agent_jobs_list(struct inter_ledger *l, json_t **out);
-// The one job whose id begins so, with its specification (new reference). NEB_ERR_NOT_FOUND; NEB_ERR_INVALID: more than one.
+// A job as the ledger has it.
+struct agent_job_record {
+    char hex[2 * AGENT_JOB_ID_BYTES + 1];
+    json_t *spec;                      // owned
+    char home[SEC_NAME_MAX];           // who submitted it, "" for here
+    char sig[2 * INTER_SIG_BYTES + 1]; // that member's over it; "" for here
+    struct agent_wan_bytes wan;
+};
+// The one job whose id begins so; to be cleared. NEB_ERR_NOT_FOUND; NEB_ERR_INVALID: more than one; and the ledger's errors.
 NEB_MUST_CHECK enum neb_status agent_jobs_find(struct inter_ledger *l, const char *prefix,
-                                               char hex[2 * AGENT_JOB_ID_BYTES + 1], json_t **spec);
+                                               struct agent_job_record *out);
+void agent_job_record_clear(struct agent_job_record *r);
 
 #endif

@@ -1,10 +1,13 @@
 #include "agent/policy.h"
 
 #include "agent/base/fs.h"
+#include "agent/job_model.h"
 #include "security/seal.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { POLICY_BYTES_MAX = 16 * 1024 };
 
@@ -58,8 +61,14 @@ static bool count(const json_t *v, int64_t *out) {
 
 enum neb_status agent_policy_parse(const char *text, size_t len, const char *what,
                                    struct agent_policy *out) {
-    static const char *const known[] = {"format",    "members", "data",
-                                        "trainable", "threads", "ranks"};
+    static const char *const known[] = {"format", "members", "data", "trainable"};
+    const struct {
+        const char *key;
+        int64_t *at;
+    } limits[] = {{"threads", &out->threads}, {"ranks", &out->ranks},
+                  {"steps", &out->steps},     {"parameters", &out->parameters},
+                  {"jobs", &out->jobs},       {"jobs_per_member", &out->jobs_per_member}};
+    enum { KNOWN = sizeof known / sizeof *known, LIMITS = sizeof limits / sizeof *limits };
     const char *key, *bad = NULL;
     json_error_t e;
     json_t *v, *root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &e);
@@ -70,11 +79,15 @@ enum neb_status agent_policy_parse(const char *text, size_t len, const char *wha
                         root ? "an object is expected" : e.text);
     }
     json_object_foreach(root, key, v) {
-        size_t i = 0;
-        while (i < sizeof known / sizeof known[0] && strcmp(key, known[i]) != 0)
-            i++;
-        bad = i == sizeof known / sizeof known[0] ? "has an unknown key" : bad;
+        bool found = false;
+        for (size_t i = 0; i < KNOWN + LIMITS && !found; i++)
+            found = !strcmp(key, i < KNOWN ? known[i] : limits[i - KNOWN].key);
+        bad = found ? bad : "has an unknown key";
     }
+    for (size_t i = 0; i < LIMITS; i++)
+        if (!count(json_object_get(root, limits[i].key), limits[i].at))
+            bad = "\"threads\", \"ranks\", \"steps\", \"parameters\", \"jobs\" and "
+                  "\"jobs_per_member\" are numbers above 0";
     if (json_integer_value(json_object_get(root, "format")) != 1)
         bad = "\"format\": 1 is expected";
     else if (!strings(json_object_get(root, "members"), out->members[0], SEC_NAME_MAX,
@@ -84,9 +97,6 @@ enum neb_status agent_policy_parse(const char *text, size_t len, const char *wha
         bad = "\"data\" is a list of 1 to 16 folders";
     else if (!trainable(json_object_get(root, "trainable"), &out->trainable))
         bad = "\"trainable\" is a list out of full, lora, bitfit, last_layers";
-    else if (!count(json_object_get(root, "threads"), &out->threads) ||
-             !count(json_object_get(root, "ranks"), &out->ranks))
-        bad = "\"threads\" and \"ranks\" are numbers above 0";
     json_decref(root);
     return bad ? neb_fail(NEB_ERR_FORMAT, "%s: %s", what, bad) : NEB_OK;
 }
@@ -108,9 +118,31 @@ enum neb_status agent_policy_load(const char *home, struct agent_policy *out) {
 
 // ---- judging --------------------------------------------------------------------------------------------------
 
-// Whether path, with every link followed, is one of the policy's folders or lies in one.
+// The path with every link followed, of what is there of it: of a file or folder that is yet to be made, where that would be. NULL: that
+// cannot be said, for what is missing goes up again, or hangs at a link without an end.
+static char *resolve(const char *path) {
+    char head[NEB_PATH_MAX], *real = NULL, *out = NULL;
+    struct stat sb;
+    size_t n = strlen(path);
+    if (n >= sizeof head || path[0] != '/')
+        return NULL;
+    memcpy(head, path, n + 1);
+    while (!(real = realpath(head[0] ? head : "/", NULL))) {
+        if (errno != ENOENT || lstat(head, &sb) == 0)
+            return NULL;
+        *strrchr(head, '/') = 0;
+    }
+    const char *rest = path + strlen(head);
+    bool up = strstr(rest, "/../") || (strlen(rest) > 2 && !strcmp(rest + strlen(rest) - 3, "/.."));
+    if (!up && asprintf(&out, "%s%s", strcmp(real, "/") != 0 ? real : "", rest) < 0)
+        out = NULL;
+    free(real);
+    return out;
+}
+
+// Whether path is one of the policy's folders or lies in one, or will.
 static bool below(const struct agent_policy *p, const char *path) {
-    char *real = realpath(path, NULL);
+    char *real = resolve(path);
     bool ok = false;
     for (int i = 0; real && i < p->n_data && !ok; i++) {
         char *root = realpath(p->data[i], NULL);
@@ -125,21 +157,59 @@ static bool below(const struct agent_policy *p, const char *path) {
 
 static bool data_ok(const struct agent_policy *p, const struct agent_job *job, int self, char *why,
                     size_t cap) {
-    const struct agent_cluster *c = &job->clusters[self];
-    const char *const paths[] = {c->corpus[0] ? c->corpus : job->corpus, job->model_init,
-                                 job->init_from};
-    for (size_t i = 0; i < 3 && p->n_data >= 0; i++)
-        if (paths[i][0] && !below(p, paths[i])) {
-            snprintf(why, cap, "\"%s\" is not there, or not below a folder of its \"data\"",
-                     paths[i]);
+    const char *paths[AGENT_JOB_PATHS_MAX];
+    int n = agent_job_paths(job, self, paths);
+    for (int i = 0; i < n && p->n_data >= 0; i++)
+        if (!below(p, paths[i])) {
+            snprintf(why, cap, "\"%s\" is not below a folder of its \"data\"", paths[i]);
             return false;
         }
     return true;
 }
 
-bool agent_policy_admits(const struct agent_policy *p, const struct agent_job *job, int self,
-                         const char *from, char *why, size_t cap) {
+// Of the model that cluster `self` trains, by what the job says of it; the corpus's vocabulary is not looked up.
+static double parameters(const struct agent_job *job, int self) {
+    enum agent_role role = job->clusters[self].role;
+    const struct agent_shape *shape = role == AGENT_ROLE_TEACHER     ? &job->distill.shape
+                                      : role == AGENT_ROLE_GENERATOR ? &job->rtd.shape
+                                                                     : NULL;
+    struct intra_model_config m = agent_job_model(job, shape, job->model.vocab, KERN_MASK_CAUSAL);
+    double d = m.d_model;
+    return (double)m.vocab * d * (m.tied ? 1 : 2) +
+           m.n_layers * (2 * d * m.head_dim * (m.n_heads + m.n_kv_heads) + 3 * d * m.d_ff);
+}
+
+// What is counted, against its limit. True: within all.
+static bool limits_ok(const struct agent_policy *p, const struct agent_job *job, int self,
+                      const struct agent_policy_load *running, char *why, size_t cap) {
     const struct agent_cluster *c = &job->clusters[self];
+    double n = p->parameters ? parameters(job, self) : 0;
+    if (p->threads && (!c->threads || c->threads > p->threads))
+        snprintf(why, cap, "the job asks for %d threads (0: all), at most %lld are given",
+                 c->threads, (long long)p->threads);
+    else if (p->ranks && agent_cluster_ranks(c) > p->ranks)
+        snprintf(why, cap, "the job asks for %d ranks, at most %lld are given",
+                 agent_cluster_ranks(c), (long long)p->ranks);
+    else if (p->steps && job->steps > p->steps)
+        snprintf(why, cap, "the job makes %lld steps, at most %lld are given",
+                 (long long)job->steps, (long long)p->steps);
+    else if (n > (double)p->parameters)
+        snprintf(why, cap, "the job's model has %.0f parameters, at most %lld are trained", n,
+                 (long long)p->parameters);
+    else if (p->jobs && running->jobs >= p->jobs)
+        snprintf(why, cap, "%d jobs of other members run, at most %lld do at a time", running->jobs,
+                 (long long)p->jobs);
+    else if (p->jobs_per_member && running->of_member >= p->jobs_per_member)
+        snprintf(why, cap, "%d jobs of this member run, at most %lld do at a time",
+                 running->of_member, (long long)p->jobs_per_member);
+    else
+        return true;
+    return false;
+}
+
+bool agent_policy_admits(const struct agent_policy *p, const struct agent_job *job, int self,
+                         const char *from, const struct agent_policy_load *running, char *why,
+                         size_t cap) {
     bool member = p->n_members < 0;
     char reason[NEB_PATH_MAX + 128] = "";
     if (!p->present)
@@ -151,17 +221,11 @@ bool agent_policy_admits(const struct agent_policy *p, const struct agent_job *j
                  from);
     else if (p->trainable && !(p->trainable >> job->trainable.mode & 1))
         snprintf(reason, sizeof reason, "\"trainable\" does not list what the job trains");
-    else if (p->threads && (!c->threads || c->threads > p->threads))
-        snprintf(reason, sizeof reason,
-                 "the job asks for %d threads (0: all), at most %lld are given", c->threads,
-                 (long long)p->threads);
-    else if (p->ranks && agent_cluster_ranks(c) > p->ranks)
-        snprintf(reason, sizeof reason, "the job asks for %d ranks, at most %lld are given",
-                 agent_cluster_ranks(c), (long long)p->ranks);
-    else if (data_ok(p, job, self, reason, sizeof reason))
+    else if (limits_ok(p, job, self, running, reason, sizeof reason) &&
+             data_ok(p, job, self, reason, sizeof reason))
         return true;
     snprintf(why, cap, "the policy of site \"%s\" does not admit the job: %s (policy.json)",
-             c->name, reason);
+             job->clusters[self].name, reason);
     return false;
 }
 

@@ -3,9 +3,14 @@
 //
 //     {"format": 1,
 //      "members":   ["hub"],              who may submit; absent: every member
-//      "data":      ["/data/nebula"],     corpora, initial models and what else is read lies below one of these
+//      "data":      ["/data/nebula"],     every path of the job lies below one of these: corpora, initial models, teachers,
+//                                         folders of labels (those that are not there yet, too)
 //      "trainable": ["lora", "bitfit"],   full, lora, bitfit, last_layers; absent: any
-//      "threads": 8, "ranks": 4}          at most, of this site's worker
+//      "threads": 8, "ranks": 4,          at most, of this site's worker
+//      "steps": 100000,                   at most, of a job
+//      "parameters": 1000000000,          at most, of the model that this site trains; embedding and output count where the job says
+//                                         model.vocab
+//      "jobs": 4, "jobs_per_member": 1}   at most at a time, of all other members and of each
 //
 // Unknown keys are refused, as is a file that others can write to: a policy that is misread is worse than none.
 //
@@ -24,17 +29,24 @@ struct agent_policy {
     int n_members, n_data; // -1: any
     char members[AGENT_POLICY_LIST][SEC_NAME_MAX];
     char data[AGENT_POLICY_LIST][NEB_PATH_MAX];
-    unsigned trainable;     // bit per enum intra_trainable_mode; 0: any
-    int64_t threads, ranks; // 0: any
+    unsigned trainable; // bit per enum intra_trainable_mode; 0: any
+    int64_t threads, ranks, steps, parameters, jobs, jobs_per_member; // 0: any
+};
+
+// Jobs of other members that run at this site.
+struct agent_policy_load {
+    int jobs, of_member; // in all, and of the member that asks
 };
 
 // A missing file leaves out->present false. NEB_ERR_DENIED: open to others; NEB_ERR_FORMAT.
 NEB_MUST_CHECK enum neb_status agent_policy_load(const char *home, struct agent_policy *out);
 NEB_MUST_CHECK enum neb_status agent_policy_parse(const char *text, size_t len, const char *what,
                                                   struct agent_policy *out);
-// Whether a job of member `from` may run here as cluster `self`. why: for both operators, one sentence.
+// Whether a job of member `from` may run here as cluster `self`, beside what runs. why: for both operators, one sentence.
 NEB_MUST_CHECK bool agent_policy_admits(const struct agent_policy *p, const struct agent_job *job,
-                                        int self, const char *from, char *why, size_t cap);
+                                        int self, const char *from,
+                                        const struct agent_policy_load *running, char *why,
+                                        size_t cap);
 
 #define AGENT_CONTEXT_JOB "nebula job specification v1"
 // What is signed: federation, id, text. Replaces out.

@@ -32,7 +32,7 @@ static enum neb_status make_absolute(struct agent_job *j) {
                                   "distill.teacher.init"));
     if (!j->distill.cache[0])
         return NEB_OK;
-    NEB_TRY(neb_fs_mkdirs(j->distill.cache, 0755));
+    NEB_TRY(neb_fs_mkdirs(j->distill.cache, 0700));
     return neb_path_absolute(j->distill.cache, sizeof j->distill.cache, "distill.cache");
 }
 

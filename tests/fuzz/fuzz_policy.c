@@ -6,10 +6,11 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static struct agent_policy p;
-    struct agent_job job = {.n_clusters = 1};
+    struct agent_job job = {.n_clusters = 1, .model.n_heads = 1};
+    struct agent_policy_load running = {1, 1};
     char why[256];
     neb_log_set_sink(testing_drop, NULL);
     if (agent_policy_parse((const char *)data, size, "policy.json", &p) == NEB_OK)
-        (void)!agent_policy_admits(&p, &job, 0, "hub", why, sizeof why);
+        (void)!agent_policy_admits(&p, &job, 0, "hub", &running, why, sizeof why);
     return 0;
 }

@@ -10,12 +10,12 @@ check() { # README: prints what is wrong
     local readme=$1 letter path rows=0 cell ref name files
     declare -A legend=()
     while read -r letter path; do legend[$letter]=$path; done < <(tr '\n' ' ' <"$readme" |
-        grep -oE '`[A-Z]` tests/[A-Za-z0-9_/.*]+' | sed -E 's/`([A-Z])` (.*[^.])\.?$/\1 \2/')
+        grep -oE '`[A-Z]{1,2}` tests/[A-Za-z0-9_/.*]+' | sed -E 's/`([A-Z]+)` (.*[^.])\.?$/\1 \2/')
     while IFS= read -r cell; do
         rows=$((rows + 1))
         [[ $cell =~ [a-zA-Z] ]] || { echo "row $rows names no test"; continue; }
         while IFS= read -r ref; do
-            [[ $ref =~ ^\`([A-Z])\`(\ ([a-z0-9_]+))?$ ]] || { echo "row $rows: \"$ref\" is no reference"; continue; }
+            [[ $ref =~ ^\`([A-Z]{1,2})\`(\ ([a-z0-9_]+))?$ ]] || { echo "row $rows: \"$ref\" is no reference"; continue; }
             letter=${BASH_REMATCH[1]} name=${BASH_REMATCH[3]:-}
             if [[ $letter == F ]]; then
                 [[ -f $SOURCE/tests/fuzz/fuzz_$name.c && -n $(ls -A "$SOURCE/tests/fuzz/corpus/$name" 2>/dev/null) ]] ||

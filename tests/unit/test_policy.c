@@ -19,10 +19,12 @@ static struct agent_policy parse(const char *text) {
     return p;
 }
 
+static struct agent_policy_load running; // beside the job that is judged
+
 static bool admits(const struct agent_policy *p, const struct agent_job *j, const char *from,
                    const char *reason) {
     char why[512] = "";
-    bool ok = agent_policy_admits(p, j, 0, from, why, sizeof why);
+    bool ok = agent_policy_admits(p, j, 0, from, &running, why, sizeof why);
     if (!ok)
         assert_non_null(strstr(why, reason));
     return ok;
@@ -80,6 +82,159 @@ static void test_admits(void **state) {
     assert_false(admits(&p, &ranks, "hub", "ranks"));
 }
 
+// A job that names `path` for one option, as text that an agent would get.
+static json_t *with_path(const char *key, const char *path) {
+    static const char yaml[] =
+        "job: j\nsteps: 4\nmodel: {vocab: 16, n_layers: 1, d_model: 8, n_heads: 2, n_kv_heads: 1, "
+        "d_ff: 16, tied: true}\ndata: {corpus: %s/data/corpus, seq_len: 8, batch: 1}\n"
+        "optim: {lr: 0.1}\nsync: {scheme: none}\nclusters:\n  - {name: paris, threads: 1}\n"
+        "  - {name: rome, threads: 1, corpus: %s/data2}\n";
+    char text[4 * NEB_PATH_MAX];
+    struct agent_job *job = calloc(1, sizeof *job);
+    int n = snprintf(text, sizeof text, yaml, dir, dir);
+    assert_int_equal(agent_job_parse(text, (size_t)n, "t.yaml", job), NEB_OK);
+    json_t *o = agent_job_to_json(job);
+    if (key)
+        json_object_set_new(o, key, json_string(path));
+    free(job);
+    return o;
+}
+
+// Whatever option of the table holds a path: it is one of those that the policy sees, whether or not the table's flag was thought of.
+static void test_every_path(void **state) {
+    (void)state;
+    char outside[NEB_PATH_MAX], inside[NEB_PATH_MAX], text[2 * NEB_PATH_MAX];
+    struct agent_job *job = calloc(1, sizeof *job);
+    const char *key;
+    json_t *v, *plain = with_path(NULL, NULL);
+    int paths = 0;
+    snprintf(outside, sizeof outside, "%s/data2", dir);
+    snprintf(inside, sizeof inside, "%s/data", dir);
+    snprintf(text, sizeof text, "{\"format\": 1, \"data\": [\"%s/data\"]}", dir);
+    struct agent_policy p = parse(text);
+    json_object_foreach(plain, key, v) {
+        json_t *good = with_path(key, inside), *bad = with_path(key, outside);
+        // an option that takes any text: a path, or one of those that are known to be none
+        bool free_text = json_is_string(v) && strcmp(key, "job") != 0 &&
+                         strcmp(key, "sync.link") != 0 && strcmp(key, "wan.rate_limit") != 0 &&
+                         agent_job_from_json(bad, job) == NEB_OK;
+        if (free_text) {
+            paths++;
+            assert_false(admits(&p, job, "hub", "not below a folder"));
+            assert_int_equal(agent_job_from_json(good, job), NEB_OK);
+            assert_true(admits(&p, job, "hub", ""));
+        }
+        json_decref(good);
+        json_decref(bad);
+    }
+    // model.init, data.corpus, init_from, distill.teacher.init, distill.cache
+    assert_int_equal(paths, 5);
+    json_decref(plain);
+    free(job);
+}
+
+// What only other clusters look at is theirs to judge; one process that does it all looks at everything.
+static void test_whose_path(void **state) {
+    (void)state;
+    char outside[NEB_PATH_MAX], text[2 * NEB_PATH_MAX];
+    snprintf(outside, sizeof outside, "%s/data2", dir);
+    snprintf(text, sizeof text, "{\"format\": 1, \"data\": [\"%s/data\"]}", dir);
+    struct agent_policy p = parse(text);
+    struct agent_job j = job_of(dir);
+    j.mode = AGENT_MODE_DISTILL;
+    j.n_clusters = 2;
+    snprintf(j.corpus, sizeof j.corpus, "%s", outside);
+    snprintf(j.clusters[0].corpus, sizeof j.clusters[0].corpus, "%s/data/corpus", dir);
+    assert_true(admits(&p, &j, "hub", ""));
+    snprintf(j.distill.teacher, sizeof j.distill.teacher, "%s/data2/teacher", dir);
+    j.clusters[0].role = AGENT_ROLE_STUDENT;
+    assert_true(admits(&p, &j, "hub", ""));
+    j.clusters[0].role = AGENT_ROLE_TEACHER;
+    assert_false(admits(&p, &j, "hub", "/teacher\" is not below"));
+    j.distill.teacher[0] = 0;
+    snprintf(j.distill.cache, sizeof j.distill.cache, "%s/data2/cache", dir);
+    assert_true(admits(&p, &j, "hub", ""));
+    j.clusters[0].role = AGENT_ROLE_STUDENT;
+    assert_false(admits(&p, &j, "hub", "/cache\" is not below"));
+    j.distill.cache[0] = 0;
+    snprintf(j.clusters[1].corpus, sizeof j.clusters[1].corpus, "%s", outside);
+    assert_true(admits(&p, &j, "hub", ""));
+    j.sync.scheme = AGENT_SCHEME_SYNCHRONOUS;
+    assert_false(admits(&p, &j, "hub", "not below"));
+}
+
+// A folder of labels is made by the worker: where it would be counts.
+static void test_yet_to_be_made(void **state) {
+    (void)state;
+    static const struct {
+        const char *path;
+        bool ok;
+    } paths[] = {{"data/labels", true},
+                 {"data/a/b/c", true},
+                 {"data/corpus/../labels", true}, // what is there is resolved
+                 {"data/a/../../data2", false},
+                 {"data/a/..", false},
+                 {"data/link/labels", false}, // a link to data2
+                 {"data/loose", false},       // a link to what is not there
+                 {"data/loose/labels", false},
+                 {"data/self/labels", false}, // a link to itself
+                 {"data2/labels", false},
+                 {"dat", false},
+                 {"database", false},
+                 {"../labels", false}};
+    char text[2 * NEB_PATH_MAX], link[NEB_PATH_MAX];
+    snprintf(link, sizeof link, "%s/data/loose", dir);
+    assert_int_equal(symlink("/nowhere/at-all", link), 0);
+    snprintf(link, sizeof link, "%s/data/self", dir);
+    assert_int_equal(symlink("self", link), 0);
+    snprintf(text, sizeof text, "{\"format\": 1, \"data\": [\"%s/data\"]}", dir);
+    struct agent_policy p = parse(text);
+    snprintf(text, sizeof text, "%s/data/corpus", dir);
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        struct agent_job j = job_of(text);
+        snprintf(j.distill.cache, sizeof j.distill.cache, "%s/%s", dir, paths[i].path);
+        assert_int_equal(admits(&p, &j, "hub", "not below a folder"), paths[i].ok);
+    }
+    struct agent_job j = job_of(text);
+    snprintf(j.distill.cache, sizeof j.distill.cache,
+             "labels"); // of wherever the agent was started
+    assert_false(admits(&p, &j, "hub", "not below a folder"));
+}
+
+static void test_limits(void **state) {
+    (void)state;
+    struct agent_policy p = parse("{\"format\": 1, \"steps\": 100, \"parameters\": 1000, \"jobs\": "
+                                  "3, \"jobs_per_member\": 2}");
+    struct agent_job j = job_of("/data");
+    j.steps = 100;
+    // a block: q and o 2 x 8 x 8, k and v 2 x 8 x 4, feed-forward 3 x 8 x 16
+    j.model = (struct intra_model_config){
+        .n_layers = 1, .d_model = 8, .n_heads = 2, .n_kv_heads = 1, .d_ff = 16, .tied = true};
+    running = (struct agent_policy_load){.jobs = 2, .of_member = 1};
+    assert_true(admits(&p, &j, "hub", ""));
+    j.steps = 101;
+    assert_false(admits(&p, &j, "hub", "101 steps, at most 100"));
+    j.steps = 100;
+    running.of_member = 2;
+    assert_false(admits(&p, &j, "hub", "2 jobs of this member run, at most 2"));
+    running = (struct agent_policy_load){.jobs = 3};
+    assert_false(admits(&p, &j, "hub", "3 jobs of other members run, at most 3"));
+    running.jobs = 0;
+    j.model.vocab = (1000 - 128 - 64 - 384) / 8;
+    assert_true(admits(&p, &j, "hub", ""));
+    j.model.vocab++;
+    assert_false(admits(&p, &j, "hub", "has 1008 parameters, at most 1000"));
+    j.model.vocab = 0;
+    j.model.n_layers = 2;
+    assert_false(admits(&p, &j, "hub", "has 1152 parameters"));
+    j.model.n_layers = 1;
+    j.mode = AGENT_MODE_RTD; // the generator's shape, where this site has that part
+    j.rtd.shape.n_layers = 4;
+    assert_true(admits(&p, &j, "hub", ""));
+    j.clusters[0].role = AGENT_ROLE_GENERATOR;
+    assert_false(admits(&p, &j, "hub", "parameters"));
+}
+
 static void test_strict(void **state) {
     (void)state;
     static const char *const bad[] = {"",
@@ -95,6 +250,10 @@ static void test_strict(void **state) {
                                       "{\"format\": 1, \"threads\": 0}",
                                       "{\"format\": 1, \"threads\": -1}",
                                       "{\"format\": 1, \"ranks\": \"4\"}",
+                                      "{\"format\": 1, \"steps\": 0}",
+                                      "{\"format\": 1, \"parameters\": 1.5}",
+                                      "{\"format\": 1, \"jobs\": -1}",
+                                      "{\"format\": 1, \"jobs_per_member\": \"1\"}",
                                       "{\"format\": 1, \"format\": 1}",
                                       "{\"format\": 1} x"};
     struct agent_policy p;
@@ -151,8 +310,10 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_admits), cmocka_unit_test(test_strict),
-                                       cmocka_unit_test(test_file),
-                                       cmocka_unit_test(test_signed_bytes)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_admits),     cmocka_unit_test(test_every_path),
+        cmocka_unit_test(test_whose_path), cmocka_unit_test(test_yet_to_be_made),
+        cmocka_unit_test(test_limits),     cmocka_unit_test(test_strict),
+        cmocka_unit_test(test_file),       cmocka_unit_test(test_signed_bytes)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# nebula stop and nebula resume between two real agents: a job that was stopped at one site goes on at both, whichever site asks for it, the
+# submitter's agent or the other one, also after both agents were started anew; and each time it is still the submitter's job.
+. "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/sites.sh"
+make_corpus
+make_job "$T/job.yaml"
+sed -i 's/steps: 60/steps: 1000000/; s/every_steps: 20/every_steps: 0/; s/seq_len: 64/seq_len: 16/' "$T/job.yaml"
+pair
+start_alpha
+start_beta
+wait_for 20 "the link" says a '.peers[0].up'
+
+state() { "$nebula" jobs --home "$T/$1" --json | jq -r '.[0].state'; }
+is() { [[ $(state "$1") == "$2" ]]; }
+step() { "$nebula" status --home "$T/$1" --json | jq -r '.jobs[0].step // 0'; }
+beyond() { (($(step "$1") > $2)); }
+"$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" >"$T/run.log" 2>&1 &
+run=$!
+trap 'end_now $run; stop_agents; [[ ${KEEP:-} ]] || rm -rf "$T"' EXIT
+wait_step "$T/run" 20 "$run" || fail "no step 20: $(tail -n 3 "$T/run.log")"
+id=$("$nebula" jobs --home "$T/a" --json | jq -r '.[0].id')
+
+stop_and_resume() { # where it is stopped, where it is resumed, what happens in between
+    local at
+    "$nebula" stop "$id" --home "$T/$1" >/dev/null || fail "nebula stop at $1"
+    wait_for 60 "the stop at a" is a stopped
+    wait_for 60 "the stop at b" is b stopped
+    at=$(step b)
+    ${3:-true}
+    "$nebula" resume "${id:0:8}" --home "$T/$2" >/dev/null || fail "nebula resume at $2"
+    wait_for 60 "alpha's steps after $at" beyond a "$at"
+    wait_for 60 "beta's steps after $at" beyond b "$at"
+    is a running && is b running || fail "resumed at $2: $(state a) at alpha, $(state b) at beta"
+    [[ $("$nebula" jobs --home "$T/a" --json | jq -r '.[0].home') == "" ]] || fail "resumed at $2, alpha's job has another home"
+    [[ $("$nebula" jobs --home "$T/b" --json | jq -r '.[0].home') == alpha ]] || fail "resumed at $2, beta's job has another home"
+}
+restart() {
+    kill -INT "${pid[a]}" "${pid[b]}"
+    wait "${pid[a]}" "${pid[b]}" || true
+    start_alpha
+    start_beta
+    wait_for 60 "the link after a restart" says a '.peers[0].up'
+}
+stop_and_resume b a
+rc=0
+wait "$run" || rc=$?
+[[ $rc == 3 ]] || fail "nebula pretrain ended with $rc when its job was stopped at the other site"
+run=
+stop_and_resume a b restart
+"$nebula" stop "$id" --home "$T/a" >/dev/null || fail "the last stop"
+wait_for 60 "the last stop at a" is a stopped
+wait_for 60 "the last stop at b" is b stopped
+"$nebula" ledger verify "$T/a" >/dev/null && "$nebula" ledger verify "$T/b" >/dev/null || fail "nebula ledger verify"
+echo "a job goes on at both sites, whichever of them is asked"

@@ -1,0 +1,457 @@
+// A job belongs to the member that submitted it, and its messages to its clusters: a real agent, `site`, and three members that speak
+// to it directly. anna's job (clusters site, anna, bert) is running; mallory, who is on the list and no cluster of it, says STOP, REFUSED, METRICS and
+// REPORT for it, and offers jobs of its own under its id; bert goes on with it when it has stopped, which a cluster may, and with another
+// specification, which nobody may. And of the tokens that a cluster with a trainer of its own claims.
+#include "agent/base/fs.h"
+#include "agent/base/log.h"
+#include "agent/config.h"
+#include "agent/daemon.h"
+#include "agent/ipc.h"
+#include "agent/policy.h"
+#include "agent/tune.h"
+#include "inter/service.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static const char yaml[] =
+    "job: %s\nsteps: 40\nmodel: {vocab: 16, n_layers: 1, d_model: 8, n_heads: 2, n_kv_heads: 1, "
+    "d_ff: 16, tied: true}\n"
+    "data: {corpus: /nowhere, seq_len: 8, batch: 1}\noptim: {lr: 0.1}\nsync: {interval: 10}\n"
+    "clusters:\n  - {name: site, launcher: attach, threads: %d}\n"
+    "  - {name: anna, launcher: attach, threads: 1}\n"
+    "  - {name: bert, launcher: attach, threads: 1}\n";
+static const char annas[] = "11111111111111111111111111111111",
+                  sites[] = "22222222222222222222222222222222",
+                  lost[] = "33333333333333333333333333333333";
+
+enum { SITE, ANNA, BERT, MALLORY, N };
+static const char *const names[] = {"site", "anna", "bert", "mallory"};
+static char dir[] = "/tmp/nebula-binding-XXXXXX", homes[N][64], path[128], log_path[128];
+static pid_t agent;
+static void *ctx, *contexts[N]; // one ZAP handler each
+static struct sec_identity *ids[N];
+static struct inter_service *services[N]; // SITE's is the agent's own
+static uint32_t index_of[N];              // in everybody's list
+static bool up[N];
+static char refused[N][512]; // the last reason that came; "": none since it was asked
+static unsigned barriers;
+static int threads = 1; // of the site, which may change
+
+// ---- the members ----------------------------------------------------------------------------------------------
+
+static void on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *p, size_t n) {
+    int who = *(int *)user;
+    (void)peer;
+    json_t *body = json_loadb((const char *)p, n, 0, NULL);
+    const char *reason = json_string_value(json_object_get(body, "reason"));
+    if (kind == AGENT_MSG_REFUSED && reason)
+        snprintf(refused[who], sizeof refused[who], "%s", reason);
+    json_decref(body);
+}
+static void on_peer(void *user, uint32_t peer, bool is_up) {
+    int who = *(int *)user;
+    if (peer == index_of[SITE])
+        up[who] = is_up;
+}
+static void on_fault(void *user, uint32_t peer, enum inter_fault f) {
+    (void)user, (void)peer, (void)f;
+}
+
+static void step(void) {
+    zmq_pollitem_t items[256];
+    size_t n = 0;
+    for (int i = ANNA; i < N; i++)
+        n += inter_service_poll_items(services[i], items + n, 256 - n);
+    zmq_poll(items, (int)n, 10);
+    for (int i = ANNA; i < N; i++)
+        assert_int_equal(inter_service_process(services[i]), NEB_OK);
+}
+
+static void say(int who, enum agent_message kind, json_t *body) {
+    char *text = json_dumps(body, JSON_COMPACT);
+    assert_non_null(text);
+    assert_int_equal(
+        inter_service_send(services[who], index_of[SITE], (uint32_t)kind, text, strlen(text)),
+        NEB_OK);
+    free(text);
+    json_decref(body);
+}
+
+static void wait_refused(int who, const char *text) {
+    for (neb_ns end = neb_now() + 20 * NEB_S; !refused[who][0] && neb_now() < end;)
+        step();
+    if (!strstr(refused[who], text))
+        fail_msg("%s was told \"%s\", not \"%s\"", names[who], refused[who], text);
+    refused[who][0] = 0;
+}
+
+// Reliable messages come in order: what is refused here has come after all that was said before.
+static void barrier(int who) {
+    char hex[33];
+    snprintf(hex, sizeof hex, "%032x", ++barriers);
+    say(who, AGENT_MSG_JOB, json_pack("{s:s,s:{},s:s}", "id", hex, "spec", "sig", ""));
+    wait_refused(who, "not signed");
+}
+
+// ---- jobs -----------------------------------------------------------------------------------------------------
+
+static json_t *spec(const char *name) {
+    char text[1024];
+    struct agent_job *job = calloc(1, sizeof *job);
+    int n = snprintf(text, sizeof text, yaml, name, threads);
+    assert_int_equal(agent_job_parse(text, (size_t)n, "t.yaml", job), NEB_OK);
+    json_t *o = agent_job_to_json(job);
+    free(job);
+    return o;
+}
+
+// As daemon_signed_job, by `signer`.
+static json_t *offer(const char *hex, const char *name, int signer, const char *home,
+                     const char *flag) {
+    static const uint8_t none[SEC_FEDERATION_BYTES];
+    uint8_t id[AGENT_JOB_ID_BYTES], sig[SEC_SIGN_BYTES];
+    char text[2 * SEC_SIGN_BYTES + 1];
+    struct neb_buf b = {0};
+    json_t *s = spec(name);
+    assert_true(neb_unhex(hex, id, sizeof id));
+    assert_int_equal(agent_job_signed_bytes(none, id, s, &b), NEB_OK);
+    assert_int_equal(sec_sign(ids[signer], AGENT_CONTEXT_JOB, b.p, b.len, sig), NEB_OK);
+    neb_buf_free(&b);
+    neb_hex(sig, sizeof sig, text);
+    json_t *o = json_pack("{s:s,s:o,s:s,s:s}", "id", hex, "spec", s, "home", home, "sig", text);
+    if (flag)
+        json_object_set_new(o, flag, json_true());
+    return o;
+}
+
+static json_t *about(const char *hex) {
+    return json_pack("{s:s,s:s,s:{s:s,s:s},s:{s:s,s:s}}", "id", hex, "reason", "no", "line", "kind",
+                     "fault", "text", "f\033[2J\nforged", "report", "error", "forged", "name",
+                     "site");
+}
+
+static struct agent_ipc *client(void) {
+    struct agent_ipc *c = NULL;
+    assert_int_equal(agent_ipc_connect(ctx, path, &c), NEB_OK);
+    return c;
+}
+
+// What `nebula jobs` says of it: "running of anna".
+static void check_job(const char *hex, const char *want) {
+    char is[128] = "absent";
+    size_t i;
+    json_t *j;
+    for (neb_ns end = neb_now() + 20 * NEB_S; strcmp(is, want) != 0 && neb_now() < end; step()) {
+        struct agent_ipc *c = client();
+        struct agent_ipc_msg m = {0};
+        assert_int_equal(agent_ipc_send(c, NULL, json_pack("{s:s}", "op", "jobs"), NULL, 0),
+                         NEB_OK);
+        assert_int_equal(agent_ipc_wait(c, 20 * NEB_S, &m), NEB_OK);
+        json_array_foreach(json_object_get(m.head, "jobs"), i, j) {
+            const char *home = json_string_value(json_object_get(j, "home"));
+            if (!strcmp(json_string_value(json_object_get(j, "id")), hex))
+                snprintf(is, sizeof is, "%s, %s of %s",
+                         json_string_value(json_object_get(j, "job")),
+                         json_string_value(json_object_get(j, "state")), *home ? home : "site");
+        }
+        agent_ipc_msg_clear(&m);
+        agent_ipc_destroy(&c);
+    }
+    assert_string_equal(is, want);
+}
+
+// ---- tests ----------------------------------------------------------------------------------------------------
+
+static void test_messages_of_others(void **state) {
+    (void)state;
+    say(ANNA, AGENT_MSG_JOB, offer(annas, "honest", ANNA, "anna", NULL));
+    check_job(annas, "honest, running of anna");
+    say(MALLORY, AGENT_MSG_STOP, about(annas));
+    say(MALLORY, AGENT_MSG_REFUSED, about(annas));
+    barrier(MALLORY);
+    check_job(annas, "honest, running of anna");
+}
+
+// Under the id of a job that runs.
+static void test_running(void **state) {
+    (void)state;
+    say(MALLORY, AGENT_MSG_JOB, offer(annas, "forged", MALLORY, "mallory", NULL));
+    wait_refused(MALLORY, "another job by the id 11111111, which \"anna\" submitted");
+    say(MALLORY, AGENT_MSG_JOB, offer(annas, "honest", MALLORY, "mallory", NULL));
+    wait_refused(MALLORY, "another job"); // the same specification does not make it its home
+    say(MALLORY, AGENT_MSG_JOB, offer(annas, "honest", MALLORY, "mallory", "again"));
+    barrier(MALLORY);
+    say(ANNA, AGENT_MSG_JOB, offer(annas, "other", ANNA, "anna", NULL));
+    wait_refused(ANNA, "another job"); // nor may its own member exchange it
+    check_job(annas, "honest, running of anna");
+}
+
+// Under the id of one that has ended.
+static void test_ended(void **state) {
+    (void)state;
+    say(BERT, AGENT_MSG_STOP, about(annas)); // a cluster of it
+    check_job(annas, "honest, stopped of anna");
+    say(MALLORY, AGENT_MSG_JOB, offer(annas, "forged", MALLORY, "mallory", NULL));
+    wait_refused(MALLORY, "another job");
+    say(MALLORY, AGENT_MSG_JOB, offer(annas, "forged", MALLORY, "mallory", "resume"));
+    wait_refused(MALLORY, "another job");
+    say(MALLORY, AGENT_MSG_JOB, offer(annas, "honest", ANNA, "anna", "resume"));
+    wait_refused(MALLORY, "only a cluster of the job");
+    say(BERT, AGENT_MSG_JOB, offer(annas, "forged", BERT, "anna", "resume"));
+    wait_refused(BERT, "another job");
+    say(BERT, AGENT_MSG_JOB, offer(annas, "honest", BERT, "bert", "resume"));
+    wait_refused(BERT, "another job");
+    check_job(annas, "honest, stopped of anna");
+    say(BERT, AGENT_MSG_JOB, offer(annas, "honest", ANNA, "anna", "resume"));
+    check_job(annas, "honest, running of anna");
+    say(ANNA, AGENT_MSG_STOP, about(annas));
+    check_job(annas, "honest, stopped of anna");
+    say(ANNA, AGENT_MSG_JOB, offer(annas, "honest", ANNA, "anna", NULL)); // pretrain --resume
+    check_job(annas, "honest, running of anna");
+}
+
+// Where and how clusters train may change, and it is their member that says so.
+static void test_places(void **state) {
+    (void)state;
+    threads = 2;
+    say(BERT, AGENT_MSG_JOB, offer(annas, "honest", BERT, "anna", "resume"));
+    wait_refused(BERT, "not signed");
+    say(MALLORY, AGENT_MSG_JOB, offer(annas, "honest", MALLORY, "mallory", NULL));
+    wait_refused(MALLORY, "another job");
+    say(ANNA, AGENT_MSG_JOB, offer(annas, "honest", ANNA, "anna", NULL));
+    barrier(ANNA); // and nothing else was refused
+    threads = 1;
+    say(BERT, AGENT_MSG_JOB, offer(annas, "honest", BERT, "anna", "resume")); // it is 2 now
+    wait_refused(BERT, "not signed");
+    threads = 2;
+    say(BERT, AGENT_MSG_JOB, offer(annas, "honest", BERT, "anna", "resume")); // as it is stored
+    barrier(BERT);
+    threads = 1;
+    check_job(annas, "honest, running of anna");
+}
+
+// This site knows nothing of the job (its disk was lost): then the signature decides whose it is.
+static void test_lost_disk(void **state) {
+    (void)state;
+    say(BERT, AGENT_MSG_JOB, offer(lost, "honest", BERT, "anna", "resume"));
+    wait_refused(BERT, "not signed by the member that submits it");
+    say(BERT, AGENT_MSG_JOB, offer(lost, "honest", ANNA, "anna", "resume"));
+    check_job(lost, "honest, running of anna");
+}
+
+// What others tell of a job that was submitted here counts from its clusters only.
+static void test_told(void **state) {
+    (void)state;
+    struct agent_ipc *c = client();
+    struct agent_ipc_msg m = {0};
+    bool heard = false;
+    assert_int_equal(agent_ipc_send(c, NULL,
+                                    json_pack("{s:s,s:s,s:o}", "op", "submit", "id", sites, "spec",
+                                              spec("here")),
+                                    NULL, 0),
+                     NEB_OK);
+    // once it runs: what is told of no job is not heard
+    assert_int_equal(agent_ipc_wait(c, 20 * NEB_S, &m), NEB_OK);
+    assert_true(json_is_true(json_object_get(m.head, "ok")));
+    agent_ipc_msg_clear(&m);
+    say(MALLORY, AGENT_MSG_METRICS, about(sites));
+    say(MALLORY, AGENT_MSG_REPORT, about(sites));
+    barrier(MALLORY);
+    say(BERT, AGENT_MSG_METRICS, about(sites));
+    say(BERT, AGENT_MSG_REPORT, about(sites));
+    for (neb_ns end = neb_now() + 20 * NEB_S; !heard && neb_now() < end; step()) {
+        if (agent_ipc_wait(c, 20 * NEB_MS, &m) != NEB_OK)
+            continue;
+        json_t *line = json_object_get(m.head, "line"), *report = json_object_get(m.head, "report");
+        const char *text = json_string_value(json_object_get(line, "text")),
+                   *of = json_string_value(json_object_get(line, "cluster"));
+        if (text && strstr(text, "forged")) {
+            assert_string_equal(of, "bert"); // whatever it says itself
+            assert_string_equal(text, "f?[2J?forged");
+        }
+        if (report) {
+            assert_string_equal(json_string_value(json_object_get(report, "name")), "bert");
+            heard = true;
+        }
+        agent_ipc_msg_clear(&m);
+    }
+    assert_true(heard);
+    agent_ipc_destroy(&c);
+}
+
+// An id that belongs to another member's job is no id for one of this site.
+static void test_local(void **state) {
+    (void)state;
+    struct agent_ipc *c = client();
+    struct agent_ipc_msg m = {0};
+    assert_int_equal(agent_ipc_send(c, NULL,
+                                    json_pack("{s:s,s:s,s:o}", "op", "submit", "id", annas, "spec",
+                                              spec("honest")),
+                                    NULL, 0),
+                     NEB_OK);
+    assert_int_equal(agent_ipc_wait(c, 20 * NEB_S, &m), NEB_OK);
+    assert_false(json_is_true(json_object_get(m.head, "ok")));
+    assert_non_null(strstr(agent_ipc_str(&m, "text", ""), "which \"anna\" submitted"));
+    agent_ipc_msg_clear(&m);
+    agent_ipc_destroy(&c);
+    check_job(annas, "honest, running of anna");
+}
+
+// How many manifests the site has taken for forged.
+static int64_t forged(void) {
+    struct agent_ipc *c = client();
+    struct agent_ipc_msg m = {0};
+    assert_int_equal(agent_ipc_send(c, NULL, json_pack("{s:s}", "op", "status"), NULL, 0), NEB_OK);
+    assert_int_equal(agent_ipc_wait(c, 20 * NEB_S, &m), NEB_OK);
+    int64_t n = json_integer_value(
+        json_object_get(json_object_get(m.head, "faults"), inter_fault_name(INTER_FAULT_FORGED)));
+    agent_ipc_msg_clear(&m);
+    agent_ipc_destroy(&c);
+    return n;
+}
+
+// The update of round 0 of anna's job, by cluster `who`: ten steps.
+static void send_update(int who, uint64_t tokens) {
+    static const char blob[64] = "an update";
+    struct agent_job *job = calloc(1, sizeof *job);
+    json_t *o = spec("honest");
+    assert_int_equal(agent_job_from_json(o, job), NEB_OK);
+    struct inter_job_config c = {.n_members = 3,
+                                 .self = (uint8_t)who,
+                                 .fragments = 1,
+                                 .merge_after = (uint32_t)job->sync.merge_after,
+                                 .grace = 60 * NEB_S,
+                                 .eta = job->sync.eta,
+                                 .mu = job->sync.mu,
+                                 .tune = agent_tune_config(job)};
+    struct inter_manifest m = {.tokens = tokens, .step = 10, .steps = 10};
+    assert_true(neb_unhex(annas, c.id, sizeof c.id));
+    memcpy(m.key.job, c.id, sizeof m.key.job);
+    m.key.member = (uint8_t)who;
+    for (int i = SITE; i <= BERT; i++)
+        c.peers[i] = index_of[i];
+    assert_int_equal(inter_service_job_open(services[who], &c), NEB_OK);
+    assert_int_equal(inter_service_submit(services[who], &m, blob, sizeof blob), NEB_OK);
+    json_decref(o);
+    free(job);
+}
+
+// A trainer that attaches counts its own tokens, which are its cluster's weight: up to eight times those of the job, and no more.
+static void test_tokens(void **state) {
+    (void)state;
+    int64_t before = forged();
+    send_update(ANNA,
+                10 * 8 * AGENT_FOREIGN_TOKENS); // of ten steps, of a batch of one sequence of 8
+    for (neb_ns end = neb_now() + 3 * NEB_S; neb_now() < end;)
+        step();
+    assert_int_equal(forged(), before);
+    send_update(BERT, 1ull << 40);
+    for (neb_ns end = neb_now() + 20 * NEB_S; forged() == before && neb_now() < end;)
+        step();
+    assert_true(forged() > before);
+}
+
+// ---- set-up ---------------------------------------------------------------------------------------------------
+
+static void run_agent(void) {
+    struct agent_daemon_config c = {.home = homes[SITE], .listen = "127.0.0.1:*"};
+    int fd = open(log_path, O_WRONLY | O_CREAT | O_APPEND, 0600);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    dup2(fd, STDERR_FILENO);
+    _exit(agent_daemon_run(&c) == NEB_OK ? 0 : 1);
+}
+
+static uint32_t port_of_agent(void) {
+    struct agent_ipc *c = client();
+    struct agent_ipc_msg m = {0};
+    assert_int_equal(agent_ipc_send(c, NULL, json_pack("{s:s}", "op", "status"), NULL, 0), NEB_OK);
+    assert_int_equal(agent_ipc_wait(c, 20 * NEB_S, &m), NEB_OK);
+    uint32_t port = (uint32_t)json_integer_value(json_object_get(m.head, "port"));
+    agent_ipc_msg_clear(&m);
+    agent_ipc_destroy(&c);
+    return port;
+}
+
+static int setup(void **state) {
+    static int who[N] = {SITE, ANNA, BERT, MALLORY};
+    struct sec_members members = {.n = 0};
+    char list[128];
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    for (int i = 0; i < N; i++) {
+        struct sec_member m = {.connect = SEC_CONNECT_AUTO};
+        snprintf(homes[i], sizeof homes[i], "%s/%s", dir, names[i]);
+        assert_int_equal(sec_identity_create(homes[i], names[i], &ids[i]), NEB_OK);
+        m.pub = *sec_identity_public(ids[i]);
+        assert_int_equal(sec_members_add(&members, &m), NEB_OK);
+    }
+    snprintf(path, sizeof path, "%s/agent.sock", homes[SITE]);
+    snprintf(log_path, sizeof log_path, "%s/agent.log", dir);
+    snprintf(list, sizeof list, "%s/members.json", homes[SITE]);
+    assert_int_equal(sec_members_save(list, &members), NEB_OK);
+    if ((agent = fork()) == 0)
+        run_agent();
+    ctx = zmq_ctx_new();
+    for (neb_ns end = neb_now() + 20 * NEB_S; !neb_fs_exists(path) && neb_now() < end;)
+        neb_sleep(10 * NEB_MS);
+    uint32_t port = port_of_agent();
+    for (uint32_t k = 0; k < members.n; k++)
+        for (int i = 0; i < N; i++)
+            if (!strcmp(members.m[k].pub.name, names[i]))
+                index_of[i] = k;
+    snprintf(members.m[index_of[SITE]].endpoint, SEC_ENDPOINT_MAX, "127.0.0.1:%u", port);
+    for (int i = ANNA; i < N; i++) {
+        struct inter_service_config c = {
+            .dir = homes[i],
+            .identity = ids[i],
+            .members = &members,
+            .n_bulk = 1,
+            .zmq_context = contexts[i] = zmq_ctx_new(),
+            .callbacks = {
+                .user = &who[i], .message = on_message, .peer = on_peer, .fault = on_fault}};
+        assert_int_equal(inter_service_create(&c, &services[i]), NEB_OK);
+    }
+    for (neb_ns end = neb_now() + 20 * NEB_S;
+         !(up[ANNA] && up[BERT] && up[MALLORY]) && neb_now() < end;)
+        step();
+    return up[ANNA] && up[BERT] && up[MALLORY] ? 0 : -1;
+}
+
+static int teardown(void **state) {
+    int status = 1;
+    (void)state;
+    for (int i = ANNA; i < N; i++) {
+        inter_service_destroy(&services[i]);
+        zmq_ctx_term(contexts[i]);
+    }
+    zmq_ctx_term(ctx);
+    kill(agent, SIGINT);
+    waitpid(agent, &status, 0);
+    assert_int_equal(status, 0);
+    for (int i = 0; i < N; i++)
+        sec_identity_destroy(&ids[i]);
+    return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_messages_of_others),
+                                       cmocka_unit_test(test_running),
+                                       cmocka_unit_test(test_ended),
+                                       cmocka_unit_test(test_places),
+                                       cmocka_unit_test(test_lost_disk),
+                                       cmocka_unit_test(test_told),
+                                       cmocka_unit_test(test_local),
+                                       cmocka_unit_test(test_tokens)};
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
