@@ -115,8 +115,8 @@ NEB_MUST_CHECK enum neb_status intra_comm_socket_env(struct intra_comm **out);
 // The ranks of whoever started this process: over TCP where the environment has a token, else over MPI.
 NEB_MUST_CHECK enum neb_status intra_comm_launched(struct intra_comm **out);
 // The same ranks as `boot` over NCCL on the CUDA device `device` of this process: boot carries the identifier to all
-// ranks and is otherwise not used. A call gives up after timeout_ms. NEB_ERR_UNSUPPORTED where libnebula_nccl.so, NCCL
-// or the device is missing. Collective over boot.
+// ranks and is otherwise not used. A call gives up after timeout_ms. NEB_ERR_UNSUPPORTED on all ranks where one lacks
+// libnebula_nccl.so, NCCL or the device. Collective over boot.
 NEB_MUST_CHECK enum neb_status intra_comm_nccl(struct intra_comm *boot, int device,
                                                int64_t timeout_ms, struct intra_comm **out);
 void intra_comm_destroy(struct intra_comm **c); // NULL-safe

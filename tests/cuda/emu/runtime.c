@@ -18,7 +18,8 @@ struct emu_stream {
 
 // EMU_WITHOUT: the rank that has no device.
 cudaError_t cudaGetDeviceCount(int *n) {
-    const char *without = getenv("EMU_WITHOUT"), *rank = getenv("OMPI_COMM_WORLD_RANK");
+    const char *without = getenv("EMU_WITHOUT"), *mpi = getenv("OMPI_COMM_WORLD_RANK"),
+               *rank = mpi ? mpi : getenv("RANK"); // as mpirun or torchrun say it
     *n = !(without && rank && !strcmp(without, rank));
     return cudaSuccess;
 }
