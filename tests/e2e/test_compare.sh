@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# configs/compare without its hours: the cells of a default run, their steps by size, and that each is a job that nebula takes.
+. "$(dirname "$0")/lib.sh"
+root=$(cd "$(dirname "$0")/../.." && pwd)
+compare() { "$root/configs/compare" --out "$T/out" "$@"; }
+
+compare --list >"$T/list" || fail "--list"
+[[ $(wc -l <"$T/list") == 54 && $(cut -d: -f1 "$T/list" | sort -u | wc -l) == 54 ]] || fail "nine cells a seed and size: $(cat "$T/list")"
+[[ $(grep -c -- '-tiny-.* --steps 3000 ' "$T/list") == 27 && $(grep -c -- '-small-.* --steps 1500 ' "$T/list") == 27 ]] || fail "steps by size: $(cat "$T/list")"
+[[ $(compare --list --steps 7 --seeds 2 | grep -c -- '-2: .* --steps 7 ') == 18 ]] || fail "--steps for both sizes"
+[[ ! -e $T/out ]] || fail "--list left something behind"
+if compare --list --sizes huge >"$T/huge.log" 2>&1; then fail "an unknown size"; fi
+grep -q 'there are tiny and small' "$T/huge.log" || fail "$(cat "$T/huge.log")"
+
+exchanges() { # CELL: how often the clusters of the job exchange, as nebula counts it
+    local words args=()
+    read -ra words <<<"$(sed -n "s/^$1: nebula pretrain \(.*\) --local 2/\1/p" "$T/list")"
+    set -- "${words[@]}"
+    while (($#)); do
+        case $1 in
+        --steps | --seed) args+=(--set "${1#--}=$2"); shift 2 ;;
+        *) args+=("$1"); shift ;;
+        esac
+    done
+    (cd "$root" && "$nebula" check "${args[@]}" --json) | jq 'if .ok then .exchanges else "refused" end'
+}
+[[ $(exchanges same-tiny-federated-1) == 96 && $(exchanges split-tiny-federated-3) == 96 ]] || fail "size tiny: $(exchanges same-tiny-federated-1) exchanges"
+[[ $(exchanges same-small-federated-1) == 52 && $(exchanges split-small-federated-3) == 52 ]] || fail "size small: $(exchanges same-small-federated-1) exchanges"
+
+# A finished cell is left out; one of another length is not taken for one of this.
+done_cell() { # NAME STEPS
+    mkdir -p "$T/out/$1"
+    echo '{}' >"$T/out/$1/summary.json"
+    echo "{\"spec\": {\"steps\": $2}}" >"$T/out/$1/job.json"
+}
+done_cell same-small-federated-2 1500
+compare --list >"$T/list" || fail "--list with a finished cell"
+[[ $(wc -l <"$T/list") == 54 && $(grep finished "$T/list") == "same-small-federated-2: finished" ]] || fail "finished: $(grep finished "$T/list")"
+done_cell same-tiny-federated-1 720
+if compare --list >"$T/length.log" 2>&1; then fail "cells of different lengths were mixed"; fi
+grep -q 'same-tiny-federated-1 made another number of steps than 3000' "$T/length.log" || fail "$(tail -n 2 "$T/length.log")"
+echo "compare lists its cells, and each is a job"
