@@ -21,7 +21,9 @@ refused 'needs --page-token' --page "0.0.0.0:$page"
 refused 'go together' --page "0.0.0.0:$page" --page-token "$T/token" --page-cert "$T/none.pem"
 refused 'none.pem' --page "0.0.0.0:$page" --page-token "$T/token" --page-cert "$T/none.pem" --page-key "$T/none.pem"
 refused 'numeric address' --page "page.example:$page" --page-token "$T/token"
-echo short >"$T/short"
+(umask 077; echo short >"$T/short"; cp "$T/token" "$T/open")
+chmod 644 "$T/open"
+refused 'open to others' --page "0.0.0.0:$page" --page-token "$T/open"
 refused 'at least 16 bytes' --page "0.0.0.0:$page" --page-token "$T/short"
 
 # The certificate that the agent makes itself; its fingerprint is in the log, and the next start keeps it.
