@@ -50,7 +50,7 @@ struct intra_comm_ops {
     // Point to point. Messages from one rank to another with one tag arrive in the order of sending; a message is
     // received with exactly its size and tag. nccl ignores tags and sizes that differ: there the order alone pairs
     // messages, and a receive waits for this rank's earlier sends of the same communicator; so ranks must not send in a
-    // circle before they receive.
+    // circle before they receive, and none sends to itself.
     // send does not wait for the receiver; the buffer is the library's until wait() returns. wait on a zeroed or
     // finished send returns at once; it clears *s also on failure.
     enum neb_status (*send)(struct intra_comm *c, const void *x, size_t bytes, int to, int tag,

@@ -9,6 +9,9 @@
 // One stream a communicator: its operations run in the order of the calls on every rank. So a receive waits for the sends
 // before it on this communicator; ranks that send in a circle before they receive would wait for each other. Pipelines
 // send down and up over two communicators (mesh.h), where there is no circle.
+//
+// Copies of host memory have a stream of their own, where they never stand behind a collective: CUDA may block the thread until all
+// that is in the stream before such a copy is done (pageable memory), and no time limit would reach it there.
 #include "agent/base/clock.h"
 #include "intra/comm.h"
 
@@ -20,8 +23,9 @@
 
 struct nccl {
     ncclComm_t comm; // NULL once aborted
-    cudaStream_t stream;
+    cudaStream_t stream, copies;
     int64_t timeout_ms;
+    neb_ns end; // of the present call
 };
 
 static struct nccl *nccl_of(struct intra_comm *c) { return c->ctx; }
@@ -33,16 +37,22 @@ static void give_up(struct intra_comm *c) {
     n->comm = NULL;
 }
 
-static enum neb_status usable(struct intra_comm *c, const char *what) {
+static void set_end(struct nccl *n) { n->end = neb_now() + n->timeout_ms * NEB_MS; }
+
+// What every call begins with.
+static enum neb_status begin(struct intra_comm *c, const char *what) {
+    set_end(nccl_of(c));
     return nccl_of(c)->comm ? NEB_OK
                             : neb_fail(NEB_ERR_STATE,
                                        "NCCL: %s on a communicator that was given up before", what);
 }
 
 static enum neb_status broken(struct intra_comm *c, ncclResult_t r, const char *what) {
+    const char *more = ncclGetLastError(nccl_of(c)->comm);
+    bool has = more && *more;
     enum neb_status st =
-        neb_fail(NEB_ERR_IO, "NCCL: %s failed on rank %d of %d: %s (%s)", what, c->rank, c->size,
-                 ncclGetErrorString(r), ncclGetLastError(nccl_of(c)->comm));
+        neb_fail(NEB_ERR_IO, "NCCL: %s failed on rank %d of %d: %s%s%s%s", what, c->rank, c->size,
+                 ncclGetErrorString(r), has ? " (" : "", has ? more : "", has ? ")" : "");
     give_up(c);
     return st;
 }
@@ -72,31 +82,26 @@ static void pause_a_little(int turn) {
         nanosleep(&t, NULL);
 }
 
-static neb_ns deadline(const struct intra_comm *c) {
-    return neb_now() + ((const struct nccl *)c->ctx)->timeout_ms * NEB_MS;
-}
-
 // r: what a call returned. Until it is enqueued.
 static enum neb_status settle(struct intra_comm *c, ncclResult_t r, const char *what) {
-    neb_ns end = deadline(c);
     for (int turn = 0; r == ncclInProgress; turn++) {
         ncclResult_t asked = ncclCommGetAsyncError(nccl_of(c)->comm, &r);
         if (asked != ncclSuccess)
             return broken(c, asked, what);
-        if (r == ncclInProgress && neb_now() > end)
+        if (r == ncclInProgress && neb_now() > nccl_of(c)->end)
             return late(c, what);
         pause_a_little(turn);
     }
     return r == ncclSuccess ? NEB_OK : broken(c, r, what);
 }
 
-// Until everything up to `event` (NULL: all that was enqueued) has run.
-static enum neb_status finish(struct intra_comm *c, cudaEvent_t event, const char *what) {
+// Until everything in the stream, or up to `event` if there is one, has run.
+static enum neb_status finish(struct intra_comm *c, cudaStream_t s, cudaEvent_t event,
+                              const char *what) {
     struct nccl *n = nccl_of(c);
-    neb_ns end = deadline(c);
     for (int turn = 0;; turn++) {
         ncclResult_t r = ncclSuccess;
-        cudaError_t e = event ? cudaEventQuery(event) : cudaStreamQuery(n->stream);
+        cudaError_t e = event ? cudaEventQuery(event) : cudaStreamQuery(s);
         if (e == cudaSuccess)
             return NEB_OK;
         if (e != cudaErrorNotReady)
@@ -104,7 +109,7 @@ static enum neb_status finish(struct intra_comm *c, cudaEvent_t event, const cha
         ncclResult_t asked = ncclCommGetAsyncError(n->comm, &r);
         if (asked != ncclSuccess || (r != ncclSuccess && r != ncclInProgress))
             return broken(c, asked != ncclSuccess ? asked : r, what);
-        if (neb_now() > end)
+        if (neb_now() > n->end)
             return late(c, what);
         pause_a_little(turn);
     }
@@ -114,44 +119,58 @@ static enum neb_status finish(struct intra_comm *c, cudaEvent_t event, const cha
 
 // A buffer as the device sees it: itself, or a copy that goes back after the operation.
 struct staged {
-    void *host; // NULL: the buffer was the device's already
+    void *host; // NULL: the buffer is the device's already
     void *device;
     size_t bytes;
 };
 
-static enum neb_status stage(struct intra_comm *c, const void *x, size_t bytes, bool fill,
-                             struct staged *out) {
+static enum neb_status copy(struct intra_comm *c, void *to, const void *from, size_t bytes,
+                            enum cudaMemcpyKind kind) {
     struct nccl *n = nccl_of(c);
-    struct cudaPointerAttributes a;
-    cudaError_t e = cudaPointerGetAttributes(&a, x);
-    *out = (struct staged){.device = (void *)(uintptr_t)x, .bytes = bytes};
-    if (e == cudaSuccess &&
-        (a.type == cudaMemoryTypeDevice || a.type == cudaMemoryTypeManaged || bytes == 0))
-        return NEB_OK;
-    if (e != cudaSuccess)
-        return cuda_failed(c, e, "looking at a buffer");
-    out->host = (void *)(uintptr_t)x;
-    if ((e = cudaMallocAsync(&out->device, bytes, n->stream)) != cudaSuccess)
-        return cuda_failed(c, e, "staging a buffer");
-    if (fill && (e = cudaMemcpyAsync(out->device, x, bytes, cudaMemcpyHostToDevice, n->stream)) !=
-                    cudaSuccess)
-        return cuda_failed(c, e, "staging a buffer");
-    return NEB_OK;
+    // Memory that the pool hands out may still wait for work of another stream.
+    NEB_TRY(finish(c, n->copies, NULL, "staging a buffer"));
+    cudaError_t e = cudaMemcpyAsync(to, from, bytes, kind, n->copies);
+    return e == cudaSuccess ? finish(c, n->copies, NULL, "staging a buffer")
+                            : cuda_failed(c, e, "staging a buffer");
 }
 
-// Enqueues the way back and the release.
-static enum neb_status unstage(struct intra_comm *c, struct staged *s, bool back) {
-    struct nccl *n = nccl_of(c);
-    cudaError_t e = cudaSuccess;
-    if (!s->host)
-        return NEB_OK;
-    if (back)
-        e = cudaMemcpyAsync(s->host, s->device, s->bytes, cudaMemcpyDeviceToHost, n->stream);
-    cudaError_t freed = cudaFreeAsync(s->device, n->stream);
+// Behind what the stream still does with it. Also after an error: nothing else would give it back.
+static void release(struct intra_comm *c, struct staged *s) {
+    if (s->host)
+        (void)cudaFreeAsync(s->device, nccl_of(c)->stream);
     s->host = NULL;
-    if (e != cudaSuccess || freed != cudaSuccess)
-        return cuda_failed(c, e != cudaSuccess ? e : freed, "unstaging a buffer");
-    return NEB_OK;
+}
+
+static enum neb_status stage(struct intra_comm *c, const void *x, size_t bytes, bool fill,
+                             struct staged *out) {
+    struct cudaPointerAttributes a;
+    *out = (struct staged){.device = (void *)(uintptr_t)x, .bytes = bytes};
+    if (bytes == 0)
+        return NEB_OK;
+    cudaError_t e = cudaPointerGetAttributes(&a, x);
+    if (e != cudaSuccess)
+        return cuda_failed(c, e, "looking at a buffer");
+    if (a.type == cudaMemoryTypeDevice || a.type == cudaMemoryTypeManaged)
+        return NEB_OK;
+    if ((e = cudaMallocAsync(&out->device, bytes, nccl_of(c)->copies)) != cudaSuccess)
+        return cuda_failed(c, e, "staging a buffer");
+    out->host = (void *)(uintptr_t)x;
+    enum neb_status st = fill ? copy(c, out->device, x, bytes, cudaMemcpyHostToDevice)
+                              : finish(c, nccl_of(c)->copies, NULL, "staging a buffer");
+    if (st != NEB_OK)
+        release(c, out);
+    return st;
+}
+
+// Waits for the operation on s, and brings its result back. st: whether it was enqueued.
+static enum neb_status unstage(struct intra_comm *c, struct staged *s, enum neb_status st,
+                               const char *what) {
+    if (st == NEB_OK)
+        st = finish(c, nccl_of(c)->stream, NULL, what);
+    if (st == NEB_OK && s->host)
+        st = copy(c, s->host, s->device, s->bytes, cudaMemcpyDeviceToHost);
+    release(c, s);
+    return st;
 }
 
 // ---- operations -----------------------------------------------------------------------------------------------
@@ -187,13 +206,11 @@ static ncclResult_t enqueue(struct intra_comm *c, const struct call *k, void *x)
 static enum neb_status collective(struct intra_comm *c, const struct call *k, void *x,
                                   size_t bytes) {
     struct staged s;
-    NEB_TRY(usable(c, k->what));
+    NEB_TRY(begin(c, k->what));
     if (!bytes)
         return NEB_OK;
     NEB_TRY(stage(c, x, bytes, true, &s));
-    NEB_TRY(settle(c, enqueue(c, k, s.device), k->what));
-    NEB_TRY(unstage(c, &s, true));
-    return finish(c, NULL, k->what);
+    return unstage(c, &s, settle(c, enqueue(c, k, s.device), k->what), k->what);
 }
 
 static enum neb_status all_reduce(struct intra_comm *c, void *x, size_t n, enum intra_comm_type t,
@@ -244,8 +261,8 @@ static enum neb_status send(struct intra_comm *c, const void *x, size_t bytes, i
     struct nccl *n = nccl_of(c);
     (void)tag;
     out->handle = NULL;
-    NEB_ASSERT(to >= 0 && to < c->size);
-    NEB_TRY(usable(c, "send"));
+    NEB_ASSERT(to >= 0 && to < c->size && to != c->rank);
+    NEB_TRY(begin(c, "send"));
     struct sending *g = calloc(1, sizeof *g);
     if (!g)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for a send of %zu bytes", bytes);
@@ -254,10 +271,9 @@ static enum neb_status send(struct intra_comm *c, const void *x, size_t bytes, i
         e == cudaSuccess ? stage(c, x, bytes, true, &g->s) : cuda_failed(c, e, "sending");
     if (st == NEB_OK)
         st = settle(c, ncclSend(g->s.device, bytes, ncclUint8, to, n->comm, n->stream), "send");
-    if (st == NEB_OK)
-        st = unstage(c, &g->s, false);
     if (st == NEB_OK && (e = cudaEventRecord(g->done, n->stream)) != cudaSuccess)
         st = cuda_failed(c, e, "sending");
+    release(c, &g->s);
     if (st == NEB_OK) {
         out->handle = g;
         return NEB_OK;
@@ -273,9 +289,9 @@ static enum neb_status wait_send(struct intra_comm *c, struct intra_comm_send *s
     s->handle = NULL;
     if (!g)
         return NEB_OK;
-    enum neb_status st = usable(c, "send");
+    enum neb_status st = begin(c, "send");
     if (st == NEB_OK)
-        st = finish(c, g->done, "send");
+        st = finish(c, NULL, g->done, "send");
     (void)cudaEventDestroy(g->done);
     free(g);
     return st;
@@ -285,12 +301,12 @@ static enum neb_status recv(struct intra_comm *c, void *x, size_t bytes, int fro
     struct nccl *n = nccl_of(c);
     struct staged s;
     (void)tag;
-    NEB_ASSERT(from >= 0 && from < c->size);
-    NEB_TRY(usable(c, "receive"));
+    NEB_ASSERT(from >= 0 && from < c->size && from != c->rank);
+    NEB_TRY(begin(c, "receive"));
     NEB_TRY(stage(c, x, bytes, false, &s));
-    NEB_TRY(settle(c, ncclRecv(s.device, bytes, ncclUint8, from, n->comm, n->stream), "receive"));
-    NEB_TRY(unstage(c, &s, true));
-    return finish(c, NULL, "receive");
+    enum neb_status st =
+        settle(c, ncclRecv(s.device, bytes, ncclUint8, from, n->comm, n->stream), "receive");
+    return unstage(c, &s, st, "receive");
 }
 
 static enum neb_status barrier(struct intra_comm *c) {
@@ -301,6 +317,7 @@ static enum neb_status barrier(struct intra_comm *c) {
 // ---- communicators --------------------------------------------------------------------------------------------
 
 static const struct intra_comm_ops nccl_ops;
+static void destroy(struct intra_comm *c);
 
 static enum neb_status make(int64_t timeout_ms, int rank, int size, struct intra_comm **out) {
     struct intra_comm *c = calloc(1, sizeof *c);
@@ -311,13 +328,15 @@ static enum neb_status make(int64_t timeout_ms, int rank, int size, struct intra
         return neb_fail(NEB_ERR_NOMEM, "out of memory creating a communicator");
     }
     n->timeout_ms = timeout_ms;
+    set_end(n);
     *c = (struct intra_comm){.ops = &nccl_ops, .ctx = n, .rank = rank, .size = size};
     cudaError_t e = cudaStreamCreateWithFlags(&n->stream, cudaStreamNonBlocking);
+    if (e == cudaSuccess)
+        e = cudaStreamCreateWithFlags(&n->copies, cudaStreamNonBlocking);
     if (e != cudaSuccess) {
         enum neb_status st =
             neb_fail(NEB_ERR_IO, "NCCL: no stream for a communicator: %s", cudaGetErrorString(e));
-        free(n);
-        free(c);
+        destroy(c);
         return st;
     }
     *out = c;
@@ -326,9 +345,13 @@ static enum neb_status make(int64_t timeout_ms, int rank, int size, struct intra
 
 static void destroy(struct intra_comm *c) {
     struct nccl *n = nccl_of(c);
-    if (n->comm && settle(c, ncclCommFinalize(n->comm), "finalize") == NEB_OK)
+    if (n->comm && begin(c, "finalize") == NEB_OK &&
+        settle(c, ncclCommFinalize(n->comm), "finalize") == NEB_OK)
         (void)ncclCommDestroy(n->comm); // local by now
-    (void)cudaStreamDestroy(n->stream);
+    if (n->copies)
+        (void)cudaStreamDestroy(n->copies);
+    if (n->stream)
+        (void)cudaStreamDestroy(n->stream);
     free(n);
     free(c);
 }
@@ -337,10 +360,11 @@ static enum neb_status split(struct intra_comm *c, int color, int key, struct in
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     struct intra_comm *part = NULL;
     NEB_ASSERT(color >= 0);
-    NEB_TRY(usable(c, "split"));
+    NEB_TRY(begin(c, "split"));
     NEB_TRY(make(nccl_of(c)->timeout_ms, 0, 1, &part));
     struct nccl *n = nccl_of(part);
     config.blocking = 0;
+    // n->comm is NULL until the split is through, or c was given up: then it is what there was of it.
     enum neb_status st =
         settle(c, ncclCommSplit(nccl_of(c)->comm, color, key, &n->comm, &config), "split");
     if (st == NEB_OK)
@@ -414,6 +438,7 @@ enum neb_status intra_comm_nccl_open(int version, struct intra_comm *boot, int d
     if (st == NEB_OK) {
         config.blocking = 0;
         struct nccl *n = nccl_of(c);
+        set_end(n); // the others may have come late
         st = settle(c, ncclCommInitRankConfig(&n->comm, boot->size, id, boot->rank, &config),
                     "start");
     }

@@ -15,7 +15,7 @@ cp "$BUILD/nebula" "$BUILD/libnebula_mpi.so" "$T/bin/"
 cp "$EMULATED" "$T/bin/libnebula_cuda.so"
 cp "$EMULATED_NCCL" "$T/bin/libnebula_nccl.so"
 nebula=$T/bin/nebula
-export EMU_LATE=1 # queues run when they are waited for
+export EMU_LATE=1 EMU_NCCL_SHARED_DEVICE=1 # queues run when they are waited for; every process has one emulated device, of the same number
 
 run() { # NAME options…
     local name=$1

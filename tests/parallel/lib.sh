@@ -37,7 +37,7 @@ emulated() {
     cp "${EMULATED:?}" "$work/bin/libnebula_cuda.so"
     cp "${EMULATED_NCCL:?}" "$work/bin/libnebula_nccl.so"
     mesh_train=$work/bin/mesh_train
-    export EMU_LATE=1
+    export EMU_LATE=1 EMU_NCCL_SHARED_DEVICE=1 # every process has one emulated device, of the same number
 }
 
 # agrees WHAT: $work/out against $work/one. A loss may differ by $loss_bound of it (1e-4), the first by a hundredth of that.

@@ -1,4 +1,4 @@
-// The calls of CUDA's runtime that kernels/cuda makes, over host memory (cuda_runtime.h beside this says why).
+// The calls of CUDA's runtime that kernels/cuda and intra/comm_nccl.c make, over host memory (cuda_runtime.h beside this says why).
 #ifndef EMU_CUDA_RUNTIME_API_H
 #define EMU_CUDA_RUNTIME_API_H
 #include <stddef.h>
@@ -13,6 +13,8 @@ typedef enum cudaError {
     cudaErrorMemoryAllocation = 2,
     cudaErrorInvalidConfiguration = 9,
     cudaErrorNoDevice = 100,
+    cudaErrorNotReady = 600,
+    cudaErrorUnknown = 999,
 } cudaError_t;
 typedef struct emu_stream *cudaStream_t;
 typedef struct emu_event *cudaEvent_t;
@@ -22,6 +24,17 @@ enum cudaMemcpyKind {
     cudaMemcpyDeviceToDevice = 3,
 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+enum cudaMemoryType {
+    cudaMemoryTypeUnregistered = 0,
+    cudaMemoryTypeHost = 1,
+    cudaMemoryTypeDevice = 2,
+    cudaMemoryTypeManaged = 3,
+};
+struct cudaPointerAttributes {
+    enum cudaMemoryType type;
+    int device;
+    void *devicePointer, *hostPointer;
+};
 enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaHostAllocDefault = 0 };
 struct cudaDeviceProp {
     char name[256];
@@ -52,6 +65,13 @@ cudaError_t cudaGetLastError(void);
 cudaError_t cudaPeekAtLastError(void);
 const char *cudaGetErrorString(cudaError_t e);
 cudaError_t cudaFuncSetAttribute(const void *f, enum cudaFuncAttribute a, int value);
+
+// Only of nccl_runtime.c, which is what intra/comm_nccl.c runs on; runtime.c has none of these.
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void *p);
+cudaError_t cudaMallocAsync(void **out, size_t bytes, cudaStream_t s);
+cudaError_t cudaFreeAsync(void *p, cudaStream_t s);
+cudaError_t cudaStreamQuery(cudaStream_t s);
+cudaError_t cudaEventQuery(cudaEvent_t e);
 
 // The emulator's queue (emu.cc): how much was ever put into it; runs it so far; and puts something in, a copy of the job.
 size_t emu_position(void);

@@ -1,0 +1,275 @@
+// The runtime calls of intra/comm_nccl.c over host memory: streams that really are asynchronous, and device memory that is told from
+// the host's. A copy between device and pageable host memory waits for all that is in its stream before it, which CUDA may do ("API
+// synchronization behavior" in its manual): a copy behind a collective that never ends would never return, and ends the test here.
+#include "tests/cuda/emu/nccl_emu.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { DEVICES = 8, STUCK_S = 20 };
+
+struct emu_nccl emu_nccl = {.in_progress = 2};
+
+struct stream {
+    struct stream *next;
+    struct emu_op *first, *last;
+    bool destroyed; // goes when it is empty
+};
+struct event {
+    long recorded, done; // how often
+    bool destroyed;      // goes with the last record
+};
+struct buffer {
+    struct buffer *next;
+    size_t bytes;
+    char *at;
+};
+static struct stream *streams;
+static struct buffer *buffers;
+
+static unsigned polled, looked; // since the last other call
+
+static bool count(const char *call) {
+    if (++emu_nccl.calls != emu_nccl.fail_at)
+        return false;
+    emu_nccl.failed = call;
+    return true;
+}
+bool emu_fails(const char *call) {
+    polled = looked = 0;
+    return count(call);
+}
+bool emu_poll_fails(const char *call, unsigned kind) {
+    bool first = !(polled & kind);
+    polled |= kind;
+    return first && count(call);
+}
+bool emu_look_fails(void) { return looked++ < 2 && ++emu_nccl.looks == emu_nccl.error_at; }
+
+// ---- streams ----------------------------------------------------------------------------------------------------
+
+static struct stream *stream_of(cudaStream_t s) { return (struct stream *)(void *)s; }
+
+void emu_streams_run(void) {
+    for (struct stream **at = &streams, *s; (s = *at);) {
+        while (s->first && s->first->run(s->first)) {
+            struct emu_op *op = s->first;
+            s->first = op->next;
+            free(op);
+        }
+        if (s->destroyed && !s->first) {
+            *at = s->next;
+            free(s);
+        } else {
+            at = &s->next;
+        }
+    }
+}
+void emu_stream_push(cudaStream_t to, struct emu_op *op) {
+    struct stream *s = stream_of(to);
+    op->next = NULL;
+    if (s->first)
+        s->last->next = op;
+    else
+        s->first = op;
+    s->last = op;
+    emu_streams_run();
+}
+static bool at_once(struct emu_op *op) {
+    (void)op;
+    return true;
+}
+void emu_streams_give_up(const void *of) {
+    for (struct stream *s = streams; s; s = s->next)
+        for (struct emu_op *op = s->first; op; op = op->next)
+            if (op->of == of)
+                op->run = at_once;
+    emu_streams_run();
+}
+bool emu_streams_have(const void *of) {
+    for (struct stream *s = streams; s; s = s->next)
+        for (struct emu_op *op = s->first; op; op = op->next)
+            if (op->of == of)
+                return true;
+    return false;
+}
+// As a thread that CUDA blocks.
+static void wait_for(const struct stream *s) {
+    struct timespec from, now;
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    for (emu_streams_run(); s->first; emu_streams_run()) {
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        if (now.tv_sec - from.tv_sec > STUCK_S) {
+            fprintf(stderr, "emulated CUDA: a copy of pageable memory waits behind a collective, "
+                            "and no time limit reaches it\n");
+            abort();
+        }
+        sched_yield();
+    }
+}
+
+cudaError_t cudaSetDevice(int device) {
+    if (emu_fails(__func__))
+        return cudaErrorUnknown;
+    return device >= 0 && device < DEVICES ? cudaSuccess : cudaErrorInvalidValue;
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
+    (void)flags;
+    if (emu_fails(__func__))
+        return cudaErrorMemoryAllocation;
+    struct stream *s = calloc(1, sizeof *s);
+    if (!s)
+        return cudaErrorMemoryAllocation;
+    s->next = streams;
+    streams = s;
+    emu_nccl.live++;
+    *out = (cudaStream_t)(void *)s;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t s) {
+    stream_of(s)->destroyed = true;
+    emu_nccl.live--;
+    emu_streams_run();
+    return emu_fails(__func__) ? cudaErrorUnknown : cudaSuccess;
+}
+cudaError_t cudaStreamQuery(cudaStream_t s) {
+    emu_streams_run();
+    if (emu_poll_fails(__func__, 1))
+        return cudaErrorUnknown;
+    if (!stream_of(s)->first)
+        return cudaSuccess;
+    sched_yield(); // to the ranks that it waits for
+    return cudaErrorNotReady;
+}
+
+// ---- events -----------------------------------------------------------------------------------------------------
+
+struct record {
+    struct emu_op op;
+    struct event *e;
+};
+static void event_free(struct event *e) {
+    if (e->destroyed && e->done == e->recorded)
+        free(e);
+}
+static bool record(struct emu_op *op) {
+    struct event *e = ((struct record *)(void *)op)->e;
+    e->done++;
+    event_free(e);
+    return true;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
+    (void)flags;
+    if (emu_fails(__func__))
+        return cudaErrorMemoryAllocation;
+    struct event *e = calloc(1, sizeof *e);
+    if (!e)
+        return cudaErrorMemoryAllocation;
+    emu_nccl.live++;
+    *out = (cudaEvent_t)(void *)e;
+    return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    struct event *e = (struct event *)(void *)event;
+    e->destroyed = true;
+    emu_nccl.live--;
+    event_free(e);
+    return emu_fails(__func__) ? cudaErrorUnknown : cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
+    if (emu_fails(__func__))
+        return cudaErrorUnknown;
+    struct record *r = malloc(sizeof *r);
+    if (!r)
+        return cudaErrorMemoryAllocation;
+    *r = (struct record){{.run = record}, (struct event *)(void *)e};
+    r->e->recorded++;
+    emu_stream_push(s, &r->op);
+    return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+    struct event *e = (struct event *)(void *)event;
+    emu_streams_run();
+    if (emu_poll_fails(__func__, 2))
+        return cudaErrorUnknown;
+    if (e->done == e->recorded)
+        return cudaSuccess;
+    sched_yield();
+    return cudaErrorNotReady;
+}
+
+// ---- memory -----------------------------------------------------------------------------------------------------
+
+static bool on_device(const void *p) {
+    for (const struct buffer *b = buffers; b; b = b->next)
+        if ((const char *)p >= b->at && (const char *)p < b->at + b->bytes)
+            return true;
+    return false;
+}
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void *p) {
+    if (emu_fails(__func__))
+        return cudaErrorInvalidValue;
+    memset(out, 0, sizeof *out);
+    out->type = on_device(p) ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
+    return cudaSuccess;
+}
+// The memory is there from the stream's turn on in CUDA, and at once here; like fresh device memory it holds no numbers.
+cudaError_t cudaMallocAsync(void **out, size_t bytes, cudaStream_t s) {
+    (void)s;
+    if (emu_fails(__func__))
+        return cudaErrorMemoryAllocation;
+    struct buffer *b = calloc(1, sizeof *b);
+    if (!b || !(b->at = malloc(bytes))) {
+        free(b);
+        return cudaErrorMemoryAllocation;
+    }
+    memset(b->at, 0xff, bytes);
+    b->bytes = bytes;
+    b->next = buffers;
+    buffers = b;
+    emu_nccl.live++;
+    *out = b->at;
+    return cudaSuccess;
+}
+struct release {
+    struct emu_op op;
+    const void *p;
+};
+static bool release(struct emu_op *op) {
+    const void *p = ((struct release *)(void *)op)->p;
+    for (struct buffer **at = &buffers, *b; (b = *at); at = &b->next)
+        if (b->at == p) {
+            *at = b->next;
+            free(b->at);
+            free(b);
+            emu_nccl.live--;
+            return true;
+        }
+    fprintf(stderr, "emulated CUDA: memory is freed that was not allocated\n");
+    abort();
+}
+cudaError_t cudaFreeAsync(void *p, cudaStream_t s) {
+    struct release *r = malloc(sizeof *r);
+    if (!r)
+        return cudaErrorMemoryAllocation;
+    *r = (struct release){{.run = release}, p};
+    emu_stream_push(s, &r->op);
+    return emu_fails(__func__) ? cudaErrorUnknown : cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind,
+                            cudaStream_t s) {
+    bool to_host = kind == cudaMemcpyDeviceToHost;
+    if (emu_fails(__func__))
+        return cudaErrorUnknown;
+    if (on_device(dst) == to_host || on_device(src) != to_host)
+        return cudaErrorInvalidValue;
+    wait_for(stream_of(s));
+    memcpy(dst, src, bytes);
+    return cudaSuccess;
+}
+const char *cudaGetErrorString(cudaError_t e) {
+    return e == cudaErrorMemoryAllocation ? "out of memory" : "unknown error";
+}
