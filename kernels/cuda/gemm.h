@@ -1,4 +1,4 @@
-// Matrix products of the CUDA backend, behind one function, so that tests without a GPU can put a plain one in its place.
+// Matrix products of the CUDA backend, behind one function.
 #ifndef KERN_CUDA_GEMM_H
 #define KERN_CUDA_GEMM_H
 #include "kernels/device.h"
@@ -7,7 +7,7 @@
 
 struct kern_cu_gemm; // handle, workspace, plans
 
-struct kern_cu_product { // device.h's gemm
+struct kern_cu_product { // device.h's gemm; the bias is of type tc, which cuBLASLt wants of it
     enum kern_type t, tc;
     enum kern_trans ta, tb;
     int m, n, k, lda, ldb, ldc;
