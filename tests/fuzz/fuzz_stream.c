@@ -5,23 +5,11 @@
 // Input: a sequence of messages, each behind a 2-byte little-endian length, whose highest bit says bulk and the next one
 // "to the producer". The corpus is written by tests/unit/test_stream.c (WRITE_CORPUS=DIR).
 #include "inter/stream_wire.h"
+#include "tests/fuzz/trusting.h"
 
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static bool sign(void *user, const char *context, const void *msg, size_t len,
-                 uint8_t sig[INTER_SIG_BYTES]) {
-    (void)user, (void)context, (void)msg, (void)len;
-    memset(sig, 1, INTER_SIG_BYTES);
-    return true;
-}
-
-static bool verify(void *user, uint32_t peer, const char *context, const void *msg, size_t len,
-                   const uint8_t sig[INTER_SIG_BYTES]) {
-    (void)user, (void)peer, (void)context, (void)msg, (void)len, (void)sig;
-    return true;
-}
 
 struct side {
     struct inter_stream *s;
@@ -72,12 +60,11 @@ static void begin(struct side *x, struct inter_stream_actions *a, enum inter_str
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static const struct inter_node_crypto crypto = {NULL, sign, verify};
     struct inter_stream_actions a = {0};
     struct side sides[2] = {{0}};
     struct neb_rd r = neb_rd_make(data, size);
-    begin(&sides[0], &a, INTER_STREAM_CONSUMER, &crypto);
-    begin(&sides[1], &a, INTER_STREAM_PRODUCER, &crypto);
+    begin(&sides[0], &a, INTER_STREAM_CONSUMER, &trusting);
+    begin(&sides[1], &a, INTER_STREAM_PRODUCER, &trusting);
     for (neb_ns now = NEB_S; neb_rd_left(&r) >= 2; now += 300 * NEB_MS) {
         uint16_t head = neb_rd_u16(&r);
         size_t n = head & 0x3fff;

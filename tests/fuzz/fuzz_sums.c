@@ -5,6 +5,7 @@
 // it changed (u16 where, u8 by what), else a message of the input's own (u16 little-endian length, bytes).
 #include "agent/base/sha256.h"
 #include "inter/sums.h"
+#include "tests/fuzz/trusting.h"
 #include "tests/testing.h"
 
 #include <string.h>
@@ -17,19 +18,6 @@ static struct sec_sum *sums[MEMBERS];
 static struct neb_buf masked[MEMBERS], said[MEMBERS];
 static struct inter_record record;
 static const uint8_t job[INTER_ID_BYTES] = {7};
-
-static bool sign(void *user, const char *context, const void *msg, size_t len,
-                 uint8_t sig[INTER_SIG_BYTES]) {
-    (void)user, (void)context, (void)msg, (void)len;
-    memset(sig, 1, INTER_SIG_BYTES);
-    return true;
-}
-static bool verify(void *user, uint32_t peer, const char *context, const void *msg, size_t len,
-                   const uint8_t sig[INTER_SIG_BYTES]) {
-    (void)user, (void)peer, (void)context, (void)msg, (void)len, (void)sig;
-    return true;
-}
-static const struct inter_node_crypto crypto = {NULL, sign, verify};
 
 static void on_send(void *user, uint8_t member, const void *p, size_t n) {
     struct neb_buf *keep = user;
@@ -52,7 +40,7 @@ static struct inter_sums *open_member(uint8_t self, struct neb_buf *keep) {
     struct inter_sums_config c = {.n = MEMBERS,
                                   .self = self,
                                   .peers = {0, 1, 2, 3},
-                                  .crypto = &crypto,
+                                  .crypto = &trusting,
                                   .sum = sums[self],
                                   .ops = {keep, on_send, on_ready, on_look_up}};
     memcpy(c.job, job, sizeof job);

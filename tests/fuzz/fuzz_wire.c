@@ -3,23 +3,11 @@
 //
 // Input: a sequence of messages, each with a 2-byte little-endian length; the lowest bit of the length's top byte says bulk.
 #include "inter/node.h"
+#include "tests/fuzz/trusting.h"
 
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static bool sign(void *user, const char *context, const void *msg, size_t len,
-                 uint8_t sig[INTER_SIG_BYTES]) {
-    (void)user, (void)context, (void)msg, (void)len;
-    memset(sig, 1, INTER_SIG_BYTES);
-    return true;
-}
-
-static bool verify(void *user, uint32_t peer, const char *context, const void *msg, size_t len,
-                   const uint8_t sig[INTER_SIG_BYTES]) {
-    (void)user, (void)peer, (void)context, (void)msg, (void)len, (void)sig;
-    return true;
-}
 
 static void feed(struct inter_node *n, struct inter_actions *a, neb_ns now,
                  const struct inter_event *e) {
@@ -39,7 +27,6 @@ static void feed(struct inter_node *n, struct inter_actions *a, neb_ns now,
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    struct inter_node_crypto crypto = {NULL, sign, verify};
     struct inter_job_config job = {.n_members = 2,
                                    .self = 0,
                                    .peers = {0, 1},
@@ -68,7 +55,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     (void)!inter_manifest_get(&r, &m);
     r = neb_rd_make(data, size);
     (void)!inter_record_get(&r, &rec);
-    if (inter_node_create(&crypto, &n) != NEB_OK || inter_node_job_open(n, &job) != NEB_OK)
+    if (inter_node_create(&trusting, &n) != NEB_OK || inter_node_job_open(n, &job) != NEB_OK)
         return 0;
     neb_ns now = NEB_S;
     feed(n, &actions, now, &(struct inter_event){.kind = INTER_EV_PEER_UP, .peer = 1});
