@@ -61,7 +61,8 @@ static enum neb_status load(const struct options *o, struct intra_model **m,
 static void print(const struct options *o, const char *language, size_t n,
                   const struct agent_probe_result *r) {
     if (o->json)
-        printf("{\"trained_on\": \"%s\", \"tested_on\": \"%s\", \"examples\": %zu, \"accuracy\": "
+        printf("{\"kind\": \"language\", \"trained_on\": \"%s\", \"tested_on\": \"%s\", "
+               "\"examples\": %zu, \"accuracy\": "
                "%.4f, \"balanced_accuracy\": "
                "%.4f, \"majority\": %.4f}\n",
                o->train, language, n, r->accuracy, r->balanced, r->majority);
@@ -69,6 +70,19 @@ static void print(const struct options *o, const char *language, size_t n,
         printf("%s -> %-6s %6zu paragraphs  accuracy %.3f  balanced %.3f  (always the most "
                "frequent: %.3f)\n",
                o->train, language, n, r->accuracy, r->balanced, r->majority);
+}
+
+// The last line, for programs: the mean over the languages.
+static void print_mean(const struct options *o, const struct agent_probe_result *r) {
+    double accuracy = 0, balanced = 0;
+    for (int i = 0; i < o->n_tests; i++) {
+        accuracy += r[i].accuracy / o->n_tests;
+        balanced += r[i].balanced / o->n_tests;
+    }
+    printf(
+        "{\"kind\": \"summary\", \"task\": \"probe\", \"trained_on\": \"%s\", \"languages\": %d, "
+        "\"accuracy\": %.4f, \"balanced_accuracy\": %.4f}\n",
+        o->train, o->n_tests, accuracy, balanced);
 }
 
 static enum neb_status probe(const struct options *o) {
@@ -92,6 +106,8 @@ static enum neb_status probe(const struct options *o) {
     NEB_TRY_GOTO(agent_probe_fit(&p, &train, tests, o->n_tests, 1e-3, results), out);
     for (int i = 0; i < o->n_tests; i++)
         print(o, o->tests[i], tests[i].n, &results[i]);
+    if (o->json)
+        print_mean(o, results);
 out:
     for (int i = 0; i < TESTS_MAX; i++)
         agent_probe_set_free(&tests[i]);

@@ -13,7 +13,8 @@ run "$T/teacher.yaml" 1 "$T/teacher" --steps 120
 teacher=$T/teacher/checkpoint/model.ckpt
 job "$T/job.yaml" "$both" "teacher: {init: $teacher}, cache: $T/cache"
 
-run "$T/job.yaml" 2 "$T/two"
+run "$T/job.yaml" 2 "$T/two" --json
+[[ $(tail -n 1 "$T/two.log" | jq -cS 'select(.kind == "summary") | del(.kind)') == "$(jq -cS . "$T/two/summary.json")" ]] || fail "--json does not end with the summary"
 want=$(digest "$T/two")
 jq -e '.mode == "distill" and .quality.label_bytes_per_target_token < 24 and .quality.clusters.beta.taught_share == 1
        and .quality.clusters.beta.chrf >= 0 and .quality.clusters.beta.eval_loss < 6

@@ -31,7 +31,8 @@ run() { # JOB OUT [options]
 
 job "$T/job.yaml"
 run "$T/job.yaml" "$T/one" --set sync.scheme=synchronous
-run "$T/job.yaml" "$T/two"
+run "$T/job.yaml" "$T/two" --json
+[[ $(tail -n 1 "$T/two.log" | jq -cS 'select(.kind == "summary") | del(.kind)') == "$(jq -cS . "$T/two/summary.json")" ]] || fail "--json does not end with the summary"
 want=$(digests "$T/one")
 [[ $(digests "$T/two") == "$want" ]] || fail "two agents: $(digests "$T/two"), one process: $want"
 for key in eval_loss eval_accuracy; do
@@ -115,7 +116,8 @@ for kind in gpl other; do
 done
 probe() { timeout 60 "$nebula" eval --task probe "$T/two/checkpoint" --text "$T/probe" --train en --test en --json "$@"; }
 probe >"$T/probe.json" || fail "the probe failed: $(cat "$T/probe.json")"
-jq -e '.examples > 50 and .balanced_accuracy > 0.55 and .accuracy <= 1' "$T/probe.json" >/dev/null || fail "probe: $(cat "$T/probe.json")"
+jq -se 'length == 2 and (.[0] | .examples > 50 and .balanced_accuracy > 0.55 and .accuracy <= 1)
+        and .[1].kind == "summary" and .[1].balanced_accuracy == .[0].balanced_accuracy' "$T/probe.json" >/dev/null || fail "probe: $(cat "$T/probe.json")"
 [[ $(probe) == "$(cat "$T/probe.json")" ]] || fail "the probe does not give the same twice"
 [[ $(probe --random) != "$(cat "$T/probe.json")" ]] || fail "the probe of a random model gives the same"
 if probe --train none >/dev/null 2>"$T/none.log"; then fail "a folder that is not there was probed"; fi
