@@ -183,10 +183,12 @@ static void check_honest(void) {
 
 static void say_hello(void *s) {
     struct neb_buf b = {0};
+    int wait_ms = 1000; // it is not taken where the connection was cut
+    zmq_setsockopt(s, ZMQ_SNDTIMEO, &wait_ms, sizeof wait_ms);
     neb_buf_u8(&b, 1);
     neb_buf_u64(&b, (uint64_t)neb_wall_now());
     neb_buf_u8(&b, 0);
-    assert_true(zmq_send(s, b.p, b.len, 0) > 0);
+    (void)!zmq_send(s, b.p, b.len, 0);
     neb_buf_free(&b);
 }
 
@@ -212,9 +214,10 @@ static bool outlives_flood(void *ctx) {
         int n = descriptors() - quiet;
         most = n > most ? n : most;
     }
-    run(0.5, 0); // the rest of them
+    run(0.5, 0);                                                        // the rest of them
+    bool slow = neb_now() - start > (INTER_NAMELESS_MS - 500) * NEB_MS; // its own time is over
     say_hello(early);
-    bool welcomed = is_welcomed(early, NEB_S), slow = neb_now() - start > 4500 * NEB_MS;
+    bool welcomed = is_welcomed(early, 2 * NEB_S);
     zmq_close(early);
     printf("%d connections of one address: %d descriptors here\n", FLOOD, most);
     bool full = most >= 2 * INTER_NAMELESS_MAX;
