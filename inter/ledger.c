@@ -206,8 +206,10 @@ void inter_ledger_close(struct inter_ledger **lp) {
     struct inter_ledger *l = *lp;
     if (!l)
         return;
-    for (int i = 0; i < INTER_PARTS_MAX; i++)
+    for (size_t i = 0; i < l->n_parts; i++)
         inter_part_close(&l->parts[i]);
+    free(l->parts);
+    neb_buf_free(&l->sealed);
     sqlite3_close(l->db);
     if (l->lock >= 0)
         close(l->lock);

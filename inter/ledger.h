@@ -35,6 +35,14 @@ void inter_ledger_seal(struct inter_ledger *l, const struct sec_seal_key *key);
 // NEB_ERR_EXISTS: another digest under this update key.
 NEB_MUST_CHECK enum neb_status inter_ledger_put_manifest(struct inter_ledger *l,
                                                          const struct inter_manifest *m);
+// As put_manifest, but another digest under the key gives way, with what is here of its blob: for a record that lists this one. The
+// former manifest stays in the ledger as evidence: its member has signed both.
+NEB_MUST_CHECK enum neb_status inter_ledger_replace_manifest(struct inter_ledger *l,
+                                                             const struct inter_manifest *m);
+// What had to give way under this key; NEB_ERR_NOT_FOUND (not logged): nothing.
+NEB_MUST_CHECK enum neb_status inter_ledger_second(struct inter_ledger *l,
+                                                   const struct inter_key *key,
+                                                   struct inter_manifest *out);
 // One vote a (job, round, fragment). NEB_ERR_EXISTS: there is another one of this term or of a higher one.
 NEB_MUST_CHECK enum neb_status inter_ledger_put_vote(struct inter_ledger *l,
                                                      const struct inter_record *r);
@@ -94,11 +102,13 @@ NEB_MUST_CHECK enum neb_status inter_ledger_chains(struct inter_ledger *l,
 // Whole blob at once (this node's own update), before its manifest. NEB_ERR_EXISTS: other bytes under this key.
 NEB_MUST_CHECK enum neb_status
 inter_ledger_put_blob(struct inter_ledger *l, const struct inter_key *key, const void *p, size_t n);
-// A blob that arrives in chunks, after its manifest. got: filled with what an earlier run left on disk. At most 64 at once:
-// NEB_ERR_LIMIT.
+// A blob that arrives in chunks, after its manifest. got: filled with what an earlier run left on disk. One at a time of each member
+// and fragment: what arrives of another attempt or round goes, as does its file. NEB_ERR_LIMIT: more than eight jobs of the largest
+// size have.
 NEB_MUST_CHECK enum neb_status inter_ledger_part_open(struct inter_ledger *l,
                                                       const struct inter_manifest *m,
                                                       struct inter_bitmap *got);
+// This and part_finish: NEB_ERR_NOT_FOUND (not logged) where nothing arrives under this key.
 NEB_MUST_CHECK enum neb_status inter_ledger_part_write(struct inter_ledger *l,
                                                        const struct inter_key *key, uint64_t offset,
                                                        const void *p, size_t n);
@@ -114,6 +124,8 @@ void inter_ledger_part_hashed(struct inter_ledger *l, const struct inter_manifes
 // Verifies SHA-256, syncs, renames. NEB_ERR_CORRUPT: not the manifest's blob; the part is emptied.
 NEB_MUST_CHECK enum neb_status inter_ledger_part_finish(struct inter_ledger *l,
                                                         const struct inter_manifest *m);
+// Nothing of the job arrives for now; what has is kept on disk.
+void inter_ledger_parts_close(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES]);
 bool inter_ledger_has_blob(struct inter_ledger *l, const struct inter_key *key);
 // In clear, whole; a sealed one is opened into memory. NEB_ERR_DENIED: sealed with another key, or no key is here.
 NEB_MUST_CHECK enum neb_status

@@ -59,8 +59,7 @@ enum neb_status inter_blob_remove(const char *path) {
     return neb_fs_remove(path);
 }
 
-// Removes all files of one update.
-static enum neb_status remove_update(struct inter_ledger *l, const struct inter_key *k) {
+enum neb_status inter_blob_discard(struct inter_ledger *l, const struct inter_key *k) {
     static const char *const suffixes[] = {".map", ".part", ".blob"};
     char path[NEB_PATH_MAX];
     inter_part_drop(l, k);
@@ -124,7 +123,7 @@ enum neb_status inter_blob_sweep(struct inter_ledger *l) {
     if (!d)
         return neb_fail_errno("cannot open folder %s", l->blobs);
     l->used = 0;
-    for (int i = 0; i < INTER_PARTS_MAX; i++)
+    for (size_t i = 0; i < l->n_parts; i++)
         l->used += l->parts[i].open ? l->parts[i].bytes : 0;
     for (struct dirent *e; st == NEB_OK && (errno = 0, e = readdir(d));)
         st = sweep_one(l, e->d_name);
@@ -192,6 +191,74 @@ enum neb_status inter_ledger_map_blob(struct inter_ledger *l, const struct inter
     return sec_vault_map(l->seal, path, out);
 }
 
+// ---- a second digest under one key ------------------------------------------------------------------------------
+
+// Made where it is first needed: most ledgers never have one.
+static const char evidence[] =
+    "CREATE TABLE IF NOT EXISTS second(job BLOB, fragment INT, round INT, member INT, attempt INT,"
+    " body BLOB NOT NULL, PRIMARY KEY(job, fragment, round, member, attempt, body)) WITHOUT ROWID";
+static const char keep_former[] = "INSERT OR IGNORE INTO second SELECT * FROM manifest WHERE job=? "
+                                  "AND fragment=? AND round=? AND "
+                                  "member=? AND attempt=?";
+static const char put_other[] =
+    "UPDATE manifest SET body=? WHERE job=? AND fragment=? AND round=? AND member=? AND attempt=?";
+
+static enum neb_status exchange(struct inter_ledger *l, const struct inter_manifest *m) {
+    const struct inter_key *k = &m->key;
+    struct neb_buf b = {0};
+    inter_manifest_put(&b, m);
+    enum neb_status st = neb_buf_check(&b);
+    if (st == NEB_OK)
+        st = inter_db_run(l, "make a table", evidence, "");
+    if (st == NEB_OK)
+        st = inter_db_run(l, "keep a manifest as evidence", keep_former, "biiii", INTER_JOB(k->job),
+                          (int64_t)k->fragment, (int64_t)k->round, (int64_t)k->member,
+                          (int64_t)k->attempt);
+    if (st == NEB_OK)
+        st = inter_db_run(l, "exchange a manifest", put_other, "bbiiii", (const void *)b.p, b.len,
+                          INTER_JOB(k->job), (int64_t)k->fragment, (int64_t)k->round,
+                          (int64_t)k->member, (int64_t)k->attempt);
+    neb_buf_free(&b);
+    return st;
+}
+
+enum neb_status inter_ledger_replace_manifest(struct inter_ledger *l,
+                                              const struct inter_manifest *m) {
+    const struct inter_key *k = &m->key;
+    struct inter_manifest old;
+    enum neb_status st = inter_ledger_find_manifest(l, k, &old);
+    if (st == NEB_ERR_NOT_FOUND ||
+        (st == NEB_OK && !memcmp(old.sha256, m->sha256, sizeof old.sha256)))
+        return inter_ledger_put_manifest(l, m);
+    NEB_TRY(st);
+    neb_log(NEB_LOG_ERROR,
+            "member %u has signed two updates for round %u of fragment %u under one key; the one "
+            "that the others list counts, the other one is kept as evidence",
+            k->member, k->round, k->fragment);
+    // The files first: after a cut in between the key's blob is missing, never another one than its manifest's.
+    NEB_TRY(inter_blob_discard(l, k));
+    NEB_TRY(inter_db_begin(l));
+    return inter_db_end(l, exchange(l, m));
+}
+
+enum neb_status inter_ledger_second(struct inter_ledger *l, const struct inter_key *k,
+                                    struct inter_manifest *out) {
+    struct neb_buf b = {0};
+    enum neb_status st =
+        inter_db_fetch(l, &b, "SELECT 1 FROM sqlite_schema WHERE name='second'", "");
+    if (st == NEB_OK)
+        st = inter_db_fetch(l, &b,
+                            "SELECT body FROM second WHERE job=? AND fragment=? AND round=? AND "
+                            "member=? AND attempt=?",
+                            "biiii", INTER_JOB(k->job), (int64_t)k->fragment, (int64_t)k->round,
+                            (int64_t)k->member, (int64_t)k->attempt);
+    struct neb_rd r = neb_rd_make(b.p, b.len);
+    if (st == NEB_OK && !inter_manifest_get(&r, out))
+        st = neb_fail(NEB_ERR_CORRUPT, "ledger %s: evidence that does not parse", l->dir);
+    neb_buf_free(&b);
+    return st;
+}
+
 // ---- retention ------------------------------------------------------------------------------------------------
 
 // Keys of a fragment's updates of rounds [from, to).
@@ -223,7 +290,7 @@ static enum neb_status remove_updates(struct inter_ledger *l, const struct neb_b
     for (size_t at = 0; at < keys->len && st == NEB_OK; at += sizeof(struct inter_key)) {
         struct inter_key k;
         memcpy(&k, keys->p + at, sizeof k);
-        st = remove_update(l, &k);
+        st = inter_blob_discard(l, &k);
     }
     return st;
 }

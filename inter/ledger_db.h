@@ -9,17 +9,18 @@
 
 enum {
     INTER_LEDGER_VERSION = 4, // of the tables; PRAGMA user_version
-    INTER_PARTS_MAX = 64,     // blobs that arrive at once
+    // blobs that arrive at once: one of each member and fragment of as many jobs as a node has open
+    INTER_PARTS_MAX = 8 * INTER_FRAGMENTS_MAX * INTER_MEMBERS_MAX,
 };
 
 struct inter_part {    // an arriving blob
     bool open, hashed; // hashed: inter_ledger_part_hashed
     struct inter_key key;
-    int fd;
+    int fd;           // -1: closed for others, until it is used again
+    uint64_t touched; // when, by inter_ledger.touches
     uint32_t bytes, chunk_bytes, unsaved;
     struct inter_bitmap got;
     struct sec_chunks *seal; // NULL: in clear
-    uint8_t *sealed;         // (chunk_bytes + SEC_CHUNKS_EXTRA) with seal: a chunk on its way
 };
 
 struct inter_ledger {
@@ -29,7 +30,10 @@ struct inter_ledger {
     const struct sec_seal_key *seal; // NULL: blobs are written in clear
     uint64_t cap, used; // bytes of blobs: most (0: no limit), and those here or arriving
     char dir[NEB_PATH_MAX], blobs[NEB_PATH_MAX];
-    struct inter_part parts[INTER_PARTS_MAX];
+    struct inter_part *parts; // (n_parts), owned; in use where `open`
+    size_t n_parts;
+    uint64_t touches;
+    struct neb_buf sealed; // a chunk of a part on its way, with its seal
 };
 
 #define INTER_JOB(id) (const void *)(id), (size_t)INTER_ID_BYTES
@@ -70,6 +74,9 @@ NEB_MUST_CHECK enum neb_status inter_blob_make_room(struct inter_ledger *l, uint
 void inter_part_close(struct inter_part *p);
 // Gives up an arriving blob; its files stay. No effect without one.
 void inter_part_drop(struct inter_ledger *l, const struct inter_key *k);
+// Removes all files of one update, arriving or here.
+NEB_MUST_CHECK enum neb_status inter_blob_discard(struct inter_ledger *l,
+                                                  const struct inter_key *k);
 uint64_t inter_blob_bytes(const char *path); // of a file; 0: none
 NEB_MUST_CHECK enum neb_status inter_blob_remove(const char *path);
 

@@ -5,6 +5,7 @@
 //
 // Beside both lies .map, what has arrived: only a hint, the digest of the whole decides in the end.
 #include "agent/base/fault.h"
+#include "agent/base/log.h"
 #include "agent/base/sha256.h"
 #include "inter/ledger_db.h"
 
@@ -14,21 +15,23 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAP_EVERY = 16 }; // chunks between two writes of an arriving blob's bitmap
+enum {
+    MAP_EVERY = 16, // chunks between two writes of an arriving blob's bitmap
+    FILES_MAX = 64, // kept open
+};
 
 static struct inter_part *find_part(struct inter_ledger *l, const struct inter_key *k) {
-    for (int i = 0; i < INTER_PARTS_MAX; i++)
+    for (size_t i = 0; i < l->n_parts; i++)
         if (l->parts[i].open && inter_key_equal(&l->parts[i].key, k))
             return &l->parts[i];
     return NULL;
 }
 
 void inter_part_close(struct inter_part *p) {
-    if (p->open)
+    if (p->open && p->fd >= 0)
         close(p->fd);
     inter_bitmap_free(&p->got);
     sec_chunks_destroy(&p->seal);
-    free(p->sealed);
     *p = (struct inter_part){0};
 }
 
@@ -71,6 +74,60 @@ static bool read_at(const struct inter_part *p, void *data, size_t n, uint64_t o
     return true;
 }
 
+// ---- open files -----------------------------------------------------------------------------------------------
+
+static enum neb_status sync_part(const struct inter_ledger *l, const struct inter_part *p) {
+    if (neb_fault("ledger.sync") ? (errno = EIO, true) : fsync(p->fd) != 0)
+        return neb_fail_errno("ledger %s: cannot sync an arriving update", l->dir);
+    return NEB_OK;
+}
+
+static enum neb_status save_map(struct inter_ledger *l, struct inter_part *p) {
+    char map[NEB_PATH_MAX];
+    NEB_TRY(inter_blob_path(l, &p->key, ".map", map, sizeof map));
+    NEB_TRY(sync_part(l, p)); // first the bytes, then the word that they are here
+    NEB_TRY(neb_fs_write(map, p->got.bits, (p->got.n + 7) / 8, 0600));
+    p->unsaved = 0;
+    return NEB_OK;
+}
+
+// Closes the file that was not used for longest where as many as may be are open. What it holds is synced first: who opens it
+// again would not be told of an error.
+static enum neb_status make_room_for_file(struct inter_ledger *l) {
+    struct inter_part *oldest = NULL;
+    size_t files = 0;
+    for (size_t i = 0; i < l->n_parts; i++) {
+        struct inter_part *p = &l->parts[i];
+        if (!p->open || p->fd < 0)
+            continue;
+        files++;
+        oldest = oldest && oldest->touched < p->touched ? oldest : p;
+    }
+    if (files < FILES_MAX)
+        return NEB_OK;
+    if (oldest->unsaved)
+        NEB_TRY(save_map(l, oldest));
+    close(oldest->fd);
+    oldest->fd = -1;
+    return NEB_OK;
+}
+
+// p's file is open from here on, until another one is opened.
+static enum neb_status use_file(struct inter_ledger *l, struct inter_part *p, const char *path,
+                                int flags) {
+    char own[NEB_PATH_MAX];
+    p->touched = ++l->touches;
+    if (p->fd >= 0)
+        return NEB_OK;
+    NEB_TRY(make_room_for_file(l));
+    if (!path)
+        NEB_TRY(inter_blob_path(l, &p->key, ".part", own, sizeof own));
+    path = path ? path : own;
+    p->fd = neb_fault("ledger.open") ? (errno = ENOSPC, -1)
+                                     : open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | flags, 0600);
+    return p->fd < 0 ? neb_fail_errno("cannot open %s", path) : NEB_OK;
+}
+
 // ---- the file -------------------------------------------------------------------------------------------------
 
 // Whether what an earlier run left can go on: sealed as this run seals, or in clear like it.
@@ -105,8 +162,8 @@ static enum neb_status open_file(struct inter_ledger *l, struct inter_part *p, c
         NEB_TRY(inter_blob_remove(map)); // first the word, then the bytes
         NEB_TRY(begin_file(l, p));
     }
-    if (p->seal && !(p->sealed = malloc((size_t)p->chunk_bytes + SEC_CHUNKS_EXTRA)))
-        return neb_fail(NEB_ERR_NOMEM, "out of memory for an arriving update");
+    if (p->seal)
+        NEB_TRY(neb_buf_reserve(&l->sealed, (size_t)p->chunk_bytes + SEC_CHUNKS_EXTRA));
     if (neb_fs_exists(map) && neb_fs_read(map, INTER_CHUNKS_MAX, &b) == NEB_OK &&
         inter_bitmap_merge(&p->got, b.p, b.len))
         (void)inter_bitmap_merge(got, b.p, b.len);
@@ -114,32 +171,59 @@ static enum neb_status open_file(struct inter_ledger *l, struct inter_part *p, c
     return NEB_OK;
 }
 
+// A place for one more; NULL: none is left, or no memory.
+static struct inter_part *place(struct inter_ledger *l) {
+    for (size_t i = 0; i < l->n_parts; i++)
+        if (!l->parts[i].open)
+            return &l->parts[i];
+    size_t n = l->n_parts ? 2 * l->n_parts : 64;
+    struct inter_part *all =
+        l->n_parts < INTER_PARTS_MAX ? realloc(l->parts, n * sizeof *all) : NULL;
+    if (!all)
+        return NULL;
+    memset(all + l->n_parts, 0, (n - l->n_parts) * sizeof *all);
+    l->parts = all;
+    struct inter_part *p = &all[l->n_parts];
+    l->n_parts = n;
+    return p;
+}
+
+// What else arrives of this member for the fragment goes: an attempt that this one takes the place of, or what came too late for a
+// round that is over.
+static enum neb_status discard_former(struct inter_ledger *l, const struct inter_key *k) {
+    for (size_t i = 0; i < l->n_parts; i++) {
+        const struct inter_part *p = &l->parts[i];
+        if (!p->open || p->key.fragment != k->fragment || p->key.member != k->member ||
+            memcmp(p->key.job, k->job, sizeof k->job))
+            continue;
+        struct inter_key former = p->key;
+        NEB_TRY(inter_blob_discard(l, &former));
+    }
+    return NEB_OK;
+}
+
 enum neb_status inter_ledger_part_open(struct inter_ledger *l, const struct inter_manifest *m,
                                        struct inter_bitmap *got) {
     char path[NEB_PATH_MAX], map[NEB_PATH_MAX];
-    struct inter_part *p = NULL;
-    if (find_part(l, &m->key))
+    struct inter_part *p = find_part(l, &m->key);
+    if (p) {
+        (void)inter_bitmap_merge(got, p->got.bits, (p->got.n + 7) / 8);
         return NEB_OK;
-    for (int i = 0; i < INTER_PARTS_MAX && !p; i++)
-        p = l->parts[i].open ? NULL : &l->parts[i];
-    if (!p)
-        return neb_fail(NEB_ERR_LIMIT, "ledger %s: more than %d blobs arrive at once", l->dir,
-                        INTER_PARTS_MAX);
+    }
+    NEB_TRY(discard_former(l, &m->key));
+    if (!(p = place(l)))
+        return neb_fail(NEB_ERR_LIMIT, "ledger %s: no room for one more of %zu blobs that arrive",
+                        l->dir, l->n_parts);
     NEB_TRY(inter_blob_make_room(l, m->bytes));
     NEB_TRY(inter_blob_path(l, &m->key, ".part", path, sizeof path));
     NEB_TRY(inter_blob_path(l, &m->key, ".map", map, sizeof map));
-    NEB_TRY(inter_bitmap_init(&p->got, inter_chunks(m->bytes, m->chunk_bytes)));
-    p->fd = neb_fault("ledger.open") ? (errno = ENOSPC, -1)
-                                     : open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (p->fd < 0) {
-        inter_bitmap_free(&p->got);
-        return neb_fail_errno("cannot create %s", path);
-    }
-    p->open = true;
-    p->key = m->key;
-    p->bytes = m->bytes;
-    p->chunk_bytes = m->chunk_bytes;
-    enum neb_status st = open_file(l, p, path, map, got);
+    *p = (struct inter_part){
+        .open = true, .key = m->key, .fd = -1, .bytes = m->bytes, .chunk_bytes = m->chunk_bytes};
+    enum neb_status st = inter_bitmap_init(&p->got, inter_chunks(m->bytes, m->chunk_bytes));
+    if (st == NEB_OK)
+        st = use_file(l, p, path, O_CREAT);
+    if (st == NEB_OK)
+        st = open_file(l, p, path, map, got);
     if (st != NEB_OK) {
         inter_part_close(p);
         return st;
@@ -148,30 +232,30 @@ enum neb_status inter_ledger_part_open(struct inter_ledger *l, const struct inte
     return NEB_OK;
 }
 
-static enum neb_status sync_part(const struct inter_ledger *l, const struct inter_part *p) {
-    if (neb_fault("ledger.sync") ? (errno = EIO, true) : fsync(p->fd) != 0)
-        return neb_fail_errno("ledger %s: cannot sync an arriving update", l->dir);
-    return NEB_OK;
-}
-
-static enum neb_status save_map(struct inter_ledger *l, struct inter_part *p) {
-    char map[NEB_PATH_MAX];
-    NEB_TRY(inter_blob_path(l, &p->key, ".map", map, sizeof map));
-    NEB_TRY(sync_part(l, p)); // first the bytes, then the word that they are here
-    NEB_TRY(neb_fs_write(map, p->got.bits, (p->got.n + 7) / 8, 0600));
-    p->unsaved = 0;
-    return NEB_OK;
+void inter_ledger_parts_close(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES]) {
+    for (size_t i = 0; i < l->n_parts; i++) {
+        struct inter_part *p = &l->parts[i];
+        if (!p->open || memcmp(p->key.job, job, INTER_ID_BYTES))
+            continue;
+        if (p->unsaved && (use_file(l, p, NULL, 0) != NEB_OK || save_map(l, p) != NEB_OK))
+            neb_warn("ledger %s: a part of an arriving update will come again", l->dir);
+        l->used -= p->bytes;
+        inter_part_close(p);
+    }
 }
 
 enum neb_status inter_ledger_part_write(struct inter_ledger *l, const struct inter_key *key,
                                         uint64_t offset, const void *data, size_t n) {
     struct inter_part *p = find_part(l, key);
-    NEB_ASSERT(p && offset % p->chunk_bytes == 0 && offset + n <= p->bytes);
+    if (!p)
+        return NEB_ERR_NOT_FOUND;
+    NEB_ASSERT(offset % p->chunk_bytes == 0 && offset + n <= p->bytes);
+    NEB_TRY(use_file(l, p, NULL, 0));
     uint32_t i = (uint32_t)(offset / p->chunk_bytes);
     if (p->seal) {
         NEB_ASSERT(n == sec_chunks_len(p->seal, i));
-        sec_chunks_seal(p->seal, i, data, p->sealed);
-        NEB_TRY(write_at(l, p, p->sealed, n + SEC_CHUNKS_EXTRA, sec_chunks_at(p->seal, i)));
+        sec_chunks_seal(p->seal, i, data, l->sealed.p);
+        NEB_TRY(write_at(l, p, l->sealed.p, n + SEC_CHUNKS_EXTRA, sec_chunks_at(p->seal, i)));
     } else {
         NEB_TRY(write_at(l, p, data, n, offset));
     }
@@ -189,9 +273,11 @@ enum neb_status inter_ledger_part_read(struct inter_ledger *l, const struct inte
     struct inter_part *p = find_part(l, key);
     NEB_ASSERT(p && i < p->got.n);
     size_t n = inter_chunk_length(p->bytes, p->chunk_bytes, i);
-    bool good = p->seal ? read_at(p, p->sealed, n + SEC_CHUNKS_EXTRA, sec_chunks_at(p->seal, i)) &&
-                              sec_chunks_unseal(p->seal, i, p->sealed, out) == NEB_OK
-                        : read_at(p, out, n, (uint64_t)i * p->chunk_bytes);
+    NEB_TRY(use_file(l, p, NULL, 0));
+    bool good = p->seal
+                    ? read_at(p, l->sealed.p, n + SEC_CHUNKS_EXTRA, sec_chunks_at(p->seal, i)) &&
+                          sec_chunks_unseal(p->seal, i, l->sealed.p, out) == NEB_OK
+                    : read_at(p, out, n, (uint64_t)i * p->chunk_bytes);
     return good ? NEB_OK
                 : neb_fail(NEB_ERR_CORRUPT, "ledger %s: a chunk that arrived cannot be read back",
                            l->dir);
@@ -242,8 +328,8 @@ static enum neb_status finish_sealed(struct inter_ledger *l, struct inter_part *
     NEB_TRY_GOTO(sec_vault_seal_writer(l->seal, m->key.job, w), out);
     for (uint32_t i = 0; i < inter_chunks(m->bytes, m->chunk_bytes) && *good; i++) {
         size_t n = sec_chunks_len(p->seal, i);
-        *good = read_at(p, p->sealed, n + SEC_CHUNKS_EXTRA, sec_chunks_at(p->seal, i)) &&
-                sec_chunks_unseal(p->seal, i, p->sealed, clear) == NEB_OK;
+        *good = read_at(p, l->sealed.p, n + SEC_CHUNKS_EXTRA, sec_chunks_at(p->seal, i)) &&
+                sec_chunks_unseal(p->seal, i, l->sealed.p, clear) == NEB_OK;
         if (!*good)
             break;
         if (!p->hashed) // each chunk is authenticated by its seal
@@ -265,9 +351,9 @@ enum neb_status inter_ledger_part_finish(struct inter_ledger *l, const struct in
     char path[NEB_PATH_MAX], part[NEB_PATH_MAX], map[NEB_PATH_MAX];
     struct inter_part *p = find_part(l, &m->key);
     bool good;
-    NEB_ASSERT(p || inter_ledger_has_blob(l, &m->key));
     if (!p) // said again after a failure behind the renaming
-        return neb_fs_sync_dir(l->blobs);
+        return inter_ledger_has_blob(l, &m->key) ? neb_fs_sync_dir(l->blobs) : NEB_ERR_NOT_FOUND;
+    NEB_TRY(use_file(l, p, NULL, 0));
     NEB_TRY(inter_blob_path(l, &m->key, ".blob", path, sizeof path));
     NEB_TRY(inter_blob_path(l, &m->key, ".part", part, sizeof part));
     NEB_TRY(inter_blob_path(l, &m->key, ".map", map, sizeof map));

@@ -308,6 +308,13 @@ void inter_node_sketch(struct inter_node *n, const struct inter_key *k, const fl
         memcpy(t->sketch, sketch, CMP_SKETCH * sizeof *t->sketch);
 }
 
+void inter_node_own_bad(struct inter_node *n, const struct inter_key *k) {
+    struct job *j = node_find_job(n, k->job);
+    struct fragment *g = node_find_fragment(j, k->fragment);
+    if (g && k->member == j->c.self && inter_key_equal(&g->slots[k->member].m.key, k))
+        g->slots[k->member].bad = true;
+}
+
 void inter_node_restore_vote(struct inter_node *n, const struct inter_record *r) {
     struct job *j = node_find_job(n, r->job);
     struct fragment *g = node_find_fragment(j, r->fragment);

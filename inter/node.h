@@ -108,8 +108,10 @@ enum inter_action_kind {
     INTER_ACT_SERVE, // peer, key: does the ledger have this blob? answer with INTER_EV_SERVE
     INTER_ACT_STORE_STANDING, // standing
     INTER_ACT_STORE_MANIFEST, // manifest
-    INTER_ACT_STORE_VOTE,     // record: proposed or accepted by this node
-    INTER_ACT_STORE_COMMIT,   // record
+    // manifest: a record lists it; what is stored under its key with another digest gives way, blob and all
+    INTER_ACT_REPLACE_MANIFEST,
+    INTER_ACT_STORE_VOTE,   // record: proposed or accepted by this node
+    INTER_ACT_STORE_COMMIT, // record
     INTER_ACT_BLOB_OPEN, // manifest: room for a blob that will arrive; is it here already: BLOB_FINISH's answer
     INTER_ACT_BLOB_WRITE, // key, offset, bytes (view into the event)
     INTER_ACT_BLOB_FINISH, // manifest: verify SHA-256 and content, make durable; answer with BLOB_DONE
@@ -122,11 +124,11 @@ enum inter_fault {
     INTER_FAULT_DENIED,    // a signature or sender that does not fit: dropped
     INTER_FAULT_REPLAY,    // old or repeated: dropped
     INTER_FAULT_CORRUPT,   // a chunk or blob whose digest does not match: asked for again
-    INTER_FAULT_SECOND,    // a second digest for one update key: refused
-    INTER_FAULT_REFUSED,   // an update whose content the gate refuses
-    INTER_FAULT_DIVERGED,  // members computed different parameters from the same commits
-    INTER_FAULT_RENEWED,   // a member came back with an empty disk
-    INTER_FAULT_FORGED,    // a weight or a size that the job cannot give
+    INTER_FAULT_SECOND, // a member signed a second digest under one update key: that of the record counts
+    INTER_FAULT_REFUSED,  // an update whose content the gate refuses
+    INTER_FAULT_DIVERGED, // members computed different parameters from the same commits
+    INTER_FAULT_RENEWED,  // a member came back with an empty disk
+    INTER_FAULT_FORGED,   // a weight or a size that the job cannot give
     INTER_FAULT_OUTLIER, // an update was committed that stands out from the others (inter/outlier.h)
     INTER_FAULT_BEHIND,  // blobs that this node needs are on no other member any more
     INTER_FAULTS
@@ -179,6 +181,8 @@ NEB_MUST_CHECK enum neb_status inter_node_restore_manifest(struct inter_node *n,
                                                            enum inter_holding h,
                                                            const struct inter_bitmap *got);
 // norm: L2 of the decoded update, 0: not known.
+// Of this node's own update: its gate would refuse it. It then votes for a record that does.
+void inter_node_own_bad(struct inter_node *n, const struct inter_key *k);
 void inter_node_restore_norm(struct inter_node *n, const struct inter_key *k, float norm);
 void inter_node_restore_vote(struct inter_node *n, const struct inter_record *r);
 

@@ -12,7 +12,7 @@ static const char record_context[] = "nebula record v2", accept_context[] = "neb
 void node_clear_round(struct job *j, struct fragment *g) {
     for (uint8_t m = 0; m < j->c.n_members; m++)
         node_clear_slot(&g->slots[m]);
-    g->voted = g->decided = g->diverged = false;
+    g->voted = g->decided = g->waits = g->diverged = false;
     g->has_best = g->has_best && g->best.round > g->round; // of a round still to be caught up with
     g->accepted = 0;
     g->ready_since = 0;
@@ -38,25 +38,12 @@ bool node_weight_possible(const struct job *j, const struct fragment *g, uint8_t
 
 // ---- weighing -------------------------------------------------------------------------------------------------
 
-// Norms of the updates that a record accepts, by member; false: one of them is not known here.
-static bool norms_of(const struct fragment *g, const struct inter_record *r,
-                     float norms[INTER_MEMBERS_MAX]) {
-    bool all = true;
-    memset(norms, 0, INTER_MEMBERS_MAX * sizeof *norms);
-    for (uint8_t i = 0; i < r->n; i++) {
-        const struct inter_entry *e = &r->entries[i];
-        norms[e->member] = g->slots[e->member].norm;
-        all = all && (e->verdict != INTER_ACCEPTED || norms[e->member] > 0);
-    }
-    return all;
-}
-
 // Says whose update stands out, whatever the profile: whoever reads the log knows where to look.
 static void flag_outliers(struct step *s, const struct job *j, const struct fragment *g,
                           const struct inter_record *r) {
     float norms[INTER_MEMBERS_MAX];
     const float *sketches[INTER_MEMBERS_MAX];
-    (void)norms_of(g, r, norms);
+    (void)node_norms_of(g, r, norms);
     for (uint8_t m = 0; m < INTER_MEMBERS_MAX; m++)
         sketches[m] = g->slots[m].sketch;
     uint16_t odd = inter_outliers(r, norms, sketches);
@@ -175,6 +162,10 @@ void node_on_commit(struct step *s, struct neb_rd *r) {
         node_fault(s, INTER_FAULT_DIVERGED);
         return;
     }
+    if (!node_follows(j, g, &c)) { // most of the job's voters have another job, or mean harm
+        node_fault(s, INTER_FAULT_DENIED);
+        return;
+    }
     decide(s, j, g, &c);
     node_try_commit(s, j, g);
     if (!g->decided && j->members[from].rounds[c.fragment] > g->round) // one after the other
@@ -225,6 +216,7 @@ void node_say_accept(struct step *s, struct job *j, struct fragment *g) {
 
 void node_vote(struct step *s, struct job *j, struct fragment *g, const struct inter_record *r) {
     g->voted = true;
+    g->waits = false;
     g->vote = *r;
     g->accepted = 0;
     inter_record_hash(r, g->vote_hash);
@@ -236,12 +228,32 @@ void node_vote(struct step *s, struct job *j, struct fragment *g, const struct i
     node_act(s, INTER_ACT_STORE_VOTE)->record = *r;
 }
 
+// Whether to vote for a proposal. One that cannot be judged yet makes this node ask for what it lists; of a term the first.
+static bool judge(struct step *s, const struct job *j, struct fragment *g,
+                  const struct inter_record *c, const struct inter_manifest *given,
+                  uint8_t n_given) {
+    enum node_judgement v = node_manifests_fit(s->n, j, g, c, given, n_given)
+                                ? node_judge(j, g, c, given, n_given)
+                                : NODE_UNFAIR;
+    if (v == NODE_UNFAIR)
+        node_fault(s, INTER_FAULT_DENIED);
+    if (v == NODE_UNKNOWN && (!g->waits || c->term > g->pending.term)) {
+        g->waits = true;
+        g->pending = *c;
+        for (uint8_t m = 0; m < INTER_MEMBERS_MAX; m++)
+            g->slots[m].gone = 0;
+    }
+    return v == NODE_FAIR;
+}
+
 void node_on_propose(struct step *s, struct neb_rd *r) {
     struct inter_record c;
     uint8_t hash[INTER_SHA_BYTES];
     bool good = inter_record_get(r, &c);
     uint64_t epoch = neb_rd_u64(r);
-    if (!good || !neb_rd_done(r)) {
+    struct inter_manifest given[INTER_MEMBERS_MAX];
+    uint8_t n_given;
+    if (!good || !node_get_manifests(r, given, &n_given) || !neb_rd_done(r)) {
         node_fault(s, INTER_FAULT_MALFORMED);
         return;
     }
@@ -279,20 +291,9 @@ void node_on_propose(struct step *s, struct neb_rd *r) {
         node_fault(s, INTER_FAULT_DIVERGED);
         return;
     }
-    float norms[INTER_MEMBERS_MAX];
-    bool fair = c.n_plans == j->c.n_members && inter_weights_agree(&c, g->absences);
-    fair = fair && (!j->c.robust || !norms_of(g, &c, norms) || inter_robust_agrees(&c, norms));
-    for (uint8_t i = 0; i < c.n && !j->c.robust; i++)
-        fair = fair && c.entries[i].clip == 1;
-    for (uint8_t i = 0; i < c.n && j->c.step_tokens; i++) {
-        uint8_t m = c.entries[i].member;
-        fair = fair && node_weight_possible(j, g, m, c.cursors[m], c.entries[i].tokens);
-    }
-    if (!fair || (j->c.masked && !inter_sums_allowed(&c, j->c.n_members))) {
-        // a leader that weighs updates otherwise than all agreed to
-        node_fault(s, INTER_FAULT_DENIED);
+    if (!(g->voted && !memcmp(hash, g->vote_hash, sizeof hash)) &&
+        !judge(s, j, g, &c, given, n_given))
         return;
-    }
     if (!g->voted || g->vote.term != c.term)
         node_vote(s, j, g, &c);
     node_say_accept(s, j, g);
@@ -347,18 +348,26 @@ void node_on_accept(struct step *s, struct neb_rd *r) {
 
 // ---- proposing ------------------------------------------------------------------------------------------------
 
-// Refused by this node's gate; or by another's, and nobody but its owner vouches for it (a leader does not judge its own
-// update, a witness has no bytes to judge).
+// Refused by this node's gate. Where this node does not judge (its own update; a witness has no bytes), by that of most others who
+// do: one member's word rejects nothing.
 static bool no_good(const struct job *j, const struct slot *t, uint8_t m) {
-    return t->known && (t->refused || (t->refusers && !(t->holders & node_data(j) & ~BIT(m))));
+    uint16_t others = (uint16_t)(node_data(j) & ~(BIT(m) | BIT(j->c.self)));
+    if (m != j->c.self && !node_is_witness(j))
+        return t->known && t->refused;
+    return t->known && t->refusers && 2 * node_count(t->refusers & others) > node_count(others);
 }
 
-// An update that may be part of a commit: it has survived the loss of one disk, or it is known to be no good.
+// An update that may be part of a commit: it has survived the loss of one disk, or it is known to be no good; and enough voters see
+// it as this node does.
 static bool eligible(const struct job *j, const struct slot *t, uint8_t m) {
     int copies = node_count(t->holders & node_data(j)), want = node_count(node_data(j));
-    if (j->c.robust && t->known && !no_good(j, t, m) && !(t->norm > 0))
+    bool bad = no_good(j, t, m);
+    uint16_t against = bad ? (uint16_t)(t->holders & node_data(j) & ~BIT(m)) : t->refusers;
+    if (!node_majority(j, node_everyone(j) & ~against))
+        return false;
+    if (j->c.robust && t->known && !bad && !(t->norm > 0))
         return false; // this node cannot weigh it yet
-    return t->known && (no_good(j, t, m) || copies >= (want < 2 ? want : 2));
+    return t->known && (bad || copies >= (want < 2 ? want : 2));
 }
 
 static uint16_t live_data(const struct step *s, const struct job *j) {
@@ -403,6 +412,8 @@ static uint16_t choose(struct step *s, const struct job *j, struct fragment *g) 
     int least = node_count(node_data(j)) < 2 ? 1 : 2, good = 0;
     for (uint8_t m = 0; m < j->c.n_members; m++)
         good += ready >> m & 1 && !no_good(j, &g->slots[m], m);
+    if (j->c.robust && least < node_robust_least(j))
+        least = node_robust_least(j);
     if (node_count(ready) < least || (j->c.masked && good < sec_sum_least(j->c.n_members))) {
         g->ready_since = 0;
         return 0;
@@ -470,7 +481,7 @@ static void fill(const struct step *s, struct inter_record *r, const struct job 
     }
     inter_weights_fill(r, g->absences);
     float norms[INTER_MEMBERS_MAX];
-    if (j->c.robust && norms_of(g, r, norms))
+    if (j->c.robust && node_norms_of(g, r, norms))
         inter_robust_clip(r, norms);
 }
 
@@ -487,6 +498,8 @@ void node_try_propose(struct step *s, struct job *j, struct fragment *g) {
         }
         return;
     }
+    if (g->has_best && g->best.round == g->round && !node_follows(j, g, &g->best))
+        g->has_best = false; // no honest voter has accepted it, whatever a promise says
     if (g->has_best && g->best.round == g->round) {
         r = g->best;
     } else {

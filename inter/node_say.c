@@ -146,6 +146,7 @@ static void put_state(struct step *s, const struct job *j, const struct slot *t)
     struct neb_buf *b = node_begin(s, MSG_STATE);
     bool part = !t->whole && !t->refused;
     inter_key_put(b, &t->m.key);
+    neb_buf_add(b, t->m.sha256, STATE_DIGEST);
     neb_buf_u64(b, j->standing.epoch);
     neb_buf_u8(b, t->refused ? INTER_HOLD_REFUSED : t->whole ? INTER_HOLD_WHOLE : INTER_HOLD_PART);
     neb_buf_u32(b, part ? (t->got.n + 7) / 8 : 0);
@@ -167,13 +168,16 @@ void node_say_state_all(struct step *s, struct job *j, const struct slot *t) {
 }
 
 // A proposal says which ledger of its leader it is from: what a disk that was lost has proposed must not be voted for after the
-// leader has collected what was (found by simulation: a message of before overtook the new one, and two members waited for ever).
+// leader has collected what was (found by simulation: a message of before overtook the new one, and two members waited for ever). It brings the manifests of what it
+// lists, so that whoever was not told by their members can compare them.
 static void begin_record(struct step *s, const struct job *j, enum message type,
                          const struct inter_record *r) {
     struct neb_buf *b = node_begin(s, type);
     inter_record_put(b, r);
-    if (type == MSG_PROPOSE)
-        neb_buf_u64(b, j->standing.epoch);
+    if (type != MSG_PROPOSE)
+        return;
+    neb_buf_u64(b, j->standing.epoch);
+    node_put_manifests(b, j, r);
 }
 
 static void say_record(struct step *s, struct job *j, enum message type,

@@ -4,6 +4,7 @@
 #include "inter/node_state.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 void node_serve_remove(struct job *j, size_t i) {
     inter_sender_free(&j->serves[i].out);
@@ -104,10 +105,11 @@ void node_pump(struct step *s, struct job *j) {
     }
 }
 
-void node_serve_on_state(struct step *s, struct job *j, const struct inter_key *k, uint8_t from,
-                         enum inter_holding h, const uint8_t *bits, uint32_t len) {
+void node_serve_on_state(struct step *s, struct job *j, const struct inter_key *k,
+                         const uint8_t digest[STATE_DIGEST], uint8_t from, enum inter_holding h,
+                         const uint8_t *bits, uint32_t len) {
     struct serve *v = find_serve(j, k, from);
-    if (!v)
+    if (!v || memcmp(v->m.sha256, digest, STATE_DIGEST))
         return;
     v->moved = s->now;
     if (h != INTER_HOLD_PART) {

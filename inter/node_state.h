@@ -1,9 +1,10 @@
 // What a node knows, shared by the files of the pure core: node.c (life, ticks, dispatch), node_say.c (what is said and
 // to whom), node_transfer.c (manifests, chunks that arrive, who holds what), node_serve.c (chunks that leave), node_round.c
-// (proposals, votes, commits), node_elect.c (beats, epochs, terms). Nobody else includes this.
+// (proposals, votes, commits), node_check.c (what a proposal must be), node_elect.c (beats, epochs, terms). Nobody else includes this.
 #ifndef INTER_NODE_STATE_H
 #define INTER_NODE_STATE_H
 #include "inter/node.h"
+#include "inter/robust.h"
 
 enum { JOBS_MAX = 8, PEERS_MAX = 32 };
 enum message {
@@ -24,6 +25,8 @@ enum message {
 };
 
 enum { ANY_ATTEMPT = 0 }; // of a WANT: whatever is there
+// bytes of the blob's SHA-256 in a STATE: its member may have signed another one under the key
+enum { STATE_DIGEST = 8 };
 
 #define BIT(m) (1u << (m))
 
@@ -43,6 +46,8 @@ struct slot {      // one member's update in the open round
     bool checking; // BLOB_FINISH is under way
     bool refused;  // by the gate
     struct inter_manifest m;
+    uint8_t attempts;           // taken in this round
+    bool bad;                   // of this node's own: its gate would refuse it
     float norm;                 // of the decoded update; 0: not known
     float *sketch;              // (CMP_SKETCH) owned; NULL: not known
     uint16_t holders, refusers; // bit per member: blob durable there; refused there
@@ -69,6 +74,8 @@ struct fragment {
     struct inter_accept accepts[INTER_MEMBERS_MAX];
     bool decided; // the round is committed; a blob is still missing here
     struct inter_record decision;
+    bool waits; // for what its updates are: this node cannot judge the proposal `pending` before
+    struct inter_record pending;
     uint32_t floor; // highest open round that a promise told of: nothing is proposed below
     bool has_best;  // and what was accepted in it, at the highest term
     struct inter_record best;
@@ -161,6 +168,10 @@ static inline bool node_majority(const struct job *j, uint32_t votes) {
 static inline bool node_fixed_leader(const struct job *j) {
     return j->c.n_members < 3 && !j->c.removed;
 }
+// What this node must have the updates of: they are asked for, whatever else their members have sent since.
+static inline const struct inter_record *node_sought(const struct fragment *g) {
+    return g->decided ? &g->decision : g->waits ? &g->pending : NULL;
+}
 static inline uint32_t node_index(const struct job *j, const struct fragment *g) {
     return (uint32_t)(g - j->fragments);
 }
@@ -202,8 +213,9 @@ void node_on_ack(struct step *s, struct neb_rd *r);
 void node_on_want(struct step *s, struct neb_rd *r);
 void node_on_serve(struct step *s);
 void node_on_send_failed(struct step *s);
-void node_serve_on_state(struct step *s, struct job *j, const struct inter_key *k, uint8_t from,
-                         enum inter_holding h, const uint8_t *bits, uint32_t len);
+void node_serve_on_state(struct step *s, struct job *j, const struct inter_key *k,
+                         const uint8_t digest[STATE_DIGEST], uint8_t from, enum inter_holding h,
+                         const uint8_t *bits, uint32_t len);
 enum neb_status node_serve_add(struct step *s, struct job *j, uint8_t to,
                                const struct inter_manifest *m);
 void node_serve_remove(struct job *j, size_t i);
@@ -223,6 +235,40 @@ void node_on_pull(struct step *s, struct neb_rd *r);
 void node_clear_round(struct job *j, struct fragment *g);
 void node_vote(struct step *s, struct job *j, struct fragment *g, const struct inter_record *r);
 bool node_verify_record(struct inter_node *n, const struct job *j, const struct inter_record *r);
+// node_check.c
+enum node_judgement {
+    NODE_FAIR,
+    NODE_UNFAIR,
+    NODE_UNKNOWN
+}; // UNKNOWN: not before its bytes are here
+// Whether a record is what those before it ask for.
+bool node_follows(const struct job *j, const struct fragment *g, const struct inter_record *r);
+// Of a proposal in the open round; given: (n) manifests that came with it, which fit.
+enum node_judgement node_judge(const struct job *j, const struct fragment *g,
+                               const struct inter_record *r, const struct inter_manifest *given,
+                               uint8_t n);
+// Norms of the updates that a record accepts, by member; false: one of them is not known here.
+bool node_norms_of(const struct fragment *g, const struct inter_record *r,
+                   float norms[INTER_MEMBERS_MAX]);
+// Manifests of what a proposal lists, as far as they are here: behind it in its message.
+void node_put_manifests(struct neb_buf *b, const struct job *j, const struct inter_record *r);
+bool node_get_manifests(struct neb_rd *in, struct inter_manifest out[INTER_MEMBERS_MAX],
+                        uint8_t *n);
+bool node_manifests_fit(struct inter_node *x, const struct job *j, const struct fragment *g,
+                        const struct inter_record *r, const struct inter_manifest *m, uint8_t n);
+// Updates that a record of the profile `robust` must list: of fewer members one bad one is not outvoted, unless a signed list removed some.
+static inline int node_robust_least(const struct job *j) {
+    int left = node_count(node_data(j));
+    return left < INTER_ROBUST_MEMBERS ? left : INTER_ROBUST_MEMBERS;
+}
+
+// node_transfer.c
+bool node_verify_manifest(struct inter_node *n, const struct job *j,
+                          const struct inter_manifest *m);
+// Whether what is said to be behind an update fits the steps that its member can have made since its last committed one.
+bool node_possible(const struct job *j, const struct fragment *g, const struct inter_manifest *m);
+
+// node_round.c
 // Whether a member that was at g->cursors when its last update was committed can have seen so many tokens by this step.
 bool node_weight_possible(const struct job *j, const struct fragment *g, uint8_t m, uint64_t step,
                           uint64_t tokens);

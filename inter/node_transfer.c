@@ -16,13 +16,37 @@ void node_clear_slot(struct slot *t) {
 
 static bool is_data(const struct job *j, uint8_t m) { return node_data(j) >> m & 1; }
 
+static bool has_entry(const struct inter_record *r, uint8_t m) {
+    for (uint8_t i = 0; i < r->n; i++)
+        if (r->entries[i].member == m)
+            return true;
+    return false;
+}
+
+static bool is_sought(const struct fragment *g, const struct inter_manifest *m) {
+    const struct inter_record *r = node_sought(g);
+    return r && node_lists(r, m);
+}
+
 // Whether a manifest takes the place of the one that is known: its owner has a new disk and can no longer serve what the
-// old one said; or the round was decided with this one. What is here of the other stays on disk under its own key.
+// old one said; or the round was decided with this one, or is to be. What is here of the other stays on disk under its own key.
 static bool replaces(const struct fragment *g, const struct slot *t,
                      const struct inter_manifest *m) {
-    if (g->decided)
-        return node_lists(&g->decision, m) && !node_lists(&g->decision, &t->m);
+    const struct inter_record *r = node_sought(g);
+    if (g->decided || (r && has_entry(r, m->key.member)))
+        return node_lists(r, m) && !node_lists(r, &t->m);
     return m->key.attempt > t->m.key.attempt;
+}
+
+static bool same_digest(const struct inter_manifest *a, const struct inter_manifest *b) {
+    return !memcmp(a->sha256, b->sha256, sizeof a->sha256);
+}
+
+// Both are signed by their member, which shows it to all who have both.
+static void fault_second(struct step *s, const struct job *j, const struct inter_manifest *m) {
+    struct inter_action *a = node_act(s, INTER_ACT_FAULT);
+    a->peer = m->key.member == j->c.self ? s->from : j->c.peers[m->key.member];
+    a->fault = INTER_FAULT_SECOND;
 }
 
 // ---- this member's own update ---------------------------------------------------------------------------------
@@ -59,8 +83,8 @@ void node_on_submit(struct step *s) {
 
 static const char manifest_context[] = "nebula manifest v1";
 
-static bool verify_manifest(struct inter_node *n, const struct job *j,
-                            const struct inter_manifest *m) {
+bool node_verify_manifest(struct inter_node *n, const struct job *j,
+                          const struct inter_manifest *m) {
     neb_buf_clear(&n->scratch);
     inter_manifest_put_body(&n->scratch, m);
     return n->crypto.verify(n->crypto.user, j->c.peers[m->key.member], manifest_context,
@@ -87,24 +111,28 @@ static enum neb_status take_manifest(struct step *s, struct job *j, struct fragm
                                      const struct inter_manifest *m) {
     struct slot *t = &g->slots[m->key.member];
     uint16_t hints = t->hint_attempt == m->key.attempt ? t->hints : 0;
+    uint8_t attempts = t->attempts;
+    for (size_t i = j->n_serves; i-- > 0;) // of another digest under this key
+        if (inter_key_equal(&j->serves[i].m.key, &m->key) && !same_digest(&j->serves[i].m, m))
+            node_serve_remove(j, i);
     node_clear_slot(t);
     NEB_TRY(inter_bitmap_init(&t->got, inter_chunks(m->bytes, m->chunk_bytes)));
     t->known = true;
+    t->attempts = (uint8_t)(attempts + (attempts < UINT8_MAX));
     t->m = *m;
     t->holders = hints;
     if (m->key.member != j->c.self)
         t->holders |= (uint16_t)BIT(m->key.member);
     t->moved = g->said = s->now;
     if (!node_is_witness(j)) { // which holds no updates: its votes are all it keeps
-        node_act(s, INTER_ACT_STORE_MANIFEST)->manifest = *m;
+        node_act(s, is_sought(g, m) ? INTER_ACT_REPLACE_MANIFEST : INTER_ACT_STORE_MANIFEST)
+            ->manifest = *m;
         node_act(s, INTER_ACT_BLOB_OPEN)->manifest = *m;
     }
     return NEB_OK;
 }
 
-// Whether what is said to be behind an update fits the steps that its member can have made since its last committed one.
-static bool possible(const struct job *j, const struct fragment *g,
-                     const struct inter_manifest *m) {
+bool node_possible(const struct job *j, const struct fragment *g, const struct inter_manifest *m) {
     const struct inter_job_config *c = &j->c;
     if (j->blob_max && m->bytes > j->blob_max)
         return false;
@@ -112,8 +140,13 @@ static bool possible(const struct job *j, const struct fragment *g,
         return true; // a majority has taken it
     if (c->steps && m->step > c->steps)
         return false;
-    return !c->step_tokens || (m->steps <= m->step && m->tokens <= c->step_tokens * m->steps &&
-                               node_weight_possible(j, g, m->key.member, m->step, m->tokens));
+    if (!c->step_tokens)
+        return true;
+    // An interval is missed after its steps were made, and none is shorter than the job's.
+    uint64_t from = g->cursors[m->key.member], made = m->step > from ? m->step - from : 0;
+    return m->steps <= m->step && m->tokens <= c->step_tokens * m->steps &&
+           m->missed <= made / c->tune.start_interval + 2 &&
+           node_weight_possible(j, g, m->key.member, m->step, m->tokens);
 }
 
 void node_on_manifest(struct step *s, struct neb_rd *r) {
@@ -139,19 +172,22 @@ void node_on_manifest(struct step *s, struct neb_rd *r) {
         return;
     }
     struct slot *t = &g->slots[m.key.member];
-    bool same = t->known && inter_key_equal(&t->m.key, &m.key) &&
-                !memcmp(t->m.sha256, m.sha256, sizeof m.sha256);
-    if (!same && !verify_manifest(s->n, j, &m)) {
+    bool known = t->known && inter_key_equal(&t->m.key, &m.key),
+         same = known && same_digest(&t->m, &m);
+    if (!same && !node_verify_manifest(s->n, j, &m)) {
         node_fault(s, INTER_FAULT_DENIED);
         return;
     }
-    if (!same && !possible(j, g, &m)) {
+    if (!same && !node_possible(j, g, &m)) {
         node_fault(s, INTER_FAULT_FORGED);
         return;
     }
-    if (t->known && !same && !replaces(g, t, &m)) {
-        if (t->m.key.attempt == m.key.attempt)
-            node_fault(s, INTER_FAULT_SECOND);
+    if (known && !same)
+        fault_second(s, j, &m);
+    if (t->known && !same && !replaces(g, t, &m))
+        return;
+    if (!same && t->attempts >= INTER_ATTEMPTS_MAX && !is_sought(g, &m)) {
+        node_fault(s, INTER_FAULT_FORGED);
         return;
     }
     if (!same && (s->st = take_manifest(s, j, g, &m)) != NEB_OK)
@@ -269,19 +305,22 @@ void node_on_blob_done(struct step *s) {
 
 // ---- what others say ------------------------------------------------------------------------------------------
 
-// Which update of a member the decided record lists.
+// Which update of a member is sought: the decided record lists it as accepted, or a proposal lists it that must be judged.
 static bool listed(const struct fragment *g, uint8_t m, struct inter_key *k) {
-    for (uint8_t i = 0; g->decided && i < g->decision.n; i++)
-        if (g->decision.entries[i].member == m) {
-            *k = inter_entry_key(&g->decision, i);
-            return g->decision.entries[i].verdict == INTER_ACCEPTED;
+    const struct inter_record *r = node_sought(g);
+    for (uint8_t i = 0; r && i < r->n; i++)
+        if (r->entries[i].member == m) {
+            *k = inter_entry_key(r, i);
+            return !g->decided || r->entries[i].verdict == INTER_ACCEPTED;
         }
     return false;
 }
 
 void node_on_state(struct step *s, struct neb_rd *r) {
     struct inter_key k;
+    uint8_t digest[STATE_DIGEST];
     inter_key_get(r, &k);
+    neb_rd_copy(r, digest, sizeof digest);
     uint64_t epoch = neb_rd_u64(r);
     uint8_t h = neb_rd_u8(r);
     uint32_t len = neb_rd_u32(r);
@@ -299,7 +338,7 @@ void node_on_state(struct step *s, struct neb_rd *r) {
         return; // the last: of a disk that is gone
     j->members[m].goodput_kbps = goodput_kbps;
     j->members[m].full = full;
-    node_serve_on_state(s, j, &k, (uint8_t)m, (enum inter_holding)h, bits, len);
+    node_serve_on_state(s, j, &k, digest, (uint8_t)m, (enum inter_holding)h, bits, len);
     if (k.round != g->round) {
         if (k.round > g->round)
             node_say_pull(s, j, g, (uint8_t)m);
@@ -314,7 +353,7 @@ void node_on_state(struct step *s, struct neb_rd *r) {
             t->hints |= (uint16_t)BIT(m);
         return; // who has it can be asked for it
     }
-    if (t->m.key.attempt != k.attempt)
+    if (t->m.key.attempt != k.attempt || memcmp(t->m.sha256, digest, sizeof digest))
         return;
     if (h == INTER_HOLD_WHOLE) {
         struct inter_key wanted = k;
@@ -369,16 +408,15 @@ void node_on_gone(struct step *s, struct neb_rd *r) {
 static void want(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
     struct slot *t = &g->slots[m];
     struct inter_key k = t->m.key;
-    bool decided = listed(g, m, &k);
-    bool here = t->whole && (!decided || inter_key_equal(&t->m.key, &k));
-    uint16_t from = decided ? node_data(j) : (uint16_t)(t->holders | t->hints);
-    if (t->checking || t->refused || here || (g->decided && !decided))
+    bool sought = listed(g, m, &k), fits = !sought || (t->known && is_sought(g, &t->m));
+    uint16_t from = sought ? node_data(j) : (uint16_t)(t->holders | t->hints);
+    if (t->checking || (fits && (t->whole || t->refused)) || (g->decided && !sought))
         return;
     from &= (uint16_t) ~(BIT(j->c.self) | t->gone);
     for (uint8_t x = 0; x < j->c.n_members; x++)
         if (!node_direct(s, j, x))
             from &= (uint16_t)~BIT(x);
-    bool reached = m != j->c.self && node_direct(s, j, m), pushed = t->known && reached && !decided;
+    bool reached = m != j->c.self && node_direct(s, j, m), pushed = t->known && reached && !sought;
     // Where its owner is out of reach the first to be asked is asked soon, the next one when that has brought nothing.
     neb_ns patience = want_soon;
     if (pushed)
@@ -386,10 +424,11 @@ static void want(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
     else if (t->known && (reached || t->sought))
         patience = repeat_after;
     if (!from || s->now - t->moved < patience) {
-        if (!from && decided && t->gone && s->now - t->moved > want_late) {
+        if (!from && sought && t->gone && s->now - t->moved > want_late) {
             t->gone = 0; // all were asked: begin again
             t->moved = s->now;
-            behind(s, j, g);
+            if (g->decided)
+                behind(s, j, g);
         }
         return;
     }
@@ -398,7 +437,7 @@ static void want(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
     while (!(from >> t->asked & 1));
     t->moved = s->now;
     t->sought = true;
-    if (!decided) {
+    if (!sought) {
         k = (struct inter_key){.round = g->round, .fragment = node_index(j, g), .member = m};
         memcpy(k.job, j->c.id, sizeof k.job);
         k.attempt = t->known ? t->m.key.attempt : ANY_ATTEMPT;

@@ -73,6 +73,17 @@ static void send_record(struct inter_service *s, const struct inter_action *a) {
         neb_debug("a commit record could not be sent yet");
 }
 
+// Where there is no room its chunks are dropped, and asked for again when all have come: what peers send is no reason to end.
+static enum neb_status open_part(struct inter_service *s, const struct inter_manifest *m) {
+    struct inter_bitmap none;
+    NEB_TRY(inter_bitmap_init(&none, inter_chunks(m->bytes, m->chunk_bytes)));
+    enum neb_status st = inter_ledger_part_open(s->ledger, m, &none);
+    inter_bitmap_free(&none);
+    if (st == NEB_OK)
+        service_arrival_begin(s, m);
+    return st == NEB_ERR_LIMIT ? NEB_OK : st;
+}
+
 static enum neb_status finish_blob(struct inter_service *s, const struct inter_manifest *m) {
     struct inter_event done = {.kind = INTER_EV_BLOB_DONE, .key = m->key};
     enum neb_status st = NEB_OK;
@@ -89,6 +100,8 @@ static enum neb_status finish_blob(struct inter_service *s, const struct inter_m
             s->cb.fault(s->cb.user, m->key.member, INTER_FAULT_REFUSED);
     } else if (st == NEB_ERR_CORRUPT) {
         service_arrival_begin(s, m); // all of it comes again
+    } else if (st == NEB_ERR_NOT_FOUND) {
+        NEB_TRY(open_part(s, m)); // there was no room for it: it comes again
     } else {
         return st;
     }
@@ -97,15 +110,9 @@ static enum neb_status finish_blob(struct inter_service *s, const struct inter_m
 }
 
 static enum neb_status open_blob(struct inter_service *s, const struct inter_manifest *m) {
-    struct inter_bitmap none;
     if (inter_ledger_has_blob(s->ledger, &m->key)) // from an earlier life of this key
         return finish_blob(s, m);
-    NEB_TRY(inter_bitmap_init(&none, inter_chunks(m->bytes, m->chunk_bytes)));
-    enum neb_status st = inter_ledger_part_open(s->ledger, m, &none);
-    inter_bitmap_free(&none);
-    if (st == NEB_OK)
-        service_arrival_begin(s, m);
-    return st;
+    return open_part(s, m);
 }
 
 static enum neb_status serve(struct inter_service *s, const struct inter_action *a) {
@@ -147,15 +154,20 @@ static enum neb_status carry_out(struct inter_service *s, const struct inter_act
     case INTER_ACT_SEND_CHUNK: return send_chunk(s, a);
     case INTER_ACT_SEND_COMMIT: send_record(s, a); return NEB_OK;
     case INTER_ACT_STORE_MANIFEST: return inter_ledger_put_manifest(s->ledger, &a->manifest);
+    case INTER_ACT_REPLACE_MANIFEST:
+        if (s->is_mapped && inter_key_equal(&s->mapped_key, &a->manifest.key))
+            service_unmap(s);
+        return inter_ledger_replace_manifest(s->ledger, &a->manifest);
     case INTER_ACT_STORE_VOTE: return inter_ledger_put_vote(s->ledger, &a->record);
     case INTER_ACT_STORE_COMMIT: return inter_ledger_put_commit(s->ledger, &a->record);
     case INTER_ACT_STORE_STANDING: return inter_ledger_put_standing(s->ledger, &a->standing);
     case INTER_ACT_SERVE: return serve(s, a);
     case INTER_ACT_BLOB_OPEN: return open_blob(s, &a->manifest);
     case INTER_ACT_BLOB_WRITE:
-        NEB_TRY(inter_ledger_part_write(s->ledger, &a->key, a->offset, a->view, a->len));
-        service_arrival_chunk(s, &a->key, a->offset, a->view, a->len);
-        return NEB_OK;
+        st = inter_ledger_part_write(s->ledger, &a->key, a->offset, a->view, a->len);
+        if (st == NEB_OK)
+            service_arrival_chunk(s, &a->key, a->offset, a->view, a->len);
+        return st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
     case INTER_ACT_BLOB_FINISH: return finish_blob(s, &a->manifest);
     case INTER_ACT_DELIVER: return service_deliver(s, &a->record);
     case INTER_ACT_FAULT: s->cb.fault(s->cb.user, a->peer, a->fault); return NEB_OK;

@@ -22,12 +22,14 @@ static enum neb_status restore_manifest(struct inter_service *s, const struct in
     float norm = 0;
     if (durable && (!own || inter_node_weighs(s->node, m->key.job)))
         NEB_TRY(service_gate(s, m, &pass, &norm));
+    bool own_good = pass;
     pass = pass || own;
     if (!own && !durable) {
         NEB_TRY(inter_bitmap_init(&got, inter_chunks(m->bytes, m->chunk_bytes)));
         st = inter_ledger_part_open(s->ledger, m, &got);
         if (st == NEB_OK)
             service_arrival_begin(s, m);
+        st = st == NEB_ERR_LIMIT ? NEB_OK : st; // it comes again
     }
     enum inter_holding h = !durable ? INTER_HOLD_PART
                            : pass   ? INTER_HOLD_WHOLE
@@ -36,6 +38,8 @@ static enum neb_status restore_manifest(struct inter_service *s, const struct in
         st = inter_node_restore_manifest(s->node, m, h, own || durable ? NULL : &got);
     inter_bitmap_free(&got);
     inter_node_restore_norm(s->node, &m->key, norm);
+    if (own && !own_good)
+        inter_node_own_bad(s->node, &m->key);
     return st;
 }
 
@@ -97,6 +101,7 @@ bool inter_service_job_status(const struct inter_service *s, const uint8_t job[I
 
 void inter_service_job_close(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]) {
     inter_node_job_close(s->node, job);
+    inter_ledger_parts_close(s->ledger, job);
 }
 
 enum neb_status inter_service_deliver(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
@@ -141,6 +146,8 @@ static enum neb_status weigh_own(struct inter_service *s, const struct inter_man
         return NEB_OK;
     NEB_TRY(service_gate(s, m, &pass, &norm));
     inter_node_restore_norm(s->node, &m->key, norm);
+    if (!pass)
+        inter_node_own_bad(s->node, &m->key);
     service_step(s, &(struct inter_event){.kind = INTER_EV_TICK, .peer = 0}); // it can go on
     return s->st;
 }

@@ -323,6 +323,7 @@ static void carry_out(struct sim *s, uint8_t i, const struct inter_actions *a,
         after_store(s, i, true);
         break;
     case INTER_ACT_STORE_MANIFEST:
+    case INTER_ACT_REPLACE_MANIFEST: // nobody signs twice here
         if (!before_store(s, i))
             break;
         (void)disk_put(s, &h->disk, &x->manifest);
@@ -405,6 +406,8 @@ static void restore_fragment(struct sim *s, struct sim_host *h, uint32_t f) {
         if (inter_node_restore_manifest(h->node, &best->m, hold, best->whole ? NULL : &got) !=
             NEB_OK)
             sim_fail(s, "host %u cannot restore a manifest", h->id);
+        if (m == h->id && best->words[SIM_WORDS] == 1)
+            inter_node_own_bad(h->node, &best->m.key);
         inter_bitmap_free(&got);
     }
     if (r && r->voted)
@@ -491,4 +494,6 @@ void sim_host_submit(struct sim *s, uint8_t i, uint32_t f, const struct inter_ma
     sim_check_blob(s, i, &m);
     after_store(s, i, true);
     sim_host_step(s, i, &(struct inter_event){.kind = INTER_EV_SUBMIT, .manifest = &m, .peer = i});
+    if (h->alive && words[SIM_WORDS] == 1)
+        inter_node_own_bad(h->node, &m.key);
 }

@@ -193,6 +193,7 @@ static void test_too_many(void **state) {
     uint32_t n = inter_chunks(manifest.bytes, CHUNK);
     for (int k = 0; k < ARRIVALS_MAX + 2; k++) {
         m[k] = of_round();
+        m[k].key.fragment = (uint32_t)k; // of one fragment a member's newest alone arrives
         begin(s, &m[k]);
     }
     for (uint32_t i = 0; i < n; i++)

@@ -280,23 +280,6 @@ static void test_arriving(void **state) {
     check_blob(0, 0, 1);
 }
 
-static void test_arriving_at_once(void **state) {
-    (void)state;
-    uint32_t got;
-    for (uint32_t f = 0; f < 64; f++) {
-        OK(fx_put_manifest(l, f, 0, 1));
-        OK(fx_part_open(l, f, 0, &got));
-        OK(fx_part_open(l, f, 0, &got)); // said twice
-    }
-    OK(fx_put_manifest(l, 0, 1, 1));
-    assert_int_equal(fx_part_open(l, 0, 1, &got), NEB_ERR_LIMIT);
-    // A round that was committed without the blob gives its place back when it is pruned.
-    OK(fx_put_commit(l, 5, 0));
-    OK(inter_ledger_prune(l, fx_job, 5, 1));
-    OK(fx_part_open(l, 0, 1, &got));
-    assert_int_equal(inter_ledger_used(l), 64 * FX_PEER_BYTES);
-}
-
 static void test_swept_at_opening(void **state) {
     (void)state;
     struct inter_key open = fx_key(0, 1, 1), nobody = fx_key(0, 7, 1), mine = fx_key(0, 0, 1);
@@ -596,7 +579,6 @@ int main(void) {
                                        TEST(test_one_record_a_round),
                                        TEST(test_begin_at),
                                        TEST(test_arriving),
-                                       TEST(test_arriving_at_once),
                                        TEST(test_swept_at_opening),
                                        TEST(test_prune),
                                        TEST(test_cap),

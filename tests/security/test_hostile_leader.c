@@ -1,0 +1,289 @@
+// Mallory leads, and signs what suits her. Anna and bert vote for nothing that does not follow from the records, manifests and bytes that
+// they have; what they have voted for goes on when she is gone.
+#define HOSTILE_ORDER MALLORY, ANNA, BERT
+#include "tests/security/hostile_fixture.h"
+
+#include "inter/robust.h"
+#include "inter/tune.h"
+#include "inter/weights.h"
+
+static struct inter_standing standing; // of her ledger
+static neb_ns next_beat;
+
+// ---- a leader by hand -----------------------------------------------------------------------------------------
+
+static void beat(void) {
+    if (neb_now() < next_beat)
+        return;
+    next_beat = neb_now() + 300 * NEB_MS;
+    for (int to = ANNA; to <= BERT; to++) {
+        struct neb_buf b = {0};
+        neb_buf_u8(&b, MSG_BEAT);
+        neb_buf_add(&b, job, sizeof job);
+        neb_buf_u32(&b, 0); // term
+        neb_buf_u8(&b, 3);  // leads, votes
+        neb_buf_u64(&b, standing.epoch);
+        neb_buf_u64(&b, standing.epochs[to]);
+        neb_buf_u16(&b, 1 << ANNA | 1 << BERT);
+        neb_buf_u32(&b, 1);
+        neb_buf_u32(&b, sites[ANNA].commits);
+        (void)!inter_link_send(bare, index_of[to], INTER_CONTROL, b.p, b.len);
+        neb_buf_free(&b);
+    }
+}
+
+static void lead(void) {
+    all_three();
+    OK(inter_ledger_get_standing(inter_service_ledger(sites[MALLORY].s), job, &standing));
+    assert_int_equal(standing.term, 0);
+    inter_service_destroy(&sites[MALLORY].s);
+    next_beat = 0;
+    connect_bare();
+    each_pass = beat;
+}
+
+static struct inter_manifest newest(int who) {
+    struct inter_key k = {.round = sites[ANNA].commits, .member = (uint8_t)who};
+    struct inter_manifest m;
+    memcpy(k.job, job, sizeof job);
+    OK(inter_ledger_get_manifest(inter_service_ledger(sites[ANNA].s), &k, &m));
+    return m;
+}
+
+static float norm_of(const struct inter_manifest *m) {
+    struct cmp_work *w = NULL;
+    struct cmp_update_stats stats;
+    struct neb_map map;
+    OK(inter_ledger_map_blob(inter_service_ledger(sites[ANNA].s), &m->key, &map));
+    OK(cmp_work_create(&w));
+    OK(cmp_update_check(w, map.p, map.len, &stats));
+    cmp_work_destroy(&w);
+    neb_map_close(&map);
+    return (float)stats.norm;
+}
+
+// What an honest leader would propose of these members, in a merge round where `merge` says so.
+static struct inter_record record_of(uint16_t members, bool merge) {
+    const struct inter_record *last = &sites[ANNA].last;
+    const struct inter_tune_config tune = {.start_interval = STEPS};
+    float norms[INTER_MEMBERS_MAX] = {0};
+    struct inter_record r = {.round = sites[ANNA].commits,
+                             .leader = MALLORY,
+                             .flags = merge ? INTER_MERGE : 0,
+                             .eta = 0.9f,
+                             .mu = 0.6f,
+                             .n_plans = SITES};
+    memcpy(r.job, job, sizeof job);
+    inter_record_hash(last, r.previous);
+    memcpy(r.cursors, last->cursors, sizeof r.cursors);
+    for (uint8_t m = 0; m < SITES; m++) {
+        r.plans[m] = inter_tune_first(&tune);
+        if (!(members >> m & 1))
+            continue;
+        struct inter_manifest x = newest(m);
+        struct inter_entry *e = &r.entries[r.n++];
+        *e = (struct inter_entry){.member = m,
+                                  .flags = x.flags,
+                                  .attempt = x.key.attempt,
+                                  .bytes = x.bytes,
+                                  .tokens = x.tokens,
+                                  .digest = {x.digest[0], x.digest[1]},
+                                  .clip = 1};
+        memcpy(e->sha256, x.sha256, sizeof x.sha256);
+        r.cursors[m] = x.step;
+        norms[m] = norm_of(&x);
+    }
+    inter_weights_fill(&r, last->absences);
+    if (robust)
+        inter_robust_clip(&r, norms);
+    return r;
+}
+
+static void propose(struct inter_record *r) {
+    struct neb_buf b = {0};
+    inter_record_put_body(&b, r);
+    OK(sec_sign(ids[MALLORY], SEC_CONTEXT_RECORD, b.p, b.len, r->sig));
+    neb_buf_clear(&b);
+    neb_buf_u8(&b, MSG_PROPOSE);
+    inter_record_put(&b, r);
+    neb_buf_u64(&b, standing.epoch);
+    neb_buf_u8(&b, 0); // no manifests
+    say(index_of[ANNA], INTER_CONTROL, b.p, b.len);
+    say(index_of[BERT], INTER_CONTROL, b.p, b.len);
+    neb_buf_free(&b);
+}
+
+static size_t accepts(int who) {
+    size_t n = 0;
+    for (size_t i = 0; i < n_frames; i++)
+        n += frames[i].from == index_of[who] && frames[i].b.len && frames[i].b.p[0] == MSG_ACCEPT;
+    return n;
+}
+
+static void refused(struct inter_record r, bool fresh) {
+    uint64_t a = sites[ANNA].faults[INTER_FAULT_DENIED], b = sites[BERT].faults[INTER_FAULT_DENIED];
+    if (fresh) // as the weights follow from what the lie changed
+        inter_weights_fill(&r, sites[ANNA].last.absences);
+    propose(&r);
+    UNTIL(sites[ANNA].faults[INTER_FAULT_DENIED] > a && sites[BERT].faults[INTER_FAULT_DENIED] > b);
+    go_for(50 * NEB_MS);
+    assert_true(!accepts(ANNA) && !accepts(BERT));
+}
+
+// They have voted for it: it is what the next leader must propose, and commits.
+static void taken(struct inter_record r) {
+    uint32_t before = sites[ANNA].commits;
+    uint8_t want[INTER_SHA_BYTES], got[INTER_SHA_BYTES];
+    propose(&r);
+    UNTIL(accepts(ANNA) && accepts(BERT));
+    each_pass = NULL; // she falls silent
+    UNTIL(sites[ANNA].commits == before + 1 && sites[BERT].commits == before + 1);
+    inter_record_hash(&r, want);
+    inter_record_hash(&sites[BERT].last, got);
+    assert_memory_equal(got, want, sizeof want);
+    expect_sound(&sites[ANNA]);
+    expect_sound(&sites[BERT]);
+}
+
+static void everybody_sends(struct neb_buf *blob, enum kind kind) {
+    make_update(kind, 4321, blob);
+    struct inter_manifest m = manifest_of(blob, UINT32_MAX - 5);
+    uint32_t chunks = inter_chunks(m.bytes, m.chunk_bytes);
+    submit(&sites[ANNA], GOOD);
+    submit(&sites[BERT], GOOD);
+    announce(ANNA, &m);
+    announce(BERT, &m);
+    give(ANNA, &m, blob, chunks);
+    give(BERT, &m, blob, chunks);
+    struct inter_manifest of_anna = newest(ANNA), of_bert = newest(BERT);
+    UNTIL(inter_ledger_has_blob(inter_service_ledger(sites[BERT].s), &of_anna.key) &&
+          inter_ledger_has_blob(inter_service_ledger(sites[ANNA].s), &of_bert.key));
+}
+
+// ---- what is not hers to choose -------------------------------------------------------------------------------
+
+static const uint16_t all = 1 << MALLORY | 1 << ANNA | 1 << BERT, two = 1 << MALLORY | 1 << ANNA;
+
+static void test_proposals(void **state) {
+    (void)state;
+    struct neb_buf blob = {0};
+    lead();
+    everybody_sends(&blob, GOOD);
+    const struct inter_record good = record_of(all, false);
+    struct inter_record r = good;
+    r.eta = 10;
+    refused(r, false);
+    r = good;
+    r.mu = 0.99f;
+    refused(r, false);
+    refused(record_of(all, true), false); // a merge round that nobody asked for
+    r = good;
+    r.cursors[BERT]++;
+    refused(r, false);
+    r = good;
+    r.cursors[MALLORY] = JOB_STEPS; // beyond what she signed herself
+    refused(r, false);
+    r = record_of(two, false);
+    r.cursors[BERT] = UINT64_MAX; // who is left out would never be believed again
+    refused(r, false);
+    r = record_of(two, false);
+    r.cursors[BERT] = 0;
+    refused(r, false);
+    r = good;
+    r.entries[ANNA].clip = 0.5f;
+    refused(r, false);
+    r = good;
+    r.entries[BERT].verdict = INTER_REJECTED; // anna has it, whole and good; bert stands by it
+    refused(r, true);
+    r = good;
+    r.entries[ANNA].verdict = r.entries[BERT].verdict = INTER_REJECTED;
+    refused(r, true);
+    taken(good);
+    neb_buf_free(&blob);
+}
+
+// What their own gates refuse they do not accept because a leader does.
+static void test_bad_one_accepted(void **state) {
+    (void)state;
+    struct neb_buf blob = {0};
+    lead();
+    everybody_sends(&blob, NOT_A_NUMBER);
+    UNTIL(sites[ANNA].faults[INTER_FAULT_REFUSED] && sites[BERT].faults[INTER_FAULT_REFUSED]);
+    struct inter_manifest m = newest(MALLORY);
+    struct inter_record r = record_of(1 << ANNA | 1 << BERT, false);
+    memmove(&r.entries[1], &r.entries[0], 2 * sizeof r.entries[0]);
+    r.entries[0] = (struct inter_entry){.member = MALLORY,
+                                        .attempt = m.key.attempt,
+                                        .bytes = m.bytes,
+                                        .tokens = m.tokens,
+                                        .clip = 1};
+    memcpy(r.entries[0].sha256, m.sha256, sizeof m.sha256);
+    r.n = 3;
+    r.cursors[MALLORY] = m.step;
+    refused(r, true);
+    r.entries[0].verdict = INTER_REJECTED;
+    inter_weights_fill(&r, sites[ANNA].last.absences);
+    taken(r);
+    neb_buf_free(&blob);
+}
+
+// ---- robust ---------------------------------------------------------------------------------------------------
+
+static int open_robust(void **state) {
+    robust = true;
+    return open_sites(state);
+}
+
+static void test_robust(void **state) {
+    (void)state;
+    struct neb_buf blob = {0};
+    lead();
+    everybody_sends(&blob, GOOD);
+    struct inter_record good = record_of(all, false), r = good;
+    refused(record_of(two, false), false); // so few that nothing is trimmed
+    r.entries[BERT].verdict = INTER_REJECTED;
+    r.entries[ANNA].verdict = INTER_REJECTED;
+    refused(r, true);
+    r = good;
+    for (int i = 0; i < SITES; i++)
+        r.entries[i].clip = 1e-3f;
+    refused(r, false);
+    taken(good);
+    neb_buf_free(&blob);
+}
+
+// A norm that is not known here is asked for; nobody votes before.
+static void test_robust_unknown(void **state) {
+    (void)state;
+    struct neb_buf blob = {0};
+    lead();
+    make_update(GOOD, 4321, &blob);
+    struct inter_manifest m = manifest_of(&blob, UINT32_MAX - 5);
+    submit(&sites[ANNA], GOOD);
+    submit(&sites[BERT], GOOD);
+    announce(BERT, &m);
+    announce(ANNA, &m);
+    give(ANNA, &m, &blob, 2);
+    struct inter_manifest of_bert = newest(BERT);
+    UNTIL(holds_blob(ANNA, &of_bert));
+    struct inter_record r = record_of(all, false);
+    uint64_t denied = sites[BERT].faults[INTER_FAULT_DENIED];
+    propose(&r);
+    UNTIL(accepts(ANNA));
+    go_for(100 * NEB_MS);
+    assert_false(accepts(BERT));
+    // It comes from anna; the proposal is said again.
+    UNTIL(inter_ledger_has_blob(inter_service_ledger(sites[BERT].s), &m.key));
+    assert_int_equal(sites[BERT].faults[INTER_FAULT_DENIED], denied);
+    taken(r);
+    neb_buf_free(&blob);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_proposals, open_sites, close_sites),
+        cmocka_unit_test_setup_teardown(test_bad_one_accepted, open_sites, close_sites),
+        cmocka_unit_test_setup_teardown(test_robust, open_robust, close_sites),
+        cmocka_unit_test_setup_teardown(test_robust_unknown, open_robust, close_sites)};
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

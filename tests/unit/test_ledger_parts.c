@@ -1,0 +1,140 @@
+// inter/ledger: blobs that arrive, many at once; what takes the place of what.
+#include "tests/unit/ledger_fixture.h"
+
+static char root[] = "/tmp/nebula-parts-XXXXXX";
+static char dir[64]; // of this test's ledger
+static struct inter_ledger *l;
+
+static int open_fresh(void **state) {
+    (void)state;
+    static int n;
+    snprintf(dir, sizeof dir, "%s/%d", root, n++);
+    return inter_ledger_open(dir, &l);
+}
+
+static int close_it(void **state) {
+    (void)state;
+    inter_ledger_close(&l);
+    return 0;
+}
+
+static void reopen(void) {
+    inter_ledger_close(&l);
+    OK(inter_ledger_open(dir, &l));
+}
+
+static void check_blob(uint32_t fragment, uint32_t round, uint8_t member) {
+    uint8_t want[FX_PEER_BYTES];
+    struct inter_key k = fx_key(fragment, round, member);
+    struct neb_map m;
+    size_t n = fx_blob(&k, want);
+    assert_true(inter_ledger_has_blob(l, &k));
+    OK(inter_ledger_map_blob(l, &k, &m));
+    assert_int_equal(m.len, n);
+    assert_memory_equal(m.p, want, n);
+    neb_map_close(&m);
+}
+
+// Of one member and fragment the newest only, whatever came before under another key.
+static void test_arriving_at_once(void **state) {
+    (void)state;
+    enum { MANY = 200 }; // more than files are kept open
+    uint32_t got;
+    for (uint32_t f = 0; f < MANY; f++) {
+        OK(fx_put_manifest(l, f, 0, 1));
+        OK(fx_part_open(l, f, 0, &got));
+        OK(fx_part_open(l, f, 0, &got)); // said twice
+    }
+    for (uint32_t c = 0; c < 2; c++)
+        for (uint32_t f = 0; f < MANY; f++)
+            OK(fx_part_write(l, f, 0, c));
+    OK(fx_part_open(l, 9, 0, &got));
+    assert_int_equal(got, 2);
+    assert_int_equal(inter_ledger_used(l), MANY * FX_PEER_BYTES);
+    inter_ledger_parts_close(l, fx_job);
+    assert_int_equal(inter_ledger_used(l), 0);
+    assert_int_equal(fx_part_write(l, 3, 0, 2), NEB_ERR_NOT_FOUND);
+    assert_int_equal(fx_part_finish(l, 3, 0), NEB_ERR_NOT_FOUND);
+    for (uint32_t f = 0; f < MANY; f++) { // nothing of it was forgotten
+        OK(fx_part_open(l, f, 0, &got));
+        assert_int_equal(got, 2);
+        OK(fx_part_write(l, f, 0, 2));
+        OK(fx_part_finish(l, f, 0));
+        check_blob(f, 0, 1);
+    }
+    // Of a round that was committed without it, of another attempt.
+    struct inter_key again = fx_key(0, 1, 1);
+    struct inter_manifest m = fx_manifest(&again);
+    struct inter_bitmap none = {0};
+    OK(fx_put_manifest(l, 0, 1, 1));
+    OK(fx_part_open(l, 0, 1, &got));
+    OK(fx_part_write(l, 0, 1, 0));
+    m.key.attempt = 7;
+    OK(inter_ledger_put_manifest(l, &m));
+    OK(inter_ledger_part_open(l, &m, &none));
+    assert_false(fx_has_file(dir, 0, 1, 1, ".part"));
+    assert_int_equal(fx_part_write(l, 0, 1, 1), NEB_ERR_NOT_FOUND);
+    OK(fx_put_manifest(l, 0, 2, 1));
+    OK(fx_part_open(l, 0, 2, &got));
+    assert_int_equal(inter_ledger_used(l), (MANY + 1) * FX_PEER_BYTES);
+    check_blob(0, 0, 1);
+}
+
+static void test_arriving_limit(void **state) {
+    (void)state;
+    struct inter_key k = fx_key(0, 0, 1);
+    struct inter_manifest m = fx_manifest(&k);
+    struct inter_bitmap got = {0};
+    for (m.key.fragment = 0; m.key.fragment < 8 * 64 * 16; m.key.fragment++)
+        OK(inter_ledger_part_open(l, &m, &got));
+    assert_int_equal(inter_ledger_part_open(l, &m, &got), NEB_ERR_LIMIT);
+    m.key.fragment = 5;
+    m.key.round = 1; // takes the place of the round before
+    OK(inter_ledger_part_open(l, &m, &got));
+}
+
+// A record lists another digest than this ledger was told: that one's manifest and blob take the place, its evidence stays.
+static void test_replaced_manifest(void **state) {
+    (void)state;
+    struct inter_key k = fx_key(0, 0, 1);
+    struct inter_manifest x = fx_manifest(&k), y = x, there;
+    uint32_t got;
+    y.sha256[0] ^= 1;
+    y.bytes -= 100;
+    fx_sign_manifest(&y);
+    OK(inter_ledger_replace_manifest(l, &x)); // nothing is there: as ever
+    OK(inter_ledger_replace_manifest(l, &x));
+    assert_int_equal(inter_ledger_second(l, &k, &there), NEB_ERR_NOT_FOUND);
+    OK(fx_part_open(l, 0, 0, &got));
+    OK(fx_part_write(l, 0, 0, 0));
+    OK(inter_ledger_replace_manifest(l, &y));
+    assert_false(fx_has_file(dir, 0, 0, 1, ".part"));
+    assert_int_equal(inter_ledger_used(l), 0);
+    OK(inter_ledger_find_manifest(l, &k, &there));
+    assert_memory_equal(there.sha256, y.sha256, sizeof y.sha256);
+    OK(inter_ledger_replace_manifest(l, &x)); // back: now its blob is whole
+    OK(fx_part_open(l, 0, 0, &got));
+    for (uint32_t c = 0; c < 3; c++)
+        OK(fx_part_write(l, 0, 0, c));
+    OK(fx_part_finish(l, 0, 0));
+    assert_int_equal(inter_ledger_put_manifest(l, &y), NEB_ERR_EXISTS);
+    OK(inter_ledger_replace_manifest(l, &y));
+    reopen();
+    assert_false(inter_ledger_has_blob(l, &k));
+    OK(inter_ledger_find_manifest(l, &k, &there));
+    assert_memory_equal(there.sha256, y.sha256, sizeof y.sha256);
+    OK(inter_ledger_second(l, &k, &there));
+    assert_int_equal(inter_ledger_used(l), 0);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, open_fresh, close_it)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {TEST(test_arriving_at_once), TEST(test_arriving_limit),
+                                       TEST(test_replaced_manifest)};
+    if (!mkdtemp(root))
+        return 1;
+    neb_log_set_sink(testing_drop, NULL);
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    return neb_fs_remove_tree(root) != NEB_OK || failed;
+}
