@@ -32,13 +32,18 @@ static enum neb_status send_snapshot(void *user, uint32_t peer, bool bulk, const
                 : inter_link_send(s->link, peer, INTER_CONTROL, head, n);
 }
 
+static uint64_t elements_of(void *user, const uint8_t job[INTER_ID_BYTES]) {
+    return service_elements_max(user, job);
+}
+
 enum neb_status service_create_snapshots(struct inter_service *s) {
     struct inter_snapshots_config c = {s,
                                        s->seal,
                                        s->cb.snapshot_open ? open_snapshot : no_snapshot,
                                        close_snapshot,
                                        snapshot_done,
-                                       send_snapshot};
+                                       send_snapshot,
+                                       elements_of};
     return inter_snapshots_create(&c, &s->snapshots);
 }
 

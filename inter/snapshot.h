@@ -62,6 +62,8 @@ struct inter_snapshots_config {
     // NEB_ERR_AGAIN: later.
     enum neb_status (*send)(void *user, uint32_t peer, bool bulk, const void *head, size_t n,
                             const void *body, size_t m);
+    // Parameters of the job's model; UINT64_MAX: not known yet. Nothing larger is taken. NULL: of no job they are.
+    uint64_t (*elements)(void *user, const uint8_t job[INTER_ID_BYTES]);
 };
 
 struct inter_snapshots;

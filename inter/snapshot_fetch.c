@@ -15,6 +15,7 @@ enum {
     WINDOW_FIRST = 4,
     MAP_EVERY = 64, // chunks between two writes of the map
 };
+#define TOTAL_MAX (1ull << 42)
 static const neb_ns offer_patience = 10 * NEB_S, idle_patience = 45 * NEB_S;
 
 void snapshot_fetch_end(struct fetch *f) {
@@ -143,6 +144,15 @@ static bool part_goes_on(const struct inter_snapshots *s, struct fetch *f) {
            sec_chunks_total(f->seal) == f->total;
 }
 
+// Bytes of the largest snapshot of the job: θ and v behind the header.
+static bool known(const struct inter_snapshots *s, const struct fetch *f) {
+    return s->c.elements && s->c.elements(s->c.user, f->job) < TOTAL_MAX;
+}
+static uint64_t limit_of(const struct inter_snapshots *s, const struct fetch *f) {
+    return known(s, f) ? f->header + 2 * sizeof(float) * s->c.elements(s->c.user, f->job)
+                       : f->header;
+}
+
 static enum neb_status open_part(struct inter_snapshots *s, struct fetch *f) {
     f->fd = open(f->part, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (f->fd < 0)
@@ -159,13 +169,31 @@ static enum neb_status open_part(struct inter_snapshots *s, struct fetch *f) {
             NEB_TRY(write_part(f, sec_chunks_front(f->seal), SEC_CHUNKS_FRONT, 0));
         }
     }
+    if (f->total > limit_of(s, f)) // believed, but not before it has come
+        return NEB_OK;
     // a full disk is told now, not at the last chunk
     int rc =
         posix_fallocate(f->fd, 0, (off_t)(f->seal ? sec_chunks_at(f->seal, f->got.n) : f->total));
     if (rc)
-        return neb_fail(rc == ENOSPC ? NEB_ERR_NOSPC : NEB_ERR_IO,
+        return neb_fail(rc == ENOSPC || rc == EFBIG ? NEB_ERR_NOSPC : NEB_ERR_IO,
                         "%s: no room for a snapshot of %llu bytes: %s", f->part,
                         (unsigned long long)f->total, strerror(rc));
+    return NEB_OK;
+}
+
+// This peer has nothing for this member: the next one is asked.
+static enum neb_status next_peer(struct inter_snapshots *s, struct fetch *f, neb_ns now) {
+    f->offered = false;
+    f->at++;
+    f->asked = UINT32_MAX;
+    return inter_snapshots_tick(s, now);
+}
+
+// What was begun goes with the attempt: a peer's word alone must not keep a disk full, nor end an agent.
+static enum neb_status give_up(struct inter_snapshots *s, struct fetch *f, enum neb_status st) {
+    NEB_TRY(neb_fs_remove(f->map)); // first the word, then the bytes
+    NEB_TRY(neb_fs_remove(f->part));
+    snapshot_fetch_finish(s, f, st);
     return NEB_OK;
 }
 
@@ -177,23 +205,29 @@ enum neb_status snapshot_on_offer(struct inter_snapshots *s, neb_ns now, uint32_
     struct fetch *f = snapshot_fetch_find(s, job);
     if (!neb_rd_done(r) || !f || peer != f->peers[f->at])
         return NEB_OK;
-    if (!total) { // it has none (any more)
-        f->offered = false;
-        f->at++;
-        f->asked = UINT32_MAX;
-        return inter_snapshots_tick(s, now);
-    }
+    if (!total) // it has none (any more)
+        return next_peer(s, f, now);
     if (f->offered || header < 32 || header > INTER_SNAPSHOT_HEADER_MAX || total < header ||
-        total > 1ull << 42)
+        total > TOTAL_MAX)
         return NEB_OK;
     f->total = f->header_only ? header : total;
     f->header = header;
+    if (!f->header_only && known(s, f) && total > limit_of(s, f)) {
+        neb_warn(
+            "a snapshot of %llu bytes is offered, more than the job's model can need; the next "
+            "member is asked",
+            (unsigned long long)total);
+        return next_peer(s, f, now);
+    }
     memcpy(f->id, id, sizeof id);
     uint64_t chunks = (f->total + INTER_SNAPSHOT_CHUNK - 1) / INTER_SNAPSHOT_CHUNK;
     inter_bitmap_free(&f->got);
     NEB_TRY(inter_bitmap_init(&f->got, (uint32_t)chunks));
     read_map(f);
-    NEB_TRY(open_part(s, f));
+    enum neb_status st = open_part(s, f);
+    if (st == NEB_ERR_NOSPC)
+        return give_up(s, f, st);
+    NEB_TRY(st);
     NEB_TRY(write_map(s, f));
     f->offered = true;
     f->window = WINDOW_FIRST;
@@ -256,12 +290,14 @@ enum neb_status snapshot_on_data(struct inter_snapshots *s, neb_ns now, uint32_t
     f->moved = now;
     if (!inter_bitmap_set(&f->got, i))
         return NEB_OK;
-    if (f->seal) {
+    if (f->seal)
         sec_chunks_seal(f->seal, i, p, s->chunk);
-        NEB_TRY(write_part(f, s->chunk, n + SEC_CHUNKS_EXTRA, sec_chunks_at(f->seal, i)));
-    } else {
-        NEB_TRY(write_part(f, p, n, offset));
-    }
+    enum neb_status st =
+        f->seal ? write_part(f, s->chunk, n + SEC_CHUNKS_EXTRA, sec_chunks_at(f->seal, i))
+                : write_part(f, p, n, offset);
+    if (st == NEB_ERR_NOSPC)
+        return give_up(s, f, st);
+    NEB_TRY(st);
     if (f->got.set == f->got.n) {
         NEB_TRY(write_map(s, f));
         NEB_TRY(neb_fs_remove(f->map));

@@ -6,9 +6,12 @@
 #include "security/vault.h"
 
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -110,8 +113,15 @@ static enum neb_status put(void *user, uint32_t peer, bool bulk, const void *hea
     return NEB_OK;
 }
 
+static uint64_t known_elements = PARAMS; // of the job's model
+static uint64_t elements(void *user, const uint8_t id[INTER_ID_BYTES]) {
+    (void)user, (void)id;
+    return known_elements;
+}
+
 static void start(uint32_t i) {
-    struct inter_snapshots_config c = {&W.side[i], key, open_source, close_source, done, put};
+    struct inter_snapshots_config c = {&W.side[i], key, open_source, close_source,
+                                       done,       put, elements};
     W.side[i].id = i;
     OK(inter_snapshots_create(&c, &W.side[i].s));
 }
@@ -259,6 +269,58 @@ static void test_nobody_has_one(void **state) {
     assert_false(inter_snapshots_progress(W.side[1].s, job, &p));
 }
 
+static void offer(uint64_t total, neb_ns now) { // by 2, by hand
+    struct neb_buf b = {0};
+    uint8_t id[INTER_SHA_BYTES] = {1};
+    neb_buf_u8(&b, INTER_SNAPSHOT_OFFER);
+    neb_buf_add(&b, job, sizeof job);
+    neb_buf_add(&b, id, sizeof id);
+    neb_buf_u64(&b, total);
+    neb_buf_u64(&b, 4000);
+    OK(inter_snapshots_message(W.side[1].s, now, 2, false, b.p, b.len));
+    neb_buf_free(&b);
+}
+
+static uint64_t on_disk(const char *name) {
+    struct stat info;
+    return stat(at(name), &info) == 0 ? (uint64_t)info.st_blocks * 512 : 0;
+}
+
+// What the model cannot need is not taken, and the next member is asked; while nothing is known of it no room is made for a claim.
+static void test_too_large(void **state) {
+    (void)state;
+    OK(inter_snapshots_fetch(W.side[1].s, job, at("x"), none_first, 2, false, NEB_S));
+    offer(4000 + 2 * PARAMS * sizeof(float) + 1, NEB_S);
+    offer(1ull << 42, NEB_S);
+    assert_false(neb_fs_exists(at("x.part")));
+    run(NEB_S, INT32_MAX);
+    assert_int_equal(W.n_done, 1);
+    check_whole(7);
+    OK(neb_fs_remove(at("x.part")));
+    known_elements = UINT64_MAX;
+    OK(inter_snapshots_fetch(W.side[1].s, job, at("x"), none_first, 2, false, 100 * NEB_S));
+    offer(1ull << 33, 100 * NEB_S);
+    assert_true(neb_fs_exists(at("x.part")) && on_disk("x.part") < 1 << 20);
+    known_elements = PARAMS;
+}
+
+// No room for what is offered: the attempt ends, and leaves nothing.
+static void test_no_room(void **state) {
+    (void)state;
+    struct rlimit was, little;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &was), 0);
+    little = was;
+    little.rlim_cur = 1 << 20;
+    signal(SIGXFSZ, SIG_IGN);
+    OK(inter_snapshots_fetch(W.side[1].s, job, at("x"), none_first, 2, false, NEB_S));
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &little), 0);
+    offer(4000 + 2 * PARAMS * sizeof(float), NEB_S);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &was), 0);
+    assert_int_equal(W.n_done, 1);
+    assert_int_equal(W.done, NEB_ERR_NOSPC);
+    assert_false(neb_fs_exists(at("x.part")) || neb_fs_exists(at("x.map")));
+}
+
 static void test_headers(void **state) {
     (void)state;
     struct inter_snapshot *s = make(7), *got = calloc(1, sizeof *got);
@@ -284,8 +346,10 @@ static void test_headers(void **state) {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_over_a_bad_link), TEST(test_goes_on_after_a_restart), TEST(test_a_newer_one),
-        TEST(test_header_only),     TEST(test_nobody_has_one),          TEST(test_headers)};
+        TEST(test_over_a_bad_link), TEST(test_goes_on_after_a_restart),
+        TEST(test_a_newer_one),     TEST(test_header_only),
+        TEST(test_nobody_has_one),  TEST(test_too_large),
+        TEST(test_no_room),         TEST(test_headers)};
     // a key of this job
     static const uint8_t handed[SEC_SEAL_HANDED_BYTES] = {[SEC_SEAL_ID_BYTES] = 9};
     int failed = cmocka_run_group_tests_name("in clear", tests, NULL, NULL);
