@@ -87,6 +87,7 @@ void inter_service_destroy(struct inter_service **sp) {
     neb_buf_free(&s->out);
     free(s->pending);
     free(s->shapes);
+    free(s->bounds);
     free(s);
     *sp = NULL;
 }
@@ -146,7 +147,7 @@ void inter_service_limit(struct inter_service *s, const uint8_t job[INTER_ID_BYT
             s->limits[i] = s->limits[--s->n_limits];
         return;
     }
-    if (i == BOUNDS_MAX)
+    if (i == LIMITS_MAX)
         return;
     memcpy(s->limits[i].job, job, INTER_ID_BYTES);
     s->limits[i].limit = *limit;

@@ -80,7 +80,8 @@ void inter_service_job_removed(struct inter_service *s, const uint8_t job[INTER_
 NEB_MUST_CHECK enum neb_status inter_service_job_open(struct inter_service *s,
                                                       const struct inter_job_config *c);
 // No update of the job may unpack to more elements than this: a few kilobytes can claim, and cost, billions.
-// counted: tokens are counted with the rows, so that more rows than tokens are a lie.
+// counted: tokens are counted with the rows, so that more rows than tokens are a lie. Until the job is closed; before it is said
+// nothing bounds what its updates claim.
 void inter_service_bound(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
                          uint64_t elements, bool counted);
 // What every update of a fragment holds: its elements, and the SHA-256 of its units' shapes (cmp_shapes_hash). Another one is refused.

@@ -17,23 +17,37 @@ enum { SHAPES_MAX = 1024, BLOB_SLACK = 1 << 20 };
 
 void inter_service_bound(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
                          uint64_t elements, bool counted) {
-    int i = 0;
+    size_t i = 0;
     while (i < s->n_bounds && memcmp(s->bounds[i].job, job, INTER_ID_BYTES))
         i++;
-    if (i == BOUNDS_MAX)
-        i = 0;
-    memcpy(s->bounds[i].job, job, INTER_ID_BYTES);
+    if (i == s->n_bounds) {
+        struct service_bound *all = realloc(s->bounds, (i + 1) * sizeof *all);
+        if (!all) {
+            s->st = neb_fail(NEB_ERR_NOMEM, "out of memory for the bounds of a job's updates");
+            return;
+        }
+        s->bounds = all;
+        s->n_bounds = i + 1;
+        memcpy(all[i].job, job, INTER_ID_BYTES);
+    }
     s->bounds[i].elements = elements;
     s->bounds[i].counted = counted;
-    s->n_bounds = i >= s->n_bounds ? i + 1 : s->n_bounds;
     // fp32, a byte a row, headers: no codec of ours makes more of it
     inter_node_job_bound(s->node, job, 5 * elements + BLOB_SLACK);
+}
+
+void service_unbound(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]) {
+    for (size_t i = 0; i < s->n_bounds; i++)
+        if (!memcmp(s->bounds[i].job, job, INTER_ID_BYTES)) {
+            s->bounds[i] = s->bounds[--s->n_bounds];
+            return;
+        }
 }
 
 static const struct service_bound *bound_of(const struct inter_service *s,
                                             const uint8_t job[INTER_ID_BYTES]) {
     static const struct service_bound none = {.elements = UINT64_MAX};
-    for (int i = 0; i < s->n_bounds; i++)
+    for (size_t i = 0; i < s->n_bounds; i++)
         if (!memcmp(s->bounds[i].job, job, INTER_ID_BYTES))
             return &s->bounds[i];
     return &none;

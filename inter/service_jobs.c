@@ -102,6 +102,7 @@ bool inter_service_job_status(const struct inter_service *s, const uint8_t job[I
 void inter_service_job_close(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]) {
     inter_node_job_close(s->node, job);
     inter_ledger_parts_close(s->ledger, job);
+    service_unbound(s, job);
 }
 
 enum neb_status inter_service_deliver(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],

@@ -68,13 +68,24 @@ void inter_service_tell(struct inter_service *s, uint32_t peer, uint32_t kind, c
         neb_debug("telemetry dropped: the control queue is full");
 }
 
+// Two hundred at once, then fifty a second. What is dropped beyond that its sender says again, in order.
+static bool affordable(struct inter_service *s, uint32_t peer) {
+    const double most = 200, a_second = 50;
+    neb_ns now = neb_now(), since = s->messages[peer].at;
+    double left = s->messages[peer].left + neb_seconds(now - since) * a_second;
+    left = !since || left > most ? most : left;
+    s->messages[peer].at = now;
+    s->messages[peer].left = left >= 1 ? left - 1 : left;
+    return left >= 1;
+}
+
 static enum neb_status on_app(struct inter_service *s, uint32_t peer, struct neb_rd *r) {
     const char *name = s->members.m[peer].pub.name;
     uint64_t epoch = neb_rd_u64(r), seq = neb_rd_u64(r), previous = neb_rd_u64(r), last;
     uint32_t kind = neb_rd_u32(r);
     size_t n = neb_rd_left(r);
     const uint8_t *p = neb_rd_view(r, n);
-    if (r->bad || seq == 0 || seq > INT64_MAX || previous >= seq)
+    if (r->bad || seq == 0 || seq > INT64_MAX || previous >= seq || !affordable(s, peer))
         return NEB_OK;
     NEB_TRY(inter_ledger_taken(s->ledger, name, epoch, &last));
     if (seq > last && previous > last)

@@ -9,7 +9,7 @@
 #define INTER_SERVICE_STATE_H
 #include "inter/service.h"
 
-enum { BOUNDS_MAX = 16, ARRIVALS_MAX = 8 };
+enum { LIMITS_MAX = 16, ARRIVALS_MAX = 8 };
 
 struct pending { // events that actions gave rise to
     struct inter_event e;
@@ -63,7 +63,7 @@ struct inter_service {
     struct {
         uint8_t job[INTER_ID_BYTES];
         struct inter_rate_limit limit;
-    } limits[BOUNDS_MAX];
+    } limits[LIMITS_MAX];
     int n_limits;
     struct inter_snapshots *snapshots;
     bool up[SEC_MEMBERS_MAX];
@@ -71,8 +71,13 @@ struct inter_service {
     struct neb_map mapped;
     bool is_mapped;
     struct neb_buf out;
-    struct service_bound bounds[BOUNDS_MAX]; // of jobs whose worker has said how large its model is
-    int n_bounds;
+    // (n_bounds), owned: of open jobs whose worker has said how large its model is
+    struct service_bound *bounds;
+    size_t n_bounds;
+    struct { // what a peer's messages may still cost: each taken one is a write that is synced
+        neb_ns at;
+        double left;
+    } messages[SEC_MEMBERS_MAX];
     struct service_shape
         *shapes; // what updates of a fragment must hold, as this member's own worker said
     size_t n_shapes;
@@ -90,6 +95,8 @@ bool service_verify(void *user, uint32_t peer, const char *context, const void *
 NEB_MUST_CHECK enum neb_status service_gate(struct inter_service *s, const struct inter_manifest *m,
                                             bool *pass, float *norm);
 
+// The job is closed: what its updates may hold is said again when it is opened.
+void service_unbound(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]);
 uint64_t service_elements_max(const struct inter_service *s, const uint8_t job[INTER_ID_BYTES]);
 
 // service_arrive.c: the same as it arrives; without one of these service_gate does it at the end

@@ -6,7 +6,7 @@
 #include "agent/base/sha256.h"
 #include "compress/update.h"
 #include "inter/ledger_verify.h"
-#include "inter/service.h"
+#include "inter/service_state.h"
 #include "security/sign.h"
 #include "tests/testing.h"
 
@@ -366,11 +366,67 @@ static void test_wrong_messages(void **state) {
     UNTIL(!strcmp(anna.text, "1:waits "));
 }
 
+// Each message that is taken is a write that is synced: more than a few a second wait. None is lost.
+static void test_many_messages(void **state) {
+    (void)state;
+    enum { MANY = 600 };
+    struct rogue r = {.up = false};
+    struct inter_link_config c = {.identity = ids[0], .members = &list};
+    uint64_t last = 0;
+    stop(&anna);
+    OK(inter_link_create(&c, &r.l));
+    for (int i = 0; i < 100 && !r.up; i++)
+        rogue_go(&r, 50 * NEB_MS);
+    assert_true(r.up);
+    neb_ns start_at = neb_now();
+    for (int pass = 0; pass < 200 && last < MANY;
+         pass++) { // as a sender repeats what is not acknowledged
+        OK(inter_ledger_taken(inter_service_ledger(bert.s), "anna", 1, &last));
+        for (uint64_t seq = last + 1; seq <= MANY; seq++) {
+            struct neb_buf b = {0};
+            neb_buf_u8(&b, 32);
+            neb_buf_u64(&b, 1);
+            neb_buf_u64(&b, seq);
+            neb_buf_u64(&b, seq - 1);
+            neb_buf_u32(&b, 8);
+            (void)!inter_link_send(r.l, index_of[1], INTER_CONTROL, b.p, b.len);
+            neb_buf_free(&b);
+        }
+        rogue_go(&r, 300 * NEB_MS);
+    }
+    assert_int_equal(last, MANY);
+    assert_true(neb_now() - start_at > (MANY - 200) / 50 * NEB_S * 9 / 10);
+    inter_link_destroy(&r.l);
+    start(&anna);
+}
+
+// A job's bound is known however many others were opened, and forgotten when it is closed.
+static void test_bounds(void **state) {
+    (void)state;
+    uint8_t id[INTER_ID_BYTES] = {0};
+    for (uint8_t i = 0; i < 40; i++) {
+        id[0] = i;
+        inter_service_bound(anna.s, id, 1000 + i, true);
+    }
+    for (uint8_t i = 0; i < 40; i++) {
+        id[0] = i;
+        assert_int_equal(service_elements_max(anna.s, id), 1000 + i);
+        inter_service_bound(anna.s, id, 2000 + i, true);
+        assert_int_equal(service_elements_max(anna.s, id), 2000 + i);
+    }
+    id[0] = 3;
+    inter_service_job_close(anna.s, id);
+    assert_true(service_elements_max(anna.s, id) == UINT64_MAX);
+    id[0] = 39;
+    assert_int_equal(service_elements_max(anna.s, id), 2039);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, open_pair, close_pair)
 
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(test_rounds), TEST(test_restarts_in_a_round),
-                                       TEST(test_messages), TEST(test_wrong_messages)};
+    const struct CMUnitTest tests[] = {TEST(test_rounds),        TEST(test_restarts_in_a_round),
+                                       TEST(test_messages),      TEST(test_wrong_messages),
+                                       TEST(test_many_messages), TEST(test_bounds)};
     static const char *const names[] = {"anna", "bert"};
     if (!mkdtemp(root) || sec_init() != NEB_OK)
         return 1;
