@@ -34,12 +34,14 @@ static struct inter_service *open_service(bool sealed) {
     struct inter_service *s = calloc(1, sizeof *s); // what arrivals use of it
     assert_non_null(s);
     OK(inter_ledger_open(dir, &s->ledger));
+    OK(inter_node_create(&s->crypto, &s->node)); // no job is open
     inter_ledger_seal(s->ledger, sealed ? seal : NULL);
     return s;
 }
 
 static void close_service(struct inter_service *s) {
     inter_ledger_close(&s->ledger);
+    inter_node_destroy(&s->node);
     service_arrivals_free(s);
     free(s);
 }
