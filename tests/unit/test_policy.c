@@ -1,5 +1,6 @@
 // agent/policy: what a site's operator admits, and files that must not be believed.
 #include "agent/base/fs.h"
+#include "agent/distill_cache.h"
 #include "agent/policy.h"
 
 #include <setjmp.h>
@@ -201,6 +202,26 @@ static void test_yet_to_be_made(void **state) {
     assert_false(admits(&p, &j, "hub", "not below a folder"));
 }
 
+// What a student keeps of a teacher's labels says what its text was.
+static void test_labels_on_disk(void **state) {
+    (void)state;
+    static const uint8_t corpus[32];
+    char folder[NEB_PATH_MAX], path[NEB_PATH_MAX];
+    struct agent_job j = job_of(dir);
+    struct stat sb;
+    snprintf(folder, sizeof folder, "%s/labels", dir);
+    assert_int_equal(agent_distill_cache_open(folder, &j, corpus), NEB_OK);
+    assert_int_equal(agent_distill_cache_write(folder, 7, "labels", 6), NEB_OK);
+    assert_int_equal(stat(folder, &sb), 0);
+    assert_int_equal(sb.st_mode & 0777, 0700);
+    static const char *const files[] = {"key", "00000007.soft"};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(neb_path(path, sizeof path, folder, files[i]), NEB_OK);
+        assert_int_equal(stat(path, &sb), 0);
+        assert_int_equal(sb.st_mode & 0777, 0600);
+    }
+}
+
 static void test_limits(void **state) {
     (void)state;
     struct agent_policy p = parse("{\"format\": 1, \"steps\": 100, \"parameters\": 1000, \"jobs\": "
@@ -311,9 +332,10 @@ static int teardown(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_admits),     cmocka_unit_test(test_every_path),
-        cmocka_unit_test(test_whose_path), cmocka_unit_test(test_yet_to_be_made),
-        cmocka_unit_test(test_limits),     cmocka_unit_test(test_strict),
-        cmocka_unit_test(test_file),       cmocka_unit_test(test_signed_bytes)};
+        cmocka_unit_test(test_admits),      cmocka_unit_test(test_every_path),
+        cmocka_unit_test(test_whose_path),  cmocka_unit_test(test_yet_to_be_made),
+        cmocka_unit_test(test_limits),      cmocka_unit_test(test_labels_on_disk),
+        cmocka_unit_test(test_strict),      cmocka_unit_test(test_file),
+        cmocka_unit_test(test_signed_bytes)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
