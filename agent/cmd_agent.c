@@ -136,7 +136,7 @@ int cmd_agent(int argc, char **argv) {
 }
 
 int cmd_worker(int argc, char **argv) {
-    bool rank = (argc == 5 || argc == 6) && !strcmp(argv[3], "--mpi");
+    bool rank = (argc == 5 || argc == 6) && !strcmp(argv[3], "--rank");
     if (argc != 3 && !rank) {
         neb_log(NEB_LOG_ERROR, "nebula worker is started by an agent");
         return AGENT_EXIT_USAGE;

@@ -46,7 +46,7 @@ struct agent_source {
 };
 
 enum agent_launcher {
-    AGENT_LAUNCHER_LOCAL, // all ranks on the agent's machine
+    AGENT_LAUNCHER_LOCAL, // all ranks on the agent's machine, without MPI
     AGENT_LAUNCHER_MPIRUN, // where mpirun finds hosts: the Slurm allocation, a host file; rank 0 on the agent's
     AGENT_LAUNCHER_SLURM, // a job step of the allocation that the agent runs in
     AGENT_LAUNCHER_ATTACH, // none is started: the agent waits for a trainer that attaches (libnebula.h)

@@ -22,27 +22,29 @@ static bool in_path(const char *program) {
     return false;
 }
 
-// env … mpirun -n RANKS; returns how many arguments that is.
-static enum neb_status mpi_prefix(int ranks, bool local, struct agent_launch *out, int *used) {
-    // Open MPI's settings, as variables: another MPI does not stumble over them.
-    static const char *const here[] = {
-        "OMPI_MCA_rmaps_base_oversubscribe=1",     // ranks share processors if they must
-        "OMPI_MCA_hwloc_base_binding_policy=none", // and their threads are not tied to one
-        "OMPI_MCA_mpi_yield_when_idle=1",
-    };
+// nebula ranks RANKS; returns how many arguments that is.
+static int ranks_prefix(const char *exe, int ranks, struct agent_launch *out) {
+    snprintf(out->ranks, sizeof out->ranks, "%d", ranks);
+    out->argv[0] = exe;
+    out->argv[1] = "ranks";
+    out->argv[2] = out->ranks;
+    return 3;
+}
+
+// env … mpirun -n RANKS
+static enum neb_status mpi_prefix(int ranks, struct agent_launch *out, int *used) {
     static const char *const root[] = {"OMPI_ALLOW_RUN_AS_ROOT=1",
                                        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"};
     int n = 0;
     if (!in_path("mpirun"))
         return neb_fail(NEB_ERR_UNSUPPORTED,
-                        "a mesh of %d ranks is asked for, but there is no mpirun on this machine; "
-                        "install Open MPI (configs/install-deps) or remove `mesh`",
+                        "launcher: mpirun is to start %d ranks, but there is no mpirun on this "
+                        "machine; install Open MPI (configs/install-deps), or let launcher: local "
+                        "start them",
                         ranks);
     NEB_TRY(intra_comm_mpi_find());
     snprintf(out->ranks, sizeof out->ranks, "%d", ranks);
     out->argv[n++] = "/usr/bin/env";
-    for (size_t i = 0; local && i < sizeof here / sizeof here[0]; i++)
-        out->argv[n++] = here[i];
     for (size_t i = 0; geteuid() == 0 && i < sizeof root / sizeof root[0]; i++)
         out->argv[n++] = root[i];
     out->argv[n++] = "mpirun";
@@ -64,7 +66,8 @@ static void append(struct agent_launch *out, int n, const char *const *rest) {
 // Its standard input, the credentials, goes to rank 0 alone. A rank that fails ends the step; the agent starts another, which goes on from the checkpoint. (srun's settings that are
 // not given here come from the allocation and from SLURM_* variables, as for any other step.)
 static enum neb_status slurm_prefix(const struct agent_cluster *c, int ranks, const char *log_dir,
-                                    struct agent_launch *out, int *used) {
+                                    const char *exe, struct agent_launch *out, int *used) {
+    bool mpi = intra_comm_mpi_there();
     int n = 0;
     if (!getenv("SLURM_JOB_ID"))
         return neb_fail(
@@ -74,20 +77,27 @@ static enum neb_status slurm_prefix(const struct agent_cluster *c, int ranks, co
     if (!in_path("srun"))
         return neb_fail(NEB_ERR_UNSUPPORTED,
                         "launcher: slurm needs srun, which is not in PATH on this machine");
-    NEB_TRY(intra_comm_mpi_find());
     snprintf(out->ranks, sizeof out->ranks, "--ntasks=%d", ranks);
     snprintf(out->cpus, sizeof out->cpus, "--cpus-per-task=%d", c->threads);
     if (snprintf(out->output, sizeof out->output, "--output=%s/rank-%%t.log", log_dir) >=
         (int)sizeof out->output)
         return neb_fail(NEB_ERR_LIMIT, "the path of %s is too long for a log", log_dir);
+    if (!mpi) { // ranks meet by Slurm's variables and what this adds to them
+        append(out, n, (const char *const[]){exe, "ranks", "--step", "srun", "--export=ALL", NULL});
+        n += 5;
+    } else {
+        append(out, n, (const char *const[]){"/usr/bin/env", "srun", NULL});
+        n += 2;
+    }
     append(out, n,
-           (const char *const[]){"/usr/bin/env", "srun", out->ranks, out->output,
-                                 "--open-mode=append", "--kill-on-bad-exit=1", "--input=0",
-                                 "--unbuffered", NULL});
-    n += 8;
+           (const char *const[]){out->ranks, out->output, "--open-mode=append",
+                                 "--kill-on-bad-exit=1", "--input=0", "--unbuffered", NULL});
+    n += 6;
     if (c->threads)
         out->argv[n++] = out->cpus;
-    if (!getenv("SLURM_MPI_TYPE"))
+    if (!mpi)
+        out->argv[n++] = "--mpi=none";
+    else if (!getenv("SLURM_MPI_TYPE"))
         out->argv[n++] = "--mpi=pmix";
     *used = n;
     return NEB_OK;
@@ -103,27 +113,25 @@ enum neb_status agent_launch_worker(const struct agent_cluster *c, const char *e
         append(out, 0, (const char *const[]){exe, "worker", socket_path, job, NULL});
         return NEB_OK;
     }
-    enum neb_status st = c->launcher == AGENT_LAUNCHER_SLURM
-                             ? slurm_prefix(c, ranks, log_dir, out, &n)
-                             : mpi_prefix(ranks, local, out, &n);
-    if (st != NEB_OK)
-        return st; // it said why
+    if (local)
+        n = ranks_prefix(exe, ranks, out);
+    else if (c->launcher == AGENT_LAUNCHER_SLURM)
+        NEB_TRY(slurm_prefix(c, ranks, log_dir, exe, out, &n));
+    else
+        NEB_TRY(mpi_prefix(ranks, out, &n));
     snprintf(out->threads, sizeof out->threads, "%ld",
              !local              ? (long)c->threads
              : cpus / ranks >= 1 ? cpus / ranks
                                  : 1);
     append(out, n,
-           (const char *const[]){exe, "worker", socket_path, job, "--mpi", out->threads,
+           (const char *const[]){exe, "worker", socket_path, job, "--rank", out->threads,
                                  c->launcher == AGENT_LAUNCHER_SLURM ? NULL : log_dir, NULL});
     return NEB_OK;
 }
 
-enum neb_status agent_launch_pair(const char *exe, const char *command, const char *option,
-                                  struct agent_launch *out) {
-    int n = 0;
-    NEB_TRY(mpi_prefix(2, true, out, &n));
-    append(out, n, (const char *const[]){exe, command, option, NULL});
-    return NEB_OK;
+void agent_launch_pair(const char *exe, const char *command, const char *option,
+                       struct agent_launch *out) {
+    append(out, ranks_prefix(exe, 2, out), (const char *const[]){exe, command, option, NULL});
 }
 
 static enum neb_status follow(struct intra_comm *world, int threads) {
@@ -165,7 +173,7 @@ enum neb_status agent_launch_rank(const char *socket_path, const char *job, int 
     struct intra_comm *world = NULL;
     prctl(PR_SET_PDEATHSIG,
           SIGKILL); // a killed mpirun must not leave ranks behind, stopped ones neither
-    NEB_TRY(intra_comm_mpi(&world));
+    NEB_TRY(intra_comm_launched(&world));
     if (log_dir)
         log_to(log_dir, world->rank);
     enum neb_status st = world->rank == 0 ? agent_worker_run(socket_path, job, world, threads)

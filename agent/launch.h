@@ -1,5 +1,10 @@
-// How the worker of a cluster is started: one process, or one rank a place of the mesh through mpirun or srun. Rank 0 is the worker
-// that the agent knows; the others follow it (intra/team.h).
+// How the worker of a cluster is started: one process, or one rank a place of the mesh. Rank 0 is the worker that the agent knows;
+// the others follow it (intra/team.h).
+//
+//     launcher   ranks are started by                          and talk over
+//     local      nebula ranks (agent/ranks.h), on this host    TCP
+//     mpirun     mpirun, on its hosts                          MPI
+//     slurm      srun, in the agent's allocation               MPI; TCP where this build has none
 #ifndef AGENT_LAUNCH_H
 #define AGENT_LAUNCH_H
 #include "agent/config.h"
@@ -11,16 +16,16 @@ struct agent_launch {
     char ranks[24], threads[24], cpus[40], output[NEB_PATH_MAX];
 };
 // log_dir: where every rank of a mesh gets a log of its own, rank-N.log (agent_launch_rank; slurm: srun writes it). What the
-// launcher itself says is its output, as all that a single rank says. NEB_ERR_UNSUPPORTED: the mesh has several ranks, and this machine has no mpirun (no srun, no
-// allocation) or this build no MPI.
+// launcher itself says is its output, as all that a single rank says. NEB_ERR_UNSUPPORTED: the launcher needs what this machine has
+// not: mpirun and a build with MPI; srun and an allocation.
 NEB_MUST_CHECK enum neb_status agent_launch_worker(const struct agent_cluster *c, const char *exe,
                                                    const char *socket_path, const char *job,
                                                    const char *log_dir, struct agent_launch *out);
-// Two ranks of `nebula COMMAND OPTION` on this machine. Errors as above.
-NEB_MUST_CHECK enum neb_status agent_launch_pair(const char *exe, const char *command,
-                                                 const char *option, struct agent_launch *out);
+// Two ranks of `nebula COMMAND OPTION` on this machine.
+void agent_launch_pair(const char *exe, const char *command, const char *option,
+                       struct agent_launch *out);
 
-// `nebula worker SOCKET JOB --mpi THREADS [LOG_DIR]`: a rank. What it says goes to LOG_DIR/rank-N.log from when it knows its
+// `nebula worker SOCKET JOB --rank THREADS [LOG_DIR]`: a rank. What it says goes to LOG_DIR/rank-N.log from when it knows its
 // number; without LOG_DIR (NULL), or on a machine that has no such folder, to its launcher. Returns when the job is done.
 NEB_MUST_CHECK enum neb_status agent_launch_rank(const char *socket_path, const char *job,
                                                  int threads, const char *log_dir);

@@ -20,7 +20,7 @@ static double tokens_of(const struct intra_cost_job *j) {
 
 static void print_machine(const char *name, const struct agent_site *s, bool kept) {
     const struct intra_rates *r = &s->profile.rates;
-    char memory[32], link[48] = "no MPI: one rank", a[32];
+    char memory[32], link[48] = "no second rank starts: one rank", a[32];
     if (r->link > 0)
         snprintf(link, sizeof link, "%.2g GB/s between ranks", r->link * 1e-9);
     printf("machine %s (%s%s): %d x %s, products %.3g to %.3g GFLOP/s (width 32 to 1024), "

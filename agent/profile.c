@@ -10,7 +10,7 @@
 
 enum { VERSION = 1, FILE_MAX = 64 * 1024 };
 
-// One table for both directions: name, where, and whether 0 is possible (no MPI: no link).
+// One table for both directions: name, where, and whether 0 is possible (no second rank starts: no link).
 struct field {
     const char *name;
     size_t at;

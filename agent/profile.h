@@ -19,7 +19,7 @@ struct agent_profile {
     struct inter_wan_codec codecs[AGENT_PROFILE_CODECS]; // bf16, int8, int4, int3, int2, topk
 };
 
-// Measures with all processors; about ten seconds. Logs what it measures when it takes long. A machine without mpirun has
+// Measures with all processors; about ten seconds. Logs what it measures when it takes long. A machine where ranks do not start has
 // link 0.
 NEB_MUST_CHECK enum neb_status agent_profile_measure(struct agent_profile *out);
 // One codec, for those that a job names otherwise.
@@ -33,7 +33,7 @@ NEB_MUST_CHECK enum neb_status agent_profile_parse(const char *text, size_t len,
                                                    struct agent_profile *out);
 NEB_MUST_CHECK enum neb_status agent_profile_load(const char *path, struct agent_profile *out);
 
-// `nebula plan --measure-link` under mpirun: two ranks; the first prints {"link": bytes/s, "link_s": s}.
+// `nebula plan --measure-link`, one of two ranks; the first prints {"link": bytes/s, "link_s": s}.
 NEB_MUST_CHECK enum neb_status agent_profile_link_rank(void);
 
 #endif

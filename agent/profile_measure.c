@@ -232,7 +232,7 @@ enum neb_status agent_profile_link_rank(void) {
     float *x = calloc(LINK_FLOATS, sizeof *x);
     if (!x)
         return neb_fail(NEB_ERR_NOMEM, "out of memory measuring the link between ranks");
-    NEB_TRY_GOTO(intra_comm_mpi(&world), out);
+    NEB_TRY_GOTO(intra_comm_launched(&world), out);
     for (int i = 0; i < 8; i++) {
         enum { MANY = 50 };
         neb_ns from = neb_now();
@@ -273,16 +273,17 @@ static bool read_all(int fd, char *out, size_t cap) {
     return n > 0 && neb_now() < end;
 }
 
-// What cannot be measured stays 0: a machine without MPI trains on one rank.
+// What cannot be measured stays 0: then the planner proposes one rank.
 static void measure_link(struct intra_rates *r) {
     struct agent_launch launch;
     struct agent_child child = {0};
     char exe[NEB_PATH_MAX], text[512] = "";
     int fd = -1;
     r->link = r->link_s = 0;
-    if (agent_self_path(exe, sizeof exe) != NEB_OK || intra_comm_mpi_find() != NEB_OK ||
-        agent_launch_pair(exe, "plan", "--measure-link", &launch) != NEB_OK ||
-        agent_child_start(&child, "measuring ranks", launch.argv, NULL, &fd) != NEB_OK)
+    if (agent_self_path(exe, sizeof exe) != NEB_OK)
+        return;
+    agent_launch_pair(exe, "plan", "--measure-link", &launch);
+    if (agent_child_start(&child, "measuring ranks", launch.argv, NULL, &fd) != NEB_OK)
         return;
     json_t *o =
         read_all(fd, text, sizeof text) ? json_loads(text, JSON_DISABLE_EOF_CHECK, NULL) : NULL;

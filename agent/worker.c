@@ -233,6 +233,12 @@ static enum neb_status run(struct agent_worker *w, const char *socket_path, cons
     return report(w);
 }
 
+// Did it fail because another rank did? Then that one's failure counts: as a crash, after which all ranks start again.
+static bool for_others(struct intra_comm *world, enum neb_status st) {
+    return (st == NEB_ERR_IO || st == NEB_ERR_TIMEOUT || st == NEB_ERR_STATE) && world &&
+           world->ops->lost && world->ops->lost(world);
+}
+
 enum neb_status agent_worker_run(const char *socket_path, const char *job, struct intra_comm *world,
                                  int threads) {
     struct agent_worker *w = calloc(1, sizeof *w);
@@ -251,7 +257,7 @@ enum neb_status agent_worker_run(const char *socket_path, const char *job, struc
     signal(SIGINT, SIG_IGN); // the agent decides when a worker stops
     enum neb_status st = run(w, socket_path, job);
     // an error, not a crash: starting again would end the same way, so the user is told at once
-    if (st != NEB_OK && st != NEB_ERR_AGAIN && w->ipc) {
+    if (st != NEB_OK && st != NEB_ERR_AGAIN && w->ipc && !for_others(world, st)) {
         char text[1024];
         neb_last_error(text, sizeof text);
         if (worker_report(w, json_pack("{s:s}", "error", text[0] ? text : neb_status_name(st)),

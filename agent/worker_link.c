@@ -156,7 +156,9 @@ enum neb_status worker_attach(struct agent_worker *w, const char *socket_path, c
     if (st == NEB_OK && w->foreign && m.n_parts)
         st = agent_credential_take_seal(w->credential, m.parts[0].p, m.parts[0].len);
     if (st == NEB_OK)
-        st = agent_credential_vault(w->credential, w->world || w->foreign, &w->vault);
+        st = agent_credential_vault(w->credential,
+                                    (w->world && !strcmp(w->world->ops->name, "mpi")) || w->foreign,
+                                    &w->vault);
     agent_ipc_msg_clear(&m);
     return st;
 }

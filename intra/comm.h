@@ -92,6 +92,7 @@ NEB_MUST_CHECK enum neb_status intra_comm_self(struct intra_comm **out);
 NEB_MUST_CHECK enum neb_status intra_comm_mpi(struct intra_comm **out);
 // Whether the object is there at all, for whoever starts the ranks. NEB_ERR_UNSUPPORTED says where it was looked for.
 NEB_MUST_CHECK enum neb_status intra_comm_mpi_find(void);
+bool intra_comm_mpi_there(void); // the same, silent
 // Ranks over TCP. Rank 0 listens at host:port, the others find each other through it, and each pair has one connection, on which
 // both have proved that they know `token` (HMAC-SHA256 of a challenge; what follows is neither encrypted nor signed, as with MPI and
 // NCCL: it is for the network inside a cluster). Strangers are dropped. Not a byte is waited for longer than timeout_ms.

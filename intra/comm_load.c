@@ -22,22 +22,32 @@ void intra_comm_destroy(struct intra_comm **cp) {
 
 // Beside the program (a build folder), one up (its tests), and where an installation keeps it. Nothing else: a search
 // path from the environment would let its owner run code in a job.
-static enum neb_status object_path(const char *name, char *out, size_t cap) {
+static bool find(const char *name, char *exe, size_t exe_cap, char *out, size_t cap) {
     static const char *const places[] = {"", "../", "../lib/nebula/"};
-    char exe[NEB_PATH_MAX];
-    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
-    if (n < 0)
-        return neb_fail_errno("cannot read /proc/self/exe");
-    exe[n] = 0;
+    ssize_t n = readlink("/proc/self/exe", exe, exe_cap - 1);
+    exe[n < 0 ? 0 : n] = 0;
     char *slash = strrchr(exe, '/');
-    slash[1] = 0;
-    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++)
+    if (slash)
+        slash[1] = 0;
+    for (size_t i = 0; slash && i < sizeof places / sizeof places[0]; i++)
         if (snprintf(out, cap, "%s%s%s", exe, places[i], name) < (int)cap && access(out, R_OK) == 0)
-            return NEB_OK;
+            return true;
+    return false;
+}
+
+static enum neb_status object_path(const char *name, char *out, size_t cap) {
+    char exe[NEB_PATH_MAX];
+    if (find(name, exe, sizeof exe, out, cap))
+        return NEB_OK;
     return neb_fail(NEB_ERR_UNSUPPORTED,
                     "%s is neither in %s nor in its ../lib/nebula: this build has no such "
                     "communication; install the library (configs/install-deps) and build again",
                     name, exe);
+}
+
+bool intra_comm_mpi_there(void) {
+    char exe[NEB_PATH_MAX], path[NEB_PATH_MAX];
+    return find("libnebula_mpi.so", exe, sizeof exe, path, sizeof path);
 }
 
 enum neb_status intra_comm_mpi_find(void) {

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { START_MS = 120000, TIMEOUT_MS = 600000 };
+enum { START_MS = 120000, TIMEOUT_MS = 600000, LOST_MS = 500 };
 
 // ---- messages -------------------------------------------------------------------------------------------------
 
@@ -152,7 +152,15 @@ out:
 
 static void give_up(struct intra_comm *c) { socket_hub_give_up(socket_group_of(c)->hub); }
 
-static bool lost(struct intra_comm *c) { return socket_group_of(c)->hub->lost; }
+// What failed may have been over another communicator of the same ranks: one that died is noticed here within a moment.
+static bool lost(struct intra_comm *c) {
+    struct socket_hub *hub = socket_group_of(c)->hub;
+    neb_ns end = neb_now() + LOST_MS * NEB_MS;
+    while (hub->failed == NEB_OK && !hub->gone_at && neb_now() < end)
+        if (socket_look(hub) == NEB_OK)
+            neb_sleep(10 * NEB_MS);
+    return hub->lost || hub->gone_at;
+}
 
 static void destroy(struct intra_comm *c) {
     struct socket_group *g = socket_group_of(c);

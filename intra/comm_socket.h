@@ -88,6 +88,10 @@ struct socket_hub {
     enum neb_status failed; // of the first failure; every later call returns it
     bool gave_up, parting;
     bool lost; // another rank is the reason of `failed`
+    // the first rank that went without a goodbye, why, and when; 0: none has
+    int gone;
+    char why[128];
+    neb_ns gone_at;
     // while a call waits: for whom, and in what
     const char *what;
     int waits_for;

@@ -14,6 +14,8 @@ enum {
     DIRECT = 16 << 10, // a payload's rest above this is read where it belongs, past rx
     FRAMES = 8,        // written in one call
     GOODBYE_MS = 10000,
+    GONE_MS =
+        2000, // after which one that is gone is missed by those too whom the others keep waiting
 };
 
 // ---- failing --------------------------------------------------------------------------------------------------
@@ -50,17 +52,33 @@ static void close_peer(struct socket_peer *p) {
     p->fd = -1;
 }
 
-static enum neb_status gone(struct socket_hub *hub, int peer, int error) {
+// Nothing more comes of it. What came before counts: a call fails only where it waits for more. why NULL: that of `error`.
+static void gone(struct socket_hub *hub, int peer, int error, const char *why) {
     struct socket_peer *p = &hub->peers[peer];
-    char why[128];
     close_peer(p);
-    if (hub->parting || (p->bye && !p->posted && !p->out))
-        return NEB_OK;
-    snprintf(why, sizeof why, "is gone (%s)",
-             p->bye  ? "it has ended, and others have not"
-             : error ? strerror(error)
-                     : "its connection was closed: it died, was killed, or gave up");
-    return lose(hub, peer, NEB_ERR_IO, why);
+    if (hub->gone_at || hub->parting || p->bye)
+        return;
+    hub->gone_at = neb_now();
+    hub->gone = peer;
+    if (why)
+        snprintf(hub->why, sizeof hub->why, "%s", why);
+    else
+        snprintf(hub->why, sizeof hub->why, "is gone (%s)",
+                 error ? strerror(error)
+                       : "its connection was closed: it died, was killed, or gave up");
+}
+
+// `peer` cannot answer, or others are gone for so long that it will not.
+static bool hopeless(const struct socket_hub *hub, int peer, bool incoming) {
+    const struct socket_peer *p = &hub->peers[peer];
+    return p->fd < 0 || (p->bye && incoming) ||
+           (hub->gone_at && neb_now() - hub->gone_at > GONE_MS * NEB_MS);
+}
+
+// The first that went is the reason, also where another is waited for.
+static enum neb_status lose_gone(struct socket_hub *hub, int peer) {
+    return hub->gone_at ? lose(hub, hub->gone, NEB_ERR_IO, hub->why)
+                        : lose(hub, peer, NEB_ERR_IO, "has ended, and this rank has not");
 }
 
 // ---- reading --------------------------------------------------------------------------------------------------
@@ -132,7 +150,8 @@ static enum neb_status begin(struct socket_hub *hub, int peer, bool *waits) {
         (kind >= SOCKET_BYE && bytes))
         return lose(hub, peer, NEB_ERR_IO, "sends what is no frame: is it of another build?");
     if (kind == SOCKET_GIVES_UP) {
-        return lose(hub, peer, NEB_ERR_IO, "gave up; its log says why");
+        gone(hub, peer, 0, "gave up; its log says why");
+        return NEB_OK;
     }
     struct socket_recv *r = waiting_for(p, group, kind, tag);
     if (kind == SOCKET_BYE) {
@@ -184,7 +203,9 @@ static enum neb_status look_at(struct socket_hub *hub, int peer, bool *moved) {
             if (n < SOCKET_HEADER_BYTES)
                 break;
             NEB_TRY(begin(hub, peer, &waits));
-            if (waits)
+            if (p->fd < 0)
+                p->rx_at = p->rx_len;
+            if (waits || p->fd < 0)
                 return NEB_OK;
             *moved = true;
             continue;
@@ -210,15 +231,17 @@ static enum neb_status read_some(struct socket_hub *hub, int peer, bool *moved) 
     struct socket_peer *p = &hub->peers[peer];
     for (int turn = 0; turn < 4; turn++) {
         NEB_TRY(look_at(hub, peer, moved));
-        if (held(p))
+        if (p->fd < 0 || held(p))
             return NEB_OK;
         bool direct = p->at && p->left >= DIRECT;
         size_t room = direct ? p->left : RX_BYTES - p->rx_len;
         ssize_t n = recv(p->fd, direct ? p->at : p->rx + p->rx_len, room, 0);
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
             return NEB_OK;
-        if (n <= 0)
-            return gone(hub, peer, n ? errno : 0);
+        if (n <= 0) {
+            gone(hub, peer, n ? errno : 0, NULL);
+            return NEB_OK;
+        }
         *moved = true;
         if (direct) {
             p->at += n;
@@ -256,8 +279,10 @@ static enum neb_status write_some(struct socket_hub *hub, int peer, bool *moved)
             return NEB_OK;
         if (n < 0 && (errno == EPIPE || errno == ECONNRESET) && !held(p))
             return NEB_OK; // what it said before it went may still be here, and says more
-        if (n < 0)
-            return gone(hub, peer, errno);
+        if (n < 0) {
+            gone(hub, peer, errno, NULL);
+            return NEB_OK;
+        }
         *moved = true;
         for (size_t left = (size_t)n; left;) {
             struct socket_send *s = p->out;
@@ -310,15 +335,14 @@ static void sleep_until_something(struct socket_hub *hub, neb_ns end) {
 // pending: of a message from `peer` (incoming), or to it.
 static enum neb_status wait_for(struct socket_hub *hub, const bool *pending, int peer,
                                 bool incoming) {
-    struct socket_peer *p = &hub->peers[peer];
     neb_ns end = 0;
     while (*pending) {
         bool moved = false;
         NEB_TRY(look(hub, &moved));
         if (!*pending)
             break;
-        if (p->fd < 0 || (p->bye && incoming))
-            return lose(hub, peer, NEB_ERR_IO, "has ended, and this rank has not");
+        if (hopeless(hub, peer, incoming))
+            return lose_gone(hub, peer);
         neb_ns now = neb_now();
         if (moved || !end)
             end = now + hub->timeout_ms * NEB_MS;
@@ -332,7 +356,7 @@ static enum neb_status wait_for(struct socket_hub *hub, const bool *pending, int
                      (double)hub->timeout_ms / 1e3);
             return lose(hub, peer, NEB_ERR_TIMEOUT, why);
         }
-        sleep_until_something(hub, end);
+        sleep_until_something(hub, hub->gone_at ? hub->gone_at + GONE_MS * NEB_MS : end);
     }
     return NEB_OK;
 }
@@ -365,9 +389,7 @@ enum neb_status socket_is_there(struct socket_hub *hub, int from, uint32_t group
     NEB_TRY(socket_look(hub));
     for (const struct socket_early *e = p->early; e && !*out; e = e->next)
         *out = e->group == group && e->kind == SOCKET_MESSAGE && e->tag == tag;
-    return *out || from == hub->rank || (p->fd >= 0 && !p->bye)
-               ? NEB_OK
-               : lose(hub, from, NEB_ERR_IO, "has ended, and this rank has not");
+    return *out || from == hub->rank || !hopeless(hub, from, true) ? NEB_OK : lose_gone(hub, from);
 }
 
 // ---- messages -------------------------------------------------------------------------------------------------

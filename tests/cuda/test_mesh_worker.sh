@@ -3,15 +3,11 @@
 # end, evaluations that agree; the exchange's state is the host's. With `auto` the mesh is on devices if every rank has one; else it is
 # on processors, and rank 0's log says why; with `cuda` it fails then, for the same reason.
 . "$(dirname "$0")/../e2e/lib.sh"
-[[ -e $BUILD/libnebula_mpi.so ]] || skip "this build has no MPI (configs/install-deps, then build again)"
-command -v mpirun >/dev/null || skip "no mpirun on this machine (Debian: openmpi-bin)"
-export OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_btl=self,vader # containers forbid the other transfer
-export ASAN_OPTIONS="detect_leaks=0:${ASAN_OPTIONS:-}" # MPI leaks at its end
 make_corpus
 make_job "$T/job.yaml"
 sed -i 's/seq_len: 64, batch: 4/seq_len: 32, batch: 2/; s/{name: alpha,/{name: alpha, device: cuda, precision: fp32, mesh: {dp: 2, tp: 1},/; s/{name: beta,/{name: beta, device: cpu,/' "$T/job.yaml"
-mkdir "$T/bin" # the program looks for its objects beside itself
-cp "$BUILD/nebula" "$BUILD/libnebula_mpi.so" "$T/bin/"
+mkdir "$T/bin" # the program looks for its objects beside itself: no MPI there
+cp "$BUILD/nebula" "$T/bin/"
 cp "$EMULATED" "$T/bin/libnebula_cuda.so"
 cp "$EMULATED_NCCL" "$T/bin/libnebula_nccl.so"
 nebula=$T/bin/nebula

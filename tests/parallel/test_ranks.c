@@ -333,6 +333,48 @@ static void test_last_words(void **state) {
     assert_true(o[1].there && o[1].st == NEB_OK);
 }
 
+// Ranks that agree on a failure and give up: who comes late still gets what was agreed.
+static enum neb_status agree_late(struct world *w, int rank) {
+    struct intra_comm *c = NULL;
+    double x = rank;
+    NEB_TRY(join(w, rank, &c));
+    enum neb_status st = c->ops->barrier(c);
+    if (rank != 0 && st == NEB_OK)
+        st = c->ops->all_reduce(c, &x, 1, INTRA_COMM_F64, INTRA_COMM_MAX);
+    if (rank == 0 && st == NEB_OK) {
+        neb_sleep(50 * NEB_MS); // theirs is sent
+        st = c->ops->all_reduce(c, &x, 1, INTRA_COMM_F64, INTRA_COMM_MAX);
+        neb_sleep(300 * NEB_MS); // and they are gone
+        int last = 0;
+        for (int i = 1; i < w->size && st == NEB_OK; i++) {
+            st = c->ops->recv(c, &last, sizeof last, i, 5);
+            if (st == NEB_OK && last != 10 + i)
+                st = NEB_ERR_CORRUPT;
+        }
+    } else if (st == NEB_OK) {
+        struct intra_comm_send s = {0};
+        int last = 10 + rank;
+        st = c->ops->send(c, &last, sizeof last, 0, 5, &s);
+        if (st == NEB_OK)
+            st = c->ops->wait(c, &s);
+        c->ops->abort(c);
+    }
+    if (st == NEB_OK && x != w->size - 1)
+        st = NEB_ERR_CORRUPT;
+    intra_comm_destroy(&c);
+    return st;
+}
+
+static void test_agreed_failure(void **state) {
+    (void)state;
+    struct outcome o[RANKS_MAX];
+    struct world w = make_world(4);
+    run(&w, 0xf, agree_late, o);
+    for (int k = 0; k < 4; k++)
+        if (!o[k].there || o[k].st != NEB_OK)
+            fail_msg("rank %d: %s: %s", k, neb_status_name((enum neb_status)o[k].st), o[k].text);
+}
+
 // ---- sums -----------------------------------------------------------------------------------------------------
 
 static float element(int rank, size_t i) {
@@ -390,7 +432,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_missing_rank), cmocka_unit_test(test_rank_ends_while_starting),
         cmocka_unit_test(test_strangers),    cmocka_unit_test(test_one_fails),
-        cmocka_unit_test(test_last_words),   cmocka_unit_test(test_rank_order),
+        cmocka_unit_test(test_last_words),   cmocka_unit_test(test_agreed_failure),
+        cmocka_unit_test(test_rank_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

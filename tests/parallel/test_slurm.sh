@@ -12,7 +12,6 @@ job() { # FILE LAUNCHER
         -e "s/{name: alpha,/{name: alpha, mesh: {dp: 1, tp: 2}, launcher: $2,/" "$1"
 }
 job "$T/slurm.yaml" slurm
-job "$T/mpirun.yaml" local
 if env -u SLURM_JOB_ID timeout 60 "$nebula" pretrain "$T/slurm.yaml" --local 2 --out "$T/none" >"$T/none.log" 2>&1; then fail "slurm without an allocation"; fi
 grep -rq 'no Slurm allocation' "$T/none.log" "$T/none" || fail "no reason: $(cat "$T/none.log")"
 echo "without an allocation it is refused"
@@ -90,7 +89,7 @@ for ((i = 0; i < 1500; i++)); do
     kill -0 "$pid" 2>/dev/null || break
     sleep 0.02
 done
-victim=$(pgrep -f "nebula worker $T/kill/clusters/alpha/.* --mpi" | sort -n | tail -n 1)
+victim=$(pgrep -f "nebula worker $T/kill/clusters/alpha/.* --rank" | sort -n | tail -n 1)
 [[ -n $victim ]] || fail "no rank of alpha found: $(tail -n 3 "$T/kill.log")"
 kill -KILL "$victim"
 wait "$pid" || fail "the run with a killed rank failed: $(tail -n 5 "$T/kill.log"; cat "$T"/kill/clusters/alpha/jobs/*/*.log)"

@@ -2,10 +2,6 @@
 # A rank that hangs, here by SIGSTOP, ends nothing by itself: the agent notices that no step is made, says so once, ends all ranks and
 # starts them again from the checkpoint; the run comes to the bits of one that nothing disturbed. The same for a worker of one rank.
 source "$(dirname "$0")/../e2e/lib.sh"
-[[ -e $BUILD/libnebula_mpi.so ]] || skip "this build has no MPI (configs/install-deps, then build again)"
-command -v mpirun >/dev/null || skip "no mpirun on this machine (Debian: openmpi-bin)"
-export OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_btl=self,vader # containers forbid the other transfer
-export ASAN_OPTIONS="detect_leaks=0:${ASAN_OPTIONS:-}" # MPI leaks at its end
 make_corpus
 make_job "$T/job.yaml"
 sed -i -e 's/seq_len: 64, batch: 4/seq_len: 64, batch: 8/' -e 's/{name: alpha,/{name: alpha, mesh: {tp: 2},/' "$T/job.yaml"
@@ -31,7 +27,7 @@ stopped() { # CLUSTER STEP PATTERN: SIGSTOP to the last process that was started
     done
     fail "nobody notices that $victim of $1 hangs"
 }
-stopped alpha 45 "nebula worker $T/stop/clusters/alpha/.* --mpi"
+stopped alpha 45 "nebula worker $T/stop/clusters/alpha/.* --rank"
 stopped beta 85 "nebula worker $T/stop/clusters/beta/"
 wait "$pid" || fail "the run with hanging workers failed: $(tail -n 5 "$T/stop.log")"
 digests_equal "$T/stop"

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# nebula ranks: what each rank is told, who gets the standard input, and that ranks end together: when one fails, when the launcher is
+# told to end, and when it is killed.
+set -euo pipefail
+source "$(dirname "$0")/lib.sh"
+nebula=$BUILD/nebula
+mark=87654.$$ # of this test's sleeps
+left() { pgrep -f "^sleep $mark" || true; }
+gone() { # within 15 s
+    local i
+    for ((i = 0; i < 150; i++)); do
+        [[ -z $(left) ]] && return
+        sleep 0.1
+    done
+    echo "$1: left are $(left)"
+    exit 1
+}
+
+# Variables of another launcher are not theirs.
+export SLURM_LOCALID=5 SLURM_PROCID=5 OMPI_COMM_WORLD_LOCAL_RANK=6 MASTER_ADDR=192.0.2.1 RANK=9
+# shellcheck disable=SC2016
+timeout 60 "$nebula" ranks 3 sh -c 'x=; read -r x
+    echo "$RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE at $MASTER_ADDR, ${#NEBULA_RANKS_TOKEN}, ${SLURM_LOCALID-no} ${SLURM_PROCID-no} ${OMPI_COMM_WORLD_LOCAL_RANK-no}, ${NEBULA_RANKS_LISTENER:+listens,} reads \"$x\""
+    echo "$NEBULA_RANKS_TOKEN $MASTER_PORT" >>"$0"' "$work/meet" <<<hello | sort >"$work/out"
+diff "$work/out" - <<'WANT' || { echo "ranks are told something else"; exit 1; }
+0 of 3, 0 of 3 at 127.0.0.1, 64, no no no, listens, reads "hello"
+1 of 3, 1 of 3 at 127.0.0.1, 64, no no no,  reads ""
+2 of 3, 2 of 3 at 127.0.0.1, 64, no no no,  reads ""
+WANT
+[[ $(sort -u "$work/meet" | wc -l) == 1 ]] || { echo "ranks would not meet: $(cat "$work/meet")"; exit 1; }
+timeout 60 "$nebula" ranks 1 sh -c 'echo $NEBULA_RANKS_TOKEN' >"$work/other"
+! grep -q "$(cat "$work/other")" "$work/meet" || { echo "the secret is the same again"; exit 1; }
+
+rc=0
+# shellcheck disable=SC2016
+timeout 60 "$nebula" ranks 3 sh -c "[ \$RANK != 1 ] || exit 7; exec sleep $mark" 2>"$work/err" || rc=$?
+[[ $rc == 7 ]] || { echo "exit status $rc, a rank had 7"; exit 1; }
+grep -q 'rank 1 of 3 ended (exit status 7)' "$work/err" || { echo "no word of the rank that failed: $(cat "$work/err")"; exit 1; }
+gone "after a failed rank"
+rc=0
+timeout 60 "$nebula" ranks 2 "$work/no-such-program" 2>/dev/null || rc=$?
+[[ $rc == 127 ]] || { echo "exit status $rc without a program"; exit 1; }
+
+for signal in TERM KILL; do
+    "$nebula" ranks 2 sleep "$mark" &
+    pid=$!
+    for ((i = 0; i < 300; i++)); do
+        (($(left | wc -l) == 2)) && break
+        sleep 0.1
+    done
+    (($(left | wc -l) == 2)) || { echo "ranks do not start"; exit 1; }
+    kill -"$signal" "$pid"
+    wait "$pid" 2>/dev/null && { echo "SIG$signal is a success"; exit 1; }
+    gone "after SIG$signal"
+done
+echo "ranks are told who they are, and end together"
