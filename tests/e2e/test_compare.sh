@@ -4,7 +4,8 @@
 root=$(cd "$(dirname "$0")/../.." && pwd)
 compare() { "$root/configs/compare" --out "$T/out" "$@"; }
 
-compare --list >"$T/list" || fail "--list"
+[[ $(compare --list | wc -l) == 18 ]] || fail "one seed of both sizes: $(compare --list)"
+compare --list --seeds "1 2 3" >"$T/list" || fail "--list"
 [[ $(wc -l <"$T/list") == 54 && $(cut -d: -f1 "$T/list" | sort -u | wc -l) == 54 ]] || fail "nine cells a seed and size: $(cat "$T/list")"
 [[ $(grep -c -- '-tiny-.* --steps 3000 ' "$T/list") == 27 && $(grep -c -- '-small-.* --steps 1500 ' "$T/list") == 27 ]] || fail "steps by size: $(cat "$T/list")"
 [[ $(compare --list --steps 7 --seeds 2 | grep -c -- '-2: .* --steps 7 ') == 18 ]] || fail "--steps for both sizes"
@@ -34,7 +35,7 @@ done_cell() { # NAME STEPS
     echo "{\"spec\": {\"steps\": $2}}" >"$T/out/$1/job.json"
 }
 done_cell same-small-federated-2 1500
-compare --list >"$T/list" || fail "--list with a finished cell"
+compare --list --seeds "1 2 3" >"$T/list" || fail "--list with a finished cell"
 [[ $(wc -l <"$T/list") == 54 && $(grep finished "$T/list") == "same-small-federated-2: finished" ]] || fail "finished: $(grep finished "$T/list")"
 done_cell same-tiny-federated-1 720
 if compare --list >"$T/length.log" 2>&1; then fail "cells of different lengths were mixed"; fi
