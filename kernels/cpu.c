@@ -363,6 +363,7 @@ enum neb_status cpu_create_isa(const char *isa, int n_threads, struct kern **out
     K->ctx = x;
     K->destroy = cpu_destroy;
     x->isa = v;
+    cpu_blas_choose();
     openblas_set_num_threads(1); // for the process: the threads are ours (cpu_gemm.c)
     NEB_TRY_GOTO(kern_pool_create(n_threads, &K->pool), out);
     *out = K;

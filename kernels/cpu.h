@@ -80,6 +80,9 @@ const struct cpu_isa *cpu_isa_find(const char *name);
 // kern_cpu_create with a chosen table: NULL picks as kern_cpu_isa() says.
 NEB_MUST_CHECK enum neb_status cpu_create_isa(const char *isa, int n_threads, struct kern **out);
 
+// Once in a process, before the first product: see blas.c.
+void cpu_blas_choose(void);
+
 void cpu_gemm(struct kern *K, enum kern_trans ta, enum kern_trans tb, int m, int n, int k,
               float alpha, const float *a, int lda, const float *b, int ldb, float beta, float *c,
               int ldc);

@@ -1,0 +1,102 @@
+// kernels/blas.c: an OpenBLAS that took the processor for one of 2004 is put right, and what a user asked for stays. Each case is
+// a process of its own, as the choice is made once. That mistake is made here by hand, so that it is seen on every machine.
+#include "kernels/cpu.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cblas.h>
+#include <cmocka.h>
+
+extern void gotoblas_dynamic_init(void) __attribute__((weak));
+extern void gotoblas_dynamic_quit(void) __attribute__((weak));
+
+enum { AS_WANTED = 0, WRONG_CORE, WRONG_PRODUCT, NO_BACKEND };
+
+static int product_is_right(struct kern *K) {
+    enum { M = 37, N = 41, D = 29 };
+    static float a[M * D], b[N * D], c[M * N];
+    for (int i = 0; i < M * D; i++)
+        a[i] = (float)(i % 7) - 3;
+    for (int i = 0; i < N * D; i++)
+        b[i] = (float)(i % 5) - 2;
+    K->ops->gemm(K, KERN_N, KERN_T, M, N, D, 1, a, D, b, D, 0, c, N);
+    for (int i = 0; i < M; i++)
+        for (int j = 0; j < N; j++) {
+            float sum = 0; // of small integers: exact in any order
+            for (int k = 0; k < D; k++)
+                sum += a[i * D + k] * b[j * D + k];
+            if (c[i * N + j] != sum)
+                return 0;
+        }
+    return 1;
+}
+
+// mistaken: OpenBLAS is made to take this machine for a Prescott, as it would an unknown one; asked: the user did.
+static int child(int mistaken, int asked) {
+    const char *best = cpu_isa_find("avx512") ? "SkylakeX"
+                       : cpu_isa_find("avx2") ? "Haswell"
+                                              : "Prescott";
+    char before[64];
+    struct kern *K = NULL;
+    unsetenv("OPENBLAS_CORETYPE");
+    if (mistaken) {
+        setenv("OPENBLAS_CORETYPE", "Prescott", 1);
+        gotoblas_dynamic_quit();
+        gotoblas_dynamic_init();
+        if (!asked)
+            unsetenv("OPENBLAS_CORETYPE");
+    }
+    snprintf(before, sizeof before, "%s", openblas_get_corename());
+    if (kern_cpu_create(1, &K) != NEB_OK)
+        return NO_BACKEND;
+    const char *now = openblas_get_corename(),
+               *expected = strcmp(before, "Prescott") == 0 && !asked ? best : before;
+    int bad = strcmp(now, expected) != 0              ? WRONG_CORE
+              : !product_is_right(K)                  ? WRONG_PRODUCT
+              : !asked && getenv("OPENBLAS_CORETYPE") ? WRONG_CORE
+                                                      : AS_WANTED;
+    kern_destroy(&K);
+    return bad;
+}
+
+static int outcome(int mistaken, int asked) {
+    int status = -1;
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0)
+        _exit(child(mistaken, asked));
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static void test_mistake_is_put_right(void **state) {
+    (void)state;
+    assert_int_equal(outcome(1, 0), AS_WANTED);
+}
+static void test_what_was_asked_for_stays(void **state) {
+    (void)state;
+    assert_int_equal(outcome(1, 1), AS_WANTED);
+}
+static void test_this_machine(void **state) {
+    (void)state;
+    assert_int_equal(outcome(0, 0), AS_WANTED);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mistake_is_put_right),
+                                       cmocka_unit_test(test_what_was_asked_for_stays),
+                                       cmocka_unit_test(test_this_machine)};
+    if (!gotoblas_dynamic_init || !gotoblas_dynamic_quit) {
+        print_message("this OpenBLAS is built for one processor\n");
+        return 77;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
