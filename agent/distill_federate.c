@@ -52,6 +52,5 @@ enum neb_status distill_federate_begin(struct distill_run *r) {
 }
 
 void distill_federate_stepped(struct distill_run *r, double seconds) {
-    struct agent_worker *w = r->w;
-    w->step_s = w->step_s > 0 ? 0.9 * w->step_s + 0.1 * seconds : seconds;
+    worker_step_took(r->w, seconds);
 }

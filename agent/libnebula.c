@@ -186,6 +186,7 @@ static enum neb_status step(struct nebula *n, const struct nebula_step_stats *s)
     struct agent_worker *w = &n->w;
     double seconds = neb_seconds(neb_now() - n->step_end);
     w->train_s += seconds;
+    worker_step_took(w, seconds);
     w->all_tokens += s->tokens;
     w->step++;
     if (isfinite(s->loss)) {

@@ -140,7 +140,7 @@ static enum neb_status train_step(struct agent_worker *w) {
     double seconds = neb_seconds(neb_now() - start);
     w->train_s += seconds;
     w->stepped = true;
-    w->step_s = w->step_s > 0 ? 0.9 * w->step_s + 0.1 * seconds : seconds;
+    worker_step_took(w, seconds);
     w->all_tokens += (uint64_t)s.tokens;
     w->step++;
     w->loss_last = isnan(w->loss_first) ? s.loss : w->loss_last;

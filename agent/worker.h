@@ -262,6 +262,8 @@ NEB_MUST_CHECK enum neb_status worker_plan_codec(struct agent_worker *w, int32_t
                                                  struct cmp_codec *out);
 void worker_plan_sent(struct agent_worker *w, int32_t f);
 void worker_plan_merged(struct agent_worker *w, int32_t f);
+// Every trainer says so of each step: without it nothing is planned.
+void worker_step_took(struct agent_worker *w, double seconds);
 json_t *worker_plan_measure(const struct agent_worker *w, int32_t f); // for the manifest
 
 // worker_save.c

@@ -65,6 +65,10 @@ void worker_plan_merged(struct agent_worker *w, int32_t f) {
                                 (json_int_t)w->step));
 }
 
+void worker_step_took(struct agent_worker *w, double seconds) {
+    w->step_s = w->step_s > 0 ? 0.9 * w->step_s + 0.1 * seconds : seconds;
+}
+
 json_t *worker_plan_measure(const struct agent_worker *w, int32_t f) {
     return json_pack("{s:I,s:f,s:i}", "step_us", (json_int_t)(w->step_s * 1e6), "error",
                      (double)w->travel[f].error, "codec", w->travel[f].codec);

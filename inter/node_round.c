@@ -428,25 +428,6 @@ static uint16_t choose(struct step *s, const struct job *j, struct fragment *g) 
     return (complete && !returns_alone(s, j, g, ready)) || late ? ready : 0;
 }
 
-// What a member does from the round after the next: from what it said with its update, or as before; its goodput is what it has
-// said since, while that update travelled. A plan is part of the record's value: where this one is not committed,
-// inter_tune_adopt takes the other one's.
-static struct inter_plan plan(const struct step *s, const struct job *j, struct fragment *g,
-                              uint8_t m) {
-    const struct slot *t = &g->slots[m];
-    struct inter_measure now = {0};
-    if (t->known)
-        now = t->m.measure;
-    bool full = j->members[m].full;
-    uint32_t kbps = m == j->c.self ? node_goodput(s, j, &full) : j->members[m].goodput_kbps;
-    if (t->known && kbps) {
-        now.goodput_kbps = kbps;
-        now.full = full;
-    }
-    inter_tune(&g->tuners[m], &j->c.tune, &now, t->m.bytes, t->m.step);
-    return g->tuners[m].plan;
-}
-
 static void fill(const struct step *s, struct inter_record *r, const struct job *j,
                  struct fragment *g, uint16_t chosen) {
     *r = (struct inter_record){.round = g->round,
@@ -457,7 +438,6 @@ static void fill(const struct step *s, struct inter_record *r, const struct job 
     memcpy(r->job, j->c.id, sizeof r->job);
     memcpy(r->previous, g->previous, sizeof r->previous);
     for (uint8_t m = 0; m < j->c.n_members; m++) {
-        r->plans[m] = plan(s, j, g, m);
         r->cursors[m] = g->cursors[m];
         if (!(chosen >> m & 1))
             continue;
@@ -479,6 +459,7 @@ static void fill(const struct step *s, struct inter_record *r, const struct job 
         if (t->m.missed > j->c.merge_after || g->round - g->absences[m].base > j->c.merge_after)
             r->flags |= INTER_MERGE;
     }
+    node_plan(s, j, g, r);
     inter_weights_fill(r, g->absences);
     float norms[INTER_MEMBERS_MAX];
     if (j->c.robust && node_norms_of(g, r, norms))

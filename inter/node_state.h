@@ -58,6 +58,8 @@ struct slot {      // one member's update in the open round
     uint8_t asked;              // member asked last
     struct inter_bitmap got;    // while it arrives
     neb_ns moved;               // last progress, or last time somebody was asked
+    // since its manifest is here, until all live data members held it; 0: before this start, not yet
+    neb_ns began, spread;
 };
 
 struct fragment {
@@ -182,6 +184,10 @@ void node_send(struct step *s, struct job *j, uint8_t member); // what node_begi
 bool node_direct(const struct step *s, const struct job *j, uint8_t member);
 // What this node's chunks get on the way to the slowest member that takes them; 0: not known.
 uint32_t node_goodput(const struct step *s, const struct job *j, bool *full);
+// Plans of the record that is to be proposed. They are part of its value: where another one is committed, inter_tune_adopt takes
+// that one's.
+void node_plan(const struct step *s, const struct job *j, struct fragment *g,
+               struct inter_record *r);
 // directly or through a third
 bool node_reaches(const struct step *s, const struct job *j, uint8_t member);
 bool node_live(const struct step *s, const struct job *j, uint8_t member); // and heard lately

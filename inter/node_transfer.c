@@ -69,7 +69,7 @@ void node_on_submit(struct step *s) {
     t->m = *m;
     t->norm = s->e->norm;
     t->holders = (uint16_t)BIT(j->c.self);
-    g->said = s->now;
+    t->began = g->said = s->now;
     node_act(s, INTER_ACT_STORE_MANIFEST)->manifest = *m;
     for (uint8_t k = 0; k < j->c.n_members; k++)
         if (k != j->c.self && is_data(j, k) && (s->st = node_serve_add(s, j, k, m)) != NEB_OK)
@@ -123,7 +123,7 @@ static enum neb_status take_manifest(struct step *s, struct job *j, struct fragm
     t->holders = hints;
     if (m->key.member != j->c.self)
         t->holders |= (uint16_t)BIT(m->key.member);
-    t->moved = g->said = s->now;
+    t->began = t->moved = g->said = s->now;
     if (!node_is_witness(j)) { // which holds no updates: its votes are all it keeps
         node_act(s, is_sought(g, m) ? INTER_ACT_REPLACE_MANIFEST : INTER_ACT_STORE_MANIFEST)
             ->manifest = *m;
@@ -278,6 +278,16 @@ void node_on_chunk(struct step *s, struct neb_rd *r) {
     }
 }
 
+// One more has the update.
+static void held_by(const struct step *s, const struct job *j, struct slot *t, uint8_t m) {
+    t->holders |= (uint16_t)BIT(m);
+    for (uint8_t k = 0; k < j->c.n_members; k++)
+        if (!(t->holders >> k & 1) && node_live(s, j, k) && is_data(j, k))
+            return;
+    if (!t->spread)
+        t->spread = s->now;
+}
+
 void node_on_blob_done(struct step *s) {
     struct job *j = node_find_job(s->n, s->e->key.job);
     struct fragment *g = node_find_fragment(j, s->e->key.fragment);
@@ -297,7 +307,10 @@ void node_on_blob_done(struct step *s) {
     t->whole = s->e->ok;
     t->norm = s->e->norm;
     t->refused = s->e->refused;
-    *(t->whole ? &t->holders : &t->refusers) |= (uint16_t)BIT(j->c.self);
+    if (t->whole)
+        held_by(s, j, t, j->c.self);
+    else
+        t->refusers |= (uint16_t)BIT(j->c.self);
     node_say_state_all(s, j, t);
     node_try_propose(s, j, g);
     node_try_commit(s, j, g);
@@ -357,7 +370,7 @@ void node_on_state(struct step *s, struct neb_rd *r) {
         return;
     if (h == INTER_HOLD_WHOLE) {
         struct inter_key wanted = k;
-        t->holders |= (uint16_t)BIT(m);
+        held_by(s, j, t, (uint8_t)m);
         // who holds another attempt does not help
         if (!listed(g, k.member, &wanted) || wanted.attempt == k.attempt)
             t->gone &= (uint16_t)~BIT(m);

@@ -20,7 +20,14 @@ static const struct {
 };
 static const double margin_change = 1.2, margin_dearer = 1.5, coverage_min = 4, optimism = 4,
                     round_trips = 4, recovery = 2;
-enum { WISHES = 2, TRIAL_BLIND = 2, TRIAL_LENGTH = 5, TRIAL_WAIT = 4, FAILURES_MAX = 4 };
+enum {
+    WISHES = 2,
+    BELATED = 2,
+    TRIAL_BLIND = 2,
+    TRIAL_LENGTH = 5,
+    TRIAL_WAIT = 4,
+    FAILURES_MAX = 4
+};
 
 const char *inter_rung_codec(enum inter_rung r) { return r < INTER_RUNGS ? rungs[r].codec : NULL; }
 
@@ -46,11 +53,17 @@ const char *inter_reason_text(enum inter_reason r) {
 
 struct view { // one decision's facts
     const struct inter_tune_config *c;
+    const struct inter_tuner *t;
     const struct inter_measure *m;
     double bytes, goodput, step_s, steps_left;
+    double others; // seconds until the slowest other member's update is there
+    double met;    // goodput that the update itself met; infinite: it says nothing
 };
 
+// What each codec has made of this member's updates is nearer than any table.
 static double bytes_as(const struct view *v, int rung) {
+    if (v->t->bytes[rung])
+        return v->t->bytes[rung];
     return v->bytes * rungs[rung].bits / rungs[v->m->codec].bits;
 }
 
@@ -65,9 +78,21 @@ static bool carries(const struct view *v, const struct inter_plan *p, double goo
            p->interval * v->step_s;
 }
 
+static uint32_t overlap_most(const struct inter_tune_config *c, uint32_t interval) {
+    return c->overlap_max < interval - 1 ? c->overlap_max : interval - 1;
+}
+
+// Steps that an overlap must have; of others' updates, as far as an overlap can be that long.
+static double steps_needed(const struct view *v, int rung, uint32_t interval, double goodput,
+                           double margin) {
+    double own = ceil(travel(v, rung, goodput / margin) / v->step_s),
+           others = ceil(v->others * margin / v->step_s), most = overlap_most(v->c, interval);
+    return fmax(own, v->c->overlap ? fmin(others, most) : 0);
+}
+
 static bool arrives(const struct view *v, const struct inter_plan *p, double goodput,
                     double margin) {
-    return travel(v, p->codec, goodput / margin) <= p->overlap * v->step_s;
+    return steps_needed(v, p->codec, p->interval, goodput, margin) <= p->overlap;
 }
 
 static bool too_lossy(const struct view *v, int rung) {
@@ -90,8 +115,8 @@ static bool allowed(const struct view *v, int rung, uint32_t interval) {
 static bool place(const struct view *v, int rung, uint32_t interval, double goodput, double margin,
                   struct inter_plan *out) {
     const struct inter_tune_config *c = v->c;
-    double steps = ceil(travel(v, rung, goodput / margin) / v->step_s);
-    uint32_t most = c->overlap_max < interval - 1 ? c->overlap_max : interval - 1;
+    double steps = steps_needed(v, rung, interval, goodput, margin);
+    uint32_t most = overlap_most(c, interval);
     *out = (struct inter_plan){
         .interval = interval, .overlap = c->start_overlap, .codec = (uint8_t)rung};
     if (c->overlap && steps > c->start_overlap)
@@ -175,7 +200,7 @@ static bool dearer(struct inter_tuner *t, const struct view *v, int keep) {
     struct inter_plan p;
     if (v->c->codec && !v->m->full && recovered(t, v, keep))
         return true;
-    if (best(v, keep, v->goodput, margin_dearer, &p) && worth(&p, &t->plan)) {
+    if (best(v, keep, fmin(v->goodput, v->met), margin_dearer, &p) && worth(&p, &t->plan)) {
         bool other = p.codec != t->plan.codec || p.interval != t->plan.interval;
         if (++t->wishes < WISHES && !(other && sure(v, keep, &p)))
             return set(t, t->plan, INTER_REASON_KEPT);
@@ -201,6 +226,36 @@ static bool dearer(struct inter_tuner *t, const struct view *v, int keep) {
     return set(t, p, INTER_REASON_TRIAL);
 }
 
+// A small update's time is mostly round trips, and says nothing about the link.
+static double goodput_met(const struct inter_tune_update *u) {
+    double s = neb_seconds(u->took), rtt = u->measure.rtt_us * 1e-6;
+    return s > 2 * rtt ? 8.0 * u->bytes / (s - rtt) : INFINITY;
+}
+
+static bool says_nothing(const struct inter_measure *m) {
+    return m->codec == INTER_RUNG_JOB || m->codec >= INTER_RUNGS || !m->goodput_kbps || !m->step_us;
+}
+
+static struct view view_of(const struct inter_tuner *t, const struct inter_tune_config *c,
+                           const struct inter_tune_update *u) {
+    return (struct view){.c = c,
+                         .t = t,
+                         .m = &u->measure,
+                         .bytes = u->bytes,
+                         .goodput = u->measure.goodput_kbps * 1e3,
+                         .step_s = u->measure.step_us * 1e-6,
+                         .others = neb_seconds(u->others),
+                         .met = goodput_met(u)};
+}
+
+neb_ns inter_tune_travel(const struct inter_tuner *t, const struct inter_tune_update *u) {
+    if (says_nothing(&u->measure) || !t->plan.interval)
+        return 0;
+    struct view v = view_of(t, NULL, u);
+    int rung = t->plan.codec == INTER_RUNG_JOB ? u->measure.codec : t->plan.codec;
+    return (neb_ns)(travel(&v, rung, v.goodput) * 1e9);
+}
+
 struct inter_plan inter_tune_first(const struct inter_tune_config *c) {
     return (struct inter_plan){.interval = c->start_interval,
                                .overlap = c->start_overlap,
@@ -210,23 +265,21 @@ struct inter_plan inter_tune_first(const struct inter_tune_config *c) {
 void inter_tune_adopt(struct inter_tuner *t, const struct inter_plan *plan) { t->plan = *plan; }
 
 bool inter_tune(struct inter_tuner *t, const struct inter_tune_config *c,
-                const struct inter_measure *m, uint32_t bytes, uint64_t steps_done) {
+                const struct inter_tune_update *u) {
+    const struct inter_measure *m = &u->measure;
     if (!t->plan.interval)
         t->plan = inter_tune_first(c);
     if (!c->on) {
         t->plan = inter_tune_first(c);
         return false;
     }
-    if (m->codec == INTER_RUNG_JOB || m->codec >= INTER_RUNGS || !m->goodput_kbps || !m->step_us)
-        return set(t, t->plan, INTER_REASON_KEPT); // nothing to go by
-    struct view v = {.c = c,
-                     .m = m,
-                     .bytes = bytes,
-                     .goodput = m->goodput_kbps * 1e3,
-                     .step_s = m->step_us * 1e-6,
-                     .steps_left = !c->steps                ? INFINITY
-                                   : steps_done >= c->steps ? 0
-                                                            : (double)(c->steps - steps_done)};
+    if (says_nothing(m))
+        return set(t, t->plan, INTER_REASON_KEPT);
+    t->bytes[m->codec] = u->bytes;
+    struct view v = view_of(t, c, u);
+    v.steps_left = !c->steps                   ? INFINITY
+                   : u->steps_done >= c->steps ? 0
+                                               : (double)(c->steps - u->steps_done);
     struct inter_plan p;
     int now = t->plan.codec;
     t->wait = (uint16_t)(t->wait ? t->wait - 1 : 0);
@@ -236,6 +289,10 @@ bool inter_tune(struct inter_tuner *t, const struct inter_tune_config *c,
         t->fell_from.interval = 0;
     if (m->goodput_kbps < t->fell_kbps)
         t->fell_kbps = m->goodput_kbps;
+    if (arrives(&v, &t->plan, v.met, 1) && carries(&v, &t->plan, v.met, 1))
+        t->belated = 0;
+    else if (++t->belated >= BELATED)
+        v.goodput = fmin(v.goodput, v.met);
     bool lossy = c->codec && !allowed(&v, now, t->plan.interval);
     bool late = !arrives(&v, &t->plan, v.goodput, 1), full = !carries(&v, &t->plan, v.goodput, 1);
     // A trial is judged once its own updates have travelled, not by the old estimate.

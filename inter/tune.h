@@ -7,6 +7,9 @@
 //     T(codec) = 8·bytes(codec)/goodput + 4·RTT          manifest, state, last chunk, vote
 //     fits:      T ≤ τ·step   and   P·8·bytes/goodput ≤ H·step     both at goodput/margin
 //
+// A round is committed when everybody's update is there: T is that of the slowest member, as far as a larger τ helps; what its own codec
+// cannot change never makes a member's codec coarser.
+//
 // Among the allowed plans that fit, the finest codec with the smallest τ that it needs at the job's own H; then coarser codecs;
 // then larger H, where the user allows that. A dense codec is allowed while its error, predicted from the measured one, stays below
 // error_max; a sparse one only when the rounds that are left touch every element several times (rounds × density ≥ 4), so that a
@@ -15,6 +18,10 @@
 // Hysteresis. A plan that does not fit any more is replaced at once, by one that fits with a margin of 1.2. A dearer plan (finer
 // codec, smaller τ, smaller H) must fit with 1.5 twice in a row. Updates that are too small to fill the path leave the goodput a lower
 // bound: then a finer codec may be tried on up to four times that; where the trial fails, the next one waits twice as long.
+//
+// An estimate can be wrong for long, so the updates themselves have the last word: what one took from its manifest until all others
+// had it says which goodput it really met. No dearer plan is made that would be late at that; and a plan that two updates in a
+// row found to be late is replaced as if the goodput were theirs. One alone may have met an outage.
 //
 // The leader decides for every member when it proposes a record; the plan holds from round r + 2 (struct inter_plan).
 #ifndef INTER_TUNE_H
@@ -70,11 +77,22 @@ struct inter_tuner {             // of one member and fragment; all zero: nothin
     uint16_t wait;               // decisions until the next trial
     struct inter_plan fell_from; // what the link carried before it got slow; interval 0: nothing
     uint32_t fell_kbps;          // least that it has carried since
+    uint8_t belated;             // updates in a row that took longer than their plan allows
+    uint32_t bytes[INTER_RUNGS]; // of the newest update of each codec; 0: none yet
 };
 
-// What follows from the member's measures about an update of `bytes` that was encoded as m->codec. True: the plan has changed.
+struct inter_tune_update {
+    struct inter_measure measure;
+    uint32_t bytes;      // encoded as measure.codec
+    neb_ns took;         // from its manifest until all others had it; 0: not known
+    neb_ns others;       // inter_tune_travel of the slowest other member; 0: not known
+    uint64_t steps_done; // when it was sent
+};
+// What follows from a member's update about its plan. True: the plan has changed.
 bool inter_tune(struct inter_tuner *t, const struct inter_tune_config *c,
-                const struct inter_measure *m, uint32_t bytes, uint64_t steps_done);
+                const struct inter_tune_update *u);
+// From the send of such an update, encoded as planned now, until the commit; 0: not known.
+neb_ns inter_tune_travel(const struct inter_tuner *t, const struct inter_tune_update *u);
 // The plan that a committed record says, adopted by every member, whoever leads next.
 void inter_tune_adopt(struct inter_tuner *t, const struct inter_plan *plan);
 // The job's own values: what holds before anything was planned.
