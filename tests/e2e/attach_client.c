@@ -1,5 +1,7 @@
 // A trainer that uses nothing but libnebula.h, for test_attach.sh: pulls its parameters towards a target of its own, so that
 // two of them have something to average. usage: attach_client AGENT JOB TARGET [--die-at STEP | --detach-at STEP | --boast-at STEP]
+// With --pace MS instead it stands for training whose steps take MS milliseconds, whatever else the machine does: each moves a 64th of
+// the parameters by heavy-tailed random amounts, TARGET being the seed (configs/stall-compare).
 #include "agent/libnebula.h"
 
 #include <math.h>
@@ -7,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 static void check(int status, const char *what) {
@@ -50,6 +53,28 @@ static double train(int tensors, float target) {
     return loss / count;
 }
 
+static double uniform(uint64_t *state) { // xorshift64, Marsaglia (2003); in [-0.5, 0.5)
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return (double)(*state >> 11) * 0x1p-53 - 0.5;
+}
+
+static void wander(int tensors, int64_t step, uint64_t *state) {
+    for (int i = 0; i < tensors; i++)
+        for (size_t k = (size_t)(step % 64); k < sizes[i]; k += 64) {
+            double u = uniform(state);
+            memory[i][k] += (float)(u * u * u * (*state % 16 ? 0.01 : 0.08));
+        }
+}
+
+static void sleep_until(struct timespec *at, double ms) { // ms after *at, which is moved
+    int64_t ns = at->tv_nsec + (int64_t)(ms * 1e6);
+    at->tv_sec += ns / 1000000000;
+    at->tv_nsec = ns % 1000000000;
+    (void)clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, at, NULL);
+}
+
 int main(int argc, char **argv) {
     struct nebula_attach_options o = {
         .size = sizeof o, .api = NEBULA_API, .threads = 1, .timeout_s = 30};
@@ -63,6 +88,8 @@ int main(int argc, char **argv) {
     float target = strtof(argv[3], NULL);
     const char *how = argc > 5 ? argv[4] : "";
     long at = argc > 5 ? strtol(argv[5], NULL, 10) : -1;
+    double pace_ms = strcmp(how, "--pace") ? 0 : strtod(argv[5], NULL);
+    uint64_t state_random = 0x9e3779b97f4a7c15u * (uint64_t)(target + 1);
     check(nebula_attach(&o, &n), "nebula_attach");
     check(nebula_info_get(n, &info), "nebula_info_get");
     int tensors = info.tensors;
@@ -86,8 +113,14 @@ int main(int argc, char **argv) {
         }
         int32_t ids[4] = {(int32_t)step % info.vocab, 1, 2, 3};
         check(nebula_count(n, ids, ids, 4), "nebula_count");
-        double loss = train(tensors, target);
-        usleep(5000);
+        struct timespec began;
+        clock_gettime(CLOCK_MONOTONIC, &began);
+        double loss = 1;
+        if (pace_ms > 0)
+            wander(tensors, step, &state_random);
+        else
+            loss = train(tensors, target);
+        sleep_until(&began, pace_ms > 0 ? pace_ms : 5);
         struct nebula_step_stats s = NEBULA_STEP_STATS_INIT;
         s.tokens = 256, s.loss = loss, s.lr = 0.02;
         s.eval_loss = (step + 1) % 40 ? NEBULA_UNKNOWN : loss; // two in a run
