@@ -44,8 +44,9 @@ lines() { jq -s "[.[] | select(.cluster == \"alpha\" and .kind == \"$1\")] | $2"
 [[ $(lines step '[.[] | .lr] | unique | length') == 2 ]] || fail "no step with and one without lr: $(lines step '.[0:3]')"
 [[ $(lines eval '[.[].step] | unique | tostring') == '"[40,80]"' && $(lines eval '.[-1].loss') == 1.5 ]] || fail "held-out losses: $(lines eval .)"
 
-# An attached trainer and a built-in worker: the same parameters, bit for bit.
+# An attached trainer and a built-in worker: the same parameters, bit for bit, while the codec changes.
 job "$T/mixed.yaml" attach local
+sed -i 's/codec: int4/codec: int4, tune: {mode: auto, finest: int8}/' "$T/mixed.yaml"
 run mixed & pid=$!
 timeout 100 "$client" "$(home mixed alpha)" "" 0 --boast-at 30 >"$T/m.log" 2>&1 || fail "mixed: $(cat "$T/m.log")"
 grep -q '1099511627776 tokens in one step.*admit 2048 at most' "$T/m.log" || fail "2^40 tokens of one step: $(cat "$T/m.log")"
@@ -53,6 +54,12 @@ wait $pid || fail "the mixed job: $(tail -n 3 "$T/mixed.log")"
 digests_equal "$T/mixed"
 round_digests_equal "$T/mixed"
 [[ $(summary '[.clusters[].device] | join(" ")' "$T/mixed") == 'attached trainer cpu ('* ]] || fail "devices of the mixed run"
+
+# Its exchange is planned like that of any other: a link of no length carries a finer codec.
+for c in alpha beta; do
+    jq -s -e --arg c "$c" 'any(.[]; .kind == "tune" and .cluster == $c and .plan_codec == "int8")' "$T/mixed/metrics.jsonl" >/dev/null ||
+        fail "no finer codec was planned for $c: $(jq -c 'select(.kind == "tune")' "$T/mixed/metrics.jsonl")"
+done
 
 # Ctrl-C: the trainer learns of it, saves and reports.
 job "$T/stop.yaml" attach attach
