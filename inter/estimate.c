@@ -4,7 +4,7 @@
 #include <string.h>
 
 static const neb_ns slot = NEB_S / 2, rtt_old = 30 * NEB_S;
-static const double slow_burst = 1.5, steadily_slow = 2;
+static const double slow_burst = 1.5, steadily_slow = 2, repair_trips = 7, repair_s = 0.2;
 enum { STEADY = 6 }; // acknowledgements that tell a rate from a silence
 
 static void summarise(struct inter_estimate *e, int64_t epoch) {
@@ -137,7 +137,9 @@ uint64_t inter_estimate_window(const struct inter_estimate *e) {
     const double low = 64 << 10, high = 64 << 20, unknown = 1 << 20;
     if (e->goodput_bps <= 0 || !e->rtt)
         return (uint64_t)unknown;
-    double bytes = (e->drain_from ? 1 : 4) * e->goodput_bps / 8 * neb_seconds(e->rtt) +
-                   (e->drain_from ? 0 : 2) * (double)inter_estimate_chunk(e, INTER_BLOB_MAX);
+    double bytes_s = e->goodput_bps / 8, rtt = neb_seconds(e->rtt);
+    double bytes = e->drain_from ? bytes_s * rtt
+                                 : bytes_s * (repair_trips * rtt + repair_s) +
+                                       2 * (double)inter_estimate_chunk(e, INTER_BLOB_MAX);
     return (uint64_t)(bytes < low ? low : bytes > high ? high : bytes);
 }

@@ -1,7 +1,8 @@
 #include "inter/stripes.h"
 
 static const neb_ns hold = 60 * NEB_S, least_measured = 2 * NEB_S;
-static const double gain = 1.10, linear = 1.7, fall = 0.67;
+static const uint64_t least_bytes = 256 << 10; // small talk says nothing
+static const double gain = 1.10, clear_gain = 1.4, linear = 1.7, fall = 0.67;
 
 void inter_stripes_init(struct inter_stripes *s, uint32_t first, uint32_t max) {
     *s = (struct inter_stripes){.use = first < 1 ? 1 : first > max ? max : first, .max = max};
@@ -36,10 +37,32 @@ static bool measured(struct inter_stripes *s, neb_ns now, double rate, neb_ns rt
         change(s, s->from, rtt);
         return true;
     }
-    uint32_t times = s->trying && rate > s->before * linear ? 4 : 2;
+    if (s->again) {
+        s->again = false;
+        if (s->tried < rate * gain) { // luck: the smaller number does it too
+            s->hold_until = now + hold;
+            return false;
+        }
+        s->rate = s->tried;
+        s->hold_until = 0;
+        change(s, s->more, rtt);
+        return true;
+    }
+    if (s->trying && rate < s->before * clear_gain) {
+        s->trying = false;
+        s->again = true;
+        s->tried = rate;
+        s->more = s->use;
+        change(s, s->from, rtt);
+        return true;
+    }
+    bool tried = s->trying;
+    uint32_t times = tried && rate > s->before * linear ? 4 : 2;
     s->trying = false;
     if (last > 0 && rate < last * fall)
         s->hold_until = 0; // the link has changed
+    if (last <= 0 || (!tried && rate > last * gain))
+        return false; // it still rises by itself: whatever came next would look better
     return try_more(s, now, times, rtt);
 }
 
@@ -59,11 +82,11 @@ bool inter_stripes_step(struct inter_stripes *s, neb_ns now, uint64_t acked, boo
     }
     s->busy += since;
     s->bytes += acked;
-    int times = s->doubted ? 3 : 1;
-    if (s->busy < times * least_measured || s->busy < times * 10 * rtt)
+    int times = s->doubted || s->again ? 3 : 1;
+    if (s->busy < times * least_measured || s->busy < times * 10 * rtt || s->bytes < least_bytes)
         return false;
     double rate = 8.0 * (double)s->bytes / neb_seconds(s->busy);
-    if (s->trying && !s->doubted && rate < s->before * gain) { // losses come in lumps
+    if (s->trying && !s->doubted && rate < s->before * clear_gain) { // losses come in lumps
         s->doubted = true;
         return false;
     }
