@@ -41,7 +41,8 @@ int cmd_jobs(int argc, char **argv) {
                "RECEIVED");
         json_array_foreach(json_object_get(m.head, "jobs"), i, j) {
             char sent[32], recv[32];
-            const char *home = json_string_value(json_object_get(j, "home"));
+            const char *home = json_string_value(json_object_get(j, "home")),
+                       *why = json_string_value(json_object_get(j, "why"));
             printf("%-34s %-20s %-9s %-12s %10s %10s\n",
                    json_string_value(json_object_get(j, "id")),
                    json_string_value(json_object_get(j, "job")),
@@ -50,6 +51,8 @@ int cmd_jobs(int argc, char **argv) {
                                      sizeof sent),
                    agent_human_bytes(json_number_value(json_object_get(j, "recv_bytes")), recv,
                                      sizeof recv));
+            if (why && *why)
+                printf("  held: %s\n", why);
         }
     }
     agent_ipc_msg_clear(&m);
@@ -93,10 +96,10 @@ int cmd_resume(int argc, char **argv) {
         .options = home_only,
         .parser = agent_parse_option,
         .args_doc = "JOB-ID",
-        .doc = "Goes on with a stopped or failed job from its last checkpoint, on all its "
-               "clusters. The "
-               "first characters of the "
-               "id will do. To write the run's files again, use nebula pretrain --resume instead."};
+        .doc = "Goes on with a stopped, failed or held job from its last checkpoint, on all its "
+               "clusters; with one whose submitter is no member any more, at this site only. The "
+               "first characters of the id will do. To write the run's files again, use nebula "
+               "pretrain --resume instead."};
     struct agent_options o = {.takes = AGENT_MAY_TAKE_ONE};
     return argp_parse(&argp, argc, argv, 0, NULL, &o) == 0 ? order("resume", &o) : AGENT_EXIT_USAGE;
 }

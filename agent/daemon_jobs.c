@@ -33,18 +33,14 @@ void daemon_job_dir(const struct daemon *d, const struct agent_jobrun *j, char *
 }
 
 void daemon_job_save(struct daemon *d, struct agent_jobrun *j, const char *state) {
-    struct agent_wan_bytes wan = daemon_wan_bytes(d, j);
-    json_t *s = json_pack("{s:s,s:I,s:I,s:I,s:I,s:s,s:s}", "state", state, "sent",
-                          (json_int_t)wan.sent, "recv", (json_int_t)wan.recv, "messages",
-                          (json_int_t)wan.messages, "payload", (json_int_t)wan.payload, "home",
-                          j->local ? "" : d->members.m[j->home].pub.name, "sig", j->sig);
-    char *spec = json_dumps(j->spec, JSON_COMPACT), *text = json_dumps(s, JSON_COMPACT);
-    if (spec && text &&
-        inter_ledger_put_job(inter_service_ledger(d->service), j->id, spec, text) != NEB_OK)
+    struct agent_job_record r = {
+        .spec = j->spec, .adopted = j->adopted, .wan = daemon_wan_bytes(d, j)};
+    memcpy(r.hex, j->hex, sizeof r.hex);
+    snprintf(r.home, sizeof r.home, "%s", j->local ? "" : j->owner);
+    snprintf(r.sig, sizeof r.sig, "%s", j->sig);
+    snprintf(r.state, sizeof r.state, "%s", state);
+    if (agent_jobs_put(inter_service_ledger(d->service), &r, NULL) != NEB_OK)
         neb_warn("the state of job %s could not be stored", j->job.name);
-    free(spec);
-    free(text);
-    json_decref(s);
 }
 
 static enum neb_status start_worker(struct daemon *d, struct agent_jobrun *j) {
@@ -88,9 +84,11 @@ void daemon_job_forget(struct daemon *d, struct agent_jobrun *j) {
     *j = (struct agent_jobrun){0};
 }
 
-// Which member each cluster is. The job's own operator decides what runs here: unknown names are refused.
-enum neb_status daemon_map_clusters(const struct daemon *d, struct agent_jobrun *j, char *why,
-                                    size_t cap) {
+// Which member each cluster is. The job's own operator decides what runs here: unknown names are refused, but where the job is known
+// (then they were members when it began).
+enum neb_status daemon_map_clusters(const struct daemon *d, struct agent_jobrun *j, bool known,
+                                    char *why, size_t cap) {
+    int gone = 0, voters = 0;
     j->self = -1;
     for (int i = 0; i < j->job.n_clusters; i++) {
         const char *name = j->job.clusters[i].name;
@@ -102,6 +100,11 @@ enum neb_status daemon_map_clusters(const struct daemon *d, struct agent_jobrun 
                 peer = k;
         if (peer == UINT32_MAX && j->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
             continue; // the reference runs in one process: the other clusters are only its data
+        voters += !agent_members_lost(d->trust, name);
+        if (peer == UINT32_MAX && known) {
+            gone++;
+            peer = AGENT_PEER_NONE;
+        }
         if (peer == UINT32_MAX) {
             snprintf(
                 why, cap,
@@ -115,14 +118,18 @@ enum neb_status daemon_map_clusters(const struct daemon *d, struct agent_jobrun 
         snprintf(why, cap, "agent \"%s\" is none of the job's clusters", daemon_name(d));
         return NEB_ERR_INVALID;
     }
+    if (gone && 2 * (voters - gone) <= voters) { // as of a running job: daemon_members.c
+        snprintf(why, cap, "too few of its members are left on the list: %d of %d", voters - gone,
+                 voters);
+        return NEB_ERR_DENIED;
+    }
     return NEB_OK;
 }
 
 // The operator's word about jobs of others; read anew for each, so that a change needs no restart.
-static bool policy_admits(struct daemon *d, const struct agent_jobrun *j, uint32_t home, char *why,
-                          size_t cap) {
+static bool policy_admits(struct daemon *d, const struct agent_jobrun *j, char *why, size_t cap) {
     struct agent_policy p;
-    if (home == UINT32_MAX)
+    if (!j->owner[0])
         return true;
     if (agent_policy_load(d->c->home, &p) != NEB_OK) {
         snprintf(why, cap, "the policy of site \"%s\" cannot be read; its agent's log says why",
@@ -134,12 +141,11 @@ static bool policy_admits(struct daemon *d, const struct agent_jobrun *j, uint32
         const struct agent_jobrun *other = &d->jobs[i];
         bool counts = other->used && other != j && !other->local && other->state != AGENT_JOB_ENDED;
         running.jobs += counts;
-        running.of_member += counts && other->home == home;
+        running.of_member += counts && !strcmp(other->owner, j->owner);
     }
-    bool ok =
-        agent_policy_admits(&p, &j->job, j->self, d->members.m[home].pub.name, &running, why, cap);
+    bool ok = agent_policy_admits(&p, &j->job, j->self, j->owner, &running, why, cap);
     if (!ok)
-        neb_warn("job %s of %s refused: %s", j->job.name, d->members.m[home].pub.name, why);
+        neb_warn("job %s of %s refused: %s", j->job.name, j->owner, why);
     return ok;
 }
 
@@ -173,8 +179,7 @@ static struct agent_jobrun *place_anew(struct daemon *d, struct agent_jobrun *j,
     if (!was)
         return NULL;
     *was = j->job;
-    if (agent_job_from_json(spec, &j->job) != NEB_OK ||
-        !policy_admits(d, j, j->local ? UINT32_MAX : j->home, why, cap)) {
+    if (agent_job_from_json(spec, &j->job) != NEB_OK || !policy_admits(d, j, why, cap)) {
         j->job = *was;
         free(was);
         return NULL;
@@ -192,9 +197,30 @@ static struct agent_jobrun *place_anew(struct daemon *d, struct agent_jobrun *j,
     return j;
 }
 
-// Takes a job over: from the command line (home UINT32_MAX) or from another agent.
-struct agent_jobrun *daemon_job_accept(struct daemon *d, const char *hex, json_t *spec,
-                                       uint32_t home, char *why, size_t cap) {
+static bool is_known(struct daemon *d, const char *hex) {
+    struct agent_job_record r;
+    bool known = hex && daemon_job_recall(d, hex, &r) == NEB_OK;
+    if (known)
+        agent_job_record_clear(&r);
+    return known;
+}
+
+static void set_home(const struct daemon *d, struct agent_jobrun *j, uint32_t home,
+                     const char *owner) {
+    j->local = home == UINT32_MAX;
+    j->home = home;
+    j->adopted = home == AGENT_PEER_NONE;
+    snprintf(j->owner, sizeof j->owner, "%s",
+             home < d->members.n ? d->members.m[home].pub.name
+             : j->adopted        ? owner
+                                 : "");
+}
+
+// home AGENT_PEER_NONE: of `owner`, which is no member any more.
+static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t *spec,
+                                       uint32_t home, const char *owner, char *why, size_t cap) {
+    char name[SEC_NAME_MAX];
+    snprintf(name, sizeof name, "%s", owner); // of what is forgotten below
     struct agent_jobrun *j = daemon_job(d, hex);
     if (j && j->state != AGENT_JOB_ENDED)
         return place_anew(d, j, spec, why, cap); // said twice
@@ -213,12 +239,12 @@ struct agent_jobrun *daemon_job_accept(struct daemon *d, const char *hex, json_t
         agent_job_from_json(spec, &j->job) != NEB_OK)
         return NULL;
     memcpy(j->hex, hex, sizeof j->hex);
-    if (daemon_map_clusters(d, j, why, cap) != NEB_OK || !policy_admits(d, j, home, why, cap))
+    set_home(d, j, home, name);
+    if (daemon_map_clusters(d, j, is_known(d, hex), why, cap) != NEB_OK ||
+        !policy_admits(d, j, why, cap))
         return NULL;
     j->used = true;
     j->spec = json_incref(spec);
-    j->local = home == UINT32_MAX;
-    j->home = home;
     j->linked = j->job.sync.scheme == AGENT_SCHEME_FEDERATED && j->job.n_clusters > 1;
     j->federated =
         j->linked && (j->job.mode == AGENT_MODE_REPLICAS || agent_distill_federates(&j->job));
@@ -237,9 +263,16 @@ struct agent_jobrun *daemon_job_accept(struct daemon *d, const char *hex, json_t
     return j;
 }
 
+struct agent_jobrun *daemon_job_accept(struct daemon *d, const char *hex, json_t *spec,
+                                       uint32_t home, char *why, size_t cap) {
+    return accept_job(d, hex, spec, home, "", why, cap);
+}
+
 // Whoever submits a job hears of it, even if another one had offered it before; its signature is passed on with it.
 void daemon_job_took(struct daemon *d, struct agent_jobrun *j, uint32_t home, const char *sig) {
-    j->home = home;
+    char owner[SEC_NAME_MAX];
+    memcpy(owner, j->owner, sizeof owner);
+    set_home(d, j, home, owner);
     snprintf(j->sig, sizeof j->sig, "%s", sig ? sig : "");
     daemon_job_save(d, j, "running");
 }
@@ -347,14 +380,15 @@ bool daemon_job_is_same(const struct daemon *d, const struct agent_job_record *r
     return same;
 }
 
-bool daemon_job_resume(struct daemon *d, const struct agent_job_record *r, char *why, size_t cap) {
+bool daemon_job_resume(struct daemon *d, const struct agent_job_record *r, bool asked, char *why,
+                       size_t cap) {
     const struct sec_member *m = r->home[0] ? sec_members_by_name(&d->members, r->home) : NULL;
-    uint32_t home = m ? (uint32_t)(m - d->members.m) : UINT32_MAX;
-    if (r->home[0] && !m) {
-        snprintf(why, cap, "\"%s\", which submitted the job, is no member any more", r->home);
+    uint32_t home = m ? (uint32_t)(m - d->members.m) : r->home[0] ? AGENT_PEER_NONE : UINT32_MAX;
+    if (home == AGENT_PEER_NONE && !asked && !r->adopted) {
+        snprintf(why, cap, "\"%s\", which submitted it, is no member any more", r->home);
         return false;
     }
-    struct agent_jobrun *j = daemon_job_accept(d, r->hex, r->spec, home, why, cap);
+    struct agent_jobrun *j = accept_job(d, r->hex, r->spec, home, r->home, why, cap);
     if (j && !j->local)
         daemon_job_took(d, j, home, r->sig);
     return j != NULL;
@@ -369,7 +403,7 @@ void daemon_job_resume_due(struct daemon *d, struct agent_jobrun *j) {
     memcpy(hex, j->hex, sizeof hex);
     if (d->stopping || daemon_job_recall(d, hex, &r) != NEB_OK)
         return;
-    if (!daemon_job_resume(d, &r, why, sizeof why))
+    if (!daemon_job_resume(d, &r, false, why, sizeof why))
         neb_log(NEB_LOG_ERROR, "job %.8s cannot go on: %s", hex, why);
     agent_job_record_clear(&r);
 }
@@ -381,31 +415,37 @@ bool daemon_busy(const struct daemon *d) {
     return false;
 }
 
-// Jobs that ran when this agent last went down, by a crash or a reboot, go on.
+// Jobs that ran when this agent last went down, by a crash or a reboot, or that it held then.
 struct to_resume {
     int n;
-    struct {
-        char hex[2 * AGENT_JOB_ID_BYTES + 1];
-        json_t *spec; // owned
-        char home[SEC_NAME_MAX], sig[2 * SEC_SIGN_BYTES + 1];
-    } jobs[AGENT_JOBS_MAX];
+    struct agent_job_record jobs[AGENT_JOBS_MAX];
 };
 
 static void collect_running(void *user, const uint8_t id[INTER_ID_BYTES], const char *spec,
                             const char *state) {
     struct to_resume *t = user;
-    json_t *s = json_loads(state, 0, NULL);
-    const char *what = json_string_value(json_object_get(s, "state")),
-               *home = json_string_value(json_object_get(s, "home")),
-               *sig = json_string_value(json_object_get(s, "sig"));
-    if (what && home && !strcmp(what, "running") && t->n < AGENT_JOBS_MAX) {
-        neb_hex(id, INTER_ID_BYTES, t->jobs[t->n].hex);
-        snprintf(t->jobs[t->n].home, sizeof t->jobs[t->n].home, "%s", home);
-        snprintf(t->jobs[t->n].sig, sizeof t->jobs[t->n].sig, "%s", sig ? sig : "");
-        if ((t->jobs[t->n].spec = json_loads(spec, 0, NULL)))
-            t->n++;
-    }
-    json_decref(s);
+    struct agent_job_record r;
+    agent_job_record_read(id, spec, state, &r);
+    bool runs = !strcmp(r.state, "running") || !strcmp(r.state, "held");
+    if (runs && r.spec && t->n < AGENT_JOBS_MAX)
+        t->jobs[t->n++] = r;
+    else
+        agent_job_record_clear(&r);
+}
+
+// It ran, and must not begin again: its files stay, and each start of the agent, and the operator's resume, look again.
+static void hold(struct daemon *d, struct agent_job_record *r, const char *why) {
+    char text[1024];
+    const char *name = json_string_value(json_object_get(r->spec, "job"));
+    snprintf(text, sizeof text,
+             "job %s (%.8s) ran before and is held: %s. Its data is kept; nebula resume %.8s goes "
+             "on with it, nebula stop %.8s gives it up",
+             name ? name : "?", r->hex, why, r->hex, r->hex);
+    neb_log(NEB_LOG_ERROR, "%s", text);
+    agent_view_event(d->view, NULL, daemon_name(d), text, neb_seconds(neb_wall_now()));
+    snprintf(r->state, sizeof r->state, "held");
+    if (agent_jobs_put(inter_service_ledger(d->service), r, why) != NEB_OK)
+        neb_warn("that job %.8s is held could not be stored", r->hex);
 }
 
 enum neb_status daemon_resume_jobs(struct daemon *d) {
@@ -413,17 +453,9 @@ enum neb_status daemon_resume_jobs(struct daemon *d) {
     char why[512];
     enum neb_status st = inter_ledger_jobs(inter_service_ledger(d->service), collect_running, &t);
     for (int i = 0; i < t.n; i++) {
-        const struct sec_member *m = sec_members_by_name(&d->members, t.jobs[i].home);
-        uint32_t home = m ? (uint32_t)(m - d->members.m) : UINT32_MAX;
-        struct agent_jobrun *j = st == NEB_OK ? daemon_job_accept(d, t.jobs[i].hex, t.jobs[i].spec,
-                                                                  home, why, sizeof why)
-                                              : NULL;
-        if (st == NEB_OK && !j)
-            neb_log(NEB_LOG_ERROR, "job %.8s, which ran before, cannot go on: %s", t.jobs[i].hex,
-                    why);
-        else if (j && !j->local)
-            daemon_job_took(d, j, home, t.jobs[i].sig);
-        json_decref(t.jobs[i].spec);
+        if (st == NEB_OK && !daemon_job_resume(d, &t.jobs[i], false, why, sizeof why))
+            hold(d, &t.jobs[i], why);
+        agent_job_record_clear(&t.jobs[i]);
     }
     return st;
 }

@@ -218,11 +218,24 @@ static void on_checkpoint(struct daemon *d, struct agent_jobrun *j, struct agent
     }
 }
 
+// A job that is held is in the ledger only; given up, it is stopped like any other.
+static void give_up_held(struct daemon *d, const struct agent_ipc_client *from, const char *id) {
+    struct agent_job_record r;
+    bool held = agent_jobs_find(inter_service_ledger(d->service), id, &r) == NEB_OK &&
+                !strcmp(r.state, "held");
+    snprintf(r.state, sizeof r.state, "stopped");
+    if (held && agent_jobs_put(inter_service_ledger(d->service), &r, NULL) == NEB_OK)
+        daemon_answer(d, from, true, "it was held; now it is stopped, at this site");
+    else
+        daemon_answer(d, from, false, held ? "the ledger could not be written" : "no such job");
+    agent_job_record_clear(&r);
+}
+
 static void on_stop_request(struct daemon *d, const struct agent_ipc_client *from,
                             struct agent_ipc_msg *m) {
     struct agent_jobrun *j = daemon_job(d, agent_ipc_str(m, "job", NULL));
     if (!j) {
-        daemon_answer(d, from, false, "no such job");
+        give_up_held(d, from, agent_ipc_str(m, "job", ""));
         return;
     }
     for (int i = 0; i < j->job.n_clusters; i++)
@@ -247,10 +260,19 @@ static void on_resume_request(struct daemon *d, const struct agent_ipc_client *f
     }
     struct agent_jobrun *j = daemon_job(d, r.hex);
     bool runs = j && j->state != AGENT_JOB_ENDED;
-    if (runs || !daemon_job_resume(d, &r, why, sizeof why)) {
+    if (runs || !daemon_job_resume(d, &r, true, why, sizeof why)) {
         daemon_answer(d, from, false, runs ? "the job runs, or is still stopping" : why);
+    } else if ((j = daemon_job(d, r.hex))->adopted) {
+        // the others judge by their own operators' words: none but its member could ask them
+        if (j->linked)
+            daemon_unpost_stop(d, j);
+        snprintf(why, sizeof why,
+                 "resumed here from its last checkpoint, by this site's word: \"%s\", which "
+                 "submitted it, is no member any more; where else it is held or stopped, that "
+                 "site resumes it itself",
+                 j->owner);
+        daemon_answer(d, from, true, why);
     } else {
-        j = daemon_job(d, r.hex);
         if (j->linked)
             daemon_unpost_stop(d, j);
         for (int i = 0; i < j->job.n_clusters && j->job.sync.scheme != AGENT_SCHEME_SYNCHRONOUS;

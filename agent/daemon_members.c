@@ -38,6 +38,16 @@ static void update_job(struct daemon *d, struct agent_jobrun *j) {
         neb_warn("job %s goes on without a member that was given up by nebula promote",
                  j->job.name);
     }
+    if (!j->adopted && !j->orphaned && j->owner[0] &&
+        !sec_members_by_name(agent_members_list(d->trust), j->owner)) {
+        char text[320];
+        j->orphaned = true;
+        snprintf(text, sizeof text,
+                 "%s, which submitted it, is no member any more; what runs goes on, nebula stop "
+                 "ends it, and when this agent starts anew it is held",
+                 j->owner);
+        daemon_say_fault(d, j, text);
+    }
     if (j->state == AGENT_JOB_RUNNING && !can_go_on(d, j)) {
         neb_warn("job %s stops: too few of its members are left on the list", j->job.name);
         daemon_job_stop(d, j);
@@ -98,6 +108,12 @@ enum neb_status daemon_rekey(struct daemon *d) {
     return st;
 }
 
+static void find_owner(const struct daemon *d, struct agent_jobrun *j) {
+    const struct sec_member *m = j->owner[0] ? sec_members_by_name(&d->members, j->owner) : NULL;
+    if (j->owner[0])
+        j->home = m ? (uint32_t)(m - d->members.m) : AGENT_PEER_NONE;
+}
+
 enum neb_status daemon_renew_service(struct daemon *d) {
     char why[512];
     if (!d->members_due || daemon_busy(d) || d->rekey_at)
@@ -115,8 +131,11 @@ enum neb_status daemon_renew_service(struct daemon *d) {
     }
     NEB_TRY(st);
     for (int i = 0; i < AGENT_JOBS_MAX; i++) // ended jobs still name members by index
-        if (d->jobs[i].used && daemon_map_clusters(d, &d->jobs[i], why, sizeof why) != NEB_OK)
+        if (d->jobs[i].used &&
+            daemon_map_clusters(d, &d->jobs[i], false, why, sizeof why) != NEB_OK)
             daemon_job_forget(d, &d->jobs[i]);
+        else if (d->jobs[i].used)
+            find_owner(d, &d->jobs[i]);
     neb_info("links use member list version %llu", (unsigned long long)d->members.version);
     return NEB_OK;
 }

@@ -23,8 +23,7 @@ json_t *daemon_signed_job(struct daemon *d, const struct agent_jobrun *j) {
         neb_hex(sig, sizeof sig, hex);
     neb_buf_free(&b);
     return json_pack("{s:s,s:O,s:s,s:s}", "id", j->hex, "spec", j->spec, "home",
-                     j->local ? daemon_name(d) : d->members.m[j->home].pub.name, "sig",
-                     j->local ? hex : j->sig);
+                     j->local ? daemon_name(d) : j->owner, "sig", j->local ? hex : j->sig);
 }
 
 // Whether home (UINT32_MAX: this member) has signed this job, whoever passes it on.

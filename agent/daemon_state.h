@@ -41,7 +41,7 @@ struct daemon {
     char socket_path[NEB_PATH_MAX], exe[NEB_PATH_MAX];
     int signal_fd;
     struct agent_jobrun jobs[AGENT_JOBS_MAX];
-    bool up[SEC_MEMBERS_MAX];
+    bool up[SEC_MEMBERS_MAX + 1]; // the last: AGENT_PEER_NONE
     uint64_t faults[INTER_FAULTS];
     neb_ns next_telemetry, looked_at; // looked_at: for workers that hang
     struct agent_view *view;          // what status, page and metrics show
@@ -94,9 +94,10 @@ NEB_MUST_CHECK enum neb_status daemon_job_recall(struct daemon *d, const char *h
 // lets change. False: *why.
 NEB_MUST_CHECK bool daemon_job_is_same(const struct daemon *d, const struct agent_job_record *r,
                                        const json_t *spec, uint32_t home, char *why, size_t cap);
-// Goes on with one that has ended, for the member that submitted it. False: *why.
-NEB_MUST_CHECK bool daemon_job_resume(struct daemon *d, const struct agent_job_record *r, char *why,
-                                      size_t cap);
+// Goes on with one that ran or has ended, for the member that submitted it, if list and policy admit it as they are now. asked: by this
+// site's operator, whose word counts where that member is on the list no more. False: *why.
+NEB_MUST_CHECK bool daemon_job_resume(struct daemon *d, const struct agent_job_record *r,
+                                      bool asked, char *why, size_t cap);
 void daemon_job_resume_due(struct daemon *d, struct agent_jobrun *j); // if it is, and has ended
 bool daemon_busy(const struct daemon *d);                             // some job has not ended
 void daemon_job_dir(const struct daemon *d, const struct agent_jobrun *j, char *out, size_t cap);
@@ -111,9 +112,10 @@ void daemon_job_fail(struct daemon *d, struct agent_jobrun *j,
                      const char *text);                           // says so; does not end it
 void daemon_job_forget(struct daemon *d, struct agent_jobrun *j); // frees its place
 void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status);
-// Which member each of the job's clusters is. NEB_ERR_NOT_FOUND, NEB_ERR_INVALID: *why.
+// Which member each of the job's clusters is. known: this agent has run it before; AGENT_PEER_NONE then where a member is on the list no
+// more. NEB_ERR_NOT_FOUND, NEB_ERR_INVALID, NEB_ERR_DENIED (too few are left): *why.
 NEB_MUST_CHECK enum neb_status daemon_map_clusters(const struct daemon *d, struct agent_jobrun *j,
-                                                   char *why, size_t cap);
+                                                   bool known, char *why, size_t cap);
 NEB_MUST_CHECK enum neb_status
 daemon_resume_jobs(struct daemon *d); // those that ran when the agent last went down
 

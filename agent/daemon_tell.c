@@ -23,7 +23,7 @@ void daemon_post(struct daemon *d, uint32_t peer, enum agent_message kind, json_
                  bool reliable) {
     char *text = json_dumps(body, JSON_COMPACT);
     json_decref(body);
-    if (!text || !d->members.m[peer].pub.name[0]) { // revoked
+    if (!text || peer >= d->members.n || !d->members.m[peer].pub.name[0]) { // revoked
         free(text);
         return;
     }
@@ -39,8 +39,9 @@ void daemon_unpost_stop(struct daemon *d, const struct agent_jobrun *j) {
     char *text = json_dumps(body, JSON_COMPACT);
     json_decref(body);
     for (int i = 0; text && i < j->job.n_clusters; i++)
-        if (i != j->self && inter_service_unsend(d->service, j->peers[i], AGENT_MSG_STOP, text,
-                                                 strlen(text)) != NEB_OK)
+        if (agent_job_has_peer(j, i) &&
+            inter_service_unsend(d->service, j->peers[i], AGENT_MSG_STOP, text, strlen(text)) !=
+                NEB_OK)
             neb_warn("a stop of job %s that waits for its link could not be taken back",
                      j->job.name);
     free(text);
@@ -121,7 +122,8 @@ struct agent_wan_bytes daemon_link_totals(struct daemon *d, const struct agent_j
     struct agent_wan_bytes sum = {0};
     struct inter_peer_stats s;
     for (int i = 0; i < j->job.n_clusters; i++)
-        if (i != j->self && inter_service_stats(d->service, j->peers[i], &s) == NEB_OK) {
+        if (agent_job_has_peer(j, i) &&
+            inter_service_stats(d->service, j->peers[i], &s) == NEB_OK) {
             sum.sent += s.link.sent_bytes;
             sum.recv += s.link.recv_bytes;
             sum.messages += s.link.message_bytes;
@@ -169,7 +171,7 @@ void daemon_tell_link(struct daemon *d, struct agent_jobrun *j) {
     j->link_told_bytes = now.sent + now.recv;
     for (int k = 0; k < j->job.n_clusters; k++) {
         struct inter_peer_stats s;
-        if (k == j->self || inter_service_stats(d->service, j->peers[k], &s) != NEB_OK)
+        if (!agent_job_has_peer(j, k) || inter_service_stats(d->service, j->peers[k], &s) != NEB_OK)
             continue;
         goodput = s.path.goodput_bps > goodput ? s.path.goodput_bps : goodput;
         rtt = neb_seconds(s.link.rtt) * 1e3;

@@ -11,6 +11,9 @@
 
 enum { AGENT_JOBS_MAX = 8, AGENT_WATCHERS_MAX = 8, AGENT_RESTARTS_MAX = 3 };
 
+// In the place of a peer: the cluster's member, or the submitter, is on the list no more.
+enum { AGENT_PEER_NONE = SEC_MEMBERS_MAX };
+
 enum agent_job_state { AGENT_JOB_RUNNING, AGENT_JOB_STOPPING, AGENT_JOB_ENDED };
 
 struct agent_wan_bytes {
@@ -31,9 +34,12 @@ struct agent_jobrun {
     uint32_t peers[AGENT_CLUSTERS_MAX]; // link peer of each cluster (of self: unused)
     bool federated;                     // rounds are exchanged
     struct agent_sums *sums;            // profile `private` (agent/sums.h); NULL otherwise
-    bool linked;   // other clusters are exchanged with: by rounds, or by streams
-    bool local;    // submitted here: reports of all clusters come here
-    uint32_t home; // peer that submitted it, unless local
+    bool linked;              // other clusters are exchanged with: by rounds, or by streams
+    bool local;               // submitted here: reports of all clusters come here
+    uint32_t home;            // peer that submitted it, unless local
+    char owner[SEC_NAME_MAX]; // that member's name, which stays when it is revoked; "": local
+    bool adopted;  // the owner is no member any more, and this site's operator has gone on with it
+    bool orphaned; // the operator was told that the owner is no member any more
     enum agent_job_state state;
     bool suspended; // stopped because the agent goes down: goes on when it is back
     struct agent_child worker;
@@ -76,7 +82,13 @@ struct agent_jobrun {
     struct agent_wan_bytes wan_before, wan_base;
 };
 
-// All jobs that the ledger knows: [{id, job, state, home, sent_bytes, recv_bytes}]; home: who submitted it, "" for here.
+// Whether a cluster is another one whose member is on the list.
+static inline bool agent_job_has_peer(const struct agent_jobrun *j, int cluster) {
+    return cluster != j->self && j->peers[cluster] != AGENT_PEER_NONE;
+}
+
+// All jobs that the ledger knows: [{id, job, state, home, why, sent_bytes, recv_bytes}]; home: who submitted it, "" for here; why: of one that
+// is held.
 NEB_MUST_CHECK enum neb_status agent_jobs_list(struct inter_ledger *l, json_t **out);
 // A job as the ledger has it.
 struct agent_job_record {
@@ -84,11 +96,20 @@ struct agent_job_record {
     json_t *spec;                      // owned
     char home[SEC_NAME_MAX];           // who submitted it, "" for here
     char sig[2 * INTER_SIG_BYTES + 1]; // that member's over it; "" for here
+    bool adopted;                      // as in struct agent_jobrun
+    // running, done, stopped, failed; held: it would run, but this site does not let it begin again
+    char state[12];
     struct agent_wan_bytes wan;
 };
+// Writes it. why: of a job that is held; NULL for others.
+NEB_MUST_CHECK enum neb_status agent_jobs_put(struct inter_ledger *l,
+                                              const struct agent_job_record *r, const char *why);
 // The one job whose id begins so; to be cleared. NEB_ERR_NOT_FOUND; NEB_ERR_INVALID: more than one; and the ledger's errors.
 NEB_MUST_CHECK enum neb_status agent_jobs_find(struct inter_ledger *l, const char *prefix,
                                                struct agent_job_record *out);
+// A row of the ledger; to be cleared. spec NULL: damaged.
+void agent_job_record_read(const uint8_t id[INTER_ID_BYTES], const char *spec, const char *state,
+                           struct agent_job_record *out);
 void agent_job_record_clear(struct agent_job_record *r);
 
 #endif

@@ -15,7 +15,7 @@ void agent_measure(struct inter_service *s, const struct agent_jobrun *j, const 
     double slowest = 0;
     for (int k = 0; k < j->job.n_clusters; k++) {
         struct inter_peer_stats p;
-        if (k == j->self || j->job.clusters[k].witness ||
+        if (!agent_job_has_peer(j, k) || j->job.clusters[k].witness ||
             inter_service_stats(s, j->peers[k], &p) != NEB_OK || !(p.path.goodput_bps > 0))
             continue;
         // Every member takes the update over the same uplink: what each gets of it is what its estimate says.

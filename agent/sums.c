@@ -34,7 +34,12 @@ struct agent_sums {
 static enum neb_status make_keys(struct agent_sums *s) {
     const uint8_t *own = sec_identity_public(s->c.identity)->curve;
     for (uint8_t k = 0; k < s->n; k++)
-        if (k != s->c.job->self)
+        if (k != s->c.job->self && s->c.job->peers[k] == AGENT_PEER_NONE)
+            return neb_fail(NEB_ERR_NOT_FOUND,
+                            "%s/sum.keys is gone, and so is the member \"%s\", whose part of it "
+                            "cannot be made anew; submit the job again without it",
+                            s->c.dir, s->c.job->job.clusters[k].name);
+        else if (k != s->c.job->self)
             NEB_TRY(sec_sum_pair_key(sec_identity_curve_secret(s->c.identity), own,
                                      s->c.members->m[s->c.job->peers[k]].pub.curve, s->c.job->id,
                                      s->keys[k]));
