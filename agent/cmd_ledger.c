@@ -5,6 +5,7 @@
 #include "agent/seal.h"
 #include "inter/ledger_verify.h"
 #include "security/federation.h"
+#include "security/former.h"
 #include "security/members.h"
 #include "security/sign.h"
 
@@ -32,6 +33,8 @@ struct look { // what the callbacks of one command share
     json_t *damages;                   // array
     bool json;
     json_t *chains;
+    struct sec_former former[SEC_FORMER_MAX]; // keys of members and rotations of before
+    size_t n_former;
 };
 
 static void hex_id(const uint8_t id[INTER_ID_BYTES], char out[2 * INTER_ID_BYTES + 1]) {
@@ -78,7 +81,12 @@ static enum neb_status verify_as(void *user, const uint8_t job[INTER_ID_BYTES], 
     const json_t *clusters = json_object_get(job_part(k, job, "spec"), "clusters");
     const char *name = text_of(json_array_get(clusters, member), "name", NULL);
     const struct sec_member *m = name ? sec_members_by_name(&k->members, name) : NULL;
-    return m ? sec_verify(m->pub.sign, context, msg, len, sig) : NEB_ERR_NOT_FOUND;
+    enum neb_status st = m ? sec_verify(m->pub.sign, context, msg, len, sig) : NEB_ERR_NOT_FOUND;
+    for (size_t i = k->n_former;
+         name && st != NEB_OK && i-- > 0;) // before a rotation, a revocation
+        if (!strcmp(k->former[i].name, name))
+            st = sec_verify(k->former[i].sign, context, msg, len, sig);
+    return st;
 }
 
 // Clusters whose vote the signed list took.
@@ -102,7 +110,7 @@ static enum neb_status load_members(struct look *k) {
     enum neb_status st = sec_federation_open(k->dir, &k->federation);
     if (st == NEB_OK && k->federation->list.version) {
         sec_memberlist_members(&k->federation->list, &k->members);
-        return NEB_OK;
+        return sec_former_load(k->federation->dir, k->former, &k->n_former);
     }
     if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
         return st;

@@ -84,6 +84,15 @@ void daemon_job_forget(struct daemon *d, struct agent_jobrun *j) {
     *j = (struct agent_jobrun){0};
 }
 
+// A cluster whose member was revoked: what it had signed by then is still checked.
+static enum neb_status former_peer(const struct daemon *d, const char *name, uint32_t *peer) {
+    uint8_t sign[SEC_KEY_BYTES];
+    *peer = AGENT_PEER_NONE;
+    return agent_members_former(d->trust, name, sign)
+               ? inter_service_former(d->service, name, sign, peer)
+               : NEB_OK;
+}
+
 // Which member each cluster is. The job's own operator decides what runs here: unknown names are refused, but where the job is known
 // (then they were members when it began).
 enum neb_status daemon_map_clusters(const struct daemon *d, struct agent_jobrun *j, bool known,
@@ -103,7 +112,7 @@ enum neb_status daemon_map_clusters(const struct daemon *d, struct agent_jobrun 
         voters += !agent_members_lost(d->trust, name);
         if (peer == UINT32_MAX && known) {
             gone++;
-            peer = AGENT_PEER_NONE;
+            NEB_TRY(former_peer(d, name, &peer));
         }
         if (peer == UINT32_MAX) {
             snprintf(

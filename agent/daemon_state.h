@@ -41,7 +41,7 @@ struct daemon {
     char socket_path[NEB_PATH_MAX], exe[NEB_PATH_MAX];
     int signal_fd;
     struct agent_jobrun jobs[AGENT_JOBS_MAX];
-    bool up[SEC_MEMBERS_MAX + 1]; // the last: AGENT_PEER_NONE
+    bool up[INTER_PEERS_MAX]; // false for who is on the list no more
     uint64_t faults[INTER_FAULTS];
     neb_ns next_telemetry, looked_at; // looked_at: for workers that hang
     struct agent_view *view;          // what status, page and metrics show

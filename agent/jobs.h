@@ -11,8 +11,9 @@
 
 enum { AGENT_JOBS_MAX = 8, AGENT_WATCHERS_MAX = 8, AGENT_RESTARTS_MAX = 3 };
 
-// In the place of a peer: the cluster's member, or the submitter, is on the list no more.
-enum { AGENT_PEER_NONE = SEC_MEMBERS_MAX };
+// In the place of a peer: the cluster's member, or the submitter, is on the list no more. From SEC_MEMBERS_MAX on likewise, but what that
+// member signed can be checked (inter_service_former).
+enum { AGENT_PEER_NONE = INTER_PEERS_MAX - 1 };
 
 enum agent_job_state { AGENT_JOB_RUNNING, AGENT_JOB_STOPPING, AGENT_JOB_ENDED };
 
@@ -84,7 +85,7 @@ struct agent_jobrun {
 
 // Whether a cluster is another one whose member is on the list.
 static inline bool agent_job_has_peer(const struct agent_jobrun *j, int cluster) {
-    return cluster != j->self && j->peers[cluster] != AGENT_PEER_NONE;
+    return cluster != j->self && j->peers[cluster] < SEC_MEMBERS_MAX;
 }
 
 // All jobs that the ledger knows: [{id, job, state, home, why, sent_bytes, recv_bytes}]; home: who submitted it, "" for here; why: of one that

@@ -4,6 +4,7 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "security/enrol.h"
+#include "security/former.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -169,6 +170,18 @@ const struct sec_federation *agent_members_federation(const struct agent_members
 
 uint64_t agent_members_refused(const struct agent_members *m) {
     return m->server ? sec_enrol_server_refused(m->server) : 0;
+}
+
+bool agent_members_former(const struct agent_members *m, const char *name,
+                          uint8_t sign[SEC_KEY_BYTES]) {
+    const struct sec_former *f = NULL;
+    struct sec_former *all = m->fed ? calloc(SEC_FORMER_MAX, sizeof *all) : NULL;
+    size_t n = 0;
+    if (all && sec_former_load(m->fed->dir, all, &n) == NEB_OK &&
+        (f = sec_former_find(all, n, name)))
+        memcpy(sign, f->sign, SEC_KEY_BYTES);
+    free(all);
+    return f != NULL;
 }
 
 bool agent_members_lost(const struct agent_members *m, const char *name) {

@@ -35,6 +35,9 @@ void agent_members_apply(struct agent_members *m, const uint8_t *p, size_t len,
 const struct sec_federation *agent_members_federation(const struct agent_members *m); // or NULL
 // Of a hub: what its enrolment has refused since the agent began, or was given new keys.
 uint64_t agent_members_refused(const struct agent_members *m);
+// The signing key that a member had when it was on the list last. False: not known, as in a pair without a CA.
+bool agent_members_former(const struct agent_members *m, const char *name,
+                          uint8_t sign[SEC_KEY_BYTES]);
 // On the list, but without a vote: of two, the one that `nebula promote` gave up.
 bool agent_members_lost(const struct agent_members *m, const char *name);
 // Where the hub's enrolment endpoint is; false: not known.

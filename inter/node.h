@@ -43,6 +43,11 @@
 #include "inter/transfer.h"
 #include "inter/tune.h"
 
+enum { INTER_PEERS_MAX = 32 }; // places in a job's peers
+
+// In the name of others: of messages that a third member passes on.
+#define INTER_CONTEXT_FORWARD "nebula forward v1"
+
 struct inter_node_crypto { // pure functions: the same input gives the same answer
     void *user;
     // Signs as this node. False: the key cannot be used.

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-static const char forward_context[] = "nebula forward v1";
+static const char forward_context[] = INTER_CONTEXT_FORWARD;
 
 bool node_direct(const struct step *s, const struct job *j, uint8_t m) {
     return m != j->c.self && s->n->paths[j->c.peers[m]].up;

@@ -6,7 +6,7 @@
 #include "inter/node.h"
 #include "inter/robust.h"
 
-enum { JOBS_MAX = 8, PEERS_MAX = 32 };
+enum { JOBS_MAX = 8, PEERS_MAX = INTER_PEERS_MAX };
 enum message {
     MSG_MANIFEST = 1,
     MSG_STATE,

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { FORMER_END = INTER_PEERS_MAX - 1 }; // the last place is nobody's
 static const neb_ns tick_interval = 200 * NEB_MS, resend_interval = 3 * NEB_S;
 
 bool service_sign(void *user, const char *context, const void *msg, size_t len,
@@ -15,14 +16,48 @@ bool service_sign(void *user, const char *context, const void *msg, size_t len,
     return sec_sign(s->identity, context, msg, len, sig) == NEB_OK;
 }
 
-bool service_verify(void *user, uint32_t peer, const char *context, const void *msg, size_t len,
-                    const uint8_t sig[INTER_SIG_BYTES]) {
-    struct inter_service *s = user;
+static bool verify_member(struct inter_service *s, uint32_t peer, const char *context,
+                          const void *msg, size_t len, const uint8_t sig[INTER_SIG_BYTES]) {
     if (peer >= s->members.n || !s->members.m[peer].pub.name[0])
         return false;
     const struct sec_public *former = inter_link_former(s->link, peer, NULL);
     return sec_verify(s->members.m[peer].pub.sign, context, msg, len, sig) == NEB_OK ||
            (former && sec_verify(former->sign, context, msg, len, sig) == NEB_OK);
+}
+
+// For the node. Manifests, records and votes of a member that was revoked since stand: others may have them already, and the round that they
+// belong to would never end. It can say nothing new: no link takes it, and nothing is passed on for it.
+bool service_verify(void *user, uint32_t peer, const char *context, const void *msg, size_t len,
+                    const uint8_t sig[INTER_SIG_BYTES]) {
+    struct inter_service *s = user;
+    bool gone = peer >= s->members.n || !s->members.m[peer].pub.name[0];
+    if (!gone || !strcmp(context, INTER_CONTEXT_FORWARD))
+        return verify_member(s, peer, context, msg, len, sig);
+    return peer < INTER_PEERS_MAX && s->former[peer].name[0] &&
+           sec_verify(s->former[peer].sign, context, msg, len, sig) == NEB_OK;
+}
+
+static void remember(struct inter_service *s) {
+    for (uint32_t i = 0; i < s->members.n; i++)
+        if (s->members.m[i].pub.name[0]) {
+            memcpy(s->former[i].name, s->members.m[i].pub.name, sizeof s->former[i].name);
+            memcpy(s->former[i].sign, s->members.m[i].pub.sign, sizeof s->former[i].sign);
+        }
+}
+
+enum neb_status inter_service_former(struct inter_service *s, const char *name,
+                                     const uint8_t sign[SEC_KEY_BYTES], uint32_t *peer) {
+    uint32_t i = SEC_MEMBERS_MAX;
+    while (i < SEC_MEMBERS_MAX + s->n_former && strcmp(s->former[i].name, name))
+        i++;
+    if (i == FORMER_END)
+        return neb_fail(NEB_ERR_LIMIT, "jobs with more than %d members that were revoked",
+                        FORMER_END - SEC_MEMBERS_MAX);
+    s->n_former += i == SEC_MEMBERS_MAX + s->n_former;
+    snprintf(s->former[i].name, sizeof s->former[i].name, "%s", name);
+    memcpy(s->former[i].sign, sign, sizeof s->former[i].sign);
+    *peer = i;
+    return NEB_OK;
 }
 
 static enum neb_status open_link(struct inter_service *s) {
@@ -40,6 +75,7 @@ enum neb_status inter_service_create(const struct inter_service_config *c,
     s->cb = c->callbacks;
     s->identity = c->identity;
     s->members = *c->members;
+    remember(s);
     s->self = UINT32_MAX;
     for (uint32_t i = 0; i < s->members.n; i++)
         if (!memcmp(s->members.m[i].pub.sign, sec_identity_public(c->identity)->sign,
@@ -96,6 +132,7 @@ enum neb_status inter_service_reload(struct inter_service *s, const struct sec_m
                                      const char *rotated, neb_ns overlap) {
     NEB_TRY(inter_link_reload(s->link, m, rotated, overlap));
     s->members = *inter_link_members(s->link);
+    remember(s);
     return NEB_OK;
 }
 
@@ -133,7 +170,7 @@ enum neb_status inter_service_rekey(struct inter_service *s, const struct sec_id
 
 bool inter_service_verify(struct inter_service *s, uint32_t peer, const char *context,
                           const void *msg, size_t len, const uint8_t sig[INTER_SIG_BYTES]) {
-    return service_verify(s, peer, context, msg, len, sig);
+    return verify_member(s, peer, context, msg, len, sig);
 }
 
 void inter_service_limit(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],

@@ -69,6 +69,11 @@ const struct sec_members *inter_service_members(const struct inter_service *s);
 NEB_MUST_CHECK bool inter_service_verify(struct inter_service *s, uint32_t peer,
                                          const char *context, const void *msg, size_t len,
                                          const uint8_t sig[INTER_SIG_BYTES]);
+// A member that was on the list before this service was made: what it signed is still checked, and nobody is let in by it. *peer: its place
+// in a job's peers, beyond all of the list's; INTER_PEERS_MAX - 1 is no one's. NEB_ERR_LIMIT.
+NEB_MUST_CHECK enum neb_status inter_service_former(struct inter_service *s, const char *name,
+                                                    const uint8_t sign[SEC_KEY_BYTES],
+                                                    uint32_t *peer);
 // This member's keys have been rotated: all links are made anew with `id` (borrowed), which the list in use must hold.
 NEB_MUST_CHECK enum neb_status inter_service_rekey(struct inter_service *s,
                                                    const struct sec_identity *id);

@@ -44,6 +44,12 @@ struct inter_service {
     const struct sec_identity *identity;
     struct inter_link_config link_config; // without members
     struct sec_members members;
+    // what a member signed stands: by peer, the key that it had last; behind those, of members that were gone before this service was there
+    struct service_former {
+        char name[SEC_NAME_MAX];
+        uint8_t sign[SEC_KEY_BYTES];
+    } former[INTER_PEERS_MAX];
+    uint32_t n_former; // of the latter
     uint32_t self;
     const struct sec_seal_key *seal;
     struct inter_ledger *ledger;

@@ -2,6 +2,8 @@
 
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
+#include "agent/base/log.h"
+#include "security/former.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -100,6 +102,9 @@ static enum neb_status take(struct sec_federation *f, const uint8_t *p, size_t l
     sec_memberlist_digest(p, len, now.digest);
     NEB_TRY(judge(&seen, &l, now.digest, &fresh));
     NEB_TRY(file(f, "members.neb", path));
+    if (store && fresh && sec_former_keep(f->dir, &f->list, &l) != NEB_OK)
+        neb_warn("the keys of who is on the list no more are not kept: what they signed cannot be "
+                 "checked later"); // no reason to go on with a revoked member
     if (store && fresh)
         NEB_TRY(neb_fs_write(path, p, len, 0600));
     if (fresh)

@@ -4,6 +4,7 @@
 //     member.pem    this member's certificate
 //     members.neb   the newest signed member list (memberlist.h)
 //     hub           where the hub's enrolment endpoint was last reached
+//     former.json   signing keys of who is on it no more (former.h)
 //     seen          highest version that was ever in use here, and its digest
 //
 // A list takes effect only once both files hold it: first the list, then `seen`, each fsynced. After

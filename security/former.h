@@ -1,0 +1,31 @@
+// Signing keys of members that a newer list holds no more, or under other keys: what they signed while they were members stands, and whoever
+// lacks it yet (the open round of a job, commits of while it was away, an old ledger) must be able to check it. In DIR/former.json, written
+// when a list takes effect, before it does. Nobody is let in by them: connections are the list's alone.
+//
+//     {"format": 1, "former": [{"name": "rome", "sign": hex, "until": 7}]}      until: the first version without it; oldest first
+//
+// Threads: one user at a time.
+#ifndef SEC_FORMER_H
+#define SEC_FORMER_H
+#include "security/memberlist.h"
+
+enum { SEC_FORMER_MAX = 256 }; // then the oldest go
+
+struct sec_former {
+    char name[SEC_NAME_MAX];
+    uint8_t sign[SEC_KEY_BYTES];
+    uint64_t until;
+};
+
+// Every key of `before` that `after` does not hold under its name. NEB_ERR_FORMAT: the file is damaged; and those of writing.
+NEB_MUST_CHECK enum neb_status sec_former_keep(const char *dir, const struct sec_memberlist *before,
+                                               const struct sec_memberlist *after);
+// out: (SEC_FORMER_MAX), all of the file; none without one. NEB_ERR_FORMAT, NEB_ERR_IO.
+NEB_MUST_CHECK enum neb_status sec_former_load(const char *dir, struct sec_former *out, size_t *n);
+// The newest of a name; NULL: none.
+const struct sec_former *sec_former_find(const struct sec_former *all, size_t n, const char *name);
+// What sec_former_load makes of a file's text; what: its name, for errors.
+NEB_MUST_CHECK enum neb_status sec_former_parse(const char *text, size_t len, const char *what,
+                                                struct sec_former *out, size_t *n);
+
+#endif

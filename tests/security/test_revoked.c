@@ -1,0 +1,139 @@
+// A member is revoked in the middle of a round: its update, and its vote, are at one of the others already and not yet at the other one, which
+// must be able to check them all the same, or the round of those who are left would never end. What the revoked one signs from then on reaches
+// nobody. And of the file that keeps the keys of who is on the list no more.
+#define HOSTILE_ORDER ANNA, BERT, MALLORY // who is honest here, and revoked
+#include "tests/security/hostile_fixture.h"
+
+#include "security/former.h"
+
+// Everybody but mallory, as version 2.
+static struct sec_members without_mallory(void) {
+    struct sec_members m = {.version = list.version + 1};
+    for (uint32_t i = 0; i < list.n; i++)
+        if (i != index_of[MALLORY])
+            m.m[m.n++] = list.m[i];
+    return m;
+}
+
+// Mallory's update is at anna; bert was away. Then mallory is revoked, and bert comes back: with the list that he had (it changes under him), or
+// anew, after the change, knowing mallory's key from his own files. That of nobody: he refuses what he cannot check, and nothing is committed.
+static void meets_update(bool anew, bool knows) {
+    struct sec_members rest = without_mallory();
+    struct inter_manifest there = {.key = {.round = 1, .member = MALLORY}};
+    uint32_t indices[SITES];
+    memcpy(indices, index_of, sizeof indices);
+    memcpy(there.key.job, job, sizeof job);
+    all_three(); // each has heard of each
+    inter_service_destroy(&sites[BERT].s);
+    submit(&sites[MALLORY], GOOD);
+    submit(&sites[ANNA], GOOD);
+    struct inter_manifest held;
+    UNTIL(inter_ledger_get_manifest(inter_service_ledger(sites[ANNA].s), &there.key, &held) ==
+              NEB_OK &&
+          inter_ledger_has_blob(inter_service_ledger(sites[ANNA].s), &held.key));
+    inter_service_destroy(&sites[MALLORY].s);
+    if (anew) {
+        struct sec_members all = list;
+        OK(inter_service_reload(sites[ANNA].s, &rest, NULL, 0));
+        list = rest;
+        for (uint32_t i = 0; i < rest.n; i++)
+            for (int k = 0; k < SITES; k++)
+                if (!memcmp(&rest.m[i].pub, sec_identity_public(ids[k]), sizeof rest.m[i].pub))
+                    index_of[k] = i;
+        start(&sites[BERT]);
+        index_of[MALLORY] = INTER_PEERS_MAX - 1;
+        if (knows)
+            OK(inter_service_former(sites[BERT].s, "mallory",
+                                    sec_identity_public(ids[MALLORY])->sign, &index_of[MALLORY]));
+        open_job(&sites[BERT]);
+        list = all;
+    } else {
+        start(&sites[BERT]);
+        open_job(&sites[BERT]);
+        OK(inter_service_reload(sites[ANNA].s, &rest, NULL, 0));
+        OK(inter_service_reload(sites[BERT].s, &rest, NULL, 0));
+    }
+    submit(&sites[BERT], GOOD);
+    if (knows) {
+        UNTIL(sites[ANNA].commits == 2 && sites[BERT].commits == 2);
+        assert_non_null(entry_of(&sites[BERT].last, MALLORY)); // what it signed stands
+        honest_round();                                        // and the job goes on
+        assert_null(entry_of(&sites[BERT].last, MALLORY));
+        expect_sound(&sites[ANNA]);
+    } else {
+        UNTIL(sites[BERT].faults[INTER_FAULT_DENIED] > 0);
+        assert_int_equal(sites[BERT].commits, 1);
+    }
+    memcpy(index_of, indices, sizeof indices);
+}
+
+static void test_under_the_agent(void **state) {
+    (void)state;
+    meets_update(false, true);
+}
+static void test_agent_anew(void **state) {
+    (void)state;
+    meets_update(true, true);
+}
+static void test_nobodys_key(void **state) {
+    (void)state;
+    meets_update(true, false);
+}
+
+// The file: keys of the revoked and of before a rotation, the newest last; each once; of no others.
+static void test_file(void **state) {
+    (void)state;
+    static struct sec_former all[SEC_FORMER_MAX];
+    char dir[128], path[160];
+    size_t n;
+    struct sec_memberlist a = {.version = 1, .n = 3}, b = {.version = 2, .n = 2};
+    for (int i = 0; i < 3; i++)
+        a.e[i].m.pub = *sec_identity_public(ids[i]);
+    b.e[0] = a.e[0];
+    b.e[1] = a.e[1];
+    b.e[1].m.pub.sign[0] ^= 1; // rotated
+    snprintf(dir, sizeof dir, "%s/former", root);
+    snprintf(path, sizeof path, "%s/former.json", dir);
+    OK(neb_fs_mkdirs(dir, 0700));
+    OK(sec_former_load(dir, all, &n));
+    assert_int_equal(n, 0);
+    OK(sec_former_keep(dir, &a, &a));
+    assert_false(neb_fs_exists(path));
+    OK(sec_former_keep(dir, &a, &b));
+    OK(sec_former_load(dir, all, &n));
+    assert_int_equal(n, 2);
+    assert_null(sec_former_find(all, n, a.e[0].m.pub.name));
+    for (int i = 1; i < 3; i++) {
+        const struct sec_former *f = sec_former_find(all, n, a.e[i].m.pub.name);
+        assert_non_null(f);
+        assert_memory_equal(f->sign, a.e[i].m.pub.sign, SEC_KEY_BYTES);
+        assert_int_equal(f->until, 2);
+    }
+    a.version = 3; // it is back, and goes again
+    b.version = 4;
+    OK(sec_former_keep(dir, &a, &b));
+    OK(sec_former_load(dir, all, &n));
+    assert_int_equal(n, 2);
+    assert_int_equal(all[n - 1].until, 4);
+    for (uint64_t v = 5; v < 5 + SEC_FORMER_MAX; v++) { // the oldest go
+        a.e[2].m.pub.sign[1] = (uint8_t)v;
+        a.e[2].m.pub.sign[2] = (uint8_t)(v >> 8);
+        b.version = v;
+        OK(sec_former_keep(dir, &a, &b));
+    }
+    OK(sec_former_load(dir, all, &n));
+    assert_int_equal(n, SEC_FORMER_MAX);
+    assert_int_equal(all[n - 1].until, 4 + SEC_FORMER_MAX);
+    OK(neb_fs_write(path, "{\"format\": 1, \"former\": [{}]}", 29, 0600));
+    assert_int_equal(sec_former_load(dir, all, &n), NEB_ERR_FORMAT);
+    assert_int_equal(n, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_under_the_agent, open_sites, close_sites),
+        cmocka_unit_test_setup_teardown(test_agent_anew, open_sites, close_sites),
+        cmocka_unit_test_setup_teardown(test_nobodys_key, open_sites, close_sites),
+        cmocka_unit_test(test_file)};
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
