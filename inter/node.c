@@ -215,7 +215,10 @@ enum neb_status inter_node_job_open(struct inter_node *n, const struct inter_job
         struct job *j = &n->jobs[i];
         if (j->open)
             continue;
-        *j = (struct job){.open = true, .c = *c, .leader = c->n_members < 3 ? 0 : -1};
+        *j = (struct job){.open = true,
+                          .judges = !c->awaits_shape || c->witnesses >> c->self & 1,
+                          .c = *c,
+                          .leader = c->n_members < 3 ? 0 : -1};
         memcpy(j->standing.job, c->id, sizeof c->id);
         j->standing.epoch = c->epoch;
         if ((j->fragments = calloc(c->fragments, sizeof *j->fragments)))
@@ -231,6 +234,12 @@ void inter_node_job_bound(struct inter_node *n, const uint8_t job[INTER_ID_BYTES
     struct job *j = node_find_job(n, job);
     if (j)
         j->blob_max = blob_bytes;
+}
+
+void inter_node_job_judges(struct inter_node *n, const uint8_t job[INTER_ID_BYTES]) {
+    struct job *j = node_find_job(n, job);
+    if (j)
+        j->judges = true; // what waits is looked at with the next tick
 }
 
 bool inter_node_job_removed(struct inter_node *n, const uint8_t job[INTER_ID_BYTES],

@@ -77,6 +77,8 @@ struct inter_job_config {
     // gate profile `private`: only sums of enough members may be read (security/secure_sum.h)
     bool masked;
     bool robust; // gate profile: norms are clipped to their median (inter/robust.h)
+    // a data member's gate does not know yet what an update must hold: until inter_node_job_judges nothing is taken for good, or voted for
+    bool awaits_shape;
 };
 
 enum { INTER_NO_MEMBER = 255 };
@@ -171,6 +173,8 @@ void inter_node_destroy(struct inter_node **n);
 // Restoring after a restart: standing, then per fragment commit, manifests with norms, vote; then carry on with events.
 NEB_MUST_CHECK enum neb_status inter_node_job_open(struct inter_node *n,
                                                    const struct inter_job_config *c);
+// This member's gate knows what the job's updates hold (awaits_shape).
+void inter_node_job_judges(struct inter_node *n, const uint8_t job[INTER_ID_BYTES]);
 // A signed membership version took the vote from these members (of two: `nebula promote`). Whoever remains goes on without
 // them in a term of its own, after proposing again what it had accepted; alone it commits alone. False: no such job.
 bool inter_node_job_removed(struct inter_node *n, const uint8_t job[INTER_ID_BYTES],

@@ -8,6 +8,9 @@
 // A voter that lacks bytes believes a verdict: it votes before they are here, as the two copies of every update ask for. With the
 // profile `robust` it believes nothing, gets the bytes first (struct fragment: pending), and is asked again meanwhile.
 //
+// Nor does a data member vote before its own worker has attached once: what the job's updates hold is that worker's word, and a record with an
+// update of another shape is one that no cluster can apply.
+//
 // A value that was accepted before is accepted again, whatever is known by now: it may have been committed.
 #include "inter/node_state.h"
 #include "inter/robust.h"
@@ -117,6 +120,8 @@ enum node_judgement node_judge(const struct job *j, const struct fragment *g,
             return NODE_UNFAIR;
         unknown = unknown || v == NODE_UNKNOWN;
     }
+    if (!j->judges)
+        return NODE_UNKNOWN;
     if (!j->c.robust)
         return NODE_FAIR;
     if (unknown || !node_norms_of(g, r, norms))

@@ -105,7 +105,7 @@ struct member {
 };
 
 struct job {
-    bool open;
+    bool open, judges; // judges: its gate knows what an update must hold
     struct inter_job_config c;
     uint64_t blob_max; // 0: INTER_BLOB_MAX
     struct inter_standing standing;

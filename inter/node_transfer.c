@@ -223,6 +223,12 @@ static struct slot *chunk_slot(struct step *s, struct job *j, const struct inter
     return NULL;
 }
 
+// Before this member's own worker has said what an update holds, none is taken for good or bad, but for what has been committed: most of those
+// who knew have voted for it.
+static bool may_judge(const struct job *j, const struct fragment *g, const struct slot *t) {
+    return j->judges || (g->decided && node_lists(&g->decision, &t->m));
+}
+
 static bool chunk_is_whole(const uint8_t *data, size_t len, uint64_t check) {
     uint8_t sha[INTER_SHA_BYTES];
     neb_sha256(data, len, sha);
@@ -272,7 +278,8 @@ void node_on_chunk(struct step *s, struct neb_rd *r) {
         node_fault(s, INTER_FAULT_REPLAY);
     }
     say_ack(s, j, &k, chunk, (uint8_t)from);
-    if (news && t->got.set == t->got.n && !t->checking) {
+    if (news && t->got.set == t->got.n && !t->checking &&
+        may_judge(j, node_find_fragment(j, k.fragment), t)) {
         t->checking = true;
         node_act(s, INTER_ACT_BLOB_FINISH)->manifest = t->m;
     }
@@ -423,7 +430,8 @@ static void want(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
     struct inter_key k = t->m.key;
     bool sought = listed(g, m, &k), fits = !sought || (t->known && is_sought(g, &t->m));
     uint16_t from = sought ? node_data(j) : (uint16_t)(t->holders | t->hints);
-    if (t->checking || (fits && (t->whole || t->refused)) || (g->decided && !sought))
+    bool complete = t->known && t->got.bits && t->got.set == t->got.n;
+    if (t->checking || (fits && (t->whole || t->refused || complete)) || (g->decided && !sought))
         return;
     from &= (uint16_t) ~(BIT(j->c.self) | t->gone);
     for (uint8_t x = 0; x < j->c.n_members; x++)
@@ -466,7 +474,8 @@ void node_transfer_tick(struct step *s, struct job *j) {
         for (uint8_t m = 0; m < j->c.n_members; m++) {
             struct slot *t = &g->slots[m];
             if (t->known && !t->whole && !t->checking && !t->refused && t->got.bits &&
-                t->got.set == t->got.n) { // all had arrived before a restart
+                t->got.set == t->got.n &&
+                may_judge(j, g, t)) { // all had arrived before a restart, or before this gate knew
                 t->checking = true;
                 node_act(s, INTER_ACT_BLOB_FINISH)->manifest = t->m;
             }

@@ -88,6 +88,10 @@ enum neb_status inter_service_job_open(struct inter_service *s,
     return s->st;
 }
 
+void inter_service_job_judges(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]) {
+    inter_node_job_judges(s->node, job);
+}
+
 void inter_service_job_leave(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]) {
     struct inter_event e = {.kind = INTER_EV_LEAVE, .peer = s->self};
     memcpy(e.key.job, job, sizeof e.key.job);

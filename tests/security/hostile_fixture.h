@@ -70,6 +70,7 @@ static struct site sites[SITES];
 static struct inter_link *bare; // mallory without a service
 static void (*each_pass)(void); // of what she does meanwhile
 static bool robust;             // the job's profile
+static bool awaits;             // honest gates learn later what an update holds: tell_shape
 static bool bare_up[SITES];
 static struct frame frames[4096];
 static size_t n_frames;
@@ -112,9 +113,17 @@ static inline void start(struct site *x) {
     }
 }
 
-static inline void open_job(struct site *x) {
+// As an agent does when its own worker has attached.
+static inline void tell_shape(struct site *x) {
     const struct cmp_unit_shape shape = {.unit = 0, .rows = ROWS, .cols = COLS, .counts = true};
     uint8_t sha[INTER_SHA_BYTES];
+    cmp_shapes_hash(&shape, 1, sha);
+    inter_service_bound(x->s, job, ELEMENTS, true);
+    OK(inter_service_shape(x->s, job, 0, ELEMENTS, sha));
+    inter_service_job_judges(x->s, job);
+}
+
+static inline void open_job(struct site *x) {
     struct inter_job_config c = {.n_members = SITES,
                                  .self = (uint8_t)x->who,
                                  .peers = {index_of[0], index_of[1], index_of[2]},
@@ -124,16 +133,14 @@ static inline void open_job(struct site *x) {
                                  .eta = 0.9f,
                                  .mu = 0.6f,
                                  .robust = robust,
+                                 .awaits_shape = awaits && x->who != MALLORY,
                                  .steps = JOB_STEPS,
                                  .step_tokens = STEP_TOKENS,
                                  .tune = {.start_interval = STEPS}};
     memcpy(c.id, job, sizeof c.id);
-    cmp_shapes_hash(&shape, 1, sha);
     OK(inter_service_job_open(x->s, &c));
-    if (x->who == MALLORY)
-        return; // nothing holds her back
-    inter_service_bound(x->s, job, ELEMENTS, true);
-    OK(inter_service_shape(x->s, job, 0, ELEMENTS, sha));
+    if (x->who != MALLORY && !awaits) // nothing holds her back
+        tell_shape(x);
 }
 
 static inline void on_bare(void *user, const struct inter_link_event *e) {
@@ -307,7 +314,7 @@ static inline int close_sites(void **state) {
         inter_service_destroy(&sites[k].s);
     inter_link_destroy(&bare);
     each_pass = NULL;
-    robust = false;
+    robust = awaits = false;
     for (; n_frames > 0; n_frames--) {
         neb_buf_free(&frames[n_frames - 1].b);
         frames[n_frames - 1] = (struct frame){0};

@@ -44,6 +44,8 @@ void sim_worker_boot(struct sim *s, uint8_t i) {
         return;
     h->worker_alive = true;
     h->worker_boot++;
+    h->disk.knows_shape = true;
+    inter_node_job_judges(h->node, (uint8_t[INTER_ID_BYTES]){1});
     if (h->disk.has_checkpoint) {
         h->w = h->disk.checkpoint;
         for (uint32_t f = 0; f < s->o.fragments; f++) {

@@ -139,7 +139,8 @@ struct sim_disk {
     bool has_checkpoint;
     struct sim_log log[SIM_FRAGMENTS][SIM_ROUNDS];
     uint32_t n_log[SIM_FRAGMENTS];
-    bool jumped; // its worker has taken a state over: runs repeat differently from there on
+    bool knows_shape; // its worker has been there
+    bool jumped;      // its worker has taken a state over: runs repeat differently from there on
     uint32_t base[SIM_FRAGMENTS]; // first record of the chain: the one that a snapshot came with
 };
 
