@@ -51,35 +51,53 @@ double bench_train_token_flops(const struct intra_model *m, int32_t seq_len) {
            6.0 * (seq_len + 1.0) * c->n_heads * c->head_dim * c->n_layers;
 }
 
-struct bench {
+// A trainer and what its steps took.
+struct side {
     struct kern *K;
-    float *a, *b, *c; // (threads, PEAK, PEAK) each
-    double sgemm;     // fastest so far, FLOP/s
-    int32_t *tokens, *targets;
-    double *seconds; // (steps)
-    double *cpu;     // (steps) of all threads
-    double peak_cpu; // fastest sgemm so far, FLOP/s of processor time
+    struct intra_trainer *t;
+    bool bf16;
+    double *seconds;       // (steps)
+    double *cpu;           // (steps) of all threads
+    double peak, peak_cpu; // fastest product so far, FLOP/s by the clock and of processor time
     double update_seconds;
     struct intra_step_stats stats;
 };
 
+struct bench {
+    struct side sides[2]; // fp32; with bf16 that too
+    int n_sides;
+    float *ab; // (2, threads, PEAK, PEAK)
+    float *c;  // (threads, PEAK, PEAK)
+    int32_t *tokens, *targets;
+    double *ratios; // (steps) processor time of a step, fp32 / bf16
+};
+
 // Every thread its own product, without our tiles and hand-overs: what the cores can do.
 static void peak_part(void *arg, size_t i) {
-    struct bench *b = arg;
-    size_t at = i * PEAK_FLOATS;
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, PEAK, PEAK, PEAK, 1, b->a + at, PEAK,
-                b->b + at, PEAK, 0, b->c + at, PEAK);
+    const struct bench *b = arg;
+    size_t at = i * PEAK_FLOATS, all = (size_t)kern_pool_threads(b->sides[0].K->pool) * PEAK_FLOATS;
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, PEAK, PEAK, PEAK, 1, b->ab + at, PEAK,
+                b->ab + all + at, PEAK, 0, b->c + at, PEAK);
 }
 
-static void measure_peak(struct bench *b) {
-    int threads = kern_pool_threads(b->K->pool);
+// In bf16 products are the backend's: one after the other on all threads, of operands that rest, so that nothing is converted.
+static void measure_peak(struct bench *b, struct side *s) {
+    int threads = kern_pool_threads(s->K->pool);
+    size_t all = (size_t)threads * PEAK_FLOATS;
+    if (s->bf16)
+        s->K->ops->weights(s->K, b->ab, 2 * all);
     for (int i = 0; i < PEAK_ROUNDS; i++) {
         double cpu = bench_cpu_seconds(), flops = 2.0 * PEAK * PEAK * PEAK * threads;
         neb_ns from = neb_now();
-        kern_pool_run(b->K->pool, (size_t)threads, peak_part, b);
-        b->sgemm = fmax(b->sgemm, flops / neb_seconds(neb_now() - from));
-        b->peak_cpu = fmax(b->peak_cpu, flops / fmax(bench_cpu_seconds() - cpu, 1e-9));
+        if (!s->bf16)
+            kern_pool_run(s->K->pool, (size_t)threads, peak_part, b);
+        for (size_t at = 0; s->bf16 && at < all; at += PEAK_FLOATS)
+            s->K->ops->gemm(s->K, KERN_N, KERN_N, PEAK, PEAK, PEAK, 1, b->ab + at, PEAK,
+                            b->ab + all + at, PEAK, 0, b->c + at, PEAK);
+        s->peak = fmax(s->peak, flops / neb_seconds(neb_now() - from));
+        s->peak_cpu = fmax(s->peak_cpu, flops / fmax(bench_cpu_seconds() - cpu, 1e-9));
     }
+    s->K->ops->weights(s->K, NULL, 0);
 }
 
 // The next token is a function of this one most of the time, so that there is something to learn
@@ -97,24 +115,31 @@ static void draw(struct bench *b, struct neb_rng *r, const struct intra_trainer_
     }
 }
 
-// Step -1 warms up: scratch is allocated, pages are touched. The ceiling is measured before every
-// step, so that both see the same machine.
-static void measure_steps(struct bench *b, struct intra_trainer *t, int32_t steps) {
+static void measure_step(struct bench *b, struct side *s, int32_t i) {
+    measure_peak(b, s);
+    double cpu = bench_cpu_seconds();
+    neb_ns from = neb_now();
+    intra_trainer_micro(s->t, b->tokens, b->targets);
+    neb_ns middle = neb_now();
+    intra_trainer_update(s->t, &s->stats);
+    neb_ns end = neb_now();
+    if (i < 0)
+        return;
+    s->seconds[i] = neb_seconds(end - from);
+    s->cpu[i] = bench_cpu_seconds() - cpu;
+    s->update_seconds += neb_seconds(end - middle);
+}
+
+// Step -1 warms up: scratch is allocated, pages are touched. The ceiling is measured before every step, and fp32 and bf16 take
+// turns, so that all see the same machine.
+static void measure_steps(struct bench *b, int32_t steps) {
     struct neb_rng r = neb_rng_make(1, 1);
     for (int32_t i = -1; i < steps; i++) {
-        draw(b, &r, &t->c);
-        measure_peak(b);
-        double cpu = bench_cpu_seconds();
-        neb_ns from = neb_now();
-        intra_trainer_micro(t, b->tokens, b->targets);
-        neb_ns middle = neb_now();
-        intra_trainer_update(t, &b->stats);
-        neb_ns end = neb_now();
-        if (i < 0)
-            continue;
-        b->seconds[i] = neb_seconds(end - from);
-        b->cpu[i] = bench_cpu_seconds() - cpu;
-        b->update_seconds += neb_seconds(end - middle);
+        draw(b, &r, &b->sides[0].t->c);
+        for (int k = 0; k < b->n_sides; k++)
+            measure_step(b, &b->sides[k], i);
+        if (i >= 0 && b->n_sides > 1)
+            b->ratios[i] = b->sides[0].cpu[i] / fmax(b->sides[1].cpu[i], 1e-9);
     }
 }
 
@@ -123,31 +148,34 @@ static int by_value(const void *x, const void *y) {
     return a < b ? -1 : a > b;
 }
 
-static void report(struct bench *b, const struct intra_trainer *t, int32_t steps, bool json) {
-    const struct intra_trainer_config *c = &t->c;
+static void report(struct bench *b, struct side *s, int32_t steps, bool json) {
+    const struct intra_trainer_config *c = &s->t->c;
     double total = 0, tokens = (double)c->batch * c->seq_len,
-           flops = tokens * bench_train_token_flops(t->model, c->seq_len);
+           flops = tokens * bench_train_token_flops(s->t->model, c->seq_len);
     char what[64];
     for (int32_t i = 0; i < steps; i++)
-        total += b->seconds[i];
-    qsort(b->seconds, (size_t)steps, sizeof *b->seconds, by_value);
-    qsort(b->cpu, (size_t)steps, sizeof *b->cpu, by_value);
-    double median = b->seconds[steps / 2], cpu = b->cpu[steps / 2];
+        total += s->seconds[i];
+    qsort(s->seconds, (size_t)steps, sizeof *s->seconds, by_value);
+    qsort(s->cpu, (size_t)steps, sizeof *s->cpu, by_value);
+    qsort(b->ratios, (size_t)steps, sizeof *b->ratios, by_value);
+    double median = s->seconds[steps / 2], cpu = s->cpu[steps / 2];
     const struct bench_field more[] = {
         {"tokens_per_s", tokens / median},
         {"tokens_per_cpu_s", tokens / cpu},
-        {"cpu_ratio", flops / cpu / b->peak_cpu},
+        {"cpu_ratio", flops / cpu / s->peak_cpu},
         {"step_ms", 1e3 * median},
-        {"best_step_ms", 1e3 * b->seconds[0]},
-        {"update_share", b->update_seconds / total},
-        {"params", (double)t->model->n_params},
-        {"threads", kern_pool_threads(b->K->pool)},
-        {"loss", b->stats.loss},
+        {"best_step_ms", 1e3 * s->seconds[0]},
+        {"update_share", s->update_seconds / total},
+        {"params", (double)s->t->model->n_params},
+        {"threads", kern_pool_threads(s->K->pool)},
+        {"loss", s->stats.loss},
+        {"of_fp32", b->ratios[steps / 2]}, // the last, of bf16 only
     };
-    snprintf(what, sizeof what, "%dx%d seq %d batch %d%s", c->model.n_layers, c->model.d_model,
-             c->seq_len, c->batch, c->recompute ? " recompute" : "");
-    bench_line_with(json, "train", what, flops / median * 1e-9, "GFLOP/s", b->sgemm * 1e-9, "sgemm",
-                    more, sizeof more / sizeof *more);
+    snprintf(what, sizeof what, "%dx%d seq %d batch %d%s%s", c->model.n_layers, c->model.d_model,
+             c->seq_len, c->batch, c->recompute ? " recompute" : "", s->bf16 ? " bf16" : "");
+    bench_line_with(json, "train", what, flops / median * 1e-9, "GFLOP/s", s->peak * 1e-9,
+                    s->bf16 ? "bf16 gemm" : "sgemm", more,
+                    sizeof more / sizeof *more - (s->bf16 ? 0 : 1));
 }
 
 struct intra_trainer_config bench_train_config(const struct bench_train_shape *s) {
@@ -182,52 +210,66 @@ struct intra_trainer_config bench_train_config(const struct bench_train_shape *s
 }
 
 static bool arrays_create(struct bench *b, size_t tokens, size_t steps) {
-    size_t n = (size_t)kern_pool_threads(b->K->pool) * PEAK_FLOATS;
-    float **peak[] = {&b->a, &b->b, &b->c};
+    size_t n = (size_t)kern_pool_threads(b->sides[0].K->pool) * PEAK_FLOATS;
     struct neb_rng r = neb_rng_make(2, 2);
     b->tokens = calloc(tokens, sizeof *b->tokens);
     b->targets = calloc(tokens, sizeof *b->targets);
-    b->seconds = calloc(steps, sizeof *b->seconds);
-    b->cpu = calloc(steps, sizeof *b->cpu);
-    for (int i = 0; i < 3; i++) {
-        if (!(*peak[i] = aligned_alloc(64, n * sizeof(float))))
+    b->ratios = calloc(steps, sizeof *b->ratios);
+    b->ab = aligned_alloc(64, 2 * n * sizeof *b->ab);
+    b->c = aligned_alloc(64, n * sizeof *b->c);
+    for (size_t k = 0; b->ab && k < 2 * n; k++)
+        b->ab[k] = (float)neb_rng_unit(&r) - 0.5f;
+    for (int k = 0; k < b->n_sides; k++) {
+        b->sides[k].seconds = calloc(steps, sizeof *b->sides[k].seconds);
+        b->sides[k].cpu = calloc(steps, sizeof *b->sides[k].cpu);
+        if (!b->sides[k].seconds || !b->sides[k].cpu)
             return false;
-        for (size_t k = 0; k < n; k++)
-            (*peak[i])[k] = (float)neb_rng_unit(&r) - 0.5f;
     }
-    return b->tokens && b->targets && b->seconds && b->cpu;
+    return b->tokens && b->targets && b->ratios && b->ab && b->c;
+}
+
+static void destroy(struct bench *b) {
+    for (int k = 0; k < b->n_sides; k++) {
+        intra_trainer_destroy(&b->sides[k].t);
+        kern_destroy(&b->sides[k].K);
+        free(b->sides[k].cpu);
+        free(b->sides[k].seconds);
+    }
+    free(b->ratios);
+    free(b->targets);
+    free(b->tokens);
+    free(b->c);
+    free(b->ab);
 }
 
 enum neb_status bench_train(int n_threads, bool json, const struct bench_train_shape *shape) {
     enum neb_status st = NEB_OK;
-    struct bench b = {0};
-    struct intra_trainer *t = NULL;
+    struct bench b = {.n_sides = shape->bf16 ? 2 : 1};
     struct intra_trainer_config c = bench_train_config(shape);
     int32_t steps = shape->steps ? shape->steps : STEPS;
     if (steps < 1 || steps > STEPS_MAX)
         return neb_fail(NEB_ERR_INVALID, "bench train: %d steps is not in 1..%d", steps, STEPS_MAX);
-    NEB_TRY(kern_cpu_create(n_threads, &b.K));
-    NEB_TRY_GOTO(intra_trainer_create(&c, b.K, &t), out);
+    for (int k = 0; k < b.n_sides; k++) {
+        struct side *s = &b.sides[k];
+        s->bf16 = k == 1;
+        c.device_type = s->bf16 ? KERN_BF16 : KERN_F32;
+        NEB_TRY_GOTO(kern_cpu_create(n_threads, &s->K), out);
+        NEB_TRY_GOTO(intra_trainer_create(&c, s->K, &s->t), out);
+    }
     if (!arrays_create(&b, (size_t)c.batch * (size_t)c.seq_len, (size_t)steps)) {
         st = neb_fail(NEB_ERR_NOMEM, "bench train: out of memory for its arrays");
         goto out;
     }
-    measure_steps(&b, t, steps);
-    if (!isfinite(b.stats.loss)) {
-        st = neb_fail(NEB_ERR_STATE,
-                      "bench train: the loss is not finite; the figures would mean nothing");
-        goto out;
-    }
-    report(&b, t, steps, json);
+    measure_steps(&b, steps);
+    for (int k = 0; k < b.n_sides; k++)
+        if (!isfinite(b.sides[k].stats.loss)) {
+            st = neb_fail(NEB_ERR_STATE,
+                          "bench train: the loss is not finite; the figures would mean nothing");
+            goto out;
+        }
+    for (int k = 0; k < b.n_sides; k++)
+        report(&b, &b.sides[k], steps, json);
 out:
-    free(b.cpu);
-    free(b.seconds);
-    free(b.targets);
-    free(b.tokens);
-    free(b.c);
-    free(b.b);
-    free(b.a);
-    intra_trainer_destroy(&t);
-    kern_destroy(&b.K);
+    destroy(&b);
     return st;
 }

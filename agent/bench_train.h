@@ -24,6 +24,7 @@ struct bench_train_shape {
     int32_t vocab; // 0: 4,096
     int32_t steps; // measured, after one that is not; 0: 10
     bool recompute;
+    bool bf16; // steps with products in bf16 as well
 };
 // "default" (8 x 256, sequence 256), "small" (4 x 128, sequence 128), or LAYERSxWIDTHxSEQUENCE
 // ("12x512x256").
@@ -35,7 +36,8 @@ double bench_train_token_flops(const struct intra_model *m, int32_t seq_len);
 
 struct intra_trainer_config bench_train_config(const struct bench_train_shape *s);
 
-// Prints one line: GFLOP/s of the median step; limit: fastest sgemm; further fields tokens_per_s,
+// Prints one line, and with bf16 one more of such steps, which take turns with those in fp32: of_fp32 is then how many times as fast
+// they are, in processor time (median of pairs), and the limit the fastest bf16 product. GFLOP/s of the median step; limit: fastest sgemm; further fields tokens_per_s,
 // tokens_per_cpu_s (of processor time of all threads: on a busy machine the clock says little), cpu_ratio (as value / limit, both
 // in processor time), step_ms, best_step_ms, update_share (of the step spent in clipping and optimiser), params and
 // final loss. n_threads as in kern_pool_create.

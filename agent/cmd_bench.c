@@ -17,11 +17,20 @@ struct options {
     const char *what, *shape, *input, *codec;
     int threads, steps;
     size_t params;
-    bool json, mesh;
+    bool json, mesh, bf16;
     struct bench_link_options link;
 };
 
-enum { KEY_WAN = 256, KEY_SECONDS, KEY_STRIPES, KEY_CONGESTION, KEY_END, KEY_DIR, KEY_MESH };
+enum {
+    KEY_WAN = 256,
+    KEY_SECONDS,
+    KEY_STRIPES,
+    KEY_CONGESTION,
+    KEY_END,
+    KEY_DIR,
+    KEY_MESH,
+    KEY_PRECISION
+};
 
 static double number(struct argp_state *state, const char *arg, double min, double max,
                      const char *what) {
@@ -61,6 +70,11 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case KEY_CONGESTION: o->link.congestion = arg; return 0;
     case KEY_END: o->link.end = (int)number(state, arg, 0, 1, "--end"); return 0;
     case KEY_MESH: o->mesh = true; return 0;
+    case KEY_PRECISION:
+        if (strcmp(arg, "fp32") && strcmp(arg, "bf16"))
+            argp_error(state, "--precision is fp32 or bf16");
+        o->bf16 = !strcmp(arg, "bf16");
+        return 0;
     case KEY_DIR: o->link.dir = arg; return 0;
     case ARGP_KEY_ARG:
         if (state->arg_num)
@@ -73,6 +87,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
              strcmp(o->what, "train") && strcmp(o->what, "link") && strcmp(o->what, "checkpoint") &&
              strcmp(o->what, "seal")))
             argp_error(state, "bench what? checkpoint, codec, kernels, link, round, seal or train");
+        if (o->bf16 && (o->mesh || strcmp(o->what, "train")))
+            argp_error(state, "--precision bf16 is for bench train without --mesh");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -93,6 +109,8 @@ int cmd_bench(int argc, char **argv) {
         {"steps", 'n', "N", 0, "train: steps to measure (default 10)", 0},
         {"mesh", KEY_MESH, NULL, 0,
          "train: what the parallel machinery adds to a step of one rank, in per cent", 0},
+        {"precision", KEY_PRECISION, "TYPE", 0,
+         "train: fp32 (default), or bf16: steps with products in bf16 take turns with fp32's", 0},
         {"wan", KEY_WAN, "RATE:DELAY[:LOSS]", 0, "link: the emulated WAN (default: loopback)", 0},
         {"seconds", KEY_SECONDS, "S", 0, "link: how long to send (default 30)", 0},
         {"stripes", KEY_STRIPES, "N", 0, "link: bulk connections (default 0: self-tuning)", 0},
@@ -128,6 +146,7 @@ int cmd_bench(int argc, char **argv) {
         st = bench_kernels(o.threads, o.json);
     else if ((st = bench_train_shape_parse(o.shape ? o.shape : "default", &shape)) == NEB_OK) {
         shape.steps = o.steps;
+        shape.bf16 = o.bf16;
         st =
             o.mesh ? bench_mesh(o.threads, o.json, &shape) : bench_train(o.threads, o.json, &shape);
     }

@@ -60,7 +60,7 @@ enum agent_device {    // where a cluster's worker trains
 enum agent_precision {    // of activations and products; master parameters are fp32 always
     AGENT_PRECISION_AUTO, // bf16 on CUDA, fp32 on processors
     AGENT_PRECISION_FP32,
-    AGENT_PRECISION_BF16,
+    AGENT_PRECISION_BF16, // on processors: of products only
 };
 
 enum agent_outer_state { // where θ, v, the residual and the arithmetic of the exchange are
@@ -83,7 +83,7 @@ struct agent_cluster {
     enum agent_precision precision;
     enum agent_outer_state outer_state;
     struct { // of the job file, for complaints; 0: not there; never travels
-        int32_t device, precision, outer_state;
+        int32_t device, outer_state;
     } line;
     char corpus[NEB_PATH_MAX]; // overrides data.corpus where the site keeps it elsewhere
     int32_t n_sources;         // 0: all sources of the corpus, by size

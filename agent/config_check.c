@@ -30,10 +30,6 @@ static enum neb_status validate_meshes(const struct agent_job *j, const char *fi
     m.vocab = m.vocab ? m.vocab : INT32_MAX; // the corpus's
     for (int32_t i = 0; i < j->n_clusters; i++) {
         const struct agent_cluster *c = &j->clusters[i];
-        if (c->device == AGENT_DEVICE_CPU && c->precision == AGENT_PRECISION_BF16)
-            return COMPLAIN(file, "clusters.precision",
-                            "cluster %s: bf16 needs device: cuda; processors train in fp32",
-                            c->name);
         if (c->device == AGENT_DEVICE_CPU && c->outer_state == AGENT_OUTER_DEVICE)
             return COMPLAIN(file, "clusters.outer_state",
                             "cluster %s: device needs device: cuda; remove it, or set host",
@@ -70,8 +66,6 @@ static enum neb_status validate_places(const struct agent_job *j, const char *fi
         } keys[] = {
             {c->device == AGENT_DEVICE_CUDA, c->line.device, "clusters.device", "cuda",
              "auto, cpu"},
-            {c->precision == AGENT_PRECISION_BF16, c->line.precision, "clusters.precision", "bf16",
-             "auto, fp32"},
             {c->outer_state == AGENT_OUTER_DEVICE, c->line.outer_state, "clusters.outer_state",
              "device", "auto, host"},
         };
@@ -80,8 +74,7 @@ static enum neb_status validate_places(const struct agent_job *j, const char *fi
                 continue;
             snprintf(at, sizeof at, keys[k].line ? "%s:%d" : "%s", file, (int)keys[k].line);
             return COMPLAIN(at, keys[k].key,
-                            "cluster %s: \"%s\", but mode %s trains on processors, in fp32; "
-                            "allowed: %s",
+                            "cluster %s: \"%s\", but mode %s trains on processors; allowed: %s",
                             c->name, keys[k].value, mode, keys[k].allowed);
         }
     }

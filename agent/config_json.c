@@ -180,7 +180,7 @@ enum neb_status agent_job_from_json(const json_t *json, struct agent_job *out) {
 }
 
 static bool is_place(const char *key, const json_t *a, const json_t *b) {
-    static const char *const keys[] = {"mesh", "threads", "device"};
+    static const char *const keys[] = {"mesh", "threads", "device", "precision"};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         if (!strcmp(key, keys[i]))
             return true;
@@ -191,8 +191,8 @@ static bool is_place(const char *key, const json_t *a, const json_t *b) {
 // Keys of a that b has otherwise; the names are the table's or, of clusters, those that are written here.
 static const char *cluster_differs(const json_t *a, const json_t *b) {
     static const char *const names[] = {
-        "clusters.name",     "clusters.witness", "clusters.corpus",    "clusters.sources",
-        "clusters.launcher", "clusters.role",    "clusters.precision", "clusters.outer_state"};
+        "clusters.name",     "clusters.witness", "clusters.corpus",     "clusters.sources",
+        "clusters.launcher", "clusters.role",    "clusters.outer_state"};
     const char *key;
     json_t *x;
     json_object_foreach((json_t *)(uintptr_t)a, key, x) {

@@ -145,7 +145,9 @@ void agent_job_reference(FILE *f) {
         "hosts, over MPI), slurm (a step of the agent's allocation) or attach: none is started, "
         "your own training loop attaches through libnebula; device: auto (CUDA where every rank "
         "has one, else cpu), cpu or cuda (one a rank; modes rtd and distill train on cpu); "
-        "precision: auto (bf16 on CUDA), fp32 or bf16 (CUDA only); "
+        "precision: auto (bf16 on CUDA, fp32 on processors), fp32 or bf16 (on processors: "
+        "products, "
+        "with avx512_bf16 and oneDNN); "
         "outer_state: auto (the exchange's state and arithmetic where the cluster trains), device "
         "or "
         "host |\n",

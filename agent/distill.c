@@ -84,6 +84,7 @@ static void pass(struct agent_distill_side *s, const struct kern_soft *teacher) 
     float scale = 1.0f / ((float)s->budget * (float)s->job.accumulate);
     intra_acts_prefix(t->acts, s->batch.prefix);
     intra_acts_teacher(t->acts, teacher);
+    intra_trainer_rest(t);
     intra_model_pass(s->K, t->model, t->acts, s->batch.tokens, s->batch.targets, s->batch.B,
                      s->batch.T, scale, &loss, &count);
     intra_acts_teacher(t->acts, NULL);

@@ -37,7 +37,8 @@ static void make_summary(const struct run *r, struct agent_summary *s) {
         if (device && !strncmp(device, "cuda", 4))
             snprintf(c->device, sizeof c->device, "%s", device);
         else
-            snprintf(c->device, sizeof c->device, "cpu (%s, %d threads)", kern_cpu_isa(),
+            snprintf(c->device, sizeof c->device, "cpu (%s%s, %d threads)", kern_cpu_isa(),
+                     device && !strcmp(device, "cpu, bf16") ? ", bf16" : "",
                      (int)(whole(p, "threads") & 0xffff));
         if (r->job.clusters[i].launcher == AGENT_LAUNCHER_ATTACH)
             snprintf(c->device, sizeof c->device, "attached trainer");

@@ -245,7 +245,10 @@ bool worker_device_optional(const struct agent_worker *w); // processors will do
 void worker_device_settle(struct agent_worker *w);
 // Moves the exchange to the device, as the cluster's `outer_state` says; nothing to do on processors.
 NEB_MUST_CHECK enum neb_status worker_device_place(struct agent_worker *w);
-// "cuda (NVIDIA …, bf16)" or "cpu"
+// Says how products are computed, where the cluster's precision asked for bf16 on processors.
+void worker_device_products(const struct agent_worker *w);
+bool worker_in_bf16(const struct agent_worker *w); // products on processors
+// "cuda (NVIDIA …, bf16)", "cpu" or "cpu, bf16"
 void worker_device_name(const struct agent_worker *w, char *out, size_t cap);
 
 // worker_eval.c

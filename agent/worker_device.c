@@ -4,27 +4,24 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum neb_status worker_device_open(struct agent_worker *w) {
     const struct agent_cluster *c = &w->job.clusters[w->cluster];
     bool must = c->device == AGENT_DEVICE_CUDA;
     char why[KERN_WHY_MAX];
     int index;
+    w->device_type = c->precision == AGENT_PRECISION_BF16 ? KERN_BF16 : KERN_F32;
     if (c->device == AGENT_DEVICE_CPU)
         return NEB_OK;
     NEB_TRY(kern_device_index(w->world, &index));
     enum neb_status st = kern_device_open(index, must ? NULL : why, &w->device);
     if (st != NEB_OK && must)
         return st;
-    if (st != NEB_OK && c->precision == AGENT_PRECISION_BF16)
-        return neb_fail(NEB_ERR_UNSUPPORTED,
-                        "cluster %s: precision bf16 needs a CUDA device, and there is none here; "
-                        "set precision: fp32 (device: cuda says what is missing)",
-                        c->name);
     if (st != NEB_OK)
         neb_info("training on processors, as there is no device: %s", why);
-    else
-        w->device_type = c->precision == AGENT_PRECISION_FP32 ? KERN_F32 : KERN_BF16;
+    else if (c->precision == AGENT_PRECISION_AUTO)
+        w->device_type = KERN_BF16;
     return NEB_OK;
 }
 
@@ -39,6 +36,22 @@ void worker_device_settle(struct agent_worker *w) {
     if (w->device)
         neb_info("training on %s in %s", w->device->name,
                  w->device_type == KERN_BF16 ? "bf16" : "fp32");
+    else
+        worker_device_products(w);
+}
+
+void worker_device_products(const struct agent_worker *w) {
+    if (!worker_in_bf16(w))
+        return;
+    double gain = kern_cpu_bf16_gain(w->K);
+    neb_info("training on processors, with products in %s, %.1f times as fast as in fp32",
+             kern_cpu_products(w->K), gain);
+    if (gain < 1)
+        neb_warn("this processor is faster without precision: bf16");
+}
+
+bool worker_in_bf16(const struct agent_worker *w) {
+    return strcmp(kern_cpu_products(w->K), "fp32") != 0;
 }
 
 static enum neb_status changed(struct agent_worker *w, const bool *wanted) {
@@ -81,5 +94,5 @@ void worker_device_name(const struct agent_worker *w, char *out, size_t cap) {
         snprintf(out, cap, "cuda (%s, %s)", w->device->name,
                  w->device_type == KERN_BF16 ? "bf16" : "fp32");
     else
-        snprintf(out, cap, "cpu");
+        snprintf(out, cap, worker_in_bf16(w) ? "cpu, bf16" : "cpu");
 }

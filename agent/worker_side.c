@@ -22,7 +22,11 @@ enum neb_status worker_side_open(struct worker_side *x, struct agent_worker *w) 
     w->side = x;
     // The digest that is compared is worth what the shards are: they are read against it.
     NEB_TRY(intra_corpus_open(c->corpus[0] ? c->corpus : w->job.corpus, true, &w->corpus));
-    return kern_cpu_create(c->threads, &w->K);
+    NEB_TRY(kern_cpu_create(c->threads, &w->K));
+    if (c->precision == AGENT_PRECISION_BF16)
+        NEB_TRY(kern_cpu_bf16(w->K));
+    worker_device_products(w);
+    return NEB_OK;
 }
 
 void worker_side_close(struct worker_side *x) {

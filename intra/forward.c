@@ -247,10 +247,8 @@ static void linear_bwd(struct kern *K, const struct intra_model *m, const struct
                        float *dx, const float *dy, int ld, const float *x, int n, int out, int in,
                        const struct intra_tensor *w, const struct intra_lora_pair *lora,
                        int parts) {
-    if (w->trainable)
-        K->ops->gemm(K, KERN_T, KERN_N, out, in, n, 1, dy, ld, x, in, 1, intra_grad(m, w), in);
-    if (dx)
-        K->ops->gemm(K, KERN_N, KERN_N, n, in, out, 1, dy, ld, intra_param(m, w), in, 0, dx, in);
+    K->ops->linear_bwd(K, dx, w->trainable ? intra_grad(m, w) : NULL, dy, ld, x, intra_param(m, w),
+                       n, out, in);
     float scale =
         m->trainable.lora_rank ? m->trainable.lora_alpha / (float)m->trainable.lora_rank : 0;
     int col = 0, rank = m->trainable.lora_rank;

@@ -34,6 +34,8 @@ enum neb_status intra_trainer_create(const struct intra_trainer_config *c, struc
     t->c = *c;
     t->K = K;
     t->weight = 1;
+    if (!c->device && c->device_type == KERN_BF16)
+        NEB_TRY_GOTO(kern_cpu_bf16(K), fail);
     NEB_TRY_GOTO(intra_model_create_on(&c->model, &c->trainable, c->seed, c->mesh, &t->model),
                  fail);
     NEB_TRY_GOTO(intra_optim_create(&c->optim, t->model, &t->optim), fail);
@@ -99,11 +101,27 @@ void intra_trainer_count(struct intra_trainer *t, const int32_t *tokens, const i
     }
 }
 
+void intra_trainer_rest(struct intra_trainer *t) {
+    if (t->device || t->resting)
+        return;
+    t->K->ops->weights(t->K, t->model->params, t->model->n_params);
+    t->resting = true;
+}
+
+// What comes next may change them, here or by hand.
+static void wake(struct intra_trainer *t) {
+    if (t->resting)
+        t->K->ops->weights(t->K, NULL, 0);
+    t->resting = false;
+}
+
 void intra_trainer_micro(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets) {
     double loss = 0;
     int64_t count = 0;
     int32_t n = t->c.batch * t->c.seq_len;
     float scale = t->weight / ((float)n * (float)t->c.accumulate * (float)intra_mesh_dp(t->c.mesh));
+    if (!t->pipe)
+        intra_trainer_rest(t);
     if (t->pipe)
         intra_pipe_add(t->pipe, tokens, targets);
     else if (t->device)
@@ -144,8 +162,11 @@ static void update_on_device(struct intra_trainer *t, struct intra_step_stats *o
 
 static void update(struct intra_trainer *t, struct intra_step_stats *out) {
     double full = full_step(t);
-    if (t->pipe)
+    if (t->pipe) {
+        intra_trainer_rest(t);
         intra_pipe_run(t->pipe, (float)(1 / full), &t->loss_sum, &t->loss_count);
+    }
+    wake(t);
     sum_loss(t, &t->loss_sum, &t->loss_count);
     // Gradients were scaled for full micro-batches; where targets were ignored the mean is over fewer.
     if (t->loss_count && (double)t->loss_count != full)
@@ -178,6 +199,8 @@ double intra_trainer_eval(struct intra_trainer *t, const int32_t *tokens, const 
     int replica = 0; // whose turn it is
     if (t->device)
         intra_device_eval_begin(t->device);
+    wake(t);
+    intra_trainer_rest(t);
     for (int at = 0; at < n; at += t->c.batch, replica = (replica + 1) % intra_mesh_dp(t->c.mesh)) {
         double loss = 0;
         int64_t k = 0;
@@ -195,6 +218,7 @@ double intra_trainer_eval(struct intra_trainer *t, const int32_t *tokens, const 
         sum += loss;
         count += k;
     }
+    wake(t);
     if (t->device)
         intra_model_keep(t->model, intra_device_eval_end(t->device, &sum));
     sum_loss(t, &sum, &count);

@@ -29,7 +29,7 @@ struct intra_trainer_config {
     const struct intra_mesh *mesh; // borrowed; NULL: one rank
     struct kern_device *device;    // borrowed; NULL: on the CPU
     bool device_optional; // of a team: without devices for all of its ranks it trains on the CPU
-    enum kern_type device_type;
+    enum kern_type device_type; // T; without a device: of products (kern_cpu_bf16)
     // with a device and a mesh: the same mesh over communicators that take device memory; borrowed
     const struct intra_mesh *device_mesh;
 };
@@ -53,6 +53,7 @@ struct intra_trainer {
         *whole; // on a mesh: layout of the whole model; at the owner, while needed, its parameters
     struct intra_part_saver *part_saver; // of a rank of a mesh (trainer_parts.h)
     float weight; // of the gradients of the next micro-batches; 1 at first. Not with several stages
+    bool resting; // parameters do not change now, and the backend knows
     double loss_sum; // of the step in progress
     int64_t loss_count;
     // (V) tokens seen as input and as target, ever, by this replica
@@ -66,6 +67,9 @@ NEB_MUST_CHECK enum neb_status intra_trainer_create(const struct intra_trainer_c
 void intra_trainer_destroy(struct intra_trainer **t);
 // tokens, targets: (batch, seq_len)
 void intra_trainer_micro(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets);
+// Parameters stay as they are until the next update or evaluation: passes over the model may be faster (kern_ops.weights). Micro
+// says so itself.
+void intra_trainer_rest(struct intra_trainer *t);
 // Only counts the tokens of a micro-batch, which another replica trains on (micro counts its own).
 void intra_trainer_count(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets);
 void intra_trainer_update(struct intra_trainer *t, struct intra_step_stats *out);

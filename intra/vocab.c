@@ -135,11 +135,8 @@ static double head_block(struct kern *K, struct intra_model *m, struct block *b,
     }
     if (h->dx || h->dw)
         kern_pool_run(K->pool, (size_t)n, row_grad, b);
-    if (h->dx)
-        K->ops->gemm(K, KERN_N, KERN_N, n, h->d, h->V, 1, b->z, h->V, h->w, h->d, 0,
-                     h->dx + (size_t)from * h->d, h->d);
-    if (h->dw)
-        K->ops->gemm(K, KERN_T, KERN_N, h->V, h->d, n, 1, b->z, h->V, x, h->d, 1, h->dw, h->d);
+    K->ops->linear_bwd(K, h->dx ? h->dx + (size_t)from * h->d : NULL, h->dw, b->z, h->V, x, h->w, n,
+                       h->V, h->d);
     return loss;
 }
 

@@ -281,9 +281,11 @@ static void zero(struct kern *K, float *y, size_t n) {
     flat_run(K, &(struct flat){.y = y, .n = n}, zero_task);
 }
 
-static const struct kern_ops cpu_ops = {
+const struct kern_ops cpu_ops = {
     .name = "cpu",
     .gemm = cpu_gemm,
+    .linear_bwd = cpu_linear_bwd,
+    .weights = cpu_weights,
     .embed_fwd = embed_fwd,
     .embed_bwd = embed_bwd,
     .rmsnorm_fwd = rmsnorm_fwd,
@@ -337,6 +339,7 @@ static void cpu_destroy(struct kern *K) {
         for (size_t i = 0; i < sizeof all / sizeof *all; i++)
             free(all[i]->p);
         free(x->picked);
+        cpu_bf16_destroy(x->bf16);
         free(x);
     }
     kern_pool_destroy(&K->pool);

@@ -50,6 +50,9 @@ struct cpu_isa {
     double (*sumsq)(const float *x, size_t n);
     void (*add)(float *y, const float *x, size_t n);
     void (*scale)(float *y, float a, size_t n);
+    // x rounded to bf16, as such and as fp32
+    void (*to_bf16)(uint16_t *y, const float *x, size_t n);
+    void (*round_bf16)(float *y, const float *x, size_t n);
     // y = exp(x): for tests of its accuracy
     void (*exp)(float *y, const float *x, size_t n);
     // One block of queries of one head / one key-value head with all its query heads.
@@ -65,8 +68,10 @@ struct cpu_buf { // grows once, 64-byte aligned
     float *p;
     size_t n;
 };
+struct cpu_bf16;
 struct cpu_ctx {
     const struct cpu_isa *isa;
+    struct cpu_bf16 *bf16;                                   // products in it; NULL: in fp32
     struct cpu_buf attn, partial, logits, soft, rows, drows; // scratch of single ops
     int32_t *picked;                                         // (picked_n) rows with a target
     size_t picked_n;
@@ -80,12 +85,37 @@ const struct cpu_isa *cpu_isa_find(const char *name);
 // kern_cpu_create with a chosen table: NULL picks as kern_cpu_isa() says.
 NEB_MUST_CHECK enum neb_status cpu_create_isa(const char *isa, int n_threads, struct kern **out);
 
+extern const struct kern_ops cpu_ops;
+
+// How a product's result (m, n) is cut for the pool: by its shape alone.
+struct cpu_tiles {
+    int m, n, tile_m, tile_n;
+};
+struct cpu_tile {
+    int row, col, rows, cols;
+};
+struct cpu_tiles cpu_tiles(int m, int n, int k);
+size_t cpu_tiles_count(const struct cpu_tiles *t);
+struct cpu_tile cpu_tile(const struct cpu_tiles *t, size_t i);
+
 // Once in a process, before the first product: see blas.c.
 void cpu_blas_choose(void);
 
 void cpu_gemm(struct kern *K, enum kern_trans ta, enum kern_trans tb, int m, int n, int k,
               float alpha, const float *a, int lda, const float *b, int ldb, float beta, float *c,
               int ldc);
+void cpu_linear_bwd(struct kern *K, float *dx, float *dw, const float *dy, int ld, const float *x,
+                    const float *w, int n, int out, int in);
+void cpu_weights(struct kern *K, const float *params, size_t n);
+// cpu_bf16.c: what the two above do where it takes the shape
+bool cpu_bf16_takes(const struct kern *K, int m, int n, int k);
+void cpu_bf16_gemm(struct kern *K, enum kern_trans ta, enum kern_trans tb, int m, int n, int k,
+                   float alpha, const float *a, int lda, const float *b, int ldb, float beta,
+                   float *c, int ldc);
+void cpu_bf16_linear_bwd(struct kern *K, float *dx, float *dw, const float *dy, int ld,
+                         const float *x, const float *w, int n, int out, int in);
+void cpu_bf16_destroy(struct cpu_bf16 *h); // NULL-safe
+
 double cpu_head_loss(struct kern *K, const struct kern_head *h, int64_t *n_counted);
 double cpu_distill(struct kern *K, const struct kern_head *h, const struct kern_soft *s,
                    int64_t *n_counted);

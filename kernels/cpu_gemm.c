@@ -22,9 +22,9 @@ enum {
 };
 
 struct gemm_job {
+    struct cpu_tiles cut;
     enum kern_trans ta, tb;
-    int m, n, k, lda, ldb, ldc;
-    int tile_m, tile_n, tiles_n;
+    int k, lda, ldb, ldc;
     float alpha, beta;
     const float *a, *b;
     float *c;
@@ -34,29 +34,39 @@ static int up(int n, int by) { return (n + by - 1) / by; }
 static int min(int a, int b) { return a < b ? a : b; }
 
 // Halves the longer side of the tiles until there are enough of them.
-static void gemm_cut(struct gemm_job *j) {
-    double flops = 2.0 * j->m * j->n * j->k;
+struct cpu_tiles cpu_tiles(int m, int n, int k) {
+    struct cpu_tiles t = {.m = m, .n = n, .tile_m = m, .tile_n = n};
+    double flops = 2.0 * m * n * k;
     int want =
         (int)fmin(fmax(flops / TILE_FLOPS, fmin(flops / TILE_FLOPS_LEAST, TILES_LEAST)), TILES_MAX);
-    j->tile_m = j->m;
-    j->tile_n = j->n;
-    while (up(j->m, j->tile_m) * up(j->n, j->tile_n) < want) {
-        int *side = j->tile_m >= j->tile_n ? &j->tile_m : &j->tile_n;
+    while (up(m, t.tile_m) * up(n, t.tile_n) < want) {
+        int *side = t.tile_m >= t.tile_n ? &t.tile_m : &t.tile_n;
         if (*side <= TILE_SIDE)
             break;
         *side = up(up(*side, 2), 16) * 16;
     }
-    j->tiles_n = up(j->n, j->tile_n);
+    return t;
+}
+
+size_t cpu_tiles_count(const struct cpu_tiles *t) {
+    return (size_t)(up(t->m, t->tile_m) * up(t->n, t->tile_n));
+}
+
+struct cpu_tile cpu_tile(const struct cpu_tiles *t, size_t i) {
+    int across = up(t->n, t->tile_n), row = (int)i / across * t->tile_m,
+        col = (int)i % across * t->tile_n;
+    return (struct cpu_tile){row, col, min(t->tile_m, t->m - row), min(t->tile_n, t->n - col)};
 }
 
 static void gemm_task(void *arg, size_t i) {
     const struct gemm_job *j = arg;
-    int r = (int)i / j->tiles_n * j->tile_m, c = (int)i % j->tiles_n * j->tile_n;
-    const float *a = j->a + (j->ta ? (size_t)r : (size_t)r * (size_t)j->lda);
-    const float *b = j->b + (j->tb ? (size_t)c * (size_t)j->ldb : (size_t)c);
+    struct cpu_tile t = cpu_tile(&j->cut, i);
+    size_t r = (size_t)t.row, c = (size_t)t.col;
+    const float *a = j->a + (j->ta ? r : r * (size_t)j->lda);
+    const float *b = j->b + (j->tb ? c * (size_t)j->ldb : c);
     cblas_sgemm(CblasRowMajor, j->ta ? CblasTrans : CblasNoTrans, j->tb ? CblasTrans : CblasNoTrans,
-                min(j->tile_m, j->m - r), min(j->tile_n, j->n - c), j->k, j->alpha, a, j->lda, b,
-                j->ldb, j->beta, j->c + (size_t)r * (size_t)j->ldc + (size_t)c, j->ldc);
+                t.rows, t.cols, j->k, j->alpha, a, j->lda, b, j->ldb, j->beta,
+                j->c + r * (size_t)j->ldc + c, j->ldc);
 }
 
 void cpu_gemm(struct kern *K, enum kern_trans ta, enum kern_trans tb, int m, int n, int k,
@@ -64,10 +74,13 @@ void cpu_gemm(struct kern *K, enum kern_trans ta, enum kern_trans tb, int m, int
               int ldc) {
     if (m == 0 || n == 0)
         return;
-    struct gemm_job j = {.ta = ta,
+    if (cpu_bf16_takes(K, m, n, k)) {
+        cpu_bf16_gemm(K, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+        return;
+    }
+    struct gemm_job j = {.cut = cpu_tiles(m, n, k),
+                         .ta = ta,
                          .tb = tb,
-                         .m = m,
-                         .n = n,
                          .k = k,
                          .lda = lda,
                          .ldb = ldb,
@@ -77,8 +90,19 @@ void cpu_gemm(struct kern *K, enum kern_trans ta, enum kern_trans tb, int m, int
                          .a = a,
                          .b = b,
                          .c = c};
-    gemm_cut(&j);
-    kern_pool_run(K->pool, (size_t)(up(m, j.tile_m) * j.tiles_n), gemm_task, &j);
+    kern_pool_run(K->pool, cpu_tiles_count(&j.cut), gemm_task, &j);
+}
+
+void cpu_linear_bwd(struct kern *K, float *dx, float *dw, const float *dy, int ld, const float *x,
+                    const float *w, int n, int out, int in) {
+    if (n && cpu_bf16_takes(K, n, out, in)) {
+        cpu_bf16_linear_bwd(K, dx, dw, dy, ld, x, w, n, out, in);
+        return;
+    }
+    if (dw)
+        cpu_gemm(K, KERN_T, KERN_N, out, in, n, 1, dy, ld, x, in, 1, dw, in);
+    if (dx)
+        cpu_gemm(K, KERN_N, KERN_N, n, in, out, 1, dy, ld, w, in, 0, dx, in);
 }
 
 enum { CPU_SOFT_MAX = 64 };
@@ -240,13 +264,9 @@ static double head_run(struct kern *K, const struct kern_head *h, const struct k
             ce += j.loss[block + i];
             kl += j.loss[2 * block + i];
         }
-        if (h->dx)
-            cpu_gemm(K, KERN_N, KERN_N, (int)n, h->d, h->V, 1, j.z, h->V, h->w, h->d, 0, j.dx,
-                     h->d);
+        cpu_linear_bwd(K, h->dx ? j.dx : NULL, h->dw, j.z, h->V, xb, h->w, (int)n, h->V, h->d);
         if (h->dx && !all)
             kern_pool_run(K->pool, n, head_scatter, &j);
-        if (h->dw)
-            cpu_gemm(K, KERN_T, KERN_N, h->V, h->d, (int)n, 1, j.z, h->V, xb, h->d, 1, h->dw, h->d);
     }
     if (soft && soft->ce_sum)
         *soft->ce_sum = ce;

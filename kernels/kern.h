@@ -78,6 +78,13 @@ struct kern_ops {
     void (*gemm)(struct kern *K, enum kern_trans ta, enum kern_trans tb, int m, int n, int k,
                  float alpha, const float *a, int lda, const float *b, int ldb, float beta,
                  float *c, int ldc);
+    // The backward of y (n, out) = x (n, in) w^T: dw (out, in) += dy^T x, and dx (n, in) = dy w. NULL: not wanted. dy has rows
+    // of ld.
+    void (*linear_bwd)(struct kern *K, float *dx, float *dw, const float *dy, int ld,
+                       const float *x, const float *w, int n, int out, int in);
+    // These parameters stay as they are until the next call (n 0: none do), so a backend may keep a form of them that its
+    // products read. Right without.
+    void (*weights)(struct kern *K, const float *params, size_t n);
 
     // out (n, d) = table[ids]; ids (n) in [0, V)
     void (*embed_fwd)(struct kern *K, float *out, const float *table, const int32_t *ids, int n,
@@ -144,6 +151,22 @@ struct kern {
 NEB_MUST_CHECK enum neb_status kern_ref_create(struct kern **out);
 NEB_MUST_CHECK enum neb_status kern_cpu_create(int n_threads, struct kern **out);
 void kern_destroy(struct kern **K);
+
+// bf16: products whose operands are rounded to nearest even, summed in fp32; all else as before. A product with a side below
+// KERN_BF16_LEAST stays in fp32: there is nothing to gain.
+enum { KERN_BF16_LEAST = 16 };
+// Puts the products of a backend of kern_cpu_create into bf16; those of one that has them there already stay. NEB_ERR_UNSUPPORTED:
+// this machine cannot, which is logged with what to do. NEBULA_BF16=rounded computes the same on any machine, slowly (tests).
+// NEB_ERR_NOMEM.
+NEB_MUST_CHECK enum neb_status kern_cpu_bf16(struct kern *K);
+// The same of the reference.
+void kern_ref_bf16(struct kern *K);
+// "fp32", "bf16 by oneDNN 2.6"
+const char *kern_cpu_products(const struct kern *K);
+// How many times as fast as in fp32 a product is in bf16, its conversion included: one of 384 x 384 x 384, on one thread, in some
+// milliseconds of its processor time. 1 for a backend in fp32.
+double kern_cpu_bf16_gain(struct kern *K);
+
 const char *kern_cpu_isa(void); // "avx512", "avx2" or "sse2": what kern_cpu_create picks here
 
 // cos_sin (T, head_dim/2, 2): cos and sin of t * theta^(-2i/head_dim), computed in double.

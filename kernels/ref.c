@@ -1,5 +1,6 @@
 // The reference backend: the definition of every op as plain loops with double accumulation. Slow and readable;
 // every other backend is tested against it, and it against finite differences.
+#include "kernels/bf16.h"
 #include "kernels/kern.h"
 
 #include <math.h>
@@ -15,19 +16,36 @@ void kern_rope_table(float *cos_sin, int T, int head_dim, double theta) {
         }
 }
 
+// An operand of a product.
+static double operand(const struct kern *K, float x) {
+    return (double)(K->ctx ? kern_bf16_round(x) : x);
+}
+void kern_ref_bf16(struct kern *K) { K->ctx = K; }
+
 static void gemm(struct kern *K, enum kern_trans ta, enum kern_trans tb, int m, int n, int k,
                  float alpha, const float *a, int lda, const float *b, int ldb, float beta,
                  float *c, int ldc) {
-    (void)K;
     for (int i = 0; i < m; i++)
         for (int j = 0; j < n; j++) {
             double s = 0;
             for (int l = 0; l < k; l++)
-                s += (double)(ta ? a[(size_t)l * lda + i] : a[(size_t)i * lda + l]) *
-                     (double)(tb ? b[(size_t)j * ldb + l] : b[(size_t)l * ldb + j]);
+                s += operand(K, ta ? a[(size_t)l * lda + i] : a[(size_t)i * lda + l]) *
+                     operand(K, tb ? b[(size_t)j * ldb + l] : b[(size_t)l * ldb + j]);
             float *out = &c[(size_t)i * ldc + j];
             *out = (float)((double)alpha * s + (beta != 0 ? (double)beta * (double)*out : 0.0));
         }
+}
+
+static void linear_bwd(struct kern *K, float *dx, float *dw, const float *dy, int ld,
+                       const float *x, const float *w, int n, int out, int in) {
+    if (dw)
+        gemm(K, KERN_T, KERN_N, out, in, n, 1, dy, ld, x, in, 1, dw, in);
+    if (dx)
+        gemm(K, KERN_N, KERN_N, n, in, out, 1, dy, ld, w, in, 0, dx, in);
+}
+
+static void weights(struct kern *K, const float *params, size_t n) {
+    (void)K, (void)params, (void)n;
 }
 
 static void embed_fwd(struct kern *K, float *out, const float *table, const int32_t *ids, int n,
@@ -233,7 +251,6 @@ static void bias_bwd(struct kern *K, float *db, const float *dy, int n, int d) {
 static double head_loss(struct kern *K, const struct kern_head *h, int64_t *n_counted) {
     double total = 0, *z = malloc(sizeof *z * h->V); // the reference may allocate
     NEB_ASSERT(z);
-    (void)K;
     *n_counted = 0;
     for (int i = 0; i < h->n; i++) {
         const float *x = h->x + (size_t)i * h->d;
@@ -248,7 +265,7 @@ static double head_loss(struct kern *K, const struct kern_head *h, int64_t *n_co
         for (int c = 0; c < h->V; c++) {
             z[c] = 0;
             for (int j = 0; j < h->d; j++)
-                z[c] += (double)x[j] * (double)h->w[(size_t)c * h->d + j];
+                z[c] += operand(K, x[j]) * operand(K, h->w[(size_t)c * h->d + j]);
             max = fmax(max, z[c]);
         }
         for (int c = 0; c < h->V; c++)
@@ -260,11 +277,13 @@ static double head_loss(struct kern *K, const struct kern_head *h, int64_t *n_co
             h->losses[i] = (float)loss;
         for (int c = 0; c < h->V && (h->dx || h->dw); c++) {
             double dz = (exp(z[c] - max) / sum - (c == h->targets[i])) * (double)h->grad_scale;
+            dz = K->ctx ? operand(K, (float)dz) : dz;
             for (int j = 0; j < h->d; j++) {
                 if (h->dx)
-                    h->dx[(size_t)i * h->d + j] += (float)(dz * (double)h->w[(size_t)c * h->d + j]);
+                    h->dx[(size_t)i * h->d + j] +=
+                        (float)(dz * operand(K, h->w[(size_t)c * h->d + j]));
                 if (h->dw)
-                    h->dw[(size_t)c * h->d + j] += (float)(dz * (double)x[j]);
+                    h->dw[(size_t)c * h->d + j] += (float)(dz * operand(K, x[j]));
             }
         }
     }
@@ -317,7 +336,6 @@ static double distill(struct kern *K, const struct kern_head *h, const struct ke
     double *logq = z + h->V, *logqT = logq + h->V, *dkl = logqT + h->V;
     double T = (double)s->temperature, lambda = (double)s->lambda;
     NEB_ASSERT(z);
-    (void)K;
     *n_counted = 0;
     for (int i = 0; i < h->n; i++) {
         const float *x = h->x + (size_t)i * h->d;
@@ -330,7 +348,7 @@ static double distill(struct kern *K, const struct kern_head *h, const struct ke
         for (int c = 0; c < h->V; c++) {
             z[c] = 0;
             for (int j = 0; j < h->d; j++)
-                z[c] += (double)x[j] * (double)h->w[(size_t)c * h->d + j];
+                z[c] += operand(K, x[j]) * operand(K, h->w[(size_t)c * h->d + j]);
         }
         log_softmax(z, h->V, 1, logq);
         log_softmax(z, h->V, T, logqT);
@@ -345,11 +363,13 @@ static double distill(struct kern *K, const struct kern_head *h, const struct ke
         for (int c = 0; c < h->V && (h->dx || h->dw); c++) {
             double dce = exp(logq[c]) - (c == h->targets[i]);
             double dz = ((1 - lambda) * dce + lambda * T * T * dkl[c]) * (double)h->grad_scale;
+            dz = K->ctx ? operand(K, (float)dz) : dz;
             for (int j = 0; j < h->d; j++) {
                 if (h->dx)
-                    h->dx[(size_t)i * h->d + j] += (float)(dz * (double)h->w[(size_t)c * h->d + j]);
+                    h->dx[(size_t)i * h->d + j] +=
+                        (float)(dz * operand(K, h->w[(size_t)c * h->d + j]));
                 if (h->dw)
-                    h->dw[(size_t)c * h->d + j] += (float)(dz * (double)x[j]);
+                    h->dw[(size_t)c * h->d + j] += (float)(dz * operand(K, x[j]));
             }
         }
     }
@@ -404,6 +424,8 @@ static void zero(struct kern *K, float *y, size_t n) {
 static const struct kern_ops ref_ops = {
     .name = "reference",
     .gemm = gemm,
+    .linear_bwd = linear_bwd,
+    .weights = weights,
     .embed_fwd = embed_fwd,
     .embed_bwd = embed_bwd,
     .rmsnorm_fwd = rmsnorm_fwd,

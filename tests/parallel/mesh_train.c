@@ -12,6 +12,7 @@
 //     pause=MS      the owner of a team sleeps before its last step, as in an exchange
 //     team=0|1      rank 0 drives the others (team.h), instead of all running this program side by side
 //     device=fp32|bf16   each rank on its CUDA device, collectives over NCCL
+//     products=fp32|bf16 without a device
 //
 // Output of rank 0, a line a step: step, loss, gradient norm, clipped tensors; with 9 digits.
 #include "agent/base/clock.h"
@@ -31,7 +32,7 @@ enum { VOCAB = 131, WIDTH = 64, LAYERS = 4, T = 16, BATCH = 2, MICROS = 8, EVAL 
 struct options {
     struct intra_mesh_config mesh;
     int steps, pause_ms, seq;
-    bool shards, aside, adagc, tied, bias, recompute, eval, ignore, nudge, team;
+    bool shards, aside, adagc, tied, bias, recompute, eval, ignore, nudge, team, bf16;
     const char *trainable, *save, *load, *device;
 };
 
@@ -78,6 +79,8 @@ static bool parse(int argc, char **argv, struct options *o) {
             o->team = on;
         else if (!strcmp(argv[i], "device"))
             o->device = value;
+        else if (!strcmp(argv[i], "products"))
+            o->bf16 = !strcmp(value, "bf16");
         else if (!strcmp(argv[i], "save"))
             o->save = value;
         else if (!strcmp(argv[i], "load"))
@@ -140,7 +143,7 @@ static struct intra_trainer_config config(const struct options *o, const struct 
 static void set_device(struct intra_trainer_config *c, const struct options *o,
                        struct kern_device *D) {
     c->device = D;
-    c->device_type = D && !strcmp(o->device, "bf16") ? KERN_BF16 : KERN_F32;
+    c->device_type = (D ? !strcmp(o->device, "bf16") : o->bf16) ? KERN_BF16 : KERN_F32;
 }
 
 // Windows of a noisy cycle through the vocabulary: something to learn, the same for a given number.
