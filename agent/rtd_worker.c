@@ -237,7 +237,8 @@ static json_t *results(struct rtd_run *r, struct agent_rtd_side *side) {
     if (quality && r->stream && r->stream->c.role == INTER_STREAM_CONSUMER)
         json_object_set_new(quality, "stall", agent_stream_stall(r->stream));
     show(r, side);
-    json_t *o = worker_results(r->w, "cpu", x->done ? x->eval_loss : NAN, x->done);
+    json_t *o =
+        worker_results(r->w, worker_processors(r->w), x->done ? x->eval_loss : NAN, x->done);
     json_object_set_new(o, "role",
                         json_string(r->both     ? "both"
                                     : generator ? "generator"

@@ -247,7 +247,8 @@ void worker_device_settle(struct agent_worker *w);
 NEB_MUST_CHECK enum neb_status worker_device_place(struct agent_worker *w);
 // Says how products are computed, where the cluster's precision asked for bf16 on processors.
 void worker_device_products(const struct agent_worker *w);
-bool worker_in_bf16(const struct agent_worker *w); // products on processors
+bool worker_in_bf16(const struct agent_worker *w);           // products on processors
+const char *worker_processors(const struct agent_worker *w); // "cpu" or "cpu, bf16"
 // "cuda (NVIDIA …, bf16)", "cpu" or "cpu, bf16"
 void worker_device_name(const struct agent_worker *w, char *out, size_t cap);
 

@@ -89,10 +89,14 @@ enum neb_status worker_device_place(struct agent_worker *w) {
     return st;
 }
 
+const char *worker_processors(const struct agent_worker *w) {
+    return worker_in_bf16(w) ? "cpu, bf16" : "cpu";
+}
+
 void worker_device_name(const struct agent_worker *w, char *out, size_t cap) {
     if (w->device)
         snprintf(out, cap, "cuda (%s, %s)", w->device->name,
                  w->device_type == KERN_BF16 ? "bf16" : "fp32");
     else
-        snprintf(out, cap, worker_in_bf16(w) ? "cpu, bf16" : "cpu");
+        snprintf(out, cap, "%s", worker_processors(w));
 }

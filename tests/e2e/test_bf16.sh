@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # `precision: bf16` on processors: a cluster in bf16 and one in fp32 exchange the same bytes, and their digests are equal; the loss is
-# that of fp32; a run goes on in the other precision; adapters, mode rtd and distillation train in it too; a processor without is refused.
+# that of fp32; a run goes on in the other precision; adapters train in it too; a processor without is refused.
 . "$(dirname "$0")/lib.sh"
-export NEBULA_BF16=rounded # on any machine; at the end as this one has it
+export NEBULA_BF16=rounded # on any machine
 make_corpus
 make_job "$T/fp32.yaml"
 sed 's/{name: alpha,/{name: alpha, device: cpu, precision: bf16,/' "$T/fp32.yaml" >"$T/bf16.yaml"
