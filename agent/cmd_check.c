@@ -5,6 +5,7 @@
 #include "agent/json.h"
 #include "agent/model_init.h"
 #include "agent/plan.h"
+#include "agent/planner.h"
 #include "agent/progress.h"
 #include "intra/data.h"
 
@@ -151,6 +152,7 @@ static enum neb_status check(const struct arguments *a) {
     NEB_TRY(agent_job_model_init(&job, a->file));
     NEB_TRY(agent_job_validate(&job, a->file));
     NEB_TRY(look_at_corpora(&job, each, &vocab));
+    NEB_TRY(agent_planner_roles_resolve(&job, 0));
     if (job.init_from[0] && !neb_fs_exists(job.init_from))
         return neb_fail(NEB_ERR_NOT_FOUND, "init_from: there is no %s", job.init_from);
     NEB_TRY(agent_job_plan(&job, vocab, &plan));

@@ -17,9 +17,7 @@ enum {
     KEY_RANKS,
     KEY_PROFILE,
     KEY_MEASURE,
-    KEY_LINK,
-    KEY_TEACHER,
-    KEY_GENERATOR
+    KEY_LINK
 };
 
 struct named { // NAME=VALUE
@@ -28,10 +26,10 @@ struct named { // NAME=VALUE
 };
 
 struct arguments {
-    const char *file, *wan, *stream; // stream: the job file of a teacher or generator
+    const char *file, *wan;
     struct named sets, sites, ranks;
     int local;
-    bool json, profile, measure, link, serves;
+    bool json, profile, measure, link;
 };
 
 // Splits NAME=VALUE; index of the cluster of this name.
@@ -54,21 +52,13 @@ static enum neb_status find_sites(const struct arguments *a, const struct agent_
                                   struct plan_machines *m) {
     const char *value;
     int32_t i;
-    bool all = a->sites.n >= job->n_clusters && !a->local;
-    if (!all)
-        NEB_TRY(agent_profile_get(a->measure, &m->here, &m->kept));
-    for (i = 0; i < job->n_clusters; i++)
-        m->sites[i] =
-            (struct agent_site){.profile = m->here, .share = a->local ? 1.0 / a->local : 1};
     for (int k = 0; k < a->sites.n; k++) {
         NEB_TRY(cluster_of(job, "--site", a->sites.sets[k], &i, &value));
         NEB_TRY(agent_profile_load(value, &m->sites[i].profile));
         m->sites[i].other = true;
+        m->sites[i].share = 1;
     }
-    for (i = 0; i < job->n_clusters; i++)
-        if (!m->sites[i].profile.host[0])
-            return neb_fail(NEB_ERR_INVALID, "--site: none is given for cluster %s",
-                            job->clusters[i].name);
+    NEB_TRY(agent_planner_sites(job, a->local, a->measure, m->sites, &m->kept));
     for (int k = 0; k < a->ranks.n; k++) {
         char *end = NULL;
         NEB_TRY(cluster_of(job, "--ranks", a->ranks.sets[k], &i, &value));
@@ -96,78 +86,95 @@ static enum neb_status load(const struct arguments *a, const char *file, struct 
         NEB_TRY(agent_job_set(job, a->sets.sets[i]));
     NEB_TRY(agent_job_model_init(job, file));
     NEB_TRY(agent_job_validate(job, file));
-    if (job->mode != AGENT_MODE_REPLICAS)
-        return neb_fail(NEB_ERR_INVALID,
-                        "%s: mode: %s, but plan reckons with replicas only; give it the model that "
-                        "learns as a job of mode replicas, and the other one's job with %s",
-                        file, job->mode == AGENT_MODE_RTD ? "rtd" : "distill",
-                        job->mode == AGENT_MODE_RTD ? "--generator" : "--teacher");
     if (a->local && a->local != job->n_clusters)
         return neb_fail(NEB_ERR_INVALID, "--local %d, but the job has %d clusters", a->local,
                         job->n_clusters);
     return NEB_OK;
 }
 
-// The model that streams, on each cluster: a teacher only looks; a generator learns as well.
-static enum neb_status find_roles(const struct arguments *a, const struct plan_machines *m,
-                                  int32_t vocab, const struct agent_planner *learn,
-                                  struct plan_roles *out) {
-    static struct agent_job stream; // large
-    struct agent_planner p;
-    double seconds[AGENT_CLUSTERS_MAX], learning[AGENT_CLUSTERS_MAX];
-    bool fits[AGENT_CLUSTERS_MAX], learns[AGENT_CLUSTERS_MAX];
-    struct arguments plain = {.local = a->local};
-    NEB_TRY(load(&plain, a->stream, &stream));
-    if (stream.n_clusters < learn->n)
-        return neb_fail(NEB_ERR_INVALID,
-                        "%s: lists %d clusters, the job %d: it has to name all "
-                        "that may take the role",
-                        a->stream, stream.n_clusters, learn->n);
-    stream.sync.scheme = AGENT_SCHEME_NONE;
-    NEB_TRY(agent_planner_run(&stream, vocab, m->sites, &m->link,
-                              AGENT_AUTO_MESH | AGENT_AUTO_RECOMPUTE | AGENT_AUTO_BATCH, &p));
-    for (int32_t i = 0; i < learn->n; i++) {
-        const struct agent_planned *x = &p.clusters[i];
-        // Per token: the two may make steps of different sizes.
-        double stream_tokens = (double)x->job.batch * x->job.micros * x->job.seq_len,
-               tokens = (double)learn->clusters[i].job.batch * learn->clusters[i].job.micros *
-                        learn->clusters[i].job.seq_len;
-        seconds[i] = (a->serves ? intra_cost_forward_s(&x->job, &m->sites[i].profile.rates)
-                                : x->cost.step_s) /
-                     stream_tokens;
-        learning[i] = learn->clusters[i].cost.step_s / tokens;
-        fits[i] = x->fits;
-        learns[i] = learn->clusters[i].fits;
-    }
-    out->wanted = true;
-    out->serves = a->serves;
-    out->possible = agent_planner_roles(learn->n, seconds, fits, learning, learns, a->serves,
-                                        &out->stream, &out->token_s);
+static enum neb_status plan_replicas(const struct arguments *a, const struct agent_job *job,
+                                     const struct plan_machines *m) {
+    struct agent_planner written, proposed;
+    int32_t vocab;
+    uint32_t all = AGENT_AUTO_BATCH | AGENT_AUTO_RECOMPUTE | AGENT_AUTO_INTERVAL |
+                   AGENT_AUTO_OVERLAP | AGENT_AUTO_CODEC | AGENT_AUTO_MESH;
+    NEB_TRY(agent_planner_vocab(job, &vocab));
+    NEB_TRY(agent_planner_run(job, vocab, m->sites, &m->link, job->autos, &written));
+    NEB_TRY(agent_planner_run(job, vocab, m->sites, &m->link, all, &proposed));
+    (a->json ? plan_print_json : plan_print)(job, m, &written, &proposed);
+    for (int32_t i = 0; i < written.n; i++)
+        if (!written.clusters[i].fits && !proposed.clusters[i].fits)
+            return neb_fail(NEB_ERR_LIMIT, "cluster %s: the job does not fit, whatever is chosen",
+                            job->clusters[i].name);
     return NEB_OK;
+}
+
+// Casts the clusters that are free; what only a generator has goes where that goes.
+static bool cast(const struct agent_planner_text *text, const struct plan_machines *m,
+                 const bool *free, struct agent_job *job) {
+    enum agent_role roles[AGENT_CLUSTERS_MAX];
+    int was = agent_job_role(job, AGENT_ROLE_GENERATOR);
+    if (!agent_planner_cast(job, text, m->sites, free, roles))
+        return false;
+    for (int32_t i = 0; i < job->n_clusters; i++) {
+        job->clusters[i].role = roles[i];
+        job->clusters[i].role_auto = false;
+    }
+    int now = agent_job_role(job, AGENT_ROLE_GENERATOR);
+    if (was < 0 || now == was)
+        return true;
+    struct agent_cluster *from = &job->clusters[was], *to = &job->clusters[now];
+    to->n_sources = from->n_sources;
+    memcpy(to->sources, from->sources, sizeof to->sources);
+    from->n_sources = 0;
+    return true;
+}
+
+static bool all_fit(const struct agent_planner_streams *x) {
+    bool fit = true;
+    for (int32_t i = 0; i < x->n; i++)
+        fit = fit && x->sides[i].fits;
+    return fit;
+}
+
+static enum neb_status plan_streams(const struct arguments *a, struct agent_job *job,
+                                    const struct plan_machines *m) {
+    static struct agent_job best; // large
+    static struct plan_streams p;
+    bool open[AGENT_CLUSTERS_MAX], any[AGENT_CLUSTERS_MAX], autos = false, roles = false;
+    NEB_TRY(agent_planner_text(job, &p.text));
+    for (int32_t i = 0; i < job->n_clusters; i++) {
+        open[i] = job->clusters[i].role_auto;
+        autos = autos || open[i];
+        roles = roles || job->clusters[i].role != AGENT_ROLE_STUDENT; // students alone stay so
+    }
+    for (int32_t i = 0; i < job->n_clusters; i++)
+        any[i] = roles;
+    best = *job;
+    if (autos && !cast(&p.text, m, open, job))
+        return neb_fail(NEB_ERR_LIMIT, "clusters.role: auto: the models do not fit into the "
+                                       "clusters' memory, whoever takes which role");
+    if (!cast(&p.text, m, any, &best))
+        best = *job;
+    NEB_TRY(agent_planner_streams(job, &p.text, m->sites, &m->link, &p.written));
+    NEB_TRY(agent_planner_streams_improve(&p.text, m->sites, &m->link, &best));
+    NEB_TRY(agent_planner_streams(&best, &p.text, m->sites, &m->link, &p.proposed));
+    p.job = job;
+    p.best = &best;
+    p.machines = m;
+    (a->json ? plan_streams_print_json : plan_streams_print)(&p);
+    return all_fit(&p.written) || all_fit(&p.proposed)
+               ? NEB_OK
+               : neb_fail(NEB_ERR_LIMIT, "the job does not fit, whoever takes which role");
 }
 
 static enum neb_status plan(const struct arguments *a) {
     static struct agent_job job; // large
     static struct plan_machines m;
-    struct agent_planner written, proposed;
-    struct plan_roles roles = {0};
-    int32_t vocab;
-    uint32_t all = AGENT_AUTO_BATCH | AGENT_AUTO_RECOMPUTE | AGENT_AUTO_INTERVAL |
-                   AGENT_AUTO_OVERLAP | AGENT_AUTO_CODEC | AGENT_AUTO_MESH;
     NEB_TRY(load(a, a->file, &job));
-    NEB_TRY(agent_planner_vocab(&job, &vocab));
     NEB_TRY(find_sites(a, &job, &m));
     NEB_TRY(find_link(a, &job, &m));
-    NEB_TRY(agent_planner_run(&job, vocab, m.sites, &m.link, job.autos, &written));
-    NEB_TRY(agent_planner_run(&job, vocab, m.sites, &m.link, all, &proposed));
-    if (a->stream)
-        NEB_TRY(find_roles(a, &m, vocab, &proposed, &roles));
-    (a->json ? plan_print_json : plan_print)(&job, &m, &written, &proposed, &roles);
-    for (int32_t i = 0; i < written.n; i++)
-        if (!written.clusters[i].fits && !proposed.clusters[i].fits)
-            return neb_fail(NEB_ERR_LIMIT, "cluster %s: the job does not fit, whatever is chosen",
-                            job.clusters[i].name);
-    return NEB_OK;
+    return job.mode == AGENT_MODE_REPLICAS ? plan_replicas(a, &job, &m) : plan_streams(a, &job, &m);
 }
 
 static enum neb_status print_profile(bool measure) {
@@ -199,13 +206,6 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case KEY_PROFILE: a->profile = true; return 0;
     case KEY_MEASURE: a->measure = true; return 0;
     case KEY_LINK: a->link = true; return 0;
-    case KEY_TEACHER:
-    case KEY_GENERATOR:
-        if (a->stream)
-            argp_error(state, "give one of --teacher and --generator");
-        a->stream = arg;
-        a->serves = key == KEY_TEACHER;
-        return 0;
     case KEY_LOCAL:
         a->local = (int)strtol(arg, &end, 10);
         if (!*arg || *end || a->local < 1 || a->local > AGENT_CLUSTERS_MAX)
@@ -231,12 +231,10 @@ int cmd_plan(int argc, char **argv) {
         {"local", KEY_LOCAL, "N", 0,
          "as nebula pretrain --local N: the clusters share this machine", 0},
         {"site", KEY_SITE, "CLUSTER=FILE", 0,
-         "a cluster's machine, as plan --profile printed it there (default: this machine)", 0},
+         "a cluster's machine, as plan --profile printed it there (default: clusters.profile, else "
+         "this machine)",
+         0},
         {"ranks", KEY_RANKS, "CLUSTER=N", 0, "propose a mesh of N ranks (default: the fastest)", 0},
-        {"teacher", KEY_TEACHER, "JOB.yaml", 0,
-         "which cluster should run this job's model as the teacher of distillation?", 0},
-        {"generator", KEY_GENERATOR, "JOB.yaml", 0,
-         "which cluster should train this job's model as the generator of rtd?", 0},
         {"set", 's', "PATH=VALUE", 0, "change a key, such as sync.interval=10", 0},
         {"measure", KEY_MEASURE, NULL, 0, "measure this machine anew", 0},
         {"profile", KEY_PROFILE, NULL, 0, "print this machine's rates as JSON, for --site", 0},
@@ -249,12 +247,9 @@ int cmd_plan(int argc, char **argv) {
         .args_doc = "JOB.yaml",
         .doc =
             "Predicts a job's memory, step time, WAN traffic and stall, and proposes mesh, "
-            "micro-batch, "
-            "recomputation, interval, overlap and codec. Takes jobs of mode replicas, and reckons "
-            "with processors: a cluster with device: cuda is faster than it says.\vRates are "
-            "measured once (about ten "
-            "seconds) "
-            "and kept. Exit status 0: the job fits; 1: it does not; 2: it is not valid."};
+            "micro-batch, recomputation, interval, overlap and codec; for modes rtd and distill "
+            "who should take which role, window and labels.\vRates are measured once (about ten "
+            "seconds) and kept. Exit status 0: the job fits; 1: it does not; 2: it is not valid."};
     struct arguments a = {0};
     if (argp_parse(&argp, argc, argv, 0, NULL, &a) != 0)
         return AGENT_EXIT_USAGE;

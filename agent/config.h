@@ -73,6 +73,10 @@ struct agent_cluster {
     char name[AGENT_NAME_MAX + 1]; // the agent's name in the federation
     bool witness;                  // votes, but trains nothing and holds no updates
     enum agent_role role;
+    // The planner says before the job travels; until then role is AGENT_ROLE_NONE.
+    bool role_auto;
+    // What the cluster's machine does, as nebula plan --profile printed it there; for the planner, never travels. "": not said
+    char profile[NEB_PATH_MAX];
     // Of the worker; 0: all processors, shared out with --local. Ranks on one machine share them; with launcher mpirun
     // they are those of each rank.
     int32_t threads;
@@ -204,6 +208,7 @@ NEB_MUST_CHECK enum neb_status agent_job_parse(const char *text, size_t len, con
 NEB_MUST_CHECK enum neb_status agent_job_set(struct agent_job *job, const char *assignment);
 // What no single key can tell: head sizes, offsets, clusters.
 NEB_MUST_CHECK enum neb_status agent_job_validate(const struct agent_job *job, const char *file);
+const char *agent_role_name(enum agent_role role);
 // Index of the first cluster with this role; -1: none.
 int agent_job_role(const struct agent_job *job, enum agent_role role);
 // Tokens of one inner step of a cluster at most: those that the job says, and of trainers that attach, whose batches are their own,

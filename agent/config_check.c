@@ -8,6 +8,8 @@
 
 #include <string.h>
 
+const char *agent_role_name(enum agent_role role) { return config_role_names[role]; }
+
 int agent_job_role(const struct agent_job *j, enum agent_role role) {
     for (int i = 0; i < j->n_clusters; i++)
         if (j->clusters[i].role == role)
@@ -91,25 +93,62 @@ static enum neb_status validate_heads(const struct agent_job *j, const struct ag
     return NEB_OK;
 }
 
+static int count_roles(const struct agent_job *j, enum agent_role role) {
+    int n = 0;
+    for (int i = 0; i < j->n_clusters; i++)
+        n += j->clusters[i].role == role;
+    return n;
+}
+
+static int count_auto(const struct agent_job *j) {
+    int n = 0;
+    for (int i = 0; i < j->n_clusters; i++)
+        n += j->clusters[i].role_auto;
+    return n;
+}
+
+static enum neb_status validate_auto_roles(const struct agent_job *j, const char *file) {
+    for (int i = 0; i < j->n_clusters; i++) {
+        const struct agent_cluster *c = &j->clusters[i];
+        if (c->role_auto && j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
+            return COMPLAIN(file, "clusters.role",
+                            "cluster %s: auto, but sync.scheme synchronous is one process: say "
+                            "which role it has",
+                            c->name);
+        if (c->role_auto && c->n_sources)
+            return COMPLAIN(file, "clusters.sources",
+                            "cluster %s: sources are the generator's; with role auto leave them "
+                            "out, or say which role it has",
+                            c->name);
+    }
+    return NEB_OK;
+}
+
 static enum neb_status validate_rtd(const struct agent_job *j, const char *file) {
     const struct agent_rtd_config *r = &j->rtd;
-    int g = agent_job_role(j, AGENT_ROLE_GENERATOR),
-        d = agent_job_role(j, AGENT_ROLE_DISCRIMINATOR);
+    int d = agent_job_role(j, AGENT_ROLE_DISCRIMINATOR);
     for (int i = 0; j->mode != AGENT_MODE_RTD && i < j->n_clusters; i++)
-        if (j->clusters[i].role && j->mode != AGENT_MODE_DISTILL)
+        if ((j->clusters[i].role || j->clusters[i].role_auto) && j->mode != AGENT_MODE_DISTILL)
             return COMPLAIN(file, "clusters.role", "only modes rtd and distill have roles");
     if (j->mode != AGENT_MODE_RTD)
         return NEB_OK;
-    if (j->n_clusters != 2 || g < 0 || d < 0)
+    // auto is whatever is missing
+    if (j->n_clusters != 2 || count_roles(j, AGENT_ROLE_GENERATOR) > 1 ||
+        count_roles(j, AGENT_ROLE_DISCRIMINATOR) > 1 ||
+        count_roles(j, AGENT_ROLE_GENERATOR) + count_roles(j, AGENT_ROLE_DISCRIMINATOR) +
+                count_auto(j) !=
+            2)
         return COMPLAIN(file, "clusters",
-                        "mode rtd takes two, one with role generator, one with role discriminator");
+                        "mode rtd takes two, one with role generator, one with role discriminator; "
+                        "or auto");
+    NEB_TRY(validate_auto_roles(j, file));
     for (int i = 0; i < 2; i++)
-        if (agent_cluster_ranks(&j->clusters[i]) > 1 ||
+        if (agent_cluster_ranks(&j->clusters[i]) > 1 || j->clusters[i].mesh_auto ||
             j->clusters[i].launcher == AGENT_LAUNCHER_ATTACH)
             return COMPLAIN(file, "clusters.mesh",
                             "cluster %s: mode rtd trains on one rank of its own",
                             j->clusters[i].name);
-    if (j->clusters[d].n_sources)
+    if (d >= 0 && j->clusters[d].n_sources)
         return COMPLAIN(file, "clusters.sources",
                         "cluster %s: the generator's sources count, in the order of their names",
                         j->clusters[d].name);
@@ -120,7 +159,7 @@ static enum neb_status validate_rtd(const struct agent_job *j, const char *file)
         j->init_from[0] || j->model_init[0])
         return COMPLAIN(file, "trainable", "mode rtd trains everything, from nothing");
     if (j->autos)
-        return COMPLAIN(file, "mode", "the planner knows only replicas: mode rtd takes no auto");
+        return COMPLAIN(file, "mode", "mode rtd takes auto for clusters.role alone");
     int32_t cycle =
         r->generator_steps > r->discriminator_steps ? r->generator_steps : r->discriminator_steps;
     if (r->share_embeddings && ((r->shape.d_model && r->shape.d_model != j->model.d_model) ||
@@ -134,16 +173,17 @@ static enum neb_status validate_rtd(const struct agent_job *j, const char *file)
 
 static enum neb_status validate_distill(const struct agent_job *j, const char *file) {
     const struct agent_distill_config *d = &j->distill;
-    int teachers = 0, students = 0;
+    int teachers = count_roles(j, AGENT_ROLE_TEACHER), autos = count_auto(j),
+        students = count_roles(j, AGENT_ROLE_STUDENT);
     if (j->mode != AGENT_MODE_DISTILL)
         return NEB_OK;
+    NEB_TRY(validate_auto_roles(j, file));
+    students += teachers || !autos ? autos : autos - 1; // one of them teaches, if nobody else does
+    teachers += !teachers && autos;
     if (j->autos)
-        return COMPLAIN(file, "mode",
-                        "the planner knows only replicas: mode distill takes no auto");
+        return COMPLAIN(file, "mode", "mode distill takes auto for clusters.role alone");
     for (int i = 0; i < j->n_clusters; i++) {
-        teachers += j->clusters[i].role == AGENT_ROLE_TEACHER;
-        students += j->clusters[i].role == AGENT_ROLE_STUDENT;
-        if (agent_cluster_ranks(&j->clusters[i]) > 1)
+        if (agent_cluster_ranks(&j->clusters[i]) > 1 || j->clusters[i].mesh_auto)
             return COMPLAIN(file, "clusters.mesh", "cluster %s: mode distill trains on one rank",
                             j->clusters[i].name);
         if (j->clusters[i].n_sources)
@@ -168,7 +208,8 @@ static enum neb_status validate_distill(const struct agent_job *j, const char *f
         return COMPLAIN(file, "distill.k", "%d is not within k_min %d and k_max %d", d->k, d->k_min,
                         d->k_max);
     if (d->federate && (students < 2 || d->relay || j->sync.scheme != AGENT_SCHEME_FEDERATED ||
-                        (teachers && j->clusters[j->n_clusters - 1].role != AGENT_ROLE_TEACHER)))
+                        (teachers && j->clusters[j->n_clusters - 1].role != AGENT_ROLE_TEACHER &&
+                         !j->clusters[j->n_clusters - 1].role_auto)))
         return COMPLAIN(file, "distill.federate",
                         "needs two students or more, sync.scheme: federated, no relay, and the "
                         "teacher as the last of the clusters");

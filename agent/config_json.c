@@ -133,6 +133,8 @@ static enum neb_status cluster_from_json(const json_t *v, struct agent_cluster *
     if (role)
         NEB_TRY(config_set_role(c, json_is_string(role) ? json_string_value(role) : "?",
                                 "job specification"));
+    if (c->role_auto) // filled in before a job travels
+        return COMPLAIN("job specification", "clusters.role", "auto is no role");
     json_object_foreach(sources, key, w) {
         struct agent_source *s = &c->sources[c->n_sources++];
         NEB_TRY(config_set_text(s->name, sizeof s->name, "clusters.sources", key,

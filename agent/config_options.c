@@ -20,8 +20,8 @@ const char *const config_rung_names[] = {"int8",          "int4",         "int3"
 const char *const config_target_names[] = {"q", "k", "v", "o", "gate", "up", "down", NULL};
 
 // Of a cluster, which has no rows below:
-const char config_cluster_keys[] =
-    "name, role, witness, threads, corpus, sources, mesh, launcher, device, precision, outer_state";
+const char config_cluster_keys[] = "name, role, witness, threads, corpus, sources, mesh, launcher, "
+                                   "device, precision, outer_state, profile";
 const char *const config_launcher_names[] = {"local", "mpirun", "slurm", "attach", NULL};
 const char *const config_device_names[] = {"auto", "cpu", "cuda", NULL};
 const char *const config_precision_names[] = {"auto", "fp32", "bf16", NULL};

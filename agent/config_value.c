@@ -186,10 +186,12 @@ enum neb_status config_set_launcher(struct agent_cluster *c, const char *text, c
 
 enum neb_status config_set_role(struct agent_cluster *c, const char *text, const char *where) {
     int i = config_index_of(config_role_names, text);
-    if (i < 0)
+    c->role_auto = !strcmp(text, "auto");
+    if (i < 0 && !c->role_auto)
         return COMPLAIN(where, "clusters.role",
-                        "\"%s\" is not one of: generator, discriminator, teacher, student", text);
-    c->role = (enum agent_role)i;
+                        "\"%s\" is not one of: generator, discriminator, teacher, student, auto",
+                        text);
+    c->role = i < 0 ? AGENT_ROLE_NONE : (enum agent_role)i;
     return NEB_OK;
 }
 

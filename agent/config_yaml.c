@@ -176,6 +176,9 @@ static enum neb_status walk_cluster(struct walk *w, struct agent_cluster *c, yam
         else if (key && text && !strcmp(key, "corpus"))
             NEB_TRY(
                 config_set_text(c->corpus, sizeof c->corpus, "clusters.corpus", text, at, false));
+        else if (key && text && !strcmp(key, "profile"))
+            NEB_TRY(config_set_text(c->profile, sizeof c->profile, "clusters.profile", text, at,
+                                    false));
         else if (key && text && !strcmp(key, "witness")) {
             if (strcmp(text, "true") && strcmp(text, "false"))
                 return COMPLAIN(at, "clusters.witness", "\"%s\" is neither true nor false", text);

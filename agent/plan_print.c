@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 
-static const char *ms(double s, char *buf, size_t cap) {
+const char *plan_ms(double s, char *buf, size_t cap) {
     snprintf(buf, cap,
              !isfinite(s) ? "unknown"
              : s < 1      ? "%.3g ms"
@@ -30,7 +30,7 @@ static void print_machine(const char *name, const struct agent_site *s, bool kep
            : kept   ? ", measured before"
                     : "",
            r->processors, s->profile.isa, r->gemm[0] * 1e-9, r->gemm[INTRA_COST_SIDES - 1] * 1e-9,
-           r->attn_fwd[2] * 1e-9, r->rows * 1e-9, link, ms(s->profile.sync_s, a, sizeof a),
+           r->attn_fwd[2] * 1e-9, r->rows * 1e-9, link, plan_ms(s->profile.sync_s, a, sizeof a),
            agent_human_bytes(r->memory, memory, sizeof memory), s->share < 1 ? ", shared" : "");
 }
 
@@ -39,17 +39,17 @@ static void print_step(const char *name, const struct agent_planned *x) {
     char step[32], a[32], b[32], d[32], e[32];
     printf("  %s: mesh {dp: %d, pp: %d, tp: %d}, %d x %d sequences%s: step %s", name,
            x->job.mesh.dp, x->job.mesh.pp, x->job.mesh.tp, x->job.micros, x->job.batch,
-           x->job.recompute ? ", recomputing" : "", ms(c->step_s, step, sizeof step));
+           x->job.recompute ? ", recomputing" : "", plan_ms(c->step_s, step, sizeof step));
     if (isfinite(c->step_s)) {
         printf(", %.0f tokens/s (compute %s", tokens_of(&x->job) / c->step_s,
-               ms(c->compute_s, a, sizeof a));
+               plan_ms(c->compute_s, a, sizeof a));
         if (c->tp_s > 0)
-            printf(", tensor %s", ms(c->tp_s, a, sizeof a));
+            printf(", tensor %s", plan_ms(c->tp_s, a, sizeof a));
         if (c->pp_s > 0)
-            printf(", pipeline %s", ms(c->pp_s, a, sizeof a));
+            printf(", pipeline %s", plan_ms(c->pp_s, a, sizeof a));
         if (c->dp_s > 0)
-            printf(", data %s", ms(c->dp_s, a, sizeof a));
-        printf(", update %s)", ms(c->update_s, a, sizeof a));
+            printf(", data %s", plan_ms(c->dp_s, a, sizeof a));
+        printf(", update %s)", plan_ms(c->update_s, a, sizeof a));
     }
     printf(
         "\n    memory of a rank %s: parameters and gradients %s, moments %s, activations %s; the "
@@ -64,7 +64,7 @@ static void print_step(const char *name, const struct agent_planned *x) {
 // There are no rates of devices: what is said of such a cluster is of its processors.
 static bool off_processors(const struct agent_cluster *c) { return c->device == AGENT_DEVICE_CUDA; }
 
-static void print_exchange(const struct agent_planner *p) {
+void plan_print_exchange(const struct agent_planner *p) {
     const struct inter_wan_plan *w = &p->wan;
     char a[32], b[32], c[32], d[32], e[32], f[32];
     if (!w->interval)
@@ -72,8 +72,9 @@ static void print_exchange(const struct agent_planner *p) {
     printf("  exchange every %d steps by %s (%.2f bits a parameter), merged %d steps later: encode "
            "%s | travel %s | agree %s | merge %s; waits %s an interval\n",
            w->interval, p->codecs[w->codec].name, p->codecs[w->codec].bits, w->overlap,
-           ms(w->encode_s, a, sizeof a), ms(w->travel_s, b, sizeof b), ms(w->agree_s, c, sizeof c),
-           ms(w->merge_s, d, sizeof d), ms(w->stall_s, e, sizeof e));
+           plan_ms(w->encode_s, a, sizeof a), plan_ms(w->travel_s, b, sizeof b),
+           plan_ms(w->agree_s, c, sizeof c), plan_ms(w->merge_s, d, sizeof d),
+           plan_ms(w->stall_s, e, sizeof e));
     printf("    %s an interval and cluster, %.0f %% of the link%s\n",
            agent_human_bytes(w->bytes, f, sizeof f), 100 * w->busy,
            p->carried ? "" : ": MORE THAN IT CARRIES");
@@ -90,7 +91,7 @@ static void print_one(const char *title, const struct agent_job *job,
                 "    device: cuda IS NOT RECKONED WITH: times, meshes and memory are those of its "
                 "processors\n");
     }
-    print_exchange(p);
+    plan_print_exchange(p);
     printf("  whole run: %s for %lld steps, %s sent a cluster\n",
            isfinite(p->wall_s) && p->wall_s > 0 ? agent_human_time(p->wall_s, a, sizeof a)
                                                 : "unknown",
@@ -109,40 +110,30 @@ static void print_yaml(const struct agent_job *job, const struct agent_planner *
                p->clusters[i].job.mesh.dp, p->clusters[i].job.mesh.pp, p->clusters[i].job.mesh.tp);
 }
 
-void plan_print(const struct agent_job *job, const struct plan_machines *m,
-                const struct agent_planner *written, const struct agent_planner *proposed,
-                const struct plan_roles *roles) {
+void plan_print_machines(const struct agent_job *job, const struct plan_machines *m, int32_t n) {
     char rate[32], rtt[32];
-    for (int32_t i = 0; i < written->n; i++)
+    for (int32_t i = 0; i < n; i++)
         print_machine(job->clusters[i].name, &m->sites[i], m->kept);
     printf("link    %s, %s, %.3g %% loss%s\n", agent_human_rate(m->link.bits_s, rate, sizeof rate),
-           ms(m->link.rtt_s, rtt, sizeof rtt), 100 * m->link.loss,
+           plan_ms(m->link.rtt_s, rtt, sizeof rtt), 100 * m->link.loss,
            m->assumed ? " (assumed: --wan or sync.link says what it is)" : "");
+}
+
+void plan_print(const struct agent_job *job, const struct plan_machines *m,
+                const struct agent_planner *written, const struct agent_planner *proposed) {
+    plan_print_machines(job, m, written->n);
     print_one("as written", job, written);
     print_one("proposed", job, proposed);
     print_yaml(job, proposed);
-    if (!roles->wanted)
-        return;
-    if (roles->possible)
-        printf("roles: %s %s, the others learn: %.0f tokens/s\n", job->clusters[roles->stream].name,
-               roles->serves ? "teaches" : "generates", 1 / roles->token_s);
-    else
-        printf("roles: no cluster can %s with the others learning: memory, or fewer than two\n",
-               roles->serves ? "teach" : "generate");
 }
 
 // ---- JSON ----------------------------------------------------------------------------------------------------
 
-static json_t *step_json(const char *name, const struct agent_planned *x) {
-    const struct intra_cost *c = &x->cost;
-    json_t *o = json_pack("{s:s,s:[i,i,i],s:i,s:i,s:b,s:b}", "name", name, "mesh", x->job.mesh.dp,
-                          x->job.mesh.pp, x->job.mesh.tp, "batch", x->job.batch, "accumulate",
-                          x->job.micros, "recompute", x->job.recompute, "fits", x->fits);
+void plan_cost_json(const struct intra_cost *c, json_t *o) {
     const struct {
         const char *name;
         double value;
     } figures[] = {{"step_s", c->step_s},
-                   {"tokens_per_s", tokens_of(&x->job) / c->step_s},
                    {"flops", c->flops},
                    {"compute_s", c->compute_s},
                    {"tp_s", c->tp_s},
@@ -157,16 +148,35 @@ static json_t *step_json(const char *name, const struct agent_planned *x) {
                    {"acts_bytes", c->acts_bytes},
                    {"owner_bytes", c->owner_bytes},
                    {"rank_bytes", c->rank_bytes},
-                   {"host_bytes", c->host_bytes},
-                   {"wait_s", x->wait_s}};
+                   {"host_bytes", c->host_bytes}};
     for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
         json_object_set_new(o, figures[i].name, agent_json_number(figures[i].value));
+}
+
+static json_t *step_json(const char *name, const struct agent_planned *x) {
+    json_t *o = json_pack("{s:s,s:[i,i,i],s:i,s:i,s:b,s:b}", "name", name, "mesh", x->job.mesh.dp,
+                          x->job.mesh.pp, x->job.mesh.tp, "batch", x->job.batch, "accumulate",
+                          x->job.micros, "recompute", x->job.recompute, "fits", x->fits);
+    plan_cost_json(&x->cost, o);
+    json_object_set_new(o, "tokens_per_s", agent_json_number(tokens_of(&x->job) / x->cost.step_s));
+    json_object_set_new(o, "wait_s", agent_json_number(x->wait_s));
     return o;
 }
 
-static json_t *plan_json(const struct agent_job *job, const struct agent_planner *p) {
+json_t *plan_exchange_json(const struct agent_planner *p) {
     const struct inter_wan_plan *w = &p->wan;
-    json_t *clusters = json_array(), *exchange = json_null();
+    if (!w->interval)
+        return json_null();
+    return json_pack("{s:i,s:i,s:s,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:b}", "interval",
+                     w->interval, "overlap", w->overlap, "codec", p->codecs[w->codec].name,
+                     "bits_per_param", p->codecs[w->codec].bits, "encode_s", w->encode_s,
+                     "travel_s", w->travel_s, "agree_s", w->agree_s, "merge_s", w->merge_s,
+                     "stall_s", w->stall_s, "bytes", w->bytes, "busy", w->busy, "step_s", w->step_s,
+                     "carried", p->carried);
+}
+
+static json_t *plan_json(const struct agent_job *job, const struct agent_planner *p) {
+    json_t *clusters = json_array();
     for (int32_t i = 0; i < p->n; i++) {
         const struct agent_cluster *c = &job->clusters[i];
         json_t *o = step_json(c->name, &p->clusters[i]);
@@ -174,31 +184,28 @@ static json_t *plan_json(const struct agent_job *job, const struct agent_planner
         json_object_set_new(o, "device_reckoned", json_boolean(!off_processors(c)));
         json_array_append_new(clusters, o);
     }
-    if (w->interval)
-        exchange = json_pack("{s:i,s:i,s:s,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:b}", "interval",
-                             w->interval, "overlap", w->overlap, "codec", p->codecs[w->codec].name,
-                             "bits_per_param", p->codecs[w->codec].bits, "encode_s", w->encode_s,
-                             "travel_s", w->travel_s, "agree_s", w->agree_s, "merge_s", w->merge_s,
-                             "stall_s", w->stall_s, "bytes", w->bytes, "busy", w->busy, "step_s",
-                             w->step_s, "carried", p->carried);
-    return json_pack("{s:o,s:o,s:o,s:o}", "clusters", clusters, "exchange", exchange, "wall_s",
-                     agent_json_number(p->wall_s), "sent_bytes", agent_json_number(p->sent_bytes));
+    return json_pack("{s:o,s:o,s:o,s:o}", "clusters", clusters, "exchange", plan_exchange_json(p),
+                     "wall_s", agent_json_number(p->wall_s), "sent_bytes",
+                     agent_json_number(p->sent_bytes));
+}
+
+json_t *plan_machines_json(const struct plan_machines *m, int32_t n) {
+    json_t *machines = json_array();
+    for (int32_t i = 0; i < n; i++)
+        json_array_append_new(machines, agent_profile_to_json(&m->sites[i].profile));
+    return machines;
+}
+
+json_t *plan_link_json(const struct plan_machines *m) {
+    return json_pack("{s:f,s:f,s:f,s:b}", "bits_per_s", m->link.bits_s, "rtt_s", m->link.rtt_s,
+                     "loss", m->link.loss, "assumed", m->assumed);
 }
 
 void plan_print_json(const struct agent_job *job, const struct plan_machines *m,
-                     const struct agent_planner *written, const struct agent_planner *proposed,
-                     const struct plan_roles *roles) {
-    json_t *machines = json_array(), *role = json_null();
-    for (int32_t i = 0; i < written->n; i++)
-        json_array_append_new(machines, agent_profile_to_json(&m->sites[i].profile));
-    if (roles->wanted && roles->possible)
-        role = json_pack("{s:s,s:f}", roles->serves ? "teacher" : "generator",
-                         job->clusters[roles->stream].name, "tokens_per_s", 1 / roles->token_s);
-    json_t *o =
-        json_pack("{s:s,s:o,s:{s:f,s:f,s:f,s:b},s:o,s:o,s:o}", "job", job->name, "machines",
-                  machines, "link", "bits_per_s", m->link.bits_s, "rtt_s", m->link.rtt_s, "loss",
-                  m->link.loss, "assumed", m->assumed, "written", plan_json(job, written),
-                  "proposed", plan_json(job, proposed), "roles", role);
+                     const struct agent_planner *written, const struct agent_planner *proposed) {
+    json_t *o = json_pack("{s:s,s:s,s:o,s:o,s:o,s:o}", "job", job->name, "mode", "replicas",
+                          "machines", plan_machines_json(m, written->n), "link", plan_link_json(m),
+                          "written", plan_json(job, written), "proposed", plan_json(job, proposed));
     agent_json_print(o, JSON_COMPACT | JSON_REAL_PRECISION(9));
     json_decref(o);
 }

@@ -1,23 +1,37 @@
 // What `nebula plan` found, for people and as JSON.
 #ifndef AGENT_PLAN_PRINT_H
 #define AGENT_PLAN_PRINT_H
-#include "agent/planner.h"
+#include "agent/planner_streams.h"
 
 struct plan_machines {
-    struct agent_profile here;
     bool kept; // rates of an earlier measurement
     struct agent_site sites[AGENT_CLUSTERS_MAX];
     struct agent_wan link;
     bool assumed; // nobody said what the link is
 };
-struct plan_roles {
-    bool wanted, serves, possible;
-    int32_t stream; // cluster that streams
-    double token_s; // of the slower side
-};
+
 typedef void plan_printer(const struct agent_job *job, const struct plan_machines *m,
-                          const struct agent_planner *written, const struct agent_planner *proposed,
-                          const struct plan_roles *roles);
+                          const struct agent_planner *written,
+                          const struct agent_planner *proposed);
 plan_printer plan_print, plan_print_json;
+
+struct plan_streams { // modes rtd and distill
+    const struct agent_job *job, *best;
+    const struct plan_machines *machines;
+    struct agent_planner_text text;
+    struct agent_planner_streams written, proposed;
+};
+void plan_streams_print(const struct plan_streams *p);
+void plan_streams_print_json(const struct plan_streams *p);
+
+// What both print. ms: "12.3 ms", "1.2 s", "unknown"; buf is returned.
+const char *plan_ms(double s, char *buf, size_t cap);
+void plan_print_machines(const struct agent_job *job, const struct plan_machines *m, int32_t n);
+void plan_print_exchange(const struct agent_planner *p);
+json_t *plan_exchange_json(const struct agent_planner *p); // null: no exchanges
+json_t *plan_machines_json(const struct plan_machines *m, int32_t n);
+json_t *plan_link_json(const struct plan_machines *m);
+// Figures of a step, into o.
+void plan_cost_json(const struct intra_cost *c, json_t *o);
 
 #endif

@@ -30,8 +30,12 @@ struct search {
 
 static int32_t of_axis(int32_t n) { return n > 1 ? n : 1; }
 
+double agent_planner_memory(const struct agent_site *s) {
+    return MEMORY_SHARE * s->share * s->profile.rates.memory;
+}
+
 // Threads of a worker on one machine are a share of its processors; with several hosts each rank has a host's.
-static double share_of(const struct agent_cluster *c, const struct agent_site *s) {
+double agent_planner_share(const struct agent_cluster *c, const struct agent_site *s) {
     double most = s->share, asked = (double)c->threads / s->profile.rates.processors;
     return c->threads && asked < most ? asked : most;
 }
@@ -49,14 +53,13 @@ static struct agent_planned with_ranks(const struct search *s, int32_t i, int32_
     x.job.mesh =
         (struct intra_mesh_config){of_axis(c->mesh.dp), of_axis(c->mesh.pp), of_axis(c->mesh.tp)};
     x.job.ranks_a_host = c->launcher == AGENT_LAUNCHER_LOCAL ? ranks : 1;
-    x.job.share = share_of(c, site);
+    x.job.share = agent_planner_share(c, site);
     struct intra_cost_choice choice = {.ranks = ranks,
                                        .sequences = s->sequences,
                                        .fix_mesh = fix,
                                        .fix_batch = true,
                                        .fix_recompute = true,
-                                       .memory =
-                                           MEMORY_SHARE * site->share * site->profile.rates.memory};
+                                       .memory = agent_planner_memory(site)};
     x.fits = intra_cost_choose(&choice, &site->profile.rates, &x.job, &x.cost);
     return x;
 }
@@ -70,7 +73,7 @@ static struct agent_planned on_cluster(const struct search *s, int32_t i) {
     int32_t given = s->sites[i].ranks,
             most = given   ? given
                    : local ? (int32_t)fmax(1, s->sites[i].profile.rates.processors *
-                                                  share_of(c, &s->sites[i]))
+                                                  agent_planner_share(c, &s->sites[i]))
                            : agent_cluster_ranks(c);
     most = most < RANKS_SEARCHED || given ? most : RANKS_SEARCHED;
     struct agent_planned best = with_ranks(s, i, most, false);
@@ -144,9 +147,21 @@ static enum neb_status codecs_of(const struct agent_job *job, int32_t vocab,
     return NEB_OK;
 }
 
-static enum neb_status plan_exchanges(const struct agent_job *job, int32_t vocab,
-                                      const struct agent_site *sites, uint32_t free,
-                                      struct agent_planner *out) {
+struct inter_wan_path agent_planner_path(const struct agent_wan *link,
+                                         const struct agent_site *sites, int32_t members) {
+    struct inter_wan_path path = {.bits_s = link->bits_s,
+                                  .rtt_s = link->rtt_s,
+                                  .loss = link->loss,
+                                  .members = members,
+                                  .connections = CONNECTIONS};
+    for (int32_t i = 0; i < members; i++)
+        path.sync_s = fmax(path.sync_s, sites[i].profile.sync_s);
+    return path;
+}
+
+enum neb_status agent_planner_exchanges(const struct agent_job *job, int32_t vocab,
+                                        const struct agent_site *sites, uint32_t free,
+                                        struct agent_planner *out) {
     struct agent_plan sizes;
     struct intra_model_config m = model_of(job, vocab);
     int32_t own;
@@ -156,15 +171,9 @@ static enum neb_status plan_exchanges(const struct agent_job *job, int32_t vocab
                                   .fragments = job->sync.fragments};
     if (job->sync.row_weights && job->trainable.mode == INTRA_TRAIN_FULL)
         load.counts = COUNT_BYTES * m.vocab * (m.tied ? 1 : 2) / job->sync.fragments;
-    struct inter_wan_path path = {.bits_s = out->link.bits_s,
-                                  .rtt_s = out->link.rtt_s,
-                                  .loss = out->link.loss,
-                                  .members = out->n,
-                                  .connections = CONNECTIONS};
-    for (int32_t i = 0; i < out->n; i++) {
+    struct inter_wan_path path = agent_planner_path(&out->link, sites, out->n);
+    for (int32_t i = 0; i < out->n; i++)
         load.step_s = fmax(load.step_s, out->clusters[i].cost.step_s);
-        path.sync_s = fmax(path.sync_s, sites[i].profile.sync_s);
-    }
     struct inter_wan_choice c = {
         .interval = free & AGENT_AUTO_INTERVAL ? 0 : job->sync.interval,
         .overlap = free & AGENT_AUTO_OVERLAP ? -1 : job->sync.overlap,
@@ -180,9 +189,8 @@ static enum neb_status plan_exchanges(const struct agent_job *job, int32_t vocab
             out->wan.stall_s + out->wan.interval * (load.step_s - out->clusters[i].cost.step_s);
     double tail = out->wan.travel_s + out->wan.agree_s + out->wan.merge_s + out->wan.encode_s;
     out->wall_s = (double)job->steps * out->wan.step_s + tail;
-    // The last exchange drains what is left.
-    out->sent_bytes = out->wan.bytes * (ceil((double)job->steps / out->wan.interval) +
-                                        (job->steps % out->wan.interval ? 0 : 1));
+    // The last one drains what is left.
+    out->sent_bytes = out->wan.bytes * ceil((double)job->steps / out->wan.interval);
     return NEB_OK;
 }
 
@@ -206,7 +214,7 @@ enum neb_status agent_planner_run(const struct agent_job *job, int32_t vocab,
                                      .outer = federated};
     plan_steps(&s, out);
     if (federated)
-        return plan_exchanges(job, vocab, sites, free, out);
+        return agent_planner_exchanges(job, vocab, sites, free, out);
     for (int32_t i = 0; i < out->n; i++) // alone, or one process with everybody's batches
         out->wall_s =
             fmax(out->wall_s, (double)job->steps * out->clusters[i].cost.step_s *

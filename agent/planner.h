@@ -13,7 +13,7 @@ enum { AGENT_PLANNER_CODECS = AGENT_PROFILE_CODECS + 1 }; // and the job's own
 
 struct agent_site { // what is known of a cluster's machines
     struct agent_profile profile;
-    bool other;    // another site's profile, from a file
+    bool other;    // its profile is from a file
     double share;  // of the machine: 1, or 1/N with --local N
     int32_t ranks; // to be used; 0: as many as is fastest on the machine
 };
@@ -42,9 +42,25 @@ NEB_MUST_CHECK enum neb_status agent_planner_run(const struct agent_job *job, in
                                                  const struct agent_site *sites,
                                                  const struct agent_wan *link, uint32_t free,
                                                  struct agent_planner *out);
+// Of a machine what a job may have: memory in bytes; the share of it that a cluster's worker gets.
+double agent_planner_memory(const struct agent_site *s);
+double agent_planner_share(const struct agent_cluster *c, const struct agent_site *s);
+struct inter_wan_path agent_planner_path(const struct agent_wan *link,
+                                         const struct agent_site *sites, int32_t members);
+// The second half of agent_planner_run: exchanges of out->n clusters whose steps are planned.
+NEB_MUST_CHECK enum neb_status agent_planner_exchanges(const struct agent_job *job, int32_t vocab,
+                                                       const struct agent_site *sites,
+                                                       uint32_t free, struct agent_planner *out);
 // Writes what was chosen into the job (meshes of clusters with mesh_auto only, or all with AGENT_AUTO_MESH in free).
 void agent_planner_apply(const struct agent_planner *p, uint32_t free, struct agent_job *job);
 
+// What is known of the job's machines: of those whose `other` is set it stands; else the profile that the job names, else this
+// machine, or its share with --local N, measured when it is needed. *kept: before, and not now.
+NEB_MUST_CHECK enum neb_status agent_planner_sites(const struct agent_job *job, int local,
+                                                   bool measure, struct agent_site *sites,
+                                                   bool *kept);
+// Roles that say auto. NEB_ERR_INVALID: not all machines are known; NEB_ERR_LIMIT: nothing fits.
+NEB_MUST_CHECK enum neb_status agent_planner_roles_resolve(struct agent_job *job, int local);
 // All that a command needs: which keys say auto, how machines and link are known. link "": sync.link, else the loopback of
 // --local. NEB_ERR_INVALID: exchanges are to be chosen and nothing is known of the link.
 NEB_MUST_CHECK enum neb_status agent_planner_resolve(struct agent_job *job, int local,

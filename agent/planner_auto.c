@@ -1,8 +1,9 @@
-// Keys that say auto, in a job that is about to be handed to the agents.
+// Keys that say auto, in a job that is about to be handed to the agents; and what is known of machines and links.
 #include "agent/base/log.h"
-#include "agent/planner.h"
+#include "agent/planner_streams.h"
 #include "intra/data.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum neb_status agent_planner_vocab(const struct agent_job *job, int32_t *vocab) {
@@ -21,11 +22,41 @@ enum neb_status agent_planner_vocab(const struct agent_job *job, int32_t *vocab)
     return NEB_OK;
 }
 
+static bool any_role(const struct agent_job *job) {
+    for (int32_t i = 0; i < job->n_clusters; i++)
+        if (job->clusters[i].role_auto)
+            return true;
+    return false;
+}
+
 static bool any_auto(const struct agent_job *job) {
     bool any = job->autos != 0;
     for (int32_t i = 0; i < job->n_clusters; i++)
         any = any || job->clusters[i].mesh_auto;
     return any;
+}
+
+enum neb_status agent_planner_sites(const struct agent_job *job, int local, bool measure,
+                                    struct agent_site *sites, bool *kept) {
+    static struct agent_profile here; // large
+    bool have = false;
+    *kept = false;
+    for (int32_t i = 0; i < job->n_clusters; i++) {
+        if (sites[i].other) // an option named its file
+            continue;
+        sites[i].share = local ? 1.0 / local : 1;
+        if (job->clusters[i].profile[0]) {
+            NEB_TRY(agent_profile_load(job->clusters[i].profile, &sites[i].profile));
+            sites[i].other = true;
+            sites[i].share = 1;
+            continue;
+        }
+        if (!have)
+            NEB_TRY(agent_profile_get(measure, &here, kept));
+        have = true;
+        sites[i].profile = here;
+    }
+    return NEB_OK;
 }
 
 static enum neb_status link_of(const struct agent_job *job, int local, const char *link,
@@ -41,6 +72,44 @@ static enum neb_status link_of(const struct agent_job *job, int local, const cha
                     "sync: auto needs figures of the links between the clusters: set sync.link, "
                     "such as 100mbit:80ms");
 }
+
+// ---- roles ---------------------------------------------------------------------------------------------------
+
+enum neb_status agent_planner_roles_resolve(struct agent_job *job, int local) {
+    static struct agent_site sites[AGENT_CLUSTERS_MAX]; // large
+    struct agent_planner_text text;
+    enum agent_role roles[AGENT_CLUSTERS_MAX];
+    bool free[AGENT_CLUSTERS_MAX], kept;
+    if (!any_role(job))
+        return NEB_OK;
+    memset(sites, 0, sizeof sites);
+    for (int32_t i = 0; i < job->n_clusters; i++)
+        if (!local && !job->clusters[i].profile[0])
+            return neb_fail(NEB_ERR_INVALID,
+                            "clusters.role: auto cannot be decided, as nothing is known of cluster "
+                            "%s's machine: put what 'nebula plan --profile' prints there into a "
+                            "file and name it in clusters.profile, or say which role it has "
+                            "(nebula pretrain --local knows this machine)",
+                            job->clusters[i].name);
+    NEB_TRY(agent_planner_text(job, &text));
+    NEB_TRY(agent_planner_sites(job, local, false, sites, &kept));
+    for (int32_t i = 0; i < job->n_clusters; i++)
+        free[i] = job->clusters[i].role_auto;
+    if (!agent_planner_cast(job, &text, sites, free, roles))
+        return neb_fail(NEB_ERR_LIMIT,
+                        "clusters.role: auto: the models do not fit into the clusters' memory, "
+                        "whoever takes which role; nebula plan says what is needed");
+    for (int32_t i = 0; i < job->n_clusters; i++) {
+        if (job->clusters[i].role_auto)
+            neb_info("plan: cluster %s is the %s", job->clusters[i].name,
+                     agent_role_name(roles[i]));
+        job->clusters[i].role = roles[i];
+        job->clusters[i].role_auto = false;
+    }
+    return agent_job_validate(job, "role: auto");
+}
+
+// ---- keys ----------------------------------------------------------------------------------------------------
 
 static void tell(const struct agent_planner *p, const struct agent_job *job) {
     for (int32_t i = 0; i < p->n; i++)
@@ -60,15 +129,14 @@ enum neb_status agent_planner_resolve(struct agent_job *job, int local, const ch
     static struct agent_site sites[AGENT_CLUSTERS_MAX]; // large
     struct agent_planner plan;
     struct agent_wan link;
-    struct agent_profile here;
     bool kept;
+    NEB_TRY(agent_planner_roles_resolve(job, local));
     if (!any_auto(job))
         return NEB_OK;
+    memset(sites, 0, sizeof sites);
     NEB_TRY(agent_planner_vocab(job, &vocab));
     NEB_TRY(link_of(job, local, link_text, &link));
-    NEB_TRY(agent_profile_get(false, &here, &kept));
-    for (int32_t i = 0; i < job->n_clusters; i++)
-        sites[i] = (struct agent_site){.profile = here, .share = local ? 1.0 / local : 1};
+    NEB_TRY(agent_planner_sites(job, local, false, sites, &kept));
     NEB_TRY(agent_planner_run(job, vocab, sites, &link, job->autos, &plan));
     for (int32_t i = 0; i < plan.n; i++)
         if (!plan.clusters[i].fits)

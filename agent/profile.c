@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { VERSION = 1, FILE_MAX = 64 * 1024 };
+enum { VERSION = 2, FILE_MAX = 64 * 1024 };
 
 // One table for both directions: name, where, and whether 0 is possible (no second rank starts: no link).
 struct field {
@@ -21,6 +21,9 @@ struct field {
 static const struct field fields[] = {
     RATE(rows),
     RATE(logits),
+    RATE(soft),
+    RATE(draws),
+    RATE(labels),
     RATE(update),
     RATE(op_s),
     {"link", offsetof(struct agent_profile, rates.link), true},
@@ -149,7 +152,7 @@ enum neb_status agent_profile_load(const char *path, struct agent_profile *out) 
     return st;
 }
 
-// ~/.cache/nebula/plan-HOST-ISA-PROCESSORS.json: another machine, or fewer processors in a job's cgroup, is measured anew.
+// ~/.cache/nebula/plan-VERSION-HOST-ISA-PROCESSORS.json: another machine, or fewer processors in a job's cgroup, is measured anew.
 static enum neb_status kept_path(char *out, size_t cap) {
     const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     char host[64] = "", dir[NEB_PATH_MAX], name[160];
@@ -161,7 +164,7 @@ static enum neb_status kept_path(char *out, size_t cap) {
     for (char *c = host; *c; c++)
         if (*c == '/')
             *c = '_';
-    snprintf(name, sizeof name, "plan-%s-%s-%d.json", host, kern_cpu_isa(), processors);
+    snprintf(name, sizeof name, "plan-%d-%s-%s-%d.json", VERSION, host, kern_cpu_isa(), processors);
     NEB_TRY(xdg && *xdg ? neb_path(dir, sizeof dir, xdg, "nebula")
                         : neb_path(dir, sizeof dir, home, ".cache/nebula"));
     NEB_TRY(neb_fs_mkdirs(dir, 0755));

@@ -22,6 +22,8 @@ struct agent_profile {
 // Measures with all processors; about ten seconds. Logs what it measures when it takes long. A machine where ranks do not start has
 // link 0.
 NEB_MUST_CHECK enum neb_status agent_profile_measure(struct agent_profile *out);
+// Those of logits: logits, soft, draws, labels. Part of agent_profile_measure.
+NEB_MUST_CHECK enum neb_status agent_profile_logits(struct kern *K, struct intra_rates *r);
 // One codec, for those that a job names otherwise.
 NEB_MUST_CHECK enum neb_status agent_profile_codec(const char *name, struct inter_wan_codec *out);
 // The kept one, if it is of this machine and build; else measured and kept. *kept: which of the two.

@@ -2,12 +2,15 @@
 #include "agent/job_model.h"
 #include "agent/json.h"
 #include "agent/rtd_side.h"
+#include "inter/stream.h"
 #include "kernels/exact.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_SPECIAL = 3 };                        // unknown, begin, end: never masked
+enum { N_SPECIAL = 3 }; // unknown, begin, end: never masked
+enum { BATCH_BYTES_MIN = 64 << 10 };
 static const uint64_t eval_index = 1ull << 40; // first random stream of evaluation
 
 uint64_t rtd_seed(const struct agent_rtd_side *s, int purpose) {
@@ -29,6 +32,19 @@ bool rtd_shares(const struct agent_rtd_side *s, int64_t e, int64_t *x) {
     int64_t every = s->job.rtd.share_embeddings;
     *x = every ? e / every : -1;
     return every && e > 0 && e % every == 0 && e + every < s->events;
+}
+
+double agent_rtd_batch_max(const struct agent_job *j) {
+    // Six bytes a masked token and four a token of text are more than any batch takes.
+    return (double)j->batch * j->seq_len * j->accumulate *
+               (6.0 * fmin(1, 1.5 * (double)j->rtd.mask_rate + 0.1) + (j->rtd.push_text ? 4 : 0)) +
+           BATCH_BYTES_MIN + (j->rtd.share_embeddings ? RTD_SHARE_FRAME_MAX : 0);
+}
+
+// A row that both models share is due back after share_embeddings steps.
+uint32_t agent_rtd_ahead_max(const struct agent_job *j) {
+    int32_t share = j->rtd.share_embeddings;
+    return share && share < INTER_STREAM_WINDOW_MAX ? (uint32_t)share : INTER_STREAM_WINDOW_MAX;
 }
 
 // ---- set-up ---------------------------------------------------------------------------------------------------

@@ -70,6 +70,10 @@ NEB_MUST_CHECK enum neb_status agent_rtd_save(const struct agent_rtd_side *s,
 NEB_MUST_CHECK enum neb_status agent_rtd_restore(struct agent_rtd_side *s,
                                                  const struct intra_ckpt *c);
 
+// Bytes of a batch at most, and how many batches the generator's window may widen to.
+double agent_rtd_batch_max(const struct agent_job *job);
+uint32_t agent_rtd_ahead_max(const struct agent_job *job);
+
 struct agent_worker;
 // rtd_worker.c: all of a worker's life after it has attached to its agent.
 NEB_MUST_CHECK enum neb_status agent_rtd_run(struct agent_worker *w);

@@ -9,7 +9,6 @@
 enum {
     STREAM_ID = 1,
     BACK_ID = 2, // the discriminator's embeddings
-    BATCH_BYTES_MIN = 64 << 10,
 };
 
 struct rtd_run {
@@ -183,20 +182,9 @@ static enum neb_status train(struct rtd_run *r) {
 
 // ---- start and end --------------------------------------------------------------------------------------------
 
-// How far the window may widen. A row that both models share is due back after share_embeddings steps.
-static uint32_t most_ahead(const struct agent_job *j) {
-    int32_t share = j->rtd.share_embeddings;
-    return share && share < INTER_STREAM_WINDOW_MAX ? (uint32_t)share : INTER_STREAM_WINDOW_MAX;
-}
-
 static enum neb_status open_streams(struct rtd_run *r) {
     const struct agent_job *j = &r->w->job;
     bool generator = j->clusters[r->w->cluster].role == AGENT_ROLE_GENERATOR;
-    // Six bytes a masked token and four a token of text are more than any batch takes.
-    double most =
-        (double)j->batch * j->seq_len * j->accumulate *
-            (6.0 * fmin(1, 1.5 * (double)j->rtd.mask_rate + 0.1) + (j->rtd.push_text ? 4 : 0)) +
-        BATCH_BYTES_MIN + (j->rtd.share_embeddings ? RTD_SHARE_FRAME_MAX : 0);
     struct inter_stream_config c = {
         .key = {.id = STREAM_ID},
         .type = INTER_STREAM_REPLACEMENTS,
@@ -204,8 +192,8 @@ static enum neb_status open_streams(struct rtd_run *r) {
         .peer = (uint32_t)agent_job_role(j, generator ? AGENT_ROLE_DISCRIMINATOR
                                                       : AGENT_ROLE_GENERATOR),
         .window_start = (uint32_t)j->rtd.ahead,
-        .window_batches = most_ahead(j)};
-    NEB_TRY(worker_side_stream(&r->x, &c, most, !j->rtd.push_text,
+        .window_batches = agent_rtd_ahead_max(j)};
+    NEB_TRY(worker_side_stream(&r->x, &c, agent_rtd_batch_max(j), !j->rtd.push_text,
                                agent_rtd_state(r->side)->seq - r->holds, &r->stream));
     if (!j->rtd.share_embeddings)
         return NEB_OK;

@@ -1,7 +1,7 @@
 #include "agent/worker_side.h"
 #include "agent/base/sha256.h"
 
-enum { SPOOL_BATCHES = 4096, WINDOW_BYTES = 16 << 20 };
+enum { SPOOL_BATCHES = 4096, WINDOW_BYTES = WORKER_SIDE_WINDOW_BYTES };
 static const uint64_t spool_bytes = 256ull << 20;
 
 static enum neb_status on_event(struct agent_worker *w, const struct agent_ipc_msg *m,

@@ -8,7 +8,10 @@
 #include "agent/worker.h"
 #include "agent/worker_stream.h"
 
-enum { WORKER_SIDE_STREAMS_MAX = 3 * AGENT_CLUSTERS_MAX };
+enum {
+    WORKER_SIDE_STREAMS_MAX = 3 * AGENT_CLUSTERS_MAX,
+    WORKER_SIDE_WINDOW_BYTES = 16 << 20, // of batches that a consumer has not yet applied
+};
 
 // What a side that takes no part in rounds puts into a checkpoint.
 typedef enum neb_status worker_side_add(void *user, struct intra_ckpt_writer *out);

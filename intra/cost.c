@@ -1,4 +1,4 @@
-#include "intra/cost.h"
+#include "intra/cost_parts.h"
 #include "intra/pipe_schedule.h"
 #include "intra/vocab.h"
 
@@ -81,14 +81,7 @@ bool intra_cost_mesh_fits(const struct intra_mesh_config *c, const struct intra_
 
 // ---- one step ------------------------------------------------------------------------------------------------
 
-struct sum { // what one rank does with one micro-batch
-    const struct intra_rates *r;
-    double share; // of the machine's rates
-    double flops, seconds;
-};
-
-// times: forward 1; dx and dW one more each.
-static void product(struct sum *s, double n, double out, double in, double times) {
+void cost_product(struct cost_sum *s, double n, double out, double in, double times) {
     double flops = 2 * n * out * in * times;
     if (!(flops > 0))
         return;
@@ -96,7 +89,7 @@ static void product(struct sum *s, double n, double out, double in, double times
     s->seconds += flops / (s->share * intra_cost_gemm_rate(s->r, fmin(n, fmin(out, in))));
 }
 
-static void attention(struct sum *s, const struct intra_cost_job *j, double n, bool backward) {
+static void attention(struct cost_sum *s, const struct intra_cost_job *j, double n, bool backward) {
     const struct intra_model_config *m = &j->model;
     double flops =
         intra_cost_attn_flops(n, j->seq_len, m->n_heads / j->mesh.tp, m->head_dim, m->mask) *
@@ -107,44 +100,49 @@ static void attention(struct sum *s, const struct intra_cost_job *j, double n, b
                                     INTRA_COST_HEADS, m->head_dim));
 }
 
-static void rows(struct sum *s, double floats, int ops) {
-    s->seconds += 4 * floats / (s->share * s->r->rows) + ops * s->r->op_s;
+void cost_rows(struct cost_sum *s, double floats, int ops) {
+    bool alone = s->share * s->r->processors < 1.5; // one thread hands nothing over
+    s->seconds += 4 * floats / (s->share * s->r->rows) + (alone ? 0 : ops * s->r->op_s);
 }
 
-static void block_forward(struct sum *s, const struct intra_cost_job *j, double n) {
+static void block_forward(struct cost_sum *s, const struct intra_cost_job *j, double n) {
     struct widths w = widths_of(&j->model);
     double tp = j->mesh.tp, d = (double)w.d, q = (double)w.q / tp, kv = (double)w.kv / tp,
            f = (double)w.f / tp;
-    product(s, n, q + 2 * kv, d, 1);
-    product(s, n, d, q, 1);
-    product(s, n, 2 * f, d, 1);
-    product(s, n, d, f, 1);
+    cost_product(s, n, q + 2 * kv, d, 1);
+    cost_product(s, n, d, q, 1);
+    cost_product(s, n, 2 * f, d, 1);
+    cost_product(s, n, d, f, 1);
     attention(s, j, n, false);
-    rows(s, n * (8 * d / tp + 2 * (q + kv) + 3 * f), OPS_FWD);
+    cost_rows(s, n * (8 * d / tp + 2 * (q + kv) + 3 * f), OPS_FWD);
 }
 
-static void block_backward(struct sum *s, const struct intra_cost_job *j, double n, double times) {
+static void block_backward(struct cost_sum *s, const struct intra_cost_job *j, double n,
+                           double times) {
     struct widths w = widths_of(&j->model);
     double tp = j->mesh.tp, d = (double)w.d, q = (double)w.q / tp, kv = (double)w.kv / tp,
            f = (double)w.f / tp;
-    product(s, n, q + 2 * kv, d, times);
-    product(s, n, d, q, times);
-    product(s, n, 2 * f, d, times);
-    product(s, n, d, f, times);
+    cost_product(s, n, q + 2 * kv, d, times);
+    cost_product(s, n, d, q, times);
+    cost_product(s, n, 2 * f, d, times);
+    cost_product(s, n, d, f, times);
     attention(s, j, n, true);
     // With tensor parallelism both norms are computed again.
-    rows(s, n * ((tp > 1 ? 14 : 8) * d / tp + 2 * (q + kv) + 5 * f), OPS_BWD);
+    cost_rows(s, n * ((tp > 1 ? 14 : 8) * d / tp + 2 * (q + kv) + 5 * f), OPS_BWD);
+}
+
+bool cost_head_learns(const struct intra_cost_job *j) {
+    return j->trainable.mode == INTRA_TRAIN_FULL
+               ? !(j->model.tied && j->trainable.freeze_embeddings)
+               : j->trainable.mode == INTRA_TRAIN_LAST_LAYERS && !j->model.tied;
 }
 
 // What the last stage has besides: output layer and loss.
-static void head(struct sum *s, const struct intra_cost_job *j, double n) {
+static void head(struct cost_sum *s, const struct intra_cost_job *j, double n) {
     const struct intra_model_config *m = &j->model;
-    enum intra_trainable_mode mode = j->trainable.mode;
-    bool learns = mode == INTRA_TRAIN_FULL ? !(m->tied && j->trainable.freeze_embeddings)
-                                           : mode == INTRA_TRAIN_LAST_LAYERS && !m->tied;
     double V = (double)m->vocab / j->mesh.tp;
-    product(s, n, V, m->d_model, learns ? 3 : 2);
-    rows(s, n * 8 * m->d_model, 4);
+    cost_product(s, n, V, m->d_model, cost_head_learns(j) ? 3 : 2);
+    cost_rows(s, n * 8 * m->d_model, 4);
     s->seconds += n * V / (s->share * s->r->logits);
 }
 
@@ -154,29 +152,35 @@ static int32_t learning_blocks(const struct intra_cost_job *j) {
                                                         : j->model.n_layers;
 }
 
-static void stage_micro(struct sum *s, const struct intra_cost_job *j, int32_t stage, double n) {
-    int32_t layers = j->model.n_layers / j->mesh.pp, first = stage * layers,
-            low = j->model.n_layers - learning_blocks(j);
+void cost_blocks(struct cost_sum *s, const struct intra_cost_job *j, int32_t first, int32_t count,
+                 double n, bool learns) {
+    int32_t low = j->model.n_layers - learning_blocks(j);
     struct intra_cost_params p = intra_cost_count(&j->model, &j->trainable);
     bool matrices =
         j->trainable.mode == INTRA_TRAIN_FULL || j->trainable.mode == INTRA_TRAIN_LAST_LAYERS;
     // Adapters: their own products, three in each direction, are as many FLOPs as parameters.
-    double adapters = j->trainable.mode == INTRA_TRAIN_LORA ? (double)p.block_trainable : 0;
-    for (int32_t l = first; l < first + layers; l++) {
+    double adapters = j->trainable.mode == INTRA_TRAIN_LORA ? (double)p.block_trainable : 0,
+           wide = adapters / j->model.d_model / j->mesh.tp;
+    for (int32_t l = first; l < first + count; l++) {
         block_forward(s, j, n);
-        product(s, n, adapters / j->model.d_model / j->mesh.tp, j->model.d_model, adapters > 0);
-        if (l < low)
+        cost_product(s, n, wide, j->model.d_model, adapters > 0);
+        if (!learns || l < low)
             continue;
         if (j->recompute)
             block_forward(s, j, n);
         block_backward(s, j, n, matrices ? 2 : 1);
-        product(s, n, adapters / j->model.d_model / j->mesh.tp, j->model.d_model,
-                adapters > 0 ? 3 : 0);
+        cost_product(s, n, wide, j->model.d_model, adapters > 0 ? 3 : 0);
     }
+}
+
+static void stage_micro(struct cost_sum *s, const struct intra_cost_job *j, int32_t stage,
+                        double n) {
+    int32_t layers = j->model.n_layers / j->mesh.pp;
+    cost_blocks(s, j, stage * layers, layers, n, true);
     if (stage == j->mesh.pp - 1)
         head(s, j, n);
     if (stage == 0)
-        rows(s, 4 * n * j->model.d_model, 2); // look-up and its gradient
+        cost_rows(s, 4 * n * j->model.d_model, 2); // look-up and its gradient
 }
 
 // All-reduce, or reduce-scatter and all-gather: each rank sends 2 (k - 1) / k of it.
@@ -192,7 +196,7 @@ static void times(const struct intra_cost_job *j, const struct intra_rates *r,
            stream = 4 * n * j->model.d_model, slowest = 0;
     int32_t micros = (j->micros + k->dp - 1) / k->dp, layers = j->model.n_layers / k->pp;
     for (int32_t stage = 0; stage < k->pp; stage++) {
-        struct sum s = {.r = r, .share = share};
+        struct cost_sum s = {.r = r, .share = share};
         stage_micro(&s, j, stage, n);
         slowest = fmax(slowest, s.seconds);
         c->flops = fmax(c->flops, s.flops * micros);
@@ -244,7 +248,15 @@ static double acts_bytes(const struct intra_cost_job *j, int32_t stage) {
     return 4 * (blocks + scratch);
 }
 
-static void memory(const struct intra_cost_job *j, struct intra_cost *c) {
+double cost_acts_frozen(const struct intra_cost_job *j) {
+    struct widths w = widths_of(&j->model);
+    double n = (double)j->batch * j->seq_len, d = (double)w.d, q = (double)w.q, kv = (double)w.kv,
+           f = (double)w.f;
+    // One block's, which all pass through, and three arrays of the stream.
+    return 4 * n * (d + (3 * d + 2) + (q + 2 * kv) + q + j->model.n_heads + 3 * f + 3 * d + 1);
+}
+
+void cost_memory(const struct intra_cost_job *j, struct intra_cost *c) {
     const struct intra_mesh_config *k = &j->mesh;
     struct intra_cost_params p = intra_cost_count(&j->model, &j->trainable);
     double ends = (double)p.embedding / k->tp, ways = (double)k->pp * k->tp,
@@ -275,18 +287,9 @@ void intra_cost_step(const struct intra_cost_job *j, const struct intra_rates *r
     }
     *out = (struct intra_cost){0};
     times(&as_run, r, out);
-    memory(&as_run, out);
+    cost_memory(&as_run, out);
     if (!batch || (j->mesh.dp * j->mesh.pp * j->mesh.tp > 1 && !(r->link > 0)))
         out->step_s = INFINITY;
-}
-
-double intra_cost_forward_s(const struct intra_cost_job *j, const struct intra_rates *r) {
-    double n = (double)j->batch * j->seq_len;
-    struct sum s = {.r = r, .share = j->share};
-    for (int32_t l = 0; l < j->model.n_layers; l++)
-        block_forward(&s, j, n);
-    product(&s, n, j->model.vocab, j->model.d_model, 1);
-    return s.seconds * j->micros;
 }
 
 // ---- the best of all -----------------------------------------------------------------------------------------

@@ -28,8 +28,9 @@ struct intra_rates {
     double gemm[INTRA_COST_SIDES]; // FLOP/s
     // FLOP/s, see intra_cost_attn_flops
     double attn_fwd[INTRA_COST_HEADS], attn_bwd[INTRA_COST_HEADS];
-    double rows;   // bytes/s read and written by row operations
-    double logits; // logits/s of softmax and its gradient, beside their products
+    double rows; // bytes/s read and written by row operations
+    // logits/s beside their products: softmax and its gradient; the same with a teacher's labels; drawing a token; labelling
+    double logits, soft, draws, labels;
     double update; // parameters/s of norm, AdamW and zeroing
     double op_s;   // seconds to hand one operation to the threads
     double link;   // bytes/s between two ranks; 0: not known, several ranks cannot be judged
@@ -81,8 +82,26 @@ bool intra_cost_mesh_fits(const struct intra_mesh_config *mesh, const struct int
 // rates->link 0 with several ranks: every time is INFINITY.
 void intra_cost_step(const struct intra_cost_job *j, const struct intra_rates *r,
                      struct intra_cost *out);
-// Seconds of the forward passes of a step alone, without pipeline or gradients: what a teacher does.
-double intra_cost_forward_s(const struct intra_cost_job *j, const struct intra_rates *r);
+
+// A side of a stream (modes rtd and distill), which is one rank: some positions meet the output layer, some have their
+// logits formed once more, to draw tokens from them or to label them.
+enum intra_cost_head {
+    INTRA_COST_HEAD_NONE,  // a frozen teacher: hidden states are enough
+    INTRA_COST_HEAD_LOSS,  // cross-entropy
+    INTRA_COST_HEAD_SOFT,  // with a teacher's labels
+    INTRA_COST_HEAD_SCORE, // one number a position: a discriminator
+};
+struct intra_cost_side {
+    double tokens;  // of a micro-batch, padding included
+    double length;  // of its sequences
+    double targets; // tokens with a loss
+    enum intra_cost_head head;
+    bool learns;            // backward and an update follow
+    double drawn, labelled; // positions that tokens are drawn for, or labels are made of
+};
+// Of a step of j->micros such micro-batches. In *j: mesh of one rank; batch x seq_len is what memory is made for.
+void intra_cost_side_step(const struct intra_cost_job *j, const struct intra_cost_side *side,
+                          const struct intra_rates *r, struct intra_cost *out);
 
 // The fastest mesh, micro-batch and recomputation for `ranks` ranks that fit into memory. sequences: of a step (batch x
 // accumulate), which stays as it is. In *j: everything but mesh, batch, micros and recompute. fix_*: keep what *j says.

@@ -62,7 +62,7 @@ static void test_complaints(void **state) {
         {"threads: 2", "thread: 2",
          "job.yaml:7: clusters: unknown key 'thread'; allowed: name, role, witness, threads, "
          "corpus, sources, "
-         "mesh, launcher, device, precision, outer_state"},
+         "mesh, launcher, device, precision, outer_state, profile"},
         {"threads: 2", "mesh: {dp: 2, cp: 2}",
          "job.yaml:7: clusters.mesh: unknown key 'cp'; allowed: dp, pp, tp"},
         {"threads: 2", "mesh: {tp: 0}", "job.yaml:7: clusters.mesh: tp \"0\" is not in 1..1024"},
@@ -86,12 +86,12 @@ static void test_complaints(void **state) {
          "job.yaml:3: mode: \"rdt\" is not one of: replicas, rtd, distill"},
         {"steps: 300\n", "steps: 300\nmode: rtd\n",
          "job.yaml: clusters: mode rtd takes two, one with role generator, one with role "
-         "discriminator"},
+         "discriminator; or auto"},
         {"threads: 2", "threads: 2, role: generator",
          "job.yaml: clusters.role: only modes rtd and distill have roles"},
         {"threads: 2", "threads: 2, role: editor",
          "job.yaml:7: clusters.role: \"editor\" is not one of: generator, discriminator, teacher, "
-         "student"},
+         "student, auto"},
         {"steps: 300\n", "steps: 300\nsync: {overlap: 30}\n",
          "job.yaml: sync.overlap: 30 must be below sync.interval 30"},
         {"steps: 300\n", "steps: 300\ntrainable: {mode: lora, targets: [q, x]}\n",

@@ -1,0 +1,243 @@
+// Plans of modes rtd and distill: what a side's step costs against a model's that is made and a mesh-less step's; what a stream
+// carries, bound by bound; who is cast as what; bytes of labels.
+#include "agent/label_bytes.h"
+#include "agent/planner_streams.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <math.h>
+
+static struct intra_rates even_rates(double speed) {
+    struct intra_rates r = {.processors = 8,
+                            .rows = 1e12,
+                            .logits = 1e9 * speed,
+                            .soft = 1e9 * speed,
+                            .draws = 1e9 * speed,
+                            .labels = 1e9 * speed,
+                            .update = 1e12,
+                            .op_s = 1e-12,
+                            .link = 1e9,
+                            .link_s = 1e-6,
+                            .memory = 1e9};
+    for (int i = 0; i < INTRA_COST_SIDES; i++)
+        r.gemm[i] = 1e9 * speed;
+    for (int i = 0; i < INTRA_COST_HEADS; i++)
+        r.attn_fwd[i] = r.attn_bwd[i] = 1e9 * speed;
+    return r;
+}
+
+static void near(double a, double b, double rel, const char *what) {
+    if (!(fabs(a - b) <= rel * fabs(b)))
+        fail_msg("%s: %g, not %g", what, a, b);
+}
+
+static const struct intra_model_config model = {.vocab = 512,
+                                                .d_model = 64,
+                                                .n_layers = 4,
+                                                .n_heads = 8,
+                                                .n_kv_heads = 4,
+                                                .head_dim = 8,
+                                                .d_ff = 160,
+                                                .max_seq = 32,
+                                                .rope_theta = 100,
+                                                .norm_eps = 1e-5f,
+                                                .tied = true};
+
+static void test_sides(void **state) {
+    (void)state;
+    struct intra_rates r = even_rates(1);
+    struct intra_cost_job j = {.model = model,
+                               .trainable = {.mode = INTRA_TRAIN_FULL},
+                               .mesh = {1, 1, 1},
+                               .batch = 4,
+                               .seq_len = 32,
+                               .micros = 3,
+                               .ranks_a_host = 1,
+                               .share = 1};
+    struct intra_cost_side all = {
+        .tokens = 128, .length = 32, .targets = 128, .head = INTRA_COST_HEAD_LOSS, .learns = true};
+    struct intra_cost whole, side, less;
+    intra_cost_step(&j, &r, &whole);
+    intra_cost_side_step(&j, &all, &r, &side);
+    near(side.flops, whole.flops, 1e-9, "all positions count: an ordinary step");
+    near(side.rank_bytes, whole.rank_bytes, 1e-9, "memory of an ordinary step");
+    // Only a few positions meet the output layer: 6 V d each less.
+    struct intra_cost_side few = all;
+    few.targets = 20;
+    intra_cost_side_step(&j, &few, &r, &less);
+    near(side.flops - less.flops, 3 * 108 * 6.0 * 512 * 64, 1e-9, "positions without a target");
+    // ... and once more for those that tokens are drawn for.
+    few.drawn = 20;
+    intra_cost_side_step(&j, &few, &r, &side);
+    near(side.flops - less.flops, 3 * 20 * 2.0 * 512 * 64, 1e-9, "draws");
+    assert_true(side.step_s > less.step_s + 3 * 20 * 512 / r.draws);
+    // A frozen teacher: a third of the products, arenas as they are made, labels for what is asked.
+    struct intra_cost_side looks = {
+        .tokens = 128, .length = 32, .targets = 60, .head = INTRA_COST_HEAD_NONE, .labelled = 60};
+    intra_cost_side_step(&j, &looks, &r, &side);
+    assert_true(side.update_s == 0 && side.optim_bytes == 0 && side.flops < 0.4 * whole.flops);
+    struct intra_model *m;
+    struct intra_acts *a;
+    assert_int_equal(intra_model_create(&model, &j.trainable, 1, &m), NEB_OK);
+    assert_int_equal(intra_acts_create(m, 4, 32, false, false, &a), NEB_OK);
+    near(side.acts_bytes - 4.0 * 128 * 256, (double)intra_acts_bytes(a), 0.05, "activations");
+    near(side.params_bytes, 4.0 * (double)m->n_params, 0.05, "parameters");
+    intra_acts_destroy(&a);
+    intra_model_destroy(&m);
+}
+
+static void test_flow(void **state) {
+    (void)state;
+    struct inter_wan_path p = {.bits_s = 8e6, .rtt_s = 0.1, .members = 2, .connections = 2};
+    struct inter_stream_load l = {
+        .producer_s = 0.2, .consumer_s = 0.05, .bytes = 1000, .window = 16, .streams = 1};
+    struct inter_stream_flow f;
+    inter_stream_cost(&p, &l, &f);
+    assert_int_equal(f.bound, INTER_STREAM_BOUND_PRODUCER);
+    near(f.rate, 5, 1e-9, "the producer's rate");
+    near(f.consumer_wait, 0.75, 1e-9, "the consumer waits");
+    assert_true(f.producer_wait < 1e-9 && f.sent_s > 5000 && f.sent_s < 10000);
+    l.producer_s = 0.01;
+    inter_stream_cost(&p, &l, &f);
+    assert_int_equal(f.bound, INTER_STREAM_BOUND_CONSUMER);
+    near(f.producer_wait, 0.8, 1e-9, "the producer waits");
+    // Larger than the line takes: about 0.1 s each on 1 MB/s.
+    l.bytes = 1e5;
+    inter_stream_cost(&p, &l, &f);
+    assert_int_equal(f.bound, INTER_STREAM_BOUND_LINK);
+    assert_true(f.rate < 10 && f.rate > 8 && f.busy > 0.85 && f.busy < 1);
+    l.streams = 3; // over one uplink
+    inter_stream_cost(&p, &l, &f);
+    assert_true(f.rate < 10.0 / 3 && f.rate > 8.0 / 3);
+    // One at a time over a long way; where the window may widen it does, as far as it helps.
+    l = (struct inter_stream_load){
+        .producer_s = 0.01, .consumer_s = 0.01, .bytes = 100, .window = 1, .streams = 1};
+    p.rtt_s = 1;
+    inter_stream_cost(&p, &l, &f);
+    assert_int_equal(f.bound, INTER_STREAM_BOUND_WINDOW);
+    assert_true(f.rate < 1 && f.rate > 0.9);
+    l.window_max = 1024;
+    inter_stream_cost(&p, &l, &f);
+    assert_true(f.window > 64 && f.window < 1024 && f.bound != INTER_STREAM_BOUND_WINDOW);
+}
+
+static void test_label_bytes(void **state) {
+    (void)state;
+    double few, many, large;
+    assert_int_equal(agent_label_bytes(4, 4096, 500, &few), NEB_OK);
+    assert_int_equal(agent_label_bytes(8, 4096, 500, &many), NEB_OK);
+    assert_int_equal(agent_label_bytes(8, 32768, 500, &large), NEB_OK);
+    // Measured with trained teachers at k 8: 16 bytes a target of 4,096 pieces; 23 at most of 32,768 (compress/softlabel.h).
+    assert_true(few < 0.7 * many && many > 12 && many < 20 && large > many && large < 23);
+    assert_int_equal(agent_label_bytes(0, 4096, 500, &few), NEB_OK);
+    assert_true(few == 0);
+}
+
+static struct agent_job job_of(enum agent_mode mode, int32_t clusters) {
+    struct agent_job j = {.mode = mode,
+                          .steps = 100,
+                          .model = model,
+                          .trainable = {.mode = INTRA_TRAIN_FULL},
+                          .seq_len = 32,
+                          .batch = 4,
+                          .accumulate = 1,
+                          .n_clusters = clusters};
+    j.model.vocab = 0;
+    j.rtd = (struct agent_rtd_config){
+        .mask_rate = 0.15f, .generator_steps = 1, .discriminator_steps = 1, .ahead = 16};
+    j.rtd.shape = (struct agent_shape){1, 16, 2, 32};
+    j.distill = (struct agent_distill_config){.k = 8, .ahead = 16, .learn = true};
+    j.distill.shape = (struct agent_shape){.n_layers = 40};
+    for (int32_t i = 0; i < clusters; i++)
+        j.clusters[i].role = mode == AGENT_MODE_RTD
+                                 ? i ? AGENT_ROLE_DISCRIMINATOR : AGENT_ROLE_GENERATOR
+                             : i ? AGENT_ROLE_STUDENT
+                                 : AGENT_ROLE_TEACHER;
+    return j;
+}
+
+static void test_cast(void **state) {
+    (void)state;
+    static struct agent_job j; // large
+    static struct agent_site sites[3];
+    const struct agent_planner_text text = {
+        .vocab = 512, .tokens = 100, .length = 25, .targets = 50, .id_bytes = 1, .known = true};
+    const struct agent_wan link = {100e6, 0.02, 0};
+    bool all[3] = {true, true, true}, none[3] = {false};
+    enum agent_role roles[3];
+    struct agent_planner_streams x;
+    for (int i = 0; i < 3; i++)
+        sites[i] =
+            (struct agent_site){.profile = {.rates = even_rates(i == 1 ? 10 : 1)}, .share = 1};
+    // The larger model goes where it is fast: the discriminator, the deep teacher.
+    j = job_of(AGENT_MODE_RTD, 2);
+    assert_true(agent_planner_cast(&j, &text, sites, all, roles));
+    assert_true(roles[0] == AGENT_ROLE_GENERATOR && roles[1] == AGENT_ROLE_DISCRIMINATOR);
+    j.clusters[0].role = AGENT_ROLE_DISCRIMINATOR; // what is fixed stays
+    j.clusters[1].role = AGENT_ROLE_GENERATOR;
+    assert_true(agent_planner_cast(&j, &text, sites, none, roles));
+    assert_true(roles[0] == AGENT_ROLE_DISCRIMINATOR);
+    double before, after;
+    assert_int_equal(agent_planner_streams(&j, &text, sites, &link, &x), NEB_OK);
+    before = x.flow.rate;
+    j = job_of(AGENT_MODE_RTD, 2);
+    assert_int_equal(agent_planner_streams(&j, &text, sites, &link, &x), NEB_OK);
+    after = x.flow.rate;
+    assert_true(after > 2 * before && x.producer == 0 && x.sides[0].role == AGENT_ROLE_GENERATOR);
+    j = job_of(AGENT_MODE_DISTILL, 3);
+    assert_true(agent_planner_cast(&j, &text, sites, all, roles));
+    assert_true(roles[1] == AGENT_ROLE_TEACHER && roles[0] == AGENT_ROLE_STUDENT);
+    // ... unless it does not fit there, and nowhere if it fits nowhere.
+    sites[1].profile.rates.memory = 1e6;
+    assert_true(!agent_planner_cast(&j, &text, sites, all, roles)); // it cannot learn there either
+    for (int i = 0; i < 3; i++)
+        sites[i].profile.rates.memory = 1e6;
+    assert_true(!agent_planner_cast(&j, &text, sites, all, roles));
+}
+
+// A teacher's time is its students'; those that do not keep step have a pace each.
+static void test_students(void **state) {
+    (void)state;
+    static struct agent_job j; // large
+    static struct agent_site sites[3];
+    const struct agent_planner_text text = {
+        .vocab = 512, .tokens = 100, .length = 25, .targets = 50, .id_bytes = 1, .known = true};
+    const struct agent_wan link = {100e6, 0.02, 0};
+    struct agent_planner_streams one, two;
+    for (int i = 0; i < 3; i++)
+        sites[i] = (struct agent_site){.profile = {.rates = even_rates(i + 1)}, .share = 1};
+    j = job_of(AGENT_MODE_DISTILL, 2);
+    assert_int_equal(agent_planner_streams(&j, &text, sites, &link, &one), NEB_OK);
+    j = job_of(AGENT_MODE_DISTILL, 3);
+    assert_int_equal(agent_planner_streams(&j, &text, sites, &link, &two), NEB_OK);
+    assert_int_equal(one.flow.bound, INTER_STREAM_BOUND_PRODUCER);
+    near(two.flow.rate, one.flow.rate / 2, 1e-9, "a teacher of two");
+    assert_true(two.sides[2].rate == two.sides[1].rate && two.sides[2].wait > two.sides[1].wait);
+    near(two.sides[0].rate, 2 * two.flow.rate, 1e-9, "all that it makes");
+    j.distill.relay = true; // the first passes them on
+    assert_int_equal(agent_planner_streams(&j, &text, sites, &link, &two), NEB_OK);
+    near(two.flow.rate, one.flow.rate, 1e-9, "a relay");
+    j.distill.relay = j.distill.learn = false;
+    j.distill.shape.n_layers = 1;
+    assert_int_equal(agent_planner_streams(&j, &text, sites, &link, &two), NEB_OK);
+    assert_int_equal(two.flow.bound, INTER_STREAM_BOUND_CONSUMER);
+    assert_true(two.sides[2].rate > two.sides[1].rate); // three times as fast a machine
+    // A ratio of two batches to a step of the generator: half of its training.
+    j = job_of(AGENT_MODE_RTD, 2);
+    assert_int_equal(agent_planner_streams(&j, &text, sites, &link, &one), NEB_OK);
+    j.rtd.discriminator_steps = 2;
+    assert_int_equal(agent_planner_streams(&j, &text, sites, &link, &two), NEB_OK);
+    assert_true(two.sides[0].batch_s < one.sides[0].batch_s &&
+                two.sides[0].batch_s > 0.4 * one.sides[0].batch_s && two.batches == 100);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sides), cmocka_unit_test(test_flow),
+                                       cmocka_unit_test(test_label_bytes),
+                                       cmocka_unit_test(test_cast),
+                                       cmocka_unit_test(test_students)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
