@@ -123,6 +123,7 @@ struct agent_sync {
     struct agent_tune {
         int mode;                          // enum agent_tune_mode
         bool codec, overlap, interval;     // what auto may change
+        bool balance;                      // auto: slow clusters make fewer steps
         int finest, coarsest;              // rungs (inter/tune.h) - 1
         int32_t overlap_max, interval_max; // 0: half of H; twice H
         float error_max;

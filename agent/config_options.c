@@ -140,6 +140,9 @@ const struct config_option config_options[] = {
      "auto may change the codec"},
     {"sync.tune.overlap", T_BOOL, AT(sync.tune.overlap), 0, 0, "true", NULL, "auto may raise τ"},
     {"sync.tune.interval", T_BOOL, AT(sync.tune.interval), 0, 0, "false", NULL, "auto may raise H"},
+    {"sync.tune.balance", T_BOOL, AT(sync.tune.balance), 0, 0, "true", NULL,
+     "auto lets a cluster that is slower by an eighth or more leave out steps, evenly, so that "
+     "nobody waits for it"},
     {"sync.tune.finest", T_ENUM, AT(sync.tune.finest), 0, 0, "int4", config_rung_names,
      "bound of the codec"},
     {"sync.tune.coarsest", T_ENUM, AT(sync.tune.coarsest), 0, 0, "topk:64/4096", config_rung_names,

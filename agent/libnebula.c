@@ -173,8 +173,11 @@ static void say_step(struct nebula *n, const struct nebula_step_stats *s, double
     struct agent_worker *w = &n->w;
     const struct intra_step_stats line = {
         .loss = s->loss, .update = {.lr = (float)s->lr, .grad_norm = s->grad_norm}};
-    if (w->step % w->job.log_every == 0 || w->step == w->job.steps || w->step == 1)
+    if (w->step / w->job.log_every != w->said_step / w->job.log_every || w->step == w->job.steps ||
+        w->step == 1) {
         worker_say_step(w, &line, seconds > 0 ? (double)s->tokens / seconds : 0.0);
+        w->said_step = w->step;
+    }
     if (!isfinite(s->eval_loss))
         return;
     json_t *sources = json_object();
@@ -194,9 +197,15 @@ static enum neb_status step(struct nebula *n, const struct nebula_step_stats *s)
         w->loss_first = isnan(w->loss_first) ? s->loss : w->loss_first;
     }
     say_step(n, s, seconds);
-    if (w->job.checkpoint_every && w->step % w->job.checkpoint_every == 0)
-        NEB_TRY(lib_save_now(n));
-    return lib_settle(n);
+    for (;;) {
+        if (w->job.checkpoint_every && w->step % w->job.checkpoint_every == 0)
+            NEB_TRY(lib_save_now(n));
+        NEB_TRY(lib_settle(n));
+        if (n->state != NEBULA_TRAIN || w->step >= w->job.steps || !worker_leaves_out(w))
+            return NEB_OK;
+        w->step++; // the others are faster: passed over
+        w->steps_left_out++;
+    }
 }
 
 int nebula_step_with(struct nebula *n, const struct nebula_step_stats *stats, int *state) {

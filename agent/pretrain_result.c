@@ -49,6 +49,7 @@ static void make_summary(const struct run *r, struct agent_summary *s) {
         c->eval_loss = agent_json_get(p, "eval_loss");
         c->stall_s = agent_json_get(p, "stall_s");
         c->train_s = agent_json_get(p, "train_s");
+        c->steps_left_out = (int64_t)whole(p, "steps_left_out");
         c->lost_steps = (int64_t)whole(p, "lost_steps");
         c->divergences = (int64_t)whole(p, "divergences");
         c->wan_sent_bytes = whole(p, "wan_sent_bytes");

@@ -162,7 +162,7 @@ double agent_summary_reduction(const struct agent_summary *s) {
     double sent = 0, steps = 0;
     for (int32_t i = 0; i < s->n_clusters; i++) {
         sent += (double)s->clusters[i].wan_sent_bytes;
-        steps += (double)s->clusters[i].steps;
+        steps += (double)(s->clusters[i].steps - s->clusters[i].steps_left_out);
     }
     // Both are means over the clusters, so their number cancels.
     return sent > 0 ? steps * (double)s->trainable_params * 4 / sent : NAN;
@@ -172,15 +172,15 @@ static json_t *number(double v) { return isfinite(v) ? json_real(v) : json_null(
 
 json_t *agent_cluster_summary_to_json(const struct agent_cluster_summary *c) {
     return json_pack(
-        "{s:s, s:s, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:s}", "name",
-        c->name, "device", c->device, "steps", (json_int_t)c->steps, "tokens",
-        (json_int_t)c->tokens, "loss_first", number(c->loss_first), "loss_last",
-        number(c->loss_last), "eval_loss", number(c->eval_loss), "stall_s", number(c->stall_s),
-        "train_s", number(c->train_s), "lost_steps", (json_int_t)c->lost_steps, "divergences",
-        (json_int_t)c->divergences, "wan_sent_bytes", (json_int_t)c->wan_sent_bytes,
-        "wan_recv_bytes", (json_int_t)c->wan_recv_bytes, "wan_payload_bytes",
-        (json_int_t)c->wan_payload_bytes, "wan_protocol_bytes", (json_int_t)c->wan_protocol_bytes,
-        "params_digest", c->params_digest);
+        "{s:s, s:s, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:s}",
+        "name", c->name, "device", c->device, "steps", (json_int_t)c->steps, "steps_left_out",
+        (json_int_t)c->steps_left_out, "tokens", (json_int_t)c->tokens, "loss_first",
+        number(c->loss_first), "loss_last", number(c->loss_last), "eval_loss", number(c->eval_loss),
+        "stall_s", number(c->stall_s), "train_s", number(c->train_s), "lost_steps",
+        (json_int_t)c->lost_steps, "divergences", (json_int_t)c->divergences, "wan_sent_bytes",
+        (json_int_t)c->wan_sent_bytes, "wan_recv_bytes", (json_int_t)c->wan_recv_bytes,
+        "wan_payload_bytes", (json_int_t)c->wan_payload_bytes, "wan_protocol_bytes",
+        (json_int_t)c->wan_protocol_bytes, "params_digest", c->params_digest);
 }
 
 json_t *agent_summary_to_json(const struct agent_summary *s) {
@@ -272,6 +272,9 @@ void agent_summary_print(const struct agent_summary *s, FILE *f) {
     }
     for (int32_t i = 0; i < s->n_clusters; i++) {
         const struct agent_cluster_summary *k = &s->clusters[i];
+        if (k->steps_left_out)
+            fprintf(f, "%s is slower than the fastest cluster and left out %lld of its steps\n",
+                    k->name, (long long)k->steps_left_out);
         if (k->lost_steps)
             fprintf(f,
                     "%s went on from what others had and skipped %lld steps: committed before, or "

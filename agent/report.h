@@ -60,8 +60,9 @@ struct agent_cluster_summary {
     double loss_first, loss_last; // training loss of the first and the last step (or logged step)
     double eval_loss;             // on held-out text, of the parameters of params_digest
     double stall_s, train_s;
-    int64_t lost_steps;  // made and lost, or not made: this cluster went on from what others had
-    int64_t divergences; // times that its parameters differed from the others'
+    int64_t steps_left_out; // of steps: not made, since the others are faster (sync.tune.balance)
+    int64_t lost_steps;     // made and lost, or not made: this cluster went on from what others had
+    int64_t divergences;    // times that its parameters differed from the others'
     uint64_t wan_sent_bytes, wan_recv_bytes; // on the sockets
     uint64_t wan_payload_bytes;              // of those sent: updates, batches, snapshots
     // of those sent: headers and control; what is left is encryption, framing, liveness

@@ -9,6 +9,7 @@ struct inter_tune_config agent_tune_config(const struct agent_job *job) {
         .codec = t->codec,
         .overlap = t->overlap,
         .interval = t->interval,
+        .balance = t->balance && job->mode == AGENT_MODE_REPLICAS,
         .finest = (uint8_t)(t->finest + 1),
         .coarsest = (uint8_t)(t->coarsest + 1),
         .first = (uint8_t)inter_rung_of(s->codec),

@@ -126,6 +126,14 @@ static enum neb_status skip(struct agent_worker *w, int64_t n) {
     return intra_team_skip(w->team, (int32_t)n);
 }
 
+// The others are faster: its data is passed over too, so that cursors and schedules are those of every cluster.
+static enum neb_status leave_out_step(struct agent_worker *w) {
+    NEB_TRY(skip(w, 1));
+    w->step++;
+    w->steps_left_out++;
+    return NEB_OK;
+}
+
 static enum neb_status train_step(struct agent_worker *w) {
     struct intra_step_stats s;
     neb_ns start = neb_now();
@@ -146,8 +154,11 @@ static enum neb_status train_step(struct agent_worker *w) {
     w->loss_last = isnan(w->loss_first) ? s.loss : w->loss_last;
     w->loss_first = isnan(w->loss_first) ? s.loss : w->loss_first;
     w->loss_last = 0.9 * w->loss_last + 0.1 * s.loss; // a single step is noisy
-    if (w->step % w->job.log_every == 0 || w->step == w->job.steps || w->step == 1)
+    if (w->step / w->job.log_every != w->said_step / w->job.log_every || w->step == w->job.steps ||
+        w->step == 1) { // steps between may have been left out
         worker_say_step(w, &s, (double)s.tokens / seconds);
+        w->said_step = w->step;
+    }
     return NEB_OK;
 }
 
@@ -163,7 +174,7 @@ static enum neb_status train(struct agent_worker *w) {
             NEB_TRY(worker_wait(w));
             continue;
         }
-        NEB_TRY(train_step(w));
+        NEB_TRY(worker_leaves_out(w) ? leave_out_step(w) : train_step(w));
         NEB_TRY(worker_eval_when_due(w));
         if (w->job.checkpoint_every && w->step % w->job.checkpoint_every == 0)
             NEB_TRY(worker_save(w));
@@ -220,6 +231,7 @@ static enum neb_status run(struct agent_worker *w, const char *socket_path, cons
         NEB_TRY(w->frags[f].in_flight ? worker_resubmit(w, f) : worker_ask(w, f));
     if (w->federated)
         NEB_TRY(worker_wait_for_peers(w));
+    w->said_step = w->step;
     NEB_TRY(train(w));
     if (worker_finished(w) && w->step < w->job.steps)
         neb_warn("the others have finished the job without this cluster: %lld of its %lld steps "

@@ -111,6 +111,9 @@ struct agent_worker {
     struct cmp_codec codec, merge_codec; // the job's
     struct inter_plan plans[64][2]; // per fragment: for its next send, and for the one after it
     double step_s;                  // of a step, lately
+    uint8_t left_out;               // of every INTER_STEPS_CYCLE steps, as planned
+    int64_t steps_left_out;         // so far
+    int64_t said_step;              // of the newest line of metrics
     struct agent_schedule schedule;
     struct agent_fragment frags[64];
     struct agent_travel travel[64];
@@ -266,7 +269,9 @@ NEB_MUST_CHECK enum neb_status worker_plan_codec(struct agent_worker *w, int32_t
                                                  struct cmp_codec *out);
 void worker_plan_sent(struct agent_worker *w, int32_t f);
 void worker_plan_merged(struct agent_worker *w, int32_t f);
-// Every trainer says so of each step: without it nothing is planned.
+// Is the next step one of those that a slow cluster leaves out? Then it is counted in step and steps_left_out, and not made.
+bool worker_leaves_out(const struct agent_worker *w);
+// Every trainer says so of each step that it makes: without it nothing is planned.
 void worker_step_took(struct agent_worker *w, double seconds);
 json_t *worker_plan_measure(const struct agent_worker *w, int32_t f); // for the manifest
 

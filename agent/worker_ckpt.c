@@ -13,7 +13,7 @@ static enum neb_status folder(const struct agent_worker *w, char *out, size_t ca
 
 // The worker's own counters, field by field.
 static void put_state(struct neb_buf *b, const struct agent_worker *w) {
-    neb_buf_u32(b, 4); // version
+    neb_buf_u32(b, 5); // version
     neb_buf_i64(b, w->schedule.base);
     neb_buf_u32(b, (uint32_t)w->schedule.interval);
     neb_buf_f64(b, w->step_s);
@@ -29,6 +29,8 @@ static void put_state(struct neb_buf *b, const struct agent_worker *w) {
     neb_buf_u32(b, w->rounds);
     neb_buf_i64(b, w->lost_steps);
     neb_buf_u32(b, w->life);
+    neb_buf_u8(b, w->left_out);
+    neb_buf_i64(b, w->steps_left_out);
     for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++) {
         const struct agent_fragment *g = &w->frags[f];
         const struct agent_travel *t = &w->travel[f];
@@ -56,13 +58,14 @@ static void put_state(struct neb_buf *b, const struct agent_worker *w) {
             neb_buf_u32(b, w->plans[f][i].overlap);
             neb_buf_u8(b, w->plans[f][i].codec);
             neb_buf_u8(b, w->plans[f][i].reason);
+            neb_buf_u8(b, w->plans[f][i].left_out);
         }
         neb_buf_u32(b, inter_outer_version(w->outer, f));
     }
 }
 
 static bool get_state(struct neb_rd *r, struct agent_worker *w) {
-    if (neb_rd_u32(r) != 4)
+    if (neb_rd_u32(r) != 5)
         return false;
     int64_t base = neb_rd_i64(r);
     uint32_t interval = neb_rd_u32(r);
@@ -83,6 +86,10 @@ static bool get_state(struct neb_rd *r, struct agent_worker *w) {
     w->rounds = neb_rd_u32(r);
     w->lost_steps = neb_rd_i64(r);
     w->life = neb_rd_u32(r);
+    w->left_out = neb_rd_u8(r);
+    w->steps_left_out = neb_rd_i64(r);
+    if (w->left_out > INTER_LEFT_OUT_MAX)
+        return false;
     for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++) {
         struct agent_fragment *g = &w->frags[f];
         struct agent_travel *t = &w->travel[f];
@@ -111,7 +118,9 @@ static bool get_state(struct neb_rd *r, struct agent_worker *w) {
             p->overlap = neb_rd_u32(r);
             p->codec = neb_rd_u8(r);
             p->reason = neb_rd_u8(r);
-            if (p->codec >= INTER_RUNGS || p->reason >= INTER_REASONS)
+            p->left_out = neb_rd_u8(r);
+            if (p->codec >= INTER_RUNGS || p->reason >= INTER_REASONS ||
+                p->left_out > INTER_LEFT_OUT_MAX)
                 return false;
         }
         inter_outer_set_fragment(w->outer, f, neb_rd_u32(r), g->in_flight);

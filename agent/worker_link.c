@@ -282,15 +282,15 @@ json_t *worker_results(const struct agent_worker *w, const char *device, double 
     char hex[33];
     worker_params_digest(w, hex);
     return json_pack(
-        "{s:s,s:I,s:I,s:o,s:o,s:o,s:f,s:f,s:f,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:i}", "device",
-        device, "steps", (json_int_t)w->step, "tokens", (json_int_t)w->all_tokens, "loss_first",
-        agent_json_number(w->loss_first), "loss_last", agent_json_number(w->loss_last), "eval_loss",
-        agent_json_number(eval_loss), "stall_s", w->stall_s, "train_s", w->train_s, "sync_s",
-        w->sync_s, "params_digest", hex, "params", (json_int_t)w->model->n_params,
-        "trainable_params", (json_int_t)w->model->n_trainable, "rounds", (json_int_t)w->rounds,
-        "lost_steps", (json_int_t)w->lost_steps, "payload_bytes", (json_int_t)w->payload_bytes,
-        "payload_params", (json_int_t)w->payload_params, "stopped", !done, "threads",
-        kern_pool_threads(w->K->pool));
+        "{s:s,s:I,s:I,s:I,s:o,s:o,s:o,s:f,s:f,s:f,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:i}", "device",
+        device, "steps", (json_int_t)w->step, "steps_left_out", (json_int_t)w->steps_left_out,
+        "tokens", (json_int_t)w->all_tokens, "loss_first", agent_json_number(w->loss_first),
+        "loss_last", agent_json_number(w->loss_last), "eval_loss", agent_json_number(eval_loss),
+        "stall_s", w->stall_s, "train_s", w->train_s, "sync_s", w->sync_s, "params_digest", hex,
+        "params", (json_int_t)w->model->n_params, "trainable_params",
+        (json_int_t)w->model->n_trainable, "rounds", (json_int_t)w->rounds, "lost_steps",
+        (json_int_t)w->lost_steps, "payload_bytes", (json_int_t)w->payload_bytes, "payload_params",
+        (json_int_t)w->payload_params, "stopped", !done, "threads", kern_pool_threads(w->K->pool));
 }
 
 enum neb_status worker_report(struct agent_worker *w, json_t *results, json_t *more) {

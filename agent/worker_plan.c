@@ -3,7 +3,8 @@
 //     record r merged: its plan is for round r + 2     plans[f] = { for r + 1, for r + 2 }
 //
 // Both are known before round r + 1 is sent, on every run of the same steps: plans are part of what resumes bit for bit.
-// H is taken from the first fragment's records, when that fragment is sent; codec and τ from each fragment's own.
+// H, and which steps are left out, are taken from the first fragment's records, when that fragment is sent; codec and τ from each
+// fragment's own.
 #include "agent/base/log.h"
 #include "agent/worker.h"
 
@@ -43,6 +44,8 @@ void worker_plan_sent(struct agent_worker *w, int32_t f) {
     int64_t want = w->plans[f][0].interval, most = 1 << 30;
     if (f == 0 && want >= w->job.sync.fragments && want <= most)
         agent_schedule_change(&w->schedule, w->step, (int32_t)want);
+    if (f == 0)
+        w->left_out = w->plans[f][0].left_out;
     w->frags[f].merge_step = w->step + overlap_of(w, f);
 }
 
@@ -53,16 +56,23 @@ void worker_plan_merged(struct agent_worker *w, int32_t f) {
         return;
     p[1] = w->travel[f].plan;
     w->travel[f].planned = false;
-    if (p[1].codec == last.codec && p[1].overlap == last.overlap && p[1].interval == last.interval)
+    if (p[1].codec == last.codec && p[1].overlap == last.overlap &&
+        p[1].interval == last.interval && p[1].left_out == last.left_out)
         return;
     const char *codec = inter_rung_codec((enum inter_rung)p[1].codec);
-    worker_metrics(w, json_pack("{s:s,s:I,s:I,s:I,s:s,s:I,s:I,s:s,s:I}", "kind", "tune", "round",
-                                (json_int_t)w->frags[f].round, "from_round",
+    worker_metrics(w, json_pack("{s:s,s:I,s:I,s:I,s:s,s:I,s:I,s:f,s:s,s:I}", "kind", "tune",
+                                "round", (json_int_t)w->frags[f].round, "from_round",
                                 (json_int_t)w->frags[f].round + 2, "fragment", (json_int_t)f,
                                 "plan_codec", codec ? codec : w->job.sync.codec, "overlap",
                                 (json_int_t)p[1].overlap, "interval", (json_int_t)p[1].interval,
-                                "reason", inter_reason_text((enum inter_reason)p[1].reason), "step",
+                                "left_out", (double)p[1].left_out / INTER_STEPS_CYCLE, "reason",
+                                inter_reason_text((enum inter_reason)p[1].reason), "step",
                                 (json_int_t)w->step));
+}
+
+bool worker_leaves_out(const struct agent_worker *w) {
+    int64_t made = INTER_STEPS_CYCLE - w->left_out;
+    return (w->step + 1) * made / INTER_STEPS_CYCLE == w->step * made / INTER_STEPS_CYCLE;
 }
 
 void worker_step_took(struct agent_worker *w, double seconds) {

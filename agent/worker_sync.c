@@ -229,18 +229,22 @@ enum neb_status worker_send(struct agent_worker *w, int32_t f) {
 }
 
 static void take_plan(struct agent_travel *t, const json_t *plan) {
-    const char *const keys[] = {"interval", "overlap", "codec", "reason"};
-    json_int_t v[4];
+    const char *const keys[] = {"interval", "overlap", "codec", "reason", "left_out"};
+    json_int_t v[5];
     t->planned = false;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         const json_t *x = json_object_get(plan, keys[i]);
         v[i] = json_integer_value(x);
         if (!json_is_integer(x) || v[i] < 0 || v[i] > UINT32_MAX)
             return;
     }
-    if (v[0] < 1 || v[2] >= INTER_RUNGS || v[3] >= INTER_REASONS)
+    if (v[0] < 1 || v[2] >= INTER_RUNGS || v[3] >= INTER_REASONS || v[4] > INTER_LEFT_OUT_MAX)
         return;
-    t->plan = (struct inter_plan){(uint32_t)v[0], (uint32_t)v[1], (uint8_t)v[2], (uint8_t)v[3]};
+    t->plan = (struct inter_plan){.interval = (uint32_t)v[0],
+                                  .overlap = (uint32_t)v[1],
+                                  .codec = (uint8_t)v[2],
+                                  .reason = (uint8_t)v[3],
+                                  .left_out = (uint8_t)v[4]};
     t->planned = true;
 }
 

@@ -1,6 +1,7 @@
 #include "inter/tune.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 // Bits a parameter and relative error on pseudo-gradients, against each other: what counts are their ratios, since both are
@@ -47,7 +48,8 @@ const char *inter_reason_text(enum inter_reason r) {
         "the codec loses too much",
         "the link has room for it",
         "updates are too small to measure the link by: a finer codec is tried",
-        "nothing within the bounds fits: the coarsest plan"};
+        "nothing within the bounds fits: the coarsest plan",
+        "its speed against the fastest cluster's has changed"};
     return r < INTER_REASONS ? text[r] : "unknown";
 }
 
@@ -158,10 +160,11 @@ static int compare(const struct inter_plan *a, const struct inter_plan *b) {
 }
 
 static bool set(struct inter_tuner *t, struct inter_plan p, enum inter_reason why) {
-    bool changed = compare(&p, &t->plan) != 0;
+    bool changed = compare(&p, &t->plan) != 0, speed = t->left_out != t->plan.left_out;
     t->plan = p;
-    t->plan.reason = (uint8_t)(changed ? why : INTER_REASON_KEPT);
-    return changed;
+    t->plan.left_out = t->left_out;
+    t->plan.reason = (uint8_t)(changed ? why : speed ? INTER_REASON_SPEED : INTER_REASON_KEPT);
+    return changed || speed;
 }
 
 // Smaller τ for its own sake is worth a change only when it is a good deal smaller.
@@ -243,7 +246,8 @@ static struct view view_of(const struct inter_tuner *t, const struct inter_tune_
                          .m = &u->measure,
                          .bytes = u->bytes,
                          .goodput = u->measure.goodput_kbps * 1e3,
-                         .step_s = u->measure.step_us * 1e-6,
+                         .step_s = u->measure.step_us * 1e-6 * (INTER_STEPS_CYCLE - t->left_out) /
+                                   INTER_STEPS_CYCLE,
                          .others = neb_seconds(u->others),
                          .met = goodput_met(u)};
 }
@@ -262,7 +266,29 @@ struct inter_plan inter_tune_first(const struct inter_tune_config *c) {
                                .codec = c->on ? c->first : INTER_RUNG_JOB};
 }
 
-void inter_tune_adopt(struct inter_tuner *t, const struct inter_plan *plan) { t->plan = *plan; }
+void inter_tune_adopt(struct inter_tuner *t, const struct inter_plan *plan) {
+    t->plan = *plan;
+    t->left_out = plan->left_out;
+}
+
+// How many of INTER_STEPS_CYCLE steps take as long as all of them do on the fastest member; a change must be a tenth, and twice in a row.
+static void balance(struct inter_tuner *t, const struct inter_tune_config *c,
+                    const struct inter_tune_update *u) {
+    int makes = INTER_STEPS_CYCLE - t->left_out, want = INTER_STEPS_CYCLE;
+    if (c->balance && u->fastest > 0)
+        want =
+            (int)lround(INTER_STEPS_CYCLE * neb_seconds(u->fastest) / (u->measure.step_us * 1e-6));
+    if (want > INTER_STEPS_CYCLE * 7 / 8)
+        want = INTER_STEPS_CYCLE;
+    if (want < INTER_STEPS_CYCLE - INTER_LEFT_OUT_MAX)
+        want = INTER_STEPS_CYCLE - INTER_LEFT_OUT_MAX;
+    if (10 * abs(want - makes) < makes) {
+        t->uneven = 0;
+    } else if (++t->uneven >= WISHES) {
+        t->uneven = 0;
+        t->left_out = (uint8_t)(INTER_STEPS_CYCLE - want);
+    }
+}
 
 bool inter_tune(struct inter_tuner *t, const struct inter_tune_config *c,
                 const struct inter_tune_update *u) {
@@ -276,6 +302,7 @@ bool inter_tune(struct inter_tuner *t, const struct inter_tune_config *c,
     if (says_nothing(m))
         return set(t, t->plan, INTER_REASON_KEPT);
     t->bytes[m->codec] = u->bytes;
+    balance(t, c, u);
     struct view v = view_of(t, c, u);
     v.steps_left = !c->steps                   ? INFINITY
                    : u->steps_done >= c->steps ? 0

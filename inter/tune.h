@@ -15,6 +15,10 @@
 // error_max; a sparse one only when the rounds that are left touch every element several times (rounds × density ≥ 4), so that a
 // short run never goes sparse.
 //
+// A slow member makes fewer steps: as many as it can while the fastest one makes its H. It leaves out so many of every 64, evenly, their data
+// too, so that steps, rounds, schedules and cursors are those of all; its update counts by the tokens that it did see. Not for a
+// member that is less than an eighth slower, and nobody is left with fewer than an eighth.
+//
 // Hysteresis. A plan that does not fit any more is replaced at once, by one that fits with a margin of 1.2. A dearer plan (finer
 // codec, smaller τ, smaller H) must fit with 1.5 twice in a row. Updates that are too small to fill the path leave the goodput a lower
 // bound: then a finer codec may be tried on up to four times that; where the trial fails, the next one waits twice as long.
@@ -52,6 +56,7 @@ enum inter_reason {
     INTER_REASON_ROOM,     // a finer codec or an earlier merge fits
     INTER_REASON_TRIAL,    // updates too small to measure by: a finer one is tried
     INTER_REASON_LIMIT,    // not even the coarsest plan within the bounds fits
+    INTER_REASON_SPEED,    // how much slower it is than the fastest member has changed
     INTER_REASONS
 };
 // A few words for logs and metrics.
@@ -60,6 +65,7 @@ const char *inter_reason_text(enum inter_reason r);
 struct inter_tune_config {
     bool on;                                // off: plans are the job's own values
     bool codec, overlap, interval;          // which of them may change
+    bool balance;                           // slow members make fewer steps
     uint8_t finest, coarsest;               // rungs
     uint8_t first;                          // rung of the job's codec
     uint32_t start_interval, start_overlap; // the job's
@@ -77,6 +83,8 @@ struct inter_tuner {             // of one member and fragment; all zero: nothin
     uint16_t wait;               // decisions until the next trial
     struct inter_plan fell_from; // what the link carried before it got slow; interval 0: nothing
     uint32_t fell_kbps;          // least that it has carried since
+    uint8_t left_out;            // of the plan
+    uint8_t uneven;              // decisions in a row that would have changed it
     uint8_t belated;             // updates in a row that took longer than their plan allows
     uint32_t bytes[INTER_RUNGS]; // of the newest update of each codec; 0: none yet
 };
@@ -86,6 +94,7 @@ struct inter_tune_update {
     uint32_t bytes;      // encoded as measure.codec
     neb_ns took;         // from its manifest until all others had it; 0: not known
     neb_ns others;       // inter_tune_travel of the slowest other member; 0: not known
+    neb_ns fastest;      // step of the fastest member; 0: not known
     uint64_t steps_done; // when it was sent
 };
 // What follows from a member's update about its plan. True: the plan has changed.

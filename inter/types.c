@@ -118,6 +118,7 @@ static void put_value(struct neb_buf *b, const struct inter_record *r) {
         neb_buf_u32(b, r->plans[i].overlap);
         neb_buf_u8(b, r->plans[i].codec);
         neb_buf_u8(b, r->plans[i].reason);
+        neb_buf_u8(b, r->plans[i].left_out);
         neb_buf_u64(b, r->cursors[i]);
         neb_buf_u32(b, r->absences[i].base);
         neb_buf_u64(b, r->absences[i].others);
@@ -204,7 +205,9 @@ bool inter_record_get(struct neb_rd *r, struct inter_record *c) {
         c->plans[i].overlap = neb_rd_u32(r);
         c->plans[i].codec = neb_rd_u8(r);
         c->plans[i].reason = neb_rd_u8(r);
-        if (c->plans[i].codec >= INTER_RUNGS || c->plans[i].reason >= INTER_REASONS)
+        c->plans[i].left_out = neb_rd_u8(r);
+        if (c->plans[i].codec >= INTER_RUNGS || c->plans[i].reason >= INTER_REASONS ||
+            c->plans[i].left_out > INTER_LEFT_OUT_MAX)
             return false;
         c->cursors[i] = neb_rd_u64(r);
         c->absences[i].base = neb_rd_u32(r);

@@ -88,9 +88,13 @@ struct inter_absence { // of a member, after a record
     uint64_t others;   // tokens of all others committed since then
 };
 
+enum { INTER_STEPS_CYCLE = 64, INTER_LEFT_OUT_MAX = 56 };
+
 struct inter_plan { // what a member does in round + 2
     uint32_t interval, overlap;
     uint8_t codec, reason; // enum inter_rung, enum inter_reason
+    // of every INTER_STEPS_CYCLE inner steps: a slow member makes fewer in the same interval
+    uint8_t left_out;
 };
 
 struct inter_accept { // a voter's signed word that a record is on its disk

@@ -180,6 +180,7 @@ static void test_summary_file(void **state) {
     static const char *const cluster_keys[] = {"name",
                                                "device",
                                                "steps",
+                                               "steps_left_out",
                                                "tokens",
                                                "loss_first",
                                                "loss_last",

@@ -310,6 +310,42 @@ static void test_sizes_unlike_the_table(void **state) {
     }
 }
 
+static void test_slow_members_make_fewer_steps(void **state) {
+    (void)state;
+    const struct {
+        double slower; // than the fastest
+        int left_out;  // of 64
+    } rows[] = {{1, 0}, {1.1, 0}, {1.25, 13}, {2, 32}, {3, 43}, {100, INTER_LEFT_OUT_MAX}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct inter_tune_config c = config();
+        struct inter_tuner t = {.plan = {0}};
+        struct inter_tune_update u = {.measure = measure(100, 20, 0.2 * rows[i].slower),
+                                      .bytes = BYTES,
+                                      .fastest = 200 * NEB_MS};
+        (void)inter_tune(&t, &c, &u);
+        assert_int_equal(t.plan.left_out, 0); // nothing is off
+        c.balance = true;
+        t = (struct inter_tuner){.plan = {0}};
+        for (int r = 0; r < 5; r++) {
+            bool changed = inter_tune(&t, &c, &u);
+            assert_int_equal(t.plan.left_out, r < 1 ? 0 : rows[i].left_out);
+            assert_int_equal(changed && t.plan.reason == INTER_REASON_SPEED,
+                             r == 1 && rows[i].left_out > 0);
+        }
+        // its steps now take as long as the fastest one's: so does the overlap that covers its update
+        assert_true(t.plan.overlap >= 5);
+        for (int r = 0; r < 40; r++) { // speeds that waver by a twentieth change nothing
+            u.measure.step_us = (uint32_t)(2e5 * rows[i].slower * (r % 2 ? 1.05 : 0.95));
+            (void)inter_tune(&t, &c, &u);
+            assert_int_equal(t.plan.left_out, rows[i].left_out);
+        }
+        u.measure.step_us = 200000; // it has become as fast
+        for (int r = 0; r < 2; r++)
+            (void)inter_tune(&t, &c, &u);
+        assert_int_equal(t.plan.left_out, 0);
+    }
+}
+
 // Sparse updates are too small to measure a recovered link by: the way back is by trials, and a trial that fails costs less and
 // less often.
 static void test_trials(void **state) {
@@ -349,6 +385,7 @@ int main(void) {
                                        cmocka_unit_test(test_drop_and_recovery),
                                        cmocka_unit_test(test_flattering_estimate),
                                        cmocka_unit_test(test_one_outage),
+                                       cmocka_unit_test(test_slow_members_make_fewer_steps),
                                        cmocka_unit_test(test_unlike_links),
                                        cmocka_unit_test(test_sizes_unlike_the_table),
                                        cmocka_unit_test(test_trials),

@@ -40,7 +40,7 @@ static struct inter_record a_record(uint8_t n) {
         .mu = 0.6f,
         .n = n,
         .n_plans = 2,
-        .plans = {{20, 3, INTER_RUNG_INT4, INTER_REASON_LATE}, {70000, 1, 0, 0}},
+        .plans = {{20, 3, INTER_RUNG_INT4, INTER_REASON_LATE, 32}, {70000, 1, 0, 0, 0}},
         .cursors = {1ull << 40, 3},
         .absences = {{9, 1ull << 50}, {10, 0}},
         .n_accepts = 2};
@@ -135,6 +135,7 @@ static void test_record_round_trip(void **state) {
         assert_int_equal(got.plans[0].interval, 20);
         assert_int_equal(got.plans[0].codec, INTER_RUNG_INT4);
         assert_int_equal(got.plans[0].reason, INTER_REASON_LATE);
+        assert_int_equal(got.plans[0].left_out, 32);
         assert_int_equal(got.plans[1].interval, 70000);
         assert_int_equal(got.plans[1].overlap, 1);
         assert_true(got.cursors[0] == 1ull << 40 && got.cursors[1] == 3);
