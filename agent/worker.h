@@ -160,7 +160,8 @@ struct agent_worker {
     int alive;     // other members that are heard
     bool expected; // enough of them for a commit
     bool stop;
-    const char *isa; // of the arithmetic that trains, for checkpoints
+    const char *isa;      // of the arithmetic that trains, for checkpoints
+    const char *products; // of processors, where they are not in fp32; static
     // agent
     neb_ns beat_at; // what it was told last by worker_beat, and when
     double beat_allow_s;
@@ -249,7 +250,7 @@ void worker_device_settle(struct agent_worker *w);
 // Moves the exchange to the device, as the cluster's `outer_state` says; nothing to do on processors.
 NEB_MUST_CHECK enum neb_status worker_device_place(struct agent_worker *w);
 // Says how products are computed, where the cluster's precision asked for bf16 on processors.
-void worker_device_products(const struct agent_worker *w);
+void worker_device_products(struct agent_worker *w);
 bool worker_in_bf16(const struct agent_worker *w);           // products on processors
 const char *worker_processors(const struct agent_worker *w); // "cpu" or "cpu, bf16"
 // "cuda (NVIDIA …, bf16)", "cpu" or "cpu, bf16"

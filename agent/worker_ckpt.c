@@ -130,9 +130,9 @@ static bool get_state(struct neb_rd *r, struct agent_worker *w) {
 
 // Where the numbers come from: bit-identical resume holds for the same of these.
 static void build_note(char *out, size_t cap, const struct agent_worker *w) {
-    const char *products = w->K && worker_in_bf16(w) ? kern_cpu_products(w->K) : NULL;
     snprintf(out, cap, "nebula %s, %s%s%s, %d threads", NEBULA_VERSION, w->isa,
-             products ? ", " : "", products ? products : "", kern_pool_threads(w->K->pool));
+             w->products ? ", " : "", w->products ? w->products : "",
+             kern_pool_threads(w->K->pool));
 }
 
 static enum neb_status save_sync(struct agent_worker *w, struct intra_ckpt_writer *out) {

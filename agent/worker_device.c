@@ -40,12 +40,13 @@ void worker_device_settle(struct agent_worker *w) {
         worker_device_products(w);
 }
 
-void worker_device_products(const struct agent_worker *w) {
+void worker_device_products(struct agent_worker *w) {
     if (!worker_in_bf16(w))
         return;
+    w->products = kern_cpu_products(w->K);
     double gain = kern_cpu_bf16_gain(w->K);
     neb_info("training on processors, with products in %s, %.1f times as fast as in fp32",
-             kern_cpu_products(w->K), gain);
+             w->products, gain);
     if (gain < 1)
         neb_warn("this processor is faster without precision: bf16");
 }

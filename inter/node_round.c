@@ -362,8 +362,10 @@ static bool no_good(const struct job *j, const struct slot *t, uint8_t m) {
 static bool eligible(const struct job *j, const struct slot *t, uint8_t m) {
     int copies = node_count(t->holders & node_data(j)), want = node_count(node_data(j));
     bool bad = no_good(j, t, m);
-    uint16_t against = bad ? (uint16_t)(t->holders & node_data(j) & ~BIT(m)) : t->refusers;
-    if (!node_majority(j, node_everyone(j) & ~against))
+    uint16_t against = t->refusers;
+    if (bad)
+        against = (uint16_t)(t->holders & node_data(j) & ~BIT(m));
+    if (!node_majority(j, (uint16_t)(node_everyone(j) & ~against)))
         return false;
     if (j->c.robust && t->known && !bad && !(t->norm > 0))
         return false; // this node cannot weigh it yet
