@@ -42,6 +42,10 @@ void cmp_work_destroy(struct cmp_work **wp) {
     *wp = NULL;
 }
 
+size_t cmp_work_bytes(const struct cmp_work *w) {
+    return sizeof *w + ZSTD_sizeof_CCtx(w->cctx) + ZSTD_sizeof_DCtx(w->dctx);
+}
+
 // ---- names ----------------------------------------------------------------------------------------------------
 
 // int4 takes a block's largest value over 5.5 as its step, not over 7: 0.3 bits a parameter less for a quarter more error,

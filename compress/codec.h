@@ -54,6 +54,7 @@ struct cmp_work;
 // NEB_ERR_NOMEM; so may every call that takes one when its arrays grow.
 NEB_MUST_CHECK enum neb_status cmp_work_create(struct cmp_work **out);
 void cmp_work_destroy(struct cmp_work **w);
+size_t cmp_work_bytes(const struct cmp_work *w); // without buffers that grow with what it encodes
 
 // Appends the frame of x (n) to out. NEB_ERR_INVALID when x has a NaN or an infinity.
 NEB_MUST_CHECK enum neb_status cmp_encode(struct cmp_work *w, const struct cmp_codec *c,

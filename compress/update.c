@@ -4,6 +4,8 @@
 #include "compress/device.h"
 #include "compress/frame.h"
 
+#include <stdlib.h>
+
 enum {
     COUNT_CODE_MAX = 231,
     COUNTS_ZSTD_LEVEL = 3,
@@ -136,6 +138,84 @@ enum neb_status cmp_update_open(const uint8_t *p, size_t len, const struct cmp_u
                             s.rows, s.cols, expect[i].unit, expect[i].rows, expect[i].cols);
     }
     return neb_rd_done(&r) ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "update: bytes after its end");
+}
+
+enum neb_status cmp_update_cut(const uint8_t *p, size_t len, const int32_t *owner,
+                               uint32_t n_owners, int32_t who, struct neb_buf *out) {
+    struct neb_rd r = neb_rd_make(p, len);
+    uint32_t units, taken = 0;
+    size_t head = out->len;
+    NEB_TRY(open_header(&r, &units));
+    cmp_update_begin(out, 0);
+    for (uint32_t i = 0; i < units; i++) {
+        struct cmp_unit_shape s;
+        struct cmp_update_unit u;
+        size_t at = len - neb_rd_left(&r);
+        NEB_TRY(next_unit(&r, &s, &u));
+        if (s.unit >= n_owners)
+            return neb_fail(NEB_ERR_FORMAT, "update: unit %u, the job has %u", s.unit, n_owners);
+        if (owner[s.unit] != who)
+            continue;
+        neb_buf_add(out, p + at, len - neb_rd_left(&r) - at);
+        taken++;
+    }
+    NEB_TRY(neb_buf_check(out));
+    neb_put_u32(out->p + head + 4, taken);
+    return neb_rd_done(&r) ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "update: bytes after its end");
+}
+
+struct join { // one piece, as far as it was read
+    struct neb_rd r;
+    uint32_t left;    // units behind the one that is next
+    uint32_t unit;    // the next one's number
+    const uint8_t *p; // and bytes; NULL: none is left
+    size_t len;
+};
+
+static enum neb_status join_next(struct join *j) {
+    struct cmp_unit_shape s;
+    struct cmp_update_unit u;
+    size_t before = neb_rd_left(&j->r);
+    j->p = NULL;
+    if (!j->left)
+        return neb_rd_done(&j->r) ? NEB_OK
+                                  : neb_fail(NEB_ERR_FORMAT, "update: bytes after its end");
+    const uint8_t *p = j->r.p + j->r.off;
+    NEB_TRY(next_unit(&j->r, &s, &u));
+    j->p = p;
+    j->len = before - neb_rd_left(&j->r);
+    j->unit = s.unit;
+    j->left--;
+    return NEB_OK;
+}
+
+enum neb_status cmp_update_join(const struct cmp_update_piece *pieces, size_t n,
+                                struct neb_buf *out) {
+    enum neb_status st = NEB_OK;
+    uint32_t units = 0;
+    struct join *all = calloc(n + 1, sizeof *all), *first = all;
+    if (!all)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory joining %zu updates", n);
+    for (size_t i = 0; i < n && st == NEB_OK; i++) {
+        all[i].r = neb_rd_make(pieces[i].p, pieces[i].len);
+        st = open_header(&all[i].r, &all[i].left);
+        units += st == NEB_OK ? all[i].left : 0;
+        if (st == NEB_OK)
+            st = join_next(&all[i]);
+    }
+    cmp_update_begin(out, units);
+    while (first && st == NEB_OK) {
+        first = NULL;
+        for (size_t i = 0; i < n; i++)
+            if (all[i].p && (!first || all[i].unit < first->unit))
+                first = &all[i];
+        if (!first)
+            break;
+        neb_buf_add(out, first->p, first->len);
+        st = join_next(first);
+    }
+    free(all);
+    return st == NEB_OK ? neb_buf_check(out) : st;
 }
 
 enum neb_status cmp_update_counts(struct cmp_work *w, const struct cmp_update_unit *u,

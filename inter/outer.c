@@ -12,11 +12,14 @@ enum { STRIP = 4096 };
 static float *floats(size_t n) { return calloc(n ? n : 1, sizeof(float)); }
 
 static enum neb_status make_slot(struct inter_outer *o, struct outer_slot *s,
-                                 const struct inter_outer_unit *u) {
+                                 const struct inter_outer_unit *u,
+                                 const struct inter_outer_place *place) {
     s->u = *u;
     s->u.row_weights = u->row_weights && o->c.row_weights;
     s->n = (size_t)u->rows * u->cols;
     s->at = o->n;
+    s->number = place ? place->number : (uint32_t)(s - o->slots);
+    s->place = place ? place->at : o->n;
     o->n += s->n;
     NEB_TRY(cmp_work_create(&s->work));
     s->strip = o->c.sum            ? s->n
@@ -38,22 +41,23 @@ static enum neb_status make_slot(struct inter_outer *o, struct outer_slot *s,
 
 static enum neb_status make_fragment(struct inter_outer *o, int32_t f) {
     struct outer_fragment *g = &o->fragments[f];
-    g->units = calloc((size_t)o->n_units, sizeof *g->units);
-    g->shapes = calloc((size_t)o->n_units, sizeof *g->shapes);
+    g->units = calloc((size_t)o->n_units + 1, sizeof *g->units);
+    g->shapes = calloc((size_t)o->n_units + 1, sizeof *g->shapes);
     if (!g->units || !g->shapes)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for fragment %d", f);
     for (int32_t i = 0; i < o->n_units; i++)
         if (o->slots[i].u.fragment == f) {
             const struct inter_outer_unit *u = &o->slots[i].u;
             g->shapes[g->n] =
-                (struct cmp_unit_shape){(uint32_t)i, u->rows, u->cols, u->row_weights};
+                (struct cmp_unit_shape){o->slots[i].number, u->rows, u->cols, u->row_weights};
             g->units[g->n++] = i;
             o->slots[i].from = g->elements;
             g->elements += o->slots[i].n;
         }
-    return g->n ? NEB_OK
-                : neb_fail(NEB_ERR_INVALID, "sync.fragments: fragment %d of %d is empty; use fewer",
-                           f, o->c.fragments);
+    return g->n || o->part
+               ? NEB_OK
+               : neb_fail(NEB_ERR_INVALID, "sync.fragments: fragment %d of %d is empty; use fewer",
+                          f, o->c.fragments);
 }
 
 enum neb_status inter_outer_create(const struct inter_outer_config *c,
@@ -63,19 +67,21 @@ enum neb_status inter_outer_create(const struct inter_outer_config *c,
     struct inter_outer *o = calloc(1, sizeof *o);
     if (!o)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for the outer optimiser");
-    NEB_ASSERT(c->fragments >= 1 && n >= 1);
+    NEB_ASSERT(c->fragments >= 1 && (n >= 1 || c->places));
     o->c = *c;
+    o->c.places = NULL;
+    o->part = c->places != NULL;
     o->pool = pool;
     o->n_units = n;
-    o->slots = calloc((size_t)n, sizeof *o->slots);
+    o->slots = calloc((size_t)n + 1, sizeof *o->slots);
     o->fragments = calloc((size_t)c->fragments, sizeof *o->fragments);
-    o->views = calloc((size_t)n, sizeof *o->views);
+    o->views = calloc((size_t)n + 1, sizeof *o->views);
     if (!o->slots || !o->fragments || !o->views) {
         st = neb_fail(NEB_ERR_NOMEM, "out of memory for the outer optimiser");
         goto fail;
     }
     for (int32_t i = 0; i < n; i++)
-        NEB_TRY_GOTO(make_slot(o, &o->slots[i], &units[i]), fail);
+        NEB_TRY_GOTO(make_slot(o, &o->slots[i], &units[i], c->places ? &c->places[i] : NULL), fail);
     for (int32_t f = 0; f < c->fragments; f++)
         NEB_TRY_GOTO(make_fragment(o, f), fail);
     o->theta = floats(o->n);
@@ -87,7 +93,7 @@ enum neb_status inter_outer_create(const struct inter_outer_config *c,
                       "out of memory for the outer state of %zu parameters (16 bytes each)", o->n);
         goto fail;
     }
-    for (int32_t i = 0; i < n; i++)
+    for (int32_t i = 0; !o->part && i < n; i++)
         memcpy(o->theta + o->slots[i].at, units[i].theta_m, o->slots[i].n * sizeof(float));
     *out = o;
     return NEB_OK;
@@ -130,9 +136,15 @@ void inter_outer_destroy(struct inter_outer **op) {
 
 // ---- digests --------------------------------------------------------------------------------------------------
 
+struct kern_digest inter_outer_version_digest(uint32_t version) {
+    return (struct kern_digest){neb_mix64(version + 1), neb_mix64((uint64_t)version << 32 | 7)};
+}
+
 struct kern_digest outer_fragment_digest(const struct inter_outer *o,
                                          const struct outer_fragment *g) {
-    struct kern_digest d = {neb_mix64(g->version + 1), neb_mix64((uint64_t)g->version << 32 | 7)};
+    struct kern_digest d = {0, 0};
+    if (!o->part)
+        d = inter_outer_version_digest(g->version);
     for (int32_t i = 0; i < g->n; i++)
         d = kern_digest_add(d, o->slots[g->units[i]].digest);
     return d;
@@ -144,7 +156,7 @@ static struct kern_digest digest_now(const struct inter_outer *o, const struct o
         outer_device_digests(o, (int32_t)(g - o->fragments));
     for (int32_t i = 0; !o->device && i < g->n; i++) {
         struct outer_slot *s = &o->slots[g->units[i]];
-        s->digest = kern_digest_part(o->theta + s->at, o->v + s->at, s->at, s->n);
+        s->digest = kern_digest_part(o->theta + s->at, o->v + s->at, s->place, s->n);
     }
     return outer_fragment_digest(o, g);
 }
@@ -196,8 +208,8 @@ void inter_outer_adopt(struct inter_outer *o, int32_t f, const float *theta, con
         outer_device_adopt(o, f, theta, v);
     for (int32_t i = 0; !o->device && i < g->n; i++) {
         struct outer_slot *s = &o->slots[g->units[i]];
-        memcpy(o->theta + s->at, theta + s->at, s->n * sizeof(float));
-        memcpy(o->v + s->at, v + s->at, s->n * sizeof(float));
+        memmove(o->theta + s->at, theta + s->at, s->n * sizeof(float));
+        memmove(o->v + s->at, v + s->at, s->n * sizeof(float));
         memcpy(s->u.theta_m, theta + s->at, s->n * sizeof(float));
         memset(o->u + s->at, 0, s->n * sizeof(float));
     }
@@ -222,6 +234,19 @@ void inter_outer_arrays(struct inter_outer *o, struct inter_outer_array out[INTE
                                                               {"outer.u", o->u, o->n},
                                                               {"outer.sent", o->sent, o->n}};
     memcpy(out, all, sizeof all);
+}
+
+size_t inter_outer_unit_at(const struct inter_outer *o, int32_t i) { return o->slots[i].at; }
+
+uint64_t inter_outer_bytes(const struct inter_outer *o) {
+    uint64_t floats = INTER_OUTER_ARRAYS * (uint64_t)o->n, bytes = 0;
+    for (int32_t i = 0; i < o->n_units; i++) {
+        const struct outer_slot *s = &o->slots[i];
+        floats += 2 * s->strip + (s->mean ? s->n : 0) +
+                  (s->weights ? 2ull * s->u.rows * INTER_PARTS_MAX : 0); // row counts are as large
+        bytes += sizeof *s + cmp_work_bytes(s->work);
+    }
+    return bytes + floats * sizeof(float);
 }
 
 void inter_outer_set_fragment(struct inter_outer *o, int32_t f, uint32_t version, bool in_flight) {

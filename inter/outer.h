@@ -16,6 +16,9 @@
 // Everything from decode to digest is on the exact path: all members compute the same bits. Memory: four floats a
 // parameter (θ, v, u or e, θ_m at the send). One thread calls; work is spread over the pool by units.
 //
+// The state may be cut by units over several processes, the owners (agent/owners.h), each with an inter_outer of its own units: what
+// one encodes and applies is an update of those alone (cmp_update_cut, cmp_update_join), and digests of parts add up.
+//
 // Sources: DiLoCo (arXiv 2311.08105), Streaming DiLoCo (2501.18512), SparseLoCo (2508.15706).
 #ifndef INTER_OUTER_H
 #define INTER_OUTER_H
@@ -32,6 +35,11 @@ struct inter_outer_unit {
     float *theta_m; // (rows, cols) the worker's own parameters, borrowed
 };
 
+struct inter_outer_place { // of a unit in the whole list
+    uint32_t number;
+    uint64_t at; // elements before it
+};
+
 struct inter_outer_config {
     float beta;       // decay of the residual, 1: nothing is forgotten
     float kappa;      // tokens that every row is worth before any was seen
@@ -44,11 +52,14 @@ struct inter_outer_config {
     float sum_scale; // what an integer stands for
     // trimmed mean in place of the mean (inter/robust.h); a commit then needs memory for all updates of a unit
     bool robust;
+    // Where the units are some of a longer list: (n) which, ascending; read by inter_outer_create alone. Fragments may then be empty, and
+    // digests are of the units alone: inter_outer_version_digest is still to be added. NULL: they are the whole list.
+    const struct inter_outer_place *places;
 };
 
 struct inter_outer;
-// θ starts as a copy of theta_m: all members must start from the same parameters. pool is borrowed. NEB_ERR_NOMEM;
-// NEB_ERR_INVALID: a fragment without units.
+// θ starts as a copy of theta_m: all members must start from the same parameters. With places it starts as zero (the memory of theta_m may
+// serve one fragment after the other): fill it in. pool is borrowed. NEB_ERR_NOMEM; NEB_ERR_INVALID: a fragment without units.
 NEB_MUST_CHECK enum neb_status inter_outer_create(const struct inter_outer_config *c,
                                                   const struct inter_outer_unit *units, int32_t n,
                                                   struct kern_pool *pool, struct inter_outer **out);
@@ -63,6 +74,8 @@ NEB_MUST_CHECK enum neb_status inter_outer_place(struct inter_outer *o, struct k
                                                  float *const *theta_m);
 
 bool inter_outer_on_device(const struct inter_outer *o);
+// Bytes of the state that it holds: arrays and scratch, without what grows with the updates.
+uint64_t inter_outer_bytes(const struct inter_outer *o);
 
 // Encodes fragment f into out (replaced). counts(user, unit, rows): pointer to (rows) tokens seen of each row of a
 // row-weighted unit since the member's last commit. In flight already: again, with what was learned since the send on top; the
@@ -79,6 +92,10 @@ NEB_MUST_CHECK enum neb_status inter_outer_encode_masked(struct inter_outer *o, 
 // What the codec lost of the update in flight: ‖u − D(c)‖ / ‖u‖ over one unit of it, the smallest of 64k elements or more
 // (otherwise the largest). For the controller; 0 when nothing could be measured.
 float inter_outer_error(struct inter_outer *o, int32_t f, const uint8_t *blob, size_t len);
+// Which of a fragment's units that is; -1: none. And the same of the k-th unit that o has of the fragment.
+int32_t inter_outer_sample(const struct cmp_unit_shape *shapes, int32_t n);
+float inter_outer_unit_error(struct inter_outer *o, int32_t f, int32_t k, const uint8_t *blob,
+                             size_t len);
 
 struct inter_outer_part { // one committed update, in member order
     const uint8_t *blob;
@@ -106,10 +123,12 @@ void inter_outer_skip(struct inter_outer *o, int32_t f, struct kern_digest *dige
 // The update in flight was refused by the gate: u and e are dropped, θ_m restarts from θ.
 void inter_outer_reject(struct inter_outer *o, int32_t f);
 
-// Takes over the state of fragment f from a snapshot: θ and v (all parameters, in the order of the arrays below) after `version`
-// commits. The residual is dropped, θ_m restarts from θ.
+// Takes over the state of fragment f from a snapshot: θ and v (all parameters, in the order of the arrays below; they may be those arrays) after
+// `version` commits. The residual is dropped, θ_m restarts from θ.
 void inter_outer_adopt(struct inter_outer *o, int32_t f, const float *theta, const float *v,
                        uint32_t version);
+// What the number of commits adds to the digest of a fragment.
+struct kern_digest inter_outer_version_digest(uint32_t version);
 // Of (version, θ, v) as they are in memory now.
 struct kern_digest inter_outer_fragment_digest(const struct inter_outer *o, int32_t f);
 
@@ -131,6 +150,8 @@ struct inter_outer_array {
 };
 enum { INTER_OUTER_ARRAYS = 4 };
 void inter_outer_arrays(struct inter_outer *o, struct inter_outer_array out[INTER_OUTER_ARRAYS]);
+// Where the i-th unit begins in each of them.
+size_t inter_outer_unit_at(const struct inter_outer *o, int32_t i);
 // Per fragment, after the arrays were read back: version and whether it is in flight.
 void inter_outer_set_fragment(struct inter_outer *o, int32_t f, uint32_t version, bool in_flight);
 

@@ -126,7 +126,7 @@ static void settle_unit(void *arg, size_t i) {
             kern_exact_outer_step(theta, v, sum, j->r->eta, j->r->mu, n);
         }
         kern_exact_rebase(s->u.theta_m + at, theta, o->sent + all, n);
-        s->digest = kern_digest_add(s->digest, kern_digest_part(theta, v, all, n));
+        s->digest = kern_digest_add(s->digest, kern_digest_part(theta, v, s->place + at, n));
     }
 }
 

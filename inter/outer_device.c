@@ -224,8 +224,8 @@ void outer_device_digests(const struct inter_outer *o, int32_t f) {
     ops(d)->zero(d->D, d->digests, (size_t)o->n_units * sizeof *d->digests);
     for (int32_t i = 0; i < g->n; i++) {
         const struct outer_slot *s = &o->slots[g->units[i]];
-        ops(d)->exact_digest(d->D, &d->digests[g->units[i]], d->theta + s->at, d->v + s->at, s->at,
-                             s->n);
+        ops(d)->exact_digest(d->D, &d->digests[g->units[i]], d->theta + s->at, d->v + s->at,
+                             s->place, s->n);
     }
     ops(d)->download(d->D, d->fetched, d->digests, (size_t)o->n_units * sizeof *d->digests);
     // A device that has failed says so at the next call that can: its digest here then equals nobody's.

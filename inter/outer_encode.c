@@ -88,16 +88,27 @@ static bool better_sample(size_t n, size_t best) {
     return best < enough ? n > best : n >= enough && n < best;
 }
 
+static size_t elements_of(const struct cmp_unit_shape *s) { return (size_t)s->rows * s->cols; }
+
+int32_t inter_outer_sample(const struct cmp_unit_shape *shapes, int32_t n) {
+    int32_t pick = -1;
+    for (int32_t i = 0; i < n; i++)
+        if (pick < 0 || better_sample(elements_of(&shapes[i]), elements_of(&shapes[pick])))
+            pick = i;
+    return pick;
+}
+
 float inter_outer_error(struct inter_outer *o, int32_t f, const uint8_t *blob, size_t len) {
     const struct outer_fragment *g = &o->fragments[f];
-    int32_t pick = -1;
+    return inter_outer_unit_error(o, f, inter_outer_sample(g->shapes, g->n), blob, len);
+}
+
+float inter_outer_unit_error(struct inter_outer *o, int32_t f, int32_t pick, const uint8_t *blob,
+                             size_t len) {
+    const struct outer_fragment *g = &o->fragments[f];
     double lost = 0, all = 0;
-    if (!g->in_flight || cmp_update_open(blob, len, g->shapes, (uint32_t)g->n, o->views) != NEB_OK)
-        return 0;
-    for (int32_t i = 0; i < g->n; i++)
-        if (pick < 0 || better_sample(o->slots[g->units[i]].n, o->slots[g->units[pick]].n))
-            pick = i;
-    if (pick < 0)
+    if (pick < 0 || !g->in_flight ||
+        cmp_update_open(blob, len, g->shapes, (uint32_t)g->n, o->views) != NEB_OK)
         return 0;
     struct outer_slot *s = &o->slots[g->units[pick]];
     s->views[0] = o->views[pick];

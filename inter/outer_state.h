@@ -9,7 +9,9 @@
 struct outer_slot { // one unit
     struct inter_outer_unit u;
     size_t at, n; // place in the arenas
-    size_t from;  // place among the elements of its fragment
+    uint32_t number;
+    uint64_t place; // in the whole list of units, of which these may be some
+    size_t from;    // place among the elements of its fragment
     struct cmp_work *work;
     struct neb_buf frame; // encoded unit, before it is joined to the update
     // elements that are settled at a time; whole rows where rows are weighted, all where masked
@@ -36,6 +38,7 @@ struct outer_fragment {
 
 struct inter_outer {
     struct inter_outer_config c;
+    bool part;              // of a longer list
     struct kern_pool *pool; // borrowed
     int32_t n_units;
     struct outer_slot *slots;
