@@ -115,7 +115,9 @@ static enum neb_status report(struct distill_run *r, bool done) {
     r->w->payload_params = 0;
     if (r->quality && !distill_teaches(r) && r->n_streams)
         json_object_set_new(r->quality, "stall", agent_stream_stall(r->streams[0]));
-    return worker_report(r->w, worker_results(r->w, worker_processors(r->w), r->eval_loss, done),
+    json_t *results;
+    NEB_TRY(worker_results(r->w, worker_processors(r->w), r->eval_loss, done, &results));
+    return worker_report(r->w, results,
                          json_pack("{s:s,s:i,s:I,s:I,s:O?}", "role",
                                    distill_teaches(r) ? "teacher" : "student", "vocab",
                                    r->w->model->c.vocab, "steps_alone", (json_int_t)r->alone,

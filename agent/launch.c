@@ -1,5 +1,6 @@
 #include "agent/launch.h"
 #include "agent/base/log.h"
+#include "agent/owners.h"
 #include "agent/worker.h"
 
 #include <fcntl.h>
@@ -142,7 +143,10 @@ static enum neb_status follow(struct intra_comm *world, int threads) {
     signal(SIGINT, SIG_IGN); // rank 0 decides when to stop
     NEB_TRY(kern_cpu_create(threads, &K));
     neb_info("pid %d follows rank 0, with %d threads", (int)getpid(), kern_pool_threads(K->pool));
-    enum neb_status st = intra_team_serve(world, K);
+    struct agent_owners_follower exchange = {.pool = K->pool};
+    struct intra_team_follower f = {agent_owners_follow, &exchange};
+    enum neb_status st = intra_team_serve(world, K, &f);
+    agent_owners_destroy(&exchange.owners);
     kern_destroy(&K);
     return st;
 }

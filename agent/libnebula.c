@@ -281,7 +281,8 @@ int nebula_info_get(struct nebula *n, struct nebula_info *out) {
                                 .others = w->alive};
     snprintf(out->dir, sizeof out->dir, "%.1023s", w->dir);
     snprintf(out->corpus, sizeof out->corpus, "%.1023s", corpus[0] ? corpus : j->corpus);
-    worker_params_digest(w, out->digest);
+    if (worker_params_digest(w, out->digest) != NEB_OK)
+        return NEBULA_ERR_IO;
     return NEBULA_OK;
 }
 
@@ -299,8 +300,9 @@ static enum neb_status report(struct nebula *n, double eval_loss) {
         worker_say_eval(w, eval_loss, sources);
         json_decref(sources);
     }
-    return worker_report(w, worker_results(w, "attached", done ? eval_loss : NAN, done),
-                         json_pack("{s:{}}", "eval_by_source"));
+    json_t *results;
+    NEB_TRY(worker_results(w, "attached", done ? eval_loss : NAN, done, &results));
+    return worker_report(w, results, json_pack("{s:{}}", "eval_by_source"));
 }
 
 int nebula_close(struct nebula **np, double eval_loss) {

@@ -51,14 +51,16 @@ static void print_step(const char *name, const struct agent_planned *x) {
             printf(", data %s", plan_ms(c->dp_s, a, sizeof a));
         printf(", update %s)", plan_ms(c->update_s, a, sizeof a));
     }
-    printf(
-        "\n    memory of a rank %s: parameters and gradients %s, moments %s, activations %s; the "
-        "first rank %s more%s\n",
-        agent_human_bytes(c->rank_bytes, a, sizeof a),
-        agent_human_bytes(c->params_bytes, b, sizeof b),
-        agent_human_bytes(c->optim_bytes, d, sizeof d),
-        agent_human_bytes(c->acts_bytes, e, sizeof e),
-        agent_human_bytes(c->owner_bytes, step, sizeof step), x->fits ? "" : "; DOES NOT FIT");
+    printf("\n    memory of a rank %s: parameters and gradients %s, moments %s, activations %s, "
+           "exchange %s",
+           agent_human_bytes(c->rank_bytes, a, sizeof a),
+           agent_human_bytes(c->params_bytes, b, sizeof b),
+           agent_human_bytes(c->optim_bytes, d, sizeof d),
+           agent_human_bytes(c->acts_bytes, e, sizeof e),
+           agent_human_bytes(c->exchange_bytes, step, sizeof step));
+    if (c->owner_bytes > 0)
+        printf("; the first rank %s more", agent_human_bytes(c->owner_bytes, a, sizeof a));
+    printf("%s\n", x->fits ? "" : "; DOES NOT FIT");
 }
 
 // There are no rates of devices: what is said of such a cluster is of its processors.
@@ -146,6 +148,7 @@ void plan_cost_json(const struct intra_cost *c, json_t *o) {
                    {"params_bytes", c->params_bytes},
                    {"optim_bytes", c->optim_bytes},
                    {"acts_bytes", c->acts_bytes},
+                   {"exchange_bytes", c->exchange_bytes},
                    {"owner_bytes", c->owner_bytes},
                    {"rank_bytes", c->rank_bytes},
                    {"host_bytes", c->host_bytes}};

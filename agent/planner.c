@@ -211,7 +211,9 @@ enum neb_status agent_planner_run(const struct agent_job *job, int32_t vocab,
     s.base = (struct intra_cost_job){.model = model_of(job, vocab),
                                      .trainable = job->trainable,
                                      .seq_len = job->seq_len,
-                                     .outer = federated};
+                                     .outer = federated,
+                                     .outer_single = job->sync.gate == AGENT_GATE_PRIVATE,
+                                     .fragments = job->sync.fragments};
     plan_steps(&s, out);
     if (federated)
         return agent_planner_exchanges(job, vocab, sites, free, out);

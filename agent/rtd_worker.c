@@ -225,8 +225,10 @@ static json_t *results(struct rtd_run *r, struct agent_rtd_side *side) {
     if (quality && r->stream && r->stream->c.role == INTER_STREAM_CONSUMER)
         json_object_set_new(quality, "stall", agent_stream_stall(r->stream));
     show(r, side);
-    json_t *o =
-        worker_results(r->w, worker_processors(r->w), x->done ? x->eval_loss : NAN, x->done);
+    json_t *o = NULL;
+    if (worker_results(r->w, worker_processors(r->w), x->done ? x->eval_loss : NAN, x->done, &o) !=
+        NEB_OK)
+        o = NULL;
     json_object_set_new(o, "role",
                         json_string(r->both     ? "both"
                                     : generator ? "generator"

@@ -1,36 +1,35 @@
 #include "agent/snapshot.h"
 #include "agent/base/log.h"
 #include "agent/worker.h"
-#include "intra/checkpoint.h"
+#include "intra/checkpoint_array.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-struct pin { // the checkpoint, and the two sections that are given of it
+struct pin { // the checkpoint, and the two arrays that are given of it
     struct intra_ckpt *ckpt;
-    const struct intra_ckpt_section *body[2];
+    struct intra_ckpt_array *body[2];
 };
 
 static enum neb_status read_body(void *user, int i, uint64_t at, void *dst, size_t n) {
     const struct pin *p = user;
-    return intra_ckpt_range(p->ckpt, p->body[i], at, dst, n);
+    return intra_ckpt_array_bytes(p->body[i], at, dst, n);
 }
 
 static enum neb_status fill(struct inter_ledger *l, struct pin *p, struct inter_snapshot *s,
                             struct inter_snapshot_source *out) {
     const struct intra_ckpt *c = p->ckpt;
-    const struct intra_ckpt_section *rounds = intra_ckpt_find(c, "sync.rounds"),
-                                    *theta = intra_ckpt_find(c, "outer.theta"),
-                                    *v = intra_ckpt_find(c, "outer.v");
-    if (!rounds || !theta || !v || rounds->dtype != INTRA_U64 ||
-        rounds->cols != WORKER_ROUND_WORDS || rounds->rows < 1 ||
-        rounds->rows > INTER_FRAGMENTS_MAX || theta->bytes != v->bytes)
+    const struct intra_ckpt_section *rounds = intra_ckpt_find(c, "sync.rounds");
+    if (!rounds || rounds->dtype != INTRA_U64 || rounds->cols != WORKER_ROUND_WORDS ||
+        rounds->rows < 1 || rounds->rows > INTER_FRAGMENTS_MAX)
         return neb_fail(NEB_ERR_FORMAT, "%s: no state of a federated job in it",
                         intra_ckpt_path(c));
+    NEB_TRY(intra_ckpt_array_open(c, "outer.theta", 0, &p->body[0]));
+    s->elements = intra_ckpt_array_len(p->body[0]);
+    NEB_TRY(intra_ckpt_array_open(c, "outer.v", s->elements, &p->body[1]));
     s->fragments = (uint32_t)rounds->rows;
-    s->elements = theta->bytes / sizeof(float);
     for (uint32_t f = 0; f < s->fragments; f++) {
         uint64_t w[WORKER_ROUND_WORDS];
         NEB_TRY(intra_ckpt_range(c, rounds, f * sizeof w, w, sizeof w));
@@ -43,9 +42,7 @@ static enum neb_status fill(struct inter_ledger *l, struct pin *p, struct inter_
     }
     inter_snapshot_put(&out->header, s);
     NEB_TRY(neb_buf_check(&out->header));
-    p->body[0] = theta;
-    p->body[1] = v;
-    out->len[0] = out->len[1] = theta->bytes;
+    out->len[0] = out->len[1] = s->elements * sizeof(float);
     out->read = read_body;
     return NEB_OK;
 }
@@ -77,6 +74,8 @@ enum neb_status agent_snapshot_open(const struct neb_vault *vault, struct inter_
 void agent_snapshot_close(struct inter_snapshot_source *s) {
     struct pin *p = s->pin;
     neb_buf_free(&s->header);
+    for (int i = 0; p && i < 2; i++)
+        intra_ckpt_array_close(&p->body[i]);
     if (p)
         intra_ckpt_close(&p->ckpt);
     free(p);

@@ -98,8 +98,8 @@ static enum neb_status set_up_trainer(struct agent_worker *w) {
     if (w->world)
         neb_info("%d ranks: dp %d, pp %d, tp %d, %d threads each", w->world->size, c->mesh.dp,
                  c->mesh.pp, c->mesh.tp, kern_pool_threads(w->K->pool));
-    // all of it, what is frozen too: the final model is written from here
-    NEB_TRY(intra_team_pull(w->team, NULL));
+    if (!w->world || j->init_from[0]) // what init_from does not hold stays as it is
+        NEB_TRY(intra_team_pull(w->team, NULL));
     if (!j->init_from[0])
         return NEB_OK;
     NEB_TRY(intra_ckpt_open_in(worker_vault(w), j->init_from, true, &init));
@@ -107,6 +107,7 @@ static enum neb_status set_up_trainer(struct agent_worker *w) {
     if (st == NEB_OK)
         st = intra_team_push(w->team, NULL);
     intra_ckpt_close(&init);
+    intra_team_release(w->team); // no rank holds all of it while it trains
     return st;
 }
 
@@ -199,8 +200,12 @@ static enum neb_status report(struct agent_worker *w) {
         return st;
     }
     worker_device_name(w, device, sizeof device);
-    return worker_report(w, worker_results(w, device, done ? loss : NAN, done),
-                         json_pack("{s:o}", "eval_by_source", by_source));
+    json_t *more = json_pack("{s:o}", "eval_by_source", by_source), *results;
+    if ((st = worker_results(w, device, done ? loss : NAN, done, &results)) != NEB_OK) {
+        json_decref(more);
+        return st;
+    }
+    return worker_report(w, results, more);
 }
 
 static enum neb_status run(struct agent_worker *w, const char *socket_path, const char *job) {
@@ -259,6 +264,7 @@ enum neb_status agent_worker_run(const char *socket_path, const char *job, struc
     w->saved_step = -1;
     w->loss_first = w->loss_last = NAN; // no step yet
     w->world = world;
+    w->mesh = world ? &worker_mesh : NULL;
     w->isa = kern_cpu_isa();
     w->ops = (struct worker_ops){.pull = world ? pull : NULL,
                                  .push = world ? push : NULL,

@@ -3,6 +3,7 @@
 //     worker.c        the loop of the built-in trainer: data, steps, evaluation
 //     worker_link.c   messages from the agent, decisions of agent/schedule
 //     worker_sync.c   fragments: encode and submit, commits, merges
+//     worker_outer.c  the exchange's state beneath them, worker_mesh.c spread over several ranks
 //     worker_ckpt.c   what checkpoints hold, and how to go on from one
 //     worker_save.c   when they are written: while training goes on
 //     worker_device.c on what it trains
@@ -22,6 +23,7 @@
 #include "agent/schedule.h"
 #include "agent/tune.h"
 #include "inter/outer.h"
+#include "intra/checkpoint_array.h"
 #include "intra/checkpoint_async.h"
 #include "intra/data.h"
 #include "intra/team.h"
@@ -77,8 +79,27 @@ struct worker_ops { // the trainer beneath
     enum neb_status (*durable)(struct agent_worker *w);
 };
 
+// Where the exchange's state is spread over the ranks of a mesh (worker_mesh.c; agent/owners.h), in place of inter_outer's calls.
+struct worker_mesh_ops {
+    enum neb_status (*create)(struct agent_worker *w, const struct inter_outer_config *c);
+    void (*destroy)(struct agent_worker *w);
+    enum neb_status (*encode)(struct agent_worker *w, int32_t f, const struct cmp_codec *codec,
+                              inter_outer_counts *counts, void *user);
+    enum neb_status (*merge)(struct agent_worker *w, int32_t f, bool reject,
+                             const struct inter_outer_round *r);
+    enum neb_status (*digest)(const struct agent_worker *w, int32_t f, struct kern_digest *d);
+    uint64_t (*shape)(const struct agent_worker *w, int32_t f, uint8_t sha256[32]);
+    enum neb_status (*restore)(struct agent_worker *w, struct intra_ckpt_array *const *arrays);
+    enum neb_status (*adopt)(struct agent_worker *w, int32_t f, uint32_t version,
+                             const struct neb_file *file, uint64_t at, uint64_t n);
+    enum neb_status (*save_model)(struct agent_worker *w, struct intra_ckpt_writer *out);
+};
+extern const struct worker_mesh_ops worker_mesh;
+
+struct agent_owners;
 struct agent_worker {
     struct worker_ops ops;
+    const struct worker_mesh_ops *mesh; // NULL: this process has all of the exchange
     // Events of modes other than replicas (worker_side.c), asked first; *taken: it was one. NULL: none.
     enum neb_status (*on_event)(struct agent_worker *w, const struct agent_ipc_msg *m, bool *taken);
     void *side;                  // of on_event
@@ -98,12 +119,13 @@ struct agent_worker {
     int threads;              // of each of its ranks
     struct intra_team *team;
     struct intra_trainer *trainer; // the team's
-    // the team's, of all parameters: pulled before it is read, pushed after it has changed
+    // the team's, of all parameters: the trainer's own with one rank; else the layout, with parameters only while they were pulled
     struct intra_model *model;
     int32_t *tokens, *targets;
     // exchange
-    struct inter_outer *outer;
-    struct sec_sum *sum; // profile `private`: what updates are masked with; NULL otherwise
+    struct inter_outer *outer;   // of a mesh: rank 0's part of it
+    struct agent_owners *owners; // of a mesh
+    struct sec_sum *sum;         // profile `private`: what updates are masked with; NULL otherwise
     struct intra_unit *units;
     int32_t n_units;
     int32_t *fragment;                   // (n_units)
@@ -201,15 +223,16 @@ NEB_MUST_CHECK enum neb_status worker_exchange(struct agent_worker *w, bool *rea
 NEB_MUST_CHECK enum neb_status worker_wait_for_peers(struct agent_worker *w);
 // All steps are made, and with rounds every fragment's last one is merged.
 bool worker_finished(const struct agent_worker *w);
-void worker_params_digest(const struct agent_worker *w, char hex[33]);
+NEB_MUST_CHECK enum neb_status worker_params_digest(const struct agent_worker *w, char hex[33]);
 void worker_metrics(struct agent_worker *w, json_t *line); // reference is taken over
 // A line of metrics; what is NAN of loss, lr and grad_norm is null in it.
 void worker_say_step(struct agent_worker *w, const struct intra_step_stats *s, double tokens_per_s);
 void worker_say_eval(struct agent_worker *w, double loss,
                      json_t *by_source); // a line of metrics; by_source is borrowed
-// What the summary is made of, from the worker's counters, losses and model. eval_loss NAN: not measured. NULL: out of memory.
-json_t *worker_results(const struct agent_worker *w, const char *device, double eval_loss,
-                       bool done);
+// What the summary is made of, from the worker's counters, losses and model. eval_loss NAN: not measured. NULL: out of memory, which
+// worker_report says.
+NEB_MUST_CHECK enum neb_status worker_results(const struct agent_worker *w, const char *device,
+                                              double eval_loss, bool done, json_t **out);
 // The worker's last word: results and what its mode adds (may be NULL); both are taken over.
 NEB_MUST_CHECK enum neb_status worker_report(struct agent_worker *w, json_t *results, json_t *more);
 
@@ -233,6 +256,34 @@ NEB_MUST_CHECK enum neb_status worker_ask(struct agent_worker *w, int32_t f);
 
 // Tells the agent what updates of this job hold: {"op": "shape", "elements", "fragments": [{"elements", "sha"}]}.
 NEB_MUST_CHECK enum neb_status worker_tell_shape(struct agent_worker *w);
+
+// worker_outer.c: the exchange's state, on one rank or spread over a mesh's
+NEB_MUST_CHECK enum neb_status worker_outer_create(struct agent_worker *w,
+                                                   const struct inter_outer_config *c,
+                                                   const struct inter_outer_unit *units);
+void worker_outer_destroy(struct agent_worker *w);
+// Fragment f, encoded into its travel's blob; its error with sync.tune: auto.
+NEB_MUST_CHECK enum neb_status worker_outer_encode(struct agent_worker *w, int32_t f,
+                                                   const struct cmp_codec *codec,
+                                                   inter_outer_counts *counts, void *user);
+// Applies what came for fragment f, or counts a round without updates; reject: first drops what is in flight.
+NEB_MUST_CHECK enum neb_status worker_outer_merge(struct agent_worker *w, int32_t f, bool reject,
+                                                  const struct inter_outer_round *r);
+// f -1: of all fragments.
+NEB_MUST_CHECK enum neb_status worker_outer_digest(const struct agent_worker *w, int32_t f,
+                                                   struct kern_digest *d);
+uint64_t worker_outer_shape(const struct agent_worker *w, int32_t f, uint8_t sha256[32]);
+// To and from checkpoints. A mesh's ranks add their parts themselves (agent/owners.h).
+NEB_MUST_CHECK enum neb_status worker_outer_save(struct agent_worker *w,
+                                                 struct intra_ckpt_writer *out);
+NEB_MUST_CHECK enum neb_status worker_outer_restore(struct agent_worker *w,
+                                                    const struct intra_ckpt *c);
+// θ and v of fragment f from `at` in a snapshot of n parameters, which is where θ begins.
+NEB_MUST_CHECK enum neb_status worker_outer_adopt(struct agent_worker *w, int32_t f,
+                                                  uint32_t version, const struct neb_file *file,
+                                                  uint64_t at, uint64_t n);
+// What adopted parameters are told to: where they are trained.
+NEB_MUST_CHECK enum neb_status worker_outer_adopted(struct agent_worker *w);
 
 // worker_masked.c: the profile `private`
 NEB_MUST_CHECK enum neb_status worker_masked_keys(struct agent_worker *w, const json_t *keys);
@@ -305,8 +356,8 @@ void worker_set_lost(struct agent_worker *w,
                      bool lost); // by what the agent says: it catches up after the loss of its disk
 // The global parameters, for evaluation and export: DIR/model.ckpt.
 NEB_MUST_CHECK enum neb_status worker_save_model(struct agent_worker *w);
-// Any model of the worker as DIR/NAME.
-NEB_MUST_CHECK enum neb_status worker_write_model(const struct agent_worker *w,
+// Any model of the worker as DIR/NAME. m NULL: the one that the ranks of a mesh train.
+NEB_MUST_CHECK enum neb_status worker_write_model(struct agent_worker *w,
                                                   const struct intra_model *m, const char *name);
 // merges.log: fragment, round and step, on disk before the merge is used.
 NEB_MUST_CHECK enum neb_status worker_log_merge(struct agent_worker *w, int32_t f);

@@ -136,13 +136,9 @@ static void build_note(char *out, size_t cap, const struct agent_worker *w) {
 }
 
 static enum neb_status save_sync(struct agent_worker *w, struct intra_ckpt_writer *out) {
-    struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
     uint64_t V = (uint64_t)w->trainer->c.model.vocab;
     char name[64];
-    inter_outer_arrays(w->outer, arrays);
-    NEB_TRY(inter_outer_pull(w->outer));
-    for (int i = 0; i < INTER_OUTER_ARRAYS; i++)
-        NEB_TRY(intra_ckpt_add(out, arrays[i].name, INTRA_F32, arrays[i].n, 1, arrays[i].p));
+    NEB_TRY(worker_outer_save(w, out));
     uint64_t rounds[64][WORKER_ROUND_WORDS]; // what the agent needs for a snapshot made of this
     for (int32_t f = 0; f < w->job.sync.fragments; f++) {
         const uint64_t r[WORKER_ROUND_WORDS] = {w->frags[f].round, inter_outer_version(w->outer, f),
@@ -180,13 +176,9 @@ enum neb_status worker_write_checkpoint(struct agent_worker *w, struct intra_ckp
 }
 
 static enum neb_status restore_sync(struct agent_worker *w, const struct intra_ckpt *c) {
-    struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
     uint64_t V = (uint64_t)w->trainer->c.model.vocab;
     char name[64];
-    inter_outer_arrays(w->outer, arrays);
-    for (int i = 0; i < INTER_OUTER_ARRAYS; i++)
-        NEB_TRY(intra_ckpt_read(c, arrays[i].name, INTRA_F32, arrays[i].n, 1, arrays[i].p));
-    NEB_TRY(inter_outer_push(w->outer));
+    NEB_TRY(worker_outer_restore(w, c));
     for (int32_t f = 0; f < w->job.sync.fragments; f++) {
         snprintf(name, sizeof name, "sync.counts.%d", f);
         NEB_TRY(intra_ckpt_read(c, name, INTRA_U64, WORKER_COUNTS * V, 1, w->counts_sent[f]));
@@ -266,13 +258,15 @@ static bool trusted(const struct agent_worker *w, const struct intra_ckpt *c) {
     return true;
 }
 
-static bool holds_what_it_says(const struct agent_worker *w) {
+static enum neb_status holds_what_it_says(const struct agent_worker *w, bool *holds) {
+    *holds = true;
     for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++) {
-        struct kern_digest d = inter_outer_fragment_digest(w->outer, f);
+        struct kern_digest d;
+        NEB_TRY(worker_outer_digest(w, f, &d));
         if (w->frags[f].round && (d.lo != w->last_digest[f].lo || d.hi != w->last_digest[f].hi))
-            return false;
+            *holds = false;
     }
-    return true;
+    return NEB_OK;
 }
 
 // The newest checkpoint that can be trusted; those that cannot are removed, so that nobody goes on from them.
@@ -289,7 +283,9 @@ static enum neb_status restore_newest(struct agent_worker *w, const char *dir) {
         enum neb_status st = good ? restore_from(w, c) : NEB_OK;
         intra_ckpt_close(&c);
         NEB_TRY(st);
-        if (good && holds_what_it_says(w))
+        if (good)
+            NEB_TRY(holds_what_it_says(w, &good));
+        if (good)
             return NEB_OK;
         neb_warn("%s holds parameters that differ from the other members'; an older one is used",
                  path);
@@ -333,13 +329,13 @@ enum neb_status worker_log_merge(struct agent_worker *w, int32_t f) {
     return NEB_OK;
 }
 
-enum neb_status worker_write_model(const struct agent_worker *w, const struct intra_model *m,
+enum neb_status worker_write_model(struct agent_worker *w, const struct intra_model *m,
                                    const char *name) {
     char path[NEB_PATH_MAX];
     struct intra_ckpt_writer *out = NULL;
     NEB_TRY(neb_path(path, sizeof path, w->dir, name));
     NEB_TRY(intra_ckpt_create_in(worker_vault(w), path, &out));
-    enum neb_status st = intra_model_save(m, out);
+    enum neb_status st = m ? intra_model_save(m, out) : w->mesh->save_model(w, out);
     if (st == NEB_OK)
         st = intra_ckpt_commit(out);
     intra_ckpt_writer_destroy(&out);
@@ -347,6 +343,8 @@ enum neb_status worker_write_model(const struct agent_worker *w, const struct in
 }
 
 enum neb_status worker_save_model(struct agent_worker *w) {
+    if (w->mesh)
+        return worker_write_model(w, NULL, "model.ckpt");
     if (w->ops.pull)
         NEB_TRY(w->ops.pull(w, NULL));
     return worker_write_model(w, w->model, "model.ckpt");

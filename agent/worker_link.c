@@ -263,11 +263,11 @@ bool worker_finished(const struct agent_worker *w) {
     return w->federated ? agent_schedule_finished(&w->schedule, w->frags) : w->step >= w->job.steps;
 }
 
-void worker_params_digest(const struct agent_worker *w, char hex[33]) {
+enum neb_status worker_params_digest(const struct agent_worker *w, char hex[33]) {
     struct kern_digest d;
     uint8_t b[16];
     if (w->federated) {
-        d = inter_outer_digest(w->outer);
+        NEB_TRY(worker_outer_digest(w, -1, &d));
     } else { // of the parameters alone
         const struct intra_model *m = w->model;
         d = kern_digest_part(m->params, m->params, 0, m->n_params);
@@ -275,13 +275,14 @@ void worker_params_digest(const struct agent_worker *w, char hex[33]) {
     neb_put_u64(b, d.lo);
     neb_put_u64(b + 8, d.hi);
     neb_hex(b, sizeof b, hex);
+    return NEB_OK;
 }
 
-json_t *worker_results(const struct agent_worker *w, const char *device, double eval_loss,
-                       bool done) {
+enum neb_status worker_results(const struct agent_worker *w, const char *device, double eval_loss,
+                               bool done, json_t **out) {
     char hex[33];
-    worker_params_digest(w, hex);
-    return json_pack(
+    NEB_TRY(worker_params_digest(w, hex));
+    *out = json_pack(
         "{s:s,s:I,s:I,s:I,s:o,s:o,s:o,s:f,s:f,s:f,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:i}", "device",
         device, "steps", (json_int_t)w->step, "steps_left_out", (json_int_t)w->steps_left_out,
         "tokens", (json_int_t)w->all_tokens, "loss_first", agent_json_number(w->loss_first),
@@ -291,6 +292,7 @@ json_t *worker_results(const struct agent_worker *w, const char *device, double 
         (json_int_t)w->model->n_trainable, "rounds", (json_int_t)w->rounds, "lost_steps",
         (json_int_t)w->lost_steps, "payload_bytes", (json_int_t)w->payload_bytes, "payload_params",
         (json_int_t)w->payload_params, "stopped", !done, "threads", kern_pool_threads(w->K->pool));
+    return NEB_OK;
 }
 
 enum neb_status worker_report(struct agent_worker *w, json_t *results, json_t *more) {

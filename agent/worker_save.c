@@ -19,16 +19,14 @@ static enum neb_status count_bytes(void *user, const char *name, enum intra_dtyp
 // Bytes of a checkpoint as it is now, and of one with an update of every fragment in flight, sent in full.
 static enum neb_status measure(struct agent_worker *w, uint64_t *now, uint64_t *most) {
     struct intra_ckpt_writer *counter = NULL;
-    struct inter_outer_array arrays[INTER_OUTER_ARRAYS] = {0};
     *now = 0;
     NEB_TRY(intra_ckpt_create_sink(count_bytes, now, &counter));
     if (!worker_vault(w))
         intra_ckpt_split(counter, ""); // other ranks keep copies of what they write themselves
     enum neb_status st = worker_write_checkpoint(w, counter);
     intra_ckpt_writer_destroy(&counter);
-    if (w->federated)
-        inter_outer_arrays(w->outer, arrays);
-    *most = *now + 5 * (uint64_t)arrays[0].n + (1 << 20) + w->save_reserve;
+    uint64_t travels = w->federated ? w->model->n_all_trainable : 0;
+    *most = *now + 5 * travels + (1 << 20) + w->save_reserve;
     return st;
 }
 

@@ -13,15 +13,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+// θ and v of n parameters each lie behind the header.
 static enum neb_status take(struct agent_worker *w, const struct inter_snapshot *s,
-                            const float *theta, const float *v, bool has_checkpoint,
-                            int64_t *cursor) {
+                            const struct neb_file *file, uint64_t header, uint64_t n,
+                            bool has_checkpoint, int64_t *cursor) {
     for (int32_t f = 0; f < w->job.sync.fragments; f++) {
         const struct inter_snapshot_part *p = &s->parts[f];
         if (!(w->taken >> f & 1) && (has_checkpoint || !p->round))
             continue;
-        inter_outer_adopt(w->outer, f, theta, v, p->version);
-        struct kern_digest d = inter_outer_fragment_digest(w->outer, f);
+        struct kern_digest d;
+        NEB_TRY(worker_outer_adopt(w, f, p->version, file, header, n));
+        NEB_TRY(worker_outer_digest(w, f, &d));
         if (p->round && (d.lo != p->digest[0] || d.hi != p->digest[1]))
             return neb_fail(NEB_ERR_CORRUPT,
                             "%s/snapshot.bin: fragment %d does not have the digest that it says",
@@ -56,11 +58,8 @@ enum neb_status worker_adopt_snapshot(struct agent_worker *w, bool has_checkpoin
     NEB_TRY(neb_path(path, sizeof path, w->dir, "snapshot.bin"));
     if (!neb_fs_exists(path))
         return NEB_OK;
-    struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
-    inter_outer_arrays(w->outer, arrays);
-    uint64_t n = arrays[0].n, header = 0;
+    uint64_t n = w->model->n_all_trainable, header = 0;
     struct inter_snapshot *s = NULL;
-    float *both = NULL;
     NEB_TRY(neb_file_open(path, worker_vault(w), &file));
     enum neb_status st = agent_snapshot_header(file, path, &header, &s);
     if (st != NEB_OK)
@@ -68,14 +67,10 @@ enum neb_status worker_adopt_snapshot(struct agent_worker *w, bool has_checkpoin
     if (s->fragments != (uint32_t)w->job.sync.fragments || s->elements != n ||
         neb_file_len(file) - header != 2 * n * sizeof(float)) {
         st = neb_fail(NEB_ERR_FORMAT, "%s does not fit this job", path);
-    } else if (!(both = malloc(2 * n * sizeof *both))) { // aligned, which the file is not
-        st = neb_fail(NEB_ERR_NOMEM, "out of memory for a snapshot of %llu parameters",
-                      (unsigned long long)n);
-    } else if ((st = neb_file_read(file, header, both, 2 * n * sizeof *both)) == NEB_OK) {
-        st = take(w, s, both, both + n, has_checkpoint, &cursor);
+    } else {
+        st = take(w, s, file, header, n, has_checkpoint, &cursor);
     }
 out:
-    free(both);
     free(s);
     neb_file_close(&file);
     NEB_TRY(st);
@@ -86,11 +81,7 @@ out:
             worker_begin_counts(w, f);
     if (!has_checkpoint)
         w->life = w->attempts;
-    bool there = inter_outer_on_device(w->outer); // so are the parameters that were taken over
-    enum neb_status (*told)(struct agent_worker *, const bool *) =
-        there ? w->ops.changed : w->ops.push;
-    if (told)
-        NEB_TRY(told(w, NULL));
+    NEB_TRY(worker_outer_adopted(w));
     NEB_TRY(worker_save(w));
     NEB_TRY(worker_save_wait(w));
     // behind the checkpoint: until that is on disk, it is taken over again

@@ -61,7 +61,7 @@ enum neb_status worker_sync_create(struct agent_worker *w) {
                                    .fragments = s->fragments,
                                    .robust = s->gate == AGENT_GATE_ROBUST};
     worker_masked_config(w, &c);
-    NEB_TRY_GOTO(inter_outer_create(&c, units, w->n_units, w->K->pool, &w->outer), out);
+    NEB_TRY_GOTO(worker_outer_create(w, &c, units), out);
     NEB_TRY_GOTO(cmp_codec_parse(s->codec, &w->codec), out);
     worker_plan_start(w);
     w->merge_codec = w->codec;
@@ -91,7 +91,7 @@ enum neb_status worker_tell_shape(struct agent_worker *w) {
     char hex[2 * INTER_SHA_BYTES + 1];
     uint8_t sha[INTER_SHA_BYTES];
     for (int32_t f = 0; f < w->job.sync.fragments; f++) {
-        uint64_t elements = inter_outer_shape(w->outer, f, sha);
+        uint64_t elements = worker_outer_shape(w, f, sha);
         neb_hex(sha, sizeof sha, hex);
         json_array_append_new(fragments,
                               json_pack("{s:I,s:s}", "elements", (json_int_t)elements, "sha", hex));
@@ -114,7 +114,7 @@ void worker_sync_destroy(struct agent_worker *w) {
     free(w->fragment);
     free(w->wanted);
     free(w->units);
-    inter_outer_destroy(&w->outer);
+    worker_outer_destroy(w);
     sec_sum_destroy(&w->sum);
 }
 
@@ -162,26 +162,6 @@ enum neb_status worker_resubmit(struct agent_worker *w, int32_t f) {
     return agent_ipc_send(w->ipc, NULL, head, &part, 1);
 }
 
-// A fragment's parameters, from or to where they are trained.
-static enum neb_status move_fragment(struct agent_worker *w, int32_t f,
-                                     enum neb_status (*move)(struct agent_worker *, const bool *)) {
-    if (!move)
-        return NEB_OK;
-    memset(w->wanted, 0, (size_t)w->model->n_all_tensors * sizeof *w->wanted);
-    for (int32_t i = 0; i < w->n_units; i++)
-        if (w->fragment[i] == f)
-            w->wanted[w->units[i].tensor->index] = true;
-    return move(w, w->wanted);
-}
-
-// Where the exchange is on the device too, nothing has to be fetched; what it changed there is told.
-static enum neb_status fetch_fragment(struct agent_worker *w, int32_t f) {
-    return inter_outer_on_device(w->outer) ? NEB_OK : move_fragment(w, f, w->ops.pull);
-}
-static enum neb_status return_fragment(struct agent_worker *w, int32_t f) {
-    return move_fragment(w, f, inter_outer_on_device(w->outer) ? w->ops.changed : w->ops.push);
-}
-
 enum neb_status worker_send(struct agent_worker *w, int32_t f) {
     struct agent_fragment *g = &w->frags[f];
     struct agent_travel *t = &w->travel[f];
@@ -192,12 +172,8 @@ enum neb_status worker_send(struct agent_worker *w, int32_t f) {
     g->missed += g->in_flight ? t->missed : 0;
     bool merge = g->missed > (uint32_t)w->job.sync.merge_after;
     struct cmp_codec codec;
-    NEB_TRY(fetch_fragment(w, f));
     NEB_TRY(worker_plan_codec(w, f, merge, &codec));
-    NEB_TRY(w->sum ? inter_outer_encode_masked(w->outer, f, g->round, &t->blob)
-                   : inter_outer_encode(w->outer, f, &codec, unit_counts, &counts, &t->blob));
-    if (w->job.sync.tune.mode == AGENT_TUNE_AUTO)
-        t->error = inter_outer_error(w->outer, f, t->blob.p, t->blob.len);
+    NEB_TRY(worker_outer_encode(w, f, &codec, unit_counts, &counts));
     t->stall_s = 0;
     size_t V = (size_t)w->trainer->c.model.vocab;
     memcpy(w->counts_sent[f] + 2 * V, w->trainer->input_counts, V * sizeof **w->counts_sent);
@@ -301,16 +277,16 @@ enum neb_status worker_ask(struct agent_worker *w, int32_t f) {
 }
 
 // What ours held is dropped, as all members drop it; the tokens behind it are gone with it.
-static void drop_rejected(struct agent_worker *w, int32_t f) {
+static bool drop_rejected(struct agent_worker *w, int32_t f) {
     struct agent_travel *t = &w->travel[f];
-    if (!w->frags[f].in_flight)
-        return;
+    if (!t->rejected || !w->frags[f].in_flight)
+        return false;
     neb_log(NEB_LOG_ERROR,
             "round %u: the update of this cluster was refused by the gate; %u steps of learning in "
             "fragment %d are dropped",
             w->frags[f].round, t->steps, f);
-    inter_outer_reject(w->outer, f);
     t->mine = true; // settled
+    return true;
 }
 
 // By what the record says: an update that was taken back for a newer one may have been committed all the same, and what came
@@ -387,16 +363,9 @@ enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
     bool foreign = !g->in_flight; // others went on without us
     worker_beat(w, false, 0);
     NEB_TRY(worker_log_merge(w, f));
-    NEB_TRY(fetch_fragment(w, f)); // what was learned since the send is kept
-    if (t->rejected)
-        drop_rejected(w, f);
-    if (t->taken_over) // what this life holds was learned from the same steps
-        inter_outer_reject(w->outer, f);
-    if (t->n)
-        NEB_TRY(inter_outer_apply(w->outer, f, &r, &w->last_digest[f]));
-    else
-        inter_outer_skip(w->outer, f, &w->last_digest[f]);
-    NEB_TRY(return_fragment(w, f));
+    // what this life holds was learned from the same steps as an update that is taken over
+    bool reject = drop_rejected(w, f) || t->taken_over;
+    NEB_TRY(worker_outer_merge(w, f, reject, &r));
     if (foreign)
         t->mine = false; // what a former life of this cluster had sent
     if (t->mine) {       // otherwise tokens and row counts carry over, as the residual does

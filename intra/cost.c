@@ -1,5 +1,6 @@
 #include "intra/cost_parts.h"
 #include "intra/pipe_schedule.h"
+#include "intra/trainer.h"
 #include "intra/vocab.h"
 
 #include <math.h>
@@ -256,6 +257,33 @@ double cost_acts_frozen(const struct intra_cost_job *j) {
     return 4 * n * (d + (3 * d + 2) + (q + 2 * kv) + q + j->model.n_heads + 3 * f + 3 * d + 1);
 }
 
+// Elements of the largest unit of the exchange (intra_units), about: no rank's share is smaller.
+static double largest_unit(const struct intra_cost_job *j, const struct intra_cost_params *p) {
+    struct widths w = widths_of(&j->model);
+    double matrix = (double)w.d * (double)(w.f > w.q ? w.f : w.q),
+           most = fmax(matrix, j->trainable.freeze_embeddings ? 0 : (double)p->embedding);
+    if (j->trainable.mode == INTRA_TRAIN_LORA)
+        most = (double)j->trainable.lora_rank * (double)(w.f > w.q ? w.f : w.q);
+    if (j->trainable.mode == INTRA_TRAIN_BITFIT)
+        most = (double)w.q;
+    return fmin(fmin(most, INTRA_UNIT_ELEMENTS), (double)p->trainable);
+}
+
+// Of the exchange's state; on a mesh also θ_m of a fragment, gathered.
+static void exchange_memory(const struct intra_cost_job *j, const struct intra_cost_params *p,
+                            struct intra_cost *c) {
+    double ranks = (double)j->mesh.dp * j->mesh.pp * j->mesh.tp, unit = largest_unit(j, p),
+           all = (double)p->trainable, fragments = j->fragments > 1 ? j->fragments : 1;
+    if (!j->outer)
+        return;
+    double share = ranks > 1 && !j->outer_single ? fmax(all / ranks, unit) : all,
+           bytes = 4 * OUTER_FLOATS * share + (ranks > 1 ? 4 * fmax(share / fragments, unit) : 0);
+    if (j->outer_single && ranks > 1)
+        c->owner_bytes = bytes;
+    else
+        c->exchange_bytes = bytes;
+}
+
 void cost_memory(const struct intra_cost_job *j, struct intra_cost *c) {
     const struct intra_mesh_config *k = &j->mesh;
     struct intra_cost_params p = intra_cost_count(&j->model, &j->trainable);
@@ -268,9 +296,8 @@ void cost_memory(const struct intra_cost_job *j, struct intra_cost *c) {
     c->optim_bytes = 8 * learn / k->dp;
     // The first has most in flight, the last the logits.
     c->acts_bytes = fmax(acts_bytes(j, 0), acts_bytes(j, k->pp - 1));
-    c->rank_bytes = c->params_bytes + c->optim_bytes + c->acts_bytes;
-    c->owner_bytes = (j->outer ? 4.0 * OUTER_FLOATS * (double)p.trainable : 0) +
-                     (k->dp * k->pp * k->tp > 1 ? 4.0 * (double)p.all : 0);
+    exchange_memory(j, &p, c);
+    c->rank_bytes = c->params_bytes + c->optim_bytes + c->acts_bytes + c->exchange_bytes;
     c->host_bytes = c->rank_bytes * j->ranks_a_host + c->owner_bytes;
 }
 

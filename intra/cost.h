@@ -46,7 +46,10 @@ struct intra_cost_job {
     // of a step of the whole cluster; a replica gets an equal share of its sequences
     int32_t micros;
     bool recompute;
-    bool outer;           // takes part in exchanges: the owner holds θ, v, u and θ_m at the send
+    bool
+        outer; // takes part in exchanges: θ, v, u and θ_m at the send, spread over the ranks (owners.h)
+    bool outer_single;    // but all of it on the first
+    int32_t fragments;    // of the exchange, 0 is 1
     int32_t ranks_a_host; // that share the machine of the rates; at least 1
     double share;         // of the machine that this cluster gets, (0, 1]
 };
@@ -57,9 +60,10 @@ struct intra_cost {
     double step_s;                                // their sum
     double tp_bytes, pp_bytes, dp_bytes;          // sent by a rank in a step
     double params_bytes, optim_bytes,
-        acts_bytes;                // of the fullest stage's rank; params: with gradients
-    double owner_bytes;            // what rank 0 holds besides: whole model, outer state
-    double rank_bytes, host_bytes; // a rank without owner's part; all ranks of the owner's machine
+        acts_bytes;        // of the fullest stage's rank; params: with gradients
+    double exchange_bytes; // a rank's share of the exchange's state, without frames
+    double owner_bytes;    // what rank 0 holds besides: the exchange's state where it has all of it
+    double rank_bytes, host_bytes; // a rank but for the latter; all ranks of rank 0's machine
 };
 
 // Elements of the whole model, and of those in matrix products; trainable ones of the blocks and final norm, and of

@@ -40,7 +40,7 @@ static void side_memory(const struct intra_cost_job *j, const struct intra_cost_
     }
     if (side->labelled > 0 || side->head == INTRA_COST_HEAD_SOFT)
         c->acts_bytes += 4.0 * LABEL_FLOATS * j->batch * j->seq_len;
-    c->rank_bytes = c->params_bytes + c->optim_bytes + c->acts_bytes;
+    c->rank_bytes = c->params_bytes + c->optim_bytes + c->acts_bytes + c->exchange_bytes;
     c->host_bytes = c->rank_bytes + c->owner_bytes;
 }
 

@@ -396,13 +396,18 @@ enum neb_status intra_model_create(const struct intra_model_config *c,
     return intra_model_create_on(c, t, seed, NULL, out);
 }
 
+void intra_model_release(struct intra_model *m) {
+    free(m->rope);
+    free(m->grads);
+    free(m->params);
+    m->rope = m->grads = m->params = NULL;
+}
+
 void intra_model_destroy(struct intra_model **mp) {
     struct intra_model *m = *mp;
     if (!m)
         return;
-    free(m->rope);
-    free(m->grads);
-    free(m->params);
+    intra_model_release(m);
     free(m->learns);
     free(m->tensors);
     free(m->layers);

@@ -160,6 +160,8 @@ NEB_MUST_CHECK enum neb_status intra_model_layout(const struct intra_model_confi
                                                   const struct intra_trainable *t,
                                                   struct intra_model **out);
 NEB_MUST_CHECK enum neb_status intra_model_allocate(struct intra_model *m, bool learn);
+// Back to the layout alone. NULL-safe for what is not there.
+void intra_model_release(struct intra_model *m);
 // The part of a model that one rank of a mesh holds (NULL: all of it); the initial values do not depend on the mesh.
 NEB_MUST_CHECK enum neb_status intra_model_create_on(const struct intra_model_config *c,
                                                      const struct intra_trainable *t, uint64_t seed,

@@ -1,6 +1,7 @@
 #include "intra/team.h"
 #include "agent/base/clock.h"
 #include "agent/base/log.h"
+#include "intra/trainer_whole.h"
 #include "intra/whole.h"
 
 #include <sched.h>
@@ -15,7 +16,9 @@ enum order {
     ORDER_RESTORE,
     ORDER_PULL,
     ORDER_PUSH,
-    ORDER_SKIP
+    ORDER_SKIP,
+    ORDER_MODEL,
+    ORDER_CALL
 };
 
 enum {
@@ -51,6 +54,7 @@ struct intra_team {
     int32_t pieces;
     int32_t *tokens, *targets; // (micros, micro_tokens) = (pieces, batch, seq_len)
     bool *wanted;              // (n_all_tensors)
+    const struct intra_team_follower *follower;
 };
 
 static size_t piece_tokens(const struct intra_team *m) {
@@ -148,10 +152,8 @@ static enum neb_status make_room(struct intra_team *m) {
     m->wanted = calloc((size_t)part->n_all_tensors, sizeof *m->wanted);
     if (!m->tokens || !m->targets || !m->wanted)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for a step of %d micro-batches", m->micros);
-    if (!intra_mesh_owner(m->mesh))
-        return NEB_OK;
     m->model = m->trainer->whole;
-    return m->model->params ? NEB_OK : intra_model_allocate(m->model, false);
+    return NEB_OK;
 }
 
 static enum neb_status check(const struct hello *h) {
@@ -347,16 +349,23 @@ static enum neb_status follow(struct intra_team *m, bool *end) {
     case ORDER_PULL: return do_move(m, true);
     case ORDER_PUSH: return do_move(m, false);
     case ORDER_SKIP: intra_optim_skip(m->trainer->optim, x.n); return NEB_OK;
+    case ORDER_MODEL: return intra_trainer_save_model(m->trainer, NULL);
+    case ORDER_CALL:
+        if (m->follower)
+            return m->follower->called(m->follower->user, m, x.n);
+        break;
     }
     return neb_fail(NEB_ERR_STATE, "order %d from the owner is none of this program's", x.order);
 }
 
-enum neb_status intra_team_serve(struct intra_comm *world, struct kern *K) {
+enum neb_status intra_team_serve(struct intra_comm *world, struct kern *K,
+                                 const struct intra_team_follower *follower) {
     struct hello h = {0};
     struct intra_team *m = calloc(1, sizeof *m);
     if (!m)
         return neb_fail(NEB_ERR_NOMEM, "out of memory joining a team");
     m->world = world;
+    m->follower = follower;
     uint64_t bytes = 0;
     enum neb_status st = spread(m, &bytes, sizeof bytes);
     bool end = bytes == 0; // the owner's configuration cannot be used; it says why
@@ -379,6 +388,16 @@ struct intra_trainer *intra_team_trainer(struct intra_team *m) {
 }
 struct intra_model *intra_team_model(struct intra_team *m) {
     return m->model;
+}
+void intra_team_release(struct intra_team *m) {
+    if (m->world)
+        intra_model_release(m->model);
+}
+struct intra_comm *intra_team_world(struct intra_team *m) {
+    return m->world;
+}
+enum neb_status intra_team_call(struct intra_team *m, int32_t n) {
+    return m->world ? give(m, ORDER_CALL, n) : NEB_OK;
 }
 struct kern_device *intra_team_device(const struct intra_team *m) {
     return m->trainer->c.device;
@@ -436,10 +455,19 @@ enum neb_status intra_team_restore(struct intra_team *m, const struct intra_ckpt
     return intra_trainer_restore(m->trainer, c);
 }
 
+enum neb_status intra_team_save_model(struct intra_team *m, struct intra_ckpt_writer *w) {
+    if (m->world)
+        NEB_TRY(give(m, ORDER_MODEL, 0));
+    return intra_trainer_save_model(m->trainer, w);
+}
+
 static enum neb_status move(struct intra_team *m, const bool *wanted, bool pull) {
     if (!m->world)
         return pull ? intra_trainer_pull(m->trainer, wanted)
                     : intra_trainer_push(m->trainer, wanted);
+    NEB_ASSERT(pull || m->model->params);
+    if (!m->model->params)
+        NEB_TRY(intra_model_allocate(m->model, false));
     for (int32_t i = 0; i < m->trainer->model->n_all_tensors; i++)
         m->wanted[i] = !wanted || wanted[i];
     NEB_TRY(give(m, pull ? ORDER_PULL : ORDER_PUSH, 0));

@@ -6,6 +6,7 @@
 //     intra_team_create ── configuration ───────────►  intra_team_serve
 //     intra_team_micro, _update ── tokens ──────────►    train a step
 //     intra_team_save, _restore, _pull, _push ──────►    gather, scatter
+//     intra_team_call ── number ────────────────────►    what its caller does on all ranks (agent/owners.h)
 //     intra_team_destroy ── end ────────────────────►  returns
 //
 // With a device every rank has one: the owner its caller's, each other the one that its launcher's variables name
@@ -31,15 +32,26 @@ NEB_MUST_CHECK enum neb_status intra_team_create(const struct intra_trainer_conf
 // Tells the others to end. NULL-safe.
 void intra_team_destroy(struct intra_team **team);
 // Every other rank: follows until the owner ends the team. NEB_OK also when the owner ended for a failure of its own.
-// NEB_ERR_UNSUPPORTED: this rank is of another build than the owner.
-NEB_MUST_CHECK enum neb_status intra_team_serve(struct intra_comm *world, struct kern *K);
+// NEB_ERR_UNSUPPORTED: this rank is of another build than the owner. called: what intra_team_call makes this rank do; its failure ends the
+// team. NULL: there are no such calls.
+struct intra_team_follower {
+    enum neb_status (*called)(void *user, struct intra_team *team, int32_t n);
+    void *user;
+};
+NEB_MUST_CHECK enum neb_status intra_team_serve(struct intra_comm *world, struct kern *K,
+                                                const struct intra_team_follower *follower);
 
 // On what the team trains: c->device, or NULL where that was optional and could not be had.
 struct kern_device *intra_team_device(const struct intra_team *team);
 // The owner's trainer: its counts are those of the whole cluster.
 struct intra_trainer *intra_team_trainer(struct intra_team *team);
-// All parameters in canonical layout: the trainer's own model with one rank; else a copy that pull fills and push gives out.
+// All parameters in canonical layout: the trainer's own model with one rank; else a copy that pull fills and push gives out, whose memory is
+// taken with the first pull and given back by release.
 struct intra_model *intra_team_model(struct intra_team *team);
+void intra_team_release(struct intra_team *team);
+// Between the ranks of a team, from the owner: the others enter `called` with n, while the caller does its own part. NULL: one rank
+NEB_MUST_CHECK enum neb_status intra_team_call(struct intra_team *team, int32_t n);
+struct intra_comm *intra_team_world(struct intra_team *team);
 
 // A step: c->accumulate calls of micro, then update; as in trainer.h.
 void intra_team_micro(struct intra_team *team, const int32_t *tokens, const int32_t *targets);
@@ -54,6 +66,9 @@ NEB_MUST_CHECK enum neb_status intra_team_save(struct intra_team *team,
                                                struct intra_ckpt_writer *w);
 NEB_MUST_CHECK enum neb_status intra_team_restore(struct intra_team *team,
                                                   const struct intra_ckpt *c);
+// The whole model into w, as intra_model_save: with several ranks tensor by tensor, so that the owner holds one at a time.
+NEB_MUST_CHECK enum neb_status intra_team_save_model(struct intra_team *team,
+                                                     struct intra_ckpt_writer *w);
 // Tensors of intra_team_model with wanted[index] (NULL: all), from and to the ranks. Nothing to do with one rank.
 NEB_MUST_CHECK enum neb_status intra_team_pull(struct intra_team *team, const bool *wanted);
 NEB_MUST_CHECK enum neb_status intra_team_push(struct intra_team *team, const bool *wanted);

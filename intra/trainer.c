@@ -248,12 +248,12 @@ enum neb_status intra_units(const struct intra_model *m, struct intra_unit **out
             int32_t step = INTRA_UNIT_ELEMENTS / t->cols > 0 ? INTRA_UNIT_ELEMENTS / t->cols : 1;
             for (int32_t r = 0; t->trainable && r < t->rows; r += step, count++)
                 if (pass)
-                    (*out)[count] =
-                        (struct intra_unit){.tensor = t,
-                                            .row0 = r,
-                                            .cols = t->cols,
-                                            .rows = t->rows - r < step ? t->rows - r : step,
-                                            .data = intra_param(m, t) + (size_t)r * t->cols};
+                    (*out)[count] = (struct intra_unit){
+                        .tensor = t,
+                        .row0 = r,
+                        .cols = t->cols,
+                        .rows = t->rows - r < step ? t->rows - r : step,
+                        .data = m->params ? intra_param(m, t) + (size_t)r * (size_t)t->cols : NULL};
         }
         if (!pass && !(*out = calloc((size_t)count, sizeof **out)))
             return neb_fail(NEB_ERR_NOMEM, "out of memory listing tensors");

@@ -41,6 +41,16 @@ struct intra_step_stats { // the same on all ranks of a mesh
     enum neb_status status; // of a mesh's collectives; NEB_OK on one rank
 };
 
+// What the ranks of a mesh hold beside the trainer, for its checkpoints: the exchange's state (agent/owners.h).
+struct intra_trainer_extra {
+    void *user;
+    uint64_t (*bytes)(void *user, int rank); // of that rank, about; the same answer on all ranks
+    // Adds what rank r holds to the writer of rank writer[r]; w: this rank's, NULL where it writes nothing. Collective; a failure to write
+    // goes to *written and stops nobody.
+    enum neb_status (*put)(void *user, const int32_t *writer, struct intra_ckpt_writer *w,
+                           enum neb_status *written);
+};
+
 struct intra_trainer {
     struct intra_trainer_config c;
     struct kern *K; // borrowed
@@ -51,7 +61,8 @@ struct intra_trainer {
     struct intra_device *device; // NULL on the CPU; with one there are no acts
     struct intra_model
         *whole; // on a mesh: layout of the whole model; at the owner, while needed, its parameters
-    struct intra_part_saver *part_saver; // of a rank of a mesh (trainer_parts.h)
+    struct intra_part_saver *part_saver;     // of a rank of a mesh (trainer_parts.h)
+    const struct intra_trainer_extra *extra; // borrowed, set by whoever has it; NULL: nothing
     float weight; // of the gradients of the next micro-batches; 1 at first. Not with several stages
     bool resting; // parameters do not change now, and the backend knows
     double loss_sum; // of the step in progress
@@ -92,7 +103,8 @@ enum { INTRA_UNIT_ELEMENTS = 16 << 20 };
 struct intra_unit {
     const struct intra_tensor *tensor;
     int32_t row0, rows, cols;
-    float *data; // (rows, cols) in the parameter arena: read it, overwrite it
+    float *
+        data; // (rows, cols) in the parameter arena: read it, overwrite it; NULL where there is none
 };
 // Allocates *out (free()).
 NEB_MUST_CHECK enum neb_status intra_units(const struct intra_model *m, struct intra_unit **out,

@@ -1,6 +1,7 @@
 // Models and trainers in checkpoint files (checkpoint.h). The layout is that of one rank, whatever mesh trained.
 #include "agent/base/log.h"
 #include "intra/trainer_parts.h"
+#include "intra/trainer_whole.h"
 #include "intra/whole.h"
 
 #include <stdlib.h>
@@ -104,7 +105,7 @@ static enum neb_status same_model(const struct intra_ckpt *k, const struct intra
     return NEB_OK;
 }
 
-static enum neb_status put_model(const struct intra_model *m, struct intra_ckpt_writer *w) {
+enum neb_status trainer_put_config(const struct intra_model *m, struct intra_ckpt_writer *w) {
     struct neb_buf b = {0};
     put_config(&b, m);
     enum neb_status st = neb_buf_check(&b);
@@ -115,7 +116,7 @@ static enum neb_status put_model(const struct intra_model *m, struct intra_ckpt_
 }
 
 enum neb_status intra_model_save(const struct intra_model *m, struct intra_ckpt_writer *w) {
-    enum neb_status st = put_model(m, w);
+    enum neb_status st = trainer_put_config(m, w);
     for (int32_t i = 0; st == NEB_OK && i < m->n_tensors; i++) {
         const struct intra_tensor *t = &m->tensors[i];
         st = intra_ckpt_add(w, t->name, INTRA_F32, (uint64_t)t->rows, (uint64_t)t->cols,
@@ -204,21 +205,6 @@ static enum neb_status gather_moments(const struct intra_trainer *t, const float
     return st;
 }
 
-static enum neb_status scatter_moments(struct intra_trainer *t, const float *whole, float *part) {
-    struct intra_model *m = t->model;
-    const struct intra_optim *o = t->optim;
-    enum neb_status st = NEB_OK;
-    for (int32_t i = 0; i < t->whole->n_tensors && st == NEB_OK; i++) {
-        const struct intra_tensor *x = &t->whole->tensors[i];
-        if (x->trainable)
-            st = intra_whole_scatter(m, x, INTRA_ARENA_GRADS, whole ? whole + x->grad_at : NULL,
-                                     m->grads);
-    }
-    memcpy(part, m->grads + o->at, o->n * sizeof *part);
-    t->K->ops->zero(t->K, m->grads, m->n_grads);
-    return st;
-}
-
 enum neb_status intra_trainer_counts(const struct intra_trainer *t, uint64_t *input,
                                      uint64_t *target) {
     struct intra_comm *dp = t->c.mesh ? t->c.mesh->dp : NULL;
@@ -252,6 +238,7 @@ static enum neb_status save_rest(const struct intra_trainer *t, struct intra_ckp
 struct whole_state {
     float *m, *v;             // (n_all_trainable)
     uint64_t *input, *target; // (V)
+    int32_t *writer;          // (ranks) of what they hold besides: the owner
 };
 
 static void free_state(struct whole_state *s) {
@@ -259,6 +246,7 @@ static void free_state(struct whole_state *s) {
     free(s->v);
     free(s->input);
     free(s->target);
+    free(s->writer);
 }
 
 static enum neb_status make_counts(const struct intra_trainer *t, struct whole_state *s) {
@@ -273,6 +261,9 @@ static enum neb_status make_state(const struct intra_trainer *t, struct whole_st
     size_t n = t->model->n_all_trainable;
     bool owner = intra_mesh_owner(t->c.mesh);
     NEB_TRY(make_counts(t, s));
+    s->writer = calloc((size_t)t->c.mesh->world->size, sizeof *s->writer);
+    if (!s->writer)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for a checkpoint");
     s->m = owner ? malloc(n * sizeof *s->m) : NULL;
     s->v = owner ? malloc(n * sizeof *s->v) : NULL;
     if (owner && (!s->m || !s->v))
@@ -289,7 +280,7 @@ static enum neb_status save_split(const struct intra_trainer *t, struct intra_ck
     NEB_TRY_GOTO(intra_whole_agree(t->c.mesh, st), out);
     NEB_TRY_GOTO(intra_trainer_counts(t, s.input, s.target), out);
     if (owner)
-        st = put_model(t->whole, w);
+        st = trainer_put_config(t->whole, w);
     NEB_TRY_GOTO(intra_whole_agree(t->c.mesh, st), out);
     NEB_TRY_GOTO(intra_trainer_save_parts(t, w, path, aside), out);
     if (owner)
@@ -308,7 +299,7 @@ static enum neb_status pull_all(const struct intra_trainer *t) {
     return intra_device_pull_moments(t->device);
 }
 
-static enum neb_status push_all(struct intra_trainer *t) {
+enum neb_status trainer_push_all(struct intra_trainer *t) {
     if (!t->device)
         return NEB_OK;
     NEB_TRY(intra_device_push(t->device, NULL));
@@ -338,6 +329,10 @@ static enum neb_status save_mesh(const struct intra_trainer *t, struct intra_ckp
         st = intra_model_save(whole, w);
     if (owner && st == NEB_OK)
         st = save_rest(t, w, s.m, s.v, s.input, s.target);
+    if (t->extra) {
+        enum neb_status put = t->extra->put(t->extra->user, s.writer, w, &st);
+        NEB_TRY_GOTO(put, out);
+    }
     st = intra_whole_agree(t->c.mesh, st);
 out:
     free_state(&s);
@@ -353,7 +348,7 @@ enum neb_status intra_trainer_save(const struct intra_trainer *t, struct intra_c
     return save_rest(t, w, t->optim->m, t->optim->v, t->input_counts, t->target_counts);
 }
 
-static enum neb_status same_run(const struct intra_trainer *t, const struct intra_ckpt *c) {
+enum neb_status trainer_same_run(const struct intra_trainer *t, const struct intra_ckpt *c) {
     const struct intra_trainable *is = &t->model->trainable;
     struct intra_model_config mc;
     struct intra_trainable was;
@@ -379,11 +374,10 @@ static enum neb_status same_run(const struct intra_trainer *t, const struct intr
 // In one section, or tensor by tensor.
 static enum neb_status read_moments(const struct intra_trainer *t, const struct intra_ckpt *c,
                                     const char *which, uint64_t n, float *out) {
-    const struct intra_model *whole = t->whole ? t->whole : t->model;
     if (intra_ckpt_find(c, which))
         return intra_ckpt_read(c, which, INTRA_F32, n, 1, out);
-    for (int32_t i = 0; i < whole->n_tensors; i++) {
-        const struct intra_tensor *x = &whole->tensors[i];
+    for (int32_t i = 0; i < t->model->n_tensors; i++) {
+        const struct intra_tensor *x = &t->model->tensors[i];
         char name[INTRA_CKPT_NAME_MAX + 1];
         snprintf(name, sizeof name, "%s/%s", which, x->name);
         if (x->trainable)
@@ -393,18 +387,14 @@ static enum neb_status read_moments(const struct intra_trainer *t, const struct 
     return NEB_OK;
 }
 
-// Everything of a checkpoint but the parameters; arrays as in save_rest.
-static enum neb_status read_rest(const struct intra_trainer *t, const struct intra_ckpt *c,
-                                 uint64_t steps[2], float *m, float *v, uint64_t *input,
-                                 uint64_t *target) {
+enum neb_status trainer_read_rest(const struct intra_trainer *t, const struct intra_ckpt *c,
+                                  uint64_t steps[2], uint64_t *input, uint64_t *target) {
     struct intra_optim *o = t->optim;
-    uint64_t V = (uint64_t)t->c.model.vocab, n = t->model->n_all_trainable;
+    uint64_t V = (uint64_t)t->c.model.vocab;
     NEB_TRY(intra_ckpt_read(c, "optim.t", INTRA_U64, 1, 1, steps));
     steps[1] = 0;
     if (intra_ckpt_find(c, "optim.born")) // checkpoints of before 0.2 have none
         NEB_TRY(intra_ckpt_read(c, "optim.born", INTRA_U64, 1, 1, steps + 1));
-    NEB_TRY(read_moments(t, c, "optim.m", n, m));
-    NEB_TRY(read_moments(t, c, "optim.v", n, v));
     NEB_TRY(intra_ckpt_read(c, "optim.gamma", INTRA_F32, (uint64_t)o->n_tensors, 1, o->gamma));
     NEB_TRY(intra_ckpt_read(c, "counts.input", INTRA_U64, V, 1, input));
     NEB_TRY(intra_ckpt_read(c, "counts.target", INTRA_U64, V, 1, target));
@@ -413,57 +403,17 @@ static enum neb_status read_rest(const struct intra_trainer *t, const struct int
     return NEB_OK;
 }
 
-// The owner alone reads; the others get their parts from it.
-static enum neb_status restore_mesh(struct intra_trainer *t, const struct intra_ckpt *c) {
-    struct whole_state s = {0};
-    struct intra_optim *o = t->optim;
-    struct intra_comm *world = t->c.mesh->world;
-    struct intra_model *whole = t->whole;
-    bool owner = intra_mesh_owner(t->c.mesh);
-    uint64_t steps[2] = {0, 0};
-    enum neb_status st = make_state(t, &s);
-    if (owner && st == NEB_OK)
-        st = same_run(t, c);
-    if (owner && st == NEB_OK && !whole->params)
-        st = intra_model_allocate(whole, false);
-    if (owner && st == NEB_OK)
-        st = copy_params(c, whole);
-    if (owner && st == NEB_OK)
-        st = read_rest(t, c, steps, s.m, s.v, s.input, s.target);
-    NEB_TRY_GOTO(intra_whole_agree(t->c.mesh, st), out);
-    NEB_TRY_GOTO(intra_whole_set_params(t->model, whole), out);
-    NEB_TRY_GOTO(scatter_moments(t, s.m, o->m), out);
-    NEB_TRY_GOTO(scatter_moments(t, s.v, o->v), out);
-    NEB_TRY_GOTO(world->ops->broadcast(world, steps, sizeof steps, 0), out);
-    NEB_TRY_GOTO(world->ops->broadcast(world, o->gamma, (size_t)o->n_tensors * sizeof *o->gamma, 0),
-                 out);
-    o->t = (int64_t)steps[0];
-    o->born = (int64_t)steps[1];
-    // Replica 0 goes on with all that was counted: sums over replicas stay what they were.
-    size_t bytes = (size_t)t->c.model.vocab * sizeof *s.input;
-    NEB_TRY_GOTO(world->ops->broadcast(world, s.input, bytes, 0), out);
-    NEB_TRY_GOTO(world->ops->broadcast(world, s.target, bytes, 0), out);
-    memset(t->input_counts, 0, bytes);
-    memset(t->target_counts, 0, bytes);
-    if (intra_mesh_dp_rank(t->c.mesh) == 0) {
-        memcpy(t->input_counts, s.input, bytes);
-        memcpy(t->target_counts, s.target, bytes);
-    }
-    st = intra_whole_agree(t->c.mesh, push_all(t));
-out:
-    free_state(&s);
-    return st;
-}
-
 enum neb_status intra_trainer_restore(struct intra_trainer *t, const struct intra_ckpt *c) {
     struct intra_optim *o = t->optim;
     uint64_t steps[2];
     if (t->c.mesh)
-        return restore_mesh(t, c);
-    NEB_TRY(same_run(t, c));
+        return trainer_restore_mesh(t, c);
+    NEB_TRY(trainer_same_run(t, c));
     NEB_TRY(copy_params(c, t->model));
-    NEB_TRY(read_rest(t, c, steps, o->m, o->v, t->input_counts, t->target_counts));
+    NEB_TRY(trainer_read_rest(t, c, steps, t->input_counts, t->target_counts));
+    NEB_TRY(read_moments(t, c, "optim.m", t->model->n_all_trainable, o->m));
+    NEB_TRY(read_moments(t, c, "optim.v", t->model->n_all_trainable, o->v));
     o->t = (int64_t)steps[0];
     o->born = (int64_t)steps[1];
-    return push_all(t);
+    return trainer_push_all(t);
 }

@@ -24,14 +24,11 @@ enum neb_status intra_trainer_may_split(const struct intra_trainer *t,
 }
 
 void intra_parts_deal(const uint64_t *bytes, int32_t n, const uint64_t *able, int ranks,
-                      int32_t *out) {
-    uint64_t load[INTRA_PARTS_MAX + 1] = {0};
-    int first = 0, last = ranks <= INTRA_PARTS_MAX ? ranks : INTRA_PARTS_MAX;
-    for (int r = last - 1; r > 0; r--)
-        first = able[r] ? r : first;
+                      uint64_t *load, int32_t *out) {
+    int last = ranks <= INTRA_PARTS_MAX ? ranks : INTRA_PARTS_MAX;
     for (int32_t i = 0; i < n; i++) {
-        int best = first;
-        for (int r = first; first > 0 && r < last; r++)
+        int best = 0;
+        for (int r = 1; r < last; r++)
             if (able[r] && load[r] < load[best])
                 best = r;
         load[best] += bytes[i];
@@ -68,6 +65,9 @@ struct parts {
     int32_t *owner;  // (n_tensors)
     uint64_t *bytes; // (n_tensors)
     uint64_t *able;  // (ranks)
+    uint64_t *load;  // (ranks) bytes that each writes
+    uint64_t *extra; // (ranks) bytes that each holds besides (trainer.h)
+    int32_t *writer; // (ranks) and who writes them
     float *room;     // (largest of this rank's tensors)
     uint64_t token;
     uint32_t number, n;      // of this rank's part, 0: none; of all
@@ -81,7 +81,10 @@ static enum neb_status allocate(struct parts *p) {
     p->owner = calloc(n, sizeof *p->owner);
     p->bytes = calloc(n, sizeof *p->bytes);
     p->able = calloc((size_t)p->world->size, sizeof *p->able);
-    if (!p->owner || !p->bytes || !p->able)
+    p->load = calloc((size_t)p->world->size, sizeof *p->load);
+    p->extra = calloc((size_t)p->world->size, sizeof *p->extra);
+    p->writer = calloc((size_t)p->world->size, sizeof *p->writer);
+    if (!p->owner || !p->bytes || !p->able || !p->load || !p->extra || !p->writer)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for a checkpoint of %zu tensors", n);
     for (size_t i = 0; i < n; i++) { // with both moments where it learns
         const struct intra_tensor *x = &whole->tensors[i];
@@ -104,11 +107,28 @@ static enum neb_status find_able(struct parts *p, const char *path) {
     return world->rank == 0 ? neb_fs_remove(mark) : NEB_OK;
 }
 
+// Each writes what it holds besides, where it can; tensors go where least is written. Rank 0 has a file of its own anyway: without more it
+// gets tensors only when it is alone.
 static void deal(struct parts *p) {
     const struct intra_model *whole = p->t->whole;
-    intra_parts_deal(p->bytes, whole->n_tensors, p->able, p->world->size, p->owner);
-    for (int r = 1; r < p->world->size; r++) {
+    const struct intra_trainer_extra *x = p->t->extra;
+    int size = p->world->size;
+    for (int r = 0; x && r < size; r++)
+        p->extra[r] = x->bytes(x->user, r);
+    for (int r = 0; r < size; r++)
+        p->load[r] = p->able[r] ? p->extra[r] : 0;
+    for (int r = 0; r < size; r++) {
+        p->writer[r] = r;
+        if (!p->able[r])
+            intra_parts_deal(&p->extra[r], 1, p->able, size, p->load, &p->writer[r]);
+    }
+    if (!x)
+        p->load[0] = INTRA_PARTS_NOTHING;
+    intra_parts_deal(p->bytes, whole->n_tensors, p->able, size, p->load, p->owner);
+    for (int r = 1; r < size; r++) {
         bool any = false;
+        for (int h = 0; h < size && !any; h++)
+            any = p->extra[h] && p->writer[h] == r;
         for (int32_t i = 0; i < whole->n_tensors && !any; i++)
             any = p->owner[i] == r;
         p->n += any;
@@ -121,7 +141,17 @@ static uint64_t own_bytes(const struct parts *p) {
     uint64_t sum = 4096; // the first section, alignment
     for (int32_t i = 0; i < p->t->whole->n_tensors; i++)
         sum += p->owner[i] == p->world->rank ? p->bytes[i] + 3 * 64 : 0;
+    for (int r = 0; r < p->world->size; r++)
+        sum += p->writer[r] == p->world->rank ? p->extra[r] : 0;
     return sum;
+}
+
+// What rank 0 will write where all ranks can write.
+static enum neb_status count(struct parts *p, struct intra_ckpt_writer *w) {
+    for (int r = 0; r < p->world->size; r++)
+        p->able[r] = 1;
+    deal(p);
+    return w ? intra_ckpt_add(w, "parts", INTRA_BYTES, own_bytes(p), 1, NULL) : NEB_OK;
 }
 
 // *p->out stays NULL where there is no memory for a copy.
@@ -207,6 +237,8 @@ static enum neb_status put_tensors(struct parts *p, enum neb_status *written) {
     NEB_TRY(put_all(p, INTRA_ARENA_PARAMS, t->model->params, "", written));
     NEB_TRY(put_moments(p, t->optim->m, "optim.m/", written));
     NEB_TRY(put_moments(p, t->optim->v, "optim.v/", written));
+    if (t->extra)
+        NEB_TRY(t->extra->put(t->extra->user, p->writer, p->out, written));
     if (p->number && !p->aside && *written == NEB_OK)
         *written = intra_ckpt_commit(p->out);
     return NEB_OK;
@@ -221,9 +253,11 @@ enum neb_status intra_trainer_save_parts(const struct intra_trainer *t, struct i
                                          const char *path, bool aside) {
     struct parts p = {.t = t, .world = t->c.mesh->world, .aside = aside};
     const struct intra_mesh *mesh = t->c.mesh;
-    if (!path[0])
-        return NEB_OK; // the owner counts what it writes itself: nothing of this, unless it is alone
     enum neb_status st = allocate(&p);
+    if (st == NEB_OK && !path[0])
+        NEB_TRY_GOTO(count(&p, w), out);
+    if (!path[0])
+        goto out;
     if (st == NEB_OK && getentropy(&p.token, sizeof p.token) != 0)
         st = neb_fail_errno("no random numbers from the system");
     NEB_TRY_GOTO(intra_whole_agree(mesh, st), out);
@@ -244,6 +278,9 @@ out:
     free(p.owner);
     free(p.bytes);
     free(p.able);
+    free(p.load);
+    free(p.extra);
+    free(p.writer);
     free(p.room);
     return st;
 }

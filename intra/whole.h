@@ -1,6 +1,7 @@
-// Whole tensors in their canonical layout from the parts that the ranks of a mesh hold, and back. They meet at the owner
-// (rank 0 of the mesh's world), which is where checkpoints are written and where updates leave the cluster; so neither
-// depends on the mesh. All calls are collective over the world, in host memory; with mesh NULL they copy.
+// Whole tensors in their canonical layout from the parts that the ranks of a mesh hold, and back. Rows meet at whichever rank owns them in
+// the exchange (owners.h) or writes them into a checkpoint, whole tensors at rank 0 of the mesh's world; so neither updates nor
+// checkpoints depend on the mesh. All calls are collective over the world, in host memory; with mesh NULL they copy. Who calls them one after
+// the other does so in the same order on all ranks.
 #ifndef INTRA_WHOLE_H
 #define INTRA_WHOLE_H
 #include "intra/model.h"
@@ -22,6 +23,14 @@ NEB_MUST_CHECK enum neb_status intra_whole_gather_at(const struct intra_model *m
                                                      const struct intra_tensor *t,
                                                      enum intra_arena kind, const float *arena,
                                                      int to, float *out);
+// Rows [row0, row0 + rows) of parameters, at rank `to`: from the ranks of its own replica, which hold what all replicas hold. out: (rows, t->cols)
+NEB_MUST_CHECK enum neb_status intra_whole_gather_rows(const struct intra_model *m,
+                                                       const struct intra_tensor *t, int32_t row0,
+                                                       int32_t rows, int to, float *out);
+// And back, from rank `from` to all who hold a part of them. in: (rows, t->cols), read at `from` alone
+NEB_MUST_CHECK enum neb_status intra_whole_scatter_rows(struct intra_model *m,
+                                                        const struct intra_tensor *t, int32_t row0,
+                                                        int32_t rows, int from, const float *in);
 // The other way: in (t->rows, t->cols) of the owner goes to all who hold a part of it.
 NEB_MUST_CHECK enum neb_status intra_whole_scatter(const struct intra_model *m,
                                                    const struct intra_tensor *t,

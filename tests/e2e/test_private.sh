@@ -14,8 +14,10 @@ job() { # FILE CLUSTERS GATE
 }
 
 job "$T/three.yaml" 3 private
+sed -i 's/{name: c1,/{name: c1, mesh: {dp: 2}, launcher: local,/' "$T/three.yaml" # its rank 0 masks, and so owns all of its exchange
 timeout 140 "$nebula" pretrain "$T/three.yaml" --local 3 --out "$T/three" >"$T/three.log" 2>&1 || fail "three: $(tail -n 4 "$T/three.log")"
 digests_equal "$T/three"
+cat "$T"/three/clusters/c1/jobs/*/rank-1.log | has 'owns 0 of [0-9]* units of the exchange' || fail "another rank of c1 owns something: $(cat "$T"/three/clusters/c1/jobs/*/rank-1.log)"
 round_digests_equal "$T/three"
 [[ $(jq -s '[.[] | select(.kind == "round") | .codec] | unique | .[0]' "$T/three/metrics.jsonl") == '"sum16"' ]] || fail "another codec"
 job "$T/open.yaml" 3 trusted

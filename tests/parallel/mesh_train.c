@@ -363,7 +363,7 @@ out:
 
 static enum neb_status run_team(const struct options *o, struct intra_comm *world, struct kern *K,
                                 struct kern_device *D) {
-    return !world || world->rank == 0 ? lead(o, world, K, D) : intra_team_serve(world, K);
+    return !world || world->rank == 0 ? lead(o, world, K, D) : intra_team_serve(world, K, NULL);
 }
 
 // What a follower of a team does itself is not done for it.

@@ -46,6 +46,16 @@ done
 ! grep -q 'ranks: dp\|follows' "$folder/worker.log" || fail "ranks write to the launcher's log: $(cat "$folder/worker.log")"
 "$nebula" logs --home "$T/mesh/clusters/alpha" "${folder##*/}" | has '4 ranks: dp 2' || fail "nebula logs does not show rank 0"
 "$nebula" logs --home "$T/mesh/clusters/alpha" --rank 2 "${folder##*/}" | has 'rank 2: pid' || fail "nebula logs does not show rank 2"
+# The exchange's state is spread over the ranks: together they own what one rank has, each about its share.
+for want in "alpha 4" "beta 2"; do
+    read -r name n <<<"$want"
+    cat "$T/mesh/clusters/$name"/jobs/*/rank-*.log | sed -n 's/.*owns [0-9]* of [0-9]* units of the exchange: \([0-9]*\) of \([0-9]*\) parameters, \([0-9]*\) bytes/\1 \2 \3/p' >"$T/owned"
+    awk -v ranks="$n" -v name="$name" '
+        { sum += $1; all = $2; if ($1 > most) most = $1; if ($3 < 16 * $1) { print name ": " $1 " parameters in " $3 " bytes"; bad = 1 } }
+        END {
+            if (NR != ranks || sum != all || most > all / ranks * 1.3) { print name ": " NR " ranks own " sum " of " all " parameters, one of them " most; bad = 1 }
+            exit bad }' "$T/owned" || fail "owners: $(cat "$T/owned")"
+done
 # Every rank but the owner has written its part of the last checkpoint.
 for want in "alpha 3" "beta 1"; do
     read -r name n <<<"$want"

@@ -3,7 +3,7 @@
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"
-#include "intra/checkpoint.h"
+#include "intra/checkpoint_array.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -69,6 +69,54 @@ static void test_round_trip(void **state) {
     // same bytes, another shape
     assert_int_equal(intra_ckpt_read(c, "weights", INTRA_F32, 3, 5, f), NEB_ERR_FORMAT);
     assert_int_equal(intra_ckpt_read(c, "weights", INTRA_U32, 5, 3, f), NEB_ERR_FORMAT);
+    intra_ckpt_close(&c);
+}
+
+// An array in one section, and the same in pieces among others.
+static void test_arrays(void **state) {
+    (void)state;
+    struct intra_ckpt_writer *w = NULL;
+    struct intra_ckpt *c = NULL;
+    struct intra_ckpt_array *a = NULL;
+    float x[100], y[100];
+    for (int i = 0; i < 100; i++)
+        x[i] = (float)i;
+    assert_int_equal(intra_ckpt_create(path, &w), NEB_OK);
+    assert_int_equal(intra_ckpt_add(w, "whole", INTRA_F32, 100, 1, x), NEB_OK);
+    assert_int_equal(intra_ckpt_add(w, "cut/1", INTRA_F32, 0, 1, x), NEB_OK); // in any order
+    assert_int_equal(intra_ckpt_add(w, "cut/3", INTRA_F32, 61, 1, x + 39), NEB_OK);
+    assert_int_equal(intra_ckpt_add(w, "cut/0", INTRA_F32, 32, 1, x), NEB_OK);
+    assert_int_equal(intra_ckpt_add(w, "cut/2", INTRA_F32, 7, 1, x + 32), NEB_OK);
+    assert_int_equal(intra_ckpt_add(w, "gap/0", INTRA_F32, 50, 1, x), NEB_OK);
+    assert_int_equal(intra_ckpt_add(w, "gap/2", INTRA_F32, 50, 1, x + 50), NEB_OK);
+    assert_int_equal(intra_ckpt_add(w, "words/0", INTRA_U32, 100, 1, x), NEB_OK);
+    assert_int_equal(intra_ckpt_commit(w), NEB_OK);
+    intra_ckpt_writer_destroy(&w);
+    assert_int_equal(intra_ckpt_open(path, true, &c), NEB_OK);
+    static const char *const names[] = {"whole", "cut"};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(intra_ckpt_array_open(c, names[i], 100, &a), NEB_OK);
+        assert_int_equal(intra_ckpt_array_len(a), 100);
+        for (uint64_t at = 0; at <= 100; at++)
+            for (size_t n = 0; at + n <= 100; n += 9) {
+                memset(y, 0xff, sizeof y);
+                assert_int_equal(intra_ckpt_array_read(a, at, y, n), NEB_OK);
+                for (size_t k = 0; k < n; k++)
+                    assert_true(y[k] == x[at + k]);
+                assert_true(n == 100 || y[n] != y[n]); // not a float more
+            }
+        uint8_t b[150];
+        assert_int_equal(intra_ckpt_array_bytes(a, 101, b, sizeof b), NEB_OK);
+        assert_memory_equal(b, (const uint8_t *)x + 101, sizeof b);
+        intra_ckpt_array_close(&a);
+    }
+    neb_log_set_sink(swallow, NULL);
+    assert_int_equal(intra_ckpt_array_open(c, "gap", 100, &a), NEB_ERR_FORMAT);
+    assert_non_null(strstr(message, "gap has 50 elements, 100 are expected"));
+    assert_int_equal(intra_ckpt_array_open(c, "nothing", 0, &a), NEB_ERR_NOT_FOUND);
+    assert_int_equal(intra_ckpt_array_open(c, "words", 0, &a), NEB_ERR_FORMAT);
+    neb_log_set_sink(NULL, NULL);
+    assert_null(a);
     intra_ckpt_close(&c);
 }
 
@@ -260,7 +308,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip),  cmocka_unit_test(test_every_bit),
         cmocka_unit_test(test_lying_index), cmocka_unit_test(test_failing_disk),
-        cmocka_unit_test(test_folder),
+        cmocka_unit_test(test_folder),      cmocka_unit_test(test_arrays),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

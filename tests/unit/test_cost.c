@@ -2,6 +2,7 @@
 // that can be checked by hand; what is chosen is never slower than what it was chosen from.
 #include "agent/base/log.h"
 #include "agent/planner.h"
+#include "intra/owners.h"
 #include "intra/pipe_schedule.h"
 
 #include <setjmp.h>
@@ -119,6 +120,57 @@ static void test_memory_is_the_arenas(void **state) {
                 intra_acts_destroy(&first);
                 intra_model_destroy(&m);
             }
+}
+
+// What the fullest rank owns of the exchange, as its units are dealt.
+static double fullest_owner(const struct intra_cost_job *j, int ranks) {
+    struct intra_model *m = NULL;
+    struct intra_unit *units = NULL;
+    int32_t n, fragment[256] = {0}, owner[256];
+    uint64_t elements[256], load[64], most = 0;
+    assert_int_equal(intra_model_layout(&j->model, &j->trainable, &m), NEB_OK);
+    assert_int_equal(intra_units(m, &units, &n), NEB_OK);
+    assert_in_range(n, 1, 256);
+    for (int32_t i = 0; i < n; i++)
+        elements[i] = (uint64_t)units[i].rows * (uint64_t)units[i].cols;
+    intra_owners_deal(elements, fragment, n, ranks, load, owner);
+    for (int r = 0; r < ranks; r++)
+        most = load[r] > most ? load[r] : most;
+    free(units);
+    intra_model_destroy(&m);
+    return (double)most;
+}
+
+static void test_memory_of_the_exchange(void **state) {
+    (void)state;
+    struct intra_rates r = even_rates();
+    struct intra_cost alone, cost;
+    struct intra_cost_job j = job_of(1, 1, 1, 4, 8);
+    intra_cost_step(&j, &r, &cost);
+    assert_true(cost.exchange_bytes == 0 && cost.owner_bytes == 0); // takes part in none
+    j.outer = true;
+    intra_cost_step(&j, &r, &alone);
+    struct intra_cost_params p = intra_cost_count(&j.model, &j.trainable);
+    near(alone.exchange_bytes, 16.0 * (double)p.trainable, 1e-9, "one rank");
+    near(alone.rank_bytes, cost.rank_bytes + alone.exchange_bytes, 1e-9, "its rank");
+    for (int lora = 0; lora < 2; lora++)
+        for (int ranks = 2; ranks <= 16; ranks *= 2) {
+            j = job_of(ranks, 1, 1, 1, 32);
+            if (lora)
+                j.trainable = (struct intra_trainable){
+                    .mode = INTRA_TRAIN_LORA, .lora_rank = 4, .lora_alpha = 8, .lora_targets = 127};
+            j.outer = true;
+            intra_cost_step(&j, &r, &cost);
+            // θ, v, u, θ_m at the send, and θ_m while it is encoded or merged
+            near(cost.exchange_bytes, 20 * fullest_owner(&j, ranks), 0.25, "the fullest rank");
+            assert_true(cost.owner_bytes == 0);
+            near(cost.host_bytes, cost.rank_bytes * ranks, 1e-9, "all ranks of a machine");
+            j.outer_single = true; // masked sums: rank 0 has all
+            intra_cost_step(&j, &r, &cost);
+            near(cost.owner_bytes, 20 * fullest_owner(&j, 1), 0.01, "a single owner");
+            assert_true(cost.exchange_bytes == 0);
+            near(cost.host_bytes, cost.rank_bytes * ranks + cost.owner_bytes, 1e-9, "its machine");
+        }
 }
 
 static void test_flops_and_bytes(void **state) {
@@ -343,6 +395,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sizes_are_the_models),
         cmocka_unit_test(test_memory_is_the_arenas),
+        cmocka_unit_test(test_memory_of_the_exchange),
         cmocka_unit_test(test_flops_and_bytes),
         cmocka_unit_test(test_choice),
         cmocka_unit_test(test_exchange),

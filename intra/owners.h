@@ -1,0 +1,22 @@
+// Which rank of a cluster owns which unit of the exchange (intra_units): holds its θ, v, u and θ_m at the send, encodes it, and applies
+// commits to it. ZeRO-style: every rank has about the same number of elements.
+//
+//     unit      0      1   2   3   4      5      ranks 3
+//     elements  ██████ ██  ██  ██  ████   ██
+//     owner     0      1   2   2   1      2      (largest first, each to the lightest rank so far)
+//
+// Not to be mixed up with the owner of a mesh (intra_mesh_owner), which is its rank 0.
+//
+// Pure: a function of the units' sizes and fragments and the number of ranks, so that all ranks come to the same without a message. Nothing
+// outside the cluster depends on it: updates, digests and checkpoints do not say who owned what.
+#ifndef INTRA_OWNERS_H
+#define INTRA_OWNERS_H
+#include <stdint.h>
+
+// elements, fragment: (n) of the units; load: (ranks) room, afterwards the elements of each rank; owner: (n) ranks. Fragment by fragment, as one
+// exchange is one fragment and all ranks shall work on it: no rank gets more of everything than an equal share and the largest unit,
+// nor more of a fragment than an equal share of it and the two largest.
+void intra_owners_deal(const uint64_t *elements, const int32_t *fragment, int32_t n, int ranks,
+                       uint64_t *load, int32_t *owner);
+
+#endif

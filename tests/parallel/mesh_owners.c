@@ -1,0 +1,417 @@
+// The exchange of a cluster, on one rank or spread over a mesh (agent/owners.h), without agents: parameters change in a known way, are encoded,
+// come back and are merged. Prints what another cluster would see, which no mesh may change. For test_mesh_owners.sh.
+//
+//     mesh_owners DP PP TP [key=value ...]     under `nebula ranks` or mpirun when the product is above 1; "0 0 0": one rank
+//
+//     first=N rounds=N    0, 10: rounds made     codec=NAME    int4             fragments=N  2
+//     trainable=full|lora full                   tied=0|1      0                robust=0|1   0: trimmed mean
+//     save=PATH           a checkpoint at the end, by all ranks: with an update in flight of every fragment
+//     load=PATH           begin from one
+//     dump=PATH           one rank: θ and v at the end, as a snapshot has them        adopt=PATH   begin from them
+//     single=0|1          0: rank 0 owns all
+//     one=0|1             0: all is written by rank 0   width=N      64: of the model
+//
+// Rank 0, a line a round: fragment, digest of the update, error, digest of (version, θ, v). At the end the digest of all parameters. Every rank on
+// stderr: its number, parameters and bytes of the exchange, and what the allocator says they took; processor time in calls of the exchange.
+#include "agent/base/log.h"
+#include "agent/base/rng.h"
+#include "agent/base/sha256.h"
+#include "agent/owners.h"
+#include "agent/worker.h"
+
+#include <malloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { VOCAB = 131, LAYERS = 4, T = 16 };
+
+struct options {
+    struct intra_mesh_config mesh;
+    int first, rounds, fragments, width;
+    bool tied, robust, one, lora, single;
+    const char *codec, *save, *load, *dump, *adopt;
+};
+
+static bool parse(int argc, char **argv, struct options *o) {
+    *o = (struct options){.rounds = 10, .fragments = 2, .width = 64, .codec = "int4"};
+    if (argc < 4)
+        return false;
+    o->mesh = (struct intra_mesh_config){(int32_t)strtol(argv[1], NULL, 10),
+                                         (int32_t)strtol(argv[2], NULL, 10),
+                                         (int32_t)strtol(argv[3], NULL, 10)};
+    for (int i = 4; i < argc; i++) {
+        char *value = strchr(argv[i], '=');
+        if (!value)
+            return false;
+        *value++ = 0;
+        bool on = !strcmp(value, "1");
+        int n = (int)strtol(value, NULL, 10);
+        if (!strcmp(argv[i], "first"))
+            o->first = n;
+        else if (!strcmp(argv[i], "rounds"))
+            o->rounds = n;
+        else if (!strcmp(argv[i], "fragments"))
+            o->fragments = n;
+        else if (!strcmp(argv[i], "width"))
+            o->width = n;
+        else if (!strcmp(argv[i], "codec"))
+            o->codec = value;
+        else if (!strcmp(argv[i], "trainable"))
+            o->lora = !strcmp(value, "lora");
+        else if (!strcmp(argv[i], "tied"))
+            o->tied = on;
+        else if (!strcmp(argv[i], "robust"))
+            o->robust = on;
+        else if (!strcmp(argv[i], "single"))
+            o->single = on;
+        else if (!strcmp(argv[i], "one"))
+            o->one = on;
+        else if (!strcmp(argv[i], "save"))
+            o->save = value;
+        else if (!strcmp(argv[i], "load"))
+            o->load = value;
+        else if (!strcmp(argv[i], "dump"))
+            o->dump = value;
+        else if (!strcmp(argv[i], "adopt"))
+            o->adopt = value;
+        else
+            return false;
+    }
+    return o->fragments >= 1 && o->fragments <= 4;
+}
+
+static struct intra_trainer_config config(const struct options *o) {
+    return (struct intra_trainer_config){
+        .model = {.vocab = VOCAB,
+                  .d_model = o->width,
+                  .n_layers = LAYERS,
+                  .n_heads = 8,
+                  .n_kv_heads = 4,
+                  .head_dim = o->width / 8,
+                  .d_ff = o->width * 3 / 2,
+                  .max_seq = T,
+                  .rope_theta = 1000,
+                  .norm_eps = 1e-5f,
+                  .tied = o->tied,
+                  .mask = KERN_MASK_CAUSAL},
+        .trainable = {.mode = o->lora ? INTRA_TRAIN_LORA : INTRA_TRAIN_FULL,
+                      .lora_rank = 4,
+                      .lora_alpha = 8,
+                      .lora_targets = 127},
+        .batch = 1,
+        .seq_len = T,
+        .accumulate = 12,
+        .seed = 7,
+        .optim = {.schedule = {.kind = INTRA_SCHEDULE_COSINE, .lr = 1e-3f, .steps = 100},
+                  .clip = {.kind = INTRA_CLIP_GLOBAL_NORM, .max_norm = 1},
+                  .beta1 = 0.9f,
+                  .beta2 = 0.95f,
+                  .eps = 1e-8f}};
+}
+
+// ---- memory ---------------------------------------------------------------------------------------------------
+
+static size_t allocated(void) {
+    struct mallinfo2 m = mallinfo2();
+    return m.uordblks + m.hblkhd;
+}
+
+static void say_memory(int rank, uint64_t elements, uint64_t bytes, size_t before) {
+    fprintf(stderr, "rank %d holds %llu parameters, %llu bytes, allocated %lld\n", rank,
+            (unsigned long long)elements, (unsigned long long)bytes,
+            (long long)allocated() - (long long)before);
+}
+
+// Of this process, all threads: ranks of a test share processors, so that time says little.
+static double processor_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void say_time(int rank, double seconds) {
+    fprintf(stderr, "rank %d took %.4f s of a processor\n", rank, seconds);
+}
+
+struct followed {
+    struct agent_owners_follower exchange;
+    double busy_s; // in calls
+};
+
+static enum neb_status follow(void *user, struct intra_team *team, int32_t n) {
+    struct followed *x = user;
+    struct agent_owners_follower *f = &x->exchange;
+    bool had = f->owners != NULL;
+    size_t before = allocated();
+    double start = processor_s();
+    NEB_TRY(agent_owners_follow(f, team, n));
+    x->busy_s += had ? processor_s() - start : 0;
+    if (!had && f->owners)
+        say_memory(intra_team_world(team)->rank, agent_owners_elements(f->owners),
+                   agent_owners_bytes(f->owners), before);
+    return NEB_OK;
+}
+
+// ---- rank 0 ---------------------------------------------------------------------------------------------------
+
+static enum neb_status pull(struct agent_worker *w, const bool *wanted) {
+    return intra_team_pull(w->team, wanted);
+}
+static enum neb_status push(struct agent_worker *w, const bool *wanted) {
+    return intra_team_push(w->team, wanted);
+}
+
+static const uint64_t *counts_of(void *user, int32_t unit) {
+    struct agent_worker *w = user;
+    for (int32_t r = 0; r < w->units[unit].rows; r++)
+        w->unit_counts[unit][r] =
+            (uint64_t)((w->units[unit].row0 + r) * 7 % 23) + (uint64_t)w->step;
+    return w->unit_counts[unit];
+}
+
+// What training would do: every trainable parameter moves, by its place in its tensor and the time.
+static enum neb_status move(struct agent_worker *w, int64_t time, float size) {
+    NEB_TRY(intra_team_pull(w->team, NULL));
+    for (int32_t i = 0; i < w->model->n_tensors; i++) {
+        const struct intra_tensor *t = &w->model->tensors[i];
+        float *x = intra_param(w->model, t);
+        for (size_t k = 0; t->trainable && k < intra_tensor_size(t); k++) {
+            uint64_t h = neb_mix64(k * 1000003 + (uint64_t)t->index * 7919 + (uint64_t)time);
+            float z = (float)((int)(h % 2001) - 1000) * 1e-3f;
+            x[k] += size * z * (z < 0 ? -z : z);
+        }
+    }
+    NEB_TRY(intra_team_push(w->team, NULL));
+    intra_team_release(w->team);
+    return NEB_OK;
+}
+
+static enum neb_status set_up(struct agent_worker *w, const struct options *o) {
+    w->model = intra_team_model(w->team);
+    w->trainer = intra_team_trainer(w->team);
+    w->job.sync.tune.mode = AGENT_TUNE_AUTO; // errors are measured
+    NEB_TRY(intra_units(w->model, &w->units, &w->n_units));
+    w->fragment = calloc((size_t)w->n_units, sizeof *w->fragment);
+    w->unit_counts = calloc((size_t)w->n_units, sizeof *w->unit_counts);
+    w->wanted = calloc((size_t)w->model->n_all_tensors, sizeof *w->wanted);
+    struct inter_outer_unit *units = calloc((size_t)w->n_units, sizeof *units);
+    if (!w->fragment || !w->unit_counts || !w->wanted || !units)
+        return NEB_ERR_NOMEM;
+    for (int32_t i = 0; i < w->n_units; i++) {
+        const struct intra_unit *u = &w->units[i];
+        w->fragment[i] = i * o->fragments / w->n_units;
+        w->unit_counts[i] = calloc((size_t)u->rows, sizeof **w->unit_counts);
+        units[i] = (struct inter_outer_unit){(uint32_t)u->rows, (uint32_t)u->cols,
+                                             u->tensor->row_kind != INTRA_ROWS_NONE, w->fragment[i],
+                                             u->data};
+    }
+    struct inter_outer_config c = {.beta = 0.9f,
+                                   .kappa = 0.1f,
+                                   .row_weights = true,
+                                   .fragments = o->fragments,
+                                   .robust = o->robust};
+    size_t before = allocated();
+    enum neb_status st =
+        w->world ? agent_owners_create(w->team, &c, w->fragment, o->single, w->K->pool, &w->owners)
+                 : worker_outer_create(w, &c, units);
+    if (st == NEB_OK && w->world)
+        w->outer = agent_owners_outer(w->owners);
+    if (st == NEB_OK)
+        say_memory(0, w->owners ? agent_owners_elements(w->owners) : w->model->n_all_trainable,
+                   w->owners ? agent_owners_bytes(w->owners) : inter_outer_bytes(w->outer), before);
+    free(units);
+    return st;
+}
+
+static enum neb_status encode(struct agent_worker *w, int32_t f, const struct cmp_codec *codec) {
+    uint8_t sha[NEB_SHA256_BYTES];
+    char hex[2 * NEB_SHA256_BYTES + 1];
+    struct agent_travel *t = &w->travel[f];
+    double start = processor_s();
+    NEB_TRY(worker_outer_encode(w, f, codec, counts_of, w));
+    w->sync_s += processor_s() - start;
+    neb_sha256(t->blob.p, t->blob.len, sha);
+    neb_hex(sha, sizeof sha, hex);
+    printf("%d %s %zu %.7g\n", f, hex, t->blob.len, (double)t->error);
+    return NEB_OK;
+}
+
+// Of every seventh round nothing comes back, of another one nothing of ours, one is refused, one is a merge round.
+static enum neb_status merge(struct agent_worker *w, int32_t f, int round) {
+    const struct neb_buf *b = &w->travel[f].blob;
+    const struct inter_outer_part parts[3] = {
+        {b->p, b->len, 3000, 0.75f, true, 0},
+        {b->p, b->len, 1000, 1, false, 500},
+        {b->p, b->len, 70, 1, false, 0},
+    };
+    bool late = round % 7 == 4;
+    struct inter_outer_round r = {
+        parts + late, round % 7 == 3 ? 0 : 3u - late, 0.8f, 0.6f, round % 7 == 6, NULL};
+    double start = processor_s();
+    NEB_TRY(worker_outer_merge(w, f, round % 7 == 5, &r));
+    w->sync_s += processor_s() - start;
+    printf("%d %d: %016llx%016llx version %u\n", round, f, (unsigned long long)w->last_digest[f].lo,
+           (unsigned long long)w->last_digest[f].hi, inter_outer_version(w->outer, f));
+    return NEB_OK;
+}
+
+static enum neb_status rounds(struct agent_worker *w, const struct options *o) {
+    struct cmp_codec codec;
+    NEB_TRY(cmp_codec_parse(o->codec, &codec));
+    for (int i = o->first; i < o->first + o->rounds; i++) {
+        int32_t f = i % o->fragments;
+        w->step = i;
+        NEB_TRY(move(w, 3 * i, 0.01f));
+        NEB_TRY(encode(w, f, &codec));
+        if (i % 4 == 2) { // taken back for a newer one
+            NEB_TRY(move(w, 3 * i + 1, 0.01f));
+            NEB_TRY(encode(w, f, &codec));
+        }
+        NEB_TRY(move(w, 3 * i + 2, 0.001f)); // steps while it travels
+        NEB_TRY(merge(w, f, i));
+    }
+    return NEB_OK;
+}
+
+static enum neb_status save(struct agent_worker *w, const struct options *o) {
+    struct intra_ckpt_writer *out = NULL;
+    uint64_t state[4];
+    for (int32_t f = 0; f < o->fragments; f++)
+        state[f] = inter_outer_version(w->outer, f);
+    NEB_TRY(intra_ckpt_create(o->save, &out));
+    if (!o->one)
+        intra_ckpt_split(out, o->save);
+    enum neb_status st =
+        intra_ckpt_add(out, "versions", INTRA_U64, (uint64_t)o->fragments, 1, state);
+    if (st == NEB_OK)
+        st = intra_team_save(w->team, out);
+    if (st == NEB_OK)
+        st = worker_outer_save(w, out);
+    if (st == NEB_OK)
+        st = intra_ckpt_commit(out);
+    intra_ckpt_writer_destroy(&out);
+    return st;
+}
+
+static enum neb_status load(struct agent_worker *w, const struct options *o) {
+    struct intra_ckpt *c = NULL;
+    uint64_t state[4];
+    NEB_TRY(intra_ckpt_open(o->load, true, &c));
+    enum neb_status st =
+        intra_ckpt_read(c, "versions", INTRA_U64, (uint64_t)o->fragments, 1, state);
+    for (int32_t f = 0; f < o->fragments && st == NEB_OK; f++)
+        inter_outer_set_fragment(w->outer, f, (uint32_t)state[f], true);
+    if (st == NEB_OK)
+        st = intra_team_restore(w->team, c);
+    if (st == NEB_OK)
+        st = worker_outer_restore(w, c);
+    intra_ckpt_close(&c);
+    return st;
+}
+
+static enum neb_status dump(const struct agent_worker *w, const char *path) {
+    struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
+    struct neb_buf b = {0};
+    inter_outer_arrays(w->outer, arrays);
+    for (int i = 0; i < 2; i++)
+        neb_buf_add(&b, arrays[i].p, arrays[i].n * sizeof *arrays[i].p);
+    enum neb_status st = neb_buf_check(&b);
+    if (st == NEB_OK)
+        st = neb_fs_write(path, b.p, b.len, 0600);
+    neb_buf_free(&b);
+    return st;
+}
+
+static enum neb_status adopt(struct agent_worker *w, const struct options *o) {
+    struct neb_file *file = NULL;
+    NEB_TRY(neb_file_open(o->adopt, NULL, &file));
+    enum neb_status st = NEB_OK;
+    for (int32_t f = 0; f < o->fragments && st == NEB_OK; f++) {
+        struct kern_digest d;
+        st = worker_outer_adopt(w, f, 40, file, 0, w->model->n_all_trainable);
+        if (st == NEB_OK)
+            st = worker_outer_digest(w, f, &d);
+        if (st == NEB_OK)
+            printf("adopted %016llx%016llx\n", (unsigned long long)d.lo, (unsigned long long)d.hi);
+    }
+    neb_file_close(&file);
+    return st == NEB_OK ? worker_outer_adopted(w) : st;
+}
+
+static enum neb_status finish(struct agent_worker *w, const struct options *o) {
+    struct kern_digest d;
+    struct cmp_codec codec;
+    NEB_TRY(cmp_codec_parse(o->codec, &codec));
+    NEB_TRY(worker_outer_digest(w, -1, &d));
+    say_time(0, w->sync_s);
+    printf("exchange %016llx%016llx\n", (unsigned long long)d.lo, (unsigned long long)d.hi);
+    if (o->dump)
+        NEB_TRY(dump(w, o->dump));
+    if (o->save) {
+        for (int32_t f = 0; f < o->fragments; f++)
+            NEB_TRY(encode(w, f, &codec));
+        NEB_TRY(save(w, o));
+    }
+    NEB_TRY(intra_team_pull(w->team, NULL));
+    d = kern_digest_part(w->model->params, w->model->params, 0, w->model->n_params);
+    printf("parameters %016llx%016llx\n", (unsigned long long)d.lo, (unsigned long long)d.hi);
+    return NEB_OK;
+}
+
+static enum neb_status lead(const struct options *o, struct intra_comm *world, struct kern *K) {
+    enum neb_status st = NEB_OK;
+    struct intra_trainer_config c = config(o);
+    struct agent_worker *w = calloc(1, sizeof *w);
+    if (!w)
+        return NEB_ERR_NOMEM;
+    w->K = K;
+    w->world = world;
+    w->mesh = world ? &worker_mesh : NULL;
+    w->ops = (struct worker_ops){.pull = pull, .push = push};
+    NEB_TRY_GOTO(intra_team_create(&c, &o->mesh, world, K, &w->team), out);
+    NEB_TRY_GOTO(set_up(w, o), out);
+    if (o->load)
+        NEB_TRY_GOTO(load(w, o), out);
+    if (o->adopt)
+        NEB_TRY_GOTO(adopt(w, o), out);
+    NEB_TRY_GOTO(rounds(w, o), out);
+    NEB_TRY_GOTO(finish(w, o), out);
+out:
+    worker_sync_destroy(w);
+    intra_team_destroy(&w->team);
+    free(w);
+    return st;
+}
+
+static enum neb_status serve(struct intra_comm *world, struct kern *K) {
+    struct followed x = {.exchange.pool = K->pool};
+    struct intra_team_follower f = {follow, &x};
+    enum neb_status st = intra_team_serve(world, K, &f);
+    say_time(world->rank, x.busy_s);
+    agent_owners_destroy(&x.exchange.owners);
+    return st;
+}
+
+int main(int argc, char **argv) {
+    struct options o;
+    struct intra_comm *world = NULL;
+    struct kern *K = NULL;
+    enum neb_status st = NEB_OK;
+    if (!parse(argc, argv, &o)) {
+        fprintf(stderr, "usage: mesh_owners DP PP TP [key=value ...] (see mesh_owners.c)\n");
+        return 2;
+    }
+    int ranks = o.mesh.dp * o.mesh.pp * o.mesh.tp;
+    NEB_TRY_GOTO(kern_cpu_create(1, &K), out);
+    if (ranks > 0)
+        NEB_TRY_GOTO(ranks > 1 ? intra_comm_launched(&world) : intra_comm_self(&world), out);
+    st = !world || world->rank == 0 ? lead(&o, world, K) : serve(world, K);
+out:
+    if (st != NEB_OK && world && world->size > 1 && world->ops->abort)
+        world->ops->abort(world); // the others may wait for this rank
+    intra_comm_destroy(&world);
+    kern_destroy(&K);
+    return st == NEB_OK ? 0 : 1;
+}
