@@ -1,5 +1,7 @@
 #include "agent/tune.h"
 
+#include <string.h>
+
 struct inter_tune_config agent_tune_config(const struct agent_job *job) {
     const struct agent_sync *s = &job->sync;
     const struct agent_tune *t = &s->tune;
@@ -20,4 +22,17 @@ struct inter_tune_config agent_tune_config(const struct agent_job *job) {
         .fragments = (uint32_t)s->fragments,
         .steps = (uint64_t)job->steps,
         .error_max = t->error_max};
+}
+
+void agent_tune_pace(const struct agent_job *job, float pace[INTER_PACE]) {
+    struct intra_schedule s = job->optim.schedule;
+    s.steps = job->steps;
+    memset(pace, 0, INTER_PACE * sizeof *pace);
+    for (int k = 0; k < job->n_clusters; k++)
+        if (job->clusters[k].launcher == AGENT_LAUNCHER_ATTACH)
+            return; // a trainer of its own has a schedule of its own
+    for (int i = 0; i < INTER_PACE && job->steps > 0; i++) {
+        int64_t t = job->steps * i / (INTER_PACE - 1);
+        pace[i] = intra_schedule_lr(&s, t < job->steps ? t : job->steps - 1);
+    }
 }

@@ -3,8 +3,9 @@
 #include "inter/robust.h"
 
 #include <math.h>
+#include <string.h>
 
-enum { MEMBERS_LEAST = 3 };
+enum { MEMBERS_LEAST = 3, FLAGS_MAX = 20 };
 static const float longer = 4;
 static const double against = -0.2, agree = 0.2;
 
@@ -67,4 +68,57 @@ uint16_t inter_outliers(const struct inter_record *r, const float norms[INTER_ME
         if (accepted >> m & 1 && points_away(accepted, m, sketches))
             out |= (uint16_t)(1u << m);
     return out;
+}
+
+// ---- a member and its own former updates -----------------------------------------------------------------------
+
+static double pace_at(const float *pace, double x) { // x: 0..1, of the job
+    double at = (x < 0 ? 0 : x > 1 ? 1 : x) * (INTER_PACE - 1);
+    int i = at >= INTER_PACE - 1 ? INTER_PACE - 2 : (int)at;
+    return (double)pace[i] + ((double)pace[i + 1] - (double)pace[i]) * (at - i);
+}
+
+double inter_reach(const float pace[INTER_PACE], uint64_t steps, uint64_t from, uint64_t to) {
+    enum { PARTS = 8 };
+    double n = to > from ? (double)(to - from) : 0, sum = 0;
+    bool known = false;
+    for (int i = 0; i < INTER_PACE; i++)
+        known = known || pace[i] > 0;
+    if (!known || !steps)
+        return n;
+    for (int k = 0; k < PARTS; k++)
+        sum += pace_at(pace, ((double)from + n * (k + 0.5) / PARTS) / (double)steps);
+    return n * sum / PARTS;
+}
+
+// The longest that its former updates let expect.
+static double expected(const struct inter_past *p, double reach) {
+    double most = 0;
+    for (uint8_t i = 0; i < p->n; i++) {
+        double r = reach / p->reaches[i], norm = (double)p->norms[i] * (r > 1 ? r : sqrt(r));
+        most = norm > most ? norm : most;
+    }
+    return most;
+}
+
+bool inter_past_stands_out(struct inter_past *p, float norm, double reach, uint8_t codec) {
+    if (!(norm > 0) || !(reach > 0))
+        return false;
+    if (codec != p->codec) {
+        p->codec = codec;
+        p->n = p->flags = 0;
+    }
+    if (p->n && (double)norm > (double)longer * expected(p, reach) * ldexp(1, p->flags)) {
+        p->flags = (uint8_t)(p->flags + (p->flags < FLAGS_MAX));
+        return true;
+    }
+    p->flags = 0;
+    if (p->n == INTER_PAST) {
+        memmove(p->norms, p->norms + 1, (INTER_PAST - 1) * sizeof *p->norms);
+        memmove(p->reaches, p->reaches + 1, (INTER_PAST - 1) * sizeof *p->reaches);
+        p->n--;
+    }
+    p->norms[p->n] = norm;
+    p->reaches[p->n++] = reach;
+    return false;
 }

@@ -71,16 +71,17 @@ static double held_out_nats(const float *theta) { // exact expectation, contexts
     return loss;
 }
 
-static void train(struct member *m) {
-    for (int step = 0; step < STEPS; step++)
+static void train_at(struct member *m, int steps, float lr) {
+    for (int step = 0; step < steps; step++)
         for (int k = 0; k < BATCH; k++) {
             int a = (int)neb_rng_below(&m->rng, V), b = next_token(&m->rng, a);
             float *row = m->theta + a * V;
             double z = log_sum(row);
             for (int c = 0; c < V; c++)
-                row[c] -= 0.1f * (float)(exp((double)row[c] - z) - (c == b));
+                row[c] -= lr * (float)(exp((double)row[c] - z) - (c == b));
         }
 }
+static void train(struct member *m) { train_at(m, STEPS, 0.1f); }
 
 static void corrupt(struct member *m, const float *theta, enum attack how) {
     for (int k = 0; k < N && how != HONEST; k++) {
@@ -177,6 +178,128 @@ static void test_byzantine(void **state) {
     }
 }
 
+// ---- two members: nobody else to compare with, so each is compared with itself -----------------------------------------
+
+enum { PAIR = 2, PAIR_ROUNDS = 60, FROM = 20 };
+struct script {
+    const char *name;
+    enum attack how; // by member 1, from round FROM on
+    bool warm_up;    // the learning rate rises over 10 rounds and falls to a tenth
+    bool
+        late; // member 0 alone sends in some rounds; member 1's next update carries what it made meanwhile
+    bool codecs; // they change: int8, then one in sixteen, then int4
+};
+
+static float pair_lr(const struct script *x, double round) {
+    if (!x->warm_up)
+        return 0.1f;
+    return (float)(0.1 * (round < 10 ? round / 10 : 1 - 0.9 * (round - 10) / (PAIR_ROUNDS - 10)));
+}
+
+static void train_over(struct member *m, const struct script *x, int from, int to) {
+    for (int step = from; step < to; step++)
+        train_at(m, 1, pair_lr(x, (double)step / STEPS));
+}
+
+static float norm_of(const struct member *m) {
+    struct cmp_update_stats stats;
+    cmp_check_begin(check, N);
+    assert_int_equal(cmp_check_feed(check, m->blob.p, m->blob.len), NEB_OK);
+    assert_int_equal(cmp_check_end(check, &stats), NEB_OK);
+    return (float)stats.norm;
+}
+
+// Rounds in which each member was flagged.
+static void run_pair(const struct script *x, int flags[PAIR], int first[PAIR]) {
+    static const char *const codecs[] = {"int8", "topk:256/4096", "int4"};
+    struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
+    struct inter_past past[PAIR] = {{0}};
+    float pace[INTER_PACE];
+    int since[PAIR] = {0};
+    flags[0] = flags[1] = 0;
+    first[0] = first[1] = -1;
+    for (int i = 0; i < INTER_PACE; i++)
+        pace[i] = pair_lr(x, (double)i / (INTER_PACE - 1) * PAIR_ROUNDS);
+    for (int i = 0; i < PAIR; i++) {
+        struct member *m = &members[i];
+        memset(m->theta, 0, sizeof m->theta);
+        m->rng = neb_rng_make(17, (uint64_t)i);
+        struct inter_outer_unit unit = {V, V, false, 0, m->theta};
+        struct inter_outer_config c = {.beta = 1, .kappa = 1, .fragments = 1};
+        assert_int_equal(inter_outer_create(&c, &unit, 1, pool, &m->o), NEB_OK);
+    }
+    inter_outer_arrays(members[0].o, arrays);
+    for (int k = 0; k < PAIR_ROUNDS; k++) {
+        int codec_now = x->codecs ? k / 15 % 3 : 0;
+        struct inter_outer_part parts[PAIR];
+        struct cmp_codec codec;
+        float theta[N];
+        memcpy(theta, arrays[0].p, sizeof theta);
+        assert_int_equal(cmp_codec_parse(codecs[codec_now], &codec), NEB_OK);
+        bool away = x->late && k > 4 && k % 12 > 6; // five rounds of twelve
+        int n = 0;
+        for (int i = 0; i < PAIR; i++) {
+            struct member *m = &members[i];
+            if (i == 1 && away)
+                continue;
+            train_over(m, x, since[i], (k + 1) * STEPS);
+            if (i == 1 && k >= FROM)
+                corrupt(m, theta, x->how);
+            assert_int_equal(inter_outer_encode(m->o, 0, &codec, NULL, NULL, &m->blob), NEB_OK);
+            double reach = inter_reach(pace, PAIR_ROUNDS * STEPS, (uint64_t)since[i],
+                                       (uint64_t)(k + 1) * STEPS);
+            if (inter_past_stands_out(&past[i], norm_of(m), reach, (uint8_t)codec_now)) {
+                flags[i]++;
+                first[i] = first[i] < 0 ? k : first[i];
+            }
+            since[i] = (k + 1) * STEPS;
+            parts[n++] = (struct inter_outer_part){m->blob.p, m->blob.len, 640, 1, false, 0};
+        }
+        for (int i = 0, own = 0; i < PAIR; i++) {
+            struct kern_digest d;
+            struct inter_outer_round round = {.parts = parts, .n = n, .eta = 0.9f, .mu = 0.6f};
+            for (int p = 0; p < n; p++)
+                parts[p].mine = !(i == 1 && away) && p == own;
+            own += !(i == 1 && away);
+            assert_int_equal(inter_outer_apply(members[i].o, 0, &round, &d), NEB_OK);
+        }
+    }
+    for (int i = 0; i < PAIR; i++) {
+        inter_outer_destroy(&members[i].o);
+        neb_buf_free(&members[i].blob);
+    }
+}
+
+static void test_pair(void **state) {
+    (void)state;
+    static const struct script scripts[] = {
+        {"honest", HONEST, false, false, false},
+        {"honest, warm-up and decay", HONEST, true, false, false},
+        {"honest, late updates of more steps", HONEST, true, true, false},
+        {"honest, other codecs", HONEST, true, false, true},
+        {"honest, all of it", HONEST, true, true, true},
+        {"scaled", SCALED, false, false, false},
+        {"scaled, late, other codecs", SCALED, true, true, true},
+        {"flipped", FLIPPED, false, false, false},
+        {"random", RANDOM, true, false, false},
+    };
+    for (size_t i = 0; i < sizeof scripts / sizeof scripts[0]; i++) {
+        const struct script *x = &scripts[i];
+        int flags[PAIR], first[PAIR];
+        run_pair(x, flags, first);
+        printf("pair, %s: flagged %d and %d of %d rounds, first in %d\n", x->name, flags[0],
+               flags[1], PAIR_ROUNDS, first[1]);
+        if (x->how == HONEST ||
+            x->how == FLIPPED) { // by three times: of two nobody can say who errs
+            assert_int_equal(flags[0] + flags[1], 0);
+        } else { // at its first one; it may be away
+            assert_true(first[1] >= FROM && first[1] <= FROM + 7);
+            // what it has thrown about the honest one has to learn again, which may stand out then
+            assert_true(first[0] < 0 || first[0] > first[1]);
+        }
+    }
+}
+
 // Clip factors and trimming on numbers that can be checked by hand.
 static void test_by_hand(void **state) {
     (void)state;
@@ -218,7 +341,7 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_by_hand),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_by_hand), cmocka_unit_test(test_pair),
                                        cmocka_unit_test(test_byzantine)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -153,6 +153,68 @@ static void test_outliers(void **state) {
     free(common);
 }
 
+// One member against itself. An update of norm n, of ten steps unless said otherwise.
+static bool odd(struct inter_past *p, float n, double reach) {
+    return inter_past_stands_out(p, n, reach, 0);
+}
+
+static void test_past(void **state) {
+    (void)state;
+    static const struct {
+        float norm;
+        double reach;
+        bool odd;
+        const char *what;
+    } table[] = {
+        {1, 10, false, "the first says nothing"},
+        {3.9f, 10, false, "within four times"},
+        {16, 10, true, "above four times the longest"},
+        {31, 10, false, "the next may be twice as long"},
+        {31, 10, false, "it is the measure now"},
+        {1, 10, false, "shorter is never odd"},
+        {620, 50, false, "late: five times the steps"},
+        {5000, 50, true, "and beyond those"},
+        {600, 50, false, "back to usual: the history stands"},
+        {0, 10, false, "not known"},
+        {600, 5, false, "fewer steps"},
+        {60000, 5, true, "too long for those"},
+    };
+    struct inter_past p = {0};
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
+        if (odd(&p, table[i].norm, table[i].reach) != table[i].odd)
+            fail_msg("%s", table[i].what);
+    // by steps that do not agree it shrinks as their root does: a tenth of the steps, a third of the norm
+    p = (struct inter_past){0};
+    assert_false(odd(&p, 1, 100) || odd(&p, 1, 100));
+    assert_true(odd(&p, 1.3f, 10));
+    p.flags = 0;
+    assert_false(odd(&p, 1.2f, 10));
+    // another codec: a new history
+    assert_false(inter_past_stands_out(&p, 100, 10, 3));
+    assert_true(inter_past_stands_out(&p, 500, 10, 3));
+    // a change for good is flagged for some rounds: 1e6 is 2^18 beyond four times 1
+    int flagged = 0;
+    p = (struct inter_past){0};
+    (void)odd(&p, 1, 10);
+    while (odd(&p, 1e6f, 10) && flagged < 100)
+        flagged++;
+    assert_int_equal(flagged, 18);
+    assert_false(odd(&p, 1e6f, 10));
+}
+
+static void test_reach(void **state) {
+    (void)state;
+    float pace[INTER_PACE] = {0};
+    assert_true(inter_reach(pace, 640, 20, 50) == 30); // not known
+    for (int i = 0; i < INTER_PACE; i++)
+        pace[i] = (float)i / 64; // rises to the end
+    assert_true(fabs(inter_reach(pace, 640, 0, 640) - 320) < 1);
+    assert_true(fabs(inter_reach(pace, 640, 320, 330) - 5.08) < 0.1);
+    assert_true(inter_reach(pace, 640, 50, 50) == 0 && inter_reach(pace, 640, 50, 20) == 0);
+    assert_true(fabs(inter_reach(pace, 640, 640, 650) - 10) < 1e-6); // beyond the end: as there
+    assert_true(inter_reach(pace, 0, 0, 7) == 7);
+}
+
 static int setup(void **state) {
     (void)state;
     return cmp_work_create(&work) == NEB_OK && cmp_check_create(&check) == NEB_OK ? 0 : -1;
@@ -166,6 +228,7 @@ static int teardown(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_angles), cmocka_unit_test(test_sparse),
-                                       cmocka_unit_test(test_outliers)};
+                                       cmocka_unit_test(test_outliers), cmocka_unit_test(test_past),
+                                       cmocka_unit_test(test_reach)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
