@@ -54,6 +54,10 @@ static void print_job(FILE *f, const json_t *o) {
         fprintf(f, "  role: witness\n");
     if (real(o, "lag") > 0)
         fprintf(f, "  lag: %.0f rounds behind\n", real(o, "lag"));
+    json_array_foreach(json_object_get(o, "waits_for"), i, c)
+        fprintf(f, "%s%s", i ? ", " : "  rounds wait for: ", json_string_value(c));
+    if (json_array_size(json_object_get(o, "waits_for")))
+        fputc('\n', f);
     if (json_is_true(json_object_get(o, "disk_lost")))
         fprintf(f,
                 "  ledger: renewed after its disk was lost; votes again once it has caught up\n");

@@ -26,6 +26,7 @@ static void telemetry(struct daemon *d) {
             struct agent_jobrun *j = &d->jobs[i];
             daemon_tell_alive(d, j);
             daemon_tell_link(d, j);
+            daemon_tell_waits(d, j);
             daemon_trainer_left(d, j, false);
             if (j->behind_until && neb_now() >= j->behind_until) {
                 j->behind_until = neb_now() + 5 * NEB_S;

@@ -1,6 +1,7 @@
 // Member lists and keys that change while the agent runs.
 #include "agent/base/log.h"
 #include "agent/daemon_state.h"
+#include "inter/robust.h"
 
 #include <string.h>
 
@@ -29,9 +30,27 @@ static bool can_go_on(const struct daemon *d, const struct agent_jobrun *j) {
     return sec_members_by_name(l, daemon_name(d)) && (!j->federated || here > voters / 2);
 }
 
+// Nobody waits for who was revoked; with the profile `robust` that may leave too few to leave anything out.
+static void update_gone(struct daemon *d, struct agent_jobrun *j) {
+    uint16_t gone = daemon_gone_clusters(d, j);
+    int left = j->job.n_clusters - __builtin_popcount(gone);
+    inter_service_job_gone(d->service, j->id, gone);
+    if (j->job.sync.gate != AGENT_GATE_ROBUST || left >= INTER_ROBUST_MEMBERS || gone == j->gone)
+        return;
+    char text[200];
+    snprintf(text, sizeof text,
+             "%d clusters are left of the five that the gate \"robust\" needs against a bad one: "
+             "norms are clipped, nothing is left out any more",
+             left);
+    j->gone = gone;
+    daemon_say_fault(d, j, text);
+}
+
 // What a change of the list means for one job.
 static void update_job(struct daemon *d, struct agent_jobrun *j) {
     uint16_t removed = daemon_removed_clusters(d, j);
+    if (j->federated)
+        update_gone(d, j);
     if (j->federated && removed != j->removed) {
         j->removed = removed;
         inter_service_job_removed(d->service, j->id, removed);

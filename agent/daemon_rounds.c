@@ -20,6 +20,14 @@ uint16_t daemon_removed_clusters(const struct daemon *d, const struct agent_jobr
     return removed;
 }
 
+uint16_t daemon_gone_clusters(const struct daemon *d, const struct agent_jobrun *j) {
+    uint16_t gone = 0;
+    for (int i = 0; i < j->job.n_clusters; i++)
+        if (!sec_members_by_name(agent_members_list(d->trust), j->job.clusters[i].name))
+            gone |= (uint16_t)(1u << i);
+    return gone;
+}
+
 enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j) {
     struct inter_job_config c = {.n_members = (uint8_t)j->job.n_clusters,
                                  .self = (uint8_t)j->self,
@@ -34,6 +42,7 @@ enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j) {
                                  .awaits_shape = true,
                                  .tune = agent_tune_config(&j->job)};
     c.steps = (uint64_t)j->job.steps;
+    agent_tune_pace(&j->job, c.pace);
     c.step_tokens = agent_job_step_tokens(&j->job);
     memcpy(c.id, j->id, sizeof c.id);
     memcpy(c.peers, j->peers, sizeof c.peers);
@@ -41,6 +50,7 @@ enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j) {
         if (agent_job_only_votes(&j->job, i))
             c.witnesses |= (uint16_t)(1u << i);
     c.removed = j->removed = daemon_removed_clusters(d, j);
+    c.gone = daemon_gone_clusters(d, j);
     char dir[NEB_PATH_MAX];
     daemon_job_dir(d, j, dir, sizeof dir);
     if (c.masked && !j->sums)

@@ -77,7 +77,8 @@ bool daemon_catching_up(const struct daemon *d, const struct agent_jobrun *j);
 uint32_t daemon_attempts(const struct daemon *d, const struct agent_jobrun *j);
 // to the worker, when it has changed
 void daemon_tell_alive(struct daemon *d, struct agent_jobrun *j);
-void daemon_tell_link(struct daemon *d, struct agent_jobrun *j); // a line of metrics
+void daemon_tell_link(struct daemon *d, struct agent_jobrun *j);  // a line of metrics
+void daemon_tell_waits(struct daemon *d, struct agent_jobrun *j); // whom rounds wait for
 // of its peers' links
 struct agent_wan_bytes daemon_link_totals(struct daemon *d, const struct agent_jobrun *j);
 // of the job
@@ -121,6 +122,7 @@ daemon_resume_jobs(struct daemon *d); // those that ran when the agent last went
 
 // daemon_rounds.c
 uint16_t daemon_removed_clusters(const struct daemon *d, const struct agent_jobrun *j); // bit each
+uint16_t daemon_gone_clusters(const struct daemon *d, const struct agent_jobrun *j);    // revoked
 NEB_MUST_CHECK enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j);
 enum inter_screen daemon_on_screen(void *user, const struct inter_manifest *m, const uint8_t *p,
                                    size_t n);

@@ -187,6 +187,26 @@ void daemon_tell_link(struct daemon *d, struct agent_jobrun *j) {
                    false);
 }
 
+// Rounds stand still until certain clusters are heard again: said when that begins, and when it is over.
+void daemon_tell_waits(struct daemon *d, struct agent_jobrun *j) {
+    struct inter_job_status st;
+    char names[320] = "", text[480];
+    if (!j->federated || !inter_service_job_status(d->service, j->id, &st) ||
+        st.waits == j->waits_told || !j->last_step) // at the start nobody has been heard yet
+        return;
+    j->waits_told = st.waits;
+    agent_status_names(&j->job, st.waits, names, sizeof names);
+    if (st.waits)
+        snprintf(text, sizeof text, "rounds wait for %s, not heard of%s", names,
+                 j->job.sync.gate == AGENT_GATE_ROBUST
+                     ? ": with the gate \"robust\" a round needs five updates"
+                 : j->job.sync.commit_all ? ": with sync.commit_all a round needs everybody"
+                                          : "");
+    else
+        snprintf(text, sizeof text, "rounds go on: nobody is waited for any more");
+    daemon_say_fault(d, j, text);
+}
+
 // What was turned away at each door, before it was a message of a member.
 static json_t *refused(const struct daemon *d) {
     uint64_t sums = 0;

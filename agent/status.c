@@ -8,6 +8,14 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+void agent_status_names(const struct agent_job *job, uint16_t who, char *out, size_t cap) {
+    size_t n = 0;
+    out[0] = 0;
+    for (int i = 0; i < job->n_clusters && n < cap; i++)
+        if (who >> i & 1)
+            n += (size_t)snprintf(out + n, cap - n, "%s%s", n ? ", " : "", job->clusters[i].name);
+}
+
 void agent_status_job(json_t *o, const struct agent_jobrun *j, const struct inter_service *s,
                       const struct agent_view *v) {
     struct inter_job_status st;
@@ -24,6 +32,11 @@ void agent_status_job(json_t *o, const struct agent_jobrun *j, const struct inte
     json_object_set_new(o, "live", json_integer(__builtin_popcount(st.live)));
     json_object_set_new(o, "members", json_integer(j->job.n_clusters));
     json_object_set_new(o, "lag", json_integer(st.lag));
+    json_t *waits = json_array();
+    for (int i = 0; i < j->job.n_clusters; i++)
+        if (st.waits >> i & 1)
+            json_array_append_new(waits, json_string(j->job.clusters[i].name));
+    json_object_set_new(o, "waits_for", waits);
     json_object_set_new(o, "votes", json_boolean(st.votes));
     json_object_set_new(o, "disk_lost", json_boolean(st.lost));
 }

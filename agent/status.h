@@ -6,6 +6,8 @@
 #include "agent/web.h"
 
 // Adds to a job's entry what rounds and curves know of it: leader, live, lag, voting, error, clusters.
+// Names of clusters, a bit each, with commas.
+void agent_status_names(const struct agent_job *job, uint16_t who, char *out, size_t cap);
 void agent_status_job(json_t *entry, const struct agent_jobrun *j, const struct inter_service *s,
                       const struct agent_view *v);
 // {kind: count} of faults, those that never happened included.

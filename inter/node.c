@@ -236,6 +236,12 @@ void inter_node_job_bound(struct inter_node *n, const uint8_t job[INTER_ID_BYTES
         j->blob_max = blob_bytes;
 }
 
+void inter_node_job_gone(struct inter_node *n, const uint8_t job[INTER_ID_BYTES], uint16_t gone) {
+    struct job *j = node_find_job(n, job);
+    if (j)
+        j->c.gone = gone;
+}
+
 void inter_node_job_judges(struct inter_node *n, const uint8_t job[INTER_ID_BYTES]) {
     struct job *j = node_find_job(n, job);
     if (j)
@@ -359,6 +365,19 @@ bool inter_node_weighs(const struct inter_node *n, const uint8_t job[INTER_ID_BY
     return j && (j->c.robust || j->c.n_members >= 3);
 }
 
+// Whom the rounds wait for: not heard, and a record cannot do without.
+static uint16_t waits_for(const struct job *j, uint16_t live) {
+    uint16_t data = (uint16_t)(node_data(j) & ~j->c.gone), here = data & live;
+    int least = node_count(node_data(j)) < 2 ? 1 : 2;
+    if (j->c.robust && least < node_robust_least(j))
+        least = node_robust_least(j);
+    if (j->c.commit_all)
+        least = node_count(data);
+    if (node_count(here) >= least && node_majority(j, live))
+        return 0;
+    return (uint16_t)(node_everyone(j) & ~live & ~j->c.gone & ~j->c.removed);
+}
+
 bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
                            neb_ns now, struct inter_job_status *out) {
     const struct job *j = find_const(n, job);
@@ -381,6 +400,7 @@ bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_I
             if (j->members[m].rounds[f] > j->fragments[f].round + out->lag)
                 out->lag = j->members[m].rounds[f] - j->fragments[f].round;
     }
+    out->waits = waits_for(j, out->live);
     return true;
 }
 

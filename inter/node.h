@@ -40,6 +40,7 @@
 // contributing members nothing commits: alone, one trains locally.
 #ifndef INTER_NODE_H
 #define INTER_NODE_H
+#include "inter/outlier.h"
 #include "inter/transfer.h"
 #include "inter/tune.h"
 
@@ -63,6 +64,7 @@ struct inter_job_config {
     uint8_t n_members, self; // self: index of this node in members
     uint16_t witnesses;      // bit per member: votes, but has no worker and holds no updates
     uint16_t removed; // bit per member: by a signed membership version (inter_node_job_removed)
+    uint16_t gone;    // bit per member: revoked, so that nobody waits for it (inter_node_job_gone)
     bool commit_all;  // never commit without every data member
     neb_ns grace;     // how long a slow member is waited for
     uint64_t epoch;   // of this node's ledger, not 0; later ledgers have greater ones
@@ -72,6 +74,8 @@ struct inter_job_config {
     // of one inner step; of the job: a member's weight is not taken beyond them. 0: not known
     uint64_t step_tokens, steps;
     float eta, mu;
+    float pace
+        [INTER_PACE]; // the learning rate over the job's steps (inter_reach); all zero: not known
     struct inter_tune_config
         tune; // of every member; where it is off, its start values are all plans
     // gate profile `private`: only sums of enough members may be read (security/secure_sum.h)
@@ -215,7 +219,7 @@ uint32_t inter_node_round(const struct inter_node *n, const uint8_t job[INTER_ID
                           uint32_t fragment);
 // The sketch (compress/sketch.h) of an update of the open round that has passed the gate: copied. Of what is not known here, nothing.
 void inter_node_sketch(struct inter_node *n, const struct inter_key *k, const float *sketch);
-// Whether norms of updates matter in a job: they are clipped, or compared (three members or more).
+// Whether norms of updates matter in a job: they are clipped, or compared with each other (three members or more).
 bool inter_node_weighs(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES]);
 struct inter_job_status {
     uint32_t term;
@@ -226,11 +230,15 @@ struct inter_job_status {
     uint32_t attempts;
     uint16_t live, direct; // bit per member: heard lately; connected to this node
     uint16_t removed;      // bit per member: by a signed membership version
-    uint32_t lag;          // rounds that the fragment furthest behind has to catch up
+    uint16_t waits; // bit per member: not heard, and without it no round can end; 0: rounds can
+    uint32_t lag;   // rounds that the fragment furthest behind has to catch up
 };
 // False: no such job.
 bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
                            neb_ns now, struct inter_job_status *out);
+// Members that a newer list holds no more: their votes count as before, of whoever is left most must agree, but no round waits for an update
+// of theirs, be it by commit_all or because the profile `robust` wants five.
+void inter_node_job_gone(struct inter_node *n, const uint8_t job[INTER_ID_BYTES], uint16_t gone);
 // Whether a record carries the signatures of a majority of the voters of the job that `c` describes.
 bool inter_node_proves(struct inter_node *n, const struct inter_job_config *c,
                        const struct inter_record *r);

@@ -38,15 +38,36 @@ bool node_weight_possible(const struct job *j, const struct fragment *g, uint8_t
 
 // ---- weighing -------------------------------------------------------------------------------------------------
 
+// Each member against its own updates of before; where there are peers to compare with, those say more.
+static uint16_t flag_by_past(const struct job *j, struct fragment *g, const struct inter_record *r,
+                             const float *norms) {
+    uint16_t odd = 0;
+    int accepted = 0;
+    for (uint8_t i = 0; i < r->n; i++)
+        accepted += r->entries[i].verdict == INTER_ACCEPTED;
+    for (uint8_t i = 0; i < r->n; i++) {
+        uint8_t m = r->entries[i].member;
+        const struct slot *t = &g->slots[m];
+        if (m == j->c.self || r->entries[i].verdict != INTER_ACCEPTED || !t->known)
+            continue;
+        uint64_t from = t->m.step > t->m.steps ? t->m.step - t->m.steps : 0;
+        if (inter_past_stands_out(&g->past[m], norms[m],
+                                  inter_reach(j->c.pace, j->c.steps, from, t->m.step),
+                                  j->c.tune.on ? t->m.measure.codec : 0))
+            odd |= (uint16_t)BIT(m);
+    }
+    return accepted < 3 && !j->c.robust ? odd : 0;
+}
+
 // Says whose update stands out, whatever the profile: whoever reads the log knows where to look.
-static void flag_outliers(struct step *s, const struct job *j, const struct fragment *g,
+static void flag_outliers(struct step *s, const struct job *j, struct fragment *g,
                           const struct inter_record *r) {
     float norms[INTER_MEMBERS_MAX];
     const float *sketches[INTER_MEMBERS_MAX];
     (void)node_norms_of(g, r, norms);
     for (uint8_t m = 0; m < INTER_MEMBERS_MAX; m++)
         sketches[m] = g->slots[m].sketch;
-    uint16_t odd = inter_outliers(r, norms, sketches);
+    uint16_t odd = inter_outliers(r, norms, sketches) | flag_by_past(j, g, r, norms);
     for (uint8_t m = 0; m < j->c.n_members; m++)
         if (odd >> m & 1 && m != j->c.self) {
             struct inter_action *a = node_act(s, INTER_ACT_FAULT);
@@ -377,7 +398,7 @@ static uint16_t live_data(const struct step *s, const struct job *j) {
     for (uint8_t m = 0; m < j->c.n_members; m++)
         if (j->c.commit_all || node_live(s, j, m))
             live |= (uint16_t)BIT(m);
-    return live & node_data(j);
+    return live & node_data(j) & (uint16_t)~j->c.gone;
 }
 
 // After an outage in which both sides trained on, each says anew what it sends as soon as it knows that the other is there. Where

@@ -69,6 +69,7 @@ struct fragment {
     struct inter_absence absences[INTER_MEMBERS_MAX];
     struct slot slots[INTER_MEMBERS_MAX];
     struct inter_tuner tuners[INTER_MEMBERS_MAX];
+    struct inter_past past[INTER_MEMBERS_MAX];
     bool voted;
     struct inter_record vote;
     uint8_t vote_hash[INTER_SHA_BYTES];
@@ -264,7 +265,7 @@ bool node_manifests_fit(struct inter_node *x, const struct job *j, const struct 
                         const struct inter_record *r, const struct inter_manifest *m, uint8_t n);
 // Updates that a record of the profile `robust` must list: of fewer members one bad one is not outvoted, unless a signed list removed some.
 static inline int node_robust_least(const struct job *j) {
-    int left = node_count(node_data(j));
+    int left = node_count(node_data(j) & ~j->c.gone);
     return left < INTER_ROBUST_MEMBERS ? left : INTER_ROBUST_MEMBERS;
 }
 

@@ -77,6 +77,9 @@ NEB_MUST_CHECK enum neb_status inter_service_former(struct inter_service *s, con
 // This member's keys have been rotated: all links are made anew with `id` (borrowed), which the list in use must hold.
 NEB_MUST_CHECK enum neb_status inter_service_rekey(struct inter_service *s,
                                                    const struct sec_identity *id);
+// inter_node_job_gone
+void inter_service_job_gone(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
+                            uint16_t gone);
 // The shapes of all fragments are known (inter_service_shape), or will never be: inter_node_job_judges.
 void inter_service_job_judges(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]);
 // Members of a job that a signed version removed: inter_node_job_removed.

@@ -12,6 +12,11 @@ void inter_service_job_removed(struct inter_service *s, const uint8_t job[INTER_
     (void)inter_node_job_removed(s->node, job, removed);
 }
 
+void inter_service_job_gone(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
+                            uint16_t gone) {
+    inter_node_job_gone(s->node, job, gone);
+}
+
 static enum neb_status restore_manifest(struct inter_service *s, const struct inter_manifest *m,
                                         bool own) {
     bool durable = inter_ledger_has_blob(s->ledger, &m->key), pass = true;

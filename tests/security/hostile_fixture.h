@@ -70,6 +70,7 @@ static struct site sites[SITES];
 static struct inter_link *bare; // mallory without a service
 static void (*each_pass)(void); // of what she does meanwhile
 static bool robust;             // the job's profile
+static bool wants_all;          // commit_all
 static bool awaits;             // honest gates learn later what an update holds: tell_shape
 static bool bare_up[SITES];
 static struct frame frames[4096];
@@ -133,6 +134,7 @@ static inline void open_job(struct site *x) {
                                  .eta = 0.9f,
                                  .mu = 0.6f,
                                  .robust = robust,
+                                 .commit_all = wants_all,
                                  .awaits_shape = awaits && x->who != MALLORY,
                                  .steps = JOB_STEPS,
                                  .step_tokens = STEP_TOKENS,
@@ -314,7 +316,7 @@ static inline int close_sites(void **state) {
         inter_service_destroy(&sites[k].s);
     inter_link_destroy(&bare);
     each_pass = NULL;
-    robust = awaits = false;
+    robust = awaits = wants_all = false;
     for (; n_frames > 0; n_frames--) {
         neb_buf_free(&frames[n_frames - 1].b);
         frames[n_frames - 1] = (struct frame){0};

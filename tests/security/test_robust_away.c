@@ -1,0 +1,66 @@
+// Rounds that need a certain number of updates, of the gate profile `robust` or by commit_all, and a member that is away: they wait, and the status
+// says for whom; they go on when it is back, or when a signed list holds it no more. (Three members: `robust` wants all of them, as it does of five.)
+#define HOSTILE_ORDER ANNA, BERT, MALLORY // who is only away here
+#include "tests/security/hostile_fixture.h"
+
+static int open_robust(void **state) {
+    robust = true;
+    return open_sites(state);
+}
+static int open_all(void **state) {
+    wants_all = true;
+    return open_sites(state);
+}
+
+static uint16_t waits(int who) {
+    struct inter_job_status st;
+    assert_true(inter_service_job_status(sites[who].s, job, &st));
+    return st.waits;
+}
+
+static void away(void) {
+    all_three();
+    UNTIL(!waits(ANNA) && !waits(BERT));
+    inter_service_destroy(&sites[MALLORY].s);
+    submit(&sites[ANNA], GOOD);
+    submit(&sites[BERT], GOOD);
+    UNTIL(waits(ANNA) == 1u << MALLORY && waits(BERT) == 1u << MALLORY);
+    go_for(3 * NEB_S); // beyond the grace
+    assert_int_equal(sites[ANNA].commits, 1);
+}
+
+static void test_back(void **state) {
+    (void)state;
+    away();
+    start(&sites[MALLORY]);
+    open_job(&sites[MALLORY]);
+    submit(&sites[MALLORY], GOOD);
+    UNTIL(sites[ANNA].commits == 2 && sites[BERT].commits == 2);
+    assert_int_equal(sites[ANNA].last.n, SITES);
+    UNTIL(!waits(ANNA) && !waits(BERT));
+    assert_int_equal(sites[ANNA].faults[INTER_FAULT_DENIED], 0);
+}
+
+static void test_revoked(void **state) {
+    (void)state;
+    away();
+    // the leader has the list first: the other one, which still waits for three, does not vote for two
+    inter_service_job_gone(sites[ANNA].s, job, 1u << MALLORY);
+    assert_int_equal(waits(ANNA), 0);
+    go_for(3 * NEB_S);
+    assert_int_equal(sites[ANNA].commits, robust ? 1 : 2);
+    inter_service_job_gone(sites[BERT].s, job, 1u << MALLORY);
+    UNTIL(sites[ANNA].commits == 2 && sites[BERT].commits == 2);
+    assert_int_equal(sites[ANNA].last.n, 2);
+    honest_round();
+    expect_sound(&sites[BERT]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_back, open_robust, close_sites),
+        cmocka_unit_test_setup_teardown(test_revoked, open_robust, close_sites),
+        cmocka_unit_test_setup_teardown(test_back, open_all, close_sites),
+        cmocka_unit_test_setup_teardown(test_revoked, open_all, close_sites)};
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
