@@ -87,6 +87,7 @@ static void disk_clear(struct sim_disk *d) {
 
 void sim_disk_lose(struct sim *s, uint8_t i) {
     sim_note(s, "disk lost", i, 0, 0, 0, 0);
+    s->h[i].former_life = true;
     disk_clear(&s->h[i].disk);
     s->h[i].needs_state = true;
 }
@@ -291,7 +292,8 @@ static void send_commit(struct sim *s, uint8_t i, const struct inter_action *x) 
 static void store_record(struct sim *s, uint8_t i, const struct inter_action *x) {
     struct sim_round *r = sim_disk_round(s, &s->h[i].disk, x->record.fragment, x->record.round);
     if (x->kind == INTER_ACT_STORE_VOTE) {
-        if (!s->h[i].witness && !s->h[i].disk.knows_shape && x->record.leader != i)
+        if (!s->h[i].witness && !s->h[i].disk.knows_shape && !s->h[i].former_life &&
+            x->record.leader != i)
             sim_fail(s, "host %u votes before its worker has said what an update holds", i);
         if (r->voted && r->vote.term > x->record.term)
             sim_fail(s, "host %u votes at term %u after term %u", i, x->record.term, r->vote.term);

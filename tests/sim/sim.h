@@ -156,7 +156,9 @@ struct sim_host {
     bool up[INTER_MEMBERS_MAX];
     bool worker_alive, finished, leaving;
     bool needs_state; // its disk was lost
-    bool fetching;    // a snapshot is on its way
+    bool
+        former_life; // its disk was lost once: what it accepted before, it is told, and accepts again
+    bool fetching;   // a snapshot is on its way
     uint32_t worker_boot;
     struct sim_worker_state w;
     neb_ns step_time;
