@@ -137,9 +137,10 @@ uint64_t inter_estimate_window(const struct inter_estimate *e) {
     const double low = 64 << 10, high = 64 << 20, unknown = 1 << 20;
     if (e->goodput_bps <= 0 || !e->rtt)
         return (uint64_t)unknown;
-    double bytes_s = e->goodput_bps / 8, rtt = neb_seconds(e->rtt);
-    double bytes = e->drain_from ? bytes_s * rtt
-                                 : bytes_s * (repair_trips * rtt + repair_s) +
-                                       2 * (double)inter_estimate_chunk(e, INTER_BLOB_MAX);
+    double bytes_s = e->goodput_bps / 8, chunk = inter_estimate_chunk(e, INTER_BLOB_MAX),
+           trip = neb_seconds(e->rtt) - chunk / bytes_s; // without its own time on the line
+    double bytes = e->drain_from
+                       ? bytes_s * neb_seconds(e->rtt)
+                       : bytes_s * (repair_trips * (trip > 0 ? trip : 0) + repair_s) + 2 * chunk;
     return (uint64_t)(bytes < low ? low : bytes > high ? high : bytes);
 }

@@ -52,7 +52,7 @@ rounds=$(jq -s '[.[] | select(.kind == "round" and .cluster == "alpha")] | lengt
 near 'seconds waited at an exchange' "$(jq .written.exchange.stall_s "$T/mesh.json")" "$(summary "[.clusters[].stall_s] | min / $rounds" "$T/mesh")" 0.6 1.8
 near 'bytes sent by a mesh' "$(jq .written.sent_bytes "$T/mesh.json")" "$(summary '.clusters[1].wan_recv_bytes' "$T/mesh")" 0.7 1.5
 jq -e '.written.clusters | (.[0].mesh == [2, 1, 1]) and (.[1].mesh == [1, 1, 2]) and .[0].dp_bytes > 0 and .[0].tp_bytes == 0 and .[1].tp_bytes > 0 and .[1].dp_bytes == 0
-       and .[1].params_bytes < 0.8 * .[0].params_bytes and .[0].owner_bytes > 0' "$T/mesh.json" >/dev/null || fail "meshes: $(jq .written.clusters "$T/mesh.json")"
+       and .[1].params_bytes < 0.8 * .[0].params_bytes and .[0].exchange_bytes > 0 and .[0].owner_bytes == 0' "$T/mesh.json" >/dev/null || fail "meshes: $(jq .written.clusters "$T/mesh.json")"
 
 # A slower link: longer intervals or fewer bits, never more; and it says so when nothing helps.
 slow() { jq '.proposed.exchange | .bytes / .interval' "$T/slow.json"; }

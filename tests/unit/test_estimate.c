@@ -205,7 +205,7 @@ static void test_chunks_and_windows(void **state) {
     e.goodput_bps = 2e6;
     e.rtt = 300 * NEB_MS;
     assert_int_equal(inter_estimate_chunk(&e, 10 << 20), 16 << 10);
-    assert_int_equal(inter_estimate_window(&e), 7 * 75000 + 50000 + 2 * (16 << 10));
+    assert_int_equal(inter_estimate_window(&e), 7 * (75000 - (16 << 10)) + 50000 + 2 * (16 << 10));
     e.goodput_bps = 500e6;
     e.rtt = 100 * NEB_MS;
     // 32 of them fit into the window
