@@ -67,7 +67,9 @@ sed -e 's/n_layers: 3, d_model: 64, n_heads: 4, d_ff: 128/n_layers: 1, d_model: 
 plan "$T/thin.yaml" --local 2 --wan 150kbit:20ms --set rtd.push_text=true --json >"$T/thin.json"
 train thin thin --wan 150kbit:20ms --set rtd.push_text=true --steps 20
 [[ $(of thin '.written.stream.bound') == link ]] || fail "what holds it up: $(of thin .written.stream)"
-within 'batches/s on a thin line' "$(of thin '.written.stream.rate')" "$(rate thin .quality.discriminator)" 0.6 1.4
+# From the run's beginning: batches that travel side by side arrive together. TCP sends up to half of the bytes twice there.
+thin=$(summary '.quality.discriminator.stall as $s | .clusters[] | select(.name == "beta") | .steps / (.train_s + $s.start_s + $s.peer_s + $s.link_s)' "$T/thin")
+within 'batches/s on a thin line' "$(of thin '.written.stream.rate')" "$thin" 0.3 1.6
 awk -v s="$(stall thin .quality.discriminator)" 'BEGIN { exit !(s > 0.25) }' || fail "a thin line was not waited for: $(summary .quality.discriminator "$T/thin")"
 
 # A deep teacher that learns holds up its student.
