@@ -318,7 +318,9 @@ bool inter_tune(struct inter_tuner *t, const struct inter_tune_config *c,
         t->fell_kbps = m->goodput_kbps;
     if (arrives(&v, &t->plan, v.met, 1) && carries(&v, &t->plan, v.met, 1))
         t->belated = 0;
-    else if (++t->belated >= BELATED)
+    else if (t->belated < BELATED) // it stops there: a count that wrapped would forget
+        t->belated++;
+    if (t->belated >= BELATED)
         v.goodput = fmin(v.goodput, v.met);
     bool lossy = c->codec && !allowed(&v, now, t->plan.interval);
     bool late = !arrives(&v, &t->plan, v.goodput, 1), full = !carries(&v, &t->plan, v.goodput, 1);
