@@ -83,15 +83,16 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
     j->client = *from;
     daemon_job_dir(d, j, dir, sizeof dir);
     j->told_alive = daemon_peers_alive(d, j, &expected);
+    j->told_others = daemon_peers_left(d, j);
     j->told_expected = expected;
     j->told_lost = daemon_catching_up(d, j);
     struct agent_ipc_part seal = {0}; // workers have it from their pipe
     seal.p = agent_credential_seal(j->credential, &seal.len);
     json_t *head = json_pack(
-        "{s:s,s:O,s:i,s:s,s:i,s:b,s:b,s:b,s:I,s:o,s:o,s:o}", "ev", "job", "spec", j->spec,
-        "cluster", j->self, "dir", dir, "alive", j->told_alive, "expected", expected, "stop",
-        j->state == AGENT_JOB_STOPPING, "lost", j->told_lost, "attempts",
-        (json_int_t)daemon_attempts(d, j), "suspect", suspects(j), "taken",
+        "{s:s,s:O,s:i,s:s,s:i,s:i,s:b,s:b,s:b,s:I,s:o,s:o,s:o}", "ev", "job", "spec", j->spec,
+        "cluster", j->self, "dir", dir, "alive", j->told_alive, "others", j->told_others,
+        "expected", expected, "stop", j->state == AGENT_JOB_STOPPING, "lost", j->told_lost,
+        "attempts", (json_int_t)daemon_attempts(d, j), "suspect", suspects(j), "taken",
         agent_snapshot_mask(j->taken, j->job.sync.fragments), "sums", agent_sums_keys(j->sums));
     if (agent_ipc_send(d->ipc, from, head, &seal, seal.len && agent_attach_waits(j) ? 1 : 0) !=
         NEB_OK)

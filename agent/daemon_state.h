@@ -71,6 +71,8 @@ void daemon_publish(struct daemon *d, struct agent_jobrun *j, const char *ev, co
 void daemon_say_fault(struct daemon *d, struct agent_jobrun *j, const char *text);
 // Other clusters that are heard; *expected: enough of them for a commit.
 int daemon_peers_alive(const struct daemon *d, const struct agent_jobrun *j, bool *expected);
+// other clusters that are still members
+int daemon_peers_left(const struct daemon *d, const struct agent_jobrun *j);
 // The disk was lost, and what the others have committed is not all here yet.
 bool daemon_catching_up(const struct daemon *d, const struct agent_jobrun *j);
 // First attempt of the present ledger (inter_job_status); 0: the job takes part in no rounds yet.

@@ -90,6 +90,12 @@ int daemon_peers_alive(const struct daemon *d, const struct agent_jobrun *j, boo
     return live - 1;
 }
 
+// Other clusters that may be heard at all: without those that are no members any more.
+int daemon_peers_left(const struct daemon *d, const struct agent_jobrun *j) {
+    uint32_t gone = daemon_gone_clusters(d, j) | daemon_removed_clusters(d, j);
+    return j->job.n_clusters - 1 - __builtin_popcount(gone & ~(1u << (unsigned)j->self));
+}
+
 // The disk was lost, and what the others have committed is not all here yet.
 bool daemon_catching_up(const struct daemon *d, const struct agent_jobrun *j) {
     struct inter_job_status st;
@@ -106,16 +112,20 @@ uint32_t daemon_attempts(const struct daemon *d, const struct agent_jobrun *j) {
 void daemon_tell_alive(struct daemon *d, struct agent_jobrun *j) {
     bool expected;
     int alive = daemon_peers_alive(d, j, &expected);
+    int others = daemon_peers_left(d, j);
     bool lost = daemon_catching_up(d, j);
     if (!j->client.len || !j->linked ||
-        (alive == j->told_alive && expected == j->told_expected && lost == j->told_lost))
+        (alive == j->told_alive && others == j->told_others && expected == j->told_expected &&
+         lost == j->told_lost))
         return;
     j->told_alive = alive;
+    j->told_others = others;
     j->told_expected = expected;
     j->told_lost = lost;
     daemon_tell(d, &j->client,
-                json_pack("{s:s,s:i,s:b,s:b,s:I}", "ev", "peers", "alive", alive, "expected",
-                          expected, "lost", lost, "attempts", (json_int_t)daemon_attempts(d, j)));
+                json_pack("{s:s,s:i,s:i,s:b,s:b,s:I}", "ev", "peers", "alive", alive, "others",
+                          others, "expected", expected, "lost", lost, "attempts",
+                          (json_int_t)daemon_attempts(d, j)));
 }
 
 struct agent_wan_bytes daemon_link_totals(struct daemon *d, const struct agent_jobrun *j) {

@@ -54,7 +54,7 @@ struct agent_jobrun {
     neb_ns beat_at, hung_at;
     double allow_s;
     int64_t last_step, step_at_start; // progress resets the count of restarts
-    int told_alive;                   // to the worker
+    int told_alive, told_others;      // to the worker
     neb_ns link_told;                 // when the line about the link last went to another cluster
     uint64_t link_told_bytes;         // sent and received by then
     bool link_told_up;                // and whether all others were connected

@@ -180,6 +180,7 @@ struct agent_worker {
     uint64_t payload_bytes, payload_params; // of all submitted updates: for bits per parameter
     uint32_t rounds;
     int alive;     // other members that are heard
+    int others;    // that could be: who was revoked is not waited for
     bool expected; // enough of them for a commit
     bool stop;
     const char *isa;      // of the arithmetic that trains, for checkpoints

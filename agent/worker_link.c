@@ -58,6 +58,11 @@ void worker_set_lost(struct agent_worker *w, bool lost) {
 
 // ---- messages from the agent ----------------------------------------------------------------------------------
 
+static void set_peers(struct agent_worker *w, const struct agent_ipc_msg *m) {
+    w->alive = (int)agent_ipc_int(m, "alive", 0);
+    w->others = (int)agent_ipc_int(m, "others", w->job.n_clusters - 1);
+}
+
 static enum neb_status on_agent(struct agent_worker *w, struct agent_ipc_msg *m) {
     const char *ev = agent_ipc_str(m, "ev", "");
     bool taken = false;
@@ -68,18 +73,17 @@ static enum neb_status on_agent(struct agent_worker *w, struct agent_ipc_msg *m)
     else if (!strcmp(ev, "commit") && w->federated)
         st = worker_take_commit(w, m);
     else if (!strcmp(ev, "peers"))
-        w->alive = (int)agent_ipc_int(m, "alive", 0),
-        w->expected = json_is_true(json_object_get(m->head, "expected")),
-        w->attempts = (uint32_t)agent_ipc_int(m, "attempts", 0),
-        worker_set_lost(w, json_is_true(json_object_get(m->head, "lost")) &&
-                               (w->adopts || !w->restored));
+        set_peers(w, m), w->expected = json_is_true(json_object_get(m->head, "expected")),
+                         w->attempts = (uint32_t)agent_ipc_int(m, "attempts", 0),
+                         worker_set_lost(w, json_is_true(json_object_get(m->head, "lost")) &&
+                                                (w->adopts || !w->restored));
     else if (!strcmp(ev, "stop"))
         w->stop = true;
     else if (!strcmp(ev, "answer") && w->foreign && !json_is_true(json_object_get(m->head, "ok")))
         w->orphan = true;
     else if (!strcmp(ev, "job") && w->foreign) {
         w->returned = true;
-        w->alive = (int)agent_ipc_int(m, "alive", 0);
+        set_peers(w, m);
         w->expected = json_is_true(json_object_get(m->head, "expected"));
         w->stop = json_is_true(json_object_get(m->head, "stop"));
     }
@@ -131,7 +135,7 @@ enum neb_status worker_attach(struct agent_worker *w, const char *socket_path, c
         return neb_fail(st, "no answer from the agent at %s", socket_path);
     const char *dir = agent_ipc_str(&m, "dir", "");
     w->cluster = (int)agent_ipc_int(&m, "cluster", -1);
-    w->alive = (int)agent_ipc_int(&m, "alive", 0);
+    set_peers(w, &m);
     w->expected = json_is_true(json_object_get(m.head, "expected"));
     w->lost = json_is_true(json_object_get(m.head, "lost"));
     w->attempts = (uint32_t)agent_ipc_int(&m, "attempts", 0);
@@ -247,15 +251,14 @@ enum neb_status worker_exchange(struct agent_worker *w, bool *ready) {
 enum neb_status worker_wait_for_peers(struct agent_worker *w) {
     const neb_ns patience = 15 * NEB_S;
     struct agent_ipc_msg m;
-    for (neb_ns end = neb_now() + patience;
-         w->alive < w->job.n_clusters - 1 && !w->stop && neb_now() < end;) {
+    for (neb_ns end = neb_now() + patience; w->alive < w->others && !w->stop && neb_now() < end;) {
         enum neb_status st = agent_ipc_wait(w->ipc, poll_slice, &m);
         if (st == NEB_OK)
             NEB_TRY(on_agent(w, &m));
     }
-    if (w->alive < w->job.n_clusters - 1)
+    if (w->alive < w->others)
         neb_warn("%d of %d other clusters are not reachable; training starts without them",
-                 w->job.n_clusters - 1 - w->alive, w->job.n_clusters - 1);
+                 w->others - w->alive, w->others);
     return NEB_OK;
 }
 

@@ -99,6 +99,8 @@ is hub running || fail "hub's job is $(job hub state)"
 "$nebula" resume "$id" --home "$T/rome" >"$T/resume.log" 2>&1 || fail "the operator's word does not count: $(cat "$T/resume.log")"
 grep -q "by this site's word" "$T/resume.log" || fail "resume does not say whose word it is"
 goes_on rome || fail "not resumed by the operator"
+# nobody waits for who is no member any more
+! tail -n 2 "$T/rome/jobs/$id/worker.log" | grep "are not reachable" || fail "the worker waited for the one that was revoked"
 # and it lasts: over a crash, a stop and another resume; nor is it the operator's own job now, which no policy would look at
 restart rome KILL
 goes_on rome && is rome running || fail "held again: $(job rome state)"
