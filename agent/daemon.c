@@ -55,7 +55,8 @@ enum neb_status daemon_start_service(struct daemon *d) {
         .seal = sec_vault_key(d->vault),
         .callbacks = {d, daemon_on_screen, daemon_on_commit, daemon_on_message, daemon_on_peer,
                       daemon_on_fault, daemon_on_behind, daemon_on_snapshot_open,
-                      daemon_on_snapshot_close, daemon_on_snapshot_done}};
+                      daemon_on_snapshot_close, daemon_on_snapshot_done, daemon_on_lied,
+                      daemon_on_split}};
     NEB_TRY(inter_service_create(&s, &d->service));
     d->streams = (struct agent_streams){inter_service_streams(d->service), d->ipc, d->jobs};
     agent_streams_listen(&d->streams);

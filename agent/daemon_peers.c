@@ -3,6 +3,7 @@
 #include "agent/daemon_state.h"
 #include "agent/json.h"
 #include "agent/policy.h"
+#include "agent/status.h"
 #include "agent/sums.h"
 
 #include <string.h>
@@ -249,9 +250,47 @@ void daemon_on_fault(void *user, uint32_t peer, enum inter_fault f) {
     else if (f == INTER_FAULT_RENEWED)
         neb_warn("%s came back with an empty ledger; its votes count again once it has caught up",
                  d->members.m[peer].pub.name);
-    else if (f == INTER_FAULT_BEHIND)
-        neb_debug("behind");
+    else if (f == INTER_FAULT_BEHIND || f == INTER_FAULT_LIED || f == INTER_FAULT_SPLIT)
+        neb_debug("%s", inter_fault_name(f)); // said below, or elsewhere
     else if (d->faults[f] == 1)
         neb_warn("a %s message from %s was dropped; further ones are counted", inter_fault_name(f),
                  d->members.m[peer].pub.name);
+}
+
+// The job may not be among the daemon's yet: what its ledger holds is told while it is opened.
+void daemon_on_lied(void *user, uint32_t peer, const struct inter_evidence *e) {
+    struct daemon *d = user;
+    struct agent_jobrun *j = daemon_job_by_id(d, e->a.job);
+    const char *name = peer < d->members.n ? d->members.m[peer].pub.name : "";
+    char what[256], text[480];
+    if (!*name)
+        return; // revoked by now
+    inter_evidence_text(e, what, sizeof what);
+    neb_log(NEB_LOG_ERROR,
+            "%s has lied: %s. Both are kept in the ledger as proof; nothing more that it leads is "
+            "voted for. On the hub: nebula revoke %s",
+            name, what, name);
+    snprintf(text, sizeof text, "ERROR: it has lied: %s; on the hub: nebula revoke %s", what, name);
+    agent_view_event(d->view, j ? j->hex : NULL, name, text, neb_seconds(neb_wall_now()));
+}
+
+void daemon_on_split(void *user, uint32_t peer, const struct inter_key *round) {
+    struct daemon *d = user;
+    struct agent_jobrun *j = daemon_job_by_id(d, round->job);
+    struct inter_job_status st;
+    char liars[320] = "", text[640];
+    if (!j)
+        return;
+    if (inter_service_job_status(d->service, round->job, &st))
+        agent_status_names(&j->job, st.liars, liars, sizeof liars);
+    snprintf(text, sizeof text,
+             "this cluster and %s hold different records of round %u of fragment %u, each with a "
+             "majority's signatures: members' parameters have parted, and nothing more is applied. "
+             "Proven to have signed both: %s. On the hub: nebula revoke NAME; then start a new job "
+             "from one cluster's checkpoint (init_from)",
+             d->members.m[peer].pub.name, round->round, round->fragment,
+             liars[0] ? liars : "(nobody yet)");
+    neb_log(NEB_LOG_ERROR, "job %s: %s", j->job.name, text);
+    daemon_job_fail(d, j, text);
+    daemon_job_stop(d, j);
 }

@@ -144,6 +144,8 @@ json_t *daemon_signed_job(struct daemon *d, const struct agent_jobrun *j);
 void daemon_on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *p, size_t n);
 void daemon_on_peer(void *user, uint32_t peer, bool up);
 void daemon_on_fault(void *user, uint32_t peer, enum inter_fault f);
+void daemon_on_lied(void *user, uint32_t peer, const struct inter_evidence *e);
+void daemon_on_split(void *user, uint32_t peer, const struct inter_key *round);
 
 // daemon_hang.c
 void daemon_look_for_hangs(struct daemon *d); // once a second

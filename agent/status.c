@@ -37,6 +37,13 @@ void agent_status_job(json_t *o, const struct agent_jobrun *j, const struct inte
         if (st.waits >> i & 1)
             json_array_append_new(waits, json_string(j->job.clusters[i].name));
     json_object_set_new(o, "waits_for", waits);
+    json_t *liars = json_array();
+    for (int i = 0; i < j->job.n_clusters; i++)
+        if (st.liars >> i & 1)
+            json_array_append_new(liars, json_string(j->job.clusters[i].name));
+    json_object_set_new(o, "liars", liars);
+    json_object_set_new(o, "parted", json_boolean(st.split));
+    json_object_set_new(o, "proven_liars", json_integer(__builtin_popcount(st.liars)));
     json_object_set_new(o, "votes", json_boolean(st.votes));
     json_object_set_new(o, "disk_lost", json_boolean(st.lost));
 }

@@ -19,7 +19,8 @@
 #include "inter/transfer.h"
 
 struct inter_ledger;
-struct sec_seal_key; // security/seal_key.h
+struct sec_seal_key;   // security/seal_key.h
+struct inter_evidence; // inter/evidence.h
 // Makes the folder and the ledger when there are none. NEB_ERR_STATE: another process writes it (waits 2 s for that one to
 // end). NEB_ERR_UNSUPPORTED: made by another version of this program.
 NEB_MUST_CHECK enum neb_status inter_ledger_open(const char *dir, struct inter_ledger **out);
@@ -43,6 +44,12 @@ NEB_MUST_CHECK enum neb_status inter_ledger_replace_manifest(struct inter_ledger
 NEB_MUST_CHECK enum neb_status inter_ledger_second(struct inter_ledger *l,
                                                    const struct inter_key *key,
                                                    struct inter_manifest *out);
+// Evidence that a member has lied: the first of each member and job is kept. get: NEB_ERR_NOT_FOUND (not logged): there is none.
+NEB_MUST_CHECK enum neb_status inter_ledger_put_evidence(struct inter_ledger *l,
+                                                         const struct inter_evidence *e);
+NEB_MUST_CHECK enum neb_status inter_ledger_evidence(struct inter_ledger *l,
+                                                     const uint8_t job[INTER_ID_BYTES],
+                                                     uint8_t member, struct inter_evidence *out);
 // One vote a (job, round, fragment). NEB_ERR_EXISTS: there is another one of this term or of a higher one.
 NEB_MUST_CHECK enum neb_status inter_ledger_put_vote(struct inter_ledger *l,
                                                      const struct inter_record *r);

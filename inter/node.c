@@ -7,9 +7,9 @@
 #include <string.h>
 
 const char *inter_fault_name(enum inter_fault f) {
-    static const char *const names[] = {"malformed",     "denied",  "replay",   "corrupt",
-                                        "second_digest", "refused", "diverged", "renewed",
-                                        "forged",        "outlier", "behind"};
+    static const char *const names[] = {
+        "malformed", "denied", "replay",  "corrupt", "second_digest", "refused", "diverged",
+        "renewed",   "forged", "outlier", "behind",  "lied",          "split"};
     _Static_assert(sizeof names / sizeof *names == INTER_FAULTS, "a name for every fault");
     return f < INTER_FAULTS ? names[f] : "unknown";
 }
@@ -74,13 +74,25 @@ int node_member(const struct job *j, uint32_t peer) {
 // ---- events ---------------------------------------------------------------------------------------------------
 
 void node_message(struct step *s, const uint8_t *p, size_t len, bool bulk) {
-    static void (*const handlers[])(struct step *, struct neb_rd *) = {
-        NULL,           node_on_manifest, node_on_state, node_on_ack,   node_on_propose,
-        node_on_accept, node_on_commit,   node_on_pull,  node_on_chunk, node_on_beat,
-        node_on_elect,  node_on_promise,  node_on_want,  node_on_gone,  node_on_forward};
+    static void (*const handlers[])(struct step *, struct neb_rd *) = {NULL,
+                                                                       node_on_manifest,
+                                                                       node_on_state,
+                                                                       node_on_ack,
+                                                                       node_on_propose,
+                                                                       node_on_accept,
+                                                                       node_on_commit,
+                                                                       node_on_pull,
+                                                                       node_on_chunk,
+                                                                       node_on_beat,
+                                                                       node_on_elect,
+                                                                       node_on_promise,
+                                                                       node_on_want,
+                                                                       node_on_gone,
+                                                                       node_on_forward,
+                                                                       node_on_evidence};
     struct neb_rd r = neb_rd_make(p, len);
     uint8_t type = neb_rd_u8(&r);
-    if (type < MSG_MANIFEST || type > MSG_FORWARD || (type == MSG_CHUNK) != bulk)
+    if (type < MSG_MANIFEST || type > MSG_EVIDENCE || (type == MSG_CHUNK) != bulk)
         node_fault(s, INTER_FAULT_MALFORMED);
     else
         handlers[type](s, &r);
@@ -97,6 +109,9 @@ static void on_peer(struct step *s, bool up) {
         if (!up)
             continue;
         node_beat(s, j, (uint8_t)m);
+        for (uint8_t k = 0; k < j->c.n_members; k++)
+            if (j->liars >> k & 1)
+                node_say_evidence(s, j, k, (uint8_t)m);
         const struct inter_manifest *own;
         for (uint32_t f = 0; f < j->c.fragments; f++) {
             struct fragment *g = &j->fragments[f];
@@ -117,10 +132,12 @@ static void on_tick(struct step *s) {
         if (!j->open)
             continue;
         node_elect_tick(s, j);
+        node_parted_tick(s, j);
         node_serves_tick(s, j);
         node_transfer_tick(s, j);
         for (uint32_t f = 0; f < j->c.fragments; f++) {
             struct fragment *g = &j->fragments[f];
+            node_drop_pending(s, j, g);
             bool busy = g->voted || g->decided;
             for (uint8_t m = 0; m < j->c.n_members; m++)
                 busy |= g->slots[m].known;
@@ -159,6 +176,7 @@ enum neb_status inter_node_step(struct inter_node *n, neb_ns now, const struct i
     case INTER_EV_SUBMIT: node_on_submit(&s); break;
     case INTER_EV_BLOB_DONE: node_on_blob_done(&s); break;
     case INTER_EV_SERVE: node_on_serve(&s); break;
+    case INTER_EV_COMMIT_READ: node_on_commit_read(&s); break;
     case INTER_EV_LEAVE: on_leave(&s); break;
     case INTER_EV_SEND_FAILED: node_on_send_failed(&s); return s.st; // no pump: the queue is full
     }
@@ -281,6 +299,7 @@ void inter_node_restore_commit(struct inter_node *n, const struct inter_record *
     memcpy(g->cursors, last->cursors, sizeof g->cursors);
     memcpy(g->absences, last->absences, sizeof g->absences);
     g->round = last->round + 1;
+    node_new_head(g);
     for (uint8_t m = 0; m < last->n_plans; m++)
         inter_tune_adopt(&g->tuners[m], &last->plans[m]);
 }
@@ -340,6 +359,15 @@ void inter_node_restore_vote(struct inter_node *n, const struct inter_record *r)
     inter_record_hash(r, g->vote_hash);
 }
 
+void inter_node_restore_evidence(struct inter_node *n, const struct inter_evidence *e) {
+    struct job *j = node_find_job(n, e->a.job);
+    uint8_t m = inter_evidence_member(e);
+    if (!j || m >= j->c.n_members)
+        return;
+    j->liars |= (uint16_t)BIT(m);
+    j->evidence[m] = *e;
+}
+
 // ---- questions ------------------------------------------------------------------------------------------------
 
 void inter_node_path(const struct inter_node *n, uint32_t peer, struct inter_path_stats *out) {
@@ -389,6 +417,8 @@ bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_I
                                      .leads = j->leads,
                                      .removed = j->c.removed,
                                      .lost = j->lost,
+                                     .liars = j->liars,
+                                     .split = node_parted(j),
                                      .attempts = inter_node_attempt(n, job),
                                      .votes = j->standing.joined};
     for (uint8_t m = 0; m < j->c.n_members; m++) {

@@ -31,8 +31,15 @@
 // each new ledger; members remember each other's. A node votes once every other member has said that it knows it under its
 // present epoch; where one knows it under an older one, it first collects from all others what they have accepted.
 //
-// Every second each member tells each other one (BEAT): its term, whether it leads, its epoch, whom it reaches, and the
-// open round of every fragment; whoever is behind pulls the commits, then the blobs that they list, from whoever has them
+// Liars. Accepts, promises and manifests are signed. A proposal carries its leader's own accept, and, of a term that somebody asked
+// for, the promises of a majority, so that voters see that it had to propose, or was free to propose, this value. Whoever sees two
+// statements of one member that no honest one makes (inter/evidence.h) keeps them, hands them on (EVIDENCE), says whose they are,
+// votes for nothing more that it leads, and counts no vote of it for a new record. Beats say how the record behind the open round
+// hashes: two members that hold different records of one round, each with a majority's accepts, learn it with the next beat,
+// fetch each other's until the first one that differs, find in those two who has signed both, and commit no more (SPLIT).
+//
+// Every second each member tells each other one (BEAT): its term, whether it leads, its epoch, whom it reaches, whom it has
+// evidence against, and of every fragment the open round and the hash before it; whoever is behind pulls the commits, then the blobs that they list, from whoever has them
 // (WANT, answered by MANIFEST and CHUNK, or GONE). Control messages to a member that cannot be reached directly go through
 // a third, signed by their origin (FORWARD).
 //
@@ -40,6 +47,7 @@
 // contributing members nothing commits: alone, one trains locally.
 #ifndef INTER_NODE_H
 #define INTER_NODE_H
+#include "inter/evidence.h"
 #include "inter/outlier.h"
 #include "inter/transfer.h"
 #include "inter/tune.h"
@@ -97,6 +105,7 @@ enum inter_event_kind {
     INTER_EV_BLOB_DONE, // key, ok, refused: answer to INTER_ACT_BLOB_FINISH
     INTER_EV_SERVE, // peer, key, manifest (NULL: not here): answer to INTER_ACT_SERVE; with key.member
                     // INTER_NO_MEMBER to SEND_COMMIT: the record is not here
+    INTER_EV_COMMIT_READ, // key, record (NULL: not here): answer to INTER_ACT_READ_COMMIT
     INTER_EV_LEAVE,       // key.job: this member is about to go; nobody shall wait for it
     INTER_EV_SEND_FAILED, // peer, key, chunk: the link's queue is full: not sent
 };
@@ -107,6 +116,7 @@ struct inter_event {
     const uint8_t *data;
     size_t len;
     const struct inter_manifest *manifest;
+    const struct inter_record *record;
     struct inter_key key;
     uint32_t chunk;
     float norm; // SUBMIT, BLOB_DONE: L2 of the decoded update; 0: not known
@@ -128,6 +138,11 @@ enum inter_action_kind {
     INTER_ACT_BLOB_FINISH, // manifest: verify SHA-256 and content, make durable; answer with BLOB_DONE
     INTER_ACT_DELIVER,     // record: tell the worker
     INTER_ACT_FAULT,       // peer, fault
+    INTER_ACT_STORE_EVIDENCE, // evidence, peer: that member has lied; once a member
+    INTER_ACT_READ_COMMIT,    // key.job/round/fragment: answer with INTER_EV_COMMIT_READ
+    // key.job/round/fragment, peer: it has another record of the round than this node, and both carry a majority's accepts. Nothing
+    // is committed any more.
+    INTER_ACT_SPLIT,
     INTER_ACT_BEHIND, // key.job/round/fragment: nobody has what this node needs to go on: it needs a snapshot
 };
 enum inter_fault {
@@ -142,6 +157,8 @@ enum inter_fault {
     INTER_FAULT_FORGED,   // a weight or a size that the job cannot give
     INTER_FAULT_OUTLIER, // an update was committed that stands out from the others (inter/outlier.h)
     INTER_FAULT_BEHIND,  // blobs that this node needs are on no other member any more
+    INTER_FAULT_LIED,    // evidence that a member has signed what no honest one does
+    INTER_FAULT_SPLIT,   // members have committed different records for one round
     INTER_FAULTS
 };
 const char *inter_fault_name(enum inter_fault f);
@@ -158,6 +175,7 @@ struct inter_action {
     struct inter_manifest manifest;
     struct inter_record record;
     struct inter_standing standing;
+    struct inter_evidence evidence;
     enum inter_fault fault;
 };
 struct inter_actions {
@@ -198,6 +216,7 @@ NEB_MUST_CHECK enum neb_status inter_node_restore_manifest(struct inter_node *n,
 void inter_node_own_bad(struct inter_node *n, const struct inter_key *k);
 void inter_node_restore_norm(struct inter_node *n, const struct inter_key *k, float norm);
 void inter_node_restore_vote(struct inter_node *n, const struct inter_record *r);
+void inter_node_restore_evidence(struct inter_node *n, const struct inter_evidence *e);
 
 // One event at monotonic time `now`. out is cleared and filled with what is to be done, IN ORDER; views in it are valid until the
 // next step. NEB_ERR_NOMEM: none of it is to be carried out.
@@ -230,6 +249,8 @@ struct inter_job_status {
     uint32_t attempts;
     uint16_t live, direct; // bit per member: heard lately; connected to this node
     uint16_t removed;      // bit per member: by a signed membership version
+    uint16_t liars;        // bit per member: there is evidence against it
+    bool split;            // INTER_ACT_SPLIT: the job's members have parted
     uint16_t waits; // bit per member: not heard, and without it no round can end; 0: rounds can
     uint32_t lag;   // rounds that the fragment furthest behind has to catch up
 };

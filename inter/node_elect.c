@@ -32,8 +32,24 @@ void node_beat(struct step *s, struct job *j, uint8_t m) {
     neb_buf_u64(b, j->standing.epochs[m]); // what we know it under
     neb_buf_u16(b, reaches);
     neb_buf_u32(b, j->c.fragments);
-    for (uint32_t f = 0; f < j->c.fragments; f++)
+    neb_buf_u16(b, j->liars);
+    for (uint32_t f = 0; f < j->c.fragments; f++) {
         neb_buf_u32(b, j->fragments[f].round);
+        neb_buf_add(b, j->fragments[f].previous, HEAD_BYTES);
+    }
+    node_send(s, j, m);
+}
+
+// Another record before the same round: it is asked for, since a beat proves nothing.
+static void compare_heads(struct step *s, struct job *j, struct fragment *g, uint32_t round,
+                          const uint8_t head[HEAD_BYTES], uint8_t m) {
+    const uint8_t *own = node_head(g, round);
+    if (!round || !own || !memcmp(own, head, HEAD_BYTES))
+        return;
+    struct neb_buf *b = node_begin(s, MSG_PULL);
+    neb_buf_add(b, j->c.id, sizeof j->c.id);
+    neb_buf_u32(b, node_index(j, g));
+    neb_buf_u32(b, round - 1);
     node_send(s, j, m);
 }
 
@@ -78,8 +94,10 @@ void node_on_beat(struct step *s, struct neb_rd *r) {
     uint64_t epoch = neb_rd_u64(r), known = neb_rd_u64(r);
     uint16_t reaches = neb_rd_u16(r);
     uint32_t fragments = neb_rd_u32(r);
+    uint16_t liars = neb_rd_u16(r);
     size_t left = neb_rd_left(r);
-    if (r->bad || !epoch || fragments > INTER_FRAGMENTS_MAX || left != 4 * (size_t)fragments) {
+    if (r->bad || !epoch || fragments > INTER_FRAGMENTS_MAX ||
+        left != (4 + HEAD_BYTES) * (size_t)fragments) {
         node_fault(s, INTER_FAULT_MALFORMED);
         return;
     }
@@ -99,18 +117,27 @@ void node_on_beat(struct step *s, struct neb_rd *r) {
     x->reaches = reaches;
     x->leaves = flags & BEAT_LEAVES;
     x->knows_me |= known == j->standing.epoch;
-    if (known && known < j->standing.epoch && !j->standing.joined)
+    if (known && known < j->standing.epoch && !j->standing.joined) {
         j->recovers = j->lost = true;
+        j->knew_older |= (uint16_t)BIT(m);
+    }
     j->seen_term = term > j->seen_term ? term : j->seen_term;
     if (term > j->standing.term && j->leads)
         node_step_down(j); // it will not accept what we propose any more
-    if (flags & BEAT_LEADS && term >= j->standing.term && term % j->c.n_members == (uint32_t)m) {
+    for (uint8_t k = 0; k < j->c.n_members; k++)
+        if ((j->liars & ~liars) >> k & 1)
+            node_say_evidence(s, j, k, (uint8_t)m);
+    if (flags & BEAT_LEADS && !(j->liars >> m & 1) && term >= j->standing.term &&
+        term % j->c.n_members == (uint32_t)m) {
         j->leader = m;
         j->leader_heard = s->now;
     }
     for (uint32_t f = 0; f < fragments; f++) {
         struct fragment *g = &j->fragments[f];
+        uint8_t head[HEAD_BYTES];
         x->rounds[f] = neb_rd_u32(r);
+        neb_rd_copy(r, head, sizeof head);
+        compare_heads(s, j, g, x->rounds[f], head, (uint8_t)m);
         if (x->rounds[f] > g->round && !g->decided)
             node_say_pull(s, j, g, (uint8_t)m);
     }
@@ -136,6 +163,7 @@ static void begin_collecting(struct job *j) {
         j->members[m].told = 0;
     for (uint32_t f = 0; f < j->c.fragments; f++) {
         struct fragment *g = &j->fragments[f];
+        g->promised = 0;
         g->floor = g->round;
         g->has_best = g->voted;
         if (g->voted)
@@ -160,6 +188,9 @@ static void say_elect(struct step *s, struct job *j, enum promise_kind kind) {
 static void say_promises(struct step *s, struct job *j, enum promise_kind kind, uint8_t to) {
     for (uint32_t f = 0; f < j->c.fragments; f++) {
         const struct fragment *g = &j->fragments[f];
+        struct inter_promise p;
+        if (!node_promise(s, j, g, &p))
+            return;
         struct neb_buf *b = node_begin(s, MSG_PROMISE);
         neb_buf_add(b, j->c.id, sizeof j->c.id);
         neb_buf_u8(b, (uint8_t)kind);
@@ -170,6 +201,7 @@ static void say_promises(struct step *s, struct job *j, enum promise_kind kind, 
         neb_buf_u8(b, g->voted);
         if (g->voted)
             inter_record_put(b, &g->vote);
+        neb_buf_add(b, p.sig, sizeof p.sig);
         node_send(s, j, to);
     }
 }
@@ -194,6 +226,8 @@ void node_on_elect(struct step *s, struct neb_rd *r) {
             say_promises(s, j, PROMISE_RECOVERY, (uint8_t)m);
         return;
     }
+    if (node_parted(j) || j->liars >> m & 1)
+        return;
     if (j->c.n_members < 3 || term % j->c.n_members != (uint32_t)m) {
         node_fault(s, INTER_FAULT_DENIED);
         return;
@@ -237,25 +271,50 @@ void node_on_promise(struct step *s, struct neb_rd *r) {
     uint64_t epoch = neb_rd_u64(r);
     uint32_t f = neb_rd_u32(r), round = neb_rd_u32(r);
     uint8_t voted = neb_rd_u8(r);
-    if (r->bad || (voted && !inter_record_get(r, &vote)) || !neb_rd_done(r)) {
+    struct inter_promise p = {.term = term, .epoch = epoch, .round = round, .voted = voted};
+    if (voted > 1 || (voted && !inter_record_get(r, &vote)))
+        r->bad = true;
+    neb_rd_copy(r, p.sig, sizeof p.sig);
+    if (!neb_rd_done(r)) {
         node_fault(s, INTER_FAULT_MALFORMED);
         return;
     }
     struct job *j = node_find_job(s->n, id);
     struct fragment *g = node_find_fragment(j, f);
     int m = j ? node_member(j, s->from) : -1;
-    if (!g || m < 0)
+    if (!g || m < 0 || j->liars >> m & 1)
         return;
-    if (voted && (vote.fragment != f || memcmp(vote.job, id, sizeof id) ||
-                  !node_verify_record(s->n, j, &vote))) {
+    struct inter_record asked = {.fragment = f, .term = term};
+    memcpy(asked.job, id, sizeof asked.job);
+    p.member = (uint8_t)m;
+    if (voted) {
+        p.vote_term = vote.term;
+        inter_record_hash(&vote, p.vote_hash);
+    }
+    if ((voted &&
+         (vote.fragment != f || vote.round != round || memcmp(vote.job, id, sizeof id) ||
+          vote.term > term || !node_verify_record(s->n, j, &vote) ||
+          !node_justified(s->n, j, &vote) || (round == g->round && !node_follows(j, g, &vote)))) ||
+        !node_promise_fits(s->n, j, &asked, &p)) {
         node_fault(s, INTER_FAULT_DENIED);
         return;
     }
+    asked.n_promises = 1;
+    asked.promises[0] = p;
+    if (voted)
+        node_compare_vote(s, j, g, &vote);
+    node_compare_vote(s, j, g, &asked);
+    if (j->liars >> m & 1)
+        return;
     if (kind == PROMISE_RECOVERY
             ? !j->recovers || j->standing.joined
             : !j->asks || term != j->standing.term || !node_vote_counts(j, (uint8_t)m, epoch))
         return;
     merge(g, round, voted ? &vote : NULL);
+    if (kind == PROMISE_TERM) {
+        g->promises[m] = p;
+        g->promised |= (uint16_t)BIT(m);
+    }
     j->members[m].told |= 1ull << f;
     if (kind == PROMISE_RECOVERY) {
         j->recovered_term = term > j->recovered_term ? term : j->recovered_term;
@@ -283,7 +342,7 @@ static void join(struct step *s, struct job *j) {
 // What the lost disk had accepted is accepted again: whoever counted on it can go on counting on it.
 static void recover(struct step *s, struct job *j) {
     for (uint8_t m = 0; m < j->c.n_members; m++)
-        if (!told_all(j, m) && !(j->c.removed >> m & 1))
+        if (!told_all(j, m) && !((j->c.removed | j->c.gone) >> m & 1)) // nobody hears the gone
             return;
     for (uint32_t f = 0; f < j->c.fragments; f++)
         if (j->fragments[f].round < j->fragments[f].floor)
@@ -298,6 +357,8 @@ static void recover(struct step *s, struct job *j) {
 }
 
 static void join_tick(struct step *s, struct job *j) {
+    if (j->recovers && !(j->knew_older & ~(j->c.gone | j->liars))) // a liar's word
+        j->recovers = j->lost = false;
     if (j->recovers) {
         if (!j->asked_at || s->now - j->asked_at >= repeat_after) {
             if (!j->asked_at)
@@ -309,7 +370,7 @@ static void join_tick(struct step *s, struct job *j) {
         return;
     }
     for (uint8_t m = 0; m < j->c.n_members; m++)
-        if (m != j->c.self && !j->members[m].knows_me && !(j->c.removed >> m & 1))
+        if (m != j->c.self && !j->members[m].knows_me && !((j->c.removed | j->c.gone) >> m & 1))
             return;
     join(s, j);
 }
@@ -323,6 +384,11 @@ static void ask(struct step *s, struct job *j) {
     j->leader = -1;
     j->asked_at = s->now;
     begin_collecting(j);
+    for (uint32_t f = 0; f < j->c.fragments; f++) {
+        struct fragment *g = &j->fragments[f];
+        if (node_promise(s, j, g, &g->promises[j->c.self]))
+            g->promised |= (uint16_t)BIT(j->c.self);
+    }
     node_store_standing(s, j);
     say_elect(s, j, PROMISE_TERM);
 }
@@ -342,7 +408,7 @@ static bool misled(const struct job *j) {
 
 static void elect_tick(struct step *s, struct job *j) {
     uint32_t n = j->c.n_members, term = j->standing.term;
-    if (j->c.removed >> j->c.self & 1 || node_fixed_leader(j))
+    if ((j->c.removed | j->liars) >> j->c.self & 1 || node_parted(j) || node_fixed_leader(j))
         return;
     if (n < 3) {
         if (!j->leads) { // the survivor of two: its own promise is the majority
@@ -364,7 +430,9 @@ static void elect_tick(struct step *s, struct job *j) {
     uint32_t live = 0;
     for (uint8_t m = 0; m < n; m++)
         live |=
-            node_live(s, j, m) && (m == j->c.self || !(j->standing.renewed >> m & 1)) ? BIT(m) : 0;
+            node_live(s, j, m) && (m == j->c.self || !((j->standing.renewed | j->liars) >> m & 1))
+                ? BIT(m)
+                : 0;
     if (node_majority(j, live))
         ask(s, j);
 }

@@ -4,15 +4,16 @@
 #include "inter/robust.h"
 #include "inter/sums.h"
 #include "inter/weights.h"
+#include "security/sign.h"
 
 #include <string.h>
 
-static const char record_context[] = "nebula record v2", accept_context[] = "nebula accept v1";
+static const char record_context[] = SEC_CONTEXT_RECORD, accept_context[] = SEC_CONTEXT_ACCEPT;
 
 void node_clear_round(struct job *j, struct fragment *g) {
     for (uint8_t m = 0; m < j->c.n_members; m++)
         node_clear_slot(&g->slots[m]);
-    g->voted = g->decided = g->waits = g->diverged = false;
+    g->voted = g->decided = g->waits = g->diverged = g->has_own = false;
     g->has_best = g->has_best && g->best.round > g->round; // of a round still to be caught up with
     g->accepted = 0;
     g->ready_since = 0;
@@ -103,7 +104,7 @@ static void decide(struct step *s, struct job *j, struct fragment *g,
 }
 
 void node_try_commit(struct step *s, struct job *j, struct fragment *g) {
-    if (!g->decided || !holds_all(j, g, &g->decision))
+    if (!g->decided || node_parted(j) || !holds_all(j, g, &g->decision))
         return;
     flag_outliers(s, j, g, &g->decision);
     node_act(s, INTER_ACT_STORE_COMMIT)->record = g->decision;
@@ -116,46 +117,20 @@ void node_try_commit(struct step *s, struct job *j, struct fragment *g) {
         inter_tune_adopt(&g->tuners[m], &g->decision.plans[m]);
     node_clear_round(j, g);
     g->round++;
+    node_new_head(g);
     g->said = s->now;
 }
 
-// Whether a record proves that a majority of the job's voters had it on disk.
-static bool proven(struct inter_node *n, const struct job *j, const struct inter_record *r) {
-    uint8_t hash[INTER_SHA_BYTES];
-    uint32_t votes = 0;
-    inter_record_hash(r, hash);
-    for (uint8_t i = 0; i < r->n_accepts; i++) {
-        const struct inter_accept *a = &r->accepts[i];
-        if (a->member >= j->c.n_members)
-            return false;
-        neb_buf_clear(&n->scratch);
-        inter_accept_put_body(&n->scratch, r, hash, a->epoch);
-        if (!n->crypto.verify(n->crypto.user, j->c.peers[a->member], accept_context, n->scratch.p,
-                              n->scratch.len, a->sig))
-            return false;
-        votes |= BIT(a->member);
+// Of a round that is over here: whether it ended with this record, as far as is remembered.
+static bool known_as(const struct fragment *g, const struct inter_record *c) {
+    uint8_t hash[INTER_SHA_BYTES], own[INTER_SHA_BYTES];
+    inter_record_hash(c, hash);
+    if (c->round == g->round) {
+        inter_record_hash(&g->decision, own);
+        return !memcmp(hash, own, sizeof own);
     }
-    return node_majority(j, votes);
-}
-
-bool inter_node_proves(struct inter_node *n, const struct inter_job_config *c,
-                       const struct inter_record *r) {
-    struct job j = {.c = *c}; // of a job that is not open
-    return !memcmp(r->job, c->id, sizeof r->job) && node_verify_record(n, &j, r) &&
-           proven(n, &j, r);
-}
-
-bool node_verify_record(struct inter_node *n, const struct job *j, const struct inter_record *r) {
-    if (r->leader >= j->c.n_members || r->leader != r->term % j->c.n_members ||
-        (node_fixed_leader(j) && r->term))
-        return false;
-    for (uint8_t i = 0; i < r->n; i++)
-        if (r->entries[i].member >= j->c.n_members)
-            return false;
-    neb_buf_clear(&n->scratch);
-    inter_record_put_body(&n->scratch, r);
-    return n->crypto.verify(n->crypto.user, j->c.peers[r->leader], record_context, n->scratch.p,
-                            n->scratch.len, r->sig);
+    const uint8_t *head = node_head(g, c->round + 1);
+    return !head || !memcmp(head, hash, HEAD_BYTES);
 }
 
 void node_on_commit(struct step *s, struct neb_rd *r) {
@@ -169,20 +144,25 @@ void node_on_commit(struct step *s, struct neb_rd *r) {
     int from = j ? node_member(j, s->from) : -1;
     if (!g || from < 0)
         return;
-    if (c.round < g->round || (c.round == g->round && g->decided))
-        return; // said again
     if (c.round > g->round) {
-        node_say_pull(s, j, g, (uint8_t)from);
+        if (!node_parted(j))
+            node_say_pull(s, j, g, (uint8_t)from);
         return;
     }
-    if (!node_verify_record(s->n, j, &c) || !proven(s->n, j, &c)) {
+    bool over = c.round < g->round || g->decided;
+    if (over && known_as(g, &c))
+        return; // said again
+    if (!node_verify_record(s->n, j, &c) || !node_proven(s->n, j, &c)) {
         node_fault(s, INTER_FAULT_DENIED);
         return;
     }
-    if (memcmp(c.previous, g->previous, sizeof c.previous)) {
-        node_fault(s, INTER_FAULT_DIVERGED);
+    if (over || memcmp(c.previous, g->previous, sizeof c.previous)) {
+        node_part(s, j, g, &c);
         return;
     }
+    node_compare_vote(s, j, g, &c);
+    if (j->liars >> from & 1 && !node_proven_without_liars(j, &c))
+        return; // others may have another one of it: an honest member's word is waited for
     if (!node_follows(j, g, &c)) { // most of the job's voters have another job, or mean harm
         node_fault(s, INTER_FAULT_DENIED);
         return;
@@ -216,18 +196,20 @@ void node_on_pull(struct step *s, struct neb_rd *r) {
 
 // ---- voting ---------------------------------------------------------------------------------------------------
 
-static bool sign_accept(struct step *s, const struct job *j, const struct fragment *g,
+static bool sign_accept(struct step *s, const struct job *j, const struct inter_record *r,
                         struct inter_accept *out) {
     struct neb_buf *b = &s->n->scratch;
+    uint8_t hash[INTER_SHA_BYTES];
+    inter_record_hash(r, hash);
     neb_buf_clear(b);
-    inter_accept_put_body(b, &g->vote, g->vote_hash, j->standing.epoch);
+    inter_accept_put_body(b, r, hash, j->standing.epoch);
     *out = (struct inter_accept){.member = j->c.self, .epoch = j->standing.epoch};
     return s->n->crypto.sign(s->n->crypto.user, accept_context, b->p, b->len, out->sig);
 }
 
 void node_say_accept(struct step *s, struct job *j, struct fragment *g) {
     struct inter_accept a;
-    if (!j->standing.joined || !sign_accept(s, j, g, &a))
+    if (!j->standing.joined || j->liars >> g->vote.leader & 1 || !sign_accept(s, j, &g->vote, &a))
         return;
     struct neb_buf *b = node_begin(s, MSG_ACCEPT);
     inter_accept_put_body(b, &g->vote, g->vote_hash, a.epoch);
@@ -250,12 +232,15 @@ void node_vote(struct step *s, struct job *j, struct fragment *g, const struct i
 }
 
 // Whether to vote for a proposal. One that cannot be judged yet makes this node ask for what it lists; of a term the first.
-static bool judge(struct step *s, const struct job *j, struct fragment *g,
-                  const struct inter_record *c, const struct inter_manifest *given,
-                  uint8_t n_given) {
-    enum node_judgement v = node_manifests_fit(s->n, j, g, c, given, n_given)
-                                ? node_judge(j, g, c, given, n_given)
-                                : NODE_UNFAIR;
+static bool judge(struct step *s, struct job *j, struct fragment *g, const struct inter_record *c,
+                  const struct inter_manifest *given, uint8_t n_given) {
+    bool fit = node_manifests_fit(s->n, j, g, c, given, n_given);
+    for (uint8_t i = 0; i < n_given && fit; i++) {
+        const struct slot *t = &g->slots[given[i].key.member];
+        if (t->known && inter_key_equal(&t->m.key, &given[i].key))
+            node_second_update(s, j, &t->m, &given[i]);
+    }
+    enum node_judgement v = fit ? node_judge(j, g, c, given, n_given) : NODE_UNFAIR;
     if (v == NODE_UNFAIR)
         node_fault(s, INTER_FAULT_DENIED);
     if (v == NODE_UNKNOWN && (!g->waits || c->term > g->pending.term)) {
@@ -301,8 +286,14 @@ void node_on_propose(struct step *s, struct neb_rd *r) {
             node_answer_old(s, j, c.round, c.fragment);
         return;
     }
-    if (!j->standing.joined || c.term < j->standing.term || g->decided)
-        return; // its next beat from us tells it of the term
+    if (!node_leader_voted(s->n, j, &c) || !node_justified(s->n, j, &c)) {
+        node_fault(s, INTER_FAULT_DENIED);
+        return;
+    }
+    node_compare_vote(s, j, g, &c);
+    if (!j->standing.joined || c.term < j->standing.term || g->decided || node_parted(j) ||
+        j->liars >> c.leader & 1)
+        return; // its next beat from us tells it of the term, or of what is known of it
     inter_record_hash(&c, hash);
     if (g->voted && g->vote.term == c.term && memcmp(hash, g->vote_hash, sizeof hash)) {
         node_fault(s, INTER_FAULT_SECOND);
@@ -342,7 +333,8 @@ void node_on_accept(struct step *s, struct neb_rd *r) {
         node_answer_old(s, j, round, f);
         return;
     }
-    if (!j->leads || g->decided || !node_vote_counts(j, (uint8_t)m, a.epoch))
+    if (!j->leads || g->decided || node_parted(j) || j->liars >> m & 1 ||
+        !node_vote_counts(j, (uint8_t)m, a.epoch))
         return;
     if (!g->voted || term != g->vote.term || term != j->standing.term ||
         memcmp(hash, g->vote_hash, sizeof hash)) {
@@ -356,9 +348,10 @@ void node_on_accept(struct step *s, struct neb_rd *r) {
     a.member = (uint8_t)m;
     g->accepts[m] = a;
     g->accepted |= (uint16_t)BIT(m);
-    if (!node_majority(j, g->accepted))
+    if (!node_majority(j, g->accepted & ~j->liars))
         return;
     struct inter_record done = g->vote;
+    done.n_accepts = 0;
     for (uint8_t k = 0; k < j->c.n_members; k++)
         if (g->accepted >> k & 1)
             done.accepts[done.n_accepts++] = g->accepts[k];
@@ -372,7 +365,7 @@ void node_on_accept(struct step *s, struct neb_rd *r) {
 // Refused by this node's gate. Where this node does not judge (its own update; a witness has no bytes), by that of most others who
 // do: one member's word rejects nothing.
 static bool no_good(const struct job *j, const struct slot *t, uint8_t m) {
-    uint16_t others = (uint16_t)(node_data(j) & ~(BIT(m) | BIT(j->c.self)));
+    uint16_t others = (uint16_t)(node_data(j) & ~(BIT(m) | BIT(j->c.self) | j->c.gone));
     if (m != j->c.self && !node_is_witness(j))
         return t->known && t->refused;
     return t->known && t->refusers && 2 * node_count(t->refusers & others) > node_count(others);
@@ -493,12 +486,14 @@ static void fill(const struct step *s, struct inter_record *r, const struct job 
 void node_try_propose(struct step *s, struct job *j, struct fragment *g) {
     struct inter_record r;
     struct inter_accept own;
-    if (!j->leads || !j->standing.joined || g->decided || g->round < g->floor)
+    if (!j->leads || !j->standing.joined || g->decided || node_parted(j) || g->round < g->floor)
         return;
     if (g->voted && g->vote.term == j->standing.term) { // it may come from before a restart
-        if (!(g->accepted >> j->c.self & 1) && sign_accept(s, j, g, &own)) {
+        if (!(g->accepted >> j->c.self & 1) && sign_accept(s, j, &g->vote, &own)) {
             g->accepts[j->c.self] = own;
             g->accepted |= (uint16_t)BIT(j->c.self);
+            if (!g->vote.n_accepts) // of a program that did not say it with the proposal
+                g->vote.accepts[g->vote.n_accepts++] = own;
         }
         return;
     }
@@ -515,19 +510,19 @@ void node_try_propose(struct step *s, struct job *j, struct fragment *g) {
     r.term = j->standing.term;
     r.leader = j->c.self;
     r.n_accepts = 0;
+    node_add_promises(j, g, &r);
     neb_buf_clear(&s->n->scratch);
     inter_record_put_body(&s->n->scratch, &r);
     if (!s->n->crypto.sign(s->n->crypto.user, record_context, s->n->scratch.p, s->n->scratch.len,
-                           r.sig))
+                           r.sig) ||
+        !sign_accept(s, j, &r, &own))
         return;
+    r.accepts[r.n_accepts++] = own; // said with it: who says two of one term is found out
     node_vote(s, j, g, &r);
     g->said = s->now;
-    if (!sign_accept(s, j, g, &own))
-        return;
     g->accepts[j->c.self] = own;
     g->accepted = (uint16_t)BIT(j->c.self);
     if (node_majority(j, g->accepted)) { // a job of one voter
-        r.accepts[r.n_accepts++] = own;
         decide(s, j, g, &r);
         node_try_commit(s, j, g);
     } else {

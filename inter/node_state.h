@@ -1,5 +1,5 @@
 // What a node knows, shared by the files of the pure core: node.c (life, ticks, dispatch), node_say.c (what is said and
-// to whom), node_transfer.c (manifests, chunks that arrive, who holds what), node_serve.c (chunks that leave), node_round.c
+// to whom), node_evidence.c (what signatures prove, who lies, whether members have parted), node_transfer.c (manifests, chunks that arrive, who holds what), node_serve.c (chunks that leave), node_round.c
 // (proposals, votes, commits), node_check.c (what a proposal must be), node_elect.c (beats, epochs, terms). Nobody else includes this.
 #ifndef INTER_NODE_STATE_H
 #define INTER_NODE_STATE_H
@@ -22,11 +22,14 @@ enum message {
     MSG_WANT,
     MSG_GONE,
     MSG_FORWARD,
+    MSG_EVIDENCE,
 };
 
 enum { ANY_ATTEMPT = 0 }; // of a WANT: whatever is there
 // bytes of the blob's SHA-256 in a STATE: its member may have signed another one under the key
 enum { STATE_DIGEST = 8 };
+// hashes of records in a BEAT, cut: nobody makes two values of one; and how many of a fragment's newest are remembered
+enum { HEAD_BYTES = 16, HEADS = 16 };
 
 #define BIT(m) (1u << (m))
 
@@ -38,7 +41,8 @@ static const neb_ns beat_every = NEB_S,
     want_soon = 300 * NEB_MS, want_late = 6 * NEB_S, // no progress from a source: ask (another) one
     serve_idle = 120 * NEB_S,                        // a transfer that nobody takes is dropped
     leader_silent = 4 * NEB_S, stagger = NEB_S,      // when to ask for a term
-    leader_sticky = 3 * NEB_S; // who has just heard the leader promises nothing
+    leader_sticky = 3 * NEB_S,    // who has just heard the leader promises nothing
+    parted_patience = 10 * NEB_S; // for the record in which two histories differ first
 
 struct slot {      // one member's update in the open round
     bool known;    // manifest is here, and durable
@@ -75,10 +79,17 @@ struct fragment {
     uint8_t vote_hash[INTER_SHA_BYTES];
     uint16_t accepted; // bit per member (leader, at its own term)
     struct inter_accept accepts[INTER_MEMBERS_MAX];
-    bool decided; // the round is committed; a blob is still missing here
+    uint16_t promised; // bit per member: for the term that this node asked for
+    struct inter_promise promises[INTER_MEMBERS_MAX];
+    uint8_t heads[HEADS][HEAD_BYTES]; // by round % HEADS: of the record before it
+    uint32_t n_heads;                 // known ones, the newest that of the open round
+    bool decided;                     // the round is committed; a blob is still missing here
     struct inter_record decision;
     bool waits; // for what its updates are: this node cannot judge the proposal `pending` before
     struct inter_record pending;
+    // this node's own newest update, where a proposal lists an older one that took its place meanwhile
+    bool has_own;
+    struct inter_manifest own;
     uint32_t floor; // highest open round that a promise told of: nothing is proposed below
     bool has_best;  // and what was accepted in it, at the highest term
     struct inter_record best;
@@ -114,13 +125,21 @@ struct job {
     struct member members[INTER_MEMBERS_MAX];
     struct serve *serves;
     size_t n_serves, cap_serves;
-    bool leads;    // at standing.term
-    bool asks;     // for standing.term: promises are being collected
-    bool recovers; // its disk was lost: the others are asked what they have accepted
-    bool lost;     // that was so since this node opened the job
+    bool leads;          // at standing.term
+    bool asks;           // for standing.term: promises are being collected
+    bool recovers;       // its disk was lost: the others are asked what they have accepted
+    uint16_t knew_older; // bit per member: by whose word
+    bool lost;           // that was so since this node opened the job
     uint32_t recovered_term, seen_term;
     bool leaving;
-    int leader; // heard last, -1: none
+    uint16_t liars; // bit per member: evidence is here
+    struct inter_evidence evidence[INTER_MEMBERS_MAX];
+    uint16_t parted; // bit per member: has shown a record that is not in this node's history
+    neb_ns parted_at;
+    bool split;                // that was said
+    struct inter_record other; // parted: of another member, to be compared with this node's own
+    uint32_t other_from;       // peer
+    int leader;                // heard last, -1: none
     neb_ns leader_heard, next_beat, asked_at, born;
 };
 
@@ -162,10 +181,15 @@ static inline uint16_t node_everyone(const struct job *j) {
 static inline uint16_t node_data(const struct job *j) {
     return (uint16_t)(node_everyone(j) & ~j->c.witnesses & ~j->c.removed);
 }
+// Nothing is voted for or committed meanwhile.
+static inline bool node_parted(const struct job *j) { return j->parted & ~j->liars; }
 static inline bool node_is_witness(const struct job *j) { return j->c.witnesses >> j->c.self & 1; }
+// With the profile `robust` so many that any two majorities share an honest voter, as many lying as it bounds: a leader that signs two
+// records of one term gets votes enough for one of them at most.
 static inline bool node_majority(const struct job *j, uint32_t votes) {
     uint32_t voters = node_everyone(j) & ~(uint32_t)j->c.removed;
-    return node_count(votes & voters) > node_count(voters) / 2;
+    int n = node_count(voters), lying = j->c.robust && n > 0 ? (n - 1) / 4 : 0;
+    return node_count(votes & voters) > (n + lying) / 2;
 }
 // Two members do not elect: member 0 leads for ever, unless a membership version removed one of them.
 static inline bool node_fixed_leader(const struct job *j) {
@@ -205,6 +229,41 @@ void node_say_pull(struct step *s, struct job *j, const struct fragment *g, uint
 void node_answer_old(struct step *s, const struct job *j, uint32_t round, uint32_t f);
 void node_repeat(struct step *s, struct job *j, struct fragment *g, uint8_t member);
 
+// node_evidence.c
+void node_on_evidence(struct step *s, struct neb_rd *r);
+void node_on_commit_read(struct step *s);
+void node_parted_tick(struct step *s, struct job *j);
+void node_say_evidence(struct step *s, struct job *j, uint8_t liar, uint8_t to);
+// Checks signatures; what is new is stored and handed on.
+void node_take_evidence(struct step *s, struct job *j, const struct inter_evidence *e);
+// Of two records of one fragment, whose statements need not have been checked.
+void node_compare(struct step *s, struct job *j, const struct inter_record *x,
+                  const struct inter_record *y);
+// Of two manifests that fit one key.
+void node_second_update(struct step *s, struct job *j, const struct inter_manifest *former,
+                        const struct inter_manifest *m);
+// Of what this node has voted for, with the accepts that it was told, and another one.
+void node_compare_vote(struct step *s, struct job *j, const struct fragment *g,
+                       const struct inter_record *c);
+// c, of the member that speaks, carries a majority's accepts, and is no part of this node's history.
+void node_part(struct step *s, struct job *j, struct fragment *g, const struct inter_record *c);
+// The hash before round `round`, HEAD_BYTES of it; NULL: not known (any more).
+const uint8_t *node_head(const struct fragment *g, uint32_t round);
+void node_new_head(struct fragment *g); // of g->round and g->previous
+// This node's own, signed. False: it cannot sign.
+bool node_promise(struct step *s, const struct job *j, const struct fragment *g,
+                  struct inter_promise *out);
+bool node_promise_fits(struct inter_node *n, const struct job *j, const struct inter_record *r,
+                       const struct inter_promise *p);
+// Whether the promises that a record of a term above 0 carries left its leader free to propose it.
+bool node_justified(struct inter_node *n, const struct job *j, const struct inter_record *r);
+void node_add_promises(const struct job *j, const struct fragment *g, struct inter_record *r);
+// Whether the accepts that a record carries are a majority's, and all of them good; or would be one's without those of liars.
+bool node_proven(struct inter_node *n, const struct job *j, const struct inter_record *r);
+bool node_proven_without_liars(const struct job *j, const struct inter_record *r);
+// Whether an accept of r that its leader signed is among r's.
+bool node_leader_voted(struct inter_node *n, const struct job *j, const struct inter_record *r);
+
 // node_transfer.c
 void node_on_submit(struct step *s);
 void node_on_manifest(struct step *s, struct neb_rd *r);
@@ -213,6 +272,8 @@ void node_on_chunk(struct step *s, struct neb_rd *r);
 void node_on_gone(struct step *s, struct neb_rd *r);
 void node_on_blob_done(struct step *s);
 void node_transfer_tick(struct step *s, struct job *j);
+// A proposal that waits to be judged and is one of a leader of before, or of a liar: what is known beside it counts again.
+void node_drop_pending(struct step *s, struct job *j, struct fragment *g);
 void node_clear_slot(struct slot *t);
 
 // node_serve.c
@@ -235,6 +296,8 @@ void node_pump(struct step *s, struct job *j); // fills the window of every path
 void node_try_propose(struct step *s, struct job *j, struct fragment *g);
 void node_try_commit(struct step *s, struct job *j, struct fragment *g);
 void node_say_accept(struct step *s, struct job *j, struct fragment *g);
+bool node_accept_fits(struct inter_node *n, const struct job *j, const struct inter_record *r,
+                      const struct inter_accept *a);
 void node_on_propose(struct step *s, struct neb_rd *r);
 void node_on_accept(struct step *s, struct neb_rd *r);
 void node_on_commit(struct step *s, struct neb_rd *r);

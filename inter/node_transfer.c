@@ -43,7 +43,12 @@ static bool same_digest(const struct inter_manifest *a, const struct inter_manif
 }
 
 // Both are signed by their member, which shows it to all who have both.
-static void fault_second(struct step *s, const struct job *j, const struct inter_manifest *m) {
+void node_second_update(struct step *s, struct job *j, const struct inter_manifest *former,
+                        const struct inter_manifest *m) {
+    struct inter_evidence e = {inter_said_update(former), inter_said_update(m)};
+    if (!inter_statements_conflict(&e.a, &e.b))
+        return;
+    node_take_evidence(s, j, &e);
     struct inter_action *a = node_act(s, INTER_ACT_FAULT);
     a->peer = m->key.member == j->c.self ? s->from : j->c.peers[m->key.member];
     a->fault = INTER_FAULT_SECOND;
@@ -115,6 +120,10 @@ static enum neb_status take_manifest(struct step *s, struct job *j, struct fragm
     for (size_t i = j->n_serves; i-- > 0;) // of another digest under this key
         if (inter_key_equal(&j->serves[i].m.key, &m->key) && !same_digest(&j->serves[i].m, m))
             node_serve_remove(j, i);
+    if (m->key.member == j->c.self && t->known && t->m.key.attempt > m->key.attempt) {
+        g->has_own = true;
+        g->own = t->m;
+    }
     node_clear_slot(t);
     NEB_TRY(inter_bitmap_init(&t->got, inter_chunks(m->bytes, m->chunk_bytes)));
     t->known = true;
@@ -130,6 +139,16 @@ static enum neb_status take_manifest(struct step *s, struct job *j, struct fragm
         node_act(s, INTER_ACT_BLOB_OPEN)->manifest = *m;
     }
     return NEB_OK;
+}
+
+void node_drop_pending(struct step *s, struct job *j, struct fragment *g) {
+    bool stale = g->pending.term < j->standing.term || j->liars >> g->pending.leader & 1;
+    if (!g->waits || g->decided || !stale)
+        return;
+    g->waits = false;
+    if (g->has_own && g->slots[j->c.self].m.key.attempt < g->own.key.attempt && !g->voted)
+        s->st = take_manifest(s, j, g, &g->own);
+    g->has_own = false;
 }
 
 bool node_possible(const struct job *j, const struct fragment *g, const struct inter_manifest *m) {
@@ -173,7 +192,7 @@ void node_on_manifest(struct step *s, struct neb_rd *r) {
     }
     struct slot *t = &g->slots[m.key.member];
     bool known = t->known && inter_key_equal(&t->m.key, &m.key),
-         same = known && same_digest(&t->m, &m);
+         same = known && same_digest(&t->m, &m) && !memcmp(t->m.sig, m.sig, sizeof m.sig);
     if (!same && !node_verify_manifest(s->n, j, &m)) {
         node_fault(s, INTER_FAULT_DENIED);
         return;
@@ -183,7 +202,7 @@ void node_on_manifest(struct step *s, struct neb_rd *r) {
         return;
     }
     if (known && !same)
-        fault_second(s, j, &m);
+        node_second_update(s, j, &t->m, &m);
     if (t->known && !same && !replaces(g, t, &m))
         return;
     if (!same && t->attempts >= INTER_ATTEMPTS_MAX && !is_sought(g, &m)) {
@@ -373,8 +392,13 @@ void node_on_state(struct step *s, struct neb_rd *r) {
             t->hints |= (uint16_t)BIT(m);
         return; // who has it can be asked for it
     }
-    if (t->m.key.attempt != k.attempt || memcmp(t->m.sha256, digest, sizeof digest))
+    if (t->m.key.attempt != k.attempt || memcmp(t->m.sha256, digest, sizeof digest)) {
+        if (k.attempt < t->m.key.attempt) { // a proposal made it go back: it is told again
+            t->holders &= (uint16_t)~BIT(m);
+            t->refusers &= (uint16_t)~BIT(m);
+        }
         return;
+    }
     if (h == INTER_HOLD_WHOLE) {
         struct inter_key wanted = k;
         held_by(s, j, t, (uint8_t)m);

@@ -32,6 +32,10 @@ struct inter_service_callbacks {
     void (*snapshot_close)(void *user, struct inter_snapshot_source *source);
     void (*snapshot_done)(void *user, const uint8_t job[INTER_ID_BYTES], enum neb_status st,
                           const char *part, uint64_t header_bytes);
+    // A member has signed what no honest one does: once, when it is found out, and again when a job with such evidence is opened. May be NULL.
+    void (*lied)(void *user, uint32_t peer, const struct inter_evidence *e);
+    // This member and `peer` have committed different records for the round, and commit no more. May be NULL.
+    void (*split)(void *user, uint32_t peer, const struct inter_key *round);
 };
 
 struct inter_service_config {

@@ -145,6 +145,15 @@ enum neb_status service_deliver(struct inter_service *s, const struct inter_reco
     return st;
 }
 
+static enum neb_status read_commit(struct inter_service *s, const struct inter_action *a) {
+    struct inter_event e = {.kind = INTER_EV_COMMIT_READ, .peer = a->peer, .key = a->key};
+    enum neb_status st = inter_ledger_get_commit(s->ledger, a->key.job, a->key.fragment,
+                                                 a->key.round, &s->read_record);
+    e.record = st == NEB_OK ? &s->read_record : NULL;
+    queue_event(s, &e);
+    return st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
+}
+
 static enum neb_status carry_out(struct inter_service *s, const struct inter_action *a) {
     enum neb_status st;
     switch (a->kind) {
@@ -171,6 +180,15 @@ static enum neb_status carry_out(struct inter_service *s, const struct inter_act
     case INTER_ACT_BLOB_FINISH: return finish_blob(s, &a->manifest);
     case INTER_ACT_DELIVER: return service_deliver(s, &a->record);
     case INTER_ACT_FAULT: s->cb.fault(s->cb.user, a->peer, a->fault); return NEB_OK;
+    case INTER_ACT_STORE_EVIDENCE:
+        if (s->cb.lied)
+            s->cb.lied(s->cb.user, a->peer, &a->evidence);
+        return inter_ledger_put_evidence(s->ledger, &a->evidence);
+    case INTER_ACT_READ_COMMIT: return read_commit(s, a);
+    case INTER_ACT_SPLIT:
+        if (s->cb.split)
+            s->cb.split(s->cb.user, a->peer, &a->key);
+        return NEB_OK;
     case INTER_ACT_BEHIND:
         if (s->cb.behind)
             s->cb.behind(s->cb.user, a->key.job);

@@ -73,6 +73,21 @@ static enum neb_status restore_fragment(struct inter_service *s, const struct in
     return st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
 }
 
+static enum neb_status restore_evidence(struct inter_service *s, const struct inter_job_config *c) {
+    struct inter_evidence e;
+    for (uint8_t m = 0; m < c->n_members; m++) {
+        enum neb_status st = inter_ledger_evidence(s->ledger, c->id, m, &e);
+        if (st == NEB_OK) {
+            inter_node_restore_evidence(s->node, &e);
+            if (s->cb.lied)
+                s->cb.lied(s->cb.user, c->peers[m], &e);
+        } else if (st != NEB_ERR_NOT_FOUND) {
+            return st;
+        }
+    }
+    return NEB_OK;
+}
+
 enum neb_status inter_service_job_open(struct inter_service *s,
                                        const struct inter_job_config *given) {
     struct inter_job_config c = *given;
@@ -87,6 +102,7 @@ enum neb_status inter_service_job_open(struct inter_service *s,
         inter_node_restore_standing(s->node, &standing);
     for (uint32_t f = 0; f < c.fragments; f++)
         NEB_TRY(restore_fragment(s, &c, f));
+    NEB_TRY(restore_evidence(s, &c));
     for (uint32_t i = 0; i < s->members.n; i++) // a job that opens on a link that is up learns so
         if (s->up[i])
             service_step(s, &(struct inter_event){.kind = INTER_EV_PEER_UP, .peer = i});

@@ -59,6 +59,8 @@ struct inter_service {
     struct inter_streams *streams;
     struct inter_actions actions;
     struct pending *pending;
+    struct inter_record
+        read_record; // the answer to INTER_ACT_READ_COMMIT, of which one is under way
     size_t n_pending, cap_pending;
     struct cmp_work *gate;
     struct service_arrival arrivals[ARRIVALS_MAX];

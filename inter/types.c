@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+enum { PROMISES_FOLLOW = 0x80 }; // in the number of accepts: records without any are as they were
+
 bool inter_key_equal(const struct inter_key *a, const struct inter_key *b) {
     return a->round == b->round && a->fragment == b->fragment && a->member == b->member &&
            a->attempt == b->attempt && !memcmp(a->job, b->job, sizeof a->job);
@@ -131,14 +133,38 @@ void inter_record_put_body(struct neb_buf *b, const struct inter_record *r) {
     put_value(b, r);
 }
 
+static void put_promise(struct neb_buf *b, const struct inter_promise *p) {
+    neb_buf_u32(b, p->term);
+    neb_buf_u64(b, p->epoch);
+    neb_buf_u32(b, p->round);
+    neb_buf_u8(b, p->voted);
+    neb_buf_u32(b, p->vote_term);
+    neb_buf_add(b, p->vote_hash, sizeof p->vote_hash);
+}
+
+void inter_promise_put_body(struct neb_buf *b, const uint8_t job[INTER_ID_BYTES], uint32_t fragment,
+                            const struct inter_promise *p) {
+    neb_buf_add(b, job, INTER_ID_BYTES);
+    neb_buf_u32(b, fragment);
+    put_promise(b, p);
+}
+
 void inter_record_put(struct neb_buf *b, const struct inter_record *r) {
     inter_record_put_body(b, r);
     neb_buf_add(b, r->sig, sizeof r->sig);
-    neb_buf_u8(b, r->n_accepts);
+    neb_buf_u8(b, (uint8_t)(r->n_accepts | (r->n_promises ? PROMISES_FOLLOW : 0)));
     for (uint8_t i = 0; i < r->n_accepts; i++) {
         neb_buf_u8(b, r->accepts[i].member);
         neb_buf_u64(b, r->accepts[i].epoch);
         neb_buf_add(b, r->accepts[i].sig, sizeof r->accepts[i].sig);
+    }
+    if (!r->n_promises)
+        return;
+    neb_buf_u8(b, r->n_promises);
+    for (uint8_t i = 0; i < r->n_promises; i++) {
+        neb_buf_u8(b, r->promises[i].member);
+        put_promise(b, &r->promises[i]);
+        neb_buf_add(b, r->promises[i].sig, sizeof r->promises[i].sig);
     }
 }
 
@@ -167,8 +193,33 @@ static bool get_entries(struct neb_rd *r, struct inter_record *c) {
     return true;
 }
 
+static bool get_promises(struct neb_rd *r, struct inter_record *c) {
+    c->n_promises = neb_rd_u8(r);
+    if (!c->n_promises || c->n_promises > INTER_PROMISES_MAX)
+        return false;
+    for (uint8_t i = 0; i < c->n_promises; i++) {
+        struct inter_promise *p = &c->promises[i];
+        p->member = neb_rd_u8(r);
+        p->term = neb_rd_u32(r);
+        p->epoch = neb_rd_u64(r);
+        p->round = neb_rd_u32(r);
+        uint8_t voted = neb_rd_u8(r);
+        p->voted = voted == 1;
+        p->vote_term = neb_rd_u32(r);
+        neb_rd_copy(r, p->vote_hash, sizeof p->vote_hash);
+        neb_rd_copy(r, p->sig, sizeof p->sig);
+        const struct inter_promise *before = i ? p - 1 : NULL;
+        if (p->member >= INTER_MEMBERS_MAX || voted > 1 ||
+            (before &&
+             (p->term > before->term || (p->term == before->term && p->member <= before->member))))
+            return false;
+    }
+    return true;
+}
+
 static bool get_accepts(struct neb_rd *r, struct inter_record *c) {
-    c->n_accepts = neb_rd_u8(r);
+    uint8_t n = neb_rd_u8(r);
+    c->n_accepts = n & (PROMISES_FOLLOW - 1);
     if (c->n_accepts > INTER_MEMBERS_MAX)
         return false;
     for (uint8_t i = 0; i < c->n_accepts; i++) {
@@ -179,7 +230,7 @@ static bool get_accepts(struct neb_rd *r, struct inter_record *c) {
         if (a->member >= INTER_MEMBERS_MAX || (i && a->member <= c->accepts[i - 1].member))
             return false;
     }
-    return true;
+    return !(n & PROMISES_FOLLOW) || get_promises(r, c);
 }
 
 bool inter_record_get(struct neb_rd *r, struct inter_record *c) {

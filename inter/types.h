@@ -103,10 +103,29 @@ struct inter_accept { // a voter's signed word that a record is on its disk
     uint8_t sig[INTER_SIG_BYTES];
 };
 
+// A voter's signed word to whoever asks for a term: it accepts nothing below that term any more, and this is what it has accepted of a
+// fragment so far. Job and fragment are those of the record that it is part of.
+struct inter_promise {
+    uint8_t member;
+    uint32_t term;
+    uint64_t epoch; // of the voter's ledger
+    uint32_t round; // open there
+    bool voted;     // in that round: for the value `vote_hash`, at vote_term
+    uint32_t vote_term;
+    uint8_t vote_hash[INTER_SHA_BYTES];
+    uint8_t sig[INTER_SIG_BYTES];
+};
+
+// Of a record: five terms of nine of sixteen members, more of fewer. What is older is left out.
+enum { INTER_PROMISES_MAX = 48 };
+
 enum { INTER_MERGE = 1 }; // record flag: merge round (η 1, μ 0, v 0)
 
 // A commit record. Without accepts it is a proposal; with those of a majority it proves itself to whoever knows the keys.
-// Its value is all but term, leader, signature and accepts: a new leader proposes the same value in its own term.
+// Its value is all but term, leader, signature, accepts and promises: a new leader proposes the same value in its own term. A
+// proposal carries its leader's own accept, so that two of one term are proof against it (inter/evidence.h); one of a term above 0
+// also the promises of a majority, which show that its leader was free to propose this value. Where they tell of a vote for it in an
+// earlier term, those of that term follow, and so on, down to one that was free.
 struct inter_record {
     uint8_t job[INTER_ID_BYTES];
     uint32_t round, fragment, term;
@@ -123,6 +142,8 @@ struct inter_record {
     uint8_t sig[INTER_SIG_BYTES];                     // of the leader
     uint8_t n_accepts;
     struct inter_accept accepts[INTER_MEMBERS_MAX]; // by member, ascending
+    uint8_t n_promises;
+    struct inter_promise promises[INTER_PROMISES_MAX]; // by term, descending; of a term by member
 };
 
 // What a node must remember of a job besides votes, across any crash.
@@ -149,6 +170,9 @@ void inter_record_hash(const struct inter_record *r, uint8_t out[INTER_SHA_BYTES
 // What a voter signs when it accepts the record `hash` of the round in `r` at r's term.
 void inter_accept_put_body(struct neb_buf *out, const struct inter_record *r,
                            const uint8_t hash[INTER_SHA_BYTES], uint64_t epoch);
+// What a voter signs when it promises.
+void inter_promise_put_body(struct neb_buf *out, const uint8_t job[INTER_ID_BYTES],
+                            uint32_t fragment, const struct inter_promise *p);
 // On the node's own disk (little-endian, checked all the same); false: malformed.
 void inter_standing_put(struct neb_buf *out, const struct inter_standing *s);
 NEB_MUST_CHECK bool inter_standing_get(struct neb_rd *r, struct inter_standing *s);

@@ -10,6 +10,7 @@ enum { SEC_SIGN_BYTES = 64 };
 #define SEC_CONTEXT_MANIFEST "nebula manifest v1"
 #define SEC_CONTEXT_RECORD   "nebula record v2"
 #define SEC_CONTEXT_ACCEPT   "nebula accept v1"
+#define SEC_CONTEXT_PROMISE  "nebula promise v1"
 
 // context: 1 to 255 bytes, NEB_ERR_INVALID otherwise.
 NEB_MUST_CHECK enum neb_status sec_sign(const struct sec_identity *id, const char *context,

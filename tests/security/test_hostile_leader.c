@@ -26,7 +26,12 @@ static void beat(void) {
         neb_buf_u64(&b, standing.epochs[to]);
         neb_buf_u16(&b, 1 << ANNA | 1 << BERT);
         neb_buf_u32(&b, 1);
-        neb_buf_u32(&b, sites[ANNA].commits);
+        neb_buf_u16(&b, 0); // evidence against nobody
+        neb_buf_u32(&b, sites[to].commits);
+        uint8_t head[INTER_SHA_BYTES] = {0};
+        if (sites[to].commits) // as whoever she speaks to has it
+            inter_record_hash(&sites[to].last, head);
+        neb_buf_add(&b, head, 16);
         (void)!inter_link_send(bare, index_of[to], INTER_CONTROL, b.p, b.len);
         neb_buf_free(&b);
     }
@@ -99,18 +104,35 @@ static struct inter_record record_of(uint16_t members, bool merge) {
     return r;
 }
 
-static void propose(struct inter_record *r) {
+// Signed, with her own vote.
+static void sign_record(struct inter_record *r) {
     struct neb_buf b = {0};
+    uint8_t hash[INTER_SHA_BYTES];
     inter_record_put_body(&b, r);
     OK(sec_sign(ids[MALLORY], SEC_CONTEXT_RECORD, b.p, b.len, r->sig));
     neb_buf_clear(&b);
+    inter_record_hash(r, hash);
+    r->n_accepts = 1;
+    r->accepts[0] = (struct inter_accept){.member = MALLORY, .epoch = standing.epoch};
+    inter_accept_put_body(&b, r, hash, standing.epoch);
+    OK(sec_sign(ids[MALLORY], SEC_CONTEXT_ACCEPT, b.p, b.len, r->accepts[0].sig));
+    neb_buf_free(&b);
+}
+
+static void propose_to(int to, struct inter_record *r) {
+    struct neb_buf b = {0};
+    sign_record(r);
     neb_buf_u8(&b, MSG_PROPOSE);
     inter_record_put(&b, r);
     neb_buf_u64(&b, standing.epoch);
     neb_buf_u8(&b, 0); // no manifests
-    say(index_of[ANNA], INTER_CONTROL, b.p, b.len);
-    say(index_of[BERT], INTER_CONTROL, b.p, b.len);
+    say(index_of[to], INTER_CONTROL, b.p, b.len);
     neb_buf_free(&b);
+}
+
+static void propose(struct inter_record *r) {
+    propose_to(ANNA, r);
+    propose_to(BERT, r);
 }
 
 static size_t accepts(int who) {
@@ -279,9 +301,112 @@ static void test_robust_unknown(void **state) {
     neb_buf_free(&blob);
 }
 
+// ---- two records of one term ----------------------------------------------------------------------------------
+
+// ACCEPT: | type | job | round | fragment | term | hash | epoch | signature |
+static bool accept_of(int who, struct inter_accept *out) {
+    for (size_t i = n_frames; i-- > 0;) {
+        struct neb_rd r = neb_rd_make(frames[i].b.p, frames[i].b.len);
+        if (frames[i].from != index_of[who] || neb_rd_u8(&r) != MSG_ACCEPT)
+            continue;
+        (void)neb_rd_view(&r, INTER_ID_BYTES + 3 * 4 + INTER_SHA_BYTES);
+        *out = (struct inter_accept){.member = (uint8_t)who, .epoch = neb_rd_u64(&r)};
+        neb_rd_copy(&r, out->sig, sizeof out->sig);
+        return neb_rd_done(&r);
+    }
+    return false;
+}
+
+static void commit_to(int to, struct inter_record *r) {
+    struct neb_buf b = {0};
+    r->n_accepts = 2;
+    assert_true(accept_of(to, &r->accepts[1]));
+    neb_buf_u8(&b, MSG_COMMIT);
+    inter_record_put(&b, r);
+    say(index_of[to], INTER_CONTROL, b.p, b.len);
+    neb_buf_free(&b);
+}
+
+static void expect_proof(const struct site *x) {
+    struct inter_evidence e;
+    OK(inter_ledger_evidence(inter_service_ledger(x->s), job, MALLORY, &e));
+    assert_int_equal(inter_evidence_member(&e), MALLORY);
+    assert_int_equal(e.a.kind, INTER_SAID_ACCEPT);
+    assert_int_equal(e.b.kind, INTER_SAID_ACCEPT);
+    assert_memory_not_equal(e.a.promise.vote_hash, e.b.promise.vote_hash, INTER_SHA_BYTES);
+}
+
+// One to each, and a commit of each with her vote and theirs: each half has the signatures of two of three. They hear of it from each other
+// within a beat, both say whose doing it is, and neither commits any more.
+static void test_two_records(void **state) {
+    (void)state;
+    struct neb_buf blob = {0};
+    struct inter_job_status st;
+    lead();
+    everybody_sends(&blob, GOOD);
+    struct inter_record x = record_of(all, false), y = record_of(all, false);
+    y.plans[ANNA].interval++; // hers to choose
+    propose_to(ANNA, &x);
+    propose_to(BERT, &y);
+    UNTIL(accepts(ANNA) && accepts(BERT));
+    uint32_t before = sites[ANNA].commits;
+    commit_to(ANNA, &x);
+    commit_to(BERT, &y);
+    UNTIL(sites[ANNA].commits == before + 1 && sites[BERT].commits == before + 1);
+    neb_ns since = neb_now();
+    UNTIL(sites[ANNA].faults[INTER_FAULT_SPLIT] && sites[BERT].faults[INTER_FAULT_SPLIT]);
+    assert_true(neb_now() - since < 10 * NEB_S);
+    for (int k = ANNA; k <= BERT; k++) {
+        assert_int_equal(sites[k].faults[INTER_FAULT_LIED], 1);
+        assert_true(inter_service_job_status(sites[k].s, job, &st));
+        assert_true(st.split && st.liars == 1 << MALLORY);
+        expect_proof(&sites[k]);
+    }
+    submit(&sites[ANNA], GOOD);
+    submit(&sites[BERT], GOOD);
+    go_for(3 * NEB_S);
+    assert_true(sites[ANNA].commits == before + 1 && sites[BERT].commits == before + 1);
+    neb_buf_free(&blob);
+}
+
+// Before anything is committed: whoever sees both votes for nothing more of hers, and the others elect another leader.
+static void test_two_proposals(void **state) {
+    (void)state;
+    struct neb_buf blob = {0};
+    lead();
+    everybody_sends(&blob, GOOD);
+    struct inter_record x = record_of(all, false), y = record_of(all, false);
+    y.plans[ANNA].interval++;
+    uint32_t before = sites[ANNA].commits;
+    propose_to(ANNA, &x);
+    UNTIL(accepts(ANNA));
+    propose_to(ANNA, &y);
+    UNTIL(sites[ANNA].faults[INTER_FAULT_LIED] && sites[BERT].faults[INTER_FAULT_LIED]);
+    UNTIL(sites[ANNA].commits == before + 1 &&
+          sites[BERT].commits == before + 1); // she still beats
+    expect_proof(&sites[ANNA]);
+    expect_proof(&sites[BERT]);
+    uint8_t want[INTER_SHA_BYTES], got[INTER_SHA_BYTES];
+    inter_record_hash(&x, want); // what anna has voted for may have been committed
+    inter_record_hash(&sites[BERT].last, got);
+    assert_memory_equal(got, want, sizeof want);
+    expect_sound(&sites[ANNA]);
+    expect_sound(&sites[BERT]);
+    honest_round();
+    // An agent that starts anew knows it still.
+    struct inter_job_status st;
+    inter_service_destroy(&sites[BERT].s);
+    start(&sites[BERT]);
+    open_job(&sites[BERT]);
+    assert_true(inter_service_job_status(sites[BERT].s, job, &st) && st.liars == 1 << MALLORY);
+    neb_buf_free(&blob);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_proposals, open_sites, close_sites),
+        cmocka_unit_test_setup_teardown(test_two_records, open_sites, close_sites),
+        cmocka_unit_test_setup_teardown(test_two_proposals, open_sites, close_sites),
         cmocka_unit_test_setup_teardown(test_bad_one_accepted, open_sites, close_sites),
         cmocka_unit_test_setup_teardown(test_robust, open_robust, close_sites),
         cmocka_unit_test_setup_teardown(test_robust_unknown, open_robust, close_sites)};

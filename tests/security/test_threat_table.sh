@@ -10,7 +10,7 @@ check() { # README: prints what is wrong
     local readme=$1 letter path rows=0 cell ref name files
     declare -A legend=()
     while read -r letter path; do legend[$letter]=$path; done < <(tr '\n' ' ' <"$readme" |
-        grep -oE '`[A-Z]{1,2}` tests/[A-Za-z0-9_/.*]+' | sed -E 's/`([A-Z]+)` (.*[^.])\.?$/\1 \2/')
+        grep -oE '`[A-Z]{1,2}` tests/[A-Za-z0-9_/.*-]+' | sed -E 's/`([A-Z]+)` (.*[^.])\.?$/\1 \2/')
     while IFS= read -r cell; do
         rows=$((rows + 1))
         [[ $cell =~ [a-zA-Z] ]] || { echo "row $rows names no test"; continue; }

@@ -85,6 +85,15 @@ static void disk_clear(struct sim_disk *d) {
     memset(d, 0, sizeof *d);
 }
 
+// Of a liar two manifests fit one key: the one that a record lists counts.
+static void disk_replace(struct sim *s, struct sim_disk *d, const struct inter_manifest *m) {
+    struct sim_blob *b = disk_put(s, d, m);
+    if (!memcmp(b->m.sha256, m->sha256, sizeof m->sha256))
+        return;
+    b->m = *m;
+    b->whole = false;
+}
+
 void sim_disk_lose(struct sim *s, uint8_t i) {
     sim_note(s, "disk lost", i, 0, 0, 0, 0);
     s->h[i].former_life = true;
@@ -138,6 +147,8 @@ void sim_snapshot(struct sim *s, uint8_t i) {
     uint64_t taken = 0;
     uint8_t j = 0;
     h->fetching = false;
+    if (h->split)
+        return;
     while (j < s->o.members && !helps(s, i, j))
         j++;
     if (j == s->o.members)
@@ -170,6 +181,8 @@ void sim_snapshot(struct sim *s, uint8_t i) {
 // Around every store: faults of this exact place. False: the host is down, the store did not happen.
 static bool before_store(struct sim *s, uint8_t i) {
     struct sim_host *h = &s->h[i];
+    if (sim_lies(s, i))
+        return true;
     uint64_t index = s->r.stores++;
     if (h->crash_in && --h->crash_in == 0 && neb_rng_below(&s->rng, 2)) {
         sim_crash(s, i, (neb_ns)neb_rng_below(&s->rng, 8) * NEB_S);
@@ -184,7 +197,7 @@ static bool before_store(struct sim *s, uint8_t i) {
 
 static void after_store(struct sim *s, uint8_t i, bool counted) {
     uint64_t index = s->r.stores - 1;
-    if (!counted || !s->h[i].alive)
+    if (!counted || !s->h[i].alive || sim_lies(s, i))
         return;
     if (sim_point_hits(s, SIM_CRASH_AFTER_STORE, index) ||
         sim_point_hits(s, SIM_LOSE_DISK_AFTER_STORE, index)) {
@@ -208,7 +221,7 @@ static void send_chunk(struct sim *s, uint8_t i, const struct inter_actions *a,
     struct sim_round *r = s->h[i].disk.rounds[x->key.fragment][x->key.round];
     const struct sim_blob *b = sim_disk_blob(r, x->key.member, x->key.attempt);
     if (!b || !b->whole) {
-        if (x->key.round >= s->h[i].disk.checkpoint.frags[x->key.fragment].round)
+        if (!sim_lies(s, i) && x->key.round >= s->h[i].disk.checkpoint.frags[x->key.fragment].round)
             sim_fail(s, "host %u sends a blob that it does not hold", i);
         // Removed since the transfer began.
         sim_host_step(
@@ -235,9 +248,10 @@ static void finish_blob(struct sim *s, uint8_t i, const struct inter_manifest *m
         struct sim_blob *b = disk_put(s, &h->disk, m);
         memcpy(b->words, part, sizeof b->words);
         b->whole = true;
+        done.norm = 1;
         done.refused = b->words[SIM_WORDS] == 1;
         done.ok = !done.refused;
-        if (done.ok)
+        if (done.ok && !sim_lies(s, i))
             sim_check_blob(s, i, m);
         after_store(s, i, true);
     }
@@ -256,6 +270,7 @@ static void open_blob(struct sim *s, uint8_t i, const struct inter_manifest *m) 
         sim_host_step(s, i,
                       &(struct inter_event){.kind = INTER_EV_BLOB_DONE,
                                             .key = m->key,
+                                            .norm = 1,
                                             .ok = b->words[SIM_WORDS] != 1,
                                             .refused = b->words[SIM_WORDS] == 1});
 }
@@ -292,20 +307,25 @@ static void send_commit(struct sim *s, uint8_t i, const struct inter_action *x) 
 static void store_record(struct sim *s, uint8_t i, const struct inter_action *x) {
     struct sim_round *r = sim_disk_round(s, &s->h[i].disk, x->record.fragment, x->record.round);
     if (x->kind == INTER_ACT_STORE_VOTE) {
-        if (!s->h[i].witness && !s->h[i].disk.knows_shape && !s->h[i].former_life &&
-            x->record.leader != i)
+        if (!sim_lies(s, i) && !s->h[i].witness && !s->h[i].disk.knows_shape &&
+            !s->h[i].former_life && x->record.leader != s->h[i].id)
             sim_fail(s, "host %u votes before its worker has said what an update holds", i);
-        if (r->voted && r->vote.term > x->record.term)
+        if (!sim_lies(s, i) && r->voted && r->vote.term > x->record.term)
             sim_fail(s, "host %u votes at term %u after term %u", i, x->record.term, r->vote.term);
         r->voted = true;
         r->vote = x->record;
-        sim_check_vote(s, i, &x->record);
+        if (!sim_lies(s, i))
+            sim_check_vote(s, i, &x->record);
     } else {
-        if (r->committed)
+        if (s->h[i].split && !sim_lies(s, i))
+            sim_fail(s, "host %u commits round %u, and knows that members have parted", i,
+                     x->record.round);
+        if (r->committed && !sim_lies(s, i))
             sim_fail(s, "host %u commits round %u twice", i, x->record.round);
         r->committed = true;
         r->commit = x->record;
-        sim_check_commit(s, i, &x->record);
+        if (!sim_lies(s, i))
+            sim_check_commit(s, i, &x->record);
     }
 }
 
@@ -327,10 +347,13 @@ static void carry_out(struct sim *s, uint8_t i, const struct inter_actions *a,
         after_store(s, i, true);
         break;
     case INTER_ACT_STORE_MANIFEST:
-    case INTER_ACT_REPLACE_MANIFEST: // nobody signs twice here
+    case INTER_ACT_REPLACE_MANIFEST:
         if (!before_store(s, i))
             break;
-        (void)disk_put(s, &h->disk, &x->manifest);
+        if (x->kind == INTER_ACT_REPLACE_MANIFEST)
+            disk_replace(s, &h->disk, &x->manifest);
+        else
+            (void)disk_put(s, &h->disk, &x->manifest);
         after_store(s, i, true);
         break;
     case INTER_ACT_STORE_VOTE:
@@ -355,8 +378,40 @@ static void carry_out(struct sim *s, uint8_t i, const struct inter_actions *a,
                      h->boot);
         h->fetching = true;
         break;
+    case INTER_ACT_STORE_EVIDENCE:
+        if (!before_store(s, i))
+            break;
+        h->disk.liars |= (uint16_t)(1u << x->peer);
+        h->disk.evidence[x->peer] = x->evidence;
+        after_store(s, i, true);
+        break;
+    case INTER_ACT_READ_COMMIT: {
+        const struct sim_round *r = h->disk.rounds[x->key.fragment][x->key.round];
+        struct inter_record own = r && r->committed ? r->commit : (struct inter_record){0};
+        sim_host_step(s, i,
+                      &(struct inter_event){.kind = INTER_EV_COMMIT_READ,
+                                            .peer = i,
+                                            .key = x->key,
+                                            .record = r && r->committed ? &own : NULL});
+        break;
+    }
+    case INTER_ACT_SPLIT:
+        h->split = true; // its job ends
+        h->worker_alive = false;
+        sim_note(s, "split", i, x->peer, x->key.fragment, x->key.round, 0);
+        if (!sim_lies(s, i) && !s->split.on && !sim_check_parting(s))
+            sim_fail(s, "host %u says that members have parted, and they have not", i);
+        break;
     case INTER_ACT_FAULT:
+        if (sim_lies(s, i))
+            break;
         sim_note(s, inter_fault_name(x->fault), i, x->peer, 0, 0, 0);
+        if (x->fault == INTER_FAULT_LIED && !sim_lies(s, (uint8_t)x->peer))
+            sim_fail(s, "host %u has evidence against %u, who is honest", i, x->peer);
+        if (s->split.on || sim_lies(s, (uint8_t)x->peer))
+            break;
+        if (s->liar && x->fault == INTER_FAULT_DENIED)
+            break; // an honest leader may have believed a liar: an update that it says it has, and others refuse
         if (x->fault == INTER_FAULT_DIVERGED || x->fault == INTER_FAULT_DENIED ||
             x->fault == INTER_FAULT_MALFORMED)
             sim_fail(s, "host %u reports: %s (member %u)", i, inter_fault_name(x->fault), x->peer);
@@ -370,6 +425,8 @@ void sim_host_step(struct sim *s, uint8_t i, const struct inter_event *e) {
     uint32_t boot = h->boot;
     if (!h->alive)
         return;
+    if (sim_lies(s, i))
+        sim_liar_forgets(s, i);
     if (inter_node_step(h->node, sim_clock(s, h), e, &a) != NEB_OK)
         sim_fail(s, "host %u: a step failed", i);
     sim_check_bounds(s, i, &a);
@@ -410,6 +467,7 @@ static void restore_fragment(struct sim *s, struct sim_host *h, uint32_t f) {
         if (inter_node_restore_manifest(h->node, &best->m, hold, best->whole ? NULL : &got) !=
             NEB_OK)
             sim_fail(s, "host %u cannot restore a manifest", h->id);
+        inter_node_restore_norm(h->node, &best->m.key, best->whole ? 1 : 0);
         if (m == h->id && best->words[SIM_WORDS] == 1)
             inter_node_own_bad(h->node, &best->m.key);
         inter_bitmap_free(&got);
@@ -426,7 +484,7 @@ void sim_host_boot(struct sim *s, uint8_t i) {
     struct inter_job_config c = {
         .id = {1},
         .n_members = (uint8_t)s->o.members,
-        .self = i,
+        .self = h->id,
         .fragments = s->o.fragments,
         .merge_after = 3,
         .eta = 1,
@@ -435,6 +493,7 @@ void sim_host_boot(struct sim *s, uint8_t i) {
         .tune = {.start_interval = 16u * (h->boot & 0xff) + i + 1,
                  .start_overlap = (uint32_t)s->overlap},
         .grace = 10 * NEB_S,
+        .robust = s->o.robust,
         .awaits_shape = true,
         .epoch = h->disk.epoch};
     for (uint8_t m = 0; m < s->o.members; m++) {
@@ -453,6 +512,11 @@ void sim_host_boot(struct sim *s, uint8_t i) {
         inter_node_restore_standing(h->node, &h->disk.standing);
     for (uint32_t f = 0; f < s->o.fragments; f++)
         restore_fragment(s, h, f);
+    for (uint8_t m = 0; m < s->o.members; m++)
+        if (h->disk.liars >> m & 1)
+            inter_node_restore_evidence(h->node, &h->disk.evidence[m]);
+    if (s->liar && s->liar->gone)
+        inter_node_job_gone(h->node, c.id, (uint16_t)(1u << s->liar->who));
     sim_note(s, "boot", i, inter_node_round(h->node, c.id, 0), 0, 0, 0);
     sim_post(s, 0, SIM_TICK, i, 0, h->boot);
     if (h->disk.knows_shape)
@@ -483,7 +547,7 @@ void sim_host_submit(struct sim *s, uint8_t i, uint32_t f, const struct inter_ma
         sim_fail(s, "worker %u is at round %u, its ledger at %u", i, m.key.round, open);
     m.key.attempt += SIM_ATTEMPTS_OF_EPOCH * (uint32_t)h->disk.epoch;
     struct sim_round *r = sim_disk_round(s, &h->disk, f, m.key.round);
-    const struct sim_blob *own = sim_disk_blob(r, i, m.key.attempt);
+    const struct sim_blob *own = sim_disk_blob(r, h->id, m.key.attempt);
     if (own && own->whole) {
         if (memcmp(own->words, words, sizeof own->words))
             sim_note(s, "other bytes than before the restart", i, f, m.key.round, 0, 0);
@@ -495,7 +559,7 @@ void sim_host_submit(struct sim *s, uint8_t i, uint32_t f, const struct inter_ma
     m.chunk_bytes = INTER_CHUNK_MIN;
     struct neb_buf b = {0};
     inter_manifest_put_body(&b, &m);
-    mix_sign(i, "nebula manifest v1", b.p, b.len, m.sig);
+    mix_sign(h->id, "nebula manifest v1", b.p, b.len, m.sig);
     neb_buf_free(&b);
     if (!before_store(s, i))
         return;
@@ -503,9 +567,12 @@ void sim_host_submit(struct sim *s, uint8_t i, uint32_t f, const struct inter_ma
     mine->m = m;
     memcpy(mine->words, words, sizeof mine->words);
     mine->whole = true;
-    sim_check_blob(s, i, &m);
+    if (!sim_lies(s, i))
+        sim_check_blob(s, i, &m);
     after_store(s, i, true);
-    sim_host_step(s, i, &(struct inter_event){.kind = INTER_EV_SUBMIT, .manifest = &m, .peer = i});
+    sim_host_step(
+        s, i,
+        &(struct inter_event){.kind = INTER_EV_SUBMIT, .manifest = &m, .peer = h->id, .norm = 1});
     if (h->alive && words[SIM_WORDS] == 1)
         inter_node_own_bad(h->node, &m.key);
 }

@@ -44,7 +44,8 @@ static void check_copies(struct sim *s, const struct inter_record *r, const stru
     for (int x = 0; x < SIM_ATTEMPTS; x++)
         if (s->oracle->attempts[r->fragment][r->round][e->member][x] == e->attempt)
             copies = __builtin_popcount(s->oracle->copies[r->fragment][r->round][e->member][x]);
-    if (copies < (data < 2 ? data : 2))
+    int lies = s->liar != NULL; // it may say that it has what it has not
+    if (copies + lies + (lies && sim_lies(s, e->member)) < (data < 2 ? data : 2))
         sim_fail(s, "round %u lists an update of %u that is on %d disks", r->round, e->member,
                  copies);
 }
@@ -96,7 +97,7 @@ static void first_commit(struct sim *s, uint8_t i, const struct inter_record *r,
     for (int k = 0; k < 8; k++)
         if (o->votes[f][n][k].voters && !memcmp(o->votes[f][n][k].hash, hash, INTER_SHA_BYTES))
             votes = __builtin_popcount(o->votes[f][n][k].voters);
-    if (votes <= (int)s->o.members / 2)
+    if (votes + (s->liar != NULL) <= (int)s->o.members / 2)
         sim_fail(s, "round %u of fragment %u committed by %u with %d votes on disk", n, f, i,
                  votes);
     if (n != o->top[f])
@@ -119,9 +120,9 @@ static void first_commit(struct sim *s, uint8_t i, const struct inter_record *r,
             continue;
         }
         check_copies(s, r, e);
-        for (uint8_t m = 0; m < s->o.members && !b; m++) {
+        for (uint8_t m = 0; m < s->o.members + (s->liar != NULL) && !b; m++) {
             b = sim_disk_blob(s->h[m].disk.rounds[f][n], e->member, e->attempt);
-            b = b && b->whole ? b : NULL;
+            b = b && b->whole && !memcmp(b->m.sha256, e->sha256, sizeof e->sha256) ? b : NULL;
         }
         if (!b)
             sim_fail(s, "round %u lists an update of %u that is nowhere", n, e->member);
@@ -134,6 +135,17 @@ static void first_commit(struct sim *s, uint8_t i, const struct inter_record *r,
         sim_fail(s, "round %u committed with %d contributor", n, contributors);
 }
 
+static void parted(struct sim *s, uint8_t i, const struct inter_record *r,
+                   const struct inter_record *other) {
+    if (s->o.robust && r->term == other->term)
+        sim_fail(s, "robust: two records of round %u, both of term %u", r->round, r->term);
+    s->split.on = true;
+    s->split.at = s->now;
+    s->split.fragment = r->fragment;
+    s->split.round = r->round;
+    sim_note(s, "parted", i, r->fragment, r->round, r->term, other->term);
+}
+
 void sim_check_commit(struct sim *s, uint8_t i, const struct inter_record *r) {
     uint8_t hash[INTER_SHA_BYTES];
     inter_record_hash(r, hash);
@@ -141,8 +153,12 @@ void sim_check_commit(struct sim *s, uint8_t i, const struct inter_record *r) {
         r->round ? s->h[i].disk.rounds[r->fragment][r->round - 1] : NULL;
     if (r->round && !(before && before->committed))
         sim_fail(s, "host %u commits round %u before %u", i, r->round, r->round - 1);
+    if (s->split.on)
+        return; // what counts from here on is that they find out
     if (!s->oracle->commits[r->fragment][r->round].known)
         first_commit(s, i, r, hash);
+    else if (memcmp(s->oracle->commits[r->fragment][r->round].hash, hash, sizeof hash) && s->liar)
+        parted(s, i, r, &s->oracle->commits[r->fragment][r->round].r);
     else if (memcmp(s->oracle->commits[r->fragment][r->round].hash, hash, sizeof hash))
         sim_fail(s, "fork: host %u commits another value for round %u of fragment %u", i, r->round,
                  r->fragment);
@@ -154,6 +170,8 @@ void sim_check_worker(struct sim *s, uint8_t i, uint32_t f) {
     const struct sim_oracle *o = s->oracle;
     uint32_t round = w->frags[f].round;
     int64_t all[SIM_WORDS];
+    if (s->split.on)
+        return;
     sim_produced(s->o.seed, i, f, w->step, all);
     int64_t tokens = (int64_t)(w->tokens - w->tokens_base[f]) + w->tokens_lost[f];
     for (uint32_t n = 0; n < round; n++)
@@ -184,9 +202,88 @@ void sim_check_bounds(struct sim *s, uint8_t i, const struct inter_actions *a) {
         sim_fail(s, "host %u: %zu actions in one step", i, a->n);
 }
 
+static const struct inter_record *record_at(const struct sim *s, uint8_t i, uint32_t f,
+                                            uint32_t n) {
+    const struct sim_round *r = s->h[i].disk.rounds[f][n];
+    if (r && r->committed && n >= s->h[i].disk.base[f]) // else of before a snapshot
+        return &r->commit;
+    const struct fragment *g = s->h[i].alive ? &s->h[i].node->jobs[0].fragments[f] : NULL;
+    return g && g->decided && g->round == n ? &g->decision : NULL;
+}
+
+// Another honest member's record of a round for which i has a different one; NULL: there is none.
+static const struct inter_record *conflict(const struct sim *s, uint8_t i,
+                                           const struct inter_record **own) {
+    uint8_t a[INTER_SHA_BYTES], b[INTER_SHA_BYTES];
+    for (uint32_t f = 0; f < s->o.fragments; f++)
+        for (uint32_t n = 0; n < SIM_ROUNDS; n++)
+            for (uint8_t k = 0; k < s->o.members; k++) {
+                const struct inter_record *r = sim_lies(s, k) ? NULL : record_at(s, k, f, n);
+                if (!r || !(*own = record_at(s, i, f, n)))
+                    continue;
+                inter_record_hash(*own, a);
+                inter_record_hash(r, b);
+                if (memcmp(a, b, sizeof a))
+                    return r;
+            }
+    return NULL;
+}
+
+bool sim_check_parting(struct sim *s) {
+    for (uint8_t i = 0; i < s->o.members; i++) {
+        const struct inter_record *own, *other = sim_lies(s, i) ? NULL : conflict(s, i, &own);
+        if (other) {
+            parted(s, i, own, other);
+            return true;
+        }
+    }
+    return false;
+}
+
+// It says so, or it has taken the other side's state in the place of its own; and it knows who lied.
+static bool knows(const struct sim *s, uint8_t i) {
+    const struct inter_record *own;
+    return s->h[i].alive && s->h[i].disk.liars == 1u << s->liar->who &&
+           (s->h[i].split || !conflict(s, i, &own));
+}
+
+bool sim_check_split(struct sim *s) {
+    // with all links whole; crashed hosts are up by then
+    const neb_ns patience = 25 * NEB_S;
+    bool all = true;
+    if (!s->split.on || s->now < s->split.look)
+        return false;
+    s->split.look = s->now + NEB_S / 4;
+    for (uint8_t i = 0; i < s->o.members && all; i++)
+        all = sim_lies(s, i) || knows(s, i);
+    if (all) {
+        s->r.splits++;
+        s->r.detected = neb_seconds(s->now - s->split.at);
+        return true;
+    }
+    if (s->calm && s->now - s->split.at > patience)
+        for (uint8_t i = 0; i < s->o.members; i++)
+            if (!sim_lies(s, i) && !knows(s, i))
+                sim_fail(s,
+                         "members have parted in round %u of fragment %u; host %u %s, and has "
+                         "evidence against %x",
+                         s->split.round, s->split.fragment, i,
+                         s->h[i].split ? "knows" : "trains on", s->h[i].disk.liars);
+    return false;
+}
+
 void sim_check_end(struct sim *s) {
+    if (s->split.on)
+        return;
     for (uint8_t i = 0; i < s->o.members; i++) {
         const struct sim_host *h = &s->h[i];
+        if (sim_lies(s, i))
+            continue;
+        s->r.caught |= h->disk.liars != 0;
+        if (s->liar && !h->finished && sim_liar_stuck(s)) {
+            s->r.stuck = 1;
+            return;
+        }
         if (!h->witness && !h->finished)
             sim_fail(s, "no progress: worker %u is at step %lld, round %u, and faults are over", i,
                      (long long)h->w.step, h->w.frags[0].round);

@@ -40,7 +40,7 @@ static const struct sim_log *logged(const struct sim_disk *d, uint32_t f, uint32
 
 void sim_worker_boot(struct sim *s, uint8_t i) {
     struct sim_host *h = &s->h[i];
-    if (h->witness || !h->alive)
+    if (h->witness || !h->alive || h->split)
         return;
     h->worker_alive = true;
     h->worker_boot++;
@@ -67,7 +67,7 @@ static bool commit_here(struct sim *s, uint8_t i, uint32_t f, uint32_t round) {
     return r && r->committed;
 }
 
-static bool bad_update(const struct sim *s, uint8_t i, uint32_t f, uint32_t round) {
+bool sim_bad_update(const struct sim *s, uint8_t i, uint32_t f, uint32_t round) {
     return s->o.chaos && neb_mix64(s->o.seed * 31 + i * 7 + f * 3 + round) % 97 == 0;
 }
 
@@ -86,7 +86,7 @@ static void submit(struct sim *s, uint8_t i, uint32_t f) {
                                .flags = w->frags[f].sent_final ? INTER_FINAL : 0};
     for (int k = 0; k < SIM_WORDS; k++)
         words[k] = w->e[f][k] & ~(int64_t)CODEC_LOST_BITS;
-    words[SIM_WORDS] = bad_update(s, i, f, w->frags[f].round);
+    words[SIM_WORDS] = sim_bad_update(s, i, f, w->frags[f].round);
     sim_host_submit(s, i, f, &m, words);
 }
 
@@ -400,6 +400,10 @@ void sim_worker_adopt(struct sim *s, uint8_t i, const struct sim_worker_state *f
 void sim_work(struct sim *s, uint8_t i) {
     struct sim_host *h = &s->h[i];
     struct sim_worker_state *w = &h->w;
+    if (sim_lies(s, i)) {
+        sim_liar_works(s, i);
+        return;
+    }
     if (h->needs_state && !adopt(s, i)) {
         sim_post(s, h->step_time, SIM_WORK, i, 0, h->worker_boot);
         return;

@@ -133,6 +133,15 @@ void sim_cut(struct sim *s, uint8_t i, uint8_t j, bool ij, bool ji) {
         sim_post(s, 4 * NEB_S, SIM_NOTICE, i, j, l->number | 1u << 31);
 }
 
+static void tell_link(struct sim *s, uint8_t i, uint8_t j, bool up) {
+    struct inter_event e = {.kind = up ? INTER_EV_PEER_UP : INTER_EV_PEER_DOWN, .peer = j};
+    sim_host_step(s, i, &e);
+    if (sim_lies(s, i)) {
+        s->h[s->liar->twin].up[j] = up;
+        sim_host_step(s, s->liar->twin, &e);
+    }
+}
+
 static void on_connect(struct sim *s, uint8_t i, uint8_t j) {
     struct sim_link *l = link_of(s, i, j);
     struct sim_host *a = &s->h[i], *b = &s->h[j];
@@ -147,8 +156,8 @@ static void on_connect(struct sim *s, uint8_t i, uint8_t j) {
     memset(l->last, 0, sizeof l->last);
     a->up[j] = b->up[i] = true;
     sim_note(s, "connected", i, j, l->number, 0, 0);
-    sim_host_step(s, i, &(struct inter_event){.kind = INTER_EV_PEER_UP, .peer = j});
-    sim_host_step(s, j, &(struct inter_event){.kind = INTER_EV_PEER_UP, .peer = i});
+    tell_link(s, i, j, true);
+    tell_link(s, j, i, true);
 }
 
 static void on_notice(struct sim *s, uint8_t i, uint8_t j, uint32_t tag) {
@@ -163,7 +172,7 @@ static void on_notice(struct sim *s, uint8_t i, uint8_t j, uint32_t tag) {
         return;
     s->h[i].up[j] = false;
     sim_note(s, "disconnected", i, j, tag, 0, 0);
-    sim_host_step(s, i, &(struct inter_event){.kind = INTER_EV_PEER_DOWN, .peer = j});
+    tell_link(s, i, j, false);
     if (i < j || !s->h[j].up[i])
         try_connect(s, i, j);
 }
@@ -188,6 +197,9 @@ void sim_transmit(struct sim *s, uint8_t from, uint8_t to, bool bulk, const uint
         uint8_t room[sizeof(struct sim_message) + SIM_BLOB + (1 << 16)];
     } u;
     struct sim_message *x = &u.head;
+    uint8_t brain = from;
+    if (sim_lies(s, from))
+        from = s->liar->who;
     struct sim_link *l = link_of(s, from, to);
     if (!l->session || !s->h[from].up[to] || n + m > SIM_BLOB + (1 << 16))
         return;
@@ -200,6 +212,8 @@ void sim_transmit(struct sim *s, uint8_t from, uint8_t to, bool bulk, const uint
     memcpy(x->bytes, p, n);
     if (m)
         memcpy(x->bytes + n, q, m);
+    if (sim_lies(s, from) && !sim_liar_says(s, brain, to, x->bytes, &x->len))
+        return;
     uint64_t index = s->r.messages++;
     if (sim_point_hits(s, SIM_CUT_AT_MESSAGE, index)) {
         end_session(s, from, to, 2 * NEB_S);
@@ -263,12 +277,15 @@ static void on_message(struct sim *s, struct sim_message *m) {
         deliver_later(s, m, 200 * NEB_MS, true);
         return;
     }
-    sim_host_step(s, m->to,
-                  &(struct inter_event){.kind = INTER_EV_MESSAGE,
-                                        .peer = m->from,
-                                        .bulk = m->bulk,
-                                        .data = m->bytes,
-                                        .len = m->len});
+    if (sim_lies(s, m->to))
+        sim_liar_hears(s, m);
+    else
+        sim_host_step(s, m->to,
+                      &(struct inter_event){.kind = INTER_EV_MESSAGE,
+                                            .peer = m->from,
+                                            .bulk = m->bulk,
+                                            .data = m->bytes,
+                                            .len = m->len});
     spring(s, m);
 }
 
@@ -279,6 +296,8 @@ void sim_crash(struct sim *s, uint8_t i, neb_ns down_for) {
         return;
     sim_note(s, "crash", i, down_for / NEB_S, 0, 0, 0);
     sim_host_stop(s, i);
+    if (sim_lies(s, i))
+        sim_host_stop(s, s->liar->twin);
     for (uint8_t j = 0; j < s->o.members; j++)
         if (j != i) {
             end_session(s, i, j, notice_at_most);
@@ -290,8 +309,16 @@ void sim_crash(struct sim *s, uint8_t i, neb_ns down_for) {
 static void boot(struct sim *s, uint8_t i) {
     if (s->h[i].alive)
         return;
+    if (sim_lies(s, i) && s->liar->gone)
+        return;
     inter_node_destroy(&s->h[i].node); // kept until now: a crash may come from inside its own step
     sim_host_boot(s, i);
+    if (sim_lies(s, i)) { // one member to all others: one ledger's epoch
+        struct sim_host *twin = &s->h[s->liar->twin];
+        twin->disk.epoch = s->h[i].disk.epoch;
+        inter_node_destroy(&twin->node);
+        sim_host_boot(s, s->liar->twin);
+    }
     for (uint8_t j = 0; j < s->o.members; j++)
         if (j != i)
             try_connect(s, i, j);
@@ -312,6 +339,8 @@ static void heal(struct sim *s) {
     sim_note(s, "heal", 0, 0, 0, 0, 0);
     for (uint8_t i = 0; i < s->o.members; i++)
         for (uint8_t j = (uint8_t)(i + 1); j < s->o.members; j++) {
+            if (sim_liar_divides(s, i, j))
+                continue;
             sim_cut(s, i, j, true, true);
             s->links[i][j].slow = 0;
         }
@@ -339,6 +368,8 @@ static bool last_copy(const struct sim *s, const struct inter_record *r, uint8_t
 // All others vote, and nothing that counts is on this disk alone: the loss of one disk is to be survived, not of a second one
 // before the first is mended.
 static bool may_lose_disk(const struct sim *s, uint8_t i) {
+    if (s->liar) // one misfortune at a time: it may be the only one to say what that disk held
+        return false;
     for (uint8_t j = 0; j < s->o.members; j++)
         for (uint32_t f = 0; f < s->o.fragments; f++)
             for (uint32_t n = 0; n <= s->oracle->top[f] && n < SIM_ROUNDS; n++) {
@@ -358,8 +389,8 @@ static uint8_t leader_or(const struct sim *s, uint8_t otherwise) {
     struct inter_job_status st;
     const uint8_t id[INTER_ID_BYTES] = {1};
     for (uint8_t i = 0; i < s->o.members; i++)
-        if (s->h[i].alive && inter_node_job_status(s->h[i].node, id, sim_clock(s, &s->h[i]), &st) &&
-            st.leads)
+        if (s->h[i].alive && !sim_lies(s, i) &&
+            inter_node_job_status(s->h[i].node, id, sim_clock(s, &s->h[i]), &st) && st.leads)
             return i;
     return otherwise;
 }
@@ -369,7 +400,7 @@ static void one_fault(struct sim *s) {
     if (s->hunts && neb_rng_below(&s->rng, 2))
         i = leader_or(s, i);
     uint8_t j = (uint8_t)((i + 1 + neb_rng_below(&s->rng, n - 1u)) % n);
-    switch (neb_rng_below(&s->rng, 18)) {
+    switch (neb_rng_below(&s->rng, s->liar ? 20 : 18)) {
     case 14:
     case 15:
     case 16: // types of inter/node: votes, commits and promises more often than the rest
@@ -398,6 +429,8 @@ static void one_fault(struct sim *s) {
             sim_post(s, between(s, 0, 5 * NEB_S), SIM_BOOT_WORKER, i, 0, s->h[i].boot);
         }
         break;
+    case 18:
+    case 19: sim_liar_shuffle(s); break;
     case 11: s->h[i].step_time = between(s, 20 * NEB_MS, 600 * NEB_MS); break;
     case 12:
         sim_note(s, "leave", i, 0, 0, 0, 0);
@@ -413,13 +446,20 @@ static void one_fault(struct sim *s) {
 }
 
 static void on_chaos(struct sim *s) {
-    if (s->now < chaos_until) {
-        one_fault(s);
+    if (s->now < chaos_until && !s->split.on) {
+        if (s->liar && s->liar->siege && s->now >= s->liar->siege)
+            sim_liar_shuffle(s);
+        else
+            one_fault(s);
         sim_post(s, between(s, 100 * NEB_MS, 5 * NEB_S), SIM_CHAOS, 0, 0, 0);
         return;
     }
     s->ambush.type = 0;
-    s->calm = true; // from here on everything must come to its end
+    if (s->liar && !s->split.on)
+        sim_liar_revoked(s);
+    else if (s->liar)
+        s->liar->divided = 0; // they hear each other again, and it goes on
+    s->calm = true;           // from here on everything must come to its end
     heal(s);
     s->loss = s->twice = s->swap = s->stale = 0;
     for (uint8_t i = 0; i < s->o.members; i++) {
@@ -461,7 +501,7 @@ static void handle(struct sim *s, const struct sim_event *e) {
 
 static bool all_finished(const struct sim *s) {
     for (uint8_t i = 0; i < s->o.members; i++)
-        if (!s->h[i].witness && (!s->h[i].finished || !s->h[i].alive))
+        if (!s->h[i].witness && !sim_lies(s, i) && (!s->h[i].finished || !s->h[i].alive))
             return false;
     return true;
 }
@@ -487,6 +527,8 @@ static void set_up(struct sim *s) {
         for (uint8_t j = (uint8_t)(i + 1); j < s->o.members; j++)
             s->links[i][j].open[0] = s->links[i][j].open[1] = true;
     }
+    if (s->o.liar)
+        sim_liar_set_up(s);
     s->hunts = s->o.chaos && neb_rng_below(&s->rng, 3) == 0;
     for (uint8_t i = 0; i < s->o.members; i++)
         boot(s, i);
@@ -502,7 +544,7 @@ void sim_run(const struct sim_options *o, struct sim_result *out) {
     s->o = *o;
     if (!setjmp(s->on_fail)) {
         set_up(s);
-        while (s->n_heap && s->now < limit && !all_finished(s)) {
+        while (s->n_heap && s->now < limit && !all_finished(s) && !sim_check_split(s)) {
             struct sim_event e = pop(s);
             s->now = e.at;
             handle(s, &e);
@@ -511,9 +553,9 @@ void sim_run(const struct sim_options *o, struct sim_result *out) {
         sim_check_end(s);
     } else {
         fprintf(stderr,
-                "\nviolation: %s\nseed %llu, %u members (%u witnesses), %u rounds, %u fragments",
-                s->r.why, (unsigned long long)o->seed, o->members, o->witnesses, o->rounds,
-                o->fragments);
+                "\nviolation: %s\n%sseed %llu, %u members (%u witnesses), %u rounds, %u fragments",
+                s->r.why, s->liar ? "with a liar: " : "", (unsigned long long)o->seed, o->members,
+                o->witnesses, o->rounds, o->fragments);
         for (int i = 0; i < SIM_POINTS; i++)
             if (o->points[i].kind)
                 fprintf(stderr, ", fault %d at %llu", (int)o->points[i].kind,
@@ -527,8 +569,9 @@ void sim_run(const struct sim_options *o, struct sim_result *out) {
     while (s->n_heap)
         free(s->heap[--s->n_heap].m);
     free(s->heap);
-    for (uint8_t i = 0; i < o->members; i++)
+    for (uint8_t i = 0; i < o->members + (s->liar != NULL); i++)
         sim_host_free(&s->h[i]);
+    free(s->liar);
     free(s->oracle);
     free(s);
 }

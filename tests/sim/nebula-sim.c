@@ -3,6 +3,8 @@
 //   nebula-sim [--seed N] [--seeds K] [--members M] [--witnesses W] [--rounds R] [--fragments F] [--trace]
 //       random faults by seed: crashes between stores, cuts, one-way cuts, partitions, slow links, lost disks, skewed clocks,
 //       slow and killed workers, planned leaves, refused updates, loss, duplication and reordering
+//   nebula-sim --liar …
+//       the same with one member that lies (nebula-sim-liar.c)
 //   nebula-sim --exhaustive single|double [--members M] [--rounds R]
 //       every fault at every message and every store of an undisturbed run; or every pair of them
 //
@@ -20,7 +22,8 @@
 
 struct totals {
     uint64_t runs, messages, stores, committed, rejected, merges, returns, snapshots, taken_over;
-    double seconds;
+    uint64_t splits, caught, stuck;
+    double seconds, detected;
 };
 
 static void add(struct totals *t, const struct sim_result *r) {
@@ -34,12 +37,22 @@ static void add(struct totals *t, const struct sim_result *r) {
     t->merges += r->merges;
     t->returns += r->returns;
     t->seconds += r->seconds;
+    t->splits += r->splits;
+    t->caught += r->caught || r->splits;
+    t->stuck += r->stuck;
+    t->detected = r->detected > t->detected ? r->detected : t->detected;
 }
 
 static struct sim_options by_seed(const struct sim_options *given, uint64_t seed) {
     struct sim_options o = *given;
     uint64_t z = neb_mix64(seed + 77);
     o.seed = seed;
+    if (!o.members && o.liar) {
+        static const uint8_t sizes[] = {3, 3, 3, 4, 4, 5, 5, 6};
+        o.members = sizes[z % 8];
+        o.witnesses = z >> 8 & 1 && z >> 9 & 1; // then it is the witness that lies
+        o.robust = o.members >= 5 && !o.witnesses && z >> 10 & 1;
+    }
     if (!o.members) {
         static const uint8_t sizes[] = {2, 2, 3, 3, 3, 4, 5, 5};
         o.members = sizes[z % 8];
@@ -113,17 +126,11 @@ static uint64_t number(const char *text, const char *what) {
 }
 
 int main(int argc, char **argv) {
-    static const struct option options[] = {{"seed", 1, NULL, 's'},
-                                            {"seeds", 1, NULL, 'k'},
-                                            {"members", 1, NULL, 'm'},
-                                            {"witnesses", 1, NULL, 'w'},
-                                            {"rounds", 1, NULL, 'r'},
-                                            {"fragments", 1, NULL, 'f'},
-                                            {"jobs", 1, NULL, 'j'},
-                                            {"exhaustive", 1, NULL, 'x'},
-                                            {"trace", 0, NULL, 't'},
-                                            {"orderly", 0, NULL, 'o'},
-                                            {0}};
+    static const struct option options[] = {
+        {"seed", 1, NULL, 's'},      {"seeds", 1, NULL, 'k'},      {"members", 1, NULL, 'm'},
+        {"witnesses", 1, NULL, 'w'}, {"rounds", 1, NULL, 'r'},     {"fragments", 1, NULL, 'f'},
+        {"jobs", 1, NULL, 'j'},      {"exhaustive", 1, NULL, 'x'}, {"trace", 0, NULL, 't'},
+        {"liar", 0, NULL, 'l'},      {"orderly", 0, NULL, 'o'},    {0}};
     struct sim_options o = {.seed = 1, .rounds = 8, .chaos = true};
     uint64_t count = 1, jobs = 2;
     bool exhaustive = false, pairs = false, good = true;
@@ -138,6 +145,7 @@ int main(int argc, char **argv) {
         case 'j': jobs = number(optarg, "--jobs"); break;
         case 't': o.trace = true; break;
         case 'o': o.orderly = true; break;
+        case 'l': o.liar = true; break;
         case 'x':
             exhaustive = true;
             pairs = !strcmp(optarg, "double");
@@ -148,13 +156,13 @@ int main(int argc, char **argv) {
             fprintf(stderr,
                     "usage: nebula-sim [--seed N] [--seeds K] [--members M] [--witnesses W] "
                     "[--rounds R] [--fragments F] [--jobs J] [--exhaustive single|double] "
-                    "[--orderly] [--trace]\n");
+                    "[--liar] [--orderly] [--trace]\n");
             return 2;
         }
     }
     if (o.members == 1 || o.members > INTER_MEMBERS_MAX || o.fragments > SIM_FRAGMENTS ||
-        o.rounds < 1 || o.rounds > 40 || (o.members && o.witnesses > o.members - 2) || !jobs ||
-        jobs > 64) {
+        o.rounds < 1 || o.rounds > 40 || (o.members && o.witnesses > o.members - 2) ||
+        (o.liar && (o.members == 2 || o.members > 15 || exhaustive)) || !jobs || jobs > 64) {
         fprintf(stderr,
                 "nebula-sim: 2 to 16 members of which two have workers, 1 to 40 rounds, up to %d "
                 "fragments, 1 to 64 jobs\n",
@@ -207,6 +215,10 @@ int main(int argc, char **argv) {
             sum.merges += t.merges;
             sum.returns += t.returns;
             sum.seconds += t.seconds;
+            sum.splits += t.splits;
+            sum.caught += t.caught;
+            sum.stuck += t.stuck;
+            sum.detected = t.detected > sum.detected ? t.detected : sum.detected;
         }
         close(pipes[j]);
         if (wait(&status) < 0 || !WIFEXITED(status) || WEXITSTATUS(status))
@@ -224,5 +236,11 @@ int main(int argc, char **argv) {
            (unsigned long long)sum.returns, (unsigned long long)sum.rejected,
            (unsigned long long)sum.snapshots, (unsigned long long)sum.taken_over, wall,
            60 * (double)sum.runs / wall);
+    if (o.liar)
+        printf("with a liar: named in %llu runs; in %llu of them members had parted, and all knew "
+               "within "
+               "%.1f s; %llu stood still at the end for an update that only the liar had\n",
+               (unsigned long long)sum.caught, (unsigned long long)sum.splits, sum.detected,
+               (unsigned long long)sum.stuck);
     return good ? 0 : 1;
 }

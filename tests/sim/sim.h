@@ -3,6 +3,7 @@
 //     nebula-sim-world.c    virtual time, the event queue, links (sessions, cuts, delay, loss, duplication, reordering), faults
 //     nebula-sim-host.c     one agent: carries out the core's actions on a modelled disk; boots from what that disk holds
 //     nebula-sim-worker.c   one worker: integers for tensors, so that no update can be lost or counted twice unnoticed
+//     nebula-sim-liar.c     a member that lies: two brains behind one key, and what it does to messages
 //     nebula-sim-oracle.c   invariants after every store and merge; recomputes the parameters from the commits
 //     nebula-sim-dump.c     where everybody stands, when a run fails
 //     nebula-sim.c          seeds, exhaustive faults, the command line
@@ -25,6 +26,7 @@ enum {
     SIM_BLOB = INTER_CHUNK_MIN + 256, // two chunks
     SIM_TRACE = 256,
     SIM_POINTS = 2,
+    SIM_PAST = 64, // messages that a liar keeps to say again
 };
 
 enum sim_fault_kind { // of one exact place, for exhaustive runs
@@ -47,6 +49,8 @@ struct sim_options {
     uint64_t seed;
     uint32_t members, witnesses, rounds, fragments;
     bool chaos;   // random faults by seed
+    bool liar;    // one member lies
+    bool robust;  // the gate's profile
     bool orderly; // no loss, duplication or reordering inside a session
     struct sim_point points[SIM_POINTS];
     bool trace; // print every event
@@ -59,6 +63,9 @@ struct sim_result {
     uint32_t snapshots;
     uint32_t taken_over; // updates of a former life that were committed while a later one trained
     double seconds;      // virtual
+    uint32_t splits, caught; // runs in which honest members parted; in which the liar was named
+    uint32_t stuck;          // runs that a liar's update which nobody else has has ended
+    double detected;         // s from the parting until all knew, at most
     bool failed;
     char why[256];
 };
@@ -133,6 +140,8 @@ struct sim_log {
 struct sim_disk {
     bool has_standing;
     struct inter_standing standing;
+    uint16_t liars; // bit per member
+    struct inter_evidence evidence[INTER_MEMBERS_MAX];
     uint64_t epoch;
     struct sim_round *rounds[SIM_FRAGMENTS][SIM_ROUNDS]; // made when first written
     struct sim_worker_state checkpoint;
@@ -162,7 +171,9 @@ struct sim_host {
     uint32_t worker_boot;
     struct sim_worker_state w;
     neb_ns step_time;
-    uint64_t crash_in; // stores until a crash; 0: none
+    bool split;                        // it knows that members have parted
+    uint32_t submitted[SIM_FRAGMENTS]; // of a liar: rounds, the next one
+    uint64_t crash_in;                 // stores until a crash; 0: none
 };
 
 struct sim_link { // of a pair, i < j
@@ -179,6 +190,22 @@ struct sim_trace {
     int64_t v[5];
 };
 
+// A member with two brains: its own host, and one more (twin) with a disk of its own that signs with the same key. Each honest
+// member is talked to by one of them at a time.
+struct sim_liar {
+    uint8_t who, twin;
+    bool one_update;                          // both brains send the same
+    uint16_t side;                            // bit per honest member: the twin talks to it
+    neb_ns siege;                             // when a long division begins; 0: none is to come
+    neb_ns divided;                           // until then the two sides do not hear each other
+    bool gone;                                // revoked: faults are over
+    double have, alter, replay, leak, forget; // probabilities
+    struct {
+        size_t len;
+        uint8_t bytes[1 << 13];
+    } past[SIM_PAST];
+    uint64_t n_past;
+};
 struct sim_oracle {
     struct {
         bool known;
@@ -226,7 +253,13 @@ struct sim {
             SIM_ISOLATE_RECEIVER
         } what;
     } ambush;
-    bool calm; // faults are over
+    bool calm;             // faults are over
+    struct sim_liar *liar; // owned; NULL: all are honest
+    struct {
+        bool on; // two honest members have committed different records
+        neb_ns at, look;
+        uint32_t fragment, round;
+    } split;
     int64_t interval, overlap;
     uint64_t epochs;
 };
@@ -258,11 +291,28 @@ void sim_host_free(struct sim_host *h);
 void sim_disk_prune(struct sim *s, uint8_t i);
 void sim_snapshot(struct sim *s, uint8_t i); // has arrived, if somebody can give one
 
+// liar.c
+bool sim_lies(const struct sim *s, uint8_t i); // the liar's host, or its twin
+void sim_liar_set_up(struct sim *s);
+void sim_liar_shuffle(struct sim *s);                             // who is talked to by whom
+bool sim_liar_divides(const struct sim *s, uint8_t i, uint8_t j); // what must not be healed yet
+// By one of its hosts, or both.
+void sim_liar_hears(struct sim *s, const struct sim_message *m);
+// What is sent in the end; false: nothing. bytes: (cap).
+bool sim_liar_says(struct sim *s, uint8_t from, uint8_t to, uint8_t *bytes, size_t *len);
+void sim_liar_forgets(struct sim *s, uint8_t i);
+void sim_liar_works(struct sim *s, uint8_t i);
+void sim_liar_revoked(struct sim *s);
+// Whether a liar's update that no honest member has is in a decided record: nobody can go on.
+bool sim_liar_stuck(const struct sim *s);
+
 // worker.c
 void sim_work(struct sim *s, uint8_t i);
 void sim_worker_boot(struct sim *s, uint8_t i);
 void sim_worker_adopt(struct sim *s, uint8_t i, const struct sim_worker_state *from,
-                      uint64_t taken);       // fragments of a snapshot
+                      uint64_t taken); // fragments of a snapshot
+bool sim_bad_update(const struct sim *s, uint8_t i, uint32_t f,
+                    uint32_t round);         // the gate refuses it
 uint64_t sim_tokens_of_step(uint8_t member); // members are unlike
 void sim_produced(uint64_t seed, uint8_t member, uint32_t f, int64_t steps, int64_t out[SIM_WORDS]);
 
@@ -273,6 +323,10 @@ void sim_check_commit(struct sim *s, uint8_t i, const struct inter_record *r);
 void sim_check_worker(struct sim *s, uint8_t i, uint32_t f);
 void sim_check_bounds(struct sim *s, uint8_t i, const struct inter_actions *a);
 void sim_check_end(struct sim *s);
+// Whether honest members hold different records of one round, committed or as good as: proven to them, with an update still missing.
+bool sim_check_parting(struct sim *s);
+// Whether all honest members that are up know that they have parted, and whose doing it is; fails when that takes too long.
+bool sim_check_split(struct sim *s);
 
 // nebula-sim-dump.c
 void sim_dump(const struct sim *s);

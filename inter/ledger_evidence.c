@@ -1,0 +1,38 @@
+// Evidence against members (inter/evidence.h): the first of each member and job, kept as long as the ledger is.
+#include "inter/evidence.h"
+#include "inter/ledger_db.h"
+
+// Made where it is first needed: most ledgers never have any.
+static const char make[] =
+    "CREATE TABLE IF NOT EXISTS evidence(job BLOB, member INT, body BLOB NOT "
+    "NULL, PRIMARY KEY(job, member)) WITHOUT ROWID";
+
+enum neb_status inter_ledger_put_evidence(struct inter_ledger *l, const struct inter_evidence *e) {
+    struct neb_buf b = {0};
+    inter_evidence_put(&b, e);
+    enum neb_status st = neb_buf_check(&b);
+    if (st == NEB_OK)
+        st = inter_db_run(l, "make a table", make, "");
+    if (st == NEB_OK)
+        st = inter_db_run(l, "keep evidence", "INSERT OR IGNORE INTO evidence VALUES(?,?,?)", "bib",
+                          INTER_JOB(e->a.job), (int64_t)inter_evidence_member(e), (const void *)b.p,
+                          b.len);
+    neb_buf_free(&b);
+    return st;
+}
+
+enum neb_status inter_ledger_evidence(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES],
+                                      uint8_t member, struct inter_evidence *out) {
+    struct neb_buf b = {0};
+    enum neb_status st =
+        inter_db_fetch(l, &b, "SELECT 1 FROM sqlite_schema WHERE name='evidence'", "");
+    if (st == NEB_OK)
+        st = inter_db_fetch(l, &b, "SELECT body FROM evidence WHERE job=? AND member=?", "bi",
+                            INTER_JOB(job), (int64_t)member);
+    struct neb_rd r = neb_rd_make(b.p, b.len);
+    if (st == NEB_OK &&
+        (!inter_evidence_get(&r, out) || !neb_rd_done(&r) || inter_evidence_member(out) != member))
+        st = neb_fail(NEB_ERR_CORRUPT, "ledger %s: evidence that does not parse", l->dir);
+    neb_buf_free(&b);
+    return st;
+}

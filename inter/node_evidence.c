@@ -1,0 +1,317 @@
+// What signatures prove, who lies, and whether members have parted: statements that are compared, evidence that is handed on, histories that are walked back
+// to the first record that differs.
+#include "inter/node_state.h"
+#include "security/sign.h"
+
+#include <string.h>
+
+// ---- records --------------------------------------------------------------------------------------------------
+
+bool node_verify_record(struct inter_node *n, const struct job *j, const struct inter_record *r) {
+    if (r->leader >= j->c.n_members || r->leader != r->term % j->c.n_members ||
+        (node_fixed_leader(j) && r->term))
+        return false;
+    for (uint8_t i = 0; i < r->n; i++)
+        if (r->entries[i].member >= j->c.n_members)
+            return false;
+    neb_buf_clear(&n->scratch);
+    inter_record_put_body(&n->scratch, r);
+    return n->crypto.verify(n->crypto.user, j->c.peers[r->leader], SEC_CONTEXT_RECORD, n->scratch.p,
+                            n->scratch.len, r->sig);
+}
+
+bool node_accept_fits(struct inter_node *n, const struct job *j, const struct inter_record *r,
+                      const struct inter_accept *a) {
+    uint8_t hash[INTER_SHA_BYTES];
+    if (a->member >= j->c.n_members)
+        return false;
+    inter_record_hash(r, hash);
+    neb_buf_clear(&n->scratch);
+    inter_accept_put_body(&n->scratch, r, hash, a->epoch);
+    return n->crypto.verify(n->crypto.user, j->c.peers[a->member], SEC_CONTEXT_ACCEPT, n->scratch.p,
+                            n->scratch.len, a->sig);
+}
+
+// Whether a record proves that a majority of the job's voters had it on disk.
+bool node_proven(struct inter_node *n, const struct job *j, const struct inter_record *r) {
+    uint32_t votes = 0;
+    for (uint8_t i = 0; i < r->n_accepts; i++) {
+        if (!node_accept_fits(n, j, r, &r->accepts[i]))
+            return false;
+        votes |= BIT(r->accepts[i].member);
+    }
+    return node_majority(j, votes);
+}
+
+bool node_proven_without_liars(const struct job *j, const struct inter_record *r) {
+    uint32_t votes = 0;
+    for (uint8_t i = 0; i < r->n_accepts; i++)
+        votes |= BIT(r->accepts[i].member);
+    return node_majority(j, votes & ~(uint32_t)j->liars);
+}
+
+bool inter_node_proves(struct inter_node *n, const struct inter_job_config *c,
+                       const struct inter_record *r) {
+    struct job j = {.c = *c}; // of a job that is not open
+    return !memcmp(r->job, c->id, sizeof r->job) && node_verify_record(n, &j, r) &&
+           node_proven(n, &j, r);
+}
+
+// ---- promises -------------------------------------------------------------------------------------------------
+
+static bool signed_by(struct inter_node *n, const struct job *j, uint8_t m, const char *context,
+                      const uint8_t sig[INTER_SIG_BYTES]) { // of what is in n->scratch
+    return n->crypto.verify(n->crypto.user, j->c.peers[m], context, n->scratch.p, n->scratch.len,
+                            sig);
+}
+
+bool node_promise(struct step *s, const struct job *j, const struct fragment *g,
+                  struct inter_promise *out) {
+    struct neb_buf *b = &s->n->scratch;
+    *out = (struct inter_promise){.member = j->c.self,
+                                  .term = j->standing.term,
+                                  .epoch = j->standing.epoch,
+                                  .round = g->round,
+                                  .voted = g->voted,
+                                  .vote_term = g->voted ? g->vote.term : 0};
+    if (g->voted)
+        memcpy(out->vote_hash, g->vote_hash, sizeof out->vote_hash);
+    neb_buf_clear(b);
+    inter_promise_put_body(b, j->c.id, node_index(j, g), out);
+    return !b->oom &&
+           s->n->crypto.sign(s->n->crypto.user, SEC_CONTEXT_PROMISE, b->p, b->len, out->sig);
+}
+
+bool node_promise_fits(struct inter_node *n, const struct job *j, const struct inter_record *r,
+                       const struct inter_promise *p) {
+    if (p->member >= j->c.n_members)
+        return false;
+    neb_buf_clear(&n->scratch);
+    inter_promise_put_body(&n->scratch, r->job, r->fragment, p);
+    return signed_by(n, j, p->member, SEC_CONTEXT_PROMISE, p->sig);
+}
+
+// The promises of one term, from *at on: whether they are a majority's, and let somebody propose the value `hash` in `term`. *top: of the
+// vote for it that they tell of; 0: of none, or of one in the first term, which nobody asked for.
+static bool free_in(struct inter_node *n, const struct job *j, const struct inter_record *r,
+                    const uint8_t hash[INTER_SHA_BYTES], uint32_t term, uint8_t *at,
+                    uint32_t *top) {
+    uint32_t votes = 0;
+    bool bound = false, fits = false;
+    *top = 0;
+    for (; *at < r->n_promises && r->promises[*at].term == term; ++*at) {
+        const struct inter_promise *p = &r->promises[*at];
+        if (p->round > r->round || (p->voted && p->vote_term >= term) ||
+            !node_promise_fits(n, j, r, p))
+            return false;
+        votes |= BIT(p->member);
+        if (p->round < r->round || !p->voted)
+            continue;
+        bool higher = !bound || p->vote_term > *top,
+             same = !memcmp(p->vote_hash, hash, INTER_SHA_BYTES);
+        fits = higher ? same : fits || (p->vote_term == *top && same);
+        *top = higher ? p->vote_term : *top;
+        bound = true;
+    }
+    return node_majority(j, votes) && (fits || !bound);
+}
+
+bool node_justified(struct inter_node *n, const struct job *j, const struct inter_record *r) {
+    uint8_t hash[INTER_SHA_BYTES], at = 0;
+    inter_record_hash(r, hash);
+    for (uint32_t term = r->term, top; term; term = top) {
+        if (at && at == r->n_promises) // what is older had no room
+            return at + node_count(node_everyone(j)) > INTER_PROMISES_MAX;
+        if (!free_in(n, j, r, hash, term, &at, &top))
+            return false;
+    }
+    return at == r->n_promises;
+}
+
+// A majority of those that this node was given, and among them the one that tells of the vote it has to repeat; behind them, that vote's own.
+void node_add_promises(const struct job *j, const struct fragment *g, struct inter_record *r) {
+    const struct inter_promise *first = NULL;
+    uint8_t hash[INTER_SHA_BYTES];
+    uint32_t chosen = 0;
+    inter_record_hash(r, hash);
+    r->n_promises = 0;
+    if (!r->term)
+        return;
+    for (uint8_t m = 0; m < j->c.n_members; m++) {
+        const struct inter_promise *p = &g->promises[m];
+        if (g->promised >> m & 1 && p->voted && p->round == r->round &&
+            !memcmp(p->vote_hash, hash, sizeof hash) && (!first || p->vote_term > first->vote_term))
+            first = p;
+    }
+    chosen |= first ? BIT(first->member) : 0;
+    for (uint8_t m = 0; m < j->c.n_members && !node_majority(j, chosen); m++)
+        chosen |= g->promised >> m & 1 ? BIT(m) : 0;
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        if (chosen >> m & 1)
+            r->promises[r->n_promises++] = g->promises[m];
+    for (uint8_t i = 0; first && g->has_best && i < g->best.n_promises; i++)
+        if (r->n_promises < INTER_PROMISES_MAX)
+            r->promises[r->n_promises++] = g->best.promises[i];
+}
+
+bool node_leader_voted(struct inter_node *n, const struct job *j, const struct inter_record *r) {
+    for (uint8_t i = 0; i < r->n_accepts; i++)
+        if (r->accepts[i].member == r->leader)
+            return node_accept_fits(n, j, r, &r->accepts[i]);
+    return false;
+}
+
+// ---- evidence -------------------------------------------------------------------------------------------------
+
+void node_say_evidence(struct step *s, struct job *j, uint8_t liar, uint8_t to) {
+    inter_evidence_put(node_begin(s, MSG_EVIDENCE), &j->evidence[liar]);
+    node_send(s, j, to);
+}
+
+static bool statement_fits(struct inter_node *n, const struct job *j,
+                           const struct inter_statement *t) {
+    neb_buf_clear(&n->scratch);
+    inter_statement_put_signed(&n->scratch, t);
+    return !n->scratch.oom &&
+           signed_by(n, j, t->promise.member, inter_statement_context(t), t->promise.sig);
+}
+
+void node_take_evidence(struct step *s, struct job *j, const struct inter_evidence *e) {
+    uint8_t m = inter_evidence_member(e);
+    if (m >= j->c.n_members || m == j->c.self || j->liars >> m & 1 ||
+        memcmp(e->a.job, j->c.id, sizeof j->c.id) || !inter_statements_conflict(&e->a, &e->b) ||
+        !statement_fits(s->n, j, &e->a) || !statement_fits(s->n, j, &e->b))
+        return;
+    j->liars |= (uint16_t)BIT(m);
+    j->evidence[m] = *e;
+    if (j->leader == m) { // another one is elected
+        j->leader = -1;
+        j->leader_heard = 0;
+    }
+    struct inter_action *a = node_act(s, INTER_ACT_STORE_EVIDENCE);
+    a->peer = j->c.peers[m];
+    a->evidence = *e;
+    a = node_act(s, INTER_ACT_FAULT);
+    a->peer = j->c.peers[m];
+    a->fault = INTER_FAULT_LIED;
+    for (uint8_t k = 0; k < j->c.n_members; k++)
+        if (k != m)
+            node_say_evidence(s, j, m, k);
+}
+
+void node_on_evidence(struct step *s, struct neb_rd *r) {
+    struct inter_evidence e;
+    if (!inter_evidence_get(r, &e) || !neb_rd_done(r)) {
+        node_fault(s, INTER_FAULT_MALFORMED);
+        return;
+    }
+    struct job *j = node_find_job(s->n, e.a.job);
+    if (j && node_member(j, s->from) >= 0)
+        node_take_evidence(s, j, &e);
+}
+
+void node_compare(struct step *s, struct job *j, const struct inter_record *x,
+                  const struct inter_record *y) {
+    struct inter_evidence found[INTER_MEMBERS_MAX];
+    size_t n = inter_evidence_find(x, y, found);
+    for (size_t i = 0; i < n; i++)
+        node_take_evidence(s, j, &found[i]);
+}
+
+void node_compare_vote(struct step *s, struct job *j, const struct fragment *g,
+                       const struct inter_record *c) {
+    if (!g->voted)
+        return;
+    struct inter_record own = g->vote;
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        if (g->accepted >> m & 1 && m != own.leader && own.n_accepts < INTER_MEMBERS_MAX)
+            own.accepts[own.n_accepts++] = g->accepts[m];
+    node_compare(s, j, &own, c);
+}
+
+// ---- members that have parted ---------------------------------------------------------------------------------
+
+const uint8_t *node_head(const struct fragment *g, uint32_t round) {
+    if (round > g->round || g->round - round >= g->n_heads)
+        return NULL;
+    return g->heads[round % HEADS];
+}
+
+void node_new_head(struct fragment *g) {
+    memcpy(g->heads[g->round % HEADS], g->previous, HEAD_BYTES);
+    g->n_heads += g->n_heads < HEADS;
+}
+
+static void ask_before(struct step *s, struct job *j, const struct fragment *g, uint32_t round,
+                       uint32_t peer) {
+    int m = node_member(j, peer);
+    if (m < 0 || !round)
+        return;
+    struct neb_buf *b = node_begin(s, MSG_PULL);
+    neb_buf_add(b, j->c.id, sizeof j->c.id);
+    neb_buf_u32(b, node_index(j, g));
+    neb_buf_u32(b, round - 1);
+    node_send(s, j, (uint8_t)m);
+}
+
+// Said once: this node's operator is needed.
+static void say_split(struct step *s, struct job *j, uint32_t peer, uint32_t fragment,
+                      uint32_t round) {
+    if (j->split)
+        return;
+    j->split = true;
+    struct inter_action *a = node_act(s, INTER_ACT_SPLIT);
+    a->peer = peer;
+    a->key = (struct inter_key){.round = round, .fragment = fragment};
+    memcpy(a->key.job, j->c.id, sizeof a->key.job);
+    a = node_act(s, INTER_ACT_FAULT);
+    a->peer = peer;
+    a->fault = INTER_FAULT_SPLIT;
+}
+
+// Of the round in which both differ first, or of one behind it. Whose record it is counts: a liar may show one that no honest member
+// has, and would stop all others by it.
+static void compared(struct step *s, struct job *j, const struct fragment *g,
+                     const struct inter_record *own, const struct inter_record *c, uint32_t peer) {
+    int m = node_member(j, peer);
+    node_compare(s, j, own, c);
+    if (memcmp(own->previous, c->previous, sizeof own->previous))
+        ask_before(s, j, g, c->round, peer);
+    else if (m >= 0 && !(j->liars >> m & 1))
+        say_split(s, j, peer, c->fragment, c->round);
+}
+
+void node_part(struct step *s, struct job *j, struct fragment *g, const struct inter_record *c) {
+    int m = node_member(j, s->from);
+    if (m < 0 || j->liars >> m & 1)
+        return;
+    if (!node_parted(j))
+        j->parted_at = s->now;
+    j->parted |= (uint16_t)BIT(m);
+    j->other = *c;
+    j->other_from = s->from;
+    node_step_down(j);
+    if (c->round == g->round && g->decided) {
+        compared(s, j, g, &g->decision, c, s->from);
+    } else if (c->round == g->round) { // its history differs
+        ask_before(s, j, g, c->round, s->from);
+    } else {
+        struct inter_action *a = node_act(s, INTER_ACT_READ_COMMIT);
+        a->key = (struct inter_key){.round = c->round, .fragment = c->fragment};
+        memcpy(a->key.job, j->c.id, sizeof a->key.job);
+    }
+}
+
+void node_on_commit_read(struct step *s) {
+    const struct inter_record *own = s->e->record;
+    struct job *j = node_find_job(s->n, s->e->key.job);
+    struct fragment *g = node_find_fragment(j, s->e->key.fragment);
+    if (g && own && own->round == j->other.round && own->fragment == j->other.fragment)
+        compared(s, j, g, own, &j->other, j->other_from);
+}
+
+// Where the first record that differs cannot be had any more it is said all the same.
+void node_parted_tick(struct step *s, struct job *j) {
+    if (node_parted(j) && s->now - j->parted_at >= parted_patience)
+        say_split(s, j, j->other_from, j->other.fragment, j->other.round);
+}

@@ -1,0 +1,205 @@
+// A member that lies to the round protocol: two brains behind one key (as in "Twins: BFT Systems Made Robust", Bano et al.), and a tongue
+// that changes what they say.
+//
+//     honest members ── side 0 ──► host `who`     an honest node, worker and disk of its own
+//                   └── side 1 ──► host `twin`    another one: same key, same ledger's epoch, other updates
+//
+// Each behaves well by itself. Together they sign two records of one term, vote twice in one term, promise without telling of a vote, sign
+// two updates under one key. Who is talked to by which changes while the run goes on; some messages come from both. On top of that, by
+// seed: it says that it holds what it does not, changes what it passes on, says old messages again, and forgets what others told it
+// when it leads. It is revoked when faults are over.
+#include "inter/node_state.h"
+#include "tests/sim/sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const uint8_t job_id[INTER_ID_BYTES] = {1};
+
+bool sim_lies(const struct sim *s, uint8_t i) {
+    return s->liar && (i == s->liar->who || i == s->liar->twin);
+}
+
+static bool happens(struct sim *s, double p) { return p > 0 && neb_rng_unit(&s->rng) < p; }
+
+// Some of the lies, each to some degree: the others must be found out without them.
+static double degree(struct sim *s, double most) {
+    return neb_rng_below(&s->rng, 2) ? neb_rng_unit(&s->rng) * most : 0;
+}
+
+bool sim_liar_divides(const struct sim *s, uint8_t i, uint8_t j) {
+    return s->liar && s->now < s->liar->divided && !sim_lies(s, i) && !sim_lies(s, j) &&
+           (s->liar->side >> i & 1) != (s->liar->side >> j & 1);
+}
+
+static void cut_sides(struct sim *s) {
+    for (uint8_t i = 0; i < s->o.members; i++)
+        for (uint8_t j = (uint8_t)(i + 1); j < s->o.members; j++)
+            if (sim_liar_divides(s, i, j))
+                sim_cut(s, i, j, false, false);
+}
+
+void sim_liar_set_up(struct sim *s) {
+    if (!(s->liar = calloc(1, sizeof *s->liar)))
+        abort();
+    struct sim_liar *l = s->liar;
+    l->who = (uint8_t)(s->o.witnesses ? s->o.members - 1 : neb_rng_below(&s->rng, s->o.members));
+    l->twin = (uint8_t)s->o.members;
+    l->one_update = neb_rng_below(&s->rng, 3) > 0;
+    l->have = degree(s, 0.5);
+    l->alter = degree(s, 0.05);
+    l->replay = degree(s, 0.2);
+    l->leak = degree(s, 0.2);
+    l->forget = degree(s, 0.1);
+    struct sim_host *h = &s->h[l->twin];
+    *h = s->h[l->who];
+    h->id = l->who;
+    sim_liar_shuffle(s);
+    if (neb_rng_below(&s->rng, 3) == 0) // once all have been heard, and vote
+        l->siege = (neb_ns)(4 + neb_rng_below(&s->rng, 20)) * NEB_S;
+}
+
+void sim_liar_shuffle(struct sim *s) {
+    if (s->now < s->liar->divided)
+        return;
+    neb_ns siege = s->liar->siege && s->now >= s->liar->siege ? 20 * NEB_S : 0;
+    s->liar->side = (uint16_t)neb_rng_below(&s->rng, 1u << s->o.members);
+    s->liar->siege = siege ? 0 : s->liar->siege;
+    if (siege ||
+        neb_rng_below(&s->rng, 2)) { // and the two sides do not hear each other for a while
+        s->liar->divided = s->now + (neb_ns)(2 + neb_rng_below(&s->rng, 20)) * NEB_S + siege;
+        cut_sides(s);
+    }
+    sim_note(s, "liar", s->liar->who, s->liar->side, s->liar->divided / NEB_S, 0, 0);
+}
+
+// Beats are for both: each knows who is there.
+void sim_liar_hears(struct sim *s, const struct sim_message *m) {
+    struct inter_event e = {.kind = INTER_EV_MESSAGE,
+                            .peer = m->from,
+                            .bulk = m->bulk,
+                            .data = m->bytes,
+                            .len = m->len};
+    bool twin = (s->liar->side >> m->from & 1) != happens(s, s->liar->leak);
+    bool both = m->bytes[0] == MSG_BEAT;
+    if (!twin || both)
+        sim_host_step(s, s->liar->who, &e);
+    if (twin || both)
+        sim_host_step(s, s->liar->twin, &e);
+}
+
+// | STATE | key | digest | epoch | holding | u32 length | bits | what the path carries | : it has all of it.
+static void say_have(uint8_t *p, size_t *len) {
+    enum { HOLDING = 1 + 29 + STATE_DIGEST + 8, BEHIND = 5 };
+    if (*len < HOLDING + 1 + 4 + BEHIND)
+        return;
+    p[HOLDING] = INTER_HOLD_WHOLE;
+    memset(p + HOLDING + 1, 0, 4);
+    memmove(p + HOLDING + 5, p + *len - BEHIND, BEHIND);
+    *len = HOLDING + 5 + BEHIND;
+}
+
+static void remember(struct sim_liar *l, const uint8_t *p, size_t len) {
+    size_t k = l->n_past++ % SIM_PAST;
+    l->past[k].len = len <= sizeof l->past[k].bytes ? len : 0;
+    memcpy(l->past[k].bytes, p, l->past[k].len);
+}
+
+bool sim_liar_says(struct sim *s, uint8_t from, uint8_t to, uint8_t *p, size_t *len) {
+    struct sim_liar *l = s->liar;
+    uint8_t type = p[0];
+    if ((from == l->twin) != (l->side >> to & 1) && !happens(s, l->leak))
+        return false;
+    if (type == MSG_CHUNK)
+        return true;
+    if (happens(s, l->replay) && l->n_past) {
+        size_t k = neb_rng_below(&s->rng, l->n_past < SIM_PAST ? l->n_past : SIM_PAST);
+        remember(l, p, *len);
+        if (l->past[k].len) {
+            *len = l->past[k].len;
+            memcpy(p, l->past[k].bytes, *len);
+        }
+        return true;
+    }
+    remember(l, p, *len);
+    if (type == MSG_STATE && happens(s, l->have))
+        say_have(p, len);
+    if (type != MSG_BEAT && type != MSG_FORWARD &&
+        happens(s, l->alter)) // who passes it on would be blamed
+        p[neb_rng_below(&s->rng, *len)] ^= (uint8_t)(1 + neb_rng_below(&s->rng, 255));
+    return true;
+}
+
+// What others told it when it asked for a term, and what it voted for itself.
+void sim_liar_forgets(struct sim *s, uint8_t i) {
+    struct inter_node *n = s->h[i].node;
+    if (!n->jobs[0].open || !happens(s, s->liar->forget))
+        return;
+    for (uint32_t f = 0; f < s->o.fragments; f++) {
+        struct fragment *g = &n->jobs[0].fragments[f];
+        g->has_best = false;
+        g->floor = 0;
+        if (neb_rng_below(&s->rng, 4) == 0)
+            g->voted = false;
+    }
+}
+
+// An update for each round that opens: numbers of this brain's own.
+void sim_liar_works(struct sim *s, uint8_t i) {
+    struct sim_host *h = &s->h[i];
+    for (uint32_t f = 0; f < s->o.fragments && h->alive; f++) {
+        uint32_t round = inter_node_round(h->node, job_id, f);
+        if (round >= SIM_ROUNDS - 1 || round < h->submitted[f])
+            continue;
+        int64_t words[SIM_WORDS + 1] = {0};
+        for (int k = 0; k < SIM_WORDS; k++)
+            words[k] =
+                (int64_t)(neb_mix64(s->o.seed ^ (uint64_t)(s->liar->one_update ? 0 : i) << 32 ^
+                                    round << 8 ^ f << 4 ^ (uint64_t)k) %
+                          100);
+        struct inter_manifest m = {
+            .key = {.job = {1}, .round = round, .fragment = f, .member = h->id},
+            .tokens = sim_tokens_of_step(h->id),
+            .step = (uint64_t)s->interval * (round + 1),
+            .steps = (uint32_t)s->interval,
+            .flags = INTER_FINAL};
+        h->submitted[f] = round + 1;
+        sim_host_submit(s, i, f, &m, words);
+    }
+    sim_post(s, 500 * NEB_MS, SIM_WORK, i, 0, h->worker_boot);
+}
+
+void sim_liar_revoked(struct sim *s) {
+    s->liar->gone = true;
+    s->liar->divided = 0;
+    sim_crash(s, s->liar->who, 0);
+    for (uint8_t i = 0; i < s->o.members; i++)
+        if (s->h[i].alive && !sim_lies(s, i))
+            inter_node_job_gone(s->h[i].node, job_id, (uint16_t)(1u << s->liar->who));
+}
+
+bool sim_liar_stuck(const struct sim *s) {
+    for (uint8_t i = 0; i < s->o.members; i++)
+        for (uint32_t f = 0; f < s->o.fragments && s->h[i].node && !sim_lies(s, i); f++) {
+            const struct fragment *g = &s->h[i].node->jobs[0].fragments[f];
+            for (uint8_t k = 0;
+                 (g->decided || g->voted) && k < (g->decided ? g->decision.n : g->vote.n); k++) {
+                const struct inter_entry *e =
+                    g->decided ? &g->decision.entries[k] : &g->vote.entries[k];
+                bool here = !sim_lies(s, e->member) || e->verdict == INTER_REJECTED;
+                if (e->verdict == INTER_ACCEPTED && !sim_lies(s, e->member) &&
+                    sim_bad_update(s, e->member, f, g->round))
+                    return true; // no good: the leader believed the liar, others refuse it
+                for (uint8_t x = 0; x < s->o.members && !here; x++) {
+                    const struct sim_blob *b = sim_lies(s, x)
+                                                   ? NULL
+                                                   : sim_disk_blob(s->h[x].disk.rounds[f][g->round],
+                                                                   e->member, e->attempt);
+                    here = b && b->whole && !memcmp(b->m.sha256, e->sha256, sizeof e->sha256);
+                }
+                if (!here)
+                    return true;
+            }
+        }
+    return false;
+}
