@@ -16,6 +16,13 @@ static void add(struct agent_plan *p, int64_t *small, int64_t n, int64_t times, 
         *small += n * times;
 }
 
+static void add_vectors(struct agent_plan *p, int64_t *small, int64_t n, int64_t times,
+                        bool trainable) {
+    add(p, small, n, times, trainable);
+    if (trainable && n >= CMP_DENSE_BELOW)
+        *small += n * times;
+}
+
 // Counted from the shape, as in intra/model.h's drawing; the test compares with models that were made. Making one only to
 // count would take the memory of the whole model. *small: trainable elements in tensors that top-k sends densely.
 static void count_params(const struct agent_job *job, int64_t vocab, struct agent_plan *p,
@@ -41,11 +48,11 @@ static void count_params(const struct agent_job *job, int64_t vocab, struct agen
     learn = bitfit ? layers : learn; // and those whose vectors do
     for (int part = 0; part < 2; part++) {
         int64_t n = part ? layers - learn : learn;
-        add(p, small, d, 2 * n, !part);
-        add(p, small, q, m->qkv_bias ? n : 0, !part);
-        add(p, small, kv, m->qkv_bias ? 2 * n : 0, !part);
+        add_vectors(p, small, d, 2 * n, !part);
+        add_vectors(p, small, q, m->qkv_bias ? n : 0, !part);
+        add_vectors(p, small, kv, m->qkv_bias ? 2 * n : 0, !part);
     }
-    add(p, small, d, 1, full || last || bitfit);
+    add_vectors(p, small, d, 1, full || last || bitfit);
     add(p, small, vocab * d, 1, full && !t->freeze_embeddings);
     add(p, small, vocab * d, m->tied ? 0 : 1, full || last);
 }

@@ -41,7 +41,7 @@ struct cmp_codec {
 };
 enum {
     CMP_ELEMENTS_MAX = 1 << 28, // of one frame
-    CMP_DENSE_BELOW = 4096,     // topk sends arrays smaller than this as int8
+    CMP_DENSE_BELOW = 1024, // topk sends arrays smaller than this as int8, and vectors (update.h)
 };
 
 // "fp32", "bf16", "int8", "int4", "int4:64" (block), "int3", "int2" (likewise), "topk", "topk:64/4096", "topk:64/4096:4". NEB_ERR_INVALID lists what is allowed.

@@ -56,12 +56,23 @@ static enum neb_status put_counts(struct cmp_work *w, struct neb_buf *out, const
     return neb_buf_check(out);
 }
 
+// Vectors (norms, biases) are few and matter: no codec makes them sparse.
+static struct cmp_codec codec_of(const struct cmp_unit_shape *s, const struct cmp_codec *codec) {
+    struct cmp_codec c = *codec;
+    if (c.id == CMP_TOPK && (s->rows == 1 || s->cols == 1)) {
+        c.id = CMP_INT8;
+        c.levels = 0; // as many as it has
+    }
+    return c;
+}
+
 // Of x (on a device, if one is given), or of what was learned.
 static enum neb_status add_unit(struct cmp_device *device, struct cmp_work *w, struct neb_buf *out,
                                 const struct cmp_unit_shape *s, const struct cmp_codec *codec,
                                 const float *x, const struct cmp_feedback *f,
                                 const uint64_t *counts) {
     size_t n = (size_t)s->rows * s->cols;
+    struct cmp_codec c = codec_of(s, codec);
     neb_buf_u32(out, s->unit);
     neb_buf_u32(out, s->rows);
     neb_buf_u32(out, s->cols);
@@ -69,10 +80,10 @@ static enum neb_status add_unit(struct cmp_device *device, struct cmp_work *w, s
     size_t at = out->len;
     neb_buf_u32(out, 0);
     if (f)
-        NEB_TRY(cmp_encode_feedback(w, codec, f, n, out));
+        NEB_TRY(cmp_encode_feedback(w, &c, f, n, out));
     else
-        NEB_TRY(device ? cmp_device_encode(device, w, codec, x, n, out)
-                       : cmp_encode(w, codec, x, n, out));
+        NEB_TRY(device ? cmp_device_encode(device, w, &c, x, n, out)
+                       : cmp_encode(w, &c, x, n, out));
     NEB_TRY(neb_buf_check(out));
     neb_put_u32(out->p + at, (uint32_t)(out->len - at - 4));
     return NEB_OK;

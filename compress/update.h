@@ -15,7 +15,7 @@ struct cmp_unit_shape { // what the receiver expects of a unit
 
 // Appends the head; then exactly n_units units follow, one add each, in the order that receivers expect.
 void cmp_update_begin(struct neb_buf *out, uint32_t n_units);
-// x: (rows, cols). counts: (rows) tokens seen of each row, or NULL when the unit's rows are not weighted. NEB_ERR_INVALID: a NaN or
+// x: (rows, cols); one row or one column is a vector, which topk sends as int8. counts: (rows) tokens seen of each row, or NULL when the unit's rows are not weighted. NEB_ERR_INVALID: a NaN or
 // an infinity in x.
 NEB_MUST_CHECK enum neb_status cmp_update_add(struct cmp_work *w, struct neb_buf *out,
                                               const struct cmp_unit_shape *shape,

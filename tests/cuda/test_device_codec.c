@@ -45,7 +45,7 @@ static void close_both(struct both *b) {
 static const char *const names[] = {
     "fp32", "bf16",     "int8", "int8:77",         "int4",      "int4:64",       "int4:9",
     "int3", "int2:130", "topk", "topk:1000/65536", "topk:1/64", "topk:64/4096:4"};
-static const size_t sizes[] = {0, 1, 100, 128, 4095, 4096, 16384, 39999};
+static const size_t sizes[] = {0, 1, 100, 128, 1023, 1024, 4095, 16384, 39999};
 
 static float *values(struct neb_rng *r, size_t n) {
     float *x = calloc(n + 1, sizeof *x);

@@ -288,10 +288,43 @@ static int tear_down(void **state) {
     return 0;
 }
 
+// Norms and biases are not made sparse, however large the model; matrices are, down to a quarter of a chunk.
+static void test_vectors_stay_dense(void **state) {
+    (void)state;
+    enum { N = 8192 };
+    static const struct {
+        struct cmp_unit_shape shape;
+        enum cmp_codec_id id;
+    } cases[] = {{{0, N, 1, false}, CMP_INT8},
+                 {{0, 1, N, false}, CMP_INT8},
+                 {{0, 2, N / 2, false}, CMP_TOPK},
+                 {{0, 64, 16, false}, CMP_TOPK},
+                 {{0, 63, 16, false}, CMP_INT8}};
+    static float x[N];
+    struct cmp_codec c;
+    OK(cmp_codec_parse("topk:64/4096", &c));
+    for (size_t i = 0; i < N; i++)
+        x[i] = (float)(i % 37) - 18;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct neb_buf b = {0};
+        struct cmp_update_unit u;
+        struct cmp_frame_info info;
+        cmp_update_begin(&b, 1);
+        OK(cmp_update_add(W, &b, &cases[i].shape, &c, x, NULL));
+        OK(cmp_update_open(b.p, b.len, &cases[i].shape, 1, &u));
+        OK(cmp_frame_peek(u.frame, u.frame_len, &info));
+        assert_int_equal(info.codec.id, cases[i].id);
+        neb_buf_free(&b);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_cut), cmocka_unit_test(test_random_pieces),
-        cmocka_unit_test(test_norm),      cmocka_unit_test(test_altered),
-        cmocka_unit_test(test_bound),     cmocka_unit_test(test_one_zstd_frame)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_cut),
+                                       cmocka_unit_test(test_random_pieces),
+                                       cmocka_unit_test(test_norm),
+                                       cmocka_unit_test(test_altered),
+                                       cmocka_unit_test(test_bound),
+                                       cmocka_unit_test(test_one_zstd_frame),
+                                       cmocka_unit_test(test_vectors_stay_dense)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

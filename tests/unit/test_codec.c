@@ -53,7 +53,8 @@ static void test_round_trips(void **state) {
                  {"topk:64/4096", 0.95, 0.16},
                  {"topk:256/4096", 0.85, 0.6},
                  {"topk:64/4096:4", 0.95, 0.19}};
-    static const size_t sizes[] = {0, 1, 2, 3, 127, 128, 129, 4095, 4096, 16384, 16385, 300001};
+    static const size_t sizes[] = {0,    1,    2,    3,     127,   128,   129,
+                                   1023, 1024, 4095, 16384, 16385, 300001};
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++)
         for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
             struct cmp_codec codec;
