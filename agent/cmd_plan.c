@@ -17,7 +17,8 @@ enum {
     KEY_RANKS,
     KEY_PROFILE,
     KEY_MEASURE,
-    KEY_LINK
+    KEY_LINK,
+    KEY_DEVICE_LINK
 };
 
 struct named { // NAME=VALUE
@@ -29,7 +30,7 @@ struct arguments {
     const char *file, *wan;
     struct named sets, sites, ranks;
     int local;
-    bool json, profile, measure, link;
+    bool json, profile, measure, link, device_link;
 };
 
 // Splits NAME=VALUE; index of the cluster of this name.
@@ -56,7 +57,7 @@ static enum neb_status find_sites(const struct arguments *a, const struct agent_
         NEB_TRY(cluster_of(job, "--site", a->sites.sets[k], &i, &value));
         NEB_TRY(agent_profile_load(value, &m->sites[i].profile));
         m->sites[i].other = true;
-        m->sites[i].share = 1;
+        m->sites[i].share = m->sites[i].device_share = 1;
     }
     NEB_TRY(agent_planner_sites(job, a->local, a->measure, m->sites, &m->kept));
     for (int k = 0; k < a->ranks.n; k++) {
@@ -206,6 +207,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case KEY_PROFILE: a->profile = true; return 0;
     case KEY_MEASURE: a->measure = true; return 0;
     case KEY_LINK: a->link = true; return 0;
+    case KEY_DEVICE_LINK: a->link = a->device_link = true; return 0;
     case KEY_LOCAL:
         a->local = (int)strtol(arg, &end, 10);
         if (!*arg || *end || a->local < 1 || a->local > AGENT_CLUSTERS_MAX)
@@ -239,6 +241,7 @@ int cmd_plan(int argc, char **argv) {
         {"measure", KEY_MEASURE, NULL, 0, "measure this machine anew", 0},
         {"profile", KEY_PROFILE, NULL, 0, "print this machine's rates as JSON, for --site", 0},
         {"measure-link", KEY_LINK, NULL, OPTION_HIDDEN, NULL, 0},
+        {"measure-device-link", KEY_DEVICE_LINK, NULL, OPTION_HIDDEN, NULL, 0},
         {"json", 'j', NULL, 0, "machine-readable output", 0},
         {0}};
     static const struct argp argp = {
@@ -253,7 +256,7 @@ int cmd_plan(int argc, char **argv) {
     struct arguments a = {0};
     if (argp_parse(&argp, argc, argv, 0, NULL, &a) != 0)
         return AGENT_EXIT_USAGE;
-    enum neb_status st = a.link      ? agent_profile_link_rank()
+    enum neb_status st = a.link      ? agent_profile_link_rank(a.device_link)
                          : a.profile ? print_profile(a.measure)
                                      : plan(&a);
     return st == NEB_OK                                           ? AGENT_EXIT_OK

@@ -34,10 +34,61 @@ static void print_machine(const char *name, const struct agent_site *s, bool kep
            agent_human_bytes(r->memory, memory, sizeof memory), s->share < 1 ? ", shared" : "");
 }
 
-static void print_step(const char *name, const struct agent_planned *x) {
+// Rates at the largest size in bf16, where a device is busiest.
+static void print_device(const struct agent_site *s) {
+    const struct intra_device_rates *r = &s->profile.rates.device;
+    const struct intra_type_rates *h = &r->of[KERN_BF16], *f = &r->of[KERN_F32];
+    char memory[32], link[48] = "one rank", a[32];
+    enum { LAST = INTRA_COST_TOKENS - 1, WIDE = INTRA_COST_SIDES - 1 };
+    if (!r->count)
+        return;
+    if (r->link > 0)
+        snprintf(link, sizeof link, "%.3g GB/s between two", r->link * 1e-9);
+    printf("        device %d x %s: products up to %.3g TFLOP/s in bf16, %.3g in fp32, attention "
+           "%.3g, rows %.3g GB/s, an operation %s, copies %.3g GB/s up, %.3g down, %s, %s each%s\n",
+           r->count, s->profile.device, h->gemm[LAST][WIDE] * 1e-12, f->gemm[LAST][WIDE] * 1e-12,
+           h->attn_fwd[LAST][2] * 1e-12, h->rows * 1e-9, plan_ms(r->op_s, a, sizeof a),
+           r->up * 1e-9, r->down * 1e-9, link, agent_human_bytes(r->memory, memory, sizeof memory),
+           s->device_share > 0 && s->device_share < 1 ? ", shared" : "");
+}
+
+static void print_memory(const struct agent_planned *x) {
     const struct intra_cost *c = &x->cost;
-    char step[32], a[32], b[32], d[32], e[32];
-    printf("  %s: mesh {dp: %d, pp: %d, tp: %d}, %d x %d sequences%s: step %s", name,
+    char a[32], b[32], d[32], e[32], f[32], g[32];
+    if (x->job.device) {
+        printf("\n    device memory of a rank %s: parameters%s and gradients %s, moments %s, "
+               "activations %s, exchange %s, workspace %s",
+               agent_human_bytes(c->device_bytes, a, sizeof a),
+               x->job.type == KERN_BF16 ? " (in both types)" : "",
+               agent_human_bytes(c->params_bytes, b, sizeof b),
+               agent_human_bytes(c->optim_bytes, d, sizeof d),
+               agent_human_bytes(c->acts_bytes, e, sizeof e),
+               agent_human_bytes(c->outer_bytes, f, sizeof f),
+               agent_human_bytes(c->workspace_bytes, g, sizeof g));
+        printf("\n    host memory of a rank %s", agent_human_bytes(c->rank_bytes, a, sizeof a));
+    } else {
+        printf(
+            "\n    memory of a rank %s: parameters and gradients %s, moments %s, activations %s, "
+            "exchange %s",
+            agent_human_bytes(c->rank_bytes, a, sizeof a),
+            agent_human_bytes(c->params_bytes, b, sizeof b),
+            agent_human_bytes(c->optim_bytes, d, sizeof d),
+            agent_human_bytes(c->acts_bytes, e, sizeof e),
+            agent_human_bytes(c->exchange_bytes, f, sizeof f));
+    }
+    if (c->owner_bytes > 0)
+        printf("; the first rank %s more", agent_human_bytes(c->owner_bytes, a, sizeof a));
+    printf("%s\n", x->fits ? "" : "; DOES NOT FIT");
+}
+
+static void print_step(const char *name, const struct agent_site *site,
+                       const struct agent_planned *x) {
+    const struct intra_cost *c = &x->cost;
+    char step[32], a[32], on[96] = "";
+    if (x->job.device)
+        snprintf(on, sizeof on, " on %s in %s", site->profile.device,
+                 x->job.type == KERN_BF16 ? "bf16" : "fp32");
+    printf("  %s%s: mesh {dp: %d, pp: %d, tp: %d}, %d x %d sequences%s: step %s", name, on,
            x->job.mesh.dp, x->job.mesh.pp, x->job.mesh.tp, x->job.micros, x->job.batch,
            x->job.recompute ? ", recomputing" : "", plan_ms(c->step_s, step, sizeof step));
     if (isfinite(c->step_s)) {
@@ -51,20 +102,11 @@ static void print_step(const char *name, const struct agent_planned *x) {
             printf(", data %s", plan_ms(c->dp_s, a, sizeof a));
         printf(", update %s)", plan_ms(c->update_s, a, sizeof a));
     }
-    printf("\n    memory of a rank %s: parameters and gradients %s, moments %s, activations %s, "
-           "exchange %s",
-           agent_human_bytes(c->rank_bytes, a, sizeof a),
-           agent_human_bytes(c->params_bytes, b, sizeof b),
-           agent_human_bytes(c->optim_bytes, d, sizeof d),
-           agent_human_bytes(c->acts_bytes, e, sizeof e),
-           agent_human_bytes(c->exchange_bytes, step, sizeof step));
-    if (c->owner_bytes > 0)
-        printf("; the first rank %s more", agent_human_bytes(c->owner_bytes, a, sizeof a));
-    printf("%s\n", x->fits ? "" : "; DOES NOT FIT");
+    print_memory(x);
+    if (x->job.device && x->job.ranks_a_host > site->profile.rates.device.count)
+        printf("    %d ranks want a device each: there are %d\n", x->job.ranks_a_host,
+               site->profile.rates.device.count);
 }
-
-// There are no rates of devices: what is said of such a cluster is of its processors.
-static bool off_processors(const struct agent_cluster *c) { return c->device == AGENT_DEVICE_CUDA; }
 
 void plan_print_exchange(const struct agent_planner *p) {
     const struct inter_wan_plan *w = &p->wan;
@@ -82,16 +124,16 @@ void plan_print_exchange(const struct agent_planner *p) {
            p->carried ? "" : ": MORE THAN IT CARRIES");
 }
 
-static void print_one(const char *title, const struct agent_job *job,
+static void print_one(const char *title, const struct agent_job *job, const struct plan_machines *m,
                       const struct agent_planner *p) {
     char a[32], b[32];
     printf("%s\n", title);
     for (int32_t i = 0; i < p->n; i++) {
-        print_step(job->clusters[i].name, &p->clusters[i]);
-        if (off_processors(&job->clusters[i]))
-            printf(
-                "    device: cuda IS NOT RECKONED WITH: times, meshes and memory are those of its "
-                "processors\n");
+        print_step(job->clusters[i].name, &m->sites[i], &p->clusters[i]);
+        if (p->clusters[i].no_device)
+            printf("    device: cuda IS NOT RECKONED WITH: times, meshes and memory are those of "
+                   "its processors, as no rates of a device are known of it (nebula plan --profile "
+                   "measures them there)\n");
     }
     plan_print_exchange(p);
     printf("  whole run: %s for %lld steps, %s sent a cluster\n",
@@ -114,8 +156,10 @@ static void print_yaml(const struct agent_job *job, const struct agent_planner *
 
 void plan_print_machines(const struct agent_job *job, const struct plan_machines *m, int32_t n) {
     char rate[32], rtt[32];
-    for (int32_t i = 0; i < n; i++)
+    for (int32_t i = 0; i < n; i++) {
         print_machine(job->clusters[i].name, &m->sites[i], m->kept);
+        print_device(&m->sites[i]);
+    }
     printf("link    %s, %s, %.3g %% loss%s\n", agent_human_rate(m->link.bits_s, rate, sizeof rate),
            plan_ms(m->link.rtt_s, rtt, sizeof rtt), 100 * m->link.loss,
            m->assumed ? " (assumed: --wan or sync.link says what it is)" : "");
@@ -124,8 +168,8 @@ void plan_print_machines(const struct agent_job *job, const struct plan_machines
 void plan_print(const struct agent_job *job, const struct plan_machines *m,
                 const struct agent_planner *written, const struct agent_planner *proposed) {
     plan_print_machines(job, m, written->n);
-    print_one("as written", job, written);
-    print_one("proposed", job, proposed);
+    print_one("as written", job, m, written);
+    print_one("proposed", job, m, proposed);
     print_yaml(job, proposed);
 }
 
@@ -150,6 +194,10 @@ void plan_cost_json(const struct intra_cost *c, json_t *o) {
                    {"acts_bytes", c->acts_bytes},
                    {"exchange_bytes", c->exchange_bytes},
                    {"owner_bytes", c->owner_bytes},
+                   {"outer_bytes", c->outer_bytes},
+                   {"workspace_bytes", c->workspace_bytes},
+                   {"device_bytes", c->device_bytes},
+                   {"copy_s", c->copy_s},
                    {"rank_bytes", c->rank_bytes},
                    {"host_bytes", c->host_bytes}};
     for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
@@ -178,13 +226,18 @@ json_t *plan_exchange_json(const struct agent_planner *p) {
                      "carried", p->carried);
 }
 
-static json_t *plan_json(const struct agent_job *job, const struct agent_planner *p) {
+static json_t *plan_json(const struct agent_job *job, const struct plan_machines *m,
+                         const struct agent_planner *p) {
     json_t *clusters = json_array();
     for (int32_t i = 0; i < p->n; i++) {
         const struct agent_cluster *c = &job->clusters[i];
         json_t *o = step_json(c->name, &p->clusters[i]);
-        json_object_set_new(o, "rates_of", json_string("processors"));
-        json_object_set_new(o, "device_reckoned", json_boolean(!off_processors(c)));
+        const struct agent_planned *x = &p->clusters[i];
+        json_object_set_new(o, "rates_of",
+                            json_string(x->job.device ? m->sites[i].profile.device : "processors"));
+        json_object_set_new(o, "device_reckoned", json_boolean(!x->no_device));
+        json_object_set_new(o, "precision",
+                            json_string(x->job.type == KERN_BF16 ? "bf16" : "fp32"));
         json_array_append_new(clusters, o);
     }
     return json_pack("{s:o,s:o,s:o,s:o}", "clusters", clusters, "exchange", plan_exchange_json(p),
@@ -206,9 +259,10 @@ json_t *plan_link_json(const struct plan_machines *m) {
 
 void plan_print_json(const struct agent_job *job, const struct plan_machines *m,
                      const struct agent_planner *written, const struct agent_planner *proposed) {
-    json_t *o = json_pack("{s:s,s:s,s:o,s:o,s:o,s:o}", "job", job->name, "mode", "replicas",
-                          "machines", plan_machines_json(m, written->n), "link", plan_link_json(m),
-                          "written", plan_json(job, written), "proposed", plan_json(job, proposed));
+    json_t *o =
+        json_pack("{s:s,s:s,s:o,s:o,s:o,s:o}", "job", job->name, "mode", "replicas", "machines",
+                  plan_machines_json(m, written->n), "link", plan_link_json(m), "written",
+                  plan_json(job, m, written), "proposed", plan_json(job, m, proposed));
     agent_json_print(o, JSON_COMPACT | JSON_REAL_PRECISION(9));
     json_decref(o);
 }

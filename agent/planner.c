@@ -4,8 +4,9 @@
 #include <math.h>
 #include <string.h>
 
-// Of a machine's memory; the rest is the system's, the agent's and the page cache's.
-static const double MEMORY_SHARE = 0.85;
+// Of a machine's memory; the rest is the system's, the agent's and the page cache's. Of a device's: the driver's context, kernels,
+// NCCL's buffers.
+static const double MEMORY_SHARE = 0.85, DEVICE_SHARE = 0.94;
 static const double COUNT_BYTES = 0.7; // of a row, packed (compress/update.h)
 enum { CONNECTIONS = 2, RANKS_SEARCHED = 64 };
 
@@ -34,6 +35,13 @@ double agent_planner_memory(const struct agent_site *s) {
     return MEMORY_SHARE * s->share * s->profile.rates.memory;
 }
 
+static double device_share(const struct agent_site *s) {
+    return s->device_share > 0 ? s->device_share : 1;
+}
+double agent_planner_device_memory(const struct agent_site *s) {
+    return DEVICE_SHARE * device_share(s) * s->profile.rates.device.memory;
+}
+
 // Threads of a worker on one machine are a share of its processors; with several hosts each rank has a host's.
 double agent_planner_share(const struct agent_cluster *c, const struct agent_site *s) {
     double most = s->share, asked = (double)c->threads / s->profile.rates.processors;
@@ -43,7 +51,25 @@ double agent_planner_share(const struct agent_cluster *c, const struct agent_sit
 static bool better(const struct agent_planned *a, const struct agent_planned *b) {
     return a->fits != b->fits ? a->fits
            : a->fits          ? a->cost.step_s < b->cost.step_s * 0.999
-                              : a->cost.host_bytes < b->cost.host_bytes;
+                              : a->cost.host_bytes + a->cost.device_bytes <
+                           b->cost.host_bytes + b->cost.device_bytes;
+}
+
+// On devices, as worker_device_open and take_devices (intra/team.c) decide: with auto where every rank has one. What is known of
+// machines is that they have them, not that they are free.
+static void place(const struct search *s, int32_t i, int32_t ranks, struct agent_planned *x) {
+    const struct agent_cluster *c = &s->job->clusters[i];
+    const struct agent_site *site = &s->sites[i];
+    int32_t count = site->profile.rates.device.count;
+    bool must = c->device == AGENT_DEVICE_CUDA;
+    x->no_device = must && !count;
+    if (c->device == AGENT_DEVICE_CPU || !count || (!must && x->job.ranks_a_host > count))
+        return;
+    x->job.device = true;
+    x->job.type = c->precision == AGENT_PRECISION_FP32 ? KERN_F32 : KERN_BF16;
+    x->job.share = device_share(site);
+    x->job.outer_device =
+        ranks == 1 && c->outer_state != AGENT_OUTER_HOST && s->job->sync.gate != AGENT_GATE_PRIVATE;
 }
 
 static struct agent_planned with_ranks(const struct search *s, int32_t i, int32_t ranks, bool fix) {
@@ -54,13 +80,19 @@ static struct agent_planned with_ranks(const struct search *s, int32_t i, int32_
         (struct intra_mesh_config){of_axis(c->mesh.dp), of_axis(c->mesh.pp), of_axis(c->mesh.tp)};
     x.job.ranks_a_host = c->launcher == AGENT_LAUNCHER_LOCAL ? ranks : 1;
     x.job.share = agent_planner_share(c, site);
+    place(s, i, ranks, &x);
     struct intra_cost_choice choice = {.ranks = ranks,
                                        .sequences = s->sequences,
                                        .fix_mesh = fix,
                                        .fix_batch = true,
                                        .fix_recompute = true,
-                                       .memory = agent_planner_memory(site)};
+                                       .memory = agent_planner_memory(site),
+                                       .device_memory = agent_planner_device_memory(site)};
     x.fits = intra_cost_choose(&choice, &site->profile.rates, &x.job, &x.cost);
+    if (!x.fits && x.job.outer_device && c->outer_state == AGENT_OUTER_AUTO) {
+        x.job.outer_device = false; // the worker does the same
+        x.fits = intra_cost_choose(&choice, &site->profile.rates, &x.job, &x.cost);
+    }
     return x;
 }
 
@@ -70,10 +102,13 @@ static struct agent_planned on_cluster(const struct search *s, int32_t i) {
     if (!(s->free & AGENT_AUTO_MESH) && !c->mesh_auto)
         return with_ranks(s, i, agent_cluster_ranks(c), true);
     bool local = c->launcher == AGENT_LAUNCHER_LOCAL;
-    int32_t given = s->sites[i].ranks,
+    int32_t given = s->sites[i].ranks, cards = s->sites[i].profile.rates.device.count,
+            here = c->device != AGENT_DEVICE_CPU && cards
+                       ? cards
+                       : (int32_t)fmax(1, s->sites[i].profile.rates.processors *
+                                              agent_planner_share(c, &s->sites[i])),
             most = given   ? given
-                   : local ? (int32_t)fmax(1, s->sites[i].profile.rates.processors *
-                                                  agent_planner_share(c, &s->sites[i]))
+                   : local ? here
                            : agent_cluster_ranks(c);
     most = most < RANKS_SEARCHED || given ? most : RANKS_SEARCHED;
     struct agent_planned best = with_ranks(s, i, most, false);
@@ -172,8 +207,10 @@ enum neb_status agent_planner_exchanges(const struct agent_job *job, int32_t voc
     if (job->sync.row_weights && job->trainable.mode == INTRA_TRAIN_FULL)
         load.counts = COUNT_BYTES * m.vocab * (m.tied ? 1 : 2) / job->sync.fragments;
     struct inter_wan_path path = agent_planner_path(&out->link, sites, out->n);
-    for (int32_t i = 0; i < out->n; i++)
+    for (int32_t i = 0; i < out->n; i++) {
         load.step_s = fmax(load.step_s, out->clusters[i].cost.step_s);
+        load.copy_s = fmax(load.copy_s, out->clusters[i].cost.copy_s);
+    }
     struct inter_wan_choice c = {
         .interval = free & AGENT_AUTO_INTERVAL ? 0 : job->sync.interval,
         .overlap = free & AGENT_AUTO_OVERLAP ? -1 : job->sync.overlap,

@@ -13,16 +13,18 @@ enum { AGENT_PLANNER_CODECS = AGENT_PROFILE_CODECS + 1 }; // and the job's own
 
 struct agent_site { // what is known of a cluster's machines
     struct agent_profile profile;
-    bool other;    // its profile is from a file
-    double share;  // of the machine: 1, or 1/N with --local N
-    int32_t ranks; // to be used; 0: as many as is fastest on the machine
+    bool other;          // its profile is from a file
+    double share;        // of the machine: 1, or 1/N with --local N
+    double device_share; // of a device: 1, or less where clusters of --local share it; 0 is 1
+    int32_t ranks;       // to be used; 0: as many as is fastest on the machine
 };
 
 struct agent_planned {
     struct intra_cost_job job;
     struct intra_cost cost;
     bool fits;
-    double wait_s; // of an interval: for the slowest cluster and for updates
+    bool no_device; // device: cuda, but nothing is known of one: reckoned with processors
+    double wait_s;  // of an interval: for the slowest cluster and for updates
 };
 
 struct agent_planner {
@@ -42,8 +44,9 @@ NEB_MUST_CHECK enum neb_status agent_planner_run(const struct agent_job *job, in
                                                  const struct agent_site *sites,
                                                  const struct agent_wan *link, uint32_t free,
                                                  struct agent_planner *out);
-// Of a machine what a job may have: memory in bytes; the share of it that a cluster's worker gets.
+// Of a machine what a job may have: memory in bytes, that of a device; the share of it that a cluster's worker gets.
 double agent_planner_memory(const struct agent_site *s);
+double agent_planner_device_memory(const struct agent_site *s);
 double agent_planner_share(const struct agent_cluster *c, const struct agent_site *s);
 struct inter_wan_path agent_planner_path(const struct agent_wan *link,
                                          const struct agent_site *sites, int32_t members);

@@ -36,6 +36,16 @@ static bool any_auto(const struct agent_job *job) {
     return any;
 }
 
+// Clusters of --local that take this machine's device take the same one.
+static void share_device(const struct agent_job *job, struct agent_site *sites) {
+    int32_t takers = 0;
+    for (int32_t i = 0; i < job->n_clusters; i++)
+        takers += !sites[i].other && job->clusters[i].device != AGENT_DEVICE_CPU;
+    for (int32_t i = 0; i < job->n_clusters; i++)
+        if (!sites[i].other && takers)
+            sites[i].device_share = 1.0 / takers;
+}
+
 enum neb_status agent_planner_sites(const struct agent_job *job, int local, bool measure,
                                     struct agent_site *sites, bool *kept) {
     static struct agent_profile here; // large
@@ -56,6 +66,8 @@ enum neb_status agent_planner_sites(const struct agent_job *job, int local, bool
         have = true;
         sites[i].profile = here;
     }
+    if (local)
+        share_device(job, sites);
     return NEB_OK;
 }
 
@@ -111,12 +123,15 @@ enum neb_status agent_planner_roles_resolve(struct agent_job *job, int local) {
 
 // ---- keys ----------------------------------------------------------------------------------------------------
 
-static void tell(const struct agent_planner *p, const struct agent_job *job) {
+static void tell(const struct agent_planner *p, const struct agent_site *sites,
+                 const struct agent_job *job) {
     for (int32_t i = 0; i < p->n; i++)
-        neb_info("plan: cluster %s: mesh {dp: %d, pp: %d, tp: %d}, %d x %d sequences a step%s, "
+        neb_info("plan: cluster %s%s%s: mesh {dp: %d, pp: %d, tp: %d}, %d x %d sequences a step%s, "
                  "%.3g s a step",
-                 job->clusters[i].name, p->clusters[i].job.mesh.dp, p->clusters[i].job.mesh.pp,
-                 p->clusters[i].job.mesh.tp, p->clusters[i].job.micros, p->clusters[i].job.batch,
+                 job->clusters[i].name, p->clusters[i].job.device ? " on " : "",
+                 p->clusters[i].job.device ? sites[i].profile.device : "",
+                 p->clusters[i].job.mesh.dp, p->clusters[i].job.mesh.pp, p->clusters[i].job.mesh.tp,
+                 p->clusters[i].job.micros, p->clusters[i].job.batch,
                  job->recompute ? ", recomputing" : "", p->clusters[i].cost.step_s);
     if (p->wan.interval)
         neb_info("plan: interval %d, overlap %d, codec %s: %.3g s of %.3g an interval are waited",
@@ -145,6 +160,6 @@ enum neb_status agent_planner_resolve(struct agent_job *job, int local, const ch
                             "chosen; nebula plan says what is needed",
                             job->clusters[i].name);
     agent_planner_apply(&plan, job->autos, job);
-    tell(&plan, job);
+    tell(&plan, sites, job);
     return agent_job_validate(job, "auto");
 }

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { VERSION = 2, FILE_MAX = 64 * 1024 };
+enum { VERSION = 3, FILE_MAX = 64 * 1024 };
 
 // One table for both directions: name, where, and whether 0 is possible (no second rank starts: no link).
 struct field {
@@ -42,8 +42,59 @@ static const struct {
 };
 enum { N_FIELDS = sizeof fields / sizeof *fields, N_LISTS = sizeof lists / sizeof *lists };
 
+// The same of a device, and of each of its types.
+#define DEVICE(x, zero)                                                                            \
+    { #x, offsetof(struct agent_profile, rates.device.x), zero }
+static const struct field device_fields[] = {
+    DEVICE(memory, false), DEVICE(op_s, false), DEVICE(wait_s, false), DEVICE(up, false),
+    DEVICE(down, false),   DEVICE(link, true),  DEVICE(link_s, true)};
+static const char *const types[] = {"fp32", "bf16"}; // by enum kern_type
+static const struct {
+    const char *name;
+    size_t at; // in a struct intra_type_rates
+    int n;
+} type_lists[] = {
+    {"gemm", offsetof(struct intra_type_rates, gemm), INTRA_COST_TOKENS *INTRA_COST_SIDES},
+    {"attn_fwd", offsetof(struct intra_type_rates, attn_fwd), INTRA_COST_TOKENS *INTRA_COST_HEADS},
+    {"attn_bwd", offsetof(struct intra_type_rates, attn_bwd), INTRA_COST_TOKENS *INTRA_COST_HEADS},
+    {"rows", offsetof(struct intra_type_rates, rows), 1},
+    {"logits", offsetof(struct intra_type_rates, logits), 1},
+    {"update", offsetof(struct intra_type_rates, update), 1},
+};
+enum {
+    N_DEVICE_FIELDS = sizeof device_fields / sizeof *device_fields,
+    N_TYPE_LISTS = sizeof type_lists / sizeof *type_lists,
+};
+
 static double *number_at(struct agent_profile *p, size_t at) {
     return (double *)(void *)((char *)p + at);
+}
+
+static json_t *numbers(const double *x, int n) {
+    json_t *list = json_array();
+    for (int i = 0; i < n; i++)
+        json_array_append_new(list, json_real(x[i]));
+    return list;
+}
+
+// null where there is none.
+static json_t *device_json(struct agent_profile *p) {
+    if (!p->rates.device.count)
+        return json_null();
+    json_t *o = json_pack("{s:s,s:i}", "name", p->device, "count", (int)p->rates.device.count);
+    for (int i = 0; i < N_DEVICE_FIELDS; i++)
+        json_object_set_new(o, device_fields[i].name,
+                            json_real(*number_at(p, device_fields[i].at)));
+    for (int t = 0; t < 2; t++) {
+        json_t *of = json_object();
+        size_t at = offsetof(struct agent_profile, rates.device.of) +
+                    (size_t)t * sizeof(struct intra_type_rates);
+        for (int i = 0; i < N_TYPE_LISTS; i++)
+            json_object_set_new(of, type_lists[i].name,
+                                numbers(number_at(p, at + type_lists[i].at), type_lists[i].n));
+        json_object_set_new(o, types[t], of);
+    }
+    return o;
 }
 
 json_t *agent_profile_to_json(const struct agent_profile *p) {
@@ -53,12 +104,9 @@ json_t *agent_profile_to_json(const struct agent_profile *p) {
                           p->isa, "processors", p->rates.processors);
     for (int i = 0; i < N_FIELDS; i++)
         json_object_set_new(o, fields[i].name, json_real(*number_at(&copy, fields[i].at)));
-    for (int i = 0; i < N_LISTS; i++) {
-        json_t *list = json_array();
-        for (int k = 0; k < lists[i].n; k++)
-            json_array_append_new(list, json_real(number_at(&copy, lists[i].at)[k]));
-        json_object_set_new(o, lists[i].name, list);
-    }
+    for (int i = 0; i < N_LISTS; i++)
+        json_object_set_new(o, lists[i].name, numbers(number_at(&copy, lists[i].at), lists[i].n));
+    json_object_set_new(o, "device", device_json(&copy));
     for (int i = 0; i < AGENT_PROFILE_CODECS; i++) {
         const struct inter_wan_codec *c = &p->codecs[i];
         json_array_append_new(codecs, json_pack("{s:s,s:f,s:f,s:f,s:f}", "name", c->name, "bits",
@@ -110,6 +158,36 @@ static enum neb_status take_codecs(const json_t *list, const char *where,
     return NEB_OK;
 }
 
+static enum neb_status take_list(const json_t *list, const char *name, int n, const char *where,
+                                 double *out) {
+    for (int k = 0; k < n; k++)
+        NEB_TRY(take(json_array_get(list, (size_t)k), name, false, where, &out[k]));
+    return NEB_OK;
+}
+
+static enum neb_status take_device(const json_t *o, const char *where, struct agent_profile *out) {
+    json_int_t count = json_integer_value(json_object_get(o, "count"));
+    if (json_is_null(o))
+        return NEB_OK;
+    if (!json_is_object(o) || count < 1 || count > 1024)
+        return neb_fail(NEB_ERR_FORMAT, "%s: device is neither null nor has a count in 1..1024",
+                        where);
+    out->rates.device.count = (int32_t)count;
+    NEB_TRY(take_text(o, "name", where, out->device, sizeof out->device));
+    for (int i = 0; i < N_DEVICE_FIELDS; i++)
+        NEB_TRY(take(json_object_get(o, device_fields[i].name), device_fields[i].name,
+                     device_fields[i].zero, where, number_at(out, device_fields[i].at)));
+    for (int t = 0; t < 2; t++) {
+        const json_t *of = json_object_get(o, types[t]);
+        size_t at = offsetof(struct agent_profile, rates.device.of) +
+                    (size_t)t * sizeof(struct intra_type_rates);
+        for (int i = 0; i < N_TYPE_LISTS; i++)
+            NEB_TRY(take_list(json_object_get(of, type_lists[i].name), type_lists[i].name,
+                              type_lists[i].n, where, number_at(out, at + type_lists[i].at)));
+    }
+    return NEB_OK;
+}
+
 static enum neb_status from_json(const json_t *o, const char *where, struct agent_profile *out) {
     json_int_t processors = json_integer_value(json_object_get(o, "processors"));
     if (json_integer_value(json_object_get(o, "nebula_profile")) != VERSION)
@@ -125,9 +203,9 @@ static enum neb_status from_json(const json_t *o, const char *where, struct agen
         NEB_TRY(take(json_object_get(o, fields[i].name), fields[i].name, fields[i].zero, where,
                      number_at(out, fields[i].at)));
     for (int i = 0; i < N_LISTS; i++)
-        for (int k = 0; k < lists[i].n; k++)
-            NEB_TRY(take(json_array_get(json_object_get(o, lists[i].name), (size_t)k),
-                         lists[i].name, false, where, &number_at(out, lists[i].at)[k]));
+        NEB_TRY(take_list(json_object_get(o, lists[i].name), lists[i].name, lists[i].n, where,
+                          number_at(out, lists[i].at)));
+    NEB_TRY(take_device(json_object_get(o, "device"), where, out));
     return take_codecs(json_object_get(o, "codecs"), where, out);
 }
 
@@ -171,14 +249,25 @@ static enum neb_status kept_path(char *out, size_t cap) {
     return neb_path(out, cap, dir, name);
 }
 
+// The kept one has no device, and now there is one: it was measured where its driver did not run, or a worker had it.
+static bool device_came(const struct agent_profile *p) {
+    struct kern_device *D = NULL;
+    char why[KERN_WHY_MAX];
+    bool came = !p->rates.device.count && kern_device_open(0, why, &D) == NEB_OK;
+    kern_device_close(&D);
+    return came;
+}
+
 enum neb_status agent_profile_get(bool anew, struct agent_profile *out, bool *kept) {
     char path[NEB_PATH_MAX];
-    bool place = kept_path(path, sizeof path) == NEB_OK;
-    *kept = place && !anew && neb_fs_exists(path) && agent_profile_load(path, out) == NEB_OK;
+    bool place = kept_path(path, sizeof path) == NEB_OK,
+         old = place && !anew && neb_fs_exists(path) && agent_profile_load(path, out) == NEB_OK;
+    *kept = old && !device_came(out);
     if (*kept)
         return NEB_OK;
-    neb_info("measuring this machine (about ten seconds)");
-    NEB_TRY(agent_profile_measure(out));
+    if (!old)
+        neb_info("measuring this machine (about ten seconds)");
+    NEB_TRY(old ? agent_profile_find_device(out) : agent_profile_measure(out));
     json_t *o = agent_profile_to_json(out);
     char *text = json_dumps(o, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
     if (!place || !text || neb_fs_write(path, text, strlen(text), 0644) != NEB_OK)

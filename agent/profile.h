@@ -14,6 +14,7 @@ enum { AGENT_PROFILE_CODECS = 6 };
 
 struct agent_profile {
     char host[64], isa[16];
+    char device[64]; // "": none
     struct intra_rates rates;
     double sync_s; // of an fsync where the agent's home is likely to be
     struct inter_wan_codec codecs[AGENT_PROFILE_CODECS]; // bf16, int8, int4, int3, int2, topk
@@ -24,6 +25,11 @@ struct agent_profile {
 NEB_MUST_CHECK enum neb_status agent_profile_measure(struct agent_profile *out);
 // Those of logits: logits, soft, draws, labels. Part of agent_profile_measure.
 NEB_MUST_CHECK enum neb_status agent_profile_logits(struct kern *K, struct intra_rates *r);
+// This machine's devices, if it has any: sets p->device and its rates. Part of agent_profile_measure.
+NEB_MUST_CHECK enum neb_status agent_profile_find_device(struct agent_profile *p);
+// Of a device, in both types; some seconds. NEB_ERR_NOMEM, or what the device says.
+NEB_MUST_CHECK enum neb_status agent_profile_device(struct kern_device *D,
+                                                    struct intra_device_rates *r);
 // One codec, for those that a job names otherwise.
 NEB_MUST_CHECK enum neb_status agent_profile_codec(const char *name, struct inter_wan_codec *out);
 // The kept one, if it is of this machine and build; else measured and kept. *kept: which of the two.
@@ -35,7 +41,8 @@ NEB_MUST_CHECK enum neb_status agent_profile_parse(const char *text, size_t len,
                                                    struct agent_profile *out);
 NEB_MUST_CHECK enum neb_status agent_profile_load(const char *path, struct agent_profile *out);
 
-// `nebula plan --measure-link`, one of two ranks; the first prints {"link": bytes/s, "link_s": s}.
-NEB_MUST_CHECK enum neb_status agent_profile_link_rank(void);
+// `nebula plan --measure-link`, one of two ranks; the first prints {"link": bytes/s, "link_s": s}. `nebula plan
+// --measure-device-link`: the same between devices.
+NEB_MUST_CHECK enum neb_status agent_profile_link_rank(bool devices);
 
 #endif

@@ -208,34 +208,70 @@ out:
 
 // ---- the link between two ranks ------------------------------------------------------------------------------
 
-enum neb_status agent_profile_link_rank(void) {
-    struct intra_comm *world = NULL;
+// x (LINK_FLOATS), in the memory that c reduces; D: whose queue a small one waits for, as between tensor-parallel ranks; or NULL.
+static enum neb_status time_link(struct intra_comm *c, struct kern_device *D, float *x) {
     double best = INFINITY, small = INFINITY;
-    enum neb_status st = NEB_OK;
-    float *x = calloc(LINK_FLOATS, sizeof *x);
-    if (!x)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory measuring the link between ranks");
-    NEB_TRY_GOTO(intra_comm_launched(&world), out);
     for (int i = 0; i < 8; i++) {
         enum { MANY = 50 };
         neb_ns from = neb_now();
-        NEB_TRY_GOTO(world->ops->all_reduce(world, x, LINK_FLOATS, INTRA_COMM_F32, INTRA_COMM_SUM),
-                     out);
+        NEB_TRY(c->ops->all_reduce(c, x, LINK_FLOATS, INTRA_COMM_F32, INTRA_COMM_SUM));
         best = fmin(best, neb_seconds(neb_now() - from));
         from = neb_now();
-        for (int k = 0; k < MANY; k++)
-            NEB_TRY_GOTO(world->ops->all_reduce(world, x, 1, INTRA_COMM_F32, INTRA_COMM_SUM), out);
+        for (int k = 0; k < MANY; k++) {
+            if (D) {
+                D->ops->scale(D, x, 1, 1);
+                NEB_TRY(D->ops->finish(D));
+            }
+            NEB_TRY(c->ops->all_reduce(c, x, 1, INTRA_COMM_F32, INTRA_COMM_SUM));
+        }
         small = fmin(small, neb_seconds(neb_now() - from) / MANY);
     }
-    // Two ranks: each sends as many bytes as the array has, in two messages.
-    if (world->rank == 0)
-        printf("{\"link\": %.6g, \"link_s\": %.6g}\n", 4.0 * LINK_FLOATS / best, small / 2);
+    // Two ranks: each sends as many bytes as the array has. In two messages over TCP; on devices it is one call.
+    if (c->rank == 0)
+        printf("{\"link\": %.6g, \"link_s\": %.6g}\n", 4.0 * LINK_FLOATS / best,
+               D ? small : small / 2);
     fflush(stdout);
+    return NEB_OK;
+}
+
+static enum neb_status host_link(struct intra_comm *world) {
+    float *x = calloc(LINK_FLOATS, sizeof *x);
+    enum neb_status st =
+        x ? time_link(world, NULL, x) : neb_fail(NEB_ERR_NOMEM, "out of memory measuring the link");
+    free(x);
+    return st;
+}
+
+// Every rank on a device of its own, over NCCL, as intra/team.c joins them.
+static enum neb_status device_link(struct intra_comm *world) {
+    struct kern_device *D = NULL;
+    struct intra_comm *nccl = NULL;
+    void *x = NULL;
+    int index;
+    enum neb_status st = NEB_OK;
+    NEB_TRY(kern_device_index(true, &index));
+    NEB_TRY(kern_device_open(index, NULL, &D));
+    NEB_TRY_GOTO(D->ops->alloc(D, LINK_FLOATS * sizeof(float), &x), out);
+    D->ops->zero(D, x, LINK_FLOATS * sizeof(float));
+    NEB_TRY_GOTO(D->ops->finish(D), out);
+    NEB_TRY_GOTO(intra_comm_nccl(world, D->index, LINK_TIMEOUT_S * 1000, &nccl), out);
+    NEB_TRY_GOTO(time_link(nccl, D, x), out);
 out:
-    if (st != NEB_OK && world)
+    if (st != NEB_OK && nccl)
+        nccl->ops->abort(nccl);
+    intra_comm_destroy(&nccl);
+    D->ops->release(D, x);
+    kern_device_close(&D);
+    return st;
+}
+
+enum neb_status agent_profile_link_rank(bool devices) {
+    struct intra_comm *world = NULL;
+    NEB_TRY(intra_comm_launched(&world));
+    enum neb_status st = devices ? device_link(world) : host_link(world);
+    if (st != NEB_OK)
         world->ops->abort(world);
     intra_comm_destroy(&world);
-    free(x);
     return st;
 }
 
@@ -257,15 +293,15 @@ static bool read_all(int fd, char *out, size_t cap) {
 }
 
 // What cannot be measured stays 0: then the planner proposes one rank.
-static void measure_link(struct intra_rates *r) {
+static void measure_link(const char *option, double *link_out, double *link_s_out) {
     struct agent_launch launch;
     struct agent_child child = {0};
     char exe[NEB_PATH_MAX], text[512] = "";
     int fd = -1;
-    r->link = r->link_s = 0;
+    *link_out = *link_s_out = 0;
     if (agent_self_path(exe, sizeof exe) != NEB_OK)
         return;
-    agent_launch_pair(exe, "plan", "--measure-link", &launch);
+    agent_launch_pair(exe, "plan", option, &launch);
     if (agent_child_start(&child, "measuring ranks", launch.argv, NULL, &fd) != NEB_OK)
         return;
     json_t *o =
@@ -273,8 +309,8 @@ static void measure_link(struct intra_rates *r) {
     double link = json_number_value(json_object_get(o, "link")),
            link_s = json_number_value(json_object_get(o, "link_s"));
     if (link > 0 && link_s > 0 && isfinite(link) && isfinite(link_s)) {
-        r->link = link;
-        r->link_s = link_s;
+        *link_out = link;
+        *link_s_out = link_s;
     } else {
         neb_warn("plan: the link between two ranks could not be measured; meshes of several ranks "
                  "are not judged");
@@ -315,6 +351,25 @@ enum neb_status agent_profile_measure(struct agent_profile *p) {
     NEB_TRY(measure_rates(&p->rates));
     for (int i = 0; i < AGENT_PROFILE_CODECS; i++)
         NEB_TRY(agent_profile_codec(names[i], &p->codecs[i]));
-    measure_link(&p->rates);
-    return measure_sync(&p->sync_s);
+    measure_link("--measure-link", &p->rates.link, &p->rates.link_s);
+    NEB_TRY(measure_sync(&p->sync_s));
+    return agent_profile_find_device(p);
+}
+
+enum neb_status agent_profile_find_device(struct agent_profile *p) {
+    struct kern_device *D = NULL;
+    struct intra_device_rates *r = &p->rates.device;
+    char why[KERN_WHY_MAX];
+    *r = (struct intra_device_rates){0};
+    p->device[0] = 0;
+    if (kern_device_open(0, why, &D) != NEB_OK)
+        return NEB_OK;
+    neb_info("measuring %s (some seconds)", D->name);
+    enum neb_status st = agent_profile_device(D, r);
+    if (st == NEB_OK)
+        snprintf(p->device, sizeof p->device, "%s", D->name);
+    kern_device_close(&D);
+    if (st == NEB_OK && r->count > 1)
+        measure_link("--measure-device-link", &r->link, &r->link_s);
+    return st;
 }

@@ -43,8 +43,8 @@ void inter_wan_exchange(const struct inter_wan_path *p, const struct inter_wan_l
     double others = p->members - 1, parts = l->fragments, goodput = inter_wan_goodput(p),
            payload = c->bits / 8 * l->params + l->counts * parts;
     *out = (struct inter_wan_plan){.interval = interval, .overlap = overlap, .codec = codec};
-    out->encode_s = l->params / c->encode;
-    out->merge_s = p->members * l->params / c->decode;
+    out->encode_s = l->copy_s + l->params / c->encode;
+    out->merge_s = l->copy_s + p->members * l->params / c->decode;
     double part_s = others * payload / parts / goodput +
                     slow_start_s(p, others * payload / parts, goodput) + p->rtt_s / 2;
     out->travel_s = part_s * parts;

@@ -34,6 +34,8 @@ struct inter_wan_load {
     double params; // that learn, and travel
     double counts; // bytes of row counts with an update
     double step_s; // of the slowest cluster
+    double
+        copy_s; // parameters to where updates are made, or back: 0 where they are in the host's memory
     int32_t fragments;
 };
 

@@ -16,11 +16,15 @@ enum {
 
 const int32_t intra_cost_sides[INTRA_COST_SIDES] = {32, 64, 128, 256, 512, 1024};
 const int32_t intra_cost_heads[INTRA_COST_HEADS] = {16, 32, 64, 128};
+const int32_t intra_cost_tokens[INTRA_COST_TOKENS] = {64, 256, 1024, 4096, 16384};
 
-// y at x between measured points, on logarithmic axes; the nearest beyond them.
-static double between(const int32_t *xs, const double *ys, int n, double x) {
-    if (x <= xs[0])
+double cost_between(const int32_t *xs, const double *ys, int n, double x, enum cost_below below) {
+    if (x <= xs[0] && below == COST_BELOW_PROPORTIONAL)
         return ys[0] * x / xs[0]; // thinner still: half as wide is about half as fast
+    if (x <= xs[0]) {
+        double slope = log(ys[1] / ys[0]) / log((double)xs[1] / xs[0]);
+        return ys[0] * pow(x / xs[0], fmin(1, fmax(0, slope)));
+    }
     for (int i = 1; i < n; i++)
         if (x <= xs[i]) {
             double share = log(x / xs[i - 1]) / log((double)xs[i] / xs[i - 1]);
@@ -30,7 +34,7 @@ static double between(const int32_t *xs, const double *ys, int n, double x) {
 }
 
 double intra_cost_gemm_rate(const struct intra_rates *r, double side) {
-    return between(intra_cost_sides, r->gemm, INTRA_COST_SIDES, side);
+    return cost_between(intra_cost_sides, r->gemm, INTRA_COST_SIDES, side, COST_BELOW_PROPORTIONAL);
 }
 
 double intra_cost_attn_flops(double n, int32_t T, int32_t heads, int32_t head_dim,
@@ -87,7 +91,9 @@ void cost_product(struct cost_sum *s, double n, double out, double in, double ti
     if (!(flops > 0))
         return;
     s->flops += flops;
-    s->seconds += flops / (s->share * intra_cost_gemm_rate(s->r, fmin(n, fmin(out, in))));
+    s->seconds += s->device
+                      ? cost_device_product(s, n, out, in, times)
+                      : flops / (s->share * intra_cost_gemm_rate(s->r, fmin(n, fmin(out, in))));
 }
 
 static void attention(struct cost_sum *s, const struct intra_cost_job *j, double n, bool backward) {
@@ -96,12 +102,21 @@ static void attention(struct cost_sum *s, const struct intra_cost_job *j, double
         intra_cost_attn_flops(n, j->seq_len, m->n_heads / j->mesh.tp, m->head_dim, m->mask) *
         (backward ? BACKWARD_ATTN : 1);
     s->flops += flops;
+    if (s->device) {
+        s->seconds += cost_device_attention(s, j, n, flops, backward);
+        return;
+    }
     s->seconds +=
-        flops / (s->share * between(intra_cost_heads, backward ? s->r->attn_bwd : s->r->attn_fwd,
-                                    INTRA_COST_HEADS, m->head_dim));
+        flops /
+        (s->share * cost_between(intra_cost_heads, backward ? s->r->attn_bwd : s->r->attn_fwd,
+                                 INTRA_COST_HEADS, m->head_dim, COST_BELOW_PROPORTIONAL));
 }
 
 void cost_rows(struct cost_sum *s, double floats, int ops) {
+    if (s->device) {
+        s->seconds += fmax(4 * floats / s->device->rows, ops * s->r->device.op_s) / s->share;
+        return;
+    }
     bool alone = s->share * s->r->processors < 1.5; // one thread hands nothing over
     s->seconds += 4 * floats / (s->share * s->r->rows) + (alone ? 0 : ops * s->r->op_s);
 }
@@ -144,7 +159,7 @@ static void head(struct cost_sum *s, const struct intra_cost_job *j, double n) {
     double V = (double)m->vocab / j->mesh.tp;
     cost_product(s, n, V, m->d_model, cost_head_learns(j) ? 3 : 2);
     cost_rows(s, n * 8 * m->d_model, 4);
-    s->seconds += n * V / (s->share * s->r->logits);
+    s->seconds += n * V / (s->share * (s->device ? s->device->logits : s->r->logits));
 }
 
 // Blocks that backward passes through, counted from the top.
@@ -174,8 +189,7 @@ void cost_blocks(struct cost_sum *s, const struct intra_cost_job *j, int32_t fir
     }
 }
 
-static void stage_micro(struct cost_sum *s, const struct intra_cost_job *j, int32_t stage,
-                        double n) {
+void cost_stage(struct cost_sum *s, const struct intra_cost_job *j, int32_t stage, double n) {
     int32_t layers = j->model.n_layers / j->mesh.pp;
     cost_blocks(s, j, stage * layers, layers, n, true);
     if (stage == j->mesh.pp - 1)
@@ -184,8 +198,7 @@ static void stage_micro(struct cost_sum *s, const struct intra_cost_job *j, int3
         cost_rows(s, 4 * n * j->model.d_model, 2); // look-up and its gradient
 }
 
-// All-reduce, or reduce-scatter and all-gather: each rank sends 2 (k - 1) / k of it.
-static double ring_bytes(double bytes, int32_t k) { return 2 * bytes * (k - 1) / k; }
+double cost_ring_bytes(double bytes, int32_t k) { return 2 * bytes * (k - 1) / k; }
 static double wire(const struct intra_rates *r, double bytes, double messages) {
     return bytes > 0 || messages > 0 ? bytes / r->link + messages * r->link_s : 0;
 }
@@ -198,14 +211,14 @@ static void times(const struct intra_cost_job *j, const struct intra_rates *r,
     int32_t micros = (j->micros + k->dp - 1) / k->dp, layers = j->model.n_layers / k->pp;
     for (int32_t stage = 0; stage < k->pp; stage++) {
         struct cost_sum s = {.r = r, .share = share};
-        stage_micro(&s, j, stage, n);
+        cost_stage(&s, j, stage, n);
         slowest = fmax(slowest, s.seconds);
         c->flops = fmax(c->flops, s.flops * micros);
     }
     c->compute_s = slowest * micros;
     if (k->tp > 1) { // gathers and sums of rows, of a micro-batch: half an all-reduce each
         double halves = layers * (j->recompute ? 12 : 10) + 4.0;
-        c->tp_bytes = micros * halves * ring_bytes(stream, k->tp) / 2;
+        c->tp_bytes = micros * halves * cost_ring_bytes(stream, k->tp) / 2;
         c->tp_s = wire(r, c->tp_bytes, micros * halves * (k->tp - 1));
     }
     if (k->pp > 1) {
@@ -217,7 +230,7 @@ static void times(const struct intra_cost_job *j, const struct intra_rates *r,
     struct intra_cost_params p = intra_cost_count(&j->model, &j->trainable);
     double here = (double)p.trainable / k->pp / k->tp; // about: embeddings sit on the ends
     if (k->dp > 1) {
-        c->dp_bytes = ring_bytes(4 * here, k->dp);
+        c->dp_bytes = cost_ring_bytes(4 * here, k->dp);
         c->dp_s = wire(r, c->dp_bytes, 2.0 * (k->dp - 1));
     }
     c->update_s = here / k->dp / (share * r->update) + 4 * r->op_s;
@@ -257,8 +270,7 @@ double cost_acts_frozen(const struct intra_cost_job *j) {
     return 4 * n * (d + (3 * d + 2) + (q + 2 * kv) + q + j->model.n_heads + 3 * f + 3 * d + 1);
 }
 
-// Elements of the largest unit of the exchange (intra_units), about: no rank's share is smaller.
-static double largest_unit(const struct intra_cost_job *j, const struct intra_cost_params *p) {
+double cost_largest_unit(const struct intra_cost_job *j, const struct intra_cost_params *p) {
     struct widths w = widths_of(&j->model);
     double matrix = (double)w.d * (double)(w.f > w.q ? w.f : w.q),
            most = fmax(matrix, j->trainable.freeze_embeddings ? 0 : (double)p->embedding);
@@ -272,7 +284,7 @@ static double largest_unit(const struct intra_cost_job *j, const struct intra_co
 // Of the exchange's state; on a mesh also θ_m of a fragment, gathered.
 static void exchange_memory(const struct intra_cost_job *j, const struct intra_cost_params *p,
                             struct intra_cost *c) {
-    double ranks = (double)j->mesh.dp * j->mesh.pp * j->mesh.tp, unit = largest_unit(j, p),
+    double ranks = (double)j->mesh.dp * j->mesh.pp * j->mesh.tp, unit = cost_largest_unit(j, p),
            all = (double)p->trainable, fragments = j->fragments > 1 ? j->fragments : 1;
     if (!j->outer)
         return;
@@ -284,14 +296,21 @@ static void exchange_memory(const struct intra_cost_job *j, const struct intra_c
         c->exchange_bytes = bytes;
 }
 
-void cost_memory(const struct intra_cost_job *j, struct intra_cost *c) {
+double cost_stage_params(const struct intra_cost_job *j, double *learn) {
     const struct intra_mesh_config *k = &j->mesh;
     struct intra_cost_params p = intra_cost_count(&j->model, &j->trainable);
     double ends = (double)p.embedding / k->tp, ways = (double)k->pp * k->tp,
            blocks = (double)p.block * j->model.n_layers / ways,
            // A pipeline's first and last stage hold an embedding each, whether tied or not.
-        params = blocks + (k->pp == 1 && !j->model.tied ? 2 * ends : ends),
-           learn = params * (double)p.trainable / (double)p.all;
+        params = blocks + (k->pp == 1 && !j->model.tied ? 2 * ends : ends);
+    *learn = params * (double)p.trainable / (double)p.all;
+    return params;
+}
+
+void cost_memory(const struct intra_cost_job *j, struct intra_cost *c) {
+    const struct intra_mesh_config *k = &j->mesh;
+    struct intra_cost_params p = intra_cost_count(&j->model, &j->trainable);
+    double learn, params = cost_stage_params(j, &learn);
     c->params_bytes = 4 * (params + learn);
     c->optim_bytes = 8 * learn / k->dp;
     // The first has most in flight, the last the logits.
@@ -313,6 +332,15 @@ void intra_cost_step(const struct intra_cost_job *j, const struct intra_rates *r
         as_run.micros = sequences / batch;
     }
     *out = (struct intra_cost){0};
+    if (j->device) {
+        NEB_ASSERT(r->device.count > 0);
+        cost_device_times(&as_run, r, out);
+        cost_memory(&as_run, out);
+        cost_device_memory(&as_run, out);
+        if (!batch)
+            out->step_s = INFINITY;
+        return;
+    }
     times(&as_run, r, out);
     cost_memory(&as_run, out);
     if (!batch || (j->mesh.dp * j->mesh.pp * j->mesh.tp > 1 && !(r->link > 0)))
@@ -332,12 +360,12 @@ struct best {
 static void try_one(struct best *b, const struct intra_cost_job *j) {
     struct intra_cost cost;
     intra_cost_step(j, b->r, &cost);
-    bool fits = cost.host_bytes <= b->c->memory;
+    bool fits = cost.host_bytes <= b->c->memory && cost.device_bytes <= b->c->device_memory;
     bool better =
         !b->any           ? true
         : fits != b->fits ? fits
         : !fits
-            ? cost.host_bytes < b->cost.host_bytes
+            ? cost.host_bytes + cost.device_bytes < b->cost.host_bytes + b->cost.device_bytes
             // Of equals the earlier: fewer ways to cut, larger micro-batches, nothing computed twice.
             : cost.step_s < b->cost.step_s * 0.999;
     if (!better)

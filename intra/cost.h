@@ -12,15 +12,47 @@
 // A product runs at the rate that was measured at its smallest side: thin products are slow, and that is what makes
 // tensor parallelism of a small model a bad idea. Nothing is assumed to overlap: nothing does on the CPU.
 //
+// On accelerators, one a rank (cost_device.c): rates are in the job's type and go by how much there is to do at once as well, an
+// operation takes at least its launch, and reducing gradients over replicas hides behind backward. Memory is as
+// device_memory.c takes it.
+//
 // Sources: Narayanan et al. (SC 2021) for the pipeline's bubble, Korthikanti et al. (2022) for activations.
 #ifndef INTRA_COST_H
 #define INTRA_COST_H
 #include "intra/model.h"
+#include "kernels/device.h"
 
-enum { INTRA_COST_SIDES = 6, INTRA_COST_HEADS = 4 };
+enum { INTRA_COST_SIDES = 6, INTRA_COST_HEADS = 4, INTRA_COST_TOKENS = 5 };
 // 32 … 1024: smallest side of a measured product
 extern const int32_t intra_cost_sides[INTRA_COST_SIDES];
 extern const int32_t intra_cost_heads[INTRA_COST_HEADS]; // 16 … 128: head_dim of measured attention
+// 64 … 16384: tokens at once, on devices
+extern const int32_t intra_cost_tokens[INTRA_COST_TOKENS];
+
+// What a device does with operands of one type. Where something at the larger sizes takes too long to be measured, it has the rate of
+// the largest that was.
+struct intra_type_rates {
+    // FLOP/s of products of so many tokens, a side and twice that side
+    double gemm[INTRA_COST_TOKENS][INTRA_COST_SIDES];
+    // FLOP/s of heads that are 256 wide together
+    double attn_fwd[INTRA_COST_TOKENS][INTRA_COST_HEADS],
+        attn_bwd[INTRA_COST_TOKENS][INTRA_COST_HEADS];
+    double rows;   // bytes/s of row operations, as if all of them were floats
+    double logits; // logits/s of the loss and its gradient, beside their products
+    double update; // parameters/s of norms and AdamW
+};
+
+// One of a machine's accelerators. count 0: there is none, or nothing is known of it, and nothing else is set.
+struct intra_device_rates {
+    int32_t count;                 // of the machine
+    double memory;                 // bytes of one
+    struct intra_type_rates of[2]; // by enum kern_type
+    double op_s;                   // of the smallest operation among others
+    double wait_s;                 // until the host has a number that the device made
+    double up, down;               // bytes/s from and to pinned host memory
+    double link;                   // bytes/s between two of them; 0: not known
+    double link_s; // seconds of the smallest collective, waiting for the queue included
+};
 
 // What one machine does with all its processors, as nebula plan measures it. All rates are above 0.
 struct intra_rates {
@@ -36,6 +68,7 @@ struct intra_rates {
     double link;   // bytes/s between two ranks; 0: not known, several ranks cannot be judged
     double link_s; // seconds of the smallest collective
     double memory; // bytes of the machine
+    struct intra_device_rates device;
 };
 
 struct intra_cost_job {
@@ -51,7 +84,11 @@ struct intra_cost_job {
     bool outer_single;    // but all of it on the first
     int32_t fragments;    // of the exchange, 0 is 1
     int32_t ranks_a_host; // that share the machine of the rates; at least 1
-    double share;         // of the machine that this cluster gets, (0, 1]
+    double
+        share;   // of the machine that this cluster gets, (0, 1]; of its devices, where it has them
+    bool device; // on devices, one a rank, of the machine of the rates
+    enum kern_type type; // there: of activations and products
+    bool outer_device;   // the exchange's state is on the device too: of one rank
 };
 
 struct intra_cost {
@@ -64,6 +101,12 @@ struct intra_cost {
     double exchange_bytes; // a rank's share of the exchange's state, without frames
     double owner_bytes;    // what rank 0 holds besides: the exchange's state where it has all of it
     double rank_bytes, host_bytes; // a rank but for the latter; all ranks of rank 0's machine
+    // On a device: params, optim and acts are in its memory; rank, owner and host bytes are of the host, which has copies of
+    // parameters and moments.
+    double outer_bytes;     // the exchange's state there
+    double workspace_bytes; // what products and reductions want besides
+    double device_bytes;    // all that a rank has on its device; 0: processors
+    double copy_s;          // parameters to or from the host for an exchange, one way
 };
 
 // Elements of the whole model, and of those in matrix products; trainable ones of the blocks and final norm, and of
@@ -83,7 +126,7 @@ double intra_cost_gemm_rate(const struct intra_rates *r, double side);
 
 // Does the mesh divide the model? As intra_mesh_check, without a complaint: for searching.
 bool intra_cost_mesh_fits(const struct intra_mesh_config *mesh, const struct intra_model_config *m);
-// rates->link 0 with several ranks: every time is INFINITY.
+// rates->link (of devices: theirs) 0 with several ranks, or more ranks a host than devices: every time is INFINITY.
 void intra_cost_step(const struct intra_cost_job *j, const struct intra_rates *r,
                      struct intra_cost *out);
 
@@ -113,7 +156,8 @@ struct intra_cost_choice {
     int32_t ranks;
     int32_t sequences;
     bool fix_mesh, fix_batch, fix_recompute;
-    double memory; // of the machine that may be used, bytes
+    double memory;        // of the machine that may be used, bytes
+    double device_memory; // of a device, where j->device
 };
 // false: nothing fits; *j and *out are then what comes nearest.
 bool intra_cost_choose(const struct intra_cost_choice *c, const struct intra_rates *r,

@@ -1,11 +1,13 @@
-// Parts of a step's cost, between cost.c (meshes) and cost_side.c (sides of a stream). Nobody else includes this.
+// Parts of a step's cost, between cost.c (meshes), cost_device.c (the same on accelerators) and cost_side.c (sides of a stream).
+// Nobody else includes this.
 #ifndef INTRA_COST_PARTS_H
 #define INTRA_COST_PARTS_H
 #include "intra/cost.h"
 
 struct cost_sum { // what one rank does with one micro-batch
     const struct intra_rates *r;
-    double share; // of the machine's rates
+    const struct intra_type_rates *device; // NULL: processors
+    double share;                          // of the machine's rates
     double flops, seconds;
 };
 
@@ -17,7 +19,26 @@ void cost_rows(struct cost_sum *s, double floats, int ops);
 void cost_blocks(struct cost_sum *s, const struct intra_cost_job *j, int32_t first, int32_t count,
                  double n, bool learns);
 bool cost_head_learns(const struct intra_cost_job *j); // the output weight
+// All that a stage does with a micro-batch of n tokens.
+void cost_stage(struct cost_sum *s, const struct intra_cost_job *j, int32_t stage, double n);
+// All-reduce, or reduce-scatter and all-gather over k ranks: what each sends.
+double cost_ring_bytes(double bytes, int32_t k);
+// y at x between measured points, on logarithmic axes; beyond them the nearest, but for `below`: below the first y goes on as
+// steeply as from there to the next, or in proportion to x.
+enum cost_below { COST_BELOW_PROPORTIONAL, COST_BELOW_SLOPE };
+double cost_between(const int32_t *xs, const double *ys, int n, double x, enum cost_below below);
+// On a device: the seconds of one operation each.
+double cost_device_product(const struct cost_sum *s, double n, double out, double in, double times);
+double cost_device_attention(const struct cost_sum *s, const struct intra_cost_job *j, double n,
+                             double flops, bool backward);
+void cost_device_times(const struct intra_cost_job *j, const struct intra_rates *r,
+                       struct intra_cost *c);
+void cost_device_memory(const struct intra_cost_job *j, struct intra_cost *c);
 void cost_memory(const struct intra_cost_job *j, struct intra_cost *c);
+// Elements of the fullest stage's rank; *learn: of those that learn.
+double cost_stage_params(const struct intra_cost_job *j, double *learn);
+// Elements of the largest unit of the exchange (intra_units), about: no rank's share is smaller.
+double cost_largest_unit(const struct intra_cost_job *j, const struct intra_cost_params *p);
 double cost_acts_frozen(const struct intra_cost_job *j); // bytes of passes without backward
 
 #endif

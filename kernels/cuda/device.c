@@ -421,11 +421,12 @@ static cudaError_t set_up(struct cuda *c, const char **wrong) {
 }
 
 // Which device, and whether it can run what is in here.
-static enum neb_status look_at(int index, int *device, struct cudaDeviceProp *p, char *text,
-                               size_t cap) {
+static enum neb_status look_at(int index, int *device, int *count, struct cudaDeviceProp *p,
+                               char *text, size_t cap) {
     int n = 0;
     NEB_ASSERT(index >= 0);
     cudaError_t e = cudaGetDeviceCount(&n);
+    *count = n;
     if (e != cudaSuccess || n < 1) {
         snprintf(text, cap, "no CUDA device: %s (is the driver loaded? nvidia-smi says more)",
                  e != cudaSuccess ? cudaGetErrorString(e) : "the driver lists none");
@@ -452,11 +453,12 @@ enum neb_status kern_cuda_open(int version, int index, struct kern_device **out,
                                size_t text_cap) {
     struct cudaDeviceProp p;
     const char *wrong = NULL;
+    int count;
     if (version != KERN_DEVICE_VERSION) {
         snprintf(text, text_cap, "the CUDA kernels are of another build; build again");
         return NEB_ERR_UNSUPPORTED;
     }
-    NEB_TRY(look_at(index, &index, &p, text, text_cap));
+    NEB_TRY(look_at(index, &index, &count, &p, text, text_cap));
     struct kern_device *D = calloc(1, sizeof *D);
     struct cuda *c = calloc(1, sizeof *c);
     if (!D || !c) {
@@ -468,6 +470,7 @@ enum neb_status kern_cuda_open(int version, int index, struct kern_device **out,
     D->ops = &ops;
     D->ctx = c;
     D->index = index;
+    D->count = count;
     snprintf(D->name, sizeof D->name, "%.63s", p.name);
     D->total_bytes = p.totalGlobalMem;
     D->tensor_cores_bf16 = true;

@@ -60,6 +60,7 @@ static void test_open(void **state) {
     // The sixth process on a machine with one device shares it.
     assert_int_equal(kern_cuda_open(KERN_DEVICE_VERSION, 5, &D, text, sizeof text), NEB_OK);
     assert_int_equal(D->index, 0);
+    assert_int_equal(D->count, 1);
     kern_device_close(&D);
 }
 

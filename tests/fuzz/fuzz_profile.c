@@ -31,6 +31,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct intra_cost cost;
     (void)intra_cost_choose(&c, &p.rates, &j, &cost);
     NEB_ASSERT(cost.step_s >= 0 && cost.host_bytes > 0);
+    if (p.rates.device.count) {
+        j.device = true;
+        j.type = KERN_BF16;
+        c.device_memory = p.rates.device.memory;
+        (void)intra_cost_choose(&c, &p.rates, &j, &cost);
+        NEB_ASSERT(back.rates.device.of[1].update == p.rates.device.of[1].update &&
+                   cost.step_s >= 0 && cost.device_bytes > 0);
+    }
     free(text);
     json_decref(o);
     return 0;

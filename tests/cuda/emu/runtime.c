@@ -16,21 +16,29 @@ struct emu_stream {
     int unused;
 };
 
-// EMU_WITHOUT: the rank that has no device.
+// EMU_WITHOUT: the rank that has no device. EMU_DEVICES: how many there are, of which only the calls' numbers know.
 cudaError_t cudaGetDeviceCount(int *n) {
     const char *without = getenv("EMU_WITHOUT"), *mpi = getenv("OMPI_COMM_WORLD_RANK"),
-               *rank = mpi ? mpi : getenv("RANK"); // as mpirun or torchrun say it
-    *n = !(without && rank && !strcmp(without, rank));
+               *rank = mpi ? mpi : getenv("RANK"), // as mpirun or torchrun say it
+                   *all = getenv("EMU_DEVICES");
+    *n = without && rank && !strcmp(without, rank) ? 0 : all ? (int)strtol(all, NULL, 10) : 1;
     return cudaSuccess;
 }
-cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidValue; }
+static int is_there(int device) {
+    int n = 0;
+    (void)cudaGetDeviceCount(&n);
+    return device >= 0 && device < n;
+}
+cudaError_t cudaSetDevice(int device) {
+    return is_there(device) ? cudaSuccess : cudaErrorInvalidValue;
+}
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device) {
     memset(out, 0, sizeof *out);
     memcpy(out->name, "emulated", 9);
     out->major = 9;
     out->multiProcessorCount = 4;
     out->totalGlobalMem = (size_t)1 << 30;
-    return device == 0 ? cudaSuccess : cudaErrorInvalidValue;
+    return is_there(device) ? cudaSuccess : cudaErrorInvalidValue;
 }
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
     *free_bytes = *total_bytes = (size_t)1 << 30;

@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# nebula plan for clusters with devices, emulated ones in place of CUDA's: it measures them and says so, its seconds a step are those of a run,
+# profiles carry a device's rates to a machine that has none, and memory, ranks and links of devices count.
+. "$(dirname "$0")/../e2e/lib.sh"
+export XDG_CACHE_HOME=$T/cache
+make_corpus
+make_job "$T/both.yaml"
+sed -i 's/seq_len: 64, batch: 4/seq_len: 64, batch: 2/; s/{name: alpha,/{name: alpha, device: cuda,/; s/{name: beta,/{name: beta, device: cpu,/' "$T/both.yaml"
+mkdir "$T/bin" "$T/bare" # the program looks for its objects beside itself
+cp "$BUILD/nebula" "$T/bin/"
+cp "$BUILD/nebula" "$T/bare/"
+cp "$EMULATED" "$T/bin/libnebula_cuda.so"
+cp "$EMULATED_NCCL" "$T/bin/libnebula_nccl.so"
+nebula=$T/bin/nebula
+export EMU_DEVICES=2 EMU_NCCL_SHARED_DEVICE=1 # the emulated NCCL knows of one device only
+
+plan() { timeout 200 "$nebula" plan "$@" 2>"$T/plan.err" || fail "plan $*: $(cat "$T/plan.err")"; }
+near() { # NAME PREDICTED MEASURED LOW HIGH: measured / predicted within bounds
+    awk -v p="$2" -v m="$3" -v lo="$4" -v hi="$5" 'BEGIN { exit !(p > 0 && m / p >= lo && m / p <= hi) }' ||
+        fail "$1: predicted $2, measured $3: not within $4 to $5 times"
+    echo "$1: predicted $2, measured $3"
+}
+
+# Where only processors are known of, it says so; that profile is kept, and the devices are found when they are there.
+nebula=$T/bare/nebula
+plan "$T/both.yaml" >"$T/none.txt"
+[[ $(grep -c 'device: cuda IS NOT RECKONED WITH' "$T/none.txt") == 2 ]] || fail "nothing is said of the device: $(cat "$T/none.txt")"
+nebula=$T/bin/nebula
+plan --profile >"$T/here.json"
+jq -e '.device | .name == "emulated" and .count == 2 and .link > 0 and .memory > 1e9 and (.bf16.gemm | length == 30 and all(. > 0))' "$T/here.json" >/dev/null ||
+    fail "the profile's device: $(jq .device "$T/here.json")"
+grep -q 'measuring emulated' "$T/plan.err" && ! grep -q 'measuring this machine' "$T/plan.err" || fail "what is measured: $(cat "$T/plan.err")"
+
+plan "$T/both.yaml" >"$T/both.txt"
+! grep -q measuring "$T/plan.err" || fail "rates are measured twice"
+grep -q 'device 2 x emulated: products up to' "$T/both.txt" && [[ $(grep -c '^  alpha on emulated in bf16: mesh' "$T/both.txt") == 2 ]] &&
+    ! grep -q 'NOT RECKONED' "$T/both.txt" || fail "the device is not named: $(cat "$T/both.txt")"
+plan "$T/both.yaml" --json >"$T/both.json"
+jq -e '.written.clusters | (.[0] | .rates_of == "emulated" and .device_reckoned and .precision == "bf16" and .device_bytes > 1e6 and .outer_bytes > 1e6 and .copy_s == 0)
+    and (.[1] | .rates_of == "processors" and .precision == "fp32" and .device_bytes == 0)' "$T/both.json" >/dev/null || fail "clusters: $(jq .written.clusters "$T/both.json")"
+
+# The exchange's state on the host costs copies, and no memory of the device.
+sed 's/device: cuda,/device: cuda, outer_state: host,/' "$T/both.yaml" >"$T/host.yaml"
+plan "$T/host.yaml" --json >"$T/host.json"
+jq -e '.written.clusters[0] | .outer_bytes == 0 and .copy_s > 0' "$T/host.json" >/dev/null || fail "outer_state: host: $(jq .written.clusters[0] "$T/host.json")"
+
+# Seconds a step on the emulated device: of a large model against a small one, in runs at the same time, as the machine's load comes and goes
+# (cuda_cost_device compares seconds themselves).
+sed "/name: beta/d" "$T/both.yaml" >"$T/small.yaml"
+sed 's/n_layers: 2/n_layers: 3/; s/d_ff: 128/d_ff: 512/; s/batch: 2/batch: 4/' "$T/small.yaml" >"$T/large.yaml"
+train() { timeout 200 "$nebula" pretrain "$T/$1.yaml" --local 1 --steps "$2" --set sync.scheme=none --out "$T/$1" >"$T/$1.log" 2>&1 || fail "$1: $(tail -n 5 "$T/$1.log")"; }
+for f in small large; do plan "$T/$f.yaml" --local 1 --json >"$T/$f.json"; done
+train small 24 &
+train large 4
+wait $! || fail "the small model"
+near 'seconds a step, of a large model to a small one' "$(jq -n --slurpfile a "$T/large.json" --slurpfile b "$T/small.json" '$a[0].written.clusters[0].step_s / $b[0].written.clusters[0].step_s')" \
+    "$(jq -n --slurpfile a "$T/large/summary.json" --slurpfile b "$T/small/summary.json" '($a[0].clusters[0] | .train_s / .steps) / ($b[0].clusters[0] | .train_s / .steps)')" 0.5 2
+[[ $(summary '.clusters[0].device' "$T/small") == "cuda (emulated, bf16)" ]] || fail "device: $(summary '.clusters[0].device' "$T/small")"
+
+# A machine without devices plans for one that has them; so does a job whose cluster names the file.
+nebula=$T/bare/nebula
+export XDG_CACHE_HOME=$T/elsewhere
+plan "$T/both.yaml" --site "alpha=$T/here.json" --json >"$T/site.json"
+jq -e --slurpfile b "$T/both.json" '.written.clusters[0] | .rates_of == "emulated" and .step_s == $b[0].written.clusters[0].step_s' "$T/site.json" >/dev/null ||
+    fail "--site: $(jq .written.clusters[0] "$T/site.json")"
+sed "s|device: cuda,|device: auto, profile: $T/here.json,|" "$T/both.yaml" >"$T/auto.yaml"
+plan "$T/auto.yaml" --json >"$T/auto.json"
+jq -e '.written.clusters[0].rates_of == "emulated"' "$T/auto.json" >/dev/null || fail "device: auto with a profile: $(jq .written.clusters[0] "$T/auto.json")"
+# Ranks: one a device. Of more, auto takes the processors, and cuda cannot; the proposal has as many as there are.
+sed -i 's/seq_len: 64, batch: 2/seq_len: 64, batch: 4/' "$T/both.yaml" "$T/auto.yaml"
+mesh() { plan "$T/$1.yaml" --site "alpha=$T/here.json" --json "${@:3}" >"$T/$1-$2.json"; }
+sed -i 's/name: alpha,/name: alpha, mesh: {dp: 4, tp: 1},/' "$T/both.yaml" "$T/auto.yaml"
+mesh both 4
+jq -e '(.written.clusters[0].step_s == null) and (.proposed.clusters[0] | .step_s > 0 and (.mesh | .[0] * .[1] * .[2]) <= 2)' "$T/both-4.json" >/dev/null ||
+    fail "four ranks on two devices: $(jq '.written.clusters[0], .proposed.clusters[0]' "$T/both-4.json")"
+plan "$T/both.yaml" --site "alpha=$T/here.json" >"$T/many.txt"
+has '4 ranks want a device each: there are 2' <"$T/many.txt" || fail "nothing is said of four ranks: $(cat "$T/many.txt")"
+mesh auto 4
+jq -e '.written.clusters[0].rates_of == "processors"' "$T/auto-4.json" >/dev/null || fail "device: auto with four ranks: $(jq .written.clusters[0] "$T/auto-4.json")"
+sed -i 's/mesh: {dp: 4, tp: 1}/mesh: {dp: 2, tp: 1}/' "$T/both.yaml"
+mesh both 2
+jq -e '.written.clusters[0] | .rates_of == "emulated" and .step_s > 0 and .dp_bytes > 0 and .dp_s > 0 and .outer_bytes == 0' "$T/both-2.json" >/dev/null || fail "two ranks: $(jq .written.clusters[0] "$T/both-2.json")"
+# A device with less memory than the job wants, however it is cut.
+jq '.device.memory = 3e7' "$T/here.json" >"$T/tiny.json"
+rc=0
+timeout 100 "$nebula" plan "$T/both.yaml" --site "alpha=$T/tiny.json" >"$T/tiny.txt" 2>&1 || rc=$?
+[[ $rc == 1 ]] && has 'DOES NOT FIT' <"$T/tiny.txt" || fail "a tiny device: exit status $rc, $(cat "$T/tiny.txt")"
+jq 'del(.device.bf16.rows)' "$T/here.json" >"$T/bad.json"
+rc=0
+timeout 100 "$nebula" plan "$T/both.yaml" --site "alpha=$T/bad.json" >"$T/bad.txt" 2>&1 || rc=$?
+[[ $rc == 2 ]] && has 'rows is missing' <"$T/bad.txt" || fail "a profile without a rate: exit status $rc, $(cat "$T/bad.txt")"
+echo "plan: devices are reckoned with"
