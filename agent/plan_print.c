@@ -20,17 +20,21 @@ static double tokens_of(const struct intra_cost_job *j) {
 
 static void print_machine(const char *name, const struct agent_site *s, bool kept) {
     const struct intra_rates *r = &s->profile.rates;
-    char memory[32], link[48] = "no second rank starts: one rank", a[32];
+    char memory[32], link[48] = "no second rank starts: one rank", a[32], bf16[64] = "";
+    if (r->to_bf16 > 0)
+        snprintf(bf16, sizeof bf16, ", in bf16 %.3g to %.3g", r->gemm_bf16[0] * 1e-9,
+                 r->gemm_bf16[INTRA_COST_SIDES - 1] * 1e-9);
     if (r->link > 0)
         snprintf(link, sizeof link, "%.2g GB/s between ranks", r->link * 1e-9);
-    printf("machine %s (%s%s): %d x %s, products %.3g to %.3g GFLOP/s (width 32 to 1024), "
+    printf("machine %s (%s%s): %d x %s, products %.3g to %.3g GFLOP/s (width 32 to 1024)%s, "
            "attention %.3g, rows %.3g GB/s, %s, fsync %s, %s%s\n",
            name, s->profile.host,
            s->other ? ", from its file"
            : kept   ? ", measured before"
                     : "",
            r->processors, s->profile.isa, r->gemm[0] * 1e-9, r->gemm[INTRA_COST_SIDES - 1] * 1e-9,
-           r->attn_fwd[2] * 1e-9, r->rows * 1e-9, link, plan_ms(s->profile.sync_s, a, sizeof a),
+           bf16, r->attn_fwd[2] * 1e-9, r->rows * 1e-9, link,
+           plan_ms(s->profile.sync_s, a, sizeof a),
            agent_human_bytes(r->memory, memory, sizeof memory), s->share < 1 ? ", shared" : "");
 }
 
@@ -50,6 +54,11 @@ static void print_device(const struct agent_site *s) {
            h->attn_fwd[LAST][2] * 1e-12, h->rows * 1e-9, plan_ms(r->op_s, a, sizeof a),
            r->up * 1e-9, r->down * 1e-9, link, agent_human_bytes(r->memory, memory, sizeof memory),
            s->device_share > 0 && s->device_share < 1 ? ", shared" : "");
+}
+
+static const double BF16_PAYS = 1.05; // a gain that is worth a line
+static bool bf16_pays(const struct agent_planned *x) {
+    return x->job.type == KERN_F32 && x->bf16_gain > BF16_PAYS && !x->no_device;
 }
 
 static void print_memory(const struct agent_planned *x) {
@@ -103,6 +112,21 @@ static void print_step(const char *name, const struct agent_site *site,
         printf(", update %s)", plan_ms(c->update_s, a, sizeof a));
     }
     print_memory(x);
+    if (x->no_device)
+        printf(
+            "    device: cuda IS NOT RECKONED WITH: times, meshes and memory are those of its "
+            "processors, as no rates of a device are known of it (nebula plan --profile measures "
+            "them there)\n");
+    if (x->no_bf16)
+        printf("    precision: bf16 IS NOT RECKONED WITH: these processors have none, or oneDNN is "
+               "missing there; times and memory are those of fp32\n");
+    if (x->job.type == KERN_BF16 && x->bf16_gain > 0)
+        printf("    its products are in bf16: steps %.2f times as fast as in fp32%s\n",
+               x->bf16_gain, x->bf16_gain < 1 ? "; SLOWER: set precision: fp32" : "");
+    else if (bf16_pays(x))
+        printf("    precision: bf16 would make its steps %.2f times as fast (its products rounded: "
+               "configs/README.md)\n",
+               x->bf16_gain);
     if (x->job.device && x->job.ranks_a_host > site->profile.rates.device.count)
         printf("    %d ranks want a device each: there are %d\n", x->job.ranks_a_host,
                site->profile.rates.device.count);
@@ -130,10 +154,6 @@ static void print_one(const char *title, const struct agent_job *job, const stru
     printf("%s\n", title);
     for (int32_t i = 0; i < p->n; i++) {
         print_step(job->clusters[i].name, &m->sites[i], &p->clusters[i]);
-        if (p->clusters[i].no_device)
-            printf("    device: cuda IS NOT RECKONED WITH: times, meshes and memory are those of "
-                   "its processors, as no rates of a device are known of it (nebula plan --profile "
-                   "measures them there)\n");
     }
     plan_print_exchange(p);
     printf("  whole run: %s for %lld steps, %s sent a cluster\n",
@@ -152,6 +172,10 @@ static void print_yaml(const struct agent_job *job, const struct agent_planner *
     for (int32_t i = 0; i < p->n; i++)
         printf("  %s: mesh: {dp: %d, pp: %d, tp: %d}\n", job->clusters[i].name,
                p->clusters[i].job.mesh.dp, p->clusters[i].job.mesh.pp, p->clusters[i].job.mesh.tp);
+    for (int32_t i = 0; i < p->n; i++) // not in the figures: it changes what training computes
+        if (bf16_pays(&p->clusters[i]))
+            printf("  %s: precision: bf16 (steps %.2f times as fast, not in the figures above)\n",
+                   job->clusters[i].name, p->clusters[i].bf16_gain);
 }
 
 void plan_print_machines(const struct agent_job *job, const struct plan_machines *m, int32_t n) {
@@ -236,6 +260,9 @@ static json_t *plan_json(const struct agent_job *job, const struct plan_machines
         json_object_set_new(o, "rates_of",
                             json_string(x->job.device ? m->sites[i].profile.device : "processors"));
         json_object_set_new(o, "device_reckoned", json_boolean(!x->no_device));
+        json_object_set_new(o, "precision_reckoned", json_boolean(!x->no_bf16));
+        json_object_set_new(o, "bf16_gain",
+                            x->bf16_gain > 0 ? json_real(x->bf16_gain) : json_null());
         json_object_set_new(o, "precision",
                             json_string(x->job.type == KERN_BF16 ? "bf16" : "fp32"));
         json_array_append_new(clusters, o);

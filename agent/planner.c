@@ -63,13 +63,27 @@ static void place(const struct search *s, int32_t i, int32_t ranks, struct agent
     int32_t count = site->profile.rates.device.count;
     bool must = c->device == AGENT_DEVICE_CUDA;
     x->no_device = must && !count;
-    if (c->device == AGENT_DEVICE_CPU || !count || (!must && x->job.ranks_a_host > count))
+    if (c->device == AGENT_DEVICE_CPU || !count || (!must && x->job.ranks_a_host > count)) {
+        bool bf16 = c->precision == AGENT_PRECISION_BF16;
+        x->no_bf16 = bf16 && !(site->profile.rates.to_bf16 > 0);
+        x->job.type = bf16 && !x->no_bf16 ? KERN_BF16 : KERN_F32;
         return;
+    }
     x->job.device = true;
     x->job.type = c->precision == AGENT_PRECISION_FP32 ? KERN_F32 : KERN_BF16;
     x->job.share = device_share(site);
     x->job.outer_device =
         ranks == 1 && c->outer_state != AGENT_OUTER_HOST && s->job->sync.gate != AGENT_GATE_PRIVATE;
+}
+
+static double bf16_gain(const struct agent_planned *x, const struct intra_rates *r) {
+    struct intra_cost_job other = x->job;
+    struct intra_cost cost;
+    if (x->job.device || !(r->to_bf16 > 0) || !isfinite(x->cost.step_s))
+        return 0;
+    other.type = x->job.type == KERN_BF16 ? KERN_F32 : KERN_BF16;
+    intra_cost_step(&other, r, &cost);
+    return x->job.type == KERN_BF16 ? cost.step_s / x->cost.step_s : x->cost.step_s / cost.step_s;
 }
 
 static struct agent_planned with_ranks(const struct search *s, int32_t i, int32_t ranks, bool fix) {
@@ -93,6 +107,7 @@ static struct agent_planned with_ranks(const struct search *s, int32_t i, int32_
         x.job.outer_device = false; // the worker does the same
         x.fits = intra_cost_choose(&choice, &site->profile.rates, &x.job, &x.cost);
     }
+    x.bf16_gain = bf16_gain(&x, &site->profile.rates);
     return x;
 }
 

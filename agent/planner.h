@@ -24,7 +24,10 @@ struct agent_planned {
     struct intra_cost cost;
     bool fits;
     bool no_device; // device: cuda, but nothing is known of one: reckoned with processors
-    double wait_s;  // of an interval: for the slowest cluster and for updates
+    bool no_bf16;   // precision: bf16, but these processors have none: reckoned in fp32
+    // On processors: its steps in fp32 are so many times as long as in bf16, whichever it is in; 0: not known
+    double bf16_gain;
+    double wait_s; // of an interval: for the slowest cluster and for updates
 };
 
 struct agent_planner {

@@ -101,6 +101,8 @@ static struct agent_planned_side side_of(const struct planning *p, int32_t i,
         .outer = role == AGENT_ROLE_STUDENT && agent_distill_federates(j),
         .ranks_a_host = 1,
         .share = agent_planner_share(&j->clusters[i], site),
+        .type = j->clusters[i].precision == AGENT_PRECISION_BF16 && r->to_bf16 > 0 ? KERN_BF16
+                                                                                   : KERN_F32,
     };
     if (role == AGENT_ROLE_TEACHER)
         x.job.trainable = (struct intra_trainable){.mode = INTRA_TRAIN_FULL};

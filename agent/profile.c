@@ -28,6 +28,7 @@ static const struct field fields[] = {
     RATE(op_s),
     {"link", offsetof(struct agent_profile, rates.link), true},
     {"link_s", offsetof(struct agent_profile, rates.link_s), true},
+    {"to_bf16", offsetof(struct agent_profile, rates.to_bf16), true},
     RATE(memory),
     {"sync_s", offsetof(struct agent_profile, sync_s), false},
 };
@@ -35,10 +36,12 @@ static const struct {
     const char *name;
     size_t at;
     int n;
+    bool zero; // where to_bf16 is 0
 } lists[] = {
-    {"gemm", offsetof(struct agent_profile, rates.gemm), INTRA_COST_SIDES},
-    {"attn_fwd", offsetof(struct agent_profile, rates.attn_fwd), INTRA_COST_HEADS},
-    {"attn_bwd", offsetof(struct agent_profile, rates.attn_bwd), INTRA_COST_HEADS},
+    {"gemm", offsetof(struct agent_profile, rates.gemm), INTRA_COST_SIDES, false},
+    {"gemm_bf16", offsetof(struct agent_profile, rates.gemm_bf16), INTRA_COST_SIDES, true},
+    {"attn_fwd", offsetof(struct agent_profile, rates.attn_fwd), INTRA_COST_HEADS, false},
+    {"attn_bwd", offsetof(struct agent_profile, rates.attn_bwd), INTRA_COST_HEADS, false},
 };
 enum { N_FIELDS = sizeof fields / sizeof *fields, N_LISTS = sizeof lists / sizeof *lists };
 
@@ -158,10 +161,10 @@ static enum neb_status take_codecs(const json_t *list, const char *where,
     return NEB_OK;
 }
 
-static enum neb_status take_list(const json_t *list, const char *name, int n, const char *where,
-                                 double *out) {
+static enum neb_status take_list(const json_t *list, const char *name, int n, bool zero,
+                                 const char *where, double *out) {
     for (int k = 0; k < n; k++)
-        NEB_TRY(take(json_array_get(list, (size_t)k), name, false, where, &out[k]));
+        NEB_TRY(take(json_array_get(list, (size_t)k), name, zero, where, &out[k]));
     return NEB_OK;
 }
 
@@ -183,7 +186,8 @@ static enum neb_status take_device(const json_t *o, const char *where, struct ag
                     (size_t)t * sizeof(struct intra_type_rates);
         for (int i = 0; i < N_TYPE_LISTS; i++)
             NEB_TRY(take_list(json_object_get(of, type_lists[i].name), type_lists[i].name,
-                              type_lists[i].n, where, number_at(out, at + type_lists[i].at)));
+                              type_lists[i].n, false, where,
+                              number_at(out, at + type_lists[i].at)));
     }
     return NEB_OK;
 }
@@ -203,7 +207,8 @@ static enum neb_status from_json(const json_t *o, const char *where, struct agen
         NEB_TRY(take(json_object_get(o, fields[i].name), fields[i].name, fields[i].zero, where,
                      number_at(out, fields[i].at)));
     for (int i = 0; i < N_LISTS; i++)
-        NEB_TRY(take_list(json_object_get(o, lists[i].name), lists[i].name, lists[i].n, where,
+        NEB_TRY(take_list(json_object_get(o, lists[i].name), lists[i].name, lists[i].n,
+                          lists[i].zero && !(out->rates.to_bf16 > 0), where,
                           number_at(out, lists[i].at)));
     NEB_TRY(take_device(json_object_get(o, "device"), where, out));
     return take_codecs(json_object_get(o, "codecs"), where, out);

@@ -59,6 +59,15 @@ static void run_gemm(struct bench *b) {
     K->ops->gemm(K, KERN_T, KERN_N, out, in, n, 1e-6f, b->c, out, b->a, in, 1, b->b, in);
 }
 
+// The same in bf16, as training has them: the parameters rest, dy is converted once.
+static void run_linear(struct bench *b) {
+    int n = TOKENS, in = b->side, out = 2 * b->side;
+    struct kern *K = b->K;
+    K->ops->gemm(K, KERN_N, KERN_T, n, out, in, 1, b->a, in, b->b, in, 0, b->c, out);
+    K->ops->linear_bwd(K, b->d, b->d + FLOATS / 2, b->c, out, b->a, b->b, n, out, in);
+}
+static void run_convert(struct bench *b) { b->K->ops->weights(b->K, b->b, FLOATS); }
+
 static struct kern_attn attn_of(const struct bench *b) {
     int heads = 256 / b->head_dim;
     return (struct kern_attn){TOKENS / SEQ, SEQ, heads, heads, b->head_dim, KERN_MASK_CAUSAL, NULL};
@@ -104,12 +113,32 @@ static void fill(struct bench *b) {
         b->d[i] = fabsf(b->d[i]);
 }
 
+// Stays 0 where these processors cannot.
+static void measure_bf16(struct bench *b, struct intra_rates *r) {
+    struct kern *fp32 = b->K, *K = NULL;
+    if (kern_cpu_create(kern_pool_threads(fp32->pool), &K) == NEB_OK && kern_cpu_bf16_possible(K)) {
+        b->K = K;
+        for (int i = 0; i < INTRA_COST_SIDES; i++) {
+            size_t side = (size_t)(b->side = intra_cost_sides[i]);
+            K->ops->weights(K, b->b, 2 * side * side);
+            r->gemm_bf16[i] =
+                3 * 2.0 * TOKENS * 2 * (double)(side * side) / best_of(b, run_linear, 1);
+        }
+        r->to_bf16 = FLOATS / best_of(b, run_convert, 1);
+        K->ops->weights(K, NULL, 0);
+        b->K = fp32;
+    }
+    kern_destroy(&K);
+}
+
 static void measure_kernels(struct bench *b, struct intra_rates *r) {
     for (int i = 0; i < INTRA_COST_SIDES; i++) {
         b->side = intra_cost_sides[i];
         double flops = 3 * 2.0 * TOKENS * 2 * b->side * b->side;
         r->gemm[i] = flops / best_of(b, run_gemm, 1);
     }
+    fill(b);
+    measure_bf16(b, r);
     fill(b);
     for (int i = 0; i < INTRA_COST_HEADS; i++) {
         b->head_dim = intra_cost_heads[i];

@@ -33,8 +33,10 @@ double cost_between(const int32_t *xs, const double *ys, int n, double x, enum c
     return ys[n - 1];
 }
 
-double intra_cost_gemm_rate(const struct intra_rates *r, double side) {
-    return cost_between(intra_cost_sides, r->gemm, INTRA_COST_SIDES, side, COST_BELOW_PROPORTIONAL);
+double intra_cost_gemm_rate(const struct intra_rates *r, enum kern_type t, double side) {
+    bool bf16 = t == KERN_BF16 && side >= KERN_BF16_LEAST; // thinner ones stay in fp32
+    return cost_between(intra_cost_sides, bf16 ? r->gemm_bf16 : r->gemm, INTRA_COST_SIDES, side,
+                        COST_BELOW_PROPORTIONAL);
 }
 
 double intra_cost_attn_flops(double n, int32_t T, int32_t heads, int32_t head_dim,
@@ -91,9 +93,10 @@ void cost_product(struct cost_sum *s, double n, double out, double in, double ti
     if (!(flops > 0))
         return;
     s->flops += flops;
-    s->seconds += s->device
-                      ? cost_device_product(s, n, out, in, times)
-                      : flops / (s->share * intra_cost_gemm_rate(s->r, fmin(n, fmin(out, in))));
+    s->seconds +=
+        s->device
+            ? cost_device_product(s, n, out, in, times)
+            : flops / (s->share * intra_cost_gemm_rate(s->r, s->type, fmin(n, fmin(out, in))));
 }
 
 static void attention(struct cost_sum *s, const struct intra_cost_job *j, double n, bool backward) {
@@ -210,7 +213,7 @@ static void times(const struct intra_cost_job *j, const struct intra_rates *r,
            stream = 4 * n * j->model.d_model, slowest = 0;
     int32_t micros = (j->micros + k->dp - 1) / k->dp, layers = j->model.n_layers / k->pp;
     for (int32_t stage = 0; stage < k->pp; stage++) {
-        struct cost_sum s = {.r = r, .share = share};
+        struct cost_sum s = {.r = r, .type = j->type, .share = share};
         cost_stage(&s, j, stage, n);
         slowest = fmax(slowest, s.seconds);
         c->flops = fmax(c->flops, s.flops * micros);
@@ -234,10 +237,15 @@ static void times(const struct intra_cost_job *j, const struct intra_rates *r,
         c->dp_s = wire(r, c->dp_bytes, 2.0 * (k->dp - 1));
     }
     c->update_s = here / k->dp / (share * r->update) + 4 * r->op_s;
+    c->update_s += cost_to_bf16(j, r, (double)p.all / k->pp / k->tp * j->ranks_a_host);
     // Ranks that share processors also spread every step's data.
     if (k->dp * k->pp * k->tp > 1)
         c->update_s += 6 * r->link_s * (k->dp * k->pp * k->tp - 1);
     c->step_s = c->compute_s + c->tp_s + c->pp_s + c->dp_s + c->update_s;
+}
+
+double cost_to_bf16(const struct intra_cost_job *j, const struct intra_rates *r, double of) {
+    return j->type == KERN_BF16 ? of / (j->share * r->to_bf16) : 0;
 }
 
 // As forward.c carves them.
@@ -296,6 +304,15 @@ static void exchange_memory(const struct intra_cost_job *j, const struct intra_c
         c->exchange_bytes = bytes;
 }
 
+// Both operands of the largest product of a block, in bf16 (kernels/cpu_bf16.c).
+static double operand_bytes(const struct intra_cost_job *j) {
+    struct widths w = widths_of(&j->model);
+    double n = (double)j->batch * j->seq_len, tp = j->mesh.tp,
+           wide = fmax(2.0 * (double)w.f, (double)w.q + 2 * (double)w.kv) / tp,
+           other = fmax((double)w.d, (double)w.f / tp);
+    return 2 * n * (wide + other);
+}
+
 double cost_stage_params(const struct intra_cost_job *j, double *learn) {
     const struct intra_mesh_config *k = &j->mesh;
     struct intra_cost_params p = intra_cost_count(&j->model, &j->trainable);
@@ -312,9 +329,13 @@ void cost_memory(const struct intra_cost_job *j, struct intra_cost *c) {
     struct intra_cost_params p = intra_cost_count(&j->model, &j->trainable);
     double learn, params = cost_stage_params(j, &learn);
     c->params_bytes = 4 * (params + learn);
+    if (j->type == KERN_BF16 && !j->device) // a copy of all of them, and operands of a product
+        c->params_bytes += 2 * params;
     c->optim_bytes = 8 * learn / k->dp;
     // The first has most in flight, the last the logits.
     c->acts_bytes = fmax(acts_bytes(j, 0), acts_bytes(j, k->pp - 1));
+    if (j->type == KERN_BF16 && !j->device)
+        c->acts_bytes += operand_bytes(j);
     exchange_memory(j, &p, c);
     c->rank_bytes = c->params_bytes + c->optim_bytes + c->acts_bytes + c->exchange_bytes;
     c->host_bytes = c->rank_bytes * j->ranks_a_host + c->owner_bytes;

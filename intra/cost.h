@@ -58,6 +58,9 @@ struct intra_device_rates {
 struct intra_rates {
     int32_t processors;
     double gemm[INTRA_COST_SIDES]; // FLOP/s
+    // with operands in bf16 and what their conversion takes; 0: these processors cannot
+    double gemm_bf16[INTRA_COST_SIDES];
+    double to_bf16; // parameters/s converted, once a step; 0 likewise
     // FLOP/s, see intra_cost_attn_flops
     double attn_fwd[INTRA_COST_HEADS], attn_bwd[INTRA_COST_HEADS];
     double rows; // bytes/s read and written by row operations
@@ -87,7 +90,7 @@ struct intra_cost_job {
     double
         share;   // of the machine that this cluster gets, (0, 1]; of its devices, where it has them
     bool device; // on devices, one a rank, of the machine of the rates
-    enum kern_type type; // there: of activations and products
+    enum kern_type type; // there: of activations and products; on processors of products
     bool outer_device;   // the exchange's state is on the device too: of one rank
 };
 
@@ -122,7 +125,7 @@ struct intra_cost_params intra_cost_count(const struct intra_model_config *m,
 double intra_cost_attn_flops(double n, int32_t T, int32_t heads, int32_t head_dim,
                              enum kern_mask mask);
 // FLOP/s of a product with this smallest side, between the measured ones.
-double intra_cost_gemm_rate(const struct intra_rates *r, double side);
+double intra_cost_gemm_rate(const struct intra_rates *r, enum kern_type t, double side);
 
 // Does the mesh divide the model? As intra_mesh_check, without a complaint: for searching.
 bool intra_cost_mesh_fits(const struct intra_mesh_config *mesh, const struct intra_model_config *m);

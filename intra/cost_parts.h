@@ -7,6 +7,7 @@
 struct cost_sum { // what one rank does with one micro-batch
     const struct intra_rates *r;
     const struct intra_type_rates *device; // NULL: processors
+    enum kern_type type;                   // of products on processors
     double share;                          // of the machine's rates
     double flops, seconds;
 };
@@ -35,6 +36,8 @@ void cost_device_times(const struct intra_cost_job *j, const struct intra_rates 
                        struct intra_cost *c);
 void cost_device_memory(const struct intra_cost_job *j, struct intra_cost *c);
 void cost_memory(const struct intra_cost_job *j, struct intra_cost *c);
+// Seconds a step in which processors make bf16 of their parameters, `of` them.
+double cost_to_bf16(const struct intra_cost_job *j, const struct intra_rates *r, double of);
 // Elements of the fullest stage's rank; *learn: of those that learn.
 double cost_stage_params(const struct intra_cost_job *j, double *learn);
 // Elements of the largest unit of the exchange (intra_units), about: no rank's share is smaller.

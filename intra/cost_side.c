@@ -34,7 +34,8 @@ static void side_memory(const struct intra_cost_job *j, const struct intra_cost_
                         struct intra_cost *c) {
     cost_memory(j, c);
     if (!side->learns) {
-        c->params_bytes = 4.0 * (double)intra_cost_count(&j->model, &j->trainable).all;
+        c->params_bytes = (j->type == KERN_BF16 ? 6.0 : 4.0) *
+                          (double)intra_cost_count(&j->model, &j->trainable).all;
         c->optim_bytes = 0;
         c->acts_bytes = cost_acts_frozen(j);
     }
@@ -47,7 +48,7 @@ static void side_memory(const struct intra_cost_job *j, const struct intra_cost_
 void intra_cost_side_step(const struct intra_cost_job *j, const struct intra_cost_side *side,
                           const struct intra_rates *r, struct intra_cost *out) {
     NEB_ASSERT(j->mesh.dp * j->mesh.pp * j->mesh.tp == 1 && j->micros >= 1 && j->share > 0);
-    struct cost_sum s = {.r = r, .share = j->share};
+    struct cost_sum s = {.r = r, .type = j->type, .share = j->share};
     struct intra_cost_job as_run = *j;
     as_run.seq_len = side->length > 1 ? (int32_t)(side->length + 0.5) : 1;
     cost_rows(&s, (side->learns ? 4 : 2) * side->tokens * j->model.d_model, 2);
@@ -59,7 +60,8 @@ void intra_cost_side_step(const struct intra_cost_job *j, const struct intra_cos
     if (side->learns)
         out->update_s =
             (double)intra_cost_count(&j->model, &j->trainable).trainable / (j->share * r->update) +
-            4 * r->op_s;
+            4 * r->op_s +
+            cost_to_bf16(j, r, (double)intra_cost_count(&j->model, &j->trainable).all);
     out->step_s = out->compute_s + out->update_s;
     side_memory(j, side, out);
 }

@@ -229,13 +229,8 @@ static bool proves_itself(dnnl_product *product) {
            memcmp(c, want, sizeof c) == 0;
 }
 
-static enum neb_status refuse(const char *why) {
-    return neb_fail(NEB_ERR_UNSUPPORTED, "precision bf16 on processors: %s; set precision: fp32",
-                    why);
-}
-
-// The library stays loaded: what its threads hold cannot be unloaded.
-static enum neb_status find_dnnl(struct cpu_bf16 *h) {
+// NULL, or why not. The library stays loaded: what its threads hold cannot be unloaded.
+static const char *find_dnnl(struct cpu_bf16 *h) {
     static const char *const names[] = {"libdnnl.so.3", "libdnnl.so.2"};
     union {
         void *p;
@@ -247,32 +242,32 @@ static enum neb_status find_dnnl(struct cpu_bf16 *h) {
     for (size_t i = 0; i < sizeof names / sizeof *names && !so; i++)
         so = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
     if (!so)
-        return refuse("oneDNN is not installed (Debian: libdnnl2)");
+        return "oneDNN is not installed (Debian: libdnnl2)";
     product.p = dlsym(so, "dnnl_gemm_bf16bf16f32");
     version.p = dlsym(so, "dnnl_version");
     threads.p = dlsym(so, "omp_set_num_threads"); // of the OpenMP that it is linked with
     if (!product.p || !version.p)
-        return refuse("this machine's oneDNN has no dnnl_gemm_bf16bf16f32");
+        return "this machine's oneDNN has no dnnl_gemm_bf16bf16f32";
     const struct dnnl_version *v = version.version();
     if (v->cpu_runtime == DNNL_OPENMP)
         h->omp_threads = threads.threads;
     if (v->cpu_runtime != DNNL_SEQUENTIAL && !h->omp_threads)
-        return refuse("this machine's oneDNN starts threads that are not OpenMP's");
+        return "this machine's oneDNN starts threads that are not OpenMP's";
     if (h->omp_threads)
         h->omp_threads(1);
     if (!proves_itself(product.product))
-        return refuse("this machine's oneDNN multiplies bf16 wrongly");
+        return "this machine's oneDNN multiplies bf16 wrongly";
     h->product = product.product;
     snprintf(h->name, sizeof h->name, "bf16 by oneDNN %d.%d", v->major, v->minor);
-    return NEB_OK;
+    return NULL;
 }
 
-static enum neb_status find(struct cpu_bf16 *h, const struct cpu_isa *v) {
+static const char *find(struct cpu_bf16 *h, const struct cpu_isa *v) {
     const char *asked = getenv("NEBULA_BF16");
     if (asked && !strcmp(asked, "rounded")) {
         h->bytes = sizeof(float);
         snprintf(h->name, sizeof h->name, "bf16, rounded");
-        return NEB_OK;
+        return NULL;
     }
     h->bytes = sizeof(uint16_t);
 #if defined(__x86_64__)
@@ -280,10 +275,10 @@ static enum neb_status find(struct cpu_bf16 *h, const struct cpu_isa *v) {
         return find_dnnl(h);
 #endif
     (void)v;
-    return refuse("this one has no avx512_bf16");
+    return "this one has no avx512_bf16";
 }
 
-enum neb_status kern_cpu_bf16(struct kern *K) {
+static enum neb_status take(struct kern *K, const char **why) {
     struct cpu_ctx *x = cpu_of(K);
     NEB_ASSERT(K->ops == &cpu_ops);
     if (x->bf16)
@@ -291,12 +286,23 @@ enum neb_status kern_cpu_bf16(struct kern *K) {
     struct cpu_bf16 *h = calloc(1, sizeof *h);
     if (!h)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for bf16 products");
-    enum neb_status st = find(h, x->isa);
-    if (st == NEB_OK)
-        x->bf16 = h;
-    else
+    if ((*why = find(h, x->isa))) {
         cpu_bf16_destroy(h);
-    return st;
+        return NEB_ERR_UNSUPPORTED;
+    }
+    x->bf16 = h;
+    return NEB_OK;
+}
+
+enum neb_status kern_cpu_bf16(struct kern *K) {
+    const char *why = NULL;
+    enum neb_status st = take(K, &why);
+    return why ? neb_fail(st, "precision bf16 on processors: %s; set precision: fp32", why) : st;
+}
+
+bool kern_cpu_bf16_possible(struct kern *K) {
+    const char *why = NULL;
+    return take(K, &why) == NEB_OK;
 }
 
 const char *kern_cpu_products(const struct kern *K) {

@@ -159,6 +159,8 @@ enum { KERN_BF16_LEAST = 16 };
 // this machine cannot, which is logged with what to do. NEBULA_BF16=rounded computes the same on any machine, slowly (tests).
 // NEB_ERR_NOMEM.
 NEB_MUST_CHECK enum neb_status kern_cpu_bf16(struct kern *K);
+// The same, and nothing is logged where it cannot.
+bool kern_cpu_bf16_possible(struct kern *K);
 // The same of the reference.
 void kern_ref_bf16(struct kern *K);
 // "fp32", "bf16 by oneDNN 2.6"

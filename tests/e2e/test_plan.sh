@@ -96,4 +96,24 @@ jq -e '[.written, .proposed] | all(.[].clusters; .[0].device_reckoned and (.[1].
 plan "$T/cuda.yaml" --wan $wan >"$T/cuda.txt"
 [[ $(grep -A 2 '^  beta: mesh' "$T/cuda.txt" | grep -c 'device: cuda IS NOT RECKONED WITH') == 2 && $(grep -c 'IS NOT RECKONED' "$T/cuda.txt") == 2 ]] || fail "nothing is said of the device: $(cat "$T/cuda.txt")"
 refuse 1 'does not fit' plan "$T/job.yaml" --site "beta=$T/tiny.json"
+# Products in bf16: said where it pays, reckoned with where the job says so, and said where processors cannot.
+jq '.gemm_bf16 = (.gemm | map(. * 2)) | .to_bf16 = 1e9' "$T/here.json" >"$T/twice.json"
+jq '.gemm_bf16 = (.gemm | map(. / 2)) | .to_bf16 = 1e9' "$T/here.json" >"$T/half.json"
+jq '.gemm_bf16 = (.gemm | map(0)) | .to_bf16 = 0' "$T/here.json" >"$T/never.json"
+sed 's/{name: alpha,/{name: alpha, device: cpu, precision: bf16,/' "$T/job.yaml" >"$T/bf16.yaml"
+bf16() { # PROFILE JOB
+    plan "$T/$2.yaml" --wan $wan --site "alpha=$T/$1.json" --site "beta=$T/$1.json" >"$T/$1-$2.txt"
+    plan "$T/$2.yaml" --wan $wan --site "alpha=$T/$1.json" --site "beta=$T/$1.json" --json >"$T/$1-$2.json"
+}
+bf16 twice job; bf16 twice bf16; bf16 half bf16; bf16 never bf16; bf16 half job
+jq -e --slurpfile b "$T/twice-job.json" '($b[0].written.clusters[0]) as $f | .written.clusters | (.[0].precision == "bf16") and (.[1].precision == "fp32")
+    and .[0].step_s < 0.9 * $f.step_s and (.[0].bf16_gain - $f.bf16_gain | fabs < 1e-6) and $f.bf16_gain > 1.1 and $f.bf16_gain < 2 and .[0].params_bytes > $f.params_bytes' "$T/twice-bf16.json" >/dev/null ||
+    fail "bf16 twice as fast: $(jq .written.clusters "$T/twice-bf16.json")"
+grep -q 'beta: precision: bf16 (steps 1' "$T/twice-bf16.txt" && ! grep -q 'alpha: precision' "$T/twice-bf16.txt" || fail "what is proposed: $(cat "$T/twice-bf16.txt")"
+grep -q 'SLOWER: set precision: fp32' "$T/half-bf16.txt" && ! grep -q 'precision: bf16' "$T/half-job.txt" || fail "bf16 half as fast: $(cat "$T/half-bf16.txt" "$T/half-job.txt")"
+[[ $(grep -c 'precision: bf16 IS NOT RECKONED WITH' "$T/never-bf16.txt") == 2 ]] && jq -e '.written.clusters[0] | .precision == "fp32" and (.precision_reckoned | not) and .bf16_gain == null' "$T/never-bf16.json" >/dev/null ||
+    fail "no bf16: $(cat "$T/never-bf16.txt")"
+# ... and measured here: in fp32 that is rounded, on any machine.
+NEBULA_BF16=rounded XDG_CACHE_HOME=$T/rounded timeout 100 "$nebula" plan --profile >"$T/rounded.json" 2>/dev/null || fail "no profile in bf16"
+jq -e '.to_bf16 > 0 and (.gemm_bf16 | all(. > 0)) and .gemm_bf16[0] < .gemm[0]' "$T/rounded.json" >/dev/null || fail "measured in bf16: $(jq -c '[.to_bf16, .gemm_bf16, .gemm]' "$T/rounded.json")"
 echo "plan: predictions hold"

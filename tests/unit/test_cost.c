@@ -219,6 +219,33 @@ static void test_flops_and_bytes(void **state) {
     assert_true(isinf(cost.step_s));
 }
 
+// Products of processors in bf16: their time is, by its own rates; nothing else's, but for making bf16 of the parameters once a step.
+static void test_bf16(void **state) {
+    (void)state;
+    struct intra_rates r = even_rates();
+    struct intra_cost_job j = job_of(1, 1, 1, 4, 8);
+    struct intra_cost one, cost;
+    for (int i = 0; i < INTRA_COST_SIDES; i++)
+        r.gemm_bf16[i] = 2e9;
+    for (int i = 0; i < INTRA_COST_HEADS; i++) // else attention, which stays in fp32, would count
+        r.attn_fwd[i] = r.attn_bwd[i] = 1e15;
+    r.to_bf16 = 1e6;
+    intra_cost_step(&j, &r, &one);
+    j.type = KERN_BF16;
+    intra_cost_step(&j, &r, &cost);
+    double params = (double)intra_cost_count(&model, &j.trainable).all;
+    near(cost.compute_s, one.compute_s / 2, 0.01, "products in bf16");
+    near(cost.update_s, one.update_s + params / 1e6, 1e-6, "parameters made bf16");
+    near(cost.flops, one.flops, 1e-12, "flops");
+    near(cost.params_bytes, one.params_bytes + 2 * params, 1e-3, "with a copy");
+    assert_true(cost.acts_bytes > one.acts_bytes && cost.acts_bytes < 1.2 * one.acts_bytes);
+    j = job_of(2, 1, 1, 4, 8); // two ranks on one machine make twice as many
+    intra_cost_step(&j, &r, &one);
+    j.type = KERN_BF16;
+    intra_cost_step(&j, &r, &cost);
+    near(cost.update_s, one.update_s + 2 * params / 1e6, 1e-6, "on two ranks");
+}
+
 static void test_choice(void **state) {
     (void)state;
     struct intra_rates r = even_rates();
@@ -369,6 +396,15 @@ static void test_profile(void **state) {
     assert_int_equal(agent_profile_parse(text, strlen(text), "t", &back), NEB_OK);
     assert_true(back.rates.gemm[3] == 1e9 && back.sync_s == 1e-3 && back.rates.processors == 8);
     assert_string_equal(back.codecs[5].name, "topk");
+    p.rates.to_bf16 = 1; // then products have rates
+    free(text);
+    json_decref(o);
+    o = agent_profile_to_json(&p);
+    text = json_dumps(o, 0);
+    assert_int_equal(agent_profile_parse(text, strlen(text), "t", &back), NEB_ERR_FORMAT);
+    p.rates.to_bf16 = 0;
+    json_decref(o);
+    o = agent_profile_to_json(&p);
     free(text);
     // Every key is needed, and no figure may be impossible.
     const char *key;
@@ -397,6 +433,7 @@ int main(void) {
         cmocka_unit_test(test_memory_is_the_arenas),
         cmocka_unit_test(test_memory_of_the_exchange),
         cmocka_unit_test(test_flops_and_bytes),
+        cmocka_unit_test(test_bf16),
         cmocka_unit_test(test_choice),
         cmocka_unit_test(test_exchange),
         cmocka_unit_test(test_wan_choice),
