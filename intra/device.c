@@ -36,6 +36,7 @@ static enum neb_status set_up(struct intra_device *d) {
         intra_pipe_in_flight(intra_mesh_pp_rank(d->c.mesh), intra_mesh_pp(d->c.mesh), d->c.micros);
     NEB_TRY(device_update_create(d));
     NEB_TRY(device_allocate(d));
+    NEB_TRY(device_graphs_create(d));
     K->zero(D, d->arena, d->bytes); // gaps between tensors stay zero
     K->upload(D, d->rope, m->rope, (size_t)d->c.seq_len * (size_t)m->c.head_dim * sizeof(float));
     NEB_TRY(K->finish(D));
@@ -62,6 +63,7 @@ enum neb_status intra_device_create(const struct intra_device_config *c, struct 
 
 void intra_device_destroy(struct intra_device **dp) {
     if (*dp) {
+        device_graphs_destroy(*dp);
         device_release(*dp);
         device_update_destroy(*dp);
     }
@@ -80,7 +82,7 @@ static int32_t row_of(const struct intra_model *m, int32_t id) {
 }
 
 int64_t device_send_batch(struct intra_device *d, struct device_acts *a, const int32_t *tokens,
-                          const int32_t *targets, int B) {
+                          const int32_t *targets, int B, float grad_scale) {
     const struct kern_device_ops *K = device_ops(d);
     size_t n = (size_t)B * (size_t)d->c.seq_len, room = device_tokens(d);
     int slot = d->turn;
@@ -98,8 +100,8 @@ int64_t device_send_batch(struct intra_device *d, struct device_acts *a, const i
         count += targets[i] != KERN_IGNORE;
     }
     kern_buckets_fill(&b.rows, b.tokens, (int)n, d->next);
-    a->batch.rows.used = b.rows.used;
-    K->upload(d->c.D, a->batch.tokens, d->batch_pinned[slot], (5 * room + 1) * sizeof(int32_t));
+    *b.grad_scale = grad_scale;
+    K->upload(d->c.D, a->batch.tokens, d->batch_pinned[slot], device_batch_bytes(room));
     K->mark(d->c.D, MARK_BATCH + slot);
     return count;
 }
@@ -107,9 +109,8 @@ int64_t device_send_batch(struct intra_device *d, struct device_acts *a, const i
 int64_t intra_device_micro(struct intra_device *d, const int32_t *tokens, const int32_t *targets,
                            float grad_scale) {
     struct device_acts *a = d->acts;
-    int64_t count = device_send_batch(d, a, tokens, targets, d->c.batch);
-    device_forward(d, a, d->c.batch, grad_scale, true, d->total);
-    device_backward(d, a, d->c.batch);
+    int64_t count = device_send_batch(d, a, tokens, targets, d->c.batch, grad_scale);
+    device_run(d, DEVICE_TRAIN, a, d->c.batch);
     return count;
 }
 
@@ -119,8 +120,8 @@ void intra_device_eval_begin(struct intra_device *d) {
 
 int64_t intra_device_eval_micro(struct intra_device *d, const int32_t *tokens,
                                 const int32_t *targets, int b) {
-    int64_t count = device_send_batch(d, d->acts, tokens, targets, b);
-    device_forward(d, d->acts, b, 0, false, d->eval_total);
+    int64_t count = device_send_batch(d, d->acts, tokens, targets, b, 0);
+    device_run(d, DEVICE_EVAL, d->acts, b);
     return count;
 }
 

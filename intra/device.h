@@ -20,9 +20,17 @@
 
 struct intra_device;
 
+// Whether parts of a step are recorded and replayed (kern_device_ops.record): the same bits. Not with tensor parallelism.
+enum intra_graphs {
+    INTRA_GRAPHS_AUTO, // where the first passes show that it is faster
+    INTRA_GRAPHS_ON,
+    INTRA_GRAPHS_OFF,
+};
+
 struct intra_device_config {
     struct kern_device *D; // borrowed
-    enum kern_type type;   // T
+    enum intra_graphs graphs;
+    enum kern_type type; // T
     int32_t batch, seq_len;
     int32_t micros; // of a step: a pipeline keeps some of them in flight
     bool recompute;
@@ -36,6 +44,8 @@ NEB_MUST_CHECK enum neb_status intra_device_create(const struct intra_device_con
                                                    struct intra_device **out);
 void intra_device_destroy(struct intra_device **d);      // NULL-safe
 size_t intra_device_bytes(const struct intra_device *d); // of device memory, all together
+// Ops of a training pass (of several stages: of its forward half) that are replayed; 0: they are launched one by one.
+int intra_device_graph_ops(const struct intra_device *d);
 
 // One micro-batch, enqueued: gradients are added up, and the sum of losses on the device. Returns how many targets count. Not with
 // several stages, where a pipe drives the engine below.

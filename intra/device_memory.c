@@ -63,7 +63,7 @@ static void carve_acts(struct carve *c, struct intra_device *d, struct device_ac
             *b = d->acts[0].blocks[0];
         take(c, &b->h1, s.each * s.width * sizeof(float));
     }
-    take(c, &a->batch.tokens, (5 * s.n + 1) * sizeof(int32_t));
+    take(c, &a->batch.tokens, device_batch_bytes(s.n));
 }
 
 static void carve_scratch(struct carve *c, struct intra_device *d) {
@@ -127,12 +127,17 @@ static void carve_all(struct carve *c, struct intra_device *d) {
         carve_acts(c, d, &d->acts[i]);
 }
 
-// The integers of a batch, one after the other in `room`.
-struct device_batch device_batch_in(int32_t *room, size_t n) {
+size_t device_batch_bytes(size_t n) { return (5 * n + 2) * sizeof(int32_t) + sizeof(float); }
+
+// One thing after the other.
+struct device_batch device_batch_in(void *room, size_t n) {
+    int32_t *tokens = room, *ids = tokens + 2 * n, *used = ids + 3 * n + 1;
+    void *end = used + 1;
     return (struct device_batch){
-        .tokens = room,
-        .targets = room + n,
-        .rows = {.ids = room + 2 * n, .start = room + 3 * n, .rows = room + 4 * n + 1}};
+        .tokens = tokens,
+        .targets = tokens + n,
+        .rows = {.ids = ids, .start = ids + n, .rows = ids + 2 * n + 1, .used = used},
+        .grad_scale = end};
 }
 
 // The same on all ranks of a tensor-parallel group, whose parts of the vocabulary may differ by one.
@@ -149,8 +154,7 @@ static enum neb_status pinned(struct intra_device *d) {
     size_t tensors = (size_t)d->m->n_all_tensors;
     void *p = NULL;
     for (int i = 0; i < DEVICE_SLOTS; i++) {
-        NEB_TRY(K->alloc_pinned(d->c.D, (5 * device_tokens(d) + 1) * sizeof(int32_t), &p));
-        d->batch_pinned[i] = p;
+        NEB_TRY(K->alloc_pinned(d->c.D, device_batch_bytes(device_tokens(d)), &d->batch_pinned[i]));
         NEB_TRY(K->alloc_pinned(d->c.D, DEVICE_STAGE_BYTES, &d->stage[i]));
     }
     NEB_TRY(K->alloc_pinned(d->c.D, tensors * sizeof(float), &p));

@@ -246,7 +246,7 @@ static void block_bwd(struct intra_device *d, struct device_acts *a, int32_t l,
 // ---- the two ends ---------------------------------------------------------------------------------------------
 
 static void head(struct intra_device *d, const struct device_acts *a, const float *h,
-                 const struct shape *s, float grad_scale, bool learn, double *total) {
+                 const struct shape *s, bool learn, double *total) {
     const struct intra_model *m = d->m;
     struct kern_device_head job = {.n = s->n,
                                    .d = s->d,
@@ -254,7 +254,7 @@ static void head(struct intra_device *d, const struct device_acts *a, const floa
                                    .x = d->yf,
                                    .w = device_weight(d, m->head),
                                    .targets = a->batch.targets,
-                                   .grad_scale = grad_scale,
+                                   .grad_scale = a->batch.grad_scale,
                                    .learn = learn,
                                    .dx = d->dy,
                                    .dw = learn ? device_grad(d, m->head) : NULL,
@@ -291,7 +291,7 @@ static void embed_bwd(struct intra_device *d, const struct device_acts *a, const
         device_rows_gather(d, &s->rows, d->wide, (size_t)s->d * sizeof(float));
         dh = d->wide;
     }
-    K->embed_bwd(d->c.D, device_grad(d, d->m->embed), dh, &a->batch.rows, s->d);
+    K->embed_bwd(d->c.D, device_grad(d, d->m->embed), dh, &a->batch.rows, s->n, s->d);
 }
 
 float *device_out(const struct intra_device *d, int B) {
@@ -299,8 +299,8 @@ float *device_out(const struct intra_device *d, int B) {
     return own_wide(d, &s);
 }
 
-void device_forward(struct intra_device *d, struct device_acts *a, int B, float grad_scale,
-                    bool learn, double *total) {
+void device_forward(struct intra_device *d, struct device_acts *a, int B, bool learn,
+                    double *total) {
     const struct intra_model *m = d->m;
     struct shape s = shape_of(d, B);
     const float *h = intra_model_first(m) ? embed(d, a, &s) : d->hf;
@@ -310,7 +310,7 @@ void device_forward(struct intra_device *d, struct device_acts *a, int B, float 
     }
     d->holds = a;
     if (intra_model_last(m))
-        head(d, a, h, &s, grad_scale, learn, total);
+        head(d, a, h, &s, learn, total);
     else
         device_ops(d)->add(d->c.D, own_wide(d, &s), h, own_floats(&s));
 }

@@ -9,17 +9,16 @@
 static void forward(void *ctx, int slot, const int32_t *tokens, const int32_t *targets, int b,
                     float grad_scale, double *loss, int64_t *count) {
     struct intra_device *d = ctx;
-    bool learn = grad_scale > 0;
     *loss = 0; // it comes with the norms
-    *count = device_send_batch(d, &d->acts[slot], tokens, targets, b);
-    device_forward(d, &d->acts[slot], b, grad_scale, learn, learn ? d->total : d->eval_total);
+    *count = device_send_batch(d, &d->acts[slot], tokens, targets, b, grad_scale);
+    device_run(d, grad_scale > 0 ? DEVICE_FORWARD : DEVICE_EVAL, &d->acts[slot], b);
     d->passed_on = b;
 }
 
 static void backward(void *ctx, int slot, const int32_t *tokens) {
     struct intra_device *d = ctx;
     (void)tokens; // they are there
-    device_backward(d, &d->acts[slot], d->c.batch);
+    device_run(d, DEVICE_BACKWARD, &d->acts[slot], d->c.batch);
 }
 
 static void *room(void *ctx, int slot, enum intra_pipe_way way) {

@@ -1,5 +1,5 @@
 // Inside of intra_device: device.c (set-up, steps), device_memory.c, device_copy.c (to and from the host), device_pass.c (forward
-// and backward), device_rows.c (what tensor-parallel ranks say to each other), device_update.c, device_pipe.c.
+// and backward), device_graph.c (parts of a step that are recorded), device_rows.c (what tensor-parallel ranks say to each other), device_update.c, device_pipe.c.
 #ifndef INTRA_DEVICE_STATE_H
 #define INTRA_DEVICE_STATE_H
 #include "intra/device.h"
@@ -16,6 +16,7 @@ enum {
     MARK_CAME = 4,    // and the next: what a neighbour sent was read
     MARK_LEAVING = 6, // and the next: what goes to a neighbour was written
     MARK_PIECE = 8,   // DEVICE_PIECES: backward has passed a piece of the gradients
+    MARK_TIME = 16,   // and the next: around what is timed
 };
 
 // Rows of the stream: all n of a pass, or with tensor parallelism this rank's own (seqpar.h).
@@ -24,9 +25,11 @@ struct device_block {                     // as struct block_acts of forward.c
     void *y1, *qkv, *att, *y2, *gu, *act; // T
 };
 
-struct device_batch {          // one micro-batch's integers, on either side
+// What differs from one micro-batch to the next, on either side: all else of a pass is where and as it was.
+struct device_batch {
     int32_t *tokens, *targets; // tokens: rows of this rank's embedding, -1 where another has it
     struct kern_buckets rows;  // where which token was seen
+    float *grad_scale;         // (1)
 };
 
 struct device_acts {             // of one micro-batch in flight
@@ -69,13 +72,14 @@ struct intra_device {
     size_t *pending;
     int n_pieces, pieces_left; // in backward: not yet marked
     // pinned
-    int32_t *batch_pinned[DEVICE_SLOTS];
+    void *batch_pinned[DEVICE_SLOTS];
     bool batch_used[DEVICE_SLOTS];
     int turn;
     void *stage[DEVICE_SLOTS];
     float *factors_pinned;
     double *sums_pinned;
     int32_t *next; // (V) scratch of kern_buckets_fill
+    struct device_graphs *graphs;
 };
 
 static inline const struct kern_device_ops *device_ops(const struct intra_device *d) {
@@ -107,26 +111,44 @@ bool device_settled(struct intra_device *d);
 
 // ---- device.c: copies a batch into the pinned buffer whose turn it is, and from there to a. Returns the targets that count.
 int64_t device_send_batch(struct intra_device *d, struct device_acts *a, const int32_t *tokens,
-                          const int32_t *targets, int B);
+                          const int32_t *targets, int B, float grad_scale);
 
 // ---- device_memory.c
 NEB_MUST_CHECK enum neb_status device_allocate(struct intra_device *d);
 void device_release(struct intra_device *d);
-struct device_batch device_batch_in(int32_t *room, size_t n);
+// A micro-batch of n tokens in one piece of memory, of so many bytes.
+struct device_batch device_batch_in(void *room, size_t n);
+size_t device_batch_bytes(size_t n);
 
 // ---- device_update.c
 NEB_MUST_CHECK enum neb_status device_update_create(struct intra_device *d); // sizes, before memory
 NEB_MUST_CHECK enum neb_status device_update_send(struct intra_device *d);   // tables, after it
 void device_update_destroy(struct intra_device *d);
+// Updated parameters of all replicas into the gradient arena, from where they are gathered, and from there.
+void device_params_leave(struct intra_device *d);
+void device_params_arrive(struct intra_device *d);
 // Backward has come below block l (the block behind the last: below the output; the one before the first: it is done).
 void device_update_passed(struct intra_device *d, int32_t l);
 
 // ---- device_pass.c: forward and backward over what is in a->batch, B sequences. Losses are added to *total; of several stages the
 // first begins with tokens, others with d->hf, and what goes on is in device_out and d->dh.
-void device_forward(struct intra_device *d, struct device_acts *a, int B, float grad_scale,
-                    bool learn, double *total);
+void device_forward(struct intra_device *d, struct device_acts *a, int B, bool learn,
+                    double *total);
 void device_backward(struct intra_device *d, struct device_acts *a, int B);
 float *device_out(const struct intra_device *d, int B);
+
+// ---- device_graph.c: a part of a step, op by op or as a graph.
+enum device_part {
+    DEVICE_TRAIN, // forward, then backward
+    DEVICE_FORWARD,
+    DEVICE_BACKWARD,
+    DEVICE_EVAL,
+    DEVICE_LEAVE, // without a micro-batch, as the next
+    DEVICE_ARRIVE,
+};
+NEB_MUST_CHECK enum neb_status device_graphs_create(struct intra_device *d); // after memory
+void device_graphs_destroy(struct intra_device *d);                          // before it
+void device_run(struct intra_device *d, enum device_part part, struct device_acts *a, int B);
 
 // ---- device_rows.c, as seqpar.h and vocab.h; nothing to do on one rank
 void device_rows_gather(struct intra_device *d, const struct intra_rows *r, void *x, size_t bytes);

@@ -222,18 +222,20 @@ static void step(struct intra_device *d, float lr, float scale) {
     K->adamw(d->c.D, d->c.type, &a);
 }
 
-// Updated parameters of all replicas, by way of the gradient arena, which is free by now.
-static void gather_params(struct intra_device *d, struct intra_comm *dp) {
+void device_params_leave(struct intra_device *d) {
     const struct kern_device_ops *K = device_ops(d);
-    struct intra_model *m = d->m;
+    const struct intra_model *m = d->m;
     for (int32_t i = 0; i < m->n_tensors; i++) {
         const struct intra_tensor *t = &m->tensors[i];
         size_t from, n = intra_optim_part(d->o, t, &from);
         K->copy(d->c.D, d->grads + t->grad_at + from, d->params + t->at + from, n * sizeof(float));
     }
-    if (device_settled(d))
-        intra_model_keep(m, dp->ops->all_gather(dp, d->grads, d->o->n));
-    for (int32_t i = 0; i < m->n_tensors && m->failed == NEB_OK; i++) {
+}
+
+void device_params_arrive(struct intra_device *d) {
+    const struct kern_device_ops *K = device_ops(d);
+    const struct intra_model *m = d->m;
+    for (int32_t i = 0; i < m->n_tensors; i++) {
         const struct intra_tensor *t = &m->tensors[i];
         size_t n = intra_tensor_size(t);
         if (!t->trainable)
@@ -242,6 +244,15 @@ static void gather_params(struct intra_device *d, struct intra_comm *dp) {
         if (d->c.type != KERN_F32)
             K->cast(d->c.D, d->c.type, device_weight(d, t), d->params + t->at, n);
     }
+}
+
+// By way of the gradient arena, which is free by now.
+static void gather_params(struct intra_device *d, struct intra_comm *dp) {
+    device_run(d, DEVICE_LEAVE, NULL, 0);
+    if (device_settled(d))
+        intra_model_keep(d->m, dp->ops->all_gather(dp, d->grads, d->o->n));
+    if (d->m->failed == NEB_OK)
+        device_run(d, DEVICE_ARRIVE, NULL, 0);
 }
 
 enum neb_status intra_device_update(struct intra_device *d, double full, double *loss,

@@ -46,6 +46,7 @@ enum neb_status intra_trainer_create(const struct intra_trainer_config *c, struc
                                                                        .seq_len = c->seq_len,
                                                                        .micros = c->accumulate,
                                                                        .recompute = c->recompute,
+                                                                       .graphs = c->device_graphs,
                                                                        .mesh = c->device_mesh},
                                          t->model, t->optim, &t->device),
                      fail);

@@ -29,6 +29,7 @@ struct intra_trainer_config {
     const struct intra_mesh *mesh; // borrowed; NULL: one rank
     struct kern_device *device;    // borrowed; NULL: on the CPU
     bool device_optional; // of a team: without devices for all of its ranks it trains on the CPU
+    enum intra_graphs device_graphs;
     enum kern_type device_type; // T; without a device: of products (kern_cpu_bf16)
     // with a device and a mesh: the same mesh over communicators that take device memory; borrowed
     const struct intra_mesh *device_mesh;

@@ -18,21 +18,22 @@ void (*const kern_device_needs[])(void) = {(void (*)(void))neb_fail,
                                            (void (*)(void))neb_assert_failed};
 
 void kern_buckets_fill(struct kern_buckets *b, const int32_t *ids, int n, int32_t *next) {
-    b->used = 0;
+    int32_t used = 0;
     for (int i = 0; i < n; i++) // next: how often each id was seen, …
         if (ids[i] >= 0 && next[ids[i]]++ == 0)
-            b->ids[b->used++] = ids[i];
+            b->ids[used++] = ids[i];
     int32_t at = 0;
-    for (int32_t k = 0; k < b->used; k++) { // … then where its next row goes
+    for (int32_t k = 0; k < used; k++) { // … then where its next row goes
         int32_t count = next[b->ids[k]];
         b->start[k] = next[b->ids[k]] = at;
         at += count;
     }
-    b->start[b->used] = at;
+    b->start[used] = at;
+    *b->used = used;
     for (int i = 0; i < n; i++)
         if (ids[i] >= 0)
             b->rows[next[ids[i]]++] = i;
-    for (int32_t k = 0; k < b->used; k++)
+    for (int32_t k = 0; k < used; k++)
         next[b->ids[k]] = 0;
 }
 

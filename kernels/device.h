@@ -23,7 +23,7 @@ struct kern_device;
 // Rows of a table that a batch of ids touches, made on the host by kern_buckets_fill: token k of `used` was seen at
 // rows[start[k]] … rows[start[k + 1] - 1], ascending, so that sums over them have one order.
 struct kern_buckets {
-    int32_t used;
+    int32_t *used;  // (1)
     int32_t *ids;   // (n) used of them
     int32_t *start; // (n + 1) used + 1 of them
     int32_t *rows;  // (n)
@@ -34,14 +34,14 @@ void kern_buckets_fill(struct kern_buckets *b, const int32_t *ids, int n, int32_
 // Output layer: losses (n) of type T logits; see kern_head. Rows without a target give loss 0 and no gradient.
 struct kern_device_head {
     int n, d, V;
-    const void *x;          // (n, d) T
-    const void *w;          // (V, d) T
-    const int32_t *targets; // (n) device
-    float grad_scale;
-    bool learn;   // dx (and dw) are wanted
-    void *dx;     // (n, d) T, written
-    float *dw;    // (V, d) +=, NULL: frozen
-    void *logits; // (rows, kern_logits_ld(V)) T: room for a block of rows
+    const void *x;           // (n, d) T
+    const void *w;           // (V, d) T
+    const int32_t *targets;  // (n) device
+    const float *grad_scale; // (1) device
+    bool learn;              // dx (and dw) are wanted
+    void *dx;                // (n, d) T, written
+    float *dw;               // (V, d) +=, NULL: frozen
+    void *logits;            // (rows, kern_logits_ld(V)) T: room for a block of rows
     int rows;
     float *losses; // (n) written
     double *total; // += sum of losses, in a fixed order
@@ -58,7 +58,7 @@ struct kern_device_vocab {
     float *max;             // (n) first step
     // (2, n) second: of exp(z - max), and the target's logit, 0 where another rank has it
     float *sums;
-    float grad_scale;
+    const float *grad_scale; // (1) device
     bool learn;
     float *losses; // (n) third: the same on all ranks
 };
@@ -88,6 +88,14 @@ struct kern_device_adamw {
     void *working; // params as T for the next step; NULL: not wanted (T is fp32)
 };
 
+// A stretch of the queue, recorded (kern_device_ops.record).
+struct kern_graph {
+    int ops;   // launches, copies and fills in it
+    int parts; // pieces between marks: one call each
+    void *ctx;
+};
+enum { KERN_WHY_MAX = 512 };
+
 struct kern_device_ops {
     const char *name;
 
@@ -109,6 +117,22 @@ struct kern_device_ops {
     // Until everything enqueued has run. The first failure since the device was opened.
     enum neb_status (*finish)(struct kern_device *D);
 
+    // ---- graphs. Where ops are so short that the host cannot enqueue them as fast as they run, a stretch of the queue that
+    // comes again and again is recorded once, and enqueued anew by as many calls as it has parts.
+    //
+    // record: what is enqueued from here on does not run but is noted, to record_end. Operands are noted as they are passed, the
+    // numbers among them too: a replay reads and writes the same addresses, so what shall differ lies in device memory (or in pinned
+    // memory that is uploaded), and memory in it stays where it is until the graph is forgotten. The same stretch has run before in
+    // the plain way, so that whatever is made at a first use is there. Between the two: no alloc and release, wait, elapsed_ms
+    // and finish, no transfers of memory that is not pinned.
+    void (*record)(struct kern_device *D);
+    // NEB_ERR_UNSUPPORTED: it could not be recorded, for the reason in `why`, and nothing has run: to be enqueued in the plain
+    // way. That is no failure of the device, whose errors from before stay.
+    enum neb_status (*record_end)(struct kern_device *D, struct kern_graph **out,
+                                  char why[KERN_WHY_MAX]);
+    void (*replay)(struct kern_device *D, const struct kern_graph *g);
+    void (*forget)(struct kern_device *D, struct kern_graph **g); // NULL-safe; waits for the queue
+
     // ---- training. t: type of void * operands.
     // As kern.h; a and b are of type t, c of type tc. bias (n) T is added to the rows of the product (NULL: none; with
     // one, beta is 0 and tc is t).
@@ -119,9 +143,9 @@ struct kern_device_ops {
     // An id below 0 gives a row of zeros.
     void (*embed_fwd)(struct kern_device *D, float *out, const float *table, const int32_t *ids,
                       int n, int d);
-    // b: device copies of the arrays
+    // b: device copies of the arrays; n: of the batch, no less than are used
     void (*embed_bwd)(struct kern_device *D, float *dtable, const float *dout,
-                      const struct kern_buckets *b, int d);
+                      const struct kern_buckets *b, int n, int d);
     void (*rmsnorm_fwd)(struct kern_device *D, enum kern_type t, void *y, float *rstd, float *h,
                         const float *x, const void *r, const float *w, int n, int d, float eps);
     // dh (fp32) += …; dh_t: the sum as T (NULL: not wanted)
@@ -198,7 +222,7 @@ struct kern_device_ops {
     void (*destroy)(struct kern_device *D);
 };
 
-enum { KERN_MARKS = 16 };
+enum { KERN_MARKS = 20 };
 
 struct kern_device {
     const struct kern_device_ops *ops;
@@ -215,13 +239,12 @@ struct kern_device {
 NEB_MUST_CHECK enum neb_status kern_device_index(bool of_several, int *out);
 // Opens device `index` modulo the number of devices that this process sees. NEB_ERR_UNSUPPORTED: no object, no driver, no such device,
 // or one that is too old; the reason goes to `why`, or with NULL to the log, with a hint.
-enum { KERN_WHY_MAX = 512 };
 NEB_MUST_CHECK enum neb_status kern_device_open(int index, char why[KERN_WHY_MAX],
                                                 struct kern_device **out);
 void kern_device_close(struct kern_device **D); // NULL-safe
 
 // What the object exports as kern_cuda_open. text: of the failure.
-enum { KERN_DEVICE_VERSION = 3 };
+enum { KERN_DEVICE_VERSION = 4 };
 typedef enum neb_status kern_device_opener(int version, int index, struct kern_device **out,
                                            char *text, size_t text_cap);
 

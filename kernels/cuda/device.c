@@ -1,42 +1,65 @@
 // The CUDA device behind kernels/device.h: memory, one stream, sticky errors; each op hands over to its launcher
 // (launch.h) or to cuBLASLt (gemm.h).
-#include "kernels/cuda/gemm.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/state.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { ATTN_DIMS_MOST = 256 };
-
-struct cuda {
-    cudaStream_t s;
-    cudaEvent_t marks[KERN_MARKS];
-    struct kern_cu_gemm *gemm;
-    void *scratch; // of one op at a time; grows
-    size_t scratch_bytes;
-    enum neb_status failed;
-};
-static struct cuda *of(struct kern_device *D) { return D->ctx; }
-
-static bool broken(struct kern_device *D) { return of(D)->failed != NEB_OK; }
+static bool recording(struct kern_device *D) { return of(D)->recorder.on; }
+// Nothing more is enqueued: of anything, or of what is being recorded.
+static bool broken(struct kern_device *D) {
+    return of(D)->failed != NEB_OK || (recording(D) && of(D)->recorder.failed);
+}
 
 static void keep(struct kern_device *D, cudaError_t e, const char *what) {
     if (e == cudaSuccess || broken(D))
         return;
-    of(D)->failed = neb_fail(e == cudaErrorMemoryAllocation ? NEB_ERR_NOMEM : NEB_ERR_IO,
-                             "%s: %s: CUDA says: %s", D->name, what, cudaGetErrorString(e));
+    if (recording(D))
+        kern_cu_record_fail(&of(D)->recorder, what, cudaGetErrorString(e));
+    else
+        of(D)->failed = neb_fail(e == cudaErrorMemoryAllocation ? NEB_ERR_NOMEM : NEB_ERR_IO,
+                                 "%s: %s: CUDA says: %s", D->name, what, cudaGetErrorString(e));
+}
+
+// False while recording, which it spoils: the host would have to wait.
+static bool may_wait(struct kern_device *D, const char *what) {
+    if (recording(D))
+        kern_cu_record_fail(&of(D)->recorder, what, "not while recording");
+    return !recording(D);
+}
+
+static void free_outgrown(struct cuda *c) {
+    for (int i = 0; i < c->n_outgrown; i++)
+        (void)cudaFree(c->outgrown[i]);
+    free(c->outgrown);
+    c->outgrown = NULL;
+    c->n_outgrown = 0;
+}
+
+// Graphs have the address of the scratch of their time.
+static void outgrow(struct cuda *c) {
+    void **more = NULL;
+    if (c->graphs > 0 && c->scratch)
+        more = realloc(c->outgrown, ((size_t)c->n_outgrown + 1) * sizeof *more);
+    if (more) {
+        more[c->n_outgrown++] = c->scratch;
+        c->outgrown = more;
+    } else if (c->graphs == 0) { // else, without host memory: it is lost to us, not to them
+        (void)cudaFree(c->scratch);
+    }
+    c->scratch = NULL;
+    c->scratch_bytes = 0;
 }
 
 // Room for one op's partial sums; the op before is done with it, since all are on one stream.
 static void *scratch(struct kern_device *D, size_t bytes) {
     struct cuda *c = of(D);
-    if (bytes <= c->scratch_bytes || broken(D))
+    if (bytes <= c->scratch_bytes || broken(D) || !may_wait(D, "growing scratch"))
         return c->scratch;
     keep(D, cudaStreamSynchronize(c->s), "growing scratch");
-    (void)cudaFree(c->scratch);
-    c->scratch = NULL;
-    c->scratch_bytes = 0;
+    outgrow(c);
     cudaError_t e = cudaMalloc(&c->scratch, bytes);
     keep(D, e, "growing scratch");
     c->scratch_bytes = e == cudaSuccess ? bytes : 0;
@@ -97,24 +120,58 @@ static void zero(struct kern_device *D, void *p, size_t bytes) {
 }
 static void mark(struct kern_device *D, int slot) {
     NEB_ASSERT(slot >= 0 && slot < KERN_MARKS);
-    if (!broken(D))
+    if (recording(D))
+        kern_cu_record_mark(&of(D)->recorder, slot);
+    else if (!broken(D))
         keep(D, cudaEventRecord(of(D)->marks[slot], of(D)->s), "marking a place in the queue");
 }
 static void wait(struct kern_device *D, int slot) {
     NEB_ASSERT(slot >= 0 && slot < KERN_MARKS);
-    if (!broken(D))
+    if (may_wait(D, "waiting for the device") && !broken(D))
         keep(D, cudaEventSynchronize(of(D)->marks[slot]), "waiting for the device");
 }
 static double elapsed_ms(struct kern_device *D, int from, int to) {
     float ms = 0;
-    if (!broken(D))
+    if (may_wait(D, "timing") && !broken(D))
         keep(D, cudaEventElapsedTime(&ms, of(D)->marks[from], of(D)->marks[to]), "timing");
     return (double)ms;
 }
 static enum neb_status finish(struct kern_device *D) {
+    if (!may_wait(D, "waiting for the device"))
+        return NEB_ERR_STATE;
     if (!broken(D))
         keep(D, cudaStreamSynchronize(of(D)->s), "waiting for the device");
     return of(D)->failed;
+}
+
+// ---- graphs (record.h) ----------------------------------------------------------------------------------------
+
+static void record(struct kern_device *D) {
+    NEB_ASSERT(!recording(D));
+    kern_cu_record_begin(&of(D)->recorder, of(D)->s);
+}
+static enum neb_status record_end(struct kern_device *D, struct kern_graph **out,
+                                  char why[KERN_WHY_MAX]) {
+    NEB_ASSERT(recording(D));
+    *out = kern_cu_record_end(&of(D)->recorder);
+    of(D)->graphs += *out != NULL;
+    snprintf(why, KERN_WHY_MAX, "%s", of(D)->recorder.why);
+    return *out ? NEB_OK : NEB_ERR_UNSUPPORTED;
+}
+static void replay(struct kern_device *D, const struct kern_graph *g) {
+    NEB_ASSERT(!recording(D));
+    if (!broken(D))
+        keep(D, kern_cu_replay(g, of(D)->s, of(D)->marks), "replaying a graph");
+}
+static void forget(struct kern_device *D, struct kern_graph **g) {
+    if (!*g)
+        return;
+    NEB_ASSERT(!recording(D));
+    (void)cudaStreamSynchronize(of(D)->s);
+    kern_cu_graph_destroy(*g);
+    *g = NULL;
+    if (--of(D)->graphs == 0)
+        free_outgrown(of(D));
 }
 
 // ---- ops ------------------------------------------------------------------------------------------------------
@@ -147,7 +204,9 @@ static void gemm(struct kern_device *D, enum kern_type t, enum kern_type tc, enu
     if (broken(D))
         return;
     const char *wrong = kern_cu_gemm_run(of(D)->gemm, &p, of(D)->s);
-    if (wrong)
+    if (wrong && recording(D))
+        kern_cu_record_fail(&of(D)->recorder, "a product", wrong);
+    else if (wrong)
         of(D)->failed = neb_fail(NEB_ERR_IO, "%s: %s: %d x %d x %d, %s", D->name, wrong, m, n, k,
                                  t == KERN_BF16 ? "bf16" : "fp32");
 }
@@ -160,8 +219,8 @@ static void embed_fwd(struct kern_device *D, float *out, const float *table, con
     RUN(D, "embedding", kern_cu_embed_fwd(out, table, ids, n, d, of(D)->s));
 }
 static void embed_bwd(struct kern_device *D, float *dtable, const float *dout,
-                      const struct kern_buckets *b, int d) {
-    RUN(D, "embedding gradient", kern_cu_embed_bwd(dtable, dout, b, d, of(D)->s));
+                      const struct kern_buckets *b, int n, int d) {
+    RUN(D, "embedding gradient", kern_cu_embed_bwd(dtable, dout, b, n, d, of(D)->s));
 }
 static void rmsnorm_fwd(struct kern_device *D, enum kern_type t, void *y, float *rstd, float *h,
                         const float *x, const void *r, const float *w, int n, int d, float eps) {
@@ -346,6 +405,7 @@ static void destroy(struct kern_device *D) {
     if (c->s)
         (void)cudaStreamSynchronize(c->s);
     (void)cudaFree(c->scratch);
+    free_outgrown(c);
     kern_cu_gemm_destroy(&c->gemm);
     for (int i = 0; i < KERN_MARKS; i++)
         if (c->marks[i])
@@ -356,7 +416,7 @@ static void destroy(struct kern_device *D) {
     free(D);
 }
 
-static const struct kern_device_ops ops = {
+const struct kern_device_ops kern_cu_ops = {
     .name = "cuda",
     .alloc = alloc,
     .release = release,
@@ -370,6 +430,10 @@ static const struct kern_device_ops ops = {
     .wait = wait,
     .elapsed_ms = elapsed_ms,
     .finish = finish,
+    .record = record,
+    .record_end = record_end,
+    .replay = replay,
+    .forget = forget,
     .gemm = gemm,
     .cast = cast,
     .embed_fwd = embed_fwd,
@@ -408,79 +472,3 @@ static const struct kern_device_ops ops = {
     .scatter = scatter,
     .destroy = destroy,
 };
-
-// ---- opening --------------------------------------------------------------------------------------------------
-
-static cudaError_t set_up(struct cuda *c, const char **wrong) {
-    cudaError_t e = cudaStreamCreateWithFlags(&c->s, cudaStreamNonBlocking);
-    for (int i = 0; i < KERN_MARKS && e == cudaSuccess; i++)
-        e = cudaEventCreateWithFlags(&c->marks[i], 0);
-    if (e == cudaSuccess)
-        *wrong = kern_cu_gemm_create(&c->gemm);
-    return e;
-}
-
-// Which device, and whether it can run what is in here.
-static enum neb_status look_at(int index, int *device, int *count, struct cudaDeviceProp *p,
-                               char *text, size_t cap) {
-    int n = 0;
-    NEB_ASSERT(index >= 0);
-    cudaError_t e = cudaGetDeviceCount(&n);
-    *count = n;
-    if (e != cudaSuccess || n < 1) {
-        snprintf(text, cap, "no CUDA device: %s (is the driver loaded? nvidia-smi says more)",
-                 e != cudaSuccess ? cudaGetErrorString(e) : "the driver lists none");
-        return NEB_ERR_UNSUPPORTED;
-    }
-    *device = index %= n; // as many processes as there are devices get one each
-    if ((e = cudaSetDevice(index)) != cudaSuccess ||
-        (e = cudaGetDeviceProperties(p, index)) != cudaSuccess) {
-        snprintf(text, cap, "CUDA device %d: %s", index, cudaGetErrorString(e));
-        return NEB_ERR_UNSUPPORTED;
-    }
-    if (p->major < 8) {
-        snprintf(text, cap,
-                 "CUDA device %d (%s) has compute capability %d.%d; kernels here need 8.0 (Ampere) "
-                 "or later",
-                 index, p->name, p->major, p->minor);
-        return NEB_ERR_UNSUPPORTED;
-    }
-    return NEB_OK;
-}
-
-kern_device_opener kern_cuda_open;
-enum neb_status kern_cuda_open(int version, int index, struct kern_device **out, char *text,
-                               size_t text_cap) {
-    struct cudaDeviceProp p;
-    const char *wrong = NULL;
-    int count;
-    if (version != KERN_DEVICE_VERSION) {
-        snprintf(text, text_cap, "the CUDA kernels are of another build; build again");
-        return NEB_ERR_UNSUPPORTED;
-    }
-    NEB_TRY(look_at(index, &index, &count, &p, text, text_cap));
-    struct kern_device *D = calloc(1, sizeof *D);
-    struct cuda *c = calloc(1, sizeof *c);
-    if (!D || !c) {
-        free(D);
-        free(c);
-        snprintf(text, text_cap, "out of memory opening CUDA device %d", index);
-        return NEB_ERR_NOMEM;
-    }
-    D->ops = &ops;
-    D->ctx = c;
-    D->index = index;
-    D->count = count;
-    snprintf(D->name, sizeof D->name, "%.63s", p.name);
-    D->total_bytes = p.totalGlobalMem;
-    D->tensor_cores_bf16 = true;
-    cudaError_t e = set_up(c, &wrong);
-    if (e == cudaSuccess && !wrong) {
-        *out = D;
-        return NEB_OK;
-    }
-    snprintf(text, text_cap, "CUDA device %d (%s): %s", index, p.name,
-             wrong ? wrong : cudaGetErrorString(e));
-    destroy(D);
-    return NEB_ERR_UNSUPPORTED;
-}

@@ -15,8 +15,8 @@ extern "C" {
 cudaError_t kern_cu_cast(enum kern_type t, void *out, const float *x, size_t n, cudaStream_t s);
 cudaError_t kern_cu_embed_fwd(float *out, const float *table, const int32_t *ids, int n, int d,
                               cudaStream_t s);
-cudaError_t kern_cu_embed_bwd(float *dtable, const float *dout, const struct kern_buckets *b, int d,
-                              cudaStream_t s);
+cudaError_t kern_cu_embed_bwd(float *dtable, const float *dout, const struct kern_buckets *b, int n,
+                              int d, cudaStream_t s);
 cudaError_t kern_cu_rmsnorm_fwd(enum kern_type t, void *y, float *rstd, float *h, const float *x,
                                 const void *r, const float *w, int n, int d, float eps,
                                 cudaStream_t s);
@@ -58,8 +58,8 @@ cudaError_t kern_cu_attn_bwd_simple(enum kern_type t, const struct kern_attn *a,
 
 // ---- loss.cu. z (n, V) T with row stride ld, all of it allocated: logits in, their gradient out when learn.
 cudaError_t kern_cu_loss_rows(enum kern_type t, void *z, int n, int V, int ld,
-                              const int32_t *targets, float grad_scale, bool learn, float *losses,
-                              cudaStream_t s);
+                              const int32_t *targets, const float *grad_scale, bool learn,
+                              float *losses, cudaStream_t s);
 // A vocabulary cut over ranks: the three steps of struct kern_device_vocab.
 cudaError_t kern_cu_vocab_max(enum kern_type t, const struct kern_device_vocab *v, cudaStream_t s);
 cudaError_t kern_cu_vocab_sum(enum kern_type t, const struct kern_device_vocab *v, cudaStream_t s);

@@ -62,8 +62,8 @@ template <int V> __device__ static inline void peak_add(struct peak &p, const fl
 }
 
 template <class T, int V>
-__global__ void loss_rows(T *logits, int n_vocab, int ld, const int32_t *targets, float grad_scale,
-                          bool learn, float *losses) {
+__global__ void loss_rows(T *logits, int n_vocab, int ld, const int32_t *targets,
+                          const float *grad_scale, bool learn, float *losses) {
     __shared__ struct peak room[WARPS];
     size_t row = blockIdx.x;
     T *z = logits + row * ld;
@@ -91,20 +91,20 @@ __global__ void loss_rows(T *logits, int n_vocab, int ld, const int32_t *targets
     __syncthreads(); // the target's logit is read before it is overwritten
     if (!learn)
         return;
-    float factor = grad_scale / p.sum;
+    float by = *grad_scale, factor = by / p.sum;
     for (int j = (int)threadIdx.x * V; j < n_vocab; j += THREADS * V) {
         float x[V];
         load<T, V>(x, z + j);
 #pragma unroll
         for (int i = 0; i < V; i++)
-            x[i] = expf(x[i] - p.max) * factor - (j + i == target ? grad_scale : 0.0f);
+            x[i] = expf(x[i] - p.max) * factor - (j + i == target ? by : 0.0f);
         store<T, V>(z + j, x);
     }
 }
 
 template <class T>
-static void loss_rows_t(T *z, int n, int n_vocab, int ld, const int32_t *targets, float grad_scale,
-                        bool learn, float *losses, cudaStream_t s) {
+static void loss_rows_t(T *z, int n, int n_vocab, int ld, const int32_t *targets,
+                        const float *grad_scale, bool learn, float *losses, cudaStream_t s) {
     const int V = 16 / (int)sizeof(T);
     if (ld % V == 0 && aligned_to(z, 16))
         KERN_LAUNCH((loss_rows<T, V>), (unsigned)n, THREADS, 0, s, z, n_vocab, ld, targets,
@@ -115,8 +115,8 @@ static void loss_rows_t(T *z, int n, int n_vocab, int ld, const int32_t *targets
 }
 
 cudaError_t kern_cu_loss_rows(enum kern_type t, void *z, int n, int V, int ld,
-                              const int32_t *targets, float grad_scale, bool learn, float *losses,
-                              cudaStream_t s) {
+                              const int32_t *targets, const float *grad_scale, bool learn,
+                              float *losses, cudaStream_t s) {
     if (n == 0)
         return cudaSuccess;
     if (t == KERN_BF16)

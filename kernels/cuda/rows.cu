@@ -72,9 +72,9 @@ cudaError_t kern_cu_embed_fwd(float *out, const float *table, const int32_t *ids
 
 // A block owns one token and THREADS columns, and adds the rows where the token was seen in their order.
 __global__ void embed_bwd(float *dtable, const float *dout, const int32_t *ids,
-                          const int32_t *start, const int32_t *rows, int d) {
+                          const int32_t *start, const int32_t *rows, const int32_t *used, int d) {
     int k = (int)blockIdx.x, col = (int)(blockIdx.y * blockDim.x + threadIdx.x);
-    if (col >= d)
+    if (k >= *used || col >= d)
         return;
     float *to = dtable + (size_t)ids[k] * d + col, sum = *to;
     for (int32_t i = start[k]; i < start[k + 1]; i++)
@@ -82,12 +82,13 @@ __global__ void embed_bwd(float *dtable, const float *dout, const int32_t *ids,
     *to = sum;
 }
 
-cudaError_t kern_cu_embed_bwd(float *dtable, const float *dout, const struct kern_buckets *b, int d,
-                              cudaStream_t s) {
-    if (b->used == 0)
+// A block for each of n tokens that might be different ones: how many are is on the device.
+cudaError_t kern_cu_embed_bwd(float *dtable, const float *dout, const struct kern_buckets *b, int n,
+                              int d, cudaStream_t s) {
+    if (n == 0)
         return cudaSuccess;
-    KERN_LAUNCH(embed_bwd, dim3((unsigned)b->used, (unsigned)((d + THREADS - 1) / THREADS)),
-                THREADS, 0, s, dtable, dout, b->ids, b->start, b->rows, d);
+    KERN_LAUNCH(embed_bwd, dim3((unsigned)n, (unsigned)((d + THREADS - 1) / THREADS)), THREADS, 0,
+                s, dtable, dout, b->ids, b->start, b->rows, b->used, d);
     return cudaGetLastError();
 }
 

@@ -11,7 +11,7 @@ struct vocab_args {
     const int32_t *targets;
     int32_t row0;
     float *max, *sums;
-    float grad_scale;
+    const float *grad_scale;
     bool learn;
     float *losses;
 };
@@ -77,14 +77,14 @@ template <class T, int V> __global__ void vocab_loss(T *logits, struct vocab_arg
         a.losses[blockIdx.x] = counts ? max + logf(sum) - a.sums[a.n + blockIdx.x] : 0.0f;
     if (!a.learn)
         return;
-    float factor = counts ? a.grad_scale / sum : 0.0f;
+    float by = *a.grad_scale, factor = counts ? by / sum : 0.0f;
     for (int j = (int)threadIdx.x * V; j < a.n_vocab; j += THREADS * V) {
         float x[V];
         load<T, V>(x, z + j);
 #pragma unroll
         for (int i = 0; i < V; i++)
             x[i] = counts && j + i < a.n_vocab
-                       ? expf(x[i] - max) * factor - (j + i == at ? a.grad_scale : 0.0f)
+                       ? expf(x[i] - max) * factor - (j + i == at ? by : 0.0f)
                        : 0.0f;
         store<T, V>(z + j, x);
     }

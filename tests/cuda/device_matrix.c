@@ -110,6 +110,11 @@ static struct array *ints(struct run *r, const int32_t *x, size_t n) {
     to_device(r, a);
     return a;
 }
+static struct array *number(struct run *r, float x) {
+    int32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return ints(r, &bits, 1);
+}
 static int32_t *ids(struct run *r, int n, int V) {
     int32_t *x = must(malloc(((size_t)n + 1) * sizeof *x));
     for (int i = 0; i < n; i++)
@@ -206,21 +211,25 @@ static void op_embed_bwd(struct run *r) { // likewise
     const int *d = r->d;
     size_t n = (size_t)d[0];
     int32_t *at = ids(r, d[0], d[2]), *next = must(calloc((size_t)d[2], 4)),
-            *room = must(malloc((3 * n + 1) * 4));
-    struct kern_buckets b = {.ids = room, .start = room + n, .rows = room + 2 * n + 1};
+            *room = must(malloc((3 * n + 2) * 4));
+    struct kern_buckets b = {
+        .ids = room, .start = room + n, .rows = room + 2 * n + 1, .used = room + 3 * n + 1};
     for (size_t k = 0; d[3] && k < n; k += (size_t)d[3])
         at[k] = -1;
-    memset(room, 0, (3 * n + 1) * 4);
+    memset(room, 0, (3 * n + 2) * 4);
     kern_buckets_fill(&b, at, d[0], next);
     struct array *dout = input(r, KERN_F32, n * d[1], 1),
-                 *table = added(r, KERN_F32, (size_t)d[2] * d[1]), *i = ints(r, room, 3 * n + 1);
+                 *table = added(r, KERN_F32, (size_t)d[2] * d[1]), *i = ints(r, room, 3 * n + 2);
     for (size_t k = 0; k < n; k++)
         if (at[k] >= 0)
             r->ref->ops->embed_bwd(r->ref, table->host, dout->host + k * (size_t)d[1], at + k, 1,
                                    d[1], d[2]);
     int32_t *on = dev(i);
-    r->D->ops->embed_bwd(r->D, dev(table), dev(dout),
-                         &(struct kern_buckets){b.used, on, on + n, on + 2 * n + 1}, d[1]);
+    r->D->ops->embed_bwd(
+        r->D, dev(table), dev(dout),
+        &(struct kern_buckets){
+            .used = on + 3 * n + 1, .ids = on, .start = on + n, .rows = on + 2 * n + 1},
+        d[0], d[1]);
     free(at);
     free(next);
     free(room);
@@ -372,7 +381,7 @@ static void op_head(struct run *r) { // n d V ignored(%) frozen rows learn
     struct array *x = input(r, r->t, n * d[1], 1), *w = input(r, r->t, (size_t)d[2] * d[1], 1),
                  *dx = d[6] ? written(r, r->t, n * d[1]) : NULL,
                  *dw = d[6] && !d[4] ? added(r, KERN_F32, (size_t)d[2] * d[1]) : NULL,
-                 *losses = written(r, KERN_F32, n), *targets = ints(r, t, n);
+                 *losses = written(r, KERN_F32, n), *targets = ints(r, t, n), *by = number(r, 0.7f);
     r->shift = 0;
     struct array *total = array(r, KERN_F32, 2, false), // a double
         *logits = array(r, r->t, (size_t)d[5] * (size_t)kern_logits_ld(d[2]), false);
@@ -401,7 +410,7 @@ static void op_head(struct run *r) { // n d V ignored(%) frozen rows learn
                                                     .x = dev(x),
                                                     .w = dev(w),
                                                     .targets = dev(targets),
-                                                    .grad_scale = 0.7f,
+                                                    .grad_scale = dev(by),
                                                     .learn = d[6] != 0,
                                                     .dx = dev(dx),
                                                     .dw = dev(dw),
@@ -435,7 +444,7 @@ static void op_vocab(struct run *r) { // n columns V row0 learn
     struct array *z = added(r, r->t, n * ld), *max = written(r, KERN_F32, n),
                  *sums = written(r, KERN_F32, 2 * n), *losses = written(r, KERN_F32, n),
                  *top = input(r, KERN_F32, n, 1), *all = input(r, KERN_F32, 2 * n, 1),
-                 *targets = ints(r, t, n);
+                 *targets = ints(r, t, n), *by = number(r, 0.7f);
     for (size_t i = 0; i < n; i++) { // beyond the columns is what must not matter
         for (size_t k = 0; k < ld; k++)
             z->host[i * ld + k] = k < cols ? whole[i * V + row0 + k] : 1024;
@@ -478,7 +487,7 @@ static void op_vocab(struct run *r) { // n columns V row0 learn
                                   .targets = dev(targets),
                                   .row0 = d[3],
                                   .max = dev(max),
-                                  .grad_scale = 0.7f,
+                                  .grad_scale = dev(by),
                                   .learn = d[4] != 0,
                                   .losses = dev(losses)};
     r->D->ops->vocab_max(r->D, r->t, &v);

@@ -11,6 +11,7 @@
 //     nudge=0|1     between two steps, halfway, all parameters are pulled, changed and pushed
 //     pause=MS      the owner of a team sleeps before its last step, as in an exchange
 //     team=0|1      rank 0 drives the others (team.h), instead of all running this program side by side
+//     graphs=auto|on|off parts of a step on devices are recorded (intra/device.h)
 //     device=fp32|bf16   each rank on its CUDA device, collectives over NCCL
 //     products=fp32|bf16 without a device
 //
@@ -34,6 +35,7 @@ struct options {
     int steps, pause_ms, seq;
     bool shards, aside, adagc, tied, bias, recompute, eval, ignore, nudge, team, bf16;
     const char *trainable, *save, *load, *device;
+    enum intra_graphs graphs;
 };
 
 static bool parse(int argc, char **argv, struct options *o) {
@@ -79,6 +81,10 @@ static bool parse(int argc, char **argv, struct options *o) {
             o->team = on;
         else if (!strcmp(argv[i], "device"))
             o->device = value;
+        else if (!strcmp(argv[i], "graphs"))
+            o->graphs = !strcmp(value, "on")    ? INTRA_GRAPHS_ON
+                        : !strcmp(value, "off") ? INTRA_GRAPHS_OFF
+                                                : INTRA_GRAPHS_AUTO;
         else if (!strcmp(argv[i], "products"))
             o->bf16 = !strcmp(value, "bf16");
         else if (!strcmp(argv[i], "save"))
@@ -143,6 +149,7 @@ static struct intra_trainer_config config(const struct options *o, const struct 
 static void set_device(struct intra_trainer_config *c, const struct options *o,
                        struct kern_device *D) {
     c->device = D;
+    c->device_graphs = o->graphs;
     c->device_type = (D ? !strcmp(o->device, "bf16") : o->bf16) ? KERN_BF16 : KERN_F32;
 }
 

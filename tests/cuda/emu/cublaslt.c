@@ -3,13 +3,16 @@
 //
 // - an algorithm is good for the descriptors, alignments and workspace that the heuristics were asked with, and nothing else
 // - descriptors are read when a call is made, matrices and bias when the queue comes to it
+// - no heuristics while a stream is captured
 // - what beta 0 and the gaps between columns let it leave unread, it does not read
 #include <cublasLt.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-void emu_enqueue(void (*run)(const void *job), const void *job, size_t bytes);
+cudaError_t emu_enqueue(cudaStream_t s, void (*run)(const void *job), const void *job,
+                        size_t bytes);
+int emu_capturing(void);
 
 enum { WANTS_BYTES = 1 << 20, WORKSPACE_ALIGN = 256 };
 
@@ -171,6 +174,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
     struct product p;
     const struct preference *want = (const struct preference *)(const void *)preference;
     *found = 0;
+    if (emu_capturing()) // it may load what it finds
+        return CUBLAS_STATUS_INTERNAL_ERROR;
     if (!h || most < 1 || !product_of(&p, d, a, b, c, out))
         return CUBLAS_STATUS_INVALID_VALUE;
     if (!types_are_known(&p))
@@ -265,7 +270,6 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, const 
                               size_t workspace_bytes, cudaStream_t s) {
     struct job j = {.a = A, .b = B, .c = C, .out = D};
     struct made_for f;
-    (void)s;
     if (!h || !algo || !product_of(&j.p, d, a, b, c, out))
         return CUBLAS_STATUS_INVALID_VALUE;
     memcpy(&f, algo, sizeof f);
@@ -278,6 +282,6 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, const 
         return CUBLAS_STATUS_INVALID_VALUE;
     memcpy(&j.alpha, alpha, sizeof j.alpha);
     memcpy(&j.beta, beta, sizeof j.beta);
-    emu_enqueue(run, &j, sizeof j);
-    return CUBLAS_STATUS_SUCCESS;
+    return emu_enqueue(s, run, &j, sizeof j) == cudaSuccess ? CUBLAS_STATUS_SUCCESS
+                                                            : CUBLAS_STATUS_EXECUTION_FAILED;
 }

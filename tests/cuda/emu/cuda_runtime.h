@@ -17,6 +17,8 @@
 // The queue runs at once, as the calls come; with EMU_LATE=1 in the environment, only where somebody waits for it, and as far as he
 // waits: what looks at memory too early, or overwrites what the queue has yet to read, gets other numbers.
 //
+// A capturing stream (graph.cc) runs nothing: what it is given is kept with its arguments, and runs when the graph is launched.
+//
 // What it cannot show: memory order between warps without a barrier, speed, what the compiler makes of it.
 #ifndef EMU_CUDA_RUNTIME_H
 #define EMU_CUDA_RUNTIME_H
@@ -55,7 +57,7 @@ struct position {
 extern position *now; // of the thread that runs
 extern dim3 block_dim, grid_dim;
 
-void launch(const char *what, dim3 grid, dim3 block, size_t shared_bytes,
+void launch(const char *what, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t s,
             const std::function<void()> &body);
 unsigned char *dynamic_shared();
 void block_barrier();
@@ -82,8 +84,8 @@ template <class T> T from_lane(const char *what, T v, int src) {
 #define gridDim   (emu::grid_dim)
 
 #define KERN_LAUNCH(kernel, grid, block, shared, stream, ...)                                      \
-    ((void)(stream), emu::launch(#kernel, grid, block, shared,                                     \
-                                 std::bind([](auto... a) { kernel(a...); }, __VA_ARGS__)))
+    emu::launch(#kernel, grid, block, shared, stream,                                              \
+                std::bind([](auto... a) { kernel(a...); }, __VA_ARGS__))
 #define KERN_DYNAMIC_SHARED(name) unsigned char *name = emu::dynamic_shared()
 
 static inline void __syncthreads() { emu::block_barrier(); }

@@ -14,10 +14,21 @@ typedef enum cudaError {
     cudaErrorInvalidConfiguration = 9,
     cudaErrorNoDevice = 100,
     cudaErrorNotReady = 600,
+    cudaErrorStreamCaptureUnsupported = 900,
+    cudaErrorStreamCaptureInvalidated = 901,
+    cudaErrorCapturedEvent = 907,
     cudaErrorUnknown = 999,
 } cudaError_t;
 typedef struct emu_stream *cudaStream_t;
 typedef struct emu_event *cudaEvent_t;
+typedef struct emu_graph *cudaGraph_t;
+typedef struct emu_graph_exec *cudaGraphExec_t;
+typedef struct emu_graph_node *cudaGraphNode_t;
+enum cudaStreamCaptureMode {
+    cudaStreamCaptureModeGlobal = 0,
+    cudaStreamCaptureModeThreadLocal = 1,
+    cudaStreamCaptureModeRelaxed = 2,
+};
 enum cudaMemcpyKind {
     cudaMemcpyHostToDevice = 1,
     cudaMemcpyDeviceToHost = 2,
@@ -65,6 +76,15 @@ cudaError_t cudaGetLastError(void);
 cudaError_t cudaPeekAtLastError(void);
 const char *cudaGetErrorString(cudaError_t e);
 cudaError_t cudaFuncSetAttribute(const void *f, enum cudaFuncAttribute a, int value);
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *out);
+// nodes NULL: only how many there are
+cudaError_t cudaGraphGetNodes(cudaGraph_t g, cudaGraphNode_t *nodes, size_t *n);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t g, unsigned long long flags);
+cudaError_t cudaGraphUpload(cudaGraphExec_t x, cudaStream_t s);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t s);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t x);
+cudaError_t cudaGraphDestroy(cudaGraph_t g);
 
 // Only of nccl_runtime.c, which is what intra/comm_nccl.c runs on; runtime.c has none of these.
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void *p);
@@ -73,10 +93,15 @@ cudaError_t cudaFreeAsync(void *p, cudaStream_t s);
 cudaError_t cudaStreamQuery(cudaStream_t s);
 cudaError_t cudaEventQuery(cudaEvent_t e);
 
-// The emulator's queue (emu.cc): how much was ever put into it; runs it so far; and puts something in, a copy of the job.
+// The emulator's queue (emu.cc): how much was ever put into it; runs it so far; and puts something in, a copy of the job, or into what
+// the stream captures.
 size_t emu_position(void);
 void emu_run_until(size_t position);
-void emu_enqueue(void (*run)(const void *job), const void *job, size_t bytes);
+cudaError_t emu_enqueue(cudaStream_t s, void (*run)(const void *job), const void *job,
+                        size_t bytes);
+// graph.cc: is something captured; and what a call returns that is not allowed then (cudaSuccess: nothing is), which spoils it
+int emu_capturing(void);
+cudaError_t emu_forbidden(void);
 
 #ifdef __cplusplus
 }

@@ -7,6 +7,8 @@
 #include <memory>
 #include <random>
 #include <vector>
+
+#include "emu_queue.h"
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
 #define EMU_UCONTEXT 1
@@ -259,15 +261,18 @@ static bool late() {
     return on;
 }
 
-static void enqueue(std::function<void()> job) {
+cudaError_t enqueue(cudaStream_t s, std::function<void()> job) {
+    if (captures(s))
+        return note(std::move(job));
     enqueued++;
     if (late())
         queue.push_back(std::move(job));
     else
         job();
+    return cudaSuccess;
 }
 
-void launch(const char *what, dim3 grid, dim3 block, size_t shared_bytes,
+void launch(const char *what, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t s,
             const std::function<void()> &f) {
     size_t n = (size_t)block.x * block.y * block.z;
     if (n < 1 || n > THREADS_MAX || shared_bytes > 227 << 10 || grid.x < 1 || grid.y < 1 ||
@@ -278,7 +283,9 @@ void launch(const char *what, dim3 grid, dim3 block, size_t shared_bytes,
         emu_last_error = cudaErrorInvalidConfiguration;
         return;
     }
-    enqueue([=] { run_grid(what, grid, block, shared_bytes, f); });
+    cudaError_t e = enqueue(s, [=] { run_grid(what, grid, block, shared_bytes, f); });
+    if (e != cudaSuccess)
+        emu_last_error = e;
 }
 
 unsigned char *dynamic_shared() { return shared_at; }
@@ -349,9 +356,10 @@ void emu_run_until(size_t position) {
 }
 
 // The job is copied.
-void emu_enqueue(void (*run)(const void *job), const void *job, size_t bytes) {
+cudaError_t emu_enqueue(cudaStream_t s, void (*run)(const void *job), const void *job,
+                        size_t bytes) {
     std::vector<unsigned char> kept((const unsigned char *)job, (const unsigned char *)job + bytes);
-    enqueue([=] { run(kept.data()); });
+    return enqueue(s, [=] { run(kept.data()); });
 }
 
 void mma_bf16_16816(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {

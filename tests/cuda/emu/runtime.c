@@ -11,6 +11,7 @@ extern cudaError_t emu_last_error;
 struct emu_event {
     struct timespec at;
     size_t position;
+    int captured; // last recorded by a stream that captured
 };
 struct emu_stream {
     int unused;
@@ -45,6 +46,8 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
     return cudaSuccess;
 }
 cudaError_t cudaMalloc(void **out, size_t bytes) {
+    if (emu_forbidden())
+        return cudaErrorStreamCaptureUnsupported;
     *out = aligned_alloc(256, (bytes + 255) / 256 * 256);
     if (!*out)
         return cudaErrorMemoryAllocation;
@@ -52,6 +55,8 @@ cudaError_t cudaMalloc(void **out, size_t bytes) {
     return cudaSuccess;
 }
 cudaError_t cudaFree(void *p) {
+    if (emu_forbidden())
+        return cudaErrorStreamCaptureUnsupported;
     emu_run_until(emu_position()); // as CUDA does
     free(p);
     return cudaSuccess;
@@ -98,6 +103,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t s) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
     (void)s;
+    if (emu_forbidden())
+        return cudaErrorStreamCaptureUnsupported;
     emu_run_until(emu_position());
     return cudaSuccess;
 }
@@ -128,9 +135,11 @@ static void fill(const void *job) {
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind,
                             cudaStream_t s) {
     struct transfer t = {dst, src, NULL, bytes};
-    (void)s;
     if (!bytes)
         return cudaSuccess;
+    if (emu_capturing() && ((kind == cudaMemcpyDeviceToHost && !is_pinned(dst)) ||
+                            (kind == cudaMemcpyHostToDevice && !is_pinned(src))))
+        return emu_forbidden();
     if (kind == cudaMemcpyDeviceToHost && !is_pinned(dst))
         emu_run_until(emu_position()); // pageable memory: done when the call returns
     if (kind == cudaMemcpyHostToDevice && !is_pinned(src)) { // or read by then
@@ -141,14 +150,12 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaM
     if (kind == cudaMemcpyDeviceToHost && !is_pinned(dst))
         move(&t);
     else
-        emu_enqueue(move, &t, sizeof t);
+        return emu_enqueue(s, move, &t, sizeof t);
     return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t s) {
     struct fill f = {p, value, bytes};
-    (void)s;
-    emu_enqueue(fill, &f, sizeof f);
-    return cudaSuccess;
+    return emu_enqueue(s, fill, &f, sizeof f);
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
     (void)flags;
@@ -161,15 +168,20 @@ cudaError_t cudaEventDestroy(cudaEvent_t e) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
     (void)s;
+    e->captured = emu_capturing();
     e->position = emu_position();
     clock_gettime(CLOCK_MONOTONIC, &e->at);
     return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
+    if (emu_forbidden() || e->captured)
+        return e->captured ? cudaErrorCapturedEvent : cudaErrorStreamCaptureUnsupported;
     emu_run_until(e->position);
     return cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) {
+    if (from->captured || to->captured)
+        return cudaErrorCapturedEvent;
     *ms = (float)((double)(to->at.tv_sec - from->at.tv_sec) * 1e3 +
                   (double)(to->at.tv_nsec - from->at.tv_nsec) * 1e-6);
     return cudaSuccess;
@@ -184,7 +196,11 @@ const char *cudaGetErrorString(cudaError_t e) {
     return e == cudaSuccess                     ? "no error"
            : e == cudaErrorMemoryAllocation     ? "out of memory"
            : e == cudaErrorInvalidConfiguration ? "invalid configuration argument"
-                                                : "invalid argument";
+           : e == cudaErrorStreamCaptureUnsupported
+               ? "operation not permitted when stream is capturing"
+           : e == cudaErrorStreamCaptureInvalidated
+               ? "operation failed due to a previous error during capture"
+               : "invalid argument";
 }
 cudaError_t cudaFuncSetAttribute(const void *f, enum cudaFuncAttribute a, int value) {
     (void)f;

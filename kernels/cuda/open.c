@@ -1,0 +1,79 @@
+// Opening a CUDA device: which one, whether it can run what is in here, and what its one stream needs.
+#include "kernels/cuda/state.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static cudaError_t set_up(struct cuda *c, const char **wrong) {
+    cudaError_t e = cudaStreamCreateWithFlags(&c->s, cudaStreamNonBlocking);
+    for (int i = 0; i < KERN_MARKS && e == cudaSuccess; i++)
+        e = cudaEventCreateWithFlags(&c->marks[i], 0);
+    if (e == cudaSuccess)
+        *wrong = kern_cu_gemm_create(&c->gemm);
+    return e;
+}
+
+// Which device, and whether it can run what is in here.
+static enum neb_status look_at(int index, int *device, int *count, struct cudaDeviceProp *p,
+                               char *text, size_t cap) {
+    int n = 0;
+    NEB_ASSERT(index >= 0);
+    cudaError_t e = cudaGetDeviceCount(&n);
+    *count = n;
+    if (e != cudaSuccess || n < 1) {
+        snprintf(text, cap, "no CUDA device: %s (is the driver loaded? nvidia-smi says more)",
+                 e != cudaSuccess ? cudaGetErrorString(e) : "the driver lists none");
+        return NEB_ERR_UNSUPPORTED;
+    }
+    *device = index %= n; // as many processes as there are devices get one each
+    if ((e = cudaSetDevice(index)) != cudaSuccess ||
+        (e = cudaGetDeviceProperties(p, index)) != cudaSuccess) {
+        snprintf(text, cap, "CUDA device %d: %s", index, cudaGetErrorString(e));
+        return NEB_ERR_UNSUPPORTED;
+    }
+    if (p->major < 8) {
+        snprintf(text, cap,
+                 "CUDA device %d (%s) has compute capability %d.%d; kernels here need 8.0 (Ampere) "
+                 "or later",
+                 index, p->name, p->major, p->minor);
+        return NEB_ERR_UNSUPPORTED;
+    }
+    return NEB_OK;
+}
+
+kern_device_opener kern_cuda_open;
+enum neb_status kern_cuda_open(int version, int index, struct kern_device **out, char *text,
+                               size_t text_cap) {
+    struct cudaDeviceProp p;
+    const char *wrong = NULL;
+    int count;
+    if (version != KERN_DEVICE_VERSION) {
+        snprintf(text, text_cap, "the CUDA kernels are of another build; build again");
+        return NEB_ERR_UNSUPPORTED;
+    }
+    NEB_TRY(look_at(index, &index, &count, &p, text, text_cap));
+    struct kern_device *D = calloc(1, sizeof *D);
+    struct cuda *c = calloc(1, sizeof *c);
+    if (!D || !c) {
+        free(D);
+        free(c);
+        snprintf(text, text_cap, "out of memory opening CUDA device %d", index);
+        return NEB_ERR_NOMEM;
+    }
+    D->ops = &kern_cu_ops;
+    D->ctx = c;
+    D->index = index;
+    D->count = count;
+    snprintf(D->name, sizeof D->name, "%.63s", p.name);
+    D->total_bytes = p.totalGlobalMem;
+    D->tensor_cores_bf16 = true;
+    cudaError_t e = set_up(c, &wrong);
+    if (e == cudaSuccess && !wrong) {
+        *out = D;
+        return NEB_OK;
+    }
+    snprintf(text, text_cap, "CUDA device %d (%s): %s", index, p.name,
+             wrong ? wrong : cudaGetErrorString(e));
+    kern_cu_ops.destroy(D);
+    return NEB_ERR_UNSUPPORTED;
+}

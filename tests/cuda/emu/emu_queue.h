@@ -1,0 +1,12 @@
+// The emulator's queue (emu.cc), and where a capture (graph.cc) takes from it.
+#ifndef EMU_QUEUE_H
+#define EMU_QUEUE_H
+#include <cuda_runtime_api.h>
+#include <functional>
+
+namespace emu {
+cudaError_t enqueue(cudaStream_t s, std::function<void()> job);
+bool captures(cudaStream_t s);
+cudaError_t note(std::function<void()> job);
+} // namespace emu
+#endif

@@ -1,0 +1,276 @@
+// Graphs (kern_device_ops.record) on the emulated device, whose captures are as strict as CUDA's manual: what is recorded does not run,
+// replays read memory anew and numbers as they were; what must not be recorded spoils it and nothing else. EMU_LATE=1: the same with a
+// queue that runs late.
+#include "kernels/device.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+kern_device_opener kern_cuda_open;
+extern int emu_graph_fails, emu_graph_launches;
+
+enum { N = 96 };
+
+static struct kern_device *D;
+static const struct kern_device_ops *K;
+static float *x, *y, *pinned; // (N) device, device, host
+
+static int open_all(void **state) {
+    char text[256];
+    void *p;
+    (void)state;
+    assert_int_equal(kern_cuda_open(KERN_DEVICE_VERSION, 0, &D, text, sizeof text), NEB_OK);
+    K = D->ops;
+    assert_int_equal(K->alloc(D, N * sizeof(float), &p), NEB_OK);
+    x = p;
+    assert_int_equal(K->alloc(D, N * sizeof(float), &p), NEB_OK);
+    y = p;
+    assert_int_equal(K->alloc_pinned(D, N * sizeof(float), &p), NEB_OK);
+    pinned = p;
+    return 0;
+}
+static int close_all(void **state) {
+    (void)state;
+    assert_int_equal(K->finish(D), NEB_OK); // nothing of all this was an error of the device
+    K->release_pinned(D, pinned);
+    K->release(D, y);
+    K->release(D, x);
+    kern_device_close(&D);
+    return 0;
+}
+
+static void put(float *at, float value) {
+    float host[N];
+    for (int i = 0; i < N; i++)
+        host[i] = value;
+    K->upload(D, at, host, sizeof host);
+}
+static float get(const float *at) {
+    float host[N];
+    K->download(D, host, at, sizeof host);
+    assert_int_equal(K->finish(D), NEB_OK);
+    for (int i = 1; i < N; i++)
+        assert_true(host[i] == host[0]);
+    return host[0];
+}
+
+static struct kern_graph *end(void) {
+    char why[KERN_WHY_MAX];
+    struct kern_graph *g = NULL;
+    if (K->record_end(D, &g, why) != NEB_OK)
+        fail_msg("%s", why);
+    assert_non_null(g);
+    return g;
+}
+static void refused(const char *reason) {
+    char why[KERN_WHY_MAX];
+    struct kern_graph *g = (void *)1;
+    assert_int_equal(K->record_end(D, &g, why), NEB_ERR_UNSUPPORTED);
+    assert_null(g);
+    if (!strstr(why, reason))
+        fail_msg("%s, and not: %s", why, reason);
+    assert_int_equal(K->finish(D), NEB_OK);
+}
+
+// Nothing runs while it is recorded; then as often as it is replayed, on what is in memory by then.
+static void test_replay(void **state) {
+    (void)state;
+    put(x, 1);
+    put(y, 2);
+    K->record(D);
+    K->add(D, y, x, N);
+    K->scale(D, x, 3, N);
+    struct kern_graph *g = end();
+    assert_int_equal(g->ops, 2);
+    assert_int_equal(g->parts, 1);
+    assert_true(get(x) == 1 && get(y) == 2);
+    K->replay(D, g);
+    assert_true(get(y) == 3 && get(x) == 3);
+    put(x, 10);
+    K->replay(D, g);
+    K->replay(D, g);
+    assert_true(get(y) == 3 + 10 + 30 && get(x) == 90);
+    K->forget(D, &g);
+    assert_null(g);
+    K->forget(D, &g); // NULL-safe
+}
+
+// Numbers are those of the recording: one that changes between replays would go wrong unseen, but for this emulator.
+static void test_stale(void **state) {
+    (void)state;
+    float by = 2;
+    put(x, 1);
+    K->record(D);
+    K->scale(D, x, by, N);
+    struct kern_graph *g = end();
+    K->replay(D, g);
+    by = 5;
+    K->replay(D, g);
+    assert_true(get(x) == 4);
+    // From pinned memory it is read when the graph runs.
+    K->record(D);
+    K->upload(D, y, pinned, N * sizeof *pinned);
+    K->add(D, x, y, N);
+    struct kern_graph *h = end();
+    for (int turn = 1; turn < 3; turn++) {
+        for (int i = 0; i < N; i++)
+            pinned[i] = (float)turn;
+        K->replay(D, h);
+        K->mark(D, 0);
+        K->wait(D, 0);
+    }
+    assert_true(get(x) == 4 + 1 + 2);
+    K->forget(D, &h);
+    K->forget(D, &g);
+}
+
+// A mark within: a graph before it and one behind, and the host waits for it after a replay as after the plain way.
+static void test_marks(void **state) {
+    (void)state;
+    K->record(D);
+    K->mark(D, 3); // nothing before it
+    K->zero(D, x, N * sizeof *x);
+    K->copy(D, y, x, N * sizeof *x);
+    K->mark(D, 4);
+    K->mark(D, 5);
+    K->download(D, pinned, y, N * sizeof *x);
+    struct kern_graph *g = end();
+    assert_int_equal(g->ops, 3);
+    assert_int_equal(g->parts, 4);
+    put(y, 7);
+    pinned[N - 1] = 1;
+    int before = emu_graph_launches;
+    K->replay(D, g);
+    assert_int_equal(emu_graph_launches - before, 2); // nothing for nothing
+    K->mark(D, 6);
+    K->wait(D, 6);
+    assert_true(pinned[N - 1] == 0);
+    K->wait(D, 4);
+    assert_true(K->elapsed_ms(D, 3, 5) >= 0);
+    K->forget(D, &g);
+    K->record(D);
+    for (int i = 0; i < 2 * KERN_MARKS; i++)
+        K->mark(D, 3);
+    refused("too many marks");
+}
+
+static void spoilt(int how) {
+    float host[N];
+    struct kern_device_adamw none = {.moments_at = 1, .n_chunks = 1}; // no kernel takes it
+    K->record(D);
+    K->add(D, y, x, N);
+    switch (how) {
+    case 0: K->wait(D, 0); break;
+    case 1: (void)K->finish(D); break;
+    case 2: (void)K->elapsed_ms(D, 0, 1); break;
+    case 3: K->download(D, host, x, sizeof host); break;
+    case 4: K->upload(D, x, memset(host, 0, sizeof host), sizeof host); break;
+    case 5: K->adamw(D, KERN_F32, &none); break;
+    case 6:
+        K->gemm(D, KERN_F32, KERN_F32, KERN_N, KERN_N, 3, 5, 7, 1, x, 7, x, 5, 0, y, 5, NULL);
+        break;
+    case 7:
+        K->bias_bwd(D, KERN_F32, y, x, 1, 32 * N); // more scratch than ever
+        break;
+    }
+    K->scale(D, x, 100, N); // not recorded, and not run
+}
+
+static void test_refusals(void **state) {
+    static const char *const reasons[] = {"not while recording",
+                                          "not while recording",
+                                          "not while recording",
+                                          "when stream is capturing",
+                                          "when stream is capturing",
+                                          "AdamW",
+                                          "no kernel",
+                                          "growing scratch"};
+    (void)state;
+    put(x, 1);
+    put(y, 1);
+    K->mark(D, 0);
+    K->mark(D, 1);
+    for (int how = 0; how < 8; how++) {
+        spoilt(how);
+        refused(reasons[how]);
+        assert_true(get(x) == 1 && get(y) == 1);
+    }
+    // and the next is recorded again
+    K->record(D);
+    K->add(D, y, x, N);
+    struct kern_graph *g = end();
+    K->replay(D, g);
+    assert_true(get(y) == 2);
+    K->forget(D, &g);
+}
+
+// Every call that makes a graph fails once.
+static void test_failures(void **state) {
+    (void)state;
+    int calls = 0;
+    put(y, 0);
+    put(x, 1);
+    for (int k = 1;; k++, calls++) {
+        char why[KERN_WHY_MAX];
+        struct kern_graph *g = NULL;
+        emu_graph_fails = k;
+        K->record(D);
+        K->add(D, y, x, N);
+        K->mark(D, 2);
+        K->add(D, y, x, N);
+        enum neb_status st = K->record_end(D, &g, why);
+        if (st == NEB_OK) {
+            assert_true(emu_graph_fails > 0);
+            emu_graph_fails = 0;
+            K->forget(D, &g);
+            break;
+        }
+        assert_int_equal(st, NEB_ERR_UNSUPPORTED);
+        assert_int_equal(emu_graph_fails, 0);
+        assert_true(get(y) == 0);
+    }
+    assert_int_equal(calls, 10); // of two parts: begin, end, count, instantiate, upload
+}
+
+// Scratch that grows later leaves a graph its own.
+static void test_scratch(void **state) {
+    enum { WIDE = 1 << 14 };
+    void *p, *q;
+    (void)state;
+    assert_int_equal(K->alloc(D, 200 * WIDE * sizeof(float), &p), NEB_OK);
+    assert_int_equal(K->alloc(D, WIDE * sizeof(float), &q), NEB_OK);
+    put(x, 1);
+    put(y, 0);
+    K->bias_bwd(D, KERN_F32, y, x, 1, N);
+    assert_true(get(y) == 1);
+    K->record(D);
+    K->bias_bwd(D, KERN_F32, y, x, 1, N);
+    struct kern_graph *g = end();
+    K->zero(D, p, 200 * WIDE * sizeof(float));
+    K->zero(D, q, WIDE * sizeof(float));
+    K->bias_bwd(D, KERN_F32, q, p, 200, WIDE); // grows
+    K->replay(D, g);
+    assert_true(get(y) == 2);
+    K->bias_bwd(D, KERN_F32, q, p, 200, WIDE);
+    K->replay(D, g);
+    assert_true(get(y) == 3);
+    K->forget(D, &g);
+    K->bias_bwd(D, KERN_F32, y, x, 1, N);
+    assert_true(get(y) == 4);
+    K->release(D, p);
+    K->release(D, q);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_replay),   cmocka_unit_test(test_stale),
+        cmocka_unit_test(test_marks),    cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_failures), cmocka_unit_test(test_scratch),
+    };
+    return cmocka_run_group_tests(tests, open_all, close_all);
+}
