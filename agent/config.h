@@ -69,6 +69,12 @@ enum agent_outer_state { // where θ, v, the residual and the arithmetic of the 
     AGENT_OUTER_HOST,
 };
 
+enum agent_graphs {    // of parts of a step on a device (intra/device.h): the same bits
+    AGENT_GRAPHS_AUTO, // where they are faster
+    AGENT_GRAPHS_ON,
+    AGENT_GRAPHS_OFF,
+};
+
 struct agent_cluster {
     char name[AGENT_NAME_MAX + 1]; // the agent's name in the federation
     bool witness;                  // votes, but trains nothing and holds no updates
@@ -86,8 +92,9 @@ struct agent_cluster {
     enum agent_device device;
     enum agent_precision precision;
     enum agent_outer_state outer_state;
+    enum agent_graphs cuda_graphs;
     struct { // of the job file, for complaints; 0: not there; never travels
-        int32_t device, outer_state;
+        int32_t device, outer_state, cuda_graphs;
     } line;
     char corpus[NEB_PATH_MAX]; // overrides data.corpus where the site keeps it elsewhere
     int32_t n_sources;         // 0: all sources of the corpus, by size

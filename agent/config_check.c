@@ -36,8 +36,16 @@ static enum neb_status validate_meshes(const struct agent_job *j, const char *fi
             return COMPLAIN(file, "clusters.outer_state",
                             "cluster %s: device needs device: cuda; remove it, or set host",
                             c->name);
+        if (c->device == AGENT_DEVICE_CPU && c->cuda_graphs == AGENT_GRAPHS_ON)
+            return COMPLAIN(file, "clusters.cuda_graphs",
+                            "cluster %s: on needs device: cuda; remove it, or set off", c->name);
         if (agent_cluster_ranks(c) == 1)
             continue;
+        if (c->mesh.tp > 1 && c->cuda_graphs == AGENT_GRAPHS_ON)
+            return COMPLAIN(file, "clusters.cuda_graphs",
+                            "cluster %s: on needs tp 1, as tensor-parallel ranks wait for each "
+                            "other within a pass; remove it, or set off",
+                            c->name);
         if (c->outer_state == AGENT_OUTER_DEVICE)
             return COMPLAIN(file, "clusters.outer_state",
                             "cluster %s: device needs one rank; remove it, or set host", c->name);
@@ -70,6 +78,8 @@ static enum neb_status validate_places(const struct agent_job *j, const char *fi
              "auto, cpu"},
             {c->outer_state == AGENT_OUTER_DEVICE, c->line.outer_state, "clusters.outer_state",
              "device", "auto, host"},
+            {c->cuda_graphs == AGENT_GRAPHS_ON, c->line.cuda_graphs, "clusters.cuda_graphs", "on",
+             "auto, off"},
         };
         for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++) {
             if (!keys[k].wrong)

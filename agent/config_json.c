@@ -63,6 +63,8 @@ json_t *agent_job_to_json(const struct agent_job *job) {
         if (c->outer_state)
             json_object_set_new(o, "outer_state",
                                 json_string(config_outer_state_names[c->outer_state]));
+        if (c->cuda_graphs)
+            json_object_set_new(o, "cuda_graphs", json_string(config_graphs_names[c->cuda_graphs]));
         json_array_append_new(clusters, o);
     }
     json_object_set_new(root, "clusters", clusters);
@@ -87,7 +89,8 @@ static enum neb_status json_to_text(const json_t *v, char *out, size_t cap) {
 static enum neb_status mesh_from_json(const json_t *v, struct agent_cluster *c) {
     const json_t *mesh = json_object_get(v, "mesh");
     const char *launcher = json_string_value(json_object_get(v, "launcher")),
-               *outer = json_string_value(json_object_get(v, "outer_state"));
+               *outer = json_string_value(json_object_get(v, "outer_state")),
+               *graphs = json_string_value(json_object_get(v, "cuda_graphs"));
     int32_t *const axes[] = {&c->mesh.dp, &c->mesh.pp, &c->mesh.tp};
     c->mesh = (struct intra_mesh_config){1, 1, 1};
     NEB_TRY(config_set_device(c, json_string_value(json_object_get(v, "device")),
@@ -95,6 +98,8 @@ static enum neb_status mesh_from_json(const json_t *v, struct agent_cluster *c) 
                               "job specification"));
     if (json_object_get(v, "outer_state"))
         NEB_TRY(config_set_outer_state(c, outer ? outer : "?", "job specification"));
+    if (json_object_get(v, "cuda_graphs"))
+        NEB_TRY(config_set_graphs(c, graphs ? graphs : "?", "job specification"));
     if (!mesh)
         return NEB_OK;
     for (size_t i = 0; i < 3; i++) {
@@ -108,10 +113,10 @@ static enum neb_status mesh_from_json(const json_t *v, struct agent_cluster *c) 
 
 static enum neb_status cluster_from_json(const json_t *v, struct agent_cluster *c) {
     const json_t *role = json_object_get(v, "role");
-    size_t known = 5u + (json_object_get(v, "mesh") ? 2 : 0) +
-                   (json_object_get(v, "device") != NULL) + (role != NULL) +
-                   (json_object_get(v, "precision") != NULL) +
-                   (json_object_get(v, "outer_state") != NULL);
+    size_t known =
+        5u + (json_object_get(v, "mesh") ? 2 : 0) + (json_object_get(v, "device") != NULL) +
+        (role != NULL) + (json_object_get(v, "precision") != NULL) +
+        (json_object_get(v, "outer_state") != NULL) + (json_object_get(v, "cuda_graphs") != NULL);
     const char *name = json_string_value(json_object_get(v, "name")),
                *corpus = json_string_value(json_object_get(v, "corpus"));
     const json_t *threads = json_object_get(v, "threads"), *witness = json_object_get(v, "witness"),
@@ -182,7 +187,7 @@ enum neb_status agent_job_from_json(const json_t *json, struct agent_job *out) {
 }
 
 static bool is_place(const char *key, const json_t *a, const json_t *b) {
-    static const char *const keys[] = {"mesh", "threads", "device", "precision"};
+    static const char *const keys[] = {"mesh", "threads", "device", "precision", "cuda_graphs"};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         if (!strcmp(key, keys[i]))
             return true;

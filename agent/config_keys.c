@@ -149,7 +149,9 @@ void agent_job_reference(FILE *f) {
         "products, "
         "with avx512_bf16 and oneDNN); "
         "outer_state: auto (the exchange's state and arithmetic where the cluster trains), device "
-        "or host; role: generator and discriminator (rtd), teacher and student (distill), or auto; "
+        "or host; cuda_graphs: auto (a pass is recorded and replayed where its first runs show "
+        "that this is faster), on (not with tp above 1) or off, the same bits; role: generator and "
+        "discriminator (rtd), teacher and student (distill), or auto; "
         "profile: a file with what nebula plan --profile printed on that cluster's machine, for "
         "nebula plan and auto |\n",
         AGENT_CLUSTERS_MAX, config_cluster_keys);

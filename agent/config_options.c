@@ -21,11 +21,12 @@ const char *const config_target_names[] = {"q", "k", "v", "o", "gate", "up", "do
 
 // Of a cluster, which has no rows below:
 const char config_cluster_keys[] = "name, role, witness, threads, corpus, sources, mesh, launcher, "
-                                   "device, precision, outer_state, profile";
+                                   "device, precision, outer_state, cuda_graphs, profile";
 const char *const config_launcher_names[] = {"local", "mpirun", "slurm", "attach", NULL};
 const char *const config_device_names[] = {"auto", "cpu", "cuda", NULL};
 const char *const config_precision_names[] = {"auto", "fp32", "bf16", NULL};
 const char *const config_outer_state_names[] = {"auto", "device", "host", NULL};
+const char *const config_graphs_names[] = {"auto", "on", "off", NULL};
 
 #define AT(field) offsetof(struct agent_job, field), sizeof(((struct agent_job *)0)->field)
 

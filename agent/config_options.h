@@ -40,7 +40,8 @@ extern const char *const config_target_names[],
                                     *const config_launcher_names[],
                                         *const config_device_names[],
                                             *const config_precision_names[],
-                                                *const config_outer_state_names[];
+                                                *const config_outer_state_names[],
+                                                    *const config_graphs_names[];
 extern const char config_cluster_keys[]; // in words
 
 // config_keys.c. A path is "sync.outer.lr".
@@ -74,6 +75,8 @@ NEB_MUST_CHECK enum neb_status config_set_role(struct agent_cluster *c, const ch
                                                const char *where);
 NEB_MUST_CHECK enum neb_status config_set_outer_state(struct agent_cluster *c, const char *text,
                                                       const char *where);
+NEB_MUST_CHECK enum neb_status config_set_graphs(struct agent_cluster *c, const char *text,
+                                                 const char *where);
 NEB_MUST_CHECK enum neb_status config_set_device(struct agent_cluster *c, const char *device,
                                                  const char *precision,
                                                  const char *where); // NULL: auto

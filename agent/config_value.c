@@ -224,3 +224,10 @@ enum neb_status config_set_outer_state(struct agent_cluster *c, const char *text
     c->outer_state = (enum agent_outer_state)i;
     return NEB_OK;
 }
+
+enum neb_status config_set_graphs(struct agent_cluster *c, const char *text, const char *where) {
+    int i;
+    NEB_TRY(set_place("clusters.cuda_graphs", config_graphs_names, text, where, &i));
+    c->cuda_graphs = (enum agent_graphs)i;
+    return NEB_OK;
+}

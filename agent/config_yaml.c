@@ -171,6 +171,9 @@ static enum neb_status walk_cluster(struct walk *w, struct agent_cluster *c, yam
         } else if (key && text && !strcmp(key, "outer_state")) {
             NEB_TRY(config_set_outer_state(c, text, at));
             c->line.outer_state = (int32_t)k->start_mark.line + 1;
+        } else if (key && text && !strcmp(key, "cuda_graphs")) {
+            NEB_TRY(config_set_graphs(c, text, at));
+            c->line.cuda_graphs = (int32_t)k->start_mark.line + 1;
         } else if (key && text && !strcmp(key, "name"))
             NEB_TRY(config_set_text(c->name, sizeof c->name, "clusters.name", text, at, true));
         else if (key && text && !strcmp(key, "corpus"))

@@ -96,12 +96,14 @@ static enum neb_status take_up(struct run *r, const char *path) {
         st = neb_fail(
             NEB_ERR_INVALID,
             "%s was begun with another job: %s differs; resume with the same file and "
-            "options (of clusters, mesh, launcher, threads, device and precision may change)",
+            "options (of clusters, mesh, launcher, threads, device, precision and cuda_graphs may "
+            "change)",
             r->o.out, key);
     } else {
         memcpy(r->id, hex, sizeof r->id);
         if (!json_equal(r->spec, (json_t *)(uintptr_t)spec)) {
-            neb_info("going on with other meshes, launchers, threads, devices or precisions");
+            neb_info(
+                "going on with other meshes, launchers, threads, devices, precisions or graphs");
             st = write_job(r, path);
         }
     }

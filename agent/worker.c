@@ -90,6 +90,10 @@ static enum neb_status set_up_trainer(struct agent_worker *w) {
         w->ops.pull = pull, w->ops.push = push;
     t.device = w->device;
     t.device_type = w->device_type;
+    _Static_assert((int)AGENT_GRAPHS_ON == (int)INTRA_GRAPHS_ON &&
+                       (int)AGENT_GRAPHS_OFF == (int)INTRA_GRAPHS_OFF,
+                   "the same order");
+    t.device_graphs = (enum intra_graphs)c->cuda_graphs;
     t.device_optional = worker_device_optional(w);
     NEB_TRY(intra_team_create(&t, &c->mesh, w->world, w->K, &w->team));
     worker_device_settle(w);

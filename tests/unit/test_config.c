@@ -62,7 +62,7 @@ static void test_complaints(void **state) {
         {"threads: 2", "thread: 2",
          "job.yaml:7: clusters: unknown key 'thread'; allowed: name, role, witness, threads, "
          "corpus, sources, "
-         "mesh, launcher, device, precision, outer_state, profile"},
+         "mesh, launcher, device, precision, outer_state, cuda_graphs, profile"},
         {"threads: 2", "mesh: {dp: 2, cp: 2}",
          "job.yaml:7: clusters.mesh: unknown key 'cp'; allowed: dp, pp, tp"},
         {"threads: 2", "mesh: {tp: 0}", "job.yaml:7: clusters.mesh: tp \"0\" is not in 1..1024"},
@@ -79,6 +79,14 @@ static void test_complaints(void **state) {
         {"threads: 2", "device: cuda, outer_state: device, mesh: {tp: 2}",
          "job.yaml: clusters.outer_state: cluster paris: device needs one rank; remove it, or set "
          "host"},
+        {"threads: 2", "cuda_graphs: yes",
+         "job.yaml:7: clusters.cuda_graphs: \"yes\" is not one of: auto, on, off"},
+        {"threads: 2", "cuda_graphs: on, device: cpu",
+         "job.yaml: clusters.cuda_graphs: cluster paris: on needs device: cuda; remove it, or set "
+         "off"},
+        {"threads: 2", "cuda_graphs: on, mesh: {tp: 2}",
+         "job.yaml: clusters.cuda_graphs: cluster paris: on needs tp 1, as tensor-parallel ranks "
+         "wait for each other within a pass; remove it, or set off"},
         {"fr: 1", "fr: -1", "job.yaml:7: clusters.sources: weight of fr must be a number above 0"},
         {"name: paris, ", "", "job.yaml:7: clusters.name: is missing"},
         {"lr: 2e-3", "lr: nan", "job.yaml:5: optim.lr: \"nan\" is not a number"},
@@ -148,7 +156,9 @@ static void test_places(void **state) {
     static const char *const modes[] = {"rtd", "distill"};
     static const struct {
         const char *key, *value, *allowed;
-    } keys[] = {{"device", "cuda", "auto, cpu"}, {"outer_state", "device", "auto, host"}};
+    } keys[] = {{"device", "cuda", "auto, cpu"},
+                {"outer_state", "device", "auto, host"},
+                {"cuda_graphs", "on", "auto, off"}};
     struct agent_job j;
     neb_log_set_sink(capture, NULL);
     for (size_t m = 0; m < 2; m++)
@@ -181,6 +191,7 @@ static void test_differs(void **state) {
         {"threads: 2", "threads: 1, mesh: {pp: 2}, launcher: mpirun, device: cpu", NULL},
         {"threads: 2", "threads: 2, launcher: attach", "clusters.launcher"},
         {"threads: 2", "threads: 2, precision: bf16", NULL},
+        {"threads: 2", "threads: 2, cuda_graphs: off", NULL},
         {"threads: 2", "threads: 2, outer_state: host", "clusters.outer_state"},
         {"threads: 2", "threads: 2, corpus: /tmp/other", "clusters.corpus"},
         {"es: 0.5", "es: 0.6", "clusters.sources"},
