@@ -2,14 +2,20 @@
 // many things were wrong.
 #ifndef TESTS_GPU_H
 #define TESTS_GPU_H
-#include "kernels/device.h"
+#include "agent/base/rng.h"
+#include "intra/trainer.h"
 
 int gpu_ops(struct kern_device *D, bool large);
 int gpu_train(struct kern_device *D);
+int gpu_graphs(struct kern_device *D);
 int gpu_codec(struct kern_device *D);
 // shape: "124m" or "350m"; batch 0: the shape's own. peak: FLOP/s of a large bf16 product, measured here.
 int gpu_speed(struct kern_device *D, const char *shape, int batch, int steps);
 double gpu_peak(struct kern_device *D);
+// A model and batches for it, in which there is something to learn.
+struct intra_trainer_config gpu_config(int layers, int width, int heads, int ff, int vocab, int seq,
+                                       int batch);
+void gpu_draw(struct neb_rng *r, const struct intra_trainer_config *c, int32_t *x, int32_t *y);
 // Opens the device in processes of its own, before this one has touched it.
 int gpu_nccl(int ranks);
 

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct intra_trainer_config config(int layers, int width, int heads, int ff, int vocab,
-                                          int seq, int batch) {
+struct intra_trainer_config gpu_config(int layers, int width, int heads, int ff, int vocab, int seq,
+                                       int batch) {
     return (struct intra_trainer_config){
         .model = {.vocab = vocab,
                   .d_model = width,
@@ -38,7 +38,7 @@ static struct intra_trainer_config config(int layers, int width, int heads, int 
 }
 
 // The next token is a function of this one most of the time, so that there is something to learn.
-static void draw(struct neb_rng *r, const struct intra_trainer_config *c, int32_t *x, int32_t *y) {
+void gpu_draw(struct neb_rng *r, const struct intra_trainer_config *c, int32_t *x, int32_t *y) {
     uint64_t V = (uint64_t)c->model.vocab;
     for (int32_t b = 0; b < c->batch; b++) {
         uint64_t id = neb_rng_below(r, V);
@@ -55,7 +55,7 @@ enum { STEPS = 60, TRAINERS = 3 };
 
 int gpu_train(struct kern_device *D) {
     struct kern *K = NULL;
-    struct intra_trainer_config c = config(4, 256, 4, 688, 1024, 128, 8);
+    struct intra_trainer_config c = gpu_config(4, 256, 4, 688, 1024, 128, 8);
     struct intra_trainer *t[TRAINERS] = {NULL}; // CPU, fp32, bf16
     static double loss[TRAINERS][STEPS];
     static const double allowed[TRAINERS] = {0, 2e-4, 1e-2};
@@ -73,7 +73,7 @@ int gpu_train(struct kern_device *D) {
         struct neb_rng r = neb_rng_make(9, 9);
         for (int s = 0; s < STEPS; s++) {
             struct intra_step_stats stats;
-            draw(&r, &c, x, y);
+            gpu_draw(&r, &c, x, y);
             intra_trainer_micro(t[i], x, y);
             intra_trainer_update(t[i], &stats);
             wrong += stats.status != NEB_OK;
@@ -151,8 +151,8 @@ int gpu_speed(struct kern_device *D, const char *shape, int batch, int steps) {
         return 1;
     }
     batch = batch ? batch : large ? 16 : 32;
-    struct intra_trainer_config c = large ? config(24, 1024, 16, 2736, VOCAB, SEQ, batch)
-                                          : config(12, 768, 12, 2048, VOCAB, SEQ, batch);
+    struct intra_trainer_config c = large ? gpu_config(24, 1024, 16, 2736, VOCAB, SEQ, batch)
+                                          : gpu_config(12, 768, 12, 2048, VOCAB, SEQ, batch);
     double peak = gpu_peak(D), tokens = (double)batch * SEQ;
     size_t n = (size_t)batch * SEQ;
     int32_t *x = malloc(n * sizeof *x), *y = malloc(n * sizeof *y);
@@ -163,7 +163,7 @@ int gpu_speed(struct kern_device *D, const char *shape, int batch, int steps) {
     if (!x || !y || kern_cpu_create(0, &K) != NEB_OK || intra_trainer_create(&c, K, &t) != NEB_OK)
         return 1;
     for (int i = -WARM; i < steps; i++) {
-        draw(&r, &c, x, y);
+        gpu_draw(&r, &c, x, y);
         neb_ns from = neb_now();
         intra_trainer_micro(t, x, y);
         intra_trainer_update(t, &s);
