@@ -158,6 +158,7 @@ static void decide(struct intra_device *d, const struct device_graph *g) {
              g->graph->ops, all->plain_ms, all->replay_ms,
              pays ? "it is replayed" : "ops are launched one by one");
     all->use = pays ? REPLAYED : PLAIN;
+    all->said = true;
     if (!pays)
         forget(d);
 }

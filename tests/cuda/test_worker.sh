@@ -26,13 +26,15 @@ jq -e 'all(.clusters[]; .loss_last < .loss_first and .eval_loss > 0)' "$T/mixed/
 # Both hold the same parameters: the device's evaluation is the processor's but for rounding.
 jq -e '(.clusters[0].eval_loss - .clusters[1].eval_loss) | fabs < 0.02' "$T/mixed/summary.json" >/dev/null ||
     fail "evaluations differ: $(summary '[.clusters[].eval_loss]' "$T/mixed")"
-sed -i 's/device: cuda,/device: auto, precision: fp32,/' "$T/job.yaml"
+sed -i 's/device: cuda,/device: auto, precision: fp32, cuda_graphs: off,/' "$T/job.yaml"
 run again --set sync.overlap=2
-# Where the exchange's state is changes nothing but what crosses the bus: on the device (as by default), and on the host.
+# Where the exchange's state is changes nothing but what crosses the bus: on the device (as by default), and on the host. Nor do graphs.
 cat "$T"/again/clusters/alpha/jobs/*/worker.log | has "exchange's state is on emulated" || fail "the exchange was not on the device"
-sed -i 's/precision: fp32,/precision: fp32, outer_state: host,/' "$T/job.yaml"
+sed -i 's/precision: fp32, cuda_graphs: off,/precision: fp32, outer_state: host, cuda_graphs: on,/' "$T/job.yaml"
 run host --set sync.overlap=2
 if cat "$T"/host/clusters/alpha/jobs/*/worker.log | has "exchange's state is on"; then fail "outer_state: host, and yet on the device"; fi
+cat "$T"/host/clusters/alpha/jobs/*/worker.log | has "ops of a pass are enqueued by 1 call" || fail "cuda_graphs: on, and nothing was recorded"
+if cat "$T"/again/clusters/alpha/jobs/*/worker.log | has "cuda_graphs"; then fail "cuda_graphs: off, and yet something is said of them"; fi
 on=$(summary '[.clusters[].params_digest] | @tsv' "$T/again") off=$(summary '[.clusters[].params_digest] | @tsv' "$T/host")
 [[ -n $on && $on == "$off" ]] || fail "on the device $on, on the host $off"
 sed -i 's/outer_state: host,/outer_state: device,/' "$T/job.yaml"
