@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "emu_queue.h"
+#include "tests/cuda/emu/emu_queue.h"
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
 #define EMU_UCONTEXT 1

@@ -14,7 +14,7 @@
 #include <functional>
 #include <vector>
 
-#include "emu_queue.h"
+#include "tests/cuda/emu/emu_queue.h"
 
 struct emu_graph {
     std::vector<std::function<void()>> nodes;
