@@ -38,7 +38,8 @@ struct bench {
     int32_t *ids;    // device: targets of a loss
     struct kern_chunk *chunks;
     int32_t *first;
-    double *sums; // (2) device
+    double *sums;      // (2) device
+    float *grad_scale; // (1) device, behind them
     int n, d, side, head_dim, V;
     enum neb_status st;
 };
@@ -224,7 +225,7 @@ static void run_loss(struct bench *b) {
                                  .x = b->x[0],
                                  .w = b->x[1],
                                  .targets = b->ids,
-                                 .grad_scale = 1e-6f,
+                                 .grad_scale = b->grad_scale,
                                  .learn = true,
                                  .dx = typed(b, 0, (size_t)b->n * LOGITS_WIDTH),
                                  .dw = floats(b, 3, 0),
@@ -316,6 +317,7 @@ static enum neb_status create(struct bench *b) {
     void *p = NULL;
     enum { IDS = 4096 };
     enum neb_status st = NEB_OK;
+    const float small = 1e-6f;
     b->fill = malloc(FILL * sizeof *b->fill);
     ids = calloc(IDS, sizeof *ids);
     if (!b->fill || !ids) {
@@ -339,8 +341,11 @@ static enum neb_status create(struct bench *b) {
     b->chunks = p;
     NEB_TRY_GOTO(b->K->alloc(b->D, 2 * sizeof *b->first, &p), out);
     b->first = p;
-    NEB_TRY_GOTO(b->K->alloc(b->D, 2 * sizeof *b->sums, &p), out);
+    NEB_TRY_GOTO(b->K->alloc(b->D, 2 * sizeof *b->sums + sizeof small, &p), out);
     b->sums = p;
+    p = b->sums + 2;
+    b->grad_scale = p;
+    b->K->upload(b->D, b->grad_scale, &small, sizeof small);
     memset(b->pinned, 0, COPY_BYTES);
     b->K->zero(b->D, b->sums, 2 * sizeof *b->sums);
     b->K->upload(b->D, b->ids, ids, IDS * sizeof *ids);

@@ -186,7 +186,7 @@ static double acts_bytes(const struct intra_cost_job *j, int32_t stage) {
     int32_t layers = j->model.n_layers / j->mesh.pp,
             micros = (j->micros + j->mesh.dp - 1) / j->mesh.dp,
             flight = intra_pipe_in_flight(stage, j->mesh.pp, micros);
-    double inputs = flight * (layers * up(4 * s.own * s.d) + up(4 * (5 * s.n + 1))),
+    double inputs = flight * (layers * up(4 * s.own * s.d) + up(4 * (5 * s.n + 3))),
            blocks = block_bytes(&s) * (j->recompute ? 1 : layers * flight);
     return inputs + blocks + scratch_bytes(j, &s, stage == j->mesh.pp - 1);
 }
