@@ -272,7 +272,7 @@ void node_on_promise(struct step *s, struct neb_rd *r) {
     uint32_t f = neb_rd_u32(r), round = neb_rd_u32(r);
     uint8_t voted = neb_rd_u8(r);
     struct inter_promise p = {.term = term, .epoch = epoch, .round = round, .voted = voted};
-    if (voted > 1 || (voted && !inter_record_get(r, &vote)))
+    if (voted > 1 || kind > PROMISE_RECOVERY || (voted && !inter_record_get(r, &vote)))
         r->bad = true;
     neb_rd_copy(r, p.sig, sizeof p.sig);
     if (!neb_rd_done(r)) {
