@@ -107,7 +107,8 @@ NEB_MUST_CHECK enum neb_status inter_service_shape(struct inter_service *s,
 void inter_service_job_close(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]);
 // Takes this member's update: fills in digest, chunk size and signature, stores, sends. key.attempt: how often the member
 // has sent this round's update before and now takes it back for a newer one, up to INTER_AGAIN_MAX (NEB_ERR_LIMIT). Repeating it is fine: what the
-// ledger holds under the key stands; if the round is over, its commit is delivered again. NEB_ERR_STATE: the round is not open yet;
+// ledger holds under the key stands; if the round is over, its commit is delivered again. NEB_ERR_STATE: the round is not open yet; NEB_ERR_INVALID: numbers that no
+// manifest may hold;
 // NEB_ERR_LIMIT also for 0 bytes or more than INTER_BLOB_MAX; and the ledger's errors (NEB_ERR_NOSPC).
 NEB_MUST_CHECK enum neb_status inter_service_submit(struct inter_service *s,
                                                     const struct inter_manifest *m,

@@ -178,6 +178,17 @@ static enum neb_status weigh_own(struct inter_service *s, const struct inter_man
     return s->st;
 }
 
+// Whether a manifest of these numbers would be read again: by the others, and by this ledger.
+static bool readable(const struct inter_manifest *m) {
+    struct inter_manifest again;
+    struct neb_buf b = {0};
+    inter_manifest_put(&b, m);
+    struct neb_rd r = neb_rd_make(b.p, b.len);
+    bool good = !b.oom && inter_manifest_get(&r, &again) && neb_rd_done(&r);
+    neb_buf_free(&b);
+    return good;
+}
+
 enum neb_status inter_service_submit(struct inter_service *s, const struct inter_manifest *given,
                                      const void *blob, size_t len) {
     struct inter_manifest m = *given, stored;
@@ -204,9 +215,14 @@ enum neb_status inter_service_submit(struct inter_service *s, const struct inter
                      m.key.round);
         return NEB_OK;
     }
-    NEB_TRY(store_and_hash(s, &m, blob, len));
     m.bytes = (uint32_t)len;
     m.chunk_bytes = inter_node_chunk_bytes(s->node, m.bytes);
+    if (!readable(&m))
+        return neb_fail(
+            NEB_ERR_INVALID,
+            "update for round %u of fragment %u: %llu tokens, or a measure, that no update has",
+            m.key.round, m.key.fragment, (unsigned long long)m.tokens);
+    NEB_TRY(store_and_hash(s, &m, blob, len));
     neb_buf_clear(&s->out);
     inter_manifest_put_body(&s->out, &m);
     NEB_TRY(neb_buf_check(&s->out));
