@@ -243,10 +243,11 @@ void daemon_on_fault(void *user, uint32_t peer, enum inter_fault f) {
         neb_log(NEB_LOG_ERROR, "parameters of %s differ from ours after the same commits",
                 d->members.m[peer].pub.name);
     else if (f == INTER_FAULT_OUTLIER)
-        neb_warn("an update of %s stands out, by its size or its direction, from the others of its "
-                 "round, or "
-                 "of two members from its own former ones",
-                 d->members.m[peer].pub.name);
+        neb_warn(
+            "an update of %s stands out, by its size or its direction, from the others of its "
+            "round; of two members by its size from its own former ones, or since both have "
+            "pointed against each other for four rounds: then one of them may be turned around",
+            d->members.m[peer].pub.name);
     else if (f == INTER_FAULT_RENEWED)
         neb_warn("%s came back with an empty ledger; its votes count again once it has caught up",
                  d->members.m[peer].pub.name);

@@ -390,7 +390,7 @@ uint32_t inter_node_round(const struct inter_node *n, const uint8_t job[INTER_ID
 
 bool inter_node_weighs(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES]) {
     const struct job *j = find_const(n, job);
-    return j && (j->c.robust || j->c.n_members >= 3);
+    return j && (j->c.robust || j->c.n_members >= 2);
 }
 
 // Whom the rounds wait for: not heard, and a record cannot do without.

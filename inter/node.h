@@ -238,7 +238,7 @@ uint32_t inter_node_round(const struct inter_node *n, const uint8_t job[INTER_ID
                           uint32_t fragment);
 // The sketch (compress/sketch.h) of an update of the open round that has passed the gate: copied. Of what is not known here, nothing.
 void inter_node_sketch(struct inter_node *n, const struct inter_key *k, const float *sketch);
-// Whether norms of updates matter in a job: they are clipped, or compared with each other (three members or more).
+// Whether norms and directions of updates matter in a job: they are clipped, or compared with each other (two members or more).
 bool inter_node_weighs(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES]);
 struct inter_job_status {
     uint32_t term;

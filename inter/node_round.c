@@ -60,6 +60,16 @@ static uint16_t flag_by_past(const struct job *j, struct fragment *g, const stru
     return accepted < 3 && !j->c.robust ? odd : 0;
 }
 
+// Of two members, the other one where both point against each other for some rounds: one of them is turned around.
+static uint16_t flag_pair(const struct job *j, struct fragment *g, const struct inter_record *r,
+                          const float *const sketches[INTER_MEMBERS_MAX]) {
+    if (node_count(node_data(j)) != 2 || r->n != 2 || r->entries[0].verdict != INTER_ACCEPTED ||
+        r->entries[1].verdict != INTER_ACCEPTED)
+        return 0;
+    uint8_t a = r->entries[0].member, b = r->entries[1].member;
+    return inter_pair_apart(&g->pair, sketches[a], sketches[b]) ? (uint16_t)(BIT(a) | BIT(b)) : 0;
+}
+
 // Says whose update stands out, whatever the profile: whoever reads the log knows where to look.
 static void flag_outliers(struct step *s, const struct job *j, struct fragment *g,
                           const struct inter_record *r) {
@@ -68,7 +78,8 @@ static void flag_outliers(struct step *s, const struct job *j, struct fragment *
     (void)node_norms_of(g, r, norms);
     for (uint8_t m = 0; m < INTER_MEMBERS_MAX; m++)
         sketches[m] = g->slots[m].sketch;
-    uint16_t odd = inter_outliers(r, norms, sketches) | flag_by_past(j, g, r, norms);
+    uint16_t odd = inter_outliers(r, norms, sketches) | flag_by_past(j, g, r, norms) |
+                   flag_pair(j, g, r, sketches);
     for (uint8_t m = 0; m < j->c.n_members; m++)
         if (odd >> m & 1 && m != j->c.self) {
             struct inter_action *a = node_act(s, INTER_ACT_FAULT);

@@ -74,6 +74,7 @@ struct fragment {
     struct slot slots[INTER_MEMBERS_MAX];
     struct inter_tuner tuners[INTER_MEMBERS_MAX];
     struct inter_past past[INTER_MEMBERS_MAX];
+    struct inter_pair pair; // where two have workers
     bool voted;
     struct inter_record vote;
     uint8_t vote_hash[INTER_SHA_BYTES];

@@ -70,6 +70,23 @@ uint16_t inter_outliers(const struct inter_record *r, const float norms[INTER_ME
     return out;
 }
 
+// ---- two members ----------------------------------------------------------------------------------------------
+
+bool inter_pair_apart(struct inter_pair *p, const float *a, const float *b) {
+    const double apart = -0.5;
+    double sum = 0;
+    if (!a || !b)
+        return false;
+    if (p->n == INTER_PAIR)
+        memmove(p->cosines, p->cosines + 1, (INTER_PAIR - 1) * sizeof *p->cosines);
+    else
+        p->n++;
+    p->cosines[p->n - 1] = (float)cmp_sketch_cosine(a, b);
+    for (int i = 0; i < p->n; i++)
+        sum += (double)p->cosines[i];
+    return p->n == INTER_PAIR && sum / INTER_PAIR < apart;
+}
+
 // ---- a member and its own former updates -----------------------------------------------------------------------
 
 static double pace_at(const float *pace, double x) { // x: 0..1, of the job

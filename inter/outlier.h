@@ -19,7 +19,7 @@
 #define INTER_OUTLIER_H
 #include "inter/types.h"
 
-enum { INTER_PAST = 4, INTER_PACE = 65 };
+enum { INTER_PAST = 4, INTER_PACE = 65, INTER_PAIR = 4 };
 
 struct inter_past {          // of a member and fragment; all zero: nothing yet
     uint8_t n, codec, flags; // flags: in a row
@@ -33,6 +33,15 @@ double inter_reach(const float pace[INTER_PACE], uint64_t steps, uint64_t from, 
 // Whether an accepted update stands out from its member's former ones, and from now on it is one of them, unless it does. norm 0: not known,
 // nothing is said.
 bool inter_past_stands_out(struct inter_past *p, float norm, double reach, uint8_t codec);
+
+// Two members and the cosines between their updates of the last rounds. All zero: nothing yet.
+struct inter_pair {
+    uint8_t n;
+    float cosines[INTER_PAIR]; // newest last
+};
+// Whether the two point against each other: their last four cosines are below −0.5 on average. Which of them is turned around this does not say.
+// a, b: sketches of two accepted updates of a round; NULL: not known, nothing is said.
+bool inter_pair_apart(struct inter_pair *p, const float *a, const float *b);
 
 // A bit per member whose accepted update stands out. norms, sketches: by member; of nobody's two updates can be said which one is odd, so with
 // fewer than three nothing is. A norm of 0 or a sketch that is NULL is not known: then by this nothing is.

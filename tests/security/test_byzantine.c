@@ -201,21 +201,26 @@ static void train_over(struct member *m, const struct script *x, int from, int t
         train_at(m, 1, pair_lr(x, (double)step / STEPS));
 }
 
-static float norm_of(const struct member *m) {
+static float norm_of(const struct member *m, float sketch[CMP_SKETCH]) {
     struct cmp_update_stats stats;
     cmp_check_begin(check, N);
+    cmp_check_sketch(check);
     assert_int_equal(cmp_check_feed(check, m->blob.p, m->blob.len), NEB_OK);
     assert_int_equal(cmp_check_end(check, &stats), NEB_OK);
+    memcpy(sketch, stats.sketch, CMP_SKETCH * sizeof *sketch);
     return (float)stats.norm;
 }
 
 // Rounds in which each member was flagged.
-static void run_pair(const struct script *x, int flags[PAIR], int first[PAIR]) {
+static void run_pair(const struct script *x, int flags[PAIR], int first[PAIR], int *apart) {
     static const char *const codecs[] = {"int8", "topk:256/4096", "int4"};
     struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
     struct inter_past past[PAIR] = {{0}};
     float pace[INTER_PACE];
     int since[PAIR] = {0};
+    struct inter_pair pair = {0};
+    static float sketches[PAIR][CMP_SKETCH];
+    *apart = -1;
     flags[0] = flags[1] = 0;
     first[0] = first[1] = -1;
     for (int i = 0; i < INTER_PACE; i++)
@@ -248,13 +253,16 @@ static void run_pair(const struct script *x, int flags[PAIR], int first[PAIR]) {
             assert_int_equal(inter_outer_encode(m->o, 0, &codec, NULL, NULL, &m->blob), NEB_OK);
             double reach = inter_reach(pace, PAIR_ROUNDS * STEPS, (uint64_t)since[i],
                                        (uint64_t)(k + 1) * STEPS);
-            if (inter_past_stands_out(&past[i], norm_of(m), reach, (uint8_t)codec_now)) {
+            if (inter_past_stands_out(&past[i], norm_of(m, sketches[i]), reach,
+                                      (uint8_t)codec_now)) {
                 flags[i]++;
                 first[i] = first[i] < 0 ? k : first[i];
             }
             since[i] = (k + 1) * STEPS;
             parts[n++] = (struct inter_outer_part){m->blob.p, m->blob.len, 640, 1, false, 0};
         }
+        if (n == PAIR && inter_pair_apart(&pair, sketches[0], sketches[1]) && *apart < 0)
+            *apart = k;
         for (int i = 0, own = 0; i < PAIR; i++) {
             struct kern_digest d;
             struct inter_outer_round round = {.parts = parts, .n = n, .eta = 0.9f, .mu = 0.6f};
@@ -285,10 +293,13 @@ static void test_pair(void **state) {
     };
     for (size_t i = 0; i < sizeof scripts / sizeof scripts[0]; i++) {
         const struct script *x = &scripts[i];
-        int flags[PAIR], first[PAIR];
-        run_pair(x, flags, first);
-        printf("pair, %s: flagged %d and %d of %d rounds, first in %d\n", x->name, flags[0],
-               flags[1], PAIR_ROUNDS, first[1]);
+        int flags[PAIR], first[PAIR], apart;
+        run_pair(x, flags, first, &apart);
+        printf(
+            "pair, %s: flagged %d and %d of %d rounds, first in %d; against each other from %d\n",
+            x->name, flags[0], flags[1], PAIR_ROUNDS, first[1], apart);
+        // turned around: not whose it is, and not at once
+        assert_true(x->how == FLIPPED ? apart >= FROM + 3 && apart <= FROM + 6 : apart < 0);
         if (x->how == HONEST ||
             x->how == FLIPPED) { // by three times: of two nobody can say who errs
             assert_int_equal(flags[0] + flags[1], 0);
