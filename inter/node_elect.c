@@ -393,13 +393,15 @@ static void ask(struct step *s, struct job *j) {
     say_elect(s, j, PROMISE_TERM);
 }
 
-// A leader that was told of a round which nobody is in any more: whoever was has lost its disk since. The round before may be
+// A leader that was told of a round which nobody is in any more: whoever was has lost its disk since, was revoked, or lied. The round before may be
 // open again, with its votes: the leader has to be told anew.
 static bool misled(const struct job *j) {
     for (uint32_t f = 0; f < j->c.fragments; f++) {
         uint32_t top = j->fragments[f].round;
         for (uint8_t m = 0; m < j->c.n_members; m++)
-            top = m != j->c.self && j->members[m].rounds[f] > top ? j->members[m].rounds[f] : top;
+            if (m != j->c.self && !((j->c.gone | j->liars) >> m & 1) &&
+                j->members[m].rounds[f] > top)
+                top = j->members[m].rounds[f];
         if (top < j->fragments[f].floor)
             return true;
     }

@@ -3,6 +3,7 @@
 // Every store is durable when it is done and may be the last thing that its host does. What arrives of a blob before it is
 // whole is not: after a crash any part of it may be there.
 #include "agent/base/sha256.h"
+#include "inter/node_state.h"
 #include "tests/sim/sim.h"
 
 #include <stdlib.h>
@@ -307,8 +308,10 @@ static void send_commit(struct sim *s, uint8_t i, const struct inter_action *x) 
 static void store_record(struct sim *s, uint8_t i, const struct inter_action *x) {
     struct sim_round *r = sim_disk_round(s, &s->h[i].disk, x->record.fragment, x->record.round);
     if (x->kind == INTER_ACT_STORE_VOTE) {
-        if (!sim_lies(s, i) && !s->h[i].witness && !s->h[i].disk.knows_shape &&
-            !s->h[i].former_life && x->record.leader != s->h[i].id)
+        // a disk that was lost, or that a liar says was
+        bool recovers = s->h[i].former_life || s->h[i].node->jobs[0].lost;
+        if (!sim_lies(s, i) && !s->h[i].witness && !s->h[i].disk.knows_shape && !recovers &&
+            x->record.leader != s->h[i].id)
             sim_fail(s, "host %u votes before its worker has said what an update holds", i);
         if (!sim_lies(s, i) && r->voted && r->vote.term > x->record.term)
             sim_fail(s, "host %u votes at term %u after term %u", i, x->record.term, r->vote.term);
