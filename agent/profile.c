@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { VERSION = 3, FILE_MAX = 64 * 1024 };
+enum { VERSION = 4, FILE_MAX = 64 * 1024 };
 
 // One table for both directions: name, where, and whether 0 is possible (no second rank starts: no link).
 struct field {
@@ -112,9 +112,10 @@ json_t *agent_profile_to_json(const struct agent_profile *p) {
     json_object_set_new(o, "device", device_json(&copy));
     for (int i = 0; i < AGENT_PROFILE_CODECS; i++) {
         const struct inter_wan_codec *c = &p->codecs[i];
-        json_array_append_new(codecs, json_pack("{s:s,s:f,s:f,s:f,s:f}", "name", c->name, "bits",
-                                                c->bits, "rel_error", c->rel_error, "encode",
-                                                c->encode, "decode", c->decode));
+        json_array_append_new(codecs,
+                              json_pack("{s:s,s:f,s:f,s:f,s:f,s:f}", "name", c->name, "bits",
+                                        c->bits, "rel_error", c->rel_error, "encode", c->encode,
+                                        "decode", c->decode, "density", c->density));
     }
     json_object_set_new(o, "codecs", codecs);
     return o;
@@ -157,6 +158,7 @@ static enum neb_status take_codecs(const json_t *list, const char *where,
         NEB_TRY(take(json_object_get(o, "rel_error"), "rel_error", true, where, &c->rel_error));
         NEB_TRY(take(json_object_get(o, "encode"), "encode", false, where, &c->encode));
         NEB_TRY(take(json_object_get(o, "decode"), "decode", false, where, &c->decode));
+        NEB_TRY(take(json_object_get(o, "density"), "density", true, where, &c->density));
     }
     return NEB_OK;
 }

@@ -10,14 +10,15 @@
 
 #include <jansson.h>
 
-enum { AGENT_PROFILE_CODECS = 6 };
+enum { AGENT_PROFILE_CODECS = 8 };
 
 struct agent_profile {
     char host[64], isa[16];
     char device[64]; // "": none
     struct intra_rates rates;
     double sync_s; // of an fsync where the agent's home is likely to be
-    struct inter_wan_codec codecs[AGENT_PROFILE_CODECS]; // bf16, int8, int4, int3, int2, topk
+    struct inter_wan_codec
+        codecs[AGENT_PROFILE_CODECS]; // bf16, int8, int4, int3, int2, topk of 512, 256, 64
 };
 
 // Measures with all processors; about ten seconds. Logs what it measures when it takes long. A machine where ranks do not start has

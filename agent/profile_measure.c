@@ -225,6 +225,7 @@ enum neb_status agent_profile_codec(const char *name, struct inter_wan_codec *ou
         x[i] = 1e-3f * neb_rng_normal(&r);
     snprintf(out->name, sizeof out->name, "%.31s", name);
     NEB_TRY_GOTO(cmp_codec_parse(name, &codec), out);
+    out->density = codec.id == CMP_TOPK ? (double)codec.k / codec.chunk : 1;
     NEB_TRY_GOTO(cmp_work_create(&work), out);
     NEB_TRY_GOTO(time_codec(work, &codec, x, y, &frame, out), out);
 out:
@@ -371,8 +372,8 @@ static enum neb_status measure_sync(double *out) {
 }
 
 enum neb_status agent_profile_measure(struct agent_profile *p) {
-    static const char *const names[AGENT_PROFILE_CODECS] = {"bf16", "int8", "int4",
-                                                            "int3", "int2", "topk"};
+    static const char *const names[AGENT_PROFILE_CODECS] = {
+        "bf16", "int8", "int4", "int3", "int2", "topk:512/4096", "topk:256/4096", "topk:64/4096"};
     *p = (struct agent_profile){0};
     if (gethostname(p->host, sizeof p->host - 1) != 0 || !p->host[0])
         snprintf(p->host, sizeof p->host, "unnamed");

@@ -19,7 +19,9 @@ static const double LOSS_CONST = 2.4; // CUBIC: 9 Mbit/s measured at 100 ms and 
 // runs have shown. Doubling H, merging a tenth of H late, a codec that loses a third of an update's norm (error feedback
 // sends it later): one to three percent each.
 static const double PER_DOUBLING = 0.03, PER_LATENESS = 0.10, PER_ERROR = 0.15;
-enum { INTERVAL_MIN = 10 };
+enum { INTERVAL_MIN = 5 };
+static const double COVERAGE =
+    4; // times that a sparse codec shall have touched every entry at the end
 static const double BUSY_MAX = 0.9;
 
 double inter_wan_goodput(const struct inter_wan_path *p) {
@@ -64,10 +66,16 @@ static double weight(const struct inter_wan_codec *c, int32_t interval, int32_t 
            PER_ERROR * c->rel_error * c->rel_error;
 }
 
+static bool too_short(const struct inter_wan_codec *codec, const struct inter_wan_choice *c,
+                      int32_t interval) {
+    return codec->density > 0 && codec->density < 1 && c->steps > 0 &&
+           (double)c->steps / interval * codec->density < COVERAGE;
+}
+
 bool inter_wan_choose(const struct inter_wan_path *p, const struct inter_wan_load *l,
                       const struct inter_wan_codec *codecs, int32_t n_codecs,
                       const struct inter_wan_choice *c, struct inter_wan_plan *out) {
-    static const int32_t intervals[] = {10, 15, 20, 30, 40, 50, 75, 100, 150, 200, 300, 500};
+    static const int32_t intervals[] = {5, 7, 10, 15, 20, 30, 40, 50, 75, 100, 150, 200, 300, 500};
     double least = INFINITY;
     bool carried = false;
     for (size_t i = 0; i < sizeof intervals / sizeof *intervals; i++) {
@@ -78,7 +86,7 @@ bool inter_wan_choose(const struct inter_wan_path *p, const struct inter_wan_loa
             for (int32_t overlap = 0; overlap < interval && overlap <= interval / 2 + 1;
                  overlap++) {
                 struct inter_wan_plan x;
-                if ((c->codec >= 0 && k != c->codec))
+                if (c->codec >= 0 ? k != c->codec : too_short(&codecs[k], c, interval))
                     continue;
                 int32_t late = c->overlap >= 0 ? c->overlap : overlap;
                 inter_wan_exchange(p, l, codecs, k, interval, late, &x);

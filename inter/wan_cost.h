@@ -28,6 +28,7 @@ struct inter_wan_codec { // as measured on values like those of an update
     double bits;           // a parameter
     double rel_error;      // norm of (x - decoded) / norm of x
     double encode, decode; // parameters/s of one cluster's worker
+    double density;        // share of the entries that an update holds; 0 or 1: all of them
 };
 
 struct inter_wan_load {
@@ -56,7 +57,8 @@ void inter_wan_exchange(const struct inter_wan_path *p, const struct inter_wan_l
                         int32_t overlap, struct inter_wan_plan *out);
 
 // Which H, τ and codec: the shortest step, where a step counts as longer the more its scheme is known to cost in loss
-// (long intervals, late merges, coarse codecs; the weights are in wan_cost.c). fixed_*: 0 / -1 / -1 choose.
+// (long intervals, late merges, coarse codecs; the weights are in wan_cost.c). A sparse codec is not chosen for a run too short for it: its
+// rounds shall touch every entry four times (rounds × density ≥ 4, as in tune.h). fixed_*: 0 / -1 / -1 choose.
 struct inter_wan_choice {
     int32_t interval; // 0: choose
     int32_t overlap;  // -1: choose

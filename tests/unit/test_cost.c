@@ -281,8 +281,9 @@ static void test_choice(void **state) {
     assert_true(cost.host_bytes > c.memory && cost.host_bytes < most);
 }
 
-static const struct inter_wan_codec codecs[] = {
-    {"int8", 8, 0.01, 1e9, 1e9}, {"int4", 4, 0.15, 1e9, 1e9}, {"topk", 0.2, 0.9, 1e9, 1e9}};
+static const struct inter_wan_codec codecs[] = {{"int8", 8, 0.01, 1e9, 1e9, 1},
+                                                {"int4", 4, 0.15, 1e9, 1e9, 1},
+                                                {"topk", 0.2, 0.9, 1e9, 1e9, 1.0 / 64}};
 
 static void test_exchange(void **state) {
     (void)state;
@@ -324,6 +325,17 @@ static void test_wan_choice(void **state) {
         bool carried = inter_wan_choose(&p, &l, codecs, 3, &fixed, &y);
         assert_true(y.interval == 30 && y.overlap == 3 && y.codec == 1);
         assert_true(carried == (y.busy <= 0.9));
+    }
+    // Sparse only where the rounds touch every entry four times: at H 5, 1,280 steps and not a step less.
+    for (int k = 0; k < 2; k++) {
+        struct inter_wan_path thin = {.bits_s = 1e5, .rtt_s = 0.05, .members = 2, .connections = 2};
+        struct inter_wan_choice run = {5, 0, -1, 1280 - k};
+        struct inter_wan_plan x;
+        inter_wan_choose(&thin, &l, codecs, 3, &run, &x);
+        assert_int_equal(x.codec, k ? 1 : 2);
+        run.codec = 2; // who pins it has it
+        inter_wan_choose(&thin, &l, codecs, 3, &run, &x);
+        assert_int_equal(x.codec, 2);
     }
     // A short run has no long intervals; more fragments than steps are no interval.
     struct inter_wan_path p = {.bits_s = 1e5, .rtt_s = 0.05, .members = 2, .connections = 2};
@@ -395,7 +407,7 @@ static void test_profile(void **state) {
     char *text = json_dumps(o, 0);
     assert_int_equal(agent_profile_parse(text, strlen(text), "t", &back), NEB_OK);
     assert_true(back.rates.gemm[3] == 1e9 && back.sync_s == 1e-3 && back.rates.processors == 8);
-    assert_string_equal(back.codecs[5].name, "topk");
+    assert_string_equal(back.codecs[5].name, codecs[2].name);
     p.rates.to_bf16 = 1; // then products have rates
     free(text);
     json_decref(o);

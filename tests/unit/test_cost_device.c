@@ -206,7 +206,7 @@ static void test_places(void **state) {
         for (int k = 0; k < INTRA_COST_HEADS; k++)
             x->attn_fwd[k] = x->attn_bwd[k] = 1e9;
         for (int k = 0; k < AGENT_PROFILE_CODECS; k++)
-            sites[i].profile.codecs[k] = (struct inter_wan_codec){"int4", 4, 0.1, 1e9, 1e9};
+            sites[i].profile.codecs[k] = (struct inter_wan_codec){"int4", 4, 0.1, 1e9, 1e9, 1};
     }
     sites[4].profile.rates.device.count = 0;
     assert_int_equal(agent_planner_run(&job, 0, sites, &link, 0, &p), NEB_OK);
