@@ -46,9 +46,6 @@ static enum neb_status validate_meshes(const struct agent_job *j, const char *fi
                             "cluster %s: on needs tp 1, as tensor-parallel ranks wait for each "
                             "other within a pass; remove it, or set off",
                             c->name);
-        if (c->outer_state == AGENT_OUTER_DEVICE)
-            return COMPLAIN(file, "clusters.outer_state",
-                            "cluster %s: device needs one rank; remove it, or set host", c->name);
         if (agent_cluster_ranks(c) > MESH_RANKS_MAX)
             return COMPLAIN(file, "clusters.mesh", "cluster %s: %d ranks, at most %d are possible",
                             c->name, agent_cluster_ranks(c), MESH_RANKS_MAX);

@@ -144,9 +144,8 @@ static enum neb_status follow(struct intra_comm *world, int threads) {
     NEB_TRY(kern_cpu_create(threads, &K));
     neb_info("pid %d follows rank 0, with %d threads", (int)getpid(), kern_pool_threads(K->pool));
     struct agent_owners_follower exchange = {.pool = K->pool};
-    struct intra_team_follower f = {agent_owners_follow, &exchange};
+    struct intra_team_follower f = {agent_owners_follow, agent_owners_follow_end, &exchange};
     enum neb_status st = intra_team_serve(world, K, &f);
-    agent_owners_destroy(&exchange.owners);
     kern_destroy(&K);
     return st;
 }

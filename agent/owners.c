@@ -42,6 +42,16 @@ enum neb_status owners_take(struct agent_owners *o, void *x, size_t bytes, int f
     return o->world->ops->recv(o->world, x, bytes, from, tag);
 }
 
+// Tensors of which this rank has something to give: to an owner of its replica, itself among them.
+static void want_to_give(struct agent_owners *o, int32_t f) {
+    const struct intra_mesh *mesh = o->train->model->mesh;
+    memset(o->wanted, 0, (size_t)o->train->model->n_all_tensors * sizeof *o->wanted);
+    for (int32_t i = 0; i < o->n; i++)
+        if (o->fragment[i] == f && !owners_in_place(o, i) &&
+            intra_mesh_replica(&mesh->c, o->owner[i]) == mesh->dp_rank)
+            o->wanted[o->units[i].tensor->index] = true;
+}
+
 static void want(struct agent_owners *o, int32_t f) {
     memset(o->wanted, 0, (size_t)o->train->model->n_all_tensors * sizeof *o->wanted);
     for (int32_t i = 0; i < o->n; i++)
@@ -50,19 +60,20 @@ static void want(struct agent_owners *o, int32_t f) {
 }
 
 enum neb_status owners_gather(struct agent_owners *o, int32_t f) {
-    want(o, f);
+    want_to_give(o, f);
     NEB_TRY(intra_trainer_pull(o->train, o->wanted));
     for (int32_t i = 0; i < o->n; i++) {
         const struct intra_unit *u = &o->units[i];
-        if (o->fragment[i] == f)
+        if (o->fragment[i] == f && !owners_in_place(o, i)) // which takes nothing from others
             NEB_TRY(intra_whole_gather_rows(o->train->model, u->tensor, u->row0, u->rows,
                                             o->owner[i],
                                             o->local[i] < 0 ? NULL : o->theta_m[o->local[i]]));
     }
-    return NEB_OK;
+    return owners_upload(o, f);
 }
 
 enum neb_status owners_scatter(struct agent_owners *o, int32_t f) {
+    NEB_TRY(owners_download(o, f));
     for (int32_t i = 0; i < o->n; i++) {
         const struct intra_unit *u = &o->units[i];
         if (o->fragment[i] == f)
@@ -158,7 +169,11 @@ static enum neb_status make_outer(struct agent_owners *o, struct kern_pool *pool
     return st;
 }
 
+// Tensors are moved whole between a device and its host, so a tensor's units are of one fragment.
 static enum neb_status check_fragments(const struct agent_owners *o) {
+    for (int32_t i = 1; i < o->n; i++)
+        NEB_ASSERT(o->units[i].tensor != o->units[i - 1].tensor ||
+                   o->fragment[i] == o->fragment[i - 1]);
     for (int32_t f = 0; f < o->c.fragments; f++) {
         bool any = false;
         for (int32_t i = 0; i < o->n; i++)
@@ -279,6 +294,7 @@ void agent_owners_destroy(struct agent_owners **op) {
     if (!o)
         return;
     inter_outer_destroy(&o->outer);
+    owners_leave_device(o);
     for (int32_t i = 0; o->counts && i < o->n; i++)
         free(o->counts[i]);
     for (int r = 0; o->pieces && r < o->ranks; r++)
@@ -340,6 +356,7 @@ enum neb_status agent_owners_follow(void *user, struct intra_team *team, int32_t
         struct owners_restore restore;
         struct owners_adopt adopt;
         int32_t f;
+        bool must;
     } a;
     size_t bytes;
     if (n == OWNERS_CREATE)
@@ -350,6 +367,7 @@ enum neb_status agent_owners_follow(void *user, struct intra_team *team, int32_t
     case OWNERS_RESTORE: bytes = sizeof a.restore; break;
     case OWNERS_ADOPT: bytes = sizeof a.adopt; break;
     case OWNERS_DIGEST: bytes = sizeof a.f; break;
+    case OWNERS_PLACE: bytes = sizeof a.must; break;
     default: return neb_fail(NEB_ERR_STATE, "call %d from rank 0 is none of this program's", n);
     }
     NEB_TRY(world->ops->broadcast(world, &a, bytes, 0));
@@ -359,6 +377,12 @@ enum neb_status agent_owners_follow(void *user, struct intra_team *team, int32_t
     case OWNERS_MERGE: return owners_do_merge(o, &a.merge, NULL, &d);
     case OWNERS_RESTORE: return owners_do_restore(o, &a.restore, NULL, NULL);
     case OWNERS_ADOPT: return owners_do_adopt(o, &a.adopt, NULL, NULL);
+    case OWNERS_PLACE: return owners_do_place(o, a.must);
     default: return owners_do_digest(o, a.f, &d);
     }
+}
+
+void agent_owners_follow_end(void *user) {
+    struct agent_owners_follower *follower = user;
+    agent_owners_destroy(&follower->owners);
 }

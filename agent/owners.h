@@ -35,19 +35,26 @@ NEB_MUST_CHECK enum neb_status agent_owners_create(struct intra_team *team,
                                                    struct agent_owners **out);
 // NULL-safe. Not collective: the others' go with their team.
 void agent_owners_destroy(struct agent_owners **o);
-// Every other rank: intra_team_follower.called, with user a struct agent_owners_follower, which is zeroed but for its pool at first and
-// destroyed by its caller once the team is.
+// Every other rank: intra_team_follower's called and end, with user a struct agent_owners_follower, which is zeroed but for its pool at first.
 struct agent_owners_follower {
     struct kern_pool *pool;
     struct agent_owners *owners;
 };
 enum neb_status agent_owners_follow(void *user, struct intra_team *team, int32_t n);
+void agent_owners_follow_end(void *user);
 
 // Rank 0's part: its versions and what is in flight are those of the whole.
 struct inter_outer *agent_owners_outer(struct agent_owners *o);
 // Bytes that this rank holds for the exchange (without frames), and the elements of its units.
 uint64_t agent_owners_bytes(const struct agent_owners *o);
 uint64_t agent_owners_elements(const struct agent_owners *o);
+
+// Moves the state of all ranks to their devices, those of the trainer: each has its units' θ, v, u and θ_m at the send there, encodes, decodes,
+// steps and digests there, with the same bits, and where a rank trains all of a tensor, its parameters do not leave the device to be encoded.
+// Device memory of a rank: five floats a parameter of its share, one a parameter of its share of a fragment where that is gathered, one of its
+// largest unit. All ranks or none: where one has no room all stay on the host, and with must that is an error. NEB_OK also where the team
+// trains on processors. NEB_ERR_NOMEM; as of the device.
+NEB_MUST_CHECK enum neb_status agent_owners_place(struct agent_owners *o, bool must);
 
 // As inter_outer_encode, with counts asked by number; parameters are fetched from the ranks. error: NULL, or inter_outer_error of it.
 NEB_MUST_CHECK enum neb_status agent_owners_encode(struct agent_owners *o, int32_t f,

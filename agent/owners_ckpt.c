@@ -37,6 +37,8 @@ static enum neb_status put(void *user, const int32_t *writer, struct intra_ckpt_
             most = owners_unit_size(o, i);
     if (most && !(room = malloc(most * sizeof *room)))
         return neb_fail(NEB_ERR_NOMEM, "out of memory for a unit of %zu elements", most);
+    enum neb_status pulled = inter_outer_pull(o->outer);
+    *written = *written == NEB_OK ? pulled : *written;
     inter_outer_arrays(o->outer, arrays);
     for (int32_t i = 0; i < o->n; i++) {
         size_t n = owners_unit_size(o, i);
@@ -100,7 +102,8 @@ enum neb_status owners_do_restore(struct agent_owners *o, const struct owners_re
                                   agent_owners_read *read, void *user) {
     for (int32_t f = 0; f < o->c.fragments; f++)
         inter_outer_set_fragment(o->outer, f, a->version[f], a->in_flight[f]);
-    return spread(o, -1, INTER_OUTER_ARRAYS, read, user);
+    NEB_TRY(spread(o, -1, INTER_OUTER_ARRAYS, read, user));
+    return owners_agree(o, inter_outer_push(o->outer));
 }
 
 enum neb_status agent_owners_restore(struct agent_owners *o, agent_owners_read *read, void *user) {

@@ -1,5 +1,5 @@
-// Inside of agent/owners.h: owners.c life, gathering and what the others follow, owners_round.c a round, owners_ckpt.c arrays from and to
-// checkpoints.
+// Inside of agent/owners.h: owners.c life, gathering and what the others follow, owners_device.c the state on the ranks' devices, owners_round.c
+// a round, owners_ckpt.c arrays from and to checkpoints.
 #ifndef AGENT_OWNERS_STATE_H
 #define AGENT_OWNERS_STATE_H
 #include "agent/owners.h"
@@ -11,7 +11,8 @@ enum owners_call {
     OWNERS_MERGE,
     OWNERS_DIGEST,
     OWNERS_RESTORE,
-    OWNERS_ADOPT
+    OWNERS_ADOPT,
+    OWNERS_PLACE
 };
 
 enum { // beyond tensors and orders (whole.c, team.c), within what every MPI has
@@ -39,7 +40,13 @@ struct agent_owners {
     uint64_t elements;        // of all
     float *room;              // θ_m of this rank's units of one fragment at a time
     size_t room_floats;
-    float **theta_m;   // (mine) where in it
+    float **theta_m; // (mine) where in it
+    // With the state on this rank's device: θ_m there of each of its units, where the trainer has it if this rank trains all of the unit's
+    // tensor, else in a room like the host's. NULL: on the host
+    struct kern_device *device; // the trainer's
+    float *there_room;
+    float **there;     // (mine)
+    bool *in_place;    // (mine) the trainer's own
     uint64_t **counts; // (n) of this rank's units with row weights: (rows); NULL otherwise
     bool *wanted;      // (tensors)
     struct inter_outer *outer;
@@ -67,6 +74,17 @@ NEB_MUST_CHECK enum neb_status owners_agree(struct agent_owners *o, enum neb_sta
 // Parameters of a fragment's units: to their owners' θ_m, and from there to where they are trained.
 NEB_MUST_CHECK enum neb_status owners_gather(struct agent_owners *o, int32_t f);
 NEB_MUST_CHECK enum neb_status owners_scatter(struct agent_owners *o, int32_t f);
+// owners_device.c. Of this rank's units of fragment f: is unit i trained where the exchange has its θ_m? Then it is not gathered.
+static inline bool owners_in_place(const struct agent_owners *o, int32_t i) {
+    return o->device && o->local[i] >= 0 && o->in_place[o->local[i]];
+}
+// Enqueues the gathered θ_m to the device; fetches what a merge has made of it. Nothing to do on the host.
+NEB_MUST_CHECK enum neb_status owners_upload(struct agent_owners *o, int32_t f);
+NEB_MUST_CHECK enum neb_status owners_download(struct agent_owners *o, int32_t f);
+NEB_MUST_CHECK enum neb_status owners_do_place(struct agent_owners *o, bool must);
+void owners_leave_device(struct agent_owners *o); // gives its room back
+
+// owners.c
 NEB_MUST_CHECK enum neb_status owners_post(struct agent_owners *o, const void *x, size_t bytes,
                                            int to, int tag);
 NEB_MUST_CHECK enum neb_status owners_take(struct agent_owners *o, void *x, size_t bytes, int from,

@@ -93,6 +93,8 @@ struct worker_mesh_ops {
     enum neb_status (*adopt)(struct agent_worker *w, int32_t f, uint32_t version,
                              const struct neb_file *file, uint64_t at, uint64_t n);
     enum neb_status (*save_model)(struct agent_worker *w, struct intra_ckpt_writer *out);
+    // To the ranks' devices, which they have; must: or fails, where it does not fit.
+    enum neb_status (*place)(struct agent_worker *w, bool must);
 };
 extern const struct worker_mesh_ops worker_mesh;
 

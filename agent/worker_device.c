@@ -67,9 +67,10 @@ enum neb_status worker_device_place(struct agent_worker *w) {
             "cluster %s: outer_state: device, but it trains on processors; remove it, or "
             "see with device: cuda what is missing",
             c->name);
-    // masked sums are the host's, and so are the whole tensors of a mesh
-    if (!w->device || c->outer_state == AGENT_OUTER_HOST || w->sum || w->world)
+    if (!w->device || c->outer_state == AGENT_OUTER_HOST || w->sum) // masked sums are the host's
         return NEB_OK;
+    if (w->mesh)
+        return w->mesh->place(w, c->outer_state == AGENT_OUTER_DEVICE);
     float **there = calloc((size_t)w->n_units, sizeof *there);
     if (!there)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for %d units", w->n_units);

@@ -66,6 +66,10 @@ static enum neb_status save_model(struct agent_worker *w, struct intra_ckpt_writ
     return intra_team_save_model(w->team, out);
 }
 
+static enum neb_status place(struct agent_worker *w, bool must) {
+    return agent_owners_place(w->owners, must);
+}
+
 const struct worker_mesh_ops worker_mesh = {.create = create,
                                             .destroy = destroy,
                                             .encode = encode,
@@ -74,4 +78,5 @@ const struct worker_mesh_ops worker_mesh = {.create = create,
                                             .shape = shape,
                                             .restore = restore,
                                             .adopt = adopt,
-                                            .save_model = save_model};
+                                            .save_model = save_model,
+                                            .place = place};

@@ -72,6 +72,9 @@ void inter_outer_destroy(struct inter_outer **o);
 struct kern_device;
 NEB_MUST_CHECK enum neb_status inter_outer_place(struct inter_outer *o, struct kern_device *D,
                                                  float *const *theta_m);
+// And back to the host, with what is there; the parameters of the units are then again what inter_outer_create was given. Nothing to do on
+// the host.
+NEB_MUST_CHECK enum neb_status inter_outer_unplace(struct inter_outer *o);
 
 bool inter_outer_on_device(const struct inter_outer *o);
 // Bytes of the state that it holds: arrays and scratch, without what grows with the updates.

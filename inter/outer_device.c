@@ -56,7 +56,7 @@ static enum neb_status allocate(struct inter_outer *o, struct outer_device *d) {
         NEB_TRY(room(d, o->n, whole[i]));
     NEB_TRY(room(d, most, &d->part));
     NEB_TRY(room(d, rows, &d->weights));
-    NEB_TRY(ops(d)->alloc(d->D, (size_t)o->n_units * sizeof *d->digests, &p));
+    NEB_TRY(ops(d)->alloc(d->D, ((size_t)o->n_units + 1) * sizeof *d->digests, &p));
     d->digests = p;
     return cmp_device_create(d->D, &d->codec);
 }
@@ -64,13 +64,13 @@ static enum neb_status allocate(struct inter_outer *o, struct outer_device *d) {
 enum neb_status inter_outer_place(struct inter_outer *o, struct kern_device *D,
                                   float *const *theta_m) {
     NEB_ASSERT(!o->device);
-    size_t units = (size_t)o->n_units;
+    size_t units = (size_t)o->n_units; // an owner of a mesh may have none
     struct outer_device *d = calloc(1, sizeof *d);
     enum neb_status st = NEB_OK;
     if (d) {
         d->D = D;
-        d->theta_m = calloc(units, sizeof *d->theta_m);
-        d->fetched = calloc(units, sizeof *d->fetched);
+        d->theta_m = calloc(units + 1, sizeof *d->theta_m);
+        d->fetched = calloc(units + 1, sizeof *d->fetched);
     }
     if (!d || !d->theta_m || !d->fetched)
         st = neb_fail(NEB_ERR_NOMEM, "out of memory for the outer state on %s", D->name);
@@ -88,6 +88,16 @@ enum neb_status inter_outer_place(struct inter_outer *o, struct kern_device *D,
             outer_device_destroy(&d);
     }
     return st;
+}
+
+enum neb_status inter_outer_unplace(struct inter_outer *o) {
+    NEB_TRY(inter_outer_pull(o));
+    outer_device_destroy(&o->device);
+    for (int32_t i = 0; i < o->n_units && !o->c.robust; i++) { // was scratch
+        free(o->slots[i].mean);
+        o->slots[i].mean = NULL;
+    }
+    return NEB_OK;
 }
 
 bool inter_outer_on_device(const struct inter_outer *o) { return o->device != NULL; }

@@ -40,6 +40,10 @@ void intra_mesh_destroy(struct intra_mesh **m); // collective; NULL-safe
 void intra_mesh_abort(struct intra_mesh *m);
 // Rank in world of a place.
 int intra_mesh_rank(const struct intra_mesh_config *c, int dp_rank, int pp_rank, int tp_rank);
+// And the replica that a rank of world belongs to.
+static inline int intra_mesh_replica(const struct intra_mesh_config *c, int rank) {
+    return rank / c->tp % c->dp;
+}
 
 // Sequences that a replica takes at once, of micro-batches of `batch` in a step of `sequences`: the largest divisor of its
 // share that is not above batch. 0: dp does not divide the step.

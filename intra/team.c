@@ -377,6 +377,8 @@ enum neb_status intra_team_serve(struct intra_comm *world, struct kern *K,
         st = join(m, &h, K);
     while (st == NEB_OK && !end)
         st = follow(m, &end);
+    if (follower)
+        follower->end(follower->user);
     free_team(&m);
     return st;
 }

@@ -33,9 +33,10 @@ NEB_MUST_CHECK enum neb_status intra_team_create(const struct intra_trainer_conf
 void intra_team_destroy(struct intra_team **team);
 // Every other rank: follows until the owner ends the team. NEB_OK also when the owner ended for a failure of its own.
 // NEB_ERR_UNSUPPORTED: this rank is of another build than the owner. called: what intra_team_call makes this rank do; its failure ends the
-// team. NULL: there are no such calls.
+// team. end: once, before this rank's trainer and device go, which what was called may have used. NULL: there are no such calls.
 struct intra_team_follower {
     enum neb_status (*called)(void *user, struct intra_team *team, int32_t n);
+    void (*end)(void *user);
     void *user;
 };
 NEB_MUST_CHECK enum neb_status intra_team_serve(struct intra_comm *world, struct kern *K,

@@ -32,6 +32,12 @@ static size_t offset(const struct intra_tensor *part, enum intra_arena kind) {
     return kind == INTRA_ARENA_PARAMS ? part->at : part->grad_at;
 }
 
+const struct intra_tensor *intra_whole_held(const struct intra_model *m,
+                                            const struct intra_tensor *t) {
+    int stage = intra_mesh_pp_rank(m->mesh), part = intra_mesh_tp_rank(m->mesh);
+    return stage == stage_of(m, t) && part == 0 && parts_of(m, t) == 1 ? find(m, t->index) : NULL;
+}
+
 struct range { // rows of a tensor of the whole model
     const struct intra_tensor *t;
     int32_t row0, rows;
@@ -73,10 +79,6 @@ static enum neb_status post(struct intra_comm *c, const float *x, size_t n, int 
     struct intra_comm_send s = {0};
     NEB_TRY(c->ops->send(c, x, n * sizeof *x, to, tag, &s));
     return c->ops->wait(c, &s);
-}
-
-static int replica_of(const struct intra_mesh *mesh, int rank) {
-    return rank / mesh->c.tp % mesh->c.dp;
 }
 
 // A part's rows lie together in its own arena; in the whole they do where it has all columns.
@@ -143,8 +145,8 @@ enum neb_status intra_whole_gather_at(const struct intra_model *m, const struct 
 enum neb_status intra_whole_gather_rows(const struct intra_model *m, const struct intra_tensor *t,
                                         int32_t row0, int32_t rows, int to, float *out) {
     struct range g = {t, row0, rows};
-    return gather(m, &g, INTRA_ARENA_PARAMS, m->params, m->mesh ? replica_of(m->mesh, to) : 0, to,
-                  out);
+    return gather(m, &g, INTRA_ARENA_PARAMS, m->params,
+                  m->mesh ? intra_mesh_replica(&m->mesh->c, to) : 0, to, out);
 }
 
 // From rank `from` to one replica's ranks of one stage.
@@ -189,7 +191,7 @@ static enum neb_status scatter(const struct intra_model *m, const struct range *
         memcpy(x, in, n * sizeof *x);
         return NEB_OK;
     }
-    int replica = replica_of(mesh, from), stages[2] = {stage_of(m, t), mesh->c.pp - 1};
+    int replica = intra_mesh_replica(&mesh->c, from), stages[2] = {stage_of(m, t), mesh->c.pp - 1};
     // a tied embedding has a copy on the last
     int n_stages = t->layer == -1 && m->c.tied && mesh->c.pp > 1 ? 2 : 1;
     for (int i = 0; i < n_stages; i++) {

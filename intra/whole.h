@@ -27,6 +27,9 @@ NEB_MUST_CHECK enum neb_status intra_whole_gather_at(const struct intra_model *m
 NEB_MUST_CHECK enum neb_status intra_whole_gather_rows(const struct intra_model *m,
                                                        const struct intra_tensor *t, int32_t row0,
                                                        int32_t rows, int to, float *out);
+// This rank's own tensor where it holds all of t, so that gathering rows at it takes nothing from another rank; NULL otherwise. Not collective.
+const struct intra_tensor *intra_whole_held(const struct intra_model *m,
+                                            const struct intra_tensor *t);
 // And back, from rank `from` to all who hold a part of them. in: (rows, t->cols), read at `from` alone
 NEB_MUST_CHECK enum neb_status intra_whole_scatter_rows(struct intra_model *m,
                                                         const struct intra_tensor *t, int32_t row0,

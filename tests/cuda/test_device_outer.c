@@ -177,6 +177,21 @@ static void refuses(struct member *m, const struct member *peer, int f) {
     neb_buf_free(&bad);
 }
 
+// Back on the host an update is sent, and the device takes over again with that under way.
+static void leave_and_return(struct member *host, struct member *on, struct kern_device *D, int f,
+                             const struct cmp_codec *codec) {
+    see(on);
+    assert_int_equal(inter_outer_unplace(on->o), NEB_OK);
+    assert_false(inter_outer_on_device(on->o));
+    assert_int_equal(inter_outer_unplace(on->o), NEB_OK); // it is there
+    encode(host, f, codec);
+    encode(on, f, codec);
+    assert_int_equal(host->blob[f].len, on->blob[f].len);
+    assert_memory_equal(host->blob[f].p, on->blob[f].p, host->blob[f].len);
+    assert_int_equal(inter_outer_place(on->o, D, on->there), NEB_OK);
+    same(host, on, "left and came back", -1);
+}
+
 static void run(const char *name, bool robust) {
     struct member host = {0}, on = {0}, peer = {0};
     struct member *both[2] = {&host, &on};
@@ -194,6 +209,8 @@ static void run(const char *name, bool robust) {
         learn(&on, 100 + (uint64_t)round);
         learn(&peer, 200 + (uint64_t)round);
         encode(&peer, f, &codec);
+        if (round == 9)
+            leave_and_return(&host, &on, D, f, &codec);
         for (int again = 0; again < (round % 4 == 3 ? 2 : 1); again++) {
             for (int i = 0; i < 2; i++) {
                 encode(both[i], f, &codec);

@@ -10,6 +10,7 @@
 //     dump=PATH           one rank: θ and v at the end, as a snapshot has them        adopt=PATH   begin from them
 //     single=0|1          0: rank 0 owns all
 //     one=0|1             0: all is written by rank 0   width=N      64: of the model
+//     device=fp32|bf16    each rank trains on its CUDA device; outer=host|device|auto: where the exchange's state is then (host)
 //
 // Rank 0, a line a round: fragment, digest of the update, error, digest of (version, θ, v). At the end the digest of all parameters. Every rank on
 // stderr: its number, parameters and bytes of the exchange, and what the allocator says they took; processor time in calls of the exchange.
@@ -18,6 +19,7 @@
 #include "agent/base/sha256.h"
 #include "agent/owners.h"
 #include "agent/worker.h"
+#include "tests/parallel/mesh_program.h"
 
 #include <malloc.h>
 #include <stdio.h>
@@ -25,83 +27,48 @@
 #include <string.h>
 #include <time.h>
 
-enum { VOCAB = 131, LAYERS = 4, T = 16 };
-
 struct options {
     struct intra_mesh_config mesh;
     int first, rounds, fragments, width;
-    bool tied, robust, one, lora, single;
-    const char *codec, *save, *load, *dump, *adopt;
+    bool tied, robust, one, single;
+    const char *codec, *trainable, *device, *outer, *save, *load, *dump, *adopt;
 };
 
 static bool parse(int argc, char **argv, struct options *o) {
-    *o = (struct options){.rounds = 10, .fragments = 2, .width = 64, .codec = "int4"};
-    if (argc < 4)
-        return false;
-    o->mesh = (struct intra_mesh_config){(int32_t)strtol(argv[1], NULL, 10),
-                                         (int32_t)strtol(argv[2], NULL, 10),
-                                         (int32_t)strtol(argv[3], NULL, 10)};
-    for (int i = 4; i < argc; i++) {
-        char *value = strchr(argv[i], '=');
-        if (!value)
-            return false;
-        *value++ = 0;
-        bool on = !strcmp(value, "1");
-        int n = (int)strtol(value, NULL, 10);
-        if (!strcmp(argv[i], "first"))
-            o->first = n;
-        else if (!strcmp(argv[i], "rounds"))
-            o->rounds = n;
-        else if (!strcmp(argv[i], "fragments"))
-            o->fragments = n;
-        else if (!strcmp(argv[i], "width"))
-            o->width = n;
-        else if (!strcmp(argv[i], "codec"))
-            o->codec = value;
-        else if (!strcmp(argv[i], "trainable"))
-            o->lora = !strcmp(value, "lora");
-        else if (!strcmp(argv[i], "tied"))
-            o->tied = on;
-        else if (!strcmp(argv[i], "robust"))
-            o->robust = on;
-        else if (!strcmp(argv[i], "single"))
-            o->single = on;
-        else if (!strcmp(argv[i], "one"))
-            o->one = on;
-        else if (!strcmp(argv[i], "save"))
-            o->save = value;
-        else if (!strcmp(argv[i], "load"))
-            o->load = value;
-        else if (!strcmp(argv[i], "dump"))
-            o->dump = value;
-        else if (!strcmp(argv[i], "adopt"))
-            o->adopt = value;
-        else
-            return false;
-    }
-    return o->fragments >= 1 && o->fragments <= 4;
+    *o = (struct options){.rounds = 10,
+                          .fragments = 2,
+                          .width = 64,
+                          .codec = "int4",
+                          .trainable = "full",
+                          .outer = "host"};
+    const struct mesh_option all[] = {
+        {.key = "first", .number = &o->first},
+        {.key = "rounds", .number = &o->rounds},
+        {.key = "fragments", .number = &o->fragments},
+        {.key = "width", .number = &o->width},
+        {.key = "codec", .text = &o->codec},
+        {.key = "trainable", .text = &o->trainable},
+        {.key = "tied", .on = &o->tied},
+        {.key = "robust", .on = &o->robust},
+        {.key = "single", .on = &o->single},
+        {.key = "one", .on = &o->one},
+        {.key = "device", .text = &o->device},
+        {.key = "outer", .text = &o->outer},
+        {.key = "save", .text = &o->save},
+        {.key = "load", .text = &o->load},
+        {.key = "dump", .text = &o->dump},
+        {.key = "adopt", .text = &o->adopt},
+    };
+    return mesh_options(argc, argv, &o->mesh, all, sizeof all / sizeof *all) && o->fragments >= 1 &&
+           o->fragments <= 4;
 }
 
 static struct intra_trainer_config config(const struct options *o) {
     return (struct intra_trainer_config){
-        .model = {.vocab = VOCAB,
-                  .d_model = o->width,
-                  .n_layers = LAYERS,
-                  .n_heads = 8,
-                  .n_kv_heads = 4,
-                  .head_dim = o->width / 8,
-                  .d_ff = o->width * 3 / 2,
-                  .max_seq = T,
-                  .rope_theta = 1000,
-                  .norm_eps = 1e-5f,
-                  .tied = o->tied,
-                  .mask = KERN_MASK_CAUSAL},
-        .trainable = {.mode = o->lora ? INTRA_TRAIN_LORA : INTRA_TRAIN_FULL,
-                      .lora_rank = 4,
-                      .lora_alpha = 8,
-                      .lora_targets = 127},
+        .model = mesh_model(o->width, o->tied, false),
+        .trainable = mesh_trainable(o->trainable),
         .batch = 1,
-        .seq_len = T,
+        .seq_len = MESH_T,
         .accumulate = 12,
         .seed = 7,
         .optim = {.schedule = {.kind = INTRA_SCHEDULE_COSINE, .lr = 1e-3f, .steps = 100},
@@ -152,6 +119,11 @@ static enum neb_status follow(void *user, struct intra_team *team, int32_t n) {
         say_memory(intra_team_world(team)->rank, agent_owners_elements(f->owners),
                    agent_owners_bytes(f->owners), before);
     return NEB_OK;
+}
+
+static void follow_end(void *user) {
+    struct followed *x = user;
+    agent_owners_follow_end(&x->exchange);
 }
 
 // ---- rank 0 ---------------------------------------------------------------------------------------------------
@@ -360,7 +332,20 @@ static enum neb_status finish(struct agent_worker *w, const struct options *o) {
     return NEB_OK;
 }
 
-static enum neb_status lead(const struct options *o, struct intra_comm *world, struct kern *K) {
+static enum neb_status place(struct agent_worker *w, const struct options *o) {
+    struct agent_cluster *c = &w->job.clusters[w->cluster];
+    c->outer_state = !strcmp(o->outer, "device") ? AGENT_OUTER_DEVICE
+                     : !strcmp(o->outer, "auto") ? AGENT_OUTER_AUTO
+                                                 : AGENT_OUTER_HOST;
+    NEB_TRY(worker_device_place(w));
+    if (w->device)
+        fprintf(stderr, "the exchange is on the %s\n",
+                inter_outer_on_device(w->outer) ? "device" : "host");
+    return NEB_OK;
+}
+
+static enum neb_status lead(const struct options *o, struct intra_comm *world, struct kern *K,
+                            struct kern_device *D) {
     enum neb_status st = NEB_OK;
     struct intra_trainer_config c = config(o);
     struct agent_worker *w = calloc(1, sizeof *w);
@@ -368,10 +353,13 @@ static enum neb_status lead(const struct options *o, struct intra_comm *world, s
         return NEB_ERR_NOMEM;
     w->K = K;
     w->world = world;
+    w->device = c.device = D;
+    c.device_type = mesh_type(o->device);
     w->mesh = world ? &worker_mesh : NULL;
     w->ops = (struct worker_ops){.pull = pull, .push = push};
     NEB_TRY_GOTO(intra_team_create(&c, &o->mesh, world, K, &w->team), out);
     NEB_TRY_GOTO(set_up(w, o), out);
+    NEB_TRY_GOTO(place(w, o), out);
     if (o->load)
         NEB_TRY_GOTO(load(w, o), out);
     if (o->adopt)
@@ -387,31 +375,18 @@ out:
 
 static enum neb_status serve(struct intra_comm *world, struct kern *K) {
     struct followed x = {.exchange.pool = K->pool};
-    struct intra_team_follower f = {follow, &x};
+    struct intra_team_follower f = {follow, follow_end, &x};
     enum neb_status st = intra_team_serve(world, K, &f);
     say_time(world->rank, x.busy_s);
-    agent_owners_destroy(&x.exchange.owners);
     return st;
+}
+
+static enum neb_status run(const void *options, struct intra_comm *world, struct kern *K,
+                           struct kern_device *D) {
+    return !world || world->rank == 0 ? lead(options, world, K, D) : serve(world, K);
 }
 
 int main(int argc, char **argv) {
     struct options o;
-    struct intra_comm *world = NULL;
-    struct kern *K = NULL;
-    enum neb_status st = NEB_OK;
-    if (!parse(argc, argv, &o)) {
-        fprintf(stderr, "usage: mesh_owners DP PP TP [key=value ...] (see mesh_owners.c)\n");
-        return 2;
-    }
-    int ranks = o.mesh.dp * o.mesh.pp * o.mesh.tp;
-    NEB_TRY_GOTO(kern_cpu_create(1, &K), out);
-    if (ranks > 0)
-        NEB_TRY_GOTO(ranks > 1 ? intra_comm_launched(&world) : intra_comm_self(&world), out);
-    st = !world || world->rank == 0 ? lead(&o, world, K) : serve(world, K);
-out:
-    if (st != NEB_OK && world && world->size > 1 && world->ops->abort)
-        world->ops->abort(world); // the others may wait for this rank
-    intra_comm_destroy(&world);
-    kern_destroy(&K);
-    return st == NEB_OK ? 0 : 1;
+    return parse(argc, argv, &o) ? mesh_main(&o.mesh, o.device, true, run, &o) : 2;
 }

@@ -22,135 +22,88 @@
 #include "intra/checkpoint_async.h"
 #include "intra/team.h"
 #include "intra/whole.h"
+#include "tests/parallel/mesh_program.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 // Micro-batches of a step are dealt to the replicas in turn, so all meshes see the same step.
-enum { VOCAB = 131, WIDTH = 64, LAYERS = 4, T = 16, BATCH = 2, MICROS = 8, EVAL = 10 };
+enum { VOCAB = MESH_VOCAB, T = MESH_T, WIDTH = 64, BATCH = 2, MICROS = 8, EVAL = 10 };
 
 struct options {
     struct intra_mesh_config mesh;
     int steps, pause_ms, seq;
-    bool shards, aside, adagc, tied, bias, recompute, eval, ignore, nudge, team, bf16;
-    const char *trainable, *save, *load, *device;
-    enum intra_graphs graphs;
+    bool shards, aside, tied, bias, recompute, eval, ignore, nudge, team;
+    const char *clip, *trainable, *products, *save, *load, *device, *graphs;
 };
 
 static bool parse(int argc, char **argv, struct options *o) {
-    *o = (struct options){.steps = 50, .seq = T, .trainable = "full"};
-    if (argc < 4)
-        return false;
-    o->mesh = (struct intra_mesh_config){(int32_t)strtol(argv[1], NULL, 10),
-                                         (int32_t)strtol(argv[2], NULL, 10),
-                                         (int32_t)strtol(argv[3], NULL, 10)};
-    for (int i = 4; i < argc; i++) {
-        char *value = strchr(argv[i], '=');
-        if (!value)
-            return false;
-        *value++ = 0;
-        bool on = !strcmp(value, "1");
-        if (!strcmp(argv[i], "steps"))
-            o->steps = (int)strtol(value, NULL, 10);
-        else if (!strcmp(argv[i], "seq"))
-            o->seq = (int)strtol(value, NULL, 10);
-        else if (!strcmp(argv[i], "shards"))
-            o->shards = on;
-        else if (!strcmp(argv[i], "aside"))
-            o->aside = on;
-        else if (!strcmp(argv[i], "pause"))
-            o->pause_ms = (int)strtol(value, NULL, 10);
-        else if (!strcmp(argv[i], "clip"))
-            o->adagc = !strcmp(value, "adagc");
-        else if (!strcmp(argv[i], "trainable"))
-            o->trainable = value;
-        else if (!strcmp(argv[i], "tied"))
-            o->tied = on;
-        else if (!strcmp(argv[i], "bias"))
-            o->bias = on;
-        else if (!strcmp(argv[i], "recompute"))
-            o->recompute = on;
-        else if (!strcmp(argv[i], "eval"))
-            o->eval = on;
-        else if (!strcmp(argv[i], "ignore"))
-            o->ignore = on;
-        else if (!strcmp(argv[i], "nudge"))
-            o->nudge = on;
-        else if (!strcmp(argv[i], "team"))
-            o->team = on;
-        else if (!strcmp(argv[i], "device"))
-            o->device = value;
-        else if (!strcmp(argv[i], "graphs"))
-            o->graphs = !strcmp(value, "on")    ? INTRA_GRAPHS_ON
-                        : !strcmp(value, "off") ? INTRA_GRAPHS_OFF
-                                                : INTRA_GRAPHS_AUTO;
-        else if (!strcmp(argv[i], "products"))
-            o->bf16 = !strcmp(value, "bf16");
-        else if (!strcmp(argv[i], "save"))
-            o->save = value;
-        else if (!strcmp(argv[i], "load"))
-            o->load = value;
-        else
-            return false;
-    }
-    return o->seq >= 1 && o->seq <= T;
-}
-
-static struct intra_trainable trainable(const char *name) {
-    if (!strcmp(name, "lora"))
-        return (struct intra_trainable){
-            .mode = INTRA_TRAIN_LORA, .lora_rank = 4, .lora_alpha = 8, .lora_targets = 127};
-    if (!strcmp(name, "bitfit"))
-        return (struct intra_trainable){.mode = INTRA_TRAIN_BITFIT};
-    if (!strcmp(name, "last"))
-        return (struct intra_trainable){.mode = INTRA_TRAIN_LAST_LAYERS, .last_layers = 1};
-    return (struct intra_trainable){.mode = INTRA_TRAIN_FULL};
+    *o = (struct options){.steps = 50,
+                          .seq = T,
+                          .trainable = "full",
+                          .clip = "global",
+                          .products = "fp32",
+                          .graphs = "auto"};
+    const struct mesh_option all[] = {
+        {.key = "steps", .number = &o->steps},
+        {.key = "seq", .number = &o->seq},
+        {.key = "shards", .on = &o->shards},
+        {.key = "aside", .on = &o->aside},
+        {.key = "pause", .number = &o->pause_ms},
+        {.key = "clip", .text = &o->clip},
+        {.key = "trainable", .text = &o->trainable},
+        {.key = "tied", .on = &o->tied},
+        {.key = "bias", .on = &o->bias},
+        {.key = "recompute", .on = &o->recompute},
+        {.key = "eval", .on = &o->eval},
+        {.key = "ignore", .on = &o->ignore},
+        {.key = "nudge", .on = &o->nudge},
+        {.key = "team", .on = &o->team},
+        {.key = "device", .text = &o->device},
+        {.key = "graphs", .text = &o->graphs},
+        {.key = "products", .text = &o->products},
+        {.key = "save", .text = &o->save},
+        {.key = "load", .text = &o->load},
+    };
+    return mesh_options(argc, argv, &o->mesh, all, sizeof all / sizeof *all) && o->seq >= 1 &&
+           o->seq <= T;
 }
 
 static struct intra_trainer_config config(const struct options *o, const struct intra_mesh *mesh) {
     return (struct intra_trainer_config){
-        .model = {.vocab = VOCAB,
-                  .d_model = WIDTH,
-                  .n_layers = LAYERS,
-                  .n_heads = 8,
-                  .n_kv_heads = 4,
-                  .head_dim = 8,
-                  .d_ff = 96,
-                  .max_seq = T,
-                  .rope_theta = 1000,
-                  .norm_eps = 1e-5f,
-                  .tied = o->tied,
-                  .qkv_bias = o->bias,
-                  .mask = KERN_MASK_CAUSAL},
-        .trainable = trainable(o->trainable),
+        .model = mesh_model(WIDTH, o->tied, o->bias),
+        .trainable = mesh_trainable(o->trainable),
         .batch = BATCH,
         .seq_len = o->seq,
         .accumulate = MICROS / intra_mesh_dp(mesh),
         .recompute = o->recompute,
         .seed = 7,
         .mesh = mesh,
-        .optim = {.schedule = {.kind = INTRA_SCHEDULE_COSINE,
-                               .lr = 3e-3f,
-                               .min_ratio = 0.1f,
-                               .warmup = 5,
-                               .steps = 100},
-                  .clip = {.kind = o->adagc ? INTRA_CLIP_ADAGC : INTRA_CLIP_GLOBAL_NORM,
-                           .max_norm = 0.5f,
-                           .ratio = 1.04f,
-                           .beta = 0.9f,
-                           .warmup = 4},
-                  .beta1 = 0.9f,
-                  .beta2 = 0.95f,
-                  .eps = 1e-8f,
-                  .weight_decay = 0.1f}};
+        .optim = {
+            .schedule = {.kind = INTRA_SCHEDULE_COSINE,
+                         .lr = 3e-3f,
+                         .min_ratio = 0.1f,
+                         .warmup = 5,
+                         .steps = 100},
+            .clip = {.kind = !strcmp(o->clip, "adagc") ? INTRA_CLIP_ADAGC : INTRA_CLIP_GLOBAL_NORM,
+                     .max_norm = 0.5f,
+                     .ratio = 1.04f,
+                     .beta = 0.9f,
+                     .warmup = 4},
+            .beta1 = 0.9f,
+            .beta2 = 0.95f,
+            .eps = 1e-8f,
+            .weight_decay = 0.1f}};
 }
 
 static void set_device(struct intra_trainer_config *c, const struct options *o,
                        struct kern_device *D) {
     c->device = D;
-    c->device_graphs = o->graphs;
-    c->device_type = (D ? !strcmp(o->device, "bf16") : o->bf16) ? KERN_BF16 : KERN_F32;
+    c->device_graphs = !strcmp(o->graphs, "on")    ? INTRA_GRAPHS_ON
+                       : !strcmp(o->graphs, "off") ? INTRA_GRAPHS_OFF
+                                                   : INTRA_GRAPHS_AUTO;
+    c->device_type = mesh_type(D ? o->device : o->products);
 }
 
 // Windows of a noisy cycle through the vocabulary: something to learn, the same for a given number.
@@ -284,16 +237,18 @@ static enum neb_status load(struct intra_trainer *t, const char *path) {
     return st;
 }
 
-static enum neb_status run(const struct options *o, const struct intra_mesh *mesh, struct kern *K,
-                           struct kern_device *D) {
+static enum neb_status side_by_side(const struct options *o, struct intra_comm *world,
+                                    struct kern *K, struct kern_device *D) {
     enum neb_status st = NEB_OK;
     struct intra_trainer *t = NULL;
     struct intra_comm *nccl = NULL;
-    struct intra_mesh *device_mesh = NULL;
+    struct intra_mesh *mesh = NULL, *device_mesh = NULL;
+    if (world)
+        NEB_TRY(intra_mesh_create(&o->mesh, world, &mesh));
     struct intra_trainer_config c = config(o, mesh);
     set_device(&c, o, D);
     if (D && mesh) {
-        NEB_TRY_GOTO(intra_comm_nccl(mesh->world, D->index, 60000, &nccl), out);
+        NEB_TRY_GOTO(intra_comm_nccl(world, D->index, 60000, &nccl), out);
         NEB_TRY_GOTO(intra_mesh_create(&o->mesh, nccl, &device_mesh), out);
         c.device_mesh = device_mesh;
     }
@@ -307,6 +262,7 @@ out:
     intra_trainer_destroy(&t);
     intra_mesh_destroy(&device_mesh);
     intra_comm_destroy(&nccl);
+    intra_mesh_destroy(&mesh);
     return st;
 }
 
@@ -368,50 +324,15 @@ out:
     return st;
 }
 
-static enum neb_status run_team(const struct options *o, struct intra_comm *world, struct kern *K,
-                                struct kern_device *D) {
+static enum neb_status run(const void *options, struct intra_comm *world, struct kern *K,
+                           struct kern_device *D) {
+    const struct options *o = options;
+    if (!o->team)
+        return side_by_side(o, world, K, D);
     return !world || world->rank == 0 ? lead(o, world, K, D) : intra_team_serve(world, K, NULL);
-}
-
-// What a follower of a team does itself is not done for it.
-static enum neb_status open_device(const struct options *o, const struct intra_comm *world,
-                                   struct kern_device **out) {
-    int index;
-    if (!o->device || (o->team && world && world->rank > 0))
-        return NEB_OK;
-    NEB_TRY(kern_device_index(world, &index));
-    return kern_device_open(index, NULL, out);
 }
 
 int main(int argc, char **argv) {
     struct options o;
-    struct intra_comm *world = NULL;
-    struct intra_mesh *mesh = NULL;
-    enum neb_status st = NEB_OK;
-    if (!parse(argc, argv, &o)) {
-        fprintf(stderr, "usage: mesh_train DP PP TP [key=value ...] (see mesh_train.c)\n");
-        return 2;
-    }
-    int ranks = o.mesh.dp * o.mesh.pp * o.mesh.tp;
-    struct kern *K = NULL;
-    struct kern_device *D = NULL;
-    NEB_TRY_GOTO(kern_cpu_create(1, &K), out);
-    if (ranks > 0)
-        NEB_TRY_GOTO(ranks > 1 ? intra_comm_launched(&world) : intra_comm_self(&world), out);
-    NEB_TRY_GOTO(open_device(&o, world, &D), out);
-    if (o.team) {
-        st = run_team(&o, world, K, D);
-        goto out;
-    }
-    if (ranks > 0)
-        NEB_TRY_GOTO(intra_mesh_create(&o.mesh, world, &mesh), out);
-    st = run(&o, mesh, K, D);
-out:
-    if (st != NEB_OK && world && world->size > 1 && world->ops->abort)
-        world->ops->abort(world); // the others may wait for this rank
-    kern_device_close(&D);
-    intra_mesh_destroy(&mesh);
-    intra_comm_destroy(&world);
-    kern_destroy(&K);
-    return st == NEB_OK ? 0 : 1;
+    return parse(argc, argv, &o) ? mesh_main(&o.mesh, o.device, o.team, run, &o) : 2;
 }

@@ -76,9 +76,6 @@ static void test_complaints(void **state) {
          "job.yaml:7: clusters.device: \"gpu\" is not one of: auto, cpu, cuda"},
         {"threads: 2", "precision: fp16",
          "job.yaml:7: clusters.precision: \"fp16\" is not one of: auto, fp32, bf16"},
-        {"threads: 2", "device: cuda, outer_state: device, mesh: {tp: 2}",
-         "job.yaml: clusters.outer_state: cluster paris: device needs one rank; remove it, or set "
-         "host"},
         {"threads: 2", "cuda_graphs: yes",
          "job.yaml:7: clusters.cuda_graphs: \"yes\" is not one of: auto, on, off"},
         {"threads: 2", "cuda_graphs: on, device: cpu",

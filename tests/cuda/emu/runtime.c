@@ -2,6 +2,7 @@
 // Fresh memory is full of NaN, as nothing may be read before it is written.
 #include <cuda_runtime_api.h>
 
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -17,11 +18,14 @@ struct emu_stream {
     int unused;
 };
 
+static const char *own_rank(void) { // as mpirun or torchrun say it
+    const char *mpi = getenv("OMPI_COMM_WORLD_RANK");
+    return mpi ? mpi : getenv("RANK");
+}
+
 // EMU_WITHOUT: the rank that has no device. EMU_DEVICES: how many there are, of which only the calls' numbers know.
 cudaError_t cudaGetDeviceCount(int *n) {
-    const char *without = getenv("EMU_WITHOUT"), *mpi = getenv("OMPI_COMM_WORLD_RANK"),
-               *rank = mpi ? mpi : getenv("RANK"), // as mpirun or torchrun say it
-                   *all = getenv("EMU_DEVICES");
+    const char *without = getenv("EMU_WITHOUT"), *rank = own_rank(), *all = getenv("EMU_DEVICES");
     *n = without && rank && !strcmp(without, rank) ? 0 : all ? (int)strtol(all, NULL, 10) : 1;
     return cudaSuccess;
 }
@@ -45,7 +49,18 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
     *free_bytes = *total_bytes = (size_t)1 << 30;
     return cudaSuccess;
 }
-cudaError_t cudaMalloc(void **out, size_t bytes) {
+
+// EMU_MEMORY=RANK:BYTES: what that rank's device has, of which this much is taken.
+static size_t taken;
+static int fits(size_t bytes) {
+    const char *memory = getenv("EMU_MEMORY"), *rank = own_rank();
+    size_t n = rank ? strlen(rank) : 0;
+    if (!memory || !rank || strncmp(memory, rank, n) || memory[n] != ':')
+        return 1;
+    return taken + bytes <= strtoull(memory + n + 1, NULL, 10);
+}
+
+static cudaError_t take(void **out, size_t bytes) {
     if (emu_forbidden())
         return cudaErrorStreamCaptureUnsupported;
     *out = aligned_alloc(256, (bytes + 255) / 256 * 256);
@@ -54,12 +69,26 @@ cudaError_t cudaMalloc(void **out, size_t bytes) {
     memset(*out, 0xff, bytes);
     return cudaSuccess;
 }
-cudaError_t cudaFree(void *p) {
+cudaError_t cudaMalloc(void **out, size_t bytes) {
+    *out = NULL;
+    if (!fits(bytes))
+        return cudaErrorMemoryAllocation;
+    cudaError_t e = take(out, bytes);
+    taken += e == cudaSuccess ? malloc_usable_size(*out) : 0;
+    return e;
+}
+static cudaError_t give(void *p) {
     if (emu_forbidden())
         return cudaErrorStreamCaptureUnsupported;
     emu_run_until(emu_position()); // as CUDA does
     free(p);
     return cudaSuccess;
+}
+cudaError_t cudaFree(void *p) {
+    size_t bytes = p ? malloc_usable_size(p) : 0;
+    cudaError_t e = give(p);
+    taken -= e == cudaSuccess ? bytes : 0;
+    return e;
 }
 
 enum { PINNED_MOST = 64 };
@@ -69,7 +98,7 @@ static struct {
 } pinned[PINNED_MOST];
 
 cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags) {
-    cudaError_t e = cudaMalloc(out, bytes);
+    cudaError_t e = take(out, bytes);
     (void)flags;
     for (int i = 0; e == cudaSuccess && i < PINNED_MOST; i++)
         if (!pinned[i].at) {
@@ -83,7 +112,7 @@ cudaError_t cudaFreeHost(void *p) {
     for (int i = 0; p && i < PINNED_MOST; i++)
         if (pinned[i].at == p)
             pinned[i].at = NULL;
-    return cudaFree(p);
+    return give(p);
 }
 static int is_pinned(const void *p) {
     for (int i = 0; i < PINNED_MOST; i++)
