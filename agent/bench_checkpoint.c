@@ -39,7 +39,7 @@ static enum neb_status write_now(struct bench *b, int64_t step, double *seconds)
         st = intra_ckpt_commit(w);
     intra_ckpt_writer_destroy(&w);
     NEB_TRY(st);
-    NEB_TRY(intra_ckpt_prune(b->dir, 2));
+    NEB_TRY(intra_ckpt_prune(NULL, b->dir, 2));
     *seconds = neb_seconds(neb_now() - start);
     return NEB_OK;
 }

@@ -3,6 +3,7 @@
 #include "agent/base/log.h"
 #include "agent/commands.h"
 #include "agent/seal.h"
+#include "intra/checkpoint_parts.h"
 #include "security/identity.h"
 #include "security/seal_key.h"
 
@@ -99,22 +100,57 @@ static enum neb_status copy(const struct neb_file *f, struct neb_fs_writer *w) {
     return st == NEB_OK ? neb_fs_writer_commit(w) : st;
 }
 
-static enum neb_status open_file(const struct options *o) {
-    struct sec_vault *v = NULL;
+static enum neb_status open_one(const struct neb_vault *v, const char *from, const char *to) {
     struct neb_file *f = NULL;
     struct neb_fs_writer *w = NULL;
-    enum neb_status st = NEB_OK;
+    enum neb_status st = neb_file_open(from, v, &f);
+    if (st == NEB_OK)
+        st = neb_fs_writer_open(to, 0600, &w);
+    if (st == NEB_OK)
+        st = copy(f, w);
+    neb_fs_writer_destroy(&w);
+    neb_file_close(&f);
+    return st;
+}
+
+// A checkpoint that ranks of a mesh wrote has parts beside it: they go with it.
+static enum neb_status open_parts(const struct neb_vault *v, const char *from, const char *to) {
+    struct neb_file *f = NULL;
+    uint8_t head[sizeof INTRA_CKPT_MAGIC] = {0};
+    struct intra_ckpt *c = NULL;
+    uint64_t parts[2] = {0, 0};
+    NEB_TRY(neb_file_open(from, v, &f));
+    enum neb_status st =
+        neb_file_len(f) < sizeof head ? NEB_OK : neb_file_read(f, 0, head, sizeof head);
+    neb_file_close(&f);
+    if (st != NEB_OK || memcmp(head, INTRA_CKPT_MAGIC, sizeof head) != 0)
+        return st;
+    NEB_TRY(intra_ckpt_open_index(v, from, &c));
+    const struct intra_ckpt_section *s = intra_ckpt_find(c, INTRA_PARTS_SECTION);
+    if (s && s->rows == 2) // a part has three
+        st = intra_ckpt_read(c, INTRA_PARTS_SECTION, INTRA_U64, 2, 1, parts);
+    intra_ckpt_close(&c);
+    if (parts[1] > INTRA_PARTS_MAX)
+        return neb_fail(NEB_ERR_FORMAT, "%s: a number of parts that is not possible", from);
+    for (uint32_t k = 1; k <= parts[1] && st == NEB_OK; k++) {
+        char sealed[NEB_PATH_MAX], clear[NEB_PATH_MAX];
+        NEB_TRY(intra_part_path(from, parts[0], k, sealed, sizeof sealed));
+        NEB_TRY(intra_part_path(to, parts[0], k, clear, sizeof clear));
+        st = open_one(v, sealed, clear);
+    }
+    return st;
+}
+
+static enum neb_status open_file(const struct options *o) {
+    struct sec_vault *v = NULL;
     if (!o->key)
         return neb_fail(NEB_ERR_INVALID, "nebula seal open: give --seal-key FILE");
     if (neb_fs_exists(o->args[2]))
         return neb_fail(NEB_ERR_EXISTS, "%s exists", o->args[2]);
     NEB_TRY(agent_seal_option(o->key, &v));
-    NEB_TRY_GOTO(neb_file_open(o->args[1], sec_vault_of(v), &f), out);
-    NEB_TRY_GOTO(neb_fs_writer_open(o->args[2], 0600, &w), out);
-    st = copy(f, w);
-out:
-    neb_fs_writer_destroy(&w);
-    neb_file_close(&f);
+    enum neb_status st = open_parts(sec_vault_of(v), o->args[1], o->args[2]);
+    if (st == NEB_OK)
+        st = open_one(sec_vault_of(v), o->args[1], o->args[2]);
     sec_vault_destroy(&v);
     return st;
 }
@@ -159,7 +195,8 @@ int cmd_seal(int argc, char **argv) {
                                             "on another disk than HOME, or given as systemd "
                                             "credential nebula-seal. id prints a key's "
                                             "public id, as errors name it. open "
-                                            "writes one sealed file in clear."};
+                                            "writes one sealed file in clear, and beside it the "
+                                            "parts of a checkpoint that has some."};
     struct options o = {0};
     argp_err_exit_status = AGENT_EXIT_USAGE;
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)

@@ -1,6 +1,6 @@
 #include "agent/launch.h"
 #include "agent/base/log.h"
-#include "agent/owners.h"
+#include "agent/follow.h"
 #include "agent/worker.h"
 
 #include <fcntl.h>
@@ -143,9 +143,10 @@ static enum neb_status follow(struct intra_comm *world, int threads) {
     signal(SIGINT, SIG_IGN); // rank 0 decides when to stop
     NEB_TRY(kern_cpu_create(threads, &K));
     neb_info("pid %d follows rank 0, with %d threads", (int)getpid(), kern_pool_threads(K->pool));
-    struct agent_owners_follower exchange = {.pool = K->pool};
-    struct intra_team_follower f = {agent_owners_follow, agent_owners_follow_end, &exchange};
+    struct agent_follower own = {.exchange.pool = K->pool};
+    struct intra_team_follower f = {agent_follow, agent_follow_end, &own};
     enum neb_status st = intra_team_serve(world, K, &f);
+    sec_vault_destroy(&own.vault);
     kern_destroy(&K);
     return st;
 }

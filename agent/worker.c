@@ -1,6 +1,7 @@
 #include "agent/worker.h"
 #include "agent/base/log.h"
 #include "agent/distill.h"
+#include "agent/follow.h"
 #include "agent/job_model.h"
 #include "agent/rtd.h"
 
@@ -99,6 +100,8 @@ static enum neb_status set_up_trainer(struct agent_worker *w) {
     worker_device_settle(w);
     w->trainer = intra_team_trainer(w->team);
     w->model = intra_team_model(w->team);
+    if (w->world && w->vault)
+        NEB_TRY(agent_follow_seal(w->team, w->vault)); // each seals what it writes
     if (w->world)
         neb_info("%d ranks: dp %d, pp %d, tp %d, %d threads each", w->world->size, c->mesh.dp,
                  c->mesh.pp, c->mesh.tp, kern_pool_threads(w->K->pool));

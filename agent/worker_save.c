@@ -20,9 +20,8 @@ static enum neb_status count_bytes(void *user, const char *name, enum intra_dtyp
 static enum neb_status measure(struct agent_worker *w, uint64_t *now, uint64_t *most) {
     struct intra_ckpt_writer *counter = NULL;
     *now = 0;
-    NEB_TRY(intra_ckpt_create_sink(count_bytes, now, &counter));
-    if (!worker_vault(w))
-        intra_ckpt_split(counter, ""); // other ranks keep copies of what they write themselves
+    NEB_TRY(intra_ckpt_create_sink(count_bytes, now, worker_vault(w) != NULL, &counter));
+    intra_ckpt_split(counter, ""); // other ranks keep copies of what they write themselves
     enum neb_status st = worker_write_checkpoint(w, counter);
     intra_ckpt_writer_destroy(&counter);
     uint64_t travels = w->federated ? w->model->n_all_trainable : 0;
@@ -112,8 +111,7 @@ static enum neb_status save_aside(struct agent_worker *w, int64_t at, const char
     NEB_TRY(worker_save_wait(w));
     begin(w, at);
     NEB_TRY(intra_ckpt_async_begin(w->saver, &out));
-    if (!worker_vault(w)) // a sealed checkpoint is one file, of the rank that has the key
-        intra_ckpt_split(out, path);
+    intra_ckpt_split(out, path);
     enum neb_status st = worker_write_checkpoint(w, out);
     if (st == NEB_OK)
         return intra_ckpt_async_submit(w->saver, &out, dir, path, w->job.checkpoint_keep);
@@ -127,15 +125,14 @@ static enum neb_status save_now(struct agent_worker *w, int64_t at, const char *
     neb_ns start = neb_now();
     begin(w, at);
     NEB_TRY(intra_ckpt_create_in(worker_vault(w), path, &out));
-    if (!worker_vault(w)) // a sealed checkpoint is one file, of the rank that has the key
-        intra_ckpt_split(out, path);
+    intra_ckpt_split(out, path);
     enum neb_status st = worker_write_checkpoint(w, out);
     struct intra_ckpt_async_result r = {.bytes = intra_ckpt_bytes(out)};
     if (st == NEB_OK)
         st = intra_ckpt_commit(out);
     intra_ckpt_writer_destroy(&out);
     NEB_TRY(st);
-    NEB_TRY(intra_ckpt_prune(dir, w->job.checkpoint_keep));
+    NEB_TRY(intra_ckpt_prune(worker_vault(w), dir, w->job.checkpoint_keep));
     r.write_s = r.copy_s = neb_seconds(neb_now() - start);
     return durable(w, &r, false);
 }

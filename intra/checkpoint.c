@@ -16,7 +16,7 @@ enum {
     STEP_DIGITS = 12,
     INDEX_ENTRY_BYTES_MIN = 2 + 1 + 3 * 8 + 32
 };
-static const char magic[8] = "NEBCKPT";
+static const char magic[8] = INTRA_CKPT_MAGIC;
 static const size_t dtype_bytes[] = {1, 4, 4, 8};
 
 struct intra_ckpt_writer {
@@ -30,6 +30,7 @@ struct intra_ckpt_writer {
     char path[NEB_PATH_MAX];
     intra_ckpt_sink *sink; // in place of a file
     void *user;
+    bool seals;
     char split[NEB_PATH_MAX];
     bool may_split;
     uint64_t token; // of its parts
@@ -56,6 +57,7 @@ enum neb_status intra_ckpt_create_in(const struct neb_vault *vault, const char *
     if (!w)
         return neb_fail(NEB_ERR_NOMEM, "out of memory writing %s", path);
     snprintf(w->path, sizeof w->path, "%s", path);
+    w->seals = vault != NULL;
     NEB_TRY_GOTO(neb_sha256_create(&w->sha), fail);
     NEB_TRY_GOTO(neb_fs_writer_open(path, 0600, &w->file), fail);
     NEB_TRY_GOTO(neb_fs_writer_seal(w->file, vault), fail);
@@ -72,13 +74,14 @@ fail:
     return st;
 }
 
-enum neb_status intra_ckpt_create_sink(intra_ckpt_sink *sink, void *user,
+enum neb_status intra_ckpt_create_sink(intra_ckpt_sink *sink, void *user, bool seals,
                                        struct intra_ckpt_writer **out) {
     struct intra_ckpt_writer *w = calloc(1, sizeof *w);
     if (!w)
         return neb_fail(NEB_ERR_NOMEM, "out of memory beginning a checkpoint");
     w->sink = sink;
     w->user = user;
+    w->seals = seals;
     *out = w;
     return NEB_OK;
 }
@@ -153,6 +156,7 @@ const char *intra_ckpt_split_path(const struct intra_ckpt_writer *w) {
     return w->may_split ? w->split : NULL;
 }
 bool intra_ckpt_is_sink(const struct intra_ckpt_writer *w) { return w->sink != NULL; }
+bool intra_ckpt_seals(const struct intra_ckpt_writer *w) { return w->seals; }
 uint64_t intra_ckpt_bytes(const struct intra_ckpt_writer *w) { return w->bytes; }
 
 // Trailer: the header again, now filled, then the digest over index and trailer header.
@@ -289,19 +293,31 @@ static enum neb_status open_file(struct intra_ckpt *c, const char *path) {
     return st;
 }
 
-// Token and number that a file says it has; false: none.
-static bool read_parts(const struct intra_ckpt *c, uint32_t part, uint64_t out[2]) {
+// Words that a file says of its parts (checkpoint_parts.h), up to three; 0: none.
+static size_t read_parts(const struct intra_ckpt *c, uint32_t part, uint64_t out[3]) {
     for (uint32_t i = 0; i < c->n; i++) {
         const struct intra_ckpt_section *s = &c->sections[i];
-        if (s->part == part && !strcmp(s->name, INTRA_PARTS_SECTION))
-            return s->dtype == INTRA_U64 && s->bytes == 2 * sizeof *out &&
-                   neb_file_read(c->files[part].f, s->at, out, 2 * sizeof *out) == NEB_OK;
+        if (s->part != part || strcmp(s->name, INTRA_PARTS_SECTION) != 0)
+            continue;
+        bool good = s->dtype == INTRA_U64 &&
+                    (s->bytes == 2 * sizeof *out || s->bytes == 3 * sizeof *out) &&
+                    neb_file_read(c->files[part].f, s->at, out, s->bytes) == NEB_OK;
+        return good ? s->bytes / sizeof *out : 0;
     }
-    return false;
+    return 0;
+}
+
+// Is file k that part of this generation? Of a sealed one the file's own words, and the part's, are authenticated; so it must be sealed itself.
+static bool belongs(const struct intra_ckpt *c, uint32_t k, const uint64_t parts[3]) {
+    uint64_t own[3];
+    size_t words = read_parts(c, k, own);
+    if (neb_file_sealed(c->files[k].f) != neb_file_sealed(c->files[0].f))
+        return false;
+    return words && own[0] == parts[0] && own[1] == k && (words == 2 || own[2] == parts[1]);
 }
 
 static enum neb_status open_parts(struct intra_ckpt *c) {
-    uint64_t parts[2], own[2];
+    uint64_t parts[3];
     if (!read_parts(c, 0, parts))
         return NEB_OK;
     if (!parts[1] || parts[1] > INTRA_PARTS_MAX)
@@ -310,8 +326,12 @@ static enum neb_status open_parts(struct intra_ckpt *c) {
         char path[NEB_PATH_MAX];
         NEB_TRY(intra_part_path(c->path, parts[0], k, path, sizeof path));
         NEB_TRY(open_file(c, path));
-        if (!read_parts(c, k, own) || own[0] != parts[0] || own[1] != k)
-            return damaged(path, "part of another checkpoint");
+        if (!belongs(c, k, parts))
+            return neb_fail(NEB_ERR_CORRUPT,
+                            "checkpoint %s: not part %" PRIu32 " of %" PRIu64
+                            " of its checkpoint, but of another one or of another rank; use an "
+                            "older checkpoint",
+                            path, k, parts[1]);
     }
     return NEB_OK;
 }
@@ -362,8 +382,9 @@ enum neb_status intra_ckpt_open_in(const struct neb_vault *vault, const char *pa
                                    struct intra_ckpt **out) {
     return open_ckpt(vault, path, true, verify, out);
 }
-enum neb_status intra_ckpt_open_index(const char *path, struct intra_ckpt **out) {
-    return open_ckpt(NULL, path, false, false, out);
+enum neb_status intra_ckpt_open_index(const struct neb_vault *vault, const char *path,
+                                      struct intra_ckpt **out) {
+    return open_ckpt(vault, path, false, false, out);
 }
 
 void intra_ckpt_close(struct intra_ckpt **cp) {
@@ -495,8 +516,8 @@ static enum neb_status remove_but(const char *dir, int (*which)(const struct dir
     return st;
 }
 
-enum neb_status intra_ckpt_prune(const char *dir, int keep) {
+enum neb_status intra_ckpt_prune(const struct neb_vault *vault, const char *dir, int keep) {
     NEB_TRY(remove_but(dir, is_generation, keep));
     NEB_TRY(remove_but(dir, is_leftover, 0));
-    return intra_parts_prune(dir);
+    return intra_parts_prune(vault, dir);
 }

@@ -14,17 +14,19 @@
 #include "agent/base/bytes.h"
 #include "agent/base/file.h"
 
+#define INTRA_CKPT_MAGIC "NEBCKPT" // its first eight bytes, the last one 0
 enum intra_dtype { INTRA_BYTES = 0, INTRA_F32 = 1, INTRA_U32 = 2, INTRA_U64 = 3 };
 enum { INTRA_CKPT_NAME_MAX = 127, INTRA_CKPT_SECTIONS_MAX = 65536 };
 
 struct intra_ckpt_writer;
 // PATH.tmp until commit. NEB_ERR_IO, NEB_ERR_NOSPC as of neb_fs_writer, here and from add and commit.
 NEB_MUST_CHECK enum neb_status intra_ckpt_create(const char *path, struct intra_ckpt_writer **out);
-// A writer that writes nothing: sections go to sink, whose first failure stays; commit says only whether there was one.
+// A writer that writes nothing: sections go to sink, whose first failure stays; commit says only whether there was one. seals: what it is given
+// will be sealed, and so are the parts of other ranks (checkpoint_parts.h).
 typedef enum neb_status intra_ckpt_sink(void *user, const char *name, enum intra_dtype dtype,
                                         uint64_t rows, uint64_t cols, const void *data,
                                         uint64_t bytes);
-NEB_MUST_CHECK enum neb_status intra_ckpt_create_sink(intra_ckpt_sink *sink, void *user,
+NEB_MUST_CHECK enum neb_status intra_ckpt_create_sink(intra_ckpt_sink *sink, void *user, bool seals,
                                                       struct intra_ckpt_writer **out);
 // vault NULL: in clear, as above.
 NEB_MUST_CHECK enum neb_status intra_ckpt_create_in(const struct neb_vault *vault, const char *path,
@@ -39,6 +41,7 @@ NEB_MUST_CHECK enum neb_status intra_ckpt_add(struct intra_ckpt_writer *w, const
 void intra_ckpt_split(struct intra_ckpt_writer *w, const char *path);
 const char *intra_ckpt_split_path(const struct intra_ckpt_writer *w); // NULL: one file
 bool intra_ckpt_is_sink(const struct intra_ckpt_writer *w);
+bool intra_ckpt_seals(const struct intra_ckpt_writer *w);
 uint64_t intra_ckpt_bytes(const struct intra_ckpt_writer *w); // of the sections so far
 // A file with parts waits for them first.
 NEB_MUST_CHECK enum neb_status intra_ckpt_commit(struct intra_ckpt_writer *w);
@@ -60,7 +63,8 @@ NEB_MUST_CHECK enum neb_status intra_ckpt_open(const char *path, bool verify,
 NEB_MUST_CHECK enum neb_status intra_ckpt_open_in(const struct neb_vault *vault, const char *path,
                                                   bool verify, struct intra_ckpt **out);
 // The file alone, without its parts and unverified: what it says of them.
-NEB_MUST_CHECK enum neb_status intra_ckpt_open_index(const char *path, struct intra_ckpt **out);
+NEB_MUST_CHECK enum neb_status intra_ckpt_open_index(const struct neb_vault *vault,
+                                                     const char *path, struct intra_ckpt **out);
 void intra_ckpt_close(struct intra_ckpt **c);
 const struct intra_ckpt_section *intra_ckpt_find(const struct intra_ckpt *c,
                                                  const char *name); // NULL: none
@@ -87,7 +91,8 @@ NEB_MUST_CHECK enum neb_status intra_ckpt_open_latest(const char *dir, struct in
 NEB_MUST_CHECK enum neb_status intra_ckpt_open_latest_in(const struct neb_vault *vault,
                                                          const char *dir, struct intra_ckpt **out);
 // Removes all but the newest `keep` generations, and what a killed writer left (*.tmp). Only the folder's one writer calls
-// this, with no checkpoint being written.
-NEB_MUST_CHECK enum neb_status intra_ckpt_prune(const char *dir, int keep);
+// this, with no checkpoint being written. vault: of sealed ones; NULL: what they may need is left alone.
+NEB_MUST_CHECK enum neb_status intra_ckpt_prune(const struct neb_vault *vault, const char *dir,
+                                                int keep);
 
 #endif

@@ -57,7 +57,7 @@ static enum neb_status write_copy(const struct intra_ckpt_async *a) {
     intra_ckpt_writer_destroy(&w);
     if (st != NEB_OK)
         intra_part_give_up(a->path);
-    return st == NEB_OK && a->keep ? intra_ckpt_prune(a->dir, a->keep) : st;
+    return st == NEB_OK && a->keep ? intra_ckpt_prune(a->vault, a->dir, a->keep) : st;
 }
 
 static void *writer(void *arg) {
@@ -202,7 +202,7 @@ enum neb_status intra_ckpt_async_begin(struct intra_ckpt_async *a, struct intra_
     a->len = 0;
     a->result = (struct intra_ckpt_async_result){0};
     a->begun = neb_now();
-    return intra_ckpt_create_sink(copy_section, a, out);
+    return intra_ckpt_create_sink(copy_section, a, a->vault != NULL, out);
 }
 
 enum neb_status intra_ckpt_async_submit(struct intra_ckpt_async *a, struct intra_ckpt_writer **w,

@@ -19,13 +19,17 @@ enum neb_status intra_part_path(const char *file, uint64_t token, uint32_t numbe
                                     : neb_fail(NEB_ERR_LIMIT, "%s: path is too long", file);
 }
 
-enum neb_status intra_part_create(const char *file, uint64_t token, uint32_t number,
-                                  struct intra_ckpt_writer **out) {
+enum neb_status intra_part_sign(struct intra_ckpt_writer *w, const struct intra_part *part) {
+    const uint64_t words[3] = {part->token, part->number, part->n};
+    return intra_ckpt_add(w, INTRA_PARTS_SECTION, INTRA_U64, 3, 1, words);
+}
+
+enum neb_status intra_part_create(const struct neb_vault *vault, const char *file,
+                                  const struct intra_part *part, struct intra_ckpt_writer **out) {
     char path[NEB_PATH_MAX];
-    const uint64_t name[2] = {token, number};
-    NEB_TRY(intra_part_path(file, token, number, path, sizeof path));
-    NEB_TRY(intra_ckpt_create(path, out));
-    enum neb_status st = intra_ckpt_add(*out, INTRA_PARTS_SECTION, INTRA_U64, 2, 1, name);
+    NEB_TRY(intra_part_path(file, part->token, part->number, path, sizeof path));
+    NEB_TRY(intra_ckpt_create_in(vault, path, out));
+    enum neb_status st = intra_part_sign(*out, part);
     if (st != NEB_OK)
         intra_ckpt_writer_destroy(out);
     return st;
@@ -88,22 +92,48 @@ static size_t token_at(const char *name) {
     return (size_t)(dash - name) - TOKEN_DIGITS;
 }
 
-// Does the file that a part belongs to name it?
-static bool wanted(const char *dir, const char *name, size_t at) {
+// ---- pruning --------------------------------------------------------------------------------------------------
+
+static uint64_t token_of(const char *name) { return strtoull(name + token_at(name), NULL, 16); }
+
+static bool of_one_file(const char *a, const char *b) {
+    size_t at = token_at(a);
+    return at == token_at(b) && !strncmp(a, b, at);
+}
+
+static bool is_sealed(const char *path) {
+    uint8_t head[NEB_SEALED_MAGIC_BYTES];
+    FILE *f = fopen(path, "rb");
+    size_t n = f ? fread(head, 1, sizeof head, f) : 0;
+    if (f)
+        fclose(f);
+    return neb_is_sealed(head, n);
+}
+
+struct owner { // the file that some parts belong to, as far as it can be known
+    bool exists, known;
+    uint64_t token; // of its parts; 0: it has none
+};
+
+// several: parts of more than one token lie beside it. A file that cannot be read now may be readable later: what it may need is left alone.
+static struct owner look_at(const struct neb_vault *vault, const char *dir, const char *part,
+                            bool several) {
     char file[NEB_PATH_MAX], base[NAME_MAX + 1];
+    struct owner o = {0};
     struct intra_ckpt *c = NULL;
-    uint64_t parts[2] = {0, 0}, token = strtoull(name + at, NULL, 16);
-    snprintf(base, sizeof base, "%.*s", (int)at - 1, name);
-    if (neb_path(file, sizeof file, dir, base) != NEB_OK || !neb_fs_exists(file))
-        return false;
-    // A file that cannot be read now may be readable later: what it may need is left alone.
-    if (intra_ckpt_open_index(file, &c) != NEB_OK)
-        return true;
+    uint64_t words[2] = {0, 0};
+    snprintf(base, sizeof base, "%.*s", (int)token_at(part) - 1, part);
+    o.exists = neb_path(file, sizeof file, dir, base) == NEB_OK && neb_fs_exists(file);
+    if (!o.exists || (is_sealed(file) && !(several && vault)))
+        return o;
+    o.known = intra_ckpt_open_index(vault, file, &c) == NEB_OK;
+    if (!o.known)
+        return o;
     const struct intra_ckpt_section *s = intra_ckpt_find(c, INTRA_PARTS_SECTION);
-    if (s && s->bytes == sizeof parts)
-        memcpy(parts, intra_ckpt_data(c, s), sizeof parts);
+    if (s && s->bytes == sizeof words && intra_ckpt_range(c, s, 0, words, sizeof words) == NEB_OK)
+        o.token = words[1] ? words[0] : 0;
     intra_ckpt_close(&c);
-    return parts[1] && parts[0] == token;
+    return o;
 }
 
 static int is_part(const struct dirent *e) { return token_at(e->d_name) > 0; }
@@ -118,25 +148,56 @@ static int is_half(const struct dirent *e) { // or a mark that one was given up
     return 0;
 }
 
-static enum neb_status prune(const char *dir, int (*which)(const struct dirent *e), bool all) {
-    struct dirent **names = NULL;
-    int n = scandir(dir, &names, which, alphasort);
-    enum neb_status st = NEB_OK;
-    if (n < 0)
-        return errno == ENOENT ? NEB_OK : neb_fail_errno("cannot read folder %s", dir);
-    for (int i = 0; i < n; i++) {
-        char path[NEB_PATH_MAX];
-        const char *name = names[i]->d_name;
-        if (st == NEB_OK && (all || !wanted(dir, name, token_at(name))))
-            st = neb_path(path, sizeof path, dir, name) == NEB_OK ? neb_fs_remove(path)
-                                                                  : NEB_ERR_LIMIT;
-        free(names[i]);
-    }
-    free(names);
-    return st;
+static enum neb_status remove_in(const char *dir, const char *name) {
+    char path[NEB_PATH_MAX];
+    NEB_TRY(neb_path(path, sizeof path, dir, name));
+    return neb_fs_remove(path);
 }
 
-enum neb_status intra_parts_prune(const char *dir) {
-    NEB_TRY(prune(dir, is_half, true));
-    return prune(dir, is_part, false);
+// The parts of one file, names[0] … names[n - 1].
+static enum neb_status prune_parts(const struct neb_vault *vault, const char *dir,
+                                   struct dirent **names, int n) {
+    bool several = false;
+    for (int i = 1; i < n; i++)
+        several |= token_of(names[i]->d_name) != token_of(names[0]->d_name);
+    struct owner o = look_at(vault, dir, names[0]->d_name, several);
+    for (int i = 0; i < n; i++)
+        if (!o.exists || (o.known && (!o.token || token_of(names[i]->d_name) != o.token)))
+            NEB_TRY(remove_in(dir, names[i]->d_name));
+    return NEB_OK;
+}
+
+static enum neb_status list(const char *dir, int (*which)(const struct dirent *e),
+                            struct dirent ***names, int *n) {
+    *names = NULL;
+    *n = scandir(dir, names, which, alphasort);
+    if (*n >= 0)
+        return NEB_OK;
+    *n = 0;
+    return errno == ENOENT ? NEB_OK : neb_fail_errno("cannot read folder %s", dir);
+}
+
+static void free_names(struct dirent **names, int n) {
+    for (int i = 0; i < n; i++)
+        free(names[i]);
+    free(names);
+}
+
+enum neb_status intra_parts_prune(const struct neb_vault *vault, const char *dir) {
+    struct dirent **names;
+    int n;
+    NEB_TRY(list(dir, is_half, &names, &n));
+    enum neb_status st = NEB_OK;
+    for (int i = 0; i < n && st == NEB_OK; i++)
+        st = remove_in(dir, names[i]->d_name);
+    free_names(names, n);
+    NEB_TRY(st);
+    NEB_TRY(list(dir, is_part, &names, &n));
+    for (int i = 0, end; i < n && st == NEB_OK; i = end) {
+        for (end = i + 1; end < n && of_one_file(names[i]->d_name, names[end]->d_name); end++)
+            ;
+        st = prune_parts(vault, dir, names + i, end - i);
+    }
+    free_names(names, n);
+    return st;
 }

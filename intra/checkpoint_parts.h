@@ -9,6 +9,9 @@
 // the names of its parts and inside them, so a generation that is written a second time replaces nothing of the first;
 // parts that no file names are removed by the next intra_ckpt_prune.
 //
+// Of a sealed checkpoint each rank seals its own part with the job's key (agent/follow.h), and all is as above: the token, which part it is and of
+// how many stand in sealed bytes on both sides. So a part of another generation, of another rank, of another job, or one in clear is none of it.
+//
 // Each rank may write its part while it trains on (checkpoint_async.h); the owner's thread waits for them. A part that could
 // not be written leaves an empty "….part.failed" beside it, so that the owner does not wait for it.
 //
@@ -18,19 +21,28 @@
 #include "intra/checkpoint.h"
 
 #define INTRA_PARTS_SECTION                                                                        \
-    "checkpoint.parts" // (2) u64: token, and n of the file or the number of a part
+    "checkpoint.parts" // u64: token and n of the file; token, number and n of a part (older builds: without n)
 enum { INTRA_PARTS_MAX = 4096, INTRA_PARTS_WAIT_S = 600 };
 
 NEB_MUST_CHECK enum neb_status intra_part_path(const char *file, uint64_t token, uint32_t number,
                                                char *out, size_t cap);
-// Begins part `number` (1..) of the generation `file`; intra_ckpt_add and _commit as for any.
-NEB_MUST_CHECK enum neb_status intra_part_create(const char *file, uint64_t token, uint32_t number,
+struct intra_part { // which it is
+    uint64_t token;
+    uint32_t number, n; // 1 … n
+};
+// Begins a part of the generation `file`; intra_ckpt_add and _commit as for any. vault NULL: in clear.
+NEB_MUST_CHECK enum neb_status intra_part_create(const struct neb_vault *vault, const char *file,
+                                                 const struct intra_part *part,
                                                  struct intra_ckpt_writer **out);
+// The section that says so, where the writer was made otherwise.
+NEB_MUST_CHECK enum neb_status intra_part_sign(struct intra_ckpt_writer *w,
+                                               const struct intra_part *part);
 // Tells whoever waits for the part at `path` that it will not come. Nothing where path is no part's.
 void intra_part_give_up(const char *path);
 // Until n parts are there. NEB_ERR_IO: one was given up; NEB_ERR_TIMEOUT names the one that is not: its rank has died, or its disk is full.
 NEB_MUST_CHECK enum neb_status intra_parts_wait(const char *file, uint64_t token, uint32_t n);
-// Removes parts in `dir` that no file names, and half-written ones.
-NEB_MUST_CHECK enum neb_status intra_parts_prune(const char *dir);
+// Removes parts in `dir` that no file names, and half-written ones. A sealed file is authenticated whole to be read, so it is asked only where
+// parts of several tokens lie beside it; what is left over then goes with its generation.
+NEB_MUST_CHECK enum neb_status intra_parts_prune(const struct neb_vault *vault, const char *dir);
 
 #endif

@@ -64,6 +64,8 @@ struct intra_trainer {
         *whole; // on a mesh: layout of the whole model; at the owner, while needed, its parameters
     struct intra_part_saver *part_saver;     // of a rank of a mesh (trainer_parts.h)
     const struct intra_trainer_extra *extra; // borrowed, set by whoever has it; NULL: nothing
+    // What this rank's part of a sealed checkpoint is sealed with: borrowed, set by whoever has the key, outlives the trainer. NULL: it writes none
+    const struct neb_vault *vault;
     float weight; // of the gradients of the next micro-batches; 1 at first. Not with several stages
     bool resting; // parameters do not change now, and the backend knows
     double loss_sum; // of the step in progress

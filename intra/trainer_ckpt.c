@@ -273,7 +273,7 @@ static enum neb_status make_state(const struct intra_trainer *t, struct whole_st
 
 // Tensors and moments by all ranks that can (trainer_parts.c), the rest by the owner.
 static enum neb_status save_split(const struct intra_trainer *t, struct intra_ckpt_writer *w,
-                                  const char *path, bool aside) {
+                                  const struct intra_split *split) {
     struct whole_state s = {0};
     bool owner = intra_mesh_owner(t->c.mesh);
     enum neb_status st = make_counts(t, &s);
@@ -282,7 +282,7 @@ static enum neb_status save_split(const struct intra_trainer *t, struct intra_ck
     if (owner)
         st = trainer_put_config(t->whole, w);
     NEB_TRY_GOTO(intra_whole_agree(t->c.mesh, st), out);
-    NEB_TRY_GOTO(intra_trainer_save_parts(t, w, path, aside), out);
+    NEB_TRY_GOTO(intra_trainer_save_parts(t, w, split), out);
     if (owner)
         st = save_rest(t, w, NULL, NULL, s.input, s.target);
     st = intra_whole_agree(t->c.mesh, st);
@@ -310,12 +310,11 @@ static enum neb_status save_mesh(const struct intra_trainer *t, struct intra_ckp
     struct whole_state s = {0};
     struct intra_model *whole = t->whole;
     bool owner = intra_mesh_owner(t->c.mesh);
-    char path[NEB_PATH_MAX] = "";
-    bool split = false, aside = false;
+    struct intra_split split;
     NEB_TRY(intra_whole_agree(t->c.mesh, pull_all(t)));
-    NEB_TRY(intra_trainer_may_split(t, w, path, &split, &aside));
-    if (split)
-        return save_split(t, w, path, aside);
+    NEB_TRY(intra_trainer_may_split(t, w, &split));
+    if (split.wanted)
+        return save_split(t, w, &split);
     enum neb_status st = make_state(t, &s);
     NEB_TRY_GOTO(intra_whole_agree(t->c.mesh, st), out);
     if (owner && !whole->params)

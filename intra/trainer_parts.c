@@ -8,19 +8,18 @@
 #include <unistd.h>
 
 enum neb_status intra_trainer_may_split(const struct intra_trainer *t,
-                                        const struct intra_ckpt_writer *w, char *path, bool *split,
-                                        bool *aside) {
+                                        const struct intra_ckpt_writer *w,
+                                        struct intra_split *out) {
     struct intra_comm *world = t->c.mesh->world;
-    const char *mine = w ? intra_ckpt_split_path(w) : NULL;
-    uint64_t wanted = mine && world->size > 1 ? 1 + intra_ckpt_is_sink(w) : 0;
-    if (mine)
-        snprintf(path, NEB_PATH_MAX, "%s", mine);
-    NEB_TRY(world->ops->broadcast(world, &wanted, sizeof wanted, 0));
-    if (wanted)
-        NEB_TRY(world->ops->broadcast(world, path, NEB_PATH_MAX, 0));
-    *split = wanted > 0;
-    *aside = wanted == 2;
-    return NEB_OK;
+    const char *path = w ? intra_ckpt_split_path(w) : NULL;
+    memset(out, 0, sizeof *out);
+    if (path && world->size > 1) {
+        out->wanted = true;
+        out->aside = intra_ckpt_is_sink(w);
+        out->sealed = intra_ckpt_seals(w);
+        snprintf(out->path, sizeof out->path, "%s", path);
+    }
+    return world->ops->broadcast(world, out, sizeof *out, 0);
 }
 
 void intra_parts_deal(const uint64_t *bytes, int32_t n, const uint64_t *able, int ranks,
@@ -61,16 +60,16 @@ struct parts {
     const struct intra_trainer *t;
     struct intra_comm *world;
     struct intra_ckpt_writer
-        *out;        // this rank's part, or the owner's file; NULL: it has nothing to write
-    int32_t *owner;  // (n_tensors)
-    uint64_t *bytes; // (n_tensors)
-    uint64_t *able;  // (ranks)
-    uint64_t *load;  // (ranks) bytes that each writes
-    uint64_t *extra; // (ranks) bytes that each holds besides (trainer.h)
-    int32_t *writer; // (ranks) and who writes them
-    float *room;     // (largest of this rank's tensors)
-    uint64_t token;
-    uint32_t number, n;      // of this rank's part, 0: none; of all
+        *out;               // this rank's part, or the owner's file; NULL: it has nothing to write
+    int32_t *owner;         // (n_tensors)
+    uint64_t *bytes;        // (n_tensors)
+    uint64_t *able;         // (ranks)
+    uint64_t *load;         // (ranks) bytes that each writes
+    uint64_t *extra;        // (ranks) bytes that each holds besides (trainer.h)
+    int32_t *writer;        // (ranks) and who writes them
+    float *room;            // (largest of this rank's tensors)
+    struct intra_part part; // this rank's; number 0: none
+    bool sealed;
     bool aside;              // out is a copy
     char path[NEB_PATH_MAX]; // of this rank's part
 };
@@ -97,11 +96,11 @@ static enum neb_status allocate(struct parts *p) {
 static enum neb_status find_able(struct parts *p, const char *path) {
     char mark[NEB_PATH_MAX];
     struct intra_comm *world = p->world;
-    enum neb_status st = intra_part_path(path, p->token, 0, mark, sizeof mark);
+    enum neb_status st = intra_part_path(path, p->part.token, 0, mark, sizeof mark);
     if (st == NEB_OK && world->rank == 0)
         st = neb_fs_write(mark, "", 0, 0600);
     NEB_TRY(intra_whole_agree(p->t->c.mesh, st));
-    p->able[world->rank] = neb_fs_exists(mark);
+    p->able[world->rank] = neb_fs_exists(mark) && (!p->sealed || p->t->vault || !world->rank);
     NEB_TRY(world->ops->all_reduce(world, p->able, (size_t)world->size, INTRA_COMM_U64,
                                    INTRA_COMM_SUM));
     return world->rank == 0 ? neb_fs_remove(mark) : NEB_OK;
@@ -131,9 +130,9 @@ static void deal(struct parts *p) {
             any = p->extra[h] && p->writer[h] == r;
         for (int32_t i = 0; i < whole->n_tensors && !any; i++)
             any = p->owner[i] == r;
-        p->n += any;
+        p->part.n += any;
         if (any && r == p->world->rank)
-            p->number = p->n;
+            p->part.number = p->part.n;
     }
 }
 
@@ -154,15 +153,18 @@ static enum neb_status count(struct parts *p, struct intra_ckpt_writer *w) {
     return w ? intra_ckpt_add(w, "parts", INTRA_BYTES, own_bytes(p), 1, NULL) : NEB_OK;
 }
 
+static const struct neb_vault *vault_of(const struct parts *p) {
+    return p->sealed ? p->t->vault : NULL;
+}
+
 // *p->out stays NULL where there is no memory for a copy.
 static enum neb_status begin_aside(struct parts *p, const char *path) {
     struct intra_part_saver *s = p->t->part_saver;
-    const uint64_t name[2] = {p->token, p->number};
-    NEB_TRY(intra_part_path(path, p->token, p->number, p->path, sizeof p->path));
+    NEB_TRY(intra_part_path(path, p->part.token, p->part.number, p->path, sizeof p->path));
     struct intra_ckpt_async_result before;
     if (!s->async && !s->refused) {
         enum neb_status st =
-            intra_ckpt_async_create(NULL, p->t->K->pool, 0, own_bytes(p), &s->async);
+            intra_ckpt_async_create(vault_of(p), p->t->K->pool, 0, own_bytes(p), &s->async);
         s->refused = st == NEB_ERR_NOMEM;
         if (s->refused)
             neb_warn("no memory for a copy of this rank's part of the checkpoint (%.0f MB): "
@@ -178,7 +180,7 @@ static enum neb_status begin_aside(struct parts *p, const char *path) {
     if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
         return st;
     NEB_TRY(intra_ckpt_async_begin(s->async, &p->out));
-    return intra_ckpt_add(p->out, INTRA_PARTS_SECTION, INTRA_U64, 2, 1, name);
+    return intra_part_sign(p->out, &p->part);
 }
 
 static enum neb_status begin(struct parts *p, struct intra_ckpt_writer *w, const char *path) {
@@ -190,10 +192,11 @@ static enum neb_status begin(struct parts *p, struct intra_ckpt_writer *w, const
     p->out = w;
     if (most && !(p->room = malloc(most * sizeof *p->room)))
         return neb_fail(NEB_ERR_NOMEM, "out of memory for a tensor of %zu elements", most);
-    if (p->number && p->aside)
+    if (p->part.number && p->aside)
         NEB_TRY(begin_aside(p, path));
-    p->aside = p->number && p->out;
-    return p->number && !p->out ? intra_part_create(path, p->token, p->number, &p->out) : NEB_OK;
+    p->aside = p->part.number && p->out;
+    return p->part.number && !p->out ? intra_part_create(vault_of(p), path, &p->part, &p->out)
+                                     : NEB_OK;
 }
 
 // One array of all tensors, each to its owner, who writes it. A rank that cannot write goes on taking part: its status comes at
@@ -239,29 +242,31 @@ static enum neb_status put_tensors(struct parts *p, enum neb_status *written) {
     NEB_TRY(put_moments(p, t->optim->v, "optim.v/", written));
     if (t->extra)
         NEB_TRY(t->extra->put(t->extra->user, p->writer, p->out, written));
-    if (p->number && !p->aside && *written == NEB_OK)
+    if (p->part.number && !p->aside && *written == NEB_OK)
         *written = intra_ckpt_commit(p->out);
     return NEB_OK;
 }
 
 static enum neb_status note_parts(const struct parts *p, struct intra_ckpt_writer *w) {
-    const uint64_t note[2] = {p->token, p->n};
-    return p->n ? intra_ckpt_add(w, INTRA_PARTS_SECTION, INTRA_U64, 2, 1, note) : NEB_OK;
+    const uint64_t note[2] = {p->part.token, p->part.n};
+    return p->part.n ? intra_ckpt_add(w, INTRA_PARTS_SECTION, INTRA_U64, 2, 1, note) : NEB_OK;
 }
 
 enum neb_status intra_trainer_save_parts(const struct intra_trainer *t, struct intra_ckpt_writer *w,
-                                         const char *path, bool aside) {
-    struct parts p = {.t = t, .world = t->c.mesh->world, .aside = aside};
+                                         const struct intra_split *split) {
+    struct parts p = {
+        .t = t, .world = t->c.mesh->world, .sealed = split->sealed, .aside = split->aside};
+    const char *path = split->path;
     const struct intra_mesh *mesh = t->c.mesh;
     enum neb_status st = allocate(&p);
     if (st == NEB_OK && !path[0])
         NEB_TRY_GOTO(count(&p, w), out);
     if (!path[0])
         goto out;
-    if (st == NEB_OK && getentropy(&p.token, sizeof p.token) != 0)
+    if (st == NEB_OK && getentropy(&p.part.token, sizeof p.part.token) != 0)
         st = neb_fail_errno("no random numbers from the system");
     NEB_TRY_GOTO(intra_whole_agree(mesh, st), out);
-    NEB_TRY_GOTO(p.world->ops->broadcast(p.world, &p.token, sizeof p.token, 0), out);
+    NEB_TRY_GOTO(p.world->ops->broadcast(p.world, &p.part.token, sizeof p.part.token, 0), out);
     NEB_TRY_GOTO(find_able(&p, path), out);
     deal(&p);
     NEB_TRY_GOTO(intra_whole_agree(mesh, begin(&p, w, path)), out);
@@ -273,7 +278,7 @@ enum neb_status intra_trainer_save_parts(const struct intra_trainer *t, struct i
     if (st == NEB_OK && p.aside) // all have their copies: they go to disk while training goes on
         st = intra_ckpt_async_submit(p.t->part_saver->async, &p.out, "", p.path, 0);
 out:
-    if (p.number)
+    if (p.part.number)
         intra_ckpt_writer_destroy(&p.out);
     free(p.owner);
     free(p.bytes);

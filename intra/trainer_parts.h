@@ -11,17 +11,22 @@ struct intra_part_saver; // NEB_ERR_NOMEM
 NEB_MUST_CHECK enum neb_status intra_part_saver_create(struct intra_part_saver **out);
 void intra_part_saver_destroy(struct intra_part_saver **s);
 
-// What the owner's writer says of parts, known to all ranks: path (NEB_PATH_MAX), "" when only counting what the owner will write;
-// aside: into a copy, so do the others. Collective.
+// What the owner's writer says of parts, known to all ranks. Collective.
+struct intra_split {
+    bool wanted;
+    bool aside;              // into a copy, so do the others
+    bool sealed;             // so are the parts: ranks without a vault write none
+    char path[NEB_PATH_MAX]; // "" when only counting what the owner will write
+};
 NEB_MUST_CHECK enum neb_status intra_trainer_may_split(const struct intra_trainer *t,
                                                        const struct intra_ckpt_writer *w,
-                                                       char *path, bool *split, bool *aside);
+                                                       struct intra_split *out);
 // Writes tensors, moments and what else the ranks hold (trainer.h): parts on other ranks, and into w (NULL there) what the owner of the mesh keeps, with the note of
 // its parts. Parts are durable on return, or, when written aside, once the owner's file is: who writes that waits for them. What became of a part
 // that was written aside is said by the owner's file, and by the next save. Collective; one status for all.
 NEB_MUST_CHECK enum neb_status intra_trainer_save_parts(const struct intra_trainer *t,
                                                         struct intra_ckpt_writer *w,
-                                                        const char *path, bool aside);
+                                                        const struct intra_split *split);
 
 // Who writes what: the lightest so far of those that can, one thing after the other, so that all ranks come to the same. bytes, out: (n);
 // able: (ranks), rank 0 always is; load: (ranks) bytes that each has to write already, raised. A rank that shall get nothing unless

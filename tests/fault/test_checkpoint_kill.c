@@ -40,7 +40,7 @@ static enum neb_status write_generation(int64_t step) {
         st = intra_ckpt_commit(w);
     intra_ckpt_writer_destroy(&w);
     free(x);
-    return st == NEB_OK ? intra_ckpt_prune(dir, 2) : st;
+    return st == NEB_OK ? intra_ckpt_prune(NULL, dir, 2) : st;
 }
 
 // The thread writes a copy; what it was copied from changes at once, as training would change it.

@@ -1,10 +1,11 @@
 // A generation of one file and two parts is killed, or fails, at every write, fsync and rename in turn: the folder always holds a
 // generation that loads, and what was left half-way is gone after the next one. One process writes what three ranks would: the
-// parts in any order, the file last.
+// parts in any order, the file last. All of it in clear, and sealed.
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "intra/checkpoint_async.h"
 #include "intra/checkpoint_parts.h"
+#include "security/vault.h"
 #include "tests/testing.h"
 
 #include <dirent.h>
@@ -21,6 +22,9 @@
 enum { FILES = 3, WORDS = 100000 }; // words of each file: several writes of the buffer
 
 static char dir[64];
+static struct sec_vault *sealing;      // of job 1; NULL: in clear
+static const struct neb_vault *vault;  // its
+static const struct neb_vault *writes; // what the next files are written with
 
 static uint64_t word(int64_t step, uint32_t k, int i) {
     return (uint64_t)step * 1000003u + k * 7919u + (uint64_t)i;
@@ -34,7 +38,9 @@ static enum neb_status write_one(const char *path, int64_t step, uint64_t token,
     for (int i = 0; i < WORDS; i++)
         x[i] = word(step, k, i);
     snprintf(name, sizeof name, "words.%u", k);
-    enum neb_status st = k ? intra_part_create(path, token, k, &w) : intra_ckpt_create(path, &w);
+    const struct intra_part part = {token, k, FILES - 1};
+    enum neb_status st =
+        k ? intra_part_create(writes, path, &part, &w) : intra_ckpt_create_in(writes, path, &w);
     if (st == NEB_OK)
         st = intra_ckpt_add(w, name, INTRA_U64, WORDS, 1, x);
     if (st == NEB_OK && !k)
@@ -51,7 +57,7 @@ static enum neb_status write_generation(int64_t step) {
     NEB_TRY(intra_ckpt_step_path(dir, step, path, sizeof path));
     for (uint32_t k = FILES; k-- > 0;)
         NEB_TRY(write_one(path, step, token, k));
-    return intra_ckpt_prune(dir, 2);
+    return intra_ckpt_prune(vault, dir, 2);
 }
 
 // Which generation loads, checked to the last word.
@@ -59,7 +65,7 @@ static int64_t loads(void) {
     struct intra_ckpt *c = NULL;
     static uint64_t x[WORDS];
     int64_t step = 0;
-    assert_int_equal(intra_ckpt_open_latest(dir, &c), NEB_OK);
+    assert_int_equal(intra_ckpt_open_latest_in(vault, dir, &c), NEB_OK);
     for (uint32_t k = 0; k < FILES; k++) {
         char name[16];
         snprintf(name, sizeof name, "words.%u", k);
@@ -140,12 +146,12 @@ static void test_what_is_no_part(void **state) {
     uint64_t note[2];
     assert_int_equal(write_generation(2), NEB_OK);
     assert_int_equal(intra_ckpt_step_path(dir, 2, path, sizeof path), NEB_OK);
-    assert_int_equal(intra_ckpt_open_index(path, &c), NEB_OK);
+    assert_int_equal(intra_ckpt_open_index(vault, path, &c), NEB_OK);
     assert_int_equal(intra_ckpt_read(c, INTRA_PARTS_SECTION, INTRA_U64, 2, 1, note), NEB_OK);
     intra_ckpt_close(&c);
     assert_int_equal(intra_part_path(path, note[0], 1, part, sizeof part), NEB_OK);
     assert_int_equal(intra_part_path(path, note[0], 2, other, sizeof other), NEB_OK);
-    assert_int_equal(intra_ckpt_prune(dir, 2), NEB_OK);
+    assert_int_equal(intra_ckpt_prune(vault, dir, 2), NEB_OK);
     assert_int_equal(loads(), 2); // what a file names is not pruned
     struct neb_buf was = {0}, wrong = {0};
     assert_int_equal(neb_fs_read(part, 1 << 24, &was), NEB_OK);
@@ -161,7 +167,7 @@ static void test_what_is_no_part(void **state) {
     assert_int_equal(neb_fs_remove(part), NEB_OK);
     assert_int_equal(loads(), 1);
     assert_int_equal(neb_fs_remove(path), NEB_OK); // what is left of it goes with the next prune
-    assert_int_equal(intra_ckpt_prune(dir, 2), NEB_OK);
+    assert_int_equal(intra_ckpt_prune(vault, dir, 2), NEB_OK);
     assert_int_equal(files_here(), FILES);
     neb_buf_free(&was);
     neb_buf_free(&wrong);
@@ -180,7 +186,7 @@ static void test_a_part_given_up(void **state) {
     assert_int_equal(kern_pool_create(1, &pool), NEB_OK);
     assert_int_equal(intra_ckpt_step_path(dir, 2, path, sizeof path), NEB_OK);
     assert_int_equal(intra_part_path(path, token, 1, part, sizeof part), NEB_OK);
-    assert_int_equal(intra_ckpt_async_create(NULL, pool, 0, sizeof words, &a), NEB_OK);
+    assert_int_equal(intra_ckpt_async_create(vault, pool, 0, sizeof words, &a), NEB_OK);
     for (int fails = 1; fails >= 0; fails--) {
         assert_int_equal(intra_ckpt_async_begin(a, &w), NEB_OK);
         assert_int_equal(intra_ckpt_add(w, INTRA_PARTS_SECTION, INTRA_U64, 2, 1, name), NEB_OK);
@@ -205,15 +211,93 @@ static void test_a_part_given_up(void **state) {
     assert_int_equal(files_here(), 2 * FILES); // neither the mark nor the parts of no file
 }
 
+static void key_path(char out[64]) {
+    snprintf(out, 64, "/tmp/nebula-ckpt-parts-%d.key", (int)getpid());
+}
+
+static struct sec_vault *vault_of_job(uint8_t job) {
+    char path[64];
+    uint8_t context[SEC_SEAL_CONTEXT_BYTES] = {job};
+    struct sec_seal_key *site = NULL, *k = NULL;
+    struct sec_vault *v = NULL;
+    key_path(path);
+    assert_int_equal(neb_fs_exists(path) ? sec_seal_key_load(path, NULL, NULL, &site)
+                                         : sec_seal_key_make(path, NULL, &site),
+                     NEB_OK);
+    assert_int_equal(sec_seal_key_derive(site, context, &k), NEB_OK);
+    assert_int_equal(sec_vault_create_take(&k, NULL, &v), NEB_OK);
+    sec_seal_key_destroy(&site);
+    return v;
+}
+
+// Parts whose own bytes are whole and sealed with the site's keys, put in the place of others.
+static void test_sealed_parts_are_bound(void **state) {
+    (void)state;
+    char path[NEB_PATH_MAX], first[NEB_PATH_MAX], part[NEB_PATH_MAX], from[NEB_PATH_MAX];
+    const uint64_t token = 77, before = (uint64_t)getpid() << 20 | 1;
+    struct sec_vault *other = vault_of_job(2);
+    struct neb_buf was = {0}, wrong = {0};
+    assert_int_equal(intra_ckpt_step_path(dir, 1, first, sizeof first), NEB_OK);
+    assert_int_equal(intra_ckpt_step_path(dir, 2, path, sizeof path), NEB_OK);
+    for (uint32_t k = FILES; k-- > 0;)
+        assert_int_equal(write_one(path, 2, token, k), NEB_OK);
+    assert_int_equal(intra_part_path(path, token, 1, part, sizeof part), NEB_OK);
+    assert_int_equal(neb_fs_read(part, 1 << 24, &was), NEB_OK);
+    assert_true(neb_is_sealed(was.p, was.len));
+    assert_int_equal(loads(), 2);
+    assert_int_equal(intra_part_path(first, before, 1, from, sizeof from), NEB_OK); // of step 1
+    assert_int_equal(neb_fs_read(from, 1 << 24, &wrong), NEB_OK);
+    assert_int_equal(neb_fs_write(part, wrong.p, wrong.len, 0600), NEB_OK);
+    assert_int_equal(loads(), 1);
+    char why[512];
+    struct intra_ckpt *c = NULL;
+    assert_int_equal(intra_ckpt_open_in(vault, path, true, &c), NEB_ERR_CORRUPT);
+    neb_last_error(why, sizeof why);
+    assert_non_null(strstr(why, "not part 1 of 2 of its checkpoint"));
+    // what it says of itself is right, but anybody could have written it
+    writes = NULL;
+    assert_int_equal(write_one(path, 2, token, 1), NEB_OK);
+    assert_int_equal(loads(), 1);
+    writes = sec_vault_of(other); // or another job
+    assert_int_equal(write_one(path, 2, token, 1), NEB_OK);
+    assert_int_equal(loads(), 1);
+    // one of three, where two are wanted
+    const struct intra_part of_three = {token, 1, 3};
+    struct intra_ckpt_writer *w = NULL;
+    assert_int_equal(intra_part_create(vault, path, &of_three, &w), NEB_OK);
+    assert_int_equal(intra_ckpt_commit(w), NEB_OK);
+    intra_ckpt_writer_destroy(&w);
+    assert_int_equal(loads(), 1);
+    assert_int_equal(neb_fs_write(part, was.p, was.len, 0600), NEB_OK);
+    assert_int_equal(loads(), 2);
+    // a site's key opens what its jobs' keys have sealed; without a key nothing opens
+    assert_int_equal(intra_ckpt_open(path, true, &c), NEB_ERR_DENIED);
+    sec_vault_destroy(&other);
+    neb_buf_free(&was);
+    neb_buf_free(&wrong);
+}
+
 static int set_up(void **state) {
     (void)state;
     neb_log_set_sink(testing_drop, NULL);
     strcpy(dir, "/tmp/nebula-ckpt-parts-XXXXXX");
+    writes = vault;
     return mkdtemp(dir) && write_generation(1) == NEB_OK ? 0 : -1;
 }
+static int set_up_sealed(void **state) {
+    sealing = vault_of_job(1);
+    vault = sec_vault_of(sealing);
+    return set_up(state);
+}
 static int tear_down(void **state) {
+    char path[64];
     (void)state;
     neb_log_set_sink(NULL, NULL);
+    sec_vault_destroy(&sealing);
+    vault = NULL;
+    key_path(path);
+    if (neb_fs_exists(path) && neb_fs_remove(path) != NEB_OK)
+        return -1;
     return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
 }
 
@@ -223,6 +307,12 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_every_operation_fails, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_the_same_step_again, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_a_part_given_up, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_what_is_no_part, set_up, tear_down)};
+        cmocka_unit_test_setup_teardown(test_what_is_no_part, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_killed_at_every_operation, set_up_sealed, tear_down),
+        cmocka_unit_test_setup_teardown(test_every_operation_fails, set_up_sealed, tear_down),
+        cmocka_unit_test_setup_teardown(test_the_same_step_again, set_up_sealed, tear_down),
+        cmocka_unit_test_setup_teardown(test_a_part_given_up, set_up_sealed, tear_down),
+        cmocka_unit_test_setup_teardown(test_what_is_no_part, set_up_sealed, tear_down),
+        cmocka_unit_test_setup_teardown(test_sealed_parts_are_bound, set_up_sealed, tear_down)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,7 +8,7 @@
 //     save=PATH           a checkpoint at the end, by all ranks: with an update in flight of every fragment
 //     load=PATH           begin from one
 //     dump=PATH           one rank: θ and v at the end, as a snapshot has them        adopt=PATH   begin from them
-//     single=0|1          0: rank 0 owns all
+//     single=0|1          0: rank 0 owns all           seal=KEYFILE   checkpoints are sealed, each part by its rank
 //     one=0|1             0: all is written by rank 0   width=N      64: of the model
 //     device=fp32|bf16    each rank trains on its CUDA device; outer=host|device|auto: where the exchange's state is then (host)
 //
@@ -17,7 +17,7 @@
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "agent/base/sha256.h"
-#include "agent/owners.h"
+#include "agent/follow.h"
 #include "agent/worker.h"
 #include "tests/parallel/mesh_program.h"
 
@@ -31,7 +31,7 @@ struct options {
     struct intra_mesh_config mesh;
     int first, rounds, fragments, width;
     bool tied, robust, one, single;
-    const char *codec, *trainable, *device, *outer, *save, *load, *dump, *adopt;
+    const char *codec, *trainable, *device, *outer, *save, *load, *dump, *adopt, *seal;
 };
 
 static bool parse(int argc, char **argv, struct options *o) {
@@ -58,6 +58,7 @@ static bool parse(int argc, char **argv, struct options *o) {
         {.key = "load", .text = &o->load},
         {.key = "dump", .text = &o->dump},
         {.key = "adopt", .text = &o->adopt},
+        {.key = "seal", .text = &o->seal},
     };
     return mesh_options(argc, argv, &o->mesh, all, sizeof all / sizeof *all) && o->fragments >= 1 &&
            o->fragments <= 4;
@@ -103,17 +104,17 @@ static void say_time(int rank, double seconds) {
 }
 
 struct followed {
-    struct agent_owners_follower exchange;
+    struct agent_follower own;
     double busy_s; // in calls
 };
 
 static enum neb_status follow(void *user, struct intra_team *team, int32_t n) {
     struct followed *x = user;
-    struct agent_owners_follower *f = &x->exchange;
+    struct agent_owners_follower *f = &x->own.exchange;
     bool had = f->owners != NULL;
     size_t before = allocated();
     double start = processor_s();
-    NEB_TRY(agent_owners_follow(f, team, n));
+    NEB_TRY(agent_follow(&x->own, team, n));
     x->busy_s += had ? processor_s() - start : 0;
     if (!had && f->owners)
         say_memory(intra_team_world(team)->rank, agent_owners_elements(f->owners),
@@ -123,7 +124,7 @@ static enum neb_status follow(void *user, struct intra_team *team, int32_t n) {
 
 static void follow_end(void *user) {
     struct followed *x = user;
-    agent_owners_follow_end(&x->exchange);
+    agent_follow_end(&x->own);
 }
 
 // ---- rank 0 ---------------------------------------------------------------------------------------------------
@@ -252,7 +253,8 @@ static enum neb_status save(struct agent_worker *w, const struct options *o) {
     uint64_t state[4];
     for (int32_t f = 0; f < o->fragments; f++)
         state[f] = inter_outer_version(w->outer, f);
-    NEB_TRY(intra_ckpt_create(o->save, &out));
+    size_t before = allocated();
+    NEB_TRY(intra_ckpt_create_in(worker_vault(w), o->save, &out));
     if (!o->one)
         intra_ckpt_split(out, o->save);
     enum neb_status st =
@@ -264,13 +266,15 @@ static enum neb_status save(struct agent_worker *w, const struct options *o) {
     if (st == NEB_OK)
         st = intra_ckpt_commit(out);
     intra_ckpt_writer_destroy(&out);
+    fprintf(stderr, "rank 0 has allocated %lld bytes to save\n",
+            (long long)allocated() - (long long)before);
     return st;
 }
 
 static enum neb_status load(struct agent_worker *w, const struct options *o) {
     struct intra_ckpt *c = NULL;
     uint64_t state[4];
-    NEB_TRY(intra_ckpt_open(o->load, true, &c));
+    NEB_TRY(intra_ckpt_open_in(worker_vault(w), o->load, true, &c));
     enum neb_status st =
         intra_ckpt_read(c, "versions", INTRA_U64, (uint64_t)o->fragments, 1, state);
     for (int32_t f = 0; f < o->fragments && st == NEB_OK; f++)
@@ -332,6 +336,18 @@ static enum neb_status finish(struct agent_worker *w, const struct options *o) {
     return NEB_OK;
 }
 
+// The key of a job of that site; every rank gets it.
+static enum neb_status seal(struct agent_worker *w, const struct options *o) {
+    const uint8_t job[SEC_SEAL_CONTEXT_BYTES] = {7};
+    struct sec_seal_key *site = NULL, *k = NULL;
+    NEB_TRY(sec_seal_key_load(o->seal, NULL, NULL, &site));
+    enum neb_status st = sec_seal_key_derive(site, job, &k);
+    sec_seal_key_destroy(&site);
+    NEB_TRY(st);
+    NEB_TRY(sec_vault_create_take(&k, NULL, &w->vault));
+    return w->world ? agent_follow_seal(w->team, w->vault) : NEB_OK;
+}
+
 static enum neb_status place(struct agent_worker *w, const struct options *o) {
     struct agent_cluster *c = &w->job.clusters[w->cluster];
     c->outer_state = !strcmp(o->outer, "device") ? AGENT_OUTER_DEVICE
@@ -358,6 +374,8 @@ static enum neb_status lead(const struct options *o, struct intra_comm *world, s
     w->mesh = world ? &worker_mesh : NULL;
     w->ops = (struct worker_ops){.pull = pull, .push = push};
     NEB_TRY_GOTO(intra_team_create(&c, &o->mesh, world, K, &w->team), out);
+    if (o->seal)
+        NEB_TRY_GOTO(seal(w, o), out);
     NEB_TRY_GOTO(set_up(w, o), out);
     NEB_TRY_GOTO(place(w, o), out);
     if (o->load)
@@ -369,15 +387,17 @@ static enum neb_status lead(const struct options *o, struct intra_comm *world, s
 out:
     worker_sync_destroy(w);
     intra_team_destroy(&w->team);
+    sec_vault_destroy(&w->vault);
     free(w);
     return st;
 }
 
 static enum neb_status serve(struct intra_comm *world, struct kern *K) {
-    struct followed x = {.exchange.pool = K->pool};
+    struct followed x = {.own.exchange.pool = K->pool};
     struct intra_team_follower f = {follow, follow_end, &x};
     enum neb_status st = intra_team_serve(world, K, &f);
     say_time(world->rank, x.busy_s);
+    sec_vault_destroy(&x.own.vault);
     return st;
 }
 

@@ -78,6 +78,49 @@ for m in 2x1x1 2x1x2; do
     on "$m" rounds=5 save="$work/whole.ckpt" one=1 >/dev/null 2>"$work/err" || { cat "$work/err"; exit 1; }
     goes_on "$work/whole.ckpt" "saved by rank 0 of $m"
 done
+# Sealed: every rank seals what it writes with the job's key, so rank 0 gathers no more of it than without a seal, and any mesh goes on from it.
+"$BUILD/nebula" seal init "$work/seal.key" --home "$work/home" >/dev/null
+sealed=$work/sealed
+mkdir "$sealed"
+one rounds=5 save="$sealed/one.ckpt" seal="$work/seal.key" >/dev/null 2>&1 # one file, as before there were parts
+for m in 2x1x1 2x1x2; do
+    on "$m" rounds=5 save="$sealed/$m.ckpt" seal="$work/seal.key" >/dev/null 2>"$work/err" || { cat "$work/err"; exit 1; }
+    (($(find "$sealed" -name "$m.ckpt.*.part" | wc -l) == ${m:0:1} * ${m:4:1} - 1)) || { ls "$sealed"; echo "$m: not a part of every rank"; exit 1; }
+    took=$(sed -n 's/^rank 0 has allocated \(-*[0-9]*\) bytes to save/\1/p' "$work/err")
+    ((took * 8 < $(size "$work/one.ckpt"))) || { echo "$m: rank 0 has allocated $took bytes to save $(size "$work/one.ckpt")"; exit 1; }
+    for f in "$sealed/$m.ckpt"*; do
+        [[ $(head -c 7 "$f") == nebseal ]] || { echo "$f is in clear"; exit 1; }
+        (($(size "$f") * ${m:0:1} * ${m:4:1} < $(size "$work/one.ckpt") * 3 / 2)) || { ls -l "$sealed"; echo "$m: $f is more than a share"; exit 1; }
+    done
+done
+on 2x1x1 rounds=5 save="$sealed/whole.ckpt" one=1 seal="$work/seal.key" >/dev/null 2>&1 # by rank 0 alone, as older builds do
+for file in one 2x1x1 2x1x2 whole; do
+    for m in 3x1x1 1x2x2; do
+        on "$m" first=5 rounds=6 load="$sealed/$file.ckpt" seal="$work/seal.key" >"$work/got" 2>"$work/err" || { cat "$work/err"; echo "sealed by $file: $m cannot load it"; exit 1; }
+        same "$work/want" "$work/got" "sealed by $file: $m goes on with something else"
+    done
+done
+# A part of another generation, of another rank, in clear, or cut: one error, which names it.
+on 2x1x2 rounds=4 save="$sealed/before.ckpt" seal="$work/seal.key" >/dev/null 2>&1
+on 2x1x2 rounds=5 save="$work/clear.ckpt" >/dev/null 2>&1
+part() { echo "$1".*-"$2".part; }
+cp "$(part "$sealed/2x1x2.ckpt" 1)" "$work/kept"
+refused() { # WHAT FILE PATTERN
+    cp "$2" "$(part "$sealed/2x1x2.ckpt" 1)"
+    if on 2x1x1 rounds=1 load="$sealed/2x1x2.ckpt" seal="$work/seal.key" >"$work/got" 2>"$work/err"; then echo "$1: it was taken"; exit 1; fi
+    [[ $(grep -c "$3" "$work/err") == 1 ]] && (($(grep -c 'ERROR\|error' "$work/err") <= 1)) || { cat "$work/err"; echo "$1: not one error"; exit 1; }
+    cp "$work/kept" "$(part "$sealed/2x1x2.ckpt" 1)"
+}
+refused "of another generation" "$(part "$sealed/before.ckpt" 1)" 'not part 1 of 3 of its checkpoint, but of another one or of another rank'
+refused "of another rank" "$(part "$sealed/2x1x2.ckpt" 2)" 'not part 1 of 3 of its checkpoint'
+refused "in clear" "$(part "$work/clear.ckpt" 1)" 'not part 1 of 3 of its checkpoint'
+head -c -100 "$work/kept" >"$work/cut"
+refused "cut" "$work/cut" 'was changed, cut or put in another order'
+on 2x1x1 first=5 rounds=6 load="$sealed/2x1x2.ckpt" seal="$work/seal.key" >"$work/got" 2>/dev/null
+same "$work/want" "$work/got" "with its own parts again: something else"
+"$BUILD/nebula" seal open "$sealed/2x1x2.ckpt" "$work/opened.ckpt" --seal-key "$work/seal.key"
+goes_on "$work/opened.ckpt" "sealed by 2x1x2 and opened"
+echo "sealed parts pass from mesh to mesh, and nobody else's do"
 # What others had, taken over in the middle: parameters, too.
 one rounds=4 dump="$work/snapshot" >/dev/null 2>&1
 one first=2 rounds=4 adopt="$work/snapshot" >"$work/adopted" 2>/dev/null

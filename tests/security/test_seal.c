@@ -2,6 +2,7 @@
 // changed, reordered, extended, tried with another key or another job's; key files that others can read or that are links are refused.
 #include "agent/base/file.h"
 #include "agent/base/rng.h"
+#include "security/hand.h"
 #include "security/seal_chunks.h"
 #include "security/seal_stream.h"
 #include "security/vault.h"
@@ -361,11 +362,52 @@ static void test_systemd_credential(void **state) {
     unsetenv("CREDENTIALS_DIRECTORY");
 }
 
+// A job's key goes to another rank in a box: who has the box alone, or another pair, has nothing; a changed box is refused.
+static void test_key_handed_over(void **state) {
+    (void)state;
+    uint8_t ours[SEC_HAND_PUBLIC_BYTES], theirs[SEC_HAND_PUBLIC_BYTES], box[SEC_HAND_BOX_BYTES];
+    uint8_t again[SEC_HAND_BOX_BYTES], plain_key[SEC_SEAL_HANDED_BYTES];
+    struct sec_hand *us = NULL, *them = NULL;
+    struct sec_seal_key *of_job = NULL, *got = NULL;
+    struct neb_buf sealed = {0};
+    assert_int_equal(sec_seal_key_derive(key, job, &of_job), NEB_OK);
+    assert_int_equal(sec_hand_begin(&us, ours), NEB_OK);
+    assert_int_equal(sec_hand_begin(&them, theirs), NEB_OK);
+    assert_int_equal(sec_hand_give(of_job, ours, box), NEB_OK);
+    assert_int_equal(sec_hand_give(of_job, ours, again), NEB_OK);
+    assert_memory_not_equal(box, again, sizeof box);
+    sec_seal_key_hand(of_job, plain_key);
+    assert_null(memmem(box, sizeof box, plain_key + SEC_SEAL_HANDED_BYTES - SEC_SEAL_KEY_BYTES, 8));
+    assert_int_equal(sec_hand_take(them, box, &got), NEB_ERR_DENIED);
+    for (size_t i = 0; i < sizeof box; i += 7) {
+        box[i] ^= 1;
+        assert_int_equal(sec_hand_take(us, box, &got), NEB_ERR_DENIED);
+        assert_null(got);
+        box[i] ^= 1;
+    }
+    assert_int_equal(sec_hand_take(us, box, &got), NEB_OK);
+    seal_with(got, job, 1000, 1000, &sealed); // what the one seals the other opens, and the site
+    assert_int_equal(opens(of_job, sealed.p, sealed.len), NEB_OK);
+    assert_int_equal(opens(key, sealed.p, sealed.len), NEB_OK);
+    assert_memory_equal(sec_seal_key_context(got), job, sizeof job);
+    memset(ours, 0, sizeof ours); // of small order: a box for anybody
+    assert_int_equal(sec_hand_give(of_job, ours, box), NEB_ERR_DENIED);
+    neb_buf_free(&sealed);
+    sec_seal_key_destroy(&got);
+    sec_seal_key_destroy(&of_job);
+    sec_hand_destroy(&us);
+    sec_hand_destroy(&them);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_ranges),
-        cmocka_unit_test(test_tampering),  cmocka_unit_test(test_chunks),
-        cmocka_unit_test(test_jobs),       cmocka_unit_test(test_vault),
-        cmocka_unit_test(test_keys),       cmocka_unit_test(test_systemd_credential)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_round_trip),
+                                       cmocka_unit_test(test_key_handed_over),
+                                       cmocka_unit_test(test_ranges),
+                                       cmocka_unit_test(test_tampering),
+                                       cmocka_unit_test(test_chunks),
+                                       cmocka_unit_test(test_jobs),
+                                       cmocka_unit_test(test_vault),
+                                       cmocka_unit_test(test_keys),
+                                       cmocka_unit_test(test_systemd_credential)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -277,7 +277,7 @@ static void test_folder(void **state) {
     assert_int_equal(intra_ckpt_open_latest(dir, &c), NEB_OK);
     assert_non_null(strstr(intra_ckpt_path(c), "step-000000000020.ckpt"));
     intra_ckpt_close(&c);
-    assert_int_equal(intra_ckpt_prune(dir, 2), NEB_OK);
+    assert_int_equal(intra_ckpt_prune(NULL, dir, 2), NEB_OK);
     assert_true(!there("step-000000000010.ckpt") && there("step-000000000020.ckpt") &&
                 there("step-000000000030.ckpt"));
     assert_true(!there("step-000000000040.ckpt.tmp") && there("step-of-the-day.ckpt") &&
@@ -289,7 +289,7 @@ static void test_folder(void **state) {
     assert_int_equal(neb_path(file, sizeof file, dir, "step-of-the-day.ckpt"), NEB_OK);
     // a folder that cannot be read is not an empty one
     assert_int_equal(intra_ckpt_open_latest(file, &c), NEB_ERR_IO);
-    assert_int_equal(intra_ckpt_prune(file, 2), NEB_ERR_IO);
+    assert_int_equal(intra_ckpt_prune(NULL, file, 2), NEB_ERR_IO);
 }
 
 static int set_up(void **state) {

@@ -349,7 +349,7 @@ static void test_damaged_checkpoint(void **state) {
     neb_log_set_sink(NULL, NULL);
     assert_int_equal(intra_ckpt_open(older, true, &k), NEB_OK);
     intra_ckpt_close(&k);
-    assert_int_equal(intra_ckpt_prune(dir, 1), NEB_OK);
+    assert_int_equal(intra_ckpt_prune(NULL, dir, 1), NEB_OK);
     assert_false(neb_fs_exists(older));
     assert_int_equal(neb_fs_remove(newer), NEB_OK);
     neb_buf_free(&file);

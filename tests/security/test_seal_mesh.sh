@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# A sealed run of a cluster of two ranks: each seals its own part of every checkpoint, with the job's key that only rank 0 was given by the agent.
+# The parameters are those of a run in clear, also when a rank is killed; rank 0 copies aside its share and no more; no key is in `ps` or in an
+# environment; parts of other generations are refused, by name, and the generation before is used; another mesh goes on from them.
+. "$(dirname "$0")/../e2e/lib.sh"
+make_corpus
+make_job "$T/job.yaml"
+sed -i 's/steps: 60/steps: 120/; s/every_steps: 20/every_steps: 20, keep: 3/; s/seq_len: 64, batch: 4/seq_len: 32, batch: 4/; s/{name: alpha,/{name: alpha, mesh: {dp: 2},/' "$T/job.yaml"
+cd "$T"
+"$nebula" seal init "$T/seal.key" --home "$T/home" >/dev/null || fail "seal init"
+timeout 150 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/clear" >"$T/clear.log" 2>&1 || fail "run in clear: $(tail -n 3 "$T/clear.log")"
+
+timeout 200 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/run" --seal-key "$T/seal.key" >"$T/run.log" 2>&1 &
+pid=$!
+wait_step "$T/run" 45 "$pid" alpha || fail "the run ended before step 45: $(tail -n 3 "$T/run.log")"
+ranks=$(pgrep -f "nebula worker .*$T/run/clusters/alpha/")
+hex=$(od -An -v -tx1 "$T/seal.key" | tr -d ' \n')
+victim=
+for p in $ranks; do
+    tr '\0' '\n' <"/proc/$p/cmdline" >>"$T/ps.txt" 2>/dev/null || true
+    tr '\0' '\n' <"/proc/$p/environ" >"$T/environ" 2>/dev/null || true
+    cat "$T/environ" >>"$T/ps.txt"
+    has -x 'RANK=[01]' "$T/environ" || continue # not the launcher
+    [[ $(awk '/Max core file size/ {print $5}' "/proc/$p/limits") == 0 ]] || fail "a rank may dump core: $(tr '\0' ' ' <"/proc/$p/cmdline")"
+    ! has -x 'RANK=1' "$T/environ" || victim=$p
+done
+[[ $victim ]] || fail "no rank 1 among $ranks"
+! grep -qi "$hex" "$T/ps.txt" || fail "the key is on a command line or in an environment"
+kill -KILL "$victim"
+wait "$pid" || fail "sealed run: $(tail -n 5 "$T/run.log")"
+digests_equal "$T/run"
+[[ $(summary '.clusters[0].params_digest' "$T/run") == "$(summary '.clusters[0].params_digest' "$T/clear")" ]] || fail "a sealed run ends with other parameters"
+cat "$T"/run/clusters/alpha/jobs/*/rank-0.log | has 'going on from step' || fail "nothing was begun again"
+
+# ---- what lies there
+dir=$(echo "$T"/run/clusters/alpha/jobs/*/checkpoint)
+while IFS= read -r f; do [[ $(head -c 7 "$f") == nebseal ]] || fail "$f is in clear"; done < <(find "$T/run" -name '*.ckpt' -o -name '*.part')
+for f in "$dir"/step-*.ckpt; do
+    parts=("$f".*.part)
+    [[ ${#parts[@]} == 1 && -s ${parts[0]} ]] || fail "not one part beside $f: $(ls "$dir")"
+    a=$(stat -c %s "$f") b=$(stat -c %s "${parts[0]}")
+    ((a < 2 * b && b < 2 * a)) || fail "rank 0 wrote $a bytes, rank 1 $b"
+done
+# Rank 0's copy is of what it writes.
+read -r mesh alone < <(jq -s -r '[.[] | select(.kind == "checkpoint")] | group_by(.cluster) | map([.[].bytes] | max) | @tsv' "$T/run/metrics.jsonl")
+((mesh * 10 < alone * 7)) || fail "rank 0 of two copies $mesh bytes, one rank alone $alone"
+
+# ---- read with the key, by other commands and by another mesh
+newest=$(ls "$dir"/step-*.ckpt | tail -n 1) older=$(ls "$dir"/step-*.ckpt | tail -n 2 | head -n 1)
+same=$(ls "$T"/clear/clusters/alpha/jobs/*/checkpoint/"${newest##*/}")
+want=$("$nebula" eval "$same" --corpus "$T/corpus" --windows 4)
+[[ $("$nebula" eval "$newest" --corpus "$T/corpus" --windows 4 --seal-key "$T/seal.key") == "$want" ]] || fail "eval of the sealed checkpoint differs"
+"$nebula" seal open "$newest" "$T/opened.ckpt" --seal-key "$T/seal.key" || fail "seal open"
+[[ $("$nebula" eval "$T/opened.ckpt" --corpus "$T/corpus" --windows 4) == "$want" ]] || fail "eval of the opened checkpoint differs"
+
+own=$(ls "$newest".*.part)
+cp "$own" "$T/own.part"
+cp "$(ls "$older".*.part)" "$own"
+if "$nebula" eval "$newest" --corpus "$T/corpus" --seal-key "$T/seal.key" >"$T/swapped.log" 2>&1; then fail "a part of another generation was taken"; fi
+[[ $(grep -c 'error' "$T/swapped.log") == 1 ]] && has "${own##*/}: not part 1 of 1 of its checkpoint" <"$T/swapped.log" || fail "swapped part: $(cat "$T/swapped.log")"
+# A run that goes on uses the generation before, here with stages in place of replicas.
+sed 's/mesh: {dp: 2}/mesh: {pp: 2}/' "$T/job.yaml" >"$T/then.yaml"
+rm "$T/run/summary.json"
+timeout 150 "$nebula" pretrain "$T/then.yaml" --local 2 --out "$T/run" --resume --seal-key "$T/seal.key" >"$T/then.log" 2>&1 || fail "resumed: $(tail -n 5 "$T/then.log")"
+digests_equal "$T/run"
+cat "$T"/run/clusters/alpha/jobs/*/rank-0.log | has "step-0*$((10#$(basename "$newest" .ckpt | tr -dc 0-9))).ckpt is not usable; trying the previous" || fail "the swapped generation was used: $(cat "$T"/run/clusters/alpha/jobs/*/rank-0.log)"
+sed -n '/dp 1, pp 2, tp 1/,$p' "$T"/run/clusters/alpha/jobs/*/rank-0.log | has "going on from step $((10#$(basename "$older" .ckpt | tr -dc 0-9)))" || fail "not the generation before: $(cat "$T"/run/clusters/alpha/jobs/*/rank-0.log)"
+echo "ranks seal their own parts; rank 0 copies $mesh bytes, one rank $alone"
