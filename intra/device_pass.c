@@ -1,5 +1,5 @@
 // One pass over a batch on an accelerator: forward.c's lines with the types of device.h. Fused where the kernels are: the
-// stream's addition with the norm that reads it, the qkv bias with its product, the stream's gradient with its copy as T.
+// stream's addition with the norm that reads it, the qkv bias with its product and its gradient with dW, the stream's gradient with its copy as T.
 //
 // Over tensor-parallel ranks a product whose result is a sum over them (what o and down add, the gradients of y1 and y2) is written
 // as fp32 into d->wide, reduced there, and this rank's rows of it go on; what the ranks gather are rows of T.
@@ -71,17 +71,23 @@ static void linear(struct intra_device *d, enum kern_type ty, void *y, const voi
     }
 }
 
-// dx (n, in), of type tx, = dy W (NULL: not wanted); dW += dy^T x where it learns; adapters likewise.
+// dx (n, in), of type tx, = dy W (NULL: not wanted); dW += dy^T x and the bias's sums of dy where they learn; adapters likewise.
 static void linear_bwd(struct intra_device *d, enum kern_type tx, void *dx, void *dy, const void *x,
                        int n, int out, int in, const struct intra_tensor *w,
-                       const struct intra_lora_pair *lora, int parts) {
+                       const struct intra_tensor *bias, const struct intra_lora_pair *lora,
+                       int parts) {
     const struct kern_device_ops *K = device_ops(d);
     struct kern_device *D = d->c.D;
     enum kern_type t = d->c.type;
     int col = 0, rank = d->m->trainable.lora_rank;
-    if (w->trainable)
+    bool shifts = bias && bias->trainable;
+    if (w->trainable && shifts)
+        K->gemm_grads(D, t, out, in, n, dy, x, in, device_grad(d, w), device_grad(d, bias));
+    else if (w->trainable)
         K->gemm(D, t, KERN_F32, KERN_T, KERN_N, out, in, n, 1, dy, out, x, in, 1, device_grad(d, w),
                 in, NULL);
+    else if (shifts)
+        K->bias_bwd(D, t, device_grad(d, bias), dy, n, out);
     if (dx)
         K->gemm(D, t, tx, KERN_N, KERN_N, n, in, out, 1, dy, out, device_weight(d, w), in, 0, dx,
                 in, NULL);
@@ -155,11 +161,12 @@ static void linear_added(struct intra_device *d, const void *x, int in,
 
 // Backward of a norm's product, d->dy = gradient of the norm's output, rows of T.
 static void linear_bwd_in(struct intra_device *d, void *dy, const void *x, int out,
-                          const struct intra_tensor *w, const struct intra_lora_pair *lora,
-                          int parts, bool through, const struct shape *s) {
+                          const struct intra_tensor *w, const struct intra_tensor *bias,
+                          const struct intra_lora_pair *lora, int parts, bool through,
+                          const struct shape *s) {
     void *dx = s->cut ? (void *)d->wide : d->dy;
-    linear_bwd(d, s->cut ? KERN_F32 : s->t, through ? dx : NULL, dy, x, s->n, out, s->d, w, lora,
-               parts);
+    linear_bwd(d, s->cut ? KERN_F32 : s->t, through ? dx : NULL, dy, x, s->n, out, s->d, w, bias,
+               lora, parts);
     if (!s->cut || !through)
         return;
     device_rows_sum(d, &s->rows, d->wide);
@@ -221,24 +228,23 @@ static void block_bwd(struct intra_device *d, struct device_acts *a, int32_t l,
     struct device_block *b = &a->blocks[l - d->m->layer0];
     struct kern_attn at = attn_shape(d, s);
     size_t k = (size_t)s->q, v = k + (size_t)s->kv;
-    linear_bwd(d, s->t, d->dact, stream_grad(d, s), b->act, s->n, s->d, s->f, y->down, &y->lora[6],
-               1);
+    linear_bwd(d, s->t, d->dact, stream_grad(d, s), b->act, s->n, s->d, s->f, y->down, NULL,
+               &y->lora[6], 1);
     K->swiglu_bwd(D, s->t, b->gu, d->dact, b->gu, s->n, s->f);
     if (!again)
         norm_again(d, b->y2, b->rstd2, b->h2, y->norm2, s, y->gate, &y->lora[4], 2);
-    linear_bwd_in(d, b->gu, b->y2, 2 * s->f, y->gate, &y->lora[4], 2, true, s);
+    linear_bwd_in(d, b->gu, b->y2, 2 * s->f, y->gate, NULL, &y->lora[4], 2, true, s);
     norm_bwd(d, b->h2, b->rstd2, y->norm2, s);
-    linear_bwd(d, s->t, d->datt, stream_grad(d, s), b->att, s->n, s->d, s->q, y->o, &y->lora[3], 1);
+    linear_bwd(d, s->t, d->datt, stream_grad(d, s), b->att, s->n, s->d, s->q, y->o, NULL,
+               &y->lora[3], 1);
     K->attn_bwd(D, s->t, &at, d->dqkv, device_at(d, d->dqkv, k), device_at(d, d->dqkv, v), d->datt,
                 b->att, s->q, b->lse, b->qkv, s->qkv, device_at(d, b->qkv, k), s->qkv,
                 device_at(d, b->qkv, v), s->qkv, d->delta);
     K->rope(D, s->t, d->dqkv, s->qkv, d->rope, s->n, s->T, c->n_heads + c->n_kv_heads, c->head_dim,
             true);
-    if (y->q_bias && y->q_bias->trainable)
-        K->bias_bwd(D, s->t, device_grad(d, y->q_bias), d->dqkv, s->n, s->qkv);
     bool through = below || y->norm1->trainable;
     norm_again(d, b->y1, b->rstd1, b->h1, y->norm1, s, y->q, &y->lora[0], 3);
-    linear_bwd_in(d, d->dqkv, b->y1, s->qkv, y->q, &y->lora[0], 3, through, s);
+    linear_bwd_in(d, d->dqkv, b->y1, s->qkv, y->q, y->q_bias, &y->lora[0], 3, through, s);
     if (through)
         norm_bwd(d, b->h1, b->rstd1, y->norm1, s);
 }

@@ -139,6 +139,10 @@ struct kern_device_ops {
     void (*gemm)(struct kern_device *D, enum kern_type t, enum kern_type tc, enum kern_trans ta,
                  enum kern_trans tb, int m, int n, int k, float alpha, const void *a, int lda,
                  const void *b, int ldb, float beta, void *c, int ldc, const void *bias);
+    // Of y = x W^T + bias: dw (m, n) += dy^T x, and db (m) += sums of dy's columns, by the product itself where the library can. dy (k, m)
+    // dense, x (k, n), both T.
+    void (*gemm_grads)(struct kern_device *D, enum kern_type t, int m, int n, int k, const void *dy,
+                       const void *x, int ldx, float *dw, float *db);
     void (*cast)(struct kern_device *D, enum kern_type t, void *out, const float *x, size_t n);
     // An id below 0 gives a row of zeros.
     void (*embed_fwd)(struct kern_device *D, float *out, const float *table, const int32_t *ids,
@@ -244,7 +248,7 @@ NEB_MUST_CHECK enum neb_status kern_device_open(int index, char why[KERN_WHY_MAX
 void kern_device_close(struct kern_device **D); // NULL-safe
 
 // What the object exports as kern_cuda_open. text: of the failure.
-enum { KERN_DEVICE_VERSION = 4 };
+enum { KERN_DEVICE_VERSION = 5 };
 typedef enum neb_status kern_device_opener(int version, int index, struct kern_device **out,
                                            char *text, size_t text_cap);
 

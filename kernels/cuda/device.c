@@ -182,6 +182,20 @@ static void forget(struct kern_device *D, struct kern_graph **g) {
             keep(D, call, what);                                                                   \
     } while (0)
 
+// A product's kernel was chosen before it is recorded: the same one as in the plain way.
+static bool known(struct kern_device *D, const struct kern_cu_product *p) {
+    if (recording(D) && !kern_cu_gemm_knows(of(D)->gemm, p))
+        kern_cu_record_fail(&of(D)->recorder, "a product", "it has not run before");
+    return !broken(D);
+}
+static void product(struct kern_device *D, const struct kern_cu_product *p) {
+    const char *wrong = known(D, p) ? kern_cu_gemm_run(of(D)->gemm, p, of(D)->s) : NULL;
+    if (wrong && recording(D))
+        kern_cu_record_fail(&of(D)->recorder, "a product", wrong);
+    else if (wrong)
+        of(D)->failed = neb_fail(NEB_ERR_IO, "%s: %s: %d x %d x %d, %s", D->name, wrong, p->m, p->n,
+                                 p->k, p->t == KERN_BF16 ? "bf16" : "fp32");
+}
 static void gemm(struct kern_device *D, enum kern_type t, enum kern_type tc, enum kern_trans ta,
                  enum kern_trans tb, int m, int n, int k, float alpha, const void *a, int lda,
                  const void *b, int ldb, float beta, void *c, int ldc, const void *bias) {
@@ -201,14 +215,7 @@ static void gemm(struct kern_device *D, enum kern_type t, enum kern_type tc, enu
                                 .b = b,
                                 .bias = bias,
                                 .c = c};
-    if (broken(D))
-        return;
-    const char *wrong = kern_cu_gemm_run(of(D)->gemm, &p, of(D)->s);
-    if (wrong && recording(D))
-        kern_cu_record_fail(&of(D)->recorder, "a product", wrong);
-    else if (wrong)
-        of(D)->failed = neb_fail(NEB_ERR_IO, "%s: %s: %d x %d x %d, %s", D->name, wrong, m, n, k,
-                                 t == KERN_BF16 ? "bf16" : "fp32");
+    product(D, &p);
 }
 
 static void cast(struct kern_device *D, enum kern_type t, void *out, const float *x, size_t n) {
@@ -287,6 +294,36 @@ static void bias_bwd(struct kern_device *D, enum kern_type t, float *db, const v
                      int d) {
     float *room = scratch(D, kern_cu_bias_bwd_scratch(n, d) * sizeof(float));
     RUN(D, "bias gradient", kern_cu_bias_bwd(t, db, dy, n, d, room, of(D)->s));
+}
+
+// dy is read once, for both, where the library sums it up along with the product; it writes the sums, which are then added.
+static void gemm_grads(struct kern_device *D, enum kern_type t, int m, int n, int k, const void *dy,
+                       const void *x, int ldx, float *dw, float *db) {
+    struct kern_cu_product p = {.t = t,
+                                .tc = KERN_F32,
+                                .ta = KERN_T,
+                                .m = m,
+                                .n = n,
+                                .k = k,
+                                .lda = m,
+                                .ldb = ldx,
+                                .ldc = n,
+                                .alpha = 1,
+                                .beta = 1,
+                                .a = dy,
+                                .b = x,
+                                .c = dw};
+    p.sums = scratch(D, (size_t)m * sizeof(float));
+    if (!known(D, &p))
+        return;
+    if (kern_cu_gemm_takes(of(D)->gemm, &p)) {
+        product(D, &p);
+        RUN(D, "bias gradient", kern_cu_add(db, p.sums, (size_t)m, of(D)->s));
+        return;
+    }
+    p.sums = NULL;
+    bias_bwd(D, t, db, dy, k, m);
+    product(D, &p);
 }
 
 static void loss_total(struct kern_device *D, double *total, const float *losses, int n) {
@@ -435,6 +472,7 @@ const struct kern_device_ops kern_cu_ops = {
     .replay = replay,
     .forget = forget,
     .gemm = gemm,
+    .gemm_grads = gemm_grads,
     .cast = cast,
     .embed_fwd = embed_fwd,
     .embed_bwd = embed_bwd,

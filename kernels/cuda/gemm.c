@@ -1,6 +1,7 @@
 // Matrix products by cuBLASLt. It thinks in columns: our row-major C = op(A) op(B) is its C^T = op(B)^T op(A)^T, so A and B
-// change places and keep their transposition. The bias is its epilogue. For each shape the library's heuristics are asked
-// once, with the alignment that the pointers really have.
+// change places and keep their transposition. The bias is its epilogue, and so are the sums of op(A)'s rows over k: of its second
+// operand, one for each column of its result (BGRADB). For each shape the library's heuristics are asked once, with the alignment that the
+// pointers really have; also that they have nothing is kept.
 #include "kernels/cuda/gemm.h"
 
 #include <cublasLt.h>
@@ -10,11 +11,12 @@
 enum { PLANS = 256, WORKSPACE_BYTES = 32 << 20, ALIGN_MOST = 256 };
 
 struct key { // all that a plan depends on; no padding, compared as bytes
-    int32_t t, tc, ta, tb, m, n, k, lda, ldb, ldc, beta, bias, align_a, align_b, align_c;
+    int32_t t, tc, ta, tb, m, n, k, lda, ldb, ldc, beta, bias, sums, align_a, align_b, align_c;
 };
 
 struct plan {
     struct key key;
+    bool none; // no kernel
     cublasLtMatmulDesc_t op;
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algo;
@@ -86,6 +88,7 @@ static struct key key_of(const struct kern_cu_product *p) {
                         .ldc = p->ldc,
                         .beta = p->beta != 0,
                         .bias = p->bias ? alignment_of(p->bias) : 0,
+                        .sums = p->sums ? alignment_of(p->sums) : 0,
                         .align_a = alignment_of(p->a),
                         .align_b = alignment_of(p->b),
                         .align_c = alignment_of(p->c)};
@@ -95,10 +98,19 @@ static cudaDataType_t type_of(enum kern_type t) {
     return t == KERN_BF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
+// What comes with the product, and where it is. The library looks at the pointer's alignment when it is asked for a kernel.
+static bool epilogue(cublasLtMatmulDesc_t op, const struct kern_cu_product *p) {
+    cublasLtEpilogue_t what = p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_BGRADB;
+    const void *at = p->bias ? p->bias : p->sums;
+    return !at || (cublasLtMatmulDescSetAttribute(op, CUBLASLT_MATMUL_DESC_EPILOGUE, &what,
+                                                  sizeof what) == CUBLAS_STATUS_SUCCESS &&
+                   cublasLtMatmulDescSetAttribute(op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &at,
+                                                  sizeof at) == CUBLAS_STATUS_SUCCESS);
+}
+
 static bool describe(struct plan *out, const struct kern_cu_product *p) {
     cublasOperation_t first = p->tb == KERN_T ? CUBLAS_OP_T : CUBLAS_OP_N,
                       second = p->ta == KERN_T ? CUBLAS_OP_T : CUBLAS_OP_N;
-    cublasLtEpilogue_t bias = CUBLASLT_EPILOGUE_BIAS;
     uint64_t k = (uint64_t)p->k, m = (uint64_t)p->m, n = (uint64_t)p->n;
     // A row-major (rows, cols) is a column-major (cols, rows).
     return cublasLtMatmulDescCreate(&out->op, CUBLAS_COMPUTE_32F, CUDA_R_32F) ==
@@ -107,11 +119,7 @@ static bool describe(struct plan *out, const struct kern_cu_product *p) {
                                           sizeof first) == CUBLAS_STATUS_SUCCESS &&
            cublasLtMatmulDescSetAttribute(out->op, CUBLASLT_MATMUL_DESC_TRANSB, &second,
                                           sizeof second) == CUBLAS_STATUS_SUCCESS &&
-           (!p->bias ||
-            (cublasLtMatmulDescSetAttribute(out->op, CUBLASLT_MATMUL_DESC_EPILOGUE, &bias,
-                                            sizeof bias) == CUBLAS_STATUS_SUCCESS &&
-             cublasLtMatmulDescSetAttribute(out->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias,
-                                            sizeof p->bias) == CUBLAS_STATUS_SUCCESS)) &&
+           epilogue(out->op, p) &&
            cublasLtMatrixLayoutCreate(&out->a, type_of(p->t), p->tb == KERN_T ? k : n,
                                       p->tb == KERN_T ? n : k, p->ldb) == CUBLAS_STATUS_SUCCESS &&
            cublasLtMatrixLayoutCreate(&out->b, type_of(p->t), p->ta == KERN_T ? m : k,
@@ -120,12 +128,12 @@ static bool describe(struct plan *out, const struct kern_cu_product *p) {
                CUBLAS_STATUS_SUCCESS;
 }
 
-static bool choose(struct kern_cu_gemm *g, struct plan *out) {
+static bool choose(struct kern_cu_gemm *g, struct plan *out, const struct key *key) {
     cublasLtMatmulPreference_t want = NULL;
     cublasLtMatmulHeuristicResult_t found;
     size_t workspace = WORKSPACE_BYTES;
-    uint32_t a = (uint32_t)out->key.align_b, b = (uint32_t)out->key.align_a,
-             c = (uint32_t)out->key.align_c; // places changed, as above
+    uint32_t a = (uint32_t)key->align_b, b = (uint32_t)key->align_a,
+             c = (uint32_t)key->align_c; // places changed, as above
     int n = 0;
     bool ok = cublasLtMatmulPreferenceCreate(&want) == CUBLAS_STATUS_SUCCESS &&
               cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
@@ -149,22 +157,38 @@ static bool choose(struct kern_cu_gemm *g, struct plan *out) {
     return ok;
 }
 
-static struct plan *plan_for(struct kern_cu_gemm *g, const struct kern_cu_product *p) {
-    struct key key = key_of(p);
+static const struct plan *find(const struct kern_cu_gemm *g, const struct key *key) {
     for (int i = 0; i < g->used; i++)
-        if (!memcmp(&g->plans[i].key, &key, sizeof key))
+        if (!memcmp(&g->plans[i].key, key, sizeof *key))
             return &g->plans[i];
+    return NULL;
+}
+
+static const struct plan *plan_for(struct kern_cu_gemm *g, const struct kern_cu_product *p) {
+    struct key key = key_of(p);
+    const struct plan *known = find(g, &key);
+    if (known)
+        return known;
     struct plan *to = &g->plans[g->used < PLANS ? g->used : g->next];
     if (g->used < PLANS)
         g->used++;
     else
         g->next = (g->next + 1) % PLANS;
     forget(to);
+    bool made = describe(to, p) && choose(g, to, &key);
+    if (!made)
+        forget(to);
+    to->none = !made;
     to->key = key;
-    if (describe(to, p) && choose(g, to))
-        return to;
-    forget(to);
-    return NULL;
+    return to;
+}
+
+bool kern_cu_gemm_takes(struct kern_cu_gemm *g, const struct kern_cu_product *p) {
+    return !plan_for(g, p)->none;
+}
+bool kern_cu_gemm_knows(const struct kern_cu_gemm *g, const struct kern_cu_product *p) {
+    struct key key = key_of(p);
+    return find(g, &key) != NULL;
 }
 
 const char *kern_cu_gemm_run(struct kern_cu_gemm *g, const struct kern_cu_product *p,
@@ -173,12 +197,10 @@ const char *kern_cu_gemm_run(struct kern_cu_gemm *g, const struct kern_cu_produc
         return NULL;
     if (p->k == 0)
         return "a product over an empty dimension";
-    struct plan *plan = plan_for(g, p);
-    if (!plan)
+    const struct plan *plan = plan_for(g, p);
+    if (plan->none)
         return "cuBLASLt has no kernel for a product's shape";
-    if (p->bias &&
-        cublasLtMatmulDescSetAttribute(plan->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias,
-                                       sizeof p->bias) != CUBLAS_STATUS_SUCCESS)
+    if (!epilogue(plan->op, p))
         return "cuBLASLt does not take a bias";
     return cublasLtMatmul(g->lt, plan->op, &p->alpha, p->b, plan->a, p->a, plan->b, &p->beta, p->c,
                           plan->c, p->c, plan->c, &plan->algo, g->workspace, WORKSPACE_BYTES,

@@ -7,18 +7,24 @@
 
 struct kern_cu_gemm; // handle, workspace, plans
 
-struct kern_cu_product { // device.h's gemm; the bias is of type tc, which cuBLASLt wants of it
+// device.h's gemm; bias and sums are of type tc, which cuBLASLt wants of them. One of the two at most.
+struct kern_cu_product {
     enum kern_type t, tc;
     enum kern_trans ta, tb;
     int m, n, k, lda, ldb, ldc;
     float alpha, beta;
     const void *a, *b, *bias;
     void *c;
+    void *sums; // (m) written: of op(A)'s rows; alpha is 1
 };
 
 // NULL, or what went wrong (a constant string). destroy is NULL-safe.
 const char *kern_cu_gemm_create(struct kern_cu_gemm **out);
 void kern_cu_gemm_destroy(struct kern_cu_gemm **g);
+// Does the library have a kernel for this product? sums: not for every shape and type.
+bool kern_cu_gemm_takes(struct kern_cu_gemm *g, const struct kern_cu_product *p);
+// Was it asked before, and is the answer still there? Nothing is asked while a stream is captured.
+bool kern_cu_gemm_knows(const struct kern_cu_gemm *g, const struct kern_cu_product *p);
 // Enqueues. Plans are made at the first use of a shape and kept.
 const char *kern_cu_gemm_run(struct kern_cu_gemm *g, const struct kern_cu_product *p,
                              cudaStream_t s);

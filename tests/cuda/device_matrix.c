@@ -183,6 +183,19 @@ static void op_gemm_bias(struct run *r) { // m n k
     r->D->ops->gemm(r->D, r->t, r->t, KERN_N, KERN_T, d[0], d[1], d[2], 1, dev(a), d[2], dev(b),
                     d[2], 0, dev(c), d[1], dev(bias));
 }
+// dW and the bias's gradient together.
+static void op_gemm_grads(struct run *r) { // m n k pad
+    const int *d = r->d;
+    int ldx = d[1] + d[3];
+    struct array *dy = input(r, r->t, (size_t)d[2] * d[0], 1),
+                 *x = input(r, r->t, (size_t)d[2] * ldx, 1),
+                 *dw = added(r, KERN_F32, (size_t)d[0] * d[1]),
+                 *db = added(r, KERN_F32, (size_t)d[0]);
+    r->ref->ops->gemm(r->ref, KERN_T, KERN_N, d[0], d[1], d[2], 1, dy->host, d[0], x->host, ldx, 1,
+                      dw->host, d[1]);
+    r->ref->ops->bias_bwd(r->ref, db->host, dy->host, d[2], d[0]);
+    r->D->ops->gemm_grads(r->D, r->t, d[0], d[1], d[2], dev(dy), dev(x), ldx, dev(dw), dev(db));
+}
 static void op_cast(struct run *r) {
     size_t n = (size_t)r->d[0];
     struct array *x = input(r, KERN_F32, n, 1), *y = written(r, r->t, n);
@@ -616,6 +629,10 @@ static const struct op_case {
     GEMM(true, 300, 1000, 1001, 0, 0, 0, 8),
     {"gemm + bias", op_gemm_bias, {1e-5, 6e-3}, false, {9, 24, 16}},
     {"gemm + bias", op_gemm_bias, {1e-5, 6e-3}, true, {129, 2304, 768}},
+    {"gemm_grads", op_gemm_grads, {1e-5, 1e-5}, false, {24, 9, 16}},
+    {"gemm_grads", op_gemm_grads, {1e-5, 1e-5}, false, {7, 33, 65, 3}},
+    {"gemm_grads", op_gemm_grads, {1e-5, 1e-5}, false, {96, 64, 129}},
+    {"gemm_grads", op_gemm_grads, {2e-5, 2e-5}, true, {1152, 896, 2048}},
     {"cast", op_cast, {0, 0}, false, {1003}},
     {"cast", op_cast, {0, 0}, false, {4096}},
     {"embed_fwd", op_embed_fwd, {0, -1}, false, {37, 67, 11}},

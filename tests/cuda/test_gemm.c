@@ -1,5 +1,5 @@
 // kernels/cuda/gemm.c over the emulated cuBLASLt: more products than it keeps plans of, all transpositions and types, gaps between rows,
-// operands and biases of every alignment; and what it says when there is no kernel.
+// operands and biases of every alignment; sums along with a product; and what it says when there is no kernel.
 #include "kernels/cuda/gemm.h"
 
 #include <math.h>
@@ -160,6 +160,105 @@ static void test_products(void **state) {
     kern_cu_gemm_destroy(&g); // nothing there: nothing happens
 }
 
+// dy^T x, with the sums of dy's columns beside it: written, whatever alpha and beta do to the product; operands and sums of every alignment.
+static void sums(struct kern_cu_gemm *g, enum kern_type t, enum kern_type tc, int beta, int ta,
+                 struct shifts s) {
+    enum { M = 5, N = 6, N_K = 9 };
+    struct kern_cu_product p = {.t = t,
+                                .tc = tc,
+                                .ta = ta ? KERN_T : KERN_N,
+                                .m = M,
+                                .n = N,
+                                .k = N_K,
+                                .lda = ta ? M + 1 : N_K + 1,
+                                .ldb = N,
+                                .ldc = N,
+                                .alpha = 1,
+                                .beta = (float)beta};
+    size_t item = kern_type_bytes(t), out = kern_type_bytes(tc);
+    char *a = room + (size_t)s.a * item, *b = room + ROOM + (size_t)s.b * item,
+         *c = room + 2 * ROOM + (size_t)s.c * out, *at = room + 3 * ROOM + (size_t)s.bias * out;
+    for (size_t k = 0; k < 100; k++) {
+        put(t, a, k, number(k, 0));
+        put(t, b, k, number(k, 1));
+        put(tc, c, k, beta ? number(k, 3) : NAN);
+        put(tc, at, k, NAN);
+    }
+    p.a = a;
+    p.b = b;
+    p.c = c;
+    p.sums = at;
+    assert_true(kern_cu_gemm_takes(g, &p));
+    assert_true(kern_cu_gemm_knows(g, &p));
+    assert_null(kern_cu_gemm_run(g, &p, NULL));
+    assert_int_equal(cudaStreamSynchronize(NULL), cudaSuccess);
+    for (int row = 0; row < M; row++) {
+        float all = 0;
+        for (int k = 0; k < N_K; k++)
+            all += get(t, a, ta ? (size_t)(k * p.lda + row) : (size_t)(row * p.lda + k));
+        assert_true(get(tc, at, (size_t)row) == all);
+        for (int col = 0; col < N; col++) {
+            float sum = beta ? number((size_t)(row * N + col), 3) : 0;
+            for (int k = 0; k < N_K; k++)
+                sum += get(t, a, ta ? (size_t)(k * p.lda + row) : (size_t)(row * p.lda + k)) *
+                       get(t, b, (size_t)(k * N + col));
+            assert_true(get(tc, c, (size_t)(row * N + col)) == sum);
+        }
+    }
+    assert_true(isnan(get(tc, at, M)));
+}
+
+static void test_sums(void **state) {
+    (void)state;
+    struct kern_cu_gemm *g = NULL;
+    void *at;
+    assert_null(kern_cu_gemm_create(&g));
+    assert_int_equal(cudaMalloc(&at, 4 * ROOM), cudaSuccess);
+    room = at;
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < 4 * 3 * 4; i++) {
+            enum kern_type t = i % 2 ? KERN_BF16 : KERN_F32;
+            struct shifts s = {0};
+            *(int *[]){&s.a, &s.b, &s.c, &s.bias}[i / 4 % 4] = i / 16;
+            sums(g, t, i % 4 == 3 ? t : KERN_F32, i % 3 != 0, i % 5 != 0, s);
+        }
+    assert_int_equal(cudaFree(at), cudaSuccess);
+    kern_cu_gemm_destroy(&g);
+}
+
+// Where the library has no such kernel, it is asked once; the product itself goes on.
+static void test_no_sums(void **state) {
+    (void)state;
+    struct kern_cu_gemm *g = NULL;
+    float x[64] = {0}, s[4];
+    struct kern_cu_product p = {.ta = KERN_T,
+                                .m = 4,
+                                .n = 4,
+                                .k = 4,
+                                .lda = 4,
+                                .ldb = 4,
+                                .ldc = 4,
+                                .alpha = 1,
+                                .beta = 1,
+                                .a = x,
+                                .b = x + 16,
+                                .c = x + 32,
+                                .sums = s};
+    assert_null(kern_cu_gemm_create(&g));
+    assert_false(kern_cu_gemm_knows(g, &p));
+    setenv("EMU_NO_SUMS", "1", 1);
+    assert_false(kern_cu_gemm_takes(g, &p));
+    assert_non_null(kern_cu_gemm_run(g, &p, NULL));
+    unsetenv("EMU_NO_SUMS");
+    assert_true(kern_cu_gemm_knows(g, &p));
+    assert_false(kern_cu_gemm_takes(g, &p)); // the answer of then
+    p.sums = NULL;
+    assert_true(kern_cu_gemm_takes(g, &p));
+    assert_null(kern_cu_gemm_run(g, &p, NULL));
+    assert_int_equal(cudaStreamSynchronize(NULL), cudaSuccess);
+    kern_cu_gemm_destroy(&g);
+}
+
 static void test_refusals(void **state) {
     (void)state;
     struct kern_cu_gemm *g = NULL;
@@ -185,8 +284,8 @@ static void test_refusals(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_products),
-                                       cmocka_unit_test(test_plans),
-                                       cmocka_unit_test(test_refusals)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_products), cmocka_unit_test(test_plans), cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_no_sums), cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

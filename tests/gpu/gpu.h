@@ -8,6 +8,7 @@
 int gpu_ops(struct kern_device *D, bool large);
 int gpu_train(struct kern_device *D);
 int gpu_graphs(struct kern_device *D);
+int gpu_epilogues(struct kern_device *D);
 int gpu_codec(struct kern_device *D);
 // shape: "124m" or "350m"; batch 0: the shape's own. peak: FLOP/s of a large bf16 product, measured here.
 int gpu_speed(struct kern_device *D, const char *shape, int batch, int steps);

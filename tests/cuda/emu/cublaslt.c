@@ -1,8 +1,10 @@
 // cuBLASLt's matrix products on the host, by its manual: column-major matrices, transposition, leading dimensions, types, alpha and beta,
-// the bias as epilogue (of D's type, one for each row of D). What the manual leaves to the library is taken at its strictest:
+// the bias as epilogue (of D's type, one for each row of D), or sums of B over k, written beside D (BGRADB: of D's type, one for each
+// column; alpha and beta do not touch them). What the manual leaves to the library is taken at its strictest:
 //
 // - an algorithm is good for the descriptors, alignments and workspace that the heuristics were asked with, and nothing else
 // - descriptors are read when a call is made, matrices and bias when the queue comes to it
+// - sums of B are not for every shape and type: with EMU_NO_SUMS in the environment for none
 // - no heuristics while a stream is captured
 // - what beta 0 and the gaps between columns let it leave unread, it does not read
 #include <cublasLt.h>
@@ -149,7 +151,9 @@ static bool types_are_known(const struct product *p) {
            (p->out.type == CUDA_R_32F || p->a.type == CUDA_R_16BF) && (p->d.ta & ~1) == 0 &&
            (p->d.tb & ~1) == 0 &&
            (p->d.epilogue == CUBLASLT_EPILOGUE_DEFAULT ||
-            (p->d.epilogue == CUBLASLT_EPILOGUE_BIAS && p->d.bias));
+            ((p->d.epilogue == CUBLASLT_EPILOGUE_BIAS ||
+              (p->d.epilogue == CUBLASLT_EPILOGUE_BGRADB && !getenv("EMU_NO_SUMS"))) &&
+             p->d.bias));
 }
 static uint64_t hash_of(const struct product *p) {
     struct product copy = *p;
@@ -184,7 +188,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
         .shape = hash_of(&p),
         .workspace = want->workspace < WANTS_BYTES ? want->workspace : WANTS_BYTES,
         .align = {want->align[0], want->align[1], want->align[2], want->align[3],
-                  p.d.epilogue == CUBLASLT_EPILOGUE_BIAS ? alignment_of(p.d.bias) : 0}};
+                  p.d.epilogue == CUBLASLT_EPILOGUE_DEFAULT ? 0 : alignment_of(p.d.bias)}};
     uint32_t element = p.a.type == CUDA_R_16BF ? 2 : 4, result = p.out.type == CUDA_R_16BF ? 2 : 4;
     if (f.align[0] < element || f.align[1] < element || f.align[2] < result || f.align[3] < result)
         return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -258,6 +262,12 @@ static void run(const void *with) {
                 sum += (double)get(p->out.type, p->d.bias, row);
             put(p->out.type, j.out, col * p->out.ld + row, (float)sum);
         }
+    for (uint64_t col = 0; p->d.epilogue == CUBLASLT_EPILOGUE_BGRADB && col < p->n; col++) {
+        double sum = 0;
+        for (uint64_t l = 0; l < p->k; l++)
+            sum += (double)b[col * p->k + l];
+        put(p->out.type, (char *)(uintptr_t)p->d.bias, col, (float)sum);
+    }
     free(a);
     free(b);
 }

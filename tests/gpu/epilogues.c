@@ -1,0 +1,93 @@
+// Does the bias's gradient as an epilogue of dW pay (kern_device_ops.gemm_grads)? Beside the product and the sums in kernels of their own.
+#include "tests/gpu/gpu.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { ROUNDS = 30, WARM = 5, FROM = KERN_MARKS - 2, TO = KERN_MARKS - 1 };
+
+struct grads {
+    int m, n, k;
+    void *dy, *x;
+    float *dw, *db;
+};
+
+static double time_ms(struct kern_device *D, const struct grads *g, bool fused) {
+    const struct kern_device_ops *K = D->ops;
+    double best = INFINITY;
+    for (int i = -WARM; i < ROUNDS; i++) {
+        K->mark(D, FROM);
+        if (fused) {
+            K->gemm_grads(D, KERN_BF16, g->m, g->n, g->k, g->dy, g->x, g->n, g->dw, g->db);
+        } else {
+            K->bias_bwd(D, KERN_BF16, g->db, g->dy, g->k, g->m);
+            K->gemm(D, KERN_BF16, KERN_F32, KERN_T, KERN_N, g->m, g->n, g->k, 1, g->dy, g->m, g->x,
+                    g->n, 1, g->dw, g->n, NULL);
+        }
+        K->mark(D, TO);
+        K->wait(D, TO);
+        double ms = K->elapsed_ms(D, FROM, TO);
+        best = i >= 0 && ms < best ? ms : best;
+    }
+    return best;
+}
+
+// The sums of dy's first column, both ways.
+static double sum_of(struct kern_device *D, const struct grads *g, bool fused) {
+    float first = 0;
+    D->ops->zero(D, g->db, (size_t)g->m * sizeof(float));
+    (void)time_ms(D, g, fused);
+    D->ops->download(D, &first, g->db, sizeof first);
+    return D->ops->finish(D) == NEB_OK ? (double)first : NAN;
+}
+
+static bool make(struct kern_device *D, struct grads *g) {
+    const struct kern_device_ops *K = D->ops;
+    size_t dy = (size_t)g->k * (size_t)g->m, x = (size_t)g->k * (size_t)g->n,
+           dw = (size_t)g->m * (size_t)g->n, most = dy > x ? dy : x;
+    float *host = malloc(most * sizeof *host);
+    void *from = NULL, *p = NULL, *q = NULL;
+    struct neb_rng r = neb_rng_make(7, 7);
+    bool made = host && K->alloc(D, most * sizeof *host, &from) == NEB_OK &&
+                K->alloc(D, dy * 2, &g->dy) == NEB_OK && K->alloc(D, x * 2, &g->x) == NEB_OK &&
+                K->alloc(D, dw * sizeof(float), &p) == NEB_OK &&
+                K->alloc(D, (size_t)g->m * sizeof(float), &q) == NEB_OK;
+    g->dw = p;
+    g->db = q;
+    if (made) {
+        for (size_t i = 0; i < most; i++)
+            host[i] = neb_rng_normal(&r);
+        K->upload(D, from, host, most * sizeof *host);
+        K->cast(D, KERN_BF16, g->dy, from, dy);
+        K->cast(D, KERN_BF16, g->x, from, x);
+        K->zero(D, g->dw, dw * sizeof(float));
+        made = K->finish(D) == NEB_OK;
+    }
+    K->release(D, from);
+    free(host);
+    return made;
+}
+
+int gpu_epilogues(struct kern_device *D) {
+    static const int shapes[][3] = {{1152, 896, 8192}, {3072, 2048, 8192}, {6144, 4096, 8192}};
+    int wrong = 0;
+    printf("| dW (out, in), tokens | with the bias's gradient, ms | two kernels, ms | sums agree "
+           "|\n| --- | --- | --- | --- |\n");
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        struct grads g = {.m = shapes[i][0], .n = shapes[i][1], .k = shapes[i][2]};
+        if (!make(D, &g))
+            return 1;
+        double a = sum_of(D, &g, true), b = sum_of(D, &g, false);
+        bool same = fabs(a - b) <= 1e-3 * (1 + fabs(b));
+        wrong += !same;
+        printf("| %d, %d, %d | %.3f | %.3f | %s |\n", g.m, g.n, g.k, time_ms(D, &g, true),
+               time_ms(D, &g, false), same ? "yes" : "**no**");
+        D->ops->release(D, g.dy);
+        D->ops->release(D, g.x);
+        D->ops->release(D, g.dw);
+        D->ops->release(D, g.db);
+    }
+    printf("\n");
+    return wrong;
+}
