@@ -4,11 +4,11 @@
 root=$(cd "$(dirname "$0")/../.." && pwd)
 compare() { "$root/configs/compare" --out "$T/out" "$@"; }
 
-[[ $(compare --list | wc -l) == 18 ]] || fail "one seed of both sizes: $(compare --list)"
+[[ $(compare --list | wc -l) == 22 ]] || fail "one seed of both sizes: $(compare --list)"
 compare --list --seeds "1 2 3" >"$T/list" || fail "--list"
-[[ $(wc -l <"$T/list") == 54 && $(cut -d: -f1 "$T/list" | sort -u | wc -l) == 54 ]] || fail "nine cells a seed and size: $(cat "$T/list")"
-[[ $(grep -c -- '-tiny-.* --steps 3000 ' "$T/list") == 27 && $(grep -c -- '-small-.* --steps 1500 ' "$T/list") == 27 ]] || fail "steps by size: $(cat "$T/list")"
-[[ $(compare --list --steps 7 --seeds 2 | grep -c -- '-2: .* --steps 7 ') == 18 ]] || fail "--steps for both sizes"
+[[ $(wc -l <"$T/list") == 66 && $(cut -d: -f1 "$T/list" | sort -u | wc -l) == 66 ]] || fail "eleven cells a seed and size: $(cat "$T/list")"
+[[ $(grep -c -- '-tiny-.* --steps 3000 ' "$T/list") == 33 && $(grep -c -- '-small-.* --steps 1500 ' "$T/list") == 33 ]] || fail "steps by size: $(cat "$T/list")"
+[[ $(compare --list --steps 7 --seeds 2 | grep -c -- '-2: .* --steps 7 ') == 22 ]] || fail "--steps for both sizes"
 [[ ! -e $T/out ]] || fail "--list left something behind"
 if compare --list --sizes huge >"$T/huge.log" 2>&1; then fail "an unknown size"; fi
 grep -q 'there are tiny and small' "$T/huge.log" || fail "$(cat "$T/huge.log")"
@@ -25,8 +25,9 @@ exchanges() { # CELL: how often the clusters of the job exchange, as nebula coun
     done
     (cd "$root" && "$nebula" check "${args[@]}" --json) | jq 'if .ok then .exchanges else "refused" end'
 }
-[[ $(exchanges same-tiny-federated-1) == 96 && $(exchanges split-tiny-federated-3) == 96 ]] || fail "size tiny: $(exchanges same-tiny-federated-1) exchanges"
-[[ $(exchanges same-small-federated-1) == 52 && $(exchanges split-small-federated-3) == 52 ]] || fail "size small: $(exchanges same-small-federated-1) exchanges"
+is() { [[ $(exchanges "$1") == "$2" ]] || fail "$1: $(exchanges "$1") exchanges"; }
+is same-tiny-federated-1 375 && is split-tiny-federated-3 375 && is same-small-federated-1 188 && is split-small-federated-3 188
+is same-tiny-dense-1 96 && is split-tiny-dense-3 96 && is same-small-dense-1 52 && is split-small-dense-3 52
 
 # A finished cell is left out; one of another length is not taken for one of this.
 done_cell() { # NAME STEPS
@@ -36,7 +37,7 @@ done_cell() { # NAME STEPS
 }
 done_cell same-small-federated-2 1500
 compare --list --seeds "1 2 3" >"$T/list" || fail "--list with a finished cell"
-[[ $(wc -l <"$T/list") == 54 && $(grep finished "$T/list") == "same-small-federated-2: finished" ]] || fail "finished: $(grep finished "$T/list")"
+[[ $(wc -l <"$T/list") == 66 && $(grep finished "$T/list") == "same-small-federated-2: finished" ]] || fail "finished: $(grep finished "$T/list")"
 done_cell same-tiny-federated-1 720
 if compare --list >"$T/length.log" 2>&1; then fail "cells of different lengths were mixed"; fi
 grep -q 'same-tiny-federated-1 made another number of steps than 3000' "$T/length.log" || fail "$(tail -n 2 "$T/length.log")"
