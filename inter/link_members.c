@@ -32,7 +32,7 @@ void link_peer_init(const struct inter_link *l, struct peer *p, const struct sec
                        fixed ? fixed
                        : bbr ? INTER_STRIPES_FIRST_BBR
                              : INTER_STRIPES_FIRST,
-                       fixed ? fixed : INTER_LINK_MAX_BULK);
+                       fixed ? fixed : INTER_LINK_MAX_BULK, bbr);
     p->member = *x;
     p->revoked = !x->pub.name[0];
     for (int w = 0; w < SETS; w++)

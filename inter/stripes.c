@@ -4,8 +4,12 @@ static const neb_ns hold = 60 * NEB_S, least_measured = 2 * NEB_S;
 static const uint64_t least_bytes = 256 << 10; // small talk says nothing
 static const double gain = 1.10, clear_gain = 1.4, linear = 1.7, fall = 0.67;
 
-void inter_stripes_init(struct inter_stripes *s, uint32_t first, uint32_t max) {
-    *s = (struct inter_stripes){.use = first < 1 ? 1 : first > max ? max : first, .max = max};
+void inter_stripes_init(struct inter_stripes *s, uint32_t first, uint32_t max, bool likely) {
+    *s = (struct inter_stripes){.use = first < 1     ? 1
+                                       : first > max ? max
+                                                     : first,
+                                .max = max,
+                                .likely = likely};
 }
 
 static neb_ns starting(neb_ns rtt) { return 10 * rtt < NEB_S ? NEB_S : 10 * rtt; }
@@ -70,8 +74,10 @@ bool inter_stripes_step(struct inter_stripes *s, neb_ns now, uint64_t acked, boo
                         neb_ns rtt) {
     neb_ns since = s->last ? now - s->last : 0;
     bool counts = s->was_busy;
-    if (!s->last) // the first ones start too: measured then, any number would look better than they
+    if (!s->last) { // the first ones start too: measured then, any number would look better than they
         s->skip = starting(rtt);
+        s->hold_until = s->likely ? now + hold : 0;
+    }
     s->last = now;
     s->was_busy = busy;
     if (!counts || since <= 0)

@@ -10,7 +10,8 @@
 //     2 ─► 4 ─► 8 ─► 16      80, 88 then 89 Mbit/s: back to 4, held for a minute
 //     2 ─► 4 ─► 16           10, then 19: twice the connections brought nearly twice the rate, so four times as many are tried
 //
-// It is tried again after the hold, and at once when the rate falls by a third.
+// It is tried again after the hold, and at once when the rate falls by a third. Where the first number is known to fill most links, the first
+// trial waits as long: connections that start on a full link cost it a tenth for some seconds.
 #ifndef INTER_STRIPES_H
 #define INTER_STRIPES_H
 #include "agent/base/clock.h"
@@ -28,6 +29,7 @@ struct inter_stripes {
     double rate, before; // bit/s: last measurement; of the next smaller number (0: none)
     bool trying;         // use is on trial against before
     bool doubted;  // and was not clearly better at a first look: it is measured three times as long
+    bool likely;   // the first number is taken to do, for a minute
     bool again;    // it was a little better: the smaller number is measured once more
     uint32_t more; // then: the number that was on trial,
     double tried;  // and its rate
@@ -38,7 +40,8 @@ struct inter_stripes {
     neb_ns skip; // busy time that is not counted yet: a new connection is still starting
 };
 
-void inter_stripes_init(struct inter_stripes *s, uint32_t first, uint32_t max);
+// likely: `first` fills the link as far as is known; more are tried after a minute.
+void inter_stripes_init(struct inter_stripes *s, uint32_t first, uint32_t max, bool likely);
 // Said on every pass: bytes acknowledged since the last call, whether more waits than the link takes, and the round trip.
 // True: the number has changed.
 bool inter_stripes_step(struct inter_stripes *s, neb_ns now, uint64_t acked, bool busy, neb_ns rtt);

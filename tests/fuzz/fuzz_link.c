@@ -24,7 +24,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     l->n_peers = 1;
     l->handler = on_event;
     l->user = &sum;
-    inter_stripes_init(&p->stripes, 8, INTER_LINK_MAX_BULK);
+    inter_stripes_init(&p->stripes, 8, INTER_LINK_MAX_BULK, false);
     for (int w = 0; w < SETS; w++)
         for (uint32_t i = 0; i < CONNS; i++)
             p->s[w].c[i].fd = p->s[w].c[i].zmq_fd = -1;

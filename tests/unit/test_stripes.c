@@ -31,7 +31,7 @@ static void test_as_many_as_help(void **state) {
     for (size_t i = 0; i < sizeof links / sizeof links[0]; i++) {
         struct inter_stripes s;
         neb_ns now = NEB_S;
-        inter_stripes_init(&s, 2, 32);
+        inter_stripes_init(&s, 2, 32, false);
         run(&s, &now, 30, links[i].each, links[i].all, true);
         assert_in_range(s.use, links[i].least, links[i].most);
         run(&s, &now, 20, links[i].each, links[i].all, true);
@@ -43,7 +43,7 @@ static void test_learns_of_a_change(void **state) {
     (void)state;
     struct inter_stripes s;
     neb_ns now = NEB_S;
-    inter_stripes_init(&s, 2, 32);
+    inter_stripes_init(&s, 2, 32, false);
     run(&s, &now, 20, 90e6, 100e6, true);
     assert_in_range(s.use, 1, 2);
     run(&s, &now, 30, 5e6, 100e6, true); // losses begin: held, but not any longer
@@ -55,10 +55,27 @@ static void test_start(void **state) {
     (void)state;
     struct inter_stripes s;
     neb_ns now = NEB_S;
-    inter_stripes_init(&s, 8, 32);
+    inter_stripes_init(&s, 8, 32, false);
     run(&s, &now, 0.9, 1e6, 100e6, true); // the rate is not reached yet
     run(&s, &now, 30, 90e6, 100e6, true);
     assert_int_equal(s.use, 8);
+}
+
+// A number that is likely to do is not disturbed for a minute; then it has to prove itself as any other.
+static void test_likely(void **state) {
+    (void)state;
+    struct inter_stripes s;
+    neb_ns now = NEB_S;
+    inter_stripes_init(&s, 8, 32, true);
+    run(&s, &now, 59, 1e6, 1e9, true);
+    assert_int_equal(s.use, 8);
+    run(&s, &now, 30, 1e6, 1e9, true);
+    assert_int_equal(s.use, 32);
+    now = NEB_S;
+    inter_stripes_init(&s, 8, 32, true);
+    run(&s, &now, 30, 9e6, 70e6, true);
+    run(&s, &now, 20, 4e6, 70e6, true); // the link has changed: at once
+    assert_int_equal(s.use, 16);
 }
 
 // A full link whose losses come in lumps: in a second it carries up to a third less than it can. Twice and four times the connections
@@ -70,7 +87,7 @@ static void test_lumps_are_no_gain(void **state) {
         struct inter_stripes s;
         neb_ns now = NEB_S;
         uint32_t random = seed;
-        inter_stripes_init(&s, 8, 32);
+        inter_stripes_init(&s, 8, 32, false);
         double use = 0;
         for (int second = 0; second < 180; second++) {
             random = random * 1664525 + 1013904223; // Numerical Recipes' generator
@@ -89,7 +106,7 @@ static void test_pauses(void **state) {
     (void)state;
     struct inter_stripes s;
     neb_ns now = NEB_S;
-    inter_stripes_init(&s, 2, 32);
+    inter_stripes_init(&s, 2, 32, false);
     run(&s, &now, 100, 9e6, 100e6, false);
     assert_int_equal(s.use, 2);
     for (int i = 0; i < 100; i++) {
@@ -103,19 +120,22 @@ static void test_bounds(void **state) {
     (void)state;
     struct inter_stripes s;
     neb_ns now = NEB_S;
-    inter_stripes_init(&s, 3, 3); // pinned by the operator
+    inter_stripes_init(&s, 3, 3, false); // pinned by the operator
     run(&s, &now, 60, 1e6, 1e9, true);
     assert_int_equal(s.use, 3);
-    inter_stripes_init(&s, 40, 32);
+    inter_stripes_init(&s, 40, 32, false);
     assert_int_equal(s.use, 32);
-    inter_stripes_init(&s, 0, 32);
+    inter_stripes_init(&s, 0, 32, false);
     assert_int_equal(s.use, 1);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_as_many_as_help), cmocka_unit_test(test_learns_of_a_change),
-        cmocka_unit_test(test_start),           cmocka_unit_test(test_lumps_are_no_gain),
-        cmocka_unit_test(test_pauses),          cmocka_unit_test(test_bounds)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_as_many_as_help),
+                                       cmocka_unit_test(test_learns_of_a_change),
+                                       cmocka_unit_test(test_start),
+                                       cmocka_unit_test(test_likely),
+                                       cmocka_unit_test(test_lumps_are_no_gain),
+                                       cmocka_unit_test(test_pauses),
+                                       cmocka_unit_test(test_bounds)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
