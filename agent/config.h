@@ -119,6 +119,7 @@ struct agent_sync {
     int32_t overlap;                     // τ inner steps
     char codec[32];
     float error_feedback; // β
+    float keep_residual;  // ρ
     float eta, mu;        // outer learning rate and momentum
     bool row_weights;
     float kappa;

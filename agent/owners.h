@@ -64,7 +64,7 @@ NEB_MUST_CHECK enum neb_status agent_owners_encode(struct agent_owners *o, int32
 // As inter_outer_encode_masked.
 NEB_MUST_CHECK enum neb_status agent_owners_encode_masked(struct agent_owners *o, int32_t f,
                                                           uint32_t round, struct neb_buf *out);
-// inter_outer_reject if asked for, then inter_outer_apply; or inter_outer_skip, with r->n 0. Parameters are fetched and given back.
+// inter_outer_reject if asked for, then inter_outer_apply; or inter_outer_skip, with r->n 0; inter_outer_finish of the last. Parameters are fetched and given back.
 NEB_MUST_CHECK enum neb_status agent_owners_merge(struct agent_owners *o, int32_t f, bool reject,
                                                   const struct inter_outer_round *r,
                                                   struct kern_digest *digest);

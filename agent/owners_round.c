@@ -171,7 +171,7 @@ static enum neb_status pass_parts(struct agent_owners *o, uint32_t n) {
 static enum neb_status apply(struct agent_owners *o, const struct owners_merge *a,
                              struct kern_digest *d) {
     struct inter_outer_part parts[INTER_PARTS_MAX];
-    struct inter_outer_round r = {parts, a->n, a->eta, a->mu, a->merge, NULL};
+    struct inter_outer_round r = {parts, a->n, a->eta, a->mu, a->merge, a->last, NULL};
     const uint8_t *at = o->pieces[0].p;
     for (uint32_t p = 0; p < a->n; p++) {
         parts[p] = (struct inter_outer_part){.blob = at,
@@ -206,6 +206,8 @@ enum neb_status owners_do_merge(struct agent_owners *o, const struct owners_merg
     }
     enum neb_status st = settle(o, a, r, d);
     NEB_TRY(owners_agree(o, st));
+    if (a->last)
+        inter_outer_finish(o->outer, a->f);
     NEB_TRY(owners_scatter(o, a->f));
     return owners_sum_digest(o, a->f, d);
 }
@@ -213,7 +215,7 @@ enum neb_status owners_do_merge(struct agent_owners *o, const struct owners_merg
 enum neb_status agent_owners_merge(struct agent_owners *o, int32_t f, bool reject,
                                    const struct inter_outer_round *r, struct kern_digest *digest) {
     struct owners_merge a = {
-        .f = f, .reject = reject, .merge = r->merge, .eta = r->eta, .mu = r->mu};
+        .f = f, .reject = reject, .merge = r->merge, .last = r->last, .eta = r->eta, .mu = r->mu};
     if (r->n > INTER_PARTS_MAX)
         return neb_fail(NEB_ERR_FORMAT, "commit: %zu updates, up to %d are possible", r->n,
                         INTER_PARTS_MAX);

@@ -101,7 +101,7 @@ struct owners_encode {
 };
 struct owners_merge {
     int32_t f;
-    bool reject, merge;
+    bool reject, merge, last;
     float eta, mu;
     uint32_t n;
     struct {

@@ -65,6 +65,8 @@ enum neb_status worker_outer_merge(struct agent_worker *w, int32_t f, bool rejec
         NEB_TRY(inter_outer_apply(w->outer, f, r, d));
     else
         inter_outer_skip(w->outer, f, d);
+    if (r->last)
+        inter_outer_finish(w->outer, f);
     return return_fragment(w, f);
 }
 

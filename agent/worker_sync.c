@@ -56,6 +56,7 @@ enum neb_status worker_sync_create(struct agent_worker *w) {
                                              fragment[i], u->data};
     }
     struct inter_outer_config c = {.beta = s->error_feedback,
+                                   .keep = s->keep_residual,
                                    .kappa = s->kappa,
                                    .row_weights = s->row_weights,
                                    .fragments = s->fragments,
@@ -357,7 +358,7 @@ static void say_round(struct agent_worker *w, int32_t f, neb_ns start) {
 enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
     struct agent_fragment *g = &w->frags[f];
     struct agent_travel *t = &w->travel[f];
-    struct inter_outer_round r = {t->parts, t->n, t->eta, t->mu, t->merge, &t->seeds};
+    struct inter_outer_round r = {t->parts, t->n, t->eta, t->mu, t->merge, t->all_final, &t->seeds};
     neb_ns start = neb_now();
     size_t V = (size_t)w->trainer->c.model.vocab;
     bool foreign = !g->in_flight; // others went on without us

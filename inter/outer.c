@@ -171,10 +171,22 @@ void inter_outer_skip(struct inter_outer *o, int32_t f, struct kern_digest *dige
         struct outer_slot *s = &o->slots[g->units[i]];
         if (g->in_flight)
             kern_exact_rebase(s->u.theta_m, o->theta + s->at, o->sent + s->at, s->n);
+        if (outer_keeps(o, g))
+            kern_exact_add_scaled(s->u.theta_m, o->u + s->at, -o->c.keep, s->n);
     }
     g->in_flight = false;
     g->version++;
     *digest = digest_now(o, g);
+}
+
+void inter_outer_finish(struct inter_outer *o, int32_t f) {
+    const struct outer_fragment *g = &o->fragments[f];
+    if (o->device)
+        outer_device_finish(o, f);
+    for (int32_t i = 0; !o->device && i < g->n; i++) {
+        struct outer_slot *s = &o->slots[g->units[i]];
+        memcpy(s->u.theta_m, o->theta + s->at, s->n * sizeof(float));
+    }
 }
 
 void inter_outer_reject(struct inter_outer *o, int32_t f) {

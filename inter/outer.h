@@ -2,12 +2,16 @@
 // global parameters. Runs on the worker, where the parameters are.
 //
 //     Δ_m = θ − θ_m                      what this cluster learned since the round began
-//     u_m = β·e_m + Δ_m                  plus what it could not send before (error feedback)
+//     u_m = (β − ρ)·e_m + Δ_m            plus what it could not send before (error feedback), as far as Δ_m does not hold it
 //     c_m = C(u_m)                       encode; u_m is kept until the round's outcome is known
 //     Δ   = Σ w_m·D(c_m)                 over the committed set, in member order
 //     v   = μ·v + Δ;  θ = θ − η·(Δ + μ·v)
 //     e_m = u_m − D(c_m)                 if c_m was committed;  e_m = u_m if it was not
-//     θ_m = θ + (θ_m − θ_m at the send)  rebase: local progress since the send is kept
+//     θ_m = θ + (θ_m − θ_m at the send) + ρ·e_m
+//                                        rebase: local progress since the send is kept, and of what was not sent the share ρ
+//
+// e_m is what sparse codecs leave for later rounds. With ρ 0 a cluster forgets it until it was sent: it trains on what all have. With ρ 1 it
+// trains on what it has learned itself and differs from the others by what nobody has been told yet. Signs: code keeps u and e as θ − θ_m.
 //
 // Weights: by tokens; rows of embedding and output matrices by the tokens seen of that row,
 // w_row = (n_m,row + κ·share_m) / Σ, in fp32, members in order. Where a record weighs a member by less than its tokens, its
@@ -42,6 +46,7 @@ struct inter_outer_place { // of a unit in the whole list
 
 struct inter_outer_config {
     float beta;       // decay of the residual, 1: nothing is forgotten
+    float keep;       // ρ: share of it that the cluster goes on training on
     float kappa;      // tokens that every row is worth before any was seen
     bool row_weights; // of units that ask for it; false: nobody's
     int32_t fragments;
@@ -112,7 +117,9 @@ struct inter_outer_round {
     const struct inter_outer_part *parts;
     size_t n;
     float eta, mu;
-    bool merge;                        // merge round: η 1, μ 0, v 0
+    bool merge; // merge round: η 1, μ 0, v 0
+    bool
+        last; // of the fragment: inter_outer_finish follows; read by who calls, not by inter_outer_apply
     const struct sec_sum_seeds *seeds; // of masked parts
 };
 // Applies a commit to fragment f. On an error nothing has changed: NEB_ERR_FORMAT for updates, weights or seeds that do not fit,
@@ -123,6 +130,8 @@ NEB_MUST_CHECK enum neb_status inter_outer_apply(struct inter_outer *o, int32_t 
                                                  struct kern_digest *digest);
 // A commit in which every update was rejected: the version rises, θ stays; what travelled stays in the residual.
 void inter_outer_skip(struct inter_outer *o, int32_t f, struct kern_digest *digest);
+// The run has ended: θ_m is θ, what all have, whatever this member had not sent.
+void inter_outer_finish(struct inter_outer *o, int32_t f);
 // The update in flight was refused by the gate: u and e are dropped, θ_m restarts from θ.
 void inter_outer_reject(struct inter_outer *o, int32_t f);
 

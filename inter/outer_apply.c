@@ -126,6 +126,8 @@ static void settle_unit(void *arg, size_t i) {
             kern_exact_outer_step(theta, v, sum, j->r->eta, j->r->mu, n);
         }
         kern_exact_rebase(s->u.theta_m + at, theta, o->sent + all, n);
+        if (outer_keeps(o, j->g))
+            kern_exact_add_scaled(s->u.theta_m + at, o->u + all, -o->c.keep, n);
         s->digest = kern_digest_add(s->digest, kern_digest_part(theta, v, s->place + at, n));
     }
 }

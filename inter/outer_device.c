@@ -148,7 +148,8 @@ enum neb_status outer_device_encode(struct inter_outer *o, int32_t f, const stru
         if (g->in_flight) // again: what was learned since the send comes on top
             ops(d)->exact_pseudo_gradient(d->D, u, sent, mine, 1, s->n);
         else
-            ops(d)->exact_pseudo_gradient(d->D, u, d->theta + s->at, mine, o->c.beta, s->n);
+            ops(d)->exact_pseudo_gradient(d->D, u, d->theta + s->at, mine, o->c.beta - o->c.keep,
+                                          s->n);
         ops(d)->copy(d->D, sent, mine, s->n * sizeof(float));
         neb_buf_clear(&s->frame);
         s->st = cmp_update_add_device(d->codec, s->work, &s->frame, &g->shapes[i], codec, u,
@@ -223,6 +224,8 @@ enum neb_status outer_device_settle(struct outer_apply *j) {
         if (j->r->merge)
             ops(d)->zero(d->D, v, bytes);
         ops(d)->exact_rebase(d->D, d->theta_m[g->units[i]], theta, d->sent + s->at, s->n);
+        if (outer_keeps(o, g))
+            ops(d)->exact_add_scaled(d->D, d->theta_m[g->units[i]], d->u + s->at, -o->c.keep, s->n);
     }
     outer_device_digests(o, (int32_t)(g - o->fragments));
     return ops(d)->finish(d->D);
@@ -252,6 +255,17 @@ void outer_device_skip(struct inter_outer *o, int32_t f) {
         const struct outer_slot *s = &o->slots[g->units[i]];
         ops(d)->exact_rebase(d->D, d->theta_m[g->units[i]], d->theta + s->at, d->sent + s->at,
                              s->n);
+        if (outer_keeps(o, g))
+            ops(d)->exact_add_scaled(d->D, d->theta_m[g->units[i]], d->u + s->at, -o->c.keep, s->n);
+    }
+}
+
+void outer_device_finish(struct inter_outer *o, int32_t f) {
+    struct outer_device *d = o->device;
+    const struct outer_fragment *g = &o->fragments[f];
+    for (int32_t i = 0; i < g->n; i++) {
+        const struct outer_slot *s = &o->slots[g->units[i]];
+        ops(d)->copy(d->D, d->theta_m[g->units[i]], d->theta + s->at, s->n * sizeof(float));
     }
 }
 

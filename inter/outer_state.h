@@ -60,6 +60,11 @@ struct outer_apply { // one commit that is being applied
     const uint8_t *bodies[SEC_MEMBERS_MAX];     // and by member
 };
 
+// A merge leaves a share of the residual in θ_m: of what travelled; otherwise θ_m has it from the merge before.
+static inline bool outer_keeps(const struct inter_outer *o, const struct outer_fragment *g) {
+    return o->c.keep > 0 && g->in_flight;
+}
+
 // outer.c
 // Of the units' digests, as they were last taken.
 struct kern_digest outer_fragment_digest(const struct inter_outer *o,
@@ -96,6 +101,7 @@ outer_device_sum(struct outer_apply *j); // may fail: nothing has changed
 NEB_MUST_CHECK enum neb_status
 outer_device_settle(struct outer_apply *j); // only the device can fail
 void outer_device_skip(struct inter_outer *o, int32_t f);
+void outer_device_finish(struct inter_outer *o, int32_t f);
 void outer_device_reject(struct inter_outer *o, int32_t f);
 void outer_device_adopt(struct inter_outer *o, int32_t f, const float *theta, const float *v);
 void outer_device_digests(const struct inter_outer *o, int32_t f);

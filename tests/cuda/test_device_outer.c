@@ -36,8 +36,12 @@ static size_t elements(int i) { return (size_t)shapes[i].rows * shapes[i].cols; 
 
 static void create(struct member *m, bool robust, bool on_device, struct kern_device *D) {
     struct inter_outer_unit units[UNITS];
-    struct inter_outer_config c = {
-        .beta = 0.9f, .kappa = 0.1f, .row_weights = true, .fragments = FRAGMENTS, .robust = robust};
+    struct inter_outer_config c = {.beta = 0.9f,
+                                   .keep = 0.4f,
+                                   .kappa = 0.1f,
+                                   .row_weights = true,
+                                   .fragments = FRAGMENTS,
+                                   .robust = robust};
     struct neb_rng r = neb_rng_make(5, 1); // all begin alike
     assert_int_equal(kern_pool_create(1, &m->pool), NEB_OK);
     for (int i = 0; i < UNITS; i++) {
@@ -137,7 +141,7 @@ static void outcome(struct member *ms[2], const struct member *peer, int f, int 
              .clip = round % 5 == 4 ? 0.7f : 1,
              .mine = true},
             {.blob = peer->blob[f].p, .len = peer->blob[f].len, .tokens = 50, .clip = 0.3f}};
-        struct inter_outer_round r = {parts, MEMBERS, 0.9f, 0.6f, round % 6 == 5, NULL};
+        struct inter_outer_round r = {parts, MEMBERS, 0.9f, 0.6f, round % 6 == 5, false, NULL};
         switch (round % 7) {
         case 1: // ours was late: the others' alone
             parts[1] = parts[2];
@@ -169,7 +173,7 @@ static void refuses(struct member *m, const struct member *peer, int f) {
     struct inter_outer_part parts[2] = {
         {.blob = m->blob[f].p, .len = m->blob[f].len, .tokens = 10, .clip = 1, .mine = true},
         {.blob = bad.p, .len = bad.len - 1, .tokens = 10, .clip = 1}};
-    struct inter_outer_round r = {parts, 2, 0.9f, 0.6f, false, NULL};
+    struct inter_outer_round r = {parts, 2, 0.9f, 0.6f, false, false, NULL};
     assert_int_not_equal(inter_outer_apply(m->o, f, &r, &d), NEB_OK);
     d = inter_outer_fragment_digest(m->o, f);
     assert_true(d.lo == before.lo && d.hi == before.hi);
@@ -236,6 +240,10 @@ static void run(const char *name, bool robust) {
             same(&host, &on, "a snapshot", round);
         }
     }
+    for (int f = 0; f < FRAGMENTS; f++)
+        for (int i = 0; i < 2; i++)
+            inter_outer_finish(both[i]->o, f);
+    same(&host, &on, "finished", ROUNDS);
     destroy(&host);
     destroy(&on);
     destroy(&peer);

@@ -181,6 +181,7 @@ static enum neb_status set_up(struct agent_worker *w, const struct options *o) {
                                              u->data};
     }
     struct inter_outer_config c = {.beta = 0.9f,
+                                   .keep = 0.4f,
                                    .kappa = 0.1f,
                                    .row_weights = true,
                                    .fragments = o->fragments,
@@ -221,7 +222,8 @@ static enum neb_status merge(struct agent_worker *w, int32_t f, int round) {
     };
     bool late = round % 7 == 4;
     struct inter_outer_round r = {
-        parts + late, round % 7 == 3 ? 0 : 3u - late, 0.8f, 0.6f, round % 7 == 6, NULL};
+        parts + late, round % 7 == 3 ? 0 : 3u - late, 0.8f, 0.6f, round % 7 == 6, round % 7 == 2,
+        NULL};
     double start = processor_s();
     NEB_TRY(worker_outer_merge(w, f, round % 7 == 5, &r));
     w->sync_s += processor_s() - start;

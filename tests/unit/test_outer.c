@@ -30,9 +30,11 @@ static const uint64_t *counts_of(void *user, int32_t unit) {
     return ((struct member *)user)->counts;
 }
 
+static float keep; // of those that are started
+
 static void start(int n, float beta, int fragments, bool row_weights) {
     struct inter_outer_config c = {
-        .beta = beta, .kappa = 1, .row_weights = row_weights, .fragments = fragments};
+        .beta = beta, .keep = keep, .kappa = 1, .row_weights = row_weights, .fragments = fragments};
     for (int i = 0; i < n; i++) {
         struct member *m = &members[i];
         struct neb_rng same = neb_rng_make(1, 1);
@@ -181,6 +183,66 @@ static void test_error_feedback_loses_nothing(void **state) {
     stop(1);
 }
 
+// Whatever share of the residual stays in θ_m, and whatever becomes of updates: θ and the residual are where the member would be with an
+// exact codec, of a residual that is kept whole θ_m is there itself, and at the end θ_m is θ.
+static void kept(float share) {
+    struct cmp_codec codec;
+    struct kern_digest d[MEMBERS];
+    struct inter_outer_array a[INTER_OUTER_ARRAYS];
+    struct inter_outer_round r = {.eta = 1, .mu = 0};
+    static double exact[N];
+    keep = share;
+    assert_int_equal(cmp_codec_parse("topk:64/4096", &codec), NEB_OK);
+    start(2, 1, 1, false);
+    keep = 0;
+    struct member *m = &members[1];
+    inter_outer_arrays(m->o, a);
+    for (int k = 0; k < N; k++)
+        exact[k] = (double)m->theta_m[k];
+    for (int round = 0; round < 24; round++) {
+        float before[N];
+        memcpy(before, m->theta_m, sizeof before);
+        train(m, 0.01f);
+        for (int k = 0; k < N; k++)
+            exact[k] += (double)m->theta_m[k] - (double)before[k];
+        for (int i = 0; i < 2; i++) // member 0 learns nothing
+            for (int again = 0; again < 1 + (round % 5 == 4); again++)
+                assert_int_equal(inter_outer_encode(members[i].o, 0, &codec, counts_of, &members[i],
+                                                    &members[i].blob),
+                                 NEB_OK);
+        if (round % 6 == 1)
+            inter_outer_skip(m->o, 0, &d[1]);
+        else if (round % 6 != 4)
+            apply(2, 0, 2, &r, d); // all of the weight is member 1's
+        if (round % 6 == 1)
+            inter_outer_skip(members[0].o, 0, &d[0]);
+        if (round % 6 == 4) // late: member 0's alone
+            apply(2, 0, 1, &r, d);
+        if (round == 10) // and nothing of ours under way
+            apply(2, 0, 1, &r, d);
+    }
+    double worst = 0, off = 0, left = 0;
+    for (int k = 0; k < N; k++) {
+        double unsent = (double)a[2].p[k];
+        worst = fmax(worst, fabs((double)a[0].p[k] - unsent - exact[k]));
+        off = fmax(off, fabs((double)m->theta_m[k] + (double)share * unsent - (double)a[0].p[k]));
+        left = fmax(left, fabs(unsent));
+    }
+    if (!(worst < 2e-5 && off < 2e-5 && left > 0.01))
+        fail_msg("%g kept: worst %g, parameters off by %g, residual up to %g", (double)share, worst,
+                 off, left);
+    inter_outer_finish(m->o, 0);
+    assert_memory_equal(m->theta_m, a[0].p, sizeof m->theta_m);
+    stop(2);
+}
+
+static void test_kept_residual(void **state) {
+    (void)state;
+    const float shares[] = {0, 0.5f, 1};
+    for (size_t i = 0; i < sizeof shares / sizeof shares[0]; i++)
+        kept(shares[i]);
+}
+
 static void test_rows_follow_who_saw_them(void **state) {
     (void)state;
     struct cmp_codec codec;
@@ -286,6 +348,7 @@ int main(void) {
         cmocka_unit_test(test_all_members_hold_the_same_bits),
         cmocka_unit_test(test_late_update_is_not_lost),
         cmocka_unit_test(test_error_feedback_loses_nothing),
+        cmocka_unit_test(test_kept_residual),
         cmocka_unit_test(test_rows_follow_who_saw_them),
         cmocka_unit_test(test_a_returner_counts_as_its_weight),
         cmocka_unit_test(test_bad_commit_changes_nothing),

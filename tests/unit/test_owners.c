@@ -189,7 +189,7 @@ static void merge(struct inter_outer *o, int32_t f, const struct neb_buf *const 
     for (int p = 0; p < 2; p++)
         parts[p] = (struct inter_outer_part){blobs[p]->p, blobs[p]->len, 1000u * (unsigned)(p + 1),
                                              1,           p == own,      0};
-    struct inter_outer_round r = {parts, 2, 0.8f, 0.5f, merges, NULL};
+    struct inter_outer_round r = {parts, 2, 0.8f, 0.5f, merges, false, NULL};
     assert_int_equal(inter_outer_apply(o, f, &r, d), NEB_OK);
 }
 
