@@ -16,6 +16,7 @@ static const struct {
     [INTER_RUNG_INT4] = {"int4", 2.9, 0.15, 1},
     [INTER_RUNG_INT3] = {"int3", 2.1, 0.28, 1},
     [INTER_RUNG_INT2] = {"int2", 1.5, 0.55, 1},
+    [INTER_RUNG_TOPK512] = {"topk:512/4096", 0.76, 0.50, 512.0 / 4096},
     [INTER_RUNG_TOPK256] = {"topk:256/4096", 0.45, 0.63, 256.0 / 4096},
     [INTER_RUNG_TOPK64] = {"topk:64/4096", 0.145, 0.83, 64.0 / 4096},
 };

@@ -39,6 +39,7 @@ enum inter_rung {   // codecs, finest first; in plans and manifests
     INTER_RUNG_INT4,
     INTER_RUNG_INT3,
     INTER_RUNG_INT2,
+    INTER_RUNG_TOPK512,
     INTER_RUNG_TOPK256,
     INTER_RUNG_TOPK64,
     INTER_RUNGS

@@ -61,15 +61,17 @@ static void test_table(void **state) {
          INTER_REASON_LATE},
         {"tenfold slower", 2.2, 10, 0.2, 0, 0, 0, 0, 0, 0, INTER_RUNG_TOPK256, 14, 30,
          INTER_REASON_CAPACITY},
+        {"a quarter of the rate", 3.6, 10, 0.2, 0, 0, 0, 0, 0, 0, INTER_RUNG_TOPK512, 15, 30,
+         INTER_REASON_CAPACITY},
         {"codec loses too much", 7, 10, 0.2, 0.30f, 0, 0, 0, 0, INTER_RUNG_INT2, INTER_RUNG_INT3,
          15, 30, INTER_REASON_LIMIT},
-        {"a short run never goes sparse", 2, 10, 0.2, 0, 299000, 0, 0, 0, 0, INTER_RUNG_INT2, 15,
+        {"a short run never goes sparse", 2, 10, 0.2, 0, 299500, 0, 0, 0, 0, INTER_RUNG_INT2, 15,
          30, INTER_REASON_LIMIT},
         {"the user says no sparse", 2, 10, 0.2, 0, 0, 0, 0, 0, INTER_RUNG_INT2, INTER_RUNG_INT2, 15,
          30, INTER_REASON_LIMIT},
         {"codec pinned", 10, 10, 0.2, 0, 0, true, 0, 0, 0, INTER_RUNG_INT4, 15, 30,
          INTER_REASON_LIMIT},
-        {"overlap pinned", 20, 10, 0.2, 0, 0, 0, true, 0, 0, INTER_RUNG_TOPK256, 5, 30,
+        {"overlap pinned", 20, 10, 0.2, 0, 0, 0, true, 0, 0, INTER_RUNG_TOPK512, 5, 30,
          INTER_REASON_LATE},
         {"both pinned", 20, 10, 0.2, 0, 0, true, true, 0, 0, INTER_RUNG_INT4, 5, 30,
          INTER_REASON_KEPT},
@@ -138,7 +140,7 @@ static void test_no_flapping(void **state) {
 
 // ---- in closed loop ---------------------------------------------------------------------------------------------
 
-static const double bits[INTER_RUNGS] = {0, 6.8, 2.9, 2.1, 1.5, 0.45, 0.145};
+static const double bits[INTER_RUNGS] = {0, 6.8, 2.9, 2.1, 1.5, 0.76, 0.45, 0.145};
 
 struct loop {
     struct inter_tune_config c;
@@ -296,7 +298,7 @@ static void test_sizes_unlike_the_table(void **state) {
         for (int r = 0; r < 60; r++) {
             struct inter_plan p = next[0];
             double bytes = BYTES * bits[p.codec] / bits[INTER_RUNG_INT4];
-            bytes *= p.codec >= INTER_RUNG_TOPK256 ? 5 : 1;
+            bytes *= p.codec >= INTER_RUNG_TOPK512 ? 5 : 1;
             struct inter_tune_update u = {.measure = measure(r == 4 ? mbit / 8 : mbit, 40, 0.2),
                                           .bytes = (uint32_t)bytes};
             u.measure.codec = p.codec;
