@@ -120,6 +120,7 @@ struct agent_sync {
     char codec[32];
     float error_feedback; // β
     float keep_residual;  // ρ
+    float blend;          // α; 0: rebase
     float eta, mu;        // outer learning rate and momentum
     bool row_weights;
     float kappa;

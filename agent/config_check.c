@@ -347,6 +347,10 @@ static enum neb_status validate_sync(const struct agent_job *j, const char *file
         return COMPLAIN(file, "sync.link", "\"%s\" does not describe a link", j->sync.link);
     // What is auto holds a default, which the planner replaces: no conflict with what is written.
     bool chosen = !(j->autos & (AGENT_AUTO_INTERVAL | AGENT_AUTO_OVERLAP));
+    if (j->sync.blend > 0 && j->sync.keep_residual > 0)
+        return COMPLAIN(file, "sync.keep_residual",
+                        "%g does not go with sync.blend %g, which keeps that share of it",
+                        (double)j->sync.keep_residual, (double)j->sync.blend);
     if (chosen && j->sync.overlap >= j->sync.interval)
         return COMPLAIN(file, "sync.overlap", "%d must be below sync.interval %d", j->sync.overlap,
                         j->sync.interval);

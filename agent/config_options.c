@@ -116,6 +116,8 @@ const struct config_option config_options[] = {
      "β: decay of what could not be sent"},
     {"sync.keep_residual", T_FLOAT, AT(sync.keep_residual), 0, 1, "0", NULL,
      "ρ: share of it that the cluster goes on training on"},
+    {"sync.blend", T_FLOAT, AT(sync.blend), 0, 1, "0", NULL,
+     "α: share of its own parameters that a cluster keeps at a merge; 0: rebase"},
     {"sync.outer.lr", T_FLOAT, AT(sync.eta), 0, 10, "0.9", NULL, "η"},
     {"sync.outer.momentum", T_FLOAT, AT(sync.mu), 0, 0.999, "0.6", NULL, "μ (Nesterov)"},
     {"sync.row_weights", T_BOOL, AT(sync.row_weights), 0, 0, "true", NULL,

@@ -57,6 +57,7 @@ enum neb_status worker_sync_create(struct agent_worker *w) {
     }
     struct inter_outer_config c = {.beta = s->error_feedback,
                                    .keep = s->keep_residual,
+                                   .blend = s->blend,
                                    .kappa = s->kappa,
                                    .row_weights = s->row_weights,
                                    .fragments = s->fragments,

@@ -170,9 +170,7 @@ void inter_outer_skip(struct inter_outer *o, int32_t f, struct kern_digest *dige
     for (int32_t i = 0; !o->device && i < g->n; i++) {
         struct outer_slot *s = &o->slots[g->units[i]];
         if (g->in_flight)
-            kern_exact_rebase(s->u.theta_m, o->theta + s->at, o->sent + s->at, s->n);
-        if (outer_keeps(o, g))
-            kern_exact_add_scaled(s->u.theta_m, o->u + s->at, -o->c.keep, s->n);
+            outer_merge_strip(o, g, s, 0, s->n);
     }
     g->in_flight = false;
     g->version++;

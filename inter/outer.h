@@ -10,6 +10,8 @@
 //     θ_m = θ + (θ_m − θ_m at the send) + ρ·e_m
 //                                        rebase: local progress since the send is kept, and of what was not sent the share ρ
 //
+//     θ_m = θ + α·(θ_m − θ)              blend, instead of it, where α is not 0 (Streaming DiLoCo): ρ is then α
+//
 // e_m is what sparse codecs leave for later rounds. With ρ 0 a cluster forgets it until it was sent: it trains on what all have. With ρ 1 it
 // trains on what it has learned itself and differs from the others by what nobody has been told yet. Signs: code keeps u and e as θ − θ_m.
 //
@@ -47,6 +49,7 @@ struct inter_outer_place { // of a unit in the whole list
 struct inter_outer_config {
     float beta;       // decay of the residual, 1: nothing is forgotten
     float keep;       // ρ: share of it that the cluster goes on training on
+    float blend;      // α; 0: rebase. With it keep is 0
     float kappa;      // tokens that every row is worth before any was seen
     bool row_weights; // of units that ask for it; false: nobody's
     int32_t fragments;

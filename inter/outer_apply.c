@@ -108,6 +108,22 @@ static const float *sum_strip(const struct outer_apply *j, struct outer_slot *s,
     return robust ? s->mean + at : s->acc;
 }
 
+// θ_m after θ has changed. What of the residual stays in θ_m is of an update that travelled: without one θ_m has it from the merge before.
+void outer_merge_strip(const struct inter_outer *o, const struct outer_fragment *g,
+                       const struct outer_slot *s, size_t at, size_t n) {
+    float *mine = s->u.theta_m + at, *theta = o->theta + s->at + at, *sent = o->sent + s->at + at;
+    if (g->in_flight && o->c.blend > 0) {
+        memcpy(sent, mine, n * sizeof(float)); // its use is over
+        kern_exact_add_scaled(sent, theta, -1, n);
+        memcpy(mine, theta, n * sizeof(float));
+        kern_exact_add_scaled(mine, sent, o->c.blend, n);
+        return;
+    }
+    kern_exact_rebase(mine, theta, sent, n);
+    if (g->in_flight && o->c.keep > 0)
+        kern_exact_add_scaled(mine, o->u + s->at + at, -o->c.keep, n);
+}
+
 // Second pass, which cannot fail: sum, residual, outer step, rebase and digest of every strip while it is in the cache.
 static void settle_unit(void *arg, size_t i) {
     struct outer_apply *j = arg;
@@ -125,9 +141,7 @@ static void settle_unit(void *arg, size_t i) {
         } else {
             kern_exact_outer_step(theta, v, sum, j->r->eta, j->r->mu, n);
         }
-        kern_exact_rebase(s->u.theta_m + at, theta, o->sent + all, n);
-        if (outer_keeps(o, j->g))
-            kern_exact_add_scaled(s->u.theta_m + at, o->u + all, -o->c.keep, n);
+        outer_merge_strip(o, j->g, s, at, n);
         s->digest = kern_digest_add(s->digest, kern_digest_part(theta, v, s->place + at, n));
     }
 }

@@ -148,8 +148,8 @@ enum neb_status outer_device_encode(struct inter_outer *o, int32_t f, const stru
         if (g->in_flight) // again: what was learned since the send comes on top
             ops(d)->exact_pseudo_gradient(d->D, u, sent, mine, 1, s->n);
         else
-            ops(d)->exact_pseudo_gradient(d->D, u, d->theta + s->at, mine, o->c.beta - o->c.keep,
-                                          s->n);
+            ops(d)->exact_pseudo_gradient(d->D, u, d->theta + s->at, mine,
+                                          o->c.beta - outer_held(o), s->n);
         ops(d)->copy(d->D, sent, mine, s->n * sizeof(float));
         neb_buf_clear(&s->frame);
         s->st = cmp_update_add_device(d->codec, s->work, &s->frame, &g->shapes[i], codec, u,
@@ -206,6 +206,24 @@ static enum neb_status settle_own(struct outer_apply *j, struct outer_slot *s) {
     return NEB_OK;
 }
 
+// outer_merge_strip, of a whole unit.
+static void merge_unit(const struct inter_outer *o, const struct outer_fragment *g, int32_t unit) {
+    const struct outer_device *d = o->device;
+    const struct outer_slot *s = &o->slots[unit];
+    float *mine = d->theta_m[unit], *theta = d->theta + s->at, *sent = d->sent + s->at;
+    size_t bytes = s->n * sizeof(float);
+    if (g->in_flight && o->c.blend > 0) {
+        ops(d)->copy(d->D, sent, mine, bytes);
+        ops(d)->exact_add_scaled(d->D, sent, theta, -1, s->n);
+        ops(d)->copy(d->D, mine, theta, bytes);
+        ops(d)->exact_add_scaled(d->D, mine, sent, o->c.blend, s->n);
+        return;
+    }
+    ops(d)->exact_rebase(d->D, mine, theta, sent, s->n);
+    if (g->in_flight && o->c.keep > 0)
+        ops(d)->exact_add_scaled(d->D, mine, d->u + s->at, -o->c.keep, s->n);
+}
+
 enum neb_status outer_device_settle(struct outer_apply *j) {
     struct inter_outer *o = j->o;
     struct outer_device *d = o->device;
@@ -223,9 +241,7 @@ enum neb_status outer_device_settle(struct outer_apply *j) {
                                  j->r->merge ? 0 : j->r->mu, s->n);
         if (j->r->merge)
             ops(d)->zero(d->D, v, bytes);
-        ops(d)->exact_rebase(d->D, d->theta_m[g->units[i]], theta, d->sent + s->at, s->n);
-        if (outer_keeps(o, g))
-            ops(d)->exact_add_scaled(d->D, d->theta_m[g->units[i]], d->u + s->at, -o->c.keep, s->n);
+        merge_unit(o, g, g->units[i]);
     }
     outer_device_digests(o, (int32_t)(g - o->fragments));
     return ops(d)->finish(d->D);
@@ -249,15 +265,9 @@ void outer_device_digests(const struct inter_outer *o, int32_t f) {
 }
 
 void outer_device_skip(struct inter_outer *o, int32_t f) {
-    struct outer_device *d = o->device;
     const struct outer_fragment *g = &o->fragments[f];
-    for (int32_t i = 0; g->in_flight && i < g->n; i++) {
-        const struct outer_slot *s = &o->slots[g->units[i]];
-        ops(d)->exact_rebase(d->D, d->theta_m[g->units[i]], d->theta + s->at, d->sent + s->at,
-                             s->n);
-        if (outer_keeps(o, g))
-            ops(d)->exact_add_scaled(d->D, d->theta_m[g->units[i]], d->u + s->at, -o->c.keep, s->n);
-    }
+    for (int32_t i = 0; g->in_flight && i < g->n; i++)
+        merge_unit(o, g, g->units[i]);
 }
 
 void outer_device_finish(struct inter_outer *o, int32_t f) {

@@ -24,7 +24,7 @@ static void encode_unit(void *arg, size_t i) {
                              .theta = o->theta + s->at,
                              .theta_m = s->u.theta_m,
                              .sent = o->sent + s->at,
-                             .beta = o->c.beta - o->c.keep};
+                             .beta = o->c.beta - outer_held(o)};
     neb_buf_clear(&s->frame);
     const uint64_t *counts = s->u.row_weights ? j->counts(j->user, j->g->units[i]) : NULL;
     if (again) {
@@ -61,7 +61,7 @@ static void subtract_unit(void *arg, size_t i) { // masked: all units are encode
     struct outer_slot *s = &o->slots[j->g->units[i]];
     const float *from = (j->g->in_flight ? o->sent : o->theta) + s->at;
     kern_exact_pseudo_gradient(o->u + s->at, from, s->u.theta_m,
-                               j->g->in_flight ? 1 : o->c.beta - o->c.keep, s->n);
+                               j->g->in_flight ? 1 : o->c.beta - outer_held(o), s->n);
     memcpy(o->sent + s->at, s->u.theta_m, s->n * sizeof(float));
 }
 

@@ -60,9 +60,9 @@ struct outer_apply { // one commit that is being applied
     const uint8_t *bodies[SEC_MEMBERS_MAX];     // and by member
 };
 
-// A merge leaves a share of the residual in θ_m: of what travelled; otherwise θ_m has it from the merge before.
-static inline bool outer_keeps(const struct inter_outer *o, const struct outer_fragment *g) {
-    return o->c.keep > 0 && g->in_flight;
+// What θ_m holds of the residual when the next update is made.
+static inline float outer_held(const struct inter_outer *o) {
+    return o->c.blend > 0 ? o->c.blend : o->c.keep;
 }
 
 // outer.c
@@ -75,6 +75,9 @@ struct kern_digest outer_fragment_digest(const struct inter_outer *o,
 NEB_MUST_CHECK enum neb_status outer_open_part(struct outer_slot *s, size_t p);
 
 // outer_apply.c
+// Elements [at, at + n) of a unit: θ_m moves onto the new θ.
+void outer_merge_strip(const struct inter_outer *o, const struct outer_fragment *g,
+                       const struct outer_slot *s, size_t at, size_t n);
 // Weights of part p, from s->row_counts.
 void outer_row_weights(const struct outer_apply *j, struct outer_slot *s, size_t p);
 // Row counts of all parts, and the weights they make.

@@ -34,10 +34,12 @@ struct member {
 
 static size_t elements(int i) { return (size_t)shapes[i].rows * shapes[i].cols; }
 
-static void create(struct member *m, bool robust, bool on_device, struct kern_device *D) {
+static void create(struct member *m, bool robust, float blend, bool on_device,
+                   struct kern_device *D) {
     struct inter_outer_unit units[UNITS];
     struct inter_outer_config c = {.beta = 0.9f,
-                                   .keep = 0.4f,
+                                   .keep = blend > 0 ? 0 : 0.4f,
+                                   .blend = blend,
                                    .kappa = 0.1f,
                                    .row_weights = true,
                                    .fragments = FRAGMENTS,
@@ -196,7 +198,7 @@ static void leave_and_return(struct member *host, struct member *on, struct kern
     same(host, on, "left and came back", -1);
 }
 
-static void run(const char *name, bool robust) {
+static void run(const char *name, bool robust, float blend) {
     struct member host = {0}, on = {0}, peer = {0};
     struct member *both[2] = {&host, &on};
     struct kern_device *D = NULL;
@@ -204,9 +206,9 @@ static void run(const char *name, bool robust) {
     char text[256];
     assert_int_equal(kern_cuda_open(KERN_DEVICE_VERSION, 0, &D, text, sizeof text), NEB_OK);
     assert_int_equal(cmp_codec_parse(name, &codec), NEB_OK);
-    create(&host, robust, false, NULL);
-    create(&on, robust, true, D);
-    create(&peer, robust, false, NULL);
+    create(&host, robust, blend, false, NULL);
+    create(&on, robust, blend, true, D);
+    create(&peer, robust, blend, false, NULL);
     for (int round = 0; round < ROUNDS; round++) {
         int f = round % FRAGMENTS;
         learn(&host, 100 + (uint64_t)round);
@@ -254,11 +256,11 @@ static void test_every_codec(void **state) {
     (void)state;
     const char *const names[] = {"fp32", "bf16", "int8", "int4", "int2:130", "topk", "topk:1/64"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        run(names[i], false);
+        run(names[i], false, i % 2 ? 0.3f : 0);
 }
 static void test_robust(void **state) {
     (void)state;
-    run("int4", true);
+    run("int4", true, 0);
 }
 
 int main(void) {

@@ -30,11 +30,15 @@ static const uint64_t *counts_of(void *user, int32_t unit) {
     return ((struct member *)user)->counts;
 }
 
-static float keep; // of those that are started
+static float keep, blend; // of those that are started
 
 static void start(int n, float beta, int fragments, bool row_weights) {
-    struct inter_outer_config c = {
-        .beta = beta, .keep = keep, .kappa = 1, .row_weights = row_weights, .fragments = fragments};
+    struct inter_outer_config c = {.beta = beta,
+                                   .keep = keep,
+                                   .blend = blend,
+                                   .kappa = 1,
+                                   .row_weights = row_weights,
+                                   .fragments = fragments};
     for (int i = 0; i < n; i++) {
         struct member *m = &members[i];
         struct neb_rng same = neb_rng_make(1, 1);
@@ -243,6 +247,41 @@ static void test_kept_residual(void **state) {
         kept(shares[i]);
 }
 
+static void test_blend(void **state) {
+    (void)state;
+    struct cmp_codec codec;
+    struct kern_digest d[MEMBERS];
+    struct inter_outer_array a[INTER_OUTER_ARRAYS];
+    struct inter_outer_round r = {.eta = 0.8f, .mu = 0.5f};
+    assert_int_equal(cmp_codec_parse("topk:64/4096", &codec), NEB_OK);
+    blend = 0.25f;
+    start(2, 1, 1, true);
+    blend = 0;
+    inter_outer_arrays(members[1].o, a);
+    for (int round = 0; round < 12; round++) {
+        static float mine[N], unsent[N];
+        for (int i = 0; i < 2; i++) {
+            train(&members[i], 0.01f);
+            memcpy(unsent, a[2].p, sizeof unsent);
+            memcpy(mine, members[1].theta_m, sizeof mine);
+            assert_int_equal(inter_outer_encode(members[i].o, 0, &codec, counts_of, &members[i],
+                                                &members[i].blob),
+                             NEB_OK);
+        }
+        for (int k = 0; k < N; k++) // a quarter of what was not sent is in the parameters
+            assert_true(fabsf(a[2].p[k] - (0.75f * unsent[k] + (a[0].p[k] - mine[k]))) < 1e-6f);
+        for (int i = 0; i < 2; i++)
+            train(&members[i], 0.001f); // overlap
+        memcpy(mine, members[1].theta_m, sizeof mine);
+        apply(2, 0, 3, &r, d);
+        assert_true(d[0].lo == d[1].lo && d[0].hi == d[1].hi);
+        for (int k = 0; k < N; k++)
+            assert_true(fabsf(members[1].theta_m[k] - (0.25f * mine[k] + 0.75f * a[0].p[k])) <
+                        1e-6f * (1 + fabsf(mine[k])));
+    }
+    stop(2);
+}
+
 static void test_rows_follow_who_saw_them(void **state) {
     (void)state;
     struct cmp_codec codec;
@@ -349,6 +388,7 @@ int main(void) {
         cmocka_unit_test(test_late_update_is_not_lost),
         cmocka_unit_test(test_error_feedback_loses_nothing),
         cmocka_unit_test(test_kept_residual),
+        cmocka_unit_test(test_blend),
         cmocka_unit_test(test_rows_follow_who_saw_them),
         cmocka_unit_test(test_a_returner_counts_as_its_weight),
         cmocka_unit_test(test_bad_commit_changes_nothing),
