@@ -119,7 +119,7 @@ struct agent_sync {
     int32_t overlap;                     // τ inner steps
     char codec[32];
     float error_feedback; // β
-    float keep_residual;  // ρ
+    float anticipate;     // ρ is this over the clusters that exchange
     float blend;          // α; 0: rebase
     float eta, mu;        // outer learning rate and momentum
     bool row_weights;
@@ -221,6 +221,8 @@ NEB_MUST_CHECK enum neb_status agent_job_validate(const struct agent_job *job, c
 const char *agent_role_name(enum agent_role role);
 // Index of the first cluster with this role; -1: none.
 int agent_job_role(const struct agent_job *job, enum agent_role role);
+// Clusters whose updates make the rounds; 1 where there are none.
+int32_t agent_job_exchanging(const struct agent_job *job);
 // Tokens of one inner step of a cluster at most: those that the job says, and of trainers that attach, whose batches are their own,
 // AGENT_FOREIGN_TOKENS times as many. No member's weight in a round is taken beyond them.
 enum { AGENT_FOREIGN_TOKENS = 8 };

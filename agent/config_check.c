@@ -17,6 +17,14 @@ int agent_job_role(const struct agent_job *j, enum agent_role role) {
     return -1;
 }
 
+int32_t agent_job_exchanging(const struct agent_job *j) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < j->n_clusters; i++)
+        n += !j->clusters[i].witness &&
+             (j->mode != AGENT_MODE_DISTILL || j->clusters[i].role == AGENT_ROLE_STUDENT);
+    return n > 0 ? n : 1;
+}
+
 uint64_t agent_job_step_tokens(const struct agent_job *j) {
     bool foreign = false;
     for (int i = 0; i < j->n_clusters; i++)
@@ -347,10 +355,6 @@ static enum neb_status validate_sync(const struct agent_job *j, const char *file
         return COMPLAIN(file, "sync.link", "\"%s\" does not describe a link", j->sync.link);
     // What is auto holds a default, which the planner replaces: no conflict with what is written.
     bool chosen = !(j->autos & (AGENT_AUTO_INTERVAL | AGENT_AUTO_OVERLAP));
-    if (j->sync.blend > 0 && j->sync.keep_residual > 0)
-        return COMPLAIN(file, "sync.keep_residual",
-                        "%g does not go with sync.blend %g, which keeps that share of it",
-                        (double)j->sync.keep_residual, (double)j->sync.blend);
     if (chosen && j->sync.overlap >= j->sync.interval)
         return COMPLAIN(file, "sync.overlap", "%d must be below sync.interval %d", j->sync.overlap,
                         j->sync.interval);

@@ -55,13 +55,14 @@ enum neb_status worker_sync_create(struct agent_worker *w) {
         units[i] = (struct inter_outer_unit){(uint32_t)u->rows, (uint32_t)u->cols, rows,
                                              fragment[i], u->data};
     }
-    struct inter_outer_config c = {.beta = s->error_feedback,
-                                   .keep = s->keep_residual,
-                                   .blend = s->blend,
-                                   .kappa = s->kappa,
-                                   .row_weights = s->row_weights,
-                                   .fragments = s->fragments,
-                                   .robust = s->gate == AGENT_GATE_ROBUST};
+    struct inter_outer_config c = {
+        .beta = s->error_feedback,
+        .keep = s->blend > 0 ? 0 : s->anticipate / (float)agent_job_exchanging(&w->job),
+        .blend = s->blend,
+        .kappa = s->kappa,
+        .row_weights = s->row_weights,
+        .fragments = s->fragments,
+        .robust = s->gate == AGENT_GATE_ROBUST};
     worker_masked_config(w, &c);
     NEB_TRY_GOTO(worker_outer_create(w, &c, units), out);
     NEB_TRY_GOTO(cmp_codec_parse(s->codec, &w->codec), out);

@@ -10,10 +10,12 @@
 //     θ_m = θ + (θ_m − θ_m at the send) + ρ·e_m
 //                                        rebase: local progress since the send is kept, and of what was not sent the share ρ
 //
-//     θ_m = θ + α·(θ_m − θ)              blend, instead of it, where α is not 0 (Streaming DiLoCo): ρ is then α
+//     θ_m = θ + α·(θ_m − θ)              blend, instead of it, where α is not 0 (Streaming DiLoCo); ρ is then 0. Where the paper makes
+//                                        the next update of all that θ_m then differs by, this sends what was learned, each once
 //
-// e_m is what sparse codecs leave for later rounds. With ρ 0 a cluster forgets it until it was sent: it trains on what all have. With ρ 1 it
-// trains on what it has learned itself and differs from the others by what nobody has been told yet. Signs: code keeps u and e as θ − θ_m.
+// e_m is what sparse codecs leave for later rounds. With ρ 0 a cluster trains on what all have, as if it had
+// not learned the rest. With ρ its share of the sum, 1/M of M members, it trains where θ will be once the residual was sent, as far as
+// it can know: the others' residuals it cannot. configs/COMPARE.md has what that is worth. Signs: code keeps u and e as θ − θ_m.
 //
 // Weights: by tokens; rows of embedding and output matrices by the tokens seen of that row,
 // w_row = (n_m,row + κ·share_m) / Σ, in fp32, members in order. Where a record weighs a member by less than its tokens, its

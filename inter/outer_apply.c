@@ -111,17 +111,22 @@ static const float *sum_strip(const struct outer_apply *j, struct outer_slot *s,
 // θ_m after θ has changed. What of the residual stays in θ_m is of an update that travelled: without one θ_m has it from the merge before.
 void outer_merge_strip(const struct inter_outer *o, const struct outer_fragment *g,
                        const struct outer_slot *s, size_t at, size_t n) {
-    float *mine = s->u.theta_m + at, *theta = o->theta + s->at + at, *sent = o->sent + s->at + at;
+    float *mine = s->u.theta_m + at, *theta = o->theta + s->at + at, *sent = o->sent + s->at + at,
+          *u = o->u + s->at + at;
     if (g->in_flight && o->c.blend > 0) {
-        memcpy(sent, mine, n * sizeof(float)); // its use is over
+        kern_exact_pseudo_gradient(u, sent, mine, 1,
+                                   n); // the progress since the send is still to be sent,
+        memcpy(sent, mine, n * sizeof(float));
         kern_exact_add_scaled(sent, theta, -1, n);
         memcpy(mine, theta, n * sizeof(float));
         kern_exact_add_scaled(mine, sent, o->c.blend, n);
+        kern_exact_pseudo_gradient(u, mine, theta, 1,
+                                   n); // what θ_m keeps of others' or its own sent is not
         return;
     }
     kern_exact_rebase(mine, theta, sent, n);
     if (g->in_flight && o->c.keep > 0)
-        kern_exact_add_scaled(mine, o->u + s->at + at, -o->c.keep, n);
+        kern_exact_add_scaled(mine, u, -o->c.keep, n);
 }
 
 // Second pass, which cannot fail: sum, residual, outer step, rebase and digest of every strip while it is in the cache.

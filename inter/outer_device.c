@@ -210,18 +210,21 @@ static enum neb_status settle_own(struct outer_apply *j, struct outer_slot *s) {
 static void merge_unit(const struct inter_outer *o, const struct outer_fragment *g, int32_t unit) {
     const struct outer_device *d = o->device;
     const struct outer_slot *s = &o->slots[unit];
-    float *mine = d->theta_m[unit], *theta = d->theta + s->at, *sent = d->sent + s->at;
+    float *mine = d->theta_m[unit], *theta = d->theta + s->at, *sent = d->sent + s->at,
+          *u = d->u + s->at;
     size_t bytes = s->n * sizeof(float);
     if (g->in_flight && o->c.blend > 0) {
+        ops(d)->exact_pseudo_gradient(d->D, u, sent, mine, 1, s->n);
         ops(d)->copy(d->D, sent, mine, bytes);
         ops(d)->exact_add_scaled(d->D, sent, theta, -1, s->n);
         ops(d)->copy(d->D, mine, theta, bytes);
         ops(d)->exact_add_scaled(d->D, mine, sent, o->c.blend, s->n);
+        ops(d)->exact_pseudo_gradient(d->D, u, mine, theta, 1, s->n);
         return;
     }
     ops(d)->exact_rebase(d->D, mine, theta, sent, s->n);
     if (g->in_flight && o->c.keep > 0)
-        ops(d)->exact_add_scaled(d->D, mine, d->u + s->at, -o->c.keep, s->n);
+        ops(d)->exact_add_scaled(d->D, mine, u, -o->c.keep, s->n);
 }
 
 enum neb_status outer_device_settle(struct outer_apply *j) {

@@ -60,9 +60,9 @@ struct outer_apply { // one commit that is being applied
     const uint8_t *bodies[SEC_MEMBERS_MAX];     // and by member
 };
 
-// What θ_m holds of the residual when the next update is made.
+// What of the residual is in u and in θ_m, both, when the next update is made.
 static inline float outer_held(const struct inter_outer *o) {
-    return o->c.blend > 0 ? o->c.blend : o->c.keep;
+    return o->c.blend > 0 ? 0 : o->c.keep;
 }
 
 // outer.c
