@@ -41,4 +41,19 @@ compare --list --seeds "1 2 3" >"$T/list" || fail "--list with a finished cell"
 done_cell same-tiny-federated-1 720
 if compare --list >"$T/length.log" 2>&1; then fail "cells of different lengths were mixed"; fi
 grep -q 'same-tiny-federated-1 made another number of steps than 3000' "$T/length.log" || fail "$(tail -n 2 "$T/length.log")"
+
+# The table: means, paired differences, and what is above an aim only by noise.
+result() { # CELL LOSS
+    mkdir -p "$T/table/$1"
+    echo "{\"clusters\": [{\"eval_loss\": $2}, {\"eval_loss\": $2}], \"reduction_vs_sync_fp32\": 300}" >"$T/table/$1/summary.json"
+}
+for seed in 1 2 3; do
+    result same-small-synchronous-2e-3-$seed 3.7$seed && result same-small-synchronous-3e-3-$seed 3.9
+    result same-small-federated-$seed "$(awk "BEGIN { print 3.7$seed + ($seed == 1 ? 0.2 : -0.01) }")" && result same-small-dense-$seed "3.8$seed"
+    result split-small-synchronous-2e-3-$seed 3.7$seed && result split-small-federated-$seed "$(awk "BEGIN { print 3.7$seed + 0.02 }")"
+done
+"$root/configs/compare" --out "$T/table" --table >"$T/table.md" || fail "--table"
+grep -q '| same | small | federated | synchronous-2e-3 | +0.0600 | 0.0700 | 3 | +0.00 | above by noise: 0.9 errors |' "$T/table.md" &&
+    grep -q '| same | small | dense | synchronous-2e-3 | +0.1000 | 0.0000 | 3 | +0.00 | above |' "$T/table.md" &&
+    grep -q '| split | small | federated | synchronous-2e-3 | +0.0200 | 0.0000 | 3 | +0.03 | met |' "$T/table.md" || fail "$(cat "$T/table.md")"
 echo "compare lists its cells, and each is a job"
