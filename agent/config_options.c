@@ -119,8 +119,8 @@ const struct config_option config_options[] = {
     {"sync.blend", T_FLOAT, AT(sync.blend), 0, 1, "0", NULL,
      "α: share of its own parameters that a cluster keeps at a merge, in place of anticipate; 0: "
      "rebase"},
-    {"sync.outer.lr", T_FLOAT, AT(sync.eta), 0, 10, "0.9", NULL, "η"},
-    {"sync.outer.momentum", T_FLOAT, AT(sync.mu), 0, 0.999, "0.6", NULL, "μ (Nesterov)"},
+    {"sync.outer.lr", T_FLOAT, AT(sync.eta), 0, 10, "1", NULL, "η"},
+    {"sync.outer.momentum", T_FLOAT, AT(sync.mu), 0, 0.999, "0", NULL, "μ (Nesterov)"},
     {"sync.row_weights", T_BOOL, AT(sync.row_weights), 0, 0, "true", NULL,
      "rows of embedding and output by the tokens seen of them"},
     {"sync.kappa", T_FLOAT, AT(sync.kappa), 1e-6, 1e6, "0.1", NULL,

@@ -35,7 +35,7 @@ static void test_good(void **state) {
     assert_int_equal(parse(good, &j), NEB_OK);
     assert_int_equal(j.steps, 300);
     assert_int_equal(j.model.n_kv_heads, 2);
-    assert_true(j.model.tied && j.optim.schedule.lr == 2e-3f && j.sync.eta == 0.9f &&
+    assert_true(j.model.tied && j.optim.schedule.lr == 2e-3f && j.sync.eta == 1 && j.sync.mu == 0 &&
                 j.optim.clip.kind == INTRA_CLIP_GLOBAL_NORM);
     assert_int_equal(j.n_clusters, 2);
     assert_string_equal(j.clusters[0].sources[1].name, "es");
