@@ -311,6 +311,9 @@ enum neb_status inter_link_create(const struct inter_link_config *cfg, struct in
     l->members = *cfg->members;
     l->n_peers = l->members.n;
     l->self = (uint32_t)(self - cfg->members->m);
+    char congestion[INTER_TCP_NAME_MAX];
+    inter_tcp_would_use(cfg->congestion, congestion);
+    l->bbr = !strcmp(congestion, "bbr");
     for (uint32_t i = 0; i < l->n_peers; i++) {
         link_peer_init(l, &l->peers[i], &l->members.m[i]);
         l->peers[i].self = i == l->self;

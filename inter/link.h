@@ -58,7 +58,7 @@ struct inter_link_config {
     const struct sec_identity *identity; // borrowed for the life of the link
     const struct sec_members *members;   // copied; must hold the identity itself
     const char *listen; // "HOST:PORT", "*:PORT" (port 0: any, see inter_link_port); NULL: dial only
-    uint32_t n_bulk;    // 1..32; 0: as many as fill the link (inter/stripes.h), from 8
+    uint32_t n_bulk;    // 1..32; 0: as many as fill the link (inter/stripes.h), from 8 or 16
     const char *congestion; // of all connections (inter/tcp.h), borrowed; NULL: bbr where permitted
     size_t chunk_bytes;     // largest bulk message is this + INTER_LINK_SLACK; 0: 1 MiB
     size_t bulk_queue_bytes;    // unacknowledged bulk bytes a peer, about 2 x BDP; 0: 64 MiB

@@ -26,13 +26,12 @@ void link_admit(struct inter_link *l) {
 
 void link_peer_init(const struct inter_link *l, struct peer *p, const struct sec_member *x) {
     uint32_t fixed = l->cfg.n_bulk;
-    bool bbr = l->cfg.congestion && !strcmp(l->cfg.congestion, "bbr");
     memset(p, 0, sizeof *p);
     inter_stripes_init(&p->stripes,
-                       fixed ? fixed
-                       : bbr ? INTER_STRIPES_FIRST_BBR
-                             : INTER_STRIPES_FIRST,
-                       fixed ? fixed : INTER_LINK_MAX_BULK, bbr);
+                       fixed    ? fixed
+                       : l->bbr ? INTER_STRIPES_FIRST_BBR
+                                : INTER_STRIPES_FIRST,
+                       fixed ? fixed : INTER_LINK_MAX_BULK, l->bbr);
     p->member = *x;
     p->revoked = !x->pub.name[0];
     for (int w = 0; w < SETS; w++)

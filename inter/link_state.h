@@ -108,6 +108,7 @@ struct inter_link {
     struct sec_members members; // newest, by index of peer; of a revoked one all zero
     void *ctx;
     bool own_ctx;
+    bool bbr; // is what connections get, asked for or as the system's
     struct sec_zap *zap;
     void *router, *router_mon;
     uint32_t port, n_peers, self, mon_serial;

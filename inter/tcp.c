@@ -38,6 +38,14 @@ bool inter_tcp_may_use(const char *name) {
     return ok;
 }
 
+void inter_tcp_would_use(const char *name, char out[INTER_TCP_NAME_MAX]) {
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    (void)inter_tcp_set_congestion(fd, name); // refused: the system's
+    inter_tcp_congestion(fd, out);
+    if (fd >= 0)
+        close(fd);
+}
+
 uint64_t inter_tcp_wire_bytes(uint64_t n) {
     enum { FRAME = 9 + 33, MSS = 1448 }; // ZMTP and CURVE; of a path of 1500 bytes
     n += FRAME;

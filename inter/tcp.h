@@ -26,6 +26,8 @@ bool inter_tcp_set_congestion(int fd, const char *name);
 void inter_tcp_congestion(int fd, char out[INTER_TCP_NAME_MAX]);
 // Whether this process may use an algorithm, tried on a socket of its own.
 bool inter_tcp_may_use(const char *name);
+// What connections get that inter_tcp_set_congestion is asked to give `name`, tried likewise; "" when unknown.
+void inter_tcp_would_use(const char *name, char out[INTER_TCP_NAME_MAX]);
 // Bytes that a message of n bytes takes on the wire: ZMTP and CURVE frames, TCP and IP headers.
 uint64_t inter_tcp_wire_bytes(uint64_t n);
 

@@ -562,6 +562,39 @@ static int teardown(void **state) {
     return neb_fs_remove_tree(dir) != NEB_OK;
 }
 
+// How many connections a link begins with follows what its sockets really get, not what it was told to ask for.
+static void test_first_number(void **state) {
+    (void)state;
+    const char *const asked[] = {NULL, "bbr", "reno", "no such algorithm"};
+    for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++) {
+        struct site s[2];
+        struct sec_members m = list;
+        struct inter_link_stats t;
+        for (int k = 1; k >= 0; k--) {
+            struct inter_link_config cfg = {.identity = ids[k],
+                                            .members = &m,
+                                            .listen = k ? "127.0.0.1:*" : NULL,
+                                            .congestion = asked[i]};
+            s[k] = (struct site){.id = ids[k], .peer = index_of(&m, !k)};
+            assert_int_equal(inter_link_create(&cfg, &s[k].l), NEB_OK);
+            if (k)
+                endpoint(&m, 1, inter_link_port(s[k].l));
+        }
+        UNTIL(&s[0], &s[1], s[0].up == 1 && s[1].up == 1, 5);
+        UNTIL(&s[0], &s[1],
+              (assert_int_equal(inter_link_stats(s[0].l, s[0].peer, &t), NEB_OK),
+               t.bulk_open >= 8 && t.bulk_open == t.bulk_used &&
+                   (t.bulk_open == 8 || t.bulk_open == 16) &&
+                   (t.bulk_open == 8) == !strcmp(t.congestion, "bbr")),
+              5);
+        for (int k = 0; k < 20; k++) // nor does it go on from there by itself
+            step(&s[0], &s[1]);
+        assert_int_equal(inter_link_stats(s[0].l, s[0].peer, &t), NEB_OK);
+        assert_int_equal(t.bulk_open, strcmp(t.congestion, "bbr") ? 16 : 8);
+        close_pair(&s[0], &s[1]);
+    }
+}
+
 // A limit holds on the wire, whatever is offered; control is not held up by it; lifting it lets all pass.
 static void test_rate_limit(void **state) {
     (void)state;
@@ -619,7 +652,7 @@ int main(void) {
         cmocka_unit_test(test_recycle),     cmocka_unit_test(test_rotated),
         cmocka_unit_test(test_joined),      cmocka_unit_test(test_revoked),
         cmocka_unit_test(test_spoof),       cmocka_unit_test(test_garbage),
-        cmocka_unit_test(test_oversize),
+        cmocka_unit_test(test_oversize),    cmocka_unit_test(test_first_number),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
