@@ -1,6 +1,7 @@
 #include "inter/stripes.h"
 
 static const neb_ns hold = 60 * NEB_S, least_measured = 2 * NEB_S;
+enum { HOLD_DOUBLINGS = 4 };                   // up to 16 minutes
 static const uint64_t least_bytes = 256 << 10; // small talk says nothing
 static const double gain = 1.10, clear_gain = 1.4, linear = 1.7, fall = 0.67;
 
@@ -31,12 +32,18 @@ static bool try_more(struct inter_stripes *s, neb_ns now, uint32_t times, neb_ns
     return true;
 }
 
+// A trial gained nothing: the next one waits, longer each time.
+static void hold_on(struct inter_stripes *s, neb_ns now) {
+    s->hold_until = now + (hold << s->failed);
+    s->failed += s->failed < HOLD_DOUBLINGS;
+}
+
 static bool measured(struct inter_stripes *s, neb_ns now, double rate, neb_ns rtt) {
     double last = s->rate;
     s->rate = rate;
     if (s->trying && rate < s->before * gain) { // not worth it
         s->trying = false;
-        s->hold_until = now + hold;
+        hold_on(s, now);
         s->rate = s->before;
         change(s, s->from, rtt);
         return true;
@@ -44,11 +51,12 @@ static bool measured(struct inter_stripes *s, neb_ns now, double rate, neb_ns rt
     if (s->again) {
         s->again = false;
         if (s->tried < rate * gain) { // luck: the smaller number does it too
-            s->hold_until = now + hold;
+            hold_on(s, now);
             return false;
         }
         s->rate = s->tried;
         s->hold_until = 0;
+        s->failed = 0;
         change(s, s->more, rtt);
         return true;
     }
@@ -63,8 +71,12 @@ static bool measured(struct inter_stripes *s, neb_ns now, double rate, neb_ns rt
     bool tried = s->trying;
     uint32_t times = tried && rate > s->before * linear ? 4 : 2;
     s->trying = false;
-    if (last > 0 && rate < last * fall)
-        s->hold_until = 0; // the link has changed
+    if (tried)
+        s->failed = 0;
+    if (last > 0 && rate < last * fall) { // the link has changed
+        s->hold_until = 0;
+        s->failed = 0;
+    }
     if (last <= 0 || (!tried && rate > last * gain))
         return false; // it still rises by itself: whatever came next would look better
     return try_more(s, now, times, rtt);

@@ -10,7 +10,9 @@
 //     2 ─► 4 ─► 8 ─► 16      80, 88 then 89 Mbit/s: back to 4, held for a minute
 //     2 ─► 4 ─► 16           10, then 19: twice the connections brought nearly twice the rate, so four times as many are tried
 //
-// It is tried again after the hold, and at once when the rate falls by a third. Where the first number is known to fill most links, the first
+// It is tried again after the hold, which is twice as long after each trial that gained nothing, up to a quarter of an hour: on a link that is
+// full, every one costs some seconds. A trial that gains, or a rate that falls by a third, makes it a minute again, and the latter also ends
+// it. Where the first number is known to fill most links, the first
 // trial waits as long: connections that start on a full link cost it a tenth for some seconds.
 #ifndef INTER_STRIPES_H
 #define INTER_STRIPES_H
@@ -34,7 +36,8 @@ struct inter_stripes {
     uint32_t more; // then: the number that was on trial,
     double tried;  // and its rate
     neb_ns hold_until, last;
-    uint64_t bytes; // of the measurement that is going on
+    uint32_t failed; // trials in a row that gained nothing
+    uint64_t bytes;  // of the measurement that is going on
     neb_ns busy;
     bool was_busy;
     neb_ns skip; // busy time that is not counted yet: a new connection is still starting

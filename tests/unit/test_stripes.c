@@ -50,6 +50,32 @@ static void test_learns_of_a_change(void **state) {
     assert_true(s.use >= 16);
 }
 
+// On a full link every trial costs some seconds: they get rarer, up to one in a quarter of an hour. A change makes them frequent again.
+static void test_trials_get_rare(void **state) {
+    (void)state;
+    struct inter_stripes s;
+    neb_ns now = NEB_S;
+    int trials = 0, early = 0;
+    inter_stripes_init(&s, 8, 32, false);
+    for (int second = 0; second < 4 * 3600; second++) {
+        uint32_t was = s.use;
+        run(&s, &now, 1, 90e6, 100e6, true);
+        trials += s.use > was;
+        early += s.use > was && second < 600;
+    }
+    assert_in_range(early, 3, 5);
+    assert_in_range(trials, 14, 20);
+    run(&s, &now, 60, 5e6, 60e6, true); // a fall: not after a quarter of an hour
+    assert_int_equal(s.use, 16);
+    trials = 0;
+    for (int second = 0; second < 600; second++) {
+        uint32_t was = s.use;
+        run(&s, &now, 1, 5e6, 60e6, true);
+        trials += s.use > was;
+    }
+    assert_in_range(trials, 3, 5); // and then as at first
+}
+
 // Connections that are still finding the rate are not what more of them are measured against.
 static void test_start(void **state) {
     (void)state;
@@ -130,12 +156,10 @@ static void test_bounds(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_as_many_as_help),
-                                       cmocka_unit_test(test_learns_of_a_change),
-                                       cmocka_unit_test(test_start),
-                                       cmocka_unit_test(test_likely),
-                                       cmocka_unit_test(test_lumps_are_no_gain),
-                                       cmocka_unit_test(test_pauses),
-                                       cmocka_unit_test(test_bounds)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_as_many_as_help), cmocka_unit_test(test_learns_of_a_change),
+        cmocka_unit_test(test_trials_get_rare), cmocka_unit_test(test_start),
+        cmocka_unit_test(test_likely),          cmocka_unit_test(test_lumps_are_no_gain),
+        cmocka_unit_test(test_pauses),          cmocka_unit_test(test_bounds)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
