@@ -3,7 +3,9 @@
 static const neb_ns hold = 60 * NEB_S, least_measured = 2 * NEB_S;
 enum { HOLD_DOUBLINGS = 4 };                   // up to 16 minutes
 static const uint64_t least_bytes = 256 << 10; // small talk says nothing
-static const double gain = 1.10, clear_gain = 1.4, linear = 1.7, fall = 0.67;
+static const double gain = 1.10, clear_gain = 1.4, linear = 1.7, fall = 0.67, loss = 0.9,
+                    slow_bps = 4e6;
+enum { QUEUE_MOST = 4, SEGMENT = 1448, SEGMENTS = 4, SEGMENTS_LIKELY = 32 };
 
 void inter_stripes_init(struct inter_stripes *s, uint32_t first, uint32_t max, bool likely) {
     *s = (struct inter_stripes){.use = first < 1     ? 1
@@ -22,8 +24,15 @@ static void change(struct inter_stripes *s, uint32_t use, neb_ns rtt) {
     s->skip = starting(rtt);
 }
 
+// Connections that a slow link has room for in flight.
+static uint32_t most(const struct inter_stripes *s, uint32_t segments) {
+    double least = (double)SEGMENT * segments, n = s->rate / 8 * neb_seconds(s->rtt) / least;
+    return s->rate >= slow_bps || n >= s->max ? s->max : n < 1 ? 1 : (uint32_t)n;
+}
+
 static bool try_more(struct inter_stripes *s, neb_ns now, uint32_t times, neb_ns rtt) {
-    if (s->use >= s->max || now < s->hold_until)
+    if (s->use >= s->max || now < s->hold_until ||
+        (now >= s->fewer_at && times * s->use > most(s, SEGMENTS)))
         return false;
     s->before = s->rate;
     s->trying = true;
@@ -38,9 +47,29 @@ static void hold_on(struct inter_stripes *s, neb_ns now) {
     s->failed += s->failed < HOLD_DOUBLINGS;
 }
 
+static bool try_fewer(struct inter_stripes *s, neb_ns now, neb_ns rtt) {
+    uint32_t n = most(s, s->likely ? SEGMENTS_LIKELY : SEGMENTS);
+    if (s->use <= n || now < s->fewer_at)
+        return false;
+    s->before = s->rate;
+    s->fewer = true;
+    s->from = s->use;
+    change(s, n, rtt);
+    return true;
+}
+
 static bool measured(struct inter_stripes *s, neb_ns now, double rate, neb_ns rtt) {
     double last = s->rate;
     s->rate = rate;
+    if (s->fewer) {
+        s->fewer = false;
+        if (rate >= s->before * loss)
+            return false;
+        s->fewer_at = now + (hold << HOLD_DOUBLINGS);
+        s->rate = s->before;
+        change(s, s->from, rtt);
+        return true;
+    }
     if (s->trying && rate < s->before * gain) { // not worth it
         s->trying = false;
         hold_on(s, now);
@@ -77,6 +106,8 @@ static bool measured(struct inter_stripes *s, neb_ns now, double rate, neb_ns rt
         s->hold_until = 0;
         s->failed = 0;
     }
+    if (try_fewer(s, now, rtt))
+        return true;
     if (last <= 0 || (!tried && rate > last * gain))
         return false; // it still rises by itself: whatever came next would look better
     return try_more(s, now, times, rtt);
@@ -90,6 +121,11 @@ bool inter_stripes_step(struct inter_stripes *s, neb_ns now, uint64_t acked, boo
         s->skip = starting(rtt);
         s->hold_until = s->likely ? now + hold : 0;
     }
+    if (rtt > 0 && (!s->rtt || rtt < s->rtt))
+        s->rtt = rtt;
+    // What queues on a slow link is not a reason to measure for minutes what makes it queue.
+    if (rtt > QUEUE_MOST * s->rtt)
+        rtt = QUEUE_MOST * s->rtt;
     s->last = now;
     s->was_busy = busy;
     if (!counts || since <= 0)

@@ -10,6 +10,11 @@
 //     2 ─► 4 ─► 8 ─► 16      80, 88 then 89 Mbit/s: back to 4, held for a minute
 //     2 ─► 4 ─► 16           10, then 19: twice the connections brought nearly twice the rate, so four times as many are tried
 //
+// On a slow link many connections are too many: what is in flight is one bandwidth-delay product for all of them, and a connection with
+// less than four segments of it repairs losses by time-outs, or, under BBR, keeps more in flight than it should. So below 4 Mbit/s a
+// connection is to have four segments of it (BBR: 32); where it has not, fewer are tried. A tenth less is taken back: under loss even such
+// connections can help.
+//
 // It is tried again after the hold, which is twice as long after each trial that gained nothing, up to a quarter of an hour: on a link that is
 // full, every one costs some seconds. A trial that gains, or a rate that falls by a third, makes it a minute again, and the latter also ends
 // it. Where the first number is known to fill most links, the first
@@ -32,10 +37,13 @@ struct inter_stripes {
     bool trying;         // use is on trial against before
     bool doubted;  // and was not clearly better at a first look: it is measured three times as long
     bool likely;   // the first number is taken to do, for a minute
+    bool fewer;    // a smaller number is on trial, because the link is slow
     bool again;    // it was a little better: the smaller number is measured once more
     uint32_t more; // then: the number that was on trial,
     double tried;  // and its rate
     neb_ns hold_until, last;
+    neb_ns fewer_at; // when a smaller number may be tried again
+    neb_ns rtt;      // smallest seen: without what these connections queue
     uint32_t failed; // trials in a row that gained nothing
     uint64_t bytes;  // of the measurement that is going on
     neb_ns busy;
@@ -43,7 +51,7 @@ struct inter_stripes {
     neb_ns skip; // busy time that is not counted yet: a new connection is still starting
 };
 
-// likely: `first` fills the link as far as is known; more are tried after a minute.
+// likely: `first` fills the link as far as is known, as with BBR; more are tried after a minute.
 void inter_stripes_init(struct inter_stripes *s, uint32_t first, uint32_t max, bool likely);
 // Said on every pass: bytes acknowledged since the last call, whether more waits than the link takes, and the round trip.
 // True: the number has changed.

@@ -7,13 +7,16 @@
 
 #include <cmocka.h>
 
+static neb_ns queue; // that makes a round trip longer
+
 // Runs for `seconds`; the link carries `each` bit/s a connection, at most `all`.
 static void run(struct inter_stripes *s, neb_ns *now, double seconds, double each, double all,
                 bool busy) {
     const neb_ns step = 50 * NEB_MS;
     for (neb_ns end = *now + (neb_ns)(seconds * 1e9); *now < end; *now += step) {
         double bps = each * s->use < all ? each * s->use : all;
-        inter_stripes_step(s, *now, (uint64_t)(bps / 8 * neb_seconds(step)), busy, 100 * NEB_MS);
+        inter_stripes_step(s, *now, (uint64_t)(bps / 8 * neb_seconds(step)), busy,
+                           100 * NEB_MS + queue);
         assert_in_range(s->use, 1, s->max);
     }
 }
@@ -127,6 +130,37 @@ static void test_lumps_are_no_gain(void **state) {
         fail_msg("%d of 200 links went beyond what fills them", taken_in);
 }
 
+// Two megabits a second, 100 ms: 25 KB in flight. Many connections lose what they queue; with few the link is full.
+static void test_slow_link(void **state) {
+    (void)state;
+    for (int likely = 0; likely < 2; likely++) {
+        struct inter_stripes s;
+        neb_ns now = NEB_S;
+        inter_stripes_init(&s, likely ? 8 : 16, 32, likely);
+        run(&s, &now, 1, 0, 0, false);
+        for (int second = 0; second < 600; second++) {
+            queue = s.use > 4 ? 400 * NEB_MS : 0;
+            run(&s, &now, 1, 2e6, s.use > 4 ? 1.2e6 : 1.9e6, true);
+        }
+        queue = 0;
+        assert_in_range(s.use, 1, 4);
+    }
+    // Under losses a connection carries an eighth of it, however little is in flight: many are needed, and the trial of fewer is taken back.
+    struct inter_stripes s;
+    neb_ns now = NEB_S;
+    int less = 0;
+    inter_stripes_init(&s, 16, 32, false);
+    run(&s, &now, 1, 0, 0, false);
+    queue = 100 * NEB_MS;
+    for (int second = 0; second < 600; second++) {
+        run(&s, &now, 1, 0.15e6, 1.9e6, true);
+        less += s.use < 16;
+    }
+    queue = 0;
+    assert_in_range(less, 1, 30);
+    assert_int_equal(s.use, 16);
+}
+
 // Idle time teaches nothing, and does not add up to a measurement; short transfers do.
 static void test_pauses(void **state) {
     (void)state;
@@ -156,10 +190,14 @@ static void test_bounds(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_as_many_as_help), cmocka_unit_test(test_learns_of_a_change),
-        cmocka_unit_test(test_trials_get_rare), cmocka_unit_test(test_start),
-        cmocka_unit_test(test_likely),          cmocka_unit_test(test_lumps_are_no_gain),
-        cmocka_unit_test(test_pauses),          cmocka_unit_test(test_bounds)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_as_many_as_help),
+                                       cmocka_unit_test(test_learns_of_a_change),
+                                       cmocka_unit_test(test_trials_get_rare),
+                                       cmocka_unit_test(test_start),
+                                       cmocka_unit_test(test_likely),
+                                       cmocka_unit_test(test_slow_link),
+                                       cmocka_unit_test(test_lumps_are_no_gain),
+                                       cmocka_unit_test(test_pauses),
+                                       cmocka_unit_test(test_bounds)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
