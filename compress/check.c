@@ -291,7 +291,7 @@ static enum neb_status on_unit(struct cmp_check *c) {
     s->cols = neb_rd_u32(&r);
     c->counts_len = neb_rd_u32(&r);
     s->counts = c->counts_len > 0;
-    if (s->rows > CMP_ROWS_MAX || (uint64_t)s->rows * s->cols > CMP_UNIT_ELEMENTS_MAX)
+    if (!cmp_unit_possible(s->rows, s->cols))
         return neb_fail(NEB_ERR_FORMAT, "update: unit %u claims %u x %u elements", s->unit, s->rows,
                         s->cols);
     c->n = (size_t)s->rows * s->cols;

@@ -13,6 +13,11 @@ enum {                             // of updates (update.h)
 };
 #define CMP_MAG_MAX 1024.0f
 
+// Of a unit that arrives. Every row has an element: whoever bounds elements has bounded the row counts too, which are unpacked first.
+static inline bool cmp_unit_possible(uint32_t rows, uint32_t cols) {
+    return rows && cols && rows <= CMP_ROWS_MAX && (uint64_t)rows * cols <= CMP_UNIT_ELEMENTS_MAX;
+}
+
 struct cmp_frame { // the header
     struct cmp_codec codec;
     int top; // exponent that scales are relative to

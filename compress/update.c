@@ -118,7 +118,12 @@ static enum neb_status next_unit(struct neb_rd *r, struct cmp_unit_shape *s,
     u->frame_len = neb_rd_u32(r);
     u->frame = neb_rd_view(r, u->frame_len);
     s->counts = u->counts_len > 0;
-    return r->bad ? neb_fail(NEB_ERR_FORMAT, "update: cut short") : NEB_OK;
+    if (r->bad)
+        return neb_fail(NEB_ERR_FORMAT, "update: cut short");
+    return cmp_unit_possible(s->rows, s->cols)
+               ? NEB_OK
+               : neb_fail(NEB_ERR_FORMAT, "update: unit %u claims %u x %u elements", s->unit,
+                          s->rows, s->cols);
 }
 
 static enum neb_status open_header(struct neb_rd *r, uint32_t *n) {
@@ -252,8 +257,7 @@ static enum neb_status check_claims(const uint8_t *p, size_t len) {
         struct cmp_frame_info info;
         NEB_TRY(next_unit(&r, &s, &u));
         NEB_TRY(cmp_frame_peek(u.frame, u.frame_len, &info));
-        if (s.rows > CMP_ROWS_MAX || info.n != (uint64_t)s.rows * s.cols ||
-            info.n > CMP_UNIT_ELEMENTS_MAX)
+        if (info.n != (uint64_t)s.rows * s.cols)
             return neb_fail(NEB_ERR_FORMAT, "update: unit %u claims %u x %u elements in %zu bytes",
                             s.unit, s.rows, s.cols, u.frame_len);
     }

@@ -3,7 +3,7 @@
 //
 //     | "NBU1" | units u32 | per unit: unit u32 | rows u32 | cols u32 | counts u32 length, bytes | frame u32 length, bytes |
 //
-// Row counts are one logarithmic byte a row (8 values an octave, exact below 16), packed by zstd: zero runs vanish.
+// A unit has at least one row and one column. Row counts are one logarithmic byte a row (8 values an octave, exact below 16), packed by zstd: zero runs vanish.
 #ifndef CMP_UPDATE_H
 #define CMP_UPDATE_H
 #include "compress/codec.h"

@@ -113,6 +113,7 @@ static void open_update(struct cmp_work *w, const uint8_t *p, size_t len) {
     enum neb_status st = cmp_update_check(w, p, len, &stats);
     require(st == NEB_OK || st == NEB_ERR_FORMAT);
     require(st != NEB_OK || (isfinite(stats.norm) && stats.norm >= 0));
+    require(st != NEB_OK || stats.elements >= stats.units); // none without work that elements bound
     check_in_pieces(p, len, st, &stats);
     if (cmp_update_open(p, len, shapes, 2, units) != NEB_OK)
         return;

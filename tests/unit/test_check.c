@@ -236,6 +236,46 @@ static void test_bound(void **state) {
     neb_buf_free(&b);
 }
 
+// A unit without rows or columns adds no elements, but its row counts could be 16 MiB each: it is refused by its head, wherever units are read.
+static void test_no_empty_units(void **state) {
+    (void)state;
+    static const uint32_t sizes[][2] = {
+        {CMP_ROWS_MAX, 0}, {0, 8}, {0, 0}, {CMP_ROWS_MAX + 1, 1}, {CMP_ROWS_MAX, 2}};
+    const int32_t owner = 0;
+    neb_log_set_sink(swallow, NULL);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        struct neb_buf b = {0}, frame = {0}, out = {0};
+        struct cmp_unit_shape shape = {0, sizes[i][0], sizes[i][1], true};
+        struct cmp_update_unit unit;
+        struct cmp_update_stats stats;
+        struct cmp_codec c;
+        uint32_t n;
+        OK(cmp_codec_parse("int8", &c));
+        OK(cmp_encode(W, &c, NULL, 0, &frame));
+        cmp_update_begin(&b, 1);
+        neb_buf_u32(&b, 0);
+        neb_buf_u32(&b, shape.rows);
+        neb_buf_u32(&b, shape.cols);
+        neb_buf_u32(&b, 1); // of counts
+        cmp_check_begin(C, UINT64_MAX);
+        assert_int_equal(cmp_check_feed(C, b.p, b.len),
+                         NEB_ERR_FORMAT); // not a byte of them is here
+        assert_int_equal(cmp_check_end(C, &stats), NEB_ERR_FORMAT);
+        neb_buf_u8(&b, 0);
+        neb_buf_u32(&b, (uint32_t)frame.len);
+        neb_buf_add(&b, frame.p, frame.len);
+        assert_int_equal(cmp_update_open(b.p, b.len, &shape, 1, &unit), NEB_ERR_FORMAT);
+        assert_int_equal(cmp_update_shapes(b.p, b.len, &shape, 1, &n), NEB_ERR_FORMAT);
+        assert_int_equal(cmp_update_cut(b.p, b.len, &owner, 1, 0, &out), NEB_ERR_FORMAT);
+        assert_int_equal(cmp_update_join(&(struct cmp_update_piece){b.p, b.len}, 1, &out),
+                         NEB_ERR_FORMAT);
+        neb_buf_free(&b);
+        neb_buf_free(&frame);
+        neb_buf_free(&out);
+    }
+    neb_log_set_sink(NULL, NULL);
+}
+
 // Two zstd frames in a row unpack to the right size, and to what no encoder writes.
 static void test_one_zstd_frame(void **state) {
     (void)state;
@@ -319,12 +359,10 @@ static void test_vectors_stay_dense(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_cut),
-                                       cmocka_unit_test(test_random_pieces),
-                                       cmocka_unit_test(test_norm),
-                                       cmocka_unit_test(test_altered),
-                                       cmocka_unit_test(test_bound),
-                                       cmocka_unit_test(test_one_zstd_frame),
-                                       cmocka_unit_test(test_vectors_stay_dense)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_cut),      cmocka_unit_test(test_random_pieces),
+        cmocka_unit_test(test_norm),           cmocka_unit_test(test_altered),
+        cmocka_unit_test(test_bound),          cmocka_unit_test(test_no_empty_units),
+        cmocka_unit_test(test_one_zstd_frame), cmocka_unit_test(test_vectors_stay_dense)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
