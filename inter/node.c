@@ -105,7 +105,7 @@ static void on_peer(struct step *s, bool up) {
         int m = j->open ? node_member(j, s->e->peer) : -1;
         if (m < 0)
             continue;
-        node_serves_lost(s, j, (uint8_t)m, up);
+        node_serves_lost(s, j, (uint8_t)m);
         if (!up)
             continue;
         node_beat(s, j, (uint8_t)m);

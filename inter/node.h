@@ -230,6 +230,7 @@ struct inter_path_stats {
     bool full;       // see inter/estimate.h
     uint64_t window; // bytes that may be in flight
     neb_ns rtt;
+    // resent: of what was sent, chunks that had left before, after an outage or without an acknowledgement for too long
     uint64_t payload_sent, payload_resent, payload_received;
 };
 void inter_node_path(const struct inter_node *n, uint32_t peer, struct inter_path_stats *out);

@@ -42,13 +42,11 @@ enum neb_status node_serve_add(struct step *s, struct job *j, uint8_t to,
     return NEB_OK;
 }
 
-void node_serves_lost(struct step *s, struct job *j, uint8_t member, bool up) {
+void node_serves_lost(struct step *s, struct job *j, uint8_t member) {
     for (size_t i = 0; i < j->n_serves; i++)
         if (j->serves[i].to == member) {
-            struct path *p = &s->n->paths[j->c.peers[member]];
-            p->stats.payload_resent += up ? 0 : j->serves[i].out.flying_bytes; // will travel again
             inter_sender_link_lost(&j->serves[i].out);
-            inter_estimate_lost(&p->estimate);
+            inter_estimate_lost(&s->n->paths[j->c.peers[member]].estimate);
         }
 }
 
@@ -99,6 +97,7 @@ void node_pump(struct step *s, struct job *j) {
             a->size = b->len;
             neb_buf_add(&s->out->bytes, b->p, b->len);
             p->stats.payload_sent += a->len;
+            p->stats.payload_resent += inter_sender_repeats(&v->out, a->chunk) ? a->len : 0;
             if (s->st != NEB_OK)
                 return;
         }
@@ -186,8 +185,10 @@ void node_on_send_failed(struct step *s) {
     struct serve *v = m < 0 ? NULL : find_serve(j, &s->e->key, (uint8_t)m);
     if (!v)
         return;
-    s->n->paths[s->e->peer].stats.payload_sent -=
-        inter_chunk_length(v->m.bytes, v->m.chunk_bytes, s->e->chunk);
+    struct inter_path_stats *t = &s->n->paths[s->e->peer].stats;
+    uint32_t len = inter_chunk_length(v->m.bytes, v->m.chunk_bytes, s->e->chunk);
+    t->payload_sent -= len;
+    t->payload_resent -= inter_sender_repeats(&v->out, s->e->chunk) ? len : 0;
     inter_sender_unsend(&v->out, s->e->chunk);
     inter_estimate_full(&s->n->paths[s->e->peer].estimate, s->now);
 }

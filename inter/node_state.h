@@ -288,7 +288,7 @@ void node_serve_on_state(struct step *s, struct job *j, const struct inter_key *
 enum neb_status node_serve_add(struct step *s, struct job *j, uint8_t to,
                                const struct inter_manifest *m);
 void node_serve_remove(struct job *j, size_t i);
-void node_serves_lost(struct step *s, struct job *j, uint8_t member, bool up);
+void node_serves_lost(struct step *s, struct job *j, uint8_t member);
 void node_serves_round_over(struct step *s, struct job *j, const struct fragment *g);
 void node_serves_tick(struct step *s, struct job *j);
 void node_pump(struct step *s, struct job *j); // fills the window of every path

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { BACKOFF_MAX = 3 };
+
 enum neb_status inter_bitmap_init(struct inter_bitmap *b, uint32_t n) {
     *b = (struct inter_bitmap){.n = n, .bits = calloc((n + 7) / 8 + 1, 1)};
     return b->bits ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory for a bitmap of %u chunks", n);
@@ -21,6 +23,14 @@ bool inter_bitmap_set(struct inter_bitmap *b, uint32_t i) {
     return true;
 }
 
+static bool clear(struct inter_bitmap *b, uint32_t i) {
+    if (!inter_bitmap_has(b, i))
+        return false;
+    b->bits[i / 8] &= (uint8_t) ~(1u << (i % 8));
+    b->set--;
+    return true;
+}
+
 bool inter_bitmap_merge(struct inter_bitmap *b, const uint8_t *bits, size_t len) {
     if (len != (b->n + 7) / 8 || (b->n % 8 && len && bits[len - 1] >> (b->n % 8)))
         return false;
@@ -36,6 +46,10 @@ enum neb_status inter_sender_init(struct inter_sender *s, uint32_t bytes, uint32
     enum neb_status st = inter_bitmap_init(&s->acked, n);
     if (st == NEB_OK)
         st = inter_bitmap_init(&s->flying, n);
+    if (st == NEB_OK)
+        st = inter_bitmap_init(&s->left, n);
+    if (st == NEB_OK)
+        st = inter_bitmap_init(&s->again, n);
     if (st == NEB_OK && !(s->sent = calloc(n, sizeof *s->sent)))
         st = neb_fail(NEB_ERR_NOMEM, "out of memory for a transfer of %u chunks", n);
     if (st != NEB_OK)
@@ -46,6 +60,8 @@ enum neb_status inter_sender_init(struct inter_sender *s, uint32_t bytes, uint32
 void inter_sender_free(struct inter_sender *s) {
     inter_bitmap_free(&s->acked);
     inter_bitmap_free(&s->flying);
+    inter_bitmap_free(&s->left);
+    inter_bitmap_free(&s->again);
     free(s->sent);
     *s = (struct inter_sender){0};
 }
@@ -56,11 +72,8 @@ uint32_t inter_chunk_length(uint32_t bytes, uint32_t chunk_bytes, uint32_t i) {
 }
 
 static void unfly(struct inter_sender *s, uint32_t i) {
-    if (!inter_bitmap_has(&s->flying, i))
-        return;
-    s->flying.bits[i / 8] &= (uint8_t) ~(1u << (i % 8));
-    s->flying.set--;
-    s->flying_bytes -= inter_chunk_length(s->bytes, s->chunk_bytes, i);
+    if (clear(&s->flying, i))
+        s->flying_bytes -= inter_chunk_length(s->bytes, s->chunk_bytes, i);
 }
 
 int64_t inter_sender_next(struct inter_sender *s, uint64_t window, uint64_t flying_elsewhere,
@@ -81,6 +94,8 @@ int64_t inter_sender_next(struct inter_sender *s, uint64_t window, uint64_t flyi
         inter_bitmap_set(&s->flying, i);
         s->flying_bytes += inter_chunk_length(s->bytes, s->chunk_bytes, i);
         s->sent[i] = inter_estimate_sent(e, now, flying);
+        if (!inter_bitmap_set(&s->left, i))
+            inter_bitmap_set(&s->again, i);
         s->next = i + 1;
         return i;
     }
@@ -89,6 +104,8 @@ int64_t inter_sender_next(struct inter_sender *s, uint64_t window, uint64_t flyi
 
 void inter_sender_unsend(struct inter_sender *s, uint32_t chunk) {
     unfly(s, chunk);
+    if (!inter_sender_repeats(s, chunk)) // of a repetition the first copy may still come
+        clear(&s->left, chunk);
     s->next = chunk;
 }
 
@@ -96,12 +113,13 @@ bool inter_sender_ack(struct inter_sender *s, uint32_t chunk, uint64_t flying_el
                       struct inter_estimate *e, neb_ns now) {
     if (chunk >= s->acked.n)
         return false;
-    bool flew = inter_bitmap_has(&s->flying, chunk);
+    bool plain = inter_bitmap_has(&s->flying, chunk) && !inter_sender_repeats(s, chunk);
     unfly(s, chunk);
     if (!inter_bitmap_set(&s->acked, chunk))
         return false;
+    s->backoff = plain ? 0 : s->backoff;
     inter_estimate_ack(e, now, inter_chunk_length(s->bytes, s->chunk_bytes, chunk),
-                       s->flying_bytes + flying_elsewhere == 0, flew ? &s->sent[chunk] : NULL);
+                       s->flying_bytes + flying_elsewhere == 0, plain ? &s->sent[chunk] : NULL);
     return true;
 }
 
@@ -122,12 +140,16 @@ void inter_sender_link_lost(struct inter_sender *s) {
     memset(s->flying.bits, 0, (s->flying.n + 7) / 8);
     s->flying.set = 0;
     s->flying_bytes = 0;
+    s->backoff = 0;
     s->next = 0;
     s->ready = false;
 }
 
 void inter_sender_expire(struct inter_sender *s, neb_ns now, neb_ns timeout) {
+    uint32_t flew = s->flying.set;
     for (uint32_t i = 0; s->flying.set && i < s->flying.n; i++)
-        if (inter_bitmap_has(&s->flying, i) && now - s->sent[i].at > timeout)
+        if (inter_bitmap_has(&s->flying, i) && now - s->sent[i].at > timeout << s->backoff)
             unfly(s, i);
+    if (s->flying.set < flew && s->backoff < BACKOFF_MAX)
+        s->backoff++;
 }

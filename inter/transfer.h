@@ -6,7 +6,9 @@
 //       ── CHUNK i ──►  …window…                       checks, writes, acknowledges
 //       ◄─ ACK i ──
 //
-// A broken link forgets what was in flight, never what was acknowledged.
+// A broken link forgets what was in flight, never what was acknowledged. The acknowledgement of a chunk that left twice does not say which copy
+// it is of: no round trip and no rate is learned from it (Karn and Partridge, "Improving Round-Trip Time Estimates in Reliable Transport
+// Protocols", 1987).
 #ifndef INTER_TRANSFER_H
 #define INTER_TRANSFER_H
 #include "inter/estimate.h"
@@ -28,10 +30,12 @@ bool inter_bitmap_merge(struct inter_bitmap *b, const uint8_t *bits, size_t len)
 
 struct inter_sender { // one blob to one peer
     struct inter_bitmap acked, flying;
+    struct inter_bitmap left, again;   // of all chunks: has left at least once; more than once
     uint32_t bytes, chunk_bytes, next; // next: where the scan goes on
     uint64_t flying_bytes;
     // the receiver's state is known since the last (re)connect, or nothing was ever sent
     bool ready;
+    uint8_t backoff;         // doublings of the time after which a chunk counts as lost
     struct inter_sent *sent; // (n) of those that fly
 };
 // Of a blob of `bytes` (1 or more) in chunks of chunk_bytes, the last one shorter; nothing is acknowledged. NEB_ERR_NOMEM.
@@ -42,6 +46,10 @@ void inter_sender_free(struct inter_sender *s);
 int64_t inter_sender_next(struct inter_sender *s, uint64_t window, uint64_t flying_elsewhere,
                           struct inter_estimate *e, neb_ns now);
 void inter_sender_unsend(struct inter_sender *s, uint32_t chunk); // the link would not take it
+// Whether what inter_sender_next has just given had left before.
+static inline bool inter_sender_repeats(const struct inter_sender *s, uint32_t chunk) {
+    return inter_bitmap_has(&s->again, chunk);
+}
 // False: not news. The estimate of the path learns from it.
 bool inter_sender_ack(struct inter_sender *s, uint32_t chunk, uint64_t flying_elsewhere,
                       struct inter_estimate *e, neb_ns now);
@@ -51,7 +59,8 @@ bool inter_sender_ack(struct inter_sender *s, uint32_t chunk, uint64_t flying_el
 NEB_MUST_CHECK bool inter_sender_state(struct inter_sender *s, const uint8_t *bits, size_t len);
 // What flew is to be sent again, once the receiver has said anew what it has (`ready`).
 void inter_sender_link_lost(struct inter_sender *s);
-// Chunks that have flown for longer than `timeout` are to be sent again.
+// Chunks that have flown for longer than `timeout` are to be sent again; after each time it is twice as long, up to eight times, until a chunk
+// that left once is acknowledged.
 void inter_sender_expire(struct inter_sender *s, neb_ns now, neb_ns timeout);
 static inline bool inter_sender_done(const struct inter_sender *s) {
     return s->acked.set == s->acked.n;

@@ -197,6 +197,65 @@ static void test_drop_in_one_transfer(void **state) {
     }
 }
 
+// A stall of TCP that is longer than a chunk may fly: all that flew leaves again, and then the first copies are acknowledged at once.
+// That says nothing of the path.
+static void test_chunks_that_left_twice(void **state) {
+    (void)state;
+    enum { CHUNK = 16 << 10, N = 20 }; // less than a window
+    struct path p = {.now = NEB_S, .bps = 2e6, .rtt = 200 * NEB_MS, .burst = 1};
+    struct inter_sender s;
+    int64_t c;
+    uint32_t flown = 0, again = 0;
+    move(&p, 4 << 20, CHUNK);
+    double goodput = p.e.goodput_bps;
+    neb_ns rtt = p.e.rtt;
+    uint64_t window = inter_estimate_window(&p.e);
+    assert_int_equal(inter_sender_init(&s, N * CHUNK, CHUNK), NEB_OK);
+    s.ready = true;
+    for (; (c = inter_sender_next(&s, window, 0, &p.e, p.now)) >= 0; flown++) {
+        inter_sender_unsend(&s,
+                            (uint32_t)c); // the link would not take it: as if it had not been asked
+        assert_int_equal(inter_sender_next(&s, window, 0, &p.e, p.now), c);
+        assert_false(inter_sender_repeats(&s, (uint32_t)c));
+    }
+    assert_int_equal(flown, N);
+    p.now += 15 * NEB_S;
+    inter_sender_expire(&s, p.now, 10 * NEB_S);
+    assert_int_equal(s.flying.set, 0);
+    for (; (c = inter_sender_next(&s, window, 0, &p.e, p.now)) >= 0; again++)
+        assert_true(inter_sender_repeats(&s, (uint32_t)c));
+    assert_int_equal(again, N);
+    p.now += NEB_MS;
+    for (uint32_t i = 0; i < N; i++, p.now += 10 * NEB_US)
+        assert_true(inter_sender_ack(&s, i, 0, &p.e, p.now));
+    assert_true(inter_sender_done(&s));
+    assert_int_equal(p.e.rtt, rtt);
+    assert_true(p.e.goodput_bps <= goodput);
+    inter_sender_free(&s);
+    move(&p, 4 << 20, CHUNK); // what leaves once is measured as before
+    near(p.e.goodput_bps, goodput, 0.1);
+    assert_int_equal(p.e.rtt, rtt);
+}
+
+// What expires in vain waits longer each time: a path that is slower than anything known is not filled with copies.
+static void test_patience_doubles(void **state) {
+    (void)state;
+    struct inter_estimate e = {0};
+    struct inter_sender s;
+    neb_ns now = NEB_S;
+    int left = 0;
+    assert_int_equal(inter_sender_init(&s, 10 << 10, 16 << 10), NEB_OK);
+    s.ready = true;
+    for (; now < 400 * NEB_S; now += NEB_S) {
+        inter_sender_expire(&s, now, 10 * NEB_S);
+        left += inter_sender_next(&s, 1 << 20, 0, &e, now) >= 0;
+    }
+    assert_in_range(left, 7, 9); // after 10, 20, 40, and then every 80 s
+    assert_true(inter_sender_ack(&s, 0, 0, &e, now));
+    assert_int_equal(e.rtt, 0);
+    inter_sender_free(&s);
+}
+
 static void test_chunks_and_windows(void **state) {
     (void)state;
     struct inter_estimate e = {0};
@@ -229,6 +288,8 @@ int main(void) {
                                        cmocka_unit_test(test_window_does_not_run_away),
                                        cmocka_unit_test(test_small_transfers_see_a_drop),
                                        cmocka_unit_test(test_drop_in_one_transfer),
+                                       cmocka_unit_test(test_chunks_that_left_twice),
+                                       cmocka_unit_test(test_patience_doubles),
                                        cmocka_unit_test(test_chunks_and_windows)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
