@@ -245,6 +245,7 @@ static void on_up(struct inter_stream *s) {
 }
 
 static void send_failed(struct inter_stream *s, uint64_t seq) {
+    inter_stream_path_unsent(s->path, seq);
     s->sent = seq < s->sent ? seq : s->sent;
     s->blocked = s->now + 20 * NEB_MS;
 }

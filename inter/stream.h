@@ -35,7 +35,9 @@
 // as much as a tenth of a batch, and says nothing that the producer waits for. Where the producer wants to measure the way (`measured`, inter/stream_path.h), also with the first batch after 100 ms and with every 16 KiB.
 //
 // Links lose messages when they break, and control and data overtake each other. Every GRANT holds absolute positions of a
-// session, which begins with each ATTACH; the producer goes back to `have` after a reconnect or twenty seconds without progress.
+// session, which begins with each ATTACH; the producer goes back to `have` after a reconnect, or when there is no progress for
+// twenty seconds and three times as long as what is on its way takes at the measured rate (twice as long after each time that was in vain, ten
+// minutes at most): TCP still carries it, and copies only queue before what is new.
 // Data is signed by its producer as update manifests are; control is the link's own authenticated sender's.
 #ifndef INTER_STREAM_H
 #define INTER_STREAM_H

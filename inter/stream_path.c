@@ -43,9 +43,16 @@ void inter_stream_path_sent(struct inter_stream_path *p, neb_ns now, uint64_t se
         inter_stream_path_reset(p, seq); // it went on elsewhere
     for (uint64_t i = p->acked; i < seq; i++)
         flying += mark_of(p, i)->bytes;
-    *mark_of(p, seq) =
-        (struct inter_path_mark){inter_estimate_sent(&p->estimate, now, flying), bytes};
+    struct inter_path_mark *m = mark_of(p, seq);
+    *m = (struct inter_path_mark){inter_estimate_sent(&p->estimate, now, flying), bytes, seq + 1,
+                                  true, m->next == seq + 1 && m->left};
     p->sent = seq + 1;
+}
+
+void inter_stream_path_unsent(struct inter_stream_path *p, uint64_t seq) {
+    struct inter_path_mark *m = mark_of(p, seq);
+    if (m->next == seq + 1)
+        m->left = m->again;
 }
 
 void inter_stream_path_acked(struct inter_stream_path *p, neb_ns now, uint64_t have) {
@@ -58,8 +65,9 @@ void inter_stream_path_acked(struct inter_stream_path *p, neb_ns now, uint64_t h
         inter_estimate_full(&p->estimate, now);
     for (; p->acked < have; p->acked++) {
         const struct inter_path_mark *m = mark_of(p, p->acked);
-        p->latest = now - m->sent.at;
-        inter_estimate_ack(&p->estimate, now, m->bytes, p->acked + 1 == p->sent, &m->sent);
+        p->latest = m->again ? p->latest : now - m->sent.at;
+        inter_estimate_ack(&p->estimate, now, m->bytes, p->acked + 1 == p->sent,
+                           m->again ? NULL : &m->sent);
     }
 }
 

@@ -19,6 +19,8 @@ struct inter_stream_path {
     struct inter_path_mark { // (window) of batch n in n % window
         struct inter_sent sent;
         uint32_t bytes;
+        uint64_t next;    // after batch n; 0: none yet
+        bool left, again; // it has left, and had before
     } * marks;
 };
 
@@ -35,8 +37,11 @@ NEB_MUST_CHECK enum neb_status inter_stream_path_create(uint32_t window,
 void inter_stream_path_destroy(struct inter_stream_path **p);
 // The link broke, or the consumer begins again: what travelled is forgotten, batch `next` is the first to be acknowledged.
 void inter_stream_path_reset(struct inter_stream_path *p, uint64_t next);
-// Batch seq leaves. One that goes again counts from now, as all after it do.
+// Batch seq leaves. One that goes again is waited for from now on, as all after it are; but its acknowledgement may be of the first copy, and
+// tells neither round trip nor rate.
 void inter_stream_path_sent(struct inter_stream_path *p, neb_ns now, uint64_t seq, uint32_t bytes);
+// The link would not take it.
+void inter_stream_path_unsent(struct inter_stream_path *p, uint64_t seq);
 // The consumer has all below `have`.
 void inter_stream_path_acked(struct inter_stream_path *p, neb_ns now, uint64_t have);
 // At monotonic time `now`.

@@ -1,7 +1,11 @@
 // The producer's end: what lies in the spool, what the consumer has said, what may be sent.
 #include "inter/stream_state.h"
 
-static const neb_ns no_progress = 20 * NEB_S;
+// Without progress for so long, batches count as lost. What is on its way must have had the time: the last byte of the first batch may be
+// the last of all, since they travel side by side. The rate is a maximum, and other traffic shares the link.
+static const neb_ns patience_least = 20 * NEB_S, patience_most = 600 * NEB_S;
+static const double patience_margin = 3, unknown_bps = 256e3; // before anything was acknowledged
+enum { VAIN_MAX = 5 };
 
 static uint64_t room(const struct inter_stream *s) {
     uint64_t most = s->applied + s->window_batches, disk = s->base + s->c.spool_batches;
@@ -103,10 +107,13 @@ void stream_on_grant(struct inter_stream *s, const struct inter_stream_grant *g)
         s->widened = s->high;
         s->lost = false;
         s->moved = s->now;
+        s->vain = 0;
         inter_stream_path_reset(s->path, g->have);
     }
-    if (g->have > s->have)
+    if (g->have > s->have) {
         s->moved = s->now;
+        s->vain = 0;
+    }
     s->have = g->have > s->have ? g->have : s->have;
     inter_stream_path_acked(s->path, s->now, s->have);
     widen(s, g);
@@ -133,12 +140,22 @@ void stream_on_grant(struct inter_stream *s, const struct inter_stream_grant *g)
     stream_say_room(s, s->c.measured);
 }
 
+static neb_ns patience(const struct inter_stream *s) {
+    double bps = inter_stream_path_measure(s->path, s->now).goodput_bps, bits = 0;
+    for (uint64_t i = s->have > s->base ? s->have : s->base; i < s->sent && i < s->next; i++)
+        bits += 8.0 * stream_entry_of(s, i)->bytes;
+    double own = bps > 0 ? patience_margin * bits / bps : bits / unknown_bps,
+           all = (neb_seconds(patience_least) + own) * (1 << s->vain);
+    return all < neb_seconds(patience_most) ? (neb_ns)(all * 1e9) : patience_most;
+}
+
 void stream_producer_tick(struct inter_stream *s) {
     if (s->up && !s->met && s->now - s->hello_at >= STREAM_HELLO_EVERY)
         stream_say_hello(s, true);
-    if (s->sent > s->have && s->now - s->moved >= no_progress) {
+    if (s->sent > s->have && s->now - s->moved >= patience(s)) {
         s->sent = s->have;
         s->moved = s->now;
+        s->vain += s->vain < VAIN_MAX;
     }
     if (!s->lost)
         stream_pump(s);

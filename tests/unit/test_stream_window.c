@@ -190,11 +190,125 @@ static void test_scenes(void **state) {
         inter_stream_destroy(&out.s);
         inter_stream_destroy(&in.s);
     }
+}
+
+// ---- a slow link --------------------------------------------------------------------------------------------------
+
+enum { LARGE = 1 << 20, SIDE_BY_SIDE = 8 };
+
+// One event into a producer alone; batches that it sends.
+static unsigned send_some(struct inter_stream_event e) {
+    unsigned sent = 0;
+    assert_int_equal(inter_stream_step(out.s, now_ms * NEB_MS, &e, &out.a), NEB_OK);
+    for (size_t i = 0; i < out.a.n; i++)
+        sent += out.a.list[i].kind == INTER_STREAM_ACT_SEND;
+    return sent;
+}
+
+static unsigned message(const struct neb_buf *b) {
+    return send_some(
+        (struct inter_stream_event){.kind = INTER_STREAM_EV_MESSAGE, .data = b->p, .len = b->len});
+}
+
+static unsigned granted(uint64_t have) {
+    const struct inter_stream_key key = {.id = 3};
+    struct neb_buf b = {0};
+    inter_stream_put_grant(&b, &key,
+                           &(struct inter_stream_grant){1, have, have, 0, SIDE_BY_SIDE, 8 * LARGE});
+    unsigned sent = message(&b);
+    neb_buf_free(&b);
+    return sent;
+}
+
+static unsigned tick_until(int ms) {
+    unsigned sent = 0;
+    for (; now_ms < ms; now_ms += 200)
+        sent += send_some((struct inter_stream_event){.kind = INTER_STREAM_EV_TICK});
+    return sent;
+}
+
+static void begin_large(void) {
+    const struct inter_stream_config c = {.key = {.id = 3},
+                                          .type = INTER_STREAM_REPLACEMENTS,
+                                          .role = INTER_STREAM_PRODUCER,
+                                          .peer = 1,
+                                          .batch_bytes = LARGE,
+                                          .window_batches = SIDE_BY_SIDE,
+                                          .window_bytes = 8 * LARGE,
+                                          .spool_batches = 64,
+                                          .spool_bytes = 64 * LARGE};
+    const struct inter_stream_hello hello = {
+        .role = INTER_STREAM_CONSUMER, .type = INTER_STREAM_REPLACEMENTS, .batch_bytes = LARGE};
+    static const uint8_t large[LARGE];
+    struct neb_buf b = {0};
+    now_ms = 1000;
+    assert_int_equal(inter_stream_create(&c, &crypto, &out.s), NEB_OK);
+    send_some((struct inter_stream_event){.kind = INTER_STREAM_EV_PEER_UP});
+    inter_stream_put_hello(&b, &c.key, &hello);
+    message(&b);
+    neb_buf_free(&b);
+    for (uint64_t i = 0; i < 40; i++)
+        send_some((struct inter_stream_event){
+            .kind = INTER_STREAM_EV_PUT, .seq = i, .data = large, .len = LARGE});
+}
+
+// Eight batches of 1 MiB share 2 Mbit/s: the first of them is whole after 33 seconds, and so are the others. Nothing leaves twice.
+static void test_slow_link(void **state) {
+    (void)state;
+    const int all_ms = (int)(8e3 * SIDE_BY_SIDE * LARGE / 2e6);
+    struct inter_stream_stats t;
+    begin_large();
+    assert_int_equal(granted(0), SIDE_BY_SIDE);
+    // The link takes none of them at first: they have not left, and are measured when they do.
+    for (uint64_t i = 0; i < SIDE_BY_SIDE; i++)
+        assert_int_equal(
+            send_some((struct inter_stream_event){.kind = INTER_STREAM_EV_SEND_FAILED, .seq = i}),
+            0);
+    now_ms += 100;
+    assert_int_equal(tick_until(now_ms + 200), SIDE_BY_SIDE);
+    for (uint64_t have = SIDE_BY_SIDE; have <= 4 * SIDE_BY_SIDE; have += SIDE_BY_SIDE) {
+        assert_int_equal(tick_until(now_ms + all_ms), 0);
+        assert_int_equal(granted(have), SIDE_BY_SIDE);
+        inter_stream_stats(out.s, &t);
+        assert_true(t.path.goodput_bps > 1e6 && t.path.goodput_bps < 3e6);
+    }
+    // A tenfold drop is waited out too, and what is lost leaves again in the end.
+    assert_int_equal(tick_until(now_ms + 100 * 1000), 0);
+    unsigned again = 0;
+    for (int end = now_ms + 60 * 1000; !again && now_ms < end;)
+        again = tick_until(now_ms + 200);
+    assert_int_equal(again, SIDE_BY_SIDE);
+    // The first copies' acknowledgement, at once: that says nothing about the path.
+    inter_stream_stats(out.s, &t);
+    struct inter_stream_measure before = t.path;
+    now_ms += 10;
+    assert_int_equal(granted(5 * SIDE_BY_SIDE), 0);
+    inter_stream_stats(out.s, &t);
+    assert_int_equal(t.path.rtt, before.rtt);
+    assert_true(t.path.goodput_bps <= before.goodput_bps);
+    inter_stream_destroy(&out.s);
+}
+
+// Where nothing was ever acknowledged, copies get rarer: five minutes, and then every ten.
+static void test_vain_copies(void **state) {
+    (void)state;
+    begin_large();
+    assert_int_equal(granted(0), SIDE_BY_SIDE);
+    unsigned sent = tick_until(now_ms + 3600 * 1000);
+    assert_in_range(sent, 4 * SIDE_BY_SIDE, 7 * SIDE_BY_SIDE);
+    inter_stream_destroy(&out.s);
+}
+
+static int tear_down(void **state) {
+    (void)state;
     inter_stream_actions_free(&out.a);
     inter_stream_actions_free(&in.a);
+    return 0;
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_scenes)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_scenes),
+                                       cmocka_unit_test(test_slow_link),
+                                       cmocka_unit_test(test_vain_copies)};
+    return cmocka_run_group_tests(tests, NULL, tear_down);
 }
