@@ -160,6 +160,22 @@ void doctor_peer(struct doctor *d, const json_t *p) {
                (long long)json_integer_value(json_object_get(p, "bulk_open")));
 }
 
+bool doctor_path(const json_t *peers, const char *only, double *goodput_bps, double *rtt_s) {
+    *goodput_bps = *rtt_s = 0;
+    for (size_t i = 0; i < json_array_size(peers); i++) {
+        const json_t *p = json_array_get(peers, i);
+        const char *name = json_string_value(json_object_get(p, "name"));
+        double goodput = json_number_value(json_object_get(p, "goodput_bps")),
+               rtt = json_number_value(json_object_get(p, "rtt_ms")) / 1e3;
+        if ((only && (!name || strcmp(name, only) != 0)) || !(goodput > 0) || !(rtt > 0) ||
+            goodput * rtt <= *goodput_bps * *rtt_s)
+            continue;
+        *goodput_bps = goodput;
+        *rtt_s = rtt;
+    }
+    return *rtt_s > 0;
+}
+
 // ---- reading --------------------------------------------------------------------------------------------------
 
 static void read_text(const char *path, char *out, size_t cap) {
@@ -190,7 +206,8 @@ static int count_gpus(void) {
     return n;
 }
 
-void doctor_machine(struct doctor *d, const char *home, int peers, int64_t need_bytes) {
+void doctor_machine(struct doctor *d, const char *home, int peers, int64_t need_bytes,
+                    double goodput_bps, double rtt_s) {
     char text[128];
     struct rlimit files;
     struct statvfs disk;
@@ -198,7 +215,7 @@ void doctor_machine(struct doctor *d, const char *home, int peers, int64_t need_
     read_text("/proc/sys/net/ipv4/tcp_congestion_control", text, sizeof text);
     doctor_congestion(d, text, inter_tcp_may_use("bbr"));
     doctor_buffers(d, third_number("/proc/sys/net/ipv4/tcp_rmem"),
-                   third_number("/proc/sys/net/ipv4/tcp_wmem"), 0, 0);
+                   third_number("/proc/sys/net/ipv4/tcp_wmem"), goodput_bps, rtt_s);
     doctor_files(d, getrlimit(RLIMIT_NOFILE, &files) == 0 ? (int64_t)files.rlim_cur : -1, peers);
     doctor_disk(d, home, statvfs(home, &disk) == 0 ? (int64_t)(disk.f_bavail * disk.f_frsize) : -1,
                 need_bytes);

@@ -37,7 +37,12 @@ void doctor_clock(struct doctor *d, int synchronised);
 // One peer as `nebula status --json` describes it.
 void doctor_peer(struct doctor *d, const json_t *peer);
 
-// What is read here: kernel settings, limits, processors, GPUs, and the disk under `home`.
-void doctor_machine(struct doctor *d, const char *home, int peers, int64_t need_bytes);
+// The path with the largest bandwidth-delay product, of the peers in `nebula status --json` whose goodput and round trip are measured;
+// only: that peer alone, NULL: all. False: none is, and both are 0.
+bool doctor_path(const json_t *peers, const char *only, double *goodput_bps, double *rtt_s);
+
+// What is read here: kernel settings, limits, processors, GPUs, and the disk under `home`. goodput_bps, rtt_s: of doctor_path.
+void doctor_machine(struct doctor *d, const char *home, int peers, int64_t need_bytes,
+                    double goodput_bps, double rtt_s);
 
 #endif

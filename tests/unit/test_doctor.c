@@ -87,16 +87,43 @@ static void test_peers(void **state) {
 static void test_this_machine(void **state) {
     (void)state;
     assert_int_equal(doctor_init(&d), NEB_OK);
-    doctor_machine(&d, "/", 1, 0);
+    doctor_machine(&d, "/", 1, 0, 0, 0);
     assert_int_equal(json_array_size(d.checks), 8);
-    doctor_machine(&d, "/no such folder", 1, 0);
+    doctor_machine(&d, "/no such folder", 1, 0, 0, 0);
     assert_int_equal(d.worst, DOCTOR_FAIL);
     doctor_free(&d);
 }
 
+// Buffers are judged by the largest product that was measured, by one peer's where only that is asked for, and else by a guess.
+static void test_measured_path(void **state) {
+    (void)state;
+    json_t *peers =
+        json_pack("[{s:s,s:f,s:f},{s:s,s:f,s:f},{s:s,s:f,s:f},{s:s}]", "name", "near",
+                  "goodput_bps", 4e9, "rtt_ms", 1.0, "name", "far", "goodput_bps", 1e9, "rtt_ms",
+                  2e6, "name", "down", "goodput_bps", 9e9, "rtt_ms", 0.0, "name", "new");
+    double goodput, rtt;
+    assert_non_null(peers);
+    assert_true(doctor_path(peers, NULL, &goodput, &rtt));
+    assert_true(goodput == 1e9 && rtt == 2e3);
+    assert_int_equal(doctor_init(&d), NEB_OK);
+    doctor_machine(&d, "/", 4, 0, goodput, rtt); // 250 GB: more than any system allows
+    const json_t *c = json_array_get(d.checks, 1);
+    assert_string_equal(json_string_value(json_object_get(c, "name")), "socket buffers");
+    assert_non_null(strstr(json_string_value(json_object_get(c, "found")), "the measured path"));
+    assert_non_null(strstr(json_string_value(json_object_get(c, "advice")), "500000000000"));
+    doctor_free(&d);
+    assert_true(doctor_path(peers, "near", &goodput, &rtt));
+    assert_true(goodput == 4e9 && rtt == 1e-3);
+    assert_false(doctor_path(peers, "down", &goodput, &rtt));
+    assert_true(goodput == 0 && rtt == 0);
+    assert_false(doctor_path(peers, "nobody", &goodput, &rtt));
+    assert_false(doctor_path(NULL, NULL, &goodput, &rtt));
+    json_decref(peers);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_judgements),
-                                       cmocka_unit_test(test_peers),
-                                       cmocka_unit_test(test_this_machine)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_judgements), cmocka_unit_test(test_peers),
+        cmocka_unit_test(test_measured_path), cmocka_unit_test(test_this_machine)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
