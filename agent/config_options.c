@@ -145,7 +145,8 @@ const struct config_option config_options[] = {
     {"sync.tune.codec", T_BOOL, AT(sync.tune.codec), 0, 0, "true", NULL,
      "auto may change the codec"},
     {"sync.tune.overlap", T_BOOL, AT(sync.tune.overlap), 0, 0, "true", NULL, "auto may raise τ"},
-    {"sync.tune.interval", T_BOOL, AT(sync.tune.interval), 0, 0, "false", NULL, "auto may raise H"},
+    {"sync.tune.interval", T_BOOL, AT(sync.tune.interval), 0, 0, "false", NULL,
+     "auto may raise H, to what the slowest cluster needs, for all alike"},
     {"sync.tune.balance", T_BOOL, AT(sync.tune.balance), 0, 0, "true", NULL,
      "auto lets a cluster that is slower by an eighth or more leave out steps, evenly, so that "
      "nobody waits for it"},

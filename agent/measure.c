@@ -33,7 +33,7 @@ void agent_measure(struct inter_service *s, const struct agent_jobrun *j, const 
 json_t *agent_plan_json(const struct inter_record *r, int member) {
     if (member < 0 || member >= r->n_plans)
         return json_object();
-    const struct inter_plan *p = &r->plans[member];
+    const struct inter_plan plan = inter_tune_planned(r, (uint8_t)member), *p = &plan;
     return json_pack("{s:I,s:I,s:i,s:i,s:i}", "interval", (json_int_t)p->interval, "overlap",
                      (json_int_t)p->overlap, "codec", p->codec, "reason", p->reason, "left_out",
                      p->left_out);

@@ -50,7 +50,8 @@ const char *inter_reason_text(enum inter_reason r) {
         "the link has room for it",
         "updates are too small to measure the link by: a finer codec is tried",
         "nothing within the bounds fits: the coarsest plan",
-        "its speed against the fastest cluster's has changed"};
+        "its speed against the fastest cluster's has changed",
+        "another cluster needs a longer interval"};
     return r < INTER_REASONS ? text[r] : "unknown";
 }
 
@@ -59,8 +60,9 @@ struct view { // one decision's facts
     const struct inter_tuner *t;
     const struct inter_measure *m;
     double bytes, goodput, step_s, steps_left;
-    double others; // seconds until the slowest other member's update is there
-    double met;    // goodput that the update itself met; infinite: it says nothing
+    uint32_t common; // longest interval of all members: no overlap is longer
+    double others;   // seconds until the slowest other member's update is there
+    double met;      // goodput that the update itself met; infinite: it says nothing
 };
 
 // What each codec has made of this member's updates is nearer than any table.
@@ -81,15 +83,16 @@ static bool carries(const struct view *v, const struct inter_plan *p, double goo
            p->interval * v->step_s;
 }
 
-static uint32_t overlap_most(const struct inter_tune_config *c, uint32_t interval) {
-    return c->overlap_max < interval - 1 ? c->overlap_max : interval - 1;
+static uint32_t overlap_most(const struct view *v, uint32_t interval) {
+    uint32_t h = v->common > interval ? v->common : interval;
+    return v->c->overlap_max < h - 1 ? v->c->overlap_max : h - 1;
 }
 
 // Steps that an overlap must have; of others' updates, as far as an overlap can be that long.
 static double steps_needed(const struct view *v, int rung, uint32_t interval, double goodput,
                            double margin) {
     double own = ceil(travel(v, rung, goodput / margin) / v->step_s),
-           others = ceil(v->others * margin / v->step_s), most = overlap_most(v->c, interval);
+           others = ceil(v->others * margin / v->step_s), most = overlap_most(v, interval);
     return fmax(own, v->c->overlap ? fmin(others, most) : 0);
 }
 
@@ -119,7 +122,7 @@ static bool place(const struct view *v, int rung, uint32_t interval, double good
                   struct inter_plan *out) {
     const struct inter_tune_config *c = v->c;
     double steps = steps_needed(v, rung, interval, goodput, margin);
-    uint32_t most = overlap_most(c, interval);
+    uint32_t most = overlap_most(v, interval);
     *out = (struct inter_plan){
         .interval = interval, .overlap = c->start_overlap, .codec = (uint8_t)rung};
     if (c->overlap && steps > c->start_overlap)
@@ -249,6 +252,7 @@ static struct view view_of(const struct inter_tuner *t, const struct inter_tune_
                          .goodput = u->measure.goodput_kbps * 1e3,
                          .step_s = u->measure.step_us * 1e-6 * (INTER_STEPS_CYCLE - t->left_out) /
                                    INTER_STEPS_CYCLE,
+                         .common = u->interval,
                          .others = neb_seconds(u->others),
                          .met = goodput_met(u)};
 }
@@ -265,6 +269,24 @@ struct inter_plan inter_tune_first(const struct inter_tune_config *c) {
     return (struct inter_plan){.interval = c->start_interval,
                                .overlap = c->start_overlap,
                                .codec = c->on ? c->first : INTER_RUNG_JOB};
+}
+
+// Whether the others wait for a member: its update is in the record, or in one of the two before it.
+static bool waited_for(const struct inter_record *r, uint8_t member) {
+    for (uint8_t i = 0; i < r->n; i++)
+        if (r->entries[i].member == member)
+            return true;
+    return r->round < r->absences[member].base + 2;
+}
+
+struct inter_plan inter_tune_planned(const struct inter_record *r, uint8_t member) {
+    struct inter_plan p = r->plans[member];
+    for (uint8_t m = 0; m < r->n_plans; m++)
+        if (waited_for(r, m) && r->plans[m].interval > p.interval) {
+            p.interval = r->plans[m].interval;
+            p.reason = INTER_REASON_OTHERS;
+        }
+    return p;
 }
 
 void inter_tune_adopt(struct inter_tuner *t, const struct inter_plan *plan) {

@@ -27,6 +27,10 @@
 // had it says which goodput it really met. No dearer plan is made that would be late at that; and a plan that two updates in a
 // row found to be late is replaced as if the goodput were theirs. One alone may have met an outage.
 //
+// H is common: whoever sends earlier waits in every round for those who send later. A record holds what each member needs; each does with the
+// longest H of them (inter_tune_planned), and its overlap may be as long as that allows. A member that two records or more have missed is
+// not waited for.
+//
 // The leader decides for every member when it proposes a record; the plan holds from round r + 2 (struct inter_plan).
 #ifndef INTER_TUNE_H
 #define INTER_TUNE_H
@@ -58,6 +62,7 @@ enum inter_reason {
     INTER_REASON_TRIAL,    // updates too small to measure by: a finer one is tried
     INTER_REASON_LIMIT,    // not even the coarsest plan within the bounds fits
     INTER_REASON_SPEED,    // how much slower it is than the fastest member has changed
+    INTER_REASON_OTHERS,   // another member needs a longer interval
     INTER_REASONS
 };
 // A few words for logs and metrics.
@@ -96,6 +101,7 @@ struct inter_tune_update {
     neb_ns took;         // from its manifest until all others had it; 0: not known
     neb_ns others;       // inter_tune_travel of the slowest other member; 0: not known
     neb_ns fastest;      // step of the fastest member; 0: not known
+    uint32_t interval;   // longest that any member's last plan needs; 0: not known
     uint64_t steps_done; // when it was sent
 };
 // What follows from a member's update about its plan. True: the plan has changed.
@@ -105,6 +111,8 @@ bool inter_tune(struct inter_tuner *t, const struct inter_tune_config *c,
 neb_ns inter_tune_travel(const struct inter_tuner *t, const struct inter_tune_update *u);
 // The plan that a committed record says, adopted by every member, whoever leads next.
 void inter_tune_adopt(struct inter_tuner *t, const struct inter_plan *plan);
+// What a record says that a member does, H in common with all others. member < n_plans.
+struct inter_plan inter_tune_planned(const struct inter_record *r, uint8_t member);
 // The job's own values: what holds before anything was planned.
 struct inter_plan inter_tune_first(const struct inter_tune_config *c);
 

@@ -286,6 +286,57 @@ static void test_unlike_links(void **state) {
     assert_int_equal(fast.plan.overlap, 5);
 }
 
+// One uplink needs a longer interval: both members keep to it, and the faster one's overlap may be as long as that allows, so that neither waits
+// for the other. It goes back when the link has recovered, and nobody keeps to the plan of a member that is gone.
+static void test_common_interval(void **state) {
+    (void)state;
+    struct inter_tune_config c = config();
+    struct inter_tuner t[2] = {{.plan = {0}}, {.plan = {0}}};
+    struct inter_record r = {.n = 2, .entries = {{.member = 0}, {.member = 1}}, .n_plans = 2};
+    struct inter_plan plan[2];
+    uint32_t largest = 0;
+    c.codec = false;
+    c.interval = true;
+    c.overlap_max = 50;
+    for (; r.round < 60; r.round++) {
+        const double mbit[2] = {100, r.round < 30 ? 4 : 100};
+        struct inter_tune_update u[2];
+        uint32_t before = 0;
+        for (int m = 0; m < 2; m++) {
+            u[m] = (struct inter_tune_update){.measure = measure(mbit[m], 20, 0.2), .bytes = BYTES};
+            before = t[m].plan.interval > before ? t[m].plan.interval : before;
+        }
+        for (int m = 0; m < 2; m++) {
+            u[m].others = inter_tune_travel(&t[!m], &u[!m]);
+            u[m].interval = before;
+        }
+        for (uint8_t m = 0; m < 2; m++) {
+            (void)inter_tune(&t[m], &c, &u[m]);
+            r.plans[m] = t[m].plan;
+            r.absences[m].base = r.round + 1;
+        }
+        for (uint8_t m = 0; m < 2; m++)
+            plan[m] = inter_tune_planned(&r, m);
+        assert_int_equal(plan[0].interval, plan[1].interval);
+        largest = plan[0].interval > largest ? plan[0].interval : largest;
+        if (r.round == 29) { // 32 Mbit take 8 s, 40 steps of 0.2 s
+            assert_true(plan[0].interval >= 41);
+            assert_int_equal(plan[0].reason, INTER_REASON_OTHERS);
+            assert_true(plan[0].overlap >= 40 && plan[1].overlap >= 40);
+            assert_int_equal(t[0].plan.interval, 30); // its own link needs no more
+        }
+    }
+    assert_true(largest <= c.interval_max);
+    assert_int_equal(plan[0].interval, 30);
+    r.plans[1].interval = 60; // the other is away: a round or two it is waited for
+    r.n = 1;
+    for (uint32_t missed = 1; missed < 5; missed++) {
+        r.absences[1].base = r.round + 1 - missed;
+        assert_int_equal(inter_tune_planned(&r, 0).interval, missed <= 2 ? 60 : 30);
+    }
+    assert_int_equal(inter_tune_planned(&r, 1).interval, 60);
+}
+
 // Sparse updates five times as large as the table has them, as small models' are. One bad estimate has put every other
 // round on them: plans must not go on flipping, since each decision goes by another codec's size.
 static void test_sizes_unlike_the_table(void **state) {
@@ -389,6 +440,7 @@ int main(void) {
                                        cmocka_unit_test(test_one_outage),
                                        cmocka_unit_test(test_slow_members_make_fewer_steps),
                                        cmocka_unit_test(test_unlike_links),
+                                       cmocka_unit_test(test_common_interval),
                                        cmocka_unit_test(test_sizes_unlike_the_table),
                                        cmocka_unit_test(test_trials),
                                        cmocka_unit_test(test_names)};
