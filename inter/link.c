@@ -18,7 +18,7 @@ static void set_clean(struct inter_link *l, struct peer *p, int which, neb_ns no
         if (unanswered && i == 0)
             down = true;
         else if (c->lost || unanswered) {
-            link_conn_close(p, c);
+            link_conn_close(l, p, c);
             c->retry_at = which == DIALED ? now + RETRY_AFTER : 0;
         } else if (c->retry_at && now >= c->retry_at) {
             link_conn_dial(l, p, i);
@@ -138,28 +138,22 @@ static void peer_stripes(struct inter_link *l, struct peer *p, neb_ns now) {
     }
 }
 
-static uint64_t sent_ip_bytes(const struct inter_link *l) {
-    uint64_t total = 0;
-    for (uint32_t i = 0; i < l->n_peers; i++) {
-        struct inter_tcp_counts n = l->peers[i].closed;
-        for (int w = 0; w < SETS; w++)
-            for (uint32_t k = 0; k < CONNS; k++)
-                link_counts_add(&n, link_conn_counts(&l->peers[i].s[w].c[k]));
-        total += n.sent + INTER_TCP_HEADERS * n.sent_segs;
-    }
-    return total;
-}
-
-// What the kernel sent beyond what was charged: repetitions, handshakes, small talk.
 static void bucket_settle(struct inter_link *l, neb_ns now) {
     if (!l->bucket.bps || now < l->settle_at)
         return;
     l->settle_at = now + 100 * NEB_MS;
-    uint64_t sent = sent_ip_bytes(l);
-    if (sent <= l->charged)
-        return;
-    inter_bucket_take(&l->bucket, sent - l->charged);
-    l->charged = sent;
+    inter_bucket_settle(&l->bucket);
+    for (uint32_t i = 0; i < l->n_peers; i++)
+        for (int w = 0; w < SETS; w++)
+            for (uint32_t k = 0; k < CONNS; k++)
+                if (l->peers[i].s[w].c[k].fd >= 0)
+                    link_conn_settle(l, &l->peers[i].s[w].c[k]);
+}
+
+// When a bulk message that was refused for the limit may pass.
+static neb_ns limit_over(const struct inter_link *l) {
+    neb_ns paid = inter_bucket_when(&l->bucket);
+    return l->bucket.backlog > l->bucket.bps / 8 && paid < l->settle_at ? l->settle_at : paid;
 }
 
 static void peer_dialing(struct inter_link *l, struct peer *p, neb_ns now) {
@@ -209,15 +203,27 @@ enum neb_status inter_link_process(struct inter_link *l, inter_link_handler *han
     }
     link_guard(l, now);
     bucket_settle(l, now);
-    if (l->limited && inter_bucket_when(&l->bucket) < l->deadline)
-        l->deadline = inter_bucket_when(&l->bucket);
+    if (l->limited && limit_over(l) < l->deadline)
+        l->deadline = limit_over(l);
     l->handler = NULL;
     return NEB_OK;
 }
 
+// What was sent before there was a limit is no debt; what is queued goes on the wire under it.
+static void meters_start(struct inter_link *l) {
+    for (uint32_t i = 0; i < l->n_peers; i++)
+        for (int w = 0; w < SETS; w++)
+            for (uint32_t k = 0; k < CONNS; k++) {
+                struct conn *c = &l->peers[i].s[w].c[k];
+                struct inter_tcp_counts n = link_conn_counts(c);
+                c->meter.charged = n.sent + INTER_TCP_HEADERS * n.sent_segs;
+            }
+    inter_bucket_settle(&l->bucket);
+}
+
 void inter_link_limit(struct inter_link *l, uint64_t bps) {
-    if (bps && !l->bucket.bps) // what was sent without a limit is no debt
-        l->charged = sent_ip_bytes(l);
+    if (bps && !l->bucket.bps)
+        meters_start(l);
     inter_bucket_set(&l->bucket, neb_now(), bps);
 }
 

@@ -118,7 +118,8 @@ size_t inter_link_poll_items(const struct inter_link *l, zmq_pollitem_t *items, 
 neb_ns inter_link_next_deadline(const struct inter_link *l); // monotonic
 
 // At most so many bit/s leave this member, to all peers together, as IP bytes; 0: no limit. Bulk waits, control never does
-// but is counted. A bulk message that is refused for this may be sent again at the next deadline.
+// but is counted. In any t seconds no more than the limit carries in t + 1 s, and that second only after a path was slower
+// (inter/rate_limit.h). A bulk message that is refused for this may be sent again at the next deadline.
 void inter_link_limit(struct inter_link *l, uint64_t bps);
 // A bulk message was refused for the limit, and now one would pass (true once).
 bool inter_link_resumes(struct inter_link *l);

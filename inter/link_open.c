@@ -25,9 +25,25 @@ void link_counts_add(struct inter_tcp_counts *a, struct inter_tcp_counts b) {
     a->recv_segs += b.recv_segs;
 }
 
-void link_conn_watch(const struct inter_link *l, struct peer *p, struct conn *c, int zmq_fd) {
+// What the kernel sent beyond what was charged: repetitions, handshakes, small talk. What is queued was charged without segments of its own
+// for each message: a sixteenth is for these.
+void link_conn_settle(struct inter_link *l, struct conn *c) {
+    struct inter_tcp_counts n = link_conn_counts(c);
+    uint64_t queued = c->sent > c->acked ? inter_tcp_wire_bytes(c->sent - c->acked) : 0;
+    inter_meter_read(&c->meter, &l->bucket, n.sent + INTER_TCP_HEADERS * n.sent_segs,
+                     queued + queued / 16);
+}
+
+// Its kernel's counts end here.
+static void retire(struct inter_link *l, struct peer *p, struct conn *c) {
+    link_conn_settle(l, c);
+    link_counts_add(&p->closed, link_conn_counts(c));
+    c->meter = (struct inter_meter){0};
+}
+
+void link_conn_watch(struct inter_link *l, struct peer *p, struct conn *c, int zmq_fd) {
     if (c->fd >= 0) {
-        link_counts_add(&p->closed, link_conn_counts(c));
+        retire(l, p, c);
         close(c->fd);
     }
     c->zmq_fd = zmq_fd;
@@ -37,10 +53,10 @@ void link_conn_watch(const struct inter_link *l, struct peer *p, struct conn *c,
 }
 
 // Ends a connection and forgets it; its final byte count is kept.
-void link_conn_close(struct peer *p, struct conn *c) {
+void link_conn_close(struct inter_link *l, struct peer *p, struct conn *c) {
     p->dropped += c->sent - c->acked;
     if (c->fd >= 0) {
-        link_counts_add(&p->closed, link_conn_counts(c));
+        retire(l, p, c);
         shutdown(c->fd, SHUT_RDWR);
         close(c->fd);
     }
@@ -78,7 +94,7 @@ void link_peer_update(struct inter_link *l, struct peer *p) {
 void link_set_close(struct inter_link *l, struct peer *p, int which) {
     struct set *s = &p->s[which];
     for (uint32_t i = 0; i < CONNS; i++)
-        link_conn_close(p, &s->c[i]);
+        link_conn_close(l, p, &s->c[i]);
     s->session = 0;
     s->up = false;
     if (which == DIALED)
@@ -129,7 +145,7 @@ void link_conn_dial(struct inter_link *l, struct peer *p, uint32_t index) {
     if (bad || !c->mon || zmq_connect(c->sock, where) != 0) {
         neb_warn("link to %s: cannot dial %s: %s", p->member.pub.name, where,
                  zmq_strerror(zmq_errno()));
-        link_conn_close(p, c);
+        link_conn_close(l, p, c);
         c->retry_at = neb_now() + NEB_S;
     }
 }

@@ -114,12 +114,12 @@ bool link_on_hello(struct inter_link *l, struct peer *p, const uint8_t *rid, int
     s->session = session;
     struct conn *c = &s->c[index];
     if (c->open)
-        link_conn_close(p, c);
+        link_conn_close(l, p, c);
     *c = (struct conn){.fd = -1, .zmq_fd = -1, .open = true};
     memcpy(c->rid, rid, RID_BYTES);
     link_conn_watch(l, p, c, fd);
     if (!link_send_hello(l, c, WELCOME, session, index))
-        return link_conn_close(p, c), false;
+        return link_conn_close(l, p, c), false;
     s->heard = neb_now();
     if (index == 0)
         link_set_came_up(l, p, s);

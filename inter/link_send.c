@@ -110,8 +110,7 @@ enum neb_status inter_link_send2(struct inter_link *l, uint32_t peer, enum inter
     c->sent += n;
     l->peers[peer].message_bytes += n;
     l->peers[peer].payload_bytes += bulk ? len : 0;
-    l->charged += inter_tcp_wire_bytes(n);
-    inter_bucket_take(&l->bucket, inter_tcp_wire_bytes(n));
+    inter_meter_add(&c->meter, &l->bucket, inter_tcp_wire_bytes(n));
     return NEB_OK;
 }
 

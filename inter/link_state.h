@@ -74,7 +74,8 @@ struct conn {
     neb_ns retry_at;        // dialler: open again at; 0: not waiting
     uint64_t sent, acked;   // data bytes
     uint64_t recvd, recv_acked;
-    uint64_t read; // at least the bytes on the wire of what was read
+    uint64_t read;            // at least the bytes on the wire of what was read
+    struct inter_meter meter; // IP bytes, against a limit
 };
 
 struct set {
@@ -115,7 +116,6 @@ struct inter_link {
     uint64_t last_session;
     neb_ns deadline;
     struct inter_bucket bucket;
-    uint64_t charged; // IP bytes taken from the bucket
     neb_ns settle_at;
     bool limited; // bulk was refused for the bucket
     struct {
@@ -133,9 +133,11 @@ struct inter_link {
 
 // link_open.c
 void link_conn_dial(struct inter_link *l, struct peer *p, uint32_t index);
-void link_conn_watch(const struct inter_link *l, struct peer *p, struct conn *c,
-                     int zmq_fd);                     // keeps a duplicate
-void link_conn_close(struct peer *p, struct conn *c); // its final byte count is kept
+void link_conn_watch(struct inter_link *l, struct peer *p, struct conn *c,
+                     int zmq_fd); // keeps a duplicate
+void link_conn_close(struct inter_link *l, struct peer *p,
+                     struct conn *c);                        // its final byte count is kept
+void link_conn_settle(struct inter_link *l, struct conn *c); // charges what it has sent
 struct inter_tcp_counts link_conn_counts(const struct conn *c);
 void link_counts_add(struct inter_tcp_counts *a, struct inter_tcp_counts b);
 void link_set_dial(struct inter_link *l, struct peer *p);

@@ -120,7 +120,7 @@ bool inter_bucket_ready(struct inter_bucket *b, neb_ns now) {
     if (!b->bps)
         return true;
     refill(b, now);
-    return b->bytes >= 0;
+    return b->bytes >= 0 && b->backlog <= b->bps / 8;
 }
 
 void inter_bucket_take(struct inter_bucket *b, uint64_t bytes) {
@@ -132,4 +132,22 @@ neb_ns inter_bucket_when(const struct inter_bucket *b) {
     if (!b->bps || b->bytes >= 0)
         return b->at;
     return b->at + (neb_ns)ceil(-b->bytes * 8e9 / (double)b->bps);
+}
+
+void inter_meter_add(struct inter_meter *m, struct inter_bucket *b, uint64_t bytes) {
+    m->charged += bytes;
+    b->backlog += bytes;
+    inter_bucket_take(b, bytes);
+}
+
+void inter_bucket_settle(struct inter_bucket *b) { b->backlog = 0; }
+
+void inter_meter_read(struct inter_meter *m, struct inter_bucket *b, uint64_t sent,
+                      uint64_t queued) {
+    uint64_t left = m->charged > sent ? m->charged - sent : 0;
+    if (sent > m->charged)
+        inter_bucket_take(b, sent - m->charged);
+    left = left < queued ? left : queued;
+    m->charged = sent + left;
+    b->backlog += left;
 }

@@ -9,6 +9,11 @@
 //
 // The bucket counts what leaves on the wire: in any interval of t seconds at most rate·t + depth bytes pass, where the depth is
 // 20 ms of the rate or one message. A message may pass while the bucket is not in debt, and leaves it in debt for its length.
+//
+// A message is charged when it is handed over; a path that carries less than the limit puts it on the wire later. So that this does not all
+// come at once when the path has recovered, a message passes only while what was charged and has not left is less than a second's
+// worth: t becomes t + 1 s, and what of that second has to be repeated. Every connection has a meter of its own: what one that breaks
+// leaves behind is charged again where it travels again.
 #ifndef INTER_RATE_LIMIT_H
 #define INTER_RATE_LIMIT_H
 #include "agent/base/clock.h"
@@ -39,11 +44,23 @@ struct inter_bucket {
     uint64_t bps; // 0: no limit
     double bytes; // that may pass now; below 0: debt
     neb_ns at;
+    uint64_t backlog; // charged, and not on the wire yet
 };
 void inter_bucket_set(struct inter_bucket *b, neb_ns now, uint64_t bps); // a change keeps the debt
 bool inter_bucket_ready(struct inter_bucket *b, neb_ns now);
 void inter_bucket_take(struct inter_bucket *b,
                        uint64_t bytes);                 // debt grows, whether it was ready or not
-neb_ns inter_bucket_when(const struct inter_bucket *b); // from when it is ready
+neb_ns inter_bucket_when(const struct inter_bucket *b); // from when it is out of debt
+
+struct inter_meter {  // of one connection
+    uint64_t charged; // of the bytes that it will have sent
+};
+// A message that will be so many bytes on the wire.
+void inter_meter_add(struct inter_meter *m, struct inter_bucket *b, uint64_t bytes);
+// Once in a while, of every connection after inter_bucket_settle, and when one ends: it has sent so many bytes, repetitions and all. What it
+// was not charged for is charged. queued: at most so many are still to go; what else it was charged for never will.
+void inter_bucket_settle(struct inter_bucket *b);
+void inter_meter_read(struct inter_meter *m, struct inter_bucket *b, uint64_t sent,
+                      uint64_t queued);
 
 #endif

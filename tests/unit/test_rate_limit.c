@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -95,6 +96,103 @@ static void test_bucket_is_exact(void **state) {
     assert_true(mean > 0.97 * (double)bps && mean < 1.01 * (double)bps);
 }
 
+// ---- on the wire ----------------------------------------------------------------------------------------------
+
+enum { CONNS = 3, SECONDS = 120, MS = 1000 * SECONDS, WINDOW = 16 << 20, MESSAGE = 64 << 10 };
+
+static const struct weather { // from its second on
+    int from;
+    double path, repeats; // bit/s that it carries; bytes sent again for each that is new
+} weathers[] = {
+    {0, 100e6, 0.01},  // more than the limit
+    {20, 5e6, 0.01},   // less: what is handed over queues
+    {40, 100e6, 0.01}, // and comes at once
+    {60, 0, 0},        // dead; after four seconds connections break, and what was queued is lost
+    {65, 100e6, 0.25}, // many losses
+    {90, 100e6, 0.01}};
+
+struct wire {
+    struct inter_bucket b;
+    struct {
+        struct inter_meter m;
+        double queued, sent;
+    } c[CONNS];
+    double total[MS + 1]; // on the wire until then
+};
+
+static void hand_over(struct wire *w, neb_ns now) {
+    for (double all = 0;;) {
+        int least = 0;
+        all = 0;
+        for (int i = 0; i < CONNS; i++) {
+            all += w->c[i].queued;
+            least = w->c[i].queued < w->c[least].queued ? i : least;
+        }
+        if (all + MESSAGE > WINDOW || !inter_bucket_ready(&w->b, now))
+            return;
+        w->c[least].queued += MESSAGE;
+        inter_meter_add(&w->c[least].m, &w->b, MESSAGE);
+    }
+}
+
+static void settle(struct wire *w, bool broken) {
+    if (!broken)
+        inter_bucket_settle(&w->b);
+    for (int i = 0; i < CONNS; i++) {
+        inter_meter_read(&w->c[i].m, &w->b, (uint64_t)w->c[i].sent, (uint64_t)w->c[i].queued + 1);
+        if (!broken)
+            continue;
+        memset(&w->c[i], 0, sizeof w->c[i]);
+    }
+}
+
+static void play(struct wire *w, double bps) {
+    inter_bucket_set(&w->b, NEB_S, (uint64_t)bps);
+    for (int ms = 0, k = 0; ms < MS; ms++) {
+        k += k + 1 < (int)(sizeof weathers / sizeof *weathers) && ms == 1000 * weathers[k + 1].from;
+        double room = weathers[k].path / 8e3, out = 0;
+        hand_over(w, NEB_S + ms * NEB_MS);
+        for (int i = 0; i < CONNS; i++) {
+            double n = room / CONNS / (1 + weathers[k].repeats);
+            n = n < w->c[i].queued ? n : w->c[i].queued;
+            w->c[i].queued -= n;
+            w->c[i].sent += n * (1 + weathers[k].repeats);
+            out += n * (1 + weathers[k].repeats);
+        }
+        w->total[ms + 1] = w->total[ms] + out;
+        if (ms % 100 == 0)
+            settle(w, false);
+        if (ms == 64000)
+            settle(w, true);
+    }
+}
+
+// Whatever the path does: no interval carries more than the limit and a second of it (with what of that second is repeated), nor do losses
+// after an outage pass free; and a path that carries the limit gets all of it.
+static void test_limit_holds_on_the_wire(void **state) {
+    (void)state;
+    static struct wire w;
+    const double bps = 20e6, rate = bps / 8,
+                 unseen = 0.1 * 100e6 / 8 * 0.25; // repetitions between two looks
+    play(&w, bps);
+    for (int a = 0; a < MS; a += 50)
+        for (int b = a + 50; b <= MS; b += 250) {
+            double took = (b - a) / 1e3, most = rate * (took + 1.25 + 0.02) + MESSAGE + unseen;
+            if (w.total[b] - w.total[a] > most)
+                fail_msg("%g bytes from %d to %d ms, at most %g", w.total[b] - w.total[a], a, b,
+                         most);
+        }
+    static const int full[][2] = {{1, 20}, {43, 60}, {67, 89}, {92, 120}};
+    for (size_t i = 0; i < sizeof full / sizeof *full; i++) {
+        double took = full[i][1] - full[i][0],
+               share = (w.total[1000 * full[i][1]] - w.total[1000 * full[i][0]]) / rate / took;
+        if (share < 0.95 || share > 1.05)
+            fail_msg("from %d to %d s: %.3f of the limit", full[i][0], full[i][1], share);
+    }
+    double slow = (w.total[40000] - w.total[21000]) * 8 / 19;
+    assert_true(slow > 0.98 * 5e6); // nor is a slower path left dry
+}
+
 // A change of the rate, as at 8 o'clock, forgives no debt and saves nothing up; lifting the limit lets all pass.
 static void test_bucket_changes(void **state) {
     (void)state;
@@ -117,8 +215,8 @@ static void test_bucket_changes(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_text),
-                                       cmocka_unit_test(test_bucket_is_exact),
-                                       cmocka_unit_test(test_bucket_changes)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_text), cmocka_unit_test(test_bucket_is_exact),
+        cmocka_unit_test(test_limit_holds_on_the_wire), cmocka_unit_test(test_bucket_changes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
