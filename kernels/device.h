@@ -219,7 +219,7 @@ struct kern_device_ops {
     // lower; and their values. idx, values (chunks, k), rows of k.
     void (*topk)(struct kern_device *D, uint16_t *idx, float *values, const float *x, size_t n,
                  uint32_t chunk, uint32_t k, uint32_t k_last);
-    // out (n) = 0, then out[at[i]] = x[i] (m); at are distinct
+    // out (n) = 0, then out[at[i]] = x[i] (m); at ascend, below n
     void (*scatter)(struct kern_device *D, float *out, size_t n, const uint32_t *at, const float *x,
                     size_t m);
 

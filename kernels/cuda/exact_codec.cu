@@ -1,13 +1,21 @@
 // The codecs' arithmetic on the device (kernels/quant.h, compress/codec.h), with the CPU's bits in both directions; built
 // with the exact path's options (exact.cu). Streams' layout, entropy stage and headers stay with the host (compress/device.c).
 //
-//     encode_blocks   a warp a block: largest magnitude (or root mean square), scale byte, codes
-//     decode_blocks   a thread four elements
-//     topk            a block a chunk: the k-th magnitude by radix selection, then the chosen in order
+//     encode_fast   blocks of 128, eight lanes each: scalar work (scale, its reciprocal) is one of sixteen elements' cost
+//     encode_any    any block, a warp each
+//     decode_fast   blocks of a power of two, four elements a thread; decode_any: one
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/prim.cuh"
 
-enum { THREADS = 256, WARPS = THREADS / WARP, GRID_MOST = 1 << 16, FAST_BLOCK = 128 };
+enum {
+    THREADS = 256,
+    WARPS = THREADS / WARP,
+    GRID_MOST = 1 << 16,
+    FAST_BLOCK = 128,
+    LANES = 8, // of a fast block
+    FAST_BLOCKS = THREADS / LANES,
+    TURNS = FAST_BLOCK / LANES / 4 // of four elements a lane
+};
 
 #define EACH(i, n)                                                                                 \
     for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < (n);                           \
@@ -33,39 +41,41 @@ __device__ static inline uint32_t scale_code(float want, int top) {
     if (slot < 0)
         return 0;
     float mantissa = __uint_as_float((bits & 0x7fffffu) | 127u << 23);
-    int j = 0;
-    while (j < 8 && grid_steps[j] < mantissa)
-        j++;
+    int j = 0; // steps below it: they ascend
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        j += grid_steps[i] < mantissa;
     int code = slot * 8 + j;
     return (uint32_t)(code < 1 ? 1 : code > 255 ? 255 : code);
 }
-__device__ static inline int quantise(float x, float inverse, float limit) {
-    float q = x * inverse;
-    q = q > limit ? limit : q;
-    q = q < -limit ? -limit : q;
-    float r = q + 12582912.0f;
-    return (int)(r - 12582912.0f);
+// The code, of four bits plus 8, in the low bits, two's complement: the sum's last mantissa bit is worth one, so it rounds to
+// nearest even, and 1.5 * 2^23 keeps its exponent for either sign. A block without a scale has inverse 0.
+template <bool FOUR>
+__device__ static inline uint32_t quantise(float x, float inverse, float limit) {
+    return __float_as_uint(fmaxf(fminf(x * inverse, limit), -limit) +
+                           (FOUR ? 12582920.0f : 12582912.0f));
 }
 
 // ---- magnitudes -----------------------------------------------------------------------------------------------
 
 __device__ static inline uint32_t magnitude(float x) { return __float_as_uint(x) & 0x7fffffffu; }
-__device__ static inline uint32_t warp_max_bits(uint32_t x) {
-#pragma unroll
-    for (int by = WARP / 2; by; by /= 2) {
-        uint32_t other = __shfl_xor_sync(ALL_LANES, x, by);
-        x = other > x ? other : x;
-    }
-    return x;
-}
 
-__global__ void absmax(uint32_t *bits, const float *x, size_t n) {
+template <int V> __global__ void absmax(uint32_t *bits, const float *x, size_t n) {
     uint32_t max = 0;
-    EACH(i, n) {
-        uint32_t u = magnitude(x[i]);
+    EACH(i, n / V) {
+        float v[V];
+        load<float, V>(v, x + i * V);
+#pragma unroll
+        for (int k = 0; k < V; k++) {
+            uint32_t u = magnitude(v[k]);
+            max = u > max ? u : max;
+        }
+    }
+    if (V > 1 && blockIdx.x == 0 && threadIdx.x < n % V) { // what four do not reach
+        uint32_t u = magnitude(x[n / V * V + threadIdx.x]);
         max = u > max ? u : max;
     }
-    max = warp_max_bits(max);
+    max = __reduce_max_sync(ALL_LANES, max);
     if (threadIdx.x % WARP == 0)
         atomicMax(bits, max);
 }
@@ -74,7 +84,11 @@ cudaError_t kern_cu_absmax(uint32_t *bits, const float *x, size_t n, cudaStream_
     cudaError_t e = cudaMemsetAsync(bits, 0, sizeof *bits, s);
     if (e != cudaSuccess || n == 0)
         return e;
-    KERN_LAUNCH(absmax, blocks_for(n, THREADS * 8, 1 << 12), THREADS, 0, s, bits, x, n);
+    unsigned grid = blocks_for(n, THREADS * 16, 1 << 12);
+    if (aligned_to(x, 16))
+        KERN_LAUNCH(absmax<4>, grid, THREADS, 0, s, bits, x, n);
+    else
+        KERN_LAUNCH(absmax<1>, grid, THREADS, 0, s, bits, x, n);
     return cudaGetLastError();
 }
 
@@ -105,42 +119,84 @@ struct block_args {
     int levels, top;
 };
 
-// Blocks of FAST_BLOCK with x aligned to 16 bytes: four elements a lane, read once.
-template <bool FOUR>
-__global__ void encode_fast(uint8_t *scales, uint8_t *codes, const float *x, struct block_args a) {
-    uint32_t lane = threadIdx.x % WARP;
-    float limit = (float)a.levels;
-    for (size_t b = (size_t)blockIdx.x * WARPS + threadIdx.x / WARP; b < a.blocks;
-         b += (size_t)gridDim.x * WARPS) {
-        size_t at = b * FAST_BLOCK + lane * 4;
-        float v[4];
-        load<float, 4>(v, x + at);
-        uint32_t max = 0;
+// The largest of a fast block's lanes, in all of them.
+__device__ static inline uint32_t lanes_max(uint32_t x) {
+#pragma unroll
+    for (int by = 1; by < LANES; by *= 2) {
+        uint32_t other = __shfl_xor_sync(ALL_LANES, x, by);
+        x = other > x ? other : x;
+    }
+    return x;
+}
+
+// kern_rms of a fast block, its sixteen sums in their order: element 32 t + 4 l + i (turn t, lane l) is of sum 4 (l % 4) + i,
+// and comes there after that of lane l - 4, or before that of l + 4.
+__device__ static inline float lanes_rms(const float (&v)[TURNS][4]) {
+    bool second = threadIdx.x & 4;
+    float sum[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int t = 0; t < TURNS; t++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            uint32_t u = magnitude(v[i]);
-            max = u > max ? u : max;
+            float mine = v[t][i] * v[t][i], other = __shfl_xor_sync(ALL_LANES, mine, 4);
+            sum[i] = sum[i] + (second ? other : mine);
+            sum[i] = sum[i] + (second ? mine : other);
         }
-        uint32_t code =
-            scale_code(step_of(__uint_as_float(warp_max_bits(max)), 0, a.levels), a.top);
+#pragma unroll
+    for (int i = 0; i < 4; i++) { // 8 apart, then 4
+        sum[i] = sum[i] + __shfl_xor_sync(ALL_LANES, sum[i], 2);
+        sum[i] = sum[i] + __shfl_xor_sync(ALL_LANES, sum[i], 1);
+    }
+    float all = (sum[0] + sum[2]) + (sum[1] + sum[3]);
+    return all > 1e-30f && all < 1e30f ? sqrtf(all / (float)FAST_BLOCK) : 0.0f;
+}
+
+// Blocks of FAST_BLOCK with x aligned to 16 bytes: sixteen elements a lane, read once. TWO: two bits, by the root mean square.
+template <bool FOUR, bool TWO>
+__global__ void encode_fast(uint8_t *scales, uint8_t *codes, const float *x, struct block_args a) {
+    uint32_t lane = threadIdx.x % LANES;
+    float limit = (float)a.levels;
+    for (size_t first = (size_t)blockIdx.x * FAST_BLOCKS; first < a.blocks;
+         first += (size_t)gridDim.x * FAST_BLOCKS) { // whole warps: shuffles
+        size_t b = first + threadIdx.x / LANES, at = b * FAST_BLOCK + lane * 4;
+        bool there = b < a.blocks;
+        float v[TURNS][4];
+        uint32_t max = 0;
+#pragma unroll
+        for (int t = 0; t < TURNS; t++) {
+            if (there)
+                load<float, 4>(v[t], x + at + t * LANES * 4);
+            else
+                v[t][0] = v[t][1] = v[t][2] = v[t][3] = 0;
+        }
+#pragma unroll
+        for (int t = 0; t < TURNS; t++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                uint32_t u = magnitude(v[t][i]);
+                max = u > max ? u : max;
+            }
+        float largest = __uint_as_float(lanes_max(max)), rms = TWO ? lanes_rms(v) : 0.0f;
+        uint32_t code = scale_code(step_of(largest, rms, a.levels), a.top);
         float scale = scale_value(code, a.top), inverse = scale == 0 ? 0.0f : 1.0f / scale;
+        if (!there)
+            continue; // behind the shuffles of this turn
         if (lane == 0)
             scales[b] = (uint8_t)code;
-        int q[4];
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            q[i] = scale == 0 ? 0 : quantise(v[i], inverse, limit);
-        if (FOUR) {
-            Vec<uint8_t, 2> out;
-            out.x[0] = (uint8_t)((q[0] + 8) | (q[1] + 8) << 4);
-            out.x[1] = (uint8_t)((q[2] + 8) | (q[3] + 8) << 4);
-            *reinterpret_cast<Vec<uint8_t, 2> *>(codes + at / 2) = out;
-        } else {
-            Vec<uint8_t, 4> out;
+        for (int t = 0; t < TURNS; t++) {
+            uint32_t q[4];
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                out.x[i] = (uint8_t)(int8_t)q[i];
-            *reinterpret_cast<Vec<uint8_t, 4> *>(codes + at) = out;
+                q[i] = quantise<FOUR>(v[t][i], inverse, limit);
+            if (FOUR) {
+                // a sum's lower half has the code and nothing else
+                *reinterpret_cast<uint16_t *>(codes + (at + t * LANES * 4) / 2) =
+                    (uint16_t)(q[0] + (q[1] << 4) + (q[2] << 8) + (q[3] << 12));
+            } else {
+                *reinterpret_cast<uint32_t *>(codes + at + t * LANES * 4) =
+                    (q[0] & 255) | (q[1] & 255) << 8 | (q[2] & 255) << 16 | q[3] << 24;
+            }
         }
     }
 }
@@ -160,19 +216,19 @@ __global__ void encode_any(uint8_t *scales, uint8_t *codes, const float *x, stru
             uint32_t u = magnitude(p[i]);
             max = u > max ? u : max;
         }
-        max = warp_max_bits(max);
+        max = __reduce_max_sync(ALL_LANES, max);
         float rms = a.levels == 1 ? warp_rms(p, len) : 0.0f;
         uint32_t code = scale_code(step_of(__uint_as_float(max), rms, a.levels), a.top);
         float scale = scale_value(code, a.top), inverse = scale == 0 ? 0.0f : 1.0f / scale;
         if (lane == 0)
             scales[b] = (uint8_t)code;
         for (uint32_t i = lane; FOUR && i < (len + 1) / 2; i += WARP) {
-            int lo = scale == 0 ? 0 : quantise(p[2 * i], inverse, limit),
-                hi = scale == 0 || 2 * i + 1 == len ? 0 : quantise(p[2 * i + 1], inverse, limit);
-            codes[at / 2 + i] = (uint8_t)((lo + 8) | (hi + 8) << 4);
+            uint32_t lo = quantise<FOUR>(p[2 * i], inverse, limit),
+                     hi = 2 * i + 1 == len ? 8 : quantise<FOUR>(p[2 * i + 1], inverse, limit);
+            codes[at / 2 + i] = (uint8_t)((lo & 15) | hi << 4);
         }
         for (uint32_t i = lane; !FOUR && i < len; i += WARP)
-            codes[at + i] = (uint8_t)(int8_t)(scale == 0 ? 0 : quantise(p[i], inverse, limit));
+            codes[at + i] = (uint8_t)quantise<FOUR>(p[i], inverse, limit);
     }
 }
 
@@ -180,13 +236,16 @@ template <bool FOUR>
 static cudaError_t encode_t(uint8_t *scales, uint8_t *codes, const float *x, struct block_args a,
                             cudaStream_t s) {
     size_t whole = 0; // blocks for the fast kernel
-    if (a.block == FAST_BLOCK && a.levels != 1 && aligned_to(x, 16) && aligned_to(codes, 4))
+    if (a.block == FAST_BLOCK && aligned_to(x, 16) && aligned_to(codes, 4))
         whole = a.n / FAST_BLOCK;
     if (whole) {
         struct block_args w = a;
         w.blocks = whole;
-        KERN_LAUNCH(encode_fast<FOUR>, blocks_for(whole, WARPS, GRID_MOST), THREADS, 0, s, scales,
-                    codes, x, w);
+        unsigned grid = blocks_for(whole, FAST_BLOCKS, GRID_MOST);
+        if (a.levels == 1)
+            KERN_LAUNCH((encode_fast<FOUR, true>), grid, THREADS, 0, s, scales, codes, x, w);
+        else
+            KERN_LAUNCH((encode_fast<FOUR, false>), grid, THREADS, 0, s, scales, codes, x, w);
     }
     if (whole < a.blocks)
         KERN_LAUNCH(encode_any<FOUR>, blocks_for(a.blocks - whole, WARPS, GRID_MOST), THREADS, 0, s,
@@ -207,33 +266,43 @@ cudaError_t kern_cu_encode_blocks(uint8_t *scales, uint8_t *codes, const float *
                      : encode_t<false>(scales, codes, x, a, s);
 }
 
-// V elements a thread; with V 4 the block is a multiple of 4, so that one scale serves them.
-template <bool FOUR, int V>
-__global__ void decode_blocks(float *out, const uint8_t *scales, const uint8_t *codes,
-                              struct block_args a, uint32_t *bad) {
-    bool wrong = false;
-    EACH(t, (a.n + V - 1) / V) {
-        size_t at = t * V;
-        float v[V];
-        uint32_t raw[V];
+// Four elements a thread; a block has 2^shift of them, at least four. n is a multiple of four.
+template <bool FOUR>
+__global__ void decode_fast(float *out, const uint8_t *scales, const uint8_t *codes, size_t n,
+                            int shift, int top, uint32_t *bad) {
+    uint32_t wrong = 0;
+    EACH(t, n / 4) {
+        float scale = scale_value(scales[t * 4 >> shift], top), v[4];
+        if (FOUR) {
+            uint32_t w = reinterpret_cast<const uint16_t *>(codes)[t];
+            wrong |= (w - 0x1111u) & ~w & 0x8888u; // a nibble is 0
 #pragma unroll
-        for (int i = 0; i < V; i++) {
-            size_t e = at + i < a.n ? at + i : a.n - 1;
-            raw[i] = FOUR ? (uint32_t)codes[e / 2] >> e % 2 * 4 & 15 : codes[e];
-            wrong |= FOUR ? raw[i] == 0 : raw[i] == 0x80;
+            for (int i = 0; i < 4; i++)
+                v[i] = (float)((int)(w >> 4 * i & 15) - 8) * scale;
+        } else {
+            uint32_t w = reinterpret_cast<const uint32_t *>(codes)[t], z = w ^ 0x80808080u;
+            wrong |= (z - 0x01010101u) & ~z & 0x80808080u; // a byte is -128
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                v[i] = (float)(int)(int8_t)(uint8_t)(w >> 8 * i) * scale;
         }
-        size_t of;
-        uint32_t in;
-        split(at, a.block, of, in);
-        float scale = scale_value(scales[of], a.top);
-#pragma unroll
-        for (int i = 0; i < V; i++)
-            v[i] = (float)(FOUR ? (int)raw[i] - 8 : (int)(int8_t)raw[i]) * scale;
-        if (at + V <= a.n)
-            store<float, V>(out + at, v);
-        else
-            for (size_t i = at; i < a.n; i++)
-                out[i] = v[i - at];
+        store<float, 4>(out + t * 4, v);
+    }
+    if (wrong)
+        atomicOr(bad, 1);
+}
+
+// Elements from `first`, which is even, on.
+template <bool FOUR>
+__global__ void decode_any(float *out, const uint8_t *scales, const uint8_t *codes, size_t first,
+                           struct block_args a, uint32_t *bad) {
+    bool wrong = false;
+    EACH(t, a.n - first) {
+        size_t i = first + t, of;
+        uint32_t in, raw = FOUR ? (uint32_t)codes[i / 2] >> i % 2 * 4 & 15 : codes[i];
+        split(i, a.block, of, in);
+        wrong |= FOUR ? raw == 0 : raw == 0x80;
+        out[i] = (float)(FOUR ? (int)raw - 8 : (int)(int8_t)raw) * scale_value(scales[of], a.top);
     }
     if (FOUR && a.n % 2 && blockIdx.x == 0 && threadIdx.x == 0)
         wrong |= codes[a.n / 2] >> 4 != 8; // the padding is code 0
@@ -244,12 +313,18 @@ __global__ void decode_blocks(float *out, const uint8_t *scales, const uint8_t *
 template <bool FOUR>
 static void decode_t(float *out, const uint8_t *scales, const uint8_t *codes, struct block_args a,
                      uint32_t *bad, cudaStream_t s) {
-    if (a.block % 4 == 0 && aligned_to(out, 16))
-        KERN_LAUNCH((decode_blocks<FOUR, 4>), blocks_for((a.n + 3) / 4, THREADS, GRID_MOST),
-                    THREADS, 0, s, out, scales, codes, a, bad);
-    else
-        KERN_LAUNCH((decode_blocks<FOUR, 1>), blocks_for(a.n, THREADS, GRID_MOST), THREADS, 0, s,
-                    out, scales, codes, a, bad);
+    size_t whole = 0; // elements for the fast kernel
+    if (a.block >= 4 && !(a.block & (a.block - 1)) && aligned_to(out, 16) && aligned_to(codes, 4))
+        whole = a.n / 4 * 4;
+    int shift = 0;
+    while ((uint32_t)1 << shift < a.block)
+        shift++;
+    if (whole)
+        KERN_LAUNCH(decode_fast<FOUR>, blocks_for(whole / 4, THREADS, GRID_MOST), THREADS, 0, s,
+                    out, scales, codes, whole, shift, a.top, bad);
+    if (whole < a.n)
+        KERN_LAUNCH(decode_any<FOUR>, blocks_for(a.n - whole, THREADS, GRID_MOST), THREADS, 0, s,
+                    out, scales, codes, whole, a, bad);
 }
 
 cudaError_t kern_cu_decode_blocks(float *out, const uint8_t *scales, const uint8_t *codes, size_t n,
@@ -269,145 +344,65 @@ cudaError_t kern_cu_decode_blocks(float *out, const uint8_t *scales, const uint8
 
 // ---- bfloat16 planes ------------------------------------------------------------------------------------------
 
-__global__ void bf16_split(uint8_t *high, uint8_t *low, const float *x, size_t n) {
-    EACH(i, n) {
-        uint32_t u = __float_as_uint(x[i]);
-        u += 0x7fffu + (u >> 16 & 1);
-        u -= (u & 0x7f800000u) == 0x7f800000u ? 0x10000u : 0; // the largest finite value
-        high[i] = (uint8_t)(u >> 24);
-        low[i] = (uint8_t)(u >> 16);
+__device__ static inline uint32_t bf16_upper(float x) { // in the upper half
+    uint32_t u = __float_as_uint(x);
+    u += 0x7fffu + (u >> 16 & 1);
+    return u - ((u & 0x7f800000u) == 0x7f800000u ? 0x10000u : 0); // the largest finite value
+}
+
+// V elements a thread, 4 or 1.
+template <int V> __global__ void bf16_split(uint8_t *high, uint8_t *low, const float *x, size_t n) {
+    EACH(t, n / V) {
+        float v[V];
+        Vec<uint8_t, V> h, l;
+        load<float, V>(v, x + t * V);
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            uint32_t u = bf16_upper(v[i]);
+            h.x[i] = (uint8_t)(u >> 24);
+            l.x[i] = (uint8_t)(u >> 16);
+        }
+        reinterpret_cast<Vec<uint8_t, V> *>(high)[t] = h;
+        reinterpret_cast<Vec<uint8_t, V> *>(low)[t] = l;
     }
 }
+template <int V>
 __global__ void bf16_join(float *out, const uint8_t *high, const uint8_t *low, size_t n) {
-    EACH(i, n)
-    out[i] = __uint_as_float((uint32_t)high[i] << 24 | (uint32_t)low[i] << 16);
+    EACH(t, n / V) {
+        Vec<uint8_t, V> h = reinterpret_cast<const Vec<uint8_t, V> *>(high)[t],
+                        l = reinterpret_cast<const Vec<uint8_t, V> *>(low)[t];
+        float v[V];
+#pragma unroll
+        for (int i = 0; i < V; i++)
+            v[i] = __uint_as_float((uint32_t)h.x[i] << 24 | (uint32_t)l.x[i] << 16);
+        store<float, V>(out + t * V, v);
+    }
+}
+
+// How many of n go by fours.
+static size_t by_fours(const float *x, const uint8_t *high, const uint8_t *low, size_t n) {
+    return aligned_to(x, 16) && aligned_to(high, 4) && aligned_to(low, 4) ? n / 4 * 4 : 0;
 }
 
 cudaError_t kern_cu_bf16_split(uint8_t *high, uint8_t *low, const float *x, size_t n,
                                cudaStream_t s) {
-    if (n == 0)
-        return cudaSuccess;
-    KERN_LAUNCH(bf16_split, blocks_for(n, THREADS, GRID_MOST), THREADS, 0, s, high, low, x, n);
+    size_t m = by_fours(x, high, low, n);
+    if (m)
+        KERN_LAUNCH(bf16_split<4>, blocks_for(m / 4, THREADS, GRID_MOST), THREADS, 0, s, high, low,
+                    x, m);
+    if (m < n)
+        KERN_LAUNCH(bf16_split<1>, blocks_for(n - m, THREADS, GRID_MOST), THREADS, 0, s, high + m,
+                    low + m, x + m, n - m);
     return cudaGetLastError();
 }
 cudaError_t kern_cu_bf16_join(float *out, const uint8_t *high, const uint8_t *low, size_t n,
                               cudaStream_t s) {
-    if (n == 0)
-        return cudaSuccess;
-    KERN_LAUNCH(bf16_join, blocks_for(n, THREADS, GRID_MOST), THREADS, 0, s, out, high, low, n);
-    return cudaGetLastError();
-}
-
-// ---- top-k ----------------------------------------------------------------------------------------------------
-
-enum { RADIX = 256 };
-
-// By warp 0, with count full: the bin, from the top, in which the need-th largest lies; *left: how many of that bin.
-__device__ static void find_bin(const unsigned *count, uint32_t need, uint32_t *bin,
-                                uint32_t *left) {
-    const int per = RADIX / WARP;
-    int lane = (int)threadIdx.x, high = RADIX - 1 - lane * per; // this lane's bins, downwards
-    uint32_t mine = 0;
-    for (int i = 0; i < per; i++)
-        mine += count[high - i];
-    uint32_t upto = mine;
-#pragma unroll
-    for (int by = 1; by < WARP; by *= 2) {
-        uint32_t other = __shfl_up_sync(ALL_LANES, upto, by);
-        upto += lane >= by ? other : 0;
-    }
-    uint32_t before = upto - mine;
-    if (before < need && need <= upto) // one lane
-        for (int i = 0; i < per; i++) {
-            uint32_t c = count[high - i];
-            if (need <= before + c) {
-                *bin = (uint32_t)(high - i);
-                *left = need - before;
-                return;
-            }
-            before += c;
-        }
-}
-
-__global__ void topk(uint16_t *idx, float *values, const float *x, size_t n, uint32_t chunk,
-                     uint32_t k_full, uint32_t k_last) {
-    __shared__ unsigned count[RADIX];
-    __shared__ uint32_t bin, left, sums[2][WARPS];
-    uint32_t tid = threadIdx.x, warp = tid / WARP, lane = tid % WARP;
-    size_t at = (size_t)blockIdx.x * chunk;
-    uint32_t len = (uint32_t)(n - at < chunk ? n - at : chunk),
-             k = blockIdx.x + 1 == gridDim.x ? k_last : k_full;
-    const float *p = x + at;
-    // of the k-th largest: its upper bits so far, its rank among those with them
-    uint32_t prefix = 0, need = k;
-    for (int shift = 24; shift >= 0; shift -= 8) {
-        count[tid] = 0; // THREADS == RADIX
-        __syncthreads();
-        for (uint32_t i = tid; i < len; i += THREADS) {
-            uint32_t u = magnitude(p[i]);
-            if ((uint64_t)u >> (shift + 8) == prefix)
-                atomicAdd(&count[u >> shift & (RADIX - 1)], 1u);
-        }
-        __syncthreads();
-        if (warp == 0)
-            find_bin(count, need, &bin, &left);
-        __syncthreads();
-        prefix = prefix << 8 | bin;
-        need = left; // written again only after two more barriers
-    }
-    // All above prefix are chosen, and the first `need` that equal it.
-    uint32_t done_above = 0, done_equal = 0;
-    for (uint32_t from = 0; from < len; from += THREADS) {
-        uint32_t i = from + tid, u = i < len ? magnitude(p[i]) : 0;
-        bool above = i < len && u > prefix, equal = i < len && u == prefix;
-        unsigned a = __ballot_sync(ALL_LANES, above), e = __ballot_sync(ALL_LANES, equal);
-        if (lane == 0) {
-            sums[0][warp] = (uint32_t)__popc(a);
-            sums[1][warp] = (uint32_t)__popc(e);
-        }
-        __syncthreads();
-        uint32_t before_above = done_above, before_equal = done_equal;
-        for (uint32_t w = 0; w < WARPS; w++) {
-            before_above += w < warp ? sums[0][w] : 0;
-            before_equal += w < warp ? sums[1][w] : 0;
-            done_above += sums[0][w];
-            done_equal += sums[1][w];
-        }
-        unsigned below = (1u << lane) - 1;
-        before_above += (uint32_t)__popc(a & below);
-        before_equal += (uint32_t)__popc(e & below);
-        uint32_t equal_taken = before_equal < need ? before_equal : need;
-        if (above || (equal && before_equal < need)) {
-            size_t to = (size_t)blockIdx.x * k_full + before_above + equal_taken;
-            idx[to] = (uint16_t)i;
-            values[to] = p[i];
-        }
-        __syncthreads(); // sums are read
-    }
-}
-
-cudaError_t kern_cu_topk(uint16_t *idx, float *values, const float *x, size_t n, uint32_t chunk,
-                         uint32_t k, uint32_t k_last, cudaStream_t s) {
-    if (n == 0)
-        return cudaSuccess;
-    size_t chunks = (n + chunk - 1) / chunk, last = n - (chunks - 1) * chunk;
-    if (chunk > 65536 || k < 1 || k > chunk || k_last < 1 || k_last > last ||
-        (chunks > 1 && k > chunk) || chunks > 0x7fffffff)
-        return cudaErrorInvalidValue;
-    KERN_LAUNCH(topk, (unsigned)chunks, THREADS, 0, s, idx, values, x, n, chunk, k, k_last);
-    return cudaGetLastError();
-}
-
-__global__ void scatter(float *out, const uint32_t *at, const float *x, size_t m) {
-    EACH(i, m)
-    out[at[i]] = x[i];
-}
-
-cudaError_t kern_cu_scatter(float *out, size_t n, const uint32_t *at, const float *x, size_t m,
-                            cudaStream_t s) {
-    cudaError_t e = n ? cudaMemsetAsync(out, 0, n * sizeof *out, s) : cudaSuccess;
-    if (e != cudaSuccess || m == 0)
-        return e;
-    KERN_LAUNCH(scatter, blocks_for(m, THREADS, GRID_MOST), THREADS, 0, s, out, at, x, m);
+    size_t m = by_fours(out, high, low, n);
+    if (m)
+        KERN_LAUNCH(bf16_join<4>, blocks_for(m / 4, THREADS, GRID_MOST), THREADS, 0, s, out, high,
+                    low, m);
+    if (m < n)
+        KERN_LAUNCH(bf16_join<1>, blocks_for(n - m, THREADS, GRID_MOST), THREADS, 0, s, out + m,
+                    high + m, low + m, n - m);
     return cudaGetLastError();
 }

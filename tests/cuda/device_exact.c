@@ -209,6 +209,8 @@ static void topk(struct bits *b, size_t n, uint32_t chunk, uint32_t k, int kind)
     size_t m = 0;
     for (size_t i = 0; kind == 2 && i < n; i++)
         x[i] = (float)neb_rng_below(&b->rng, 3) - 1; // ties everywhere
+    for (size_t i = 0; kind == 3 && i < n; i++)      // rows nobody saw, and one large element
+        x[i] = i % 1024 > 90 ? 0 : i % 4096 == 7 ? 1e9f : x[i];
     float *sparse = host(n * 4), *list = host(chunks * k * 4);
     for (size_t c = 0; c < chunks; c++) {
         size_t take = c + 1 == chunks ? k_last : k;
@@ -229,9 +231,10 @@ static void topk(struct bits *b, size_t n, uint32_t chunk, uint32_t k, int kind)
     b->D->ops->scatter(b->D, dout, n, da, dl, m);
     char name[64];
     snprintf(name, sizeof name, "topk:%u/%u%s", k, chunk,
-             kind == 2 ? ", ties"
-             : kind    ? ", extremes"
-                       : "");
+             kind == 3   ? ", rows of zeros"
+             : kind == 2 ? ", ties"
+             : kind      ? ", extremes"
+                         : "");
     same(b, name, n, want, di, chunks * k * 2);
     same(b, "its values", n, want_v, dv, chunks * k * 4);
     same(b, "its decoding", n, sparse, dout, n * 4);
@@ -263,8 +266,11 @@ int device_exact_run(struct kern_device *D, bool large, FILE *report, int *n) {
             blocks(&b, sizes[i], 65535, levels[k], true);
         }
     }
-    for (int kind = 0; kind < 3; kind++) {
+    for (int kind = 0; kind < 4; kind++) {
         topk(&b, 20000, 4096, 64, kind);
+        topk(&b, 8192, 4096, 256, kind);
+        topk(&b, 8200, 4096, 700, kind); // no floor
+        topk(&b, 12288, 4096, 1, kind);
         topk(&b, 4096, 4096, 4096, kind);
         topk(&b, 1000, 64, 1, kind);
         topk(&b, 777, 1024, 33, kind);

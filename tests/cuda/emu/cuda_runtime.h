@@ -119,7 +119,24 @@ static inline unsigned __ballot_sync(unsigned, int pred) {
     }
     return out;
 }
+static inline unsigned __reduce_max_sync(unsigned mask, unsigned v) {
+    if (mask != 0xffffffffu)
+        emu::stop("a reduction that leaves lanes out");
+    unsigned out = v;
+    const unsigned char *all = emu::warp_gather("reduce_max", &v, sizeof v);
+    for (int i = 0; i < 32; i++) {
+        unsigned one;
+        memcpy(&one, all + 64 * i, sizeof one);
+        out = one > out ? one : out;
+    }
+    return out;
+}
 static inline int __popc(unsigned x) { return __builtin_popcount(x); }
+static inline int __ffs(int x) { return __builtin_ffs(x); }
+static inline unsigned __funnelshift_l(unsigned lo, unsigned hi, unsigned by) {
+    return (unsigned)((((unsigned long long)hi << 32 | lo) << (by & 31)) >> 32);
+}
+static inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
 static inline unsigned atomicAdd(unsigned *p, unsigned v) {
     unsigned was = *p;
     *p = was + v;

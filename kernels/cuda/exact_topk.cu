@@ -1,0 +1,378 @@
+// Top-k on the device, the processor's choice (kern_topk of kernels/quant.h): of every chunk the k largest magnitudes, ties to the
+// lower index, in the order of the indices. Magnitudes are compared as integers; a block has a chunk.
+//
+// topk_chunks, whole chunks of 4,096: read once, into shared memory; a thread keeps the magnitudes of its 16 in registers.
+//
+//     1  the largest of each thread, and of the block
+//     2  k threads have an element at or above the k-th largest of the threads' largest, so no other is chosen: that is the floor,
+//        to a sixteenth of an octave, from a histogram of the distances from the block's largest. More than 256 of a chunk: none
+//     3  a bit an element: is it at or above the floor (64 of 4,096 normal values: some 100 are)? Where they are goes to a list,
+//        in order: the threads' counts, four to a word, are summed up over the warp and then over the block
+//     4  in the list the k-th smallest distance, eight bits a turn from the highest that any has; one turn or two, mostly
+//     5  the list's chosen go to their places, in order
+//
+// The first warp does 4 and 5 of a short list, without waiting for the others. topk_any takes any chunk up to 65,536: 4 and 5
+// with the chunk itself as the list, read anew in each turn.
+//
+// scatter is the way back: a tile of the array a block, zeros and entries in one pass.
+//
+// Whatever the values are, no more than CHUNK of them come into the list, k at least, and every loop ends.
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/prim.cuh"
+
+enum {
+    THREADS = 256,
+    WARPS = THREADS / WARP,
+    RADIX = 256, // a bin a thread
+    RADIX_BITS = 8,
+    CHUNK = 4096,
+    TURNS = CHUNK / THREADS / 4, // of four elements a thread
+    FLOOR_SHIFT = 23 - 4,        // sixteenths of an octave
+    SHORT = 512,                 // a list for one warp
+    BLOCKS = 6                   // a multiprocessor
+};
+
+struct __align__(16) room {
+    unsigned count[RADIX];
+    uint32_t sums[2][WARPS];   // of the warps
+    uint32_t bin, left, whole; // find_bin's answer
+};
+
+__device__ static inline uint32_t magnitude(uint32_t bits) { return bits & 0x7fffffffu; }
+
+// What is chosen from, by distances: small ones are large magnitudes.
+struct lying { // a chunk where it is
+    const float *x;
+    __device__ uint32_t distance(uint32_t i) const {
+        return 0x7fffffffu - magnitude(__float_as_uint(x[i]));
+    }
+    __device__ uint16_t index(uint32_t i) const { return (uint16_t)i; }
+    __device__ float value(uint32_t i) const { return x[i]; }
+};
+struct listed {
+    const uint32_t *x;  // the chunk's bits
+    const uint16_t *at; // the list
+    uint32_t top;       // the largest magnitude
+    __device__ uint32_t distance(uint32_t i) const { return top - magnitude(x[at[i]]); }
+    __device__ uint16_t index(uint32_t i) const { return at[i]; }
+    __device__ float value(uint32_t i) const { return __uint_as_float(x[at[i]]); }
+};
+
+// Over the lanes up to this one.
+__device__ static inline uint32_t warp_sum_upto(uint32_t x) {
+    int lane = (int)threadIdx.x % WARP;
+#pragma unroll
+    for (int by = 1; by < WARP; by *= 2) {
+        uint32_t other = __shfl_up_sync(ALL_LANES, x, by);
+        x += lane >= by ? other : 0;
+    }
+    return x;
+}
+
+// By warp 0, with the counts complete: the bin in which the need-th lies, how many of that bin are needed, whether all.
+__device__ static void find_bin(struct room *r, uint32_t need) {
+    const int per = RADIX / WARP;
+    int lane = (int)threadIdx.x, bin = -1;
+    uint32_t mine = 0, left = 0, whole = 0;
+    Vec<uint32_t, 4> c[per / 4];
+#pragma unroll
+    for (int q = 0; q < per / 4; q++) {
+        c[q] = reinterpret_cast<const Vec<uint32_t, 4> *>(r->count)[lane * (per / 4) + q];
+        mine += c[q].x[0] + c[q].x[1] + c[q].x[2] + c[q].x[3];
+    }
+    uint32_t before = warp_sum_upto(mine) - mine;
+#pragma unroll
+    for (int i = 0; i < per; i++) {
+        uint32_t upto = before + c[i / 4].x[i % 4];
+        if (before < need && need <= upto) {
+            bin = lane * per + i;
+            left = need - before;
+            whole = need == upto;
+        }
+        before = upto;
+    }
+    if (bin >= 0) { // one lane
+        r->bin = (uint32_t)bin;
+        r->left = left;
+        r->whole = whole;
+    }
+}
+
+struct cut { // chosen: all below limit, and the first `ties` at it
+    uint32_t limit, ties;
+};
+
+template <bool BLOCK> __device__ static inline void meet() {
+    if (BLOCK)
+        __syncthreads();
+    else
+        __syncwarp();
+}
+
+// Of n elements the k nearest; no distance has more than `bits` bits. By the block, or by its first warp alone; what they
+// read is complete.
+template <bool BLOCK, class S>
+__device__ static struct cut kth(const S &from, uint32_t n, uint32_t k, int bits, struct room *r) {
+    const uint32_t threads = BLOCK ? (uint32_t)THREADS : (uint32_t)WARP;
+    uint32_t prefix = 0,
+             need = k; // of the k-th: its upper bits so far, its rank among those with them
+    while (bits > 0) {
+        int shift = bits > RADIX_BITS ? bits - RADIX_BITS : 0;
+        uint32_t mask = (1u << (bits - shift)) - 1;
+        for (uint32_t i = threadIdx.x; i < RADIX; i += threads)
+            r->count[i] = 0;
+        meet<BLOCK>();
+        for (uint32_t i = threadIdx.x; i < n; i += threads) {
+            uint32_t d = from.distance(i);
+            if (d >> bits == prefix)
+                atomicAdd(&r->count[d >> shift & mask], 1u);
+        }
+        meet<BLOCK>();
+        if (threadIdx.x < WARP)
+            find_bin(r, need);
+        meet<BLOCK>();
+        prefix = prefix << (bits - shift) | r->bin;
+        need = r->left; // written again only after two more barriers
+        bits = shift;
+        if (r->whole) { // all that begin with prefix
+            struct cut all = {(prefix + 1) << bits, 0};
+            return all;
+        }
+    }
+    struct cut some = {prefix, need};
+    return some;
+}
+
+// The chosen of n, in order, by the first warp alone.
+template <class S>
+__device__ static void write_by_warp(const S &from, uint32_t n, struct cut c, uint16_t *idx,
+                                     float *values) {
+    uint32_t below_lane = (1u << threadIdx.x) - 1, done = 0, ties_left = c.ties;
+    for (uint32_t first = 0; first < n; first += WARP) {
+        uint32_t i = first + threadIdx.x, d = i < n ? from.distance(i) : ~0u;
+        bool tie = d == c.limit && i < n;
+        unsigned ties = __ballot_sync(ALL_LANES, tie);
+        bool in = d < c.limit || (tie && (uint32_t)__popc(ties & below_lane) < ties_left);
+        unsigned ins = __ballot_sync(ALL_LANES, in);
+        if (in) {
+            uint32_t to = done + (uint32_t)__popc(ins & below_lane);
+            idx[to] = from.index(i);
+            values[to] = from.value(i);
+        }
+        done += (uint32_t)__popc(ins);
+        uint32_t had = (uint32_t)__popc(ties);
+        ties_left -= had < ties_left ? had : ties_left;
+    }
+}
+
+// The same by the block.
+template <class S>
+__device__ static void write_by_block(const S &from, uint32_t n, struct cut c, uint16_t *idx,
+                                      float *values, struct room *r) {
+    uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, below_lane = (1u << lane) - 1,
+             done = 0, done_ties = 0;
+    for (uint32_t first = 0; first < n; first += THREADS) {
+        uint32_t i = first + threadIdx.x, d = i < n ? from.distance(i) : ~0u;
+        bool in = i < n && d < c.limit, tie = i < n && d == c.limit;
+        unsigned ins = __ballot_sync(ALL_LANES, in), ties = __ballot_sync(ALL_LANES, tie);
+        if (lane == 0) {
+            r->sums[0][warp] = (uint32_t)__popc(ins);
+            r->sums[1][warp] = (uint32_t)__popc(ties);
+        }
+        __syncthreads();
+        uint32_t before = done, before_ties = done_ties;
+#pragma unroll
+        for (uint32_t w = 0; w < WARPS; w++) {
+            before += w < warp ? r->sums[0][w] : 0;
+            before_ties += w < warp ? r->sums[1][w] : 0;
+            done += r->sums[0][w];
+            done_ties += r->sums[1][w];
+        }
+        before += (uint32_t)__popc(ins & below_lane);
+        before_ties += (uint32_t)__popc(ties & below_lane);
+        if (in || (tie && before_ties < c.ties)) {
+            uint32_t to = before + (before_ties < c.ties ? before_ties : c.ties);
+            idx[to] = from.index(i);
+            values[to] = from.value(i);
+        }
+        __syncthreads(); // sums are read
+    }
+}
+
+// k of the block's threads have an element at or above it: most is this thread's largest, top the block's. The counts are 0.
+__device__ static uint32_t floor_of(uint32_t most, uint32_t top, uint32_t k, struct room *r) {
+    uint32_t bin = (top - most) >> FLOOR_SHIFT;
+    atomicAdd(&r->count[bin < RADIX ? bin : RADIX - 1], 1u);
+    __syncthreads();
+    if (threadIdx.x < WARP)
+        find_bin(r, k);
+    __syncthreads();
+    uint32_t beyond = (r->bin + 1) << FLOOR_SHIFT; // k threads have a smaller distance
+    return r->bin == RADIX - 1 || beyond > top ? 0 : top - beyond + 1;
+}
+
+// The list of those whose bit is set in a thread's `set`, in order; bit 4 j + i is element own + 128 j + i. How many there are.
+__device__ static uint32_t list_set(uint16_t *at, uint32_t set, uint32_t own, struct room *r) {
+    uint32_t warp = threadIdx.x / WARP, mine = 0; // a byte a turn: of a warp's 128 elements in it
+#pragma unroll
+    for (int j = 0; j < TURNS; j++)
+        mine += (uint32_t)__popc(set >> 4 * j & 15) << 8 * j;
+    uint32_t upto = warp_sum_upto(mine), all = __shfl_sync(ALL_LANES, upto, WARP - 1),
+             of_warp = (all & 255) + (all >> 8 & 255) + (all >> 16 & 255) + (all >> 24),
+             before = upto - mine, base = 0, n = 0;
+    if (threadIdx.x % WARP == 0)
+        r->sums[1][warp] = of_warp;
+    __syncthreads();
+#pragma unroll
+    for (uint32_t w = 0; w < WARPS; w++) {
+        base += w < warp ? r->sums[1][w] : 0;
+        n += r->sums[1][w];
+    }
+    // of each turn: where in the list this thread's first goes
+    uint32_t to[TURNS];
+#pragma unroll
+    for (int j = 0; j < TURNS; j++) {
+        to[j] = base + (before >> 8 * j & 255);
+        base += all >> 8 * j & 255;
+    }
+#pragma unroll
+    for (int j = 0; j < TURNS; j++)
+        for (uint32_t left = set >> 4 * j & 15; left; left &= left - 1)
+            at[to[j]++] = (uint16_t)(own + j * WARP * 4 + (uint32_t)__ffs((int)left) - 1);
+    __syncthreads();
+    return n;
+}
+
+__global__ void __launch_bounds__(THREADS, BLOCKS)
+    topk_chunks(uint16_t *idx, float *values, const float *x, uint32_t k) {
+    __shared__ struct room r;
+    __shared__ Vec<uint32_t, 4> chunk[CHUNK / 4];
+    __shared__ uint16_t at[CHUNK];
+    // A warp has neighbouring elements: 128 a turn, four a lane.
+    uint32_t tid = threadIdx.x, own = tid / WARP * (CHUNK / WARPS) + tid % WARP * 4;
+    const Vec<uint32_t, 4> *p =
+        reinterpret_cast<const Vec<uint32_t, 4> *>(x + (size_t)blockIdx.x * CHUNK + own);
+    Vec<uint32_t, 4> u[TURNS];
+    uint32_t most = 0, top = 0, floor = 0, set = 0;
+#pragma unroll
+    for (int j = 0; j < TURNS; j++)
+        u[j] = p[j * WARP];
+#pragma unroll
+    for (int j = 0; j < TURNS; j++) {
+        chunk[own / 4 + j * WARP] = u[j];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            u[j].x[i] = magnitude(u[j].x[i]);
+            most = u[j].x[i] > most ? u[j].x[i] : most;
+        }
+    }
+    uint32_t of_warp = __reduce_max_sync(ALL_LANES, most);
+    if (tid % WARP == 0)
+        r.sums[0][tid / WARP] = of_warp;
+    r.count[tid] = 0; // THREADS == RADIX
+    __syncthreads();
+#pragma unroll
+    for (int w = 0; w < WARPS; w++)
+        top = r.sums[0][w] > top ? r.sums[0][w] : top;
+    if (k <= THREADS)
+        floor = floor_of(most, top, k, &r);
+        // The sign of floor - 1 - u: neither has more than 31 bits.
+#pragma unroll
+    for (int e = TURNS * 4 - 1; e >= 0; e--)
+        set = __funnelshift_l(floor - 1 - u[e / 4].x[e % 4], set, 1);
+    uint32_t n = list_set(at, set, own, &r);
+    struct listed list = {reinterpret_cast<const uint32_t *>(chunk), at, top};
+    struct cut c = {0x80000000u, 0}; // all of it
+    int bits = WARP - __clz((int)(top - floor));
+    idx += (size_t)blockIdx.x * k;
+    values += (size_t)blockIdx.x * k;
+    if (n > SHORT) {
+        if (n > k)
+            c = kth<true>(list, n, k, bits, &r);
+        write_by_block(list, n, c, idx, values, &r);
+    } else if (tid < WARP) {
+        if (n > k)
+            c = kth<false>(list, n, k, bits, &r);
+        write_by_warp(list, n, c, idx, values);
+    }
+}
+
+// Chunk blockIdx.x of x and of the output; k_last of the last.
+__global__ void topk_any(uint16_t *idx, float *values, const float *x, size_t n, uint32_t chunk,
+                         uint32_t k_full, uint32_t k_last) {
+    __shared__ struct room r;
+    size_t at = (size_t)blockIdx.x * chunk, to = (size_t)blockIdx.x * k_full;
+    uint32_t len = (uint32_t)(n - at < chunk ? n - at : chunk),
+             k = blockIdx.x + 1 == gridDim.x ? k_last : k_full;
+    struct lying here = {x + at};
+    struct cut c = kth<true>(here, len, k, 31, &r);
+    write_by_block(here, len, c, idx + to, values + to, &r);
+}
+
+cudaError_t kern_cu_topk(uint16_t *idx, float *values, const float *x, size_t n, uint32_t chunk,
+                         uint32_t k, uint32_t k_last, cudaStream_t s) {
+    if (n == 0)
+        return cudaSuccess;
+    if (chunk == 0 || chunk > 65536 || k < 1 || k > chunk)
+        return cudaErrorInvalidValue;
+    size_t chunks = (n + chunk - 1) / chunk, last = n - (chunks - 1) * chunk, whole = 0;
+    if (k_last < 1 || k_last > last || chunks > 0x7fffffff)
+        return cudaErrorInvalidValue;
+    if (chunk == CHUNK && aligned_to(x, 16))
+        whole = last == CHUNK && k_last == k ? chunks : chunks - 1;
+    if (whole)
+        KERN_LAUNCH(topk_chunks, (unsigned)whole, THREADS, 0, s, idx, values, x, k);
+    if (whole < chunks)
+        KERN_LAUNCH(topk_any, (unsigned)(chunks - whole), THREADS, 0, s, idx + whole * k,
+                    values + whole * k, x + whole * chunk, n - whole * chunk, chunk, k, k_last);
+    return cudaGetLastError();
+}
+
+// ---- and back -------------------------------------------------------------------------------------------------
+
+// The first of m ascending entries that is no lower than `from`. Evenly spread ones are where `guess` says.
+__device__ static size_t first_from(const uint32_t *at, size_t m, size_t from, size_t guess) {
+    if ((guess == 0 || at[guess - 1] < from) && (guess == m || at[guess] >= from))
+        return guess;
+    size_t low = 0, high = m;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (at[middle] < from)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+// A block a tile of CHUNK: zeros, then its entries, which meet lines that are still in the cache.
+template <int V>
+__global__ void scatter(float *out, size_t n, const uint32_t *at, const float *x, size_t m) {
+    __shared__ size_t ends[2];
+    size_t from = (size_t)blockIdx.x * CHUNK, to = n - from < CHUNK ? n : from + CHUNK;
+    if (threadIdx.x % WARP == 0 && threadIdx.x / WARP < 2) { // in two warps, side by side
+        size_t end = threadIdx.x ? to : from;
+        ends[threadIdx.x / WARP] =
+            first_from(at, m, end, end * m / n); // below 2^64: m is, and n, below 2^32
+    }
+    const float none[V] = {0};
+    for (size_t i = from + threadIdx.x * V; i < to; i += THREADS * V)
+        store<float, V>(out + i, none);
+    __syncthreads();
+    for (size_t e = ends[0] + threadIdx.x; e < ends[1]; e += THREADS)
+        out[at[e]] = x[e];
+}
+
+cudaError_t kern_cu_scatter(float *out, size_t n, const uint32_t *at, const float *x, size_t m,
+                            cudaStream_t s) {
+    size_t tiles = (n + CHUNK - 1) / CHUNK;
+    if (n == 0)
+        return cudaSuccess;
+    if (n > UINT32_MAX || m > n)
+        return cudaErrorInvalidValue;
+    if (n % 4 == 0 && aligned_to(out, 16))
+        KERN_LAUNCH(scatter<4>, (unsigned)tiles, THREADS, 0, s, out, n, at, x, m);
+    else
+        KERN_LAUNCH(scatter<1>, (unsigned)tiles, THREADS, 0, s, out, n, at, x, m);
+    return cudaGetLastError();
+}
