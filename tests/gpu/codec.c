@@ -1,38 +1,50 @@
 // How fast the codecs' arithmetic runs on the device, beside a copy on the device of the same size. Bytes: the fp32 array
-// and its codes, each once.
+// and its codes, each once. An encoder's scale needs the array's largest magnitude first: that pass has a line of its own.
+// Values are an update's: normal, rows that differ in size, some of them zeros.
 #include "agent/base/rng.h"
 #include "tests/gpu/gpu.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 enum { ROUNDS = 15, CHUNK = 4096, TOP = 64, BLOCK = 128 };
-static const size_t N = (size_t)1 << 28;
+static const size_t N = (size_t)1 << 28, ENTRIES = ((size_t)1 << 28) / CHUNK * TOP;
 
 struct bench {
     struct kern_device *D;
     float *x, *out;
-    uint8_t *scales, *codes, *bad;
-    double copy; // GB/s
+    uint8_t *scales, *codes; // codes: two bytes an element
+    uint32_t *bad, *at;      // at: where the entries of top-k go
+    double copy;             // GB/s
 };
 
 static void op_copy(struct bench *b) { b->D->ops->copy(b->D, b->out, b->x, N * 4); }
-static void op_encode8(struct bench *b) {
-    b->D->ops->encode_blocks(b->D, b->scales, b->codes, b->x, N, BLOCK, 127, false, -6);
+static void op_largest(struct bench *b) { b->D->ops->absmax(b->D, b->bad, b->x, N); }
+static void encode(struct bench *b, int levels, int top) {
+    b->D->ops->encode_blocks(b->D, b->scales, b->codes, b->x, N, BLOCK, levels, levels < 8, top);
 }
+static void op_encode8(struct bench *b) { encode(b, 127, -6); }
+static void op_encode4(struct bench *b) { encode(b, 6, -2); }
+static void op_encode3(struct bench *b) { encode(b, 3, -2); }
+static void op_encode2(struct bench *b) { encode(b, 1, -2); }
 static void op_decode8(struct bench *b) {
-    b->D->ops->decode_blocks(b->D, b->out, b->scales, b->codes, N, BLOCK, false, -6,
-                             (uint32_t *)(void *)b->bad);
+    b->D->ops->decode_blocks(b->D, b->out, b->scales, b->codes, N, BLOCK, false, -6, b->bad);
 }
-static void op_encode4(struct bench *b) {
-    b->D->ops->encode_blocks(b->D, b->scales, b->codes, b->x, N, BLOCK, 6, true, -2);
+static void op_decode4(struct bench *b) { // frames of three and two bits are the same
+    b->D->ops->decode_blocks(b->D, b->out, b->scales, b->codes, N, BLOCK, true, -2, b->bad);
 }
-static void op_decode4(struct bench *b) {
-    b->D->ops->decode_blocks(b->D, b->out, b->scales, b->codes, N, BLOCK, true, -2,
-                             (uint32_t *)(void *)b->bad);
+static void op_split(struct bench *b) {
+    b->D->ops->bf16_split(b->D, b->codes, b->codes + N, b->x, N);
+}
+static void op_join(struct bench *b) {
+    b->D->ops->bf16_join(b->D, b->out, b->codes, b->codes + N, N);
 }
 static void op_topk(struct bench *b) {
     b->D->ops->topk(b->D, (uint16_t *)(void *)b->codes, b->out, b->x, N, CHUNK, TOP, TOP);
+}
+static void op_scatter(struct bench *b) {
+    b->D->ops->scatter(b->D, b->out, N, b->at, b->x, ENTRIES);
 }
 static void op_outer(struct bench *b) {
     b->D->ops->exact_outer_step(b->D, b->out, b->x, b->x + N / 2, 0.9f, 0.6f, N / 2);
@@ -55,41 +67,74 @@ static void measure(struct bench *b, const char *what, void (*op)(struct bench *
     printf("| %s | %.0f | %.2f |\n", what, best, best / b->copy);
 }
 
+static bool upload(struct bench *b) {
+    const struct kern_device_ops *K = b->D->ops;
+    struct neb_rng r = neb_rng_make(5, 5);
+    size_t part = 1 << 22, row = 768;
+    float *host = malloc(part * sizeof *host), size = 0.01f;
+    uint32_t *at = malloc(ENTRIES * sizeof *at);
+    for (size_t i = 0; host && i < part; i++) {
+        if (i % row == 0) // exp(normal), and an eighth of the rows nobody saw
+            size = neb_rng_below(&r, 8) ? 0.01f * expf(neb_rng_normal(&r)) : 0;
+        host[i] = size * neb_rng_normal(&r);
+    }
+    for (size_t e = 0; at && e < ENTRIES; e++) // one in every CHUNK / TOP
+        at[e] = (uint32_t)(e * (CHUNK / TOP) + neb_rng_below(&r, CHUNK / TOP));
+    bool made = host && at;
+    for (size_t first = 0; made && first < N; first += part)
+        K->upload(b->D, b->x + first, host, part * sizeof *host);
+    if (made)
+        K->upload(b->D, b->at, at, ENTRIES * sizeof *at);
+    made = made && K->finish(b->D) == NEB_OK;
+    free(at);
+    free(host);
+    return made;
+}
+
+static void measure_all(struct bench *b) {
+    double n = (double)N, blocks = n / BLOCK, k = (double)ENTRIES;
+    printf("| %zu elements | GB/s | of a copy |\n| --- | --- | --- |\n", N);
+    measure(b, "copy on the device", op_copy, 8 * n);
+    measure(b, "largest magnitude", op_largest, 4 * n);
+    measure(b, "int8 encode", op_encode8, 5 * n + blocks);
+    measure(b, "int8 decode", op_decode8, 5 * n + blocks);
+    measure(b, "int4 encode", op_encode4, 4.5 * n + blocks);
+    measure(b, "int4 decode", op_decode4, 4.5 * n + blocks);
+    measure(b, "int3 encode", op_encode3, 4.5 * n + blocks);
+    measure(b, "int3 decode", op_decode4, 4.5 * n + blocks);
+    measure(b, "int2 encode", op_encode2, 4.5 * n + blocks);
+    measure(b, "int2 decode", op_decode4, 4.5 * n + blocks);
+    measure(b, "bf16 encode", op_split, 6 * n);
+    measure(b, "bf16 decode", op_join, 6 * n);
+    measure(b, "topk 64/4096 encode", op_topk, 4 * n + 6 * k);
+    measure(b, "topk 64/4096 decode", op_scatter, 4 * n + 8 * k);
+    measure(b, "outer step", op_outer, 5 * 4 * n / 2);
+    measure(b, "digest", op_digest, 2 * 4 * n / 2);
+    printf("\n");
+}
+
 int gpu_codec(struct kern_device *D) {
     struct bench b = {.D = D};
     const struct kern_device_ops *K = D->ops;
-    struct neb_rng r = neb_rng_make(5, 5);
-    size_t part = 1 << 22;
-    float *host = malloc(part * sizeof *host);
-    void *x, *out, *scales, *codes, *bad;
-    if (!host || K->alloc(D, N * 4, &x) || K->alloc(D, N * 4, &out) ||
-        K->alloc(D, N / BLOCK + 64, &scales) || K->alloc(D, N, &codes) || K->alloc(D, 64, &bad))
-        return 1;
+    void *x = NULL, *out = NULL, *scales = NULL, *codes = NULL, *bad = NULL, *at = NULL;
+    bool made = K->alloc(D, N * 4, &x) == NEB_OK && K->alloc(D, N * 4, &out) == NEB_OK &&
+                K->alloc(D, N / BLOCK + 64, &scales) == NEB_OK &&
+                K->alloc(D, 2 * N, &codes) == NEB_OK && K->alloc(D, 64, &bad) == NEB_OK &&
+                K->alloc(D, ENTRIES * sizeof(uint32_t), &at) == NEB_OK;
     b.x = x;
     b.out = out;
     b.scales = scales;
     b.codes = codes;
     b.bad = bad;
-    for (size_t i = 0; i < part; i++)
-        host[i] = 0.01f * neb_rng_normal(&r);
-    for (size_t at = 0; at < N; at += part)
-        K->upload(D, b.x + at, host, part * sizeof *host);
-    double n = (double)N, blocks = n / BLOCK;
-    printf("| %zu elements | GB/s | of a copy |\n| --- | --- | --- |\n", N);
-    measure(&b, "copy on the device", op_copy, 8 * n);
-    measure(&b, "int8 encode", op_encode8, 5 * n + blocks);
-    measure(&b, "int8 decode", op_decode8, 5 * n + blocks);
-    measure(&b, "int4 encode", op_encode4, 4.5 * n + blocks);
-    measure(&b, "int4 decode", op_decode4, 4.5 * n + blocks);
-    measure(&b, "topk 64/4096 encode", op_topk, 4 * n + 6 * n * TOP / CHUNK);
-    measure(&b, "outer step", op_outer, 5 * 4 * n / 2);
-    measure(&b, "digest", op_digest, 2 * 4 * n / 2);
-    printf("\n");
+    b.at = at;
+    made = made && upload(&b);
+    if (made)
+        measure_all(&b);
+    K->release(D, at);
     K->release(D, bad);
     K->release(D, codes);
     K->release(D, scales);
     K->release(D, out);
     K->release(D, x);
-    free(host);
-    return K->finish(D) != NEB_OK;
+    return !made || K->finish(D) != NEB_OK;
 }
