@@ -6,7 +6,6 @@
 #include <string.h>
 
 static enum neb_status takes(const struct intra_device_config *c, const struct intra_model *m) {
-    enum { WIDTH_MOST = 49152 }; // a row of fp32 in shared memory (kernels/cuda/rows.cu)
     NEB_ASSERT(!m->mesh == !c->mesh);
     if (m->c.head != INTRA_HEAD_LM)
         return neb_fail(NEB_ERR_UNSUPPORTED,
@@ -15,9 +14,11 @@ static enum neb_status takes(const struct intra_device_config *c, const struct i
         return neb_fail(NEB_ERR_INVALID,
                         "sequence of %d tokens is longer than the model's max_seq %d", c->seq_len,
                         m->c.max_seq);
-    if (m->c.d_model > WIDTH_MOST)
-        return neb_fail(NEB_ERR_UNSUPPORTED, "%s: model.d_model %d is above %d", c->D->name,
-                        m->c.d_model, WIDTH_MOST);
+    if (m->c.d_model > c->D->norm_most)
+        return neb_fail(NEB_ERR_UNSUPPORTED,
+                        "%s: model.d_model %d is above the %d that a norm's row may have on it: "
+                        "its shared memory holds no more; set device: cpu, or use another card",
+                        c->D->name, m->c.d_model, c->D->norm_most);
     if (c->type == KERN_BF16 && !c->D->tensor_cores_bf16)
         return neb_fail(NEB_ERR_UNSUPPORTED, "%s has no bf16; set precision: fp32", c->D->name);
     if (c->type == KERN_BF16 && m->c.d_model % 2 && intra_mesh_tp(c->mesh) > 1)

@@ -234,6 +234,7 @@ struct kern_device {
     char name[64];          // "NVIDIA H100 80GB HBM3"
     size_t total_bytes;     // memory
     bool tensor_cores_bf16; // T may be bf16 (compute capability 8.0 and above)
+    int norm_most;          // d of rmsnorm_bwd: a row of fp32 fits into a block's shared memory
     void *ctx;
 };
 
@@ -248,7 +249,7 @@ NEB_MUST_CHECK enum neb_status kern_device_open(int index, char why[KERN_WHY_MAX
 void kern_device_close(struct kern_device **D); // NULL-safe
 
 // What the object exports as kern_cuda_open. text: of the failure.
-enum { KERN_DEVICE_VERSION = 5 };
+enum { KERN_DEVICE_VERSION = 6 };
 typedef enum neb_status kern_device_opener(int version, int index, struct kern_device **out,
                                            char *text, size_t text_cap);
 

@@ -10,6 +10,10 @@ struct attn_mask {
     int T, prefix;
 };
 
+// A prefix mask has its lengths.
+static inline bool attn_mask_given(const struct kern_attn *a) {
+    return a->mask != KERN_MASK_PREFIX || a->prefix_len;
+}
 __host__ __device__ static inline struct attn_mask attn_mask_of(int T, enum kern_mask kind,
                                                                 const int32_t *prefix_len, int b) {
     struct attn_mask m = {T, 0};

@@ -350,7 +350,8 @@ __global__ void __launch_bounds__(THREADS)
 bool kern_cu_attn_mma_takes(const struct kern_attn *a, const void *const p[], int n_p,
                             const int ld[], int n_ld) {
     bool ok = (a->head_dim == 32 || a->head_dim == 64 || a->head_dim == 128) && a->B > 0 &&
-              a->B <= 65535 && a->n_heads <= 65535 && a->T > 0 && a->n_heads % a->n_kv_heads == 0;
+              a->B <= 65535 && a->n_heads <= 65535 && a->T > 0 && a->n_heads % a->n_kv_heads == 0 &&
+              attn_mask_given(a);
     for (int i = 0; i < n_p; i++)
         ok = ok && aligned_to((const char *)p[i], 16);
     for (int i = 0; i < n_ld; i++)

@@ -23,7 +23,7 @@ static struct simple_job job_of(const struct kern_attn *a) {
 }
 static bool takes(const struct kern_attn *a) {
     return a->B > 0 && a->T > 0 && a->n_heads <= 65535 && a->B <= 65535 && a->head_dim > 0 &&
-           a->head_dim <= DIMS_MOST && a->n_heads % a->n_kv_heads == 0;
+           a->head_dim <= DIMS_MOST && a->n_heads % a->n_kv_heads == 0 && attn_mask_given(a);
 }
 
 // Rows first .. first + TILE - 1 of x into room (TILE, D + 1); rows at or beyond T are zeros.

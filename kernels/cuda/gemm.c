@@ -1,8 +1,9 @@
 // Matrix products by cuBLASLt. It thinks in columns: our row-major C = op(A) op(B) is its C^T = op(B)^T op(A)^T, so A and B
 // change places and keep their transposition. The bias is its epilogue, and so are the sums of op(A)'s rows over k: of its second
 // operand, one for each column of its result (BGRADB). For each shape the library's heuristics are asked once, with the alignment that the
-// pointers really have; also that they have nothing is kept.
+// pointers really have; also that they have nothing is kept: gemm_any.cu has a kernel then.
 #include "kernels/cuda/gemm.h"
+#include "kernels/cuda/launch.h"
 
 #include <cublasLt.h>
 #include <stdlib.h>
@@ -149,7 +150,7 @@ static bool choose(struct kern_cu_gemm *g, struct plan *out, const struct key *k
                                                    &c, sizeof c) == CUBLAS_STATUS_SUCCESS &&
               cublasLtMatmulAlgoGetHeuristic(g->lt, out->op, out->a, out->b, out->c, out->c, want,
                                              1, &found, &n) == CUBLAS_STATUS_SUCCESS &&
-              n > 0;
+              n > 0 && found.state == CUBLAS_STATUS_SUCCESS;
     if (want)
         (void)cublasLtMatmulPreferenceDestroy(want);
     if (ok)
@@ -198,8 +199,10 @@ const char *kern_cu_gemm_run(struct kern_cu_gemm *g, const struct kern_cu_produc
     if (p->k == 0)
         return "a product over an empty dimension";
     const struct plan *plan = plan_for(g, p);
-    if (plan->none)
-        return "cuBLASLt has no kernel for a product's shape";
+    if (plan->none && p->sums)
+        return "cuBLASLt has no kernel for a product with sums";
+    if (plan->none) // of no library: slow, and right
+        return kern_cu_gemm_any(p, s) == cudaSuccess ? NULL : "no kernel takes a product's shape";
     if (!epilogue(plan->op, p))
         return "cuBLASLt does not take a bias";
     return cublasLtMatmul(g->lt, plan->op, &p->alpha, p->b, plan->a, p->a, plan->b, &p->beta, p->c,

@@ -5,6 +5,10 @@
 
 #include <cuda_runtime_api.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 struct kern_cu_gemm; // handle, workspace, plans
 
 // device.h's gemm; bias and sums are of type tc, which cuBLASLt wants of them. One of the two at most.
@@ -25,8 +29,15 @@ void kern_cu_gemm_destroy(struct kern_cu_gemm **g);
 bool kern_cu_gemm_takes(struct kern_cu_gemm *g, const struct kern_cu_product *p);
 // Was it asked before, and is the answer still there? Nothing is asked while a stream is captured.
 bool kern_cu_gemm_knows(const struct kern_cu_gemm *g, const struct kern_cu_product *p);
-// Enqueues. Plans are made at the first use of a shape and kept.
+// Enqueues. Plans are made at the first use of a shape and kept. Where the library has no kernel ours is taken (gemm_any.cu),
+// but not with sums.
 const char *kern_cu_gemm_run(struct kern_cu_gemm *g, const struct kern_cu_product *p,
                              cudaStream_t s);
 
+// Any shape and alignment, bias too, no sums: cudaErrorInvalidValue where rows overlap or the types do not go together.
+cudaError_t kern_cu_gemm_any(const struct kern_cu_product *p, cudaStream_t s);
+
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -1,7 +1,7 @@
 // Softmax cross-entropy on rows of logits, in place: logits in, their gradient out; no other copy of them exists. A block
 // owns a row and goes over it twice: the maximum and the sum of exponentials together (each thread keeps its own pair and
 // corrects the sum when its maximum grows), then the gradient. What a NaN or an infinity among the logits makes of the sum
-// reaches the loss. The gap between the end of a row and the next (ld > V) is read and masked, and zeroed.
+// reaches the loss. The gap between the end of a row and the next (ld > V) is read and masked, and with learn zeroed.
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/prim.cuh"
 
@@ -72,7 +72,7 @@ __global__ void loss_rows(T *logits, int n_vocab, int ld, const int32_t *targets
         if (threadIdx.x == 0)
             losses[row] = 0;
         float none[V] = {0};
-        for (int j = (int)threadIdx.x * V; learn && j < n_vocab; j += THREADS * V)
+        for (int j = (int)threadIdx.x * V; learn && j < ld; j += THREADS * V)
             store<T, V>(z + j, none);
         return;
     }
@@ -92,12 +92,13 @@ __global__ void loss_rows(T *logits, int n_vocab, int ld, const int32_t *targets
     if (!learn)
         return;
     float by = *grad_scale, factor = by / p.sum;
-    for (int j = (int)threadIdx.x * V; j < n_vocab; j += THREADS * V) {
+    for (int j = (int)threadIdx.x * V; j < ld; j += THREADS * V) {
         float x[V];
         load<T, V>(x, z + j);
 #pragma unroll
         for (int i = 0; i < V; i++)
-            x[i] = expf(x[i] - p.max) * factor - (j + i == target ? by : 0.0f);
+            x[i] = j + i < n_vocab ? expf(x[i] - p.max) * factor - (j + i == target ? by : 0.0f)
+                                   : 0.0f;
         store<T, V>(z + j, x);
     }
 }

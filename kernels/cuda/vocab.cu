@@ -1,6 +1,6 @@
 // Cross-entropy where this device has some columns of the logits and other ranks have the others. As in loss.cu a block owns a
 // row, but between its steps the ranks reduce: the largest logit, then the sum of exponentials with the target's logit.
-// Columns beyond V, up to the row stride, are read and masked, and zeroed.
+// Columns beyond V, up to the row stride, are read and masked, and with learn zeroed.
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/prim.cuh"
 
@@ -78,7 +78,7 @@ template <class T, int V> __global__ void vocab_loss(T *logits, struct vocab_arg
     if (!a.learn)
         return;
     float by = *a.grad_scale, factor = counts ? by / sum : 0.0f;
-    for (int j = (int)threadIdx.x * V; j < a.n_vocab; j += THREADS * V) {
+    for (int j = (int)threadIdx.x * V; j < a.ld; j += THREADS * V) {
         float x[V];
         load<T, V>(x, z + j);
 #pragma unroll

@@ -384,6 +384,21 @@ static void op_attn_bwd(struct run *r) {
     free(c.prefix);
 }
 
+// How many bytes between a row's end and the next are not 0.
+static float gaps(struct run *r, const struct array *z, size_t rows, size_t V) {
+    size_t item = kern_type_bytes(r->t), ld = (size_t)kern_logits_ld((int)V);
+    unsigned char *at = must(malloc(z->n * item));
+    float left = 0;
+    r->D->ops->download(r->D, at, dev(z), z->n * item);
+    if (r->D->ops->finish(r->D) != NEB_OK)
+        abort();
+    for (size_t i = 0; i < rows; i++)
+        for (size_t k = (i * ld + V) * item; k < (i + 1) * ld * item; k++)
+            left += at[k] != 0;
+    free(at);
+    return left;
+}
+
 static void op_head(struct run *r) { // n d V ignored(%) frozen rows learn
     const int *d = r->d;
     size_t n = (size_t)d[0];
@@ -435,10 +450,12 @@ static void op_head(struct run *r) { // n d V ignored(%) frozen rows learn
     if (r->D->ops->finish(r->D) != NEB_OK)
         abort();
     // The sum beside the losses it is of, as one more output.
-    struct array *both = array(r, KERN_F32, 1, true);
+    struct array *both = array(r, KERN_F32, 2, true);
     both->host[0] = (float)sum;
+    both->host[1] = d[6] ? gaps(r, logits, (size_t)(d[0] < d[5] ? d[0] : d[5]), (size_t)d[2]) : 0;
     to_device(r, both);
     both->host[0] = (float)want;
+    both->host[1] = 0;
     free(t);
 }
 
@@ -446,7 +463,7 @@ static void op_head(struct run *r) { // n d V ignored(%) frozen rows learn
 static void op_vocab(struct run *r) { // n columns V row0 learn
     const int *d = r->d;
     size_t n = (size_t)d[0], cols = (size_t)d[1], V = (size_t)d[2], row0 = (size_t)d[3],
-           ld = (size_t)kern_logits_ld(d[1]), lanes = 16 / kern_type_bytes(r->t);
+           ld = (size_t)kern_logits_ld(d[1]);
     int32_t *t = ids(r, d[0], d[2]);
     float *whole = must(malloc(n * V * sizeof *whole));
     for (size_t i = 0; i < n * V; i++)
@@ -486,7 +503,7 @@ static void op_vocab(struct run *r) { // n columns V row0 learn
         all->host[n + i] = counts ? row[at] : 0;
         losses->host[i] =
             counts ? (float)((double)largest + log(sum) - (double)all->host[n + i]) : 0;
-        for (size_t k = 0; d[4] && k < (cols + lanes - 1) / lanes * lanes; k++) {
+        for (size_t k = 0; d[4] && k < ld; k++) {
             double e = exp((double)row[row0 + (k < cols ? k : 0)] - (double)largest) / sum;
             z->host[i * ld + k] =
                 counts && k < cols ? round_to(r->t, 0.7f * (float)(e - (row0 + k == at))) : 0;

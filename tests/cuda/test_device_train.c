@@ -1,5 +1,6 @@
 // Training through intra/device.h on the emulated device, against the same training on the CPU: losses, norms and parameters,
 // for every trainable set, with and without recomputation; checkpoints go from one to the other; and bf16 learns.
+#include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "intra/trainer.h"
 
@@ -60,6 +61,25 @@ static struct intra_trainer_config config(void) {
         .seq_len = T,
         .accumulate = MICROS,
         .seed = 3};
+}
+
+// A norm's row that the card's shared memory cannot hold is refused before the first step, with both figures.
+static void test_wide_rows(void **state) {
+    struct intra_trainer_config c = config();
+    struct intra_trainer *t = NULL;
+    char text[256];
+    int most = D->norm_most;
+    (void)state;
+    c.device = D;
+    assert_true(most >= 48 << 8);
+    D->norm_most = c.model.d_model - 1;
+    assert_int_equal(intra_trainer_create(&c, K, &t), NEB_ERR_UNSUPPORTED);
+    neb_last_error(text, sizeof text);
+    assert_non_null(strstr(text, "model.d_model 32 is above the 31"));
+    D->norm_most = c.model.d_model;
+    assert_int_equal(intra_trainer_create(&c, K, &t), NEB_OK);
+    intra_trainer_destroy(&t);
+    D->norm_most = most;
 }
 
 static void draw(struct neb_rng *r, int32_t *x, int32_t *y) {
@@ -281,6 +301,7 @@ int main(void) {
         cmocka_unit_test(test_same_as_cpu), cmocka_unit_test(test_trainable_sets),
         cmocka_unit_test(test_checkpoint),  cmocka_unit_test(test_bf16),
         cmocka_unit_test(test_not_finite),  cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_wide_rows),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

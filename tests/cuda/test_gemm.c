@@ -259,6 +259,34 @@ static void test_no_sums(void **state) {
     kern_cu_gemm_destroy(&g);
 }
 
+// The library has no kernel, and says so in the result: ours gives the same numbers, whatever the shape and alignment.
+static void test_no_products(void **state) {
+    (void)state;
+    struct kern_cu_gemm *g = NULL;
+    void *at;
+    assert_null(kern_cu_gemm_create(&g));
+    assert_int_equal(cudaMalloc(&at, 4 * ROOM), cudaSuccess);
+    room = at;
+    setenv("EMU_NO_PRODUCTS", "1", 1);
+    for (int i = 0; i < PRODUCTS; i++)
+        one(g, i);
+    struct kern_cu_product large = {.t = KERN_BF16,
+                                    .tc = KERN_F32,
+                                    .m = 19,
+                                    .n = 21,
+                                    .k = 23,
+                                    .lda = 23,
+                                    .ldb = 21,
+                                    .ldc = 21,
+                                    .alpha = 1,
+                                    .beta = 1};
+    check(g, large, false, (struct shifts){1, 1, 1, 0});
+    assert_false(kern_cu_gemm_takes(g, &large)); // of these pointers: 0
+    unsetenv("EMU_NO_PRODUCTS");
+    assert_int_equal(cudaFree(at), cudaSuccess);
+    kern_cu_gemm_destroy(&g);
+}
+
 static void test_refusals(void **state) {
     (void)state;
     struct kern_cu_gemm *g = NULL;
@@ -272,8 +300,7 @@ static void test_refusals(void **state) {
     p.n = p.k = 4;
     p.tc = KERN_BF16; // of fp32: there is no such product
     for (int i = 0; i < 2; i++)
-        assert_string_equal(kern_cu_gemm_run(g, &p, NULL),
-                            "cuBLASLt has no kernel for a product's shape");
+        assert_string_equal(kern_cu_gemm_run(g, &p, NULL), "no kernel takes a product's shape");
     p.tc = KERN_F32;
     p.ldc = 3; // columns that overlap
     assert_non_null(kern_cu_gemm_run(g, &p, NULL));
@@ -285,7 +312,8 @@ static void test_refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products), cmocka_unit_test(test_plans), cmocka_unit_test(test_sums),
-        cmocka_unit_test(test_no_sums), cmocka_unit_test(test_refusals)};
+        cmocka_unit_test(test_products),    cmocka_unit_test(test_plans),
+        cmocka_unit_test(test_sums),        cmocka_unit_test(test_no_sums),
+        cmocka_unit_test(test_no_products), cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
