@@ -53,15 +53,44 @@ __device__ static inline void a_fragment(uint32_t a[4], const bf16 *room, int ro
     ldmatrix_x4(a, room + (row0 + m % 2 * 8 + r) * (HD + PAD) + k0 + m / 2 * 8);
 }
 
-// acc (16, ROWS) += own (16 rows from row0, HD) · other (ROWS, HD)^T
-template <int HD, int ROWS>
-__device__ static inline void times_transposed(float (&acc)[ROWS / 8][4], const bf16 *own, int row0,
+// A warp's own 16 rows (16, HD), as fragments: kept in registers for all tiles, or where those are short read from the own
+// tile each time.
+template <int HD, bool KEEP> struct Own {
+    uint32_t kept[KEEP ? HD / 16 : 1][4];
+    const bf16 *room;
+    int row0;
+    // once the tile is there
+    __device__ inline void take(const bf16 *tile, int first) {
+        room = tile;
+        row0 = first;
+        if (KEEP)
+#pragma unroll
+            for (int k = 0; k < HD; k += 16)
+                a_fragment<HD>(kept[KEEP ? k / 16 : 0], tile, first, k);
+    }
+    __device__ inline void fragment(uint32_t (&a)[4], int k) const {
+        if (!KEEP)
+            a_fragment<HD>(a, room, row0, k);
+        else
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                a[i] = kept[KEEP ? k / 16 : 0][i];
+    }
+};
+// Where a multiprocessor takes no fewer blocks with them in registers (README.md, "What the compiler says").
+template <int HD> struct Keep {
+    static const bool fwd = true, bwd_q = HD <= 64, bwd_kv = HD == 64;
+};
+
+// acc (16, ROWS) += own (16, HD) · other (ROWS, HD)^T
+template <int HD, int ROWS, bool KEEP>
+__device__ static inline void times_transposed(float (&acc)[ROWS / 8][4], const Own<HD, KEEP> &own,
                                                const bf16 *other) {
     int lane = (int)threadIdx.x % WARP, m = lane / 8, r = lane % 8;
 #pragma unroll
     for (int k = 0; k < HD; k += 16) {
         uint32_t a[4];
-        a_fragment<HD>(a, own, row0, k);
+        own.fragment(a, k);
 #pragma unroll
         for (int n = 0; n < ROWS; n += 16) {
             uint32_t b[4];
@@ -138,9 +167,14 @@ __global__ void __launch_bounds__(THREADS)
                *vh = v + first * ldv + (size_t)(h / J.group) * HD;
     int tiles = (attn_keys_end(m, i0, BLOCK) + BLOCK - 1) / BLOCK;
     fetch<HD, BLOCK>(own, q + first * ldq + (size_t)h * HD, ldq, i0, J.T);
+    cp_async_commit();
     fetch<HD, BLOCK>(stream, kh, ldk, 0, J.T);
     fetch<HD, BLOCK>(stream + Tile<HD>::own, vh, ldv, 0, J.T);
     cp_async_commit();
+    cp_async_wait<1>();
+    __syncthreads();
+    Own<HD, Keep<HD>::fwd> queries;
+    queries.take(own, warp * 16);
     float acc[HD / 8][4] = {{0}}, max0 = -INFINITY, max1 = -INFINITY, sum0 = 0, sum1 = 0,
                    c = J.scale * LOG2_E; // scores in powers of two
     for (int t = 0; t < tiles; t++) {
@@ -154,7 +188,7 @@ __global__ void __launch_bounds__(THREADS)
         cp_async_wait<1>();
         __syncthreads();
         float s[BLOCK / 8][4] = {{0}};
-        times_transposed<HD, BLOCK>(s, own, warp * 16, keys);
+        times_transposed<HD, BLOCK>(s, queries, keys);
         int j0 = t * BLOCK;
         if (!attn_all_seen(m, i0, BLOCK, j0, BLOCK)) {
 #pragma unroll
@@ -175,16 +209,16 @@ __global__ void __launch_bounds__(THREADS)
         // A row beyond T sees nothing: its maximum stays -inf, and 0 in its place keeps NaN out.
         float base0 = top0 == -INFINITY ? 0.0f : top0 * c,
               base1 = top1 == -INFINITY ? 0.0f : top1 * c;
-        float shrink0 = exp2f(max0 * c - base0), shrink1 = exp2f(max1 * c - base1);
+        float shrink0 = fast_exp2(max0 * c - base0), shrink1 = fast_exp2(max1 * c - base1);
         max0 = top0;
         max1 = top1;
         float more0 = 0, more1 = 0;
 #pragma unroll
         for (int n = 0; n < BLOCK / 8; n++) {
-            s[n][0] = exp2f(s[n][0] * c - base0);
-            s[n][1] = exp2f(s[n][1] * c - base0);
-            s[n][2] = exp2f(s[n][2] * c - base1);
-            s[n][3] = exp2f(s[n][3] * c - base1);
+            s[n][0] = fast_exp2(s[n][0] * c - base0);
+            s[n][1] = fast_exp2(s[n][1] * c - base0);
+            s[n][2] = fast_exp2(s[n][2] * c - base1);
+            s[n][3] = fast_exp2(s[n][3] * c - base1);
             more0 += s[n][0] + s[n][1];
             more1 += s[n][2] + s[n][3];
         }
@@ -233,9 +267,15 @@ __global__ void __launch_bounds__(THREADS)
     int tiles = (attn_keys_end(m, i0, BLOCK) + STEP - 1) / STEP;
     fetch<HD, BLOCK>(own_q, q + first * ldq + (size_t)h * HD, ldq, i0, J.T);
     fetch<HD, BLOCK>(own_do, dout + first * ldo + (size_t)h * HD, ldo, i0, J.T);
+    cp_async_commit();
     fetch<HD, STEP>(stream, kh, ldk, 0, J.T);
     fetch<HD, STEP>(stream + step, vh, ldv, 0, J.T);
     cp_async_commit();
+    cp_async_wait<1>();
+    __syncthreads();
+    Own<HD, Keep<HD>::bwd_q> queries, grads;
+    queries.take(own_q, warp * 16);
+    grads.take(own_do, warp * 16);
     float c = J.scale * LOG2_E, l[2] = {0, 0}, dl[2] = {0, 0}, acc[HD / 8][4] = {{0}};
 #pragma unroll
     for (int e = 0; e < 2; e++)
@@ -254,15 +294,15 @@ __global__ void __launch_bounds__(THREADS)
         cp_async_wait<1>();
         __syncthreads();
         float s[STEP / 8][4] = {{0}}, dp[STEP / 8][4] = {{0}};
-        times_transposed<HD, STEP>(s, own_q, warp * 16, keys);
-        times_transposed<HD, STEP>(dp, own_do, warp * 16, values);
+        times_transposed<HD, STEP>(s, queries, keys);
+        times_transposed<HD, STEP>(dp, grads, values);
         int j0 = t * STEP;
         bool all = attn_all_seen(m, i0, BLOCK, j0, STEP);
 #pragma unroll
         for (int n = 0; n < STEP / 8; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                float p = exp2f(s[n][e] * c - l[e / 2]);
+                float p = fast_exp2(s[n][e] * c - l[e / 2]);
                 if (!all && !attn_sees(m, row + e / 2 * 8, j0 + n * 8 + col + e % 2))
                     s[n][e] = 0;
                 else
@@ -309,8 +349,14 @@ __global__ void __launch_bounds__(THREADS)
     };
     fetch<HD, BLOCK>(own_k, k + first * ldk + (size_t)g * HD, ldk, j0, J.T);
     fetch<HD, BLOCK>(own_v, v + first * ldv + (size_t)g * HD, ldv, j0, J.T);
+    cp_async_commit();
     bring(0);
     cp_async_commit();
+    cp_async_wait<1>();
+    __syncthreads();
+    Own<HD, Keep<HD>::bwd_kv> keys, values;
+    keys.take(own_k, warp * 16);
+    values.take(own_v, warp * 16);
     float c = J.scale * LOG2_E, acc_k[HD / 8][4] = {{0}}, acc_v[HD / 8][4] = {{0}};
     for (int t = 0; t < tiles; t++) {
         if (t + 1 < tiles)
@@ -321,8 +367,8 @@ __global__ void __launch_bounds__(THREADS)
         const bf16 *queries = stream + t % 2 * 2 * step, *grads = queries + step;
         const float *l = stats + t % 2 * 2 * STEP, *dl = l + STEP;
         float s[STEP / 8][4] = {{0}}, dp[STEP / 8][4] = {{0}};
-        times_transposed<HD, STEP>(s, own_k, warp * 16, queries);
-        times_transposed<HD, STEP>(dp, own_v, warp * 16, grads);
+        times_transposed<HD, STEP>(s, keys, queries);
+        times_transposed<HD, STEP>(dp, values, grads);
         int i0 = (from + t % a_head) * STEP;
         bool all = attn_all_seen(m, i0, STEP, j0, BLOCK);
 #pragma unroll
@@ -330,7 +376,7 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 int i = n * 8 + col + e % 2; // query in the tile
-                float p = exp2f(s[n][e] * c - l[i]);
+                float p = fast_exp2(s[n][e] * c - l[i]);
                 if (!all && !attn_sees(m, i0 + i, row + e / 2 * 8))
                     p = 0;
                 s[n][e] = p;

@@ -174,22 +174,30 @@ __global__ void bwd_kv(struct simple_job J, T *dk, T *dv, const T *dout, int ldo
     write_row(dv + (first + j) * ldv + (size_t)g * D, acc_v, 1.0f, D);
 }
 
-// A warp a row and head.
-template <class T>
+// `lanes` neighbours a row and head, V elements each a turn: 16 bytes where a row is so many times a power of two.
+template <class T, int V>
 __global__ void row_delta(struct simple_job J, float *delta, const T *dout, const T *out, int ldo,
-                          size_t rows) {
-    size_t at = (size_t)blockIdx.x * ROWS + threadIdx.x / WARP; // (row, head)
-    if (at >= rows * J.n_heads)
-        return;
-    size_t row = at / J.n_heads;
-    int h = (int)(at % J.n_heads);
-    const T *a = out + row * ldo + (size_t)h * J.D, *b = dout + row * ldo + (size_t)h * J.D;
+                          size_t rows, int lanes) {
+    size_t at = ((size_t)blockIdx.x * THREADS + threadIdx.x) / (unsigned)lanes, row,
+           b; // (row, head)
+    uint32_t h, t, lane = threadIdx.x % (unsigned)lanes;
+    bool there = at < rows * J.n_heads;
+    split(there ? at : 0, (uint32_t)J.n_heads, row, h);
+    split(row, (uint32_t)J.T, b, t);
+    const T *x = out + row * ldo + (size_t)h * J.D, *y = dout + row * ldo + (size_t)h * J.D;
     float s = 0;
-    for (int e = (int)threadIdx.x % WARP; e < J.D; e += WARP)
-        s += wide(a[e]) * wide(b[e]);
-    s = warp_sum(s);
-    if (threadIdx.x % WARP == 0)
-        delta[(row / J.T * J.n_heads + h) * J.T + row % J.T] = s;
+    for (int e = (int)lane * V; e < J.D; e += lanes * V) {
+        float u[V], v[V];
+        load<T, V>(u, x + e);
+        load<T, V>(v, y + e);
+#pragma unroll
+        for (int i = 0; i < V; i++)
+            s += u[i] * v[i];
+    }
+    for (int by = lanes / 2; by; by /= 2)
+        s += __shfl_xor_sync(ALL_LANES, s, by);
+    if (there && lane == 0)
+        delta[(b * J.n_heads + h) * J.T + t] = s;
 }
 
 // More than the plain 48 KiB has to be asked for.
@@ -206,9 +214,17 @@ static size_t shared_bytes(int D, int rows_a_warp) {
 template <class T>
 static cudaError_t delta_t(const struct kern_attn *a, float *delta, const void *dout,
                            const void *out, int ldo, cudaStream_t s) {
+    const int V = 16 / (int)sizeof(T);
+    const T *x = (const T *)dout, *y = (const T *)out;
     size_t rows = (size_t)a->B * a->T;
-    KERN_LAUNCH(row_delta<T>, blocks_for(rows * a->n_heads, ROWS, 0x7fffffff), THREADS, 0, s,
-                job_of(a), delta, (const T *)dout, (const T *)out, ldo, rows);
+    int lanes = a->head_dim / V;
+    if (a->head_dim % V == 0 && !(lanes & (lanes - 1)) && lanes <= WARP && ldo % V == 0 &&
+        aligned_to(x, 16) && aligned_to(y, 16))
+        KERN_LAUNCH((row_delta<T, V>), blocks_for(rows * a->n_heads * lanes, THREADS, 0x7fffffff),
+                    THREADS, 0, s, job_of(a), delta, x, y, ldo, rows, lanes);
+    else
+        KERN_LAUNCH((row_delta<T, 1>), blocks_for(rows * a->n_heads * WARP, THREADS, 0x7fffffff),
+                    THREADS, 0, s, job_of(a), delta, x, y, ldo, rows, (int)WARP);
     return cudaGetLastError();
 }
 

@@ -70,14 +70,50 @@ cudaError_t kern_cu_embed_fwd(float *out, const float *table, const int32_t *ids
     return cudaGetLastError();
 }
 
-// A block owns one token and THREADS columns, and adds the rows where the token was seen in their order.
+// A block owns one token and THREADS columns, and adds the rows where the token was seen in their order. Of a frequent one each
+// warp takes an eighth of the rows, one behind the other, and the eighths are added in order: how often it was seen decides, so
+// the bits are the same every time.
+enum { FREQUENT = 32, WARP_COLUMNS = THREADS / WARP };
+
+__device__ static float frequent_sum(float (*room)[THREADS], const float *dout, const int32_t *rows,
+                                     int32_t n, int d) {
+    int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP,
+        col = (int)blockIdx.y * THREADS + lane;
+    int32_t from = (int32_t)((int64_t)n * warp / WARPS),
+            to = (int32_t)((int64_t)n * (warp + 1) / WARPS);
+    float sum[WARP_COLUMNS] = {0}, all = 0;
+    for (int32_t i = from; i < to; i++) {
+        const float *row = dout + (size_t)rows[i] * d;
+#pragma unroll
+        for (int c = 0; c < WARP_COLUMNS; c++)
+            sum[c] += col + c * WARP < d ? row[col + c * WARP] : 0.0f;
+    }
+#pragma unroll
+    for (int c = 0; c < WARP_COLUMNS; c++)
+        room[warp][c * WARP + lane] = sum[c];
+    __syncthreads();
+    for (int w = 0; w < WARPS; w++)
+        all += room[w][threadIdx.x];
+    return all;
+}
+
 __global__ void embed_bwd(float *dtable, const float *dout, const int32_t *ids,
                           const int32_t *start, const int32_t *rows, const int32_t *used, int d) {
+    __shared__ float room[WARPS][THREADS];
     int k = (int)blockIdx.x, col = (int)(blockIdx.y * blockDim.x + threadIdx.x);
-    if (k >= *used || col >= d)
+    if (k >= *used)
+        return; // the block
+    int32_t from = start[k], n = start[k + 1] - from;
+    float sum = n > FREQUENT ? frequent_sum(room, dout, rows + from, n, d) : 0.0f;
+    if (col >= d)
         return;
-    float *to = dtable + (size_t)ids[k] * d + col, sum = *to;
-    for (int32_t i = start[k]; i < start[k + 1]; i++)
+    float *to = dtable + (size_t)ids[k] * d + col;
+    if (n > FREQUENT) {
+        *to += sum;
+        return;
+    }
+    sum = *to;
+    for (int32_t i = from; i < from + n; i++)
         sum += dout[(size_t)rows[i] * d + col];
     *to = sum;
 }
@@ -302,16 +338,15 @@ __global__ void rope(T *x, int ld, const float *cos_sin, size_t n, int T_, int h
         i *= V;
         const float *cs = cos_sin + ((uint32_t)row % (uint32_t)T_ * half + i) * 2;
         T *p = x + row * ld + (size_t)h * head_dim + i;
-        float a[V], b[V], c[2 * V];
+        float a[V], b[V], c[2][V];
         load<T, V>(a, p);
         load<T, V>(b, p + half);
-#pragma unroll
-        for (int k = 0; k < 2 * V; k++)
-            c[k] = cs[k];
+        load<float, V>(c[0], cs);
+        load<float, V>(c[1], cs + V);
         float ra[V], rb[V];
 #pragma unroll
         for (int k = 0; k < V; k++) {
-            float co = c[2 * k], si = sign * c[2 * k + 1];
+            float co = c[2 * k / V][2 * k % V], si = sign * c[(2 * k + 1) / V][(2 * k + 1) % V];
             ra[k] = a[k] * co - b[k] * si;
             rb[k] = b[k] * co + a[k] * si;
         }
@@ -324,7 +359,7 @@ template <class T>
 static void rope_t(T *x, int ld, const float *cos_sin, int n, int T_, int heads, int head_dim,
                    float sign, cudaStream_t s) {
     size_t pairs = (size_t)n * heads * (head_dim / 2);
-    if (head_dim % 8 == 0 && ld % 4 == 0 && aligned_to(x, 4 * sizeof(T)))
+    if (head_dim % 8 == 0 && ld % 4 == 0 && aligned_to(x, 4 * sizeof(T)) && aligned_to(cos_sin, 16))
         KERN_LAUNCH((rope<T, 4>), blocks_for(pairs / 4, THREADS, GRID_MOST), THREADS, 0, s, x, ld,
                     cos_sin, (size_t)n, T_, heads, head_dim, sign);
     else

@@ -9,7 +9,7 @@ int gpu_ops(struct kern_device *D, bool large);
 int gpu_train(struct kern_device *D);
 int gpu_graphs(struct kern_device *D);
 int gpu_epilogues(struct kern_device *D);
-int gpu_codec(struct kern_device *D);
+int gpu_codec(struct kern_device *D, size_t n); // elements, a power of two from 4,096 on
 // shape: "124m" or "350m"; batch 0: the shape's own. peak: FLOP/s of a large bf16 product, measured here.
 int gpu_speed(struct kern_device *D, const char *shape, int batch, int steps);
 double gpu_peak(struct kern_device *D);
@@ -17,6 +17,8 @@ double gpu_peak(struct kern_device *D);
 struct intra_trainer_config gpu_config(int layers, int width, int heads, int ff, int vocab, int seq,
                                        int batch);
 void gpu_draw(struct neb_rng *r, const struct intra_trainer_config *c, int32_t *x, int32_t *y);
+// Batches whose tokens are as unlike in frequency as a text's: for timings.
+void gpu_zipf(struct neb_rng *r, const struct intra_trainer_config *c, int32_t *x, int32_t *y);
 // Opens the device in processes of its own, before this one has touched it.
 int gpu_nccl(int ranks);
 

@@ -1,8 +1,13 @@
 """Training speed of the models of gpu_check in PyTorch: the same shapes (pre-norm RMSNorm, rotary, SwiGLU, tied output),
 bf16 autocast over fp32 parameters, torch.compile, scaled_dot_product_attention, fused AdamW, norm clipping.
+Tokens come from the same law as gpu_check's (gpu_zipf): rank r as often as 1 / r.
+
+    torch_peer.py [SHAPE...]      124m, 350m
+
 Prints one Markdown line a model; the median of 20 steps after warming up."""
 import math
 import statistics
+import sys
 import time
 
 import torch
@@ -60,6 +65,11 @@ class Model(nn.Module):
         return F.cross_entropy(logits.float().view(-1, VOCAB), y.view(-1))
 
 
+def tokens(batch):
+    u = torch.rand((batch, SEQ), device="cuda", dtype=torch.float64)
+    return torch.clamp(torch.exp(u * math.log(VOCAB + 1)).long() - 1, 0, VOCAB - 1)
+
+
 def speed(name, layers, d, heads, ff, batch):
     torch.manual_seed(0)
     model = Model(layers, d, heads, ff).cuda()
@@ -68,10 +78,9 @@ def speed(name, layers, d, heads, ff, batch):
     rest = [p for p in model.parameters() if p.dim() <= 1]
     optim = torch.optim.AdamW([{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0}],
                               lr=1e-3, betas=(0.9, 0.95), fused=True)
-    x = torch.randint(VOCAB, (batch, SEQ), device="cuda")
-    y = torch.randint(VOCAB, (batch, SEQ), device="cuda")
     times = []
     for i in range(28):
+        x, y = tokens(batch), tokens(batch)
         torch.cuda.synchronize()
         start = time.perf_counter()
         with torch.autocast("cuda", dtype=torch.bfloat16):
@@ -91,5 +100,5 @@ def speed(name, layers, d, heads, ff, batch):
 
 if __name__ == "__main__":
     torch.set_float32_matmul_precision("high")
-    for shape, args in SHAPES.items():
-        speed(shape, *args)
+    for shape in sys.argv[1:] or SHAPES:
+        speed(shape, *SHAPES[shape])
