@@ -1,5 +1,5 @@
 // Top-k on the device, the processor's choice (kern_topk of kernels/quant.h): of every chunk the k largest magnitudes, ties to the
-// lower index, in the order of the indices. Magnitudes are compared as integers; a block has a chunk.
+// lower index, in the order of the indices. Magnitudes are compared as integers, values are copied: no option of the exact path matters. A block has a chunk.
 //
 // topk_chunks, whole chunks of 4,096: read once, into shared memory; a thread keeps the magnitudes of its 16 in registers.
 //

@@ -9,48 +9,49 @@
 #include <stdlib.h>
 
 enum { ROUNDS = 15, CHUNK = 4096, TOP = 64, BLOCK = 128 };
-static const size_t N = (size_t)1 << 28, ENTRIES = ((size_t)1 << 28) / CHUNK * TOP;
 
 struct bench {
     struct kern_device *D;
+    size_t n, entries; // of the array; of them that top-k sends
     float *x, *out;
     uint8_t *scales, *codes; // codes: two bytes an element
     uint32_t *bad, *at;      // at: where the entries of top-k go
     double copy;             // GB/s
 };
 
-static void op_copy(struct bench *b) { b->D->ops->copy(b->D, b->out, b->x, N * 4); }
-static void op_largest(struct bench *b) { b->D->ops->absmax(b->D, b->bad, b->x, N); }
+static void op_copy(struct bench *b) { b->D->ops->copy(b->D, b->out, b->x, b->n * 4); }
+static void op_largest(struct bench *b) { b->D->ops->absmax(b->D, b->bad, b->x, b->n); }
 static void encode(struct bench *b, int levels, int top) {
-    b->D->ops->encode_blocks(b->D, b->scales, b->codes, b->x, N, BLOCK, levels, levels < 8, top);
+    b->D->ops->encode_blocks(b->D, b->scales, b->codes, b->x, b->n, BLOCK, levels, levels < 8, top);
 }
 static void op_encode8(struct bench *b) { encode(b, 127, -6); }
 static void op_encode4(struct bench *b) { encode(b, 6, -2); }
 static void op_encode3(struct bench *b) { encode(b, 3, -2); }
 static void op_encode2(struct bench *b) { encode(b, 1, -2); }
 static void op_decode8(struct bench *b) {
-    b->D->ops->decode_blocks(b->D, b->out, b->scales, b->codes, N, BLOCK, false, -6, b->bad);
+    b->D->ops->decode_blocks(b->D, b->out, b->scales, b->codes, b->n, BLOCK, false, -6, b->bad);
 }
 static void op_decode4(struct bench *b) { // frames of three and two bits are the same
-    b->D->ops->decode_blocks(b->D, b->out, b->scales, b->codes, N, BLOCK, true, -2, b->bad);
+    b->D->ops->decode_blocks(b->D, b->out, b->scales, b->codes, b->n, BLOCK, true, -2, b->bad);
 }
 static void op_split(struct bench *b) {
-    b->D->ops->bf16_split(b->D, b->codes, b->codes + N, b->x, N);
+    b->D->ops->bf16_split(b->D, b->codes, b->codes + b->n, b->x, b->n);
 }
 static void op_join(struct bench *b) {
-    b->D->ops->bf16_join(b->D, b->out, b->codes, b->codes + N, N);
+    b->D->ops->bf16_join(b->D, b->out, b->codes, b->codes + b->n, b->n);
 }
 static void op_topk(struct bench *b) {
-    b->D->ops->topk(b->D, (uint16_t *)(void *)b->codes, b->out, b->x, N, CHUNK, TOP, TOP);
+    b->D->ops->topk(b->D, (uint16_t *)(void *)b->codes, b->out, b->x, b->n, CHUNK, TOP, TOP);
 }
 static void op_scatter(struct bench *b) {
-    b->D->ops->scatter(b->D, b->out, N, b->at, b->x, ENTRIES);
+    b->D->ops->scatter(b->D, b->out, b->n, b->at, b->x, b->entries);
 }
 static void op_outer(struct bench *b) {
-    b->D->ops->exact_outer_step(b->D, b->out, b->x, b->x + N / 2, 0.9f, 0.6f, N / 2);
+    b->D->ops->exact_outer_step(b->D, b->out, b->x, b->x + b->n / 2, 0.9f, 0.6f, b->n / 2);
 }
 static void op_digest(struct bench *b) {
-    b->D->ops->exact_digest(b->D, (struct kern_digest *)(void *)b->scales, b->x, b->out, 0, N / 2);
+    b->D->ops->exact_digest(b->D, (struct kern_digest *)(void *)b->scales, b->x, b->out, 0,
+                            b->n / 2);
 }
 
 static void measure(struct bench *b, const char *what, void (*op)(struct bench *b), double bytes) {
@@ -70,21 +71,21 @@ static void measure(struct bench *b, const char *what, void (*op)(struct bench *
 static bool upload(struct bench *b) {
     const struct kern_device_ops *K = b->D->ops;
     struct neb_rng r = neb_rng_make(5, 5);
-    size_t part = 1 << 22, row = 768;
+    size_t part = b->n < 1 << 22 ? b->n : 1 << 22, row = 768;
     float *host = malloc(part * sizeof *host), size = 0.01f;
-    uint32_t *at = malloc(ENTRIES * sizeof *at);
+    uint32_t *at = malloc(b->entries * sizeof *at);
     for (size_t i = 0; host && i < part; i++) {
         if (i % row == 0) // exp(normal), and an eighth of the rows nobody saw
             size = neb_rng_below(&r, 8) ? 0.01f * expf(neb_rng_normal(&r)) : 0;
         host[i] = size * neb_rng_normal(&r);
     }
-    for (size_t e = 0; at && e < ENTRIES; e++) // one in every CHUNK / TOP
+    for (size_t e = 0; at && e < b->entries; e++) // one in every CHUNK / TOP
         at[e] = (uint32_t)(e * (CHUNK / TOP) + neb_rng_below(&r, CHUNK / TOP));
     bool made = host && at;
-    for (size_t first = 0; made && first < N; first += part)
+    for (size_t first = 0; made && first < b->n; first += part)
         K->upload(b->D, b->x + first, host, part * sizeof *host);
     if (made)
-        K->upload(b->D, b->at, at, ENTRIES * sizeof *at);
+        K->upload(b->D, b->at, at, b->entries * sizeof *at);
     made = made && K->finish(b->D) == NEB_OK;
     free(at);
     free(host);
@@ -92,8 +93,8 @@ static bool upload(struct bench *b) {
 }
 
 static void measure_all(struct bench *b) {
-    double n = (double)N, blocks = n / BLOCK, k = (double)ENTRIES;
-    printf("| %zu elements | GB/s | of a copy |\n| --- | --- | --- |\n", N);
+    double n = (double)b->n, blocks = n / BLOCK, k = (double)b->entries;
+    printf("| %zu elements | GB/s | of a copy |\n| --- | --- | --- |\n", b->n);
     measure(b, "copy on the device", op_copy, 8 * n);
     measure(b, "largest magnitude", op_largest, 4 * n);
     measure(b, "int8 encode", op_encode8, 5 * n + blocks);
@@ -113,14 +114,14 @@ static void measure_all(struct bench *b) {
     printf("\n");
 }
 
-int gpu_codec(struct kern_device *D) {
-    struct bench b = {.D = D};
+int gpu_codec(struct kern_device *D, size_t n) {
+    struct bench b = {.D = D, .n = n, .entries = n / CHUNK * TOP};
     const struct kern_device_ops *K = D->ops;
     void *x = NULL, *out = NULL, *scales = NULL, *codes = NULL, *bad = NULL, *at = NULL;
-    bool made = K->alloc(D, N * 4, &x) == NEB_OK && K->alloc(D, N * 4, &out) == NEB_OK &&
-                K->alloc(D, N / BLOCK + 64, &scales) == NEB_OK &&
-                K->alloc(D, 2 * N, &codes) == NEB_OK && K->alloc(D, 64, &bad) == NEB_OK &&
-                K->alloc(D, ENTRIES * sizeof(uint32_t), &at) == NEB_OK;
+    bool made = K->alloc(D, n * 4, &x) == NEB_OK && K->alloc(D, n * 4, &out) == NEB_OK &&
+                K->alloc(D, n / BLOCK + 64, &scales) == NEB_OK &&
+                K->alloc(D, 2 * n, &codes) == NEB_OK && K->alloc(D, 64, &bad) == NEB_OK &&
+                K->alloc(D, b.entries * sizeof(uint32_t), &at) == NEB_OK;
     b.x = x;
     b.out = out;
     b.scales = scales;

@@ -53,26 +53,75 @@ judge 0 0 "$T/bare" "without PyTorch:"
 
 # tests/gpu/run takes the judge's word, here of a bundle whose gpu_check prints a report's lines.
 mkdir "$T/bundle" "$T/path"
-cp "$here/run" "$here/judge" "$T/bundle/"
+cp "$here/run" "$here/judge" "$here/../parallel/lib.sh" "$T/bundle/"
 printf '#!/bin/sh\necho "GPU 0: none"\n' >"$T/path/nvidia-smi"
+printf '#!/bin/sh\nexit 1\n' >"$T/path/python3"
+# A tool that never ends, and does not listen.
+printf '#!/bin/bash\ntrap "" TERM\n[[ $2 != racecheck ]] || sleep 60\n' >"$T/path/compute-sanitizer"
 cat >"$T/bundle/gpu_check" <<'SH'
 #!/bin/sh
 case $1 in
 device) echo "a fake" ;;
+ops) [ -z "$OPS_FAIL" ] || exit 3; echo "all kernels" ;;
 codec) grep -E 'code \|' "$FIGURES" ;;
 speed) grep "^| $2 " "$FIGURES" ;;
 nccl) echo "no NCCL"; exit 1 ;;
 esac
 SH
-chmod +x "$T/path/nvidia-smi" "$T/bundle/gpu_check"
-run() { # STATUS FILE
-    local rc=0
-    FIGURES=$2 PATH=$T/path:$PATH "$T/bundle/run" >"$T/out" 2>&1 || rc=$?
-    [[ $rc == "$1" ]] || { echo "FAILED: tests/gpu/run ends with $rc, not $1:"; cat "$T/out"; exit 1; }
+chmod +x "$T"/path/* "$T/bundle/gpu_check"
+run() { # STATUS FILE [OPTIONS...]
+    local rc=0 status=$1
+    export FIGURES=$2
+    shift 2
+    PATH=$T/path:$PATH "$T/bundle/run" "$@" >"$T/out" 2>"$T/err" || rc=$?
+    [[ $rc == "$status" ]] || { echo "FAILED: tests/gpu/run $* ends with $rc, not $status:"; cat "$T/out" "$T/err"; exit 1; }
 }
+says() { grep -q "$1" "$T/out" || { echo "FAILED: not in the report: $1"; cat "$T/out"; exit 1; }; }
+sed -i 's/^part_limit=.*/part_limit=6/; s/"compute-sanitizer $tool" 130/"compute-sanitizer $tool" 5/' "$T/bundle/run"
+printf '#!/bin/sh\n' >"$T/path/compute-sanitizer.ok"
+cp "$T/path/compute-sanitizer" "$T/slow"
+cp "$T/path/compute-sanitizer.ok" "$T/path/compute-sanitizer"
+chmod +x "$T/path/compute-sanitizer"
 run 0 "$T/bare"
-grep -q '^| Goals | ok |' "$T/out" || { echo "FAILED: no goals:"; cat "$T/out"; exit 1; }
+says '^| Goals | ok |'
+says '^| Training, 2 ranks on one card | not here |'
 sed 's/55.5 %/45.5 %/' "$T/bare" >"$T/bad"
 run 1 "$T/bad"
-grep -q '^| Goals | \*\*failed, exit status 1\*\* |' "$T/out" || { echo "FAILED: not the goals:"; cat "$T/out"; exit 1; }
-echo "every goal can be missed, and fails the run"
+says '^| Goals | \*\*missed\*\* |'
+OPS_FAIL=1 run 1 "$T/bare" --quick
+says '^| Kernels against the reference | \*\*failed, exit status 3\*\* |'
+run 0 "$T/bare" --quick
+
+# Parts, one command each, joined afterwards: the same report; what is missing, was cut off or failed shows.
+parts=$T/parts
+for part in ops train graphs codec nccl speed torch mesh; do run 0 "$T/bare" --part $part --into "$parts"; done
+run 1 "$T/bare" --report "$parts"
+says '^| sanitizers | \*\*not run\*\* |'
+run 0 "$T/bare" --part sanitizers:memcheck --part sanitizers:synccheck --part sanitizers:initcheck --into "$parts"
+run 1 "$T/bare" --report "$parts"
+says '^| sanitizers-racecheck | \*\*not run\*\* |'
+run 0 "$T/bare" --part sanitizers --into "$parts"
+run 0 "$T/bare" --report "$parts"
+says '^# On a GPU'
+says '^| compute-sanitizer racecheck | ok |'
+says '^0 of 14 goals are missed'
+! grep -q '<!-- row' "$T/out" || { echo "FAILED: rows of the table show twice"; exit 1; }
+mv "$parts/speed.md" "$T/kept"
+run 1 "$T/bare" --report "$parts"
+says '^| speed | \*\*not run\*\* |'
+says '^| Goals | \*\*missed\*\* |'
+grep -v '^<!-- row' "$T/kept" >"$parts/speed.md"
+run 1 "$T/bare" --report "$parts"
+says '^| speed | \*\*cut off\*\* |'
+run 1 "$T/bare" --part no-such-part
+run 1 "$T/bare" --report "$T/no-such-folder"
+
+# A part ends in its time, whatever its steps do; those behind it are told.
+cp "$T/slow" "$T/path/compute-sanitizer"
+start=$SECONDS
+run 1 "$T/bare" --part sanitizers --into "$parts"
+((SECONDS - start < 30)) || { echo "FAILED: $((SECONDS - start)) s for a part of 6"; exit 1; }
+says '^compute-sanitizer memcheck: ok'
+says '^compute-sanitizer racecheck: \*\*not done in'
+says '^compute-sanitizer initcheck: \*\*not done in 0 s'
+echo "every goal can be missed, and fails the run; parts end in time, and join"

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# tests/gpu/run on the emulated device, as far as that goes: a bundle's parts are the real programs, in small: the codecs' timing runs every
+# kernel it names, and meshes of ranks train without MPI.
+set -euo pipefail
+EMULATED=${EMULATED:?} EMULATED_NCCL=${EMULATED_NCCL:?}
+T=$(mktemp -d)
+trap 'rm -rf "$T"' EXIT
+mkdir "$T/bundle" "$T/path" "$T/bundle/lib"
+cp "$BUILD/nebula" "$BUILD/mesh_train" "$SOURCE"/tests/gpu/{run,judge,torch_peer.py} "$SOURCE/tests/parallel/lib.sh" "$T/bundle/"
+cp "$EMULATED" "$T/bundle/libnebula_cuda.so"
+cp "$EMULATED_NCCL" "$T/bundle/libnebula_nccl.so"
+cp "$BUILD/tests/gpu_check" "$T/bundle/gpu_check.real"
+cat >"$T/bundle/gpu_check" <<'SH'
+#!/bin/sh
+[ "$1" != codec ] || set -- codec 13
+exec "$(dirname "$0")/gpu_check.real" "$@"
+SH
+printf '#!/bin/sh\necho "GPU 0: emulated"\n' >"$T/path/nvidia-smi"
+chmod +x "$T/bundle/gpu_check" "$T/path/nvidia-smi"
+export EMU_LATE=1 EMU_NCCL_SHARED_DEVICE=1 NEBULA_GPU_MESH_STEPS=1 PATH=$T/path:$PATH
+"$T/bundle/run" --part codec --into "$T/parts" >"$T/out" || { cat "$T/out"; exit 1; }
+(($(grep -cE '^\| [a-z0-9/ ]+ (en|de)code \| [0-9]+ \| [0-9.]+ \|$' "$T/out") == 12)) || { cat "$T/out"; echo "codecs are missing"; exit 1; }
+"$T/bundle/run" --part mesh --into "$T/parts" >"$T/out" || { cat "$T/out"; exit 1; }
+for ranks in 2 4; do grep -q "^Training, $ranks ranks on one card: ok" "$T/out" || { cat "$T/out"; echo "no mesh of $ranks"; exit 1; }; done
+(($(grep -c 'largest difference of a loss' "$T/out") == 14)) || { cat "$T/out"; echo "meshes are missing"; exit 1; }
+rc=0
+"$T/bundle/run" --report "$T/parts" >"$T/out" || rc=$?
+[[ $rc == 1 ]] && grep -q '^| Codecs | ok |' "$T/out" && grep -q '^| speed | \*\*not run\*\* |' "$T/out" || { cat "$T/out"; echo "another report"; exit 1; }
+echo "parts run and join"
