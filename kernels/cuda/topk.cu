@@ -4,8 +4,9 @@
 // topk_chunks, whole chunks of 4,096: read once, into shared memory; a thread keeps the magnitudes of its 16 in registers.
 //
 //     1  the largest of each thread, and of the block
-//     2  k threads have an element at or above the k-th largest of the threads' largest, so no other is chosen: that is the floor,
-//        to a sixteenth of an octave, from a histogram of the distances from the block's largest. More than 256 of a chunk: none
+//     2  k groups of elements (a thread's 16, or for more than 64 of a chunk four of them) have one at or above the k-th largest of
+//        the groups' largest, so no other is chosen: that is the floor, to a sixteenth of an octave, from a histogram of the
+//        distances from the block's largest. More than 1,024 of a chunk: none
 //     3  a bit an element: is it at or above the floor (64 of 4,096 normal values: some 100 are)? Where they are goes to a list,
 //        in order: the threads' counts, four to a word, are summed up over the warp and then over the block
 //     4  in the list the k-th smallest distance, eight bits a turn from the highest that any has; one turn or two, mostly
@@ -29,6 +30,8 @@ enum {
     TURNS = CHUNK / THREADS / 4, // of four elements a thread
     FLOOR_SHIFT = 23 - 4,        // sixteenths of an octave
     SHORT = 512,                 // a list for one warp
+    FEW = THREADS / 4,           // k for which threads are the groups, and
+    MANY = THREADS * TURNS,      // the largest for which their turns are
     BLOCKS = 6                   // a multiprocessor
 };
 
@@ -199,15 +202,26 @@ __device__ static void write_by_block(const S &from, uint32_t n, struct cut c, u
     }
 }
 
-// k of the block's threads have an element at or above it: most is this thread's largest, top the block's. The counts are 0.
-__device__ static uint32_t floor_of(uint32_t most, uint32_t top, uint32_t k, struct room *r) {
-    uint32_t bin = (top - most) >> FLOOR_SHIFT;
-    atomicAdd(&r->count[bin < RADIX ? bin : RADIX - 1], 1u);
+// k groups have an element at or above it: a thread's elements are one for a small k, else its turns are one each, of four.
+// most is the largest of this thread's u (magnitudes), top the block's. The counts are 0.
+__device__ static uint32_t floor_of(const Vec<uint32_t, 4> (&u)[TURNS], uint32_t most, uint32_t top,
+                                    uint32_t k, struct room *r) {
+#pragma unroll
+    for (int j = 0; j < TURNS; j++) {
+        if (j > 0 && k <= FEW)
+            break;
+        uint32_t largest = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            largest = u[j].x[i] > largest ? u[j].x[i] : largest;
+        uint32_t bin = (top - (k <= FEW ? most : largest)) >> FLOOR_SHIFT;
+        atomicAdd(&r->count[bin < RADIX ? bin : RADIX - 1], 1u);
+    }
     __syncthreads();
     if (threadIdx.x < WARP)
         find_bin(r, k);
     __syncthreads();
-    uint32_t beyond = (r->bin + 1) << FLOOR_SHIFT; // k threads have a smaller distance
+    uint32_t beyond = (r->bin + 1) << FLOOR_SHIFT; // k groups have a smaller distance
     return r->bin == RADIX - 1 || beyond > top ? 0 : top - beyond + 1;
 }
 
@@ -274,8 +288,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
     for (int w = 0; w < WARPS; w++)
         top = r.sums[0][w] > top ? r.sums[0][w] : top;
-    if (k <= THREADS)
-        floor = floor_of(most, top, k, &r);
+    if (k <= MANY)
+        floor = floor_of(u, most, top, k, &r);
         // The sign of floor - 1 - u: neither has more than 31 bits.
 #pragma unroll
     for (int e = TURNS * 4 - 1; e >= 0; e--)

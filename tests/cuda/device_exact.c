@@ -269,7 +269,9 @@ int device_exact_run(struct kern_device *D, bool large, FILE *report, int *n) {
     for (int kind = 0; kind < 4; kind++) {
         topk(&b, 20000, 4096, 64, kind);
         topk(&b, 8192, 4096, 256, kind);
-        topk(&b, 8200, 4096, 700, kind); // no floor
+        topk(&b, 8200, 4096, 512, kind);
+        topk(&b, 4096, 4096, 65, kind);
+        topk(&b, 8192, 4096, 1500, kind); // no floor
         topk(&b, 12288, 4096, 1, kind);
         topk(&b, 4096, 4096, 4096, kind);
         topk(&b, 1000, 64, 1, kind);

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { ROUNDS = 15, CHUNK = 4096, TOP = 64, BLOCK = 128 };
+enum { ROUNDS = 15, CHUNK = 4096, TOP = 64, DENSE = 512, BLOCK = 128 };
 
 struct bench {
     struct kern_device *D;
@@ -42,6 +42,9 @@ static void op_join(struct bench *b) {
 }
 static void op_topk(struct bench *b) {
     b->D->ops->topk(b->D, (uint16_t *)(void *)b->codes, b->out, b->x, b->n, CHUNK, TOP, TOP);
+}
+static void op_topk_dense(struct bench *b) { // the tuner's densest
+    b->D->ops->topk(b->D, (uint16_t *)(void *)b->codes, b->out, b->x, b->n, CHUNK, DENSE, DENSE);
 }
 static void op_scatter(struct bench *b) {
     b->D->ops->scatter(b->D, b->out, b->n, b->at, b->x, b->entries);
@@ -108,6 +111,7 @@ static void measure_all(struct bench *b) {
     measure(b, "bf16 encode", op_split, 6 * n);
     measure(b, "bf16 decode", op_join, 6 * n);
     measure(b, "topk 64/4096 encode", op_topk, 4 * n + 6 * k);
+    measure(b, "topk 512/4096 encode", op_topk_dense, 4 * n + 6 * n * DENSE / CHUNK);
     measure(b, "topk 64/4096 decode", op_scatter, 4 * n + 8 * k);
     measure(b, "outer step", op_outer, 5 * 4 * n / 2);
     measure(b, "digest", op_digest, 2 * 4 * n / 2);
