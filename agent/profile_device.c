@@ -199,7 +199,7 @@ static void run_rows(struct bench *b) {
     void *y = typed(b, 1, 0), *dy = typed(b, 1, nd), *r = typed(b, 1, 2 * nd),
          *dht = typed(b, 1, 3 * nd);
     for (int i = 0; i < 2; i++) {
-        K->rmsnorm_fwd(b->D, b->t, y, rstd, h, x, r, gain, n, d, 1e-5f);
+        K->rmsnorm_fwd(b->D, b->t, b->t, y, rstd, h, x, r, gain, n, d, 1e-5f);
         K->rmsnorm_bwd(b->D, b->t, dh, dht, gain + d, dy, h, gain, rstd, n, d);
         K->rope(b->D, b->t, typed(b, 3, 0), 3 * d, x, n, n < SEQ_MOST ? n : SEQ_MOST, 2 * heads, 64,
                 i == 1);

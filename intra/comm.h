@@ -25,6 +25,8 @@
 enum intra_comm_type { INTRA_COMM_F32, INTRA_COMM_F64, INTRA_COMM_U64 };
 enum intra_comm_op { INTRA_COMM_SUM, INTRA_COMM_MAX };
 
+enum intra_comm_kind { INTRA_COMM_ALL_REDUCE, INTRA_COMM_REDUCE_SCATTER, INTRA_COMM_ALL_GATHER };
+
 struct intra_comm;
 
 // A send in progress. Zeroed: none.
@@ -46,6 +48,16 @@ struct intra_comm_ops {
     enum neb_status (*all_gather)(struct intra_comm *c, float *x, size_t n);
     // x (bytes) of rank root reaches all.
     enum neb_status (*broadcast)(struct intra_comm *c, void *x, size_t bytes, int root);
+
+    // Optional, both or none (NULL: who has x in a device's queue waits for that, then calls the above). One of the above in `queue`, a
+    // cudaStream_t of the calling process's device: behind all that is in it and before what comes next. x is device memory; n, type
+    // and op as there, the last two of an all-reduce. Returns when it is enqueued; where several are under way, when an earlier one
+    // has ended, which is waited for as long as for any call. All ranks give their calls in one order, whichever way.
+    enum neb_status (*enqueue)(struct intra_comm *c, enum intra_comm_kind kind, void *x, size_t n,
+                               enum intra_comm_type t, enum intra_comm_op op, void *queue);
+    // Who waits for such a queue has no time limit from it: he asks again and again, beginning with `first`, and waits on while this is
+    // NEB_OK. After an error c is given up: what was enqueued ends without a result, and the queue runs on.
+    enum neb_status (*look)(struct intra_comm *c, bool first);
 
     // Point to point. Messages from one rank to another with one tag arrive in the order of sending; a message is
     // received with exactly its size and tag. nccl ignores tags and sizes that differ: there the order alone pairs
@@ -128,7 +140,7 @@ static inline size_t intra_comm_type_bytes(enum intra_comm_type t) {
 
 // What a loadable object exports: intra_comm_mpi_open and intra_comm_nccl_open. `version` guards against an object of
 // another build.
-enum { INTRA_COMM_VERSION = 3 };
+enum { INTRA_COMM_VERSION = 4 };
 typedef enum neb_status intra_comm_mpi_opener(int version, struct intra_comm **out);
 typedef enum neb_status intra_comm_nccl_opener(int version, struct intra_comm *boot, int device,
                                                int64_t timeout_ms, struct intra_comm **out);

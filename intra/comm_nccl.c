@@ -10,6 +10,10 @@
 // before it on this communicator; ranks that send in a circle before they receive would wait for each other. Pipelines
 // send down and up over two communicators (mesh.h), where there is no circle.
 //
+// Operations may also go into a queue of the caller's (enqueue), where the device orders them between his kernels and no host waits. A
+// hanging one is found where the host waits anyway: here for an earlier one, so that it is never far ahead (a full queue would block
+// it in a launch, where no time limit reaches), or as the caller asks while he waits (look).
+//
 // Copies of host memory have a stream of their own, where they never stand behind a collective: CUDA may block the thread until all
 // that is in the stream before such a copy is done (pageable memory), and no time limit would reach it there.
 #include "agent/base/clock.h"
@@ -21,11 +25,20 @@
 #include <string.h>
 #include <time.h>
 
+enum {
+    AHEAD = 8
+}; // operations in the caller's queue: with the kernels between them far below the 1,024 launches that a queue holds
+
 struct nccl {
     ncclComm_t comm; // NULL once aborted
     cudaStream_t stream, copies;
     int64_t timeout_ms;
     neb_ns end; // of the present call
+    struct {
+        cudaEvent_t passed;
+        const char *what; // NULL: none
+    } ahead[AHEAD];       // by turns
+    int turn;
 };
 
 static struct nccl *nccl_of(struct intra_comm *c) { return c->ctx; }
@@ -190,15 +203,15 @@ struct call {
     int root;
 };
 
-static ncclResult_t enqueue(struct intra_comm *c, const struct call *k, void *x) {
+static ncclResult_t start(struct intra_comm *c, const struct call *k, void *x, cudaStream_t s) {
     struct nccl *n = nccl_of(c);
     char *own = (char *)x + (size_t)c->rank * k->n * sizeof(float);
     switch (k->kind) {
-    case ALL_REDUCE: return ncclAllReduce(x, x, k->n, k->type, k->op, n->comm, n->stream);
-    case REDUCE: return ncclReduce(x, x, k->n, k->type, k->op, k->root, n->comm, n->stream);
-    case REDUCE_SCATTER: return ncclReduceScatter(x, own, k->n, k->type, k->op, n->comm, n->stream);
-    case ALL_GATHER: return ncclAllGather(own, x, k->n, k->type, n->comm, n->stream);
-    case BROADCAST: return ncclBroadcast(x, x, k->n, k->type, k->root, n->comm, n->stream);
+    case ALL_REDUCE: return ncclAllReduce(x, x, k->n, k->type, k->op, n->comm, s);
+    case REDUCE: return ncclReduce(x, x, k->n, k->type, k->op, k->root, n->comm, s);
+    case REDUCE_SCATTER: return ncclReduceScatter(x, own, k->n, k->type, k->op, n->comm, s);
+    case ALL_GATHER: return ncclAllGather(own, x, k->n, k->type, n->comm, s);
+    case BROADCAST: return ncclBroadcast(x, x, k->n, k->type, k->root, n->comm, s);
     }
     return ncclInvalidArgument;
 }
@@ -210,7 +223,7 @@ static enum neb_status collective(struct intra_comm *c, const struct call *k, vo
     if (!bytes)
         return NEB_OK;
     NEB_TRY(stage(c, x, bytes, true, &s));
-    return unstage(c, &s, settle(c, enqueue(c, k, s.device), k->what), k->what);
+    return unstage(c, &s, settle(c, start(c, k, s.device, nccl_of(c)->stream), k->what), k->what);
 }
 
 static enum neb_status all_reduce(struct intra_comm *c, void *x, size_t n, enum intra_comm_type t,
@@ -249,6 +262,70 @@ static enum neb_status broadcast(struct intra_comm *c, void *x, size_t bytes, in
         .kind = BROADCAST, .what = "broadcast", .n = bytes, .type = ncclUint8, .root = root};
     NEB_ASSERT(root >= 0 && root < c->size);
     return collective(c, &k, x, bytes);
+}
+
+// Of what is in the caller's queue, the one that has the next turn.
+static enum neb_status await_turn(struct intra_comm *c) {
+    struct nccl *n = nccl_of(c);
+    cudaEvent_t *passed = &n->ahead[n->turn].passed;
+    const char *what = n->ahead[n->turn].what;
+    n->ahead[n->turn].what = NULL;
+    if (what)
+        return finish(c, NULL, *passed, what);
+    cudaError_t e =
+        *passed ? cudaSuccess : cudaEventCreateWithFlags(passed, cudaEventDisableTiming);
+    return e == cudaSuccess ? NEB_OK : cuda_failed(c, e, "making an event");
+}
+
+static enum neb_status enqueue(struct intra_comm *c, enum intra_comm_kind kind, void *x, size_t n,
+                               enum intra_comm_type t, enum intra_comm_op op, void *queue) {
+    struct nccl *me = nccl_of(c);
+    struct call k = {.kind = kind == INTRA_COMM_ALL_REDUCE       ? ALL_REDUCE
+                             : kind == INTRA_COMM_REDUCE_SCATTER ? REDUCE_SCATTER
+                                                                 : ALL_GATHER,
+                     .n = n,
+                     .type = type_of(t),
+                     .op = op == INTRA_COMM_SUM ? ncclSum : ncclMax};
+    static const char *const names[] = {[ALL_REDUCE] = "all-reduce",
+                                        [REDUCE_SCATTER] = "reduce-scatter",
+                                        [ALL_GATHER] = "all-gather"};
+    k.what = names[k.kind];
+    NEB_ASSERT(kind == INTRA_COMM_ALL_REDUCE || t == INTRA_COMM_F32);
+    NEB_TRY(begin(c, k.what));
+    if (n == 0)
+        return NEB_OK;
+    NEB_TRY(await_turn(c));
+    set_end(me);
+    NEB_TRY(settle(c, start(c, &k, x, queue), k.what));
+    cudaError_t e = cudaEventRecord(me->ahead[me->turn].passed, queue);
+    if (e != cudaSuccess)
+        return cuda_failed(c, e, k.what);
+    me->ahead[me->turn].what = k.what;
+    me->turn = (me->turn + 1) % AHEAD;
+    return NEB_OK;
+}
+
+// The oldest in the caller's queue that has not ended, by name.
+static const char *under_way(const struct nccl *n) {
+    for (int i = 0; i < AHEAD; i++) {
+        int at = (n->turn + i) % AHEAD;
+        if (n->ahead[at].what && cudaEventQuery(n->ahead[at].passed) == cudaErrorNotReady)
+            return n->ahead[at].what;
+    }
+    return "what was enqueued";
+}
+
+static enum neb_status look(struct intra_comm *c, bool first) {
+    struct nccl *n = nccl_of(c);
+    ncclResult_t r = ncclSuccess;
+    if (!n->comm)
+        return NEB_ERR_STATE; // it was told of
+    if (first)
+        set_end(n);
+    ncclResult_t asked = ncclCommGetAsyncError(n->comm, &r);
+    if (asked != ncclSuccess || (r != ncclSuccess && r != ncclInProgress))
+        return broken(c, asked != ncclSuccess ? asked : r, "what was enqueued");
+    return neb_now() > n->end ? late(c, under_way(n)) : NEB_OK;
 }
 
 struct sending {
@@ -330,7 +407,10 @@ static enum neb_status make(int64_t timeout_ms, int rank, int size, struct intra
     n->timeout_ms = timeout_ms;
     set_end(n);
     *c = (struct intra_comm){.ops = &nccl_ops, .ctx = n, .rank = rank, .size = size};
-    cudaError_t e = cudaStreamCreateWithFlags(&n->stream, cudaStreamNonBlocking);
+    int least = 0, most = 0; // a reduction is not to wait until backward's blocks are through
+    cudaError_t e = cudaDeviceGetStreamPriorityRange(&least, &most);
+    if (e == cudaSuccess)
+        e = cudaStreamCreateWithPriority(&n->stream, cudaStreamNonBlocking, most);
     if (e == cudaSuccess)
         e = cudaStreamCreateWithFlags(&n->copies, cudaStreamNonBlocking);
     if (e != cudaSuccess) {
@@ -348,6 +428,9 @@ static void destroy(struct intra_comm *c) {
     if (n->comm && begin(c, "finalize") == NEB_OK &&
         settle(c, ncclCommFinalize(n->comm), "finalize") == NEB_OK)
         (void)ncclCommDestroy(n->comm); // local by now
+    for (int i = 0; i < AHEAD; i++)
+        if (n->ahead[i].passed)
+            (void)cudaEventDestroy(n->ahead[i].passed);
     if (n->copies)
         (void)cudaStreamDestroy(n->copies);
     if (n->stream)
@@ -391,6 +474,8 @@ static const struct intra_comm_ops nccl_ops = {
     .send = send,
     .wait = wait_send,
     .recv = recv,
+    .enqueue = enqueue,
+    .look = look,
     .barrier = barrier,
     .split = split,
     .abort = give_up,

@@ -33,6 +33,7 @@ static enum neb_status set_up(struct intra_device *d) {
     const struct kern_device_ops *K = device_ops(d);
     struct kern_device *D = d->c.D;
     const struct intra_model *m = d->m;
+    device_tp_create(d);
     d->n_acts =
         intra_pipe_in_flight(intra_mesh_pp_rank(d->c.mesh), intra_mesh_pp(d->c.mesh), d->c.micros);
     NEB_TRY(device_update_create(d));
@@ -67,6 +68,7 @@ void intra_device_destroy(struct intra_device **dp) {
         device_graphs_destroy(*dp);
         device_release(*dp);
         device_update_destroy(*dp);
+        device_tp_destroy(*dp);
     }
     free(*dp);
     *dp = NULL;
@@ -129,7 +131,7 @@ int64_t intra_device_eval_micro(struct intra_device *d, const int32_t *tokens,
 enum neb_status intra_device_eval_end(struct intra_device *d, double *loss) {
     const struct kern_device_ops *K = device_ops(d);
     K->download(d->c.D, d->sums_pinned, d->eval_total, sizeof *loss);
-    NEB_TRY(K->finish(d->c.D));
+    NEB_TRY(device_finish(d));
     *loss = d->sums_pinned[0];
     return NEB_OK;
 }

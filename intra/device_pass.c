@@ -121,18 +121,10 @@ static void norm_fwd(struct intra_device *d, void *y, float *rstd, float *sum, c
     struct kern_device *D = d->c.D;
     const float *w = device_gain(d, gain);
     float eps = d->m->c.norm_eps;
-    if (!s->cut) {
-        K->rmsnorm_fwd(D, s->t, y, rstd, sum, h, added ? d->r : NULL, w, s->n, s->d, eps);
-        return;
-    }
-    if (s->rows.own > 0) {
-        if (added) {
-            K->copy(D, sum, h, own_floats(s) * sizeof(float));
-            K->add(D, sum, own_wide(d, s), own_floats(s));
-            h = sum;
-        }
-        K->rmsnorm_fwd(D, s->t, own_rows(d, s, y), rstd, sum, h, NULL, w, s->rows.own, s->d, eps);
-    }
+    const void *r = !added ? NULL : s->cut ? (const void *)own_wide(d, s) : d->r;
+    if (s->rows.own > 0)
+        K->rmsnorm_fwd(D, s->t, s->cut ? KERN_F32 : s->t, own_rows(d, s, y), rstd, sum, h, r, w,
+                       s->rows.own, s->d, eps);
     device_rows_gather(d, &s->rows, y, (size_t)s->d * kern_type_bytes(s->t));
 }
 

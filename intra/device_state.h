@@ -80,6 +80,7 @@ struct intra_device {
     double *sums_pinned;
     int32_t *next; // (V) scratch of kern_buckets_fill
     struct device_graphs *graphs;
+    bool tp_given_up; // nothing of the ranks beside this one is in the queue any more
 };
 
 static inline const struct kern_device_ops *device_ops(const struct intra_device *d) {
@@ -106,7 +107,9 @@ static inline size_t device_tokens(const struct intra_device *d) {
 static inline struct intra_comm *device_dp(const struct intra_device *d) {
     return d->c.mesh ? d->c.mesh->dp : NULL;
 }
-// Until the queue has run, for a collective on what is in it: true when there is nothing to keep one from being called.
+// Until the queue has run, and what the ranks beside this one had in it; what went wrong since the model was made, which is kept.
+NEB_MUST_CHECK enum neb_status device_finish(struct intra_device *d);
+// The same, for a collective on what is in the queue: true when there is nothing to keep one from being called.
 bool device_settled(struct intra_device *d);
 
 // ---- device.c: copies a batch into the pinned buffer whose turn it is, and from there to a. Returns the targets that count.
@@ -150,7 +153,11 @@ NEB_MUST_CHECK enum neb_status device_graphs_create(struct intra_device *d); // 
 void device_graphs_destroy(struct intra_device *d);                          // before it
 void device_run(struct intra_device *d, enum device_part part, struct device_acts *a, int B);
 
-// ---- device_rows.c, as seqpar.h and vocab.h; nothing to do on one rank
+// ---- device_rows.c, as seqpar.h and vocab.h; nothing to do on one rank. Between device_tp_create and _destroy tensor-parallel ranks whose
+// communicator can have their collectives in the queue, and the host may wait for it without waiting for ever.
+void device_tp_create(struct intra_device *d);
+void device_tp_destroy(struct intra_device *d);
+void device_tp_reduce(struct intra_device *d, float *x, size_t n, enum intra_comm_op op);
 void device_rows_gather(struct intra_device *d, const struct intra_rows *r, void *x, size_t bytes);
 void device_rows_sum(struct intra_device *d, const struct intra_rows *r, float *x);
 // h as kern_device_ops.head_loss takes it, with this rank's rows of the output weight; its dx goes to d->wide, fp32, a part of a sum.

@@ -159,9 +159,7 @@ static void reduce_grads(struct intra_device *d) {
         return;
     if (mesh->tp && d->o->n_partial) {
         size_t n = copy_partial(d, false);
-        if (device_settled(d))
-            intra_model_keep(m, mesh->tp->ops->all_reduce(mesh->tp, d->partial, n, INTRA_COMM_F32,
-                                                          INTRA_COMM_SUM));
+        device_tp_reduce(d, d->partial, n, INTRA_COMM_SUM);
         copy_partial(d, true);
         (void)device_settled(d); // the replicas read what was copied back
     }
@@ -184,7 +182,7 @@ static enum neb_status sum_up(struct intra_device *d, double *loss, int64_t *cou
     K->sumsq(d->c.D, d->chunks, d->n_chunks, d->first, (int)tensors, d->grads, d->sums);
     K->download(d->c.D, d->sums_pinned, d->sums, (tensors + 1) * sizeof(double));
     K->zero(d->c.D, d->total, sizeof *d->total);
-    NEB_TRY(K->finish(d->c.D));
+    NEB_TRY(device_finish(d));
     memcpy(d->all, d->sums_pinned, tensors * sizeof *d->all);
     for (int32_t i = 0; i < m->n_tensors; i++) {
         const struct intra_tensor *t = &m->tensors[i];

@@ -116,6 +116,9 @@ struct kern_device_ops {
     double (*elapsed_ms)(struct kern_device *D, int from, int to);
     // Until everything enqueued has run. The first failure since the device was opened.
     enum neb_status (*finish)(struct kern_device *D);
+    // The queue as its library knows it, here a cudaStream_t, for another library that puts something in between ops. What may never end
+    // there needs a watch (kern_device).
+    void *(*queue)(struct kern_device *D);
 
     // ---- graphs. Where ops are so short that the host cannot enqueue them as fast as they run, a stretch of the queue that
     // comes again and again is recorded once, and enqueued anew by as many calls as it has parts.
@@ -150,8 +153,10 @@ struct kern_device_ops {
     // b: device copies of the arrays; n: of the batch, no less than are used
     void (*embed_bwd)(struct kern_device *D, float *dtable, const float *dout,
                       const struct kern_buckets *b, int n, int d);
-    void (*rmsnorm_fwd)(struct kern_device *D, enum kern_type t, void *y, float *rstd, float *h,
-                        const float *x, const void *r, const float *w, int n, int d, float eps);
+    // r is of type tr: T, or fp32
+    void (*rmsnorm_fwd)(struct kern_device *D, enum kern_type t, enum kern_type tr, void *y,
+                        float *rstd, float *h, const float *x, const void *r, const float *w, int n,
+                        int d, float eps);
     // dh (fp32) += …; dh_t: the sum as T (NULL: not wanted)
     void (*rmsnorm_bwd)(struct kern_device *D, enum kern_type t, float *dh, void *dh_t, float *dw,
                         const void *dy, const float *h, const float *w, const float *rstd, int n,
@@ -235,6 +240,10 @@ struct kern_device {
     size_t total_bytes;     // memory
     bool tensor_cores_bf16; // T may be bf16 (compute capability 8.0 and above)
     int norm_most;          // d of rmsnorm_bwd: a row of fp32 fits into a block's shared memory
+    // Asked again and again whenever the host waits for the queue, `first` when it begins to: false once whatever could keep the queue
+    // from ever getting there has been ended. NULL: nothing could.
+    bool (*watch)(void *ctx, bool first);
+    void *watch_ctx;
     void *ctx;
 };
 

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static bool recording(struct kern_device *D) { return of(D)->recorder.on; }
 // Nothing more is enqueued: of anything, or of what is being recorded.
@@ -28,6 +29,28 @@ static bool may_wait(struct kern_device *D, const char *what) {
     if (recording(D))
         kern_cu_record_fail(&of(D)->recorder, what, "not while recording");
     return !recording(D);
+}
+
+// Spins at first: most waits are short.
+static void pause_a_little(int turn) {
+    const struct timespec t = {.tv_nsec = 50000};
+    if (turn > 1000)
+        nanosleep(&t, NULL);
+}
+
+// Until the queue has come to `event`, or NULL: to its end.
+static void await(struct kern_device *D, cudaEvent_t event, const char *what) {
+    cudaStream_t s = of(D)->s;
+    for (int turn = 0; D->watch; turn++) {
+        cudaError_t e = event ? cudaEventQuery(event) : cudaStreamQuery(s);
+        if (e != cudaErrorNotReady)
+            break;
+        (void)cudaGetLastError(); // which keeps that too, and the next launch asks for it
+        if (!D->watch(D->watch_ctx, turn == 0))
+            break;
+        pause_a_little(turn);
+    }
+    keep(D, event ? cudaEventSynchronize(event) : cudaStreamSynchronize(s), what);
 }
 
 static void free_outgrown(struct cuda *c) {
@@ -58,7 +81,7 @@ static void *scratch(struct kern_device *D, size_t bytes) {
     struct cuda *c = of(D);
     if (bytes <= c->scratch_bytes || broken(D) || !may_wait(D, "growing scratch"))
         return c->scratch;
-    keep(D, cudaStreamSynchronize(c->s), "growing scratch");
+    await(D, NULL, "growing scratch");
     outgrow(c);
     cudaError_t e = cudaMalloc(&c->scratch, bytes);
     keep(D, e, "growing scratch");
@@ -128,7 +151,7 @@ static void mark(struct kern_device *D, int slot) {
 static void wait(struct kern_device *D, int slot) {
     NEB_ASSERT(slot >= 0 && slot < KERN_MARKS);
     if (may_wait(D, "waiting for the device") && !broken(D))
-        keep(D, cudaEventSynchronize(of(D)->marks[slot]), "waiting for the device");
+        await(D, of(D)->marks[slot], "waiting for the device");
 }
 static double elapsed_ms(struct kern_device *D, int from, int to) {
     float ms = 0;
@@ -140,9 +163,10 @@ static enum neb_status finish(struct kern_device *D) {
     if (!may_wait(D, "waiting for the device"))
         return NEB_ERR_STATE;
     if (!broken(D))
-        keep(D, cudaStreamSynchronize(of(D)->s), "waiting for the device");
+        await(D, NULL, "waiting for the device");
     return of(D)->failed;
 }
+static void *queue(struct kern_device *D) { return of(D)->s; }
 
 // ---- graphs (record.h) ----------------------------------------------------------------------------------------
 
@@ -167,7 +191,7 @@ static void forget(struct kern_device *D, struct kern_graph **g) {
     if (!*g)
         return;
     NEB_ASSERT(!recording(D));
-    (void)cudaStreamSynchronize(of(D)->s);
+    await(D, NULL, "forgetting a graph");
     kern_cu_graph_destroy(*g);
     *g = NULL;
     if (--of(D)->graphs == 0)
@@ -229,9 +253,11 @@ static void embed_bwd(struct kern_device *D, float *dtable, const float *dout,
                       const struct kern_buckets *b, int n, int d) {
     RUN(D, "embedding gradient", kern_cu_embed_bwd(dtable, dout, b, n, d, of(D)->s));
 }
-static void rmsnorm_fwd(struct kern_device *D, enum kern_type t, void *y, float *rstd, float *h,
-                        const float *x, const void *r, const float *w, int n, int d, float eps) {
-    RUN(D, "RMSNorm", kern_cu_rmsnorm_fwd(t, y, rstd, h, x, r, w, n, d, eps, of(D)->s));
+static void rmsnorm_fwd(struct kern_device *D, enum kern_type t, enum kern_type tr, void *y,
+                        float *rstd, float *h, const float *x, const void *r, const float *w, int n,
+                        int d, float eps) {
+    NEB_ASSERT(tr == t || tr == KERN_F32);
+    RUN(D, "RMSNorm", kern_cu_rmsnorm_fwd(t, tr, y, rstd, h, x, r, w, n, d, eps, of(D)->s));
 }
 static void rmsnorm_bwd(struct kern_device *D, enum kern_type t, float *dh, void *dh_t, float *dw,
                         const void *dy, const float *h, const float *w, const float *rstd, int n,
@@ -467,6 +493,7 @@ const struct kern_device_ops kern_cu_ops = {
     .wait = wait,
     .elapsed_ms = elapsed_ms,
     .finish = finish,
+    .queue = queue,
     .record = record,
     .record_end = record_end,
     .replay = replay,

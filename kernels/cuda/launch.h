@@ -17,9 +17,9 @@ cudaError_t kern_cu_embed_fwd(float *out, const float *table, const int32_t *ids
                               cudaStream_t s);
 cudaError_t kern_cu_embed_bwd(float *dtable, const float *dout, const struct kern_buckets *b, int n,
                               int d, cudaStream_t s);
-cudaError_t kern_cu_rmsnorm_fwd(enum kern_type t, void *y, float *rstd, float *h, const float *x,
-                                const void *r, const float *w, int n, int d, float eps,
-                                cudaStream_t s);
+cudaError_t kern_cu_rmsnorm_fwd(enum kern_type t, enum kern_type tr, void *y, float *rstd, float *h,
+                                const float *x, const void *r, const float *w, int n, int d,
+                                float eps, cudaStream_t s);
 size_t kern_cu_rmsnorm_bwd_scratch(int n, int d); // floats
 cudaError_t kern_cu_rmsnorm_bwd(enum kern_type t, float *dh, void *dh_t, float *dw, const void *dy,
                                 const float *h, const float *w, const float *rstd, int n, int d,

@@ -131,8 +131,8 @@ cudaError_t kern_cu_embed_bwd(float *dtable, const float *dout, const struct ker
 // ---- RMSNorm with the residual's addition ---------------------------------------------------------------------
 
 // A warp a row, twice over it: h and its square sum, then y from h, which this lane has just written or read.
-template <class T, int V>
-__global__ void rmsnorm_fwd(T *y, float *rstd, float *h, const float *x, const T *r, const float *w,
+template <class T, class R, int V>
+__global__ void rmsnorm_fwd(T *y, float *rstd, float *h, const float *x, const R *r, const float *w,
                             int n, int d, float eps) {
     int lane = (int)threadIdx.x % WARP;
     size_t row = (size_t)blockIdx.x * WARPS + threadIdx.x / WARP;
@@ -145,7 +145,7 @@ __global__ void rmsnorm_fwd(T *y, float *rstd, float *h, const float *x, const T
         load<float, V>(a, x + at + j);
         if (r) {
             float b[V];
-            load<T, V>(b, r + at + j);
+            load<R, V>(b, r + at + j);
 #pragma unroll
             for (int i = 0; i < V; i++)
                 a[i] += b[i];
@@ -170,25 +170,28 @@ __global__ void rmsnorm_fwd(T *y, float *rstd, float *h, const float *x, const T
     }
 }
 
-template <class T>
-static void rmsnorm_fwd_t(T *y, float *rstd, float *h, const float *x, const T *r, const float *w,
+template <class T, class R>
+static void rmsnorm_fwd_t(T *y, float *rstd, float *h, const float *x, const R *r, const float *w,
                           int n, int d, float eps, cudaStream_t s) {
     bool four = d % 4 == 0 && aligned_to(y, 4 * sizeof(T)) && aligned_to(h, 16) &&
-                aligned_to(x, 16) && aligned_to(r, 4 * sizeof(T)) && aligned_to(w, 16);
+                aligned_to(x, 16) && aligned_to(r, 4 * sizeof(R)) && aligned_to(w, 16);
     unsigned grid = blocks_for((size_t)n, WARPS, 0x7fffffff);
     if (four)
-        KERN_LAUNCH((rmsnorm_fwd<T, 4>), grid, THREADS, 0, s, y, rstd, h, x, r, w, n, d, eps);
+        KERN_LAUNCH((rmsnorm_fwd<T, R, 4>), grid, THREADS, 0, s, y, rstd, h, x, r, w, n, d, eps);
     else
-        KERN_LAUNCH((rmsnorm_fwd<T, 1>), grid, THREADS, 0, s, y, rstd, h, x, r, w, n, d, eps);
+        KERN_LAUNCH((rmsnorm_fwd<T, R, 1>), grid, THREADS, 0, s, y, rstd, h, x, r, w, n, d, eps);
 }
 
-cudaError_t kern_cu_rmsnorm_fwd(enum kern_type t, void *y, float *rstd, float *h, const float *x,
-                                const void *r, const float *w, int n, int d, float eps,
-                                cudaStream_t s) {
+// r is T, or fp32 where it is a sum over ranks.
+cudaError_t kern_cu_rmsnorm_fwd(enum kern_type t, enum kern_type tr, void *y, float *rstd, float *h,
+                                const float *x, const void *r, const float *w, int n, int d,
+                                float eps, cudaStream_t s) {
     if (n == 0)
         return cudaSuccess;
-    if (t == KERN_BF16)
+    if (t == KERN_BF16 && tr == KERN_BF16)
         rmsnorm_fwd_t((bf16 *)y, rstd, h, x, (const bf16 *)r, w, n, d, eps, s);
+    else if (t == KERN_BF16)
+        rmsnorm_fwd_t((bf16 *)y, rstd, h, x, (const float *)r, w, n, d, eps, s);
     else
         rmsnorm_fwd_t((float *)y, rstd, h, x, (const float *)r, w, n, d, eps, s);
     return cudaGetLastError();

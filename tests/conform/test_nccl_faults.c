@@ -86,6 +86,42 @@ static void fill(float *x, size_t n, int v) {
         x[i] = (float)v;
 }
 
+// A look at the queue that is none of the calls of intra/comm_nccl.c.
+static bool queue_is_empty(const struct rank *r) {
+    struct emu_nccl kept = emu_nccl;
+    emu_nccl.fail_at = 0;
+    cudaError_t e = cudaStreamQuery(r->stream);
+    emu_nccl.calls = kept.calls;
+    emu_nccl.fail_at = kept.fail_at;
+    assert_true(e == cudaSuccess || e == cudaErrorNotReady);
+    return e == cudaSuccess;
+}
+// As the host waits for a device (kern_device.watch).
+static enum neb_status wait_for_queue(struct rank *r) {
+    for (bool first = true; !queue_is_empty(r); first = false)
+        NEB_TRY(r->c->ops->look(r->c, first));
+    return r->c->ops->look(r->c, true);
+}
+static enum neb_status enqueue(struct rank *r, enum intra_comm_kind kind, size_t n,
+                               enum intra_comm_op op) {
+    return r->c->ops->enqueue(r->c, kind, r->device, n, INTRA_COMM_F32, op, r->stream);
+}
+
+// One behind the other in a queue of the caller's; more of them than may be under way.
+static enum neb_status in_queue(struct rank *r) {
+    struct intra_comm *c = r->c;
+    size_t n = N / (size_t)c->size;
+    fill(r->device, N, c->rank + 1);
+    NEB_TRY(enqueue(r, INTRA_COMM_ALL_REDUCE, 0, INTRA_COMM_SUM));
+    for (int i = 0; i < 12; i++)
+        NEB_TRY(enqueue(r, INTRA_COMM_ALL_REDUCE, N, INTRA_COMM_MAX));
+    NEB_TRY(enqueue(r, INTRA_COMM_REDUCE_SCATTER, n, INTRA_COMM_SUM));
+    NEB_TRY(enqueue(r, INTRA_COMM_ALL_GATHER, n, INTRA_COMM_SUM));
+    NEB_TRY(wait_for_queue(r));
+    expect(r->device, n * (size_t)c->size, c->size * c->size);
+    return NEB_OK;
+}
+
 // Every collective, on host memory and on the device's. Ranks bring their number, from 1.
 static enum neb_status collectives(struct rank *r) {
     struct intra_comm *c = r->c;
@@ -115,6 +151,7 @@ static enum neb_status collectives(struct rank *r) {
     NEB_TRY(o->broadcast(c, x, N * sizeof *x, c->size - 1));
     expect(x, N, c->size);
     NEB_TRY(o->barrier(c));
+    NEB_TRY(in_queue(r));
     NEB_TRY(o->split(c, 0, -c->rank, &r->part));
     assert_int_equal(r->part->rank, c->size - 1 - c->rank);
     assert_int_equal(r->part->size, c->size);
@@ -348,6 +385,38 @@ static void test_what_never_ends_is_late(void **state) {
     }
 }
 
+// What hangs in the caller's queue ends where the host waits: for an earlier one, or as the caller asks. Then the queue runs on.
+static void test_what_hangs_in_a_queue_is_late(void **state) {
+    (void)state;
+    for (int ahead = 3; ahead < 100; ahead += 96) {
+        struct rank r;
+        memset(&logged, 0, sizeof logged);
+        emu_nccl = (struct emu_nccl){.in_progress = 2};
+        device_create(&r);
+        assert_int_equal(open_rank(&r, 0, 1, SHORT_MS), NEB_OK);
+        assert_int_equal(in_queue(&r), NEB_OK);
+        emu_nccl.hang = "ncclAllGather";
+        neb_ns from = neb_now();
+        enum neb_status st = enqueue(&r, INTRA_COMM_ALL_GATHER, N, INTRA_COMM_SUM);
+        for (int i = 0; st == NEB_OK && i < ahead; i++)
+            st = enqueue(&r, INTRA_COMM_ALL_REDUCE, N, INTRA_COMM_SUM);
+        assert_true((st == NEB_OK) == (ahead < 8)); // there it waited for the first
+        if (st == NEB_OK)
+            st = wait_for_queue(&r);
+        assert_int_equal(st, NEB_ERR_TIMEOUT);
+        double s = neb_seconds(neb_now() - from);
+        assert_true(s >= 1e-3 * SHORT_MS && s < 1e-3 * SHORT_MS + 10);
+        assert_non_null(strstr(logged.text, "NCCL: all-gather on rank 0 of 1 has not ended after"));
+        assert_int_equal(logged.errors, 1);
+        assert_true(queue_is_empty(&r));
+        assert_int_equal(r.c->ops->look(r.c, true), NEB_ERR_STATE);
+        assert_int_equal(enqueue(&r, INTRA_COMM_ALL_REDUCE, N, INTRA_COMM_SUM), NEB_ERR_STATE);
+        intra_comm_destroy(&r.c);
+        device_destroy(&r);
+        assert_int_equal(emu_nccl.live, 0);
+    }
+}
+
 // A communicator whose end never comes: nobody is told, but it ends.
 static void test_end_is_late(void **state) {
     (void)state;
@@ -405,6 +474,7 @@ int main(void) {
         cmocka_unit_test(test_every_call_fails),
         cmocka_unit_test(test_every_look_tells_of_an_error),
         cmocka_unit_test(test_what_never_ends_is_late),
+        cmocka_unit_test(test_what_hangs_in_a_queue_is_late),
         cmocka_unit_test(test_end_is_late),
         cmocka_unit_test(test_peer_is_gone),
         cmocka_unit_test(test_one_device_twice),

@@ -247,17 +247,17 @@ static void op_embed_bwd(struct run *r) { // likewise
     free(next);
     free(room);
 }
-static void op_rms_fwd(struct run *r) { // n d residual in-place
+static void op_rms_fwd(struct run *r) { // n d residual (2: fp32) in-place
     const int *d = r->d;
     size_t n = (size_t)d[0] * d[1];
+    enum kern_type tr = d[2] == 2 ? KERN_F32 : r->t;
     struct array *x = d[3] ? NULL : input(r, KERN_F32, n, 2),
-                 *res = d[2] ? input(r, r->t, n, 1) : NULL,
-                 *w = input(r, KERN_F32, (size_t)d[1], 1),
+                 *res = d[2] ? input(r, tr, n, 1) : NULL, *w = input(r, KERN_F32, (size_t)d[1], 1),
                  *h = d[3] ? added(r, KERN_F32, n) : written(r, KERN_F32, n),
                  *y = written(r, r->t, n), *rstd = written(r, KERN_F32, (size_t)d[0]);
     x = d[3] ? h : x;
-    r->D->ops->rmsnorm_fwd(r->D, r->t, dev(y), dev(rstd), dev(h), dev(x), dev(res), dev(w), d[0],
-                           d[1], 1e-5f);
+    r->D->ops->rmsnorm_fwd(r->D, r->t, tr, dev(y), dev(rstd), dev(h), dev(x), dev(res), dev(w),
+                           d[0], d[1], 1e-5f);
     r->ref->ops->rmsnorm_fwd(r->ref, y->host, rstd->host, h->host, x->host, res ? res->host : NULL,
                              w->host, d[0], d[1], 1e-5f);
 }
@@ -667,6 +667,9 @@ static const struct op_case {
     {"rmsnorm_fwd", op_rms_fwd, {2e-6, 5e-3}, false, {9, 63, 1, 0}},
     {"rmsnorm_fwd", op_rms_fwd, {2e-6, 5e-3}, false, {17, 256, 1, 1}},
     {"rmsnorm_fwd", op_rms_fwd, {2e-6, 5e-3}, false, {5, 132, 0, 1, 0, 0, 0, 0, 1}},
+    {"rmsnorm_fwd", op_rms_fwd, {2e-6, 5e-3}, false, {11, 260, 2, 0}},
+    {"rmsnorm_fwd", op_rms_fwd, {2e-6, 5e-3}, false, {11, 65, 2, 1}},
+    {"rmsnorm_fwd", op_rms_fwd, {2e-6, 5e-3}, false, {6, 132, 2, 0, 0, 0, 0, 0, 1}},
     {"rmsnorm_fwd", op_rms_fwd, {2e-6, 5e-3}, true, {1000, 4096, 1, 0}},
     {"rmsnorm_bwd", op_rms_bwd, {1e-5, 5e-3}, false, {1, 3, 0, 0}},
     {"rmsnorm_bwd", op_rms_bwd, {1e-5, 5e-3}, false, {300, 129, 0, 1}},

@@ -10,6 +10,8 @@
 //     aside=0|1     parts are written while all parameters change, twice: PATH has those of before, PATH.2 those of after
 //     nudge=0|1     between two steps, halfway, all parameters are pulled, changed and pushed
 //     pause=MS      the owner of a team sleeps before its last step, as in an exchange
+//     stay=N        the last rank comes no further than to step N's micro-batches
+//     patience=MS   60000: time limit of NCCL's collectives
 //     team=0|1      rank 0 drives the others (team.h), instead of all running this program side by side
 //     graphs=auto|on|off parts of a step on devices are recorded (intra/device.h)
 //     device=fp32|bf16   each rank on its CUDA device, collectives over NCCL
@@ -33,7 +35,7 @@ enum { VOCAB = MESH_VOCAB, T = MESH_T, WIDTH = 64, BATCH = 2, MICROS = 8, EVAL =
 
 struct options {
     struct intra_mesh_config mesh;
-    int steps, pause_ms, seq;
+    int steps, pause_ms, seq, stay, patience_ms;
     bool shards, aside, tied, bias, recompute, eval, ignore, nudge, team;
     const char *clip, *trainable, *products, *save, *load, *device, *graphs;
 };
@@ -41,6 +43,8 @@ struct options {
 static bool parse(int argc, char **argv, struct options *o) {
     *o = (struct options){.steps = 50,
                           .seq = T,
+                          .stay = -1,
+                          .patience_ms = 60000,
                           .trainable = "full",
                           .clip = "global",
                           .products = "fp32",
@@ -51,6 +55,8 @@ static bool parse(int argc, char **argv, struct options *o) {
         {.key = "shards", .on = &o->shards},
         {.key = "aside", .on = &o->aside},
         {.key = "pause", .number = &o->pause_ms},
+        {.key = "stay", .number = &o->stay},
+        {.key = "patience", .number = &o->patience_ms},
         {.key = "clip", .text = &o->clip},
         {.key = "trainable", .text = &o->trainable},
         {.key = "tied", .on = &o->tied},
@@ -195,6 +201,8 @@ static enum neb_status train(const struct options *o, struct intra_trainer *t) {
         struct intra_step_stats s;
         if (o->nudge && i == first + o->steps / 2)
             NEB_TRY(nudge_all(t));
+        while (i == o->stay && mesh && mesh->world->rank == mesh->world->size - 1)
+            neb_sleep(NEB_S);
         for (int k = intra_mesh_dp_rank(mesh); k < MICROS; k += intra_mesh_dp(mesh)) {
             batch((uint64_t)i * MICROS + (uint64_t)k, o, BATCH, tokens, targets);
             intra_trainer_micro(t, tokens, targets);
@@ -248,7 +256,7 @@ static enum neb_status side_by_side(const struct options *o, struct intra_comm *
     struct intra_trainer_config c = config(o, mesh);
     set_device(&c, o, D);
     if (D && mesh) {
-        NEB_TRY_GOTO(intra_comm_nccl(world, D->index, 60000, &nccl), out);
+        NEB_TRY_GOTO(intra_comm_nccl(world, D->index, o->patience_ms, &nccl), out);
         NEB_TRY_GOTO(intra_mesh_create(&o->mesh, nccl, &device_mesh), out);
         c.device_mesh = device_mesh;
     }

@@ -86,17 +86,24 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t s);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t x);
 cudaError_t cudaGraphDestroy(cudaGraph_t g);
 
+cudaError_t cudaStreamQuery(cudaStream_t s);
+cudaError_t cudaEventQuery(cudaEvent_t e);
+
 // Only of nccl_runtime.c, which is what intra/comm_nccl.c runs on; runtime.c has none of these.
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void *p);
 cudaError_t cudaMallocAsync(void **out, size_t bytes, cudaStream_t s);
 cudaError_t cudaFreeAsync(void *p, cudaStream_t s);
-cudaError_t cudaStreamQuery(cudaStream_t s);
-cudaError_t cudaEventQuery(cudaEvent_t e);
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest);
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int priority);
 
-// The emulator's queue (emu.cc): how much was ever put into it; runs it so far; and puts something in, a copy of the job, or into what
-// the stream captures.
+// The emulator's queue (emu.cc): how much was ever put into it; runs it so far, where nothing in it waits for other ranks; runs it as far
+// as it gets, 1: so far; a while has gone by; and puts something in, a copy of the job, or into what the stream captures.
 size_t emu_position(void);
 void emu_run_until(size_t position);
+int emu_passed(size_t position);
+void emu_goes_on(void);
+// An operation of emu_stream.h.
+size_t emu_push(cudaStream_t s, int (*run)(void *op), void *op);
 cudaError_t emu_enqueue(cudaStream_t s, void (*run)(const void *job), const void *job,
                         size_t bytes);
 // graph.cc: is something captured; and what a call returns that is not allowed then (cudaSuccess: nothing is), which spoils it

@@ -253,22 +253,38 @@ static void run_grid(const char *what, dim3 grid, dim3 block, size_t shared_byte
 
 // ---- the queue ------------------------------------------------------------------------------------------------
 
-static std::deque<std::function<void()>> queue;
-static size_t enqueued; // ever
+static std::deque<std::function<bool()>> queue; // true: has run
+static size_t enqueued;                         // ever
 
 static bool late() {
     static const bool on = getenv("EMU_LATE") && !strcmp(getenv("EMU_LATE"), "1");
     return on;
 }
 
+// As far as it gets.
+static bool run_up_to(size_t position) {
+    while (!queue.empty() && enqueued - queue.size() < position) {
+        if (!queue.front()())
+            return false;
+        queue.pop_front();
+    }
+    return true;
+}
+
+static void put(std::function<bool()> job) {
+    enqueued++;
+    queue.push_back(std::move(job));
+    if (!late())
+        (void)run_up_to(enqueued);
+}
+
 cudaError_t enqueue(cudaStream_t s, std::function<void()> job) {
     if (captures(s))
         return note(std::move(job));
-    enqueued++;
-    if (late())
-        queue.push_back(std::move(job));
-    else
+    put([job = std::move(job)] {
         job();
+        return true;
+    });
     return cudaSuccess;
 }
 
@@ -347,12 +363,26 @@ using namespace emu;
 
 size_t emu_position(void) { return enqueued; }
 
+int emu_passed(size_t position) { return run_up_to(position); }
+
+// Who waits in a call of CUDA has no time limit there.
 void emu_run_until(size_t position) {
-    while (!queue.empty() && enqueued - queue.size() < position) {
-        std::function<void()> job = std::move(queue.front());
-        queue.pop_front();
-        job();
+    if (run_up_to(position))
+        return;
+    fprintf(stderr, "emulated CUDA: the host waits, without a time limit, behind a collective to "
+                    "which other ranks have yet to come\n");
+    abort();
+}
+
+void emu_goes_on(void) { (void)run_up_to(late() ? enqueued - queue.size() + 1 : enqueued); }
+
+size_t emu_push(cudaStream_t s, int (*run)(void *op), void *op) {
+    if (captures(s)) {
+        (void)emu_forbidden();
+        return 0;
     }
+    put([=] { return run(op) != 0; });
+    return enqueued;
 }
 
 // The job is copied.

@@ -1,6 +1,7 @@
 // The runtime calls of intra/comm_nccl.c over host memory: streams that really are asynchronous, and device memory that is told from
 // the host's. A copy between device and pageable host memory waits for all that is in its stream before it, which CUDA may do ("API
 // synchronization behavior" in its manual): a copy behind a collective that never ends would never return, and ends the test here.
+#include "tests/cuda/emu/emu_stream.h"
 #include "tests/cuda/emu/nccl_emu.h"
 
 #include <sched.h>
@@ -9,25 +10,35 @@
 #include <string.h>
 #include <time.h>
 
-enum { DEVICES = 8, STUCK_S = 20 };
+enum { DEVICES = 8, STUCK_S = 20, GOES_ON = 16 };
 
 struct emu_nccl emu_nccl = {.in_progress = 2};
 
 struct stream {
+    struct emu_stream_head head;
     struct stream *next;
     struct emu_op *first, *last;
     bool destroyed; // goes when it is empty
 };
 struct event {
     long recorded, done; // how often
-    bool destroyed;      // goes with the last record
+    struct emu_stream_head
+        *on;         // the kernels' stream that it was last recorded in; NULL: one of here
+    size_t position; // there
+    bool destroyed;  // goes with the last record
 };
 struct buffer {
     struct buffer *next;
     size_t bytes;
     char *at;
 };
+struct foreign { // in the kernels' stream
+    struct foreign *next;
+    struct emu_op *op;
+};
 static struct stream *streams;
+static struct foreign *foreign;
+static struct emu_stream_head *kernels; // their stream, once something went there
 static struct buffer *buffers;
 
 static unsigned polled, looked; // since the last other call
@@ -53,7 +64,7 @@ bool emu_look_fails(void) { return looked++ < 2 && ++emu_nccl.looks == emu_nccl.
 
 static struct stream *stream_of(cudaStream_t s) { return (struct stream *)(void *)s; }
 
-void emu_streams_run(void) {
+static void own_run(void) {
     for (struct stream **at = &streams, *s; (s = *at);) {
         while (s->first && s->first->run(s->first)) {
             struct emu_op *op = s->first;
@@ -68,9 +79,42 @@ void emu_streams_run(void) {
         }
     }
 }
+void emu_streams_run(void) {
+    static unsigned turn;
+    own_run();
+    if (kernels && ++turn % GOES_ON == 0)
+        kernels->goes_on(kernels);
+}
+static int run_foreign(void *of) {
+    struct foreign *f = of, **at = &foreign;
+    own_run();
+    if (!f->op->run(f->op))
+        return 0;
+    while (*at != f)
+        at = &(*at)->next;
+    *at = f->next;
+    free(f->op);
+    free(f);
+    return 1;
+}
+static void push_foreign(struct emu_stream_head *to, struct emu_op *op, size_t *position) {
+    struct foreign *f = malloc(sizeof *f);
+    if (!f)
+        abort();
+    *f = (struct foreign){foreign, op};
+    foreign = f;
+    kernels = to;
+    size_t at = to->push(to, run_foreign, f);
+    if (position)
+        *position = at;
+}
 void emu_stream_push(cudaStream_t to, struct emu_op *op) {
     struct stream *s = stream_of(to);
     op->next = NULL;
+    if (s->head.push) {
+        push_foreign(&s->head, op, NULL);
+        return;
+    }
     if (s->first)
         s->last->next = op;
     else
@@ -87,6 +131,9 @@ void emu_streams_give_up(const void *of) {
         for (struct emu_op *op = s->first; op; op = op->next)
             if (op->of == of)
                 op->run = at_once;
+    for (struct foreign *f = foreign; f; f = f->next)
+        if (f->op->of == of)
+            f->op->run = at_once;
     emu_streams_run();
 }
 bool emu_streams_have(const void *of) {
@@ -94,6 +141,9 @@ bool emu_streams_have(const void *of) {
         for (struct emu_op *op = s->first; op; op = op->next)
             if (op->of == of)
                 return true;
+    for (struct foreign *f = foreign; f; f = f->next)
+        if (f->op->of == of)
+            return true;
     return false;
 }
 // As a thread that CUDA blocks.
@@ -116,10 +166,7 @@ cudaError_t cudaSetDevice(int device) {
         return cudaErrorUnknown;
     return device >= 0 && device < DEVICES ? cudaSuccess : cudaErrorInvalidValue;
 }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
-    (void)flags;
-    if (emu_fails(__func__))
-        return cudaErrorMemoryAllocation;
+static cudaError_t make_stream(cudaStream_t *out) {
     struct stream *s = calloc(1, sizeof *s);
     if (!s)
         return cudaErrorMemoryAllocation;
@@ -128,6 +175,22 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
     emu_nccl.live++;
     *out = (cudaStream_t)(void *)s;
     return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
+    (void)flags;
+    return emu_fails(__func__) ? cudaErrorMemoryAllocation : make_stream(out);
+}
+// A lower number goes first.
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
+    *least = 0;
+    *greatest = -5;
+    return emu_fails(__func__) ? cudaErrorUnknown : cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int priority) {
+    (void)flags;
+    if (emu_fails(__func__))
+        return cudaErrorMemoryAllocation;
+    return priority == -5 ? make_stream(out) : cudaErrorInvalidValue;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t s) {
     stream_of(s)->destroyed = true;
@@ -185,14 +248,22 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
     struct record *r = malloc(sizeof *r);
     if (!r)
         return cudaErrorMemoryAllocation;
-    *r = (struct record){{.run = record}, (struct event *)(void *)e};
-    r->e->recorded++;
-    emu_stream_push(s, &r->op);
+    struct event *event = (struct event *)(void *)e;
+    struct stream *to = stream_of(s);
+    *r = (struct record){{.run = record}, event};
+    event->recorded++;
+    event->on = to->head.push ? &to->head : NULL;
+    if (event->on)
+        push_foreign(event->on, &r->op, &event->position);
+    else
+        emu_stream_push(s, &r->op);
     return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
     struct event *e = (struct event *)(void *)event;
     emu_streams_run();
+    if (e->on)
+        (void)e->on->passed(e->on, e->position);
     if (emu_poll_fails(__func__, 2))
         return cudaErrorUnknown;
     if (e->done == e->recorded)

@@ -1,8 +1,11 @@
 // The runtime calls of cuda_runtime_api.h over host memory: device memory is malloc'ed, all streams are the emulator's one queue.
 // Fresh memory is full of NaN, as nothing may be read before it is written.
-#include <cuda_runtime_api.h>
+#include "tests/cuda/emu/emu_stream.h"
 
+#include <cuda_runtime_api.h>
 #include <malloc.h>
+#include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -15,8 +18,9 @@ struct emu_event {
     int captured; // last recorded by a stream that captured
 };
 struct emu_stream {
-    int unused;
+    struct emu_stream_head head;
 };
+static long waits; // of the host, in calls that wait
 
 static const char *own_rank(void) { // as mpirun or torchrun say it
     const char *mpi = getenv("OMPI_COMM_WORLD_RANK");
@@ -122,12 +126,29 @@ static int is_pinned(const void *p) {
             return 1;
     return 0;
 }
+static size_t push(void *s, int (*run)(void *op), void *op) { return emu_push(s, run, op); }
+static int passed(void *s, size_t position) {
+    (void)s;
+    return emu_passed(position);
+}
+static void goes_on(void *s) {
+    (void)s;
+    emu_goes_on();
+}
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
     (void)flags;
     *out = calloc(1, sizeof **out);
-    return *out ? cudaSuccess : cudaErrorMemoryAllocation;
+    if (!*out)
+        return cudaErrorMemoryAllocation;
+    (*out)->head = (struct emu_stream_head){push, passed, goes_on};
+    return cudaSuccess;
 }
+// EMU_COUNT=1: says how often the host has waited.
 cudaError_t cudaStreamDestroy(cudaStream_t s) {
+    const char *counts = getenv("EMU_COUNT"), *rank = own_rank();
+    if (counts && *counts == '1')
+        fprintf(stderr, "emulated device of rank %s: the host has waited %ld times\n",
+                rank ? rank : "0", waits);
     free(s);
     return cudaSuccess;
 }
@@ -135,8 +156,20 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s) {
     (void)s;
     if (emu_forbidden())
         return cudaErrorStreamCaptureUnsupported;
+    waits++;
     emu_run_until(emu_position());
     return cudaSuccess;
+}
+// No failure, but the last error all the same.
+static cudaError_t not_ready(void) {
+    sched_yield(); // to the ranks that it waits for
+    return emu_last_error = cudaErrorNotReady;
+}
+cudaError_t cudaStreamQuery(cudaStream_t s) {
+    (void)s;
+    if (emu_forbidden())
+        return cudaErrorStreamCaptureUnsupported;
+    return emu_passed(emu_position()) ? cudaSuccess : not_ready();
 }
 struct transfer {
     void *dst;
@@ -206,8 +239,14 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
     if (emu_forbidden() || e->captured)
         return e->captured ? cudaErrorCapturedEvent : cudaErrorStreamCaptureUnsupported;
+    waits++;
     emu_run_until(e->position);
     return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t e) {
+    if (emu_forbidden() || e->captured)
+        return e->captured ? cudaErrorCapturedEvent : cudaErrorStreamCaptureUnsupported;
+    return emu_passed(e->position) ? cudaSuccess : not_ready();
 }
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) {
     if (from->captured || to->captured)

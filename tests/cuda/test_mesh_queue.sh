@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Collectives of tensor-parallel ranks are in the device's queue: the host waits no more often than on one rank, in every step the same few
+# times, and enqueues no more ops than one rank does but for the collectives and what belongs to them. A rank that does not come keeps the
+# others from ending, but not for ever: one message, within the time limit, whether they wait for an earlier collective or for the step's end.
+# (Every wait without a limit behind a collective ends the emulator, in all tests of meshes.)
+set -euo pipefail
+source "$(dirname "$0")/../parallel/lib.sh"
+
+emulated
+limit=200 # a busy machine: ranks wait for their turn on a processor
+
+# waits MESH OPTIONS...: of rank 0's host
+waits() {
+    local m=$1
+    shift
+    EMU_COUNT=1 mesh "$m" device=fp32 seq=8 graphs=off "$@" >/dev/null 2>"$work/err" || { cat "$work/err"; exit 1; }
+    sed -n 's/.*emulated device of rank 0: the host has waited \([0-9]*\) times.*/\1/p' "$work/err"
+}
+for options in "" "bias=1 recompute=1" trainable=lora; do
+    for late in 0 1; do
+        # shellcheck disable=SC2086
+        { export EMU_LATE=$late; few=$(waits 1x1x2 steps=1 $options) many=$(waits 1x1x2 steps=3 $options) one=$(waits 1x1x1 steps=3 $options); }
+        ((few > 0 && many - few <= 2 * 10)) || { echo "two ranks, $options: $few waits with one step, $many with three: more than ten a step of eight micro-batches"; exit 1; }
+        ((many <= one + 6)) || { echo "two ranks, $options: $many waits, one rank has $one"; exit 1; }
+    done
+    echo "$options: $many waits, one rank $one"
+done
+
+# A rank that stays away: in the first step, where others are waited for, or in one behind it.
+for stay in 0 1; do
+    for mesh in 1x1x2 2x1x2; do
+        from=$SECONDS
+        if mesh $mesh device=fp32 seq=8 steps=3 stay=$stay patience=3000 >"$work/out" 2>"$work/err"; then echo "$mesh: a rank stayed away, and nobody minded"; exit 1; fi
+        ((SECONDS - from < 60)) || { echo "$mesh: it took $((SECONDS - from)) s to notice that a rank stayed away"; cat "$work/err"; exit 1; }
+        grep -qE 'NCCL: (reduce-scatter|all-gather|all-reduce|reduce) on rank [0-9] of 2 has not ended after 3000 ms' "$work/err" || { cat "$work/err"; echo "$mesh: no reason"; exit 1; }
+        (($(wc -l <"$work/out") == stay)) || { cat "$work/out"; echo "$mesh: steps that others had no part in"; exit 1; }
+    done
+done
+echo "a rank that stays away is noticed in time"
