@@ -16,7 +16,8 @@ enum {
     PRODUCTS = 3,     // that a measured product stands for: forward, dx, dW
     KERNELS_ATTN_FWD = 1,
     KERNELS_ATTN_BWD = 3,
-    PIECES = 8, // of the gradients, that are reduced one by one
+    PIECES = 8,        // of the gradients, that are reduced one by one
+    AHEAD_BLOCKS = 10, // whose tensor-parallel collectives are under way at a time
 };
 static const double BACKWARD = 2.0 / 3; // share of a micro-batch's time
 
@@ -85,7 +86,8 @@ static void pipeline(const struct intra_cost_job *j, const struct intra_device_r
 }
 
 // Gradients are reduced while the last micro-batch's backward runs, but for the piece that it ends with; parameters are gathered behind
-// the update. With tensor parallelism sums over that come between (device_update.c).
+// the update. With tensor parallelism the host is not further ahead than so many collectives (comm_nccl.c), and they are what is left of
+// backward when it begins to reduce.
 static void data_parallel(const struct intra_cost_job *j, const struct intra_device_rates *r,
                           double learn, double slowest, struct intra_cost *c) {
     int32_t dp = j->mesh.dp;
@@ -93,7 +95,9 @@ static void data_parallel(const struct intra_cost_job *j, const struct intra_dev
         return;
     c->dp_bytes = cost_ring_bytes(4 * learn, dp);
     double half = wire(r, c->dp_bytes / 2, PIECES),
-           hidden = j->mesh.tp > 1 ? 0 : fmin(half * (PIECES - 1) / PIECES, BACKWARD * slowest);
+           ahead =
+               j->mesh.tp > 1 ? fmin(1, AHEAD_BLOCKS * (double)j->mesh.pp / j->model.n_layers) : 1,
+           hidden = fmin(half * (PIECES - 1) / PIECES, ahead * BACKWARD * slowest);
     c->dp_s = half - hidden + wire(r, c->dp_bytes / 2, 1);
 }
 

@@ -114,7 +114,7 @@ static void carve_state(struct carve *c, struct intra_device *d) {
     take(c, &d->chunks, (size_t)d->n_chunks * sizeof *d->chunks);
     take(c, &d->first, (tensors + 1) * sizeof *d->first);
     take(c, &d->factors, tensors * sizeof *d->factors);
-    take(c, &d->partial, device_cut(d) ? d->o->n_partial * sizeof(float) : 0);
+    take(c, &d->partial, d->n_partial * sizeof(float));
     take(c, &d->sums, (tensors + 2) * sizeof *d->sums);
     d->total = d->sums ? d->sums + tensors : NULL;
     d->eval_total = d->sums ? d->total + 1 : NULL;

@@ -63,8 +63,13 @@ struct intra_device {
     struct kern_chunk *chunks; // of this rank's part of the gradients (optim.h)
     int32_t *first;
     int n_chunks;
-    float *factors, *partial;
-    double *sums; // (n_all_tensors), then the losses of the step and of an evaluation
+    float *factors;
+    // gradients of which each tensor-parallel rank has a part (intra_tensor.partial), apart from the others: in device_grad's place, and
+    // into grads when they are summed up
+    float *partial;     // (n_partial)
+    size_t *partial_at; // (m->n_tensors) host
+    size_t n_partial;   // with gaps, so that each begins as the kernels like it
+    double *sums;       // (n_all_tensors), then the losses of the step and of an evaluation
     double *total, *eval_total;
     double *all; // (n_all_tensors + 2) host: what is summed over the world
     // (local.n_layers + 2) from layer0 - 1: gradients below this are not complete when backward has
@@ -93,7 +98,9 @@ static inline float *device_gain(const struct intra_device *d, const struct intr
     return d->params + t->at;
 }
 static inline float *device_grad(const struct intra_device *d, const struct intra_tensor *t) {
-    return t->trainable ? d->grads + t->grad_at : NULL;
+    if (!t->trainable)
+        return NULL;
+    return t->partial ? d->partial + d->partial_at[t - d->m->tensors] : d->grads + t->grad_at;
 }
 // T elements on.
 static inline void *device_at(const struct intra_device *d, void *p, size_t elements) {

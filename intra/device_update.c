@@ -6,8 +6,9 @@
 //     the queue    … backward of block 1  ▲mark  of block 0  ▲mark   was enqueued in one go, and runs
 //     the host         wait(mark), reduce a piece; wait(mark), reduce the next …
 //
-// So of the collectives only what is left when backward ends costs time. With tensor parallelism gradients that ranks have parts of are
-// summed first, and the pieces begin behind that.
+// So of the collectives only what is left when backward ends costs time. Gradients of which tensor-parallel ranks have parts (norms,
+// adapters: little) lie in an array of their own meanwhile, which is summed over both when the pieces are through. A tied embedding is
+// summed over the ends of the pipeline first, so the pieces that it lies in come last.
 #include "intra/device_state.h"
 
 #include <stdlib.h>
@@ -48,6 +49,17 @@ static size_t pending(const struct intra_model *m, int32_t l) {
     return most;
 }
 
+static void lay_out_partial(struct intra_device *d) {
+    enum { ALIGN = 64 }; // floats
+    for (int32_t i = 0; i < d->m->n_tensors; i++) {
+        const struct intra_tensor *t = &d->m->tensors[i];
+        if (!t->trainable || !t->partial)
+            continue;
+        d->partial_at[i] = d->n_partial;
+        d->n_partial += (intra_tensor_size(t) + ALIGN - 1) / ALIGN * ALIGN;
+    }
+}
+
 enum neb_status device_update_create(struct intra_device *d) {
     const struct intra_model *m = d->m;
     int dp = intra_mesh_dp(d->c.mesh);
@@ -55,8 +67,10 @@ enum neb_status device_update_create(struct intra_device *d) {
     d->n_pieces = dp * ((DEVICE_PIECES + dp - 1) / dp);
     d->all = calloc((size_t)m->n_all_tensors + 2, sizeof *d->all);
     d->pending = calloc((size_t)layers + 2, sizeof *d->pending);
-    if (!d->all || !d->pending)
+    d->partial_at = calloc((size_t)m->n_tensors + 1, sizeof *d->partial_at);
+    if (!d->all || !d->pending || !d->partial_at)
         return neb_fail(NEB_ERR_NOMEM, "out of memory listing tensors");
+    lay_out_partial(d);
     for (int32_t i = 1; i < layers + 2; i++)
         d->pending[i] = pending(m, m->layer0 - 1 + i);
     for (int32_t i = 0; i < m->n_tensors; i++)
@@ -67,6 +81,7 @@ enum neb_status device_update_create(struct intra_device *d) {
 void device_update_destroy(struct intra_device *d) {
     free(d->all);
     free(d->pending);
+    free(d->partial_at);
 }
 
 enum neb_status device_update_send(struct intra_device *d) {
@@ -127,48 +142,73 @@ void device_update_passed(struct intra_device *d, int32_t l) {
     }
 }
 
-static void reduce_pieces(struct intra_device *d, struct intra_comm *dp) {
+// Those that begin in [from, to); the arena is taken from behind.
+static void reduce_pieces(struct intra_device *d, struct intra_comm *dp, size_t from, size_t to) {
     int each = d->n_pieces / dp->size;
     for (int i = d->n_pieces - 1; i >= 0 && d->m->failed == NEB_OK; i--) {
         size_t at = piece_at(d, i), end = i + 1 < d->n_pieces ? piece_at(d, i + 1) : d->m->n_grads;
+        if (at < from || at >= to || at >= end)
+            continue;
         device_ops(d)->wait(d->c.D, MARK_PIECE + piece_mark(d, i));
-        if (at < end)
+        if (d->m->failed == NEB_OK)
             intra_model_keep(d->m, dp->ops->reduce(dp, d->grads + at, end - at, i / each));
     }
 }
 
-static size_t copy_partial(struct intra_device *d, bool back) {
+// Where the piece begins in which t does.
+static size_t first_piece_of(const struct intra_device *d, const struct intra_tensor *t) {
+    int i = 0;
+    while (i + 1 < d->n_pieces && piece_at(d, i + 1) <= t->grad_at)
+        i++;
+    return piece_at(d, i);
+}
+
+static void add_ends(struct intra_device *d, struct intra_comm *ends) {
+    const struct intra_tensor *t = d->m->embed;
+    if (device_settled(d))
+        intra_model_keep(d->m, ends->ops->all_reduce(ends, device_grad(d, t), intra_tensor_size(t),
+                                                     INTRA_COMM_F32, INTRA_COMM_SUM));
+}
+
+// Sums of the tensor-parallel ranks come into their places.
+static void place_partial(struct intra_device *d, struct intra_comm *dp) {
+    const struct kern_device_ops *K = device_ops(d);
     const struct intra_model *m = d->m;
-    size_t at = 0;
+    if (dp && device_settled(d))
+        intra_model_keep(d->m, dp->ops->all_reduce(dp, d->partial, d->n_partial, INTRA_COMM_F32,
+                                                   INTRA_COMM_SUM));
     for (int32_t i = 0; i < m->n_tensors; i++) {
         const struct intra_tensor *t = &m->tensors[i];
-        size_t n = intra_tensor_size(t);
-        if (!t->trainable || !t->partial)
-            continue;
-        device_ops(d)->copy(d->c.D, back ? device_grad(d, t) : d->partial + at,
-                            back ? d->partial + at : device_grad(d, t), n * sizeof(float));
-        at += n;
+        if (t->trainable && t->partial)
+            K->copy(d->c.D, d->grads + t->grad_at, device_grad(d, t),
+                    intra_tensor_size(t) * sizeof(float));
     }
-    return at;
+    K->zero(d->c.D, d->partial, d->n_partial * sizeof(float));
 }
 
 static void reduce_grads(struct intra_device *d) {
     const struct intra_mesh *mesh = d->c.mesh;
-    struct intra_model *m = d->m;
+    const struct intra_model *m = d->m;
     if (!mesh)
         return;
-    if (mesh->tp && d->o->n_partial) {
-        size_t n = copy_partial(d, false);
-        device_tp_reduce(d, d->partial, n, INTRA_COMM_SUM);
-        copy_partial(d, true);
-        (void)device_settled(d); // the replicas read what was copied back
+    bool tied = mesh->ends && m->c.tied && m->embed->trainable;
+    size_t all = m->n_grads, from = all, to = all; // where pieces begin that wait for a sum
+    if (tied) {
+        from = first_piece_of(d, m->embed);
+        to = m->embed->grad_at + intra_tensor_size(m->embed);
     }
-    if (mesh->ends && m->c.tied && m->embed->trainable && device_settled(d))
-        intra_model_keep(m, mesh->ends->ops->all_reduce(mesh->ends, device_grad(d, m->embed),
-                                                        intra_tensor_size(m->embed), INTRA_COMM_F32,
-                                                        INTRA_COMM_SUM));
+    if (d->n_partial)
+        device_tp_reduce(d, d->partial, d->n_partial, INTRA_COMM_SUM);
+    if (mesh->dp) {
+        reduce_pieces(d, mesh->dp, to, all);
+        reduce_pieces(d, mesh->dp, 0, from);
+    }
+    if (tied)
+        add_ends(d, mesh->ends);
     if (mesh->dp)
-        reduce_pieces(d, mesh->dp);
+        reduce_pieces(d, mesh->dp, from, to);
+    if (d->n_partial)
+        place_partial(d, mesh->dp);
 }
 
 // ---- the update -----------------------------------------------------------------------------------------------

@@ -26,6 +26,15 @@ for options in "" "bias=1 recompute=1" trainable=lora; do
     echo "$options: $many waits, one rank $one"
 done
 
+# Replicas of tensor-parallel ranks reduce most pieces of the gradients while backward still runs: of eight a step.
+beside() {
+    EMU_LATE=1 EMU_COUNT=1 mesh "$@" >/dev/null 2>"$work/err" || { cat "$work/err"; exit 1; }
+    sed -n 's/.*emulated NCCL of rank 0: \([0-9]*\) operations began beside kernels.*/\1/p' "$work/err"
+}
+n=$(beside 2x1x2 device=fp32 seq=8 graphs=off steps=3)
+((n >= 3 * 3)) || { echo "two replicas of two ranks: in three steps $n reductions began while backward ran"; exit 1; }
+echo "$n reductions began while backward ran"
+
 # A rank that stays away: in the first step, where others are waited for, or in one behind it.
 for stay in 0 1; do
     for mesh in 1x1x2 2x1x2; do

@@ -97,10 +97,11 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest);
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int priority);
 
 // The emulator's queue (emu.cc): how much was ever put into it; runs it so far, where nothing in it waits for other ranks; runs it as far
-// as it gets, 1: so far; a while has gone by; and puts something in, a copy of the job, or into what the stream captures.
+// as it gets, 1: so far; has it anything left; a while has gone by; and puts something in, a copy of the job, or into what the stream captures.
 size_t emu_position(void);
 void emu_run_until(size_t position);
 int emu_passed(size_t position);
+int emu_busy(void);
 void emu_goes_on(void);
 // An operation of emu_stream.h.
 size_t emu_push(cudaStream_t s, int (*run)(void *op), void *op);

@@ -365,6 +365,8 @@ size_t emu_position(void) { return enqueued; }
 
 int emu_passed(size_t position) { return run_up_to(position); }
 
+int emu_busy(void) { return !queue.empty(); }
+
 // Who waits in a call of CUDA has no time limit there.
 void emu_run_until(size_t position) {
     if (run_up_to(position))

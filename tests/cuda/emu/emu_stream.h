@@ -10,6 +10,7 @@ struct emu_stream_head { // all NULL: a stream of NCCL's own
     size_t (*push)(void *stream, int (*run)(void *op), void *op);
     // Runs up to that place, as far as it gets without waiting; 1: it has passed it.
     int (*passed)(void *stream, size_t position);
+    int (*busy)(void *stream); // something in it has yet to run
     // A device does not wait for its host: somebody asks again and again for something else, and time goes by.
     void (*goes_on)(void *stream);
 };

@@ -41,6 +41,18 @@ static struct foreign *foreign;
 static struct emu_stream_head *kernels; // their stream, once something went there
 static struct buffer *buffers;
 
+// EMU_COUNT=1: says how often something went into a stream of here while the kernels' stream, once it is known, had work.
+static long beside;
+__attribute__((destructor)) static void say(void) {
+    const char *counts = getenv("EMU_COUNT"), *mpi = getenv("OMPI_COMM_WORLD_RANK");
+    if (counts && *counts == '1')
+        fprintf(stderr, "emulated NCCL of rank %s: %ld operations began beside kernels\n",
+                mpi              ? mpi
+                : getenv("RANK") ? getenv("RANK")
+                                 : "0",
+                beside);
+}
+
 static unsigned polled, looked; // since the last other call
 
 static bool count(const char *call) {
@@ -115,6 +127,7 @@ void emu_stream_push(cudaStream_t to, struct emu_op *op) {
         push_foreign(&s->head, op, NULL);
         return;
     }
+    beside += op->of && kernels && kernels->busy(kernels);
     if (s->first)
         s->last->next = op;
     else

@@ -131,6 +131,10 @@ static int passed(void *s, size_t position) {
     (void)s;
     return emu_passed(position);
 }
+static int busy(void *s) {
+    (void)s;
+    return emu_busy();
+}
 static void goes_on(void *s) {
     (void)s;
     emu_goes_on();
@@ -140,7 +144,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
     *out = calloc(1, sizeof **out);
     if (!*out)
         return cudaErrorMemoryAllocation;
-    (*out)->head = (struct emu_stream_head){push, passed, goes_on};
+    (*out)->head = (struct emu_stream_head){push, passed, busy, goes_on};
     return cudaSuccess;
 }
 // EMU_COUNT=1: says how often the host has waited.
