@@ -51,8 +51,8 @@ static enum neb_status validate_meshes(const struct agent_job *j, const char *fi
             continue;
         if (c->mesh.tp > 1 && c->cuda_graphs == AGENT_GRAPHS_ON)
             return COMPLAIN(file, "clusters.cuda_graphs",
-                            "cluster %s: on needs tp 1, as tensor-parallel ranks wait for each "
-                            "other within a pass; remove it, or set off",
+                            "cluster %s: on needs tp 1, as a communicator whose collectives are in "
+                            "a graph cannot be given up while it hangs; remove it, or set off",
                             c->name);
         if (agent_cluster_ranks(c) > MESH_RANKS_MAX)
             return COMPLAIN(file, "clusters.mesh", "cluster %s: %d ranks, at most %d are possible",

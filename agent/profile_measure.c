@@ -238,7 +238,29 @@ out:
 
 // ---- the link between two ranks ------------------------------------------------------------------------------
 
-// x (LINK_FLOATS), in the memory that c reduces; D: whose queue a small one waits for, as between tensor-parallel ranks; or NULL.
+static bool watch(void *ctx, bool first) {
+    struct intra_comm *c = ctx;
+    return c->ops->look(c, first) == NEB_OK;
+}
+
+// n sums of one number: in D's queue, each between two ops, as tensor-parallel ranks have them; or, D NULL, one call each.
+static enum neb_status small_sums(struct intra_comm *c, struct kern_device *D, float *x, int n) {
+    for (int k = 0; k < n; k++) {
+        if (!D) {
+            NEB_TRY(c->ops->all_reduce(c, x, 1, INTRA_COMM_F32, INTRA_COMM_SUM));
+            continue;
+        }
+        D->ops->scale(D, x, 1, 1);
+        NEB_TRY(c->ops->enqueue(c, INTRA_COMM_ALL_REDUCE, x, 1, INTRA_COMM_F32, INTRA_COMM_SUM,
+                                D->ops->queue(D)));
+    }
+    if (!D)
+        return NEB_OK;
+    NEB_TRY(D->ops->finish(D));
+    return c->ops->look(c, true);
+}
+
+// x (LINK_FLOATS), in the memory that c reduces.
 static enum neb_status time_link(struct intra_comm *c, struct kern_device *D, float *x) {
     double best = INFINITY, small = INFINITY;
     for (int i = 0; i < 8; i++) {
@@ -247,13 +269,7 @@ static enum neb_status time_link(struct intra_comm *c, struct kern_device *D, fl
         NEB_TRY(c->ops->all_reduce(c, x, LINK_FLOATS, INTRA_COMM_F32, INTRA_COMM_SUM));
         best = fmin(best, neb_seconds(neb_now() - from));
         from = neb_now();
-        for (int k = 0; k < MANY; k++) {
-            if (D) {
-                D->ops->scale(D, x, 1, 1);
-                NEB_TRY(D->ops->finish(D));
-            }
-            NEB_TRY(c->ops->all_reduce(c, x, 1, INTRA_COMM_F32, INTRA_COMM_SUM));
-        }
+        NEB_TRY(small_sums(c, D, x, MANY));
         small = fmin(small, neb_seconds(neb_now() - from) / MANY);
     }
     // Two ranks: each sends as many bytes as the array has. In two messages over TCP; on devices it is one call.
@@ -285,10 +301,13 @@ static enum neb_status device_link(struct intra_comm *world) {
     D->ops->zero(D, x, LINK_FLOATS * sizeof(float));
     NEB_TRY_GOTO(D->ops->finish(D), out);
     NEB_TRY_GOTO(intra_comm_nccl(world, D->index, LINK_TIMEOUT_S * 1000, &nccl), out);
+    D->watch = watch;
+    D->watch_ctx = nccl;
     NEB_TRY_GOTO(time_link(nccl, D, x), out);
 out:
     if (st != NEB_OK && nccl)
         nccl->ops->abort(nccl);
+    D->watch = NULL;
     intra_comm_destroy(&nccl);
     D->ops->release(D, x);
     kern_device_close(&D);

@@ -21,13 +21,14 @@
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 // Operations in the caller's queue. Of a transformer 64 are some ten blocks of a backward pass: a head start of the host, and with all
 // kernels between them fewer than the about 1,024 launches that a queue holds before the next one blocks.
-enum { AHEAD = 64 };
+enum { AHEAD = 64, ABORT_S = 5 };
 
 struct nccl {
     ncclComm_t comm; // NULL once aborted
@@ -43,10 +44,25 @@ struct nccl {
 
 static struct nccl *nccl_of(struct intra_comm *c) { return c->ctx; }
 
+static void *abort_comm(void *comm) {
+    (void)ncclCommAbort(comm); // frees it too; its own failure changes nothing any more
+    return NULL;
+}
+
+// First of all an abort ends the communicator's kernels; then it frees what they used, for which CUDA may wait for all that the device runs,
+// another communicator's kernels included, which may hang as well and are given up next. So it has a thread, and is not waited for for long.
 static void give_up(struct intra_comm *c) {
     struct nccl *n = nccl_of(c);
-    if (n->comm)
-        (void)ncclCommAbort(n->comm); // frees it too; its own failure changes nothing any more
+    struct timespec end;
+    pthread_t thread;
+    if (n->comm && pthread_create(&thread, NULL, abort_comm, n->comm) == 0) {
+        (void)clock_gettime(CLOCK_REALTIME, &end);
+        end.tv_sec += ABORT_S;
+        if (pthread_timedjoin_np(thread, NULL, &end) != 0)
+            (void)pthread_detach(thread);
+    } else if (n->comm) {
+        abort_comm(n->comm);
+    }
     n->comm = NULL;
 }
 

@@ -9,9 +9,10 @@
 // for the device once, for its norms and loss; the host then decides on clipping as on any device. Parameters and moments
 // pass through pinned buffers too.
 //
-// Several ranks have a device each. Collectives of a step are on device memory (NCCL): over replicas they run while backward does
-// (device_update.c, drawn); between tensor-parallel ranks the device waits for each. They are called by the host and are not in the
-// device's queue, so the queue has passed what they read before, and nothing that writes it is enqueued until they have returned.
+// Several ranks have a device each. Collectives of a step are on device memory (NCCL). Between tensor-parallel ranks they are in the
+// device's queue (device_rows.c, drawn): the host waits for none of them, and a rank that hangs is told of where it waits anyway. Others
+// are called by the host: over replicas while backward runs (device_update.c, drawn). The queue has passed what these read before, and
+// nothing that writes it is enqueued until they have returned.
 #ifndef INTRA_DEVICE_H
 #define INTRA_DEVICE_H
 #include "intra/optim.h"

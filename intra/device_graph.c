@@ -53,8 +53,9 @@ enum neb_status device_graphs_create(struct intra_device *d) {
     if (d->c.graphs == INTRA_GRAPHS_OFF)
         return NEB_OK;
     if (device_cut(d)) {
-        neb_info("cuda_graphs: tensor-parallel ranks wait for each other within a pass, so its "
-                 "ops are launched one by one");
+        // ncclCommAbort waits until no graph has its operations any more, and such a graph could not end
+        neb_info("cuda_graphs: a communicator whose collectives are in a graph cannot be given up "
+                 "while it hangs, so tensor-parallel ranks launch ops one by one");
         return NEB_OK;
     }
     g->use = d->c.graphs == INTRA_GRAPHS_ON ? REPLAYED : MEASURING;

@@ -417,6 +417,26 @@ static void test_what_hangs_in_a_queue_is_late(void **state) {
     }
 }
 
+// An abort that does not come back: what is to be given up next still is.
+static void test_abort_is_not_waited_for(void **state) {
+    (void)state;
+    struct rank r;
+    emu_nccl = (struct emu_nccl){.in_progress = 2};
+    device_create(&r);
+    assert_int_equal(open_rank(&r, 0, 1, SHORT_MS), NEB_OK);
+    neb_ns from = neb_now();
+    emu_nccl.hang = "ncclCommAbort";
+    r.c->ops->abort(r.c);
+    assert_true(neb_seconds(neb_now() - from) < 15);
+    assert_int_equal(r.c->ops->barrier(r.c), NEB_ERR_STATE);
+    intra_comm_destroy(&r.c);
+    device_destroy(&r);
+    emu_nccl.hang = NULL; // it comes back now, if slowly
+    for (int i = 0; emu_nccl.live && i < 100; i++)
+        neb_sleep(100 * NEB_MS);
+    assert_int_equal(emu_nccl.live, 0);
+}
+
 // A communicator whose end never comes: nobody is told, but it ends.
 static void test_end_is_late(void **state) {
     (void)state;
@@ -475,6 +495,7 @@ int main(void) {
         cmocka_unit_test(test_every_look_tells_of_an_error),
         cmocka_unit_test(test_what_never_ends_is_late),
         cmocka_unit_test(test_what_hangs_in_a_queue_is_late),
+        cmocka_unit_test(test_abort_is_not_waited_for),
         cmocka_unit_test(test_end_is_late),
         cmocka_unit_test(test_peer_is_gone),
         cmocka_unit_test(test_one_device_twice),

@@ -82,8 +82,9 @@ static void test_complaints(void **state) {
          "job.yaml: clusters.cuda_graphs: cluster paris: on needs device: cuda; remove it, or set "
          "off"},
         {"threads: 2", "cuda_graphs: on, mesh: {tp: 2}",
-         "job.yaml: clusters.cuda_graphs: cluster paris: on needs tp 1, as tensor-parallel ranks "
-         "wait for each other within a pass; remove it, or set off"},
+         "job.yaml: clusters.cuda_graphs: cluster paris: on needs tp 1, as a communicator "
+         "whose collectives are in a graph cannot be given up while it hangs; remove it, or set "
+         "off"},
         {"fr: 1", "fr: -1", "job.yaml:7: clusters.sources: weight of fr must be a number above 0"},
         {"name: paris, ", "", "job.yaml:7: clusters.name: is missing"},
         {"lr: 2e-3", "lr: nan", "job.yaml:5: optim.lr: \"nan\" is not a number"},

@@ -251,6 +251,8 @@ ncclResult_t ncclCommAbort(ncclComm_t c) {
         (void)shm_unlink(name);
     }
     emu_streams_give_up(c);
+    while (emu_nccl.hang && !strcmp(emu_nccl.hang, __func__))
+        sleep(1); // its kernels have ended, and now it waits for others of the device
     (void)shm_unlink(c->name);
     free_comm(c);
     return fails ? ncclSystemError : ncclSuccess;
