@@ -61,7 +61,7 @@ printf '#!/bin/bash\ntrap "" TERM\n[[ $2 != racecheck ]] || sleep 60\n' >"$T/pat
 cat >"$T/bundle/gpu_check" <<'SH'
 #!/bin/sh
 case $1 in
-device) echo "a fake" ;;
+device) grep -q there "$(dirname "$0")/lib/library" || exit 1; echo "a fake" ;;
 ops) [ -z "$OPS_FAIL" ] || exit 3; echo "all kernels" ;;
 codec) grep -E 'code \|' "$FIGURES" ;;
 speed) grep "^| $2 " "$FIGURES" ;;
@@ -69,6 +69,9 @@ nccl) echo "no NCCL"; exit 1 ;;
 esac
 SH
 chmod +x "$T"/path/* "$T/bundle/gpu_check"
+mkdir "$T/lib" # what a bundle carries packed is there before its programs run
+echo there >"$T/lib/library"
+tar -C "$T" -czf "$T/bundle/lib.tar.gz" lib
 run() { # STATUS FILE [OPTIONS...]
     local rc=0 status=$1
     export FIGURES=$2
