@@ -73,8 +73,8 @@ static void test_bad_lines(void **state) {
     assert_int_equal(agent_view_create(&v), NEB_OK);
     static const char *const bad[] = {"{}", "{\"kind\":7,\"cluster\":\"x\"}", "{\"kind\":\"step\"}",
                                       "{\"kind\":\"other\",\"cluster\":\"x\"}",
-                                      "{\"kind\":\"step\",\"cluster\":\"x\",\"loss\":\"high\","
-                                      "\"step\":null,\"round\":1e300,\"interval\":-1e300}"};
+                                      ("{\"kind\":\"step\",\"cluster\":\"x\",\"loss\":\"high\","
+                                       "\"step\":null,\"round\":1e300,\"interval\":-1e300}")};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         feed(v, bad[i], 1);
     json_t *list = agent_view_clusters(v, "ab", 2), *c = json_array_get(list, 0);
