@@ -13,13 +13,18 @@ limit=200 # a busy machine: ranks wait for their turn on a processor
 waits() {
     local m=$1
     shift
-    EMU_COUNT=1 mesh "$m" device=fp32 seq=8 graphs=off "$@" >/dev/null 2>"$work/err" || { cat "$work/err"; exit 1; }
+    EMU_COUNT=1 mesh "$m" device=fp32 seq=8 graphs=off "$@" >/dev/null 2>"$work/err" || { cat "$work/err" >&2; exit 1; }
     sed -n 's/.*emulated device of rank 0: the host has waited \([0-9]*\) times.*/\1/p' "$work/err"
 }
 for options in "" "bias=1 recompute=1" trainable=lora; do
     for late in 0 1; do
+        export EMU_LATE=$late
         # shellcheck disable=SC2086
-        { export EMU_LATE=$late; few=$(waits 1x1x2 steps=1 $options) many=$(waits 1x1x2 steps=3 $options) one=$(waits 1x1x1 steps=3 $options); }
+        few=$(waits 1x1x2 steps=1 $options)
+        # shellcheck disable=SC2086
+        many=$(waits 1x1x2 steps=3 $options)
+        # shellcheck disable=SC2086
+        one=$(waits 1x1x1 steps=3 $options)
         ((few > 0 && many - few <= 2 * 10)) || { echo "two ranks, $options: $few waits with one step, $many with three: more than ten a step of eight micro-batches"; exit 1; }
         ((many <= one + 6)) || { echo "two ranks, $options: $many waits, one rank has $one"; exit 1; }
     done
@@ -28,7 +33,7 @@ done
 
 # Replicas of tensor-parallel ranks reduce most pieces of the gradients while backward still runs: of eight a step.
 beside() {
-    EMU_LATE=1 EMU_COUNT=1 mesh "$@" >/dev/null 2>"$work/err" || { cat "$work/err"; exit 1; }
+    EMU_LATE=1 EMU_COUNT=1 mesh "$@" >/dev/null 2>"$work/err" || { cat "$work/err" >&2; exit 1; }
     sed -n 's/.*emulated NCCL of rank 0: \([0-9]*\) operations began beside kernels.*/\1/p' "$work/err"
 }
 n=$(beside 2x1x2 device=fp32 seq=8 graphs=off steps=3)
