@@ -3,8 +3,10 @@
 
 #include <string.h>
 
-static const neb_ns slot = NEB_S / 2, rtt_old = 30 * NEB_S;
-static const double slow_burst = 1.5, steadily_slow = 2, repair_trips = 7, repair_s = 0.2;
+static const neb_ns slot = NEB_S / 2, rtt_old = 30 * NEB_S, peak_old = 3600 * NEB_S,
+                    pause = NEB_S / 2;
+static const double fallen = 0.5, about = 0.8, slow_burst = 1.5, steadily_slow = 2,
+                    repair_trips = 7, repair_s = 0.2;
 enum { STEADY = 6 }; // acknowledgements that tell a rate from a silence
 
 static void summarise(struct inter_estimate *e, int64_t epoch) {
@@ -14,12 +16,12 @@ static void summarise(struct inter_estimate *e, int64_t epoch) {
         if (!s->epoch || s->epoch + INTER_ESTIMATE_SLOTS <= epoch)
             continue;
         any = s->rate > any ? s->rate : any;
-        full = s->full && s->rate > full ? s->rate : full;
+        full = s->full > full ? s->full : full;
     }
     // Only small talk lately: what the path could do before still stands, unless even that was more.
     if (full > 0) {
         e->goodput_bps = full > any ? full : any;
-        e->full = full >= any;
+        e->full = full >= about * any;
     } else if (any > e->goodput_bps) {
         e->goodput_bps = any;
         e->full = false;
@@ -85,6 +87,17 @@ static void judge_burst(struct inter_estimate *e, neb_ns now, bool last) {
         replace(e, e->bursts[0] > e->bursts[1] ? e->bursts[0] : e->bursts[1]);
 }
 
+static void remember(struct inter_estimate *e, neb_ns now) {
+    if (e->goodput_bps >= e->peak_bps || now - e->peak_at > peak_old) {
+        e->peak_bps = e->goodput_bps;
+        e->peak_at = now;
+    }
+    if (e->goodput_bps >= e->peak_bps * fallen)
+        e->fell_at = 0;
+    else if (!e->fell_at)
+        e->fell_at = now;
+}
+
 void inter_estimate_ack(struct inter_estimate *e, neb_ns now, uint32_t bytes, bool last,
                         const struct inter_sent *sent) {
     neb_ns since = now - e->delivered_at;
@@ -106,16 +119,22 @@ void inter_estimate_ack(struct inter_estimate *e, neb_ns now, uint32_t bytes, bo
     if (s->epoch != epoch)
         *s = (struct inter_estimate_slot){.epoch = epoch};
     bool filled = e->full_at && e->full_at >= sent->at;
-    if (filled && !s->full)
-        s->rate = 0; // the first sample that counts fully
-    if (filled || !s->full) {
-        s->full = filled;
-        s->rate = rate > s->rate ? rate : s->rate;
-    }
+    s->rate = rate > s->rate ? rate : s->rate;
+    if (filled)
+        s->full = rate > s->full ? rate : s->full;
     e->burst.filled = e->burst.filled || filled;
     round_trip(e, now, sent);
     summarise(e, epoch);
     judge_burst(e, now, last);
+    remember(e, now);
+}
+
+bool inter_estimate_anew(struct inter_estimate *e, neb_ns now) {
+    if (!e->fell_at || !e->delivered_at || now - e->delivered_at < pause ||
+        now - e->fell_at > peak_old || now - e->anew_at < (now - e->fell_at) / 16)
+        return false;
+    e->anew_at = now;
+    return true;
 }
 
 void inter_estimate_full(struct inter_estimate *e, neb_ns now) { e->full_at = now; }

@@ -46,10 +46,12 @@ struct inter_estimate { // all zero: nothing known yet
     double bursts[2]; // rates of the last that were slow
     int slow;         // how many were, in a row
     struct inter_estimate_slot {
-        int64_t epoch; // of the busy clock, + 1; 0: empty
-        double rate;   // largest of full samples; with none, of all
-        bool full;
+        int64_t epoch;     // of the busy clock, + 1; 0: empty
+        double rate, full; // largest of all samples; of those that filled the path, 0: none
     } slots[INTER_ESTIMATE_SLOTS];
+    double peak_bps; // the most that it was in the last hour
+    neb_ns peak_at, fell_at,
+        anew_at; // when; since when it is less than half of that (0: it is not); inter_estimate_anew
 };
 
 struct inter_sent { // what is remembered of a chunk when it leaves
@@ -66,6 +68,11 @@ void inter_estimate_full(struct inter_estimate *e, neb_ns now);
 // last: nothing else travels.
 void inter_estimate_ack(struct inter_estimate *e, neb_ns now, uint32_t bytes, bool last,
                         const struct inter_sent *sent);
+// Before a chunk leaves while nothing travels. True: the path carries less than half of what it did within the hour, and its connections
+// should find out anew how much that is (inter/link.h) while they have a pause: what congestion control learned on a slow path it
+// unlearns slowly, by a quarter every eight round trips (BBR) of transfers that last no longer than that. At every pause at first,
+// then every sixteenth of the time since the rate fell, until that is an hour ago.
+bool inter_estimate_anew(struct inter_estimate *e, neb_ns now);
 // The link went down: the estimate stays, what travelled is forgotten.
 void inter_estimate_lost(struct inter_estimate *e);
 

@@ -343,6 +343,16 @@ fail:
     return st;
 }
 
+void inter_link_start_anew(struct inter_link *l, uint32_t peer) {
+    struct set *s = peer < l->n_peers ? link_active(l, &l->peers[peer]) : NULL;
+    for (uint32_t i = 1; s && i < CONNS; i++)
+        if (s->c[i].open && s->c[i].sent - s->c[i].acked < ACK_BYTES)
+            inter_tcp_start_anew(s->c[i].fd);
+    if (s)
+        neb_debug("link to %s: carries less than half of what it did: finds out anew how much",
+                  l->peers[peer].member.pub.name);
+}
+
 void inter_link_destroy(struct inter_link **lp) {
     struct inter_link *l = lp ? *lp : NULL;
     if (!l)

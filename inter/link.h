@@ -124,6 +124,10 @@ void inter_link_limit(struct inter_link *l, uint64_t bps);
 // A bulk message was refused for the limit, and now one would pass (true once).
 bool inter_link_resumes(struct inter_link *l);
 
+// What congestion control has learned about the way to a peer is old: bulk connections on which nothing queues learn it anew, as if they had just
+// been opened, at no round trip (inter/tcp.h).
+void inter_link_start_anew(struct inter_link *l, uint32_t peer);
+
 // Of one peer, over all its connections since create. NEB_ERR_INVALID: no such peer.
 NEB_MUST_CHECK enum neb_status inter_link_stats(struct inter_link *l, uint32_t peer,
                                                 struct inter_link_stats *out);

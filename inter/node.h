@@ -143,6 +143,7 @@ enum inter_action_kind {
     // key.job/round/fragment, peer: it has another record of the round than this node, and both carry a majority's accepts. Nothing
     // is committed any more.
     INTER_ACT_SPLIT,
+    INTER_ACT_START_ANEW, // peer: inter_link_start_anew
     INTER_ACT_BEHIND, // key.job/round/fragment: nobody has what this node needs to go on: it needs a snapshot
 };
 enum inter_fault {

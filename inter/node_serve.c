@@ -81,6 +81,9 @@ void node_pump(struct step *s, struct job *j) {
         if (!p->up || !v->out.ready)
             continue;
         uint64_t elsewhere = flying_to(s->n, peer) - v->out.flying_bytes;
+        if (!elsewhere && !v->out.flying_bytes && !inter_sender_done(&v->out) &&
+            inter_estimate_anew(&p->estimate, s->now))
+            node_act(s, INTER_ACT_START_ANEW)->peer = peer;
         for (int64_t c; (c = inter_sender_next(&v->out, inter_estimate_window(&p->estimate),
                                                elsewhere, &p->estimate, s->now)) >= 0;) {
             struct neb_buf *b = node_begin(s, MSG_CHUNK);

@@ -161,6 +161,7 @@ static enum neb_status carry_out(struct inter_service *s, const struct inter_act
         st = inter_link_send(s->link, a->peer, INTER_CONTROL, s->actions.bytes.p + a->at, a->size);
         return st == NEB_ERR_AGAIN ? NEB_OK : st; // the node says it again
     case INTER_ACT_SEND_CHUNK: return send_chunk(s, a);
+    case INTER_ACT_START_ANEW: inter_link_start_anew(s->link, a->peer); return NEB_OK;
     case INTER_ACT_SEND_COMMIT: send_record(s, a); return NEB_OK;
     case INTER_ACT_STORE_MANIFEST: return inter_ledger_put_manifest(s->ledger, &a->manifest);
     case INTER_ACT_REPLACE_MANIFEST:

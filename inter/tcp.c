@@ -1,5 +1,7 @@
 #include "inter/tcp.h"
 
+#include "agent/base/log.h"
+
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <string.h>
@@ -28,6 +30,19 @@ void inter_tcp_congestion(int fd, char out[INTER_TCP_NAME_MAX]) {
     if (fd < 0 || getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, out, &n) != 0)
         out[0] = 0;
     out[INTER_TCP_NAME_MAX - 1] = 0;
+}
+
+// Linux initialises an algorithm that replaces another one; BBR's start also takes away the threshold at which slow start ends.
+void inter_tcp_start_anew(int fd) {
+    char name[INTER_TCP_NAME_MAX];
+    inter_tcp_congestion(fd, name);
+    if (!name[0])
+        return;
+    bool other = strcmp(name, "bbr") && inter_tcp_set_congestion(fd, "bbr");
+    if (!other && strcmp(name, "reno"))
+        other = inter_tcp_set_congestion(fd, "reno");
+    if (other && !inter_tcp_set_congestion(fd, name))
+        neb_debug("a connection keeps another congestion control than %s", name);
 }
 
 bool inter_tcp_may_use(const char *name) {

@@ -22,6 +22,8 @@ struct inter_tcp_counts inter_tcp_counts(int fd); // zeros when fd is no connect
 
 // Sets the algorithm; NULL: bbr, and where the system does not permit it, what it has. True: it is set.
 bool inter_tcp_set_congestion(int fd, const char *name);
+// The connection's algorithm forgets what it has learned, and begins as on a new connection: BBR in its start-up, others in slow start.
+void inter_tcp_start_anew(int fd);
 // Algorithm of a socket; "" when unknown.
 void inter_tcp_congestion(int fd, char out[INTER_TCP_NAME_MAX]);
 // Whether this process may use an algorithm, tried on a socket of its own.

@@ -337,8 +337,10 @@ bool inter_tune(struct inter_tuner *t, const struct inter_tune_config *c,
         trial_over(t, true);
     if (now <= t->fell_from.codec)
         t->fell_from.interval = 0;
-    if (m->goodput_kbps < t->fell_kbps)
-        t->fell_kbps = m->goodput_kbps;
+    uint32_t low = m->goodput_kbps > t->last_kbps ? m->goodput_kbps : t->last_kbps;
+    t->fell_kbps =
+        low < t->fell_kbps ? low : t->fell_kbps; // one low reading makes the next one no recovery
+    t->last_kbps = m->goodput_kbps;
     if (arrives(&v, &t->plan, v.met, 1) && carries(&v, &t->plan, v.met, 1))
         t->belated = 0;
     else if (t->belated < BELATED) // it stops there: a count that wrapped would forget

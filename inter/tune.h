@@ -88,7 +88,8 @@ struct inter_tuner {             // of one member and fragment; all zero: nothin
     uint8_t failures;            // trials in a row that did not hold
     uint16_t wait;               // decisions until the next trial
     struct inter_plan fell_from; // what the link carried before it got slow; interval 0: nothing
-    uint32_t fell_kbps;          // least that it has carried since
+    uint32_t fell_kbps;          // least that it has carried since, in two updates in a row
+    uint32_t last_kbps;          // goodput that the last update had
     uint8_t left_out;            // of the plan
     uint8_t uneven;              // decisions in a row that would have changed it
     uint8_t belated;             // updates in a row that took longer than their plan allows

@@ -398,6 +398,7 @@ static void carry_out(struct sim *s, uint8_t i, const struct inter_actions *a,
                                             .record = r && r->committed ? &own : NULL});
         break;
     }
+    case INTER_ACT_START_ANEW: break; // the network here has no congestion control
     case INTER_ACT_SPLIT:
         h->split = true; // its job ends
         h->worker_alive = false;

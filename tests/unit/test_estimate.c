@@ -197,6 +197,57 @@ static void test_drop_in_one_transfer(void **state) {
     }
 }
 
+// A rate that was measured by a full path does not hide what a smaller transfer shows soon after: the path is faster again.
+static void test_faster_after_full(void **state) {
+    (void)state;
+    struct path p = {.now = NEB_S, .bps = 2e6, .rtt = 80 * NEB_MS, .burst = 1};
+    for (int i = 0; i < 10; i++, p.now += NEB_S)
+        move(&p, 2000000, 16 << 10);
+    assert_true(p.e.full);
+    near(p.e.goodput_bps, 2e6, 0.1);
+    p.bps = 20e6;
+    move(&p, 80000, 16 << 10);
+    if (p.e.goodput_bps < 5e6)
+        fail_msg("%g bit/s after 80 KB on a path of 20 Mbit/s", p.e.goodput_bps);
+}
+
+// Less than half of what it carried: connections are to find out anew in pauses, often at first, and no more when it carries as much
+// again or an hour is over.
+static void test_starts_anew(void **state) {
+    (void)state;
+    struct path p = {.now = NEB_S, .bps = 20e6, .rtt = 80 * NEB_MS, .burst = 1};
+    int often = 0, seldom = 0;
+    for (int i = 0; i < 20; i++, p.now += NEB_S) {
+        assert_false(inter_estimate_anew(&p.e, p.now));
+        move(&p, 500000, 16 << 10);
+    }
+    p.bps = 2e6;
+    for (int i = 0; i < 3; i++, p.now += NEB_S)
+        move(&p, 500000, 16 << 10);
+    struct inter_estimate busy = p.e;
+    assert_false(inter_estimate_anew(&busy, busy.delivered_at + 100 * NEB_MS)); // no pause
+    struct path fast = p;
+    for (neb_ns end = p.now + 3600 * NEB_S; p.now < end; p.now += 5 * NEB_S) {
+        bool anew = inter_estimate_anew(&p.e, p.now);
+        often += anew && end - p.now > 3540 * NEB_S;
+        seldom += anew && end - p.now < 1800 * NEB_S;
+        move(&p, 80000, 16 << 10);
+    }
+    assert_in_range(often, 8, 12);  // of a minute of transfers 5 s apart and longer
+    assert_in_range(seldom, 8, 15); // of half an hour
+    for (int i = 0; i < 100; i++, p.now += 5 * NEB_S) {
+        assert_false(inter_estimate_anew(&p.e, p.now)); // it is what it is now
+        move(&p, 80000, 16 << 10);
+    }
+    fast.bps = 20e6;
+    assert_true(inter_estimate_anew(&fast.e, fast.now));
+    move(&fast, 500000, 16 << 10);
+    fast.now += NEB_S;
+    move(&fast, 500000, 16 << 10);
+    fast.now += 60 * NEB_S;
+    assert_false(inter_estimate_anew(&fast.e, fast.now));
+}
+
 // A stall of TCP that is longer than a chunk may fly: all that flew leaves again, and then the first copies are acknowledged at once.
 // That says nothing of the path.
 static void test_chunks_that_left_twice(void **state) {
@@ -288,6 +339,8 @@ int main(void) {
                                        cmocka_unit_test(test_window_does_not_run_away),
                                        cmocka_unit_test(test_small_transfers_see_a_drop),
                                        cmocka_unit_test(test_drop_in_one_transfer),
+                                       cmocka_unit_test(test_faster_after_full),
+                                       cmocka_unit_test(test_starts_anew),
                                        cmocka_unit_test(test_chunks_that_left_twice),
                                        cmocka_unit_test(test_patience_doubles),
                                        cmocka_unit_test(test_chunks_and_windows)};

@@ -422,6 +422,33 @@ static void test_trials(void **state) {
         fail_msg("still codec %d at %g Mbit/s seen", l.next[0].codec, l.goodput_seen);
 }
 
+// On a link that got slow, one reading at half the rate is not what it carries: the next one is no recovery, and what fitted
+// before it got slow is not tried. A reading of twice the rate is one, at once.
+static void test_one_low_reading(void **state) {
+    (void)state;
+    struct inter_tune_config c = config();
+    struct inter_tuner t = {.plan = {0}};
+    c.overlap = false; // the codec has to follow
+    const double mbit[] = {100, 100, 20, 10, 20};
+    for (size_t i = 0; i < sizeof mbit / sizeof mbit[0]; i++) {
+        struct inter_measure m = measure(mbit[i], 80, 0.2);
+        m.codec = t.plan.interval ? t.plan.codec : INTER_RUNG_INT4;
+        m.full = m.codec == INTER_RUNG_INT4; // others are too small
+        struct inter_tune_update u = {.measure = m,
+                                      .bytes =
+                                          (uint32_t)(BYTES * bits[m.codec] / bits[INTER_RUNG_INT4]),
+                                      .steps_done = 30 * i};
+        (void)inter_tune(&t, &c, &u);
+        assert_true(i < 2 || t.plan.codec > INTER_RUNG_INT4);
+    }
+    struct inter_measure m = measure(45, 80, 0.2);
+    m.codec = t.plan.codec;
+    m.full = false;
+    (void)inter_tune(&t, &c, &(struct inter_tune_update){.measure = m, .bytes = BYTES / 6});
+    assert_int_equal(t.plan.codec, INTER_RUNG_INT4);
+    assert_int_equal(t.plan.reason, INTER_REASON_TRIAL);
+}
+
 static void test_names(void **state) {
     (void)state;
     for (int r = 1; r < INTER_RUNGS; r++)
@@ -443,6 +470,7 @@ int main(void) {
                                        cmocka_unit_test(test_common_interval),
                                        cmocka_unit_test(test_sizes_unlike_the_table),
                                        cmocka_unit_test(test_trials),
+                                       cmocka_unit_test(test_one_low_reading),
                                        cmocka_unit_test(test_names)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
