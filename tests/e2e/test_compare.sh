@@ -26,7 +26,7 @@ exchanges() { # CELL: how often the clusters of the job exchange, as nebula coun
     (cd "$root" && "$nebula" check "${args[@]}" --json) | jq 'if .ok then .exchanges else "refused" end'
 }
 is() { [[ $(exchanges "$1") == "$2" ]] || fail "$1: $(exchanges "$1") exchanges"; }
-is same-tiny-federated-1 375 && is split-tiny-federated-3 375 && is same-small-federated-1 188 && is split-small-federated-3 188
+is same-tiny-federated-1 1000 && is split-tiny-federated-3 1000 && is same-small-federated-1 500 && is split-small-federated-3 500
 is same-tiny-dense-1 96 && is split-tiny-dense-3 96 && is same-small-dense-1 52 && is split-small-dense-3 52
 
 # A finished cell is left out; one of another length is not taken for one of this.
