@@ -67,7 +67,9 @@ static uint16_t flag_pair(const struct job *j, struct fragment *g, const struct 
         r->entries[1].verdict != INTER_ACCEPTED)
         return 0;
     uint8_t a = r->entries[0].member, b = r->entries[1].member;
-    return inter_pair_apart(&g->pair, sketches[a], sketches[b]) ? (uint16_t)(BIT(a) | BIT(b)) : 0;
+    if (!inter_pair_apart(&g->pair, sketches[a], sketches[b]))
+        return 0;
+    return (uint16_t)(BIT(a) | BIT(b));
 }
 
 // Says whose update stands out, whatever the profile: whoever reads the log knows where to look.
