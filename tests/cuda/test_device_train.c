@@ -2,65 +2,23 @@
 // for every trainable set, with and without recomputation; checkpoints go from one to the other; and bf16 learns.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
-#include "intra/trainer.h"
+#include "tests/cuda/train_fixture.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
-kern_device_opener kern_cuda_open;
-
 enum { B = 2, T = 12, V = 61, STEPS = 4, MICROS = 2 };
 
-static struct kern_device *D;
-static struct kern *K;
-
-static int open_all(void **state) {
-    char text[256];
-    (void)state;
-    assert_int_equal(kern_cuda_open(KERN_DEVICE_VERSION, 0, &D, text, sizeof text), NEB_OK);
-    assert_int_equal(kern_cpu_create(1, &K), NEB_OK);
-    return 0;
-}
-static int close_all(void **state) {
-    (void)state;
-    kern_device_close(&D);
-    kern_destroy(&K);
-    return 0;
-}
-
 static struct intra_trainer_config config(void) {
-    return (struct intra_trainer_config){
-        .model = {.vocab = V,
-                  .d_model = 32,
-                  .n_layers = 3,
-                  .n_heads = 4,
-                  .n_kv_heads = 2,
-                  .head_dim = 8,
-                  .d_ff = 40,
-                  .max_seq = T,
-                  .rope_theta = 10000,
-                  .norm_eps = 1e-5f,
-                  .tied = true,
-                  .qkv_bias = true,
-                  .mask = KERN_MASK_CAUSAL},
-        .trainable = {.mode = INTRA_TRAIN_FULL},
-        .optim = {.schedule = {.kind = INTRA_SCHEDULE_CONSTANT, .lr = 3e-3f, .warmup = 2},
-                  .clip = {.kind = INTRA_CLIP_GLOBAL_NORM, .max_norm = 0.5f},
-                  .beta1 = 0.9f,
-                  .beta2 = 0.95f,
-                  .eps = 1e-8f,
-                  .weight_decay = 0.1f},
-        .batch = B,
-        .seq_len = T,
-        .accumulate = MICROS,
-        .seed = 3};
+    struct intra_trainer_config c = small_config(V, B, T, MICROS);
+    c.model.n_layers = 3;
+    c.model.n_heads = 4;
+    c.model.n_kv_heads = 2;
+    c.model.head_dim = 8;
+    return c;
 }
 
 // A norm's row that the card's shared memory cannot hold is refused before the first step, with both figures.

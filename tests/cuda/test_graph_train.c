@@ -4,65 +4,20 @@
 // EMU_LATE=1: the same with a queue that runs late.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
-#include "intra/trainer.h"
+#include "tests/cuda/train_fixture.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
-kern_device_opener kern_cuda_open;
 extern int emu_graph_fails, emu_graph_launches;
 
 enum { B = 2, T = 10, V = 53, STEPS = 8, MICROS = 2, WINDOWS = 2 * B + 1 };
 
-static struct kern_device *D;
-static struct kern *K;
-
-static int open_all(void **state) {
-    char text[256];
-    (void)state;
-    assert_int_equal(kern_cuda_open(KERN_DEVICE_VERSION, 0, &D, text, sizeof text), NEB_OK);
-    assert_int_equal(kern_cpu_create(1, &K), NEB_OK);
-    return 0;
-}
-static int close_all(void **state) {
-    (void)state;
-    kern_device_close(&D);
-    kern_destroy(&K);
-    return 0;
-}
-
 static struct intra_trainer_config config(void) {
-    return (struct intra_trainer_config){
-        .model = {.vocab = V,
-                  .d_model = 32,
-                  .n_layers = 2,
-                  .n_heads = 2,
-                  .n_kv_heads = 1,
-                  .head_dim = 16,
-                  .d_ff = 40,
-                  .max_seq = T,
-                  .rope_theta = 10000,
-                  .norm_eps = 1e-5f,
-                  .tied = true,
-                  .qkv_bias = true,
-                  .mask = KERN_MASK_CAUSAL},
-        .trainable = {.mode = INTRA_TRAIN_FULL},
-        .optim = {.schedule = {.kind = INTRA_SCHEDULE_CONSTANT, .lr = 3e-3f, .warmup = 2},
-                  .clip = {.kind = INTRA_CLIP_GLOBAL_NORM, .max_norm = 0.5f},
-                  .beta1 = 0.9f,
-                  .beta2 = 0.95f,
-                  .eps = 1e-8f,
-                  .weight_decay = 0.1f},
-        .device = D,
-        .batch = B,
-        .seq_len = T,
-        .accumulate = MICROS,
-        .seed = 3};
+    struct intra_trainer_config c = small_config(V, B, T, MICROS);
+    c.device = D;
+    return c;
 }
 
 // Batches of few and of many different tokens: how many rows of the embedding a batch touches differs.

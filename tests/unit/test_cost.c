@@ -4,57 +4,10 @@
 #include "agent/planner.h"
 #include "intra/owners.h"
 #include "intra/pipe_schedule.h"
+#include "tests/unit/cost_fixture.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
-#include <math.h>
-
-static const struct intra_model_config model = {.vocab = 512,
-                                                .d_model = 64,
-                                                .n_layers = 4,
-                                                .n_heads = 8,
-                                                .n_kv_heads = 4,
-                                                .head_dim = 8,
-                                                .d_ff = 160,
-                                                .max_seq = 32,
-                                                .rope_theta = 100,
-                                                .norm_eps = 1e-5f,
-                                                .tied = true};
-
-// A machine of round numbers: everything costs the same at every size.
-static struct intra_rates even_rates(void) {
-    struct intra_rates r = {.processors = 8,
-                            .rows = 1e12,
-                            .logits = 1e12,
-                            .soft = 1e12,
-                            .draws = 1e12,
-                            .labels = 1e12,
-                            .update = 1e12,
-                            .op_s = 1e-12,
-                            .link = 1e9,
-                            .link_s = 1e-6,
-                            .memory = 1e9};
-    for (int i = 0; i < INTRA_COST_SIDES; i++)
-        r.gemm[i] = 1e9;
-    for (int i = 0; i < INTRA_COST_HEADS; i++)
-        r.attn_fwd[i] = r.attn_bwd[i] = 1e9;
-    return r;
-}
-
-static struct intra_cost_job job_of(int dp, int pp, int tp, int batch, int micros) {
-    return (struct intra_cost_job){.model = model,
-                                   .trainable = {.mode = INTRA_TRAIN_FULL},
-                                   .mesh = {dp, pp, tp},
-                                   .batch = batch,
-                                   .seq_len = 32,
-                                   .micros = micros,
-                                   .ranks_a_host = dp * pp * tp,
-                                   .share = 1};
-}
 
 static void test_sizes_are_the_models(void **state) {
     (void)state;
@@ -84,23 +37,18 @@ static void test_sizes_are_the_models(void **state) {
     }
 }
 
-static void near(double a, double b, double rel, const char *what) {
-    if (!(fabs(a - b) <= rel * fabs(b)))
-        fail_msg("%s: %g, not %g", what, a, b);
-}
-
 // The fullest stage's memory against arenas that are made, on every mesh of up to 8 ranks.
 static void test_memory_is_the_arenas(void **state) {
     (void)state;
     for (int pp = 1; pp <= 4; pp *= 2)
         for (int tp = 1; tp <= 4; tp *= 2)
             for (int again = 0; again < 2; again++) {
-                struct intra_cost_job j = job_of(1, pp, tp, 4, 8);
+                struct intra_cost_job j = mesh_job(1, pp, tp, 4, 8);
                 struct intra_mesh mesh = {.c = j.mesh};
                 struct intra_model *m;
                 struct intra_acts *first, *more;
                 struct intra_cost cost;
-                struct intra_rates r = even_rates();
+                struct intra_rates r = even_host(1e9);
                 j.recompute = again;
                 intra_cost_step(&j, &r, &cost);
                 assert_int_equal(
@@ -143,9 +91,9 @@ static double fullest_owner(const struct intra_cost_job *j, int ranks) {
 
 static void test_memory_of_the_exchange(void **state) {
     (void)state;
-    struct intra_rates r = even_rates();
+    struct intra_rates r = even_host(1e9);
     struct intra_cost alone, cost;
-    struct intra_cost_job j = job_of(1, 1, 1, 4, 8);
+    struct intra_cost_job j = mesh_job(1, 1, 1, 4, 8);
     intra_cost_step(&j, &r, &cost);
     assert_true(cost.exchange_bytes == 0 && cost.owner_bytes == 0); // takes part in none
     j.outer = true;
@@ -155,7 +103,7 @@ static void test_memory_of_the_exchange(void **state) {
     near(alone.rank_bytes, cost.rank_bytes + alone.exchange_bytes, 1e-9, "its rank");
     for (int lora = 0; lora < 2; lora++)
         for (int ranks = 2; ranks <= 16; ranks *= 2) {
-            j = job_of(ranks, 1, 1, 1, 32);
+            j = mesh_job(ranks, 1, 1, 1, 32);
             if (lora)
                 j.trainable = (struct intra_trainable){
                     .mode = INTRA_TRAIN_LORA, .lora_rank = 4, .lora_alpha = 8, .lora_targets = 127};
@@ -175,9 +123,9 @@ static void test_memory_of_the_exchange(void **state) {
 
 static void test_flops_and_bytes(void **state) {
     (void)state;
-    struct intra_rates r = even_rates();
+    struct intra_rates r = even_host(1e9);
     struct intra_cost one, cost;
-    struct intra_cost_job j = job_of(1, 1, 1, 4, 8);
+    struct intra_cost_job j = mesh_job(1, 1, 1, 4, 8);
     intra_cost_step(&j, &r, &one);
     // 6 N a token, and attention: forward once, backward two and a half times.
     double n = 8 * 4 * 32, matrices = 4 * (64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 160) + 512 * 64,
@@ -187,7 +135,7 @@ static void test_flops_and_bytes(void **state) {
     assert_true(one.tp_s == 0 && one.pp_s == 0 && one.dp_s == 0);
     near(one.step_s, one.compute_s + one.update_s, 1e-12, "step");
     // Ranks that have a machine each: half the work, and what is sent. All-reduce: each rank sends 2 (k - 1) / k.
-    j = job_of(2, 1, 1, 4, 8);
+    j = mesh_job(2, 1, 1, 4, 8);
     j.ranks_a_host = 1;
     intra_cost_step(&j, &r, &cost);
     near(cost.compute_s, one.compute_s / 2, 1e-9, "dp 2");
@@ -198,23 +146,23 @@ static void test_flops_and_bytes(void **state) {
     j.ranks_a_host = 2;
     intra_cost_step(&j, &r, &cost);
     near(cost.compute_s, one.compute_s, 1e-9, "dp 2 on one machine");
-    j = job_of(1, 1, 2, 4, 8);
+    j = mesh_job(1, 1, 2, 4, 8);
     intra_cost_step(&j, &r, &cost);
     // gather + sum: one all-reduce
     near(cost.tp_bytes, 8 * (4 * 5 + 2) * 4.0 * 4 * 32 * 64, 1e-9, "tp bytes");
-    j = job_of(1, 2, 1, 4, 8);
+    j = mesh_job(1, 2, 1, 4, 8);
     j.ranks_a_host = 1;
     intra_cost_step(&j, &r, &cost);
     assert_true(cost.pp_s > cost.compute_s / 8 && cost.pp_s < cost.compute_s / 4); // one bubble
     near(cost.pp_bytes, 2 * 8 * 4.0 * 4 * 32 * 64, 1e-9, "pp bytes");
     // Recomputation: a third of the products more at most, and less memory.
-    j = job_of(1, 1, 1, 4, 8);
+    j = mesh_job(1, 1, 1, 4, 8);
     j.recompute = true;
     intra_cost_step(&j, &r, &cost);
     assert_true(cost.flops > 1.2 * one.flops && cost.flops < 1.34 * one.flops);
     assert_true(cost.acts_bytes < 0.6 * one.acts_bytes);
     r.link = 0; // nothing is known of it
-    j = job_of(1, 1, 2, 4, 8);
+    j = mesh_job(1, 1, 2, 4, 8);
     intra_cost_step(&j, &r, &cost);
     assert_true(isinf(cost.step_s));
 }
@@ -222,8 +170,8 @@ static void test_flops_and_bytes(void **state) {
 // Products of processors in bf16: their time is, by its own rates; nothing else's, but for making bf16 of the parameters once a step.
 static void test_bf16(void **state) {
     (void)state;
-    struct intra_rates r = even_rates();
-    struct intra_cost_job j = job_of(1, 1, 1, 4, 8);
+    struct intra_rates r = even_host(1e9);
+    struct intra_cost_job j = mesh_job(1, 1, 1, 4, 8);
     struct intra_cost one, cost;
     for (int i = 0; i < INTRA_COST_SIDES; i++)
         r.gemm_bf16[i] = 2e9;
@@ -239,7 +187,7 @@ static void test_bf16(void **state) {
     near(cost.flops, one.flops, 1e-12, "flops");
     near(cost.params_bytes, one.params_bytes + 2 * params, 1e-3, "with a copy");
     assert_true(cost.acts_bytes > one.acts_bytes && cost.acts_bytes < 1.2 * one.acts_bytes);
-    j = job_of(2, 1, 1, 4, 8); // two ranks on one machine make twice as many
+    j = mesh_job(2, 1, 1, 4, 8); // two ranks on one machine make twice as many
     intra_cost_step(&j, &r, &one);
     j.type = KERN_BF16;
     intra_cost_step(&j, &r, &cost);
@@ -248,10 +196,10 @@ static void test_bf16(void **state) {
 
 static void test_choice(void **state) {
     (void)state;
-    struct intra_rates r = even_rates();
+    struct intra_rates r = even_host(1e9);
     struct intra_cost cost, at;
     for (int ranks = 1; ranks <= 8; ranks++) {
-        struct intra_cost_job best = job_of(1, 1, 1, 1, 16), j;
+        struct intra_cost_job best = mesh_job(1, 1, 1, 1, 16), j;
         struct intra_cost_choice c = {.ranks = ranks, .sequences = 16, .memory = 1e9};
         best.ranks_a_host = 1;
         bool fits = intra_cost_choose(&c, &r, &best, &cost);
@@ -259,7 +207,7 @@ static void test_choice(void **state) {
         for (int tp = 1; tp <= ranks; tp++)
             for (int pp = 1; pp * tp <= ranks; pp++)
                 for (int batch = 1; batch <= 16; batch *= 2) {
-                    j = job_of(ranks / (tp * pp), pp, tp, batch, 16 / batch);
+                    j = mesh_job(ranks / (tp * pp), pp, tp, batch, 16 / batch);
                     j.ranks_a_host = 1;
                     if (ranks % (tp * pp) || !intra_cost_mesh_fits(&j.mesh, &model) ||
                         16 % j.mesh.dp)
@@ -270,7 +218,7 @@ static void test_choice(void **state) {
         assert_true(!fits || (best.batch * best.micros == 16 && 16 % best.mesh.dp == 0));
     }
     // Less memory than that needs: smaller micro-batches or recomputation, then nothing.
-    struct intra_cost_job j = job_of(1, 1, 1, 1, 16);
+    struct intra_cost_job j = mesh_job(1, 1, 1, 1, 16);
     struct intra_cost_choice c = {.ranks = 1, .sequences = 16, .memory = 1e9};
     assert_true(intra_cost_choose(&c, &r, &j, &cost));
     double most = cost.host_bytes;
@@ -400,7 +348,8 @@ static void test_links(void **state) {
 
 static void test_profile(void **state) {
     (void)state;
-    struct agent_profile p = {.host = "h", .isa = "i", .rates = even_rates(), .sync_s = 1e-3}, back;
+    struct agent_profile p = {.host = "h", .isa = "i", .rates = even_host(1e9), .sync_s = 1e-3},
+                         back;
     for (int i = 0; i < AGENT_PROFILE_CODECS; i++)
         p.codecs[i] = codecs[i % 3];
     json_t *o = agent_profile_to_json(&p);

@@ -1,30 +1,14 @@
 // intra/cost_device.c: seconds follow from a device's rates by arithmetic that can be checked by hand, what may be hidden is, and what
 // does not fit is not chosen. Memory is compared with a device's in tests/cuda/test_cost_device.c.
 #include "agent/planner.h"
+#include "tests/unit/cost_fixture.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-#include <math.h>
-
-static const struct intra_model_config model = {.vocab = 512,
-                                                .d_model = 64,
-                                                .n_layers = 4,
-                                                .n_heads = 8,
-                                                .n_kv_heads = 4,
-                                                .head_dim = 8,
-                                                .d_ff = 160,
-                                                .max_seq = 32,
-                                                .rope_theta = 100,
-                                                .norm_eps = 1e-5f,
-                                                .tied = true};
-
 // Everything but products costs next to nothing; bf16 is four times as fast as fp32.
 static struct intra_rates even_rates(void) {
-    struct intra_rates r = {.processors = 8, .memory = 1e9};
+    struct intra_rates r = even_host(1e9);
     r.device = (struct intra_device_rates){.count = 8,
                                            .memory = 1e9,
                                            .op_s = 1e-15,
@@ -46,21 +30,10 @@ static struct intra_rates even_rates(void) {
     return r;
 }
 
-static struct intra_cost_job job_of(int dp, int pp, int tp, int batch, int micros) {
-    return (struct intra_cost_job){.model = model,
-                                   .trainable = {.mode = INTRA_TRAIN_FULL},
-                                   .mesh = {dp, pp, tp},
-                                   .batch = batch,
-                                   .seq_len = 32,
-                                   .micros = micros,
-                                   .ranks_a_host = dp * pp * tp,
-                                   .share = 1,
-                                   .device = true};
-}
-
-static void near(double a, double b, double rel, const char *what) {
-    if (!(fabs(a - b) <= rel * fabs(b)))
-        fail_msg("%s: %g, not %g", what, a, b);
+static struct intra_cost_job device_job(int dp, int pp, int tp, int batch, int micros) {
+    struct intra_cost_job j = mesh_job(dp, pp, tp, batch, micros);
+    j.device = true;
+    return j;
 }
 
 static struct intra_cost cost_of(const struct intra_cost_job *j, const struct intra_rates *r) {
@@ -72,7 +45,7 @@ static struct intra_cost cost_of(const struct intra_cost_job *j, const struct in
 static void test_seconds(void **state) {
     (void)state;
     struct intra_rates r = even_rates();
-    struct intra_cost_job j = job_of(1, 1, 1, 4, 8);
+    struct intra_cost_job j = device_job(1, 1, 1, 4, 8);
     struct intra_cost one = cost_of(&j, &r), c;
     near(one.compute_s, one.flops / 1e9, 1e-3, "all is products");
     j.type = KERN_BF16;
@@ -82,7 +55,7 @@ static void test_seconds(void **state) {
     j.share = 0.5;
     near(cost_of(&j, &r).compute_s, one.compute_s / 2, 1e-3, "half of a device");
     // Launches: nothing is faster than they are.
-    j = job_of(1, 1, 1, 4, 8);
+    j = device_job(1, 1, 1, 4, 8);
     r.device.op_s = 1;
     c = cost_of(&j, &r);
     assert_true(c.compute_s > 8 * 4 * (9 + 13) && c.compute_s < 8 * 4 * 2 * (9 + 13));
@@ -91,18 +64,10 @@ static void test_seconds(void **state) {
     for (int i = 0; i < INTRA_COST_TOKENS; i++)
         for (int k = 0; k < INTRA_COST_SIDES; k++)
             r.device.of[0].gemm[i][k] = 1e9 * (1 << i);
-    double few = cost_of(&(struct intra_cost_job){.model = model,
-                                                  .trainable = {.mode = INTRA_TRAIN_BITFIT},
-                                                  .mesh = {1, 1, 1},
-                                                  .batch = 8,
-                                                  .seq_len = 32,
-                                                  .micros = 4,
-                                                  .ranks_a_host = 1,
-                                                  .share = 1,
-                                                  .device = true},
-                         &r)
-                     .compute_s;
-    j = job_of(1, 1, 1, 32, 1);
+    j = device_job(1, 1, 1, 8, 4);
+    j.trainable.mode = INTRA_TRAIN_BITFIT;
+    double few = cost_of(&j, &r).compute_s;
+    j = device_job(1, 1, 1, 32, 1);
     j.trainable.mode = INTRA_TRAIN_BITFIT;
     c = cost_of(&j, &r);
     assert_true(c.compute_s < 0.7 * few && c.compute_s > 0.5 * few);
@@ -111,11 +76,11 @@ static void test_seconds(void **state) {
 static void test_meshes(void **state) {
     (void)state;
     struct intra_rates r = even_rates();
-    struct intra_cost_job j = job_of(1, 1, 1, 4, 8);
+    struct intra_cost_job j = device_job(1, 1, 1, 4, 8);
     struct intra_cost one = cost_of(&j, &r), c;
     double params = (double)intra_cost_count(&model, &j.trainable).trainable;
     // A device each: half the work. Gradients hide behind backward but for a piece, parameters are gathered in the open.
-    j = job_of(2, 1, 1, 4, 8);
+    j = device_job(2, 1, 1, 4, 8);
     c = cost_of(&j, &r);
     near(c.compute_s, one.compute_s / 2, 1e-6, "dp 2");
     near(c.dp_bytes, 4 * params, 1e-3, "dp bytes");
@@ -125,14 +90,14 @@ static void test_meshes(void **state) {
     near(c.dp_s, 4 * params / 1e6 - 2.0 / 3 * one.compute_s / 8, 1e-3, "dp over a slow link");
     r = even_rates();
     // Gathers are of T, sums of floats.
-    j = job_of(1, 1, 2, 4, 8);
+    j = device_job(1, 1, 2, 4, 8);
     c = cost_of(&j, &r);
     near(c.tp_bytes, 8 * (4 * 10 + 4) * 4.0 * 4 * 32 * 64 / 2, 1e-9, "tp bytes in fp32");
     j.type = KERN_BF16;
     c = cost_of(&j, &r);
     near(c.tp_bytes, 8 * ((4 * 6 + 2) * 2 + (4 * 4 + 2) * 4) * 4.0 * 32 * 64 / 2, 1e-9,
          "tp bytes in bf16");
-    j = job_of(1, 2, 1, 4, 8);
+    j = device_job(1, 2, 1, 4, 8);
     c = cost_of(&j, &r);
     assert_true(c.pp_s > c.compute_s / 8 && c.pp_s < c.compute_s / 4); // one bubble
     // More ranks than devices, or nothing known of what joins them.
@@ -147,7 +112,7 @@ static void test_meshes(void **state) {
 static void test_exchange(void **state) {
     (void)state;
     struct intra_rates r = even_rates();
-    struct intra_cost_job j = job_of(1, 1, 1, 4, 8);
+    struct intra_cost_job j = device_job(1, 1, 1, 4, 8);
     double params = (double)intra_cost_count(&model, &j.trainable).trainable;
     struct intra_cost none = cost_of(&j, &r), c;
     assert_true(none.copy_s == 0 && none.outer_bytes == 0);
@@ -166,7 +131,7 @@ static void test_exchange(void **state) {
 static void test_choice(void **state) {
     (void)state;
     struct intra_rates r = even_rates();
-    struct intra_cost_job j = job_of(1, 1, 1, 1, 16);
+    struct intra_cost_job j = device_job(1, 1, 1, 1, 16);
     struct intra_cost_choice c = {.ranks = 1, .sequences = 16, .memory = 1e9, .device_memory = 1e9};
     struct intra_cost cost;
     assert_true(intra_cost_choose(&c, &r, &j, &cost));
@@ -196,15 +161,8 @@ static void test_places(void **state) {
     assert_int_equal(agent_job_parse(text, strlen(text), "job.yaml", &job), NEB_OK);
     assert_int_equal(agent_job_validate(&job, "job.yaml"), NEB_OK);
     for (int i = 0; i < 5; i++) {
-        struct intra_rates *x = &sites[i].profile.rates;
         sites[i] = (struct agent_site){.share = 1};
-        *x = even_rates();
-        x->rows = x->logits = x->update = 1e12;
-        x->op_s = 1e-12;
-        for (int k = 0; k < INTRA_COST_SIDES; k++)
-            x->gemm[k] = 1e9;
-        for (int k = 0; k < INTRA_COST_HEADS; k++)
-            x->attn_fwd[k] = x->attn_bwd[k] = 1e9;
+        sites[i].profile.rates = even_rates();
         for (int k = 0; k < AGENT_PROFILE_CODECS; k++)
             sites[i].profile.codecs[k] = (struct inter_wan_codec){"int4", 4, 0.1, 1e9, 1e9, 1};
     }

@@ -2,61 +2,20 @@
 // carries, bound by bound; who is cast as what; bytes of labels.
 #include "agent/label_bytes.h"
 #include "agent/planner_streams.h"
+#include "tests/unit/cost_fixture.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
 
-#include <cmocka.h>
-#include <math.h>
-
 static struct intra_rates even_rates(double speed) {
-    struct intra_rates r = {.processors = 8,
-                            .rows = 1e12,
-                            .logits = 1e9 * speed,
-                            .soft = 1e9 * speed,
-                            .draws = 1e9 * speed,
-                            .labels = 1e9 * speed,
-                            .update = 1e12,
-                            .op_s = 1e-12,
-                            .link = 1e9,
-                            .link_s = 1e-6,
-                            .memory = 1e9};
-    for (int i = 0; i < INTRA_COST_SIDES; i++)
-        r.gemm[i] = 1e9 * speed;
-    for (int i = 0; i < INTRA_COST_HEADS; i++)
-        r.attn_fwd[i] = r.attn_bwd[i] = 1e9 * speed;
+    struct intra_rates r = even_host(1e9 * speed);
+    r.logits = r.soft = r.draws = r.labels = 1e9 * speed;
     return r;
 }
-
-static void near(double a, double b, double rel, const char *what) {
-    if (!(fabs(a - b) <= rel * fabs(b)))
-        fail_msg("%s: %g, not %g", what, a, b);
-}
-
-static const struct intra_model_config model = {.vocab = 512,
-                                                .d_model = 64,
-                                                .n_layers = 4,
-                                                .n_heads = 8,
-                                                .n_kv_heads = 4,
-                                                .head_dim = 8,
-                                                .d_ff = 160,
-                                                .max_seq = 32,
-                                                .rope_theta = 100,
-                                                .norm_eps = 1e-5f,
-                                                .tied = true};
 
 static void test_sides(void **state) {
     (void)state;
     struct intra_rates r = even_rates(1);
-    struct intra_cost_job j = {.model = model,
-                               .trainable = {.mode = INTRA_TRAIN_FULL},
-                               .mesh = {1, 1, 1},
-                               .batch = 4,
-                               .seq_len = 32,
-                               .micros = 3,
-                               .ranks_a_host = 1,
-                               .share = 1};
+    struct intra_cost_job j = mesh_job(1, 1, 1, 4, 3);
     struct intra_cost_side all = {
         .tokens = 128, .length = 32, .targets = 128, .head = INTRA_COST_HEAD_LOSS, .learns = true};
     struct intra_cost whole, side, less;

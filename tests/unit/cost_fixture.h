@@ -1,0 +1,61 @@
+// What the tests of costs share: a small model, machines of round numbers, and how near is near.
+#ifndef COST_FIXTURE_H
+#define COST_FIXTURE_H
+#include "intra/cost.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <math.h>
+
+static const struct intra_model_config model = {.vocab = 512,
+                                                .d_model = 64,
+                                                .n_layers = 4,
+                                                .n_heads = 8,
+                                                .n_kv_heads = 4,
+                                                .head_dim = 8,
+                                                .d_ff = 160,
+                                                .max_seq = 32,
+                                                .rope_theta = 100,
+                                                .norm_eps = 1e-5f,
+                                                .tied = true};
+
+// Products and attention run at one rate whatever their size; all else costs next to nothing.
+static inline struct intra_rates even_host(double products) {
+    struct intra_rates r = {.processors = 8,
+                            .rows = 1e12,
+                            .logits = 1e12,
+                            .soft = 1e12,
+                            .draws = 1e12,
+                            .labels = 1e12,
+                            .update = 1e12,
+                            .op_s = 1e-12,
+                            .link = 1e9,
+                            .link_s = 1e-6,
+                            .memory = 1e9};
+    for (int i = 0; i < INTRA_COST_SIDES; i++)
+        r.gemm[i] = products;
+    for (int i = 0; i < INTRA_COST_HEADS; i++)
+        r.attn_fwd[i] = r.attn_bwd[i] = products;
+    return r;
+}
+
+static inline struct intra_cost_job mesh_job(int dp, int pp, int tp, int batch, int micros) {
+    return (struct intra_cost_job){.model = model,
+                                   .trainable = {.mode = INTRA_TRAIN_FULL},
+                                   .mesh = {dp, pp, tp},
+                                   .batch = batch,
+                                   .seq_len = 32,
+                                   .micros = micros,
+                                   .ranks_a_host = dp * pp * tp,
+                                   .share = 1};
+}
+
+static inline void near(double a, double b, double rel, const char *what) {
+    if (!(fabs(a - b) <= rel * fabs(b)))
+        fail_msg("%s: %g, not %g", what, a, b);
+}
+
+#endif
