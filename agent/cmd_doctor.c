@@ -112,9 +112,9 @@ static enum neb_status examine(struct doctor *d, const struct options *o, const 
     }
     bool running = agent_ask(o->common.home, json_pack("{s:s}", "op", "status"), &m) == NEB_OK;
     const json_t *peers = running ? json_object_get(m.head, "peers") : NULL;
-    double goodput, rtt;
-    (void)doctor_path(peers, o->peer, &goodput, &rtt);
-    doctor_machine(d, home, running ? (int)json_array_size(peers) : 1, need, goodput, rtt);
+    struct doctor_path path;
+    (void)doctor_path(peers, o->peer, &path);
+    doctor_machine(d, home, running ? (int)json_array_size(peers) : 1, need, &path);
     if (running) {
         doctor_add(d, "agent", DOCTOR_OK, "", "%s answers",
                    json_string_value(json_object_get(m.head, "name")));

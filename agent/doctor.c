@@ -53,10 +53,13 @@ void doctor_congestion(struct doctor *d, const char *system, bool may_bbr) {
         may_bbr ? "use bbr" : "must use it too, bbr is not permitted");
 }
 
-void doctor_buffers(struct doctor *d, int64_t recv_max, int64_t send_max, double goodput_bps,
-                    double rtt_s) {
-    // Of one connection. Without a measurement: 1 Gbit/s over 100 ms on at most 32 connections.
-    double need = goodput_bps > 0 && rtt_s > 0 ? goodput_bps / 8 * rtt_s : 1e9 / 8 * 0.1 / 4;
+// Linux shows the other side about half of a buffer as window; the rest is its own book-keeping. A connection that carries nearly that is
+// held back by it: what was measured can never be more.
+void doctor_buffers(struct doctor *d, int64_t recv_max, int64_t send_max,
+                    const struct doctor_path *path) {
+    const struct doctor_path guess = {1e9, 0.1, 8}, *p = path->rtt_s > 0 ? path : &guess;
+    const double window = 0.5, nearly = 0.8, most = 2147483647; // of a sysctl
+    double share = p->goodput_bps / 8 * p->rtt_s / p->connections;
     int64_t least = recv_max < send_max ? recv_max : send_max;
     char advice[256] = "";
     if (least < 0) {
@@ -64,17 +67,18 @@ void doctor_buffers(struct doctor *d, int64_t recv_max, int64_t send_max, double
                    "net.ipv4.tcp_rmem and tcp_wmem cannot be read");
         return;
     }
-    bool small = (double)least < need;
+    bool small = share > nearly * window * (double)least;
+    long long wanted = (long long)fmin(2 / window * share, most);
     if (small)
         snprintf(advice, sizeof advice,
                  "as root: sysctl -w net.ipv4.tcp_rmem=\"4096 131072 %lld\" "
                  "net.ipv4.tcp_wmem=\"4096 16384 %lld\"",
-                 (long long)(need * 2), (long long)(need * 2));
+                 wanted, wanted);
     doctor_add(d, "socket buffers", small ? DOCTOR_WARN : DOCTOR_OK, advice,
-               "a connection may hold %.1f MiB received, %.1f MiB to send; %s takes %.1f MiB",
-               (double)recv_max / 1048576, (double)send_max / 1048576,
-               goodput_bps > 0 ? "the measured path" : "a quarter of 1 Gbit/s over 100 ms",
-               need / 1048576);
+               "a connection may hold %.1f MiB received, %.1f MiB to send, half of it on its way; "
+               "one of %d has %.1f MiB of %s on its way",
+               (double)recv_max / 1048576, (double)send_max / 1048576, p->connections,
+               share / 1048576, p == path ? "the measured path" : "1 Gbit/s over 100 ms");
 }
 
 void doctor_files(struct doctor *d, int64_t limit, int peers) {
@@ -160,20 +164,24 @@ void doctor_peer(struct doctor *d, const json_t *p) {
                (long long)json_integer_value(json_object_get(p, "bulk_open")));
 }
 
-bool doctor_path(const json_t *peers, const char *only, double *goodput_bps, double *rtt_s) {
-    *goodput_bps = *rtt_s = 0;
+static double share_of(const struct doctor_path *p) {
+    return p->connections ? p->goodput_bps * p->rtt_s / p->connections : 0;
+}
+
+bool doctor_path(const json_t *peers, const char *only, struct doctor_path *out) {
+    *out = (struct doctor_path){0};
     for (size_t i = 0; i < json_array_size(peers); i++) {
         const json_t *p = json_array_get(peers, i);
         const char *name = json_string_value(json_object_get(p, "name"));
-        double goodput = json_number_value(json_object_get(p, "goodput_bps")),
-               rtt = json_number_value(json_object_get(p, "rtt_ms")) / 1e3;
-        if ((only && (!name || strcmp(name, only) != 0)) || !(goodput > 0) || !(rtt > 0) ||
-            goodput * rtt <= *goodput_bps * *rtt_s)
-            continue;
-        *goodput_bps = goodput;
-        *rtt_s = rtt;
+        json_int_t used = json_integer_value(json_object_get(p, "bulk_used"));
+        struct doctor_path x = {json_number_value(json_object_get(p, "goodput_bps")),
+                                json_number_value(json_object_get(p, "rtt_ms")) / 1e3,
+                                used > 1 ? (int)used : 1};
+        if ((!only || (name && !strcmp(name, only))) && x.goodput_bps > 0 && x.rtt_s > 0 &&
+            share_of(&x) > share_of(out))
+            *out = x;
     }
-    return *rtt_s > 0;
+    return out->rtt_s > 0;
 }
 
 // ---- reading --------------------------------------------------------------------------------------------------
@@ -207,7 +215,7 @@ static int count_gpus(void) {
 }
 
 void doctor_machine(struct doctor *d, const char *home, int peers, int64_t need_bytes,
-                    double goodput_bps, double rtt_s) {
+                    const struct doctor_path *path) {
     char text[128];
     struct rlimit files;
     struct statvfs disk;
@@ -215,7 +223,7 @@ void doctor_machine(struct doctor *d, const char *home, int peers, int64_t need_
     read_text("/proc/sys/net/ipv4/tcp_congestion_control", text, sizeof text);
     doctor_congestion(d, text, inter_tcp_may_use("bbr"));
     doctor_buffers(d, third_number("/proc/sys/net/ipv4/tcp_rmem"),
-                   third_number("/proc/sys/net/ipv4/tcp_wmem"), goodput_bps, rtt_s);
+                   third_number("/proc/sys/net/ipv4/tcp_wmem"), path);
     doctor_files(d, getrlimit(RLIMIT_NOFILE, &files) == 0 ? (int64_t)files.rlim_cur : -1, peers);
     doctor_disk(d, home, statvfs(home, &disk) == 0 ? (int64_t)(disk.f_bavail * disk.f_frsize) : -1,
                 need_bytes);

@@ -23,11 +23,17 @@ __attribute__((format(printf, 5, 6))) void doctor_add(struct doctor *d, const ch
                                                       enum doctor_state s, const char *advice,
                                                       const char *found, ...);
 
+struct doctor_path { // to a peer, as it was measured; rtt_s 0: it was not
+    double goodput_bps, rtt_s;
+    int connections; // that the goodput was carried on
+};
+
 // Judgements; figures below 0: could not be read.
 void doctor_congestion(struct doctor *d, const char *system, bool may_bbr);
-// Largest socket buffers of the system in bytes, against the path's bandwidth-delay product.
-void doctor_buffers(struct doctor *d, int64_t recv_max, int64_t send_max, double goodput_bps,
-                    double rtt_s);
+// Largest socket buffers of the system in bytes, against what one of the path's connections has on its way: its bandwidth-delay product is
+// shared by all that bulk travels on (inter/stripes.h).
+void doctor_buffers(struct doctor *d, int64_t recv_max, int64_t send_max,
+                    const struct doctor_path *path);
 // Open files that the process may have, against what links to so many peers take.
 void doctor_files(struct doctor *d, int64_t limit, int peers);
 void doctor_disk(struct doctor *d, const char *dir, int64_t free_bytes, int64_t need_bytes);
@@ -37,12 +43,12 @@ void doctor_clock(struct doctor *d, int synchronised);
 // One peer as `nebula status --json` describes it.
 void doctor_peer(struct doctor *d, const json_t *peer);
 
-// The path with the largest bandwidth-delay product, of the peers in `nebula status --json` whose goodput and round trip are measured;
-// only: that peer alone, NULL: all. False: none is, and both are 0.
-bool doctor_path(const json_t *peers, const char *only, double *goodput_bps, double *rtt_s);
+// The path with the largest bandwidth-delay product a connection, of the peers in `nebula status --json` whose goodput and round trip are
+// measured; only: that peer alone, NULL: all. False: none is, and *out is zeros.
+bool doctor_path(const json_t *peers, const char *only, struct doctor_path *out);
 
-// What is read here: kernel settings, limits, processors, GPUs, and the disk under `home`. goodput_bps, rtt_s: of doctor_path.
+// What is read here: kernel settings, limits, processors, GPUs, and the disk under `home`. path: of doctor_path.
 void doctor_machine(struct doctor *d, const char *home, int peers, int64_t need_bytes,
-                    double goodput_bps, double rtt_s);
+                    const struct doctor_path *path);
 
 #endif

@@ -26,11 +26,22 @@ static void test_judgements(void **state) {
     expect("ok", "");
     doctor_congestion(&d, "cubic", false);
     expect("warn", "modprobe tcp_bbr");
-    doctor_buffers(&d, 32 << 20, 4 << 20, 0, 0);
+    struct doctor_path path = {0}; // not measured
+    doctor_buffers(&d, 32 << 20, 4 << 20, &path);
     expect("ok", "");
-    doctor_buffers(&d, 32 << 20, 4 << 20, 1e9, 0.2); // 25 MB
-    expect("warn", "tcp_wmem=\"4096 16384 50000000\"");
-    doctor_buffers(&d, -1, 4 << 20, 0, 0);
+    doctor_buffers(&d, 32 << 20, 3 << 20, &path);
+    expect("warn", "tcp_wmem=\"4096 16384 6250000\"");
+    // 25 MB are on their way: nearly two on each of thirteen, which is what 4 MiB let pass; on sixteen one and a half
+    path = (struct doctor_path){1e9, 0.2, 13};
+    doctor_buffers(&d, 32 << 20, 4 << 20, &path);
+    expect("warn", "tcp_wmem=\"4096 16384 7692307\"");
+    path.connections = 16;
+    doctor_buffers(&d, 32 << 20, 4 << 20, &path);
+    expect("ok", "");
+    path.connections = 1;
+    doctor_buffers(&d, 32 << 20, 256 << 20, &path);
+    expect("warn", "tcp_rmem=\"4096 131072 100000000\"");
+    doctor_buffers(&d, -1, 4 << 20, &path);
     expect("warn", "");
     doctor_files(&d, 1024, 2);
     expect("ok", "");
@@ -87,37 +98,41 @@ static void test_peers(void **state) {
 static void test_this_machine(void **state) {
     (void)state;
     assert_int_equal(doctor_init(&d), NEB_OK);
-    doctor_machine(&d, "/", 1, 0, 0, 0);
+    const struct doctor_path unknown = {0};
+    doctor_machine(&d, "/", 1, 0, &unknown);
     assert_int_equal(json_array_size(d.checks), 8);
-    doctor_machine(&d, "/no such folder", 1, 0, 0, 0);
+    doctor_machine(&d, "/no such folder", 1, 0, &unknown);
     assert_int_equal(d.worst, DOCTOR_FAIL);
     doctor_free(&d);
 }
 
-// Buffers are judged by the largest product that was measured, by one peer's where only that is asked for, and else by a guess.
+// Buffers are judged by the connection that has most on its way, by one peer's where only that is asked for, and else by a guess.
 static void test_measured_path(void **state) {
     (void)state;
-    json_t *peers =
-        json_pack("[{s:s,s:f,s:f},{s:s,s:f,s:f},{s:s,s:f,s:f},{s:s}]", "name", "near",
-                  "goodput_bps", 4e9, "rtt_ms", 1.0, "name", "far", "goodput_bps", 1e9, "rtt_ms",
-                  2e6, "name", "down", "goodput_bps", 9e9, "rtt_ms", 0.0, "name", "new");
-    double goodput, rtt;
+    json_t *peers = json_pack(
+        "[{s:s,s:f,s:f,s:i},{s:s,s:f,s:f,s:i},{s:s,s:f,s:f},{s:s,s:f,s:f},{s:s}]", "name", "wide",
+        "goodput_bps", 4e9, "rtt_ms", 1e3, "bulk_used", 32, "name", "far", "goodput_bps", 1e9,
+        "rtt_ms", 2e3, "bulk_used", 8, "name", "near", "goodput_bps", 4e9, "rtt_ms", 1.0, "name",
+        "down", "goodput_bps", 9e9, "rtt_ms", 0.0, "name", "new");
+    struct doctor_path x;
     assert_non_null(peers);
-    assert_true(doctor_path(peers, NULL, &goodput, &rtt));
-    assert_true(goodput == 1e9 && rtt == 2e3);
+    assert_true(doctor_path(peers, NULL, &x)); // less on all, more on each
+    assert_true(x.goodput_bps == 1e9 && x.rtt_s == 2 && x.connections == 8);
     assert_int_equal(doctor_init(&d), NEB_OK);
-    doctor_machine(&d, "/", 4, 0, goodput, rtt); // 250 GB: more than any system allows
+    x.rtt_s = 2e3; // 31 GB each: more than any system allows
+    doctor_machine(&d, "/", 4, 0, &x);
     const json_t *c = json_array_get(d.checks, 1);
     assert_string_equal(json_string_value(json_object_get(c, "name")), "socket buffers");
+    assert_non_null(strstr(json_string_value(json_object_get(c, "found")), "one of 8"));
     assert_non_null(strstr(json_string_value(json_object_get(c, "found")), "the measured path"));
-    assert_non_null(strstr(json_string_value(json_object_get(c, "advice")), "500000000000"));
+    assert_non_null(strstr(json_string_value(json_object_get(c, "advice")), "2147483647"));
     doctor_free(&d);
-    assert_true(doctor_path(peers, "near", &goodput, &rtt));
-    assert_true(goodput == 4e9 && rtt == 1e-3);
-    assert_false(doctor_path(peers, "down", &goodput, &rtt));
-    assert_true(goodput == 0 && rtt == 0);
-    assert_false(doctor_path(peers, "nobody", &goodput, &rtt));
-    assert_false(doctor_path(NULL, NULL, &goodput, &rtt));
+    assert_true(doctor_path(peers, "near", &x));
+    assert_true(x.goodput_bps == 4e9 && x.rtt_s == 1e-3 && x.connections == 1);
+    assert_false(doctor_path(peers, "down", &x));
+    assert_true(x.goodput_bps == 0 && x.rtt_s == 0);
+    assert_false(doctor_path(peers, "nobody", &x));
+    assert_false(doctor_path(NULL, NULL, &x));
     json_decref(peers);
 }
 
