@@ -105,6 +105,7 @@ static void *receive_all(void *arg) {
     uint8_t digest[NEB_SHA256_BYTES], sig[SEC_SIGN_BYTES];
     bool good = true;
     cmp_check_begin(w->check, w->b->elements);
+    cmp_check_sketch(w->check); // as of two members, too
     for (size_t at = 0; at < w->b->update->len && good; at += w->b->chunk_bytes)
         good = take_chunk(w, at, chunk_at(w, at));
     neb_sha256_finish(w->sha, digest);

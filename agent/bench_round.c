@@ -229,14 +229,15 @@ static enum neb_status print_security(bool json, const struct round *r, const do
                                       const char *codec) {
     enum { UPDATE_HEAD = 8 }; // of every unit's update, once for all
     struct neb_buf update = {0};
-    struct bench_security b = {.update = &update, .elements = r->params, .rate_bps = 1e9};
+    struct bench_security b = {
+        .update = &update, .elements = r->params, .rate_bps = 1e9, .rtt_s = 0.02};
     struct bench_costs costs;
     int threads = kern_pool_threads(r->pool);
     cmp_update_begin(&update, (uint32_t)r->n_units);
     for (size_t i = 0; i < r->n_units; i++)
         neb_buf_add(&update, r->units[i].update.p + UPDATE_HEAD,
                     r->units[i].update.len - UPDATE_HEAD);
-    const struct inter_estimate path = {.goodput_bps = b.rate_bps, .rtt = 20 * NEB_MS};
+    const struct inter_estimate path = {.goodput_bps = b.rate_bps, .rtt = (neb_ns)(1e9 * b.rtt_s)};
     b.chunk_bytes = inter_estimate_chunk(&path, (uint32_t)update.len);
     for (size_t k = 0; k < STAGES; k++)
         b.compute_s += stages[k].task == gate ? 0 : s[k];

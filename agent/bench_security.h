@@ -19,6 +19,7 @@ enum bench_stage {      // of one update; the chunks' are per chunk
     BENCH_UNBOX,
     BENCH_RUNNING_DIGEST,
     BENCH_GATE,
+    BENCH_SKETCH,     // with the gate, for angles between updates (compress/sketch.h)
     BENCH_SIGNATURES, // manifest, record and two votes, made and checked
     BENCH_STAGES
 };
@@ -30,6 +31,7 @@ struct bench_security {
     size_t chunk_bytes;
     double compute_s; // of one member, measured: everything but the gate
     double rate_bps;  // of the emulated link
+    double rtt_s;     // of it: a chunk leaves a round trip after the manifest that announces it
 };
 struct bench_costs {
     double s[BENCH_STAGES]; // of the whole update, best of a few
@@ -37,6 +39,8 @@ struct bench_costs {
 };
 NEB_MUST_CHECK enum neb_status bench_security_measure(const struct bench_security *b,
                                                       struct bench_costs *out);
+// Weighing this member's own update (gate and sketch of it) is no stage: it falls into the round trip before the first chunk, and what is beyond it
+// counts in bench_pipeline.
 // Seconds from the update's hand-over to the verdict on it, with chunks that pass stages one after another, each of which does one
 // chunk at a time (an agent's thread digests both what it sends and what it takes). secured false: disk and wire only.
 double bench_pipeline(const struct bench_security *b, const struct bench_costs *c, bool secured);

@@ -71,9 +71,10 @@ static void test_pipeline(void **state) {
     enum { CHUNK = 1 << 17, CHUNKS = 32 };
     static uint8_t bytes[CHUNK * CHUNKS];
     const struct neb_buf update = {.p = bytes, .len = sizeof bytes};
-    const struct bench_security b = {.update = &update,
-                                     .chunk_bytes = CHUNK,
-                                     .rate_bps = 8.0 * CHUNK * 1000}; // a chunk takes a millisecond
+    struct bench_security b = {.update = &update,
+                               .chunk_bytes = CHUNK,
+                               .rtt_s = 1,
+                               .rate_bps = 8.0 * CHUNK * 1000}; // a chunk takes a millisecond
     struct bench_costs c = {.store_s = 0.005};
     assert_true(fabs(bench_pipeline(&b, &c, false) - 0.037) < 1e-9);
     c.s[BENCH_OWN_DIGEST] = 0.004; // behind the disk
@@ -86,6 +87,11 @@ static void test_pipeline(void **state) {
     assert_true(fabs(bench_pipeline(&b, &c, true) - (0.006 + 0.001 + 0.064)) < 1e-5);
     c.s[BENCH_SIGNATURES] = 0.001;
     assert_true(fabs(bench_pipeline(&b, &c, true) - (0.006 + 0.001 + 0.065)) < 1e-5);
+    c.s[BENCH_GATE] = 0.048; // gate and sketch go together,
+    c.s[BENCH_SKETCH] = 0.016;
+    assert_true(fabs(bench_pipeline(&b, &c, true) - (0.006 + 0.001 + 0.065)) < 1e-5);
+    b.rtt_s = 0.06; // and of a member's own update in the round trip, but for what is longer
+    assert_true(fabs(bench_pipeline(&b, &c, true) - (0.010 + 0.001 + 0.065)) < 1e-5);
 }
 
 int main(void) {
