@@ -1,4 +1,4 @@
-// nebula jobs, stop, resume and logs.
+// nebula jobs, stop, resume, rejoin and logs.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/plain.h"
@@ -102,6 +102,20 @@ int cmd_resume(int argc, char **argv) {
                "pretrain --resume instead."};
     struct agent_options o = {.takes = AGENT_MAY_TAKE_ONE};
     return argp_parse(&argp, argc, argv, 0, NULL, &o) == 0 ? order("resume", &o) : AGENT_EXIT_USAGE;
+}
+
+int cmd_rejoin(int argc, char **argv) {
+    static const struct argp argp = {
+        .options = home_only,
+        .parser = agent_parse_option,
+        .args_doc = "JOB-ID",
+        .doc = "Gives up what this cluster has of a job that does not run, and goes on with what "
+               "the other clusters have, as after the loss of a disk. For one of members that have "
+               "parted, once the liar is revoked: all other clusters of the job must hold one "
+               "history. They go on with the job too. HOME/jobs/ID/former keeps the checkpoints "
+               "that were given up."};
+    struct agent_options o = {.takes = AGENT_MAY_TAKE_ONE};
+    return argp_parse(&argp, argc, argv, 0, NULL, &o) == 0 ? order("rejoin", &o) : AGENT_EXIT_USAGE;
 }
 
 struct log_options {

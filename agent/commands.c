@@ -13,6 +13,7 @@ const struct agent_command agent_commands[] = {
     {"stop", "stop a job after a checkpoint", cmd_stop},
     {"jobs", "list the jobs that this agent knows", cmd_jobs},
     {"resume", "go on with a stopped job", cmd_resume},
+    {"rejoin", "go on with a job from the other clusters' state", cmd_rejoin},
     {"logs", "show the log of a job's worker", cmd_logs},
     {"completion", "print the completion of a shell, or the manual pages", cmd_completion},
     {"eval", "held-out loss of a checkpoint", cmd_eval},

@@ -247,8 +247,9 @@ static void on_stop_request(struct daemon *d, const struct agent_ipc_client *fro
 }
 
 // Goes on with a job that was stopped or has failed, here and at the other clusters, whoever submitted it: its signature goes with it.
+// anew: with the others' state, not with its own.
 static void on_resume_request(struct daemon *d, const struct agent_ipc_client *from,
-                              struct agent_ipc_msg *m) {
+                              struct agent_ipc_msg *m, bool anew) {
     char why[512];
     struct agent_job_record r;
     enum neb_status st =
@@ -261,14 +262,15 @@ static void on_resume_request(struct daemon *d, const struct agent_ipc_client *f
     }
     struct agent_jobrun *j = daemon_job(d, r.hex);
     bool runs = j && j->state != AGENT_JOB_ENDED;
-    if (runs || !daemon_job_resume(d, &r, true, why, sizeof why)) {
+    if (runs || (anew && !daemon_job_renew(d, &r, why, sizeof why)) ||
+        !daemon_job_resume(d, &r, true, why, sizeof why)) {
         daemon_answer(d, from, false, runs ? "the job runs, or is still stopping" : why);
     } else if ((j = daemon_job(d, r.hex))->adopted) {
         // the others judge by their own operators' words: none but its member could ask them
         if (j->linked)
             daemon_unpost_stop(d, j);
         snprintf(why, sizeof why,
-                 "resumed here from its last checkpoint, by this site's word: \"%s\", which "
+                 "resumed here, by this site's word: \"%s\", which "
                  "submitted it, is no member any more; where else it is held or stopped, that "
                  "site resumes it itself",
                  j->owner);
@@ -283,7 +285,9 @@ static void on_resume_request(struct daemon *d, const struct agent_ipc_client *f
                 json_object_set_new(body, "resume", json_true());
                 daemon_post(d, j->peers[i], AGENT_MSG_JOB, body, true);
             }
-        daemon_answer(d, from, true, "resumed from its last checkpoint");
+        daemon_answer(d, from, true,
+                      anew ? "resumed with the other clusters' state, which is fetched"
+                           : "resumed from its last checkpoint");
     }
     agent_job_record_clear(&r);
 }
@@ -337,8 +341,8 @@ static bool on_command(struct daemon *d, const struct agent_ipc_client *from, co
         daemon_tell(d, from, daemon_status(d));
     else if (!strcmp(op, "jobs"))
         on_list_request(d, from);
-    else if (!strcmp(op, "resume"))
-        on_resume_request(d, from, m);
+    else if (!strcmp(op, "resume") || !strcmp(op, "rejoin"))
+        on_resume_request(d, from, m, !strcmp(op, "rejoin"));
     else if (!strcmp(op, "stop"))
         on_stop_request(d, from, m);
     else

@@ -287,10 +287,10 @@ void daemon_on_split(void *user, uint32_t peer, const struct inter_key *round) {
     snprintf(text, sizeof text,
              "this cluster and %s hold different records of round %u of fragment %u, each with a "
              "majority's signatures: members' parameters have parted, and nothing more is applied. "
-             "Proven to have signed both: %s. On the hub: nebula revoke NAME; then start a new job "
-             "from one cluster's checkpoint (init_from)",
+             "Proven to have signed both: %s. On the hub: nebula revoke NAME; then, at the one "
+             "cluster whose side is given up: nebula rejoin %.8s",
              d->members.m[peer].pub.name, round->round, round->fragment,
-             liars[0] ? liars : "(nobody yet)");
+             liars[0] ? liars : "(nobody yet)", j->hex);
     neb_log(NEB_LOG_ERROR, "job %s: %s", j->job.name, text);
     daemon_job_fail(d, j, text);
     daemon_job_stop(d, j);

@@ -7,6 +7,7 @@
 //     daemon_snapshot.c  snapshots given and taken                                   ── in
 //     daemon_streams.c   streams (a narrow header of its own)                        ── in
 //     daemon_jobs.c      the life of a job and its worker
+//     daemon_rejoin.c    a job whose state is given up for the others'
 //     daemon_hang.c      workers that hang
 //     daemon_members.c   member lists and keys that change
 //     daemon_tell.c      what is told: to clients, workers, other agents, the page   ── out
@@ -137,6 +138,11 @@ enum neb_status daemon_on_snapshot_open(void *user, const uint8_t job[INTER_ID_B
 void daemon_on_snapshot_close(void *user, struct inter_snapshot_source *s);
 void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum neb_status st,
                              const char *part, uint64_t header_bytes);
+
+// daemon_rejoin.c
+// Gives up what is here of a job that does not run, rounds and checkpoints: resumed, it begins with the others' state. False: *why.
+NEB_MUST_CHECK bool daemon_job_renew(struct daemon *d, const struct agent_job_record *r, char *why,
+                                     size_t cap);
 
 // daemon_peers.c
 // {"id", "spec", "home", "sig"}; NULL: out of memory

@@ -63,6 +63,10 @@ NEB_MUST_CHECK enum neb_status inter_ledger_begin_at(struct inter_ledger *l,
                                                      const uint8_t job[INTER_ID_BYTES],
                                                      uint32_t fragment, uint32_t round,
                                                      const uint8_t previous[INTER_SHA_BYTES]);
+// As on a disk that was lost, of one job: its records, manifests, votes and blobs go, and `st` is what this node has promised from here on;
+// all of it or nothing. What proves lies stays. Of a job that is not open.
+NEB_MUST_CHECK enum neb_status inter_ledger_begin_anew(struct inter_ledger *l,
+                                                       const struct inter_standing *st);
 // These give NEB_ERR_NOT_FOUND (not logged) when there is none.
 NEB_MUST_CHECK enum neb_status inter_ledger_get_commit(struct inter_ledger *l,
                                                        const uint8_t job[INTER_ID_BYTES],

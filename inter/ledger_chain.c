@@ -96,6 +96,21 @@ enum neb_status inter_ledger_begin_at(struct inter_ledger *l, const uint8_t job[
     return inter_blob_sweep(l);
 }
 
+enum neb_status inter_ledger_begin_anew(struct inter_ledger *l, const struct inter_standing *st) {
+    static const char *const tables[] = {"record", "chain", "manifest", "vote", "promise"};
+    char sql[64];
+    NEB_TRY(inter_db_begin(l));
+    enum neb_status rc = NEB_OK;
+    for (size_t i = 0; i < sizeof tables / sizeof tables[0] && rc == NEB_OK; i++) {
+        snprintf(sql, sizeof sql, "DELETE FROM %s WHERE job=?", tables[i]);
+        rc = inter_db_run(l, "begin a job anew", sql, "b", INTER_JOB(st->job));
+    }
+    if (rc == NEB_OK)
+        rc = inter_ledger_put_standing(l, st);
+    NEB_TRY(inter_db_end(l, rc));
+    return inter_blob_sweep(l);
+}
+
 enum neb_status inter_ledger_floor(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES],
                                    uint32_t fragment, uint32_t *round) {
     struct inter_chain c;

@@ -66,6 +66,7 @@ static bool epoch_stands(struct step *s, struct job *j, uint8_t m, uint64_t epoc
         return true; // known
     if (renewed) {
         st->renewed |= (uint16_t)BIT(m);
+        j->parted &= (uint16_t)~BIT(m); // its former history is gone
         node_fault(s, INTER_FAULT_RENEWED);
     } else {
         st->epochs[m] = epoch;

@@ -109,6 +109,21 @@ enum neb_status inter_service_job_open(struct inter_service *s,
     return s->st;
 }
 
+enum neb_status inter_service_job_renew(struct inter_service *s,
+                                        const uint8_t job[INTER_ID_BYTES]) {
+    struct inter_standing was, st = {.epoch = (uint64_t)neb_wall_now()};
+    if (inter_node_round(s->node, job, 0) != UINT32_MAX)
+        return neb_fail(NEB_ERR_STATE, "a job that is open cannot begin anew");
+    enum neb_status rc = inter_ledger_get_standing(s->ledger, job, &was);
+    if (rc == NEB_OK && st.epoch <= was.epoch) // the clock was set back
+        st.epoch = was.epoch + 1;
+    else if (rc != NEB_OK && rc != NEB_ERR_NOT_FOUND)
+        return rc;
+    memcpy(st.job, job, sizeof st.job);
+    service_unmap(s);
+    return inter_ledger_begin_anew(s->ledger, &st);
+}
+
 void inter_service_job_judges(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]) {
     inter_node_job_judges(s->node, job);
 }

@@ -176,7 +176,7 @@ static void say_to_agent(struct daemon *d, bool trainer, struct agent_ipc_msg *m
     const struct agent_ipc_client who = {.id = {0, 0, 0, 0, trainer ? 1 : 2}, .len = 5};
     const char *op = agent_ipc_str(m, "op", "");
     // No other programs are started here: jobs are fuzz_job_yaml's and fuzz_peer_json's.
-    if (!strcmp(op, "submit") || !strcmp(op, "resume"))
+    if (!strcmp(op, "submit") || !strcmp(op, "resume") || !strcmp(op, "rejoin"))
         return;
     daemon_on_local(d, &who, m);
 }

@@ -120,13 +120,14 @@ static void test_one_job(void **state) {
     // nor of the second job
     m = ask(c, attach(1), agent_credential_secret(mine), AGENT_SECRET_BYTES);
     assert_true(answered(&m, "not the credentials"));
-    static const char *const ops[] = {"stop", "submit", "resume", "jobs", "status", "attachable"};
+    static const char *const ops[] = {"stop", "submit", "resume",    "rejoin",
+                                      "jobs", "status", "attachable"};
     for (size_t i = 0; i < sizeof ops / sizeof *ops;
          i++) { // a command's requests, on its connection
         m = ask(c, json_pack("{s:s,s:s}", "op", ops[i], "job", hexes[1]), NULL, 0);
         assert_true(answered(&m, "unknown request"));
     }
-    assert_int_equal(strangers() - before, 1 + 6);
+    assert_int_equal(strangers() - before, 1 + 7);
     m = ask(c, json_pack("{s:s}", "op", "hello"), NULL, 0); // it is still the worker of its own
     assert_string_equal(agent_ipc_str(&m, "ev", ""), "hello");
     agent_ipc_msg_clear(&m);

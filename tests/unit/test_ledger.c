@@ -238,6 +238,45 @@ static void test_begin_at(void **state) {
     assert_int_equal(c.next, 10);
 }
 
+// Of one job everything goes, of another one nothing; and the job can begin again.
+static void test_begin_anew(void **state) {
+    (void)state;
+    struct inter_standing st = {.epoch = 77}, got;
+    struct inter_record r;
+    struct inter_chain c;
+    uint32_t arrived;
+    uint64_t used;
+    memcpy(st.job, fx_job, sizeof st.job);
+    for (uint32_t i = 0; i < 3; i++)
+        OK(fx_round(l, 0, i));
+    OK(fx_round(l, 1, 0));
+    OK(fx_put_own(l, 0, 3));
+    OK(fx_put_manifest(l, 0, 3, 0));
+    OK(fx_put_manifest(l, 0, 3, 1));
+    OK(fx_part_open(l, 0, 3, &arrived));
+    OK(fx_put_vote(l, 0, 3));
+    OK(inter_ledger_put_job(l, fx_job, "spec", "failed"));
+    st.job[0] ^= 1;
+    OK(inter_ledger_begin_anew(l, &st)); // of a job that has nothing
+    used = inter_ledger_used(l);
+    assert_true(used > 0);
+    OK(inter_ledger_last_commit(l, fx_job, 0, &r));
+    st.job[0] ^= 1;
+    inter_ledger_parts_close(l, fx_job);
+    OK(inter_ledger_begin_anew(l, &st));
+    for (int again = 0; again < 2; again++) {
+        assert_int_equal(inter_ledger_used(l), 0);
+        assert_int_equal(inter_ledger_last_commit(l, fx_job, 0, &r), NEB_ERR_NOT_FOUND);
+        assert_int_equal(inter_ledger_get_vote(l, fx_job, 0, 3, &r), NEB_ERR_NOT_FOUND);
+        assert_int_equal(inter_ledger_chain(l, fx_job, 1, &c), NEB_ERR_NOT_FOUND);
+        OK(inter_ledger_get_standing(l, fx_job, &got));
+        assert_true(got.epoch == 77 && !got.joined && !got.term);
+        reopen();
+    }
+    for (uint32_t i = 0; i < 2; i++)
+        OK(fx_round(l, 0, i));
+}
+
 static void test_arriving(void **state) {
     (void)state;
     struct inter_key k = fx_key(0, 0, 1);
@@ -573,21 +612,14 @@ static void test_not_a_ledger(void **state) {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, open_fresh, close_it)
 
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(test_a_round),
-                                       TEST(test_one_digest_a_key),
-                                       TEST(test_one_vote_a_term),
-                                       TEST(test_one_record_a_round),
-                                       TEST(test_begin_at),
-                                       TEST(test_arriving),
-                                       TEST(test_swept_at_opening),
-                                       TEST(test_prune),
-                                       TEST(test_cap),
-                                       TEST(test_messages_out),
-                                       TEST(test_messages_in),
-                                       TEST(test_epoch),
-                                       TEST(test_jobs),
-                                       TEST(test_one_writer),
-                                       TEST(test_not_a_ledger)};
+    const struct CMUnitTest tests[] = {TEST(test_a_round),         TEST(test_one_digest_a_key),
+                                       TEST(test_one_vote_a_term), TEST(test_one_record_a_round),
+                                       TEST(test_begin_at),        TEST(test_begin_anew),
+                                       TEST(test_arriving),        TEST(test_swept_at_opening),
+                                       TEST(test_prune),           TEST(test_cap),
+                                       TEST(test_messages_out),    TEST(test_messages_in),
+                                       TEST(test_epoch),           TEST(test_jobs),
+                                       TEST(test_one_writer),      TEST(test_not_a_ledger)};
     if (!mkdtemp(root))
         return 1;
     neb_log_set_sink(testing_drop, NULL);

@@ -1,0 +1,109 @@
+// For test_parted.sh: writes into one member's ledger what a leader that lies to it alone would have made it commit. Its last record of
+// fragment 0 becomes another one of the same round and term, signed by the leader and voted for by both, as the keys in their homes allow.
+// usage: part_ledger HOME HOME_OF_MEMBER_0 HOME_OF_MEMBER_1 …; prints the leader's number. Exit status 2: this member's vote is in the
+// record that the others have, so that it would lie itself.
+#include "inter/ledger.h"
+#include "security/identity.h"
+#include "security/sign.h"
+
+#include <sqlite3.h>
+#include <stdio.h>
+#include <string.h>
+
+static struct inter_record last;
+static bool found;
+
+static void remember(void *user, const struct inter_chain *c) {
+    if (c->fragment == 0)
+        found = inter_ledger_last_commit(user, c->job, 0, &last) == NEB_OK;
+}
+
+static enum neb_status vote(struct sec_identity *id, uint8_t member, uint64_t epoch) {
+    struct inter_accept *a = &last.accepts[last.n_accepts++];
+    struct neb_buf b = {0};
+    uint8_t hash[INTER_SHA_BYTES];
+    *a = (struct inter_accept){.member = member, .epoch = epoch};
+    inter_record_hash(&last, hash);
+    inter_accept_put_body(&b, &last, hash, epoch);
+    enum neb_status st = sec_sign(id, SEC_CONTEXT_ACCEPT, b.p, b.len, a->sig);
+    neb_buf_free(&b);
+    return st;
+}
+
+static enum neb_status sign(struct sec_identity *leader) {
+    struct neb_buf b = {0};
+    inter_record_put_body(&b, &last);
+    enum neb_status st = sec_sign(leader, SEC_CONTEXT_RECORD, b.p, b.len, last.sig);
+    neb_buf_free(&b);
+    return st;
+}
+
+static bool run(sqlite3 *db, const char *sql, const void *blob, size_t n) {
+    sqlite3_stmt *s = NULL;
+    bool good = sqlite3_prepare_v2(db, sql, -1, &s, NULL) == SQLITE_OK &&
+                sqlite3_bind_blob(s, 1, last.job, sizeof last.job, SQLITE_STATIC) == SQLITE_OK &&
+                sqlite3_bind_int64(s, 2, last.round) == SQLITE_OK &&
+                (!blob || sqlite3_bind_blob(s, 3, blob, (int)n, SQLITE_STATIC) == SQLITE_OK) &&
+                sqlite3_step(s) == SQLITE_DONE;
+    sqlite3_finalize(s);
+    return good;
+}
+
+// The record, the chain's end, and no vote for what would follow from the former one.
+static bool store(const char *home) {
+    char path[NEB_PATH_MAX];
+    sqlite3 *db = NULL;
+    struct neb_buf b = {0};
+    uint8_t head[INTER_SHA_BYTES];
+    inter_record_put(&b, &last);
+    inter_record_hash(&last, head);
+    bool good =
+        neb_path(path, sizeof path, home, "ledger.db") == NEB_OK &&
+        sqlite3_open(path, &db) == SQLITE_OK &&
+        run(db, "UPDATE record SET body=?3 WHERE job=?1 AND fragment=0 AND round=?2", b.p, b.len) &&
+        run(db, "UPDATE chain SET head=?3 WHERE job=?1 AND fragment=0 AND next=?2+1", head,
+            sizeof head) &&
+        run(db, "DELETE FROM vote WHERE job=?1 AND round>=?2", NULL, 0) &&
+        run(db, "UPDATE promise SET vote=NULL WHERE job=?1 AND round>=?2", NULL, 0);
+    sqlite3_close(db);
+    neb_buf_free(&b);
+    return good;
+}
+
+int main(int argc, char **argv) {
+    struct inter_ledger *l = NULL;
+    struct inter_standing standing;
+    struct sec_identity *self = NULL, *leader = NULL;
+    int me = -1;
+    uint64_t epoch = 0;
+    for (int i = 2; i < argc; i++)
+        me = strcmp(argv[1], argv[i]) ? me : i - 2;
+    if (me < 0 || sec_init() != NEB_OK || inter_ledger_open_readonly(argv[1], &l) != NEB_OK ||
+        inter_ledger_chains(l, remember, l) != NEB_OK || !found ||
+        inter_ledger_get_standing(l, last.job, &standing) != NEB_OK)
+        return 1;
+    inter_ledger_close(&l);
+    for (uint8_t i = 0; i < last.n_accepts; i++) {
+        if (last.accepts[i].member == me)
+            return 2;
+        epoch = last.accepts[i].member == last.leader ? last.accepts[i].epoch : epoch;
+    }
+    if (!epoch || last.leader + 2 >= argc || sec_identity_load(argv[1], &self) != NEB_OK ||
+        sec_identity_load(argv[last.leader + 2], &leader) != NEB_OK)
+        return 1;
+    last.plans[me].interval++; // a leader's to choose
+    last.n_accepts = 0;
+    uint8_t first = last.leader < me ? last.leader : (uint8_t)me; // by member, ascending
+    for (int k = 0; k < 2; k++) {
+        bool lead = (k == 0) == (first == last.leader);
+        if (vote(lead ? leader : self, lead ? last.leader : (uint8_t)me,
+                 lead ? epoch : standing.epoch) != NEB_OK)
+            return 1;
+    }
+    if (sign(leader) != NEB_OK || !store(argv[1]))
+        return 1;
+    printf("%d\n", last.leader);
+    sec_identity_destroy(&self);
+    sec_identity_destroy(&leader);
+    return 0;
+}

@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# A leader has had two members commit different records of one round: all agents say so, name it, and end the job. It is revoked on the hub; one
+# command at one of the others brings that one back to what the others have, and both train to the end with one model.
+source "$SOURCE/tests/e2e/lib.sh"
+digests_may_differ=1 # before they are one again
+pids=()
+clean_up() {
+    kill "${pids[@]}" ${run:+"$run"} 2>/dev/null || true
+    wait
+}
+port=$((20000 + RANDOM % 11990))
+names=(mallory anna hub) # member 0 leads
+agent() { # name
+    local n=0
+    [[ $1 == hub ]] || n=$([[ $1 == anna ]] && echo 2 || echo 3)
+    "$nebula" agent --home "$T/$1" --listen "127.0.0.1:$((port + 1 + n))" 2>>"$T/$1.log" &
+    pids+=($!)
+    started[$1]=$!
+}
+declare -A started
+within() { # seconds command...
+    local end=$((SECONDS + $1))
+    shift
+    until "$@"; do
+        ((SECONDS < end)) || return 1
+        sleep 0.2
+    done
+}
+link_up() { "$nebula" status --home "$T/$1" --json 2>/dev/null | jq -e --arg n "$2" '.peers[] | select(.name == $n) | .up' >/dev/null 2>&1; }
+state() { "$nebula" jobs --home "$T/$1" --json 2>/dev/null | jq -r '.[0].state'; }
+is() { [[ $(state "$1") == "$2" ]]; }
+ended() { [[ $(state "$1") == failed || $(state "$1") == stopped ]]; }
+commits() { "$nebula" status --home "$T/hub" --json 2>/dev/null | jq '.jobs[0].step // 0'; }
+beyond() { (($(commits) > $1)); }
+says() { grep -q "$2" "$T/$1.log"; }
+
+make_corpus
+"$nebula" init --name acme --listen "127.0.0.1:$port" --link "127.0.0.1:$((port + 1))" --member hub --dir "$T/hub" >/dev/null
+agent hub
+for site in anna mallory; do
+    token=$("$nebula" invite "$site" --ttl 1h --dir "$T/hub")
+    within 20 "$nebula" join "$token" --dir "$T/$site" --endpoint "127.0.0.1:$((port + 1 + $([[ $site == anna ]] && echo 2 || echo 3)))" ||
+        fail "$site cannot join"
+    agent "$site"
+done
+for pair in "hub anna" "hub mallory" "anna mallory"; do
+    # shellcheck disable=SC2086 # two names
+    within 20 link_up $pair || fail "no link: $pair"
+done
+make_job "$T/job.yaml" "grace_s: 5, commit_all: false"
+clusters "$T/job.yaml" "${names[@]}"
+"$nebula" pretrain "$T/job.yaml" --home "$T/hub" --out "$T/run" --steps 260 >"$T/run.log" 2>&1 &
+run=$!
+within 60 beyond 60 || fail "the job does not run: $(tail -n 3 "$T/run.log")"
+kill -KILL "$run" "${started[@]}"
+wait "$run" "${started[@]}" 2>/dev/null || true
+
+victim=
+for site in anna hub; do
+    rc=0
+    leader=$("$BUILD/part_ledger" "$T/$site" "$T/mallory" "$T/anna" "$T/hub") || rc=$?
+    ((rc == 2)) && continue
+    ((rc == 0)) || fail "the ledger of $site cannot be changed"
+    victim=$site
+    break
+done
+[[ $victim && $leader == 0 ]] || fail "no member without a vote in its last record, or mallory does not lead (${leader:-})"
+other=$([[ $victim == anna ]] && echo hub || echo anna)
+for site in "${names[@]}"; do agent "$site"; done
+for site in anna hub; do
+    within 40 ended "$site" || fail "$site goes on: $(state "$site"), $(tail -n 3 "$T/$site.log")"
+    says "$site" 'mallory has lied' || fail "$site does not name mallory"
+    says "$site" 'nebula rejoin' || fail "$site does not say what to do"
+done
+job=$("$nebula" jobs --home "$T/hub" --json | jq -r '.[0].id')
+echo "$victim and $other have parted, mallory is named"
+
+"$nebula" revoke mallory --dir "$T/hub" >/dev/null
+no_peer() { "$nebula" status --home "$T/$1" --json 2>/dev/null | jq -e '[.peers[] | select(.name == "mallory")] == []' >/dev/null; }
+for site in anna hub; do within 10 no_peer "$site" || fail "mallory is still a peer of $site"; done
+"$nebula" rejoin "$job" --home "$T/$victim" >"$T/rejoin.log" 2>&1 || fail "rejoin: $(cat "$T/rejoin.log")"
+! "$nebula" rejoin "$job" --home "$T/$other" >"$T/rejoin2.log" 2>&1 || fail "both sides could be given up"
+[[ -d $T/$victim/jobs/$job/former/checkpoint ]] || fail "what was given up is not kept"
+for site in anna hub; do
+    within 120 is "$site" done || fail "$site does not end the job: $(state "$site"), $(tail -n 5 "$T/$site.log")"
+    "$nebula" ledger verify "$T/$site" >"$T/verify.log" 2>&1 || fail "ledger of $site: $(cat "$T/verify.log")"
+done
+cmp "$T/anna/jobs/$job/model.ckpt" "$T/hub/jobs/$job/model.ckpt" || fail "the two ended with different models"
+echo "$victim went on with what $other had: one model at the end"
