@@ -3,6 +3,7 @@
 #include "agent/base/log.h"
 #include "agent/daemon_state.h"
 #include "agent/distill.h"
+#include "agent/status.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +25,20 @@ static bool may(const struct daemon *d, const struct agent_job *job, char *why, 
                 : NULL;
     snprintf(why, cap, "%s", no ? no : "");
     return !no;
+}
+
+// Whoever comes back with nothing needs what this cluster has.
+static bool needed(const struct daemon *d, const struct agent_jobrun *j, char *why, size_t cap) {
+    struct inter_job_status st;
+    char names[320];
+    if (!j || !inter_service_job_status(d->service, j->id, &st) || !st.renewed)
+        return false;
+    agent_status_names(&j->job, st.renewed, names, sizeof names);
+    snprintf(why, cap,
+             "%s has given up its side, or lost its disk, and needs what this cluster has: nebula "
+             "resume goes on with it",
+             names);
+    return true;
 }
 
 static enum neb_status put_aside(const char *dir, const char *former, const char *name) {
@@ -62,7 +77,8 @@ bool daemon_job_renew(struct daemon *d, const struct agent_job_record *r, char *
     uint8_t id[AGENT_JOB_ID_BYTES];
     snprintf(why, cap, "the agent's log says why");
     bool ok = job && neb_unhex(r->hex, id, sizeof id) &&
-              agent_job_from_json(r->spec, job) == NEB_OK && may(d, job, why, cap);
+              agent_job_from_json(r->spec, job) == NEB_OK && may(d, job, why, cap) &&
+              !needed(d, j, why, cap);
     free(job);
     if (!ok)
         return false;

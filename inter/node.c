@@ -418,6 +418,7 @@ bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_I
                                      .removed = j->c.removed,
                                      .lost = j->lost,
                                      .liars = j->liars,
+                                     .renewed = j->standing.renewed & ~j->c.gone,
                                      .split = node_parted(j),
                                      .attempts = inter_node_attempt(n, job),
                                      .votes = j->standing.joined};

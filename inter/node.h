@@ -252,6 +252,7 @@ struct inter_job_status {
     uint16_t live, direct; // bit per member: heard lately; connected to this node
     uint16_t removed;      // bit per member: by a signed membership version
     uint16_t liars;        // bit per member: there is evidence against it
+    uint16_t renewed;      // bit per member: came back with an empty ledger and has not caught up
     bool split;            // INTER_ACT_SPLIT: the job's members have parted
     uint16_t waits; // bit per member: not heard, and without it no round can end; 0: rounds can
     uint32_t lag;   // rounds that the fragment furthest behind has to catch up

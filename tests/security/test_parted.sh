@@ -79,6 +79,7 @@ echo "$victim and $other have parted, mallory is named"
 no_peer() { "$nebula" status --home "$T/$1" --json 2>/dev/null | jq -e '[.peers[] | select(.name == "mallory")] == []' >/dev/null; }
 for site in anna hub; do within 10 no_peer "$site" || fail "mallory is still a peer of $site"; done
 "$nebula" rejoin "$job" --home "$T/$victim" >"$T/rejoin.log" 2>&1 || fail "rejoin: $(cat "$T/rejoin.log")"
+within 10 says "$other" 'came back with an empty ledger' || fail "$other does not hear of it"
 ! "$nebula" rejoin "$job" --home "$T/$other" >"$T/rejoin2.log" 2>&1 || fail "both sides could be given up"
 [[ -d $T/$victim/jobs/$job/former/checkpoint ]] || fail "what was given up is not kept"
 for site in anna hub; do
