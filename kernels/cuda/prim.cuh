@@ -32,20 +32,22 @@ __host__ __device__ static inline float wide(bf16 x) {
 #endif
 }
 
-// Nearest even. A NaN stays one: rounding its bits could carry it into an infinity.
+// Nearest even. A NaN stays one: rounding its bits could carry it into an infinity. The device has an instruction for it,
+// which gives every NaN the same bits.
 __host__ __device__ static inline uint16_t bf16_bits(float x) {
 #ifdef __CUDA_ARCH__
-    uint32_t u = __float_as_uint(x);
+    uint16_t out;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(out) : "f"(x));
+    return out;
 #else
     union {
         float f;
         uint32_t u;
     } v = {x};
-    uint32_t u = v.u;
+    if ((v.u & 0x7fffffffu) > 0x7f800000u)
+        return (uint16_t)(v.u >> 16 | 0x40);
+    return (uint16_t)((v.u + 0x7fff + (v.u >> 16 & 1)) >> 16);
 #endif
-    if ((u & 0x7fffffffu) > 0x7f800000u)
-        return (uint16_t)(u >> 16 | 0x40);
-    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 __host__ __device__ static inline bf16 narrow_bf16(float x) {
     bf16 b = {bf16_bits(x)};
@@ -89,12 +91,44 @@ template <class T, int V> __device__ static inline void load(float (&out)[V], co
     for (int i = 0; i < V; i++)
         out[i] = wide(v.x[i]);
 }
-template <class T, int V> __device__ static inline void store(T *p, const float (&in)[V]) {
-    Vec<T, V> v;
+template <class T, int V> struct Put {
+    __device__ static inline void to(T *p, const float (&in)[V]) {
+        Vec<T, V> v;
 #pragma unroll
-    for (int i = 0; i < V; i++)
-        v.x[i] = Narrow<T>::of(in[i]);
-    *reinterpret_cast<Vec<T, V> *>(p) = v;
+        for (int i = 0; i < V; i++)
+            v.x[i] = Narrow<T>::of(in[i]);
+        *reinterpret_cast<Vec<T, V> *>(p) = v;
+    }
+};
+// In words of two, one conversion each. The stores are written out: of a struct the compiler makes several, of two bytes each, where
+// it lies behind a branch. p is in global memory.
+template <> struct Put<bf16, 4> {
+    __device__ static inline void to(bf16 *p, const float (&in)[4]) {
+        uint32_t a = pack_bf16(in[0], in[1]), b = pack_bf16(in[2], in[3]);
+#ifdef __CUDA_ARCH__
+        asm volatile("st.global.v2.b32 [%0], {%1,%2};" ::"l"(p), "r"(a), "r"(b) : "memory");
+#else
+        Vec<uint32_t, 2> v = {{a, b}};
+        *reinterpret_cast<Vec<uint32_t, 2> *>(p) = v;
+#endif
+    }
+};
+template <> struct Put<bf16, 8> {
+    __device__ static inline void to(bf16 *p, const float (&in)[8]) {
+        uint32_t a = pack_bf16(in[0], in[1]), b = pack_bf16(in[2], in[3]),
+                 c = pack_bf16(in[4], in[5]), d = pack_bf16(in[6], in[7]);
+#ifdef __CUDA_ARCH__
+        asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(a), "r"(b), "r"(c),
+                     "r"(d)
+                     : "memory");
+#else
+        Vec<uint32_t, 4> v = {{a, b, c, d}};
+        *reinterpret_cast<Vec<uint32_t, 4> *>(p) = v;
+#endif
+    }
+};
+template <class T, int V> __device__ static inline void store(T *p, const float (&in)[V]) {
+    Put<T, V>::to(p, in);
 }
 
 // i = row * per + col; 64-bit division costs a hundred instructions, so it is kept for arrays that need it.

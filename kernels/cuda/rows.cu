@@ -266,14 +266,23 @@ __global__ void rmsnorm_bwd(float *dh, T *dh_t, float *sums, const T *dy, const 
     }
 }
 
-// out (d) += columns of partial (rows, d). A warp takes every eighth row of 32 columns; then the warps' sums in order.
+// out (d) += columns of partial (rows, d). A warp takes every eighth row of 32 columns; then the warps' sums in order. There are few
+// blocks, so what a warp waits for is a load: sixteen of them are under way before the first is added.
+enum { COLUMN_LOADS = 16 };
 __global__ void add_columns(float *out, const float *partial, int rows, int d) {
     __shared__ float room[WARPS][WARP];
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP,
         col = (int)blockIdx.x * WARP + lane;
     float sum = 0;
-    for (int i = warp; col < d && i < rows; i += WARPS)
-        sum += partial[(size_t)i * d + col];
+    for (int i = warp; col < d && i < rows; i += COLUMN_LOADS * WARPS) {
+        float x[COLUMN_LOADS];
+#pragma unroll
+        for (int k = 0; k < COLUMN_LOADS; k++)
+            x[k] = i + k * WARPS < rows ? partial[(size_t)(i + k * WARPS) * d + col] : 0.0f;
+#pragma unroll
+        for (int k = 0; k < COLUMN_LOADS; k++)
+            sum += x[k];
+    }
     room[warp][lane] = sum;
     __syncthreads();
     if (warp > 0 || col >= d)

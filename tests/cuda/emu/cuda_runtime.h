@@ -12,7 +12,8 @@
 //   sanitizer (preset asan) every access outside it shows
 // - warps in step with each other, or one far ahead of the others; asynchronous copies when they are issued, or not before
 //   they are waited for (by the seed)
-// - launch limits (threads, shared memory, grid) are checked at every launch
+// - launch limits (threads, shared memory, grid) are checked at every launch; more than 48 KiB of dynamic shared memory only where the
+//   kernel was given it before (cudaFuncSetAttribute)
 //
 // The queue runs at once, as the calls come; with EMU_LATE=1 in the environment, only where somebody waits for it, and as far as he
 // waits: what looks at memory too early, or overwrites what the queue has yet to read, gets other numbers.
@@ -57,8 +58,8 @@ struct position {
 extern position *now; // of the thread that runs
 extern dim3 block_dim, grid_dim;
 
-void launch(const char *what, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t s,
-            const std::function<void()> &body);
+void launch(const char *what, const void *kernel, dim3 grid, dim3 block, size_t shared_bytes,
+            cudaStream_t s, const std::function<void()> &body);
 unsigned char *dynamic_shared();
 void block_barrier();
 // All lanes give `in` (size bytes) and get a pointer to what every lane gave, 64 bytes apart; it holds until the lane's next
@@ -84,7 +85,7 @@ template <class T> T from_lane(const char *what, T v, int src) {
 #define gridDim   (emu::grid_dim)
 
 #define KERN_LAUNCH(kernel, grid, block, shared, stream, ...)                                      \
-    emu::launch(#kernel, grid, block, shared, stream,                                              \
+    emu::launch(#kernel, (const void *)(kernel), grid, block, shared, stream,                      \
                 std::bind([](auto... a) { kernel(a...); }, __VA_ARGS__))
 #define KERN_DYNAMIC_SHARED(name) unsigned char *name = emu::dynamic_shared()
 

@@ -107,6 +107,8 @@ void emu_goes_on(void);
 size_t emu_push(cudaStream_t s, int (*run)(void *op), void *op);
 cudaError_t emu_enqueue(cudaStream_t s, void (*run)(const void *job), const void *job,
                         size_t bytes);
+// Of a kernel, by its address: what cudaFuncSetAttribute gave it, or the 48 KiB that every launch may have.
+size_t emu_dynamic_shared_of(const void *kernel);
 // graph.cc: is something captured; and what a call returns that is not allowed then (cudaSuccess: nothing is), which spoils it
 int emu_capturing(void);
 cudaError_t emu_forbidden(void);

@@ -288,11 +288,12 @@ cudaError_t enqueue(cudaStream_t s, std::function<void()> job) {
     return cudaSuccess;
 }
 
-void launch(const char *what, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t s,
-            const std::function<void()> &f) {
+void launch(const char *what, const void *kernel, dim3 grid, dim3 block, size_t shared_bytes,
+            cudaStream_t s, const std::function<void()> &f) {
     size_t n = (size_t)block.x * block.y * block.z;
-    if (n < 1 || n > THREADS_MAX || shared_bytes > 227 << 10 || grid.x < 1 || grid.y < 1 ||
-        grid.z < 1 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535 || n % WARP) {
+    if (n < 1 || n > THREADS_MAX || shared_bytes > emu_dynamic_shared_of(kernel) || grid.x < 1 ||
+        grid.y < 1 || grid.z < 1 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535 ||
+        n % WARP) {
         fprintf(stderr,
                 "emulated launch of %s: grid %u %u %u, block %zu, %zu bytes of shared memory\n",
                 what, grid.x, grid.y, grid.z, n, shared_bytes);

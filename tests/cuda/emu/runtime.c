@@ -275,8 +275,27 @@ const char *cudaGetErrorString(cudaError_t e) {
                ? "operation failed due to a previous error during capture"
                : "invalid argument";
 }
+
+enum { KERNELS_MOST = 128, SHARED_PLAIN = 48 << 10, SHARED_MOST = 227 << 10 };
+static struct {
+    const void *kernel;
+    size_t dynamic_shared;
+} given[KERNELS_MOST];
+
 cudaError_t cudaFuncSetAttribute(const void *f, enum cudaFuncAttribute a, int value) {
-    (void)f;
-    (void)a;
-    return value >= 0 && value <= 227 << 10 ? cudaSuccess : cudaErrorInvalidValue;
+    int i = 0;
+    while (i < KERNELS_MOST && given[i].kernel && given[i].kernel != f)
+        i++;
+    if (a != cudaFuncAttributeMaxDynamicSharedMemorySize || i == KERNELS_MOST || value < 0 ||
+        value > SHARED_MOST)
+        return cudaErrorInvalidValue;
+    given[i].kernel = f;
+    given[i].dynamic_shared = (size_t)value;
+    return cudaSuccess;
+}
+size_t emu_dynamic_shared_of(const void *kernel) {
+    for (int i = 0; i < KERNELS_MOST && given[i].kernel; i++)
+        if (given[i].kernel == kernel && given[i].dynamic_shared > SHARED_PLAIN)
+            return given[i].dynamic_shared;
+    return SHARED_PLAIN;
 }
