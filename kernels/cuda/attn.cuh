@@ -42,5 +42,9 @@ __host__ __device__ static inline bool attn_all_seen(struct attn_mask m, int i0,
         return false;
     return j0 + nj - 1 <= i0 || j0 + nj <= m.prefix;
 }
+// None of the queries i0 .. i0 + ni - 1 sees a key at or beyond j0.
+__host__ __device__ static inline bool attn_none_seen(struct attn_mask m, int i0, int ni, int j0) {
+    return i0 >= m.T || j0 >= attn_keys_end(m, i0, ni);
+}
 
 #endif

@@ -1,8 +1,8 @@
 // Attention in bf16 on tensor cores, head_dim 32, 64 or 128: never a (T, T) matrix, as in FlashAttention (arXiv 2205.14135,
 // 2307.08691). Scores, softmax and all sums are fp32; what a product reads is bf16.
 //
-// A block of four warps owns 64 rows, 16 a warp, and walks through tiles of rows of the other side, which arrive in shared
-// memory two tiles deep by asynchronous copies:
+// A block of four warps owns 128 rows with head_dim 64, two atoms of 16 a warp (else 64 and one), and walks through tiles of rows of the
+// other side, which arrive in shared memory two tiles deep by asynchronous copies:
 //
 //     fwd     owns queries      streams K, V      S = Q K^T, online softmax, O += P V
 //     bwd_q   owns queries      streams K, V      S, dP = dO V^T, dS = P (dP - delta), dQ += dS K
@@ -14,13 +14,13 @@
 //
 //     accumulator (16, 8), lane l: rows l/4, l/4 + 8, columns 2(l%4), +1     two neighbours make A (16, 16)
 //
+// A fragment of the other side is loaded once for two atoms: 512 bytes, four turns of shared memory, for four mma instead of two, so
+// that the tensor cores' rate and not shared memory's bounds a tile (README.md, "What the compiler says").
+//
 // Rows in shared memory are HD + 8 elements apart: 16 bytes more than a multiple of 64, so that the eight rows of an
 // ldmatrix fall into different banks. Rows beyond T arrive as zeros and are masked.
-#include "kernels/cuda/attn.cuh"
+#include "kernels/cuda/attn_tiles.cuh"
 #include "kernels/cuda/launch.h"
-
-enum { WARPS = 4, THREADS = WARPS * WARP, BLOCK = 64, PAD = 8 };
-#define LOG2_E 1.44269504088896340736f
 
 struct mma_job {
     int T, n_heads, group;
@@ -35,231 +35,97 @@ static struct mma_job job_of(const struct kern_attn *a) {
     return j;
 }
 
-// ROWS rows from `first` on of x (row stride ld) into room (ROWS, HD + PAD); zeros at and beyond T.
-template <int HD, int ROWS>
-__device__ static inline void fetch(bf16 *room, const bf16 *x, int ld, int first, int T) {
-    const int per = HD / 8; // pieces of 16 bytes a row
-    for (int i = (int)threadIdx.x; i < ROWS * per; i += THREADS) {
-        int r = i / per, c = i % per * 8;
-        bool valid = first + r < T;
-        cp_async16(room + r * (HD + PAD) + c, x + (size_t)(valid ? first + r : 0) * ld + c, valid);
-    }
-}
-
-// A fragments: rows row0 .. +15, columns k0 .. +15 of room.
-template <int HD>
-__device__ static inline void a_fragment(uint32_t a[4], const bf16 *room, int row0, int k0) {
-    int lane = (int)threadIdx.x % WARP, m = lane / 8, r = lane % 8;
-    ldmatrix_x4(a, room + (row0 + m % 2 * 8 + r) * (HD + PAD) + k0 + m / 2 * 8);
-}
-
-// A warp's own 16 rows (16, HD), as fragments: kept in registers for all tiles, or where those are short read from the own
-// tile each time.
-template <int HD, bool KEEP> struct Own {
-    uint32_t kept[KEEP ? HD / 16 : 1][4];
-    const bf16 *room;
-    int row0;
-    // once the tile is there
-    __device__ inline void take(const bf16 *tile, int first) {
-        room = tile;
-        row0 = first;
-        if (KEEP)
-#pragma unroll
-            for (int k = 0; k < HD; k += 16)
-                a_fragment<HD>(kept[KEEP ? k / 16 : 0], tile, first, k);
-    }
-    __device__ inline void fragment(uint32_t (&a)[4], int k) const {
-        if (!KEEP)
-            a_fragment<HD>(a, room, row0, k);
-        else
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                a[i] = kept[KEEP ? k / 16 : 0][i];
-    }
-};
-// Where a multiprocessor takes no fewer blocks with them in registers (README.md, "What the compiler says").
-template <int HD> struct Keep {
-    static const bool fwd = true, bwd_q = HD <= 64, bwd_kv = HD == 64;
-};
-
-// acc (16, ROWS) += own (16, HD) · other (ROWS, HD)^T
-template <int HD, int ROWS, bool KEEP>
-__device__ static inline void times_transposed(float (&acc)[ROWS / 8][4], const Own<HD, KEEP> &own,
-                                               const bf16 *other) {
-    int lane = (int)threadIdx.x % WARP, m = lane / 8, r = lane % 8;
-#pragma unroll
-    for (int k = 0; k < HD; k += 16) {
-        uint32_t a[4];
-        own.fragment(a, k);
-#pragma unroll
-        for (int n = 0; n < ROWS; n += 16) {
-            uint32_t b[4];
-            ldmatrix_x4(b, other + (n + m / 2 * 8 + r) * (HD + PAD) + k + m % 2 * 8);
-            mma_bf16_16816(acc[n / 8], a, b[0], b[1]);
-            mma_bf16_16816(acc[n / 8 + 1], a, b[2], b[3]);
-        }
-    }
-}
-
-// acc (16, HD) += p (16, ROWS) · other (ROWS, HD), p as accumulators
-template <int HD, int ROWS>
-__device__ static inline void times(float (&acc)[HD / 8][4], const float (&p)[ROWS / 8][4],
-                                    const bf16 *other) {
-    int lane = (int)threadIdx.x % WARP, m = lane / 8, r = lane % 8;
-#pragma unroll
-    for (int k = 0; k < ROWS; k += 16) {
-        const float *lo = p[k / 8], *hi = p[k / 8 + 1];
-        uint32_t a[4] = {pack_bf16(lo[0], lo[1]), pack_bf16(lo[2], lo[3]), pack_bf16(hi[0], hi[1]),
-                         pack_bf16(hi[2], hi[3])};
-#pragma unroll
-        for (int n = 0; n < HD; n += 16) {
-            uint32_t b[4];
-            ldmatrix_x4_trans(b, other + (k + m % 2 * 8 + r) * (HD + PAD) + n + m / 2 * 8);
-            mma_bf16_16816(acc[n / 8], a, b[0], b[1]);
-            mma_bf16_16816(acc[n / 8 + 1], a, b[2], b[3]);
-        }
-    }
-}
-
-// Rows row, row + 8 of this lane's accumulators to x, times factors; nothing beyond T.
-template <int HD>
-__device__ static inline void write_out(bf16 *x, int ld, int row, int T,
-                                        const float (&acc)[HD / 8][4], float f0, float f1) {
-    int col = (int)threadIdx.x % 4 * 2;
-#pragma unroll
-    for (int n = 0; n < HD / 8; n++) {
-        if (row < T)
-            *reinterpret_cast<uint32_t *>(x + (size_t)row * ld + n * 8 + col) =
-                pack_bf16(acc[n][0] * f0, acc[n][1] * f0);
-        if (row + 8 < T)
-            *reinterpret_cast<uint32_t *>(x + (size_t)(row + 8) * ld + n * 8 + col) =
-                pack_bf16(acc[n][2] * f1, acc[n][3] * f1);
-    }
-}
-
-// Over the four lanes that share a row.
-__device__ static inline float row_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 1));
-    return fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 2));
-}
-__device__ static inline float row_sum(float x) {
-    x += __shfl_xor_sync(ALL_LANES, x, 1);
-    return x + __shfl_xor_sync(ALL_LANES, x, 2);
-}
-
-template <int HD> struct Tile {
-    static const int own = BLOCK * (HD + PAD); // elements
-};
-
 // grid: (blocks of queries, heads, B). The longest rows of a causal mask come first.
 template <int HD>
 __global__ void __launch_bounds__(THREADS)
     fwd(struct mma_job J, bf16 *out, int ldo, float *lse, const bf16 *q, int ldq, const bf16 *k,
         int ldk, const bf16 *v, int ldv) {
     KERN_DYNAMIC_SHARED(room);
-    bf16 *own = reinterpret_cast<bf16 *>(room), *stream = own + Tile<HD>::own;
+    const int ATOMS = Cut<HD>::atoms, BLOCK = Cut<HD>::block, KEYS = Cut<HD>::keys,
+              tile = KEYS * (HD + PAD);
+    bf16 *own = reinterpret_cast<bf16 *>(room), *stream = own + BLOCK * (HD + PAD);
     int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP, h = (int)blockIdx.y,
         b = (int)blockIdx.z, i0 = (int)(gridDim.x - 1 - blockIdx.x) * BLOCK,
-        row = i0 + warp * 16 + lane / 4, col = lane % 4 * 2;
+        row = i0 + warp * 16 * ATOMS + lane / 4, col = lane % 4 * 2;
+    // What a mask is asked for: rows of the warp, or where that is one atom of the block, which costs fewer registers.
+    int mine = ATOMS > 1 ? row - lane / 4 : i0, n_mine = ATOMS > 1 ? 16 * ATOMS : BLOCK;
     struct attn_mask m = attn_mask_of(J.T, J.kind, J.prefix_len, b);
     size_t first = (size_t)b * J.T;
     const bf16 *kh = k + first * ldk + (size_t)(h / J.group) * HD,
                *vh = v + first * ldv + (size_t)(h / J.group) * HD;
-    int tiles = (attn_keys_end(m, i0, BLOCK) + BLOCK - 1) / BLOCK;
+    int tiles = (attn_keys_end(m, i0, BLOCK) + KEYS - 1) / KEYS;
     fetch<HD, BLOCK>(own, q + first * ldq + (size_t)h * HD, ldq, i0, J.T);
     cp_async_commit();
-    fetch<HD, BLOCK>(stream, kh, ldk, 0, J.T);
-    fetch<HD, BLOCK>(stream + Tile<HD>::own, vh, ldv, 0, J.T);
+    fetch<HD, KEYS>(stream, kh, ldk, 0, J.T);
+    fetch<HD, KEYS>(stream + tile, vh, ldv, 0, J.T);
     cp_async_commit();
     cp_async_wait<1>();
     __syncthreads();
-    Own<HD, Keep<HD>::fwd> queries;
-    queries.take(own, warp * 16);
-    float acc[HD / 8][4] = {{0}}, max0 = -INFINITY, max1 = -INFINITY, sum0 = 0, sum1 = 0,
-                   c = J.scale * LOG2_E; // scores in powers of two
+    Own<HD, Cut<HD>::keep_fwd> queries[ATOMS];
+    float acc[ATOMS][HD / 8][4] = {{{0}}}, max[ATOMS][2], sum[ATOMS][2],
+                          c = J.scale * LOG2_E; // scores in powers of two
+#pragma unroll
+    for (int a = 0; a < ATOMS; a++) {
+        queries[a].take(own, (warp * ATOMS + a) * 16);
+        max[a][0] = max[a][1] = -INFINITY;
+        sum[a][0] = sum[a][1] = 0;
+    }
     for (int t = 0; t < tiles; t++) {
-        bf16 *keys = stream + t % 2 * 2 * Tile<HD>::own, *values = keys + Tile<HD>::own;
+        bf16 *keys = stream + t % 2 * 2 * tile, *values = keys + tile;
         if (t + 1 < tiles) {
-            bf16 *next = stream + (t + 1) % 2 * 2 * Tile<HD>::own;
-            fetch<HD, BLOCK>(next, kh, ldk, (t + 1) * BLOCK, J.T);
-            fetch<HD, BLOCK>(next + Tile<HD>::own, vh, ldv, (t + 1) * BLOCK, J.T);
+            bf16 *next = stream + (t + 1) % 2 * 2 * tile;
+            fetch<HD, KEYS>(next, kh, ldk, (t + 1) * KEYS, J.T);
+            fetch<HD, KEYS>(next + tile, vh, ldv, (t + 1) * KEYS, J.T);
         }
         cp_async_commit(); // an empty group at the end, so that the count below is right
         cp_async_wait<1>();
         __syncthreads();
-        float s[BLOCK / 8][4] = {{0}};
-        times_transposed<HD, BLOCK>(s, queries, keys);
-        int j0 = t * BLOCK;
-        if (!attn_all_seen(m, i0, BLOCK, j0, BLOCK)) {
+        int j0 = t * KEYS;
+        if (ATOMS == 1 || !attn_none_seen(m, mine, n_mine, j0)) { // by this warp
+            float s[ATOMS][KEYS / 8][4] = {{{0}}};
+            times_transposed<HD, KEYS>(s, queries, keys);
+            bool all = attn_all_seen(m, mine, n_mine, j0, KEYS);
 #pragma unroll
-            for (int n = 0; n < BLOCK / 8; n++)
-#pragma unroll
-                for (int e = 0; e < 4; e++)
-                    if (!attn_sees(m, row + e / 2 * 8, j0 + n * 8 + col + e % 2))
-                        s[n][e] = -INFINITY;
+            for (int a = 0; a < ATOMS; a++) {
+                if (!all)
+                    hide<KEYS>(s[a], m, row + 16 * a, j0 + col);
+                soften<HD, KEYS>(s[a], acc[a], max[a], sum[a], c);
+            }
+            times<HD, KEYS>(acc, s, values);
         }
-        float top0 = max0, top1 = max1;
-#pragma unroll
-        for (int n = 0; n < BLOCK / 8; n++) {
-            top0 = fmaxf(top0, fmaxf(s[n][0], s[n][1]));
-            top1 = fmaxf(top1, fmaxf(s[n][2], s[n][3]));
-        }
-        top0 = row_max(top0);
-        top1 = row_max(top1);
-        // A row beyond T sees nothing: its maximum stays -inf, and 0 in its place keeps NaN out.
-        float base0 = top0 == -INFINITY ? 0.0f : top0 * c,
-              base1 = top1 == -INFINITY ? 0.0f : top1 * c;
-        float shrink0 = fast_exp2(max0 * c - base0), shrink1 = fast_exp2(max1 * c - base1);
-        max0 = top0;
-        max1 = top1;
-        float more0 = 0, more1 = 0;
-#pragma unroll
-        for (int n = 0; n < BLOCK / 8; n++) {
-            s[n][0] = fast_exp2(s[n][0] * c - base0);
-            s[n][1] = fast_exp2(s[n][1] * c - base0);
-            s[n][2] = fast_exp2(s[n][2] * c - base1);
-            s[n][3] = fast_exp2(s[n][3] * c - base1);
-            more0 += s[n][0] + s[n][1];
-            more1 += s[n][2] + s[n][3];
-        }
-        sum0 = sum0 * shrink0 + more0; // of this lane's columns; lanes meet at the end
-        sum1 = sum1 * shrink1 + more1;
-#pragma unroll
-        for (int n = 0; n < HD / 8; n++) {
-            acc[n][0] *= shrink0;
-            acc[n][1] *= shrink0;
-            acc[n][2] *= shrink1;
-            acc[n][3] *= shrink1;
-        }
-        times<HD, BLOCK>(acc, s, values);
         __syncthreads(); // before the next turn overwrites this tile
     }
     cp_async_wait<0>();
-    sum0 = row_sum(sum0);
-    sum1 = row_sum(sum1);
-    write_out<HD>(out + first * ldo + (size_t)h * HD, ldo, row, J.T, acc, 1.0f / sum0, 1.0f / sum1);
-    if (lane % 4 == 0) {
+#pragma unroll
+    for (int a = 0; a < ATOMS; a++) {
+        float sum0 = row_sum(sum[a][0]), sum1 = row_sum(sum[a][1]);
+        int at = row + 16 * a;
+        write_out<HD>(out + first * ldo + (size_t)h * HD, ldo, at, J.T, acc[a], 1.0f / sum0,
+                      1.0f / sum1);
         float *to = lse + ((size_t)b * J.n_heads + h) * J.T;
-        if (row < J.T)
-            to[row] = max0 * J.scale + logf(sum0);
-        if (row + 8 < J.T)
-            to[row + 8] = max1 * J.scale + logf(sum1);
+        if (lane % 4 == 0 && at < J.T)
+            to[at] = max[a][0] * J.scale + logf(sum0);
+        if (lane % 4 == 0 && at + 8 < J.T)
+            to[at + 8] = max[a][1] * J.scale + logf(sum1);
     }
 }
 
 // Own: Q, dO. Stream: K, V.
-template <int HD, int STEP>
+template <int HD>
 __global__ void __launch_bounds__(THREADS)
     bwd_q(struct mma_job J, bf16 *dq, const bf16 *dout, int ldo, const float *lse,
           const float *delta, const bf16 *q, int ldq, const bf16 *k, int ldk, const bf16 *v,
           int ldv) {
     KERN_DYNAMIC_SHARED(room);
-    const int step = STEP * (HD + PAD);
-    bf16 *own_q = reinterpret_cast<bf16 *>(room), *own_do = own_q + Tile<HD>::own,
-         *stream = own_do + Tile<HD>::own;
+    const int ATOMS = Cut<HD>::atoms, BLOCK = Cut<HD>::block, STEP = Cut<HD>::keys_bwd,
+              tile = STEP * (HD + PAD);
+    bf16 *own_q = reinterpret_cast<bf16 *>(room), *own_do = own_q + BLOCK * (HD + PAD),
+         *stream = own_do + BLOCK * (HD + PAD);
     int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP, h = (int)blockIdx.y,
         b = (int)blockIdx.z, i0 = (int)(gridDim.x - 1 - blockIdx.x) * BLOCK,
-        row = i0 + warp * 16 + lane / 4, col = lane % 4 * 2;
+        row = i0 + warp * 16 * ATOMS + lane / 4, col = lane % 4 * 2;
+    // What a mask is asked for: rows of the warp, or where that is one atom of the block, which costs fewer registers.
+    int mine = ATOMS > 1 ? row - lane / 4 : i0, n_mine = ATOMS > 1 ? 16 * ATOMS : BLOCK;
     struct attn_mask m = attn_mask_of(J.T, J.kind, J.prefix_len, b);
     size_t first = (size_t)b * J.T, stats = ((size_t)b * J.n_heads + h) * J.T;
     const bf16 *kh = k + first * ldk + (size_t)(h / J.group) * HD,
@@ -269,66 +135,80 @@ __global__ void __launch_bounds__(THREADS)
     fetch<HD, BLOCK>(own_do, dout + first * ldo + (size_t)h * HD, ldo, i0, J.T);
     cp_async_commit();
     fetch<HD, STEP>(stream, kh, ldk, 0, J.T);
-    fetch<HD, STEP>(stream + step, vh, ldv, 0, J.T);
+    fetch<HD, STEP>(stream + tile, vh, ldv, 0, J.T);
     cp_async_commit();
     cp_async_wait<1>();
     __syncthreads();
-    Own<HD, Keep<HD>::bwd_q> queries, grads;
-    queries.take(own_q, warp * 16);
-    grads.take(own_do, warp * 16);
-    float c = J.scale * LOG2_E, l[2] = {0, 0}, dl[2] = {0, 0}, acc[HD / 8][4] = {{0}};
+    Own<HD, Cut<HD>::keep_q> queries[ATOMS], grads[ATOMS];
+    float c = J.scale * LOG2_E, l[ATOMS][2] = {{0}}, dl[ATOMS][2] = {{0}},
+          acc[ATOMS][HD / 8][4] = {{{0}}};
 #pragma unroll
-    for (int e = 0; e < 2; e++)
-        if (row + 8 * e < J.T) {
-            l[e] = lse[stats + row + 8 * e] * LOG2_E;
-            dl[e] = delta[stats + row + 8 * e];
-        }
+    for (int a = 0; a < ATOMS; a++) {
+        queries[a].take(own_q, (warp * ATOMS + a) * 16);
+        grads[a].take(own_do, (warp * ATOMS + a) * 16);
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            if (row + 16 * a + 8 * e < J.T) {
+                l[a][e] = lse[stats + row + 16 * a + 8 * e] * LOG2_E;
+                dl[a][e] = delta[stats + row + 16 * a + 8 * e];
+            }
+    }
     for (int t = 0; t < tiles; t++) {
-        bf16 *keys = stream + t % 2 * 2 * step, *values = keys + step;
+        bf16 *keys = stream + t % 2 * 2 * tile, *values = keys + tile;
         if (t + 1 < tiles) {
-            bf16 *next = stream + (t + 1) % 2 * 2 * step;
+            bf16 *next = stream + (t + 1) % 2 * 2 * tile;
             fetch<HD, STEP>(next, kh, ldk, (t + 1) * STEP, J.T);
-            fetch<HD, STEP>(next + step, vh, ldv, (t + 1) * STEP, J.T);
+            fetch<HD, STEP>(next + tile, vh, ldv, (t + 1) * STEP, J.T);
         }
         cp_async_commit();
         cp_async_wait<1>();
         __syncthreads();
-        float s[STEP / 8][4] = {{0}}, dp[STEP / 8][4] = {{0}};
-        times_transposed<HD, STEP>(s, queries, keys);
-        times_transposed<HD, STEP>(dp, grads, values);
         int j0 = t * STEP;
-        bool all = attn_all_seen(m, i0, BLOCK, j0, STEP);
+        if (ATOMS == 1 || !attn_none_seen(m, mine, n_mine, j0)) {
+            float s[ATOMS][STEP / 8][4] = {{{0}}}, dp[ATOMS][STEP / 8][4] = {{{0}}};
+            times_transposed<HD, STEP>(s, queries, keys);
+            times_transposed<HD, STEP>(dp, grads, values);
+            bool all = attn_all_seen(m, mine, n_mine, j0, STEP);
 #pragma unroll
-        for (int n = 0; n < STEP / 8; n++)
+            for (int a = 0; a < ATOMS; a++)
 #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                float p = fast_exp2(s[n][e] * c - l[e / 2]);
-                if (!all && !attn_sees(m, row + e / 2 * 8, j0 + n * 8 + col + e % 2))
-                    s[n][e] = 0;
-                else
-                    s[n][e] = p * (dp[n][e] - dl[e / 2]);
-            }
-        times<HD, STEP>(acc, s, keys);
+                for (int n = 0; n < STEP / 8; n++)
+#pragma unroll
+                    for (int e = 0; e < 4; e++) {
+                        float p = fast_exp2(s[a][n][e] * c - l[a][e / 2]);
+                        if (!all &&
+                            !attn_sees(m, row + 16 * a + e / 2 * 8, j0 + n * 8 + col + e % 2))
+                            s[a][n][e] = 0;
+                        else
+                            s[a][n][e] = p * (dp[a][n][e] - dl[a][e / 2]);
+                    }
+            times<HD, STEP>(acc, s, keys);
+        }
         __syncthreads();
     }
     cp_async_wait<0>();
-    write_out<HD>(dq + first * ldq + (size_t)h * HD, ldq, row, J.T, acc, J.scale, J.scale);
+#pragma unroll
+    for (int a = 0; a < ATOMS; a++)
+        write_out<HD>(dq + first * ldq + (size_t)h * HD, ldq, row + 16 * a, J.T, acc[a], J.scale,
+                      J.scale);
 }
 
 // Own: K, V. Stream: Q, dO with their lse and delta, of all query heads that read this key/value head.
-template <int HD, int STEP>
+template <int HD>
 __global__ void __launch_bounds__(THREADS)
     bwd_kv(struct mma_job J, bf16 *dk, bf16 *dv, const bf16 *dout, int ldo, const float *lse,
            const float *delta, const bf16 *q, int ldq, const bf16 *k, int ldk, const bf16 *v,
            int ldv) {
     KERN_DYNAMIC_SHARED(room);
-    const int step = STEP * (HD + PAD);
-    bf16 *own_k = reinterpret_cast<bf16 *>(room), *own_v = own_k + Tile<HD>::own,
-         *stream = own_v + Tile<HD>::own;
-    float *stats = reinterpret_cast<float *>(stream + 4 * step); // two of (lse, delta) of STEP each
+    const int ATOMS = Cut<HD>::atoms, BLOCK = Cut<HD>::block, STEP = Cut<HD>::queries,
+              tile = STEP * (HD + PAD);
+    bf16 *own_k = reinterpret_cast<bf16 *>(room), *own_v = own_k + BLOCK * (HD + PAD),
+         *stream = own_v + BLOCK * (HD + PAD);
+    float *stats = reinterpret_cast<float *>(stream + 4 * tile); // two of (lse, delta) of STEP each
     int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP, g = (int)blockIdx.y,
-        b = (int)blockIdx.z, j0 = (int)blockIdx.x * BLOCK, row = j0 + warp * 16 + lane / 4,
+        b = (int)blockIdx.z, j0 = (int)blockIdx.x * BLOCK, row = j0 + warp * 16 * ATOMS + lane / 4,
         col = lane % 4 * 2;
+    int mine = ATOMS > 1 ? row - lane / 4 : j0, n_mine = ATOMS > 1 ? 16 * ATOMS : BLOCK;
     struct attn_mask m = attn_mask_of(J.T, J.kind, J.prefix_len, b);
     size_t first = (size_t)b * J.T;
     int from = attn_queries_start(m, j0) / STEP, a_head = (J.T + STEP - 1) / STEP - from,
@@ -336,11 +216,11 @@ __global__ void __launch_bounds__(THREADS)
     // Tile t: head g * group + t / a_head, queries from (from + t % a_head) * STEP on.
     auto bring = [&](int t) {
         int h = g * J.group + t / a_head, i0 = (from + t % a_head) * STEP;
-        bf16 *to = stream + t % 2 * 2 * step;
+        bf16 *to = stream + t % 2 * 2 * tile;
         float *at = stats + t % 2 * 2 * STEP;
         size_t line = ((size_t)b * J.n_heads + h) * J.T;
         fetch<HD, STEP>(to, q + first * ldq + (size_t)h * HD, ldq, i0, J.T);
-        fetch<HD, STEP>(to + step, dout + first * ldo + (size_t)h * HD, ldo, i0, J.T);
+        fetch<HD, STEP>(to + tile, dout + first * ldo + (size_t)h * HD, ldo, i0, J.T);
         for (int i = (int)threadIdx.x; i < STEP; i += THREADS) {
             bool valid = i0 + i < J.T;
             at[i] = valid ? lse[line + i0 + i] * LOG2_E : 0.0f;
@@ -354,41 +234,54 @@ __global__ void __launch_bounds__(THREADS)
     cp_async_commit();
     cp_async_wait<1>();
     __syncthreads();
-    Own<HD, Keep<HD>::bwd_kv> keys, values;
-    keys.take(own_k, warp * 16);
-    values.take(own_v, warp * 16);
-    float c = J.scale * LOG2_E, acc_k[HD / 8][4] = {{0}}, acc_v[HD / 8][4] = {{0}};
+    Own<HD, Cut<HD>::keep_kv> keys[ATOMS], values[ATOMS];
+#pragma unroll
+    for (int a = 0; a < ATOMS; a++) {
+        keys[a].take(own_k, (warp * ATOMS + a) * 16);
+        values[a].take(own_v, (warp * ATOMS + a) * 16);
+    }
+    float c = J.scale * LOG2_E, acc_k[ATOMS][HD / 8][4] = {{{0}}},
+          acc_v[ATOMS][HD / 8][4] = {{{0}}};
     for (int t = 0; t < tiles; t++) {
         if (t + 1 < tiles)
             bring(t + 1);
         cp_async_commit();
         cp_async_wait<1>();
         __syncthreads();
-        const bf16 *queries = stream + t % 2 * 2 * step, *grads = queries + step;
+        const bf16 *queries = stream + t % 2 * 2 * tile, *grads = queries + tile;
         const float *l = stats + t % 2 * 2 * STEP, *dl = l + STEP;
-        float s[STEP / 8][4] = {{0}}, dp[STEP / 8][4] = {{0}};
-        times_transposed<HD, STEP>(s, keys, queries);
-        times_transposed<HD, STEP>(dp, values, grads);
         int i0 = (from + t % a_head) * STEP;
-        bool all = attn_all_seen(m, i0, STEP, j0, BLOCK);
+        if (ATOMS == 1 || !attn_none_seen(m, i0, STEP, mine)) { // of this warp's keys
+            float s[ATOMS][STEP / 8][4] = {{{0}}}, dp[ATOMS][STEP / 8][4] = {{{0}}};
+            times_transposed<HD, STEP>(s, keys, queries);
+            times_transposed<HD, STEP>(dp, values, grads);
+            bool all = attn_all_seen(m, i0, STEP, mine, n_mine);
 #pragma unroll
-        for (int n = 0; n < STEP / 8; n++)
+            for (int a = 0; a < ATOMS; a++)
 #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                int i = n * 8 + col + e % 2; // query in the tile
-                float p = fast_exp2(s[n][e] * c - l[i]);
-                if (!all && !attn_sees(m, i0 + i, row + e / 2 * 8))
-                    p = 0;
-                s[n][e] = p;
-                dp[n][e] = p * (dp[n][e] - dl[i]);
-            }
-        times<HD, STEP>(acc_v, s, grads);
-        times<HD, STEP>(acc_k, dp, queries);
+                for (int n = 0; n < STEP / 8; n++)
+#pragma unroll
+                    for (int e = 0; e < 4; e++) {
+                        int i = n * 8 + col + e % 2; // query in the tile
+                        float p = fast_exp2(s[a][n][e] * c - l[i]);
+                        if (!all && !attn_sees(m, i0 + i, row + 16 * a + e / 2 * 8))
+                            p = 0;
+                        s[a][n][e] = p;
+                        dp[a][n][e] = p * (dp[a][n][e] - dl[i]);
+                    }
+            times<HD, STEP>(acc_v, s, grads);
+            times<HD, STEP>(acc_k, dp, queries);
+        }
         __syncthreads();
     }
     cp_async_wait<0>();
-    write_out<HD>(dk + first * ldk + (size_t)g * HD, ldk, row, J.T, acc_k, J.scale, J.scale);
-    write_out<HD>(dv + first * ldv + (size_t)g * HD, ldv, row, J.T, acc_v, 1.0f, 1.0f);
+#pragma unroll
+    for (int a = 0; a < ATOMS; a++) {
+        write_out<HD>(dk + first * ldk + (size_t)g * HD, ldk, row + 16 * a, J.T, acc_k[a], J.scale,
+                      J.scale);
+        write_out<HD>(dv + first * ldv + (size_t)g * HD, ldv, row + 16 * a, J.T, acc_v[a], 1.0f,
+                      1.0f);
+    }
 }
 
 // ---- launches -------------------------------------------------------------------------------------------------
@@ -405,8 +298,8 @@ bool kern_cu_attn_mma_takes(const struct kern_attn *a, const void *const p[], in
     return ok;
 }
 
-static dim3 grid_of(const struct kern_attn *a, int heads) {
-    return dim3((unsigned)((a->T + BLOCK - 1) / BLOCK), (unsigned)heads, (unsigned)a->B);
+static dim3 grid_of(const struct kern_attn *a, int block, int heads) {
+    return dim3((unsigned)((a->T + block - 1) / block), (unsigned)heads, (unsigned)a->B);
 }
 static cudaError_t shared_for(const void *kernel, size_t bytes) {
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
@@ -415,30 +308,31 @@ static cudaError_t shared_for(const void *kernel, size_t bytes) {
 template <int HD>
 static cudaError_t fwd_hd(const struct kern_attn *a, bf16 *out, int ldo, float *lse, const bf16 *q,
                           int ldq, const bf16 *k, int ldk, const bf16 *v, int ldv, cudaStream_t s) {
-    size_t shared = 5 * Tile<HD>::own * sizeof(bf16);
+    size_t shared = (size_t)(Cut<HD>::block + 4 * Cut<HD>::keys) * (HD + PAD) * sizeof(bf16);
     cudaError_t e = shared_for((const void *)fwd<HD>, shared);
     if (e != cudaSuccess)
         return e;
-    KERN_LAUNCH(fwd<HD>, grid_of(a, a->n_heads), THREADS, shared, s, job_of(a), out, ldo, lse, q,
-                ldq, k, ldk, v, ldv);
+    KERN_LAUNCH(fwd<HD>, grid_of(a, Cut<HD>::block, a->n_heads), THREADS, shared, s, job_of(a), out,
+                ldo, lse, q, ldq, k, ldk, v, ldv);
     return cudaGetLastError();
 }
 
-template <int HD, int STEP>
+template <int HD>
 static cudaError_t bwd_hd(const struct kern_attn *a, bf16 *dq, bf16 *dk, bf16 *dv, const bf16 *dout,
                           int ldo, const float *lse, const bf16 *q, int ldq, const bf16 *k, int ldk,
                           const bf16 *v, int ldv, const float *delta, cudaStream_t s) {
-    size_t shared = (2 * Tile<HD>::own + 4 * STEP * (HD + PAD)) * sizeof(bf16),
-           with_stats = shared + 4 * STEP * sizeof(float);
-    cudaError_t e = shared_for((const void *)bwd_q<HD, STEP>, shared);
+    const size_t own = 2 * Cut<HD>::block, row = (HD + PAD) * sizeof(bf16),
+                 for_q = (own + 4 * Cut<HD>::keys_bwd) * row,
+                 for_kv = (own + 4 * Cut<HD>::queries) * row + 4 * Cut<HD>::queries * sizeof(float);
+    cudaError_t e = shared_for((const void *)bwd_q<HD>, for_q);
     if (e == cudaSuccess)
-        e = shared_for((const void *)bwd_kv<HD, STEP>, with_stats);
+        e = shared_for((const void *)bwd_kv<HD>, for_kv);
     if (e != cudaSuccess)
         return e;
-    KERN_LAUNCH((bwd_q<HD, STEP>), grid_of(a, a->n_heads), THREADS, shared, s, job_of(a), dq, dout,
-                ldo, lse, delta, q, ldq, k, ldk, v, ldv);
-    KERN_LAUNCH((bwd_kv<HD, STEP>), grid_of(a, a->n_kv_heads), THREADS, with_stats, s, job_of(a),
-                dk, dv, dout, ldo, lse, delta, q, ldq, k, ldk, v, ldv);
+    KERN_LAUNCH(bwd_q<HD>, grid_of(a, Cut<HD>::block, a->n_heads), THREADS, for_q, s, job_of(a), dq,
+                dout, ldo, lse, delta, q, ldq, k, ldk, v, ldv);
+    KERN_LAUNCH(bwd_kv<HD>, grid_of(a, Cut<HD>::block, a->n_kv_heads), THREADS, for_kv, s,
+                job_of(a), dk, dv, dout, ldo, lse, delta, q, ldq, k, ldk, v, ldv);
     return cudaGetLastError();
 }
 
@@ -463,12 +357,9 @@ cudaError_t kern_cu_attn_bwd_mma(const struct kern_attn *a, void *dq, void *dk, 
                *ob = (const bf16 *)dout;
     bf16 *gq = (bf16 *)dq, *gk = (bf16 *)dk, *gv = (bf16 *)dv;
     switch (a->head_dim) {
-    case 32:
-        return bwd_hd<32, 64>(a, gq, gk, gv, ob, ldo, lse, qb, ldq, kb, ldk, vb, ldv, delta, s);
-    case 64:
-        return bwd_hd<64, 64>(a, gq, gk, gv, ob, ldo, lse, qb, ldq, kb, ldk, vb, ldv, delta, s);
-    case 128: // smaller steps: two accumulators of 128 columns leave fewer registers
-        return bwd_hd<128, 32>(a, gq, gk, gv, ob, ldo, lse, qb, ldq, kb, ldk, vb, ldv, delta, s);
+    case 32: return bwd_hd<32>(a, gq, gk, gv, ob, ldo, lse, qb, ldq, kb, ldk, vb, ldv, delta, s);
+    case 64: return bwd_hd<64>(a, gq, gk, gv, ob, ldo, lse, qb, ldq, kb, ldk, vb, ldv, delta, s);
+    case 128: return bwd_hd<128>(a, gq, gk, gv, ob, ldo, lse, qb, ldq, kb, ldk, vb, ldv, delta, s);
     default: return cudaErrorInvalidValue;
     }
 }

@@ -33,6 +33,7 @@ static void test_masks(void **) {
                                 if (attn_sees(m, i, j))
                                     last = j > last ? j : last;
                         assert_int_equal(attn_keys_end(m, i0, n), last + 1);
+                        assert_true(attn_none_seen(m, T + i0, n, 0)); // rows that are not there
                         for (int i = 0; i < T; i++) // i0 as the first of some keys
                             for (int j = i0; j < i0 + n && j < T; j++)
                                 if (attn_sees(m, i, j))
@@ -44,6 +45,7 @@ static void test_masks(void **) {
                                 for (int j = j0; j < j0 + 4; j++)
                                     all = all && attn_sees(m, i, j);
                             assert_int_equal(attn_all_seen(m, i0, n, j0, 4), all);
+                            assert_int_equal(attn_none_seen(m, i0, n, j0), j0 > last);
                         }
                     }
             }

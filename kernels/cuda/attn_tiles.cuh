@@ -1,0 +1,179 @@
+// What a tile of attn_mma.cu is made of: rows from global memory, fragments, the two products, the online softmax.
+#ifndef KERN_CUDA_ATTN_TILES_CUH
+#define KERN_CUDA_ATTN_TILES_CUH
+#include "kernels/cuda/attn.cuh"
+
+enum { WARPS = 4, THREADS = WARPS * WARP, PAD = 8 };
+#define LOG2_E 1.44269504088896340736f
+
+// ROWS rows from `first` on of x (row stride ld) into room (ROWS, HD + PAD); zeros at and beyond T.
+template <int HD, int ROWS>
+__device__ static inline void fetch(bf16 *room, const bf16 *x, int ld, int first, int T) {
+    const int per = HD / 8; // pieces of 16 bytes a row
+    for (int i = (int)threadIdx.x; i < ROWS * per; i += THREADS) {
+        int r = i / per, c = i % per * 8;
+        bool valid = first + r < T;
+        cp_async16(room + r * (HD + PAD) + c, x + (size_t)(valid ? first + r : 0) * ld + c, valid);
+    }
+}
+
+// A fragments: rows row0 .. +15, columns k0 .. +15 of room.
+template <int HD>
+__device__ static inline void a_fragment(uint32_t a[4], const bf16 *room, int row0, int k0) {
+    int lane = (int)threadIdx.x % WARP, m = lane / 8, r = lane % 8;
+    ldmatrix_x4(a, room + (row0 + m % 2 * 8 + r) * (HD + PAD) + k0 + m / 2 * 8);
+}
+
+// An atom's own 16 rows (16, HD), as fragments: kept in registers for all tiles, or where those are short read from the own
+// tile each time.
+template <int HD, bool KEEP> struct Own {
+    uint32_t kept[KEEP ? HD / 16 : 1][4];
+    const bf16 *room;
+    int row0;
+    // once the tile is there
+    __device__ inline void take(const bf16 *tile, int first) {
+        room = tile;
+        row0 = first;
+        if (KEEP)
+#pragma unroll
+            for (int k = 0; k < HD; k += 16)
+                a_fragment<HD>(kept[KEEP ? k / 16 : 0], tile, first, k);
+    }
+    __device__ inline void fragment(uint32_t (&a)[4], int k) const {
+        if (!KEEP)
+            a_fragment<HD>(a, room, row0, k);
+        else
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                a[i] = kept[KEEP ? k / 16 : 0][i];
+    }
+};
+// How the kernels are cut: atoms a warp, own rows a block, rows of a tile; and which own rows stay in registers, where there is room.
+template <int HD> struct Cut {
+    static const int atoms = HD == 64 ? 2 : 1, block = WARPS * 16 * atoms, keys = 64,
+                     keys_bwd = HD <= 64 ? 64 : 32, queries = HD <= 32 ? 64 : 32;
+    static const bool keep_fwd = true, keep_q = HD == 32, keep_kv = false;
+};
+
+// acc (16, ROWS) += own (16, HD) · other (ROWS, HD)^T, of each atom
+template <int HD, int ROWS, int ATOMS, bool KEEP>
+__device__ static inline void times_transposed(float (&acc)[ATOMS][ROWS / 8][4],
+                                               const Own<HD, KEEP> (&own)[ATOMS],
+                                               const bf16 *other) {
+    int lane = (int)threadIdx.x % WARP, m = lane / 8, r = lane % 8;
+#pragma unroll
+    for (int k = 0; k < HD; k += 16) {
+        uint32_t a[ATOMS][4];
+#pragma unroll
+        for (int i = 0; i < ATOMS; i++)
+            own[i].fragment(a[i], k);
+#pragma unroll
+        for (int n = 0; n < ROWS; n += 16) {
+            uint32_t b[4];
+            ldmatrix_x4(b, other + (n + m / 2 * 8 + r) * (HD + PAD) + k + m % 2 * 8);
+#pragma unroll
+            for (int i = 0; i < ATOMS; i++) {
+                mma_bf16_16816(acc[i][n / 8], a[i], b[0], b[1]);
+                mma_bf16_16816(acc[i][n / 8 + 1], a[i], b[2], b[3]);
+            }
+        }
+    }
+}
+
+// acc (16, HD) += p (16, ROWS) · other (ROWS, HD), p as accumulators, of each atom
+template <int HD, int ROWS, int ATOMS>
+__device__ static inline void times(float (&acc)[ATOMS][HD / 8][4],
+                                    const float (&p)[ATOMS][ROWS / 8][4], const bf16 *other) {
+    int lane = (int)threadIdx.x % WARP, m = lane / 8, r = lane % 8;
+#pragma unroll
+    for (int k = 0; k < ROWS; k += 16) {
+        uint32_t a[ATOMS][4];
+#pragma unroll
+        for (int i = 0; i < ATOMS; i++) {
+            const float *lo = p[i][k / 8], *hi = p[i][k / 8 + 1];
+            a[i][0] = pack_bf16(lo[0], lo[1]);
+            a[i][1] = pack_bf16(lo[2], lo[3]);
+            a[i][2] = pack_bf16(hi[0], hi[1]);
+            a[i][3] = pack_bf16(hi[2], hi[3]);
+        }
+#pragma unroll
+        for (int n = 0; n < HD; n += 16) {
+            uint32_t b[4];
+            ldmatrix_x4_trans(b, other + (k + m % 2 * 8 + r) * (HD + PAD) + n + m / 2 * 8);
+#pragma unroll
+            for (int i = 0; i < ATOMS; i++) {
+                mma_bf16_16816(acc[i][n / 8], a[i], b[0], b[1]);
+                mma_bf16_16816(acc[i][n / 8 + 1], a[i], b[2], b[3]);
+            }
+        }
+    }
+}
+
+// Rows row, row + 8 of this lane's accumulators to x, times factors; nothing beyond T.
+template <int HD>
+__device__ static inline void write_out(bf16 *x, int ld, int row, int T,
+                                        const float (&acc)[HD / 8][4], float f0, float f1) {
+    int col = (int)threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < HD / 8; n++) {
+        if (row < T)
+            *reinterpret_cast<uint32_t *>(x + (size_t)row * ld + n * 8 + col) =
+                pack_bf16(acc[n][0] * f0, acc[n][1] * f0);
+        if (row + 8 < T)
+            *reinterpret_cast<uint32_t *>(x + (size_t)(row + 8) * ld + n * 8 + col) =
+                pack_bf16(acc[n][2] * f1, acc[n][3] * f1);
+    }
+}
+
+// Over the four lanes that share a row.
+__device__ static inline float row_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 1));
+    return fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 2));
+}
+__device__ static inline float row_sum(float x) {
+    x += __shfl_xor_sync(ALL_LANES, x, 1);
+    return x + __shfl_xor_sync(ALL_LANES, x, 2);
+}
+
+// Scores of keys that a query does not see: -inf. row: this lane's first query of the atom; at: its first key.
+template <int KEYS>
+__device__ static inline void hide(float (&s)[KEYS / 8][4], struct attn_mask m, int row, int at) {
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            if (!attn_sees(m, row + e / 2 * 8, at + n * 8 + e % 2))
+                s[n][e] = -INFINITY;
+}
+
+// One step of the online softmax of an atom: scores become weights, what was summed up so far follows the rows' new maxima. max and
+// sum are of this lane's two rows; sum of its columns only, the lanes meet at the end. c: of scores, in powers of two.
+template <int HD, int KEYS>
+__device__ static inline void soften(float (&s)[KEYS / 8][4], float (&acc)[HD / 8][4],
+                                     float (&max)[2], float (&sum)[2], float c) {
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        float top = max[e], more = 0;
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++)
+            top = fmaxf(top, fmaxf(s[n][2 * e], s[n][2 * e + 1]));
+        top = row_max(top);
+        // A row beyond T sees nothing: its maximum stays -inf, and 0 in its place keeps NaN out.
+        float base = top == -INFINITY ? 0.0f : top * c, shrink = fast_exp2(max[e] * c - base);
+        max[e] = top;
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++) {
+            s[n][2 * e] = fast_exp2(s[n][2 * e] * c - base);
+            s[n][2 * e + 1] = fast_exp2(s[n][2 * e + 1] * c - base);
+            more += s[n][2 * e] + s[n][2 * e + 1];
+        }
+        sum[e] = sum[e] * shrink + more;
+#pragma unroll
+        for (int n = 0; n < HD / 8; n++) {
+            acc[n][2 * e] *= shrink;
+            acc[n][2 * e + 1] *= shrink;
+        }
+    }
+}
+
+#endif
