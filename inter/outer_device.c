@@ -301,4 +301,7 @@ void outer_device_adopt(struct inter_outer *o, int32_t f, const float *theta, co
         ops(d)->upload(d->D, d->v + s->at, v + s->at, s->n * sizeof(float));
     }
     outer_device_reject(o, f);
+    // theta and v are the caller's, who may free them, and not every machine has copied them when an upload returns. What failed
+    // says so at the next call that can.
+    (void)ops(d)->finish(d->D);
 }

@@ -95,6 +95,17 @@ OPS_FAIL=1 run 1 "$T/bare" --quick
 says '^| Kernels against the reference | \*\*failed, exit status 3\*\* |'
 run 0 "$T/bare" --quick
 
+# A machine without NCCL: meshes are not there, which is no failure; one that fails for another reason is.
+printf '#!/bin/sh\n' >"$T/bundle/mesh_train"
+printf '#!/bin/sh\necho "cannot load /x/libnebula_nccl.so: libnccl.so.2: cannot open shared object file" >&2\nexit 1\n' >"$T/bundle/nebula"
+touch "$T/bundle/libnebula_nccl.so"
+chmod +x "$T/bundle/mesh_train" "$T/bundle/nebula"
+run 0 "$T/bare" --part mesh --into "$T/mesh"
+says '^Training, 4 ranks on one card: not here'
+printf '#!/bin/sh\necho "cannot load /x/libnebula_cuda.so: no" >&2\nexit 1\n' >"$T/bundle/nebula"
+run 1 "$T/bare" --part mesh --into "$T/mesh"
+rm "$T/bundle/mesh_train" "$T/bundle/nebula" "$T/bundle/libnebula_nccl.so"
+
 # Parts, one command each, joined afterwards: the same report; what is missing, was cut off or failed shows.
 parts=$T/parts
 for part in ops train graphs codec nccl speed torch mesh; do run 0 "$T/bare" --part $part --into "$parts"; done
