@@ -78,16 +78,36 @@ static void print_memory(const struct agent_planned *x) {
     } else {
         printf(
             "\n    memory of a rank %s: parameters and gradients %s, moments %s, activations %s, "
-            "exchange %s",
+            "exchange %s, its codec and frames %s",
             agent_human_bytes(c->rank_bytes, a, sizeof a),
             agent_human_bytes(c->params_bytes, b, sizeof b),
             agent_human_bytes(c->optim_bytes, d, sizeof d),
             agent_human_bytes(c->acts_bytes, e, sizeof e),
-            agent_human_bytes(c->exchange_bytes, f, sizeof f));
+            agent_human_bytes(c->exchange_bytes, f, sizeof f),
+            agent_human_bytes(c->frames_bytes, g, sizeof g));
     }
     if (c->owner_bytes > 0)
         printf("; the first rank %s more", agent_human_bytes(c->owner_bytes, a, sizeof a));
     printf("%s\n", x->fits ? "" : "; DOES NOT FIT");
+}
+
+// What a step computes and sends between ranks, and what an exchange asks of them.
+static void print_volumes(const struct agent_planned *x) {
+    const struct intra_cost *c = &x->cost;
+    char a[32], b[32];
+    printf("    %.3g GFLOP a step and rank", c->flops * 1e-9);
+    if (c->tp_bytes > 0)
+        printf(", %s sent for tensors", agent_human_bytes(c->tp_bytes, a, sizeof a));
+    if (c->pp_bytes > 0)
+        printf(", %s for the pipeline", agent_human_bytes(c->pp_bytes, a, sizeof a));
+    if (c->dp_bytes > 0)
+        printf(", %s for gradients", agent_human_bytes(c->dp_bytes, a, sizeof a));
+    if (c->owner_params > 0)
+        printf("; of an exchange a rank owns up to %.4g M parameters, on its %s; they come to it "
+               "in %s, go back in %s",
+               c->owner_params * 1e-6, c->outer_bytes > 0 ? "device" : "host",
+               plan_ms(c->gather_s, a, sizeof a), plan_ms(c->scatter_s, b, sizeof b));
+    printf("\n");
 }
 
 static void print_step(const char *name, const struct agent_site *site,
@@ -130,6 +150,7 @@ static void print_step(const char *name, const struct agent_site *site,
     if (x->job.device && x->job.ranks_a_host > site->profile.rates.device.count)
         printf("    %d ranks want a device each: there are %d\n", x->job.ranks_a_host,
                site->profile.rates.device.count);
+    print_volumes(x);
 }
 
 void plan_print_exchange(const struct agent_planner *p) {
@@ -217,11 +238,14 @@ void plan_cost_json(const struct intra_cost *c, json_t *o) {
                    {"optim_bytes", c->optim_bytes},
                    {"acts_bytes", c->acts_bytes},
                    {"exchange_bytes", c->exchange_bytes},
+                   {"frames_bytes", c->frames_bytes},
                    {"owner_bytes", c->owner_bytes},
                    {"outer_bytes", c->outer_bytes},
                    {"workspace_bytes", c->workspace_bytes},
                    {"device_bytes", c->device_bytes},
-                   {"copy_s", c->copy_s},
+                   {"owner_params", c->owner_params},
+                   {"gather_s", c->gather_s},
+                   {"scatter_s", c->scatter_s},
                    {"rank_bytes", c->rank_bytes},
                    {"host_bytes", c->host_bytes}};
     for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)

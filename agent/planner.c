@@ -7,10 +7,9 @@
 // Of a machine's memory; the rest is the system's, the agent's and the page cache's. Of a device's: the driver's context, kernels,
 // NCCL's buffers.
 static const double MEMORY_SHARE = 0.85, DEVICE_SHARE = 0.94;
-static const double COUNT_BYTES = 0.7; // of a row, packed (compress/update.h)
-enum { CONNECTIONS = 2, RANKS_SEARCHED = 64 };
+enum { RANKS_SEARCHED = 64 };
 
-static struct intra_model_config model_of(const struct agent_job *job, int32_t vocab) {
+struct intra_model_config agent_planner_model(const struct agent_job *job, int32_t vocab) {
     struct intra_model_config m = job->model;
     m.vocab = m.vocab ? m.vocab : vocab;
     m.n_kv_heads = m.n_kv_heads ? m.n_kv_heads : m.n_heads;
@@ -57,7 +56,7 @@ static bool better(const struct agent_planned *a, const struct agent_planned *b)
 
 // On devices, as worker_device_open and take_devices (intra/team.c) decide: with auto where every rank has one. What is known of
 // machines is that they have them, not that they are free.
-static void place(const struct search *s, int32_t i, int32_t ranks, struct agent_planned *x) {
+static void place(const struct search *s, int32_t i, struct agent_planned *x) {
     const struct agent_cluster *c = &s->job->clusters[i];
     const struct agent_site *site = &s->sites[i];
     int32_t count = site->profile.rates.device.count;
@@ -73,7 +72,7 @@ static void place(const struct search *s, int32_t i, int32_t ranks, struct agent
     x->job.type = c->precision == AGENT_PRECISION_FP32 ? KERN_F32 : KERN_BF16;
     x->job.share = device_share(site);
     x->job.outer_device =
-        ranks == 1 && c->outer_state != AGENT_OUTER_HOST && s->job->sync.gate != AGENT_GATE_PRIVATE;
+        c->outer_state != AGENT_OUTER_HOST && s->job->sync.gate != AGENT_GATE_PRIVATE;
 }
 
 static double bf16_gain(const struct agent_planned *x, const struct intra_rates *r) {
@@ -94,7 +93,7 @@ static struct agent_planned with_ranks(const struct search *s, int32_t i, int32_
         (struct intra_mesh_config){of_axis(c->mesh.dp), of_axis(c->mesh.pp), of_axis(c->mesh.tp)};
     x.job.ranks_a_host = c->launcher == AGENT_LAUNCHER_LOCAL ? ranks : 1;
     x.job.share = agent_planner_share(c, site);
-    place(s, i, ranks, &x);
+    place(s, i, &x);
     struct intra_cost_choice choice = {.ranks = ranks,
                                        .sequences = s->sequences,
                                        .fix_mesh = fix,
@@ -104,7 +103,7 @@ static struct agent_planned with_ranks(const struct search *s, int32_t i, int32_
                                        .device_memory = agent_planner_device_memory(site)};
     x.fits = intra_cost_choose(&choice, &site->profile.rates, &x.job, &x.cost);
     if (!x.fits && x.job.outer_device && c->outer_state == AGENT_OUTER_AUTO) {
-        x.job.outer_device = false; // the worker does the same
+        x.job.outer_device = false; // the workers do the same
         x.fits = intra_cost_choose(&choice, &site->profile.rates, &x.job, &x.cost);
     }
     x.bf16_gain = bf16_gain(&x, &site->profile.rates);
@@ -168,84 +167,6 @@ static void plan_steps(struct search *s, struct agent_planner *out) {
     NEB_ASSERT(any);
 }
 
-// ---- exchanges -----------------------------------------------------------------------------------------------
-
-// Those measured, with the bits that this model's tensors make of them, and the job's own if it is none of them.
-static enum neb_status codecs_of(const struct agent_job *job, int32_t vocab,
-                                 const struct agent_site *site, struct agent_planner *out,
-                                 int32_t *own) {
-    static struct agent_job with; // large
-    struct agent_plan plan;
-    *own = -1;
-    for (int32_t i = 0; i < AGENT_PROFILE_CODECS; i++) {
-        out->codecs[i] = site->profile.codecs[i];
-        if (!strcmp(out->codecs[i].name, job->sync.codec))
-            *own = i;
-    }
-    out->n_codecs = AGENT_PROFILE_CODECS;
-    if (*own < 0) {
-        *own = out->n_codecs++;
-        NEB_TRY(agent_profile_codec(job->sync.codec, &out->codecs[*own]));
-    }
-    with = *job;
-    with.sync.scheme = AGENT_SCHEME_FEDERATED;
-    for (int32_t i = 0; i < out->n_codecs; i++) {
-        memcpy(with.sync.codec, out->codecs[i].name, sizeof with.sync.codec);
-        NEB_TRY(agent_job_plan(&with, vocab, &plan));
-        out->codecs[i].bits = plan.bits_per_param;
-    }
-    return NEB_OK;
-}
-
-struct inter_wan_path agent_planner_path(const struct agent_wan *link,
-                                         const struct agent_site *sites, int32_t members) {
-    struct inter_wan_path path = {.bits_s = link->bits_s,
-                                  .rtt_s = link->rtt_s,
-                                  .loss = link->loss,
-                                  .members = members,
-                                  .connections = CONNECTIONS};
-    for (int32_t i = 0; i < members; i++)
-        path.sync_s = fmax(path.sync_s, sites[i].profile.sync_s);
-    return path;
-}
-
-enum neb_status agent_planner_exchanges(const struct agent_job *job, int32_t vocab,
-                                        const struct agent_site *sites, uint32_t free,
-                                        struct agent_planner *out) {
-    struct agent_plan sizes;
-    struct intra_model_config m = model_of(job, vocab);
-    int32_t own;
-    NEB_TRY(codecs_of(job, vocab, &sites[0], out, &own));
-    NEB_TRY(agent_job_plan(job, vocab, &sizes));
-    struct inter_wan_load load = {.params = (double)sizes.trainable,
-                                  .fragments = job->sync.fragments};
-    if (job->sync.row_weights && job->trainable.mode == INTRA_TRAIN_FULL)
-        load.counts = COUNT_BYTES * m.vocab * (m.tied ? 1 : 2) / job->sync.fragments;
-    struct inter_wan_path path = agent_planner_path(&out->link, sites, out->n);
-    for (int32_t i = 0; i < out->n; i++) {
-        load.step_s = fmax(load.step_s, out->clusters[i].cost.step_s);
-        load.copy_s = fmax(load.copy_s, out->clusters[i].cost.copy_s);
-    }
-    struct inter_wan_choice c = {
-        .interval = free & AGENT_AUTO_INTERVAL ? 0 : job->sync.interval,
-        .overlap = free & AGENT_AUTO_OVERLAP ? -1 : job->sync.overlap,
-        .codec = free & AGENT_AUTO_CODEC ? -1 : own,
-        .steps = job->steps,
-    };
-    // A cluster that cannot run the job leaves nothing to reckon with.
-    if (!isfinite(load.step_s))
-        return NEB_OK;
-    out->carried = inter_wan_choose(&path, &load, out->codecs, out->n_codecs, &c, &out->wan);
-    for (int32_t i = 0; i < out->n; i++)
-        out->clusters[i].wait_s =
-            out->wan.stall_s + out->wan.interval * (load.step_s - out->clusters[i].cost.step_s);
-    double tail = out->wan.travel_s + out->wan.agree_s + out->wan.merge_s + out->wan.encode_s;
-    out->wall_s = (double)job->steps * out->wan.step_s + tail;
-    // The last one drains what is left.
-    out->sent_bytes = out->wan.bytes * ceil((double)job->steps / out->wan.interval);
-    return NEB_OK;
-}
-
 enum neb_status agent_planner_run(const struct agent_job *job, int32_t vocab,
                                   const struct agent_site *sites, const struct agent_wan *link,
                                   uint32_t free, struct agent_planner *out) {
@@ -260,7 +181,7 @@ enum neb_status agent_planner_run(const struct agent_job *job, int32_t vocab,
         out->n += !job->clusters[i].witness; // they come first
     s.sequences = job->batch * job->accumulate;
     bool federated = job->sync.scheme == AGENT_SCHEME_FEDERATED && out->n > 1;
-    s.base = (struct intra_cost_job){.model = model_of(job, vocab),
+    s.base = (struct intra_cost_job){.model = agent_planner_model(job, vocab),
                                      .trainable = job->trainable,
                                      .seq_len = job->seq_len,
                                      .outer = federated,

@@ -53,6 +53,14 @@ double agent_planner_device_memory(const struct agent_site *s);
 double agent_planner_share(const struct agent_cluster *c, const struct agent_site *s);
 struct inter_wan_path agent_planner_path(const struct agent_wan *link,
                                          const struct agent_site *sites, int32_t members);
+// The job's model with nothing left open. vocab: as in agent_planner_run.
+struct intra_model_config agent_planner_model(const struct agent_job *job, int32_t vocab);
+// What an exchange by a codec takes the workers of a cluster: its busiest owner's part, and the way of parameters and frames between ranks.
+// bytes: of a whole update.
+struct inter_wan_work agent_planner_work(const struct agent_planned *x, const struct agent_site *s,
+                                         const struct agent_cluster *c,
+                                         const struct inter_wan_codec *codec, double bytes,
+                                         int32_t members);
 // The second half of agent_planner_run: exchanges of out->n clusters whose steps are planned.
 NEB_MUST_CHECK enum neb_status agent_planner_exchanges(const struct agent_job *job, int32_t vocab,
                                                        const struct agent_site *sites,

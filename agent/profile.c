@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { VERSION = 4, FILE_MAX = 64 * 1024 };
+enum { VERSION = 5, FILE_MAX = 64 * 1024 };
 
 // One table for both directions: name, where, and whether 0 is possible (no second rank starts: no link).
 struct field {
@@ -100,6 +100,9 @@ static json_t *device_json(struct agent_profile *p) {
     return o;
 }
 
+// By enum inter_wan_place: where a codec's rates are of.
+static const char *const places[] = {"host", "device"};
+
 json_t *agent_profile_to_json(const struct agent_profile *p) {
     struct agent_profile copy = *p;
     json_t *codecs = json_array(),
@@ -112,10 +115,13 @@ json_t *agent_profile_to_json(const struct agent_profile *p) {
     json_object_set_new(o, "device", device_json(&copy));
     for (int i = 0; i < AGENT_PROFILE_CODECS; i++) {
         const struct inter_wan_codec *c = &p->codecs[i];
-        json_array_append_new(codecs,
-                              json_pack("{s:s,s:f,s:f,s:f,s:f,s:f}", "name", c->name, "bits",
-                                        c->bits, "rel_error", c->rel_error, "encode", c->encode,
-                                        "decode", c->decode, "density", c->density));
+        json_t *x = json_pack("{s:s,s:f,s:f,s:f}", "name", c->name, "bits", c->bits, "rel_error",
+                              c->rel_error, "density", c->density);
+        for (int at = 0; at < (p->rates.device.count ? 2 : 1); at++)
+            json_object_set_new(x, places[at],
+                                json_pack("{s:f,s:f,s:f}", "encode", c->at[at].encode, "decode",
+                                          c->at[at].decode, "settle", c->at[at].settle));
+        json_array_append_new(codecs, x);
     }
     json_object_set_new(o, "codecs", codecs);
     return o;
@@ -156,9 +162,14 @@ static enum neb_status take_codecs(const json_t *list, const char *where,
         NEB_TRY(take_text(o, "name", where, c->name, sizeof c->name));
         NEB_TRY(take(json_object_get(o, "bits"), "bits", false, where, &c->bits));
         NEB_TRY(take(json_object_get(o, "rel_error"), "rel_error", true, where, &c->rel_error));
-        NEB_TRY(take(json_object_get(o, "encode"), "encode", false, where, &c->encode));
-        NEB_TRY(take(json_object_get(o, "decode"), "decode", false, where, &c->decode));
         NEB_TRY(take(json_object_get(o, "density"), "density", true, where, &c->density));
+        for (int at = 0; at < (out->rates.device.count ? 2 : 1); at++) {
+            const json_t *of = json_object_get(o, places[at]);
+            struct inter_wan_rates *r = &c->at[at];
+            NEB_TRY(take(json_object_get(of, "encode"), "encode", false, where, &r->encode));
+            NEB_TRY(take(json_object_get(of, "decode"), "decode", false, where, &r->decode));
+            NEB_TRY(take(json_object_get(of, "settle"), "settle", false, where, &r->settle));
+        }
     }
     return NEB_OK;
 }

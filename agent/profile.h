@@ -17,6 +17,7 @@ struct agent_profile {
     char device[64]; // "": none
     struct intra_rates rates;
     double sync_s; // of an fsync where the agent's home is likely to be
+    // at: of the device where rates.device has one
     struct inter_wan_codec
         codecs[AGENT_PROFILE_CODECS]; // bf16, int8, int4, int3, int2, topk of 512, 256, 64
 };
@@ -31,8 +32,15 @@ NEB_MUST_CHECK enum neb_status agent_profile_find_device(struct agent_profile *p
 // Of a device, in both types; some seconds. NEB_ERR_NOMEM, or what the device says.
 NEB_MUST_CHECK enum neb_status agent_profile_device(struct kern_device *D,
                                                     struct intra_device_rates *r);
-// One codec, for those that a job names otherwise.
-NEB_MUST_CHECK enum neb_status agent_profile_codec(const char *name, struct inter_wan_codec *out);
+// What one codec makes of an update, and what an exchange by it takes on this machine's processors: for those that a job names
+// otherwise. pool: all of them; NULL: started for it.
+NEB_MUST_CHECK enum neb_status agent_profile_codec(const char *name, struct kern_pool *pool,
+                                                   struct inter_wan_codec *out);
+// The same exchange with its state on a device: out->at[INTER_WAN_DEVICE].
+NEB_MUST_CHECK enum neb_status agent_profile_codec_device(struct kern_device *D,
+                                                          struct inter_wan_codec *out);
+// Those of all profiles: AGENT_PROFILE_CODECS names.
+extern const char *const agent_profile_codecs[AGENT_PROFILE_CODECS];
 // The kept one, if it is of this machine and build; else measured and kept. *kept: which of the two.
 NEB_MUST_CHECK enum neb_status agent_profile_get(bool anew, struct agent_profile *out, bool *kept);
 

@@ -7,7 +7,6 @@
 #include "agent/launch.h"
 #include "agent/profile.h"
 #include "agent/profile_clock.h"
-#include "compress/codec.h"
 #include "intra/comm.h"
 
 #include <math.h>
@@ -22,7 +21,6 @@ enum {
     TOKENS = 1024,
     FLOATS = 1 << 23, // of each array
     SEQ = 256,
-    CODEC_FLOATS = 1 << 20,
     LINK_FLOATS = 1 << 20,
     LINK_TIMEOUT_S = 30,
 };
@@ -183,59 +181,6 @@ static enum neb_status measure_rates(struct intra_rates *r) {
     return st;
 }
 
-// ---- codecs --------------------------------------------------------------------------------------------------
-
-static enum neb_status time_codec(struct cmp_work *w, const struct cmp_codec *c, const float *x,
-                                  float *y, struct neb_buf *frame, struct inter_wan_codec *out) {
-    double encode = INFINITY, decode = INFINITY, error = 0, norm = 0;
-    for (int i = 0; i < 3; i++) {
-        frame->len = 0;
-        struct profile_clock clock; // one thread
-        profile_clock_start(&clock);
-        NEB_TRY(cmp_encode(w, c, x, CODEC_FLOATS, frame));
-        encode = fmin(encode, profile_clock_stop(&clock, 1));
-        profile_clock_start(&clock);
-        NEB_TRY(cmp_decode(w, frame->p, frame->len, y, CODEC_FLOATS));
-        decode = fmin(decode, profile_clock_stop(&clock, 1));
-    }
-    for (int i = 0; i < CODEC_FLOATS; i++) {
-        error += ((double)x[i] - (double)y[i]) * ((double)x[i] - (double)y[i]);
-        norm += (double)x[i] * (double)x[i];
-    }
-    out->bits = 8.0 * (double)frame->len / CODEC_FLOATS;
-    out->rel_error = sqrt(error / norm);
-    out->encode = CODEC_FLOATS / encode;
-    out->decode = CODEC_FLOATS / decode;
-    return NEB_OK;
-}
-
-enum neb_status agent_profile_codec(const char *name, struct inter_wan_codec *out) {
-    struct cmp_codec codec;
-    struct cmp_work *work = NULL;
-    struct neb_buf frame = {0};
-    enum neb_status st = NEB_OK;
-    float *x = malloc(CODEC_FLOATS * sizeof *x), *y = malloc(CODEC_FLOATS * sizeof *y);
-    struct neb_rng r = neb_rng_make(1, 1);
-    *out = (struct inter_wan_codec){0};
-    if (!x || !y) {
-        st = neb_fail(NEB_ERR_NOMEM, "out of memory measuring codec %s", name);
-        goto out;
-    }
-    for (int i = 0; i < CODEC_FLOATS; i++)
-        x[i] = 1e-3f * neb_rng_normal(&r);
-    snprintf(out->name, sizeof out->name, "%.31s", name);
-    NEB_TRY_GOTO(cmp_codec_parse(name, &codec), out);
-    out->density = codec.id == CMP_TOPK ? (double)codec.k / codec.chunk : 1;
-    NEB_TRY_GOTO(cmp_work_create(&work), out);
-    NEB_TRY_GOTO(time_codec(work, &codec, x, y, &frame, out), out);
-out:
-    cmp_work_destroy(&work);
-    neb_buf_free(&frame);
-    free(x);
-    free(y);
-    return st;
-}
-
 // ---- the link between two ranks ------------------------------------------------------------------------------
 
 static bool watch(void *ctx, bool first) {
@@ -391,15 +336,18 @@ static enum neb_status measure_sync(double *out) {
 }
 
 enum neb_status agent_profile_measure(struct agent_profile *p) {
-    static const char *const names[AGENT_PROFILE_CODECS] = {
-        "bf16", "int8", "int4", "int3", "int2", "topk:512/4096", "topk:256/4096", "topk:64/4096"};
+    struct kern_pool *pool = NULL;
+    enum neb_status st = NEB_OK;
     *p = (struct agent_profile){0};
     if (gethostname(p->host, sizeof p->host - 1) != 0 || !p->host[0])
         snprintf(p->host, sizeof p->host, "unnamed");
     snprintf(p->isa, sizeof p->isa, "%s", kern_cpu_isa());
     NEB_TRY(measure_rates(&p->rates));
-    for (int i = 0; i < AGENT_PROFILE_CODECS; i++)
-        NEB_TRY(agent_profile_codec(names[i], &p->codecs[i]));
+    NEB_TRY(kern_pool_create(p->rates.processors, &pool));
+    for (int i = 0; i < AGENT_PROFILE_CODECS && st == NEB_OK; i++)
+        st = agent_profile_codec(agent_profile_codecs[i], pool, &p->codecs[i]);
+    kern_pool_destroy(&pool);
+    NEB_TRY(st);
     measure_link("--measure-link", &p->rates.link, &p->rates.link_s);
     NEB_TRY(measure_sync(&p->sync_s));
     return agent_profile_find_device(p);
@@ -410,11 +358,15 @@ enum neb_status agent_profile_find_device(struct agent_profile *p) {
     struct intra_device_rates *r = &p->rates.device;
     char why[KERN_WHY_MAX];
     *r = (struct intra_device_rates){0};
+    for (int i = 0; i < AGENT_PROFILE_CODECS; i++)
+        p->codecs[i].at[INTER_WAN_DEVICE] = (struct inter_wan_rates){0};
     p->device[0] = 0;
     if (kern_device_open(0, why, &D) != NEB_OK)
         return NEB_OK;
     neb_info("measuring %s (some seconds)", D->name);
     enum neb_status st = agent_profile_device(D, r);
+    for (int i = 0; i < AGENT_PROFILE_CODECS && st == NEB_OK; i++)
+        st = agent_profile_codec_device(D, &p->codecs[i]);
     if (st == NEB_OK)
         snprintf(p->device, sizeof p->device, "%s", D->name);
     kern_device_close(&D);

@@ -2,33 +2,27 @@
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "agent/worker.h"
+#include "intra/owners.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-// Fragment of each unit: whole layers in order, balanced by size. The embedding goes with the first fragment, final norm
-// and output with the last; adapters travel with their layer.
-static void assign_fragments(const struct agent_worker *w, int32_t *fragment) {
-    int32_t L = w->job.model.n_layers, P = w->job.sync.fragments;
-    size_t per_layer[1026] = {0}, total = 0;
-    for (int32_t i = 0; i < w->n_units; i++) {
-        per_layer[w->units[i].tensor->layer + 1] += (size_t)w->units[i].rows * w->units[i].cols;
-        total += (size_t)w->units[i].rows * w->units[i].cols;
+static enum neb_status assign_fragments(const struct agent_worker *w, int32_t *fragment) {
+    size_t n = (size_t)w->n_units;
+    uint64_t *elements = calloc(n, sizeof *elements);
+    int32_t *layer = calloc(n, sizeof *layer);
+    enum neb_status st =
+        elements && layer ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory for the exchange");
+    for (size_t i = 0; i < n && st == NEB_OK; i++) {
+        elements[i] = (uint64_t)w->units[i].rows * (uint64_t)w->units[i].cols;
+        layer[i] = w->units[i].tensor->layer;
     }
-    int32_t of_layer[1026], f = 0, last_used = -1;
-    size_t sum = 0;
-    for (int32_t l = 0; l < L + 2; l++) {
-        // Move on when this layer's middle lies beyond the fragment's share, and never leave a fragment empty.
-        while (f + 1 < P && last_used == f &&
-               (sum + per_layer[l] / 2) * (size_t)P >= total * (size_t)(f + 1))
-            f++;
-        of_layer[l] = f;
-        if (per_layer[l])
-            last_used = f;
-        sum += per_layer[l];
-    }
-    for (int32_t i = 0; i < w->n_units; i++)
-        fragment[i] = of_layer[w->units[i].tensor->layer + 1];
+    if (st == NEB_OK)
+        intra_owners_fragments(elements, layer, w->n_units, w->job.model.n_layers,
+                               w->job.sync.fragments, fragment);
+    free(elements);
+    free(layer);
+    return st;
 }
 
 enum neb_status worker_sync_create(struct agent_worker *w) {
@@ -44,7 +38,7 @@ enum neb_status worker_sync_create(struct agent_worker *w) {
         st = neb_fail(NEB_ERR_NOMEM, "out of memory for the exchange");
         goto out;
     }
-    assign_fragments(w, fragment);
+    NEB_TRY_GOTO(assign_fragments(w, fragment), out);
     for (int32_t i = 0; i < w->n_units; i++) {
         const struct intra_unit *u = &w->units[i];
         bool rows = u->tensor->row_kind != INTRA_ROWS_NONE;

@@ -23,21 +23,32 @@ struct inter_wan_path {  // between any two clusters
     int32_t connections; // bulk connections a pair
 };
 
+enum inter_wan_place { INTER_WAN_HOST, INTER_WAN_DEVICE }; // where the exchange's state is
+struct
+    inter_wan_rates { // parameters/s: of all processors of a machine; of one device and a processor beside it
+    double encode; // with the pseudo-gradient and error feedback
+    double decode; // one update more, into the sum
+    double settle; // the rest of a merge: residual, outer step, rebase, digest
+};
 struct inter_wan_codec { // as measured on values like those of an update
     char name[32];
-    double bits;           // a parameter
-    double rel_error;      // norm of (x - decoded) / norm of x
-    double encode, decode; // parameters/s of one cluster's worker
-    double density;        // share of the entries that an update holds; 0 or 1: all of them
+    double bits;                  // a parameter
+    double rel_error;             // norm of (x - decoded) / norm of x
+    double density;               // share of the entries that an update holds; 0 or 1: all of them
+    struct inter_wan_rates at[2]; // by enum inter_wan_place; 0: there is no device
+};
+
+struct
+    inter_wan_work { // of the slowest cluster's worker in an exchange, all fragments, the way of parameters included
+    double encode_s, merge_s;
 };
 
 struct inter_wan_load {
     double params; // that learn, and travel
     double counts; // bytes of row counts with an update
     double step_s; // of the slowest cluster
-    double
-        copy_s; // parameters to where updates are made, or back: 0 where they are in the host's memory
     int32_t fragments;
+    const struct inter_wan_work *work; // (codecs)
 };
 
 struct inter_wan_plan {
@@ -47,6 +58,7 @@ struct inter_wan_plan {
     double bytes;   // sent by a cluster in an interval, to all others, everything included
     double busy;    // share of the link's time that is used
     double step_s;  // a step with its part of the exchange
+    double cost;    // that, longer by what the scheme is known to cost in loss
 };
 
 // Bytes/s that one direction of the path gives to a transfer.
@@ -58,12 +70,13 @@ void inter_wan_exchange(const struct inter_wan_path *p, const struct inter_wan_l
 
 // Which H, τ and codec: the shortest step, where a step counts as longer the more its scheme is known to cost in loss
 // (long intervals, late merges, coarse codecs; the weights are in wan_cost.c). A sparse codec is not chosen for a run too short for it: its
-// rounds shall touch every entry four times (rounds × density ≥ 4, as in tune.h). fixed_*: 0 / -1 / -1 choose.
+// rounds shall touch every entry about four times (rounds × density, as in tune.h). fixed_*: 0 / -1 / -1 choose.
 struct inter_wan_choice {
     int32_t interval; // 0: choose
     int32_t overlap;  // -1: choose
     int32_t codec;    // -1: choose
     int64_t steps;    // of the run: an interval is at most an eighth of it, where it is chosen
+    bool anticipates; // clusters train on their share of what they have not sent (sync.anticipate)
 };
 // false: even the best uses more than the link can carry; *out is the best all the same.
 bool inter_wan_choose(const struct inter_wan_path *p, const struct inter_wan_load *l,

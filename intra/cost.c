@@ -8,8 +8,7 @@
 enum {
     ATTN_BLOCK = 64, // keys that are computed together, whatever the mask (kernels/cpu_attn.c)
     OPS_FWD = 9,
-    OPS_BWD = 13,     // operations of a block that are handed to the threads
-    OUTER_FLOATS = 4, // θ, v, u and θ_m at the send
+    OPS_BWD = 13, // operations of a block that are handed to the threads
 };
 #define BACKWARD_ATTN                                                                              \
     2.5 // scores again, and gradients of q, k, v and scores, beside scores and values
@@ -278,32 +277,6 @@ double cost_acts_frozen(const struct intra_cost_job *j) {
     return 4 * n * (d + (3 * d + 2) + (q + 2 * kv) + q + j->model.n_heads + 3 * f + 3 * d + 1);
 }
 
-double cost_largest_unit(const struct intra_cost_job *j, const struct intra_cost_params *p) {
-    struct widths w = widths_of(&j->model);
-    double matrix = (double)w.d * (double)(w.f > w.q ? w.f : w.q),
-           most = fmax(matrix, j->trainable.freeze_embeddings ? 0 : (double)p->embedding);
-    if (j->trainable.mode == INTRA_TRAIN_LORA)
-        most = (double)j->trainable.lora_rank * (double)(w.f > w.q ? w.f : w.q);
-    if (j->trainable.mode == INTRA_TRAIN_BITFIT)
-        most = (double)w.q;
-    return fmin(fmin(most, INTRA_UNIT_ELEMENTS), (double)p->trainable);
-}
-
-// Of the exchange's state; on a mesh also θ_m of a fragment, gathered.
-static void exchange_memory(const struct intra_cost_job *j, const struct intra_cost_params *p,
-                            struct intra_cost *c) {
-    double ranks = (double)j->mesh.dp * j->mesh.pp * j->mesh.tp, unit = cost_largest_unit(j, p),
-           all = (double)p->trainable, fragments = j->fragments > 1 ? j->fragments : 1;
-    if (!j->outer)
-        return;
-    double share = ranks > 1 && !j->outer_single ? fmax(all / ranks, unit) : all,
-           bytes = 4 * OUTER_FLOATS * share + (ranks > 1 ? 4 * fmax(share / fragments, unit) : 0);
-    if (j->outer_single && ranks > 1)
-        c->owner_bytes = bytes;
-    else
-        c->exchange_bytes = bytes;
-}
-
 // Both operands of the largest product of a block, in bf16 (kernels/cpu_bf16.c).
 static double operand_bytes(const struct intra_cost_job *j) {
     struct widths w = widths_of(&j->model);
@@ -326,7 +299,6 @@ double cost_stage_params(const struct intra_cost_job *j, double *learn) {
 
 void cost_memory(const struct intra_cost_job *j, struct intra_cost *c) {
     const struct intra_mesh_config *k = &j->mesh;
-    struct intra_cost_params p = intra_cost_count(&j->model, &j->trainable);
     double learn, params = cost_stage_params(j, &learn);
     c->params_bytes = 4 * (params + learn);
     if (j->type == KERN_BF16 && !j->device) // a copy of all of them, and operands of a product
@@ -336,8 +308,8 @@ void cost_memory(const struct intra_cost_job *j, struct intra_cost *c) {
     c->acts_bytes = fmax(acts_bytes(j, 0), acts_bytes(j, k->pp - 1));
     if (j->type == KERN_BF16 && !j->device)
         c->acts_bytes += operand_bytes(j);
-    exchange_memory(j, &p, c);
-    c->rank_bytes = c->params_bytes + c->optim_bytes + c->acts_bytes + c->exchange_bytes;
+    c->rank_bytes = c->params_bytes + c->optim_bytes + c->acts_bytes + c->exchange_bytes +
+                    (c->owner_bytes > 0 ? 0 : c->frames_bytes);
     c->host_bytes = c->rank_bytes * j->ranks_a_host + c->owner_bytes;
 }
 
@@ -353,6 +325,7 @@ void intra_cost_step(const struct intra_cost_job *j, const struct intra_rates *r
         as_run.micros = sequences / batch;
     }
     *out = (struct intra_cost){0};
+    cost_exchange(j, r, out);
     if (j->device) {
         NEB_ASSERT(r->device.count > 0);
         cost_device_times(&as_run, r, out);

@@ -16,6 +16,8 @@
 // operation takes at least its launch, and reducing gradients over replicas hides behind backward. Memory is as
 // device_memory.c takes it.
 //
+// Exchanges between clusters (cost_exchange.c): what the busiest owner has to do, and what of their state is where.
+//
 // Sources: Narayanan et al. (SC 2021) for the pipeline's bubble, Korthikanti et al. (2022) for activations.
 #ifndef INTRA_COST_H
 #define INTRA_COST_H
@@ -82,8 +84,8 @@ struct intra_cost_job {
     // of a step of the whole cluster; a replica gets an equal share of its sequences
     int32_t micros;
     bool recompute;
-    bool
-        outer; // takes part in exchanges: θ, v, u and θ_m at the send, spread over the ranks (owners.h)
+    // takes part in exchanges: θ, v, u and θ_m at the send, spread over the ranks (owners.h)
+    bool outer;
     bool outer_single;    // but all of it on the first
     int32_t fragments;    // of the exchange, 0 is 1
     int32_t ranks_a_host; // that share the machine of the rates; at least 1
@@ -91,7 +93,7 @@ struct intra_cost_job {
         share;   // of the machine that this cluster gets, (0, 1]; of its devices, where it has them
     bool device; // on devices, one a rank, of the machine of the rates
     enum kern_type type; // there: of activations and products; on processors of products
-    bool outer_device;   // the exchange's state is on the device too: of one rank
+    bool outer_device;   // the exchange's state is there too
 };
 
 struct intra_cost {
@@ -100,16 +102,21 @@ struct intra_cost {
     double step_s;                                // their sum
     double tp_bytes, pp_bytes, dp_bytes;          // sent by a rank in a step
     double params_bytes, optim_bytes,
-        acts_bytes;        // of the fullest stage's rank; params: with gradients
-    double exchange_bytes; // a rank's share of the exchange's state, without frames
-    double owner_bytes;    // what rank 0 holds besides: the exchange's state where it has all of it
+        acts_bytes; // of the fullest stage's rank; params: with gradients
+    // a rank's share of the exchange's state, without frames; a copy of it where it is on devices
+    double exchange_bytes;
+    double frames_bytes; // what encoding and merging need besides, about
+    double owner_bytes;  // what rank 0 holds besides: the exchange's state where it has all of it
     double rank_bytes, host_bytes; // a rank but for the latter; all ranks of rank 0's machine
     // On a device: params, optim and acts are in its memory; rank, owner and host bytes are of the host, which has copies of
     // parameters and moments.
     double outer_bytes;     // the exchange's state there
     double workspace_bytes; // what products and reductions want besides
     double device_bytes;    // all that a rank has on its device; 0: processors
-    double copy_s;          // parameters to or from the host for an exchange, one way
+    // Of an exchange: the rank that owns most of it (owners.h), in elements; its units, and the largest.
+    double owner_params, owner_units, owner_largest;
+    // Parameters to their owners, once when an update is made and once when one is merged; and back to all that train them.
+    double gather_s, scatter_s;
 };
 
 // Elements of the whole model, and of those in matrix products; trainable ones of the blocks and final norm, and of

@@ -12,8 +12,7 @@ enum {
     WORKSPACE_BYTES = 32 << 20,   // of products (kernels/cuda/gemm.c)
     STAGE_BYTES = 2 * (16 << 20), // pinned, for parameters and moments
     CHUNK_BYTES = 32,
-    OUTER_FLOATS = 5, // θ, v, u, θ_m at the send, and the sum of updates
-    PRODUCTS = 3,     // that a measured product stands for: forward, dx, dW
+    PRODUCTS = 3, // that a measured product stands for: forward, dx, dW
     KERNELS_ATTN_FWD = 1,
     KERNELS_ATTN_BWD = 3,
     PIECES = 8,        // of the gradients, that are reduced one by one
@@ -119,8 +118,6 @@ void cost_device_times(const struct intra_cost_job *j, const struct intra_rates 
     tensor_parallel(j, r, micros, c);
     pipeline(j, r, micros, slowest, c);
     data_parallel(j, r, learn, slowest, c);
-    if (j->outer && !j->outer_device)
-        c->copy_s = 4 * learn / fmin(r->up, r->down);
     c->update_s = learn / k->dp / (j->share * of->update) + r->wait_s;
     c->step_s = c->compute_s + c->tp_s + c->pp_s + c->dp_s + c->update_s;
     bool ranks = k->dp * k->pp * k->tp > 1;
@@ -195,17 +192,8 @@ static double acts_bytes(const struct intra_cost_job *j, int32_t stage) {
     return inputs + blocks + scratch_bytes(j, &s, stage == j->mesh.pp - 1);
 }
 
-// With the exchange's state on the device: frames of a unit as well.
-static double outer_bytes(const struct intra_cost_job *j) {
-    struct intra_cost_params p = intra_cost_count(&j->model, &j->trainable);
-    double unit = cost_largest_unit(j, &p);
-    return 4 * OUTER_FLOATS * (double)p.trainable + 5.25 * unit;
-}
-
 void cost_device_memory(const struct intra_cost_job *j, struct intra_cost *c) {
-    double learn, params = cost_stage_params(j, &learn),
-                  ranks = (double)j->mesh.dp * j->mesh.pp * j->mesh.tp,
-                  tokens = (double)j->batch * j->seq_len;
+    double learn, params = cost_stage_params(j, &learn), tokens = (double)j->batch * j->seq_len;
     // The host has parameters, gradients and moments as ever, no activations, and pinned buffers.
     c->rank_bytes += STAGE_BYTES + 2 * 20 * tokens - c->acts_bytes;
     c->host_bytes = c->rank_bytes * j->ranks_a_host + c->owner_bytes;
@@ -214,8 +202,6 @@ void cost_device_memory(const struct intra_cost_job *j, struct intra_cost *c) {
                       up(4.0 * j->seq_len * j->model.head_dim);
     c->acts_bytes = fmax(acts_bytes(j, 0), acts_bytes(j, j->mesh.pp - 1));
     c->workspace_bytes = WORKSPACE_BYTES;
-    if (j->outer && j->outer_device && ranks == 1)
-        c->outer_bytes = outer_bytes(j);
     c->device_bytes =
         c->params_bytes + c->optim_bytes + c->acts_bytes + c->outer_bytes + c->workspace_bytes;
 }

@@ -1,4 +1,4 @@
-// Parts of a step's cost, between cost.c (meshes), cost_device.c (the same on accelerators) and cost_side.c (sides of a stream).
+// Parts of a step's cost, between cost.c (meshes), cost_device.c (the same on accelerators), cost_exchange.c and cost_side.c (sides of a stream).
 // Nobody else includes this.
 #ifndef INTRA_COST_PARTS_H
 #define INTRA_COST_PARTS_H
@@ -35,13 +35,14 @@ double cost_device_attention(const struct cost_sum *s, const struct intra_cost_j
 void cost_device_times(const struct intra_cost_job *j, const struct intra_rates *r,
                        struct intra_cost *c);
 void cost_device_memory(const struct intra_cost_job *j, struct intra_cost *c);
+// Of the exchange: shares, memory, ways of parameters. Before cost_memory, which adds them up.
+void cost_exchange(const struct intra_cost_job *j, const struct intra_rates *r,
+                   struct intra_cost *c);
 void cost_memory(const struct intra_cost_job *j, struct intra_cost *c);
 // Seconds a step in which processors make bf16 of their parameters, `of` them.
 double cost_to_bf16(const struct intra_cost_job *j, const struct intra_rates *r, double of);
 // Elements of the fullest stage's rank; *learn: of those that learn.
 double cost_stage_params(const struct intra_cost_job *j, double *learn);
-// Elements of the largest unit of the exchange (intra_units), about: no rank's share is smaller.
-double cost_largest_unit(const struct intra_cost_job *j, const struct intra_cost_params *p);
 double cost_acts_frozen(const struct intra_cost_job *j); // bytes of passes without backward
 
 #endif

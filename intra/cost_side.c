@@ -31,7 +31,8 @@ static void once_more(struct cost_sum *s, const struct intra_cost_job *j, double
 }
 
 static void side_memory(const struct intra_cost_job *j, const struct intra_cost_side *side,
-                        struct intra_cost *c) {
+                        const struct intra_rates *r, struct intra_cost *c) {
+    cost_exchange(j, r, c);
     cost_memory(j, c);
     if (!side->learns) {
         c->params_bytes = (j->type == KERN_BF16 ? 6.0 : 4.0) *
@@ -41,7 +42,8 @@ static void side_memory(const struct intra_cost_job *j, const struct intra_cost_
     }
     if (side->labelled > 0 || side->head == INTRA_COST_HEAD_SOFT)
         c->acts_bytes += 4.0 * LABEL_FLOATS * j->batch * j->seq_len;
-    c->rank_bytes = c->params_bytes + c->optim_bytes + c->acts_bytes + c->exchange_bytes;
+    c->rank_bytes = c->params_bytes + c->optim_bytes + c->acts_bytes + c->exchange_bytes +
+                    (c->owner_bytes > 0 ? 0 : c->frames_bytes);
     c->host_bytes = c->rank_bytes + c->owner_bytes;
 }
 
@@ -63,5 +65,5 @@ void intra_cost_side_step(const struct intra_cost_job *j, const struct intra_cos
             4 * r->op_s +
             cost_to_bf16(j, r, (double)intra_cost_count(&j->model, &j->trainable).all);
     out->step_s = out->compute_s + out->update_s;
-    side_memory(j, side, out);
+    side_memory(j, side, r, out);
 }

@@ -1,9 +1,10 @@
 // What nebula plan says of a device (intra/cost_device.c, agent/profile_device.c) against the device, an emulated one: its memory against
-// what is allocated, on every mesh of up to 8 ranks; seconds, from rates that are measured here, against steps that are made.
+// what is allocated, on every mesh of up to 8 ranks and for the exchange of up to 4 owners; seconds, from rates that are measured here, against steps and exchanges that are made.
 #include "agent/base/rng.h"
-#include "agent/profile.h"
+#include "agent/planner.h"
 #include "agent/profile_clock.h"
 #include "inter/outer.h"
+#include "intra/owners.h"
 #include "intra/trainer.h"
 
 #include <math.h>
@@ -154,61 +155,111 @@ static enum neb_status count_alloc(struct kern_device *x, size_t bytes, void **o
     return alloc(x, bytes, out);
 }
 
-// The exchange's state, and room for encoding it.
-static void test_outer_memory(void **state) {
-    (void)state;
+// One owner's part of the exchange of so many replicas, on its device: what an update and a merge of `members` take.
+struct owner {
+    double bytes, encode_s, merge_s; // the fastest of some
+};
+
+static enum neb_status exchange(struct inter_outer *o, const char *name, int32_t members,
+                                struct owner *out) {
+    enum { MOST = 4, ROUNDS = 3 };
+    struct neb_buf blob = {0};
+    struct cmp_codec codec;
+    struct kern_digest digest;
+    struct inter_outer_part parts[MOST];
+    struct inter_outer_round r = {.parts = parts, .n = (size_t)members, .eta = 1};
+    out->encode_s = out->merge_s = INFINITY;
+    NEB_TRY(cmp_codec_parse(name, &codec));
+    for (int i = 0; i < ROUNDS; i++) {
+        struct profile_clock clock;
+        profile_clock_start(&clock);
+        NEB_TRY(inter_outer_encode(o, 0, &codec, NULL, NULL, &blob));
+        out->encode_s = fmin(out->encode_s, profile_clock_stop(&clock, 1));
+        for (int32_t p = 0; p < members; p++)
+            parts[p] = (struct inter_outer_part){blob.p, blob.len, 1, 1, p == 0, 0};
+        profile_clock_start(&clock);
+        NEB_TRY(inter_outer_apply(o, 0, &r, &digest));
+        out->merge_s = fmin(out->merge_s, profile_clock_stop(&clock, 1));
+    }
+    neb_buf_free(&blob);
+    return NEB_OK;
+}
+
+static struct owner own_part(const struct intra_cost_job *j, int rank, const char *codec,
+                             int32_t members) {
+    enum { UNITS = 64 };
     struct kern_device_ops counting = *D->ops;
     const struct kern_device_ops *was = D->ops;
-    struct intra_cost_job j = job_of(&small, 1, 1, 1, 4, 1, KERN_BF16);
-    struct inter_outer_config c = {.beta = 0.9f, .kappa = 0.1f, .fragments = 1};
+    struct inter_outer_config c = {.beta = 0.9f, .keep = 0.5f, .kappa = 0.1f, .fragments = 1};
+    struct inter_outer_place places[UNITS];
+    struct inter_outer_unit u[UNITS];
+    uint64_t elements[UNITS], load[UNITS], at = 0;
+    int32_t n, mine = 0, fragment[UNITS] = {0}, owner[UNITS];
+    float *there[UNITS];
     struct kern_pool *pool = NULL;
     struct intra_model *m = NULL;
     struct intra_unit *units = NULL;
     struct inter_outer *o = NULL;
-    struct neb_buf blob = {0};
-    struct cmp_codec codec;
-    struct intra_cost cost;
-    int32_t n;
+    struct owner out;
+    struct neb_rng r = neb_rng_make(1, 1);
     alloc = D->ops->alloc;
     counting.alloc = count_alloc;
     assert_int_equal(kern_pool_create(1, &pool), NEB_OK);
-    assert_int_equal(intra_model_create(&small, &j.trainable, 1, &m), NEB_OK);
+    assert_int_equal(intra_model_create(&j->model, &j->trainable, 1, &m), NEB_OK);
     assert_int_equal(intra_units(m, &units, &n), NEB_OK);
-    struct inter_outer_unit *u = calloc((size_t)n, sizeof *u);
-    float **there = calloc((size_t)n, sizeof *there);
-    assert_non_null(u);
-    assert_non_null(there);
-    for (int32_t i = 0; i < n; i++) {
-        size_t elements = (size_t)units[i].rows * (size_t)units[i].cols;
+    assert_in_range(n, 1, UNITS);
+    for (int32_t i = 0; i < n; i++)
+        elements[i] = (uint64_t)units[i].rows * (uint64_t)units[i].cols;
+    intra_owners_deal(elements, fragment, n, j->mesh.dp, load, owner);
+    for (int32_t i = 0; i < n; at += elements[i], i++) {
         void *p;
-        u[i] = (struct inter_outer_unit){.rows = (uint32_t)units[i].rows,
-                                         .cols = (uint32_t)units[i].cols,
-                                         .theta_m = intra_param(m, units[i].tensor) +
-                                                    (size_t)units[i].row0 * (size_t)units[i].cols};
-        assert_int_equal(D->ops->alloc(D, elements * sizeof(float), &p), NEB_OK);
-        there[i] = p;
-        D->ops->zero(D, p, elements * sizeof(float));
+        if (owner[i] != rank)
+            continue;
+        u[mine] = (struct inter_outer_unit){.rows = (uint32_t)units[i].rows,
+                                            .cols = (uint32_t)units[i].cols,
+                                            .theta_m = units[i].data};
+        places[mine] = (struct inter_outer_place){(uint32_t)i, at};
+        for (uint64_t k = 0; k < elements[i]; k++)
+            units[i].data[k] = 1e-3f * neb_rng_normal(&r);
+        assert_int_equal(D->ops->alloc(D, elements[i] * sizeof(float), &p), NEB_OK);
+        D->ops->upload(D, p, units[i].data, elements[i] * sizeof(float));
+        there[mine++] = p;
     }
-    assert_int_equal(inter_outer_create(&c, u, n, pool, &o), NEB_OK);
+    c.places = places;
+    assert_int_equal(inter_outer_create(&c, u, mine, pool, &o), NEB_OK);
     D->ops = &counting;
+    counted = 0;
     assert_int_equal(inter_outer_place(o, D, there), NEB_OK);
-    assert_int_equal(cmp_codec_parse("int8", &codec), NEB_OK);
-    assert_int_equal(inter_outer_encode(o, 0, &codec, NULL, NULL, &blob), NEB_OK);
-    j.outer = j.outer_device = true;
-    intra_cost_step(&j, &rates, &cost);
-    near(cost.outer_bytes, counted, 0.05, "the exchange's state");
-    near(cost.device_bytes - cost.workspace_bytes - cost.outer_bytes, allocated(&j, 0), 0.03,
-         "what is not the exchange's");
+    assert_int_equal(exchange(o, codec, members, &out), NEB_OK);
+    out.bytes = counted;
     inter_outer_destroy(&o);
     D->ops = was;
-    for (int32_t i = 0; i < n; i++)
+    for (int32_t i = 0; i < mine; i++)
         D->ops->release(D, there[i]);
-    neb_buf_free(&blob);
-    free(there);
-    free(u);
     free(units);
     intra_model_destroy(&m);
     kern_pool_destroy(&pool);
+    return out;
+}
+
+// The exchange's state and room for encoding it, of the fullest of so many owners.
+static void test_outer_memory(void **state) {
+    (void)state;
+    for (int ranks = 1; ranks <= 4; ranks *= 2) {
+        struct intra_cost_job j = job_of(&small, ranks, 1, 1, 4, ranks, KERN_BF16);
+        struct intra_cost cost;
+        double most = 0;
+        j.outer = j.outer_device = true;
+        intra_cost_step(&j, &rates, &cost);
+        for (int rank = 0; rank < ranks; rank++)
+            most = fmax(most, own_part(&j, rank, "int8", 1).bytes);
+        printf(
+            "the exchange's state on the fullest of %d devices: predicted %.0f bytes, it is %.0f\n",
+            ranks, cost.outer_bytes, most);
+        near(cost.outer_bytes, most, 0.05, "the exchange's state");
+        near(cost.device_bytes - cost.workspace_bytes - cost.outer_bytes, allocated(&j, 0), 0.03,
+             "what is not the exchange's");
+    }
 }
 
 // ---- seconds --------------------------------------------------------------------------------------------------
@@ -283,12 +334,50 @@ static void test_seconds(void **state) {
     }
 }
 
+// An exchange of an owner, from rates that are measured here.
+static void test_exchange_seconds(void **state) {
+    enum { OFF = 2, MEMBERS = 2 };
+    struct intra_model_config m = small;
+    struct agent_site site = {.share = 1};
+    const struct agent_cluster cluster = {.launcher = AGENT_LAUNCHER_LOCAL};
+    (void)state;
+    m.d_model = 256; // units that are worth the name
+    m.d_ff = 704;
+    m.n_layers = 2;
+    site.profile.rates = rates;
+    site.profile.rates.link = 1e15;
+    for (int i = 0; i < 2; i++) {
+        struct inter_wan_codec codec = {.name = {0}};
+        memcpy(codec.name, i ? "topk:512/4096" : "int4", i ? 14 : 5);
+        assert_int_equal(agent_profile_codec_device(D, &codec), NEB_OK);
+        for (int ranks = 1; ranks <= 4; ranks *= 2) {
+            struct agent_planned x = {.job = job_of(&m, ranks, 1, 1, 4, ranks, KERN_F32)};
+            struct owner most = {0};
+            x.job.outer = x.job.outer_device = true;
+            intra_cost_step(&x.job, &site.profile.rates, &x.cost);
+            x.cost.scatter_s = 0; // between ranks: there are none here
+            struct inter_wan_work w = agent_planner_work(&x, &site, &cluster, &codec, 0, MEMBERS);
+            for (int rank = 0; rank < ranks; rank++) {
+                struct owner o = own_part(&x.job, rank, codec.name, MEMBERS);
+                most.encode_s = fmax(most.encode_s, o.encode_s);
+                most.merge_s = fmax(most.merge_s, o.merge_s);
+            }
+            printf("%s, %d owners: encode predicted %.3g s, took %.3g; merge %.3g, %.3g\n",
+                   codec.name, ranks, w.encode_s, most.encode_s, w.merge_s, most.merge_s);
+            if (!(w.encode_s < OFF * most.encode_s && most.encode_s < OFF * w.encode_s &&
+                  w.merge_s < OFF * most.merge_s && most.merge_s < OFF * w.merge_s))
+                fail_msg("%s, %d owners", codec.name, ranks);
+        }
+    }
+}
+
 int main(void) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_outer_memory),
         cmocka_unit_test(test_seconds),
+        cmocka_unit_test(test_exchange_seconds),
     };
     return cmocka_run_group_tests(tests, open_device, close_device);
 }

@@ -36,13 +36,13 @@ plan "$T/both.yaml" >"$T/both.txt"
 grep -q 'device 2 x emulated: products up to' "$T/both.txt" && [[ $(grep -c '^  alpha on emulated in bf16: mesh' "$T/both.txt") == 2 ]] &&
     ! grep -q 'NOT RECKONED' "$T/both.txt" || fail "the device is not named: $(cat "$T/both.txt")"
 plan "$T/both.yaml" --json >"$T/both.json"
-jq -e '.written.clusters | (.[0] | .rates_of == "emulated" and .device_reckoned and .precision == "bf16" and .device_bytes > 1e6 and .outer_bytes > 1e6 and .copy_s == 0)
+jq -e '.written.clusters | (.[0] | .rates_of == "emulated" and .device_reckoned and .precision == "bf16" and .device_bytes > 1e6 and .outer_bytes > 1e6 and .gather_s == 0)
     and (.[1] | .rates_of == "processors" and .precision == "fp32" and .device_bytes == 0)' "$T/both.json" >/dev/null || fail "clusters: $(jq .written.clusters "$T/both.json")"
 
 # The exchange's state on the host costs copies, and no memory of the device.
 sed 's/device: cuda,/device: cuda, outer_state: host,/' "$T/both.yaml" >"$T/host.yaml"
 plan "$T/host.yaml" --json >"$T/host.json"
-jq -e '.written.clusters[0] | .outer_bytes == 0 and .copy_s > 0' "$T/host.json" >/dev/null || fail "outer_state: host: $(jq .written.clusters[0] "$T/host.json")"
+jq -e '.written.clusters[0] | .outer_bytes == 0 and .gather_s > 0 and .scatter_s > 0' "$T/host.json" >/dev/null || fail "outer_state: host: $(jq .written.clusters[0] "$T/host.json")"
 
 # Seconds a step on the emulated device: of a large model against a small one, in runs at the same time, as the machine's load comes and goes
 # (cuda_cost_device compares seconds themselves).
@@ -79,7 +79,7 @@ mesh auto 4
 jq -e '.written.clusters[0].rates_of == "processors"' "$T/auto-4.json" >/dev/null || fail "device: auto with four ranks: $(jq .written.clusters[0] "$T/auto-4.json")"
 sed -i 's/mesh: {dp: 4, tp: 1}/mesh: {dp: 2, tp: 1}/' "$T/both.yaml"
 mesh both 2
-jq -e '.written.clusters[0] | .rates_of == "emulated" and .step_s > 0 and .dp_bytes > 0 and .dp_s > 0 and .outer_bytes == 0' "$T/both-2.json" >/dev/null || fail "two ranks: $(jq .written.clusters[0] "$T/both-2.json")"
+jq -e '.written.clusters[0] | .rates_of == "emulated" and .step_s > 0 and .dp_bytes > 0 and .dp_s > 0 and .outer_bytes > 0 and .gather_s == 0 and .scatter_s > 0' "$T/both-2.json" >/dev/null || fail "two ranks: $(jq .written.clusters[0] "$T/both-2.json")"
 # A device with less memory than the job wants, however it is cut.
 jq '.device.memory = 3e7' "$T/here.json" >"$T/tiny.json"
 rc=0

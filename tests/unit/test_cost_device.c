@@ -1,6 +1,8 @@
 // intra/cost_device.c: seconds follow from a device's rates by arithmetic that can be checked by hand, what may be hidden is, and what
 // does not fit is not chosen. Memory is compared with a device's in tests/cuda/test_cost_device.c.
 #include "agent/planner.h"
+#include "intra/owners.h"
+#include "intra/trainer.h"
 #include "tests/unit/cost_fixture.h"
 
 #include <stdlib.h>
@@ -109,22 +111,150 @@ static void test_meshes(void **state) {
     assert_true(isinf(cost_of(&j, &r).step_s));
 }
 
+// What the fullest rank owns of the exchange as its units are dealt; *largest: of its units.
+static double fullest_owner(const struct intra_cost_job *j, int ranks, double *largest) {
+    enum { UNITS = 64, RANKS = 16 };
+    struct intra_model *m = NULL;
+    struct intra_unit *units = NULL;
+    int32_t n, fragment[UNITS] = {0}, owner[UNITS];
+    uint64_t elements[UNITS], load[RANKS];
+    int most = 0;
+    assert_int_equal(intra_model_layout(&j->model, &j->trainable, &m), NEB_OK);
+    assert_int_equal(intra_units(m, &units, &n), NEB_OK);
+    assert_in_range(n, 1, UNITS);
+    for (int32_t i = 0; i < n; i++)
+        elements[i] = (uint64_t)units[i].rows * (uint64_t)units[i].cols;
+    intra_owners_deal(elements, fragment, n, ranks, load, owner);
+    for (int r = 0; r < ranks; r++)
+        most = load[r] > load[most] ? r : most;
+    *largest = 0;
+    for (int32_t i = 0; i < n; i++)
+        *largest = fmax(*largest, owner[i] == most ? (double)elements[i] : 0);
+    free(units);
+    intra_model_destroy(&m);
+    return (double)load[most];
+}
+
 static void test_exchange(void **state) {
     (void)state;
     struct intra_rates r = even_rates();
     struct intra_cost_job j = device_job(1, 1, 1, 4, 8);
     double params = (double)intra_cost_count(&model, &j.trainable).trainable;
     struct intra_cost none = cost_of(&j, &r), c;
-    assert_true(none.copy_s == 0 && none.outer_bytes == 0);
+    assert_true(none.gather_s == 0 && none.scatter_s == 0 && none.outer_bytes == 0);
     j.outer = true;
-    r.device.down = 1e6; // the slower way
+    r.device.down = 1e6;
+    r.device.up = 2e6;
     c = cost_of(&j, &r);
-    near(c.copy_s, 4 * params / 1e6, 1e-3, "copies");
+    near(c.gather_s, 4 * params / 1e6, 1e-3, "to the host");
+    near(c.scatter_s, 4 * params / 2e6, 1e-3, "and back");
+    near(c.owner_params, params, 1e-9, "a rank owns all");
     assert_true(c.outer_bytes == 0 && c.device_bytes == none.device_bytes);
+    near(c.exchange_bytes, 16 * params, 1e-9, "on the host");
     j.outer_device = true;
     c = cost_of(&j, &r);
-    assert_true(c.copy_s == 0 && c.outer_bytes > 20 * params && c.outer_bytes < 26 * params);
+    assert_true(c.gather_s == 0 && c.scatter_s == 0);
+    assert_true(c.outer_bytes > 20 * params && c.outer_bytes < 26 * params);
     near(c.device_bytes, none.device_bytes + c.outer_bytes, 1e-9, "with the exchange's state");
+    near(c.exchange_bytes, 20 * params, 1e-9, "the host's copy, and room of each unit");
+}
+
+// The state of a mesh on its devices: the busiest owner's share of it is in its device's memory, and what it does not train itself comes through
+// the host.
+static void test_exchange_of_a_mesh(void **state) {
+    (void)state;
+    struct intra_rates r = even_rates();
+    double largest, link = r.link = 1e9;
+    r.link_s = 0;
+    for (int ranks = 2; ranks <= 8; ranks *= 2) {
+        struct intra_cost_job j = device_job(ranks, 1, 1, 1, 32);
+        double params = (double)intra_cost_count(&model, &j.trainable).trainable,
+               own = fullest_owner(&j, ranks, &largest),
+               spread = ranks == 2 ? 1 : 2.0 * (ranks - 1) / ranks;
+        struct intra_cost none = cost_of(&j, &r), host, c;
+        j.outer = true;
+        host = cost_of(&j, &r);
+        j.outer_device = true;
+        c = cost_of(&j, &r);
+        near(c.owner_params, own, 1e-9, "the fullest owner");
+        near(c.outer_bytes, 20 * own + 5.25 * largest, 0.02, "in its device's memory");
+        near(c.device_bytes, none.device_bytes + c.outer_bytes, 1e-9, "beside what trains");
+        near(c.exchange_bytes, 24 * own, 0.02, "the host's copy, and room");
+        near(host.exchange_bytes, 20 * own, 0.02, "all of it on the host");
+        assert_true(host.outer_bytes == 0 && host.device_bytes == none.device_bytes);
+        // Replicas train what they own: nothing is fetched, and what was merged goes to all.
+        assert_true(c.gather_s == 0);
+        near(c.scatter_s, spread * 4 * params / link, 0.02, "to the other replicas");
+        r.device.down = 1e6;
+        near(cost_of(&j, &r).scatter_s - c.scatter_s, 4 * own / 1e6, 0.02, "from the device");
+        assert_true(cost_of(&j, &r).gather_s == 0);
+        j.outer_device = false; // each fetches what its replica's owners want: itself alone
+        near(cost_of(&j, &r).gather_s, 4 * own / 1e6, 0.02, "to the host");
+        r.device.down = 1e12;
+        r.device.up = 1e6;
+        near(cost_of(&j, &r).scatter_s, 4 * params / 1e6, 0.02, "and all of it back");
+        r.device.up = 1e12;
+    }
+    // Cut tensors: half of what a rank owns is the other's to send, all of it takes room on the device.
+    struct intra_cost_job j = device_job(1, 1, 2, 4, 8);
+    double own = fullest_owner(&j, 2, &largest);
+    j.outer = j.outer_device = true;
+    struct intra_cost c = cost_of(&j, &r);
+    near(c.outer_bytes, 24 * own + 5.25 * largest, 0.02, "with room for what is gathered");
+    near(c.gather_s, 2 * own / link, 0.02, "from the other rank");
+    near(c.scatter_s, 2 * own / link, 0.02, "and to it");
+    // Of two fragments one is gathered at a time; masked sums are the first rank's, on its host.
+    j.fragments = 2;
+    struct intra_cost two = cost_of(&j, &r);
+    assert_true(two.outer_bytes < c.outer_bytes - own && two.owner_params < 1.2 * own);
+    j.fragments = 1;
+    j.outer_single = true;
+    j.outer_device = false;
+    c = cost_of(&j, &r);
+    near(c.owner_params, fullest_owner(&j, 1, &largest), 1e-9, "a single owner");
+    assert_true(c.owner_bytes > 16 * c.owner_params && c.outer_bytes == 0 && c.exchange_bytes == 0);
+    // Stages: most of what a rank owns is another's to train, as units are dealt by size alone.
+    j = device_job(1, 2, 1, 4, 8);
+    j.outer = j.outer_device = true;
+    c = cost_of(&j, &r);
+    assert_true(c.gather_s > 0.2 * 4 * own / link && c.gather_s < 4 * own / link);
+    assert_true(c.outer_bytes > 20 * own + 5.25 * largest &&
+                c.outer_bytes < 24.1 * own + 5.25 * largest);
+}
+
+// What owners do: each its share, on a device one unit after the other, on processors as many at once as it has threads.
+static void test_work_of_owners(void **state) {
+    (void)state;
+    struct agent_site site = {.share = 1};
+    const struct agent_cluster cluster = {.launcher = AGENT_LAUNCHER_LOCAL};
+    const struct inter_wan_codec codec = {"int4", 4, 0.1, 1, {{8e6, 4e6, 2e6}, {4e6, 2e6, 1e6}}};
+    site.profile.rates = even_rates();
+    site.profile.rates.link = 1e12;
+    site.profile.rates.link_s = 0;
+    struct agent_planned x = {.job = device_job(1, 1, 1, 1, 32)};
+    x.job.outer = x.job.outer_device = true;
+    x.cost = cost_of(&x.job, &site.profile.rates);
+    double params = x.cost.owner_params;
+    struct inter_wan_work one = agent_planner_work(&x, &site, &cluster, &codec, params / 2, 3), w;
+    near(one.encode_s, params / 4e6, 1e-3, "encoding on a device");
+    near(one.merge_s, 3 * params / 2e6 + params / 1e6, 1e-3, "merging three there");
+    for (int ranks = 2; ranks <= 8; ranks *= 2) {
+        double largest, own;
+        x.job = device_job(ranks, 1, 1, 1, 32);
+        x.job.outer = x.job.outer_device = true;
+        x.cost = cost_of(&x.job, &site.profile.rates);
+        own = fullest_owner(&x.job, ranks, &largest);
+        w = agent_planner_work(&x, &site, &cluster, &codec, params / 2, 3);
+        near(w.encode_s, own / 4e6, 2e-3, "the busiest owner encodes");
+        near(w.merge_s, 3 * own / 2e6 + own / 1e6, 2e-3, "and merges");
+        x.job.outer_device = false; // all processors of the machine, shared
+        x.cost = cost_of(&x.job, &site.profile.rates);
+        w = agent_planner_work(&x, &site, &cluster, &codec, params / 2, 3);
+        near(w.encode_s, fmax(own * ranks, 8 * largest) / 8e6, 2e-3, "on processors");
+    }
+    site.profile.rates.link = 1e3; // frames pass through the first rank
+    w = agent_planner_work(&x, &site, &cluster, &codec, 8000, 3);
+    assert_true(w.encode_s > 7 && w.merge_s > 21 + x.cost.scatter_s);
 }
 
 // Less device memory: recomputation or smaller micro-batches, then nothing; likewise of the host's.
@@ -164,7 +294,8 @@ static void test_places(void **state) {
         sites[i] = (struct agent_site){.share = 1};
         sites[i].profile.rates = even_rates();
         for (int k = 0; k < AGENT_PROFILE_CODECS; k++)
-            sites[i].profile.codecs[k] = (struct inter_wan_codec){"int4", 4, 0.1, 1e9, 1e9, 1};
+            sites[i].profile.codecs[k] =
+                (struct inter_wan_codec){"int4", 4, 0.1, 1, {{1e9, 1e9, 1e9}, {2e9, 2e9, 2e9}}};
     }
     sites[4].profile.rates.device.count = 0;
     assert_int_equal(agent_planner_run(&job, 0, sites, &link, 0, &p), NEB_OK);
@@ -173,15 +304,25 @@ static void test_places(void **state) {
     assert_true(p.clusters[1].job.device); // auto, and there is one
     assert_false(p.clusters[2].job.device);
     assert_true(p.clusters[3].job.device && p.clusters[3].job.type == KERN_F32 &&
-                !p.clusters[3].job.outer_device && p.clusters[3].cost.copy_s > 0);
+                !p.clusters[3].job.outer_device && p.clusters[3].cost.gather_s > 0);
     assert_true(p.clusters[4].no_device && !p.clusters[4].job.device && !p.clusters[0].no_device);
     struct intra_cost c = p.clusters[1].cost;
+    // Early exchanges count.
+    double rounds = p.sent_bytes / p.wan.bytes;
+    near(rounds, ceil(100.0 / p.wan.interval), 1e-9, "exchanges");
+    job.sync.early_steps = 40;
+    job.sync.early_interval = 4;
+    assert_int_equal(agent_planner_run(&job, 0, sites, &link, 0, &p), NEB_OK);
+    near(p.sent_bytes / p.wan.bytes, 10 + ceil(60.0 / p.wan.interval), 1e-9, "early exchanges");
+    job.sync.early_steps = 0;
     // As many ranks as devices, where that is free and pays.
     sites[0].profile.rates.device.count = 2;
     sites[0].profile.rates.device.link = 1e12;
     assert_int_equal(agent_planner_run(&job, 0, sites, &link, AGENT_AUTO_MESH, &p), NEB_OK);
     struct intra_mesh_config m = p.clusters[0].job.mesh;
     assert_int_equal(m.dp * m.pp * m.tp, 2);
+    assert_true(p.clusters[0].job.outer_device &&
+                p.clusters[0].cost.outer_bytes > 0); // each its share
     // The exchange's state goes to the host where the device has no room for it.
     sites[1].profile.rates.device.memory = (c.device_bytes - c.outer_bytes / 2) / 0.94;
     assert_int_equal(agent_planner_run(&job, 0, sites, &link, 0, &p), NEB_OK);
@@ -190,8 +331,9 @@ static void test_places(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_seconds),  cmocka_unit_test(test_meshes),
-        cmocka_unit_test(test_exchange), cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_seconds),        cmocka_unit_test(test_meshes),
+        cmocka_unit_test(test_exchange),       cmocka_unit_test(test_exchange_of_a_mesh),
+        cmocka_unit_test(test_work_of_owners), cmocka_unit_test(test_choice),
         cmocka_unit_test(test_places),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -56,7 +56,7 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
 }
 
 // EMU_MEMORY=RANK:BYTES: what that rank's device has, of which this much is taken.
-static size_t taken;
+static size_t taken, most_taken;
 static int fits(size_t bytes) {
     const char *memory = getenv("EMU_MEMORY"), *rank = own_rank();
     size_t n = rank ? strlen(rank) : 0;
@@ -80,6 +80,7 @@ cudaError_t cudaMalloc(void **out, size_t bytes) {
         return cudaErrorMemoryAllocation;
     cudaError_t e = take(out, bytes);
     taken += e == cudaSuccess ? malloc_usable_size(*out) : 0;
+    most_taken = taken > most_taken ? taken : most_taken;
     return e;
 }
 static cudaError_t give(void *p) {
@@ -147,12 +148,14 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
     (*out)->head = (struct emu_stream_head){push, passed, busy, goes_on};
     return cudaSuccess;
 }
-// EMU_COUNT=1: says how often the host has waited.
+// EMU_COUNT=1: says how often the host has waited, and how much memory was taken at most.
 cudaError_t cudaStreamDestroy(cudaStream_t s) {
     const char *counts = getenv("EMU_COUNT"), *rank = own_rank();
     if (counts && *counts == '1')
-        fprintf(stderr, "emulated device of rank %s: the host has waited %ld times\n",
-                rank ? rank : "0", waits);
+        fprintf(stderr,
+                "emulated device of rank %s: the host has waited %ld times, of memory %zu bytes "
+                "were taken\n",
+                rank ? rank : "0", waits, most_taken);
     free(s);
     return cudaSuccess;
 }
