@@ -8,6 +8,7 @@ source "$(dirname "$0")/../parallel/lib.sh"
 
 emulated
 limit=200 # a busy machine: ranks wait for their turn on a processor
+launcher=socket # starts sooner, and its ranks sleep where those of MPI poll; test_mesh.sh has both
 
 # waits MESH OPTIONS...: of rank 0's host
 waits() {

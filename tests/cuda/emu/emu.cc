@@ -41,11 +41,17 @@ struct copy {
     int group;
 };
 
+struct warp {
+    unsigned char slots[2][WARP][SLOT];
+};
+
 struct fiber {
     position at;
     wait state;
+    int lane;
     const char *what; // warp operation it waits in
     int turn;         // of its warp's two sets of slots
+    warp *warp_of;
     std::vector<copy> copies;
     int groups; // committed so far
 #ifdef EMU_UCONTEXT
@@ -56,16 +62,13 @@ struct fiber {
     std::unique_ptr<unsigned char, decltype(&free)> stack{nullptr, free};
 };
 
-struct warp {
-    unsigned char slots[2][WARP][SLOT];
-};
-
 position *now;
 dim3 block_dim, grid_dim;
 
 static std::vector<fiber> fibers;
 static std::vector<warp> warps;
 static fiber *running;
+static bool passes_on; // a fiber that waits hands over to the next lane itself
 static const std::function<void()> *body;
 // allocated exactly, so that the address sanitizer sees what passes its end
 static unsigned char *shared_at;
@@ -106,11 +109,23 @@ __asm__(".text\n"
         ".text\n");
 #endif
 
-static void leave() { // to the scheduler
+static void leave() { // to the next lane of the warp, or the scheduler
+    fiber *was = running;
+    if (passes_on)
+        for (int left = WARP - 1 - was->lane; left > 0; left--)
+            if ((++running)->state == RUNS) {
+                now = &running->at;
 #ifdef EMU_UCONTEXT
-    swapcontext(&running->context, &scheduler);
+                swapcontext(&was->context, &running->context);
 #else
-    emu_switch(&running->sp, scheduler);
+                emu_switch(&was->sp, running->sp);
+#endif
+                return;
+            }
+#ifdef EMU_UCONTEXT
+    swapcontext(&was->context, &scheduler);
+#else
+    emu_switch(&was->sp, scheduler);
 #endif
 }
 
@@ -125,9 +140,15 @@ static void enter() {
     abort();
 }
 
-static void prepare(fiber &f) {
+// Tops of the stacks at different places of a page: at the same one, all would share a few lines of the processor's cache.
+static size_t stack_bytes(size_t i) { return STACK_BYTES - (i * 128 + i / WARP * 64) % 4096; }
+
+static void prepare(size_t i) {
+    fiber &f = fibers[i];
     if (!f.stack)
-        f.stack.reset((unsigned char *)aligned_alloc(64, STACK_BYTES));
+        f.stack.reset((unsigned char *)aligned_alloc(4096, STACK_BYTES));
+    f.lane = (int)(i % WARP);
+    f.warp_of = &warps[i / WARP];
     f.copies.clear();
     f.groups = 0;
     f.state = RUNS;
@@ -135,15 +156,15 @@ static void prepare(fiber &f) {
 #ifdef EMU_UCONTEXT
     getcontext(&f.context);
     f.context.uc_stack.ss_sp = f.stack.get();
-    f.context.uc_stack.ss_size = STACK_BYTES;
+    f.context.uc_stack.ss_size = stack_bytes(i);
     f.context.uc_link = nullptr;
     makecontext(&f.context, (void (*)())enter, 0);
 #else
-    void **sp = (void **)(void *)(f.stack.get() + STACK_BYTES);
+    void **sp = (void **)(void *)(f.stack.get() + stack_bytes(i));
     *--sp =
         nullptr; // a return address that nothing returns to; keeps the stack aligned as after a call
     *--sp = (void *)enter;
-    for (int i = 0; i < 6; i++)
+    for (int k = 0; k < 6; k++)
         *--sp = nullptr;
     f.sp = sp;
 #endif
@@ -161,14 +182,15 @@ static void resume(fiber &f) {
 
 // Lets a warp go on when all its lanes have come.
 static bool release_warp(size_t w) {
-    for (size_t i = w * WARP; i < (w + 1) * WARP; i++)
-        if (fibers[i].state != AT_WARP)
+    fiber *lanes = &fibers[w * WARP];
+    for (int i = 0; i < WARP; i++)
+        if (lanes[i].state != AT_WARP)
             return false;
-    for (size_t i = w * WARP; i < (w + 1) * WARP; i++) {
-        now = &fibers[i].at;
-        if (strcmp(fibers[i].what, fibers[w * WARP].what))
+    for (int i = 0; i < WARP; i++) {
+        now = &lanes[i].at;
+        if (lanes[i].what != lanes->what && strcmp(lanes[i].what, lanes->what))
             stop("lanes of one warp are in different warp operations");
-        fibers[i].state = RUNS;
+        lanes[i].state = RUNS;
     }
     return true;
 }
@@ -198,7 +220,7 @@ static bool release(size_t n) {
 static void run_block(size_t n, std::vector<size_t> &order) {
     memset(shared_at, 0xff, shared_size);
     for (size_t i = 0; i < n; i++)
-        prepare(fibers[i]);
+        prepare(i);
     do {
         for (size_t i : order) {
             if (fibers[i].state != RUNS)
@@ -206,11 +228,13 @@ static void run_block(size_t n, std::vector<size_t> &order) {
             resume(fibers[i]);
             // The first lane of a warp brings all of it to where the block has to meet.
             size_t w = i / WARP;
+            passes_on = apart;
             do
                 for (size_t k = w * WARP; apart && k < (w + 1) * WARP; k++)
                     if (fibers[k].state == RUNS)
                         resume(fibers[k]);
             while (apart && release_warp(w));
+            passes_on = false;
         }
     } while (release(n));
 }
@@ -312,15 +336,18 @@ void block_barrier() {
     leave();
 }
 
-int lane() { return (int)((running - fibers.data()) % WARP); }
+int lane() { return running->lane; }
 
 const unsigned char *warp_gather(const char *what, const void *in, size_t size) {
-    warp &w = warps[(size_t)(running - fibers.data()) / WARP];
+    warp &w = *running->warp_of;
     int turn = running->turn;
     running->turn ^= 1;
     if (size > SLOT)
         stop("more than a slot holds");
-    memcpy(w.slots[turn][lane()], in, size);
+    if (size == 4) // most: not a call
+        memcpy(w.slots[turn][lane()], in, 4);
+    else
+        memcpy(w.slots[turn][lane()], in, size);
     running->what = what;
     running->state = AT_WARP;
     leave();
