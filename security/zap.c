@@ -7,17 +7,19 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 #include <zmq.h>
 
 #define ENDPOINT "inproc://zeromq.zap.01" // RFC 27
 
-enum { SEEN_MAX = 256, FIELD_MAX = 256, POLL_MS = 100 };
+enum { SEEN_MAX = 256, FIELD_MAX = 256 };
 
 struct sec_zap {
     void *socket; // REP; used by the thread only, once it runs
     char domain[64];
     pthread_t thread;
-    atomic_bool stop;
+    int stop; // eventfd
     atomic_ullong refused;
     pthread_mutex_t lock; // members
     struct sec_members members;
@@ -108,11 +110,11 @@ static void answer(struct sec_zap *z) {
 
 static void *zap_main(void *arg) {
     struct sec_zap *z = arg;
-    while (!atomic_load(&z->stop)) {
-        zmq_pollitem_t item = {.socket = z->socket, .events = ZMQ_POLLIN};
-        if (zmq_poll(&item, 1, POLL_MS) > 0)
+    zmq_pollitem_t items[2] = {{.socket = z->socket, .events = ZMQ_POLLIN},
+                               {.fd = z->stop, .events = ZMQ_POLLIN}};
+    while (!items[1].revents)
+        if (zmq_poll(items, 2, -1) > 0 && items[0].revents)
             answer(z);
-    }
     zmq_unbind(z->socket, ENDPOINT); // at once: zmq_close alone frees the name some time later
     zmq_close(z->socket);
     return NULL;
@@ -127,13 +129,17 @@ enum neb_status sec_zap_create(void *zmq_context, const char *domain, struct sec
     snprintf(z->domain, sizeof z->domain, "%s", domain);
     pthread_mutex_init(&z->lock, NULL);
     int linger = 0;
+    z->stop = eventfd(0, EFD_CLOEXEC);
     z->socket = zmq_socket(zmq_context, ZMQ_REP);
-    if (!z->socket || zmq_setsockopt(z->socket, ZMQ_LINGER, &linger, sizeof linger) != 0 ||
+    if (z->stop < 0 || !z->socket ||
+        zmq_setsockopt(z->socket, ZMQ_LINGER, &linger, sizeof linger) != 0 ||
         zmq_bind(z->socket, ENDPOINT) != 0 || pthread_create(&z->thread, NULL, zap_main, z) != 0) {
         enum neb_status st =
             neb_fail(NEB_ERR_IO, "zap: cannot start the handler: %s", zmq_strerror(zmq_errno()));
         if (z->socket)
             zmq_close(z->socket);
+        if (z->stop >= 0)
+            close(z->stop);
         pthread_mutex_destroy(&z->lock);
         free(z);
         return st;
@@ -145,8 +151,11 @@ enum neb_status sec_zap_create(void *zmq_context, const char *domain, struct sec
 void sec_zap_destroy(struct sec_zap **z) {
     if (!z || !*z)
         return;
-    atomic_store(&(*z)->stop, true);
+    uint64_t one = 1;
+    ssize_t told = write((*z)->stop, &one, sizeof one);
+    NEB_ASSERT(told == sizeof one); // a counter at 0 takes it
     pthread_join((*z)->thread, NULL);
+    close((*z)->stop);
     pthread_mutex_destroy(&(*z)->lock);
     free(*z);
     *z = NULL;

@@ -1,7 +1,9 @@
-// security/identity and security/sign: key files, the public line, signatures.
+// security/identity and security/sign: key files, the public line, signatures. security/zap: its end (the rest is unit/test_link.c's).
+#include "agent/base/clock.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "security/sign.h"
+#include "security/zap.h"
 #include "tests/testing.h"
 
 #include <setjmp.h>
@@ -10,6 +12,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <zmq.h>
 
 #include <cmocka.h>
 
@@ -216,6 +219,26 @@ static void test_signatures(void **state) {
     sec_identity_destroy(&b);
 }
 
+// Whoever ends an agent, or a link of it, waits for no interval of the handler's thread; and its name is free for the next one.
+static void test_handler_ends_at_once(void **state) {
+    (void)state;
+    void *context = zmq_ctx_new();
+    struct sec_zap *z = NULL, *second = NULL;
+    neb_ns begin = neb_now();
+    assert_non_null(context);
+    for (int i = 0; i < 40; i++) {
+        assert_int_equal(sec_zap_create(context, "test", &z), NEB_OK);
+        neb_sleep(5 * NEB_MS); // the thread waits by now
+        sec_zap_destroy(&z);
+        assert_null(z);
+    }
+    assert_true(neb_now() - begin < 3 * NEB_S); // 4 s where it polls every 100 ms
+    assert_int_equal(sec_zap_create(context, "test", &z), NEB_OK);
+    assert_int_equal(sec_zap_create(context, "test", &second), NEB_ERR_IO); // one of a context
+    sec_zap_destroy(&z);
+    zmq_ctx_term(context);
+}
+
 static int setup(void **state) {
     (void)state;
     neb_log_set_sink(testing_drop, NULL);
@@ -231,7 +254,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip),    cmocka_unit_test(test_files_of_others),
         cmocka_unit_test(test_damaged_files), cmocka_unit_test(test_public_line),
-        cmocka_unit_test(test_signatures),
+        cmocka_unit_test(test_signatures),    cmocka_unit_test(test_handler_ends_at_once),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
