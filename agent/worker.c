@@ -1,4 +1,5 @@
 #include "agent/worker.h"
+#include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "agent/distill.h"
 #include "agent/follow.h"
@@ -153,6 +154,7 @@ static enum neb_status train_step(struct agent_worker *w) {
             intra_team_micro(w->team, w->tokens, w->targets);
         }
     NEB_TRY(intra_team_update(w->team, &s));
+    (void)neb_fault("worker.step"); // a step that takes longer
     double seconds = neb_seconds(neb_now() - start);
     w->train_s += seconds;
     w->stepped = true;

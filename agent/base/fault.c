@@ -1,4 +1,5 @@
 #include "agent/base/fault.h"
+#include "agent/base/clock.h"
 
 #include <signal.h>
 #include <stdatomic.h>
@@ -14,6 +15,7 @@ static struct plan {
     char point[64];
     bool prefix, kill;
     long nth;
+    long longer_ms; // each time; never fails then
     atomic_long seen;
 } plans[PLANS_MAX];
 static int n_plans;
@@ -30,6 +32,7 @@ static void add_plan(const char *spec, size_t len) {
     p->point[p->prefix ? n - 1 : n] = 0;
     char *end = NULL;
     p->nth = colon ? strtol(colon + 1, &end, 10) : 1;
+    p->longer_ms = colon && colon[1] == '+' ? p->nth : 0;
     p->kill = end && strncmp(end, ":kill", 5) == 0;
     atomic_store(&p->seen, 0);
     n_plans++;
@@ -51,6 +54,10 @@ __attribute__((constructor)) static void fault_init(void) { neb_fault_arm(getenv
 static bool hit(struct plan *p, const char *point) {
     bool match =
         p->prefix ? strncmp(point, p->point, strlen(p->point)) == 0 : strcmp(point, p->point) == 0;
+    if (match && p->longer_ms > 0) {
+        neb_sleep(p->longer_ms * NEB_MS);
+        return false;
+    }
     if (!match || atomic_fetch_add(&p->seen, 1) + 1 != p->nth)
         return false;
     if (p->kill)

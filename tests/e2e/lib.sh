@@ -34,6 +34,8 @@ end_now() {
         kill -KILL "$p" || true
     done 2>/dev/null
 }
+# Steps of the built-in trainer take so much longer from here on: what has to last, for things to happen meanwhile, lasts without computing.
+pace() { export NEBULA_FAULT=worker.step:+$1; } # MS
 skip() { echo "cannot run here: $*"; exit 77; }
 
 # Two sources of real English text that every Debian has: licences, in two groups.

@@ -46,6 +46,7 @@ rounds() { "$nebula" ledger show "$T/$1" --json 2>/dev/null | jq '.chains[0].nex
 more_rounds() { (($(rounds rome) > $1)); }
 
 make_corpus
+pace 15
 "$nebula" init --name acme --listen "$enrol" --link "127.0.0.1:$((port + 1))" --member hub --dir "$T/hub" >/dev/null
 agent hub
 for site in paris rome; do

@@ -1,5 +1,6 @@
 // agent/base: readers and writers, files, hashing, random numbers.
 #include "agent/base/bytes.h"
+#include "agent/base/clock.h"
 #include "agent/base/fault.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
@@ -96,6 +97,18 @@ static void test_write_is_atomic(void **state) {
     neb_buf_free(&b);
 }
 
+static void test_faults_that_take_time(void **state) {
+    (void)state;
+    neb_fault_arm("slow:+30,broken:2");
+    neb_ns begin = neb_now();
+    for (int i = 0; i < 3; i++)
+        assert_false(neb_fault("slow"));
+    assert_true(neb_now() - begin >= 90 * NEB_MS);
+    assert_false(neb_fault("broken"));
+    assert_true(neb_fault("broken"));
+    neb_fault_arm(NULL);
+}
+
 static void test_copy_and_absolute(void **state) {
     (void)state;
     char dir[] = "/tmp/nebula-base-XXXXXX", from[NEB_PATH_MAX], to[NEB_PATH_MAX],
@@ -186,9 +199,10 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes_round_trip), cmocka_unit_test(test_str_bounds),
-        cmocka_unit_test(test_write_is_atomic),  cmocka_unit_test(test_copy_and_absolute),
-        cmocka_unit_test(test_sha256_vector),    cmocka_unit_test(test_rng),
+        cmocka_unit_test(test_bytes_round_trip),      cmocka_unit_test(test_str_bounds),
+        cmocka_unit_test(test_write_is_atomic),       cmocka_unit_test(test_copy_and_absolute),
+        cmocka_unit_test(test_sha256_vector),         cmocka_unit_test(test_rng),
+        cmocka_unit_test(test_faults_that_take_time),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
