@@ -24,8 +24,8 @@ struct inter_wan_path {  // between any two clusters
 };
 
 enum inter_wan_place { INTER_WAN_HOST, INTER_WAN_DEVICE }; // where the exchange's state is
-struct
-    inter_wan_rates { // parameters/s: of all processors of a machine; of one device and a processor beside it
+// Parameters/s: of all processors of a machine; of one device and a processor beside it.
+struct inter_wan_rates {
     double encode; // with the pseudo-gradient and error feedback
     double decode; // one update more, into the sum
     double settle; // the rest of a merge: residual, outer step, rebase, digest
@@ -38,8 +38,8 @@ struct inter_wan_codec { // as measured on values like those of an update
     struct inter_wan_rates at[2]; // by enum inter_wan_place; 0: there is no device
 };
 
-struct
-    inter_wan_work { // of the slowest cluster's worker in an exchange, all fragments, the way of parameters included
+// Of the slowest cluster's worker in an exchange, all fragments, the way of parameters included.
+struct inter_wan_work {
     double encode_s, merge_s;
 };
 
