@@ -8,6 +8,7 @@ trap 'rm -rf "$T"' EXIT
 mkdir "$T/bundle" "$T/path" "$T/bundle/lib"
 cp "$BUILD/nebula" "$BUILD/mesh_train" "$SOURCE"/tests/gpu/{run,judge,torch_peer.py} "$SOURCE/tests/parallel/lib.sh" "$T/bundle/"
 cp "$EMULATED" "$T/bundle/libnebula_cuda.so"
+cp "$EMULATED" "$T/bundle/libnebula_device.so" # it needs no driver
 cp "$EMULATED_NCCL" "$T/bundle/libnebula_nccl.so"
 cp "$BUILD/tests/gpu_check" "$T/bundle/gpu_check.real"
 cat >"$T/bundle/gpu_check" <<'SH'

@@ -9,7 +9,7 @@ sed -i 's/seq_len: 64, batch: 4/seq_len: 16, batch: 2/; s/d_model: 64/d_model: 3
     s/{name: alpha,/{name: alpha, device: cuda, precision: fp32, MESH, OUTER/' "$T/job.yaml"
 mkdir "$T/bin"
 cp "$BUILD/nebula" "$T/bin/"
-cp "$EMULATED" "$T/bin/libnebula_cuda.so"
+cp "$EMULATED" "$T/bin/libnebula_device.so"
 cp "$EMULATED_NCCL" "$T/bin/libnebula_nccl.so"
 nebula=$T/bin/nebula
 export EMU_LATE=1 EMU_NCCL_SHARED_DEVICE=1

@@ -8,7 +8,7 @@ make_job "$T/job.yaml"
 sed -i 's/seq_len: 64, batch: 4/seq_len: 32, batch: 2/; s/{name: alpha,/{name: alpha, device: cuda, precision: fp32, mesh: {dp: 2, tp: 1},/; s/{name: beta,/{name: beta, device: cpu,/' "$T/job.yaml"
 mkdir "$T/bin" # the program looks for its objects beside itself: no MPI there
 cp "$BUILD/nebula" "$T/bin/"
-cp "$EMULATED" "$T/bin/libnebula_cuda.so"
+cp "$EMULATED" "$T/bin/libnebula_device.so"
 cp "$EMULATED_NCCL" "$T/bin/libnebula_nccl.so"
 nebula=$T/bin/nebula
 export EMU_LATE=1 EMU_NCCL_SHARED_DEVICE=1 # queues run when they are waited for; every process has one emulated device, of the same number

@@ -9,7 +9,7 @@ sed -i 's/seq_len: 64, batch: 4/seq_len: 64, batch: 2/; s/{name: alpha,/{name: a
 mkdir "$T/bin" "$T/bare" # the program looks for its objects beside itself
 cp "$BUILD/nebula" "$T/bin/"
 cp "$BUILD/nebula" "$T/bare/"
-cp "$EMULATED" "$T/bin/libnebula_cuda.so"
+cp "$EMULATED" "$T/bin/libnebula_device.so"
 cp "$EMULATED_NCCL" "$T/bin/libnebula_nccl.so"
 nebula=$T/bin/nebula
 export EMU_DEVICES=2 EMU_NCCL_SHARED_DEVICE=1 # the emulated NCCL knows of one device only

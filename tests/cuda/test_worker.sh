@@ -9,7 +9,7 @@ sed -i 's/seq_len: 64, batch: 4/seq_len: 32, batch: 2/; s/{name: alpha,/{name: a
 mkdir "$T/bin" "$T/bare" # the program looks for the kernels beside itself
 cp "$BUILD/nebula" "$T/bin/nebula"
 cp "$BUILD/nebula" "$T/bare/nebula"
-cp "$EMULATED" "$T/bin/libnebula_cuda.so"
+cp "$EMULATED" "$T/bin/libnebula_device.so"
 nebula=$T/bin/nebula
 
 run() { # NAME options…
@@ -58,4 +58,12 @@ sed -i 's/ outer_state: device,//' "$T/job.yaml"
 sed -i 's/device: auto, precision: fp32,/device: cuda,/' "$T/job.yaml"
 if timeout 100 "$T/bare/nebula" pretrain "$T/job.yaml" --local 2 --steps 10 --out "$T/none" >"$T/none.log" 2>&1; then fail "trained without kernels"; fi
 cat "$T/none.log" "$T"/none/clusters/*/jobs/*/worker.log 2>/dev/null | has 'has no CUDA kernels.*device: cpu' || fail "no hint: $(tail -n 5 "$T/none.log")"
+# Kernels, and no driver: said by the program itself, without loading what they need.
+if [[ -e $BUILD/libnebula_cuda.so ]] && ! ldconfig -p | has 'libcuda\.so\.1'; then
+    cp "$BUILD/libnebula_cuda.so" "$T/bare/"
+    if LD_DEBUG=files LD_DEBUG_OUTPUT="$T/loaded" timeout 100 "$T/bare/nebula" pretrain "$T/job.yaml" --local 2 --steps 10 --out "$T/driverless" >"$T/driverless.log" 2>&1; then fail "trained without a driver"; fi
+    cat "$T"/driverless/clusters/*/jobs/*/worker.log | has 'no CUDA device: the driver cannot be loaded' || fail "no reason: $(tail -n 5 "$T/driverless.log")"
+    cat "$T"/loaded.* | has 'file=libcuda.so.1' || fail "nobody looked for the driver"
+    ! cat "$T"/loaded.* | has 'libnebula_cuda.so\|cublas' || fail "loaded without a driver: $(cat "$T"/loaded.* | grep -m 3 'libnebula_cuda.so\|cublas')"
+fi
 echo "a cluster on a device and one on processors train one model"

@@ -34,7 +34,7 @@ emulated() {
     need_mpi
     mkdir "$work/bin"
     cp "$BUILD/mesh_train" "$BUILD/mesh_owners" "$BUILD/libnebula_mpi.so" "$work/bin/"
-    cp "${EMULATED:?}" "$work/bin/libnebula_cuda.so"
+    cp "${EMULATED:?}" "$work/bin/libnebula_device.so"
     cp "${EMULATED_NCCL:?}" "$work/bin/libnebula_nccl.so"
     mesh_train=$work/bin/mesh_train
     export EMU_LATE=1 EMU_NCCL_SHARED_DEVICE=1 # every process has one emulated device, of the same number
