@@ -9,7 +9,7 @@ sed -i 's/n_layers: 2, d_model: 64/n_layers: 2, d_model: 128/; s/d_ff: 128/d_ff:
     s/{name: alpha,/{name: alpha, device: cuda, precision: fp32, MESH, OUTER/' "$T/job.yaml"
 mkdir "$T/bin"
 cp "$BUILD/nebula" "$T/bin/"
-cp "$EMULATED" "$T/bin/libnebula_cuda.so"
+cp "$EMULATED" "$T/bin/libnebula_device.so"
 cp "$EMULATED_NCCL" "$T/bin/libnebula_nccl.so"
 nebula=$T/bin/nebula
 export EMU_NCCL_SHARED_DEVICE=1 # every process has one emulated device, of the same number; plans are told that there are as many as ranks
