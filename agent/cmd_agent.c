@@ -12,7 +12,7 @@
 #include <string.h>
 
 struct options {
-    const char *home, *listen;
+    const char *home, *listen, *workers;
     const char *congestion;
     unsigned n_bulk;
     unsigned recycle_s, overlap_s, renew_days;
@@ -30,7 +30,8 @@ enum {
     OPT_KEY,
     KEY_RATE_LIMIT,
     KEY_CONGESTION,
-    KEY_SEAL
+    KEY_SEAL,
+    KEY_WORKERS
 };
 
 static void parse_number(const char *arg, unsigned max, unsigned *out, struct argp_state *state) {
@@ -71,6 +72,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
                        arg);
         o->congestion = arg;
         return 0;
+    case KEY_WORKERS: o->workers = arg; return 0;
     case KEY_SEAL: o->seal_key = arg; return 0;
     case 'v': neb_log_set_level(NEB_LOG_DEBUG); return 0;
     case ARGP_KEY_ARG: argp_usage(state); return 0;
@@ -82,6 +84,10 @@ int cmd_agent(int argc, char **argv) {
     static const struct argp_option table[] = {
         {"home", 'H', "DIR", 0, "folder with keys and members (default ~/.nebula)", 0},
         {"listen", 'l', "HOST:PORT", 0, "accept other agents here; without it, only dial", 0},
+        {"workers", KEY_WORKERS, "ADDRESS[:PORT]", 0,
+         "ranks that mpirun or srun starts on other hosts of this cluster reach the agent here: an "
+         "address or interface of their network; encrypted, with keys of each job",
+         0},
         {"recycle", KEY_RECYCLE, "SECONDS", 0,
          "replace connections of this age by fresh ones (default 3600)", 0},
         {"overlap", KEY_OVERLAP, "SECONDS", 0,
@@ -121,6 +127,7 @@ int cmd_agent(int argc, char **argv) {
     o.page.home = home;
     struct agent_daemon_config c = {.home = home,
                                     .listen = o.listen,
+                                    .workers = o.workers,
                                     .n_bulk = o.n_bulk,
                                     .congestion = o.congestion,
                                     .limit = o.limit,

@@ -3,13 +3,14 @@
 #include "agent/base/fs.h"
 #include "agent/harden.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sodium.h>
 #include <string.h>
 #include <unistd.h>
 
-static const char magic[8] = "nebwork1";
+static const char magic[8] = "nebwork2";
 
 struct agent_credential { // in locked memory; what goes through the pipe, but for `unused`
     char magic[8];
@@ -17,7 +18,13 @@ struct agent_credential { // in locked memory; what goes through the pipe, but f
     uint8_t sealed; // 0 or 1: handed is the job's key
     uint8_t unused[7];
     uint8_t handed[SEC_SEAL_HANDED_BYTES];
+    struct agent_ipc_remote remote;
 };
+// bytes alone, no padding, so that worker and agent of one build agree
+static_assert(sizeof(struct agent_credential) == 8 + AGENT_SECRET_BYTES + 8 +
+                                                     SEC_SEAL_HANDED_BYTES +
+                                                     sizeof(struct agent_ipc_remote),
+              "padding");
 
 // NULL: out of memory, logged.
 static struct agent_credential *new_credential(void) {
@@ -41,6 +48,10 @@ enum neb_status agent_credential_create(const struct sec_seal_key *site,
     if (!c)
         return no_memory();
     randombytes_buf(c->secret, sizeof c->secret);
+    if (crypto_box_keypair(c->remote.public, c->remote.secret) != 0) { // never
+        agent_credential_destroy(out);
+        return no_memory();
+    }
     enum neb_status st = site ? sec_seal_key_derive(site, job, &k) : NEB_OK;
     if (k) {
         sec_seal_key_hand(k, c->handed);
@@ -61,6 +72,14 @@ void agent_credential_destroy(struct agent_credential **c) {
 
 bool agent_credential_is(const struct agent_credential *c, const void *secret, size_t len) {
     return c && len == sizeof c->secret && sodium_memcmp(c->secret, secret, len) == 0;
+}
+
+void agent_credential_reach(struct agent_credential *c, const struct agent_ipc *s) {
+    agent_ipc_remote_tell(s, &c->remote);
+}
+
+const struct agent_ipc_remote *agent_credential_remote(const struct agent_credential *c) {
+    return &c->remote;
 }
 
 enum neb_status agent_credential_pipe(const struct agent_credential *c, int *fd) {
@@ -89,7 +108,8 @@ enum neb_status agent_credential_read(int fd, struct agent_credential **out) {
             break;
         got += (size_t)n;
     }
-    if (got == sizeof *c && !memcmp(c->magic, magic, sizeof magic) && c->sealed <= 1)
+    if (got == sizeof *c && !memcmp(c->magic, magic, sizeof magic) && c->sealed <= 1 &&
+        memchr(c->remote.endpoint, 0, sizeof c->remote.endpoint))
         return NEB_OK;
     agent_credential_destroy(out);
     return neb_fail(NEB_ERR_DENIED,

@@ -1,6 +1,7 @@
 // What makes a process the worker of one job, and of no other.
 //
-//     agent ── pipe, the worker's standard input ──► worker               secret 32 | sealed u8 | the job's seal key
+//     agent ── pipe, the worker's standard input ──► worker               secret 32 | sealed u8 | the job's seal key | how to
+//                                                                         reach the agent from another host, with keys for that
 //     agent ── HOME/jobs/ID/trainer.key, 0600 ─────► attached trainer     secret 32
 //     worker, trainer ── attach, with the secret ──► agent
 //
@@ -9,6 +10,7 @@
 #ifndef AGENT_CREDENTIAL_H
 #define AGENT_CREDENTIAL_H
 #include "agent/base/status.h"
+#include "agent/ipc.h"
 #include "inter/types.h"
 #include "security/seal_key.h"
 #include "security/vault.h"
@@ -23,6 +25,9 @@ NEB_MUST_CHECK enum neb_status agent_credential_create(const struct sec_seal_key
 void agent_credential_destroy(struct agent_credential **c);
 // In constant time. c NULL: false.
 bool agent_credential_is(const struct agent_credential *c, const void *secret, size_t len);
+// Where the agent listens for workers of other hosts, and its key; before the pipe. The worker's own keys were made with the secret.
+void agent_credential_reach(struct agent_credential *c, const struct agent_ipc *s);
+const struct agent_ipc_remote *agent_credential_remote(const struct agent_credential *c);
 
 // The worker's side of the pipe. *fd: to read from, with all of it inside; the caller closes it.
 NEB_MUST_CHECK enum neb_status agent_credential_pipe(const struct agent_credential *c, int *fd);

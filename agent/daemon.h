@@ -14,10 +14,11 @@
 #include "inter/rate_limit.h"
 
 struct agent_daemon_config {
-    const char *home;              // folder with keys and members
-    const char *listen;            // "HOST:PORT"; NULL: dial only
-    unsigned n_bulk;               // bulk connections a peer, 0: as many as fill the link
-    const char *congestion;        // TCP's; NULL: bbr where permitted
+    const char *home;       // folder with keys and members
+    const char *listen;     // "HOST:PORT"; NULL: dial only
+    const char *workers;    // "ADDRESS[:PORT]" for workers of other hosts; NULL: there are none
+    unsigned n_bulk;        // bulk connections a peer, 0: as many as fill the link
+    const char *congestion; // TCP's; NULL: bbr where permitted
     struct inter_rate_limit limit; // of all that this site sends
     neb_ns recycle;                // age at which connections are replaced; 0: one hour
     neb_ns overlap; // how long a member's former keys stay good after its rotation; 0: ten minutes

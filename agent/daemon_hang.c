@@ -9,6 +9,14 @@
 static const neb_ns kill_after = 10 * NEB_S, // of a worker that was told to end
     own_absence = 5 * NEB_S;                 // between two looks: this agent was stopped itself
 
+void daemon_worker_again(struct daemon *d, struct agent_jobrun *j, const char *why) {
+    daemon_say_fault(d, j, why);
+    j->hung_at = neb_now();
+    // A launcher ends its ranks at SIGTERM, stopped ones too. A process that is itself stopped takes no SIGTERM before it goes on.
+    agent_child_signal(&j->worker, SIGTERM);
+    agent_child_signal(&j->worker, SIGCONT);
+}
+
 static void look(struct daemon *d, struct agent_jobrun *j) {
     char text[160];
     neb_ns now = neb_now();
@@ -18,17 +26,13 @@ static void look(struct daemon *d, struct agent_jobrun *j) {
             agent_child_signal(&j->worker, SIGKILL);
         return;
     }
-    if (silent_s <= j->allow_s)
+    if (silent_s <= j->allow_s || (j->queues && !j->client.len))
         return;
     snprintf(text, sizeof text,
              "the worker hangs: nothing was heard of it for %.0f s, where %.0f s were to be "
              "expected at most; it is ended",
              silent_s, j->allow_s);
-    daemon_say_fault(d, j, text);
-    j->hung_at = now;
-    // A launcher ends its ranks at SIGTERM, stopped ones too. A process that is itself stopped takes no SIGTERM before it goes on.
-    agent_child_signal(&j->worker, SIGTERM);
-    agent_child_signal(&j->worker, SIGCONT);
+    daemon_worker_again(d, j, text);
 }
 
 void daemon_look_for_hangs(struct daemon *d) {

@@ -43,6 +43,18 @@ void daemon_job_save(struct daemon *d, struct agent_jobrun *j, const char *state
         neb_warn("the state of job %s could not be stored", j->job.name);
 }
 
+// The keys of the workers that run, and of `starting`, which is not among the jobs yet.
+static void admit_workers(struct daemon *d, const struct agent_jobrun *starting) {
+    uint8_t keys[AGENT_JOBS_MAX + 1][AGENT_IPC_KEY];
+    size_t n = 0;
+    for (int i = -1; i < AGENT_JOBS_MAX; i++) {
+        const struct agent_jobrun *j = i < 0 ? starting : &d->jobs[i];
+        if (j && j->credential && (i < 0 || (j->used && j != starting)))
+            memcpy(keys[n++], agent_credential_remote(j->credential)->public, AGENT_IPC_KEY);
+    }
+    agent_ipc_remote_admit(d->ipc, (const uint8_t(*)[AGENT_IPC_KEY])keys, n);
+}
+
 static enum neb_status start_worker(struct daemon *d, struct agent_jobrun *j) {
     char dir[NEB_PATH_MAX], log[NEB_PATH_MAX];
     daemon_job_dir(d, j, dir, sizeof dir);
@@ -50,6 +62,8 @@ static enum neb_status start_worker(struct daemon *d, struct agent_jobrun *j) {
     NEB_TRY(neb_path(log, sizeof log, dir, "worker.log"));
     agent_credential_destroy(&j->credential);
     NEB_TRY(agent_credential_create(sec_vault_key(d->vault), j->id, &j->credential));
+    agent_credential_reach(j->credential, d->ipc);
+    admit_workers(d, j);
     if (agent_attach_waits(j)) {
         NEB_TRY(agent_credential_leave(j->credential, dir));
         neb_info("job %s waits for a trainer: NEBULA_AGENT=%s NEBULA_JOB=%s", j->job.name,
@@ -57,12 +71,13 @@ static enum neb_status start_worker(struct daemon *d, struct agent_jobrun *j) {
         return NEB_OK;
     }
     struct agent_launch launch;
-    NEB_TRY(agent_launch_worker(&j->job.clusters[j->self], d->exe, d->socket_path, j->hex, dir,
-                                &launch));
+    NEB_TRY(agent_launch_worker(&j->job.clusters[j->self], d->c->workers != NULL, d->exe,
+                                d->socket_path, j->hex, dir, &launch));
     j->client = (struct agent_ipc_client){0};
     j->step_at_start = j->last_step;
     j->beat_at = neb_now();
     j->hung_at = 0;
+    j->queues = launch.queues;
     j->allow_s = WORKER_HANG_OTHER * (double)j->job.hang_after_s;
     int fd = -1;
     NEB_TRY(agent_credential_pipe(j->credential, &fd));
@@ -82,6 +97,8 @@ void daemon_job_forget(struct daemon *d, struct agent_jobrun *j) {
     json_decref(j->report);
     agent_credential_destroy(&j->credential);
     *j = (struct agent_jobrun){0};
+    if (d->ipc)
+        admit_workers(d, NULL);
 }
 
 // A cluster whose member was revoked: what it had signed by then is still checked.
@@ -327,8 +344,12 @@ void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status) {
     char reason[96], text[NEB_PATH_MAX + 256], dir[NEB_PATH_MAX], logs[NEB_PATH_MAX + 64];
     if (!j->reported && inter_streams_detach(d->streams.streams, j->id) != NEB_OK)
         neb_warn("streams of job %s could not be told that the worker is gone", j->job.name);
-    if (!agent_attach_waits(j)) // its connection's name means nothing any more
+    if (!agent_attach_waits(
+            j)) { // its connection's name means nothing any more, and its keys open nothing
         j->client = (struct agent_ipc_client){0};
+        agent_credential_destroy(&j->credential);
+        admit_workers(d, NULL);
+    }
     agent_child_reason(status, reason, sizeof reason);
     if (j->reported) {
         const char *error = json_string_value(json_object_get(j->report, "error"));

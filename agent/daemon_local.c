@@ -1,6 +1,7 @@
 // Requests on agent.sock, by nebula's commands and by workers: daemon_on_local at the end lists them all.
 #include "agent/attach.h"
 #include "agent/base/log.h"
+#include "agent/credential.h"
 #include "agent/daemon_state.h"
 #include "agent/measure.h"
 #include "agent/shape.h"
@@ -81,6 +82,8 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
         return;
     }
     j->client = *from;
+    if (from->remote)
+        neb_info("job %s: rank 0 runs on another host, %s", j->job.name, from->address);
     daemon_job_dir(d, j, dir, sizeof dir);
     j->told_alive = daemon_peers_alive(d, j, &expected);
     j->told_others = daemon_peers_left(d, j);
@@ -350,6 +353,28 @@ static bool on_command(struct daemon *d, const struct agent_ipc_client *from, co
     return true;
 }
 
+// By TCP come the agent's own workers alone, each with the keys of its job: it attaches to that job, once, and speaks for it on this connection.
+static bool remote_may(struct daemon *d, const struct agent_ipc_client *from,
+                       const struct agent_jobrun *attached, bool attach,
+                       const struct agent_ipc_msg *m) {
+    struct agent_jobrun *own = NULL;
+    for (int i = 0; i < AGENT_JOBS_MAX; i++)
+        if (d->jobs[i].used && d->jobs[i].credential &&
+            !memcmp(agent_credential_remote(d->jobs[i].credential)->public, from->key,
+                    sizeof from->key))
+            own = &d->jobs[i];
+    if (own && !attach && own == attached)
+        return true;
+    if (own && attach && !own->client.len && !strcmp(agent_ipc_str(m, "job", ""), own->hex))
+        return true;
+    if (own && own->client.remote && own->worker.pid && !own->hung_at)
+        daemon_worker_again(d, own,
+                            "the connection with the worker, on another host, broke and was made "
+                            "anew: what was said meanwhile may be lost, so it is ended and begins "
+                            "again from its checkpoint");
+    return false;
+}
+
 // Whoever has attached as the worker of a job speaks for that job on this connection, and for nothing else.
 void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,
                      struct agent_ipc_msg *m) {
@@ -359,6 +384,11 @@ void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,
         if (d->jobs[i].used && agent_ipc_same(&d->jobs[i].client, from))
             j = &d->jobs[i];
     bool attach = !strcmp(op, "attach"); // again, after this agent was started anew
+    if (from->remote && !remote_may(d, from, j, attach, m)) {
+        count_stranger(d, "a worker on another host asked for what is not its job's");
+        daemon_answer(d, from, false, "not by this connection");
+        return;
+    }
     if (j && !attach ? on_worker(d, j, from, op, m) : on_command(d, from, op, m))
         return;
     count_stranger(

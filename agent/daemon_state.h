@@ -155,6 +155,8 @@ void daemon_on_split(void *user, uint32_t peer, const struct inter_key *round);
 
 // daemon_hang.c
 void daemon_look_for_hangs(struct daemon *d); // once a second
+// The worker is ended, with all its ranks, and begins again from its checkpoint.
+void daemon_worker_again(struct daemon *d, struct agent_jobrun *j, const char *why);
 
 // daemon_local.c
 void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,

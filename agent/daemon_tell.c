@@ -222,10 +222,11 @@ static json_t *refused(const struct daemon *d) {
     uint64_t sums = 0;
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
         sums += d->jobs[i].used ? agent_sums_refused(d->jobs[i].sums) : 0;
-    return json_pack("{s:I,s:I,s:I,s:I}", "handshakes",
+    return json_pack("{s:I,s:I,s:I,s:I,s:I}", "handshakes",
                      (json_int_t)inter_service_refused(d->service), "enrolments",
                      (json_int_t)agent_members_refused(d->trust), "local", (json_int_t)d->strangers,
-                     "sums", (json_int_t)sums);
+                     "workers", (json_int_t)agent_ipc_remote_refused(d->ipc), "sums",
+                     (json_int_t)sums);
 }
 
 json_t *daemon_status(struct daemon *d) {

@@ -1,19 +1,17 @@
 #include "agent/ipc.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
+#include "agent/ipc_state.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 enum { OWN_NAME = 5 };
-
-struct agent_ipc {
-    void *socket;
-    bool server;
-};
 
 void agent_ipc_msg_clear(struct agent_ipc_msg *m) {
     json_decref(m->head);
@@ -88,16 +86,32 @@ enum neb_status agent_ipc_connect(void *zctx, const char *path, struct agent_ipc
     return ipc_open(zctx, path, false, out);
 }
 
+bool agent_ipc_is_here(const char *path) {
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    if (strlen(path) >= sizeof a.sun_path)
+        return false;
+    memcpy(a.sun_path, path, strlen(path) + 1);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool here = fd >= 0 && connect(fd, (const struct sockaddr *)&a, sizeof a) == 0;
+    if (fd >= 0)
+        close(fd);
+    return here;
+}
+
 void agent_ipc_destroy(struct agent_ipc **sp) {
     if (*sp && (*sp)->socket)
         zmq_close((*sp)->socket);
+    if (*sp && (*sp)->close_remote)
+        (*sp)->close_remote(*sp);
     free(*sp);
     *sp = NULL;
 }
 
 void *agent_ipc_socket(const struct agent_ipc *s) { return s->socket; }
 
-static enum neb_status send_frame(void *socket, const void *p, size_t n, bool more) {
+void *agent_ipc_remote_socket(const struct agent_ipc *s) { return s->remote; }
+
+enum neb_status ipc_send_frame(void *socket, const void *p, size_t n, bool more) {
     for (;;) {
         if (zmq_send(socket, p, n, ZMQ_DONTWAIT | (more ? ZMQ_SNDMORE : 0)) >= 0)
             return NEB_OK;
@@ -118,25 +132,33 @@ enum neb_status agent_ipc_send(struct agent_ipc *s, const struct agent_ipc_clien
     NEB_ASSERT(n_parts <= AGENT_IPC_PARTS_MAX);
     if (!text)
         return neb_fail(NEB_ERR_NOMEM, "out of memory writing a local message");
-    if (s->server)
-        NEB_TRY_GOTO(send_frame(s->socket, to->id, to->len, true), out);
-    NEB_TRY_GOTO(send_frame(s->socket, text, strlen(text), n_parts > 0), out);
-    for (size_t i = 0; i < n_parts; i++)
-        NEB_TRY_GOTO(send_frame(s->socket, parts[i].p, parts[i].len, i + 1 < n_parts), out);
+    bool framed = s->server ? to->remote : s->framed;
+    void *socket = s->server && framed ? s->remote : s->socket;
+    if (!socket)
+        st = NEB_ERR_AGAIN; // it was never ours
+    if (st == NEB_OK && s->server)
+        st = ipc_send_frame(socket, to->id, to->len, true);
+    if (st == NEB_OK && framed)
+        st = ipc_remote_send(socket, text, strlen(text), parts, n_parts);
+    else if (st == NEB_OK) {
+        NEB_TRY_GOTO(ipc_send_frame(socket, text, strlen(text), n_parts > 0), out);
+        for (size_t i = 0; i < n_parts; i++)
+            NEB_TRY_GOTO(ipc_send_frame(socket, parts[i].p, parts[i].len, i + 1 < n_parts), out);
+    }
 out:
     free(text);
     return st;
 }
 
-static bool more_frames(void *socket) {
+bool ipc_more_frames(void *socket) {
     int more = 0;
     size_t n = sizeof more;
     zmq_getsockopt(socket, ZMQ_RCVMORE, &more, &n);
     return more;
 }
 
-static void drop_rest(void *socket) {
-    while (more_frames(socket)) {
+void ipc_drop_rest(void *socket) {
+    while (ipc_more_frames(socket)) {
         zmq_msg_t f;
         zmq_msg_init(&f);
         int rc = zmq_msg_recv(&f, socket, ZMQ_DONTWAIT);
@@ -146,38 +168,46 @@ static void drop_rest(void *socket) {
     }
 }
 
-enum neb_status agent_ipc_recv(struct agent_ipc *s, struct agent_ipc_client *from,
-                               struct agent_ipc_msg *m) {
-    *m = (struct agent_ipc_msg){0};
+enum neb_status ipc_malformed(void *socket, struct agent_ipc_msg *m) {
+    ipc_drop_rest(socket);
+    agent_ipc_msg_clear(m);
+    return neb_fail(NEB_ERR_FORMAT, "local socket: malformed message dropped");
+}
+
+enum neb_status ipc_recv_name(void *socket, struct agent_ipc_client *from, zmq_msg_t *first) {
+    if (zmq_msg_recv(first, socket, ZMQ_DONTWAIT) < 0)
+        return NEB_ERR_AGAIN;
+    // Names that a client has chosen are refused: ZeroMQ's own are five bytes and begin with 0.
+    if (zmq_msg_size(first) != OWN_NAME || *(const uint8_t *)zmq_msg_data(first) != 0 ||
+        !ipc_more_frames(socket))
+        return NEB_ERR_FORMAT;
+    *from = (struct agent_ipc_client){.len = OWN_NAME};
+    memcpy(from->id, zmq_msg_data(first), OWN_NAME);
+    return NEB_OK;
+}
+
+enum neb_status ipc_parse_head(const void *p, size_t n, struct agent_ipc_msg *m) {
+    if (n > AGENT_IPC_HEAD_MAX)
+        return NEB_ERR_FORMAT;
+    m->head = json_loadb(p, n, JSON_REJECT_DUPLICATES, NULL);
+    return json_is_object(m->head) ? NEB_OK : NEB_ERR_FORMAT;
+}
+
+static enum neb_status recv_local(struct agent_ipc *s, struct agent_ipc_client *from,
+                                  struct agent_ipc_msg *m) {
     zmq_msg_t f;
     zmq_msg_init(&f);
-    if (s->server) {
-        if (zmq_msg_recv(&f, s->socket, ZMQ_DONTWAIT) < 0) {
-            zmq_msg_close(&f);
-            return NEB_ERR_AGAIN;
-        }
-        // Names that a client has chosen are refused: ZeroMQ's own are five bytes and begin with 0.
-        if (zmq_msg_size(&f) != OWN_NAME || *(const uint8_t *)zmq_msg_data(&f) != 0 ||
-            !more_frames(s->socket))
-            goto malformed;
-        from->len = (uint8_t)zmq_msg_size(&f);
-        memcpy(from->id, zmq_msg_data(&f), from->len);
-    }
-    if (zmq_msg_recv(&f, s->socket, ZMQ_DONTWAIT) < 0) {
-        zmq_msg_close(&f);
-        return NEB_ERR_AGAIN;
-    }
-    if (zmq_msg_size(&f) > AGENT_IPC_HEAD_MAX)
-        goto malformed;
-    m->head = json_loadb(zmq_msg_data(&f), zmq_msg_size(&f), JSON_REJECT_DUPLICATES, NULL);
-    if (!json_is_object(m->head))
-        goto malformed;
+    enum neb_status st = s->server ? ipc_recv_name(s->socket, from, &f) : NEB_OK;
+    if (st == NEB_OK && zmq_msg_recv(&f, s->socket, ZMQ_DONTWAIT) < 0)
+        st = NEB_ERR_AGAIN;
+    if (st == NEB_OK)
+        st = ipc_parse_head(zmq_msg_data(&f), zmq_msg_size(&f), m);
     zmq_msg_close(&f);
-    while (more_frames(s->socket)) {
-        if (m->n_parts == AGENT_IPC_PARTS_MAX) {
-            zmq_msg_init(&f);
-            goto malformed;
-        }
+    if (st != NEB_OK)
+        return st == NEB_ERR_AGAIN ? st : ipc_malformed(s->socket, m);
+    while (ipc_more_frames(s->socket)) {
+        if (m->n_parts == AGENT_IPC_PARTS_MAX)
+            return ipc_malformed(s->socket, m);
         zmq_msg_t *part = &m->frames[m->n_parts];
         zmq_msg_init(part);
         if (zmq_msg_recv(part, s->socket, ZMQ_DONTWAIT) < 0) {
@@ -187,11 +217,15 @@ enum neb_status agent_ipc_recv(struct agent_ipc *s, struct agent_ipc_client *fro
         m->parts[m->n_parts++] = (struct agent_ipc_part){zmq_msg_data(part), zmq_msg_size(part)};
     }
     return NEB_OK;
-malformed:
-    zmq_msg_close(&f);
-    drop_rest(s->socket);
-    agent_ipc_msg_clear(m);
-    return neb_fail(NEB_ERR_FORMAT, "local socket: malformed message dropped");
+}
+
+enum neb_status agent_ipc_recv(struct agent_ipc *s, struct agent_ipc_client *from,
+                               struct agent_ipc_msg *m) {
+    *m = (struct agent_ipc_msg){0};
+    if (s->framed)
+        return ipc_remote_recv(s, from, m);
+    enum neb_status st = recv_local(s, from, m);
+    return st == NEB_ERR_AGAIN && s->remote ? ipc_remote_recv(s, from, m) : st;
 }
 
 enum neb_status agent_ipc_wait(struct agent_ipc *s, neb_ns timeout, struct agent_ipc_msg *m) {

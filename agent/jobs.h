@@ -53,6 +53,7 @@ struct agent_jobrun {
     // of the worker: when it last said something, for how long it may then say nothing, and when it was ended for that (0: it was not)
     neb_ns beat_at, hung_at;
     double allow_s;
+    bool queues;                      // the worker's launcher may still wait for hosts
     int64_t last_step, step_at_start; // progress resets the count of restarts
     int told_alive, told_others;      // to the worker
     neb_ns link_told;                 // when the line about the link last went to another cluster

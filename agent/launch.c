@@ -63,18 +63,22 @@ static void append(struct agent_launch *out, int n, const char *const *rest) {
     out->argv[n] = NULL;
 }
 
-// One job step of the allocation that the agent runs in, whose first node is this one: rank 0 finds the agent's socket there.
+// One job step of the allocation that the agent runs in, whose first node is this one: rank 0 finds the agent's socket there. Of an agent
+// that is in none and listens for workers of other hosts, srun asks for an allocation of its own.
 // Its standard input, the credentials, goes to rank 0 alone. A rank that fails ends the step; the agent starts another, which goes on from the checkpoint. (srun's settings that are
 // not given here come from the allocation and from SLURM_* variables, as for any other step.)
-static enum neb_status slurm_prefix(const struct agent_cluster *c, int ranks, const char *log_dir,
-                                    const char *exe, struct agent_launch *out, int *used) {
+static enum neb_status slurm_prefix(const struct agent_cluster *c, bool remote, int ranks,
+                                    const char *log_dir, const char *exe, struct agent_launch *out,
+                                    int *used) {
     bool mpi = intra_comm_mpi_there();
     int n = 0;
-    if (!getenv("SLURM_JOB_ID"))
+    out->queues = !getenv("SLURM_JOB_ID");
+    if (out->queues && !remote)
         return neb_fail(
             NEB_ERR_UNSUPPORTED,
-            "launcher: slurm starts job steps, but the agent is in no Slurm allocation; "
-            "submit the agent itself (sbatch configs/slurm/agent.sbatch), or use salloc");
+            "launcher: slurm: the agent is in no Slurm allocation; submit the agent itself (sbatch "
+            "configs/slurm/agent.sbatch), or start it with --workers ADDRESS, where ranks on "
+            "compute nodes reach it");
     if (!in_path("srun"))
         return neb_fail(NEB_ERR_UNSUPPORTED,
                         "launcher: slurm needs srun, which is not in PATH on this machine");
@@ -104,20 +108,21 @@ static enum neb_status slurm_prefix(const struct agent_cluster *c, int ranks, co
     return NEB_OK;
 }
 
-enum neb_status agent_launch_worker(const struct agent_cluster *c, const char *exe,
+enum neb_status agent_launch_worker(const struct agent_cluster *c, bool remote, const char *exe,
                                     const char *socket_path, const char *job, const char *log_dir,
                                     struct agent_launch *out) {
     int ranks = agent_cluster_ranks(c), n = 0;
     bool local = c->launcher == AGENT_LAUNCHER_LOCAL;
     long cpus = c->threads ? c->threads : sysconf(_SC_NPROCESSORS_ONLN);
-    if (ranks == 1) {
+    out->queues = false;
+    if (ranks == 1 && local) {
         append(out, 0, (const char *const[]){exe, "worker", socket_path, job, NULL});
         return NEB_OK;
     }
     if (local)
         n = ranks_prefix(exe, ranks, out);
     else if (c->launcher == AGENT_LAUNCHER_SLURM)
-        NEB_TRY(slurm_prefix(c, ranks, log_dir, exe, out, &n));
+        NEB_TRY(slurm_prefix(c, remote, ranks, log_dir, exe, out, &n));
     else
         NEB_TRY(mpi_prefix(ranks, out, &n));
     snprintf(out->threads, sizeof out->threads, "%ld",

@@ -4,7 +4,9 @@
 //     launcher   ranks are started by                          and talk over
 //     local      nebula ranks (agent/ranks.h), on this host    TCP
 //     mpirun     mpirun, on its hosts                          MPI
-//     slurm      srun, in the agent's allocation               MPI; TCP where this build has none
+//     slurm      srun, in the agent's allocation or its own    MPI; TCP where this build has none
+//
+// Rank 0 speaks with the agent over its socket, or over TCP where it is started on another host (agent/ipc.h).
 #ifndef AGENT_LAUNCH_H
 #define AGENT_LAUNCH_H
 #include "agent/config.h"
@@ -14,13 +16,15 @@ struct agent_launch {
     // NULL-terminated; points into this struct and the arguments
     const char *argv[AGENT_LAUNCH_ARGS];
     char ranks[24], threads[24], cpus[40], output[NEB_PATH_MAX];
+    bool queues; // it may wait for hosts, for as long as a batch system likes
 };
 // log_dir: where every rank of a mesh gets a log of its own, rank-N.log (agent_launch_rank; slurm: srun writes it). What the
 // launcher itself says is its output, as all that a single rank says. NEB_ERR_UNSUPPORTED: the launcher needs what this machine has
-// not: mpirun and a build with MPI; srun and an allocation.
-NEB_MUST_CHECK enum neb_status agent_launch_worker(const struct agent_cluster *c, const char *exe,
-                                                   const char *socket_path, const char *job,
-                                                   const char *log_dir, struct agent_launch *out);
+// not: mpirun and a build with MPI; srun and an allocation. remote: the agent listens for workers of other hosts.
+NEB_MUST_CHECK enum neb_status agent_launch_worker(const struct agent_cluster *c, bool remote,
+                                                   const char *exe, const char *socket_path,
+                                                   const char *job, const char *log_dir,
+                                                   struct agent_launch *out);
 // Two ranks of `nebula COMMAND OPTION` on this machine.
 void agent_launch_pair(const char *exe, const char *command, const char *option,
                        struct agent_launch *out);

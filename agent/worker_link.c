@@ -4,6 +4,7 @@
 #include "agent/json.h"
 #include "agent/worker.h"
 
+#include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -124,15 +125,38 @@ enum neb_status worker_hello(struct agent_worker *w, const char *job) {
                           &secret, 1);
 }
 
+// Over the agent's socket where this is its host, else over TCP where it listens for workers of other hosts.
+static enum neb_status reach_agent(struct agent_worker *w, const char *socket_path,
+                                   const char **at) {
+    const struct agent_ipc_remote *r = agent_credential_remote(w->credential);
+    char host[128] = "?";
+    *at = socket_path;
+    if (w->foreign || agent_ipc_is_here(socket_path))
+        return agent_ipc_connect(w->zctx, socket_path, &w->ipc);
+    gethostname(host, sizeof host - 1);
+    *at = r->endpoint;
+    if (!*r->endpoint)
+        return neb_fail(
+            NEB_ERR_UNSUPPORTED,
+            "rank 0 runs on host %s, where no agent listens at %s: start the agent with "
+            "--workers ADDRESS, an address of its host that %s reaches, or start rank 0 "
+            "beside the agent",
+            host, socket_path, host);
+    neb_info("host %s is not the agent's: TCP to %s", host, r->endpoint);
+    return agent_ipc_remote_connect(w->zctx, r, &w->ipc);
+}
+
 enum neb_status worker_attach(struct agent_worker *w, const char *socket_path, const char *job) {
     struct agent_ipc_msg m;
+    const char *at;
     if (!(w->zctx = zmq_ctx_new()))
         return neb_fail(NEB_ERR_NOMEM, "cannot create a ZeroMQ context");
-    NEB_TRY(agent_ipc_connect(w->zctx, socket_path, &w->ipc));
+    NEB_TRY(reach_agent(w, socket_path, &at));
     NEB_TRY(worker_hello(w, job));
     enum neb_status st = agent_ipc_wait(w->ipc, 10 * NEB_S, &m);
     if (st != NEB_OK)
-        return neb_fail(st, "no answer from the agent at %s", socket_path);
+        return neb_fail(st, "no answer from the agent at %s%s", at,
+                        at == socket_path ? "" : "; is the way there open, also in firewalls?");
     const char *dir = agent_ipc_str(&m, "dir", "");
     w->cluster = (int)agent_ipc_int(&m, "cluster", -1);
     set_peers(w, &m);
@@ -153,6 +177,11 @@ enum neb_status worker_attach(struct agent_worker *w, const char *socket_path, c
         st = agent_job_from_json(json_object_get(m.head, "spec"), &w->job);
     if (st == NEB_OK && w->cluster >= w->job.n_clusters)
         st = neb_fail(NEB_ERR_FORMAT, "cluster %d of %d", w->cluster, w->job.n_clusters);
+    if (st == NEB_OK && access(dir, W_OK) != 0)
+        st = neb_fail(NEB_ERR_IO,
+                      "rank 0 cannot write to %s, the job's folder: %s; on another host than the "
+                      "agent's, both need a file system with it",
+                      dir, strerror(errno));
     if (st == NEB_OK)
         st = worker_masked_keys(w, json_object_get(m.head, "sums"));
     if (st == NEB_OK)

@@ -37,7 +37,7 @@
 #include "inter/stripes.h"
 #include "security/zap.h"
 
-#define ZAP_DOMAIN      "nebula"
+#define ZAP_DOMAIN      "link"
 #define BEAT_EVERY      (1500 * NEB_MS) // of this side's own silence
 #define PING_FIRST      (1 * NEB_S) // the second one after the first, and so on twice as long until
 #define PING_LAST       (16 * NEB_S)

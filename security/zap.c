@@ -80,7 +80,7 @@ static void log_refused(struct sec_zap *z, const struct request *q) {
     z->last_log = now;
     char text[41] = "";
     zmq_z85_encode(text, q->key, SEC_KEY_BYTES);
-    neb_warn("link refused: key %s is not on the member list", text);
+    neb_warn("%s refused: key %s is not on the list", z->domain, text);
 }
 
 static void answer(struct sec_zap *z) {

@@ -13,7 +13,7 @@
 
 struct sec_zap;
 
-// domain: copied. NEB_ERR_IO: the handler cannot be started, as when the context has one already.
+// domain: copied; who is refused is told in the log by it. NEB_ERR_IO: the handler cannot be started, as when the context has one already.
 NEB_MUST_CHECK enum neb_status sec_zap_create(void *zmq_context, const char *domain,
                                               struct sec_zap **out);
 void sec_zap_destroy(struct sec_zap **z);

@@ -97,3 +97,24 @@ grep -q '"fault"' "$T/kill/metrics.jsonl" || fail "nobody noticed that a rank wa
 digests_equal "$T/kill"
 [[ $(summary '.clusters[0].params_digest' "$T/kill") == "$(summary '.clusters[0].params_digest' "$T/whole")" ]] || fail "after kill -9 of a rank the parameters differ"
 echo "a killed rank ends the step, and the run goes on to the same bits"
+
+# An agent on the head node, in no allocation: with --workers srun asks for one.
+a=$("$nebula" id --home "$T/a" --name alpha 2>/dev/null) && b=$("$nebula" id --home "$T/b" --name beta 2>/dev/null) || fail "nebula id"
+"$nebula" peer add "$b" - --home "$T/a" >/dev/null && "$nebula" peer add "$a" "127.0.0.1:$((port + 2))" --home "$T/b" >/dev/null || fail "peer add"
+env -u SLURM_JOB_ID timeout 150 "$nebula" agent --home "$T/a" --listen "127.0.0.1:$((port + 2))" --workers lo 2>>"$T/a.log" & agents=$!
+timeout 150 "$nebula" agent --home "$T/b" 2>>"$T/b.log" & agents+=" $!"
+for ((i = 0; i < 100; i++)); do
+    "$nebula" status --home "$T/a" >/dev/null 2>&1 && break
+    sleep 0.1
+done
+timeout 120 "$nebula" pretrain "$T/slurm.yaml" --home "$T/a" --out "$T/head" --steps 120 --set sync.interval=20 --set log_every=5 >"$T/head.log" 2>&1 & pid=$!
+wait "$pid" || fail "agents outside: $(tail -n 5 "$T/head.log"; cat "$T"/a/jobs/*/*.log "$T/a.log")"
+digests_equal "$T/head"
+[[ $(summary '.clusters[0].params_digest' "$T/head") == "$(summary '.clusters[0].params_digest' "$T/whole")" ]] || fail "in an allocation of its own the parameters differ"
+sed 's/tp: 2/tp: 1/' "$T/slurm.yaml" >"$T/single.yaml" # one rank goes there too
+timeout 120 "$nebula" pretrain "$T/single.yaml" --home "$T/a" --out "$T/single" --steps 40 >"$T/single.log" 2>&1 || fail "one rank: $(tail -n 5 "$T/single.log")"
+digests_equal "$T/single"
+(($(ls "$T"/a/jobs/*/rank-0.log | wc -l) == 2)) || fail "one rank was started beside the agent: $(ls "$T"/a/jobs/*)"
+# shellcheck disable=SC2086 # two of them
+kill -INT $agents
+echo "an agent outside of Slurm has its ranks in an allocation of their own"

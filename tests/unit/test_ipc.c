@@ -7,6 +7,7 @@
 
 #include <setjmp.h>
 #include <signal.h>
+#include <sodium.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,9 +24,10 @@ static enum neb_status server_wait(struct agent_ipc *s, struct agent_ipc_client 
                                    struct agent_ipc_msg *m) {
     enum neb_status st = NEB_ERR_AGAIN;
     for (int i = 0; i < 500 && st == NEB_ERR_AGAIN; i++) {
+        zmq_pollitem_t items[2] = {{.socket = agent_ipc_socket(s), .events = ZMQ_POLLIN},
+                                   {.socket = agent_ipc_remote_socket(s), .events = ZMQ_POLLIN}};
+        zmq_poll(items, items[1].socket ? 2 : 1, 2); // ZeroMQ reads ahead here, as in an agent
         st = agent_ipc_recv(s, from, m);
-        if (st == NEB_ERR_AGAIN)
-            neb_sleep(2 * NEB_MS);
     }
     return st;
 }
@@ -102,6 +104,119 @@ static void test_malformed_is_dropped(void **state) {
     zmq_ctx_term(zctx);
 }
 
+// A worker on another host: admitted by its keys, known by them, and whole messages of any size both ways.
+static void test_remote(void **state) {
+    (void)state;
+    enum { BIG = 5 * AGENT_IPC_FRAME + 17 };
+    void *zctx = zmq_ctx_new();
+    struct agent_ipc *server = NULL, *client = NULL, *stranger = NULL;
+    struct agent_ipc_client from = {0};
+    struct agent_ipc_msg m;
+    struct agent_ipc_remote own = {0}, strange = {0};
+    uint8_t *big = malloc(BIG), exact[AGENT_IPC_FRAME];
+    assert_non_null(big);
+    randombytes_buf(big, BIG);
+    memset(exact, 7, sizeof exact);
+    neb_log_set_sink(testing_drop, NULL);
+    assert_int_equal(agent_ipc_listen(zctx, path, &server), NEB_OK);
+    assert_null(agent_ipc_remote_socket(server));
+    agent_ipc_remote_tell(server, &own);
+    assert_string_equal(own.endpoint, "");
+    assert_int_equal(agent_ipc_remote_listen(server, "no.such.interface"), NEB_ERR_IO);
+    assert_int_equal(agent_ipc_remote_listen(server, "127.0.0.1"), NEB_OK);
+    assert_int_equal(crypto_box_keypair(own.public, own.secret), 0);
+    assert_int_equal(crypto_box_keypair(strange.public, strange.secret), 0);
+    agent_ipc_remote_tell(server, &own);
+    agent_ipc_remote_tell(server, &strange);
+    assert_memory_equal(own.endpoint, "tcp://127.0.0.1:", 16);
+    agent_ipc_remote_admit(server, (const uint8_t(*)[AGENT_IPC_KEY]) & own.public, 1);
+    assert_int_equal(agent_ipc_remote_connect(zctx, &strange, &stranger), NEB_OK);
+    assert_int_equal(agent_ipc_send(stranger, NULL, json_object(), NULL, 0), NEB_OK);
+    assert_int_equal(agent_ipc_remote_connect(zctx, &own, &client), NEB_OK);
+    struct agent_ipc_part parts[] = {{big, BIG}, {"", 0}, {exact, sizeof exact}, {"x", 1}, {"", 0}};
+    for (size_t n = 0; n <= 5; n++) {
+        assert_int_equal(agent_ipc_send(client, NULL,
+                                        json_pack("{s:s,s:I}", "op", "update", "n", (json_int_t)n),
+                                        parts, n),
+                         NEB_OK);
+        assert_int_equal(server_wait(server, &from, &m), NEB_OK);
+        assert_true(from.remote);
+        assert_memory_equal(from.key, own.public, sizeof from.key);
+        assert_string_equal(from.address, "127.0.0.1");
+        assert_int_equal(agent_ipc_int(&m, "n", -1), n);
+        assert_int_equal(m.n_parts, n);
+        for (size_t i = 0; i < n; i++) {
+            assert_int_equal(m.parts[i].len, parts[i].len);
+            assert_memory_equal(m.parts[i].p, parts[i].p, parts[i].len);
+        }
+        agent_ipc_msg_clear(&m);
+        assert_int_equal(
+            agent_ipc_send(server, &from, json_pack("{s:s}", "ev", "commit"), parts, n), NEB_OK);
+        assert_int_equal(agent_ipc_wait(client, 5 * NEB_S, &m), NEB_OK);
+        assert_int_equal(m.n_parts, n);
+        if (n)
+            assert_memory_equal(m.parts[0].p, big, BIG);
+        agent_ipc_msg_clear(&m);
+    }
+    assert_true(agent_ipc_remote_refused(server) >= 1);
+    assert_int_equal(agent_ipc_wait(stranger, 20 * NEB_MS, &m), NEB_ERR_TIMEOUT);
+    // the two ways do not mix: nobody is here by that name
+    struct agent_ipc_client here = from;
+    here.remote = false;
+    assert_false(agent_ipc_same(&here, &from));
+    assert_int_equal(agent_ipc_send(server, &here, json_object(), NULL, 0), NEB_ERR_AGAIN);
+    // what a worker of another build might send
+    static const struct {
+        const char *start;
+        size_t len;
+    } bad[] = {{"", 0},
+               {"nebr\0\0\0\0", 8},
+               {"nebr\1\0\0\0", 8},
+               {"nebr\1\0\0\0\2\0\0\0\0\0\0\0", 16}, // a head of two bytes that does not come
+               {"nebx\1\0\0\0\2\0\0\0\0\0\0\0", 16},
+               {"nebr\1\0\0\0\2\0\0\0\0\0\0\x80", 16}, // of more than there is
+               {"nebr\xff\0\0\0\2\0\0\0\0\0\0\0", 16}};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        zmq_send(agent_ipc_socket(client), bad[i].start, bad[i].len, i == 3 ? 0 : ZMQ_SNDMORE);
+        if (i != 3)
+            zmq_send(agent_ipc_socket(client), "{}x", 3, 0);
+        assert_int_equal(server_wait(server, &from, &m), NEB_ERR_FORMAT);
+    }
+    assert_int_equal(agent_ipc_send(client, NULL, json_object(), NULL, 0), NEB_OK);
+    assert_int_equal(server_wait(server, &from, &m), NEB_OK);
+    agent_ipc_msg_clear(&m);
+    // keys that are no more: connections stay, new ones are turned away
+    agent_ipc_remote_admit(server, NULL, 0);
+    agent_ipc_destroy(&client);
+    assert_int_equal(agent_ipc_remote_connect(zctx, &own, &client), NEB_OK);
+    assert_int_equal(agent_ipc_send(client, NULL, json_object(), NULL, 0), NEB_OK);
+    neb_sleep(100 * NEB_MS);
+    assert_int_equal(agent_ipc_recv(server, &from, &m), NEB_ERR_AGAIN);
+    neb_log_set_sink(NULL, NULL);
+    int zero = 0;
+    zmq_setsockopt(agent_ipc_socket(client), ZMQ_LINGER, &zero, sizeof zero);
+    zmq_setsockopt(agent_ipc_socket(stranger), ZMQ_LINGER, &zero, sizeof zero);
+    agent_ipc_destroy(&client);
+    agent_ipc_destroy(&stranger);
+    agent_ipc_destroy(&server);
+    zmq_ctx_term(zctx);
+    free(big);
+}
+
+static void test_is_here(void **state) {
+    (void)state;
+    void *zctx = zmq_ctx_new();
+    struct agent_ipc *server = NULL;
+    assert_false(agent_ipc_is_here("/nonexistent/agent.sock"));
+    assert_int_equal(agent_ipc_listen(zctx, path, &server), NEB_OK);
+    assert_true(agent_ipc_is_here(path));
+    agent_ipc_destroy(&server);
+    zmq_ctx_term(zctx);
+    assert_int_equal(neb_fs_write(path, "", 0, 0600), NEB_OK); // a name without a listener
+    assert_false(agent_ipc_is_here(path));
+    assert_int_equal(unlink(path), 0);
+}
+
 static void test_child_output_and_end(void **state) {
     (void)state;
     struct agent_child c;
@@ -157,6 +272,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_request_and_event),
         cmocka_unit_test(test_malformed_is_dropped),
+        cmocka_unit_test(test_remote),
+        cmocka_unit_test(test_is_here),
         cmocka_unit_test(test_child_output_and_end),
         cmocka_unit_test(test_stubborn_child_is_killed),
     };

@@ -1,0 +1,83 @@
+// The agent's end of ipc_remote.c. It has a ZeroMQ context of its own, since a context has one authenticator (RFC 27) and the
+// links' admits members; the socket profile is the links', so that who has not authenticated can cost no more here than there.
+#include "agent/base/log.h"
+#include "agent/ipc_state.h"
+#include "inter/socket_profile.h"
+#include "security/zap.h"
+
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DOMAIN "worker of another host"
+
+static void close_remote(struct agent_ipc *s) {
+    if (s->remote)
+        zmq_close(s->remote);
+    if (s->zap)
+        sec_zap_destroy(&s->zap);
+    if (s->remote_ctx)
+        zmq_ctx_term(s->remote_ctx);
+    s->remote = s->remote_ctx = NULL;
+    s->endpoint[0] = 0;
+}
+
+static enum neb_status bind_at(struct agent_ipc *s, const char *where, const uint8_t *secret) {
+    char endpoint[AGENT_IPC_ENDPOINT_MAX];
+    int dead = IPC_REMOTE_DEAD_MS, six = where[0] == '[';
+    size_t n = sizeof s->endpoint;
+    const char *colon = strrchr(where, ':'), *bracket = strrchr(where, ']');
+    bool port = colon && (!bracket || colon > bracket);
+    if (snprintf(endpoint, sizeof endpoint, port ? "tcp://%s" : "tcp://%s:*", where) >=
+        (int)sizeof endpoint)
+        return neb_fail(NEB_ERR_INVALID, "--workers %s: too long", where);
+    NEB_TRY(inter_socket_apply(s->remote, INTER_SOCKET_LISTEN, AGENT_IPC_FRAME));
+    if (zmq_setsockopt(s->remote, ZMQ_IPV6, &six, sizeof six) != 0 ||
+        zmq_setsockopt(s->remote, ZMQ_TCP_MAXRT, &dead, sizeof dead) != 0 ||
+        zmq_setsockopt(s->remote, ZMQ_CURVE_SECRETKEY, secret, AGENT_IPC_KEY) != 0 ||
+        zmq_setsockopt(s->remote, ZMQ_ZAP_DOMAIN, DOMAIN, strlen(DOMAIN)) != 0 ||
+        zmq_bind(s->remote, endpoint) != 0 ||
+        zmq_getsockopt(s->remote, ZMQ_LAST_ENDPOINT, s->endpoint, &n) != 0)
+        return neb_fail(NEB_ERR_IO,
+                        "--workers %s: %s (an address or an interface of this host, without or "
+                        "with a port)",
+                        where, zmq_strerror(zmq_errno()));
+    return NEB_OK;
+}
+
+enum neb_status agent_ipc_remote_listen(struct agent_ipc *s, const char *where) {
+    uint8_t secret[AGENT_IPC_KEY];
+    if (crypto_box_keypair(s->public, secret) != 0 || !(s->remote_ctx = zmq_ctx_new()) ||
+        !(s->remote = zmq_socket(s->remote_ctx, ZMQ_ROUTER)))
+        return neb_fail(NEB_ERR_NOMEM, "out of memory listening for workers");
+    enum neb_status st = sec_zap_create(s->remote_ctx, DOMAIN, &s->zap);
+    if (st == NEB_OK)
+        st = bind_at(s, where, secret);
+    sodium_memzero(secret, sizeof secret);
+    s->close_remote = close_remote;
+    if (st != NEB_OK)
+        close_remote(s);
+    return st;
+}
+
+void agent_ipc_remote_tell(const struct agent_ipc *s, struct agent_ipc_remote *out) {
+    memcpy(out->endpoint, s->endpoint, sizeof out->endpoint);
+    memcpy(out->server, s->public, sizeof out->server);
+}
+
+void agent_ipc_remote_admit(struct agent_ipc *s, const uint8_t (*keys)[AGENT_IPC_KEY], size_t n) {
+    if (!s->zap)
+        return;
+    struct sec_members *m = calloc(1, sizeof *m);
+    NEB_ASSERT(n <= SEC_MEMBERS_MAX);
+    for (size_t i = 0; m && i < n; i++)
+        memcpy(m->m[i].pub.curve, keys[i], AGENT_IPC_KEY);
+    if (m)
+        m->n = (uint32_t)n;
+    sec_zap_set(s->zap, m); // without memory: nobody
+    free(m);
+}
+
+uint64_t agent_ipc_remote_refused(const struct agent_ipc *s) {
+    return s->zap ? sec_zap_refused(s->zap) : 0;
+}
