@@ -79,7 +79,8 @@ void *agent_ipc_remote_socket(
 bool agent_ipc_is_here(const char *path);
 
 // A server that listens for workers on other hosts too: where: ADDRESS[:PORT], of this host or the name of an interface; without a port the
-// system chooses one. Nobody is admitted before agent_ipc_remote_admit. Its keys are made anew. NEB_ERR_IO: cannot be bound.
+// system chooses one. Nobody is admitted before agent_ipc_remote_admit. Its keys are made anew. NEB_ERR_IO: cannot be bound;
+// NEB_ERR_INVALID: no address that workers could be told.
 NEB_MUST_CHECK enum neb_status agent_ipc_remote_listen(struct agent_ipc *s, const char *where);
 // The endpoint and the agent's key, as workers are told them; the worker's keys stay as they are. Not listening: endpoint "".
 void agent_ipc_remote_tell(const struct agent_ipc *s, struct agent_ipc_remote *out);

@@ -142,13 +142,15 @@ enum neb_status ipc_remote_recv(struct agent_ipc *s, struct agent_ipc_client *fr
 enum neb_status agent_ipc_remote_connect(void *zctx, const struct agent_ipc_remote *r,
                                          struct agent_ipc **out) {
     struct agent_ipc *s = calloc(1, sizeof *s);
-    int linger = LINGER_MS, dead = IPC_REMOTE_DEAD_MS, six = strchr(r->endpoint, '[') != NULL;
+    int linger = LINGER_MS, queue = 4096, dead = IPC_REMOTE_DEAD_MS,
+        six = strchr(r->endpoint, '[') != NULL;
     int64_t frame = AGENT_IPC_FRAME + START_MAX;
     if (!s)
         return neb_fail(NEB_ERR_NOMEM, "out of memory connecting to %s", r->endpoint);
     s->framed = true;
     s->socket = zmq_socket(zctx, ZMQ_DEALER);
     if (!s->socket || zmq_setsockopt(s->socket, ZMQ_LINGER, &linger, sizeof linger) != 0 ||
+        zmq_setsockopt(s->socket, ZMQ_SNDHWM, &queue, sizeof queue) != 0 ||
         zmq_setsockopt(s->socket, ZMQ_TCP_MAXRT, &dead, sizeof dead) != 0 ||
         zmq_setsockopt(s->socket, ZMQ_IPV6, &six, sizeof six) != 0 ||
         zmq_setsockopt(s->socket, ZMQ_MAXMSGSIZE, &frame, sizeof frame) != 0 ||

@@ -42,6 +42,12 @@ static enum neb_status bind_at(struct agent_ipc *s, const char *where, const uin
                         "--workers %s: %s (an address or an interface of this host, without or "
                         "with a port)",
                         where, zmq_strerror(zmq_errno()));
+    if (!strncmp(s->endpoint, "tcp://0.0.0.0:", 14) || !strncmp(s->endpoint, "tcp://[::]:", 11))
+        return neb_fail(
+            NEB_ERR_INVALID,
+            "--workers %s: which of this host's addresses do the workers reach? Name that "
+            "one, or its interface",
+            where);
     return NEB_OK;
 }
 

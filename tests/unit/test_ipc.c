@@ -123,6 +123,13 @@ static void test_remote(void **state) {
     agent_ipc_remote_tell(server, &own);
     assert_string_equal(own.endpoint, "");
     assert_int_equal(agent_ipc_remote_listen(server, "no.such.interface"), NEB_ERR_IO);
+    // workers are told where: every address is none
+    static const char *const all[] = {"*", "0.0.0.0", "0.0.0.0:0", "[::]"};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        assert_int_not_equal(agent_ipc_remote_listen(server, all[i]), NEB_OK);
+        agent_ipc_remote_tell(server, &own);
+        assert_string_equal(own.endpoint, "");
+    }
     assert_int_equal(agent_ipc_remote_listen(server, "127.0.0.1"), NEB_OK);
     assert_int_equal(crypto_box_keypair(own.public, own.secret), 0);
     assert_int_equal(crypto_box_keypair(strange.public, strange.secret), 0);

@@ -1,0 +1,96 @@
+// Messages of a worker on another host, or of an agent to it, as frames (agent/ipc_remote.c). Whatever the frames: no message holds more than came,
+// what is taken goes out again as what it was, and after it a good message gets through whole.
+//
+// Input: frames, each behind a 2-byte little-endian word: 0x8000: the message goes on after it; 0x4000: as long as frames are at most, of the
+// next byte; else so many bytes.
+#include "agent/base/log.h"
+#include "agent/ipc_state.h"
+#include "tests/testing.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { FRAMES_MAX = 64, LONG_MAX = 8, MORE = 0x8000, LONG = 0x4000, LENGTH = 0x3fff };
+
+static void *from, *to;
+static struct agent_ipc ipc;
+
+static void set_up(void) {
+    void *zctx = zmq_ctx_new();
+    neb_log_set_sink(testing_drop, NULL);
+    NEB_ASSERT(zctx && (from = zmq_socket(zctx, ZMQ_DEALER)) &&
+               (to = zmq_socket(zctx, ZMQ_DEALER)));
+    NEB_ASSERT(zmq_bind(to, "inproc://frames") == 0 && zmq_connect(from, "inproc://frames") == 0);
+    ipc = (struct agent_ipc){.socket = to, .framed = true};
+}
+
+// Takes what is there; the last message, whole and the head's, or none.
+static bool take(struct agent_ipc_msg *m) {
+    struct agent_ipc_client nobody;
+    for (enum neb_status st; (st = agent_ipc_recv(&ipc, &nobody, m)) != NEB_ERR_AGAIN;)
+        if (st == NEB_OK)
+            return true;
+    return false;
+}
+
+static void expect_same(const struct agent_ipc_msg *a, const struct agent_ipc_msg *b) {
+    NEB_ASSERT(json_equal(a->head, b->head) && a->n_parts == b->n_parts);
+    for (size_t i = 0; i < a->n_parts; i++)
+        NEB_ASSERT(a->parts[i].len == b->parts[i].len &&
+                   !memcmp(a->parts[i].p, b->parts[i].p, a->parts[i].len));
+}
+
+static void send_again(struct agent_ipc_msg *m) {
+    struct agent_ipc_msg again;
+    while (take(&again)) // what waits behind it: one message of an input is enough
+        agent_ipc_msg_clear(&again);
+    char *text = json_dumps(m->head, JSON_COMPACT);
+    NEB_ASSERT(text && ipc_remote_send(from, text, strlen(text), m->parts, m->n_parts) == NEB_OK);
+    NEB_ASSERT(take(&again));
+    expect_same(m, &again);
+    agent_ipc_msg_clear(&again);
+    free(text);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static uint8_t filled[AGENT_IPC_FRAME];
+    struct agent_ipc_msg m;
+    size_t sent = 0;
+    int longs = 0, more = 0;
+    if (!from)
+        set_up();
+    for (int k = 0; k < FRAMES_MAX && size >= 2; k++) {
+        unsigned word = data[0] | (unsigned)data[1] << 8;
+        size_t n = word & LENGTH, used;
+        const void *p = data + 2;
+        size -= 2, data += 2;
+        used = n < size ? n : size;
+        n = used;
+        if (word & LONG) {
+            if (++longs > LONG_MAX)
+                break;
+            memset(filled, size ? data[0] : 0, sizeof filled);
+            p = filled, n = sizeof filled, used = size > 0;
+        }
+        more = word & MORE ? ZMQ_SNDMORE : 0;
+        NEB_ASSERT(zmq_send(from, p, n, more) == (int)n);
+        sent += n;
+        data += used, size -= used;
+    }
+    if (more)
+        NEB_ASSERT(zmq_send(from, "", 0, 0) == 0);
+    while (take(&m)) {
+        size_t held = 0;
+        for (size_t i = 0; i < m.n_parts; i++)
+            held += m.parts[i].len;
+        NEB_ASSERT(held <= sent && m.n_parts <= AGENT_IPC_PARTS_MAX);
+        send_again(&m);
+        agent_ipc_msg_clear(&m);
+    }
+    NEB_ASSERT(ipc_remote_send(from, "{\"op\":\"beat\"}", 13, NULL, 0) == NEB_OK && take(&m));
+    NEB_ASSERT(!strcmp(agent_ipc_str(&m, "op", ""), "beat"));
+    agent_ipc_msg_clear(&m);
+    return 0;
+}
