@@ -12,7 +12,7 @@ timeout 110 "$nebula" pretrain "$T/job.yaml" --local 2 --wan 20mbit:20ms --steps
     --set data.seq_len=128 --set data.batch=8 --set sync.overlap=3 --set sync.tune.overlap_max=6 --set checkpoint.every_steps=0 \
     --set sync.tune.coarsest=int2 --out "$out" >"$T/run.log" 2>&1 &
 run=$!
-rounds() { jq -s '[.[] | select(.kind == "round" and .cluster == "alpha") | .round] | max // 0' "$out/metrics.jsonl" 2>/dev/null || echo 0; }
+rounds() { jq -s '[.[] | select(.kind == "round" and .cluster == "alpha") | .round] | max // 0' <(grep -s "}$" "$out/metrics.jsonl" || true); }
 until_round() { # N: waits until a round beyond it was merged
     for ((i = 0; i < 400; i++)); do
         (($(rounds) >= $1)) && return
@@ -28,7 +28,7 @@ until_round $((dropped + 8))
 kill -INT $run
 wait $run || true
 
-tunes() { jq -s "[.[] | select(.kind == \"tune\" and .round >= $dropped) | select($1)]" "$out/metrics.jsonl"; }
+tunes() { jq -s "[.[] | select(.kind == \"tune\" and .round >= $dropped) | select($1)]" "$out/metrics.jsonl"; } # of both clusters
 [[ $(tunes '(.plan_codec == "int3" or .plan_codec == "int2" or .overlap > 3) and (.reason | length > 10)' | jq length) -ge 2 ]] ||
     fail "no plan changed after the drop: $(tunes true)"
 first=$(tunes true | jq '[.[].round] | min')
