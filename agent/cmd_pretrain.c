@@ -48,6 +48,29 @@ static void forget_former(struct run *r, int i, const char *kind, const json_t *
     r->reports[i] = NULL;
 }
 
+static bool says_stopped(const json_t *report) {
+    return json_is_true(json_object_get(report, "stopped"));
+}
+
+// One cluster has made all steps, another one was stopped, though not by us: its report may be of an earlier run, and that of this one on its way.
+// It gets half a minute from its last word.
+static bool newer_may_come(struct run *r) {
+    const neb_ns patience = 30 * NEB_S;
+    bool stopped = false, done = false;
+    for (int i = 0; i < r->expected; i++) {
+        stopped |= says_stopped(r->reports[i]);
+        done |= r->reports[i] && !says_stopped(r->reports[i]) &&
+                !json_object_get(r->reports[i], "error");
+    }
+    if (!stopped || !done || r->stop_sent) {
+        r->odd_since = 0;
+        return false;
+    }
+    if (!r->odd_since)
+        r->odd_since = neb_now();
+    return neb_now() - r->odd_since < patience;
+}
+
 static enum neb_status on_line(struct run *r, json_t *line) {
     int i = cluster_index(r, json_string_value(json_object_get(line, "cluster")));
     const char *kind = json_string_value(json_object_get(line, "kind"));
@@ -55,6 +78,8 @@ static enum neb_status on_line(struct run *r, json_t *line) {
     if (i < 0 || i >= r->expected || !kind)
         return NEB_OK; // witnesses have nothing to tell
     forget_former(r, i, kind, line);
+    if (r->odd_since && says_stopped(r->reports[i]))
+        r->odd_since = neb_now();
     NEB_TRY(agent_metrics_add(r->metrics, neb_now(), json_incref(line)));
     agent_progress_metrics(r->progress, i, line);
     agent_tensorboard_line(r->tensorboard, i, line, neb_wall_now());
@@ -76,7 +101,8 @@ static enum neb_status on_event(struct run *r, struct agent_ipc_msg *m) {
     } else if (!strcmp(ev, "report")) {
         json_t *report = json_object_get(m->head, "report");
         int i = cluster_index(r, json_string_value(json_object_get(report, "name")));
-        if (i >= 0 && !r->reports[i]) {
+        if (i >= 0 && (!r->reports[i] || says_stopped(r->reports[i]))) {
+            json_decref(r->reports[i]);
             r->reports[i] = json_incref(report);
             agent_tensorboard_report(r->tensorboard, i, report, neb_wall_now());
         }
@@ -112,7 +138,7 @@ static enum neb_status tend_agents(struct run *r) {
 static enum neb_status follow(struct run *r) {
     struct agent_ipc_msg m;
     bool enough = false;
-    while (reports_in(r) < r->expected && !enough) {
+    while ((reports_in(r) < r->expected || newer_may_come(r)) && !enough) {
         enum neb_status st = agent_ipc_wait(r->ipc, 200 * NEB_MS, &m);
         if (st == NEB_OK)
             NEB_TRY(on_event(r, &m));

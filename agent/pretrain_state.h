@@ -37,6 +37,7 @@ struct run {
     neb_ns stop_sent;  // 0: not stopped by us
     neb_ns away_since; // that all who have not reported are out of reach
     neb_ns next_ask;   // for the agent's status, while the run stops
+    neb_ns odd_since;  // that a cluster is done and another one says that it was stopped; 0: not so
     uint16_t away;     // clusters whose link is down, bit each, as the agent last said
     int lock_fd; // OUT/.lock: one command a folder; released by the system however this process ends
 };
