@@ -344,8 +344,8 @@ void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status) {
     char reason[96], text[NEB_PATH_MAX + 256], dir[NEB_PATH_MAX], logs[NEB_PATH_MAX + 64];
     if (!j->reported && inter_streams_detach(d->streams.streams, j->id) != NEB_OK)
         neb_warn("streams of job %s could not be told that the worker is gone", j->job.name);
-    if (!agent_attach_waits(
-            j)) { // its connection's name means nothing any more, and its keys open nothing
+    if (!agent_attach_waits(j)) {
+        // the connection's name means nothing any more, and its keys must open nothing
         j->client = (struct agent_ipc_client){0};
         agent_credential_destroy(&j->credential);
         admit_workers(d, NULL);

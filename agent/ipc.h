@@ -73,8 +73,8 @@ NEB_MUST_CHECK enum neb_status agent_ipc_connect(void *zctx, const char *path,
                                                  struct agent_ipc **out);
 void agent_ipc_destroy(struct agent_ipc **s);
 void *agent_ipc_socket(const struct agent_ipc *s); // for zmq_poll
-void *agent_ipc_remote_socket(
-    const struct agent_ipc *s); // of a server that listens for other hosts; NULL: it does not
+// Likewise, of a server that listens for other hosts; NULL: it does not.
+void *agent_ipc_remote_socket(const struct agent_ipc *s);
 // Does anybody listen at path, on this host? A socket's file on a shared file system is seen everywhere, and works on one host.
 bool agent_ipc_is_here(const char *path);
 

@@ -59,7 +59,8 @@ sed -i '/^CryptoType/d' "$SLURM_CONF"
 slurmctld -D -c -f "$SLURM_CONF" >"$T/slurm/ctld.out.log" 2>&1 & ctld=$!
 slurmd -D -f "$SLURM_CONF" >"$T/slurm/d.out.log" 2>&1 & slurmd=$!
 clean_up() {
-    kill "$slurmd" "$ctld" 2>/dev/null || true
+    # shellcheck disable=SC2086 # agents, once they run
+    kill ${agents:-} "$slurmd" "$ctld" 2>/dev/null || true
     wait "$slurmd" "$ctld" 2>/dev/null || true
 }
 for ((i = 0; i < 150; i++)); do

@@ -8,6 +8,7 @@ if [[ ${1:-} != inside ]]; then
     exec "$BUILD/wanlink" run --rate 1gbit --delay 1ms -- bash "$0" inside
 fi
 source "$(dirname "$0")/../e2e/lib.sh"
+source "$(dirname "$0")/../e2e/sites.sh"
 [[ -e $BUILD/libnebula_mpi.so ]] || skip "this build has no MPI (configs/install-deps, then build again)"
 mpirun=$(command -v mpirun) || skip "no mpirun on this machine (Debian: openmpi-bin)"
 export OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_btl=self,vader OMPI_MCA_mpi_yield_when_idle=1
@@ -21,15 +22,6 @@ clean_up() {
     for p in "${pids[@]}"; do kill "$p" 2>/dev/null || true; done
     wait
 }
-within() { # SECONDS WHAT COMMAND…
-    local end=$((SECONDS + $1)) what=$2
-    shift 2
-    until "$@" >/dev/null 2>&1; do
-        ((SECONDS < end)) || fail "waited in vain: $what"
-        sleep 0.2
-    done
-}
-
 # The other host: its network, its processes, the file system both have, and no agent behind the socket's file.
 mkdir "$T/launch"
 : >"$T/nothing"
@@ -44,14 +36,12 @@ SH
 chmod +x "$T/launch/mpirun"
 
 make_corpus
-port=$((20000 + RANDOM % 11990))
-a=$("$nebula" id --home "$T/a" --name alpha 2>/dev/null) && b=$("$nebula" id --home "$T/b" --name beta 2>/dev/null) || fail "nebula id"
-"$nebula" peer add "$b" - --home "$T/a" >/dev/null && "$nebula" peer add "$a" "127.0.0.1:$port" --home "$T/b" >/dev/null || fail "peer add"
+pair
 start_a() { # options…
     PATH=$T/launch:$PATH beside timeout 160 "$nebula" agent --home "$T/a" --listen "127.0.0.1:$port" "$@" 2>>"$T/a.log" &
     agent=$!
     pids+=("$agent")
-    within 20 "the agent" "$nebula" status --home "$T/a"
+    wait_for 20 "the agent" "$nebula" status --home "$T/a"
 }
 beside timeout 160 "$nebula" agent --home "$T/b" 2>>"$T/b.log" &
 pids+=($!)
@@ -79,7 +69,7 @@ rm -f "$T/launched"
 start_a --workers 10.77.0.1
 run there --steps 60 & pretrain=$!
 pids+=("$pretrain")
-within 20 "mpirun" test -e "$T/launched"
+wait_for 20 "mpirun" test -e "$T/launched"
 job=$(basename "$T"/a/jobs/*)
 endpoint=$("$BUILD/remote_stranger" endpoint "$T/credentials")
 [[ $endpoint == tcp://10.77.0.1:* ]] || fail "endpoint $endpoint"
