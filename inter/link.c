@@ -241,8 +241,9 @@ size_t inter_link_poll_items(const struct inter_link *l, zmq_pollitem_t *items, 
             items[n - 1] = (zmq_pollitem_t){.socket = pair[k], .events = ZMQ_POLLIN};
     for (uint32_t i = 0; i < l->n_peers; i++)
         for (uint32_t j = 0; j < 2 * CONNS; j++) {
-            const struct conn *c = &l->peers[i].s[j < CONNS ? DIALED : OLD_DIALED].c[j % CONNS];
-            if (c->sock && n++ < cap)
+            const struct set *s = &l->peers[i].s[j < CONNS ? DIALED : OLD_DIALED];
+            const struct conn *c = &s->c[j % CONNS];
+            if (c->sock && !link_conn_waits(s, j % CONNS) && n++ < cap)
                 items[n - 1] = (zmq_pollitem_t){.socket = c->sock, .events = ZMQ_POLLIN};
             if (c->mon && n++ < cap)
                 items[n - 1] = (zmq_pollitem_t){.socket = c->mon, .events = ZMQ_POLLIN};

@@ -71,7 +71,7 @@ bool link_on_frame(struct inter_link *l, struct peer *p, int which, uint32_t ind
 
 void link_dealer_read(struct inter_link *l, struct peer *p, int which, uint32_t index) {
     struct set *s = &p->s[which];
-    for (int k = 0; k < BURST && s->c[index].sock; k++) {
+    for (int k = 0; k < BURST && s->c[index].sock && !link_conn_waits(s, index); k++) {
         zmq_msg_t m;
         zmq_msg_init(&m);
         if (zmq_msg_recv(&m, s->c[index].sock, ZMQ_DONTWAIT) < 0) {

@@ -87,6 +87,12 @@ struct set {
     uint32_t pings; // since it came up
 };
 
+// The listener's set is up as soon as it has answered on control, and what it sends on a bulk connection may be here before that
+// answer: until then the dialler leaves it unread.
+static inline bool link_conn_waits(const struct set *s, uint32_t index) {
+    return index > 0 && s->c[index].open && !s->up;
+}
+
 struct peer {
     struct sec_member member;
     struct sec_public former; // keys before a rotation, good until former_until (0: none)

@@ -357,6 +357,61 @@ static void test_spoof(void **state) {
     close_pair(&a, &b);
 }
 
+// A listener's set is up before its dialler's: what it sends on bulk then comes, over a connection of its own, before the answer
+// on control. It waits for that, and costs the dialler no processor meanwhile.
+static void test_early_bulk(void **state) {
+    (void)state;
+    enum { EACH = 3 };
+    int one = 1, linger = 0;
+    char where[64];
+    uint8_t rid[5], control[5], b[64], welcome[10],
+        data[EACH + 1] = {6, 0, 0, 0}; // as on_event wants them
+    size_t n = sizeof where;
+    void *ctx = zmq_ctx_new(), *s = zmq_socket(ctx, ZMQ_ROUTER);
+    zmq_setsockopt(s, ZMQ_LINGER, &linger, sizeof linger);
+    zmq_setsockopt(s, ZMQ_CURVE_SERVER, &one, sizeof one);
+    zmq_setsockopt(s, ZMQ_CURVE_SECRETKEY, sec_identity_curve_secret(ids[1]), 32);
+    assert_int_equal(zmq_bind(s, "tcp://127.0.0.1:*"), 0);
+    assert_int_equal(zmq_getsockopt(s, ZMQ_LAST_ENDPOINT, where, &n), 0);
+    struct sec_members m = list;
+    endpoint(&m, 1, (uint32_t)strtoul(strrchr(where, ':') + 1, NULL, 10));
+    struct site a = open_site(0, &m, 1, NULL);
+    bool asked = false;
+    unsigned bulk = 0;
+    for (neb_ns end = neb_now() + 5 * NEB_S; (!asked || bulk < 3) && neb_now() < end;) {
+        step(&a, NULL);
+        if (zmq_recv(s, rid, sizeof rid, ZMQ_DONTWAIT) != sizeof rid)
+            continue;
+        assert_int_equal(zmq_recv(s, b, sizeof b, 0), sizeof welcome);
+        memcpy(welcome, b, sizeof welcome);
+        welcome[0] = 2;
+        if (b[9] == 0) {
+            memcpy(control, rid, sizeof rid);
+            asked = true;
+            continue;
+        }
+        zmq_send(s, rid, sizeof rid, ZMQ_SNDMORE);
+        zmq_send(s, welcome, sizeof welcome, 0);
+        zmq_send(s, rid, sizeof rid, ZMQ_SNDMORE);
+        zmq_send(s, data, sizeof data, 0);
+        bulk++;
+    }
+    assert_true(asked && bulk == 3);
+    unsigned steps = 0;
+    for (neb_ns end = neb_now() + 500 * NEB_MS; neb_now() < end; steps++)
+        step(&a, NULL);
+    assert_true(a.up == 0 && a.bulk_bytes == 0);
+    assert_in_range(steps, 1, 200); // it polls, and finds nothing
+    welcome[9] = 0;
+    zmq_send(s, control, sizeof control, ZMQ_SNDMORE);
+    zmq_send(s, welcome, sizeof welcome, 0);
+    UNTIL(&a, NULL, a.up == 1 && a.bulk_bytes == 3 * EACH, 5);
+    assert_int_equal(refused_of(&a, a.peer), 0);
+    inter_link_destroy(&a.l);
+    zmq_close(s);
+    zmq_ctx_term(ctx);
+}
+
 static long resident_kib(void) {
     long pages = 0;
     FILE *f = fopen("/proc/self/statm", "r");
@@ -671,6 +726,7 @@ int main(void) {
         cmocka_unit_test(test_joined),      cmocka_unit_test(test_revoked),
         cmocka_unit_test(test_spoof),       cmocka_unit_test(test_garbage),
         cmocka_unit_test(test_oversize),    cmocka_unit_test(test_first_number),
+        cmocka_unit_test(test_early_bulk),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
