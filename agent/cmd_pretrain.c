@@ -37,17 +37,6 @@ static int cluster_index(const struct run *r, const char *name) {
     return -1;
 }
 
-// A report of its stop in an earlier run may reach us late, after an outage: who makes further steps has not ended with it.
-static void forget_former(struct run *r, int i, const char *kind, const json_t *line) {
-    const json_t *report = r->reports[i];
-    if (!json_is_true(json_object_get(report, "stopped")) || strcmp(kind, "step") ||
-        json_integer_value(json_object_get(line, "step")) <=
-            json_integer_value(json_object_get(report, "steps")))
-        return;
-    json_decref(r->reports[i]);
-    r->reports[i] = NULL;
-}
-
 static bool says_stopped(const json_t *report) {
     return json_is_true(json_object_get(report, "stopped"));
 }
@@ -77,7 +66,10 @@ static enum neb_status on_line(struct run *r, json_t *line) {
     char text[256];
     if (i < 0 || i >= r->expected || !kind)
         return NEB_OK; // witnesses have nothing to tell
-    forget_former(r, i, kind, line);
+    if (agent_report_is_former(r->reports[i], line)) {
+        json_decref(r->reports[i]);
+        r->reports[i] = NULL;
+    }
     if (r->odd_since && says_stopped(r->reports[i]))
         r->odd_since = neb_now();
     NEB_TRY(agent_metrics_add(r->metrics, neb_now(), json_incref(line)));
@@ -93,8 +85,10 @@ static enum neb_status on_line(struct run *r, json_t *line) {
 
 static enum neb_status on_event(struct run *r, struct agent_ipc_msg *m) {
     const char *ev = agent_ipc_str(m, "ev", "");
-    enum neb_status st = NEB_OK;
-    if (!strcmp(ev, "line")) {
+    enum neb_status st = pretrain_heard(r, m);
+    if (st != NEB_OK) {
+        ; // the job is not there any more
+    } else if (!strcmp(ev, "line")) {
         st = on_line(r, json_object_get(m->head, "line"));
     } else if (!strcmp(ev, "status")) {
         pretrain_on_status(r, m->head);
@@ -128,9 +122,7 @@ static enum neb_status tend_agents(struct run *r) {
     snprintf(text, sizeof text, "agent %s was killed; started again", r->job.clusters[again].name);
     agent_progress_note(r->progress, text);
     if (again == 0)
-        NEB_TRY(agent_ipc_send(
-            r->ipc, NULL, json_pack("{s:s,s:s,s:O}", "op", "submit", "id", r->id, "spec", r->spec),
-            NULL, 0));
+        pretrain_ask_anew(r);
     // it may not have heard it, and asked again it does no more
     return r->stop_sent ? pretrain_say_stop(r) : NEB_OK;
 }
@@ -138,7 +130,8 @@ static enum neb_status tend_agents(struct run *r) {
 static enum neb_status follow(struct run *r) {
     struct agent_ipc_msg m;
     bool enough = false;
-    while ((reports_in(r) < r->expected || newer_may_come(r)) && !enough) {
+    r->heard = neb_now();
+    while ((reports_in(r) < r->expected || newer_may_come(r)) && !enough && !r->no_more) {
         enum neb_status st = agent_ipc_wait(r->ipc, 200 * NEB_MS, &m);
         if (st == NEB_OK)
             NEB_TRY(on_event(r, &m));
@@ -151,6 +144,7 @@ static enum neb_status follow(struct run *r) {
         NEB_TRY(pretrain_stop_step(r, &enough));
         if (r->o.local)
             NEB_TRY(tend_agents(r));
+        NEB_TRY(pretrain_stay_in_touch(r));
         agent_progress_draw(r->progress, neb_now(), false);
     }
     agent_progress_draw(r->progress, neb_now(), true);
@@ -166,9 +160,7 @@ static enum neb_status submit(struct run *r) {
                         "no agent at %s; start one with nebula agent, or use --local %d", r->socket,
                         r->job.n_clusters);
     NEB_TRY(agent_ipc_connect(r->zctx, r->socket, &r->ipc));
-    NEB_TRY(agent_ipc_send(r->ipc, NULL,
-                           json_pack("{s:s,s:s,s:O}", "op", "submit", "id", r->id, "spec", r->spec),
-                           NULL, 0));
+    NEB_TRY(pretrain_say_submit(r));
     for (neb_ns end = neb_now() + 15 * NEB_S; neb_now() < end;) {
         enum neb_status st = agent_ipc_wait(r->ipc, NEB_S, &m);
         if (st == NEB_ERR_TIMEOUT || st == NEB_ERR_INTERRUPTED)

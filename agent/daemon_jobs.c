@@ -95,6 +95,8 @@ void daemon_job_forget(struct daemon *d, struct agent_jobrun *j) {
     agent_sums_close(&j->sums);
     json_decref(j->spec);
     json_decref(j->report);
+    for (int i = 0; i < j->job.n_clusters; i++)
+        json_decref(j->others[i]);
     agent_credential_destroy(&j->credential);
     *j = (struct agent_jobrun){0};
     if (d->ipc)

@@ -10,16 +10,41 @@
 
 #include <string.h>
 
+static bool watches(const struct agent_jobrun *j, const struct agent_ipc_client *from) {
+    bool found = false;
+    for (int i = 0; i < AGENT_WATCHERS_MAX; i++)
+        found |= agent_ipc_same(&j->watchers[i], from);
+    return found;
+}
+
+// With what was reported so far.
 static void add_watcher(struct daemon *d, struct agent_jobrun *j,
                         const struct agent_ipc_client *from) {
-    for (int i = 0; i < AGENT_WATCHERS_MAX; i++)
-        if (!j->watchers[i].len || agent_ipc_same(&j->watchers[i], from)) {
+    for (int i = 0; i < AGENT_WATCHERS_MAX && !watches(j, from); i++)
+        if (!j->watchers[i].len)
             j->watchers[i] = *from;
-            break;
-        }
-    if (j->report)
-        daemon_tell(d, from,
-                    json_pack("{s:s,s:s,s:O}", "ev", "report", "job", j->hex, "report", j->report));
+    for (int i = 0; i < j->job.n_clusters; i++) {
+        json_t *report = i == j->self ? j->report : j->others[i];
+        if (report)
+            daemon_tell(
+                d, from,
+                json_pack("{s:s,s:s,s:O}", "ev", "report", "job", j->hex, "report", report));
+    }
+}
+
+// A command has not heard of its job for a while: this agent may have been started anew meanwhile.
+static void on_follow(struct daemon *d, const struct agent_ipc_client *from,
+                      struct agent_ipc_msg *m) {
+    const char *hex = agent_ipc_str(m, "job", ""), *state = "unknown";
+    struct agent_jobrun *j = daemon_job(d, hex);
+    struct agent_job_record r = {.spec = NULL};
+    if (j) {
+        add_watcher(d, j, from);
+        state = j->state == AGENT_JOB_ENDED ? "ended" : "running";
+    } else if (daemon_job_recall(d, hex, &r) == NEB_OK)
+        state = r.state;
+    daemon_tell(d, from, json_pack("{s:s,s:s,s:s}", "ev", "follows", "job", hex, "state", state));
+    agent_job_record_clear(&r);
 }
 
 static void on_submit_job(struct daemon *d, const struct agent_ipc_client *from,
@@ -336,6 +361,8 @@ static bool on_command(struct daemon *d, const struct agent_ipc_client *from, co
                        struct agent_ipc_msg *m) {
     if (!strcmp(op, "submit"))
         on_submit_job(d, from, m);
+    else if (!strcmp(op, "follow"))
+        on_follow(d, from, m);
     else if (!strcmp(op, "attach"))
         on_attach(d, from, m);
     else if (!strcmp(op, "attachable"))

@@ -2,6 +2,7 @@
 #include "agent/base/log.h"
 #include "agent/daemon_state.h"
 #include "agent/distill.h"
+#include "agent/report.h"
 #include "agent/status.h"
 #include "agent/sums.h"
 
@@ -47,6 +48,19 @@ void daemon_unpost_stop(struct daemon *d, const struct agent_jobrun *j) {
     free(text);
 }
 
+// What the other clusters say, kept for who follows the job from later on; a report of a former run until the cluster makes further steps.
+static void keep(struct agent_jobrun *j, const char *ev, json_t *body) {
+    bool report = !strcmp(ev, "report");
+    const char *who = json_string_value(json_object_get(body, report ? "name" : "cluster"));
+    for (int i = 0; who && i < j->job.n_clusters; i++) {
+        if (i == j->self || strcmp(j->job.clusters[i].name, who) != 0 ||
+            (!report && !agent_report_is_former(j->others[i], body)))
+            continue;
+        json_decref(j->others[i]);
+        j->others[i] = report ? json_incref(body) : NULL;
+    }
+}
+
 // An event of a job for everybody who follows it: local watchers, and the agent where it was submitted.
 void daemon_publish(struct daemon *d, struct agent_jobrun *j, const char *ev, const char *key,
                     json_t *body, bool reliable) {
@@ -57,10 +71,13 @@ void daemon_publish(struct daemon *d, struct agent_jobrun *j, const char *ev, co
     else if (error)
         agent_view_event(d->view, j->hex, who ? who : daemon_name(d), error,
                          neb_seconds(neb_wall_now()));
-    for (int i = 0; i < AGENT_WATCHERS_MAX; i++)
-        if (j->watchers[i].len)
-            daemon_tell(d, &j->watchers[i],
-                        json_pack("{s:s,s:s,s:O}", "ev", ev, "job", j->hex, key, body));
+    keep(j, ev, body);
+    for (int i = 0; i < AGENT_WATCHERS_MAX; i++) // who takes nothing is gone, or asks again
+        if (j->watchers[i].len &&
+            agent_ipc_send(d->ipc, &j->watchers[i],
+                           json_pack("{s:s,s:s,s:O}", "ev", ev, "job", j->hex, key, body), NULL,
+                           0) != NEB_OK)
+            j->watchers[i] = (struct agent_ipc_client){0};
     if (!j->local && !strcmp(ev, "line"))
         daemon_post(d, j->home, AGENT_MSG_METRICS,
                     json_pack("{s:s,s:O}", "id", j->hex, "line", body), false);

@@ -80,7 +80,8 @@ struct agent_jobrun {
     uint64_t finals; // of a witness: fragments whose last round it has seen, bit each
     bool resume_due; // asked for while it was still stopping: it goes on once it has ended
     bool reported;
-    json_t *report; // owned: of this cluster, kept for watchers that come late
+    // owned, kept for watchers that come late: of this cluster, of the others (n_clusters)
+    json_t *report, *others[AGENT_CLUSTERS_MAX];
     struct agent_ipc_client watchers[AGENT_WATCHERS_MAX];
     // by earlier runs of the job; of its links when this run began
     struct agent_wan_bytes wan_before, wan_base;

@@ -1,4 +1,4 @@
-// What cmd_pretrain.c (options, submitting, following), pretrain_job.c and pretrain_result.c share. Nobody else includes this.
+// What cmd_pretrain.c (options, submitting, following) and the pretrain_*.c share. Nobody else includes this.
 #ifndef AGENT_PRETRAIN_STATE_H
 #define AGENT_PRETRAIN_STATE_H
 #include "agent/config.h"
@@ -39,6 +39,8 @@ struct run {
     neb_ns next_ask;   // for the agent's status, while the run stops
     neb_ns odd_since;  // that a cluster is done and another one says that it was stopped; 0: not so
     uint16_t away;     // clusters whose link is down, bit each, as the agent last said
+    neb_ns heard, next_follow; // of the job; when the agent is asked for it again
+    bool silent, no_more;      // it does not answer, and we said so; it will not report
     int lock_fd; // OUT/.lock: one command a folder; released by the system however this process ends
 };
 
@@ -55,6 +57,14 @@ NEB_MUST_CHECK enum neb_status pretrain_say_stop(struct run *r);              //
 void pretrain_on_status(struct run *r, const json_t *status); // of the agent that is asked
 // While a run stops. *enough: whoever has not reported is out of reach; go on without. NEB_ERR_TIMEOUT: one within reach is silent.
 NEB_MUST_CHECK enum neb_status pretrain_stop_step(struct run *r, bool *enough);
+
+// pretrain_follow.c
+NEB_MUST_CHECK enum neb_status pretrain_say_submit(struct run *r);
+// Whatever comes from the agent. NEB_ERR_STATE (logged): it has ended the job, in a former life, and no report of it will come.
+NEB_MUST_CHECK enum neb_status pretrain_heard(struct run *r, const struct agent_ipc_msg *m);
+void pretrain_ask_anew(struct run *r); // at once: it was started again
+// Asks for the job again where nothing was heard of it for a while.
+NEB_MUST_CHECK enum neb_status pretrain_stay_in_touch(struct run *r);
 
 // pretrain_result.c: the exit status. Clusters without a report are left out of the summary; then the run counts as stopped.
 int pretrain_finish(struct run *r);

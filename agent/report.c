@@ -151,6 +151,13 @@ enum neb_status agent_metrics_read(const char *path, agent_metrics_each *each, v
     return NEB_OK;
 }
 
+bool agent_report_is_former(const json_t *report, const json_t *line) {
+    const char *kind = json_string_value(json_object_get(line, "kind"));
+    return json_is_true(json_object_get(report, "stopped")) && kind && !strcmp(kind, "step") &&
+           json_integer_value(json_object_get(line, "step")) >
+               json_integer_value(json_object_get(report, "steps"));
+}
+
 // ---- summary.json
 // -----------------------------------------------------------------------------------
 

@@ -48,6 +48,10 @@ typedef void agent_metrics_each(void *user, const json_t *line);
 NEB_MUST_CHECK enum neb_status agent_metrics_read(const char *path, agent_metrics_each *each,
                                                   void *user, int64_t *bad);
 
+// Whether a cluster that had reported that it was stopped has made further steps since, as this line of it says: then that report,
+// which may have come late, after an outage, is of a former run. report: NULL is none.
+bool agent_report_is_former(const json_t *report, const json_t *line);
+
 // ---- summary.json
 // -----------------------------------------------------------------------------------
 

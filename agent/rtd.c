@@ -1,3 +1,4 @@
+#include "agent/base/fault.h"
 #include "agent/base/rng.h"
 #include "agent/job_model.h"
 #include "agent/json.h"
@@ -198,6 +199,7 @@ int32_t rtd_mask(struct agent_rtd_side *s, const int32_t *tokens, int32_t n, int
 
 void rtd_took_step(struct agent_rtd_side *s) {
     intra_trainer_update(s->trainer, &s->stats);
+    (void)neb_fault("worker.step"); // a step that takes longer
     s->fresh = true;
     s->s.updates++;
     s->s.tokens += (uint64_t)s->n;

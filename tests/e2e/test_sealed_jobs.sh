@@ -32,7 +32,8 @@ sys.exit(0 if rows and not bad else 1)
 PY
 sealed_run() { # COMMAND JOB OUT: workers are killed, then alpha's agent; its spool is looked at
     local command=$1 file=$2 out=$3 pid at step what name victim
-    timeout 150 "$nebula" "$command" "$file" --local 2 --out "$out" --seal-key "$T/seal.key" >"$out.log" 2>&1 &
+    # slow enough that this script, on a busy machine, still finds it running
+    NEBULA_FAULT=worker.step:+50 timeout 150 "$nebula" "$command" "$file" --local 2 --out "$out" --seal-key "$T/seal.key" >"$out.log" 2>&1 &
     pid=$!
     for at in "9 worker beta" "14 worker alpha" "20 agent alpha"; do
         read -r step what name <<<"$at"

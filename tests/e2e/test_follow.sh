@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# nebula pretrain follows a job at an agent of its own, as under systemd: the agent is killed, and restarted in order, and the command hears
+# of the job again each time, says that it waited, and ends with all reports, also one of the other cluster that it missed.
+. "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/sites.sh"
+make_corpus
+sed -i 's/per_mille: 60/per_mille: 400/' "$T/spec.yaml" # for an evaluation that takes a while
+"$nebula" data build "$T/spec.yaml" --out "$T/much" >"$T/data.log" 2>&1 || fail "data build: $(tail -n 3 "$T/data.log")"
+make_job "$T/job.yaml"
+sed -i "s/steps: 60/steps: 400/; s/windows: 16/windows: 0/; s,$T/corpus,$T/much," "$T/job.yaml"
+pair
+pace 25
+start_alpha
+start_beta
+wait_for 20 "the link" says a '.peers[0].up'
+
+timeout 150 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" >"$T/run.log" 2>&1 &
+command=$!
+wait_step "$T/run" 60 "$command" alpha || fail "no step 60: $(tail -n 3 "$T/run.log")"
+kill -KILL "${pid[a]}" && wait "${pid[a]}" 2>/dev/null || true
+sleep 12 # beta trains on meanwhile
+has 'does not answer' "$T/run.log" || fail "the command does not say that nobody answers: $(tail -n 3 "$T/run.log")"
+start_alpha
+wait_step "$T/run" 150 "$command" alpha || fail "not heard of again after a crash: $(tail -n 3 "$T/run.log")"
+has 'answers again' "$T/run.log" || fail "the command does not say that it goes on: $(tail -n 3 "$T/run.log")"
+kill -TERM "${pid[a]}" && wait "${pid[a]}" 2>/dev/null || true
+start_alpha
+wait_step "$T/run" 250 "$command" alpha || fail "not heard of again after a restart: $(tail -n 3 "$T/run.log")"
+
+# The command is held while the agent is killed and restarted once more, and beta ends and reports: it has missed that.
+kill -STOP "$(pgrep -P "$command")"
+kill -KILL "${pid[a]}" && wait "${pid[a]}" 2>/dev/null || true
+start_alpha
+merged() { says a '.jobs[0].clusters[] | select(.name == "alpha" and .step == 400 and .round >= 39)'; }
+end=$((SECONDS + 60))
+until merged; do ((SECONDS < end)) || fail "alpha does not end: $("$nebula" status --home "$T/a")"; done
+worker=$(pgrep -f "nebula worker .*$T/a/" | head -n 1)
+kill -STOP "$worker" # in its last evaluation
+wait_for 60 "beta's report" says b '.jobs[0].state == "ended"'
+sleep 1 # it crosses the link
+says a '.jobs[0].state == "running"' || fail "alpha was not held: $("$nebula" status --home "$T/a")"
+kill -CONT "$(pgrep -P "$command")"
+sleep 1
+kill -CONT "$worker"
+wait "$command" || fail "reports that came while it was held are missing: $(tail -n 3 "$T/run.log")"
+[[ $(summary '.clusters | length' "$T/run") == 2 ]] || fail "clusters are missing: $(cat "$T/run/summary.json")"
+digests_equal "$T/run"
+round_digests_equal "$T/run"
+echo "a command stays with its job while the agent is killed and restarted; one that missed reports gets them"
