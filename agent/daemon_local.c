@@ -40,7 +40,9 @@ static void on_follow(struct daemon *d, const struct agent_ipc_client *from,
     struct agent_job_record r = {.spec = NULL};
     if (j) {
         add_watcher(d, j, from);
-        state = j->state == AGENT_JOB_ENDED ? "ended" : "running";
+        state = j->state == AGENT_JOB_ENDED      ? "ended"
+                : j->state == AGENT_JOB_STOPPING ? "stopping"
+                                                 : "running";
     } else if (daemon_job_recall(d, hex, &r) == NEB_OK)
         state = r.state;
     daemon_tell(d, from, json_pack("{s:s,s:s,s:s}", "ev", "follows", "job", hex, "state", state));

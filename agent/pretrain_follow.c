@@ -21,7 +21,7 @@ enum neb_status pretrain_say_submit(struct run *r) {
 
 static enum neb_status on_follows(struct run *r, const char *state) {
     bool done = !strcmp(state, "done") || !strcmp(state, "unknown");
-    if (!strcmp(state, "ended"))
+    if (!strcmp(state, "ended") || !strcmp(state, "stopping"))
         return NEB_OK;
     if (!strcmp(state, "running"))
         return r->stop_sent ? pretrain_say_stop(r) : NEB_OK;

@@ -162,6 +162,7 @@ static void advance(struct ncclComm *c) {
     }
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *out) {
+    EMU_ALONE;
     emu_streams_run();
     if (emu_poll_fails(__func__, 4))
         return ncclSystemError;
@@ -192,6 +193,7 @@ static ncclResult_t begin(struct ncclComm *c, const char *call) {
 }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *out) {
+    EMU_ALONE;
     static int made;
     if (emu_fails(__func__))
         return wrong(ncclSystemError, "the emulator was told so");
@@ -201,6 +203,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *out) {
 }
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId id, int rank,
                                     ncclConfig_t *config) {
+    EMU_ALONE;
     *out = NULL;
     if (emu_fails(__func__))
         return wrong(ncclSystemError, "the emulator was told so");
@@ -211,6 +214,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId id, 
 }
 ncclResult_t ncclCommSplit(ncclComm_t c, int color, int key, ncclComm_t *out,
                            ncclConfig_t *config) {
+    EMU_ALONE;
     ncclResult_t r = begin(c, __func__);
     *out = NULL;
     if (r != ncclSuccess)
@@ -227,6 +231,7 @@ ncclResult_t ncclCommSplit(ncclComm_t c, int color, int key, ncclComm_t *out,
     return ncclInProgress;
 }
 ncclResult_t ncclCommFinalize(ncclComm_t c) {
+    EMU_ALONE;
     ncclResult_t r = begin(c, __func__);
     if (r != ncclSuccess)
         return r;
@@ -235,6 +240,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t c) {
     return ncclInProgress;
 }
 ncclResult_t ncclCommDestroy(ncclComm_t c) {
+    EMU_ALONE;
     bool fails = emu_fails(__func__);
     if (c->phase != READY || c->looks > 0)
         stop("a communicator is destroyed before ncclCommFinalize is through");
@@ -243,6 +249,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t c) {
 }
 // A communicator that is being split off is handed over in the state that it has reached: whoever asked for it gives it up too.
 ncclResult_t ncclCommAbort(ncclComm_t c) {
+    EMU_ALONE;
     bool fails = emu_fails(__func__);
     if (c->phase == SPLITS) {
         char name[NAME_MOST];
@@ -251,17 +258,22 @@ ncclResult_t ncclCommAbort(ncclComm_t c) {
         (void)shm_unlink(name);
     }
     emu_streams_give_up(c);
-    while (emu_nccl.hang && !strcmp(emu_nccl.hang, __func__))
+    while (emu_nccl.hang && !strcmp(emu_nccl.hang, __func__)) {
+        emu_leave();
         sleep(1); // its kernels have ended, and now it waits for others of the device
+        emu_enter();
+    }
     (void)shm_unlink(c->name);
     free_comm(c);
     return fails ? ncclSystemError : ncclSuccess;
 }
 ncclResult_t ncclCommCount(const ncclComm_t c, int *out) {
+    EMU_ALONE;
     *out = c->size;
     return emu_fails(__func__) ? ncclSystemError : ncclSuccess;
 }
 ncclResult_t ncclCommUserRank(const ncclComm_t c, int *out) {
+    EMU_ALONE;
     *out = c->rank;
     return emu_fails(__func__) ? ncclSystemError : ncclSuccess;
 }
@@ -393,6 +405,7 @@ static ncclResult_t enqueue(const struct collective *what, size_t n, const char 
 }
 ncclResult_t ncclAllReduce(const void *in, void *out, size_t n, ncclDataType_t t, ncclRedOp_t op,
                            ncclComm_t c, cudaStream_t s) {
+    EMU_ALONE;
     return enqueue(
         &(struct collective){
             .c = c, .kind = ALL_REDUCE, .in = in, .out = out, .type = t, .how = op},
@@ -400,6 +413,7 @@ ncclResult_t ncclAllReduce(const void *in, void *out, size_t n, ncclDataType_t t
 }
 ncclResult_t ncclReduce(const void *in, void *out, size_t n, ncclDataType_t t, ncclRedOp_t op,
                         int root, ncclComm_t c, cudaStream_t s) {
+    EMU_ALONE;
     return enqueue(
         &(struct collective){
             .c = c, .kind = REDUCE, .in = in, .out = out, .type = t, .how = op, .root = root},
@@ -407,6 +421,7 @@ ncclResult_t ncclReduce(const void *in, void *out, size_t n, ncclDataType_t t, n
 }
 ncclResult_t ncclReduceScatter(const void *in, void *out, size_t n, ncclDataType_t t,
                                ncclRedOp_t op, ncclComm_t c, cudaStream_t s) {
+    EMU_ALONE;
     return enqueue(
         &(struct collective){
             .c = c, .kind = REDUCE_SCATTER, .in = in, .out = out, .type = t, .how = op},
@@ -414,12 +429,14 @@ ncclResult_t ncclReduceScatter(const void *in, void *out, size_t n, ncclDataType
 }
 ncclResult_t ncclAllGather(const void *in, void *out, size_t n, ncclDataType_t t, ncclComm_t c,
                            cudaStream_t s) {
+    EMU_ALONE;
     return enqueue(
         &(struct collective){.c = c, .kind = ALL_GATHER, .in = in, .out = out, .type = t}, n,
         __func__, s);
 }
 ncclResult_t ncclBroadcast(const void *in, void *out, size_t n, ncclDataType_t t, int root,
                            ncclComm_t c, cudaStream_t s) {
+    EMU_ALONE;
     return enqueue(
         &(struct collective){
             .c = c, .kind = BROADCAST, .in = in, .out = out, .type = t, .root = root},
@@ -491,9 +508,11 @@ static ncclResult_t post(struct ncclComm *c, bool sends, void *x, size_t bytes, 
 }
 ncclResult_t ncclSend(const void *in, size_t n, ncclDataType_t t, int to, ncclComm_t c,
                       cudaStream_t s) {
+    EMU_ALONE;
     return post(c, true, (void *)(uintptr_t)in, n * size_of(t), to, __func__, s);
 }
 ncclResult_t ncclRecv(void *out, size_t n, ncclDataType_t t, int from, ncclComm_t c,
                       cudaStream_t s) {
+    EMU_ALONE;
     return post(c, false, out, n * size_of(t), from, __func__, s);
 }

@@ -2,7 +2,7 @@
 // do wrong.
 //
 // A stream is a list of operations; the first of each runs, as far as it gets, whenever this process asks anything of either library:
-// there are no threads. An operation that needs other ranks looks into memory shared with them.
+// there are no threads of its own. An operation that needs other ranks looks into memory shared with them.
 #ifndef EMU_NCCL_EMU_H
 #define EMU_NCCL_EMU_H
 #include <cuda_runtime_api.h>
@@ -19,6 +19,17 @@ struct emu_nccl {
     int live; // communicators, streams, events and device buffers that are not given back yet
 };
 extern struct emu_nccl emu_nccl;
+
+// Both libraries may be called from any thread, one at a time: the first line of each of their functions. A function that waits for what a
+// test does meanwhile lets others in.
+void emu_enter(void);
+void emu_leave(void);
+#define EMU_ALONE                                                                                  \
+    __attribute__((cleanup(emu_leave_at_end), unused)) const char emu_alone = (emu_enter(), 0)
+static inline void emu_leave_at_end(const char *alone) {
+    (void)alone;
+    emu_leave();
+}
 
 // Whether this call is the one to fail. Every function of either library that can fail begins with one of the two.
 bool emu_fails(const char *call);

@@ -4,6 +4,7 @@
 #include "tests/cuda/emu/emu_stream.h"
 #include "tests/cuda/emu/nccl_emu.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,6 +52,10 @@ __attribute__((destructor)) static void say(void) {
                                  : "0",
                 beside);
 }
+
+static pthread_mutex_t alone = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+void emu_enter(void) { pthread_mutex_lock(&alone); }
+void emu_leave(void) { pthread_mutex_unlock(&alone); }
 
 static unsigned polled, looked; // since the last other call
 
@@ -177,6 +182,7 @@ static void wait_for(const struct stream *s) {
 }
 
 cudaError_t cudaSetDevice(int device) {
+    EMU_ALONE;
     if (emu_fails(__func__))
         return cudaErrorUnknown;
     return device >= 0 && device < DEVICES ? cudaSuccess : cudaErrorInvalidValue;
@@ -192,28 +198,33 @@ static cudaError_t make_stream(cudaStream_t *out) {
     return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
+    EMU_ALONE;
     (void)flags;
     return emu_fails(__func__) ? cudaErrorMemoryAllocation : make_stream(out);
 }
 // A lower number goes first.
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
+    EMU_ALONE;
     *least = 0;
     *greatest = -5;
     return emu_fails(__func__) ? cudaErrorUnknown : cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int priority) {
+    EMU_ALONE;
     (void)flags;
     if (emu_fails(__func__))
         return cudaErrorMemoryAllocation;
     return priority == -5 ? make_stream(out) : cudaErrorInvalidValue;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t s) {
+    EMU_ALONE;
     stream_of(s)->destroyed = true;
     emu_nccl.live--;
     emu_streams_run();
     return emu_fails(__func__) ? cudaErrorUnknown : cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t s) {
+    EMU_ALONE;
     emu_streams_run();
     if (emu_poll_fails(__func__, 1))
         return cudaErrorUnknown;
@@ -240,6 +251,7 @@ static bool record(struct emu_op *op) {
     return true;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
+    EMU_ALONE;
     (void)flags;
     if (emu_fails(__func__))
         return cudaErrorMemoryAllocation;
@@ -251,6 +263,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
     return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    EMU_ALONE;
     struct event *e = (struct event *)(void *)event;
     e->destroyed = true;
     emu_nccl.live--;
@@ -258,6 +271,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
     return emu_fails(__func__) ? cudaErrorUnknown : cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
+    EMU_ALONE;
     if (emu_fails(__func__))
         return cudaErrorUnknown;
     struct record *r = malloc(sizeof *r);
@@ -275,6 +289,7 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
     return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+    EMU_ALONE;
     struct event *e = (struct event *)(void *)event;
     emu_streams_run();
     if (e->on)
@@ -296,6 +311,7 @@ static bool on_device(const void *p) {
     return false;
 }
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void *p) {
+    EMU_ALONE;
     if (emu_fails(__func__))
         return cudaErrorInvalidValue;
     memset(out, 0, sizeof *out);
@@ -304,6 +320,7 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const vo
 }
 // The memory is there from the stream's turn on in CUDA, and at once here; like fresh device memory it holds no numbers.
 cudaError_t cudaMallocAsync(void **out, size_t bytes, cudaStream_t s) {
+    EMU_ALONE;
     (void)s;
     if (emu_fails(__func__))
         return cudaErrorMemoryAllocation;
@@ -338,6 +355,7 @@ static bool release(struct emu_op *op) {
     abort();
 }
 cudaError_t cudaFreeAsync(void *p, cudaStream_t s) {
+    EMU_ALONE;
     struct release *r = malloc(sizeof *r);
     if (!r)
         return cudaErrorMemoryAllocation;
@@ -347,6 +365,7 @@ cudaError_t cudaFreeAsync(void *p, cudaStream_t s) {
 }
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind,
                             cudaStream_t s) {
+    EMU_ALONE;
     bool to_host = kind == cudaMemcpyDeviceToHost;
     if (emu_fails(__func__))
         return cudaErrorUnknown;
