@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-static const neb_ns follow_after = 3 * NEB_S, follow_every = 2 * NEB_S, note_after = 10 * NEB_S;
+static const neb_ns follow_after = 3 * NEB_S, follow_most = 64 * NEB_S, note_after = 10 * NEB_S;
 
 enum neb_status pretrain_say_submit(struct run *r) {
     return agent_ipc_send(r->ipc, NULL,
@@ -66,7 +66,9 @@ enum neb_status pretrain_stay_in_touch(struct run *r) {
         r->silent = true;
         agent_progress_note(r->progress, "the agent does not answer; the job goes on when it does");
     }
-    r->next_follow = now + follow_every;
+    // rarer and rarer: what was asked of an agent that is away reaches it when it is back
+    neb_ns wait = now - r->heard;
+    r->next_follow = now + (wait < follow_most ? wait : follow_most);
     enum neb_status st =
         agent_ipc_send(r->ipc, NULL, json_pack("{s:s,s:s}", "op", "follow", "job", r->id), NULL, 0);
     return st == NEB_ERR_AGAIN ? NEB_OK : st;
