@@ -60,12 +60,12 @@ void pretrain_ask_anew(struct run *r) {
 
 enum neb_status pretrain_stay_in_touch(struct run *r) {
     neb_ns now = neb_now();
-    if (now - r->heard < follow_after || now < r->next_follow)
-        return NEB_OK;
     if (now - r->heard > note_after && !r->silent) {
         r->silent = true;
         agent_progress_note(r->progress, "the agent does not answer; the job goes on when it does");
     }
+    if (now - r->heard < follow_after || now < r->next_follow)
+        return NEB_OK;
     // rarer and rarer: what was asked of an agent that is away reaches it when it is back
     neb_ns wait = now - r->heard;
     r->next_follow = now + (wait < follow_most ? wait : follow_most);
