@@ -63,7 +63,7 @@ static bool bf16_pays(const struct agent_planned *x) {
 
 static void print_memory(const struct agent_planned *x) {
     const struct intra_cost *c = &x->cost;
-    char a[32], b[32], d[32], e[32], f[32], g[32];
+    char a[32], b[32], d[32], e[32], f[32], g[32], h[32];
     if (x->job.device) {
         printf("\n    device memory of a rank %s: parameters%s and gradients %s, moments %s, "
                "activations %s, exchange %s, workspace %s",
@@ -74,17 +74,20 @@ static void print_memory(const struct agent_planned *x) {
                agent_human_bytes(c->acts_bytes, e, sizeof e),
                agent_human_bytes(c->outer_bytes, f, sizeof f),
                agent_human_bytes(c->workspace_bytes, g, sizeof g));
-        printf("\n    host memory of a rank %s", agent_human_bytes(c->rank_bytes, a, sizeof a));
+        printf("\n    host memory of a rank %s, of it a checkpoint's copy %s",
+               agent_human_bytes(c->rank_bytes, a, sizeof a),
+               agent_human_bytes(c->copy_bytes, b, sizeof b));
     } else {
         printf(
             "\n    memory of a rank %s: parameters and gradients %s, moments %s, activations %s, "
-            "exchange %s, its codec and frames %s",
+            "exchange %s, its codec and frames %s, a checkpoint's copy %s",
             agent_human_bytes(c->rank_bytes, a, sizeof a),
             agent_human_bytes(c->params_bytes, b, sizeof b),
             agent_human_bytes(c->optim_bytes, d, sizeof d),
             agent_human_bytes(c->acts_bytes, e, sizeof e),
             agent_human_bytes(c->exchange_bytes, f, sizeof f),
-            agent_human_bytes(c->frames_bytes, g, sizeof g));
+            agent_human_bytes(c->frames_bytes, g, sizeof g),
+            agent_human_bytes(c->copy_bytes, h, sizeof h));
     }
     if (c->owner_bytes > 0)
         printf("; the first rank %s more", agent_human_bytes(c->owner_bytes, a, sizeof a));
@@ -239,6 +242,7 @@ void plan_cost_json(const struct intra_cost *c, json_t *o) {
                    {"acts_bytes", c->acts_bytes},
                    {"exchange_bytes", c->exchange_bytes},
                    {"frames_bytes", c->frames_bytes},
+                   {"copy_bytes", c->copy_bytes},
                    {"owner_bytes", c->owner_bytes},
                    {"outer_bytes", c->outer_bytes},
                    {"workspace_bytes", c->workspace_bytes},

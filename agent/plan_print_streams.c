@@ -20,7 +20,7 @@ static void print_side(const struct agent_job *job, const struct agent_planner_s
                        int32_t i) {
     const struct agent_planned_side *s = &x->sides[i];
     const struct intra_cost *c = &s->cost;
-    char a[32], b[32], d[32], e[32];
+    char a[32], b[32], d[32], e[32], f[32];
     printf("  %s %s: step %s (%s %s", job->clusters[i].name, verb(s),
            plan_ms(c->step_s, a, sizeof a), s->learns ? "compute" : "forward only",
            plan_ms(c->compute_s, b, sizeof b));
@@ -30,11 +30,13 @@ static void print_side(const struct agent_job *job, const struct agent_planner_s
     if (x->travels)
         printf(", %.3g batches/s by itself, %.3g with the others, waits %.0f %% of its time",
                1 / s->batch_s, s->rate, 100 * s->wait);
-    printf("\n    memory %s: parameters%s %s, moments %s, activations and labels %s%s\n",
+    printf("\n    memory %s: parameters%s %s, moments %s, activations and labels %s, a "
+           "checkpoint's copy %s%s\n",
            agent_human_bytes(c->host_bytes, a, sizeof a), s->learns ? " and gradients" : "",
            agent_human_bytes(c->params_bytes, b, sizeof b),
            agent_human_bytes(c->optim_bytes, d, sizeof d),
-           agent_human_bytes(c->acts_bytes, e, sizeof e), s->fits ? "" : "; DOES NOT FIT");
+           agent_human_bytes(c->acts_bytes, e, sizeof e),
+           agent_human_bytes(c->copy_bytes, f, sizeof f), s->fits ? "" : "; DOES NOT FIT");
 }
 
 static void print_bound(const struct agent_job *job, const struct agent_planner_streams *x) {

@@ -184,6 +184,7 @@ enum neb_status agent_planner_run(const struct agent_job *job, int32_t vocab,
     s.base = (struct intra_cost_job){.model = agent_planner_model(job, vocab),
                                      .trainable = job->trainable,
                                      .seq_len = job->seq_len,
+                                     .copy = job->checkpoint_every && job->checkpoint_copy,
                                      .outer = federated,
                                      .outer_single = job->sync.gate == AGENT_GATE_PRIVATE,
                                      .fragments = job->sync.fragments};

@@ -308,8 +308,19 @@ void cost_memory(const struct intra_cost_job *j, struct intra_cost *c) {
     c->acts_bytes = fmax(acts_bytes(j, 0), acts_bytes(j, k->pp - 1));
     if (j->type == KERN_BF16 && !j->device)
         c->acts_bytes += operand_bytes(j);
+    if (j->copy) { // tensors and moments are dealt to all ranks, the exchange's state stays with its owner
+        struct intra_cost_params p = intra_cost_count(&j->model, &j->trainable);
+        double exchange = COST_EXCHANGE_BYTES * c->owner_params;
+        c->copy_bytes = (4 * (double)p.all + 8 * (double)p.trainable) / (k->dp * k->pp * k->tp) +
+                        (c->owner_bytes > 0 ? 0 : exchange);
+        c->owner_bytes += c->owner_bytes > 0 ? exchange : 0;
+    }
+    cost_memory_sum(j, c);
+}
+
+void cost_memory_sum(const struct intra_cost_job *j, struct intra_cost *c) {
     c->rank_bytes = c->params_bytes + c->optim_bytes + c->acts_bytes + c->exchange_bytes +
-                    (c->owner_bytes > 0 ? 0 : c->frames_bytes);
+                    c->copy_bytes + (c->owner_bytes > 0 ? 0 : c->frames_bytes);
     c->host_bytes = c->rank_bytes * j->ranks_a_host + c->owner_bytes;
 }
 

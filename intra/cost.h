@@ -88,6 +88,7 @@ struct intra_cost_job {
     bool outer;
     bool outer_single;    // but all of it on the first
     int32_t fragments;    // of the exchange, 0 is 1
+    bool copy;            // each rank keeps one of its part of a checkpoint (checkpoint_async.h)
     int32_t ranks_a_host; // that share the machine of the rates; at least 1
     double
         share;   // of the machine that this cluster gets, (0, 1]; of its devices, where it has them
@@ -106,6 +107,7 @@ struct intra_cost {
     // a rank's share of the exchange's state, without frames; a copy of it where it is on devices
     double exchange_bytes;
     double frames_bytes; // what encoding and merging need besides, about
+    double copy_bytes;   // on the host: of a rank's part of a checkpoint, while it is written
     double owner_bytes;  // what rank 0 holds besides: the exchange's state where it has all of it
     double rank_bytes, host_bytes; // a rank but for the latter; all ranks of rank 0's machine
     // On a device: params, optim and acts are in its memory; rank, owner and host bytes are of the host, which has copies of

@@ -13,10 +13,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum {
-    HOST_FLOATS = 4,   // θ, v, u and θ_m at the send
-    DEVICE_FLOATS = 5, // and the sum of updates
-};
+enum { DEVICE_FLOATS = COST_EXCHANGE_FLOATS + 1 }; // and the sum of updates
 // Of the largest unit an element: codes, or indices and values.
 static const double CODEC_BYTES = 1.25;
 // On the host, for encoding and what was encoded: zstd's of a unit; of an element, by int4 or an eighth of the entries, for an update made and
@@ -196,8 +193,8 @@ static struct busiest busiest_of(const struct shares *s) {
         b.pulled = fmax(b.pulled, x->pulled);
         b.gathered = fmax(b.gathered, fmax(x->sent, x->received));
         b.scattered = fmax(b.scattered, fmax(x->given, x->taken));
-        b.host = fmax(
-            b.host, 4 * ((HOST_FLOATS + (there ? 1 : 0)) * x->own + (s->ranks > 1 ? x->room : 0)));
+        b.host = fmax(b.host, 4 * ((COST_EXCHANGE_FLOATS + (there ? 1 : 0)) * x->own +
+                                   (s->ranks > 1 ? x->room : 0)));
         b.frames = fmax(b.frames, UNIT_BYTES * x->units +
                                       (there ? FRAME_BYTES_DEVICE : FRAME_BYTES) * x->own);
         b.device = fmax(b.device, 4 * (DEVICE_FLOATS * x->own + x->largest + x->rows +

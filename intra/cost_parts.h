@@ -4,6 +4,9 @@
 #define INTRA_COST_PARTS_H
 #include "intra/cost.h"
 
+// Of an element of the exchange's state: θ, v, u and θ_m at the send.
+enum { COST_EXCHANGE_FLOATS = 4, COST_EXCHANGE_BYTES = 4 * COST_EXCHANGE_FLOATS };
+
 struct cost_sum { // what one rank does with one micro-batch
     const struct intra_rates *r;
     const struct intra_type_rates *device; // NULL: processors
@@ -39,6 +42,7 @@ void cost_device_memory(const struct intra_cost_job *j, struct intra_cost *c);
 void cost_exchange(const struct intra_cost_job *j, const struct intra_rates *r,
                    struct intra_cost *c);
 void cost_memory(const struct intra_cost_job *j, struct intra_cost *c);
+void cost_memory_sum(const struct intra_cost_job *j, struct intra_cost *c); // of its parts
 // Seconds a step in which processors make bf16 of their parameters, `of` them.
 double cost_to_bf16(const struct intra_cost_job *j, const struct intra_rates *r, double of);
 // Elements of the fullest stage's rank; *learn: of those that learn.

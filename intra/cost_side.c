@@ -39,12 +39,11 @@ static void side_memory(const struct intra_cost_job *j, const struct intra_cost_
                           (double)intra_cost_count(&j->model, &j->trainable).all;
         c->optim_bytes = 0;
         c->acts_bytes = cost_acts_frozen(j);
+        c->copy_bytes = 0; // it has no state but how far it is
     }
     if (side->labelled > 0 || side->head == INTRA_COST_HEAD_SOFT)
         c->acts_bytes += 4.0 * LABEL_FLOATS * j->batch * j->seq_len;
-    c->rank_bytes = c->params_bytes + c->optim_bytes + c->acts_bytes + c->exchange_bytes +
-                    (c->owner_bytes > 0 ? 0 : c->frames_bytes);
-    c->host_bytes = c->rank_bytes + c->owner_bytes;
+    cost_memory_sum(j, c);
 }
 
 void intra_cost_side_step(const struct intra_cost_job *j, const struct intra_cost_side *side,

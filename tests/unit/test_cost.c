@@ -105,6 +105,20 @@ static void test_memory_of_the_exchange(void **state) {
     near(alone.exchange_bytes, 16.0 * (double)p.trainable, 1e-9, "one rank");
     near(alone.rank_bytes, cost.rank_bytes + alone.exchange_bytes + alone.frames_bytes, 1e-9,
          "its rank");
+    j.copy = true; // of a checkpoint: parameters, moments and the exchange's state
+    intra_cost_step(&j, &r, &cost);
+    near(cost.copy_bytes, 4.0 * (double)p.all + 24.0 * (double)p.trainable, 1e-9, "a copy");
+    near(cost.rank_bytes, alone.rank_bytes + cost.copy_bytes, 1e-9, "with it");
+    near(cost.host_bytes, cost.rank_bytes, 1e-9, "the host");
+    j = mesh_job(4, 1, 1, 1, 32);
+    j.outer = j.outer_single = true;
+    intra_cost_step(&j, &r, &alone);
+    j.copy = true;
+    intra_cost_step(&j, &r, &cost);
+    near(cost.copy_bytes, (double)p.all + 2.0 * (double)p.trainable, 1e-9, "a quarter of it");
+    near(cost.owner_bytes, alone.owner_bytes + 16.0 * (double)p.trainable, 1e-9, "its owner");
+    near(cost.host_bytes, alone.host_bytes + 4 * cost.copy_bytes + 16.0 * (double)p.trainable, 1e-9,
+         "the host of four");
     for (int lora = 0; lora < 2; lora++)
         for (int ranks = 2; ranks <= 16; ranks *= 2) {
             j = mesh_job(ranks, 1, 1, 1, 32);
