@@ -11,6 +11,7 @@
 
 enum {
     SETS_MAX = 64,
+    VOCAB_ASSUMED = 32000,
     KEY_WAN = 256,
     KEY_LOCAL,
     KEY_SITE,
@@ -169,12 +170,25 @@ static enum neb_status plan_streams(const struct arguments *a, struct agent_job 
                : neb_fail(NEB_ERR_LIMIT, "the job does not fit, whoever takes which role");
 }
 
+// The shape of a model is known without its corpus, but for the vocabulary.
+static enum neb_status find_vocab(struct agent_job *job, struct plan_machines *m) {
+    int32_t vocab = job->model.vocab;
+    if (!vocab)
+        NEB_TRY(agent_planner_vocab(job, &vocab));
+    if (vocab)
+        return NEB_OK;
+    m->vocab_assumed = VOCAB_ASSUMED;
+    job->model.vocab = VOCAB_ASSUMED + (job->mode == AGENT_MODE_RTD); // and the mask
+    return NEB_OK;
+}
+
 static enum neb_status plan(const struct arguments *a) {
     static struct agent_job job; // large
     static struct plan_machines m;
     NEB_TRY(load(a, a->file, &job));
     NEB_TRY(find_sites(a, &job, &m));
     NEB_TRY(find_link(a, &job, &m));
+    NEB_TRY(find_vocab(&job, &m));
     return job.mode == AGENT_MODE_REPLICAS ? plan_replicas(a, &job, &m) : plan_streams(a, &job, &m);
 }
 

@@ -211,6 +211,10 @@ void plan_print_machines(const struct agent_job *job, const struct plan_machines
     printf("link    %s, %s, %.3g %% loss%s\n", agent_human_rate(m->link.bits_s, rate, sizeof rate),
            plan_ms(m->link.rtt_s, rtt, sizeof rtt), 100 * m->link.loss,
            m->assumed ? " (assumed: --wan or sync.link says what it is)" : "");
+    if (m->vocab_assumed)
+        printf("text    a vocabulary of %d pieces (assumed, as no corpus of the job is on this "
+               "machine: model.vocab says what it is)\n",
+               m->vocab_assumed);
 }
 
 void plan_print(const struct agent_job *job, const struct plan_machines *m,
@@ -312,12 +316,17 @@ json_t *plan_link_json(const struct plan_machines *m) {
                      "loss", m->link.loss, "assumed", m->assumed);
 }
 
+json_t *plan_vocab_json(const struct plan_machines *m) {
+    return m->vocab_assumed ? json_integer(m->vocab_assumed) : json_null();
+}
+
 void plan_print_json(const struct agent_job *job, const struct plan_machines *m,
                      const struct agent_planner *written, const struct agent_planner *proposed) {
     json_t *o =
         json_pack("{s:s,s:s,s:o,s:o,s:o,s:o}", "job", job->name, "mode", "replicas", "machines",
                   plan_machines_json(m, written->n), "link", plan_link_json(m), "written",
                   plan_json(job, m, written), "proposed", plan_json(job, m, proposed));
+    json_object_set_new(o, "vocab_assumed", plan_vocab_json(m));
     agent_json_print(o, JSON_COMPACT | JSON_REAL_PRECISION(9));
     json_decref(o);
 }

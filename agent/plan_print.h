@@ -7,7 +7,8 @@ struct plan_machines {
     bool kept; // rates of an earlier measurement
     struct agent_site sites[AGENT_CLUSTERS_MAX];
     struct agent_wan link;
-    bool assumed; // nobody said what the link is
+    bool assumed;          // nobody said what the link is
+    int32_t vocab_assumed; // pieces, where no corpus of the job is here; 0: known
 };
 
 typedef void plan_printer(const struct agent_job *job, const struct plan_machines *m,
@@ -31,6 +32,7 @@ void plan_print_exchange(const struct agent_planner *p);
 json_t *plan_exchange_json(const struct agent_planner *p); // null: no exchanges
 json_t *plan_machines_json(const struct plan_machines *m, int32_t n);
 json_t *plan_link_json(const struct plan_machines *m);
+json_t *plan_vocab_json(const struct plan_machines *m); // null: known
 // Figures of a step, into o.
 void plan_cost_json(const struct intra_cost *c, json_t *o);
 

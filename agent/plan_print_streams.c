@@ -174,6 +174,7 @@ void plan_streams_print_json(const struct plan_streams *p) {
                           p->text.known, "machines", plan_machines_json(p->machines, p->written.n),
                           "link", plan_link_json(p->machines), "written",
                           one_json(p->job, &p->written), "proposed", proposed);
+    json_object_set_new(o, "vocab_assumed", plan_vocab_json(p->machines));
     agent_json_print(o, JSON_COMPACT | JSON_REAL_PRECISION(9));
     json_decref(o);
 }

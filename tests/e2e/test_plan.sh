@@ -74,7 +74,22 @@ timeout 200 "$nebula" pretrain "$T/auto.yaml" --local 2 --wan $wan --steps 40 --
 digests_equal "$T/auto"
 jq -e 'all(.clusters[]; .steps == 40 and .tokens == 40 * 8 * 64)' "$T/auto/summary.json" >/dev/null || fail "auto: other steps: $(cat "$T/auto/summary.json")"
 grep -q 'plan: interval' "$T/auto.log" || fail "auto: nothing is said of the choice: $(cat "$T/auto.log")"
+plan "$T/auto.yaml" --local 2 --wan $wan --set steps=40 --set recompute=auto --json >"$T/auto.json"
+jq -e --slurpfile run "$T/auto/job.json" '$run[0].spec as $j | .written as $p | $p.exchange.interval == $j["sync.interval"] and $p.exchange.overlap == $j["sync.overlap"] and $p.exchange.codec == $j["sync.codec"]
+       and $p.clusters[0].batch == $j["data.batch"] and $p.clusters[0].accumulate == $j["data.accumulate"]' "$T/auto.json" >/dev/null ||
+    fail "auto: planned $(jq -c '.written.exchange, .written.clusters[0]' "$T/auto.json"), ran $(jq -c .spec "$T/auto/job.json")"
 ! grep -q auto "$T/auto/job.json" || fail "auto travels: $(cat "$T/auto/job.json")"
+
+# Every job that comes with the sources, here without its corpus, which it says.
+shipped=0
+for f in "$(dirname "$0")"/../../configs/*.yaml; do
+    grep -q '^clusters:' "$f" || continue
+    plan "$f" --json >"$T/shipped.json"
+    jq -e '.vocab_assumed == 32000 and (.written | (.clusters // .sides) | length >= 2)' "$T/shipped.json" >/dev/null || fail "$f: $(cat "$T/shipped.json")"
+    shipped=$((shipped + 1))
+done
+((shipped >= 5)) || fail "only $shipped jobs in configs"
+plan "$T/job.yaml" --local 2 --json | jq -e '.vocab_assumed == null' >/dev/null || fail "a corpus that is here is not looked at"
 
 refuse() { # STATUS TEXT arguments…
     local want=$1 text=$2 rc=0 out
