@@ -125,7 +125,8 @@ NEB_MUST_CHECK enum neb_status intra_comm_socket(const struct intra_comm_socket_
 #define INTRA_TOKEN_VARIABLE    "NEBULA_RANKS_TOKEN"
 #define INTRA_LISTENER_VARIABLE "NEBULA_RANKS_LISTENER"
 NEB_MUST_CHECK enum neb_status intra_comm_socket_env(struct intra_comm **out);
-// The ranks of whoever started this process: over TCP where the environment has a token, else over MPI.
+// The ranks of whoever started this process: over TCP where the environment has a token, else over MPI. NEB_ERR_DENIED: torchrun started
+// it, and gave no token.
 NEB_MUST_CHECK enum neb_status intra_comm_launched(struct intra_comm **out);
 // The same ranks as `boot` over NCCL on the CUDA device `device` of this process: boot carries the identifier to all
 // ranks and is otherwise not used. A call gives up after timeout_ms. NEB_ERR_UNSUPPORTED on all ranks where one lacks

@@ -77,8 +77,23 @@ enum neb_status intra_comm_mpi(struct intra_comm **out) {
     return s.open(INTRA_COMM_VERSION, out);
 }
 
+// MPI would take each rank that torchrun has started for a world of its own.
+static bool by_torchrun(void) {
+    const char *size = getenv("WORLD_SIZE");
+    return getenv("RANK") && size && strtol(size, NULL, 10) > 1 &&
+           !getenv("OMPI_COMM_WORLD_SIZE") && !getenv("PMI_SIZE") && !getenv("SLURM_PROCID");
+}
+
 enum neb_status intra_comm_launched(struct intra_comm **out) {
-    return getenv(INTRA_TOKEN_VARIABLE) ? intra_comm_socket_env(out) : intra_comm_mpi(out);
+    if (getenv(INTRA_TOKEN_VARIABLE))
+        return intra_comm_socket_env(out);
+    if (by_torchrun())
+        return neb_fail(NEB_ERR_DENIED,
+                        "RANK and WORLD_SIZE are torchrun's, but there is no %s: ranks over TCP "
+                        "share a secret. Let the agent or nebula ranks start them, which make "
+                        "one, or give all of them the same 64 hexadecimal digits",
+                        INTRA_TOKEN_VARIABLE);
+    return intra_comm_mpi(out);
 }
 
 enum neb_status intra_comm_nccl(struct intra_comm *boot, int device, int64_t timeout_ms,

@@ -197,6 +197,11 @@ static enum neb_status train(const struct options *o, struct intra_trainer *t) {
     bool owner = intra_mesh_owner(mesh);
     int32_t tokens[EVAL * T], targets[EVAL * T];
     int64_t first = t->optim->t;
+    // ZeRO-1: every replica has its part of the moments
+    if (t->optim->n * (size_t)intra_mesh_dp(mesh) >
+        t->model->n_trainable + 64 * (size_t)intra_mesh_dp(mesh))
+        return neb_fail(NEB_ERR_STATE, "%zu moments on each of %d replicas", t->optim->n,
+                        intra_mesh_dp(mesh));
     for (int64_t i = first; i < first + o->steps; i++) {
         struct intra_step_stats s;
         if (o->nudge && i == first + o->steps / 2)

@@ -31,6 +31,19 @@ WANT
 timeout 60 "$nebula" ranks 1 sh -c 'echo $NEBULA_RANKS_TOKEN' >"$work/other"
 ! grep -q "$(cat "$work/other")" "$work/meet" || { echo "the secret is the same again"; exit 1; }
 
+# As torchrun starts them: with its variables, without a secret, of which they say what is missing, and with one.
+rank() { env -u SLURM_LOCALID -u SLURM_PROCID -u OMPI_COMM_WORLD_LOCAL_RANK RANK="$1" LOCAL_RANK="$1" WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 \
+    MASTER_PORT="$port" "${@:2}" timeout 60 "$mesh_train" 2 1 1 steps=2; }
+port=$((20000 + RANDOM % 11990))
+rc=0
+rank 0 >"$work/one" 2>&1 || rc=$?
+[[ $rc != 0 ]] && grep -q 'there is no NEBULA_RANKS_TOKEN' "$work/one" || { echo "exit status $rc without a secret: $(cat "$work/one")"; exit 1; }
+token=NEBULA_RANKS_TOKEN=$(printf '7%.0s' {1..64})
+rank 1 "$token" >"$work/one" 2>&1 &
+rank 0 "$token" >"$work/out" 2>&1 || { echo "with a secret: $(cat "$work/out" "$work/one")"; exit 1; }
+wait $! || { echo "rank 1 with a secret: $(cat "$work/one")"; exit 1; }
+(($(grep -c '^[0-9]' "$work/out") >= 2)) || { echo "no steps: $(cat "$work/out")"; exit 1; }
+
 rc=0
 # shellcheck disable=SC2016
 timeout 60 "$nebula" ranks 3 sh -c "[ \$RANK != 1 ] || exit 7; exec sleep $mark" 2>"$work/err" || rc=$?
