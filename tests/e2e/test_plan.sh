@@ -31,6 +31,12 @@ for f in small job; do plan "$T/$f-one.yaml" --local 1 --json >"$T/$f-plan.json"
 measured() { summary '.clusters[0] | .train_s / .steps' "$T/$1"; }
 near 'seconds a step, of a large model to a small one' "$(jq -n --slurpfile a "$T/job-plan.json" --slurpfile b "$T/small-plan.json" '($a[0].written.clusters[0].step_s) / ($b[0].written.clusters[0].step_s)')" \
     "$(awk -v a="$(measured large)" -v b="$(measured small)" 'BEGIN { print a / b }')" 0.4 2.5
+# By itself too, against the fastest of the steps: load makes most of them slower, and none faster.
+for x in 'small small' 'job large'; do
+    read -r name dir <<<"$x"
+    near "seconds of the fastest step, $dir model" "$(jq .written.clusters[0].step_s "$T/$name-plan.json")" \
+        "$(jq -s '([.[] | select(.kind == "step") | .tokens_per_s] | max) as $best | ([.[] | select(.kind == "step")][0].tokens) / $best' "$T/$dir/metrics.jsonl")" 0.33 3
+done
 # What arrives: a loaded machine makes TCP send some of it twice.
 near 'bytes sent' "$(jq .written.sent_bytes "$T/plan.json")" "$(summary '.clusters[1].wan_recv_bytes' "$T/out")" 0.8 1.25
 near 'bits a parameter' "$(jq .written.exchange.bits_per_param "$T/plan.json")" "$(summary .wire_bits_per_param "$T/out")" 0.8 1.2
