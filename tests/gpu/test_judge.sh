@@ -104,6 +104,29 @@ run 0 "$T/bare" --part mesh --into "$T/mesh"
 says '^Training, 4 ranks on one card: not here'
 printf '#!/bin/sh\necho "cannot load /x/libnebula_cuda.so: no" >&2\nexit 1\n' >"$T/bundle/nebula"
 run 1 "$T/bare" --part mesh --into "$T/mesh"
+# Every mesh of a list is judged, not the last one alone: here only one of them learns something else.
+cat >"$T/bundle/nebula" <<'SH'
+#!/bin/sh
+shift 2 # ranks N
+exec "$@"
+SH
+cat >"$T/bundle/mesh_train" <<'SH'
+#!/bin/sh
+loss=3.5
+case "$1x$2x$3 $*" in "$WRONG_MESH "*"$WRONG_TYPE"*) loss=3.85 ;; esac
+printf '0 %s 1 0\neval %s\n' $loss $loss
+SH
+run 0 "$T/bare" --part mesh --into "$T/mesh"
+says '^Training, 2 ranks on one card: ok'
+says '^Training, 4 ranks on one card: ok'
+for wrong in 2x1x1 1x1x2 1x2x1; do
+    for type in fp32 bf16; do
+        WRONG_MESH=$wrong WRONG_TYPE=device=$type run 1 "$T/bare" --part mesh --into "$T/mesh"
+        says "^dp ${wrong%%x*}, pp .* device=$type .*: step 0: loss 3.85, one rank has 3.5"
+        says '^Training, 2 ranks on one card: \*\*failed, exit status 1\*\*'
+        says '^Training, 4 ranks on one card: ok'
+    done
+done
 rm "$T/bundle/mesh_train" "$T/bundle/nebula" "$T/bundle/libnebula_nccl.so"
 
 # Parts, one command each, joined afterwards: the same report; what is missing, was cut off or failed shows.
