@@ -21,6 +21,7 @@ chmod +x "$T/bundle/gpu_check" "$T/path/nvidia-smi"
 export EMU_NCCL_SHARED_DEVICE=1 NEBULA_GPU_MESH="steps=1 seq=3" PATH=$T/path:$PATH
 "$T/bundle/run" --part codec --into "$T/parts" >"$T/out" || { cat "$T/out"; exit 1; }
 (($(grep -cE '^\| [a-z0-9/ ]+ (en|de)code \| [0-9]+ \| [0-9.]+ \|$' "$T/out") == 13)) || { cat "$T/out"; echo "codecs are missing"; exit 1; }
+(($(grep -cE '^\| [a-z0-9/ ]+ encode, second pass \| [0-9]+ \| [0-9.]+ \|$' "$T/out") == 7)) || { cat "$T/out"; echo "an encoder's passes are missing"; exit 1; }
 "$T/bundle/run" --part mesh --into "$T/parts" >"$T/out" || { cat "$T/out"; exit 1; }
 for ranks in 2 4; do grep -q "^Training, $ranks ranks on one card: ok" "$T/out" || { cat "$T/out"; echo "no mesh of $ranks"; exit 1; }; done
 (($(grep -c 'largest difference of a loss' "$T/out") == 14)) || { cat "$T/out"; echo "meshes are missing"; exit 1; }

@@ -9,6 +9,7 @@ cat >"$T/good" <<'MD'
 | --- | --- | --- |
 | copy on the device | 4100 | 1.00 |
 | int8 encode | 3000 | 0.73 |
+| int8 encode, second pass | 3700 | 0.90 |
 | int8 decode | 3200 | 0.78 |
 | int4 encode | 2870 | 0.70 |
 | int4 decode | 3280 | 0.80 |
@@ -47,6 +48,7 @@ miss '| torch 2.9.0+cu129 124m | 32 x 1024 | 400000' '| torch 2.9.0+cu129 124m |
 miss '^| 350m .*' ''
 miss '^| \(int.\|bf16\|topk.*\) \(en\|de\)code .*' '' 12
 for one in 'int8 encode' 'int3 decode' 'int2 encode' 'bf16 decode' 'topk 64/4096 decode'; do miss "^| $one .*" ''; done
+miss '| int8 encode | 3000 | 0.73' '| int8 encode | 2800 | 0.68' # whatever one pass of it has
 miss 'bf16 encode | 3200 | 0.78' 'bf16 encode | 2000 | 0.49'
 miss '^| torch .* 350m .*' ''
 miss '^| torch .*' '' 2
@@ -68,7 +70,7 @@ cat >"$T/bundle/gpu_check" <<'SH'
 case $1 in
 device) grep -q there "$(dirname "$0")/lib/library" || exit 1; echo "a fake" ;;
 ops) [ -z "$OPS_FAIL" ] || exit 3; echo "all kernels" ;;
-codec) grep -E 'code \|' "$FIGURES" ;;
+codec) grep -E 'code( \||, )' "$FIGURES" ;;
 speed) grep "^| $2 " "$FIGURES" ;;
 nccl) echo "no NCCL"; exit 1 ;;
 esac
