@@ -114,8 +114,40 @@ touch "$T/bundle/libnebula_nccl.so"
 chmod +x "$T/bundle/mesh_train" "$T/bundle/nebula"
 run 0 "$T/good" --part mesh --into "$T/mesh"
 says '^Training, 4 ranks on one card: not here'
+cp "$T/bundle/mesh_train" "$T/bundle/conform_comm"
+run 0 "$T/good" --part nccl --into "$T/nccl"
+(($(grep -c '^NCCL, .*: not here' "$T/out") == 5)) || { echo "FAILED: not all of NCCL is not here:"; cat "$T/out"; exit 1; }
 printf '#!/bin/sh\necho "cannot load /x/libnebula_cuda.so: no" >&2\nexit 1\n' >"$T/bundle/nebula"
 run 1 "$T/good" --part mesh --into "$T/mesh"
+run 1 "$T/good" --part nccl --into "$T/nccl"
+says "^NCCL, the communicators' suite, 2 ranks on one card: \*\*failed, exit status 1\*\*"
+says '^no such message'
+# Nobody says anything: neither that the suite was run, nor that a rank stayed away.
+printf '#!/bin/sh\necho "nccl: rank 0 of 2"\n' >"$T/bundle/nebula"
+run 1 "$T/good" --part nccl --into "$T/nccl"
+says '^rank 1 of 2 did not run'
+says "^NCCL, the communicators' suite, 2 ranks on one card: \*\*failed, exit status 1\*\*"
+says '^a rank stayed away, and nobody minded'
+says '^NCCL, a rank stays away, 2x1x1: \*\*failed, exit status 1\*\*'
+
+# Two clusters end with the same parameters, one of them on the device.
+cp "$here/../e2e/lib.sh" "$T/bundle/e2e.sh"
+cat >"$T/bundle/nebula" <<'SH'
+#!/bin/sh
+[ "$1" = pretrain ] || exit 0
+grep -q 'name: alpha, device: cuda.*' "$2" && grep -q 'name: beta, device: cpu' "$2" || exit 1
+while [ "$1" != --out ]; do shift; done
+mkdir "$2"
+printf '{"clusters": [{"device": "%s",\n"params_digest": "ab12"}, {"device": "cpu (x)",\n"params_digest": "%s"}]}\n' "$DEVICE" "$DIGEST" >"$2/summary.json"
+SH
+DEVICE="cuda (a card, bf16)" DIGEST=ab12 run 0 "$T/good" --part clusters --into "$T/clusters"
+says '^Two clusters, one on the device: ok'
+DEVICE="cuda (a card, bf16)" DIGEST=ab13 run 1 "$T/good" --part clusters --into "$T/clusters"
+says '^digests differ'
+DEVICE="cpu (y)" DIGEST=ab12 run 1 "$T/good" --part clusters --into "$T/clusters"
+says '^other devices'
+rm "$T/bundle/e2e.sh" "$T/bundle/conform_comm"
+
 # Every mesh of a list is judged, not the last one alone: here only one of them learns something else.
 cat >"$T/bundle/nebula" <<'SH'
 #!/bin/sh
@@ -143,7 +175,7 @@ rm "$T/bundle/mesh_train" "$T/bundle/nebula" "$T/bundle/libnebula_nccl.so"
 
 # Parts, one command each, joined afterwards: the same report; what is missing, was cut off or failed shows.
 parts=$T/parts
-for part in ops train graphs codec nccl speed torch mesh; do run 0 "$T/good" --part $part --into "$parts"; done
+for part in ops train graphs codec nccl speed torch mesh clusters; do run 0 "$T/good" --part $part --into "$parts"; done
 run 1 "$T/good" --report "$parts"
 says '^| sanitizers | \*\*not run\*\* |'
 run 0 "$T/good" --part sanitizers:memcheck --part sanitizers:synccheck --part sanitizers:initcheck --into "$parts"
