@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # tests/gpu/run on the emulated device, as far as that goes: a bundle's parts are the real programs, in small: the codecs' timing runs every
-# kernel it names, and meshes of ranks train without MPI.
+# kernel it names, meshes of ranks train without MPI, NCCL's ranks pass the suite and notice one that stays away, and a cluster on the device
+# trains with one on processors.
 set -euo pipefail
 EMULATED=${EMULATED:?} EMULATED_NCCL=${EMULATED_NCCL:?}
 T=$(mktemp -d)
 trap 'rm -rf "$T"' EXIT
 mkdir "$T/bundle" "$T/path" "$T/bundle/lib"
-cp "$BUILD/nebula" "$BUILD/mesh_train" "$SOURCE"/tests/gpu/{run,judge,torch_peer.py} "$SOURCE/tests/parallel/lib.sh" "$T/bundle/"
+cp "$BUILD/nebula" "$BUILD/mesh_train" "$BUILD/tests/conform_comm" "$SOURCE"/tests/gpu/{run,judge,torch_peer.py} "$SOURCE/tests/parallel/lib.sh" "$T/bundle/"
 cp "$EMULATED" "$T/bundle/libnebula_cuda.so"
 cp "$EMULATED" "$T/bundle/libnebula_device.so" # it needs no driver
 cp "$EMULATED_NCCL" "$T/bundle/libnebula_nccl.so"
@@ -18,12 +19,22 @@ exec "$(dirname "$0")/gpu_check.real" "$@"
 SH
 printf '#!/bin/sh\necho "GPU 0: emulated"\n' >"$T/path/nvidia-smi"
 chmod +x "$T/bundle/gpu_check" "$T/path/nvidia-smi"
-export EMU_NCCL_SHARED_DEVICE=1 NEBULA_GPU_MESH="steps=1 seq=3" PATH=$T/path:$PATH
+cp "$SOURCE/tests/e2e/lib.sh" "$T/bundle/e2e.sh"
+# No EMU_NCCL_SHARED_DEVICE: as NCCL does, the emulated one refuses two ranks of one host on a device.
+export NEBULA_GPU_PATIENCE=3000 NEBULA_GPU_STEPS=10 NEBULA_GPU_MESH="steps=1 seq=3" PATH=$T/path:$PATH
 "$T/bundle/run" --part codec --into "$T/parts" >"$T/out" || { cat "$T/out"; exit 1; }
 (($(grep -cE '^\| [a-z0-9/ ]+ (en|de)code \| [0-9]+ \| [0-9.]+ \|$' "$T/out") == 13)) || { cat "$T/out"; echo "codecs are missing"; exit 1; }
+(($(grep -cE '^\| [a-z0-9/ ]+ encode, second pass \| [0-9]+ \| [0-9.]+ \|$' "$T/out") == 7)) || { cat "$T/out"; echo "an encoder's passes are missing"; exit 1; }
 "$T/bundle/run" --part mesh --into "$T/parts" >"$T/out" || { cat "$T/out"; exit 1; }
 for ranks in 2 4; do grep -q "^Training, $ranks ranks on one card: ok" "$T/out" || { cat "$T/out"; echo "no mesh of $ranks"; exit 1; }; done
 (($(grep -c 'largest difference of a loss' "$T/out") == 14)) || { cat "$T/out"; echo "meshes are missing"; exit 1; }
+"$T/bundle/run" --part nccl --into "$T/parts" >"$T/out" || { cat "$T/out"; exit 1; }
+for what in "2 ranks on one card" "4 ranks on one card" "the communicators' suite, 2 ranks on one card" "a rank stays away, 1x1x2" "a rank stays away, 2x1x1"; do
+    grep -q "^NCCL, $what: ok" "$T/out" || { cat "$T/out"; echo "not so: $what"; exit 1; }
+done
+(($(grep -c 'has not ended after 3000 ms' "$T/out") >= 2)) || { cat "$T/out"; echo "nobody says who stayed away"; exit 1; }
+"$T/bundle/run" --part clusters --into "$T/parts" >"$T/out" || { cat "$T/out"; exit 1; }
+grep -q '^Two clusters, one on the device: ok' "$T/out" || { cat "$T/out"; echo "no two clusters"; exit 1; }
 rc=0
 "$T/bundle/run" --report "$T/parts" >"$T/out" || rc=$?
 [[ $rc == 1 ]] && grep -q '^| Codecs | ok |' "$T/out" && grep -q '^| speed | \*\*not run\*\* |' "$T/out" || { cat "$T/out"; echo "another report"; exit 1; }

@@ -40,6 +40,17 @@ beside() {
 n=$(beside 2x1x2 device=fp32 seq=8 graphs=off steps=3)
 ((n >= 3 * 3)) || { echo "two replicas of two ranks: in three steps $n reductions began while backward ran"; exit 1; }
 echo "$n reductions began while backward ran"
+# Replicas alone: what reduces has a stream of its own and sees none of the kernels'. But the host waits for the mark of each piece, and while
+# backward still runs there are kernels behind it; so there are behind the batch of each of a step's four micro-batches.
+early() {
+    EMU_LATE=1 EMU_COUNT=1 mesh 2x1x1 device=fp32 seq=8 graphs=off "$@" >/dev/null 2>"$work/err" || { cat "$work/err" >&2; exit 1; }
+    sed -n 's/.*emulated device of rank 0: the host has waited .* times, \([0-9]*\) with kernels behind.*/\1/p' "$work/err"
+}
+few=$(early steps=1)
+many=$(early steps=3)
+n=$((many - few - 2 * 4))
+((few > 0 && n >= 2 * 5)) || { echo "two replicas: in two steps $n of 16 pieces were there while backward ran"; exit 1; }
+echo "$n of 16 pieces of two replicas were there while backward ran"
 
 # A rank that stays away: in the first step, where others are waited for, or in one behind it.
 for stay in 0 1; do

@@ -62,12 +62,13 @@ agrees() {
         }' "$work/one" "$work/out"
 }
 
-# meshes OPTIONS MESH...: each mesh (DPxPPxTP) against one rank. $rank: what starts a rank, if not the program itself.
+# meshes OPTIONS MESH...: each mesh (DPxPPxTP) against one rank; the first that differs ends it, also where set -e does not count (a && b).
+# $rank: what starts a rank, if not the program itself.
 meshes() {
     local options=$1 dp pp tp
     shift
     # shellcheck disable=SC2086
-    timeout "${limit:-60}" "$mesh_train" 0 0 0 eval=1 $options >"$work/one"
+    timeout "${limit:-60}" "$mesh_train" 0 0 0 eval=1 $options >"$work/one" || { echo "one rank ($options): failed"; exit 1; }
     for mesh in "$@"; do
         IFS=x read -r dp pp tp <<<"$mesh"
         # shellcheck disable=SC2086
@@ -76,7 +77,7 @@ meshes() {
             echo "dp $dp, pp $pp, tp $tp ($options): failed"
             exit 1
         }
-        agrees "dp $dp, pp $pp, tp $tp $options"
+        agrees "dp $dp, pp $pp, tp $tp $options" || return 1
     done
 }
 

@@ -21,6 +21,7 @@ struct emu_stream {
     struct emu_stream_head head;
 };
 static long waits; // of the host, in calls that wait
+static long early; // of those, for an event that kernels are still behind
 
 static const char *own_rank(void) { // as mpirun or torchrun say it
     const char *mpi = getenv("OMPI_COMM_WORLD_RANK");
@@ -148,14 +149,14 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
     (*out)->head = (struct emu_stream_head){push, passed, busy, goes_on};
     return cudaSuccess;
 }
-// EMU_COUNT=1: says how often the host has waited, and how much memory was taken at most.
+// EMU_COUNT=1: says how often the host has waited, how often for what kernels were still behind, and how much memory was taken at most.
 cudaError_t cudaStreamDestroy(cudaStream_t s) {
     const char *counts = getenv("EMU_COUNT"), *rank = own_rank();
     if (counts && *counts == '1')
         fprintf(stderr,
-                "emulated device of rank %s: the host has waited %ld times, of memory %zu bytes "
-                "were taken\n",
-                rank ? rank : "0", waits, most_taken);
+                "emulated device of rank %s: the host has waited %ld times, %ld with kernels "
+                "behind, of memory %zu bytes were taken\n",
+                rank ? rank : "0", waits, early, most_taken);
     free(s);
     return cudaSuccess;
 }
@@ -248,6 +249,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e) {
         return e->captured ? cudaErrorCapturedEvent : cudaErrorStreamCaptureUnsupported;
     waits++;
     emu_run_until(e->position);
+    early += emu_busy();
     return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t e) {
