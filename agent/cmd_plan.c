@@ -13,6 +13,7 @@ enum {
     SETS_MAX = 64,
     VOCAB_ASSUMED = 32000,
     KEY_WAN = 256,
+    KEY_HOME,
     KEY_LOCAL,
     KEY_SITE,
     KEY_RANKS,
@@ -28,7 +29,7 @@ struct named { // NAME=VALUE
 };
 
 struct arguments {
-    const char *file, *wan;
+    const char *file, *wan, *home;
     struct named sets, sites, ranks;
     int local;
     bool json, profile, measure, link, device_link;
@@ -77,6 +78,11 @@ static enum neb_status find_link(const struct arguments *a, const struct agent_j
     if (a->wan || job->sync.link[0])
         return agent_wan_parse(a->wan ? a->wan : job->sync.link, a->wan ? "--wan" : "sync.link",
                                &m->link);
+    enum neb_status st =
+        a->local ? NEB_ERR_NOT_FOUND : agent_planner_measured(a->home, job, &m->link);
+    m->measured = st == NEB_OK;
+    if (st != NEB_ERR_NOT_FOUND)
+        return st;
     m->link = a->local ? (struct agent_wan){10e9, 1e-4, 0} : (struct agent_wan){100e6, 0.08, 0};
     m->assumed = true;
     return NEB_OK;
@@ -216,6 +222,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case 'j': a->json = true; return 0;
     case 's': add(&a->sets, arg, state); return 0;
     case KEY_WAN: a->wan = arg; return 0;
+    case KEY_HOME: a->home = arg; return 0;
     case KEY_SITE: add(&a->sites, arg, state); return 0;
     case KEY_RANKS: add(&a->ranks, arg, state); return 0;
     case KEY_PROFILE: a->profile = true; return 0;
@@ -243,7 +250,11 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 int cmd_plan(int argc, char **argv) {
     static const struct argp_option options[] = {
         {"wan", KEY_WAN, "RATE:DELAY[:LOSS]", 0,
-         "the links between clusters: 100mbit:80ms:0.1% (default: the job's sync.link)", 0},
+         "the links between clusters: 100mbit:80ms:0.1% (default: the job's sync.link, else what "
+         "the "
+         "agent has measured)",
+         0},
+        {"home", KEY_HOME, "DIR", 0, "of the agent whose links these are (default ~/.nebula)", 0},
         {"local", KEY_LOCAL, "N", 0,
          "as nebula pretrain --local N: the clusters share this machine", 0},
         {"site", KEY_SITE, "CLUSTER=FILE", 0,

@@ -210,7 +210,9 @@ void plan_print_machines(const struct agent_job *job, const struct plan_machines
     }
     printf("link    %s, %s, %.3g %% loss%s\n", agent_human_rate(m->link.bits_s, rate, sizeof rate),
            plan_ms(m->link.rtt_s, rtt, sizeof rtt), 100 * m->link.loss,
-           m->assumed ? " (assumed: --wan or sync.link says what it is)" : "");
+           m->assumed    ? " (assumed: --wan or sync.link says what it is)"
+           : m->measured ? " (measured by the agent)"
+                         : "");
     if (m->vocab_assumed)
         printf("text    a vocabulary of %d pieces (assumed, as no corpus of the job is on this "
                "machine: model.vocab says what it is)\n",
@@ -312,8 +314,8 @@ json_t *plan_machines_json(const struct plan_machines *m, int32_t n) {
 }
 
 json_t *plan_link_json(const struct plan_machines *m) {
-    return json_pack("{s:f,s:f,s:f,s:b}", "bits_per_s", m->link.bits_s, "rtt_s", m->link.rtt_s,
-                     "loss", m->link.loss, "assumed", m->assumed);
+    return json_pack("{s:f,s:f,s:f,s:b,s:b}", "bits_per_s", m->link.bits_s, "rtt_s", m->link.rtt_s,
+                     "loss", m->link.loss, "assumed", m->assumed, "measured", m->measured);
 }
 
 json_t *plan_vocab_json(const struct plan_machines *m) {

@@ -7,7 +7,8 @@ struct plan_machines {
     bool kept; // rates of an earlier measurement
     struct agent_site sites[AGENT_CLUSTERS_MAX];
     struct agent_wan link;
-    bool assumed;          // nobody said what the link is
+    // nobody said what the link is; the agent did, from what it has sent
+    bool assumed, measured;
     int32_t vocab_assumed; // pieces, where no corpus of the job is here; 0: known
 };
 

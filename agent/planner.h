@@ -75,10 +75,14 @@ NEB_MUST_CHECK enum neb_status agent_planner_sites(const struct agent_job *job, 
                                                    bool *kept);
 // Roles that say auto. NEB_ERR_INVALID: not all machines are known; NEB_ERR_LIMIT: nothing fits.
 NEB_MUST_CHECK enum neb_status agent_planner_roles_resolve(struct agent_job *job, int local);
+// The links between the job's clusters, as the agent of `home` has measured them on what it sent: the lowest goodput, the longest round
+// trip. NEB_ERR_NOT_FOUND (not logged): no agent answers there, or it has sent nothing to one of them yet.
+NEB_MUST_CHECK enum neb_status agent_planner_measured(const char *home, const struct agent_job *job,
+                                                      struct agent_wan *out);
 // All that a command needs: which keys say auto, how machines and link are known. link "": sync.link, else the loopback of
-// --local. NEB_ERR_INVALID: exchanges are to be chosen and nothing is known of the link.
+// --local, else what the agent of `home` has measured. NEB_ERR_INVALID: exchanges are to be chosen and nothing is known of the link.
 NEB_MUST_CHECK enum neb_status agent_planner_resolve(struct agent_job *job, int local,
-                                                     const char *link);
+                                                     const char *link, const char *home);
 // Vocabulary of the first corpus that is on this machine; 0: none is.
 NEB_MUST_CHECK enum neb_status agent_planner_vocab(const struct agent_job *job, int32_t *vocab);
 

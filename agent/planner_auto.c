@@ -1,8 +1,11 @@
 // Keys that say auto, in a job that is about to be handed to the agents; and what is known of machines and links.
 #include "agent/base/log.h"
 #include "agent/planner_streams.h"
+#include "agent/watch.h"
 #include "intra/data.h"
+#include "security/identity.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,8 +74,45 @@ enum neb_status agent_planner_sites(const struct agent_job *job, int local, bool
     return NEB_OK;
 }
 
+static bool is_cluster(const struct agent_job *job, const char *name) {
+    for (int32_t i = 0; name && i < job->n_clusters; i++)
+        if (!job->clusters[i].witness && !strcmp(job->clusters[i].name, name))
+            return true;
+    return false;
+}
+
+static enum neb_status ask_links(const char *home, const struct agent_job *job,
+                                 struct agent_wan *out) {
+    struct agent_ipc_msg m = {0};
+    const json_t *peer;
+    size_t k;
+    bool known = false, all = true;
+    NEB_TRY(agent_ask(home, json_pack("{s:s}", "op", "status"), &m));
+    *out = (struct agent_wan){.bits_s = INFINITY};
+    json_array_foreach(json_object_get(m.head, "peers"), k, peer) {
+        double bps = json_number_value(json_object_get(peer, "goodput_bps")),
+               rtt = json_number_value(json_object_get(peer, "rtt_ms")) * 1e-3;
+        if (!is_cluster(job, json_string_value(json_object_get(peer, "name"))))
+            continue;
+        known = true;
+        all = all && bps > 0 && rtt > 0;
+        out->bits_s = fmin(out->bits_s, bps);
+        out->rtt_s = fmax(out->rtt_s, rtt);
+    }
+    agent_ipc_msg_clear(&m);
+    return known && all ? NEB_OK : NEB_ERR_NOT_FOUND;
+}
+
+enum neb_status agent_planner_measured(const char *home_given, const struct agent_job *job,
+                                       struct agent_wan *out) {
+    char home[NEB_PATH_MAX], socket[NEB_PATH_MAX];
+    NEB_TRY(sec_home(home_given, home, sizeof home));
+    NEB_TRY(neb_path(socket, sizeof socket, home, "agent.sock"));
+    return agent_ipc_is_here(socket) ? ask_links(home, job, out) : NEB_ERR_NOT_FOUND;
+}
+
 static enum neb_status link_of(const struct agent_job *job, int local, const char *link,
-                               struct agent_wan *out) {
+                               const char *home, struct agent_wan *out) {
     *out = (struct agent_wan){10e9, 1e-4, 0}; // loopback
     if (link && *link)
         return agent_wan_parse(link, "--wan", out);
@@ -80,9 +120,15 @@ static enum neb_status link_of(const struct agent_job *job, int local, const cha
         return agent_wan_parse(job->sync.link, "sync.link", out);
     if (local || !(job->autos & (AGENT_AUTO_INTERVAL | AGENT_AUTO_OVERLAP | AGENT_AUTO_CODEC)))
         return NEB_OK;
-    return neb_fail(NEB_ERR_INVALID,
-                    "sync: auto needs figures of the links between the clusters: set sync.link, "
-                    "such as 100mbit:80ms");
+    enum neb_status st = agent_planner_measured(home, job, out);
+    if (st == NEB_ERR_NOT_FOUND)
+        return neb_fail(NEB_ERR_INVALID,
+                        "sync: auto needs figures of the links between the clusters, and this "
+                        "site's agent has measured none yet: set sync.link, such as 100mbit:80ms");
+    if (st == NEB_OK)
+        neb_info("plan: links as the agent has measured them: %.3g Mbit/s, %.3g ms",
+                 out->bits_s * 1e-6, out->rtt_s * 1e3);
+    return st;
 }
 
 // ---- roles ---------------------------------------------------------------------------------------------------
@@ -139,7 +185,8 @@ static void tell(const struct agent_planner *p, const struct agent_site *sites,
                  p->wan.step_s * p->wan.interval);
 }
 
-enum neb_status agent_planner_resolve(struct agent_job *job, int local, const char *link_text) {
+enum neb_status agent_planner_resolve(struct agent_job *job, int local, const char *link_text,
+                                      const char *home) {
     int32_t vocab;
     static struct agent_site sites[AGENT_CLUSTERS_MAX]; // large
     struct agent_planner plan;
@@ -150,7 +197,7 @@ enum neb_status agent_planner_resolve(struct agent_job *job, int local, const ch
         return NEB_OK;
     memset(sites, 0, sizeof sites);
     NEB_TRY(agent_planner_vocab(job, &vocab));
-    NEB_TRY(link_of(job, local, link_text, &link));
+    NEB_TRY(link_of(job, local, link_text, home, &link));
     NEB_TRY(agent_planner_sites(job, local, false, sites, &kept));
     NEB_TRY(agent_planner_run(job, vocab, sites, &link, job->autos, &plan));
     for (int32_t i = 0; i < plan.n; i++)

@@ -64,7 +64,7 @@ enum neb_status pretrain_load_job(struct run *r) {
             r->job.clusters[i].threads = cpus / r->o.local > 0 ? (int32_t)(cpus / r->o.local) : 1;
     if (reference && r->o.local) // it has the machine to itself
         r->job.clusters[0].threads = (int32_t)cpus;
-    NEB_TRY(agent_planner_resolve(&r->job, r->o.local, r->o.wan));
+    NEB_TRY(agent_planner_resolve(&r->job, r->o.local, r->o.wan, r->o.home));
     r->expected = 0; // reports: of the clusters that train, which come first
     for (int i = 0; i < r->job.n_clusters; i++)
         r->expected += !r->job.clusters[i].witness;

@@ -2,6 +2,7 @@
 # Two agents as on two real sites: keys by `nebula id`, trust by `nebula peer add`, a job submitted to one of them, status
 # as `wg show`, and a stranger whose key nobody added: refused, logged once, told nothing.
 . "$(dirname "$0")/lib.sh"
+export XDG_CACHE_HOME=$T/cache # rates of this machine
 make_corpus
 make_job "$T/job.yaml"
 # Below the ports that the kernel gives to clients (32768 and up).
@@ -37,6 +38,15 @@ round_digests_equal "$T/run"
 b_job() { "$nebula" status --home "$T/b" --json | jq -r '.jobs[0] | "\(.state) at \(.step)"'; }
 for ((i = 0; i < 300; i++)); do [[ $(b_job) == "ended at 60" ]] && break; sleep 0.1; done
 ((i < 300)) || fail "beta's status: $(b_job)"
+
+# What the link carried and how long its round trip is, for a plan and for keys that say auto, without sync.link.
+link=$("$nebula" plan "$T/job.yaml" --home "$T/a" --set data.corpus="$T/corpus" --json 2>"$T/plan.log" | jq -c .link) || fail "plan: $(cat "$T/plan.log")"
+"$nebula" status --home "$T/a" --json | jq -e --argjson l "$link" '.peers[0] as $p | $l.measured and ($l.assumed | not) and ($l.bits_per_s / $p.goodput_bps - 1 | fabs) < 1e-6 and ($l.rtt_s * 1e3 - $p.rtt_ms | fabs) < 0.5 * $p.rtt_ms' >/dev/null ||
+    fail "plan has $link of: $("$nebula" status --home "$T/a" --json | jq -c '.peers[0]')"
+"$nebula" plan "$T/job.yaml" --home "$T/x" --set data.corpus="$T/corpus" --json 2>"$T/plan.log" | jq -e '.link | .assumed and (.measured | not)' >/dev/null || fail "mallory has measured links: $(cat "$T/plan.log")"
+sed 's/interval: 10/interval: auto/' "$T/job.yaml" >"$T/auto.yaml"
+timeout 120 "$nebula" pretrain "$T/auto.yaml" --home "$T/a" --out "$T/auto" --set data.corpus="$T/corpus" >"$T/auto.log" 2>&1 || fail "auto: $(tail -n 3 "$T/auto.log")"
+grep -q 'links as the agent has measured them' "$T/auto.log" || fail "auto, and not a word of the link: $(cat "$T/auto.log")"
 
 sleep 3 # mallory has tried several times by now
 refusals=$(grep -ci 'refused' "$T/a.log" || true)

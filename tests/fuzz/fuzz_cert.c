@@ -1,8 +1,6 @@
 // Certificate requests and certificates: OpenSSL's decoder with Nebula's profile and extensions on top.
 // Whatever is accepted names a valid member.
-#include "agent/base/log.h"
 #include "security/cert.h"
-#include "tests/testing.h"
 
 #include <openssl/err.h>
 #include <string.h>
@@ -14,7 +12,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct sec_cert c;
     uint8_t key[SEC_KEY_BYTES], pin[SEC_PIN_BYTES];
     char name[SEC_NAME_MAX];
-    neb_log_set_sink(testing_drop, NULL);
     if (sec_csr_parse(data, size, &p) == NEB_OK)
         NEB_ASSERT(sec_name_valid(p.name) && size <= SEC_CERT_MAX);
     if (sec_cert_parse(data, size, &c) == NEB_OK)

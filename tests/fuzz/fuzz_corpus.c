@@ -2,9 +2,7 @@
 //
 // Input: 2 bytes little-endian, the length of corpus.json; corpus.json; the shard, as "s.bin".
 #include "agent/base/fs.h"
-#include "agent/base/log.h"
 #include "intra/data.h"
-#include "tests/testing.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -59,7 +57,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         atexit(clean);
         json_fd = open_in("corpus.json");
         shard_fd = open_in("s.bin");
-        neb_log_set_sink(testing_drop, NULL);
     }
     if (size < 2)
         return 0;

@@ -1,7 +1,5 @@
 // Requests and answers of enrolment. A request that is accepted is the one its fields make again.
-#include "agent/base/log.h"
 #include "security/enrol_wire.h"
-#include "tests/testing.h"
 
 #include <string.h>
 
@@ -29,7 +27,6 @@ static void answer(const uint8_t *data, size_t size) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    neb_log_set_sink(testing_drop, NULL);
     request(data, size);
     answer(data, size);
     return 0;

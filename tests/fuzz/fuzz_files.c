@@ -1,11 +1,9 @@
 // Files of an agent's home that somebody may have edited or damaged: members.json, federation/former.json, jobs/ID/shape.json, state of jobs in
 // the ledger. What is taken keeps to its limits.
-#include "agent/base/log.h"
 #include "agent/jobs.h"
 #include "agent/shape.h"
 #include "security/former.h"
 #include "security/members.h"
-#include "tests/testing.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -63,7 +61,6 @@ static void job(const char *text) { // as a row: its specification, and its stat
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     char *text = malloc(size + 1);
     NEB_ASSERT(text);
-    neb_log_set_sink(testing_drop, NULL);
     memcpy(text, data, size);
     text[size] = 0;
     members(text, size);

@@ -1,10 +1,8 @@
 // Lines and files that name keys: what `nebula id` prints on another site, and seal.json. A public line that is taken is written back to the
 // same text; a path to a key file is whole, or refused.
 #include "agent/base/fs.h"
-#include "agent/base/log.h"
 #include "agent/seal.h"
 #include "security/identity.h"
-#include "tests/testing.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +14,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct sec_public id;
     char *text = malloc(size + 1);
     NEB_ASSERT(text);
-    neb_log_set_sink(testing_drop, NULL);
     memcpy(text, data, size);
     text[size] = 0;
     if (sec_public_parse(text, &id) == NEB_OK) {

@@ -12,7 +12,6 @@
 #include "compress/update.h"
 #include "inter/ledger_verify.h"
 #include "security/sign.h"
-#include "tests/testing.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -62,7 +61,6 @@ static void make_update(void) {
 static void set_up(void) {
     static const char *const names[2] = {"anna", "bert"};
     static struct sec_members m;
-    neb_log_set_sink(testing_drop, NULL);
     snprintf(root, sizeof root, "%s/nebula-fuzz-ipc-XXXXXX",
              access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
     NEB_ASSERT(sec_init() == NEB_OK && mkdtemp(root));

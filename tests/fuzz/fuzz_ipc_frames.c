@@ -3,9 +3,7 @@
 //
 // Input: frames, each behind a 2-byte little-endian word: 0x8000: the message goes on after it; 0x4000: as long as frames are at most, of the
 // next byte; else so many bytes.
-#include "agent/base/log.h"
 #include "agent/ipc_state.h"
-#include "tests/testing.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +17,6 @@ static struct agent_ipc ipc;
 
 static void set_up(void) {
     void *zctx = zmq_ctx_new();
-    neb_log_set_sink(testing_drop, NULL);
     NEB_ASSERT(zctx && (from = zmq_socket(zctx, ZMQ_DEALER)) &&
                (to = zmq_socket(zctx, ZMQ_DEALER)));
     NEB_ASSERT(zmq_bind(to, "inproc://frames") == 0 && zmq_connect(from, "inproc://frames") == 0);

@@ -194,7 +194,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct inter_ledger *l = NULL;
     struct inter_ledger_counts counts;
     struct inter_ledger_check check = {NULL, fx_verify, NULL, NULL};
-    neb_log_set_sink(testing_drop, NULL);
     if (!whole.len)
         make();
     if (size < 2)

@@ -1,8 +1,6 @@
 // JSON that another agent sends: a job, and a metrics line for whoever watches. What is taken as a job survives the way back; every line
 // leaves a history that is JSON.
-#include "agent/base/log.h"
 #include "agent/view.h"
-#include "tests/testing.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +10,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     static struct agent_job job, back; // large
     struct agent_view *v = NULL;
-    neb_log_set_sink(testing_drop, NULL);
     json_t *json =
         n > 1 << 16 ? NULL : json_loadb((const char *)data, n, JSON_REJECT_DUPLICATES, NULL);
     if (!json)

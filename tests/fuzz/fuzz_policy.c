@@ -1,7 +1,5 @@
 // A site's policy.json: any bytes give a policy or a refusal, and a policy can be asked about a job.
-#include "agent/base/log.h"
 #include "agent/policy.h"
-#include "tests/testing.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -9,7 +7,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct agent_job job = {.n_clusters = 1, .model.n_heads = 1};
     struct agent_policy_load running = {1, 1};
     char why[256];
-    neb_log_set_sink(testing_drop, NULL);
     if (agent_policy_parse((const char *)data, size, "policy.json", &p) == NEB_OK)
         (void)!agent_policy_admits(&p, &job, 0, "hub", &running, why, sizeof why);
     return 0;

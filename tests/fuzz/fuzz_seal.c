@@ -1,9 +1,7 @@
 // Sealed files, of both kinds: hostile bytes open to nothing; no crash, no leak. What the fixed key has sealed does open: one input in
 // the corpus of each kind, so that a target that refuses everything would be noticed.
-#include "agent/base/log.h"
 #include "security/identity.h"
 #include "security/vault.h"
-#include "tests/testing.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +21,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const struct neb_vault *v = sec_vault_of(vault());
     void *reader = NULL;
     uint64_t len = 0;
-    neb_log_set_sink(testing_drop, NULL);
     if (v->ops->open(v->ctx, "fuzz", data, size, &reader, &len) != NEB_OK)
         return 0;
     if (len > size)

@@ -1,9 +1,7 @@
 // Runs a fuzz target without libFuzzer: every file of a corpus folder, then seeded mutations of each. So the
 // targets are regression tests under any compiler. usage: fuzz_X CORPUS_DIR [MUTATIONS]
 #include "agent/base/fs.h"
-#include "agent/base/log.h"
 #include "agent/base/rng.h"
-#include "tests/testing.h"
 
 #include <dirent.h>
 #include <stdlib.h>
@@ -32,7 +30,6 @@ int main(int argc, char **argv) {
         return 2;
     long mutations = argc > 2 ? strtol(argv[2], NULL, 10) : 2000;
     struct neb_rng rng = neb_rng_make(1, 2);
-    neb_log_set_sink(testing_drop, NULL);
     DIR *dir = opendir(argv[1]);
     long files = 0;
     struct dirent *e;
@@ -60,7 +57,6 @@ int main(int argc, char **argv) {
     }
     if (dir)
         closedir(dir);
-    neb_log_set_sink(NULL, NULL);
     printf("%ld files, %ld mutations of each\n", files, mutations);
     return files ? 0 : 1;
 }
