@@ -5,6 +5,7 @@
 #include "agent/base/sha256.h"
 #include "intra/checkpoint_parts.h"
 #include "intra/model.h"
+#include "intra/trainer.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
