@@ -250,9 +250,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 int cmd_plan(int argc, char **argv) {
     static const struct argp_option options[] = {
         {"wan", KEY_WAN, "RATE:DELAY[:LOSS]", 0,
-         "the links between clusters: 100mbit:80ms:0.1% (default: the job's sync.link, else what "
-         "the "
-         "agent has measured)",
+         "the links between clusters: 100mbit:80ms:0.1% (default: sync.link, else as the agent "
+         "has measured them)",
          0},
         {"home", KEY_HOME, "DIR", 0, "of the agent whose links these are (default ~/.nebula)", 0},
         {"local", KEY_LOCAL, "N", 0,

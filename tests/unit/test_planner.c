@@ -35,6 +35,16 @@ static void written(struct agent_job *j) {
     j->clusters[0].mesh = j->clusters[1].mesh = (struct intra_mesh_config){1, 1, 1};
 }
 
+static void is(const struct agent_job *j, int batch, int accumulate, bool recompute, int interval,
+               int overlap, const char *codec) {
+    assert_int_equal(j->batch, batch);
+    assert_int_equal(j->accumulate, accumulate);
+    assert_int_equal(j->recompute, recompute);
+    assert_int_equal(j->sync.interval, interval);
+    assert_int_equal(j->sync.overlap, overlap);
+    assert_string_equal(j->sync.codec, codec);
+}
+
 static void same_mesh(const struct intra_mesh_config *a, const struct intra_mesh_config *b) {
     assert_true(a->dp == b->dp && a->pp == b->pp && a->tp == b->tp);
 }
@@ -49,12 +59,7 @@ static void test_all_is_taken_over(void **state) {
     written(&j);
     j.autos = all;
     agent_planner_apply(&p, all, &j);
-    assert_int_equal(j.batch, 6);
-    assert_int_equal(j.accumulate, 4);
-    assert_true(j.recompute);
-    assert_int_equal(j.sync.interval, 37);
-    assert_int_equal(j.sync.overlap, 5);
-    assert_string_equal(j.sync.codec, "topk:512/4096");
+    is(&j, 6, 4, true, 37, 5, "topk:512/4096");
     same_mesh(&j.clusters[0].mesh, &first);
     same_mesh(&j.clusters[1].mesh, &second);
     assert_int_equal(j.autos, 0);
@@ -70,12 +75,7 @@ static void test_the_rest_stays(void **state) {
     written(&j);
     j.clusters[1].mesh_auto = true;
     agent_planner_apply(&p, 0, &j);
-    assert_int_equal(j.batch, 8);
-    assert_int_equal(j.accumulate, 3);
-    assert_false(j.recompute);
-    assert_int_equal(j.sync.interval, 10);
-    assert_int_equal(j.sync.overlap, 1);
-    assert_string_equal(j.sync.codec, "int4");
+    is(&j, 8, 3, false, 10, 1, "int4");
     same_mesh(&j.clusters[0].mesh, &one);
     same_mesh(&j.clusters[1].mesh, &second); // it said auto
     assert_false(j.clusters[1].mesh_auto);
