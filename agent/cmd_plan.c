@@ -29,8 +29,8 @@ struct named { // NAME=VALUE
 };
 
 struct arguments {
-    const char *file, *wan, *home;
-    struct named sets, sites, ranks;
+    const char *file, *home;
+    struct named sets, sites, ranks, wans;
     int local;
     bool json, profile, measure, link, device_link;
 };
@@ -48,7 +48,10 @@ static enum neb_status cluster_of(const struct agent_job *job, const char *optio
             }
         }
     return neb_fail(NEB_ERR_INVALID, "%s %s: write it as CLUSTER=%s, with a cluster of the job",
-                    option, text, !strcmp(option, "--site") ? "FILE" : "N");
+                    option, text,
+                    !strcmp(option, "--site")  ? "FILE"
+                    : !strcmp(option, "--wan") ? "RATE:DELAY"
+                                               : "N");
 }
 
 static enum neb_status find_sites(const struct arguments *a, const struct agent_job *job,
@@ -75,9 +78,18 @@ static enum neb_status find_sites(const struct arguments *a, const struct agent_
 
 static enum neb_status find_link(const struct arguments *a, const struct agent_job *job,
                                  struct plan_machines *m) {
-    if (a->wan || job->sync.link[0])
-        return agent_wan_parse(a->wan ? a->wan : job->sync.link, a->wan ? "--wan" : "sync.link",
-                               &m->link);
+    const char *all = job->sync.link[0] ? job->sync.link : NULL, *where = "sync.link", *value;
+    int32_t i;
+    for (int k = 0; k < a->wans.n; k++) {
+        if (!strchr(a->wans.sets[k], '=')) {
+            all = a->wans.sets[k], where = "--wan";
+            continue;
+        }
+        NEB_TRY(cluster_of(job, "--wan", a->wans.sets[k], &i, &value));
+        NEB_TRY(agent_wan_parse(value, "--wan", &m->sites[i].link));
+    }
+    if (all)
+        return agent_wan_parse(all, where, &m->link);
     enum neb_status st =
         a->local ? NEB_ERR_NOT_FOUND : agent_planner_measured(a->home, job, &m->link);
     m->measured = st == NEB_OK;
@@ -85,6 +97,22 @@ static enum neb_status find_link(const struct arguments *a, const struct agent_j
         return st;
     m->link = a->local ? (struct agent_wan){10e9, 1e-4, 0} : (struct agent_wan){100e6, 0.08, 0};
     m->assumed = true;
+    return NEB_OK;
+}
+
+// Each cluster's own, or everybody's; nothing is assumed where all have their own.
+static enum neb_status find_links(const struct arguments *a, const struct agent_job *job,
+                                  struct plan_machines *m) {
+    bool open = false;
+    NEB_TRY(find_link(a, job, m));
+    for (int32_t i = 0; i < job->n_clusters; i++) {
+        if (job->clusters[i].witness)
+            continue;
+        open = open || !(m->sites[i].link.bits_s > 0);
+        m->sites[i].link = agent_planner_link(&m->sites[i], &m->link);
+    }
+    m->assumed = m->assumed && open;
+    m->measured = m->measured && open;
     return NEB_OK;
 }
 
@@ -193,7 +221,7 @@ static enum neb_status plan(const struct arguments *a) {
     static struct plan_machines m;
     NEB_TRY(load(a, a->file, &job));
     NEB_TRY(find_sites(a, &job, &m));
-    NEB_TRY(find_link(a, &job, &m));
+    NEB_TRY(find_links(a, &job, &m));
     NEB_TRY(find_vocab(&job, &m));
     return job.mode == AGENT_MODE_REPLICAS ? plan_replicas(a, &job, &m) : plan_streams(a, &job, &m);
 }
@@ -221,7 +249,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     switch (key) {
     case 'j': a->json = true; return 0;
     case 's': add(&a->sets, arg, state); return 0;
-    case KEY_WAN: a->wan = arg; return 0;
+    case KEY_WAN: add(&a->wans, arg, state); return 0;
     case KEY_HOME: a->home = arg; return 0;
     case KEY_SITE: add(&a->sites, arg, state); return 0;
     case KEY_RANKS: add(&a->ranks, arg, state); return 0;
@@ -249,9 +277,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 
 int cmd_plan(int argc, char **argv) {
     static const struct argp_option options[] = {
-        {"wan", KEY_WAN, "RATE:DELAY[:LOSS]", 0,
+        {"wan", KEY_WAN, "[CLUSTER=]RATE:DELAY[:LOSS]", 0,
          "the links between clusters: 100mbit:80ms:0.1% (default: sync.link, else as the agent "
-         "has measured them)",
+         "has measured them); with a name what that cluster sends through",
          0},
         {"home", KEY_HOME, "DIR", 0, "of the agent whose links these are (default ~/.nebula)", 0},
         {"local", KEY_LOCAL, "N", 0,

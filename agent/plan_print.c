@@ -172,6 +172,28 @@ void plan_print_exchange(const struct agent_planner *p) {
            p->carried ? "" : ": MORE THAN IT CARRIES");
 }
 
+static const double TUNING_PAYS = 0.9; // of the time that a run takes without
+static bool tuning_pays(const struct agent_planner *p) {
+    return p->wan.interval && !p->tuning.on && p->tuning.wall_s < TUNING_PAYS * p->wall_s;
+}
+
+// Which H, τ and codec each cluster comes to.
+static void print_tuning(const struct agent_job *job, const struct agent_planner *p) {
+    const struct agent_tuning *t = &p->tuning;
+    char a[32], b[32];
+    if (!p->wan.interval || !(t->on || tuning_pays(p)))
+        return;
+    printf("  %s sync.tune: auto, half-way of %s:\n", t->on ? "by" : "with",
+           agent_human_time(t->wall_s, a, sizeof a));
+    for (int32_t i = 0; i < p->n; i++)
+        printf("    %s: %.3g of %u steps, by %s, merged %u steps later; waits %s an interval, "
+               "sends %s in all\n",
+               job->clusters[i].name, t->of[i].steps, t->of[i].plan.interval,
+               p->codecs[t->of[i].codec].name, t->of[i].plan.overlap,
+               plan_ms(t->of[i].wait_s, a, sizeof a),
+               agent_human_bytes(t->of[i].sent_bytes, b, sizeof b));
+}
+
 static void print_one(const char *title, const struct agent_job *job, const struct plan_machines *m,
                       const struct agent_planner *p) {
     char a[32], b[32];
@@ -180,6 +202,7 @@ static void print_one(const char *title, const struct agent_job *job, const stru
         print_step(job->clusters[i].name, &m->sites[i], &p->clusters[i]);
     }
     plan_print_exchange(p);
+    print_tuning(job, p);
     printf("  whole run: %s for %lld steps, %s sent a cluster\n",
            isfinite(p->wall_s) && p->wall_s > 0 ? agent_human_time(p->wall_s, a, sizeof a)
                                                 : "unknown",
@@ -187,6 +210,7 @@ static void print_one(const char *title, const struct agent_job *job, const stru
 }
 
 static void print_yaml(const struct agent_job *job, const struct agent_planner *p) {
+    char time[32];
     const struct intra_cost_job *j = &p->clusters[0].job;
     printf("to take it over:\n  data.batch: %d\n  data.accumulate: %d\n  recompute: %s\n", j->batch,
            j->micros, j->recompute ? "true" : "false");
@@ -196,6 +220,10 @@ static void print_yaml(const struct agent_job *job, const struct agent_planner *
     for (int32_t i = 0; i < p->n; i++)
         printf("  %s: mesh: {dp: %d, pp: %d, tp: %d}\n", job->clusters[i].name,
                p->clusters[i].job.mesh.dp, p->clusters[i].job.mesh.pp, p->clusters[i].job.mesh.tp);
+    if (tuning_pays(p)) // clusters that leave steps out learn from fewer tokens
+        printf("  sync.tune: auto (the run in %s, nobody waits for slow machines and links; not in "
+               "the figures above)\n",
+               agent_human_time(p->tuning.wall_s, time, sizeof time));
     for (int32_t i = 0; i < p->n; i++) // not in the figures: it changes what training computes
         if (bf16_pays(&p->clusters[i]))
             printf("  %s: precision: bf16 (steps %.2f times as fast, not in the figures above)\n",
@@ -208,11 +236,19 @@ void plan_print_machines(const struct agent_job *job, const struct plan_machines
         print_machine(job->clusters[i].name, &m->sites[i], m->kept);
         print_device(&m->sites[i]);
     }
-    printf("link    %s, %s, %.3g %% loss%s\n", agent_human_rate(m->link.bits_s, rate, sizeof rate),
-           plan_ms(m->link.rtt_s, rtt, sizeof rtt), 100 * m->link.loss,
+    struct agent_wan worst = agent_planner_worst(m->sites, n, &m->link);
+    printf("link    %s, %s, %.3g %% loss%s\n", agent_human_rate(worst.bits_s, rate, sizeof rate),
+           plan_ms(worst.rtt_s, rtt, sizeof rtt), 100 * worst.loss,
            m->assumed    ? " (assumed: --wan or sync.link says what it is)"
            : m->measured ? " (measured by the agent)"
                          : "");
+    for (int32_t i = 0; i < n; i++) {
+        struct agent_wan own = agent_planner_link(&m->sites[i], &m->link);
+        if (own.bits_s > worst.bits_s || own.rtt_s < worst.rtt_s || own.loss < worst.loss)
+            printf("        of %s alone: %s, %s, %.3g %% loss\n", job->clusters[i].name,
+                   agent_human_rate(own.bits_s, rate, sizeof rate),
+                   plan_ms(own.rtt_s, rtt, sizeof rtt), 100 * own.loss);
+    }
     if (m->vocab_assumed)
         printf("text    a vocabulary of %d pieces (assumed, as no corpus of the job is on this "
                "machine: model.vocab says what it is)\n",
@@ -284,6 +320,23 @@ json_t *plan_exchange_json(const struct agent_planner *p) {
                      "carried", p->carried);
 }
 
+static json_t *tuning_json(const struct agent_job *job, const struct agent_planner *p) {
+    const struct agent_tuning *t = &p->tuning;
+    json_t *each = json_array();
+    if (!p->wan.interval)
+        return json_null();
+    for (int32_t i = 0; i < p->n; i++) {
+        const struct agent_tuned *x = &t->of[i];
+        json_array_append_new(
+            each, json_pack("{s:s,s:i,s:f,s:i,s:s,s:f,s:f}", "name", job->clusters[i].name,
+                            "interval", (int)x->plan.interval, "steps", x->steps, "overlap",
+                            (int)x->plan.overlap, "codec", p->codecs[x->codec].name, "wait_s",
+                            x->wait_s, "sent_bytes", x->sent_bytes));
+    }
+    return json_pack("{s:b,s:o,s:o}", "on", t->on, "wall_s", agent_json_number(t->wall_s),
+                     "clusters", each);
+}
+
 static json_t *plan_json(const struct agent_job *job, const struct plan_machines *m,
                          const struct agent_planner *p) {
     json_t *clusters = json_array();
@@ -301,9 +354,9 @@ static json_t *plan_json(const struct agent_job *job, const struct plan_machines
                             json_string(x->job.type == KERN_BF16 ? "bf16" : "fp32"));
         json_array_append_new(clusters, o);
     }
-    return json_pack("{s:o,s:o,s:o,s:o}", "clusters", clusters, "exchange", plan_exchange_json(p),
-                     "wall_s", agent_json_number(p->wall_s), "sent_bytes",
-                     agent_json_number(p->sent_bytes));
+    return json_pack("{s:o,s:o,s:o,s:o,s:o}", "clusters", clusters, "exchange",
+                     plan_exchange_json(p), "tuning", tuning_json(job, p), "wall_s",
+                     agent_json_number(p->wall_s), "sent_bytes", agent_json_number(p->sent_bytes));
 }
 
 json_t *plan_machines_json(const struct plan_machines *m, int32_t n) {
@@ -313,9 +366,16 @@ json_t *plan_machines_json(const struct plan_machines *m, int32_t n) {
     return machines;
 }
 
-json_t *plan_link_json(const struct plan_machines *m) {
-    return json_pack("{s:f,s:f,s:f,s:b,s:b}", "bits_per_s", m->link.bits_s, "rtt_s", m->link.rtt_s,
-                     "loss", m->link.loss, "assumed", m->assumed, "measured", m->measured);
+json_t *plan_link_json(const struct plan_machines *m, int32_t n) {
+    struct agent_wan w = agent_planner_worst(m->sites, n, &m->link);
+    json_t *each = json_array();
+    for (int32_t i = 0; i < n; i++) {
+        struct agent_wan own = agent_planner_link(&m->sites[i], &m->link);
+        json_array_append_new(each, json_pack("{s:f,s:f,s:f}", "bits_per_s", own.bits_s, "rtt_s",
+                                              own.rtt_s, "loss", own.loss));
+    }
+    return json_pack("{s:f,s:f,s:f,s:b,s:b,s:o}", "bits_per_s", w.bits_s, "rtt_s", w.rtt_s, "loss",
+                     w.loss, "assumed", m->assumed, "measured", m->measured, "clusters", each);
 }
 
 json_t *plan_vocab_json(const struct plan_machines *m) {
@@ -326,8 +386,8 @@ void plan_print_json(const struct agent_job *job, const struct plan_machines *m,
                      const struct agent_planner *written, const struct agent_planner *proposed) {
     json_t *o =
         json_pack("{s:s,s:s,s:o,s:o,s:o,s:o}", "job", job->name, "mode", "replicas", "machines",
-                  plan_machines_json(m, written->n), "link", plan_link_json(m), "written",
-                  plan_json(job, m, written), "proposed", plan_json(job, m, proposed));
+                  plan_machines_json(m, written->n), "link", plan_link_json(m, written->n),
+                  "written", plan_json(job, m, written), "proposed", plan_json(job, m, proposed));
     json_object_set_new(o, "vocab_assumed", plan_vocab_json(m));
     agent_json_print(o, JSON_COMPACT | JSON_REAL_PRECISION(9));
     json_decref(o);

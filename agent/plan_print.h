@@ -32,8 +32,8 @@ void plan_print_machines(const struct agent_job *job, const struct plan_machines
 void plan_print_exchange(const struct agent_planner *p);
 json_t *plan_exchange_json(const struct agent_planner *p); // null: no exchanges
 json_t *plan_machines_json(const struct plan_machines *m, int32_t n);
-json_t *plan_link_json(const struct plan_machines *m);
-json_t *plan_vocab_json(const struct plan_machines *m); // null: known
+json_t *plan_link_json(const struct plan_machines *m, int32_t n); // the worst, and each
+json_t *plan_vocab_json(const struct plan_machines *m);           // null: known
 // Figures of a step, into o.
 void plan_cost_json(const struct intra_cost *c, json_t *o);
 

@@ -172,7 +172,7 @@ void plan_streams_print_json(const struct plan_streams *p) {
     json_t *o = json_pack("{s:s,s:s,s:b,s:o,s:o,s:o,s:o}", "job", p->job->name, "mode",
                           best->mode == AGENT_MODE_RTD ? "rtd" : "distill", "corpus_known",
                           p->text.known, "machines", plan_machines_json(p->machines, p->written.n),
-                          "link", plan_link_json(p->machines), "written",
+                          "link", plan_link_json(p->machines, p->written.n), "written",
                           one_json(p->job, &p->written), "proposed", proposed);
     json_object_set_new(o, "vocab_assumed", plan_vocab_json(p->machines));
     agent_json_print(o, JSON_COMPACT | JSON_REAL_PRECISION(9));

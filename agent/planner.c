@@ -172,13 +172,13 @@ enum neb_status agent_planner_run(const struct agent_job *job, int32_t vocab,
                                   uint32_t free, struct agent_planner *out) {
     struct search s = {.job = job, .sites = sites, .free = free};
     memset(out, 0, sizeof *out);
-    out->link = *link;
     if (!job->model.vocab && !vocab)
         return neb_fail(NEB_ERR_INVALID,
                         "plan: the size of the model is not known without its vocabulary; set "
                         "model.vocab, or plan where the corpus is");
     for (int32_t i = 0; i < job->n_clusters; i++)
         out->n += !job->clusters[i].witness; // they come first
+    out->link = agent_planner_worst(sites, out->n, link);
     s.sequences = job->batch * job->accumulate;
     bool federated = job->sync.scheme == AGENT_SCHEME_FEDERATED && out->n > 1;
     s.base = (struct intra_cost_job){.model = agent_planner_model(job, vocab),

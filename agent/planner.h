@@ -8,10 +8,12 @@
 #include "agent/config.h"
 #include "agent/profile.h"
 #include "agent/wan_spec.h"
+#include "inter/types.h"
 
 enum { AGENT_PLANNER_CODECS = AGENT_PROFILE_CODECS + 1 }; // and the job's own
 
-struct agent_site { // what is known of a cluster's machines
+struct agent_site {        // what is known of a cluster's machines
+    struct agent_wan link; // what it sends through; bits_s 0: as everybody's
     struct agent_profile profile;
     bool other;          // its profile is from a file
     double share;        // of the machine: 1, or 1/N with --local N
@@ -30,15 +32,31 @@ struct agent_planned {
     double wait_s; // of an interval: for the slowest cluster and for updates
 };
 
+// What a cluster does with sync.tune: auto, half-way through the run.
+struct agent_tuned {
+    struct inter_plan plan;
+    int32_t codec;     // index of it
+    double steps;      // that it makes of an interval
+    double wait_s;     // of an interval, as agent_planned.wait_s
+    double sent_bytes; // of the run
+};
+struct agent_tuning {
+    bool on; // the job says sync.tune: auto
+    double wall_s;
+    struct agent_tuned of[AGENT_CLUSTERS_MAX];
+};
+
 struct agent_planner {
-    struct agent_wan link;
+    struct agent_wan link; // the worst of any cluster's
     struct inter_wan_codec codecs[AGENT_PLANNER_CODECS];
     int32_t n_codecs, n; // clusters that train
     struct agent_planned clusters[AGENT_CLUSTERS_MAX];
     struct inter_wan_plan wan; // no exchanges: interval 0
     bool carried;              // by the link
-    double wall_s;             // of the run, without start and final evaluation
-    double sent_bytes;         // of the run and cluster, everything included
+    // With sync.tune: auto what becomes of that; without, what would. Exchanges every wan.interval steps to begin with.
+    struct agent_tuning tuning;
+    double wall_s;     // of the run, without start and final evaluation
+    double sent_bytes; // of the run and the cluster that sends most, everything included
 };
 
 // free: enum agent_auto bits of what may be chosen; the rest is as the job says. vocab: of the corpus, where the job leaves it
@@ -51,6 +69,10 @@ NEB_MUST_CHECK enum neb_status agent_planner_run(const struct agent_job *job, in
 double agent_planner_memory(const struct agent_site *s);
 double agent_planner_device_memory(const struct agent_site *s);
 double agent_planner_share(const struct agent_cluster *c, const struct agent_site *s);
+// A cluster's own link, or everybody's; the worst of all clusters'.
+struct agent_wan agent_planner_link(const struct agent_site *s, const struct agent_wan *all);
+struct agent_wan agent_planner_worst(const struct agent_site *sites, int32_t n,
+                                     const struct agent_wan *all);
 struct inter_wan_path agent_planner_path(const struct agent_wan *link,
                                          const struct agent_site *sites, int32_t members);
 // The job's model with nothing left open. vocab: as in agent_planner_run.
@@ -61,6 +83,12 @@ struct inter_wan_work agent_planner_work(const struct agent_planned *x, const st
                                          const struct agent_cluster *c,
                                          const struct inter_wan_codec *codec, double bytes,
                                          int32_t members);
+// Codec k of p with the rates that a site has measured of it; what only this machine has measured stands for all.
+struct inter_wan_codec agent_planner_codec(const struct agent_planner *p,
+                                           const struct agent_site *s, int32_t k);
+// Writes p->tuning; p->wan says what begins. load: of the job.
+void agent_planner_tune(const struct agent_job *job, const struct agent_site *sites,
+                        const struct inter_wan_load *load, struct agent_planner *p);
 // The second half of agent_planner_run: exchanges of out->n clusters whose steps are planned.
 NEB_MUST_CHECK enum neb_status agent_planner_exchanges(const struct agent_job *job, int32_t vocab,
                                                        const struct agent_site *sites,

@@ -54,9 +54,8 @@ static enum neb_status codecs_of(const struct agent_job *job, int32_t vocab,
     return NEB_OK;
 }
 
-// As site i measured it; what only this machine has measured stands for all.
-static struct inter_wan_codec codec_at(const struct agent_planner *p, const struct agent_site *s,
-                                       int32_t codec) {
+struct inter_wan_codec agent_planner_codec(const struct agent_planner *p,
+                                           const struct agent_site *s, int32_t codec) {
     struct inter_wan_codec c = p->codecs[codec];
     if (codec >= AGENT_PROFILE_CODECS)
         rates_on_device(&s->profile, &c);
@@ -97,6 +96,22 @@ struct inter_wan_work agent_planner_work(const struct agent_planned *x, const st
                    x->cost.scatter_s};
 }
 
+struct agent_wan agent_planner_link(const struct agent_site *s, const struct agent_wan *all) {
+    return s->link.bits_s > 0 ? s->link : *all;
+}
+
+struct agent_wan agent_planner_worst(const struct agent_site *sites, int32_t n,
+                                     const struct agent_wan *all) {
+    struct agent_wan worst = agent_planner_link(&sites[0], all);
+    for (int32_t i = 1; i < n; i++) {
+        struct agent_wan own = agent_planner_link(&sites[i], all);
+        worst.bits_s = fmin(worst.bits_s, own.bits_s);
+        worst.rtt_s = fmax(worst.rtt_s, own.rtt_s);
+        worst.loss = fmax(worst.loss, own.loss);
+    }
+    return worst;
+}
+
 // ---- all of it -----------------------------------------------------------------------------------------------
 
 struct inter_wan_path agent_planner_path(const struct agent_wan *link,
@@ -118,7 +133,7 @@ static void work_of(const struct agent_job *job, const struct agent_site *sites,
     for (int32_t k = 0; k < p->n_codecs; k++) {
         work[k] = (struct inter_wan_work){0};
         for (int32_t i = 0; i < p->n; i++) {
-            struct inter_wan_codec c = codec_at(p, &sites[i], k);
+            struct inter_wan_codec c = agent_planner_codec(p, &sites[i], k);
             struct inter_wan_work w = agent_planner_work(
                 &p->clusters[i], &sites[i], &job->clusters[i], &c, c.bits / 8 * load->params, p->n);
             work[k].encode_s = fmax(work[k].encode_s, w.encode_s);
@@ -169,5 +184,14 @@ enum neb_status agent_planner_exchanges(const struct agent_job *job, int32_t voc
     out->wall_s = (double)job->steps * load.step_s +
                   n * (out->wan.encode_s + out->wan.merge_s + out->wan.stall_s) + tail;
     out->sent_bytes = out->wan.bytes * n;
+    agent_planner_tune(job, sites, &load, out);
+    if (!out->tuning.on)
+        return NEB_OK;
+    out->wall_s = out->tuning.wall_s;
+    out->sent_bytes = 0;
+    for (int32_t i = 0; i < out->n; i++) {
+        out->clusters[i].wait_s = out->tuning.of[i].wait_s;
+        out->sent_bytes = fmax(out->sent_bytes, out->tuning.of[i].sent_bytes);
+    }
     return NEB_OK;
 }

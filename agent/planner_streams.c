@@ -253,8 +253,8 @@ enum neb_status agent_planner_streams(const struct agent_job *job,
                         ? job->rtd.generator_steps
                         : job->rtd.discriminator_steps;
     memset(x, 0, sizeof *x);
-    x->link = *link;
     x->n = job->n_clusters;
+    x->link = agent_planner_worst(sites, x->n, link);
     x->producer = agent_job_role(job, rtd ? AGENT_ROLE_GENERATOR : AGENT_ROLE_TEACHER);
     x->served = rtd || job->distill.relay ? 1 : agent_distill_students(job);
     x->batches = rtd ? (job->steps * job->rtd.discriminator_steps + cycle - 1) / cycle : job->steps;
@@ -265,7 +265,7 @@ enum neb_status agent_planner_streams(const struct agent_job *job,
         alone(job, x);
         return rounds(&p, x);
     }
-    struct inter_wan_path path = agent_planner_path(link, sites, job->n_clusters);
+    struct inter_wan_path path = agent_planner_path(&x->link, sites, job->n_clusters);
     path.members = 2;
     NEB_TRY(bytes_of(&p, x));
     flow(&p, &path, x);

@@ -370,3 +370,24 @@ bool inter_tune(struct inter_tuner *t, const struct inter_tune_config *c,
                : full  ? INTER_REASON_CAPACITY
                        : INTER_REASON_LATE);
 }
+
+void inter_tune_round(struct inter_tuner *t, const struct inter_tune_config *c,
+                      struct inter_tune_update *u, uint8_t n) {
+    neb_ns fastest = 0;
+    uint32_t interval = 0; // as in the record before
+    for (uint8_t m = 0; m < n; m++) {
+        neb_ns step = (neb_ns)u[m].measure.step_us * NEB_US;
+        fastest = step && (!fastest || step < fastest) ? step : fastest;
+        if (u[m].bytes && t[m].plan.interval > interval)
+            interval = t[m].plan.interval;
+    }
+    for (uint8_t m = 0; m < n; m++) {
+        for (uint8_t k = 0; k < n; k++) {
+            neb_ns other = k == m ? 0 : inter_tune_travel(&t[k], &u[k]);
+            u[m].others = other > u[m].others ? other : u[m].others;
+        }
+        u[m].fastest = fastest;
+        u[m].interval = interval;
+        inter_tune(&t[m], c, &u[m]);
+    }
+}

@@ -108,6 +108,10 @@ struct inter_tune_update {
 // What follows from a member's update about its plan. True: the plan has changed.
 bool inter_tune(struct inter_tuner *t, const struct inter_tune_config *c,
                 const struct inter_tune_update *u);
+// A round: what each member has to know of the others (others, fastest, interval) is filled in, then inter_tune of each. An update of no bytes
+// is not there.
+void inter_tune_round(struct inter_tuner *t, const struct inter_tune_config *c,
+                      struct inter_tune_update *u, uint8_t n);
 // From the send of such an update, encoded as planned now, until the commit; 0: not known.
 neb_ns inter_tune_travel(const struct inter_tuner *t, const struct inter_tune_update *u);
 // The plan that a committed record says, adopted by every member, whoever leads next.

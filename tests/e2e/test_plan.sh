@@ -25,7 +25,7 @@ train job 2 $wan out --steps 20
 make_job "$T/small.yaml"
 for f in small job; do sed '/name: beta/d' "$T/$f.yaml" >"$T/$f-one.yaml"; done
 train small-one 1 $wan small --steps 100 --set sync.scheme=none &
-train job-one 1 $wan large --steps 12 --set sync.scheme=none
+train job-one 1 $wan large --steps 40 --set sync.scheme=none
 wait $! || fail "the small model"
 for f in small job; do plan "$T/$f-one.yaml" --local 1 --json >"$T/$f-plan.json"; done
 measured() { summary '.clusters[0] | .train_s / .steps' "$T/$1"; }
@@ -73,6 +73,13 @@ jq -e '.written.exchange.carried == false and .written.exchange.busy > 0.9' "$T/
 jq '.gemm |= map(. / 10) | .attn_fwd |= map(. / 10) | .attn_bwd |= map(. / 10) | .rows /= 10 | .logits /= 10' "$T/here.json" >"$T/slow-site.json"
 plan "$T/job.yaml" --wan $wan --site "beta=$T/slow-site.json" --json >"$T/site.json"
 jq -e '.written.clusters | .[1].step_s > 5 * .[0].step_s and .[0].wait_s > .[1].wait_s' "$T/site.json" >/dev/null || fail "the slow site: $(jq .written "$T/site.json")"
+# With sync.tune: auto it leaves out as many steps as it may, and the run is as long as the faster one's; unlike lines, unlike codecs.
+plan "$T/job.yaml" --wan $wan --site "beta=$T/slow-site.json" --set steps=400 --json >"$T/site.json"
+jq -e '.written.tuning | (.on | not) and .clusters[0].steps == 10 and .clusters[1].steps == 10 * 8 / 64' "$T/site.json" >/dev/null || fail "tuning: $(jq -c .written.tuning "$T/site.json")"
+plan "$T/job.yaml" --wan 500mbit:2ms --wan beta=1mbit:50ms --set sync.tune=auto --set steps=400 --json >"$T/unlike.json"
+jq -e '.link.clusters[0].bits_per_s == 500e6 and .link.clusters[1].bits_per_s == 1e6 and .link.bits_per_s == 1e6 and
+       (.written.tuning | .on and .clusters[0].codec == "int4" and .clusters[1].codec != "int4" and .clusters[1].sent_bytes < .clusters[0].sent_bytes)' "$T/unlike.json" >/dev/null ||
+    fail "unlike lines: $(jq -c '.link, .written.tuning' "$T/unlike.json")"
 # auto: resolved before the job travels; the run is an ordinary one.
 sed -e 's/interval: 10/interval: auto/' -e 's/overlap: 2/overlap: auto/' -e 's/codec: int4/codec: auto/' -e 's/batch: 8, accumulate: 1/batch: auto, accumulate: 8/' \
     -e 's/name: alpha,/name: alpha, mesh: auto,/' "$T/job.yaml" >"$T/auto.yaml"
@@ -104,6 +111,8 @@ refuse() { # STATUS TEXT arguments…
     [[ $rc == "$want" && $out == *"$text"* ]] || fail "$*: exit status $rc (not $want), or no '$text' in: $out"
 }
 refuse 2 'is not RATE:DELAY' plan "$T/job.yaml" --wan fast
+refuse 2 'CLUSTER=RATE:DELAY' plan "$T/job.yaml" --wan gamma=1mbit:1ms
+refuse 2 'is not RATE:DELAY' plan "$T/job.yaml" --wan beta=slow
 refuse 2 'CLUSTER=FILE' plan "$T/job.yaml" --site "gamma=$T/here.json"
 jq 'del(.processors)' "$T/here.json" >"$T/bad.json"
 refuse 2 'processors' plan "$T/job.yaml" --site "beta=$T/bad.json"
