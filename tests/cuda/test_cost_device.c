@@ -266,7 +266,7 @@ static void test_outer_memory(void **state) {
 
 // The fastest step of several.
 static double step_s(const struct intra_cost_job *j) {
-    enum { STEPS = 3 };
+    enum { STEPS = 2 };
     struct intra_trainer_config c = {.model = j->model,
                                      .trainable = j->trainable,
                                      .optim = adamw(),

@@ -25,7 +25,7 @@ try() { # NAME MESH
     local peak
     sed "s/{name: alpha,/{name: alpha, mesh: $2,/" "$T/job.yaml" >"$T/$1.yaml"
     plan "$1"
-    timeout 200 "$nebula" pretrain "$T/$1.yaml" --local 2 --out "$T/$1" --steps 6 >"$T/$1.log" 2>&1 &
+    timeout 200 "$nebula" pretrain "$T/$1.yaml" --local 2 --out "$T/$1" --steps 3 >"$T/$1.log" 2>&1 &
     run=$!
     peak=$(peak_of "$1")
     wait "$run" || fail "$1: $(tail -n 5 "$T/$1.log")"
