@@ -35,10 +35,10 @@ struct agent_travel {    // a fragment's update on its way, or its commit that w
     uint64_t tokens;     // behind it
     uint64_t tokens_at_send; // all tokens so far at the send: the base once it is committed
     uint32_t steps, missed;
-    uint8_t codec;  // enum inter_rung
-    float error;    // of it, as measured; 0: not
-    double stall_s; // waited for its commit
-    uint32_t again; // how often this round's update was taken back for a newer one
+    uint8_t codec;            // enum inter_rung
+    float error;              // of it, as measured; 0: not
+    double encode_s, stall_s; // made it in; waited for its commit
+    uint32_t again;           // how often this round's update was taken back for a newer one
     neb_ns sent_at, arrived_at;
     // the commit
     uint32_t n;

@@ -171,6 +171,8 @@ enum neb_status worker_send(struct agent_worker *w, int32_t f) {
     struct cmp_codec codec;
     NEB_TRY(worker_plan_codec(w, f, merge, &codec));
     NEB_TRY(worker_outer_encode(w, f, &codec, unit_counts, &counts));
+    t->sent_at = neb_now();
+    t->encode_s = neb_seconds(t->sent_at - start);
     t->stall_s = 0;
     size_t V = (size_t)w->trainer->c.model.vocab;
     memcpy(w->counts_sent[f] + 2 * V, w->trainer->input_counts, V * sizeof **w->counts_sent);
@@ -180,7 +182,6 @@ enum neb_status worker_send(struct agent_worker *w, int32_t f) {
     t->steps = (uint32_t)(w->step - w->steps_base[f]);
     t->missed = g->missed; // they count for the update that carries what was learned in them
     g->missed = 0;
-    t->sent_at = start;
     g->in_flight = true;
     g->arrived = t->here; // of a run that is repeated
     g->sent_final = w->step >= w->schedule.steps;
@@ -339,16 +340,16 @@ static void say_round(struct agent_worker *w, int32_t f, neb_ns start) {
     if (w->sum)
         snprintf(codec, sizeof codec, "sum16");
     worker_metrics(
-        w, json_pack("{s:s,s:I,s:I,s:I,s:I,s:s,s:I,s:s,s:f,s:f,s:b,s:I,s:I,s:f,s:f,s:f,s:I,s:i}",
-                     "kind", "round", "updates", (json_int_t)t->n, "round", (json_int_t)g->round,
-                     "fragment", (json_int_t)f, "step", (json_int_t)w->step, "digest", hex,
-                     "payload_bytes", (json_int_t)t->blob.len, "codec", codec, "travel_s",
-                     neb_seconds(t->arrived_at - t->sent_at), "apply_s",
-                     neb_seconds(neb_now() - start), "merge", t->merge, "missed",
-                     (json_int_t)t->missed, "overlap", (json_int_t)(g->merge_step - g->send_step),
-                     "stall_s", t->stall_s, "error", (double)t->error, "share", own_share(t),
-                     "tokens", (json_int_t)t->tokens, "interval",
-                     agent_schedule_interval(&w->schedule, w->step)));
+        w, json_pack(
+               "{s:s,s:I,s:I,s:I,s:I,s:s,s:I,s:s,s:f,s:f,s:f,s:b,s:I,s:I,s:f,s:f,s:f,s:I,s:i}",
+               "kind", "round", "updates", (json_int_t)t->n, "round", (json_int_t)g->round,
+               "fragment", (json_int_t)f, "step", (json_int_t)w->step, "digest", hex,
+               "payload_bytes", (json_int_t)t->blob.len, "codec", codec, "encode_s", t->encode_s,
+               "travel_s", neb_seconds(t->arrived_at - t->sent_at), "apply_s",
+               neb_seconds(neb_now() - start), "merge", t->merge, "missed", (json_int_t)t->missed,
+               "overlap", (json_int_t)(g->merge_step - g->send_step), "stall_s", t->stall_s,
+               "error", (double)t->error, "share", own_share(t), "tokens", (json_int_t)t->tokens,
+               "interval", agent_schedule_interval(&w->schedule, w->step)));
 }
 
 enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
