@@ -130,13 +130,19 @@ static enum neb_status load(const struct arguments *a, const char *file, struct 
 
 static enum neb_status plan_replicas(const struct arguments *a, const struct agent_job *job,
                                      const struct plan_machines *m) {
+    static struct agent_job open; // large
     struct agent_planner written, proposed;
     int32_t vocab;
     uint32_t all = AGENT_AUTO_BATCH | AGENT_AUTO_RECOMPUTE | AGENT_AUTO_INTERVAL |
                    AGENT_AUTO_OVERLAP | AGENT_AUTO_CODEC | AGENT_AUTO_MESH;
     NEB_TRY(agent_planner_vocab(job, &vocab));
     NEB_TRY(agent_planner_run(job, vocab, m->sites, &m->link, job->autos, &written));
-    NEB_TRY(agent_planner_run(job, vocab, m->sites, &m->link, all, &proposed));
+    open = *job;
+    for (int32_t i = 0; i < open.n_clusters; i++) {
+        open.clusters[i].batch = 0;
+        open.clusters[i].recompute = AGENT_RECOMPUTE_AS_JOB;
+    }
+    NEB_TRY(agent_planner_run(&open, vocab, m->sites, &m->link, all, &proposed));
     (a->json ? plan_print_json : plan_print)(job, m, &written, &proposed);
     for (int32_t i = 0; i < written.n; i++)
         if (!written.clusters[i].fits && !proposed.clusters[i].fits)

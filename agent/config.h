@@ -75,6 +75,12 @@ enum agent_graphs {    // of parts of a step on a device (intra/device.h): the s
     AGENT_GRAPHS_OFF,
 };
 
+enum agent_recompute {      // of a cluster
+    AGENT_RECOMPUTE_AS_JOB, // as the key recompute says
+    AGENT_RECOMPUTE_ON,
+    AGENT_RECOMPUTE_OFF,
+};
+
 struct agent_cluster {
     char name[AGENT_NAME_MAX + 1]; // the agent's name in the federation
     bool witness;                  // votes, but trains nothing and holds no updates
@@ -93,6 +99,9 @@ struct agent_cluster {
     enum agent_precision precision;
     enum agent_outer_state outer_state;
     enum agent_graphs cuda_graphs;
+    // What of a step fits into this cluster's memory at a time: the same sequences in other micro-batches. 0: as data.batch and recompute say
+    int32_t batch;
+    enum agent_recompute recompute;
     struct { // of the job file, for complaints; 0: not there; never travels
         int32_t device, outer_state, cuda_graphs;
     } line;

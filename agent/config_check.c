@@ -68,6 +68,32 @@ static enum neb_status validate_meshes(const struct agent_job *j, const char *fi
     return NEB_OK;
 }
 
+// Clusters that cut a step into other micro-batches.
+static enum neb_status validate_micro_batches(const struct agent_job *j, const char *file) {
+    int64_t sequences = (int64_t)j->batch * j->accumulate;
+    for (int32_t i = 0; i < j->n_clusters; i++) {
+        const struct agent_cluster *c = &j->clusters[i];
+        const char *key = c->batch ? "clusters.batch" : "clusters.recompute";
+        if (!c->batch && !c->recompute)
+            continue;
+        if (j->mode != AGENT_MODE_REPLICAS || j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
+            return COMPLAIN(file, key,
+                            "cluster %s: all clusters have the job's micro-batches in modes rtd "
+                            "and distill and with sync.scheme: synchronous; remove it",
+                            c->name);
+        if (c->launcher == AGENT_LAUNCHER_ATTACH || c->witness)
+            return COMPLAIN(file, key, "cluster %s: %s; remove it", c->name,
+                            c->witness ? "a witness trains nothing"
+                                       : "the trainer that attaches cuts its steps as it likes");
+        if (c->batch && sequences % c->batch)
+            return COMPLAIN(file, key,
+                            "cluster %s: %d does not divide the sequences of a step, data.batch %d "
+                            "x data.accumulate %d",
+                            c->name, c->batch, j->batch, j->accumulate);
+    }
+    return NEB_OK;
+}
+
 // Modes rtd and distill open no device; what asks for one must not be taken for granted.
 static enum neb_status validate_places(const struct agent_job *j, const char *file) {
     char at[NEB_PATH_MAX + 32];
@@ -384,6 +410,7 @@ enum neb_status agent_job_validate(const struct agent_job *j, const char *file) 
     NEB_TRY(validate_shape(j, file));
     NEB_TRY(validate_meshes(j, file));
     NEB_TRY(validate_places(j, file));
+    NEB_TRY(validate_micro_batches(j, file));
     NEB_TRY(validate_rtd(j, file));
     NEB_TRY(validate_distill(j, file));
     NEB_TRY(validate_attach(j, file));

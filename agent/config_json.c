@@ -65,6 +65,10 @@ json_t *agent_job_to_json(const struct agent_job *job) {
                                 json_string(config_outer_state_names[c->outer_state]));
         if (c->cuda_graphs)
             json_object_set_new(o, "cuda_graphs", json_string(config_graphs_names[c->cuda_graphs]));
+        if (c->batch)
+            json_object_set_new(o, "batch", json_integer(c->batch));
+        if (c->recompute)
+            json_object_set_new(o, "recompute", json_boolean(c->recompute == AGENT_RECOMPUTE_ON));
         json_array_append_new(clusters, o);
     }
     json_object_set_new(root, "clusters", clusters);
@@ -111,12 +115,25 @@ static enum neb_status mesh_from_json(const json_t *v, struct agent_cluster *c) 
     return config_set_launcher(c, launcher, "job specification");
 }
 
+static enum neb_status micro_from_json(const json_t *v, struct agent_cluster *c) {
+    const json_t *batch = json_object_get(v, "batch"), *again = json_object_get(v, "recompute");
+    if ((batch && (!json_is_integer(batch) || json_integer_value(batch) < 1 ||
+                   json_integer_value(batch) > CONFIG_BATCH_MAX)) ||
+        (again && !json_is_boolean(again)))
+        return neb_fail(NEB_ERR_FORMAT, "job specification: malformed micro-batches of a cluster");
+    c->batch = (int32_t)json_integer_value(batch);
+    if (again)
+        c->recompute = json_is_true(again) ? AGENT_RECOMPUTE_ON : AGENT_RECOMPUTE_OFF;
+    return NEB_OK;
+}
+
 static enum neb_status cluster_from_json(const json_t *v, struct agent_cluster *c) {
     const json_t *role = json_object_get(v, "role");
     size_t known =
         5u + (json_object_get(v, "mesh") ? 2 : 0) + (json_object_get(v, "device") != NULL) +
         (role != NULL) + (json_object_get(v, "precision") != NULL) +
-        (json_object_get(v, "outer_state") != NULL) + (json_object_get(v, "cuda_graphs") != NULL);
+        (json_object_get(v, "outer_state") != NULL) + (json_object_get(v, "cuda_graphs") != NULL) +
+        (json_object_get(v, "batch") != NULL) + (json_object_get(v, "recompute") != NULL);
     const char *name = json_string_value(json_object_get(v, "name")),
                *corpus = json_string_value(json_object_get(v, "corpus"));
     const json_t *threads = json_object_get(v, "threads"), *witness = json_object_get(v, "witness"),
@@ -135,6 +152,7 @@ static enum neb_status cluster_from_json(const json_t *v, struct agent_cluster *
     c->threads = (int32_t)json_integer_value(threads);
     c->witness = json_is_true(witness);
     NEB_TRY(mesh_from_json(v, c));
+    NEB_TRY(micro_from_json(v, c));
     if (role)
         NEB_TRY(config_set_role(c, json_is_string(role) ? json_string_value(role) : "?",
                                 "job specification"));
@@ -187,7 +205,8 @@ enum neb_status agent_job_from_json(const json_t *json, struct agent_job *out) {
 }
 
 static bool is_place(const char *key, const json_t *a, const json_t *b) {
-    static const char *const keys[] = {"mesh", "threads", "device", "precision", "cuda_graphs"};
+    static const char *const keys[] = {"mesh",        "threads", "device",   "precision",
+                                       "cuda_graphs", "batch",   "recompute"};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         if (!strcmp(key, keys[i]))
             return true;

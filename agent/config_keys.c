@@ -152,7 +152,10 @@ void agent_job_reference(FILE *f) {
         "outer_state: auto (the exchange's state and arithmetic where the cluster trains, if it "
         "fits there), device (of a mesh: each rank's share on its own) "
         "or host; cuda_graphs: auto (a pass is recorded and replayed where its first runs show "
-        "that this is faster), on (not with tp above 1) or off, the same bits; role: generator and "
+        "that this is faster), on (not with tp above 1) or off, the same bits; batch and "
+        "recompute: of this cluster "
+        "instead of data.batch and recompute, where its memory is another: the same sequences a "
+        "step in other micro-batches (mode replicas); role: generator and "
         "discriminator (rtd), teacher and student (distill), or auto; "
         "profile: a file with what nebula plan --profile printed on that cluster's machine, for "
         "nebula plan and auto |\n",

@@ -20,8 +20,9 @@ const char *const config_rung_names[] = {"int8",          "int4",          "int3
 const char *const config_target_names[] = {"q", "k", "v", "o", "gate", "up", "down", NULL};
 
 // Of a cluster, which has no rows below:
-const char config_cluster_keys[] = "name, role, witness, threads, corpus, sources, mesh, launcher, "
-                                   "device, precision, outer_state, cuda_graphs, profile";
+const char config_cluster_keys[] =
+    "name, role, witness, threads, corpus, sources, mesh, launcher, "
+    "device, precision, outer_state, cuda_graphs, batch, recompute, profile";
 const char *const config_launcher_names[] = {"local", "mpirun", "slurm", "attach", NULL};
 const char *const config_device_names[] = {"auto", "cpu", "cuda", NULL};
 const char *const config_precision_names[] = {"auto", "fp32", "bf16", NULL};
@@ -57,7 +58,8 @@ const struct config_option config_options[] = {
     {"model.mask", T_ENUM, AT(model.mask), 0, 0, "causal", mask_names, "what a position sees"},
     {"data.corpus", T_PATH, AT(corpus), 0, 0, NULL, NULL, "folder made by nebula data build"},
     {"data.seq_len", T_INT32, AT(seq_len), 1, 1 << 20, NULL, NULL, "tokens of a sequence"},
-    {"data.batch", T_INT32, AT(batch), 1, 65536, NULL, NULL, "sequences of a micro-batch"},
+    {"data.batch", T_INT32, AT(batch), 1, CONFIG_BATCH_MAX, NULL, NULL,
+     "sequences of a micro-batch"},
     {"data.accumulate", T_INT32, AT(accumulate), 1, 65536, "1", NULL, "micro-batches of a step"},
     {"optim.lr", T_FLOAT, AT(optim.schedule.lr), 1e-9, 10, NULL, NULL,
      "peak learning rate of AdamW"},

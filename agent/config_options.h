@@ -31,7 +31,12 @@ struct config_option {
     const char *help;
 };
 
-enum { CONFIG_OPTIONS_MAX = 256, MESH_AXIS_MAX = 1024, MESH_RANKS_MAX = 1024 };
+enum {
+    CONFIG_OPTIONS_MAX = 256,
+    MESH_AXIS_MAX = 1024,
+    MESH_RANKS_MAX = 1024,
+    CONFIG_BATCH_MAX = 65536
+};
 extern const struct config_option config_options[];
 extern const int config_n_options;
 // Names of enums that more than the table needs, NULL-terminated.

@@ -186,6 +186,16 @@ static enum neb_status walk_cluster(struct walk *w, struct agent_cluster *c, yam
             if (strcmp(text, "true") && strcmp(text, "false"))
                 return COMPLAIN(at, "clusters.witness", "\"%s\" is neither true nor false", text);
             c->witness = !strcmp(text, "true");
+        } else if (key && text && !strcmp(key, "recompute")) {
+            if (strcmp(text, "true") && strcmp(text, "false"))
+                return COMPLAIN(at, "clusters.recompute", "\"%s\" is neither true nor false", text);
+            c->recompute = text[0] == 't' ? AGENT_RECOMPUTE_ON : AGENT_RECOMPUTE_OFF;
+        } else if (key && text && !strcmp(key, "batch")) {
+            long n = strtol(text, &end, 10);
+            if (!*text || *end || n < 1 || n > CONFIG_BATCH_MAX)
+                return COMPLAIN(at, "clusters.batch", "\"%s\" is not in 1..%d", text,
+                                CONFIG_BATCH_MAX);
+            c->batch = (int32_t)n;
         } else if (key && text && !strcmp(key, "threads")) {
             long n = strtol(text, &end, 10);
             if (!*text || *end || n < 0 || n > 256)

@@ -217,9 +217,16 @@ static void print_yaml(const struct agent_job *job, const struct agent_planner *
     if (p->wan.interval)
         printf("  sync.interval: %d\n  sync.overlap: %d\n  sync.codec: %s\n", p->wan.interval,
                p->wan.overlap, p->codecs[p->wan.codec].name);
-    for (int32_t i = 0; i < p->n; i++)
-        printf("  %s: mesh: {dp: %d, pp: %d, tp: %d}\n", job->clusters[i].name,
-               p->clusters[i].job.mesh.dp, p->clusters[i].job.mesh.pp, p->clusters[i].job.mesh.tp);
+    for (int32_t i = 0; i < p->n; i++) {
+        const struct intra_cost_job *x = &p->clusters[i].job;
+        printf("  %s: mesh: {dp: %d, pp: %d, tp: %d}", job->clusters[i].name, x->mesh.dp,
+               x->mesh.pp, x->mesh.tp);
+        if (x->batch != j->batch)
+            printf(", batch: %d", x->batch);
+        if (x->recompute != j->recompute)
+            printf(", recompute: %s", x->recompute ? "true" : "false");
+        printf("\n");
+    }
     if (tuning_pays(p)) // clusters that leave steps out learn from fewer tokens
         printf("  sync.tune: auto (the run in %s, nobody waits for slow machines and links; not in "
                "the figures above)\n",

@@ -134,37 +134,31 @@ static struct agent_planned on_cluster(const struct search *s, int32_t i) {
     return best;
 }
 
-// All clusters with one micro-batch and recomputation; the slowest counts.
-static struct agent_planned slowest(const struct search *s, int32_t n, struct agent_planned *each) {
-    struct agent_planned worst = {.fits = true};
-    for (int32_t i = 0; i < n; i++) {
-        each[i] = on_cluster(s, i);
-        if (i == 0 || better(&worst, &each[i]))
-            worst = each[i];
-    }
-    return worst;
-}
-
-static void plan_steps(struct search *s, struct agent_planner *out) {
-    struct agent_planned each[AGENT_CLUSTERS_MAX], best = {0};
+// Micro-batch and recomputation of cluster i, each with its best mesh.
+static struct agent_planned best_of(struct search *s, int32_t i) {
+    const struct agent_cluster *c = &s->job->clusters[i];
+    struct agent_planned best = {0};
     bool any = false;
     for (int32_t batch = s->sequences; batch >= 1; batch--)
         for (int again = 0; again < 2; again++) {
-            bool given = (s->free & AGENT_AUTO_BATCH || batch == s->job->batch) &&
-                         (s->free & AGENT_AUTO_RECOMPUTE || (again == 1) == s->job->recompute);
-            if (!given || s->sequences % batch)
+            bool size = c->batch ? batch == c->batch
+                                 : s->free & AGENT_AUTO_BATCH || batch == s->job->batch,
+                 keep = c->recompute
+                            ? (again == 1) == (c->recompute == AGENT_RECOMPUTE_ON)
+                            : s->free & AGENT_AUTO_RECOMPUTE || (again == 1) == s->job->recompute;
+            if (!size || !keep || s->sequences % batch)
                 continue;
             s->base.batch = batch;
             s->base.micros = s->sequences / batch;
             s->base.recompute = again == 1;
-            struct agent_planned worst = slowest(s, out->n, each);
-            if (any && !better(&worst, &best))
+            struct agent_planned x = on_cluster(s, i);
+            if (any && !better(&x, &best))
                 continue;
             any = true;
-            best = worst;
-            memcpy(out->clusters, each, sizeof each);
+            best = x;
         }
     NEB_ASSERT(any);
+    return best;
 }
 
 enum neb_status agent_planner_run(const struct agent_job *job, int32_t vocab,
@@ -188,7 +182,8 @@ enum neb_status agent_planner_run(const struct agent_job *job, int32_t vocab,
                                      .outer = federated,
                                      .outer_single = job->sync.gate == AGENT_GATE_PRIVATE,
                                      .fragments = job->sync.fragments};
-    plan_steps(&s, out);
+    for (int32_t i = 0; i < out->n; i++)
+        out->clusters[i] = best_of(&s, i);
     if (federated)
         return agent_planner_exchanges(job, vocab, sites, free, out);
     for (int32_t i = 0; i < out->n; i++) // alone, or one process with everybody's batches
@@ -198,14 +193,33 @@ enum neb_status agent_planner_run(const struct agent_job *job, int32_t vocab,
     return NEB_OK;
 }
 
-void agent_planner_apply(const struct agent_planner *p, uint32_t free, struct agent_job *job) {
+// What the first cluster does is the job's; others say where they do otherwise.
+static void apply_micro_batches(const struct agent_planner *p, uint32_t free,
+                                struct agent_job *job) {
     const struct intra_cost_job *first = &p->clusters[0].job;
+    const int32_t sequences = job->batch * job->accumulate;
     if (free & AGENT_AUTO_BATCH) {
         job->batch = first->batch;
-        job->accumulate = first->micros;
+        job->accumulate = sequences / first->batch;
     }
     if (free & AGENT_AUTO_RECOMPUTE)
         job->recompute = first->recompute;
+    for (int32_t i = 1; i < p->n; i++) {
+        struct agent_cluster *c = &job->clusters[i];
+        const struct intra_cost_job *x = &p->clusters[i].job;
+        if (c->launcher == AGENT_LAUNCHER_ATTACH || job->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
+            continue;
+        if (free & AGENT_AUTO_BATCH)
+            c->batch = x->batch == job->batch ? 0 : x->batch;
+        if (free & AGENT_AUTO_RECOMPUTE)
+            c->recompute = x->recompute == job->recompute ? AGENT_RECOMPUTE_AS_JOB
+                           : x->recompute                 ? AGENT_RECOMPUTE_ON
+                                                          : AGENT_RECOMPUTE_OFF;
+    }
+}
+
+void agent_planner_apply(const struct agent_planner *p, uint32_t free, struct agent_job *job) {
+    apply_micro_batches(p, free, job);
     for (int32_t i = 0; i < p->n; i++)
         if (free & AGENT_AUTO_MESH || job->clusters[i].mesh_auto) {
             job->clusters[i].mesh = p->clusters[i].job.mesh;

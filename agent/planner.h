@@ -1,7 +1,7 @@
 // What a job will do on given machines and links, and what would do better: joins intra/cost.h (steps, memory) with
 // inter/wan_cost.h (exchanges). `nebula plan` prints it; keys that say `auto` take their values from it.
 //
-// Micro-batch and recomputation are the job's, so they are chosen for the slowest cluster; meshes are each cluster's own. The
+// Mesh, micro-batch and recomputation are each cluster's own, chosen for its machines. The
 // tokens of a step (batch x accumulate x seq_len) and what learns are never changed: they are what the user wants to train.
 #ifndef AGENT_PLANNER_H
 #define AGENT_PLANNER_H

@@ -178,7 +178,7 @@ static void tell(const struct agent_planner *p, const struct agent_site *sites,
                  p->clusters[i].job.device ? sites[i].profile.device : "",
                  p->clusters[i].job.mesh.dp, p->clusters[i].job.mesh.pp, p->clusters[i].job.mesh.tp,
                  p->clusters[i].job.micros, p->clusters[i].job.batch,
-                 job->recompute ? ", recomputing" : "", p->clusters[i].cost.step_s);
+                 p->clusters[i].job.recompute ? ", recomputing" : "", p->clusters[i].cost.step_s);
     if (p->wan.interval)
         neb_info("plan: interval %d, overlap %d, codec %s: %.3g s of %.3g an interval are waited",
                  p->wan.interval, p->wan.overlap, job->sync.codec, p->wan.stall_s,

@@ -93,12 +93,12 @@ static enum neb_status take_up(struct run *r, const char *path) {
     if (!hex || !neb_unhex(hex, id, sizeof id) || !json_is_object(spec)) {
         st = neb_fail(NEB_ERR_FORMAT, "%s is damaged", path);
     } else if ((key = agent_job_differs(r->spec, spec))) {
-        st = neb_fail(
-            NEB_ERR_INVALID,
-            "%s was begun with another job: %s differs; resume with the same file and "
-            "options (of clusters, mesh, launcher, threads, device, precision and cuda_graphs may "
-            "change)",
-            r->o.out, key);
+        st = neb_fail(NEB_ERR_INVALID,
+                      "%s was begun with another job: %s differs; resume with the same file and "
+                      "options (of clusters, mesh, launcher, threads, device, precision, "
+                      "cuda_graphs, batch and "
+                      "recompute may change)",
+                      r->o.out, key);
     } else {
         memcpy(r->id, hex, sizeof r->id);
         if (!json_equal(r->spec, (json_t *)(uintptr_t)spec)) {

@@ -45,8 +45,22 @@ static enum neb_status restore(struct agent_worker *w, const struct intra_ckpt *
     return intra_team_restore(w->team, c);
 }
 
+// Windows come one by one, so other micro-batches hold the same ones of a step.
+static void cut_steps(struct agent_job *j, const struct agent_cluster *c) {
+    if (c->batch) {
+        j->accumulate = j->batch * j->accumulate / c->batch;
+        j->batch = c->batch;
+    }
+    if (c->recompute)
+        j->recompute = c->recompute == AGENT_RECOMPUTE_ON;
+    if (c->batch || c->recompute)
+        neb_info("%s: a step's sequences as %d micro-batches of %d%s", c->name, j->accumulate,
+                 j->batch, j->recompute ? ", recomputing" : "");
+}
+
 static enum neb_status set_up_data(struct agent_worker *w) {
     const struct agent_cluster *c = &w->job.clusters[w->cluster];
+    cut_steps(&w->job, c);
     NEB_TRY(intra_corpus_open(c->corpus[0] ? c->corpus : w->job.corpus, false, &w->corpus));
     bool all = w->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
     for (int i = 0; i < (all ? w->job.n_clusters : 1); i++, w->n_samplers++) {

@@ -62,7 +62,7 @@ static void test_complaints(void **state) {
         {"threads: 2", "thread: 2",
          "job.yaml:7: clusters: unknown key 'thread'; allowed: name, role, witness, threads, "
          "corpus, sources, "
-         "mesh, launcher, device, precision, outer_state, cuda_graphs, profile"},
+         "mesh, launcher, device, precision, outer_state, cuda_graphs, batch, recompute, profile"},
         {"threads: 2", "mesh: {dp: 2, cp: 2}",
          "job.yaml:7: clusters.mesh: unknown key 'cp'; allowed: dp, pp, tp"},
         {"threads: 2", "mesh: {tp: 0}", "job.yaml:7: clusters.mesh: tp \"0\" is not in 1..1024"},
@@ -190,6 +190,7 @@ static void test_differs(void **state) {
         {"threads: 2", "threads: 2, launcher: attach", "clusters.launcher"},
         {"threads: 2", "threads: 2, precision: bf16", NULL},
         {"threads: 2", "threads: 2, cuda_graphs: off", NULL},
+        {"threads: 2", "threads: 2, batch: 2, recompute: true", NULL},
         {"threads: 2", "threads: 2, outer_state: host", "clusters.outer_state"},
         {"threads: 2", "threads: 2, corpus: /tmp/other", "clusters.corpus"},
         {"es: 0.5", "es: 0.6", "clusters.sources"},

@@ -65,6 +65,32 @@ static void test_all_is_taken_over(void **state) {
     assert_int_equal(j.autos, 0);
 }
 
+// What the first cluster does becomes the job's; the other one says where it does otherwise, and no more than that.
+static void test_each_cluster(void **state) {
+    (void)state;
+    static struct agent_planner p;
+    static struct agent_job j;
+    chosen(&p);
+    p.clusters[1].job.batch = 3;
+    p.clusters[1].job.micros = 8;
+    p.clusters[1].job.recompute = false;
+    written(&j);
+    j.autos = AGENT_AUTO_BATCH | AGENT_AUTO_RECOMPUTE;
+    agent_planner_apply(&p, j.autos, &j);
+    assert_true(j.batch == 6 && j.accumulate == 4 && j.recompute);
+    assert_int_equal(j.clusters[0].batch, 0);
+    assert_int_equal(j.clusters[0].recompute, AGENT_RECOMPUTE_AS_JOB);
+    assert_int_equal(j.clusters[1].batch, 3);
+    assert_int_equal(j.clusters[1].recompute, AGENT_RECOMPUTE_OFF);
+    written(&j); // neither where a trainer of its own cuts its steps, nor where they were said
+    j.clusters[1].launcher = AGENT_LAUNCHER_ATTACH;
+    agent_planner_apply(&p, AGENT_AUTO_BATCH, &j);
+    assert_int_equal(j.clusters[1].batch, 0);
+    written(&j);
+    agent_planner_apply(&p, 0, &j);
+    assert_true(j.batch == 8 && j.accumulate == 3 && !j.clusters[1].batch);
+}
+
 static void test_the_rest_stays(void **state) {
     (void)state;
     static struct agent_planner p;
@@ -84,6 +110,7 @@ static void test_the_rest_stays(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_is_taken_over),
+        cmocka_unit_test(test_each_cluster),
         cmocka_unit_test(test_the_rest_stays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
