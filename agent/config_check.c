@@ -90,6 +90,9 @@ static enum neb_status validate_micro_batches(const struct agent_job *j, const c
                             "cluster %s: %d does not divide the sequences of a step, data.batch %d "
                             "x data.accumulate %d",
                             c->name, c->batch, j->batch, j->accumulate);
+        if (c->batch && sequences / c->batch > CONFIG_BATCH_MAX)
+            return COMPLAIN(file, key, "cluster %s: %d makes more than %d micro-batches of a step",
+                            c->name, c->batch, CONFIG_BATCH_MAX);
     }
     return NEB_OK;
 }

@@ -48,7 +48,7 @@ static enum neb_status restore(struct agent_worker *w, const struct intra_ckpt *
 // Windows come one by one, so other micro-batches hold the same ones of a step.
 static void cut_steps(struct agent_job *j, const struct agent_cluster *c) {
     if (c->batch) {
-        j->accumulate = j->batch * j->accumulate / c->batch;
+        j->accumulate = (int32_t)((int64_t)j->batch * j->accumulate / c->batch);
         j->batch = c->batch;
     }
     if (c->recompute)
