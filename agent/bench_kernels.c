@@ -5,7 +5,6 @@
 #include "agent/bench.h"
 #include "kernels/kern.h"
 
-#include <cblas.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,8 +42,7 @@ struct bench {
 static void peak_part(void *arg, size_t i) {
     struct bench *b = arg;
     size_t at = i % (FLAT / PEAK_FLOATS) * PEAK_FLOATS;
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, PEAK, PEAK, PEAK, 1, b->x + at, PEAK,
-                b->w + at, PEAK, 0, b->y + at, PEAK);
+    kern_cpu_product(PEAK, b->x + at, b->w + at, b->y + at);
 }
 static void peak(void *arg) {
     struct bench *b = arg;

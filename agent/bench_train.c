@@ -4,7 +4,6 @@
 #include "agent/base/rng.h"
 #include "agent/bench.h"
 
-#include <cblas.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -76,8 +75,7 @@ struct bench {
 static void peak_part(void *arg, size_t i) {
     const struct bench *b = arg;
     size_t at = i * PEAK_FLOATS, all = (size_t)kern_pool_threads(b->sides[0].K->pool) * PEAK_FLOATS;
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, PEAK, PEAK, PEAK, 1, b->ab + at, PEAK,
-                b->ab + all + at, PEAK, 0, b->c + at, PEAK);
+    kern_cpu_product(PEAK, b->ab + at, b->ab + all + at, b->c + at);
 }
 
 // In bf16 products are the backend's: one after the other on all threads, of operands that rest, so that nothing is converted.

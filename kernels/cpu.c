@@ -3,7 +3,6 @@
 // added in block order.
 #include "kernels/cpu.h"
 
-#include <cblas.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -367,7 +366,6 @@ enum neb_status cpu_create_isa(const char *isa, int n_threads, struct kern **out
     K->destroy = cpu_destroy;
     x->isa = v;
     cpu_blas_choose();
-    openblas_set_num_threads(1); // for the process: the threads are ours (cpu_gemm.c)
     NEB_TRY_GOTO(kern_pool_create(n_threads, &K->pool), out);
     *out = K;
     return NEB_OK;

@@ -2,12 +2,13 @@
 // backend's context, and the drivers that split an op over the pool. Not for callers outside
 // kernels/ and its tests.
 //
-//     cpu.c        create, instruction set, element and row ops       ┐ drivers: split work by
-//     fixed blocks cpu_gemm.c   OpenBLAS tiles, output layer with cross-entropy    │ (a function of
-//     the shape alone), so the cpu_attn.c   attention                                          ┘
-//     bits do not depend on the thread count cpu_sse2.c cpu_avx2.c cpu_avx512.c: one table each,
-//     from the templates
-//         cpu_simd.inc.h (vectors, exp), cpu_rows.inc.h (rows), cpu_attn.inc.h (attention tiles)
+// Drivers split an op's work by its shape alone, so that its bits do not depend on the number of threads:
+//   - cpu.c: create, instruction set, element and row ops
+//   - cpu_gemm.c: tiles of products, output layer with cross-entropy; cpu_bf16.c: products in bf16; blas.c: whose products
+//   - cpu_attn.c: attention
+//
+// Inner loops: cpu_sse2.c, cpu_avx2.c and cpu_avx512.c are one table each, from the templates cpu_simd.inc.h (vectors, exp),
+// cpu_rows.inc.h (rows) and cpu_attn.inc.h (attention tiles).
 #ifndef KERN_CPU_H
 #define KERN_CPU_H
 #include "kernels/kern.h"
@@ -98,8 +99,11 @@ struct cpu_tiles cpu_tiles(int m, int n, int k);
 size_t cpu_tiles_count(const struct cpu_tiles *t);
 struct cpu_tile cpu_tile(const struct cpu_tiles *t, size_t i);
 
-// Once in a process, before the first product: see blas.c.
+// Once in a process, before the first product: which library multiplies (blas.c).
 void cpu_blas_choose(void);
+// A product in fp32 by it, on the calling thread: c (m, n) = alpha * op(a) op(b) + beta * c, row-major as in kern_ops.gemm.
+void cpu_sgemm(enum kern_trans ta, enum kern_trans tb, int m, int n, int k, float alpha,
+               const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc);
 
 void cpu_gemm(struct kern *K, enum kern_trans ta, enum kern_trans tb, int m, int n, int k,
               float alpha, const float *a, int lda, const float *b, int ldb, float beta, float *c,

@@ -5,17 +5,14 @@
 //     activations    before each product that reads them
 //     dy             once for dx and dW (kern_ops.linear_bwd)
 //
-// Two ways to multiply. oneDNN, where the processor has bf16: its BLAS-like call, found at run time, since nothing else needs the
-// library; the call is exported but not in its header, so it has to prove itself on a small product first. Or OpenBLAS on fp32 that
-// holds bf16 numbers, whose products are exact in fp32: the same but for the order of the sums, and slower than fp32; for tests
-// on machines without bf16 (NEBULA_BF16=rounded).
+// Two ways to multiply. oneDNN (onednn.h), where the processor has bf16. Or in fp32 that holds bf16 numbers, whose products are exact
+// in fp32: the same but for the order of the sums, and slower than fp32; for tests on machines without bf16 (NEBULA_BF16=rounded).
 //
 // Both are called for tiles of the result (cpu_gemm.c), from our threads, on one thread each.
 #include "kernels/bf16.h"
 #include "kernels/cpu.h"
+#include "kernels/onednn.h"
 
-#include <cblas.h>
-#include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,20 +21,8 @@
 
 enum { FLAT_BLOCK = 16384 }; // floats of one task of conversion
 
-// As BLAS, but of row-major matrices; 0: done.
-typedef int dnnl_product(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha,
-                         const uint16_t *a, int64_t lda, const uint16_t *b, int64_t ldb, float beta,
-                         float *c, int64_t ldc);
-struct dnnl_version { // the beginning of dnnl_version_t
-    int major, minor, patch;
-    const char *hash;
-    unsigned cpu_runtime;
-};
-enum { DNNL_SEQUENTIAL = 1, DNNL_OPENMP = 2 };
-
 struct cpu_bf16 {
-    dnnl_product *product;     // NULL: rounded fp32 through OpenBLAS
-    void (*omp_threads)(int);  // NULL: oneDNN has no threads
+    const struct onednn *dnn;  // NULL: rounded fp32
     size_t bytes;              // of an element of an operand
     struct cpu_buf a, b, copy; // operands; all parameters
     const float *params;       // what is in copy; NULL: nothing
@@ -141,18 +126,15 @@ static void product_task(void *arg, size_t i) {
     const char *a = p->a.p + h->bytes * (size_t)t.row * (p->ta ? 1 : (size_t)p->a.ld);
     const char *b = p->b.p + h->bytes * (size_t)t.col * (p->tb ? (size_t)p->b.ld : 1);
     float *c = p->c + (size_t)t.row * (size_t)p->ldc + (size_t)t.col;
-    if (!h->product) {
-        cblas_sgemm(CblasRowMajor, p->ta ? CblasTrans : CblasNoTrans,
-                    p->tb ? CblasTrans : CblasNoTrans, t.rows, t.cols, p->k, p->alpha,
-                    (const float *)(const void *)a, p->a.ld, (const float *)(const void *)b,
-                    p->b.ld, p->beta, c, p->ldc);
+    if (!h->dnn) {
+        cpu_sgemm(p->ta, p->tb, t.rows, t.cols, p->k, p->alpha, (const float *)(const void *)a,
+                  p->a.ld, (const float *)(const void *)b, p->b.ld, p->beta, c, p->ldc);
         return;
     }
-    if (h->omp_threads) // a setting of each thread, ours have not made it yet
-        h->omp_threads(1);
-    int bad = h->product(p->ta ? 'T' : 'N', p->tb ? 'T' : 'N', t.rows, t.cols, p->k, p->alpha,
-                         (const uint16_t *)(const void *)a, p->a.ld,
-                         (const uint16_t *)(const void *)b, p->b.ld, p->beta, c, p->ldc);
+    onednn_alone(h->dnn);
+    int bad = h->dnn->bf16(p->ta ? 'T' : 'N', p->tb ? 'T' : 'N', t.rows, t.cols, p->k, p->alpha,
+                           (const uint16_t *)(const void *)a, p->a.ld,
+                           (const uint16_t *)(const void *)b, p->b.ld, p->beta, c, p->ldc);
     NEB_ASSERT(!bad); // shapes are ours; out of memory, which ops cannot report either
 }
 
@@ -209,7 +191,7 @@ void cpu_bf16_destroy(struct cpu_bf16 *h) {
 }
 
 // A product of small integers, exact in bf16 and in fp32.
-static bool proves_itself(dnnl_product *product) {
+static bool proves_itself(onednn_bf16_gemm *product) {
     enum { M = 19, N = 35, D = 24 };
     uint16_t a[M * D], b[N * D];
     float c[M * N], want[M * N];
@@ -229,36 +211,18 @@ static bool proves_itself(dnnl_product *product) {
            memcmp(c, want, sizeof c) == 0;
 }
 
-// NULL, or why not. The library stays loaded: what its threads hold cannot be unloaded.
+// NULL, or why not.
 static const char *find_dnnl(struct cpu_bf16 *h) {
-    static const char *const names[] = {"libdnnl.so.3", "libdnnl.so.2"};
-    union {
-        void *p;
-        dnnl_product *product;
-        void (*threads)(int);
-        const struct dnnl_version *(*version)(void);
-    } product = {0}, version = {0}, threads = {0};
-    void *so = NULL;
-    for (size_t i = 0; i < sizeof names / sizeof *names && !so; i++)
-        so = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-    if (!so)
-        return "oneDNN is not installed (Debian: libdnnl2)";
-    product.p = dlsym(so, "dnnl_gemm_bf16bf16f32");
-    version.p = dlsym(so, "dnnl_version");
-    threads.p = dlsym(so, "omp_set_num_threads"); // of the OpenMP that it is linked with
-    if (!product.p || !version.p)
+    const struct onednn *d = onednn_find();
+    if (d->missing)
+        return d->missing;
+    if (!d->bf16)
         return "this machine's oneDNN has no dnnl_gemm_bf16bf16f32";
-    const struct dnnl_version *v = version.version();
-    if (v->cpu_runtime == DNNL_OPENMP)
-        h->omp_threads = threads.threads;
-    if (v->cpu_runtime != DNNL_SEQUENTIAL && !h->omp_threads)
-        return "this machine's oneDNN starts threads that are not OpenMP's";
-    if (h->omp_threads)
-        h->omp_threads(1);
-    if (!proves_itself(product.product))
+    onednn_alone(d);
+    if (!proves_itself(d->bf16))
         return "this machine's oneDNN multiplies bf16 wrongly";
-    h->product = product.product;
-    snprintf(h->name, sizeof h->name, "bf16 by oneDNN %d.%d", v->major, v->minor);
+    h->dnn = d;
+    snprintf(h->name, sizeof h->name, "bf16 by oneDNN %d.%d", d->major, d->minor);
     return NULL;
 }
 
@@ -342,8 +306,7 @@ double kern_cpu_bf16_gain(struct kern *K) {
     c.out = (char *)room;
     for (int i = 0; i < ROUNDS; i++) { // the first warms up
         double from = thread_seconds();
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, SIDE, SIDE, SIDE, 1, x, SIDE, x, SIDE,
-                    0, y, SIDE);
+        cpu_sgemm(KERN_N, KERN_T, SIDE, SIDE, SIDE, 1, x, SIDE, x, SIDE, 0, y, SIDE);
         double middle = thread_seconds();
         convert_task(&c, 0);
         product_task(&p, 0);

@@ -169,6 +169,12 @@ const char *kern_cpu_products(const struct kern *K);
 // milliseconds of its processor time. 1 for a backend in fp32.
 double kern_cpu_bf16_gain(struct kern *K);
 
+// Whose products in fp32 kern_cpu_create's backends use: "oneDNN 2.6", "OpenBLAS SkylakeX". NEBULA_SGEMM=openblas|onednn asks for one.
+const char *kern_cpu_library(void);
+// c = a b, (n, n) each, by that library on the calling thread, without the backend's tiles: what a core can do (benchmarks).
+// After kern_cpu_create.
+void kern_cpu_product(int n, const float *a, const float *b, float *c);
+
 const char *kern_cpu_isa(void); // "avx512", "avx2" or "sse2": what kern_cpu_create picks here
 
 // cos_sin (T, head_dim/2, 2): cos and sin of t * theta^(-2i/head_dim), computed in double.

@@ -1,6 +1,8 @@
-// kernels/blas.c: an OpenBLAS that took the processor for one of 2004 is put right, and what a user asked for stays. Each case is
-// a process of its own, as the choice is made once. That mistake is made here by hand, so that it is seen on every machine.
+// kernels/blas.c: which library multiplies. An OpenBLAS that took the processor for one of 2004 is put right, and what a user asked for
+// stays; oneDNN computes the same, and where it is missing OpenBLAS does. Each case is a process of its own, as the choice is made
+// once. OpenBLAS's mistake is made here by hand, so that it is seen on every machine.
 #include "kernels/cpu.h"
+#include "kernels/onednn.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +19,7 @@
 extern void gotoblas_dynamic_init(void) __attribute__((weak));
 extern void gotoblas_dynamic_quit(void) __attribute__((weak));
 
-enum { AS_WANTED = 0, WRONG_CORE, WRONG_PRODUCT, NO_BACKEND };
+enum { AS_WANTED = 0, WRONG_CORE, WRONG_PRODUCT, WRONG_LIBRARY, NO_BACKEND };
 
 static int product_is_right(struct kern *K) {
     enum { M = 37, N = 41, D = 29 };
@@ -66,15 +68,59 @@ static int child(int mistaken, int asked) {
     return bad;
 }
 
-static int outcome(int mistaken, int asked) {
+// library: begins its name
+static int chosen(int asked, int library) {
+    static const char *const names[] = {"openblas", "onednn", "mkl"}, *const shown[] = {"OpenBLAS ",
+                                                                                        "oneDNN "};
+    struct kern *K = NULL;
+    unsetenv("NEBULA_SGEMM");
+    if (asked >= 0)
+        setenv("NEBULA_SGEMM", names[asked], 1);
+    if (kern_cpu_create(2, &K) != NEB_OK)
+        return NO_BACKEND;
+    int bad = strncmp(kern_cpu_library(), shown[library], strlen(shown[library])) != 0
+                  ? WRONG_LIBRARY
+              : product_is_right(K) ? AS_WANTED
+                                    : WRONG_PRODUCT;
+    kern_destroy(&K);
+    return bad;
+}
+
+static int outcome_of(int (*run)(int a, int b), int a, int b) {
     int status = -1;
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (pid == 0)
-        _exit(child(mistaken, asked));
+        _exit(run(a, b));
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFEXITED(status));
     return WEXITSTATUS(status);
+}
+
+static int outcome(int mistaken, int asked) { return outcome_of(child, mistaken, asked); }
+
+enum { OPENBLAS, ONEDNN, UNKNOWN, NOTHING = -1 };
+
+static int has_onednn(int a, int b) {
+    (void)a, (void)b;
+    const struct onednn *d = onednn_find();
+    return !d->missing && d->sgemm;
+}
+
+static void test_library_asked_for(void **state) {
+    (void)state;
+    int dnn = outcome_of(has_onednn, 0, 0); // not here: a library once loaded stays
+    assert_int_equal(outcome_of(chosen, OPENBLAS, OPENBLAS), AS_WANTED);
+    assert_int_equal(outcome_of(chosen, ONEDNN, dnn ? ONEDNN : OPENBLAS), AS_WANTED);
+}
+static void test_library_of_its_own_choice(void **state) {
+    (void)state;
+    int better = 0;
+#if defined(__x86_64__)
+    better = outcome_of(has_onednn, 0, 0) && __builtin_cpu_is("intel") && cpu_isa_find("avx512");
+#endif
+    assert_int_equal(outcome_of(chosen, NOTHING, better ? ONEDNN : OPENBLAS), AS_WANTED);
+    assert_int_equal(outcome_of(chosen, UNKNOWN, better ? ONEDNN : OPENBLAS), AS_WANTED);
 }
 
 static void test_mistake_is_put_right(void **state) {
@@ -91,12 +137,15 @@ static void test_this_machine(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mistake_is_put_right),
+    const struct CMUnitTest libraries[] = {cmocka_unit_test(test_library_asked_for),
+                                           cmocka_unit_test(test_library_of_its_own_choice)},
+                            cores[] = {cmocka_unit_test(test_mistake_is_put_right),
                                        cmocka_unit_test(test_what_was_asked_for_stays),
                                        cmocka_unit_test(test_this_machine)};
-    if (!gotoblas_dynamic_init || !gotoblas_dynamic_quit) {
+    int bad = cmocka_run_group_tests(libraries, NULL, NULL);
+    if (gotoblas_dynamic_init && gotoblas_dynamic_quit)
+        bad += cmocka_run_group_tests(cores, NULL, NULL);
+    else
         print_message("this OpenBLAS is built for one processor\n");
-        return 77;
-    }
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return bad;
 }

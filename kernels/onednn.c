@@ -1,0 +1,53 @@
+#include "kernels/onednn.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stddef.h>
+
+struct version { // the beginning of dnnl_version_t
+    int major, minor, patch;
+    const char *hash;
+    unsigned cpu_runtime;
+};
+enum { SEQUENTIAL = 1, OPENMP = 2 };
+
+static struct onednn the;
+
+static const char *load(struct onednn *d) {
+    static const char *const names[] = {"libdnnl.so.3", "libdnnl.so.2"};
+    union {
+        void *p;
+        onednn_sgemm *sgemm;
+        onednn_bf16_gemm *bf16;
+        void (*threads)(int);
+        const struct version *(*version)(void);
+    } sgemm, bf16, version, threads;
+    void *so = NULL;
+    for (size_t i = 0; i < sizeof names / sizeof *names && !so; i++)
+        so = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    if (!so)
+        return "oneDNN is not installed (Debian: libdnnl2)";
+    sgemm.p = dlsym(so, "dnnl_sgemm");
+    bf16.p = dlsym(so, "dnnl_gemm_bf16bf16f32");
+    version.p = dlsym(so, "dnnl_version");
+    threads.p = dlsym(so, "omp_set_num_threads"); // of the OpenMP that it is linked with
+    if (!version.p)
+        return "this machine's oneDNN does not say its version";
+    const struct version *v = version.version();
+    if (v->cpu_runtime != SEQUENTIAL && (v->cpu_runtime != OPENMP || !threads.p))
+        return "this machine's oneDNN starts threads that are not OpenMP's";
+    d->omp_threads = v->cpu_runtime == OPENMP ? threads.threads : NULL;
+    d->sgemm = sgemm.sgemm;
+    d->bf16 = bf16.bf16;
+    d->major = v->major;
+    d->minor = v->minor;
+    return NULL;
+}
+
+static void find(void) { the.missing = load(&the); }
+
+const struct onednn *onednn_find(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, find);
+    return &the;
+}
