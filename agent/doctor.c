@@ -230,9 +230,8 @@ void doctor_machine(struct doctor *d, const char *home, int peers, int64_t need_
     doctor_user(d, geteuid() == 0);
     doctor_clock(d, adjtimex(&clock) < 0 ? -1 : !(clock.status & STA_UNSYNC));
     int gpus = count_gpus();
-    doctor_add(d, "processors", DOCTOR_OK, "",
-               "%ld threads, kernels for %s, linear algebra by OpenBLAS",
-               sysconf(_SC_NPROCESSORS_ONLN), kern_cpu_isa());
+    doctor_add(d, "processors", DOCTOR_OK, "", "%ld threads, kernels for %s, linear algebra by %s",
+               sysconf(_SC_NPROCESSORS_ONLN), kern_cpu_isa(), kern_cpu_library());
     doctor_add(d, "GPU", DOCTOR_OK, "",
                gpus ? "%d by the NVIDIA driver" : "%d: training runs on processors", gpus);
 }

@@ -248,10 +248,11 @@ enum neb_status agent_profile_load(const char *path, struct agent_profile *out) 
     return st;
 }
 
-// ~/.cache/nebula/plan-VERSION-HOST-ISA-PROCESSORS.json: another machine, or fewer processors in a job's cgroup, is measured anew.
+// ~/.cache/nebula/plan-VERSION-HOST-ISA-LIBRARY-PROCESSORS.json: another machine, fewer processors in a job's cgroup, or another library for
+// products is measured anew.
 static enum neb_status kept_path(char *out, size_t cap) {
     const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    char host[64] = "", dir[NEB_PATH_MAX], name[160];
+    char host[64] = "", library[64], dir[NEB_PATH_MAX], name[224];
     cpu_set_t set;
     int processors = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
     if (!(xdg && *xdg) && !(home && *home))
@@ -260,7 +261,12 @@ static enum neb_status kept_path(char *out, size_t cap) {
     for (char *c = host; *c; c++)
         if (*c == '/')
             *c = '_';
-    snprintf(name, sizeof name, "plan-%d-%s-%s-%d.json", VERSION, host, kern_cpu_isa(), processors);
+    snprintf(library, sizeof library, "%s", kern_cpu_library());
+    for (char *c = library; *c; c++)
+        if (*c == '/' || *c == ' ')
+            *c = '-';
+    snprintf(name, sizeof name, "plan-%d-%s-%s-%s-%d.json", VERSION, host, kern_cpu_isa(), library,
+             processors);
     NEB_TRY(xdg && *xdg ? neb_path(dir, sizeof dir, xdg, "nebula")
                         : neb_path(dir, sizeof dir, home, ".cache/nebula"));
     NEB_TRY(neb_fs_mkdirs(dir, 0755));

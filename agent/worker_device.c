@@ -41,8 +41,10 @@ void worker_device_settle(struct agent_worker *w) {
 }
 
 void worker_device_products(struct agent_worker *w) {
-    if (!worker_in_bf16(w))
+    if (!worker_in_bf16(w)) {
+        neb_info("training on processors, with products by %s", kern_cpu_library());
         return;
+    }
     w->products = kern_cpu_products(w->K);
     double gain = kern_cpu_bf16_gain(w->K);
     neb_info("training on processors, with products in %s, %.1f times as fast as in fp32",

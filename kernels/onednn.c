@@ -3,6 +3,8 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stddef.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 struct version { // the beginning of dnnl_version_t
     int major, minor, patch;
@@ -12,6 +14,17 @@ struct version { // the beginning of dnnl_version_t
 enum { SEQUENTIAL = 1, OPENMP = 2 };
 
 static struct onednn the;
+
+// oneDNN writes its kernels when they are first used, and ends the process where it may not (systemd: MemoryDenyWriteExecute).
+static bool may_write_code(void) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    void *p = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return false;
+    bool may = mprotect(p, page, PROT_READ | PROT_EXEC) == 0;
+    munmap(p, page);
+    return may;
+}
 
 static const char *load(struct onednn *d) {
     static const char *const names[] = {"libdnnl.so.3", "libdnnl.so.2"};
@@ -27,6 +40,8 @@ static const char *load(struct onednn *d) {
         so = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
     if (!so)
         return "oneDNN is not installed (Debian: libdnnl2)";
+    if (!may_write_code())
+        return "oneDNN may not make memory executable here (systemd: MemoryDenyWriteExecute)";
     sgemm.p = dlsym(so, "dnnl_sgemm");
     bf16.p = dlsym(so, "dnnl_gemm_bf16bf16f32");
     version.p = dlsym(so, "dnnl_version");

@@ -10,16 +10,22 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cblas.h>
 #include <cmocka.h>
 
+#ifndef PR_SET_MDWE // Linux 6.3
+#define PR_SET_MDWE              65
+#define PR_MDWE_REFUSE_EXEC_GAIN 1
+#endif
+
 extern void gotoblas_dynamic_init(void) __attribute__((weak));
 extern void gotoblas_dynamic_quit(void) __attribute__((weak));
 
-enum { AS_WANTED = 0, WRONG_CORE, WRONG_PRODUCT, WRONG_LIBRARY, NO_BACKEND };
+enum { AS_WANTED = 0, WRONG_CORE, WRONG_PRODUCT, WRONG_LIBRARY, NO_BACKEND, CANNOT };
 
 static int product_is_right(struct kern *K) {
     enum { M = 37, N = 41, D = 29 };
@@ -113,6 +119,19 @@ static void test_library_asked_for(void **state) {
     assert_int_equal(outcome_of(chosen, OPENBLAS, OPENBLAS), AS_WANTED);
     assert_int_equal(outcome_of(chosen, ONEDNN, dnn ? ONEDNN : OPENBLAS), AS_WANTED);
 }
+// A process that may not make memory executable, as under systemd's MemoryDenyWriteExecute: oneDNN would end it.
+static int confined(int asked, int library) {
+    return prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0) ? CANNOT : chosen(asked, library);
+}
+static void test_no_executable_memory(void **state) {
+    (void)state;
+    int outcome = outcome_of(confined, ONEDNN, OPENBLAS);
+    if (outcome == CANNOT) {
+        print_message("this kernel is older than PR_SET_MDWE\n");
+        skip();
+    }
+    assert_int_equal(outcome, AS_WANTED);
+}
 static void test_library_of_its_own_choice(void **state) {
     (void)state;
     int better = 0;
@@ -138,7 +157,8 @@ static void test_this_machine(void **state) {
 
 int main(void) {
     const struct CMUnitTest libraries[] = {cmocka_unit_test(test_library_asked_for),
-                                           cmocka_unit_test(test_library_of_its_own_choice)},
+                                           cmocka_unit_test(test_library_of_its_own_choice),
+                                           cmocka_unit_test(test_no_executable_memory)},
                             cores[] = {cmocka_unit_test(test_mistake_is_put_right),
                                        cmocka_unit_test(test_what_was_asked_for_stays),
                                        cmocka_unit_test(test_this_machine)};
