@@ -42,7 +42,7 @@ void worker_device_settle(struct agent_worker *w) {
 
 void worker_device_products(struct agent_worker *w) {
     if (!worker_in_bf16(w)) {
-        neb_info("training on processors, with products by %s", kern_cpu_library());
+        neb_info("products by %s", kern_cpu_library());
         return;
     }
     w->products = kern_cpu_products(w->K);
