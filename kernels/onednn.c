@@ -15,7 +15,7 @@ enum { SEQUENTIAL = 1, OPENMP = 2 };
 
 static struct onednn the;
 
-// oneDNN writes its kernels when they are first used, and ends the process where it may not (systemd: MemoryDenyWriteExecute).
+// oneDNN writes its kernels when they are first used. Where it may not its calls fail, and say no reason.
 static bool may_write_code(void) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     void *p = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -119,7 +119,7 @@ static void test_library_asked_for(void **state) {
     assert_int_equal(outcome_of(chosen, OPENBLAS, OPENBLAS), AS_WANTED);
     assert_int_equal(outcome_of(chosen, ONEDNN, dnn ? ONEDNN : OPENBLAS), AS_WANTED);
 }
-// A process that may not make memory executable, as under systemd's MemoryDenyWriteExecute: oneDNN would end it.
+// A process that may not make memory executable, as under systemd's MemoryDenyWriteExecute: oneDNN cannot make its kernels.
 static int confined(int asked, int library) {
     return prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0) ? CANNOT : chosen(asked, library);
 }
