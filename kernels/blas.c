@@ -1,7 +1,7 @@
 // Which library multiplies in fp32, and with which of its kernels: decided once in a process, by the machine and not by a clock, so
 // that a run that is resumed gets the same bits.
 //
-// OpenBLAS, but oneDNN (onednn.h) on Intel processors with AVX-512, where it is there: 15 to 27 % faster at the shapes of training
+// OpenBLAS, but oneDNN (onednn.h) on Intel processors with AVX-512, where it is there: 14 to 21 % faster at the shapes of training
 // (README.md), mostly in packing operands. NEBULA_SGEMM=openblas|onednn asks for one.
 //
 // OpenBLAS chooses kernels by the processor's model when it is loaded; releases before 0.3.25 (Debian 12 has 0.3.21) take an Intel
@@ -95,7 +95,7 @@ static void choose_onednn(void) {
     if (why && wanted)
         neb_warn("NEBULA_SGEMM=onednn: %s; OpenBLAS multiplies", why);
     else if (why)
-        neb_info("products are 15 to 27 %% slower than they could be: %s", why);
+        neb_info("products could be 14 to 21 %% faster: %s", why);
     if (!why)
         the.dnn = d;
 }

@@ -55,8 +55,9 @@ digests_equal "$T/mixed"
 round_digests_equal "$T/mixed"
 [[ $(summary '[.clusters[].device] | join(" ")' "$T/mixed") == 'attached trainer cpu ('* ]] || fail "devices of the mixed run"
 
-# Its exchange is planned like that of any other: a link of no length carries a finer codec (a coarser one, where the machine is so loaded
-# that updates come late).
+# Its exchange is planned like that of any other: a link of no length carries a finer codec (of one of both a coarser one, where the machine is
+# so loaded that its updates come late).
+jq -s -e 'any(.[]; .kind == "tune" and .plan_codec == "int8")' "$T/mixed/metrics.jsonl" >/dev/null || fail "no finer codec was planned: $(jq -c 'select(.kind == "tune")' "$T/mixed/metrics.jsonl")"
 for c in alpha beta; do
     jq -s -e --arg c "$c" 'any(.[]; .kind == "tune" and .cluster == $c and .plan_codec != "int4")' "$T/mixed/metrics.jsonl" >/dev/null ||
         fail "no other codec was planned for $c: $(jq -c 'select(.kind == "tune")' "$T/mixed/metrics.jsonl")"

@@ -25,7 +25,7 @@
 extern void gotoblas_dynamic_init(void) __attribute__((weak));
 extern void gotoblas_dynamic_quit(void) __attribute__((weak));
 
-enum { AS_WANTED = 0, WRONG_CORE, WRONG_PRODUCT, WRONG_LIBRARY, NO_BACKEND, CANNOT };
+enum { AS_WANTED = 0, WRONG_CORE, WRONG_PRODUCT, WRONG_LIBRARY, NO_BACKEND, NO_REASON, CANNOT };
 
 static int product_is_right(struct kern *K) {
     enum { M = 37, N = 41, D = 29 };
@@ -121,7 +121,12 @@ static void test_library_asked_for(void **state) {
 }
 // A process that may not make memory executable, as under systemd's MemoryDenyWriteExecute: oneDNN cannot make its kernels.
 static int confined(int asked, int library) {
-    return prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0) ? CANNOT : chosen(asked, library);
+    if (prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0) != 0)
+        return CANNOT;
+    int bad = chosen(asked, library);
+    const char *why = onednn_find()->missing; // what a user reads
+    bool said = why && (strstr(why, "executable") || strstr(why, "not installed"));
+    return bad ? bad : said ? AS_WANTED : NO_REASON;
 }
 static void test_no_executable_memory(void **state) {
     (void)state;
