@@ -1,12 +1,12 @@
 // Which library multiplies in fp32, and with which of its kernels: decided once in a process, by the machine and not by a clock, so
 // that a run that is resumed gets the same bits.
 //
-// OpenBLAS, but oneDNN (onednn.h) on Intel processors with AVX-512, where it is there: 14 to 21 % faster at the shapes of training
+// OpenBLAS, but oneDNN (onednn.h) on x86 processors with AVX-512, where it is there: 7 to 21 % faster at the shapes of training
 // (README.md), mostly in packing operands. NEBULA_SGEMM=openblas|onednn asks for one.
 //
 // OpenBLAS chooses kernels by the processor's model when it is loaded; releases before 0.3.25 (Debian 12 has 0.3.21) take an Intel
 // model that is newer than they are for the last one they could not mistake, Prescott of 2004, whose products use a fifth of the
-// processor (their issue 4267). We choose again then, by instruction set.
+// processor (their issue 4267). We choose again where it chose less than the instruction set allows.
 #include "agent/base/log.h"
 #include "kernels/cpu.h"
 #include "kernels/onednn.h"
@@ -72,7 +72,7 @@ static bool proves_itself(const struct onednn *d) {
 
 static bool is_better_here(void) {
 #if defined(__x86_64__)
-    return __builtin_cpu_is("intel") && cpu_isa_find("avx512");
+    return cpu_isa_find("avx512");
 #else
     return false;
 #endif
@@ -95,27 +95,43 @@ static void choose_onednn(void) {
     if (why && wanted)
         neb_warn("NEBULA_SGEMM=onednn: %s; OpenBLAS multiplies", why);
     else if (why)
-        neb_info("products could be 14 to 21 %% faster: %s", why);
+        neb_info("products could be 7 to 21 %% faster: %s", why);
     if (!why)
         the.dnn = d;
 }
 
+// NULL: none, or the one that was chosen will do.
+static const char *better_core(void) {
+    static const char *const of_avx512[] = {"SkylakeX", "Cooperlake", "Sapphirerapids"};
+    const char *now = openblas_get_corename();
+    if (!cpu_isa_find("avx512"))
+        return cpu_isa_find("avx2") && strcmp(now, "Prescott") == 0 ? "Haswell" : NULL;
+    for (size_t i = 0; i < sizeof of_avx512 / sizeof *of_avx512; i++)
+        if (strcmp(now, of_avx512[i]) == 0)
+            return NULL;
+    return of_avx512[0];
+}
+
 static void choose_core(void) {
-    const char *wanted = getenv(variable), *better = cpu_isa_find("avx512") ? "SkylakeX"
-                                                     : cpu_isa_find("avx2") ? "Haswell"
-                                                                            : NULL;
-    if ((wanted && *wanted) || !better || strcmp(openblas_get_corename(), "Prescott") != 0)
+    const char *wanted = getenv(variable), *better = better_core();
+    if (!better)
         return;
+    if (wanted && *wanted) {
+        if (!the.dnn)
+            neb_info("%s=%s leaves a part of this processor unused: it could run kernels of %s",
+                     variable, wanted, better);
+        return;
+    }
     if (gotoblas_dynamic_init && gotoblas_dynamic_quit) {
         setenv(variable, better, 1);
         gotoblas_dynamic_quit();
         gotoblas_dynamic_init();
         unsetenv(variable); // a program that we start may be another's
     }
-    if (!the.dnn && strcmp(openblas_get_corename(), "Prescott") == 0)
-        neb_warn(
-            "OpenBLAS does not know this processor and multiplies with a fifth of it; set %s=%s",
-            variable, better);
+    if (!the.dnn && better_core())
+        neb_warn("OpenBLAS does not know this processor and multiplies with half of it or less "
+                 "(kernels of %s); set %s=%s",
+                 openblas_get_corename(), variable, better);
 }
 
 static void choose(void) {
