@@ -60,7 +60,8 @@ static bool newer_may_come(struct run *r) {
     return neb_now() - r->odd_since < patience;
 }
 
-static enum neb_status on_line(struct run *r, json_t *line) {
+static enum neb_status on_line(struct run *r, json_t *line, double late_s) {
+    neb_ns late = (neb_ns)(late_s * NEB_S);
     int i = cluster_index(r, json_string_value(json_object_get(line, "cluster")));
     const char *kind = json_string_value(json_object_get(line, "kind"));
     char text[256];
@@ -72,9 +73,9 @@ static enum neb_status on_line(struct run *r, json_t *line) {
     }
     if (r->odd_since && says_stopped(r->reports[i]))
         r->odd_since = neb_now();
-    NEB_TRY(agent_metrics_add(r->metrics, neb_now(), json_incref(line)));
+    NEB_TRY(agent_metrics_add(r->metrics, neb_now() - late, json_incref(line)));
     agent_progress_metrics(r->progress, i, line);
-    agent_tensorboard_line(r->tensorboard, i, line, neb_wall_now());
+    agent_tensorboard_line(r->tensorboard, i, line, neb_wall_now() - late);
     if (!strcmp(kind, "fault")) {
         const char *what = json_string_value(json_object_get(line, "text"));
         snprintf(text, sizeof text, "%s: %s", r->job.clusters[i].name, what ? what : "fault");
@@ -89,7 +90,8 @@ static enum neb_status on_event(struct run *r, struct agent_ipc_msg *m) {
     if (st != NEB_OK) {
         ; // the job is not there any more
     } else if (!strcmp(ev, "line")) {
-        st = on_line(r, json_object_get(m->head, "line"));
+        st = on_line(r, json_object_get(m->head, "line"),
+                     json_number_value(json_object_get(m->head, "late_s")));
     } else if (!strcmp(ev, "status")) {
         pretrain_on_status(r, m->head);
     } else if (!strcmp(ev, "report")) {

@@ -37,13 +37,16 @@ enum agent_message {
     // {"id", "spec", "home", "sig"}, reliable, from home; with "resume": from any cluster of the job; unreliable with "again": to a
     // peer that came back
     AGENT_MSG_JOB = 1,
-    AGENT_MSG_STOP,       // reliable: {"id"}, from a cluster of the job, as the next three
-    AGENT_MSG_REFUSED,    // reliable: {"id", "reason"}
-    AGENT_MSG_REPORT,     // reliable: {"id", "report"}, to home
-    AGENT_MSG_METRICS,    // telemetry: {"id", "line"}, to home
+    AGENT_MSG_STOP,    // reliable: {"id"}, from a cluster of the job, as the next three
+    AGENT_MSG_REFUSED, // reliable: {"id", "reason"}
+    AGENT_MSG_REPORT,  // reliable: {"id", "report"}, to home
+    // {"id", "lines": [{"n", "line", "late_s"}]} (agent/lines.h), to home: telemetry; reliable where the link is down and the agent, or
+    // the job, ends
+    AGENT_MSG_METRICS,
     AGENT_MSG_LIST_STAND, // telemetry: version u64, digest (agent/spread.h)
     AGENT_MSG_LIST,       // telemetry: a signed member list
     AGENT_MSG_SUMS,       // telemetry: inter/sums.h
+    AGENT_MSG_HAD,        // telemetry: {"id", "had"}, from home when the link is up again
 };
 
 #endif

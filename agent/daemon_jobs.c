@@ -5,6 +5,7 @@
 #include "agent/daemon_state.h"
 #include "agent/distill.h"
 #include "agent/launch.h"
+#include "agent/lines.h"
 #include "agent/policy.h"
 #include "agent/sums.h"
 #include "agent/worker.h"
@@ -93,6 +94,7 @@ void daemon_job_forget(struct daemon *d, struct agent_jobrun *j) {
         inter_streams_close(inter_service_streams(d->service), j->id, false) != NEB_OK)
         neb_warn("streams of job %s could not be closed", j->job.name);
     agent_sums_close(&j->sums);
+    agent_lines_destroy(&j->lines);
     json_decref(j->spec);
     json_decref(j->report);
     for (int i = 0; i < j->job.n_clusters; i++)
@@ -235,6 +237,8 @@ static bool is_known(struct daemon *d, const char *hex) {
 
 static void set_home(const struct daemon *d, struct agent_jobrun *j, uint32_t home,
                      const char *owner) {
+    if (home != j->home)
+        agent_lines_destroy(&j->lines); // they were for another one
     j->local = home == UINT32_MAX;
     j->home = home;
     j->adopted = home == AGENT_PEER_NONE;
@@ -326,7 +330,7 @@ void daemon_job_fail(struct daemon *d, struct agent_jobrun *j, const char *text)
     j->reported = true;
     json_decref(j->report);
     j->report = json_pack("{s:s,s:s}", "name", daemon_name(d), "error", text);
-    daemon_publish(d, j, "report", "report", json_incref(j->report), true);
+    daemon_publish_report(d, j, json_incref(j->report));
 }
 
 void daemon_job_stop(struct daemon *d, struct agent_jobrun *j) {
@@ -375,10 +379,7 @@ void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status) {
         j->restarts++;
         neb_warn("worker of job %s ended (%s); restart %d of %d from its last checkpoint",
                  j->job.name, reason, j->restarts, AGENT_RESTARTS_MAX);
-        daemon_publish(d, j, "line", "line",
-                       json_pack("{s:s,s:s,s:s}", "kind", "fault", "cluster", daemon_name(d),
-                                 "text", "worker ended; restarted"),
-                       false);
+        daemon_note_fault(d, j, "worker ended; restarted");
         if (start_worker(d, j) == NEB_OK)
             return;
     }

@@ -188,7 +188,7 @@ static void on_metrics(struct daemon *d, struct agent_jobrun *j, struct agent_ip
     json_t *step = json_object_get(line, "step");
     if (json_is_integer(step))
         j->last_step = json_integer_value(step);
-    daemon_publish(d, j, "line", "line", line, false);
+    daemon_publish_line(d, j, line, 0);
 }
 
 static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
@@ -218,7 +218,9 @@ static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
     j->reported = true;
     // suspended: not its last word
     if (!j->suspended || !json_is_true(json_object_get(report, "stopped")))
-        daemon_publish(d, j, "report", "report", json_incref(report), true);
+        daemon_publish_report(d, j, json_incref(report));
+    else
+        daemon_store_lines(d, j);
     if (agent_attach_waits(j)) // no process of ours ends with it
         daemon_worker_ended(d, j, 0);
 }
@@ -226,10 +228,7 @@ static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
 void daemon_trainer_left(struct daemon *d, struct agent_jobrun *j, bool said_so) {
     if (j->state == AGENT_JOB_ENDED || !agent_attach_left(j, said_so))
         return;
-    daemon_publish(d, j, "line", "line",
-                   json_pack("{s:s,s:s,s:s}", "kind", "fault", "cluster", daemon_name(d), "text",
-                             "the attached trainer is gone"),
-                   false);
+    daemon_note_fault(d, j, "the attached trainer is gone");
     if (j->state == AGENT_JOB_STOPPING) {
         daemon_job_fail(d, j, "stopped while no trainer was attached");
         daemon_job_end(d, j, "stopped");

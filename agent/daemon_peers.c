@@ -2,6 +2,7 @@
 #include "agent/base/log.h"
 #include "agent/daemon_state.h"
 #include "agent/json.h"
+#include "agent/lines.h"
 #include "agent/policy.h"
 #include "agent/status.h"
 #include "agent/sums.h"
@@ -147,20 +148,46 @@ static void on_refused(struct daemon *d, struct agent_jobrun *j, const char *fro
                        const json_t *body) {
     const char *reason = json_string_value(json_object_get(body, "reason"));
     neb_warn("job %s: %s refuses it: %s", j->job.name, from, reason ? reason : "no reason given");
-    daemon_publish(d, j, "report", "report",
-                   json_pack("{s:s,s:s}", "name", from, "error", reason ? reason : "refused"),
-                   true);
+    daemon_publish_report(
+        d, j, json_pack("{s:s,s:s}", "name", from, "error", reason ? reason : "refused"));
     daemon_job_stop(d, j);
 }
 
-// A line of metrics or a report of another cluster, of a job that was submitted here.
-static void on_told(struct daemon *d, struct agent_jobrun *j, const char *from, const char *ev,
-                    const char *who, const json_t *body) {
-    json_t *o = json_object_get(body, ev);
-    if (!j->local || !json_is_object(o))
+// Of another cluster, of a job that was submitted here. Who it is from is not for it to say.
+static void on_report(struct daemon *d, struct agent_jobrun *j, const char *from,
+                      const json_t *body) {
+    json_t *report = json_object_get(body, "report");
+    if (!j->local || !json_is_object(report))
         return;
-    json_object_set_new(o, who, json_string(from)); // who it is from is not for it to say
-    daemon_publish(d, j, ev, ev, json_incref(o), !strcmp(ev, "report"));
+    json_object_set_new(report, "name", json_string(from));
+    daemon_publish_report(d, j, json_incref(report));
+}
+static void on_lines(struct daemon *d, struct agent_jobrun *j, uint32_t peer, const char *from,
+                     const json_t *body) {
+    const double latest_s = 365 * 86400;
+    json_t *o;
+    size_t i;
+    if (!j->local)
+        return;
+    json_array_foreach(json_object_get(body, "lines"), i, o) {
+        json_t *line = json_object_get(o, "line");
+        double late_s = json_number_value(json_object_get(o, "late_s"));
+        if (!json_is_object(line))
+            continue;
+        for (int k = 0; k < j->job.n_clusters; k++)
+            if (k != j->self && j->peers[k] == peer)
+                j->had[k] = json_integer_value(json_object_get(o, "n"));
+        json_object_set_new(line, "cluster", json_string(from));
+        daemon_publish_line(d, j, json_incref(line), late_s > 0 && late_s < latest_s ? late_s : 0);
+    }
+}
+
+// The link to the agent where the job was submitted was down: what it has of our lines.
+static void on_had(struct daemon *d, struct agent_jobrun *j, const json_t *body) {
+    if (!j->lines)
+        return;
+    agent_lines_had(j->lines, json_integer_value(json_object_get(body, "had")));
+    daemon_lines_due(d, j);
 }
 
 void daemon_on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *p, size_t n) {
@@ -185,6 +212,8 @@ void daemon_on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *
         agent_json_plain(body);
     const char *hex = json_string_value(json_object_get(body, "id"));
     struct agent_jobrun *j = daemon_job(d, hex);
+    if (kind == AGENT_MSG_HAD && j && !j->local && j->home == peer)
+        on_had(d, j, body);
     if (j && !is_cluster(j, peer)) // a member, but not of this job
         j = NULL;
     if (kind == AGENT_MSG_JOB && hex)
@@ -194,10 +223,24 @@ void daemon_on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *
     else if (kind == AGENT_MSG_REFUSED && j)
         on_refused(d, j, from, body);
     else if (kind == AGENT_MSG_METRICS && j)
-        on_told(d, j, from, "line", "cluster", body);
+        on_lines(d, j, peer, from, body);
     else if (kind == AGENT_MSG_REPORT && j)
-        on_told(d, j, from, "report", "name", body);
+        on_report(d, j, from, body);
     json_decref(body);
+}
+
+// Lines of jobs wait for the links to where those were submitted; from there, every other cluster hears which of its lines came.
+static void tend_lines(struct daemon *d, uint32_t peer, bool up) {
+    for (int i = 0; i < AGENT_JOBS_MAX; i++) {
+        struct agent_jobrun *j = &d->jobs[i];
+        if (j->used && j->lines && j->home == peer)
+            agent_lines_link(j->lines, up, neb_now());
+        for (int k = 0; up && j->used && j->local && j->linked && k < j->job.n_clusters; k++)
+            if (k != j->self && j->peers[k] == peer)
+                daemon_post(d, peer, AGENT_MSG_HAD,
+                            json_pack("{s:s,s:I}", "id", j->hex, "had", (json_int_t)j->had[k]),
+                            false);
+    }
 }
 
 void daemon_on_peer(void *user, uint32_t peer, bool up) {
@@ -208,6 +251,7 @@ void daemon_on_peer(void *user, uint32_t peer, bool up) {
         return;
     }
     neb_info("link to %s is %s", d->members.m[peer].pub.name, up ? "up" : "down");
+    tend_lines(d, peer, up);
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
         struct agent_jobrun *j = &d->jobs[i];
         if (!j->used || j->state == AGENT_JOB_ENDED || !j->linked)
@@ -223,10 +267,7 @@ void daemon_on_peer(void *user, uint32_t peer, bool up) {
         char text[160];
         snprintf(text, sizeof text, "link to %s is %s", d->members.m[peer].pub.name,
                  up ? "up" : "down");
-        daemon_publish(
-            d, j, "line", "line",
-            json_pack("{s:s,s:s,s:s}", "kind", "fault", "cluster", daemon_name(d), "text", text),
-            false);
+        daemon_note_fault(d, j, text);
     }
 }
 

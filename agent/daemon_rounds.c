@@ -74,7 +74,7 @@ static void witness_commit(struct daemon *d, struct agent_jobrun *j, const struc
     j->reported = true;
     json_decref(j->report);
     j->report = json_pack("{s:s,s:b}", "name", daemon_name(d), "witness", true);
-    daemon_publish(d, j, "report", "report", json_incref(j->report), true);
+    daemon_publish_report(d, j, json_incref(j->report));
     daemon_job_end(d, j, "done");
 }
 

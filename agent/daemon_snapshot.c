@@ -53,7 +53,7 @@ static bool refused(struct daemon *d, struct agent_jobrun *j, const char *dir) {
     j->reported = true;
     json_decref(j->report);
     j->report = json_pack("{s:s,s:s,s:b}", "name", daemon_name(d), "error", text, "refused", true);
-    daemon_publish(d, j, "report", "report", json_incref(j->report), true);
+    daemon_publish_report(d, j, json_incref(j->report));
     daemon_job_stop(d, j);
     return true;
 }

@@ -66,10 +66,14 @@ void daemon_post(struct daemon *d, uint32_t peer, enum agent_message kind, json_
                  bool reliable);
 // The job goes on: a stop that an outage kept from the others must not reach them later.
 void daemon_unpost_stop(struct daemon *d, const struct agent_jobrun *j);
-// An event of a job for everybody who follows it: local watchers, and the agent where it was submitted.
-void daemon_publish(struct daemon *d, struct agent_jobrun *j, const char *ev, const char *key,
-                    json_t *body, bool reliable);
-void daemon_say_fault(struct daemon *d, struct agent_jobrun *j, const char *text);
+// A line of metrics for everybody who follows the job: local watchers, and the agent where it was submitted. late_s: made so long ago.
+void daemon_publish_line(struct daemon *d, struct agent_jobrun *j, json_t *line, double late_s);
+void daemon_publish_report(struct daemon *d, struct agent_jobrun *j, json_t *report);
+void daemon_lines_due(struct daemon *d, struct agent_jobrun *j); // those that wait no more
+// Lines that wait for a link go into the ledger: this agent, or the job, comes to its end.
+void daemon_store_lines(struct daemon *d, struct agent_jobrun *j);
+void daemon_note_fault(struct daemon *d, struct agent_jobrun *j, const char *text); // a line
+void daemon_say_fault(struct daemon *d, struct agent_jobrun *j, const char *text); // in the log too
 // Other clusters that are heard; *expected: enough of them for a commit.
 int daemon_peers_alive(const struct daemon *d, const struct agent_jobrun *j, bool *expected);
 // other clusters that are still members

@@ -2,6 +2,7 @@
 #include "agent/base/log.h"
 #include "agent/daemon_state.h"
 #include "agent/distill.h"
+#include "agent/lines.h"
 #include "agent/report.h"
 #include "agent/status.h"
 #include "agent/sums.h"
@@ -48,43 +49,82 @@ void daemon_unpost_stop(struct daemon *d, const struct agent_jobrun *j) {
     free(text);
 }
 
-// What the other clusters say, kept for who follows the job from later on; a report of a former run until the cluster makes further steps.
-static void keep(struct agent_jobrun *j, const char *ev, json_t *body) {
-    bool report = !strcmp(ev, "report");
-    const char *who = json_string_value(json_object_get(body, report ? "name" : "cluster"));
-    for (int i = 0; who && i < j->job.n_clusters; i++) {
-        if (i == j->self || strcmp(j->job.clusters[i].name, who) != 0 ||
-            (!report && !agent_report_is_former(j->others[i], body)))
-            continue;
-        json_decref(j->others[i]);
-        j->others[i] = report ? json_incref(body) : NULL;
-    }
-}
-
-// An event of a job for everybody who follows it: local watchers, and the agent where it was submitted.
-void daemon_publish(struct daemon *d, struct agent_jobrun *j, const char *ev, const char *key,
-                    json_t *body, bool reliable) {
-    const char *error = json_string_value(json_object_get(body, "error")),
-               *who = json_string_value(json_object_get(body, "name"));
-    if (!strcmp(ev, "line"))
-        agent_view_line(d->view, j->hex, j->job.sync.interval, body, neb_seconds(neb_wall_now()));
-    else if (error)
-        agent_view_event(d->view, j->hex, who ? who : daemon_name(d), error,
-                         neb_seconds(neb_wall_now()));
-    keep(j, ev, body);
+static void tell_watchers(struct daemon *d, struct agent_jobrun *j, json_t *event) {
     for (int i = 0; i < AGENT_WATCHERS_MAX; i++) // who takes nothing is gone, or asks again
         if (j->watchers[i].len &&
-            agent_ipc_send(d->ipc, &j->watchers[i],
-                           json_pack("{s:s,s:s,s:O}", "ev", ev, "job", j->hex, key, body), NULL,
-                           0) != NEB_OK)
+            agent_ipc_send(d->ipc, &j->watchers[i], json_incref(event), NULL, 0) != NEB_OK)
             j->watchers[i] = (struct agent_ipc_client){0};
-    if (!j->local && !strcmp(ev, "line"))
-        daemon_post(d, j->home, AGENT_MSG_METRICS,
-                    json_pack("{s:s,s:O}", "id", j->hex, "line", body), false);
-    else if (!j->local && !strcmp(ev, "report"))
+    json_decref(event);
+}
+
+static int other_cluster(const struct agent_jobrun *j, const char *name) {
+    for (int i = 0; name && i < j->job.n_clusters; i++)
+        if (i != j->self && strcmp(j->job.clusters[i].name, name) == 0)
+            return i;
+    return -1;
+}
+
+enum { LINES_BYTES = 48 << 10 }; // of one message
+
+static void send_lines(struct daemon *d, struct agent_jobrun *j, json_t *lines, bool reliable) {
+    daemon_post(d, j->home, AGENT_MSG_METRICS, json_pack("{s:s,s:o}", "id", j->hex, "lines", lines),
+                reliable);
+}
+
+void daemon_lines_due(struct daemon *d, struct agent_jobrun *j) {
+    json_t *lines;
+    while (j->lines && (lines = agent_lines_next(j->lines, neb_now(), LINES_BYTES)))
+        send_lines(d, j, lines, false);
+}
+
+void daemon_store_lines(struct daemon *d, struct agent_jobrun *j) {
+    json_t *lines;
+    while (j->lines && (lines = agent_lines_take(j->lines, neb_now(), LINES_BYTES)))
+        send_lines(d, j, lines, true);
+}
+
+void daemon_publish_line(struct daemon *d, struct agent_jobrun *j, json_t *line, double late_s) {
+    double unix_s = neb_seconds(neb_wall_now());
+    int other = other_cluster(j, json_string_value(json_object_get(line, "cluster")));
+    agent_view_line(d->view, j->hex, j->job.sync.interval, line, unix_s - late_s);
+    // a report of a former run stays until the cluster makes further steps
+    if (other >= 0 && agent_report_is_former(j->others[other], line)) {
+        json_decref(j->others[other]);
+        j->others[other] = NULL;
+    }
+    json_t *event = json_pack("{s:s,s:s,s:O}", "ev", "line", "job", j->hex, "line", line);
+    if (late_s > 0)
+        json_object_set_new(event, "late_s", json_real(late_s));
+    tell_watchers(d, j, event);
+    if (!j->local && !j->lines &&
+        agent_lines_create(d->up[j->home], neb_now(), &j->lines) != NEB_OK)
+        neb_warn("job %s: a line of metrics is lost", j->job.name);
+    if (!j->local && j->lines) {
+        agent_lines_add(j->lines, line, neb_now(), neb_wall_now() / NEB_MS);
+        daemon_lines_due(d, j);
+    }
+    json_decref(line);
+}
+
+void daemon_publish_report(struct daemon *d, struct agent_jobrun *j, json_t *report) {
+    const char *error = json_string_value(json_object_get(report, "error")),
+               *who = json_string_value(json_object_get(report, "name"));
+    int other = other_cluster(j, who);
+    if (error)
+        agent_view_event(d->view, j->hex, who ? who : daemon_name(d), error,
+                         neb_seconds(neb_wall_now()));
+    if (other >= 0) { // for who follows the job from later on
+        json_decref(j->others[other]);
+        j->others[other] = json_incref(report);
+    }
+    tell_watchers(d, j,
+                  json_pack("{s:s,s:s,s:O}", "ev", "report", "job", j->hex, "report", report));
+    if (!j->local) {
+        daemon_store_lines(d, j); // who has all reports waits for no more lines
         daemon_post(d, j->home, AGENT_MSG_REPORT,
-                    json_pack("{s:s,s:O}", "id", j->hex, "report", body), reliable);
-    json_decref(body);
+                    json_pack("{s:s,s:O}", "id", j->hex, "report", report), true);
+    }
+    json_decref(report);
 }
 
 // Other clusters that are heard; *expected: enough of them for a commit.
@@ -187,6 +227,7 @@ void daemon_tell_link(struct daemon *d, struct agent_jobrun *j) {
     uint64_t resent = 0;
     uint32_t stripes = 0;
     bool expected;
+    daemon_lines_due(d, j);
     if (!j->linked)
         return;
     struct agent_wan_bytes now = daemon_wan_bytes(d, j);
@@ -205,13 +246,13 @@ void daemon_tell_link(struct daemon *d, struct agent_jobrun *j) {
         resent += s.path.payload_resent;
         stripes = s.link.bulk_used > stripes ? s.link.bulk_used : stripes;
     }
-    daemon_publish(d, j, "line", "line",
-                   json_pack("{s:s,s:s,s:b,s:I,s:I,s:f,s:f,s:I,s:I}", "kind", "link", "cluster",
-                             daemon_name(d), "up", up, "sent_bytes", (json_int_t)now.sent,
-                             "recv_bytes", (json_int_t)now.recv, "goodput_bps", goodput, "rtt_ms",
-                             rtt, "resent_bytes", (json_int_t)resent, "stripes",
-                             (json_int_t)stripes),
-                   false);
+    daemon_publish_line(d, j,
+                        json_pack("{s:s,s:s,s:b,s:I,s:I,s:f,s:f,s:I,s:I}", "kind", "link",
+                                  "cluster", daemon_name(d), "up", up, "sent_bytes",
+                                  (json_int_t)now.sent, "recv_bytes", (json_int_t)now.recv,
+                                  "goodput_bps", goodput, "rtt_ms", rtt, "resent_bytes",
+                                  (json_int_t)resent, "stripes", (json_int_t)stripes),
+                        0);
 }
 
 // Rounds stand still until certain clusters are heard again: said when that begins, and when it is over.
@@ -292,10 +333,13 @@ json_t *daemon_status(struct daemon *d) {
     return root;
 }
 
+void daemon_note_fault(struct daemon *d, struct agent_jobrun *j, const char *text) {
+    daemon_publish_line(
+        d, j, json_pack("{s:s,s:s,s:s}", "kind", "fault", "cluster", daemon_name(d), "text", text),
+        0);
+}
+
 void daemon_say_fault(struct daemon *d, struct agent_jobrun *j, const char *text) {
     neb_warn("job %s: %s", j->job.name, text);
-    daemon_publish(
-        d, j, "line", "line",
-        json_pack("{s:s,s:s,s:s}", "kind", "fault", "cluster", daemon_name(d), "text", text),
-        false);
+    daemon_note_fault(d, j, text);
 }

@@ -24,6 +24,7 @@ struct agent_wan_bytes {
     uint64_t payload; // of `messages`: updates, batches, snapshots; the rest is headers and control
 };
 
+struct agent_lines;
 struct agent_sums;
 struct agent_jobrun {
     bool used;
@@ -35,9 +36,11 @@ struct agent_jobrun {
     uint32_t peers[AGENT_CLUSTERS_MAX]; // link peer of each cluster (of self: unused)
     bool federated;                     // rounds are exchanged
     struct agent_sums *sums;            // profile `private` (agent/sums.h); NULL otherwise
-    bool linked;              // other clusters are exchanged with: by rounds, or by streams
-    bool local;               // submitted here: reports of all clusters come here
-    uint32_t home;            // peer that submitted it, unless local
+    bool linked;                     // other clusters are exchanged with: by rounds, or by streams
+    bool local;                      // submitted here: reports of all clusters come here
+    uint32_t home;                   // peer that submitted it, unless local
+    struct agent_lines *lines;       // owned: of metrics, for home; NULL: local, or none yet
+    int64_t had[AGENT_CLUSTERS_MAX]; // local: the last line of each cluster, by its number; 0: none
     char owner[SEC_NAME_MAX]; // that member's name, which stays when it is revoked; "": local
     bool adopted;  // the owner is no member any more, and this site's operator has gone on with it
     bool orphaned; // the operator was told that the owner is no member any more

@@ -105,7 +105,7 @@ enum neb_status agent_metrics_add(struct agent_metrics *m, neb_ns now, json_t *l
     enum neb_status st = NEB_OK;
     char *text = NULL;
     json_t *whole = json_object(); // t comes first: people read these files too
-    double t = round(agent_metrics_seconds(m, now) * 1e3) / 1e3;
+    double t = round(fmax(agent_metrics_seconds(m, now), m->offset_s) * 1e3) / 1e3;
     if (!json_is_string(json_object_get(line, "kind"))) {
         st = neb_fail(NEB_ERR_INVALID, "%s: a line must be an object with a kind", m->path);
         goto out;

@@ -32,8 +32,17 @@ missed=$(jq -s '[.[] | select(.kind == "round" and .merge) | .missed] | max // 0
 jq -s -e '[.[] | select(.kind == "round" and .merge)] | group_by(.round) | any(.[]; (map(.cluster) | unique | length) == 2 and all(.[]; .missed >= 5))' \
     "$T/cut/metrics.jsonl" >/dev/null || fail "the two clusters' absences were merged in different rounds"
 
-# Mean training loss of each cluster, 20 logged steps before and after its own merge: single steps differ by half a nat. Lines that beta's
-# agent sends while the link is down do not arrive: its last 20 before the merge may be those before the outage.
+# What beta's agent said while nobody heard it has come since: every step of both, once, in order, with the time at which it was made.
+jq -s -e '
+    map(select(.kind == "step")) | group_by(.cluster) | (.[0] | map(.step)) as $alpha |
+    length == 2 and all(.[]; map(.step) == $alpha and map(.t) == (map(.t) | sort))' "$T/cut/metrics.jsonl" >/dev/null ||
+    fail "step lines of an outage are missing, or out of order"
+jq -s -e --argjson a $((down_at + 100)) --argjson b $((during - 100)) '
+    def t($of; $step): first(.[] | select(.kind == "step" and .cluster == $of and .step == $step)) | .t;
+    ([.[].cluster // empty] | unique) as [$x, $y] | t($x; $a) < t($y; $b) and t($y; $a) < t($x; $b)' "$T/cut/metrics.jsonl" >/dev/null ||
+    fail "step lines of an outage do not say when they were made"
+
+# Mean training loss of each cluster, 20 logged steps before and after its own merge: single steps differ by half a nat.
 merge_step=$(jq -s '[.[] | select(.kind == "round" and .merge) | .step] | max' "$T/cut/metrics.jsonl")
 jq -s -e '
     (map(select(.kind == "round" and .merge)) | group_by(.cluster) | map({key: .[0].cluster, value: (map(.step) | min)}) | from_entries) as $at |

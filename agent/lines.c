@@ -1,0 +1,163 @@
+#include "agent/lines.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const neb_ns kept_when_up = 30 * NEB_S, late_from = NEB_S, told_by = 10 * NEB_S;
+
+struct entry {
+    json_t *line; // owned
+    neb_ns at;
+    int64_t n;
+    size_t bytes; // as text, with its number
+    bool step;
+};
+
+// A ring: entries [first, first + count). Due are those from `next` on.
+struct agent_lines {
+    struct entry e[AGENT_LINES_MAX];
+    int first, count, next; // next: counted from first
+    int64_t last_n, down_n; // down_n: of the last one before the link went down
+    size_t bytes;
+    bool waits;            // for the link, or for what the other one had
+    neb_ns up_at;          // 0: the link is down
+    unsigned spacing, due; // in an outage: of so many steps one is kept, after so many more
+};
+
+static struct entry *at(struct agent_lines *l, int i) {
+    return &l->e[(l->first + i) % AGENT_LINES_MAX];
+}
+
+enum neb_status agent_lines_create(bool up, neb_ns now, struct agent_lines **out) {
+    struct agent_lines *l = calloc(1, sizeof *l);
+    *out = l;
+    if (!l)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for lines of metrics");
+    l->waits = !up;
+    l->up_at = up ? now : 0;
+    l->spacing = 1;
+    return NEB_OK;
+}
+
+static void drop_first(struct agent_lines *l) {
+    struct entry *e = at(l, 0);
+    json_decref(e->line);
+    l->bytes -= e->bytes;
+    l->first = (l->first + 1) % AGENT_LINES_MAX;
+    l->count--;
+    l->next -= l->next > 0;
+}
+
+void agent_lines_destroy(struct agent_lines **l) {
+    while (*l && (*l)->count)
+        drop_first(*l);
+    free(*l);
+    *l = NULL;
+}
+
+// Every second step of those that wait.
+static void thin(struct agent_lines *l) {
+    int kept = 0, next = l->next;
+    bool odd = false;
+    for (int i = 0; i < l->count; i++) {
+        struct entry e = *at(l, i);
+        odd ^= e.step;
+        if (e.step && !odd) {
+            json_decref(e.line);
+            l->bytes -= e.bytes;
+            next -= i < l->next;
+        } else {
+            *at(l, kept++) = e;
+        }
+    }
+    l->count = kept;
+    l->next = next;
+    l->spacing *= 2;
+    l->due = l->spacing - 1;
+}
+
+static bool is_full(const struct agent_lines *l, size_t more) {
+    return l->count == AGENT_LINES_MAX ||
+           (l->count && l->bytes + more > (size_t)AGENT_LINES_BYTES_MAX);
+}
+
+static void make_room(struct agent_lines *l, neb_ns now, size_t bytes) {
+    while (!l->waits && l->count && now - at(l, 0)->at > kept_when_up)
+        drop_first(l);
+    if (l->waits && is_full(l, bytes))
+        thin(l);
+    while (is_full(l, bytes))
+        drop_first(l);
+}
+
+void agent_lines_add(struct agent_lines *l, const json_t *line, neb_ns now, int64_t unix_ms) {
+    const char *kind = json_string_value(json_object_get(line, "kind"));
+    bool step = kind && !strcmp(kind, "step");
+    size_t bytes = json_dumpb(line, NULL, 0, JSON_COMPACT) + 64;
+    l->last_n = unix_ms > l->last_n ? unix_ms : l->last_n + 1;
+    if (l->waits && step && l->due) {
+        l->due--;
+        return;
+    }
+    make_room(l, now, bytes);
+    if (l->waits && step && !l->due)
+        l->due = l->spacing - 1;
+    json_t *copy = json_deep_copy(line);
+    if (!copy)
+        return;
+    l->bytes += bytes;
+    *at(l, l->count++) = (struct entry){copy, now, l->last_n, bytes, step};
+}
+
+void agent_lines_link(struct agent_lines *l, bool up, neb_ns now) {
+    l->up_at = up ? now : 0;
+    if (up || l->waits)
+        return;
+    l->waits = true;
+    l->down_n = l->last_n;
+    l->spacing = 1;
+    l->due = 0;
+}
+
+void agent_lines_had(struct agent_lines *l, int64_t had) {
+    had = had > 0 ? had : l->down_n;
+    l->waits = false;
+    l->next = 0;
+    while (l->next < l->count && at(l, l->next)->n <= had)
+        l->next++;
+}
+
+static json_t *next(struct agent_lines *l, neb_ns now, size_t max_bytes) {
+    json_t *list = NULL;
+    for (size_t bytes = 0; l->next < l->count; l->next++) {
+        const struct entry *e = at(l, l->next);
+        neb_ns age = now - e->at;
+        if (list && bytes + e->bytes > max_bytes)
+            break;
+        bytes += e->bytes;
+        list = list ? list : json_array();
+        json_t *o = json_pack("{s:I,s:O}", "n", (json_int_t)e->n, "line", e->line);
+        if (age >= late_from)
+            json_object_set_new(o, "late_s", json_real((double)(age / NEB_MS) / 1e3));
+        json_array_append_new(list, o);
+    }
+    return list;
+}
+
+json_t *agent_lines_next(struct agent_lines *l, neb_ns now, size_t max_bytes) {
+    if (l->waits && l->up_at && now - l->up_at > told_by) // what it had to say was lost
+        agent_lines_had(l, 0);
+    return l->waits ? NULL : next(l, now, max_bytes);
+}
+
+json_t *agent_lines_take(struct agent_lines *l, neb_ns now, size_t max_bytes) {
+    if (!l->waits)
+        return NULL;
+    while (l->count && at(l, 0)->n <= l->down_n)
+        drop_first(l);
+    l->next = 0;
+    json_t *list = next(l, now, max_bytes);
+    while (l->next)
+        drop_first(l);
+    return list;
+}

@@ -1,0 +1,35 @@
+// Lines of metrics that go to another agent, in order, through outages. A line is numbered and kept; while the link is down nothing is
+// sent. When it is up again, the other agent says which number it had last, and what came after follows: also what was sent into
+// a link that was dead already. No clock and no socket inside.
+//
+// Memory is bounded: while the link is up a line is kept for half a minute, longer than it takes to notice that it is not. In an outage
+// at most AGENT_LINES_MAX are kept: when they are too many, every second step is dropped, and of those to come as well, so
+// that the whole outage stays visible. Only then other lines, the oldest first.
+#ifndef AGENT_LINES_H
+#define AGENT_LINES_H
+#include "agent/base/clock.h"
+#include "agent/base/status.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+
+enum { AGENT_LINES_MAX = 1024, AGENT_LINES_BYTES_MAX = 1 << 20 };
+
+struct agent_lines; // one job at one agent; one thread. up: the link, now. NEB_ERR_NOMEM
+NEB_MUST_CHECK enum neb_status agent_lines_create(bool up, neb_ns now, struct agent_lines **out);
+void agent_lines_destroy(struct agent_lines **l); // NULL is allowed
+
+// Borrows line. unix_ms: numbers begin there, so that those of an agent that was started anew go on. Out of memory: it is lost.
+void agent_lines_add(struct agent_lines *l, const json_t *line, neb_ns now, int64_t unix_ms);
+// Lines wait from a link that goes down until agent_lines_had, or until the link has been up for ten seconds without it.
+void agent_lines_link(struct agent_lines *l, bool up, neb_ns now);
+// The other agent has what it had up to this number; 0: it does not know, and gets what was made since the link went down.
+void agent_lines_had(struct agent_lines *l, int64_t had);
+
+// The next of those that are due, at most max_bytes as text (but one, however long): [{"n", "line"}], of earlier ones
+// with "late_s", how long ago they were made. They stay kept, and are not due again but by agent_lines_had. NULL: none are.
+json_t *agent_lines_next(struct agent_lines *l, neb_ns now, size_t max_bytes);
+// The same of those that wait for the link, for who stores them until it is up; they are forgotten.
+json_t *agent_lines_take(struct agent_lines *l, neb_ns now, size_t max_bytes);
+
+#endif

@@ -1,0 +1,260 @@
+// agent/lines: what reaches the other agent through outages, in which order, and how much is kept.
+#include "agent/lines.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const size_t big = 48 << 10;
+
+static void add_kind(struct agent_lines *l, const char *kind, int step, neb_ns now) {
+    json_t *line = json_pack("{s:s,s:i}", "kind", kind, "step", step);
+    agent_lines_add(l, line, now, 5000 + now / NEB_MS);
+    json_decref(line);
+}
+static void add(struct agent_lines *l, int step, neb_ns now) { add_kind(l, "step", step, now); }
+
+// The other agent: takes what comes, and remembers the last number. Steps must go up.
+struct home {
+    int64_t had;
+    int n, last, others;
+    double late_s; // of the first since this was 0
+};
+static void deliver(struct home *h, json_t *list, bool arrives) {
+    const json_t *o;
+    size_t i;
+    json_array_foreach(list, i, o) {
+        const json_t *line = json_object_get(o, "line");
+        int step = (int)json_integer_value(json_object_get(line, "step"));
+        if (!arrives)
+            continue;
+        assert_true(json_integer_value(json_object_get(o, "n")) > h->had);
+        h->had = json_integer_value(json_object_get(o, "n"));
+        if (!h->late_s)
+            h->late_s = json_number_value(json_object_get(o, "late_s"));
+        h->n++;
+        if (strcmp(json_string_value(json_object_get(line, "kind")), "step") != 0) {
+            h->others++;
+            continue;
+        }
+        assert_true(step > h->last);
+        h->last = step;
+    }
+    json_decref(list);
+}
+static void send(struct agent_lines *l, struct home *h, neb_ns now, bool arrives) {
+    json_t *list;
+    while ((list = agent_lines_next(l, now, big)))
+        deliver(h, list, arrives);
+}
+
+static void test_straight_through(void **state) {
+    (void)state;
+    struct agent_lines *l;
+    struct home h = {0};
+    assert_int_equal(agent_lines_create(true, 0, &l), NEB_OK);
+    for (int i = 1; i <= 5 * AGENT_LINES_MAX; i++) { // more than are kept
+        add(l, i, i * NEB_MS);
+        send(l, &h, i * NEB_MS, true);
+        assert_int_equal(h.n, i);
+    }
+    assert_true(h.late_s == 0);
+    agent_lines_destroy(&l);
+    assert_null(l);
+    agent_lines_destroy(&l);
+}
+
+// The last lines before the link was known to be down were lost in it; none is there twice.
+static void test_outage(void **state) {
+    (void)state;
+    struct agent_lines *l;
+    struct home h = {0};
+    neb_ns now = 0;
+    assert_int_equal(agent_lines_create(true, 0, &l), NEB_OK);
+    for (int round = 0; round < 3; round++) {
+        int from = h.n;
+        for (int i = 1; i <= 300; i++) {
+            now += 50 * NEB_MS;
+            if (i == 200)
+                agent_lines_link(l, false, now);
+            add(l, from + i, now);
+            send(l, &h, now, i <= 120);
+            assert_int_equal(h.n, from + (i <= 120 ? i : 120));
+        }
+        agent_lines_link(l, true, now);
+        add(l, from + 301, now);
+        send(l, &h, now, true); // before it is known what it had
+        assert_int_equal(h.n, from + 120);
+        h.late_s = 0;
+        agent_lines_had(l, h.had);
+        send(l, &h, now, true);
+        assert_int_equal(h.n, from + 301);
+        assert_int_equal(h.last, from + 301);
+        assert_true(h.late_s > 8.94 && h.late_s < 8.96);
+    }
+    agent_lines_destroy(&l);
+}
+
+// It goes down again while lines are on their way.
+static void test_outage_in_the_end(void **state) {
+    (void)state;
+    struct agent_lines *l;
+    struct home h = {0};
+    assert_int_equal(agent_lines_create(false, 0, &l), NEB_OK); // down from the beginning
+    for (int i = 1; i <= 500; i++)
+        add(l, i, i * NEB_MS);
+    send(l, &h, NEB_S, true);
+    assert_int_equal(h.n, 0);
+    agent_lines_link(l, true, NEB_S);
+    agent_lines_had(l, 0);
+    deliver(&h, agent_lines_next(l, NEB_S, 2000), true);
+    assert_true(h.n > 5 && h.n < 100);
+    send(l, &h, NEB_S, false);
+    agent_lines_link(l, false, NEB_S);
+    agent_lines_link(l, true, 2 * NEB_S);
+    agent_lines_had(l, h.had);
+    send(l, &h, 2 * NEB_S, true);
+    assert_int_equal(h.n, 500);
+    agent_lines_destroy(&l);
+}
+
+// It was started anew and does not know what it had, or its word is lost: what was made in the outage comes, and nothing that came before.
+static void test_nobody_knows(void **state) {
+    (void)state;
+    for (int says = 0; says < 2; says++) {
+        struct agent_lines *l;
+        struct home h = {0};
+        assert_int_equal(agent_lines_create(true, 0, &l), NEB_OK);
+        for (int i = 1; i <= 20; i++) {
+            add(l, i, i * NEB_MS);
+            send(l, &h, i * NEB_MS, i <= 10);
+        }
+        agent_lines_link(l, false, NEB_S);
+        for (int i = 21; i <= 30; i++)
+            add(l, i, NEB_S);
+        agent_lines_link(l, true, NEB_S);
+        if (says)
+            agent_lines_had(l, 0);
+        else
+            send(l, &h, 10 * NEB_S, true);
+        assert_int_equal(h.n, 10);
+        send(l, &h, 12 * NEB_S, true);
+        assert_int_equal(h.n, 20);
+        agent_lines_destroy(&l);
+    }
+}
+
+// An agent that is started anew begins with higher numbers: what it says is new.
+static void test_numbers_go_on(void **state) {
+    (void)state;
+    struct agent_lines *l;
+    struct home h = {0};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(agent_lines_create(i == 0, 0, &l), NEB_OK);
+        for (int k = 1; k <= 40; k++)
+            add(l, 40 * i + k, i * NEB_S + k * NEB_MS);
+        if (i) {
+            agent_lines_link(l, true, NEB_S);
+            agent_lines_had(l, h.had);
+        }
+        send(l, &h, 2 * NEB_S, true);
+        agent_lines_destroy(&l);
+    }
+    assert_int_equal(h.n, 80);
+}
+
+// Ten times what is kept: steps from the whole outage, and every round.
+static void test_long_outage(void **state) {
+    (void)state;
+    struct agent_lines *l;
+    struct home h = {0};
+    int widest = 0, last = 0;
+    json_t *list;
+    assert_int_equal(agent_lines_create(false, 0, &l), NEB_OK);
+    for (int i = 1; i <= 10 * AGENT_LINES_MAX; i++) {
+        add(l, i, i * NEB_S);
+        if (i % 100 == 0)
+            add_kind(l, "round", i, i * NEB_S);
+    }
+    agent_lines_link(l, true, 0);
+    agent_lines_had(l, 0);
+    while ((list = agent_lines_next(l, 0, 1))) { // one at a time
+        assert_int_equal(json_array_size(list), 1);
+        deliver(&h, list, true);
+        widest = h.last - last > widest ? h.last - last : widest;
+        last = h.last;
+    }
+    assert_int_equal(h.others, 10 * AGENT_LINES_MAX / 100);
+    assert_true(h.n > AGENT_LINES_MAX / 3 && h.n <= AGENT_LINES_MAX);
+    assert_true(widest <= 32); // of 10,240 in 1,024 places
+    assert_true(10 * AGENT_LINES_MAX - h.last <= 32);
+    agent_lines_destroy(&l);
+}
+
+// Others than steps are not thinned out; when there are too many of them, or too long ones, the oldest go.
+static void test_bounded(void **state) {
+    (void)state;
+    struct agent_lines *l;
+    struct home h = {0};
+    char text[20000];
+    memset(text, 'x', sizeof text);
+    text[sizeof text - 1] = 0;
+    assert_int_equal(agent_lines_create(false, 0, &l), NEB_OK);
+    for (int i = 0; i < 2 * AGENT_LINES_MAX; i++)
+        add_kind(l, "fault", i, 0);
+    agent_lines_had(l, 0);
+    send(l, &h, 0, true);
+    assert_int_equal(h.n, AGENT_LINES_MAX);
+    agent_lines_link(l, false, 0);
+    for (int i = 0; i < 100; i++) {
+        json_t *line = json_pack("{s:s,s:s}", "kind", "fault", "text", text);
+        agent_lines_add(l, line, 0, 0);
+        json_decref(line);
+    }
+    agent_lines_had(l, 0);
+    h = (struct home){0};
+    send(l, &h, 0, true);
+    assert_in_range(h.n, 50, AGENT_LINES_BYTES_MAX / 20000);
+    agent_lines_destroy(&l);
+}
+
+// What waits goes into the ledger, once.
+static void test_stored(void **state) {
+    (void)state;
+    struct agent_lines *l;
+    struct home h = {0};
+    json_t *list;
+    assert_int_equal(agent_lines_create(true, 0, &l), NEB_OK);
+    for (int i = 1; i <= 700; i++) {
+        if (i == 200)
+            agent_lines_link(l, false, i * NEB_MS);
+        add(l, i, i * NEB_MS);
+        send(l, &h, i * NEB_MS, true);
+        if (i == 100)
+            assert_null(agent_lines_take(l, i * NEB_MS, big)); // the link is up
+    }
+    assert_int_equal(h.n, 199);
+    while ((list = agent_lines_take(l, NEB_S, big)))
+        deliver(&h, list, true);
+    assert_int_equal(h.n, 700);
+    agent_lines_link(l, true, NEB_S);
+    agent_lines_had(l, 0);
+    send(l, &h, NEB_S, true);
+    add(l, 701, NEB_S);
+    send(l, &h, NEB_S, true);
+    assert_int_equal(h.n, 701);
+    agent_lines_destroy(&l);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_straight_through),  cmocka_unit_test(test_outage),
+        cmocka_unit_test(test_outage_in_the_end), cmocka_unit_test(test_nobody_knows),
+        cmocka_unit_test(test_numbers_go_on),     cmocka_unit_test(test_long_outage),
+        cmocka_unit_test(test_bounded),           cmocka_unit_test(test_stored)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
