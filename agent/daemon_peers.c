@@ -172,11 +172,15 @@ static void on_lines(struct daemon *d, struct agent_jobrun *j, uint32_t peer, co
     json_array_foreach(json_object_get(body, "lines"), i, o) {
         json_t *line = json_object_get(o, "line");
         double late_s = json_number_value(json_object_get(o, "late_s"));
-        if (!json_is_object(line))
-            continue;
+        int64_t n = json_integer_value(json_object_get(o, "n"));
+        bool again = false; // sent twice, as the first time was in doubt
         for (int k = 0; k < j->job.n_clusters; k++)
-            if (k != j->self && j->peers[k] == peer)
-                j->had[k] = json_integer_value(json_object_get(o, "n"));
+            if (k != j->self && j->peers[k] == peer) {
+                again = late_s > 0 && n <= j->had[k];
+                j->had[k] = again ? j->had[k] : n;
+            }
+        if (!json_is_object(line) || again)
+            continue;
         json_object_set_new(line, "cluster", json_string(from));
         daemon_publish_line(d, j, json_incref(line), late_s > 0 && late_s < latest_s ? late_s : 0);
     }

@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const neb_ns kept_when_up = 30 * NEB_S, late_from = NEB_S, told_by = 10 * NEB_S;
+static const neb_ns kept_when_up = 30 * NEB_S, late_from = NEB_S, told_by = 10 * NEB_S,
+                    doubt = 5 * NEB_S;
 
 struct entry {
     json_t *line; // owned
@@ -17,7 +18,7 @@ struct entry {
 struct agent_lines {
     struct entry e[AGENT_LINES_MAX];
     int first, count, next; // next: counted from first
-    int64_t last_n, down_n; // down_n: of the last one before the link went down
+    int64_t last_n, sure_n; // sure_n: of the last one that was told long before the link went down
     size_t bytes;
     bool waits;            // for the link, or for what the other one had
     neb_ns up_at;          // 0: the link is down
@@ -114,13 +115,14 @@ void agent_lines_link(struct agent_lines *l, bool up, neb_ns now) {
     if (up || l->waits)
         return;
     l->waits = true;
-    l->down_n = l->last_n;
+    for (int i = 0; i < l->next && now - at(l, i)->at > doubt; i++)
+        l->sure_n = at(l, i)->n;
     l->spacing = 1;
     l->due = 0;
 }
 
 void agent_lines_had(struct agent_lines *l, int64_t had) {
-    had = had > 0 ? had : l->down_n;
+    had = had > 0 ? had : l->sure_n;
     l->waits = false;
     l->next = 0;
     while (l->next < l->count && at(l, l->next)->n <= had)
@@ -153,7 +155,7 @@ json_t *agent_lines_next(struct agent_lines *l, neb_ns now, size_t max_bytes) {
 json_t *agent_lines_take(struct agent_lines *l, neb_ns now, size_t max_bytes) {
     if (!l->waits)
         return NULL;
-    while (l->count && at(l, 0)->n <= l->down_n)
+    while (l->count && at(l, 0)->n <= l->sure_n)
         drop_first(l);
     l->next = 0;
     json_t *list = next(l, now, max_bytes);

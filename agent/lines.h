@@ -23,13 +23,15 @@ void agent_lines_destroy(struct agent_lines **l); // NULL is allowed
 void agent_lines_add(struct agent_lines *l, const json_t *line, neb_ns now, int64_t unix_ms);
 // Lines wait from a link that goes down until agent_lines_had, or until the link has been up for ten seconds without it.
 void agent_lines_link(struct agent_lines *l, bool up, neb_ns now);
-// The other agent has what it had up to this number; 0: it does not know, and gets what was made since the link went down.
+// The other agent has what it had up to this number; 0: it does not know, and gets what was made since the link went down, and in the
+// five seconds before, in which it may have been dead already.
 void agent_lines_had(struct agent_lines *l, int64_t had);
 
 // The next of those that are due, at most max_bytes as text (but one, however long): [{"n", "line"}], of earlier ones
 // with "late_s", how long ago they were made. They stay kept, and are not due again but by agent_lines_had. NULL: none are.
 json_t *agent_lines_next(struct agent_lines *l, neb_ns now, size_t max_bytes);
-// The same of those that wait for the link, for who stores them until it is up; they are forgotten.
+// The same of those that wait for the link, for who stores them until it is up, as for one that does not know what it had; they are
+// forgotten.
 json_t *agent_lines_take(struct agent_lines *l, neb_ns now, size_t max_bytes);
 
 #endif

@@ -28,4 +28,9 @@ grep -q 'beta cannot be reached' "$T/cut.log" || fail "it does not say who is mi
 timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$out" --resume >"$T/resumed.log" 2>&1 || fail "resumed run: $(tail -n 3 "$T/resumed.log")"
 digests_equal "$out"
 [[ $(summary '[.clusters[].steps] == [2000, 2000]' "$out") == true ]] || fail "the resumed run did not make all steps"
+# What beta's agent could not say before it was stopped lay in its ledger.
+jq -s -e '
+    map(select(.kind == "step")) | group_by(.cluster) | (.[0] | map(.step) | unique) as $alpha |
+    length == 2 and all(.[]; (map(.step) | unique) == $alpha and ($alpha | length) > 190)' "$out/metrics.jsonl" >/dev/null ||
+    fail "step lines of the outage are missing"
 echo "stopped after $took s"

@@ -122,7 +122,7 @@ static void test_outage_in_the_end(void **state) {
     agent_lines_destroy(&l);
 }
 
-// It was started anew and does not know what it had, or its word is lost: what was made in the outage comes, and nothing that came before.
+// It was started anew and does not know what it had, or its word is lost: what was made in the outage comes, and in the seconds before it.
 static void test_nobody_knows(void **state) {
     (void)state;
     for (int says = 0; says < 2; says++) {
@@ -130,20 +130,20 @@ static void test_nobody_knows(void **state) {
         struct home h = {0};
         assert_int_equal(agent_lines_create(true, 0, &l), NEB_OK);
         for (int i = 1; i <= 20; i++) {
-            add(l, i, i * NEB_MS);
-            send(l, &h, i * NEB_MS, i <= 10);
+            add(l, i, i * NEB_S);
+            send(l, &h, i * NEB_S, i <= 15);
         }
-        agent_lines_link(l, false, NEB_S);
+        agent_lines_link(l, false, 20500 * NEB_MS);
         for (int i = 21; i <= 30; i++)
-            add(l, i, NEB_S);
-        agent_lines_link(l, true, NEB_S);
+            add(l, i, 22 * NEB_S);
+        agent_lines_link(l, true, 22 * NEB_S);
         if (says)
             agent_lines_had(l, 0);
         else
-            send(l, &h, 10 * NEB_S, true);
-        assert_int_equal(h.n, 10);
-        send(l, &h, 12 * NEB_S, true);
-        assert_int_equal(h.n, 20);
+            send(l, &h, 31 * NEB_S, true);
+        assert_int_equal(h.n, 15);
+        send(l, &h, 33 * NEB_S, true);
+        assert_int_equal(h.n, 30);
         agent_lines_destroy(&l);
     }
 }
@@ -222,30 +222,31 @@ static void test_bounded(void **state) {
     agent_lines_destroy(&l);
 }
 
-// What waits goes into the ledger, once.
+// What waits goes into the ledger, once, with what was sent into a dead link.
 static void test_stored(void **state) {
     (void)state;
+    const neb_ns tick = 100 * NEB_MS;
     struct agent_lines *l;
     struct home h = {0};
     json_t *list;
     assert_int_equal(agent_lines_create(true, 0, &l), NEB_OK);
     for (int i = 1; i <= 700; i++) {
         if (i == 200)
-            agent_lines_link(l, false, i * NEB_MS);
-        add(l, i, i * NEB_MS);
-        send(l, &h, i * NEB_MS, true);
+            agent_lines_link(l, false, i * tick);
+        add(l, i, i * tick);
+        send(l, &h, i * tick, i < 150); // dead for five seconds before it was noticed
         if (i == 100)
-            assert_null(agent_lines_take(l, i * NEB_MS, big)); // the link is up
+            assert_null(agent_lines_take(l, i * tick, big)); // the link is up
     }
-    assert_int_equal(h.n, 199);
-    while ((list = agent_lines_take(l, NEB_S, big)))
+    assert_int_equal(h.n, 149);
+    while ((list = agent_lines_take(l, 700 * tick, big)))
         deliver(&h, list, true);
     assert_int_equal(h.n, 700);
-    agent_lines_link(l, true, NEB_S);
+    agent_lines_link(l, true, 700 * tick);
     agent_lines_had(l, 0);
-    send(l, &h, NEB_S, true);
-    add(l, 701, NEB_S);
-    send(l, &h, NEB_S, true);
+    send(l, &h, 700 * tick, true);
+    add(l, 701, 700 * tick);
+    send(l, &h, 700 * tick, true);
     assert_int_equal(h.n, 701);
     agent_lines_destroy(&l);
 }
