@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The controller in a whole run: a link that becomes ten times slower changes codec or overlap a few rounds later on both sides, with a
+# The controller in a whole run: a link that becomes a hundred times slower changes codec or overlap a few rounds later on both sides, with a
 # reason; all agree on the parameters all the same. How soon and how well is a matter of unit_tune, in virtual time: here others
 # may be using the machine.
 . "$(dirname "$0")/lib.sh"
@@ -8,7 +8,7 @@ make_corpus
 make_job "$T/job.yaml" "tune: auto"
 out=$T/run
 
-timeout 110 "$nebula" pretrain "$T/job.yaml" --local 2 --wan 20mbit:20ms --steps 100000 --set model.d_model=128 --set model.d_ff=512 \
+timeout 110 "$nebula" pretrain "$T/job.yaml" --local 2 --wan 200mbit:2ms --steps 100000 --set model.d_model=128 --set model.d_ff=512 \
     --set data.seq_len=128 --set data.batch=8 --set sync.overlap=3 --set sync.tune.overlap_max=6 --set checkpoint.every_steps=0 \
     --set sync.tune.coarsest=int2 --out "$out" >"$T/run.log" 2>&1 &
 run=$!
