@@ -60,13 +60,18 @@ static bool newer_may_come(struct run *r) {
     return neb_now() - r->odd_since < patience;
 }
 
-static enum neb_status on_line(struct run *r, json_t *line, double late_s) {
-    neb_ns late = (neb_ns)(late_s * NEB_S);
+static enum neb_status on_line(struct run *r, const json_t *event) {
+    json_t *line = json_object_get(event, "line");
+    neb_ns late = (neb_ns)(json_number_value(json_object_get(event, "late_s")) * NEB_S);
+    int64_t n = json_integer_value(json_object_get(event, "n"));
     int i = cluster_index(r, json_string_value(json_object_get(line, "cluster")));
     const char *kind = json_string_value(json_object_get(line, "kind"));
     char text[256];
     if (i < 0 || i >= r->expected || !kind)
         return NEB_OK; // witnesses have nothing to tell
+    if (late && n <= r->had[i])
+        return NEB_OK; // sent twice: our agent was started anew, and did not know what it had
+    r->had[i] = n;
     if (agent_report_is_former(r->reports[i], line)) {
         json_decref(r->reports[i]);
         r->reports[i] = NULL;
@@ -90,8 +95,7 @@ static enum neb_status on_event(struct run *r, struct agent_ipc_msg *m) {
     if (st != NEB_OK) {
         ; // the job is not there any more
     } else if (!strcmp(ev, "line")) {
-        st = on_line(r, json_object_get(m->head, "line"),
-                     json_number_value(json_object_get(m->head, "late_s")));
+        st = on_line(r, m->head);
     } else if (!strcmp(ev, "status")) {
         pretrain_on_status(r, m->head);
     } else if (!strcmp(ev, "report")) {

@@ -188,7 +188,7 @@ static void on_metrics(struct daemon *d, struct agent_jobrun *j, struct agent_ip
     json_t *step = json_object_get(line, "step");
     if (json_is_integer(step))
         j->last_step = json_integer_value(step);
-    daemon_publish_line(d, j, line, 0);
+    daemon_publish_line(d, j, line);
 }
 
 static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {

@@ -182,7 +182,7 @@ static void on_lines(struct daemon *d, struct agent_jobrun *j, uint32_t peer, co
         if (!json_is_object(line) || again)
             continue;
         json_object_set_new(line, "cluster", json_string(from));
-        daemon_publish_line(d, j, json_incref(line), late_s > 0 && late_s < latest_s ? late_s : 0);
+        daemon_pass_line(d, j, json_incref(line), n, late_s > 0 && late_s < latest_s ? late_s : 0);
     }
 }
 

@@ -66,8 +66,11 @@ void daemon_post(struct daemon *d, uint32_t peer, enum agent_message kind, json_
                  bool reliable);
 // The job goes on: a stop that an outage kept from the others must not reach them later.
 void daemon_unpost_stop(struct daemon *d, const struct agent_jobrun *j);
-// A line of metrics for everybody who follows the job: local watchers, and the agent where it was submitted. late_s: made so long ago.
-void daemon_publish_line(struct daemon *d, struct agent_jobrun *j, json_t *line, double late_s);
+// A line of metrics for everybody who follows the job: local watchers, and the agent where it was submitted.
+void daemon_publish_line(struct daemon *d, struct agent_jobrun *j, json_t *line);
+// One of another cluster, for local watchers: by its number there, made so long ago.
+void daemon_pass_line(struct daemon *d, struct agent_jobrun *j, json_t *line, int64_t n,
+                      double late_s);
 void daemon_publish_report(struct daemon *d, struct agent_jobrun *j, json_t *report);
 void daemon_lines_due(struct daemon *d, struct agent_jobrun *j); // those that wait no more
 // Lines that wait for a link go into the ledger: this agent, or the job, comes to its end.

@@ -83,19 +83,14 @@ void daemon_store_lines(struct daemon *d, struct agent_jobrun *j) {
         send_lines(d, j, lines, true);
 }
 
-void daemon_publish_line(struct daemon *d, struct agent_jobrun *j, json_t *line, double late_s) {
-    double unix_s = neb_seconds(neb_wall_now());
-    int other = other_cluster(j, json_string_value(json_object_get(line, "cluster")));
-    agent_view_line(d->view, j->hex, j->job.sync.interval, line, unix_s - late_s);
-    // a report of a former run stays until the cluster makes further steps
-    if (other >= 0 && agent_report_is_former(j->others[other], line)) {
-        json_decref(j->others[other]);
-        j->others[other] = NULL;
-    }
-    json_t *event = json_pack("{s:s,s:s,s:O}", "ev", "line", "job", j->hex, "line", line);
-    if (late_s > 0)
-        json_object_set_new(event, "late_s", json_real(late_s));
+static void tell_line(struct daemon *d, struct agent_jobrun *j, json_t *event, double late_s) {
+    agent_view_line(d->view, j->hex, j->job.sync.interval, json_object_get(event, "line"),
+                    neb_seconds(neb_wall_now()) - late_s);
     tell_watchers(d, j, event);
+}
+
+void daemon_publish_line(struct daemon *d, struct agent_jobrun *j, json_t *line) {
+    tell_line(d, j, json_pack("{s:s,s:s,s:O}", "ev", "line", "job", j->hex, "line", line), 0);
     if (!j->local && !j->lines &&
         agent_lines_create(d->up[j->home], neb_now(), &j->lines) != NEB_OK)
         neb_warn("job %s: a line of metrics is lost", j->job.name);
@@ -104,6 +99,20 @@ void daemon_publish_line(struct daemon *d, struct agent_jobrun *j, json_t *line,
         daemon_lines_due(d, j);
     }
     json_decref(line);
+}
+
+void daemon_pass_line(struct daemon *d, struct agent_jobrun *j, json_t *line, int64_t n,
+                      double late_s) {
+    int other = other_cluster(j, json_string_value(json_object_get(line, "cluster")));
+    // a report of a former run stays until the cluster makes further steps
+    if (other >= 0 && agent_report_is_former(j->others[other], line)) {
+        json_decref(j->others[other]);
+        j->others[other] = NULL;
+    }
+    tell_line(d, j,
+              json_pack("{s:s,s:s,s:o,s:I,s:f}", "ev", "line", "job", j->hex, "line", line, "n",
+                        (json_int_t)n, "late_s", late_s),
+              late_s);
 }
 
 void daemon_publish_report(struct daemon *d, struct agent_jobrun *j, json_t *report) {
@@ -251,8 +260,7 @@ void daemon_tell_link(struct daemon *d, struct agent_jobrun *j) {
                                   "cluster", daemon_name(d), "up", up, "sent_bytes",
                                   (json_int_t)now.sent, "recv_bytes", (json_int_t)now.recv,
                                   "goodput_bps", goodput, "rtt_ms", rtt, "resent_bytes",
-                                  (json_int_t)resent, "stripes", (json_int_t)stripes),
-                        0);
+                                  (json_int_t)resent, "stripes", (json_int_t)stripes));
 }
 
 // Rounds stand still until certain clusters are heard again: said when that begins, and when it is over.
@@ -335,8 +343,7 @@ json_t *daemon_status(struct daemon *d) {
 
 void daemon_note_fault(struct daemon *d, struct agent_jobrun *j, const char *text) {
     daemon_publish_line(
-        d, j, json_pack("{s:s,s:s,s:s}", "kind", "fault", "cluster", daemon_name(d), "text", text),
-        0);
+        d, j, json_pack("{s:s,s:s,s:s}", "kind", "fault", "cluster", daemon_name(d), "text", text));
 }
 
 void daemon_say_fault(struct daemon *d, struct agent_jobrun *j, const char *text) {

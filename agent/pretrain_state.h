@@ -32,6 +32,7 @@ struct run {
     struct agent_metrics *metrics;
     struct agent_tensorboard *tensorboard; // NULL: not asked for
     json_t *reports[AGENT_CLUSTERS_MAX];   // (expected) NULL: not here yet
+    int64_t had[AGENT_CLUSTERS_MAX];       // of another cluster: the number of its last line
     int expected;                          // clusters that train, which come first
     neb_ns start;
     neb_ns stop_sent;  // 0: not stopped by us

@@ -28,8 +28,8 @@
 //     checkpoint, fault, tune, note    free fields, with a reason where there was a decision
 //
 // The writer adds t; kind and cluster are the caller's. Lines are appended whole, so that a reader
-// may follow the file while it grows. Lines of another cluster that a dead link held up come later, in the order in which that one made
-// them, and with the t of then.
+// may follow the file while it grows. Lines of another cluster that a dead link held up come later,
+// in the order in which that one made them, and with the t of then.
 
 struct agent_metrics; // one open file; one thread
 
@@ -38,8 +38,9 @@ struct agent_metrics; // one open file; one thread
 NEB_MUST_CHECK enum neb_status agent_metrics_open(const char *path, bool resume, neb_ns now,
                                                   struct agent_metrics **out);
 void agent_metrics_close(struct agent_metrics **m);
-// Takes over (steals) line, an object, made at `now`; sets its t, of lines from before this run to its beginning. NEB_ERR_IO or NEB_ERR_NOSPC: nothing, or not the
-// whole line, was written; the part is cut off again. NEB_ERR_INVALID: not an object with a kind.
+// Takes over (steals) line, an object, made at `now`; sets its t, of lines from before this run to
+// its beginning. NEB_ERR_IO or NEB_ERR_NOSPC: nothing, or not the whole line, was written; the part
+// is cut off again. NEB_ERR_INVALID: not an object with a kind.
 NEB_MUST_CHECK enum neb_status agent_metrics_add(struct agent_metrics *m, neb_ns now, json_t *line);
 double agent_metrics_seconds(const struct agent_metrics *m, neb_ns now); // t of a line written now
 

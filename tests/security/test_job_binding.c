@@ -136,9 +136,14 @@ static json_t *offer(const char *hex, const char *name, int signer, const char *
 }
 
 static json_t *about(const char *hex) {
-    return json_pack("{s:s,s:s,s:{s:s,s:s},s:{s:s,s:s}}", "id", hex, "reason", "no", "line", "kind",
-                     "fault", "text", "f\033[2J\nforged", "report", "error", "forged", "name",
-                     "site");
+    json_t *lines = json_pack(
+        "[i,{s:i},{s:i,s:{s:s,s:s}},{s:i,s:f,s:{s:s,s:s}},{s:i,s:f,s:{s:s,s:s}}]", 3, // no line
+        "line", 7, "n", 5, "line", "kind", "fault", "text", "f\033[2J\nforged",       //
+        "n", 5, "late_s", 2.0, "line", "kind", "fault", "text", "the same again",     //
+        "n", 6, "late_s", 1e300, "line", "kind", "fault", "text", "of another age");
+    assert_non_null(lines);
+    return json_pack("{s:s,s:s,s:o,s:{s:s,s:s}}", "id", hex, "reason", "no", "lines", lines,
+                     "report", "error", "forged", "name", "site");
 }
 
 static struct agent_ipc *client(void) {
@@ -256,6 +261,7 @@ static void test_told(void **state) {
     struct agent_ipc *c = client();
     struct agent_ipc_msg m = {0};
     bool heard = false;
+    int lines = 0, odd = 0;
     assert_int_equal(agent_ipc_send(c, NULL,
                                     json_pack("{s:s,s:s,s:o}", "op", "submit", "id", sites, "spec",
                                               spec("here")),
@@ -279,6 +285,12 @@ static void test_told(void **state) {
         if (text && strstr(text, "forged")) {
             assert_string_equal(of, "bert"); // whatever it says itself
             assert_string_equal(text, "f?[2J?forged");
+            lines++;
+        }
+        assert_false(text && strcmp(text, "the same again") == 0);
+        if (text && strcmp(text, "of another age") == 0) {
+            assert_true(json_number_value(json_object_get(m.head, "late_s")) == 0);
+            odd++;
         }
         if (report) {
             assert_string_equal(json_string_value(json_object_get(report, "name")), "bert");
@@ -287,6 +299,8 @@ static void test_told(void **state) {
         agent_ipc_msg_clear(&m);
     }
     assert_true(heard);
+    assert_int_equal(lines, 1);
+    assert_int_equal(odd, 1);
     agent_ipc_destroy(&c);
 }
 
