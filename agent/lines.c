@@ -3,8 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const neb_ns kept_when_up = 30 * NEB_S, late_from = NEB_S, told_by = 10 * NEB_S,
-                    doubt = 5 * NEB_S;
+static const neb_ns kept_when_up = 30 * NEB_S, told_by = 10 * NEB_S, doubt = 5 * NEB_S;
 
 struct entry {
     json_t *line; // owned
@@ -18,7 +17,9 @@ struct entry {
 struct agent_lines {
     struct entry e[AGENT_LINES_MAX];
     int first, count, next; // next: counted from first
-    int64_t last_n, sure_n; // sure_n: of the last one that was told long before the link went down
+    int64_t last_n;
+    int64_t sure_n; // of the last one that was told long before the link went down
+    int64_t late_n; // of the last one that waited, or may be sent twice
     size_t bytes;
     bool waits;            // for the link, or for what the other one had
     neb_ns up_at;          // 0: the link is down
@@ -123,6 +124,7 @@ void agent_lines_link(struct agent_lines *l, bool up, neb_ns now) {
 
 void agent_lines_had(struct agent_lines *l, int64_t had) {
     had = had > 0 ? had : l->sure_n;
+    l->late_n = l->last_n;
     l->waits = false;
     l->next = 0;
     while (l->next < l->count && at(l, l->next)->n <= had)
@@ -133,14 +135,14 @@ static json_t *next(struct agent_lines *l, neb_ns now, size_t max_bytes) {
     json_t *list = NULL;
     for (size_t bytes = 0; l->next < l->count; l->next++) {
         const struct entry *e = at(l, l->next);
-        neb_ns age = now - e->at;
+        int64_t age_ms = (now - e->at) / NEB_MS;
         if (list && bytes + e->bytes > max_bytes)
             break;
         bytes += e->bytes;
         list = list ? list : json_array();
         json_t *o = json_pack("{s:I,s:O}", "n", (json_int_t)e->n, "line", e->line);
-        if (age >= late_from)
-            json_object_set_new(o, "late_s", json_real((double)(age / NEB_MS) / 1e3));
+        if (e->n <= l->late_n)
+            json_object_set_new(o, "late_s", json_real((double)(age_ms > 1 ? age_ms : 1) / 1e3));
         json_array_append_new(list, o);
     }
     return list;
@@ -158,6 +160,7 @@ json_t *agent_lines_take(struct agent_lines *l, neb_ns now, size_t max_bytes) {
     while (l->count && at(l, 0)->n <= l->sure_n)
         drop_first(l);
     l->next = 0;
+    l->late_n = l->last_n;
     json_t *list = next(l, now, max_bytes);
     while (l->next)
         drop_first(l);

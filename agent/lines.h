@@ -27,8 +27,8 @@ void agent_lines_link(struct agent_lines *l, bool up, neb_ns now);
 // five seconds before, in which it may have been dead already.
 void agent_lines_had(struct agent_lines *l, int64_t had);
 
-// The next of those that are due, at most max_bytes as text (but one, however long): [{"n", "line"}], of earlier ones
-// with "late_s", how long ago they were made. They stay kept, and are not due again but by agent_lines_had. NULL: none are.
+// The next of those that are due, at most max_bytes as text (but one, however long): [{"n", "line"}], of those that
+// waited, or may have been sent before, with "late_s", how long ago they were made. They stay kept, and are not due again but by agent_lines_had. NULL: none are.
 json_t *agent_lines_next(struct agent_lines *l, neb_ns now, size_t max_bytes);
 // The same of those that wait for the link, for who stores them until it is up, as for one that does not know what it had; they are
 // forgotten.
