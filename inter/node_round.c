@@ -132,6 +132,13 @@ void node_try_commit(struct step *s, struct job *j, struct fragment *g) {
     g->round++;
     node_new_head(g);
     g->said = s->now;
+    // Who was faster has said already what it has of this round. Without being asked it would say so again in a second or two,
+    // this node would be late once more, and so on for good.
+    uint16_t early = g->early;
+    g->early = 0;
+    for (uint8_t m = 0; m < INTER_MEMBERS_MAX; m++)
+        if (early >> m & 1 && m != j->c.self)
+            node_say_pull(s, j, g, m);
 }
 
 // Of a round that is over here: whether it ended with this record, as far as is remembered.

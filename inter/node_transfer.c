@@ -184,10 +184,12 @@ void node_on_manifest(struct step *s, struct neb_rd *r) {
         return;
     }
     if (m.key.round != g->round) {
-        if (m.key.round > g->round)
+        if (m.key.round > g->round) {
+            g->early |= (uint16_t)BIT(from);
             node_say_pull(s, j, g, (uint8_t)from);
-        else
+        } else {
             node_answer_old(s, j, m.key.round, m.key.fragment);
+        }
         return;
     }
     struct slot *t = &g->slots[m.key.member];

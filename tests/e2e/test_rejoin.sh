@@ -84,4 +84,8 @@ wait "$pid" || fail "run failed: $(tail -n 5 "$run.log")"
 digests_equal "$run"
 round_digests_equal "$run"
 ledgers_verify "$run" a b c
+# All three contribute again, and nobody is late for good: a round does not last its grace.
+travel=$(jq -R -s '[split("\n")[] | fromjson? | select(.kind == "round" and .updates == 3) | .travel_s][-150:] | sort | .[length / 2 | floor] // 0' \
+    "$run/metrics.jsonl")
+awk -v t="$travel" 'BEGIN { exit !(t > 0 && t < 0.9) }' || fail "rounds wait for somebody to the end: half of the last ones took over $travel s"
 echo "$(summary '.rounds' "$run") rounds, digests equal, steps lost: $(summary '[.clusters[] | "\(.name) \(.lost_steps)"] | join(", ")' "$run")"

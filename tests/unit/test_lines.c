@@ -37,7 +37,7 @@ static void deliver(struct home *h, json_t *list, bool arrives) {
         h->had = json_integer_value(json_object_get(o, "n"));
         double late_s = json_number_value(json_object_get(o, "late_s"));
         assert_true(!h->all_late || late_s > 0);
-        if (!h->late_s)
+        if (h->late_s == 0)
             h->late_s = late_s;
         h->n++;
         if (strcmp(json_string_value(json_object_get(line, "kind")), "step") != 0) {
