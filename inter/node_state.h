@@ -94,7 +94,7 @@ struct fragment {
     uint32_t floor; // highest open round that a promise told of: nothing is proposed below
     bool has_best;  // and what was accepted in it, at the highest term
     struct inter_record best;
-    uint16_t early; // bit per member: its update of a later round came before this one was over here
+    uint16_t early; // bit per member: its update of a later round came before this ended here
     neb_ns said, ready_since; // last repetition; since when enough updates are durable for a commit
     bool diverged;            // told about this round
 };
