@@ -272,6 +272,26 @@ bool sim_check_split(struct sim *s) {
     return false;
 }
 
+// Of a run without faults: every round of the slowest pace of work and a few ways over the slowest link; nobody waited for a
+// repetition, or for the grace of a member that was only a little later than the others.
+static void check_pace(struct sim *s) {
+    const neb_ns start = 3 * NEB_S, ways = 6;
+    neb_ns step = 0, way = 0;
+    for (uint8_t i = 0; i < s->o.members; i++) {
+        step = s->h[i].step_time > step ? s->h[i].step_time : step;
+        for (uint8_t j = (uint8_t)(i + 1); j < s->o.members; j++)
+            way = s->links[i][j].slow > way ? s->links[i][j].slow : way;
+    }
+    way += 50 * NEB_MS; // sim_transmit
+    neb_ns most = start + s->o.rounds * s->o.fragments * (s->interval * step + ways * way);
+    if (s->now - NEB_S > most)
+        sim_fail(s,
+                 "%u rounds took %.1f s where %.1f s are enough: steps of %.3f s at most, ways of "
+                 "%.3f s",
+                 s->o.rounds, neb_seconds(s->now - NEB_S), neb_seconds(most), neb_seconds(step),
+                 neb_seconds(way));
+}
+
 void sim_check_end(struct sim *s) {
     if (s->split.on)
         return;
@@ -290,4 +310,6 @@ void sim_check_end(struct sim *s) {
         for (uint32_t f = 0; f < s->o.fragments && !h->witness; f++)
             sim_check_worker(s, i, f);
     }
+    if (s->o.pace)
+        check_pace(s);
 }

@@ -224,7 +224,8 @@ void sim_transmit(struct sim *s, uint8_t from, uint8_t to, bool bulk, const uint
         return;
     }
     bool lost = sim_point_hits(s, SIM_DROP_MESSAGE, index) || chance(s, s->loss);
-    neb_ns after = s->o.chaos ? between(s, 20 * NEB_MS, 120 * NEB_MS) + l->slow : 40 * NEB_MS;
+    neb_ns after = s->o.chaos ? between(s, 20 * NEB_MS, 120 * NEB_MS) : 40 * NEB_MS;
+    after += l->slow;
     after += bulk ? 10 * NEB_MS : 0;
     if (s->o.trace)
         sim_note(s, lost ? "lost" : "message", from, to, x->bytes[0], (int64_t)x->len,
@@ -524,8 +525,13 @@ static void set_up(struct sim *s) {
         h->step_time = s->o.chaos ? between(s, 50 * NEB_MS, 300 * NEB_MS) : 50 * NEB_MS;
         h->clock_offset = s->o.chaos ? between(s, 0, 100 * NEB_S) : 0;
         h->clock_ppm = s->o.chaos ? (int32_t)between(s, -50000, 50000) : 0;
-        for (uint8_t j = (uint8_t)(i + 1); j < s->o.members; j++)
+        if (s->o.pace)
+            h->step_time = between(s, NEB_MS, 20 * NEB_MS);
+        for (uint8_t j = (uint8_t)(i + 1); j < s->o.members; j++) {
             s->links[i][j].open[0] = s->links[i][j].open[1] = true;
+            if (s->o.pace && chance(s, 0.4))
+                s->links[i][j].slow = between(s, 200 * NEB_MS, 500 * NEB_MS);
+        }
     }
     if (s->o.liar)
         sim_liar_set_up(s);

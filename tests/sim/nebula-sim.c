@@ -5,6 +5,8 @@
 //       slow and killed workers, planned leaves, refused updates, loss, duplication and reordering
 //   nebula-sim --liar …
 //       the same with one member that lies (nebula-sim-liar.c)
+//   nebula-sim --pace …
+//       no faults, but links and workers unlike each other: rounds must not wait for what is not slow
 //   nebula-sim --exhaustive single|double [--members M] [--rounds R]
 //       every fault at every message and every store of an undisturbed run; or every pair of them
 //
@@ -130,7 +132,8 @@ int main(int argc, char **argv) {
         {"seed", 1, NULL, 's'},      {"seeds", 1, NULL, 'k'},      {"members", 1, NULL, 'm'},
         {"witnesses", 1, NULL, 'w'}, {"rounds", 1, NULL, 'r'},     {"fragments", 1, NULL, 'f'},
         {"jobs", 1, NULL, 'j'},      {"exhaustive", 1, NULL, 'x'}, {"trace", 0, NULL, 't'},
-        {"liar", 0, NULL, 'l'},      {"orderly", 0, NULL, 'o'},    {0}};
+        {"liar", 0, NULL, 'l'},      {"orderly", 0, NULL, 'o'},    {"pace", 0, NULL, 'p'},
+        {NULL, 0, NULL, 0}};
     struct sim_options o = {.seed = 1, .rounds = 8, .chaos = true};
     uint64_t count = 1, jobs = 2;
     bool exhaustive = false, pairs = false, good = true;
@@ -146,6 +149,10 @@ int main(int argc, char **argv) {
         case 't': o.trace = true; break;
         case 'o': o.orderly = true; break;
         case 'l': o.liar = true; break;
+        case 'p':
+            o.pace = true;
+            o.chaos = false;
+            break;
         case 'x':
             exhaustive = true;
             pairs = !strcmp(optarg, "double");
@@ -156,7 +163,7 @@ int main(int argc, char **argv) {
             fprintf(stderr,
                     "usage: nebula-sim [--seed N] [--seeds K] [--members M] [--witnesses W] "
                     "[--rounds R] [--fragments F] [--jobs J] [--exhaustive single|double] "
-                    "[--liar] [--orderly] [--trace]\n");
+                    "[--liar] [--orderly] [--pace] [--trace]\n");
             return 2;
         }
     }

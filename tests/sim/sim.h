@@ -51,6 +51,7 @@ struct sim_options {
     bool chaos;   // random faults by seed
     bool liar;    // one member lies
     bool robust;  // the gate's profile
+    bool pace;    // no faults; links and workers unlike: nothing waits for what is not slow
     bool orderly; // no loss, duplication or reordering inside a session
     struct sim_point points[SIM_POINTS];
     bool trace; // print every event
