@@ -5,6 +5,7 @@
 // The prefix runs through the ordinary forward pass, which keeps q, k, v of every layer; these are copied. A step then has one
 // new token a beam: rows of width d through the layers, attention over the cache. When beams are chosen again their caches are
 // copied, which at translation lengths costs less than keeping trees.
+#include "agent/base/memory.h"
 #include "intra/translate.h"
 
 #include <math.h>
@@ -45,7 +46,7 @@ static enum neb_status allocate(struct intra_decoder *d) {
     size_t total = 2 * L * per, at = 0;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         total += (sizes[i] + 15) / 16 * 16;
-    d->arena = aligned_alloc(64, (total + 16) / 16 * 64);
+    d->arena = neb_large_alloc(total * sizeof *d->arena);
     for (int k = 0; k < 2; k++)
         d->cache[k] = calloc(L, sizeof *d->cache[k]);
     if (!d->arena || !d->cache[0] || !d->cache[1])

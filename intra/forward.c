@@ -12,6 +12,7 @@
 // of the rows only (seqpar.h): y1 and y2 are gathered before the products, what o and down add, and in backward the gradients
 // of y1 and y2, are summed where their rows are. A pipeline stage runs its own blocks; its rows of stream and gradient
 // come from and go to its neighbours (pipe.c).
+#include "agent/base/memory.h"
 #include "intra/rtd.h"
 #include "intra/seqpar.h"
 #include "intra/vocab.h"
@@ -160,9 +161,8 @@ static enum neb_status make(const struct intra_model *m, struct intra_acts *firs
     carve_all(&c, a, m);
     size_t total = c.used;
     a->bytes = total * sizeof(float);
-    if (!(a->arena = aligned_alloc(64, total * sizeof(float))))
+    if (!(a->arena = neb_large_zeroed(total * sizeof(float))))
         goto nomem;
-    memset(a->arena, 0, total * sizeof(float)); // touch the pages now, not in the first step
     c = (struct carve){.base = a->arena};
     carve_all(&c, a, m);
     *out = a;

@@ -1,5 +1,6 @@
 // Parameters: layout, naming, trainable sets, initialisation.
 #include "intra/model.h"
+#include "agent/base/memory.h"
 #include "agent/base/rng.h"
 
 #include <math.h>
@@ -353,19 +354,11 @@ enum neb_status intra_model_layout(const struct intra_model_config *c,
     return layout_on(c, t, NULL, out);
 }
 
-static float *zeroed(size_t n) {
-    // a stage may have nothing to learn
-    float *p = aligned_alloc(64, (n * sizeof *p + 64) / 64 * 64);
-    if (p)
-        memset(p, 0,
-               n * sizeof *p); // the gaps between tensors too: the arena is hashed and saved whole
-    return p;
-}
-
 enum neb_status intra_model_allocate(struct intra_model *m, bool learn) {
     NEB_ASSERT(!m->params && !m->grads && !m->rope);
-    m->params = zeroed(m->n_params);
-    m->grads = learn ? zeroed(m->n_grads) : NULL;
+    // The gaps between tensors are zero too: the arena is hashed and saved whole. A stage may have nothing to learn.
+    m->params = neb_large_zeroed(m->n_params * sizeof *m->params);
+    m->grads = learn ? neb_large_zeroed(m->n_grads * sizeof *m->grads) : NULL;
     m->rope = malloc(sizeof *m->rope * (size_t)m->c.max_seq * (size_t)m->c.head_dim);
     if (!m->params || (learn && !m->grads) || !m->rope)
         return neb_fail(NEB_ERR_NOMEM,

@@ -1,4 +1,5 @@
 #include "intra/optim.h"
+#include "agent/base/memory.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -28,8 +29,8 @@ enum neb_status intra_optim_create(const struct intra_optim_config *c, const str
         o->n = m->n_grads / (size_t)intra_mesh_dp(m->mesh);
         o->at = o->n * (size_t)intra_mesh_dp_rank(m->mesh);
         o->n_tensors = m->n_all_tensors;
-        o->m = calloc(o->n + 1, sizeof *o->m); // a stage may have nothing to learn
-        o->v = calloc(o->n + 1, sizeof *o->v);
+        o->m = neb_large_zeroed(o->n * sizeof *o->m); // a stage may have nothing to learn
+        o->v = neb_large_zeroed(o->n * sizeof *o->v);
         o->gamma = calloc(tensors, sizeof *o->gamma);
         o->sums = calloc(tensors, sizeof *o->sums);
         o->factors = calloc(tensors, sizeof *o->factors);

@@ -2,6 +2,7 @@
 // ops. A driver cuts its op into blocks that depend on the shape alone; partial sums of blocks are
 // added in block order.
 #include "kernels/cpu.h"
+#include "agent/base/memory.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +18,7 @@ float *cpu_buf_need(struct cpu_buf *b, size_t n) {
     if (n > b->n) {
         free(b->p);
         b->n = (n + 15) / 16 * 16;
-        b->p = aligned_alloc(64, b->n * sizeof *b->p);
+        b->p = neb_large_alloc(b->n * sizeof *b->p);
         NEB_ASSERT(b->p); // ops have no way to fail (kern.h)
     }
     return b->p;

@@ -63,6 +63,7 @@ def main():
     for name in ("layers", "width", "seq", "batch", "threads"):
         p.add_argument(f"--{name}", type=int, required=True)
     p.add_argument("--compile", action="store_true")
+    p.add_argument("--bf16", action="store_true", help="autocast: parameters, optimizer and norms stay in fp32, as in precision: bf16")
     a = p.parse_args()
     torch.set_num_threads(a.threads)
     torch.manual_seed(1)
@@ -74,7 +75,8 @@ def main():
     def step():
         tokens = torch.randint(vocab, (a.batch, a.seq + 1))
         start, cpu = time.perf_counter(), time.process_time()
-        loss = loss_of(tokens[:, :-1], tokens[:, 1:].contiguous())
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=a.bf16):
+            loss = loss_of(tokens[:, :-1], tokens[:, 1:].contiguous())
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optim.step()

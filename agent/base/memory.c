@@ -1,0 +1,28 @@
+#include "agent/base/memory.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum {
+    LINE = 64,
+    HUGE_PAGE = 1 << 21,
+    LEAST = 2 * HUGE_PAGE, // at most a third is rounding
+};
+
+void *neb_large_alloc(size_t bytes) {
+    size_t align = bytes < LEAST ? LINE : HUGE_PAGE;
+    if (bytes > SIZE_MAX - align)
+        return NULL;
+    size_t room = (bytes / align + (bytes % align || !bytes)) * align;
+    void *p = aligned_alloc(align, room);
+    if (p && align == HUGE_PAGE)
+        madvise(p, room, MADV_HUGEPAGE); // a wish: without it all works as before
+    return p;
+}
+
+void *neb_large_zeroed(size_t bytes) {
+    void *p = neb_large_alloc(bytes);
+    return p ? memset(p, 0, bytes) : NULL;
+}
