@@ -204,6 +204,20 @@ static int64_t third_number(const char *path) { // "4096 131072 6291456"
     return sscanf(text, "%lld %lld %lld", &a, &b, &c) == 3 ? c : -1;
 }
 
+void doctor_pages(struct doctor *d, const char *setting, bool trains) {
+    bool off = strstr(setting, "[never]") != NULL;
+    doctor_add(d, "huge pages", off && trains ? DOCTOR_WARN : DOCTOR_OK,
+               off && trains ? "training on processors is 4 to 8 % faster with them; as root: echo "
+                               "madvise > /sys/kernel/mm/transparent_hugepage/enabled"
+                             : "",
+               "%s",
+               off ? "the kernel gives none"
+               : strstr(setting, "[madvise]")
+                   ? "the kernel gives them to who asks, as a worker does"
+               : strstr(setting, "[always]") ? "the kernel gives them to all"
+                                             : "this kernel does not have them");
+}
+
 static int count_gpus(void) {
     DIR *dir = opendir("/proc/driver/nvidia/gpus");
     int n = 0;
@@ -230,6 +244,8 @@ void doctor_machine(struct doctor *d, const char *home, int peers, int64_t need_
     doctor_user(d, geteuid() == 0);
     doctor_clock(d, adjtimex(&clock) < 0 ? -1 : !(clock.status & STA_UNSYNC));
     int gpus = count_gpus();
+    read_text("/sys/kernel/mm/transparent_hugepage/enabled", text, sizeof text);
+    doctor_pages(d, text, !gpus);
     doctor_add(d, "processors", DOCTOR_OK, "", "%ld threads, kernels for %s, linear algebra by %s",
                sysconf(_SC_NPROCESSORS_ONLN), kern_cpu_isa(), kern_cpu_library());
     doctor_add(d, "GPU", DOCTOR_OK, "",

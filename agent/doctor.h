@@ -40,6 +40,8 @@ void doctor_disk(struct doctor *d, const char *dir, int64_t free_bytes, int64_t 
 void doctor_user(struct doctor *d, bool root);
 // synchronised: 1 when the system says that its clock is.
 void doctor_clock(struct doctor *d, int synchronised);
+// setting: /sys/kernel/mm/transparent_hugepage/enabled, "": not there. trains: this machine's processors may have to.
+void doctor_pages(struct doctor *d, const char *setting, bool trains);
 // One peer as `nebula status --json` describes it.
 void doctor_peer(struct doctor *d, const json_t *peer);
 

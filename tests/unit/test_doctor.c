@@ -47,6 +47,16 @@ static void test_judgements(void **state) {
     expect("ok", "");
     doctor_files(&d, 1024, 15);
     expect("warn", "ulimit -n");
+    doctor_pages(&d, "always [madvise] never", true);
+    expect("ok", "");
+    doctor_pages(&d, "[always] madvise never", true);
+    expect("ok", "");
+    doctor_pages(&d, "always madvise [never]", true);
+    expect("warn", "echo madvise");
+    doctor_pages(&d, "always madvise [never]", false);
+    expect("ok", "");
+    doctor_pages(&d, "", true);
+    expect("ok", "");
     assert_int_equal(d.worst, DOCTOR_WARN);
     doctor_disk(&d, "/home", (int64_t)100 << 30, 0);
     expect("ok", "");
@@ -100,7 +110,7 @@ static void test_this_machine(void **state) {
     assert_int_equal(doctor_init(&d), NEB_OK);
     const struct doctor_path unknown = {0};
     doctor_machine(&d, "/", 1, 0, &unknown);
-    assert_int_equal(json_array_size(d.checks), 8);
+    assert_int_equal(json_array_size(d.checks), 9);
     doctor_machine(&d, "/no such folder", 1, 0, &unknown);
     assert_int_equal(d.worst, DOCTOR_FAIL);
     doctor_free(&d);
