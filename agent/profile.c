@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { VERSION = 5, FILE_MAX = 64 * 1024 };
+enum { VERSION = 6, FILE_MAX = 64 * 1024 };
 
 // One table for both directions: name, where, and whether 0 is possible (no second rank starts: no link).
 struct field {
@@ -42,6 +42,8 @@ static const struct {
     {"gemm_bf16", offsetof(struct agent_profile, rates.gemm_bf16), INTRA_COST_SIDES, true},
     {"attn_fwd", offsetof(struct agent_profile, rates.attn_fwd), INTRA_COST_HEADS, false},
     {"attn_bwd", offsetof(struct agent_profile, rates.attn_bwd), INTRA_COST_HEADS, false},
+    {"attn_fwd_bf16", offsetof(struct agent_profile, rates.attn_fwd_bf16), INTRA_COST_HEADS, true},
+    {"attn_bwd_bf16", offsetof(struct agent_profile, rates.attn_bwd_bf16), INTRA_COST_HEADS, true},
 };
 enum { N_FIELDS = sizeof fields / sizeof *fields, N_LISTS = sizeof lists / sizeof *lists };
 

@@ -21,6 +21,7 @@ enum {
     TOKENS = 1024,
     FLOATS = 1 << 23, // of each array
     SEQ = 256,
+    WEIGHT_SIDE = 512,
     LINK_FLOATS = 1 << 20,
     LINK_TIMEOUT_S = 30,
 };
@@ -64,7 +65,17 @@ static void run_linear(struct bench *b) {
     K->ops->gemm(K, KERN_N, KERN_T, n, out, in, 1, b->a, in, b->b, in, 0, b->c, out);
     K->ops->linear_bwd(K, b->d, b->d + FLOATS / 2, b->c, out, b->a, b->b, n, out, in);
 }
-static void run_convert(struct bench *b) { b->K->ops->weights(b->K, b->b, FLOATS); }
+// A parameter in the forms that the forward and the backward product read: their least product beside it.
+enum { WEIGHT_ROWS = FLOATS / WEIGHT_SIDE };
+static void run_weight(struct bench *b) {
+    int n = KERN_BF16_LEAST, in = WEIGHT_SIDE, out = WEIGHT_ROWS;
+    b->K->ops->gemm(b->K, KERN_N, KERN_T, n, out, in, 1, b->a, in, b->b, in, 0, b->c, out);
+    b->K->ops->linear_bwd(b->K, b->d, NULL, b->c, out, b->a, b->b, n, out, in);
+}
+static void run_convert(struct bench *b) {
+    b->K->ops->weights(b->K, b->b, FLOATS);
+    run_weight(b);
+}
 
 static struct kern_attn attn_of(const struct bench *b) {
     int heads = 256 / b->head_dim;
@@ -111,6 +122,16 @@ static void fill(struct bench *b) {
         b->d[i] = fabsf(b->d[i]);
 }
 
+static void measure_attention(struct bench *b, double *fwd, double *bwd) {
+    for (int i = 0; i < INTRA_COST_HEADS; i++) {
+        b->head_dim = intra_cost_heads[i];
+        double flops =
+            intra_cost_attn_flops(TOKENS, SEQ, 256 / b->head_dim, b->head_dim, KERN_MASK_CAUSAL);
+        fwd[i] = flops / best_of(b, run_attn_fwd, 1);
+        bwd[i] = 2.5 * flops / best_of(b, run_attn_bwd, 1);
+    }
+}
+
 // Stays 0 where these processors cannot.
 static void measure_bf16(struct bench *b, struct intra_rates *r) {
     struct kern *fp32 = b->K, *K = NULL;
@@ -122,7 +143,9 @@ static void measure_bf16(struct bench *b, struct intra_rates *r) {
             r->gemm_bf16[i] =
                 3 * 2.0 * TOKENS * 2 * (double)(side * side) / best_of(b, run_linear, 1);
         }
-        r->to_bf16 = FLOATS / best_of(b, run_convert, 1);
+        double all = best_of(b, run_convert, 1), product = best_of(b, run_weight, 1);
+        r->to_bf16 = FLOATS / fmax(all - product, all / 10);
+        measure_attention(b, r->attn_fwd_bf16, r->attn_bwd_bf16);
         K->ops->weights(K, NULL, 0);
         b->K = fp32;
     }
@@ -138,13 +161,7 @@ static void measure_kernels(struct bench *b, struct intra_rates *r) {
     fill(b);
     measure_bf16(b, r);
     fill(b);
-    for (int i = 0; i < INTRA_COST_HEADS; i++) {
-        b->head_dim = intra_cost_heads[i];
-        double flops =
-            intra_cost_attn_flops(TOKENS, SEQ, 256 / b->head_dim, b->head_dim, KERN_MASK_CAUSAL);
-        r->attn_fwd[i] = flops / best_of(b, run_attn_fwd, 1);
-        r->attn_bwd[i] = 2.5 * flops / best_of(b, run_attn_bwd, 1);
-    }
+    measure_attention(b, r->attn_fwd, r->attn_bwd);
     r->rows = 3.0 * 1024 * TOKENS * 4 / best_of(b, run_rows, 1);
     fill(b);
     for (int i = 0; i < FLOATS; i++)

@@ -108,10 +108,11 @@ static void attention(struct cost_sum *s, const struct intra_cost_job *j, double
         s->seconds += cost_device_attention(s, j, n, flops, backward);
         return;
     }
-    s->seconds +=
-        flops /
-        (s->share * cost_between(intra_cost_heads, backward ? s->r->attn_bwd : s->r->attn_fwd,
-                                 INTRA_COST_HEADS, m->head_dim, COST_BELOW_PROPORTIONAL));
+    bool bf16 = s->type == KERN_BF16 && m->head_dim >= KERN_BF16_LEAST;
+    const double *rates = bf16 ? (backward ? s->r->attn_bwd_bf16 : s->r->attn_fwd_bf16)
+                               : (backward ? s->r->attn_bwd : s->r->attn_fwd);
+    s->seconds += flops / (s->share * cost_between(intra_cost_heads, rates, INTRA_COST_HEADS,
+                                                   m->head_dim, COST_BELOW_PROPORTIONAL));
 }
 
 void cost_rows(struct cost_sum *s, double floats, int ops) {
@@ -277,13 +278,13 @@ double cost_acts_frozen(const struct intra_cost_job *j) {
     return 4 * n * (d + (3 * d + 2) + (q + 2 * kv) + q + j->model.n_heads + 3 * f + 3 * d + 1);
 }
 
-// Both operands of the largest product of a block, in bf16 (kernels/cpu_bf16.c).
+// Operands of the largest product of a block, in bf16, its gradient in both forms (kernels/cpu_panel.c).
 static double operand_bytes(const struct intra_cost_job *j) {
     struct widths w = widths_of(&j->model);
     double n = (double)j->batch * j->seq_len, tp = j->mesh.tp,
            wide = fmax(2.0 * (double)w.f, (double)w.q + 2 * (double)w.kv) / tp,
            other = fmax((double)w.d, (double)w.f / tp);
-    return 2 * n * (wide + other);
+    return 2 * n * (2 * wide + other);
 }
 
 double cost_stage_params(const struct intra_cost_job *j, double *learn) {
@@ -301,8 +302,8 @@ void cost_memory(const struct intra_cost_job *j, struct intra_cost *c) {
     const struct intra_mesh_config *k = &j->mesh;
     double learn, params = cost_stage_params(j, &learn);
     c->params_bytes = 4 * (params + learn);
-    if (j->type == KERN_BF16 && !j->device) // a copy of all of them, and operands of a product
-        c->params_bytes += 2 * params;
+    if (j->type == KERN_BF16 && !j->device) // all of them, as two products read them, and operands
+        c->params_bytes += 2 * 2 * params;
     c->optim_bytes = 8 * learn / k->dp;
     // The first has most in flight, the last the logits.
     c->acts_bytes = fmax(acts_bytes(j, 0), acts_bytes(j, k->pp - 1));

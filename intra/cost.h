@@ -65,6 +65,7 @@ struct intra_rates {
     double to_bf16; // parameters/s converted, once a step; 0 likewise
     // FLOP/s, see intra_cost_attn_flops
     double attn_fwd[INTRA_COST_HEADS], attn_bwd[INTRA_COST_HEADS];
+    double attn_fwd_bf16[INTRA_COST_HEADS], attn_bwd_bf16[INTRA_COST_HEADS]; // 0 likewise
     double rows; // bytes/s read and written by row operations
     // logits/s beside their products: softmax and its gradient; the same with a teacher's labels; drawing a token; labelling
     double logits, soft, draws, labels;

@@ -51,17 +51,29 @@ struct cpu_isa {
     double (*sumsq)(const float *x, size_t n);
     void (*add)(float *y, const float *x, size_t n);
     void (*scale)(float *y, float a, size_t n);
-    // x rounded to bf16, as such and as fp32
-    void (*to_bf16)(uint16_t *y, const float *x, size_t n);
-    void (*round_bf16)(float *y, const float *x, size_t n);
     // y = exp(x): for tests of its accuracy
     void (*exp)(float *y, const float *x, size_t n);
     // One block of queries of one head / one key-value head with all its query heads.
     void (*attn_fwd)(const struct cpu_attn *a, int b, int h, int block, float *scratch);
     void (*attn_bwd)(const struct cpu_attn *a, int b, int g, float *scratch);
+    // Of one tile of scores st (keys, CPU_ATTN_BLOCK queries), for attention whose products are elsewhere. The running softmax: st
+    // becomes P^T, and the sums and ot (D, CPU_ATTN_BLOCK) so far are scaled to the new maximum. P^T = exp(S^T - lse) and
+    // dS^T = P^T (dP^T - delta), in place.
+    void (*attn_softmax)(float *st, int keys, int queries, float *max, float *sum, float *ot, int D,
+                         bool first);
+    void (*attn_grad)(float *st, float *dst, const float *lse, const float *delta, int keys,
+                      int queries);
+    // to (cols, rows; stride ldt) = by * from (rows, cols; stride ldf) transposed; columns of `to` up to pad become 0
+    void (*transpose)(float *to, size_t ldt, const float *from, size_t ldf, size_t rows,
+                      size_t cols, size_t pad, float by);
+    float (*dot)(const float *x, const float *y, int n);
 };
 extern const struct cpu_isa cpu_isa_sse2, cpu_isa_avx2, cpu_isa_avx512;
 
+// Keys that the block of queries [i0, i0 + nq) of sequence b sees: [0, return value).
+int cpu_attn_keys_end(const struct kern_attn *s, int b, int i0, int nq);
+// Sets the hidden scores of a tile (keys from j0, queries from i0) to -inf: in row j the queries before j, unless j is in the prefix.
+void cpu_attn_mask(const struct kern_attn *s, int b, float *st, int i0, int j0, int nk, int lanes);
 size_t cpu_attn_fwd_scratch(const struct kern_attn *s); // floats a work item needs
 size_t cpu_attn_bwd_scratch(const struct kern_attn *s);
 
@@ -118,6 +130,9 @@ void cpu_bf16_gemm(struct kern *K, enum kern_trans ta, enum kern_trans tb, int m
                    float *c, int ldc);
 void cpu_bf16_linear_bwd(struct kern *K, float *dx, float *dw, const float *dy, int ld,
                          const float *x, const float *w, int n, int out, int in);
+// false: not theirs
+bool cpu_bf16_attn_fwd(struct kern *K, const struct cpu_attn *a);
+bool cpu_bf16_attn_bwd(struct kern *K, const struct cpu_attn *a);
 void cpu_bf16_destroy(struct cpu_bf16 *h); // NULL-safe
 
 double cpu_head_loss(struct kern *K, const struct kern_head *h, int64_t *n_counted);

@@ -3,7 +3,28 @@
 // scratch only once; no item's result depends on which task takes it.
 #include "kernels/cpu.h"
 
+#include <math.h>
 #include <stdatomic.h>
+
+int cpu_attn_keys_end(const struct kern_attn *s, int b, int i0, int nq) {
+    if (s->mask == KERN_MASK_BIDIRECTIONAL)
+        return s->T;
+    int end = i0 + nq;
+    if (s->mask == KERN_MASK_PREFIX && s->prefix_len[b] > end)
+        end = s->prefix_len[b];
+    return end < s->T ? end : s->T;
+}
+
+void cpu_attn_mask(const struct kern_attn *s, int b, float *st, int i0, int j0, int nk, int lanes) {
+    if (s->mask == KERN_MASK_BIDIRECTIONAL)
+        return;
+    int open = s->mask == KERN_MASK_PREFIX ? s->prefix_len[b] : 0;
+    for (int j = 0; j < nk; j++) {
+        int hidden = j0 + j < open ? 0 : j0 + j - i0;
+        for (int i = 0; i < hidden && i < lanes; i++)
+            st[j * CPU_ATTN_BLOCK + i] = -INFINITY;
+    }
+}
 
 struct attn_job {
     struct cpu_attn a;
@@ -79,6 +100,8 @@ void cpu_attn_fwd(struct kern *K, const struct kern_attn *s, float *out, int ldo
                                .o = out,
                                .lse = lse},
                          .blocks = (s->T + CPU_ATTN_BLOCK - 1) / CPU_ATTN_BLOCK};
+    if (cpu_bf16_attn_fwd(K, &j.a))
+        return;
     j.n_items = (size_t)s->B * (size_t)s->n_heads * (size_t)j.blocks;
     attn_run(K, &j, cpu_attn_fwd_scratch(s), fwd_task);
 }
@@ -103,5 +126,6 @@ void cpu_attn_bwd(struct kern *K, const struct kern_attn *s, float *dq, float *d
                                .dv = dv,
                                .delta = delta},
                          .n_items = (size_t)s->B * (size_t)s->n_kv_heads};
-    attn_run(K, &j, cpu_attn_bwd_scratch(s), bwd_task);
+    if (!cpu_bf16_attn_bwd(K, &j.a))
+        attn_run(K, &j, cpu_attn_bwd_scratch(s), bwd_task);
 }

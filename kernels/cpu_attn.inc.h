@@ -118,30 +118,6 @@ static void transpose(float *to, size_t ldt, const float *from, size_t ldf, size
         memset(to + j * ldt + rows, 0, (pad - rows) * sizeof *to);
 }
 
-// Keys that the block of queries [i0, i0 + nq) sees: [0, return value).
-static int keys_end(const struct kern_attn *s, int b, int i0, int nq) {
-    if (s->mask == KERN_MASK_BIDIRECTIONAL)
-        return s->T;
-    int end = i0 + nq;
-    if (s->mask == KERN_MASK_PREFIX && s->prefix_len[b] > end)
-        end = s->prefix_len[b];
-    return end < s->T ? end : s->T;
-}
-
-// Sets the hidden scores of a tile to -inf: in row j the queries before j, unless j is in the
-// prefix.
-static void tile_mask(const struct kern_attn *s, int b, float *st, int i0, int j0, int nk,
-                      int lanes) {
-    if (s->mask == KERN_MASK_BIDIRECTIONAL)
-        return;
-    int open = s->mask == KERN_MASK_PREFIX ? s->prefix_len[b] : 0;
-    for (int j = 0; j < nk; j++) {
-        int hidden = j0 + j < open ? 0 : j0 + j - i0;
-        for (int i = 0; i < hidden && i < lanes; i++)
-            st[j * QB + i] = -INFINITY;
-    }
-}
-
 // The running softmax over one more tile: st becomes P^T; the sums and O^T so far are scaled to the
 // new maximum.
 static void tile_softmax(float *st, int nk, int lanes, float *max, float *sum, float *ot, int D,
@@ -175,7 +151,7 @@ static void attn_fwd(const struct cpu_attn *a, int b, int h, int block, float *s
     const struct kern_attn *s = &a->s;
     int D = s->head_dim, i0 = block * QB, nq = s->T - i0 < QB ? s->T - i0 : QB,
         lanes = lanes_of(nq);
-    int g = h / (s->n_heads / s->n_kv_heads), end = keys_end(s, b, i0, nq);
+    int g = h / (s->n_heads / s->n_kv_heads), end = cpu_attn_keys_end(s, b, i0, nq);
     float *qt = scratch, *ot = qt + D * QB, *st = ot + D * QB, *max = st + KB * QB, *sum = max + QB;
     size_t row = (size_t)b * (size_t)s->T, ldk = (size_t)a->ldk, ldv = (size_t)a->ldv;
     const float *q = a->q + (row + (size_t)i0) * (size_t)a->ldq + (size_t)h * (size_t)D;
@@ -187,7 +163,7 @@ static void attn_fwd(const struct cpu_attn *a, int b, int h, int block, float *s
         const float *v = a->v + (row + (size_t)j0) * ldv + (size_t)g * (size_t)D;
         tile_mm(&(struct mm){k, ldk, 1, qt, QB, st, QB, D, false}, nk, lanes);
         if (j0 + nk > i0 + 1) // some query is before the tile's last key
-            tile_mask(s, b, st, i0, j0, nk, lanes);
+            cpu_attn_mask(s, b, st, i0, j0, nk, lanes);
         tile_softmax(st, nk, lanes, max, sum, ot, D, j0 == 0);
         tile_mm(&(struct mm){v, 1, ldv, st, QB, ot, QB, nk, j0 != 0}, D, lanes);
     }
@@ -236,13 +212,14 @@ static float dot(const float *x, const float *y, int n) {
 }
 
 // P^T = exp(S^T - lse); dS^T = P^T (dP^T - delta)
-static void tile_grad(const struct bwd *w, int nk, int lanes) {
+static void tile_grad(float *st, float *dst, const float *lses, const float *deltas, int nk,
+                      int lanes) {
     for (int i = 0; i < lanes; i += V_LANES) {
-        vf lse = v_load(w->lse + i), delta = v_load(w->delta + i);
+        vf lse = v_load(lses + i), delta = v_load(deltas + i);
         for (int j = 0; j < nk; j++) {
-            vf p = v_exp(v_load(w->st + j * QB + i) - lse);
-            v_store(w->st + j * QB + i, p);
-            v_store(w->dst + j * QB + i, p * (v_load(w->dst + j * QB + i) - delta));
+            vf p = v_exp(v_load(st + j * QB + i) - lse);
+            v_store(st + j * QB + i, p);
+            v_store(dst + j * QB + i, p * (v_load(dst + j * QB + i) - delta));
         }
     }
 }
@@ -252,7 +229,7 @@ static void bwd_block(const struct cpu_attn *a, const struct bwd *w, int b, int 
     const struct kern_attn *s = &a->s;
     int D = s->head_dim, Dp = w->Dp, i0 = block * QB, nq = s->T - i0 < QB ? s->T - i0 : QB,
         lanes = lanes_of(nq);
-    int g = h / (s->n_heads / s->n_kv_heads), end = keys_end(s, b, i0, nq);
+    int g = h / (s->n_heads / s->n_kv_heads), end = cpu_attn_keys_end(s, b, i0, nq);
     size_t row = (size_t)b * (size_t)s->T, col = (size_t)h * (size_t)D, ldk = (size_t)a->ldk,
            ldv = (size_t)a->ldv;
     size_t ldq = (size_t)a->ldq, ldo = (size_t)a->ldo, ri = row + (size_t)i0;
@@ -277,9 +254,9 @@ static void bwd_block(const struct cpu_attn *a, const struct bwd *w, int b, int 
         size_t at_key = (size_t)j0 * (size_t)Dp, P = (size_t)Dp;
         tile_mm(&(struct mm){k, ldk, 1, w->qt, QB, w->st, QB, D, false}, nk, lanes);
         if (j0 + nk > i0 + 1)
-            tile_mask(s, b, w->st, i0, j0, nk, lanes);
+            cpu_attn_mask(s, b, w->st, i0, j0, nk, lanes);
         tile_mm(&(struct mm){v, ldv, 1, w->dot, QB, w->dst, QB, D, false}, nk, lanes);
-        tile_grad(w, nk, lanes);
+        tile_grad(w->st, w->dst, w->lse, w->delta, nk, lanes);
         tile_mm(&(struct mm){w->st, QB, 1, w->dop, P, w->dv + at_key, P, nq, true}, nk, Dp);
         tile_mm(&(struct mm){w->dst, QB, 1, w->qp, P, w->dk + at_key, P, nq, true}, nk, Dp);
         tile_mm(&(struct mm){k, 1, ldk, w->dst, QB, w->dqt, QB, nk, j0 != 0}, D, lanes);

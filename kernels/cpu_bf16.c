@@ -1,17 +1,7 @@
-// Products of the fast CPU backend in bf16: both operands are rounded, sums and results are fp32. Everything else stays fp32, so
-// that parameters, activations and gradients keep their types, and only what a product reads is converted, into scratch:
-//
-//     parameters     once while they stay as they are (kern_ops.weights): one copy of all of them
-//     activations    before each product that reads them
-//     dy             once for dx and dW (kern_ops.linear_bwd)
-//
-// Two ways to multiply. oneDNN (onednn.h), where the processor has bf16. Or in fp32 that holds bf16 numbers, whose products are exact
-// in fp32: the same but for the order of the sums, and slower than fp32; for tests on machines without bf16 (NEBULA_BF16=rounded).
-//
-// Both are called for tiles of the result (cpu_gemm.c), from our threads, on one thread each.
-#include "kernels/bf16.h"
-#include "kernels/cpu.h"
-#include "kernels/onednn.h"
+// bf16 of the fast CPU backend: products whose operands are rounded, with sums and results in fp32 (cpu_panel.h), and attention of
+// such products. Everything else stays fp32, so that parameters, activations and gradients keep their types. Here: which of the ways
+// to multiply panels this processor gets, and whether that pays.
+#include "kernels/cpu_panel.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -19,227 +9,106 @@
 #include <string.h>
 #include <time.h>
 
-enum { FLAT_BLOCK = 16384 }; // floats of one task of conversion
-
 struct cpu_bf16 {
-    const struct onednn *dnn;  // NULL: rounded fp32
-    size_t bytes;              // of an element of an operand
-    struct cpu_buf a, b, copy; // operands; all parameters
-    const float *params;       // what is in copy; NULL: nothing
-    size_t n_params;
+    const struct panel_isa *v;
+    struct cpu_panels *panels;
     char name[64];
 };
-
-// ---- conversion
-
-struct convert {
-    const struct cpu_isa *v;
-    size_t bytes;
-    char *out;
-    const float *x;
-    size_t rows, cols, ld, per; // per: rows of a task
-};
-
-static void convert_task(void *arg, size_t i) {
-    const struct convert *c = arg;
-    size_t end = (i + 1) * c->per < c->rows ? (i + 1) * c->per : c->rows;
-    for (size_t r = i * c->per; r < end; r++) {
-        char *out = c->out + r * c->cols * c->bytes;
-        const float *x = c->x + r * c->ld;
-        if (c->bytes == 2)
-            c->v->to_bf16((uint16_t *)(void *)out, x, c->cols);
-        else
-            c->v->round_bf16((float *)(void *)out, x, c->cols);
-    }
-}
-
-static void convert(struct kern *K, struct cpu_buf *out, const float *x, size_t rows, size_t cols,
-                    size_t ld) {
-    struct convert c = {.v = cpu_of(K)->isa,
-                        .bytes = cpu_of(K)->bf16->bytes,
-                        .x = x,
-                        .rows = rows,
-                        .cols = cols,
-                        .ld = ld};
-    c.out = (char *)cpu_buf_need(out, (rows * cols * c.bytes + 3) / 4);
-    c.per = FLAT_BLOCK / cols + 1;
-    kern_pool_run(K->pool, (rows + c.per - 1) / c.per, convert_task, &c);
-}
-
-struct operand {
-    const char *p;
-    int ld;
-};
-
-// x (rows, cols; row stride ld) as bf16: from the copy of the parameters, else in buf.
-static struct operand operand(struct kern *K, struct cpu_buf *buf, const float *x, int rows,
-                              int cols, int ld) {
-    struct cpu_bf16 *h = cpu_of(K)->bf16;
-    uintptr_t at = (uintptr_t)x - (uintptr_t)h->params, // far beyond the end for what lies before
-        len = ((size_t)(rows - 1) * (size_t)ld + (size_t)cols) * sizeof *x,
-              all = h->n_params * sizeof *x;
-    if (h->params && at < all && len <= all - at)
-        return (struct operand){(const char *)h->copy.p + at / sizeof *x * h->bytes, ld};
-    convert(K, buf, x, (size_t)rows, (size_t)cols, (size_t)ld);
-    return (struct operand){(const char *)buf->p, cols};
-}
-
-void cpu_weights(struct kern *K, const float *params, size_t n) {
-    struct cpu_bf16 *h = cpu_of(K)->bf16;
-    if (!h)
-        return;
-    h->params = NULL;
-    if (!n)
-        return;
-    size_t rows = (n + FLAT_BLOCK - 1) / FLAT_BLOCK, whole = n / FLAT_BLOCK;
-    cpu_buf_need(&h->copy, (rows * FLAT_BLOCK * h->bytes + 3) / 4);
-    convert(K, &h->copy, params, whole, FLAT_BLOCK, FLAT_BLOCK);
-    struct convert rest = {.v = cpu_of(K)->isa,
-                           .bytes = h->bytes,
-                           .out = (char *)h->copy.p + whole * FLAT_BLOCK * h->bytes,
-                           .x = params + whole * FLAT_BLOCK,
-                           .rows = rows - whole,
-                           .cols = n - whole * FLAT_BLOCK,
-                           .per = 1};
-    if (rest.rows)
-        convert_task(&rest, 0);
-    h->params = params;
-    h->n_params = n;
-}
-
-// ---- products
-
-struct product {
-    const struct cpu_bf16 *h;
-    struct cpu_tiles cut;
-    enum kern_trans ta, tb;
-    int k, ldc;
-    float alpha, beta;
-    struct operand a, b;
-    float *c;
-};
-
-static void product_task(void *arg, size_t i) {
-    const struct product *p = arg;
-    const struct cpu_bf16 *h = p->h;
-    struct cpu_tile t = cpu_tile(&p->cut, i);
-    const char *a = p->a.p + h->bytes * (size_t)t.row * (p->ta ? 1 : (size_t)p->a.ld);
-    const char *b = p->b.p + h->bytes * (size_t)t.col * (p->tb ? (size_t)p->b.ld : 1);
-    float *c = p->c + (size_t)t.row * (size_t)p->ldc + (size_t)t.col;
-    if (!h->dnn) {
-        cpu_sgemm(p->ta, p->tb, t.rows, t.cols, p->k, p->alpha, (const float *)(const void *)a,
-                  p->a.ld, (const float *)(const void *)b, p->b.ld, p->beta, c, p->ldc);
-        return;
-    }
-    onednn_alone(h->dnn);
-    int bad = h->dnn->bf16(p->ta ? 'T' : 'N', p->tb ? 'T' : 'N', t.rows, t.cols, p->k, p->alpha,
-                           (const uint16_t *)(const void *)a, p->a.ld,
-                           (const uint16_t *)(const void *)b, p->b.ld, p->beta, c, p->ldc);
-    NEB_ASSERT(!bad); // shapes are ours; out of memory, which ops cannot report either
-}
-
-static void multiply(struct kern *K, enum kern_trans ta, enum kern_trans tb, int m, int n, int k,
-                     float alpha, struct operand a, struct operand b, float beta, float *c,
-                     int ldc) {
-    struct product p = {.h = cpu_of(K)->bf16,
-                        .cut = cpu_tiles(m, n, k),
-                        .ta = ta,
-                        .tb = tb,
-                        .k = k,
-                        .alpha = alpha,
-                        .beta = beta,
-                        .a = a,
-                        .b = b,
-                        .c = c,
-                        .ldc = ldc};
-    kern_pool_run(K->pool, cpu_tiles_count(&p.cut), product_task, &p);
-}
 
 bool cpu_bf16_takes(const struct kern *K, int m, int n, int k) {
     int least = m < n ? m : n;
     return ((const struct cpu_ctx *)K->ctx)->bf16 && (least < k ? least : k) >= KERN_BF16_LEAST;
 }
 
+void cpu_weights(struct kern *K, const float *params, size_t n) {
+    if (cpu_of(K)->bf16)
+        cpu_panels_weights(cpu_of(K)->bf16->panels, params, n);
+}
+
 void cpu_bf16_gemm(struct kern *K, enum kern_trans ta, enum kern_trans tb, int m, int n, int k,
                    float alpha, const float *a, int lda, const float *b, int ldb, float beta,
                    float *c, int ldc) {
-    struct cpu_bf16 *h = cpu_of(K)->bf16;
-    struct operand x = operand(K, &h->a, a, ta ? k : m, ta ? m : k, lda),
-                   y = operand(K, &h->b, b, tb ? n : k, tb ? k : n, ldb);
-    multiply(K, ta, tb, m, n, k, alpha, x, y, beta, c, ldc);
+    cpu_panels_gemm(K, cpu_of(K)->bf16->panels, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c,
+                    ldc);
 }
 
 void cpu_bf16_linear_bwd(struct kern *K, float *dx, float *dw, const float *dy, int ld,
                          const float *x, const float *w, int n, int out, int in) {
-    struct cpu_bf16 *h = cpu_of(K)->bf16;
-    struct operand g = operand(K, &h->a, dy, n, out, ld);
-    if (dw)
-        multiply(K, KERN_T, KERN_N, out, in, n, 1, g, operand(K, &h->b, x, n, in, in), 1, dw, in);
-    if (dx)
-        multiply(K, KERN_N, KERN_N, n, in, out, 1, g, operand(K, &h->b, w, out, in, in), 0, dx, in);
+    cpu_panels_linear_bwd(K, cpu_of(K)->bf16->panels, dx, dw, dy, ld, x, w, n, out, in);
+}
+
+static bool takes_attention(struct kern *K, const struct cpu_attn *a) {
+    return cpu_of(K)->bf16 && a->s.head_dim >= KERN_BF16_LEAST && a->s.T >= KERN_BF16_LEAST;
+}
+bool cpu_bf16_attn_fwd(struct kern *K, const struct cpu_attn *a) {
+    bool takes = takes_attention(K, a);
+    if (takes)
+        cpu_panels_attn_fwd(K, cpu_of(K)->bf16->v, a);
+    return takes;
+}
+bool cpu_bf16_attn_bwd(struct kern *K, const struct cpu_attn *a) {
+    bool takes = takes_attention(K, a);
+    if (takes)
+        cpu_panels_attn_bwd(K, cpu_of(K)->bf16->v, a);
+    return takes;
 }
 
 // ---- set-up
 
 void cpu_bf16_destroy(struct cpu_bf16 *h) {
-    if (h) {
-        free(h->a.p);
-        free(h->b.p);
-        free(h->copy.p);
-    }
+    if (h)
+        cpu_panels_destroy(h->panels);
     free(h);
 }
 
-// A product of small integers, exact in bf16 and in fp32.
-static bool proves_itself(onednn_bf16_gemm *product) {
-    enum { M = 19, N = 35, D = 24 };
-    uint16_t a[M * D], b[N * D];
-    float c[M * N], want[M * N];
+// Small integers, exact in bf16 and in fp32; whole blocks and parts of them, both ways that operands lie.
+static bool proves_itself(const struct panel_isa *v) {
+    enum { M = 37, N = 41, D = 64, SIDES = 3, NEXT = D / PANEL_DEPTH * PANEL_BLOCK };
+    float a[M * D], b[D * N], c[M * N];
+    _Alignas(64) uint16_t rows[SIDES * NEXT], cols[SIDES * NEXT];
     for (int i = 0; i < M * D; i++)
-        a[i] = kern_bf16_of((float)(i % 7) - 3);
-    for (int i = 0; i < N * D; i++)
-        b[i] = kern_bf16_of((float)(i % 5) - 2);
+        a[i] = (float)(i % 7 - 3);
+    for (int i = 0; i < D * N; i++)
+        b[i] = (float)(i % 5 - 2);
+    for (int p = 0; p < SIDES; p++)
+        for (int t = 0; t < D / PANEL_DEPTH; t++) {
+            int at = p * PANEL_SIDE, depth = t * PANEL_DEPTH, to = p * NEXT + t * PANEL_BLOCK;
+            v->pack(rows + to, PANEL_A, a + at * D + depth, D, false,
+                    M - at < PANEL_SIDE ? M - at : PANEL_SIDE, PANEL_DEPTH);
+            v->pack(cols + to, PANEL_B, b + depth * N + at, N, true,
+                    N - at < PANEL_SIDE ? N - at : PANEL_SIDE, PANEL_DEPTH);
+        }
+    struct panel_mul m = {rows, cols, NEXT, NEXT, D / PANEL_DEPTH, M, N, 1, c, N, PANEL_STORE};
+    v->mul(&m);
+    m.how = PANEL_ADD;
+    v->mul(&m);
     for (int i = 0; i < M; i++)
         for (int j = 0; j < N; j++) {
-            float sum = 1;
-            for (int k = 0; k < D; k++) // a is stored transposed, b is not
-                sum += (float)((k * M + i) % 7 - 3) * (float)((k * N + j) % 5 - 2);
-            want[i * N + j] = sum;
-            c[i * N + j] = 1;
+            float sum = 0;
+            for (int d = 0; d < D; d++)
+                sum += 2 * a[i * D + d] * b[d * N + j];
+            if (c[i * N + j] != sum)
+                return false;
         }
-    return product('T', 'N', M, N, D, 1, a, M, b, N, 1, c, N) == 0 &&
-           memcmp(c, want, sizeof c) == 0;
+    return true;
 }
 
-// NULL, or why not.
-static const char *find_dnnl(struct cpu_bf16 *h) {
-    const struct onednn *d = onednn_find();
-    if (d->missing)
-        return d->missing;
-    if (!d->bf16)
-        return "this machine's oneDNN has no dnnl_gemm_bf16bf16f32";
-    onednn_alone(d);
-    if (!proves_itself(d->bf16))
-        return "this machine's oneDNN multiplies bf16 wrongly";
-    h->dnn = d;
-    snprintf(h->name, sizeof h->name, "bf16 by oneDNN %d.%d", d->major, d->minor);
-    return NULL;
-}
-
-static const char *find(struct cpu_bf16 *h, const struct cpu_isa *v) {
+// NULL, or why not. NEBULA_BF16=plain: the definition.
+static const char *find(struct cpu_bf16 *h, const struct cpu_isa *isa) {
     const char *asked = getenv("NEBULA_BF16");
-    if (asked && !strcmp(asked, "rounded")) {
-        h->bytes = sizeof(float);
-        snprintf(h->name, sizeof h->name, "bf16, rounded");
-        return NULL;
-    }
-    h->bytes = sizeof(uint16_t);
+    if (asked && !strcmp(asked, "plain"))
+        h->v = &panel_plain;
 #if defined(__x86_64__)
-    if (!strcmp(v->name, "avx512") && __builtin_cpu_supports("avx512bf16"))
-        return find_dnnl(h);
+    else if (!strcmp(isa->name, "avx512") && __builtin_cpu_supports("avx512bf16"))
+        h->v = panel_amx_here() && proves_itself(&panel_amx) ? &panel_amx : &panel_avx512;
 #endif
-    (void)v;
-    return "this one has no avx512_bf16";
+    (void)isa;
+    if (!h->v)
+        return "this one has no avx512_bf16";
+    if (!proves_itself(h->v))
+        return "this one's products of it are wrong";
+    snprintf(h->name, sizeof h->name, "bf16 by %s", h->v->name);
+    return NULL;
 }
 
 static enum neb_status take(struct kern *K, const char **why) {
@@ -248,11 +117,13 @@ static enum neb_status take(struct kern *K, const char **why) {
     if (x->bf16)
         return NEB_OK;
     struct cpu_bf16 *h = calloc(1, sizeof *h);
-    if (!h)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory for bf16 products");
-    if ((*why = find(h, x->isa))) {
+    if (h && (*why = find(h, x->isa))) {
         cpu_bf16_destroy(h);
         return NEB_ERR_UNSUPPORTED;
+    }
+    if (!h || !(h->panels = cpu_panels_create(h->v))) {
+        free(h);
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for bf16 products");
     }
     x->bf16 = h;
     return NEB_OK;
@@ -280,36 +151,37 @@ static double thread_seconds(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+enum { TRIAL_SIDE = 384 };
+
+static void trial_pack(const struct panel_isa *v, uint16_t *to, enum panel_form form,
+                       const float *x) {
+    for (size_t i = 0; i < TRIAL_SIDE; i += PANEL_SIDE)
+        for (size_t d = 0; d < TRIAL_SIDE; d += PANEL_DEPTH, to += PANEL_BLOCK)
+            v->pack(to, form, x + i * TRIAL_SIDE + d, TRIAL_SIDE, false, PANEL_SIDE, PANEL_DEPTH);
+}
+
 double kern_cpu_bf16_gain(struct kern *K) {
-    enum { SIDE = 384, ROUNDS = 4 };
+    enum { S = TRIAL_SIDE, ROUNDS = 4 };
     const struct cpu_bf16 *h = cpu_of(K)->bf16;
-    float *x = aligned_alloc(64, 4 * SIDE * SIDE * sizeof *x);
+    float *x = aligned_alloc(64, 4 * S * S * sizeof *x);
     if (!h || !x) {
         free(x);
         return 1;
     }
-    for (size_t i = 0; i < 2 * SIDE * SIDE; i++)
+    for (size_t i = 0; i < S * S; i++)
         x[i] = (float)(i % 17) - 8;
-    float *w = x + SIDE * SIDE, *y = w + SIDE * SIDE, *room = y + SIDE * SIDE;
+    float *a = x + S * S, *w = a + S * S, *y = w + S * S;
+    uint16_t *ap = (uint16_t *)(void *)a, *wp = (uint16_t *)(void *)w;
+    struct panel_mul m = {ap, wp, PANEL_SIDE * S, PANEL_SIDE * S, S / PANEL_DEPTH, S, S, 1,
+                          y,  S,  PANEL_STORE};
     double best[2] = {INFINITY, INFINITY};
-    struct product p = {.h = h,
-                        .cut = {SIDE, SIDE, SIDE, SIDE},
-                        .tb = KERN_T,
-                        .k = SIDE,
-                        .ldc = SIDE,
-                        .alpha = 1,
-                        .a = {(const char *)room, SIDE},
-                        .b = {(const char *)w, SIDE},
-                        .c = y};
-    struct convert c = {cpu_of(K)->isa, h->bytes, (char *)w, x, SIDE, SIDE, SIDE, SIDE};
-    convert_task(&c, 0); // weights: not timed, as they are converted once a step
-    c.out = (char *)room;
+    trial_pack(h->v, wp, PANEL_B, x);  // a parameter: not timed, as it is packed once a step
     for (int i = 0; i < ROUNDS; i++) { // the first warms up
         double from = thread_seconds();
-        cpu_sgemm(KERN_N, KERN_T, SIDE, SIDE, SIDE, 1, x, SIDE, x, SIDE, 0, y, SIDE);
+        cpu_sgemm(KERN_N, KERN_T, S, S, S, 1, x, S, x, S, 0, y, S);
         double middle = thread_seconds();
-        convert_task(&c, 0);
-        product_task(&p, 0);
+        trial_pack(h->v, ap, PANEL_A, x);
+        h->v->mul(&m);
         double end = thread_seconds();
         best[0] = i ? fmin(best[0], middle - from) : best[0];
         best[1] = i ? fmin(best[1], end - middle) : best[1];

@@ -228,15 +228,6 @@ static void scale(float *y, float a, size_t n) {
         y[i] *= a;
 }
 
-static void to_bf16(uint16_t *restrict y, const float *restrict x, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        y[i] = kern_bf16_of(x[i]);
-}
-static void round_bf16(float *restrict y, const float *restrict x, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        y[i] = kern_bf16_round(x[i]);
-}
-
 static void exp_all(float *y, const float *x, size_t n) {
     size_t rest = V_REST(n), left = n - rest;
     for

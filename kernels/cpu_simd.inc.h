@@ -2,7 +2,6 @@
 // intrinsics it needs; arithmetic is GCC's vector extension, and only what that lacks (fused
 // multiply-add, min, max, square root) names instructions. Everything here is static: each
 // instruction set gets its own copy.
-#include "kernels/bf16.h"
 #include "kernels/cpu.h"
 
 #include <math.h>

@@ -12,9 +12,11 @@ const struct cpu_isa V_TABLE = {
     .sumsq = sumsq,
     .add = add,
     .scale = scale,
-    .to_bf16 = to_bf16,
-    .round_bf16 = round_bf16,
     .exp = exp_all,
     .attn_fwd = attn_fwd,
     .attn_bwd = attn_bwd,
+    .attn_softmax = tile_softmax,
+    .attn_grad = tile_grad,
+    .transpose = transpose,
+    .dot = dot,
 };

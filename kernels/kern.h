@@ -156,14 +156,14 @@ void kern_destroy(struct kern **K);
 // KERN_BF16_LEAST stays in fp32: there is nothing to gain.
 enum { KERN_BF16_LEAST = 16 };
 // Puts the products of a backend of kern_cpu_create into bf16; those of one that has them there already stay. NEB_ERR_UNSUPPORTED:
-// this machine cannot, which is logged with what to do. NEBULA_BF16=rounded computes the same on any machine, slowly (tests).
+// this machine cannot, which is logged with what to do. NEBULA_BF16=plain computes the same on any machine, slowly (tests).
 // NEB_ERR_NOMEM.
 NEB_MUST_CHECK enum neb_status kern_cpu_bf16(struct kern *K);
 // The same, and nothing is logged where it cannot.
 bool kern_cpu_bf16_possible(struct kern *K);
 // The same of the reference.
 void kern_ref_bf16(struct kern *K);
-// "fp32", "bf16 by oneDNN 2.6"
+// "fp32", "bf16 by AMX", "bf16 by AVX-512"
 const char *kern_cpu_products(const struct kern *K);
 // How many times as fast as in fp32 a product is in bf16, its conversion included: one of 384 x 384 x 384, on one thread, in some
 // milliseconds of its processor time. 1 for a backend in fp32.

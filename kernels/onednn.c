@@ -31,10 +31,9 @@ static const char *load(struct onednn *d) {
     union {
         void *p;
         onednn_sgemm *sgemm;
-        onednn_bf16_gemm *bf16;
         void (*threads)(int);
         const struct version *(*version)(void);
-    } sgemm, bf16, version, threads;
+    } sgemm, version, threads;
     void *so = NULL;
     for (size_t i = 0; i < sizeof names / sizeof *names && !so; i++)
         so = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
@@ -43,7 +42,6 @@ static const char *load(struct onednn *d) {
     if (!may_write_code())
         return "oneDNN may not make memory executable here (systemd: MemoryDenyWriteExecute)";
     sgemm.p = dlsym(so, "dnnl_sgemm");
-    bf16.p = dlsym(so, "dnnl_gemm_bf16bf16f32");
     version.p = dlsym(so, "dnnl_version");
     threads.p = dlsym(so, "omp_set_num_threads"); // of the OpenMP that it is linked with
     if (!version.p)
@@ -53,7 +51,6 @@ static const char *load(struct onednn *d) {
         return "this machine's oneDNN starts threads that are not OpenMP's";
     d->omp_threads = v->cpu_runtime == OPENMP ? threads.threads : NULL;
     d->sgemm = sgemm.sgemm;
-    d->bf16 = bf16.bf16;
     d->major = v->major;
     d->minor = v->minor;
     return NULL;

@@ -1,7 +1,5 @@
-// oneDNN, found at run time: two BLAS-like calls of it are all that is used, and nothing needs it to build or to start. Both take
-// row-major matrices and compute on the calling thread.
-//
-// A call that is exported is not yet one that means what we think: whoever uses one lets it prove itself on a small product first.
+// oneDNN, found at run time: one BLAS-like call of it is all that is used, and nothing needs it to build or to start. It takes
+// row-major matrices and computes on the calling thread.
 #ifndef KERN_ONEDNN_H
 #define KERN_ONEDNN_H
 #include <stdbool.h>
@@ -11,15 +9,10 @@
 typedef int onednn_sgemm(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha,
                          const float *a, int64_t lda, const float *b, int64_t ldb, float beta,
                          float *c, int64_t ldc);
-// The same of operands in bf16; in the library, but in no header of its.
-typedef int onednn_bf16_gemm(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha,
-                             const uint16_t *a, int64_t lda, const uint16_t *b, int64_t ldb,
-                             float beta, float *c, int64_t ldc);
 
 struct onednn {
     const char *missing;      // NULL: it is here; else why not, in words for a user
     onednn_sgemm *sgemm;      // NULL: not in this release
-    onednn_bf16_gemm *bf16;   // NULL: not in this release
     void (*omp_threads)(int); // NULL: it has no threads
     int major, minor;
 };

@@ -2,7 +2,7 @@
 # `precision: bf16` on processors: a cluster in bf16 and one in fp32 exchange the same bytes, and their digests are equal; the loss is
 # that of fp32; a run goes on in the other precision; adapters train in it too; a processor without is refused.
 . "$(dirname "$0")/lib.sh"
-export NEBULA_BF16=rounded # on any machine
+export NEBULA_BF16=plain # on any machine
 make_corpus
 make_job "$T/fp32.yaml"
 sed 's/{name: alpha,/{name: alpha, device: cpu, precision: bf16,/' "$T/fp32.yaml" >"$T/bf16.yaml"
@@ -26,7 +26,7 @@ digests_equal "$T/bf16"
 round_digests_equal "$T/bf16"
 jq -e '(.clusters[0].device | test("^cpu \\(.*, bf16, 1 threads\\)$")) and (.clusters[1].device | test("bf16") | not)' "$T/bf16/summary.json" >/dev/null ||
     fail "devices: $(summary '.clusters[].device' "$T/bf16")"
-grep -q 'with products in bf16, rounded' "$T"/bf16/clusters/alpha/jobs/*/worker.log || fail "the worker does not say so"
+grep -q 'with products in bf16 by plain C' "$T"/bf16/clusters/alpha/jobs/*/worker.log || fail "the worker does not say so"
 [[ $(summary '.clusters[0].params_digest' "$T/bf16") != "$(summary '.clusters[0].params_digest' "$T/fp32")" ]] || fail "bf16 changed nothing"
 near bf16 fp32
 
@@ -42,7 +42,7 @@ for order in "fp32 bf16" "bf16 fp32"; do
     run "from-$from" "$to" --resume
     digests_equal "$T/from-$from"
     near "from-$from" fp32
-    grep -hq 'bf16, rounded, 1 threads' "$T/from-$from"/clusters/alpha/jobs/*/worker.log || fail "$from to $to: nothing is said of it: $(cat "$T/from-$from"/clusters/alpha/jobs/*/worker.log)"
+    grep -hq 'bf16 by plain C, 1 threads' "$T/from-$from"/clusters/alpha/jobs/*/worker.log || fail "$from to $to: nothing is said of it: $(cat "$T/from-$from"/clusters/alpha/jobs/*/worker.log)"
 done
 
 run lora bf16 --steps 20 --set trainable=lora --set trainable.rank=4 --set "init_from=$T/fp32/checkpoint/model.ckpt" --set recompute=true

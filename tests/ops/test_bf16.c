@@ -1,5 +1,5 @@
 // Products in bf16 (kernels/cpu_bf16.c): rounding, and every product against the reference that rounds its operands likewise, for
-// the two ways to compute them; the same bits with one thread and with three; parameters of which a copy is kept.
+// every way to compute them; the same bits with one thread and with three; parameters of which a copy is kept.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "kernels/bf16.h"
@@ -17,26 +17,35 @@ static void swallow(void *user, enum neb_log_level level, const char *text) {
     (void)user, (void)level, (void)text;
 }
 
+// Ways that NEBULA_BF16 asks for, and the one that the machine chooses.
+enum way { PLAIN, PROCESSOR };
+static const struct {
+    const char *asked, *name; // how its name begins
+    bool anywhere;
+} ways[] = {
+    {"plain", "bf16 by plain C", true}, {NULL, "bf16 by A", false}, // AVX-512, AMX
+};
+
 // NULL: not on this machine
-static struct kern *make(bool rounded, int threads) {
+static struct kern *make(enum way way, int threads) {
     struct kern *K = NULL;
     assert_int_equal(kern_cpu_create(threads, &K), NEB_OK);
     assert_string_equal(kern_cpu_products(K), "fp32");
     unsetenv("NEBULA_BF16");
-    if (rounded)
-        setenv("NEBULA_BF16", "rounded", 1);
+    if (ways[way].asked)
+        setenv("NEBULA_BF16", ways[way].asked, 1);
     neb_log_set_sink(swallow, NULL);
     enum neb_status st = kern_cpu_bf16(K);
     neb_log_set_sink(NULL, NULL);
     unsetenv("NEBULA_BF16");
     if (st == NEB_OK) {
-        assert_memory_equal(kern_cpu_products(K), rounded ? "bf16, rounded" : "bf16 by oneDNN", 13);
+        assert_memory_equal(kern_cpu_products(K), ways[way].name, strlen(ways[way].name));
         assert_int_equal(kern_cpu_bf16(K), NEB_OK); // it stays
         return K;
     }
     char why[1024];
     neb_last_error(why, sizeof why);
-    assert_false(rounded);
+    assert_false(ways[way].anywhere);
     assert_int_equal(st, NEB_ERR_UNSUPPORTED);
     assert_non_null(strstr(why, "precision bf16 on processors: "));
     assert_non_null(strstr(why, "set precision: fp32"));
@@ -57,25 +66,14 @@ static void test_rounding(void **state) {
         {0x7f7fffff, 0x7f80}, {0xff7f8000, 0xff80}, {0x7f7f7fff, 0x7f7f}, {0x7f800000, 0x7f80},
         {0xff800000, 0xff80}, {0x7f800001, 0x7fc0}, {0x7fffffff, 0x7fff}, {0xffffffff, 0xffff},
     };
-    enum { N = sizeof cases / sizeof *cases };
-    static const char *const isas[] = {"sse2", "avx2", "avx512"};
-    float x[5 * N], y[5 * N];
-    uint16_t h[5 * N];
-    for (int i = 0; i < 5 * N; i++) // more than any vector, and a rest
-        memcpy(&x[i], &cases[i % N].from, 4);
-    for (size_t s = 0; s < 3; s++) {
-        const struct cpu_isa *v = cpu_isa_find(isas[s]);
-        for (int n = 5 * N - 7; v && n <= 5 * N; n++) {
-            memset(h, 0xab, sizeof h);
-            v->to_bf16(h, x, (size_t)n);
-            v->round_bf16(y, x, (size_t)n);
-            for (int i = 0; i < 5 * N; i++) {
-                uint32_t bits;
-                memcpy(&bits, &y[i], 4);
-                assert_int_equal(h[i], i < n ? cases[i % N].to : 0xabab);
-                assert_true(i >= n || bits == (uint32_t)cases[i % N].to << 16);
-            }
-        }
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        float x, y;
+        uint32_t bits;
+        memcpy(&x, &cases[i].from, 4);
+        y = kern_bf16_round(x);
+        memcpy(&bits, &y, 4);
+        assert_int_equal(kern_bf16_of(x), cases[i].to);
+        assert_true(bits == (uint32_t)cases[i].to << 16);
     }
 }
 
@@ -172,6 +170,37 @@ static void one_backward(struct kern *ref, struct kern *K, int n, int out, int i
         free(all[i]);
 }
 
+// One product that is written past the caches, and one whose sum is longer than is added up at once.
+static void large_products(struct kern *fp32, struct kern *K) {
+    static const struct { int m, n, k; } shapes[] = {{1040, 2064, 32}, {48, 40, 9000}};
+    struct neb_rng r = neb_rng_make(4, 4);
+    for (size_t s = 0; s < 2; s++) {
+        int m = shapes[s].m, n = shapes[s].n, k = shapes[s].k;
+        size_t n_a = (size_t)m * (size_t)k, n_b = (size_t)n * (size_t)k,
+               n_c = (size_t)m * (size_t)n;
+        float *a = fill(&r, n_a, 1), *b = fill(&r, n_b, 1), *c[2];
+        for (size_t i = 0; i < n_a; i++)
+            a[i] = kern_bf16_round(a[i]); // so that products in fp32 are the definition
+        for (size_t i = 0; i < n_b; i++)
+            b[i] = kern_bf16_round(b[i]);
+        for (int i = 0; i < 2; i++) {
+            struct kern *now = i ? K : fp32;
+            c[i] = aligned_alloc(64, (n_c + 15) / 16 * 64);
+            assert_non_null(c[i]);
+            for (size_t j = 0; j < n_c; j++)
+                c[i][j] = NAN;
+            now->ops->gemm(now, KERN_N, KERN_T, m, n, k, 1, a, k, b, k, 0, c[i], n);
+        }
+        double far = distance(c[0], c[1], n_c);
+        if (!(far <= BOUND))
+            fail_msg("%d x %d x %d in %s: off by %g", m, n, k, kern_cpu_products(K), far);
+        free(a);
+        free(b);
+        free(c[0]);
+        free(c[1]);
+    }
+}
+
 // A logit's gradient is rounded before its products: one bf16 step where both sides of a tie are taken.
 static void one_head(struct kern *ref, struct kern *K, int n, int d, int V) {
     struct neb_rng r = neb_rng_make(9, (uint64_t)n);
@@ -234,7 +263,9 @@ static void parameters_change(struct kern *ref, struct kern *K) {
         if (!(distance(want, y, N) <= BOUND))
             fail_msg("turn %d in %s: off by %g", turn, kern_cpu_products(K), distance(want, y, N));
     }
-    K->ops->weights(K, w, N); // and the copy is what is read
+    K->ops->weights(
+        K, w, N); // and the copy is what is read, once it is made: at once, or by the first product
+    K->ops->gemm(K, KERN_N, KERN_T, S, S, S, 1, x, S, w, S, 0, y, S);
     w[5] += 3;
     K->ops->gemm(K, KERN_N, KERN_T, S, S, S, 1, x, S, w, S, 0, y, S);
     ref->ops->gemm(ref, KERN_N, KERN_T, S, S, S, 1, x, S, w, S, 0, want, S);
@@ -246,11 +277,81 @@ static void parameters_change(struct kern *ref, struct kern *K) {
     free(want);
 }
 
-static void run(bool rounded) {
-    struct kern *ref = NULL, *fp32 = NULL, *one = make(rounded, 1), *three;
+// Attention: o, dq, dk, dv beside those in fp32, and beside those of plain C, which rounds at the same places.
+enum { OUTS = 4 };
+static void attention_of(struct kern *K, const struct kern_attn *s, const float *in, float **out) {
+    size_t rows = (size_t)s->B * (size_t)s->T, q = (size_t)(s->n_heads * s->head_dim),
+           kv = (size_t)(s->n_kv_heads * s->head_dim), ld = q + 2 * kv + 5;
+    size_t heads = rows * (size_t)s->n_heads, pad = ld * rows;
+    float *lse = calloc(2 * heads, sizeof *lse), *g = malloc(pad * sizeof *g),
+          *o = malloc(rows * q * sizeof *o);
+    assert_true(lse && g && o);
+    for (size_t i = 0; i < pad; i++)
+        g[i] = NAN;
+    const float *d_o = in + pad;
+    K->ops->attn_fwd(K, s, o, (int)q, lse, in, (int)ld, in + q, (int)ld, in + q + kv, (int)ld);
+    K->ops->attn_bwd(K, s, g, g + q, g + q + kv, d_o, o, (int)q, lse, in, (int)ld, in + q, (int)ld,
+                     in + q + kv, (int)ld, lse + heads);
+    out[0] = o;
+    for (size_t r = 0; r < rows; r++) {
+        for (int i = 0; i < 5; i++)
+            assert_true(isnan(g[r * ld + q + 2 * kv + (size_t)i])); // another's columns
+        for (int k = 1; k < OUTS; k++) {
+            size_t n = k == 1 ? q : kv, from = k == 1 ? 0 : k == 2 ? q : q + kv;
+            if (r == 0)
+                out[k] = malloc(rows * n * sizeof **out);
+            assert_non_null(out[k]);
+            memcpy(out[k] + r * n, g + r * ld + from, n * sizeof **out);
+        }
+    }
+    free(lse);
+    free(g);
+}
+
+static void attention(struct kern *fp32, struct kern *plain, struct kern *one, struct kern *three) {
+    const struct kern_attn shapes[] = {
+        {2, 64, 2, 2, 32, KERN_MASK_CAUSAL, NULL},
+        {1, 200, 4, 2, 64, KERN_MASK_CAUSAL, NULL},
+        {2, 129, 2, 1, 48, KERN_MASK_BIDIRECTIONAL, NULL},
+        {3, 97, 2, 2, 24, KERN_MASK_PREFIX, (const int32_t[]){0, 97, 41}},
+        {1, 17, 1, 1, 16, KERN_MASK_CAUSAL, NULL},
+        {1, 150, 1, 1, 128, KERN_MASK_PREFIX, (const int32_t[]){70}},
+        {2, 40, 3, 1, 256, KERN_MASK_BIDIRECTIONAL, NULL},
+        {2, 15, 2, 2, 32, KERN_MASK_CAUSAL, NULL}, // in fp32
+        {2, 64, 2, 2, 8, KERN_MASK_CAUSAL, NULL},
+    };
+    struct neb_rng r = neb_rng_make(5, 5);
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const struct kern_attn *s = &shapes[i];
+        size_t rows = (size_t)s->B * (size_t)s->T, q = (size_t)(s->n_heads * s->head_dim),
+               kv = (size_t)(s->n_kv_heads * s->head_dim), n = rows * (2 * q + 2 * kv + 5);
+        float *in = fill(&r, n, 1), *out[4][OUTS];
+        struct kern *all[] = {fp32, plain, one, three};
+        for (int k = 0; k < 4; k++)
+            attention_of(all[k], s, in, out[k]);
+        for (int o = 0; o < OUTS; o++) {
+            size_t len = rows * (o < 2 ? q : kv) * sizeof(float);
+            double far = distance(out[0][o], out[2][o], len / sizeof(float)),
+                   apart = distance(out[1][o], out[2][o], len / sizeof(float));
+            bool exact = s->T < KERN_BF16_LEAST || s->head_dim < KERN_BF16_LEAST;
+            if (!(far <= (exact ? BOUND : 1.0 / 128)) || !(apart <= 1.0 / 2048))
+                fail_msg("attention %zu in %s: output %d is off by %g, from plain C by %g", i,
+                         kern_cpu_products(one), o, far, apart);
+            assert_true(exact || !memcmp(out[0][o], out[2][o], len) == 0); // it is in bf16
+            assert_memory_equal(out[2][o], out[3][o], len);
+        }
+        for (int k = 0; k < 4; k++)
+            for (int o = 0; o < OUTS; o++)
+                free(out[k][o]);
+        free(in);
+    }
+}
+
+static void run(enum way way) {
+    struct kern *ref = NULL, *fp32 = NULL, *one = make(way, 1), *three;
     if (!one)
         skip();
-    three = make(rounded, 3);
+    three = make(way, 3);
     assert_int_equal(kern_ref_create(&fp32), NEB_OK);
     assert_int_equal(kern_ref_create(&ref), NEB_OK);
     kern_ref_bf16(ref);
@@ -268,6 +369,13 @@ static void run(bool rounded) {
     one_head(ref, one, 144, 24, 203);
     one_head(ref, three, 577, 33, 501);
     parameters_change(ref, three);
+    struct kern *fast = NULL; // the reference would take minutes
+    assert_int_equal(kern_cpu_create(1, &fast), NEB_OK);
+    large_products(fast, three);
+    struct kern *plain = make(PLAIN, 1);
+    attention(fast, plain, one, three);
+    kern_destroy(&plain);
+    kern_destroy(&fast);
     double gain = kern_cpu_bf16_gain(one);
     assert_true(gain > 0.01 && gain < 100);
     print_message("%s: a product of 384 is %.2f times as fast as in fp32\n", kern_cpu_products(one),
@@ -277,18 +385,18 @@ static void run(bool rounded) {
     kern_destroy(&fp32);
     kern_destroy(&ref);
 }
-static void test_rounded(void **state) {
+static void test_plain(void **state) {
     (void)state;
-    run(true);
+    run(PLAIN);
 }
 static void test_processor(void **state) {
     (void)state;
-    run(false);
+    run(PROCESSOR);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_rounding),
-                                       cmocka_unit_test(test_rounded),
+                                       cmocka_unit_test(test_plain),
                                        cmocka_unit_test(test_processor)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -253,9 +253,12 @@ static void test_bf16(void **state) {
     struct intra_cost one, cost;
     for (int i = 0; i < INTRA_COST_SIDES; i++)
         r.gemm_bf16[i] = 2e9;
-    for (int i = 0; i < INTRA_COST_HEADS; i++) // else attention, which stays in fp32, would count
-        r.attn_fwd[i] = r.attn_bwd[i] = 1e15;
+    for (int i = 0; i < INTRA_COST_HEADS; i++)
+        r.attn_fwd_bf16[i] = r.attn_bwd_bf16[i] = 2e9;
     r.to_bf16 = 1e6;
+    j.model.n_heads = 4; // as wide, of heads wide enough for bf16
+    j.model.n_kv_heads = 2;
+    j.model.head_dim = 16;
     intra_cost_step(&j, &r, &one);
     j.type = KERN_BF16;
     intra_cost_step(&j, &r, &cost);
@@ -263,8 +266,14 @@ static void test_bf16(void **state) {
     near(cost.compute_s, one.compute_s / 2, 0.01, "products in bf16");
     near(cost.update_s, one.update_s + params / 1e6, 1e-6, "parameters made bf16");
     near(cost.flops, one.flops, 1e-12, "flops");
-    near(cost.params_bytes, one.params_bytes + 2 * params, 1e-3, "with a copy");
+    near(cost.params_bytes, one.params_bytes + 4 * params, 1e-3, "in two forms");
     assert_true(cost.acts_bytes > one.acts_bytes && cost.acts_bytes < 1.2 * one.acts_bytes);
+    j = mesh_job(1, 1, 1, 4, 8); // heads of 8: attention stays in fp32
+    intra_cost_step(&j, &r, &cost);
+    j.type = KERN_BF16;
+    double fp32 = cost.compute_s;
+    intra_cost_step(&j, &r, &cost);
+    assert_true(cost.compute_s > 1.01 * fp32 / 2 && cost.compute_s < 0.6 * fp32);
     j = mesh_job(2, 1, 1, 4, 8); // two ranks on one machine make twice as many
     intra_cost_step(&j, &r, &one);
     j.type = KERN_BF16;

@@ -1,0 +1,272 @@
+// How a product goes:
+//
+//     pack       both operands, by all threads, into scratch; a parameter that rests into memory of its own, where the next product
+//                finds it; dy for dx and dW in one reading
+//     multiply   the result in tiles, at multiples of 16, each on one thread
+//
+// What is large and will not be read at once goes to memory past the caches.
+#include "kernels/cpu_panel.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    PACK_COLS = 1024, // of 32 rows: a task of packing
+    DEPTH_MAX =
+        4096 /
+        PANEL_DEPTH, // blocks that are summed at once: panels of b that stay in the second cache
+    TILE_ROWS = 32,
+    TILE_COLS = 96, // whole groups of every way to multiply
+    STREAM_BYTES = 8 << 20,
+};
+
+// An operand of a product: whether a (rows of c) or b (its columns), and which way it lies in memory.
+enum lie { ALONG, ACROSS }; // rows of the matrix are the side, or the depth
+
+struct packed {
+    const uint16_t *p;
+    size_t next;
+    int depth;
+};
+
+// A parameter, packed once while it rests.
+struct kept {
+    struct cpu_matrix of;
+    enum lie lie;
+    bool fresh;
+    struct cpu_buf to;
+};
+
+struct cpu_panels {
+    const struct panel_isa *v;
+    struct cpu_buf a, b, both;
+    const float *params; // that rest; NULL: none
+    size_t n_params;
+    struct kept *kept;
+    size_t n_kept, room, last; // last: the one found last; the next is looked for behind it
+};
+
+struct cpu_panels *cpu_panels_create(const struct panel_isa *v) {
+    struct cpu_panels *p = calloc(1, sizeof *p);
+    if (p)
+        p->v = v;
+    return p;
+}
+
+void cpu_panels_destroy(struct cpu_panels *p) {
+    if (!p)
+        return;
+    for (size_t i = 0; i < p->n_kept; i++)
+        free(p->kept[i].to.p);
+    free(p->kept);
+    free(p->a.p);
+    free(p->b.p);
+    free(p->both.p);
+    free(p);
+}
+
+void cpu_panels_weights(struct cpu_panels *p, const float *params, size_t n) {
+    p->params = n ? params : NULL;
+    p->n_params = n;
+    for (size_t i = 0; i < p->n_kept; i++)
+        p->kept[i].fresh = false;
+}
+
+// ---- packing
+
+static size_t blocks(int n, int of) { return ((size_t)n + (size_t)of - 1) / (size_t)of; }
+static int min(int a, int b) { return a < b ? a : b; }
+
+static struct packed shape_of(const struct cpu_matrix *x, enum lie lie) {
+    int depth = lie == ALONG ? x->cols : x->rows;
+    return (struct packed){.next = blocks(depth, PANEL_DEPTH) * PANEL_BLOCK,
+                           .depth = (int)blocks(depth, PANEL_DEPTH)};
+}
+
+struct pack {
+    const struct panel_isa *v;
+    struct cpu_matrix x;
+    size_t across;   // tasks in a row of them
+    uint16_t *to[2]; // by lie; NULL: not wanted
+    size_t next[2];
+    enum panel_form form[2];
+};
+
+// A square of 32 x 32: two blocks along, two across.
+static void pack_square(const struct pack *p, int row, int col) {
+    int rows = min(PANEL_DEPTH, p->x.rows - row), cols = min(PANEL_DEPTH, p->x.cols - col);
+    size_t ld = (size_t)p->x.ld;
+    const float *x = p->x.x + (size_t)row * ld + col;
+    for (int i = 0; p->to[ALONG] && i < rows; i += PANEL_SIDE)
+        p->v->pack(p->to[ALONG] + (size_t)(row + i) / PANEL_SIDE * p->next[ALONG] +
+                       (size_t)col / PANEL_DEPTH * PANEL_BLOCK,
+                   p->form[ALONG], x + (size_t)i * ld, ld, false, min(PANEL_SIDE, rows - i), cols);
+    for (int i = 0; p->to[ACROSS] && i < cols; i += PANEL_SIDE)
+        p->v->pack(p->to[ACROSS] + (size_t)(col + i) / PANEL_SIDE * p->next[ACROSS] +
+                       (size_t)row / PANEL_DEPTH * PANEL_BLOCK,
+                   p->form[ACROSS], x + i, ld, true, min(PANEL_SIDE, cols - i), rows);
+}
+
+static void pack_task(void *arg, size_t i) {
+    const struct pack *p = arg;
+    int row = (int)(i / p->across) * PANEL_DEPTH, col = (int)(i % p->across) * PACK_COLS;
+    for (int end = min(col + PACK_COLS, p->x.cols); col < end; col += PANEL_DEPTH)
+        pack_square(p, row, col);
+}
+
+static uint16_t *room_for(struct cpu_buf *buf, const struct cpu_matrix *x, enum lie lie) {
+    size_t side = blocks(lie == ALONG ? x->rows : x->cols, PANEL_SIDE);
+    return (uint16_t *)(void *)cpu_buf_need(buf, side * shape_of(x, lie).next / 2);
+}
+
+static void pack_run(struct kern *K, struct pack *p) {
+    p->across = blocks(p->x.cols, PACK_COLS);
+    kern_pool_run(K->pool, blocks(p->x.rows, PANEL_DEPTH) * p->across, pack_task, p);
+}
+
+static struct packed pack_into(struct kern *K, const struct cpu_panels *p, struct cpu_buf *buf,
+                               const struct cpu_matrix *x, enum lie lie, enum panel_form form) {
+    struct packed to = shape_of(x, lie);
+    struct pack job = {.v = p->v, .x = *x};
+    to.p = job.to[lie] = room_for(buf, x, lie);
+    job.next[lie] = to.next;
+    job.form[lie] = form;
+    pack_run(K, &job);
+    return to;
+}
+
+static bool rests(const struct cpu_panels *p, const struct cpu_matrix *x) {
+    uintptr_t at =
+                  (uintptr_t)x->x - (uintptr_t)p->params, // far beyond the end for what lies before
+        len = ((size_t)(x->rows - 1) * (size_t)x->ld + (size_t)x->cols) * sizeof *x->x,
+              all = p->n_params * sizeof *x->x;
+    return p->params && at < all && len <= all - at;
+}
+
+static bool is_it(const struct kept *k, const struct cpu_matrix *x, enum lie lie) {
+    return k->of.x == x->x && k->of.rows == x->rows && k->of.cols == x->cols && k->of.ld == x->ld &&
+           k->lie == lie;
+}
+
+// The place of a parameter, new at the end if it has none. Steps ask in the same order, so that it is mostly the next one.
+static struct kept *place_of(struct cpu_panels *p, const struct cpu_matrix *x, enum lie lie) {
+    for (size_t i = 0; i < p->n_kept; i++) {
+        size_t at = (p->last + 1 + i) % p->n_kept;
+        if (is_it(&p->kept[at], x, lie)) {
+            p->last = at;
+            return &p->kept[at];
+        }
+    }
+    if (p->n_kept == p->room) {
+        p->room = p->room ? 2 * p->room : 64;
+        p->kept = realloc(p->kept, p->room * sizeof *p->kept);
+        NEB_ASSERT(p->kept); // ops have no way to fail (kern.h)
+    }
+    p->last = p->n_kept++;
+    p->kept[p->last] = (struct kept){.of = *x, .lie = lie};
+    return &p->kept[p->last];
+}
+
+static struct packed operand(struct kern *K, struct cpu_panels *p, struct cpu_buf *buf,
+                             const struct cpu_matrix *x, enum lie lie, enum panel_form form) {
+    if (form != PANEL_B || !rests(p, x))
+        return pack_into(K, p, buf, x, lie, form);
+    struct kept *k = place_of(p, x, lie);
+    if (!k->fresh)
+        pack_into(K, p, &k->to, x, lie, form);
+    k->fresh = true;
+    struct packed to = shape_of(x, lie);
+    to.p = (const uint16_t *)(const void *)k->to.p;
+    return to;
+}
+
+// ---- multiplying
+
+struct product {
+    const struct panel_isa *v;
+    struct cpu_tiles cut;
+    struct packed a, b;
+    float alpha, beta, *c;
+    size_t ldc;
+    enum panel_how how;
+    const struct cpu_isa *rows;
+};
+
+static void product_task(void *arg, size_t i) {
+    const struct product *p = arg;
+    struct cpu_tile t = cpu_tile(&p->cut, i);
+    float *c = p->c + (size_t)t.row * p->ldc + t.col;
+    for (int r = 0; p->beta != 0 && p->beta != 1 && r < t.rows; r++)
+        p->rows->scale(c + (size_t)r * p->ldc, p->beta, (size_t)t.cols);
+    for (int from = 0; from < p->a.depth; from += DEPTH_MAX) {
+        size_t skip = (size_t)from * PANEL_BLOCK;
+        p->v->mul(&(struct panel_mul){
+            .a = p->a.p + (size_t)t.row / PANEL_SIDE * p->a.next + skip,
+            .b = p->b.p + (size_t)t.col / PANEL_SIDE * p->b.next + skip,
+            .a_next = p->a.next,
+            .b_next = p->b.next,
+            .depth = min(DEPTH_MAX, p->a.depth - from),
+            .rows = t.rows,
+            .cols = t.cols,
+            .alpha = p->alpha,
+            .c = c,
+            .ldc = p->ldc,
+            .how = from ? PANEL_ADD : p->how,
+        });
+    }
+}
+
+static enum panel_how how_to(float beta, const float *c, size_t ldc, int m, int n, int depth) {
+    if (beta != 0)
+        return PANEL_ADD;
+    bool large = (size_t)m * (size_t)n * sizeof *c >= STREAM_BYTES,
+         lines = (uintptr_t)c % 64 == 0 && ldc % 16 == 0;
+    return large && lines && depth <= DEPTH_MAX ? PANEL_STREAM : PANEL_STORE;
+}
+
+static void multiply(struct kern *K, const struct cpu_panels *p, int m, int n, float alpha,
+                     struct packed a, struct packed b, float beta, float *c, int ldc) {
+    struct product job = {.v = p->v,
+                          .cut = cpu_tiles(m, n, a.depth * PANEL_DEPTH),
+                          .a = a,
+                          .b = b,
+                          .alpha = alpha,
+                          .beta = beta,
+                          .c = c,
+                          .ldc = (size_t)ldc,
+                          .rows = cpu_of(K)->isa};
+    job.how = how_to(beta, c, job.ldc, m, n, a.depth);
+    job.cut.tile_m = (int)blocks(job.cut.tile_m, TILE_ROWS) * TILE_ROWS;
+    job.cut.tile_n = (int)blocks(job.cut.tile_n, TILE_COLS) * TILE_COLS;
+    kern_pool_run(K->pool, cpu_tiles_count(&job.cut), product_task, &job);
+}
+
+void cpu_panels_gemm(struct kern *K, struct cpu_panels *p, enum kern_trans ta, enum kern_trans tb,
+                     int m, int n, int k, float alpha, const float *a, int lda, const float *b,
+                     int ldb, float beta, float *c, int ldc) {
+    struct cpu_matrix x = {a, ta ? k : m, ta ? m : k, lda}, y = {b, tb ? n : k, tb ? k : n, ldb};
+    struct packed l = operand(K, p, &p->a, &x, ta ? ACROSS : ALONG, PANEL_A),
+                  r = operand(K, p, &p->b, &y, tb ? ALONG : ACROSS, PANEL_B);
+    multiply(K, p, m, n, alpha, l, r, beta, c, ldc);
+}
+
+void cpu_panels_linear_bwd(struct kern *K, struct cpu_panels *p, float *dx, float *dw,
+                           const float *dy, int ld, const float *x, const float *w, int n, int out,
+                           int in) {
+    struct cpu_matrix g = {dy, n, out, ld}, acts = {x, n, in, in}, weight = {w, out, in, in};
+    struct pack both = {.v = p->v, .x = g, .form = {PANEL_A, PANEL_A}};
+    struct packed lie[2] = {shape_of(&g, ALONG), shape_of(&g, ACROSS)};
+    if (dx)
+        lie[ALONG].p = both.to[ALONG] = room_for(&p->a, &g, ALONG);
+    if (dw)
+        lie[ACROSS].p = both.to[ACROSS] = room_for(&p->both, &g, ACROSS);
+    for (int i = 0; i < 2; i++)
+        both.next[i] = lie[i].next;
+    pack_run(K, &both);
+    if (dw)
+        multiply(K, p, out, in, 1, lie[ACROSS], operand(K, p, &p->b, &acts, ACROSS, PANEL_B), 1, dw,
+                 in);
+    if (dx)
+        multiply(K, p, n, in, 1, lie[ALONG], operand(K, p, &p->b, &weight, ACROSS, PANEL_B), 0, dx,
+                 in);
+}
