@@ -33,30 +33,32 @@ struct mm {
 V_INLINE void mm_kernel(const struct mm *t, size_t i0, size_t j0, const int rows, const int vecs) {
     vf sum[MM_ROWS][MM_VECS];
     const float *a = t->a + i0 * t->a_row, *b = t->b + j0;
-#pragma GCC unroll 8
-    for (int i = 0; i < rows; i++)
-#pragma GCC unroll 8
+    KERN_UNROLL
+    for (int i = 0; i < rows; i++) {
+        KERN_UNROLL
         for (int j = 0; j < vecs; j++)
             sum[i][j] = t->add ? v_load(t->c + (i0 + (size_t)i) * t->ldc + j0 + (size_t)j * V_LANES)
                                : (vf){0};
+    }
     for (int l = 0; l < t->k; l++, a += t->a_col, b += t->ldb) {
         vf bl[MM_VECS];
-#pragma GCC unroll 8
+        KERN_UNROLL
         for (int j = 0; j < vecs; j++)
             bl[j] = v_load(b + (size_t)j * V_LANES);
-#pragma GCC unroll 8
+        KERN_UNROLL
         for (int i = 0; i < rows; i++) {
             vf ai = v_set(a[(size_t)i * t->a_row]);
-#pragma GCC unroll 8
+            KERN_UNROLL
             for (int j = 0; j < vecs; j++)
                 sum[i][j] = v_fma(ai, bl[j], sum[i][j]);
         }
     }
-#pragma GCC unroll 8
-    for (int i = 0; i < rows; i++)
-#pragma GCC unroll 8
+    KERN_UNROLL
+    for (int i = 0; i < rows; i++) {
+        KERN_UNROLL
         for (int j = 0; j < vecs; j++)
             v_store(t->c + (i0 + (size_t)i) * t->ldc + j0 + (size_t)j * V_LANES, sum[i][j]);
+    }
 }
 
 V_INLINE void mm_columns(const struct mm *t, int m, size_t j0, const int vecs) {

@@ -3,6 +3,7 @@
 // multiply-add, min, max, square root) names instructions. Everything here is static: each
 // instruction set gets its own copy.
 #include "kernels/cpu.h"
+#include "kernels/unroll.h"
 
 #include <math.h>
 #include <string.h>

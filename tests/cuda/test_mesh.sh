@@ -8,11 +8,13 @@ emulated
 start=$SECONDS
 limit=200 # a busy machine: ranks wait for their turn on a processor
 
-meshes "device=fp32 steps=3 seq=8" 1x1x1 2x1x1 4x1x1 1x1x2 1x2x1 2x1x2 2x2x1 1x2x2
-loss_bound=3e-2 meshes "device=bf16 steps=2 seq=8" 2x1x1 1x1x2 1x2x1
-# Over TCP as well: what starts the devices' communicator, and orders, need no MPI.
+meshes "device=fp32 steps=3 seq=8" 1x1x1 2x1x1 1x1x2 1x2x1
+# Over TCP as well, whose ranks sleep where those of MPI poll: what starts the devices' communicator, and orders, need no MPI.
 rm "$work/bin/libnebula_mpi.so"
-launcher=socket meshes "device=fp32 steps=3 seq=8" 2x1x1 1x2x2
+launcher=socket
+meshes "device=fp32 steps=3 seq=8" 2x1x1 4x1x1 2x1x2 2x2x1 1x2x2
+loss_bound=3e-2 meshes "device=bf16 steps=2 seq=8" 2x1x1 1x1x2 1x2x1
+launcher=mpi
 cp "$BUILD/libnebula_mpi.so" "$work/bin/"
 # A device trains what processors do.
 timeout $limit "$BUILD/mesh_train" 0 0 0 eval=1 steps=3 seq=8 >"$work/one"

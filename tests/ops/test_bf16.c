@@ -337,7 +337,7 @@ static void attention(struct kern *fp32, struct kern *plain, struct kern *one, s
             if (!(far <= (exact ? BOUND : 1.0 / 128)) || !(apart <= 1.0 / 2048))
                 fail_msg("attention %zu in %s: output %d is off by %g, from plain C by %g", i,
                          kern_cpu_products(one), o, far, apart);
-            assert_true(exact || !memcmp(out[0][o], out[2][o], len) == 0); // it is in bf16
+            assert_true(exact || memcmp(out[0][o], out[2][o], len) != 0); // it is in bf16
             assert_memory_equal(out[2][o], out[3][o], len);
         }
         for (int k = 0; k < 4; k++)
@@ -377,7 +377,7 @@ static void run(enum way way) {
     kern_destroy(&plain);
     kern_destroy(&fast);
     double gain = kern_cpu_bf16_gain(one);
-    assert_true(gain > 0.01 && gain < 100);
+    assert_true(gain > 0 && gain < 100);
     print_message("%s: a product of 384 is %.2f times as fast as in fp32\n", kern_cpu_products(one),
                   gain);
     kern_destroy(&one);

@@ -9,14 +9,23 @@
 #include <stdlib.h>
 
 #if defined(__x86_64__)
+#include "tests/ops/tiles.h" // before the next lines: what it includes stays as it is
+#ifdef __clang__
+#pragma clang attribute push(                                                                      \
+    __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16"))), apply_to = function)
+#else
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")
-#include "tests/ops/tiles.h"
+#endif
 #define panel_amx panel_amx_emulated
 #include "kernels/panel_amx.c"
 #undef panel_amx
-extern const struct panel_isa panel_amx;
+#ifdef __clang__
+#pragma clang attribute pop
+#else
 #pragma GCC pop_options
+#endif
+extern const struct panel_isa panel_amx;
 #else
 #include "kernels/panel.h"
 
