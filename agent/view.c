@@ -139,6 +139,13 @@ static void number(const json_t *line, const char *key, double *out) {
         *out = json_number_value(x);
 }
 
+// The same of what is counted: what no count can be is left out.
+static void count(const json_t *line, const char *key, double *out) {
+    double x = *out;
+    number(line, key, &x);
+    *out = fabs(x) < 1e15 ? x : *out;
+}
+
 static int codec_index(struct course *c, const char *name) {
     for (int i = 0; i < c->n_codecs; i++)
         if (!strcmp(c->codecs[i], name))
@@ -172,16 +179,16 @@ void agent_view_line(struct agent_view *v, const char *job, int interval, const 
     number(line, "loss", eval ? &c->last.eval_loss : &c->last.loss);
     number(line, "tokens_per_s", &c->last.tokens_per_s);
     number(line, "goodput_bps", &c->last.goodput_bps);
-    number(line, "step", &c->last.step);
-    number(line, "sent_bytes", &c->last.sent_bytes);
-    number(line, "recv_bytes", &c->last.recv_bytes);
+    count(line, "step", &c->last.step);
+    count(line, "sent_bytes", &c->last.sent_bytes);
+    count(line, "recv_bytes", &c->last.recv_bytes);
     if (!strcmp(kind, "step")) { // sums; a round's stall_s is its own
         number(line, "stall_s", &c->stall_s);
         number(line, "train_s", &c->train_s);
     }
-    number(line, "round", &round);
+    count(line, "round", &round);
     number(line, "interval", &h);
-    c->round = fabs(round) < 1e15 ? (int64_t)round : c->round;
+    c->round = (int64_t)round;
     c->last.interval = fabs(h) < 1e9 ? (int)h : c->last.interval;
     if (codec)
         c->last.codec = codec_index(c, codec);

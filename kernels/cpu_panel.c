@@ -12,16 +12,16 @@
 
 enum {
     PACK_COLS = 1024, // of 32 rows: a task of packing
-    DEPTH_MAX =
-        4096 /
-        PANEL_DEPTH, // blocks that are summed at once: panels of b that stay in the second cache
+    // Blocks that are summed at once: panels of b that stay in the second cache.
+    DEPTH_MAX = 4096 / PANEL_DEPTH,
+    // Tiles are multiples of these: whole groups of every way to multiply.
     TILE_ROWS = 32,
-    TILE_COLS = 96, // whole groups of every way to multiply
+    TILE_COLS = 96,
     STREAM_BYTES = 8 << 20,
 };
 
-// An operand of a product: whether a (rows of c) or b (its columns), and which way it lies in memory.
-enum lie { ALONG, ACROSS }; // rows of the matrix are the side, or the depth
+// How an operand lies in memory: its rows are the side, or the depth.
+enum lie { ALONG, ACROSS };
 
 struct packed {
     const uint16_t *p;

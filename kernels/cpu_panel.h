@@ -5,7 +5,7 @@
 #include "kernels/cpu.h"
 #include "kernels/panel.h"
 
-// A matrix in memory; a NULL x: none.
+// A matrix in memory, rows of ld floats.
 struct cpu_matrix {
     const float *x;
     int rows, cols, ld;

@@ -50,6 +50,12 @@ static void test_last_figures(void **state) {
         13);
     // it stays what the round said
     feed(v, "{\"kind\":\"step\",\"cluster\":\"paris\",\"step\":8}", 14);
+    // what no count can be changes nothing
+    feed(v,
+         "{\"kind\":\"link\",\"cluster\":\"paris\",\"step\":7e19,\"round\":-1e30,\"sent_bytes\":"
+         "1e300,"
+         "\"recv_bytes\":-1e15,\"interval\":1e12}",
+         14.5);
     json_t *list = agent_view_clusters(v, "ab", 15), *c = json_array_get(list, 0);
     assert_true(fabs(json_real_value(json_object_get(c, "eval_loss")) - 3.25) < 1e-12);
     assert_int_equal(json_array_size(list), 1);
@@ -57,6 +63,8 @@ static void test_last_figures(void **state) {
     assert_int_equal(json_integer_value(json_object_get(c, "round")), 4);
     assert_int_equal(json_integer_value(json_object_get(c, "interval")), 40);
     assert_int_equal(json_integer_value(json_object_get(c, "sent_bytes")), 100);
+    assert_int_equal(json_integer_value(json_object_get(c, "recv_bytes")), 50);
+    assert_int_equal(json_integer_value(json_object_get(c, "step")), 8);
     assert_true(fabs(json_real_value(json_object_get(c, "loss")) - 2.5) < 1e-12);
     assert_true(fabs(json_real_value(json_object_get(c, "age_s")) - 1) < 1e-12);
     // the sum, not the round's
