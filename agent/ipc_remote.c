@@ -46,17 +46,33 @@ static void free_item(void *p, void *hint) {
     free(p);
 }
 
+// Room for `need` bytes of an item that is said to have len: a length is only a claim, so no more than twice what has come. Large blocks
+// grow without being copied.
+static bool item_grow(uint8_t **whole, size_t *room, uint64_t need, uint64_t len) {
+    enum { FIRST = 1 << 20 };
+    if (need <= *room)
+        return true;
+    uint64_t more = *room ? 2 * (uint64_t)*room : FIRST;
+    *room = (size_t)(more < len ? more : len);
+    uint8_t *p = realloc(*whole, *room);
+    if (p)
+        *whole = p;
+    return p;
+}
+
 // The next `len` bytes of the message, whole, in *out, which is the caller's to close if this is NEB_OK.
 static enum neb_status recv_item(void *socket, uint64_t len, zmq_msg_t *out) {
-    uint8_t *whole = NULL;
-    if (len > SIZE_MAX / 2 || (len > AGENT_IPC_FRAME && !(whole = malloc((size_t)len))))
+    uint8_t *whole = NULL; // of several frames
+    size_t room = 0;
+    if (len > SIZE_MAX / 4)
         return NEB_ERR_FORMAT;
     zmq_msg_init(out);
     for (uint64_t at = 0; at < len;) {
         zmq_msg_close(out);
         zmq_msg_init(out);
         if (!ipc_more_frames(socket) || zmq_msg_recv(out, socket, ZMQ_DONTWAIT) < 0 ||
-            zmq_msg_size(out) != (len - at < AGENT_IPC_FRAME ? len - at : AGENT_IPC_FRAME)) {
+            zmq_msg_size(out) != (len - at < AGENT_IPC_FRAME ? len - at : AGENT_IPC_FRAME) ||
+            (len > AGENT_IPC_FRAME && !item_grow(&whole, &room, at + zmq_msg_size(out), len))) {
             zmq_msg_close(out);
             free(whole);
             return NEB_ERR_FORMAT;
