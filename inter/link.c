@@ -20,7 +20,7 @@ static void set_clean(struct inter_link *l, struct peer *p, int which, neb_ns no
         else if (c->lost || unanswered) {
             link_conn_close(l, p, c);
             c->retry_at = which == DIALED ? now + RETRY_AFTER : 0;
-        } else if (c->retry_at && now >= c->retry_at) {
+        } else if (which == DIALED && c->retry_at && now >= c->retry_at) {
             link_conn_dial(l, p, i);
         }
     }

@@ -187,8 +187,10 @@ void link_set_retire(struct inter_link *l, struct peer *p, int which) {
     link_set_close(l, p, old);
     p->s[old] = p->s[which];
     memset(&p->s[which], 0, sizeof p->s[which]);
-    for (uint32_t i = 0; i < CONNS; i++)
+    for (uint32_t i = 0; i < CONNS; i++) {
         p->s[which].c[i].fd = p->s[which].c[i].zmq_fd = -1;
+        p->s[old].c[i].retry_at = 0; // what is lost of it stays lost: its successor dials all anew
+    }
 }
 
 // One monitor event: event number (u16) and value (u32), then the address. false: none.
