@@ -1,6 +1,7 @@
 // Member lists and keys that change while the agent runs.
 #include "agent/base/log.h"
 #include "agent/daemon_state.h"
+#include "agent/sums.h"
 #include "inter/robust.h"
 
 #include <string.h>
@@ -119,7 +120,18 @@ enum neb_status daemon_rekey(struct daemon *d) {
     }
     d->rekey_at = 0;
     d->identity = next;
+    // The new link counts from nothing.
+    for (int i = 0; i < AGENT_JOBS_MAX; i++)
+        if (d->jobs[i].used)
+            d->jobs[i].wan_before = daemon_wan_bytes(d, &d->jobs[i]);
     enum neb_status st = inter_service_rekey(d->service, next);
+    for (int i = 0; i < AGENT_JOBS_MAX; i++) {
+        struct agent_jobrun *j = &d->jobs[i];
+        if (j->used && j->linked)
+            j->wan_base = daemon_link_totals(d, j);
+        if (j->used && j->sums)
+            agent_sums_rekey(j->sums, next);
+    }
     if (st == NEB_OK)
         st = agent_members_rekey(d->trust, next);
     sec_identity_destroy(&former);

@@ -141,6 +141,10 @@ static void deliver_due(struct agent_sums *s) {
     }
 }
 
+void agent_sums_rekey(struct agent_sums *s, const struct sec_identity *identity) {
+    s->c.identity = identity;
+}
+
 // ---- life -----------------------------------------------------------------------------------------------------
 
 enum neb_status agent_sums_open(const struct agent_sums_config *c, struct agent_sums **out) {

@@ -24,6 +24,8 @@ struct agent_sums_config {
 NEB_MUST_CHECK enum neb_status agent_sums_open(const struct agent_sums_config *c,
                                                struct agent_sums **out);
 void agent_sums_close(struct agent_sums **s);
+// This member's new keys: what it reveals from now on is signed with them. The keys of the pairs stay those that the job began with.
+void agent_sums_rekey(struct agent_sums *s, const struct sec_identity *identity);
 
 // For the worker: hex keys by cluster, "" for its own. NULL where s is NULL.
 json_t *agent_sums_keys(const struct agent_sums *s);

@@ -162,6 +162,7 @@ enum neb_status inter_service_rekey(struct inter_service *s, const struct sec_id
         neb_sleep(100 * NEB_MS);
         st = open_link(s);
     }
+    s->next_limit = 0; // the new link has none yet
     for (uint32_t i = 0; st == NEB_OK && i < s->members.n; i++)
         if (until[i])
             inter_link_keep_former(s->link, i, &former[i], until[i]);
