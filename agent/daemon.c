@@ -253,6 +253,7 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
     if (d->zctx)
         zmq_ctx_term(d->zctx);
     sec_identity_destroy(&d->identity);
+    daemon_end_searches(d);
     sec_vault_destroy(&d->vault);
     free(d);
     return st;

@@ -113,6 +113,21 @@ void daemon_on_behind(void *user, const uint8_t job[INTER_ID_BYTES]) {
         neb_warn("job %s: no snapshot can be fetched now", j->job.name);
 }
 
+// The job's search, or a place for one; NULL: all places are taken by other jobs' that have not ended.
+static struct agent_snapshot_search **search_of(struct daemon *d, const uint8_t *job) {
+    struct agent_snapshot_search **place = NULL;
+    for (int i = 0; i < INTER_SNAPSHOT_JOBS; i++) {
+        struct agent_snapshot_search **s = &d->searches[i];
+        if (*s && agent_snapshot_search_is(*s, job))
+            return s;
+        if (!place && (!*s || agent_snapshot_search_ended(*s)))
+            place = s;
+    }
+    if (place)
+        agent_snapshot_search_destroy(place); // of a job that is gone, if there is one
+    return place;
+}
+
 enum neb_status daemon_on_snapshot_open(void *user, const uint8_t job[INTER_ID_BYTES],
                                         struct inter_snapshot_source *out) {
     struct daemon *d = user;
@@ -120,9 +135,19 @@ enum neb_status daemon_on_snapshot_open(void *user, const uint8_t job[INTER_ID_B
     char dir[NEB_PATH_MAX];
     if (!j || agent_job_only_votes(&j->job, j->self) || j->replaced || stuck(j))
         return NEB_ERR_NOT_FOUND; // or its state is in doubt
-    daemon_job_dir(d, j, dir, sizeof dir);
-    return agent_snapshot_open(sec_vault_of(d->vault), inter_service_ledger(d->service), job, dir,
-                               out);
+    struct agent_snapshot_search **s = search_of(d, job);
+    if (s && *s && agent_snapshot_search_ended(*s))
+        return agent_snapshot_open_take(s, inter_service_ledger(d->service), out);
+    if (s && !*s) {
+        daemon_job_dir(d, j, dir, sizeof dir);
+        NEB_TRY(agent_snapshot_search(sec_vault_of(d->vault), job, dir, s));
+    }
+    return NEB_ERR_AGAIN;
+}
+
+void daemon_end_searches(struct daemon *d) {
+    for (int i = 0; i < INTER_SNAPSHOT_JOBS; i++)
+        agent_snapshot_search_destroy(&d->searches[i]);
 }
 
 void daemon_on_snapshot_close(void *user, struct inter_snapshot_source *s) {

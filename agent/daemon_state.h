@@ -12,7 +12,8 @@
 //     daemon_members.c   member lists and keys that change
 //     daemon_tell.c      what is told: to clients, workers, other agents, the page   ── out
 //
-// One thread, one loop: nothing here is locked, and no call blocks.
+// One thread, one loop: nothing here is locked, and no call blocks. What takes long has a thread of its own, which shares nothing
+// with it until it has ended (hashes of updates, inter/service_jobs.c; snapshots, agent/snapshot.h).
 #ifndef AGENT_DAEMON_STATE_H
 #define AGENT_DAEMON_STATE_H
 #include "agent/daemon.h"
@@ -38,6 +39,8 @@ struct daemon {
     neb_ns rekey_at; // our own keys were rotated: when to look for them; 0: they were not
     struct inter_service *service;
     struct agent_streams streams;
+    struct agent_snapshot_search
+        *searches[INTER_SNAPSHOT_JOBS]; // threads, for those who ask for a snapshot
     struct agent_ipc *ipc;
     char socket_path[NEB_PATH_MAX], exe[NEB_PATH_MAX];
     int signal_fd;
@@ -143,6 +146,7 @@ void daemon_on_behind(void *user, const uint8_t job[INTER_ID_BYTES]);
 enum neb_status daemon_on_snapshot_open(void *user, const uint8_t job[INTER_ID_BYTES],
                                         struct inter_snapshot_source *out);
 void daemon_on_snapshot_close(void *user, struct inter_snapshot_source *s);
+void daemon_end_searches(struct daemon *d);
 void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum neb_status st,
                              const char *part, uint64_t header_bytes);
 

@@ -3,6 +3,8 @@
 #include "agent/worker.h"
 #include "intra/checkpoint_array.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,24 +49,85 @@ static enum neb_status fill(struct inter_ledger *l, struct pin *p, struct inter_
     return NEB_OK;
 }
 
-enum neb_status agent_snapshot_open(const struct neb_vault *vault, struct inter_ledger *l,
-                                    const uint8_t job[INTER_ID_BYTES], const char *dir,
-                                    struct inter_snapshot_source *out) {
+struct agent_snapshot_search {
+    pthread_t thread;
+    atomic_bool ended;
+    const struct neb_vault *vault;
+    uint8_t job[INTER_ID_BYTES];
     char folder[NEB_PATH_MAX];
-    *out = (struct inter_snapshot_source){0};
+    struct intra_ckpt *found; // the thread's until it has ended, as is st
+    enum neb_status st;
+};
+
+static void *search(void *user) {
+    struct agent_snapshot_search *s = user;
+    s->st = intra_ckpt_open_latest_in(s->vault, s->folder, &s->found);
+    atomic_store_explicit(&s->ended, true, memory_order_release);
+    return NULL;
+}
+
+enum neb_status agent_snapshot_search(const struct neb_vault *vault,
+                                      const uint8_t job[INTER_ID_BYTES], const char *dir,
+                                      struct agent_snapshot_search **out) {
+    char folder[NEB_PATH_MAX];
     NEB_TRY(neb_path(folder, sizeof folder, dir, "checkpoint"));
     if (!neb_fs_exists(folder))
         return NEB_ERR_NOT_FOUND;
+    struct agent_snapshot_search *s = calloc(1, sizeof *s);
+    if (!s)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for a snapshot");
+    s->vault = vault;
+    memcpy(s->job, job, sizeof s->job);
+    memcpy(s->folder, folder, sizeof s->folder);
+    int rc = pthread_create(&s->thread, NULL, search, s);
+    if (rc) {
+        free(s);
+        return neb_fail(NEB_ERR_LIMIT, "no thread to look for a snapshot in %s: %s", folder,
+                        strerror(rc));
+    }
+    *out = s;
+    return NEB_OK;
+}
+
+bool agent_snapshot_search_is(const struct agent_snapshot_search *s,
+                              const uint8_t job[INTER_ID_BYTES]) {
+    return !memcmp(s->job, job, sizeof s->job);
+}
+
+bool agent_snapshot_search_ended(const struct agent_snapshot_search *s) {
+    return atomic_load_explicit(&s->ended, memory_order_acquire);
+}
+
+void agent_snapshot_search_destroy(struct agent_snapshot_search **sp) {
+    if (!*sp)
+        return;
+    pthread_join((*sp)->thread, NULL);
+    if ((*sp)->found)
+        intra_ckpt_close(&(*sp)->found);
+    free(*sp);
+    *sp = NULL;
+}
+
+enum neb_status agent_snapshot_open_take(struct agent_snapshot_search **sp, struct inter_ledger *l,
+                                         struct inter_snapshot_source *out) {
+    struct agent_snapshot_search *from = *sp;
+    *out = (struct inter_snapshot_source){0};
+    pthread_join(from->thread, NULL);
     struct inter_snapshot *s = calloc(1, sizeof *s);
     struct pin *p = calloc(1, sizeof *p);
-    enum neb_status st = s && p ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory for a snapshot");
-    if (st == NEB_OK)
-        st = intra_ckpt_open_latest_in(vault, folder, &p->ckpt);
+    enum neb_status st =
+        s && p ? from->st : neb_fail(NEB_ERR_NOMEM, "out of memory for a snapshot");
     if (st == NEB_OK) {
-        memcpy(s->job, job, sizeof s->job);
+        p->ckpt = from->found;
+        from->found = NULL;
+        memcpy(s->job, from->job, sizeof s->job);
         st = fill(l, p, s, out);
     }
+    if (from->found)
+        intra_ckpt_close(&from->found);
     free(s);
+    free(from);
+    *sp = NULL;
     out->pin = p;
     if (st != NEB_OK)
         agent_snapshot_close(out);

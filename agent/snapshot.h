@@ -10,13 +10,23 @@
 
 #include <jansson.h>
 
-// dir: of the job; vault: opens what is sealed in it, for as long as the source is open. NEB_ERR_NOT_FOUND (not logged): no checkpoint
-// yet.
-NEB_MUST_CHECK enum neb_status agent_snapshot_open(const struct neb_vault *vault,
-                                                   struct inter_ledger *l,
-                                                   const uint8_t job[INTER_ID_BYTES],
-                                                   const char *dir,
-                                                   struct inter_snapshot_source *out);
+// The newest checkpoint that is whole, looked for by a thread: all of it is read and checked, which takes seconds a gigabyte.
+// dir: of the job; vault: opens what is sealed in it, for as long as this or the source made of it is there. NEB_ERR_NOT_FOUND
+// (not logged): no checkpoint yet.
+struct agent_snapshot_search;
+NEB_MUST_CHECK enum neb_status agent_snapshot_search(const struct neb_vault *vault,
+                                                     const uint8_t job[INTER_ID_BYTES],
+                                                     const char *dir,
+                                                     struct agent_snapshot_search **out);
+bool agent_snapshot_search_is(const struct agent_snapshot_search *s,
+                              const uint8_t job[INTER_ID_BYTES]);
+bool agent_snapshot_search_ended(const struct agent_snapshot_search *s);
+// Waits for the thread, where it has not ended.
+void agent_snapshot_search_destroy(struct agent_snapshot_search **s);
+// What was found, with the commit records of the ledger that it ends with. The search is gone after it. NEB_ERR_NOT_FOUND: nothing.
+NEB_MUST_CHECK enum neb_status agent_snapshot_open_take(struct agent_snapshot_search **s,
+                                                        struct inter_ledger *l,
+                                                        struct inter_snapshot_source *out);
 void agent_snapshot_close(struct inter_snapshot_source *s);
 // DIR/snapshot.part has arrived: checks what can be checked before the worker reads it, and makes it DIR/snapshot.bin. After an
 // error the part is gone.

@@ -86,5 +86,6 @@ enum neb_status inter_snapshots_tick(struct inter_snapshots *s, neb_ns now) {
         if (g->used && now - g->taken > pinned_for)
             snapshot_release(s, g);
     }
+    NEB_TRY(snapshot_answer(s, now));
     return snapshot_pump(s, now);
 }

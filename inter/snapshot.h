@@ -1,7 +1,7 @@
 // Snapshots: how a member that is too far behind, or has lost its disk, gets the state that the others' blobs no longer give.
 //
 //     joiner                                    holder
-//       ── ASK job, id begun ───────────────►     pins its newest checkpoint, unless that one is still here
+//       ── ASK job, id begun ───────────────►     pins its newest checkpoint (checked first, which takes its time), unless one is here
 //       ◄──────────── OFFER id, bytes, header ──
 //       ── GET chunk ───────────────────────►     …as many at once as come back in time
 //       ◄─────────────── DATA chunk (bulk) ──     written beside, fsynced, handed over whole
@@ -52,7 +52,8 @@ struct inter_snapshots_config {
     void *user;
     const struct sec_seal_key
         *seal; // borrowed; PATH.part is a file of chunks sealed for the job. NULL: in clear
-    // The newest state of a job that can be given. NEB_ERR_NOT_FOUND (not logged): none.
+    // The newest state of a job that can be given. NEB_ERR_NOT_FOUND (not logged): none. NEB_ERR_AGAIN: it is being looked for; asked
+    // again at the next tick, and whoever wants it gets its answer then.
     enum neb_status (*open)(void *user, const uint8_t job[INTER_ID_BYTES],
                             struct inter_snapshot_source *out);
     void (*close)(void *user, struct inter_snapshot_source *s);

@@ -181,11 +181,21 @@ static enum neb_status open_part(struct inter_snapshots *s, struct fetch *f) {
     return NEB_OK;
 }
 
-// This peer has nothing for this member: the next one is asked.
-static enum neb_status next_peer(struct inter_snapshots *s, struct fetch *f, neb_ns now) {
+// This peer gives nothing (more): the next one is asked. It may give the same; what is here stays.
+static enum neb_status leave_peer(struct inter_snapshots *s, struct fetch *f) {
+    if (f->fd >= 0) {
+        NEB_TRY(write_map(s, f));
+        close(f->fd);
+        f->fd = -1;
+    }
+    sec_chunks_destroy(&f->seal);
     f->offered = false;
     f->at++;
     f->asked = UINT32_MAX;
+    return NEB_OK;
+}
+static enum neb_status next_peer(struct inter_snapshots *s, struct fetch *f, neb_ns now) {
+    NEB_TRY(leave_peer(s, f));
     return inter_snapshots_tick(s, now);
 }
 
@@ -197,19 +207,30 @@ static enum neb_status give_up(struct inter_snapshots *s, struct fetch *f, enum 
     return NEB_OK;
 }
 
+static uint32_t place_of(const struct fetch *f, uint32_t peer) {
+    uint32_t i = 0;
+    while (i < f->n_peers && f->peers[i] != peer)
+        i++;
+    return i;
+}
+
 enum neb_status snapshot_on_offer(struct inter_snapshots *s, neb_ns now, uint32_t peer,
                                   struct neb_rd *r, const uint8_t job[INTER_ID_BYTES]) {
     uint8_t id[INTER_SHA_BYTES];
     neb_rd_copy(r, id, sizeof id);
     uint64_t total = neb_rd_u64(r), header = neb_rd_u64(r);
     struct fetch *f = snapshot_fetch_find(s, job);
-    if (!neb_rd_done(r) || !f || peer != f->peers[f->at])
+    uint32_t place = f ? place_of(f, peer) : 0;
+    if (!neb_rd_done(r) || !f || place == f->n_peers)
         return NEB_OK;
     if (!total) // it has none (any more)
-        return next_peer(s, f, now);
-    if (f->offered || header < 32 || header > INTER_SNAPSHOT_HEADER_MAX || total < header ||
-        total > TOTAL_MAX)
+        return place == f->at ? next_peer(s, f, now) : NEB_OK;
+    // An answer that took longer than this member waited for is as good; but only one of each, or one member could keep the others' away.
+    bool late = place != f->at;
+    if (f->offered || (late && f->answered >> place & 1) || header < 32 ||
+        header > INTER_SNAPSHOT_HEADER_MAX || total < header || total > TOTAL_MAX)
         return NEB_OK;
+    f->answered |= 1u << place;
     f->total = f->header_only ? header : total;
     f->header = header;
     if (!f->header_only && known(s, f) && total > limit_of(s, f)) {
@@ -217,8 +238,9 @@ enum neb_status snapshot_on_offer(struct inter_snapshots *s, neb_ns now, uint32_
             "a snapshot of %llu bytes is offered, more than the job's model can need; the next "
             "member is asked",
             (unsigned long long)total);
-        return next_peer(s, f, now);
+        return late ? NEB_OK : next_peer(s, f, now);
     }
+    f->at = f->asked = place;
     memcpy(f->id, id, sizeof id);
     uint64_t chunks = (f->total + INTER_SNAPSHOT_CHUNK - 1) / INTER_SNAPSHOT_CHUNK;
     inter_bitmap_free(&f->got);
@@ -337,14 +359,8 @@ enum neb_status snapshot_fetch_tick(struct inter_snapshots *s, struct fetch *f, 
         f->flights[k] = f->flights[--f->n_flights];
         f->window = f->window > 3 ? f->window / 2 : 2;
     }
-    if (now - f->moved > idle_patience) { // the next one may give the same; what is here stays
-        NEB_TRY(write_map(s, f));
-        close(f->fd);
-        f->fd = -1;
-        sec_chunks_destroy(&f->seal);
-        f->offered = false;
-        f->at++;
-        f->asked = UINT32_MAX;
+    if (now - f->moved > idle_patience) {
+        NEB_TRY(leave_peer(s, f));
         return snapshot_fetch_tick(s, f, now);
     }
     return ask_chunks(s, f, now);

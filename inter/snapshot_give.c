@@ -9,8 +9,10 @@
 enum {
     DATA_HEAD = 1 + INTER_ID_BYTES + INTER_SHA_BYTES + 8 + 8,
 };
-// after the last chunk that somebody took: not replaced by a newer one
-static const neb_ns in_use_for = 3 * NEB_S;
+// After the last chunk that somebody took, or since it was opened: not replaced by a newer one. Longer than a member waits before it
+// asks again: what took long to open must still be there then.
+static const neb_ns in_use_for = 20 * NEB_S;
+static const neb_ns asker_patience = 600 * NEB_S;
 
 void snapshot_release(struct inter_snapshots *s, struct given *g) {
     s->c.close(s->c.user, &g->source);
@@ -26,24 +28,37 @@ static struct given *find_given(struct inter_snapshots *s, const uint8_t job[INT
     return NULL;
 }
 
-// The newest state, unless an older one is being taken by somebody, or is the one that the asker has begun to take.
-static struct given *pin(struct inter_snapshots *s, neb_ns now, const uint8_t job[INTER_ID_BYTES],
-                         const uint8_t begun[INTER_SHA_BYTES]) {
+// The newest state, unless an older one is being taken by somebody, was opened just now, or is the one that the asker has begun to
+// take. NEB_ERR_AGAIN: it is being opened. *out NULL: there is none.
+static enum neb_status pin(struct inter_snapshots *s, neb_ns now, const uint8_t job[INTER_ID_BYTES],
+                           const uint8_t begun[INTER_SHA_BYTES], struct given **out) {
     struct given *g = find_given(s, job, NULL);
+    *out = g;
     if (g && (now - g->taken < in_use_for || !memcmp(g->id, begun, sizeof g->id)))
-        return g;
+        return NEB_OK;
+    struct inter_snapshot_source source;
+    enum neb_status st = s->c.open(s->c.user, job, &source);
+    if (st == NEB_ERR_AGAIN)
+        return st;
+    *out = NULL;
     if (g)
         snapshot_release(s, g);
     for (int i = 0; i < INTER_SNAPSHOT_JOBS && !g; i++)
         g = s->given[i].used ? NULL : &s->given[i];
-    if (!g || s->c.open(s->c.user, job, &g->source) != NEB_OK)
-        return NULL;
+    if (st != NEB_OK)
+        return NEB_OK;
+    if (!g) {
+        s->c.close(s->c.user, &source);
+        return NEB_OK;
+    }
     g->used = true;
+    g->source = source;
     memcpy(g->job, job, sizeof g->job);
     neb_sha256(g->source.header.p, g->source.header.len, g->id);
     g->total = g->source.header.len + g->source.len[0] + g->source.len[1];
-    g->taken = now - in_use_for; // by nobody yet
-    return g;
+    g->taken = now;
+    *out = g;
+    return NEB_OK;
 }
 
 static enum neb_status offer(struct inter_snapshots *s, uint32_t peer,
@@ -120,11 +135,44 @@ enum neb_status snapshot_pump(struct inter_snapshots *s, neb_ns now) {
     return NEB_OK;
 }
 
+static void remember_asker(struct inter_snapshots *s, const struct asker *a) {
+    uint32_t i = 0;
+    while (i < s->n_askers &&
+           (s->askers[i].peer != a->peer || memcmp(s->askers[i].job, a->job, sizeof a->job)))
+        i++;
+    if (i == PEERS)
+        return; // it asks again
+    s->askers[i] = *a;
+    s->n_askers += i == s->n_askers;
+}
+
 enum neb_status snapshot_on_ask(struct inter_snapshots *s, neb_ns now, uint32_t peer,
                                 struct neb_rd *r, const uint8_t job[INTER_ID_BYTES]) {
-    uint8_t begun[INTER_SHA_BYTES];
-    neb_rd_copy(r, begun, sizeof begun);
-    return neb_rd_done(r) ? offer(s, peer, job, pin(s, now, job, begun)) : NEB_OK;
+    struct asker a = {.at = now, .peer = peer};
+    struct given *g;
+    memcpy(a.job, job, sizeof a.job);
+    neb_rd_copy(r, a.begun, sizeof a.begun);
+    if (!neb_rd_done(r))
+        return NEB_OK;
+    if (pin(s, now, job, a.begun, &g) == NEB_OK)
+        return offer(s, peer, job, g);
+    remember_asker(s, &a);
+    return NEB_OK;
+}
+
+enum neb_status snapshot_answer(struct inter_snapshots *s, neb_ns now) {
+    for (uint32_t i = 0; i < s->n_askers;) {
+        struct asker a = s->askers[i];
+        struct given *g = NULL;
+        bool over = now - a.at > asker_patience, ready = pin(s, now, a.job, a.begun, &g) == NEB_OK;
+        if (ready)
+            NEB_TRY(offer(s, a.peer, a.job, g));
+        if (ready || over)
+            s->askers[i] = s->askers[--s->n_askers];
+        else
+            i++;
+    }
+    return NEB_OK;
 }
 
 enum neb_status snapshot_on_get(struct inter_snapshots *s, neb_ns now, uint32_t peer,

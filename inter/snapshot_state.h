@@ -22,6 +22,7 @@ struct fetch { // the snapshot of one job that this member takes
     char part[NEB_PATH_MAX], map[NEB_PATH_MAX];
     uint32_t peers[PEERS], n_peers;
     uint32_t at, asked;     // place in peers: taken from; asked last, UINT32_MAX: none
+    uint32_t answered;      // places in peers whose offer was taken up, bit each
     uint64_t total, header; // bytes
     struct inter_bitmap got;
     uint32_t next, window, n_flights;
@@ -38,6 +39,11 @@ struct given { // a state that others may take
     uint64_t total;
     neb_ns taken; // last chunk
 };
+struct asker { // waits for a state that is being opened
+    neb_ns at;
+    uint32_t peer;
+    uint8_t job[INTER_ID_BYTES], begun[INTER_SHA_BYTES];
+};
 struct wanted { // a chunk that waits for the link
     neb_ns at;
     uint32_t peer, chunk;
@@ -47,6 +53,8 @@ struct inter_snapshots {
     struct inter_snapshots_config c;
     struct fetch fetches[INTER_SNAPSHOT_JOBS];
     struct given given[INTER_SNAPSHOT_JOBS];
+    struct asker askers[PEERS];
+    uint32_t n_askers;
     struct wanted queue[QUEUE_MAX];
     uint32_t n_queue;
     struct neb_buf out;
@@ -82,6 +90,8 @@ NEB_MUST_CHECK enum neb_status snapshot_on_ask(struct inter_snapshots *s, neb_ns
                                                struct neb_rd *r, const uint8_t job[INTER_ID_BYTES]);
 NEB_MUST_CHECK enum neb_status snapshot_on_get(struct inter_snapshots *s, neb_ns now, uint32_t peer,
                                                struct neb_rd *r, const uint8_t job[INTER_ID_BYTES]);
+// Those who wait for a state that is being opened.
+NEB_MUST_CHECK enum neb_status snapshot_answer(struct inter_snapshots *s, neb_ns now);
 // what waits for the links
 NEB_MUST_CHECK enum neb_status snapshot_pump(struct inter_snapshots *s, neb_ns now);
 

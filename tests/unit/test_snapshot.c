@@ -5,6 +5,7 @@
 #include "inter/snapshot.h"
 #include "security/vault.h"
 
+#include <dirent.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -40,6 +41,8 @@ static struct {
     float *theta, *v;
     uint32_t round; // of what the holder gives
     int opened, closed;
+    int opens_after; // so many times open says that it is not there yet
+    bool silent;     // side 2 says so for ever
     enum neb_status done;
     int n_done;
     uint64_t header;
@@ -72,8 +75,12 @@ static enum neb_status read_body(void *pin, int i, uint64_t from, void *dst, siz
 static enum neb_status open_source(void *user, const uint8_t id[INTER_ID_BYTES],
                                    struct inter_snapshot_source *out) {
     struct side *e = user;
+    if (W.silent && e->id == 2)
+        return NEB_ERR_AGAIN;
     if (e->id == 2 || memcmp(id, job, sizeof job))
         return NEB_ERR_NOT_FOUND;
+    if (W.opens_after && W.opens_after--)
+        return NEB_ERR_AGAIN;
     struct inter_snapshot *s = make(W.round);
     *out = (struct inter_snapshot_source){0};
     inter_snapshot_put(&out->header, s);
@@ -241,8 +248,8 @@ static void test_a_newer_one(void **state) {
     check_whole(7);
     OK(neb_fs_remove(at("x.part")));
     W.round = 9;
-    OK(inter_snapshots_fetch(W.side[1].s, job, at("x"), zero, 1, false, now + 10 * NEB_S));
-    run(now + 10 * NEB_S, INT32_MAX);
+    OK(inter_snapshots_fetch(W.side[1].s, job, at("x"), zero, 1, false, now + 30 * NEB_S));
+    run(now + 30 * NEB_S, INT32_MAX);
     check_whole(9);
 }
 
@@ -284,6 +291,68 @@ static void offer(uint64_t total, neb_ns now) { // by 2, by hand
 static uint64_t on_disk(const char *name) {
     struct stat info;
     return stat(at(name), &info) == 0 ? (uint64_t)info.st_blocks * 512 : 0;
+}
+
+// A state that takes half a minute to be found and checked is offered when it is there, once, to a member that has asked again by then.
+static void test_slow_to_open(void **state) {
+    (void)state;
+    neb_ns now = NEB_S;
+    W.opens_after = 300;
+    for (int i = 0; i < 6 && (!i || W.done != NEB_OK); i++) {
+        OK(inter_snapshots_fetch(W.side[1].s, job, at("x"), zero, 1, false, now));
+        now = run(now, INT32_MAX);
+    }
+    check_whole(7);
+    assert_int_equal(W.opened, 1);
+    assert_in_range(now / NEB_S, 30, 100);
+}
+
+static int open_files(void) {
+    int n = 0;
+    DIR *d = opendir("/proc/self/fd");
+    while (readdir(d))
+        n++;
+    closedir(d);
+    return n;
+}
+
+// One who answers late is heard, but only once: who offers and gives nothing costs an idle time, however often it offers. What was opened
+// for it is closed.
+static void test_late_offers(void **state) {
+    (void)state;
+    W.silent = true;
+    OK(inter_snapshots_fetch(W.side[1].s, job, at("x"), none_first, 2, false, NEB_S));
+    neb_ns now = NEB_S;
+    for (; now < 13 * NEB_S; now += NEB_S) // 2 does not answer; nothing of 0 arrives
+        for (int k = 0; k < 2; k++) {
+            OK(inter_snapshots_tick(W.side[k].s, now));
+            while (W.n)
+                free(W.queue[--W.n].p);
+        }
+    int files = open_files();
+    offer(4000 + 2 * PARAMS * sizeof(float), now);
+    assert_int_equal(open_files(), files + 1);
+    for (; now < 70 * NEB_S && open_files() > files; now += NEB_S)
+        OK(inter_snapshots_tick(W.side[1].s, now));
+    assert_int_equal(open_files(), files);
+    offer(4000 + 2 * PARAMS * sizeof(float), now);
+    assert_int_equal(open_files(), files);
+    run(now, INT32_MAX);
+    check_whole(7);
+}
+
+// A holder that takes its offer back half way, as one does whose pin is over: nothing stays open.
+static void test_withdrawn(void **state) {
+    (void)state;
+    int files = open_files();
+    OK(inter_snapshots_fetch(W.side[1].s, job, at("x"), none_first, 2, false, NEB_S));
+    offer(4000 + 2 * PARAMS * sizeof(float), NEB_S);
+    assert_int_equal(open_files(), files + 1);
+    offer(0, NEB_S);
+    assert_int_equal(open_files(), files);
+    run(NEB_S, INT32_MAX);
+    check_whole(7);
+    assert_int_equal(open_files(), files);
 }
 
 // What the model cannot need is not taken, and the next member is asked; while nothing is known of it no room is made for a claim.
@@ -349,7 +418,9 @@ int main(void) {
         TEST(test_over_a_bad_link), TEST(test_goes_on_after_a_restart),
         TEST(test_a_newer_one),     TEST(test_header_only),
         TEST(test_nobody_has_one),  TEST(test_too_large),
-        TEST(test_no_room),         TEST(test_headers)};
+        TEST(test_no_room),         TEST(test_headers),
+        TEST(test_slow_to_open),    TEST(test_late_offers),
+        TEST(test_withdrawn)};
     // a key of this job
     static const uint8_t handed[SEC_SEAL_HANDED_BYTES] = {[SEC_SEAL_ID_BYTES] = 9};
     int failed = cmocka_run_group_tests_name("in clear", tests, NULL, NULL);
