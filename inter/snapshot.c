@@ -83,7 +83,7 @@ enum neb_status inter_snapshots_tick(struct inter_snapshots *s, neb_ns now) {
         if (st != NEB_OK && f->used)
             snapshot_fetch_finish(s, f, st);
         struct given *g = &s->given[i];
-        if (g->used && now - g->taken > pinned_for)
+        if (g->used && now - (g->taken ? g->taken : g->opened) > pinned_for)
             snapshot_release(s, g);
     }
     NEB_TRY(snapshot_answer(s, now));

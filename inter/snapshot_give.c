@@ -9,9 +9,9 @@
 enum {
     DATA_HEAD = 1 + INTER_ID_BYTES + INTER_SHA_BYTES + 8 + 8,
 };
-// After the last chunk that somebody took, or since it was opened: not replaced by a newer one. Longer than a member waits before it
-// asks again: what took long to open must still be there then.
-static const neb_ns in_use_for = 20 * NEB_S;
+// Not replaced by a newer one: so long after the last chunk that somebody took; and until somebody takes the first one, longer than a member
+// waits before it asks again, as what took long to open must still be there then.
+static const neb_ns in_use_for = 3 * NEB_S, fresh_for = 20 * NEB_S;
 static const neb_ns asker_patience = 600 * NEB_S;
 
 void snapshot_release(struct inter_snapshots *s, struct given *g) {
@@ -28,13 +28,17 @@ static struct given *find_given(struct inter_snapshots *s, const uint8_t job[INT
     return NULL;
 }
 
+static bool stays(const struct given *g, neb_ns now) {
+    return g->taken ? now - g->taken < in_use_for : now - g->opened < fresh_for;
+}
+
 // The newest state, unless an older one is being taken by somebody, was opened just now, or is the one that the asker has begun to
 // take. NEB_ERR_AGAIN: it is being opened. *out NULL: there is none.
 static enum neb_status pin(struct inter_snapshots *s, neb_ns now, const uint8_t job[INTER_ID_BYTES],
                            const uint8_t begun[INTER_SHA_BYTES], struct given **out) {
     struct given *g = find_given(s, job, NULL);
     *out = g;
-    if (g && (now - g->taken < in_use_for || !memcmp(g->id, begun, sizeof g->id)))
+    if (g && (stays(g, now) || !memcmp(g->id, begun, sizeof g->id)))
         return NEB_OK;
     struct inter_snapshot_source source;
     enum neb_status st = s->c.open(s->c.user, job, &source);
@@ -56,7 +60,7 @@ static enum neb_status pin(struct inter_snapshots *s, neb_ns now, const uint8_t 
     memcpy(g->job, job, sizeof g->job);
     neb_sha256(g->source.header.p, g->source.header.len, g->id);
     g->total = g->source.header.len + g->source.len[0] + g->source.len[1];
-    g->taken = now;
+    g->opened = now;
     *out = g;
     return NEB_OK;
 }

@@ -37,7 +37,7 @@ struct given { // a state that others may take
     uint8_t job[INTER_ID_BYTES], id[INTER_SHA_BYTES];
     struct inter_snapshot_source source;
     uint64_t total;
-    neb_ns taken; // last chunk
+    neb_ns opened, taken; // taken: last chunk; 0: none yet
 };
 struct asker { // waits for a state that is being opened
     neb_ns at;

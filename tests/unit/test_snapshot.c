@@ -248,8 +248,8 @@ static void test_a_newer_one(void **state) {
     check_whole(7);
     OK(neb_fs_remove(at("x.part")));
     W.round = 9;
-    OK(inter_snapshots_fetch(W.side[1].s, job, at("x"), zero, 1, false, now + 30 * NEB_S));
-    run(now + 30 * NEB_S, INT32_MAX);
+    OK(inter_snapshots_fetch(W.side[1].s, job, at("x"), zero, 1, false, now + 10 * NEB_S));
+    run(now + 10 * NEB_S, INT32_MAX);
     check_whole(9);
 }
 
