@@ -5,6 +5,8 @@
 
 static const neb_ns kept_when_up = 30 * NEB_S, told_by = 10 * NEB_S, doubt = 5 * NEB_S;
 
+enum { SPACING_MAX = 1 << 20 };
+
 struct entry {
     json_t *line; // owned
     neb_ns at;
@@ -17,6 +19,7 @@ struct entry {
 struct agent_lines {
     struct entry e[AGENT_LINES_MAX];
     int first, count, next; // next: counted from first
+    int others;             // of count, lines of other kinds than step
     int64_t last_n;
     int64_t sure_n; // of the last one that was told long before the link went down
     int64_t late_n; // of the last one that waited, or may be sent twice
@@ -45,9 +48,25 @@ static void drop_first(struct agent_lines *l) {
     struct entry *e = at(l, 0);
     json_decref(e->line);
     l->bytes -= e->bytes;
+    l->others -= !e->step;
     l->first = (l->first + 1) % AGENT_LINES_MAX;
     l->count--;
     l->next -= l->next > 0;
+}
+
+// The oldest; where lines of other kinds have more than half of the room, the oldest of those.
+static void drop_one(struct agent_lines *l) {
+    int i = 0, next = l->next;
+    while (l->others > AGENT_LINES_MAX / 2 && at(l, i)->step)
+        i++;
+    next -= i < next;
+    for (; i > 0; i--) { // those before it move up
+        struct entry e = *at(l, i);
+        *at(l, i) = *at(l, i - 1);
+        *at(l, i - 1) = e;
+    }
+    drop_first(l);
+    l->next = next;
 }
 
 void agent_lines_destroy(struct agent_lines **l) {
@@ -57,9 +76,9 @@ void agent_lines_destroy(struct agent_lines **l) {
     *l = NULL;
 }
 
-// Every second step of those that wait.
+// Every second step of those that wait; where there are none, no fewer are kept from now on either.
 static void thin(struct agent_lines *l) {
-    int kept = 0, next = l->next;
+    int kept = 0, next = l->next, was = l->count;
     bool odd = false;
     for (int i = 0; i < l->count; i++) {
         struct entry e = *at(l, i);
@@ -74,6 +93,8 @@ static void thin(struct agent_lines *l) {
     }
     l->count = kept;
     l->next = next;
+    if (kept == was || l->spacing >= SPACING_MAX)
+        return;
     l->spacing *= 2;
     l->due = l->spacing - 1;
 }
@@ -86,10 +107,10 @@ static bool is_full(const struct agent_lines *l, size_t more) {
 static void make_room(struct agent_lines *l, neb_ns now, size_t bytes) {
     while (!l->waits && l->count && now - at(l, 0)->at > kept_when_up)
         drop_first(l);
-    if (l->waits && is_full(l, bytes))
+    if (l->waits && is_full(l, bytes) && l->others <= AGENT_LINES_MAX / 2)
         thin(l);
     while (is_full(l, bytes))
-        drop_first(l);
+        drop_one(l);
 }
 
 void agent_lines_add(struct agent_lines *l, const json_t *line, neb_ns now, int64_t unix_ms) {
@@ -108,6 +129,7 @@ void agent_lines_add(struct agent_lines *l, const json_t *line, neb_ns now, int6
     if (!copy)
         return;
     l->bytes += bytes;
+    l->others += !step;
     *at(l, l->count++) = (struct entry){copy, now, l->last_n, bytes, step};
 }
 

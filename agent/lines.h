@@ -4,7 +4,7 @@
 //
 // Memory is bounded: while the link is up a line is kept for half a minute, longer than it takes to notice that it is not. In an outage
 // at most AGENT_LINES_MAX are kept: when they are too many, every second step is dropped, and of those to come as well, so
-// that the whole outage stays visible. Only then other lines, the oldest first.
+// that the whole outage stays visible. Other lines have half of the room, and whatever steps leave: the oldest go first.
 #ifndef AGENT_LINES_H
 #define AGENT_LINES_H
 #include "agent/base/clock.h"

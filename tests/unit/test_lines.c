@@ -21,7 +21,7 @@ static void add(struct agent_lines *l, int step, neb_ns now) { add_kind(l, "step
 // The other agent: takes what comes, and remembers the last number. Steps must go up.
 struct home {
     int64_t had;
-    int n, last, others;
+    int n, first, last, others;
     double late_s; // of the first since this was 0
     bool all_late; // whatever comes must say that it is
 };
@@ -45,6 +45,7 @@ static void deliver(struct home *h, json_t *list, bool arrives) {
             continue;
         }
         assert_true(step > h->last);
+        h->first = h->first ? h->first : step;
         h->last = step;
     }
     json_decref(list);
@@ -256,11 +257,37 @@ static void test_stored(void **state) {
     agent_lines_destroy(&l);
 }
 
+// Twelve hours with two steps and ten lines of other kinds a second: both are kept, from the whole time.
+static void test_many_of_other_kinds(void **state) {
+    (void)state;
+    struct agent_lines *l;
+    struct home h = {0};
+    assert_int_equal(agent_lines_create(false, 0, &l), NEB_OK);
+    neb_ns now = 0;
+    for (int s = 0; s < 12 * 3600; s++, now += NEB_S) {
+        add(l, 2 * s + 1, now);
+        for (int k = 0; k < 10; k++)
+            add_kind(l, "link", 2 * s + 1, now);
+        add(l, 2 * s + 2, now);
+    }
+    agent_lines_link(l, true, now);
+    agent_lines_had(l, 0);
+    send(l, &h, now, true);
+    assert_true(h.others >= AGENT_LINES_MAX / 2 && h.others <= AGENT_LINES_MAX * 3 / 4);
+    assert_true(h.n - h.others >= AGENT_LINES_MAX / 4);
+    assert_true(h.first < 12 * 3600 / 2 && h.last > 2 * 12 * 3600 * 9 / 10);
+    agent_lines_destroy(&l);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_straight_through),  cmocka_unit_test(test_outage),
-        cmocka_unit_test(test_outage_in_the_end), cmocka_unit_test(test_nobody_knows),
-        cmocka_unit_test(test_numbers_go_on),     cmocka_unit_test(test_long_outage),
-        cmocka_unit_test(test_bounded),           cmocka_unit_test(test_stored)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_straight_through),
+                                       cmocka_unit_test(test_outage),
+                                       cmocka_unit_test(test_outage_in_the_end),
+                                       cmocka_unit_test(test_nobody_knows),
+                                       cmocka_unit_test(test_numbers_go_on),
+                                       cmocka_unit_test(test_long_outage),
+                                       cmocka_unit_test(test_bounded),
+                                       cmocka_unit_test(test_stored),
+                                       cmocka_unit_test(test_many_of_other_kinds)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
