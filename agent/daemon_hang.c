@@ -29,8 +29,10 @@ static void look(struct daemon *d, struct agent_jobrun *j) {
     if (silent_s <= j->allow_s || (j->queues && !j->client.len))
         return;
     snprintf(text, sizeof text,
-             "the worker hangs: nothing was heard of it for %.0f s, where %.0f s were to be "
-             "expected at most; it is ended",
+             j->reported ? "the worker hangs: %.0f s after its report, %.0f s at most were to be "
+                           "expected, it is still there; it is ended"
+                         : "the worker hangs: nothing was heard of it for %.0f s, where %.0f s "
+                           "were to be expected at most; it is ended",
              silent_s, j->allow_s);
     daemon_worker_again(d, j, text);
 }
@@ -41,7 +43,7 @@ void daemon_look_for_hangs(struct daemon *d) {
     d->looked_at = now;
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
         struct agent_jobrun *j = &d->jobs[i];
-        if (!j->used || !j->worker.pid || j->reported || j->job.mode != AGENT_MODE_REPLICAS ||
+        if (!j->used || !j->worker.pid || j->job.mode != AGENT_MODE_REPLICAS ||
             !(j->job.hang_after_s > 0))
             continue;
         if (blind)

@@ -7,6 +7,7 @@
 #include "agent/shape.h"
 #include "agent/snapshot.h"
 #include "agent/sums.h"
+#include "agent/worker.h"
 
 #include <string.h>
 
@@ -216,6 +217,10 @@ static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
     json_decref(j->report);
     j->report = json_incref(report);
     j->reported = true;
+    // Nothing is left to it but to end (agent/daemon_hang.c), or, after an error, to write what it had begun to save.
+    j->beat_at = neb_now();
+    j->allow_s =
+        (double)j->job.hang_after_s * (json_object_get(report, "error") ? WORKER_HANG_OTHER : 2);
     // suspended: not its last word
     if (!j->suspended || !json_is_true(json_object_get(report, "stopped")))
         daemon_publish_report(d, j, json_incref(report));

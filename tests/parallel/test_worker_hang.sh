@@ -33,6 +33,11 @@ wait "$pid" || fail "the run with hanging workers failed: $(tail -n 5 "$T/stop.l
 digests_equal "$T/stop"
 [[ $(summary '.clusters[0].params_digest' "$T/stop") == "$(summary '.clusters[0].params_digest' "$T/whole")" ]] || fail "other parameters than undisturbed"
 grep -q 'alpha: the worker hangs: nothing was heard of it for [0-9]* s, where [0-9]* s were to be expected' "$T/stop.log" || fail "no line: $(cat "$T/stop.log")"
+# Of a worker that hangs when it has said its last word, nothing is lost; its job ends all the same.
+NEBULA_FAULT=worker.end:+300000 timeout 60 "$nebula" pretrain "$T/job.yaml" --out "$T/end" "${options[@]}" >"$T/end.log" 2>&1 || fail "a worker that does not end: $(tail -n 5 "$T/end.log")"
+for c in alpha beta; do
+    cat "$T/end/clusters/$c"/*.log | has 'the worker hangs: [0-9]* s after its report' || fail "nobody says that the worker of $c does not end"
+done
 sleep 0.5
 ! pgrep -f "nebula worker $T/" >/dev/null || fail "ranks are left: $(pgrep -af "nebula worker $T/")"
 echo "a rank that hangs is ended, and the run comes to the same bits"
