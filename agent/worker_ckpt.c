@@ -197,12 +197,14 @@ static enum neb_status restore_sync(struct agent_worker *w, const struct intra_c
     return NEB_OK;
 }
 
-// The merges of the run that is repeated from here: "fragment round step" a line, and "f" behind it for a commit of others.
+// The merges of the run that is repeated from here: "fragment round step" a line, and "f" behind it for a commit of others. What a full
+// disk or a crash left of a line is cut off: the next one would be written behind it, and be read as another one.
 static enum neb_status read_merges(struct agent_worker *w) {
     char path[NEB_PATH_MAX];
     unsigned fragment, round;
     long long step;
     char line[128], mark[2];
+    long whole = 0; // bytes of whole lines
     NEB_TRY(neb_path(path, sizeof path, w->dir, "merges.log"));
     FILE *f = fopen(path, "r");
     if (!f)
@@ -212,13 +214,16 @@ static enum neb_status read_merges(struct agent_worker *w) {
         if (n < 3 || !strchr(line, '\n'))
             break; // half of a line: it was not merged
         struct agent_merge *p = realloc(w->log, (w->n_log + 1) * sizeof *p);
-        if (!p)
-            break;
+        if (!p) {
+            fclose(f);
+            return neb_fail(NEB_ERR_NOMEM, "out of memory reading %s", path);
+        }
         w->log = p;
         w->log[w->n_log++] = (struct agent_merge){fragment, round, step, n == 4};
+        whole = ftell(f);
     }
     fclose(f);
-    return NEB_OK;
+    return truncate(path, whole) == 0 ? NEB_OK : neb_fail_errno("cannot cut %s", path);
 }
 
 static enum neb_status restore_from(struct agent_worker *w, const struct intra_ckpt *c) {
