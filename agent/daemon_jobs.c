@@ -93,6 +93,8 @@ void daemon_job_forget(struct daemon *d, struct agent_jobrun *j) {
     if (d->service &&
         inter_streams_close(inter_service_streams(d->service), j->id, false) != NEB_OK)
         neb_warn("streams of job %s could not be closed", j->job.name);
+    if (d->service)
+        inter_service_limit(d->service, j->id, NULL);
     agent_sums_close(&j->sums);
     agent_lines_destroy(&j->lines);
     json_decref(j->spec);
@@ -450,7 +452,8 @@ bool daemon_busy(const struct daemon *d) {
 
 // Jobs that ran when this agent last went down, by a crash or a reboot, or that it held then.
 struct to_resume {
-    int n;
+    const char *state; // those of this one
+    int n, more;       // more: of them, for which there is no place
     struct agent_job_record jobs[AGENT_JOBS_MAX];
 };
 
@@ -459,8 +462,9 @@ static void collect_running(void *user, const uint8_t id[INTER_ID_BYTES], const 
     struct to_resume *t = user;
     struct agent_job_record r;
     agent_job_record_read(id, spec, state, &r);
-    bool runs = !strcmp(r.state, "running") || !strcmp(r.state, "held");
-    if (runs && r.spec && t->n < AGENT_JOBS_MAX)
+    bool runs = !strcmp(r.state, t->state) && r.spec;
+    t->more += runs && t->n == AGENT_JOBS_MAX;
+    if (runs && t->n < AGENT_JOBS_MAX)
         t->jobs[t->n++] = r;
     else
         agent_job_record_clear(&r);
@@ -482,9 +486,17 @@ static void hold(struct daemon *d, struct agent_job_record *r, const char *why) 
 }
 
 enum neb_status daemon_resume_jobs(struct daemon *d) {
-    struct to_resume t = {0};
+    struct to_resume t = {.state = "running"};
     char why[512];
     enum neb_status st = inter_ledger_jobs(inter_service_ledger(d->service), collect_running, &t);
+    t.state = "held"; // in the places that are left
+    if (st == NEB_OK)
+        st = inter_ledger_jobs(inter_service_ledger(d->service), collect_running, &t);
+    if (t.more)
+        neb_warn(
+            "%d more jobs ran before or are held: an agent has %d at a time; nebula jobs lists "
+            "them, nebula resume JOB-ID goes on with one",
+            t.more, AGENT_JOBS_MAX);
     for (int i = 0; i < t.n; i++) {
         if (st == NEB_OK && !daemon_job_resume(d, &t.jobs[i], false, why, sizeof why))
             hold(d, &t.jobs[i], why);

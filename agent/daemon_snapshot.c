@@ -183,11 +183,16 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
         daemon_job_save(d, j, "running"); // with what has been sent and received so far
         inter_service_job_close(d->service, j->id);
         st = daemon_open_rounds(d, j);
-        // the snapshot is of no use; the ledger is
-        if (st != NEB_OK && daemon_open_rounds(d, j) != NEB_OK)
-            neb_warn("job %s: its rounds cannot be opened again", j->job.name);
-        else if (st == NEB_OK && !j->taken && !helps_worker(d, j, dir) &&
-                 agent_snapshot_useless(dir))
+        if (st != NEB_OK) { // the snapshot is of no use; the ledger is
+            inter_service_job_close(d->service, j->id);
+            if (daemon_open_rounds(d, j) != NEB_OK) {
+                daemon_job_fail(d, j,
+                                "its rounds cannot be opened again after a snapshot; the agent's "
+                                "log says why");
+                daemon_job_stop(d, j);
+                return;
+            }
+        } else if (!j->taken && !helps_worker(d, j, dir) && agent_snapshot_useless(dir))
             st = NEB_ERR_AGAIN; // not ahead: the others write newer ones
     }
     if (st == NEB_ERR_NOT_FOUND && hopeless(d, j))

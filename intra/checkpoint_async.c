@@ -227,7 +227,9 @@ enum neb_status intra_ckpt_async_result(struct intra_ckpt_async *a,
     pthread_mutex_lock(&a->lock);
     enum neb_status st = a->phase == IDLE        ? NEB_ERR_NOT_FOUND
                          : a->phase == SUBMITTED ? NEB_ERR_AGAIN
-                                                 : a->st;
+                         : a->st == NEB_ERR_NOT_FOUND || a->st == NEB_ERR_AGAIN
+                             ? NEB_ERR_IO // the folder is gone, say: not to be taken for idle
+                             : a->st;
     if (a->phase == WRITTEN) {
         *out = a->result;
         a->phase = IDLE;
