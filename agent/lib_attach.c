@@ -146,6 +146,7 @@ void lib_destroy(struct nebula *n) {
 }
 
 int nebula_attach(const struct nebula_attach_options *o, struct nebula **out) {
+    LIB_POINT;
     if (!o || !out)
         return lib_fail(NEBULA_ERR_INVALID, "nebula_attach: options or out is NULL");
     *out = NULL;

@@ -5,6 +5,8 @@
 #include "agent/libnebula.h"
 #include "agent/worker.h"
 
+#include <locale.h>
+
 struct shard { // a registered range of rows
     int32_t tensor, row0, rows;
     int dtype, place;
@@ -32,6 +34,12 @@ struct nebula {
 // libnebula.c: codes for the caller; the text is what nebula_last_error returns.
 int lib_fail(enum nebula_status s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 int lib_pass(enum neb_status st); // of a failure beneath; its text is the log's newest line
+
+// For the length of a call numbers in text have a point, as jobs and settings write them, whatever locale the trainer's program has
+// chosen; of this thread alone. GNU C (cleanup): calls return in many places.
+#define LIB_POINT __attribute__((cleanup(lib_locale_back))) locale_t lib_locale_was = lib_locale_c()
+locale_t lib_locale_c(void);
+void lib_locale_back(const locale_t *was);
 
 // lib_attach.c
 void lib_destroy(struct nebula *n);

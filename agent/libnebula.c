@@ -34,6 +34,12 @@ int lib_pass(enum neb_status st) {
     return s ? s : (int)NEBULA_ERR_IO;
 }
 
+locale_t lib_locale_c(void) { return uselocale(newlocale(LC_ALL_MASK, "C", NULL)); }
+void lib_locale_back(const locale_t *was) {
+    locale_t c = uselocale(*was);
+    freelocale(c);
+}
+
 static int usable(const struct nebula *n, const char *call) {
     if (!n)
         return lib_fail(NEBULA_ERR_INVALID, "%s: the handle is NULL or closed", call);
@@ -74,6 +80,7 @@ int nebula_tensor_at(struct nebula *n, int32_t i, struct nebula_tensor *out) {
 
 int nebula_register(struct nebula *n, const char *name, int32_t row0, int32_t rows, int32_t cols,
                     int dtype, int place, void *data) {
+    LIB_POINT;
     int s = usable(n, "nebula_register");
     if (s)
         return s;
@@ -138,6 +145,7 @@ static int end_call(struct nebula *n, enum neb_status st) {
 }
 
 int nebula_begin(struct nebula *n) {
+    LIB_POINT;
     int s = usable(n, "nebula_begin");
     if (s)
         return s;
@@ -209,6 +217,7 @@ static enum neb_status step(struct nebula *n, const struct nebula_step_stats *s)
 }
 
 int nebula_step_with(struct nebula *n, const struct nebula_step_stats *stats, int *state) {
+    LIB_POINT;
     struct nebula_step_stats known = NEBULA_STEP_STATS_INIT;
     int s = usable(n, "nebula_step");
     if (s)
@@ -245,6 +254,7 @@ int nebula_step(struct nebula *n, uint64_t tokens, double loss, int *state) {
 }
 
 int nebula_checkpoint(struct nebula *n) {
+    LIB_POINT;
     int s = usable(n, "nebula_checkpoint");
     if (s)
         return s;
@@ -306,6 +316,7 @@ static enum neb_status report(struct nebula *n, double eval_loss) {
 }
 
 int nebula_close(struct nebula **np, double eval_loss) {
+    LIB_POINT;
     if (!np || !*np)
         return NEBULA_OK;
     struct nebula *n = *np;

@@ -4,6 +4,7 @@
 #include "agent/ipc.h"
 #include "agent/libnebula.h"
 
+#include <locale.h>
 #include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -298,6 +299,23 @@ static void test_steps_and_resume(void **state) {
     assert_true(saved >= 2);
 }
 
+// In a program that has chosen a locale with a decimal comma.
+static void test_decimal_comma(void **state) {
+    struct agent *a = *state;
+    char command[256], text[16];
+    snprintf(command, sizeof command, "localedef -i de_DE -f UTF-8 %s/de_DE.UTF-8", a->dir);
+    if (system(command) != 0) {
+        print_message("cannot run here: no sources of locales (Debian: locales)\n");
+        skip();
+    }
+    assert_int_equal(setenv("LOCPATH", a->dir, 1), 0);
+    assert_non_null(setlocale(LC_ALL, "de_DE.UTF-8"));
+    test_steps_and_resume(state);
+    snprintf(text, sizeof text, "%.1f", 0.5);
+    assert_string_equal(text, "0,5"); // as before the calls
+    setlocale(LC_ALL, "C");
+}
+
 static void test_closed_forked_failed(void **state) {
     struct agent *a = *state;
     static float memory[4096];
@@ -333,6 +351,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_agent_of_another_version, start, stop),
         cmocka_unit_test_setup_teardown(test_register_errors, start, stop),
         cmocka_unit_test_setup_teardown(test_steps_and_resume, start, stop),
+        cmocka_unit_test_setup_teardown(test_decimal_comma, start, stop),
         cmocka_unit_test_setup_teardown(test_closed_forked_failed, start, stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
