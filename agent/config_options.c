@@ -233,8 +233,9 @@ const struct config_option config_options[] = {
     {"eval.every_steps", T_INT32, AT(eval_every), 0, 1e9, "0", NULL,
      "held-out loss of the cluster's own parameters on the way, as a line of metrics; 0: only at "
      "the end"},
-    {"checkpoint.every_steps", T_INT32, AT(checkpoint_every), 0, 1e9, "0", NULL,
-     "0: only when stopped and at the end"},
+    {"checkpoint.every_steps", T_INT32, AT(checkpoint_every), 0, 1e9, "1000", NULL,
+     "what a run that dies loses at most, and how long agents keep updates; 0: only when stopped "
+     "and at the end, and updates until then"},
     {"checkpoint.copy", T_BOOL, AT(checkpoint_copy), 0, 0, "true", NULL,
      "write a copy while training goes on (memory for it); false: training waits for the disk"},
     {"checkpoint.keep", T_INT32, AT(checkpoint_keep), 1, 16, "2", NULL, "generations"},
