@@ -168,6 +168,13 @@ static void peer_dialing(struct inter_link *l, struct peer *p, neb_ns now) {
         link_set_close(l, p, DIALED); // the peer's own set is kept: its key is lower
 }
 
+void inter_link_beat(struct inter_link *l) {
+    neb_ns now = neb_now();
+    for (uint32_t i = 0; i < l->n_peers; i++)
+        for (int w = 0; w < SETS; w++)
+            set_pulse(l, &l->peers[i].s[w], now);
+}
+
 enum neb_status inter_link_process(struct inter_link *l, inter_link_handler *handler, void *user) {
     l->handler = handler;
     l->user = user;

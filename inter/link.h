@@ -108,6 +108,8 @@ NEB_MUST_CHECK enum neb_status inter_link_send2(struct inter_link *l, uint32_t p
                                                 enum inter_channel channel, const void *hdr,
                                                 size_t hlen, const void *data, size_t len);
 
+// Says to all peers that this member is there, and nothing else: for whoever waits for something that takes longer than they would.
+void inter_link_beat(struct inter_link *l);
 // Does all that is pending, without blocking: dials, liveness, and handler(user, event) for every
 // event. The handler may send; it must not call process or destroy.
 NEB_MUST_CHECK enum neb_status inter_link_process(struct inter_link *l, inter_link_handler *handler,
