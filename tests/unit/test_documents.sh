@@ -44,5 +44,5 @@ trap 'rm -f "$T"' EXIT
 echo 'see `nowhere_to_be_found()` and `agent/no_such_file.c`, or `neb_now()` (`agent/main.c`), [there](nowhere.md) or [here](#none)' >"$T"
 [[ $(check "$T" 2>&1 | wc -l) == 5 ]] || { echo "a text with five mistakes was not noticed" >&2; exit 1; }
 
-for doc in agent/ARCHITECTURE.md agent/DECISIONS.md configs/COMPARE.md ./*/README.md README.md; do check "$doc"; done
+for doc in agent/ARCHITECTURE.md agent/DECISIONS.md configs/COMPARE.md ./*/README.md tests/*/README.md README.md; do check "$doc"; done
 exit $bad
