@@ -1,35 +1,33 @@
 #!/usr/bin/env bash
-# Every row of the threat model (security/README.md) names tests that exist: a file of the legend, and in it the case, or a fuzz target
-# with a corpus. The check is run on broken copies too, which it must refuse.
+# Every row of the threat model (security/README.md) names tests that exist: LABEL_NAME is tests/LABEL/test_NAME.c or .sh, with its cases
+# behind it, and fuzz_NAME a fuzz target with a corpus. The check is run on broken copies too, which it must refuse.
 set -euo pipefail
 : "${SOURCE:?set SOURCE to the source folder}"
 T=$(mktemp -d /tmp/nebula-threats-XXXXXX)
 trap 'rm -rf "$T"' EXIT
 
 check() { # README: prints what is wrong
-    local readme=$1 letter path rows=0 cell ref name files
-    declare -A legend=()
-    while read -r letter path; do legend[$letter]=$path; done < <(tr '\n' ' ' <"$readme" |
-        grep -oE '`[A-Z]{1,2}` tests/[A-Za-z0-9_/.*-]+' | sed -E 's/`([A-Z]+)` (.*[^.])\.?$/\1 \2/')
+    local readme=$1 rows=0 cell ref name cases case file
     while IFS= read -r cell; do
         rows=$((rows + 1))
         [[ $cell =~ [a-zA-Z] ]] || { echo "row $rows names no test"; continue; }
         while IFS= read -r ref; do
-            [[ $ref =~ ^\`([A-Z]{1,2})\`(\ ([a-z0-9_]+))?$ ]] || { echo "row $rows: \"$ref\" is no reference"; continue; }
-            letter=${BASH_REMATCH[1]} name=${BASH_REMATCH[3]:-}
-            if [[ $letter == F ]]; then
-                [[ -f $SOURCE/tests/fuzz/fuzz_$name.c && -n $(ls -A "$SOURCE/tests/fuzz/corpus/$name" 2>/dev/null) ]] ||
+            [[ $ref =~ ^\`([a-z0-9_-]+)\`(\ ([a-z0-9_, ]+))?$ ]] || { echo "row $rows: \"$ref\" is no reference"; continue; }
+            name=${BASH_REMATCH[1]} cases=${BASH_REMATCH[3]:-}
+            case $name in
+            fuzz_*)
+                [[ -f $SOURCE/tests/fuzz/$name.c && -n $(ls -A "$SOURCE/tests/fuzz/corpus/${name#fuzz_}" 2>/dev/null) && -z $cases ]] ||
                     echo "row $rows: no fuzz target \"$name\" with a corpus"
                 continue
-            fi
-            files=$(compgen -G "$SOURCE/${legend[$letter]:-none}" || true)
-            # shellcheck disable=SC2086 # a pattern may be several files
-            if [[ -z $files ]]; then
-                echo "row $rows: $letter stands for no file (${legend[$letter]:-not in the legend})"
-            elif [[ -n $name ]] && ! grep -q "^static void test_$name(" $files; then
-                echo "row $rows: ${legend[$letter]} has no test_$name"
-            fi
-        done <<<"${cell//, /$'\n'}"
+                ;;
+            nebula-sim-liar) file=$SOURCE/tests/sim/$name.c ;;
+            *) file=$(compgen -G "$SOURCE/tests/${name%%_*}/test_${name#*_}.*" || true) ;;
+            esac
+            [[ -f $file ]] || { echo "row $rows: $name stands for no file"; continue; }
+            for case in ${cases//,/}; do
+                grep -q "^static void test_$case(" "$file" || echo "row $rows: ${file#"$SOURCE"/} has no test_$case"
+            done
+        done <<<"${cell//; /$'\n'}"
     done < <(awk -F' [|] ' '/^## /{ in_table = /Threat model/ } in_table && /^[|] / && !/^[|] (attacker|---)/ { sub(/ [|]$/, "", $0); n = split($0, f, / [|] /); print f[n] }' "$readme")
     ((rows >= 30)) || echo "only $rows rows were found"
 }
@@ -41,10 +39,11 @@ broken() { # SED: a copy that is no longer true
     cmp -s "$T/README.md" "$SOURCE/security/README.md" && { echo "nothing was broken by $1"; exit 1; }
     [[ -n $(check "$T/README.md") ]] || { echo "not noticed: $1"; exit 1; }
 }
-broken 's/`E` slow_loris/`E` slow_lorries/'
-broken 's/`F` token \|/`F` tokens |/'
-broken 's/`A` not_dumpable/-/'
-broken 's/`M` replay/`Z` replay/'
-broken 's#tests/security/test_flood.c#tests/security/test_floods.c#'
-broken 's/\| `P` \|/| by hand |/'
+broken 's/(`security_enrol`) slow_loris/\1 slow_lorries/'
+broken 's/(`unit_link` unknown_key), spoof/\1, spoofs/'
+broken 's/`fuzz_token` \|/`fuzz_tokens` |/'
+broken 's/`security_harden` not_dumpable/-/'
+broken 's/(\| )`security_hostile[a-z_]*` replay/\1`hostile` replay/'
+broken 's/`security_flood`/`security_floods`/'
+broken 's/\| `security_promote` \|/| by hand |/'
 echo "every row of the threat model names tests that exist"

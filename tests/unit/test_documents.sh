@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# agent/ARCHITECTURE.md and the folders' README.md name files and functions that are there: a text that sends its reader to what was renamed is
-# worse than none. A function with a file behind it, `f()` (`dir/file.c`), is looked for in that file.
+# agent/ARCHITECTURE.md, agent/DECISIONS.md and the folders' README.md name files, functions and headings that are there: a text that
+# sends its reader to what was renamed is worse than none. A function with a file behind it, `f()` (`dir/file.c`), is looked for in that
+# file; of a link [text](FILE#heading) file and heading.
 set -euo pipefail
 : "${SOURCE:?set SOURCE to the source folder}"
 cd "$SOURCE"
@@ -8,7 +9,7 @@ bad=0
 complain() { echo "$*" >&2; bad=1; }
 
 check() { # FILE: complains of every name in it that is not there
-    local doc=$1 text name file
+    local doc=$1 text name file link
     text=$(tr '\n' ' ' <"$doc" | tr -s ' ')
     while read -r file; do
         compgen -G "$file" >/dev/null || compgen -G "$(dirname "$doc")/$file" >/dev/null || complain "$doc: there is no $file"
@@ -20,14 +21,28 @@ check() { # FILE: complains of every name in it that is not there
         grep -rqE "\b$name\(" --include='*.[ch]' --include='*.cu' --include='*.cc' agent intra inter compress security kernels tests ||
             complain "$doc: there is no function $name()"
     done < <(grep -oE '`[a-z][a-z_0-9]+\([A-Z_ ]*\)`' <<<"$text" | sed -E 's/^`([a-z_0-9]+)\(.*/\1/' | sort -u)
+    while read -r link; do
+        file=$(dirname "$doc")/${link%%#*} name=
+        [[ $link == *#* ]] && name=${link#*#}
+        [[ $link == \#* ]] && file=$doc
+        if [[ ! -e $file ]]; then
+            complain "$doc: there is no $link"
+        elif [[ -n $name ]] && ! headings "$file" | grep -qxF -- "$name"; then
+            complain "$doc: $file has no heading for #$name"
+        fi
+    done < <(grep -oE '\]\([^) ]+\)' <<<"$text" | sed -E 's/^\]\((.*)\)$/\1/' | grep -v '^https\?:' | sort -u)
+}
+
+headings() { # FILE: as links name them
+    sed -nE 's/^#+ +//p' "$1" | tr -d '`' | tr '[:upper:]' '[:lower:]' | sed -E 's/[^[:alnum:]_ -]//g; s/ /-/g'
 }
 
 # The check itself: it must see what is wrong.
 T=$(mktemp)
 trap 'rm -f "$T"' EXIT
 # shellcheck disable=SC2016
-echo 'see `nowhere_to_be_found()` and `agent/no_such_file.c`, or `neb_now()` (`agent/main.c`)' >"$T"
-[[ $(check "$T" 2>&1 | wc -l) == 3 ]] || { echo "a text with three mistakes was not noticed" >&2; exit 1; }
+echo 'see `nowhere_to_be_found()` and `agent/no_such_file.c`, or `neb_now()` (`agent/main.c`), [there](nowhere.md) or [here](#none)' >"$T"
+[[ $(check "$T" 2>&1 | wc -l) == 5 ]] || { echo "a text with five mistakes was not noticed" >&2; exit 1; }
 
-for doc in agent/ARCHITECTURE.md ./*/README.md README.md; do check "$doc"; done
+for doc in agent/ARCHITECTURE.md agent/DECISIONS.md configs/COMPARE.md ./*/README.md tests/*/README.md README.md; do check "$doc"; done
 exit $bad
