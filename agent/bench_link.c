@@ -4,6 +4,7 @@
 #include "agent/base/rng.h"
 #include "agent/bench.h"
 #include "agent/child.h"
+#include "agent/wan_spec.h"
 #include "inter/link.h"
 #include "inter/transfer.h"
 #include "security/identity.h"
@@ -252,13 +253,8 @@ static enum neb_status start_end(const struct bench_link_options *o, const char 
 
 // "100mbit:…" in bit/s; 0: no limit is known.
 static double wan_rate(const char *wan) {
-    char *end = NULL;
-    double v = wan ? strtod(wan, &end) : 0;
-    return !wan                       ? 0
-           : !strncmp(end, "gbit", 4) ? v * 1e9
-           : !strncmp(end, "mbit", 4) ? v * 1e6
-           : !strncmp(end, "kbit", 4) ? v * 1e3
-                                      : v;
+    struct agent_wan w;
+    return wan && agent_wan_parse(wan, "--wan", &w) == NEB_OK ? w.bits_s : 0;
 }
 
 static void print_result(const struct bench_link_options *o, const json_t *r) {

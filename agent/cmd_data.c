@@ -1,6 +1,7 @@
 // nebula data build SPEC.yaml: text into a corpus.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
+#include "agent/base/number.h"
 #include "agent/commands.h"
 #include "agent/progress.h"
 #include "intra/data.h"
@@ -36,9 +37,8 @@ static enum neb_status bad(const struct reader *r, const yaml_node_t *n, const c
 static enum neb_status take_number(const struct reader *r, yaml_node_t *n, const char *key,
                                    double min, double max, double *out) {
     const char *t = text_of(n);
-    char *end = NULL;
-    *out = t ? strtod(t, &end) : 0;
-    if (!t || !*t || *end || !(*out >= min) || !(*out <= max))
+    *out = 0;
+    if (!t || !neb_number_real(t, min, max, out))
         return bad(r, n, key, "not a number in its range");
     return NEB_OK;
 }
