@@ -199,7 +199,7 @@ static enum neb_status start_wan(const char *wan, const char *dir, struct agent_
     char wanlink[NEB_PATH_MAX], log[NEB_PATH_MAX];
     json_t *ready = NULL, *site;
     size_t i;
-    NEB_TRY(agent_sibling_path("wanlink", wanlink, sizeof wanlink));
+    NEB_TRY(agent_helper_path("wanlink", wanlink, sizeof wanlink));
     NEB_TRY(neb_path(log, sizeof log, dir, "wanlink.log"));
     const char *const argv[] = {wanlink, "run", "--wan", wan, "--die-with-parent", NULL};
     NEB_TRY(agent_child_start(child, "wanlink", argv, log, fd));
@@ -228,7 +228,7 @@ static enum neb_status start_end(const struct bench_link_options *o, const char 
     int n = 0;
     NEB_TRY(agent_self_path(exe, sizeof exe));
     if (p->netns[end][0]) {
-        NEB_TRY(agent_sibling_path("wanlink", wanlink, sizeof wanlink));
+        NEB_TRY(agent_helper_path("wanlink", wanlink, sizeof wanlink));
         argv[n++] = wanlink;
         argv[n++] = "exec";
         argv[n++] = p->netns[end];
