@@ -19,6 +19,7 @@ struct options {
     struct agent_web_config page;
     struct inter_rate_limit limit;
     const char *seal_key;
+    uint64_t blobs_max;
 };
 
 enum {
@@ -31,9 +32,11 @@ enum {
     KEY_RATE_LIMIT,
     KEY_CONGESTION,
     KEY_SEAL,
-    KEY_WORKERS
+    KEY_WORKERS,
+    KEY_BLOBS
 };
 
+static const uint64_t BLOBS_MIN = 1000000, BLOBS_MAX = UINT64_C(1) << 60;
 enum { WEEK_S = 7 * 86400, RENEW_DAYS_MAX = 3650, STRIPES_MAX = 32 };
 
 static unsigned number(const struct argp_state *state, int key, const char *arg, unsigned max) {
@@ -67,6 +70,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         return 0;
     case KEY_WORKERS: o->workers = arg; return 0;
     case KEY_SEAL: o->seal_key = arg; return 0;
+    case KEY_BLOBS:
+        o->blobs_max = agent_option_size(state, key, arg, BLOBS_MIN, BLOBS_MAX);
+        return 0;
     case 'v': neb_log_set_level(NEB_LOG_DEBUG); return 0;
     case ARGP_KEY_ARG: argp_usage(state); return 0;
     default: return ARGP_ERR_UNKNOWN;
@@ -101,6 +107,8 @@ int cmd_agent(int argc, char **argv) {
         {"congestion", KEY_CONGESTION, "NAME", 0, "TCP's algorithm (default bbr, where permitted)",
          0},
         {"seal-key", KEY_SEAL, "FILE", 0, "seal what lies on disk with this key (nebula seal)", 0},
+        {"blobs-max", KEY_BLOBS, "SIZE", 0,
+         "keep at most so much of updates, as 20G (default: all back to the oldest checkpoint)", 0},
         {"verbose", 'v', NULL, 0, "log more", 0},
         {0}};
     static const struct argp argp = {
@@ -125,6 +133,7 @@ int cmd_agent(int argc, char **argv) {
                                     .congestion = o.congestion,
                                     .limit = o.limit,
                                     .seal_key = o.seal_key,
+                                    .blobs_max = o.blobs_max,
                                     .recycle = (neb_ns)o.recycle_s * NEB_S,
                                     .overlap = (neb_ns)o.overlap_s * NEB_S,
                                     .renew_days = (int)o.renew_days,

@@ -121,13 +121,16 @@ enum neb_status daemon_on_snapshot_open(void *user, const uint8_t job[INTER_ID_B
     if (!j || agent_job_only_votes(&j->job, j->self) || j->replaced || stuck(j))
         return NEB_ERR_NOT_FOUND; // or its state is in doubt
     daemon_job_dir(d, j, dir, sizeof dir);
-    return agent_snapshot_open(sec_vault_of(d->vault), inter_service_ledger(d->service), job, dir,
-                               out);
+    NEB_TRY(agent_snapshot_open(sec_vault_of(d->vault), inter_service_ledger(d->service), job, dir,
+                                out));
+    d->snapshots_given++;
+    return NEB_OK;
 }
 
 void daemon_on_snapshot_close(void *user, struct inter_snapshot_source *s) {
-    (void)user;
+    struct daemon *d = user;
     agent_snapshot_close(s);
+    d->snapshots_given--;
 }
 
 // Not ahead of the ledger, but of the worker: one whose job folder was lost began again, and waits for a round whose updates are gone.
