@@ -44,12 +44,20 @@ NEB_MUST_CHECK enum neb_status inter_ledger_replace_manifest(struct inter_ledger
 NEB_MUST_CHECK enum neb_status inter_ledger_second(struct inter_ledger *l,
                                                    const struct inter_key *key,
                                                    struct inter_manifest *out);
+// All that had to give way, of all jobs; fn must not write. NEB_ERR_CORRUPT: one does not parse.
+typedef void inter_ledger_each_second(void *user, const struct inter_manifest *former);
+NEB_MUST_CHECK enum neb_status inter_ledger_seconds(struct inter_ledger *l,
+                                                    inter_ledger_each_second *fn, void *user);
 // Evidence that a member has lied: the first of each member and job is kept. get: NEB_ERR_NOT_FOUND (not logged): there is none.
 NEB_MUST_CHECK enum neb_status inter_ledger_put_evidence(struct inter_ledger *l,
                                                          const struct inter_evidence *e);
 NEB_MUST_CHECK enum neb_status inter_ledger_evidence(struct inter_ledger *l,
                                                      const uint8_t job[INTER_ID_BYTES],
                                                      uint8_t member, struct inter_evidence *out);
+// All of it, by job and member; fn must not write. NEB_ERR_CORRUPT: one does not parse.
+typedef void inter_ledger_each_evidence(void *user, const struct inter_evidence *e);
+NEB_MUST_CHECK enum neb_status
+inter_ledger_all_evidence(struct inter_ledger *l, inter_ledger_each_evidence *fn, void *user);
 // One vote a (job, round, fragment). NEB_ERR_EXISTS: there is another one of this term or of a higher one.
 NEB_MUST_CHECK enum neb_status inter_ledger_put_vote(struct inter_ledger *l,
                                                      const struct inter_record *r);

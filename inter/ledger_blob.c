@@ -259,6 +259,31 @@ enum neb_status inter_ledger_second(struct inter_ledger *l, const struct inter_k
     return st;
 }
 
+enum neb_status inter_ledger_seconds(struct inter_ledger *l, inter_ledger_each_second *fn,
+                                     void *user) {
+    sqlite3_stmt *s = NULL;
+    struct inter_manifest m;
+    struct neb_buf b = {0};
+    bool row = false;
+    enum neb_status st =
+        inter_db_fetch(l, &b, "SELECT 1 FROM sqlite_schema WHERE name='second'", "");
+    neb_buf_free(&b);
+    if (st != NEB_OK)
+        return st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
+    NEB_TRY(inter_db_prepare(l, &s, "SELECT body FROM second", ""));
+    while ((st = inter_db_next(l, s, &row)) == NEB_OK && row) {
+        struct neb_rd r =
+            neb_rd_make(sqlite3_column_blob(s, 0), (size_t)sqlite3_column_bytes(s, 0));
+        if (!inter_manifest_get(&r, &m) || !neb_rd_done(&r)) {
+            st = neb_fail(NEB_ERR_CORRUPT, "ledger %s: evidence that does not parse", l->dir);
+            break;
+        }
+        fn(user, &m);
+    }
+    sqlite3_finalize(s);
+    return st;
+}
+
 // ---- retention ------------------------------------------------------------------------------------------------
 
 // Keys of a fragment's updates of rounds [from, to).
