@@ -143,6 +143,16 @@ enum neb_status config_set(struct agent_job *job, const struct config_option *o,
     return set_plain(job, o, o->preset ? o->preset : "1", where);
 }
 
+enum neb_status config_set_written(struct agent_job *job, const struct config_option *o,
+                                   const char *text, const char *where) {
+    char path[NEB_PATH_MAX];
+    if (o->type != T_PATH || strncmp(text, "~/", 2) != 0)
+        return config_set(job, o, text, where);
+    if (neb_path_home(path, sizeof path, text, o->path) != NEB_OK) // it said why
+        return NEB_ERR_INVALID;
+    return config_set(job, o, path, where);
+}
+
 void config_clear_list(struct agent_job *job, const struct config_option *o) {
     memset((char *)job + o->at, 0, o->size);
 }

@@ -46,7 +46,7 @@ static enum neb_status set_option_node(struct walk *w, const struct config_optio
     const char *text = scalar(value);
     if (!text)
         return COMPLAIN(where, o->path, "must be a single value");
-    return config_set(w->job, o, text, where);
+    return config_set_written(w->job, o, text, where);
 }
 
 static enum neb_status add_source(struct agent_cluster *c, const char *name, const char *weight,
