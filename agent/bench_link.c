@@ -4,6 +4,7 @@
 #include "agent/base/rng.h"
 #include "agent/bench.h"
 #include "agent/child.h"
+#include "agent/wan_spec.h"
 #include "inter/link.h"
 #include "inter/transfer.h"
 #include "security/identity.h"
@@ -198,7 +199,7 @@ static enum neb_status start_wan(const char *wan, const char *dir, struct agent_
     char wanlink[NEB_PATH_MAX], log[NEB_PATH_MAX];
     json_t *ready = NULL, *site;
     size_t i;
-    NEB_TRY(agent_sibling_path("wanlink", wanlink, sizeof wanlink));
+    NEB_TRY(agent_helper_path("wanlink", wanlink, sizeof wanlink));
     NEB_TRY(neb_path(log, sizeof log, dir, "wanlink.log"));
     const char *const argv[] = {wanlink, "run", "--wan", wan, "--die-with-parent", NULL};
     NEB_TRY(agent_child_start(child, "wanlink", argv, log, fd));
@@ -227,7 +228,7 @@ static enum neb_status start_end(const struct bench_link_options *o, const char 
     int n = 0;
     NEB_TRY(agent_self_path(exe, sizeof exe));
     if (p->netns[end][0]) {
-        NEB_TRY(agent_sibling_path("wanlink", wanlink, sizeof wanlink));
+        NEB_TRY(agent_helper_path("wanlink", wanlink, sizeof wanlink));
         argv[n++] = wanlink;
         argv[n++] = "exec";
         argv[n++] = p->netns[end];
@@ -252,13 +253,8 @@ static enum neb_status start_end(const struct bench_link_options *o, const char 
 
 // "100mbit:…" in bit/s; 0: no limit is known.
 static double wan_rate(const char *wan) {
-    char *end = NULL;
-    double v = wan ? strtod(wan, &end) : 0;
-    return !wan                       ? 0
-           : !strncmp(end, "gbit", 4) ? v * 1e9
-           : !strncmp(end, "mbit", 4) ? v * 1e6
-           : !strncmp(end, "kbit", 4) ? v * 1e3
-                                      : v;
+    struct agent_wan w;
+    return wan && agent_wan_parse(wan, "--wan", &w) == NEB_OK ? w.bits_s : 0;
 }
 
 static void print_result(const struct bench_link_options *o, const json_t *r) {

@@ -150,16 +150,21 @@ enum neb_status agent_self_path(char *out, size_t cap) {
     return NEB_OK;
 }
 
-enum neb_status agent_sibling_path(const char *name, char *out, size_t cap) {
-    char self[NEB_PATH_MAX];
+enum neb_status agent_helper_path(const char *name, char *out, size_t cap) {
+    static const char *const places[] = {"", "../libexec/nebula/"};
+    char self[NEB_PATH_MAX], file[NEB_PATH_MAX];
     NEB_TRY(agent_self_path(self, sizeof self));
     char *slash = strrchr(self, '/');
     NEB_ASSERT(slash);
     *slash = 0;
-    NEB_TRY(neb_path(out, cap, self, name));
-    if (access(out, X_OK) != 0)
-        return neb_fail(NEB_ERR_NOT_FOUND,
-                        "%s is not beside the nebula program (%s); build it: cmake --build build",
-                        name, out);
-    return NEB_OK;
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        snprintf(file, sizeof file, "%s%s", places[i], name);
+        NEB_TRY(neb_path(out, cap, self, file));
+        if (access(out, X_OK) == 0)
+            return NEB_OK;
+    }
+    return neb_fail(NEB_ERR_NOT_FOUND,
+                    "%s is neither in %s nor in its ../libexec/nebula; build it (cmake --build "
+                    "build) or install nebula's package anew",
+                    name, self);
 }

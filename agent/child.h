@@ -37,7 +37,8 @@ const char *agent_child_reason(int status, char *buf, size_t cap);
 NEB_MUST_CHECK enum neb_status agent_child_read_json(int fd, neb_ns timeout, json_t **out);
 // Path of the running nebula binary.
 NEB_MUST_CHECK enum neb_status agent_self_path(char *out, size_t cap);
-// Path of a program that is installed beside nebula (wanlink).
-NEB_MUST_CHECK enum neb_status agent_sibling_path(const char *name, char *out, size_t cap);
+// Path of a program that belongs to nebula (wanlink): beside it in a build folder, in its ../libexec/nebula where it is installed.
+// NEB_ERR_NOT_FOUND: neither.
+NEB_MUST_CHECK enum neb_status agent_helper_path(const char *name, char *out, size_t cap);
 
 #endif

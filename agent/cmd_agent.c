@@ -1,13 +1,13 @@
 // nebula agent: the daemon of a cluster. nebula worker (internal): started by it.
 #include "agent/base/log.h"
-#include "agent/commands.h"
+#include "agent/base/number.h"
+#include "agent/cmd_options.h"
 #include "agent/daemon.h"
 #include "agent/launch.h"
 #include "agent/worker.h"
 #include "inter/tcp.h"
 #include "security/identity.h"
 
-#include <argp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,6 +19,7 @@ struct options {
     struct agent_web_config page;
     struct inter_rate_limit limit;
     const char *seal_key;
+    uint64_t blobs_max;
 };
 
 enum {
@@ -31,38 +32,33 @@ enum {
     KEY_RATE_LIMIT,
     KEY_CONGESTION,
     KEY_SEAL,
-    KEY_WORKERS
+    KEY_WORKERS,
+    KEY_BLOBS
 };
 
-static void parse_number(const char *arg, unsigned max, unsigned *out, struct argp_state *state) {
-    char *end = NULL;
-    unsigned long v = strtoul(arg, &end, 10);
-    if (!*arg || *end || *arg == '-' || v < 1 || v > max)
-        argp_error(state, "'%s': a number from 1 to %u is expected", arg, max);
-    *out = (unsigned)v;
+static const uint64_t BLOBS_MIN = 1000000, BLOBS_MAX = UINT64_C(1) << 60;
+enum { WEEK_S = 7 * 86400, RENEW_DAYS_MAX = 3650, STRIPES_MAX = 32 };
+
+static unsigned number(const struct argp_state *state, int key, const char *arg, unsigned max) {
+    return (unsigned)agent_option_whole(state, key, arg, 1, max);
 }
 
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     struct options *o = state->input;
-    char *end = NULL;
     switch (key) {
     case 'H': o->home = arg; return 0;
     case 'l': o->listen = arg; return 0;
-    case 'b':
-        o->n_bulk = (unsigned)strtoul(arg, &end, 10);
-        if (!*arg || *end || o->n_bulk < 1 || o->n_bulk > 32)
-            argp_error(state, "--connections is 1 to 32");
-        return 0;
-    case KEY_RECYCLE: parse_number(arg, 7 * 86400, &o->recycle_s, state); return 0;
-    case KEY_OVERLAP: parse_number(arg, 7 * 86400, &o->overlap_s, state); return 0;
-    case KEY_RENEW: parse_number(arg, 3650, &o->renew_days, state); return 0;
+    case 'b': o->n_bulk = number(state, key, arg, STRIPES_MAX); return 0;
+    case KEY_RECYCLE: o->recycle_s = number(state, key, arg, WEEK_S); return 0;
+    case KEY_OVERLAP: o->overlap_s = number(state, key, arg, WEEK_S); return 0;
+    case KEY_RENEW: o->renew_days = number(state, key, arg, RENEW_DAYS_MAX); return 0;
     case 'p': o->page.listen = arg; return 0;
     case OPT_TOKEN: o->page.token = arg; return 0;
     case OPT_CERT: o->page.cert = arg; return 0;
     case OPT_KEY: o->page.key = arg; return 0;
     case KEY_RATE_LIMIT:
-        if (inter_rate_limit_parse(arg, &o->limit) != NEB_OK) // it said why
-            argp_error(state, "--rate-limit is such as 20mbit, or \"100mbit 08:00-18:00=20mbit\"");
+        if (!*arg || inter_rate_limit_parse(arg, &o->limit) != NEB_OK) // it said why
+            agent_option_refuse(state, key, arg, "such as 20mbit, or 100mbit 08:00-18:00=20mbit");
         return 0;
     case KEY_CONGESTION:
         if (!inter_tcp_may_use(arg))
@@ -74,6 +70,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         return 0;
     case KEY_WORKERS: o->workers = arg; return 0;
     case KEY_SEAL: o->seal_key = arg; return 0;
+    case KEY_BLOBS:
+        o->blobs_max = agent_option_size(state, key, arg, BLOBS_MIN, BLOBS_MAX);
+        return 0;
     case 'v': neb_log_set_level(NEB_LOG_DEBUG); return 0;
     case ARGP_KEY_ARG: argp_usage(state); return 0;
     default: return ARGP_ERR_UNKNOWN;
@@ -108,6 +107,8 @@ int cmd_agent(int argc, char **argv) {
         {"congestion", KEY_CONGESTION, "NAME", 0, "TCP's algorithm (default bbr, where permitted)",
          0},
         {"seal-key", KEY_SEAL, "FILE", 0, "seal what lies on disk with this key (nebula seal)", 0},
+        {"blobs-max", KEY_BLOBS, "SIZE", 0,
+         "keep at most so much of updates, as 20G (default: all back to the oldest checkpoint)", 0},
         {"verbose", 'v', NULL, 0, "log more", 0},
         {0}};
     static const struct argp argp = {
@@ -132,6 +133,7 @@ int cmd_agent(int argc, char **argv) {
                                     .congestion = o.congestion,
                                     .limit = o.limit,
                                     .seal_key = o.seal_key,
+                                    .blobs_max = o.blobs_max,
                                     .recycle = (neb_ns)o.recycle_s * NEB_S,
                                     .overlap = (neb_ns)o.overlap_s * NEB_S,
                                     .renew_days = (int)o.renew_days,
@@ -143,13 +145,15 @@ int cmd_agent(int argc, char **argv) {
 }
 
 int cmd_worker(int argc, char **argv) {
-    bool rank = (argc == 5 || argc == 6) && !strcmp(argv[3], "--rank");
+    uint64_t threads = 0;
+    bool rank = (argc == 5 || argc == 6) && !strcmp(argv[3], "--rank") &&
+                neb_number_whole(argv[4], 0, UINT16_MAX, &threads);
     if (argc != 3 && !rank) {
         neb_log(NEB_LOG_ERROR, "nebula worker is started by an agent");
         return AGENT_EXIT_USAGE;
     }
-    enum neb_status st = rank ? agent_launch_rank(argv[1], argv[2], (int)strtol(argv[4], NULL, 10),
-                                                  argc == 6 ? argv[5] : NULL)
-                              : agent_worker_run(argv[1], argv[2], NULL, 0);
+    enum neb_status st =
+        rank ? agent_launch_rank(argv[1], argv[2], (int)threads, argc == 6 ? argv[5] : NULL)
+             : agent_worker_run(argv[1], argv[2], NULL, 0);
     return agent_exit_of(st);
 }

@@ -7,14 +7,14 @@
 #include "agent/bench_round.h"
 #include "agent/bench_seal.h"
 #include "agent/bench_train.h"
-#include "agent/commands.h"
+#include "agent/cmd_options.h"
+#include "agent/wan_spec.h"
 
-#include <argp.h>
-#include <stdlib.h>
 #include <string.h>
 
 struct options {
-    const char *what, *shape, *input, *codec;
+    const char *what, *input, *codec;
+    struct bench_train_shape shape;
     int threads, steps;
     size_t params;
     bool json, mesh, bf16;
@@ -32,43 +32,33 @@ enum {
     KEY_PRECISION
 };
 
-static double number(struct argp_state *state, const char *arg, double min, double max,
-                     const char *what) {
-    char *end = NULL;
-    double v = strtod(arg, &end);
-    if (!*arg || *end || !(v >= min) || !(v <= max))
-        argp_error(state, "%s is %g..%g", what, min, max);
-    return v;
+static int whole(const struct argp_state *state, int key, const char *arg, int min, int max) {
+    return (int)agent_option_whole(state, key, arg, (uint64_t)min, (uint64_t)max);
 }
 
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     struct options *o = state->input;
-    char *end = NULL;
+    struct agent_wan wan;
     switch (key) {
     case 'j': o->json = true; return 0;
-    case 't':
-        o->threads = (int)strtol(arg, &end, 10);
-        if (!*arg || *end || o->threads < 0 || o->threads > 256)
-            argp_error(state, "--threads is 0..256");
+    case 't': o->threads = whole(state, key, arg, 0, 256); return 0;
+    case 's':
+        if (bench_train_shape_parse(arg, &o->shape) != NEB_OK) // it said why
+            agent_option_refuse(state, key, arg, "a shape");
         return 0;
-    case 's': o->shape = arg; return 0;
-    case 'n':
-        o->steps = (int)strtol(arg, &end, 10);
-        if (!*arg || *end || o->steps < 1 || o->steps > 10000)
-            argp_error(state, "--steps is 1..10000");
-        return 0;
+    case 'n': o->steps = whole(state, key, arg, 1, 10000); return 0;
     case 'i': o->input = arg; return 0;
     case 'c': o->codec = arg; return 0;
-    case 'p':
-        o->params = (size_t)strtoull(arg, &end, 10);
-        if (!*arg || *end)
-            argp_error(state, "--params is a number");
+    case 'p': o->params = (size_t)agent_option_whole(state, key, arg, 0, 1ull << 40); return 0;
+    case KEY_WAN:
+        if (agent_wan_parse(arg, "--wan", &wan) != NEB_OK) // it said why
+            agent_option_refuse(state, key, arg, "RATE:DELAY[:LOSS]");
+        o->link.wan = arg;
         return 0;
-    case KEY_WAN: o->link.wan = arg; return 0;
-    case KEY_SECONDS: o->link.seconds = number(state, arg, 1, 3600, "--seconds"); return 0;
-    case KEY_STRIPES: o->link.stripes = (unsigned)number(state, arg, 0, 32, "--stripes"); return 0;
+    case KEY_SECONDS: o->link.seconds = agent_option_real(state, key, arg, 1, 3600); return 0;
+    case KEY_STRIPES: o->link.stripes = (unsigned)whole(state, key, arg, 0, 32); return 0;
     case KEY_CONGESTION: o->link.congestion = arg; return 0;
-    case KEY_END: o->link.end = (int)number(state, arg, 0, 1, "--end"); return 0;
+    case KEY_END: o->link.end = whole(state, key, arg, 0, 1); return 0;
     case KEY_MESH: o->mesh = true; return 0;
     case KEY_PRECISION:
         if (strcmp(arg, "fp32") && strcmp(arg, "bf16"))
@@ -126,7 +116,6 @@ int cmd_bench(int argc, char **argv) {
         .doc = "Measures this machine. Every line names its limit (memcpy, "
                "sgemm) from the same call and the ratio to it."};
     struct options o = {.link.end = -1};
-    struct bench_train_shape shape;
     struct kern_digest digest;
     enum neb_status st;
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
@@ -144,11 +133,11 @@ int cmd_bench(int argc, char **argv) {
         st = bench_link(&o.link);
     } else if (!strcmp(o.what, "kernels"))
         st = bench_kernels(o.threads, o.json);
-    else if ((st = bench_train_shape_parse(o.shape ? o.shape : "default", &shape)) == NEB_OK) {
-        shape.steps = o.steps;
-        shape.bf16 = o.bf16;
-        st =
-            o.mesh ? bench_mesh(o.threads, o.json, &shape) : bench_train(o.threads, o.json, &shape);
+    else if (o.shape.seq_len || (st = bench_train_shape_parse("default", &o.shape)) == NEB_OK) {
+        o.shape.steps = o.steps;
+        o.shape.bf16 = o.bf16;
+        st = o.mesh ? bench_mesh(o.threads, o.json, &o.shape)
+                    : bench_train(o.threads, o.json, &o.shape);
     }
     return agent_exit_of(st);
 }

@@ -1,6 +1,7 @@
 // nebula data build SPEC.yaml: text into a corpus.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
+#include "agent/base/number.h"
 #include "agent/commands.h"
 #include "agent/progress.h"
 #include "intra/data.h"
@@ -36,9 +37,8 @@ static enum neb_status bad(const struct reader *r, const yaml_node_t *n, const c
 static enum neb_status take_number(const struct reader *r, yaml_node_t *n, const char *key,
                                    double min, double max, double *out) {
     const char *t = text_of(n);
-    char *end = NULL;
-    *out = t ? strtod(t, &end) : 0;
-    if (!t || !*t || *end || !(*out >= min) || !(*out <= max))
+    *out = 0;
+    if (!t || !neb_number_real(t, min, max, out))
         return bad(r, n, key, "not a number in its range");
     return NEB_OK;
 }
@@ -71,20 +71,12 @@ static enum neb_status take_name(const struct reader *r, yaml_node_t *n, const c
 
 static enum neb_status take_path(const struct reader *r, yaml_node_t *n, const char *key, char *out,
                                  size_t cap) {
-    char text[NEB_PATH_MAX];
-    const char *home = getenv("HOME"), *cache = getenv("XDG_CACHE_HOME");
+    char text[NEB_PATH_MAX], path[NEB_PATH_MAX];
     NEB_TRY(take_text(r, n, key, text, sizeof text));
-    int len = -1;
-    if (!strncmp(text, "~/", 2) && !home && !(cache && !strncmp(text + 2, ".cache/", 7)))
-        return bad(r, n, key, "'~' needs HOME in the environment; set it, or write the whole path");
-    if (!strncmp(text, "~/.cache/", 9) && cache)
-        len = snprintf(out, cap, "%s/%s", cache, text + 9);
-    else if (!strncmp(text, "~/", 2) && home)
-        len = snprintf(out, cap, "%s/%s", home, text + 2);
-    else if (text[0] == '/')
-        len = snprintf(out, cap, "%s", text);
-    else
-        len = snprintf(out, cap, "%s/%s", r->base, text);
+    if (neb_path_home(path, sizeof path, text, key) != NEB_OK) // it said why
+        return bad(r, n, key, "no such path");
+    int len = path[0] == '/' ? snprintf(out, cap, "%s", path)
+                             : snprintf(out, cap, "%s/%s", r->base, path);
     return len > 0 && (size_t)len < cap ? NEB_OK : bad(r, n, key, "path too long");
 }
 
@@ -323,6 +315,21 @@ static void print_summary(const struct intra_corpus *c, bool json, bool skipped)
                (unsigned long long)intra_corpus_tokens(c, i, INTRA_VALID));
 }
 
+// The text of the specs in configs/ is fetched by scripts beside them: said where it is that which is missing.
+static void say_recipe(const struct intra_build_spec *s) {
+    static const char *const made[][2] = {
+        {"/nebula/manpages/text-small/", "configs/corpus-manpages --small"},
+        {"/nebula/manpages/text/", "configs/corpus-manpages"},
+        {"/nebula/parallel/po/", "configs/corpus-parallel"}};
+    for (int32_t i = 0; i < s->n_sources; i++)
+        for (size_t k = 0; k < sizeof made / sizeof *made; k++)
+            if (strstr(s->sources[i].path, made[k][0]) && !neb_fs_exists(s->sources[i].path)) {
+                neb_log(NEB_LOG_ERROR, "source %s: its text comes by %s", s->sources[i].name,
+                        made[k][1]);
+                return;
+            }
+}
+
 struct arguments {
     const char *spec, *out;
     bool json;
@@ -370,8 +377,11 @@ int cmd_data(int argc, char **argv) {
     if (load_spec(a.spec, &spec) != NEB_OK)
         return AGENT_EXIT_USAGE;
     struct show show = {.json = a.json, .terminal = isatty(STDOUT_FILENO)};
-    if (intra_corpus_build(&spec, a.out, show_progress, &show, &skipped) != NEB_OK ||
-        intra_corpus_open(a.out, false, &c) != NEB_OK)
+    if (intra_corpus_build(&spec, a.out, show_progress, &show, &skipped) != NEB_OK) {
+        say_recipe(&spec);
+        return AGENT_EXIT_FAILED;
+    }
+    if (intra_corpus_open(a.out, false, &c) != NEB_OK)
         return AGENT_EXIT_FAILED;
     if (show.terminal && !a.json)
         putchar('\n');

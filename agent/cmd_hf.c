@@ -1,11 +1,10 @@
 // nebula import and nebula export: Hugging Face folders in and out.
 #include "agent/base/log.h"
-#include "agent/commands.h"
+#include "agent/cmd_options.h"
 #include "agent/progress.h"
 #include "agent/seal.h"
 #include "intra/hf.h"
 
-#include <argp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -145,25 +144,8 @@ static enum neb_status export(const struct options *o) {
 
 // ---- command lines ----------------------------------------------------------------------------------------------
 
-// "5G", "200M", "4096", decimal units as in transformers' max_shard_size; 0: one file.
-static bool parse_size(const char *text, uint64_t *out) {
-    static const char units[] = "KMGT";
-    char *end;
-    double v = strtod(text, &end);
-    const char *unit = *end ? strchr(units, *end) : NULL;
-    for (const char *u = units; unit && u <= unit; u++)
-        v *= 1000;
-    if (unit)
-        end++;
-    if (*end == 'B')
-        end++;
-    *out = v >= 0 && v < 1e18 ? (uint64_t)v : 0;
-    return end != text && !*end && v >= 0 && v < 1e18;
-}
-
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     struct options *o = state->input;
-    char *end;
     switch (key) {
     case 'o': o->to = arg; return 0;
     case 'a': o->adapter = arg; return 0;
@@ -173,19 +155,14 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case 'm': o->what = INTRA_HF_MERGED; return 0;
     case 'A': o->what = INTRA_HF_ADAPTER; return 0;
     case KEY_SEAL: o->seal_key = arg; return 0;
-    case 's':
-        o->max_seq = (int32_t)strtol(arg, &end, 10);
-        if (*end || o->max_seq < 1 || o->max_seq > 1 << 20)
-            argp_error(state, "--max-seq: a number from 1 to 1048576 is needed");
-        return 0;
+    case 's': o->max_seq = (int32_t)agent_option_whole(state, key, arg, 1, 1 << 20); return 0;
     case 'd':
         if (strcmp(arg, "bf16") && strcmp(arg, "fp32"))
             argp_error(state, "--dtype: bf16 or fp32");
         o->dtype = arg[0] == 'b' ? INTRA_ST_BF16 : INTRA_ST_F32;
         return 0;
-    case 'S':
-        if (!parse_size(arg, &o->shard_bytes))
-            argp_error(state, "--shard-size: a size such as 5G, 200M or 0 (one file) is needed");
+    case 'S': // units as in transformers' max_shard_size
+        o->shard_bytes = agent_option_size(state, key, arg, 0, UINT64_C(1) << 60);
         return 0;
     case ARGP_KEY_ARG:
         if (!o->from)

@@ -1,5 +1,6 @@
 // nebula init, invite, revoke, promote: what only the hub of a federation does.
 #include "agent/base/fs.h"
+#include "agent/base/number.h"
 #include "agent/cmd_options.h"
 #include "security/hub.h"
 
@@ -10,10 +11,32 @@
 
 struct options {
     struct agent_options common;
-    const char *name, *listen, *reach, *link, *member, *backup, *restore, *role, *ttl;
+    const char *name, *listen, *reach, *link, *member, *backup, *restore, *role;
+    int64_t ttl_s; // 0: not given
 };
 
 enum { KEY_REACH = 256, KEY_LINK, KEY_MEMBER, KEY_BACKUP, KEY_RESTORE };
+
+// "24h", "30m", "7d", "90s".
+static bool parse_ttl(const char *text, int64_t *out) {
+    static const struct {
+        char unit;
+        int64_t seconds;
+    } units[] = {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}};
+    char digits[8];
+    uint64_t n;
+    size_t len = strlen(text);
+    if (len < 2 || len > sizeof digits)
+        return false;
+    memcpy(digits, text, len - 1);
+    digits[len - 1] = 0;
+    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
+        if (text[len - 1] == units[i].unit && neb_number_whole(digits, 1, 999999, &n)) {
+            *out = (int64_t)n * units[i].seconds;
+            return true;
+        }
+    return false;
+}
 
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     struct options *o = state->input;
@@ -21,7 +44,11 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case 'n': o->name = arg; return 0;
     case 'l': o->listen = arg; return 0;
     case 'r': o->role = arg; return 0;
-    case 't': o->ttl = arg; return 0;
+    case 't':
+        if (!parse_ttl(arg, &o->ttl_s))
+            agent_option_refuse(state, key, arg,
+                                "1 to 999999 and s, m, h or d behind it, such as 24h");
+        return 0;
     case KEY_REACH: o->reach = arg; return 0;
     case KEY_LINK: o->link = arg; return 0;
     case KEY_MEMBER: o->member = arg; return 0;
@@ -153,32 +180,13 @@ static enum neb_status hub_open(const char *home_given, struct sec_hub **out) {
     return st;
 }
 
-// "24h", "30m", "7d", "90s".
-static enum neb_status parse_ttl(const char *text, int64_t *out) {
-    static const struct {
-        char unit;
-        int64_t seconds;
-    } units[] = {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}};
-    char *end = NULL;
-    long n = strtol(text, &end, 10);
-    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
-        if (end != text && end[0] == units[i].unit && !end[1] && n > 0 && n < 1000000) {
-            *out = n * units[i].seconds;
-            return NEB_OK;
-        }
-    return neb_fail(NEB_ERR_INVALID, "--ttl '%s': expected a number and s, m, h or d, as 24h",
-                    text);
-}
-
 // Only the token goes to standard output.
 static enum neb_status invite(const struct options *o) {
     struct sec_hub *h = NULL;
     struct sec_token t = {.name = ""};
     char text[SEC_TOKEN_TEXT];
     enum sec_role role = SEC_ROLE_DATA;
-    int64_t ttl_s = 24 * 3600;
-    if (o->ttl)
-        NEB_TRY(parse_ttl(o->ttl, &ttl_s));
+    int64_t ttl_s = o->ttl_s ? o->ttl_s : 24 * 3600;
     if (o->role && !sec_role_parse(o->role, &role))
         return neb_fail(NEB_ERR_INVALID, "--role is data or witness");
     NEB_TRY(hub_open(o->common.home, &h));

@@ -180,19 +180,10 @@ static void seek_tail(FILE *f, long lines) {
 
 static error_t parse_log_option(int key, char *arg, struct argp_state *state) {
     struct log_options *o = state->input;
-    char *end = NULL;
     switch (key) {
     case 'f': o->follow = true; return 0;
-    case 'n':
-        o->lines = strtol(arg, &end, 10);
-        if (!*arg || *end || o->lines < 0 || o->lines > 1000000)
-            argp_error(state, "--lines is 0 to 1000000");
-        return 0;
-    case 'r':
-        o->rank = strtol(arg, &end, 10);
-        if (!*arg || *end || o->rank < 0 || o->rank > 1023)
-            argp_error(state, "--rank is 0 to 1023");
-        return 0;
+    case 'n': o->lines = (long)agent_option_whole(state, key, arg, 0, 1000000); return 0;
+    case 'r': o->rank = (long)agent_option_whole(state, key, arg, 0, 1023); return 0;
     default: return agent_parse_option(key, arg, state);
     }
 }

@@ -3,6 +3,7 @@
 #include "agent/base/log.h"
 #include "agent/commands.h"
 #include "agent/seal.h"
+#include "inter/evidence.h"
 #include "inter/ledger_verify.h"
 #include "security/federation.h"
 #include "security/former.h"
@@ -32,7 +33,7 @@ struct look { // what the callbacks of one command share
     json_t *jobs;                      // {hex: {"spec": {…}, "state": {…}}}
     json_t *damages;                   // array
     bool json;
-    json_t *chains;
+    json_t *chains, *seconds, *evidence;      // arrays
     struct sec_former former[SEC_FORMER_MAX]; // keys of members and rotations of before
     size_t n_former;
 };
@@ -42,9 +43,13 @@ static void hex_id(const uint8_t id[INTER_ID_BYTES], char out[2 * INTER_ID_BYTES
 }
 
 static json_t *hex_json(const uint8_t *p, size_t n) {
-    char text[2 * INTER_SHA_BYTES + 1];
+    char *text = malloc(2 * n + 1);
+    if (!text)
+        return NULL;
     neb_hex(p, n, text);
-    return json_string(text);
+    json_t *s = json_string(text);
+    free(text);
+    return s;
 }
 
 // ---- what the ledger knows of jobs ----------------------------------------------------------------------------
@@ -125,7 +130,9 @@ static enum neb_status look_open(struct look *k) {
     k->jobs = json_object();
     k->damages = json_array();
     k->chains = json_array();
-    if (!k->jobs || !k->damages || !k->chains)
+    k->seconds = json_array();
+    k->evidence = json_array();
+    if (!k->jobs || !k->damages || !k->chains || !k->seconds || !k->evidence)
         return neb_fail(NEB_ERR_NOMEM, "out of memory reading a ledger");
     NEB_TRY(agent_seal_option(k->seal_key, &k->vault));
     NEB_TRY(inter_ledger_open_readonly(k->dir, &k->ledger));
@@ -140,6 +147,8 @@ static void look_close(struct look *k) {
     json_decref(k->jobs);
     json_decref(k->damages);
     json_decref(k->chains);
+    json_decref(k->seconds);
+    json_decref(k->evidence);
 }
 
 static enum neb_status print_json(json_t *o) { // takes it
@@ -228,6 +237,56 @@ static void on_chain(void *user, const struct inter_chain *c) {
     json_array_append_new(k->chains, o);
 }
 
+// What a job calls a member.
+static const char *name_of(const struct look *k, const uint8_t job[INTER_ID_BYTES],
+                           uint8_t member) {
+    const json_t *clusters = json_object_get(job_part(k, job, "spec"), "clusters");
+    return text_of(json_array_get(clusters, member), "name", "?");
+}
+
+// instead: what counts under that key; left out where its round is no longer kept.
+static void on_second(void *user, const struct inter_manifest *m) {
+    struct look *k = user;
+    struct inter_manifest now;
+    json_t *o = json_pack(
+        "{s:o,s:I,s:I,s:i,s:s,s:I,s:I,s:o,s:o}", "job", hex_json(m->key.job, sizeof m->key.job),
+        "fragment", (json_int_t)m->key.fragment, "round", (json_int_t)m->key.round, "member",
+        m->key.member, "name", name_of(k, m->key.job, m->key.member), "attempt",
+        (json_int_t)m->key.attempt, "bytes", (json_int_t)m->bytes, "sha256",
+        hex_json(m->sha256, sizeof m->sha256), "signature", hex_json(m->sig, sizeof m->sig));
+    if (inter_ledger_find_manifest(k->ledger, &m->key, &now) == NEB_OK) {
+        json_object_set_new(o, "instead_sha256", hex_json(now.sha256, sizeof now.sha256));
+        json_object_set_new(o, "instead_signature", hex_json(now.sig, sizeof now.sig));
+    }
+    json_array_append_new(k->seconds, o);
+}
+
+// With the bytes that were signed, so that whoever has the member's key can check them.
+static json_t *statement_json(const struct inter_statement *s) {
+    static const char *const kinds[INTER_SAID_KINDS] = {"accept", "promise", "update"};
+    struct neb_buf b = {0};
+    inter_statement_put_signed(&b, s);
+    json_t *o = json_pack("{s:s,s:I,s:I,s:I,s:s,s:o,s:o}", "kind", kinds[s->kind], "fragment",
+                          (json_int_t)s->fragment, "round", (json_int_t)s->promise.round, "term",
+                          (json_int_t)s->term, "context", inter_statement_context(s), "signed",
+                          hex_json(b.p, b.oom ? 0 : b.len), "signature",
+                          hex_json(s->promise.sig, sizeof s->promise.sig));
+    neb_buf_free(&b);
+    return o;
+}
+
+static void on_evidence(void *user, const struct inter_evidence *e) {
+    struct look *k = user;
+    char text[256];
+    uint8_t member = inter_evidence_member(e);
+    inter_evidence_text(e, text, sizeof text);
+    json_array_append_new(k->evidence,
+                          json_pack("{s:o,s:i,s:s,s:s,s:[o,o]}", "job",
+                                    hex_json(e->a.job, sizeof e->a.job), "member", member, "name",
+                                    name_of(k, e->a.job, member), "text", text, "statements",
+                                    statement_json(&e->a), statement_json(&e->b)));
+}
+
 static void on_peer(void *user, const char *peer, uint64_t messages, uint64_t bytes) {
     json_object_set_new(
         user, peer,
@@ -251,6 +310,22 @@ static void print_chains(const struct look *k, const char *job) {
     }
 }
 
+static void print_lies(const struct look *k, const char *job) {
+    json_t *o;
+    size_t i;
+    json_array_foreach(k->evidence, i, o) if (!strcmp(text_of(o, "job", ""), job))
+        printf("  evidence against %s: %s\n", text_of(o, "name", "?"), text_of(o, "text", ""));
+    json_array_foreach(k->seconds, i, o) if (!strcmp(text_of(o, "job", ""), job)) {
+        const char *instead = text_of(o, "instead_sha256", NULL);
+        printf("  %s signed a second update for round %lld of fragment %lld: %.16s",
+               text_of(o, "name", "?"), number(o, "round"), number(o, "fragment"),
+               text_of(o, "sha256", ""));
+        if (instead)
+            printf("; %.16s counts", instead);
+        putchar('\n');
+    }
+}
+
 static enum neb_status show(struct look *k) {
     char epoch[17];
     json_t *outbox = json_object(), *job, *peer;
@@ -259,10 +334,13 @@ static enum neb_status show(struct look *k) {
     NEB_TRY_GOTO(look_open(k), out);
     NEB_TRY_GOTO(inter_ledger_chains(k->ledger, on_chain, k), out);
     NEB_TRY_GOTO(inter_ledger_outbox(k->ledger, on_peer, outbox), out);
+    NEB_TRY_GOTO(inter_ledger_seconds(k->ledger, on_second, k), out);
+    NEB_TRY_GOTO(inter_ledger_all_evidence(k->ledger, on_evidence, k), out);
     snprintf(epoch, sizeof epoch, "%016llx", (unsigned long long)inter_ledger_epoch(k->ledger));
     if (k->json) {
-        st = print_json(json_pack("{s:s,s:s,s:O,s:O,s:O}", "dir", k->dir, "epoch", epoch, "jobs",
-                                  k->jobs, "chains", k->chains, "outbox", outbox));
+        st = print_json(json_pack("{s:s,s:s,s:O,s:O,s:O,s:O,s:O}", "dir", k->dir, "epoch", epoch,
+                                  "jobs", k->jobs, "chains", k->chains, "outbox", outbox,
+                                  "second_updates", k->seconds, "evidence", k->evidence));
         goto out;
     }
     printf("ledger: %s\n  epoch: %s\n", k->dir, epoch);
@@ -270,6 +348,7 @@ static enum neb_status show(struct look *k) {
         printf("\njob: %s (%s)\n  state: %s\n", text_of(json_object_get(job, "spec"), "job", "?"),
                key, text_of(json_object_get(job, "state"), "state", "?"));
         print_chains(k, key);
+        print_lies(k, key);
     }
     json_object_foreach(outbox, key, peer)
         printf("\nwaiting for %s: %lld messages, %lld bytes\n", key, number(peer, "messages"),
@@ -315,7 +394,10 @@ int cmd_ledger(int argc, char **argv) {
                "verify checks the chain of commits, every manifest, vote and signature (against "
                "the signed member list, or DIR/members.json) and the SHA-256 of every update that "
                "is still there, and names what is "
-               "damaged by job, fragment and round. Exit status 0 only when all is well."};
+               "damaged by job, fragment and round. Exit status 0 only when all is well.\n"
+               "show prints what is kept of each job, and what proves that a member has lied: two "
+               "statements of which an honest one signs one, and updates that gave way to another "
+               "one under the same key."};
     struct options o = {0};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;

@@ -1,14 +1,15 @@
 // nebula eval and nebula generate: what a checkpoint has learned.
 #include "agent/base/log.h"
-#include "agent/commands.h"
+#include "agent/base/number.h"
+#include "agent/cmd_options.h"
 #include "agent/corpus_note.h"
 #include "agent/eval_translate.h"
 #include "agent/seal.h"
 #include "intra/data.h"
 #include "intra/tokenizer.h"
 #include "intra/trainer.h"
+#include "intra/translate.h"
 
-#include <argp.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -147,6 +148,31 @@ out:
     return st;
 }
 
+// The next id at *p, which then points behind it; false: none, or something else than one.
+static bool next_id(const char **p, uint64_t max, int32_t *out) {
+    char digits[16];
+    uint64_t v;
+    size_t n = strcspn(*p, " ,");
+    if (n >= sizeof digits)
+        return false;
+    memcpy(digits, *p, n);
+    digits[n] = 0;
+    if (!neb_number_whole(digits, 0, max, &v))
+        return false;
+    *out = (int32_t)v;
+    *p += n;
+    return true;
+}
+
+static bool are_ids(const char *text) {
+    const char *p = text + strspn(text, " ,");
+    bool any = *p;
+    for (int32_t id; *p; p += strspn(p, " ,"))
+        if (!next_id(&p, INT32_MAX, &id))
+            return false;
+    return any;
+}
+
 // "1 2 3" into *ids (n), with room for `more`; each must be in the vocabulary.
 static enum neb_status parse_ids(const char *text, int32_t vocab, size_t more, int32_t **ids,
                                  size_t *n) {
@@ -155,14 +181,11 @@ static enum neb_status parse_ids(const char *text, int32_t vocab, size_t more, i
     if (!(*ids = calloc(cap + more, sizeof **ids)))
         return neb_fail(NEB_ERR_NOMEM, "out of memory for %zu tokens", cap + more);
     for (const char *p = text + strspn(text, " ,"); *p; p += strspn(p, " ,")) {
-        char *end;
-        long id = strtol(p, &end, 10);
-        if (end == p || id < 0 || id >= vocab)
+        if (!next_id(&p, (uint64_t)vocab - 1, &(*ids)[*n]))
             return neb_fail(NEB_ERR_INVALID,
                             "--ids: \"%.20s\" does not begin with a token id from 0 to %d", p,
                             vocab - 1);
-        (*ids)[(*n)++] = (int32_t)id;
-        p = end;
+        ++*n;
     }
     return *n ? NEB_OK : neb_fail(NEB_ERR_INVALID, "--ids: at least one token id is needed");
 }
@@ -301,17 +324,21 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     switch (key) {
     case 'c': o->corpus = arg; return 0;
     case 'p': o->prompt = arg; return 0;
-    case 'w': o->windows = (int)strtol(arg, NULL, 10); return 0;
-    case 'n': o->tokens = (int)strtol(arg, NULL, 10); return 0;
-    case 'k': o->top_k = (int)strtol(arg, NULL, 10); return 0;
-    case 't': o->temperature = strtof(arg, NULL); return 0;
-    case 's': o->seed = strtoull(arg, NULL, 10); return 0;
+    case 'w': o->windows = (int)agent_option_whole(state, key, arg, 0, INT32_MAX); return 0;
+    case 'n': o->tokens = (int)agent_option_whole(state, key, arg, 0, 100000); return 0;
+    case 'k': o->top_k = (int)agent_option_whole(state, key, arg, 0, INT32_MAX); return 0;
+    case 't': o->temperature = (float)agent_option_real(state, key, arg, 0, 1000); return 0;
+    case 's': o->seed = agent_option_whole(state, key, arg, 0, UINT64_MAX); return 0;
     case 'v': o->tokenizer = arg; return 0;
-    case 'i': o->ids = arg; return 0;
-    case 'T': o->seq_len = (int)strtol(arg, NULL, 10); return 0;
+    case 'i':
+        if (!are_ids(arg))
+            agent_option_refuse(state, key, arg, "token ids with blanks between them");
+        o->ids = arg;
+        return 0;
+    case 'T': o->seq_len = (int)agent_option_whole(state, key, arg, 1, EVAL_SEQ_MAX); return 0;
     case 'l': o->logits = true; return 0;
     case 'a': o->task = arg; return 0;
-    case 'b': o->beam = (int)strtol(arg, NULL, 10); return 0;
+    case 'b': o->beam = (int)agent_option_whole(state, key, arg, 1, INTRA_BEAM_MAX); return 0;
     case 'o': o->out = arg; return 0;
     case 'j': o->json = true; return 0;
     case 'm': o->merge = true; return 0;
@@ -324,8 +351,6 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case ARGP_KEY_END:
         if (!o->checkpoint)
             argp_error(state, "give a checkpoint");
-        if (o->tokens < 0 || o->tokens > 100000 || o->windows < 0 || o->seq_len < 0)
-            argp_error(state, "a count is out of range");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }

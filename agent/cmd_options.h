@@ -1,10 +1,11 @@
-// What several commands have in common: --home, --json, one argument.
+// What several commands have in common: --home, --json, one argument; numbers.
 #ifndef AGENT_CMD_OPTIONS_H
 #define AGENT_CMD_OPTIONS_H
 #include "agent/commands.h"
 
 #include <argp.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 enum agent_takes { AGENT_TAKES_NOTHING, AGENT_TAKES_ONE, AGENT_MAY_TAKE_ONE };
 
@@ -17,6 +18,18 @@ struct agent_options {
 
 // An argp parser whose input is a struct agent_options, or a struct that begins with one: then as the last case of its own.
 error_t agent_parse_option(int key, char *arg, struct argp_state *state);
+
+// The number that this option was given. Another one than in [min, max], or none (agent/base/number.h): argp_error, which names option,
+// value and bounds, and ends the program with AGENT_EXIT_USAGE. size: "4096", "200M", "1.5GiB".
+uint64_t agent_option_whole(const struct argp_state *state, int key, const char *arg, uint64_t min,
+                            uint64_t max);
+double agent_option_real(const struct argp_state *state, int key, const char *arg, double min,
+                         double max);
+uint64_t agent_option_size(const struct argp_state *state, int key, const char *arg, uint64_t min,
+                           uint64_t max);
+// argp_error, for a value that is not `expected`; of options with a form of their own.
+void agent_option_refuse(const struct argp_state *state, int key, const char *arg,
+                         const char *expected);
 
 // Rows of an argp table.
 #define AGENT_OPTION_HOME(what)                                                                    \

@@ -1,11 +1,11 @@
 // nebula plan JOB.yaml: how long will it take, will it fit, what would be faster?
 #include "agent/base/log.h"
-#include "agent/commands.h"
+#include "agent/base/number.h"
+#include "agent/cmd_options.h"
 #include "agent/json.h"
 #include "agent/model_init.h"
 #include "agent/plan_print.h"
 
-#include <argp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -66,10 +66,9 @@ static enum neb_status find_sites(const struct arguments *a, const struct agent_
     }
     NEB_TRY(agent_planner_sites(job, a->local, a->measure, m->sites, &m->kept));
     for (int k = 0; k < a->ranks.n; k++) {
-        char *end = NULL;
+        uint64_t n;
         NEB_TRY(cluster_of(job, "--ranks", a->ranks.sets[k], &i, &value));
-        long n = strtol(value, &end, 10);
-        if (!*value || *end || n < 1 || n > 1024)
+        if (!neb_number_whole(value, 1, 1024, &n))
             return neb_fail(NEB_ERR_INVALID, "--ranks %s: not in 1..1024", a->ranks.sets[k]);
         m->sites[i].ranks = (int32_t)n;
     }
@@ -251,7 +250,6 @@ static void add(struct named *list, const char *text, struct argp_state *state) 
 
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     struct arguments *a = state->input;
-    char *end = NULL;
     switch (key) {
     case 'j': a->json = true; return 0;
     case 's': add(&a->sets, arg, state); return 0;
@@ -264,9 +262,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case KEY_LINK: a->link = true; return 0;
     case KEY_DEVICE_LINK: a->link = a->device_link = true; return 0;
     case KEY_LOCAL:
-        a->local = (int)strtol(arg, &end, 10);
-        if (!*arg || *end || a->local < 1 || a->local > AGENT_CLUSTERS_MAX)
-            argp_error(state, "--local takes a number of clusters, 1 to %d", AGENT_CLUSTERS_MAX);
+        a->local = (int)agent_option_whole(state, key, arg, 1, AGENT_CLUSTERS_MAX);
         return 0;
     case ARGP_KEY_ARG:
         if (state->arg_num)

@@ -3,12 +3,12 @@
 //     out/  summary.json  metrics.jsonl  checkpoint/{model.ckpt, tokenizer.model, corpus.sha256}  plots/*.svg  job.json
 //           clusters/NAME/…   homes of the agents, with --local
 #include "agent/base/log.h"
-#include "agent/commands.h"
+#include "agent/cmd_options.h"
 #include "agent/pretrain_state.h"
 #include "agent/report.h"
+#include "agent/wan_spec.h"
 #include "security/identity.h"
 
-#include <argp.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -221,21 +221,29 @@ static enum neb_status set_up(struct run *r) {
 
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     struct options *o = state->input;
-    char *end = NULL;
+    struct agent_wan wan;
     switch (key) {
     case 'o': o->out = arg; return 0;
     case 'j': o->json = true; return 0;
-    case KEY_STEPS: o->steps = arg; return 0;
-    case KEY_SEED: o->seed = arg; return 0;
-    case KEY_WAN: o->wan = arg; return 0;
+    case KEY_STEPS:
+        (void)agent_option_whole(state, key, arg, 1, AGENT_STEPS_MAX);
+        o->steps = arg;
+        return 0;
+    case KEY_SEED:
+        (void)agent_option_whole(state, key, arg, 0, AGENT_SEED_MAX);
+        o->seed = arg;
+        return 0;
+    case KEY_WAN:
+        if (agent_wan_parse(arg, "--wan", &wan) != NEB_OK) // it said why
+            agent_option_refuse(state, key, arg, "RATE:DELAY[:LOSS]");
+        o->wan = arg;
+        return 0;
     case KEY_HOME: o->home = arg; return 0;
     case KEY_SEAL: o->seal_key = arg; return 0;
     case KEY_RESUME: o->resume = true; return 0;
     case KEY_TENSORBOARD: o->tensorboard = true; return 0;
     case KEY_LOCAL:
-        o->local = (int)strtol(arg, &end, 10);
-        if (!*arg || *end || o->local < 1 || o->local > AGENT_CLUSTERS_MAX)
-            argp_error(state, "--local takes a number of clusters, 1 to %d", AGENT_CLUSTERS_MAX);
+        o->local = (int)agent_option_whole(state, key, arg, 1, AGENT_CLUSTERS_MAX);
         return 0;
     case 's':
         if (o->n_sets == SETS_MAX)

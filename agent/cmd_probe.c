@@ -1,12 +1,11 @@
 // nebula eval --task probe: a linear probe on a checkpoint, trained on one language and tested on it and on others.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
-#include "agent/commands.h"
+#include "agent/cmd_options.h"
 #include "agent/probe.h"
 #include "agent/seal.h"
 #include "intra/trainer.h"
 
-#include <argp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +14,8 @@ enum { TESTS_MAX = 8, KEY_SEAL = 1000 };
 
 struct options {
     const char *checkpoint, *tokenizer, *text, *train, *tests[TESTS_MAX], *task, *seal_key;
-    int n_tests, threads, seed;
+    int n_tests, threads;
+    uint64_t seed;
     bool random, json;
 };
 
@@ -44,7 +44,7 @@ static enum neb_status load(const struct options *o, struct intra_model **m,
     sec_vault_destroy(&vault);
     NEB_TRY(st);
     if (o->random)
-        NEB_TRY(forget_everything(m, (uint64_t)o->seed));
+        NEB_TRY(forget_everything(m, o->seed));
     char *slash = strrchr(file, '/');
     if (slash)
         *slash = 0;
@@ -131,7 +131,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         return 0;
     case 'v': o->tokenizer = arg; return 0;
     case 'r': o->random = true; return 0;
-    case 's': o->seed = (int)strtol(arg, NULL, 10); return 0;
+    case 's': o->seed = agent_option_whole(state, key, arg, 0, UINT64_MAX); return 0;
     case 'j': o->json = true; return 0;
     case KEY_SEAL: o->seal_key = arg; return 0;
     case ARGP_KEY_ARG:

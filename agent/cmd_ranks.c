@@ -1,19 +1,18 @@
 // nebula ranks (internal): started by an agent.
 #include "agent/base/log.h"
+#include "agent/base/number.h"
 #include "agent/commands.h"
 #include "agent/ranks.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 int cmd_ranks(int argc, char **argv) {
     int status = 0;
-    char *end = NULL;
+    uint64_t n = 0;
     neb_log_set_name("ranks");
     if (argc >= 3 && !strcmp(argv[1], "--step"))
         return agent_exit_of(agent_ranks_become(argv + 2));
-    long n = argc >= 3 ? strtol(argv[1], &end, 10) : 0;
-    if (n < 1 || n > AGENT_RANKS_MAX || *end) {
+    if (argc < 3 || !neb_number_whole(argv[1], 1, AGENT_RANKS_MAX, &n)) {
         neb_log(NEB_LOG_ERROR, "nebula ranks N PROGRAM ARGUMENTS…: is started by an agent");
         return AGENT_EXIT_USAGE;
     }

@@ -95,12 +95,25 @@ static void print_counts(FILE *f, const char *what, const json_t *counts) {
         fputc('\n', f);
 }
 
+static void print_updates(FILE *f, const json_t *o) {
+    char used[32], cap[32];
+    if (!o)
+        return;
+    fprintf(f, "  updates kept: %s", agent_human_bytes(real(o, "used_bytes"), used, sizeof used));
+    if (real(o, "cap_bytes") > 0)
+        fprintf(f, " of at most %s; %.0f rounds dropped for that",
+                agent_human_bytes(real(o, "cap_bytes"), cap, sizeof cap),
+                real(o, "dropped_rounds"));
+    fputc('\n', f);
+}
+
 static void print_status(FILE *f, const json_t *s) {
     json_t *o;
     size_t i;
     fprintf(f, "agent: %s\n", text_of(s, "name", "?"));
     if (real(s, "port") > 0)
         fprintf(f, "  listening port: %.0f\n", real(s, "port"));
+    print_updates(f, json_object_get(s, "updates"));
     json_array_foreach(json_object_get(s, "peers"), i, o) print_peer(f, o);
     json_array_foreach(json_object_get(s, "jobs"), i, o) print_job(f, o);
     print_counts(f, "faults", json_object_get(s, "faults"));

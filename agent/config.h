@@ -16,6 +16,8 @@ enum {
     AGENT_SOURCES_MAX = 16,
     AGENT_JOB_ID_BYTES = 16
 };
+#define AGENT_STEPS_MAX UINT64_C(1000000000000)
+#define AGENT_SEED_MAX  UINT64_C(9000000000000000) // a whole number in JSON, whoever reads it
 
 enum agent_mode { AGENT_MODE_REPLICAS, AGENT_MODE_RTD, AGENT_MODE_DISTILL };
 enum agent_scheme {

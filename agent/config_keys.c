@@ -82,7 +82,7 @@ enum neb_status agent_job_set(struct agent_job *job, const char *assignment) {
     if (!o)
         return config_unknown_key("--set", path);
     if (o->type != T_TARGETS && o->type != T_FREEZE)
-        return config_set(job, o, eq + 1, "--set");
+        return config_set_written(job, o, eq + 1, "--set");
     char list[128], *save = NULL;
     snprintf(list, sizeof list, "%s", eq + 1);
     config_clear_list(job, o);

@@ -36,8 +36,9 @@ const struct config_option config_options[] = {
     {"mode", T_ENUM, AT(mode), 0, 0, "replicas", mode_names,
      "replicas: the same model on every cluster; rtd: a generator and a discriminator; "
      "distill: a teacher and students that translate"},
-    {"seed", T_INT64, AT(seed), 0, 9e15, "1", NULL, "of initial parameters and data order"},
-    {"steps", T_INT64, AT(steps), 1, 1e12, NULL, NULL, "inner steps of every cluster"},
+    {"seed", T_INT64, AT(seed), 0, AGENT_SEED_MAX, "1", NULL,
+     "of initial parameters and data order"},
+    {"steps", T_INT64, AT(steps), 1, AGENT_STEPS_MAX, NULL, NULL, "inner steps of every cluster"},
     {"model.init", T_PATH, AT(model_init), 0, 0, "", NULL,
      "checkpoint for shape and parameters: file or folder, as nebula import makes"},
     {"model.vocab", T_INT32, AT(model.vocab), 0, 1 << 24, "0", NULL, "0: that of the corpus"},

@@ -64,6 +64,10 @@ config_complain(const char *where, const char *path, const char *fmt, ...);
 // Everything that has a default; the rest is zero.
 void config_defaults(struct agent_job *job);
 // A scalar option, or `auto`: then the key holds its default, a micro-batch one sequence.
+// The same of what somebody has written here, in a file or on the command line: "~" in a path is this user's.
+NEB_MUST_CHECK enum neb_status config_set_written(struct agent_job *job,
+                                                  const struct config_option *o, const char *text,
+                                                  const char *where);
 NEB_MUST_CHECK enum neb_status config_set(struct agent_job *job, const struct config_option *o,
                                           const char *text, const char *where);
 // A list that is set replaces the default's items.

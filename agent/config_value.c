@@ -1,9 +1,9 @@
 // Values: from text, as YAML, --set and JSON bring it, into struct agent_job, or one complaint that says where.
+#include "agent/base/number.h"
 #include "agent/config_options.h"
 #include "compress/codec.h"
 
-#include <errno.h>
-#include <math.h>
+#include <float.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,11 +32,14 @@ int config_index_of(const char *const *names, const char *text) {
 
 static enum neb_status set_number(struct agent_job *job, const struct config_option *o,
                                   const char *text, const char *where) {
-    char *end = NULL;
-    bool whole = o->type != T_FLOAT;
-    errno = 0;
-    double v = whole ? (double)strtoll(text, &end, 10) : strtod(text, &end);
-    if (!*text || *end || errno || !isfinite(v))
+    bool whole = o->type != T_FLOAT, negative = *text == '-';
+    uint64_t n = 0;
+    double v = 0;
+    bool good = whole ? neb_number_whole(text + negative, 0, INT64_MAX, &n)
+                      : neb_number_real(text, -DBL_MAX, DBL_MAX, &v);
+    if (whole)
+        v = negative ? -(double)n : (double)n;
+    if (!good)
         return COMPLAIN(where, o->path, "\"%s\" is not %s", text,
                         whole ? "an integer" : "a number");
     // A float is compared as one: 0.999 as fp32 is a little above 0.999, and must come back through JSON.
@@ -48,7 +51,7 @@ static enum neb_status set_number(struct agent_job *job, const struct config_opt
     if (o->type == T_INT32)
         memcpy(p, &(int32_t){(int32_t)v}, sizeof(int32_t));
     else if (o->type == T_INT64)
-        memcpy(p, &(int64_t){strtoll(text, NULL, 10)}, sizeof(int64_t));
+        memcpy(p, &(int64_t){negative ? -(int64_t)n : (int64_t)n}, sizeof(int64_t));
     else
         memcpy(p, &(float){(float)v}, sizeof(float));
     return NEB_OK;
@@ -138,6 +141,16 @@ enum neb_status config_set(struct agent_job *job, const struct config_option *o,
     }
     job->autos |= bit;
     return set_plain(job, o, o->preset ? o->preset : "1", where);
+}
+
+enum neb_status config_set_written(struct agent_job *job, const struct config_option *o,
+                                   const char *text, const char *where) {
+    char path[NEB_PATH_MAX];
+    if (o->type != T_PATH || strncmp(text, "~/", 2) != 0)
+        return config_set(job, o, text, where);
+    if (neb_path_home(path, sizeof path, text, o->path) != NEB_OK) // it said why
+        return NEB_ERR_INVALID;
+    return config_set(job, o, path, where);
 }
 
 void config_clear_list(struct agent_job *job, const struct config_option *o) {

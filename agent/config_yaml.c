@@ -1,4 +1,5 @@
 // Job files: YAML, walked with the line of every key at hand.
+#include "agent/base/number.h"
 #include "agent/config_options.h"
 
 #include <stdlib.h>
@@ -45,19 +46,20 @@ static enum neb_status set_option_node(struct walk *w, const struct config_optio
     const char *text = scalar(value);
     if (!text)
         return COMPLAIN(where, o->path, "must be a single value");
-    return config_set(w->job, o, text, where);
+    return config_set_written(w->job, o, text, where);
 }
 
 static enum neb_status add_source(struct agent_cluster *c, const char *name, const char *weight,
                                   const char *where) {
-    char *end = NULL;
+    double w = 0;
     if (c->n_sources == AGENT_SOURCES_MAX)
         return COMPLAIN(where, "clusters.sources", "more than %d sources", AGENT_SOURCES_MAX);
     struct agent_source *s = &c->sources[c->n_sources];
     NEB_TRY(config_set_text(s->name, sizeof s->name, "clusters.sources", name ? name : "", where,
                             true));
-    s->weight = weight ? strtof(weight, &end) : 0;
-    if (!weight || !*weight || *end || !(s->weight > 0) || !(s->weight <= 1e6f))
+    bool good = weight && neb_number_real(weight, 0, 1e6, &w) && (float)w > 0;
+    s->weight = (float)w;
+    if (!good)
         return COMPLAIN(where, "clusters.sources", "weight of %s must be a number above 0",
                         s->name);
     for (int32_t i = 0; i < c->n_sources; i++)
@@ -127,12 +129,11 @@ static enum neb_status walk_mesh(struct walk *w, struct intra_mesh_config *mesh,
                         : !strcmp(key, "pp") ? &mesh->pp
                         : !strcmp(key, "tp") ? &mesh->tp
                                              : NULL;
-        char *end = NULL;
+        uint64_t n;
         if (!axis)
             return COMPLAIN(where, "clusters.mesh", "unknown key '%s'; allowed: dp, pp, tp",
                             key ? key : "?");
-        long n = text ? strtol(text, &end, 10) : 0;
-        if (!text || !*text || *end || n < 1 || n > MESH_AXIS_MAX)
+        if (!text || !neb_number_whole(text, 1, MESH_AXIS_MAX, &n))
             return COMPLAIN(where, "clusters.mesh", "%s \"%s\" is not in 1..%d", key,
                             text ? text : "?", MESH_AXIS_MAX);
         *axis = (int32_t)n;
@@ -141,7 +142,8 @@ static enum neb_status walk_mesh(struct walk *w, struct intra_mesh_config *mesh,
 }
 
 static enum neb_status walk_cluster(struct walk *w, struct agent_cluster *c, yaml_node_t *map) {
-    char at[NEB_PATH_MAX + 32], *end = NULL;
+    char at[NEB_PATH_MAX + 32];
+    uint64_t n;
     c->mesh = (struct intra_mesh_config){1, 1, 1};
     where_of(w, map, at, sizeof at);
     if (map->type != YAML_MAPPING_NODE)
@@ -191,14 +193,12 @@ static enum neb_status walk_cluster(struct walk *w, struct agent_cluster *c, yam
                 return COMPLAIN(at, "clusters.recompute", "\"%s\" is neither true nor false", text);
             c->recompute = text[0] == 't' ? AGENT_RECOMPUTE_ON : AGENT_RECOMPUTE_OFF;
         } else if (key && text && !strcmp(key, "batch")) {
-            long n = strtol(text, &end, 10);
-            if (!*text || *end || n < 1 || n > CONFIG_BATCH_MAX)
+            if (!neb_number_whole(text, 1, CONFIG_BATCH_MAX, &n))
                 return COMPLAIN(at, "clusters.batch", "\"%s\" is not in 1..%d", text,
                                 CONFIG_BATCH_MAX);
             c->batch = (int32_t)n;
         } else if (key && text && !strcmp(key, "threads")) {
-            long n = strtol(text, &end, 10);
-            if (!*text || *end || n < 0 || n > 256)
+            if (!neb_number_whole(text, 0, 256, &n))
                 return COMPLAIN(at, "clusters.threads", "\"%s\" is not in 0..256", text);
             c->threads = (int32_t)n;
         } else

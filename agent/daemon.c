@@ -35,6 +35,7 @@ static void telemetry(struct daemon *d) {
             if (j->state == AGENT_JOB_STOPPING && j->client.len) // until it ends
                 daemon_tell(d, &j->client, json_pack("{s:s}", "ev", "stop"));
         }
+    daemon_tell_blobs(d);
     if (d->web)
         agent_status_publish(d->web, d->view, daemon_status(d));
     agent_notify("WATCHDOG=1");
@@ -58,6 +59,8 @@ enum neb_status daemon_start_service(struct daemon *d) {
                       daemon_on_snapshot_close, daemon_on_snapshot_done, daemon_on_lied,
                       daemon_on_split}};
     NEB_TRY(inter_service_create(&s, &d->service));
+    if (d->c->blobs_max)
+        NEB_TRY(inter_ledger_set_cap(inter_service_ledger(d->service), d->c->blobs_max));
     d->streams = (struct agent_streams){inter_service_streams(d->service), d->ipc, d->jobs};
     agent_streams_listen(&d->streams);
     d->spread = (struct agent_spread){.members = d->trust, .service = d->service};

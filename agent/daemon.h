@@ -24,6 +24,8 @@ struct agent_daemon_config {
     neb_ns overlap; // how long a member's former keys stay good after its rotation; 0: ten minutes
     int renew_days; // renew the certificate with fewer days left; 0: a third of its life
     struct agent_web_config page; // listen NULL: no status page
+    uint64_t
+        blobs_max; // bytes of updates in HOME/blobs, as far as the ledger may drop any; 0: no limit
     // file; NULL: what HOME/seal.json or the systemd credential says (agent/seal.h)
     const char *seal_key;
     // may be NULL; set when SIGTERM found a job running, which goes on when the agent is started again

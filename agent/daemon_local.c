@@ -240,9 +240,26 @@ void daemon_trainer_left(struct daemon *d, struct agent_jobrun *j, bool said_so)
     }
 }
 
+// What the worker's newest checkpoint holds, for --blobs-max. While a snapshot is being given the one that it was made of counts: whoever
+// takes it needs the updates since.
+static void on_saved(struct daemon *d, struct agent_jobrun *j, const json_t *saved) {
+    uint32_t rounds[INTER_FRAGMENTS_MAX], n = (uint32_t)j->job.sync.fragments;
+    if (!j->federated || json_array_size(saved) != n || d->snapshots_given)
+        return;
+    for (uint32_t f = 0; f < n; f++) {
+        const json_t *r = json_array_get(saved, f);
+        if (!json_is_integer(r) || json_integer_value(r) < 0)
+            return;
+        rounds[f] = (uint32_t)json_integer_value(r);
+    }
+    if (inter_ledger_saved(inter_service_ledger(d->service), j->id, rounds, n) != NEB_OK)
+        neb_warn("job %s: the ledger cannot note what its checkpoint holds", j->job.name);
+}
+
 static void on_checkpoint(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
     json_t *rounds = json_object_get(m->head, "rounds"), *r;
     size_t f;
+    on_saved(d, j, json_object_get(m->head, "saved"));
     json_array_foreach(rounds, f, r) {
         if (j->federated && json_is_integer(r) && f < (size_t)j->job.sync.fragments &&
             inter_service_prune(d->service, j->id, (uint32_t)f, (uint32_t)json_integer_value(r)) !=

@@ -136,8 +136,11 @@ enum neb_status daemon_on_snapshot_open(void *user, const uint8_t job[INTER_ID_B
     if (!j || agent_job_only_votes(&j->job, j->self) || j->replaced || stuck(j))
         return NEB_ERR_NOT_FOUND; // or its state is in doubt
     struct agent_snapshot_search **s = search_of(d, job);
-    if (s && *s && agent_snapshot_search_ended(*s))
-        return agent_snapshot_open_take(s, inter_service_ledger(d->service), out);
+    if (s && *s && agent_snapshot_search_ended(*s)) {
+        NEB_TRY(agent_snapshot_open_take(s, inter_service_ledger(d->service), out));
+        d->snapshots_given++;
+        return NEB_OK;
+    }
     if (s && !*s) {
         daemon_job_dir(d, j, dir, sizeof dir);
         NEB_TRY(agent_snapshot_search(sec_vault_of(d->vault), job, dir, s));
@@ -151,8 +154,9 @@ void daemon_end_searches(struct daemon *d) {
 }
 
 void daemon_on_snapshot_close(void *user, struct inter_snapshot_source *s) {
-    (void)user;
+    struct daemon *d = user;
     agent_snapshot_close(s);
+    d->snapshots_given--;
 }
 
 // Not ahead of the ledger, but of the worker: one whose job folder was lost began again, and waits for a round whose updates are gone.

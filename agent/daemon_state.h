@@ -38,6 +38,10 @@ struct daemon {
     struct agent_renew renew;
     neb_ns rekey_at; // our own keys were rotated: when to look for them; 0: they were not
     struct inter_service *service;
+    int snapshots_given; // pinned now
+    struct inter_dropped
+        blobs_told; // what of the ledger's blobs went for --blobs-max, as last said
+    neb_ns blobs_told_at, blobs_over_at; // when that, and that they are over it, was said; 0: never
     struct agent_streams streams;
     struct agent_snapshot_search
         *searches[INTER_SNAPSHOT_JOBS]; // threads, for those who ask for a snapshot
@@ -92,6 +96,7 @@ uint32_t daemon_attempts(const struct daemon *d, const struct agent_jobrun *j);
 void daemon_tell_alive(struct daemon *d, struct agent_jobrun *j);
 void daemon_tell_link(struct daemon *d, struct agent_jobrun *j);  // a line of metrics
 void daemon_tell_waits(struct daemon *d, struct agent_jobrun *j); // whom rounds wait for
+void daemon_tell_blobs(struct daemon *d); // what --blobs-max costs, in the log
 // of its peers' links
 struct agent_wan_bytes daemon_link_totals(struct daemon *d, const struct agent_jobrun *j);
 // of the job

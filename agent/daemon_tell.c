@@ -3,6 +3,7 @@
 #include "agent/daemon_state.h"
 #include "agent/distill.h"
 #include "agent/lines.h"
+#include "agent/progress.h"
 #include "agent/report.h"
 #include "agent/status.h"
 #include "agent/sums.h"
@@ -283,6 +284,48 @@ void daemon_tell_waits(struct daemon *d, struct agent_jobrun *j) {
     daemon_say_fault(d, j, text);
 }
 
+// At once, then at most every minute: what went for --blobs-max, and that no more can go.
+void daemon_tell_blobs(struct daemon *d) {
+    static const neb_ns minute = 60 * NEB_S, hour = 60 * minute;
+    const struct inter_ledger *l = inter_service_ledger(d->service);
+    struct inter_dropped n;
+    char a[32], b[32];
+    neb_ns now = neb_now();
+    if (!d->c->blobs_max)
+        return;
+    inter_ledger_dropped(l, &n);
+    if (n.rounds < d->blobs_told.rounds) // another ledger handle, which counts anew
+        d->blobs_told = (struct inter_dropped){0};
+    if (n.rounds > d->blobs_told.rounds && (!d->blobs_told_at || now - d->blobs_told_at > minute)) {
+        neb_warn("updates of %llu rounds (%s) were dropped for --blobs-max %s: an older checkpoint "
+                 "would need them, and so would members that are behind: these go on from a "
+                 "snapshot of the newest",
+                 (unsigned long long)(n.rounds - d->blobs_told.rounds),
+                 agent_human_bytes((double)(n.bytes - d->blobs_told.bytes), a, sizeof a),
+                 agent_human_bytes((double)d->c->blobs_max, b, sizeof b));
+        d->blobs_told = n;
+        d->blobs_told_at = now;
+    }
+    if (inter_ledger_used(l) > d->c->blobs_max &&
+        (!d->blobs_over_at || now - d->blobs_over_at > hour)) {
+        neb_warn("updates take %s, more than --blobs-max %s: those since the newest checkpoint "
+                 "stay; with a smaller checkpoint.every_steps these are fewer",
+                 agent_human_bytes((double)inter_ledger_used(l), a, sizeof a),
+                 agent_human_bytes((double)d->c->blobs_max, b, sizeof b));
+        d->blobs_over_at = now;
+    }
+}
+
+static json_t *updates(const struct daemon *d) {
+    const struct inter_ledger *l = inter_service_ledger(d->service);
+    struct inter_dropped n;
+    inter_ledger_dropped(l, &n);
+    return json_pack("{s:I,s:o,s:I,s:I}", "used_bytes", (json_int_t)inter_ledger_used(l),
+                     "cap_bytes",
+                     d->c->blobs_max ? json_integer((json_int_t)d->c->blobs_max) : json_null(),
+                     "dropped_rounds", (json_int_t)n.rounds, "dropped_bytes", (json_int_t)n.bytes);
+}
+
 // What was turned away at each door, before it was a message of a member.
 static json_t *refused(const struct daemon *d) {
     uint64_t sums = 0;
@@ -333,6 +376,7 @@ json_t *daemon_status(struct daemon *d) {
     }
     json_object_set_new(root, "version", json_integer(1));
     json_object_set_new(root, "refused", refused(d));
+    json_object_set_new(root, "updates", updates(d));
     json_object_set_new(root, "faults", agent_status_faults(d->faults));
     json_object_set_new(root, "events", agent_view_events(d->view));
     json_object_set_new(root, "port", json_integer(inter_service_port(d->service)));

@@ -215,7 +215,7 @@ static enum neb_status start_agent(struct agent_local *l, int i) {
     NEB_TRY(neb_fs_remove(sock));
     NEB_TRY(agent_self_path(exe, sizeof exe));
     if (l->netns[i][0])
-        NEB_TRY(agent_sibling_path("wanlink", wanlink, sizeof wanlink));
+        NEB_TRY(agent_helper_path("wanlink", wanlink, sizeof wanlink));
     snprintf(name, sizeof name, "%s", l->agents[i].what);
     const char *const plain[] = {exe,        "agent",      "--home", l->homes[i],
                                  "--listen", l->listen[i], NULL};
@@ -270,7 +270,7 @@ enum neb_status agent_local_start(const struct agent_job *job, int n, const char
     NEB_TRY(sec_init());
     NEB_TRY(make_keys(job, l, dir, pub));
     if (wan && n > 1) {
-        NEB_TRY(agent_sibling_path("wanlink", wanlink, sizeof wanlink));
+        NEB_TRY(agent_helper_path("wanlink", wanlink, sizeof wanlink));
         NEB_TRY(tun_possible(wanlink) ? start_tun(l, wanlink, wan, dir, &p)
                                       : start_proxy(l, wanlink, wan, dir, &p));
     } else {

@@ -19,8 +19,29 @@ static bool needs_corpus(const struct agent_job *job) {
     return neb_fs_exists(job->corpus);
 }
 
+// What makes a corpus of this name: those that the jobs of configs/ are written for, or one of somebody's own.
+static enum neb_status no_corpus(const char *corpus) {
+    static const char *const known[][2] = {{"manpages-small", "configs/corpus-manpages --small"},
+                                           {"manpages", "configs/corpus-manpages"},
+                                           {"parallel-small", "configs/corpus-parallel"},
+                                           {"parallel", "configs/corpus-parallel"}};
+    const char *slash = strrchr(corpus, '/'), *name = slash ? slash + 1 : corpus;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (!strcmp(name, known[i][0]))
+            return neb_fail(NEB_ERR_NOT_FOUND,
+                            "data.corpus: cannot find %s; make it: %s && nebula data build "
+                            "configs/%s.yaml --out %s",
+                            corpus, known[i][1], name, corpus);
+    return neb_fail(NEB_ERR_NOT_FOUND,
+                    "data.corpus: cannot find %s; make it: nebula data build SPEC.yaml --out %s, "
+                    "or name another one: --set data.corpus=DIR",
+                    corpus, corpus);
+}
+
 // The agents that read the job work in other folders.
 static enum neb_status make_absolute(struct agent_job *j) {
+    if (needs_corpus(j) && !neb_fs_exists(j->corpus))
+        return no_corpus(j->corpus);
     if (needs_corpus(j))
         NEB_TRY(neb_path_absolute(j->corpus, sizeof j->corpus, "data.corpus"));
     if (j->init_from[0])

@@ -1,7 +1,7 @@
 #include "agent/wan_spec.h"
+#include "agent/base/number.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 struct unit {
@@ -11,10 +11,10 @@ struct unit {
 
 // A number and its unit up to `stop` or the end; NULL: not that.
 static const char *quantity(const char *p, const struct unit *units, double *out) {
-    char *end = NULL;
-    if (*p < '0' || *p > '9') // strtod takes signs, nan and inf as well
+    double v;
+    const char *end = neb_number_prefix(p, &v);
+    if (!end)
         return NULL;
-    double v = strtod(p, &end);
     for (; units->name; units++) {
         size_t n = strlen(units->name);
         if (!strncmp(end, units->name, n) && (end[n] == ':' || !end[n])) {

@@ -47,22 +47,26 @@ enum neb_status worker_save_start(struct agent_worker *w) {
     return st;
 }
 
-// Tells the agent which updates no generation on disk needs any more. A process that has not yet written them all itself does
-// not know what the older ones need, and keeps everything.
+static json_t *rounds_json(const struct agent_worker *w, const uint32_t *of) {
+    json_t *rounds = json_array();
+    for (int32_t f = 0; f < w->job.sync.fragments; f++)
+        json_array_append_new(rounds, json_integer((json_int_t)of[f]));
+    return rounds;
+}
+
+// Tells the agent what the newest generation holds, and which updates none on disk needs any more. A process that has not yet written
+// them all itself does not know what the older ones need, and keeps everything.
 static void release_updates(struct agent_worker *w) {
     int keep = w->job.checkpoint_keep;
     if (w->saved_step == w->saving.step)
         return; // the same generation again
     w->saved_step = w->saving.step;
     memcpy(w->saved_rounds[w->n_saved % keep], w->saving.rounds, sizeof w->saving.rounds);
-    if (++w->n_saved < keep)
-        return;
-    json_t *rounds = json_array();
-    for (int32_t f = 0; f < w->job.sync.fragments; f++) // the next slot to be written is the oldest
-        json_array_append_new(rounds,
-                              json_integer((json_int_t)w->saved_rounds[w->n_saved % keep][f]));
-    if (agent_ipc_send(w->ipc, NULL, json_pack("{s:s,s:o}", "op", "checkpoint", "rounds", rounds),
-                       NULL, 0) != NEB_OK)
+    json_t *head =
+        json_pack("{s:s,s:o}", "op", "checkpoint", "saved", rounds_json(w, w->saving.rounds));
+    if (++w->n_saved >= keep) // the next slot to be written is the oldest
+        json_object_set_new(head, "rounds", rounds_json(w, w->saved_rounds[w->n_saved % keep]));
+    if (agent_ipc_send(w->ipc, NULL, head, NULL, 0) != NEB_OK)
         neb_debug("the agent was not told about the checkpoint");
 }
 

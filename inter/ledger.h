@@ -44,12 +44,20 @@ NEB_MUST_CHECK enum neb_status inter_ledger_replace_manifest(struct inter_ledger
 NEB_MUST_CHECK enum neb_status inter_ledger_second(struct inter_ledger *l,
                                                    const struct inter_key *key,
                                                    struct inter_manifest *out);
+// All that had to give way, of all jobs; fn must not write. NEB_ERR_CORRUPT: one does not parse.
+typedef void inter_ledger_each_second(void *user, const struct inter_manifest *former);
+NEB_MUST_CHECK enum neb_status inter_ledger_seconds(struct inter_ledger *l,
+                                                    inter_ledger_each_second *fn, void *user);
 // Evidence that a member has lied: the first of each member and job is kept. get: NEB_ERR_NOT_FOUND (not logged): there is none.
 NEB_MUST_CHECK enum neb_status inter_ledger_put_evidence(struct inter_ledger *l,
                                                          const struct inter_evidence *e);
 NEB_MUST_CHECK enum neb_status inter_ledger_evidence(struct inter_ledger *l,
                                                      const uint8_t job[INTER_ID_BYTES],
                                                      uint8_t member, struct inter_evidence *out);
+// All of it, by job and member; fn must not write. NEB_ERR_CORRUPT: one does not parse.
+typedef void inter_ledger_each_evidence(void *user, const struct inter_evidence *e);
+NEB_MUST_CHECK enum neb_status
+inter_ledger_all_evidence(struct inter_ledger *l, inter_ledger_each_evidence *fn, void *user);
 // One vote a (job, round, fragment). NEB_ERR_EXISTS: there is another one of this term or of a higher one.
 NEB_MUST_CHECK enum neb_status inter_ledger_put_vote(struct inter_ledger *l,
                                                      const struct inter_record *r);
@@ -149,8 +157,19 @@ NEB_MUST_CHECK enum neb_status inter_ledger_prune(struct inter_ledger *l,
                                                   const uint8_t job[INTER_ID_BYTES],
                                                   uint32_t fragment, uint32_t round);
 // Most bytes of all blobs; 0: no limit. Beyond it blobs of the oldest commits go, whole rounds at a time; never those of an
-// open round or of a fragment's newest commit, so that the ledger may stay above the cap.
+// open round, of a fragment's newest commit, or of a round that no checkpoint of this member holds yet (inter_ledger_saved), so that the
+// ledger may stay above the cap.
 NEB_MUST_CHECK enum neb_status inter_ledger_set_cap(struct inter_ledger *l, uint64_t bytes);
+// The newest checkpoint of this member's worker holds, of fragment f < n, all commits before rounds[f]. Kept across openings. Until this is
+// said of a fragment the cap takes nothing of it.
+NEB_MUST_CHECK enum neb_status inter_ledger_saved(struct inter_ledger *l,
+                                                  const uint8_t job[INTER_ID_BYTES],
+                                                  const uint32_t *rounds, uint32_t n);
+struct
+    inter_dropped { // for the cap, since the ledger was opened: older checkpoints, and members that are behind, may have needed them
+    uint64_t rounds, bytes;
+};
+void inter_ledger_dropped(const struct inter_ledger *l, struct inter_dropped *out);
 // Bytes of blobs, here or arriving; 0 for a read-only ledger, which does not count them.
 uint64_t inter_ledger_used(const struct inter_ledger *l);
 // Lowest round whose blobs can still be served; 0 for a fragment without commits. A member further behind must rejoin by

@@ -259,6 +259,31 @@ enum neb_status inter_ledger_second(struct inter_ledger *l, const struct inter_k
     return st;
 }
 
+enum neb_status inter_ledger_seconds(struct inter_ledger *l, inter_ledger_each_second *fn,
+                                     void *user) {
+    sqlite3_stmt *s = NULL;
+    struct inter_manifest m;
+    struct neb_buf b = {0};
+    bool row = false;
+    enum neb_status st =
+        inter_db_fetch(l, &b, "SELECT 1 FROM sqlite_schema WHERE name='second'", "");
+    neb_buf_free(&b);
+    if (st != NEB_OK)
+        return st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
+    NEB_TRY(inter_db_prepare(l, &s, "SELECT body FROM second", ""));
+    while ((st = inter_db_next(l, s, &row)) == NEB_OK && row) {
+        struct neb_rd r =
+            neb_rd_make(sqlite3_column_blob(s, 0), (size_t)sqlite3_column_bytes(s, 0));
+        if (!inter_manifest_get(&r, &m) || !neb_rd_done(&r)) {
+            st = neb_fail(NEB_ERR_CORRUPT, "ledger %s: evidence that does not parse", l->dir);
+            break;
+        }
+        fn(user, &m);
+    }
+    sqlite3_finalize(s);
+    return st;
+}
+
 // ---- retention ------------------------------------------------------------------------------------------------
 
 // Keys of a fragment's updates of rounds [from, to).
@@ -325,14 +350,36 @@ out:
     return st;
 }
 
-// The round that was committed longest ago and still has its blobs, unless it is its fragment's newest.
+// What the newest checkpoint holds of each fragment: rounds before `round`. Made where it is first needed: ledgers of older builds lack it.
+static const char make_saved[] =
+    "CREATE TABLE IF NOT EXISTS saved(job BLOB, fragment INT, round INT NOT "
+    "NULL, PRIMARY KEY(job, fragment)) WITHOUT ROWID";
+
+enum neb_status inter_db_make_saved(struct inter_ledger *l) {
+    return inter_db_run(l, "make a table", make_saved, "");
+}
+
+enum neb_status inter_ledger_saved(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES],
+                                   const uint32_t *rounds, uint32_t n) {
+    NEB_TRY(inter_db_begin(l));
+    enum neb_status st = inter_db_make_saved(l);
+    for (uint32_t f = 0; f < n && st == NEB_OK; f++)
+        st = inter_db_run(l, "keep what a checkpoint holds",
+                          "INSERT OR REPLACE INTO saved VALUES(?,?,?)", "bii", INTER_JOB(job),
+                          (int64_t)f, (int64_t)rounds[f]);
+    return inter_db_end(l, st);
+}
+
+// The round that was committed longest ago and still has its blobs, unless it is its fragment's newest, or a worker that begins again
+// needs it.
 static enum neb_status oldest(struct inter_ledger *l, struct inter_key *out) {
     sqlite3_stmt *s = NULL;
     bool row = false;
     NEB_TRY(inter_db_prepare(l, &s,
                              "SELECT c.job, c.fragment, c.kept FROM chain c JOIN record r ON "
-                             "r.job=c.job AND r.fragment=c.fragment AND r.round=c.kept WHERE "
-                             "c.kept+1 < c.next ORDER BY r.seq LIMIT 1",
+                             "r.job=c.job AND r.fragment=c.fragment AND r.round=c.kept JOIN saved "
+                             "s ON s.job=c.job AND s.fragment=c.fragment WHERE c.kept < s.round "
+                             "AND c.kept+1 < c.next ORDER BY r.seq LIMIT 1",
                              ""));
     enum neb_status st = inter_db_next(l, s, &row);
     if (st == NEB_OK && (!row || sqlite3_column_bytes(s, 0) != INTER_ID_BYTES))
@@ -351,6 +398,7 @@ enum neb_status inter_blob_make_room(struct inter_ledger *l, uint64_t more) {
     struct neb_buf keys = {0};
     struct inter_key k = {0};
     while (st == NEB_OK && l->cap && l->used + more > l->cap && (st = oldest(l, &k)) == NEB_OK) {
+        uint64_t before = l->used;
         neb_buf_clear(&keys);
         NEB_TRY_GOTO(keys_between(l, k.job, k.fragment, k.round, k.round + 1, &keys), out);
         NEB_TRY_GOTO(inter_db_run(l, "drop a round",
@@ -358,6 +406,8 @@ enum neb_status inter_blob_make_room(struct inter_ledger *l, uint64_t more) {
                                   (int64_t)k.round + 1, INTER_JOB(k.job), (int64_t)k.fragment),
                      out);
         st = remove_updates(l, &keys);
+        l->dropped.rounds++;
+        l->dropped.bytes += before - l->used;
         neb_debug("ledger: blobs of round %u, fragment %u dropped for the cap", k.round,
                   k.fragment);
     }
@@ -367,8 +417,14 @@ out:
 }
 
 enum neb_status inter_ledger_set_cap(struct inter_ledger *l, uint64_t bytes) {
+    if (bytes)
+        NEB_TRY(inter_db_make_saved(l));
     l->cap = bytes;
     return inter_blob_make_room(l, 0);
+}
+
+void inter_ledger_dropped(const struct inter_ledger *l, struct inter_dropped *out) {
+    *out = l->dropped;
 }
 
 uint64_t inter_ledger_used(const struct inter_ledger *l) { return l->used; }

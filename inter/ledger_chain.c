@@ -97,10 +97,10 @@ enum neb_status inter_ledger_begin_at(struct inter_ledger *l, const uint8_t job[
 }
 
 enum neb_status inter_ledger_begin_anew(struct inter_ledger *l, const struct inter_standing *st) {
-    static const char *const tables[] = {"record", "chain", "manifest", "vote", "promise"};
+    static const char *const tables[] = {"record", "chain", "manifest", "vote", "promise", "saved"};
     char sql[64];
     NEB_TRY(inter_db_begin(l));
-    enum neb_status rc = NEB_OK;
+    enum neb_status rc = inter_db_make_saved(l);
     for (size_t i = 0; i < sizeof tables / sizeof tables[0] && rc == NEB_OK; i++) {
         snprintf(sql, sizeof sql, "DELETE FROM %s WHERE job=?", tables[i]);
         rc = inter_db_run(l, "begin a job anew", sql, "b", INTER_JOB(st->job));

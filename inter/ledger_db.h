@@ -29,6 +29,7 @@ struct inter_ledger {
     uint64_t epoch;
     const struct sec_seal_key *seal; // NULL: blobs are written in clear
     uint64_t cap, used; // bytes of blobs: most (0: no limit), and those here or arriving
+    struct inter_dropped dropped;
     char dir[NEB_PATH_MAX], blobs[NEB_PATH_MAX];
     struct inter_part *parts; // (n_parts), owned; in use where `open`
     size_t n_parts;
@@ -71,6 +72,8 @@ bool inter_blob_parse(const char *name, struct inter_key *k, const char **suffix
 NEB_MUST_CHECK enum neb_status inter_blob_sweep(struct inter_ledger *l);
 // Drops the oldest committed rounds until `more` bytes fit under the cap, or nothing is left to drop.
 NEB_MUST_CHECK enum neb_status inter_blob_make_room(struct inter_ledger *l, uint64_t more);
+// Makes the table of what checkpoints hold where there is none.
+NEB_MUST_CHECK enum neb_status inter_db_make_saved(struct inter_ledger *l);
 void inter_part_close(struct inter_part *p);
 // Gives up an arriving blob; its files stay. No effect without one.
 void inter_part_drop(struct inter_ledger *l, const struct inter_key *k);

@@ -36,3 +36,28 @@ enum neb_status inter_ledger_evidence(struct inter_ledger *l, const uint8_t job[
     neb_buf_free(&b);
     return st;
 }
+
+enum neb_status inter_ledger_all_evidence(struct inter_ledger *l, inter_ledger_each_evidence *fn,
+                                          void *user) {
+    sqlite3_stmt *s = NULL;
+    struct inter_evidence e;
+    struct neb_buf b = {0};
+    bool row = false;
+    enum neb_status st =
+        inter_db_fetch(l, &b, "SELECT 1 FROM sqlite_schema WHERE name='evidence'", "");
+    neb_buf_free(&b);
+    if (st != NEB_OK)
+        return st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
+    NEB_TRY(inter_db_prepare(l, &s, "SELECT body FROM evidence ORDER BY job, member", ""));
+    while ((st = inter_db_next(l, s, &row)) == NEB_OK && row) {
+        struct neb_rd r =
+            neb_rd_make(sqlite3_column_blob(s, 0), (size_t)sqlite3_column_bytes(s, 0));
+        if (!inter_evidence_get(&r, &e) || !neb_rd_done(&r)) {
+            st = neb_fail(NEB_ERR_CORRUPT, "ledger %s: evidence that does not parse", l->dir);
+            break;
+        }
+        fn(user, &e);
+    }
+    sqlite3_finalize(s);
+    return st;
+}

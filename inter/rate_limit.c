@@ -1,4 +1,5 @@
 #include "inter/rate_limit.h"
+#include "agent/base/number.h"
 
 #include <ctype.h>
 #include <math.h>
@@ -12,20 +13,19 @@ enum { DAY = 24 * 60 };
 static const double bps_min = 8e3, bps_max = 1e12;
 
 static enum neb_status parse_rate(const char *text, uint64_t *out) {
-    char *end = NULL;
-    double unit = 1, v = strtod(text, &end);
+    double unit = 1, v = 0;
+    const char *end = neb_number_prefix(text, &v);
     *out = 0;
     if (!strcmp(text, "none"))
         return NEB_OK;
+    end = end ? end : text;
     if (!strcmp(end, "kbit"))
         unit = 1e3;
     else if (!strcmp(end, "mbit"))
         unit = 1e6;
     else if (!strcmp(end, "gbit"))
         unit = 1e9;
-    if (end == text || (*end && unit == 1) || !isfinite(v) ||
-        (size_t)(end - text) != strspn(text, "0123456789.") || v * unit < bps_min ||
-        v * unit > bps_max)
+    if (end == text || (*end && unit == 1) || v * unit < bps_min || v * unit > bps_max)
         return neb_fail(NEB_ERR_INVALID,
                         "rate \"%s\": write it as none or 8kbit to 1000gbit, such as 20mbit", text);
     *out = (uint64_t)(v * unit);

@@ -19,6 +19,22 @@ enum neb_status neb_path(char *out, size_t cap, const char *dir, const char *nam
     return NEB_OK;
 }
 
+enum neb_status neb_path_home(char *out, size_t cap, const char *text, const char *what) {
+    const char *home = getenv("HOME"), *cache = getenv("XDG_CACHE_HOME"), *in = NULL;
+    const char *rest = text;
+    if (!strncmp(text, "~/.cache/", 9) && cache && *cache)
+        in = cache, rest = text + 8;
+    else if (!strncmp(text, "~/", 2) && home && *home)
+        in = home, rest = text + 1;
+    else if (!strncmp(text, "~/", 2))
+        return neb_fail(NEB_ERR_NOT_FOUND,
+                        "%s: '~' needs HOME in the environment; set it, or write the whole path",
+                        what);
+    int n = snprintf(out, cap, "%s%s", in ? in : "", rest);
+    return n >= 0 && (size_t)n < cap ? NEB_OK
+                                     : neb_fail(NEB_ERR_LIMIT, "%s: path too long: %s", what, text);
+}
+
 enum neb_status neb_path_absolute(char *path, size_t cap, const char *what) {
     char *full = realpath(path, NULL);
     if (!full)

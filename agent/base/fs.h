@@ -14,6 +14,10 @@
 
 // Joins with '/'; NEB_ERR_LIMIT when it does not fit.
 NEB_MUST_CHECK enum neb_status neb_path(char *out, size_t cap, const char *dir, const char *name);
+// A path as people write it: "~/.cache/…" lies in XDG_CACHE_HOME, where that is set, other "~/…" in HOME; all else is as it is. On an error
+// (logged; `what` is for the message) NEB_ERR_NOT_FOUND: no HOME in the environment; NEB_ERR_LIMIT.
+NEB_MUST_CHECK enum neb_status neb_path_home(char *out, size_t cap, const char *text,
+                                             const char *what);
 // Replaces a path by what realpath(3) makes of it; `what` is for the message when there is nothing.
 NEB_MUST_CHECK enum neb_status neb_path_absolute(char *path, size_t cap, const char *what);
 bool neb_fs_exists(const char *path);

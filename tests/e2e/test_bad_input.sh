@@ -20,7 +20,7 @@ rm "$shard"
 expect no-shard 1 'train-00000.bin: corpus.json lists it, .*; rebuild the corpus with nebula data build' --set data.corpus="$T/cut"
 expect no-corpus 1 'data.corpus: cannot find' --set data.corpus="$T/nowhere"
 expect unknown-key 2 "unknown key \(did you mean 'sync.interval'\?\)" --set sync.intervall=3
-expect bad-wan 1 'WAN emulator did not start' --wan nonsense
+expect bad-wan 2 '.--wan: "nonsense" is not RATE:DELAY' --wan nonsense
 mkdir -p "$T/other" && cp -r "$T/corpus/." "$T/other/" && sed -i 's/"gpl"/"gnu"/' "$T/other/corpus.json"
 expect other-source 1 'has no source "gpl"' --set data.corpus="$T/other"
 printf 'not a checkpoint' >"$T/garbage.ckpt"

@@ -28,6 +28,12 @@ dpkg-query --admindir="$T/clean/var/lib/dpkg" -W -f='${Status}' nebula | has 'in
 PYTHONDONTWRITEBYTECODE= PYTHONPATH=$T/clean/usr/lib/nebula/python NEBULA_LIBRARY=$T/clean/usr/lib/libnebula.so.1 python3 -c 'import nebula; print(nebula.version())' | has '^[0-9]' || fail "the installed Python module does not find its library"
 printf '#include <nebula/libnebula.h>\nint main(void) { int api; return !nebula_version(&api) || api != NEBULA_API; }\n' >"$T/use.c"
 cc -Wall -Werror -I"$T/clean/usr/include" "$T/use.c" -o "$T/use" -L"$T/clean/usr/lib" -lnebula -Wl,-rpath,"$T/clean/usr/lib" >"$T/use.log" 2>&1 && "$T/use" || fail "a C program with the installed header: $(cat "$T/use.log")"
+# A job between two clusters with an emulated link, with nothing but what the package holds.
+make_corpus
+make_job "$T/job.yaml"
+(cd / && timeout 120 "$T/clean/usr/bin/nebula" pretrain "$T/job.yaml" --local 2 --wan 50mbit:20ms --steps 20 --out "$T/wan" >"$T/wan.log" 2>&1) || fail "--wan with the installed program: $(tail -n 3 "$T/wan.log")"
+[[ -f $T/wan/wanlink.log ]] || fail "no link was emulated"
+digests_equal "$T/wan"
 [[ -d $T/clean/usr/lib/nebula/python/__pycache__ ]] || fail "Python kept nothing beside its module: what a removal has to take away is not tested"
 into -P nebula || fail "dpkg -P: $(tail -n 3 "$T/dpkg.out")"
 left=$(find "$T/clean" ! -type d ! -path "*/var/lib/dpkg/*")

@@ -82,7 +82,7 @@ enum { BIG_CHUNKS = 17 }; // one more than lie between two writes of a bitmap
     X(OPEN) X(JOB) X(OWN_0) X(MINE_0) X(THEIRS_0) X(PART_0) X(CHUNK_0) X(CHUNK_1) X(CHUNK_2) \
     X(FINISH_0) X(VOTE_0) X(COMMIT_0) X(POST_1) X(POST_2) X(OWN_1) X(MINE_1) X(ARRIVE_1) \
     X(VOTE_1) X(COMMIT_1) X(TAKE) X(POSTED) X(OWN_2) X(MINE_2) X(ARRIVE_2) X(COMMIT_2) \
-    X(PRUNE_0) X(CAP) X(BIG) X(REOPEN) X(OWN_3) X(MINE_3) X(VOTE_3) X(VOTE_AGAIN) X(BEGIN_AT) \
+    X(PRUNE_0) X(SAVED) X(CAP) X(BIG) X(REOPEN) X(OWN_3) X(MINE_3) X(VOTE_3) X(VOTE_AGAIN) X(BEGIN_AT) \
     X(ANEW) X(JOB_DONE) X(CLOSE)
 // clang-format on
 
@@ -179,6 +179,7 @@ static enum neb_status do_step(enum step s) {
     case S_ARRIVE_2: return arrive_unless_here(2);
     case S_COMMIT_2: return fx_put_commit(l, 0, 2);
     case S_PRUNE_0: return inter_ledger_prune(l, fx_job, 0, 1);
+    case S_SAVED: return inter_ledger_saved(l, fx_job, &(uint32_t){2}, 1);
     case S_CAP: return inter_ledger_set_cap(l, 60000); // leaves the newest commit, round 2
     case S_BIG: return big();
     case S_REOPEN: return reopen();

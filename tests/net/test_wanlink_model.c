@@ -5,6 +5,7 @@
 #include "tests/net/wanlink_mesh.c"
 
 #include <linux/virtio_net.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 

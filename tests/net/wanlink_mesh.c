@@ -1,9 +1,8 @@
 // Parameters as text and control commands: see wanlink_mesh.h.
 #include "tests/net/wanlink_mesh.h"
+#include "agent/base/number.h"
 
-#include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,10 +32,9 @@ static const struct unit bdp_units[] = {{"bdp", 1}, {0}};
 
 // A number and one of the units, nothing else; finite, in [0, max].
 static bool quantity(const char *text, const struct unit *units, double max, double *out) {
-    char *end;
-    errno = 0;
-    double v = strtod(text, &end);
-    if (end == text || errno != 0 || !isfinite(v) || v < 0)
+    double v;
+    const char *end = neb_number_prefix(text, &v);
+    if (!end)
         return false;
     for (; units->name != NULL; units++) {
         if (strcmp(end, units->name) == 0 && v * units->factor <= max) {
@@ -152,10 +150,8 @@ void wan_mesh_stats(const struct wan_mesh *m, neb_ns now, struct neb_buf *out) {
 }
 
 static bool site_number(const char *text, unsigned sites, unsigned *out) {
-    char *end;
-    errno = 0;
-    unsigned long v = strtoul(text, &end, 10);
-    if (text[0] < '0' || text[0] > '9' || *end != 0 || errno != 0 || v >= sites)
+    uint64_t v;
+    if (!neb_number_whole(text, 0, sites - 1, &v))
         return false;
     *out = (unsigned)v;
     return true;

@@ -1,7 +1,7 @@
 // The command line: see wanlink_opts.h and the head of wanlink.c.
 #include "tests/net/wanlink_opts.h"
+#include "agent/base/number.h"
 
-#include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,13 +54,9 @@ static const struct option options[] = {
 
 static enum neb_status number(const char *name, const char *text, uint64_t low, uint64_t high,
                               uint64_t *out) {
-    char *end;
-    errno = 0;
-    unsigned long long v = strtoull(text, &end, 10);
-    if (text[0] < '0' || text[0] > '9' || *end != 0 || errno != 0 || v < low || v > high)
+    if (!neb_number_whole(text, low, high, out))
         return neb_fail(NEB_ERR_INVALID, "wanlink: --%s '%s': expected %llu to %llu", name, text,
                         (unsigned long long)low, (unsigned long long)high);
-    *out = v;
     return NEB_OK;
 }
 

@@ -13,6 +13,7 @@
 // Exit status 0 only without a violation. Without --members the number of members, witnesses and fragments follows from the
 // seed. --jobs J: processes (default 2).
 #include "agent/base/clock.h"
+#include "agent/base/number.h"
 #include "tests/sim/sim.h"
 
 #include <getopt.h>
@@ -117,11 +118,11 @@ static bool run_points(const struct sim_options *given, bool pairs, uint64_t job
     return true;
 }
 
-static uint64_t number(const char *text, const char *what) {
-    char *end;
-    unsigned long long v = strtoull(text, &end, 10);
-    if (!*text || *end) {
-        fprintf(stderr, "nebula-sim: %s needs a number, not \"%s\"\n", what, text);
+static uint64_t number(const char *text, const char *what, uint64_t max) {
+    uint64_t v;
+    if (!neb_number_whole(text, 0, max, &v)) {
+        fprintf(stderr, "nebula-sim: %s needs a whole number of up to %llu, not \"%s\"\n", what,
+                (unsigned long long)max, text);
         exit(2);
     }
     return v;
@@ -139,13 +140,13 @@ int main(int argc, char **argv) {
     bool exhaustive = false, pairs = false, good = true;
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (c) {
-        case 's': o.seed = number(optarg, "--seed"); break;
-        case 'k': count = number(optarg, "--seeds"); break;
-        case 'm': o.members = (uint32_t)number(optarg, "--members"); break;
-        case 'w': o.witnesses = (uint32_t)number(optarg, "--witnesses"); break;
-        case 'r': o.rounds = (uint32_t)number(optarg, "--rounds"); break;
-        case 'f': o.fragments = (uint32_t)number(optarg, "--fragments"); break;
-        case 'j': jobs = number(optarg, "--jobs"); break;
+        case 's': o.seed = number(optarg, "--seed", UINT64_MAX); break;
+        case 'k': count = number(optarg, "--seeds", UINT64_MAX); break;
+        case 'm': o.members = (uint32_t)number(optarg, "--members", UINT32_MAX); break;
+        case 'w': o.witnesses = (uint32_t)number(optarg, "--witnesses", UINT32_MAX); break;
+        case 'r': o.rounds = (uint32_t)number(optarg, "--rounds", UINT32_MAX); break;
+        case 'f': o.fragments = (uint32_t)number(optarg, "--fragments", UINT32_MAX); break;
+        case 'j': jobs = number(optarg, "--jobs", UINT64_MAX); break;
         case 't': o.trace = true; break;
         case 'o': o.orderly = true; break;
         case 'l': o.liar = true; break;

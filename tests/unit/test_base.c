@@ -4,9 +4,11 @@
 #include "agent/base/fault.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
+#include "agent/base/number.h"
 #include "agent/base/rng.h"
 #include "agent/base/sha256.h"
 
+#include <locale.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -187,6 +189,68 @@ static void test_rng(void **state) {
     assert_true(sum / 1e5 > -0.02 && sum / 1e5 < 0.02 && sq / 1e5 > 0.97 && sq / 1e5 < 1.03);
 }
 
+static void test_numbers(void **state) {
+    (void)state;
+    static const char *const no_whole[] = {"",
+                                           " 5",
+                                           "5 ",
+                                           "+5",
+                                           "-5",
+                                           "5x",
+                                           "0x5",
+                                           "1e3",
+                                           "5.0",
+                                           "nan",
+                                           "11",
+                                           "1",
+                                           "18446744073709551616",
+                                           "18446744073709551626"};
+    static const char *const no_real[] = {"",      " 1",    "1 ",  "+1",  "--1",  ".",       "-",
+                                          "-.",    "1e",    "1e+", "nan", "inf",  "0x1",     "1,5",
+                                          "1e999", "1.5.1", "11",  "-11", "1 e1", "infinity"};
+    uint64_t n = 77;
+    double v = 77;
+    for (size_t i = 0; i < sizeof no_whole / sizeof *no_whole; i++)
+        assert_false(neb_number_whole(no_whole[i], 2, 10, &n));
+    for (size_t i = 0; i < sizeof no_real / sizeof *no_real; i++)
+        assert_false(neb_number_real(no_real[i], -10, 10, &v));
+    assert_true(n == 77 && v == 77);
+    assert_true(neb_number_whole("2", 2, 10, &n) && n == 2);
+    assert_true(neb_number_whole("0010", 2, 10, &n) && n == 10);
+    assert_true(neb_number_whole("18446744073709551615", 0, UINT64_MAX, &n) && n == UINT64_MAX);
+    assert_true(neb_number_real("-10", -10, 10, &v) && v == -10);
+    assert_true(neb_number_real("1e-3", 0, 1, &v) && v == 1e-3);
+    assert_true(neb_number_real(".5E+1", 0, 10, &v) && v == 5);
+    assert_true(neb_number_real("5.", 0, 10, &v) && v == 5);
+    assert_string_equal(neb_number_prefix("80ms", &v), "ms");
+    assert_string_equal(neb_number_prefix("2.5e", &v), "e");
+    assert_true(v == 2.5);
+    assert_null(neb_number_prefix("-1s", &v));
+    assert_true(neb_number_size("4096", 0, UINT64_MAX, &n) && n == 4096);
+    assert_true(neb_number_size("1.5G", 0, UINT64_MAX, &n) && n == 1500000000u);
+    assert_true(neb_number_size("200MB", 0, UINT64_MAX, &n) && n == 200000000u);
+    assert_true(neb_number_size("2KiB", 0, UINT64_MAX, &n) && n == 2048);
+    assert_false(neb_number_size("2Ki", 0, UINT64_MAX, &n));
+    assert_false(neb_number_size("5 G", 0, UINT64_MAX, &n));
+    assert_false(neb_number_size("99999999T", 0, UINT64_MAX, &n));
+    assert_false(neb_number_size("5GG", 0, UINT64_MAX, &n));
+}
+
+// A foreign trainer may have set a locale whose decimal point is a comma.
+static void test_numbers_in_any_locale(void **state) {
+    (void)state;
+    char command[128];
+    double v = 0;
+    snprintf(command, sizeof command, "localedef -i de_DE -f UTF-8 %s/de 2>/dev/null", tmp_dir);
+    setenv("LOCPATH", tmp_dir, 1);
+    if (system(command) != 0 || !setlocale(LC_NUMERIC, "de"))
+        skip();
+    assert_true(strtod("1,5", NULL) == 1.5); // it is one
+    bool good = neb_number_real("1.5", 0, 2, &v), bad = neb_number_real("1,5", 0, 2, &v);
+    setlocale(LC_NUMERIC, "C");
+    assert_true(good && v == 1.5 && !bad);
+}
+
 static int set_up(void **state) {
     (void)state;
     return mkdtemp(tmp_dir) ? 0 : -1;
@@ -202,7 +266,8 @@ int main(void) {
         cmocka_unit_test(test_bytes_round_trip),      cmocka_unit_test(test_str_bounds),
         cmocka_unit_test(test_write_is_atomic),       cmocka_unit_test(test_copy_and_absolute),
         cmocka_unit_test(test_sha256_vector),         cmocka_unit_test(test_rng),
-        cmocka_unit_test(test_faults_that_take_time),
+        cmocka_unit_test(test_faults_that_take_time), cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_numbers_in_any_locale),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -242,6 +242,15 @@ static void test_set(void **state) {
     assert_true(j.sync.interval == 10 && j.trainable.mode == INTRA_TRAIN_LORA &&
                 j.trainable.lora_targets == (INTRA_LORA_Q | INTRA_LORA_DOWN));
     neb_log_set_sink(capture, NULL);
+    setenv("HOME", "/home/anna", 1);
+    unsetenv("XDG_CACHE_HOME");
+    assert_int_equal(agent_job_set(&j, "data.corpus=~/.cache/x"), NEB_OK);
+    assert_string_equal(j.corpus, "/home/anna/.cache/x");
+    setenv("XDG_CACHE_HOME", "/cache", 1);
+    assert_int_equal(agent_job_set(&j, "data.corpus=~/.cache/x"), NEB_OK);
+    assert_string_equal(j.corpus, "/cache/x");
+    assert_int_equal(agent_job_set(&j, "data.corpus=~x/~/y"), NEB_OK);
+    assert_string_equal(j.corpus, "~x/~/y"); // nobody's home
     assert_int_equal(agent_job_set(&j, "sync.interval=x"), NEB_ERR_INVALID);
     assert_string_equal(message, "--set: sync.interval: \"x\" is not an integer");
     assert_int_equal(agent_job_set(&j, "sync.intervall=1"), NEB_ERR_INVALID);

@@ -402,11 +402,17 @@ static void test_prune(void **state) {
 static void test_cap(void **state) {
     (void)state;
     const uint64_t a_round = FX_OWN_BYTES + FX_PEER_BYTES;
+    const uint32_t all[2] = {UINT32_MAX, UINT32_MAX};
     uint32_t floor, got;
     for (uint32_t i = 0; i < 4; i++) // rounds of both fragments in turn
         for (uint32_t f = 0; f < 2; f++)
             OK(fx_round(l, f, i));
     assert_int_equal(inter_ledger_used(l), 8 * a_round);
+    // Without a checkpoint the worker would begin at round 0, and would need them all.
+    OK(inter_ledger_set_cap(l, 1));
+    assert_int_equal(inter_ledger_used(l), 8 * a_round);
+    OK(inter_ledger_set_cap(l, 0));
+    OK(inter_ledger_saved(l, fx_job, all, 2));
     OK(inter_ledger_set_cap(l, 5 * a_round));
     assert_int_equal(inter_ledger_used(l), 5 * a_round); // the three that were committed first
     assert_false(fx_has_file(dir, 0, 0, 0, ".blob") || fx_has_file(dir, 1, 0, 0, ".blob"));
@@ -446,6 +452,51 @@ static void test_cap(void **state) {
     assert_int_equal(floor, 4);
     OK(inter_ledger_floor(l, fx_job, 1, &floor));
     assert_int_equal(floor, 3);
+}
+
+// What the newest checkpoint does not hold stays, however small the cap: a worker that begins again from it needs it, and so does
+// whoever takes a snapshot of it.
+static void test_cap_and_checkpoints(void **state) {
+    (void)state;
+    const uint64_t a_round = FX_OWN_BYTES + FX_PEER_BYTES;
+    struct inter_dropped d;
+    uint32_t floor, got;
+    for (uint32_t i = 0; i < 5; i++)
+        OK(fx_round(l, 0, i));
+    // committed by the others and not whole here yet, as when this member catches up
+    OK(fx_put_own(l, 0, 5));
+    OK(fx_put_manifest(l, 0, 5, 0));
+    OK(fx_put_manifest(l, 0, 5, 1));
+    OK(fx_part_open(l, 0, 5, &got));
+    OK(fx_put_commit(l, 0, 5));
+    OK(fx_put_own(l, 0, 6)); // in flight
+    OK(fx_put_manifest(l, 0, 6, 0));
+    OK(inter_ledger_saved(l, fx_job, (uint32_t[]){2, 0}, 2));
+    OK(inter_ledger_set_cap(l, 1));
+    for (int again = 0; again < 2; again++, reopen(), OK(inter_ledger_set_cap(l, 1))) {
+        OK(inter_ledger_floor(l, fx_job, 0, &floor));
+        assert_int_equal(floor, 2);
+        for (uint32_t i = 0; i < 5; i++)
+            assert_int_equal(fx_has_file(dir, 0, i, 1, ".blob"), i >= 2);
+        assert_true(fx_has_file(dir, 0, 5, 1, ".part") && fx_has_file(dir, 0, 5, 0, ".blob"));
+        check_blob(0, 6, 0);
+        inter_ledger_dropped(l, &d); // of this opening
+        assert_int_equal(d.rounds, again ? 0 : 2);
+        assert_int_equal(d.bytes, again ? 0 : 2 * a_round);
+    }
+    // The next checkpoint frees what it holds, when room is needed.
+    OK(inter_ledger_saved(l, fx_job, (uint32_t[]){4, 0}, 2));
+    OK(fx_part_open(l, 0, 5, &got));
+    OK(inter_ledger_floor(l, fx_job, 0, &floor));
+    assert_int_equal(floor, 4);
+    // A job that begins anew has no checkpoint.
+    struct inter_standing st = {.epoch = 5};
+    memcpy(st.job, fx_job, sizeof st.job);
+    inter_ledger_parts_close(l, fx_job);
+    OK(inter_ledger_begin_anew(l, &st));
+    for (uint32_t i = 0; i < 3; i++)
+        OK(fx_round(l, 0, i));
+    assert_int_equal(inter_ledger_used(l), 3 * a_round);
 }
 
 struct seen {
@@ -612,14 +663,23 @@ static void test_not_a_ledger(void **state) {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, open_fresh, close_it)
 
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(test_a_round),         TEST(test_one_digest_a_key),
-                                       TEST(test_one_vote_a_term), TEST(test_one_record_a_round),
-                                       TEST(test_begin_at),        TEST(test_begin_anew),
-                                       TEST(test_arriving),        TEST(test_swept_at_opening),
-                                       TEST(test_prune),           TEST(test_cap),
-                                       TEST(test_messages_out),    TEST(test_messages_in),
-                                       TEST(test_epoch),           TEST(test_jobs),
-                                       TEST(test_one_writer),      TEST(test_not_a_ledger)};
+    const struct CMUnitTest tests[] = {TEST(test_a_round),
+                                       TEST(test_one_digest_a_key),
+                                       TEST(test_one_vote_a_term),
+                                       TEST(test_one_record_a_round),
+                                       TEST(test_begin_at),
+                                       TEST(test_begin_anew),
+                                       TEST(test_arriving),
+                                       TEST(test_swept_at_opening),
+                                       TEST(test_prune),
+                                       TEST(test_cap),
+                                       TEST(test_cap_and_checkpoints),
+                                       TEST(test_messages_out),
+                                       TEST(test_messages_in),
+                                       TEST(test_epoch),
+                                       TEST(test_jobs),
+                                       TEST(test_one_writer),
+                                       TEST(test_not_a_ledger)};
     if (!mkdtemp(root))
         return 1;
     neb_log_set_sink(testing_drop, NULL);

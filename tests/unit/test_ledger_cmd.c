@@ -2,6 +2,7 @@
 #include "tests/unit/ledger_fixture.h"
 
 #include "agent/commands.h"
+#include "inter/evidence.h"
 #include "security/members.h"
 
 #include <jansson.h>
@@ -160,6 +161,59 @@ static void test_show(void **state) {
     json_decref(o);
 }
 
+// Bert has signed two updates under one key, and two votes: what the ledger keeps of that is shown, with what proves it.
+static void test_evidence(void **state) {
+    (void)state;
+    struct inter_ledger *l = NULL;
+    struct inter_manifest first = manifest(2, 1), other = first;
+    struct inter_evidence e = {{.kind = INTER_SAID_ACCEPT, .fragment = 0, .term = 4}, {0}};
+    struct neb_buf b = {0};
+    char hex[2 * INTER_SHA_BYTES + 1], want[128];
+    json_t *o = expect_json("show", AGENT_EXIT_OK);
+    assert_int_equal(json_array_size(json_object_get(o, "second_updates")), 0);
+    assert_int_equal(json_array_size(json_object_get(o, "evidence")), 0);
+    json_decref(o);
+
+    other.sha256[0] ^= 1;
+    inter_manifest_put_body(&b, &other);
+    sign_as(1, SEC_CONTEXT_MANIFEST, &b, other.sig);
+    OK(inter_ledger_open(home, &l));
+    OK(inter_ledger_replace_manifest(l, &other));
+    memcpy(e.a.job, fx_job, sizeof e.a.job);
+    e.a.promise = (struct inter_promise){.member = 1, .round = 2, .epoch = 9, .vote_hash = {'x'}};
+    e.b = e.a;
+    e.b.promise.vote_hash[0] = 'y';
+    OK(inter_ledger_put_evidence(l, &e));
+    inter_ledger_close(&l);
+
+    neb_hex(first.sha256, 8, hex);
+    snprintf(want, sizeof want, "bert signed a second update for round 2 of fragment 0: %s", hex);
+    expect_text("show", AGENT_EXIT_OK, want);
+    expect_text("show", AGENT_EXIT_OK,
+                "evidence against bert: it signed two records or votes of one term for round 2 of "
+                "fragment 0: 78");
+    o = expect_json("show", AGENT_EXIT_OK);
+    const json_t *s = json_array_get(json_object_get(o, "second_updates"), 0),
+                 *p = json_array_get(json_object_get(o, "evidence"), 0),
+                 *said = json_object_get(p, "statements");
+    assert_int_equal(number(s, "member"), 1);
+    assert_int_equal(number(s, "round"), 2);
+    assert_string_equal(json_string_value(json_object_get(s, "name")), "bert");
+    neb_hex(first.sha256, INTER_SHA_BYTES, hex);
+    assert_string_equal(json_string_value(json_object_get(s, "sha256")), hex);
+    neb_hex(other.sha256, INTER_SHA_BYTES, hex);
+    assert_string_equal(json_string_value(json_object_get(s, "instead_sha256")), hex);
+    assert_int_equal(strlen(json_string_value(json_object_get(s, "signature"))),
+                     2 * INTER_SIG_BYTES);
+    assert_int_equal(number(p, "member"), 1);
+    assert_string_equal(json_string_value(json_object_get(p, "name")), "bert");
+    assert_int_equal(json_array_size(said), 2);
+    assert_string_equal(json_string_value(json_object_get(json_array_get(said, 0), "kind")),
+                        "accept");
+    assert_int_equal(number(json_array_get(said, 1), "term"), 4);
+    json_decref(o);
+}
+
 static void test_damaged(void **state) {
     (void)state;
     sql("UPDATE manifest SET body=(SELECT body FROM manifest WHERE round=2 AND member=1) WHERE "
@@ -237,8 +291,9 @@ static void test_unknown_signers(void **state) {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, make_home, drop_home)
 
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(test_well), TEST(test_show), TEST(test_damaged),
-                                       TEST(test_forged), TEST(test_unknown_signers)};
+    const struct CMUnitTest tests[] = {TEST(test_well),     TEST(test_show),
+                                       TEST(test_evidence), TEST(test_damaged),
+                                       TEST(test_forged),   TEST(test_unknown_signers)};
     if (!mkdtemp(root) || sec_init() != NEB_OK)
         return 1;
     neb_log_set_sink(testing_drop, NULL);

@@ -485,6 +485,7 @@ static void test_changes_nothing(void **state) {
         OK(inter_ledger_prune(l, fx_job, 0, r));
         expect_well();
     }
+    OK(inter_ledger_saved(l, fx_job, &(uint32_t){ROUNDS + 3}, 1));
     OK(inter_ledger_set_cap(l, 100000));
     expect_well();
     inter_ledger_close(&l);

@@ -20,7 +20,8 @@
 static const char yaml[] = "job: t\nsteps: 4\nlog_every: 1\nmodel: {vocab: 16, n_layers: 1, "
                            "d_model: 8, n_heads: 2, n_kv_heads: 1, d_ff: 16, tied: true}\n"
                            "data: {corpus: /nowhere, seq_len: 8, batch: 1}\n"
-                           "optim: {lr: 0.1}\nsync: {scheme: none}\nclusters:\n  - {name: a, "
+                           "optim: {lr: 0.1}\nsync: {scheme: none}\ncheckpoint: {every_steps: "
+                           "0}\nclusters:\n  - {name: a, "
                            "launcher: attach, threads: 1}\n";
 
 struct agent { // answers as a daemon does, in a thread

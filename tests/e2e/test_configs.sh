@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# The jobs of configs/ run as they are, from any folder, on the corpora that quickstart and the recipes leave in the cache folder; where a
+# corpus is missing, the error says what makes it.
+. "$(dirname "$0")/lib.sh"
+configs=$(cd "$(dirname "$0")/../../configs" && pwd)
+export HOME=$T/home
+unset XDG_CACHE_HOME
+mkdir -p "$HOME" "$T/work"
+cd "$T/work"
+run() { timeout 120 "$nebula" "$@" >"$T/run.log" 2>&1; } # its exit status
+
+for job in quickstart rtd-two-clusters; do
+    run pretrain "$configs/$job.yaml" --local 2 && fail "$job ran without its corpus"
+    has "data.corpus: cannot find $HOME/.cache/nebula/manpages-small.*configs/corpus-manpages --small.*nebula data build configs/manpages-small.yaml" "$T/run.log" ||
+        fail "$job without its corpus: $(cat "$T/run.log")"
+done
+run distill "$configs/distill-translate.yaml" --local 2 && fail "distill-translate ran without its corpus"
+has "data.corpus: cannot find $HOME/.cache/nebula/parallel-small.*configs/corpus-parallel.*nebula data build configs/parallel-small.yaml" "$T/run.log" ||
+    fail "distill-translate without its corpus: $(cat "$T/run.log")"
+for spec in "manpages-small:corpus-manpages --small" manpages:corpus-manpages parallel-small:corpus-parallel parallel:corpus-parallel; do
+    run data build "$configs/${spec%%:*}.yaml" --out "$T/none" && fail "${spec%%:*} built from nothing"
+    has "its text comes by configs/${spec#*:}\$" "$T/run.log" || fail "${spec%%:*} without its text: $(cat "$T/run.log")"
+done
+run pretrain "$configs/quickstart.yaml" --local 2 --set data.corpus=elsewhere && fail "ran without a corpus"
+has "data.corpus: cannot find elsewhere.*nebula data build SPEC.yaml --out elsewhere" "$T/run.log" || fail "a corpus of one's own: $(cat "$T/run.log")"
+[[ ! -e out ]] || fail "a run without its corpus left a folder"
+
+# Corpora with the sources of the real ones.
+make_corpus
+sed "s/^sources:.*/sources:/; /^  - /d" "$T/spec.yaml" >"$T/four.yaml"
+for l in en de fr es; do echo "  - {name: $l, format: text, path: $T/text/$([[ $l == en ]] && echo gpl || echo other)}"; done >>"$T/four.yaml"
+"$nebula" data build "$T/four.yaml" --out "$HOME/.cache/nebula/manpages-small" >"$T/data.log" 2>&1 || fail "data build: $(cat "$T/data.log")"
+for job in quickstart rtd-two-clusters; do
+    run pretrain "$configs/$job.yaml" --local 2 --steps 2 --set eval.windows=1 --out "$T/$job" || fail "$job: $(tail -n 3 "$T/run.log")"
+    run eval "$T/$job/checkpoint" --windows 1 || [[ $job == rtd* ]] || fail "eval after $job: $(tail -n 3 "$T/run.log")"
+done
+mkdir "$T/cache" && mv "$HOME/.cache/nebula" "$T/cache/"
+XDG_CACHE_HOME=$T/cache run pretrain "$configs/quickstart.yaml" --local 2 --steps 2 --set eval.windows=1 --out "$T/xdg" ||
+    fail "with XDG_CACHE_HOME: $(tail -n 3 "$T/run.log")"
+echo "the jobs of configs/ find their corpora, or say what makes them"

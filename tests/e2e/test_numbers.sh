@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# Every option of every command that takes a number, as --help names it, refuses what is none: exit status 2, and the option's name.
+. "$(dirname "$0")/lib.sh"
+export LC_ALL=C.UTF-8 HOME=$T ARGP_HELP_FMT=rmargin=200
+job=$(cd "$(dirname "$0")/../.." && pwd)/configs/example.yaml
+cd "$T"
+
+# What the placeholders of --help stand for that is no number. Another one is a number until it stands here.
+text() {
+    case $1 in
+    DIR | FILE | CKPT | NAME | TEXT | TYPE | CODEC | ROLE | LANGUAGE | translate | probe | PATH=VALUE | CLUSTER=FILE) ;;
+    HOST:PORT | '[HOST:]PORT' | 'ADDRESS[:PORT]') ;; # addresses
+    *) return 1 ;;
+    esac
+}
+said=0
+refused() { # COMMAND OPTION VALUE
+    local rc=0 out
+    read -ra words <<<"$1"
+    [[ $1 != plan ]] || words+=("$job")
+    out=$(timeout 20 "$nebula" "${words[@]}" "$2=$3" 2>&1 </dev/null) || rc=$?
+    [[ $rc == 2 ]] || fail "nebula $1 $2='$3': exit status $rc, not 2: $out"
+    [[ $out == *"$2"* ]] || fail "nebula $1 $2='$3': does not name the option: $out"
+    [[ -z $3 || $out == *"$3"* ]] || fail "nebula $1 $2='$3': does not name the value: $out"
+    said=$((said + 1))
+}
+check() { # COMMAND OPTION PLACEHOLDER
+    local before='' v
+    [[ $3 != CLUSTER=* ]] || before=paris=
+    for v in zz 12x -1 nan inf 0x10 1e999 99999999999999999999999 ''; do refused "$1" "$2" "$before$v"; done
+}
+
+found=
+for command in $("$nebula" help | awk '/^  [a-z]/ { print $1 }') 'eval --task=probe'; do
+    while read -r option; do
+        text "${option#*=}" && continue
+        found+=" $command:${option%%=*}"
+        check "$command" "${option%%=*}" "${option#*=}"
+    done < <(read -ra words <<<"$command" && "$nebula" "${words[@]}" --help | grep -oE '^ {2,6}(-., )?--[a-z-]+=[^ ]+' | grep -oE -- '--.*' | sed 's/,$//')
+done
+# The search itself: these must be among what it found.
+for must in agent:--connections bench:--threads eval:--windows generate:--temperature generate:--top-k import:--max-seq \
+    export:--shard-size invite:--ttl logs:--lines plan:--ranks plan:--wan pretrain:--steps pretrain:--wan 'eval --task=probe:--seed'; do
+    [[ "$found " == *" $must "* ]] || fail "$must was not looked at:$found"
+done
+# Hidden, and those of the tools beside the program.
+check bench --end N
+refuses() { # the tool says 2 and names the option
+    local rc=0 out
+    out=$(timeout 20 "$@" 2>&1 </dev/null) || rc=$?
+    [[ $rc == 2 && $out == *"${*: -2:1}"* ]] || fail "$*: exit status $rc: $out"
+    said=$((said + 1))
+}
+for v in zz 12x -1 nan inf 0x10 1e999 99999999999999999999999 '' ' 5'; do
+    for option in sites mtu seed; do refuses "$BUILD/wanlink" run "--$option" "$v"; done
+    for option in rate delay jitter loss reorder queue rate-back delay-back loss-back queue-back wan; do
+        refuses "$BUILD/wanlink" run "--$option" "$v"
+    done
+    for option in seed seeds members witnesses rounds fragments jobs; do refuses "$BUILD/nebula-sim" "--$option" "$v"; done
+done
+# What is right is taken: it fails for another reason, or for none.
+takes() { # WHAT IS SAID, command…
+    local what=$1 out
+    shift
+    out=$(timeout 20 "$nebula" "$@" 2>&1 </dev/null) || true
+    [[ $out == *"$what"* ]] || fail "nebula $*: not '$what' but $out"
+}
+takes 'nowhere' generate nowhere --ids "1, 2 3" --tokens 0 --top-k 0 --temperature 1e-1 --seed 18446744073709551615
+takes 'nowhere' eval nowhere --corpus nowhere --windows 0 --seq-len 4096 --beam 4
+takes 'nowhere' export nowhere there --shard-size 1.5GB
+takes 'not the hub' invite somebody --ttl 30m
+echo "$said refusals of:$found"
