@@ -3,12 +3,25 @@
 #include "agent/base/status.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <time.h>
 
 double bench_cpu_seconds(void) {
     struct timespec t;
     NEB_ASSERT(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t) == 0);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int ascending(const void *x, const void *y) {
+    double a = *(const double *)x, b = *(const double *)y;
+    return (a > b) - (a < b);
+}
+
+void bench_sort(double *v, size_t n) { qsort(v, n, sizeof *v, ascending); }
+
+double bench_median(double *v, size_t n) {
+    bench_sort(v, n);
+    return v[n / 2];
 }
 
 // Names are ours and plain ASCII: nothing has to be escaped.

@@ -19,6 +19,8 @@ struct bench_field { // a further number of a line
 };
 // Processor time of this process, all threads: what other programs take of a busy machine does not count.
 double bench_cpu_seconds(void);
+void bench_sort(double *v, size_t n);     // ascending, in place
+double bench_median(double *v, size_t n); // sorts them; n at least 1
 
 void bench_line_with(bool json, const char *bench, const char *case_, double value,
                      const char *unit, double limit, const char *limit_is,

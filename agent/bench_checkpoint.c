@@ -62,16 +62,6 @@ static enum neb_status write_aside(struct bench *b, int64_t step, double *copy_s
     return NEB_OK;
 }
 
-static int by_size(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double s[TIMES]) {
-    qsort(s, TIMES, sizeof *s, by_size);
-    return s[TIMES / 2];
-}
-
 static enum neb_status set_up(struct bench *b, int threads, const char *dir) {
     const size_t bytes = ARRAYS * b->params * sizeof(float);
     if (dir) {
@@ -123,14 +113,14 @@ enum neb_status bench_checkpoint(bool json, size_t params, int threads, const ch
     if (st == NEB_OK) {
         double mb = 28e-6 * (double)b.params;
         struct bench_field size = {"mb", mb};
-        double now = 1e3 * median(b.now_s), copy = 1e3 * median(b.copy_s),
-               one = 1e3 * median(b.memcpy_s);
+        double now = 1e3 * bench_median(b.now_s, TIMES), copy = 1e3 * bench_median(b.copy_s, TIMES),
+               one = 1e3 * bench_median(b.memcpy_s, TIMES);
         bench_line_with(json, "checkpoint", "stall, training waits for the disk", now, "ms", 0, "",
                         &size, 1);
         bench_line_with(json, "checkpoint", "stall, copied aside", copy, "ms", one, "memcpy t1",
                         &size, 1);
-        bench_line_with(json, "checkpoint", "copied aside, until durable", 1e3 * median(b.write_s),
-                        "ms", 0, "", &size, 1);
+        bench_line_with(json, "checkpoint", "copied aside, until durable",
+                        1e3 * bench_median(b.write_s, TIMES), "ms", 0, "", &size, 1);
     }
     intra_ckpt_async_destroy(&b.a);
     kern_pool_destroy(&b.pool);

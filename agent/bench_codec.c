@@ -159,16 +159,6 @@ static double slice_seconds(struct bench *b, size_t first, size_t units,
     return sum > 1e-9 ? sum / (double)units : 1e-9;
 }
 
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *v, size_t n) {
-    qsort(v, n, sizeof *v, ascending);
-    return v[n / 2];
-}
-
 struct stage {
     const char *name;
     void (*task)(void *arg, size_t i);
@@ -199,8 +189,8 @@ static struct speed measure(struct bench *b, const struct stage *s) {
             ratio[n] = s->bytes / s->limit_bytes * limit / task;
             took[n] = task / elements;
         }
-    double value = 1e-9 * s->bytes / median(took, n);
-    return (struct speed){value, value / median(ratio, n)};
+    double value = 1e-9 * s->bytes / bench_median(took, n);
+    return (struct speed){value, value / bench_median(ratio, n)};
 }
 
 static enum neb_status units_status(const struct bench *b) {

@@ -1,5 +1,6 @@
 // The exchange of bench_security.h, done by threads: a socket as the link, which carries each chunk no sooner than the emulated rate allows.
 #include "agent/base/sha256.h"
+#include "agent/bench.h"
 #include "agent/bench_security.h"
 #include "compress/check.h"
 #include "security/sign.h"
@@ -118,19 +119,13 @@ static void *receive_all(void *arg) {
     return NULL;
 }
 
-static double processor_s(void) {
-    struct timespec t;
-    NEB_ASSERT(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t) == 0);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static enum neb_status once(struct way *w, int ways, struct bench_took *took) {
     pthread_t threads[2 * MEMBERS];
     int started = 0, opened = 0;
     while (opened < ways && socketpair(AF_UNIX, SOCK_STREAM, 0, w[opened].fd) == 0)
         opened++;
     neb_ns start = neb_now();
-    double used = processor_s();
+    double used = bench_cpu_seconds();
     for (int k = 0; opened == ways && k < 2 * ways && started == k; k++)
         started +=
             pthread_create(&threads[k], NULL, k % 2 ? send_all : receive_all, &w[k / 2]) == 0;
@@ -139,7 +134,7 @@ static enum neb_status once(struct way *w, int ways, struct bench_took *took) {
         shutdown(w[k].fd[0], SHUT_RDWR);
     for (int k = 0; k < started; k++)
         pthread_join(threads[k], NULL);
-    *took = (struct bench_took){neb_seconds(neb_now() - start), processor_s() - used};
+    *took = (struct bench_took){neb_seconds(neb_now() - start), bench_cpu_seconds() - used};
     for (int k = 0; k < opened; k++) {
         all = all && w[k].good_in && w[k].good_out;
         close(w[k].fd[0]);

@@ -92,11 +92,6 @@ static enum neb_status slice(struct bench *b, int i, size_t n, uint64_t vocab) {
     return NEB_OK;
 }
 
-static int by_value(const void *x, const void *y) {
-    double a = *(const double *)x, b = *(const double *)y;
-    return a < b ? -1 : a > b;
-}
-
 enum neb_status bench_mesh_measure(int n_threads, const struct bench_train_shape *shape, int slices,
                                    struct bench_mesh_result *out) {
     struct bench b = {0};
@@ -107,9 +102,9 @@ enum neb_status bench_mesh_measure(int n_threads, const struct bench_train_shape
     }
     if (st == NEB_OK) {
         size_t n = (size_t)slices;
-        qsort(b.ratios, n, sizeof *b.ratios, by_value);
-        qsort(b.walls, n, sizeof *b.walls, by_value);
-        qsort(b.seconds, n, sizeof *b.seconds, by_value);
+        bench_sort(b.ratios, n);
+        bench_sort(b.walls, n);
+        bench_sort(b.seconds, n);
         double low = b.ratios[n / 4] - 1, high = b.ratios[n - 1 - n / 4] - 1;
         *out = (struct bench_mesh_result){.overhead = b.ratios[n / 2] - 1,
                                           .low = low,

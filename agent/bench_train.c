@@ -141,11 +141,6 @@ static void measure_steps(struct bench *b, int32_t steps) {
     }
 }
 
-static int by_value(const void *x, const void *y) {
-    double a = *(const double *)x, b = *(const double *)y;
-    return a < b ? -1 : a > b;
-}
-
 static void report(struct bench *b, struct side *s, int32_t steps, bool json) {
     const struct intra_trainer_config *c = &s->t->c;
     double total = 0, tokens = (double)c->batch * c->seq_len,
@@ -153,9 +148,9 @@ static void report(struct bench *b, struct side *s, int32_t steps, bool json) {
     char what[64];
     for (int32_t i = 0; i < steps; i++)
         total += s->seconds[i];
-    qsort(s->seconds, (size_t)steps, sizeof *s->seconds, by_value);
-    qsort(s->cpu, (size_t)steps, sizeof *s->cpu, by_value);
-    qsort(b->ratios, (size_t)steps, sizeof *b->ratios, by_value);
+    bench_sort(s->seconds, (size_t)steps);
+    bench_sort(s->cpu, (size_t)steps);
+    bench_sort(b->ratios, (size_t)steps);
     double median = s->seconds[steps / 2], cpu = s->cpu[steps / 2];
     const struct bench_field more[] = {
         {"tokens_per_s", tokens / median},

@@ -46,8 +46,8 @@ static int distance(const char *a, const char *b) {
 enum neb_status config_unknown_key(const char *where, const char *path) {
     char best[64] = "";
     int least = 4;
-    for (int i = 0; i < config_n_options;
-         i++) // every option, and before it the section that holds it
+    // every option, and before it the section that holds it
+    for (int i = 0; i < config_n_options; i++)
         for (int whole = 0; whole < 2; whole++) {
             char candidate[64];
             const char *dot = strrchr(config_options[i].path, '.');
@@ -147,8 +147,7 @@ void agent_job_reference(FILE *f) {
         "your own training loop attaches through libnebula; device: auto (CUDA where every rank "
         "has one, else cpu), cpu or cuda (one a rank; modes rtd and distill train on cpu); "
         "precision: auto (bf16 on CUDA, fp32 on processors), fp32 or bf16 (on processors: "
-        "products, "
-        "with avx512_bf16 and oneDNN); "
+        "products, with avx512_bf16); "
         "outer_state: auto (the exchange's state and arithmetic where the cluster trains, if it "
         "fits there), device (of a mesh: each rank's share on its own) "
         "or host; cuda_graphs: auto (a pass is recorded and replayed where its first runs show "

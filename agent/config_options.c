@@ -1,6 +1,7 @@
 // The table of all options of a job: one row an option, in the order of sections. Nothing else is here; config_options.h says who
 // reads it. After a change: nebula check --reference makes the table of configs/README.md anew.
 #include "agent/config_options.h"
+#include "inter/types.h"
 
 #include <stddef.h>
 
@@ -109,7 +110,7 @@ const struct config_option config_options[] = {
      "H of the first early_steps steps"},
     {"sync.early_steps", T_INT32, AT(sync.early_steps), 0, 1e9, "0", NULL,
      "a multiple of early_interval; 0: one interval throughout"},
-    {"sync.fragments", T_INT32, AT(sync.fragments), 1, 64, "1", NULL,
+    {"sync.fragments", T_INT32, AT(sync.fragments), 1, INTER_FRAGMENTS_MAX, "1", NULL,
      "P: parts of the model that travel in turn"},
     {"sync.overlap", T_INT32, AT(sync.overlap), 0, 1e9, "0", NULL,
      "τ: inner steps while an update travels"},

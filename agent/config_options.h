@@ -53,8 +53,8 @@ extern const char config_cluster_keys[]; // in words
 const struct config_option *config_option(const char *path); // NULL: none
 // "sync.outer": some option's path begins so.
 bool config_is_section(const char *path);
-NEB_MUST_CHECK enum neb_status
-config_unknown_key(const char *where, const char *path); // complains, with what may be meant
+// complains, with what may be meant
+NEB_MUST_CHECK enum neb_status config_unknown_key(const char *where, const char *path);
 
 // config_value.c. `where` is "job.yaml:12", for complaints.
 #define COMPLAIN(where, path, ...) config_complain(where, path, __VA_ARGS__)
@@ -72,9 +72,9 @@ NEB_MUST_CHECK enum neb_status config_set(struct agent_job *job, const struct co
                                           const char *text, const char *where);
 // A list that is set replaces the default's items.
 void config_clear_list(struct agent_job *job, const struct config_option *o);
+// one item of a list
 NEB_MUST_CHECK enum neb_status config_set_item(struct agent_job *job, const struct config_option *o,
-                                               const char *text,
-                                               const char *where); // one item of a list
+                                               const char *text, const char *where);
 // A string (name: letters, digits, '-', '_', '.'), and keys of a cluster.
 NEB_MUST_CHECK enum neb_status config_set_text(char *p, size_t size, const char *path,
                                                const char *text, const char *where, bool name);
@@ -86,12 +86,11 @@ NEB_MUST_CHECK enum neb_status config_set_outer_state(struct agent_cluster *c, c
                                                       const char *where);
 NEB_MUST_CHECK enum neb_status config_set_graphs(struct agent_cluster *c, const char *text,
                                                  const char *where);
+// NULL: auto
 NEB_MUST_CHECK enum neb_status config_set_device(struct agent_cluster *c, const char *device,
-                                                 const char *precision,
-                                                 const char *where); // NULL: auto
-uint32_t
-config_auto_bit(const struct config_option
-                    *o); // enum agent_auto, of keys that the planner can fill in; 0: it cannot
+                                                 const char *precision, const char *where);
+// enum agent_auto, of keys that the planner can fill in; 0: it cannot
+uint32_t config_auto_bit(const struct config_option *o);
 void config_join(char *out, size_t cap, const char *const *names); // "a, b, c"
 int config_index_of(const char *const *names, const char *text);   // -1: none
 

@@ -261,8 +261,8 @@ void daemon_on_peer(void *user, uint32_t peer, bool up) {
         if (!j->used || j->state == AGENT_JOB_ENDED || !j->linked)
             continue;
         daemon_tell_alive(d, j);
-        for (int k = 0; up && k < j->job.n_clusters;
-             k++) // it may have lost its disk, or not have had the job yet
+        // it may have lost its disk, or not have had the job yet
+        for (int k = 0; up && k < j->job.n_clusters; k++)
             if (k != j->self && j->peers[k] == peer) {
                 json_t *again = daemon_signed_job(d, j);
                 json_object_set_new(again, "again", json_true());

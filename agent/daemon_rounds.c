@@ -137,69 +137,88 @@ static void check_divergence(struct daemon *d, struct agent_jobrun *j,
     }
 }
 
-void daemon_on_commit(void *user, const struct inter_record *r, const struct neb_map *blobs) {
-    struct daemon *d = user;
-    struct agent_jobrun *j = daemon_job_by_id(d, r->job);
+// What a record has for this site's worker.
+struct delivery {
+    json_t *entries; // of the updates that are merged
     struct agent_ipc_part parts[INTER_MEMBERS_MAX];
-    json_t *entries = json_array();
-    bool final = true, whole = true, rejected = false;
-    size_t n = 0;
+    size_t n;      // of them
+    bool final;    // nothing follows any update
+    bool whole;    // all their bytes are here
+    bool rejected; // this cluster's own
+};
+
+static void delivery_fill(struct delivery *x, const struct agent_jobrun *j,
+                          const struct inter_record *r, const struct neb_map *blobs) {
+    *x = (struct delivery){.entries = json_array(), .final = true, .whole = true};
     for (uint8_t i = 0; i < r->n; i++) {
         const struct inter_entry *e = &r->entries[i];
-        final = final && e->flags & INTER_FINAL;
-        rejected |= j && e->member == j->self && e->verdict == INTER_REJECTED;
+        x->final = x->final && e->flags & INTER_FINAL;
+        x->rejected |= e->member == j->self && e->verdict == INTER_REJECTED;
         if (e->verdict == INTER_REJECTED)
             continue;
-        whole = whole && blobs[i].p;
-        parts[n++] = (struct agent_ipc_part){blobs[i].p, blobs[i].len};
-        json_array_append_new(entries,
+        x->whole = x->whole && blobs[i].p;
+        x->parts[x->n++] = (struct agent_ipc_part){blobs[i].p, blobs[i].len};
+        json_array_append_new(x->entries,
                               json_pack("{s:i,s:I,s:I,s:I,s:f}", "member", e->member, "attempt",
                                         (json_int_t)e->attempt, "tokens", (json_int_t)e->tokens,
                                         "weight", (json_int_t)e->weight, "clip", (double)e->clip));
     }
-    json_t *seeds = NULL;
-    if (j && j->sums && agent_sums_looks_up(j->sums)) {
-        (void)agent_sums_commit(j->sums, r, blobs, &seeds);
-        json_decref(seeds);
-        json_decref(entries);
-        return;
-    }
-    if (j && j->job.clusters[j->self].witness)
-        witness_commit(d, j, r, final);
-    else if (j)
-        check_divergence(d, j, r);
-    if (j && j->job.clusters[j->self].role == AGENT_ROLE_TEACHER) { // it votes, and merges nothing
-        json_decref(entries);
-        return;
-    }
-    if (j && j->client.len && !whole) { // asked for by a worker whose checkpoints are gone
-        j->behind_until = neb_now() + 5 * NEB_S;
-        j->behind_fragment = r->fragment;
-        j->behind_round = r->round;
-        daemon_on_behind(d, r->job);
-    }
-    if (j && j->sums && n && !agent_sums_commit(j->sums, r, blobs, &seeds))
-        whole = false; // it is delivered again once the sum can be read
-    // the worker asks again when it is back
-    if (!j || !j->client.len || !whole || j->state == AGENT_JOB_ENDED) {
-        json_decref(entries);
-        json_decref(seeds);
-        return;
-    }
+}
+
+// Asked for by a worker whose checkpoints are gone, but the blobs are gone too.
+static void commit_behind(struct daemon *d, struct agent_jobrun *j, const struct inter_record *r) {
+    j->behind_until = neb_now() + 5 * NEB_S;
+    j->behind_fragment = r->fragment;
+    j->behind_round = r->round;
+    daemon_on_behind(d, r->job);
+}
+
+static void deliver(struct daemon *d, struct agent_jobrun *j, const struct inter_record *r,
+                    const struct delivery *x, json_t *seeds) {
     json_t *head =
-        json_pack("{s:s,s:I,s:I,s:I,s:f,s:f,s:b,s:b,s:b,s:o,s:o}", "ev", "commit", "cursor",
+        json_pack("{s:s,s:I,s:I,s:I,s:f,s:f,s:b,s:b,s:b,s:O,s:o}", "ev", "commit", "cursor",
                   (json_int_t)r->cursors[j->self], "round", (json_int_t)r->round, "fragment",
                   (json_int_t)r->fragment, "eta", (double)r->eta, "mu", (double)r->mu, "merge",
-                  !!(r->flags & INTER_MERGE), "final", final, "rejected", rejected, "entries",
-                  entries, "plan", agent_plan_json(r, j->self));
+                  !!(r->flags & INTER_MERGE), "final", x->final, "rejected", x->rejected, "entries",
+                  x->entries, "plan", agent_plan_json(r, j->self));
     if (seeds)
-        json_object_set_new(head, "seeds", seeds);
+        json_object_set(head, "seeds", seeds);
+    // later ones help it nothing
     if (j->behind_round == UINT32_MAX ||
-        (j->behind_fragment == r->fragment &&
-         j->behind_round == r->round)) // later ones help it nothing
+        (j->behind_fragment == r->fragment && j->behind_round == r->round))
         j->behind_until = 0;
-    if (agent_ipc_send(d->ipc, &j->client, head, parts, n) != NEB_OK)
+    if (agent_ipc_send(d->ipc, &j->client, head, x->parts, x->n) != NEB_OK)
         neb_warn("commit of round %u could not be handed to the worker yet", r->round);
+}
+
+void daemon_on_commit(void *user, const struct inter_record *r, const struct neb_map *blobs) {
+    struct daemon *d = user;
+    struct agent_jobrun *j = daemon_job_by_id(d, r->job);
+    struct delivery x;
+    json_t *seeds = NULL;
+    if (!j)
+        return;
+    delivery_fill(&x, j, r, blobs);
+    if (j->sums && agent_sums_looks_up(j->sums)) {
+        (void)agent_sums_commit(j->sums, r, blobs, &seeds);
+        goto out;
+    }
+    if (j->job.clusters[j->self].witness)
+        witness_commit(d, j, r, x.final);
+    else
+        check_divergence(d, j, r);
+    if (j->job.clusters[j->self].role == AGENT_ROLE_TEACHER) // it votes, and merges nothing
+        goto out;
+    if (j->client.len && !x.whole)
+        commit_behind(d, j, r);
+    if (j->sums && x.n && !agent_sums_commit(j->sums, r, blobs, &seeds))
+        x.whole = false; // it is delivered again once the sum can be read
+    // the worker asks again when it is back
+    if (j->client.len && x.whole && j->state != AGENT_JOB_ENDED)
+        deliver(d, j, r, &x, seeds);
+out:
+    json_decref(x.entries);
+    json_decref(seeds);
 }
 
 // What the job's profile says about an update beyond its structure: of masked ones there is nothing else to check.

@@ -127,16 +127,16 @@ struct agent_jobrun *daemon_job_accept(struct daemon *d, const char *hex, json_t
 void daemon_job_took(struct daemon *d, struct agent_jobrun *j, uint32_t home, const char *sig);
 void daemon_job_stop(struct daemon *d, struct agent_jobrun *j); // after a checkpoint
 void daemon_job_end(struct daemon *d, struct agent_jobrun *j, const char *state);
-void daemon_job_fail(struct daemon *d, struct agent_jobrun *j,
-                     const char *text);                           // says so; does not end it
+// says so; does not end it
+void daemon_job_fail(struct daemon *d, struct agent_jobrun *j, const char *text);
 void daemon_job_forget(struct daemon *d, struct agent_jobrun *j); // frees its place
 void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status);
 // Which member each of the job's clusters is. known: this agent has run it before; AGENT_PEER_NONE then where a member is on the list no
 // more. NEB_ERR_NOT_FOUND, NEB_ERR_INVALID, NEB_ERR_DENIED (too few are left): *why.
 NEB_MUST_CHECK enum neb_status daemon_map_clusters(const struct daemon *d, struct agent_jobrun *j,
                                                    bool known, char *why, size_t cap);
-NEB_MUST_CHECK enum neb_status
-daemon_resume_jobs(struct daemon *d); // those that ran when the agent last went down
+// those that ran when the agent last went down
+NEB_MUST_CHECK enum neb_status daemon_resume_jobs(struct daemon *d);
 
 // daemon_rounds.c
 uint16_t daemon_removed_clusters(const struct daemon *d, const struct agent_jobrun *j); // bit each
@@ -182,8 +182,8 @@ void daemon_trainer_left(struct daemon *d, struct agent_jobrun *j, bool said_so)
 // daemon_members.c. Changes are gathered, and acted upon between the service's own calls.
 void daemon_merge_change(struct agent_members_change *all, const struct agent_members_change *c);
 NEB_MUST_CHECK enum neb_status daemon_take_members(struct daemon *d); // the newer list
-NEB_MUST_CHECK enum neb_status
-daemon_renew_service(struct daemon *d); // for one that needs new links, when no job runs
+// for one that needs new links, when no job runs
+NEB_MUST_CHECK enum neb_status daemon_renew_service(struct daemon *d);
 NEB_MUST_CHECK enum neb_status daemon_rekey(struct daemon *d); // this member's own new keys
 
 #endif

@@ -16,12 +16,12 @@ struct distill_run {
     struct worker_side x;                      // owns all streams
     struct agent_distill_side *side, *teacher; // teacher: where both are here
     int32_t n_streams;
-    struct agent_stream
-        *streams[AGENT_CLUSTERS_MAX]; // labels. teacher: by student; student: the first
-    struct agent_stream
-        *requests[AGENT_CLUSTERS_MAX]; // with distill.push_text: of each of these, the other way
-    struct agent_stream
-        *followers[AGENT_CLUSTERS_MAX]; // with distill.relay, of the first student: to the others
+    // labels. teacher: by student; student: the first
+    struct agent_stream *streams[AGENT_CLUSTERS_MAX];
+    // with distill.push_text: of each of these, the other way
+    struct agent_stream *requests[AGENT_CLUSTERS_MAX];
+    // with distill.relay, of the first student: to the others
+    struct agent_stream *followers[AGENT_CLUSTERS_MAX];
     int32_t n_followers;
     int student_of[AGENT_CLUSTERS_MAX];               // teacher: cluster of each stream
     int64_t labelled[AGENT_CLUSTERS_MAX];             // teacher: next step of each student

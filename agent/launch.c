@@ -180,8 +180,8 @@ static void log_to(const char *dir, int rank) {
 enum neb_status agent_launch_rank(const char *socket_path, const char *job, int threads,
                                   const char *log_dir) {
     struct intra_comm *world = NULL;
-    prctl(PR_SET_PDEATHSIG,
-          SIGKILL); // a killed mpirun must not leave ranks behind, stopped ones neither
+    // a killed mpirun must not leave ranks behind, stopped ones neither
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     NEB_TRY(intra_comm_launched(&world));
     if (log_dir)
         log_to(log_dir, world->rank);

@@ -15,8 +15,8 @@ struct shard { // a registered range of rows
 
 struct nebula {
     struct agent_worker w;
-    struct intra_trainer
-        counts;       // only what worker_sync.c reads of a trainer: vocabulary and token counts
+    // only what worker_sync.c reads of a trainer: vocabulary and token counts
+    struct intra_trainer counts;
     struct kern kern; // only its pool
     struct nebula_hooks hooks;
     struct lib_copy *copy;
@@ -46,11 +46,11 @@ void lib_destroy(struct nebula *n);
 
 // lib_exchange.c
 extern const struct worker_ops lib_worker_ops;
-NEB_MUST_CHECK enum neb_status
-lib_begin(struct nebula *n); // restores, writes the parameters out, settles
-NEB_MUST_CHECK enum neb_status
-lib_settle(struct nebula *n); // all that is due before the next step; sets n->state
-NEB_MUST_CHECK enum neb_status
-lib_save_now(struct nebula *n); // a checkpoint, the trainer's with it
+// restores, writes the parameters out, settles
+NEB_MUST_CHECK enum neb_status lib_begin(struct nebula *n);
+// all that is due before the next step; sets n->state
+NEB_MUST_CHECK enum neb_status lib_settle(struct nebula *n);
+// a checkpoint, the trainer's with it
+NEB_MUST_CHECK enum neb_status lib_save_now(struct nebula *n);
 
 #endif

@@ -38,10 +38,10 @@ extern "C" {
 
 enum nebula_status { // every call returns one; what exactly is wrong: nebula_last_error
     NEBULA_OK = 0,
-    NEBULA_ERR_INVALID =
-        1, // an argument: NULL, unknown name, wrong shape or dtype, a closed handle
-    NEBULA_ERR_STATE =
-        2, // not in this order: register after begin, step before it; a second trainer; a forked process
+    // an argument: NULL, unknown name, wrong shape or dtype, a closed handle
+    NEBULA_ERR_INVALID = 1,
+    // not in this order: register after begin, step before it; a second trainer; a forked process
+    NEBULA_ERR_STATE = 2,
     NEBULA_ERR_VERSION = 3,   // header, library and agent are of different versions
     NEBULA_ERR_NOT_FOUND = 4, // no agent, or no such job within the timeout
     NEBULA_ERR_AGENT = 5,     // the agent refused, or sent what cannot be understood
@@ -54,8 +54,8 @@ enum nebula_place { NEBULA_HOST = 0, NEBULA_CUDA = 1 };
 enum nebula_state {
     NEBULA_TRAIN = 0, // make the next step
     NEBULA_DONE = 1,  // all steps are made, the last exchange is merged: evaluate, close
-    NEBULA_STOP =
-        2, // the job was stopped and saved: close; attach again to go on after `nebula pretrain --resume`
+    // the job was stopped and saved: close; attach again to go on after `nebula pretrain --resume`
+    NEBULA_STOP = 2,
 };
 
 struct nebula; // a handle

@@ -4,7 +4,7 @@
 //     rank 0 (worker_sync.c)                 every rank, rank 0 among them
 //
 //     agent_owners_encode   ── fragment, codec ──►  rows of its units, in canonical layout, from the ranks of its replica
-//                           ── row counts ───────►  u = β·e + (θ − θ_m), encoded
+//                           ── row counts ───────►  u = (β − ρ)·e + (θ − θ_m), encoded
 //                           ◄── frames ───────────
 //       one update, units by number
 //

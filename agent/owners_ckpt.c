@@ -13,8 +13,8 @@ static uint64_t bytes_of(void *user, int rank) {
     uint64_t units = 0;
     for (int32_t i = 0; i < o->n; i++)
         units += o->owner[i] == rank;
-    return INTER_OUTER_ARRAYS *
-           (o->load[rank] * sizeof(float) + units * 64); // sections are aligned
+    // sections are aligned
+    return INTER_OUTER_ARRAYS * (o->load[rank] * sizeof(float) + units * 64);
 }
 
 static enum neb_status add(struct intra_ckpt_writer *w, const struct inter_outer_array *array,

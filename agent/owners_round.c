@@ -1,3 +1,5 @@
+// What the ranks of a mesh do in an encode, a merge and a digest (owners.h has the picture). All take part in every call, also those
+// that own nothing of the fragment: their rows have to reach the owners, and what was merged has to reach them.
 #include "agent/owners_state.h"
 
 #include <stdlib.h>
@@ -185,8 +187,8 @@ static enum neb_status apply(struct agent_owners *o, const struct owners_merge *
     return inter_outer_apply(o->outer, a->f, &r, d);
 }
 
-static enum neb_status settle(struct agent_owners *o, const struct owners_merge *a,
-                              const struct inter_outer_round *r, struct kern_digest *d) {
+static enum neb_status settle_merge(struct agent_owners *o, const struct owners_merge *a,
+                                    const struct inter_outer_round *r, struct kern_digest *d) {
     if (a->reject)
         inter_outer_reject(o->outer, a->f);
     if (a->n && !o->masked)
@@ -204,7 +206,7 @@ enum neb_status owners_do_merge(struct agent_owners *o, const struct owners_merg
         NEB_TRY(owners_agree(o, o->rank == 0 ? cut(o, r) : NEB_OK));
         NEB_TRY(pass_parts(o, a->n));
     }
-    enum neb_status st = settle(o, a, r, d);
+    enum neb_status st = settle_merge(o, a, r, d);
     NEB_TRY(owners_agree(o, st));
     if (a->last)
         inter_outer_finish(o->outer, a->f);

@@ -3,6 +3,7 @@
 #ifndef AGENT_OWNERS_STATE_H
 #define AGENT_OWNERS_STATE_H
 #include "agent/owners.h"
+#include "inter/types.h"
 #include "intra/whole.h"
 
 enum owners_call {
@@ -115,8 +116,8 @@ struct owners_adopt {
     uint32_t version;
 };
 struct owners_restore {
-    uint32_t version[64];
-    bool in_flight[64];
+    uint32_t version[INTER_FRAGMENTS_MAX];
+    bool in_flight[INTER_FRAGMENTS_MAX];
 };
 
 // owners_round.c. counts, user, blob, r, d: at rank 0

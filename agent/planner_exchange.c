@@ -86,9 +86,9 @@ struct inter_wan_work agent_planner_work(const struct agent_planned *x, const st
     const struct inter_wan_rates *r =
         &codec->at[x->job.device && x->job.outer_device ? INTER_WAN_DEVICE : INTER_WAN_HOST];
     const struct intra_rates *m = &s->profile.rates;
-    double ranks = (double)k->dp * k->pp * k->tp, link = m->link > 0 ? m->link : m->device.link,
-           frames_s = ranks > 1 ? bytes * (ranks - 1) / ranks / link + (ranks - 1) * m->link_s
-                                : 0; // of an update, to or from the first rank
+    double ranks = (double)k->dp * k->pp * k->tp, link = m->link > 0 ? m->link : m->device.link;
+    // of an update, to or from the first rank
+    double frames_s = ranks > 1 ? bytes * (ranks - 1) / ranks / link + (ranks - 1) * m->link_s : 0;
     return (struct inter_wan_work){
         .encode_s = x->cost.gather_s + seconds(x, s, c, r->encode, ENCODE_WAITS) + frames_s,
         .merge_s = x->cost.gather_s + members * seconds(x, s, c, r->decode, DECODE_WAITS) +

@@ -11,9 +11,8 @@
 #include <math.h>
 #include <string.h>
 
-enum {
-    RTD_FRAME_BYTES = 48
-}; // of a batch of replacements: its head, and what zstd puts before three planes
+// of a batch of replacements: its head, and what zstd puts before three planes
+enum { RTD_FRAME_BYTES = 48 };
 
 // ---- one cluster, in one part ----------------------------------------------------------------------------------
 

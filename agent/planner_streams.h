@@ -43,9 +43,9 @@ struct agent_planner_streams {
     bool travels;                   // false: one process (sync.scheme: synchronous), or no stream
     struct inter_stream_flow flow;  // of the slowest stream
     double exchange_wait_s;         // rtd.share_embeddings: waited for at each exchange
-    struct agent_planner
-        rounds;    // of students that are one model (distill.federate): rounds.n above 0
-    double wall_s; // of the run, without start and final evaluation
+    // of students that are one model (distill.federate): rounds.n above 0
+    struct agent_planner rounds;
+    double wall_s;                 // of the run, without start and final evaluation
     double sent_bytes, came_bytes; // of the run: by the producer to all, and back
 };
 // Roles are as the job says: none may be auto. sites[i] belongs to cluster i.

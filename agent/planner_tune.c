@@ -79,8 +79,8 @@ static double play_round(struct tuning *t, struct agent_tuned *out) {
         out[i].plan = t->plans[i][0];
         out[i].codec = m->exchange.codec;
         out[i].steps = interval * makes(&out[i].plan);
-        out[i].wait_s =
-            m->load.fragments * fmax(0, arrives - out[i].plan.overlap * m->step_s); // at merges
+        // at merges
+        out[i].wait_s = m->load.fragments * fmax(0, arrives - out[i].plan.overlap * m->step_s);
         own[i] = interval * m->step_s + m->exchange.encode_s + m->exchange.merge_s + out[i].wait_s;
         longest = fmax(longest, own[i]);
     }
@@ -151,7 +151,7 @@ void agent_planner_tune(const struct agent_job *job, const struct agent_site *si
     }
     for (int32_t i = 0; i < p->n; i++) {
         const struct inter_wan_plan *w = &t.m[i].exchange;
-        p->tuning.wall_s +=
-            (w->travel_s + w->agree_s + w->merge_s + w->encode_s) / p->n; // the last one's tail
+        // the last one's tail
+        p->tuning.wall_s += (w->travel_s + w->agree_s + w->merge_s + w->encode_s) / p->n;
     }
 }

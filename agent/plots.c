@@ -12,8 +12,8 @@
 
 enum { CLUSTERS_MAX = 16, CHANGES_MAX = 64 };
 
-struct
-    series { // one cluster's tables: loss-N.dat (t, tokens, loss, sent bytes) and link-N.dat (t, Mbit/s)
+// one cluster's tables: loss-N.dat (t, tokens, loss, sent bytes) and link-N.dat (t, Mbit/s)
+struct series {
     char name[64];
     FILE *loss, *link;
     int64_t step; // of the last row

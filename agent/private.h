@@ -4,9 +4,8 @@
 #define AGENT_PRIVATE_H
 #include "agent/config.h"
 
-enum {
-    AGENT_PRIVATE_MEMBERS = 3
-}; // of two each would learn the other's; from four on one may drop out
+// of two each would learn the other's; from four on one may drop out
+enum { AGENT_PRIVATE_MEMBERS = 3 };
 
 // False: *key of the job cannot be had with this profile; text says why, and what to write.
 bool agent_private_allows(const struct agent_job *j, const char **key, char *text, size_t cap);

@@ -130,8 +130,8 @@ json_t *agent_profile_to_json(const struct agent_profile *p) {
 }
 
 // Figures that no machine has would only give a plan that nobody can explain.
-static enum neb_status take(const json_t *v, const char *name, bool zero, const char *where,
-                            double *out) {
+static enum neb_status take_figure(const json_t *v, const char *name, bool zero, const char *where,
+                                   double *out) {
     double x = json_number_value(v);
     if (!json_is_number(v) || !(zero ? x >= 0 : x >= 1e-15) || !(x <= 1e21))
         return neb_fail(NEB_ERR_FORMAT,
@@ -162,15 +162,16 @@ static enum neb_status take_codecs(const json_t *list, const char *where,
         const json_t *o = json_array_get(list, i);
         struct inter_wan_codec *c = &out->codecs[i];
         NEB_TRY(take_text(o, "name", where, c->name, sizeof c->name));
-        NEB_TRY(take(json_object_get(o, "bits"), "bits", false, where, &c->bits));
-        NEB_TRY(take(json_object_get(o, "rel_error"), "rel_error", true, where, &c->rel_error));
-        NEB_TRY(take(json_object_get(o, "density"), "density", true, where, &c->density));
+        NEB_TRY(take_figure(json_object_get(o, "bits"), "bits", false, where, &c->bits));
+        NEB_TRY(
+            take_figure(json_object_get(o, "rel_error"), "rel_error", true, where, &c->rel_error));
+        NEB_TRY(take_figure(json_object_get(o, "density"), "density", true, where, &c->density));
         for (int at = 0; at < (out->rates.device.count ? 2 : 1); at++) {
             const json_t *of = json_object_get(o, places[at]);
             struct inter_wan_rates *r = &c->at[at];
-            NEB_TRY(take(json_object_get(of, "encode"), "encode", false, where, &r->encode));
-            NEB_TRY(take(json_object_get(of, "decode"), "decode", false, where, &r->decode));
-            NEB_TRY(take(json_object_get(of, "settle"), "settle", false, where, &r->settle));
+            NEB_TRY(take_figure(json_object_get(of, "encode"), "encode", false, where, &r->encode));
+            NEB_TRY(take_figure(json_object_get(of, "decode"), "decode", false, where, &r->decode));
+            NEB_TRY(take_figure(json_object_get(of, "settle"), "settle", false, where, &r->settle));
         }
     }
     return NEB_OK;
@@ -179,7 +180,7 @@ static enum neb_status take_codecs(const json_t *list, const char *where,
 static enum neb_status take_list(const json_t *list, const char *name, int n, bool zero,
                                  const char *where, double *out) {
     for (int k = 0; k < n; k++)
-        NEB_TRY(take(json_array_get(list, (size_t)k), name, zero, where, &out[k]));
+        NEB_TRY(take_figure(json_array_get(list, (size_t)k), name, zero, where, &out[k]));
     return NEB_OK;
 }
 
@@ -193,8 +194,8 @@ static enum neb_status take_device(const json_t *o, const char *where, struct ag
     out->rates.device.count = (int32_t)count;
     NEB_TRY(take_text(o, "name", where, out->device, sizeof out->device));
     for (int i = 0; i < N_DEVICE_FIELDS; i++)
-        NEB_TRY(take(json_object_get(o, device_fields[i].name), device_fields[i].name,
-                     device_fields[i].zero, where, number_at(out, device_fields[i].at)));
+        NEB_TRY(take_figure(json_object_get(o, device_fields[i].name), device_fields[i].name,
+                            device_fields[i].zero, where, number_at(out, device_fields[i].at)));
     for (int t = 0; t < 2; t++) {
         const json_t *of = json_object_get(o, types[t]);
         size_t at = offsetof(struct agent_profile, rates.device.of) +
@@ -219,8 +220,8 @@ static enum neb_status from_json(const json_t *o, const char *where, struct agen
     NEB_TRY(take_text(o, "host", where, out->host, sizeof out->host));
     NEB_TRY(take_text(o, "isa", where, out->isa, sizeof out->isa));
     for (int i = 0; i < N_FIELDS; i++)
-        NEB_TRY(take(json_object_get(o, fields[i].name), fields[i].name, fields[i].zero, where,
-                     number_at(out, fields[i].at)));
+        NEB_TRY(take_figure(json_object_get(o, fields[i].name), fields[i].name, fields[i].zero,
+                            where, number_at(out, fields[i].at)));
     for (int i = 0; i < N_LISTS; i++)
         NEB_TRY(take_list(json_object_get(o, lists[i].name), lists[i].name, lists[i].n,
                           lists[i].zero && !(out->rates.to_bf16 > 0), where,

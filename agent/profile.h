@@ -18,8 +18,8 @@ struct agent_profile {
     struct intra_rates rates;
     double sync_s; // of an fsync where the agent's home is likely to be
     // at: of the device where rates.device has one
-    struct inter_wan_codec
-        codecs[AGENT_PROFILE_CODECS]; // bf16, int8, int4, int3, int2, topk of 512, 256, 64
+    // bf16, int8, int4, int3, int2, topk of 512, 256, 64
+    struct inter_wan_codec codecs[AGENT_PROFILE_CODECS];
 };
 
 // Measures with all processors; about ten seconds. Logs what it measures when it takes long. A machine where ranks do not start has

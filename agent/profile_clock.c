@@ -8,8 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
-static const double DISTURBED =
-    0.02; // share of the time passed, in which a thread waited for a processor
+// share of the time passed, in which a thread waited for a processor
+static const double DISTURBED = 0.02;
 
 static double ran_s(void) {
     struct timespec t;

@@ -55,7 +55,7 @@ static void fill(struct bench *b) {
 }
 
 // Arrays of at least so many floats. false: the device has not that much.
-static bool room(struct bench *b, size_t floats) {
+static bool allocate_arrays(struct bench *b, size_t floats) {
     if (b->st != NEB_OK || ARRAYS * floats * sizeof(float) > b->D->total_bytes / 2)
         return false;
     if (floats <= b->floats)
@@ -111,7 +111,7 @@ static double time_of(struct bench *b, action *run) {
 static double rate_of(struct bench *b, action *run, double work, size_t floats, double last) {
     if (last > 0 && work / last > SKIP_S)
         return last;
-    if (!room(b, floats))
+    if (!allocate_arrays(b, floats))
         return last;
     double s = time_of(b, run);
     return b->st == NEB_OK ? work / s : last;
@@ -278,7 +278,7 @@ static void measure_memory(struct bench *b, struct intra_type_rates *r) {
                most = V * LOGITS_WIDTH + n > n * V ? V * LOGITS_WIDTH + n : n * V;
         r->rows = rate_of(b, run_rows, 4.0 * ROW_FLOATS * (double)(n * d), 8 * n * d, r->rows);
         double logits = (double)(n * V);
-        if ((!(r->logits > 0) || logits / r->logits < SKIP_S) && room(b, most)) {
+        if ((!(r->logits > 0) || logits / r->logits < SKIP_S) && allocate_arrays(b, most)) {
             double whole = time_of(b, run_loss), products = time_of(b, run_products_of_loss);
             r->logits = logits / fmax(whole - products, 0.05 * whole);
         }
@@ -301,7 +301,7 @@ static void run_up(struct bench *b) { b->K->upload(b->D, b->x[0], b->pinned, COP
 static void run_down(struct bench *b) { b->K->download(b->D, b->pinned, b->x[0], COPY_BYTES); }
 
 static void measure_host(struct bench *b, struct intra_device_rates *r) {
-    if (!room(b, COPY_BYTES / sizeof(float)))
+    if (!allocate_arrays(b, COPY_BYTES / sizeof(float)))
         return;
     r->op_s = time_of(b, run_small);
     r->wait_s = time_of(b, run_wait);

@@ -18,8 +18,8 @@ enum {
     RUNS = 3,
     MANY = 3, // updates of a larger commit
 };
-static const double LEAST =
-    0.05; // of a merge, whatever the clock says: decoding, and the rest of it
+// of a merge, whatever the clock says: decoding, and the rest of it
+static const double LEAST = 0.05;
 static const double LONG_S = 0.05;
 
 const char *const agent_profile_codecs[AGENT_PROFILE_CODECS] = {
@@ -56,7 +56,7 @@ static void exchange_free(struct exchange *x) {
     *x = (struct exchange){0};
 }
 
-static enum neb_status place(struct exchange *x) {
+static enum neb_status place_exchange(struct exchange *x) {
     float *at[UNITS_MOST];
     NEB_TRY(x->D->ops->alloc(x->D, x->n * sizeof(float), &x->there));
     for (int32_t i = 0; i < x->units; i++)
@@ -79,11 +79,11 @@ static enum neb_status exchange_make(struct exchange *x) {
                                              .cols = COLS,
                                              .theta_m = x->theta_m + (size_t)i * x->rows * COLS};
     NEB_TRY(inter_outer_create(&c, units, x->units, x->pool, &x->outer));
-    return x->D ? place(x) : NEB_OK;
+    return x->D ? place_exchange(x) : NEB_OK;
 }
 
 // θ is zero, nothing is left of earlier updates, and so much was learned.
-static enum neb_status begin(struct exchange *x) {
+static enum neb_status begin_exchange(struct exchange *x) {
     inter_outer_adopt(x->outer, 0, x->zero, x->zero, 0);
     if (!x->D) {
         memcpy(x->theta_m, x->learned, x->n * sizeof *x->theta_m);
@@ -97,7 +97,7 @@ static enum neb_status begin(struct exchange *x) {
 
 static enum neb_status encode(struct exchange *x, const struct cmp_codec *codec, double *best) {
     struct profile_clock clock;
-    NEB_TRY(begin(x));
+    NEB_TRY(begin_exchange(x));
     profile_clock_start(&clock);
     NEB_TRY(inter_outer_encode(x->outer, 0, codec, NULL, NULL, &x->blob));
     *best = fmin(*best, profile_clock_stop(&clock, kern_pool_threads(x->pool)));

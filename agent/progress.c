@@ -130,9 +130,8 @@ static double eta(struct agent_progress *p, neb_ns now) {
     int64_t least = p->total_steps;
     for (int i = 0; i < p->n; i++)
         least = p->samples[i].step < least ? p->samples[i].step : least;
-    if (p->mark_step < 0 &&
-        least >
-            0) { // steps before this one say nothing about our speed: the job may have been resumed
+    // steps before this one say nothing about our speed: the job may have been resumed
+    if (p->mark_step < 0 && least > 0) {
         p->mark_step = least;
         p->mark_time = now;
     }

@@ -27,8 +27,8 @@ NEB_MUST_CHECK enum neb_status agent_progress_create(enum agent_progress_kind ki
                                                      int n_clusters, int64_t total_steps,
                                                      neb_ns now, struct agent_progress **out_p);
 void agent_progress_destroy(struct agent_progress **p);
-struct agent_sample *agent_progress_sample(struct agent_progress *p,
-                                           int cluster); // to be filled in
+// to be filled in
+struct agent_sample *agent_progress_sample(struct agent_progress *p, int cluster);
 // Takes over what a metrics line says about a cluster; in JSON mode prints the line.
 void agent_progress_metrics(struct agent_progress *p, int cluster, const json_t *line);
 // Redraws when it is time to; `force` always.

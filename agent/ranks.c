@@ -18,8 +18,8 @@
 
 enum {
     SECRET_BYTES = 32,
-    AFTER_FAILURE_S =
-        3, // those who wait for the failed rank notice at once; rank 0 may have something to report
+    // those who wait for the failed rank notice at once; rank 0 may have something to report
+    AFTER_FAILURE_S = 3,
     AFTER_RANK_0_S = 10,
     AFTER_TERM_S = 5,
 };

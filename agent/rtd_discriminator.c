@@ -72,15 +72,15 @@ static enum neb_status take_apart(struct agent_rtd_side *s, const uint8_t *p, si
 
 // Inputs and labels of the micro-batch at `from`.
 static void put_in(struct agent_rtd_side *s, struct received *b, int32_t from, int32_t n) {
-    memcpy(s->inputs, s->tokens + from, (size_t)n * sizeof *s->inputs);
-    memset(s->targets, 0, (size_t)n * sizeof *s->targets);
-    for (; b->next < b->replaced; b->next++) {
-        int32_t at = s->masked_at[s->index[b->next]] - from;
+    int32_t k = 0;
+    for (; b->next + (uint32_t)k < b->replaced; k++) {
+        int32_t at = s->masked_at[s->index[b->next + (uint32_t)k]] - from;
         if (at >= n)
-            return;
-        s->inputs[at] = s->ids[b->next];
-        s->targets[at] = s->inputs[at] != s->tokens[from + at];
+            break;
+        s->positions[k] = at; // strictly increasing: at most n of them
     }
+    intra_rtd_apply(s->tokens + from, n, s->positions, s->ids + b->next, k, s->inputs, s->targets);
+    b->next += (uint32_t)k;
 }
 
 static enum neb_status keep_scores(struct agent_rtd_side *s, int32_t n) {

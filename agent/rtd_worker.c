@@ -16,10 +16,10 @@ struct rtd_run {
     struct worker_side x;                // owns the streams
     bool both;                           // sides are in this process
     struct agent_rtd_side *side, *other; // of this cluster; the discriminator, where both are here
-    struct agent_stream *stream,
-        *back;            // NULL where both are here; back: unless embeddings are shared
-    uint64_t back_next;   // of the checkpoint
-    struct neb_buf reply; // where both are here: not taken yet
+    struct agent_stream *stream;         // NULL where both are here
+    struct agent_stream *back;           // also unless embeddings are shared
+    uint64_t back_next;                  // of the checkpoint
+    struct neb_buf reply;                // where both are here: not taken yet
     struct neb_buf batch;
     bool holds; // a batch waits for room
 };

@@ -20,8 +20,8 @@ static enum neb_status read_body(void *user, int i, uint64_t at, void *dst, size
     return intra_ckpt_array_bytes(p->body[i], at, dst, n);
 }
 
-static enum neb_status fill(struct inter_ledger *l, struct pin *p, struct inter_snapshot *s,
-                            struct inter_snapshot_source *out) {
+static enum neb_status fill_snapshot(struct inter_ledger *l, struct pin *p,
+                                     struct inter_snapshot *s, struct inter_snapshot_source *out) {
     const struct intra_ckpt *c = p->ckpt;
     const struct intra_ckpt_section *rounds = intra_ckpt_find(c, "sync.rounds");
     if (!rounds || rounds->dtype != INTRA_U64 || rounds->cols != WORKER_ROUND_WORDS ||
@@ -121,7 +121,7 @@ enum neb_status agent_snapshot_open_take(struct agent_snapshot_search **sp, stru
         p->ckpt = from->found;
         from->found = NULL;
         memcpy(s->job, from->job, sizeof s->job);
-        st = fill(l, p, s, out);
+        st = fill_snapshot(l, p, s, out);
     }
     if (from->found)
         intra_ckpt_close(&from->found);

@@ -40,8 +40,8 @@ bool agent_sums_about(const uint8_t *p, size_t n, uint8_t job[AGENT_JOB_ID_BYTES
 bool agent_sums_tick(struct agent_sums *s);
 // A commit is delivered for another member's sake alone.
 bool agent_sums_looks_up(const struct agent_sums *s);
-uint64_t
-agent_sums_refused(const struct agent_sums *s); // messages that were malformed, or false; NULL: 0
+// messages that were malformed, or false; NULL: 0
+uint64_t agent_sums_refused(const struct agent_sums *s);
 void agent_sums_prune(struct agent_sums *s, uint32_t fragment, uint32_t below_round);
 // The gate of this profile: whose it is, of which round, that masks are those of the pairs.
 bool agent_sums_admits(const struct agent_sums *s, const struct inter_manifest *m, const uint8_t *p,

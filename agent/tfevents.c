@@ -26,9 +26,9 @@ uint32_t agent_tf_crc32c(const void *p, size_t n) {
     uint32_t crc = ~0u;
     for (size_t i = 0; i < n; i++) { // a few KB a minute: no table
         crc ^= s[i];
+        // the polynomial 0x1edc6f41, reflected
         for (int k = 0; k < 8; k++)
-            crc = crc >> 1 ^
-                  (0x82f63b78u & (0u - (crc & 1u))); // the polynomial 0x1edc6f41, reflected
+            crc = crc >> 1 ^ (0x82f63b78u & (0u - (crc & 1u)));
     }
     return ~crc;
 }

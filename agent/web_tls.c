@@ -169,7 +169,7 @@ static bool add_extension(X509 *x, int nid, const char *value) {
     return ok;
 }
 
-static bool fill(X509 *x, EVP_PKEY *key, const char *host) {
+static bool fill_certificate(X509 *x, EVP_PKEY *key, const char *host) {
     char machine[NAME_MAX_CN + 1] = "", names[NAMES_MAX];
     uint8_t serial[16];
     BIGNUM *n = NULL;
@@ -210,7 +210,8 @@ static enum neb_status make(const char *cert_path, const char *key_path, const c
     X509 *x = X509_new();
     BIO *c = BIO_new(BIO_s_mem()), *k = BIO_new(BIO_s_mem());
     enum neb_status st = NEB_OK;
-    if (!key || !x || !c || !k || !fill(x, key, host) || PEM_write_bio_X509(c, x) != 1 ||
+    if (!key || !x || !c || !k || !fill_certificate(x, key, host) ||
+        PEM_write_bio_X509(c, x) != 1 ||
         PEM_write_bio_PrivateKey(k, key, NULL, NULL, 0, NULL, NULL) != 1)
         st = neb_fail(NEB_ERR_UNSUPPORTED, "OpenSSL could not make a certificate for the status "
                                            "page; give one with --page-cert and --page-key");

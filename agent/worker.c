@@ -162,8 +162,8 @@ static enum neb_status train_step(struct agent_worker *w) {
     neb_ns start = neb_now();
     worker_beat(w, true, 1);
     for (int32_t a = 0; a < w->job.accumulate; a++)
-        for (int i = 0; i < w->n_samplers;
-             i++) { // more than one: the synchronous reference averages over all clusters
+        // more than one: the synchronous reference averages over all clusters
+        for (int i = 0; i < w->n_samplers; i++) {
             draw(w, w->samplers[i]);
             intra_team_micro(w->team, w->tokens, w->targets);
         }

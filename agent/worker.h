@@ -1,16 +1,21 @@
 // A worker: trains its cluster's replica, exchanges with the others through its agent.
 //
-//     worker.c        the loop of the built-in trainer: data, steps, evaluation
-//     worker_link.c   messages from the agent, decisions of agent/schedule
-//     worker_sync.c   fragments: encode and submit, commits, merges
-//     worker_outer.c  the exchange's state beneath them, worker_mesh.c spread over several ranks
-//     worker_ckpt.c   what checkpoints hold, and how to go on from one
-//     worker_save.c   when they are written: while training goes on
-//     worker_device.c on what it trains
+//     worker.c           the loop of the built-in trainer: data, steps
+//     worker_eval.c      its held-out loss
+//     worker_device.c    whether it trains on a device or on processors
+//     worker_link.c      messages from the agent, decisions of agent/schedule
+//     worker_sync.c      fragments: encode and submit, commits, merges
+//     worker_plan.c      what commit records plan for the next sends
+//     worker_masked.c    keys and seeds of masked sums (profile `private`)
+//     worker_outer.c     the exchange's state beneath them, worker_mesh.c spread over several ranks
+//     worker_ckpt.c      what checkpoints hold, and how to go on from one
+//     worker_save.c      when they are written: while training goes on
 //     worker_snapshot.c  how to go on from what others had
+//     worker_side.c      (worker_side.h) a side of modes rtd and distill: streams, checkpoints
+//     worker_stream.c    (worker_stream.h) its end of a stream
 //
-// All but worker.c also runs inside a foreign trainer, through libnebula (libnebula.h): one code, so that both compute the
-// same bits. What differs is behind struct worker_ops.
+// From worker_link.c to worker_snapshot.c, but for worker_mesh.c, all also runs inside a foreign trainer, through libnebula
+// (libnebula.h): one code, so that both compute the same bits. What differs is behind struct worker_ops.
 //
 // Bit-identical resume: a checkpoint is taken between two inner steps and holds parameters, optimiser, data cursor, outer
 // state, updates in flight (with their bytes) and the merge log; a restarted worker computes the same steps, submits the
@@ -56,6 +61,23 @@ struct agent_travel {    // a fragment's update on its way, or its commit that w
     int64_t cursor; // steps of this cluster that the commits up to this one hold
 };
 
+struct worker_counts { // tokens seen of each row, by a fragment's sends
+    uint64_t *all;     // (WORKER_COUNTS, V) owned: what follows, in the order of checkpoints
+    uint64_t *in_base, *out_base; // (V) inputs and targets at its last committed send
+    uint64_t *in_sent, *out_sent; // (V) at its last send
+};
+
+// Of a fragment, beside where its round is (agent_fragment) and what is on its way (agent_travel).
+struct worker_fragment {
+    struct inter_plan plans[2]; // for its next send, and for the one after it
+    int64_t counted_miss;       // the last step at which a miss was counted; -1: none
+    uint64_t tokens_base;       // all tokens at its last committed send
+    int64_t steps_base;         // and all steps
+    struct worker_counts counts;
+    struct kern_digest last_digest; // that the last merge computed
+    uint32_t suspect; // checkpoints from this round on are not to be trusted; 0: all are
+};
+
 struct agent_merge { // one line of the merge log
     uint32_t fragment, round;
     int64_t step;
@@ -70,9 +92,8 @@ struct worker_ops { // the trainer beneath
     // What a checkpoint holds of the trainer: parameters, token counts, optimiser, data cursors.
     enum neb_status (*save)(struct agent_worker *w, struct intra_ckpt_writer *out);
     enum neb_status (*restore)(struct agent_worker *w, const struct intra_ckpt *c);
-    enum neb_status (*skip)(
-        struct agent_worker *w,
-        int64_t n); // steps that a lost disk had made: data and schedule move on
+    // steps that a lost disk had made: data and schedule move on
+    enum neb_status (*skip)(struct agent_worker *w, int64_t n);
     // The exchange has changed tensors where they are trained. NULL: it never does.
     enum neb_status (*changed)(struct agent_worker *w, const bool *wanted);
     // The checkpoint that was begun last is on disk. NULL: nothing depends on it but updates.
@@ -133,35 +154,27 @@ struct agent_worker {
     int32_t *fragment;                   // (n_units)
     bool *wanted;                        // (tensors) scratch
     struct cmp_codec codec, merge_codec; // the job's
-    struct inter_plan plans[64][2]; // per fragment: for its next send, and for the one after it
-    double step_s;                  // of a step, lately
-    uint8_t left_out;               // of every INTER_STEPS_CYCLE steps, as planned
-    int64_t steps_left_out;         // so far
-    int64_t said_step;              // of the newest line of metrics
+    double step_s;                       // of a step, lately
+    uint8_t left_out;                    // of every INTER_STEPS_CYCLE steps, as planned
+    int64_t steps_left_out;              // so far
+    int64_t said_step;                   // of the newest line of metrics
     struct agent_schedule schedule;
-    struct agent_fragment frags[64];
-    struct agent_travel travel[64];
-    int64_t counted_miss[64];
-    uint64_t tokens_base[64]; // tokens at the last committed send of each fragment
-    int64_t steps_base[64];
-    // per fragment, (4, V): input and target counts at its last committed send, and at its last send
-    uint64_t *counts_sent[64];
+    struct agent_fragment frags[INTER_FRAGMENTS_MAX];
+    struct agent_travel travel[INTER_FRAGMENTS_MAX];
+    struct worker_fragment kept[INTER_FRAGMENTS_MAX];
     uint64_t **unit_counts; // per unit with row weights: (rows) counts to send, scratch
-    struct kern_digest last_digest[64];
     // Rounds at the newest checkpoints, as a ring: updates are kept back to the oldest generation on disk.
-    uint32_t saved_rounds[WORKER_GENERATIONS_MAX][64];
+    uint32_t saved_rounds[WORKER_GENERATIONS_MAX][INTER_FRAGMENTS_MAX];
     int64_t saved_step; // of the newest; -1: none by this process
     int n_saved;
     struct intra_ckpt_async *saver; // writes them while training goes on; NULL: training waits
     uint64_t save_reserve;          // bytes by which the trainer's part of a checkpoint may grow
     struct {                        // the one that is being written
         int64_t step;
-        uint32_t rounds[64];
+        uint32_t rounds[INTER_FRAGMENTS_MAX];
         double wait_s; // for the one before
     } saving;
     uint64_t taken; // fragments that DIR/snapshot.bin is ahead in, bit each: the agent says so
-    // checkpoints of a fragment from this round on are not to be trusted; 0: all are
-    uint32_t suspect[64];
     // the disk was, and the agent catches up: commits are merged as they come, without training
     bool lost;
     bool restored;     // from a checkpoint or snapshot
@@ -230,8 +243,8 @@ NEB_MUST_CHECK enum neb_status worker_params_digest(const struct agent_worker *w
 void worker_metrics(struct agent_worker *w, json_t *line); // reference is taken over
 // A line of metrics; what is NAN of loss, lr and grad_norm is null in it.
 void worker_say_step(struct agent_worker *w, const struct intra_step_stats *s, double tokens_per_s);
-void worker_say_eval(struct agent_worker *w, double loss,
-                     json_t *by_source); // a line of metrics; by_source is borrowed
+// a line of metrics; by_source is borrowed
+void worker_say_eval(struct agent_worker *w, double loss, json_t *by_source);
 // What the summary is made of, from the worker's counters, losses and model. eval_loss NAN: not measured. NULL: out of memory, which
 // worker_report says.
 NEB_MUST_CHECK enum neb_status worker_results(const struct agent_worker *w, const char *device,
@@ -244,8 +257,8 @@ NEB_MUST_CHECK enum neb_status worker_sync_create(struct agent_worker *w);
 void worker_sync_destroy(struct agent_worker *w);
 // Encodes fragment f and hands it to the agent; again where it is in flight: with what was learned since on top.
 NEB_MUST_CHECK enum neb_status worker_send(struct agent_worker *w, int32_t f);
-NEB_MUST_CHECK enum neb_status worker_resubmit(struct agent_worker *w,
-                                               int32_t f); // bytes of an update in flight again
+// bytes of an update in flight again
+NEB_MUST_CHECK enum neb_status worker_resubmit(struct agent_worker *w, int32_t f);
 // Keeps a commit until its merge step. NEB_ERR_FORMAT: the agent's message is malformed.
 NEB_MUST_CHECK enum neb_status worker_take_commit(struct agent_worker *w,
                                                   const struct agent_ipc_msg *m);
@@ -314,8 +327,8 @@ void worker_device_name(const struct agent_worker *w, char *out, size_t cap);
 // Mean held-out loss over all sources of the corpus, each with the same number of windows (eval.windows); and {source: loss}.
 NEB_MUST_CHECK enum neb_status worker_evaluate(struct agent_worker *w, double *loss,
                                                json_t *by_source);
-NEB_MUST_CHECK enum neb_status
-worker_eval_when_due(struct agent_worker *w); // eval.every_steps, with a line of metrics
+// eval.every_steps, with a line of metrics
+NEB_MUST_CHECK enum neb_status worker_eval_when_due(struct agent_worker *w);
 
 // worker_plan.c: what the records plan for this cluster
 void worker_plan_start(struct agent_worker *w);
@@ -337,12 +350,12 @@ NEB_MUST_CHECK enum neb_status worker_save_start(struct agent_worker *w);
 // Begins a checkpoint of this step, and returns once its state is copied. One that is due while the one before is still being written
 // waits for that, and counts it as stall.
 NEB_MUST_CHECK enum neb_status worker_save(struct agent_worker *w);
-NEB_MUST_CHECK enum neb_status worker_save_at(struct agent_worker *w,
-                                              int64_t at); // under another number than the step's
+// under another number than the step's
+NEB_MUST_CHECK enum neb_status worker_save_at(struct agent_worker *w, int64_t at);
 // To be called between steps: tells the agent what has become durable. An error of the writer comes up here, or at the next save.
 NEB_MUST_CHECK enum neb_status worker_saved(struct agent_worker *w);
-NEB_MUST_CHECK enum neb_status
-worker_save_wait(struct agent_worker *w); // until all is durable, and told
+// until all is durable, and told
+NEB_MUST_CHECK enum neb_status worker_save_wait(struct agent_worker *w);
 
 // worker_ckpt.c
 NEB_MUST_CHECK enum neb_status worker_write_checkpoint(struct agent_worker *w,
@@ -355,8 +368,8 @@ NEB_MUST_CHECK enum neb_status worker_skip_steps(struct agent_worker *w, int64_t
 NEB_MUST_CHECK enum neb_status worker_adopt_snapshot(struct agent_worker *w, bool has_checkpoint);
 // Tokens and row counts of the fragment begin at this step.
 void worker_begin_counts(struct agent_worker *w, int32_t f);
-void worker_set_lost(struct agent_worker *w,
-                     bool lost); // by what the agent says: it catches up after the loss of its disk
+// by what the agent says: it catches up after the loss of its disk
+void worker_set_lost(struct agent_worker *w, bool lost);
 // The global parameters, for evaluation and export: DIR/model.ckpt.
 NEB_MUST_CHECK enum neb_status worker_save_model(struct agent_worker *w);
 // Any model of the worker as DIR/NAME. m NULL: the one that the ranks of a mesh train.

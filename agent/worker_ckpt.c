@@ -11,9 +11,11 @@ static enum neb_status folder(const struct agent_worker *w, char *out, size_t ca
     return neb_path(out, cap, w->dir, "checkpoint");
 }
 
+enum { STATE_VERSION = 5 }; // of "worker.state"; others are refused
+
 // The worker's own counters, field by field.
 static void put_state(struct neb_buf *b, const struct agent_worker *w) {
-    neb_buf_u32(b, 5); // version
+    neb_buf_u32(b, STATE_VERSION);
     neb_buf_i64(b, w->schedule.base);
     neb_buf_u32(b, (uint32_t)w->schedule.interval);
     neb_buf_f64(b, w->step_s);
@@ -34,6 +36,7 @@ static void put_state(struct neb_buf *b, const struct agent_worker *w) {
     for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++) {
         const struct agent_fragment *g = &w->frags[f];
         const struct agent_travel *t = &w->travel[f];
+        const struct worker_fragment *k = &w->kept[f];
         neb_buf_u32(b, g->round);
         neb_buf_u8(b, g->in_flight);
         neb_buf_u8(b, g->sent_final);
@@ -42,11 +45,11 @@ static void put_state(struct neb_buf *b, const struct agent_worker *w) {
         neb_buf_i64(b, g->merge_step);
         neb_buf_i64(b, g->merged_step);
         neb_buf_u32(b, g->missed);
-        neb_buf_i64(b, w->counted_miss[f]);
-        neb_buf_u64(b, w->tokens_base[f]);
-        neb_buf_i64(b, w->steps_base[f]);
-        neb_buf_u64(b, w->last_digest[f].lo);
-        neb_buf_u64(b, w->last_digest[f].hi);
+        neb_buf_i64(b, k->counted_miss);
+        neb_buf_u64(b, k->tokens_base);
+        neb_buf_i64(b, k->steps_base);
+        neb_buf_u64(b, k->last_digest.lo);
+        neb_buf_u64(b, k->last_digest.hi);
         neb_buf_u64(b, t->tokens);
         neb_buf_u64(b, t->tokens_at_send);
         neb_buf_u32(b, t->steps);
@@ -54,18 +57,18 @@ static void put_state(struct neb_buf *b, const struct agent_worker *w) {
         neb_buf_u8(b, t->codec);
         neb_buf_f32(b, t->error);
         for (int i = 0; i < 2; i++) {
-            neb_buf_u32(b, w->plans[f][i].interval);
-            neb_buf_u32(b, w->plans[f][i].overlap);
-            neb_buf_u8(b, w->plans[f][i].codec);
-            neb_buf_u8(b, w->plans[f][i].reason);
-            neb_buf_u8(b, w->plans[f][i].left_out);
+            neb_buf_u32(b, k->plans[i].interval);
+            neb_buf_u32(b, k->plans[i].overlap);
+            neb_buf_u8(b, k->plans[i].codec);
+            neb_buf_u8(b, k->plans[i].reason);
+            neb_buf_u8(b, k->plans[i].left_out);
         }
         neb_buf_u32(b, inter_outer_version(w->outer, f));
     }
 }
 
 static bool get_state(struct neb_rd *r, struct agent_worker *w) {
-    if (neb_rd_u32(r) != 5)
+    if (neb_rd_u32(r) != STATE_VERSION)
         return false;
     int64_t base = neb_rd_i64(r);
     uint32_t interval = neb_rd_u32(r);
@@ -93,6 +96,7 @@ static bool get_state(struct neb_rd *r, struct agent_worker *w) {
     for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++) {
         struct agent_fragment *g = &w->frags[f];
         struct agent_travel *t = &w->travel[f];
+        struct worker_fragment *k = &w->kept[f];
         g->round = neb_rd_u32(r);
         g->in_flight = neb_rd_u8(r) == 1;
         g->sent_final = neb_rd_u8(r) == 1;
@@ -101,11 +105,11 @@ static bool get_state(struct neb_rd *r, struct agent_worker *w) {
         g->merge_step = neb_rd_i64(r);
         g->merged_step = neb_rd_i64(r);
         g->missed = neb_rd_u32(r);
-        w->counted_miss[f] = neb_rd_i64(r);
-        w->tokens_base[f] = neb_rd_u64(r);
-        w->steps_base[f] = neb_rd_i64(r);
-        w->last_digest[f].lo = neb_rd_u64(r);
-        w->last_digest[f].hi = neb_rd_u64(r);
+        k->counted_miss = neb_rd_i64(r);
+        k->tokens_base = neb_rd_u64(r);
+        k->steps_base = neb_rd_i64(r);
+        k->last_digest.lo = neb_rd_u64(r);
+        k->last_digest.hi = neb_rd_u64(r);
         t->tokens = neb_rd_u64(r);
         t->tokens_at_send = neb_rd_u64(r);
         t->steps = neb_rd_u32(r);
@@ -113,7 +117,7 @@ static bool get_state(struct neb_rd *r, struct agent_worker *w) {
         t->codec = neb_rd_u8(r);
         t->error = neb_rd_f32(r);
         for (int i = 0; i < 2; i++) {
-            struct inter_plan *p = &w->plans[f][i];
+            struct inter_plan *p = &k->plans[i];
             p->interval = neb_rd_u32(r);
             p->overlap = neb_rd_u32(r);
             p->codec = neb_rd_u8(r);
@@ -139,17 +143,19 @@ static enum neb_status save_sync(struct agent_worker *w, struct intra_ckpt_write
     uint64_t V = (uint64_t)w->trainer->c.model.vocab;
     char name[64];
     NEB_TRY(worker_outer_save(w, out));
-    uint64_t rounds[64][WORKER_ROUND_WORDS]; // what the agent needs for a snapshot made of this
+    // what the agent needs for a snapshot made of this
+    uint64_t rounds[INTER_FRAGMENTS_MAX][WORKER_ROUND_WORDS];
     for (int32_t f = 0; f < w->job.sync.fragments; f++) {
+        const struct kern_digest *d = &w->kept[f].last_digest;
         const uint64_t r[WORKER_ROUND_WORDS] = {w->frags[f].round, inter_outer_version(w->outer, f),
-                                                w->last_digest[f].lo, w->last_digest[f].hi};
+                                                d->lo, d->hi};
         memcpy(rounds[f], r, sizeof r);
     }
     NEB_TRY(intra_ckpt_add(out, "sync.rounds", INTRA_U64, (uint64_t)w->job.sync.fragments,
                            WORKER_ROUND_WORDS, rounds));
     for (int32_t f = 0; f < w->job.sync.fragments; f++) {
         snprintf(name, sizeof name, "sync.counts.%d", f);
-        NEB_TRY(intra_ckpt_add(out, name, INTRA_U64, WORKER_COUNTS * V, 1, w->counts_sent[f]));
+        NEB_TRY(intra_ckpt_add(out, name, INTRA_U64, WORKER_COUNTS * V, 1, w->kept[f].counts.all));
         snprintf(name, sizeof name, "sync.blob.%d", f);
         if (w->frags[f].in_flight)
             NEB_TRY(intra_ckpt_add(out, name, INTRA_BYTES, w->travel[f].blob.len, 1,
@@ -181,7 +187,7 @@ static enum neb_status restore_sync(struct agent_worker *w, const struct intra_c
     NEB_TRY(worker_outer_restore(w, c));
     for (int32_t f = 0; f < w->job.sync.fragments; f++) {
         snprintf(name, sizeof name, "sync.counts.%d", f);
-        NEB_TRY(intra_ckpt_read(c, name, INTRA_U64, WORKER_COUNTS * V, 1, w->counts_sent[f]));
+        NEB_TRY(intra_ckpt_read(c, name, INTRA_U64, WORKER_COUNTS * V, 1, w->kept[f].counts.all));
         snprintf(name, sizeof name, "sync.blob.%d", f);
         const struct intra_ckpt_section *s = intra_ckpt_find(c, name);
         if (!w->frags[f].in_flight)
@@ -257,7 +263,7 @@ static bool trusted(const struct agent_worker *w, const struct intra_ckpt *c) {
         uint64_t x[WORKER_ROUND_WORDS];
         if (intra_ckpt_range(c, s, (size_t)f * sizeof x, x, sizeof x) != NEB_OK)
             return false;
-        if (w->suspect[f] && x[0] >= w->suspect[f])
+        if (w->kept[f].suspect && x[0] >= w->kept[f].suspect)
             return false;
     }
     return true;
@@ -267,8 +273,9 @@ static enum neb_status holds_what_it_says(const struct agent_worker *w, bool *ho
     *holds = true;
     for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++) {
         struct kern_digest d;
+        const struct kern_digest *last = &w->kept[f].last_digest;
         NEB_TRY(worker_outer_digest(w, f, &d));
-        if (w->frags[f].round && (d.lo != w->last_digest[f].lo || d.hi != w->last_digest[f].hi))
+        if (w->frags[f].round && (d.lo != last->lo || d.hi != last->hi))
             *holds = false;
     }
     return NEB_OK;
@@ -312,9 +319,10 @@ enum neb_status worker_restore(struct agent_worker *w) {
     NEB_TRY(read_merges(w));
     if (!(w->log_file = fopen(path, "a")))
         return neb_fail_errno("cannot open %s", path);
-    for (size_t i = 0; i < w->n_log;
-         i++) { // what is under way is merged where the run that is repeated did
-        struct agent_fragment *g = w->log[i].fragment < 64 ? &w->frags[w->log[i].fragment] : NULL;
+    // what is under way is merged where the run that is repeated did
+    for (size_t i = 0; i < w->n_log; i++) {
+        uint32_t f = w->log[i].fragment;
+        struct agent_fragment *g = f < INTER_FRAGMENTS_MAX ? &w->frags[f] : NULL;
         if (g && g->in_flight && g->round == w->log[i].round)
             g->merge_step = w->log[i].step;
     }

@@ -166,8 +166,14 @@ enum neb_status worker_attach(struct agent_worker *w, const char *socket_path, c
     json_t *taken = json_object_get(m.head, "taken"), *suspect = json_object_get(m.head, "suspect"),
            *t;
     size_t i;
-    json_array_foreach(suspect, i, t) if (i < 64) w->suspect[i] = (uint32_t)json_integer_value(t);
-    json_array_foreach(taken, i, t) w->taken |= i < 64 && json_is_true(t) ? 1ull << i : 0;
+    json_array_foreach(suspect, i, t) {
+        if (i < INTER_FRAGMENTS_MAX)
+            w->kept[i].suspect = (uint32_t)json_integer_value(t);
+    }
+    json_array_foreach(taken, i, t) {
+        if (i < INTER_FRAGMENTS_MAX && json_is_true(t))
+            w->taken |= 1ull << i;
+    }
     w->stop = json_is_true(json_object_get(m.head, "stop"));
     if (strcmp(agent_ipc_str(&m, "ev", ""), "job") || w->cluster < 0 || !*dir ||
         strlen(dir) >= sizeof w->dir)
@@ -207,7 +213,7 @@ static const struct agent_merge *logged(const struct agent_worker *w, int32_t f)
 enum neb_status worker_skip_steps(struct agent_worker *w, int64_t n) {
     NEB_TRY(w->ops.skip(w, n));
     for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++)
-        w->steps_base[f] += n;
+        w->kept[f].steps_base += n;
     w->step += n;
     w->lost_steps += n;
     return NEB_OK;
@@ -246,8 +252,8 @@ static enum neb_status exchange_one(struct agent_worker *w, int32_t f, bool *mor
         *more = false;
         return worker_send(w, f);
     }
-    enum agent_decision d =
-        agent_schedule_decide(&w->schedule, w->frags, f, w->step, w->expected, w->counted_miss[f]);
+    enum agent_decision d = agent_schedule_decide(&w->schedule, w->frags, f, w->step, w->expected,
+                                                  w->kept[f].counted_miss);
     *more = d == AGENT_SEND || d == AGENT_MERGE || d == AGENT_MISS;
     if (d == AGENT_SEND)
         return worker_send(w, f);
@@ -257,7 +263,7 @@ static enum neb_status exchange_one(struct agent_worker *w, int32_t f, bool *mor
         *ready = false;
     if (d == AGENT_MISS) {
         g->missed++;
-        w->counted_miss[f] = w->step;
+        w->kept[f].counted_miss = w->step;
     }
     return NEB_OK;
 }

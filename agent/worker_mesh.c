@@ -25,7 +25,7 @@ static enum neb_status encode(struct agent_worker *w, int32_t f, const struct cm
 
 static enum neb_status merge(struct agent_worker *w, int32_t f, bool reject,
                              const struct inter_outer_round *r) {
-    return agent_owners_merge(w->owners, f, reject, r, &w->last_digest[f]);
+    return agent_owners_merge(w->owners, f, reject, r, &w->kept[f].last_digest);
 }
 
 static enum neb_status digest(const struct agent_worker *w, int32_t f, struct kern_digest *d) {

@@ -55,7 +55,7 @@ enum neb_status worker_outer_encode(struct agent_worker *w, int32_t f,
 
 enum neb_status worker_outer_merge(struct agent_worker *w, int32_t f, bool reject,
                                    const struct inter_outer_round *r) {
-    struct kern_digest *d = &w->last_digest[f];
+    struct kern_digest *d = &w->kept[f].last_digest;
     if (w->mesh)
         return w->mesh->merge(w, f, reject, r);
     NEB_TRY(fetch_fragment(w, f)); // what was learned since the send is kept

@@ -1,6 +1,6 @@
 // What commit records plan for this cluster, and how it is obeyed.
 //
-//     record r merged: its plan is for round r + 2     plans[f] = { for r + 1, for r + 2 }
+//     record r merged: its plan is for round r + 2     kept[f].plans = { for r + 1, for r + 2 }
 //
 // Both are known before round r + 1 is sent, on every run of the same steps: plans are part of what resumes bit for bit.
 // H, and which steps are left out, are taken from the first fragment's records, when that fragment is sent; codec and τ from each
@@ -11,12 +11,12 @@
 void worker_plan_start(struct agent_worker *w) {
     struct inter_tune_config c = agent_tune_config(&w->job);
     for (int32_t f = 0; f < w->job.sync.fragments; f++)
-        w->plans[f][0] = w->plans[f][1] = inter_tune_first(&c);
+        w->kept[f].plans[0] = w->kept[f].plans[1] = inter_tune_first(&c);
 }
 
 enum neb_status worker_plan_codec(struct agent_worker *w, int32_t f, bool merge,
                                   struct cmp_codec *out) {
-    uint8_t rung = w->plans[f][0].codec;
+    uint8_t rung = w->kept[f].plans[0].codec;
     const char *name = inter_rung_codec((enum inter_rung)rung);
     struct agent_travel *t = &w->travel[f];
     *out = w->codec;
@@ -36,21 +36,21 @@ enum neb_status worker_plan_codec(struct agent_worker *w, int32_t f, bool merge,
 static int64_t overlap_of(const struct agent_worker *w, int32_t f) {
     const struct agent_schedule *s = &w->schedule;
     int64_t most = w->step <= s->early_steps && s->early_steps ? s->early_interval : s->interval;
-    int64_t want = w->plans[f][0].overlap;
+    int64_t want = w->kept[f].plans[0].overlap;
     return want < most ? want : most - 1;
 }
 
 void worker_plan_sent(struct agent_worker *w, int32_t f) {
-    int64_t want = w->plans[f][0].interval, most = 1 << 30;
+    int64_t want = w->kept[f].plans[0].interval, most = 1 << 30;
     if (f == 0 && want >= w->job.sync.fragments && want <= most)
         agent_schedule_change(&w->schedule, w->step, (int32_t)want);
     if (f == 0)
-        w->left_out = w->plans[f][0].left_out;
+        w->left_out = w->kept[f].plans[0].left_out;
     w->frags[f].merge_step = w->step + overlap_of(w, f);
 }
 
 void worker_plan_merged(struct agent_worker *w, int32_t f) {
-    struct inter_plan *p = w->plans[f], last = p[1];
+    struct inter_plan *p = w->kept[f].plans, last = p[1];
     p[0] = p[1];
     if (!w->travel[f].planned)
         return;

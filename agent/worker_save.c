@@ -103,7 +103,7 @@ enum neb_status worker_save_wait(struct agent_worker *w) {
     return NEB_OK;
 }
 
-static void begin(struct agent_worker *w, int64_t at) {
+static void begin_saving(struct agent_worker *w, int64_t at) {
     w->saving.step = at;
     for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++)
         w->saving.rounds[f] = w->frags[f].round;
@@ -113,7 +113,7 @@ static enum neb_status save_aside(struct agent_worker *w, int64_t at, const char
                                   const char *path) {
     struct intra_ckpt_writer *out = NULL;
     NEB_TRY(worker_save_wait(w));
-    begin(w, at);
+    begin_saving(w, at);
     NEB_TRY(intra_ckpt_async_begin(w->saver, &out));
     intra_ckpt_split(out, path);
     enum neb_status st = worker_write_checkpoint(w, out);
@@ -127,7 +127,7 @@ static enum neb_status save_now(struct agent_worker *w, int64_t at, const char *
                                 const char *path) {
     struct intra_ckpt_writer *out = NULL;
     neb_ns start = neb_now();
-    begin(w, at);
+    begin_saving(w, at);
     NEB_TRY(intra_ckpt_create_in(worker_vault(w), path, &out));
     intra_ckpt_split(out, path);
     enum neb_status st = worker_write_checkpoint(w, out);

@@ -14,9 +14,9 @@
 #include <string.h>
 
 // θ and v of n parameters each lie behind the header.
-static enum neb_status take(struct agent_worker *w, const struct inter_snapshot *s,
-                            const struct neb_file *file, uint64_t header, uint64_t n,
-                            bool has_checkpoint, int64_t *cursor) {
+static enum neb_status take_fragments(struct agent_worker *w, const struct inter_snapshot *s,
+                                      const struct neb_file *file, uint64_t header, uint64_t n,
+                                      bool has_checkpoint, int64_t *cursor) {
     for (int32_t f = 0; f < w->job.sync.fragments; f++) {
         const struct inter_snapshot_part *p = &s->parts[f];
         if (!(w->taken >> f & 1) && (has_checkpoint || !p->round))
@@ -33,8 +33,8 @@ static enum neb_status take(struct agent_worker *w, const struct inter_snapshot 
             final = final && p->last.entries[i].flags & INTER_FINAL;
         w->frags[f] =
             (struct agent_fragment){.round = p->round, .send_step = -1, .finished = final};
-        w->counted_miss[f] = -1;
-        w->last_digest[f] = d;
+        w->kept[f].counted_miss = -1;
+        w->kept[f].last_digest = d;
         if (p->round && (int64_t)p->last.cursors[w->cluster] > *cursor)
             *cursor = (int64_t)p->last.cursors[w->cluster];
         neb_info("fragment %d taken over from a snapshot, at round %u", f, p->round);
@@ -45,10 +45,11 @@ static enum neb_status take(struct agent_worker *w, const struct inter_snapshot 
 void worker_begin_counts(struct agent_worker *w, int32_t f) {
     size_t V = (size_t)w->trainer->c.model.vocab;
     w->frags[f].merged_step = w->step;
-    w->tokens_base[f] = w->all_tokens;
-    w->steps_base[f] = w->step;
-    memcpy(w->counts_sent[f], w->trainer->input_counts, V * sizeof **w->counts_sent);
-    memcpy(w->counts_sent[f] + V, w->trainer->target_counts, V * sizeof **w->counts_sent);
+    w->kept[f].tokens_base = w->all_tokens;
+    w->kept[f].steps_base = w->step;
+    const struct worker_counts *c = &w->kept[f].counts;
+    memcpy(c->in_base, w->trainer->input_counts, V * sizeof *c->in_base);
+    memcpy(c->out_base, w->trainer->target_counts, V * sizeof *c->out_base);
 }
 
 enum neb_status worker_adopt_snapshot(struct agent_worker *w, bool has_checkpoint) {
@@ -68,7 +69,7 @@ enum neb_status worker_adopt_snapshot(struct agent_worker *w, bool has_checkpoin
         neb_file_len(file) - header != 2 * n * sizeof(float)) {
         st = neb_fail(NEB_ERR_FORMAT, "%s does not fit this job", path);
     } else {
-        st = take(w, s, file, header, n, has_checkpoint, &cursor);
+        st = take_fragments(w, s, file, header, n, has_checkpoint, &cursor);
     }
 out:
     free(s);

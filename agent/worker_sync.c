@@ -25,6 +25,16 @@ static enum neb_status assign_fragments(const struct agent_worker *w, int32_t *f
     return st;
 }
 
+static enum neb_status counts_create(struct worker_counts *c, size_t V) {
+    if (!(c->all = calloc(WORKER_COUNTS * V, sizeof *c->all)))
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for row counts");
+    c->in_base = c->all;
+    c->out_base = c->in_base + V;
+    c->in_sent = c->out_base + V;
+    c->out_sent = c->in_sent + V;
+    return NEB_OK;
+}
+
 enum neb_status worker_sync_create(struct agent_worker *w) {
     const struct agent_sync *s = &w->job.sync;
     enum neb_status st = NEB_OK;
@@ -72,11 +82,8 @@ enum neb_status worker_sync_create(struct agent_worker *w) {
                                           .early_interval = s->early_interval,
                                           .early_steps = s->early_steps};
     for (int32_t f = 0; f < s->fragments; f++) {
-        w->frags[f].send_step = w->counted_miss[f] = -1;
-        if (!(w->counts_sent[f] = calloc(WORKER_COUNTS * V, sizeof **w->counts_sent))) {
-            st = neb_fail(NEB_ERR_NOMEM, "out of memory for row counts");
-            goto out;
-        }
+        w->frags[f].send_step = w->kept[f].counted_miss = -1;
+        NEB_TRY_GOTO(counts_create(&w->kept[f].counts, V), out);
     }
 out:
     free(units);
@@ -100,8 +107,8 @@ enum neb_status worker_tell_shape(struct agent_worker *w) {
 }
 
 void worker_sync_destroy(struct agent_worker *w) {
-    for (int f = 0; f < 64; f++) {
-        free(w->counts_sent[f]);
+    for (int f = 0; f < INTER_FRAGMENTS_MAX; f++) {
+        free(w->kept[f].counts.all);
         neb_buf_free(&w->travel[f].blob);
         neb_buf_free(&w->travel[f].bytes);
     }
@@ -125,15 +132,14 @@ static const uint64_t *unit_counts(void *user, int32_t unit) {
     struct count_source *c = user;
     struct agent_worker *w = c->w;
     const struct intra_unit *u = &w->units[unit];
-    size_t V = (size_t)w->trainer->c.model.vocab;
-    const uint64_t *in = w->trainer->input_counts, *out = w->trainer->target_counts,
-                   *was = w->counts_sent[c->f];
+    const uint64_t *in = w->trainer->input_counts, *out = w->trainer->target_counts;
+    const struct worker_counts *was = &w->kept[c->f].counts;
     enum intra_row_kind kind = u->tensor->row_kind;
     uint64_t *now = w->unit_counts[unit];
     for (int32_t r = 0; r < u->rows; r++) {
         size_t row = (size_t)(u->row0 + r);
-        now[r] = (kind != INTRA_ROWS_OUTPUT ? in[row] - was[row] : 0) +
-                 (kind != INTRA_ROWS_INPUT ? out[row] - was[V + row] : 0);
+        now[r] = (kind != INTRA_ROWS_OUTPUT ? in[row] - was->in_base[row] : 0) +
+                 (kind != INTRA_ROWS_INPUT ? out[row] - was->out_base[row] : 0);
     }
     return now;
 }
@@ -149,7 +155,7 @@ enum neb_status worker_resubmit(struct agent_worker *w, int32_t f) {
     const struct agent_travel *t = &w->travel[f];
     struct agent_ipc_part part = {t->blob.p, t->blob.len};
     char hex[33];
-    digest_hex(&w->last_digest[f], hex);
+    digest_hex(&w->kept[f].last_digest, hex);
     json_t *head = json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:s,s:o}", "op", "update",
                              "again", (json_int_t)t->again, "round", (json_int_t)w->frags[f].round,
                              "fragment", (json_int_t)f, "tokens", (json_int_t)t->tokens, "step",
@@ -162,6 +168,7 @@ enum neb_status worker_resubmit(struct agent_worker *w, int32_t f) {
 enum neb_status worker_send(struct agent_worker *w, int32_t f) {
     struct agent_fragment *g = &w->frags[f];
     struct agent_travel *t = &w->travel[f];
+    struct worker_fragment *k = &w->kept[f];
     struct count_source counts = {w, f};
     neb_ns start = neb_now();
     worker_beat(w, false, 0);
@@ -175,11 +182,11 @@ enum neb_status worker_send(struct agent_worker *w, int32_t f) {
     t->encode_s = neb_seconds(t->sent_at - start);
     t->stall_s = 0;
     size_t V = (size_t)w->trainer->c.model.vocab;
-    memcpy(w->counts_sent[f] + 2 * V, w->trainer->input_counts, V * sizeof **w->counts_sent);
-    memcpy(w->counts_sent[f] + 3 * V, w->trainer->target_counts, V * sizeof **w->counts_sent);
-    t->tokens = w->all_tokens - w->tokens_base[f];
+    memcpy(k->counts.in_sent, w->trainer->input_counts, V * sizeof *k->counts.in_sent);
+    memcpy(k->counts.out_sent, w->trainer->target_counts, V * sizeof *k->counts.out_sent);
+    t->tokens = w->all_tokens - k->tokens_base;
     t->tokens_at_send = w->all_tokens;
-    t->steps = (uint32_t)(w->step - w->steps_base[f]);
+    t->steps = (uint32_t)(w->step - k->steps_base);
     t->missed = g->missed; // they count for the update that carries what was learned in them
     g->missed = 0;
     g->in_flight = true;
@@ -291,16 +298,17 @@ static bool drop_rejected(struct agent_worker *w, int32_t f) {
 // on top of it still counts. What a former life had sent may have more behind it than this one has seen.
 static void settle_counts(struct agent_worker *w, int32_t f) {
     const struct agent_travel *t = &w->travel[f];
+    struct worker_fragment *k = &w->kept[f];
     bool listed = false;
     for (uint32_t i = 0; i < t->n; i++) {
-        w->tokens_base[f] += t->parts[i].mine ? t->parts[i].tokens : 0;
+        k->tokens_base += t->parts[i].mine ? t->parts[i].tokens : 0;
         listed |= t->parts[i].mine;
     }
-    if (!listed || w->tokens_base[f] > t->tokens_at_send) // refused
-        w->tokens_base[f] = t->tokens_at_send;
-    w->steps_base[f] = w->frags[f].send_step;
-    if (listed && t->cursor < w->steps_base[f])
-        w->steps_base[f] = t->cursor;
+    if (!listed || k->tokens_base > t->tokens_at_send) // refused
+        k->tokens_base = t->tokens_at_send;
+    k->steps_base = w->frags[f].send_step;
+    if (listed && t->cursor < k->steps_base)
+        k->steps_base = t->cursor;
 }
 
 // Of this cluster's update in a round, 0 to 1.
@@ -314,8 +322,8 @@ static double own_share(const struct agent_travel *t) {
     return all > 0 ? own / all : 0;
 }
 
-static enum neb_status
-flip_for_test(const struct agent_worker *w) { // a bit of the memory falls over
+// a bit of the memory falls over
+static enum neb_status flip_for_test(const struct agent_worker *w) {
     char point[64];
     struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
     snprintf(point, sizeof point, "worker.flip.%s", w->job.clusters[w->cluster].name);
@@ -332,7 +340,7 @@ static void say_round(struct agent_worker *w, int32_t f, neb_ns start) {
     const struct agent_travel *t = &w->travel[f];
     const char *rung = inter_rung_codec((enum inter_rung)t->codec);
     char hex[33], codec[32];
-    digest_hex(&w->last_digest[f], hex);
+    digest_hex(&w->kept[f].last_digest, hex);
     cmp_codec_name(t->missed > (uint32_t)w->job.sync.merge_after ? &w->merge_codec : &w->codec,
                    codec, sizeof codec);
     if (rung)
@@ -355,6 +363,7 @@ static void say_round(struct agent_worker *w, int32_t f, neb_ns start) {
 enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
     struct agent_fragment *g = &w->frags[f];
     struct agent_travel *t = &w->travel[f];
+    struct worker_fragment *k = &w->kept[f];
     struct inter_outer_round r = {t->parts, t->n, t->eta, t->mu, t->merge, t->all_final, &t->seeds};
     neb_ns start = neb_now();
     size_t V = (size_t)w->trainer->c.model.vocab;
@@ -368,7 +377,8 @@ enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
         t->mine = false; // what a former life of this cluster had sent
     if (t->mine) {       // otherwise tokens and row counts carry over, as the residual does
         settle_counts(w, f);
-        memcpy(w->counts_sent[f], w->counts_sent[f] + 2 * V, 2 * V * sizeof **w->counts_sent);
+        memcpy(k->counts.in_base, k->counts.in_sent, V * sizeof *k->counts.in_base);
+        memcpy(k->counts.out_base, k->counts.out_sent, V * sizeof *k->counts.out_base);
     }
     NEB_TRY(flip_for_test(w));
     say_round(w, f, start);
@@ -378,9 +388,9 @@ enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
     else if (g->in_flight &&
              !t->mine) // late: the next update carries it all, and all that was missed
         g->missed += t->missed + 1;
-    else if (g->in_flight && t->again && w->tokens_base[f] < t->tokens_at_send)
-        g->missed +=
-            t->missed; // the attempt of before the outage was voted for: what was missed comes with the next update
+    // the attempt of before the outage was voted for: what was missed comes with the next update
+    else if (g->in_flight && t->again && k->tokens_base < t->tokens_at_send)
+        g->missed += t->missed;
     g->in_flight = g->arrived = t->here = t->rejected = t->taken_over = false;
     g->round++;
     g->merged_step = w->step;

@@ -231,7 +231,7 @@ static enum neb_status take_values(struct cmp_check *c) {
 }
 
 // What a stream that has come so far (bytes of it) adds.
-static enum neb_status take(struct cmp_check *c, size_t bytes) {
+static enum neb_status take_stream(struct cmp_check *c, size_t bytes) {
     bool whole = bytes == c->into->len;
     switch (c->h.codec.id) {
     case CMP_FP32: return take_floats(c, bytes);
@@ -370,7 +370,7 @@ static enum neb_status end_nibbles(struct cmp_check *c) {
     c->into = to;
     c->nibbles = false;
     NEB_TRY(cmp_frame_join(to->p, c->low.p, c->high.p, c->n));
-    return take(c, c->n);
+    return take_stream(c, c->n);
 }
 
 static enum neb_status on_stream(struct cmp_check *c) {
@@ -495,7 +495,7 @@ static enum neb_status feed_some(struct cmp_check *c, const uint8_t *p, size_t n
         c->left -= *used;
         NEB_TRY(body(c, p, *used));
         if (c->state == BODY && !c->nibbles)
-            NEB_TRY(take(c, c->out.pos));
+            NEB_TRY(take_stream(c, c->out.pos));
         return c->left ? NEB_OK : end_body(c);
     }
     *used = c->want - c->have < n ? c->want - c->have : n;
@@ -508,7 +508,7 @@ static enum neb_status feed_some(struct cmp_check *c, const uint8_t *p, size_t n
 static enum neb_status skip_empty(struct cmp_check *c) {
     while (c->state == BODY && c->left == 0) {
         if (!c->nibbles)
-            NEB_TRY(take(c, c->out.pos));
+            NEB_TRY(take_stream(c, c->out.pos));
         NEB_TRY(end_body(c));
     }
     return NEB_OK;

@@ -70,8 +70,8 @@ void cmp_blocks_read(const struct cmp_frame *h, const struct neb_buf stream[2], 
 NEB_MUST_CHECK enum neb_status cmp_topk_encode(struct cmp_work *w, struct cmp_frame *h,
                                                const struct cmp_source *from, size_t n);
 
-size_t cmp_frame_chunk_k(const struct cmp_codec *c,
-                         size_t len);                          // entries of a chunk of len elements
+// entries of a chunk of len elements
+size_t cmp_frame_chunk_k(const struct cmp_codec *c, size_t len);
 size_t cmp_frame_entries(const struct cmp_codec *c, size_t n); // of all chunks
 struct cmp_topk { // while the chunks of a frame are put, one after the other
     double sum[CMP_MAGS];

@@ -290,8 +290,9 @@ void cmp_shapes_hash(const struct cmp_unit_shape *shapes, uint32_t n,
     neb_buf_free(&b);
 }
 
-static enum neb_status check(struct cmp_work *w, const uint8_t *p, size_t len,
-                             uint64_t elements_max, bool sketch, struct cmp_update_stats *out) {
+static enum neb_status check_frames(struct cmp_work *w, const uint8_t *p, size_t len,
+                                    uint64_t elements_max, bool sketch,
+                                    struct cmp_update_stats *out) {
     *out = (struct cmp_update_stats){0};
     if (!w->check)
         NEB_TRY(cmp_check_create(&w->check));
@@ -304,15 +305,10 @@ static enum neb_status check(struct cmp_work *w, const uint8_t *p, size_t len,
 
 enum neb_status cmp_update_check_max(struct cmp_work *w, const uint8_t *p, size_t len,
                                      uint64_t elements_max, struct cmp_update_stats *out) {
-    return check(w, p, len, elements_max, false, out);
+    return check_frames(w, p, len, elements_max, false, out);
 }
 
 enum neb_status cmp_update_check_sketch(struct cmp_work *w, const uint8_t *p, size_t len,
                                         uint64_t elements_max, struct cmp_update_stats *out) {
-    return check(w, p, len, elements_max, true, out);
-}
-
-enum neb_status cmp_update_check(struct cmp_work *w, const uint8_t *p, size_t len,
-                                 struct cmp_update_stats *out) {
-    return cmp_update_check_max(w, p, len, UINT64_MAX, out);
+    return check_frames(w, p, len, elements_max, true, out);
 }

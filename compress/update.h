@@ -81,10 +81,8 @@ struct cmp_update_stats {
 };
 // Checks an update without knowing the model: structure, frames, finiteness, norm. What an agent does before a commit, here
 // with all bytes at once; compress/check.h takes them as they come. NEB_ERR_FORMAT: what of it is wrong is logged.
-NEB_MUST_CHECK enum neb_status cmp_update_check(struct cmp_work *w, const uint8_t *p, size_t len,
-                                                struct cmp_update_stats *out);
-// The same with a bound on all elements together, which is checked on each unit's header before it is unpacked: a few
-// kilobytes can claim, and cost, billions of elements. Callers who know the job's trainable parameters should use this.
+// elements_max: bound on all elements together, which is checked on each unit's header before it is unpacked: a few
+// kilobytes can claim, and cost, billions of elements.
 NEB_MUST_CHECK enum neb_status cmp_update_check_max(struct cmp_work *w, const uint8_t *p,
                                                     size_t len, uint64_t elements_max,
                                                     struct cmp_update_stats *out);

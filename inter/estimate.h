@@ -50,8 +50,9 @@ struct inter_estimate { // all zero: nothing known yet
         double rate, full; // largest of all samples; of those that filled the path, 0: none
     } slots[INTER_ESTIMATE_SLOTS];
     double peak_bps; // the most that it was in the last hour
-    neb_ns peak_at, fell_at,
-        anew_at; // when; since when it is less than half of that (0: it is not); inter_estimate_anew
+    neb_ns peak_at;  // when
+    neb_ns fell_at;  // since when it is less than half of that (0: it is not)
+    neb_ns anew_at;  // inter_estimate_anew
 };
 
 struct inter_sent { // what is remembered of a chunk when it leaves

@@ -10,7 +10,7 @@
 enum {
     INTER_LEDGER_VERSION = 5, // of the tables; PRAGMA user_version
     // blobs that arrive at once: one of each member and fragment of as many jobs as a node has open
-    INTER_PARTS_MAX = 8 * INTER_FRAGMENTS_MAX * INTER_MEMBERS_MAX,
+    INTER_LEDGER_ARRIVING_MAX = 8 * INTER_FRAGMENTS_MAX * INTER_MEMBERS_MAX,
 };
 
 struct inter_part {    // an arriving blob

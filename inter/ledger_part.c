@@ -172,13 +172,13 @@ static enum neb_status open_file(struct inter_ledger *l, struct inter_part *p, c
 }
 
 // A place for one more; NULL: none is left, or no memory.
-static struct inter_part *place(struct inter_ledger *l) {
+static struct inter_part *free_place(struct inter_ledger *l) {
     for (size_t i = 0; i < l->n_parts; i++)
         if (!l->parts[i].open)
             return &l->parts[i];
     size_t n = l->n_parts ? 2 * l->n_parts : 64;
     struct inter_part *all =
-        l->n_parts < INTER_PARTS_MAX ? realloc(l->parts, n * sizeof *all) : NULL;
+        l->n_parts < INTER_LEDGER_ARRIVING_MAX ? realloc(l->parts, n * sizeof *all) : NULL;
     if (!all)
         return NULL;
     memset(all + l->n_parts, 0, (n - l->n_parts) * sizeof *all);
@@ -211,7 +211,7 @@ enum neb_status inter_ledger_part_open(struct inter_ledger *l, const struct inte
         return NEB_OK;
     }
     NEB_TRY(discard_former(l, &m->key));
-    if (!(p = place(l)))
+    if (!(p = free_place(l)))
         return neb_fail(NEB_ERR_LIMIT, "ledger %s: no room for one more of %zu blobs that arrive",
                         l->dir, l->n_parts);
     NEB_TRY(inter_blob_make_room(l, m->bytes));

@@ -14,10 +14,8 @@
 #include <unistd.h>
 
 static const neb_ns guard_every = 100 * NEB_MS;
-enum {
-    FRAMING = 128,
-    FIRST = 4096
-}; // at least what ZMTP and CURVE add to a message, and to a connection
+// at least what ZMTP and CURVE add to a message, and to a connection
+enum { FRAMING = 128, FIRST = 4096 };
 
 static bool is_named(const struct inter_link *l, int zmq_fd) {
     for (uint32_t i = 0; i < l->n_peers; i++)

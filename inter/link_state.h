@@ -100,11 +100,11 @@ struct peer {
     bool self, revoked, up;
     struct set s[SETS];
     neb_ns dial_at, since, rtt, clock_offset;
-    struct inter_stripes stripes; // this side sends on the first of them
-    uint32_t asked, told;         // connections that the peer wants; that it was asked for
-    uint64_t bulk_acked;          // since the last look at the stripes
-    uint64_t message_bytes,
-        payload_bytes;              // handed over by the caller; of these the second parts on bulk
+    struct inter_stripes stripes;   // this side sends on the first of them
+    uint32_t asked, told;           // connections that the peer wants; that it was asked for
+    uint64_t bulk_acked;            // since the last look at the stripes
+    uint64_t message_bytes;         // handed over by the caller
+    uint64_t payload_bytes;         // of these the second parts on bulk
     struct inter_tcp_counts closed; // of connections that are gone
     uint64_t connects, refused, dropped, recycled;
     uint64_t held, cut; // bytes that came and are unread; connections that were cut for it
@@ -139,10 +139,10 @@ struct inter_link {
 
 // link_open.c
 void link_conn_dial(struct inter_link *l, struct peer *p, uint32_t index);
-void link_conn_watch(struct inter_link *l, struct peer *p, struct conn *c,
-                     int zmq_fd); // keeps a duplicate
-void link_conn_close(struct inter_link *l, struct peer *p,
-                     struct conn *c);                        // its final byte count is kept
+// keeps a duplicate
+void link_conn_watch(struct inter_link *l, struct peer *p, struct conn *c, int zmq_fd);
+// its final byte count is kept
+void link_conn_close(struct inter_link *l, struct peer *p, struct conn *c);
 void link_conn_settle(struct inter_link *l, struct conn *c); // charges what it has sent
 struct inter_tcp_counts link_conn_counts(const struct conn *c);
 void link_counts_add(struct inter_tcp_counts *a, struct inter_tcp_counts b);
@@ -166,8 +166,8 @@ bool link_send_hello(struct inter_link *l, struct conn *c, uint8_t type, uint64_
                      uint8_t index);
 bool link_send_time(struct inter_link *l, struct conn *c, uint8_t type, uint64_t t);
 void link_send_pong(struct inter_link *l, struct set *s, uint64_t t);
-struct set *link_active(const struct inter_link *l,
-                        struct peer *p);       // the set to send on; NULL: none is up
+// the set to send on; NULL: none is up
+struct set *link_active(const struct inter_link *l, struct peer *p);
 uint64_t link_set_queued(const struct set *s); // sent and not acknowledged
 
 // link_receive.c

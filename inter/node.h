@@ -82,10 +82,10 @@ struct inter_job_config {
     // of one inner step; of the job: a member's weight is not taken beyond them. 0: not known
     uint64_t step_tokens, steps;
     float eta, mu;
-    float pace
-        [INTER_PACE]; // the learning rate over the job's steps (inter_reach); all zero: not known
-    struct inter_tune_config
-        tune; // of every member; where it is off, its start values are all plans
+    // the learning rate over the job's steps (inter_reach); all zero: not known
+    float pace[INTER_PACE];
+    // of every member; where it is off, its start values are all plans
+    struct inter_tune_config tune;
     // gate profile `private`: only sums of enough members may be read (security/secure_sum.h)
     bool masked;
     bool robust; // gate profile: norms are clipped to their median (inter/robust.h)
@@ -212,9 +212,9 @@ NEB_MUST_CHECK enum neb_status inter_node_restore_manifest(struct inter_node *n,
                                                            const struct inter_manifest *m,
                                                            enum inter_holding h,
                                                            const struct inter_bitmap *got);
-// norm: L2 of the decoded update, 0: not known.
 // Of this node's own update: its gate would refuse it. It then votes for a record that does.
 void inter_node_own_bad(struct inter_node *n, const struct inter_key *k);
+// norm: L2 of the decoded update, 0: not known.
 void inter_node_restore_norm(struct inter_node *n, const struct inter_key *k, float norm);
 void inter_node_restore_vote(struct inter_node *n, const struct inter_record *r);
 void inter_node_restore_evidence(struct inter_node *n, const struct inter_evidence *e);

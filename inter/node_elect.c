@@ -263,69 +263,100 @@ static void lead(struct step *s, struct job *j) {
         node_try_propose(s, j, &j->fragments[f]);
 }
 
-void node_on_promise(struct step *s, struct neb_rd *r) {
-    uint8_t id[INTER_ID_BYTES];
-    struct inter_record vote;
-    neb_rd_copy(r, id, sizeof id);
-    uint8_t kind = neb_rd_u8(r);
-    uint32_t term = neb_rd_u32(r);
-    uint64_t epoch = neb_rd_u64(r);
-    uint32_t f = neb_rd_u32(r), round = neb_rd_u32(r);
+// A PROMISE: what a member has accepted in one fragment, and that it accepts nothing older than `term` there any more.
+struct promised {
+    uint8_t job[INTER_ID_BYTES];
+    uint8_t kind; // enum promise_kind
+    uint32_t f;
+    struct inter_promise p;   // but for what is the vote's and the sender's
+    struct inter_record vote; // where p.voted
+};
+
+static bool promise_get(struct neb_rd *r, struct promised *x) {
+    struct inter_promise *p = &x->p;
+    neb_rd_copy(r, x->job, sizeof x->job);
+    x->kind = neb_rd_u8(r);
+    *p = (struct inter_promise){.term = neb_rd_u32(r)};
+    p->epoch = neb_rd_u64(r);
+    x->f = neb_rd_u32(r);
+    p->round = neb_rd_u32(r);
     uint8_t voted = neb_rd_u8(r);
-    struct inter_promise p = {.term = term, .epoch = epoch, .round = round, .voted = voted};
-    if (voted > 1 || kind > PROMISE_RECOVERY || (voted && !inter_record_get(r, &vote)))
+    p->voted = voted;
+    if (voted > 1 || x->kind > PROMISE_RECOVERY || (voted && !inter_record_get(r, &x->vote)))
         r->bad = true;
-    neb_rd_copy(r, p.sig, sizeof p.sig);
-    if (!neb_rd_done(r)) {
-        node_fault(s, INTER_FAULT_MALFORMED);
+    neb_rd_copy(r, p->sig, sizeof p->sig);
+    return neb_rd_done(r);
+}
+
+// Of member m. False: its vote is of something else, proves nothing, or its signature does not fit.
+static bool promise_check(struct step *s, const struct job *j, const struct fragment *g, uint8_t m,
+                          struct promised *x, struct inter_record *asked) {
+    const struct inter_record *vote = &x->vote;
+    struct inter_promise *p = &x->p;
+    *asked = (struct inter_record){.fragment = x->f, .term = p->term};
+    memcpy(asked->job, x->job, sizeof asked->job);
+    p->member = m;
+    if (p->voted) {
+        p->vote_term = vote->term;
+        inter_record_hash(vote, p->vote_hash);
+    }
+    if (p->voted && (vote->fragment != x->f || vote->round != p->round ||
+                     memcmp(vote->job, x->job, sizeof x->job) || vote->term > p->term ||
+                     !node_verify_record(s->n, j, vote) || !node_justified(s->n, j, vote) ||
+                     (p->round == g->round && !node_follows(j, g, vote))))
+        return false;
+    if (!node_promise_fits(s->n, j, asked, p))
+        return false;
+    asked->n_promises = 1;
+    asked->promises[0] = *p;
+    return true;
+}
+
+// Once a majority has told of all fragments this member leads. Of a recovery the tick sees when all have told.
+static void promise_count(struct step *s, struct job *j, struct fragment *g, uint8_t m,
+                          const struct promised *x) {
+    const struct inter_promise *p = &x->p;
+    merge(g, p->round, p->voted ? &x->vote : NULL);
+    j->members[m].told |= 1ull << x->f;
+    if (x->kind == PROMISE_RECOVERY) {
+        j->recovered_term = p->term > j->recovered_term ? p->term : j->recovered_term;
         return;
     }
-    struct job *j = node_find_job(s->n, id);
-    struct fragment *g = node_find_fragment(j, f);
-    int m = j ? node_member(j, s->from) : -1;
-    if (!g || m < 0 || j->liars >> m & 1)
-        return;
-    struct inter_record asked = {.fragment = f, .term = term};
-    memcpy(asked.job, id, sizeof asked.job);
-    p.member = (uint8_t)m;
-    if (voted) {
-        p.vote_term = vote.term;
-        inter_record_hash(&vote, p.vote_hash);
-    }
-    if ((voted &&
-         (vote.fragment != f || vote.round != round || memcmp(vote.job, id, sizeof id) ||
-          vote.term > term || !node_verify_record(s->n, j, &vote) ||
-          !node_justified(s->n, j, &vote) || (round == g->round && !node_follows(j, g, &vote)))) ||
-        !node_promise_fits(s->n, j, &asked, &p)) {
-        node_fault(s, INTER_FAULT_DENIED);
-        return;
-    }
-    asked.n_promises = 1;
-    asked.promises[0] = p;
-    if (voted)
-        node_compare_vote(s, j, g, &vote);
-    node_compare_vote(s, j, g, &asked);
-    if (j->liars >> m & 1)
-        return;
-    if (kind == PROMISE_RECOVERY
-            ? !j->recovers || j->standing.joined
-            : !j->asks || term != j->standing.term || !node_vote_counts(j, (uint8_t)m, epoch))
-        return;
-    merge(g, round, voted ? &vote : NULL);
-    if (kind == PROMISE_TERM) {
-        g->promises[m] = p;
-        g->promised |= (uint16_t)BIT(m);
-    }
-    j->members[m].told |= 1ull << f;
-    if (kind == PROMISE_RECOVERY) {
-        j->recovered_term = term > j->recovered_term ? term : j->recovered_term;
-        return; // the tick sees when all have told
-    }
+    g->promises[m] = *p;
+    g->promised |= (uint16_t)BIT(m);
     uint32_t votes = 0;
     for (uint8_t k = 0; k < j->c.n_members; k++)
         votes |= told_all(j, k) ? BIT(k) : 0;
     if (node_majority(j, votes))
         lead(s, j);
+}
+
+void node_on_promise(struct step *s, struct neb_rd *r) {
+    struct promised x;
+    struct inter_record asked;
+    if (!promise_get(r, &x)) {
+        node_fault(s, INTER_FAULT_MALFORMED);
+        return;
+    }
+    struct job *j = node_find_job(s->n, x.job);
+    struct fragment *g = node_find_fragment(j, x.f);
+    int m = j ? node_member(j, s->from) : -1;
+    if (!g || m < 0 || j->liars >> m & 1)
+        return;
+    if (!promise_check(s, j, g, (uint8_t)m, &x, &asked)) {
+        node_fault(s, INTER_FAULT_DENIED);
+        return;
+    }
+    if (x.p.voted)
+        node_compare_vote(s, j, g, &x.vote);
+    node_compare_vote(s, j, g, &asked);
+    if (j->liars >> m & 1)
+        return;
+    bool wanted = x.kind == PROMISE_RECOVERY ? j->recovers && !j->standing.joined
+                                             : j->asks && x.p.term == j->standing.term &&
+                                                   node_vote_counts(j, (uint8_t)m, x.p.epoch);
+    if (wanted)
+        promise_count(s, j, g, (uint8_t)m, &x);
 }
 
 // ---- joining, and asking for a term ---------------------------------------------------------------------------

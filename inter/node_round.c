@@ -208,9 +208,8 @@ void node_on_pull(struct step *s, struct neb_rd *r) {
         return;
     if (round < g->round)
         node_answer_old(s, j, round, f);
-    else if (
-        round ==
-        g->round) // it has just opened the job or come back: what was said before is lost on it
+    else if (round == g->round)
+        // it has just opened the job or come back: what was said before is lost on it
         node_repeat(s, j, g, (uint8_t)m);
 }
 
@@ -464,8 +463,8 @@ static uint16_t choose(struct step *s, const struct job *j, struct fragment *g) 
     return (complete && !returns_alone(s, j, g, ready)) || late ? ready : 0;
 }
 
-static void fill(const struct step *s, struct inter_record *r, const struct job *j,
-                 struct fragment *g, uint16_t chosen) {
+static void fill_record(const struct step *s, struct inter_record *r, const struct job *j,
+                        struct fragment *g, uint16_t chosen) {
     *r = (struct inter_record){.round = g->round,
                                .fragment = node_index(j, g),
                                .eta = j->c.eta,
@@ -525,7 +524,7 @@ void node_try_propose(struct step *s, struct job *j, struct fragment *g) {
         uint16_t chosen = j->judges ? choose(s, j, g) : 0;
         if (!chosen)
             return;
-        fill(s, &r, j, g, chosen);
+        fill_record(s, &r, j, g, chosen);
     }
     r.term = j->standing.term;
     r.leader = j->c.self;

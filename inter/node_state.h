@@ -33,16 +33,18 @@ enum { HEAD_BYTES = 16, HEADS = 16 };
 
 #define BIT(m) (1u << (m))
 
-static const neb_ns beat_every = NEB_S,
-                    fresh_for = 5 * NEB_S, // a member heard within this is live
-    repeat_after = 2 * NEB_S,              // what is open is said again
-    chunk_timeout =
-        10 * NEB_S, // of a chunk in flight on a link that stays up, beyond four round trips
-    want_soon = 300 * NEB_MS, want_late = 6 * NEB_S, // no progress from a source: ask (another) one
-    serve_idle = 120 * NEB_S,                        // a transfer that nobody takes is dropped
-    leader_silent = 4 * NEB_S, stagger = NEB_S,      // when to ask for a term
-    leader_sticky = 3 * NEB_S,    // who has just heard the leader promises nothing
-    parted_patience = 10 * NEB_S; // for the record in which two histories differ first
+static const neb_ns beat_every = NEB_S;
+static const neb_ns fresh_for = 5 * NEB_S;    // a member heard within this is live
+static const neb_ns repeat_after = 2 * NEB_S; // what is open is said again
+// of a chunk in flight on a link that stays up, beyond four round trips
+static const neb_ns chunk_timeout = 10 * NEB_S;
+// no progress from a source: ask (another) one
+static const neb_ns want_soon = 300 * NEB_MS, want_late = 6 * NEB_S;
+static const neb_ns serve_idle = 120 * NEB_S; // a transfer that nobody takes is dropped
+static const neb_ns leader_silent = 4 * NEB_S, stagger = NEB_S; // when to ask for a term
+static const neb_ns leader_sticky = 3 * NEB_S; // who has just heard the leader promises nothing
+// for the record in which two histories differ first
+static const neb_ns parted_patience = 10 * NEB_S;
 
 struct slot {      // one member's update in the open round
     bool known;    // manifest is here, and durable
@@ -308,11 +310,8 @@ void node_clear_round(struct job *j, struct fragment *g);
 void node_vote(struct step *s, struct job *j, struct fragment *g, const struct inter_record *r);
 bool node_verify_record(struct inter_node *n, const struct job *j, const struct inter_record *r);
 // node_check.c
-enum node_judgement {
-    NODE_FAIR,
-    NODE_UNFAIR,
-    NODE_UNKNOWN
-}; // UNKNOWN: not before its bytes are here
+// UNKNOWN: not before its bytes are here
+enum node_judgement { NODE_FAIR, NODE_UNFAIR, NODE_UNKNOWN };
 // Whether a record is what those before it ask for.
 bool node_follows(const struct job *j, const struct fragment *g, const struct inter_record *r);
 // Of a proposal in the open round; given: (n) manifests that came with it, which fit.

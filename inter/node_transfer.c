@@ -236,9 +236,9 @@ static struct slot *chunk_slot(struct step *s, struct job *j, const struct inter
     if (same && !t->whole && t->got.bits)
         return t;
     node_fault(s, INTER_FAULT_REPLAY);
+    // not wanted: it need not come again and take the newer one's room
     if (now && !same)
-        say_ack(s, j, k, chunk,
-                from); // not wanted: it need not come again and take the newer one's room
+        say_ack(s, j, k, chunk, from);
     if (same && t->whole)
         node_say_state(s, j, t, from); // it has missed that all is here
     return NULL;

@@ -123,8 +123,8 @@ struct inter_outer_round {
     size_t n;
     float eta, mu;
     bool merge; // merge round: η 1, μ 0, v 0
-    bool
-        last; // of the fragment: inter_outer_finish follows; read by who calls, not by inter_outer_apply
+    // of the fragment: inter_outer_finish follows; read by who calls, not by inter_outer_apply
+    bool last;
     const struct sec_sum_seeds *seeds; // of masked parts
 };
 // Applies a commit to fragment f. On an error nothing has changed: NEB_ERR_FORMAT for updates, weights or seeds that do not fit,

@@ -114,14 +114,14 @@ void outer_merge_strip(const struct inter_outer *o, const struct outer_fragment 
     float *mine = s->u.theta_m + at, *theta = o->theta + s->at + at, *sent = o->sent + s->at + at,
           *u = o->u + s->at + at;
     if (g->in_flight && o->c.blend > 0) {
-        kern_exact_pseudo_gradient(u, sent, mine, 1,
-                                   n); // the progress since the send is still to be sent,
+        // the progress since the send is still to be sent,
+        kern_exact_pseudo_gradient(u, sent, mine, 1, n);
         memcpy(sent, mine, n * sizeof(float));
         kern_exact_add_scaled(sent, theta, -1, n);
         memcpy(mine, theta, n * sizeof(float));
         kern_exact_add_scaled(mine, sent, o->c.blend, n);
-        kern_exact_pseudo_gradient(u, mine, theta, 1,
-                                   n); // what θ_m keeps of others' or its own sent is not
+        // what θ_m keeps of others' or its own sent is not
+        kern_exact_pseudo_gradient(u, mine, theta, 1, n);
         return;
     }
     kern_exact_rebase(mine, theta, sent, n);

@@ -34,7 +34,7 @@ void outer_device_destroy(struct outer_device **dp) {
     *dp = NULL;
 }
 
-static enum neb_status room(struct outer_device *d, size_t n, float **out) {
+static enum neb_status allocate_floats(struct outer_device *d, size_t n, float **out) {
     void *p = NULL;
     NEB_TRY(ops(d)->alloc(d->D, (n ? n : 1) * sizeof(float), &p));
     *out = p;
@@ -53,9 +53,9 @@ static enum neb_status allocate(struct inter_outer *o, struct outer_device *d) {
         rows = s->u.rows > rows ? s->u.rows : rows;
     }
     for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
-        NEB_TRY(room(d, o->n, whole[i]));
-    NEB_TRY(room(d, most, &d->part));
-    NEB_TRY(room(d, rows, &d->weights));
+        NEB_TRY(allocate_floats(d, o->n, whole[i]));
+    NEB_TRY(allocate_floats(d, most, &d->part));
+    NEB_TRY(allocate_floats(d, rows, &d->weights));
     NEB_TRY(ops(d)->alloc(d->D, ((size_t)o->n_units + 1) * sizeof *d->digests, &p));
     d->digests = p;
     return cmp_device_create(d->D, &d->codec);

@@ -18,10 +18,10 @@ struct outer_slot { // one unit
     size_t strip;
     float *acc, *part; // (strip) scratch of apply: weighted sum, one decoded update
     float *mean;       // (n) profile `robust`: the trimmed mean; on an accelerator: scratch
-    struct cmp_reader
-        *readers[INTER_PARTS_MAX]; // of the updates being applied, as many as there ever were
-    float *weights;                // (parts, rows)
-    uint32_t *row_counts;          // (parts, rows)
+    // of the updates being applied, as many as there ever were
+    struct cmp_reader *readers[INTER_PARTS_MAX];
+    float *weights;       // (parts, rows)
+    uint32_t *row_counts; // (parts, rows)
     struct cmp_update_unit views[INTER_PARTS_MAX];
     enum neb_status st;
     struct kern_digest digest;
@@ -99,10 +99,10 @@ void outer_device_destroy(struct outer_device **d);
 NEB_MUST_CHECK enum neb_status outer_device_encode(struct inter_outer *o, int32_t f,
                                                    const struct cmp_codec *codec,
                                                    inter_outer_counts *counts, void *user);
-NEB_MUST_CHECK enum neb_status
-outer_device_sum(struct outer_apply *j); // may fail: nothing has changed
-NEB_MUST_CHECK enum neb_status
-outer_device_settle(struct outer_apply *j); // only the device can fail
+// may fail: nothing has changed
+NEB_MUST_CHECK enum neb_status outer_device_sum(struct outer_apply *j);
+// only the device can fail
+NEB_MUST_CHECK enum neb_status outer_device_settle(struct outer_apply *j);
 void outer_device_skip(struct inter_outer *o, int32_t f);
 void outer_device_finish(struct inter_outer *o, int32_t f);
 void outer_device_reject(struct inter_outer *o, int32_t f);

@@ -48,8 +48,8 @@ struct inter_bucket {
 };
 void inter_bucket_set(struct inter_bucket *b, neb_ns now, uint64_t bps); // a change keeps the debt
 bool inter_bucket_ready(struct inter_bucket *b, neb_ns now);
-void inter_bucket_take(struct inter_bucket *b,
-                       uint64_t bytes);                 // debt grows, whether it was ready or not
+// debt grows, whether it was ready or not
+void inter_bucket_take(struct inter_bucket *b, uint64_t bytes);
 neb_ns inter_bucket_when(const struct inter_bucket *b); // from when it is out of debt
 
 struct inter_meter {  // of one connection

@@ -170,8 +170,8 @@ struct inter_peer_stats {
     struct inter_link_stats link;
     struct inter_path_stats path;
 };
-uint64_t inter_service_refused(
-    const struct inter_service *s); // handshakes, of keys that are not on the list
+// handshakes, of keys that are not on the list
+uint64_t inter_service_refused(const struct inter_service *s);
 // NEB_ERR_INVALID: no such peer.
 NEB_MUST_CHECK enum neb_status inter_service_stats(struct inter_service *s, uint32_t peer,
                                                    struct inter_peer_stats *out);

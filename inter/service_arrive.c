@@ -22,7 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct service_arrival *find(struct inter_service *s, const struct inter_key *k) {
+static struct service_arrival *find_arrival(struct inter_service *s, const struct inter_key *k) {
     for (int i = 0; i < ARRIVALS_MAX; i++)
         if (s->arrivals[i].on && inter_key_equal(&s->arrivals[i].key, k))
             return &s->arrivals[i];
@@ -31,7 +31,7 @@ static struct service_arrival *find(struct inter_service *s, const struct inter_
 
 // Its own place, a free one, or that of the one that has waited longest.
 static struct service_arrival *place_for(struct inter_service *s, const struct inter_key *k) {
-    struct service_arrival *best = find(s, k);
+    struct service_arrival *best = find_arrival(s, k);
     if (best)
         return best;
     best = &s->arrivals[0];
@@ -88,7 +88,7 @@ static void read_back(struct inter_service *s, struct service_arrival *a) {
 
 void service_arrival_chunk(struct inter_service *s, const struct inter_key *k, uint64_t offset,
                            const uint8_t *p, size_t n) {
-    struct service_arrival *a = find(s, k);
+    struct service_arrival *a = find_arrival(s, k);
     if (!a)
         return;
     a->moved = ++s->arrivals_clock;
@@ -98,7 +98,7 @@ void service_arrival_chunk(struct inter_service *s, const struct inter_key *k, u
 }
 
 bool service_arrival_whole(struct inter_service *s, const struct inter_manifest *m) {
-    struct service_arrival *a = find(s, &m->key);
+    struct service_arrival *a = find_arrival(s, &m->key);
     if (!a)
         return false;
     read_back(s, a); // all of an earlier run
@@ -111,7 +111,7 @@ bool service_arrival_whole(struct inter_service *s, const struct inter_manifest 
 
 bool service_arrival_verdict(struct inter_service *s, const struct inter_manifest *m,
                              enum neb_status *st, struct cmp_update_stats *stats) {
-    struct service_arrival *a = find(s, &m->key);
+    struct service_arrival *a = find_arrival(s, &m->key);
     if (!a || !a->numbers || a->at != m->bytes || memcmp(a->digest, m->sha256, sizeof a->digest))
         return false;
     *st = cmp_check_end(a->check, stats);
@@ -119,7 +119,7 @@ bool service_arrival_verdict(struct inter_service *s, const struct inter_manifes
 }
 
 void service_arrival_end(struct inter_service *s, const struct inter_key *k) {
-    struct service_arrival *a = find(s, k);
+    struct service_arrival *a = find_arrival(s, k);
     if (a)
         a->on = false;
 }

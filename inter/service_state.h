@@ -59,8 +59,8 @@ struct inter_service {
     struct inter_streams *streams;
     struct inter_actions actions;
     struct pending *pending;
-    struct inter_record
-        read_record; // the answer to INTER_ACT_READ_COMMIT, of which one is under way
+    // the answer to INTER_ACT_READ_COMMIT, of which one is under way
+    struct inter_record read_record;
     size_t n_pending, cap_pending;
     struct cmp_work *gate;
     struct service_arrival arrivals[ARRIVALS_MAX];
@@ -86,8 +86,8 @@ struct inter_service {
         neb_ns at;
         double left;
     } messages[SEC_MEMBERS_MAX];
-    struct service_shape
-        *shapes; // what updates of a fragment must hold, as this member's own worker said
+    // what updates of a fragment must hold, as this member's own worker said
+    struct service_shape *shapes;
     size_t n_shapes;
     enum neb_status st; // first fatal error
 };

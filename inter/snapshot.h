@@ -50,8 +50,8 @@ struct inter_snapshot_source { // what a holder gives: header, then the two rang
 struct sec_seal_key; // security/seal_key.h
 struct inter_snapshots_config {
     void *user;
-    const struct sec_seal_key
-        *seal; // borrowed; PATH.part is a file of chunks sealed for the job. NULL: in clear
+    // borrowed; PATH.part is a file of chunks sealed for the job. NULL: in clear
+    const struct sec_seal_key *seal;
     // The newest state of a job that can be given. NEB_ERR_NOT_FOUND (not logged): none. NEB_ERR_AGAIN: it is being looked for; asked
     // again at the next tick, and whoever wants it gets its answer then.
     enum neb_status (*open)(void *user, const uint8_t job[INTER_ID_BYTES],

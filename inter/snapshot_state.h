@@ -72,8 +72,8 @@ NEB_MUST_CHECK enum neb_status snapshot_say(struct inter_snapshots *s, uint32_t 
 void snapshot_fetch_end(struct fetch *f); // what is on disk stays
 struct fetch *snapshot_fetch_find(const struct inter_snapshots *s,
                                   const uint8_t job[INTER_ID_BYTES]);
-void snapshot_fetch_finish(struct inter_snapshots *s, struct fetch *f,
-                           enum neb_status st); // and tells who asked
+// and tells who asked
+void snapshot_fetch_finish(struct inter_snapshots *s, struct fetch *f, enum neb_status st);
 // Errors are of this member's disk.
 NEB_MUST_CHECK enum neb_status snapshot_on_offer(struct inter_snapshots *s, neb_ns now,
                                                  uint32_t peer, struct neb_rd *r,

@@ -37,9 +37,8 @@ enum {
     INTER_NAMELESS_MAX = 1024,
     INTER_NAMELESS_BYTES = 64 << 10, // that one of them may send
     INTER_NAMELESS_MS = 5000,        // that one of them may stay
-    INTER_PEER_SLACK_BYTES =
-        32
-        << 20, // held of one peer beyond what an honest one has unacknowledged: then its fullest connection is cut
+    // held of one peer beyond what an honest one has unacknowledged: then its fullest connection is cut
+    INTER_PEER_SLACK_BYTES = 32 << 20,
 };
 
 #endif

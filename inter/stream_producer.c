@@ -7,7 +7,7 @@ static const neb_ns patience_least = 20 * NEB_S, patience_most = 600 * NEB_S;
 static const double patience_margin = 3, unknown_bps = 256e3; // before anything was acknowledged
 enum { VAIN_MAX = 5 };
 
-static uint64_t room(const struct inter_stream *s) {
+static uint64_t room_limit(const struct inter_stream *s) {
     uint64_t most = s->applied + s->window_batches, disk = s->base + s->c.spool_batches;
     uint64_t left = s->c.spool_bytes > s->ring_bytes
                         ? (s->c.spool_bytes - s->ring_bytes) / s->c.batch_bytes
@@ -17,7 +17,7 @@ static uint64_t room(const struct inter_stream *s) {
 }
 
 void stream_say_room(struct inter_stream *s, bool always) {
-    uint64_t limit = room(s);
+    uint64_t limit = room_limit(s);
     if (!always && limit == s->room_said && s->durable == s->durable_said)
         return;
     struct inter_stream_action *a = stream_act(s, INTER_STREAM_ACT_ROOM);

@@ -89,13 +89,13 @@ static enum neb_status run(struct inter_spool *s, const char *what, const char *
     return st;
 }
 
-static enum neb_status begin(struct inter_spool *s) {
+static enum neb_status begin_transaction(struct inter_spool *s) {
     return sqlite3_exec(s->db, "BEGIN IMMEDIATE", NULL, NULL, NULL) == SQLITE_OK
                ? NEB_OK
                : db_fail(s, "begin a transaction");
 }
 
-static enum neb_status end(struct inter_spool *s, enum neb_status st) {
+static enum neb_status end_transaction(struct inter_spool *s, enum neb_status st) {
     if (st == NEB_OK && sqlite3_exec(s->db, "COMMIT", NULL, NULL, NULL) != SQLITE_OK)
         st = db_fail(s, "commit a transaction");
     if (st != NEB_OK && !sqlite3_get_autocommit(s->db))
@@ -125,14 +125,14 @@ enum neb_status inter_spool_put(struct inter_spool *s, const struct inter_stream
 
 enum neb_status inter_spool_drop(struct inter_spool *s, const struct inter_stream_key *k,
                                  uint64_t seq) {
-    NEB_TRY(begin(s));
+    NEB_TRY(begin_transaction(s));
     enum neb_status st =
         run(s, "drop batches", "DELETE FROM batch WHERE job=? AND stream=? AND seq<?", k->job,
             k->id, (int64_t)seq);
     if (st == NEB_OK)
         st = run(s, "store the base", "INSERT OR REPLACE INTO base(job, stream, seq) VALUES(?,?,?)",
                  k->job, k->id, (int64_t)seq);
-    return end(s, st);
+    return end_transaction(s, st);
 }
 
 enum neb_status inter_spool_get(struct inter_spool *s, const struct inter_stream_key *k,
@@ -183,9 +183,9 @@ enum neb_status inter_spool_restore(struct inter_spool *s, struct inter_stream *
 }
 
 enum neb_status inter_spool_forget(struct inter_spool *s, const uint8_t job[INTER_ID_BYTES]) {
-    NEB_TRY(begin(s));
+    NEB_TRY(begin_transaction(s));
     enum neb_status st = run(s, "forget a job", "DELETE FROM batch WHERE job=?", job, -1, -1);
     if (st == NEB_OK)
         st = run(s, "forget a job", "DELETE FROM base WHERE job=?", job, -1, -1);
-    return end(s, st);
+    return end_transaction(s, st);
 }

@@ -23,7 +23,8 @@ static bool same_key(const struct inter_stream_key *a, const struct inter_stream
     return a->id == b->id && !memcmp(a->job, b->job, sizeof a->job);
 }
 
-static struct inter_stream *find(const struct inter_streams *s, const struct inter_stream_key *k) {
+static struct inter_stream *find_stream(const struct inter_streams *s,
+                                        const struct inter_stream_key *k) {
     for (int i = 0; i < s->n; i++)
         if (same_key(&inter_stream_config_of(s->list[i])->key, k))
             return s->list[i];
@@ -209,7 +210,7 @@ static bool same_config(const struct inter_stream_config *a, const struct inter_
 }
 
 enum neb_status inter_streams_open(struct inter_streams *s, const struct inter_stream_config *c) {
-    struct inter_stream *t = find(s, &c->key);
+    struct inter_stream *t = find_stream(s, &c->key);
     if (t && same_config(inter_stream_config_of(t), c))
         return NEB_OK;
     if (t)
@@ -236,7 +237,7 @@ enum neb_status inter_streams_open(struct inter_streams *s, const struct inter_s
 
 static enum neb_status tell(struct inter_streams *s, const struct inter_stream_key *k,
                             const struct inter_stream_event *e) {
-    struct inter_stream *t = find(s, k);
+    struct inter_stream *t = find_stream(s, k);
     if (!t)
         return neb_fail(NEB_ERR_NOT_FOUND, "stream %u is not open", k->id);
     return step(s, t, e);
@@ -253,7 +254,7 @@ static void drop_stream(struct inter_streams *s, struct inter_stream *t) {
 
 enum neb_status inter_streams_put(struct inter_streams *s, const struct inter_stream_key *k,
                                   uint64_t seq, const void *p, size_t n) {
-    struct inter_stream *t = find(s, k);
+    struct inter_stream *t = find_stream(s, k);
     struct inter_stream_stats before, after;
     if (!t || inter_stream_config_of(t)->role != INTER_STREAM_PRODUCER)
         return neb_fail(NEB_ERR_NOT_FOUND, "stream %u is not open here to be written", k->id);
@@ -328,7 +329,7 @@ enum neb_status inter_streams_close(struct inter_streams *s, const uint8_t job[I
 
 bool inter_streams_stats(const struct inter_streams *s, const struct inter_stream_key *k,
                          struct inter_stream_stats *out) {
-    const struct inter_stream *t = find(s, k);
+    const struct inter_stream *t = find_stream(s, k);
     if (t)
         inter_stream_stats(t, out);
     return t != NULL;
@@ -337,7 +338,7 @@ bool inter_streams_stats(const struct inter_streams *s, const struct inter_strea
 enum neb_status inter_streams_message(struct inter_streams *s, uint32_t peer, bool bulk,
                                       const uint8_t *p, size_t n) {
     struct inter_stream_key k;
-    struct inter_stream *t = inter_stream_parse_key(p, n, &k) ? find(s, &k) : NULL;
+    struct inter_stream *t = inter_stream_parse_key(p, n, &k) ? find_stream(s, &k) : NULL;
     // not open here yet, or of a stranger to the stream
     if (!t || inter_stream_config_of(t)->peer != peer)
         return NEB_OK;

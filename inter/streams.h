@@ -7,8 +7,8 @@
 
 enum { INTER_STREAMS_MAX = 64 };
 
-struct
-    inter_stream_room { // what the producer's worker is told, after every put and whatever the consumer says
+// what the producer's worker is told, after every put and whatever the consumer says
+struct inter_stream_room {
     uint64_t limit;  // it may put batches below
     uint64_t stored; // all below are on disk
     // below these the consumer has them for good, has applied them, has them

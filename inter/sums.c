@@ -56,7 +56,7 @@ void inter_sums_destroy(struct inter_sums **sp) {
     *sp = NULL;
 }
 
-static struct sum *find(const struct inter_sums *s, uint32_t fragment, uint32_t round) {
+static struct sum *find_sum(const struct inter_sums *s, uint32_t fragment, uint32_t round) {
     for (size_t i = 0; i < s->n; i++)
         if (s->list[i]->fragment == fragment && s->list[i]->round == round)
             return s->list[i];
@@ -66,7 +66,8 @@ static struct sum *find(const struct inter_sums *s, uint32_t fragment, uint32_t 
 // ---- messages -------------------------------------------------------------------------------------------------
 
 // | type u8 | job 16 | fragment u32 | round u32 | SEEDS: count u8, count x (reveal, signature) |
-static void begin(struct inter_sums *s, enum message type, uint32_t fragment, uint32_t round) {
+static void begin_message(struct inter_sums *s, enum message type, uint32_t fragment,
+                          uint32_t round) {
     neb_buf_clear(&s->out);
     neb_buf_u8(&s->out, (uint8_t)type);
     neb_buf_add(&s->out, s->c.job, sizeof s->c.job);
@@ -75,7 +76,7 @@ static void begin(struct inter_sums *s, enum message type, uint32_t fragment, ui
 }
 
 static void put_seeds(struct inter_sums *s, const struct sum *x, uint16_t who) {
-    begin(s, SUMS_SEEDS, x->fragment, x->round);
+    begin_message(s, SUMS_SEEDS, x->fragment, x->round);
     neb_buf_u8(&s->out, (uint8_t)__builtin_popcount(who));
     for (uint8_t k = 0; k < s->c.n; k++)
         if (who >> k & 1) {
@@ -129,7 +130,7 @@ static void check_complete(struct inter_sums *s, struct sum *x) {
 }
 
 // One reveal with its signature; of another record, false or forged: not taken.
-static bool take(struct inter_sums *s, struct sum *x, struct neb_rd *in) {
+static bool take_reveal(struct inter_sums *s, struct sum *x, struct neb_rd *in) {
     struct sec_sum_reveal r;
     uint8_t sig[INTER_SIG_BYTES];
     bool good = sec_sum_reveal_get(in, &r);
@@ -157,7 +158,7 @@ static bool take(struct inter_sums *s, struct sum *x, struct neb_rd *in) {
 static void take_all(struct inter_sums *s, struct sum *x, struct neb_rd *in) {
     uint8_t count = neb_rd_u8(in);
     for (uint8_t i = 0; i < count && !in->bad; i++)
-        (void)take(s, x, in);
+        (void)take_reveal(s, x, in);
     if (!neb_rd_done(in))
         s->faults++;
     check_complete(s, x);
@@ -198,7 +199,7 @@ enum neb_status inter_sums_commit(struct inter_sums *s, neb_ns now, const struct
                                   const struct inter_sums_blob *blobs, const void *kept,
                                   size_t kept_len) {
     enum neb_status st = NEB_OK;
-    if (find(s, r->fragment, r->round))
+    if (find_sum(s, r->fragment, r->round))
         return NEB_OK;
     if (!inter_sums_allowed(r, s->c.n))
         return neb_fail(NEB_ERR_DENIED, "round %u: a sum of %d of %u members is not revealed",
@@ -253,9 +254,9 @@ void inter_sums_message(struct inter_sums *s, neb_ns now, uint8_t member, const 
         s->faults++;
         return;
     }
-    if (!find(s, fragment, round) && type == SUMS_WANT)
+    if (!find_sum(s, fragment, round) && type == SUMS_WANT)
         s->c.ops.look_up(s->c.ops.user, member, fragment, round);
-    struct sum *x = find(s, fragment, round);
+    struct sum *x = find_sum(s, fragment, round);
     if (!x)
         return; // seeds that come before the record: it is asked for them then
     if (type == SUMS_SEEDS) {
@@ -272,10 +273,10 @@ void inter_sums_tick(struct inter_sums *s, neb_ns now) {
         if (x->complete || now < x->ask_at)
             continue;
         x->ask_at = now + ask_again;
-        begin(s, SUMS_WANT, x->fragment, x->round);
+        begin_message(s, SUMS_WANT, x->fragment, x->round);
         x->asked = (uint8_t)((x->asked + 1) % s->c.n);
-        for (uint8_t k = 0; k < s->c.n;
-             k++) // whose seeds are missing, and one that may have heard them
+        // whose seeds are missing, and one that may have heard them
+        for (uint8_t k = 0; k < s->c.n; k++)
             if (k != s->c.self && (!(x->have >> k & 1) || k == x->asked))
                 send_to(s, k);
     }
@@ -283,7 +284,7 @@ void inter_sums_tick(struct inter_sums *s, neb_ns now) {
 
 bool inter_sums_seeds(const struct inter_sums *s, uint32_t fragment, uint32_t round,
                       struct sec_sum_seeds *out) {
-    const struct sum *x = find(s, fragment, round);
+    const struct sum *x = find_sum(s, fragment, round);
     if (!x || !x->complete)
         return false;
     *out = x->seeds;

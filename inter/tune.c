@@ -118,8 +118,8 @@ static bool allowed(const struct view *v, int rung, uint32_t interval) {
 }
 
 // Smallest τ with which the codec arrives in time, at least the job's own; above what is possible: no plan.
-static bool place(const struct view *v, int rung, uint32_t interval, double goodput, double margin,
-                  struct inter_plan *out) {
+static bool place_codec(const struct view *v, int rung, uint32_t interval, double goodput,
+                        double margin, struct inter_plan *out) {
     const struct inter_tune_config *c = v->c;
     double steps = steps_needed(v, rung, interval, goodput, margin);
     uint32_t most = overlap_most(v, interval);
@@ -142,11 +142,11 @@ static bool best(const struct view *v, int keep, double goodput, double margin,
             if (c->codec && !allowed(v, rung, interval))
                 continue;
             coarsest = rung;
-            if (place(v, rung, interval, goodput, margin, out))
+            if (place_codec(v, rung, interval, goodput, margin, out))
                 return true;
         }
         if (!c->interval || interval >= c->interval_max) {
-            (void)place(v, coarsest, interval, goodput, margin, out);
+            (void)place_codec(v, coarsest, interval, goodput, margin, out);
             return false;
         }
         uint32_t next = interval + interval / 2 + 1;
@@ -338,8 +338,8 @@ bool inter_tune(struct inter_tuner *t, const struct inter_tune_config *c,
     if (now <= t->fell_from.codec)
         t->fell_from.interval = 0;
     uint32_t low = m->goodput_kbps > t->last_kbps ? m->goodput_kbps : t->last_kbps;
-    t->fell_kbps =
-        low < t->fell_kbps ? low : t->fell_kbps; // one low reading makes the next one no recovery
+    // one low reading makes the next one no recovery
+    t->fell_kbps = low < t->fell_kbps ? low : t->fell_kbps;
     t->last_kbps = m->goodput_kbps;
     if (arrives(&v, &t->plan, v.met, 1) && carries(&v, &t->plan, v.met, 1))
         t->belated = 0;

@@ -48,8 +48,8 @@ enum inter_rung {   // codecs, finest first; in plans and manifests
     INTER_RUNG_TOPK64,
     INTER_RUNGS
 };
-const char *
-inter_rung_codec(enum inter_rung r); // text for cmp_codec_parse; NULL for INTER_RUNG_JOB
+// text for cmp_codec_parse; NULL for INTER_RUNG_JOB
+const char *inter_rung_codec(enum inter_rung r);
 enum inter_rung inter_rung_of(const char *codec); // INTER_RUNG_JOB: none of them
 
 enum inter_reason {

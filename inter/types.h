@@ -8,7 +8,7 @@
 
 enum {
     INTER_MEMBERS_MAX = 16,
-    INTER_FRAGMENTS_MAX = 64,
+    INTER_FRAGMENTS_MAX = 64, // sets of them are 64 bits
     INTER_ID_BYTES = 16,
     INTER_SHA_BYTES = 32,
     INTER_SIG_BYTES = 64,
@@ -38,9 +38,8 @@ uint32_t inter_attempt_first(uint64_t epoch);
 // More attempts of one update are not taken in a round: a member whose disk was lost three times has sent as many.
 enum { INTER_ATTEMPTS_MAX = 4 * (INTER_AGAIN_MAX + 1) };
 
-enum {
-    INTER_FINAL = 1
-}; // manifest flag: nothing follows this update; the member has made all its steps
+// manifest flag: nothing follows this update; the member has made all its steps
+enum { INTER_FINAL = 1 };
 
 // What a member has measured, for the plans to come (inter/tune.h). Zeros: not known.
 struct inter_measure {
@@ -159,8 +158,8 @@ struct inter_standing {
 // What is signed (without the signature), and the whole.
 void inter_manifest_put_body(struct neb_buf *out, const struct inter_manifest *m);
 void inter_manifest_put(struct neb_buf *out, const struct inter_manifest *m);
-NEB_MUST_CHECK bool inter_manifest_get(struct neb_rd *r,
-                                       struct inter_manifest *m); // false: malformed
+// false: malformed
+NEB_MUST_CHECK bool inter_manifest_get(struct neb_rd *r, struct inter_manifest *m);
 // What the leader signs; and all of it, accepts and signatures too. get: false when malformed.
 void inter_record_put_body(struct neb_buf *out, const struct inter_record *r);
 void inter_record_put(struct neb_buf *out, const struct inter_record *r);

@@ -29,8 +29,8 @@ static void follow(struct inter_record *r, const struct inter_absence before[INT
             all = add(all, r->entries[i].tokens);
     for (uint8_t m = 0; m < r->n_plans; m++)
         r->absences[m] = (struct inter_absence){before[m].base, add(before[m].others, all)};
-    for (uint8_t i = 0; i < r->n;
-         i++) // a refused update is dropped, and its member begins again from this round too
+    // a refused update is dropped, and its member begins again from this round too
+    for (uint8_t i = 0; i < r->n; i++)
         if (r->entries[i].member < r->n_plans)
             r->absences[r->entries[i].member] = (struct inter_absence){r->round + 1, 0};
 }

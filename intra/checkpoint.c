@@ -462,32 +462,11 @@ static bool is_step(const char *name, const char *end) {
 static int is_generation(const struct dirent *e) { return is_step(e->d_name, ".ckpt"); }
 static int is_leftover(const struct dirent *e) { return is_step(e->d_name, ".ckpt.tmp"); }
 
-// Entries of a folder, oldest first. A missing folder has none; one that cannot be read is an error, or a run would
-// quietly begin anew.
-static enum neb_status list(const char *dir, int (*which)(const struct dirent *e),
-                            struct dirent ***out, int *n) {
-    *n = scandir(dir, out, which, alphasort);
-    if (*n >= 0)
-        return NEB_OK;
-    *n = 0;
-    return errno == ENOENT ? NEB_OK : neb_fail_errno("cannot read folder %s", dir);
-}
-
-static void free_names(struct dirent **names, int n) {
-    for (int i = 0; i < n; i++)
-        free(names[i]);
-    free(names);
-}
-
-enum neb_status intra_ckpt_open_latest(const char *dir, struct intra_ckpt **out) {
-    return intra_ckpt_open_latest_in(NULL, dir, out);
-}
-
 enum neb_status intra_ckpt_open_latest_in(const struct neb_vault *vault, const char *dir,
                                           struct intra_ckpt **out) {
     struct dirent **names = NULL;
     int n;
-    NEB_TRY(list(dir, is_generation, &names, &n));
+    NEB_TRY(intra_names_list(dir, is_generation, &names, &n));
     enum neb_status st = NEB_ERR_NOT_FOUND;
     for (int i = n - 1; i >= 0 && st != NEB_OK; i--) {
         char path[NEB_PATH_MAX];
@@ -497,14 +476,14 @@ enum neb_status intra_ckpt_open_latest_in(const struct neb_vault *vault, const c
         if (st != NEB_OK && i > 0)
             neb_warn("%s is not usable; trying the previous checkpoint", path);
     }
-    free_names(names, n);
+    intra_names_free(names, n);
     return st;
 }
 
 static enum neb_status remove_but(const char *dir, int (*which)(const struct dirent *e), int keep) {
     struct dirent **names = NULL;
     int n;
-    NEB_TRY(list(dir, which, &names, &n));
+    NEB_TRY(intra_names_list(dir, which, &names, &n));
     enum neb_status st = NEB_OK;
     for (int i = 0; i + keep < n && st == NEB_OK; i++) {
         char path[NEB_PATH_MAX];
@@ -512,7 +491,7 @@ static enum neb_status remove_but(const char *dir, int (*which)(const struct dir
         if (st == NEB_OK)
             st = neb_fs_remove(path);
     }
-    free_names(names, n);
+    intra_names_free(names, n);
     return st;
 }
 

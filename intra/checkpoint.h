@@ -66,8 +66,8 @@ NEB_MUST_CHECK enum neb_status intra_ckpt_open_in(const struct neb_vault *vault,
 NEB_MUST_CHECK enum neb_status intra_ckpt_open_index(const struct neb_vault *vault,
                                                      const char *path, struct intra_ckpt **out);
 void intra_ckpt_close(struct intra_ckpt **c);
-const struct intra_ckpt_section *intra_ckpt_find(const struct intra_ckpt *c,
-                                                 const char *name); // NULL: none
+// NULL: none
+const struct intra_ckpt_section *intra_ckpt_find(const struct intra_ckpt *c, const char *name);
 // A whole section, until close. Of a sealed file it is a copy that stays in memory: for small ones. NULL: that copy could not be made
 // (logged; never in clear).
 const void *intra_ckpt_data(const struct intra_ckpt *c, const struct intra_ckpt_section *s);
@@ -87,7 +87,7 @@ NEB_MUST_CHECK enum neb_status intra_ckpt_step_path(const char *dir, int64_t ste
                                                     size_t cap);
 // Opens the newest checkpoint of a folder that verifies; damaged ones are reported and passed over. NEB_ERR_NOT_FOUND
 // (not logged) when there is none; NEB_ERR_IO when the folder cannot be read; else the failure of the oldest one tried.
-NEB_MUST_CHECK enum neb_status intra_ckpt_open_latest(const char *dir, struct intra_ckpt **out);
+// vault: opens sealed ones too; may be NULL.
 NEB_MUST_CHECK enum neb_status intra_ckpt_open_latest_in(const struct neb_vault *vault,
                                                          const char *dir, struct intra_ckpt **out);
 // Removes all but the newest `keep` generations, and what a killed writer left (*.tmp). Only the folder's one writer calls

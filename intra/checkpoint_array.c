@@ -33,7 +33,7 @@ static enum neb_status append(struct intra_ckpt_array *a, const struct intra_ckp
     return NEB_OK;
 }
 
-static enum neb_status find(struct intra_ckpt_array *a, const char *name) {
+static enum neb_status find_sections(struct intra_ckpt_array *a, const char *name) {
     const struct intra_ckpt_section *s = intra_ckpt_find(a->ckpt, name);
     char text[INTRA_CKPT_NAME_MAX + 1];
     if (s)
@@ -54,7 +54,7 @@ enum neb_status intra_ckpt_array_open(const struct intra_ckpt *c, const char *na
     if (!a)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for an array of a checkpoint");
     a->ckpt = c;
-    enum neb_status st = find(a, name);
+    enum neb_status st = find_sections(a, name);
     if (st == NEB_OK && n && a->bytes != n * sizeof(float))
         st = neb_fail(NEB_ERR_FORMAT, "%s: %s has %llu elements, %llu are expected",
                       intra_ckpt_path(c), name, (unsigned long long)(a->bytes / sizeof(float)),

@@ -16,11 +16,8 @@ struct section {
     size_t at;
 };
 
-enum phase {
-    IDLE,
-    SUBMITTED,
-    WRITTEN
-}; // whose the copy is: the caller's, the thread's, the caller's with a result
+// whose the copy is: the caller's, the thread's, the caller's with a result
+enum phase { IDLE, SUBMITTED, WRITTEN };
 
 struct intra_ckpt_async {
     const struct neb_vault *vault; // borrowed; NULL: in clear

@@ -167,8 +167,8 @@ static enum neb_status prune_parts(const struct neb_vault *vault, const char *di
     return NEB_OK;
 }
 
-static enum neb_status list(const char *dir, int (*which)(const struct dirent *e),
-                            struct dirent ***names, int *n) {
+enum neb_status intra_names_list(const char *dir, int (*which)(const struct dirent *e),
+                                 struct dirent ***names, int *n) {
     *names = NULL;
     *n = scandir(dir, names, which, alphasort);
     if (*n >= 0)
@@ -177,7 +177,7 @@ static enum neb_status list(const char *dir, int (*which)(const struct dirent *e
     return errno == ENOENT ? NEB_OK : neb_fail_errno("cannot read folder %s", dir);
 }
 
-static void free_names(struct dirent **names, int n) {
+void intra_names_free(struct dirent **names, int n) {
     for (int i = 0; i < n; i++)
         free(names[i]);
     free(names);
@@ -186,18 +186,18 @@ static void free_names(struct dirent **names, int n) {
 enum neb_status intra_parts_prune(const struct neb_vault *vault, const char *dir) {
     struct dirent **names;
     int n;
-    NEB_TRY(list(dir, is_half, &names, &n));
+    NEB_TRY(intra_names_list(dir, is_half, &names, &n));
     enum neb_status st = NEB_OK;
     for (int i = 0; i < n && st == NEB_OK; i++)
         st = remove_in(dir, names[i]->d_name);
-    free_names(names, n);
+    intra_names_free(names, n);
     NEB_TRY(st);
-    NEB_TRY(list(dir, is_part, &names, &n));
+    NEB_TRY(intra_names_list(dir, is_part, &names, &n));
     for (int i = 0, end; i < n && st == NEB_OK; i = end) {
         for (end = i + 1; end < n && of_one_file(names[i]->d_name, names[end]->d_name); end++)
             ;
         st = prune_parts(vault, dir, names + i, end - i);
     }
-    free_names(names, n);
+    intra_names_free(names, n);
     return st;
 }

@@ -20,6 +20,8 @@
 #define INTRA_CHECKPOINT_PARTS_H
 #include "intra/checkpoint.h"
 
+#include <dirent.h>
+
 #define INTRA_PARTS_SECTION                                                                        \
     "checkpoint.parts" // u64: token and n of the file; token, number and n of a part (older builds: without n)
 enum { INTRA_PARTS_MAX = 4096, INTRA_PARTS_WAIT_S = 600 };
@@ -44,5 +46,12 @@ NEB_MUST_CHECK enum neb_status intra_parts_wait(const char *file, uint64_t token
 // Removes parts in `dir` that no file names, and half-written ones. A sealed file is authenticated whole to be read, so it is asked only where
 // parts of several tokens lie beside it; what is left over then goes with its generation.
 NEB_MUST_CHECK enum neb_status intra_parts_prune(const struct neb_vault *vault, const char *dir);
+
+// Entries of a folder that `which` takes, by name: of generations the oldest first. A missing folder has none; one that cannot be
+// read is an error, or a run would quietly begin anew. *names: intra_names_free, also where there are none.
+NEB_MUST_CHECK enum neb_status intra_names_list(const char *dir,
+                                                int (*which)(const struct dirent *e),
+                                                struct dirent ***names, int *n);
+void intra_names_free(struct dirent **names, int n);
 
 #endif

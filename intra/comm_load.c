@@ -22,7 +22,7 @@ void intra_comm_destroy(struct intra_comm **cp) {
 
 // Beside the program (a build folder), one up (its tests), and where an installation keeps it. Nothing else: a search
 // path from the environment would let its owner run code in a job.
-static bool find(const char *name, char *exe, size_t exe_cap, char *out, size_t cap) {
+static bool find_object(const char *name, char *exe, size_t exe_cap, char *out, size_t cap) {
     static const char *const places[] = {"", "../", "../lib/nebula/"};
     ssize_t n = readlink("/proc/self/exe", exe, exe_cap - 1);
     exe[n < 0 ? 0 : n] = 0;
@@ -37,7 +37,7 @@ static bool find(const char *name, char *exe, size_t exe_cap, char *out, size_t 
 
 static enum neb_status object_path(const char *name, char *out, size_t cap) {
     char exe[NEB_PATH_MAX];
-    if (find(name, exe, sizeof exe, out, cap))
+    if (find_object(name, exe, sizeof exe, out, cap))
         return NEB_OK;
     return neb_fail(NEB_ERR_UNSUPPORTED,
                     "%s is neither in %s nor in its ../lib/nebula: this build has no such "
@@ -47,7 +47,7 @@ static enum neb_status object_path(const char *name, char *out, size_t cap) {
 
 bool intra_comm_mpi_there(void) {
     char exe[NEB_PATH_MAX], path[NEB_PATH_MAX];
-    return find("libnebula_mpi.so", exe, sizeof exe, path, sizeof path);
+    return find_object("libnebula_mpi.so", exe, sizeof exe, path, sizeof path);
 }
 
 enum neb_status intra_comm_mpi_find(void) {

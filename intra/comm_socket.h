@@ -47,8 +47,8 @@ struct socket_recv {
     enum socket_kind kind;
     int32_t tag;
     uint8_t *x;
-    size_t bytes,
-        came; // came: as its sender says; SIZE_MAX: a collective, and the sender is at another one
+    size_t bytes;
+    size_t came; // as its sender says; SIZE_MAX: a collective, and the sender is at another one
     bool pending, claims; // claims: an early message, the rest of which is on its way
 };
 

@@ -1,3 +1,5 @@
+// Frames over the connections: all are looked at whichever of them a call waits for, since a rank that only wrote could wait for one
+// that does the same.
 #include "agent/base/bytes.h"
 #include "intra/comm_socket.h"
 
@@ -14,8 +16,8 @@ enum {
     DIRECT = 16 << 10, // a payload's rest above this is read where it belongs, past rx
     FRAMES = 8,        // written in one call
     GOODBYE_MS = 10000,
-    GONE_MS =
-        2000, // after which one that is gone is missed by those too whom the others keep waiting
+    // after which one that is gone is missed by those too whom the others keep waiting
+    GONE_MS = 2000,
 };
 
 // ---- failing --------------------------------------------------------------------------------------------------
@@ -139,7 +141,7 @@ static struct socket_recv *waiting_for(const struct socket_peer *p, uint32_t gro
 }
 
 // Looks at a header. *waits: this message has to.
-static enum neb_status begin(struct socket_hub *hub, int peer, bool *waits) {
+static enum neb_status begin_frame(struct socket_hub *hub, int peer, bool *waits) {
     struct socket_peer *p = &hub->peers[peer];
     struct neb_rd rd = neb_rd_make(p->rx + p->rx_at, SOCKET_HEADER_BYTES);
     uint32_t group = neb_rd_u32(&rd), kind = neb_rd_u32(&rd);
@@ -188,7 +190,7 @@ static enum neb_status begin(struct socket_hub *hub, int peer, bool *waits) {
     return NEB_OK;
 }
 
-// A message lies in rx that begin() let wait; nothing more is read.
+// A message lies in rx that begin_frame() let wait; nothing more is read.
 static bool held(const struct socket_peer *p) {
     return p->rx_len >= SOCKET_HEADER_BYTES && !p->left;
 }
@@ -202,7 +204,7 @@ static enum neb_status look_at(struct socket_hub *hub, int peer, bool *moved) {
         if (!p->left) {
             if (n < SOCKET_HEADER_BYTES)
                 break;
-            NEB_TRY(begin(hub, peer, &waits));
+            NEB_TRY(begin_frame(hub, peer, &waits));
             if (p->fd < 0)
                 p->rx_at = p->rx_len;
             if (waits || p->fd < 0)
@@ -302,7 +304,7 @@ static enum neb_status write_some(struct socket_hub *hub, int peer, bool *moved)
 
 // ---- waiting --------------------------------------------------------------------------------------------------
 
-static enum neb_status look(struct socket_hub *hub, bool *moved) {
+static enum neb_status look_at_peers(struct socket_hub *hub, bool *moved) {
     enum neb_status st = NEB_OK;
     for (int i = 0; i < hub->size && st == NEB_OK; i++) {
         if (hub->peers[i].fd >= 0)
@@ -317,7 +319,7 @@ static enum neb_status look(struct socket_hub *hub, bool *moved) {
 
 enum neb_status socket_look(struct socket_hub *hub) {
     bool moved = false;
-    return look(hub, &moved);
+    return look_at_peers(hub, &moved);
 }
 
 static void sleep_until_something(struct socket_hub *hub, neb_ns end) {
@@ -338,7 +340,7 @@ static enum neb_status wait_for(struct socket_hub *hub, const bool *pending, int
     neb_ns end = 0;
     while (*pending) {
         bool moved = false;
-        NEB_TRY(look(hub, &moved));
+        NEB_TRY(look_at_peers(hub, &moved));
         if (!*pending)
             break;
         if (hopeless(hub, peer, incoming))
@@ -517,7 +519,7 @@ static void part(struct socket_hub *hub) {
             socket_post_send(hub, i, 0, SOCKET_BYE, 0, NULL, 0, &byes[i]);
     while (some && neb_now() < end) {
         bool moved = false;
-        if (look(hub, &moved) != NEB_OK)
+        if (look_at_peers(hub, &moved) != NEB_OK)
             break;
         some = false;
         for (int i = 0; i < hub->size; i++)

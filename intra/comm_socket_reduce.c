@@ -46,7 +46,7 @@ void socket_group_free_room(struct socket_group *g) {
     free(g->stage);
 }
 
-static enum neb_status begin(struct intra_comm *c) {
+static enum neb_status begin_collective(struct intra_comm *c) {
     struct socket_group *g = socket_group_of(c);
     NEB_TRY(socket_usable(g->hub));
     g->sequence++;
@@ -101,7 +101,7 @@ static enum neb_status come(struct intra_comm *c, int k, struct socket_recv *r, 
 }
 
 // All that uses the room of this piece.
-static enum neb_status settle(struct intra_comm *c, size_t piece, const char *what) {
+static enum neb_status settle_piece(struct intra_comm *c, size_t piece, const char *what) {
     struct socket_group *g = socket_group_of(c);
     for (int k = 0; k < c->size; k++) {
         size_t i = at(c, piece, k);
@@ -115,7 +115,7 @@ static enum neb_status settle(struct intra_comm *c, size_t piece, const char *wh
 
 static enum neb_status settle_all(struct intra_comm *c, const char *what) {
     for (size_t i = 0; i < SOCKET_PIECES; i++)
-        NEB_TRY(settle(c, i, what));
+        NEB_TRY(settle_piece(c, i, what));
     return NEB_OK;
 }
 
@@ -178,7 +178,7 @@ static enum neb_status reduce_rows(struct intra_comm *c, const struct rows *r,
     size_t n = pieces(r), bytes, own_bytes;
     for (size_t p = 0; p <= n && n; p++) {
         if (p < n) {
-            NEB_TRY(settle(c, p, what));
+            NEB_TRY(settle_piece(c, p, what));
             (void)part(r, c->rank, p, &own_bytes);
             for (int k = 0; k < c->size; k++) {
                 const uint8_t *x = part(r, k, p, &bytes);
@@ -213,7 +213,7 @@ static enum neb_status reduce_short(struct intra_comm *c, void *x, size_t n, enu
         recv_from(c, k, stage(c, 0, k), bytes, &g->recvs[k]);
         send_to(c, k, x, bytes, &g->sends[k]);
     }
-    NEB_TRY(settle(c, 0, what));
+    NEB_TRY(settle_piece(c, 0, what));
     for (int k = 1; k < c->size; k++)
         fold(stage(c, 0, 0), stage(c, 0, k), n, t, op);
     memcpy(x, stage(c, 0, 0), bytes);
@@ -223,7 +223,7 @@ static enum neb_status reduce_short(struct intra_comm *c, void *x, size_t n, enu
 enum neb_status socket_all_reduce(struct intra_comm *c, void *x, size_t n, enum intra_comm_type t,
                                   enum intra_comm_op op) {
     size_t width = intra_comm_type_bytes(t);
-    NEB_TRY(begin(c));
+    NEB_TRY(begin_collective(c));
     if (n == 0)
         return NEB_OK;
     if (n * width <= SHORT_BYTES)
@@ -234,13 +234,13 @@ enum neb_status socket_all_reduce(struct intra_comm *c, void *x, size_t n, enum 
 
 enum neb_status socket_reduce(struct intra_comm *c, float *x, size_t n, int root) {
     NEB_ASSERT(root >= 0 && root < c->size);
-    NEB_TRY(begin(c));
+    NEB_TRY(begin_collective(c));
     struct rows r = cut(c, x, n, sizeof *x, SOCKET_PIECE_BYTES);
     return reduce_rows(c, &r, INTRA_COMM_F32, INTRA_COMM_SUM, root, "reduce");
 }
 
 enum neb_status socket_reduce_scatter(struct intra_comm *c, float *x, size_t n) {
-    NEB_TRY(begin(c));
+    NEB_TRY(begin_collective(c));
     struct rows r = cut(c, x, n * (size_t)c->size, sizeof *x, SOCKET_PIECE_BYTES);
     return reduce_rows(c, &r, INTRA_COMM_F32, INTRA_COMM_SUM, TO_NOBODY, "reduce-scatter");
 }
@@ -248,11 +248,11 @@ enum neb_status socket_reduce_scatter(struct intra_comm *c, float *x, size_t n) 
 enum neb_status socket_all_gather(struct intra_comm *c, float *x, size_t n) {
     struct socket_group *g = socket_group_of(c);
     size_t bytes, own_bytes;
-    NEB_TRY(begin(c));
+    NEB_TRY(begin_collective(c));
     struct rows r =
         cut(c, x, n * (size_t)c->size, sizeof *x, (size_t)GATHER_PIECES * SOCKET_PIECE_BYTES);
     for (size_t p = 0; p < pieces(&r); p++) {
-        NEB_TRY(settle(c, p, "all-gather"));
+        NEB_TRY(settle_piece(c, p, "all-gather"));
         const uint8_t *own = part(&r, c->rank, p, &own_bytes);
         for (int k = 0; k < c->size; k++) {
             uint8_t *row = part(&r, k, p, &bytes);
@@ -270,14 +270,14 @@ enum neb_status socket_broadcast(struct intra_comm *c, void *x, size_t bytes, in
     bool whole = c->size == 2 || bytes <= SHORT_BYTES, here = c->rank == root;
     size_t own_bytes, row_bytes;
     NEB_ASSERT(root >= 0 && root < c->size);
-    NEB_TRY(begin(c));
+    NEB_TRY(begin_collective(c));
     struct rows r = cut(c, x, bytes, 1, (size_t)GATHER_PIECES * SOCKET_PIECE_BYTES);
     if (whole) // one row, of the root
         r.each = bytes, r.more = 0;
     size_t n = pieces(&r);
     for (size_t p = 0; p <= n && n; p++) {
         if (p < n) {
-            NEB_TRY(settle(c, p, what));
+            NEB_TRY(settle_piece(c, p, what));
             uint8_t *roots = part(&r, whole ? 0 : root, p, &row_bytes);
             for (int k = 0; k < c->size && here; k++) {
                 const uint8_t *row = part(&r, whole ? 0 : k, p, &own_bytes);

@@ -91,9 +91,9 @@ struct intra_cost_job {
     int32_t fragments;    // of the exchange, 0 is 1
     bool copy;            // each rank keeps one of its part of a checkpoint (checkpoint_async.h)
     int32_t ranks_a_host; // that share the machine of the rates; at least 1
-    double
-        share;   // of the machine that this cluster gets, (0, 1]; of its devices, where it has them
-    bool device; // on devices, one a rank, of the machine of the rates
+    // of the machine that this cluster gets, (0, 1]; of its devices, where it has them
+    double share;
+    bool device;         // on devices, one a rank, of the machine of the rates
     enum kern_type type; // there: of activations and products; on processors of products
     bool outer_device;   // the exchange's state is there too
 };
@@ -103,8 +103,8 @@ struct intra_cost {
     double compute_s, tp_s, pp_s, dp_s, update_s; // of a step; pp_s: bubble and messages
     double step_s;                                // their sum
     double tp_bytes, pp_bytes, dp_bytes;          // sent by a rank in a step
-    double params_bytes, optim_bytes,
-        acts_bytes; // of the fullest stage's rank; params: with gradients
+    // of the fullest stage's rank; params: with gradients
+    double params_bytes, optim_bytes, acts_bytes;
     // a rank's share of the exchange's state, without frames; a copy of it where it is on devices
     double exchange_bytes;
     double frames_bytes; // what encoding and merging need besides, about

@@ -81,8 +81,8 @@ static void shares_make(const struct intra_cost_job *j, struct shares *s) {
     *s = (struct shares){.j = j, .ranks = k->dp * k->pp * k->tp};
     struct intra_model_config c = j->model;
     struct intra_trainable t = j->trainable;
-    c.max_seq =
-        1; // what sizes do not depend on: a job whose model has something impossible there is refused elsewhere
+    // what sizes do not depend on: a job whose model has something impossible there is refused elsewhere
+    c.max_seq = 1;
     c.rope_theta = 1e4f;
     c.norm_eps = 1e-5f;
     c.vocab = c.vocab > 1 ? c.vocab : 2;

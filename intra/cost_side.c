@@ -1,9 +1,8 @@
 // What a side of a stream does: generator, discriminator, teacher, student.
 #include "intra/cost_parts.h"
 
-enum {
-    LABEL_FLOATS = 64 * 4
-}; // a position's labels, by row and by position, ids and probabilities
+// a position's labels, by row and by position, ids and probabilities
+enum { LABEL_FLOATS = 64 * 4 };
 
 static void head(struct cost_sum *s, const struct intra_cost_job *j,
                  const struct intra_cost_side *side) {

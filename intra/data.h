@@ -72,9 +72,9 @@ enum intra_format { INTRA_TEXT, INTRA_JSONL, INTRA_TSV, INTRA_PO };
 struct intra_source_spec {
     char name[INTRA_SOURCE_NAME_MAX + 1];
     enum intra_format format;
-    char path
-        [4096]; // text: a folder (every regular file below is a document) or a file (documents are separated by blank
-                // lines); jsonl, tsv: a file
+    // text: a folder (every regular file below is a document) or a file (documents are separated by blank lines); jsonl, tsv:
+    // a file
+    char path[4096];
     char field[64]; // jsonl: the text's key
     int32_t column; // tsv: the text's column, from 0
     // Parallel text. po: a catalogue or a folder of them (intra/po.h); tsv: a file with the translation in target_column.

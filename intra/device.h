@@ -43,9 +43,10 @@ struct intra_device_config {
 NEB_MUST_CHECK enum neb_status intra_device_create(const struct intra_device_config *c,
                                                    struct intra_model *m, struct intra_optim *o,
                                                    struct intra_device **out);
-void intra_device_destroy(struct intra_device **d);      // NULL-safe
-size_t intra_device_bytes(const struct intra_device *d); // of device memory, all together
-// Ops of a training pass (of several stages: of its forward half) that are replayed; 0: they are launched one by one.
+void intra_device_destroy(struct intra_device **d); // NULL-safe
+// For tests. Bytes of device memory, all together; ops of a training pass (of several stages: of its forward half) that are
+// replayed, 0: they are launched one by one.
+size_t intra_device_bytes(const struct intra_device *d);
 int intra_device_graph_ops(const struct intra_device *d);
 
 // One micro-batch, enqueued: gradients are added up, and the sum of losses on the device. Returns how many targets count. Not with

@@ -15,10 +15,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum {
-    RUNS = 5,
-    KINDS = 4
-}; // timed passes of either kind; graphs that one micro-batch in flight may have
+// timed passes of either kind; graphs that one micro-batch in flight may have
+enum { RUNS = 5, KINDS = 4 };
 
 enum device_graph_use { PLAIN, MEASURING, REPLAYED };
 
@@ -93,8 +91,8 @@ static void enqueue(struct intra_device *d, enum device_part part, struct device
 }
 
 // NULL: not one that is recorded.
-static struct device_graph *find(struct intra_device *d, enum device_part part,
-                                 const struct device_acts *a, int B) {
+static struct device_graph *graph_of(struct intra_device *d, enum device_part part,
+                                     const struct device_acts *a, int B) {
     struct device_graphs *g = d->graphs;
     bool held = part == DEVICE_BACKWARD && d->c.recompute && d->holds == a;
     if (g->use == PLAIN || (a && B != d->c.batch))
@@ -189,7 +187,7 @@ static void measure(struct intra_device *d, struct device_graph *g, struct devic
 
 void device_run(struct intra_device *d, enum device_part part, struct device_acts *a, int B) {
     struct device_graphs *all = d->graphs;
-    struct device_graph *g = find(d, part, a, B);
+    struct device_graph *g = graph_of(d, part, a, B);
     if (!g || g->seen++ == 0) {
         enqueue(d, part, a, B);
         return;

@@ -49,8 +49,8 @@ struct intra_acts {
     const struct kern_soft *teacher; // or NULL
     size_t bytes;                    // of the arena
     struct intra_acts *first; // whose scratch this is: itself, or the first of those in flight
-    struct intra_acts
-        *holds; // of the first: whose last block is in the shared block, with recompute
+    // of the first: whose last block is in the shared block, with recompute
+    struct intra_acts *holds;
 };
 
 // Two passes over the same list: the first adds up the size, the second hands out pointers.

@@ -62,9 +62,10 @@ static enum neb_status get_float(const struct reading *r, const json_t *v, const
     return NEB_OK;
 }
 
-static enum neb_status get_bool(const struct reading *r, const char *key, bool preset, bool *out) {
+// false without the key
+static enum neb_status get_bool(const struct reading *r, const char *key, bool *out) {
     const json_t *v = get(r, key);
-    *out = v ? json_is_true(v) : preset;
+    *out = json_is_true(v);
     return !v || json_is_boolean(v) ? NEB_OK : wrong(r, key, "neither true nor false");
 }
 
@@ -124,7 +125,7 @@ static enum neb_status read_shape(struct reading *r) {
         m->head_dim = m->d_model / m->n_heads;
     }
     NEB_TRY(get_float(r, get(r, "rms_norm_eps"), "rms_norm_eps", 1e-6f, &m->norm_eps));
-    return get_bool(r, "tie_word_embeddings", false, &m->tied);
+    return get_bool(r, "tie_word_embeddings", &m->tied);
 }
 
 // Older files: rope_theta and rope_scaling. Newer ones: rope_parameters with both.
@@ -159,7 +160,7 @@ static enum neb_status read_rope(struct reading *r) {
 // Files that nanotron converted (SmolLM) say how a head's numbers are paired.
 static enum neb_status read_pairs(struct reading *r) {
     bool interleaved;
-    NEB_TRY(get_bool(r, "rope_interleaved", false, &interleaved));
+    NEB_TRY(get_bool(r, "rope_interleaved", &interleaved));
     return interleaved ? unsupported(r, "rope_interleaved", get(r, "rope_interleaved"),
                                      "rotary pairs must be (i, i + head_dim / 2); weights would "
                                      "have to be permuted")
@@ -174,7 +175,7 @@ static enum neb_status read_block(struct reading *r) {
         return unsupported(r, "hidden_act", act, "the feed-forward layer is SwiGLU (silu)");
     for (int i = 0; i < 2; i++) {
         bool on;
-        NEB_TRY(get_bool(r, biases[i], false, &on));
+        NEB_TRY(get_bool(r, biases[i], &on));
         if (on)
             return unsupported(r, biases[i], get(r, biases[i]),
                                "a bias on the output projections would be needed; only query, key "
@@ -190,7 +191,7 @@ static enum neb_status read_window(struct reading *r) {
     size_t i;
     const json_t *layers = get(r, "layer_types"), *v;
     if (r->out->arch == INTRA_HF_QWEN2)
-        NEB_TRY(get_bool(r, "use_sliding_window", false, &used));
+        NEB_TRY(get_bool(r, "use_sliding_window", &used));
     for (i = 0; i < json_array_size(layers); i++) {
         v = json_array_get(layers, i);
         const char *type = json_is_string(v) ? json_string_value(v) : "";

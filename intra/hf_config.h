@@ -15,9 +15,9 @@ enum intra_hf_arch { INTRA_HF_LLAMA, INTRA_HF_MISTRAL, INTRA_HF_QWEN2 };
 
 struct intra_hf_config {
     enum intra_hf_arch arch;
-    struct intra_model_config
-        model; // max_seq: max_position_embeddings, or the window if that is shorter: up to there
-               // attention is plain; at most what intra_model_config_check() allows
+    // max_seq: max_position_embeddings, or the window if that is shorter: up to there attention is plain; at most what
+    // intra_model_config_check() allows
+    struct intra_model_config model;
     int32_t max_positions; // max_position_embeddings
     int32_t window;        // of sliding attention, 0: none
     int32_t bos, eos;      // token ids, -1: none; of several eos the first

@@ -8,10 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    LOOK = 4096,
-    DROP = 1 << 22
-}; // elements looked at in one go; after which pages are given back
+// elements looked at in one go; after which pages are given back
+enum { LOOK = 4096, DROP = 1 << 22 };
 
 struct importing {
     const struct intra_hf_import *i;

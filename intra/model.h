@@ -140,8 +140,8 @@ struct intra_model {
     float *params;              // (n_params) arena, 64-byte aligned
     // (n_grads) gradients of trainable tensors, same order; NULL in a model that was loaded to be used
     float *grads;
-    size_t n_params, n_trainable,
-        n_grads;           // n_grads: n_trainable, and zeros that make dp equal parts of it
+    size_t n_params, n_trainable;
+    size_t n_grads;        // n_trainable, and zeros that make dp equal parts of it
     int32_t n_all_tensors; // of the whole model
     size_t n_all_trainable;
     bool *learns;           // (n_all_tensors) by index
@@ -215,7 +215,8 @@ NEB_MUST_CHECK enum neb_status intra_acts_create_kept(const struct intra_model *
                                                       struct intra_acts **out);
 const float *intra_acts_qkv(const struct intra_acts *a, int32_t l);
 void intra_acts_destroy(struct intra_acts **a);
-size_t intra_acts_bytes(const struct intra_acts *a); // of its own arena, without shared scratch
+// Of its own arena, without shared scratch: for tests, which compare it with what cost.h predicts.
+size_t intra_acts_bytes(const struct intra_acts *a);
 
 // Mean-free pass over tokens (B, T): forward, loss in nats (sum in *loss, counted targets in *count), and with
 // grad_scale > 0 backward: gradients of (sum of losses * grad_scale) are added to grads. targets (B, T), KERN_IGNORE

@@ -78,7 +78,7 @@ static enum neb_status give(struct intra_team *m, enum order order, int32_t n) {
 }
 
 // The next order. Within a step's time it comes at once; an owner that waits for other clusters may take an hour.
-static enum neb_status take(struct intra_team *m, struct message *x) {
+static enum neb_status take_order(struct intra_team *m, struct message *x) {
     const struct intra_comm_ops *ops = m->world->ops;
     neb_ns start = neb_now();
     for (bool ready = !ops->poll; !ready;) {
@@ -156,7 +156,7 @@ static enum neb_status make_room(struct intra_team *m) {
     return NEB_OK;
 }
 
-static enum neb_status check(const struct hello *h) {
+static enum neb_status check_hello(const struct hello *h) {
     const struct intra_trainer_config *c = &h->trainer;
     if (c->accumulate < 1 || c->batch < 1 || h->mesh.dp < 1 ||
         (int64_t)c->accumulate * c->batch > INT32_MAX ||
@@ -295,7 +295,7 @@ enum neb_status intra_team_create(const struct intra_trainer_config *c,
         *out = m;
         return NEB_OK;
     }
-    st = check(&h);
+    st = check_hello(&h);
     uint64_t bytes = st == NEB_OK ? sizeof h : 0;
     enum neb_status told = spread(m, &bytes, sizeof bytes);
     st = st != NEB_OK ? st : told;
@@ -335,10 +335,10 @@ static enum neb_status follow_eval(struct intra_team *m, int n) {
     return st;
 }
 
-static enum neb_status follow(struct intra_team *m, bool *end) {
+static enum neb_status follow_order(struct intra_team *m, bool *end) {
     struct intra_step_stats stats;
     struct message x;
-    NEB_TRY(take(m, &x));
+    NEB_TRY(take_order(m, &x));
     *end = x.order == ORDER_END;
     switch ((enum order)x.order) {
     case ORDER_END: return NEB_OK;
@@ -376,7 +376,7 @@ enum neb_status intra_team_serve(struct intra_comm *world, struct kern *K,
     if (st == NEB_OK && !end)
         st = join(m, &h, K);
     while (st == NEB_OK && !end)
-        st = follow(m, &end);
+        st = follow_order(m, &end);
     if (follower)
         follower->end(follower->user);
     free_team(&m);

@@ -60,8 +60,8 @@ struct intra_trainer {
     struct intra_acts *acts;
     struct intra_pipe *pipe;     // NULL with one stage
     struct intra_device *device; // NULL on the CPU; with one there are no acts
-    struct intra_model
-        *whole; // on a mesh: layout of the whole model; at the owner, while needed, its parameters
+    // on a mesh: layout of the whole model; at the owner, while needed, its parameters
+    struct intra_model *whole;
     struct intra_part_saver *part_saver;     // of a rank of a mesh (trainer_parts.h)
     const struct intra_trainer_extra *extra; // borrowed, set by whoever has it; NULL: nothing
     // What this rank's part of a sealed checkpoint is sealed with: borrowed, set by whoever has the key, outlives the trainer. NULL: it writes none
@@ -106,8 +106,8 @@ enum { INTRA_UNIT_ELEMENTS = 16 << 20 };
 struct intra_unit {
     const struct intra_tensor *tensor;
     int32_t row0, rows, cols;
-    float *
-        data; // (rows, cols) in the parameter arena: read it, overwrite it; NULL where there is none
+    // (rows, cols) in the parameter arena: read it, overwrite it; NULL where there is none
+    float *data;
 };
 // Allocates *out (free()).
 NEB_MUST_CHECK enum neb_status intra_units(const struct intra_model *m, struct intra_unit **out,

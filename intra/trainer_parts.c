@@ -59,8 +59,8 @@ void intra_part_saver_destroy(struct intra_part_saver **s) {
 struct parts {
     const struct intra_trainer *t;
     struct intra_comm *world;
-    struct intra_ckpt_writer
-        *out;               // this rank's part, or the owner's file; NULL: it has nothing to write
+    // this rank's part, or the owner's file; NULL: it has nothing to write
+    struct intra_ckpt_writer *out;
     int32_t *owner;         // (n_tensors)
     uint64_t *bytes;        // (n_tensors)
     uint64_t *able;         // (ranks)
@@ -183,7 +183,7 @@ static enum neb_status begin_aside(struct parts *p, const char *path) {
     return intra_part_sign(p->out, &p->part);
 }
 
-static enum neb_status begin(struct parts *p, struct intra_ckpt_writer *w, const char *path) {
+static enum neb_status begin_part(struct parts *p, struct intra_ckpt_writer *w, const char *path) {
     const struct intra_model *whole = p->t->whole;
     size_t most = 0;
     for (int32_t i = 0; i < whole->n_tensors; i++)
@@ -269,7 +269,7 @@ enum neb_status intra_trainer_save_parts(const struct intra_trainer *t, struct i
     NEB_TRY_GOTO(p.world->ops->broadcast(p.world, &p.part.token, sizeof p.part.token, 0), out);
     NEB_TRY_GOTO(find_able(&p, path), out);
     deal(&p);
-    NEB_TRY_GOTO(intra_whole_agree(mesh, begin(&p, w, path)), out);
+    NEB_TRY_GOTO(intra_whole_agree(mesh, begin_part(&p, w, path)), out);
     enum neb_status written = NEB_OK;
     NEB_TRY_GOTO(put_tensors(&p, &written), out);
     if (p.world->rank == 0 && written == NEB_OK)

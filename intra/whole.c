@@ -11,7 +11,7 @@ enum neb_status intra_whole_agree(const struct intra_mesh *mesh, enum neb_status
     return (enum neb_status)code;
 }
 
-static const struct intra_tensor *find(const struct intra_model *m, int32_t index) {
+static const struct intra_tensor *find_tensor(const struct intra_model *m, int32_t index) {
     for (int32_t i = 0; i < m->n_tensors; i++)
         if (m->tensors[i].index == index)
             return &m->tensors[i];
@@ -35,7 +35,8 @@ static size_t offset(const struct intra_tensor *part, enum intra_arena kind) {
 const struct intra_tensor *intra_whole_held(const struct intra_model *m,
                                             const struct intra_tensor *t) {
     int stage = intra_mesh_pp_rank(m->mesh), part = intra_mesh_tp_rank(m->mesh);
-    return stage == stage_of(m, t) && part == 0 && parts_of(m, t) == 1 ? find(m, t->index) : NULL;
+    return stage == stage_of(m, t) && part == 0 && parts_of(m, t) == 1 ? find_tensor(m, t->index)
+                                                                       : NULL;
 }
 
 struct range { // rows of a tensor of the whole model
@@ -89,7 +90,7 @@ static enum neb_status gather(const struct intra_model *m, const struct range *g
                               enum intra_arena kind, const float *arena, int replica, int to,
                               float *out) {
     const struct intra_mesh *mesh = m->mesh;
-    const struct intra_tensor *t = g->t, *mine = find(m, t->index);
+    const struct intra_tensor *t = g->t, *mine = find_tensor(m, t->index);
     const float *x = mine ? arena + offset(mine, kind) : NULL;
     int32_t first = 0, n = mine ? shared(g, mine, &first) : 0;
     size_t cols = mine ? (size_t)mine->cols : 0;
@@ -182,7 +183,7 @@ out:
 static enum neb_status scatter(const struct intra_model *m, const struct range *g,
                                enum intra_arena kind, int from, const float *in, float *arena) {
     const struct intra_mesh *mesh = m->mesh;
-    const struct intra_tensor *t = g->t, *mine = find(m, t->index);
+    const struct intra_tensor *t = g->t, *mine = find_tensor(m, t->index);
     float *x = mine ? arena + offset(mine, kind) : NULL;
     int32_t first = 0, rows = mine ? shared(g, mine, &first) : 0;
     size_t n = mine ? (size_t)rows * (size_t)mine->cols : 0;
@@ -222,15 +223,6 @@ enum neb_status intra_whole_params(const struct intra_model *m, struct intra_mod
         const struct intra_tensor *t = &whole->tensors[i];
         NEB_TRY(intra_whole_gather(m, t, INTRA_ARENA_PARAMS, m->params,
                                    whole->params ? intra_param(whole, t) : NULL));
-    }
-    return NEB_OK;
-}
-
-enum neb_status intra_whole_set_params(struct intra_model *m, const struct intra_model *whole) {
-    for (int32_t i = 0; i < whole->n_tensors; i++) {
-        const struct intra_tensor *t = &whole->tensors[i];
-        NEB_TRY(intra_whole_scatter(m, t, INTRA_ARENA_PARAMS,
-                                    whole->params ? intra_param(whole, t) : NULL, m->params));
     }
     return NEB_OK;
 }

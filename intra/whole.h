@@ -39,11 +39,9 @@ NEB_MUST_CHECK enum neb_status intra_whole_scatter(const struct intra_model *m,
                                                    const struct intra_tensor *t,
                                                    enum intra_arena kind, const float *in,
                                                    float *arena);
-// All parameters: to and from whole, which has the whole model's layout and, at the owner, its parameters.
+// All parameters, to whole, which has the whole model's layout and, at the owner, its parameters.
 NEB_MUST_CHECK enum neb_status intra_whole_params(const struct intra_model *m,
                                                   struct intra_model *whole);
-NEB_MUST_CHECK enum neb_status intra_whole_set_params(struct intra_model *m,
-                                                      const struct intra_model *whole);
 // One status for all ranks, NEB_OK when all have it: what one rank finds out alone (a file that is not there) must not leave
 // the others waiting for it.
 NEB_MUST_CHECK enum neb_status intra_whole_agree(const struct intra_mesh *mesh, enum neb_status st);

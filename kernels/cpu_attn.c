@@ -53,9 +53,8 @@ static void fwd_task(void *arg, size_t task) {
     size_t heads = (size_t)j->a.s.n_heads, rows = heads * (size_t)j->a.s.B;
     for (size_t i;
          (i = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed)) < j->n_items;) {
-        int block =
-            j->blocks - 1 -
-            (int)(i / rows); // late blocks see most keys: first, so that no long one is left over
+        // late blocks see most keys: first, so that no long one is left over
+        int block = j->blocks - 1 - (int)(i / rows);
         j->v->attn_fwd(&j->a, (int)(i % rows / heads), (int)(i % heads), block,
                        j->scratch + task * j->per_task);
     }

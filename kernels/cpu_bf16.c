@@ -94,7 +94,7 @@ static bool proves_itself(const struct panel_isa *v) {
 }
 
 // NULL, or why not. NEBULA_BF16=plain: the definition.
-static const char *find(struct cpu_bf16 *h, const struct cpu_isa *isa) {
+static const char *choose_panels(struct cpu_bf16 *h, const struct cpu_isa *isa) {
     const char *asked = getenv("NEBULA_BF16");
     if (asked && !strcmp(asked, "plain"))
         h->v = &panel_plain;
@@ -111,13 +111,13 @@ static const char *find(struct cpu_bf16 *h, const struct cpu_isa *isa) {
     return NULL;
 }
 
-static enum neb_status take(struct kern *K, const char **why) {
+static enum neb_status take_bf16(struct kern *K, const char **why) {
     struct cpu_ctx *x = cpu_of(K);
     NEB_ASSERT(K->ops == &cpu_ops);
     if (x->bf16)
         return NEB_OK;
     struct cpu_bf16 *h = calloc(1, sizeof *h);
-    if (h && (*why = find(h, x->isa))) {
+    if (h && (*why = choose_panels(h, x->isa))) {
         cpu_bf16_destroy(h);
         return NEB_ERR_UNSUPPORTED;
     }
@@ -131,13 +131,13 @@ static enum neb_status take(struct kern *K, const char **why) {
 
 enum neb_status kern_cpu_bf16(struct kern *K) {
     const char *why = NULL;
-    enum neb_status st = take(K, &why);
+    enum neb_status st = take_bf16(K, &why);
     return why ? neb_fail(st, "precision bf16 on processors: %s; set precision: fp32", why) : st;
 }
 
 bool kern_cpu_bf16_possible(struct kern *K) {
     const char *why = NULL;
-    return take(K, &why) == NEB_OK;
+    return take_bf16(K, &why) == NEB_OK;
 }
 
 const char *kern_cpu_products(const struct kern *K) {

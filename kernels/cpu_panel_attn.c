@@ -11,10 +11,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
-enum {
-    BLOCK = CPU_ATTN_BLOCK,
-    TILE = BLOCK * BLOCK
-}; // a block of keys: 4 sides or 2 depths of panels
+// a block of keys: 4 sides or 2 depths of panels
+enum { BLOCK = CPU_ATTN_BLOCK, TILE = BLOCK * BLOCK };
 
 // Keys or values of all sequences and heads, packed one way.
 struct side {

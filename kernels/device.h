@@ -7,7 +7,7 @@
 // like those of kern.h, and an op without a comment means what it means there.
 //
 // Errors are sticky: ops return nothing, the first failure is logged and kept, later calls do nothing, and
-// `finish` returns it. Shapes that no kernel takes (kern_device_check in intra's set-up keeps them out) fail like that too.
+// `finish` returns it. Shapes that no kernel takes (intra_device_create refuses them) fail like that too.
 // Ops allocate only when they meet a larger shape than ever before (scratch grows), so a step allocates nothing.
 // One thread calls at a time.
 #ifndef KERN_DEVICE_H

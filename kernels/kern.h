@@ -1,12 +1,12 @@
-// Tensor operations: one table of functions per backend. `kern_ref` is the readable definition (one thread, plain
-// loops, double accumulation); `kern_cpu` is the fast one (OpenBLAS or oneDNN, SIMD by run-time dispatch, all threads). Every
-// op of every backend is checked against the reference (tests/ops).
+// Tensor operations: one table of functions per backend. kern_ref_create's is the readable definition (one thread, plain
+// loops, double accumulation); kern_cpu_create's is the fast one (OpenBLAS or oneDNN, SIMD by run-time dispatch, all threads).
+// Every op of every backend is checked against the reference (tests/ops).
 //
 // All tensors are dense, row-major fp32 in the backend's memory (host memory for both CPU backends). Pointers must
 // not overlap unless a comment says so. "+=" in a comment means the output is accumulated into. Ops do not allocate
 // after the first call with the largest shape (scratch grows once), cannot fail, and assert their shapes.
 //
-// What holds for kern_cpu: the same bits for any number of threads, for every op, since work is cut by shape alone and
+// What holds for kern_cpu_create's: the same bits for any number of threads, for every op, since work is cut by shape alone and
 // partial sums are added in a fixed order. Not the same bits across instruction sets or releases of those libraries (the exact
 // path in exact.h is). They choose their own kernels; NEBULA_ISA does not reach them, OPENBLAS_CORETYPE and DNNL_MAX_CPU_ISA do.
 // One instance is used by one thread at a time; creating one sets OpenBLAS to one thread for the whole process.

@@ -56,10 +56,10 @@ static const char *load(struct onednn *d) {
     return NULL;
 }
 
-static void find(void) { the.missing = load(&the); }
+static void find_once(void) { the.missing = load(&the); }
 
 const struct onednn *onednn_find(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, find);
+    pthread_once(&once, find_once);
     return &the;
 }

@@ -6,10 +6,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum {
-    ARCH_REQ_XCOMP_PERM = 0x1023,
-    XFEATURE_XTILEDATA = 18
-}; // Linux: arch/x86/include/uapi/asm/prctl.h
+// Linux: arch/x86/include/uapi/asm/prctl.h
+enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
 
 static bool here;
 

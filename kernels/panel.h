@@ -43,8 +43,8 @@ struct panel_isa {
     void (*mul)(const struct panel_mul *m);
 };
 extern const struct panel_isa panel_plain; // the definition, on any machine
-extern const struct panel_isa
-    panel_avx512;                        // vdpbf16ps: avx512_bf16 (and what cpu_isa_avx512 needs)
+// vdpbf16ps: avx512_bf16 (and what cpu_isa_avx512 needs)
+extern const struct panel_isa panel_avx512;
 extern const struct panel_isa panel_amx; // AMX's tiles
 
 // Whether this process may use panel_amx; asks the kernel for it the first time.

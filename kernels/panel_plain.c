@@ -1,3 +1,4 @@
+// Panels and their products in plain C: what the other instruction sets are compared with, and what tests run where neither is.
 #include "kernels/bf16.h"
 #include "kernels/clones.h"
 #include "kernels/panel.h"

@@ -233,8 +233,8 @@ KERN_CLONES static size_t candidates(uint32_t *restrict d, uint32_t *restrict at
             u[j] &= 0x7fffffffu;
             any |= u[j] >= floor;
         }
-        for (size_t j = 0; any && j < STRIP;
-             j++) { // without a branch: written always, kept when large enough
+        // without a branch: written always, kept when large enough
+        for (size_t j = 0; any && j < STRIP; j++) {
             d[found] = largest - u[j];
             at[found] = (uint32_t)(i + j);
             found += u[j] >= floor;

@@ -52,8 +52,8 @@ NEB_MUST_CHECK enum neb_status sec_enrol_connect(const char *endpoint,
 void sec_enrol_client_destroy(struct sec_enrol_client **c);
 // (SEC_EXPORTER_BYTES) The TLS exporter (RFC 9266) of this connection, which proofs over it are bound to: for requests made by hand.
 const uint8_t *sec_enrol_client_exporter(const struct sec_enrol_client *c);
-const uint8_t *sec_enrol_client_hub_curve(
-    const struct sec_enrol_client *c); // (SEC_KEY_BYTES) as its certificate says
+// (SEC_KEY_BYTES) as its certificate says
+const uint8_t *sec_enrol_client_hub_curve(const struct sec_enrol_client *c);
 // A request with its length in front. NEB_ERR_IO: the hub ended the connection.
 NEB_MUST_CHECK enum neb_status sec_enrol_client_send(struct sec_enrol_client *c, const void *p,
                                                      size_t n);

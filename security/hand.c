@@ -13,8 +13,8 @@ _Static_assert(SEC_SEAL_HANDED_BYTES + crypto_box_SEALBYTES == SEC_HAND_BOX_BYTE
 
 static enum neb_status room(struct sec_hand **out) {
     NEB_TRY(sec_seal_init());
-    struct sec_hand *h = *out =
-        sodium_malloc((sizeof *h + 15) & ~(size_t)15); // it ends at a page: keeps it aligned
+    // it ends at a page: keeps it aligned
+    struct sec_hand *h = *out = sodium_malloc((sizeof *h + 15) & ~(size_t)15);
     if (!h)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for a key's way to another rank");
     sodium_memzero(h, sizeof *h);

@@ -48,8 +48,8 @@ NEB_MUST_CHECK enum neb_status sec_identity_load(const char *home, struct sec_id
 void sec_identity_destroy(struct sec_identity **id);
 
 const struct sec_public *sec_identity_public(const struct sec_identity *id);
-const uint8_t *
-sec_identity_curve_secret(const struct sec_identity *id);               // 32 bytes of locked memory
+// 32 bytes of locked memory
+const uint8_t *sec_identity_curve_secret(const struct sec_identity *id);
 const uint8_t *sec_identity_sign_secret(const struct sec_identity *id); // 64 bytes of locked memory
 
 bool sec_name_valid(const char *name);

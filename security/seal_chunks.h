@@ -29,9 +29,8 @@ void sec_chunks_destroy(struct sec_chunks **c);
 const uint8_t *sec_chunks_front(const struct sec_chunks *c); // (SEC_CHUNKS_FRONT)
 uint32_t sec_chunks_bytes(const struct sec_chunks *c);       // of a chunk in clear, but the last
 uint64_t sec_chunks_total(const struct sec_chunks *c);       // in clear
-uint64_t
-sec_chunks_at(const struct sec_chunks *c,
-              uint64_t i); // where chunk i begins; of the one after the last: the file's length
+// where chunk i begins; of the one after the last: the file's length
+uint64_t sec_chunks_at(const struct sec_chunks *c, uint64_t i);
 size_t sec_chunks_len(const struct sec_chunks *c, uint64_t i); // of chunk i in clear
 // out: sec_chunks_len + SEC_CHUNKS_EXTRA bytes.
 void sec_chunks_seal(const struct sec_chunks *c, uint64_t i, const void *plain, uint8_t *out);

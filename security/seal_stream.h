@@ -29,8 +29,8 @@ NEB_MUST_CHECK enum neb_status sec_stream_create(const struct sec_seal_key *k,
                                                  sec_stream_put *put, void *user,
                                                  struct sec_stream_writer **out);
 NEB_MUST_CHECK enum neb_status sec_stream_add(struct sec_stream_writer *w, const void *p, size_t n);
-NEB_MUST_CHECK enum neb_status
-sec_stream_end(struct sec_stream_writer *w); // the last chunk; nothing may follow
+// the last chunk; nothing may follow
+NEB_MUST_CHECK enum neb_status sec_stream_end(struct sec_stream_writer *w);
 void sec_stream_destroy(struct sec_stream_writer **w);
 
 struct sec_stream_reader;

@@ -216,11 +216,6 @@ static void head_put(struct neb_buf *b, const struct sec_sum_head *h) {
         neb_buf_add(b, h->pair[k], sizeof h->pair[k]);
 }
 
-bool sec_sum_is(const uint8_t *p, size_t len) {
-    struct neb_rd r = neb_rd_make(p, len);
-    return neb_rd_u32(&r) == MAGIC && !r.bad;
-}
-
 enum neb_status sec_sum_open(const uint8_t *p, size_t len, struct sec_sum_head *h,
                              const uint8_t **body) {
     struct neb_rd r = neb_rd_make(p, len);

@@ -32,8 +32,8 @@ enum {
     SEC_SUM_KEY_BYTES = 32,
     SEC_SUM_SEED_BYTES = 32,
     SEC_SUM_JOB_BYTES = 16,
-    SEC_SUM_COUNT_MAX =
-        1 << 29, // integers of one update: their bytes are those of the largest blob
+    // integers of one update: their bytes are those of the largest blob
+    SEC_SUM_COUNT_MAX = 1 << 29,
     SEC_SUM_NOBODY = 255,
 };
 
@@ -67,7 +67,6 @@ struct sec_sum_head {
     uint8_t nonce[SEC_SUM_SEED_BYTES], own[SEC_SUM_SEED_BYTES],
         pair[SEC_MEMBERS_MAX][SEC_SUM_SEED_BYTES];
 };
-bool sec_sum_is(const uint8_t *p, size_t len); // whether it claims to be one
 // NEB_ERR_FORMAT: not exactly one. *body: its integers, 2 bytes each.
 NEB_MUST_CHECK enum neb_status sec_sum_open(const uint8_t *p, size_t len, struct sec_sum_head *out,
                                             const uint8_t **body);

@@ -12,8 +12,8 @@ NEB_MUST_CHECK enum neb_status sec_vault_create_take(struct sec_seal_key **k,
                                                      const uint8_t context[SEC_SEAL_CONTEXT_BYTES],
                                                      struct sec_vault **out);
 void sec_vault_destroy(struct sec_vault **v); // after everything that it opened is closed
-const struct neb_vault *
-sec_vault_of(const struct sec_vault *v); // NULL for NULL; valid until destroy
+// NULL for NULL; valid until destroy
+const struct neb_vault *sec_vault_of(const struct sec_vault *v);
 const struct sec_seal_key *sec_vault_key(const struct sec_vault *v); // NULL for NULL
 
 // What w is given from here on is sealed for `context`, before the first byte; key NULL: in clear.

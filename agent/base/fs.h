@@ -31,8 +31,8 @@ NEB_MUST_CHECK enum neb_status neb_fs_write(const char *path, const void *p, siz
 NEB_MUST_CHECK enum neb_status neb_fs_copy(const char *from, const char *to, mode_t mode);
 NEB_MUST_CHECK enum neb_status neb_fs_sync_dir(const char *dir);
 NEB_MUST_CHECK enum neb_status neb_fs_remove(const char *path); // a file; missing is fine
-NEB_MUST_CHECK enum neb_status
-neb_fs_remove_tree(const char *path); // a folder and all in it; missing is fine
+// a folder and all in it; missing is fine
+NEB_MUST_CHECK enum neb_status neb_fs_remove_tree(const char *path);
 // Folder `from` takes the place of folder `to`, if there is one, durably; what was `to` is removed. A crash, or a failure, leaves the
 // whole old or the whole new folder at `to` (renameat2(2), RENAME_EXCHANGE). Where the file system cannot exchange names (NFS), a
 // crash between two renames leaves the old one at TO.old: neb_fs_mend_dir puts it back.
@@ -47,8 +47,8 @@ NEB_MUST_CHECK enum neb_status neb_fs_writer_open(const char *path, mode_t mode,
 NEB_MUST_CHECK enum neb_status neb_fs_writer_seal(struct neb_fs_writer *w,
                                                   const struct neb_vault *vault);
 NEB_MUST_CHECK enum neb_status neb_fs_writer_add(struct neb_fs_writer *w, const void *p, size_t n);
-NEB_MUST_CHECK enum neb_status
-neb_fs_writer_commit(struct neb_fs_writer *w); // flush, fsync, rename, fsync folder
+// flush, fsync, rename, fsync folder
+NEB_MUST_CHECK enum neb_status neb_fs_writer_commit(struct neb_fs_writer *w);
 void neb_fs_writer_destroy(struct neb_fs_writer **w);
 
 // Read-only memory map of a whole file. len 0 gives p NULL.

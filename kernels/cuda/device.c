@@ -273,15 +273,15 @@ static void rope(struct kern_device *D, enum kern_type t, void *x, int ld, const
 }
 
 static bool by_tensor_cores(enum kern_type t, const struct kern_attn *s, const void *const p[],
-                            int n_p, const int ld[], int n_ld) {
-    return t == KERN_BF16 && kern_cu_attn_mma_takes(s, p, n_p, ld, n_ld);
+                            int n_p, const int ld[4]) {
+    return t == KERN_BF16 && kern_cu_attn_mma_takes(s, p, n_p, ld, 4);
 }
 static void attn_fwd(struct kern_device *D, enum kern_type t, const struct kern_attn *s, void *out,
                      int ldo, float *lse, const void *q, int ldq, const void *k, int ldk,
                      const void *v, int ldv) {
     const void *const p[] = {out, q, k, v};
     const int ld[] = {ldo, ldq, ldk, ldv};
-    if (by_tensor_cores(t, s, p, 4, ld, 4))
+    if (by_tensor_cores(t, s, p, 4, ld))
         RUN(D, "attention",
             kern_cu_attn_fwd_mma(s, out, ldo, lse, q, ldq, k, ldk, v, ldv, of(D)->s));
     else
@@ -295,7 +295,7 @@ static void attn_bwd(struct kern_device *D, enum kern_type t, const struct kern_
     const void *const p[] = {dout, q, k, v, dq, dk, dv};
     const int ld[] = {ldo, ldq, ldk, ldv};
     RUN(D, "attention gradient", kern_cu_attn_delta(t, s, delta, dout, out, ldo, of(D)->s));
-    if (by_tensor_cores(t, s, p, 7, ld, 4))
+    if (by_tensor_cores(t, s, p, 7, ld))
         RUN(D, "attention gradient",
             kern_cu_attn_bwd_mma(s, dq, dk, dv, dout, ldo, lse, q, ldq, k, ldk, v, ldv, delta,
                                  of(D)->s));

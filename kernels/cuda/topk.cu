@@ -117,8 +117,8 @@ template <bool BLOCK> __device__ static inline void meet() {
 template <bool BLOCK, class S>
 __device__ static struct cut kth(const S &from, uint32_t n, uint32_t k, int bits, struct room *r) {
     const uint32_t threads = BLOCK ? (uint32_t)THREADS : (uint32_t)WARP;
-    uint32_t prefix = 0,
-             need = k; // of the k-th: its upper bits so far, its rank among those with them
+    // of the k-th: its upper bits so far, its rank among those with them
+    uint32_t prefix = 0, need = k;
     while (bits > 0) {
         int shift = bits > RADIX_BITS ? bits - RADIX_BITS : 0;
         uint32_t mask = (1u << (bits - shift)) - 1;
@@ -366,8 +366,8 @@ __global__ void scatter(float *out, size_t n, const uint32_t *at, const float *x
     size_t from = (size_t)blockIdx.x * CHUNK, to = n - from < CHUNK ? n : from + CHUNK;
     if (threadIdx.x % WARP == 0 && threadIdx.x / WARP < 2) { // in two warps, side by side
         size_t end = threadIdx.x ? to : from;
-        ends[threadIdx.x / WARP] =
-            first_from(at, m, end, end * m / n); // below 2^64: m is, and n, below 2^32
+        // below 2^64: m is, and n, below 2^32
+        ends[threadIdx.x / WARP] = first_from(at, m, end, end * m / n);
     }
     const float none[V] = {0};
     for (size_t i = from + threadIdx.x * V; i < to; i += THREADS * V)

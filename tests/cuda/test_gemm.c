@@ -150,8 +150,8 @@ static void test_products(void **state) {
     assert_null(kern_cu_gemm_create(&g));
     assert_int_equal(cudaMalloc(&at, 4 * ROOM), cudaSuccess);
     room = at;
-    for (int pass = 0; pass < 2;
-         pass++) // the second finds plans, and makes those anew that had to go
+    // the second finds plans, and makes those anew that had to go
+    for (int pass = 0; pass < 2; pass++)
         for (int i = 0; i < PRODUCTS; i++)
             one(g, i);
     assert_int_equal(cudaFree(at), cudaSuccess);

@@ -182,8 +182,8 @@ static void test_falls_back(void **state) {
     struct intra_trainer_config c = config();
     struct lines l;
     struct outcome plain = train(c, INTRA_GRAPHS_OFF);
-    for (int k = 1; k <= 10;
-         k++) { // from the sixth on of the evaluation's, beside one that was recorded
+    // from the sixth on of the evaluation's, beside one that was recorded
+    for (int k = 1; k <= 10; k++) {
         emu_graph_fails = k;
         struct outcome with = train_heard(c, k % 2 ? INTRA_GRAPHS_ON : INTRA_GRAPHS_AUTO, &l);
         assert_true(emu_graph_fails == 0 || (k > 5 && k % 2 == 0));

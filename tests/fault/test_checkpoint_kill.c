@@ -78,7 +78,7 @@ static enum neb_status write_aside(int64_t step) {
 static int64_t loads(void) {
     struct intra_ckpt *c = NULL;
     static uint64_t x[WORDS];
-    assert_int_equal(intra_ckpt_open_latest(dir, &c), NEB_OK);
+    assert_int_equal(intra_ckpt_open_latest_in(NULL, dir, &c), NEB_OK);
     assert_int_equal(intra_ckpt_read(c, "words", INTRA_U64, WORDS, 1, x), NEB_OK);
     intra_ckpt_close(&c);
     int64_t step = (int64_t)(x[0] / 1000003u);

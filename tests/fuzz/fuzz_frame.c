@@ -91,7 +91,7 @@ static void wrap_frame(struct cmp_work *w, const uint8_t *p, size_t len) {
     neb_buf_u32(&b, (uint32_t)len);
     neb_buf_add(&b, p, len);
     require(!b.oom);
-    enum neb_status st = cmp_update_check(w, b.p, b.len, &stats);
+    enum neb_status st = cmp_update_check_max(w, b.p, b.len, UINT64_MAX, &stats);
     require(st == NEB_OK || st == NEB_ERR_FORMAT);
     check_in_pieces(b.p, b.len, st, &stats);
     if (st != NEB_OK)
@@ -110,7 +110,7 @@ static void open_update(struct cmp_work *w, const uint8_t *p, size_t len) {
     struct cmp_update_stats stats;
     uint32_t counts[50];
     float x[400];
-    enum neb_status st = cmp_update_check(w, p, len, &stats);
+    enum neb_status st = cmp_update_check_max(w, p, len, UINT64_MAX, &stats);
     require(st == NEB_OK || st == NEB_ERR_FORMAT);
     require(st != NEB_OK || (isfinite(stats.norm) && stats.norm >= 0));
     require(st != NEB_OK || stats.elements >= stats.units); // none without work that elements bound

@@ -70,8 +70,8 @@ void wan_link_set(struct wan_link *l, const struct wan_params *p, neb_ns now);
 // Counts everything but delivery, which the caller counts when it happens (the line may go down
 // before).
 enum wan_fate wan_link_offer(struct wan_link *l, neb_ns now, size_t len, neb_ns *deliver);
-uint64_t wan_link_backlog_bytes(const struct wan_link *l,
-                                neb_ns now);               // accepted, not yet on the line
+// accepted, not yet on the line
+uint64_t wan_link_backlog_bytes(const struct wan_link *l, neb_ns now);
 uint64_t wan_link_queue_limit(const struct wan_params *p); // bytes
 // Memory that packets accepted but not delivered can take: queue plus what is in flight, with room
 // to spare.

@@ -112,8 +112,8 @@ static uint16_t *panels_of(struct neb_rng *r, int side, int depth, size_t *next)
     *next = (size_t)depth * PANEL_BLOCK + PANEL_BLOCK; // more than it needs
     uint16_t *p = neb_large_alloc(panels * *next * sizeof *p);
     assert_non_null(p);
-    for (size_t i = 0; i < panels * *next;
-         i++) // what is beyond the side is not zero: it must not be used
+    // what is beyond the side is not zero: it must not be used
+    for (size_t i = 0; i < panels * *next; i++)
         p[i] = kern_bf16_of(neb_rng_normal(r));
     return p;
 }

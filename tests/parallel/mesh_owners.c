@@ -227,8 +227,9 @@ static enum neb_status merge(struct agent_worker *w, int32_t f, int round) {
     double start = processor_s();
     NEB_TRY(worker_outer_merge(w, f, round % 7 == 5, &r));
     w->sync_s += processor_s() - start;
-    printf("%d %d: %016llx%016llx version %u\n", round, f, (unsigned long long)w->last_digest[f].lo,
-           (unsigned long long)w->last_digest[f].hi, inter_outer_version(w->outer, f));
+    printf("%d %d: %016llx%016llx version %u\n", round, f,
+           (unsigned long long)w->kept[f].last_digest.lo,
+           (unsigned long long)w->kept[f].last_digest.hi, inter_outer_version(w->outer, f));
     return NEB_OK;
 }
 

@@ -142,6 +142,15 @@ static void nudge(struct intra_model *whole) { // as if another cluster had sent
 
 // ---- side by side ---------------------------------------------------------------------------------------------
 
+static enum neb_status scatter_params(struct intra_model *m, const struct intra_model *whole) {
+    for (int32_t i = 0; i < whole->n_tensors; i++) {
+        const struct intra_tensor *t = &whole->tensors[i];
+        NEB_TRY(intra_whole_scatter(m, t, INTRA_ARENA_PARAMS,
+                                    whole->params ? intra_param(whole, t) : NULL, m->params));
+    }
+    return NEB_OK;
+}
+
 static enum neb_status nudge_all(struct intra_trainer *t) {
     struct intra_model *m = t->model, *whole = t->whole;
     NEB_TRY(intra_trainer_pull(t, NULL));
@@ -154,7 +163,7 @@ static enum neb_status nudge_all(struct intra_trainer *t) {
     NEB_TRY(intra_whole_params(m, whole));
     if (whole->params)
         nudge(whole);
-    NEB_TRY(intra_whole_set_params(m, whole));
+    NEB_TRY(scatter_params(m, whole));
     return intra_trainer_push(t, NULL);
 }
 

@@ -425,8 +425,8 @@ static inline void announce(int to, const struct inter_manifest *m) {
 static inline void give(int to, const struct inter_manifest *m, const struct neb_buf *blob,
                         uint32_t chunks) {
     bool all = chunks == inter_chunks(m->bytes, m->chunk_bytes);
-    for (int k = 0; k < 20 && (all ? !holds_blob(to, m) : !k);
-         k++) { // they may overtake each other
+    // they may overtake each other
+    for (int k = 0; k < 20 && (all ? !holds_blob(to, m) : !k); k++) {
         for (uint32_t i = 0; i < chunks; i++)
             say_chunk(to, m, blob, i);
         go_for(200 * NEB_MS);

@@ -185,8 +185,8 @@ struct script {
     const char *name;
     enum attack how; // by member 1, from round FROM on
     bool warm_up;    // the learning rate rises over 10 rounds and falls to a tenth
-    bool
-        late; // member 0 alone sends in some rounds; member 1's next update carries what it made meanwhile
+    // member 0 alone sends in some rounds; member 1's next update carries what it made meanwhile
+    bool late;
     bool codecs; // they change: int8, then one in sixteen, then int4
 };
 

@@ -122,8 +122,8 @@ static void test_one_job(void **state) {
     assert_true(answered(&m, "not the credentials"));
     static const char *const ops[] = {"stop", "submit", "resume",    "rejoin",
                                       "jobs", "status", "attachable"};
-    for (size_t i = 0; i < sizeof ops / sizeof *ops;
-         i++) { // a command's requests, on its connection
+    // a command's requests, on its connection
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
         m = ask(c, json_pack("{s:s,s:s}", "op", ops[i], "job", hexes[1]), NULL, 0);
         assert_true(answered(&m, "unknown request"));
     }

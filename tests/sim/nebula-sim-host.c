@@ -332,6 +332,40 @@ static void store_record(struct sim *s, uint8_t i, const struct inter_action *x)
     }
 }
 
+static void read_commit(struct sim *s, uint8_t i, const struct inter_action *x) {
+    const struct sim_round *r = s->h[i].disk.rounds[x->key.fragment][x->key.round];
+    struct inter_record own = r && r->committed ? r->commit : (struct inter_record){0};
+    sim_host_step(s, i,
+                  &(struct inter_event){.kind = INTER_EV_COMMIT_READ,
+                                        .peer = i,
+                                        .key = x->key,
+                                        .record = r && r->committed ? &own : NULL});
+}
+
+static void take_split(struct sim *s, uint8_t i, const struct inter_action *x) {
+    s->h[i].split = true; // its job ends
+    s->h[i].worker_alive = false;
+    sim_note(s, "split", i, x->peer, x->key.fragment, x->key.round, 0);
+    if (!sim_lies(s, i) && !s->split.on && !sim_check_parting(s))
+        sim_fail(s, "host %u says that members have parted, and they have not", i);
+}
+
+static void take_fault(struct sim *s, uint8_t i, const struct inter_action *x) {
+    if (sim_lies(s, i))
+        return;
+    sim_note(s, inter_fault_name(x->fault), i, x->peer, 0, 0, 0);
+    if (x->fault == INTER_FAULT_LIED && !sim_lies(s, (uint8_t)x->peer))
+        sim_fail(s, "host %u has evidence against %u, who is honest", i, x->peer);
+    if (s->split.on || sim_lies(s, (uint8_t)x->peer))
+        return;
+    // an honest leader may have believed a liar: an update that it says it has, and others refuse
+    if (s->liar && x->fault == INTER_FAULT_DENIED)
+        return;
+    if (x->fault == INTER_FAULT_DIVERGED || x->fault == INTER_FAULT_DENIED ||
+        x->fault == INTER_FAULT_MALFORMED)
+        sim_fail(s, "host %u reports: %s (member %u)", i, inter_fault_name(x->fault), x->peer);
+}
+
 static void carry_out(struct sim *s, uint8_t i, const struct inter_actions *a,
                       const struct inter_action *x) {
     struct sim_host *h = &s->h[i];
@@ -388,38 +422,10 @@ static void carry_out(struct sim *s, uint8_t i, const struct inter_actions *a,
         h->disk.evidence[x->peer] = x->evidence;
         after_store(s, i, true);
         break;
-    case INTER_ACT_READ_COMMIT: {
-        const struct sim_round *r = h->disk.rounds[x->key.fragment][x->key.round];
-        struct inter_record own = r && r->committed ? r->commit : (struct inter_record){0};
-        sim_host_step(s, i,
-                      &(struct inter_event){.kind = INTER_EV_COMMIT_READ,
-                                            .peer = i,
-                                            .key = x->key,
-                                            .record = r && r->committed ? &own : NULL});
-        break;
-    }
+    case INTER_ACT_READ_COMMIT: read_commit(s, i, x); break;
     case INTER_ACT_START_ANEW: break; // the network here has no congestion control
-    case INTER_ACT_SPLIT:
-        h->split = true; // its job ends
-        h->worker_alive = false;
-        sim_note(s, "split", i, x->peer, x->key.fragment, x->key.round, 0);
-        if (!sim_lies(s, i) && !s->split.on && !sim_check_parting(s))
-            sim_fail(s, "host %u says that members have parted, and they have not", i);
-        break;
-    case INTER_ACT_FAULT:
-        if (sim_lies(s, i))
-            break;
-        sim_note(s, inter_fault_name(x->fault), i, x->peer, 0, 0, 0);
-        if (x->fault == INTER_FAULT_LIED && !sim_lies(s, (uint8_t)x->peer))
-            sim_fail(s, "host %u has evidence against %u, who is honest", i, x->peer);
-        if (s->split.on || sim_lies(s, (uint8_t)x->peer))
-            break;
-        if (s->liar && x->fault == INTER_FAULT_DENIED)
-            break; // an honest leader may have believed a liar: an update that it says it has, and others refuse
-        if (x->fault == INTER_FAULT_DIVERGED || x->fault == INTER_FAULT_DENIED ||
-            x->fault == INTER_FAULT_MALFORMED)
-            sim_fail(s, "host %u reports: %s (member %u)", i, inter_fault_name(x->fault), x->peer);
-        break;
+    case INTER_ACT_SPLIT: take_split(s, i, x); break;
+    case INTER_ACT_FAULT: take_fault(s, i, x); break;
     }
 }
 

@@ -325,8 +325,8 @@ static void boot(struct sim *s, uint8_t i) {
             try_connect(s, i, j);
 }
 
-static void
-partition(struct sim *s) { // a random part of the hosts from the rest, perhaps one way only
+// a random part of the hosts from the rest, perhaps one way only
+static void partition(struct sim *s) {
     uint32_t side = (uint32_t)neb_rng_below(&s->rng, 1u << s->o.members);
     uint64_t way = neb_rng_below(&s->rng, 3);
     sim_note(s, "partition", side, (int64_t)way, 0, 0, 0);
@@ -356,8 +356,8 @@ static bool last_copy(const struct sim *s, const struct inter_record *r, uint8_t
                                                      r->entries[k].member, r->entries[k].attempt);
             others += j != i && b && b->whole;
         }
-        for (uint8_t j = 0; j < s->o.members;
-             j++) // or is part of what another one's checkpoint holds
+        // or is part of what another one's checkpoint holds
+        for (uint8_t j = 0; j < s->o.members; j++)
             others += j != i && !s->h[j].witness && s->h[j].disk.has_checkpoint &&
                       s->h[j].disk.checkpoint.frags[r->fragment].round > r->round;
         if (!others && r->entries[k].verdict == INTER_ACCEPTED)

@@ -128,6 +128,81 @@ static uint64_t number(const char *text, const char *what, uint64_t max) {
     return v;
 }
 
+struct run {
+    struct sim_options o;
+    uint64_t count, jobs;
+    bool exhaustive, pairs;
+};
+
+// One of the processes: runs its share and says through fd what came of it. False: it could not be started.
+static bool start_job(const struct run *x, uint64_t j, int *fd_out) {
+    int fd[2];
+    if (pipe(fd)) {
+        perror("nebula-sim: pipe");
+        return false;
+    }
+    pid_t pid = fork();
+    if (pid < 0) {
+        perror("nebula-sim: fork");
+        return false;
+    }
+    if (pid == 0) {
+        struct totals t = {0};
+        bool ok = x->exhaustive ? run_points(&x->o, x->pairs, j, x->jobs, &t)
+                                : run_seeds(&x->o, x->o.seed, x->count, j, x->jobs, &t);
+        bool told = write(fd[1], &t, sizeof t) == sizeof t;
+        fflush(NULL);
+        _exit(ok && told ? 0 : 1);
+    }
+    close(fd[1]);
+    *fd_out = fd[0];
+    return true;
+}
+
+// False: a violation, or a process that died.
+static bool end_job(int fd, struct totals *sum) {
+    struct totals t;
+    int status;
+    if (read(fd, &t, sizeof t) == sizeof t) {
+        sum->runs += t.runs;
+        sum->messages += t.messages;
+        sum->stores += t.stores;
+        sum->committed += t.committed;
+        sum->snapshots += t.snapshots;
+        sum->taken_over += t.taken_over;
+        sum->rejected += t.rejected;
+        sum->merges += t.merges;
+        sum->returns += t.returns;
+        sum->seconds += t.seconds;
+        sum->splits += t.splits;
+        sum->caught += t.caught;
+        sum->stuck += t.stuck;
+        sum->detected = t.detected > sum->detected ? t.detected : sum->detected;
+    }
+    close(fd);
+    return wait(&status) >= 0 && WIFEXITED(status) && !WEXITSTATUS(status);
+}
+
+static void report(const struct sim_options *o, const struct totals *sum, bool good, double wall) {
+    printf("%llu runs from seed %llu, %s: %.0f virtual hours, %llu messages, %llu stores, %llu "
+           "commits "
+           "(%llu merge rounds, %llu returns), %llu refused updates, %llu snapshots, %llu former "
+           "lives; %.1f s, %.0f runs a minute\n",
+           (unsigned long long)sum->runs, (unsigned long long)o->seed,
+           good ? "no violation" : "VIOLATION", sum->seconds / 3600,
+           (unsigned long long)sum->messages, (unsigned long long)sum->stores,
+           (unsigned long long)sum->committed, (unsigned long long)sum->merges,
+           (unsigned long long)sum->returns, (unsigned long long)sum->rejected,
+           (unsigned long long)sum->snapshots, (unsigned long long)sum->taken_over, wall,
+           60 * (double)sum->runs / wall);
+    if (o->liar)
+        printf("with a liar: named in %llu runs; in %llu of them members had parted, and all knew "
+               "within "
+               "%.1f s; %llu stood still at the end for an update that only the liar had\n",
+               (unsigned long long)sum->caught, (unsigned long long)sum->splits, sum->detected,
+               (unsigned long long)sum->stuck);
+}
+
 int main(int argc, char **argv) {
     static const struct option options[] = {
         {"seed", 1, NULL, 's'},      {"seeds", 1, NULL, 'k'},      {"members", 1, NULL, 'm'},
@@ -184,71 +259,15 @@ int main(int argc, char **argv) {
     }
     if (o.trace || (count == 1 && !exhaustive))
         jobs = 1;
+    const struct run x = {o, count, jobs, exhaustive, pairs};
     neb_ns start = neb_now();
     struct totals sum = {0};
     int pipes[64];
-    for (uint64_t j = 0; j < jobs; j++) {
-        int fd[2];
-        if (pipe(fd)) {
-            perror("nebula-sim: pipe");
+    for (uint64_t j = 0; j < jobs; j++)
+        if (!start_job(&x, j, &pipes[j]))
             return 1;
-        }
-        pid_t pid = fork();
-        if (pid < 0) {
-            perror("nebula-sim: fork");
-            return 1;
-        }
-        if (pid == 0) {
-            struct totals t = {0};
-            bool ok = exhaustive ? run_points(&o, pairs, j, jobs, &t)
-                                 : run_seeds(&o, o.seed, count, j, jobs, &t);
-            bool told = write(fd[1], &t, sizeof t) == sizeof t;
-            fflush(NULL);
-            _exit(ok && told ? 0 : 1);
-        }
-        close(fd[1]);
-        pipes[j] = fd[0];
-    }
-    for (uint64_t j = 0; j < jobs; j++) {
-        struct totals t;
-        int status;
-        if (read(pipes[j], &t, sizeof t) == sizeof t) {
-            sum.runs += t.runs;
-            sum.messages += t.messages;
-            sum.stores += t.stores;
-            sum.committed += t.committed;
-            sum.snapshots += t.snapshots;
-            sum.taken_over += t.taken_over;
-            sum.rejected += t.rejected;
-            sum.merges += t.merges;
-            sum.returns += t.returns;
-            sum.seconds += t.seconds;
-            sum.splits += t.splits;
-            sum.caught += t.caught;
-            sum.stuck += t.stuck;
-            sum.detected = t.detected > sum.detected ? t.detected : sum.detected;
-        }
-        close(pipes[j]);
-        if (wait(&status) < 0 || !WIFEXITED(status) || WEXITSTATUS(status))
-            good = false;
-    }
-    double wall = neb_seconds(neb_now() - start);
-    printf("%llu runs from seed %llu, %s: %.0f virtual hours, %llu messages, %llu stores, %llu "
-           "commits "
-           "(%llu merge rounds, %llu returns), %llu refused updates, %llu snapshots, %llu former "
-           "lives; %.1f s, %.0f runs a minute\n",
-           (unsigned long long)sum.runs, (unsigned long long)o.seed,
-           good ? "no violation" : "VIOLATION", sum.seconds / 3600,
-           (unsigned long long)sum.messages, (unsigned long long)sum.stores,
-           (unsigned long long)sum.committed, (unsigned long long)sum.merges,
-           (unsigned long long)sum.returns, (unsigned long long)sum.rejected,
-           (unsigned long long)sum.snapshots, (unsigned long long)sum.taken_over, wall,
-           60 * (double)sum.runs / wall);
-    if (o.liar)
-        printf("with a liar: named in %llu runs; in %llu of them members had parted, and all knew "
-               "within "
-               "%.1f s; %llu stood still at the end for an update that only the liar had\n",
-               (unsigned long long)sum.caught, (unsigned long long)sum.splits, sum.detected,
-               (unsigned long long)sum.stuck);
+    for (uint64_t j = 0; j < jobs; j++)
+        good = end_job(pipes[j], &sum) && good;
+    report(&o, &sum, good, neb_seconds(neb_now() - start));
     return good ? 0 : 1;
 }

@@ -166,9 +166,9 @@ struct sim_host {
     bool up[INTER_MEMBERS_MAX];
     bool worker_alive, finished, leaving;
     bool needs_state; // its disk was lost
-    bool
-        former_life; // its disk was lost once: what it accepted before, it is told, and accepts again
-    bool fetching;   // a snapshot is on its way
+    // its disk was lost once: what it accepted before, it is told, and accepts again
+    bool former_life;
+    bool fetching; // a snapshot is on its way
     uint32_t worker_boot;
     struct sim_worker_state w;
     neb_ns step_time;
@@ -265,7 +265,7 @@ struct sim {
     uint64_t epochs;
 };
 
-// world.c
+// nebula-sim-world.c
 void sim_run(const struct sim_options *o, struct sim_result *out);
 void sim_post(struct sim *s, neb_ns after, enum sim_event_kind k, uint8_t a, uint8_t b,
               uint32_t tag);
@@ -279,7 +279,7 @@ void sim_note(struct sim *s, const char *what, int64_t a, int64_t b, int64_t c, 
 __attribute__((format(printf, 2, 3), noreturn)) void sim_fail(struct sim *s, const char *fmt, ...);
 neb_ns sim_clock(const struct sim *s, const struct sim_host *h);
 
-// host.c
+// nebula-sim-host.c
 void sim_host_boot(struct sim *s, uint8_t i);
 void sim_host_stop(struct sim *s, uint8_t i);
 void sim_host_step(struct sim *s, uint8_t i, const struct inter_event *e);
@@ -292,7 +292,7 @@ void sim_host_free(struct sim_host *h);
 void sim_disk_prune(struct sim *s, uint8_t i);
 void sim_snapshot(struct sim *s, uint8_t i); // has arrived, if somebody can give one
 
-// liar.c
+// nebula-sim-liar.c
 bool sim_lies(const struct sim *s, uint8_t i); // the liar's host, or its twin
 void sim_liar_set_up(struct sim *s);
 void sim_liar_shuffle(struct sim *s);                             // who is talked to by whom
@@ -307,17 +307,17 @@ void sim_liar_revoked(struct sim *s);
 // Whether a liar's update that no honest member has is in a decided record: nobody can go on.
 bool sim_liar_stuck(const struct sim *s);
 
-// worker.c
+// nebula-sim-worker.c
 void sim_work(struct sim *s, uint8_t i);
 void sim_worker_boot(struct sim *s, uint8_t i);
 void sim_worker_adopt(struct sim *s, uint8_t i, const struct sim_worker_state *from,
                       uint64_t taken); // fragments of a snapshot
-bool sim_bad_update(const struct sim *s, uint8_t i, uint32_t f,
-                    uint32_t round);         // the gate refuses it
+// the gate refuses it
+bool sim_bad_update(const struct sim *s, uint8_t i, uint32_t f, uint32_t round);
 uint64_t sim_tokens_of_step(uint8_t member); // members are unlike
 void sim_produced(uint64_t seed, uint8_t member, uint32_t f, int64_t steps, int64_t out[SIM_WORDS]);
 
-// oracle.c
+// nebula-sim-oracle.c
 void sim_check_vote(struct sim *s, uint8_t i, const struct inter_record *r);
 void sim_check_blob(struct sim *s, uint8_t i, const struct inter_manifest *m);
 void sim_check_commit(struct sim *s, uint8_t i, const struct inter_record *r);

@@ -255,8 +255,8 @@ static void test_strips_are_parts_of_the_whole(void **state) {
                 if ((len && memcmp(strip, whole + at, len * 4)) || strip[len] != 42)
                     fail_msg("%s, %zu of %zu elements from %zu differ", names[c], len, n, at);
             }
-            for (int tries = 0; tries < 40 && n > 1;
-                 tries++) { // damaged: both refuse, or both read the same
+            // damaged: both refuse, or both read the same
+            for (int tries = 0; tries < 40 && n > 1; tries++) {
                 size_t where = neb_rng_below(&r, frame.len);
                 uint8_t was = frame.p[where];
                 frame.p[where] ^= (uint8_t)(1u << neb_rng_below(&r, 8));

@@ -87,7 +87,7 @@ static void test_every_cut(void **state) {
         struct neb_buf b = {0};
         struct cmp_update_stats whole, cut;
         update_of(codecs[k], 2, k, &b);
-        OK(cmp_update_check(W, b.p, b.len, &whole));
+        OK(cmp_update_check_max(W, b.p, b.len, UINT64_MAX, &whole));
         assert_int_equal(whole.elements, 477);
         for (size_t at = 0; at <= b.len; at++) {
             OK(in_pieces(&b, at, NULL, 0, &cut));
@@ -105,7 +105,7 @@ static void test_random_pieces(void **state) {
         struct cmp_update_stats whole, cut;
         uint8_t want[32];
         update_of(codecs[k], UNITS, k, &b);
-        OK(cmp_update_check(W, b.p, b.len, &whole));
+        OK(cmp_update_check_max(W, b.p, b.len, UINT64_MAX, &whole));
         cmp_shapes_hash(shapes, UNITS, want);
         assert_memory_equal(whole.shapes, want, sizeof want);
         for (uint32_t step = 1; step < 1 << 14; step *= 3) {
@@ -151,7 +151,7 @@ static void test_norm(void **state) {
         double exact = 0, floats = 0;
         bool blocks = !strncmp(codecs[k], "int", 3);
         update_of(codecs[k], UNITS, 50 + k, &b);
-        OK(cmp_update_check(W, b.p, b.len, &stats));
+        OK(cmp_update_check_max(W, b.p, b.len, UINT64_MAX, &stats));
         OK(cmp_update_open(b.p, b.len, shapes, UNITS, units));
         for (int u = 0; u < UNITS; u++) {
             size_t n = (size_t)shapes[u].rows * shapes[u].cols;
@@ -165,7 +165,7 @@ static void test_norm(void **state) {
         if (blocks) { // units one after the other into the same sum
             neb_buf_clear(&b);
             update_of(codecs[k], 1, 50 + k, &b);
-            OK(cmp_update_check(W, b.p, b.len, &stats));
+            OK(cmp_update_check_max(W, b.p, b.len, UINT64_MAX, &stats));
             OK(cmp_update_open(b.p, b.len, shapes, 1, units));
             exact = sqrt(blocks_norm2(units[0].frame, units[0].frame_len));
             assert_memory_equal(&exact, &stats.norm, sizeof exact);
@@ -188,7 +188,7 @@ static void test_altered(void **state) {
             float x[400];
             uint32_t counts[50];
             b.p[bit / 8] ^= (uint8_t)(1 << bit % 8);
-            enum neb_status st = cmp_update_check(W, b.p, b.len, &whole);
+            enum neb_status st = cmp_update_check_max(W, b.p, b.len, UINT64_MAX, &whole);
             assert_int_equal(in_pieces(&b, 0, &r, 40, &cut), st);
             if (st == NEB_OK) {
                 assert_true(same(&whole, &cut));
@@ -308,7 +308,7 @@ static void test_one_zstd_frame(void **state) {
         neb_buf_u32(&b, 0);
         neb_buf_u32(&b, (uint32_t)two.len);
         neb_buf_add(&b, two.p, two.len);
-        assert_int_equal(cmp_update_check(W, b.p, b.len, &stats),
+        assert_int_equal(cmp_update_check_max(W, b.p, b.len, UINT64_MAX, &stats),
                          frames == 1 ? NEB_OK : NEB_ERR_FORMAT);
     }
     neb_log_set_sink(NULL, NULL);

@@ -266,15 +266,15 @@ static void test_folder(void **state) {
     (void)state;
     struct intra_ckpt *c = NULL;
     assert_int_equal(neb_fs_remove(path), NEB_OK);
-    assert_int_equal(intra_ckpt_open_latest(dir, &c), NEB_ERR_NOT_FOUND);
-    assert_int_equal(intra_ckpt_open_latest("/nonexistent-folder", &c), NEB_ERR_NOT_FOUND);
+    assert_int_equal(intra_ckpt_open_latest_in(NULL, dir, &c), NEB_ERR_NOT_FOUND);
+    assert_int_equal(intra_ckpt_open_latest_in(NULL, "/nonexistent-folder", &c), NEB_ERR_NOT_FOUND);
     put("step-000000000010.ckpt", true);
     put("step-000000000020.ckpt", true);
     put("step-000000000030.ckpt", false);     // cut short
     put("step-000000000040.ckpt.tmp", false); // its writer was killed
     put("step-of-the-day.ckpt", false);       // somebody else's, as long as ours
     put("step-99999999999.ckpt", false);      // a digit short
-    assert_int_equal(intra_ckpt_open_latest(dir, &c), NEB_OK);
+    assert_int_equal(intra_ckpt_open_latest_in(NULL, dir, &c), NEB_OK);
     assert_non_null(strstr(intra_ckpt_path(c), "step-000000000020.ckpt"));
     intra_ckpt_close(&c);
     assert_int_equal(intra_ckpt_prune(NULL, dir, 2), NEB_OK);
@@ -284,11 +284,11 @@ static void test_folder(void **state) {
                 there("step-99999999999.ckpt"));
     put("step-000000000020.ckpt", false);
     // all damaged: an error, not a fresh start
-    assert_int_equal(intra_ckpt_open_latest(dir, &c), NEB_ERR_CORRUPT);
+    assert_int_equal(intra_ckpt_open_latest_in(NULL, dir, &c), NEB_ERR_CORRUPT);
     char file[NEB_PATH_MAX];
     assert_int_equal(neb_path(file, sizeof file, dir, "step-of-the-day.ckpt"), NEB_OK);
     // a folder that cannot be read is not an empty one
-    assert_int_equal(intra_ckpt_open_latest(file, &c), NEB_ERR_IO);
+    assert_int_equal(intra_ckpt_open_latest_in(NULL, file, &c), NEB_ERR_IO);
     assert_int_equal(intra_ckpt_prune(NULL, file, 2), NEB_ERR_IO);
 }
 

@@ -114,7 +114,7 @@ static void test_a_failure_is_told_once(void **state) {
     neb_fault_arm(NULL);
     neb_last_error(text, sizeof text);
     assert_non_null(strstr(text, "step-000000000002.ckpt"));
-    assert_int_equal(intra_ckpt_open_latest(f->dir, &c), NEB_OK);
+    assert_int_equal(intra_ckpt_open_latest_in(NULL, f->dir, &c), NEB_OK);
     assert_non_null(strstr(intra_ckpt_path(c), "step-000000000001.ckpt"));
     intra_ckpt_close(&c);
     submit(f, 3); // the disk has room again
@@ -126,7 +126,7 @@ static void test_destroy_waits(void **state) {
     struct intra_ckpt *c = NULL;
     submit(f, 7);
     intra_ckpt_async_destroy(&f->a);
-    assert_int_equal(intra_ckpt_open_latest(f->dir, &c), NEB_OK);
+    assert_int_equal(intra_ckpt_open_latest_in(NULL, f->dir, &c), NEB_OK);
     assert_non_null(strstr(intra_ckpt_path(c), "step-000000000007.ckpt"));
     intra_ckpt_close(&c);
 }

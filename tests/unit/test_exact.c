@@ -301,9 +301,8 @@ static void test_rounding_state_of_the_caller(void **state) {
             if (flush)
                 _mm_setcsr(UP_FLUSH);
             enum neb_status st = cmp_encode(w, &codec, x, M, &frame[flush]);
-            if (flush &&
-                codec.id ==
-                    CMP_TOPK) // a codebook that is denormal: legal, and must mean the same everywhere
+            // a codebook that is denormal: legal, and must mean the same everywhere
+            if (flush && codec.id == CMP_TOPK)
                 for (int i = 0; i < 2; i++)
                     neb_put_u32(frame[flush].p + MAGS_AT + 4 * i, 1234567u + (uint32_t)i);
             if (st == NEB_OK)

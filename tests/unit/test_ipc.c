@@ -104,52 +104,38 @@ static void test_malformed_is_dropped(void **state) {
     zmq_ctx_term(zctx);
 }
 
-// A worker on another host: admitted by its keys, known by them, and whole messages of any size both ways.
-static void test_remote(void **state) {
-    (void)state;
-    enum { BIG = 21 * AGENT_IPC_FRAME + 17 }; // its room grows twice
-    void *zctx = zmq_ctx_new();
-    struct agent_ipc *server = NULL, *client = NULL, *stranger = NULL;
-    struct agent_ipc_client from = {0};
-    struct agent_ipc_msg m;
-    struct agent_ipc_remote own = {0}, strange = {0};
-    uint8_t *big = malloc(BIG), exact[AGENT_IPC_FRAME];
-    assert_non_null(big);
-    randombytes_buf(big, BIG);
-    memset(exact, 7, sizeof exact);
-    neb_log_set_sink(testing_drop, NULL);
-    assert_int_equal(agent_ipc_listen(zctx, path, &server), NEB_OK);
-    assert_null(agent_ipc_remote_socket(server));
-    agent_ipc_remote_tell(server, &own);
-    assert_string_equal(own.endpoint, "");
+// What is no address to listen at for workers of other hosts.
+static void refuse_addresses(struct agent_ipc *server) {
+    struct agent_ipc_remote told = {0};
     assert_int_equal(agent_ipc_remote_listen(server, "no.such.interface"), NEB_ERR_IO);
     // workers are told where: every address is none
     static const char *const all[] = {"*", "0.0.0.0", "0.0.0.0:0", "[::]"};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         assert_int_not_equal(agent_ipc_remote_listen(server, all[i]), NEB_OK);
-        agent_ipc_remote_tell(server, &own);
-        assert_string_equal(own.endpoint, "");
+        agent_ipc_remote_tell(server, &told);
+        assert_string_equal(told.endpoint, "");
     }
-    assert_int_equal(agent_ipc_remote_listen(server, "127.0.0.1"), NEB_OK);
-    assert_int_equal(crypto_box_keypair(own.public, own.secret), 0);
-    assert_int_equal(crypto_box_keypair(strange.public, strange.secret), 0);
-    agent_ipc_remote_tell(server, &own);
-    agent_ipc_remote_tell(server, &strange);
-    assert_memory_equal(own.endpoint, "tcp://127.0.0.1:", 16);
-    agent_ipc_remote_admit(server, (const uint8_t(*)[AGENT_IPC_KEY]) & own.public, 1);
-    assert_int_equal(agent_ipc_remote_connect(zctx, &strange, &stranger), NEB_OK);
-    assert_int_equal(agent_ipc_send(stranger, NULL, json_object(), NULL, 0), NEB_OK);
-    assert_int_equal(agent_ipc_remote_connect(zctx, &own, &client), NEB_OK);
+}
+
+// Messages of none to five parts, there and back.
+static void exchange_parts(struct agent_ipc *server, struct agent_ipc *client,
+                           const uint8_t key[AGENT_IPC_KEY], struct agent_ipc_client *from) {
+    enum { BIG = 21 * AGENT_IPC_FRAME + 17 }; // its room grows twice
+    struct agent_ipc_msg m;
+    uint8_t *big = malloc(BIG), exact[AGENT_IPC_FRAME];
+    assert_non_null(big);
+    randombytes_buf(big, BIG);
+    memset(exact, 7, sizeof exact);
     struct agent_ipc_part parts[] = {{big, BIG}, {"", 0}, {exact, sizeof exact}, {"x", 1}, {"", 0}};
     for (size_t n = 0; n <= 5; n++) {
         assert_int_equal(agent_ipc_send(client, NULL,
                                         json_pack("{s:s,s:I}", "op", "update", "n", (json_int_t)n),
                                         parts, n),
                          NEB_OK);
-        assert_int_equal(server_wait(server, &from, &m), NEB_OK);
-        assert_true(from.remote);
-        assert_memory_equal(from.key, own.public, sizeof from.key);
-        assert_string_equal(from.address, "127.0.0.1");
+        assert_int_equal(server_wait(server, from, &m), NEB_OK);
+        assert_true(from->remote);
+        assert_memory_equal(from->key, key, sizeof from->key);
+        assert_string_equal(from->address, "127.0.0.1");
         assert_int_equal(agent_ipc_int(&m, "n", -1), n);
         assert_int_equal(m.n_parts, n);
         for (size_t i = 0; i < n; i++) {
@@ -157,22 +143,21 @@ static void test_remote(void **state) {
             assert_memory_equal(m.parts[i].p, parts[i].p, parts[i].len);
         }
         agent_ipc_msg_clear(&m);
-        assert_int_equal(
-            agent_ipc_send(server, &from, json_pack("{s:s}", "ev", "commit"), parts, n), NEB_OK);
+        assert_int_equal(agent_ipc_send(server, from, json_pack("{s:s}", "ev", "commit"), parts, n),
+                         NEB_OK);
         assert_int_equal(agent_ipc_wait(client, 5 * NEB_S, &m), NEB_OK);
         assert_int_equal(m.n_parts, n);
         if (n)
             assert_memory_equal(m.parts[0].p, big, BIG);
         agent_ipc_msg_clear(&m);
     }
-    assert_true(agent_ipc_remote_refused(server) >= 1);
-    assert_int_equal(agent_ipc_wait(stranger, 20 * NEB_MS, &m), NEB_ERR_TIMEOUT);
-    // the two ways do not mix: nobody is here by that name
-    struct agent_ipc_client here = from;
-    here.remote = false;
-    assert_false(agent_ipc_same(&here, &from));
-    assert_int_equal(agent_ipc_send(server, &here, json_object(), NULL, 0), NEB_ERR_AGAIN);
-    // what a worker of another build might send
+    free(big);
+}
+
+// What a worker of another build might send.
+static void refuse_malformed(struct agent_ipc *server, struct agent_ipc *client,
+                             struct agent_ipc_client *from) {
+    struct agent_ipc_msg m;
     static const struct {
         const char *start;
         size_t len;
@@ -187,8 +172,43 @@ static void test_remote(void **state) {
         zmq_send(agent_ipc_socket(client), bad[i].start, bad[i].len, i == 3 ? 0 : ZMQ_SNDMORE);
         if (i != 3)
             zmq_send(agent_ipc_socket(client), "{}x", 3, 0);
-        assert_int_equal(server_wait(server, &from, &m), NEB_ERR_FORMAT);
+        assert_int_equal(server_wait(server, from, &m), NEB_ERR_FORMAT);
     }
+}
+
+// A worker on another host: admitted by its keys, known by them, and whole messages of any size both ways.
+static void test_remote(void **state) {
+    (void)state;
+    void *zctx = zmq_ctx_new();
+    struct agent_ipc *server = NULL, *client = NULL, *stranger = NULL;
+    struct agent_ipc_client from = {0};
+    struct agent_ipc_msg m;
+    struct agent_ipc_remote own = {0}, strange = {0};
+    neb_log_set_sink(testing_drop, NULL);
+    assert_int_equal(agent_ipc_listen(zctx, path, &server), NEB_OK);
+    assert_null(agent_ipc_remote_socket(server));
+    agent_ipc_remote_tell(server, &own);
+    assert_string_equal(own.endpoint, "");
+    refuse_addresses(server);
+    assert_int_equal(agent_ipc_remote_listen(server, "127.0.0.1"), NEB_OK);
+    assert_int_equal(crypto_box_keypair(own.public, own.secret), 0);
+    assert_int_equal(crypto_box_keypair(strange.public, strange.secret), 0);
+    agent_ipc_remote_tell(server, &own);
+    agent_ipc_remote_tell(server, &strange);
+    assert_memory_equal(own.endpoint, "tcp://127.0.0.1:", 16);
+    agent_ipc_remote_admit(server, (const uint8_t(*)[AGENT_IPC_KEY]) & own.public, 1);
+    assert_int_equal(agent_ipc_remote_connect(zctx, &strange, &stranger), NEB_OK);
+    assert_int_equal(agent_ipc_send(stranger, NULL, json_object(), NULL, 0), NEB_OK);
+    assert_int_equal(agent_ipc_remote_connect(zctx, &own, &client), NEB_OK);
+    exchange_parts(server, client, own.public, &from);
+    assert_true(agent_ipc_remote_refused(server) >= 1);
+    assert_int_equal(agent_ipc_wait(stranger, 20 * NEB_MS, &m), NEB_ERR_TIMEOUT);
+    // the two ways do not mix: nobody is here by that name
+    struct agent_ipc_client here = from;
+    here.remote = false;
+    assert_false(agent_ipc_same(&here, &from));
+    assert_int_equal(agent_ipc_send(server, &here, json_object(), NULL, 0), NEB_ERR_AGAIN);
+    refuse_malformed(server, client, &from);
     assert_int_equal(agent_ipc_send(client, NULL, json_object(), NULL, 0), NEB_OK);
     assert_int_equal(server_wait(server, &from, &m), NEB_OK);
     agent_ipc_msg_clear(&m);
@@ -207,7 +227,6 @@ static void test_remote(void **state) {
     agent_ipc_destroy(&stranger);
     agent_ipc_destroy(&server);
     zmq_ctx_term(zctx);
-    free(big);
 }
 
 static void test_is_here(void **state) {

@@ -42,8 +42,8 @@ static void fill(int32_t *ids, int n, int32_t V, uint64_t seed) {
         ids[i] = (int32_t)neb_rng_below(&r, (uint64_t)V);
 }
 
-static void
-randomise(struct intra_model *m) { // away from the symmetric start: gains, biases and B too
+// away from the symmetric start: gains, biases and B too
+static void randomise(struct intra_model *m) {
     struct neb_rng r = neb_rng_make(3, 3);
     for (int32_t i = 0; i < m->n_tensors; i++)
         for (size_t k = 0; k < intra_tensor_size(&m->tensors[i]); k++)
@@ -279,7 +279,7 @@ static void test_resume_is_bit_identical(void **state) {
         save(a, path);
         c.seed = 99; // the start must not matter
         assert_int_equal(intra_trainer_create(&c, K, &b), NEB_OK);
-        assert_int_equal(intra_ckpt_open_latest(dir, &k), NEB_OK);
+        assert_int_equal(intra_ckpt_open_latest_in(NULL, dir, &k), NEB_OK);
         assert_int_equal(intra_trainer_restore(b, k), NEB_OK);
         for (int s = 7; s < 15; s++) {
             double x = step(a, (uint64_t)s), y = step(b, (uint64_t)s);
@@ -334,7 +334,8 @@ static void test_damaged_checkpoint(void **state) {
     assert_true(refused >= flips - 3);
     file.p[file.len / 2] ^= 1;
     assert_int_equal(neb_fs_write(newer, file.p, file.len, 0600), NEB_OK);
-    assert_int_equal(intra_ckpt_open_latest(dir, &k), NEB_OK); // the previous generation serves
+    assert_int_equal(intra_ckpt_open_latest_in(NULL, dir, &k),
+                     NEB_OK); // the previous generation serves
     assert_string_equal(intra_ckpt_path(k), older);
     intra_ckpt_close(&k);
     struct intra_ckpt_writer *w = NULL; // disk full: the file that exists stays

@@ -30,8 +30,8 @@ static struct intra_model *make(enum intra_head head) {
     struct intra_model *m = NULL;
     assert_int_equal(intra_model_create(&c, &(struct intra_trainable){0}, 11, &m), NEB_OK);
     struct neb_rng r = neb_rng_make(3, 3);
-    for (size_t i = 0; i < m->n_params;
-         i++) // away from the initial point, where many gradients are tiny
+    // away from the initial point, where many gradients are tiny
+    for (size_t i = 0; i < m->n_params; i++)
         m->params[i] += 0.1f * neb_rng_normal(&r);
     return m;
 }

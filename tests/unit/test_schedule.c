@@ -165,8 +165,8 @@ static void test_unaligned_members_never_wait_for_each_other_in_a_circle(void **
         for (int i = 0; i < 2; i++) {
             struct run *r = &m[i], *o = &m[1 - i];
             bool ready = true;
-            for (int32_t f = 0; f < 2;
-                 f++) { // waiting for one fragment does not keep the other from being sent
+            // waiting for one fragment does not keep the other from being sent
+            for (int32_t f = 0; f < 2; f++) {
                 struct agent_fragment *g = &r->frag[f];
                 enum agent_decision d;
                 while ((d = agent_schedule_decide(&r->s, r->frag, f, at[i], true, r->miss[f])) !=

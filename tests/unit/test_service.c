@@ -379,8 +379,8 @@ static void test_many_messages(void **state) {
         rogue_go(&r, 50 * NEB_MS);
     assert_true(r.up);
     neb_ns start_at = neb_now();
-    for (int pass = 0; pass < 200 && last < MANY;
-         pass++) { // as a sender repeats what is not acknowledged
+    // as a sender repeats what is not acknowledged
+    for (int pass = 0; pass < 200 && last < MANY; pass++) {
         OK(inter_ledger_taken(inter_service_ledger(bert.s), "anna", 1, &last));
         for (uint64_t seq = last + 1; seq <= MANY; seq++) {
             struct neb_buf b = {0};

@@ -143,8 +143,8 @@ static void test_code_out_of_range_is_refused(void **state) {
     neb_log_set_sink(swallow, NULL);
     bool seen = false;
     assert_int_equal(cmp_decode(W, frame.p, frame.len, z, N), NEB_OK);
-    for (size_t i = 0; i < N / 2 && !seen;
-         i++) { // a low nibble of 8 makes -128 where the code lies in [-136, -120]
+    // a low nibble of 8 makes -128 where the code lies in [-136, -120]
+    for (size_t i = 0; i < N / 2 && !seen; i++) {
         uint8_t was = low[i];
         low[i] = (uint8_t)((was & 0xf0) | 8);
         seen = cmp_decode(W, frame.p, frame.len, y, N) == NEB_ERR_FORMAT;

@@ -458,8 +458,8 @@ static void test_refused_data(void **state) {
     data_message(out, 0, 201, 0, &b);
     feed(in, &a, true, &b);
     assert_int_equal(faults(in, INTER_STREAM_FAULT_OVERSIZE), 1);
-    for (uint64_t seq = 1; seq <= 4;
-         seq++) { // 4 × 200 bytes that wait for batch 0 are more than the window's 700
+    // 4 × 200 bytes that wait for batch 0 are more than the window's 700
+    for (uint64_t seq = 1; seq <= 4; seq++) {
         data_message(out, seq, 200, 0, &b);
         feed(in, &a, true, &b);
     }
@@ -562,8 +562,8 @@ static void test_terms(void **state) {
     inter_stream_destroy(&out);
 }
 
-static void
-test_lost(void **state) { // a consumer that comes back from before the spool's base is told of
+// a consumer that comes back from before the spool's base is told of
+static void test_lost(void **state) {
     (void)state;
     struct inter_stream *out = make(INTER_STREAM_PRODUCER);
     struct inter_stream_actions a = {0};

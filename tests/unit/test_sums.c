@@ -66,8 +66,8 @@ static struct inter_node_crypto crypto[INTER_MEMBERS_MAX];
 
 static void on_send(void *user, uint8_t to, const void *p, size_t len) {
     const struct member *m = user;
-    for (uint64_t copies = neb_rng_below(&rng, 3); copies > 0 && n_mail < MAIL;
-         copies--) { // lost, once or twice
+    // lost, once or twice
+    for (uint64_t copies = neb_rng_below(&rng, 3); copies > 0 && n_mail < MAIL; copies--) {
         struct mail *x = &mail[n_mail++];
         *x = (struct mail){.from = m->id, .to = to};
         neb_buf_add(&x->b, p, len);

@@ -201,8 +201,8 @@ static void test_kinds_of_tensors(void **state) {
     one.lora_rank = 1;
     c.qkv_bias = true;
     assert_int_equal(intra_model_create(&c, &one, 1, &m), NEB_OK);
-    for (int32_t i = 0; i < m->n_tensors;
-         i++) { // an adapter of rank 1 is one row, and a matrix all the same
+    // an adapter of rank 1 is one row, and a matrix all the same
+    for (int32_t i = 0; i < m->n_tensors; i++) {
         bool vector =
             strstr(m->tensors[i].name, "norm.weight") || strstr(m->tensors[i].name, ".bias");
         assert_true(m->tensors[i].decay == !vector);

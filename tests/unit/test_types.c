@@ -162,8 +162,8 @@ static void test_cut_anywhere(void **state) {
     struct inter_manifest m = a_manifest(), mg;
     struct inter_record r = a_record(3), rg;
     struct neb_buf b = manifest_bytes(&m), c = record_bytes(&r);
-    for (size_t n = 0; n < b.len;
-         n++) { // a copy of the exact size: reading past it is seen by sanitizers
+    // a copy of the exact size: reading past it is seen by sanitizers
+    for (size_t n = 0; n < b.len; n++) {
         uint8_t *cut = malloc(n + 1);
         assert_non_null(cut);
         memcpy(cut, b.p, n);

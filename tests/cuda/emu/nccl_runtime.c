@@ -22,8 +22,8 @@ struct stream {
 };
 struct event {
     long recorded, done; // how often
-    struct emu_stream_head
-        *on;         // the kernels' stream that it was last recorded in; NULL: one of here
+    // the kernels' stream that it was last recorded in; NULL: one of here
+    struct emu_stream_head *on;
     size_t position; // there
     bool destroyed;  // goes with the last record
 };
