@@ -37,7 +37,8 @@ int lib_pass(enum neb_status st); // of a failure beneath; its text is the log's
 
 // For the length of a call numbers in text have a point, as jobs and settings write them, whatever locale the trainer's program has
 // chosen; of this thread alone. GNU C (cleanup): calls return in many places.
-#define LIB_POINT __attribute__((cleanup(lib_locale_back))) locale_t lib_locale_was = lib_locale_c()
+#define LIB_POINT                                                                                  \
+    __attribute__((cleanup(lib_locale_back), unused)) locale_t lib_locale_was = lib_locale_c()
 locale_t lib_locale_c(void);
 void lib_locale_back(const locale_t *was);
 
