@@ -74,8 +74,8 @@ static void update_job(struct daemon *d, struct agent_jobrun *j) {
     }
 }
 
-// A newer member list takes effect at once, while jobs run: links of who was revoked are cut, new members are let in. Two
-// lists of one version stop everything.
+// A newer member list takes effect at once, while jobs run: links of who was revoked are cut, new members are let in (where there is no
+// room for more names: once no job runs). Two lists of one version stop everything.
 enum neb_status daemon_take_members(struct daemon *d) {
     struct agent_members_change c = d->change;
     d->changes = false;
@@ -90,19 +90,22 @@ enum neb_status daemon_take_members(struct daemon *d) {
         return NEB_OK;
     agent_spread_list(&d->spread, d->up); // before anybody is cut off: who is revoked shall know
     NEB_TRY(inter_service_process(d->service));
-    enum neb_status st = inter_service_reload(d->service, agent_members_list(d->trust),
-                                              c.rotated[0] ? c.rotated : NULL,
-                                              d->c->overlap ? d->c->overlap : default_overlap);
+    bool listed = sec_members_by_name(agent_members_list(d->trust), daemon_name(d));
+    uint32_t waiting;
+    NEB_TRY(inter_service_reload(d->service, agent_members_list(d->trust),
+                                 c.rotated[0] ? c.rotated : NULL,
+                                 d->c->overlap ? d->c->overlap : default_overlap, &waiting));
     d->members = *inter_service_members(d->service);
-    if (st == NEB_ERR_LIMIT || !sec_members_by_name(agent_members_list(d->trust), daemon_name(d)))
-        d->members_due = true; // when no job runs
-    else if (st != NEB_OK)
-        return st;
+    d->members_due = !listed || waiting; // when no job runs
+    if (waiting)
+        neb_warn("member list version %llu: new members that are let in once no job runs here: %u "
+                 "(an agent has room for %d names in its life); all else of it is in use",
+                 (unsigned long long)d->members.version, waiting, SEC_MEMBERS_MAX);
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
         if (d->jobs[i].used && d->jobs[i].state != AGENT_JOB_ENDED)
             update_job(d, &d->jobs[i]);
     if (!agent_members_holds(d->trust, sec_identity_public(d->identity)))
-        d->rekey_at = d->members_due ? 0 : neb_now() + NEB_S; // the others get the list first
+        d->rekey_at = listed ? neb_now() + NEB_S : 0; // the others get the list first
     return NEB_OK;
 }
 

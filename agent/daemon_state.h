@@ -33,7 +33,7 @@ struct daemon {
     uint64_t strangers;
     struct agent_members *trust;
     struct sec_members members; // of trust, as the service has it
-    bool members_due; // trust has a newer list than the service, which only a new one can take
+    bool members_due; // trust holds members that only a new service can take, or this one no more
     struct agent_spread spread;
     struct agent_renew renew;
     neb_ns rekey_at; // our own keys were rotated: when to look for them; 0: they were not

@@ -140,10 +140,12 @@ uint64_t inter_link_refused(const struct inter_link *l); // handshakes that ZAP 
 // the next. A member that is gone, or has other keys, is cut off (DOWN follows at the next
 // process). rotated: name of the member whose new keys this version brings by rotation: its former
 // ones stay good for `overlap` beside them. NULL: nobody's.
-// NEB_ERR_DENIED: not newer; NEB_ERR_LIMIT: more names in this link's life than it has room for,
-// nothing was changed: create a new link.
+// *waiting: new members that are not let in, since more names came and went in this link's life than
+// it has room for (SEC_MEMBERS_MAX): only a new link takes them. All else of the list is in use.
+// NEB_ERR_DENIED: not newer.
 NEB_MUST_CHECK enum neb_status inter_link_reload(struct inter_link *l, const struct sec_members *m,
-                                                 const char *rotated, neb_ns overlap);
+                                                 const char *rotated, neb_ns overlap,
+                                                 uint32_t *waiting);
 // The list in use, by peer index: unsorted, and all zero where a member was revoked.
 const struct sec_members *inter_link_members(const struct inter_link *l);
 // The keys of a peer (or of this member) before a rotation, while they are good; or NULL. until

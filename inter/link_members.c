@@ -47,10 +47,12 @@ static uint32_t peer_named(const struct inter_link *l, const char *name) {
     return i;
 }
 
-// One member of a newer list: known, with other keys, or new.
-static void reload_member(struct inter_link *l, const struct sec_member *x, bool keep_former,
+// One member of a newer list: known, with other keys, or new. False: new, and there is no room.
+static bool reload_member(struct inter_link *l, const struct sec_member *x, bool keep_former,
                           neb_ns overlap) {
     uint32_t i = peer_named(l, x->pub.name);
+    if (i == SEC_MEMBERS_MAX)
+        return false;
     struct peer *p = &l->peers[i];
     if (i == l->n_peers) {
         l->n_peers++;
@@ -68,25 +70,21 @@ static void reload_member(struct inter_link *l, const struct sec_member *x, bool
     }
     p->revoked = false;
     p->member = *x;
+    return true;
 }
 
 enum neb_status inter_link_reload(struct inter_link *l, const struct sec_members *m,
-                                  const char *rotated, neb_ns overlap) {
-    uint32_t added = 0;
+                                  const char *rotated, neb_ns overlap, uint32_t *waiting) {
+    *waiting = 0;
     if (m->version <= l->members.version)
         return neb_fail(NEB_ERR_DENIED, "member list: version %llu is not newer than %llu",
                         (unsigned long long)m->version, (unsigned long long)l->members.version);
-    for (uint32_t k = 0; k < m->n; k++)
-        added += peer_named(l, m->m[k].pub.name) == l->n_peers;
-    if (l->n_peers + added > SEC_MEMBERS_MAX)
-        return neb_fail(NEB_ERR_LIMIT,
-                        "member list: %u members came and went while this link ran, at most %d",
-                        l->n_peers + added, SEC_MEMBERS_MAX);
     memset(&l->members, 0, sizeof l->members);
     l->members.version = m->version;
     memcpy(l->members.federation, m->federation, sizeof m->federation);
     for (uint32_t k = 0; k < m->n; k++)
-        reload_member(l, &m->m[k], rotated && !strcmp(rotated, m->m[k].pub.name), overlap);
+        *waiting +=
+            !reload_member(l, &m->m[k], rotated && !strcmp(rotated, m->m[k].pub.name), overlap);
     l->members.n = l->n_peers;
     for (uint32_t i = 0; i < l->n_peers; i++)
         if (!l->members.m[i].pub.name[0] && !l->peers[i].self) {

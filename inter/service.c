@@ -129,8 +129,8 @@ void inter_service_destroy(struct inter_service **sp) {
 }
 
 enum neb_status inter_service_reload(struct inter_service *s, const struct sec_members *m,
-                                     const char *rotated, neb_ns overlap) {
-    NEB_TRY(inter_link_reload(s->link, m, rotated, overlap));
+                                     const char *rotated, neb_ns overlap, uint32_t *waiting) {
+    NEB_TRY(inter_link_reload(s->link, m, rotated, overlap, waiting));
     s->members = *inter_link_members(s->link);
     remember(s);
     return NEB_OK;

@@ -63,10 +63,12 @@ neb_ns inter_service_next_deadline(const struct inter_service *s);
 // An error is one that the agent cannot go on with: its disk.
 NEB_MUST_CHECK enum neb_status inter_service_process(struct inter_service *s);
 
-// Takes a newer member list while jobs run; see inter_link_reload for indices, `rotated` and errors.
+// Takes a newer member list while jobs run; see inter_link_reload for indices, `rotated`, *waiting
+// and errors.
 NEB_MUST_CHECK enum neb_status inter_service_reload(struct inter_service *s,
                                                     const struct sec_members *m,
-                                                    const char *rotated, neb_ns overlap);
+                                                    const char *rotated, neb_ns overlap,
+                                                    uint32_t *waiting);
 // The list in use, by peer: all zero where a member was revoked.
 const struct sec_members *inter_service_members(const struct inter_service *s);
 // Whether `peer` signed msg, with its present keys or those of an overlapping rotation.

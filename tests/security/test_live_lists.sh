@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Member lists while a job runs, with three agents (hub paris rome): a list that only the hub has reaches everybody;
 # a rotation changes keys under the job without stopping it; certificates are renewed by themselves; connections are
-# recycled without a pause; a revocation made on the hub cuts the member off everywhere within 5 s and the job of the
+# recycled without a pause; more names than an agent has room for hold up nobody else; a revocation made on the hub cuts the member off everywhere within 5 s and the job of the
 # others goes on to its end with equal digests.
 source "$SOURCE/tests/e2e/lib.sh"
 pids=()
@@ -87,6 +87,22 @@ recycled() {
 within 20 recycled || fail "nothing was recycled"
 grep -q 'link to paris is up' "$T/hub.log" || fail "hub's log"
 ! grep -q 'link to paris is down' "$T/hub.log" || fail "recycling took the link down"
+
+# more names than an agent has room for (16): the last one waits for a moment without jobs, and no revocation waits with it
+joins() {
+    token=$("$nebula" invite "$1" --ttl 1h --dir "$T/hub")
+    "$nebula" join "$token" --dir "$T/$1" >/dev/null 2>&1 || fail "$1 cannot join"
+}
+in_logs() { # of hub and paris
+    for site in hub paris; do
+        within 10 grep -q "$1" "$T/$site.log" || fail "not in $site's log: $1"
+    done
+}
+for i in {4..16}; do joins "n$i"; done
+in_logs 'member list version 17 (join n16)' # each has had that name
+"$nebula" revoke n16 --dir "$T/hub" >/dev/null
+joins n17
+in_logs 'let in once no job runs here: 1 '
 
 # revocation: on the hub only; gone at the hub and at paris within 5 s; the job of the two goes on
 at=$(step_of hub)

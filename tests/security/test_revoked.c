@@ -6,6 +6,8 @@
 
 #include "security/former.h"
 
+static uint32_t waiting; // of a reload
+
 // Everybody but mallory, as version 2.
 static struct sec_members without_mallory(void) {
     struct sec_members m = {.version = list.version + 1};
@@ -34,7 +36,7 @@ static void meets_update(bool anew, bool knows) {
     inter_service_destroy(&sites[MALLORY].s);
     if (anew) {
         struct sec_members all = list;
-        OK(inter_service_reload(sites[ANNA].s, &rest, NULL, 0));
+        OK(inter_service_reload(sites[ANNA].s, &rest, NULL, 0, &waiting));
         list = rest;
         for (uint32_t i = 0; i < rest.n; i++)
             for (int k = 0; k < SITES; k++)
@@ -50,8 +52,8 @@ static void meets_update(bool anew, bool knows) {
     } else {
         start(&sites[BERT]);
         open_job(&sites[BERT]);
-        OK(inter_service_reload(sites[ANNA].s, &rest, NULL, 0));
-        OK(inter_service_reload(sites[BERT].s, &rest, NULL, 0));
+        OK(inter_service_reload(sites[ANNA].s, &rest, NULL, 0, &waiting));
+        OK(inter_service_reload(sites[BERT].s, &rest, NULL, 0, &waiting));
     }
     submit(&sites[BERT], GOOD);
     if (knows) {

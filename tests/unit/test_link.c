@@ -31,6 +31,7 @@ static char dir[] = "/tmp/nebula-link-XXXXXX";
 static struct sec_identity *ids[3]; // anna and bert know each other; carl is a stranger
 static struct sec_members list;     // anna, bert
 static unsigned refused_lines;
+static uint32_t waiting; // of a reload
 
 static void sink(void *user, enum neb_log_level level, const char *text) {
     (void)user;
@@ -232,8 +233,8 @@ static void test_both_dial(void **state) {
     m.version++;
     endpoint(&m, 0, inter_link_port(a.l));
     endpoint(&m, 1, inter_link_port(b.l));
-    assert_int_equal(inter_link_reload(a.l, &m, NULL, 0), NEB_OK);
-    assert_int_equal(inter_link_reload(b.l, &m, NULL, 0), NEB_OK);
+    assert_int_equal(inter_link_reload(a.l, &m, NULL, 0, &waiting), NEB_OK);
+    assert_int_equal(inter_link_reload(b.l, &m, NULL, 0, &waiting), NEB_OK);
     UNTIL(&a, &b, a.up && b.up, 5);
     neb_ns end = neb_now() + 2 * NEB_S;
     while (neb_now() < end)
@@ -289,8 +290,8 @@ static void test_revoked(void **state) {
     pair_up(&a, &b);
     struct sec_members m = list;
     assert_int_equal(sec_members_remove(&m, "anna"), NEB_OK);
-    assert_int_equal(inter_link_reload(b.l, &m, NULL, 0), NEB_OK);
-    assert_int_equal(inter_link_reload(b.l, &m, NULL, 0), NEB_ERR_DENIED); // not newer
+    assert_int_equal(inter_link_reload(b.l, &m, NULL, 0, &waiting), NEB_OK);
+    assert_int_equal(inter_link_reload(b.l, &m, NULL, 0, &waiting), NEB_ERR_DENIED); // not newer
     UNTIL(&a, &b, a.down == 1 && b.down == 1, 6);
     neb_ns end = neb_now() + 2 * NEB_S;
     while (neb_now() < end)
@@ -587,7 +588,7 @@ static void test_rotated(void **state) {
     struct site a, b;
     pair_up(&a, &b);
     struct sec_members m = with_new_keys(&list, 0, 2);
-    assert_int_equal(inter_link_reload(b.l, &m, "anna", 3 * NEB_S), NEB_OK);
+    assert_int_equal(inter_link_reload(b.l, &m, "anna", 3 * NEB_S, &waiting), NEB_OK);
     assert_non_null(inter_link_former(b.l, b.peer, NULL));
     assert_memory_equal(inter_link_members(b.l)->m[b.peer].pub.sign,
                         sec_identity_public(ids[2])->sign, SEC_KEY_BYTES);
@@ -601,22 +602,22 @@ static void test_rotated(void **state) {
     close_pair(&a, &b);
     pair_up(&a, &b);
     m = with_new_keys(&list, 0, 2);
-    assert_int_equal(inter_link_reload(b.l, &m, NULL, 0), NEB_OK);
+    assert_int_equal(inter_link_reload(b.l, &m, NULL, 0, &waiting), NEB_OK);
     UNTIL(&a, &b, b.down == 1 && a.down == 1, 5);
     UNTIL(&a, &b, inter_link_refused(b.l) > 0, 10);
     assert_int_equal(b.up, 1);
     close_pair(&a, &b);
 }
 
-// A member that joins gets the next index while the others go on; one more than there is room for is
-// refused without a change.
+// A member that joins gets the next index while the others go on. Of a list with one name more than
+// there is room for that one waits, and nothing else: who is revoked by it is cut off and stays out.
 static void test_joined(void **state) {
     (void)state;
     struct site a, b;
     pair_up(&a, &b);
     struct sec_members m = list;
     add(&m, 2);
-    assert_int_equal(inter_link_reload(b.l, &m, NULL, 0), NEB_OK);
+    assert_int_equal(inter_link_reload(b.l, &m, NULL, 0, &waiting), NEB_OK);
     assert_int_equal(inter_link_members(b.l)->n, 3);
     assert_memory_equal(inter_link_members(b.l)->m[2].pub.sign, sec_identity_public(ids[2])->sign,
                         SEC_KEY_BYTES);
@@ -627,15 +628,31 @@ static void test_joined(void **state) {
     assert_int_equal(inter_link_send(b.l, 2, INTER_CONTROL, "to carl", 7), NEB_OK);
     UNTIL(&c, &b, !strcmp(c.last, "to carl"), 2);
     assert_true(b.down == 0 && a.down == 0);
-    for (uint32_t i = 0; m.n < SEC_MEMBERS_MAX; i++) {
-        m.m[m.n] = m.m[0];
-        snprintf(m.m[m.n].pub.name, sizeof m.m[0].pub.name, "other%u", i);
-        m.n++;
+    assert_int_equal(waiting, 0);
+    assert_int_equal(sec_members_remove(&m, "carl"), NEB_OK);
+    for (uint32_t i = 0; m.n < SEC_MEMBERS_MAX; i++) { // 14: with carl 17 names
+        struct sec_member *x = &m.m[m.n++];
+        *x = (struct sec_member){.connect = SEC_CONNECT_IN};
+        snprintf(x->pub.name, sizeof x->pub.name, "other%u", i);
+        memset(x->pub.curve, (int)i + 1, SEC_KEY_BYTES);
+        memset(x->pub.sign, (int)i + 1, SEC_KEY_BYTES);
     }
-    m.version++;
-    snprintf(m.m[0].pub.name, sizeof m.m[0].pub.name, "newcomer");
-    assert_int_equal(inter_link_reload(b.l, &m, NULL, 0), NEB_ERR_LIMIT);
-    assert_int_equal(inter_link_members(b.l)->n, 3);
+    uint64_t refused = inter_link_refused(b.l);
+    assert_int_equal(inter_link_reload(b.l, &m, NULL, 0, &waiting), NEB_OK);
+    assert_int_equal(waiting, 1);
+    assert_int_equal(inter_link_members(b.l)->n, SEC_MEMBERS_MAX);
+    assert_non_null(sec_members_by_name(inter_link_members(b.l), "other12"));
+    assert_null(sec_members_by_name(inter_link_members(b.l), "other13"));
+    assert_null(sec_members_by_name(inter_link_members(b.l), "carl"));
+    UNTIL(&c, &b, c.down == 1 && b.down == 1, 5);
+    UNTIL(&c, &b, inter_link_refused(b.l) > refused, 5); // by ZAP
+    assert_int_equal(inter_link_send(b.l, b.peer, INTER_CONTROL, "still", 6), NEB_OK);
+    UNTIL(&a, &b, !strcmp(a.last, "still"), 2);
+    assert_true(c.up == 1 && b.up == 2 && a.down == 0);
+    m.version++; // and with room again, in a later list, there is nothing that waits
+    m.n--;
+    assert_int_equal(inter_link_reload(b.l, &m, NULL, 0, &waiting), NEB_OK);
+    assert_int_equal(waiting, 0);
     inter_link_destroy(&c.l);
     close_pair(&a, &b);
 }
